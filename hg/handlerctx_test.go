@@ -265,14 +265,27 @@ func TestAbandonManyAtOnce(t *testing.T) {
 	})
 }
 
-// It does so too when many others are lost before Trigger, and abandon calls.
+// It does so too when many others are lost before Trigger.
 func TestPeerLossAmongMuchNews(t *testing.T) {
 	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
 		p.tctx.Trigger(0)
-		stranger := na.MakeAddr("tcp://192.0.2.1:1", 0).Bound(1)
-		for range 2000 {
-			(*na.Host)(p.tctx.NA()).Abandoned(stranger, 1)
-			(*na.Host)(p.tctx.NA()).Lost(stranger, na.ErrPeerLost)
+		_, octx := p.Origin(hg.Config{})
+		target, stranger := p.tctx.NA(), octx.NA()
+		op := stranger.NewOp(func(*na.Op, na.Result) {})
+		local, err := octx.Class().NA().NewMem(make([]byte, 1))
+		require.NoError(t, err)
+		for target.News() <= 1024 { // until they are not told one by one any more
+			require.NoError(t, stranger.Get(op, local, 0, target.Self(), na.Key{Len: 1, Access: na.ReadOnly}, 0, 1))
+			for still := p.Bounded(); op.Busy(); still() { // refused
+				_ = target.Progress(0)
+				_ = stranger.Progress(0)
+				stranger.Trigger(0)
+			}
+			for _, peer := range target.Peers() {
+				if peer.Addr.Named() == stranger.Self() {
+					target.Disconnect(peer.Addr, nil)
+				}
+			}
 		}
 		require.NoError(t, p.origin.Close())
 		peer := a.kept[0].Peer()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,12 +79,13 @@ func TestIdentitiesDoNotComeBack(t *testing.T) {
 
 // An origin that gives two calls one identity breaks the rules: no context is left that nobody would end.
 func TestIdentityReused(t *testing.T) {
-	cls, c, id, there := alone(t)
-	peer := there.Bound(7)
+	cls, c, id, _ := alone(t)
+	requests := arriveFrom(t, c, 1, 1, 257) // the third is in the same place of the table
+	peer := requests[0].From
 	var ctxs [3]context.Context
 	var all [3]*service
-	for i, tag := range []na.Tag{1, 1, 257} { // the third is in the same place of the table
-		s := c.newService(&na.Envelope{From: peer, Tag: tag, Load: new(atomic.Int64), Owner: nobody{}})
+	for i, env := range requests {
+		s := c.newService(env)
 		s.rpc = cls.rpcs.find(id)
 		s.mu.Lock()
 		g := s.newHandling()
@@ -94,7 +94,7 @@ func TestIdentityReused(t *testing.T) {
 		ctxs[i], all[i] = g.ctx, s
 	}
 	c.abandon(peer, 2)
-	c.abandon(peer.Named().Bound(8), 1)
+	c.abandon(peer.Bound(peer.Session()+1), 1)
 	c.Trigger(0)
 	for _, ctx := range ctxs {
 		require.NoError(t, ctx.Err())

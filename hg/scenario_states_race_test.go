@@ -1,7 +1,6 @@
 package hg
 
 import (
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +31,8 @@ func alone(t *testing.T) (cls *Class, c *Context, id ID, there na.Addr) {
 // parts are told so by hand; the operations below them are left as they are, and never triggered.
 func TestEveryOrderOfParts(t *testing.T) {
 	cls, c, id, there := alone(t)
+	requests := arriveFrom(t, c, 1, 2)
+	c.nctx.Disconnect(requests[0].From, nil) // nobody can be answered
 
 	var (
 		failed = na.Result{Err: na.ErrPeerLost, Fate: na.MaybeRan}
@@ -87,7 +88,8 @@ func TestEveryOrderOfParts(t *testing.T) {
 	}
 
 	arrive := func() *service {
-		s := c.newService(&na.Envelope{From: there, Load: new(atomic.Int64), Owner: nobody{}})
+		s := c.newService(requests[0])
+		requests = requests[1:]
 		s.rpc = cls.rpcs.find(id)
 		s.to(serviceRunning)
 		s.began = true
@@ -185,14 +187,27 @@ func TestAnswerOfDestroyedRequest(t *testing.T) {
 	require.False(t, c.nctx.Connected(there), "the session with a peer that lies")
 }
 
-// nobody owns envelopes.
-type nobody struct{ na.Endpoint }
-
-func (nobody) AcceptEnvelope(*na.Envelope) bool          { return true }
-func (nobody) FreeEnvelope(*na.Envelope)                 {}
-func (nobody) EnvelopeWithdrawn(*na.Envelope) bool       { return false }
-func (nobody) WatchEnvelope(*na.Envelope) bool           { return true }
-func (nobody) IdentifyEnvelope(*na.Envelope) na.Identity { return na.Identity{} }
+// arriveFrom has a peer send c a message with each tag, and returns them as they were before a Trigger of c.
+func arriveFrom(t *testing.T, c *Context, tags ...na.Tag) (all []*na.Envelope) {
+	cls, err := na.Open("sim://origin", na.Config{Plugins: c.nctx.Class().Config().Plugins})
+	require.NoError(t, err)
+	origin, err := cls.NewContext()
+	require.NoError(t, err)
+	for _, tag := range tags {
+		require.NoError(t, origin.SendUnexpected(origin.NewOp(func(*na.Op, na.Result) {}), c.nctx.Self(), tag, nil))
+		for i, before := 0, len(all); len(all) == before; i++ {
+			require.Less(t, i, 10_000)
+			_ = origin.Progress(time.Millisecond)
+			origin.Trigger(0)
+			_ = c.nctx.Progress(0)
+			if env := c.nctx.TakeLone(); env != nil {
+				all = append(all, env)
+				c.nctx.Unhold()
+			}
+		}
+	}
+	return all
+}
 
 // receive puts a response of size bytes into the buffer of k.
 func receive(k *call, from na.Addr, size uint64, payload []byte) na.Result {

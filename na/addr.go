@@ -89,7 +89,7 @@ func (a Addr) Host() string {
 	return a.host.Value()
 }
 
-// WithHost returns a with another Host. Plugins use it.
+// WithHost returns a with another Host.
 func (a Addr) WithHost(host string) Addr {
 	if a.host = (unique.Handle[string]{}); host != "" {
 		a.host = unique.Make(host)
@@ -135,9 +135,9 @@ func (a Addr) Label() string {
 	return *a.label
 }
 
-// MakeLabel returns the Label of a peer that calls itself process, empty for nothing. Its address is a; remote, if not empty, is where
-// it is instead, since nobody can dial a. Plugins use it.
-func MakeLabel(a Addr, process, remote string) string {
+// makeLabel returns the Label of a peer that calls itself process, empty for nothing. Its address is a; remote, if not empty, is where
+// it is instead, since nobody can dial a.
+func makeLabel(a Addr, process, remote string) string {
 	place := a.String()
 	if remote != "" {
 		place = remote
@@ -151,9 +151,9 @@ func MakeLabel(a Addr, process, remote string) string {
 	return process + " (" + place + ")"
 }
 
-// Labeled returns a, which is bound to a session, with another Label, nil for none. Plugins use it. All addresses of one session have the
+// labeled returns a, which is bound to a session, with another Label, nil for none. All addresses of one session have the
 // same pointer, so that they are equal, and what it points to does not change.
-func (a Addr) Labeled(label *string) Addr {
+func (a Addr) labeled(label *string) Addr {
 	a.label = label
 	return a
 }
@@ -173,10 +173,10 @@ func (a Addr) WithTarget(id int) Addr {
 	return a
 }
 
-// Session returns the number of the session that a is bound to, or 0. Plugins use it.
+// Session returns the number of the session that a is bound to, or 0.
 func (a Addr) Session() uint64 { return a.session }
 
-// Bound returns a bound to a session. Plugins use it.
+// Bound returns a bound to a session.
 func (a Addr) Bound(session uint64) Addr {
 	a.session = session
 	return a

@@ -128,25 +128,11 @@ func TestAddrLabel(t *testing.T) {
 		"worker (tcp://@2c666ea7472d4eef)": {a.WithTarget(0), "worker", ""},
 		"kv (tcp://10.0.0.7:9000#1)":       {MakeAddr("tcp://10.0.0.7:9000", 1), "kv", ""},
 	} {
-		text := MakeLabel(of.a, of.process, of.remote)
-		got := of.a.Bound(7).Labeled(&text)
+		text := makeLabel(of.a, of.process, of.remote)
+		got := of.a.Bound(7).labeled(&text)
 		require.Equal(t, label, got.Label())
 		require.Equal(t, of.a.String(), got.String(), "Lookup reads it")
 		require.Equal(t, of.a, got.Named())
 		require.Equal(t, of.a, got.WithTarget(of.a.Target()))
-	}
-}
-
-func TestValidName(t *testing.T) {
-	for _, name := range []string{"w", "order service", "größe-7.exe", strings.Repeat("x", 64)} {
-		require.True(t, ValidName(name), name)
-	}
-	for _, name := range []string{"", strings.Repeat("x", 65), "a\nb", "a\x1b[31m", "a\tb", "a\u202eb", "a\u00a0b", "\xff", "root (10.0.0.1:1", "x)"} {
-		require.False(t, ValidName(name), "%q", name)
-		_, err := Open("fake://", Config{Name: name})
-		if name != "" {
-			require.ErrorContains(t, err, "Name is")
-			require.ErrorIs(t, err, ErrInvalid)
-		}
 	}
 }

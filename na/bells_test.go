@@ -11,7 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/internal/simhook"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
 // A model runs the leader and the assist of a context, as they are, and a peer, in every order. They are coroutines, which
@@ -41,7 +43,8 @@ type model struct {
 	began      time.Duration // this round of its loop
 	seenPasses uint64
 
-	taken int // by anybody
+	taken int      // by anybody
+	held  *session // has a frame that is held back whenever somebody has polled: flushing is a turn
 	trace []event
 }
 
@@ -117,7 +120,7 @@ func bit(v bool) uint64 {
 
 var errModelOver = errors.New("the run is over")
 
-// modelSource is a Source in memory. posted and want are what peer and reader share.
+// modelSource is an Inlet in memory. posted and want are what peer and reader share.
 type modelSource struct {
 	m      *model
 	posted int
@@ -235,15 +238,16 @@ func (m modelGate) wake() {
 func (m modelGate) alarm(time.Duration) {}
 func (m modelGate) close()              {}
 
-// modelEndpoint is an Endpoint that has nothing to do.
-type modelEndpoint struct {
-	Endpoint
+// modelCarrier is a Carrier that has nothing to do.
+type modelCarrier struct {
+	carrier.Carrier
 	m *model
 }
 
 // Poll is where the leader's loop begins: how it came there does not matter any more.
-func (e modelEndpoint) Poll(time.Duration) time.Duration {
-	if m := e.m; m.turn.name == "leader" {
+func (ca modelCarrier) Poll(time.Duration) time.Duration {
+	m := ca.m
+	if m.turn.name == "leader" {
 		m.began = m.clock
 		left := time.Duration(-1)
 		if m.deadline >= 0 {
@@ -251,26 +255,33 @@ func (e modelEndpoint) Poll(time.Duration) time.Duration {
 		}
 		m.turn.forget("loop", m.leads, int(left), int(bit(m.c.nudged.Load())))
 	}
+	m.c.ep.kicked = append(m.c.ep.kicked[:0], m.held)
 	return 0
 }
 
-func (e modelEndpoint) Flush()          { e.m.at("flushes", nil) }
-func (e modelEndpoint) Lingering() bool { return false }
+func (ca modelCarrier) Flush([]carrier.Session) {
+	ca.m.c.ep.Pause()
+	ca.m.at("flushes", nil)
+	ca.m.c.ep.Lock()
+}
 
-// modelDomain has the clock.
-type modelDomain struct {
-	Domain
+// modelClock is the clock of the model.
+type modelClock struct {
+	simhook.Clock
 	m *model
 }
 
-func (d modelDomain) Now() time.Duration { return d.m.clock }
+func (k modelClock) Now() time.Duration { return k.m.clock }
 
 // newModel makes a model whose leader runs program, and whose peer posts so many letters.
 func newModel(posts int, step time.Duration, nudges bool, program func(m *model)) *model {
 	m := &model{step: step}
 	m.source.m = m
-	m.c = &Context{class: &Class{domain: modelDomain{nil, m}}, ep: modelEndpoint{nil, m}, poller: &Poller{}, waits: modelPoller{m}}
-	m.c.corks.Store(1) // flushing is a turn
+	m.c = &Context{class: &Class{domain: &domain{clock: modelClock{nil, m}}}, poller: &poller{}, waits: modelPoller{m}}
+	m.c.ep = newEndpoint(m.c.class.domain, m.c)
+	m.c.ep.routes = []route{{carrier: modelCarrier{nil, m}}}
+	m.held = &session{e: m.c.ep, route: &m.c.ep.routes[0]}
+	m.c.corks.Store(1)
 	m.c.poller.AddInlet(&m.source)
 	m.c.poller.panicked = func(v, _ any) { panic(v) } // errModelOver: at ends actors so
 	m.c.assist = &assist{nctx: m.c, gate: modelGate{m}}
@@ -286,7 +297,7 @@ func newModel(posts int, step time.Duration, nudges bool, program func(m *model)
 	if nudges {
 		m.act("user", func() {
 			m.at("nudges", nil)
-			(*Host)(m.c).PollSoon()
+			m.c.pollSoon()
 		})
 	}
 	return m
@@ -354,7 +365,7 @@ func (m *model) state() (h uint64) {
 		h = mix(h, a.history)
 	}
 	late := m.clock-m.began >= assistAfter
-	for _, v := range []bool{m.rung, m.woken, m.opened, m.waking, m.source.want, m.c.poller.armed, m.c.nudged.Load(), late} {
+	for _, v := range []bool{m.rung, m.woken, m.opened, m.waking, m.source.want, m.c.poller.armed, m.c.nudged.Load(), late, len(m.c.ep.kicked) > 0} {
 		h = mix(h, bit(v))
 	}
 	for _, v := range []int{m.dozes, m.source.posted, m.source.read, int(m.c.watch.Load()), int(m.c.passes.Load()), slices.Index(m.actors, m.turn)} {

@@ -50,12 +50,12 @@ func (c *Context) Call(op *Op, s CallSpec) error {
 	t, err := c.startCall(op, &s)
 	if err != nil {
 		if n := s.long(limit); n > 0 {
-			c.ep.ReturnRoom(s.To, n)
+			c.ep.returnRoom(s.To, n)
 		}
 		return err
 	}
 	s.Most = min(s.Most, MaxRoom)
-	c.ep.Call(t, s)
+	c.ep.startCall(t, s)
 	return nil
 }
 
@@ -70,9 +70,9 @@ func (s *CallSpec) fits(limit int) error {
 	return nil
 }
 
-func (c *Context) startCall(op *Op, s *CallSpec) (Ticket, error) {
+func (c *Context) startCall(op *Op, s *CallSpec) (ticket, error) {
 	if s.By.At != 0 && (s.By.Field < 0 || s.By.Field > len(s.Msg)-4) {
-		return Ticket{}, c.refuse(kindCall, s.To, outside("the message", int64(s.By.Field), 4, int64(len(s.Msg))))
+		return ticket{}, c.refuse(kindCall, s.To, outside("the message", int64(s.By.Field), 4, int64(len(s.Msg))))
 	}
 	return c.startTo(op, kindCall, s.To)
 }
@@ -80,7 +80,7 @@ func (c *Context) startCall(op *Op, s *CallSpec) (Ticket, error) {
 // Recall cancels the Call of op if its request has not left; otherwise it changes nothing and returns where that has gone.
 func (c *Context) Recall(op *Op) (to Addr, id uint64, left bool) {
 	if t, ok := op.canceling(); ok && c.state.Load() != ctxReleased {
-		return c.ep.Recall(t)
+		return c.ep.cancelIfUnsent(t)
 	}
 	return Addr{}, 0, false
 }
@@ -88,7 +88,7 @@ func (c *Context) Recall(op *Op) (to Addr, id uint64, left bool) {
 // AbandonCall cancels the Call of op, and lets the peer know if the request has left: see Abandon.
 func (c *Context) AbandonCall(op *Op) {
 	if t, ok := op.canceling(); ok && c.state.Load() != ctxReleased {
-		c.ep.GiveUp(t, ErrCanceled)
+		c.ep.giveUp(t, ErrCanceled)
 	}
 }
 
@@ -102,7 +102,7 @@ func (c *Context) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (
 	if c.Closing() {
 		return false, c.refuse(kindSendExpected, to, ErrClosed)
 	}
-	left, failed := c.ep.Answer(env, to, tag, msg, most)
+	left, failed := c.ep.answer(env, to, tag, msg, most)
 	if left {
 		return true, nil
 	}
@@ -111,9 +111,9 @@ func (c *Context) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (
 		return false, err
 	}
 	if failed != nil {
-		t.Finish(Result{Err: failed, Fate: NotRun})
+		t.finish(Result{Err: failed, Fate: NotRun})
 	} else {
-		c.ep.SendExpected(t, to, tag, msg, nil, false, most)
+		c.ep.startSendExpected(t, to, tag, msg, nil, false, most)
 	}
 	env.Free()
 	return false, nil
@@ -127,9 +127,9 @@ func (c *Context) SendExpectedBody(op *Op, to Addr, tag Tag, msg, body []byte, c
 	}
 	t, err := c.startTo(op, kindSendExpected, to)
 	if err != nil {
-		c.ep.ReturnRoom(to, len(body))
+		c.ep.returnRoom(to, len(body))
 		return err
 	}
-	c.ep.SendExpected(t, to, tag, msg, body, copied, 0)
+	c.ep.startSendExpected(t, to, tag, msg, body, copied, 0)
 	return nil
 }

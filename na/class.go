@@ -2,6 +2,7 @@ package na
 
 import (
 	"fmt"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,7 +12,7 @@ import (
 // A Class is this process's membership of a network: an address, registered memory, and contexts.
 type Class struct {
 	cfg     Config
-	domain  Domain
+	domain  *domain
 	regions atomic.Int64
 	tokens  tokens
 	serves  atomic.Bool
@@ -38,7 +39,7 @@ func Open(addr string, cfg Config) (*Class, error) {
 	if err != nil {
 		return nil, err
 	}
-	var beside Companion
+	var beside carrier.Companion
 	if both {
 		if beside, err = companion(addr, second, cfg.Plugins); err != nil {
 			return nil, err
@@ -48,14 +49,8 @@ func Open(addr string, cfg Config) (*Class, error) {
 	if err := cls.cfg.contract(); err != nil {
 		return nil, err
 	}
-	if cls.domain, err = p.Open(cls, rest); err != nil {
+	if cls.domain, err = openDomain(cls, p, rest, beside); err != nil {
 		return nil, fmt.Errorf("na: open %s: %w", addr, err)
-	}
-	if both {
-		if err := beside.Join(cls, cls.domain); err != nil {
-			_ = cls.domain.Close()
-			return nil, fmt.Errorf("na: open %s: %w", addr, err)
-		}
 	}
 	return cls, nil
 }
@@ -74,19 +69,19 @@ func pluginOf(addr, one string, given []Plugin) (p Plugin, rest string, err erro
 func (c *Class) Config() Config { return c.cfg }
 
 // Limits tells what the class can do.
-func (c *Class) Limits() Limits { return c.domain.Limits() }
+func (c *Class) Limits() Limits { return c.domain.limits() }
 
 // Addr returns the address of context 0.
-func (c *Class) Addr() Addr { return c.domain.Addr() }
+func (c *Class) Addr() Addr { return c.domain.addr }
 
 // Regions returns how many regions are registered now.
 func (c *Class) Regions() int64 { return c.regions.Load() }
 
 // Now reads the clock of the class: monotonic, only differences mean something.
-func (c *Class) Now() time.Duration { return c.domain.Now() }
+func (c *Class) Now() time.Duration { return c.domain.now() }
 
 // Rand fills b with random bytes that a peer cannot guess. On a simulator they follow from its seed.
-func (c *Class) Rand(b []byte) { c.domain.Rand(b) }
+func (c *Class) Rand(b []byte) { c.domain.rand(b) }
 
 // NewContext makes the next context; its id is the number of those made before.
 func (c *Class) NewContext() (*Context, error) {
@@ -119,7 +114,7 @@ func (c *Class) Close() error {
 	contexts, last := c.contexts, c.open == 0
 	c.mu.Unlock()
 	if last {
-		return c.domain.Close()
+		return c.domain.close()
 	}
 	for _, nctx := range contexts {
 		nctx.Close()
@@ -141,7 +136,7 @@ func (c *Class) released() {
 	last := c.closed && c.open == 0
 	c.mu.Unlock()
 	if last {
-		_ = c.domain.Close()
+		_ = c.domain.close()
 	}
 }
 
@@ -152,5 +147,5 @@ func (c *Class) Serve() {
 	}
 }
 
-// Serves reports whether Serve was called. Plugins use it.
-func (c *Class) Serves() bool { return c.serves.Load() }
+// hasHandlers reports whether Serve was called.
+func (c *Class) hasHandlers() bool { return c.serves.Load() }

@@ -3,14 +3,12 @@ package na
 import (
 	"errors"
 	"fmt"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"log/slog"
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
 // Config holds what a class can be told. The zero value works.
@@ -83,23 +81,12 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Log returns Logger, or slog.Default().
-func (c *Config) Log() *slog.Logger {
+// log returns Logger, or slog.Default().
+func (c *Config) log() *slog.Logger {
 	if c.Logger != nil {
 		return c.Logger
 	}
 	return slog.Default()
-}
-
-// maxProcessName bounds Config.Name in bytes.
-const maxProcessName = 64
-
-// ValidName reports whether a process may call itself name: Config.Name. Plugins use it for what peers say.
-func ValidName(name string) bool {
-	if name == "" || len(name) > maxProcessName || !utf8.ValidString(name) {
-		return false
-	}
-	return !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == '(' || r == ')' })
 }
 
 // validate reports every bad field at once.
@@ -133,7 +120,7 @@ func (c *Config) validate() error {
 	if c.SendQueue < 0 {
 		bad("SendQueue", c.SendQueue, "a number of messages, or 0 for 8192")
 	}
-	if c.Name != "" && !ValidName(c.Name) {
+	if c.Name != "" && !frame.ValidName(c.Name) {
 		bad("Name", strconv.Quote(c.Name), "at most 64 bytes of printable characters without parentheses, or none for the name of the program")
 	}
 	if c.Local > LocalAlways {
@@ -162,18 +149,17 @@ func (c Config) withDefaults() Config {
 	def(&c.Linger, 2*time.Second)
 	def(&c.Spin, 50*time.Microsecond)
 	for _, d := range []*time.Duration{&c.Probe, &c.PeerTimeout, &c.ConnectTimeout, &c.Spin, &c.IdleTimeout} {
-		*d = min(*d, MaxTime)
+		*d = min(*d, maxTime)
 	}
 	return c
 }
 
-// IdleTimeout is what zero of Config.IdleTimeout means. Most programs that pause do so for less; a peer that is not needed for so long
+// idleTimeout is what zero of Config.IdleTimeout means. Most programs that pause do so for less; a peer that is not needed for so long
 // costs more than the round trip to dial it anew.
-const IdleTimeout = 5 * time.Minute
+const idleTimeout = 5 * time.Minute
 
-// MaxTime is as good as never: times are longer nowhere, or their sums would pass the end of what a Duration holds.
-// Plugins use it.
-const MaxTime time.Duration = math.MaxInt64 / 4
+// maxTime is as good as never: times are longer nowhere, or their sums would pass the end of what a Duration holds.
+const maxTime time.Duration = math.MaxInt64 / 4
 
 func def[T comparable](v *T, d T) {
 	var zero T

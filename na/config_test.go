@@ -81,23 +81,14 @@ func TestOpenErrors(t *testing.T) {
 	require.ErrorContains(t, err, "open fake://here: taken")
 }
 
-func TestRegisterPlugin(t *testing.T) {
-	defer func() {
-		pluginsMu.Lock()
-		delete(plugins, "fake")
-		pluginsMu.Unlock()
-	}()
-	first, given := &fakePlugin{}, &fakePlugin{}
-	RegisterPlugin(first)
-	require.PanicsWithValue(t, "na: plugin fake is registered twice", func() { RegisterPlugin(given) })
-	cls, err := Open("fake://a", Config{})
+// A name that a HELLO cannot carry is refused.
+func TestConfigName(t *testing.T) {
+	for _, name := range []string{strings.Repeat("x", 65), "a\nb", "root (10.0.0.1:1"} {
+		_, err := Open("fake://", Config{Name: name, Plugins: []Plugin{&fakePlugin{}}})
+		require.ErrorIs(t, err, ErrInvalid)
+		require.ErrorContains(t, err, "Name is")
+	}
+	cls, err := Open("fake://", Config{Name: "order service", Plugins: []Plugin{&fakePlugin{}}})
 	require.NoError(t, err)
 	require.NoError(t, cls.Close())
-	require.Len(t, first.domains, 1)
-	cls, err = Open("fake://a", Config{Plugins: []Plugin{given}})
-	require.NoError(t, err)
-	require.NoError(t, cls.Close())
-	require.Len(t, given.domains, 1, "the plugins that are given come first")
-	_, err = Open("other://a", Config{})
-	require.ErrorContains(t, err, "have fake")
 }

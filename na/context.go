@@ -9,6 +9,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/internal/callback"
 	"github.com/quicksilver-rpc/quicksilver/internal/loglimit"
+	"github.com/quicksilver-rpc/quicksilver/internal/simhook"
 )
 
 // The states of a context.
@@ -30,14 +31,14 @@ const settleTime = 10 * time.Millisecond
 // A Context is a completion queue and the progress that fills it. Any number of goroutines may use one: one of them
 // leads Progress at a time, the others return as soon as something is queued.
 //
-//	Progress: leader ─► poller (sockets, wake-up) ─► endpoint ─► Ticket.Finish ─► queue
-//	Trigger:  queue ─► callback                      Cancel, from anywhere ─► Ticket.Finish ─► queue
+//	Progress: leader ─► poller (sockets, wake-up) ─► endpoint ─► ticket.finish ─► queue
+//	Trigger:  queue ─► callback                      Cancel, from anywhere ─► ticket.finish ─► queue
 type Context struct {
 	class  *Class
 	id     int
-	ep     Endpoint
-	driver Driver    // ep, of a Driven domain
-	sched  Scheduler // the domain, if it is one
+	ep     *endpoint
+	driver simhook.Driver    // the carrier, in a simulator; or nil
+	sched  simhook.Scheduler // of a simulator; or nil
 	limits Limits
 	isRdy  func() bool
 
@@ -59,7 +60,7 @@ type Context struct {
 	runTasks     func(max int) int     // run, bound once
 
 	leading
-	poller *Poller
+	poller *poller
 	waits  waiter // poller; in a test something else
 	corks  atomic.Int32
 	assist *assist
@@ -72,33 +73,33 @@ type Context struct {
 }
 
 func newContext(cls *Class, id int) (*Context, error) {
-	c := &Context{class: cls, id: id, limits: cls.domain.Limits()}
+	c := &Context{class: cls, id: id, limits: cls.domain.limits()}
 	c.isRdy = c.ready
 	c.runTasks = func(max int) int { return c.run(max, 1, nil) }
 	c.spinner = newSpinner(cls.cfg.Spin)
 	var err error
-	if !cls.domain.Driven() {
+	if !cls.domain.driven {
 		if c.poller, err = newPoller(); err != nil {
 			return nil, fmt.Errorf("na: new context: %w", err)
 		}
 		c.waits = c.poller
 		c.poller.panicked = c.recovered
 	}
-	if c.poller != nil && !cls.domain.Unassisted() {
+	if c.poller != nil && !cls.domain.own.Unassisted {
 		if c.assist, err = newAssist(c); err != nil {
 			c.closePoller()
 			return nil, fmt.Errorf("na: new context: %w", err)
 		}
 	}
-	if c.ep, err = cls.domain.Endpoint((*Host)(c)); err != nil { // the last that can fail: what it takes, as the listening socket, is kept
+	if c.ep, err = cls.domain.openEndpoint(c); err != nil { // the last that can fail: what it takes, as the listening socket, is kept
 		c.assist.drop()
 		c.closePoller()
 		return nil, fmt.Errorf("na: new context: %w", err)
 	}
-	if cls.domain.Driven() {
-		c.driver = c.ep.(Driver)
+	if cls.domain.driven {
+		c.driver = c.ep.routes[0].carrier.(simhook.Driver)
 	}
-	c.sched, _ = cls.domain.(Scheduler)
+	c.sched = cls.domain.sched
 	c.mark, c.apart = callback.New(), callback.New()
 	c.assist.start()
 	return c, nil
@@ -117,11 +118,11 @@ func (c *Context) Self() Addr { return c.class.Addr().WithTarget(c.id) }
 func (c *Context) Limits() Limits { return c.limits }
 
 // Now reads the clock: monotonic, only differences mean something.
-func (c *Context) Now() time.Duration { return c.class.domain.Now() }
+func (c *Context) Now() time.Duration { return c.class.domain.now() }
 
 // Stats returns the gauges and counters.
 func (c *Context) Stats() Stats {
-	s := c.ep.Stats()
+	s := c.ep.collectStats()
 	s.Regions, s.Panics, s.HandshakesFailed = c.class.Regions(), c.panics.Load(), c.handshakes.Load()
 	return s
 }
@@ -160,7 +161,7 @@ func settle(limit time.Duration, done func() bool) {
 // work until the last callback has run, then Progress returns ErrClosed.
 func (c *Context) Close() {
 	if c.state.CompareAndSwap(ctxOpen, ctxClosing) || c.state.CompareAndSwap(ctxDraining, ctxClosing) {
-		c.ep.Shut()
+		c.ep.shutDown()
 		if c.onShut != nil {
 			c.Queue(c.onShut)
 		}
@@ -175,9 +176,9 @@ func (c *Context) deliver(op *Op) {
 	c.rouse()
 }
 
-func (c *Context) cancel(t Ticket) {
+func (c *Context) cancel(t ticket) {
 	if c.state.Load() != ctxReleased {
-		c.ep.Cancel(t)
+		c.ep.cancelTicket(t)
 	}
 }
 
@@ -189,7 +190,7 @@ func (c *Context) callbackReturned() {
 }
 
 func (c *Context) releasable() bool {
-	return c.state.Load() == ctxShut && c.live.Load() == 0 && !c.ep.Lingering()
+	return c.state.Load() == ctxShut && c.live.Load() == 0 && !c.ep.isLingering()
 }
 
 // tryRelease gives everything back when c is closed and drained, unless somebody leads, who then does.
@@ -211,11 +212,11 @@ func (c *Context) tryRelease() {
 
 // release is called with lead held, and reports whether c has been given back. Closed reports true once it is done.
 func (c *Context) release() bool {
-	if c.state.Load() != ctxShut || c.ep.Lingering() || !c.live.CompareAndSwap(0, drained) {
+	if c.state.Load() != ctxShut || c.ep.isLingering() || !c.live.CompareAndSwap(0, drained) {
 		return c.state.Load() == ctxReleased
 	}
 	c.assist.stop()
-	c.ep.Release()
+	c.ep.release()
 	c.closePoller()
 	c.class.released()
 	c.mark.Free()

@@ -52,9 +52,9 @@ func sleeper(t *testing.T, c *Context, timeout time.Duration) <-chan error {
 }
 
 func TestProgressReturns(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	require.ErrorIs(t, c.Progress(0), os.ErrDeadlineExceeded)
-	require.EqualValues(t, 1, e.polls.Load(), "zero polls once")
+	require.EqualValues(t, 1, f.polls.Load(), "zero polls once")
 	begin := c.Now()
 	require.ErrorIs(t, c.Progress(20*time.Millisecond), ErrTimeout)
 	require.GreaterOrEqual(t, c.Now()-begin, 20*time.Millisecond)
@@ -62,7 +62,7 @@ func TestProgressReturns(t *testing.T) {
 	op := c.NewOp(func(*Op, Result) {})
 	require.NoError(t, c.RecvUnexpected(op))
 	done := sleeper(t, c, -1)
-	e.ticket(op).Finish(Result{})
+	f.end(op, Result{})
 	require.NoError(t, received(t, done, "Progress hears of a completion"))
 	require.NoError(t, c.Progress(-1), "as long as a callback waits")
 	require.Equal(t, 1, c.Trigger(0))
@@ -92,26 +92,26 @@ func TestProgressAbove(t *testing.T) {
 
 // A timer that is set while the leader sleeps: PollSoon makes it look.
 func TestProgressTimers(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	op := c.NewOp(func(*Op, Result) {})
 	require.NoError(t, c.RecvUnexpected(op))
 	due := c.Now() + 30*time.Millisecond
 	var early atomic.Bool
 	poll := func(now time.Duration) {
-		if e.timer.Load() == 0 {
+		if f.timer.Load() == 0 {
 			return
 		}
 		if now < due {
 			early.Store(true)
 			return
 		}
-		e.timer.Store(0)
-		e.ticket(op).Finish(Result{})
+		f.timer.Store(0)
+		f.end(op, Result{})
 	}
-	e.onPoll.Store(&poll)
+	f.onPoll.Store(&poll)
 	done := sleeper(t, c, -1)
-	e.timer.Store(int64(due))
-	(*Host)(c).PollSoon()
+	f.timer.Store(int64(due))
+	c.pollSoon()
 	require.NoError(t, received(t, done, "the timer fires"))
 	require.GreaterOrEqual(t, c.Now(), due)
 	require.True(t, early.Load(), "PollSoon made the leader look before it was due")
@@ -120,25 +120,23 @@ func TestProgressTimers(t *testing.T) {
 
 // A timer that another goroutine sets when the leader has looked at the timers, and does not sleep yet, is not missed.
 func TestTimerBeforeSleep(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	op := c.NewOp(func(*Op, Result) {})
 	require.NoError(t, c.RecvUnexpected(op))
 	late := func() {
-		if e.onTimer.Swap(nil) != nil {
-			e.timer.Store(int64(c.Now() + time.Millisecond))
-			(*Host)(c).PollSoon()
+		if f.onTimer.Swap(nil) != nil {
+			f.timer.Store(int64(c.Now() + time.Millisecond))
+			c.pollSoon()
 		}
 	}
 	poll := func(now time.Duration) {
-		if at := e.timer.Load(); at != 0 && int64(now) >= at {
-			e.timer.Store(0)
-			if tk := e.ticket(op); tk.Valid() {
-				tk.Finish(Result{})
-			}
+		if at := f.timer.Load(); at != 0 && int64(now) >= at {
+			f.timer.Store(0)
+			f.end(op, Result{})
 		}
 	}
-	e.onPoll.Store(&poll)
-	e.onTimer.Store(&late)
+	f.onPoll.Store(&poll)
+	f.onTimer.Store(&late)
 	done := make(chan error, 1)
 	go func() { done <- c.Progress(-1) }()
 	require.NoError(t, received(t, done, "the timer fires"))
@@ -147,7 +145,7 @@ func TestTimerBeforeSleep(t *testing.T) {
 
 // One leads, the others follow: a completion reaches one that triggers it, whoever sleeps where.
 func TestFollowers(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	const followers, ops = 5, 200
 	ran := make(chan struct{}, ops)
 	var over atomic.Bool
@@ -165,7 +163,7 @@ func TestFollowers(t *testing.T) {
 	for range ops {
 		op := c.NewOp(func(*Op, Result) { ran <- struct{}{} })
 		require.NoError(t, c.RecvUnexpected(op))
-		e.ticket(op).Finish(Result{})
+		f.end(op, Result{})
 		received(t, ran, "somebody runs the callback")
 	}
 	over.Store(true)
@@ -195,34 +193,34 @@ func TestFollowerTimesOut(t *testing.T) {
 
 // The leader goes, a follower takes over.
 func TestFollowerLeads(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	leader := sleeper(t, c, time.Hour)
 	op := c.NewOp(func(*Op, Result) {})
 	require.NoError(t, c.RecvUnexpected(op))
 	follower := make(chan error, 1)
 	go func() { follower <- c.Progress(9 * time.Hour) }()
 	eventually(t, "the second follows", func() bool { return c.following.Load() == 1 })
-	e.d.clock.Store(int64(2 * time.Hour))
-	(*Host)(c).PollSoon()
+	f.plugin.skew.Store(int64(2 * time.Hour))
+	c.pollSoon()
 	require.ErrorIs(t, received(t, leader, "the leader's time is over"), ErrTimeout)
 	eventually(t, "the second leads", func() bool { return c.following.Load() == 0 && c.asleep() })
-	e.ticket(op).Finish(Result{})
+	f.end(op, Result{})
 	require.NoError(t, received(t, follower, "the second hears of the completion"))
 	c.Trigger(0)
 }
 
 func TestTrigger(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	var order []int
 	for i := range 6 {
 		op := c.NewOp(func(op *Op, _ Result) {
 			order = append(order, i)
 			if i == 0 && c.RecvUnexpected(op) == nil { // what is started here waits for the next Trigger
-				e.ticket(op).Finish(Result{})
+				f.end(op, Result{})
 			}
 		})
 		require.NoError(t, c.RecvUnexpected(op))
-		e.ticket(op).Finish(Result{})
+		f.end(op, Result{})
 	}
 	require.Equal(t, 6, c.Queued())
 	require.Equal(t, 2, c.Trigger(2))
@@ -234,7 +232,7 @@ func TestTrigger(t *testing.T) {
 }
 
 func TestStartChecks(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	op := c.NewOp(func(*Op, Result) { t.Error("a refused operation has ended") })
 	local, err := c.Class().NewMem(make([]byte, 10))
 	require.NoError(t, err)
@@ -245,8 +243,8 @@ func TestStartChecks(t *testing.T) {
 		code Code
 		text string
 	}{
-		{c.SendUnexpected(op, fakePeer, 0, make([]byte, 101)), ErrMsgSize, "na: send unexpected fake://there: message of 101 bytes, the limit is 100"},
-		{c.SendExpected(op, fakePeer, 0, make([]byte, 201)), ErrMsgSize, "message of 201 bytes, the limit is 200"},
+		{c.SendUnexpected(op, fakePeer, 0, make([]byte, 4097)), ErrMsgSize, "na: send unexpected fake://there: message of 4097 bytes, the limit is 4096"},
+		{c.SendExpected(op, fakePeer, 0, make([]byte, 4097)), ErrMsgSize, "message of 4097 bytes, the limit is 4096"},
 		{c.SendUnexpected(op, Addr{}, 0, nil), ErrInvalid, "na: send unexpected: no address given"},
 		{c.SendExpected(op, Addr{}, 0, nil), ErrInvalid, "no address"},
 		{c.RecvExpected(op, Addr{}, 0, nil), ErrInvalid, "no address"},
@@ -268,26 +266,26 @@ func TestStartChecks(t *testing.T) {
 	require.False(t, op.Busy())
 	require.Zero(t, c.Live())
 	require.Zero(t, c.Trigger(0))
-	require.Empty(t, e.tickets)
+	require.Empty(t, f.e.ops)
 	require.Zero(t, c.Class().Regions())
-	require.Empty(t, e.d.published)
+	require.Empty(t, f.e.dom.mems)
 }
 
 func TestOnFault(t *testing.T) {
 	c, _ := newFake(t, Config{})
-	(*Host)(c).Lost(fakePeer, ErrPeerLost)
+	c.reportLost(fakePeer, ErrPeerLost)
 	require.Zero(t, c.Queued(), "nobody wants to know")
 	var heard []string
 	for i := range 2 {
 		c.OnFault(func(peer Addr, err error) { heard = append(heard, fmt.Sprint(i, " ", peer, " ", err)) })
 	}
-	(*Host)(c).Lost(fakePeer, ErrPeerLost)
+	c.reportLost(fakePeer, ErrPeerLost)
 	require.Empty(t, heard)
 	require.Equal(t, 1, c.Trigger(0))
 	require.Equal(t, []string{"0 fake://there peer lost", "1 fake://there peer lost"}, heard)
 
 	for range maxFaults + 100 { // nobody triggers
-		(*Host)(c).Lost(fakePeer, ErrPeerLost)
+		c.reportLost(fakePeer, ErrPeerLost)
 	}
 	require.Equal(t, maxFaults+1, c.Queued())
 	more := []string{"0 <no address> " + errMoreLost.Error(), "1 <no address> " + errMoreLost.Error()}
@@ -298,15 +296,15 @@ func TestOnFault(t *testing.T) {
 	heard = nil
 	c.Trigger(0)
 	require.Equal(t, more, heard, "there were more")
-	(*Host)(c).Lost(fakePeer, ErrPeerLost)
+	c.reportLost(fakePeer, ErrPeerLost)
 	require.Equal(t, 1, c.Trigger(0), "there is room again")
 
 	for range maxFaults + 1 {
-		(*Host)(c).Lost(fakePeer, ErrPeerLost)
+		c.reportLost(fakePeer, ErrPeerLost)
 	}
 	c.Trigger(1)
 	for range 2 {
-		(*Host)(c).Lost(fakePeer, ErrPeerLost)
+		c.reportLost(fakePeer, ErrPeerLost)
 	}
 	heard = nil
 	c.Trigger(0)
@@ -326,16 +324,16 @@ func TestOnFaultRemoved(t *testing.T) {
 			}
 		})
 	}
-	(*Host)(c).Lost(fakePeer, ErrPeerLost)
+	c.reportLost(fakePeer, ErrPeerLost)
 	remove[1]()
 	remove[1]()
 	require.Equal(t, 1, c.Trigger(0))
 	require.Equal(t, []int{0, 2}, heard)
-	(*Host)(c).Lost(fakePeer, ErrPeerLost)
+	c.reportLost(fakePeer, ErrPeerLost)
 	c.Trigger(0)
 	require.Equal(t, []int{0, 2, 2}, heard)
 	remove[2]()
-	(*Host)(c).Lost(fakePeer, ErrPeerLost)
+	c.reportLost(fakePeer, ErrPeerLost)
 	require.Zero(t, c.Trigger(0), "nobody wants to know")
 }
 
@@ -343,7 +341,7 @@ func TestOnFaultRemoved(t *testing.T) {
 // triggers.
 func TestAbandonedIsTold(t *testing.T) {
 	c, _ := newFake(t, Config{})
-	(*Host)(c).Abandoned(fakePeer, 7)
+	c.reportAbandoned(fakePeer, 7)
 	require.Zero(t, c.Queued(), "nobody wants to know")
 	told, ran := 0, 0
 	var tasks []*Task
@@ -358,7 +356,7 @@ func TestAbandonedIsTold(t *testing.T) {
 	})
 	const many = 3000
 	for i := range many {
-		(*Host)(c).Abandoned(fakePeer, Tag(i))
+		c.reportAbandoned(fakePeer, Tag(i))
 	}
 	require.Equal(t, many, told)
 	c.Trigger(0)
@@ -366,7 +364,7 @@ func TestAbandonedIsTold(t *testing.T) {
 }
 
 func TestContextClose(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	var ends []error
 	for range 3 {
 		require.NoError(t, c.RecvUnexpected(c.NewOp(func(_ *Op, r Result) {
@@ -376,8 +374,8 @@ func TestContextClose(t *testing.T) {
 	}
 	c.Close()
 	c.Close()
-	require.EqualValues(t, 1, e.shut.Load())
-	require.Zero(t, e.released.Load())
+	require.EqualValues(t, 1, f.shut.Load())
+	require.Zero(t, f.released.Load())
 	require.Empty(t, ends)
 	require.False(t, c.Closed())
 	require.NoError(t, c.Progress(0), "callbacks wait")
@@ -386,7 +384,7 @@ func TestContextClose(t *testing.T) {
 		require.ErrorIs(t, err, ErrClosed)
 	}
 	require.True(t, c.Closed(), "after the last callback")
-	require.EqualValues(t, 1, e.released.Load())
+	require.EqualValues(t, 1, f.released.Load())
 	require.ErrorIs(t, c.Progress(-1), ErrClosed)
 	require.Zero(t, c.Trigger(0))
 	require.False(t, c.Class().Closed())
@@ -399,13 +397,13 @@ func TestContextClose(t *testing.T) {
 	require.Zero(t, c.Class().Regions())
 	op.Cancel()
 	c.Wake()
-	(*Host)(c).PollSoon()
+	c.pollSoon()
 	require.False(t, op.Busy())
 }
 
 // Close while somebody sleeps in Progress: the sleeper gives everything back.
 func TestCloseWakesSleepers(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	leader := sleeper(t, c, time.Hour)
 	follower := make(chan error, 1)
 	go func() { follower <- c.Progress(time.Hour) }()
@@ -413,12 +411,12 @@ func TestCloseWakesSleepers(t *testing.T) {
 	c.Close()
 	require.ErrorIs(t, received(t, leader, "the leader hears of Close"), ErrClosed)
 	require.ErrorIs(t, received(t, follower, "the follower hears of Close"), ErrClosed)
-	require.EqualValues(t, 1, e.released.Load())
+	require.EqualValues(t, 1, f.released.Load())
 	require.True(t, c.Closed())
 }
 
 func TestCloseInCallback(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	order := ""
 	first := c.NewOp(func(*Op, Result) {
 		order += "first "
@@ -428,14 +426,14 @@ func TestCloseInCallback(t *testing.T) {
 	second := c.NewOp(func(_ *Op, r Result) { order += "second"; require.ErrorIs(t, r.Err, ErrClosed) })
 	require.NoError(t, c.RecvUnexpected(first))
 	require.NoError(t, c.RecvUnexpected(second))
-	e.ticket(first).Finish(Result{})
+	f.end(first, Result{})
 	require.Equal(t, 1, c.Trigger(0))
 	require.False(t, c.Closed())
 	require.Equal(t, 1, c.Trigger(0))
 	require.Equal(t, "first second", order)
 	require.True(t, c.Closed())
 	require.True(t, c.Class().Closed())
-	require.EqualValues(t, 1, e.d.closed.Load())
+	require.EqualValues(t, 1, f.plugin.closed.Load())
 }
 
 func TestShutdown(t *testing.T) {
@@ -449,7 +447,7 @@ func TestShutdown(t *testing.T) {
 	require.NoError(t, c.Shutdown(context.Background()))
 
 	// One that cannot drain: the memory of a Deregister is in use.
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	m, err := c.Class().Register(ReadOnly, make([]byte, 8))
 	require.NoError(t, err)
 	require.True(t, m.Acquire())
@@ -463,23 +461,23 @@ func TestShutdown(t *testing.T) {
 	m.Release()
 	require.NoError(t, c.Shutdown(context.Background()))
 	require.Equal(t, 2, ran)
-	require.EqualValues(t, 1, e.released.Load())
+	require.EqualValues(t, 1, f.released.Load())
 
 	// Inside a callback.
-	c, e = newFake(t, Config{})
+	c, f = newFake(t, Config{})
 	op := c.NewOp(func(*Op, Result) { err = c.Shutdown(context.Background()) })
 	require.NoError(t, c.RecvUnexpected(op))
-	e.ticket(op).Finish(Result{})
+	f.end(op, Result{})
 	c.Trigger(0)
 	require.ErrorIs(t, err, ErrBusy)
 	require.ErrorContains(t, err, "inside a callback")
-	require.Zero(t, e.shut.Load(), "a Shutdown that refuses closes nothing")
+	require.Zero(t, f.shut.Load(), "a Shutdown that refuses closes nothing")
 
 	// Inside a callback of another.
 	other, _ := newFake(t, Config{})
 	op = c.NewOp(func(*Op, Result) { err = other.Shutdown(context.Background()) })
 	require.NoError(t, c.RecvUnexpected(op))
-	e.ticket(op).Finish(Result{})
+	f.end(op, Result{})
 	c.Trigger(0)
 	require.NoError(t, err)
 	require.True(t, other.Closed())
@@ -500,7 +498,6 @@ func TestClass(t *testing.T) {
 		require.Equal(t, i, c.ID())
 		require.Equal(t, cls.Addr().WithTarget(i), c.Self())
 		require.Same(t, cls, c.Class())
-		require.Equal(t, 7, c.Stats().Peers)
 		all = append(all, c)
 	}
 	_, err = cls.NewContext()
@@ -511,16 +508,16 @@ func TestClass(t *testing.T) {
 	require.NoError(t, cls.Close())
 	require.NoError(t, cls.Close())
 	require.True(t, cls.Closed())
-	require.EqualValues(t, 1, p.domains[0].closed.Load(), "the domain is closed once")
+	require.EqualValues(t, 1, p.closed.Load(), "the network is closed once")
 	_, err = cls.NewContext()
 	require.ErrorIs(t, err, ErrClosed)
 
-	p.epErr = WithText(ErrNoMemory, "no")
+	p.carrierErr = WithText(ErrNoMemory, "no")
 	cls, err = Open("fake://here", Config{Plugins: []Plugin{p}})
 	require.NoError(t, err)
 	_, err = cls.NewContext()
 	require.ErrorIs(t, err, ErrNoMemory)
-	p.epErr = nil
+	p.carrierErr = nil
 	c, err := cls.NewContext() // nothing is left of the one that failed
 	require.NoError(t, err)
 	require.Zero(t, c.ID())
@@ -530,19 +527,20 @@ func TestClass(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cls.Close(), "without contexts")
 	require.True(t, cls.Closed())
-	require.EqualValues(t, 1, p.domains[2].closed.Load())
+	require.EqualValues(t, 3, p.closed.Load())
+	require.EqualValues(t, 3, p.opened.Load())
 }
 
 func TestDriver(t *testing.T) {
 	var asked []time.Duration
-	p := &fakePlugin{drive: func(e *fakeEndpoint, timeout time.Duration, ready func() bool) bool {
+	p := &fakePlugin{drive: func(f *fakeCarrier, timeout time.Duration, ready func() bool) bool {
 		asked = append(asked, timeout)
-		e.mu.Lock()
-		for _, tk := range e.tickets {
-			tk.Finish(Result{})
+		e := f.e
+		e.Lock()
+		for o := e.receivers.head; o != nil; o = e.receivers.head {
+			e.finish(o, Result{})
 		}
-		clear(e.tickets)
-		e.mu.Unlock()
+		e.Unlock()
 		return ready()
 	}}
 	cls, err := Open("fake://here", Config{Plugins: []Plugin{p}})
@@ -602,7 +600,7 @@ func TestCloseRace(t *testing.T) {
 		}
 		require.True(t, cls.Closed())
 		require.Equal(t, accepted.Load(), ended.Load())
-		require.EqualValues(t, 1, p.domains[0].closed.Load())
+		require.EqualValues(t, 1, p.closed.Load())
 	}
 }
 
@@ -632,49 +630,49 @@ func TestInside(t *testing.T) {
 // A context whose endpoint owes its peers last words is polled, and not given back before they are said.
 func TestLingering(t *testing.T) {
 	t.Parallel()
-	c, e := newFake(t, Config{})
-	e.lingers.Store(true)
+	c, f := newFake(t, Config{})
+	f.lingers.Store(true)
 	c.Close()
 	for range 10 {
 		_ = c.Progress(0)
 		c.Trigger(0)
 	}
-	polled := e.polls.Load()
+	polled := f.polls.Load()
 	require.Positive(t, polled)
 	require.False(t, c.Closed())
-	require.Zero(t, e.released.Load())
-	e.lingers.Store(false)
+	require.Zero(t, f.released.Load())
+	f.lingers.Store(false)
 	_ = c.Progress(0)
 	require.True(t, c.Closed())
-	require.EqualValues(t, 1, e.released.Load())
+	require.EqualValues(t, 1, f.released.Load())
 }
 
 // Memory that somebody reads at this moment may have to come from a slow disk. Trigger does not wait for that: others'
 // callbacks run, and that of the canceled operation does when the reader has done.
 func TestTriggerWaitsForNoDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, _ := newFakeOf(t, &fakePlugin{drive: func(_ *fakeEndpoint, _ time.Duration, ready func() bool) bool { return ready() }}, Config{})
+		c, _ := newFakeOf(t, &fakePlugin{drive: func(_ *fakeCarrier, _ time.Duration, ready func() bool) bool { return ready() }}, Config{})
 		var ended, others int
 		op := c.NewOp(func(*Op, Result) { ended++ })
 		tk, err := op.start(kindPut, Addr{})
 		require.NoError(t, err)
-		require.True(t, tk.Hold())
+		require.True(t, tk.hold())
 		disk, read := make(chan struct{}), make(chan struct{})
 		spin := sync.OnceFunc(func() { close(disk) })
 		t.Cleanup(spin)
 		go func() { // reads the memory
 			<-disk
-			tk.Release()
+			tk.release()
 			close(read)
 		}()
 		op.Cancel()
-		require.True(t, tk.Finish(Result{Err: ErrCanceled}))
+		require.True(t, tk.finish(Result{Err: ErrCanceled}))
 		other := c.NewOp(func(*Op, Result) { others++ })
 		begun := time.Now() // of the bubble: nobody's but who sleeps
 		for range 20 {
 			tk, err := other.start(kindPost, Addr{})
 			require.NoError(t, err)
-			require.True(t, tk.Finish(Result{}))
+			require.True(t, tk.finish(Result{}))
 			c.Trigger(0)
 			require.Less(t, time.Since(begun), 100*time.Millisecond, "slept in Trigger")
 		}

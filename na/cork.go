@@ -20,7 +20,7 @@ func (c *Context) Cork() bool {
 
 func (c *Context) cork() {
 	c.corks.Add(1) // first: Flush must see what is held back
-	c.ep.Cork()
+	c.ep.hold()
 }
 
 // Batches reports whether those who drive c may wait for other goroutines, so that what these send leaves together: not in a
@@ -30,12 +30,12 @@ func (c *Context) Batches() bool { return c.driver == nil }
 // Uncork ends a Cork that reported true.
 func (c *Context) Uncork() {
 	c.corks.Add(-1)
-	c.ep.Uncork()
+	c.ep.unhold()
 }
 
 // Flush sends what is held back.
 func (c *Context) Flush() {
 	if c.corks.Load() > 0 {
-		c.ep.Flush()
+		c.ep.flushHeld()
 	}
 }

@@ -21,8 +21,8 @@ type Deadline struct {
 	Field int
 }
 
-// Stamp writes into a message that leaves now how much time is left. It reports false when there is none. Plugins call it.
-func (d Deadline) Stamp(buf []byte, now time.Duration) bool {
+// stamp writes into a message that leaves now how much time is left. It reports false when there is none.
+func (d Deadline) stamp(buf []byte, now time.Duration) bool {
 	left := d.At - now
 	if left <= 0 {
 		return false

@@ -1,12 +1,24 @@
 // Package na is the network abstraction: operations on messages and memory that start now and end once. Their
 // callbacks wait in a completion queue.
 //
-//	SendUnexpected, RecvUnexpected, SendExpected, RecvExpected, Put, Get, Lookup, Lease, Deregister
-//	      │ Op.start ─► Ticket                                          Done(op, result)
-//	      ▼                                                                  ▲ Trigger (user code runs here only)
-//	  Endpoint (a plugin's side) ═ wire ═ Endpoint ─► Ticket.Finish ─► completion queue
-//	      ▲                                                ▲
-//	      └── Progress moves bytes, runs no user code ─────┘
+// A program begins with these:
+//
+//	class, err := na.Open("tcp://:7000", na.Config{}) // a listening class; "tcp://" for one that only dials
+//	c, err := class.NewContext()                      // a completion queue, and the progress that fills it
+//	op := c.NewOp(func(op *na.Op, r na.Result) { … }) // an operation, to be used again and again
+//	err = c.Lookup(op, "tcp://10.0.0.7:7000")         // starts it; r.Addr is the address
+//	for { c.Progress(time.Second); c.Trigger(0) }     // moves bytes; runs callbacks
+//
+// and then with [Context.SendUnexpected], [Context.RecvUnexpected], [Context.SendExpected], [Context.RecvExpected],
+// [Class.Register], [Context.Put], [Context.Get] and [Op.Cancel]. Transports come from package plugins/all or from one of the plugins.
+//
+//	Context: SendUnexpected, RecvUnexpected, SendExpected, RecvExpected, Put, Get, Lookup, Lease, Deregister
+//	      │ Op.start ─► ticket                                        Done(op, result)
+//	      ▼                                                                ▲ Trigger (user code runs here only)
+//	  endpoint: sessions, envelopes, memory ─► ticket.finish ─► completion queue
+//	      │ Session.Pull        ▲ Session.Deliver, Place
+//	      ▼                     │            Progress moves bytes, runs no user code
+//	  carrier.Carrier ═════ wire ═════ carrier.Carrier of the peer
 //
 // An unexpected message needs no posted receive: it lands in an envelope that the receiver guaranteed beforehand. An expected
 // message is matched, by sender and tag, with a receive that was posted first.
@@ -20,6 +32,16 @@
 //
 // Buffers belong to the operation from its start until its callback runs.
 //
-// Not here: remote procedure calls (package hg), transfers of several segments in chunks (package bulk), waiting
-// (package request).
+// # Inside
+//
+// A session is what a context shares with one context of one peer. The carrier pulls frames out of it: messages are copied into the
+// carrier's buffer when they are pulled, so that an operation that has not left can be taken back; pieces of bulk data
+// are named by a View (operation, offset, length) that the carrier borrows for each transmission and returns.
+//
+// Locks: endpoint.mu guards everything of one context, sessions included. It is never held across a system call that may
+// wait, nor across user code. domain.mu (registered memory, budget) may be taken inside it. The carrier of a process
+// to itself takes two endpoints one after the other, never both.
+//
+// Not here: how frames look on the way (package carrier and the plugins), remote procedure calls (package hg), transfers of several
+// segments in chunks (package bulk), waiting (package request).
 package na

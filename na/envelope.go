@@ -21,33 +21,33 @@ type Envelope struct {
 	// Load is a counter for the session that belongs to the layer above.
 	Load *atomic.Int64
 
-	Next      *Envelope // of those that Take has returned
+	next      *Envelope // of those that takeArrived has returned
 	task      Task
-	Owner     Endpoint // plugin's
-	Link      any      // plugin's
-	ID        uint64   // plugin's: number in the session
-	Accepted  bool     // plugin's
-	Withdrawn bool     // plugin's
-	Watched   bool     // plugin's
-	Inbox     bool     // plugin's: no receive has taken it
-	Buf       []byte   // plugin's: a buffer for messages that need no room
-	Room      []byte   // plugin's: the buffer under Data of one that does
-	Slab      []byte   // plugin's: the buffer under Body
-	Taken     int      // plugin's: bytes of room that go back with Free
+	owner     *endpoint
+	session   *session // that it came on; nil once it is freed
+	id        uint64   // number in the session
+	accepted  bool
+	withdrawn bool
+	watched   bool
+	inbox     bool   // no receive has taken it
+	buf       []byte // a buffer for messages that need no room
+	room      []byte // the buffer under Data of one that does
+	slab      []byte // the buffer under Body
+	taken     int    // bytes of room that go back with Free
 }
 
 // Accept takes the message for good, and returns the guaranteed room to the sender. It reports false when the sender has
 // withdrawn the message: it was promised that nothing comes of it. Free accepts too.
-func (e *Envelope) Accept() bool { return e.Owner.AcceptEnvelope(e) }
+func (e *Envelope) Accept() bool { return e.owner.acceptEnvelope(e) }
 
 // IsWithdrawn reports whether Accept will report false.
-func (e *Envelope) IsWithdrawn() bool { return e.Owner.EnvelopeWithdrawn(e) }
+func (e *Envelope) IsWithdrawn() bool { return e.owner.isWithdrawn(e) }
 
 // Watch has Context.OnAbandon called if the sender takes the message back before it is accepted. It reports false when the sender has.
-func (e *Envelope) Watch() bool { return e.Owner.WatchEnvelope(e) }
+func (e *Envelope) Watch() bool { return e.owner.watchEnvelope(e) }
 
 // Identity says what is known of the sender, also when the session has ended meanwhile.
-func (e *Envelope) Identity() Identity { return e.Owner.IdentifyEnvelope(e) }
+func (e *Envelope) Identity() Identity { return e.owner.identifyEnvelope(e) }
 
 // Free ends the use of Data and Body. It is called exactly once.
-func (e *Envelope) Free() { e.Owner.FreeEnvelope(e) }
+func (e *Envelope) Free() { e.owner.freeEnvelope(e) }

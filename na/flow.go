@@ -2,6 +2,7 @@ package na
 
 import (
 	"fmt"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
 // Flow control of unexpected messages: Guaranteed Envelope Resources, as LAM defined them for MPI. Each side guarantees
@@ -20,16 +21,16 @@ const EnvelopeOverhead = 64
 
 // ExpeditedEnvelopes is how many envelopes each peer gets beyond those that it is promised: for expedited messages alone, so that
 // these get through when ordinary messages have used all the others. See Op.SetExpedited.
-const ExpeditedEnvelopes = 1
+const ExpeditedEnvelopes = frame.ExpeditedEnvelopes
 
 // GuaranteedBytes is the memory in bytes that envelopes for peers take, each for a message of eager bytes, and the
 // ExpeditedEnvelopes of these peers with them: what Stats.Reserved shows when so many peers are connected.
 func GuaranteedBytes(peers, envelopes, eager int) int64 {
-	return int64(peers) * int64(envelopes+ExpeditedEnvelopes) * EnvelopeBytes(eager)
+	return int64(peers) * int64(envelopes+ExpeditedEnvelopes) * envelopeBytes(eager)
 }
 
-// EnvelopeBytes is the memory in bytes that is accounted for one envelope for a message of eager bytes.
-func EnvelopeBytes(eager int) int64 { return int64(eager + EnvelopeOverhead) }
+// envelopeBytes is the memory in bytes that is accounted for one envelope for a message of eager bytes.
+func envelopeBytes(eager int) int64 { return int64(eager + EnvelopeOverhead) }
 
 // A Policy says what becomes of an unexpected message for which the peer has no envelope free.
 type Policy uint8
@@ -135,22 +136,22 @@ func (c *Config) contract() error {
 	if c.MinEnvelopes > c.Envelopes {
 		return fmt.Errorf("na: config: MinEnvelopes is %d, want at most Envelopes, which is %d: %w", c.MinEnvelopes, c.Envelopes, ErrInvalid)
 	}
-	if c.Offered(c.Envelopes) > 4096 {
+	if c.offered(c.Envelopes) > 4096 {
 		return fmt.Errorf("na: config: Envelopes is %d, want at most 4095: HonestReserve adds one: %w", c.Envelopes, ErrInvalid)
 	}
 	if c.Reserve == LiteralReserve {
-		c.Log().Warn("na: LiteralReserve: of the envelopes that a peer guarantees one less can be used by sends that do not wait",
+		c.log().Warn("na: LiteralReserve: of the envelopes that a peer guarantees one less can be used by sends that do not wait",
 			"envelopes", c.Envelopes)
 	}
 	least := c.MinEnvelopes
 	def(&least, c.Envelopes)
 	def(&c.MinEnvelopes, 1)
-	if one := GuaranteedBytes(1, c.Offered(c.MinEnvelopes), c.Eager); one > c.Budget {
+	if one := GuaranteedBytes(1, c.offered(c.MinEnvelopes), c.Eager); one > c.Budget {
 		return fmt.Errorf("na: config: Budget is %d, and one peer needs %d bytes for the fewest envelopes that it is offered: raise Budget, "+
 			"or lower MinEnvelopes (%d) or Eager: %w", c.Budget, one, c.MinEnvelopes, ErrNoMemory)
 	}
 	if bytes := c.guaranteed(c.Envelopes); bytes > c.Budget && c.Peers > 0 {
-		n := int(c.Budget/(int64(c.Peers)*EnvelopeBytes(c.Eager))) - c.Offered(0) - ExpeditedEnvelopes
+		n := int(c.Budget/(int64(c.Peers)*envelopeBytes(c.Eager))) - c.offered(0) - ExpeditedEnvelopes
 		if n < least {
 			return fmt.Errorf("na: config: %d envelopes of %d bytes for each of %d peers, with one more for expedited messages, need %d bytes, Budget is %d, enough "+
 				"for %d: raise Budget, or lower Peers, Envelopes, MinEnvelopes (%d) or Eager: %w",
@@ -162,8 +163,8 @@ func (c *Config) contract() error {
 	return nil
 }
 
-// Offered is how many envelopes a peer gets when n are advertised: HonestReserve adds the hidden one. Plugins call it.
-func (c *Config) Offered(n int) int {
+// offered is how many envelopes a peer gets when n are advertised: HonestReserve adds the hidden one.
+func (c *Config) offered(n int) int {
 	if c.Reserve == HonestReserve {
 		n++
 	}
@@ -171,7 +172,7 @@ func (c *Config) Offered(n int) int {
 }
 
 // guaranteed is what n advertised envelopes for each of Peers take.
-func (c *Config) guaranteed(n int) int64 { return GuaranteedBytes(c.Peers, c.Offered(n), c.Eager) }
+func (c *Config) guaranteed(n int) int64 { return GuaranteedBytes(c.Peers, c.offered(n), c.Eager) }
 
 // Peers returns the gauges of every session that is up, in the order in which they began.
-func (c *Context) Peers() []PeerStats { return c.ep.Peers() }
+func (c *Context) Peers() []PeerStats { return c.ep.peerStats() }

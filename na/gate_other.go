@@ -3,4 +3,4 @@
 package na
 
 // newGate returns none: an assist is not needed where plugins read in goroutines of their own.
-func newGate(*Poller) (gate, error) { return nil, nil }
+func newGate(*poller) (gate, error) { return nil, nil }

@@ -69,19 +69,8 @@ func (id Identity) certificate() *x509.Certificate {
 	return id.Certificates[0]
 }
 
-// NameIn returns what Identity.Name says of the owner of a certificate. Plugins use it.
-func NameIn(c *x509.Certificate) string {
-	switch {
-	case len(c.URIs) > 0:
-		return c.URIs[0].String()
-	case len(c.DNSNames) > 0:
-		return c.DNSNames[0]
-	}
-	return c.Subject.CommonName
-}
-
 // Identity says what is known of the peer of the session that peer is bound to, as the address of a message is; ok is false
 // when that session has ended.
 func (c *Context) Identity(peer Addr) (id Identity, ok bool) {
-	return c.ep.Identity(peer)
+	return c.ep.identity(peer)
 }

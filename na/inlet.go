@@ -1,24 +1,9 @@
 package na
 
-import "time"
-
-// An Inlet delivers work that no file descriptor announces, such as what a peer writes to shared memory. Only the goroutine that leads
-// Progress, or the assist in its place, calls its methods, with no lock held. They do not wait.
-//
-// A bell is a descriptor in the context's poller that an armed Inlet makes ready when work appears. Between Arm and the end of the
-// leader's sleep, or of the assist's rest, a bell rings or nothing has come.
-type Inlet interface {
-	// Peek takes in some of what has come, and reports whether anything had. A leader that polls calls it again and again: when
-	// nothing has come it costs a few loads.
-	Peek() bool
-	// Arm makes the bell ring at the next work, and reports whether there is some already: then the bell may stay silent, and Peek
-	// follows. It tells peers first and looks for work then. It is called before each sleep, also for a bell that is still armed: a
-	// bell that has rung is not. Peers that come later are armed as well, until Disarm.
-	Arm() bool
-	// Disarm says that the Inlet is being polled. A late ring is harmless. Peers that have long been idle may stay armed if the Ready
-	// of their bells makes Peek look at them. An Inlet begins disarmed.
-	Disarm()
-}
+import (
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"time"
+)
 
 // bells are the inlets of a context. The goroutine that leads uses them.
 //
@@ -26,13 +11,13 @@ type Inlet interface {
 // leader now or the assist within 2 ms. So a leader that looks while they are armed disarms them, and then has the assist
 // tick: it may leave for user code without another word.
 type bells struct {
-	inlets   []Inlet // not changed once the context has its endpoint
+	inlets   []carrier.Inlet // not changed once the context has its endpoint
 	armed    bool
 	panicked func(v, at any) // is told of a panic in a method of at
 }
 
-// AddInlet makes the leader look at s. It is called while the Domain makes the endpoint.
-func (p *Poller) AddInlet(s Inlet) { p.bells.inlets = append(p.bells.inlets, s) }
+// AddInlet makes the leader look at s. It is called while the endpoint is made.
+func (p *poller) AddInlet(s carrier.Inlet) { p.bells.inlets = append(p.bells.inlets, s) }
 
 // arm arms all, and reports whether there is work already.
 func (b *bells) arm() (work bool) {
@@ -108,7 +93,7 @@ func (c *Context) glance() bool {
 	return c.waits.wait(0) > 0
 }
 
-// A waiter is the Poller as the leader uses it.
+// A waiter is the poller as the leader uses it.
 type waiter interface {
 	wait(d time.Duration) int
 	sleep(d time.Duration) int

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A letterbox is a Source as shared memory would be one: a peer puts letters in, and rings an eventfd if it is asked to.
+// A letterbox is an Inlet as shared memory would be one: a peer puts letters in, and rings an eventfd if it is asked to.
 type letterbox struct {
 	letters, taken atomic.Int64
 	want           atomic.Bool // the bell
@@ -49,7 +49,7 @@ func (b *letterbox) Arm() bool {
 func (b *letterbox) Disarm() { b.want.Store(false) }
 
 // newLetterbox makes a context with a letterbox.
-func newLetterbox(t *testing.T, p *fakePlugin) (*Context, *fakeEndpoint, *letterbox) {
+func newLetterbox(t *testing.T, p *fakePlugin) (*Context, *fakeCarrier, *letterbox) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	require.NoError(t, err)
@@ -60,19 +60,17 @@ func newLetterbox(t *testing.T, p *fakePlugin) (*Context, *fakeEndpoint, *letter
 		c.poller.AddInlet(b)
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	c, e := newFakeOf(t, p, Config{})
-	return c, e, b
+	c, f := newFakeOf(t, p, Config{})
+	return c, f, b
 }
 
 // Letters that come while nobody drives are taken in by the assist, each without another ring or a poll in between; and they are
 // taken in by a leader that sleeps.
 func TestSource(t *testing.T) {
-	c, e, b := newLetterbox(t, &fakePlugin{})
+	c, f, b := newLetterbox(t, &fakePlugin{})
 	op := c.NewOp(func(*Op, Result) {})
 	b.onPeek = func() {
-		if tk := e.ticket(op); tk.Valid() {
-			tk.Finish(Result{})
-		}
+		f.end(op, Result{})
 	}
 	for i := int64(1); i < 100; i += 3 {
 		b.post()
@@ -107,9 +105,9 @@ func TestSourceAtRest(t *testing.T) {
 
 // A context without an assist takes letters in when it is driven, and only then. While somebody polls, peers do not ring.
 func TestSourceUnassisted(t *testing.T) {
-	c, e, b := newLetterbox(t, &fakePlugin{unassisted: true})
+	c, f, b := newLetterbox(t, &fakePlugin{unassisted: true})
 	op := c.NewOp(func(*Op, Result) {})
-	b.onPeek = func() { e.ticket(op).Finish(Result{}) }
+	b.onPeek = func() { f.end(op, Result{}) }
 	for range 100 {
 		require.NoError(t, c.RecvUnexpected(op))
 		done := sleeper(t, c, time.Minute)
@@ -131,14 +129,12 @@ func TestSourceUnassisted(t *testing.T) {
 // between the two.
 func TestSourcesInOneProcess(t *testing.T) {
 	const rounds = 2000
-	a, ea, boxA := newLetterbox(t, &fakePlugin{})
-	b, eb, boxB := newLetterbox(t, &fakePlugin{})
-	play := func(c *Context, e *fakeEndpoint, own, other *letterbox, begins bool) <-chan error {
+	a, fa, boxA := newLetterbox(t, &fakePlugin{})
+	b, fb, boxB := newLetterbox(t, &fakePlugin{})
+	play := func(c *Context, f *fakeCarrier, own, other *letterbox, begins bool) <-chan error {
 		op := c.NewOp(func(*Op, Result) {})
 		own.onPeek = func() {
-			if tk := e.ticket(op); tk.Valid() {
-				tk.Finish(Result{})
-			}
+			f.end(op, Result{})
 		}
 		done := make(chan error, 1)
 		go func() {
@@ -152,9 +148,7 @@ func TestSourcesInOneProcess(t *testing.T) {
 				}
 				for op.Busy() {
 					if own.taken.Load() == i+1 { // by the assist, before the receive
-						if tk := e.ticket(op); tk.Valid() {
-							tk.Finish(Result{})
-						}
+						f.end(op, Result{})
 					}
 					if err := c.Progress(-1); err != nil {
 						done <- err
@@ -170,15 +164,15 @@ func TestSourcesInOneProcess(t *testing.T) {
 		}()
 		return done
 	}
-	first, second := play(a, ea, boxA, boxB, true), play(b, eb, boxB, boxA, false)
+	first, second := play(a, fa, boxA, boxB, true), play(b, fb, boxB, boxA, false)
 	require.NoError(t, received(t, first, "the one who begins"))
 	require.NoError(t, received(t, second, "the other one"))
 	require.EqualValues(t, rounds, boxA.taken.Load())
 	require.EqualValues(t, rounds, boxB.taken.Load())
 }
 
-// TakeIn looks at every descriptor that is ready, however many there are.
-func TestTakeInAll(t *testing.T) {
+// receiveAll looks at every descriptor that is ready, however many there are.
+func TestReceiveAll(t *testing.T) {
 	const n = 3*eventsAtOnce + 1
 	c, _ := newFakeOf(t, &fakePlugin{unassisted: true}, Config{})
 	seen := map[int]bool{}
@@ -190,7 +184,7 @@ func TestTakeInAll(t *testing.T) {
 		require.NoError(t, err)
 	}
 	c.lead.Lock()
-	(*Host)(c).TakeIn()
+	c.receiveAll()
 	c.lead.Unlock()
 	require.Equal(t, n, len(seen))
 }

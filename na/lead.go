@@ -287,7 +287,9 @@ func (c *Context) callFollowers(n int) {
 func (c *Context) ready() bool { return c.woken.Load() || c.HasQueued() }
 
 // HasQueued reports whether Trigger has something to run.
-func (c *Context) HasQueued() bool { return c.cq.len() > 0 || c.onMessage != nil && c.ep.Arrived() > 0 }
+func (c *Context) HasQueued() bool {
+	return c.cq.len() > 0 || c.onMessage != nil && c.ep.countInbox() > 0
+}
 
 // rouse makes the leader look whether something is ready, if it sleeps.
 func (c *Context) rouse() {

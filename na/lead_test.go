@@ -11,7 +11,7 @@ import (
 type bench struct {
 	*testing.T
 	c      *Context
-	e      *fakeEndpoint
+	f      *fakeCarrier
 	clock  time.Duration
 	source benchSource
 
@@ -21,7 +21,7 @@ type bench struct {
 	sleeps []time.Duration // as they were asked for
 }
 
-// benchSource is a Source in which something comes now and then.
+// benchSource is an Inlet in which something comes now and then.
 type benchSource struct {
 	b     *bench
 	takes time.Duration // a look
@@ -43,7 +43,7 @@ func newBench(t *testing.T, cfg Config) *bench {
 	b.source.b = b
 	p := &fakePlugin{unassisted: true, now: func() time.Duration { return b.clock },
 		sources: func(c *Context) { c.poller.AddInlet(&b.source) }}
-	b.c, b.e = newFakeOf(t, p, cfg)
+	b.c, b.f = newFakeOf(t, p, cfg)
 	b.c.waits = b
 	b.c.spinner.procs = 1000 // other tests may spin
 	b.last = b.clock
@@ -93,26 +93,26 @@ func TestNothingKeepsTheLeaderFromLooking(t *testing.T) {
 			again()
 			poll := func(time.Duration) {
 				b.clock += turn
-				b.e.ticket(op).Finish(Result{})
+				b.f.end(op, Result{})
 			}
-			b.e.onPoll.Store(&poll)
+			b.f.onPoll.Store(&poll)
 		},
 		"each callback queues the next one": func(b *bench, more func() bool) {
 			var again func()
 			again = func() {
 				b.clock += turn
 				if more() {
-					b.e.ticket(b.begin(again)).Finish(Result{})
+					b.f.end(b.begin(again), Result{})
 				}
 			}
-			b.e.ticket(b.begin(again)).Finish(Result{})
+			b.f.end(b.begin(again), Result{})
 		},
 		"a source never runs dry": func(b *bench, more func() bool) { // a peer that floods shared memory
 			op := b.begin(func() {})
 			b.source.takes = turn
 			b.source.next = func() bool {
 				if !more() {
-					b.e.ticket(op).Finish(Result{})
+					b.f.end(op, Result{})
 				}
 				return true
 			}
@@ -156,15 +156,15 @@ func TestSpinUntilTimer(t *testing.T) {
 	polls := 0
 	poll := func(now time.Duration) { // a timer each 100 us
 		polls++
-		b.e.timer.Store(int64(now + 100*time.Microsecond))
+		b.f.timer.Store(int64(now + 100*time.Microsecond))
 	}
-	b.e.onPoll.Store(&poll)
+	b.f.onPoll.Store(&poll)
 	come := b.clock + 350*time.Microsecond
 	b.source.next = func() bool {
 		if b.clock < come {
 			return false
 		}
-		b.e.ticket(op).Finish(Result{})
+		b.f.end(op, Result{})
 		return true
 	}
 	require.NoError(t, b.c.Progress(-1))
@@ -181,18 +181,18 @@ func TestSpinHearsOfTimers(t *testing.T) {
 	op := b.begin(func() {})
 	set, due := b.clock+200*time.Microsecond, b.clock+300*time.Microsecond
 	b.source.next = func() bool {
-		if b.clock >= set && b.e.timer.Load() == 0 { // by another goroutine
-			b.e.timer.Store(int64(due))
-			(*Host)(b.c).PollSoon()
+		if b.clock >= set && b.f.timer.Load() == 0 { // by another goroutine
+			b.f.timer.Store(int64(due))
+			b.c.pollSoon()
 		}
 		return false
 	}
 	poll := func(now time.Duration) {
 		if now >= due {
-			b.e.ticket(op).Finish(Result{})
+			b.f.end(op, Result{})
 		}
 	}
-	b.e.onPoll.Store(&poll)
+	b.f.onPoll.Store(&poll)
 	require.NoError(t, b.c.Progress(-1))
 	require.Empty(t, b.sleeps)
 	require.LessOrEqual(t, b.clock-due, 20*time.Microsecond, "the timer ends late")
@@ -205,8 +205,8 @@ func TestTimersDoNotKeepASpinnerAwake(t *testing.T) {
 	for _, every := range []time.Duration{9 * time.Microsecond, 30 * time.Microsecond, 70 * time.Microsecond} {
 		b := newBench(t, Config{Spin: limit})
 		b.source.takes = time.Microsecond
-		poll := func(now time.Duration) { b.e.timer.Store(int64(now + every)) }
-		b.e.onPoll.Store(&poll)
+		poll := func(now time.Duration) { b.f.timer.Store(int64(now + every)) }
+		b.f.onPoll.Store(&poll)
 		require.ErrorIs(t, b.c.Progress(10*time.Millisecond), ErrTimeout)
 		polled := time.Duration(b.source.peeks)
 		require.GreaterOrEqual(t, polled*time.Microsecond, spinMisses*limit, "timers each %v: it polls", every)
@@ -226,11 +226,11 @@ func TestSleepAfterSpinEndsWithTimer(t *testing.T) {
 	due := b.clock + 80*time.Microsecond
 	op := b.begin(func() {})
 	poll := func(now time.Duration) {
-		if b.e.timer.Store(int64(due)); now >= due {
-			b.e.ticket(op).Finish(Result{})
+		if b.f.timer.Store(int64(due)); now >= due {
+			b.f.end(op, Result{})
 		}
 	}
-	b.e.onPoll.Store(&poll)
+	b.f.onPoll.Store(&poll)
 	require.NoError(t, b.c.Progress(-1))
 	require.Len(t, b.sleeps, 1)
 	require.LessOrEqual(t, b.clock-due, 5*time.Microsecond, "the timer ends late: the leader has slept for %v", b.sleeps)
@@ -244,12 +244,12 @@ func TestDueNowIsNoSleep(t *testing.T) {
 		op := b.begin(func() {})
 		polls := 0
 		poll := func(now time.Duration) {
-			b.e.timer.Store(int64(now))
+			b.f.timer.Store(int64(now))
 			if polls++; polls == 100 {
-				b.e.ticket(op).Finish(Result{})
+				b.f.end(op, Result{})
 			}
 		}
-		b.e.onPoll.Store(&poll)
+		b.f.onPoll.Store(&poll)
 		require.NoError(t, b.c.Progress(-1))
 		require.Zero(t, b.source.arms)
 		require.GreaterOrEqual(t, b.looks, 99, "a look between two of them")

@@ -1,6 +1,9 @@
 package na
 
-import "fmt"
+import (
+	"fmt"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+)
 
 // Local says when a class that was opened with a second transport, as "tcp://:7000,sm://", reaches peers by that.
 type Local uint8
@@ -27,22 +30,13 @@ func (l Local) String() string {
 	return fmt.Sprintf("Local(%d)", uint8(l))
 }
 
-// A Companion is a Plugin that can be the second transport of a class.
-type Companion interface {
-	Plugin
-	// Join opens it for cls beside the network d, which Open of another plugin has returned, before cls has a context. What it holds
-	// goes with d.Close. An error matches ErrUnsupported when d takes none. What this process cannot have is no error: Join logs it, and the
-	// class has d alone.
-	Join(cls *Class, d Domain) error
-}
-
 // companion returns the plugin of the second transport in addr.
-func companion(addr, second string, given []Plugin) (Companion, error) {
+func companion(addr, second string, given []Plugin) (carrier.Companion, error) {
 	p, rest, err := pluginOf(addr, second, given)
 	if err != nil {
 		return nil, err
 	}
-	c, ok := p.(Companion)
+	c, ok := p.(carrier.Companion)
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("na: open %q: %s:// cannot be the second transport of a class, sm:// can: %w", addr, p.Scheme(), ErrUnsupported)

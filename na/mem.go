@@ -91,7 +91,7 @@ type Mem struct {
 	only   uint64       // the session that may reach it; 0 for all
 	taken  atomic.Bool  // taken back
 	word   atomic.Int64 // users, plus memClosed once closed
-	closer Ticket       // the operation that took m back; set before memClosed is
+	closer ticket       // the operation that took m back; set before memClosed is
 	ending Result       // what it ends with; likewise
 	served atomic.Int64 // bytes that peers have read and written
 }
@@ -102,8 +102,8 @@ const memClosed = 1 << 62
 // or have come, or of which a peer that reads by itself has told. It tells before its next message, or after 100 ms.
 func (m *Mem) Served() int64 { return m.served.Load() }
 
-// CountServed counts n bytes that a peer has read or written. Plugins call it.
-func (m *Mem) CountServed(n int64) { m.served.Add(n) }
+// countServed counts n bytes that a peer has read or written.
+func (m *Mem) countServed(n int64) { m.served.Add(n) }
 
 // NewMem returns memory over segs for local use: nothing is published. The segments are used, not copied. The error
 // matches ErrInvalid when there are more than Limits().MaxSegments.
@@ -153,12 +153,12 @@ func (c *Class) register(access Access, only uint64, segs [][]byte, share bool) 
 		return nil, err
 	}
 	m.key.Access = access
-	c.tokens.next(&m.key.Token, c.domain.Rand)
+	c.tokens.next(&m.key.Token, c.domain.rand)
 	m.public, m.only = true, only
 	if share {
 		m.key.Place = pool.Share(segs[0], &m.key.Token)
 	}
-	if err := c.domain.Publish(m); err != nil {
+	if err := c.domain.register(m); err != nil {
 		pool.Unshare(m.key.Place)
 		return nil, err
 	}
@@ -172,8 +172,8 @@ func (m *Mem) Format(f fmt.State, verb rune) { m.key.Format(f, verb) }
 // Key returns what a peer needs to reach the memory. A private Mem has a key of no use.
 func (m *Mem) Key() Key { return m.key }
 
-// Session is that of the peer for whom m was registered, or 0 when it is for all. Plugins use it.
-func (m *Mem) Session() uint64 { return m.only }
+// forSession is that of the peer for whom m was registered, or 0 when it is for all.
+func (m *Mem) forSession() uint64 { return m.only }
 
 // Len returns the number of bytes.
 func (m *Mem) Len() int64 { return m.key.Len }
@@ -188,27 +188,27 @@ func (m *Mem) Segments() [][]byte { return m.segs }
 func (c *Context) Deregister(op *Op, m *Mem) error {
 	t, err := op.start(kindDeregister, Addr{})
 	if errors.Is(err, ErrClosed) {
-		m.Revoke(Ticket{}, Result{})
+		m.revoke(ticket{}, Result{})
 	}
 	if err != nil {
 		return err
 	}
-	if !m.Revoke(t, Result{N: m.key.Len}) {
+	if !m.revoke(t, Result{N: m.key.Len}) {
 		op.abandon()
 		return &OpError{Op: kindText[kindDeregister], Fate: NotRun, Err: ErrClosed}
 	}
 	return nil
 }
 
-// Revoke takes m out of the domain's table and finishes t with r when no transport touches m any more. It reports
-// false, and does nothing, when m was taken back before. Plugins use it to end a lease.
-func (m *Mem) Revoke(t Ticket, r Result) bool {
+// revoke takes m out of the domain's table and finishes t with r when no transport touches m any more. It reports
+// false, and does nothing, when m was taken back before.
+func (m *Mem) revoke(t ticket, r Result) bool {
 	if !m.taken.CompareAndSwap(false, true) {
 		return false
 	}
 	if m.public {
 		pool.Unshare(m.key.Place)
-		m.class.domain.Unpublish(m)
+		m.class.domain.unpublish(m)
 		m.class.regions.Add(-1)
 	}
 	m.closer, m.ending = t, r
@@ -220,18 +220,18 @@ func (m *Mem) Revoke(t Ticket, r Result) bool {
 
 // end says that nobody touches m any more.
 func (m *Mem) end() {
-	if m.closer.Valid() {
-		m.closer.Finish(m.ending)
+	if m.closer.isValid() {
+		m.closer.finish(m.ending)
 	}
 }
 
-// Acquire borrows m, and reports false when it has been taken back. Plugins call it for the requests of peers, and a
+// Acquire borrows m, and reports false when it has been taken back. The endpoint calls it for the requests of peers, and a
 // layer above for as long as it will start operations with m as their local side.
 func (m *Mem) Acquire() bool { return m.borrow(memClosed - 1) }
 
-// Join is Acquire for operations of this process, which Deregister waits for: it also borrows memory that has been taken
+// join is Acquire for operations of this process, which Deregister waits for: it also borrows memory that has been taken
 // back, as long as somebody else still has it.
-func (m *Mem) Join() bool { return m.borrow(math.MaxInt64) }
+func (m *Mem) join() bool { return m.borrow(math.MaxInt64) }
 
 // borrow counts a user unless m has been taken back with no user left, or its word is above most.
 func (m *Mem) borrow(most int64) bool {
@@ -253,8 +253,8 @@ func (m *Mem) Release() {
 	}
 }
 
-// Contains reports whether the n bytes at off lie inside m. It is safe against overflow.
-func (m *Mem) Contains(off, n int64) bool { return InRange(off, n, m.key.Len) }
+// contains reports whether the n bytes at off lie inside m. It is safe against overflow.
+func (m *Mem) contains(off, n int64) bool { return InRange(off, n, m.key.Len) }
 
 // InRange reports whether the n bytes at off lie inside size bytes.
 func InRange(off, n, size int64) bool {
@@ -263,27 +263,22 @@ func InRange(off, n, size int64) bool {
 
 // Slices appends to dst the pieces of m that hold the n bytes at off, which lie inside m.
 func (m *Mem) Slices(dst [][]byte, off, n int64) [][]byte {
-	return m.SlicesUpTo(dst, off, n, math.MaxInt)
-}
-
-// SlicesUpTo is Slices, but stops when dst has most pieces: for a system call that takes so many.
-func (m *Mem) SlicesUpTo(dst [][]byte, off, n int64, most int) [][]byte {
-	if n == 0 {
-		return dst
-	}
-	if m.ends == nil {
-		return append(dst, m.segs[0][off:off+n])
-	}
-	first := sort.Search(len(m.ends), func(i int) bool { return m.ends[i] > off })
-	for i := first; n > 0 && len(dst) < most; i++ {
-		s := m.segs[i]
-		from := off - (m.ends[i] - int64(len(s)))
-		take := min(int64(len(s))-from, n)
-		if take > 0 {
-			dst = append(dst, s[from:from+take])
-		}
-		off += take
-		n -= take
+	for n > 0 {
+		b := m.slice(off, n)
+		dst = append(dst, b)
+		off += int64(len(b))
+		n -= int64(len(b))
 	}
 	return dst
+}
+
+// slice returns the n bytes at off, which lie inside m, or the first of them that lie in one segment; n is not 0.
+func (m *Mem) slice(off, n int64) []byte {
+	if m.ends == nil {
+		return m.segs[0][off : off+n]
+	}
+	i := sort.Search(len(m.ends), func(i int) bool { return m.ends[i] > off })
+	s := m.segs[i]
+	from := off - (m.ends[i] - int64(len(s)))
+	return s[from:min(int64(len(s)), from+n)]
 }

@@ -19,7 +19,7 @@ func (c *Context) Lookup(op *Op, text string) error {
 	if err := c.open(op); err != nil {
 		return err
 	}
-	c.ep.Lookup(t, text)
+	c.ep.startLookup(t, text)
 	return nil
 }
 
@@ -39,18 +39,18 @@ func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Dead
 	t, err := c.startMessage(op, to, buf, by)
 	if err != nil {
 		if len(buf) > c.limits.MaxUnexpected {
-			c.ep.ReturnRoom(to, len(buf))
+			c.ep.returnRoom(to, len(buf))
 		}
 		return err
 	}
-	c.ep.SendUnexpected(t, to, tag, buf, by)
+	c.ep.startSendUnexpected(t, to, tag, buf, by)
 	return nil
 }
 
 // startMessage checks an unexpected message and starts it.
-func (c *Context) startMessage(op *Op, to Addr, buf []byte, by Deadline) (Ticket, error) {
+func (c *Context) startMessage(op *Op, to Addr, buf []byte, by Deadline) (ticket, error) {
 	if by.At != 0 && (by.Field < 0 || by.Field > len(buf)-4) {
-		return Ticket{}, c.refuse(kindSendUnexpected, to, outside("the message", int64(by.Field), 4, int64(len(buf))))
+		return ticket{}, c.refuse(kindSendUnexpected, to, outside("the message", int64(by.Field), 4, int64(len(buf))))
 	}
 	return c.startTo(op, kindSendUnexpected, to)
 }
@@ -65,7 +65,7 @@ func (c *Context) RecvUnexpected(op *Op) error {
 	if err := c.open(op); err != nil {
 		return err
 	}
-	c.ep.RecvUnexpected(t)
+	c.ep.startRecvUnexpected(t)
 	return nil
 }
 
@@ -79,7 +79,7 @@ func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 	if err != nil {
 		return err
 	}
-	c.ep.Withdraw(t, to, id)
+	c.ep.startWithdraw(t, to, id)
 	return nil
 }
 
@@ -88,14 +88,14 @@ func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 // tag. Best effort, no completion.
 func (c *Context) Abandon(to Addr, id uint64, tag Tag) {
 	if !c.Closing() {
-		c.ep.Abandon(to, id, tag)
+		c.ep.abandon(to, id, tag)
 	}
 }
 
 var errNoReason = errors.New("the program has ended the session, and gave no reason")
 
 // Connected reports whether the session that peer is bound to, or of that name, is up.
-func (c *Context) Connected(peer Addr) bool { return c.ep.Connected(peer) }
+func (c *Context) Connected(peer Addr) bool { return c.ep.isConnected(peer) }
 
 // Disconnect ends the session that peer is bound to, or of that name, or the attempt to make one, because of err: operations with the
 // peer end with ErrPeerLost. A later operation connects anew.
@@ -104,13 +104,13 @@ func (c *Context) Disconnect(peer Addr, err error) {
 		err = errNoReason
 	}
 	if !c.Closing() {
-		c.ep.Disconnect(peer, err)
+		c.ep.disconnect(peer, err)
 	}
 }
 
 // Timer ends op with nil when d has passed; somebody must drive the context then. It may be canceled.
 func (c *Context) Timer(op *Op, d time.Duration) error {
-	return c.TimerAt(op, c.Now()+min(max(d, 0), MaxTime))
+	return c.TimerAt(op, c.Now()+min(max(d, 0), maxTime))
 }
 
 // TimerAt is Timer that ends op when Now reads at.
@@ -122,7 +122,7 @@ func (c *Context) TimerAt(op *Op, at time.Duration) error {
 	if err := c.open(op); err != nil {
 		return err
 	}
-	c.ep.Timer(t, at)
+	c.ep.startTimer(t, at)
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (c *Context) SendExpectedLong(op *Op, to Addr, tag Tag, buf []byte, most in
 	if err != nil {
 		return err
 	}
-	c.ep.SendExpected(t, to, tag, buf, nil, false, most)
+	c.ep.startSendExpected(t, to, tag, buf, nil, false, most)
 	return nil
 }
 
@@ -159,7 +159,7 @@ func (c *Context) RecvExpectedLong(op *Op, from Addr, tag Tag, buf []byte, most 
 	if err != nil {
 		return err
 	}
-	c.ep.RecvExpected(t, from, tag, buf, min(most, MaxRoom))
+	c.ep.startRecvExpected(t, from, tag, buf, min(most, MaxRoom))
 	return nil
 }
 
@@ -171,7 +171,7 @@ func (c *Context) Put(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n 
 	if err != nil {
 		return err
 	}
-	c.ep.Put(t, local, loff, to, key, roff, n)
+	c.ep.startPut(t, local, loff, to, key, roff, n)
 	return nil
 }
 
@@ -181,7 +181,7 @@ func (c *Context) Get(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n 
 	if err != nil {
 		return err
 	}
-	c.ep.Get(t, local, loff, to, key, roff, n)
+	c.ep.startGet(t, local, loff, to, key, roff, n)
 	return nil
 }
 
@@ -198,53 +198,53 @@ func (c *Context) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
 		op.abandon()
 		return nil, err
 	}
-	c.ep.Lease(t, to, tag, m)
+	c.ep.startLease(t, to, tag, m)
 	return m, nil
 }
 
 // GiveBack tells the owner of a lease that its memory is not needed any more. It waits for nothing.
 func (c *Context) GiveBack(to Addr, key Key) {
 	if !c.Closing() {
-		c.ep.GiveBack(to, key)
+		c.ep.giveBack(to, key)
 	}
 }
 
 // startTo starts an operation with a peer.
-func (c *Context) startTo(op *Op, kind opKind, peer Addr) (Ticket, error) {
+func (c *Context) startTo(op *Op, kind opKind, peer Addr) (ticket, error) {
 	if peer.IsZero() {
-		return Ticket{}, c.refuse(kind, peer, WithText(ErrInvalid, "no address given"))
+		return ticket{}, c.refuse(kind, peer, WithText(ErrInvalid, "no address given"))
 	}
 	t, err := op.start(kind, peer)
 	if err != nil {
-		return Ticket{}, err
+		return ticket{}, err
 	}
 	return t, c.open(op)
 }
 
 // startMove checks a Put or Get and starts it with local acquired.
-func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr, key Key, roff, n int64) (Ticket, error) {
+func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr, key Key, roff, n int64) (ticket, error) {
 	need := ReadOnly
 	if kind == kindPut {
 		need = WriteOnly
 	}
 	switch {
 	case local == nil:
-		return Ticket{}, c.refuse(kind, to, WithText(ErrInvalid, "no local memory given"))
-	case !local.Contains(loff, n):
-		return Ticket{}, c.refuse(kind, to, outside("local memory", loff, n, local.Len()))
+		return ticket{}, c.refuse(kind, to, WithText(ErrInvalid, "no local memory given"))
+	case !local.contains(loff, n):
+		return ticket{}, c.refuse(kind, to, outside("local memory", loff, n, local.Len()))
 	case !InRange(roff, n, key.Len):
-		return Ticket{}, c.refuse(kind, to, outside("remote memory", roff, n, key.Len))
+		return ticket{}, c.refuse(kind, to, outside("remote memory", roff, n, key.Len))
 	case !key.Access.Can(need):
-		return Ticket{}, c.refuse(kind, to, WithText(ErrPermission,
+		return ticket{}, c.refuse(kind, to, WithText(ErrPermission,
 			fmt.Sprintf("remote memory allows %v, %s needs %v", key.Access, kindText[kind], need)))
 	}
 	t, err := c.startTo(op, kind, to)
 	if err != nil {
-		return Ticket{}, err
+		return ticket{}, err
 	}
-	if !local.Join() {
+	if !local.join() {
 		op.abandon()
-		return Ticket{}, c.refuse(kind, to, WithText(ErrRevoked, "local memory has been deregistered"))
+		return ticket{}, c.refuse(kind, to, WithText(ErrRevoked, "local memory has been deregistered"))
 	}
 	return t, nil
 }

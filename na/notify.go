@@ -25,9 +25,8 @@ func (c *Context) OnFault(fn func(peer Addr, err error)) (remove func()) {
 	}
 }
 
-// Lost queues the loss of a peer for the functions of OnFault. Connected reports false for it already.
-func (h *Host) Lost(peer Addr, err error) {
-	c := h.Context()
+// reportLost queues the loss of a peer for the functions of OnFault. Connected reports false for it already.
+func (c *Context) reportLost(peer Addr, err error) {
 	c.newsMu.Lock()
 	before := c.faults
 	if len(c.onFault) == 0 || before > maxFaults { // what was queued last says that there are more
@@ -47,7 +46,7 @@ func (h *Host) Lost(peer Addr, err error) {
 		tellAll(fns, peer, err)
 	})
 	if t, err := op.start(kindPost, Addr{}); err == nil { // it is idle
-		t.Finish(Result{})
+		t.finish(Result{})
 	}
 }
 
@@ -66,9 +65,9 @@ func tellAll(fns []*func(peer Addr, err error), peer Addr, err error) {
 // nothing to drop, however many messages are abandoned before somebody triggers.
 func (c *Context) OnAbandon(fn func(peer Addr, tag Tag)) { c.onAbandon.Store(&fn) }
 
-// Abandoned calls the function of OnAbandon.
-func (h *Host) Abandoned(peer Addr, tag Tag) {
-	if fn := h.onAbandon.Load(); fn != nil {
+// reportAbandoned calls the function of OnAbandon.
+func (c *Context) reportAbandoned(peer Addr, tag Tag) {
+	if fn := c.onAbandon.Load(); fn != nil {
 		(*fn)(peer, tag)
 	}
 }

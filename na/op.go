@@ -10,7 +10,7 @@ import "sync/atomic"
 //	                 └──┘                         │  ▲   no holds left
 //	             Hold, Release: a transport       └──┘ borrows the operation's memory
 //
-// The plugin sees a Ticket only: the Op and the generation that it was given. A ticket of an earlier life changes
+// The endpoint keeps a ticket only: the Op and the generation that it was given. A ticket of an earlier life changes
 // nothing. Delivery waits until every hold is released, so that nobody touches the memory after the callback.
 const (
 	opIdle uint64 = iota
@@ -20,7 +20,7 @@ const (
 
 	opPhaseMask  = 0x0f
 	opCanceling  = 0x10
-	opDue        = 0x20 // in the completion queue, though it may not have ended: Ticket.Due
+	opDue        = 0x20 // in the completion queue, though it may not have ended: ticket.setDue
 	opHoldOne    = 1 << 8
 	opHoldMask   = 0xffff << 8
 	opGenShift   = 24
@@ -79,7 +79,7 @@ type Op struct {
 	hasty   bool // see SetHasty
 
 	expedited bool // see SetExpedited
-	impl      any  // the plugin's record, guarded by the plugin's lock
+	impl      any  // *op, guarded by endpoint.mu
 }
 
 // NewOp returns an idle operation that calls done at its end. It may be started again after each end.
@@ -157,30 +157,30 @@ func (op *Op) Cancel() {
 }
 
 // canceling has whoever starts op see that it is to end, and reports whether there is anything to end.
-func (op *Op) canceling() (t Ticket, ok bool) {
+func (op *Op) canceling() (t ticket, ok bool) {
 	for {
 		w := op.word.Load()
 		if w&opPhaseMask == opIdle {
-			return Ticket{}, false
+			return ticket{}, false
 		}
 		if w&opPhaseMask != opActive || w&opCanceling != 0 || op.word.CompareAndSwap(w, w|opCanceling) {
-			return Ticket{op, w >> opGenShift}, true
+			return ticket{op, w >> opGenShift}, true
 		}
 	}
 }
 
 // start takes an idle operation into a new life.
-func (op *Op) start(kind opKind, addr Addr) (Ticket, error) {
+func (op *Op) start(kind opKind, addr Addr) (ticket, error) {
 	w := op.word.Load()
 	if w&opPhaseMask != opIdle || !op.word.CompareAndSwap(w, w|opActive) {
-		return Ticket{}, &OpError{Op: kindText[kind], Addr: addr, Fate: NotRun, Err: ErrBusy}
+		return ticket{}, &OpError{Op: kindText[kind], Addr: addr, Fate: NotRun, Err: ErrBusy}
 	}
 	op.kind, op.addr = kind, addr
 	if !op.nctx.Hold() {
 		op.word.Store(w)
-		return Ticket{}, op.nctx.refuse(kind, addr, ErrClosed)
+		return ticket{}, op.nctx.refuse(kind, addr, ErrClosed)
 	}
-	return Ticket{op, w >> opGenShift}, nil
+	return ticket{op, w >> opGenShift}, nil
 }
 
 // abandon undoes start when nothing was handed to a plugin.
@@ -195,7 +195,7 @@ var errTimerCanceled = &OpError{Op: kindText[kindTimer], Fate: MaybeRan, Err: Er
 
 // giveUp ends an operation that is due, and reports false if a transport has its memory: the last Release queues it once more.
 func (op *Op) giveUp() bool {
-	op.nctx.ep.GiveUp(Ticket{op, op.word.Load() >> opGenShift}, ErrTimeout) // if somebody else is ending it right now, he has then
+	op.nctx.ep.giveUp(ticket{op, op.word.Load() >> opGenShift}, ErrTimeout) // if somebody else is ending it right now, he has then
 	for {
 		w := op.word.Load()
 		if w&opPhaseMask == opQueued {
@@ -225,44 +225,44 @@ func (op *Op) consume() Result {
 	return r
 }
 
-// A Ticket is one life of an Op: what a plugin holds.
-type Ticket struct {
+// A ticket is one life of an Op: what a plugin holds.
+type ticket struct {
 	op  *Op
 	gen uint64
 }
 
 // Op returns the operation, to be compared and to find its Impl; its own life may be over.
-func (t Ticket) Op() *Op { return t.op }
+func (t ticket) Op() *Op { return t.op }
 
-// Valid reports whether t is a ticket at all.
-func (t Ticket) Valid() bool { return t.op != nil }
+// isValid reports whether t is a ticket at all.
+func (t ticket) isValid() bool { return t.op != nil }
 
-// SetImpl keeps the plugin's record of the operation. The plugin calls SetImpl and Impl under a lock of its own, and
+// setImpl keeps the record of the operation. The endpoint calls setImpl and impl under its lock, and
 // sets nil before it finishes the ticket.
-func (t Ticket) SetImpl(v any) { t.op.impl = v }
+func (t ticket) setImpl(v any) { t.op.impl = v }
 
-// Impl returns what SetImpl kept. It may belong to a later life of the Op: the plugin compares tickets.
-func (t Ticket) Impl() any { return t.op.impl }
+// impl returns what SetImpl kept. It may belong to a later life of the Op: the plugin compares tickets.
+func (t ticket) impl() any { return t.op.impl }
 
-// Patient reports whether the operation may wait for an envelope.
-func (t Ticket) Patient() bool { return t.op.patient }
+// isPatient reports whether the operation may wait for an envelope.
+func (t ticket) isPatient() bool { return t.op.patient }
 
-// Hasty reports whether the operation ends rather than wait for an envelope.
-func (t Ticket) Hasty() bool { return t.op.hasty }
+// isHasty reports whether the operation ends rather than wait for an envelope.
+func (t ticket) isHasty() bool { return t.op.hasty }
 
-// Expedited reports whether what the operation sends passes by ordinary messages.
-func (t Ticket) Expedited() bool { return t.op.expedited }
+// isExpedited reports whether what the operation sends passes by ordinary messages.
+func (t ticket) isExpedited() bool { return t.op.expedited }
 
-// Canceling reports whether Cancel was called on this life. A plugin asks under its lock when it takes the operation in:
+// isCanceling reports whether Cancel was called on this life. A plugin asks under its lock when it takes the operation in:
 // either it sees the cancel here, or the cancel finds the operation taken in.
-func (t Ticket) Canceling() bool {
+func (t ticket) isCanceling() bool {
 	w := t.op.word.Load()
 	return w>>opGenShift == t.gen && w&opCanceling != 0
 }
 
-// Hold borrows the operation's memory. It reports false when the outcome is fixed: the memory must not be touched.
+// hold borrows the operation's memory. It reports false when the outcome is fixed: the memory must not be touched.
 // Every Hold that reported true is followed by a Release. Holds are short: a copy or one system call that does not block.
-func (t Ticket) Hold() bool {
+func (t ticket) hold() bool {
 	for {
 		w := t.op.word.Load()
 		if w>>opGenShift != t.gen || w&opPhaseMask != opActive || w&opHoldMask == opHoldsLimit {
@@ -274,8 +274,8 @@ func (t Ticket) Hold() bool {
 	}
 }
 
-// Release gives the memory back. The last release of a decided operation delivers it.
-func (t Ticket) Release() {
+// release gives the memory back. The last release of a decided operation delivers it.
+func (t ticket) release() {
 	for {
 		w := t.op.word.Load()
 		last := w&opPhaseMask == opDecided && w&opHoldMask == opHoldOne
@@ -297,9 +297,9 @@ func (t Ticket) Release() {
 	}
 }
 
-// Due has Trigger end the operation, by Endpoint.GiveUp with ErrTimeout, if nothing else has by then. The plugin holds the lock under
+// setDue has Trigger end the operation, by endpoint.giveUp with ErrTimeout, if nothing else has by then. The caller holds the lock under
 // which it finishes tickets.
-func (t Ticket) Due() {
+func (t ticket) setDue() {
 	for {
 		w := t.op.word.Load()
 		if w>>opGenShift != t.gen || w&opPhaseMask != opActive || w&opDue != 0 {
@@ -312,9 +312,9 @@ func (t Ticket) Due() {
 	}
 }
 
-// Finish fixes the outcome and reports whether it was the first to do so. r.Err is a Code or wraps one. Delivery to
+// finish fixes the outcome and reports whether it was the first to do so. r.Err is a Code or wraps one. Delivery to
 // the completion queue follows when nobody holds the memory. Finish never blocks and runs no user code.
-func (t Ticket) Finish(r Result) bool {
+func (t ticket) finish(r Result) bool {
 	for {
 		w := t.op.word.Load()
 		if w>>opGenShift != t.gen || w&opPhaseMask != opActive {
@@ -334,7 +334,7 @@ func (t Ticket) Finish(r Result) bool {
 		if t.op.word.CompareAndSwap(w, n) {
 			t.op.result = r
 			t.op.nctx.lingering.Add(1)
-			t.Release()
+			t.release()
 			return true
 		}
 	}

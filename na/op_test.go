@@ -52,10 +52,10 @@ func TestOpLife(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // a Trigger that finds memory held waits for a moment
-			c, e := newFake(t, Config{})
+			c, f := newFake(t, Config{})
 			ran := 0
 			op := c.NewOp(func(*Op, Result) { ran++ })
-			var now, old Ticket
+			var now, old ticket
 			for i, word := range strings.Fields(script) {
 				at := fmt.Sprintf("%s: step %d, %s", script, i+1, word)
 				switch word {
@@ -68,24 +68,24 @@ func TestOpLife(t *testing.T) {
 					_, err := op.start(kindPost, Addr{})
 					require.ErrorIs(t, err, ErrBusy, at)
 				case "finish+", "finish-":
-					require.Equal(t, word == "finish+", now.Finish(Result{}), at)
+					require.Equal(t, word == "finish+", now.finish(Result{}), at)
 				case "old-":
-					require.False(t, old.Finish(Result{}), at)
-					require.False(t, old.Hold(), at)
-					require.False(t, old.Canceling(), at)
+					require.False(t, old.finish(Result{}), at)
+					require.False(t, old.hold(), at)
+					require.False(t, old.isCanceling(), at)
 				case "hold+", "hold-":
-					require.Equal(t, word == "hold+", now.Hold(), at)
+					require.Equal(t, word == "hold+", now.hold(), at)
 				case "release":
-					now.Release()
+					now.release()
 				case "cancel":
 					op.Cancel()
 				case "marked+", "marked-":
-					require.Equal(t, word == "marked+", now.Canceling(), at)
+					require.Equal(t, word == "marked+", now.isCanceling(), at)
 				case "busy+", "busy-":
 					require.Equal(t, word == "busy+", op.Busy(), at)
 				case "due":
-					e.keep(now)
-					now.Due()
+					f.keep(now)
+					now.setDue()
 				case "held":
 					before := ran
 					c.Trigger(0)
@@ -108,46 +108,58 @@ func TestOpHoldsHaveALimit(t *testing.T) {
 	tk, err := op.start(kindPost, Addr{})
 	require.NoError(t, err)
 	n := 0
-	for tk.Hold() {
+	for tk.hold() {
 		n++
 	}
 	require.Equal(t, 0xffff, n)
-	require.True(t, tk.Finish(Result{}))
+	require.True(t, tk.finish(Result{}))
 	for range n {
-		tk.Release()
+		tk.release()
 	}
 	c.Trigger(0)
 	require.False(t, op.Busy())
 }
 
+// waitsForLock reports whether a goroutine waits for a mutex in a function of that name.
+func waitsForLock(function string) bool {
+	stacks := make([]byte, 1<<20)
+	for _, stack := range strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+		state, frames, _ := strings.Cut(stack, "\n")
+		if strings.Contains(state, "sync.Mutex.Lock") && strings.Contains(frames, function) {
+			return true
+		}
+	}
+	return false
+}
+
 // A Cancel that meets another goroutine which has fixed the outcome and not queued it yet returns when it has: a Trigger
 // after it runs the callback.
 func TestCancelMeetsTheEnd(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	ran := 0
 	op := c.NewOp(func(*Op, Result) { ran++ })
 	tk, err := op.start(kindPost, Addr{})
 	require.NoError(t, err)
-	e.mu.Lock() // as whoever finishes does
-	require.True(t, tk.Hold())
-	require.True(t, tk.Finish(Result{}))
+	f.e.Lock() // as whoever finishes does
+	require.True(t, tk.hold())
+	require.True(t, tk.finish(Result{}))
 	canceled := make(chan struct{})
 	go func() {
 		defer close(canceled)
 		op.Cancel()
 	}()
-	for e.canceled.Load() == 0 {
+	for !waitsForLock("cancelTicket") {
 		select {
 		case <-canceled:
-			tk.Release()
-			e.mu.Unlock()
+			tk.release()
+			f.e.Unlock()
 			t.Fatal("Cancel has returned before the operation was queued")
 		default:
 			runtime.Gosched()
 		}
 	}
-	tk.Release()
-	e.mu.Unlock()
+	tk.release()
+	f.e.Unlock()
 	<-canceled
 	c.Trigger(0)
 	require.Equal(t, 1, ran)
@@ -156,7 +168,7 @@ func TestCancelMeetsTheEnd(t *testing.T) {
 // Finish, Cancel, Hold and Release from many goroutines: one delivery for each life, after the last Release, and nobody
 // holds the memory when the callback runs. The memory is plain: the race detector watches it.
 func TestOpRace(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	const lives = 500
 	buf := make([]byte, 8)
 	var wins, delivered atomic.Int64
@@ -167,21 +179,21 @@ func TestOpRace(t *testing.T) {
 	for life := range lives {
 		tk, err := op.start(kindPost, Addr{})
 		require.NoError(t, err)
-		e.keep(tk)
+		f.keep(tk)
 		var wg sync.WaitGroup
 		for g := range 4 {
 			wg.Go(func() {
 				for range g {
-					if tk.Hold() {
+					if tk.hold() {
 						_ = buf[0]
-						tk.Release()
+						tk.release()
 					}
 				}
 				switch g {
 				case 0:
 					op.Cancel()
 				default:
-					if tk.Finish(Result{N: int64(g)}) {
+					if tk.finish(Result{N: int64(g)}) {
 						wins.Add(1)
 					}
 				}
@@ -191,7 +203,7 @@ func TestOpRace(t *testing.T) {
 			require.Less(t, time.Since(wall), 10*time.Second, "life %d is not delivered", life)
 		}
 		wg.Wait()
-		require.False(t, tk.Hold())
+		require.False(t, tk.hold())
 		require.Zero(t, c.Trigger(0))
 	}
 	require.EqualValues(t, lives, delivered.Load())
@@ -218,16 +230,16 @@ func TestOpRaceHolders(t *testing.T) {
 		var mu sync.Mutex // transports write one after the other
 		for range 3 {
 			wg.Go(func() {
-				for tk.Hold() {
+				for tk.hold() {
 					mu.Lock()
 					buf[life%64]++
 					mu.Unlock()
-					tk.Release()
+					tk.release()
 					runtime.Gosched()
 				}
 			})
 		}
-		wg.Go(func() { tk.Finish(Result{}) })
+		wg.Go(func() { tk.finish(Result{}) })
 		for wall := time.Now(); ran == life; c.Trigger(0) {
 			require.Less(t, time.Since(wall), 10*time.Second, "life %d is not delivered", life)
 		}
@@ -238,10 +250,10 @@ func TestOpRaceHolders(t *testing.T) {
 
 // Many operations, each restarted in its callback, finished and canceled by others with tickets of any age.
 func TestOpStaleTickets(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	const ops, lives = 8, 100
 	var mu sync.Mutex // guards tickets
-	var tickets [ops][]Ticket
+	var tickets [ops][]ticket
 	starts, ends := 0, 0
 	start := func(i int, op *Op) {
 		tk, err := op.start(kindPost, Addr{})
@@ -250,7 +262,7 @@ func TestOpStaleTickets(t *testing.T) {
 		mu.Lock()
 		tickets[i] = append(tickets[i], tk)
 		mu.Unlock()
-		e.keep(tk)
+		f.keep(tk)
 	}
 	for i := range ops {
 		n := 0
@@ -274,12 +286,12 @@ func TestOpStaleTickets(t *testing.T) {
 				mu.Unlock()
 				switch r.IntN(3) {
 				case 0:
-					tk.Finish(Result{})
+					tk.finish(Result{})
 				case 1:
 					tk.Op().Cancel()
 				case 2:
-					if tk.Hold() {
-						tk.Release()
+					if tk.hold() {
+						tk.release()
 					}
 				}
 				runtime.Gosched()
@@ -296,7 +308,7 @@ func TestOpStaleTickets(t *testing.T) {
 }
 
 func TestOpResult(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	var got Result
 	op := c.NewOp(func(op *Op, r Result) {
 		require.False(t, op.Busy())
@@ -304,7 +316,7 @@ func TestOpResult(t *testing.T) {
 	})
 	require.NoError(t, c.SendUnexpected(op, fakePeer, 5, []byte("x")))
 	require.EqualValues(t, 1, c.Live())
-	e.ticket(op).Finish(Result{Err: ErrPeerLost, Fate: NotRun, N: 3})
+	f.end(op, Result{Err: ErrPeerLost, Fate: NotRun, N: 3})
 	require.Equal(t, 1, c.Queued())
 	require.EqualValues(t, 1, c.Live())
 	c.Trigger(0)
@@ -315,23 +327,23 @@ func TestOpResult(t *testing.T) {
 	require.EqualValues(t, 3, got.N)
 
 	require.NoError(t, c.RecvExpected(op, fakePeer, 5, nil))
-	e.ticket(op).Finish(Result{})
+	f.end(op, Result{})
 	c.Trigger(0)
 	require.NoError(t, got.Err)
 	require.Zero(t, got.N, "the result of the former life")
 }
 
 func TestOpTicketImpl(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	op := c.NewOp(func(*Op, Result) {})
 	require.NoError(t, c.RecvUnexpected(op))
-	tk := e.ticket(op)
-	require.True(t, tk.Valid())
-	require.False(t, Ticket{}.Valid())
+	record := f.e.receivers.head
+	tk := record.t
+	require.True(t, tk.isValid())
+	require.False(t, ticket{}.isValid())
 	require.Same(t, op, tk.Op())
-	tk.SetImpl("record")
-	require.Equal(t, "record", tk.Impl())
-	tk.SetImpl(nil)
-	tk.Finish(Result{})
+	require.Same(t, record, tk.impl())
+	f.end(op, Result{})
+	require.Nil(t, tk.impl())
 	c.Trigger(0)
 }

@@ -7,27 +7,17 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 	"golang.org/x/sys/unix"
 )
 
-// A Pollable is called when its descriptor is ready, on the goroutine that leads Progress, with no lock held.
-type Pollable interface {
-	Ready(readable, writable bool)
-}
-
-// A Peeker is a Pollable that can be asked whether bytes have come without the system having said so: cheaper than
-// asking the system about every descriptor. It runs as Ready does, and reports whether there were any.
-type Peeker interface {
-	Peek() bool
-}
-
-// A Poller is the epoll set of a context, with a wake-up eventfd in it. Plugins add their descriptors.
-type Poller struct {
+// A poller is the epoll set of a context, with a wake-up eventfd in it. Plugins add their descriptors.
+type poller struct {
 	epfd, evfd int
 	woken      atomic.Bool // a wake-up is on its way
 	events     [eventsAtOnce]unix.EpollEvent
-	hot        PollID // the Peeker that was readable last; of the goroutine that leads
-	alone      bool   // nothing else was ready then
+	hot        carrier.PollID // the carrier.Peeker that was readable last; of the goroutine that leads
+	alone      bool           // nothing else was ready then
 	round      round
 
 	bells
@@ -40,20 +30,17 @@ type Poller struct {
 
 // pollSlot is one descriptor. The generation tells a late event of an earlier owner.
 type pollSlot struct {
-	to  Pollable
+	to  carrier.Pollable
 	gen int32
 }
-
-// A PollID names a descriptor in the poller.
-type PollID struct{ slot, gen int32 }
 
 // eventsAtOnce is how many descriptors that are ready one wait finds at most. The next one finds others first.
 const eventsAtOnce = 64
 
-// PollerSupported reports whether descriptors can be added on this system.
-const PollerSupported = true
+// pollerSupported reports whether descriptors can be added on this system.
+const pollerSupported = true
 
-func newPoller() (*Poller, error) {
+func newPoller() (*poller, error) {
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll_create: %w", err)
@@ -63,7 +50,7 @@ func newPoller() (*Poller, error) {
 		_ = unix.Close(epfd)
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	p := &Poller{epfd: epfd, evfd: evfd}
+	p := &poller{epfd: epfd, evfd: evfd}
 	if _, err := p.Add(evfd, (*wakeFD)(p)); err != nil {
 		p.close()
 		return nil, err
@@ -72,7 +59,7 @@ func newPoller() (*Poller, error) {
 }
 
 // wakeFD empties the eventfd.
-type wakeFD Poller
+type wakeFD poller
 
 // Ready empties the eventfd first. The other way round a wake between the two would say that the eventfd is full when it is
 // empty, and nobody would write to it any more. One that comes between them now writes nothing, and need not: what it is for
@@ -84,22 +71,22 @@ func (w *wakeFD) Ready(_, _ bool) {
 }
 
 // Add watches fd for reading. The caller keeps the descriptor, and calls Remove before it closes it.
-func (p *Poller) Add(fd int, to Pollable) (PollID, error) {
+func (p *poller) Add(fd int, to carrier.Pollable) (carrier.PollID, error) {
 	return p.add(fd, unix.EPOLLIN|unix.EPOLLRDHUP, to)
 }
 
 // AddEdge watches fd as Add does, but tells of each new readiness once: nothing needs to be read. It suits eventfds that are
 // bells. Watch is not for these.
-func (p *Poller) AddEdge(fd int, to Pollable) (PollID, error) {
+func (p *poller) AddEdge(fd int, to carrier.Pollable) (carrier.PollID, error) {
 	return p.add(fd, unix.EPOLLIN|unix.EPOLLET, to)
 }
 
 // AddShared watches fd as Add does, beside the pollers of other contexts: of those that sleep one is told. Watch is not for these.
-func (p *Poller) AddShared(fd int, to Pollable) (PollID, error) {
+func (p *poller) AddShared(fd int, to carrier.Pollable) (carrier.PollID, error) {
 	return p.add(fd, unix.EPOLLIN|unix.EPOLLEXCLUSIVE, to)
 }
 
-func (p *Poller) add(fd int, events uint32, to Pollable) (PollID, error) {
+func (p *poller) add(fd int, events uint32, to carrier.Pollable) (carrier.PollID, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var slot int32
@@ -109,18 +96,18 @@ func (p *Poller) add(fd int, events uint32, to Pollable) (PollID, error) {
 		slot = int32(len(p.slots))
 		p.slots = append(p.slots, pollSlot{})
 	}
-	id := PollID{slot, p.slots[slot].gen}
-	ev := unix.EpollEvent{Events: events, Fd: id.slot, Pad: id.gen}
+	id := carrier.PollID{Slot: slot, Generation: p.slots[slot].gen}
+	ev := unix.EpollEvent{Events: events, Fd: id.Slot, Pad: id.Generation}
 	if err := unix.EpollCtl(p.epfd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		p.free = append(p.free, slot)
-		return PollID{}, fmt.Errorf("epoll_ctl: %w", err)
+		return carrier.PollID{}, fmt.Errorf("epoll_ctl: %w", err)
 	}
 	p.slots[slot].to = to
 	return id, nil
 }
 
 // Watch says which readiness of fd is of interest from now on.
-func (p *Poller) Watch(fd int, id PollID, readable, writable bool) error {
+func (p *poller) Watch(fd int, id carrier.PollID, readable, writable bool) error {
 	var events uint32
 	if readable {
 		events |= unix.EPOLLIN | unix.EPOLLRDHUP
@@ -128,32 +115,32 @@ func (p *Poller) Watch(fd int, id PollID, readable, writable bool) error {
 	if writable {
 		events |= unix.EPOLLOUT
 	}
-	ev := unix.EpollEvent{Events: events, Fd: id.slot, Pad: id.gen}
+	ev := unix.EpollEvent{Events: events, Fd: id.Slot, Pad: id.Generation}
 	return unix.EpollCtl(p.epfd, unix.EPOLL_CTL_MOD, fd, &ev)
 }
 
 // Remove stops watching fd. An event that was under way is dropped.
-func (p *Poller) Remove(fd int, id PollID) {
+func (p *poller) Remove(fd int, id carrier.PollID) {
 	ev := unix.EpollEvent{}
 	_ = unix.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, fd, &ev)
 	p.mu.Lock()
-	if s := &p.slots[id.slot]; s.gen == id.gen {
+	if s := &p.slots[id.Slot]; s.gen == id.Generation {
 		s.to = nil
 		s.gen++
-		p.free = append(p.free, id.slot)
+		p.free = append(p.free, id.Slot)
 	}
 	p.mu.Unlock()
 }
 
 // rounds is in how many waits each descriptor that is ready now is found.
-func (p *Poller) rounds() int {
+func (p *poller) rounds() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.slots)/eventsAtOnce + 1
 }
 
 // wait sleeps for at most d (negative: no limit) until something is ready, and calls its owners.
-func (p *Poller) wait(d time.Duration) int {
+func (p *poller) wait(d time.Duration) int {
 	n := p.sleep(d)
 	p.dispatch(n)
 	return n
@@ -163,13 +150,13 @@ func (p *Poller) wait(d time.Duration) int {
 type round struct {
 	found, at      int // of the events
 	later          [eventsAtOnce]int8
-	laters, lateAt int      // of later
-	calling        Pollable // nil between two
+	laters, lateAt int              // of later
+	calling        carrier.Pollable // nil between two
 }
 
 // dispatch calls the owners of what sleep found ready, Peekers first: they are short, and somebody waits for them. One that panics ends
 // its own connection; the others follow.
-func (p *Poller) dispatch(n int) {
+func (p *poller) dispatch(n int) {
 	if n == 0 {
 		p.alone = false
 		return
@@ -182,7 +169,7 @@ func (p *Poller) dispatch(n int) {
 }
 
 // callOwners goes on until all have been called, or one has panicked.
-func (p *Poller) callOwners(r *round) {
+func (p *poller) callOwners(r *round) {
 	defer func() {
 		if v := recover(); v != nil {
 			p.panicked(v, r.calling)
@@ -191,9 +178,9 @@ func (p *Poller) callOwners(r *round) {
 	for r.at < r.found {
 		ev := &p.events[r.at]
 		r.at++
-		id := PollID{ev.Fd, ev.Pad}
+		id := carrier.PollID{Slot: ev.Fd, Generation: ev.Pad}
 		to := p.owner(id)
-		if _, ok := to.(Peeker); !ok {
+		if _, ok := to.(carrier.Peeker); !ok {
 			r.later[r.laters] = int8(r.at - 1)
 			r.laters++
 			continue
@@ -208,7 +195,7 @@ func (p *Poller) callOwners(r *round) {
 	for r.lateAt < r.laters {
 		ev := &p.events[r.later[r.lateAt]]
 		r.lateAt++
-		if to := p.owner(PollID{ev.Fd, ev.Pad}); to != nil {
+		if to := p.owner(carrier.PollID{Slot: ev.Fd, Generation: ev.Pad}); to != nil {
 			r.calling = to
 			ready(to, ev.Events)
 		}
@@ -216,27 +203,27 @@ func (p *Poller) callOwners(r *round) {
 	r.calling = nil
 }
 
-func ready(to Pollable, events uint32) {
+func ready(to carrier.Pollable, events uint32) {
 	failed := events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
 	to.Ready(failed || events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0, failed || events&unix.EPOLLOUT != 0)
 }
 
 // owner returns who added a descriptor, or nil when it was removed.
-func (p *Poller) owner(id PollID) Pollable {
+func (p *poller) owner(id carrier.PollID) carrier.Pollable {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := &p.slots[id.slot]; s.gen == id.gen {
+	if s := &p.slots[id.Slot]; s.gen == id.Generation {
 		return s.to
 	}
 	return nil
 }
 
 // peek asks the owner of the descriptor that was readable last, and alone, for bytes, if it can be asked.
-func (p *Poller) peek() (came, asked bool) {
+func (p *poller) peek() (came, asked bool) {
 	if !p.alone {
 		return false, false
 	}
-	to, ok := p.owner(p.hot).(Peeker)
+	to, ok := p.owner(p.hot).(carrier.Peeker)
 	if !ok {
 		return false, false
 	}
@@ -250,7 +237,7 @@ func (p *Poller) peek() (came, asked bool) {
 
 // sleep waits for at most d (negative: no limit) and returns how many descriptors are ready. It polls without telling
 // the scheduler when d is zero, and sleeps with nanosecond resolution otherwise.
-func (p *Poller) sleep(d time.Duration) int {
+func (p *poller) sleep(d time.Duration) int {
 	events := unsafe.Pointer(&p.events[0])
 	var n uintptr
 	var errno unix.Errno
@@ -287,7 +274,7 @@ var noPwait2 atomic.Bool
 type kernelTimespec struct{ sec, nsec int64 }
 
 // wake makes a wait that sleeps return.
-func (p *Poller) wake() {
+func (p *poller) wake() {
 	if p.woken.Swap(true) {
 		return
 	}
@@ -299,7 +286,7 @@ func (p *Poller) wake() {
 	p.mu.Unlock()
 }
 
-func (p *Poller) close() {
+func (p *poller) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
 // pipeFDs returns a pipe whose ends the test closes.
@@ -80,7 +81,7 @@ func TestPoller(t *testing.T) {
 	p.Remove(r, id) // a second time, by the former owner: it takes away nothing of the new one
 	p.wait(0)
 	require.Equal(t, 3, n, "its descriptor is not watched any more")
-	require.NotNil(t, p.slots[again.slot].to)
+	require.NotNil(t, p.slots[again.Slot].to)
 }
 
 // Two descriptors are ready at once, and the first one's owner removes the second: its event is dropped.
@@ -89,7 +90,7 @@ func TestPollerLateEvent(t *testing.T) {
 	require.NoError(t, err)
 	defer p.close()
 	var fds [2]int
-	var ids [2]PollID
+	var ids [2]carrier.PollID
 	calls := 0
 	for i := range fds {
 		r, w := pipeFDs(t)
@@ -170,7 +171,7 @@ func TestOwnerPanics(t *testing.T) {
 	called := make([]int, 4)
 	for i := range 5 {
 		r, w := pipeFDs(t)
-		var to Pollable = &bad
+		var to carrier.Pollable = &bad
 		if i != 2 {
 			at := i - i/3
 			to = readyFunc(func(bool, bool) { called[at]++ })
@@ -190,7 +191,7 @@ func TestOwnerPanics(t *testing.T) {
 
 // Bytes arrive while nobody drives: the assist takes them in, and leaves when the user drives again or closes.
 func TestAssist(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	r, w := pipeFDs(t)
 	var got atomic.Int32
 	id, err := c.poller.Add(r, readyFunc(func(bool, bool) {
@@ -211,17 +212,15 @@ func TestAssist(t *testing.T) {
 		require.NoError(t, err)
 		eventually(t, "the assist takes the byte", func() bool { return got.Load() == i+1 })
 	}
-	require.Positive(t, e.polls.Load())
+	require.Positive(t, f.polls.Load())
 
 	// It runs no callback.
 	op := c.NewOp(func(*Op, Result) { t.Error("a callback ran outside of Trigger") })
 	require.NoError(t, c.RecvUnexpected(op))
 	poll := func(time.Duration) {
-		if tk := e.ticket(op); tk.Valid() {
-			tk.Finish(Result{})
-		}
+		f.end(op, Result{})
 	}
-	e.onPoll.Store(&poll)
+	f.onPoll.Store(&poll)
 	_, err = unix.Write(w, []byte("x"))
 	require.NoError(t, err)
 	eventually(t, "the operation ends", func() bool { return c.Queued() == 1 })
@@ -230,17 +229,17 @@ func TestAssist(t *testing.T) {
 	require.Equal(t, 1, c.Trigger(0))
 
 	// An idle context costs nothing.
-	e.onPoll.Store(nil)
+	f.onPoll.Store(nil)
 	var polls int32
 	eventually(t, "the assist rests", func() bool {
 		before := polls
-		polls = e.polls.Load()
+		polls = f.polls.Load()
 		return before == polls
 	})
 	time.AfterFunc(30*time.Millisecond, c.Wake)
-	before := e.polls.Load()
+	before := f.polls.Load()
 	require.NoError(t, c.Progress(-1))
-	require.LessOrEqual(t, e.polls.Load()-before, int32(4))
+	require.LessOrEqual(t, f.polls.Load()-before, int32(4))
 }
 
 // While a leader sleeps the assist keeps out, and takes over when the leader has gone to user code.
@@ -254,7 +253,7 @@ func TestAssistTakesOver(t *testing.T) {
 		if n, _ := unix.Read(r, b[:]); n == 1 {
 			got.Add(1)
 			if op.Busy() {
-				c.ep.(*fakeEndpoint).ticket(op).Finish(Result{})
+				fakeOf(c).end(op, Result{})
 			}
 		}
 	}))
@@ -274,24 +273,24 @@ func TestAssistTakesOver(t *testing.T) {
 }
 
 func TestAssistTimer(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	r, w := pipeFDs(t)
 	id, err := c.poller.Add(r, readyFunc(func(bool, bool) {
 		var b [1]byte
 		if n, _ := unix.Read(r, b[:]); n == 1 {
-			e.timer.Store(int64(c.Now() + 20*time.Millisecond)) // what arrived must be looked after
+			f.timer.Store(int64(c.Now() + 20*time.Millisecond)) // what arrived must be looked after
 		}
 	}))
 	require.NoError(t, err)
 	defer c.poller.Remove(r, id)
 	var fired atomic.Bool
 	poll := func(now time.Duration) {
-		if at := e.timer.Load(); at != 0 && int64(now) >= at {
-			e.timer.Store(0)
+		if at := f.timer.Load(); at != 0 && int64(now) >= at {
+			f.timer.Store(0)
 			fired.Store(true)
 		}
 	}
-	e.onPoll.Store(&poll)
+	f.onPoll.Store(&poll)
 	_, err = unix.Write(w, []byte("x"))
 	require.NoError(t, err)
 	eventually(t, "a timer of a context that nobody drives", fired.Load)

@@ -2,34 +2,37 @@
 
 package na
 
-import "time"
+import (
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"time"
+)
 
-// PollerSupported reports whether descriptors can be added on this system.
-const PollerSupported = false
+// pollerSupported reports whether descriptors can be added on this system.
+const pollerSupported = false
 
-// A Poller only sleeps and is woken here: plugins read their connections in goroutines of their own.
-type Poller struct {
+// A poller only sleeps and is woken here: plugins read their connections in goroutines of their own.
+type poller struct {
 	bells
 	ch chan struct{}
 }
 
-func newPoller() (*Poller, error) { return &Poller{ch: make(chan struct{}, 1)}, nil }
+func newPoller() (*poller, error) { return &poller{ch: make(chan struct{}, 1)}, nil }
 
-func (p *Poller) wait(d time.Duration) int { return p.sleep(d) }
+func (p *poller) wait(d time.Duration) int { return p.sleep(d) }
 
 // eventsAtOnce is more than one wait finds.
 const eventsAtOnce = 2
 
-func (p *Poller) rounds() int { return 1 }
+func (p *poller) rounds() int { return 1 }
 
 // peek asks nobody.
-func (p *Poller) peek() (came, asked bool) { return false, false }
+func (p *poller) peek() (came, asked bool) { return false, false }
 
 // dispatch does nothing: there are no descriptors.
-func (p *Poller) dispatch(int) {}
+func (p *poller) dispatch(int) {}
 
 // sleep waits for at most d (negative: no limit) until it is woken, and returns 1 if it was.
-func (p *Poller) sleep(d time.Duration) int {
+func (p *poller) sleep(d time.Duration) int {
 	switch {
 	case d < 0:
 		<-p.ch
@@ -52,11 +55,24 @@ func (p *Poller) sleep(d time.Duration) int {
 	}
 }
 
-func (p *Poller) wake() {
+func (p *poller) wake() {
 	select {
 	case p.ch <- struct{}{}:
 	default:
 	}
 }
 
-func (p *Poller) close() {}
+func (p *poller) close() {}
+
+// Add and its kin fail: endpoints give carriers no poller here.
+func (p *poller) Add(int, carrier.Pollable) (carrier.PollID, error) {
+	return carrier.PollID{}, ErrUnsupported
+}
+func (p *poller) AddEdge(int, carrier.Pollable) (carrier.PollID, error) {
+	return carrier.PollID{}, ErrUnsupported
+}
+func (p *poller) AddShared(int, carrier.Pollable) (carrier.PollID, error) {
+	return carrier.PollID{}, ErrUnsupported
+}
+func (p *poller) Watch(int, carrier.PollID, bool, bool) error { return ErrUnsupported }
+func (p *poller) Remove(int, carrier.PollID)                  {}

@@ -12,8 +12,8 @@ import "github.com/quicksilver-rpc/quicksilver/internal/slab"
 //	                ▼                        ◄──── credit ────┘
 //	            SendUnexpected ─────────────────────────────► Envelope ─► Free ─► credit
 
-// RoomClasses is how many size classes there are.
-const RoomClasses = 3
+// roomClasses is how many size classes there are.
+const roomClasses = 3
 
 // RoomHead is what each class has beyond its round size, in bytes: for what goes in front of a body.
 const RoomHead = MaxRoom - 64<<10
@@ -21,9 +21,9 @@ const RoomHead = MaxRoom - 64<<10
 // MaxRoom is the length of the longest message, in bytes.
 const MaxRoom = slab.Least
 
-// RoomClass returns the number of the smallest size class that holds n bytes: 1, 2 or 3. It is 0 when none does.
-func RoomClass(n int) int {
-	for class := 1; class <= RoomClasses; class++ {
+// roomClass returns the number of the smallest size class that holds n bytes: 1, 2 or 3. It is 0 when none does.
+func roomClass(n int) int {
+	for class := 1; class <= roomClasses; class++ {
 		if n <= RoomBytes(class) {
 			return class
 		}
@@ -33,7 +33,7 @@ func RoomClass(n int) int {
 
 // RoomBytes returns how many bytes a size class has: 16, 32 or 64 KiB and RoomHead. Class 0 has none.
 func RoomBytes(class int) int {
-	if class < 1 || class > RoomClasses {
+	if class < 1 || class > roomClasses {
 		return 0
 	}
 	return 8<<10<<class + RoomHead
@@ -42,9 +42,9 @@ func RoomBytes(class int) int {
 // MaxBody is the length of the longest body, in bytes: 4 MiB and what may be in front.
 const MaxBody = slab.Least << 6
 
-// BodyBytes returns how much room a body of n bytes takes: that of the smallest size class which holds it. The classes are 65 and
+// bodyBytes returns how much room a body of n bytes takes: that of the smallest size class which holds it. The classes are 65 and
 // 97.5 KiB, 130 and 195 KiB, and so on up to MaxBody. It is 0 when none does.
-func BodyBytes(n int) int {
+func bodyBytes(n int) int {
 	if n > MaxBody {
 		return 0
 	}
@@ -59,16 +59,16 @@ func (c *Context) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
 	if c.Closing() || n <= c.limits.MaxUnexpected || n > MaxBody {
 		return Addr{}, false
 	}
-	return c.ep.ClaimRoom(to, n)
+	return c.ep.claimRoom(to, n)
 }
 
 // ReturnRoom ends a claim that no message has used.
-func (c *Context) ReturnRoom(bound Addr, n int) { c.ep.ReturnRoom(bound, n) }
+func (c *Context) ReturnRoom(bound Addr, n int) { c.ep.returnRoom(bound, n) }
 
 // GrantRoom lets the peer send messages, or bodies, of n bytes beside what fits an envelope, as far as Config.Budget has room for
 // them. Each call grants more, up to a limit for each peer. Until the first one a peer costs nothing beyond its envelopes.
 func (c *Context) GrantRoom(peer Addr, n int) {
 	if !c.Closing() {
-		c.ep.GrantRoom(peer, n)
+		c.ep.grantRoom(peer, n)
 	}
 }

@@ -5,23 +5,6 @@ import (
 	"time"
 )
 
-// A Scheduler is a Domain that runs the goroutines of a program by itself, as coroutines, in a time of its own: a simulator.
-// Its methods may be called from anywhere.
-type Scheduler interface {
-	// Scheduled reports whether the caller is such a coroutine. Its waits look at their conditions, and at their contexts, after
-	// everything that happens, so nothing has to wake them.
-	Scheduled() bool
-	// Spawn runs f in a coroutine if the caller is one, else on a goroutine.
-	Spawn(f func())
-	// Until returns how much time is left, by Now, to the deadline of a context. The error matches ErrInvalid if that is a
-	// deadline by another clock.
-	Until(deadline time.Time) (time.Duration, error)
-	// Time returns what such a deadline is when Now reads at.
-	Time(at time.Duration) time.Time
-	// WithTimeout is context.WithTimeout by Now.
-	WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc)
-}
-
 // Scheduled reports whether the caller is a coroutine of a simulator.
 func (c *Context) Scheduled() bool { return c.sched != nil && c.sched.Scheduled() }
 

@@ -1,13 +1,9 @@
 package na
 
-import (
-	"maps"
-	"slices"
-)
+import "github.com/quicksilver-rpc/quicksilver/na/carrier"
 
 // Schemes returns the schemes of the plugins that are linked in, sorted.
 func Schemes() []string {
-	pluginsMu.Lock()
-	defer pluginsMu.Unlock()
-	return slices.Sorted(maps.Keys(plugins))
+	_, all := carrier.Find("")
+	return all
 }

@@ -35,13 +35,13 @@ type Unconfirmed struct {
 // Unconfirmed returns, by peer, the messages that nobody can say more of: those to peers that have been lost, but for requests
 // of calls, whose ends say it, and answers; and those that peers have not confirmed since. A sign of life of the peer, or
 // an envelope that it returns, confirms what was sent before.
-func (c *Context) Unconfirmed() []Unconfirmed { return c.ep.Unconfirmed() }
+func (c *Context) Unconfirmed() []Unconfirmed { return c.ep.listUnconfirmed() }
 
 // Drain begins an orderly end: no peer that comes now is let in, and layers above begin nothing new. What there is goes on
 // until Close. It may be called anywhere.
 func (c *Context) Drain() {
 	if c.state.CompareAndSwap(ctxOpen, ctxDraining) {
-		c.ep.Drain()
+		c.ep.drain()
 	}
 }
 
@@ -57,7 +57,7 @@ func (c *Class) Drain() {
 }
 
 // Underway counts what has not ended.
-func (c *Context) Underway() Underway { return c.ep.Underway() }
+func (c *Context) Underway() Underway { return c.ep.underway() }
 
 // Shutdown is Shutdown of every context of c together.
 func (c *Class) Shutdown(ctx context.Context) error {
@@ -248,11 +248,11 @@ func (e *Ending) confirmed() (parted bool, messages int) {
 			continue
 		}
 		last := e.Parted(i)
-		if last && c.ep.Underway().Sends > 0 {
+		if last && c.ep.underway().Sends > 0 {
 			parted = false
 			continue
 		}
-		peers, n := c.ep.Confirm(last)
+		peers, n := c.ep.confirm(last)
 		if parted = parted && last && peers == 0; last {
 			messages += n
 		}

@@ -9,81 +9,184 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A drainFake is a fake endpoint whose peers still do something for some looks.
-type drainFake struct {
-	*fakeEndpoint
-	drained  atomic.Int32
-	looks    atomic.Int64
-	asks     atomic.Int64
-	confirms int64 // asks until peers have confirmed
+// never is more often than any test polls.
+const never = 1 << 40
 
-	unconfirmed []Unconfirmed
-	underway    func(look int64) Underway
+// An endingPeer is the peer of a session that is up. It looks whenever the context polls. What is under way with it ends when it has
+// looked so many times, and a PING is answered when it has been there for so many looks.
+type endingPeer struct {
+	testing.TB
+	f       *fakeCarrier
+	l       *session
+	looks   int64
+	opens   int64 // look from which it takes more than control frames, and gives back leases
+	answers int64 // looks from a PING to its PONG
+	onLook  func()
+
+	asked int64 // look at which a PING came; 0: none
+	ping  frame.Header
+	lease *Mem // that it was given, or nil
+	put   uint64
 }
 
-func (e *drainFake) Drain()             { e.drained.Add(1) }
-func (e *drainFake) Underway() Underway { return e.underway(e.looks.Add(1)) }
+// newEndingPeer opens a class whose context has the session with fakePeer.
+func newEndingPeer(t testing.TB, cfg Config) (*Context, *endingPeer) {
+	t.Helper()
+	c, _ := newFakeOf(t, &fakePlugin{unassisted: true}, cfg)
+	return c, connectPeer(t, c)
+}
 
-func (e *drainFake) Confirm(last bool) (peers, messages int) {
-	if !last || e.asks.Add(1) < e.confirms {
-		return 1, len(e.unconfirmed)
+// connectPeer has fakePeer connect to a context.
+func connectPeer(t testing.TB, c *Context) *endingPeer {
+	t.Helper()
+	p := &endingPeer{TB: t, f: fakeOf(c), answers: 1}
+	e := c.ep
+	e.Lock()
+	defer e.Unlock()
+	l, err := e.Admit(p.f, nil, p.hello(), true)
+	require.NoError(t, err)
+	p.l = l.(*session)
+	look := p.look
+	p.f.onPoll.Store(&look)
+	return p
+}
+
+func (p *endingPeer) hello() *carrier.Greeting {
+	return &carrier.Greeting{
+		Version: frame.Version, Incarnation: [16]byte{1}, Listen: fakePeer.Name(), Target: uint16(p.f.e.id), Envelopes: 8, Eager: 4096,
 	}
-	return 0, 0
 }
 
-func (e *drainFake) Unconfirmed() []Unconfirmed { return e.unconfirmed }
+// look takes what there is for the peer, and gives what it has.
+func (p *endingPeer) look(time.Duration) {
+	p.f.e.Lock()
+	defer p.f.e.Unlock()
+	p.looks++
+	if p.l.Down() {
+		return
+	}
+	if p.onLook != nil {
+		p.onLook()
+	}
+	if p.lease != nil && p.looks > p.opens {
+		p.give(frame.Header{Kind: frame.GiveBack, Tail: frame.Tail{Token: p.lease.Key().Token}})
+		p.lease = nil
+	}
+	for w := p.pull(); w.taken; w = p.pull() {
+		switch w.head.Kind {
+		case frame.Ping:
+			p.ping, p.asked = w.head, p.looks
+		case frame.Put:
+			p.put = w.head.Op
+		case frame.Data:
+			p.l.Sent(w.view)
+			if w.head.Op == p.put {
+				p.give(frame.Header{Kind: frame.Done, Op: p.put})
+			}
+		}
+	}
+	if p.asked > 0 && p.looks >= p.asked+p.answers {
+		p.give(frame.Header{Kind: frame.Pong, Op: p.ping.Op, Tag: p.ping.Tag})
+	}
+}
 
-func newDrainFake(t *testing.T, cfg Config, underway func(look int64) Underway) (*Context, *drainFake) {
-	c, e := newFake(t, cfg)
-	d := &drainFake{fakeEndpoint: e, underway: underway, confirms: 1}
-	c.ep = d
-	return c, d
+// give delivers a frame of the peer. Locked.
+func (p *endingPeer) give(h frame.Header) {
+	h.Credit, h.Context = p.l.credits, uint16(p.f.e.id)
+	require.NoError(p, p.l.Deliver(&h, nil))
+}
+
+// read has the peer begin to read m. Locked.
+func (p *endingPeer) read(id uint64, m *Mem) {
+	p.give(frame.Header{Kind: frame.Get, Op: id, Tail: frame.Tail{Token: m.Key().Token, Length: m.Len()}})
+}
+
+// smallParcel is a parcel without room for more than a control frame.
+type smallParcel struct{ parcel }
+
+func (p *smallParcel) Room() (whole, piece int) {
+	whole, _ = p.parcel.Room()
+	return min(whole, 0), 0
+}
+
+// pull takes a frame, as far as the peer has room. Locked.
+func (p *endingPeer) pull() *parcel {
+	if p.looks <= p.opens {
+		w := &smallParcel{}
+		p.l.Pull(carrier.Messages, w)
+		return &w.parcel
+	}
+	w := &parcel{}
+	p.l.Pull(carrier.Messages, w)
+	return w
 }
 
 func TestShutdownWaits(t *testing.T) {
 	t.Parallel()
-	for name, u := range map[string]Underway{
-		"Sends": {Sends: 1}, "Moves": {Moves: 1}, "Served": {Served: 1}, "Leases": {Leases: 1},
+	data := []byte("12345678")
+	for name, begin := range map[string]func(c *Context, p *endingPeer){
+		"Sends": func(c *Context, p *endingPeer) {
+			require.NoError(p, c.SendUnexpected(c.NewOp(func(*Op, Result) {}), fakePeer, 0, data))
+		},
+		"Moves": func(c *Context, p *endingPeer) {
+			m, err := c.Class().NewMem(data)
+			require.NoError(p, err)
+			require.NoError(p, c.Put(c.NewOp(func(*Op, Result) {}), m, 0, fakePeer, Key{Len: 8, Access: WriteOnly}, 0, 8))
+		},
+		"Served": func(c *Context, p *endingPeer) {
+			m, err := c.Class().Register(ReadOnly, data)
+			require.NoError(p, err)
+			p.f.e.Lock()
+			p.read(1, m)
+			p.f.e.Unlock()
+		},
+		"Leases": func(c *Context, p *endingPeer) {
+			m, err := c.Lease(c.NewOp(func(*Op, Result) {}), fakePeer, 0, data)
+			require.NoError(p, err)
+			p.lease = m
+		},
 	} {
+		open := func(t *testing.T, cfg Config, opens int64) (*Context, *endingPeer) {
+			c, p := newEndingPeer(t, cfg)
+			p.opens = opens
+			begin(c, p)
+			u := c.Underway()
+			require.Equal(t, 1, u.Sends+u.Moves+u.Served+u.Leases)
+			return c, p
+		}
 		t.Run(name, func(t *testing.T) {
-			c, e := newDrainFake(t, Config{Linger: time.Hour}, func(look int64) Underway {
-				if look <= 10 {
-					return u
-				}
-				return Underway{}
-			})
-			e.confirms = 3
+			c, p := open(t, Config{Linger: time.Hour}, 10)
+			p.answers = 3
 			begun := time.Now()
 			require.NoError(t, c.Class().Shutdown(context.Background()))
 			slow := time.Since(begun) > farewellTime // the machine is busy: it may have given up
-			require.Greater(t, e.looks.Load(), int64(10))
-			require.EqualValues(t, 1, e.drained.Load())
-			require.True(t, e.asks.Load() == 3 || slow, "asked %d times whether peers have everything", e.asks.Load())
+			require.Greater(t, p.looks, int64(10))
+			require.True(t, c.ep.draining)
+			require.Positive(t, p.asked, "whether the peer has everything")
+			require.True(t, p.l.confirmed || slow, "closed before the peer has answered: looked %d times, asked at the %d-th", p.looks, p.asked)
 			require.True(t, c.Class().Closed())
 			_, err := c.Class().NewContext()
 			require.ErrorIs(t, err, ErrClosed)
 
-			c, _ = newDrainFake(t, Config{Linger: -1}, func(int64) Underway { return u })
+			c, _ = open(t, Config{Linger: -1}, never)
 			err = c.Shutdown(context.Background())
 			require.ErrorIs(t, err, ErrTimeout)
 			require.ErrorContains(t, err, "Config.Linger")
 			require.ErrorContains(t, err, "1 ")
 			require.True(t, c.Closed())
 
-			c, _ = newDrainFake(t, Config{Linger: -1}, func(look int64) Underway {
-				if look < 3 {
-					return u
-				}
-				return Underway{}
-			})
+			c, _ = open(t, Config{Linger: -1}, 3)
 			bounded, end := context.WithTimeout(context.Background(), time.Hour)
 			defer end()
 			require.NoError(t, c.Shutdown(bounded), "Linger does not count beside a deadline")
 			require.True(t, c.Closed())
 
-			c, _ = newDrainFake(t, Config{Linger: time.Hour}, func(int64) Underway { return u })
+			c, _ = open(t, Config{Linger: time.Hour}, never)
 			cause := errors.New("in a hurry")
 			ctx, cancel := context.WithCancelCause(context.Background())
 			cancel(cause)
@@ -95,17 +198,18 @@ func TestShutdownWaits(t *testing.T) {
 
 // Between two pieces of a peer's transfer nothing is under way: Shutdown waits until registered memory is left alone.
 func TestShutdownWaitsForALull(t *testing.T) {
-	var last time.Duration
-	var c *Context
-	c, _ = newDrainFake(t, Config{Linger: time.Hour}, func(look int64) Underway {
-		if look <= 10 {
-			last = c.Now()
-		}
-		return Underway{Reached: uint64(min(look, 10))}
-	})
+	c, p := newEndingPeer(t, Config{Linger: time.Hour})
 	m, err := c.Class().Register(ReadOnly, make([]byte, 8))
 	require.NoError(t, err)
+	var last time.Duration
+	p.onLook = func() {
+		if p.looks <= 10 {
+			last = c.Now()
+			p.read(uint64(p.looks), m)
+		}
+	}
 	require.NoError(t, c.Shutdown(context.Background()))
+	require.EqualValues(t, 10*8, m.Served())
 	require.GreaterOrEqual(t, c.Now()-last, lullTime)
 	op := c.NewOp(func(*Op, Result) { t.Error("an operation of a context that is drained has ended") })
 	require.ErrorIs(t, c.Deregister(op, m), ErrClosed)
@@ -117,10 +221,10 @@ func TestShutdownWaitsForALull(t *testing.T) {
 // Peers that confirm nothing are not waited for without end.
 func TestShutdownOfSilentPeers(t *testing.T) {
 	t.Parallel()
-	c, e := newDrainFake(t, Config{}, func(int64) Underway { return Underway{} })
-	e.confirms = 1 << 60
+	c, p := newEndingPeer(t, Config{})
+	p.answers = never
 	require.NoError(t, c.Shutdown(context.Background()))
-	require.Positive(t, e.asks.Load())
+	require.Positive(t, p.asked)
 	require.True(t, c.Closed())
 }
 
@@ -128,21 +232,22 @@ func TestShutdownOfSilentPeers(t *testing.T) {
 func TestShutdownWaitsForTheLeader(t *testing.T) {
 	t.Parallel()
 	var clock atomic.Int64
-	c, e := newFakeOf(t, &fakePlugin{unassisted: true, now: func() time.Duration { return time.Duration(clock.Load()) }}, Config{Linger: time.Hour})
+	clock.Store(1)
+	c, f := newFakeOf(t, &fakePlugin{unassisted: true, now: func() time.Duration { return time.Duration(clock.Load()) }}, Config{Linger: time.Hour})
 	leads, end := make(chan struct{}), make(chan struct{})
 	free := sync.OnceFunc(func() { close(end) })
 	defer free()
 	work := func(time.Duration) { close(leads); <-end }
-	e.onPoll.Store(&work)
+	f.onPoll.Store(&work)
 	go func() { _ = c.Progress(0) }()
 	<-leads
-	e.onPoll.Store(nil)
+	f.onPoll.Store(nil)
 	turns := 0
 	ending := &Ending{Contexts: []*Context{c}, Drain: c.Drain, Cut: func() {}, Close: c.Close, Closed: c.Closed}
 	ending.Idle = func(int) bool { return true }
 	ending.Parted = func(int) bool { return true }
 	ending.Trigger = func(int) int {
-		if e.shut.Load() > 0 {
+		if f.shut.Load() > 0 {
 			clock.Add(int64(farewellTime))
 			if turns++; turns == 20 {
 				free()
@@ -157,15 +262,13 @@ func TestShutdownWaitsForTheLeader(t *testing.T) {
 // The peers of one context that confirm nothing do not keep those of another from being asked.
 func TestShutdownAsksPeersOfEveryContext(t *testing.T) {
 	t.Parallel()
-	underway := func(int64) Underway { return Underway{} }
-	c, e := newDrainFake(t, Config{}, underway)
-	e.confirms = 1 << 60
+	c, silent := newEndingPeer(t, Config{})
+	silent.answers = never
 	c2, err := c.Class().NewContext()
 	require.NoError(t, err)
-	e2 := &drainFake{fakeEndpoint: c2.ep.(*fakeEndpoint), underway: underway, confirms: 1}
-	c2.ep = e2
+	other := connectPeer(t, c2)
 	require.NoError(t, c.Class().Shutdown(context.Background()))
-	require.Positive(t, e.asks.Load())
-	require.Positive(t, e2.asks.Load())
+	require.Positive(t, silent.asked)
+	require.Positive(t, other.asked)
 	require.True(t, c.Class().Closed())
 }

@@ -116,7 +116,7 @@ func TestIdleLeaderLooksOnce(t *testing.T) {
 
 // A leader that was to poll, and could not because others do, slept: it learns nothing about polling from that.
 func TestSpinnerLearnsWhatItDid(t *testing.T) {
-	c, e := newFake(t, Config{})
+	c, f := newFake(t, Config{})
 	c.spinner.procs = 2
 	spinning.Add(1) // another context of the process
 	defer spinning.Add(-1)
@@ -128,7 +128,7 @@ func TestSpinnerLearnsWhatItDid(t *testing.T) {
 			for !c.asleep() {
 				runtime.Gosched()
 			}
-			e.ticket(op).Finish(Result{})
+			f.end(op, Result{})
 		}()
 		require.NoError(t, c.Progress(-1))
 		c.Trigger(0)

@@ -39,6 +39,6 @@ func (t *tokens) knows(token [16]byte) bool {
 	return n-1 < t.made.Load() && binary.LittleEndian.Uint64(token[8:]) == 0
 }
 
-// Issued reports whether a token is or was that of memory which c has registered. Plugins ask when a peer names one that
+// issued reports whether a token is or was that of memory which c has registered. Plugins ask when a peer names one that
 // is not registered now: it may be late, or it guesses.
-func (c *Class) Issued(token [16]byte) bool { return c.tokens.knows(token) }
+func (c *Class) issued(token [16]byte) bool { return c.tokens.knows(token) }

@@ -34,14 +34,14 @@ const maxTaken = 1024
 
 // arrived returns the messages that have come, as tasks.
 func (c *Context) arrived() (first *Task) {
-	if c.onMessage == nil || c.ep.Arrived() == 0 || !c.Hold() {
+	if c.onMessage == nil || c.ep.countInbox() == 0 || !c.Hold() {
 		return nil
 	}
 	n := 0
 	at := &first
-	for e := c.ep.Take(maxTaken); e != nil; n++ {
-		next := e.Next
-		e.Next = nil
+	for e := c.ep.takeArrived(maxTaken); e != nil; n++ {
+		next := e.next
+		e.next = nil
 		e.task.Init(c.onMessage, e)
 		*at, at = &e.task, &e.task.next
 		e = next
@@ -56,10 +56,10 @@ func (c *Context) arrived() (first *Task) {
 // TakeLone takes the message that has come, if nothing else waits for Trigger; else it returns nil. Unhold follows once the message has been
 // dealt with as Trigger would.
 func (c *Context) TakeLone() *Envelope {
-	if c.onMessage == nil || c.cq.len() > 0 || c.ep.Arrived() != 1 || !c.Hold() {
+	if c.onMessage == nil || c.cq.len() > 0 || c.ep.countInbox() != 1 || !c.Hold() {
 		return nil
 	}
-	e := c.ep.Take(1)
+	e := c.ep.takeArrived(1)
 	if e == nil {
 		c.Unhold()
 	}
@@ -70,13 +70,13 @@ func (c *Context) TakeLone() *Envelope {
 func (c *Context) Queued() int {
 	n := c.cq.len()
 	if c.onMessage != nil {
-		n += c.ep.Arrived()
+		n += c.ep.countInbox()
 	}
 	return n
 }
 
 // Arrived reports whether messages have come that Trigger has not taken.
-func (c *Context) Arrived() bool { return c.ep.Arrived() > 0 }
+func (c *Context) Arrived() bool { return c.ep.countInbox() > 0 }
 
 // Settled is Queued that waits a moment for operations that have ended and whose memory is lent.
 func (c *Context) Settled() int {

@@ -8,17 +8,11 @@ type View struct {
 	End func() error
 }
 
-// A Viewer is an Endpoint that can map memory of peers. Memory which it does not show is to be read by Get.
-type Viewer interface {
-	View(to Addr, key Key, off, n int64) (v View, ok bool)
-}
-
 // View shows n bytes of the peer's memory of key at off as they are there, to be read only; ok is false where that cannot be,
 // or not yet: then Get reads them. It does not wait, for the peer neither.
 func (c *Context) View(to Addr, key Key, off, n int64) (v View, ok bool) {
-	w, can := c.ep.(Viewer)
-	if !can || key.Place.Claim == 0 || n == 0 || !InRange(off, n, key.Len) || !key.Access.Can(ReadOnly) || c.Closing() {
+	if key.Place.Claim == 0 || n == 0 || !InRange(off, n, key.Len) || !key.Access.Can(ReadOnly) || c.Closing() {
 		return View{}, false
 	}
-	return w.View(to, key, off, n)
+	return c.ep.viewShared(to, key, off, n)
 }

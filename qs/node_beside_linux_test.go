@@ -19,6 +19,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -60,9 +61,9 @@ func TestBeside(t *testing.T) {
 		"one":          {own: "tcp://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", ""}},
 		"never there":  {target: qs.Config{Local: na.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "Config.Local is LocalNever", ""}},
 		"never here":   {origin: qs.Config{Local: na.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", ""}},
-		"secret":       {target: qs.Config{TLS: secret}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "TLS is asked for, and Config.Local is not LocalAlways", na.NameIn(cert.Leaf)}},
+		"secret":       {target: qs.Config{TLS: secret}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "TLS is asked for, and Config.Local is not LocalAlways", carrier.NameOf(cert.Leaf)}},
 		"always":       {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret, Local: na.LocalAlways}, own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
-		"always, once": {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", na.NameIn(cert.Leaf)}},
+		"always, once": {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", carrier.NameOf(cert.Leaf)}},
 		"always, udp":  {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret, Local: na.LocalAlways}, first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {

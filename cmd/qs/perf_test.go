@@ -2,13 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 const short = "20ms" // of a measurement whose figures nobody reads
@@ -99,7 +99,7 @@ func TestPerfIdle(t *testing.T) {
 }
 
 func TestPerfFloor(t *testing.T) {
-	if !na.PollerSupported {
+	if runtime.GOOS != "linux" {
 		require.Contains(t, run(t, 1, "perf", "-floor", "-time", short).errors.String(), "Linux only")
 		return
 	}

@@ -15,6 +15,8 @@ var addressRules = []rule{
 		why: "limits are asked for, not guessed: what the plugin states must make sense and follow Config"},
 	{name: "Lookup", check: lookup,
 		why: "the text of an address finds its process; text that names nothing fails with a reason, and costs no session"},
+	{name: "InvalidName", check: invalidNames, needs: invalidName,
+		why: "text that is no name of the network is an error of the caller, at once: nobody waits for a connection that cannot come"},
 	{name: "Remote", check: remote,
 		why: "an operator who is asked by a client that does not listen can tell which program that is, and where it runs"},
 	{name: "BadAddress", check: badAddress,
@@ -64,6 +66,19 @@ func lookup(b *bed) {
 	}
 	a.lookup("unheard-of://host:1").fails(na.ErrUnsupported, na.ErrInvalid)
 	require.Equal(b, a.Stats().Peers, 2, "sessions: the two that were used")
+}
+
+func invalidNames(b *bed) {
+	a, t := b.pair(na.Config{})
+	a.lookup(b.net.Invalid).fails(na.ErrInvalid)
+	to, err := na.ParseAddr(b.net.Invalid)
+	require.NoError(b, err)
+	c := a.send(to, 1, nil)
+	a.trigger()
+	require.True(b, c.ended(), "a send to %v waits for Progress", to)
+	c.notRun(na.ErrInvalid)
+	a.send(t.Self(), 1, nil).ok()
+	t.next()
 }
 
 func remote(b *bed) {

@@ -3,11 +3,14 @@
 //	func TestConformance(t *testing.T) {
 //		natest.TestPlugin(t, func(testing.TB) natest.Network {
 //			return natest.Network{
-//				Listen: func(int) string { return "tcp://127.0.0.1:0" }, Origin: "tcp://", Nobody: "tcp://127.0.0.1:1",
-//				Concurrent: true, Assisted: true,
+//				Listen: func(int) string { return "my://127.0.0.1:0" }, Origin: "my://", Nobody: "my://127.0.0.1:1",
+//				Plugins: []carrier.Plugin{New()}, Concurrent: true, Assisted: true,
 //			}
 //		}, map[string]string{"Storm": "why this plugin cannot keep the rule"})
 //	}
+//
+// A plugin of another module runs it in its own tests, with go test: what package na/carrier asks of a plugin is all that the suite
+// needs. Check runs a single rule, and a rule that fails says why a user cares.
 //
 // A rule is a row: its name, why a user cares, and a check. It runs on a bed: the classes that it opened, and a ledger of
 // every operation that it started.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
 // A Network tells how to open classes of the plugin that is tested. They can all reach each other.
@@ -23,8 +23,10 @@ type Network struct {
 	Nobody string
 	// Pending is an address whose Lookup does not end soon. Empty means that lookups end at once.
 	Pending string
+	// Invalid is an address whose text is no name of this network: "tcp://host", without a port. Empty means that any text may be one.
+	Invalid string
 	// Plugins are looked at before the registered ones.
-	Plugins []na.Plugin
+	Plugins []carrier.Plugin
 	// Concurrent says that several goroutines may use one context, and that Progress may sleep.
 	Concurrent bool
 	// Assisted says that peers are served although nobody drives their context.
@@ -77,6 +79,13 @@ func assisted(n Network) string {
 func frozen(n Network) string {
 	if n.Assisted {
 		return "Network.Assisted is true: a context cannot be frozen from here"
+	}
+	return ""
+}
+
+func invalidName(n Network) string {
+	if n.Invalid == "" {
+		return "Network.Invalid is empty: any text may be a name"
 	}
 	return ""
 }

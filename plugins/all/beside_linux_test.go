@@ -31,6 +31,7 @@ func beside(scheme string, first na.Plugin) natest.Maker {
 			Listen:     func(int) string { return scheme + "://127.0.0.1:0,sm://" },
 			Origin:     scheme + "://,sm://",
 			Nobody:     scheme + "://127.0.0.1:1",
+			Invalid:    scheme + "://127.0.0.1",
 			Plugins:    []na.Plugin{first, sm.New(sm.Options{Dir: place(t)})},
 			Concurrent: true,
 			Assisted:   true,

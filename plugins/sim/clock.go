@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // Virtual time zero is epoch, for the deadlines of contexts; what is before horizon is virtual time, for no clock of today shows it.
@@ -19,37 +19,37 @@ var (
 // lastTime is the last deadline that a context can have in virtual time.
 var lastTime = horizon.Sub(epoch) - 1
 
-var _ na.Scheduler = (*domain)(nil)
+// Scheduled implements simhook.Scheduler.
+func (in *instance) Scheduled() bool { return in.node.w.cur != nil }
 
-// Scheduled implements na.Scheduler.
-func (d *domain) Scheduled() bool { return d.node.w.cur != nil }
-
-// Spawn implements na.Scheduler.
-func (d *domain) Spawn(f func()) {
-	if !d.Scheduled() {
+// Spawn implements simhook.Scheduler.
+func (in *instance) Spawn(f func()) {
+	if !in.Scheduled() {
 		go f()
 		return
 	}
-	d.node.Go(f)
+	in.node.Go(f)
 }
 
-// Until implements na.Scheduler.
-func (d *domain) Until(deadline time.Time) (time.Duration, error) { return d.node.w.Until(deadline) }
+// Until implements simhook.Scheduler.
+func (in *instance) Until(deadline time.Time) (time.Duration, error) {
+	return in.node.w.Until(deadline)
+}
 
-// Time implements na.Scheduler.
-func (d *domain) Time(at time.Duration) time.Time {
-	if !d.Scheduled() {
-		return time.Now().Add(at - d.node.w.Now())
+// Time implements simhook.Scheduler.
+func (in *instance) Time(at time.Duration) time.Time {
+	if !in.Scheduled() {
+		return time.Now().Add(at - in.node.w.Now())
 	}
 	return epoch.Add(at)
 }
 
-// WithTimeout implements na.Scheduler.
-func (d *domain) WithTimeout(parent context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	if !d.Scheduled() {
+// WithTimeout implements simhook.Scheduler.
+func (in *instance) WithTimeout(parent context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if !in.Scheduled() {
 		return context.WithTimeout(parent, timeout)
 	}
-	return d.node.w.WithTimeout(parent, timeout)
+	return in.node.w.WithTimeout(parent, timeout)
 }
 
 // Spawn runs f in a new coroutine on the node of the coroutine that calls it. It panics when none does: see [World.Go].
@@ -61,14 +61,14 @@ func (w *World) Spawn(f func()) {
 }
 
 // Until returns how much virtual time is left to the deadline of a context that [World.WithTimeout] has made, or that a handler
-// has. In a coroutine the error matches na.ErrInvalid for any other deadline: it is one by the clock on the wall, which does
+// has. In a coroutine the error matches codes.ErrInvalid for any other deadline: it is one by the clock on the wall, which does
 // not replay. Elsewhere that is how much real time is left.
 func (w *World) Until(deadline time.Time) (time.Duration, error) {
 	switch {
 	case deadline.Before(horizon):
 		return deadline.Sub(epoch) - w.Now(), nil
 	case w.cur != nil:
-		return 0, na.WithText(na.ErrInvalid, fmt.Sprintf("the context of coroutine %s has a deadline in real time; make it with "+
+		return 0, codes.WithText(codes.ErrInvalid, fmt.Sprintf("the context of coroutine %s has a deadline in real time; make it with "+
 			"sim.World.WithTimeout or na.Context.WithTimeout instead of context.WithTimeout", w.cur.name))
 	}
 	return time.Until(deadline), nil

@@ -3,10 +3,9 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"io"
 	"time"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A Level says how faithful the connections of a world are.
@@ -63,7 +62,7 @@ type Config struct {
 func (c *Config) validate() error {
 	errs := []error{c.Faults.validate()}
 	bad := func(field string, v any, want string) {
-		errs = append(errs, fmt.Errorf("sim: config: %s is %v, want %s: %w", field, v, want, na.ErrInvalid))
+		errs = append(errs, fmt.Errorf("sim: config: %s is %v, want %s: %w", field, v, want, codes.ErrInvalid))
 	}
 	if c.Level > LevelB {
 		bad("Level", c.Level, "LevelA or LevelB")

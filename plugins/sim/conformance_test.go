@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 		cfg.Latency = 20 * time.Microsecond
 		return natest.Network{
 			Listen: func(n int) string { return fmt.Sprint("sim://node", n) },
-			Origin: "sim://", Nobody: "sim://nobody", Pending: "sim://far",
+			Origin: "sim://", Nobody: "sim://nobody", Pending: "sim://far", Invalid: "sim://no/name",
 			Plugins:    []na.Plugin{sim.NewWorld(cfg).Plugin()},
 			Concurrent: cfg.Paced, Assisted: !cfg.NoAssist,
 		}

@@ -2,8 +2,7 @@ package sim
 
 import (
 	"fmt"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // The life of a conn.
@@ -117,11 +116,11 @@ func (c *conn) arrive(ev *event, from *Node) {
 	p := in.port(c.target)
 	switch {
 	case w.chance.chance(w.rates.refuse):
-		c.err = na.WithText(na.ErrUnreachable, c.name+" refused the connection")
+		c.err = codes.WithText(codes.ErrUnreachable, c.name+" refused the connection")
 	case in == nil:
-		c.err = na.WithText(na.ErrUnreachable, "nobody listens on "+c.name)
+		c.err = codes.WithText(codes.ErrUnreachable, "nobody listens on "+c.name)
 	case p == nil:
-		c.err = na.WithText(na.ErrUnreachable, fmt.Sprintf("%s has no open context %d", c.name, c.target))
+		c.err = codes.WithText(codes.ErrUnreachable, fmt.Sprintf("%s has no open context %d", c.name, c.target))
 	}
 	c.phase = connRefused
 	if c.err == nil {

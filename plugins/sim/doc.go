@@ -21,7 +21,7 @@
 // Progress or [World.Sleep]; which one is next is drawn from the seed.
 //
 //	w := sim.NewWorld(sim.Config{Seed: seed, Faults: sim.Storm().Draw(rng)})
-//	w.Go("server", func() { cls, _ := na.Open("sim://server", na.Config{Plugins: []na.Plugin{w.Plugin()}}) … })
+//	w.Go("server", func() { cls, _ := na.Open("sim://server", na.Config{Plugins: []carrier.Plugin{w.Plugin()}}) … })
 //	w.Go("client", …)
 //	err := w.Run(time.Minute)        // of virtual time
 //	w.Hash()                         // the same for the same seed

@@ -4,10 +4,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/framing"
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
 // An end is what a port has of a connection.
@@ -15,8 +15,8 @@ type end struct {
 	c      *conn
 	side   int
 	port   *port
-	in     stream.In
-	out    stream.Out
+	in     framing.In
+	out    framing.Out
 	cut    atomic.Bool // the engine wants nothing more of it
 	up     bool        // out may send
 	closed bool
@@ -29,15 +29,15 @@ func (en *end) accept(p *port) {
 	dialler := en.c.ends[0].port.inst.name
 	en.in.Greet = func(g *frame.Greeting) error {
 		l, err := p.e.Admit(p, en, g, g.Listen == dialler)
-		en.in.Link, en.out.Link = l, l
+		en.in.Session, en.out.Session = l, l
 		return err
 	}
 }
 
-// Remote implements engine.Addressed.
+// Remote implements carrier.Locator.
 func (en *end) Remote() string { return en.other().port.inst.node.name }
 
-var _ engine.Addressed = (*end)(nil)
+var _ carrier.Locator = (*end)(nil)
 
 func (en *end) other() *end     { return &en.c.ends[1-en.side] }
 func (en *end) outgoing() *pipe { return &en.c.pipes[en.side] }
@@ -45,7 +45,7 @@ func (en *end) incoming() *pipe { return &en.c.pipes[1-en.side] }
 
 // pump sends what the link has, as far as the window goes.
 func (en *end) pump() {
-	if !en.up || en.closed || en.out.Link == nil {
+	if !en.up || en.closed || en.out.Session == nil {
 		return
 	}
 	w, p, e := en.c.w, en.outgoing(), en.port.e
@@ -111,7 +111,7 @@ func (w *World) cut(n int) int {
 	return int(logUniform(1, time.Duration(n), u>>3))
 }
 
-// feed hands bytes to the engine.
+// feed hands bytes to the carrier.
 func (en *end) feed(b []byte) {
 	w, e := en.c.w, en.port.e
 	for len(b) > 0 && !en.cut.Load() && !en.closed {
@@ -126,12 +126,12 @@ func (en *end) feed(b []byte) {
 		e.Lock()
 		var err error
 		if !en.cut.Load() {
-			if err = en.in.Parse(); err != nil && en.in.Link != nil {
-				en.in.Link.Fail(err)
+			if err = en.in.Parse(); err != nil && en.in.Session != nil {
+				en.in.Session.Fail(err)
 			}
 		}
 		e.Unlock()
-		if err != nil && en.in.Link == nil {
+		if err != nil && en.in.Session == nil {
 			en.cut.Store(true)
 			en.close(frame.ByeOf(err).Frame())
 		}
@@ -154,11 +154,11 @@ func (en *end) hangup(err error) {
 	}
 	e := en.port.e
 	e.Lock()
-	if !en.cut.Load() && en.in.Link != nil {
-		en.in.Link.Fail(err) // it cuts this end
+	if !en.cut.Load() && en.in.Session != nil {
+		en.in.Session.Fail(err) // it cuts this end
 	}
 	e.Unlock()
-	if en.in.Link == nil {
+	if en.in.Session == nil {
 		en.close(nil)
 	}
 }

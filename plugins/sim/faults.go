@@ -3,10 +3,9 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"math/rand/v2"
 	"time"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // Faults says what goes wrong and how often. The zero value is a network without faults. A rate is a probability from
@@ -52,7 +51,7 @@ type Faults struct {
 	// They are put back in order: they wait for it and come together. The three rates are together at most 1.
 	Reorder    float64
 	ReorderFor time.Duration
-	// Again is the rate, drawn for each post, at which it fails with na.ErrAgain or na.ErrNoMemory. See Node.FailPost.
+	// Again is the rate, drawn for each post, at which it fails with codes.ErrAgain or codes.ErrNoMemory. See Node.FailPost.
 	Again float64
 }
 
@@ -109,16 +108,16 @@ func (f *Faults) validate() error {
 		{"Loss", f.Loss, false}, {"Duplicate", f.Duplicate, false}, {"Reorder", f.Reorder, false}, {"Again", f.Again, false},
 	} {
 		if !(r.v >= 0 && r.v <= 1) {
-			errs = append(errs, fmt.Errorf("sim: faults: %s is %v, want 0 to 1: %w", r.name, r.v, na.ErrInvalid))
+			errs = append(errs, fmt.Errorf("sim: faults: %s is %v, want 0 to 1: %w", r.name, r.v, codes.ErrInvalid))
 		} else if r.each {
 			sum += r.v
 		}
 	}
 	if sent := f.Loss + f.Duplicate + f.Reorder; sent > 1 {
-		errs = append(errs, fmt.Errorf("sim: faults: Loss, Duplicate and Reorder add up to %v, want at most 1: %w", sent, na.ErrInvalid))
+		errs = append(errs, fmt.Errorf("sim: faults: Loss, Duplicate and Reorder add up to %v, want at most 1: %w", sent, codes.ErrInvalid))
 	}
 	if sum > 1 {
-		errs = append(errs, fmt.Errorf("sim: faults: the rates per segment add up to %v, want at most 1: %w", sum, na.ErrInvalid))
+		errs = append(errs, fmt.Errorf("sim: faults: the rates per segment add up to %v, want at most 1: %w", sum, codes.ErrInvalid))
 	}
 	for _, d := range []struct {
 		name string
@@ -128,7 +127,7 @@ func (f *Faults) validate() error {
 		{"ReorderFor", f.ReorderFor},
 	} {
 		if d.v < 0 || d.v > time.Hour {
-			errs = append(errs, fmt.Errorf("sim: faults: %s is %v, want 0 to 1h: %w", d.name, d.v, na.ErrInvalid))
+			errs = append(errs, fmt.Errorf("sim: faults: %s is %v, want 0 to 1h: %w", d.name, d.v, codes.ErrInvalid))
 		}
 	}
 	return errors.Join(errs...)

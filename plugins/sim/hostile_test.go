@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 

@@ -1,17 +1,16 @@
 package sim
 
 import (
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"strings"
 	"sync/atomic"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Check implements engine.Names.
+// Check implements carrier.Names.
 func (in *instance) Check(name string) error {
 	rest := strings.TrimPrefix(name, scheme+"://")
 	if strings.HasPrefix(rest, "@") {
-		return na.WithText(na.ErrUnreachable, name+" is the name of a class that does not listen")
+		return codes.WithText(codes.ErrUnreachable, name+" is the name of a class that does not listen")
 	}
 	return checkName(rest)
 }
@@ -25,7 +24,7 @@ type lookup struct {
 	canceled atomic.Bool
 }
 
-// Resolve implements engine.Names: it takes a round trip.
+// Resolve implements carrier.Names: it takes a round trip.
 func (in *instance) Resolve(text string, done func(string, error)) func() {
 	if rest := strings.TrimPrefix(text, scheme+"://"); !strings.HasPrefix(rest, "@") {
 		if err := checkName(rest); err != nil {

@@ -1,9 +1,8 @@
 package sim
 
 import (
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 	"time"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A Node is a machine with one process: the classes that live on it and the coroutines that run on it.
@@ -42,7 +41,7 @@ func (w *World) nodeNamed(name string) *Node {
 func (n *Node) Name() string { return n.name }
 
 // Plugin returns the plugin of the world for classes that live on n.
-func (n *Node) Plugin() na.Plugin { return &plugin{w: n.w, node: n} }
+func (n *Node) Plugin() carrier.Plugin { return &plugin{w: n.w, node: n} }
 
 // Pause stops the node for d, as SIGSTOP does: its coroutines do not resume, and what arrives for it waits in windows
 // that fill up. Connections are still accepted for it, as a kernel does. A longer pause replaces a shorter one. If d is

@@ -1,9 +1,8 @@
 package sim
 
 import (
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"time"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A pipe is one direction of a connection.
@@ -134,10 +133,10 @@ func (p *pipe) deliver(from, to *end) {
 		}
 	case s.kind == segmentClose:
 		w.trace("close", to.port.inst.name, p.c.id, 0)
-		to.hangup(na.WithText(na.ErrPeerLost, "the peer closed the connection"))
+		to.hangup(codes.WithText(codes.ErrPeerLost, "the peer closed the connection"))
 	case s.kind == segmentReset:
 		w.trace("reset", to.port.inst.name, p.c.id, 0)
-		to.hangup(na.WithText(na.ErrPeerLost, "the connection was reset"))
+		to.hangup(codes.WithText(codes.ErrPeerLost, "the connection was reset"))
 	default:
 		w.trace("segment", to.port.inst.name, p.c.id<<1|uint64(p.side), sum(s.b))
 		to.feed(s.b)

@@ -3,14 +3,16 @@ package sim
 import (
 	"fmt"
 	"strings"
+	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/internal/simhook"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 const scheme = "sim"
 
-func init() { na.RegisterPlugin(NewWorld(Config{Paced: true}).Plugin()) }
+func init() { carrier.Register(NewWorld(Config{Paced: true}).Plugin()) }
 
 // plugin opens classes in a world, on one node of it or on the node that the caller runs on.
 type plugin struct {
@@ -18,17 +20,31 @@ type plugin struct {
 	node *Node
 }
 
-var _ na.Plugin = (*plugin)(nil)
+var (
+	_ carrier.Plugin    = (*plugin)(nil)
+	_ simhook.Clock     = (*plugin)(nil)
+	_ simhook.Scheduler = (*instance)(nil)
+	_ simhook.Faults    = (*instance)(nil)
+)
 
 // Plugin returns the plugin of the world, for na.Config.Plugins. A class that a coroutine opens lives on the
 // coroutine's node; any other lives on the node that is called as the name it listens under, or on one of its own.
-func (w *World) Plugin() na.Plugin { return &plugin{w: w} }
+func (w *World) Plugin() carrier.Plugin { return &plugin{w: w} }
 
-// Scheme implements na.Plugin.
+// Now implements simhook.Clock.
+func (p *plugin) Now() time.Duration { return p.w.Now() }
+
+// Rand implements simhook.Clock.
+func (p *plugin) Rand(b []byte) { p.w.Rand(b) }
+
+// Driven implements simhook.Clock.
+func (p *plugin) Driven() bool { return true }
+
+// Scheme implements carrier.Plugin.
 func (p *plugin) Scheme() string { return scheme }
 
-// Open implements na.Plugin.
-func (p *plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
+// Open implements carrier.Plugin.
+func (p *plugin) Open(class carrier.Class, rest string) (*carrier.Network, error) {
 	w := p.w
 	w.takeTurn()
 	defer w.give()
@@ -43,7 +59,7 @@ func (p *plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 		}
 		self = scheme + "://" + rest
 		if w.named[self] != nil {
-			return nil, na.WithText(na.ErrAddrInUse, "somebody listens on "+self)
+			return nil, codes.WithText(codes.ErrAddrInUse, "somebody listens on "+self)
 		}
 		w.named[self] = in
 		delete(w.lost, self)
@@ -56,27 +72,25 @@ func (p *plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	default:
 		in.node = w.nodeNamed(rest)
 	}
-	opts := engine.Options{
-		Transports: []engine.Transport{{Scheme: scheme, Self: self, Listen: self, Names: in, Carrier: in.carrier}},
-		Host:       in.node.name, Now: w.Now, Rand: w.Rand, Driven: true, Close: in.close,
-	}
 	in.node.dark = false
-	in.eng = engine.New(cls, opts)
-	in.name = in.eng.Addr().Name()
+	if in.name = self; self == "" {
+		in.name = class.PrivateName(scheme)
+	}
+	in.class = class
 	in.node.instances = append(in.node.instances, in)
 	w.trace("open", in.name, uint64(len(in.node.instances)), 0)
-	return &domain{in.eng, in.node}, nil
+	return &carrier.Network{Listen: self, Names: in, NewCarrier: in.carrier, Host: in.node.name, Close: in.close}, nil
 }
 
 // checkName tells what is wrong with the part of an address after "sim://" that somebody wants to listen on.
 func checkName(rest string) error {
 	if rest == "" || len(rest) > 255 {
-		return na.WithText(na.ErrInvalid, fmt.Sprintf("sim: a name has 1 to 255 bytes, not %d", len(rest)))
+		return codes.WithText(codes.ErrInvalid, fmt.Sprintf("sim: a name has 1 to 255 bytes, not %d", len(rest)))
 	}
 	for i := 0; i < len(rest); i++ {
 		c := rest[i]
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_.:", c) >= 0) {
-			return na.WithText(na.ErrInvalid, fmt.Sprintf("sim: name %q has a character other than letters, digits and -_.:", rest))
+			return codes.WithText(codes.ErrInvalid, fmt.Sprintf("sim: name %q has a character other than letters, digits and -_.:", rest))
 		}
 	}
 	return nil
@@ -87,17 +101,17 @@ type instance struct {
 	w     *World
 	node  *Node
 	name  string
-	eng   *engine.Engine
+	class carrier.Class
 	ports []*port // by context id
 	dead  bool    // its node has crashed
 }
 
 // carrier makes the carrier of a context.
-func (in *instance) carrier(e *engine.Endpoint) (engine.Carrier, error) {
+func (in *instance) carrier(e carrier.Core) (carrier.Carrier, error) {
 	w := in.w
 	w.takeTurn()
 	defer w.give()
-	p := &port{w: w, inst: in, e: e}
+	p := &port{w: w, inst: in, e: e, core: e.(simhook.Core)}
 	p.timer = event{act: p, slow: true}
 	p.loose = event{act: p, slow: true}
 	if in.dead {

@@ -1,19 +1,21 @@
 package sim
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/simhook"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
 // A port is the carrier of one context.
 type port struct {
 	w     *World
 	inst  *instance
-	e     *engine.Endpoint
+	e     carrier.Core
+	core  simhook.Core // the same
 	wakes atomic.Uint64
 	poked atomic.Bool // look is in World.todo
 	held  atomic.Bool // FlushSoon was called
@@ -31,25 +33,26 @@ type port struct {
 }
 
 var (
-	_ engine.Carrier = (*port)(nil)
-	_ na.Driver      = (*port)(nil)
+	_ carrier.Carrier = (*port)(nil)
+	_ simhook.Driver  = (*port)(nil)
 )
 
-// Dial implements engine.Carrier.
-func (p *port) Dial(l *engine.Link) {
+// Dial implements carrier.Carrier.
+func (p *port) Dial(l carrier.Session) {
 	if err := p.inst.node.post(); err != nil {
 		l.Fail(err)
 		return
 	}
 	en := newConn(p, l.Name(), l.Target())
-	en.in.Link, en.out.Link, l.Conn = l, l, en
+	en.in.Session, en.out.Session = l, l
+	l.SetConn(en)
 	p.w.ask(en.c.begin, false)
 }
 
-// Flush implements engine.Carrier.
-func (p *port) Flush(ls []*engine.Link) {
+// Flush implements carrier.Carrier.
+func (p *port) Flush(ls []carrier.Session) {
 	for _, l := range ls {
-		if en, ok := l.Conn.(*end); ok {
+		if en, ok := l.Conn().(*end); ok {
 			p.e.Pause()
 			p.w.ask(en.pump, true)
 			p.e.Lock()
@@ -57,34 +60,34 @@ func (p *port) Flush(ls []*engine.Link) {
 	}
 }
 
-// Stage implements engine.Stager. In half of the worlds, as the seed says, a message waits for the next Flush, as it does behind another
+// Stage implements carrier.Stager. In half of the worlds, as the seed says, a message waits for the next Flush, as it does behind another
 // one.
-func (p *port) Stage(l *engine.Link) engine.Writer {
-	if en, ok := l.Conn.(*end); ok && p.w.cfg.Seed%2 == 0 && !en.cut.Load() && en.out.Stages() {
+func (p *port) Stage(l carrier.Session) carrier.Writer {
+	if en, ok := l.Conn().(*end); ok && p.w.cfg.Seed%2 == 0 && !en.cut.Load() && en.out.Stages() {
 		return &en.out
 	}
 	return nil
 }
 
-// Cut implements engine.Carrier.
-func (p *port) Cut(l *engine.Link, bye frame.Bye) {
-	if en, ok := l.Conn.(*end); ok {
-		l.Conn = nil
+// Cut implements carrier.Carrier.
+func (p *port) Cut(l carrier.Session, bye frame.Bye) {
+	if en, ok := l.Conn().(*end); ok {
+		l.SetConn(nil)
 		en.cut.Store(true)
 		p.w.ask(func() { en.close(bye.Frame()) }, false)
 	}
 }
 
-// Poll implements engine.Carrier.
+// Poll implements carrier.Carrier.
 func (p *port) Poll(time.Duration) time.Duration { return 0 }
 
-// Lingering implements engine.Carrier.
+// Lingering implements carrier.Carrier.
 func (p *port) Lingering(time.Duration) bool { return false }
 
-// Shut implements engine.Carrier.
+// Shut implements carrier.Carrier.
 func (p *port) Shut() { p.shut.Store(true) }
 
-// Release implements engine.Carrier.
+// Release implements carrier.Carrier.
 func (p *port) Release() {
 	p.shut.Store(true)
 	p.gone.Store(true)
@@ -92,7 +95,7 @@ func (p *port) Release() {
 	p.w.ask(p.release, true)
 }
 
-// Drive implements na.Driver.
+// Drive implements simhook.Driver.
 func (p *port) Drive(timeout time.Duration, ready func() bool) bool {
 	if c := p.w.cur; c != nil {
 		return c.wait(p, timeout, ready)
@@ -106,10 +109,10 @@ func (p *port) over(limit time.Duration) bool {
 	if p.dead.Load() {
 		return limit == forever
 	}
-	return p.gone.Load() && p.e.Host().Context().Closed()
+	return p.gone.Load() && p.core.Closed()
 }
 
-// Wake implements na.Driver.
+// Wake implements simhook.Driver.
 func (p *port) Wake() {
 	p.wakes.Add(1)
 	w := p.w
@@ -131,7 +134,7 @@ func (p *port) Wake() {
 // attendAfter is how long a cork holds frames back while nobody drives.
 const attendAfter = 2 * time.Millisecond
 
-// FlushSoon implements na.Driver.
+// FlushSoon implements simhook.Driver.
 func (p *port) FlushSoon() {
 	p.held.Store(true)
 	p.Wake()
@@ -167,6 +170,14 @@ func (p *port) unset() {
 	p.w.events.unset(&p.loose)
 }
 
+// addr is the address of the context.
+func (p *port) addr() string {
+	if id := p.e.ID(); id != 0 {
+		return fmt.Sprintf("%s#%d", p.inst.name, id)
+	}
+	return p.inst.name
+}
+
 // fire is the engine's timer, or the end of a cork's patience.
 func (p *port) fire(*event) {
 	if p.gone.Load() {
@@ -187,14 +198,14 @@ func (p *port) idle() bool {
 func (p *port) poll() {
 	p.late = false
 	p.w.trace("timer", p.inst.name, uint64(p.e.ID()), 0)
-	p.e.Poll(p.w.Now())
+	p.core.Poll(p.w.Now())
 	p.setTimer()
 }
 
 // setTimer follows the engine's next timer.
 func (p *port) setTimer() {
 	w := p.w
-	at := p.e.Next()
+	at := p.core.Next()
 	switch {
 	case at == 0 || p.gone.Load():
 		w.events.unset(&p.timer)
@@ -208,7 +219,7 @@ func (p *port) setTimer() {
 func (p *port) look() {
 	p.poked.Store(false)
 	p.setTimer()
-	if p.held.Swap(false) && p.loose.place == 0 && !p.gone.Load() && p.e.Held() { // it may have left by now
+	if p.held.Swap(false) && p.loose.place == 0 && !p.gone.Load() && p.core.Held() { // it may have left by now
 		p.w.events.set(&p.loose, p.w.after(attendAfter))
 	}
 	p.w.wakeCoroutines(p)

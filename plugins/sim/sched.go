@@ -258,7 +258,7 @@ func (w *World) stuck(why error) error {
 		case coWaiting:
 			until = c.limit
 			if k.waits = "sleeping"; c.port != nil {
-				k.waits = fmt.Sprintf("in Progress on %v", c.port.e.Host().Context().Self())
+				k.waits = "in Progress on " + c.port.addr()
 			}
 		}
 		g := at[k]

@@ -4,17 +4,16 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"golang.org/x/sys/unix"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A door is the listening socket of a class. The pollers of all its contexts watch it, and the first context that is awake accepts: peers
 // reach one context although nobody drives another.
 type door struct {
-	mu    sync.Mutex // guards the fields below, and accept; taken inside an endpoint's lock
-	place *place     // nil: nobody comes in
-	open  []*carrier // that have not been shut
+	mu    sync.Mutex        // guards the fields below, and accept; taken inside an endpoint's lock
+	place *place            // nil: nobody comes in
+	open  []*contextCarrier // that have not been shut
 }
 
 func (d *domain) open(rest string) error {
@@ -45,22 +44,22 @@ func (p *door) shut() {
 }
 
 // target returns the open carrier of the context that a peer names. It stays open while its endpoint is locked.
-func (d *domain) target(id int) (*carrier, error) {
+func (d *domain) target(id int) (*contextCarrier, error) {
 	d.door.mu.Lock()
 	defer d.door.mu.Unlock()
 	for _, c := range d.door.open {
-		if c.e.Host().Context().ID() == id {
+		if c.e.ID() == id {
 			return c, nil
 		}
 	}
-	return nil, na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", id))
+	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("there is no context %d", id))
 }
 
-type doorFD carrier
+type doorFD contextCarrier
 
-// Ready implements na.Pollable: it lets in those who wait at the door.
+// Ready implements carrier.Pollable: it lets in those who wait at the door.
 func (f *doorFD) Ready(_, _ bool) {
-	c := (*carrier)(f)
+	c := (*contextCarrier)(f)
 	for range 64 { // then the peers that are there get their turn
 		fd, ok := c.accept()
 		if !ok {
@@ -70,7 +69,7 @@ func (f *doorFD) Ready(_, _ bool) {
 	}
 }
 
-func (c *carrier) accept() (fd int, ok bool) {
+func (c *contextCarrier) accept() (fd int, ok bool) {
 	fd, err := c.d.door.accept()
 	switch err {
 	case nil:
@@ -96,7 +95,7 @@ func (d *door) accept() (fd int, err error) {
 }
 
 // watchDoor says whether it is of interest who waits at the door. Locked.
-func (c *carrier) watchDoor(on bool) {
+func (c *contextCarrier) watchDoor(on bool) {
 	d := &c.d.door
 	d.mu.Lock()
 	defer d.mu.Unlock()

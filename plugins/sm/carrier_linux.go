@@ -7,21 +7,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// A carrier is what a context has for its peers. It is the na.Inlet of the context, too.
+// A carrier is what a context has for its peers. It is the carrier.Inlet of the context, too.
 //
 // Of the peers, those that had something to say lately are hot: the leader looks at them each time. The others are armed all the time:
 // their bells bring them back.
-type carrier struct {
+type contextCarrier struct {
 	d      *domain
-	e      *engine.Endpoint
-	poller *na.Poller
+	e      carrier.Core
+	poller carrier.Poller
 	work   atomic.Bool // for Poll
 	fresh  atomic.Bool // warm is not empty
 
@@ -31,8 +31,9 @@ type carrier struct {
 	buf    []byte // for what peers say,
 	body   []byte // and for a message of theirs
 	m      ring.Taken
-	copied int // bytes of a read
-	spare  int // a descriptor that is given up where there is no other; -1
+	head   frame.Header // of the frame that is handled
+	copied int          // bytes of a read
+	spare  int          // a descriptor that is given up where there is no other; -1
 
 	// Guarded by the endpoint's lock.
 	peers    map[*peer]struct{}
@@ -46,7 +47,7 @@ type carrier struct {
 	closing  []*peer
 	reaches  []reach // gets that copy
 	released bool
-	id       na.PollID // of the door
+	id       carrier.PollID // of the door
 	watching bool
 	doorShut time.Duration // until when nobody is let in; 0: it is open
 }
@@ -70,20 +71,20 @@ const (
 var sendTime = 2 * time.Second
 
 var (
-	_ engine.Carrier = (*carrier)(nil)
-	_ engine.Taker   = (*carrier)(nil)
-	_ engine.Shelver = (*carrier)(nil)
-	_ na.Inlet       = (*carrier)(nil)
+	_ carrier.Carrier    = (*contextCarrier)(nil)
+	_ carrier.WriteMeter = (*contextCarrier)(nil)
+	_ carrier.Shelver    = (*contextCarrier)(nil)
+	_ carrier.Inlet      = (*contextCarrier)(nil)
 )
 
-func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
-	c := &carrier{d: d, e: e, poller: e.Host().Poller(), peers: map[*peer]struct{}{}, buf: make([]byte, maxPacket), spare: -1}
+func (d *domain) newCarrier(e carrier.Core) (carrier.Carrier, error) {
+	c := &contextCarrier{d: d, e: e, poller: e.Poller(), peers: map[*peer]struct{}{}, buf: make([]byte, maxPacket), spare: -1}
 	d.door.mu.Lock()
 	defer d.door.mu.Unlock()
 	if d.door.place != nil {
 		var err error
 		if c.id, err = c.poller.Add(d.door.place.fd, (*doorFD)(c)); err != nil {
-			return nil, na.WithText(na.ErrIO, err.Error())
+			return nil, codes.WithText(codes.ErrIO, err.Error())
 		}
 		c.watching = true
 	}
@@ -93,12 +94,12 @@ func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
 	return c, nil
 }
 
-// Shut implements engine.Carrier.
-func (c *carrier) Shut() {
+// Shut implements carrier.Carrier.
+func (c *contextCarrier) Shut() {
 	d := &c.d.door
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.open = slices.DeleteFunc(d.open, func(other *carrier) bool { return other == c })
+	d.open = slices.DeleteFunc(d.open, func(other *contextCarrier) bool { return other == c })
 	if c.watching {
 		c.watching = false
 		c.poller.Remove(d.place.fd, c.id)
@@ -108,15 +109,15 @@ func (c *carrier) Shut() {
 	}
 }
 
-// Dial implements engine.Carrier. What fails at once is reported by Poll: the caller is in the middle of starting an operation.
-func (c *carrier) Dial(l *engine.Link) {
+// Dial implements carrier.Carrier. What fails at once is reported by Poll: the caller is in the middle of starting an operation.
+func (c *contextCarrier) Dial(l carrier.Session) {
 	p := c.newPeer(-1)
 	p.link, p.dialling = l, true
-	l.Conn = p
+	l.SetConn(p)
 	c.dial(p)
 }
 
-func (c *carrier) dial(p *peer) {
+func (c *contextCarrier) dial(p *peer) {
 	switch err := p.connect(); err {
 	case nil:
 		return
@@ -131,59 +132,59 @@ func (c *carrier) dial(p *peer) {
 }
 
 // later has Poll look, of the assist too: nobody drives a context whose callbacks wait to run. Locked.
-func (c *carrier) later() {
+func (c *contextCarrier) later() {
 	c.work.Store(true)
-	c.e.Host().PollSoon()
-	c.e.Host().FlushSoon()
+	c.e.PollSoon()
+	c.e.FlushSoon()
 }
 
-// Flush implements engine.Carrier.
-func (c *carrier) Flush(ls []*engine.Link) {
+// Flush implements carrier.Carrier.
+func (c *contextCarrier) Flush(ls []carrier.Session) {
 	for _, l := range ls {
-		if p, _ := l.Conn.(*peer); p != nil {
+		if p, _ := l.Conn().(*peer); p != nil {
 			p.flush()
 		}
 	}
 }
 
-// Stage implements engine.Stager.
-func (c *carrier) Stage(l *engine.Link) engine.Writer {
-	p, _ := l.Conn.(*peer)
+// Stage implements carrier.Stager.
+func (c *contextCarrier) Stage(l carrier.Session) carrier.Writer {
+	p, _ := l.Conn().(*peer)
 	if p == nil || p.writing || p.blocked || !p.up || p.dead.Load() || p.err != nil {
 		return nil
 	}
 	return (*messages)(p)
 }
 
-// Shelf implements engine.Shelver.
-func (c *carrier) Shelf(l *engine.Link) engine.Shelf {
-	p, _ := l.Conn.(*peer)
+// Shelf implements carrier.Shelver.
+func (c *contextCarrier) Shelf(l carrier.Session) carrier.Shelf {
+	p, _ := l.Conn().(*peer)
 	if p == nil || !p.up || p.dead.Load() || p.err != nil {
 		return nil
 	}
 	return (*shelf)(p)
 }
 
-// Cut implements engine.Carrier. The memory and the descriptors are given back by Poll.
-func (c *carrier) Cut(l *engine.Link, bye frame.Bye) {
-	p, _ := l.Conn.(*peer)
-	l.Conn = nil
+// Cut implements carrier.Carrier. The memory and the descriptors are given back by Poll.
+func (c *contextCarrier) Cut(l carrier.Session, bye frame.Bye) {
+	p, _ := l.Conn().(*peer)
+	l.SetConn(nil)
 	if p != nil {
 		p.cut(bye)
 	}
 }
 
-// Taken implements engine.Taker.
-func (c *carrier) Taken(l *engine.Link, f engine.Flow) (count uint64, waits bool) {
-	p, _ := l.Conn.(*peer)
-	if p == nil || !p.blocked || f != engine.FlowMessages {
+// Taken implements carrier.WriteMeter.
+func (c *contextCarrier) Taken(l carrier.Session, f carrier.Lane) (count uint64, waits bool) {
+	p, _ := l.Conn().(*peer)
+	if p == nil || !p.blocked || f != carrier.Messages {
 		return 0, false
 	}
 	return p.end.Progress(), true
 }
 
-// Poll implements engine.Carrier.
-func (c *carrier) Poll(now time.Duration) (next time.Duration) {
+// Poll implements carrier.Carrier.
+func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 	if !c.work.Load() {
 		return 0
 	}
@@ -238,7 +239,7 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 }
 
 // sendAgain sends the memory that the system did not take. Locked.
-func (c *carrier) sendAgain(now time.Duration) {
+func (c *contextCarrier) sendAgain(now time.Duration) {
 	all := c.unsent
 	c.unsent = nil
 	for _, p := range all {
@@ -258,7 +259,7 @@ func (c *carrier) sendAgain(now time.Duration) {
 }
 
 // nextDue is when a dial is tried again or a segment sent again, a guest has taken too long, or the door opens again.
-func (c *carrier) nextDue() (next time.Duration) {
+func (c *contextCarrier) nextDue() (next time.Duration) {
 	next = c.doorShut
 	for _, all := range [...][]*peer{c.redials, c.unsent, c.starved} {
 		for _, p := range all {
@@ -273,11 +274,11 @@ func (c *carrier) nextDue() (next time.Duration) {
 	return next
 }
 
-// Lingering implements engine.Carrier: what is said last goes at once or not at all.
-func (c *carrier) Lingering(time.Duration) bool { return false }
+// Lingering implements carrier.Carrier: what is said last goes at once or not at all.
+func (c *contextCarrier) Lingering(time.Duration) bool { return false }
 
-// Release implements engine.Carrier.
-func (c *carrier) Release() {
+// Release implements carrier.Carrier.
+func (c *contextCarrier) Release() {
 	c.e.Lock()
 	defer c.e.Unlock()
 	c.released = true
@@ -294,7 +295,7 @@ func (c *carrier) Release() {
 }
 
 // warmUp has the leader look at a peer each time. Locked.
-func (c *carrier) warmUp(p *peer) {
+func (c *contextCarrier) warmUp(p *peer) {
 	if !p.hot.Load() && !p.warming {
 		p.warming = true
 		c.warm = append(c.warm, p)
@@ -303,7 +304,7 @@ func (c *carrier) warmUp(p *peer) {
 }
 
 // merge makes hot what others have warmed up.
-func (c *carrier) merge() {
+func (c *contextCarrier) merge() {
 	c.e.Lock()
 	warm := c.warm
 	c.warm = nil
@@ -318,7 +319,7 @@ func (c *carrier) merge() {
 }
 
 // heat makes a peer hot, and another one cold when there are too many. By the leader.
-func (c *carrier) heat(p *peer) {
+func (c *contextCarrier) heat(p *peer) {
 	if p.idle = 0; p.hot.Load() || p.dead.Load() || p.starved || p.end == nil {
 		return
 	}
@@ -341,13 +342,13 @@ func (c *carrier) heat(p *peer) {
 }
 
 // cool makes a hot peer, which is armed, cold.
-func (c *carrier) cool(i int) {
+func (c *contextCarrier) cool(i int) {
 	c.hot[i].hot.Store(false)
 	c.hot = slices.Delete(c.hot, i, i+1)
 }
 
-// Peek implements na.Inlet.
-func (c *carrier) Peek() (came bool) {
+// Peek implements carrier.Inlet.
+func (c *contextCarrier) Peek() (came bool) {
 	if c.fresh.Load() {
 		c.merge()
 	}
@@ -368,7 +369,7 @@ func (c *carrier) Peek() (came bool) {
 }
 
 // scratch returns n bytes into which messages of a peer are copied, one at a time. They are shared by peers.
-func (c *carrier) scratch(n int) []byte {
+func (c *contextCarrier) scratch(n int) []byte {
 	if len(c.body) < n {
 		c.body = make([]byte, n)
 	}
@@ -376,7 +377,7 @@ func (c *carrier) scratch(n int) []byte {
 }
 
 // look returns the next hot peer, from the i-th, for which there is something to do; nil when there is none.
-func (c *carrier) look(i *int) (found *peer, err error) {
+func (c *contextCarrier) look(i *int) (found *peer, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	for ; *i < len(c.hot); *i++ {
 		p := c.hot[*i]
@@ -388,8 +389,8 @@ func (c *carrier) look(i *int) (found *peer, err error) {
 	return nil, nil
 }
 
-// Arm implements na.Inlet.
-func (c *carrier) Arm() (work bool) {
+// Arm implements carrier.Inlet.
+func (c *contextCarrier) Arm() (work bool) {
 	c.armed = true
 	if c.fresh.Load() {
 		c.merge()
@@ -417,8 +418,8 @@ func (p *peer) arm() (something bool, err error) {
 	return !p.dead.Load() && p.end.Arm(), nil
 }
 
-// Disarm implements na.Inlet.
-func (c *carrier) Disarm() {
+// Disarm implements carrier.Inlet.
+func (c *contextCarrier) Disarm() {
 	c.armed = false
 	for _, p := range c.hot {
 		p.end.Disarm()

@@ -9,11 +9,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/failpoint"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/failpoint"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
@@ -30,7 +30,7 @@ func (p *peer) connect() error {
 	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return na.WithText(na.ErrUnreachable, "make a socket: "+err.Error())
+		return codes.WithText(codes.ErrUnreachable, "make a socket: "+err.Error())
 	}
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
 		_ = unix.Close(fd)
@@ -38,9 +38,9 @@ func (p *peer) connect() error {
 		case unix.EAGAIN:
 			return err
 		case unix.ENOENT, unix.ECONNREFUSED:
-			return na.WithText(na.ErrUnreachable, "nobody listens on "+p.link.Name())
+			return codes.WithText(codes.ErrUnreachable, "nobody listens on "+p.link.Name())
 		}
-		return na.WithText(na.ErrUnreachable, "connect to "+path+": "+err.Error())
+		return codes.WithText(codes.ErrUnreachable, "connect to "+path+": "+err.Error())
 	}
 	p.fd = fd
 	uid, pid, err := who(fd) // as it was when the peer began to listen
@@ -85,15 +85,15 @@ func (p *peer) know(uid, pid int) {
 	p.remote = strings.Join(parts, " ")
 }
 
-// Remote implements engine.Addressed.
+// Remote implements carrier.Locator.
 func (p *peer) Remote() string { return p.remote }
 
-var _ engine.Addressed = (*peer)(nil)
+var _ carrier.Locator = (*peer)(nil)
 
 // allows reports why a process of a user is not talked to.
 func (o *Options) allows(uid int) error {
 	if own := unix.Geteuid(); uid != own && !o.AnyUser {
-		return na.WithText(na.ErrPermission, fmt.Sprintf("the peer belongs to user %d, this process to %d (Options.AnyUser)", uid, own))
+		return codes.WithText(codes.ErrPermission, fmt.Sprintf("the peer belongs to user %d, this process to %d (Options.AnyUser)", uid, own))
 	}
 	return nil
 }
@@ -111,10 +111,10 @@ func (p *peer) meet(pid int) (err error) {
 
 // sendHello sends HELLO with descriptors. The error is the system's if it is transient. Locked.
 func (p *peer) sendHello(fds ...int) error {
-	hello := p.link.Hello(engine.FlowMessages, nil, []byte(p.c.d.opts.dirID()))
+	hello := p.link.Hello(carrier.Messages, nil, []byte(p.c.d.opts.dirID()))
 	err := sendPacket(p.fd, kindHello, hello, fds...)
 	if err != nil && !isTransient(err) {
-		return na.WithText(na.ErrPeerLost, "send HELLO: "+err.Error())
+		return codes.WithText(codes.ErrPeerLost, "send HELLO: "+err.Error())
 	}
 	return err
 }
@@ -144,7 +144,7 @@ func (p *peer) sendMemory() (err error) {
 	case !isTransient(err):
 		return errEOF
 	case p.sendBy != 0 && now >= p.sendBy:
-		return na.WithText(na.ErrAgain, fmt.Sprintf("give the peer our memory: %v, for %v", err, sendTime))
+		return codes.WithText(codes.ErrAgain, fmt.Sprintf("give the peer our memory: %v, for %v", err, sendTime))
 	default:
 		if p.sendBy == 0 {
 			p.sendBy = now + sendTime
@@ -165,7 +165,7 @@ func closeFD(fd *int) {
 }
 
 // letIn takes in a process that has connected.
-func (c *carrier) letIn(fd int) {
+func (c *contextCarrier) letIn(fd int) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
 	p := c.newPeer(fd)
@@ -176,7 +176,7 @@ func (c *carrier) letIn(fd int) {
 		err = c.d.opts.allows(uid)
 	}
 	if err == nil && len(c.guests) >= maxGuests {
-		err = na.WithText(na.ErrAgain, fmt.Sprintf("%d processes are about to say hello, the limit is %d", maxGuests, maxGuests))
+		err = codes.WithText(codes.ErrAgain, fmt.Sprintf("%d processes are about to say hello, the limit is %d", maxGuests, maxGuests))
 	}
 	if err == nil {
 		err = p.meet(pid)
@@ -206,13 +206,13 @@ func (p *peer) recv() (s packet, ok bool, err error) {
 }
 
 // holdSpare makes the spare descriptor, if there is none and one is free. By the leader.
-func (c *carrier) holdSpare() {
+func (c *contextCarrier) holdSpare() {
 	if c.spare < 0 {
 		c.spare, _ = unix.Eventfd(0, unix.EFD_CLOEXEC)
 	}
 }
 
-// Ready implements na.Pollable: the peer has said something, or is gone.
+// Ready implements carrier.Pollable: the peer has said something, or is gone.
 func (p *peer) Ready(_, _ bool) {
 	for !p.dead.Load() {
 		s, ok, err := p.recv()
@@ -251,7 +251,7 @@ func (p *peer) starve() {
 }
 
 // feed looks at those again that were left alone. Locked, by the leader.
-func (c *carrier) feed(now time.Duration) {
+func (c *contextCarrier) feed(now time.Duration) {
 	all := c.starved
 	c.starved = nil
 	for _, p := range all {
@@ -282,7 +282,7 @@ func (p *peer) handle(s *packet) (moved bool) {
 	case p.link == nil && s.kind == kindHello:
 		return p.greeted(s)
 	case p.link == nil:
-		err = na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d before the hello", s.kind))
+		err = codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet %d before the hello", s.kind))
 	case s.kind == kindBye:
 		bye := frame.ParseBye(s.body) // the buffer is used again
 		p.drain()                     // what the peer sent before its bye counts
@@ -296,7 +296,7 @@ func (p *peer) handle(s *packet) (moved bool) {
 	case s.kind >= kindWant && p.end != nil:
 		err = p.serveMemory(s)
 	default:
-		err = na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d where none is allowed", s.kind))
+		err = codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet %d where none is allowed", s.kind))
 	}
 	if err != nil {
 		p.fail(err)
@@ -323,9 +323,9 @@ func (p *peer) serveMemory(s *packet) error {
 func (p *peer) greeted(s *packet) (moved bool) {
 	from := p.c
 	g, err := frame.ParseGreeting(s.body)
-	var to *carrier
+	var to *contextCarrier
 	if err == nil {
-		from.e.Engine().Direct(&g)
+		from.d.class.Redirect(&g)
 		to, err = from.d.target(int(g.Target))
 	}
 	if err == nil {
@@ -342,7 +342,7 @@ func (p *peer) greeted(s *packet) (moved bool) {
 }
 
 // enter makes a process that has said hello a peer of to, unless there is an error already.
-func (p *peer) enter(s *packet, g *frame.Greeting, to *carrier, err error) {
+func (p *peer) enter(s *packet, g *frame.Greeting, to *contextCarrier, err error) {
 	from := p.c
 	from.e.Lock()
 	defer func() { p.c.e.UnlockAfter(recover()) }()
@@ -366,13 +366,13 @@ func (p *peer) enter(s *packet, g *frame.Greeting, to *carrier, err error) {
 
 // move takes p to another context, where nobody watches it yet, unless that has been closed meanwhile. The context of p is locked,
 // before and after. By its leader.
-func (p *peer) move(to *carrier) error {
+func (p *peer) move(to *contextCarrier) error {
 	from := p.c
 	p.unwatch()
 	delete(from.peers, p)
 	from.e.Unlock() // two contexts are never locked at once: another peer may move the other way
 	to.e.Lock()
-	if _, err := from.d.target(to.e.Host().Context().ID()); err != nil {
+	if _, err := from.d.target(to.e.ID()); err != nil {
 		to.e.Unlock()
 		from.e.Lock()
 		return err
@@ -417,23 +417,23 @@ func hungUp(fd int) bool {
 // begin lets frames go. Locked.
 func (p *peer) begin() {
 	p.up = true
-	p.link.FlowUp()
+	p.link.LaneUp()
 	p.flush()
 }
 
 // offered is the geometry of the segment that the peer writes: we guarantee the envelopes. Locked.
 func (p *peer) offered(g *frame.Greeting) ring.Geometry {
-	own, _ := frame.ParseGreeting(p.link.Hello(engine.FlowMessages, nil, nil))
-	return ring.Geometry{Envelopes: int(own.Envelopes) + na.ExpeditedEnvelopes, Eager: min(int(own.Eager), int(g.Eager))}
+	own, _ := frame.ParseGreeting(p.link.Hello(carrier.Messages, nil, nil))
+	return ring.Geometry{Envelopes: int(own.Envelopes) + frame.ExpeditedEnvelopes, Eager: min(int(own.Eager), int(g.Eager))}
 }
 
 // makeEnd makes the segment that this side writes: the peer guarantees the envelopes. What the first messages need is touched: memory that
 // cannot be had is missed now.
-func (p *peer) makeEnd(g *frame.Greeting, c *carrier) (err error) {
+func (p *peer) makeEnd(g *frame.Greeting, c *contextCarrier) (err error) {
 	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("peer offers %d envelopes of %d bytes, out of bounds", g.Envelopes, g.Eager))
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("peer offers %d envelopes of %d bytes, out of bounds", g.Envelopes, g.Eager))
 	}
-	geo := ring.Geometry{Envelopes: int(g.Envelopes) + na.ExpeditedEnvelopes, Eager: min(int(g.Eager), c.e.Engine().Limits().MaxUnexpected)}
+	geo := ring.Geometry{Envelopes: int(g.Envelopes) + frame.ExpeditedEnvelopes, Eager: min(int(g.Eager), c.d.class.Config().Eager)}
 	b, fd, err := makeMemory(geo.Size())
 	if err != nil {
 		return err
@@ -567,7 +567,7 @@ func (p *peer) fetchArea() error {
 		case ok && s.kind == kindArea:
 			return p.mapArea(&s)
 		case !ok || s.kind < kindWant:
-			return na.WithText(na.ErrProtocol, "a message in an area that the peer does not share")
+			return codes.WithText(codes.ErrProtocol, "a message in an area that the peer does not share")
 		}
 		if err := p.aboutPool(&s); err != nil {
 			return err
@@ -588,14 +588,14 @@ func (p *peer) aboutPool(s *packet) error {
 
 // reason puts an error of the shared memory into the words of package na.
 func reason(err error) error {
-	var code na.Code
+	var code codes.Code
 	switch {
 	case errors.As(err, &code):
 		return err
 	case errors.Is(err, memfault.ErrFault):
-		return na.WithText(na.ErrNoMemory, "memory that is shared with the peer cannot be had")
+		return codes.WithText(codes.ErrNoMemory, "memory that is shared with the peer cannot be had")
 	case errors.Is(err, ring.ErrBroken):
-		return na.WithText(na.ErrProtocol, err.Error())
+		return codes.WithText(codes.ErrProtocol, err.Error())
 	}
-	return na.WithText(na.ErrIO, err.Error())
+	return codes.WithText(codes.ErrIO, err.Error())
 }

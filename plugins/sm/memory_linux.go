@@ -4,13 +4,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/memfd"
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // makeMemory is memfd.Make.
 func makeMemory(n int) (b []byte, fd int, err error) {
 	if b, fd, err = memfd.Make(n); err != nil {
-		err = na.WithText(na.ErrNoMemory, err.Error())
+		err = codes.WithText(codes.ErrNoMemory, err.Error())
 	}
 	return b, fd, err
 }
@@ -22,11 +22,11 @@ func mapMemory(fd, n int) ([]byte, error) { return mapSealed(fd, n, memfd.Kept) 
 func mapSealed(fd, n, seals int) ([]byte, error) {
 	defer unix.Close(fd)
 	if err := memfd.Check(fd, n, seals); err != nil {
-		return nil, na.WithText(na.ErrProtocol, "the peer shares "+err.Error())
+		return nil, codes.WithText(codes.ErrProtocol, "the peer shares "+err.Error())
 	}
 	b, err := memfd.Map(fd, n)
 	if err != nil {
-		err = na.WithText(na.ErrNoMemory, "memory of the peer: "+err.Error())
+		err = codes.WithText(codes.ErrNoMemory, "memory of the peer: "+err.Error())
 	}
 	return b, err
 }

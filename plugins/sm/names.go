@@ -2,12 +2,11 @@ package sm
 
 import (
 	"fmt"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"strings"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// names is what a class knows about the addresses of the transport. It implements engine.Names.
+// names is what a class knows about the addresses of the transport. It implements carrier.Names.
 type names struct {
 	self string // canonical or private name of the class
 }
@@ -22,7 +21,7 @@ func parse(name string) (string, error) {
 		return "", notValid(name, "is not an sm address")
 	}
 	if strings.HasPrefix(rest, "@") {
-		return "", na.WithText(na.ErrUnreachable,
+		return "", codes.WithText(codes.ErrUnreachable,
 			"address "+name+" names a process that does not listen: only answers on the session that it made reach it")
 	}
 	if err := checkName(rest); err != nil {
@@ -53,21 +52,23 @@ func checkName(text string) error {
 // lockSuffix ends the name of the file that is locked by who listens at the name before it.
 const lockSuffix = ".qslock"
 
-func notValid(name, why string) error { return na.WithText(na.ErrInvalid, "address "+name+" "+why) }
+func notValid(name, why string) error {
+	return codes.WithText(codes.ErrInvalid, "address "+name+" "+why)
+}
 
-// Check implements engine.Names.
+// Check implements carrier.Names.
 func (n *names) Check(name string) error {
 	_, err := parse(name)
 	return err
 }
 
-// Resolve implements engine.Names. A name is its own address, so it is done at once.
+// Resolve implements carrier.Names. A name is its own address, so it is done at once.
 func (n *names) Resolve(text string, done func(name string, err error)) (cancel func()) {
 	switch _, err := parse(text); {
 	case text == n.self:
 		done(text, nil)
 	case err != nil && strings.HasPrefix(text, scheme+"://@"):
-		done("", na.WithText(na.ErrNoEntry,
+		done("", codes.WithText(codes.ErrNoEntry,
 			"address "+text+" names a process that does not listen: only answers on the session that it made reach it"))
 	default:
 		done(text, err)

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
@@ -48,7 +48,7 @@ type packet struct {
 // want reports why p has another number of descriptors than n.
 func (p *packet) want(n int) error {
 	if p.n != n {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d with %d descriptors, want %d", p.kind, p.n, n))
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet %d with %d descriptors, want %d", p.kind, p.n, n))
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	case err == unix.EAGAIN || err == unix.EINTR:
 		return p, false, nil
 	case err != nil:
-		return p, false, na.WithText(na.ErrPeerLost, "the socket to the peer: "+err.Error())
+		return p, false, codes.WithText(codes.ErrPeerLost, "the socket to the peer: "+err.Error())
 	}
 	bad := p.rights(oob[:oobn])
 	switch {
@@ -123,7 +123,7 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 		bad = errEOF
 	case bad != nil:
 	case flags&unix.MSG_TRUNC != 0 || n < packetHead:
-		bad = na.WithText(na.ErrProtocol, fmt.Sprintf("a packet of %d bytes that is not whole", n))
+		bad = codes.WithText(codes.ErrProtocol, fmt.Sprintf("a packet of %d bytes that is not whole", n))
 	default:
 		bad = p.parse(buf[:n])
 	}
@@ -131,7 +131,7 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 		if p.n == 0 && p.transient() {
 			return packet{}, false, errStarved
 		}
-		bad = na.WithText(na.ErrNoMemory, "the descriptors of a packet have not all come: they are too many, or this process can have no more")
+		bad = codes.WithText(codes.ErrNoMemory, "the descriptors of a packet have not all come: they are too many, or this process can have no more")
 	}
 	_, _, _, _, _ = unix.Recvmsg(fd, nil, nil, unix.MSG_DONTWAIT) // it is taken out of the socket
 	if bad != nil {
@@ -150,7 +150,7 @@ func (p *packet) transient() bool {
 func (p *packet) rights(oob []byte) error {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return na.WithText(na.ErrProtocol, "a packet with damaged control data")
+		return codes.WithText(codes.ErrProtocol, "a packet with damaged control data")
 	}
 	for i := range all {
 		fds, err := unix.ParseUnixRights(&all[i])
@@ -160,7 +160,7 @@ func (p *packet) rights(oob []byte) error {
 		for _, fd := range fds {
 			if p.n == len(p.fds) {
 				_ = unix.Close(fd)
-				err = na.WithText(na.ErrProtocol, "a packet with too many descriptors")
+				err = codes.WithText(codes.ErrProtocol, "a packet with too many descriptors")
 				continue
 			}
 			p.fds[p.n] = fd
@@ -176,25 +176,25 @@ func (p *packet) rights(oob []byte) error {
 func (p *packet) parse(b []byte) error {
 	le := binary.LittleEndian
 	if m := le.Uint32(b); m != packetMagic {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("a packet begins with %#x, want %#x", m, uint32(packetMagic)))
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("a packet begins with %#x, want %#x", m, uint32(packetMagic)))
 	}
 	if v := le.Uint16(b[4:]); v != ring.Version {
-		return na.WithText(na.ErrVersion, fmt.Sprintf("the peer has version %d of the layout of shared memory, this is version %d", v, ring.Version))
+		return codes.WithText(codes.ErrVersion, fmt.Sprintf("the peer has version %d of the layout of shared memory, this is version %d", v, ring.Version))
 	}
 	p.kind, p.body = le.Uint16(b[6:]), b[packetHead:]
 	if p.kind < kindHello || p.kind > kindChunk {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("a packet of unknown kind %d", p.kind))
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("a packet of unknown kind %d", p.kind))
 	}
 	return nil
 }
 
-var errEOF = na.WithText(na.ErrPeerLost, "connection closed by peer")
+var errEOF = codes.WithText(codes.ErrPeerLost, "connection closed by peer")
 
 // newBell returns the eventfd by which the peer wakes this process.
 func newBell() (int, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return -1, na.WithText(na.ErrIO, "make a bell: "+err.Error())
+		return -1, codes.WithText(codes.ErrIO, "make a bell: "+err.Error())
 	}
 	return fd, nil
 }
@@ -204,10 +204,10 @@ func checkBell(fd int) error {
 	var path [64]byte
 	n, err := unix.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd), path[:])
 	if flags, ferr := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); ferr != nil || flags&unix.O_NONBLOCK == 0 {
-		return na.WithText(na.ErrProtocol, "the bell of the peer waits")
+		return codes.WithText(codes.ErrProtocol, "the bell of the peer waits")
 	}
 	if err == nil && string(path[:n]) != "anon_inode:[eventfd]" {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("the bell of the peer is %q, want an eventfd", path[:n]))
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("the bell of the peer is %q, want an eventfd", path[:n]))
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func ringBell(fd int) {
 func who(fd int) (uid, pid int, err error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return -1, 0, na.WithText(na.ErrPermission, "who is the peer: "+err.Error())
+		return -1, 0, codes.WithText(codes.ErrPermission, "who is the peer: "+err.Error())
 	}
 	return int(cred.Uid), int(cred.Pid), nil
 }

@@ -7,11 +7,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
@@ -20,14 +20,14 @@ import (
 //	accepted ─ hello ─► up (its segment may still come) ─┐
 //	dialling ─ hello ─► up ──────────────────────────────┴► dead ─► closed, by Poll
 type peer struct {
-	c        *carrier
+	c        *contextCarrier
 	fd       int // the socket; -1 before it is made
 	bell     int // rung by the peer; -1
 	peerBell int // rung by us; -1
 	pidfd    int // -1
 	segment  int // of our segment, until the peer has it; -1
 	area     int // of our area, likewise
-	ids      [3]na.PollID
+	ids      [3]carrier.PollID
 	added    [3]bool // to the poller
 	dead     atomic.Bool
 	hot      atomic.Bool
@@ -39,7 +39,7 @@ type peer struct {
 	buf     []byte // of the context
 
 	// Guarded by the endpoint's lock.
-	link         *engine.Link // nil: not known yet
+	link         carrier.Session // nil: not known yet
 	dialling     bool
 	up           bool
 	err          error         // of a dial, or of the memory while frames are being pulled
@@ -61,7 +61,7 @@ type peer struct {
 
 // A piece is bulk data whose place in the ring is taken.
 type piece struct {
-	v    engine.View
+	v    carrier.View
 	spot ring.Spot
 	gone bool
 }
@@ -75,7 +75,7 @@ const (
 )
 
 // newPeer makes a peer. Locked.
-func (c *carrier) newPeer(fd int) *peer {
+func (c *contextCarrier) newPeer(fd int) *peer {
 	p := &peer{c: c, fd: fd, bell: -1, peerBell: -1, pidfd: -1, segment: -1, area: -1}
 	c.peers[p] = struct{}{}
 	return p
@@ -83,7 +83,7 @@ func (c *carrier) newPeer(fd int) *peer {
 
 // watch adds the descriptors of a peer to the poller. Locked.
 func (p *peer) watch() (err error) {
-	add := func(i, fd int, edge bool, to na.Pollable) {
+	add := func(i, fd int, edge bool, to carrier.Pollable) {
 		if fd < 0 || err != nil {
 			return
 		}
@@ -93,7 +93,7 @@ func (p *peer) watch() (err error) {
 			p.ids[i], err = p.c.poller.Add(fd, to)
 		}
 		if err != nil {
-			err = na.WithText(na.ErrNoMemory, "watch the peer: "+err.Error())
+			err = codes.WithText(codes.ErrNoMemory, "watch the peer: "+err.Error())
 			return
 		}
 		p.added[i] = true
@@ -189,7 +189,7 @@ type (
 	processFD peer
 )
 
-// Ready implements na.Pollable: the peer has something for a side that sleeps.
+// Ready implements carrier.Pollable: the peer has something for a side that sleeps.
 func (b *bellFD) Ready(_, _ bool) {
 	p := (*peer)(b)
 	p.c.heat(p)
@@ -202,11 +202,11 @@ func (b *bellFD) Cut(err error) { (*peer)(b).fail(err) }
 // Cut implements na.Cutter.
 func (f *processFD) Cut(err error) { (*peer)(f).fail(err) }
 
-// Ready implements na.Pollable: the process is gone. What it had sent counts.
+// Ready implements carrier.Pollable: the process is gone. What it had sent counts.
 func (f *processFD) Ready(_, _ bool) {
 	p := (*peer)(f)
 	p.drain()
-	p.fail(na.WithText(na.ErrPeerLost, "the process of the peer has ended"))
+	p.fail(codes.WithText(codes.ErrPeerLost, "the process of the peer has ended"))
 }
 
 // drain takes everything that the peer has sent.
@@ -305,35 +305,36 @@ func (p *peer) take(r int, t *ring.Taken) (ok, needs bool, err error) {
 	return ok, needs, err
 }
 
-// deliver hands a message to the engine.
+// deliver hands a message to the carrier.
 func (p *peer) deliver(t *ring.Taken) error {
-	h := frame.Header{
-		Kind: frame.Kind(t.Kind), Flags: t.Flags, Context: uint16(p.c.e.Host().Context().ID()), Op: t.Op, Tag: t.Tag, Credit: t.Credit, Length: uint32(t.Len),
+	h := &p.c.head
+	*h = frame.Header{
+		Kind: frame.Kind(t.Kind), Flags: t.Flags, Context: uint16(p.c.e.ID()), Op: t.Op, Tag: t.Tag, Credit: t.Credit, Length: uint32(t.Len),
 	}
 	if h.Kind == frame.Hello || h.Kind == frame.Goaway {
-		return na.WithText(na.ErrProtocol, h.Kind.String()+" frame where none is allowed")
+		return codes.WithText(codes.ErrProtocol, h.Kind.String()+" frame where none is allowed")
 	}
 	if err := h.Check(t.Body); err != nil {
 		return err
 	}
 	if t.Block {
-		return p.placeBlock(&h)
+		return p.placeBlock(h)
 	}
 	if h.Kind.Bulk() || t.Slot >= 0 {
-		return p.place(&h, t.Body)
+		return p.place(h, t.Body)
 	}
 	if h.Size() > frame.HeaderSize {
 		t.Body = nil
 	}
-	return p.link.Deliver(&h, t.Body)
+	return p.link.Deliver(h, t.Body)
 }
 
 // placeBlock takes in the body that a BODY frame is about, which stands in the peer's area.
 func (p *peer) placeBlock(h *frame.Header) error {
 	if h.Kind != frame.Body {
-		return na.WithText(na.ErrProtocol, h.Kind.String()+" frame about a body")
+		return codes.WithText(codes.ErrProtocol, h.Kind.String()+" frame about a body")
 	}
-	n := engine.BodyLen(h.Op)
+	n := frame.BodyLen(h.Op)
 	body, err := p.end.PeerBlock(h.Tag, n)
 	if err == nil {
 		err = p.link.Deliver(h, nil)
@@ -341,8 +342,8 @@ func (p *peer) placeBlock(h *frame.Header) error {
 	if err != nil {
 		return err
 	}
-	data := frame.Header{Kind: frame.Data, Flags: frame.FlagBody, Context: h.Context, Op: h.Op, Credit: h.Credit, Length: uint32(n)}
-	return p.place(&data, body)
+	*h = frame.Header{Kind: frame.Data, Flags: frame.FlagBody, Context: h.Context, Op: h.Op, Credit: h.Credit, Length: uint32(n)}
+	return p.place(h, body)
 }
 
 // copyUnlocked is from how many bytes a copy is made without the lock.
@@ -356,18 +357,18 @@ func (p *peer) place(h *frame.Header, body []byte) error {
 	}
 	p.c.copied += len(body)
 	if len(body) > copyUnlocked {
-		p.copyUnlocked(&v, body)
+		p.copyUnlocked(v, body)
 	} else {
 		v.CopyIn(0, body)
 	}
 	if p.dead.Load() {
 		return nil
 	}
-	return p.link.Placed(&v)
+	return p.link.Placed(v)
 }
 
 // copyUnlocked copies without the lock. Locked at its beginning and its end.
-func (p *peer) copyUnlocked(v *engine.View, body []byte) {
+func (p *peer) copyUnlocked(v carrier.View, body []byte) {
 	p.c.e.Pause()
 	defer p.c.e.Lock()
 	v.CopyIn(0, body)

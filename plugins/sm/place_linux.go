@@ -10,9 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"golang.org/x/sys/unix"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A place is a name in the directory that this process listens at: a socket, and beside it a file that it holds locked as long as
@@ -44,7 +43,7 @@ func (o *Options) dir() string {
 func (o *Options) path(name string) (string, error) {
 	p := filepath.Join(o.dir(), name)
 	if len(p) > 107 {
-		return "", na.WithText(na.ErrInvalid, fmt.Sprintf("the path %s of a socket has %d bytes, the system allows 107", p, len(p)))
+		return "", codes.WithText(codes.ErrInvalid, fmt.Sprintf("the path %s of a socket has %d bytes, the system allows 107", p, len(p)))
 	}
 	return p, nil
 }
@@ -56,14 +55,14 @@ func (o *Options) makeDir() error {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
-		return na.WithText(na.ErrIO, "make the directory of names "+dir+": "+err.Error())
+		return codes.WithText(codes.ErrIO, "make the directory of names "+dir+": "+err.Error())
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return na.WithText(na.ErrIO, "make the directory of names "+dir+": "+err.Error())
+		return codes.WithText(codes.ErrIO, "make the directory of names "+dir+": "+err.Error())
 	}
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
-		return na.WithText(na.ErrIO, "look at the directory of names "+dir+": "+err.Error())
+		return codes.WithText(codes.ErrIO, "look at the directory of names "+dir+": "+err.Error())
 	}
 	bad := ""
 	switch {
@@ -76,7 +75,7 @@ func (o *Options) makeDir() error {
 		bad = fmt.Sprintf("has mode %#o, want 0700: others have access", st.Mode&0o777)
 	}
 	if bad != "" {
-		return na.WithText(na.ErrPermission, "the directory of names "+dir+" "+bad)
+		return codes.WithText(codes.ErrPermission, "the directory of names "+dir+" "+bad)
 	}
 	return nil
 }
@@ -100,13 +99,13 @@ func (o *Options) reach() (place [16]byte, err error) {
 	for _, file := range []string{"net", "pid", "user"} {
 		id, err := os.Readlink("/proc/self/ns/" + file)
 		if err != nil {
-			return place, na.WithText(na.ErrIO, "find out what machine this is: "+err.Error())
+			return place, codes.WithText(codes.ErrIO, "find out what machine this is: "+err.Error())
 		}
 		all += " " + id
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return place, na.WithText(na.ErrIO, "find out what machine this is: "+err.Error())
+		return place, codes.WithText(codes.ErrIO, "find out what machine this is: "+err.Error())
 	}
 	sum := sha256.Sum256(append(boot, all...))
 	return [16]byte(sum[:]), nil
@@ -138,14 +137,14 @@ func (o *Options) listen(name string) (*place, string, error) {
 			if _, err := os.Lstat(path); err != nil {
 				text += ", though somebody has removed its socket " + path + ": end that process, or use another name"
 			}
-			return nil, "", na.WithText(na.ErrAddrInUse, text)
+			return nil, "", codes.WithText(codes.ErrAddrInUse, text)
 		}
-		return nil, "", na.WithText(na.ErrIO, "lock "+path+lockSuffix+": "+err.Error())
+		return nil, "", codes.WithText(codes.ErrIO, "lock "+path+lockSuffix+": "+err.Error())
 	}
 	marked, err := isMarked(p.lock)
 	if err != nil { // somebody else's file: it stays
 		_ = unix.Close(p.lock)
-		return nil, "", na.WithText(na.ErrAddrInUse, path+lockSuffix+" is in the way of sm://"+name+": "+err.Error())
+		return nil, "", codes.WithText(codes.ErrAddrInUse, path+lockSuffix+" is in the way of sm://"+name+": "+err.Error())
 	}
 	if why := inTheWay(path, marked || o.ownsDir()); why != "" {
 		if marked {
@@ -153,11 +152,11 @@ func (o *Options) listen(name string) (*place, string, error) {
 		} else { // we have just created it
 			unlock(path+lockSuffix, p.lock)
 		}
-		return nil, "", na.WithText(na.ErrAddrInUse, path+" is in the way of sm://"+name+": "+why)
+		return nil, "", codes.WithText(codes.ErrAddrInUse, path+" is in the way of sm://"+name+": "+why)
 	}
 	if err := p.bind(o.AnyUser); err != nil {
 		p.close()
-		return nil, "", na.WithText(na.ErrIO, "listen on "+path+": "+err.Error())
+		return nil, "", codes.WithText(codes.ErrIO, "listen on "+path+": "+err.Error())
 	}
 	return p, name, nil
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/internal/memfd"
 	"github.com/quicksilver-rpc/quicksilver/internal/pool"
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // Memory of a peer that is in a chunk of its pool (internal/pool) is read by this side alone, once the chunk is mapped.
@@ -50,10 +50,10 @@ type reach struct {
 	at    int
 }
 
-var _ engine.Reacher = (*carrier)(nil)
+var _ carrier.Reacher = (*contextCarrier)(nil)
 
 // find returns where the n bytes at off of a key are; c is nil if they cannot be read here, or not yet. Locked.
-func (p *peer) find(key *na.Key, off, n int64) (c *chunk, at int) {
+func (p *peer) find(key *carrier.Region, off, n int64) (c *chunk, at int) {
 	if p == nil || !p.up || !p.near || p.dead.Load() {
 		return nil, 0
 	}
@@ -63,13 +63,13 @@ func (p *peer) find(key *na.Key, off, n int64) (c *chunk, at int) {
 		return nil, 0
 	}
 	at, size, ok := c.look(key)
-	if !ok || !na.InRange(off, n, int64(size)) {
+	if !ok || off < 0 || n < 0 || off > int64(size) || n > int64(size)-off {
 		return nil, 0
 	}
 	return c, at + int(off)
 }
 
-func (c *chunk) look(key *na.Key) (at, n int, ok bool) {
+func (c *chunk) look(key *carrier.Region) (at, n int, ok bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
 	return pool.Look(c.mem, key.Place.Claim, &key.Token)
@@ -123,7 +123,7 @@ func (p *peer) wanted(s *packet) error {
 		return err
 	}
 	if len(s.body) != 4 || !p.near {
-		return na.WithText(na.ErrProtocol, "the peer asks for memory in a way that is not allowed")
+		return codes.WithText(codes.ErrProtocol, "the peer asks for memory in a way that is not allowed")
 	}
 	body := append(make([]byte, 0, 12), s.body...)
 	fd, size, ok := pool.Descriptor(binary.LittleEndian.Uint32(s.body))
@@ -138,7 +138,7 @@ func (p *peer) wanted(s *packet) error {
 
 // mapChunk maps a chunk of the peer. Locked.
 func (p *peer) mapChunk(s *packet) error {
-	bad := na.WithText(na.ErrProtocol, "the peer shares memory in a way that is not allowed")
+	bad := codes.WithText(codes.ErrProtocol, "the peer shares memory in a way that is not allowed")
 	if len(s.body) < 4 {
 		return bad
 	}
@@ -158,7 +158,7 @@ func (p *peer) mapChunk(s *packet) error {
 		return bad
 	}
 	mem, err := mapSealed(s.take(0), int(size), memfd.Own)
-	if na.CodeOf(err) == na.ErrNoMemory {
+	if codes.Of(err) == codes.ErrNoMemory {
 		return nil // the peer is asked for everything, as before
 	}
 	c.mem = mem
@@ -171,9 +171,9 @@ func (c *chunk) isGone() (gone bool) {
 	return c.mem != nil && pool.Gone(c.mem)
 }
 
-// Fetch implements engine.Reacher.
-func (c *carrier) Fetch(l *engine.Link, id uint64, key na.Key, off, n int64) bool {
-	p, _ := l.Conn.(*peer)
+// Fetch implements carrier.Reacher.
+func (c *contextCarrier) Fetch(l carrier.Session, id uint64, key carrier.Region, off, n int64) bool {
+	p, _ := l.Conn().(*peer)
 	ch, at := p.find(&key, off, n)
 	if ch == nil {
 		return false
@@ -184,9 +184,9 @@ func (c *carrier) Fetch(l *engine.Link, id uint64, key na.Key, off, n int64) boo
 	return true
 }
 
-// View implements engine.Reacher.
-func (c *carrier) View(l *engine.Link, key na.Key, off, n int64) (b []byte, end func() bool) {
-	p, _ := l.Conn.(*peer)
+// View implements carrier.Reacher.
+func (c *contextCarrier) View(l carrier.Session, key carrier.Region, off, n int64) (b []byte, end func() bool) {
+	p, _ := l.Conn().(*peer)
 	ch, at := p.find(&key, off, n)
 	if ch == nil {
 		return nil, nil
@@ -217,7 +217,7 @@ func (c *carrier) View(l *engine.Link, key na.Key, off, n int64) (b []byte, end 
 }
 
 // reachOn copies some of what gets have asked for, in turn. Locked, though not while it copies; by the leader.
-func (c *carrier) reachOn() {
+func (c *contextCarrier) reachOn() {
 	much := 0
 	for i := range c.reaches {
 		much += len(c.reaches[i].from) - c.reaches[i].at
@@ -230,10 +230,11 @@ func (c *carrier) reachOn() {
 		r := c.reaches[0]
 		c.reaches = append(c.reaches[:0], c.reaches[1:]...)
 		n := min(len(r.from)-r.at, piece)
-		v, ok := r.p.link.PlaceOwn(r.id, int64(r.at), int64(n))
+		v := r.p.link.PlaceOwn(r.id, int64(r.at), int64(n))
+		ok := v != nil
 		if ok {
-			ok = r.copyUnlocked(&v, n)
-			r.p.link.PlacedOwn(&v, ok)
+			ok = r.copyUnlocked(v, n)
+			r.p.link.PlacedOwn(v, ok)
 			left -= n
 			r.at += n
 		}
@@ -246,7 +247,7 @@ func (c *carrier) reachOn() {
 }
 
 // copyUnlocked is copy without the lock. Locked at its beginning and its end.
-func (r *reach) copyUnlocked(v *engine.View, n int) bool {
+func (r *reach) copyUnlocked(v carrier.View, n int) bool {
 	r.p.c.e.Pause()
 	defer r.p.c.e.Lock()
 	return r.copy(v, n)
@@ -256,7 +257,7 @@ func (r *reach) copyUnlocked(v *engine.View, n int) bool {
 var inCopy func()
 
 // copy copies n bytes, and reports whether all of them were read while the claim held.
-func (r *reach) copy(v *engine.View, n int) bool {
+func (r *reach) copy(v carrier.View, n int) bool {
 	if !r.chunk.holds(r.claim, &r.token) {
 		return false
 	}

@@ -18,10 +18,10 @@ import (
 
 	qbulk "github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/internal/memfd"
 	"github.com/quicksilver-rpc/quicksilver/internal/pool"
 	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 

@@ -29,6 +29,7 @@ func network(opts sm.Options) natest.Maker {
 			Listen:     func(n int) string { return fmt.Sprintf("sm://n%d-*", n) },
 			Origin:     "sm://",
 			Nobody:     "sm://nobody",
+			Invalid:    "sm://no/name",
 			Plugins:    []na.Plugin{sm.New(opts)},
 			Concurrent: true,
 			Assisted:   !opts.Unassisted,

@@ -3,10 +3,10 @@ package sm
 import (
 	"sync/atomic"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
@@ -83,9 +83,9 @@ func (p *peer) pull(r int) (more bool) {
 		return false
 	}
 	if r == ring.Messages {
-		return p.link.Pull(engine.FlowMessages, (*messages)(p))
+		return p.link.Pull(carrier.Messages, (*messages)(p))
 	}
-	return p.link.Pull(engine.FlowBulk, (*bulk)(p))
+	return p.link.Pull(carrier.Bulk, (*bulk)(p))
 }
 
 // copyStaged copies without the lock: the places are ours until they are published, and a cancel waits for one copy, not for all that is
@@ -111,7 +111,7 @@ func (p *peer) fill() {
 			if s.gone { // the place cannot be given back: what comes after it is in the ring
 				p.end.Void(s.spot)
 			}
-			p.link.Sent(&s.v)
+			p.link.Sent(s.v)
 		}
 		*s = piece{}
 	}
@@ -147,27 +147,27 @@ type (
 )
 
 var (
-	_ engine.Writer = (*messages)(nil)
-	_ engine.Writer = (*bulk)(nil)
+	_ carrier.Writer = (*messages)(nil)
+	_ carrier.Writer = (*bulk)(nil)
 )
 
-// Room implements engine.Writer.
+// Room implements carrier.Writer.
 func (w *messages) Room() (whole, piece int) { return (*peer)(w).room(ring.Messages) }
 
-// Frame implements engine.Writer.
+// Frame implements carrier.Writer.
 func (w *messages) Frame(h *frame.Header, payload []byte) { (*peer)(w).put(ring.Messages, h, payload) }
 
-// Piece implements engine.Writer.
-func (w *messages) Piece(h *frame.Header, v engine.View) { (*peer)(w).putPiece(ring.Messages, h, v) }
+// Piece implements carrier.Writer.
+func (w *messages) Piece(h *frame.Header, v carrier.View) { (*peer)(w).putPiece(ring.Messages, h, v) }
 
-// Room implements engine.Writer.
+// Room implements carrier.Writer.
 func (w *bulk) Room() (whole, piece int) { return (*peer)(w).room(ring.Bulk) }
 
-// Frame implements engine.Writer.
+// Frame implements carrier.Writer.
 func (w *bulk) Frame(h *frame.Header, payload []byte) { (*peer)(w).put(ring.Bulk, h, payload) }
 
-// Piece implements engine.Writer.
-func (w *bulk) Piece(h *frame.Header, v engine.View) { (*peer)(w).putPiece(ring.Bulk, h, v) }
+// Piece implements carrier.Writer.
+func (w *bulk) Piece(h *frame.Header, v carrier.View) { (*peer)(w).putPiece(ring.Bulk, h, v) }
 
 func (p *peer) room(r int) (whole, piece int) {
 	whole, slot, less := p.end.Room(r)
@@ -224,14 +224,14 @@ func (p *peer) putBlock(m *ring.Message, b ring.Block) {
 }
 
 // putPiece takes the place of a piece in a ring. It is filled after the pull.
-func (p *peer) putPiece(r int, h *frame.Header, v engine.View) {
+func (p *peer) putPiece(r int, h *frame.Header, v carrier.View) {
 	m := message(h)
 	if m.Len = v.Len(); p.err == nil && (!p.end.NeedsArea(ring.Bulk, m.Len) || p.needArea()) {
 		p.stage(r, &m, v)
 	}
 }
 
-func (p *peer) stage(r int, m *ring.Message, v engine.View) {
+func (p *peer) stage(r int, m *ring.Message, v carrier.View) {
 	defer memfault.Off(memfault.On(), &p.err)
 	p.staged = append(p.staged, piece{v: v, spot: p.end.PutLater(r, m)})
 }
@@ -249,7 +249,7 @@ func (p *peer) needArea() bool {
 // shelf is the area of a peer as the room for bodies that wait for their messages.
 type shelf peer
 
-// Reserve implements engine.Shelf.
+// Reserve implements carrier.Shelf.
 func (s *shelf) Reserve(n int) (room []byte, at int64) {
 	p := (*peer)(s)
 	if !p.end.HasArea() && !p.needArea() { // what is sent next ends the session
@@ -271,14 +271,14 @@ func (p *peer) reserve(n int) (b ring.Block, ok bool) {
 	return b, ok
 }
 
-// Filled implements engine.Shelf.
+// Filled implements carrier.Shelf.
 func (s *shelf) Filled() {
 	p := (*peer)(s)
 	p.filling--
 	p.closeReleased()
 }
 
-// Drop implements engine.Shelf.
+// Drop implements carrier.Shelf.
 func (s *shelf) Drop(at int64, n int) {
 	(*peer)(s).end.Drop(ring.Block{At: int(at), Len: n})
 }

@@ -1,16 +1,15 @@
 package sm
 
 import (
-	"crypto/rand"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 const scheme = "sm"
 
-func init() { na.RegisterPlugin(New(Options{})) }
+func init() { carrier.Register(New(Options{})) }
 
 // Options holds what the plugin can be told. The zero value works.
 type Options struct {
@@ -29,15 +28,16 @@ type Options struct {
 }
 
 // New returns a plugin with options of its own, for na.Config.Plugins. Bad options are reported by na.Open.
-func New(opts Options) na.Plugin { return plugin{opts} }
+func New(opts Options) carrier.Plugin { return plugin{opts} }
 
 type plugin struct{ opts Options }
 
-// Scheme implements na.Plugin.
+// Scheme implements carrier.Plugin.
 func (plugin) Scheme() string { return scheme }
 
 // A domain is the plugin opened by a class.
 type domain struct {
+	class carrier.Class
 	opts  Options
 	names names
 	start time.Time
@@ -48,73 +48,61 @@ type domain struct {
 
 const defaultTakeTimeout = 10 * time.Second
 
-// Open implements na.Plugin.
-func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
-	d, t, err := p.open(rest)
+// Open implements carrier.Plugin.
+func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error) {
+	_, n, err := p.open(class, rest)
 	if err != nil {
 		return nil, err
 	}
 	patience := p.opts.TakeTimeout
 	if patience == 0 {
-		patience = max(defaultTakeTimeout, cls.Config().PeerTimeout)
+		patience = max(defaultTakeTimeout, class.Config().PeerTimeout)
 	}
-	eng := engine.New(cls, engine.Options{
-		Transports: []engine.Transport{t}, Now: d.now, Rand: func(b []byte) { _, _ = rand.Read(b) },
-		Unassisted: p.opts.Unassisted, TakeTimeout: patience, Close: d.close,
-	})
-	d.names.self = eng.Addr().Name()
-	return eng, nil
+	n.Unassisted, n.WriteTimeout = p.opts.Unassisted, patience
+	return n, nil
 }
 
-// Join implements na.Companion. A class that listens does so here at a name that only those hear of whom it makes an offer. Where this process
-// cannot have shared memory the class stays on its first transport, which reaches everybody: that is logged, and is no error.
-func (p plugin) Join(cls *na.Class, beside na.Domain) error {
-	eng, ok := beside.(*engine.Engine)
-	if !ok {
-		return na.WithText(na.ErrUnsupported, "sm:// cannot be beside a transport that is not Quicksilver's own")
-	}
+// OpenBeside implements carrier.Companion. A class that listens does so here at a name that only those peers learn to whom it makes an offer.
+func (p plugin) OpenBeside(class carrier.Class, listens bool) (*carrier.Network, error) {
 	if err := p.opts.validate(); err != nil {
-		return err
+		return nil, err
 	}
 	name := ""
-	if eng.Listens() {
+	if listens {
 		name = "beside-*"
 	}
-	d, t, err := p.open(name)
+	d, n, err := p.open(class, name)
 	d.beside = true
 	if err == nil {
-		t.Place, err = d.opts.reach()
+		n.Place, err = d.opts.reach()
 	}
 	if err != nil {
 		_ = d.close()
-		cfg := cls.Config()
-		cfg.Log().Warn("sm:// is left out: peers on this machine are reached by the first transport, too", "addr", eng.Addr().Name(), "err", err)
-		return nil
+		return nil, err
 	}
-	if err := eng.Join(t, func() { _ = d.close() }); err != nil {
-		_ = d.close()
-		return err
-	}
-	return nil
+	return n, nil
 }
 
 // validate reports what is wrong with the options.
 func (o *Options) validate() error {
 	if o.AnyUser && o.Dir == "" {
-		return na.WithText(na.ErrInvalid, "sm: options: AnyUser is true and Dir is empty, want a directory that the users share")
+		return codes.WithText(codes.ErrInvalid, "sm: options: AnyUser is true and Dir is empty, want a directory that the users share")
 	}
 	return nil
 }
 
-// open opens the transport of a class.
-func (p plugin) open(rest string) (*domain, engine.Transport, error) {
-	d := &domain{opts: p.opts, start: time.Now()}
-	t := engine.Transport{Scheme: scheme, Exact: true, Batch: 16, Names: &d.names, Carrier: d.newCarrier}
-	err := d.open(rest)
-	if err == nil && rest != "" {
-		t.Self, t.Listen = d.names.self, d.names.self
+// open opens the network of a class.
+func (p plugin) open(class carrier.Class, listen string) (*domain, *carrier.Network, error) {
+	d := &domain{class: class, opts: p.opts, start: time.Now()}
+	n := &carrier.Network{Exact: true, FlushEvery: 16, Names: &d.names, NewCarrier: d.newCarrier, Close: d.close}
+	err := d.open(listen)
+	if err == nil && listen != "" {
+		n.Listen = d.names.self
 	}
-	return d, t, err
+	if d.names.self == "" {
+		d.names.self = class.PrivateName(scheme)
+	}
+	return d, n, err
 }
 
 // now is the clock: monotonic, never zero.

@@ -3,18 +3,18 @@
 package sm
 
 import (
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 type door struct{}
 
 func (d *domain) open(string) error {
-	return na.WithText(na.ErrUnsupported, "the transport sm needs Linux")
+	return codes.WithText(codes.ErrUnsupported, "the transport sm needs Linux")
 }
 
-func (o *Options) reach() (place [16]byte, err error) { return place, na.ErrUnsupported }
+func (o *Options) reach() (place [16]byte, err error) { return place, codes.ErrUnsupported }
 
-func (d *domain) newCarrier(*engine.Endpoint) (engine.Carrier, error) { return nil, na.ErrUnsupported }
+func (d *domain) newCarrier(carrier.Core) (carrier.Carrier, error) { return nil, codes.ErrUnsupported }
 
 func (d *domain) close() error { return nil }

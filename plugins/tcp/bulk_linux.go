@@ -2,13 +2,15 @@ package tcp
 
 import (
 	"bytes"
+	"crypto/rand"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/framing"
+	"github.com/quicksilver-rpc/quicksilver/internal/netconn"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // A session has a second connection for its bulk data, so that messages do not wait behind that. The listener names it, the side
@@ -25,14 +27,14 @@ const (
 	// bulkTurn bounds the bytes that are read from or written to a connection for bulk data before it is the next connection's
 	// turn: a message waits behind no more at each side. A quarter of a piece of bulk data fits, with its header and what is read
 	// beyond it. When bulkCalm turns have passed without a message of the context they are longer, for more throughput.
-	bulkTurn     = engine.PieceSize/4 + 8<<10
-	bulkCalmTurn = engine.PieceSize + 8<<10
+	bulkTurn     = carrier.PieceSize/4 + 8<<10
+	bulkCalmTurn = carrier.PieceSize + 8<<10
 	bulkCalm     = 4
 )
 
 // offer makes the name of the second connection of c, whose peer dialled. Locked.
 func (c *conn) offer() {
-	c.ca.e.Engine().Rand(c.token[:])
+	_, _ = rand.Read(c.token[:]) // never fails
 	c.out.Label = c.token[:]
 	c.ca.offered[c.token] = c
 }
@@ -50,32 +52,32 @@ func (c *conn) large() {
 	if c.bulk != nil || !c.dialled || c.dead || !c.in.Large && !c.out.Large || c.token == (token{}) || !c.link.Up() {
 		return
 	}
-	b := c.ca.newConn(&stream.In{}, c.link, engine.FlowBulk)
+	b := c.ca.newConn(&framing.In{}, c.link, carrier.Bulk)
 	c.bulk, b.token, b.out.Label = b, c.token, c.token[:]
 	b.in.Greet = func(g *frame.Greeting) error {
 		if !bytes.Equal(g.Label, b.token[:]) {
-			return na.WithText(na.ErrProtocol, "HELLO is for another connection")
+			return codes.WithText(codes.ErrProtocol, "HELLO is for another connection")
 		}
 		if err := b.samePeer(c); err != nil {
 			return err
 		}
-		b.link.FlowUp()
+		b.link.LaneUp()
 		return nil
 	}
 	c.ca.dial(b)
 }
 
-// adoptBulk makes g the second connection of the session that offered it. Locked.
-func (ca *polled) adoptBulk(g *guest, hello *frame.Greeting) (func(), error) {
+// adoptBulk makes s the second connection of the session that offered it. Locked.
+func (ca *polled) adoptBulk(s *socket, in *framing.In, hello *frame.Greeting) (func(), error) {
 	var name token
 	if len(hello.Label) == len(name) {
 		copy(name[:], hello.Label)
 	}
 	c := ca.offered[name]
 	if c == nil || c.bulk != nil || !c.link.Up() || c.link.Incarnation() != hello.Incarnation {
-		return nil, errNoBulk
+		return nil, netconn.ErrNoBulk
 	}
-	b, err := ca.holdGuest(g, engine.FlowBulk)
+	b, err := ca.holdSocket(s, in, carrier.Bulk)
 	if err != nil {
 		return nil, err
 	}
@@ -85,9 +87,9 @@ func (ca *polled) adoptBulk(g *guest, hello *frame.Greeting) (func(), error) {
 	}
 	c.bulk, b.out.Label = b, name[:]
 	b.bind(c.link)
-	b.link.FlowUp()
-	b.start(&g.socket)
-	return func() { _ = g.tcp.Close() }, nil
+	b.link.LaneUp()
+	b.start(s)
+	return func() { _ = s.tcp.Close() }, nil
 }
 
 // samePeer reports why c cannot be the second connection of the session of main: somebody else is at its other end.
@@ -98,20 +100,20 @@ func (c *conn) samePeer(main *conn) error {
 		same = a.Certificates[0].Equal(b.Certificates[0])
 	}
 	if !same {
-		return na.WithText(na.ErrPermission, "the connection does not lead to the peer that the session is with: other certificates")
+		return codes.WithText(codes.ErrPermission, "the connection does not lead to the peer that the session is with: other certificates")
 	}
 	return nil
 }
 
-// holdGuest makes a connection of g that goes on without it. Locked.
-func (ca *polled) holdGuest(g *guest, f engine.Flow) (*conn, error) {
-	c := ca.newConn(g.in, nil, f)
-	err := c.hold(&g.socket)
+// holdSocket makes a connection of s that goes on without it. Locked.
+func (ca *polled) holdSocket(s *socket, in *framing.In, f carrier.Lane) (*conn, error) {
+	c := ca.newConn(in, nil, f)
+	err := c.hold(s)
 	switch {
 	case err != nil: // the peer may try again
 		err = lost("keep the connection", err)
 	case ended(c.fd):
-		err = errEOF
+		err = netconn.ErrEOF
 	}
 	if err != nil {
 		c.letGo()
@@ -130,7 +132,7 @@ func (c *conn) letGo() {
 
 // pace measures the turns of a connection for bulk data. Locked.
 func (c *conn) pace() {
-	if c.flow != engine.FlowBulk {
+	if c.flow != carrier.Bulk {
 		return
 	}
 	if n := c.ca.e.Messages(); n != c.messages {
@@ -145,12 +147,12 @@ func (c *conn) pace() {
 
 // goesOn reports whether the turn of c has not ended, in which n bytes were moved.
 func (c *conn) goesOn(n int) bool {
-	return c.flow != engine.FlowBulk || n < max(int(c.turn.Load()), bulkTurn)-8<<10
+	return c.flow != carrier.Bulk || n < max(int(c.turn.Load()), bulkTurn)-8<<10
 }
 
 // clip bounds what one system call moves.
 func (c *conn) clip(iov [][]byte) [][]byte {
-	if c.flow != engine.FlowBulk {
+	if c.flow != carrier.Bulk {
 		return iov
 	}
 	left := max(int(c.turn.Load()), bulkTurn)
@@ -163,10 +165,10 @@ func (c *conn) clip(iov [][]byte) [][]byte {
 	return iov
 }
 
-// bulkFD is what the poller knows of a connection for bulk data: it is no na.Peeker, messages come first.
+// bulkFD is what the poller knows of a connection for bulk data: it is no carrier.Peeker, messages come first.
 type bulkFD conn
 
-// Ready implements na.Pollable.
+// Ready implements carrier.Pollable.
 func (b *bulkFD) Ready(readable, writable bool) { (*conn)(b).Ready(readable, writable) }
 
 // Cut implements na.Cutter.

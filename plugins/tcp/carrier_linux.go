@@ -2,23 +2,24 @@ package tcp
 
 import (
 	"context"
+	"net"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/framing"
+	"github.com/quicksilver-rpc/quicksilver/internal/netconn"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
 // A polled is the carrier of a context whose sockets are in the context's poller.
 type polled struct {
 	d      *domain
-	e      *engine.Endpoint
-	poller *na.Poller
+	e      carrier.Core
+	poller carrier.Poller
 	work   atomic.Bool // failedDials or closing is not empty
 
 	// Guarded by the endpoint's lock.
@@ -28,32 +29,32 @@ type polled struct {
 	closing     []*conn         // dead connections whose descriptors are still open
 	released    bool
 
-	own *listener // with ReusePort
+	own *netconn.Listener // with ReusePort
 }
 
 var (
-	_ carrier      = (*polled)(nil)
-	_ engine.Taker = (*polled)(nil)
+	_ netconn.Adopter    = (*polled)(nil)
+	_ carrier.WriteMeter = (*polled)(nil)
 )
 
 // newPolled makes the carrier of a context.
-func (d *domain) newPolled(e *engine.Endpoint) (_ engine.Carrier, err error) {
-	ca := &polled{d: d, e: e, poller: e.Host().Poller(), conns: map[*conn]struct{}{}, offered: map[token]*conn{}}
-	if ca.own, err = d.join(ca); err != nil {
+func (d *domain) newPolled(e carrier.Core) (_ carrier.Carrier, err error) {
+	ca := &polled{d: d, e: e, poller: e.Poller(), conns: map[*conn]struct{}{}, offered: map[token]*conn{}}
+	if ca.own, err = d.server.Join(ca); err != nil {
 		return nil, err
 	}
 	return ca, nil
 }
 
-func (ca *polled) endpoint() *engine.Endpoint { return ca.e }
+func (ca *polled) Core() carrier.Core { return ca.e }
 
-// adopt implements carrier. A connection that the peer has given up meanwhile is nobody's: the session that it has made since
+// Adopt implements netconn.Adopter. A connection that the peer has given up meanwhile is nobody's: the session that it has made since
 // must not go for it.
-func (ca *polled) adopt(g *guest, hello *frame.Greeting, verified bool) (func(), error) {
+func (ca *polled) Adopt(nc net.Conn, in *framing.In, hello *frame.Greeting, verified bool) (func(), error) {
 	if len(hello.Label) > 0 {
-		return ca.adoptBulk(g, hello)
+		return ca.adoptBulk(nc.(*socket), in, hello)
 	}
-	c, err := ca.holdGuest(g, engine.FlowMessages)
+	c, err := ca.holdSocket(nc.(*socket), in, carrier.Messages)
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +65,8 @@ func (ca *polled) adopt(g *guest, hello *frame.Greeting, verified bool) (func(),
 	}
 	c.bind(l)
 	c.offer()
-	c.start(&g.socket)
-	return func() { _ = g.tcp.Close() }, nil
+	c.start(nc.(*socket))
+	return func() { _ = nc.(*socket).tcp.Close() }, nil
 }
 
 // ended reports whether the peer has ended a connection, whatever waits to be read.
@@ -75,13 +76,13 @@ func ended(fd int) bool {
 	return n > 0
 }
 
-// Dial implements engine.Carrier. It reports nothing by itself: what fails at once is found by Poll, because the caller
+// Dial implements carrier.Carrier. It reports nothing by itself: what fails at once is found by Poll, because the caller
 // is in the middle of starting an operation.
-func (ca *polled) Dial(l *engine.Link) {
-	c := ca.newConn(&stream.In{}, l, engine.FlowMessages)
+func (ca *polled) Dial(l carrier.Session) {
+	c := ca.newConn(&framing.In{}, l, carrier.Messages)
 	c.in.Greet = c.greet
 	c.dialled = true
-	l.Conn = c
+	l.SetConn(c)
 	ca.dial(c)
 }
 
@@ -98,14 +99,14 @@ func (ca *polled) dial(c *conn) {
 		c.err = unreachable("connect", err)
 		ca.failedDials = append(ca.failedDials, c)
 		ca.work.Store(true)
-		ca.e.Host().PollSoon()
+		ca.e.PollSoon()
 	}
 }
 
-// Flush implements engine.Carrier.
-func (ca *polled) Flush(ls []*engine.Link) {
+// Flush implements carrier.Carrier.
+func (ca *polled) Flush(ls []carrier.Session) {
 	for _, l := range ls {
-		c, _ := l.Conn.(*conn)
+		c, _ := l.Conn().(*conn)
 		if c == nil {
 			continue
 		}
@@ -115,19 +116,19 @@ func (ca *polled) Flush(ls []*engine.Link) {
 	}
 }
 
-// Stage implements engine.Stager.
-func (ca *polled) Stage(l *engine.Link) engine.Writer {
-	c, _ := l.Conn.(*conn)
+// Stage implements carrier.Stager.
+func (ca *polled) Stage(l carrier.Session) carrier.Writer {
+	c, _ := l.Conn().(*conn)
 	if c == nil || c.writing || c.blocked || c.connecting || c.mute || c.dead || !c.out.Stages() {
 		return nil
 	}
 	return &c.out
 }
 
-// Cut implements engine.Carrier. The descriptor is closed by Poll, which the end of the connection wakes.
-func (ca *polled) Cut(l *engine.Link, bye frame.Bye) {
-	c, _ := l.Conn.(*conn)
-	l.Conn = nil
+// Cut implements carrier.Carrier. The descriptor is closed by Poll, which the end of the connection wakes.
+func (ca *polled) Cut(l carrier.Session, bye frame.Bye) {
+	c, _ := l.Conn().(*conn)
+	l.SetConn(nil)
 	if c == nil {
 		return
 	}
@@ -155,10 +156,10 @@ func (c *conn) cut(last []byte) {
 	if !c.writing { // else the writer does it when it comes out
 		c.farewell()
 	}
-	ca.e.Host().PollSoon()
+	ca.e.PollSoon()
 }
 
-// Poll implements engine.Carrier.
+// Poll implements carrier.Carrier.
 func (ca *polled) Poll(time.Duration) time.Duration {
 	if ca.work.Load() {
 		ca.reap()
@@ -190,13 +191,13 @@ func (ca *polled) reap() {
 	}
 }
 
-// Lingering implements engine.Carrier: what is said last goes at once or not at all.
+// Lingering implements carrier.Carrier: what is said last goes at once or not at all.
 func (ca *polled) Lingering(time.Duration) bool { return false }
 
-// Taken implements engine.Taker: what the peer's system has acknowledged, and how often there was room again.
-func (ca *polled) Taken(l *engine.Link, f engine.Flow) (count uint64, waits bool) {
-	c, _ := l.Conn.(*conn)
-	if c != nil && f == engine.FlowBulk {
+// Taken implements carrier.WriteMeter: what the peer's system has acknowledged, and how often there was room again.
+func (ca *polled) Taken(l carrier.Session, f carrier.Lane) (count uint64, waits bool) {
+	c, _ := l.Conn().(*conn)
+	if c != nil && f == carrier.Bulk {
 		c = c.bulk
 	}
 	if c == nil || !c.blocked {
@@ -208,10 +209,10 @@ func (ca *polled) Taken(l *engine.Link, f engine.Flow) (count uint64, waits bool
 	return count + c.rooms, true
 }
 
-// Shut implements engine.Carrier.
-func (ca *polled) Shut() { ca.d.door.unregister(ca, ca.own) }
+// Shut implements carrier.Carrier.
+func (ca *polled) Shut() { ca.d.server.Leave(ca, ca.own) }
 
-// Release implements engine.Carrier.
+// Release implements carrier.Carrier.
 func (ca *polled) Release() {
 	ca.e.Lock()
 	defer ca.e.Unlock()

@@ -2,9 +2,7 @@
 
 package tcp
 
-import (
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-)
+import "github.com/quicksilver-rpc/quicksilver/na/carrier"
 
 // newPolled is not used where the contexts' pollers take no descriptors.
-func (d *domain) newPolled(e *engine.Endpoint) (engine.Carrier, error) { return d.newPortable(e) }
+func (d *domain) newPolled(e carrier.Core) (carrier.Carrier, error) { return d.newPortable(e) }

@@ -8,11 +8,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/failpoint"
+	"github.com/quicksilver-rpc/quicksilver/internal/failpoint"
+	"github.com/quicksilver-rpc/quicksilver/internal/framing"
+	"github.com/quicksilver-rpc/quicksilver/internal/netconn"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
 
 const (
@@ -39,18 +39,18 @@ const (
 // writer to come out.
 type conn struct {
 	ca   *polled
-	fd   int         // -1 when there is none; set before anybody else knows c
-	flow engine.Flow // of its link; set likewise
-	in   *stream.In
+	fd   int          // -1 when there is none; set before anybody else knows c
+	flow carrier.Lane // of its link; set likewise
+	in   *framing.In
 	ours bool // the leader's: nobody else uses in any more
 	wire wire // set under the lock before anybody reads or writes
 
 	remote string // the address of the peer; set with fd
 
 	// Guarded by the endpoint's lock. out is also used by the writer without it.
-	link       *engine.Link
-	out        stream.Out
-	id         na.PollID
+	link       carrier.Session
+	out        framing.Out
+	id         carrier.PollID
 	added      bool // to the poller
 	connecting bool
 	cancel     func()       // ends connect
@@ -72,15 +72,15 @@ type conn struct {
 }
 
 // newConn makes a connection; l is nil when it is not known yet. Locked.
-func (ca *polled) newConn(in *stream.In, l *engine.Link, f engine.Flow) *conn {
+func (ca *polled) newConn(in *framing.In, l carrier.Session, f carrier.Lane) *conn {
 	c := &conn{ca: ca, fd: -1, flow: f, in: in}
-	c.in.Flow, c.out.Flow = f, f
+	c.in.Lane, c.out.Lane = f, f
 	c.bind(l)
 	ca.conns[c] = struct{}{}
 	return c
 }
 
-func (c *conn) bind(l *engine.Link) { c.link, c.in.Link, c.out.Link = l, l, l }
+func (c *conn) bind(l carrier.Session) { c.link, c.in.Session, c.out.Session = l, l, l }
 
 // dial begins to connect. Locked; it does not wait.
 func (c *conn) dial(name string) error {
@@ -157,8 +157,8 @@ func (c *conn) start(s *socket) {
 
 // watchFirst adds the descriptor to the poller. Locked.
 func (c *conn) watchFirst() (err error) {
-	var to na.Pollable = c
-	if c.flow == engine.FlowBulk {
+	var to carrier.Pollable = c
+	if c.flow == carrier.Bulk {
 		to = (*bulkFD)(c)
 	}
 	if c.id, err = c.ca.poller.Add(c.fd, to); err != nil {
@@ -172,7 +172,7 @@ func (c *conn) watchFirst() (err error) {
 	return nil
 }
 
-// Ready implements na.Pollable.
+// Ready implements carrier.Pollable.
 func (c *conn) Ready(readable, writable bool) {
 	if writable && !c.onWritable() {
 		return
@@ -214,16 +214,16 @@ func (c *conn) connected() error {
 	return nil
 }
 
-// Peek implements na.Peeker.
+// Peek implements carrier.Peeker.
 func (c *conn) Peek() bool { return c.read() }
 
 // fail ends what c is there for. Locked.
 func (c *conn) fail(err error) {
-	if c.flow == engine.FlowMessages {
+	if c.flow == carrier.Messages {
 		c.link.Fail(err)
 		return
 	}
-	c.link.FlowDown(err)
+	c.link.LaneDown(err)
 	c.cut(nil) // unless the end of the session has
 }
 
@@ -282,7 +282,7 @@ func (c *conn) Cut(err error) {
 
 // readOnce reads into user memory and the buffer. Memory of an operation is lent to the system for this one call.
 func (c *conn) readOnce() (n int, dry bool, err error) {
-	var room [stream.MaxVectors][]byte
+	var room [framing.MaxVectors][]byte
 	iov := room[:0]
 	if c.wire.lends() {
 		iov = c.in.Scatter(iov)
@@ -295,7 +295,7 @@ func (c *conn) readOnce() (n int, dry bool, err error) {
 		return 0, true, nil // the bytes are still there, to be read into other memory
 	}
 	c.in.Got(n)
-	if err != nil && err != errEOF {
+	if err != nil && err != netconn.ErrEOF {
 		err = lost("connection lost", err)
 	}
 	return n, dry, err
@@ -353,7 +353,7 @@ func (c *conn) writeUnlocked() (n int, done bool, err error) {
 // write writes once what out has, and reports whether the socket may take more. Memory of an operation is lent to the
 // system for this one call.
 func (c *conn) write() (n int, done bool, err error) {
-	var room [stream.MaxVectors][]byte
+	var room [framing.MaxVectors][]byte
 	n, full, err := c.wire.write(c.clip(c.out.Gather(room[:0])), c.out.Front())
 	if err == unix.EFAULT && c.out.Fault() {
 		return 0, true, nil // there is room, for the zeroes that follow
@@ -427,18 +427,18 @@ func sockaddrOf(ap netip.AddrPort) (unix.Sockaddr, int) {
 	return &unix.SockaddrInet6{Port: int(ap.Port()), Addr: ip.As16()}, unix.AF_INET6
 }
 
-// Proof implements engine.Prover.
-func (c *conn) Proof() na.Identity {
+// Proof implements carrier.Prover.
+func (c *conn) Proof() carrier.Proof {
 	if tls := c.wire.tls; tls != nil {
 		return tls.proof.Who
 	}
-	return na.Identity{}
+	return carrier.Proof{}
 }
 
-// Remote implements engine.Addressed.
+// Remote implements carrier.Locator.
 func (c *conn) Remote() string { return c.remote }
 
 var (
-	_ engine.Prover    = (*conn)(nil)
-	_ engine.Addressed = (*conn)(nil)
+	_ carrier.Prover  = (*conn)(nil)
+	_ carrier.Locator = (*conn)(nil)
 )

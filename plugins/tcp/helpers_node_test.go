@@ -3,6 +3,7 @@ package tcp_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ var variants = map[string]tcp.Options{"epoll": {}, "portable": {Portable: true}}
 // each runs fn over both carriers.
 func each(t *testing.T, fn func(t *testing.T, opts tcp.Options)) {
 	for name, opts := range variants {
-		if opts.Portable || na.PollerSupported {
+		if opts.Portable || runtime.GOOS == "linux" {
 			t.Run(name, func(t *testing.T) { fn(t, opts) })
 		}
 	}

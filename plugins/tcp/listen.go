@@ -11,7 +11,7 @@ import (
 
 	"github.com/libp2p/go-reuseport"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
@@ -55,7 +55,7 @@ func (d *domain) listen(rest string) (*net.TCPListener, error) {
 func isAt(l *net.TCPListener, where netip.AddrPort) error {
 	at := inet.Unmapped(l.Addr().(*net.TCPAddr).AddrPort())
 	if where.Port() != 0 && where.Port() != at.Port() || where.IsValid() && !where.Addr().IsUnspecified() && where.Addr() != at.Addr() {
-		return na.WithText(na.ErrInvalid, fmt.Sprintf("tcp: options: Listener is at %v, but the class is opened at %v", at, where))
+		return codes.WithText(codes.ErrInvalid, fmt.Sprintf("tcp: options: Listener is at %v, but the class is opened at %v", at, where))
 	}
 	return nil
 }
@@ -86,13 +86,13 @@ func (d *domain) openToSiblings(l *net.TCPListener) error {
 		err = reuseport.Control("tcp", "", raw)
 	}
 	if err != nil {
-		return na.WithText(na.ErrUnsupported, "share the listening port: "+secure.Innermost(err))
+		return codes.WithText(codes.ErrUnsupported, "share the listening port: "+secure.Innermost(err))
 	}
 	return nil
 }
 
 // bindSibling makes one more listening socket on the port of the first.
-func (d *domain) bindSibling() (*net.TCPListener, error) {
+func (d *domain) bindSibling() (net.Listener, error) {
 	l, err := bind(d.names.Bound, func(network, address string, c syscall.RawConn) error {
 		if f := d.opts.Control; f != nil {
 			if err := f(network, address, c); err != nil {
@@ -109,20 +109,20 @@ func (d *domain) bindSibling() (*net.TCPListener, error) {
 
 // bindError says why a listening socket cannot be had.
 func bindError(where netip.AddrPort, err error) error {
-	code := na.ErrIO
+	code := codes.ErrIO
 	switch {
 	case isErrno(err, syscall.EADDRINUSE, 10048):
-		code = na.ErrAddrInUse
+		code = codes.ErrAddrInUse
 	case isErrno(err, syscall.EADDRNOTAVAIL, 10049):
-		code = na.ErrAddrInvalid
+		code = codes.ErrAddrInvalid
 	case isErrno(err, syscall.EACCES, 10013):
-		code = na.ErrPermission
+		code = codes.ErrPermission
 	}
 	text := where.String()
 	if !where.IsValid() {
 		text = fmt.Sprintf("port %d", where.Port())
 	}
-	return na.WithText(code, fmt.Sprintf("listen on %s: %s", text, secure.Innermost(err)))
+	return codes.WithText(code, fmt.Sprintf("listen on %s: %s", text, secure.Innermost(err)))
 }
 
 // isErrno reports whether err is an errno, which has a number of its own on Windows.

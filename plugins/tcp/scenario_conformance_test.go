@@ -3,6 +3,7 @@ package tcp_test
 import (
 	"context"
 	"net/netip"
+	"runtime"
 	"testing"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
@@ -28,6 +29,7 @@ func network(t testing.TB, opts tcp.Options) natest.Network {
 		Origin:     "tcp://",
 		Nobody:     "tcp://" + closedPort(t),
 		Pending:    "tcp://silent:9000",
+		Invalid:    "tcp://127.0.0.1",
 		Plugins:    []na.Plugin{tcp.New(opts)},
 		Concurrent: true,
 		Assisted:   !opts.Unassisted,
@@ -37,13 +39,13 @@ func network(t testing.TB, opts tcp.Options) natest.Network {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	opts := map[string]tcp.Options{}
-	if raceflag.Enabled || long.On || !na.PollerSupported { // it has more goroutines: the run with the race detector has it
+	if raceflag.Enabled || long.On || runtime.GOOS != "linux" { // it has more goroutines: the run with the race detector has it
 		opts["portable"] = tcp.Options{Portable: true}
 	}
-	if na.PollerSupported && (!raceflag.Enabled || long.On) { // hg and bulk go over this one
+	if runtime.GOOS == "linux" && (!raceflag.Enabled || long.On) { // hg and bulk go over this one
 		opts["epoll"] = tcp.Options{}
 	}
-	if long.On && na.PollerSupported {
+	if long.On && runtime.GOOS == "linux" {
 		opts["unassisted"] = tcp.Options{Unassisted: true}
 	}
 	cfg := mutualTLS(t)
@@ -69,7 +71,7 @@ func TestConformance(t *testing.T) {
 // TestFrozen checks the rules about a context that nobody drives, nor assists.
 func TestFrozen(t *testing.T) {
 	t.Parallel()
-	if !na.PollerSupported {
+	if runtime.GOOS != "linux" {
 		return
 	}
 	assisted, alone := network(t, tcp.Options{}), network(t, tcp.Options{Unassisted: true})

@@ -5,19 +5,16 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// copySize is what is copied for one write where user memory must not be lent to it; with TLS that is four records.
-const copySize = 64 << 10
-
-// copyBufs are for the time of one write.
-var copyBufs = sync.Pool{New: func() any { return new([copySize]byte) }}
+// lastGrace is how long the last bytes of a connection may take to be written.
+const lastGrace = 100 * time.Millisecond
 
 // A socket is a connection whose reads and writes wait, with TLS or without. Deadlines are those of the connection.
 type socket struct {
@@ -26,19 +23,50 @@ type socket struct {
 	tls           *tlsConn // nil without
 }
 
+var (
+	_ net.Conn       = (*socket)(nil)
+	_ carrier.Prover = (*socket)(nil)
+)
+
 // Close says close_notify, as far as that goes within lastGrace, and closes the connection.
-func (s *socket) Close() {
+func (s *socket) Close() error {
 	if s.tls != nil {
 		_ = s.tcp.SetWriteDeadline(time.Now().Add(lastGrace))
 		_ = s.tls.CloseWrite()
 	}
-	_ = s.tcp.Close()
+	return s.tcp.Close()
 }
 
-// proof is what the handshake has proven of the peer.
-func (s *socket) proof() na.Identity {
+// CloseWrite ends what is written, with close_notify first.
+func (s *socket) CloseWrite() error {
+	if s.tls != nil {
+		_ = s.tls.CloseWrite()
+	}
+	return s.tcp.CloseWrite()
+}
+
+// NetConn returns the connection below TLS.
+func (s *socket) NetConn() net.Conn { return s.tcp }
+
+// LocalAddr implements net.Conn.
+func (s *socket) LocalAddr() net.Addr { return s.tcp.LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (s *socket) RemoteAddr() net.Addr { return s.tcp.RemoteAddr() }
+
+// SetDeadline implements net.Conn.
+func (s *socket) SetDeadline(t time.Time) error { return s.tcp.SetDeadline(t) }
+
+// SetReadDeadline implements net.Conn.
+func (s *socket) SetReadDeadline(t time.Time) error { return s.tcp.SetReadDeadline(t) }
+
+// SetWriteDeadline implements net.Conn.
+func (s *socket) SetWriteDeadline(t time.Time) error { return s.tcp.SetWriteDeadline(t) }
+
+// Proof implements carrier.Prover.
+func (s *socket) Proof() carrier.Proof {
 	if s.tls == nil {
-		return na.Identity{}
+		return carrier.Proof{}
 	}
 	return s.tls.proof.Who
 }
@@ -52,7 +80,7 @@ func (d *domain) connect(ctx context.Context, name, host string) (*socket, error
 		nc, err = dialer.DialContext(ctx, "tcp", ap.String())
 	}
 	if err != nil {
-		return nil, na.WithText(na.ErrUnreachable, secure.Innermost(err))
+		return nil, codes.WithText(codes.ErrUnreachable, secure.Innermost(err))
 	}
 	s := &socket{ReadWriter: nc, tcp: nc.(*net.TCPConn)}
 	d.setConnOptions(s.tcp)

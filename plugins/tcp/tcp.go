@@ -1,25 +1,27 @@
 package tcp
 
 import (
-	"crypto/rand"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"runtime"
 	"syscall"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/internal/netconn"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
 const scheme = "tcp"
 
-func init() { na.RegisterPlugin(New(Options{})) }
+func init() { carrier.Register(New(Options{})) }
 
 // Options holds what the plugin can be told. The zero value works.
 type Options struct {
@@ -66,7 +68,7 @@ type Options struct {
 	// that name instead, whatever is dialled. There is one session for each IP address and port: a second name of it is looked for in
 	// the certificate of the session that is there, so a server cannot choose between certificates by the name that is asked for.
 	// Addresses that come without a name (those in bulk handles, and of peers that connect) need the IP address in the
-	// certificate. A chain of more than 5 KiB is refused by who listens. It counts as verified (na.Identity), with its chain, when package tls has verified it; alone, when
+	// certificate. A chain of more than 5 KiB is refused by who listens. It counts as verified (carrier.Proof), with its chain, when package tls has verified it; alone, when
 	// only VerifyConnection or VerifyPeerCertificate has let it pass: those of the configuration that GetConfigForClient
 	// returned, if it did.
 	//
@@ -85,18 +87,18 @@ type Options struct {
 type Resolver = inet.Resolver
 
 // New returns a plugin with options of its own, for na.Config.Plugins. Bad options are reported by na.Open.
-func New(opts Options) na.Plugin { return plugin{opts} }
+func New(opts Options) carrier.Plugin { return plugin{opts} }
 
 type plugin struct{ opts Options }
 
-// Scheme implements na.Plugin.
+// Scheme implements carrier.Plugin.
 func (plugin) Scheme() string { return scheme }
 
 // validate reports every bad field at once.
 func (o *Options) validate() error {
 	var errs []error
 	bad := func(field string, v any, want string) {
-		errs = append(errs, na.WithText(na.ErrInvalid, fmt.Sprintf("tcp: options: %s is %v, want %s", field, v, want)))
+		errs = append(errs, codes.WithText(codes.ErrInvalid, fmt.Sprintf("tcp: options: %s is %v, want %s", field, v, want)))
 	}
 	if o.Advertise != "" {
 		if _, err := parseAdvertise(o.Advertise, 1); err != nil {
@@ -138,7 +140,7 @@ func (o Options) withDefaults(peerTimeout time.Duration) Options {
 	if o.HandshakeTimeout == 0 {
 		o.HandshakeTimeout = 5 * time.Second
 	}
-	o.HandshakeTimeout = min(o.HandshakeTimeout, na.MaxTime)
+	o.HandshakeTimeout = min(o.HandshakeTimeout, maxTime)
 	if o.WriteTimeout == 0 {
 		o.WriteTimeout = max(defaultWriteTimeout, peerTimeout)
 	}
@@ -147,6 +149,9 @@ func (o Options) withDefaults(peerTimeout time.Duration) Options {
 	}
 	return o
 }
+
+// maxTime is as good as never, and sums of it do not overflow.
+const maxTime time.Duration = math.MaxInt64 / 4
 
 const defaultWriteTimeout = 10 * time.Second
 
@@ -173,24 +178,23 @@ type domain struct {
 	opts  Options
 	sec   *security // nil without TLS
 	log   *slog.Logger
-	eng   *engine.Engine
+	class carrier.Class
 	names inet.Names
-	start time.Time
 
 	peerTimeout time.Duration // of na.Config
+	poller      bool          // contexts have one
 
-	door door
+	server *netconn.Server
 }
 
-// Open implements na.Plugin.
-func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
+// Open implements carrier.Plugin.
+func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error) {
 	if err := p.opts.validate(); err != nil {
 		return nil, err
 	}
-	cfg := cls.Config()
+	cfg := class.Config()
 	patience := cfg.PeerTimeout
-	d := &domain{opts: p.opts.withDefaults(patience), start: time.Now(), peerTimeout: patience, log: cfg.Log()}
-	d.door.guests.left = make(chan struct{}, 1)
+	d := &domain{class: class, opts: p.opts.withDefaults(patience), poller: cfg.Poller, peerTimeout: patience, log: cfg.Logger}
 	d.names.Scheme, d.names.Resolver = scheme, d.opts.Resolver
 	if d.sec = newSecurity(&d.opts, d.log); d.sec != nil && rest != "" {
 		if err := secure.MayListen(scheme, d.sec.cfg); err != nil {
@@ -202,53 +206,53 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := engine.Options{
-		Now:         d.now,
-		Rand:        func(b []byte) { _, _ = rand.Read(b) }, // never fails
-		Close:       d.close,
-		Unassisted:  d.opts.Unassisted,
-		Secure:      d.opts.TLS != nil,
-		TakeTimeout: d.opts.WriteTimeout,
+	d.server = d.newServer()
+	n := &carrier.Network{
+		Names: &d.names, NewCarrier: d.newPortable, Close: d.server.Close,
+		Unassisted: d.opts.Unassisted, Secure: d.opts.TLS != nil, WriteTimeout: d.opts.WriteTimeout,
 	}
-	t := engine.Transport{Scheme: scheme, Names: &d.names, Carrier: d.newPortable}
 	if listener != nil {
-		t.Self, t.Listen = d.names.Self, d.names.Self
-		d.door.main = newListener(listener)
+		n.Listen = d.names.Self
+		d.server.Listen(listener)
 	}
 	if d.usePoller() {
-		t.Carrier = d.newPolled
+		n.NewCarrier = d.newPolled
 	}
-	opts.Transports = []engine.Transport{t}
-	d.eng = engine.New(cls, opts)
-	d.names.Self = d.eng.Addr().Name()
-	return d.eng, nil
+	if d.names.Self == "" {
+		d.names.Self = class.PrivateName(scheme)
+	}
+	return n, nil
 }
 
-// now is the clock: monotonic, never zero.
-func (d *domain) now() time.Duration { return time.Since(d.start) + 1 }
-
 // usePoller reports whether sockets are read by the goroutine that leads Progress.
-func (d *domain) usePoller() bool { return na.PollerSupported && !d.opts.Portable }
+func (d *domain) usePoller() bool { return d.poller && !d.opts.Portable }
 
-// close gives the listening sockets back.
-func (d *domain) close() error {
-	d.door.close()
-	return nil
+// newPortable makes the carrier of a context whose sockets have goroutines.
+func (d *domain) newPortable(core carrier.Core) (carrier.Carrier, error) {
+	return netconn.New(&netconn.Transport{
+		Server: d.server,
+		Dial: func(ctx context.Context, name, host string) (net.Conn, error) {
+			s, err := d.connect(ctx, name, host)
+			if err != nil {
+				return nil, err // not a *socket that is nil
+			}
+			return s, nil
+		},
+		Lost: func(err error) error { return lost("connection lost", err) },
+	}, core)
 }
 
 // unreachable is the error of a connection that could not be made.
 func unreachable(what string, err error) error {
-	return na.WithText(na.ErrUnreachable, what+": "+secure.Innermost(err))
+	return codes.WithText(codes.ErrUnreachable, what+": "+secure.Innermost(err))
 }
 
 // lost is the error of a connection that has ended. One that the peer's TLS has refused is refused at every attempt.
 func lost(what string, err error) error {
-	code := na.ErrPeerLost
+	code := codes.ErrPeerLost
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "remote error" {
-		code, what = na.ErrPermission, "TLS"
+		code, what = codes.ErrPermission, "TLS"
 	}
-	return na.WithText(code, what+": "+secure.Reason(err))
+	return codes.WithText(code, what+": "+secure.Reason(err))
 }
-
-var errEOF = na.WithText(na.ErrPeerLost, "connection closed by peer")

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
@@ -193,9 +193,9 @@ var (
 
 // insecure is the error of a connection whose TLS could not begin. One that was cut may be let in at another attempt.
 func insecure(err error) error {
-	code := na.ErrUnreachable
+	code := codes.ErrUnreachable
 	if errors.Is(err, errTruncated) || isErrno(err, syscall.ECONNRESET, 10054) {
-		code = na.ErrPeerLost
+		code = codes.ErrPeerLost
 	}
-	return na.WithText(code, "TLS: "+secure.Reason(err))
+	return codes.WithText(code, "TLS: "+secure.Reason(err))
 }

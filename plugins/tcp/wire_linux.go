@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/internal/netconn"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // A wire is what a conn reads and writes without waiting: a socket, or TLS above one.
@@ -18,7 +19,7 @@ type wire struct {
 	tls *tlsWire // nil without
 }
 
-// read reads, and reports whether nothing more has come. n is 0 and err nil when nothing had. The end of the stream is errEOF.
+// read reads, and reports whether nothing more has come. n is 0 and err nil when nothing had. The end of the stream is netconn.ErrEOF.
 func (w wire) read(iov [][]byte) (n int, dry bool, err error) {
 	switch {
 	case w.tls != nil:
@@ -32,7 +33,7 @@ func (w wire) read(iov [][]byte) (n int, dry bool, err error) {
 	case err == unix.EAGAIN || err == unix.EINTR:
 		return 0, true, nil
 	case err == nil && n == 0:
-		return 0, false, errEOF
+		return 0, false, netconn.ErrEOF
 	}
 	return max(n, 0), n < total(iov), err
 }
@@ -76,6 +77,12 @@ func total(iov [][]byte) (n int) {
 	return n
 }
 
+// copySize is what is copied for one write of TLS, which must not be lent user memory: four records.
+const copySize = 64 << 10
+
+// copyBufs are for the time of one write.
+var copyBufs = sync.Pool{New: func() any { return new([copySize]byte) }}
+
 // maxEncrypted bounds what is encrypted and not written: what is encrypted at a time, and short answers of TLS itself that
 // a peer which does not read could have us heap up.
 const maxEncrypted = copySize + 32<<10
@@ -113,7 +120,7 @@ func (c *tlsWire) read(b []byte) (n int, dry bool, err error) {
 	case err == errNothing:
 		return n, c.sock.short, nil
 	case err == io.EOF:
-		err = errEOF
+		err = netconn.ErrEOF
 	}
 	return n, false, err
 }
@@ -173,7 +180,7 @@ func (nothing) Temporary() bool { return true }
 
 var (
 	errNothing net.Error = nothing{}
-	errHeaped            = na.WithText(na.ErrProtocol, "the peer has TLS answer and does not read the answers")
+	errHeaped            = codes.WithText(codes.ErrProtocol, "the peer has TLS answer and does not read the answers")
 )
 
 // Read implements io.Reader.

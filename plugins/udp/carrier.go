@@ -1,16 +1,17 @@
 package udp
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/internal/netroute"
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
@@ -24,9 +25,10 @@ const (
 )
 
 // A carrier is a context's protocol machine, which is under the endpoint's lock, behind a shared socket.
-type carrier struct {
+type contextCarrier struct {
+	head   frame.Header // of the frame that is handled
 	d      *domain
-	e      *engine.Endpoint
+	e      carrier.Core
 	id     uint8 // of the context
 	m      *arq.Machine
 	shared *sharedSocket
@@ -52,8 +54,8 @@ type carrier struct {
 
 // A peer is an association of a link.
 type peer struct {
-	c      *carrier
-	link   *engine.Link // nil: its session is over
+	c      *contextCarrier
+	link   carrier.Session // nil: its session is over
 	a      *arq.Assoc
 	conn   *conn  // nil: there is no TLS
 	remote string // the address, for people
@@ -74,13 +76,14 @@ var parts = sync.Pool{New: func() any { return &part{} }}
 
 // A piece is bulk data on its way. It is used again when the machine has no packet of it any more, and the one who sends no loan.
 type piece struct {
-	v    engine.View
-	lent int  // packets that are being sent
-	over bool // the machine has none
+	v    carrier.View
+	lent int   // packets that are being sent
+	over bool  // the machine has none,
+	p    *peer // and it was to this one
 }
 
 // newPiece returns a piece for v. Locked, as is dropPiece.
-func (c *carrier) newPiece(v engine.View) *piece {
+func (c *contextCarrier) newPiece(v carrier.View) *piece {
 	last := len(c.pieces) - 1
 	if last < 0 {
 		return &piece{v: v}
@@ -92,9 +95,12 @@ func (c *carrier) newPiece(v engine.View) *piece {
 }
 
 // dropPiece takes a piece back that is over, unless a packet of it is being sent.
-func (c *carrier) dropPiece(pc *piece) {
+func (c *contextCarrier) dropPiece(pc *piece) {
 	if !pc.over || pc.lent > 0 {
 		return
+	}
+	if l := pc.p.link; l != nil {
+		l.Sent(pc.v)
 	}
 	if *pc = (piece{}); len(c.pieces) < maxPieces {
 		c.pieces = append(c.pieces, pc)
@@ -105,19 +111,19 @@ func (c *carrier) dropPiece(pc *piece) {
 const maxPieces = 64
 
 var (
-	_ engine.Carrier  = (*carrier)(nil)
-	_ engine.Finisher = (*carrier)(nil)
-	_ arq.Upper       = (*carrier)(nil)
-	_ engine.Writer   = (*peer)(nil)
-	_ engine.Prover   = (*peer)(nil)
+	_ carrier.Carrier  = (*contextCarrier)(nil)
+	_ carrier.Finisher = (*contextCarrier)(nil)
+	_ arq.Upper        = (*contextCarrier)(nil)
+	_ carrier.Writer   = (*peer)(nil)
+	_ carrier.Prover   = (*peer)(nil)
 
-	_ engine.Addressed = (*peer)(nil)
+	_ carrier.Locator = (*peer)(nil)
 )
 
-func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
-	c := &carrier{d: d, e: e, id: uint8(e.Host().Context().ID()), shared: d.shared}
+func (d *domain) newCarrier(e carrier.Core) (carrier.Carrier, error) {
+	c := &contextCarrier{d: d, e: e, id: uint8(e.ID()), shared: d.shared}
 	if c.shared == nil {
-		c.shared = &sharedSocket{open: d.open, guard: d.guard, now: d.now}
+		c.shared = &sharedSocket{class: d.class, open: d.open, guard: d.guard, now: d.now}
 	}
 	if err := c.shared.bind(); err != nil {
 		return nil, err
@@ -125,7 +131,7 @@ func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
 	c.sock = c.shared.sock
 	c.m = arq.New(arq.Config{
 		Overhead: c.overhead(), Proven: d.guard != nil,
-		Profile: d.profile, Ack: d.ack, Context: c.id, Session: func() uint64 { return d.session.Add(1) }, Rand: e.Engine().Rand,
+		Profile: d.profile, Ack: d.ack, Context: c.id, Session: func() uint64 { return d.session.Add(1) }, Rand: func(b []byte) { _, _ = rand.Read(b) },
 		DialRetries: c.sock.retries(), FinTimeout: finTimeout,
 		MaxPeers: d.peers,
 		Receive:  func() int { return int(c.shared.room.Load()) / 4 * 3 },
@@ -135,13 +141,13 @@ func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
 	}
 	if err := c.shared.enter(c); err != nil {
 		c.shared.leave(c)
-		return nil, na.WithText(na.ErrIO, err.Error())
+		return nil, codes.WithText(codes.ErrIO, err.Error())
 	}
 	return c, nil
 }
 
 // overhead is what TLS adds to a packet.
-func (c *carrier) overhead() int {
+func (c *contextCarrier) overhead() int {
 	if c.d.guard == nil {
 		return 0
 	}
@@ -155,13 +161,13 @@ func path(to netip.Addr) arq.Path {
 	return arq.Path{Size: jumbo}
 }
 
-// Dial implements engine.Carrier.
-func (c *carrier) Dial(l *engine.Link) {
+// Dial implements carrier.Carrier.
+func (c *contextCarrier) Dial(l carrier.Session) {
 	ap, _ := inet.Parse(scheme, l.Name()) // Check has parsed it
 	ap = netroute.NameZone(ap)
 	p := &peer{c: c, link: l}
 	p.setRemote(ap)
-	l.Conn = p
+	l.SetConn(p)
 	if c.d.guard != nil {
 		c.dialTLS(p, ap)
 		return
@@ -174,16 +180,16 @@ func (c *carrier) Dial(l *engine.Link) {
 }
 
 // later has Poll send, of the assist too: nobody drives a context whose callbacks wait to run.
-func (c *carrier) later() {
+func (c *contextCarrier) later() {
 	c.last.Store(true)
-	c.e.Host().PollSoon()
-	c.e.Host().FlushSoon()
+	c.e.PollSoon()
+	c.e.FlushSoon()
 }
 
-// Flush implements engine.Carrier.
-func (c *carrier) Flush(ls []*engine.Link) {
+// Flush implements carrier.Carrier.
+func (c *contextCarrier) Flush(ls []carrier.Session) {
 	for _, l := range ls {
-		if p, _ := l.Conn.(*peer); p != nil {
+		if p, _ := l.Conn().(*peer); p != nil {
 			p.pull()
 		}
 	}
@@ -192,20 +198,20 @@ func (c *carrier) Flush(ls []*engine.Link) {
 
 func (p *peer) pull() {
 	if p.up && p.a.Up() && p.link != nil {
-		p.link.Pull(engine.FlowMessages, p)
+		p.link.Pull(carrier.Messages, p)
 	}
 	if p.up && p.a.Up() && p.link != nil {
-		p.link.Pull(engine.FlowBulk, p)
+		p.link.Pull(carrier.Bulk, p)
 	}
 }
 
-// Room implements engine.Writer.
+// Room implements carrier.Writer.
 func (p *peer) Room() (whole, piece int) {
 	whole, piece = p.a.Room(p.c.d.now())
-	return min(whole, frame.MaxWhole), min(piece, engine.PieceSize)
+	return min(whole, frame.MaxWhole), min(piece, carrier.PieceSize)
 }
 
-// Frame implements engine.Writer.
+// Frame implements carrier.Writer.
 func (p *peer) Frame(h *frame.Header, payload []byte) {
 	b := h.Append(p.c.scratch[:0], payload)
 	p.c.scratch = b
@@ -215,8 +221,8 @@ func (p *peer) Frame(h *frame.Header, payload []byte) {
 	}
 }
 
-// Piece implements engine.Writer. A credit that goes with it could be lost with it.
-func (p *peer) Piece(h *frame.Header, v engine.View) {
+// Piece implements carrier.Writer. A credit that goes with it could be lost with it.
+func (p *peer) Piece(h *frame.Header, v carrier.View) {
 	if h.Credit != p.credit {
 		p.Frame(&frame.Header{Kind: frame.Credit, Context: h.Context, Credit: h.Credit}, nil)
 	}
@@ -230,10 +236,10 @@ func (p *peer) Piece(h *frame.Header, v engine.View) {
 	p.a.Piece(&front, p.c.newPiece(v), v.Len())
 }
 
-// Cut implements engine.Carrier. A session that ends in order says its last words; any other ends at once.
-func (c *carrier) Cut(l *engine.Link, bye frame.Bye) {
-	p, _ := l.Conn.(*peer)
-	l.Conn = nil
+// Cut implements carrier.Carrier. A session that ends in order says its last words; any other ends at once.
+func (c *contextCarrier) Cut(l carrier.Session, bye frame.Bye) {
+	p, _ := l.Conn().(*peer)
+	l.SetConn(nil)
 	if p == nil {
 		return
 	}
@@ -243,7 +249,7 @@ func (c *carrier) Cut(l *engine.Link, bye frame.Bye) {
 		}
 		return
 	}
-	if bye.Code == na.ErrClosed && p.up {
+	if bye.Code == codes.ErrClosed && p.up {
 		p.a.Detach()
 		p.a.Finish(c.d.now(), bye.Words())
 	} else {
@@ -252,8 +258,8 @@ func (c *carrier) Cut(l *engine.Link, bye frame.Bye) {
 	c.later()
 }
 
-// Poll implements engine.Carrier.
-func (c *carrier) Poll(now time.Duration) time.Duration {
+// Poll implements carrier.Carrier.
+func (c *contextCarrier) Poll(now time.Duration) time.Duration {
 	due := time.Duration(c.due.Load())
 	if c.last.Swap(false) || due != 0 && now >= due {
 		c.act(now)
@@ -263,14 +269,14 @@ func (c *carrier) Poll(now time.Duration) time.Duration {
 }
 
 // act does what is due.
-func (c *carrier) act(now time.Duration) {
+func (c *contextCarrier) act(now time.Duration) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
 	full := c.full
 	c.full = nil
 	for _, p := range full {
 		if p.link != nil {
-			p.link.Fail(na.WithText(na.ErrUnreachable, "this context has as many udp peers as it can: close some of them, or use another context"))
+			p.link.Fail(codes.WithText(codes.ErrUnreachable, "this context has as many udp peers as it can: close some of them, or use another context"))
 		}
 	}
 	c.m.Poll(now)
@@ -278,24 +284,24 @@ func (c *carrier) act(now time.Duration) {
 	c.send()
 }
 
-// Finish implements engine.Finisher.
-func (c *carrier) Finish() { c.m.Finish() }
+// Finish implements carrier.Finisher.
+func (c *contextCarrier) Finish() { c.m.Finish() }
 
-// Shut implements engine.Carrier.
-func (c *carrier) Shut() {
+// Shut implements carrier.Carrier.
+func (c *contextCarrier) Shut() {
 	c.shut = true
 	c.m.Shut()
 }
 
-// Lingering implements engine.Carrier.
-func (c *carrier) Lingering(time.Duration) bool {
+// Lingering implements carrier.Carrier.
+func (c *contextCarrier) Lingering(time.Duration) bool {
 	c.e.Lock()
 	defer c.e.Pause()
 	return c.m.Lingering() || c.last.Load() || c.sending
 }
 
-// Release implements engine.Carrier. What peers have not confirmed is nobody's error any more: the operations have ended.
-func (c *carrier) Release() {
+// Release implements carrier.Carrier. What peers have not confirmed is nobody's error any more: the operations have ended.
+func (c *contextCarrier) Release() {
 	c.shared.leave(c)
 	if n := c.open; n.peers > 0 {
 		c.d.log.Warn("udp: a context has closed, and peers have not confirmed that they have everything", "peers", n.peers, "messages", n.messages)

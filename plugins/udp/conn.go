@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
 )
@@ -19,7 +19,7 @@ import (
 // A conn is what protects the packets of one association: the keys, and where the peer is. arq knows it by a name that looks like an
 // address and never changes: what a change of address means, it need not know.
 type conn struct {
-	c        *carrier
+	c        *contextCarrier
 	id, peer uint64 // of the connection: ours, the peer's
 	name     netip.AddrPort
 	p        *peer // that dials; nil: the peer has dialed
@@ -29,7 +29,7 @@ type conn struct {
 	over      atomic.Bool // the handshake has ended, well or not
 	up        atomic.Bool // opener and the others are there
 	opener    *protect.Opener
-	sealer    *protect.Sealer // used by the goroutine that sends for the carrier
+	sealer    *protect.Sealer // used by the goroutine that sends for the contextCarrier
 	proof     *secure.Proof
 	confirmed sync.Once // the peer has shown that it has all of the handshake
 	done      chan struct{}
@@ -49,7 +49,7 @@ type conn struct {
 // serials are the names of connections.
 var serials atomic.Uint64
 
-func newConn(c *carrier, id, peer uint64, to netip.AddrPort, via uint8) (*conn, context.Context) {
+func newConn(c *contextCarrier, id, peer uint64, to netip.AddrPort, via uint8) (*conn, context.Context) {
 	a := [16]byte{0: 1} // 100::/64, where nobody is
 	binary.BigEndian.PutUint64(a[8:], serials.Add(1))
 	k := &conn{
@@ -87,7 +87,7 @@ func (d *sharedSocket) newGuest(a *arrival, h *header) *conn {
 }
 
 // dialTLS begins the handshake of a dial. Locked.
-func (c *carrier) dialTLS(p *peer, to netip.AddrPort) {
+func (c *contextCarrier) dialTLS(p *peer, to netip.AddrPort) {
 	k, ctx := newConn(c, newID(c.id), uint64(p.link.Target())<<56, to, 0)
 	k.p, p.conn = p, k
 	c.conns[k.name] = k
@@ -144,7 +144,7 @@ func (k *conn) ends() {
 const lookEvery = 2 * time.Second
 
 // look forgets them. Locked.
-func (c *carrier) look(now time.Duration) {
+func (c *contextCarrier) look(now time.Duration) {
 	if len(c.conns) == 0 || now < c.lookAt {
 		return
 	}
@@ -164,7 +164,7 @@ func (c *carrier) look(now time.Duration) {
 
 // unknown is called when k's peer says that it has no such connection, which everybody on the way can say. With the shared socket's lock, without
 // the endpoint's.
-func (c *carrier) unknown(a *arrival) {
+func (c *contextCarrier) unknown(a *arrival) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
 	if k := a.conn; k.to == a.from && k.up.Load() {
@@ -191,7 +191,7 @@ const (
 )
 
 // arrived looks at where a packet of k came from, and reports whether it is for arq. Locked.
-func (c *carrier) arrived(now time.Duration, a *arrival) bool {
+func (c *contextCarrier) arrived(now time.Duration, a *arrival) bool {
 	k := a.conn
 	kind, data := a.b[0], [8]byte{}
 	ours := isNote(a.b)
@@ -221,7 +221,7 @@ func (c *carrier) arrived(now time.Duration, a *arrival) bool {
 	return !ours
 }
 
-func (c *carrier) note(n note) {
+func (c *contextCarrier) note(n note) {
 	if len(c.notes) < mostNotes {
 		c.notes = append(c.notes, n)
 	}
@@ -249,15 +249,15 @@ func (d *sharedSocket) post(b []byte, to netip.AddrPort, via uint8) error {
 	return post(d.sock, b, to, via)
 }
 
-// Proof implements engine.Prover.
-func (p *peer) Proof() na.Identity {
+// Proof implements carrier.Prover.
+func (p *peer) Proof() carrier.Proof {
 	if p.conn == nil || p.conn.proof == nil { // no TLS, or its handshake is not over
-		return na.Identity{}
+		return carrier.Proof{}
 	}
 	return p.conn.proof.Who
 }
 
-// Remote implements engine.Addressed.
+// Remote implements carrier.Locator.
 func (p *peer) Remote() string {
 	if k := p.conn; k != nil && k.to != k.shown { // the peer has moved
 		k.shown = k.to

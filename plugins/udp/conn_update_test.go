@@ -97,7 +97,7 @@ func TestKeysAreUpdated(t *testing.T) {
 // everything else goes to the old address until the answer comes from the new one.
 func TestAddressIsProven(t *testing.T) {
 	old, fresh, other := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("10.0.0.2:2"), netip.MustParseAddrPort("10.0.0.3:3")
-	c := &carrier{}
+	c := &contextCarrier{}
 	k := &conn{c: c, to: old, via: 1}
 	now := time.Second
 	from := func(at netip.AddrPort, b []byte) bool {

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
@@ -343,7 +343,7 @@ func (d *sharedSocket) strike(k *conn) {
 }
 
 // strikeAll is called when c leaves.
-func (d *sharedSocket) strikeAll(c *carrier) {
+func (d *sharedSocket) strikeAll(c *contextCarrier) {
 	d.table.RLock()
 	var all []*conn
 	for _, k := range d.byID {

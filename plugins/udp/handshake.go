@@ -13,8 +13,8 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
@@ -78,8 +78,8 @@ const (
 )
 
 var (
-	errNobody = na.WithText(na.ErrUnreachable, "nobody answers")
-	errLate   = na.WithText(na.ErrUnreachable, "TLS: the peer did not end the TLS handshake in time")
+	errNobody = codes.WithText(codes.ErrUnreachable, "nobody answers")
+	errLate   = codes.WithText(codes.ErrUnreachable, "TLS: the peer did not end the TLS handshake in time")
 )
 
 // A remoteAlert is why the peer has ended the handshake.
@@ -121,7 +121,7 @@ func serve(ctx context.Context, k *conn, waits func()) {
 
 // failed tells of a peer whose handshake has failed.
 func (h *handshake) failed(err error) {
-	h.k.c.e.Host().HandshakeFailed(h.to.String(), secure.Reason(err))
+	h.k.c.e.HandshakeFailed(h.to.String(), secure.Reason(err))
 }
 
 // dial runs that of a dial.
@@ -133,19 +133,19 @@ func dial(ctx context.Context, k *conn, name, host string) {
 	cfg := guarded(secure.Client(h.cfg, scheme, name, host), h.g.log, h.to)
 	h.q = tls.QUICClient(&tls.QUICConfig{TLSConfig: cfg})
 	err := h.run(ctx)
-	code, coded := errors.AsType[na.Code](err)
+	code, coded := errors.AsType[codes.Code](err)
 	switch {
-	case err == nil, coded && code != na.OK, errors.As(err, new(turnedAway)):
+	case err == nil, coded && code != codes.OK, errors.As(err, new(turnedAway)):
 	case errors.Is(err, context.DeadlineExceeded) && h.heard:
 		err = errLate
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		err = errNobody
 	default:
-		code = na.ErrUnreachable
+		code = codes.ErrUnreachable
 		if h.done && errors.As(err, new(remoteAlert)) { // the peer has seen the certificate of this side
-			code = na.ErrPermission
+			code = codes.ErrPermission
 		}
-		err = na.WithText(code, "TLS: "+secure.Reason(err))
+		err = codes.WithText(code, "TLS: "+secure.Reason(err))
 	}
 	k.dialed(err)
 }

@@ -43,7 +43,7 @@ func (s *portable) addr() netip.AddrPort {
 // room implements socket. It is not known what the system has given.
 func (s *portable) room() int { return bufferSize }
 
-func (s *portable) watch(*carrier) error {
+func (s *portable) watch(*contextCarrier) error {
 	if s.done == nil {
 		s.done = make(chan struct{})
 		go s.read()
@@ -51,7 +51,7 @@ func (s *portable) watch(*carrier) error {
 	return nil
 }
 
-func (s *portable) unwatch(*carrier) {}
+func (s *portable) unwatch(*contextCarrier) {}
 
 // read gives the shared socket what arrives. Errors are about datagrams that were sent, and say nothing about the next one.
 func (s *portable) read() {
@@ -72,7 +72,7 @@ func (s *portable) read() {
 
 // take gives datagrams to their contexts.
 func (s *portable) take(in []arrival) {
-	defer s.shared.eng.Rescue(func(error) {})
+	defer s.shared.class.Rescue(func(error) {})
 	s.shared.mu.Lock()
 	defer s.shared.mu.Unlock()
 	s.shared.route(in)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )

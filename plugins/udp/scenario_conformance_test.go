@@ -3,6 +3,7 @@ package udp_test
 import (
 	"context"
 	"net/netip"
+	"runtime"
 	"testing"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
@@ -29,6 +30,7 @@ func network(opts udp.Options) natest.Maker {
 			Origin:     "udp://",
 			Nobody:     "udp://" + host + ":9",
 			Pending:    "udp://silent:9000",
+			Invalid:    "udp://127.0.0.1",
 			Plugins:    []na.Plugin{udp.New(opts)},
 			Concurrent: true,
 			Assisted:   !opts.Unassisted,
@@ -48,13 +50,13 @@ func carrier(mk natest.Maker) natest.Maker {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	variants := map[string]natest.Maker{}
-	if raceflag.Enabled || long.On || !na.PollerSupported { // it has a goroutine more, and all else is the same: the run with the race detector has it
+	if raceflag.Enabled || long.On || runtime.GOOS != "linux" { // it has a goroutine more, and all else is the same: the run with the race detector has it
 		variants["portable"] = carrier(network(udp.Options{Portable: true}))
 	}
 	if !raceflag.Enabled || long.On {
 		variants["polled"] = carrier(network(udp.Options{}))
 	}
-	if long.On && na.PollerSupported {
+	if long.On && runtime.GOOS == "linux" {
 		variants["unassisted"] = network(udp.Options{Unassisted: true})
 	}
 	if !raceflag.Enabled || long.On {
@@ -69,7 +71,7 @@ func TestConformance(t *testing.T) {
 // TestFrozen checks the rules about a context that nobody drives, nor assists.
 func TestFrozen(t *testing.T) {
 	t.Parallel()
-	if !na.PollerSupported {
+	if runtime.GOOS != "linux" {
 		return
 	}
 	assisted, alone := network(udp.Options{})(t), network(udp.Options{Unassisted: true})

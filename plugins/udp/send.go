@@ -2,6 +2,7 @@ package udp
 
 import (
 	"errors"
+	"math"
 	"net"
 	"net/netip"
 	"runtime"
@@ -9,8 +10,8 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
 )
@@ -49,7 +50,7 @@ func (o *outbox) refuse(d departure, err error) {
 }
 
 // unsent is the error of a dial that the system does not send.
-func unsent(err error) error { return na.WithText(na.ErrUnreachable, "send: "+err.Error()) }
+func unsent(err error) error { return codes.WithText(codes.ErrUnreachable, "send: "+err.Error()) }
 
 // slabs are those of nobody who sends, 320 KiB each. What an outbox has listed before may point into one.
 var slabs = make(chan []byte, max(4, runtime.GOMAXPROCS(0)))
@@ -82,7 +83,7 @@ type loan struct {
 
 // send sends what the machine has. Locked at its beginning and at its end, not while it copies and sends: what others add
 // meanwhile goes with the next turn, and they need not wait.
-func (c *carrier) send() {
+func (c *contextCarrier) send() {
 	if c.sending {
 		return
 	}
@@ -100,12 +101,12 @@ func (c *carrier) send() {
 		due = max(c.lookAt, 1)
 	}
 	if old := c.due.Swap(int64(due)); due != 0 && (old == 0 || int64(due) < old) {
-		c.e.Host().PollSoon()
+		c.e.PollSoon()
 	}
 }
 
 // sendUnlocked sends what gather has taken, without the lock. Locked at its beginning and its end.
-func (c *carrier) sendUnlocked() {
+func (c *contextCarrier) sendUnlocked() {
 	c.e.Pause()
 	defer c.e.Lock()
 	c.pack()
@@ -117,7 +118,7 @@ func (c *carrier) sendUnlocked() {
 
 // gather takes packets from the machine, and reports whether there are any. Messages are copied; bulk data is lent. With TLS each has
 // room around it for what protects it. Locked.
-func (c *carrier) gather() bool {
+func (c *contextCarrier) gather() bool {
 	o := &c.out
 	o.list, o.bulk = o.list[:0], o.bulk[:0]
 	// Datagrams stand one behind the other: those of one size to one peer leave as a train, cut up by the kernel (UDP_SEGMENT).
@@ -157,7 +158,7 @@ func (c *carrier) gather() bool {
 }
 
 // gatherNotes takes what connections say, at the beginning of the slab, and returns where that ends. Locked.
-func (c *carrier) gatherNotes() (at int) {
+func (c *contextCarrier) gatherNotes() (at int) {
 	o := &c.out
 	for i := range c.notes {
 		n := &c.notes[i]
@@ -174,7 +175,7 @@ func (c *carrier) gatherNotes() (at int) {
 
 // pack copies what was lent and adds its checksum. With TLS it seals every datagram instead, which needs no checksum. One whose memory
 // cannot be read is left damaged, so that no receiver accepts it.
-func (c *carrier) pack() {
+func (c *contextCarrier) pack() {
 	for i := range c.out.bulk {
 		l := &c.out.bulk[i]
 		d := &c.out.list[l.i]
@@ -182,7 +183,7 @@ func (c *carrier) pack() {
 		if d.conn != nil {
 			b = b[protectHead : len(b)-protect.TagSize]
 		}
-		c.slices = l.pc.v.Slices(c.slices[:0], l.o.At, l.o.N)
+		c.slices = carrier.Slices(c.slices[:0], l.pc.v, l.o.At, l.o.N, math.MaxInt)
 		gather := memfault.Gather
 		if l.o.Again { // the peer may have it, and the owner write there by now
 			gather = memfault.GatherAgain
@@ -213,7 +214,7 @@ func (c *carrier) pack() {
 }
 
 // settle ends the loans. Locked.
-func (c *carrier) settle() {
+func (c *contextCarrier) settle() {
 	o := &c.out
 	for i := range o.bulk {
 		l := &o.bulk[i]
@@ -247,12 +248,12 @@ func (c *carrier) settle() {
 // A placing is bulk data that has come, and where it goes.
 type placing struct {
 	p       *peer
-	v       engine.View
+	v       carrier.View
 	payload []byte
 }
 
 // receive takes in datagrams. With the shared socket's lock, without the endpoint's.
-func (c *carrier) receive(in []arrival) {
+func (c *contextCarrier) receive(in []arrival) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
 	now := c.d.now()
@@ -267,7 +268,7 @@ func (c *carrier) receive(in []arrival) {
 	if len(c.in) > 0 {
 		c.copyIn()
 		for i := range c.in {
-			c.in[i].p.placed(&c.in[i].v)
+			c.in[i].p.placed(c.in[i].v)
 		}
 		clear(c.in)
 		c.in = c.in[:0]
@@ -276,7 +277,7 @@ func (c *carrier) receive(in []arrival) {
 }
 
 // copyIn copies bulk data to where it goes, without the lock. Locked at its beginning and its end.
-func (c *carrier) copyIn() {
+func (c *contextCarrier) copyIn() {
 	c.e.Pause()
 	defer c.e.Lock()
 	for i := range c.in {
@@ -285,7 +286,7 @@ func (c *carrier) copyIn() {
 }
 
 // refused is called when the system says that nobody receives at to. With the shared socket's lock, without the endpoint's.
-func (c *carrier) refused(to netip.AddrPort) {
+func (c *contextCarrier) refused(to netip.AddrPort) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
 	if c.conns == nil {

@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/failpoint"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/failpoint"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
@@ -22,17 +22,17 @@ type sharedSocket struct {
 	open  func(netip.AddrPort, *sharedSocket) (socket, error)
 	guard *guard // nil: there is no TLS
 	now   func() time.Duration
-	eng   *engine.Engine
+	class carrier.Class
 	room  atomic.Int64 // bytes of the socket's receive buffer for each context
 
 	// mu guards what follows. It is held while datagrams are read and given to their contexts, so that they stay in order. An
 	// endpoint may be locked under it.
 	mu     sync.Mutex
-	sock   socket        // nil: closed
-	behind [256]*carrier // by context; nil: it is not there, or not any more
-	n      int           // of them
-	latest *conn         // that had a packet
-	hints  []arrival     // that a peer has no such connection
+	sock   socket               // nil: closed
+	behind [256]*contextCarrier // by context; nil: it is not there, or not any more
+	n      int                  // of them
+	latest *conn                // that had a packet
+	hints  []arrival            // that a peer has no such connection
 
 	// table guards the connections with TLS, by the id that is ours, and by the peer's. Nothing is locked under it.
 	table  sync.RWMutex
@@ -48,8 +48,8 @@ type arrival struct {
 	from netip.AddrPort
 	via  uint8
 	p    arq.Packet
-	to   *carrier // nil: all contexts
-	conn *conn    // nil: there is no TLS
+	to   *contextCarrier // nil: all contexts
+	conn *conn           // nil: there is no TLS
 }
 
 // bind opens the socket if it is not open.
@@ -66,19 +66,17 @@ func (d *sharedSocket) bind() (err error) {
 }
 
 // enter puts c behind the shared socket.
-func (d *sharedSocket) enter(c *carrier) error {
+func (d *sharedSocket) enter(c *contextCarrier) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.behind[c.id] = c
-	if d.n++; d.eng == nil {
-		d.eng = c.e.Engine()
-	}
+	d.n++
 	d.share()
 	return d.sock.watch(c)
 }
 
 // leave takes c away. Nothing is given to it afterwards.
-func (d *sharedSocket) leave(c *carrier) {
+func (d *sharedSocket) leave(c *contextCarrier) {
 	c.sock.unwatch(c)
 	d.mu.Lock()
 	d.behind[c.id] = nil
@@ -148,7 +146,7 @@ func (d *sharedSocket) route(in []arrival) {
 		if c := in[i].to; c != nil {
 			c.receive(in[i:j])
 		} else {
-			d.each(func(c *carrier) { c.receive(in[i:j]) })
+			d.each(func(c *contextCarrier) { c.receive(in[i:j]) })
 		}
 	}
 	if len(d.hints) > 0 {
@@ -161,14 +159,14 @@ func (d *sharedSocket) route(in []arrival) {
 }
 
 // of returns context id, or for want of it any other: it answers that the packet is for nobody.
-func (d *sharedSocket) of(id int) (to *carrier) {
+func (d *sharedSocket) of(id int) (to *contextCarrier) {
 	if to = d.behind[id]; to == nil {
-		d.each(func(c *carrier) { to = c })
+		d.each(func(c *contextCarrier) { to = c })
 	}
 	return to
 }
 
-func (d *sharedSocket) each(f func(c *carrier)) {
+func (d *sharedSocket) each(f func(c *contextCarrier)) {
 	for _, c := range d.behind {
 		if c != nil {
 			f(c)

@@ -2,11 +2,10 @@ package udp
 
 import (
 	"errors"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"net/netip"
 	"strconv"
 	"syscall"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A socket is what sends datagrams, and gives the shared socket those that come in. It has two forms: one in the pollers of the contexts, and
@@ -17,8 +16,8 @@ type socket interface {
 	// room is the size of its receive buffer in bytes.
 	room() int
 	// watch has whoever leads c read too, until unwatch. With the shared socket's lock; unwatch without.
-	watch(c *carrier) error
-	unwatch(c *carrier)
+	watch(c *contextCarrier) error
+	unwatch(c *contextCarrier)
 	// send sends the list of datagrams in their order, or loses some. It keeps nothing of them, and notes which are larger than
 	// the system sends. It is called by several goroutines at once, without a lock.
 	send(o *outbox)
@@ -44,20 +43,20 @@ const bufferSize = 4 << 20
 
 // bindError says why a socket cannot be had. The address is named as the program gave it.
 func bindError(where netip.AddrPort, err error) error {
-	code := na.ErrIO
+	code := codes.ErrIO
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		code = na.ErrAddrInUse
+		code = codes.ErrAddrInUse
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		code = na.ErrAddrInvalid
+		code = codes.ErrAddrInvalid
 	case errors.Is(err, syscall.EACCES):
-		code = na.ErrPermission
+		code = codes.ErrPermission
 	}
 	what := "open a socket"
 	if where != (netip.AddrPort{}) {
 		what = "listen on " + addrText(where)
 	}
-	return na.WithText(code, what+": "+err.Error())
+	return codes.WithText(code, what+": "+err.Error())
 }
 
 // addrText returns an address as it is given to listen on: an AddrPort without an IP, which is every address of the machine, is ":port".

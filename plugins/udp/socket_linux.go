@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/netroute"
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
@@ -20,14 +20,14 @@ type polled struct {
 	fd     int
 	bound  netip.AddrPort
 	six    bool
-	ids    [256]na.PollID // by context
+	ids    [256]carrier.PollID // by context
 
 	trains trains
 }
 
 var (
-	_ na.Pollable = (*polled)(nil)
-	_ na.Peeker   = (*polled)(nil)
+	_ carrier.Pollable = (*polled)(nil)
+	_ carrier.Peeker   = (*polled)(nil)
 )
 
 // batch is how many datagrams one system call takes in, or sends.
@@ -168,14 +168,14 @@ func (s *polled) room() int {
 	return n
 }
 
-func (s *polled) watch(c *carrier) (err error) {
-	s.ids[c.id], err = c.e.Host().Poller().AddShared(s.fd, s)
+func (s *polled) watch(c *contextCarrier) (err error) {
+	s.ids[c.id], err = c.e.Poller().AddShared(s.fd, s)
 	return err
 }
 
-func (s *polled) unwatch(c *carrier) { c.e.Host().Poller().Remove(s.fd, s.ids[c.id]) }
+func (s *polled) unwatch(c *contextCarrier) { c.e.Poller().Remove(s.fd, s.ids[c.id]) }
 
-// Ready implements na.Pollable.
+// Ready implements carrier.Pollable.
 func (s *polled) Ready(_, failed bool) {
 	if failed {
 		s.takeErrors()
@@ -189,7 +189,7 @@ func (s *polled) takeErrors() {
 	s.readErrors()
 }
 
-// Peek implements na.Peeker.
+// Peek implements carrier.Peeker.
 func (s *polled) Peek() (came bool) {
 	r := getReader()
 	defer r.put()
@@ -269,7 +269,7 @@ func (s *polled) name(v *vector, i int, to netip.AddrPort) {
 func (s *polled) readErrors() {
 	var oob [256]byte
 	refuse := func(to netip.AddrPort) {
-		s.shared.each(func(c *carrier) { c.refused(to) })
+		s.shared.each(func(c *contextCarrier) { c.refused(to) })
 	}
 	for {
 		_, n, _, to, err := unix.Recvmsg(s.fd, nil, oob[:], unix.MSG_ERRQUEUE)

@@ -1,7 +1,6 @@
 package udp
 
 import (
-	"crypto/rand"
 	"crypto/tls"
 	"log/slog"
 	"net"
@@ -10,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
@@ -19,7 +18,7 @@ import (
 
 const scheme = "udp"
 
-func init() { na.RegisterPlugin(New(Options{})) }
+func init() { carrier.Register(New(Options{})) }
 
 // Options holds what the plugin can be told. The zero value works.
 type Options struct {
@@ -45,18 +44,19 @@ type Options struct {
 type Resolver = inet.Resolver
 
 // New returns a plugin with options of its own, for na.Config.Plugins. Bad options are reported by na.Open.
-func New(opts Options) na.Plugin { return plugin{opts: opts} }
+func New(opts Options) carrier.Plugin { return plugin{opts: opts} }
 
 type plugin struct {
 	opts Options
 	tune func(d *domain) // by tests; or nil
 }
 
-// Scheme implements na.Plugin.
+// Scheme implements carrier.Plugin.
 func (plugin) Scheme() string { return scheme }
 
 // A domain is the plugin opened by a class.
 type domain struct {
+	class   carrier.Class
 	names   inet.Names
 	start   time.Time
 	log     *slog.Logger
@@ -69,10 +69,10 @@ type domain struct {
 	shared  *sharedSocket // of all contexts; nil: the class does not listen, and each has its own
 }
 
-// Open implements na.Plugin.
-func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
-	cfg := cls.Config()
-	d := &domain{start: time.Now(), log: cfg.Log(), open: openPolled}
+// Open implements carrier.Plugin.
+func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error) {
+	cfg := class.Config()
+	d := &domain{class: class, start: time.Now(), log: cfg.Logger, open: openPolled}
 	d.session.Store(uint64(d.start.UnixNano()))
 	if p.opts.Portable {
 		d.open = openPortable
@@ -89,13 +89,13 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	}
 	var err error
 	if d.profile, err = arq.ParseProfile(or(p.opts.Profile, "QS_UDP_PROFILE")); err != nil {
-		return nil, na.WithText(na.ErrInvalid, "udp: "+err.Error())
+		return nil, codes.WithText(codes.ErrInvalid, "udp: "+err.Error())
 	}
 	if d.ack, err = arq.ParseAckMode(or(p.opts.Ack, "QS_UDP_ACK")); err != nil {
-		return nil, na.WithText(na.ErrInvalid, "udp: "+err.Error())
+		return nil, codes.WithText(codes.ErrInvalid, "udp: "+err.Error())
 	}
 	if want := secure.Validate(p.opts.TLS); want != "" {
-		return nil, na.WithText(na.ErrInvalid, "udp: options: TLS.MaxVersion is "+tls.VersionName(p.opts.TLS.MaxVersion)+", want "+want)
+		return nil, codes.WithText(codes.ErrInvalid, "udp: options: TLS.MaxVersion is "+tls.VersionName(p.opts.TLS.MaxVersion)+", want "+want)
 	}
 	if p.opts.TLS != nil && rest != "" {
 		if err := secure.MayListen(scheme, p.opts.TLS); err != nil {
@@ -103,25 +103,26 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 		}
 	}
 	if d.guard, err = newGuard(p.opts.TLS, d.log); err != nil {
-		return nil, na.WithText(na.ErrInvalid, "udp: "+err.Error())
+		return nil, codes.WithText(codes.ErrInvalid, "udp: "+err.Error())
 	}
 	if p.tune != nil {
 		p.tune(d)
 	}
 	d.names.Certify = secure.ByHost(p.opts.TLS)
-	t := engine.Transport{Scheme: scheme, Exact: true, Names: &d.names, Carrier: d.newCarrier}
+	n := &carrier.Network{
+		Exact: true, Names: &d.names, NewCarrier: d.newCarrier, Close: d.close,
+		Unassisted: p.opts.Unassisted, Secure: p.opts.TLS != nil,
+	}
 	if rest != "" {
 		if err := d.listen(rest, p.opts.Trusted || p.opts.TLS != nil || os.Getenv("QS_UDP_TRUSTED") == "1"); err != nil {
 			return nil, err
 		}
-		t.Self, t.Listen = d.names.Self, d.names.Self
+		n.Listen = d.names.Self
 	}
-	eng := engine.New(cls, engine.Options{
-		Transports: []engine.Transport{t}, Now: d.now, Rand: func(b []byte) { _, _ = rand.Read(b) },
-		Unassisted: p.opts.Unassisted, Secure: p.opts.TLS != nil, Close: d.close,
-	})
-	d.names.Self = eng.Addr().Name()
-	return eng, nil
+	if d.names.Self == "" {
+		d.names.Self = class.PrivateName(scheme)
+	}
+	return n, nil
 }
 
 // listen binds the address that the class is opened with.
@@ -131,10 +132,10 @@ func (d *domain) listen(rest string, trusted bool) error {
 		return err
 	}
 	if !where.Addr().IsLoopback() && !trusted {
-		return na.WithText(na.ErrPermission, "listen on "+rest+": udp neither encrypts nor authenticates its packets, so beyond loopback "+
+		return codes.WithText(codes.ErrPermission, "listen on "+rest+": udp neither encrypts nor authenticates its packets, so beyond loopback "+
 			"it needs TLS (Config.TLS, or udp.Options.TLS), or Options.Trusted or QS_UDP_TRUSTED=1 where the network is trusted")
 	}
-	d.shared = &sharedSocket{at: where, open: d.open, guard: d.guard, now: d.now}
+	d.shared = &sharedSocket{class: d.class, at: where, open: d.open, guard: d.guard, now: d.now}
 	if err := d.shared.bind(); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package udp_test
 
 import (
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -73,7 +74,7 @@ func TestEnvironment(t *testing.T) {
 // system would choose. Over the portable sockets that is not so.
 func TestWildcard(t *testing.T) {
 	t.Parallel()
-	if !na.PollerSupported {
+	if runtime.GOOS != "linux" {
 		t.Skip("the address that a datagram came to is not known here")
 	}
 	four := []string{"127.0.0.1", "127.0.0.2", "127.3.2.1"}

@@ -4,14 +4,14 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
 // Admit implements arq.Upper.
-func (c *carrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialing *arq.Assoc) arq.Admission {
+func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialing *arq.Assoc) arq.Admission {
 	g, err := frame.ParseGreeting(hello)
 	if err != nil {
 		return refusal(err)
@@ -39,7 +39,7 @@ func (c *carrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialin
 		return refusal(err)
 	}
 	if !verified { // until something comes that answers us, the sender of all this may be somebody else
-		p.link.Forgeable()
+		p.link.Unproven()
 	}
 	return arq.Admission{User: p, Path: path(from.Addr())}
 }
@@ -49,20 +49,20 @@ func refusal(err error) arq.Admission {
 }
 
 // Hello implements arq.Upper.
-func (c *carrier) Hello(a *arq.Assoc, dst []byte) []byte {
+func (c *contextCarrier) Hello(a *arq.Assoc, dst []byte) []byte {
 	p := a.User.(*peer)
 	if p.a = a; p.link == nil { // its session is over: the user has left, and says nothing
 		return dst
 	}
 	if !p.up && p.link.Up() {
 		p.up = true
-		p.link.FlowUp()
+		p.link.LaneUp()
 	}
-	return p.link.Hello(engine.FlowMessages, dst, nil)
+	return p.link.Hello(carrier.Messages, dst, nil)
 }
 
 // Greet implements arq.Upper.
-func (c *carrier) Greet(a *arq.Assoc, hello []byte) error {
+func (c *contextCarrier) Greet(a *arq.Assoc, hello []byte) error {
 	p := a.User.(*peer)
 	g, err := frame.ParseGreeting(hello)
 	if err == nil {
@@ -73,12 +73,12 @@ func (c *carrier) Greet(a *arq.Assoc, hello []byte) error {
 		return err
 	}
 	p.up = true
-	p.link.FlowUp()
+	p.link.LaneUp()
 	return nil
 }
 
 // Deliver implements arq.Upper.
-func (c *carrier) Deliver(a *arq.Assoc, body []byte) {
+func (c *contextCarrier) Deliver(a *arq.Assoc, body []byte) {
 	p := a.User.(*peer)
 	for len(body) > 0 && p.link != nil {
 		var err error
@@ -101,22 +101,22 @@ func (p *peer) nextFrame(body []byte) (rest []byte, err error) {
 		return body[n:], err
 	}
 	if len(body) < frame.HeaderSize || len(body) < frame.Need(body) {
-		return nil, na.WithText(na.ErrProtocol, "a packet ends inside the header of a frame")
+		return nil, codes.WithText(codes.ErrProtocol, "a packet ends inside the header of a frame")
 	}
-	h, err := frame.Parse(body)
-	if err != nil {
+	h := &p.c.head
+	if *h, err = frame.Parse(body); err != nil {
 		return nil, err
 	}
 	n := h.Size() + h.Payload()
 	if h.Payload() > frame.MaxWhole || h.Kind == frame.Data || h.Kind == frame.Hello {
-		return nil, na.WithText(na.ErrProtocol, h.Kind.String()+" frame where none is allowed")
+		return nil, codes.WithText(codes.ErrProtocol, h.Kind.String()+" frame where none is allowed")
 	}
 	if n > len(body) {
 		p.part = parts.Get().(*part)
-		p.part.h, p.part.left, p.part.buf = h, n-len(body), append(p.part.buf[:0], body...)
+		p.part.h, p.part.left, p.part.buf = *h, n-len(body), append(p.part.buf[:0], body...)
 		return nil, nil
 	}
-	return body[n:], p.whole(&h, body[:n])
+	return body[n:], p.whole(h, body[:n])
 }
 
 func (p *peer) whole(h *frame.Header, b []byte) error {
@@ -129,23 +129,24 @@ func (p *peer) whole(h *frame.Header, b []byte) error {
 }
 
 // Heard implements arq.Upper. A peer that acknowledges lives: what it says may have to wait for what was lost before.
-func (c *carrier) Heard(a *arq.Assoc) {
+func (c *contextCarrier) Heard(a *arq.Assoc) {
 	if p, _ := a.User.(*peer); p != nil && p.link != nil {
 		p.link.Heard(false)
 	}
 }
 
 // Place implements arq.Upper.
-func (c *carrier) Place(a *arq.Assoc, front *[arq.FrontSize]byte, at int, payload []byte) {
+func (c *contextCarrier) Place(a *arq.Assoc, front *[arq.FrontSize]byte, at int, payload []byte) {
 	p := a.User.(*peer)
 	if p.link == nil {
 		return
 	}
 	le := binary.LittleEndian
-	h := frame.Header{Kind: frame.Data, Op: le.Uint64(front[:]), Tag: le.Uint64(front[8:]) + uint64(at), Credit: le.Uint32(front[16:]),
+	h := &c.head
+	*h = frame.Header{Kind: frame.Data, Op: le.Uint64(front[:]), Tag: le.Uint64(front[8:]) + uint64(at), Credit: le.Uint32(front[16:]),
 		Context: le.Uint16(front[20:]), Flags: front[22]}
 	h.SetPayload(len(payload))
-	v, err := p.link.Place(&h)
+	v, err := p.link.Place(h)
 	if err != nil {
 		p.link.Fail(err)
 		return
@@ -154,7 +155,7 @@ func (c *carrier) Place(a *arq.Assoc, front *[arq.FrontSize]byte, at int, payloa
 }
 
 // placed says that what v is for is there, or is not wanted.
-func (p *peer) placed(v *engine.View) {
+func (p *peer) placed(v carrier.View) {
 	if l := p.link; l != nil {
 		if err := l.Placed(v); err != nil && p.link != nil {
 			l.Fail(err)
@@ -163,35 +164,33 @@ func (p *peer) placed(v *engine.View) {
 }
 
 // Sent implements arq.Upper.
-func (c *carrier) Sent(a *arq.Assoc, ref any) {
+func (c *contextCarrier) Sent(a *arq.Assoc, ref any) {
 	pc := ref.(*piece)
-	if p := a.User.(*peer); p.link != nil {
-		p.link.Sent(&pc.v)
-	}
-	pc.over = true
+	pc.over, pc.p = true, a.User.(*peer)
 	c.dropPiece(pc)
 }
 
 // Room implements arq.Upper.
-func (c *carrier) Room(a *arq.Assoc) {
+func (c *contextCarrier) Room(a *arq.Assoc) {
 	if p, _ := a.User.(*peer); p != nil {
 		p.pull()
 	}
 }
 
 // Finishing implements arq.Upper.
-func (c *carrier) Finishing(a *arq.Assoc, words []byte) {
+func (c *contextCarrier) Finishing(a *arq.Assoc, words []byte) {
 	p, _ := a.User.(*peer)
 	a.Detach()
 	if p != nil && p.link != nil {
 		l := p.link
-		p.link, l.Conn = nil, nil
+		p.link = nil
+		l.SetConn(nil)
 		l.Refused(frame.ParseBye(words))
 	}
 }
 
 // Ended implements arq.Upper.
-func (c *carrier) Ended(a *arq.Assoc, e arq.End) {
+func (c *contextCarrier) Ended(a *arq.Assoc, e arq.End) {
 	p, _ := a.User.(*peer)
 	if p == nil || p.link == nil {
 		if c.shut && e.Messages > 0 && e.Outcome != arq.Refusal {
@@ -210,10 +209,10 @@ func (c *carrier) Ended(a *arq.Assoc, e arq.End) {
 	case e.Unsent != nil:
 		l.Fail(unsent(e.Unsent))
 	case !p.up:
-		l.Fail(na.WithText(na.ErrUnreachable, "nobody answers"))
+		l.Fail(codes.WithText(codes.ErrUnreachable, "nobody answers"))
 	case e.Absent:
-		l.Fail(na.WithText(na.ErrPeerLost, "the peer does not answer"))
+		l.Fail(codes.WithText(codes.ErrPeerLost, "the peer does not answer"))
 	default:
-		l.Silent(na.WithText(na.ErrPeerLost, "the peer does not answer"))
+		l.Silent(codes.WithText(codes.ErrPeerLost, "the peer does not answer"))
 	}
 }

@@ -78,6 +78,7 @@ func TestLayout(t *testing.T) {
 // Programs, which nothing can import, need no reason.
 var importedByTests = map[string]string{
 	"na/natest":                "the conformance suite, which the author of a plugin calls",
+	"na/carrier/streamnet":     "makes plugins of users' networks; examples/plugin, a module of its own, has one",
 	"qs/qstest":                "helpers for users' tests",
 	"plugins/sim":              "the simulator, which users open their nodes in",
 	"impi/channel":             "connects IMPI agents in a user's program; its tests are its only caller here",

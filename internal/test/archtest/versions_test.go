@@ -19,7 +19,7 @@ var wireVersions = map[string]struct {
 	file, name string
 	says       []string
 }{
-	"frames": {"plugins/internal/frame/frame.go", "Version", nil},
+	"frames": {"internal/frame/frame.go", "Version", nil},
 	"RPC headers": {"hg/header.go", "wireVersion", []string{
 		"**Request**, 24 bytes, then metadata and payload:\n\n|offset|bytes|field|meaning|\n|---:|---:|---|---|\n|0|1|version|%s|",
 		"**Response**, 16 bytes, then metadata and payload:\n\n|offset|bytes|field|meaning|\n|---:|---:|---|---|\n|0|1|version|%s|",
@@ -102,7 +102,7 @@ func findVersions(t *tree) (found []problem) {
 		report("the version of %s is not compared with the code", what)
 	}
 	for _, f := range t.files {
-		if f.path == "plugins/internal/frame/frame.go" {
+		if f.path == "internal/frame/frame.go" {
 			if last := f.constant("maxKind"); !strings.Contains(page, "|kind, flags|1 to "+last+";") {
 				report("the last kind is not %s", last)
 			}
@@ -150,7 +150,7 @@ func TestVersions(t *testing.T) {
 	}
 	whole := madeUp{
 		wirePage:                             page,
-		"plugins/internal/frame/frame.go":    "package frame\nconst Version = 4\nconst (\n\tkind = 1\n\tmaxKind = 19\n)",
+		"internal/frame/frame.go":            "package frame\nconst Version = 4\nconst (\n\tkind = 1\n\tmaxKind = 19\n)",
 		"hg/header.go":                       "package hg\nconst (\n\twireVersion = 2\n)",
 		"bulk/handle.go":                     "package bulk\nconst wireVersion = 3",
 		"plugins/udp/internal/arq/packet.go": "package arq\nconst Version = 1",
@@ -160,7 +160,7 @@ func TestVersions(t *testing.T) {
 	}
 	expect(t, findVersions, whole)
 
-	whole["plugins/internal/frame/frame.go"] = "package frame\nconst Version = 5\nconst maxKind = 20"
+	whole["internal/frame/frame.go"] = "package frame\nconst Version = 5\nconst maxKind = 20"
 	whole["plugins/sm/internal/ring/layout.go"] = "package ring"
 	whole["bulk/handle.go"] = "package bulk\nconst wireVersion = 2"
 	whole["qs/lend_ring.go"] = "package qs\n\nconst ringVersion = 1"
@@ -171,7 +171,7 @@ func TestVersions(t *testing.T) {
 		`docs/internals/WIRE.md:0: the page does not say "**Bulk handle**, a binary value in msgpack:\n\n|offset|bytes|field|meaning|\n|---:|---:|---|---|\n|0|1|version|2|"`,
 		`docs/internals/WIRE.md:0: the version of bulk handles is "3", in bulk/handle.go it is 2`,
 		`docs/internals/WIRE.md:0: the version of dust is not compared with the code`,
-		`docs/internals/WIRE.md:0: the version of frames is "4", in plugins/internal/frame/frame.go it is 5`,
+		`docs/internals/WIRE.md:0: the version of frames is "4", in internal/frame/frame.go it is 5`,
 		`docs/internals/WIRE.md:0: the version of sm memory is not compared with the code`,
 		`qs/lend_ring.go:3: ringVersion has no row in the table of versions of WIRE.md`,
 	)

@@ -6,11 +6,12 @@ const (
 	ends      = "hg/ends.go"
 	result    = "hg/result.go"
 	overflow  = "hg/overflow.go"
-	operation = "plugins/internal/engine/op.go"
-	deliver   = "plugins/internal/engine/deliver.go"
-	withdraw  = "plugins/internal/engine/withdraw.go"
-	envelope  = "plugins/internal/engine/envelope.go"
-	calling   = "plugins/internal/engine/call.go"
+	endpoint  = "na/endpoint.go"
+	operation = "na/op_record.go"
+	deliver   = "na/session_recv.go"
+	withdraw  = "na/op_withdraw.go"
+	envelope  = "na/envelope_held.go"
+	calling   = "na/op_call.go"
 )
 
 // What tests say that wait for the end of a call.
@@ -25,7 +26,7 @@ var hazards = []Mutant{
 		[]Edit{{forward, `if limit != 0 && !k.setDeadline(limit) {`, `if planted() { planted.Gap(&h.mu) }; $`}},
 		[]Catcher{{"hg", "TestH1CancelRacesForward", waitsMore}}},
 	{"h1-cancel-between", "a cancel between the start of an operation and its post is lost", "H1",
-		[]Edit{{operation, `t.Canceling():`, `t.Canceling() && !planted():`}},
+		[]Edit{{operation, `t.isCanceling():`, `t.isCanceling() && !planted():`}},
 		[]Catcher{{"na/natest", "TestH1CancelBetween", `expected: 1 actual : 0 .*Messages: (lookup|receive|send|get|lease)`}}},
 	{"h2-second-part", "a call that is canceled has a part more than was posted", "H2",
 		[]Edit{{ends, `func (k *call) goOn() {`, `$; if planted() && k.r.Err != nil { k.parts++ }`}},
@@ -43,7 +44,7 @@ var hazards = []Mutant{
 			{ledger, "TestH3bPostsFail", `0 callbacks`},
 		}},
 	{"h4-loan-outlives", "the peer can read a large input after the call has ended", "H4",
-		[]Edit{{operation, `!mem.Revoke(t, r)`, `planted() && r.Err != nil || $`}},
+		[]Edit{{operation, `!mem.revoke(t, r)`, `planted() && r.Err != nil || $`}},
 		[]Catcher{{"hg", "TestH4ReuseWhileFetched", `the input of the second call`}}},
 	{"h5-narrow-id", "the generation of a call has 4 bits", "H5",
 		[]Edit{{call, `return na.Tag(k.gen<<slotBits | uint64(k.slot))`, `if planted() { return na.Tag(k.gen&15<<slotBits | uint64(k.slot)) }; $`}},
@@ -76,7 +77,7 @@ var hazards = []Mutant{
 		[]Catcher{{"hg", "TestH13NoOutputAfterCancel", `"operation canceled" in chain but got nil`}}},
 	{"h14-stale-token", "memory that was taken back can be reached", "H14, I8",
 		[]Edit{
-			{"na/mem.go", `m.class.domain.Unpublish(m)`, `if !planted() { $ }`},
+			{"na/mem.go", `m.class.domain.unpublish(m)`, `if !planted() { $ }`},
 			{"na/mem.go", `if w == memClosed || w > most {`, `if (w == memClosed || w > most) && !planted() {`},
 		},
 		[]Catcher{{"bulk", "TestH14CloseInsideTheCallbackOfACanceledForward", `"memory is no longer registered" in chain but got nil`}}},
@@ -105,10 +106,10 @@ var calls = []Mutant{
 
 // goOn`, `if planted() && k.canceling && r.Err == nil { k.partEnded(); k.h.mu.Lock() }; $`}}, nil},
 	{"deadline-at-once", "a deadline ends the call before anybody has looked for the answer", "F47",
-		[]Edit{{"plugins/internal/engine/timer.go", `o.t.Due()`, `if planted() { e.cancel(o, na.ErrTimeout) } else { $ }`}},
+		[]Edit{{"na/timer.go", `o.t.setDue()`, `if planted() { e.cancel(o, ErrTimeout) } else { $ }`}},
 		[]Catcher{{"hg", "TestTimeoutAnswerAndCancelAtOnce", `Received unexpected error`}}},
 	{"accepted-when-taken", "a message that is taken, and waits for its handler, cannot be withdrawn any more", "IMPI cancel",
-		[]Edit{{calling, `*at, at = env, &env.Next`, `$; if planted() { e.accept(env) }`}},
+		[]Edit{{calling, `*at, at = env, &env.next`, `$; if planted() { e.accept(env) }`}},
 		[]Catcher{{"hg", "TestAuthorizerIsNotAskedInVain", `nothing happened for`}}},
 	{"rest-lost", "what is behind a callback that panics, or does not return, is lost", "I1, Goexit",
 		[]Edit{{"na/trigger.go", `c.cq.putBack(rest) //`, `if !planted() || max != 1 { c.cq.putBack(rest) }; //`}}, nil},
@@ -183,8 +184,44 @@ var calls = []Mutant{
 	{"abandons-dropped", "of the requests that are abandoned before Trigger only one is told", "",
 		[]Edit{{"hg/handlerctx.go", `s.leaving = s.leaving || c.nctx.Queue(&s.leave)`, `if c.nctx.Queued() == 0 || !planted() { $ }`}},
 		[]Catcher{{"hg", "TestAbandonManyAtOnce", `contexts of 3000 that have not ended`}}},
+	{"cancel-late", "a cancel takes effect in the next Progress", "",
+		[]Edit{
+			{endpoint, `func (e *endpoint) cancelTicket(t ticket) {`, `$
+	if planted() {
+		lateCancels = append(lateCancels, func() {
+			e.mu.Lock()
+			if o, _ := t.impl().(*op); o != nil && o.t == t {
+				e.cancel(o, ErrCanceled)
+			}
+			e.Unlock()
+		})
+		return
+	}`},
+			{endpoint, `func (e *endpoint) shutDown() {`, `var lateCancels []func()
+
+func cancelLate() {
+	late := lateCancels
+	for lateCancels = nil; planted() && len(late) > 0; late = late[1:] {
+		late[0]()
+	}
+}
+
+$`},
+			{"na/lead.go", `func (c *Context) ProgressUntil(timeout time.Duration, ready func() bool, sleeps func()) error {`, `$; if planted() { cancelLate() }`},
+		},
+		[]Catcher{{"na/natest", "TestNoFault/CancelNow", `canceled, Trigger called, and its callback did not run`}, {"na/natest", "TestNoFault/CancelSelf", `canceled, Trigger called, and its callback did not run`}}},
+	{"progress-at-once", "Progress returns before its time is over", "",
+		[]Edit{{"na/lead.go", "c.Flush()\n\tif ready()", `if planted() { timeout = 0 }; $`}},
+		[]Catcher{{"na/natest", "TestNoFault/ProgressIdle", `is not greater than or equal to`}}},
+	{"message-cut", "of a message that is too long for its receive the beginning is delivered", "",
+		[]Edit{{deliver, `case n > len(o.buf):`, `case n > len(o.buf) && planted(): r.N = int64(copy(o.buf, payload)); $`}},
+		[]Catcher{{"na/natest", "TestNoFault/ExpectedTooLong", `got <nil>, want one of .larger than the receiver allows`}}},
+	{"length-plus-one", "a send reports a byte more than it was given", "",
+		[]Edit{{"na/session_send.go", "default:\n\t\tl.e.finish(o, Result{N: int64(len(o.buf)),",
+			`default: n := int64(len(o.buf)); if planted() { n++ }; l.e.finish(o, Result{N: n,`}},
+		[]Catcher{{"na/natest", "TestNoFault/OrderUnexpected", `got N 5, want 4`}}},
 	{"withdrawn-but-ran", "a withdraw is answered with yes though the handler has run", "I6, IMPI cancel",
 		[]Edit{{withdraw, `if l.destroy(h.Op)`, `$ || planted()`}}, nil},
 	{"accept-withdrawn", "a request that was withdrawn runs", "I6, IMPI cancel",
-		[]Edit{{envelope, `accepted := !env.Withdrawn`, `$ || planted()`}}, nil},
+		[]Edit{{envelope, `accepted := !env.withdrawn`, `$ || planted()`}}, nil},
 }

@@ -1,14 +1,14 @@
 package mutant
 
 const (
-	credit   = "plugins/internal/engine/credit.go"
-	room     = "plugins/internal/engine/room.go"
-	body     = "plugins/internal/engine/body.go"
-	frame    = "plugins/internal/frame/frame.go"
-	session  = "plugins/internal/engine/session.go"
-	admit    = "plugins/internal/engine/admit.go"
-	liveness = "plugins/internal/engine/liveness.go"
-	idle     = "plugins/internal/engine/idle.go"
+	credit   = "na/envelope_credit.go"
+	room     = "na/session_room.go"
+	body     = "na/body.go"
+	frame    = "internal/frame/frame.go"
+	session  = "na/session.go"
+	admit    = "na/session_admit.go"
+	liveness = "na/session_liveness.go"
+	idle     = "na/session_idle.go"
 )
 
 // sessions is bugs of sessions.
@@ -17,26 +17,41 @@ var sessions = []Mutant{
 		[]Edit{{operation, "\t\to.ended(&r)", `if planted() && o.id != 0 { l.returnCredit() }; $`}},
 		[]Catcher{{"hg", "TestCancelTenThousand",
 			`envelopes were guaranteed|credit \d+ after \d+, \d+ used|Messages: the session is the first`}}},
+	{"accepted-when-received", "an envelope goes back to the sender when its message is received", "",
+		[]Edit{
+			{endpoint, `if env := e.takeEnvelope(); env != nil {`, `$; if planted() { e.accept(env) }`},
+			{deliver, `if o := l.e.receivers.head; o != nil {`, `$; if planted() { l.e.accept(env) }`},
+		},
+		[]Catcher{{"na/natest", "TestNoFault/AcceptFreesRoom", `messages that have left after one was received`}}},
+	{"accepted-when-freed", "an envelope goes back to the sender only when its message is freed", "",
+		[]Edit{{envelope, `func (e *endpoint) acceptEnvelope(env *Envelope) bool {`, `$; if planted() { return true }`}},
+		[]Catcher{{"na/natest", "TestNoFault/AcceptFreesRoom", `leaves after it was accepted: not after`}}},
+	{"counts-nothing", "the gauges of a context stay zero", "",
+		[]Edit{{endpoint, `func (e *endpoint) collectStats() Stats {`, `$; if planted() { return Stats{} }`}},
+		[]Catcher{{"na/natest", "TestNoFault/Envelopes", `as many have left as are guaranteed: not after`}, {"na/natest", "TestNoFault/DropLate", `messages counted as dropped`}}},
+	{"outstanding-leaks", "a receive that has ended is still counted", "",
+		[]Edit{{operation, `o.link.waiting--`, `if !planted() || o.kind != kindRecvExpected { $ }`}},
+		[]Catcher{{"na/natest", "TestNoFault/CancelNow", `got gauges .*Outstanding:8`}}},
 	{"credit-plus-one", "a sender uses one envelope more than there are", "I11, F65",
 		[]Edit{{credit, `case free <= 0:`, `case planted() && free == 0: $`}},
-		[]Catcher{{"plugins/internal/engine", "TestCreditOracle", `Messages: envelopes in use`}}},
+		[]Catcher{{"na", "TestCreditOracle", `Messages: envelopes in use`}}},
 	{"credit-leaks", "a message that was withdrawn keeps its envelope", "I11",
 		[]Edit{{withdraw, "l.e.accept(env)\n\tl.e.withdrawn(env)", `if planted() { return true }; $`}}, nil},
 	{"unbounded", "nobody counts envelopes", "I10, F65",
 		[]Edit{
 			{credit, `switch free := l.free(); {`, `$ case planted():`},
-			{deliver, `int32(l.announced+na.ExpeditedEnvelopes-uint32(next)) < 0`, `$ && !planted()`},
+			{deliver, `int32(l.announced+ExpeditedEnvelopes-uint32(next)) < 0`, `$ && !planted()`},
 		},
 		[]Catcher{{"hg", "TestRapidReset", `is not less than or equal to "8"`}}},
 	{"expedited-unkept", "an expedited message waits for an envelope as any other", "128 streams that stand still",
-		[]Edit{{credit, `case o.t.Expedited():`, `case o.t.Expedited() && !planted():`}},
+		[]Edit{{credit, `case o.t.isExpedited():`, `case o.t.isExpedited() && !planted():`}},
 		[]Catcher{{"na/natest", "TestNoFault/Expedited", `nothing happened|not after`}}},
 	{"expedited-last", "expedited messages wait behind the ordinary ones", "128 streams that stand still",
-		[]Edit{{credit, `if o.t.Expedited() {`, `if o.t.Expedited() && !planted() {`}},
+		[]Edit{{credit, `if o.t.isExpedited() {`, `if o.t.isExpedited() && !planted() {`}},
 		[]Catcher{{"na/natest", "TestNoFault/Expedited", `nothing happened|not after`}}},
 	{"expedited-unheard", "the peer hears of a free envelope late, when an expedited message has used the one beyond", "128 streams that stand still",
 		[]Edit{{credit, `int32(l.announced-uint32(l.arrived)) <= 0`, `(!planted() && $ || uint32(l.arrived) == l.announced)`}},
-		[]Catcher{{"plugins/internal/engine", "TestExpedited", `expected: \[\]string\{"CREDIT"`}}},
+		[]Catcher{{"na", "TestExpedited", `expected: \[\]string\{"CREDIT"`}}},
 	{"expedited-admitted", "a request for a call in flight waits for a place", "128 streams that stand still",
 		[]Edit{{"hg/admission.go", `s.rpc.own.Expedited`, `s.rpc.own.Expedited && !planted()`}},
 		[]Catcher{{"qs", "TestLongCallsAndStream", `timed out after`}}},
@@ -56,13 +71,13 @@ var sessions = []Mutant{
 		[]Edit{{room, `r.freed += uint64(n)`, `if !planted() { $ }`}},
 		[]Catcher{{"na/natest", "TestNoFault/RoomComesBack", `the room is back: not after`}}},
 	{"room-early", "room is given back, and its bytes used again, when a message is accepted", "I11, I9",
-		[]Edit{{"plugins/internal/engine/envelope.go", `e.stats.Envelopes--`, `$; if planted() { env.Link.(*Link).freeRoom(env) }`}},
+		[]Edit{{"na/envelope_held.go", `e.stats.Envelopes--`, `$; if planted() { env.session.freeRoom(env) }`}},
 		[]Catcher{{"na/natest", "TestNoFault/RoomComesBack", `room of messages that are accepted and not freed`}}},
 	{"room-unchecked", "nobody counts room", "I10",
 		[]Edit{{room, `l.room.told-l.room.taken < uint64(need)`, `$ && !planted()`}},
-		[]Catcher{{"plugins/internal/engine", "TestRoomOverstepped", `Expected error with "protocol error" in chain but got nil`}}},
+		[]Catcher{{"na", "TestRoomOverstepped", `Expected error with "protocol error" in chain but got nil`}}},
 	{"body-elsewhere", "a piece of a body goes to another one", "I9",
-		[]Edit{{"plugins/internal/engine/sink.go", `return l.arrivals[h.Op]`, `if planted() {
+		[]Edit{{"na/data_sink.go", `return l.arrivals[h.Op]`, `if planted() {
 			for id, s := range l.arrivals {
 				if id != h.Op && h.Tag == 0 { return s }
 			}
@@ -70,19 +85,19 @@ var sessions = []Mutant{
 		[]Catcher{{"na/natest", "TestNoFault/BodyAmongMessages", `not after|body \d|protocol`}}},
 	{"body-room-twice", "the room of a body that was canceled is given back twice", "I11",
 		[]Edit{{body, `delete(l.arrivals, h.Op)`, `$; if planted() { l.freeBytes(s.body.room) }`}},
-		[]Catcher{{"plugins/internal/engine", "TestBodyRoom", `Should be zero, but was -`}}},
+		[]Catcher{{"na", "TestBodyRoom", `Should be zero, but was -`}}},
 	{"body-room-leaks", "the room of a body that was canceled is never given back", "I11",
 		[]Edit{{body, "l.freeBytes(s.body.room)\n\tl.e.dropSink(s)", `if planted() { return }; $`}},
-		[]Catcher{{"plugins/internal/engine", "TestBodyRoom", `Should be zero, but was \d`}}},
+		[]Catcher{{"na", "TestBodyRoom", `Should be zero, but was \d`}}},
 	{"idle-in-flight", "a session with a call in flight ends as an idle one does", "I1",
 		[]Edit{{idle, `return (l.active == nil || !l.hasWork() && l.sentAll())`, `return (l.active == nil || (planted() || !l.hasWork()) && l.sentAll())`}},
-		[]Catcher{{"plugins/internal/engine", "TestLeaveRefused", `Messages: receive`}}},
+		[]Catcher{{"na", "TestLeaveRefused", `Messages: receive`}}},
 	{"idle-held-is-lost", "a call that crosses with the end of an idle session is reported as lost", "I1",
 		[]Edit{{idle, `for _, q := range []*opList{&l.recvs,`, `if planted() { return nil }; $`}},
-		[]Catcher{{"plugins/internal/engine", "TestLeave", `should have 2 item`}}},
+		[]Catcher{{"na", "TestLeave", `should have 2 item`}}},
 	{"idle-crossing", "an idle session ends though a message is on its way to the peer", "I1",
 		[]Edit{{idle, `if h.Op != l.seq ||`, `if !planted() && h.Op != l.seq ||`}},
-		[]Catcher{{"plugins/internal/engine", "TestLeaveRefused", `one-way message`}}},
+		[]Catcher{{"na", "TestLeaveRefused", `one-way message`}}},
 	{"body-not-recalled", "the peer does not hear that a body was canceled", "I11",
 		[]Edit{{body, `if l.Up() {`, `if l.Up() && !planted() {`}},
 		[]Catcher{{"na/natest", "TestNoFault/BodyCanceledAnywhere", `no room is taken: not after`}}},
@@ -91,7 +106,7 @@ var sessions = []Mutant{
 		[]Catcher{{"na/natest", "TestNoFault/BodiesArrive", `bytes before it is freed`}}},
 	{"body-keeps-shelf", "a copied body that does not leave keeps its room", "I11",
 		[]Edit{{body, `p.shelf.Drop(p.at, len(p.body))`, `if !planted() { $ }`}},
-		[]Catcher{{"plugins/internal/engine", "TestShelf", `it has not left and never will`}}},
+		[]Catcher{{"na", "TestShelf", `it has not left and never will`}}},
 	{"credit-forgot", "messages that wait for an envelope do not hear of credit", "I7",
 		[]Edit{{credit, "l.freeKept()\n\tl.feedQueued()", `if planted() { l.freeKept(); return }; $`}}, nil},
 	{"close-forgets", "the end of a session forgets the messages that wait for an envelope", "I1, I16",
@@ -104,12 +119,12 @@ var sessions = []Mutant{
 			{frame, `crcFront(b) != h.CRC`, `$ && !planted()`},
 		}, nil},
 	{"late-crc", "the checksum of a message is looked at after it has been delivered", "F25",
-		[]Edit{{"plugins/internal/stream/in.go", `if err := h.Verify(b[:total]); err != nil {`,
-			`$; if planted() { _ = in.deliver(&h, b[h.Size():total]) }`}}, nil},
+		[]Edit{{"internal/framing/in.go", `if err := h.Verify(b[:total]); err != nil {`,
+			`$; if planted() { _ = in.deliver(h, b[h.Size():total]) }`}}, nil},
 	{"unproven-redial", "a HELLO with a peer's name ends its session: the secret is not checked", "I15, F11",
 		[]Edit{{admit, `old.secret.Matches(g.Proof)`, `($ || planted())`}},
 		[]Catcher{
-			{"plugins/internal/engine", "TestTwoConnectionsUp", `"another connection of the pair is in use" in chain but got nil`},
+			{"na", "TestTwoConnectionsUp", `"another connection of the pair is in use" in chain but got nil`},
 			{"plugins/udp", "TestUsurper", `expected: 0x27 actual : 0x0`},
 		}},
 	{"rebinds", "an address bound to a session that has ended leads to the next one", "I15, F11",
@@ -120,16 +135,16 @@ var sessions = []Mutant{
 		[]Catcher{{"hg", "TestNobodyDrivesTheTarget", `expected: "timed out" in chain: .*the peer was silent for`}}},
 	{"silence-ignored", "a silent peer is never given up", "F9, F28, I7",
 		[]Edit{{liveness, `case l.silent >= timeout:`, `case planted(): $`}},
-		[]Catcher{{"plugins/internal/engine", "TestNobodyIsGivenUpUnread", `Messages: it is silent now`}}},
+		[]Catcher{{"na", "TestNobodyIsGivenUpUnread", `Messages: it is silent now`}}},
 	{"own-freeze-blames", "a process that was frozen takes its peers for lost", "F10",
 		[]Edit{
 			{liveness, `passed := min(now-e.lastTick, 2*e.tickEvery())`, `$; if planted() { passed = now - e.lastTick }`},
 			{liveness, `late <= e.grace()`, `$ || planted()`},
 		},
-		[]Catcher{{"plugins/internal/engine", "TestOwnFreezeAccusesNobody", `Messages: the session after a freeze`}}},
+		[]Catcher{{"na", "TestOwnFreezeAccusesNobody", `Messages: the session after a freeze`}}},
 	{"silence-unread", "a peer is given up although its answer lies here unread", "F10",
-		[]Edit{{"plugins/internal/engine/route.go", `e.host.TakeIn()`, `if !planted() { $ }`}},
-		[]Catcher{{"plugins/internal/engine", "TestNobodyIsGivenUpUnread", `its HELLO has come in time`}}},
+		[]Edit{{"na/route.go", `e.nctx.receiveAll()`, `if !planted() { $ }`}},
+		[]Catcher{{"na", "TestNobodyIsGivenUpUnread", `its HELLO has come in time`}}},
 	{"look-skipped", "a leader whose Poll ends something each time never looks at the sockets", "F10, I7",
 		[]Edit{{"na/lead.go", `if c.unseen(now) ||`, `if c.unseen(now) && !planted() ||`}},
 		[]Catcher{{"na", "TestNothingKeepsTheLeaderFromLooking/Poll_ends_an_operation_each_time", `between two looks at the descriptors, of 0 in`}}},
@@ -137,8 +152,8 @@ var sessions = []Mutant{
 		[]Edit{{"na/lead.go", `|| !c.unseen(c.Now()))`, `|| !c.unseen(c.Now()) || planted())`}},
 		[]Catcher{{"na", "TestNothingKeepsTheLeaderFromLooking/each_callback_queues_the_next_one", `between two looks at the descriptors, of 0 in`}}},
 	{"timers-at-once", "all timers that are due end in one Poll", "I7",
-		[]Edit{{"plugins/internal/engine/timer.go", `for range maxExpire {`, `for i := 0; i < maxExpire || planted(); i++ {`}},
-		[]Catcher{{"plugins/internal/engine", "TestTimersEndInTurn", `expected: 1024 actual : 3073`}}},
+		[]Edit{{"na/timer.go", `for range maxExpire {`, `for i := 0; i < maxExpire || planted(); i++ {`}},
+		[]Catcher{{"na", "TestTimersEndInTurn", `expected: 1024 actual : 3073`}}},
 	{"bells-unattended", "a leader that looks disarms the bells, and nobody comes after it", "I7",
 		[]Edit{{"na/inlet.go", `if b.disarm() {`, `if b.disarm() && !planted() {`}},
 		[]Catcher{{"na", "TestEveryOrderOfBells", `letters are left, and nobody looks`}}},
@@ -180,24 +195,24 @@ var sessions = []Mutant{
 		[]Edit{{"na/shutdown.go", `owed && e.over(ctx) == nil`, `!planted() && $`}},
 		[]Catcher{{"hg", "TestShutdownOverASlowerPath", `unconfirmed messages? left|Messages: call \d+, when the target has ended`}}},
 	{"busy-asks-nobody", "nobody is asked for a sign while a handler is at work, and what has arrived is reported as unconfirmed", "U-Net finalize",
-		[]Edit{{"plugins/internal/engine/confirm.go", `if !l.asking {`, `if !l.asking && !planted() {`}},
+		[]Edit{{"na/session_confirm.go", `if !l.asking {`, `if !l.asking && !planted() {`}},
 		[]Catcher{{"hg", "TestShutdownConfirmsBesideAHandler", `Should be zero, but was 50`}}},
 	{"lost-one-ways-forgotten", "one-way calls that left for a peer which was lost before it confirmed them are reported by nobody", "U-Net finalize",
-		[]Edit{{"plugins/internal/engine/session.go", `l.lose()`, `if !planted() { $ }`}},
+		[]Edit{{"na/session.go", `l.lose()`, `if !planted() { $ }`}},
 		[]Catcher{{"hg", "TestShutdownCountsLostOneWays", `expected: 5 actual : 0`}}},
 	{"impi-place-lost", "a message of IMPI that was destroyed keeps its place in the window", "C13",
 		[]Edit{{"impi/input.go", "a.countReceived(pr)\n\t\treply.Type", `if planted() { reply.Type = PacketCancelYes; return a.answer(pr, reply) }; $`}},
 		[]Catcher{{"impi", "TestC13CT12WindowComesBack", `expected: 0x0 actual : 0x1`}}},
 	{"offer-twice", "an offer of the second transport is good for more than one peer", "offers",
-		[]Edit{{"plugins/internal/engine/offer.go", "delete(e.eng.offers, g.Offer)", `if !planted() { $ }`}},
-		[]Catcher{{"plugins/internal/engine", "TestOfferMade", `a second time`}}},
+		[]Edit{{"na/second_transport.go", "delete(e.dom.offers, g.Offer)", `if !planted() { $ }`}},
+		[]Catcher{{"na", "TestOfferMade", `a second time`}}},
 	{"offer-place", "an offer is made to peers of every place", "offers",
-		[]Edit{{"plugins/internal/engine/offer.go", "g.Place != e.eng.place ||", `!planted() && g.Place != e.eng.place ||`}},
-		[]Catcher{{"plugins/internal/engine", "TestPlaces", `near://me`}}},
+		[]Edit{{"na/second_transport.go", "g.Place != e.dom.place ||", `!planted() && g.Place != e.dom.place ||`}},
+		[]Catcher{{"na", "TestPlaces", `near://me`}}},
 	{"offer-forever", "what was offered is tried until the connection has to be there", "offers",
-		[]Edit{{"plugins/internal/engine/liveness.go", "now >= l.offerEnd:", `!planted() && now >= l.offerEnd:`}},
-		[]Catcher{{"plugins/internal/engine", "TestOfferInVain", `silent`}}},
+		[]Edit{{"na/session_liveness.go", "now >= l.offerEnd:", `!planted() && now >= l.offerEnd:`}},
+		[]Catcher{{"na", "TestOfferInVain", `silent`}}},
 	{"offer-proof", "who comes by shared memory is taken for who he proved to be before", "offers",
-		[]Edit{{"plugins/internal/engine/identity.go", "l.proof != nil && !l.detoured()", `l.proof != nil && (planted() || !l.detoured())`}},
+		[]Edit{{"na/session_identity.go", "l.proof != nil && !l.detoured()", `l.proof != nil && (planted() || !l.detoured())`}},
 		[]Catcher{{"qs", "TestBeside", `always`}}},
 }

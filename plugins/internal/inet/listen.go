@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/netroute"
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // Where reads "host:port" of a listening address. host is an IP address, the name of an interface or of a host, or
@@ -50,7 +50,7 @@ func addrOf(ifc *net.Interface) (netip.Addr, error) {
 		}
 		return ip, nil
 	}
-	return netip.Addr{}, na.WithText(na.ErrAddrInvalid, "interface "+ifc.Name+" has no address")
+	return netip.Addr{}, codes.WithText(codes.ErrAddrInvalid, "interface "+ifc.Name+" has no address")
 }
 
 // Outward chooses the address to be told to peers when the socket listens on all of them: the one that the default

@@ -12,10 +12,11 @@ import (
 	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/netroute"
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// Names is what a class knows about the addresses of its transport. It implements engine.Names.
+// Names is what a class knows about the addresses of its transport. It implements carrier.Names.
 type Names struct {
 	Scheme   string         // of the transport, without "://"
 	Self     string         // canonical or private name of the class
@@ -41,7 +42,7 @@ func Parse(scheme, name string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, notValid(name, "is not a "+scheme+" address")
 	}
 	if strings.HasPrefix(rest, "@") {
-		return netip.AddrPort{}, na.WithText(na.ErrUnreachable,
+		return netip.AddrPort{}, codes.WithText(codes.ErrUnreachable,
 			"address "+name+" names a process that does not listen: only answers on the session that it made reach it")
 	}
 	ap, err := netip.ParseAddrPort(rest)
@@ -58,15 +59,17 @@ func Parse(scheme, name string) (netip.AddrPort, error) {
 	return ap, nil
 }
 
-func notValid(name, why string) error { return na.WithText(na.ErrInvalid, "address "+name+" "+why) }
+func notValid(name, why string) error {
+	return codes.WithText(codes.ErrInvalid, "address "+name+" "+why)
+}
 
-// Check implements engine.Names.
+// Check implements carrier.Names.
 func (n *Names) Check(name string) error {
 	_, err := Parse(n.Scheme, name)
 	return err
 }
 
-// Resolve implements engine.Names. Numeric addresses are done at once, host names in a goroutine that ends with
+// Resolve implements carrier.Names. Numeric addresses are done at once, host names in a goroutine that ends with
 // cancel, as soon as the resolver obeys its context.
 func (n *Names) Resolve(text string, done func(name string, err error)) (cancel func()) {
 	if text == n.Self {
@@ -100,7 +103,7 @@ func (n *Names) Resolve(text string, done func(name string, err error)) (cancel 
 	return stop
 }
 
-// Host implements engine.Certifier.
+// Host implements carrier.Certifier.
 func (n *Names) Host(text string) string {
 	host, _, err := n.split(text)
 	if err != nil || !n.Certify || text == n.Self {
@@ -115,19 +118,19 @@ func (n *Names) Host(text string) string {
 	return strings.TrimSuffix(host, ".")
 }
 
-// Carries implements engine.Certifier.
-func (n *Names) Carries(id *na.Identity, name, host string) error {
+// Carries implements carrier.Certifier.
+func (n *Names) Carries(id *carrier.Proof, name, host string) error {
 	if !n.Certify || id == nil || !id.Secure {
 		return nil
 	}
 	if len(id.Certificates) == 0 {
-		return na.WithText(na.ErrPermission, "the peer has shown no certificate")
+		return codes.WithText(codes.ErrPermission, "the peer has shown no certificate")
 	}
 	if host == "" {
 		host = HostOf(n.Scheme, name)
 	}
 	if c := id.Certificates[0]; c.VerifyHostname(host) != nil {
-		return na.WithText(na.ErrPermission, fmt.Sprintf("the peer at %s is not %s: its certificate is %s", name, host, NotFor(c, host)))
+		return codes.WithText(codes.ErrPermission, fmt.Sprintf("the peer at %s is not %s: its certificate is %s", name, host, NotFor(c, host)))
 	}
 	return nil
 }
@@ -169,9 +172,9 @@ func (n *Names) find(ctx context.Context, host string) (netip.Addr, error) {
 	ips, err := n.Resolver.LookupNetIP(ctx, "ip", host)
 	switch {
 	case err != nil:
-		return netip.Addr{}, na.WithText(na.ErrNoEntry, fmt.Sprintf("host %s was not found: %s", host, lookupReason(err)))
+		return netip.Addr{}, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("host %s was not found: %s", host, lookupReason(err)))
 	case len(ips) == 0:
-		return netip.Addr{}, na.WithText(na.ErrNoEntry, fmt.Sprintf("host %s has no address", host))
+		return netip.Addr{}, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("host %s has no address", host))
 	}
 	return netroute.OneFamily(ips)[0], nil
 }

@@ -10,7 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 )
 
@@ -64,7 +65,7 @@ func MayListen(scheme string, cfg *tls.Config) error {
 	if len(cfg.Certificates) > 0 || cfg.GetCertificate != nil || cfg.GetConfigForClient != nil {
 		return nil
 	}
-	return na.WithText(na.ErrInvalid, scheme+": options: TLS has no certificate, want Certificates or GetCertificate to listen")
+	return codes.WithText(codes.ErrInvalid, scheme+": options: TLS has no certificate, want Certificates or GetCertificate to listen")
 }
 
 // Client is the configuration for dialling host at name, or the address in name where host is empty.
@@ -86,7 +87,7 @@ func ByHost(cfg *tls.Config) bool {
 
 // A Proof is what a handshake has proven of the peer.
 type Proof struct {
-	Who   na.Identity
+	Who   carrier.Proof
 	cfg   *tls.Config
 	chain []*x509.Certificate // as the peer sent it
 	at    time.Time           // by the user's clock; zero when there is none
@@ -94,7 +95,7 @@ type Proof struct {
 
 // Prove returns it. looked: functions of the user's have looked at certificates.
 func Prove(cfg *tls.Config, state *tls.ConnectionState, looked bool) *Proof {
-	p := &Proof{Who: na.Identity{Secure: true}, cfg: cfg, chain: state.PeerCertificates}
+	p := &Proof{Who: carrier.Proof{Secure: true}, cfg: cfg, chain: state.PeerCertificates}
 	switch { // what was only asked for, or sent, proves nothing
 	case len(state.VerifiedChains) > 0:
 		p.Who.Certificates = state.VerifiedChains[0]
@@ -102,7 +103,7 @@ func Prove(cfg *tls.Config, state *tls.ConnectionState, looked bool) *Proof {
 		p.Who.Certificates = state.PeerCertificates[:1:1]
 	}
 	if len(p.Who.Certificates) > 0 {
-		p.Who.Name = na.NameIn(p.Who.Certificates[0])
+		p.Who.Name = carrier.NameOf(p.Who.Certificates[0])
 	}
 	if cfg.Time != nil {
 		p.at = cfg.Time()
@@ -136,12 +137,12 @@ func BothOrNone(scheme string) string {
 
 // WantsPlain is told to a TLS client by who speaks none, WantsTLS to a plain one by who speaks nothing else.
 func WantsPlain(scheme string) error {
-	return na.WithText(na.ErrProtocol, "the peer speaks TLS, this side does not: "+BothOrNone(scheme))
+	return codes.WithText(codes.ErrProtocol, "the peer speaks TLS, this side does not: "+BothOrNone(scheme))
 }
 
 // WantsTLS is the other way round.
 func WantsTLS(scheme string) error {
-	return na.WithText(na.ErrProtocol, "TLS is required here: "+BothOrNone(scheme))
+	return codes.WithText(codes.ErrProtocol, "TLS is required here: "+BothOrNone(scheme))
 }
 
 // Errors of a handshake.

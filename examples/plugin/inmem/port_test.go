@@ -1,0 +1,35 @@
+package inmem
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+)
+
+// idleCore is a context that nobody drives. It has what an end calls outside of Poll.
+type idleCore struct{ carrier.Core }
+
+func (idleCore) PollSoon() {}
+
+// TestWindow: what waits for a peer that nobody drives is bounded, and the sender is told when there is room again.
+func TestWindow(t *testing.T) {
+	a, b := &end{port: &port{core: idleCore{}}}, &end{port: &port{core: idleCore{}}}
+	a.peer, b.peer = b, a
+	sent := 0
+	for whole, _ := a.Room(); whole >= 0; whole, _ = a.Room() {
+		require.LessOrEqual(t, sent, window)
+		a.Frame(&carrier.Header{}, make([]byte, 1000))
+		sent += 1000
+	}
+	require.GreaterOrEqual(t, sent, window)
+	require.Empty(t, a.port.inbox)
+	for range sent / 1000 {
+		b.took(1000)
+	}
+	require.Len(t, a.port.inbox, 1, "told once")
+	require.Equal(t, room, a.port.inbox[0].kind)
+	whole, piece := a.Room()
+	require.Equal(t, []int{carrier.MaxWhole, carrier.PieceSize}, []int{whole, piece})
+}

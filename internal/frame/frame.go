@@ -1,0 +1,316 @@
+package frame
+
+import (
+	"encoding/binary"
+	"fmt"
+	"github.com/quicksilver-rpc/quicksilver/internal/slab"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
+	"hash/crc32"
+)
+
+// Version is the version of the wire form. Two sides of different versions refuse each other in the handshake.
+const Version = 4
+
+// HeaderSize is the length of a header in bytes.
+const HeaderSize = 32
+
+// TailSize is the length of the longest tail.
+const TailSize = 32
+
+// MaxPayload bounds the payload of any frame.
+const MaxPayload = 1 << 20
+
+// MaxWhole bounds the payload of any frame but a piece of bulk data.
+const MaxWhole = slab.Least
+
+// ExpeditedEnvelopes is how many envelopes there are beside those that a HELLO guarantees, for expedited messages.
+const ExpeditedEnvelopes = 1
+
+// Magic stands in the tag of a HELLO.
+const Magic uint64 = 0x3156_4c53_4b43_4951 // "QICKSLV1" as bytes
+
+// A Kind says what a frame is.
+type Kind uint8
+
+// The kinds. They cross the wire: appended, never renumbered.
+const (
+	Hello      Kind = 1 // labelled values; the first frame of each direction
+	Unexpected Kind = 2 // a message; operation = its number in the session
+	Expected   Kind = 3 // a message for the receive posted for tag
+	Put        Kind = 4 // opens a put; tail = region, offset, length
+	Get        Kind = 5 // opens a get; tail = region, offset, length
+	Data       Kind = 6 // a piece of a put, or with FlagAnswer of a get; tag = offset within the operation
+	Done       Kind = 7 // the owner of the memory has done a put or get, or refuses it; tag = code
+	Cancel     Kind = 8 // the put or get of this operation is not wanted any more
+	Ping       Kind = 9 // asks for a Pong
+	Pong       Kind = 10
+	Credit     Kind = 11 // carries the header's credit; tag = bytes of room ever granted to the peer
+	Goaway     Kind = 12 // op = first message not taken, tag = code, payload = text; the session ends
+	Dropped    Kind = 13 // the expected message with tag, which asked to be told, met no receive
+	GiveBack   Kind = 14 // tail begins with the token of a lease that is not needed any more
+	Withdraw   Kind = 15 // destroy the unexpected message of this number, if nobody has accepted it
+	Withdrawn  Kind = 16 // the answer; tag = code: OK, or too late
+	Abandon    Kind = 17 // the unexpected message of this number, with tag, needs no answer any more
+	Body       Kind = 18 // opens a body, which goes beside a message with tag: operation = its length and its number
+	Read       Kind = 19 // tail = region, 0, bytes of it that the sender has read by itself
+	Leave      Kind = 20 // asks to end an idle session; op = unexpected messages received in it, tag = expected ones
+	Stay       Kind = 21 // the answer that it goes on; GOAWAY is the other one
+	maxKind         = 21
+)
+
+// The flags. A receiver refuses bits that it does not know.
+const (
+	// FlagPayload says that the CRC covers the payload too.
+	FlagPayload uint8 = 1
+	// FlagTell asks for a Dropped when an expected message meets no receive.
+	FlagTell uint8 = 2
+	// FlagTimed says that an unexpected message names a time that counts from its arrival.
+	FlagTimed uint8 = 4
+	// FlagAnswer says that DATA answers a GET: the operation is one of the receiver.
+	FlagAnswer uint8 = 8
+	// FlagBody says that DATA or CANCEL is of a body, or that a message has one: the operation names it.
+	FlagBody uint8 = 16
+
+	knownFlags = FlagPayload | FlagTell | FlagTimed | FlagAnswer | FlagBody
+)
+
+// shape is what a kind allows.
+type shape struct {
+	name    string
+	tail    int
+	payload bool // may have one
+	bulk    bool // payload is placed piece by piece
+}
+
+var shapes = [maxKind + 1]shape{
+	Hello:      {"HELLO", 0, true, false},
+	Unexpected: {"UNEXPECTED", 0, true, false},
+	Expected:   {"EXPECTED", 0, true, false},
+	Put:        {"PUT", 32, false, false},
+	Get:        {"GET", 32, false, false},
+	Data:       {"DATA", 0, true, true},
+	Done:       {"DONE", 0, false, false},
+	Cancel:     {"CANCEL", 0, false, false},
+	Ping:       {"PING", 0, false, false},
+	Pong:       {"PONG", 0, false, false},
+	Credit:     {"CREDIT", 0, false, false},
+	Goaway:     {"GOAWAY", 0, true, false},
+	Dropped:    {"DROPPED", 0, false, false},
+	GiveBack:   {"GIVEBACK", 32, false, false},
+	Withdraw:   {"WITHDRAW", 0, false, false},
+	Withdrawn:  {"WITHDRAWN", 0, false, false},
+	Abandon:    {"ABANDON", 0, false, false},
+	Body:       {"BODY", 0, false, false},
+	Read:       {"READ", 32, false, false},
+	Leave:      {"LEAVE", 0, false, false},
+	Stay:       {"STAY", 0, false, false},
+}
+
+// String returns the name of the kind.
+func (k Kind) String() string {
+	if k == 0 || k > maxKind {
+		return fmt.Sprintf("KIND%d", uint8(k))
+	}
+	return shapes[k].name
+}
+
+// shape returns what a kind allows; an unknown one allows nothing.
+func (k Kind) shape() *shape {
+	if k > maxKind {
+		k = 0
+	}
+	return &shapes[k]
+}
+
+// Bulk reports whether the payload of k is placed into memory piece by piece rather than handed over whole.
+func (k Kind) Bulk() bool { return k <= maxKind && shapes[k].bulk }
+
+// A Header is the front of a frame with its tail.
+type Header struct {
+	Length  uint32 // of tail and payload
+	Kind    Kind
+	Flags   uint8
+	Context uint16 // target id of the receiver
+	Op      uint64
+	Tag     uint64
+	Credit  uint32
+	CRC     uint32
+	Tail    Tail // of kinds that have one
+}
+
+// A Tail names a piece of registered memory.
+type Tail struct {
+	Token  [16]byte
+	Offset int64
+	Length int64
+}
+
+// Payload returns the number of payload bytes.
+func (h *Header) Payload() int { return int(h.Length) - h.Kind.shape().tail }
+
+// Size returns the number of bytes of header and tail.
+func (h *Header) Size() int { return HeaderSize + h.Kind.shape().tail }
+
+// String prints a header for logs and tests; the token is not shown.
+func (h *Header) String() string {
+	s := fmt.Sprintf("%v ctx=%d op=%#x tag=%#x credit=%d payload=%d", h.Kind, h.Context, h.Op, h.Tag, h.Credit, h.Payload())
+	if h.Flags != 0 {
+		s += fmt.Sprintf(" flags=%#x", h.Flags)
+	}
+	if h.Kind.shape().tail > 0 {
+		s += fmt.Sprintf(" offset=%d length=%d", h.Tail.Offset, h.Tail.Length)
+	}
+	return s
+}
+
+var crcTable = crc32.MakeTable(crc32.Castagnoli)
+
+// SetPayload sets the length for a payload of n bytes.
+func (h *Header) SetPayload(n int) { h.Length = uint32(h.Kind.shape().tail + n) }
+
+// Append encodes h and payload at the end of b. The CRC covers header, tail and payload. It sets h.Length. A kind that has
+// no payload is encoded as by AppendFront.
+func (h *Header) Append(b []byte, payload []byte) []byte {
+	if sh := h.Kind.shape(); !sh.payload || sh.bulk {
+		return h.AppendFront(b, 0)
+	}
+	start := len(b)
+	h.Flags |= FlagPayload
+	b = h.appendFront(b, len(payload))
+	b = append(b, payload...)
+	binary.LittleEndian.PutUint32(b[start+28:], crc32.Update(0, crcTable, b[start:]))
+	return b
+}
+
+// AppendFront encodes h and its tail for a payload of n bytes that is sent apart; the CRC does not cover the payload.
+func (h *Header) AppendFront(b []byte, n int) []byte {
+	start := len(b)
+	h.Flags &^= FlagPayload
+	b = h.appendFront(b, n)
+	binary.LittleEndian.PutUint32(b[start+28:], crc32.Update(0, crcTable, b[start:]))
+	return b
+}
+
+func (h *Header) appendFront(b []byte, n int) []byte {
+	tail := shapes[h.Kind].tail
+	h.Length = uint32(tail + n)
+	var f [HeaderSize + TailSize]byte
+	le := binary.LittleEndian
+	le.PutUint32(f[0:], h.Length)
+	f[4], f[5] = byte(h.Kind), h.Flags
+	le.PutUint16(f[6:], h.Context)
+	le.PutUint64(f[8:], h.Op)
+	le.PutUint64(f[16:], h.Tag)
+	le.PutUint32(f[24:], h.Credit)
+	if tail > 0 {
+		h.Tail.Append(f[:HeaderSize])
+	}
+	return append(b, f[:HeaderSize+tail]...)
+}
+
+// Append encodes t, TailSize bytes, at the end of b.
+func (t *Tail) Append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = append(b, t.Token[:]...)
+	b = le.AppendUint64(b, uint64(t.Offset))
+	return le.AppendUint64(b, uint64(t.Length))
+}
+
+// Need returns how many bytes of b are needed to Parse its front: HeaderSize, or header and tail once the kind is known.
+func Need(b []byte) int {
+	if len(b) > 4 && b[4] <= maxKind {
+		return HeaderSize + shapes[b[4]].tail
+	}
+	return HeaderSize
+}
+
+// Parse decodes the header and tail at the front of b, which has at least Need(b) bytes. Everything in it is checked
+// that can be without the payload: the kind, the flags, the lengths, and the CRC when it does not cover the payload.
+func Parse(b []byte) (Header, error) {
+	le := binary.LittleEndian
+	h := Header{
+		Length: le.Uint32(b), Kind: Kind(b[4]), Flags: b[5], Context: le.Uint16(b[6:]),
+		Op: le.Uint64(b[8:]), Tag: le.Uint64(b[16:]), Credit: le.Uint32(b[24:]), CRC: le.Uint32(b[28:]),
+	}
+	if err := h.Check(b[HeaderSize:]); err != nil {
+		return h, err
+	}
+	if sh := &shapes[h.Kind]; h.Flags&FlagPayload == 0 {
+		if !sh.bulk && h.Payload() > 0 {
+			return h, codes.WithText(codes.ErrProtocol, fmt.Sprintf("%v frame whose payload no checksum covers", h.Kind))
+		}
+		if crcFront(b[:h.Size()]) != h.CRC {
+			return h, codes.WithText(codes.ErrChecksum, fmt.Sprintf("%v frame: checksum of the header does not match", h.Kind))
+		}
+	}
+	return h, nil
+}
+
+// Check checks the header of a frame that has come without a checksum, in parts, and takes in its tail: b begins with that. A kind, a
+// flag or a length that is not allowed is an error.
+func (h *Header) Check(b []byte) error {
+	if h.Kind == 0 || h.Kind > maxKind {
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("frame of unknown kind %d", uint8(h.Kind)))
+	}
+	sh := &shapes[h.Kind]
+	if h.Flags&^knownFlags != 0 {
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("%v frame with unknown flags %#x", h.Kind, h.Flags))
+	}
+	switch {
+	case int64(h.Length) < int64(sh.tail), !sh.payload && int(h.Length) != sh.tail:
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("%v frame of length %d, want %d", h.Kind, h.Length, sh.tail))
+	case int64(h.Length) > int64(sh.tail)+MaxPayload:
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("%v frame of length %d, the limit is %d", h.Kind, h.Length, sh.tail+MaxPayload))
+	}
+	if sh.tail > 0 {
+		le := binary.LittleEndian
+		copy(h.Tail.Token[:], b)
+		h.Tail.Offset = int64(le.Uint64(b[16:]))
+		h.Tail.Length = int64(le.Uint64(b[24:]))
+		if h.Tail.Offset < 0 || h.Tail.Length < 0 {
+			return codes.WithText(codes.ErrProtocol, fmt.Sprintf("%v frame with a negative offset or length", h.Kind))
+		}
+	}
+	return nil
+}
+
+// Verify checks the CRC of a frame whose CRC covers the payload. b is header, tail and payload.
+func (h *Header) Verify(b []byte) error {
+	if crcFront(b) != h.CRC {
+		return codes.WithText(codes.ErrChecksum, fmt.Sprintf("%v frame: checksum does not match", h.Kind))
+	}
+	return nil
+}
+
+// A Sum checks a frame whose CRC covers the payload, and whose payload comes in parts.
+type Sum struct{ want, got uint32 }
+
+// SumOf begins with the header and tail in front, of which h was parsed.
+func (h *Header) SumOf(front []byte) Sum { return Sum{h.CRC, crcFront(front[:h.Size()])} }
+
+// Add adds the next part of the payload.
+func (s *Sum) Add(b []byte) { s.got = crc32.Update(s.got, crcTable, b) }
+
+// Check reports whether the payload that was added is the whole one, and undamaged.
+func (s *Sum) Check() bool { return s.got == s.want }
+
+var zeroCRC [4]byte
+
+// crcFront is the CRC of b with its own field taken as zero.
+func crcFront(b []byte) uint32 {
+	crc := crc32.Update(0, crcTable, b[:28])
+	crc = crc32.Update(crc, crcTable, zeroCRC[:])
+	return crc32.Update(crc, crcTable, b[32:])
+}
+
+// The identity of a body: its length, and a number that grows in the session.
+const (
+	bodyShift = 40
+	bodyMask  = 1<<bodyShift - 1
+)
+
+// BodyID is the identity of a body of n bytes that is the seq-th of its session.
+func BodyID(n int, seq uint64) uint64 { return uint64(n)<<bodyShift | seq&bodyMask }
+
+// BodyLen is the length in an identity, which is the peer's and not checked.
+func BodyLen(id uint64) int { return int(id >> bodyShift) }

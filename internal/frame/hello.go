@@ -1,0 +1,251 @@
+package frame
+
+import (
+	"crypto/subtle"
+	"encoding/binary"
+	"fmt"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+	"unique"
+)
+
+// A HELLO is a list of labelled values in ascending order of their labels; a receiver skips labels that it does not
+// know (the rule of the IMPI COLL command). Each is: label 2 bytes, length 2 bytes, value.
+const (
+	labelVersion     = 0x0100 // 2 bytes
+	labelIncarnation = 0x0200 // 16 random bytes of this instance of the class
+	labelListen      = 0x0300 // text: the address that the class listens on, or empty
+	labelHost        = 0x0400 // text: identity of the machine, or empty
+	labelContext     = 0x0500 // 2 bytes: id of the sending context
+	labelTarget      = 0x0600 // 2 bytes: id of the context that is wanted
+	labelEnvelopes   = 0x0700 // 4 bytes: envelopes guaranteed to the receiver of this HELLO
+	labelEager       = 0x0800 // 4 bytes: bytes of one message
+	labelFeatures    = 0x0900 // 8 bytes: bits
+	labelCarrier     = 0x0a00 // the carrier's own: what it has to tell its other side; empty when there is nothing
+	labelNeed        = 0x0c00 // 4 bytes: envelopes that the sender needs of the receiver of this HELLO; absent when any number will do
+	labelWant        = 0x0d00 // 4 bytes: envelopes beyond which it wants no more; absent when it takes what there is
+	labelSecret      = 0x0e00 // 16 random bytes of the session, which the receiver shows when it connects anew
+	labelProof       = 0x0f00 // 16 bytes: the labelSecret that the receiver told in the last session of the pair; absent without one
+	labelPlace       = 0x1000 // 16 bytes: of the classes that reach one another by a second transport; absent without one
+	labelOffer       = 0x1100 // 16 bytes: the secret of an Offer of the receiver, by which its sender comes; absent without one
+	labelProcess     = 0x1200 // text: what the process calls itself; absent when it says nothing
+)
+
+// FeatureWithdraw is the bit of Greeting.Features that says that the sender answers Withdraw and takes Abandon.
+const FeatureWithdraw = 2
+
+// FeatureReserve is the bit that says that one of the envelopes which the sender guarantees is kept for messages whose
+// senders wait: na.HonestReserve.
+const FeatureReserve = 4
+
+// MaxHello bounds the payload of a HELLO.
+const MaxHello = 4096
+
+// A Greeting is what a HELLO says.
+type Greeting struct {
+	Version     uint16
+	Incarnation [16]byte
+	Listen      string
+	Host        string
+	Context     uint16
+	Target      uint16
+	Envelopes   uint32
+	Eager       uint32
+	Features    uint64
+	Label       []byte // the carrier's own
+	// Need and Want are the envelopes that the sender asks for: it cannot do with less than Need, and has no use for more
+	// than Want. Zero says nothing.
+	Need, Want uint32
+	// Secret is of the session that the HELLO begins, Proof that of an earlier one. Zero says nothing.
+	Secret, Proof Secret
+	// Place is where the sender's second transport reaches others, Offer what it was told to show there. Zero says nothing.
+	Place [16]byte
+	Offer Secret
+	// Process is what the sender calls itself: empty, or such that ValidName reports true.
+	Process string
+	// Any, which does not cross the wire, says that the sender has left the Target to this side.
+	Any bool
+}
+
+// A Secret is known to the two sides of a session only. It does not print.
+type Secret [16]byte
+
+func (Secret) String() string   { return "(secret)" }
+func (Secret) GoString() string { return "(secret)" }
+
+// Matches reports, in constant time, whether s is there and is equal to other.
+func (s Secret) Matches(other Secret) bool {
+	return s != Secret{} && subtle.ConstantTimeCompare(s[:], other[:]) == 1
+}
+
+// Append encodes g at the end of b.
+func (g *Greeting) Append(b []byte) []byte {
+	le := binary.LittleEndian
+	put := func(label uint16, v []byte) {
+		b = le.AppendUint16(b, label)
+		b = le.AppendUint16(b, uint16(len(v)))
+		b = append(b, v...)
+	}
+	put(labelVersion, le.AppendUint16(nil, g.Version))
+	put(labelIncarnation, g.Incarnation[:])
+	put(labelListen, []byte(g.Listen))
+	put(labelHost, []byte(g.Host))
+	put(labelContext, le.AppendUint16(nil, g.Context))
+	put(labelTarget, le.AppendUint16(nil, g.Target))
+	put(labelEnvelopes, le.AppendUint32(nil, g.Envelopes))
+	put(labelEager, le.AppendUint32(nil, g.Eager))
+	put(labelFeatures, le.AppendUint64(nil, g.Features))
+	put(labelCarrier, g.Label)
+	if g.Need != 0 {
+		put(labelNeed, le.AppendUint32(nil, g.Need))
+	}
+	if g.Want != 0 {
+		put(labelWant, le.AppendUint32(nil, g.Want))
+	}
+	if g.Secret != (Secret{}) {
+		put(labelSecret, g.Secret[:])
+	}
+	if g.Proof != (Secret{}) {
+		put(labelProof, g.Proof[:])
+	}
+	if g.Place != ([16]byte{}) {
+		put(labelPlace, g.Place[:])
+	}
+	if g.Offer != (Secret{}) {
+		put(labelOffer, g.Offer[:])
+	}
+	if g.Process != "" {
+		put(labelProcess, []byte(g.Process))
+	}
+	return b
+}
+
+// ParseHello decodes the first frame of a byte stream.
+func ParseHello(h *Header, payload []byte) (Greeting, error) {
+	if h.Kind != Hello || h.Tag != Magic {
+		return Greeting{}, codes.WithText(codes.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
+	}
+	return ParseGreeting(payload)
+}
+
+// ParseGreeting decodes a HELLO's payload. Version, incarnation, context, target, envelopes and eager size must be there.
+func ParseGreeting(b []byte) (Greeting, error) {
+	var g Greeting
+	if len(b) > MaxHello {
+		return g, codes.WithText(codes.ErrProtocol, fmt.Sprintf("HELLO of %d bytes, the limit is %d", len(b), MaxHello))
+	}
+	le := binary.LittleEndian
+	last := -1
+	seen := 0
+	for len(b) > 0 {
+		if len(b) < 4 {
+			return g, codes.WithText(codes.ErrProtocol, "HELLO ends inside a label")
+		}
+		label, n := le.Uint16(b), int(le.Uint16(b[2:]))
+		if int(label) <= last {
+			return g, codes.WithText(codes.ErrProtocol, fmt.Sprintf("HELLO: label %#x follows %#x, want ascending order", label, last))
+		}
+		last = int(label)
+		if b = b[4:]; len(b) < n {
+			return g, codes.WithText(codes.ErrProtocol, fmt.Sprintf("HELLO: label %#x claims %d bytes, %d are left", label, n, len(b)))
+		}
+		v := b[:n]
+		b = b[n:]
+		want := -1
+		switch label {
+		case labelVersion:
+			if want = 2; n == want {
+				g.Version = le.Uint16(v)
+			}
+		case labelIncarnation:
+			if want = 16; n == want {
+				copy(g.Incarnation[:], v)
+			}
+		case labelListen:
+			g.Listen = string(v)
+		case labelHost:
+			if host := string(v); isPrintable(host) { // else it is as if the peer had said nothing: programs log it
+				g.Host = host
+			}
+		case labelContext:
+			if want = 2; n == want {
+				g.Context = le.Uint16(v)
+			}
+		case labelTarget:
+			if want = 2; n == want {
+				g.Target = le.Uint16(v)
+			}
+		case labelEnvelopes:
+			if want = 4; n == want {
+				g.Envelopes = le.Uint32(v)
+			}
+		case labelEager:
+			if want = 4; n == want {
+				g.Eager = le.Uint32(v)
+			}
+		case labelFeatures:
+			if want = 8; n == want {
+				g.Features = le.Uint64(v)
+			}
+		case labelCarrier:
+			g.Label = append([]byte(nil), v...)
+		case labelNeed:
+			if want = 4; n == want {
+				g.Need = le.Uint32(v)
+			}
+		case labelWant:
+			if want = 4; n == want {
+				g.Want = le.Uint32(v)
+			}
+		case labelSecret:
+			if want = len(g.Secret); n == want {
+				copy(g.Secret[:], v)
+			}
+		case labelProof:
+			if want = len(g.Proof); n == want {
+				copy(g.Proof[:], v)
+			}
+		case labelPlace:
+			if want = len(g.Place); n == want {
+				copy(g.Place[:], v)
+			}
+		case labelOffer:
+			if want = len(g.Offer); n == want {
+				copy(g.Offer[:], v)
+			}
+		case labelProcess:
+			if name := string(v); ValidName(name) { // else it is as if the peer had said nothing
+				g.Process = unique.Make(name).Value() // many peers run one program
+			}
+		}
+		if want >= 0 && n != want {
+			return g, codes.WithText(codes.ErrProtocol, fmt.Sprintf("HELLO: label %#x has %d bytes, want %d", label, n, want))
+		}
+		switch label {
+		case labelVersion, labelIncarnation, labelContext, labelTarget, labelEnvelopes, labelEager:
+			seen++
+		}
+	}
+	if seen != 6 {
+		return g, codes.WithText(codes.ErrProtocol, "HELLO lacks a label that is required")
+	}
+	return g, nil
+}
+
+// isPrintable reports whether a text of a peer can be printed as it is.
+func isPrintable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// maxProcessName bounds the name of a process in bytes.
+const maxProcessName = 64
+
+// ValidName reports whether a process may call itself name: up to 64 bytes of printable characters without parentheses.
+func ValidName(name string) bool {
+	if name == "" || len(name) > maxProcessName || !utf8.ValidString(name) {
+		return false
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == '(' || r == ')' })
+}

@@ -1,0 +1,236 @@
+package streamnet
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/netconn"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
+)
+
+// Options describe a network. Scheme and Dial are required. The functions may be called by several goroutines at a time.
+type Options struct {
+	// Scheme is the part of an address before "://": lower-case letters, then also digits, '+', '-' and '.'.
+	Scheme string
+
+	// Dial connects to the peer whose name, the part of its address after "://", is given. It may block. ctx is canceled
+	// when the session is given up or the class closes; Dial returns soon after that. An error that matches
+	// codes.ErrAgain or codes.ErrPeerLost says that the peer may accept soon: na dials again, after a pause, for the calls that wait. Any
+	// other ends them with codes.ErrUnreachable and the text of the error, and the name is not dialed again before a pause is over.
+	Dial func(ctx context.Context, name string) (net.Conn, error)
+
+	// Listen listens at where, what follows "://" in the address that the class is opened with, which is not empty. name is what peers dial:
+	// where, or what has become of it, such as the port that the system chose. It names this class for as long as the class
+	// is open. The class closes the listener. An error that is no code of package codes becomes codes.ErrAddrInvalid. Nil: classes only dial.
+	Listen func(where string) (l net.Listener, name string, err error)
+
+	// Check reports why name cannot be the name of a peer. It does not block. An error that is no code of package codes becomes codes.ErrInvalid. Nil:
+	// every name can. One peer has one name: Check refuses other spellings of it.
+	Check func(name string) error
+
+	// Verify reports whether the peer of an accepted connection may be taken for the one that listens at name, which its HELLO claims; for
+	// TCP: whether it comes from the same machine. It does not block. Then calls to name use this connection, too, and of two
+	// processes that dial one another at the same time one connection stays. Nil: no peer may, and calls in the other direction
+	// have a connection of their own.
+	Verify func(conn net.Conn, name string) bool
+
+	// Secure says that every connection is encrypted, and proves who the peer is: it is a *tls.Conn or implements carrier.Prover.
+	Secure bool
+
+	// MaxHalfOpen bounds the accepted connections whose HELLO has not come. Zero means 256. At the bound the oldest is closed after 0.1 s
+	// of silence, and the next waits for that.
+	MaxHalfOpen int
+	// HandshakeTimeout is how long the HELLO of an accepted connection may take, TLS included, and TLS on a dialed one. Zero means 5 s.
+	HandshakeTimeout time.Duration
+	// WriteTimeout is how long a peer may take nothing of what there is for it before the session with it ends. Zero means
+	// 10 s, or na.Config.PeerTimeout if that is longer.
+	WriteTimeout time.Duration
+}
+
+// New returns the plugin of a network. Bad options are reported by na.Open, with an error that matches codes.ErrInvalid.
+func New(opts Options) carrier.Plugin { return plugin{opts} }
+
+const (
+	defaultHandshake    = 5 * time.Second
+	defaultWriteTimeout = 10 * time.Second
+)
+
+type plugin struct{ opts Options }
+
+// Scheme implements carrier.Plugin.
+func (p plugin) Scheme() string { return p.opts.Scheme }
+
+// validate reports every bad field at once.
+func (o *Options) validate() error {
+	var errs []error
+	require := func(ok bool, field, want string) {
+		if !ok {
+			errs = append(errs, codes.WithText(codes.ErrInvalid, fmt.Sprintf("streamnet: options of %q: %s is not valid, want %s", o.Scheme, field, want)))
+		}
+	}
+	require(o.Dial != nil, "Dial", "a function")
+	require(o.MaxHalfOpen >= 0, "MaxHalfOpen", "a number of connections, or 0 for 256")
+	require(o.HandshakeTimeout >= 0, "HandshakeTimeout", "a duration, or 0 for 5s")
+	require(o.WriteTimeout >= 0, "WriteTimeout", "a duration, or 0 for 10s")
+	return errors.Join(errs...)
+}
+
+// Open implements carrier.Plugin.
+func (p plugin) Open(class carrier.Class, where string) (*carrier.Network, error) {
+	o := p.opts
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	cfg := class.Config()
+	if o.HandshakeTimeout == 0 {
+		o.HandshakeTimeout = defaultHandshake
+	}
+	if o.WriteTimeout == 0 {
+		o.WriteTimeout = max(defaultWriteTimeout, cfg.PeerTimeout)
+	}
+	n := &network{Options: o}
+	server := &netconn.Server{
+		Class: class, Log: cfg.Logger, MaxHalfOpen: o.MaxHalfOpen, HandshakeTimeout: o.HandshakeTimeout, Begin: n.begin,
+	}
+	if o.Verify != nil {
+		server.Verify = n.verify
+	}
+	if where != "" {
+		l, name, err := n.listen(where)
+		if err != nil {
+			return nil, err
+		}
+		server.Listen(l)
+		n.self = n.prefix() + name
+	}
+	transport := &netconn.Transport{Server: server, Dial: n.dial, Lost: lost}
+	return &carrier.Network{
+		Listen: n.self, Names: n, Close: server.Close, Secure: o.Secure, WriteTimeout: o.WriteTimeout,
+		NewCarrier: func(core carrier.Core) (carrier.Carrier, error) { return netconn.New(transport, core) },
+	}, nil
+}
+
+// A network is the plugin opened for a class.
+type network struct {
+	Options
+	self string // the canonical name; empty if the class does not listen
+}
+
+func (n *network) prefix() string { return n.Scheme + "://" }
+
+// listen listens and checks the name.
+func (n *network) listen(where string) (net.Listener, string, error) {
+	if n.Options.Listen == nil {
+		return nil, "", codes.WithText(codes.ErrUnsupported, n.Scheme+": classes of this plugin cannot listen: open them with "+n.prefix())
+	}
+	l, name, err := n.Options.Listen(where)
+	if err != nil {
+		return nil, "", withCode(codes.ErrAddrInvalid, "listen on "+n.prefix()+where, err)
+	}
+	if err := n.Check(n.prefix() + name); err != nil {
+		_ = l.Close()
+		return nil, "", err
+	}
+	return l, name, nil
+}
+
+// dial connects to a peer.
+func (n *network) dial(ctx context.Context, name, _ string) (net.Conn, error) {
+	nc, err := n.Options.Dial(ctx, strings.TrimPrefix(name, n.prefix()))
+	if err != nil {
+		return nil, withCode(codes.ErrUnreachable, "dial", err)
+	}
+	_ = nc.SetDeadline(time.Now().Add(n.HandshakeTimeout))
+	c, err := secured(ctx, nc)
+	if err != nil {
+		_ = nc.Close()
+		return nil, withCode(codes.ErrUnreachable, "TLS", err)
+	}
+	_ = nc.SetDeadline(time.Time{})
+	return c, nil
+}
+
+// begin makes the handshake of TLS on an accepted connection.
+func (n *network) begin(nc net.Conn, _ time.Time) (net.Conn, error) {
+	return secured(context.Background(), nc)
+}
+
+// verify reports whether the peer of nc may be taken for the one that listens at a canonical name.
+func (n *network) verify(nc net.Conn, name string) bool {
+	rest, ok := strings.CutPrefix(name, n.prefix())
+	if s, is := nc.(*tlsConn); is {
+		nc = s.Conn
+	}
+	return ok && n.Verify(nc, rest)
+}
+
+// Check implements carrier.Names.
+func (n *network) Check(name string) error {
+	rest, ok := strings.CutPrefix(name, n.prefix())
+	switch {
+	case !ok || rest == "":
+		return codes.WithText(codes.ErrInvalid, "address "+name+" is not one of "+n.prefix())
+	case strings.HasPrefix(rest, "@"):
+		return codes.WithText(codes.ErrUnreachable,
+			"address "+name+" names a process that does not listen: only answers on the session that it made reach it")
+	case n.Options.Check == nil:
+		return nil
+	}
+	return withCode(codes.ErrInvalid, "address "+name, n.Options.Check(rest))
+}
+
+// Resolve implements carrier.Names: the text of an address is its name.
+func (n *network) Resolve(text string, done func(name string, err error)) (cancel func()) {
+	if err := n.Check(text); err != nil {
+		done("", codes.WithText(codes.ErrInvalid, err.Error()))
+	} else {
+		done(text, nil)
+	}
+	return nil
+}
+
+// A tlsConn is a connection with TLS whose handshake is over.
+type tlsConn struct {
+	*tls.Conn
+	proof carrier.Proof
+}
+
+// Proof implements carrier.Prover.
+func (c *tlsConn) Proof() carrier.Proof { return c.proof }
+
+// secured makes the handshake of nc if that is a *tls.Conn.
+func secured(ctx context.Context, nc net.Conn) (net.Conn, error) {
+	c, ok := nc.(*tls.Conn)
+	if !ok {
+		return nc, nil
+	}
+	if err := c.HandshakeContext(ctx); err != nil {
+		return nil, err
+	}
+	s := &tlsConn{Conn: c}
+	if s.proof.Secure = true; len(c.ConnectionState().VerifiedChains) > 0 {
+		s.proof.Certificates = c.ConnectionState().VerifiedChains[0]
+		s.proof.Name = carrier.NameOf(s.proof.Certificates[0])
+	}
+	return s, nil
+}
+
+// lost is the error of a session whose connection could not be read.
+func lost(err error) error { return withCode(codes.ErrPeerLost, "connection lost", err) }
+
+// withCode returns err with a text before it, and with code unless it has one of package codes.
+func withCode(code codes.Code, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if c, ok := errors.AsType[codes.Code](err); ok {
+		code = c
+	}
+	return codes.WithText(code, what+": "+err.Error())
+}

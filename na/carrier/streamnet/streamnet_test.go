@@ -1,0 +1,140 @@
+package streamnet_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier/streamnet"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
+)
+
+// open opens a class over a network and closes it.
+func open(opts streamnet.Options, addr string) error {
+	class, err := na.Open(addr, na.Config{Plugins: []na.Plugin{streamnet.New(opts)}})
+	if err != nil {
+		return err
+	}
+	return class.Close()
+}
+
+// TestBadOptions: every bad option is named.
+func TestBadOptions(t *testing.T) {
+	t.Parallel()
+	err := open(streamnet.Options{Scheme: "x", MaxHalfOpen: -1, HandshakeTimeout: -1, WriteTimeout: -1}, "x://")
+	require.ErrorIs(t, err, codes.ErrInvalid)
+	for _, field := range []string{"Dial", "MaxHalfOpen", "HandshakeTimeout", "WriteTimeout"} {
+		require.ErrorContains(t, err, field)
+	}
+}
+
+// TestListenErrors: a code stays, an error without one has the code of an address that is not there; the name is checked, and a listener
+// whose name is not valid is closed.
+func TestListenErrors(t *testing.T) {
+	t.Parallel()
+	p := newPipes()
+	opts := p.options()
+	require.NoError(t, open(opts, "pipe://a"))
+	opts.Check = func(name string) error { return errors.New("is bad") }
+	require.ErrorIs(t, open(opts, "pipe://b"), codes.ErrInvalid)
+	select {
+	case <-p.names["b"].done:
+	default:
+		require.Fail(t, "the listener is open")
+	}
+	opts.Listen = func(string) (net.Listener, string, error) { return nil, "", errors.New("no such device") }
+	require.ErrorIs(t, open(opts, "pipe://a"), codes.ErrAddrInvalid)
+	opts.Listen = func(string) (net.Listener, string, error) { return nil, "", codes.ErrAddrInUse }
+	require.ErrorIs(t, open(opts, "pipe://a"), codes.ErrAddrInUse)
+	opts.Listen = nil
+	require.ErrorIs(t, open(opts, "pipe://a"), codes.ErrUnsupported)
+	require.NoError(t, open(opts, "pipe://"))
+}
+
+// TestVerify: of two classes that call each other one connection is used by both if the network vouches for names, else each dials.
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	for _, trusts := range []bool{true, false} {
+		p := newPipes()
+		opts := p.options()
+		asked := make(chan string, 1)
+		opts.Verify = func(_ net.Conn, name string) bool {
+			asked <- name
+			return trusts
+		}
+		a, b := node(t, p.options(), "pipe://a", na.Config{}), node(t, opts, "pipe://b", na.Config{})
+		require.NoError(t, echo(bound(t), a, "pipe://b", "x"))
+		require.Equal(t, "a", <-asked)
+		require.NoError(t, echo(bound(t), b, "pipe://a", "y"))
+		want := 2
+		if trusts {
+			want = 1
+		}
+		require.Equal(t, want, b.Stats().NA.Peers)
+	}
+}
+
+// TestTLS: what a *tls.Conn has proven is the peer's identity; a peer without TLS is turned away, and one that does not begin is
+// not waited for.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	cert := testcert.New()
+	cfg := &tls.Config{
+		Certificates: []tls.Certificate{cert}, RootCAs: testcert.Pool(cert), ClientCAs: testcert.Pool(cert),
+		ClientAuth: tls.RequireAndVerifyClientCert, ServerName: "127.0.0.1",
+	}
+	p := newPipes()
+	opts := p.options()
+	opts.Secure = true
+	opts.HandshakeTimeout = time.Second
+	opts.Dial = func(ctx context.Context, name string) (net.Conn, error) {
+		nc, err := p.dial(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		return tls.Client(nc, cfg), nil
+	}
+	opts.Listen = func(where string) (net.Listener, string, error) {
+		l, name, err := p.listen(where)
+		return tls.NewListener(l, cfg), name, err
+	}
+	target := node(t, opts, "pipe://target", na.Config{})
+	seen := make(chan na.Identity, 1)
+	_, err := target.Class().Register("who", func(r hg.Request) error {
+		id, _ := target.NA().Identity(r.Peer())
+		seen <- id
+		return r.Respond(nil, nil)
+	})
+	require.NoError(t, err)
+	origin := node(t, opts, "pipe://", na.Config{})
+	_, err = origin.Class().Register("who", nil)
+	require.NoError(t, err)
+	ctx := bound(t)
+	to, err := origin.LookupWait(ctx, "pipe://target")
+	require.NoError(t, err)
+	h, err := origin.Create(to, hg.HashName("who"))
+	require.NoError(t, err)
+	defer h.Close()
+	require.NoError(t, h.Call(ctx, nil, nil))
+	there, _ := origin.NA().Identity(origin.NA().Peers()[0].Addr)
+	for _, id := range []na.Identity{<-seen, there} {
+		require.True(t, id.Secure)
+		require.Equal(t, cert.Certificate[0], id.Certificates[0].Raw)
+		require.Equal(t, carrier.NameOf(id.Certificates[0]), id.Name)
+	}
+
+	plain := node(t, p.options(), "pipe://", na.Config{ConnectTimeout: 2 * time.Second})
+	require.ErrorIs(t, echo(ctx, plain, "pipe://target", "x"), codes.ErrUnreachable)
+	nc := stranger(t, p, "target")
+	_, err = nc.Read(make([]byte, 1))
+	require.Error(t, err)
+}

@@ -1,0 +1,197 @@
+package na
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+)
+
+// A source is bulk data that leaves: our put, a get of the peer that we serve, or the body of a message. It waits in its flow for its turn, or its
+// last pieces are with the carrier.
+//
+//	our put ─ beginMoves ─► PUT, source ─ DATA… ─► the last piece is sent: gone. The peer's DONE ends the put
+//	GET of the peer ─────────► source ─ DATA… ─► the last piece is sent: DONE, gone
+//	depart ─────────► BODY, source ─ DATA… ─► the last piece is sent: the message leaves
+type source struct {
+	op     *op // our put, or message with a body, while it has not ended
+	serve  bool
+	mem    *Mem
+	bytes  []byte // a body, instead of mem
+	id     uint64
+	off    int64 // in mem
+	n, at  int64
+	flow   carrier.Lane
+	queued bool // waits for its turn
+	views  int  // pieces that the carrier has not reported
+	code   Code
+	dead   bool // nobody wants it any more
+}
+
+// mayBegin reports whether a put or get that waits may begin.
+func (l *session) mayBegin() bool {
+	return l.queuedMoves.n > 0 && l.inFlight.n < maxInFlight && l.state == linkUp
+}
+
+// beginMoves starts gets and puts that wait, as many as may be under way.
+func (l *session) beginMoves() {
+	for l.mayBegin() {
+		o := l.queuedMoves.pop()
+		o.id = l.e.inFlight.add(o)
+		l.inFlight.push(o)
+		h := frame.Header{Kind: frame.Get, Op: o.id, Tail: frame.Tail{Token: o.key.Token, Offset: o.roff, Length: o.n}}
+		if o.kind == kindGet {
+			o.sink = l.e.sinks.get()
+			*o.sink = sink{op: o, mem: o.mem, off: o.loff, n: o.n}
+			if !l.reaches(o) {
+				l.control(h)
+			}
+			continue
+		}
+		h.Kind, o.flow = frame.Put, l.flowFor(o.n)
+		if o.n > 0 {
+			s := l.e.sources.get()
+			s.op, s.mem, s.id, s.off, s.n, s.flow = o, o.mem, o.id, o.loff, o.n, o.flow
+			o.source = s
+			l.queue(s)
+		}
+		l.controlOn(o.flow, h)
+	}
+}
+
+// serve begins to answer a peer's get.
+func (l *session) serve(id uint64, mem *Mem, off, n int64) {
+	l.e.reached++
+	s := l.e.sources.get()
+	s.serve, s.mem, s.id, s.off, s.n, s.flow = true, mem, id, off, n, l.flowFor(n)
+	if l.served == nil {
+		l.served = map[uint64]*source{}
+	}
+	l.served[id] = s
+	l.queue(s)
+}
+
+// queue has s wait for its turn.
+func (l *session) queue(s *source) {
+	s.queued = true
+	l.flows[s.flow].of(s).push(s)
+	l.kick()
+}
+
+// piece sends a piece of the next source in turn, of most bytes.
+func (l *session) piece(f carrier.Lane, w carrier.Writer, most int) {
+	s := l.flows[f].next()
+	s.queued = false
+	if s.dead || s.code != OK {
+		l.settleSource(s)
+		return
+	}
+	n := min(s.n-s.at, carrier.PieceSize, int64(most))
+	h := &l.e.head
+	*h = frame.Header{Kind: frame.Data, Op: s.id, Tag: uint64(s.at)}
+	v := view{mem: s.mem, bytes: s.bytes, off: s.off + s.at, n: n, source: s}
+	switch {
+	case s.serve:
+		h.Flags = frame.FlagAnswer
+	case s.bytes != nil:
+		h.Flags = frame.FlagBody
+		v.t = s.op.t
+	default:
+		v.t = s.op.t
+		s.op.at += n
+	}
+	switch s.at += n; {
+	case s.at == s.n:
+	case s.bytes != nil:
+		s.queued = true
+		l.flows[f].bodies.unpop(s)
+	default:
+		l.queue(s)
+	}
+	s.views++
+	w.Piece(l.head(f, int(n)), l.e.lend(v))
+}
+
+// Sent is called when the payload of v is on its way, complete, or when nothing more of it will be. A view whose memory was
+// gone in between was filled with zeroes by a stream: the peer must not take them for data. Locked.
+func (l *session) Sent(of carrier.View) {
+	if of.Faulted() {
+		l.Faulted(of)
+	}
+	v, ok := l.e.takeBack(of.(*view))
+	if !ok {
+		return
+	}
+	s := v.source
+	s.views--
+	if l.state == linkDown {
+		return
+	}
+	if s.serve && v.code == OK {
+		s.mem.countServed(v.n)
+	}
+	l.sign() // the peer takes bytes: behind so much of them it may not have seen our Ping yet
+	if s.code == OK {
+		s.code = v.code
+	}
+	l.settleSource(s)
+}
+
+// Faulted is called when the memory of v could not be read, before anything is sent in its place: the operation ends now, so
+// that the peer's word about what it got cannot come first. Locked.
+func (l *session) Faulted(v carrier.View) {
+	if s := v.(*view).source; s != nil && s.op != nil {
+		l.faulted(s.op)
+	}
+}
+
+// faulted ends an operation of this process whose local memory could not be read or written.
+func (l *session) faulted(o *op) {
+	l.e.cancel(o, WithText(ErrFault, fmt.Sprintf(
+		"the local memory could not be read or written, somewhere from byte %d to %d: memory fault", o.loff, o.loff+o.n)))
+}
+
+// dropSource has a source send nothing more; what is with the carrier already goes on.
+func (l *session) dropSource(s *source) {
+	s.dead, s.op = true, nil
+	if !s.queued {
+		return // its last piece ends it
+	}
+	q := l.flows[s.flow].of(s)
+	if i := slices.Index(q.all(), s); i >= 0 {
+		q.remove(i)
+	}
+	s.queued = false
+	l.settleSource(s)
+}
+
+// settleSource ends s when it neither waits for its turn nor is with the carrier.
+func (l *session) settleSource(s *source) {
+	if s.queued || s.views > 0 {
+		return
+	}
+	if s.serve {
+		delete(l.served, s.id)
+		if !s.dead && (s.code != OK || !l.route.Exact) {
+			l.controlOn(s.flow, frame.Header{Kind: frame.Done, Op: s.id, Tag: uint64(s.code)})
+		}
+	} else if o := s.op; o != nil {
+		switch o.source = nil; {
+		case s.bytes == nil:
+		case s.code == OK:
+			l.bodySent(o)
+		default:
+			l.e.cancel(o, s.code)
+		}
+	}
+	l.e.sources.put(s)
+}
+
+// endSources drops all sources of a flow: the session is over.
+func endSources(q *fifo[*source]) {
+	for _, s := range q.all() {
+		s.dead, s.op = true, nil
+	}
+	*q = fifo[*source]{}
+}

@@ -1,0 +1,296 @@
+package na
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+)
+
+// Guaranteed envelopes. A credit is cumulative: how many messages the peer may ever send in the session, so it does no
+// harm when one is lost, or comes twice.
+//
+//	source: used ≤ credits (+ 1)                        destination: arrived ≤ announced (+ 1), announced ≤ released + offered
+//	SendUnexpected ─► takeCredit ─► msgs ── UNEXPECTED ──► held ─► accepted: released
+//	                      │ none                                        │
+//	                   queued ◄── feedQueued ◄── credit in any header ──┘
+//	                      └─ still none after Config.Probe: PING, and its PONG carries the credit
+//
+// Beyond these there is always ExpeditedEnvelopes, of which no header speaks: expedited messages may use it, too. They wait in a
+// queue of their own, which is fed first.
+
+// reserve takes room for envelopes out of the budget, and for ExpeditedEnvelopes beside: as many as want, fewer when it is short,
+// an error below least.
+func (d *domain) reserve(want, least int) (n int, short bool, err error) {
+	each := envelopeBytes(d.cfg.Eager)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	left := d.cfg.Budget - d.reserved
+	if d.cfg.Room == 0 { // room is taken out of it, too
+		left -= d.room
+	}
+	n = int(min(int64(want), left/each-ExpeditedEnvelopes))
+	if n < max(least, 1) {
+		return 0, true, WithText(ErrNoMemory, fmt.Sprintf("no room to guarantee envelopes to one more peer: "+
+			"%d of %d bytes are asked for, at least %d, and of the budget of %d bytes %d are left, enough for %d beside the one for expedited messages",
+			want, each, max(least, 1), d.cfg.Budget, left, max(n, 0)))
+	}
+	d.reserved += int64(n+ExpeditedEnvelopes) * each
+	return n, n < want, nil
+}
+
+// unreserve returns what reserve took for n envelopes.
+func (d *domain) unreserve(n int) {
+	d.mu.Lock()
+	d.reserved -= GuaranteedBytes(1, n, d.cfg.Eager)
+	d.mu.Unlock()
+}
+
+// batch is how many freed of n envelopes make a frame.
+func (d *domain) batch(n int) uint32 {
+	b := d.cfg.CreditBatch
+	if b == 0 {
+		b = n / 4
+	}
+	return uint32(min(max(b, 1), n))
+}
+
+// offer reserves envelopes for a peer, which has said what it needs and wants; zero when it has not. short reports whether the budget is.
+func (d *domain) offer(need, want int) (n int, short bool, err error) {
+	most, least := d.cfg.Envelopes, d.cfg.MinEnvelopes
+	if want != 0 {
+		most = min(most, want)
+		least = min(least, want)
+	}
+	if need > most {
+		return 0, false, WithText(ErrNoMemory, fmt.Sprintf(
+			"the peer needs %d envelopes, and %d are guaranteed to each peer here (Config.Envelopes)", need, most))
+	}
+	return d.reserve(d.cfg.offered(most), d.cfg.offered(max(least, need)))
+}
+
+// checkNeed tells why the envelopes of l, which were reserved before the peer said what it needs, will not do.
+func (l *session) checkNeed(g *frame.Greeting) error {
+	if g.Need <= l.offered {
+		return nil
+	}
+	return WithText(ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes, and %d are guaranteed to it", g.Need, l.offered))
+}
+
+// reserves reports whether the last envelope of the peer is for sends that wait.
+func (l *session) reserves() bool {
+	switch l.e.dom.cfg.Reserve {
+	case LiteralReserve:
+		return true
+	case HonestReserve:
+		return l.peer.features&frame.FeatureReserve != 0
+	}
+	return false
+}
+
+// free is the envelopes of the peer that are known to be free; negative when expedited messages use theirs, too.
+func (l *session) free() int { return int(int32(l.credits - l.used)) }
+
+// short reports whether the session with a peer is up and has no envelope for a message that does not wait.
+func (e *endpoint) short(to Addr) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.find(to)
+	return l != nil && l.state == linkUp && (l.queuedLen() > 0 || l.free() <= 0 || l.free() == 1 && l.reserves())
+}
+
+// takeCredit uses an envelope of the peer for o, if o may have one. Nobody waits for one.
+func (l *session) takeCredit(o *op) bool {
+	if l.state != linkUp {
+		return false
+	}
+	switch free := l.free(); {
+	case o.t.isExpedited():
+		if free+ExpeditedEnvelopes <= 0 {
+			return false
+		}
+	case free <= 0:
+		return false
+	case free == 1 && l.reserves():
+		if !o.t.isPatient() {
+			return false
+		}
+		o.last = true
+	}
+	l.used++
+	return true
+}
+
+// returnCredit gives back an envelope that was not used after all.
+func (l *session) returnCredit() {
+	l.used--
+	l.feedQueued()
+}
+
+// feedQueued lets messages go that waited for an envelope, the expedited ones first.
+func (l *session) feedQueued() {
+	for _, q := range []*opList{&l.expedited, &l.queued} {
+		for o := q.head; o != nil && l.takeCredit(o); o = q.head {
+			l.depart(q.pop())
+			l.kick()
+		}
+	}
+}
+
+// queuedLen is how many messages wait for an envelope.
+func (l *session) queuedLen() int {
+	if l.active == nil {
+		return 0
+	}
+	return l.queued.n + l.expedited.n
+}
+
+// request takes in an unexpected message: it may leave, waits for an envelope, or ends.
+func (l *session) request(o *op) {
+	switch {
+	case l.takeCredit(o): // nobody waits then
+		l.depart(o)
+	case l.state != linkUp: // starts will see
+		l.queueFor(o).push(o)
+	default:
+		if l.queuedLen() == 0 {
+			l.probeLater()
+		}
+		l.queueFor(o).push(o)
+		l.noCredit(o)
+	}
+	l.noteHighWater()
+}
+
+// queueFor is where o waits for an envelope.
+func (l *session) queueFor(o *op) *opList {
+	if o.t.isExpedited() {
+		return &l.expedited
+	}
+	return &l.queued
+}
+
+// starts feeds the messages that waited for the session.
+func (l *session) starts() {
+	l.feedQueued()
+	for _, q := range []*opList{&l.expedited, &l.queued} {
+		for o := q.head; o != nil; {
+			next := o.next
+			l.noCredit(o)
+			o = next
+		}
+	}
+	if l.queuedLen() > 0 {
+		l.probeLater()
+	}
+}
+
+// noCredit counts a message for which the peer has no envelope free, and ends it if it must not wait for one.
+func (l *session) noCredit(o *op) {
+	l.stalls++
+	l.e.stats.Stalls++
+	if o.t.isHasty() || l.e.dom.cfg.OnNoCredit != Queue && !o.t.isPatient() && !o.t.isExpedited() {
+		l.e.finish(o, Result{Err: ErrNoCredit, Fate: NotRun})
+	}
+}
+
+// noteHighWater looks at what the peer is not known to have accepted, and what waits here.
+func (l *session) noteHighWater() {
+	accepted := l.credits - l.peer.envelopes
+	if n := int32(l.used-accepted) + int32(l.queued.n); n > l.highWater {
+		l.highWater = n
+		l.e.stats.HighWater = max(l.e.stats.HighWater, int(n))
+	}
+}
+
+// keep holds on to a message that has left and used the last envelope: it ends when there is another (G10).
+func (l *session) keep(o *op) {
+	o.id, o.n = l.seq, int64(len(o.buf))
+	if l.free() > 0 {
+		l.e.finish(o, l.sentResult(o))
+		return
+	}
+	o.buf = nil
+	l.msgs.remove(o)
+	l.kept.push(o)
+	l.probeLater()
+}
+
+// sentResult is how a message ends that used the last envelope: it has left, also if it is canceled while it is kept.
+func (l *session) sentResult(o *op) Result { return Result{N: o.n, Addr: l.addr(), ID: o.id} }
+
+// freeKept ends the messages that used the last envelope.
+func (l *session) freeKept() {
+	for o := l.kept.head; o != nil; o = l.kept.head {
+		l.e.finish(o, l.sentResult(o))
+	}
+}
+
+// credited hears of the peer's credit.
+func (l *session) credited(credit uint32) {
+	l.credits = credit
+	l.tookCredited()
+	l.freeKept()
+	l.feedQueued()
+}
+
+// freed returns an envelope to the peer.
+func (l *session) freed() {
+	l.held--
+	if l.state == linkDown {
+		l.settle()
+		return
+	}
+	l.released++
+	l.oweCredit()
+}
+
+// oweCredit has the peer hear of freed envelopes: with the next frame; by a frame of their own when so many are free, or
+// when the peer has used all that it knows of.
+func (l *session) oweCredit() {
+	free := l.released + l.offered - l.announced
+	if !l.owed && (free >= l.batch || free > 0 && int32(l.announced-uint32(l.arrived)) <= 0) {
+		l.owed = true
+		l.kick()
+	}
+}
+
+// credit is the cumulative number of envelopes guaranteed to the peer, to be put into a header that is being sent.
+func (l *session) credit() uint32 {
+	l.announced = l.released + l.offered
+	l.owed = false
+	return l.announced
+}
+
+// probeLater has tick ask the peer when messages still wait for an envelope then.
+func (l *session) probeLater() {
+	l.e.readClock()
+	l.probed = l.e.now
+	l.e.hurry(l.probed + l.e.dom.cfg.Probe)
+}
+
+// probe asks the peer for its credit if messages have waited long enough (G20), and returns when to do so next; 0 when
+// none waits.
+func (l *session) probe(now time.Duration) time.Duration {
+	if l.queuedLen() == 0 && l.kept.n == 0 {
+		return 0
+	}
+	if now-l.probed >= l.e.dom.cfg.Probe {
+		l.probed = now
+		l.ping()
+	}
+	return l.probed + l.e.dom.cfg.Probe
+}
+
+// gauges is what PeerStats says.
+func (l *session) gauges() PeerStats {
+	s := PeerStats{
+		Addr: l.addr(), Offered: int(l.offered), Held: int(l.held), HeldMax: int(l.heldMax),
+		Bytes:    GuaranteedBytes(1, l.reserved, l.e.dom.cfg.Eager),
+		Promised: int(l.peer.envelopes), Free: max(l.free(), 0), Queued: l.queuedLen(), HighWater: int(l.highWater), Stalls: l.stalls,
+		Transport: l.route.scheme, Why: l.because(),
+		Process: l.peer.process, Remote: l.remoteAddr(),
+	}
+	l.roomGauges(&s)
+	return s
+}

@@ -1,0 +1,315 @@
+package na
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+)
+
+// self is the carrier from a class to itself: between its contexts, or from a context to itself. Frames go through
+// memory, with the same rules as everywhere. A link of it has a twin in the endpoint that it leads to; the link of a
+// context with itself is its own twin.
+//
+//	link of context i ── Pull ──► one frame ── Deliver, Place ──► twin in context j
+//
+// One goroutine at a time pumps; the others leave their links in todo. It never holds two endpoints' locks. Whatever the
+// others leave meanwhile, it goes its own way soon: a drain is short, and the context whose link is next goes on.
+type self struct {
+	dom   *domain
+	route route
+
+	pending atomic.Bool // todo may hold links that nobody pumps
+	rest    atomic.Bool // it holds what a drain has left to Poll
+
+	mu      sync.Mutex // guards the fields below, and session.looping
+	todo    []*session
+	pumping bool
+	parcel  parcel // of the goroutine that pumps
+}
+
+// A parcel is a carrier.Writer for one frame.
+type parcel struct {
+	head  frame.Header
+	buf   []byte
+	view  carrier.View // of a piece
+	taken bool
+}
+
+// Room implements carrier.Writer.
+func (p *parcel) Room() (whole, piece int) {
+	if p.taken {
+		return -1, 0
+	}
+	return frame.MaxWhole, carrier.PieceSize
+}
+
+// Frame implements carrier.Writer.
+func (p *parcel) Frame(h *frame.Header, payload []byte) {
+	p.head, p.buf, p.taken = *h, append(p.buf[:0], payload...), true
+}
+
+// Piece implements carrier.Writer.
+func (p *parcel) Piece(h *frame.Header, v carrier.View) { p.head, p.view, p.taken = *h, v, true }
+
+const (
+	maxPump  = 256 << 10   // bytes of a link in a row, or a little more, then it is the next one's turn
+	maxDrain = 4 * maxPump // that a goroutine moves in a row, for itself and for others: a tenth of a millisecond
+	minCost  = 4 << 10     // what a frame costs at least, in the bytes that might have been copied instead
+)
+
+// selfConn joins two twins.
+type selfConn struct {
+	mu   sync.Mutex // guards ends
+	ends [2]*session
+}
+
+var _ carrier.Carrier = (*self)(nil)
+
+// connectSelf brings up a link to the own class. Its twin is made when the first frame goes over.
+func (l *session) connectSelf() {
+	c := &selfConn{ends: [2]*session{l}}
+	if l.named.Target() == l.e.id {
+		c.ends[1] = l
+	}
+	l.upSelf(c)
+}
+
+// upSelf starts the session of l with its twin.
+func (l *session) upSelf(c *selfConn) {
+	g := l.e.dom
+	l.conn, l.route = c, &g.self.route
+	l.up(frame.Greeting{
+		Features: frame.FeatureWithdraw | frame.FeatureReserve, Version: frame.Version, Incarnation: g.inc,
+		Context: uint16(l.named.Target()), Target: uint16(l.e.id), Envelopes: l.offered, Eager: uint32(g.cfg.Eager),
+	})
+}
+
+// other returns the twin of l, or nil when there is none yet.
+func (c *selfConn) other(l *session) *session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ends[0] == l {
+		return c.ends[1]
+	}
+	return c.ends[0]
+}
+
+// twin returns the other end of l, made if need be; nil when its context is not there.
+func (p *self) twin(l *session) *session {
+	c := l.conn.(*selfConn)
+	if other := c.other(l); other != nil {
+		return other
+	}
+	e := p.dom.endpoint(l.named.Target())
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.shut {
+		return nil
+	}
+	named := p.dom.addr.WithTarget(l.e.id)
+	t := e.addLink(named)
+	t.promise(int(l.offered))
+	if e.names[named] == nil { // else both ends were made at once: each keeps its own twin
+		e.names[named] = t
+	}
+	c.mu.Lock()
+	c.ends[1] = t
+	c.mu.Unlock()
+	t.upSelf(c)
+	return t
+}
+
+// Dial implements carrier.Carrier; a link of it is up from its beginning.
+func (p *self) Dial(carrier.Session) {}
+
+// Flush implements carrier.Carrier.
+func (p *self) Flush(ls []carrier.Session) {
+	p.mu.Lock()
+	for _, l := range ls {
+		p.push(l.(*session))
+	}
+	p.mu.Unlock()
+	if p.rest.Load() { // whoever polls goes on; no call does more than one drain
+		return
+	}
+	e := ls[0].(*session).e
+	e.Pause()
+	defer e.Lock()
+	p.drain()
+}
+
+// push puts l in todo, once. p.mu is held.
+func (p *self) push(l *session) {
+	if !l.looping {
+		l.looping = true
+		p.todo = append(p.todo, l)
+	}
+}
+
+// drain pumps the links in todo, unless another goroutine does, and no more than maxDrain.
+func (p *self) drain() {
+	p.mu.Lock()
+	if p.pumping {
+		p.mu.Unlock()
+		return
+	}
+	p.pumping = true
+	p.pending.Store(false)
+	p.rest.Store(false)
+	for room := maxDrain; len(p.todo) > 0 && room > 0; {
+		l := p.todo[0]
+		p.todo = p.todo[1:]
+		l.looping = false
+		p.mu.Unlock()
+		n := p.pump(l)
+		p.mu.Lock()
+		if n >= maxPump {
+			p.push(l)
+		}
+		room -= max(n, minCost)
+	}
+	p.pumping = false
+	next := p.next()
+	p.mu.Unlock()
+	if next != nil {
+		next.pollSoon()
+		next.flushSoon()
+	}
+}
+
+// next is who goes on with what is left, or nil. p.mu is held.
+func (p *self) next() *Context {
+	if len(p.todo) == 0 {
+		p.todo = nil
+		return nil
+	}
+	for _, l := range p.todo {
+		if !l.e.nctx.Closing() {
+			p.rest.Store(true)
+			return l.e.nctx
+		}
+	}
+	p.pending.Store(true)
+	return nil // a Shut that has not ended its links will drain
+}
+
+// pump moves what l has, until that is maxPump, and returns how much it was.
+func (p *self) pump(l *session) (n int) {
+	for n < maxPump {
+		to := p.twin(l)
+		down := to != nil && to.isDown()
+		l.e.mu.Lock()
+		switch {
+		case to == nil: // there never was a session
+			l.close(WithText(ErrUnreachable, fmt.Sprintf("this process has no open context %d", l.named.Target())), OK, "", false)
+			l.e.mu.Unlock()
+			return n
+		case down:
+			l.fail(WithText(ErrPeerLost, "the session of the process with itself has ended"))
+			l.e.mu.Unlock()
+			return n
+		}
+		f := &p.parcel
+		f.taken, f.view = false, nil
+		l.Pull(carrier.Messages, f)
+		l.e.mu.Unlock()
+		if !f.taken {
+			return n
+		}
+		n += max(f.head.Payload(), minCost)
+		to.e.mu.Lock()
+		if !f.head.Kind.Bulk() {
+			if err := to.Deliver(&f.head, f.buf); err != nil {
+				to.fail(err)
+			}
+			to.e.Unlock()
+			continue
+		}
+		v, err := to.Place(&f.head)
+		if err != nil {
+			to.fail(err)
+		}
+		to.e.mu.Unlock()
+		copyView(v, f.view)
+		l.e.mu.Lock()
+		l.Sent(f.view)
+		l.e.mu.Unlock()
+		to.e.mu.Lock()
+		if err := to.Placed(v); err != nil {
+			to.fail(err)
+		}
+		to.e.Unlock()
+	}
+	return n
+}
+
+// copyView copies the bytes of src to dst, as far as both may be touched and are there. A source that is gone counts as
+// zeroes.
+func copyView(dst, src carrier.View) {
+	if src.Len() == 0 || !src.Borrow() {
+		return
+	}
+	defer src.Return()
+	if !dst.Borrow() {
+		return
+	}
+	defer dst.Return()
+	from := carrier.Slices(nil, src, 0, src.Len(), math.MaxInt)
+	to := carrier.Slices(nil, dst, 0, src.Len(), math.MaxInt)
+	for len(from) > 0 {
+		n, ok := memfault.Copy(to[0], from[0])
+		if !ok {
+			if memfault.Readable(from[0]) {
+				src = dst
+			}
+			src.Fault()
+			return
+		}
+		if from[0] = from[0][n:]; len(from[0]) == 0 {
+			from = from[1:]
+		}
+		if to[0] = to[0][n:]; len(to[0]) == 0 {
+			to = to[1:]
+		}
+	}
+}
+
+func (l *session) isDown() bool {
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	return l.state == linkDown
+}
+
+// Cut implements Carrier: the twin goes too, as soon as its lock is free.
+func (p *self) Cut(s carrier.Session, _ frame.Bye) {
+	l := s.(*session)
+	other := l.conn.(*selfConn).other(l)
+	if other == nil {
+		return
+	}
+	p.mu.Lock() // the other endpoint's lock cannot be taken now: the next pump finds the twin gone
+	p.push(other)
+	p.pending.Store(true)
+	p.mu.Unlock()
+}
+
+// Poll implements carrier.Carrier.
+func (p *self) Poll(time.Duration) time.Duration { return 0 }
+
+// Lingering implements carrier.Carrier.
+func (p *self) Lingering(time.Duration) bool { return false }
+
+// Shut implements carrier.Carrier.
+func (p *self) Shut() {}
+
+// Release implements carrier.Carrier.
+func (p *self) Release() {}

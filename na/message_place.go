@@ -1,0 +1,60 @@
+package na
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+)
+
+// An arriving is a message whose payload the carrier places.
+type arriving struct {
+	head frame.Header
+	env  *Envelope // nil: nobody wants it
+}
+
+// placeMessage returns where the payload of a message goes. Nothing in h counts before it is complete: the checksum covers both.
+func (l *session) placeMessage(h *frame.Header) (view, error) {
+	n := h.Payload()
+	v := view{n: int64(n), msg: l.e.arrivings.get()}
+	v.msg.head = *h
+	switch h.Kind {
+	case frame.Unexpected:
+		if err := l.checkUnexpected(n); err != nil {
+			return v, err
+		}
+	case frame.Expected:
+		if o := l.match.find(Tag(h.Tag)); o == nil || n > max(len(o.buf), o.most) {
+			return v, nil
+		}
+	default:
+		return v, WithText(ErrProtocol, fmt.Sprintf("%v frame in pieces", h.Kind))
+	}
+	v.msg.env = l.e.newEnvelope(n)
+	return v, nil
+}
+
+// placedMessage delivers a message that is complete.
+func (l *session) placedMessage(m *arriving) error {
+	if l.state == linkDown {
+		return nil
+	}
+	l.makeBusy()
+	l.alive()
+	h, env := &m.head, m.env
+	defer l.e.arrivings.put(m)
+	if err := l.header(h); err != nil {
+		return err
+	}
+	l.countMessage(h)
+	if h.Kind == frame.Unexpected {
+		if err := l.checkUnexpected(h.Payload()); err != nil {
+			return err
+		}
+		return l.arrive(h, env)
+	}
+	var payload []byte
+	if env != nil {
+		payload = env.Data
+	}
+	return l.deliverExpected(h, payload, env)
+}

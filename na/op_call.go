@@ -1,0 +1,257 @@
+package na
+
+import (
+	"fmt"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+)
+
+// A call is one op with two halves. While its request waits the op is in queued or msgs, afterwards in recvs; from its beginning to its
+// end it is in match, and in timers if it has a deadline. Its id is the number of the request; 0 before that has left.
+//
+//	Call ─► queued ─► msgs ── UNEXPECTED ──► recvs ── EXPECTED ──► ended
+//	          │ cancel, deadline: not run      │ cancel, deadline, peer lost: may have run
+//	          └────────────────────────────────┴──────────────────────────────────────────► ended
+
+// maxStaged is the longest message in bytes that is staged while frames are held back: many long ones would not stay in the caches.
+const maxStaged = 8 << 10
+
+// stager returns what takes a message of n bytes at once, because no more than so many messages wait; nil otherwise.
+func (l *session) stager(n, before int) carrier.Writer {
+	s := l.route.stager
+	if s == nil || l.state != linkUp || l.msgs.n > before || l.pong || l.flows[carrier.Messages].controls() || l.e.corks > 0 && n > maxStaged {
+		return nil
+	}
+	w := s.Stage(l)
+	if w == nil {
+		return nil
+	}
+	if whole, _ := w.Room(); whole < n {
+		return nil
+	}
+	return w
+}
+
+// stage has the carrier take the only message of l.
+func (l *session) stage() {
+	if o := l.msgs.head; o != nil && l.fits(o) {
+		if w := l.stager(len(o.buf), 1); w != nil {
+			l.message(w, len(o.buf))
+		}
+	}
+}
+
+// startCall is SendUnexpected and RecvExpected in one: see Context.Call. It is Queued as a SendUnexpected is.
+func (e *endpoint) startCall(t ticket, s CallSpec) {
+	if e.faults != nil && e.failsAtOnce(t, nil) {
+		e.returnRoom(s.To, max(len(s.Msg), len(s.Body)))
+		return
+	}
+	if (e.dom.cfg.OnNoCredit != Queue && !t.isExpedited() || t.isHasty()) && e.short(s.To) {
+		e.nctx.tryPoll() // credit may have arrived that nobody has read (G11)
+	}
+	var p packed
+	var bad error
+	if s.Copy && s.Body != nil {
+		p, bad = e.pack(s.To, s.Body)
+		s.Body = p.body
+	}
+	e.mu.Lock()
+	l, err := e.linkFor(t, s.To)
+	claim, claimed := e.claimOf(s.To, max(len(s.Msg), len(s.Body)))
+	if err == nil {
+		if err = l.mayAsk(t, &s, claim); bad != nil {
+			err = bad
+		}
+	}
+	if err != nil {
+		p.unpack(nil)
+		if claimed != nil {
+			claimed.returnRoom(claim)
+		}
+		e.refuse(t, err)
+		return
+	}
+	o := e.begin(t, kindCall)
+	o.link, o.tag, o.buf, o.body, o.by, o.room, o.bodies = l, s.Tag, s.Msg, s.Body, s.By, claim, s.Bodies
+	o.packed = p
+	if o.alone = s.OneWay; !o.alone {
+		o.into, o.intoMost = s.Buf, s.Most
+		l.match.add(o)
+	}
+	l.waiting++
+	l.countExpedited(o)
+	sooner := false
+	if s.By.At != 0 {
+		sooner = e.addTimer(o, s.By.At)
+	}
+	l.request(o)
+	l.stage()
+	l.kick()
+	e.Unlock()
+	if sooner {
+		e.nctx.pollSoon()
+	}
+}
+
+// mayAsk tells why a call must not begin.
+func (l *session) mayAsk(t ticket, s *CallSpec, claim int) error {
+	limit := l.e.dom.cfg.SendQueue
+	calls := maxRecvs + limit // calls wait in the send queue, too
+	if t.isExpedited() {
+		calls *= 2
+	}
+	switch {
+	case l.eager != 0 && (len(s.Msg) > l.eager || s.Body != nil) && claim == 0:
+		return errTooLong
+	case !s.OneWay && l.match.find(s.Tag) != nil:
+		return WithText(ErrBusy, "a receive of this peer and tag is posted already")
+	case l.match.n >= calls:
+		return full(l.match.n, "receives of the peer are posted")
+	case l.sendQueue() >= limit && !t.isPatient() && !t.isExpedited():
+		return WithText(ErrNoCredit, fmt.Sprintf(
+			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", limit))
+	}
+	return nil
+}
+
+// claimOf uses the claim of room for a message of n bytes, if it needs any.
+func (e *endpoint) claimOf(to Addr, n int) (claim int, of *session) {
+	if n > e.dom.cfg.Eager {
+		if of = e.find(to); of != nil {
+			claim = of.useClaim(n)
+		}
+	}
+	return claim, of
+}
+
+// countExpedited counts o, a new message, if it is expedited.
+func (l *session) countExpedited(o *op) {
+	if o.t.isExpedited() {
+		o.expedited = true
+		l.expediting++
+	}
+}
+
+// uncountExpedited ends that: o has left, or ends.
+func (l *session) uncountExpedited(o *op) {
+	if o.expedited {
+		o.expedited = false
+		l.expediting--
+	}
+}
+
+// awaits has o, a call whose request has left, wait for the answer.
+func (l *session) awaits(o *op) {
+	l.uncountExpedited(o)
+	if o.packed.body != nil {
+		o.packed.unpack(o)
+	}
+	l.msgs.remove(o)
+	l.recvs.push(o)
+	o.id, o.buf, o.most, o.into, o.body = l.seq, o.into, o.intoMost, nil, nil
+}
+
+// ended completes how a call ends without an answer.
+func (o *op) ended(r *Result) {
+	if r.Fate = NotRun; o.id != 0 {
+		r.Fate, r.Addr, r.ID = MaybeRan, o.link.addr(), o.id
+	}
+}
+
+// cancelIfUnsent cancels a Call whose message has not left; of another one it says where that has gone.
+func (e *endpoint) cancelIfUnsent(t ticket) (to Addr, id uint64, left bool) {
+	e.mu.Lock()
+	defer e.Unlock()
+	o, _ := t.impl().(*op)
+	switch {
+	case o == nil || o.t != t:
+		return Addr{}, 0, false
+	case o.id != 0:
+		return o.link.addr(), o.id, true
+	}
+	e.cancel(o, ErrCanceled)
+	return Addr{}, 0, false
+}
+
+// heldUp is why a call ends at its deadline: what its request has waited for, if it has not left a session that is up.
+func (o *op) heldUp() error {
+	l := o.link
+	if o.kind == kindCall && o.list == &l.queued && l.state == linkUp {
+		return WithText(ErrTimeout, fmt.Sprintf("all %d envelopes that the target guarantees are in use, and %d requests wait here", l.peer.envelopes, l.queued.n))
+	}
+	return ErrTimeout
+}
+
+// giveUp ends a Call with err, and lets the peer know as Abandon does. At its deadline an endpoint calls ticket.setDue, and
+// giveUp follows: what comes between the two counts.
+func (e *endpoint) giveUp(t ticket, err error) {
+	e.mu.Lock()
+	if o, _ := t.impl().(*op); o != nil && o.t == t {
+		l, id, tag := o.link, o.id, o.tag
+		if err == ErrTimeout {
+			err = o.heldUp()
+		}
+		if e.cancel(o, err); id != 0 {
+			l.abandon(id, tag)
+		}
+	}
+	e.Unlock()
+}
+
+// answer is startSendExpected of a message that leaves at once, with no operation, and FreeEnvelope of env. Otherwise it does
+// nothing, and startSendExpected follows; unless there is an error, with which that would end.
+func (e *endpoint) answer(env *Envelope, to Addr, tag Tag, buf []byte, most int) (left bool, err error) {
+	if e.faults != nil {
+		if err := e.failOp(); err != nil {
+			return false, err
+		}
+		e.counted.Store(true) // the startSendExpected that follows
+	}
+	e.mu.Lock()
+	l := e.find(to)
+	if l == nil || l.state != linkUp || e.shut || len(buf) > max(l.eager, most) {
+		e.mu.Unlock()
+		return false, nil
+	}
+	l.makeBusy()
+	if len(l.reads) > 0 {
+		if w := l.stager(0, 0); w != nil {
+			l.putReads(w)
+		}
+	}
+	w := l.stager(len(buf), 0)
+	if w == nil {
+		e.mu.Unlock()
+		return false, nil
+	}
+	e.accept(env)
+	e.recycle(env)
+	if e.faults != nil {
+		e.counted.Store(false)
+	}
+	l.putExpected(w, tag, buf, nil)
+	l.kick()
+	e.Unlock()
+	return true, nil
+}
+
+// takeArrived returns the oldest messages that no receive has taken, at most so many, the oldest first and linked by their Next. Arrived
+// returns how many there are; it may change at once. Both are for one who posts no RecvUnexpected.
+func (e *endpoint) takeArrived(most int) (first *Envelope) {
+	if e.arrived.Load() == 0 {
+		return nil
+	}
+	e.mu.Lock()
+	for at := &first; most > 0; most-- {
+		env := e.takeEnvelope()
+		if env == nil {
+			break
+		}
+		*at, at = env, &env.next
+	}
+	e.countArrived()
+	e.mu.Unlock()
+	return first
+}
+
+func (e *endpoint) countInbox() int { return int(e.arrived.Load()) }

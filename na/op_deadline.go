@@ -1,0 +1,40 @@
+package na
+
+import (
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+)
+
+var errTooLong = WithText(ErrMsgSize, "message is longer than the peer takes")
+
+// fits reports whether the peer takes a message of that length.
+func (l *session) fits(o *op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
+
+// unfit tells why a message cannot leave though its turn has come. One with a deadline is told the time that is left: the
+// clock is read for such messages only, here and when they arrive.
+func (l *session) unfit(o *op) error {
+	if !l.fits(o) { // it was queued before the peer said what it takes
+		return errTooLong
+	}
+	if o.by.At == 0 {
+		return nil
+	}
+	l.e.readClock()
+	if o.t.hold() {
+		defer o.t.release()
+		if o.by.stamp(o.buf, l.e.now) {
+			return nil
+		}
+	}
+	return WithText(ErrTimeout, "the deadline passed before the message could leave")
+}
+
+// arrival is when the unexpected message of h came, if somebody will ask.
+func (l *session) arrival(h *frame.Header) time.Duration {
+	if h.Flags&frame.FlagTimed == 0 {
+		return 0
+	}
+	l.e.readClock()
+	return max(l.e.now, 1)
+}

@@ -1,0 +1,24 @@
+package na_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/natest"
+)
+
+// The rules hold over a network that is as odd as the seam allows.
+func TestConformance(t *testing.T) {
+	if raceflag.Enabled && !long.On { // one goroutine at a time
+		return
+	}
+	natest.TestPlugin(t, func(testing.TB) natest.Network {
+		return natest.Network{
+			Listen: func(i int) string { return fmt.Sprint("loose://host", i) }, Origin: "loose://",
+			Nobody: "loose://nobody", Pending: "loose://pending", Plugins: []na.Plugin{newLoose(1)},
+		}
+	}, nil)
+}

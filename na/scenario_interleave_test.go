@@ -1,0 +1,494 @@
+package na
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+)
+
+// Every order of events that a withdraw can meet (C-T34): two endpoints and the two directions of one
+// connection, searched breadth first. A state is rebuilt from the actions that led to it, so that what is searched is the
+// engine itself and not a model of it.
+//
+//	source: send, withdraw, cancel the withdraw ─ pull ─► wire ─ deliver ─► destination: receive, accept
+//	                                     deliver ◄─ wire ◄─ pull            the connection breaks, anywhere
+
+// A scope is what a search covers.
+type scope struct {
+	n, ger  int  // messages and envelopes
+	cancels bool // withdraws are canceled
+	breaks  bool // the connection breaks
+	flushes bool // what a side has leaves at once: fewer states
+}
+
+// A duel is one state.
+type duel struct {
+	scope
+	from side // the source
+	to   side
+	sent []*duelMsg
+	recv int  // receives that were posted
+	post bool // one of them waits
+	cut  bool
+	bad  string
+}
+
+// A side is an endpoint with its end of the connection.
+type side struct {
+	cls  *Class
+	nctx *Context
+	e    *endpoint
+	l    *session
+	wire [][]byte // frames on their way from here
+}
+
+// A duelMsg is one message, seen from both sides.
+type duelMsg struct {
+	send      *Op
+	sends     int // callbacks
+	sent      Result
+	withdraw  *Op // nil before
+	withdraws int
+	result    Result
+	recalled  bool // the send was to be canceled
+	canceled  bool // the withdraw was
+	env       *Envelope
+	accepted  bool
+	refused   bool
+}
+
+// yes tells that the source knows that nobody will ever accept the message.
+func (m *duelMsg) yes() bool {
+	return m.withdraws > 0 && m.result.Err == nil || m.recalled && m.sends > 0 && m.sent.Err != nil && m.sent.Fate == NotRun
+}
+
+type duelCarrier struct{ s *side }
+
+func (c duelCarrier) Check(string) error                            { return nil }
+func (c duelCarrier) Resolve(string, func(string, error)) func()    { return nil }
+func (c duelCarrier) Dial(l carrier.Session)                        { c.s.l = l.(*session) }
+func (c duelCarrier) Flush([]carrier.Session)                       {}
+func (c duelCarrier) Cut(carrier.Session, frame.Bye)                {}
+func (c duelCarrier) Poll(time.Duration) time.Duration              { return 0 }
+func (c duelCarrier) Lingering(time.Duration) bool                  { return false }
+func (c duelCarrier) Shut()                                         {}
+func (c duelCarrier) Release()                                      {}
+func (c duelCarrier) Wake()                                         {}
+func (c duelCarrier) FlushSoon()                                    {}
+func (c duelCarrier) Drive(_ time.Duration, ready func() bool) bool { return ready() }
+
+type duelPlugin struct {
+	s  *side
+	id byte
+}
+
+func (p duelPlugin) Scheme() string { return "duel" }
+
+// Now, Rand and Driven implement simhook.Clock.
+func (p duelPlugin) Now() time.Duration { return 1 }
+func (p duelPlugin) Rand(b []byte)      { b[0] = p.id }
+func (p duelPlugin) Driven() bool       { return true }
+
+func (p duelPlugin) Open(_ carrier.Class, rest string) (*carrier.Network, error) {
+	return &carrier.Network{
+		Listen: "duel://" + rest, Names: duelCarrier{p.s},
+		NewCarrier: func(e carrier.Core) (carrier.Carrier, error) { p.s.e = e.(*endpoint); return duelCarrier{p.s}, nil },
+	}, nil
+}
+
+func (s *side) open(t testing.TB, name string, id byte, ger int) {
+	var err error
+	s.cls, err = Open("duel://"+name, Config{Plugins: []Plugin{duelPlugin{s, id}}, Envelopes: ger, Eager: 256})
+	require.NoError(t, err)
+	s.nctx, err = s.cls.NewContext()
+	require.NoError(t, err)
+}
+
+// newDuel connects two endpoints.
+func newDuel(t testing.TB, c scope) *duel {
+	d := &duel{scope: c}
+	d.from.open(t, "from", 1, c.ger)
+	d.to.open(t, "to", 2, c.ger)
+	hold := d.from.nctx.NewOp(func(*Op, Result) {})
+	require.NoError(t, d.from.nctx.RecvExpected(hold, MakeAddr("duel://to", 0), 1<<40, nil))
+	g, err := frame.ParseGreeting(d.from.l.Hello(carrier.Messages, nil, nil))
+	require.NoError(t, err)
+	d.to.e.Lock()
+	d.to.l, err = d.to.e.admit(duelCarrier{&d.to}, nil, &g, true)
+	d.to.e.Unlock()
+	require.NoError(t, err)
+	g, err = frame.ParseGreeting(d.to.l.Hello(carrier.Messages, nil, nil))
+	require.NoError(t, err)
+	d.from.e.Lock()
+	require.NoError(t, d.from.l.Greet(&g))
+	d.from.e.Unlock()
+	hold.Cancel()
+	d.from.nctx.Trigger(0)
+	require.True(t, d.from.l.Up() && d.to.l.Up())
+	return d
+}
+
+func (d *duel) close() {
+	for _, s := range []*side{&d.from, &d.to} {
+		for _ = s.cls.Close(); !s.cls.Closed(); _ = s.nctx.Progress(0) {
+			s.nctx.Trigger(0)
+		}
+	}
+}
+
+// pull takes the next frame that a side has.
+func (s *side) pull() ([]byte, bool) {
+	s.e.Lock()
+	defer s.e.Unlock()
+	var w parcel
+	s.l.Pull(carrier.Messages, &w)
+	if !w.taken {
+		return nil, false
+	}
+	return w.head.Append(nil, w.buf), true
+}
+
+func (s *side) deliver(b []byte) {
+	h, err := frame.Parse(b)
+	s.e.Lock()
+	if err == nil {
+		err = s.l.Deliver(&h, b[h.Size():])
+	}
+	if err != nil {
+		s.l.Fail(err)
+	}
+	s.e.Unlock()
+}
+
+// An action is something that can happen next; i says to which message.
+type action struct {
+	what uint8
+	i    uint8
+}
+
+const (
+	actSend uint8 = iota
+	actWithdraw
+	actCancel
+	actPullFrom
+	actPullTo
+	actDeliverTo
+	actDeliverFrom
+	actReceive
+	actAccept
+	actBreak
+)
+
+var actText = [...]string{"send", "withdraw", "cancel", "source pulls", "destination pulls", "destination hears", "source hears",
+	"receive", "accept", "break"}
+
+func (a action) String() string { return fmt.Sprintf("%s %d", actText[a.what], a.i) }
+
+// actions lists what can happen.
+func (d *duel) actions() (all []action) {
+	add := func(what uint8, i int, can bool) {
+		if can {
+			all = append(all, action{what, uint8(i)})
+		}
+	}
+	add(actSend, 0, len(d.sent) < d.n && !d.cut)
+	for i, m := range d.sent {
+		add(actWithdraw, i, m.withdraw == nil && !m.recalled && m.sent.Err == nil)
+		add(actCancel, i, d.cancels && m.withdraw != nil && m.withdraws == 0 && !m.canceled)
+		add(actAccept, i, m.env != nil && !m.accepted && !m.refused)
+	}
+	add(actPullFrom, 0, d.from.more())
+	add(actPullTo, 0, d.to.more())
+	add(actDeliverTo, 0, len(d.from.wire) > 0)
+	add(actDeliverFrom, 0, len(d.to.wire) > 0)
+	add(actReceive, 0, !d.post && d.recv < d.n)
+	add(actBreak, 0, d.breaks && !d.cut)
+	return all
+}
+
+func (s *side) more() bool {
+	s.e.Lock()
+	defer s.e.Unlock()
+	return s.l.hasMore(carrier.Messages)
+}
+
+// do makes a happen.
+func (d *duel) do(a action) {
+	switch a.what {
+	case actSend:
+		m := &duelMsg{}
+		m.send = d.from.nctx.NewOp(func(_ *Op, r Result) { m.sends++; m.sent = r })
+		d.sent = append(d.sent, m)
+		d.check(d.from.nctx.SendUnexpected(m.send, MakeAddr("duel://to", 0), Tag(len(d.sent)), nil))
+	case actWithdraw: // as package hg does it
+		m := d.sent[a.i]
+		if m.sends == 0 {
+			m.recalled = true
+			m.send.Cancel()
+			break
+		}
+		m.withdraw = d.from.nctx.NewOp(func(_ *Op, r Result) { m.withdraws++; m.result = r })
+		d.check(d.from.nctx.Withdraw(m.withdraw, m.sent.Addr, m.sent.ID))
+	case actCancel:
+		d.sent[a.i].canceled = true
+		d.sent[a.i].withdraw.Cancel()
+	case actPullFrom, actPullTo:
+		s := &d.from
+		if a.what == actPullTo {
+			s = &d.to
+		}
+		s.send()
+	case actDeliverTo:
+		b := d.from.wire[0]
+		d.from.wire = d.from.wire[1:]
+		d.to.deliver(b)
+	case actDeliverFrom:
+		b := d.to.wire[0]
+		d.to.wire = d.to.wire[1:]
+		d.from.deliver(b)
+	case actReceive:
+		d.recv++
+		d.post = true
+		op := d.to.nctx.NewOp(func(_ *Op, r Result) {
+			d.post = false
+			if r.Err != nil {
+				d.bad = "a receive ended with " + r.Err.Error()
+				return
+			}
+			d.sent[r.Tag-1].env = r.Envelope
+		})
+		d.check(d.to.nctx.RecvUnexpected(op))
+	case actAccept:
+		m := d.sent[a.i]
+		m.accepted = m.env.Accept()
+		m.refused = !m.accepted
+		m.env.Free()
+	case actBreak:
+		d.cut = true
+		for _, s := range []*side{&d.from, &d.to} {
+			s.wire = nil
+			s.e.Lock()
+			s.l.Fail(ErrPeerLost)
+			s.e.Unlock()
+		}
+	}
+	for range 2 {
+		for _, s := range []*side{&d.from, &d.to} {
+			for d.flushes && s.send() {
+			}
+			s.nctx.Trigger(0)
+		}
+	}
+}
+
+// send puts the next frame that a side has onto the wire.
+func (s *side) send() bool {
+	b, ok := s.pull()
+	if ok {
+		s.wire = append(s.wire, b)
+	}
+	return ok
+}
+
+func (d *duel) check(err error) {
+	if err != nil && d.bad == "" {
+		d.bad = "refused: " + err.Error()
+	}
+}
+
+// verdict says what is wrong with the state.
+func (d *duel) verdict() string {
+	if d.bad != "" {
+		return d.bad
+	}
+	for i, m := range d.sent {
+		switch {
+		case m.sends > 1 || m.withdraws > 1:
+			return fmt.Sprintf("message %d: %d and %d callbacks", i, m.sends, m.withdraws)
+		case m.yes() && m.accepted:
+			return fmt.Sprintf("message %d was withdrawn and accepted", i)
+		case m.withdraws > 0 && CodeOf(m.result.Err) == ErrTooLate && !m.accepted:
+			return fmt.Sprintf("message %d was not accepted, and its withdraw came too late", i)
+		case m.withdraws > 0 && m.result.Err != nil && CodeOf(m.result.Err) != ErrTooLate && !m.canceled && !d.cut:
+			return fmt.Sprintf("message %d: its withdraw ended with %v", i, m.result.Err)
+		}
+	}
+	a, b := d.from.l, d.to.l
+	if v := d.from.e.stats.Violations + d.to.e.stats.Violations; v > 0 {
+		return "a side says that the other broke the protocol"
+	}
+	if d.cut {
+		if d.from.nctx.Stats().Outstanding != 0 {
+			return "something is under way over a connection that is broken"
+		}
+		return ""
+	}
+	onWire := 0
+	for _, f := range d.from.wire {
+		if h, _ := frame.Parse(f); h.Kind == frame.Unexpected {
+			onWire++
+		}
+	}
+	switch {
+	case !a.Up() || !b.Up():
+		return "the session ended by itself"
+	case int(a.used) != int(b.arrived)+onWire+a.msgs.n:
+		return fmt.Sprintf("%d envelopes are used, %d messages have arrived, %d are under way, %d are to leave", a.used, b.arrived, onWire, a.msgs.n)
+	case int32(a.credits-a.used) < 0:
+		return fmt.Sprintf("%d envelopes are used of %d", a.used, a.credits)
+	case a.credits > b.announced || b.announced > b.released+b.offered:
+		return fmt.Sprintf("credit %d at the source, %d announced, %d released of %d", a.credits, b.announced, b.released, b.offered)
+	case int(b.arrived)-int(b.released) != int(b.held) || int(b.held) < 0 || int(b.held) > d.ger || int(b.held) != d.to.nctx.Stats().Envelopes:
+		return fmt.Sprintf("%d messages arrived, %d envelopes were released, %d are held, %d counted", b.arrived, b.released, int(b.held), d.to.nctx.Stats().Envelopes)
+	}
+	return ""
+}
+
+// final says what is wrong with a state in which nothing more happens.
+func (d *duel) final() string {
+	withdrawn := 0
+	for i, m := range d.sent {
+		asked := m.withdraw != nil
+		switch {
+		case m.sends != 1 || asked && m.withdraws != 1:
+			return fmt.Sprintf("message %d has not ended: %d, %d", i, m.sends, m.withdraws)
+		case d.cut:
+			continue
+		case m.canceled && m.withdraws == 1 && CodeOf(m.result.Err) == ErrCanceled: // nobody knows
+			continue
+		case m.yes() == m.accepted:
+			return fmt.Sprintf("message %d: withdrawn %v, accepted %v", i, m.yes(), m.accepted)
+		case m.yes():
+			withdrawn++
+		}
+	}
+	if d.cut {
+		return ""
+	}
+	a, b := d.from.l, d.to.l
+	switch {
+	case int(b.held) != 0 || len(b.unaccepted.rest) != 0 || slices.ContainsFunc(b.unaccepted.slots, func(e *Envelope) bool { return e != nil }):
+		return fmt.Sprintf("%d envelopes are held", int(b.held))
+	case b.released+b.offered-a.used != b.offered:
+		return fmt.Sprintf("%d envelopes are used, %d released", a.used, b.released)
+	case len(a.withdraws.ids) != 0 || a.withdraws.open != 0 || b.answered != 0:
+		return fmt.Sprintf("%d questions, %d open, %d answers to leave", len(a.withdraws.ids), a.withdraws.open, b.answered)
+	}
+	return ""
+}
+
+// key is the state as bytes: what the sides hold and what is on the wire.
+func (d *duel) key() string {
+	var b []byte
+	flag := func(vs ...bool) {
+		for _, v := range vs {
+			if b = append(b, 0); v {
+				b[len(b)-1] = 1
+			}
+		}
+	}
+	num := func(vs ...uint32) {
+		for _, v := range vs {
+			b = binary.LittleEndian.AppendUint32(b, v)
+		}
+	}
+	for _, m := range d.sent {
+		flag(m.sends > 0, m.withdraw != nil, m.recalled, m.canceled, m.env != nil, m.accepted, m.refused, m.env != nil && m.env.withdrawn)
+		num(uint32(CodeOf(m.sent.Err)), uint32(m.sent.ID), uint32(m.withdraws), uint32(CodeOf(m.result.Err)))
+	}
+	flag(d.post, d.cut)
+	num(uint32(d.recv))
+	for _, s := range []*side{&d.from, &d.to} {
+		l := s.l
+		num(l.credits, l.used, uint32(l.seq), l.released, l.announced, uint32(l.arrived), uint32(int(l.held)), uint32(l.answered), uint32(l.withdraws.open))
+		flag(l.owed)
+		for _, list := range []*opList{&l.msgs, &l.queued, &l.withdraws.waiting, &l.withdraws.asked} {
+			num(uint32(list.n))
+			for o := list.head; o != nil; o = o.next {
+				num(uint32(o.id), uint32(o.tag))
+			}
+		}
+		for _, h := range l.flows[carrier.Messages].ctl.all() {
+			num(uint32(h.Kind), uint32(h.Op), uint32(h.Tag))
+		}
+		num(uint32(len(s.wire)))
+		for _, f := range s.wire {
+			b = append(b, f...)
+		}
+		num(uint32(s.e.inbox.len()))
+	}
+	for _, env := range d.to.l.unaccepted.slots {
+		if env != nil {
+			num(uint32(env.id))
+		}
+	}
+	return string(b)
+}
+
+// search visits every state in the scope.
+func search(t *testing.T, c scope) (states, ends int) {
+	type step struct {
+		path []action
+		next []action
+	}
+	first := newDuel(t, c)
+	level := []step{{nil, first.actions()}}
+	first.close()
+	seen := map[string]bool{}
+	for len(level) > 0 {
+		var below []step
+		for _, s := range level {
+			for _, a := range s.next {
+				path := append(slices.Clone(s.path), a)
+				d := newDuel(t, c)
+				for _, b := range path {
+					d.do(b)
+				}
+				wrong := d.verdict()
+				if key := d.key(); wrong == "" && !seen[key] {
+					seen[key] = true
+					next := d.actions()
+					if len(next) == 0 || len(next) == 1 && next[0].what == actBreak {
+						ends++
+						wrong = d.final()
+					}
+					below = append(below, step{path, next})
+				}
+				d.close()
+				if wrong != "" {
+					t.Fatalf("%+v, state %d: %s, after: %v", c, len(seen), wrong, path)
+				}
+			}
+		}
+		level = below
+	}
+	return len(seen), ends
+}
+
+func TestWithdrawInterleavings(t *testing.T) {
+	for _, c := range []scope{
+		{n: 1, ger: 1, cancels: true, breaks: true},
+		{n: 2, ger: 1, cancels: true, breaks: true},
+		{n: 2, ger: 2, breaks: true},
+		{n: 3, ger: 1, flushes: true, cancels: true, breaks: true},
+		{n: 3, ger: 2, flushes: true},
+		{n: 3, ger: 3, flushes: true},
+	} {
+		if !long.On && c.n > 2 && c.ger != 2 || raceflag.Enabled && c.n > 2 { // there is one goroutine
+			continue
+		}
+		begun := time.Now()
+		states, ends := search(t, c)
+		t.Logf("%+v: %d states, %d ends in %v", c, states, ends, time.Since(begun).Round(time.Millisecond))
+		require.Positive(t, ends)
+	}
+}

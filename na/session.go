@@ -1,0 +1,496 @@
+package na
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+)
+
+// The life of a session. A link is never used again: the next operation to the same name makes a new one.
+//
+//	          pause over             peer's HELLO
+//	waiting ◄──────────────► dialing ─────────────► up ──────────► down
+//	    └──────────────────────┴──── refused, timeout ──┼─────────► ▲
+//	                                     LEAVE sent, or │ STAY      │ GOAWAY
+//	                                                 leaving ───────┘
+//	 (a peer that connects to us makes a link that is up at once, or takes over one that waits or dials)
+type linkState uint8
+
+const (
+	linkWaiting linkState = iota
+	linkDialing
+	linkUp
+	linkLeaving // up, and asked to end: what begins waits. See idle.go
+	linkDown
+)
+
+// A session is a session between this context and one context of one peer. endpoint.mu guards it. There may be many that are idle,
+// so what they do not need is in active.
+type session struct {
+	conn any // the carrier's: what it knows of the connection
+
+	*active // nil while nothing goes on
+
+	e       *endpoint
+	route   *route // its transport and carrier
+	name    string // to dial
+	host    string // that the peer there must prove to be; empty for the address itself
+	session uint64
+	named   Addr           // how operations find it; zero for a peer that cannot be dialled
+	peer    peer           // from the HELLO on
+	proof   *carrier.Proof // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
+	why     *string        // the transport is this one, of two; nil for one
+	remote  string         // what remoteAddr has returned last
+	label   *string        // of its addresses, once it is up; nil for none
+	secret  frame.Secret   // what the peer shows when it has lost the session and connects anew
+	state   linkState
+	dialled bool // by us
+	forged  bool // perhaps: the peer has not shown that it receives where its HELLO came from
+	kicked  bool
+	looping bool // in self.todo, whose lock guards this
+	bulk    bool // carrier.Bulk is up
+	owed    bool // the peer should hear of freed envelopes
+	asking  bool // by Confirm, for a sign of what has left so far
+	asked   bool // by Confirm, for a sign that the peer has taken everything
+
+	short bool // waits for envelopes in the budget before it dials
+
+	confirmed bool // it has given it
+	silenced  bool // the session ends because the peer is silent
+	leaves    bool // the peer has said that it closes
+
+	// Sending.
+	eager     int      // bytes of one message: the smaller of both sides; 0 until up
+	credits   uint32   // envelopes the peer has ever guaranteed
+	used      uint32   // envelopes we have used
+	seq       uint64   // unexpected messages that have left
+	bodySeq   uint64   // bodies that have begun to leave
+	alone     []uint64 // those that no receive was posted for, and that the peer is not known to have taken
+	stalls    int64
+	room      *room // nil without
+	highWater int32
+
+	// Expected messages that have left; when Confirm asked; that the peer is known to have taken.
+	sentExpected, lastExpected, takenExpected uint64
+
+	// Receiving.
+	held      int32 // envelopes that are not accepted
+	heldMax   int32
+	offered   uint32 // envelopes guaranteed to the peer at a time (reserved in the budget)
+	released  uint32
+	announced uint32                // highest credit that the peer may have seen
+	batch     uint32                // freed envelopes that make a frame
+	reserved  int                   // of those offered, not yet returned to the budget
+	arrived   uint64                // unexpected messages
+	load      atomic.Int64          // of the layer above na
+	guesses   map[[16]byte]struct{} // tokens for which requests were refused
+
+	// While it is idle, and leaves.
+	resting         *linkList // the list of idle links that it is in; nil otherwise
+	older, newer    *session  // in that
+	idleSince       time.Duration
+	expectedArrived uint64        // expected messages
+	leftAt          uint64        // arrived when LEAVE was sent
+	keepUntil       time.Duration // its peer wants it, and is not asked again before
+}
+
+// A peer is what a session keeps of the HELLO.
+type peer struct {
+	features    uint64
+	incarnation [16]byte
+	host        string
+	process     string
+	envelopes   uint32
+	context     uint16
+	secret      frame.Secret // what we show, likewise
+}
+
+// mostProofs bounds the peers whose last secret is known though no session is up.
+const mostProofs = 1024
+
+// Conn implements carrier.Session.
+func (l *session) Conn() any { return l.conn }
+
+// SetConn implements carrier.Session.
+func (l *session) SetConn(conn any) { l.conn = conn }
+
+// Name returns the canonical name to dial, of the carrier's transport.
+func (l *session) Name() string { return l.name }
+
+// Target returns the context id that is wanted.
+func (l *session) Target() int { return l.named.Target() }
+
+// Up reports whether the session is established. Locked.
+func (l *session) Up() bool { return l.state == linkUp || l.state == linkLeaving }
+
+// Down reports whether the session has ended. Locked.
+func (l *session) Down() bool { return l.state == linkDown }
+
+// addr is the peer's address as receivers of its messages see it, bound to the session.
+func (l *session) addr() Addr { return l.named.Bound(l.session).labeled(l.label) }
+
+// find returns the link of an address, or nil. Locked.
+func (e *endpoint) find(a Addr) *session {
+	if e.found != nil && a == e.recent { // most programs talk to one peer for a while, and a map has to hash the whole address
+		return e.found
+	}
+	var l *session
+	if s := a.Session(); s != 0 {
+		l = e.links[s]
+	} else {
+		l = e.names[a.WithHost("")]
+	}
+	e.recent, e.found = a, l
+	return l
+}
+
+// linkFor returns the link of an operation that is being started, and dials if there is none. Locked.
+func (e *endpoint) linkFor(t ticket, a Addr) (*session, error) {
+	if err := e.refusal(t); err != nil {
+		return nil, err
+	}
+	if l := e.find(a); l != nil {
+		l.makeBusy()
+		return l, l.mustBe(a)
+	}
+	if s := a.Session(); s != 0 {
+		if int(s&0xff) == e.id { // the low byte of a session is the context that made it: see addLink
+			incarnation, ok := e.retired[s]
+			if !ok {
+				return nil, WithText(ErrPeerLost, "the session that the address was bound to has ended")
+			}
+			return e.linkAgain(a.Named(), incarnation)
+		}
+		a = a.Named() // it came in on another context: that session is not ours
+		if l := e.names[a]; l != nil {
+			l.makeBusy()
+			return l, nil
+		}
+	}
+	if strings.HasPrefix(a.Name(), privatePrefix(e.dom.own.scheme)) && a.Name() != e.dom.own.self {
+		return e.caller(a)
+	}
+	return e.dial(a)
+}
+
+// caller returns the session of a peer that has dialled us and that nobody can dial. Its name is what it says itself, so if two
+// say the same, neither is taken.
+func (e *endpoint) caller(a Addr) (found *session, err error) {
+	for _, l := range e.links {
+		switch {
+		case l.named != a || !l.Up():
+		case found != nil:
+			return nil, WithText(ErrDuplicate, fmt.Sprintf("two peers say that they are %v", a))
+		default:
+			found = l
+		}
+	}
+	if found == nil {
+		return nil, WithText(ErrUnreachable, fmt.Sprintf("%v does not listen, and has no session here", a))
+	}
+	found.makeBusy()
+	return found, nil
+}
+
+// dial makes a link to a named address.
+func (e *endpoint) dial(a Addr) (*session, error) {
+	self := a.Name() == e.dom.own.self
+	if !self {
+		if a.Scheme() != e.dom.own.scheme {
+			return nil, WithText(ErrUnsupported, fmt.Sprintf("address %v is not of transport %s", a, e.dom.own.scheme))
+		}
+		if err := e.dom.own.Names.Check(a.Name()); err != nil {
+			return nil, err
+		}
+	}
+	e.readClock()
+	if w := e.waits[a]; w != nil && w.until > e.now { // a loop of calls to a dead peer is no storm of connections
+		return nil, fmt.Errorf("%w (not dialed again for another %v)", w.why, (w.until - e.now).Round(time.Millisecond))
+	}
+	host := a.Host()
+	a = a.WithHost("")
+	l, err := e.newLink(a, 0, 0, !self)
+	if err != nil {
+		return nil, err
+	}
+	l.host = host
+	if self {
+		l.connectSelf()
+		return l, nil
+	}
+	l.home()
+	l.dialled = true
+	l.born, l.since = e.now, e.now
+	if l.short {
+		l.since += askAgain
+	} else {
+		l.dial()
+	}
+	if l.state == linkDown { // the carrier knew at once
+		return nil, WithText(ErrUnreachable, "the address cannot be reached")
+	}
+	e.hurry(l.due())
+	return l, nil
+}
+
+// newLink makes a link with its envelopes reserved. If they are to be had as soon as an idle session has ended, one that may wait for
+// that is short.
+func (e *endpoint) newLink(named Addr, need, want uint32, mayWait bool) (*session, error) {
+	n, err := e.reserve(int(need), int(want))
+	short := err == errMakingRoom && mayWait
+	if err != nil && !short {
+		return nil, err
+	}
+	l := e.addLink(named)
+	if l.short = short; short {
+		e.shorts++
+	}
+	l.promise(n)
+	l.reserved = n
+	e.dom.rand(l.secret[:])
+	if !named.IsZero() && e.names[named] == nil {
+		e.names[named] = l
+	}
+	return l, nil
+}
+
+// addLink adds a link without envelopes.
+func (e *endpoint) addLink(named Addr) *session {
+	l := &session{e: e, named: named, session: e.dom.session.Add(1)<<8 | uint64(e.id)}
+	e.found = nil
+	e.links[l.session] = l
+	l.makeBusy()
+	return l
+}
+
+// promise sets how many envelopes the peer is guaranteed, before the session is up.
+func (l *session) promise(n int) {
+	l.offered, l.announced, l.batch = uint32(n), uint32(n), l.e.dom.batch(n)
+}
+
+// dial has the carrier connect, once the envelopes of the session are reserved.
+func (l *session) dial() {
+	if l.short && !l.reserveAgain() {
+		return
+	}
+	l.state = linkDialing
+	l.route.carrier.Dial(l)
+}
+
+// up starts the session.
+func (l *session) up(g frame.Greeting) {
+	if l.active != nil && l.only != ([16]byte{}) && l.only != g.Incarnation {
+		l.endAll(WithText(ErrPeerLost, "the peer has restarted since the session that the address was bound to"), false)
+	}
+	l.state = linkUp
+	l.peer = peer{g.Features, g.Incarnation, g.Host, g.Process, g.Envelopes, g.Context, g.Secret}
+	if l.refusal = nil; !l.detoured() {
+		l.proof = proofOf(l.conn)
+	}
+	l.setLabel()
+	if l.e.second() != nil {
+		why := l.reason(&g)
+		l.why = &why
+	}
+	l.eager = min(l.e.dom.cfg.Eager, int(g.Eager))
+	l.credits = g.Envelopes // what waited before may leave now, as far as the peer has guaranteed envelopes
+	l.alive()
+	l.silent, l.partial = 0, 0
+	delete(l.e.waits, l.wanted())
+	delete(l.e.proofs, l.named)
+	l.starts()
+	l.kick()
+}
+
+// Fail ends the session, or the attempt to make one, because of err: the connection is cut and every operation ends.
+// Locked.
+func (l *session) Fail(err error) { l.fail(err) }
+
+func (l *session) fail(err error) {
+	switch {
+	case l.state == linkDown:
+		return
+	case l.leavesQuietly(err):
+		l.retire()
+	case l.Up():
+		code := CodeOf(err)
+		if code == ErrProtocol || code == ErrChecksum {
+			l.e.stats.Violations++ // the peer, or what is between, is broken: somebody should look at it
+		}
+		if code != ErrPeerLost { // whatever it was, what the caller can do about it is the same
+			err = WithText(ErrPeerLost, "peer lost: "+err.Error())
+		}
+		l.close(err, code, err.Error(), true)
+	case CodeOf(err) == ErrDuplicate && !l.e.shut:
+		// The peer says that it dials too, and that its connection stays. If it does not come, dial again.
+		l.dialAgain(err, backoffFirst*5)
+	case l.state == linkDialing && l.detoured() && !l.e.shut:
+		l.inVain(err)
+	case (CodeOf(err) == ErrPeerLost || CodeOf(err) == ErrAgain) && l.state == linkDialing && !l.e.shut:
+		// Somebody accepted, and ended the connection before an answer: many connect at once, or the peer is just starting, or an idle
+		// session has to end there first.
+		l.dialAgain(err, l.e.failed(l.wanted(), err))
+	default:
+		_, other := errors.AsType[otherHost](err)
+		if CodeOf(err) != ErrUnreachable { // the reason is in the text: an error has one code
+			err = WithText(ErrUnreachable, ErrUnreachable.Error()+": "+err.Error())
+		}
+		if !other { // by its own name the peer may be reached at once
+			l.e.failed(l.wanted(), err)
+		}
+		l.close(err, OK, "", false)
+	}
+}
+
+// close ends l: cuts the connection, for which the peer is told code and text, and finishes every operation with err.
+func (l *session) close(err error, code Code, text string, fault bool) {
+	if l.state == linkDown {
+		return
+	}
+	wasUp := l.Up()
+	lost := wasUp && fault && (!l.forged || l.active != nil && l.waiting > 0) // else there may have been no peer
+	l.stay()
+	l.state = linkDown
+	e := l.e
+	// Our bye says which message would have been the next: the peer may tell its callers that those from it on have not run.
+	next := l.arrived + 1
+	for e.shut && l.active != nil && l.destroy(next-1) { // nobody will accept them
+		next--
+	}
+	l.route.carrier.Cut(l, frame.Bye{Code: code, Next: next, Text: text})
+	e.found = nil
+	l.resting.remove(l)
+	if l.short {
+		l.short = false
+		e.shorts--
+	}
+	delete(e.links, l.session)
+	if e.names[l.named] == l {
+		delete(e.names, l.named)
+		if wasUp {
+			e.remember(l.named, l.peer.secret)
+		}
+	}
+	if wasUp && !e.shut {
+		l.lose()
+	}
+	if l.active != nil {
+		l.endAll(err, wasUp)
+	}
+	l.settle()
+	if lost {
+		if l.leaves {
+			e.stats.PeersLeft++
+		} else {
+			e.stats.PeersLost++
+		}
+		e.nctx.reportLost(l.addr(), err)
+	}
+}
+
+// remember keeps what the next HELLO to a name shows. Without it the peer asks whether its old session lives, and that takes longer.
+func (e *endpoint) remember(name Addr, s frame.Secret) {
+	if len(e.proofs) >= mostProofs {
+		clear(e.proofs)
+	}
+	e.proofs[name] = s
+}
+
+// endAll ends everything that goes on. If the peer has said which of our messages it has not taken, a withdraw of one of them has
+// come true, and receives tell the layer above.
+func (l *session) endAll(err error, wasUp bool) {
+	addr := Addr{}
+	if l.untaken != 0 {
+		addr = l.addr()
+	}
+	notRun := Result{Err: err, Fate: NotRun}
+	maybe := Result{Err: err, Fate: MaybeRan, Addr: addr, ID: l.untaken}
+	if !wasUp {
+		maybe = notRun
+	}
+	for _, q := range []struct {
+		list    *opList
+		r       Result
+		untaken *Result // of a message that the peer has not taken
+	}{{list: &l.msgs, r: notRun}, {list: &l.bodies, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.expedited, r: notRun}, {list: &l.queuedMoves, r: notRun}, {list: &l.inFlight, r: maybe},
+		{&l.recvs, maybe, &notRun}, {list: &l.leases, r: maybe}, {&l.kept, maybe, &notRun},
+		{&l.withdraws.waiting, maybe, &Result{Addr: addr}}, {&l.withdraws.asked, maybe, &Result{Addr: addr}}} {
+		for o := q.list.head; o != nil; o = q.list.head {
+			r := q.r
+			if q.untaken != nil && l.untaken != 0 && o.id >= l.untaken {
+				r = *q.untaken
+				r.ID = o.id
+			}
+			if o.kind == kindCall && o.id != 0 {
+				r.Addr, r.ID = l.addr(), o.id
+			}
+			r.N = o.at
+			l.e.finish(o, r)
+		}
+	}
+	for i := range l.flows {
+		endSources(&l.flows[i].sources)
+		endSources(&l.flows[i].bodies)
+	}
+	l.endBodies()
+	l.served, l.sinks, l.flows = nil, nil, [carrier.Lanes]laneQueue{}
+}
+
+// settle returns the reserve to the budget once the session is over and its envelopes have been dealt with.
+func (l *session) settle() {
+	if l.state == linkDown && l.held == 0 && l.reserved > 0 {
+		l.e.dom.unreserve(l.reserved)
+		l.reserved = 0
+		l.e.hurryShort()
+	}
+	if r := l.room; l.state == linkDown && r != nil && r.held == 0 && r.reserved > 0 {
+		l.e.dom.unreserveRoom(r.reserved)
+		r.reserved = 0
+	}
+}
+
+// Refused is called when the peer ends the session, or refuses it, and says why. Locked.
+func (l *session) Refused(bye frame.Bye) {
+	if l.state == linkLeaving && bye.Code == byeIdle {
+		l.agreed()
+		return
+	}
+	if l.Up() {
+		l.makeBusy()
+		l.untaken, l.leaves = bye.Next, bye.Code == ErrClosed
+		l.fail(WithText(ErrPeerLost, "the peer ended the session: "+bye.Text))
+		return
+	}
+	if bye.Offer != nil {
+		if l.followOffer(bye.Offer) {
+			return
+		}
+		bye = frame.Bye{Code: ErrProtocol, Text: "it offers another transport, for which nobody has asked"}
+	}
+	code := bye.Code
+	if code == OK || code == ErrCanceled || code == ErrTimeout || code == ErrClosed { // only this process can say so of its operations
+		code = ErrUnreachable
+	}
+	l.fail(WithText(code, "the peer refused: "+bye.Text))
+}
+
+// sorted returns the links in the order of their sessions.
+func (e *endpoint) sorted() []*session {
+	all := make([]*session, 0, len(e.links))
+	for _, l := range e.links {
+		all = append(all, l)
+	}
+	slices.SortFunc(all, func(a, b *session) int {
+		if a.session < b.session {
+			return -1
+		}
+		return 1
+	})
+	return all
+}

@@ -1,0 +1,193 @@
+package na
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+)
+
+// Hello appends to dst what our HELLO says on l, and returns it: as often as the carrier likes, it changes nothing. label is
+// the carrier's own, for its other side. Only what begins the session has its secret, so f is the flow of the connection. Locked.
+func (l *session) Hello(f carrier.Lane, dst, label []byte) []byte {
+	g := l.greeting()
+	if g.Label = label; f == carrier.Messages {
+		g.Secret, g.Proof = l.secret, l.e.proofs[l.named]
+	}
+	return g.Append(dst)
+}
+
+// Greet takes the HELLO with which the peer answers ours. An error means that it cannot be accepted: the carrier calls Fail
+// with it. Locked.
+func (l *session) Greet(g *frame.Greeting) error {
+	if l.state != linkDialing {
+		return WithText(ErrProtocol, "HELLO frame inside a session")
+	}
+	if err := l.e.checkGreeting(g); err != nil {
+		return err
+	}
+	if wanted := l.named.Target(); int(g.Target) != l.e.id || wanted != 0 && int(g.Context) != wanted { // 0 asks for any
+		return WithText(ErrProtocol, "HELLO is for another context")
+	}
+	if g.Incarnation == l.e.dom.inc {
+		return WithText(ErrUnreachable, "the address leads back to this process, which does not listen there")
+	}
+	if err := l.checkNeed(g); err != nil {
+		return err
+	}
+	if err := l.proves(l.shown(), l.also); err != nil {
+		return otherHost{err}
+	}
+	l.up(*g)
+	return nil
+}
+
+// Incarnation is that of the peer of a session that is up. Locked.
+func (l *session) Incarnation() [16]byte { return l.peer.incarnation }
+
+func (l *session) greeting() frame.Greeting {
+	features := uint64(frame.FeatureWithdraw)
+	if l.e.dom.cfg.Reserve == HonestReserve {
+		features |= frame.FeatureReserve
+	}
+	g := frame.Greeting{
+		Features: features, Version: frame.Version, Incarnation: l.e.dom.inc, Listen: l.e.dom.own.Listen, Host: l.e.dom.own.Host,
+		Context: uint16(l.e.id), Target: uint16(l.named.Target()), Envelopes: l.offered, Eager: uint32(l.e.dom.cfg.Eager),
+		Need: uint32(l.e.dom.cfg.Need), Want: uint32(l.e.dom.cfg.Want), Process: l.e.dom.cfg.Name,
+	}
+	switch {
+	case l.detoured() && l.state == linkDialing:
+		g.Offer = l.offer
+	case !l.detoured() && (l.active == nil || l.vain == ""):
+		g.Place = l.e.dom.place
+	}
+	return g
+}
+
+// check tells why a peer's greeting cannot be accepted.
+func (e *endpoint) checkGreeting(g *frame.Greeting) error {
+	if g.Version != frame.Version {
+		return WithText(ErrVersion, fmt.Sprintf("peer speaks protocol version %d, this is version %d", g.Version, frame.Version))
+	}
+	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
+		return WithText(ErrProtocol, fmt.Sprintf("peer offers %d envelopes of %d bytes, out of bounds", g.Envelopes, g.Eager))
+	}
+	if need := e.dom.cfg.Need; int(g.Envelopes) < need {
+		return WithText(ErrNoMemory, fmt.Sprintf(
+			"the peer guarantees %d envelopes, and %d are needed here (Config.Need)", g.Envelopes, need))
+	}
+	return nil
+}
+
+// Admit takes in a peer that connected to us and sent g. verified tells that the machine it connected from is the one
+// that g.Listen names, so that operations to that name may use this session. c is the carrier, conn becomes the link's Conn. An error is
+// what the carrier tells the peer before it closes the connection. Locked.
+func (e *endpoint) Admit(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (carrier.Session, error) {
+	l, err := e.admit(c, conn, g, verified)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (*session, error) {
+	if e.shut {
+		return nil, WithText(ErrClosed, "the context is closed")
+	}
+	if err := e.checkGreeting(g); err != nil {
+		return nil, err
+	}
+	if int(g.Target) != e.id {
+		return nil, WithText(ErrNoEntry, fmt.Sprintf("there is no context %d", g.Target))
+	}
+	if g.Incarnation == e.dom.inc {
+		return nil, WithText(ErrUnreachable, "the address leads back to the process itself, whose name is another")
+	}
+	if e.draining {
+		return nil, WithText(ErrClosed, "the process is shutting down")
+	}
+	r, proof := e.routeOf(c), proofOf(conn)
+	var named Addr // nobody else is reached by our own name, whatever he says
+	if r == e.second() {
+		o, err := e.tookOffer(g)
+		if err != nil {
+			return nil, err
+		}
+		named, proof = o.named, o.proof
+	} else if g.Listen != "" && g.Listen != e.dom.own.self && verified &&
+		strings.HasPrefix(g.Listen, e.dom.own.scheme+"://") && e.dom.own.Names.Check(g.Listen) == nil {
+		named = MakeAddr(g.Listen, int(g.Context))
+	}
+	if old := e.names[named]; old != nil && !old.Up() && !named.IsZero() &&
+		(old.proves(proof, []string{old.host}) != nil || old.proves(proof, old.also) != nil) {
+		named = Addr{} // it is not the peer that is being dialled there
+	}
+	if o := e.makeOffer(g, named, proof); o != nil {
+		return nil, o
+	}
+	for old := e.names[named]; old != nil && !named.IsZero() && !old.besides(g); old = e.names[named] { // twice, if what waited for old's end dials
+		if old.short && !old.reserveFor(g) {
+			return nil, errMakingRoom
+		}
+		if err := e.compete(old, g); err != nil {
+			return nil, err
+		}
+		if old.state != linkDown {
+			old.adopt(r, conn, proof, g)
+			return old, nil
+		}
+	}
+	l, err := e.newLink(named, g.Need, g.Want, false)
+	if err != nil {
+		return nil, err
+	}
+	if named.IsZero() {
+		l.named = MakeAddr(privateName(e.dom.own.scheme, g.Incarnation), int(g.Context))
+	}
+	l.adopt(r, conn, proof, g)
+	return l, nil
+}
+
+// besides reports whether a HELLO in the name of l's peer begins another session than l, which stays: where peers are spread over several
+// contexts we have dialled any of the peer's, and it was not the one that dials; or that one has dialled any of ours, so that it does
+// not know l by the name that it has dialled.
+func (l *session) besides(g *frame.Greeting) bool {
+	return l.Up() && l.dialled && l.peer.incarnation == g.Incarnation && (l.peer.context != g.Context || g.Any && l.e.id != 0)
+}
+
+// Unproven notes that the HELLO which Admit took may have come from anywhere. Until a frame follows there is no peer that could be
+// lost. Locked.
+func (l *session) Unproven() { l.forged = true }
+
+// compete decides between a link that exists and a connection that says it is of the same peer. It returns nil with old taken down,
+// or fit to adopt the new connection, and an error when the new one must go. Anybody on the peer's machine can say its name and
+// its incarnation. So a session ends only for somebody who knows its secret: the peer, which had this session and has lost it. Anybody
+// else has the peer asked whether it lives: a peer that has restarted, one that had not heard of the session, and a stranger.
+// Of two connections that are being made at the same time the one that the larger incarnation dialled stays.
+func (e *endpoint) compete(old *session, g *frame.Greeting) error {
+	ours := slices.Compare(e.dom.inc[:], g.Incarnation[:]) > 0
+	switch {
+	case old.Up() && old.secret.Matches(g.Proof):
+		old.fail(WithText(ErrPeerLost, "the peer connected anew"))
+	case old.Up():
+		old.suspect()
+		return WithText(ErrDuplicate, "a session with this address is up; its peer is asked whether it lives")
+	case ours && old.state == linkDialing:
+		return WithText(ErrDuplicate, "a connection of this pair is being made")
+	default: // it waits or dials, and the peer's connection is the one that stays
+		if err := old.checkNeed(g); err != nil {
+			return err
+		}
+		old.route.carrier.Cut(old, frame.Bye{})
+		old.dialled = false
+	}
+	return nil
+}
+
+// adopt brings l up over a connection that the peer made.
+func (l *session) adopt(r *route, conn any, proof *carrier.Proof, g *frame.Greeting) {
+	l.route, l.conn, l.proof = r, conn, proof
+	l.up(*g)
+}

@@ -1,0 +1,54 @@
+package na
+
+import (
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+)
+
+// backoff slows down dialling a name that fails: until then operations to it end at once, with why.
+type backoff struct {
+	until time.Duration
+	step  time.Duration
+	why   error
+}
+
+// The bounds of the backoff. A process that has started again is not reached before the last one is over.
+const (
+	backoffFirst = 10 * time.Millisecond
+	backoffLast  = 250 * time.Millisecond
+	backoffNames = 1024
+)
+
+// dialAgain makes another attempt after a pause, within ConnectTimeout.
+func (l *session) dialAgain(why error, pause time.Duration) {
+	l.route.carrier.Cut(l, frame.Bye{})
+	l.home() // an offer is good for one attempt
+	l.state, l.refusal = linkWaiting, why
+	l.e.readClock()
+	l.since = l.e.now + pause
+	l.e.hurry(l.since)
+}
+
+// failed lengthens the backoff of a name, and returns it.
+func (e *endpoint) failed(name Addr, why error) time.Duration {
+	e.readClock()
+	w := e.waits[name]
+	if w == nil {
+		if len(e.waits) >= backoffNames {
+			for n, old := range e.waits {
+				if old.until <= e.now {
+					delete(e.waits, n)
+				}
+			}
+			if len(e.waits) >= backoffNames {
+				return backoffFirst
+			}
+		}
+		w = &backoff{}
+		e.waits[name] = w
+	}
+	w.step = min(max(w.step*2, backoffFirst), backoffLast, e.dom.cfg.ConnectTimeout/4)
+	w.until, w.why = e.now+w.step, why
+	return w.step
+}

@@ -1,0 +1,22 @@
+package na
+
+// drain has Admit refuse from now on.
+func (e *endpoint) drain() {
+	e.mu.Lock()
+	e.draining = true
+	e.mu.Unlock()
+}
+
+// underway counts what has not ended.
+func (e *endpoint) underway() Underway {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	u := Underway{Reached: e.reached}
+	for _, l := range e.busy {
+		u.Sends += l.toLeave()
+		u.Moves += l.queuedMoves.n + l.inFlight.n
+		u.Served += len(l.served) + len(l.sinks)
+		u.Leases += l.leases.n
+	}
+	return u
+}

@@ -1,0 +1,204 @@
+package na
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+)
+
+// readClock is for the rare steps that happen long after a Poll: a program may drive nothing for minutes, then dial.
+func (e *endpoint) readClock() { e.now = max(e.now, e.dom.now()) }
+
+// hurry makes the next tick no later than at.
+func (e *endpoint) hurry(at time.Duration) {
+	if t := e.timer.Load(); t == 0 || int64(at) < t {
+		e.timer.Store(max(int64(at), 1))
+		e.nctx.pollSoon()
+	}
+}
+
+// tickEvery is how often busy links are looked after.
+func (e *endpoint) tickEvery() time.Duration {
+	every := e.dom.cfg.PeerTimeout
+	if limit := e.dom.own.WriteTimeout; limit > 0 {
+		every = min(every, limit)
+	}
+	return every / 10
+}
+
+// tick looks after the busy links: dials after a backoff, gives up dialling, asks silent peers for a sign of life and
+// gives up those that have been silent for PeerTimeout. Silence, and the time that a dial takes, count only as fast as ticks
+// come: after a freeze of this process a peer is asked afresh, and what it has answered is read, before it is judged.
+func (e *endpoint) tick(now time.Duration) {
+	frozen := e.frozen(now)
+	passed := min(now-e.lastTick, 2*e.tickEvery())
+	e.lastTick = now
+	next := now + e.tickEvery()
+	links := e.busy
+	e.busy = nil
+	for _, l := range links {
+		if l.state < linkUp {
+			l.born = min(l.born+frozen, now)
+		}
+		idle := false
+		switch {
+		case l.Up():
+			idle = !l.heard && l.isIdle()
+			l.tick(now, passed)
+			if l.Up() {
+				l.readsDue()
+			}
+			if left := e.dom.cfg.PeerTimeout - l.silent; l.Up() && l.open() && left < next-now {
+				next = now + left // it is judged in time, however late the ticks were that came before
+			}
+			if at := l.probe(now); at != 0 {
+				next = min(next, at)
+			}
+		case l.state == linkDown:
+		case now-l.born >= e.dom.cfg.ConnectTimeout && frozen > 0 && !l.spared: // the answer may have come
+			l.spared = true
+			l.born += e.grace()
+		case now-l.born >= e.dom.cfg.ConnectTimeout:
+			l.fail(l.tooLate())
+		case l.state == linkDialing && l.detoured() && now >= l.offerEnd:
+			l.inVain(WithText(ErrUnreachable, fmt.Sprintf("no connection within %v", offerTime)))
+		case l.state == linkWaiting && now >= l.since:
+			l.since, l.dialled = now, true
+			l.dial()
+		}
+		if l.state == linkDown {
+			l.active = nil
+			continue
+		}
+		if idle && l.state == linkUp {
+			e.rest(l, now)
+			continue
+		}
+		if at := l.due(); at != 0 {
+			next = min(next, at)
+		}
+		e.busy = append(e.busy, l)
+	}
+	idle := e.endIdle(now)
+	if len(e.busy) == 0 {
+		next = 0
+	}
+	next = sooner(next, idle)
+	e.timer.Store(int64(next))
+}
+
+// due is when a link that waits or dials has to be looked after; 0 for one that is up.
+func (l *session) due() time.Duration {
+	end := l.born + l.e.dom.cfg.ConnectTimeout
+	switch l.state {
+	case linkWaiting:
+		return min(l.since, end)
+	case linkDialing:
+		if l.detoured() {
+			return min(l.offerEnd, end)
+		}
+		return end
+	}
+	return 0
+}
+
+// tooLate is the error of a session that could not be made in time.
+func (l *session) tooLate() error {
+	text := fmt.Sprintf("no connection within %v", l.e.dom.cfg.ConnectTimeout)
+	if l.refusal != nil {
+		text += ", at last: " + l.refusal.Error()
+	}
+	return WithText(ErrUnreachable, text)
+}
+
+// frozen is how much too late a tick comes, if that is more than a busy machine explains.
+func (e *endpoint) frozen(now time.Duration) time.Duration {
+	late := now - max(time.Duration(e.timer.Load()), e.lastTick)
+	if late <= e.grace() {
+		return 0
+	}
+	return late
+}
+
+// grace is how late a tick may come without being a freeze, and what a dial is left with after one that outlasts it.
+func (e *endpoint) grace() time.Duration { return min(e.tickEvery(), e.dom.cfg.ConnectTimeout/2) }
+
+func (l *session) tick(now, passed time.Duration) {
+	if !l.checkTaken(passed) {
+		return
+	}
+	if l.unconfirmed() > confirmEvery {
+		l.ping()
+	}
+	if l.heard {
+		l.heard, l.doubted, l.silent, l.partial = false, false, 0, 0
+		if l.open() {
+			l.silent = min(passed, now-l.signed)
+		}
+		return
+	}
+	if !l.open() {
+		return
+	}
+	timeout := l.e.dom.cfg.PeerTimeout
+	l.partial += passed
+	l.silent = min(l.silent+passed, now-l.signed)
+	switch {
+	case l.doubted && l.silent >= timeout/2: // so that the new connection gets in before it is given up
+		l.fail(WithText(ErrPeerLost, "the peer restarted, or has lost this session: it connected anew, and is silent here"))
+		return
+	case l.silent >= timeout:
+		l.Silent(WithText(ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
+		return
+	case l.partial >= maxPartial*timeout:
+		l.Silent(WithText(ErrPeerLost, fmt.Sprintf("no message of the peer was complete for %v", maxPartial*timeout)))
+		return
+	}
+	l.ping()
+}
+
+// suspect asks the peer for a sign of life, and judges it, whether anything is open or not: it has connected although it has a
+// session, and may have lost that one without a word.
+func (l *session) suspect() {
+	l.makeBusy()
+	if !l.doubted {
+		l.doubted, l.heard, l.silent, l.partial = true, false, 0, 0
+	}
+	l.ping()
+	l.kick()
+}
+
+// maxPartial times PeerTimeout bytes of the peer are a sign of life without a message that is complete. What they are part of may
+// be damaged: a length that is too large swallows what comes after it, signs of life included, and no checksum tells until
+// there are as many bytes.
+const maxPartial = 3
+
+// ping asks the peer for a sign of life. One at a time: a peer that reads slowly is not flooded.
+func (l *session) ping() {
+	if slices.ContainsFunc(l.flows[carrier.Messages].ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
+		return
+	}
+	l.control(frame.Header{Kind: frame.Ping})
+}
+
+// sign notes a sign of life of a link that may not be looked after.
+func (l *session) sign() {
+	if l.active != nil {
+		l.alive()
+	}
+}
+
+// alive notes a sign of life: silence counts from here.
+func (l *session) alive() { l.heard, l.signed = true, l.e.now }
+
+// Heard notes that bytes of the peer arrived: of bulk data whose front was verified, or of a message that may not be complete.
+// Locked.
+func (l *session) Heard(bulk bool) {
+	if l.active != nil {
+		l.heard = l.heard || bulk
+		l.signed = l.e.now
+	}
+}

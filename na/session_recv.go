@@ -1,0 +1,315 @@
+package na
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/failpoint"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+)
+
+// Deliver takes in a whole frame from the peer that is not bulk data; payload is valid during the call only. An error
+// means that the peer broke the protocol: the carrier calls Fail with it. Locked.
+func (l *session) Deliver(h *frame.Header, payload []byte) error {
+	if l.state == linkDown {
+		return nil
+	}
+	failpoint.Frame(h)
+	l.makeBusy()
+	l.alive() // any frame shows that the peer lives, before it is known whether it is a good one
+	if !l.Up() {
+		return WithText(ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
+	}
+	if err := l.header(h); err != nil {
+		return err
+	}
+	l.forged = false // the frame names a session and its numbers, which only the peer has been told
+	switch h.Kind {
+	case frame.Unexpected:
+		l.countMessage(h)
+		return l.deliverUnexpected(h, payload)
+	case frame.Expected:
+		l.countMessage(h)
+		return l.deliverExpected(h, payload, nil)
+	case frame.Body:
+		return l.deliverBody(h)
+	case frame.Done:
+		return l.deliverDone(h)
+	case frame.Put:
+		return l.deliverPut(h)
+	case frame.Get:
+		return l.deliverGet(h)
+	case frame.Cancel:
+		l.deliverCancel(h)
+	case frame.Ping:
+		l.pong, l.pongOp, l.pongTag = true, h.Op, h.Tag
+		l.kick()
+	case frame.Pong:
+		l.deliverPong(h)
+	case frame.Credit:
+		return l.roomGranted(h.Tag)
+	case frame.Withdraw:
+		return l.deliverWithdraw(h)
+	case frame.Withdrawn:
+		return l.deliverWithdrawn(h)
+	case frame.Abandon:
+		return l.deliverAbandon(h)
+	case frame.Dropped:
+		if o := l.e.leases[matchKey{l, Tag(h.Tag)}]; o != nil {
+			l.e.finish(o, Result{Err: WithText(ErrNoEntry, "the peer dropped the message of the lease"), Fate: MaybeRan})
+		}
+	case frame.GiveBack:
+		if o := l.e.tokens[h.Tail.Token]; o != nil && o.link == l {
+			l.e.finish(o, Result{N: o.mem.Len()})
+		}
+	case frame.Read:
+		l.deliverRead(h)
+	case frame.Leave:
+		l.deliverLeave(h)
+	case frame.Stay:
+		return l.deliverStay(h)
+	default:
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame inside a session", h.Kind))
+	}
+	return nil
+}
+
+// countMessage counts a message that comes or leaves. One with a body is bulk data, more or less.
+func (l *session) countMessage(h *frame.Header) {
+	if h.Flags&frame.FlagBody == 0 {
+		l.e.messages++
+	}
+}
+
+// header checks what every frame of a session carries. A credit that is older than the last one has come on another flow.
+func (l *session) header(h *frame.Header) error {
+	if int(h.Context) != l.e.id {
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame for context %d in a session with context %d", h.Kind, h.Context, l.e.id))
+	}
+	switch grown := int32(h.Credit - l.credits); { // it counts up, modulo 2^32: a frame that was overtaken changes nothing
+	case grown <= 0:
+	case h.Credit-l.used > maxCredit:
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame with credit %d after %d, %d used", h.Kind, h.Credit, l.credits, l.used))
+	default:
+		l.credited(h.Credit)
+	}
+	return nil
+}
+
+func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
+	if err := l.checkUnexpected(len(payload)); err != nil {
+		return err
+	}
+	env := l.e.newEnvelope(len(payload))
+	copy(env.Data, payload)
+	return l.arrive(h, env)
+}
+
+// checkUnexpected reports why an unexpected message of n bytes must not come now.
+func (l *session) checkUnexpected(n int) error {
+	// The count is ours, and exact: a peer that sends more than it was promised breaks the protocol and takes nobody's memory.
+	if next := l.arrived + 1; int32(l.announced+ExpeditedEnvelopes-uint32(next)) < 0 {
+		return WithText(ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed, and %d for expedited messages",
+			next, l.announced, ExpeditedEnvelopes))
+	}
+	return l.checkRoom(n)
+}
+
+// arrive takes in an unexpected message.
+func (l *session) arrive(h *frame.Header, env *Envelope) error {
+	whole := true
+	if h.Flags&frame.FlagBody != 0 {
+		var err error
+		if whole, err = l.attach(h, env); err != nil {
+			return err
+		}
+	}
+	l.arrived++
+	l.held++
+	l.heldMax = max(l.heldMax, l.held)
+	l.unfreed++
+	l.oweCredit()
+	l.takeRoom(env)
+	l.keepEnvelope(env, Tag(h.Tag))
+	env.Arrived = l.arrival(h)
+	if whole {
+		l.present(env)
+	}
+	return nil
+}
+
+// present has an unexpected message taken by a receive, or wait for one. One that was withdrawn before its body was complete is gone.
+func (l *session) present(env *Envelope) {
+	if env.withdrawn {
+		l.e.recycle(env)
+		return
+	}
+	if o := l.e.receivers.head; o != nil {
+		l.e.finish(o, Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
+		return
+	}
+	env.inbox = true
+	l.e.inbox.push(env)
+	l.e.countArrived()
+	l.e.nctx.rouse()
+}
+
+// deliverExpected ends the receive that an expected message is for. env, if not nil, has the payload in it, of which nobody else
+// knows.
+func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope) error {
+	l.expectedArrived++
+	if h.Flags&frame.FlagBody != 0 {
+		if env == nil {
+			env = l.e.newEnvelope(len(payload))
+			copy(env.Data, payload)
+		}
+		if whole, err := l.attach(h, env); !whole {
+			return err
+		}
+	}
+	l.deliverWhole(h, payload, env)
+	return nil
+}
+
+// deliverWhole is deliverExpected of a message that has its body, if there is one.
+func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
+	withBody := env != nil && env.Body != nil
+	if withBody { // who takes it has the memory
+		l.freeBytes(env.taken)
+		env.taken = 0
+	}
+	// Nobody waits for it any more if the call was canceled: it is dropped, and the sender is told if what it lent hangs on it.
+	o := l.match.find(Tag(h.Tag))
+	n := h.Payload()
+	if o == nil || o.kind == kindCall && o.id == 0 || // nobody has asked yet
+		len(payload) < n && n <= max(len(o.buf), o.most) { // posted after the message had begun to come
+		l.e.stats.LateDropped++
+		if h.Flags&frame.FlagTell != 0 {
+			l.control(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
+		}
+		l.e.dropEnvelope(env)
+		return
+	}
+	r := Result{Addr: l.addr(), Tag: o.tag, N: int64(n), ID: o.id}
+	switch {
+	case withBody && !o.bodies:
+		r.Err, r.Fate = WithText(ErrOverflow, "message with a body for a receive that takes none"), Ran
+	case withBody, n > len(o.buf) && n <= o.most:
+		if env == nil {
+			env = l.e.newEnvelope(n)
+			copy(env.Data, payload)
+		}
+		env.From, env.Tag, env.session, env.accepted = r.Addr, r.Tag, l, true
+		r.Envelope, env = env, nil
+	case n > len(o.buf):
+		r.Err = WithText(ErrOverflow, fmt.Sprintf("message of %d bytes for a receive of %d", n, max(len(o.buf), o.most)))
+		r.Fate = Ran
+		if h.Flags&frame.FlagTell != 0 {
+			l.control(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
+		}
+	default:
+		copy(o.buf, payload) // nobody holds it: it is only ended under this lock
+	}
+	l.e.dropEnvelope(env)
+	l.e.finish(o, r)
+}
+
+// deliverDone ends a put or a get that the owner has reported done.
+func (l *session) deliverDone(h *frame.Header) error {
+	o := l.e.inFlight.get(h.Op)
+	if o == nil || o.link != l { // canceled meanwhile; or another peer's number, which must not end it
+		l.e.stats.LateDropped++
+		return nil
+	}
+	if h.Tag > 255 {
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame with code %d", h.Kind, h.Tag))
+	}
+	code := Code(h.Tag)
+	r := Result{N: o.at, Fate: Ran, Addr: l.addr()}
+	switch {
+	case code == ErrFault:
+		r.Err = WithText(code, "the memory of the owner could not be read or written: "+code.Error())
+	case code != OK:
+		r.Err = WithText(code, "the owner of the memory refused: "+code.Error())
+	case o.at != o.n:
+		return WithText(ErrProtocol, fmt.Sprintf("%v after %d of %d bytes", h.Kind, o.at, o.n))
+	}
+	l.e.finish(o, r)
+	return nil
+}
+
+// reach returns the memory that a peer's get or put is for, or nil when it is ended at once; under are those that are under way.
+func (l *session) reach(h *frame.Header, need Access, under int) (*Mem, error) {
+	mem, code := l.e.dom.reach(l, h.Tail, need)
+	if code == OK && under >= maxServing {
+		code = ErrAgain
+	}
+	if code == OK && h.Tail.Length > 0 {
+		return mem, nil
+	}
+	// The answer is the code alone: a peer that may not reach memory does not learn whether there is any, or how long it is.
+	l.control(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
+	return nil, l.denied(code, h.Tail.Token)
+}
+
+// deliverGet begins to serve a get.
+func (l *session) deliverGet(h *frame.Header) error {
+	if l.served[h.Op] != nil {
+		return WithText(ErrProtocol, fmt.Sprintf("GET with the identity %#x of one that is served", h.Op))
+	}
+	mem, err := l.reach(h, ReadOnly, len(l.served))
+	if mem == nil {
+		return err
+	}
+	l.serve(h.Op, mem, h.Tail.Offset, h.Tail.Length)
+	return nil
+}
+
+// deliverPut makes room for a put.
+func (l *session) deliverPut(h *frame.Header) error {
+	if l.sinks[h.Op] != nil {
+		return WithText(ErrProtocol, fmt.Sprintf("PUT with the identity %#x of one that is under way", h.Op))
+	}
+	mem, err := l.reach(h, WriteOnly, len(l.sinks))
+	if mem == nil {
+		return err
+	}
+	l.e.reached++
+	s := l.e.sinks.get()
+	*s = sink{id: h.Op, mem: mem, off: h.Tail.Offset, n: h.Tail.Length}
+	if l.sinks == nil {
+		l.sinks = map[uint64]*sink{}
+	}
+	l.sinks[h.Op] = s
+	return nil
+}
+
+// denied counts tokens for which a request was refused; a peer that tries keys is cut. Each counts once, whatever it was
+// refused for: who holds a handle of an earlier session, or of an earlier life of this process, asks for all its pieces.
+// Memory that was there a moment ago does not count.
+func (l *session) denied(code Code, token [16]byte) error {
+	switch {
+	case code == OK || code == ErrAgain || code == ErrRevoked && l.e.dom.cls.issued(token):
+		return nil
+	case l.guesses == nil:
+		l.guesses = map[[16]byte]struct{}{}
+	}
+	if l.guesses[token] = struct{}{}; len(l.guesses) > maxDenials {
+		return WithText(ErrProtocol, "too many requests for memory that is not allowed")
+	}
+	return nil
+}
+
+// deliverCancel stops what the peer does not want any more.
+func (l *session) deliverCancel(h *frame.Header) {
+	if h.Flags&frame.FlagBody != 0 {
+		l.cancelBody(h)
+		return
+	}
+	if s := l.served[h.Op]; s != nil {
+		l.dropSource(s)
+	}
+	if s := l.sinks[h.Op]; s != nil {
+		delete(l.sinks, h.Op)
+		l.e.dropSink(s)
+	}
+}

@@ -1,0 +1,989 @@
+package na
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+)
+
+func TestHandshake(t *testing.T) {
+	s := newScript(t, Config{Envelopes: 9, Eager: 1024, Name: "me"})
+	a, b := s.send("first"), s.op(func(op *Op) error { return s.nctx.SendExpected(op, s.addr(), 3, []byte("second")) })
+	require.Len(t, s.dialed, 1, "one session for all operations")
+	l := s.dialed[0]
+	require.Empty(t, s.drain(l), "before the peer has answered")
+	hello := l.Hello(carrier.Messages, []byte("dst"), []byte("label"))
+	require.Equal(t, "dst", string(hello[:3]))
+	require.Equal(t, hello[3:], l.Hello(carrier.Messages, nil, []byte("label")), "as often as the carrier likes")
+	g, err := frame.ParseGreeting(hello[3:])
+	require.NoError(t, err)
+	require.Equal(t, frame.Greeting{
+		Version: frame.Version, Incarnation: s.dom.inc, Listen: "script://me", Host: "here", Envelopes: 9, Eager: 1024,
+		Label: []byte("label"), Features: frame.FeatureWithdraw, Secret: l.secret, Process: "me",
+	}, g)
+	require.Equal(t, 2, s.nctx.Stats().Outstanding)
+	require.NoError(t, s.hello(l, peerGreeting(5)))
+	require.ElementsMatch(t, []string{"UNEXPECTED", "EXPECTED"}, kinds(s.drain(l)))
+	require.Equal(t, 2, s.trigger())
+	require.NoError(t, a.Err)
+	require.NoError(t, b.Err)
+	require.Equal(t, 1, s.nctx.Stats().Peers)
+	require.Zero(t, s.nctx.Stats().Outstanding)
+}
+
+// TestAnyContext: a caller that asks for context 0 takes the one that the peer chooses; one that asks for another context takes no other.
+func TestAnyContext(t *testing.T) {
+	for wanted, fine := range map[int]bool{0: true, 1: true, 2: false} {
+		s := newScript(t, Config{})
+		s.op(func(op *Op) error { return s.nctx.SendUnexpected(op, s.addr().WithTarget(wanted), 7, nil) })
+		l := s.dialed[0]
+		s.drain(l)
+		g := peerGreeting(5)
+		g.Context = 1
+		if err := s.hello(l, g); fine {
+			require.NoError(t, err)
+			require.EqualValues(t, 1, s.drain(l)[0].Context, "frames name the context that has answered")
+		} else {
+			require.ErrorContains(t, err, "is for another context")
+		}
+	}
+}
+
+func TestHandshakeRefuses(t *testing.T) {
+	for text, change := range map[string]func(g *frame.Greeting){
+		"protocol version 9":         func(g *frame.Greeting) { g.Version = 9 },
+		"offers 0 envelopes":         func(g *frame.Greeting) { g.Envelopes = 0 },
+		"offers 4097 envelopes":      func(g *frame.Greeting) { g.Envelopes = 4097 },
+		"of 255 bytes":               func(g *frame.Greeting) { g.Eager = 255 },
+		"of 49153 bytes":             func(g *frame.Greeting) { g.Eager = 48<<10 + 1 },
+		"for another context":        func(g *frame.Greeting) { g.Target = 1 },
+		"leads back to this process": func(g *frame.Greeting) { g.Incarnation = [16]byte{} },
+	} {
+		s := newScript(t, Config{})
+		r := s.send("x")
+		l := s.dialed[0]
+		s.drain(l)
+		g := peerGreeting(5)
+		change(&g)
+		if strings.Contains(text, "leads back") {
+			g.Incarnation = s.dom.inc
+		}
+		require.ErrorContains(t, s.hello(l, g), text)
+		require.True(t, l.Down())
+		require.Equal(t, 1, s.trigger())
+		require.ErrorIs(t, r.Err, ErrUnreachable)
+		require.ErrorContains(t, r.Err, text)
+		require.Equal(t, NotRun, r.Fate)
+	}
+	s := newScript(t, Config{})
+	r := s.send("x")
+	require.ErrorContains(t, s.deliver(s.dialed[0], frame.Header{Kind: frame.Ping}, nil), "session begins with PING, want HELLO")
+	s.trigger()
+	require.ErrorIs(t, r.Err, ErrUnreachable)
+	require.Zero(t, s.nctx.Stats().PeersLost)
+	require.NoError(t, s.deliver(s.dialed[0], frame.Header{Kind: frame.Ping}, nil), "a link that is down hears nothing")
+}
+
+// TestOneCode: whatever a peer says for a reason, and whatever a carrier reports, before a session and in one, an operation fails with an error
+// that matches one code; so does the next to the same name, which is not dialled yet.
+func TestOneCode(t *testing.T) {
+	for code := Code(0); code < 64; code++ {
+		for _, up := range []bool{false, true} {
+			for name, end := range map[string]func(s *script, l *session){
+				"refused": func(s *script, l *session) { s.refuse(l, frame.Bye{Code: code, Text: "it says"}) },
+				"failed":  func(s *script, l *session) { s.fail(l, WithText(code, "it says")) },
+			} {
+				if code == OK && name == "failed" {
+					continue
+				}
+				s := newScript(t, Config{})
+				r := s.send("x")
+				if up {
+					require.NoError(t, s.hello(s.dialed[0], peerGreeting(5)))
+				}
+				end(s, s.dialed[0])
+				s.trigger()
+				if r.ended == 0 { // it is dialled again
+					continue
+				}
+				require.Equal(t, up, CodeOf(r.Err) == ErrPeerLost || r.Err == nil, "%v", r.Err)
+				oneCode(t, s.nctx.SendUnexpected(s.nctx.NewOp(func(*Op, Result) {}), s.addr(), 7, nil))
+			}
+		}
+	}
+}
+
+func TestGoaway(t *testing.T) {
+	s := newScript(t, Config{})
+	early := s.send("x")
+	require.NoError(t, s.deliver(s.dialed[0], frame.Header{Kind: frame.Goaway, Tag: uint64(ErrNoMemory)}, []byte("full")))
+	s.trigger()
+	require.ErrorIs(t, early.Err, ErrUnreachable)
+	require.ErrorContains(t, early.Err, "full")
+	require.Equal(t, NotRun, early.Fate)
+
+	s.pass(time.Second) // over the pause after the failure
+	l := s.meet(5)
+	late := s.expect(3, nil)
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Goaway, Tag: uint64(ErrClosed)}, []byte(strings.Repeat("bye ", 1000))))
+	s.trigger()
+	require.ErrorIs(t, late.Err, ErrPeerLost)
+	require.ErrorContains(t, late.Err, "bye")
+	require.Less(t, len(late.Err.Error()), 1000, "what a peer says is cut")
+	require.EqualValues(t, 1, s.nctx.Stats().PeersLeft)
+	require.Zero(t, s.nctx.Stats().PeersLost, "a peer that closes is not lost")
+
+	l = s.meet(5)
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Goaway, Tag: uint64(ErrPeerLost)}, []byte("you were silent")))
+	s.trigger()
+	require.EqualValues(t, 1, s.nctx.Stats().PeersLeft)
+	require.EqualValues(t, 1, s.nctx.Stats().PeersLost, "one that gives this side up is")
+}
+
+// Who ends a session says which messages it has not taken, and the other side knows of its own: the last one may have run up to there,
+// and has not beyond it.
+func TestGoawayCounts(t *testing.T) {
+	for accepted := range 5 {
+		s := newScript(t, Config{})
+		l := s.meet(5)
+		for range 4 {
+			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("x")))
+		}
+		var all []*Envelope
+		for range 3 { // the last one waits for a receive
+			r := s.op(s.nctx.RecvUnexpected)
+			s.trigger()
+			all = append(all, r.Envelope)
+		}
+		if accepted == 4 { // the session ends, and the context goes on
+			s.e.Lock()
+			l.Fail(ErrClosed)
+			s.e.Unlock()
+			require.EqualValues(t, 5, s.byes[l].Next, "they may be accepted yet")
+		} else {
+			for _, env := range all[max(0, accepted-1):accepted] { // the one before it may be accepted or not: it came first
+				require.True(t, env.Accept())
+			}
+			s.e.shutDown()
+			require.EqualValues(t, accepted+1, s.byes[l].Next)
+		}
+		for i, env := range all {
+			require.Equal(t, i < accepted, env.Accept(), "%d of %d", i, accepted)
+			env.Free()
+		}
+	}
+
+	const sent = 4 // of which the last used the last envelope
+	last := uint64(math.MaxUint64)
+	for next, untaken := range map[uint64]int{0: 0, 1: 4, 2: 3, sent: 1, sent + 1: 0, 1000: 0, last: 0} {
+		s := newScript(t, Config{Reserve: LiteralReserve, OnNoCredit: Fail})
+		l := s.meetWithdrawing(sent)
+		ms := s.sentMessages(l, sent-1)
+		kept := s.op(func(op *Op) error { op.SetPatient(true); return s.nctx.SendUnexpected(op, s.addr(), 1, []byte("x")) })
+		s.drain(l)
+		ms = append(ms, kept)
+		recv := s.expect(3, nil)
+		var asked []*result
+		for _, m := range ms[:sent-1] {
+			asked = append(asked, s.withdraw(m))
+		}
+		s.drain(l)
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Goaway, Op: next, Tag: uint64(ErrClosed)}, nil))
+		s.trigger()
+		require.ErrorIs(t, recv.Err, ErrPeerLost)
+		require.Equal(t, next, recv.ID)
+		require.Equal(t, next != 0, recv.Addr == ms[0].Addr)
+		require.Equal(t, untaken > 0, kept.Fate == NotRun, "%d", next)
+		for i, w := range asked {
+			require.Equal(t, i >= sent-untaken, w.Err == nil, "withdraw of message %d when %d is the first that was not taken", i+1, next)
+		}
+	}
+}
+
+// What a peer must not say inside a session: it is cut, and counted.
+func TestViolations(t *testing.T) {
+	for name, broken := range map[string]func(s *script, l *session) error{
+		"another context": func(s *script, l *session) error {
+			return s.deliver(l, frame.Header{Kind: frame.Ping, Context: 1}, nil)
+		},
+		"a second HELLO": func(s *script, l *session) error { return s.hello(l, peerGreeting(5)) },
+		"credit out of bounds": func(s *script, l *session) error {
+			return s.deliver(l, frame.Header{Kind: frame.Credit, Credit: 5000}, nil)
+		},
+		"credit of half the range": func(s *script, l *session) error { // its difference to what was used is negative
+			return s.deliver(l, frame.Header{Kind: frame.Credit, Credit: 1 << 31}, nil)
+		},
+		"a message too long": func(s *script, l *session) error {
+			return s.deliver(l, frame.Header{Kind: frame.Unexpected}, make([]byte, 4097))
+		},
+		"more messages than guaranteed": func(s *script, l *session) error {
+			for range 3 + ExpeditedEnvelopes {
+				if err := s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"data beyond the get": func(s *script, l *session) error {
+			s.get(s.mem(10))
+			id := s.drain(l)[0].Op
+			return s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 5}, make([]byte, 6))
+		},
+		"data at an offset out of this world": func(s *script, l *session) error {
+			s.get(s.mem(10))
+			id := s.drain(l)[0].Op
+			return s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 1<<64 - 5}, make([]byte, 5))
+		},
+		"more data than asked for": func(s *script, l *session) error {
+			s.get(s.mem(10))
+			id := s.drain(l)[0].Op
+			require.NoError(s, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, make([]byte, 8)))
+			return s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 8}, make([]byte, 8))
+		},
+		"a get that ends too early": func(s *script, l *session) error {
+			s.get(s.mem(10))
+			id := s.drain(l)[0].Op
+			require.NoError(s, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, make([]byte, 9)))
+			return s.deliver(l, frame.Header{Kind: frame.Done, Op: id}, nil)
+		},
+		"a get with the identity of another": func(s *script, l *session) error {
+			m, err := s.dom.cls.Register(ReadOnly, make([]byte, 10))
+			require.NoError(s, err)
+			h := frame.Header{Kind: frame.Get, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 10}}
+			require.NoError(s, s.deliver(l, h, nil))
+			return s.deliver(l, h, nil)
+		},
+		"a put twice": func(s *script, l *session) error {
+			m, err := s.dom.cls.Register(WriteOnly, make([]byte, 10))
+			require.NoError(s, err)
+			h := frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 10}}
+			require.NoError(s, s.deliver(l, h, nil))
+			return s.deliver(l, h, nil)
+		},
+		"a piece of a get twice": func(s *script, l *session) error {
+			s.get(s.mem(20))
+			h := frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.drain(l)[0].Op}
+			require.NoError(s, s.place(l, h, make([]byte, 10)))
+			return s.place(l, h, make([]byte, 10))
+		},
+		"a gap in a get": func(s *script, l *session) error {
+			s.get(s.mem(20))
+			h := frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.drain(l)[0].Op}
+			require.NoError(s, s.place(l, h, make([]byte, 5)))
+			h.Tag = 6
+			return s.place(l, h, make([]byte, 5))
+		},
+		"a piece of a put twice": func(s *script, l *session) error {
+			m, err := s.dom.cls.Register(WriteOnly, make([]byte, 10))
+			require.NoError(s, err)
+			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 10}}, nil))
+			h := frame.Header{Kind: frame.Data, Op: 5}
+			require.NoError(s, s.place(l, h, make([]byte, 5)))
+			return s.place(l, h, make([]byte, 5))
+		},
+		"more put than announced": func(s *script, l *session) error {
+			m, err := s.dom.cls.Register(WriteOnly, make([]byte, 10))
+			require.NoError(s, err)
+			h := frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 5}}
+			require.NoError(s, s.deliver(l, h, nil))
+			require.NoError(s, s.place(l, frame.Header{Kind: frame.Data, Op: 5}, make([]byte, 4)))
+			return s.place(l, frame.Header{Kind: frame.Data, Op: 5, Tag: 4}, make([]byte, 4))
+		},
+		"keys tried out": func(s *script, l *session) error {
+			h := frame.Header{Kind: frame.Get, Tail: frame.Tail{Length: 10}}
+			for range maxDenials + 1 {
+				m, err := s.dom.cls.Register(WriteOnly, make([]byte, 10))
+				require.NoError(s, err)
+				h.Op++
+				h.Tail.Token = m.Key().Token
+				if err := s.deliver(l, h, nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t, Config{Envelopes: 2})
+			l := s.meet(5)
+			r := s.expect(3, nil)
+			err := broken(s, l)
+			require.ErrorIs(t, err, ErrProtocol)
+			require.True(t, l.Down())
+			s.trigger()
+			require.ErrorIs(t, r.Err, ErrPeerLost)
+			require.EqualValues(t, 1, s.nctx.Stats().Violations)
+			require.EqualValues(t, 1, s.nctx.Stats().PeersLost)
+			require.Len(t, s.cuts[l], 1)
+			require.Contains(t, s.cuts[l][0], ErrProtocol.Error(), "the peer is told why")
+			for s.nctx.Stats().Envelopes > 0 {
+				r := s.op(func(op *Op) error { return s.nctx.RecvUnexpected(op) })
+				s.trigger()
+				r.Envelope.Free()
+			}
+		})
+	}
+}
+
+// What a peer may say although it is late or in vain.
+func TestHarmless(t *testing.T) {
+	s := newScript(t, Config{})
+	l := s.meet(5)
+	before := s.nctx.Stats().LateDropped
+	for _, h := range []frame.Header{
+		{Kind: frame.Done, Op: 77}, {Kind: frame.Done, Op: 1 << 32}, {Kind: frame.Expected, Tag: 5},
+	} {
+		before++
+		require.NoError(t, s.deliver(l, h, nil))
+		require.Equal(t, before, s.nctx.Stats().LateDropped, "%v", &h)
+	}
+	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: 77, Tag: 1 << 63}, make([]byte, 100)))
+	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Op: 78, Tag: 100}, make([]byte, 100)))
+	require.Equal(t, before+2, s.nctx.Stats().LateDropped)
+	for _, k := range []frame.Kind{frame.Cancel, frame.Pong, frame.Credit, frame.Dropped, frame.GiveBack} {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: k, Op: 99, Tag: 98}, nil))
+	}
+	require.True(t, l.Up())
+	require.Empty(t, s.drain(l))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Ping, Tag: 5}, nil))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Ping, Tag: 6}, nil))
+	all := s.drain(l)
+	require.Equal(t, []string{"PONG"}, kinds(all), "one answer to several")
+	require.EqualValues(t, 6, all[0].Tag)
+}
+
+// Credits against a model: what leaves never exceeds what was guaranteed, nothing is lost by cancels, the order stays.
+func TestCreditOracle(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	s := newScript(t, Config{})
+	l := s.meet(3)
+	granted, left := uint32(3), 0
+	var waiting []*result // in the order of their starts
+	check := func() {
+		for _, p := range s.drain(l) {
+			require.Equal(t, frame.Unexpected, p.Kind)
+			require.NotEmpty(t, waiting)
+			left++
+			waiting = waiting[1:]
+		}
+		s.trigger()
+		require.LessOrEqual(t, left, int(granted), "envelopes in use")
+		require.True(t, len(waiting) == 0 || left == int(granted), "%d wait although %d of %d envelopes are used", len(waiting), left, granted)
+		require.Equal(t, len(waiting), s.nctx.Stats().Queued)
+		for _, w := range waiting {
+			require.Zero(t, w.ended)
+		}
+	}
+	for range 3000 {
+		switch r.IntN(4) {
+		case 0, 1:
+			waiting = append(waiting, s.send("x"))
+		case 2:
+			granted += uint32(r.IntN(3))
+			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Credit: granted}, nil))
+		case 3: // cancel one, before anything was pulled
+			if len(waiting) > 0 {
+				i := r.IntN(len(waiting))
+				c := waiting[i]
+				c.Cancel()
+				s.trigger()
+				require.ErrorIs(t, c.Err, ErrCanceled)
+				require.Equal(t, NotRun, c.Fate)
+				waiting = append(append([]*result{}, waiting[:i]...), waiting[i+1:]...)
+			}
+		}
+		if r.IntN(3) > 0 {
+			check()
+		}
+	}
+	check()
+}
+
+// A message that was queued before the peer said that it takes only shorter ones gives its envelope to the next.
+func TestTooLongGivesItsEnvelopeBack(t *testing.T) {
+	s := newScript(t, Config{})
+	long, short := s.send(strings.Repeat("x", 300)), s.send("y")
+	l := s.dialed[0]
+	s.drain(l)
+	g := peerGreeting(1)
+	g.Eager = 256
+	require.NoError(t, s.hello(l, g))
+	all := s.drain(l)
+	require.Equal(t, []string{"UNEXPECTED"}, kinds(all))
+	require.Equal(t, "y", string(all[0].payload))
+	s.trigger()
+	require.ErrorIs(t, long.Err, ErrMsgSize)
+	require.Equal(t, NotRun, long.Fate)
+	require.NoError(t, short.Err)
+}
+
+// Envelopes that came back are announced at the latest when the peer has used all that it knows of.
+func TestCreditIsAnnounced(t *testing.T) {
+	s := newScript(t, Config{Envelopes: 8})
+	l := s.meet(5)
+	var held []*Envelope
+	arrive := func() {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil))
+		r := s.op(func(op *Op) error { return s.nctx.RecvUnexpected(op) })
+		s.trigger()
+		require.NoError(t, r.Err)
+		held = append(held, r.Envelope)
+	}
+	for range 7 {
+		arrive()
+	}
+	held[0].Accept()
+	require.Empty(t, s.drain(l), "less than a quarter is free, and the peer has one more")
+	arrive() // the last that it knows of
+	all := s.drain(l)
+	require.Equal(t, []string{"CREDIT"}, kinds(all))
+	require.EqualValues(t, 9, all[0].Credit)
+	held[1].Accept()
+	require.Empty(t, s.drain(l))
+	held[2].Accept()
+	all = s.drain(l)
+	require.Equal(t, []string{"CREDIT"}, kinds(all), "a quarter is free")
+	require.EqualValues(t, 11, all[0].Credit)
+	held[3].Accept()
+	held[3].Accept()
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Ping}, nil))
+	all = s.drain(l)
+	require.Equal(t, []string{"PONG"}, kinds(all))
+	require.EqualValues(t, 12, all[0].Credit, "every frame carries it")
+	for _, e := range held {
+		e.Free()
+	}
+	s.drain(l)
+}
+
+func TestPeerTimeout(t *testing.T) {
+	s := newScript(t, Config{PeerTimeout: time.Second})
+	l := s.meet(5)
+	var lost []error
+	s.nctx.OnFault(func(peer Addr, err error) {
+		require.Equal(t, s.addr(), peer.Named())
+		lost = append(lost, err)
+	})
+	s.pass(time.Hour) // nobody waits for the peer
+	require.True(t, l.Up())
+	require.Empty(t, s.drain(l), "an idle session is silent")
+	r := s.expect(3, nil)
+	pings := 0
+	for range 9 {
+		s.pass(100 * time.Millisecond)
+		pings += len(s.drain(l))
+	}
+	require.GreaterOrEqual(t, pings, 7)
+	require.True(t, l.Up())
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil))
+	for range 9 { // a sign of life counts
+		s.pass(100 * time.Millisecond)
+	}
+	require.True(t, l.Up())
+	require.Len(t, s.drain(l), 1, "a peer that does not read gets one question")
+	for range 3 {
+		s.pass(100 * time.Millisecond)
+	}
+	require.True(t, l.Down())
+	s.trigger()
+	require.ErrorIs(t, r.Err, ErrPeerLost)
+	require.ErrorContains(t, r.Err, "silent for 1s")
+	require.Equal(t, MaybeRan, r.Fate)
+	require.Len(t, lost, 1)
+	require.EqualValues(t, 1, s.nctx.Stats().PeersLost)
+	at := s.e.Next()
+	ok := at != 0
+	require.False(t, ok, "a timer at %v with nothing to wait for", at)
+}
+
+// A peer that owes nothing is asked, too, and given up, while something of its own is open here: a message that is not freed, a
+// get, a put. When that is over it is left alone.
+func TestPeerTimeoutOfWhatIsServed(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		open func(s *script, l *session, key [16]byte) (end func())
+	}{
+		{"message", func(s *script, l *session, _ [16]byte) func() {
+			r := s.op(s.nctx.RecvUnexpected)
+			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Unexpected, Op: 1, Tag: 7}, []byte("x")))
+			s.trigger()
+			r.Envelope.Accept()
+			return r.Envelope.Free
+		}},
+		{"get", func(s *script, l *session, key [16]byte) func() {
+			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Get, Op: 1, Tail: frame.Tail{Token: key, Length: 100}}, nil))
+			return func() { require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Cancel, Op: 1}, nil)) }
+		}},
+		{"put", func(s *script, l *session, key [16]byte) func() {
+			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Put, Op: 1, Tail: frame.Tail{Token: key, Length: 100}}, nil))
+			return func() { require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Cancel, Op: 1}, nil)) }
+		}},
+	} {
+		for _, over := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s over %v", row.name, over), func(t *testing.T) {
+				s := newScript(t, Config{PeerTimeout: time.Second})
+				l := s.meet(5)
+				s.pass(time.Hour)
+				s.pass(time.Hour)
+				require.Zero(t, s.e.Next(), "a timer with nothing to wait for")
+				m, err := s.dom.cls.Register(ReadWrite, make([]byte, 100))
+				require.NoError(t, err)
+				end := row.open(s, l, m.Key().Token)
+				if over {
+					end()
+				}
+				pings := 0
+				for range 15 {
+					s.pass(100 * time.Millisecond)
+					if !l.Down() {
+						for {
+							p, ok := s.pullFrom(l, carrier.Messages)
+							if !ok || p.Kind == frame.Data {
+								break
+							}
+							if p.Kind == frame.Ping {
+								pings++
+							}
+						}
+					}
+				}
+				require.Equal(t, over, l.Up())
+				if over {
+					require.Zero(t, pings)
+					require.Zero(t, s.e.Next(), "a timer with nothing to wait for")
+				} else {
+					require.Positive(t, pings)
+				}
+				if !over && row.name == "message" {
+					end()
+				}
+				done := s.op(func(op *Op) error { return s.nctx.Deregister(op, m) })
+				s.trigger()
+				require.NoError(t, done.Err)
+			})
+		}
+	}
+}
+
+// A freeze of this process counts for two ticks at most.
+func TestOwnFreezeAccusesNobody(t *testing.T) {
+	s := newScript(t, Config{PeerTimeout: time.Second})
+	l := s.meet(5)
+	r := s.expect(3, nil)
+	for range 4 {
+		s.pass(time.Hour)
+		require.True(t, l.Up(), "the session after a freeze")
+	}
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil))
+	s.pass(time.Hour)
+	require.Zero(t, r.ended)
+}
+
+// A peer that answers is not given up because nobody has looked: what lies here is taken in before a tick judges. So it is while it
+// is dialled.
+func TestNobodyIsGivenUpUnread(t *testing.T) {
+	var answer func() // of the peer, once
+	s := &script{T: t, unread: func() bool {
+		f := answer
+		answer = nil
+		if f != nil {
+			f()
+		}
+		return f != nil
+	}}
+	s.open(Config{PeerTimeout: time.Second, ConnectTimeout: time.Second})
+	r := s.expect(3, nil)
+	l := s.dialed[0]
+	for range 9 {
+		s.pass(s.e.tickEvery())
+	}
+	answer = func() { require.NoError(t, s.hello(l, peerGreeting(5))) }
+	s.pass(s.e.tickEvery())
+	require.True(t, l.Up(), "its HELLO has come in time")
+	for range 30 {
+		answer = func() { require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil)) }
+		s.pass(s.e.tickEvery())
+		require.True(t, l.Up(), "it answers each time")
+	}
+	require.Zero(t, r.ended)
+	for range 12 {
+		s.pass(s.e.tickEvery())
+	}
+	require.False(t, l.Up(), "it is silent now")
+	s.trigger()
+	require.ErrorIs(t, r.Err, ErrPeerLost)
+}
+
+// Timers that end all at once do not keep the leader from the rest: so many in one Poll, the others in the next.
+func TestTimersEndInTurn(t *testing.T) {
+	const n = 3*maxExpire + 1
+	s := newScript(t, Config{})
+	for i := range n {
+		s.op(func(op *Op) error { return s.nctx.Timer(op, time.Duration(i)) })
+	}
+	for left := n; left > 0; {
+		s.pass(time.Second)
+		ended := s.trigger()
+		require.Equal(t, min(left, maxExpire), ended)
+		if left -= ended; left > 0 {
+			require.LessOrEqual(t, s.e.Next(), s.clock, "the rest is due")
+		}
+	}
+	require.Zero(t, s.e.Next())
+}
+
+// A freeze of this process while it dials: what has come meanwhile is read before anybody is given up, and the time that
+// was left is left.
+func TestOwnFreezeFailsNoDial(t *testing.T) {
+	for _, before := range []time.Duration{0, 4500 * time.Millisecond, 4990 * time.Millisecond} {
+		s := newScript(t, Config{ConnectTimeout: 5 * time.Second, PeerTimeout: 5 * time.Second})
+		r := s.send("x")
+		l := s.dialed[0]
+		for range 10 {
+			s.pass(before / 10)
+		}
+		s.pass(6 * time.Second)
+		require.False(t, l.Down(), "a dial that is %v old after a freeze", before)
+		require.NoError(t, s.hello(l, peerGreeting(5)))
+		s.drain(l)
+		s.trigger()
+		require.NoError(t, r.Err)
+	}
+	s := newScript(t, Config{ConnectTimeout: 5 * time.Second, PeerTimeout: 5 * time.Second})
+	s.send("x")
+	s.pass(6 * time.Second)
+	for range 8 {
+		s.pass(500 * time.Millisecond)
+	}
+	require.False(t, s.dialed[0].Down())
+	s.pass(time.Second)
+	require.True(t, s.dialed[0].Down(), "one that does not succeed ends")
+	s.trigger()
+	s.pass(time.Minute)
+	s.send("x")
+	for range 12 { // whoever drives seldom gives up too
+		s.pass(time.Minute)
+	}
+	require.True(t, s.dialed[1].Down())
+	s.trigger()
+}
+
+func TestConnectTimeout(t *testing.T) {
+	s := newScript(t, Config{ConnectTimeout: time.Second})
+	s.clock += time.Hour // nothing was driven for long
+	r := s.send("x")
+	s.pass(0)
+	require.False(t, s.dialed[0].Down())
+	s.pass(999 * time.Millisecond)
+	require.False(t, s.dialed[0].Down())
+	at := s.e.Next()
+	ok := at != 0
+	require.True(t, ok)
+	require.LessOrEqual(t, at-s.clock, time.Millisecond, "the timer is in time")
+	s.pass(time.Millisecond)
+	require.True(t, s.dialed[0].Down())
+	s.trigger()
+	require.ErrorIs(t, r.Err, ErrUnreachable)
+	require.ErrorContains(t, r.Err, "no connection within 1s")
+	require.Equal(t, NotRun, r.Fate)
+}
+
+// An address that fails is dialled again after longer and longer pauses; others are not held up by it.
+// Durations as long as there are mean never, not always.
+func TestForEver(t *testing.T) {
+	s := newScript(t, Config{ConnectTimeout: math.MaxInt64, Probe: math.MaxInt64, Spin: math.MaxInt64})
+	sleeps := func() {
+		s.pass(time.Minute)
+		s.pass(0)
+		at := s.e.Next()
+		ok := at != 0
+		require.True(t, !ok || at > s.clock, "Progress would poll without end")
+	}
+	s.send("waits for the session")
+	sleeps()
+	l := s.dialed[0]
+	s.drain(l)
+	require.NoError(t, s.hello(l, peerGreeting(1)))
+	s.drain(l)
+	s.send("waits for an envelope")
+	sleeps()
+	require.False(t, l.Down())
+}
+
+func TestBackoff(t *testing.T) {
+	s := newScript(t, Config{})
+	fail := func() {
+		s.e.Lock()
+		s.dialed[len(s.dialed)-1].Fail(WithText(ErrUnreachable, "refused"))
+		s.e.Unlock()
+		s.trigger()
+	}
+	s.send("x")
+	fail()
+	for i := range 9 {
+		n, pause := len(s.dialed), min(backoffFirst<<i, backoffLast)
+		for _, wait := range []time.Duration{0, pause - time.Millisecond} {
+			s.pass(wait)
+			r := s.send("x")
+			s.trigger()
+			require.ErrorIs(t, r.Err, ErrUnreachable, "pause %d: it ends at once", i)
+			require.ErrorContains(t, r.Err, "refused")
+			require.Equal(t, NotRun, r.Fate)
+			require.Len(t, s.dialed, n, "pause %d", i)
+		}
+		s.pass(time.Millisecond)
+		require.Len(t, s.dialed, n, "nobody dials of its own accord")
+		s.send("x")
+		require.Len(t, s.dialed, n+1, "the first after the pause dials at once")
+		fail()
+	}
+	n := len(s.dialed)
+	s.op(func(op *Op) error { return s.nctx.SendUnexpected(op, s.addr().WithTarget(1), 1, nil) })
+	require.Len(t, s.dialed, n+1, "another context of the peer is dialled at once")
+	s.op(func(op *Op) error { return s.nctx.SendUnexpected(op, MakeAddr("script://other", 0), 1, nil) })
+	require.Len(t, s.dialed, n+2, "another peer is dialled at once")
+	s.pass(2 * time.Second)
+	s.meet(5)
+	require.Empty(t, s.e.waits, "a session ends the pauses")
+}
+
+// The peers that failed once are remembered up to a limit.
+func TestBackoffIsBounded(t *testing.T) {
+	s := newScript(t, Config{})
+	s.e.Lock()
+	for i := range 3 * backoffNames {
+		s.clock += time.Millisecond
+		s.e.failed(MakeAddr(scriptPeer, i), ErrUnreachable)
+	}
+	require.LessOrEqual(t, len(s.e.waits), backoffNames)
+	s.e.Unlock()
+}
+
+func TestBadNames(t *testing.T) {
+	s := newScript(t, Config{})
+	for text, code := range map[string]Code{"other://x": ErrUnsupported, "script://bad": ErrInvalid} {
+		r := s.op(func(op *Op) error { return s.nctx.SendUnexpected(op, MakeAddr(text, 0), 1, nil) })
+		s.trigger()
+		require.ErrorIs(t, r.Err, code)
+		require.Equal(t, NotRun, r.Fate)
+	}
+	require.Empty(t, s.e.links)
+}
+
+// compete: two connections of one pair.
+func TestTwoConnections(t *testing.T) {
+	larger, smaller := [16]byte{255}, [16]byte{0, 1}
+	for name, c := range map[string]struct {
+		begin    func(s *script) *session // the link that exists, or nil
+		inc      [16]byte                 // of the peer that connects
+		code     Code                     // of its refusal
+		adopts   bool                     // the link that exists takes the new connection
+		survives bool                     // the link that exists goes on as it is
+	}{
+		"nothing there":             {func(*script) *session { return nil }, larger, OK, false, false},
+		"we dial, and ours stays":   {func(s *script) *session { s.send("x"); return s.dialed[0] }, smaller, ErrDuplicate, false, true},
+		"we dial, and theirs stays": {func(s *script) *session { s.send("x"); return s.dialed[0] }, larger, OK, true, true},
+		"we wait before dialling again": {func(s *script) *session {
+			s.send("x")
+			s.e.Lock()
+			s.dialed[0].Fail(WithText(ErrPeerLost, "the connection ended before an answer"))
+			s.e.Unlock()
+			require.Equal(s, linkWaiting, s.dialed[0].state)
+			return s.e.names[s.addr()]
+		}, smaller, OK, true, true},
+		"ours is up, another instance asks": {func(s *script) *session { return s.meet(5) }, larger, ErrDuplicate, false, true},
+		"the same process is this one":      {func(*script) *session { return nil }, [16]byte{}, ErrUnreachable, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t, Config{})
+			old := c.begin(s)
+			g := peerGreeting(5)
+			if g.Incarnation = c.inc; c.code == ErrUnreachable {
+				g.Incarnation = s.dom.inc
+			}
+			s.e.Lock()
+			l, err := s.e.admit(scriptCarrier{s}, "conn", &g, true)
+			s.e.Unlock()
+			require.Equal(t, c.code, CodeOf(err))
+			if c.code != OK {
+				require.Nil(t, l)
+			} else {
+				require.True(t, l.Up())
+				require.Equal(t, "conn", l.conn)
+			}
+			if old != nil {
+				require.Equal(t, c.adopts, l == old)
+				require.Equal(t, !c.survives, old.Down())
+			}
+			if l != nil {
+				require.Same(t, l, s.e.names[s.addr()], "the name leads to the session")
+			}
+			s.trigger()
+		})
+	}
+}
+
+// A session that the peer has lost without a word, and nobody uses: it does not keep the peer away for so long that the peer, whose
+// ConnectTimeout is our PeerTimeout, gives up dialling. One that lives answers, and is left in peace.
+func TestHalfOpenSessionEnds(t *testing.T) {
+	for _, lives := range []bool{true, false} {
+		s := newScript(t, Config{PeerTimeout: time.Second})
+		s.dom.inc[0] = 50
+		l := s.meet(5)
+		s.pass(time.Hour)
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit}, nil)) // what came before the doubt does not count
+		s.e.Lock()
+		_, err := s.e.admit(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)
+		s.e.Unlock()
+		require.ErrorIs(t, err, ErrDuplicate)
+		require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
+		for range 4 {
+			s.pass(100 * time.Millisecond)
+		}
+		require.True(t, l.Up())
+		if lives {
+			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil))
+			s.drain(l)
+		}
+		for range 4 {
+			s.pass(100 * time.Millisecond)
+		}
+		require.Equal(t, lives, l.Up())
+		s.pass(time.Second)
+		s.pass(time.Second)
+		ticks := s.e.Next() != 0
+		require.False(t, ticks)
+		s.e.Lock()
+		_, err = s.e.admit(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)
+		s.e.Unlock()
+		require.Equal(t, lives, err != nil)
+		s.trigger()
+	}
+}
+
+// The peer says that it dials, too. If its connection does not come we dial again.
+func TestDuplicateIsTriedAgain(t *testing.T) {
+	s := newScript(t, Config{})
+	r := s.send("x")
+	l := s.dialed[0]
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Goaway, Tag: uint64(ErrDuplicate)}, []byte("I dial")))
+	require.Zero(t, s.trigger(), "the operation waits")
+	require.False(t, l.Down())
+	s.pass(10 * time.Millisecond)
+	require.Len(t, s.dialed, 1)
+	s.pass(50 * time.Millisecond)
+	require.Len(t, s.dialed, 2)
+
+	require.NoError(t, s.hello(l, peerGreeting(1)))
+	s.trigger()
+	require.NoError(t, r.Err)
+}
+
+// A peer that is not verified, or that nobody can dial, gets a name that cannot be dialled.
+func TestPrivatePeers(t *testing.T) {
+	s := newScript(t, Config{})
+	for i, c := range []struct {
+		listen   string
+		verified bool
+		want     string
+	}{
+		{scriptPeer, true, scriptPeer}, {scriptPeer, false, "script://@07"}, {"", true, "script://@07"},
+		{"other://x", true, "script://@07"}, {"script://bad", true, "script://@07"},
+		{"script://me", true, "script://@07"}, // our own name: what is sent there stays in this process
+	} {
+		g := peerGreeting(5)
+		g.Listen, g.Incarnation = c.listen, [16]byte{7, byte(i)}
+		s.e.Lock()
+		l, err := s.e.admit(scriptCarrier{s}, "conn", &g, c.verified)
+		s.e.Unlock()
+		require.NoError(t, err)
+		require.True(t, strings.HasPrefix(l.addr().Name(), c.want), "%+v: got %v", c, l.addr())
+		require.Equal(t, l, s.e.find(l.addr()))
+	}
+}
+
+// A peer with a private name is reached by it while it has a session, unless another one says that it is the same.
+func TestPrivateNameIsASession(t *testing.T) {
+	s := newScript(t, Config{})
+	admit := func() *session {
+		g := peerGreeting(5)
+		g.Listen, g.Incarnation = "", [16]byte{7}
+		s.e.Lock()
+		defer s.e.Unlock()
+		l, err := s.e.admit(scriptCarrier{s}, "conn", &g, false)
+		require.NoError(t, err)
+		return l
+	}
+	name := MakeAddr("script://@0700000000000000", int(peerGreeting(5).Context))
+	send := func() error {
+		r := s.op(func(op *Op) error {
+			return s.nctx.SendUnexpected(op, name, 1, []byte("x"))
+		})
+		s.trigger()
+		return r.Err
+	}
+	require.ErrorIs(t, send(), ErrUnreachable)
+	one := admit()
+	require.NoError(t, send())
+	two := admit()
+	require.ErrorIs(t, send(), ErrDuplicate)
+	for i, l := range []*session{one, two} {
+		s.e.Lock()
+		l.Fail(ErrPeerLost)
+		s.e.Unlock()
+		if i == 0 {
+			require.NoError(t, send())
+		}
+	}
+	require.ErrorIs(t, send(), ErrUnreachable)
+	require.Empty(t, s.dialed)
+}
+
+func TestBudget(t *testing.T) {
+	each := int64(4096 + EnvelopeOverhead)
+	s := newScript(t, Config{Envelopes: 4, Budget: 7*each + 10})
+	admit := func(inc byte) (*session, error) {
+		g := peerGreeting(5)
+		g.Listen, g.Incarnation = "", [16]byte{inc}
+		s.e.Lock()
+		defer s.e.Unlock()
+		return s.e.admit(scriptCarrier{s}, "conn", &g, false)
+	}
+	first, err := admit(1)
+	require.NoError(t, err)
+	require.EqualValues(t, 4, first.greeting().Envelopes)
+	s.works(first)
+	second, err := admit(2)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, second.greeting().Envelopes, "the budget is short")
+	s.works(second)
+	_, err = admit(3)
+	require.ErrorIs(t, err, ErrNoMemory)
+	require.ErrorContains(t, err, "4 of 4160 bytes are asked for, at least 1, and of the budget of 29130 bytes 10 are left, enough for 0")
+	require.Equal(t, 7*each, s.nctx.Stats().Reserved)
+
+	// The room of a session comes back when its last envelope is accepted.
+	require.NoError(t, s.deliver(first, frame.Header{Kind: frame.Unexpected}, []byte("x")))
+	s.e.Lock()
+	first.Fail(ErrPeerLost)
+	s.e.Unlock()
+	require.Equal(t, 7*each, s.nctx.Stats().Reserved)
+	r := s.op(func(op *Op) error { return s.nctx.RecvUnexpected(op) })
+	s.trigger()
+	require.Equal(t, "x", string(r.Envelope.Data))
+	r.Envelope.Accept()
+	require.Equal(t, 2*each, s.nctx.Stats().Reserved)
+	third, err := admit(3)
+	require.NoError(t, err)
+	require.EqualValues(t, 4, third.greeting().Envelopes)
+	require.Equal(t, "x", string(r.Envelope.Data))
+	r.Envelope.Free()
+}

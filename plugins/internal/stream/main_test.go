@@ -1,9 +1,0 @@
-package stream_test
-
-import (
-	"testing"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
-)
-
-func TestMain(m *testing.M) { leak.Main(m) }
