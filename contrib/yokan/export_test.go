@@ -1,0 +1,4 @@
+package yokan
+
+// PutSegments is for tests.
+var PutSegments = putSegments

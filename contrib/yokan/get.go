@@ -1,0 +1,319 @@
+package yokan
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/quicksilver-rpc/quicksilver/mercury"
+)
+
+// maxTries bounds how often GetMulti asks for values that have grown since it asked for their lengths.
+const maxTries = 8
+
+// minRoom is the room for values, in a response, below which GetMulti asks for the lengths first.
+const minRoom = 512
+
+// Get returns the value of key. It waits for one call if key and value fit into a message, and for three
+// otherwise: the service says that there is no room, then how long the value is, then the value.
+//
+// The error matches ErrKeyNotFound if there is no such key, and ErrBufferSize if the value is longer than
+// Config.MaxBytes.
+func (db *Database) Get(ctx context.Context, key []byte) ([]byte, error) {
+	values, err := db.GetMulti(ctx, [][]byte{key})
+	if err != nil {
+		return nil, err
+	}
+	if values[0] == nil {
+		return nil, db.fail("get", ErrKeyNotFound)
+	}
+	return values[0], nil
+}
+
+// GetMulti returns the values of keys, in their order: nil for a key that is not there, and not nil for an empty
+// value. It waits as Get does, for all keys together. Values that grow meanwhile are asked for again.
+//
+// With Consume it asks for the lengths first, because the service erases also what does not fit: a value that
+// grows between the two calls is lost, and the error then matches ErrBufferSize. The other values are lost with
+// it. GetPacked, with room enough, avoids that.
+//
+// The error matches ErrBufferSize if the values are longer than Config.MaxBytes, or grow faster than they can be read.
+func (db *Database) GetMulti(ctx context.Context, keys [][]byte) ([][]byte, error) {
+	values := make([][]byte, len(keys))
+	if err := db.check("get", keys); err != nil || len(keys) == 0 {
+		return values, err
+	}
+	pending := make([]int, len(keys)) // indexes of keys whose values are not known yet
+	for i := range pending {
+		pending[i] = i
+	}
+	room := directSize - 16*len(keys) - total(keys)
+	ask := db.mode&Consume != 0 || room < minRoom
+	for range maxTries {
+		if ask {
+			var err error
+			if pending, room, err = db.measure(ctx, keys, pending); err != nil || len(pending) == 0 {
+				return values, err
+			}
+		}
+		sizes, data, err := db.get(ctx, pick(keys, pending), room, nil)
+		if err != nil {
+			return nil, err
+		}
+		small := pending[:0]
+		for i, n := range sizes {
+			switch n {
+			case sizeNotFound:
+			case sizeTooSmall:
+				small = append(small, pending[i])
+			default:
+				values[pending[i]], data = data[:n:n], data[n:]
+			}
+		}
+		if len(small) == 0 {
+			return values, nil
+		}
+		if db.mode&Consume != 0 {
+			return nil, db.fail("get", fmt.Errorf("%w: %d values have grown since their lengths were asked for, and the service has erased them", ErrBufferSize, len(small)))
+		}
+		pending, ask = small, true
+	}
+	return nil, db.fail("get", fmt.Errorf("%w: %d values were longer each time than a moment before", ErrBufferSize, len(pending)))
+}
+
+// pick returns the items at indexes.
+func pick(items [][]byte, indexes []int) [][]byte {
+	picked := make([][]byte, len(indexes))
+	for i, at := range indexes {
+		picked[i] = items[at]
+	}
+	return picked
+}
+
+// measure returns those of pending that are there, and the room that they need.
+func (db *Database) measure(ctx context.Context, keys [][]byte, pending []int) (there []int, room int, err error) {
+	sizes, err := db.lengths(ctx, "get", pick(keys, pending))
+	if err != nil {
+		return nil, 0, err
+	}
+	there = pending[:0]
+	for i, n := range sizes {
+		if n == sizeNotFound {
+			continue
+		}
+		if n > db.maxBytes || uint64(room) > db.maxBytes-n {
+			return nil, 0, db.fail("get", fmt.Errorf("%w: key %d has a value of %d bytes, behind %d of other keys: Config.MaxBytes is %d", ErrBufferSize, pending[i], n, room, db.maxBytes))
+		}
+		room += int(n)
+		there = append(there, pending[i])
+	}
+	return there, room, nil
+}
+
+// A Value is what GetPacked or GetEach found for one key.
+type Value struct {
+	Data []byte // part of the caller's buffer
+	Err  error  // nil; ErrKeyNotFound; or ErrBufferSize, if the value did not fit
+}
+
+// GetPacked reads the values of keys into buf, one behind the other, with one call. The result has a Value for
+// each key. One that does not fit has ErrBufferSize, and those behind it may have it, too, even if they are short:
+// ask Lengths, and call again with more room.
+//
+// The service can write to buf, and read it, until GetPacked returns, if keys, buf and sizes are longer than 3 KiB
+// or db has the mode Bulk. With Consume it erases also what did not fit.
+func (db *Database) GetPacked(ctx context.Context, keys [][]byte, buf []byte) ([]Value, error) {
+	if err := db.check("get", keys); err != nil || len(keys) == 0 {
+		return nil, err
+	}
+	sizes, data, err := db.get(ctx, keys, len(buf), buf)
+	if err != nil {
+		return nil, err
+	}
+	values := make([]Value, len(keys))
+	for i, n := range sizes {
+		if values[i].Err = sizeError(n); values[i].Err == nil {
+			values[i].Data, data = data[:n:n], data[n:]
+		}
+	}
+	return values, nil
+}
+
+// GetEach reads the value of keys[i] into bufs[i], with one call. The result has a Value for each key. One that is
+// longer than its buffer has ErrBufferSize, and does not keep the others from arriving.
+//
+// The service can write to the buffers, and read them, until GetEach returns. With Consume it erases also what did
+// not fit. The mode Direct is ignored. The error matches ErrInvalidArgs unless there are as many buffers as keys.
+func (db *Database) GetEach(ctx context.Context, keys, bufs [][]byte) ([]Value, error) {
+	if len(bufs) != len(keys) {
+		return nil, db.fail("get", fmt.Errorf("%w: %d keys and %d buffers", ErrInvalidArgs, len(keys), len(bufs)))
+	}
+	if len(keys) == 1 { // a service cannot tell of a single key without a value, unless it is packed
+		return db.GetPacked(ctx, keys, bufs[0])
+	}
+	if err := db.check("get", keys); err != nil || len(keys) == 0 {
+		return nil, err
+	}
+	sizes, err := db.getBulk(ctx, keys, bufs, false)
+	if err != nil {
+		return nil, err
+	}
+	values := make([]Value, len(keys))
+	for i, n := range sizes {
+		if values[i].Err = sizeError(n); values[i].Err == nil {
+			if n > uint64(len(bufs[i])) {
+				return nil, db.fail("get", fmt.Errorf("%w: a value of %d bytes in a buffer of %d", ErrAnswer, n, len(bufs[i])))
+			}
+			values[i].Data = bufs[i][:n:n]
+		}
+	}
+	return values, nil
+}
+
+// sizeError returns the error that a size stands for.
+func sizeError(n uint64) error {
+	switch n {
+	case sizeNotFound:
+		return ErrKeyNotFound
+	case sizeTooSmall:
+		return ErrBufferSize
+	}
+	return nil
+}
+
+// get reads values with room for so many bytes, into buf, or new memory if it is nil. The sizes have been checked:
+// those that are lengths fit into data, one after the other.
+func (db *Database) get(ctx context.Context, keys [][]byte, room int, buf []byte) (sizes []uint64, data []byte, err error) {
+	if db.isDirect(16*len(keys) + total(keys) + room) {
+		in := getDirectIn{Front: db.front(ctx, allModes), ValuesSize: uint64(room)}
+		in.KeySizes, in.Keys = pack(keys)
+		out, err := invoke(ctx, db, "get", getDirectRPC, in)
+		if err == nil {
+			err = db.answer("get", out.Code)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(out.Values) > room {
+			return nil, nil, db.fail("get", fmt.Errorf("%w: %d bytes of values, want at most %d", ErrAnswer, len(out.Values), room))
+		}
+		if sizes, data = out.Sizes, out.Values; buf != nil {
+			data = buf[:copy(buf, data)]
+		}
+	} else {
+		if data = buf; buf == nil {
+			data = make([]byte, room)
+		}
+		if sizes, err = db.getBulk(ctx, keys, [][]byte{data}, true); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := checkSizes(sizes, len(keys), len(data)); err != nil {
+		return nil, nil, db.fail("get", err)
+	}
+	return sizes, data, nil
+}
+
+// getBulk reads values into lent memory: all into the first of bufs if packed, each into its own otherwise.
+func (db *Database) getBulk(ctx context.Context, keys, bufs [][]byte, packed bool) (sizes []uint64, err error) {
+	n := len(keys)
+	keySizes, all := pack(keys)
+	head := make([]byte, 0, 16*n+len(all)) // the keys are copied: the service can write to all of it
+	head = appendSizes(head, keySizes)
+	if packed {
+		head = head[:16*n]
+	} else {
+		for _, b := range bufs {
+			head = appendSizes(head, []uint64{uint64(len(b))})
+		}
+	}
+	head = append(head, all...)
+	segments := append([][]byte{head}, bufs...)
+	in := getIn{Front: db.front(ctx, allModes), Count: uint64(n), Size: uint64(total(segments)), Packed: packed}
+	err = invokeBulk(ctx, db, "get", getRPC, mercury.Read|mercury.Write, segments, func(b mercury.Bulk) getIn {
+		in.Mem = b
+		return in
+	})
+	if err != nil {
+		return nil, err
+	}
+	return readSizes(head[8*n : 16*n]), nil
+}
+
+// checkSizes returns ErrAnswer unless there are count sizes, and those that are lengths add up to room at most.
+// sizeNoMore is none of a value.
+func checkSizes(sizes []uint64, count, room int) error {
+	if len(sizes) != count {
+		return fmt.Errorf("%w: %d sizes, want %d", ErrAnswer, len(sizes), count)
+	}
+	left := uint64(room)
+	for i, n := range sizes {
+		if n == sizeNotFound || n == sizeTooSmall {
+			continue
+		}
+		if n > left {
+			return fmt.Errorf("%w: value %d has %d bytes, and the buffer has room for %d", ErrAnswer, i, n, left)
+		}
+		left -= n
+	}
+	return nil
+}
+
+// Length returns how long the value of key is. The error matches ErrKeyNotFound if there is no such key.
+func (db *Database) Length(ctx context.Context, key []byte) (int64, error) {
+	lengths, err := db.Lengths(ctx, [][]byte{key})
+	if err != nil {
+		return 0, err
+	}
+	if lengths[0] < 0 {
+		return 0, db.fail("length", ErrKeyNotFound)
+	}
+	return lengths[0], nil
+}
+
+// Lengths returns how long the values of keys are, with one call: -1 for a key that is not there.
+func (db *Database) Lengths(ctx context.Context, keys [][]byte) ([]int64, error) {
+	if err := db.check("length", keys); err != nil || len(keys) == 0 {
+		return nil, err
+	}
+	sizes, err := db.lengths(ctx, "length", keys)
+	if err != nil {
+		return nil, err
+	}
+	lengths := make([]int64, len(keys))
+	for i, n := range sizes {
+		lengths[i] = int64(n) // sizeNotFound is -1
+	}
+	return lengths, nil
+}
+
+// lengths returns a length or sizeNotFound for each key.
+func (db *Database) lengths(ctx context.Context, op string, keys [][]byte) (sizes []uint64, err error) {
+	n := len(keys)
+	keySizes, all := pack(keys)
+	if db.isDirect(16*n + len(all)) {
+		out, err := invoke(ctx, db, op, lengthDirectRPC, keysDirectIn{db.front(ctx, Wait), all, keySizes})
+		if err == nil {
+			err = db.answer(op, out.Code)
+		}
+		if err != nil {
+			return nil, err
+		}
+		sizes = out.Sizes
+	} else {
+		mem, err := db.lendKeys(ctx, op, lengthRPC, Wait, mercury.Read|mercury.Write, keys, 8*n)
+		if err != nil {
+			return nil, err
+		}
+		sizes = readSizes(mem)
+	}
+	if len(sizes) != n {
+		return nil, db.fail(op, fmt.Errorf("%w: %d lengths, want %d", ErrAnswer, len(sizes), n))
+	}
+	for _, length := range sizes {
+		if length > math.MaxInt64 && length != sizeNotFound {
+			return nil, db.fail(op, fmt.Errorf("%w: a length of %d bytes", ErrAnswer, length))
+		}
+	}
+	return sizes, nil
+}

@@ -1,0 +1,112 @@
+package yokan
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/mercury"
+)
+
+// Count returns the number of pairs.
+func (db *Database) Count(ctx context.Context) (uint64, error) {
+	if err := db.checkMode("count"); err != nil {
+		return 0, err
+	}
+	out, err := invoke(ctx, db, "count", countRPC, db.front(ctx, 0))
+	if err == nil {
+		err = db.answer("count", out.Code)
+	}
+	return out.Count, err
+}
+
+// Exists reports whether key is there.
+func (db *Database) Exists(ctx context.Context, key []byte) (bool, error) {
+	there, err := db.ExistsMulti(ctx, [][]byte{key})
+	return err == nil && there[0], err
+}
+
+// ExistsMulti reports of each of keys whether it is there, with one call.
+func (db *Database) ExistsMulti(ctx context.Context, keys [][]byte) ([]bool, error) {
+	if err := db.check("exists", keys); err != nil || len(keys) == 0 {
+		return nil, err
+	}
+	var flags []byte
+	size := (len(keys) + 7) / 8
+	if db.isDirect(8*len(keys) + total(keys)) {
+		in := keysDirectIn{Front: db.front(ctx, allModes)}
+		in.Sizes, in.Keys = pack(keys)
+		out, err := invoke(ctx, db, "exists", existsDirectRPC, in)
+		if err == nil {
+			err = db.answer("exists", out.Code)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if flags = out.Flags; len(flags) != size {
+			return nil, db.fail("exists", fmt.Errorf("%w: %d bytes of flags, want %d", ErrAnswer, len(flags), size))
+		}
+	} else {
+		var err error
+		if flags, err = db.lendKeys(ctx, "exists", existsRPC, allModes, mercury.Read|mercury.Write, keys, size); err != nil {
+			return nil, err
+		}
+	}
+	there := make([]bool, len(keys))
+	for i := range there {
+		there[i] = flags[i/8]>>(i%8)&1 != 0
+	}
+	return there, nil
+}
+
+// Erase erases key. That it is not there is no error.
+func (db *Database) Erase(ctx context.Context, key []byte) error {
+	return db.EraseMulti(ctx, [][]byte{key})
+}
+
+// EraseMulti erases keys with one call. That one is not there is no error; after an error some may have been erased.
+func (db *Database) EraseMulti(ctx context.Context, keys [][]byte) error {
+	if err := db.check("erase", keys); err != nil || len(keys) == 0 {
+		return err
+	}
+	if db.isDirect(8*len(keys) + total(keys)) {
+		in := eraseDirectIn{Front: db.front(ctx, allModes)}
+		in.Sizes, in.Keys = pack(keys)
+		code, err := invoke(ctx, db, "erase", eraseDirectRPC, in)
+		if err != nil {
+			return err
+		}
+		return db.answer("erase", code)
+	}
+	_, err := db.lendKeys(ctx, "erase", eraseRPC, allModes, mercury.Read, keys, 0)
+	return err
+}
+
+// ErasePrefix erases all keys that begin with prefix. An empty prefix erases everything. The error matches
+// ErrOpUnsupported if the backend, or the service's release, which is before 0.10 then, does not have it.
+func (db *Database) ErasePrefix(ctx context.Context, prefix []byte) error {
+	if err := db.checkMode("erase"); err != nil {
+		return err
+	}
+	if db.old {
+		return db.fail("erase", fmt.Errorf("%w: the service is of a release before 0.10", ErrOpUnsupported))
+	}
+	code, err := invoke(ctx, db, "erase", eraseRangeRPC, prefixIn{db.front(ctx, allModes), prefix})
+	if err != nil {
+		return err
+	}
+	return db.answer("erase", code)
+}
+
+// lendKeys lends the sizes of keys, copies of the keys, and memory for an answer of so many bytes, and returns
+// that answer.
+func (db *Database) lendKeys(ctx context.Context, op string, m *mercury.Method[bulkIn, Code], allowed Mode, access mercury.Access, keys [][]byte, answer int) ([]byte, error) {
+	sizes, all := pack(keys)
+	mem := append(appendSizes(make([]byte, 0, 8*len(keys)+len(all)+answer), sizes), all...)
+	mem = mem[:len(mem)+answer]
+	in := bulkIn{Front: db.front(ctx, allowed), Count: uint64(len(keys)), Size: uint64(len(mem))}
+	err := invokeBulk(ctx, db, op, m, access, [][]byte{mem}, func(b mercury.Bulk) bulkIn {
+		in.Mem = b
+		return in
+	})
+	return mem[len(mem)-answer:], err
+}

@@ -1,0 +1,191 @@
+package yokan
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/mercury"
+)
+
+// ListKeys returns at most count keys behind from, in the order of the backend: from the first one if from is
+// empty, and with from itself if db has the mode Inclusive. Only keys that begin with filter are listed; modes
+// give it another meaning. To list everything, pass the last key as from again, until fewer than count keys come.
+//
+// It waits for one call, and for another one with more room while the keys do not fit. The error matches
+// ErrBufferSize if they are longer than Config.MaxBytes, and ErrInvalidArgs if count is negative, or so high that
+// the sizes are longer.
+func (db *Database) ListKeys(ctx context.Context, from, filter []byte, count int) ([][]byte, error) {
+	pairs, err := db.list(ctx, from, filter, count, false)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([][]byte, len(pairs))
+	for i, p := range pairs {
+		keys[i] = p.Key
+	}
+	return keys, nil
+}
+
+// ListPairs is ListKeys with the values.
+func (db *Database) ListPairs(ctx context.Context, from, filter []byte, count int) ([]Pair, error) {
+	return db.list(ctx, from, filter, count, true)
+}
+
+// A listing is a request for keys, and for values if there is room for them.
+type listing struct {
+	from, filter []byte
+	count        int
+	values       bool
+	room         [2]int // for keys and for values
+}
+
+// A page is the answer. The sizes have not been checked.
+type page struct {
+	sizes [2][]uint64
+	data  [2][]byte
+}
+
+// The first room for a key and for a value, and what all may have.
+const (
+	firstKey   = 32
+	firstValue = 128
+	firstRoom  = 64 << 10
+)
+
+func (db *Database) list(ctx context.Context, from, filter []byte, count int, values bool) ([]Pair, error) {
+	if err := db.checkMode("list"); err != nil {
+		return nil, err
+	}
+	if count < 0 || uint64(count) > db.maxBytes/16 {
+		return nil, db.fail("list", fmt.Errorf("%w: a count of %d, want 0 to %d: Config.MaxBytes/16", ErrInvalidArgs, count, db.maxBytes/16))
+	}
+	if count == 0 {
+		return nil, nil
+	}
+	l := listing{from: from, filter: filter, count: count, values: values}
+	most := int(min(firstRoom, db.maxBytes/2))
+	l.room[0] = min(firstKey*count, most)
+	if values {
+		l.room[1] = min(firstValue*count, most)
+	}
+	for {
+		call := db.listBulk
+		if db.isDirect(16*count + len(from) + len(filter) + l.room[0] + l.room[1]) {
+			call = db.listDirect
+		}
+		p, err := call(ctx, &l)
+		if err != nil {
+			return nil, err
+		}
+		pairs, small, err := p.pairs(&l)
+		if err != nil {
+			return nil, db.fail("list", err)
+		}
+		if small == [2]bool{} {
+			return pairs, nil
+		}
+		for i := range l.room {
+			if !small[i] {
+				continue
+			}
+			room := min(4*uint64(l.room[i]), db.maxBytes-uint64(l.room[1-i]))
+			if room <= uint64(l.room[i]) {
+				return nil, db.fail("list", fmt.Errorf("%w: %d keys do not fit into Config.MaxBytes, %d: list fewer at a time", ErrBufferSize, count, db.maxBytes))
+			}
+			l.room[i] = int(room)
+		}
+	}
+}
+
+// pairs returns what was listed, or for keys and for values whether there was no room for all of them.
+func (p *page) pairs(l *listing) (pairs []Pair, small [2]bool, err error) {
+	last := 1
+	if l.values {
+		last = 2
+	}
+	for i := range last {
+		if len(p.sizes[i]) != l.count {
+			return nil, small, fmt.Errorf("%w: %d sizes, want %d", ErrAnswer, len(p.sizes[i]), l.count)
+		}
+	}
+	for at := range l.count {
+		var found [2][]byte
+		for i := range last {
+			n := p.sizes[i][at]
+			switch {
+			case n == sizeNoMore && i == 0:
+				return pairs, small, nil
+			case n == sizeTooSmall:
+				small[i] = true
+			case n > uint64(len(p.data[i])):
+				return nil, small, fmt.Errorf("%w: a size of %d in a buffer with %d bytes left", ErrAnswer, n, len(p.data[i]))
+			default:
+				found[i], p.data[i] = p.data[i][:n:n], p.data[i][n:]
+			}
+		}
+		pairs = append(pairs, Pair{found[0], found[1]})
+	}
+	return pairs, small, nil
+}
+
+// listDirect has the answer travel inside the response.
+func (db *Database) listDirect(ctx context.Context, l *listing) (p page, err error) {
+	var code Code
+	if l.values {
+		in := listPairsDirectIn{db.front(ctx, allModes), uint64(l.count), l.from, l.filter, uint64(l.room[0]), uint64(l.room[1])}
+		var out listPairsDirectOut
+		out, err = invoke(ctx, db, "list", listPairsDirectRPC, in)
+		code, p = out.Code, page{[2][]uint64{out.KeySizes, out.ValueSizes}, [2][]byte{out.Keys, out.Values}}
+	} else {
+		in := listKeysDirectIn{db.front(ctx, allModes), uint64(l.count), l.from, l.filter, uint64(l.room[0])}
+		var out listKeysDirectOut
+		out, err = invoke(ctx, db, "list", listKeysDirectRPC, in)
+		code, p.sizes[0], p.data[0] = out.Code, out.Sizes, out.Keys
+	}
+	if err == nil {
+		err = db.answer("list", code)
+	}
+	return p, err
+}
+
+// listBulk has the provider write the answer to lent memory: from, filter, the sizes of the keys and of the
+// values, the keys and the values.
+func (db *Database) listBulk(ctx context.Context, l *listing) (p page, err error) {
+	n, begin := 8*l.count, len(l.from)+len(l.filter)
+	parts := []int{begin, n, l.room[0]}
+	if l.values {
+		parts = []int{begin, n, n, l.room[0], l.room[1]}
+	}
+	size := 0
+	for _, part := range parts {
+		size += part
+	}
+	mem := make([]byte, size)
+	copy(mem[copy(mem, l.from):], l.filter)
+	segments := [][]byte{mem}
+	if l.values {
+		in := listPairsIn{Front: db.front(ctx, allModes), Packed: true, Count: uint64(l.count), FromSize: uint64(len(l.from)),
+			FilterSize: uint64(len(l.filter)), KeysSize: uint64(l.room[0]), ValuesSize: uint64(l.room[1])}
+		err = invokeBulk(ctx, db, "list", listPairsRPC, mercury.Read|mercury.Write, segments, func(b mercury.Bulk) listPairsIn {
+			in.Mem = b
+			return in
+		})
+	} else {
+		in := listKeysIn{Front: db.front(ctx, allModes), Packed: true, Count: uint64(l.count), FromSize: uint64(len(l.from)),
+			FilterSize: uint64(len(l.filter)), KeysSize: uint64(l.room[0])}
+		err = invokeBulk(ctx, db, "list", listKeysRPC, mercury.Read|mercury.Write, segments, func(b mercury.Bulk) listKeysIn {
+			in.Mem = b
+			return in
+		})
+	}
+	if err != nil {
+		return p, err
+	}
+	mem = mem[begin:]
+	p.sizes[0], mem = readSizes(mem[:n]), mem[n:]
+	if l.values {
+		p.sizes[1], mem = readSizes(mem[:n]), mem[n:]
+	}
+	p.data[0], p.data[1] = mem[:l.room[0]], mem[l.room[0]:]
+	return p, nil
+}

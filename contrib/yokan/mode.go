@@ -1,0 +1,44 @@
+package yokan
+
+// A Mode changes what the operations of a Database do: Database.With. Modes are combined with |. Not every backend
+// supports every mode; ErrMode says so.
+type Mode int32
+
+// The modes, with Yokan's numbers.
+const (
+	Inclusive   Mode = 1 << 0  // ListKeys and ListPairs begin with the key from, if it is there, and not behind it
+	Append      Mode = 1 << 1  // Put appends to the value that is there
+	Consume     Mode = 1 << 2  // Get erases what it returns
+	Wait        Mode = 1 << 3  // Get, Length, Exists and Erase wait until the key is there; it must be put with Notify
+	Notify      Mode = 1 << 3  // Put wakes operations that wait for the key
+	NewOnly     Mode = 1 << 4  // Put keeps what is there: one key is ErrKeyExists, several are skipped without an error
+	ExistOnly   Mode = 1 << 5  // Put replaces only what is there: one key is ErrKeyNotFound, several are skipped without an error
+	NoPrefix    Mode = 1 << 6  // ListKeys and ListPairs take the filter off the keys
+	IgnoreKeys  Mode = 1 << 7  // ListPairs returns values and empty keys; some backends nevertheless the last key
+	KeepLast    Mode = 3 << 7  // IgnoreKeys, but for the last key
+	Suffix      Mode = 1 << 9  // the filter of ListKeys and ListPairs is a suffix
+	LuaFilter   Mode = 1 << 10 // the filter is a program in Lua
+	FilterValue Mode = 1 << 12 // the filter needs the value, too
+	LibFilter   Mode = 1 << 13 // the filter names a library and a function of it
+
+	// Direct has keys and values travel inside of requests and responses, and Bulk has the service read and write
+	// memory that the client lends. Without either the size decides. The provider is not told: it serves both.
+	Direct Mode = 1 << 14
+	Bulk   Mode = 1 << 30
+)
+
+// transport are the modes that are the client's alone.
+const transport = Direct | Bulk
+
+// incompatible are modes that exclude each other.
+var incompatible = []Mode{Append | NewOnly, NewOnly | ExistOnly, Suffix | LuaFilter, Suffix | LibFilter, LuaFilter | LibFilter, Direct | Bulk}
+
+// isValid reports whether the modes in m go together.
+func (m Mode) isValid() bool {
+	for _, pair := range incompatible {
+		if m&pair == pair {
+			return false
+		}
+	}
+	return true
+}

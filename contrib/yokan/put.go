@@ -1,0 +1,86 @@
+package yokan
+
+import (
+	"context"
+	"encoding/binary"
+
+	"github.com/quicksilver-rpc/quicksilver/mercury"
+)
+
+// A Pair is a key with its value.
+type Pair struct{ Key, Value []byte }
+
+// Put stores a value and waits until it is stored. The error matches ErrKeyExists or ErrKeyNotFound if a mode asks
+// for that, and ErrInvalidArgs if the key is empty.
+func (db *Database) Put(ctx context.Context, key, value []byte) error {
+	return db.PutMulti(ctx, []Pair{{key, value}})
+}
+
+// copyBelow is the length from which a value is lent as it is. Shorter ones are copied together: a segment of its
+// own costs 72 bytes in the request.
+const copyBelow = 4 << 10
+
+// PutMulti stores pairs with one call and waits until they are stored. Values of 4 KiB and more are not copied:
+// the service reads them where they are, while PutMulti runs. Whether other clients see all pairs at once depends
+// on the backend; after an error some may have been stored. No pairs are no call.
+func (db *Database) PutMulti(ctx context.Context, pairs []Pair) error {
+	keys, values := make([][]byte, len(pairs)), make([][]byte, len(pairs))
+	for i, p := range pairs {
+		keys[i], values[i] = p.Key, p.Value
+	}
+	if err := db.check("put", keys); err != nil || len(pairs) == 0 {
+		return err
+	}
+	if db.isDirect(16*len(pairs) + total(keys) + total(values)) {
+		in := putDirectIn{Front: db.front(ctx, allModes)}
+		in.KeySizes, in.Keys = pack(keys)
+		in.ValueSizes, in.Values = pack(values)
+		code, err := invoke(ctx, db, "put", putDirectRPC, in)
+		if err != nil {
+			return err
+		}
+		return db.answer("put", code)
+	}
+	segments := putSegments(keys, values)
+	in := bulkIn{Front: db.front(ctx, allModes), Count: uint64(len(pairs)), Size: uint64(total(segments))}
+	return invokeBulk(ctx, db, "put", putRPC, mercury.Read, segments, func(b mercury.Bulk) bulkIn {
+		in.Mem = b
+		return in
+	})
+}
+
+// putSegments returns the memory of a put: the sizes of the keys, those of the values, the keys and the values.
+// Small values are copied behind the keys.
+func putSegments(keys, values [][]byte) (segments [][]byte) {
+	copied := 16*len(keys) + total(keys)
+	for _, v := range values {
+		if len(v) < copyBelow {
+			copied += len(v)
+		}
+	}
+	buf := make([]byte, 0, copied)
+	for _, items := range [][][]byte{keys, values} {
+		for _, b := range items {
+			buf = binary.LittleEndian.AppendUint64(buf, uint64(len(b)))
+		}
+	}
+	for _, key := range keys {
+		buf = append(buf, key...)
+	}
+	begin := 0
+	for _, v := range values {
+		if len(v) < copyBelow {
+			buf = append(buf, v...)
+			continue
+		}
+		if begin < len(buf) {
+			segments = append(segments, buf[begin:])
+			begin = len(buf)
+		}
+		segments = append(segments, v)
+	}
+	if begin < len(buf) {
+		segments = append(segments, buf[begin:])
+	}
+	return segments
+}

@@ -1,0 +1,24 @@
+package yokan_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/quicksilver-rpc/quicksilver/contrib/yokan"
+)
+
+// TestDouble plays every operation, in both encodings and with both ways of the data.
+func TestDouble(t *testing.T) {
+	t.Run("0.10", testDouble[since10])
+	t.Run("0.9", testDouble[until09])
+}
+
+func testDouble[H head](t *testing.T) {
+	_, db := openDouble[H](t, yokan.Config{})
+	for _, mode := range []yokan.Mode{0, yokan.Direct, yokan.Bulk} {
+		t.Run(fmt.Sprint(mode), func(t *testing.T) { operations(t, db, mode) })
+	}
+	t.Run("errors", func(t *testing.T) { failures(t, db) })
+	t.Run("segments", func(t *testing.T) { segments(t, db, 10_000) })
+	t.Run("load", func(t *testing.T) { load(t, db) })
+}
