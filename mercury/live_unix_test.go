@@ -315,6 +315,13 @@ func TestLiveUnitClient(t *testing.T) {
 		require.Equal(t, c.Size, got, "%+v", c)
 	}
 	require.NoError(t, region.Close())
+	region, err = n.LendSegments([][]byte{mem[:1000], mem[1000:1900]}, mercury.Read)
+	require.NoError(t, err)
+	eager := region.EagerBulk()
+	require.NoError(t, region.Close())
+	got, err := unitBulk[0].Call(ctx, n, addr, bulkIn{Size: 1900, Mem: eager})
+	require.NoError(t, err)
+	require.EqualValues(t, 1900, got, "in the handle")
 	_, err = unitKilled.Call(ctx, n, addr, struct{}{})
 	require.ErrorIs(t, err, mercury.ErrPeerLost)
 	require.Equal(t, mercury.MaybeRan, mercury.FateOf(err))

@@ -147,6 +147,31 @@ func (r *Region) Bulk() Bulk {
 	return Bulk{b}
 }
 
+// maxEager bounds the handle with a copy of the memory. It fits into a message beside some other arguments.
+const maxEager = 3 << 10
+
+// EagerBulk is Bulk with a copy of the memory, as it is now, inside of the handle: its receiver reads that without asking
+// this process. C makes its handles of small memory so. Get of such a handle waits for nothing. The handle is that of Bulk
+// if peers may write to the memory, if it would be longer than 3 KiB, or after Close.
+//
+// The copy goes wherever the handle goes, whatever peers the memory was lent to, and stays there after Close.
+func (r *Region) EagerBulk() Bulk {
+	b := r.Bulk()
+	if r.access != Read || b.b.WireSize()+r.size > maxEager {
+		return b
+	}
+	data := make([]byte, r.size)
+	at := uint64(0)
+	for _, s := range r.segments {
+		if !s.mem.copyOut(data[at:at+s.size], 0) {
+			return b
+		}
+		at += s.size
+	}
+	b.b.Eager = data
+	return b
+}
+
 // Close takes the memory away from peers: when it returns, nobody reads or writes it for one. A peer that is in the middle of that,
 // or uses a key afterwards, loses its connection. Close waits for no peer, and is nil. It may be called twice.
 func (r *Region) Close() error {

@@ -275,6 +275,63 @@ func TestLendSegments(t *testing.T) {
 	}
 }
 
+// A handle of memory that peers may only read has a copy of it inside if that is small: the receiver needs nothing more of its owner.
+func TestEagerBulk(t *testing.T) {
+	owner, user := open(t, mercury.Config{}), open(t, mercury.Config{})
+	read := mercury.Define[mercury.Bulk, []byte]("read")
+	read.Handle(user, func(ctx context.Context, in mercury.Bulk) ([]byte, error) {
+		buf := make([]byte, in.Len())
+		_, err := mercury.RequestOf(ctx).Remote(in).Get(ctx, buf, 0)
+		return buf, err
+	})
+	bufs := [][]byte{[]byte("first"), nil, []byte("second")}
+	region, err := owner.LendSegments(bufs, mercury.Read)
+	require.NoError(t, err)
+	handle := region.EagerBulk()
+	copy(bufs[0], "later")
+	got, err := read.Call(within(t), owner, user.Addr(), handle)
+	require.NoError(t, err)
+	require.Equal(t, "firstsecond", string(got), "as it was")
+	require.NoError(t, region.Close())
+	got, err = read.Call(within(t), owner, user.Addr(), handle)
+	require.NoError(t, err)
+	require.Equal(t, "firstsecond", string(got), "also after Close")
+	_, err = owner.Remote(user.Addr(), handle).Get(within(t), make([]byte, 5), 7)
+	require.ErrorIs(t, err, mercury.ErrInvalid)
+	part := make([]byte, 5)
+	_, err = owner.Remote(user.Addr(), handle).Get(within(t), part, 3)
+	require.NoError(t, err)
+	require.Equal(t, "stsec", string(part))
+
+	length := func(b mercury.Bulk) int {
+		wire, err := b.AppendProc(nil)
+		require.NoError(t, err)
+		return len(wire) - 8
+	}
+	require.Equal(t, length(region.Bulk()), length(region.EagerBulk()), "closed")
+	for _, c := range []struct {
+		size   int
+		access mercury.Access
+		eager  bool
+	}{
+		{1, mercury.Read, true},
+		{3<<10 - 88, mercury.Read, true}, // with a handle of 88 bytes
+		{3<<10 - 87, mercury.Read, false},
+		{1, mercury.Write, false},
+		{1, mercury.Read | mercury.Write, false},
+	} {
+		region, err := owner.Lend(fill(c.size), c.access)
+		require.NoError(t, err)
+		want := 88
+		if c.eager {
+			want += c.size
+		}
+		require.Equal(t, want, length(region.EagerBulk()), "%+v", c)
+		require.Equal(t, 88, length(region.Bulk()))
+		require.NoError(t, region.Close())
+	}
+}
+
 // A service passes the handle of its client's memory on, bound by either of them, and a third process reads and writes that.
 func TestBind(t *testing.T) {
 	client, service, third := open(t, mercury.Config{}), open(t, mercury.Config{}), open(t, mercury.Config{})

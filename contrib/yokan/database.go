@@ -181,7 +181,7 @@ func invokeBulk[In any](ctx context.Context, db *Database, op string, m *mercury
 	if err != nil {
 		return db.fail(op, err)
 	}
-	code, err := invoke(ctx, db, op, m, set(region.Bulk()))
+	code, err := invoke(ctx, db, op, m, set(region.EagerBulk()))
 	_ = region.Close() // which is nil
 	if err != nil {
 		return err

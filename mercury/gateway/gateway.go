@@ -187,7 +187,7 @@ func (g *Gateway) call(ctx context.Context, in callIn) ([]byte, error) {
 		}
 		regions, rest = append(regions, r), rest[p.Len:]
 		input = append(input, in.In[at:p.At]...)
-		if input, err = r.Bulk().AppendProc(input); err != nil {
+		if input, err = r.EagerBulk().AppendProc(input); err != nil {
 			return nil, qs.Refuse(err)
 		}
 		at = p.At

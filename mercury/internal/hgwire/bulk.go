@@ -47,13 +47,24 @@ type Bulk struct {
 // IsNull reports whether b is HG_BULK_NULL.
 func (b *Bulk) IsNull() bool { return len(b.Segments) == 0 }
 
+// WireSize returns the length of b, without that of the length in front of it. It is 0 for HG_BULK_NULL.
+func (b *Bulk) WireSize() uint64 {
+	if b.IsNull() {
+		return 0
+	}
+	size := descSize + len(b.Segments)*(segmentSize+8+keySize) + len(b.Eager)
+	if b.Owner.IsValid() {
+		size += 8 + ownerSize + 1
+	}
+	return uint64(size)
+}
+
 // Append appends b with its length in front.
 func (b *Bulk) Append(to []byte) []byte {
 	if b.IsNull() {
 		return append(to, 0, 0, 0, 0, 0, 0, 0, 0)
 	}
 	n := len(b.Segments)
-	size := descSize + n*(segmentSize+8+keySize) + len(b.Eager)
 	flags := uint32(b.Access)
 	if b.Eager != nil {
 		flags |= eager
@@ -63,10 +74,9 @@ func (b *Bulk) Append(to []byte) []byte {
 	}
 	if b.Owner.IsValid() {
 		flags |= bind
-		size += 8 + ownerSize + 1
 	}
 	le := binary.LittleEndian
-	to = le.AppendUint64(to, uint64(size))
+	to = le.AppendUint64(to, b.WireSize())
 	to = le.AppendUint64(to, b.Len)
 	to = le.AppendUint32(to, uint32(n))
 	to = le.AppendUint32(to, flags)
