@@ -76,13 +76,26 @@ func (e *Error) Timeout() bool { return errors.Is(e.Err, ErrTimeout) }
 
 // A RemoteError is what the target answered instead of output.
 type RemoteError struct {
-	Code Code // hg_return_t, or what a handler of this package gave
+	// Code is hg_return_t, or what a handler of this package gave. Numbers up to 21 mean the same in all releases
+	// of Mercury. Those of 22 to 26 are 2.4.1's: they were others before, and nothing that a target sends tells its
+	// release. Error names what they may mean.
+	Code Code
 }
 
-// Error returns the text of the code.
+// shifted are the codes that were others before 2.4.1. 26 is new there, and what targets of this package answer if
+// a handler fails.
+var shifted = map[Code]string{
+	22:         "HG_IO_ERROR, or HG_CHECKSUM_ERROR of Mercury 2.3",
+	23:         "HG_HOSTFIREWALL, or HG_CHECKSUM_ERROR of Mercury 2.4.0, HG_NA_ERROR of 2.3",
+	24:         "HG_CHECKSUM_ERROR, or HG_NA_ERROR of Mercury 2.4.0, HG_OTHER_ERROR of 2.3",
+	25:         "HG_NA_ERROR, or HG_OTHER_ERROR of Mercury 2.4.0",
+	otherError: "the handler failed",
+}
+
+// Error returns the text of the code, for example "target: timed out".
 func (e *RemoteError) Error() string {
-	if e.Code == otherError {
-		return "target: the handler failed"
+	if text := shifted[e.Code]; text != "" {
+		return "target: " + text
 	}
 	return "target: " + e.Code.Error()
 }

@@ -105,3 +105,19 @@ func TestCodesInC(t *testing.T) {
 		require.True(t, seen[name], "%s is not in docs/MERCURY.md", name)
 	}
 }
+
+// A code that was another one before Mercury 2.4.1 is told with all that it may mean; what a target of this package answers is told as it is.
+func TestShiftedCodes(t *testing.T) {
+	for code, want := range map[mercury.Code]string{
+		21: "target: operation canceled",
+		22: "target: HG_IO_ERROR, or HG_CHECKSUM_ERROR of Mercury 2.3",
+		23: "target: HG_HOSTFIREWALL, or HG_CHECKSUM_ERROR of Mercury 2.4.0, HG_NA_ERROR of 2.3",
+		24: "target: HG_CHECKSUM_ERROR, or HG_NA_ERROR of Mercury 2.4.0, HG_OTHER_ERROR of 2.3",
+		25: "target: HG_NA_ERROR, or HG_OTHER_ERROR of Mercury 2.4.0",
+		26: "target: the handler failed",
+		27: "target: " + mercury.Code(27).Error(),
+		64: "target: not found",
+	} {
+		require.EqualError(t, &mercury.RemoteError{Code: code}, want)
+	}
+}

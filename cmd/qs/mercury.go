@@ -27,9 +27,9 @@ import (
 const mercuryUsage = `mercury [flags] ADDRESS call NAME [JSON] | rate | read | write | ping, or: mercury [flags] ADDRESS serve | gateway [NAME ...]
 
 Talks to programs of C Mercury, over ofi+tcp. call makes one call: NAME is the name or the number of the RPC. -in and -out are the types
-of the arguments, separated by commas: i8 to i64, u8 to u64, f32, f64, bool, string or bytes (the rest). JSON is an array of values. rate,
-read and write measure hg_perf_server as hg_rate, hg_bw_read and hg_bw_write do. serve is a target for those programs; it writes its
-address to -hostfile, where they look for it.
+of the arguments, separated by commas: i8 to i64, u8 to u64, f32, f64, bool, string, string? (which may be null: NULL in C) or bytes (the
+rest). JSON is an array of values. rate, read and write measure hg_perf_server as hg_rate, hg_bw_read and hg_bw_write do. serve is a target
+for those programs; it writes its address to -hostfile, where they look for it.
 
 gateway lets programs of this module call the C processes named by -target, with -via or package mercury/gateway, and lets C clients of
 ADDRESS call the methods NAME of -service. It listens at ADDRESS for C and at -listen for the others. The C side has no security.
@@ -245,7 +245,7 @@ func (q *mercuryCommand) call(ctx context.Context, n *mercury.Node, args []strin
 	case len(b) < skip:
 		return fmt.Errorf("%s does not use Margo: the output is % x", q.addr, b)
 	case skip > 0 && [4]byte(b) != [4]byte{}:
-		return fmt.Errorf("%s: Margo answers with an error: %v", q.addr, mercury.Code(b[0]))
+		return fmt.Errorf("%s: Margo answers with an error: %w", q.addr, &mercury.RemoteError{Code: mercury.Code(b[0])})
 	}
 	if err := proc.Unmarshal(b[skip:], res.Addr().Interface()); err != nil {
 		return fmt.Errorf("%w; the output is % x", err, b[skip:])
@@ -265,7 +265,7 @@ var mercuryTypes = map[string]reflect.Type{
 	"i8": reflect.TypeFor[int8](), "i16": reflect.TypeFor[int16](), "i32": reflect.TypeFor[int32](), "i64": reflect.TypeFor[int64](),
 	"u8": reflect.TypeFor[uint8](), "u16": reflect.TypeFor[uint16](), "u32": reflect.TypeFor[uint32](), "u64": reflect.TypeFor[uint64](),
 	"f32": reflect.TypeFor[float32](), "f64": reflect.TypeFor[float64](), "bool": reflect.TypeFor[bool](), "string": reflect.TypeFor[string](),
-	"bytes": reflect.TypeFor[[]byte](),
+	"string?": reflect.TypeFor[*string](), "bytes": reflect.TypeFor[[]byte](),
 }
 
 // mercuryStruct returns a struct of the types in list, which are parted by commas.
@@ -274,7 +274,7 @@ func mercuryStruct(list string) (reflect.Value, error) {
 	for i, name := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {
 		t := mercuryTypes[name]
 		if t == nil {
-			return reflect.Value{}, fmt.Errorf("%q is no type: want i8 to i64, u8 to u64, f32, f64, bool, string or bytes", name)
+			return reflect.Value{}, fmt.Errorf("%q is no type: want i8 to i64, u8 to u64, f32, f64, bool, string, string? or bytes", name)
 		}
 		f := reflect.StructField{Name: fmt.Sprintf("F%d", i), Type: t}
 		if name == "bytes" {
@@ -296,6 +296,9 @@ func fillStruct(v reflect.Value, text string) error {
 		return fmt.Errorf("%d values for %d types", len(values), v.NumField())
 	}
 	for i, value := range values {
+		if string(value) == "null" && v.Field(i).Kind() != reflect.Pointer {
+			return fmt.Errorf("value %d: null is for the type string?", i+1)
+		}
 		if err := json.Unmarshal(value, v.Field(i).Addr().Interface()); err != nil {
 			return fmt.Errorf("value %d: %w", i+1, err)
 		}

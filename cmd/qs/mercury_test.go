@@ -48,9 +48,18 @@ func TestMercury(t *testing.T) {
 		require.Contains(t, run(t, 0, "mercury", "-time", "5ms", "-verify", "-done", n.Addr(), verb).out.String(), "transfers of 1048576 bytes")
 	}
 	mercury.DefineMargo[struct{}, struct{}]("closed").At(3).Handle(n, func(context.Context, struct{}) (out struct{}, err error) { return out, mercury.ErrPermission })
-	require.Contains(t, run(t, 1, "mercury", "-provider", "3", n.Addr(), "call", "closed").errors.String(), "Margo answers with an error: permission denied")
+	require.Contains(t, run(t, 1, "mercury", "-provider", "3", n.Addr(), "call", "closed").errors.String(), "Margo answers with an error: target: permission denied")
 	n.Handle(mercury.MargoID("plain", 3), func(r *mercury.Request) { _ = r.Respond(nil) })
 	require.Contains(t, run(t, 1, "mercury", "-provider", "3", n.Addr(), "call", "plain").errors.String(), "does not use Margo")
+	type null struct {
+		S *string
+		N int32
+	}
+	mercury.Define[null, null]("null").Handle(n, func(_ context.Context, in null) (null, error) { return in, nil })
+	for _, in := range []string{`[null,7]`, `["",7]`, `["text",7]`} {
+		require.Equal(t, in+"\n", run(t, 0, "mercury", "-in", "string?,i32", "-out", "string?,i32", n.Addr(), "call", "null", in).out.String())
+	}
+	require.Contains(t, run(t, 2, "mercury", "-in", "string,i32", n.Addr(), "call", "null", "[null,7]").errors.String(), "value 1: null is for the type string?")
 	require.Contains(t, run(t, 1, "mercury", n.Addr(), "call", "nothing").errors.String(), "no such entry")
 	require.Contains(t, run(t, 2, "mercury", "-in", "int", n.Addr(), "call", "x", "[1]").errors.String(), `"int" is no type`)
 	require.Contains(t, run(t, 2, "mercury", "-in", "i32", n.Addr(), "call", "x", "[1,2]").errors.String(), "2 values for 1 types")
