@@ -109,9 +109,16 @@ type handler struct {
 }
 
 // Open makes a node that listens on addr, "ofi+tcp://127.0.0.1:0" for example, where port 0 lets the system choose. Without Config's
-// AnyInterface the address must be one of this machine. Only IPv4 is supported. C processes can call it at Addr.
+// AnyInterface the address must be one of this machine; it may also name an interface or a host, which Lookup looks up, for Config.SetupTimeout
+// at most. Only IPv4 is supported. C processes can call it at Addr.
 func Open(addr string, cfg Config) (*Node, error) {
 	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cfg.SetupTimeout)
+	defer cancel()
+	addr, err := Lookup(ctx, addr)
+	if err != nil {
 		return nil, err
 	}
 	at, err := parseAddr(addr)
@@ -146,7 +153,7 @@ func parseAddr(addr string) (netip.AddrPort, error) {
 		return a, errorf(ErrUnsupported, "mercury: %q is of a process with libfabric before 1.18, or with its provider ofi_rxm: update libfabric there", addr)
 	}
 	if !ok || err != nil || !a.Addr().Is4() {
-		return a, errorf(ErrInvalid, "mercury: %q is not an address: want %s, an IPv4 address and a port", addr, scheme)
+		return a, errorf(ErrInvalid, "mercury: %q is not an address: want %s, an IPv4 address and a port; mercury.Lookup looks up names", addr, scheme)
 	}
 	return a, nil
 }

@@ -33,12 +33,12 @@ type Database struct {
 	old      bool // release 0.9 or before
 }
 
-// Open returns the database of the provider at addr, "ofi+tcp://10.0.0.7:4000" for example. It waits for two
-// calls: the first asks whether the provider is one of Yokan, the second finds out the encoding of requests.
-// Neither reads or writes data.
+// Open returns the database of the provider at addr, "ofi+tcp://10.0.0.7:4000" or "ofi+tcp://node7:4000" for
+// example. It waits for two calls: the first asks whether the provider is one of Yokan, the second finds out the
+// encoding of requests. Neither reads or writes data.
 //
 // The error is an *Error. It matches mercury.ErrNoEntry if there is no such provider, ErrInvalidProvider if it is
-// one of another service, and what mercury.Node.Call returns else.
+// one of another service, and what mercury.Lookup or mercury.Node.Call returns else.
 func Open(ctx context.Context, node *mercury.Node, addr string, provider uint16, cfg Config) (*Database, error) {
 	db := &Database{node: node, addr: addr, provider: provider, maxBytes: uint64(cfg.MaxBytes)}
 	switch {
@@ -47,7 +47,12 @@ func Open(ctx context.Context, node *mercury.Node, addr string, provider uint16,
 	case cfg.MaxBytes == 0:
 		db.maxBytes = 256 << 20
 	}
-	identity, err := mercury.Identity(ctx, node, addr, provider)
+	numeric, err := mercury.Lookup(ctx, addr)
+	if err != nil {
+		return nil, db.fail("open", err)
+	}
+	db.addr = numeric
+	identity, err := mercury.Identity(ctx, node, db.addr, provider)
 	switch {
 	case errors.Is(err, mercury.ErrNoEntry):
 		return nil, db.fail("open", fmt.Errorf("no such provider: %w", err))

@@ -3,6 +3,7 @@ package yokan_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,11 +30,14 @@ func TestOpen(t *testing.T) {
 		return err
 	}
 	require.NoError(t, open(42, yokan.Config{}))
+	named, err := yokan.Open(within(t), n, strings.Replace(addr, "127.0.0.1", "localhost", 1), 42, yokan.Config{})
+	require.NoError(t, err)
+	require.Equal(t, addr, named.Addr())
 	require.ErrorIs(t, open(42, yokan.Config{MaxBytes: -1}), yokan.ErrInvalidArgs)
 	require.ErrorIs(t, open(43, yokan.Config{}), mercury.ErrNoEntry)
 
 	other := openNode(t)
-	_, err := other.Provide(1, "warabi")
+	_, err = other.Provide(1, "warabi")
 	require.NoError(t, err)
 	other.Handle(mercury.MargoID("__identity__", 2), func(r *mercury.Request) { _ = r.Respond(make([]byte, 12)) }) // NULL
 	_, err = other.Provide(3, "yokan")

@@ -1,0 +1,61 @@
+package mercury
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// Lookup returns addr with an IPv4 address in place of the name that it has: that of a network interface of this
+// machine, or of a host, "ofi+tcp://node7:4000" for example. An address without a name is returned as it is.
+// Lookup may wait for the system's resolver; calls take only what it returns, so that none of them waits for that.
+//
+// The error is ErrInvalid if addr is no address, ErrUnreachable if the name has no IPv4 address, and that of ctx
+// if it has ended.
+func Lookup(ctx context.Context, addr string) (string, error) {
+	if a, err := parseAddr(addr); err == nil {
+		return addrText(a), nil
+	}
+	rest, ok := strings.CutPrefix(addr, scheme)
+	host, port, err := net.SplitHostPort(rest)
+	if _, numeric := netip.ParseAddr(host); !ok || err != nil || host == "" || numeric == nil {
+		_, err := parseAddr(addr)
+		return "", err
+	}
+	ip, ok := interfaceAddr(host)
+	if !ok {
+		all, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", host)
+		switch {
+		case ctx.Err() != nil:
+			return "", ended(ctx, "lookup of "+host)
+		case err != nil:
+			return "", errorf(ErrUnreachable, "mercury: lookup of %s: %v", host, err)
+		case len(all) == 0:
+			return "", errorf(ErrUnreachable, "mercury: lookup of %s: the name has no IPv4 address", host)
+		}
+		ip = all[0].Unmap()
+	}
+	a, err := parseAddr(scheme + net.JoinHostPort(ip.String(), port))
+	if err != nil {
+		return "", err
+	}
+	return addrText(a), nil
+}
+
+// interfaceAddr returns the first IPv4 address of a network interface.
+func interfaceAddr(name string) (netip.Addr, bool) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	all, err := i.Addrs()
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok && err == nil {
+			if ip, ok := netip.AddrFromSlice(n.IP.To4()); ok {
+				return ip, true
+			}
+		}
+	}
+	return netip.Addr{}, false
+}
