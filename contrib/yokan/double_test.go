@@ -177,8 +177,9 @@ func (d *double) takeCalls() map[string]int {
 	return calls
 }
 
-// modes are those that the double supports.
-const modes = yokan.Inclusive | yokan.Append | yokan.Consume | yokan.NewOnly | yokan.ExistOnly | yokan.NoPrefix | yokan.IgnoreKeys | yokan.Suffix
+// modes are those that the double supports. It ignores what C's client tells of itself: that data are direct, and
+// that there are arguments of which the timeout was one.
+const modes = yokan.Direct | 1<<16 | yokan.Inclusive | yokan.Append | yokan.Consume | yokan.NewOnly | yokan.ExistOnly | yokan.NoPrefix | yokan.IgnoreKeys | yokan.Suffix
 
 // serveDouble serves a double at provider 42 of a node of its own, and returns the node's address.
 func serveDouble[H head](t testing.TB) (*double, string) {
