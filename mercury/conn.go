@@ -99,7 +99,7 @@ func (c *conn) tryWrite(b []byte) (int, error) {
 	if c.try == nil {
 		return 0, nil
 	}
-	n, _, err := c.try.some(b)
+	n, _, err := c.try.move(place{b: b}, false)
 	return n, err
 }
 

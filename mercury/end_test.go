@@ -60,6 +60,78 @@ func TestGetGivenUp(t *testing.T) {
 	require.Equal(t, make([]byte, len(buf)), buf)
 }
 
+// sendPart sends the beginning of a message, and returns what is missing.
+func (d *double) sendPart(h xnet.Header, payload []byte, part int) (rest []byte) {
+	_, err := d.nc.Write(append(h.Append(nil, len(payload)), payload[:part]...))
+	require.NoError(d.t, err)
+	return payload[part:]
+}
+
+// A Get that is given up in the middle of an answer touches its buffer no more, wherever that was.
+func TestGetGivenUpInAnswer(t *testing.T) {
+	for _, part := range []int{1, 100_000, 200_000, 700_000, 1<<20 - 1} {
+		buf := make([]byte, 1<<20)
+		d, cancel, done := moving(t, false, buf)
+		h, _ := d.recv()
+		require.EqualValues(t, len(buf), h.IOV[0].Len)
+		rest := d.sendPart(xnet.Header{Op: xnet.ReadResp}, bytes.Repeat([]byte{9}, len(buf)), part)
+		cancel()
+		require.ErrorIs(t, <-done, mercury.ErrCanceled)
+		then := bytes.Clone(buf)
+		_, err := d.nc.Write(rest)
+		require.NoError(t, err)
+		d.request(2, echoID, 0, []byte("after"))
+		_, out := d.response(2)
+		require.Equal(t, "after", string(out))
+		require.True(t, bytes.Equal(then, buf), "%d bytes had been sent", part)
+		require.Negative(t, bytes.IndexByte(buf[part:], 9))
+	}
+}
+
+// A peer that writes to lent memory, which is closed in the middle, loses its connection, and the memory stays as it was then.
+func TestCloseUnderWrite(t *testing.T) {
+	for i, part := range []int{100_000, 700_000, 1<<20 - 1} {
+		n := open(t, mercury.Config{})
+		mem := make([]byte, 1<<20)
+		region, err := n.Lend(mem, mercury.Write)
+		require.NoError(t, err)
+		d := dialled(t, n, uint16(60+i))
+		h := iov(0, uint64(len(mem)), key(t, region))
+		h.Op, h.Flags = xnet.Write, xnet.Deliver
+		rest := d.sendPart(h, bytes.Repeat([]byte{9}, len(mem)), part)
+		require.NoError(t, region.Close())
+		then := bytes.Clone(mem)
+		_, _ = d.nc.Write(rest)
+		d.ended()
+		require.True(t, bytes.Equal(then, mem))
+		require.Negative(t, bytes.IndexByte(mem[part:], 9))
+	}
+}
+
+// What a handler has answered leaves before the rest of a write comes that is behind its request.
+func TestAnswerBeforeWrite(t *testing.T) {
+	n := open(t, mercury.Config{})
+	n.HandleInline(1, func(r *mercury.Request) { _ = r.Respond([]byte("now")) })
+	mem := make([]byte, 1<<20)
+	region, err := n.Lend(mem, mercury.Write)
+	require.NoError(t, err)
+	d := dialled(t, n, 64)
+	in := (&hgwire.Request{ID: 1}).Append(hgwire.AppendSource(nil, d.self), nil)
+	both := append((&xnet.Header{Op: xnet.Msg, Flags: xnet.Immediate, Tag: 7}).Append(nil, len(in)), in...)
+	h := iov(0, uint64(len(mem)), key(t, region))
+	h.Op, h.Flags = xnet.Write, xnet.Deliver
+	both = h.Append(both, len(mem))
+	_, err = d.nc.Write(append(both, make([]byte, 1000)...))
+	require.NoError(t, err)
+	_, out := d.response(7)
+	require.Equal(t, "now", string(out))
+	_, err = d.nc.Write(bytes.Repeat([]byte{9}, len(mem)-1000))
+	require.NoError(t, err)
+	ack, _ := d.recv()
+	require.True(t, ack.IsAck())
+	require.EqualValues(t, 9, mem[len(mem)-1])
+}
+
 // A Put that is given up in the middle of a piece, at a peer that does not read, reads its buffer no more. The rest of the piece is
 // what the buffer held before.
 func TestPutGivenUp(t *testing.T) {

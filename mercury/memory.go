@@ -51,6 +51,16 @@ func (m *memory) keep() {
 	m.mu.Unlock()
 }
 
+// A place is where a try reads or writes: b, or n bytes at off of mem.
+type place struct {
+	b      []byte
+	mem    *memory
+	off, n uint64
+}
+
+// errGone says that the memory of a place has been taken away.
+var errGone = errorf(ErrRevoked, "the memory has been taken away")
+
 // Access is what peers may do with lent memory.
 type Access uint8
 

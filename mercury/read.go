@@ -41,46 +41,68 @@ func (r *reader) next(n int) ([]byte, error) {
 	return b, nil
 }
 
-// more reads from the socket. Before it waits, what has been answered leaves.
+// more reads from the socket.
 func (r *reader) more() error {
-	r.c.mu.Lock()
-	r.c.flushLocked(len(r.c.out) == 0 && len(r.c.jobs) == 0 && r.c.acks == 0)
+	r.flush()
 	if r.r > 0 {
 		r.w = copy(r.buf, r.buf[r.r:r.w])
 		r.r = 0
 	}
-	n, err := r.read()
+	n, err := r.read(place{b: r.buf[r.w:]})
 	r.w += n
-	if n > 0 {
-		return nil
-	}
 	return err
 }
 
-// read reads what there is, or waits for it: by polling for a moment, if what came last came that fast.
-func (r *reader) read() (int, error) {
+// flush sends what has been answered, before r waits.
+func (r *reader) flush() {
+	r.c.mu.Lock()
+	r.c.flushLocked(len(r.c.out) == 0 && len(r.c.jobs) == 0 && r.c.acks == 0)
+}
+
+// read reads what there is to p, or waits for it: by polling for a moment, if what came last came that fast. It returns no bytes with
+// an error, and at least one without.
+func (r *reader) read(p place) (int, error) {
 	if r.try == nil || r.skip > 0 || runtime.GOMAXPROCS(0) == 1 || !polling.CompareAndSwap(false, true) {
 		r.skip--
-		return r.c.nc.Read(r.buf[r.w:])
+		return r.wait(p)
 	}
 	begun := time.Now()
 	for i := 0; i%8 != 7 || time.Since(begun) < pollFor; i++ {
-		n, ready, err := r.try.some(r.buf[r.w:])
-		switch {
-		case n > 0:
+		n, ready, err := r.try.move(p, false)
+		if ready {
 			polling.Store(false)
-			r.misses, r.skip = 0, 0
-			return n, nil
-		case ready:
-			polling.Store(false)
-			return 0, errors.Join(err, io.EOF)
+			if n > 0 {
+				r.misses, r.skip = 0, 0
+			}
+			return n, orEOF(n, err)
 		}
 		runtime.Gosched()
 	}
 	r.misses = min(2*r.misses+1, 255)
 	r.skip = r.misses
 	polling.Store(false)
-	return r.c.nc.Read(r.buf[r.w:])
+	return r.wait(p)
+}
+
+// wait is read without polling.
+func (r *reader) wait(p place) (int, error) {
+	if r.try == nil {
+		n, err := r.c.nc.Read(p.b)
+		return n, orEOF(n, err)
+	}
+	n, _, err := r.try.move(p, true)
+	return n, orEOF(n, err)
+}
+
+// orEOF returns the error of a read that has returned n bytes and err.
+func orEOF(n int, err error) error {
+	switch {
+	case n > 0:
+		return nil
+	case err == nil:
+		return io.EOF
+	}
+	return err
 }
 
 // polling says that some connection of the process is polled: a second one would take a processor from the program.
@@ -89,23 +111,35 @@ var polling atomic.Bool
 // pollFor is how long a connection is polled before its reader sleeps. To be woken takes about as long.
 const pollFor = 50 * time.Microsecond
 
-// spans moves the next bytes into memory. A span without memory is skipped.
-func (r *reader) spans(spans []span) error {
-	for _, s := range spans {
-		for s.n > 0 {
-			if r.r == r.w {
-				if err := r.more(); err != nil {
-					return err
-				}
-			}
-			n := min(s.n, uint64(r.w-r.r))
+// directRead is how much of a span must be missing for it to be read from the socket without a copy in buf.
+const directRead = 64 << 10
+
+// span moves the next bytes into the memory of s, or nowhere if it has none. The error is errGone if the memory has been taken away; then s is
+// what is missing.
+func (r *reader) span(s *span) error {
+	for s.n > 0 {
+		n := uint64(0)
+		switch {
+		case r.r < r.w:
+			n = min(s.n, uint64(r.w-r.r))
 			if s.mem != nil && !s.mem.copyIn(r.buf[r.r:r.r+int(n)], s.off) {
-				return r.c.refusal()
+				return errGone
 			}
 			r.r += int(n)
-			s.off += n
-			s.n -= n
+		case s.mem != nil && r.try != nil && s.n >= directRead:
+			r.flush()
+			got, err := r.read(place{mem: s.mem, off: s.off, n: min(s.n, directSize)})
+			if err != nil {
+				return err
+			}
+			n = uint64(got)
+		default:
+			if err := r.more(); err != nil {
+				return err
+			}
 		}
+		s.off += n
+		s.n -= n
 	}
 	return nil
 }
@@ -205,8 +239,13 @@ func (r *reader) serveWrite() error {
 		return errorf(ErrProtocol, "a write of %d bytes to %d", r.h.Payload(), n)
 	}
 	deliver := r.h.Flags&(xnet.Deliver|xnet.Commit) != 0
-	if err := r.spans(spans); err != nil || !deliver {
-		return err
+	for i := range spans {
+		if err := r.span(&spans[i]); err != nil {
+			return err
+		}
+	}
+	if !deliver {
+		return nil
 	}
 	c.mu.Lock()
 	c.acks++

@@ -195,21 +195,17 @@ func (t *transfer) endLocked(err error) {
 
 // answer takes what a peer's memory held.
 func (r *reader) answer(o *op) error {
-	at, left := o.off, o.n
-	for left > 0 {
-		if r.r == r.w {
-			if err := r.more(); err != nil {
-				r.c.mu.Lock()
-				o.t.endLocked(errorf(ErrPeerLost, "%v: %v", ErrPeerLost, err))
-				r.c.mu.Unlock()
-				return err
-			}
-		}
-		n := min(left, uint64(r.w-r.r))
-		o.t.mem.copyIn(r.buf[r.r:r.r+int(n)], at) // nowhere, if it was given up
-		r.r += int(n)
-		at += n
-		left -= n
+	s := span{&o.t.mem, o.off, o.n}
+	err := r.span(&s)
+	if err == errGone { // it was given up
+		s.mem = nil
+		err = r.span(&s)
+	}
+	if err != nil {
+		r.c.mu.Lock()
+		o.t.endLocked(errorf(ErrPeerLost, "%v: %v", ErrPeerLost, err))
+		r.c.mu.Unlock()
+		return err
 	}
 	r.c.mu.Lock()
 	o.t.ended += int(o.n)

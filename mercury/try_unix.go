@@ -7,13 +7,16 @@ import (
 	"syscall"
 )
 
-// A try writes to a socket, or reads from it, without waiting for it. One goroutine at a time may use it.
+// A try writes to a socket, or reads from it. One goroutine at a time may use it.
 type try struct {
-	do  func(func(fd uintptr) bool) error
-	fun func(fd uintptr) bool
-	b   []byte
-	n   int
-	err error
+	do   func(func(fd uintptr) bool) error
+	call func(fd int, b []byte) (int, error)
+	fun  func(fd uintptr) bool // run, as a value that is made once
+
+	at   place // these four are those of the call of move that runs
+	wait bool
+	n    int
+	err  error
 }
 
 // newTries returns what writes to nc and what reads from it, or nil if nc is no socket.
@@ -30,54 +33,41 @@ func newTries(nc net.Conn) (write, read *try) {
 }
 
 func newTry(do func(func(fd uintptr) bool) error, call func(int, []byte) (int, error)) *try {
-	t := &try{do: do}
-	t.fun = func(fd uintptr) bool {
-		for {
-			if t.n, t.err = call(int(fd), t.b); t.err != syscall.EINTR {
-				return true
-			}
-		}
-	}
+	t := &try{do: do, call: call}
+	t.fun = t.run
 	return t
 }
 
-// some moves some of b at once, and reports whether the socket was ready.
-func (t *try) some(b []byte) (n int, ready bool, err error) {
-	t.b, t.n, t.err = b, 0, nil // do returns at once if the connection is closed
+// move moves some of the bytes at p: at once, or if it may wait as soon as the socket is ready. It reports whether the socket was ready. The
+// error is errGone if the memory of p has been taken away. A place in a memory is locked while the system copies, and not while move waits.
+func (t *try) move(p place, wait bool) (n int, ready bool, err error) {
+	t.at, t.wait, t.n, t.err = p, wait, 0, nil // do returns at once if the connection is closed
 	err = t.do(t.fun)
-	t.b = nil
-	if err == nil && t.err == syscall.EAGAIN {
-		return 0, false, nil
-	}
+	t.at = place{}
 	if err == nil {
 		err = t.err
+	}
+	if err == syscall.EAGAIN {
+		return 0, false, nil
 	}
 	return max(t.n, 0), true, err
 }
 
-// from writes n bytes at off of m, or as many as the socket has room for, and at least one if it may wait. It reports whether the
-// memory is there.
-func (t *try) from(m *memory, off, n uint64, wait bool) (done int, there bool, err error) {
-	doErr := t.do(func(fd uintptr) bool {
+// run reports whether move has ended.
+func (t *try) run(fd uintptr) bool {
+	b := t.at.b
+	if m := t.at.mem; m != nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if there = m.buf != nil; !there {
+		if m.buf == nil {
+			t.err = errGone
 			return true
 		}
-		for {
-			done, err = syscall.Write(int(fd), m.buf[off:off+n])
-			switch err {
-			case syscall.EINTR:
-			case syscall.EAGAIN:
-				done, err = 0, nil
-				return !wait
-			default:
-				return true
-			}
-		}
-	})
-	if err == nil {
-		err = doErr
+		b = m.buf[t.at.off : t.at.off+t.at.n]
 	}
-	return max(done, 0), there, err
+	for {
+		if t.n, t.err = t.call(int(fd), b); t.err != syscall.EINTR {
+			return t.err != syscall.EAGAIN || !t.wait
+		}
+	}
 }

@@ -15,7 +15,7 @@ const (
 	maxJobs   = 1 << 16   // of reads and writes that wait
 
 	copied     = 32 << 10 // of a message with memory behind it, with its header; the rest is not copied
-	directSize = 1 << 20  // of that at a time, while the memory is locked
+	directSize = 1 << 20  // of memory that the system copies at a time, while it is locked
 )
 
 // A job is a message with memory behind it: the answer to a read, or a write.
@@ -124,11 +124,14 @@ func (j *job) direct(c *conn) bool {
 func (c *conn) copyless(j *job, wait bool) (int, error) {
 	s := j.spans[0]
 	c.mu.Unlock()
-	n, there, err := c.try.from(s.mem, s.off, min(s.n, directSize), wait)
+	n, _, err := c.try.move(place{mem: s.mem, off: s.off, n: min(s.n, directSize)}, wait)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !there && c.err == nil && j.spans[0].mem == s.mem { // otherwise a copy has taken its place
-		return 0, c.refusal()
+	if err == errGone {
+		if c.err == nil && j.spans[0].mem == s.mem {
+			return 0, c.refusal()
+		}
+		return 0, nil // a copy has taken its place
 	}
 	t := &j.spans[0]
 	t.off += uint64(n)
