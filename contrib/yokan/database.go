@@ -43,13 +43,13 @@ func Open(ctx context.Context, node *mercury.Node, addr string, provider uint16,
 	db := &Database{node: node, addr: addr, provider: provider, maxBytes: uint64(cfg.MaxBytes)}
 	switch {
 	case cfg.MaxBytes < 0:
-		return nil, db.fail("open", fmt.Errorf("%w: Config.MaxBytes is negative", ErrInvalidArgs))
+		return nil, db.refuse("open", fmt.Errorf("%w: Config.MaxBytes is negative", ErrInvalidArgs))
 	case cfg.MaxBytes == 0:
 		db.maxBytes = 256 << 20
 	}
 	numeric, err := mercury.Lookup(ctx, addr)
 	if err != nil {
-		return nil, db.fail("open", err)
+		return nil, db.refuse("open", err)
 	}
 	db.addr = numeric
 	identity, err := mercury.Identity(ctx, node, db.addr, provider)
@@ -140,9 +140,18 @@ func (db *Database) isDirect(size int) bool {
 	return size <= directSize
 }
 
-// fail returns the error of an operation.
+// fail returns the error of an operation whose call has failed, or been answered.
 func (db *Database) fail(op string, err error) error {
-	return &Error{Op: op, Addr: db.addr, Provider: db.provider, Err: err}
+	fate := mercury.Ran
+	if _, ok := errors.AsType[*mercury.Error](err); ok {
+		fate = mercury.FateOf(err)
+	}
+	return &Error{Op: op, Addr: db.addr, Provider: db.provider, Fate: fate, Err: err}
+}
+
+// refuse returns the error of an operation that was not sent.
+func (db *Database) refuse(op string, err error) error {
+	return &Error{Op: op, Addr: db.addr, Provider: db.provider, Fate: mercury.NotRun, Err: err}
 }
 
 // answer returns the error of an operation that the provider answered with c.
@@ -157,7 +166,7 @@ func (db *Database) answer(op string, c Code) error {
 func (db *Database) check(op string, keys [][]byte) error {
 	for i, key := range keys {
 		if len(key) == 0 {
-			return db.fail(op, fmt.Errorf("%w: key %d is empty", ErrInvalidArgs, i))
+			return db.refuse(op, fmt.Errorf("%w: key %d is empty", ErrInvalidArgs, i))
 		}
 	}
 	return db.checkMode(op)
@@ -165,7 +174,7 @@ func (db *Database) check(op string, keys [][]byte) error {
 
 func (db *Database) checkMode(op string) error {
 	if !db.mode.isValid() {
-		return db.fail(op, ErrMode)
+		return db.refuse(op, ErrMode)
 	}
 	return nil
 }
@@ -184,7 +193,7 @@ func invoke[In, Out any](ctx context.Context, db *Database, op string, m *mercur
 func invokeBulk[In any](ctx context.Context, db *Database, op string, m *mercury.Method[In, Code], access mercury.Access, segments [][]byte, set func(mercury.Bulk) In) error {
 	region, err := db.node.LendSegments(segments, access, db.addr)
 	if err != nil {
-		return db.fail(op, err)
+		return db.refuse(op, err)
 	}
 	code, err := invoke(ctx, db, op, m, set(region.EagerBulk()))
 	_ = region.Close() // which is nil

@@ -93,7 +93,7 @@ func TestCanceled(t *testing.T) {
 		buf := make([]byte, 10)
 		_, err := db.With(mode).GetPacked(ctx, [][]byte{[]byte("k")}, buf)
 		require.ErrorIs(t, err, mercury.ErrCanceled)
-		require.Equal(t, mercury.MaybeRan, mercury.FateOf(err))
+		require.Equal(t, mercury.MaybeRan, fate(err))
 		if mode == yokan.Bulk {
 			d.t = discard{} // its writes fail from here on
 		}
@@ -101,6 +101,9 @@ func TestCanceled(t *testing.T) {
 		require.Equal(t, make([]byte, 10), buf)
 	}
 }
+
+// fate returns that of an error of package yokan.
+func fate(err error) mercury.Fate { return err.(*yokan.Error).Fate }
 
 // discard is a test that ignores failures.
 type discard struct{}

@@ -29,7 +29,8 @@
 //
 // Every error is an *Error. errors.Is matches the Code that the provider answered, ErrKeyNotFound for example; the
 // codes of package mercury for what happened on the way, mercury.ErrTimeout for example; and ErrAnswer for an
-// answer that does not fit the request. mercury.FateOf says whether the request may have run.
+// answer that does not fit the request. Error.Fate says whether it was
+// carried out.
 //
 // # What it does not do
 //

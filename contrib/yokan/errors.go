@@ -3,6 +3,8 @@ package yokan
 import (
 	"errors"
 	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
 // A Code is what a provider answers instead of success. It is an error, for errors.Is. The numbers are Yokan's
@@ -104,7 +106,10 @@ type Error struct {
 	Op       string // "open", "put", "get", "length", "exists", "erase", "count" or "list"
 	Addr     string // of the provider's process
 	Provider uint16
-	Err      error // a Code, a *mercury.Error, or an error that wraps a Code or ErrAnswer
+	// Fate says whether the last call of the operation reached the provider: NotRun if it was not sent or is
+	// certain not to have run, Ran if it was answered, also with an error, and MaybeRan if no answer came.
+	Fate mercury.Fate
+	Err  error // a Code, a *mercury.Error, or an error that wraps a Code or ErrAnswer
 }
 
 // Error returns for example "yokan: get at ofi+tcp://127.0.0.1:4000, provider 42: key not found

@@ -146,7 +146,7 @@ func (db *Database) GetPacked(ctx context.Context, keys [][]byte, buf []byte) ([
 // not fit. The mode Direct is ignored. The error matches ErrInvalidArgs unless there are as many buffers as keys.
 func (db *Database) GetEach(ctx context.Context, keys, bufs [][]byte) ([]Value, error) {
 	if len(bufs) != len(keys) {
-		return nil, db.fail("get", fmt.Errorf("%w: %d keys and %d buffers", ErrInvalidArgs, len(keys), len(bufs)))
+		return nil, db.refuse("get", fmt.Errorf("%w: %d keys and %d buffers", ErrInvalidArgs, len(keys), len(bufs)))
 	}
 	if len(keys) == 1 { // a service cannot tell of a single key without a value, unless it is packed
 		return db.GetPacked(ctx, keys, bufs[0])

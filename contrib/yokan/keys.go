@@ -88,7 +88,7 @@ func (db *Database) ErasePrefix(ctx context.Context, prefix []byte) error {
 		return err
 	}
 	if db.old {
-		return db.fail("erase", fmt.Errorf("%w: the service is of a release before 0.10", ErrOpUnsupported))
+		return db.refuse("erase", fmt.Errorf("%w: the service is of a release before 0.10", ErrOpUnsupported))
 	}
 	code, err := invoke(ctx, db, "erase", eraseRangeRPC, prefixIn{db.front(ctx, allModes), prefix})
 	if err != nil {

@@ -57,7 +57,7 @@ func (db *Database) list(ctx context.Context, from, filter []byte, count int, va
 		return nil, err
 	}
 	if count < 0 || uint64(count) > db.maxBytes/16 {
-		return nil, db.fail("list", fmt.Errorf("%w: a count of %d, want 0 to %d: Config.MaxBytes/16", ErrInvalidArgs, count, db.maxBytes/16))
+		return nil, db.refuse("list", fmt.Errorf("%w: a count of %d, want 0 to %d: Config.MaxBytes/16", ErrInvalidArgs, count, db.maxBytes/16))
 	}
 	if count == 0 {
 		return nil, nil

@@ -78,6 +78,7 @@ func TestHostileAnswers(t *testing.T) {
 				}
 				err := calls[call](db.With(mode))
 				require.ErrorIs(t, err, yokan.ErrAnswer, "%s: %s, mode %d", lie.what, call, mode)
+				require.Equal(t, mercury.Ran, fate(err))
 			}
 		}
 	}
@@ -85,7 +86,9 @@ func TestHostileAnswers(t *testing.T) {
 		d.forgeWith(func(_ string, r *reply) { r.ret = code })
 		for call, fn := range calls {
 			for _, mode := range both {
-				require.ErrorIs(t, fn(db.With(mode)), yokan.Code(code), "%s", call)
+				err := fn(db.With(mode))
+				require.ErrorIs(t, err, yokan.Code(code), "%s", call)
+				require.Equal(t, mercury.Ran, fate(err))
 			}
 		}
 	}
@@ -125,5 +128,5 @@ func TestForeignAnswers(t *testing.T) {
 	_, err = db.ListPairs(ctx, nil, nil, 3)
 	require.ErrorIs(t, err, mercury.ErrProtocol)
 	require.ErrorIs(t, db.Put(ctx, []byte("k"), nil), mercury.ErrProtocol)
-	require.Equal(t, mercury.Ran, mercury.FateOf(db.Put(ctx, []byte("k"), nil)))
+	require.Equal(t, mercury.Ran, fate(db.Put(ctx, []byte("k"), nil)))
 }

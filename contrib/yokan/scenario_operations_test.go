@@ -186,9 +186,16 @@ func failures(t *testing.T, db *yokan.Database) {
 	ctx := within(t)
 	_, err := db.Get(ctx, nil)
 	require.ErrorIs(t, err, yokan.ErrInvalidArgs)
-	require.ErrorIs(t, db.With(yokan.Append|yokan.NewOnly).Put(ctx, []byte("k"), nil), yokan.ErrMode)
-	require.ErrorIs(t, db.With(1<<20).Put(ctx, []byte("k"), nil), yokan.ErrMode, "the provider's answer")
-	require.ErrorIs(t, db.With(1<<20|yokan.Bulk).Put(ctx, []byte("k"), nil), yokan.ErrMode)
+	require.Equal(t, mercury.NotRun, fate(err))
+	for mode, want := range map[yokan.Mode]mercury.Fate{
+		yokan.Append | yokan.NewOnly: mercury.NotRun, // which the client refuses
+		1 << 20:                      mercury.Ran,    // and which the provider does
+		1<<20 | yokan.Bulk:           mercury.Ran,
+	} {
+		err = db.With(mode).Put(ctx, []byte("k"), nil)
+		require.ErrorIs(t, err, yokan.ErrMode)
+		require.Equal(t, want, fate(err))
+	}
 	require.NoError(t, db.PutMulti(ctx, nil))
 	_, err = db.ListKeys(ctx, nil, nil, -1)
 	require.ErrorIs(t, err, yokan.ErrInvalidArgs)
@@ -196,7 +203,7 @@ func failures(t *testing.T, db *yokan.Database) {
 	_, err = yokan.Open(ctx, openNode(t), db.Addr(), db.Provider()+1, yokan.Config{})
 	require.ErrorIs(t, err, mercury.ErrNoEntry)
 	require.ErrorContains(t, err, "no such provider")
-	require.Equal(t, mercury.NotRun, mercury.FateOf(err))
+	require.Equal(t, mercury.NotRun, fate(err))
 }
 
 // segments puts n values that are lent as they are, and reads them back.
