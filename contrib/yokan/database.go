@@ -40,7 +40,7 @@ type Database struct {
 // The error is an *Error. It matches mercury.ErrNoEntry if there is no such provider, ErrInvalidProvider if it is
 // one of another service, and what mercury.Lookup or mercury.Node.Call returns else.
 func Open(ctx context.Context, node *mercury.Node, addr string, provider uint16, cfg Config) (*Database, error) {
-	db := &Database{node: node, addr: addr, provider: provider, maxBytes: uint64(cfg.MaxBytes)}
+	db := &Database{node: node, addr: addr, provider: provider, maxBytes: min(uint64(cfg.MaxBytes), math.MaxInt)}
 	switch {
 	case cfg.MaxBytes < 0:
 		return nil, db.refuse("open", fmt.Errorf("%w: Config.MaxBytes is negative", ErrInvalidArgs))
