@@ -14,6 +14,8 @@ import (
 
 const (
 	readSize   = 128 << 10
+	smallRead  = 4 << 10  // at a time, while answers to reads are to come
+	directRead = 16 << 10 // of a span that is missing, from which on it is read without a copy in buf
 	maxMessage = 64 << 10 // of a peer that is set to longer messages than usual
 )
 
@@ -43,20 +45,26 @@ func (r *reader) next(n int) ([]byte, error) {
 
 // more reads from the socket.
 func (r *reader) more() error {
-	r.flush()
+	answers := r.flush()
 	if r.r > 0 {
 		r.w = copy(r.buf, r.buf[r.r:r.w])
 		r.r = 0
 	}
-	n, err := r.read(place{b: r.buf[r.w:]})
+	b := r.buf[r.w:]
+	if answers { // their data need not pass through buf
+		b = b[:min(len(b), smallRead)]
+	}
+	n, err := r.read(place{b: b})
 	r.w += n
 	return err
 }
 
-// flush sends what has been answered, before r waits.
-func (r *reader) flush() {
+// flush sends what has been answered, before r waits. It reports whether answers to reads are to come.
+func (r *reader) flush() (answers bool) {
 	r.c.mu.Lock()
+	answers = len(r.c.reads.q) > 0
 	r.c.flushLocked(len(r.c.out) == 0 && len(r.c.jobs) == 0 && r.c.acks == 0)
+	return answers
 }
 
 // read reads what there is to p, or waits for it: by polling for a moment, if what came last came that fast. It returns no bytes with
@@ -110,9 +118,6 @@ var polling atomic.Bool
 
 // pollFor is how long a connection is polled before its reader sleeps. To be woken takes about as long.
 const pollFor = 50 * time.Microsecond
-
-// directRead is how much of a span must be missing for it to be read from the socket without a copy in buf.
-const directRead = 64 << 10
 
 // span moves the next bytes into the memory of s, or nowhere if it has none. The error is errGone if the memory has been taken away; then s is
 // what is missing.
