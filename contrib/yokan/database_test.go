@@ -73,6 +73,10 @@ func TestDeadline(t *testing.T) {
 	require.Zero(t, last.Mode)
 	require.InDelta(t, 3.6e6, last.Timeout, 60e3)
 
+	_, err := db.With(yokan.Consume|yokan.Inclusive).ListKeys(context.Background(), nil, nil, 3)
+	require.NoError(t, err)
+	require.Equal(t, since10{Mode: int32(yokan.Inclusive)}, d.lastHead(), "a list is asked for again if it does not fit")
+
 	old, db := openDouble[until09](t, yokan.Config{})
 	require.NoError(t, db.With(yokan.Append).Put(ctx, []byte("k"), nil))
 	require.Equal(t, until09{int32(yokan.Append)}, old.lastHead())

@@ -45,6 +45,9 @@ type page struct {
 	data  [2][]byte
 }
 
+// listModes are all but Consume: what did not fit, and is asked for again, must still be there.
+const listModes = allModes &^ Consume
+
 // The first room for a key and for a value, and what all may have.
 const (
 	firstKey   = 32
@@ -132,12 +135,12 @@ func (p *page) pairs(l *listing) (pairs []Pair, small [2]bool, err error) {
 func (db *Database) listDirect(ctx context.Context, l *listing) (p page, err error) {
 	var code Code
 	if l.values {
-		in := listPairsDirectIn{db.front(ctx, allModes), uint64(l.count), l.from, l.filter, uint64(l.room[0]), uint64(l.room[1])}
+		in := listPairsDirectIn{db.front(ctx, listModes), uint64(l.count), l.from, l.filter, uint64(l.room[0]), uint64(l.room[1])}
 		var out listPairsDirectOut
 		out, err = invoke(ctx, db, "list", listPairsDirectRPC, in)
 		code, p = out.Code, page{[2][]uint64{out.KeySizes, out.ValueSizes}, [2][]byte{out.Keys, out.Values}}
 	} else {
-		in := listKeysDirectIn{db.front(ctx, allModes), uint64(l.count), l.from, l.filter, uint64(l.room[0])}
+		in := listKeysDirectIn{db.front(ctx, listModes), uint64(l.count), l.from, l.filter, uint64(l.room[0])}
 		var out listKeysDirectOut
 		out, err = invoke(ctx, db, "list", listKeysDirectRPC, in)
 		code, p.sizes[0], p.data[0] = out.Code, out.Sizes, out.Keys
@@ -164,14 +167,14 @@ func (db *Database) listBulk(ctx context.Context, l *listing) (p page, err error
 	copy(mem[copy(mem, l.from):], l.filter)
 	segments := [][]byte{mem}
 	if l.values {
-		in := listPairsIn{Front: db.front(ctx, allModes), Packed: true, Count: uint64(l.count), FromSize: uint64(len(l.from)),
+		in := listPairsIn{Front: db.front(ctx, listModes), Packed: true, Count: uint64(l.count), FromSize: uint64(len(l.from)),
 			FilterSize: uint64(len(l.filter)), KeysSize: uint64(l.room[0]), ValuesSize: uint64(l.room[1])}
 		err = invokeBulk(ctx, db, "list", listPairsRPC, mercury.Read|mercury.Write, segments, func(b mercury.Bulk) listPairsIn {
 			in.Mem = b
 			return in
 		})
 	} else {
-		in := listKeysIn{Front: db.front(ctx, allModes), Packed: true, Count: uint64(l.count), FromSize: uint64(len(l.from)),
+		in := listKeysIn{Front: db.front(ctx, listModes), Packed: true, Count: uint64(l.count), FromSize: uint64(len(l.from)),
 			FilterSize: uint64(len(l.filter)), KeysSize: uint64(l.room[0])}
 		err = invokeBulk(ctx, db, "list", listKeysRPC, mercury.Read|mercury.Write, segments, func(b mercury.Bulk) listKeysIn {
 			in.Mem = b

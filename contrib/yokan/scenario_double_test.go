@@ -1,7 +1,6 @@
 package yokan_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/quicksilver-rpc/quicksilver/contrib/yokan"
@@ -15,8 +14,8 @@ func TestDouble(t *testing.T) {
 
 func testDouble[H head](t *testing.T) {
 	_, db := openDouble[H](t, yokan.Config{})
-	for _, mode := range []yokan.Mode{0, yokan.Direct, yokan.Bulk} {
-		t.Run(fmt.Sprint(mode), func(t *testing.T) { operations(t, db, mode) })
+	for name, mode := range ways {
+		t.Run(name, func(t *testing.T) { operations(t, db, mode) })
 	}
 	t.Run("errors", func(t *testing.T) { failures(t, db) })
 	t.Run("segments", func(t *testing.T) { segments(t, db, 10_000) })

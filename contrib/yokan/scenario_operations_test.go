@@ -12,6 +12,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
+// ways are how data travel: as their size says, in messages, and by lent memory.
+var ways = map[string]yokan.Mode{"size": 0, "direct": yokan.Direct, "bulk": yokan.Bulk}
+
 // numbered returns n keys in their order, with values of the lengths 0, 1, 2 and so on times step.
 func numbered(prefix string, n, step int) (pairs []yokan.Pair) {
 	for i := range n {
