@@ -16,6 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
 // pairOf opens two classes with TLS, and returns what they are made of, and how to send a message there and back.
@@ -111,6 +112,7 @@ func TestAddressIsProven(t *testing.T) {
 	}
 	require.Len(t, c.notes, 1)
 	n := c.notes[0]
+	require.NotEqual(t, byte(arq.Version), challenge>>4, "what is for arq begins with its version")
 	require.Equal(t, challenge, n.kind)
 	require.Equal(t, fresh, n.to)
 	require.Equal(t, old, k.to)

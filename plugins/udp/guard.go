@@ -30,7 +30,7 @@ import (
 // T: 0 Initial; without a token it asks for one, in the clear. 1 a word in the clear: there is no TLS, or no such connection, here.
 // 2 Handshake. 3 Retry: the token, and as the sender's id the one to use with it.
 const (
-	wireVersion = 0x51530001
+	wireVersion = 0x51530002
 
 	shortSize = 1 + idSize // before the number
 	longSize  = 1 + 4 + 2*idSize + 1
@@ -53,10 +53,11 @@ const (
 	handshakeTimeout = 5 * time.Second
 )
 
-// What a short packet carries that is not for arq. It begins with this, and goes on with 8 bytes: RFC 9000 8.2.
+// What a short packet carries that is not for arq. It begins with this, which no version of arq's packets does, and goes on with 8 bytes:
+// RFC 9000 8.2.
 const (
-	challenge byte = 0x20
-	response  byte = 0x21
+	challenge byte = 0xf0
+	response  byte = 0xf1
 )
 
 // A guard is the TLS of a class.

@@ -7,14 +7,16 @@ import (
 
 // A receiver is what one lane of what is received owes the peer.
 type receiver struct {
-	owed  int           // packets taken since the last acknowledgment
-	due   time.Duration // when it is sent by itself
-	high  uint32        // the highest number received, if gap
-	every uint8         // adaptive: packets that are acknowledged together
-	now   bool          // it is due
-	gap   bool          // packets are missing
-	dup   bool          // one has come twice
-	bits  *bitmap       // lane 1: packets that have come out of order
+	owed  int                   // packets taken since the last acknowledgment
+	due   time.Duration         // when it is sent by itself
+	high  uint32                // the highest number received, if gap
+	every uint8                 // adaptive: packets that are acknowledged together
+	now   bool                  // it is due
+	gap   bool                  // packets are missing
+	dup   bool                  // one has come twice
+	bits  *bitmap               // packets that have come out of order
+	held  map[uint32]heldPacket // lane 0: those, by number
+	units int                   // numbers that they use up
 }
 
 // ackDelay is how long Adaptive waits for a packet to go with.
@@ -36,6 +38,47 @@ func (a *Assoc) owe(now time.Duration, i int, p *Packet) {
 			r.due = now + ackDelay
 		}
 	}
+}
+
+// has reports whether the packet that is that far ahead of the next expected one has come.
+func (r *receiver) has(ahead uint32) bool {
+	return r.bits != nil && ahead < maxAhead && r.bits.has(ahead)
+}
+
+// miss notes that a packet has come which is not taken, because others are missing before it.
+func (a *Assoc) miss(r *receiver, p *Packet) {
+	a.m.stats.OutOfOrder++
+	if !r.gap || before(r.high, p.seq) {
+		r.high = p.seq
+	}
+	r.now, r.gap = true, true
+}
+
+// advance notes that a packet was taken, and returns how many have come without a gap from the next expected one on. Only a lane with a gap
+// has a bitmap.
+func (a *Assoc) advance(r *receiver, ahead uint32) (n uint32) {
+	if ahead == 0 && r.bits == nil {
+		return 1
+	}
+	m := a.m
+	if r.bits == nil {
+		if n := len(m.bitmaps); n > 0 {
+			r.bits, m.bitmaps = m.bitmaps[n-1], m.bitmaps[:n-1]
+		} else {
+			r.bits = &bitmap{}
+		}
+	}
+	r.bits.set(ahead)
+	r.now, r.gap = true, true
+	if ahead > 0 {
+		return 0
+	}
+	n = r.bits.ones() // it closes the first gap, and all that has come behind it counts
+	if r.bits.shift(n); r.bits.last() == 0 {
+		m.bitmaps = append(m.bitmaps, r.bits)
+		r.bits, r.gap = nil, false
+	}
+	return n
 }
 
 // carry fills in the acknowledgment that a packet of lane i carries, and what else all packets have.
@@ -134,23 +177,27 @@ func (a *Assoc) acked(now time.Duration, p *Packet) {
 	if before(p.ack, l.una) {
 		return
 	}
-	advanced := l.una != p.ack
-	if i == 0 {
-		a.widen0(int(p.ack - l.una))
+	selected := a.selective && p.kind == kindAck && a.selected(p)
+	if a.state == dead { // the user has cut it in Upper.Sent
+		return
 	}
-	for l.una != p.ack {
+	advanced := l.una != p.ack
+	for before(l.una, p.ack) || l.una != s.high && s.at(l.una).flags&pktAcked != 0 { // the second only if the peer contradicts itself
 		seq := l.una
 		if q := s.at(seq); q.flags&pktAcked == 0 {
-			a.ackOne(q)
+			a.ackOne(s, q, p)
+		} else {
+			s.sacked--
 		}
 		if before(s.snd, seq+1) { // while going back: what was to be repeated has come after all
 			s.snd = seq + 1
 		}
 		fin := s.at(seq).flags&pktFin != 0
 		a.release(i, seq)
-		if a.state == dead { // the user has cut it in Upper.Sent
+		if a.state == dead {
 			return
 		}
+		s.cost -= int(s.at(seq).units)
 		*s.at(seq) = packet{}
 		l.una++
 		a.finAcked = a.finAcked || fin
@@ -158,55 +205,27 @@ func (a *Assoc) acked(now time.Duration, p *Packet) {
 	if before(s.recover, l.una) {
 		s.recover = l.una
 	}
-	// Only then: a peer that answers without getting on is not to keep the timer from running out.
-	if advanced {
-		s.due, s.tries, s.early, s.probe = 0, 0, false, false
-		if l.una != s.high {
-			s.due = now + a.timeout(s)
-		}
+	answered := s.probing && p.flags&flagEcho != 0 && !before(p.echo, clock(s.probed))
+	s.probing = s.probing && !answered
+	if a.selective {
+		a.recover(now, i, advanced || selected, answered)
+	} else {
+		a.goBackAfter(now, p, advanced, answered)
 	}
-	if a.selective && i == 1 {
-		if p.kind == kindAck {
-			if a.selected(now, p); a.state == dead {
-				return
-			}
-		}
-	} else if p.kind == kindAck && p.flags&flagGap != 0 {
-		a.gap(now, i, p)
-	}
-	a.probeAnswered(now, i, p)
 	a.round(now)
 	a.m.feed()
 }
 
-// ackOne notes that the peer has packet q.
-func (a *Assoc) ackOne(q *packet) {
-	f := a.flight
-	f.cc.acked += int(q.size)
-	if q.piece != nil {
-		s := &f.send[1]
-		s.newest = max(s.newest, q.sent)
-		if q.flags&pktLost != 0 {
-			s.lost--
-			q.flags &^= pktLost
-		}
+// ackOne notes that the peer has packet q. That it has come by its last transmission is only certain if p echoes a clock which is not
+// older.
+func (a *Assoc) ackOne(s *sender, q *packet, p *Packet) {
+	a.flight.cc.acked += int(q.size)
+	if q.flags&pktLost != 0 {
+		s.lost--
+		q.flags &^= pktLost
 	}
-}
-
-// probeAnswered is where an expired timer ends: the peer has received a packet that was sent when it expired. What was sent
-// before that, and is not acknowledged, is lost.
-func (a *Assoc) probeAnswered(now time.Duration, i int, p *Packet) {
-	s, l := &a.flight.send[i], &a.lane[i]
-	if !s.probing || p.flags&flagEcho == 0 || before(p.echo, clock(s.probed)) {
-		return
-	}
-	s.probing = false
-	switch {
-	case l.una == s.high:
-	case a.selective && i == 1:
-		a.loseBefore(s.probed)
-	case s.at(l.una).sent < s.probed && (a.through(i) || a.inquires(i)):
-		a.goBack(i)
+	if q.flags&pktResent == 0 || p.flags&flagEcho != 0 && !before(p.echo, clock(q.sent)) {
+		s.arrived(q.order)
 	}
 }
 

@@ -43,7 +43,6 @@ type Assoc struct {
 	cwnd                uint32         // bytes
 	mtu, most           uint16         // datagrams: known to arrive, worth trying
 	restart             uint16         // lane 0: packets that the peer takes after a pause
-	window0, grown      uint16         // lane 0: packets under way, 0 for as many as there may be; of them acknowledged since the last change
 
 	state                       state
 	via                         uint8
@@ -81,6 +80,7 @@ type flight struct {
 	ts, lastEcho  uint32        // latest clock of the peer; latest of our clocks that came back
 	tsAt          time.Duration // when ts came
 	tsSet, echoed bool
+	latest        time.Duration // round trip that was measured last
 
 	ping      pinger
 	dial      dialer
@@ -194,7 +194,9 @@ func (a *Assoc) hear(now time.Duration, p *Packet) {
 	case kindRefuse:
 		a.refused(p)
 	case kindPing:
-		a.heardClock(now, p)
+		if a.heardClock(now, p); a.m.cfg.Profile == Modern { // the clock of ACCEPT comes back
+			a.sample(now, p)
+		}
 		a.fly().ping.answer, a.flight.ping.asked = true, p.seq
 	case kindPong:
 		a.sample(now, p)
@@ -248,7 +250,7 @@ func (a *Assoc) rest(now time.Duration) {
 	default:
 		a.m.timers.Remove(&a.place)
 		if f := a.flight; f != nil && a.lane[0].una == a.lane[0].nxt && a.lane[1].una == a.lane[1].nxt &&
-			f.recv[0].owed == 0 && f.recv[1].owed == 0 && f.recv[1].bits == nil && a.state == open && !f.blocked {
+			f.recv[0].owed == 0 && f.recv[1].owed == 0 && f.recv[0].bits == nil && f.recv[1].bits == nil && a.state == open && !f.blocked {
 			a.land()
 		}
 	}

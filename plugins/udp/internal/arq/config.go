@@ -9,9 +9,10 @@ import (
 type Profile uint8
 
 const (
-	// Modern has selective acknowledgments of bulk data, a congestion window and pacing.
+	// Modern keeps what comes out of order, acknowledges it selectively, and finds losses as RFC 9002 does. It has a congestion window and
+	// pacing.
 	Modern Profile = iota
-	// Seed goes back n on both lanes, and its window is its queue.
+	// Seed drops what comes out of order and goes back n, on both lanes; its window is its queue.
 	Seed
 )
 
@@ -35,9 +36,9 @@ type Config struct {
 
 	Window  int // packets under way on a lane: 256, at most 1024
 	Size    int // the largest datagram that this side receives, in bytes: MaxSize
-	DupAcks int // packets received behind a missing one that prove it lost: 3; Seed: 1
+	DupAcks int // packets sent later that have come, so that one which has not is lost: 3; Seed: 1
 
-	InitialRTO, MinRTO, MaxRTO time.Duration // 50 ms, 10 ms, 2 s; Modern asks once before MinRTO
+	InitialRTO, MinRTO, MaxRTO time.Duration // 50 ms, 10 ms, 2 s; Modern asks twice before MinRTO
 	MaxRetries                 int           // timeouts in a row before the peer is lost: 12
 	DialRetries                int           // the same of a dial: MaxRetries
 	FinRetries                 int           // the same after Finish of an Assoc or of the Machine: 8

@@ -4,9 +4,10 @@
 //	     │                     ▲
 //	     ▼                     │
 //	┌─ Assoc: one peer ──────────────────────────────┐
-//	│ lane 0  frames, copied; go-back-n              │  lane0.go
+//	│ lane 0  frames, copied; delivered in order     │  lane0.go
 //	│ lane 1  bulk, borrowed; placed in any order    │  lane1.go
-//	│ acknowledgments, timers, window, release       │  ack.go rto.go cc.go fin.go
+//	│ acknowledgments, losses, timers                │  ack.go loss.go rto.go
+//	│ window, release; profile seed: go-back-n       │  cc.go fin.go goback.go
 //	└────────────────────────────────────────────────┘
 //	     │ Next                ▲ Receive
 //	     ▼                     │
@@ -15,8 +16,9 @@
 //	  datagrams             datagrams                                packet.go
 //
 // What always holds: a packet number is delivered at most once, and lane 0 in order; una <= ack <= nxt; bytes that are
-// retained are counted and bounded; a peer that has not shown that it receives is sent no more than it has sent; only an
-// acknowledgment that advances resets a timer, and a timer that expires sends one packet. Its answer says what is lost.
+// retained, or kept out of order, are counted and bounded; a peer that has not shown that it receives is sent no more than it has sent;
+// only an acknowledgment of something new resets a timer, and a timer that expires sends one packet. Its answer says what is lost, and
+// what the peer has is not sent again, unless one of the two sides is of profile Seed.
 //
 // The states of an association:
 //

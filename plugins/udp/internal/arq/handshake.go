@@ -16,7 +16,7 @@ const (
 	halfTimeout  = 2 * time.Second  // an admitted peer that shows nothing by then is forgotten
 	mostWords    = 256
 	firstCredit  = 32 // packets that a peer may send at first
-	isSelective  = 1  // bit of the profile: takes packets of lane 1 out of order, and says which
+	isSelective  = 1  // bit of the profile: takes packets out of order, and says which
 )
 
 // MaxHello bounds what Upper.Hello appends in bytes: the answer to a HELLO is never longer than that.
@@ -294,6 +294,9 @@ func (a *Assoc) dialed(now time.Duration, p *Packet) {
 	if !ok || g.session != d.session {
 		a.m.stats.Invalid++
 		return
+	}
+	if a.m.cfg.Profile == Modern { // its clock goes back with PING: then the peer knows the round trip, too
+		a.heardClock(now, p)
 	}
 	a.answered(now, &g)
 }

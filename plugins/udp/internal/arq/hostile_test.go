@@ -100,7 +100,6 @@ func TestUT31Malformed(t *testing.T) {
 		"void with payload":     {kind: kindData, flags: flagBulk | flagVoid, body: make([]byte, bulkSize+1)},
 		"fin of many words":     {kind: kindData, flags: flagFin, body: make([]byte, mostWords+1)},
 		"fin on lane 1":         {kind: kindData, flags: flagBulk | flagFin, body: make([]byte, bulkSize)},
-		"selective on lane 0":   {kind: kindAck, body: make([]byte, 8)},
 		"selective of 7 bytes":  {kind: kindAck, flags: flagBulk, body: make([]byte, 7)},
 		"selective too long":    {kind: kindAck, flags: flagBulk, body: make([]byte, sackSize+8)},
 		"hello that is cut off": {kind: kindHello, body: make([]byte, greetingSize-1)},

@@ -109,118 +109,93 @@ func (a *Assoc) Barrier() {
 	}
 }
 
-// window is how many packets of lane i may be under way. When packets are lost, going back n repeats all that were sent after them:
-// so those of lane 0 are made few, and full. With packets lost at random the window stands where one packet repeats about one other.
-func (a *Assoc) window(i int) int {
-	if i == 0 && a.window0 > 0 {
-		return int(a.window0)
-	}
-	return a.m.cfg.Window
-}
-
-const leastWindow0 = 2
-
-// through reports whether everything is under way on lane i that was sent before and may be.
-func (a *Assoc) through(i int) bool {
-	s := &a.flight.send[i]
-	return s.snd == s.high || int(s.snd-a.lane[i].una) >= a.window(i)
-}
-
-// shrink0 is called when packets of lane 0 were lost.
-func (a *Assoc) shrink0() {
-	if a.m.cfg.Profile == Modern {
-		under := int(a.flight.send[0].high - a.lane[0].una) // half of what was under way, not of a window that was never full
-		a.window0, a.grown = uint16(max(leastWindow0, min(under, a.window(0))/2)), 0
-	}
-}
-
-// widen0 adds one packet for each window that was acknowledged, as congestion avoidance does (RFC 5681 3.1); at Config.Window there is no
-// limit again.
-func (a *Assoc) widen0(n int) {
-	if a.window0 == 0 {
-		return
-	}
-	if a.grown += uint16(n); a.grown >= a.window0 {
-		a.grown = 0
-		if a.window0++; int(a.window0) >= a.m.cfg.Window {
-			a.window0 = 0
-		}
-	}
-}
-
-// goBack sends everything that is under way on lane i once more, from the left edge: go-back-n, as in U-Net (von Eicken and others, 1995).
-// The receiver has dropped what came behind the gap. Until recover is acknowledged, reports of gaps are about what was sent before.
-func (a *Assoc) goBack(i int) {
-	s, l := &a.flight.send[i], &a.lane[i]
-	a.m.stats.GoneBack++
-	if i == 0 {
-		a.shrink0()
-	}
-	for seq := l.una; seq != s.high; seq++ {
-		a.unfly(s.at(seq), true)
-	}
-	s.snd, s.recover = l.una, s.high
-}
-
 // unfly takes one packet off the bytes under way.
 func (a *Assoc) unfly(p *packet, lost bool) {
 	a.flight.flying -= int(p.size)
-	if p.piece == nil && p.size > 0 {
-		a.flight.send[0].cost -= cost(int(p.size))
-	}
 	if lost {
 		a.flight.cc.lost += int(p.size)
+		a.flight.send[0].cost -= int(p.units)
+		p.units = 0
 	}
 	p.size = 0
 }
 
-// gap handles the peer's word that packets are missing, on a lane that goes back n.
-func (a *Assoc) gap(now time.Duration, i int, p *Packet) {
-	s, l := &a.flight.send[i], &a.lane[i]
-	if p.ack != l.una || l.una == s.high || !before(l.una, p.seq) || !before(p.seq, s.high) {
-		return // late, or about what was never sent
-	}
-	edge := s.at(l.una)
-	// The packet that made the peer report was sent after the last repetition of the left edge: that is lost, too.
-	again := p.flags&flagEcho != 0 && before(clock(edge.sent+a.reordering()), p.echo)
-	switch {
-	case before(l.una, s.recover) && !again: // a repeated report of the same loss
-	case !a.through(i): // going back already
-	case int(p.seq-l.una) >= a.m.cfg.DupAcks:
-		a.goBack(i)
-	default: // few have come behind it: it may only have been overtaken
-		a.soon(now, s, edge)
-	}
+// A heldPacket is a packet of lane 0 that is kept until those before it have come.
+type heldPacket struct {
+	body []byte
+	fin  bool
 }
 
-// soon makes the timer look soon at packet p, which is missing or late.
-func (a *Assoc) soon(now time.Duration, s *sender, p *packet) {
-	if at := max(now, p.sent+a.rtt()+a.reordering()); at < s.due && !s.early {
-		s.due, s.early = at, true
-	}
-}
-
-// take0 takes a packet of lane 0: in order or not at all.
+// take0 takes a packet of lane 0. One that comes out of order is kept, and acknowledged selectively, while there is room; it is delivered
+// when those before it have come. Seed keeps none.
 func (a *Assoc) take0(now time.Duration, p *Packet) {
 	m, r, l := a.m, &a.flight.recv[0], &a.lane[0]
+	ahead := p.seq - l.rcv
 	switch {
-	case before(p.seq, l.rcv): // the peer has not seen the acknowledgment, or would not send it again
+	case before(p.seq, l.rcv) || r.has(ahead): // the peer has not seen the acknowledgment, or would not send it again
 		m.stats.Duplicates++
 		r.now, r.dup = true, true
-	case p.seq != l.rcv:
-		m.stats.OutOfOrder++
-		if !r.gap || before(r.high, p.seq) {
-			r.high = p.seq
-		}
-		r.now, r.gap = true, true
-	default:
-		m.stats.Delivered++
-		a.used()
-		a.owe(now, 0, p)
-		if p.flags&flagFin != 0 {
-			a.finHeard(now, p.body)
-		} else if a.User != nil {
-			m.up.Deliver(a, p.body)
-		}
+		return
+	case ahead > 0 && !a.hold(r, p, ahead):
+		a.miss(r, p)
+		return
 	}
+	n := a.advance(r, ahead)
+	a.owe(now, 0, p)
+	if n == 0 {
+		return
+	}
+	a.deliver0(now, p.flags&flagFin != 0, p.body)
+	for ; n > 1 && a.state != dead; n-- { // else drop has freed what was held
+		h := r.held[l.rcv]
+		delete(r.held, l.rcv)
+		a.unhold(r, h)
+		a.deliver0(now, h.fin, h.body)
+		m.free0(h.body)
+	}
+}
+
+// deliver0 gives the user the next packet of lane 0.
+func (a *Assoc) deliver0(now time.Duration, fin bool, body []byte) {
+	a.m.stats.Delivered++
+	a.used()
+	if fin {
+		a.finHeard(now, body)
+	} else if a.User != nil {
+		a.m.up.Deliver(a, body)
+	}
+}
+
+// hold keeps a packet that has come out of order, or reports that there is no room. It takes the place that it had in the socket's receive
+// buffer: no more than the peer was promised, and all peers together no more than the buffer. A peer that keeps its promise is never
+// refused for its own.
+func (a *Assoc) hold(r *receiver, p *Packet, ahead uint32) bool {
+	m, l := a.m, &a.lane[0]
+	n := cost(headSize + len(p.body))
+	if m.cfg.Profile == Seed || ahead >= maxAhead || r.units+n > int(l.granted-l.rcv) || m.held+n > m.units() {
+		return false
+	}
+	if r.held == nil {
+		r.held = map[uint32]heldPacket{}
+	}
+	r.held[p.seq] = heldPacket{append(m.alloc0(len(p.body)), p.body...), p.flags&flagFin != 0}
+	r.units += n
+	m.held += n
+	return true
+}
+
+// unhold gives back the room of h.
+func (a *Assoc) unhold(r *receiver, h heldPacket) {
+	n := cost(headSize + len(h.body))
+	r.units -= n
+	a.m.held -= n
+}
+
+// dropHeld forgets what has come out of order.
+func (a *Assoc) dropHeld(r *receiver) {
+	for _, h := range r.held {
+		a.unhold(r, h)
+		a.m.free0(h.body)
+	}
+	r.held = nil
 }

@@ -365,6 +365,7 @@ func (n *network) idle(d time.Duration) {
 
 // check is what holds at any time.
 func (nd *node) check() {
+	held := 0
 	for _, s := range nd.m.slots {
 		a := s.a
 		if a == nil || a.flight == nil {
@@ -376,17 +377,28 @@ func (nd *node) check() {
 			if before(snd.high, l.una) || before(l.nxt, snd.high) || before(snd.snd, l.una) || before(snd.high, snd.snd) {
 				require.Fail(nd.net, "numbers out of order", "lane %d: una %d snd %d high %d nxt %d", i, l.una, snd.snd, snd.high, l.nxt)
 			}
-			lost := 0
+			lost, sacked, units := 0, 0, 0
 			for seq := l.una; seq != l.nxt; seq++ {
-				flying += int(snd.at(seq).size)
-				if snd.at(seq).flags&pktLost != 0 {
-					lost++
-				}
+				q := snd.at(seq)
+				flying += int(q.size)
+				units += int(q.units)
+				lost += int(q.flags & pktLost / pktLost)
+				sacked += int(q.flags & pktAcked / pktAcked)
 			}
 			require.Equal(nd.net, lost, snd.lost, "packets that are lost, and their count")
+			require.Equal(nd.net, sacked, snd.sacked, "packets that are acknowledged selectively, and their count")
+			require.Equal(nd.net, units, snd.cost, "units that are used up, and their count")
 		}
 		require.Equal(nd.net, flying, a.flight.flying, "bytes under way, and their count")
+		r, units := &a.flight.recv[0], 0
+		for seq, h := range r.held {
+			require.True(nd.net, r.has(seq-a.lane[0].rcv), "a packet that is kept has come")
+			units += cost(headSize + len(h.body))
+		}
+		require.Equal(nd.net, units, r.units, "units that kept packets take, and their count")
+		held += units
 	}
+	require.Equal(nd.net, held, nd.m.held, "units that all kept packets take, and their count")
 }
 
 // pair returns two nodes with an association, from the first to the second.

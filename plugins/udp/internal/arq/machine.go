@@ -80,7 +80,7 @@ type Stats struct {
 	Stale, Invalid, Dropped           int64 // of no association; not to be believed; for lack of room
 	Cookies, Resets                   int64
 	Timeouts, GoneBack                int64
-	Retained                          int64 // bytes kept until acknowledged: a gauge
+	Retained                          int64 // bytes kept until acknowledged, or until those before have come: a gauge
 	HalfOpen, Peers                   int   // gauges
 }
 
@@ -117,6 +117,7 @@ type Machine struct {
 	resets   int
 	resetsAt time.Duration
 	active   int // associations with a flight
+	held     int // units of the receive buffer that packets of lane 0 take which have come out of order
 	sharing  [2]sharing
 
 	flights []*flight

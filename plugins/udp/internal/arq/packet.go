@@ -8,7 +8,7 @@ import (
 )
 
 // Version is the version of the packets. A packet of another version is dropped.
-const Version = 1
+const Version = 2
 
 // Sizes in bytes.
 const (
@@ -141,7 +141,7 @@ func ParseProven(b []byte) (Packet, error) {
 			bad = bad || p.flags&(flagVoid|flagAfter) != 0 || p.flags&flagFin != 0 && len(p.body) > mostWords
 		}
 	case kindAck:
-		bad = bad || len(p.body)%8 != 0 || len(p.body) > 0 && p.lane() == 0
+		bad = bad || len(p.body)%8 != 0
 	}
 	if bad {
 		return Packet{}, ErrMalformed

@@ -8,12 +8,14 @@ import (
 // A packet is what is kept of a packet that has a number, until it is acknowledged.
 type packet struct {
 	sent     time.Duration // last time
-	body     []byte        // lane 0
+	body     []byte        // lane 0; nil when the peer has it
 	piece    *piece        // lane 1
 	at, n    int32         // lane 1: payload, within the piece
 	size     int32         // bytes under way: 0 unless flying
+	order    uint32        // of its last transmission among those of the lane
 	messages uint16        // that end in it
 	flags    uint8
+	units    uint8 // lane 0: numbers that it uses up, from its transmission until it is lost or una has passed it
 }
 
 const (
@@ -30,16 +32,21 @@ type sender struct {
 	snd     uint32        // the next to transmit
 	high    uint32        // the next that has never been transmitted
 	recover uint32        // packets before it have been sent again since the last loss
+	order   uint32        // of the latest transmission
+	newest  uint32        // selective: order of the latest transmission that is known to have arrived
+	asked   uint32        // selective: order of the last probe
 	probed  time.Duration // when the last probe was sent
 	due     time.Duration // the timer of the left edge
-	newest  time.Duration // when the latest packet was sent that has been acknowledged
-	seen    uint32        // selective: the latest packet that was acknowledged
-	cost    int           // lane 0: numbers that the packets under way use up
+	late    time.Duration // selective: when the next packet is lost that a later one has overtaken; 0: there is none
+	since   time.Duration // selective: the probe timeout does not count what was before: the last probe, or loss
+	moved   time.Duration // selective: when something was acknowledged last
+	cost    int           // lane 0: numbers that its packets use up
 	lost    int           // selective: packets that wait to be sent again
+	sacked  int           // selective: packets acknowledged beyond the left edge
 	tries   int           // timeouts in a row
 	probe   bool          // send the left edge again
 	probing bool          // and that was done
-	early   bool          // due is not a timeout: a gap was reported, and may be reordering
+	early   bool          // due is not a timeout: packets are missing, and may only be late
 }
 
 func (s *sender) at(seq uint32) *packet { return &s.ring[seq&uint32(len(s.ring)-1)] }
@@ -58,7 +65,7 @@ func (s *sender) push(l *lane) *packet {
 }
 
 // The classes of buffers for packets of lane 0, in bytes.
-var bufClasses = [...]int{512, 2 << 10, 9 << 10, 64 << 10}
+var bufClasses = [...]int{512, 2 << 10, 4 << 10, 9 << 10, 17 << 10, 33 << 10, 64 << 10}
 
 // alloc0 returns an empty buffer with room for n bytes, which counts as retained.
 func (m *Machine) alloc0(n int) []byte {
@@ -91,7 +98,7 @@ func (m *Machine) free0(b []byte) {
 	}
 }
 
-// A bitmap is the packets of lane 1 that have come out of order: bit i of it is packet rcv + i.
+// A bitmap is the packets of a lane that have come out of order: bit i of it is packet rcv + i.
 type bitmap [maxAhead / 64]uint64
 
 func (b *bitmap) has(i uint32) bool { return b[i/64]&(1<<(i%64)) != 0 }
@@ -163,10 +170,13 @@ func (a *Assoc) land() {
 	a.flight = nil
 	m.active--
 	rings := [2][]packet{f.send[0].ring, f.send[1].ring}
-	if b := f.recv[1].bits; b != nil {
-		*b = bitmap{}
-		m.bitmaps = append(m.bitmaps, b)
+	for i := range f.recv {
+		if b := f.recv[i].bits; b != nil {
+			*b = bitmap{}
+			m.bitmaps = append(m.bitmaps, b)
+		}
 	}
+	a.dropHeld(&f.recv[0])
 	*f = flight{}
 	if len(m.flights) >= 256 {
 		return

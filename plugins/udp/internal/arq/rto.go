@@ -23,8 +23,8 @@ func (a *Assoc) sample(now time.Duration, p *Packet) {
 	if rtt < 0 || rtt > 60e6 { // forged, or the peer's clock runs faster than ours
 		return
 	}
-	f.lastEcho, f.echoed = p.echo, true
-	f.cc.sample(a, time.Duration(rtt)*time.Microsecond, now)
+	f.lastEcho, f.echoed, f.latest = p.echo, true, time.Duration(rtt)*time.Microsecond
+	f.cc.sample(a, f.latest, now)
 	if a.srtt == 0 {
 		a.srtt, a.rttvar = uint32(max(rtt, 1)), uint32(rtt/2)
 		return
@@ -37,8 +37,10 @@ func (a *Assoc) sample(now time.Duration, p *Packet) {
 // rtt is the smoothed round trip; 0: not known.
 func (a *Assoc) rtt() time.Duration { return time.Duration(a.srtt) * time.Microsecond }
 
-// reordering is how much later packets arrive that others have overtaken.
-func (a *Assoc) reordering() time.Duration { return max(a.rtt()/4, 200*time.Microsecond) }
+const (
+	granularity     = time.Millisecond       // of timers, and of how processes are scheduled
+	leastReordering = 200 * time.Microsecond // packets arrive later by that which others have overtaken
+)
 
 // rto is the timeout without backoff.
 func (a *Assoc) rto() time.Duration { return max(a.patience(), a.m.cfg.MinRTO) }
@@ -49,21 +51,24 @@ func (a *Assoc) patience() time.Duration {
 	if a.srtt == 0 {
 		return c.InitialRTO
 	}
-	vary := max(4*time.Duration(a.rttvar)*time.Microsecond, time.Millisecond)
+	vary := max(4*time.Duration(a.rttvar)*time.Microsecond, granularity)
 	return min(a.rtt()+vary+ackDelay, c.MaxRTO)
 }
 
-// timeout is the timeout of a lane: doubled for each that has expired in a row, up to MaxRTO. All that the first does is ask, and
-// nothing else tells of a loss at the end of a burst: Modern does not wait for MinRTO with that.
+// timeout is the timeout of a lane: doubled for each that has expired in a row, up to MaxRTO. All that an expired timer does is ask, and
+// nothing else tells of a loss at the end of a burst: Modern does not wait for MinRTO with the first two questions.
 func (a *Assoc) timeout(s *sender) time.Duration {
-	tries := s.tries
-	if a.m.cfg.Profile == Modern {
-		if tries == 0 {
-			return a.patience()
+	tries, c := s.tries, &a.m.cfg
+	if c.Profile == Modern {
+		switch first := a.patience(); tries {
+		case 0:
+			return first
+		case 1:
+			return max(first, min(2*first, c.MinRTO))
 		}
 		tries--
 	}
-	return min(a.rto()<<min(tries, 16), a.m.cfg.MaxRTO)
+	return min(a.rto()<<min(tries, 16), c.MaxRTO)
 }
 
 // expired runs the timer of lane i, which is that of its left edge. It proves nothing: the peer may be busy. So it only sends
@@ -82,8 +87,9 @@ func (a *Assoc) expired(now time.Duration, i int) {
 		s.early = false
 		s.due = now + a.timeout(s)
 		switch {
-		case a.selective && i == 1:
-			a.judge(now, true)
+		case a.selective:
+			a.detect(now, i)
+			a.arm(now, i)
 		case !before(l.una, s.recover) && a.through(i):
 			a.goBack(i)
 		}
@@ -95,7 +101,7 @@ func (a *Assoc) expired(now time.Duration, i int) {
 		a.gone(false)
 		return
 	}
-	s.probe = true
+	s.probe, s.since = true, now
 	s.due = now + a.timeout(s)
 	if s.tries == 3 { // once proves nothing; by now the path is not what it was
 		a.cwnd, a.slowStart = leastWindow, true

@@ -8,7 +8,7 @@ import "time"
 func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 	f := a.flight
 	s, l := &f.send[i], &a.lane[i]
-	if i == 0 && int(l.nxt-l.una) < a.window(0) {
+	if i == 0 && int(l.nxt-l.una) < a.m.cfg.Window {
 		// Frames are added to the last packet until it may leave: what waits for the window leaves in full packets.
 		a.close0()
 	}
@@ -19,7 +19,7 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 		// What is lost goes before what is new (RFC 9000 13.3): it holds up the left edge, and with it the memory of all behind it.
 		for seq := l.una; seq != s.high; seq++ {
 			if s.at(seq).flags&pktLost != 0 {
-				return seq, a.cleared(now)
+				return seq, i == 0 && seq == l.una || a.cleared(now)
 			}
 		}
 	}
@@ -28,8 +28,7 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 		return 0, false
 	case s.snd == s.high && l.una != s.high && !a.allowed(i, s.snd):
 		return 0, false // the peer has no room; one packet may always be under way, to learn when it has
-	case int(s.snd-l.una) >= a.window(i) && (i == 0 || s.snd == s.high):
-		// Lane 0 stops in the middle of going back, too: its window was made small because packets are lost.
+	case s.snd == s.high && int(s.snd-l.una) >= a.m.cfg.Window:
 		return 0, false
 	case i == 0 && s.snd == l.una:
 		return s.snd, true // bulk data under way may wait for it, and is not acknowledged before
@@ -42,6 +41,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	f, m := a.flight, a.m
 	s := &f.send[i]
 	q := s.at(seq)
+	s.order++
 	p := Packet{kind: kindData, flags: uint8(i), seq: seq}
 	if q.flags&pktFin != 0 {
 		p.flags |= flagFin | flagAckNow
@@ -61,7 +61,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 			a.inquire(now, &p, head, o)
 			return
 		}
-		s.probe, s.probing, s.probed = false, true, now
+		s.ask(now)
 	case missing:
 		p.flags |= flagAckNow
 	default:
@@ -83,9 +83,16 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	}
 	// The times of both transmissions would be mixed up by their acknowledgment, but round trips are measured by clocks that come back
 	// and not by numbers (RFC 7323), so nothing has to be left out as Karn's rule would.
-	q.flags = q.flags&^pktLost | pktSent
-	q.sent = now
-	if s.due == 0 {
+	q.flags, q.sent, q.order = q.flags&^pktLost|pktSent, now, s.order
+	switch {
+	case a.selective:
+		if again {
+			s.recover = s.high
+		}
+		if s.due == 0 || seq == a.lane[i].una {
+			a.arm(now, i)
+		}
+	case s.due == 0:
 		s.due, s.early = now+a.timeout(s), false
 	}
 	a.carry(now, i, &p)
@@ -106,14 +113,20 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	if q.size == 0 { // else it is counted as under way already
 		q.size = int32(o.Size())
 		f.flying += o.Size()
-		if i == 0 {
-			s.cost += cost(o.Size())
+		if i == 0 && q.units == 0 {
+			q.units = uint8(cost(o.Size()))
+			s.cost += int(q.units)
 		}
 	}
 	if i == 0 {
 		a.sentAt = now
 	}
 	f.cc.pace(a, now, o.Size())
+}
+
+// ask notes that the latest transmission is the question of the timer.
+func (s *sender) ask(now time.Duration) {
+	s.probe, s.probing, s.probed, s.asked = false, true, now, s.order
 }
 
 // inquires reports whether the timer of lane i has expired again, and asks without sending the left edge: where that is large, or nothing is
@@ -127,7 +140,7 @@ func (a *Assoc) inquires(i int) bool {
 // stopped finds it in its buffer beside all that is under way.
 func (a *Assoc) inquire(now time.Duration, p *Packet, head []byte, o *Out) {
 	s := &a.flight.send[0]
-	s.probe, s.probing, s.probed = false, true, now
+	s.ask(now)
 	p.seq = a.lane[0].una - 1
 	a.carry(now, 0, p)
 	head = p.append(head)
@@ -162,9 +175,9 @@ func (a *Assoc) closing(i int, seq uint32) bool {
 	}
 	if i == 0 && a.m.cfg.Profile == Modern {
 		left := a.allowance() - cost(headSize+len(s.at(seq).body))
-		return left < 1 || s.snd != l.nxt && left < cost(headSize+len(s.at(s.snd).body)) || under == a.window(i)
+		return left < 1 || s.snd != l.nxt && left < cost(headSize+len(s.at(s.snd).body)) || under == a.m.cfg.Window
 	}
-	return s.snd == l.edge || under == a.window(i)
+	return s.snd == l.edge || under == a.m.cfg.Window
 }
 
 // allowed reports whether the peer has room for packet seq, which was never sent.

@@ -1,0 +1,97 @@
+package arq
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// sends gives b a packet of lane 0 as if a had sent it, that far ahead of the next expected one.
+func (n *network) sends(a, b *node, ahead, size int) {
+	as := n.peerOf(a.assoc, b)
+	p := Packet{kind: kindData, id: as.id, token: as.token, seq: as.lane[0].rcv + uint32(ahead), ack: as.lane[0].una, edge: as.lane[0].edge,
+		body: make([]byte, size)}
+	b.m.Receive(n.now, a.addr, &p)
+}
+
+// TestHeldIsBounded: packets that come out of order are kept within what the peer was promised, in numbers and in bytes, and those of all
+// peers within the receive buffer.
+func TestHeldIsBounded(t *testing.T) {
+	const receive, peers = 3 << 20, 200
+	n := newNetwork(t, 1, faults{delay: ms})
+	b := n.add(0, Config{Receive: func() int { return receive }})
+	var all []*node
+	for i := range peers {
+		nd := n.add(1+i, Config{})
+		n.join(nd, b)
+		n.stream(nd, b, 8, 8, time.Second) // it has a share
+		all = append(all, nd)
+	}
+	n.idle(ms)
+	for _, nd := range all {
+		as := n.peerOf(nd.assoc, b)
+		for _, size := range []int{60_000, 9000, 3000, 1} {
+			for ahead := 1; ahead <= 64; ahead++ {
+				n.sends(nd, b, ahead, size)
+			}
+		}
+		if f := as.flight; f != nil {
+			l := &as.lane[0]
+			require.LessOrEqual(t, f.recv[0].units, int(l.granted-l.rcv), "units that one peer takes, and what it was promised")
+		}
+		b.check()
+	}
+	require.Positive(t, b.m.held)
+	require.LessOrEqual(t, b.m.held, receive/unit, "units that all peers take")
+	require.LessOrEqual(t, b.m.Stats().Retained, int64(receive*5/4), "bytes that all peers take")
+	require.Positive(t, b.m.Stats().OutOfOrder)
+	for _, nd := range all {
+		n.peerOf(nd.assoc, b).Cut(nil)
+	}
+	require.Zero(t, b.m.held)
+	require.Zero(t, b.m.Stats().Retained)
+}
+
+// TestHeldAndCut: the user cuts the association while packets are delivered that were kept: none follows, and nothing is left of them.
+func TestHeldAndCut(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.pair(Config{}, Config{})
+	n.stream(a, b, 8, 8, time.Second)
+	n.idle(ms)
+	as := n.peerOf(a.assoc, b)
+	for ahead := 1; ahead < 10; ahead++ {
+		n.sends(a, b, ahead, 100)
+	}
+	require.Positive(t, b.m.Stats().Retained)
+	cut := &cutter{Upper: b, after: 4}
+	b.m.up = cut
+	n.sends(a, b, 0, 100)
+	require.Equal(t, 4, cut.delivered)
+	require.Equal(t, dead, as.state)
+	require.Zero(t, b.m.held)
+	require.Zero(t, b.m.Stats().Retained)
+}
+
+// A cutter is a user who cuts the association after some packets.
+type cutter struct {
+	Upper
+	after, delivered int
+}
+
+func (c *cutter) Deliver(a *Assoc, body []byte) {
+	if c.delivered++; c.delivered == c.after {
+		a.Cut([]byte("enough"))
+	}
+}
+
+// TestSeedKeepsNothing: the receive window of profile seed is one packet.
+func TestSeedKeepsNothing(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.pair(Config{Profile: Seed}, Config{Profile: Seed})
+	for ahead := 1; ahead < 10; ahead++ {
+		n.sends(a, b, ahead, 100)
+	}
+	require.EqualValues(t, 9, b.m.Stats().OutOfOrder)
+	require.Zero(t, b.m.Stats().Retained)
+}
