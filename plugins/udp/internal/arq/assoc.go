@@ -214,7 +214,8 @@ func (a *Assoc) emit(now time.Duration, head []byte, o *Out) bool {
 		return a.emitHello(now, o)
 	}
 	f.cc.waits = false
-	if a.emitPing(now, head, o) {
+	if pg := &f.ping; pg.answer || pg.plain || pg.padded {
+		a.emitPing(now, head, o)
 		return true
 	}
 	for i := range f.send {

@@ -82,7 +82,7 @@ func (a *Assoc) greeting() greeting {
 		g.first[i], g.window[i] = a.lane[i].una, min(firstCredit, a.credit(i))
 	}
 	if m.cfg.Profile == Modern {
-		g.window[0] = m.restart()
+		g.window[0] = uint32(m.divide().restart)
 		g.profile = isSelective
 	}
 	return g
@@ -94,7 +94,7 @@ func (a *Assoc) learn(g *greeting) {
 	for i := range a.lane {
 		l := &a.lane[i]
 		l.rcv, l.granted, l.edge = g.first[i], g.first[i]+firstCredit, l.una+g.window[i]
-		l.promised = l.rcv + a.m.restart()
+		l.promised = l.rcv + uint32(a.m.divide().restart)
 	}
 	a.restart = uint16(g.window[0])
 	a.selective = g.profile&isSelective != 0 && a.m.cfg.Profile == Modern

@@ -91,9 +91,6 @@ func (a *Assoc) grow0(n int) {
 // close0 gives the packet that frames are added to its number.
 func (a *Assoc) close0() {
 	f := a.flight
-	if f.open == nil {
-		return
-	}
 	*f.send[0].push(&a.lane[0]) = packet{body: f.open, messages: f.openCount} // it does not change any more: it may have to be sent again
 	f.open, f.openCount = nil, 0
 }
@@ -172,7 +169,7 @@ func (a *Assoc) deliver0(now time.Duration, fin bool, body []byte) {
 func (a *Assoc) hold(r *receiver, p *Packet, ahead uint32) bool {
 	m, l := a.m, &a.lane[0]
 	n := cost(headSize + len(p.body))
-	if m.cfg.Profile == Seed || ahead >= maxAhead || r.units+n > int(l.granted-l.rcv) || m.held+n > m.units() {
+	if m.cfg.Profile == Seed || ahead >= maxAhead || r.units+n > int(l.granted-l.rcv) || m.held+n > m.divide().units {
 		return false
 	}
 	if r.held == nil {

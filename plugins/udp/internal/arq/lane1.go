@@ -42,7 +42,7 @@ func (a *Assoc) release(i int, seq uint32) {
 	a.unfly(p, false)
 	m.free0(p.body)
 	pc := p.piece
-	*p = packet{sent: p.sent, order: p.order, messages: p.messages, flags: p.flags, units: p.units}
+	p.body, p.piece = nil, nil
 	if pc == nil {
 		return
 	}

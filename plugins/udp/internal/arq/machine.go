@@ -119,6 +119,7 @@ type Machine struct {
 	active   int // associations with a flight
 	held     int // units of the receive buffer that packets of lane 0 take which have come out of order
 	sharing  [2]sharing
+	division division
 
 	flights []*flight
 	pieces  []*piece

@@ -40,8 +40,8 @@ func (a *Assoc) path(now time.Duration) {
 	}
 }
 
-// emitPing makes a PING or a PONG, if one is wanted.
-func (a *Assoc) emitPing(now time.Duration, head []byte, o *Out) bool {
+// emitPing makes the PONG or PING that is wanted.
+func (a *Assoc) emitPing(now time.Duration, head []byte, o *Out) {
 	pg := &a.flight.ping
 	p := Packet{kind: kindPing, seq: headSize}
 	pad := 0
@@ -51,21 +51,18 @@ func (a *Assoc) emitPing(now time.Duration, head []byte, o *Out) bool {
 		p.kind, p.seq = kindPong, pg.asked
 	case pg.plain:
 		pg.plain = false
-	case pg.padded:
+	default:
 		pg.padded = false
 		p.seq, pad = uint32(pg.size), int(pg.size)-headSize
 		if a.m.zeros == nil {
 			a.m.zeros = make([]byte, MaxSize)
 		}
-	default:
-		return false
 	}
 	a.carry(now, 0, &p)
 	p.ack, p.edge = 0, 0
 	head = p.append(head)
 	*o = Out{Head: head, Body: a.m.zeros[:pad]}
 	seal(head, o.Body)
-	return true
 }
 
 // ponged takes the answer to a PING.

@@ -92,8 +92,11 @@ func (m *Machine) free0(b []byte) {
 	}
 	m.stats.Retained -= int64(cap(b))
 	for c, size := range bufClasses {
-		if cap(b) == size && len(m.bufs[c])*size < keepBufs {
-			m.bufs[c] = append(m.bufs[c], b[:0])
+		if cap(b) == size {
+			if len(m.bufs[c])*size < keepBufs {
+				m.bufs[c] = append(m.bufs[c], b[:0])
+			}
+			return
 		}
 	}
 }

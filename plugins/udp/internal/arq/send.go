@@ -8,7 +8,7 @@ import "time"
 func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 	f := a.flight
 	s, l := &f.send[i], &a.lane[i]
-	if i == 0 && int(l.nxt-l.una) < a.m.cfg.Window {
+	if i == 0 && f.open != nil && int(l.nxt-l.una) < a.m.cfg.Window {
 		// Frames are added to the last packet until it may leave: what waits for the window leaves in full packets.
 		a.close0()
 	}

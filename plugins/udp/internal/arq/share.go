@@ -15,13 +15,14 @@ import (
 //
 // A promise is not taken back. So a share that has become smaller holds as its owner sends, and a larger one is given only of what
 // nobody is promised. A peer that has sent nothing for idleAfter gives its promise back by itself, down to restart numbers, which the
-// receiver has told it in its greeting; the receiver counts on that much later. What all may use at once fits the buffer, up to planned
-// peers: of those that have not sent of late it keeps room for as many as half of it holds, and restart is never less than leastOpen.
+// receiver has told it in its greeting; the receiver counts on that much later. Half of the buffer is restart numbers for each of planned
+// peers: with no more peers than that, what all may use at once fits the buffer, also when all others begin beside one that had it alone.
+// Restart is never less than leastOpen, though, which is more than that in a small buffer.
 const (
 	page      = 4 << 10
 	spare     = 384        // bytes of a page that are not the datagram's
 	unit      = page + 256 // bytes that a datagram takes in the buffer which fits a page, with its description
-	planned   = 128        // peers that may begin to send at once
+	planned   = 128        // peers that may begin to send at once beside those that do
 	leastOpen = 4          // numbers that each may use, however small the buffer is
 
 	idleAfter  = time.Second
@@ -69,7 +70,7 @@ func (a *Assoc) join(now time.Duration, i int) {
 		return
 	}
 	if s.of(l) == nil {
-		l.promised = l.rcv + a.m.restart()
+		l.promised = l.rcv + uint32(a.m.divide().restart)
 	}
 	a.quit(i)
 	l.epoch = s.epoch
@@ -90,30 +91,42 @@ func (a *Assoc) quit(i int) {
 // unused is how many numbers the peer may use yet.
 func (l *lane) unused() int { return max(0, int(int32(l.promised-l.rcv))) }
 
-// units is the receive buffer in numbers.
-func (m *Machine) units() int { return m.cfg.Receive() / unit }
+// A division is how the receive buffer is divided for lane 0, in numbers. It holds while receive, peers and sharers are what they were.
+type division struct {
+	receive, peers, sharers int
+	units                   int // all of the buffer
+	restart                 int // for a peer that has sent nothing for a while
+	room                    int // for all that share
+	share                   int // for each of them
+}
 
-// restart is how many numbers a peer may use that has sent nothing for a while.
-func (m *Machine) restart() uint32 {
-	return uint32(min(max(m.units()/planned, leastOpen), firstCredit))
+// divide returns how the receive buffer is divided now.
+func (m *Machine) divide() *division {
+	d := &m.division
+	receive, sharers := m.cfg.Receive(), m.sharing[0].peers()
+	if receive != d.receive || m.stats.Peers != d.peers || sharers != d.sharers {
+		units := receive / unit
+		restart := min(max(units/(2*planned), leastOpen), firstCredit)
+		room := units - min(restart*(m.stats.Peers-sharers), units/2)
+		share := room / max(1, sharers)
+		*d = division{receive, m.stats.Peers, sharers, units, restart, room, max(restart, min(share, maxAhead))}
+	}
+	return d
 }
 
 // promise returns the first number of lane 0 that the peer may not use, after it has promised as many as there are for this peer.
 func (a *Assoc) promise() uint32 {
 	m, l := a.m, &a.lane[0]
-	s := &m.sharing[0]
-	open := int(m.restart())
+	s, d := &m.sharing[0], m.divide()
 	r := s.of(l)
 	if r == nil {
-		l.promised = l.rcv + uint32(open)
+		l.promised = l.rcv + uint32(d.restart)
 		return l.promised
 	}
-	room := m.units()
-	room -= min(open*(m.stats.Peers-s.peers()), room/2)
-	share := room / s.peers()
-	free := room - (s.promised() - l.unused())
-	if more := max(open, min(share, free, maxAhead)) - l.unused(); more > 0 {
-		l.promised = l.rcv + uint32(l.unused()+more)
+	unused := l.unused()
+	free := d.room - (s.promised() - unused) // of what nobody else is promised
+	if more := max(d.restart, min(d.share, free)) - unused; more > 0 {
+		l.promised = l.rcv + uint32(unused+more)
 		r.promised += more
 	}
 	return l.promised
