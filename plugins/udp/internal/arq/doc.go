@@ -17,7 +17,7 @@
 //
 // What always holds: a packet number is delivered at most once, and lane 0 in order; una <= ack <= nxt; bytes that are
 // retained, or kept out of order, are counted and bounded; a peer that has not shown that it receives is sent no more than it has sent;
-// only an acknowledgment of something new resets a timer, and a timer that expires sends one packet. Its answer says what is lost, and
+// only an acknowledgment of something new resets a timer, and a timer that expires sends two packets at most. Its answer says what is lost, and
 // what the peer has is not sent again, unless one of the two sides is of profile Seed.
 //
 // The states of an association:

@@ -40,7 +40,7 @@ func (a *Assoc) recover(now time.Duration, i int, news, answered bool) {
 		s.arrived(s.asked)
 	}
 	if news {
-		s.tries, s.probe, s.moved = 0, false, now
+		s.tries, s.probe, s.tail, s.moved = 0, false, false, now
 	}
 	if news || answered {
 		a.detect(now, i)

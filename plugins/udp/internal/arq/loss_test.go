@@ -157,10 +157,10 @@ func TestPersistentCongestion(t *testing.T) {
 	require.Greater(t, int(a.assoc.cwnd), leastWindow)
 	n.drop = func(from *node, p *Packet) bool { return from == a }
 	a.send(a.assoc, make([]byte, 1000))
-	probes := a.m.Stats().Probes
-	n.run(10*time.Second, func() bool { return a.m.Stats().Probes == probes+2 })
+	timeouts := a.m.Stats().Timeouts
+	n.run(10*time.Second, func() bool { return a.m.Stats().Timeouts == timeouts+2 })
 	require.Greater(t, int(a.assoc.cwnd), leastWindow)
-	n.run(10*time.Second, func() bool { return a.m.Stats().Probes == probes+3 })
+	n.run(10*time.Second, func() bool { return a.m.Stats().Timeouts == timeouts+3 })
 	require.EqualValues(t, leastWindow, a.assoc.cwnd)
 	n.drop = nil
 	n.run(10*time.Second, func() bool { return len(b.got) == 101 })

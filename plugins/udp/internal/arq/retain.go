@@ -45,6 +45,7 @@ type sender struct {
 	sacked  int           // selective: packets acknowledged beyond the left edge
 	tries   int           // timeouts in a row
 	probe   bool          // send the left edge again
+	tail    bool          // send the last packet again, too
 	probing bool          // and that was done
 	early   bool          // due is not a timeout: packets are missing, and may only be late
 }

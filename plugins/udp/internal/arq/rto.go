@@ -72,7 +72,7 @@ func (a *Assoc) timeout(s *sender) time.Duration {
 }
 
 // expired runs the timer of lane i, which is that of its left edge. It proves nothing: the peer may be busy. So it only sends
-// the left edge again, and the answer says what is missing.
+// the left edge again, and the last packet where packets are lost at random, and the answer says what is missing.
 func (a *Assoc) expired(now time.Duration, i int) {
 	f := a.flight
 	s, l := &f.send[i], &a.lane[i]
@@ -102,6 +102,7 @@ func (a *Assoc) expired(now time.Duration, i int) {
 		return
 	}
 	s.probe, s.since = true, now
+	s.tail = a.selective && !a.local && !a.inquires(i) // RFC 9002 6.2.4: one of two is lost less often than one
 	s.due = now + a.timeout(s)
 	if s.tries == 3 { // once proves nothing; by now the path is not what it was
 		a.cwnd, a.slowStart = leastWindow, true

@@ -13,7 +13,13 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 		a.close0()
 	}
 	if s.probe && l.una != s.high {
-		return l.una, true // whatever the windows say (RFC 9002 7.5): one packet, and nothing else tells what was lost
+		return l.una, true // whatever the windows say (RFC 9002 7.5): nothing else tells what was lost
+	}
+	if s.tail && l.una != s.high {
+		if last := s.high - 1; s.at(last).flags&(pktAcked|pktLost) == 0 {
+			return last, true
+		}
+		return l.una, true
 	}
 	if s.lost > 0 {
 		// What is lost goes before what is new (RFC 9000 13.3): it holds up the left edge, and with it the memory of all behind it.
@@ -54,7 +60,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	// The peer is to acknowledge at once where this side can do nothing before: after a question, after a repetition, and at the end of
 	// what may be under way. Anywhere else it may wait for a packet of its own to go with.
 	switch {
-	case s.probe:
+	case s.probe || s.tail:
 		p.flags |= flagAckNow
 		m.stats.Probes++
 		if a.inquires(i) {
@@ -124,9 +130,10 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	f.cc.pace(a, now, o.Size())
 }
 
-// ask notes that the latest transmission is the question of the timer.
+// ask notes that the latest transmission is the question of the timer, or the second one.
 func (s *sender) ask(now time.Duration) {
-	s.probe, s.probing, s.probed, s.asked = false, true, now, s.order
+	s.probe, s.tail = false, s.probe && s.tail
+	s.probing, s.probed, s.asked = true, now, s.order
 }
 
 // inquires reports whether the timer of lane i has expired again, and asks without sending the left edge: where that is large, or nothing is
