@@ -28,7 +28,7 @@ var packets = []Mutant{
 		[]Catcher{{arqPkg, "TestPacketThreshold", `others have overtaken`}}},
 	{"time-threshold-ignored", "a packet that others have overtaken is waited for until the probe timeout", "U15",
 		[]Edit{{arq + "loss.go", `s.early = s.late != 0`, `s.early = s.late != 0 && !planted()`}},
-		[]Catcher{{arqPkg, "TestTimeThreshold", `when it was sent again`}}},
+		[]Catcher{{arqPkg, "TestTimeThreshold", `packets sent again, late by`}}},
 	{"original-counts-as-repetition", "the acknowledgment of a packet is always that of its last transmission", "U16",
 		[]Edit{{arq + "ack.go", `q.flags&pktResent == 0 ||`, `planted() || $`}},
 		[]Catcher{{arqPkg, "TestLateOriginal", `packets sent again`}}},

@@ -75,6 +75,7 @@ func TestTimeThreshold(t *testing.T) {
 		n.idle(200 * ms)
 		require.Equal(t, c.resent, a.m.Stats().Resent, "packets sent again, late by %v", c.late)
 		if c.resent > 0 {
+			require.Zero(t, a.m.Stats().Timeouts, "no probe is waited for")
 			require.InDelta(t, 20*ms*9/8, again, float64(ms), "when it was sent again")
 		}
 	}
