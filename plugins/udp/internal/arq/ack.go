@@ -184,7 +184,8 @@ func (a *Assoc) acked(now time.Duration, p *Packet) {
 	advanced := l.una != p.ack
 	for before(l.una, p.ack) || l.una != s.high && s.at(l.una).flags&pktAcked != 0 { // the second only if the peer contradicts itself
 		seq := l.una
-		if q := s.at(seq); q.flags&pktAcked == 0 {
+		q := s.at(seq)
+		if q.flags&pktAcked == 0 {
 			a.ackOne(s, q, p)
 		} else {
 			s.sacked--
@@ -192,15 +193,13 @@ func (a *Assoc) acked(now time.Duration, p *Packet) {
 		if before(s.snd, seq+1) { // while going back: what was to be repeated has come after all
 			s.snd = seq + 1
 		}
-		fin := s.at(seq).flags&pktFin != 0
-		a.release(i, seq)
-		if a.state == dead {
+		s.cost -= int(q.units)
+		a.finAcked = a.finAcked || q.flags&pktFin != 0
+		if a.release(i, seq); a.state == dead {
 			return
 		}
-		s.cost -= int(s.at(seq).units)
-		*s.at(seq) = packet{}
+		*s.at(seq) = packet{} // not q: the user may have given packets since, and the ring have grown
 		l.una++
-		a.finAcked = a.finAcked || fin
 	}
 	if before(s.recover, l.una) {
 		s.recover = l.una

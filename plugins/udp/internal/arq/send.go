@@ -78,6 +78,10 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 			p.flags |= flagAckNow // the last that is sent again
 		}
 	}
+	if i == 0 && q.units == 0 {
+		q.units = uint8(cost(headSize + len(q.body)))
+		s.cost += int(q.units)
+	}
 	if m.cfg.Profile == Modern && !again && a.closing(i, seq) {
 		p.flags |= flagAckNow
 	}
@@ -119,10 +123,6 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	if q.size == 0 { // else it is counted as under way already
 		q.size = int32(o.Size())
 		f.flying += o.Size()
-		if i == 0 && q.units == 0 {
-			q.units = uint8(cost(o.Size()))
-			s.cost += int(q.units)
-		}
 	}
 	if i == 0 {
 		a.sentAt = now
@@ -181,7 +181,7 @@ func (a *Assoc) closing(i int, seq uint32) bool {
 		return true
 	}
 	if i == 0 && a.m.cfg.Profile == Modern {
-		left := a.allowance() - cost(headSize+len(s.at(seq).body))
+		left := a.allowance()
 		return left < 1 || s.snd != l.nxt && left < cost(headSize+len(s.at(s.snd).body)) || under == a.m.cfg.Window
 	}
 	return s.snd == l.edge || under == a.m.cfg.Window
