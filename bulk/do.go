@@ -13,7 +13,7 @@ import (
 func Do(ctx context.Context, hctx *hg.Context, s Spec) error {
 	var fail error
 	w := hghook.NewWaiter(hctx)
-	op, err := Transfer(hctx, s, func(_ *Op, err error) {
+	op, err := transfer(hctx, s, ownerOf(ctx), func(_ *Op, err error) {
 		fail = err
 		w.End()
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
@@ -57,8 +58,9 @@ type Handle struct {
 // inside holds what is not to be printed. When package fmt prints a struct that contains a Handle it may ask no method,
 // print every field, and follow one pointer, but never two.
 type inside struct {
-	mem *na.Mem // nil for a remote handle
-	key *na.Key
+	mem   *na.Mem // nil for a remote handle
+	key   *na.Key
+	moved atomic.Int64 // of a remote handle: bytes that this process has moved
 }
 
 // mem returns the memory of this process, or nil for a remote handle.
@@ -104,7 +106,7 @@ func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 		return nil, fmt.Errorf("bulk: create: %w", err)
 	}
 	key := mem.Key()
-	h := &Handle{hctx: hctx, in: &inside{mem, &key}, eager: opts.Eager}
+	h := &Handle{hctx: hctx, in: &inside{mem: mem, key: &key}, eager: opts.Eager}
 	switch {
 	case !opts.Peer.IsZero():
 		h.eager = -1 // whoever had the handle would have the data
@@ -121,12 +123,23 @@ func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 func (h *Handle) Len() int64 { return h.key().Len }
 
 // Moved returns how many bytes peers have read from the memory of this process and written to it, as far as is known by now: not those that
-// travelled inside the RPC.
+// travelled inside the RPC. Of a remote handle it is how many bytes this process has moved with h from and to the memory of the peer, these
+// among them.
 func (h *Handle) Moved() int64 {
-	if h.Remote() {
+	switch {
+	case h.in == nil:
 		return 0
+	case h.Remote():
+		return h.in.moved.Load()
 	}
 	return h.mem().Served()
+}
+
+// countMoved counts n bytes that this process has moved with a remote handle.
+func (h *Handle) countMoved(n int64) {
+	if h.in != nil && h.Remote() {
+		h.in.moved.Add(n)
+	}
 }
 
 // Access returns what peers of the owner may do.

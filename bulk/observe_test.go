@@ -48,6 +48,7 @@ func TestTransfersAreObserved(t *testing.T) {
 		op.Cancel()
 		p.Until(func() bool { return e.calls > 0 })
 		require.ErrorIs(t, e.err, hg.ErrCanceled)
-		look(inspect.Event{Kind: inspect.EventTransfer, RPC: "push", Code: hg.ErrCanceled, Fate: hg.MaybeRan, Sent: e.moved})
+		require.Contains(t, seen[0].Text, hg.ErrCanceled.Error())
+		look(inspect.Event{Kind: inspect.EventTransfer, RPC: "push", Code: hg.ErrCanceled, Text: seen[0].Text, Fate: hg.MaybeRan, Sent: e.moved})
 	})
 }

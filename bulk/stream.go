@@ -51,10 +51,11 @@ type flow struct {
 	dir  Dir
 	ctx  context.Context
 	hctx *hg.Context
+	of   owner
 }
 
 func newFlow(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) (flow, error) {
-	return flow{Stream: s, dir: dir, ctx: ctx, hctx: hctx}, s.check(dir)
+	return flow{Stream: s, dir: dir, ctx: ctx, hctx: hctx, of: ownerOf(ctx)}, s.check(dir)
 }
 
 // A piece is a buffer whose bytes are moved.
@@ -86,10 +87,10 @@ func (f *flow) start(p *piece, off int64) (err error) {
 		p.done.Store(true)
 		return nil
 	}
-	p.op, err = Transfer(f.hctx, Spec{
+	p.op, err = transfer(f.hctx, Spec{
 		Dir: f.dir, Peer: f.Peer, Remote: f.Handle, RemoteOffset: f.Offset + off, Local: p.local, Size: int64(p.n),
 		Chunk: f.Chunk, Window: f.Window,
-	}, func(_ *Op, err error) {
+	}, f.of, func(_ *Op, err error) {
 		p.err = err
 		p.done.Store(true)
 		f.hctx.Wake()

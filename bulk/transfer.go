@@ -1,6 +1,7 @@
 package bulk
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,6 +72,7 @@ type Op struct {
 	spec  Spec
 	peer  na.Addr
 	done  DoneFunc
+	of    owner
 	begun time.Duration
 	moved atomic.Int64
 
@@ -86,6 +88,18 @@ type Op struct {
 	told    int64    // how much moved by the last OnProgress
 	posted  bool     // tell is queued, or runs
 	tell    func()   // in Trigger
+}
+
+// An owner is the request in whose handler a transfer is made; zero if that is not known.
+type owner struct {
+	id  uint64 // as in inspect.Call
+	rpc string
+}
+
+// ownerOf returns the owner of a transfer that is made with ctx.
+func ownerOf(ctx context.Context) (of owner) {
+	of.id, of.rpc = hghook.RequestOf(ctx)
+	return of
 }
 
 // The phases of a transfer.
@@ -118,6 +132,11 @@ func (op *Op) enter(next fsmcheck.State) {
 // a spec that cannot be and for offsets and sizes that do not fit the handles, na.ErrPermission for an access mode that
 // does not allow it, hg.ErrClosed when the local handle or hctx is closed.
 func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
+	return transfer(hctx, spec, owner{}, done)
+}
+
+// transfer is Transfer for the request of.
+func transfer(hctx *hg.Context, spec Spec, of owner, done DoneFunc) (*Op, error) {
 	peer, err := spec.check()
 	if err != nil {
 		return nil, err
@@ -131,7 +150,7 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 	if !spec.Local.mem().Acquire() { // until finish
 		return refused(na.WithText(hg.ErrClosed, "the local handle is closed"))
 	}
-	op := &Op{hctx: hctx, spec: spec, peer: peer, to: peer, done: done, begun: hctx.Now()}
+	op := &Op{hctx: hctx, spec: spec, peer: peer, to: peer, done: done, of: of, begun: hctx.Now()}
 	op.tell = op.run
 	op.mu.Lock()
 	defer op.mu.Unlock()
@@ -191,6 +210,7 @@ func (op *Op) copyEager() {
 		from := s.Remote.data[s.RemoteOffset : s.RemoteOffset+s.Size]
 		if op.err = copyAt(Push, s.Local.mem(), s.LocalOffset, from); op.err == nil {
 			op.moved.Store(s.Size)
+			s.Remote.countMoved(s.Size)
 		}
 	}
 	op.end()
@@ -268,6 +288,7 @@ func pieceEnded(nop *na.Op, r na.Result) (ran int) {
 	op.running--
 	if r.Err == nil {
 		op.moved.Add(r.N)
+		op.spec.Remote.countMoved(r.N)
 		if op.news() {
 			op.post()
 		}
@@ -362,9 +383,9 @@ func (op *Op) finish() {
 
 // observe has the end of the transfer observed.
 func (op *Op) observe(err error, took time.Duration) {
-	e := inspect.Event{Kind: inspect.EventTransfer, RPC: op.spec.Dir.String(), Peer: op.peer, Code: hg.CodeOf(err), Fate: hg.Ran, Took: took}
+	e := inspect.Event{Kind: inspect.EventTransfer, RPC: op.spec.Dir.String(), Of: op.of.rpc, Peer: op.peer, Code: hg.CodeOf(err), Fate: hg.Ran, Took: took}
 	if err != nil {
-		e.Fate = hg.MaybeRan
+		e.Fate, e.Text = hg.MaybeRan, err.Error()
 	}
 	if moved := op.moved.Load(); op.spec.Dir == Push {
 		e.Sent = moved
@@ -384,7 +405,7 @@ func (t *tracked) Inspect() inspect.Call {
 	defer op.mu.Unlock()
 	return inspect.Call{
 		Kind: inspect.EventTransfer, RPC: op.spec.Dir.String(), Peer: op.peer, State: opPhases.State(op.phase), Age: max(op.hctx.Now()-op.begun, 1),
-		Moved: op.Moved(), Size: op.Size(),
+		Of: op.of.id, Moved: op.Moved(), Size: op.Size(),
 	}
 }
 

@@ -753,7 +753,7 @@ func TestTransferIsListed(t *testing.T) {
 			if n > 0 && i.State == "ended" { // the last OnProgress comes then
 				i.State = "moving"
 			}
-			require.Equal(t, inspect.Call{Kind: inspect.EventTransfer, RPC: "pull", Peer: p.peer, State: "moving", Age: i.Age, Moved: i.Moved, Size: 8 << 10}, i)
+			require.Equal(t, inspect.Call{Kind: inspect.EventTransfer, RPC: "pull", Peer: p.peer, State: "moving", Age: i.Age, ID: 1, Moved: i.Moved, Size: 8 << 10}, i)
 			require.Positive(t, i.Age)
 		}
 		require.Zero(t, seen[0].Moved)

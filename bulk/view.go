@@ -30,9 +30,11 @@ func NewView(ctx context.Context, hctx *hg.Context, s Stream) (*View, error) {
 	s = r.f.Stream
 	switch {
 	case s.Handle.data != nil:
+		s.Handle.countMoved(s.Size)
 		return &View{b: s.Handle.data[s.Offset:][:s.Size:s.Size]}, nil
 	case s.Handle.Remote():
 		if v, ok := hctx.NA().View(s.Peer, s.Handle.key(), s.Offset, s.Size); ok {
+			s.Handle.countMoved(s.Size)
 			return &View{b: v.Bytes, shared: true, end: v.End}, nil
 		}
 	}

@@ -149,19 +149,42 @@ func TestObserve(t *testing.T) {
 			inspect.Event{Kind: inspect.EventTarget, RPC: "echo", Fate: hg.Ran, Sent: 100, Received: 100})
 		_, err = p.ask("fails", nil)
 		require.ErrorIs(t, err, hg.ErrNotFound)
-		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "fails", Code: hg.ErrNotFound, Remote: true, Fate: hg.Ran, Received: 0},
-			inspect.Event{Kind: inspect.EventTarget, RPC: "fails", Code: hg.ErrNotFound, Fate: hg.Ran, Sent: int64(2 + len("no such thing"))})
+		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "fails", Code: hg.ErrNotFound, Text: "no such thing", Remote: true, Fate: hg.Ran, Received: 0},
+			inspect.Event{Kind: inspect.EventTarget, RPC: "fails", Code: hg.ErrNotFound, Text: "no such thing", Fate: hg.Ran, Sent: int64(2 + len("no such thing"))})
+		// The trace that a call carries is told by both sides; what is none is not.
+		traced := p.handle(hg.HashName("echo"))
+		defer traced.Close()
+		for text, want := range map[string]string{
+			"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01": "0af7651916cd43dd8448eb211c80319c",
+			"00-0af7651916cd43dd8448eb211c8031_c-b7ad6b7169203331-01": "", "00-0af7651916cd43dd8448eb211c80319c": "", "": "",
+		} {
+			var m hg.Metadata
+			m, err = m.With("tracestate", "x")
+			require.NoError(t, err)
+			m, err = m.With("traceparent", text)
+			require.NoError(t, err)
+			require.NoError(t, traced.SetMeta(m))
+			require.NoError(t, p.call(traced, nil))
+			p.Until(func() bool { return len(events()) == 2 })
+			for _, e := range events() {
+				require.Equal(t, want, e.Trace.String(), "%q", text)
+			}
+			mu.Lock()
+			all = nil
+			mu.Unlock()
+		}
 		h := p.handle(silent)
 		defer h.Close()
 		done := false
 		require.NoError(t, h.Forward(nil, func(*hg.Handle, error) { done = true }))
 		h.Cancel()
 		p.Until(func() bool { return done })
-		fate, before := events()[0].Fate, int64(0)
+		fate, text, before := events()[0].Fate, events()[0].Text, int64(0)
+		require.Contains(t, text, hg.ErrCanceled.Error())
 		if fate != hg.NotRun { // it is on its way, and detached when it arrives
 			before = 1
 		}
-		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "silent", Code: hg.ErrCanceled, Fate: fate})
+		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "silent", Code: hg.ErrCanceled, Text: text, Fate: fate})
 
 		called := make(chan error)
 		go func() {

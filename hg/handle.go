@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/internal/turns"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -39,7 +40,8 @@ type Handle struct {
 	// forwarded says that a call has begun since Reset.
 	forwarded bool
 	call      *call
-	waiter    *turns.Waiter // of calls that are waited for
+	waiter    *turns.Waiter   // of calls that are waited for
+	reporter  hghook.Reporter // tells Calls more of the call; nil for nobody
 }
 
 // Create returns a handle for calls of an RPC at addr. The error matches ErrNoEntry when id was not registered.

@@ -73,6 +73,8 @@ type response struct {
 	codec uint8  // of the output, or of an error's detail
 	meta  int    // bytes of metadata behind the header, or ahead of the body; a multiple of metaWord
 	size  uint64 // of the whole output, or of the error's text and detail
+
+	text string // of an error, for Config.Observe; not on the wire
 }
 
 func (r *response) put(b []byte) {

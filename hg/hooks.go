@@ -17,6 +17,10 @@ func init() {
 	hghook.IsOutstanding = func(h any) bool { return h.(*Handle).isOutstanding() }
 	hghook.FreeOutput = func(h any) { h.(*Handle).freeOutput() }
 
+	hghook.ReportCall = func(h any, r hghook.Reporter) { h.(*Handle).reportBy(r) }
+	hghook.ReportRequest = func(r any, by hghook.Reporter) { r.(*Request).reportBy(by) }
+	hghook.RequestOf = requestOf
+
 	hghook.Drive = func(ctx context.Context, c any, around func(run func(lone any))) error {
 		return c.(*Context).drive(ctx, around)
 	}

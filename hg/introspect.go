@@ -2,6 +2,8 @@ package hg
 
 import (
 	"cmp"
+	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,9 +19,14 @@ import (
 func (c *Context) Calls() (all []inspect.Call) {
 	c.seen.watch(c)
 	for _, o := range c.all() {
-		if i, ok := o.info(); ok {
-			all = append(all, i)
+		i, by, ok := o.info()
+		if !ok {
+			continue
 		}
+		if by != nil { // with no lock held
+			by.Report(&i)
+		}
+		all = append(all, i)
 	}
 	all = append(all, c.seen.transfers()...)
 	slices.SortStableFunc(all, func(a, b inspect.Call) int { return cmp.Compare(b.Age, a.Age) })
@@ -30,8 +37,9 @@ func (c *Context) Calls() (all []inspect.Call) {
 type seen struct {
 	since atomic.Int64 // 1 more than Now at the first Calls; 0 before
 
-	mu      sync.Mutex // guards tracked
-	tracked map[hghook.Tracked]struct{}
+	mu      sync.Mutex // guards the fields below
+	tracked map[hghook.Tracked]uint64
+	last    uint64 // number that was given to one
 }
 
 // track is hghook.Track.
@@ -39,9 +47,10 @@ func (w *seen) track(t hghook.Tracked) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.tracked == nil {
-		w.tracked = map[hghook.Tracked]struct{}{}
+		w.tracked = map[hghook.Tracked]uint64{}
 	}
-	w.tracked[t] = struct{}{}
+	w.last++
+	w.tracked[t] = w.last
 }
 
 // untrack is hghook.Untrack.
@@ -59,40 +68,73 @@ func (w *seen) watch(c *Context) {
 
 func (w *seen) transfers() (all []inspect.Call) {
 	w.mu.Lock()
-	list := make([]hghook.Tracked, 0, len(w.tracked))
-	for t := range w.tracked {
-		list = append(list, t)
-	}
+	list := maps.Clone(w.tracked)
 	w.mu.Unlock()
-	for _, t := range list {
-		all = append(all, t.Inspect())
+	for t, id := range list {
+		i := t.Inspect()
+		i.ID = id
+		all = append(all, i)
 	}
 	return all
 }
 
 // info tells of the call that is under way, if one is.
-func (h *Handle) info() (i inspect.Call, ok bool) {
+func (h *Handle) info() (i inspect.Call, by hghook.Reporter, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := h.call
 	if k.phase == callIdle {
-		return i, false
+		return i, nil, false
 	}
-	return inspect.Call{Kind: inspect.EventOrigin, RPC: h.Name(), Peer: h.addr, State: callPhases.State(k.phase), Age: h.ctx.since(k.begun)}, true
+	return inspect.Call{
+		Kind: inspect.EventOrigin, RPC: h.Name(), Peer: h.addr, State: callPhases.State(k.phase), Age: h.ctx.since(k.begun),
+		ID: uint64(k.tag()), Trace: h.meta.traceID(),
+	}, h.reporter, true
 }
 
 // info describes a request for Calls. ok is false while the record is free, or a goroutine is working on it.
-func (s *service) info() (i inspect.Call, ok bool) {
+func (s *service) info() (i inspect.Call, by hghook.Reporter, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.phase <= serviceArrived {
-		return i, false
+		return i, nil, false
 	}
-	i = inspect.Call{Kind: inspect.EventTarget, RPC: s.name(), Peer: s.addr, State: servicePhases.State(s.phase)}
+	i = inspect.Call{
+		Kind: inspect.EventTarget, RPC: s.name(), Peer: s.addr, State: servicePhases.State(s.phase), ID: uint64(s.tag), Trace: Metadata{s.meta}.traceID(),
+	}
 	if came := s.came; came != 0 {
 		i.Age = s.ctx.since(came)
 	} else {
 		i.Age = s.ctx.since(time.Duration(s.ctx.seen.since.Load() - 1))
 	}
-	return i, true
+	return i, s.reporter, true
+}
+
+// reportBy is hghook.ReportCall.
+func (h *Handle) reportBy(r hghook.Reporter) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reporter = r
+}
+
+// reportBy is hghook.ReportRequest.
+func (r *Request) reportBy(by hghook.Reporter) {
+	if s, ok := r.enter(); ok {
+		s.reporter = by
+		s.mu.Unlock()
+	}
+}
+
+// requestOf is hghook.RequestOf.
+func requestOf(ctx context.Context) (id uint64, rpc string) {
+	r, ok := ctx.Value(hghook.RequestKey{}).(Request)
+	if !ok {
+		return 0, ""
+	}
+	s, ok := r.enter()
+	if !ok {
+		return 0, ""
+	}
+	defer s.mu.Unlock()
+	return uint64(s.tag), s.name()
 }

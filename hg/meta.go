@@ -3,10 +3,12 @@ package hg
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"iter"
 	"strings"
 
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -130,6 +132,34 @@ func (m Metadata) All() iter.Seq2[string, string] {
 			}
 		}
 	}
+}
+
+// traceMeta is the name of W3C Trace Context under which a call carries its trace: "00-", 32 digits of the trace, "-", and more.
+const traceMeta = "traceparent"
+
+// traceID returns the trace that m names; zero for none. It allocates nothing.
+func (m Metadata) traceID() (t inspect.TraceID) {
+	for rest := m.b; len(rest) > 0 && rest[0] != 0; {
+		n := 1 + int(rest[0])
+		if len(rest) < n+2 {
+			return t
+		}
+		end := n + 2 + int(binary.LittleEndian.Uint16(rest[n:]))
+		if len(rest) < end {
+			return t
+		}
+		if value := rest[n+2 : end]; string(rest[1:n]) == traceMeta {
+			if len(value) < 36 || value[2] != '-' || value[35] != '-' {
+				return t
+			}
+			if _, err := hex.Decode(t[:], value[3:35]); err != nil {
+				return inspect.TraceID{}
+			}
+			return t
+		}
+		rest = rest[end:]
+	}
+	return t
 }
 
 // nextEntry takes the first entry off b.

@@ -47,12 +47,12 @@ func (k *call) endEvent(err error) *pendingEvent {
 	}
 	s := newPendingEvent(h.ctx, inspect.Event{
 		Kind: inspect.EventOrigin, RPC: h.Name(), Peer: h.addr, Fate: FateOf(err), Took: h.ctx.since(k.begun),
-		Sent: int64(k.in.size()), Received: int64(len(k.output)),
+		Sent: int64(k.in.size()), Received: int64(len(k.output)), Trace: h.meta.traceID(),
 	})
 	if remote, ok := errors.AsType[*RemoteError](err); ok {
-		s.Code, s.Remote = remote.Code, true
+		s.Code, s.Text, s.Remote = remote.Code, remote.Text, true
 	} else if err != nil {
-		s.Code = na.CodeOf(err)
+		s.Code, s.Text = na.CodeOf(err), bare(err).Error()
 	}
 	if err == nil && h.rpc.OneWay {
 		s.Fate = MaybeRan
@@ -82,6 +82,7 @@ func (s *service) arrives() {
 func (s *service) begins() {
 	if s.ctx.class.cfg.Observe != nil {
 		s.event.Queued, s.event.Received, s.event.Fate = s.ctx.since(s.came), int64(len(s.input)), Ran
+		s.event.Trace = Metadata{s.meta}.traceID()
 		if s.event.Code = na.OK; !s.oneWay {
 			s.event.Code = na.ErrNoResponse // until it is answered
 		}
@@ -89,8 +90,8 @@ func (s *service) begins() {
 }
 
 // says notes an answer, or why there is none. Locked.
-func (s *service) says(code Code, fate Fate, size int64) {
-	s.event.Code, s.event.Fate, s.event.Sent = code, fate, size
+func (s *service) says(code Code, fate Fate, size int64, text string) {
+	s.event.Code, s.event.Fate, s.event.Sent, s.event.Text = code, fate, size, text
 }
 
 // observed has Trigger observe the end of the request. Locked.

@@ -163,7 +163,7 @@ func (s *service) refuse(f failure) {
 	s.to(serviceRejected)
 	if s.oneWay {
 		s.ctx.dropped.Add(1)
-		s.says(f.code, na.NotRun, 0)
+		s.says(f.code, na.NotRun, 0, f.text)
 	} else {
 		s.answerFor(f)
 	}

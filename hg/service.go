@@ -9,6 +9,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -84,9 +85,10 @@ type service struct {
 	done   na.Task
 	loan   *loan
 
-	event inspect.Event // what is observed of the request
-	came  time.Duration // when it did, if somebody wants to know; else 0
-	batch uint32        // in which it was given to Config.Dispatch
+	event    inspect.Event   // what is observed of the request
+	reporter hghook.Reporter // tells Calls more of the request; nil for nobody
+	came     time.Duration   // when it did, if somebody wants to know; else 0
+	batch    uint32          // in which it was given to Config.Dispatch
 
 	waits      bool     // in Context.load, whose mu guards it
 	counted    bool     // in bound.waiting; likewise
@@ -237,7 +239,7 @@ func (s *service) over() bool {
 func (s *service) answerFor(f failure) {
 	s.out = s.draft(f.code)
 	s.out.b = appendFailure(s.out.b, f.text[:min(len(f.text), s.textRoom(s.out.b))], nil)
-	resp := response{code: f.code, fate: f.fate, codec: codec.EncodedID}
+	resp := response{code: f.code, fate: f.fate, codec: codec.EncodedID, text: f.text}
 	if f.early {
 		resp.flags = flagEarly
 	}
@@ -253,7 +255,7 @@ func (s *service) giveUp() {
 	if s.ctx.nctx.Closing() {
 		why = ErrClosed
 	}
-	s.says(why, s.event.Fate, 0)
+	s.says(why, s.event.Fate, 0, "")
 }
 
 // reset makes s ready for another request. What newService sets, and what nobody reads before it was set, stays: the
@@ -266,6 +268,7 @@ func (s *service) reset() {
 	s.began, s.returned, s.detached, s.cutOff = false, false, false, false
 	s.deadline, s.ahead, s.skip, s.tries, s.alarm, s.handling, s.cb = 0, 0, 0, 0, nil, nil, nil
 	s.said, s.next, s.prev, s.rpc, s.data = Metadata{}, nil, nil, nil, nil
+	s.reporter = nil
 	if s.sent.Err != nil {
 		s.sent = na.Result{}
 	}

@@ -1,6 +1,9 @@
 package hg
 
-import "github.com/quicksilver-rpc/quicksilver/hg/inspect"
+import (
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
+)
 
 // An open is a place in the list of what a context has open: the handles of calls, and the requests that have not ended.
 type open struct {
@@ -14,7 +17,8 @@ type opened interface {
 	endNow(left *ShutdownError)    // Shutdown ends what has not ended
 	answerForgotten()              // a while later: ends what still nobody has ended
 	countOpen(left *ShutdownError) // counts what is left
-	info() (inspect.Call, bool)    // says what it is in the middle of
+	// info says what it is in the middle of, if anything, and who knows more, which may be nil.
+	info() (inspect.Call, hghook.Reporter, bool)
 }
 
 // enlist puts o into the list. Locked.

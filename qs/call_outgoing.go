@@ -212,7 +212,12 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 		err = h.SetMeta(meta)
 	}
 	if err == nil {
-		err = o.forward(ctx, a, h, c, in)
+		if l != nil {
+			hghook.ReportCall(h, l)
+		}
+		if err = o.forward(ctx, a, h, c, in); l != nil {
+			hghook.ReportCall(h, nil)
+		}
 	}
 	if said {
 		_ = h.SetMeta(hg.Metadata{}) // of the next call

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -93,8 +94,33 @@ func (s *request) input() (id ringID, err error) {
 	}
 	if err != nil {
 		err = hg.Refuse(err)
+	} else if len(s.lent) > 0 {
+		hghook.ReportRequest(&s.r, s)
 	}
 	return id, err
+}
+
+// Report implements hghook.Reporter.
+func (s *request) Report(c *inspect.Call) {
+	known := true
+	for i := range s.lent {
+		var t *ticket
+		switch l := &s.lent[i]; {
+		case l.source != nil:
+			t = &l.source.ticket
+		case l.sink != nil: // the handler may fill as little of it as it likes
+			t = &l.sink.ticket
+			known = false
+		default:
+			continue
+		}
+		c.Moved += t.handle.Moved()
+		c.Size += t.handle.Len()
+		known = known && !t.ring
+	}
+	if !known {
+		c.Size = 0
+	}
 }
 
 // A handling is a handler with its input.

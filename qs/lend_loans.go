@@ -11,6 +11,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -235,6 +236,17 @@ func (l *loans) moved() (n int64) {
 		n += l.taker.moved()
 	}
 	return n
+}
+
+// Report implements hghook.Reporter.
+func (l *loans) Report(c *inspect.Call) {
+	c.Moved = l.moved()
+	if len(l.rings) == 0 && len(l.sinks) == 0 { // else nobody knows
+		c.Size = l.lent()
+	}
+	if l.taker != nil {
+		c.Moved, c.Size, c.Flow = 0, 0, l.taker.flow()
+	}
 }
 
 // progress grows with each byte that moves, also one that waits in a ring.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -60,6 +61,7 @@ func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, s
 		}
 		q.sender.begin(&q.request, id)
 		defer q.sender.end()
+		hghook.ReportRequest(&q.r, q)
 		q.codec = n.resolveCodec(s.m)
 		returned := false
 		defer func() { // a panic, and the end of the goroutine, come behind the items, as an error does
@@ -100,6 +102,12 @@ type sending[In, Item any] struct {
 	codec  codec.Codec
 	item   Item
 	text   []byte // of item
+}
+
+// Report implements hghook.Reporter.
+func (q *sending[In, Item]) Report(c *inspect.Call) {
+	q.request.Report(c)
+	c.Flow = q.sender.flow()
 }
 
 func (q *sending[In, Item]) send(item Item) (err error) {
@@ -166,6 +174,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 				yield(none, err)
 				return
 			}
+			had := int64(0)
 			for len(items) > 0 && ctx.Err() == nil {
 				size, head := binary.Uvarint(items)
 				if head <= 0 || size > uint64(len(items)-head) {
@@ -180,11 +189,12 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 				if items = items[head+int(size):]; !yield(item, nil) {
 					return
 				}
+				had++
 			}
 			if over && len(items) == 0 {
 				return
 			}
-			k.taker.through()
+			k.taker.through(had)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -95,11 +96,13 @@ type taker struct {
 
 	mu    sync.Mutex // guards the fields below
 	n     *Node
-	hctx  *hg.Context // by which the attempt leaves
-	id    ringID      // of the attempt
-	live  bool        // it is under way
-	bytes int64       // of items that have come: there is no attempt after one that has brought some
-	looks int64       // of Retry at a stream whose loop takes its time
+	hctx  *hg.Context   // by which the attempt leaves
+	id    ringID        // of the attempt
+	live  bool          // it is under way
+	bytes int64         // of items that have come: there is no attempt after one that has brought some
+	items int64         // in messages that the loop is through with
+	idle  time.Duration // when the loop last took a message, or one came that it could take, by hg.Context.Now
+	looks int64         // of Retry at a stream whose loop takes its time
 
 	held    [streamHeld][]byte // messages, at their numbers modulo streamHeld,
 	has     [streamHeld]bool   // and which there are
@@ -163,7 +166,9 @@ func (t *taker) accept(id ringID, n int64, items []byte, from hg.Addr) error {
 		t.mu.Unlock()
 		return hg.Errorf(hg.ErrBadInput, "%s: message %d is none that may follow", itemsRPC, n)
 	}
-	t.held[at] = append(t.held[at][:0], items...)
+	if t.held[at] = append(t.held[at][:0], items...); t.has == ([streamHeld]bool{}) {
+		t.idle = t.hctx.Now()
+	}
 	t.has[at], t.from = true, from
 	t.bytes += int64(len(items))
 	next := n == t.passed
@@ -201,9 +206,11 @@ func (t *taker) next(f *future) (items []byte, over bool, err error) {
 	return t.held[at], false, nil
 }
 
-// through gives the message that the loop has got back.
-func (t *taker) through() {
+// through gives the message that the loop has got back, after it has had so many items of it.
+func (t *taker) through(items int64) {
 	t.mu.Lock()
+	t.items += items
+	t.idle = t.hctx.Now()
 	at := t.passed % streamHeld
 	t.has[at] = false
 	if cap(t.held[at]) > 2*streamMessage { // of one long item
@@ -277,6 +284,22 @@ func (t *taker) progress() int64 {
 	return t.bytes + t.looks
 }
 
+// flow describes the stream for hg.Context.Calls.
+func (t *taker) flow() *inspect.Flow {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := &inspect.Flow{Items: t.items, Bytes: t.bytes, Sent: t.passed, Taken: t.passed, Window: streamWindow}
+	for _, has := range t.has {
+		if has {
+			f.Sent++
+		}
+	}
+	if f.Sent > f.Taken && t.live {
+		f.Stuck = max(t.hctx.Now()-t.idle, 1)
+	}
+	return f
+}
+
 // moved returns how many bytes of items have come.
 func (t *taker) moved() int64 {
 	t.mu.Lock()
@@ -289,13 +312,17 @@ func (t *taker) moved() int64 {
 //	add ─► buf ─ full, or the caller has taken all that was sent ─► due ─► forward ─► itemsRPC
 //	        └─ full, and no room in the window: add waits ◄─ answered, takenRPC ─┘
 type sender struct {
-	req *request
-	ctx context.Context // of the handler
-	id  ringID
-	to  hg.Addr
+	req  *request
+	ctx  context.Context // of the handler
+	id   ringID
+	to   hg.Addr
+	hctx *hg.Context
 
 	mu     sync.Mutex // guards the fields below
-	buf    []byte     // of the next message, behind its head; nil before the first item
+	items  int64
+	bytes  int64         // of these
+	stuck  time.Duration // when add began to wait for room, by hg.Context.Now; 0 while it does not
+	buf    []byte        // of the next message, behind its head; nil before the first item
 	spare  []byte
 	sent   int64 // messages
 	passed int64 // of them that the loop is through with
@@ -310,7 +337,7 @@ type sender struct {
 }
 
 func (s *sender) begin(r *request, id ringID) {
-	s.req, s.ctx, s.id, s.to = r, r, id, r.r.Peer()
+	s.req, s.ctx, s.id, s.to, s.hctx = r, r, id, r.r.Peer(), r.r.HG()
 	r.n.streams.mu.Lock()
 	r.n.streams.senders[id] = s
 	r.n.streams.mu.Unlock()
@@ -392,6 +419,8 @@ func (s *sender) add(item []byte) error {
 		}
 		fits := len(s.buf) <= itemsHead || len(s.buf)+size <= streamMessage
 		if fits {
+			s.items++
+			s.bytes += int64(len(item))
 			s.buf = append(binary.AppendUvarint(s.buf[:max(len(s.buf), itemsHead)], uint64(len(item))), item...)
 		} else {
 			s.push = true
@@ -405,11 +434,35 @@ func (s *sender) add(item []byte) error {
 			return nil
 		}
 		if msg == nil {
-			if err := s.wait(s.ctx, -1, func() bool { return s.windowOpen() || !s.push }); err != nil {
+			if err := s.waitRoom(); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// waitRoom waits until the message in buf has left, or may.
+func (s *sender) waitRoom() error {
+	s.setStuck(s.hctx.Now())
+	defer s.setStuck(0)
+	return s.wait(s.ctx, -1, func() bool { return s.windowOpen() || !s.push })
+}
+
+func (s *sender) setStuck(since time.Duration) {
+	s.mu.Lock()
+	s.stuck = since
+	s.mu.Unlock()
+}
+
+// flow describes the stream for hg.Context.Calls.
+func (s *sender) flow() *inspect.Flow {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := &inspect.Flow{Items: s.items, Bytes: s.bytes, Sent: s.sent, Taken: s.passed, Window: streamWindow}
+	if s.stuck != 0 {
+		f.Stuck = max(s.hctx.Now()-s.stuck, 1)
+	}
+	return f
 }
 
 // wait waits until done, with the lock held, reports true or the stream fails, and returns how it fails, the cause of the end of

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"encoding/hex"
 	"slices"
 	"time"
 
@@ -24,8 +25,11 @@ func (k EventKind) String() string { return [...]string{"origin", "target", "tra
 type Event struct {
 	Kind     EventKind
 	RPC      string        // "pull" or "push" for a transfer
+	Of       string        // of a transfer: the RPC in whose handler it was started; empty if that is not known
 	Peer     na.Addr       // the other side
 	Code     na.Code       // OK, a local code, or what the target has answered
+	Text     string        // of the error, if Code is not OK: what the handler or the library has said
+	Trace    TraceID       // of the call; zero for none
 	Remote   bool          // Code came in the answer
 	Fate     na.Fate       // of the request
 	Queued   time.Duration // from the arrival of a request until its handler began
@@ -58,6 +62,38 @@ type Call struct {
 	Peer  na.Addr       // the other side
 	State string        // in the words of docs/internals/STATES.md
 	Age   time.Duration // since a call or a transfer began, or a request came
-	Moved int64         // bytes, of a transfer
-	Size  int64         // of them all
+	// ID identifies a call, a request or a transfer among those of its kind and its context that are under way, a request among those
+	// of its Peer. A request has the ID that its call has at the origin.
+	ID    uint64
+	Of    uint64  // of a transfer: the ID of the request of Peer in whose handler it was started; 0 if that is not known
+	Trace TraceID // of a call or a request; zero for none
+	// Moved counts the bytes that a transfer has moved, or that have been moved from and to what a call or a request lends.
+	Moved int64
+	Size  int64 // how many these will be; 0 if that is not known, or nothing is lent
+	Flow  *Flow // of a call or a request whose results come one after the other; else nil
+}
+
+// A Flow is what one side knows of a stream of results. Messages hold up to 64 KiB of items each.
+type Flow struct {
+	Items int64 // that the handler has sent, or that the loop of the caller has had
+	Bytes int64 // of them, as encoded
+	Sent  int64 // messages: at the target those that have left, at the origin those that have come
+	Taken int64 // of these, that the loop of the caller is through with
+	// Window is how many messages may be sent and not taken.
+	Window int
+	// Stuck is for how long the caller has taken nothing: at the target since the handler waits in send, at the origin since there has
+	// been a message to take. Zero means that this is not so now.
+	Stuck time.Duration
+}
+
+// A TraceID identifies a distributed trace, as the metadata "traceparent" of a call carries it (W3C Trace Context). The zero TraceID is
+// none.
+type TraceID [16]byte
+
+// String returns 32 hexadecimal digits, or nothing for the zero TraceID.
+func (t TraceID) String() string {
+	if t == (TraceID{}) {
+		return ""
+	}
+	return hex.EncodeToString(t[:])
 }

@@ -11,20 +11,22 @@ const GaugesRPC = "hg/gauges"
 
 // Gauges are what a program tells of one of its contexts.
 type Gauges struct {
-	Context   int    // target id
-	Address   string // of the context
-	Eager     int    // na.Config.Eager
-	Envelopes int    // na.Config.Envelopes, as far as Budget allows them
-	Budget    int64  // na.Config.Budget
-	Reserved  int64  // of it, bytes guaranteed to peers of all contexts
-	HighWater int    // na.Stats.HighWater
-	Stalls    int64  // na.Stats.Stalls
-	Active    int64  // requests whose handlers have begun and that have not ended
-	Waiting   int64  // requests that wait for one of these to end
-	Inline    int64  // hg.Stats.Inline
-	Loans     int64  // hg.Stats.Loans
-	NoRoom    int64  // hg.Stats.NoRoom
-	Peers     []PeerGauges
+	Context          int    // target id
+	Address          string // of the context
+	Eager            int    // na.Config.Eager
+	Envelopes        int    // na.Config.Envelopes, as far as Budget allows them
+	Budget           int64  // na.Config.Budget
+	Reserved         int64  // of it, bytes guaranteed to peers of all contexts
+	HighWater        int    // na.Stats.HighWater
+	Stalls           int64  // na.Stats.Stalls
+	Active           int64  // requests whose handlers have begun and that have not ended
+	Waiting          int64  // requests that wait for one of these to end
+	MaxActive        int    // hg.Config.MaxActive
+	MaxActivePerPeer int    // hg.Config.MaxActivePerPeer
+	Inline           int64  // hg.Stats.Inline
+	Loans            int64  // hg.Stats.Loans
+	NoRoom           int64  // hg.Stats.NoRoom
+	Peers            []PeerGauges
 }
 
 // PeerGauges are those of one session.

@@ -32,6 +32,18 @@ var (
 	// FreeOutput gives the memory of the last call's output back, which an idle handle keeps else until its next Forward: up to
 	// Config.MaxOutput bytes. While a call is under way it does nothing. Output matches ErrInvalid afterwards.
 	FreeOutput func(h any)
+
+	// ReportCall has Calls ask r about the call that h makes next, until that has ended. nil is nobody.
+	ReportCall func(h any, r Reporter)
+)
+
+// Hooks of the *hg.Request, which is r, of a handler.
+var (
+	// ReportRequest has Calls ask by about the request until that has ended.
+	ReportRequest func(r any, by Reporter)
+
+	// RequestOf returns the inspect.Call.ID and the RPC of the request that ctx is of, or was made of; 0 and "" for none.
+	RequestOf func(ctx context.Context) (id uint64, rpc string)
 )
 
 // Hooks of a *hg.Context, which is c.
@@ -54,6 +66,12 @@ var (
 	// Observe gives e to Config.Observe, on this goroutine, if that is set. It allocates nothing.
 	Observe func(c any, e inspect.Event)
 )
+
+// A Reporter knows more of a call or a request that is under way than package hg: it fills in Moved, Size and Flow of c. Report may be
+// called from any goroutine, and after the call has ended; it does not block.
+type Reporter interface {
+	Report(c *inspect.Call)
+}
 
 // A Tracked is something that hg.Context.Calls lists beside calls and requests. Inspect may be called from any goroutine.
 type Tracked interface {

@@ -1,0 +1,168 @@
+package qs_test
+
+import (
+	"context"
+	"io"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+type uploadIn struct {
+	Body qs.Source
+	Room qs.Sink
+}
+
+var upload = qs.Define[uploadIn, int64]("inspect/upload")
+
+// underWay returns the calls of a node of one kind.
+func underWay(n *qs.Node, kind inspect.EventKind) (all []inspect.Call) {
+	for _, c := range n.HG().Calls() {
+		if c.Kind == kind {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// eventually waits until done.
+func eventually(t *testing.T, done func() bool) {
+	t.Helper()
+	for ctx := within(t); !done(); runtime.Gosched() {
+		require.NoError(t, ctx.Err(), "it does not happen")
+	}
+}
+
+// TestCallsTellProgress: hg.Context.Calls says of a call that lends memory, at both sides, how much of it has been moved, and which
+// transfers belong to it.
+func TestCallsTellProgress(t *testing.T) {
+	t.Parallel()
+	const size = 32 << 20
+	goOn := make(chan struct{})
+	read := make(chan int)
+	var s *qs.Node
+	c, p := pair(t, qs.Config{}, func(n *qs.Node) {
+		s = n
+		upload.Handle(n, func(ctx context.Context, in uploadIn) (int64, error) {
+			r := in.Body.Reader(ctx)
+			n, err := io.ReadFull(r, make([]byte, 4<<20))
+			if err != nil {
+				return 0, err
+			}
+			read <- n
+			<-goOn
+			rest, err := io.Copy(io.Discard, r)
+			return int64(n) + rest, err
+		})
+	})
+	call := upload.Go(within(t), p, uploadIn{Body: qs.Bytes(make([]byte, size))})
+	require.Equal(t, 4<<20, <-read)
+	// It reads 8 MiB ahead, and stands still then.
+	eventually(t, func() bool { return len(underWay(s, inspect.EventTransfer)) == 0 })
+	targets := underWay(s, inspect.EventTarget)
+	require.Len(t, targets, 1)
+	require.EqualValues(t, size, targets[0].Size)
+	require.GreaterOrEqual(t, targets[0].Moved, int64(4<<20))
+	require.Less(t, targets[0].Moved, int64(size))
+	require.Nil(t, targets[0].Flow)
+	origins := underWay(c, inspect.EventOrigin)
+	require.Len(t, origins, 1)
+	require.EqualValues(t, size, origins[0].Size)
+	require.GreaterOrEqual(t, origins[0].Moved, int64(4<<20))
+	require.Equal(t, origins[0].ID, targets[0].ID)
+	close(goOn)
+	n, err := call.Wait(within(t))
+	require.NoError(t, err)
+	require.EqualValues(t, size, n)
+	require.Empty(t, underWay(c, inspect.EventOrigin))
+}
+
+// TestTransfersNameTheirRequest: a transfer that a handler makes tells to which request it belongs, while it is under way and when it ends.
+func TestTransfersNameTheirRequest(t *testing.T) {
+	t.Parallel()
+	var ended []inspect.Event
+	seen := make(chan []inspect.Call, 1)
+	var s *qs.Node
+	cfg := qs.Config{HG: hg.Config{Observe: func(e *inspect.Event) {
+		if e.Kind == inspect.EventTransfer {
+			ended = append(ended, *e)
+		}
+	}}}
+	_, p := pair(t, cfg, func(n *qs.Node) {
+		s = n
+		upload.Handle(n, func(ctx context.Context, in uploadIn) (int64, error) {
+			r := in.Body.Reader(ctx)
+			if _, err := r.Read(make([]byte, 1)); err != nil { // the window is under way
+				return 0, err
+			}
+			seen <- s.HG().Calls()
+			return 0, nil
+		})
+	})
+	_, err := upload.Call(within(t), p, uploadIn{Body: qs.Bytes(make([]byte, 64<<20))})
+	require.NoError(t, err)
+	calls := <-seen
+	at := slices.IndexFunc(calls, func(c inspect.Call) bool { return c.Kind == inspect.EventTarget })
+	require.GreaterOrEqual(t, at, 0)
+	for _, c := range calls {
+		if c.Kind == inspect.EventTransfer {
+			require.Equal(t, calls[at].ID, c.Of)
+			require.NotZero(t, c.ID)
+		}
+	}
+	require.NoError(t, s.Shutdown(within(t)))
+	require.NotEmpty(t, ended)
+	for _, e := range ended {
+		require.Equal(t, "inspect/upload", e.Of)
+	}
+}
+
+// TestCallsTellFlow: of a stream whose loop takes nothing both sides say so: the window is full, and for how long it has been.
+func TestCallsTellFlow(t *testing.T) {
+	t.Parallel()
+	var source rowSource
+	var s *qs.Node
+	c, p := pair(t, qs.Config{}, func(n *qs.Node) {
+		s = n
+		source.serve(n)
+	})
+	ctx, leave := context.WithCancel(within(t))
+	defer leave()
+	taken := 0
+	for _, err := range rows.Call(ctx, p, rowsIn{N: 1000, Size: 10_000}) {
+		if taken++; taken > 1 {
+			if taken < 1000 {
+				continue
+			}
+			require.NoError(t, err)
+			break
+		}
+		require.NoError(t, err)
+		var at inspect.Call
+		eventually(t, func() bool {
+			all := underWay(s, inspect.EventTarget)
+			require.Len(t, all, 1)
+			at = all[0]
+			return at.Flow.Stuck > 0
+		})
+		require.Equal(t, at.Flow.Sent, at.Flow.Taken+int64(at.Flow.Window), "%+v", at.Flow)
+		require.EqualValues(t, 3, at.Flow.Window)
+		require.EqualValues(t, source.sent.Load(), at.Flow.Items)
+		require.Greater(t, at.Flow.Bytes, 10_000*at.Flow.Items)
+		of := underWay(c, inspect.EventOrigin)
+		i := slices.IndexFunc(of, func(c inspect.Call) bool { return c.RPC == "test/rows" })
+		require.GreaterOrEqual(t, i, 0)
+		require.NotNil(t, of[i].Flow)
+		require.Positive(t, of[i].Flow.Stuck)
+		require.Zero(t, of[i].Flow.Items, "the loop has not come back")
+		require.Equal(t, at.ID, of[i].ID)
+	}
+	require.Equal(t, 1000, taken)
+	source.quiet(t, c, s)
+}
