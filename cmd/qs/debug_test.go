@@ -42,10 +42,13 @@ func TestServeDebug(t *testing.T) {
 		return b
 	}
 	var s debug.Snapshot
-	require.NoError(t, json.Unmarshal(get("x.json"), &s))
+	require.NoError(t, json.Unmarshal(get("?format=json"), &s))
 	require.Len(t, s.Contexts, 1)
 	require.Equal(t, addr, s.Contexts[0].Address)
-	require.Contains(t, string(get("?all")), "<td>hg/ping<td class=\"n\">3<td")
+	var pings debug.Snapshot
+	require.NoError(t, json.Unmarshal(get("?format=json&method=hg/ping"), &pings))
+	require.EqualValues(t, 3, pings.Methods.Rows[0].Count)
+	require.Contains(t, string(get("?all")), "hg/ping")
 	var vars struct{ Quicksilver debug.Snapshot }
 	require.NoError(t, json.Unmarshal(get("debug/vars"), &vars))
 	require.Equal(t, addr, vars.Quicksilver.Contexts[0].Address)

@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
 // TestBrowser: a real browser shows a stalled call by name and age, marked as old, and renews the page by itself.
@@ -27,7 +29,7 @@ func TestBrowser(t *testing.T) {
 	if err != nil {
 		t.Skip("there is no chromium")
 	}
-	s := open(t)
+	s := open(t, qs.Config{})
 	var looks atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/" {
@@ -37,7 +39,7 @@ func TestBrowser(t *testing.T) {
 	}))
 	defer server.Close()
 	require.Eventually(t, func() bool {
-		calls := s.page.Snapshot().Contexts[0].Calls
+		calls := s.page.Snapshot(debug.Query{}).Calls.Rows
 		return len(calls) == 1 && calls[0].Age >= time.Second
 	}, time.Minute, 10*time.Millisecond)
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)

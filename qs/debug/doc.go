@@ -1,9 +1,11 @@
-// Package debug serves a page about a running program: its peers, the calls, requests and transfers under way with their age and
-// state, envelopes, methods, and recent errors.
+// Package debug serves a page about a running program: what is wrong, in words; the calls, requests, transfers and streams under way with
+// age and state; methods with rates and percentiles; errors; and its peers.
 //
-//	class ── Show ─────────────► Page ─► ServeHTTP: HTML, text, JSON
-//	hg.Config.Observe ─ ends ──►   └───► Publish: expvar
+//	class ── Show ─────────────► sources ──┐
+//	hg.Config.Observe ─ ends ──► collector ┴─ look ─► Snapshot ─► ServeHTTP: HTML, text, JSON
+//	                                                     └──────► Publish: expvar
 //
 // It asks package hg when somebody looks, and changes nothing; calls cost more only where Observe is set. It starts no goroutine and
-// no server. Anyone who can reach the page sees addresses of peers and names of methods.
+// no server, and loads nothing from elsewhere. Anyone who can reach the page sees addresses of peers, names of methods and texts of
+// errors, unless Page.Guard refuses.
 package debug

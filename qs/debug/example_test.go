@@ -1,6 +1,7 @@
 package debug_test
 
 import (
+	"crypto/subtle"
 	"log"
 	"net/http"
 	"time"
@@ -18,4 +19,27 @@ func Example() {
 	defer node.Close()
 	web := &http.Server{Addr: "localhost:6060", Handler: debug.New(node), ReadHeaderTimeout: 10 * time.Second}
 	go func() { log.Print(web.ListenAndServe()) }()
+}
+
+// A page beside others of the program, that counts calls which end, and asks for a password.
+func ExamplePage_Attach() {
+	var cfg qs.Config
+	secret := []byte("from a file")
+
+	page := new(debug.Page)
+	page.Attach(&cfg) // before qs.Open: calls that end are counted
+	page.Guard = func(w http.ResponseWriter, r *http.Request) bool {
+		if _, password, _ := r.BasicAuth(); subtle.ConstantTimeCompare([]byte(password), secret) == 1 {
+			return true
+		}
+		w.Header().Set("WWW-Authenticate", "Basic")
+		w.WriteHeader(http.StatusUnauthorized)
+		return false
+	}
+	http.Handle("/debug/qs/", page)
+	node, err := qs.Open("tcp://:7000", cfg)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer node.Close()
 }

@@ -2,34 +2,29 @@ package debug
 
 import (
 	"bytes"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
 	"net/http"
+	"net/url"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
-	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-//go:embed page.html
-var pageText string
-
-var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"bytes": bytesText, "took": took, "old": func(d time.Duration) bool { return d >= time.Second },
-}).Parse(pageText))
-
-// ServeHTTP answers paths that end in /healthz and /readyz with 200 or 503, for probes: healthz while every class that is shown is open, readyz
-// while every one is ready, too, which SetReady(false) and a drain end. Otherwise it answers with a page that renews itself, also without JavaScript; with text when the path ends in .txt, or the client
-// accepts text/plain and no HTML; with the Snapshot as JSON when the path ends in .json, or the client accepts application/json and
-// no HTML. Page and text leave out calls of RPCs that inspect.IsBuiltIn reports, but for errors, unless the query has "all".
+// ServeHTTP answers paths that end in /healthz and /readyz with 200 or 503, for probes: healthz while every class that is shown is open,
+// readyz while every one is ready, too, which SetReady(false) and a drain end. Any other path is the page, whose parameters are those
+// of Query, and which renews itself, also without JavaScript. It is the Snapshot as JSON with format=json, or for a client that accepts
+// application/json and no HTML, and text with format=text, or for one that accepts text/plain and no HTML. All links are relative: it
+// may be mounted under any path. Guard is asked before, but not for probes.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -40,21 +35,21 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.probe(w, name)
 		return
 	}
+	if p.Guard != nil && !p.Guard(w, r) {
+		return
+	}
 	var b bytes.Buffer
 	var err error
-	s, kind := view{Snapshot: p.Snapshot()}, kindOf(r)
-	if kind != "application/json" && !r.URL.Query().Has("all") {
-		s.leaveOut()
-	}
+	s, kind := p.Snapshot(parseQuery(r.URL.Query())), kindOf(r)
 	switch kind {
 	case "application/json":
 		e := json.NewEncoder(&b)
 		e.SetIndent("", "  ")
-		err = e.Encode(s.Snapshot)
+		err = e.Encode(s)
 	case "text/plain":
-		err = s.text(&b)
+		err = s.writeText(&b)
 	default:
-		err = page.Execute(&b, s)
+		err = page.Execute(&b, view{Snapshot: s, Style: style, Script: script})
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -62,51 +57,32 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	h := w.Header()
 	h.Set("Content-Type", kind+"; charset=utf-8")
-	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", policy)
 	h.Set("Vary", "Accept")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'")
+	h.Set("Referrer-Policy", "no-referrer")
+	plain(h)
 	_, _ = w.Write(b.Bytes())
 }
 
-// A view is a Snapshot for people.
-type view struct {
-	Snapshot
-	LeftOut bool // the RPCs of this module
+// plain has nothing be kept or guessed of an answer.
+func plain(h http.Header) {
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
 }
 
-// leaveOut leaves out the RPCs of this module, in which a program's own would be lost, but for errors.
-func (v *view) leaveOut() {
-	v.LeftOut = true
-	v.Methods = slices.DeleteFunc(v.Methods, func(m Method) bool { return inspect.IsBuiltIn(m.Name) })
-	for i := range v.Contexts {
-		c := &v.Contexts[i]
-		c.Calls = slices.DeleteFunc(c.Calls, func(k Call) bool { return inspect.IsBuiltIn(k.RPC) })
-	}
-}
-
-// probe answers 200, or 503: healthz while a class that is shown has a context that is not closed, readyz while all are ready.
+// probe answers 200, or 503: healthz while every class that is shown has a context that is not closed, readyz while all are ready.
 func (p *Page) probe(w http.ResponseWriter, name string) {
-	p.mu.Lock()
-	classes := slices.Clone(p.classes)
-	p.mu.Unlock()
-	good := len(classes) > 0
-	for _, class := range classes {
-		if name == "readyz" {
-			good = good && hghook.IsReady(class)
-		} else {
-			good = good && slices.ContainsFunc(class.Contexts(), func(c *hg.Context) bool { return !c.NA().Closed() })
-		}
+	all := p.all()
+	good := len(all) > 0
+	for _, s := range all {
+		good = good && (name == "readyz" && s.ready() || name == "healthz" && s.open())
 	}
 	text := "ok"
 	if !good {
 		text = "not " + map[string]string{"readyz": "ready", "healthz": "open"}[name]
 	}
-	h := w.Header()
-	h.Set("Content-Type", "text/plain; charset=utf-8")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	if !good {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if plain(w.Header()); !good {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	fmt.Fprintln(w, text)
@@ -116,54 +92,239 @@ func (p *Page) probe(w http.ResponseWriter, name string) {
 func kindOf(r *http.Request) string {
 	accept := r.Header.Get("Accept")
 	html := strings.Contains(accept, "text/html")
-	switch ext := path.Ext(r.URL.Path); {
-	case ext == ".json" || !html && ext != ".txt" && strings.Contains(accept, "application/json"):
+	switch format := r.URL.Query().Get("format"); {
+	case format == "json" || format == "" && !html && strings.Contains(accept, "application/json"):
 		return "application/json"
-	case ext == ".txt" || !html && strings.Contains(accept, "text/plain"):
+	case format == "text" || format == "" && !html && strings.Contains(accept, "text/plain"):
 		return "text/plain"
 	}
 	return "text/html"
 }
 
-// text writes s for a terminal.
-func (s *view) text(out io.Writer) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if s.LeftOut {
-		fmt.Fprint(w, "calls of Quicksilver itself (hg/..., qs/...) are left out: ?all shows them\n\n")
+//go:embed page.html
+var pageText string
+
+//go:embed page.css
+var style template.CSS
+
+//go:embed page.js
+var script template.JS
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{
+	"bytes": bytesText, "took": took, "rate": rateText, "spark": spark,
+}).Parse(pageText))
+
+// policy lets the page use the style and the script that are in it, and nothing else.
+var policy = fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+	hashOf(string(style)), hashOf(string(script)))
+
+func hashOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// A view is a Snapshot as HTML.
+type view struct {
+	Snapshot
+	Style  template.CSS
+	Script template.JS
+}
+
+// A link is a text that leads somewhere.
+type link struct{ Text, Link string }
+
+// Shows reports whether a list is on the page.
+func (v view) Shows(name string) bool { return v.Query.View == "" || v.Query.View == name }
+
+// About reports whether the page is about a part of what there is.
+func (v view) About() bool { return v.Query.Method != "" || v.Query.Peer != "" || v.Query.Filter != "" }
+
+// Overview reports whether the page is about everything.
+func (v view) Overview() bool { return v.Query.View == "" && !v.About() }
+
+// Link returns the page with some parameters changed, Home, OfMethod and OfPeer the overview, of everything and of one.
+func (v view) Link(changes ...string) string { return v.Query.with(changes...) }
+
+func (v view) Home() string { return Query{All: v.Query.All}.withDefaults().with() }
+
+func (v view) OfMethod(name string) string {
+	return Query{All: v.Query.All, Method: name}.withDefaults().with()
+}
+
+func (v view) OfPeer(address string) string {
+	return Query{All: v.Query.All, Peer: address}.withDefaults().with()
+}
+
+func (v view) MethodLink(name string) link { return link{name, v.OfMethod(name)} }
+
+func (v view) PeerLink(label, address string) link { return link{label, v.OfPeer(address)} }
+
+// Hidden are the parameters that the filter keeps.
+func (v view) Hidden() (all []struct{ Name, Value string }) {
+	u, _ := url.ParseQuery(strings.TrimPrefix(v.Query.with("q", ""), "?"))
+	for _, name := range slices.Sorted(maps.Keys(u)) {
+		all = append(all, struct{ Name, Value string }{name, u.Get(name)})
 	}
-	for i := range s.Contexts {
-		c := &s.Contexts[i]
-		fmt.Fprintf(w, "context %d at %s: %d peers, %d left, %d lost, %d handlers at work, %d waiting, %d queued\n", c.Context, c.Address, len(c.Peers), c.Left, c.Lost, c.Active, c.Waiting, c.Queued)
-		fmt.Fprintf(w, "%d handles, lent %s, fetching %s, %d regions; guaranteed %s of %s, most envelopes needed %d, stalls %d\n\n",
-			c.Handles, bytesText(c.Lent), bytesText(c.Pulled), c.Regions, bytesText(c.Reserved), bytesText(c.Budget), c.HighWater, c.Stalls)
-		fmt.Fprintln(w, "under way\tmethod\tpeer\tstate\tage\tmoved")
-		for _, k := range c.Calls {
-			moved := ""
-			if k.Size > 0 {
-				moved = bytesText(k.Moved) + " of " + bytesText(k.Size)
+	return all
+}
+
+// Old reports whether something has taken long enough to be marked.
+func (v view) Old(c Call) bool {
+	if c.Stream != nil {
+		return c.Stream.Stuck >= time.Second
+	}
+	return c.Age >= time.Second
+}
+
+// InWindow returns how many messages of a stream were not taken.
+func (v view) InWindow(c Call) int64 { return c.Stream.Sent - c.Stream.Taken }
+
+// A listLink leads to a list.
+type listLink struct {
+	Title, Link string
+	Total       int // -1 for none
+	Current     bool
+}
+
+// Lists are the lists that there are.
+func (v view) Lists() []listLink {
+	all := []listLink{{"overview", v.Link("view", "", "sort", ""), -1, v.Query.View == ""}}
+	for _, name := range views {
+		total, _ := v.size(name)
+		title := name
+		if name == "calls" {
+			title = "under way"
+		}
+		all = append(all, listLink{title, v.Link("view", name, "sort", ""), total, v.Query.View == name})
+	}
+	return all
+}
+
+// size returns how many rows a list has, and how many are shown.
+func (v view) size(name string) (total, rows int) {
+	switch name {
+	case "calls":
+		return v.Calls.Total, len(v.Calls.Rows)
+	case "streams":
+		return v.Streams.Total, len(v.Streams.Rows)
+	case "methods":
+		return v.Methods.Total, len(v.Methods.Rows)
+	case "errors":
+		return v.Errors.Total, len(v.Errors.Rows)
+	}
+	return v.Peers.Total, len(v.Peers.Rows)
+}
+
+// A heading is the head of a column.
+type heading struct{ Title, Class, Link, Sorted string }
+
+// headings are the columns of the lists: name, title and class; those without a name are not sorted by.
+var headings = map[string][][3]string{
+	"calls": {{"age", "age", "n"}, {"state", "state", ""}, {"method", "method", ""}, {"peer", "peer", ""}, {"kind", "what", "wide"}, {"moved", "moved", ""}, {"trace", "trace", "wide"}},
+	"streams": {{"age", "age", "n"}, {"stuck", "stuck for", "n"}, {"method", "method", ""}, {"peer", "peer", ""}, {"kind", "what", "wide"}, {"items", "items", "n"}, {"bytes", "bytes", "n"},
+		{"window", "in window", "n"}, {"trace", "trace", "wide"}},
+	"errors": {{"count", "count", "n"}, {"error", "error", ""}, {"method", "method", ""}, {"kind", "what", "wide"}, {"text", "text of the last", "text"}, {"last", "last", ""}, {"first", "first", "wide"},
+		{"peer", "peer", ""}, {"fate", "fate", "wide"}, {"took", "took", "wide n"}, {"trace", "trace", "wide"}},
+	"methods": {{"method", "method", ""}, {"kind", "what", ""}, {"under_way", "under way", "n"}, {"per_second", "each s, 1 min", "n"}, {"history", "history", ""}, {"per_second_10m", "10 min", "n"},
+		{"errors", "errors, 10 min", "n"}, {"p50", "p50, 1 min", "n"}, {"p99", "p99, 1 min", "n"}, {"p50_10m", "p50, 10 min", "n wide"}, {"p99_10m", "p99, 10 min", "n wide"},
+		{"sent", "sent, 1 min", "n wide"}, {"received", "received", "n wide"}, {"count", "in all", "n wide"}},
+	"peers": {{"peer", "peer", ""}, {"transport", "by", ""}, {"verified", "certificate", "wide"}, {"requests", "requests", "n"}, {"calls", "calls", "n"}, {"per_second", "each s, 1 min", "n"},
+		{"errors", "errors, 1 min", "n"}, {"sent", "sent, 1 min", "n wide"}, {"received", "received", "n wide"}, {"held", "envelopes held here", "n wide"}, {"free", "free there", "n wide"},
+		{"waiting", "waiting", "n"}, {"stalls", "stalls", "n wide"}},
+}
+
+// Columns are those of a list. The link of one sorts by it: the other way round if the list is sorted by it, and the largest first otherwise.
+func (v view) Columns(name string) (all []heading) {
+	for _, c := range headings[name] {
+		h := heading{Title: c[1], Class: c[2]}
+		sort := "-" + c[0]
+		if v.Query.View == name {
+			switch v.Query.Sort {
+			case c[0]:
+				h.Sorted = "ascending"
+			case "-" + c[0]:
+				h.Sorted, sort = "descending", c[0]
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", k.Kind, k.RPC, k.Peer, k.State, took(k.Age), moved)
 		}
-		if c.More > 0 {
-			fmt.Fprintf(w, "and %d more\n", c.More)
+		if slices.Contains(Sorts(name), c[0]) {
+			h.Link = v.Link("view", name, "sort", sort)
 		}
-		fmt.Fprintln(w, "\npeer\tby\toffered\theld\tmost\tpromised\tfree\twaiting\tneeded\tstalls\twhy")
-		for _, p := range c.Peers {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", p.Label, p.Transport, p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater, p.Stalls, p.Why)
+		all = append(all, h)
+	}
+	return all
+}
+
+// A paging says which rows are shown, and leads to others; empty links lead nowhere.
+type paging struct {
+	Total, First, Last int
+	All, Before, After string
+}
+
+// Pages says which rows of a list are shown.
+func (v view) Pages(name string) paging {
+	total, rows := v.size(name)
+	p := paging{Total: total}
+	if rows > 0 {
+		p.First, p.Last = v.Query.Offset+1, v.Query.Offset+rows
+	}
+	if v.Query.View != name {
+		if rows < total {
+			p.All = v.Link("view", name, "sort", "")
 		}
-		fmt.Fprintln(w)
+		return p
 	}
-	if len(s.Methods) > 0 {
-		fmt.Fprintln(w, "ended\tmethod\tcount\terrors\tmean\tp50\tp90\tp99\tmost")
+	if v.Query.Offset > 0 {
+		p.Before = v.Link("sort", v.Query.Sort, "offset", strconv.Itoa(max(v.Query.Offset-v.Query.Limit, 0)))
 	}
-	for _, m := range s.Methods {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", m.Kind, m.Name, m.Count, m.Errors, took(m.Mean()), took(m.P50), took(m.P90), took(m.P99), took(m.Most))
+	if p.Last > 0 && p.Last < total {
+		p.After = v.Link("offset", strconv.Itoa(p.Last))
 	}
-	if len(s.Errors) > 0 {
-		fmt.Fprintln(w, "\nerror\tkind\tmethod\tpeer\twhat\tfate\ttook")
+	return p
+}
+
+// writeText writes s for a terminal.
+func (s *Snapshot) writeText(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "%s, process %d on %s, %s\n", s.Process.Name, s.Process.PID, s.Process.Host, s.Time.Format(time.DateTime))
+	for _, c := range s.Causes {
+		fmt.Fprintf(w, "%s: %s\n", strings.ToUpper(c.Kind), c.Text)
 	}
-	for _, e := range s.Errors {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Format(time.TimeOnly), e.Kind, e.RPC, e.Peer, e.Text, e.Fate, took(e.Took))
+	for _, c := range s.Contexts {
+		fmt.Fprintf(w, "\ncontext %d at %s: %d peers, %d left, %d lost, %d of %d handlers at work, %d waiting, %d queued\n",
+			c.ID, c.Address, c.Peers, c.Left, c.Lost, c.Active, c.MaxActive, c.Waiting, c.Queued)
+		fmt.Fprintf(w, "%d handles, lent %s, fetching %s, %d regions; guaranteed %s of %s, most envelopes needed %d, stalls %d\n",
+			c.Handles, bytesText(c.Lent), bytesText(c.Fetching), c.Regions, bytesText(c.Reserved), bytesText(c.Budget), c.HighWater, c.Stalls)
+	}
+	head := func(total, rows int, columns string) {
+		if total > 0 {
+			fmt.Fprintf(w, "\n%s\n", columns)
+		}
+		if rows < total {
+			fmt.Fprintf(w, "(%d of %d)\n", rows, total)
+		}
+	}
+	head(s.Calls.Total, len(s.Calls.Rows), "under way\tage\tmethod\tpeer\tstate\tmoved\tof")
+	for _, c := range s.Calls.Rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Kind, took(c.Age), c.Method, c.Peer, c.Means, bytesText(c.Moved), bytesText(c.Size))
+	}
+	head(s.Streams.Total, len(s.Streams.Rows), "stream\tage\tmethod\tpeer\titems\tbytes\tin window\tstuck for")
+	for _, c := range s.Streams.Rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%d of %d\t%s\n", c.Kind, took(c.Age), c.Method, c.Peer, c.Stream.Items, bytesText(c.Stream.Bytes),
+			c.Stream.Sent-c.Stream.Taken, c.Stream.Window, took(c.Stream.Stuck))
+	}
+	head(s.Methods.Total, len(s.Methods.Rows), "method\tkind\tper second\terrors\tp50\tp99\tp50 in 10 m\tp99\tsent\treceived\tcount")
+	for _, m := range s.Methods.Rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", m.Name, m.Kind, rateText(m.Minute.PerSecond), m.TenMinutes.Errors, took(m.Minute.P50),
+			took(m.Minute.P99), took(m.TenMinutes.P50), took(m.TenMinutes.P99), bytesText(m.Minute.Sent), bytesText(m.Minute.Received), m.Count)
+	}
+	head(s.Errors.Total, len(s.Errors.Rows), "error\tkind\tmethod\tcount\tfirst\tlast\tpeer\ttext")
+	for _, e := range s.Errors.Rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%q\n", e.Error, e.Kind, e.Method, e.Count, e.First.Format(time.TimeOnly), e.Last.Format(time.TimeOnly), e.Peer, e.Text)
+	}
+	head(s.Peers.Total, len(s.Peers.Rows), "peer\tby\trequests\tcalls\tper second\toffered\theld\tmost\tpromised\tfree\twaiting\tneeded\tstalls\twhy")
+	for _, p := range s.Peers.Rows {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", p.Label, p.Transport, p.Requests, p.Calls, rateText(p.Minute.PerSecond),
+			p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Waiting, p.HighWater, p.Stalls, p.Why)
 	}
 	return w.Flush()
 }
@@ -174,7 +335,20 @@ func took(d time.Duration) string {
 	for d/r >= 1000 && r < 100*time.Millisecond {
 		r *= 10
 	}
+	if d >= time.Minute {
+		r = time.Second
+	}
 	return d.Round(r).String()
+}
+
+func rateText(r float64) string {
+	switch {
+	case r == 0:
+		return "0"
+	case r < 10:
+		return fmt.Sprintf("%.2f", r)
+	}
+	return fmt.Sprintf("%.0f", r)
 }
 
 func bytesText(n int64) string {
@@ -187,4 +361,31 @@ func bytesText(n int64) string {
 		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
 	}
 	return fmt.Sprintf("%d B", n)
+}
+
+// The size of a spark in units of its own.
+const sparkWidth, sparkHeight = 120, 20
+
+// A sparkline is a history as a line, and in words.
+type sparkline struct {
+	Points string // of an SVG polyline
+	Words  string
+}
+
+// spark draws a history of counts in slots of ten seconds, the newest at the right edge.
+func spark(counts []uint32) sparkline {
+	most := uint32(1)
+	for _, n := range counts {
+		most = max(most, n)
+	}
+	var b strings.Builder
+	for i, n := range counts {
+		x := sparkWidth - (len(counts)-1-i)*sparkWidth/(tenSlots-2)
+		fmt.Fprintf(&b, "%d,%.1f ", x, sparkHeight-1-float64(n)/float64(most)*(sparkHeight-2))
+	}
+	if len(counts) == 0 {
+		return sparkline{Words: "no history yet"}
+	}
+	return sparkline{b.String(), fmt.Sprintf("each second of the last %d min: now %s, most %s", max(len(counts)/6, 1),
+		rateText(float64(counts[len(counts)-1])/slotTime.Seconds()), rateText(float64(most)/slotTime.Seconds()))}
 }

@@ -2,9 +2,10 @@ package debug
 
 import (
 	"expvar"
+	"net/http"
 	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -14,217 +15,157 @@ import (
 )
 
 // A Page shows the classes of a program. The zero value shows none. It is an http.Handler, and its methods may be called from any
-// goroutine.
+// goroutine. The exported fields are set before it is used.
 type Page struct {
+	// Guard, if set, is called for each request but for probes. If it reports false it has answered w, and the page says nothing.
+	Guard func(w http.ResponseWriter, r *http.Request) bool
+	// TraceURL, if set, returns where a trace is shown, by its id of 32 hexadecimal digits; empty for nowhere. Only http, https and
+	// relative URLs become links.
+	TraceURL func(id string) string
+	// StalledAfter is the age from which on calls that have not ended, streams of which nobody takes anything, and messages without
+	// room at their peer count among the Causes. Zero means 5 s.
+	StalledAfter time.Duration
+
+	counted  collector
+	observed atomic.Bool
+	begin    sync.Once
+	begun    time.Time                           // set by begin
+	elapsed  func(since time.Time) time.Duration // replaced by tests; nil means time.Since
+
 	mu      sync.Mutex // guards the fields below
-	classes []*hg.Class
-	methods map[method]*Method
-	errors  []failure // a ring of keptErrors
-	next    int       // where in it the next one goes
+	sources []source
+	spare   ring[spareSlot]
 }
 
-const (
-	// keptErrors are shown.
-	keptErrors = 64
-	// keptMethods bounds the names that are counted: peers may call what does not exist. The others share one.
-	keptMethods = 256
-)
-
-type method struct {
-	kind inspect.EventKind
-	name string
+// A source is a class that is shown.
+type source interface {
+	name() string            // of the process, empty for none
+	open() bool              // a context is not closed
+	ready() bool             // hg/health says so
+	limit(method string) int // handlers of a method that run at once; 0 for no limit of its own
+	contexts() []contextData // of now
+	// identity returns what the certificate of a peer says, and whether the session is encrypted.
+	identity(context int, peer hg.Addr) (verified string, secure bool)
 }
 
-type failure struct {
-	at time.Time
-	inspect.Event
+// A contextData is what a context tells of now.
+type contextData struct {
+	inspect.Gauges
+	open  bool
+	stats hg.Stats
+	calls []inspect.Call
 }
 
-// New returns a page about a node that is open: its peers and what is under way, probes and gauges. What it shows of each call that has
-// ended, Methods and Errors, it learns from Observe only: use Attach before Open for that, instead of New.
+// A spareSlot is the least that was seen in a slot of time.
+type spareSlot struct {
+	seen             bool
+	handles, regions int64
+}
+
+// New returns a page about a node that is open: its peers, what is under way, probes and causes. What it shows of calls that have ended
+// it learns from Observe only: use Attach before Open for that, instead of New.
 func New(node *qs.Node) *Page {
 	p := new(Page)
 	p.Show(node.HG().Class())
 	return p
 }
 
-// Show adds a class, whose contexts are shown from now on, also those that it makes later.
-func (p *Page) Show(class *hg.Class) {
+// Show adds a class, whose contexts are shown from now on, also those that it makes later. The second time it does nothing.
+func (p *Page) Show(class *hg.Class) { p.show(class) }
+
+// show reports whether class was not shown before.
+func (p *Page) show(class *hg.Class) bool {
+	p.start()
 	p.mu.Lock()
-	p.classes = append(p.classes, class)
-	p.mu.Unlock()
-	for _, c := range class.Contexts() {
-		c.Calls() // requests have an age from now on
+	fresh := !slices.Contains(p.sources, source(classSource{class}))
+	if fresh {
+		p.sources = append(p.sources, classSource{class})
 	}
+	p.mu.Unlock()
+	if fresh {
+		for _, c := range class.Contexts() {
+			c.Calls() // requests have an age from now on
+		}
+	}
+	return fresh
 }
 
-// Attach has a node that is opened with cfg be shown, and its calls be counted, beside what cfg observes already. New needs no cfg, and
-// counts none.
+// Attach has every node that is opened with cfg be shown, and its calls be counted, beside what cfg observes already. A second Attach of
+// the same page changes nothing. New needs no cfg, and counts none.
 func (p *Page) Attach(cfg *qs.Config) {
-	cfg.HG.Observe = inspect.Observers(cfg.HG.Observe, p.Observe)
-	hghook.OnOpen(&cfg.HG, func(class any) { p.Show(class.(*hg.Class)) })
+	var twice atomic.Bool // another Attach counts already
+	cfg.HG.Observe = inspect.Observers(cfg.HG.Observe, func(e *inspect.Event) {
+		if !twice.Load() {
+			p.Observe(e)
+		}
+	})
+	hghook.OnOpen(&cfg.HG, func(class any) {
+		if !p.show(class.(*hg.Class)) {
+			twice.Store(true)
+		}
+	})
 }
 
-// Observe is for hg.Config.Observe, or is called by what is set there: it counts methods and keeps recent errors. It does not block.
+// Observe is for hg.Config.Observe, or is called by what is set there: it counts methods, peers and errors. It does not block.
 func (p *Page) Observe(e *inspect.Event) {
+	if !p.observed.Load() {
+		p.observed.Store(true)
+	}
+	p.counted.observe(e, p.start())
+}
+
+// start begins to count time, and returns how long ago that was.
+func (p *Page) start() time.Duration {
+	p.begin.Do(func() { p.begun = time.Now() })
+	if p.elapsed != nil {
+		return p.elapsed(p.begun)
+	}
+	return time.Since(p.begun)
+}
+
+// Publish publishes the Snapshot of the zero Query as an expvar, which panics when the name is taken.
+func (p *Page) Publish(name string) {
+	expvar.Publish(name, expvar.Func(func() any { return p.Snapshot(Query{}) }))
+}
+
+// all returns the sources.
+func (p *Page) all() []source {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := p.methods[method{e.Kind, e.RPC}]
-	if m == nil {
-		m = p.newMethod(e)
-	}
-	m.Count++
-	m.Total += e.Took
-	m.times.add(e.Took)
-	m.Most = max(m.Most, e.Took)
-	if e.Code == 0 {
-		return
-	}
-	m.Errors++
-	f := failure{time.Now(), *e}
-	if len(p.errors) < keptErrors {
-		p.errors = append(p.errors, f)
-	} else {
-		p.errors[p.next] = f
-	}
-	p.next = (p.next + 1) % keptErrors
+	return slices.Clone(p.sources)
 }
 
-// newMethod begins to count. Locked.
-func (p *Page) newMethod(e *inspect.Event) *Method {
-	if p.methods == nil {
-		p.methods = map[method]*Method{}
-	}
-	k := method{e.Kind, e.RPC}
-	if len(p.methods) >= keptMethods {
-		k = method{e.Kind, "(others)"}
-	}
-	m := p.methods[k]
-	if m == nil {
-		m = &Method{Kind: k.kind.String(), Name: k.name, times: &times{}}
-		p.methods[k] = m
-	}
-	return m
+// A classSource is the source of a class.
+type classSource struct{ class *hg.Class }
+
+func (c classSource) name() string { return c.class.NA().Config().Name }
+
+func (c classSource) open() bool {
+	return slices.ContainsFunc(c.class.Contexts(), func(c *hg.Context) bool { return !c.NA().Closed() })
 }
 
-// Publish publishes Snapshot as an expvar, which panics when the name is taken.
-func (p *Page) Publish(name string) {
-	expvar.Publish(name, expvar.Func(func() any { return p.Snapshot() }))
+func (c classSource) ready() bool { return hghook.IsReady(c.class) }
+
+func (c classSource) limit(method string) int {
+	rpc, _ := c.class.Registered(method)
+	return rpc.MaxActive
 }
 
-// A Snapshot is what the page shows.
-type Snapshot struct {
-	Time     time.Time
-	Contexts []Context
-	Methods  []Method // by kind and name; only with Observe
-	Errors   []Error  // the last 64, the youngest first; only with Observe
-}
-
-// A Context is what is known of one.
-type Context struct {
-	inspect.Gauges
-	Queued  int    // callbacks and handlers that wait for Trigger
-	Handles int64  // handles that are not closed, and requests that have not ended
-	Lent    int64  // bytes of input and output lent to peers
-	Pulled  int64  // bytes of input and output being fetched
-	Regions int64  // registered memory of the class
-	Lost    int64  // peers that died or fell silent
-	Left    int64  // peers that closed the session
-	Calls   []Call // the oldest first, at most 1,000
-	More    int    // of them, that are not in Calls
-}
-
-// A Call is something that is under way.
-type Call struct {
-	Kind  string // "origin", "target" or "transfer"
-	RPC   string
-	Peer  string
-	State string
-	Age   time.Duration
-	Moved int64 // bytes of a transfer
-	Size  int64
-}
-
-// A Method counts what has ended.
-type Method struct {
-	Kind   string
-	Name   string
-	Count  int64
-	Errors int64
-	Total  time.Duration
-	Most   time.Duration
-	P50    time.Duration // half took no longer; these three are right to an eighth
-	P90    time.Duration
-	P99    time.Duration
-
-	times *times
-}
-
-// Mean returns the mean time.
-func (m Method) Mean() time.Duration { return m.Total / time.Duration(max(m.Count, 1)) }
-
-// An Error is the end of something that failed.
-type Error struct {
-	Time   time.Time
-	Kind   string
-	RPC    string
-	Peer   string
-	Code   uint8
-	Text   string // of the code
-	Remote bool   // the target said so
-	Fate   string
-	Took   time.Duration
-}
-
-// keptCalls bounds the calls of a context that are shown.
-const keptCalls = 1000
-
-// Snapshot looks at everything now.
-func (p *Page) Snapshot() Snapshot {
-	s := Snapshot{Time: time.Now()}
-	p.mu.Lock()
-	classes := slices.Clone(p.classes)
-	for _, m := range p.methods {
-		v := *m
-		v.P50, v.P90, v.P99, v.times = m.quantile(0.5), m.quantile(0.9), m.quantile(0.99), nil
-		s.Methods = append(s.Methods, v)
-	}
-	for i := range p.errors {
-		s.Errors = append(s.Errors, p.errors[(p.next+len(p.errors)-1-i)%len(p.errors)].shown())
-	}
-	p.mu.Unlock()
-	slices.SortFunc(s.Methods, func(a, b Method) int {
-		if c := strings.Compare(a.Kind, b.Kind); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
-	for _, class := range classes {
-		gauges := class.Gauges()
-		for i, c := range class.Contexts() {
-			if i < len(gauges) { // it may be new
-				s.Contexts = append(s.Contexts, look(c, gauges[i]))
-			}
+func (c classSource) contexts() (all []contextData) {
+	gauges := c.class.Gauges()
+	for i, hctx := range c.class.Contexts() {
+		if i < len(gauges) { // it may be new
+			all = append(all, contextData{gauges[i], !hctx.NA().Closed(), hctx.Stats(), hctx.Calls()})
 		}
 	}
-	return s
+	return all
 }
 
-func look(c *hg.Context, g inspect.Gauges) Context {
-	st, calls := c.Stats(), c.Calls()
-	v := Context{
-		Gauges: g, Queued: st.Queued, Handles: st.Handles, Lent: st.Lent, Pulled: st.Pulled, Regions: st.NA.Regions, Lost: st.NA.PeersLost, Left: st.NA.PeersLeft,
-		More: max(len(calls)-keptCalls, 0),
+func (c classSource) identity(context int, peer hg.Addr) (verified string, secure bool) {
+	all := c.class.Contexts()
+	if context >= len(all) {
+		return "", false
 	}
-	for _, i := range calls[:min(len(calls), keptCalls)] {
-		v.Calls = append(v.Calls, Call{i.Kind.String(), i.RPC, i.Peer.Label(), i.State, i.Age, i.Moved, i.Size})
-	}
-	return v
-}
-
-func (f *failure) shown() Error {
-	return Error{
-		Time: f.at, Kind: f.Kind.String(), RPC: f.RPC, Peer: f.Peer.Label(), Code: uint8(f.Code), Text: f.Code.Error(),
-		Remote: f.Remote, Fate: f.Fate.String(), Took: f.Took,
-	}
+	id, _ := all[context].NA().Identity(peer)
+	return id.Name, id.Secure
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -23,45 +24,51 @@ import (
 var (
 	stall = qs.Define[string, string]("shop/<stall>")
 	fail  = qs.Define[string, string]("shop/fail")
+	ask   = qs.Define[string, string]("shop/ask")
 )
 
 // A shop is a node whose page is looked at, and a client that has called what stalls.
 type shop struct {
-	page  *debug.Page
-	peer  qs.Peer
-	call  *qs.Future[string]
+	page *debug.Page
+	node *qs.Node
+	peer qs.Peer
+	// leave ends the call that stalls.
 	leave context.CancelFunc
 }
 
-// open opens a shop with a call of stall at work.
-func open(t *testing.T) *shop {
+// open opens a shop with a call of stall at work. Of the configuration it sets Name and what the page needs.
+func open(t *testing.T, cfg qs.Config) *shop {
+	t.Helper()
 	s := &shop{page: &debug.Page{}}
-	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{HG: hg.Config{Observe: s.page.Observe}})
+	cfg.Name = "shop"
+	s.page.Attach(&cfg)
+	var err error
+	s.node, err = qs.Open("tcp://127.0.0.1:0", cfg)
 	require.NoError(t, err)
-	s.page.Show(node.HG().Class())
-	begun := make(chan struct{}, 1)
-	stall.Handle(node, func(ctx context.Context, in string) (string, error) {
+	begun := make(chan struct{}, 100)
+	stall.Handle(s.node, func(ctx context.Context, in string) (string, error) {
 		begun <- struct{}{}
 		<-ctx.Done()
 		return "", context.Cause(ctx)
 	})
-	fail.Handle(node, func(context.Context, string) (string, error) {
-		return "", qs.Errorf(qs.ErrNotFound, "no")
+	fail.Handle(s.node, func(context.Context, string) (string, error) {
+		return "", qs.Errorf(qs.ErrNotFound, "no key user/17")
 	})
+	ask.Handle(s.node, func(_ context.Context, in string) (string, error) { return in, nil })
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- node.Serve(ctx) }()
-	client, err := qs.Open("tcp://", qs.Config{})
+	go func() { ended <- s.node.Serve(ctx) }()
+	client, err := qs.Open("tcp://", qs.Config{Name: "worker"})
 	require.NoError(t, err)
-	s.peer, err = client.Peer(ctx, node.Addr().String())
+	s.peer, err = client.Peer(ctx, s.node.Addr().String())
 	require.NoError(t, err)
 	calling, leave := context.WithCancel(context.Background())
 	s.leave = leave
-	s.call = stall.Go(calling, s.peer, "x")
+	call := stall.Go(calling, s.peer, "x")
 	<-begun
 	t.Cleanup(func() {
 		leave()
-		<-s.call.Done()
+		<-call.Done()
 		require.NoError(t, client.Close())
 		stop()
 		require.NoError(t, <-ended)
@@ -70,7 +77,7 @@ func open(t *testing.T) *shop {
 }
 
 // get asks for the page as a client that accepts accept.
-func get(t *testing.T, h http.Handler, method, path, accept string) (*http.Response, string) {
+func get(t testing.TB, h http.Handler, method, path, accept string) (*http.Response, string) {
 	t.Helper()
 	r := httptest.NewRequest(method, path, nil)
 	r.Header.Set("Accept", accept)
@@ -81,90 +88,162 @@ func get(t *testing.T, h http.Handler, method, path, accept string) (*http.Respo
 	return w.Result(), string(b)
 }
 
+// snapshot asks for the page as JSON.
+func snapshot(t testing.TB, h http.Handler, query string) (s debug.Snapshot) {
+	t.Helper()
+	r, body := get(t, h, "GET", "/?format=json&"+query, "")
+	require.Equal(t, http.StatusOK, r.StatusCode)
+	d := json.NewDecoder(strings.NewReader(body))
+	d.DisallowUnknownFields()
+	require.NoError(t, d.Decode(&s))
+	return s
+}
+
 func TestPage(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := open(t, qs.Config{})
 	ctx := context.Background()
 	_, err := fail.Call(ctx, s.peer, "x")
 	require.ErrorIs(t, err, qs.ErrNotFound)
-	require.Eventually(t, func() bool { return len(s.page.Snapshot().Errors) == 1 }, 10*time.Second, time.Millisecond, "Observe runs in Trigger")
+	wait(t, func() bool { return s.page.Snapshot(debug.Query{}).Errors.Total == 1 }) // Observe runs in Trigger
 
 	r, html := get(t, s.page, "GET", "/", "text/html,*/*")
 	require.Equal(t, "text/html; charset=utf-8", r.Header.Get("Content-Type"))
-	require.Contains(t, r.Header.Get("Content-Security-Policy"), "default-src 'none'")
-	require.Contains(t, html, `<td>target<td>shop/&lt;stall&gt;<td>`)
-	require.Regexp(t, `<td>running<td class="n">\d[\d.]*(µs|ms|s)<td>`, html)
-	require.Regexp(t, `<td>target<td>shop/fail<td class="n">1<td class="n">1<td`, html)
-	require.Regexp(t, `<tr class="bad"><td>[\d:]+<td>target<td>shop/fail<td>[^<]+<td>not found<td>ran<td`, html)
+	require.Contains(t, html, `its handler has not answered</td><td><a href="?method=shop%2F%3Cstall%3E" title="shop/&lt;stall&gt;">shop/&lt;stall&gt;</a>`)
+	require.Regexp(t, `<tr data-key="request shop/fail 64" class="bad"><td class="n">1</td><td>not found</td>.*no key user/17`, html)
 	require.Contains(t, html, `<noscript><meta http-equiv="refresh"`)
 
 	for _, c := range []struct{ path, accept, want string }{
 		{"/", "", "text/html"}, {"/", "*/*", "text/html"}, {"/", "text/html, application/json", "text/html"},
 		{"/", "application/json", "application/json"}, {"/", "text/plain", "text/plain"},
-		{"/x.json", "text/html", "application/json"}, {"/x.txt", "application/json", "text/plain"},
+		{"/?format=json", "text/html", "application/json"}, {"/?format=text", "application/json", "text/plain"},
 	} {
 		r, _ := get(t, s.page, "GET", c.path, c.accept)
 		require.Equal(t, c.want+"; charset=utf-8", r.Header.Get("Content-Type"), "%+v", c)
 	}
-	_, text := get(t, s.page, "GET", "/debug.txt", "")
-	require.Regexp(t, `(?m)^target +shop/<stall> +debug\.test \(127\.0\.0\.1:\d+\) +running +\d`, text)
-	_, body := get(t, s.page, "GET", "/debug.json", "")
-	var v debug.Snapshot
-	require.NoError(t, json.Unmarshal([]byte(body), &v))
+	_, text := get(t, s.page, "GET", "/?format=text", "")
+	require.Regexp(t, `(?m)^request +\d[\d.µmn]*s +shop/<stall> +worker \(127\.0\.0\.1:\d+\) +its handler has not answered`, text)
+	v := snapshot(t, s.page, "")
 	require.Len(t, v.Contexts, 1)
-	require.Len(t, v.Contexts[0].Peers, 1)
-	require.Len(t, v.Contexts[0].Calls, 1)
-	require.Equal(t, "shop/<stall>", v.Contexts[0].Calls[0].RPC)
-	require.Positive(t, v.Contexts[0].Calls[0].Age)
+	require.True(t, v.Observed)
+	require.Equal(t, "shop", v.Process.Name)
+	require.True(t, v.Process.Ready)
+	require.Equal(t, 1, v.Peers.Total)
+	p := v.Peers.Rows[0]
+	require.Equal(t, []any{"worker", "tcp", 1, 0}, []any{p.Process, p.Transport, p.Requests, p.Calls})
+	require.Regexp(t, `^127\.0\.0\.1:\d+$`, p.Remote)
+	require.Equal(t, 1, v.Calls.Total)
+	require.Equal(t, "shop/<stall>", v.Calls.Rows[0].Method)
+	require.Equal(t, p.Address, v.Calls.Rows[0].Address)
+	require.Positive(t, v.Calls.Rows[0].Age)
+	e := v.Errors.Rows[0]
+	require.Equal(t, []any{"request", "shop/fail", "not found", "no key user/17", int64(1), "ran"}, []any{e.Kind, e.Method, e.Error, e.Text, e.Count, e.Fate})
 	r, _ = get(t, s.page, "POST", "/", "")
 	require.Equal(t, http.StatusMethodNotAllowed, r.StatusCode)
 
 	s.leave()
-	require.Eventually(t, func() bool { return len(s.page.Snapshot().Contexts[0].Calls) == 0 }, 10*time.Second, time.Millisecond)
+	wait(t, func() bool { return s.page.Snapshot(debug.Query{}).Calls.Total == 0 })
 }
 
-// Calls of Quicksilver itself are left out of what people look at, unless they ask for them; JSON and errors have all.
+// TestPagesOfMethodAndPeer: each has a page of its own, which has nothing of others.
+func TestPagesOfMethodAndPeer(t *testing.T) {
+	t.Parallel()
+	s := open(t, qs.Config{})
+	for range 30 {
+		_, err := ask.Call(context.Background(), s.peer, "x")
+		require.NoError(t, err)
+	}
+	wait(t, func() bool {
+		m := s.page.Snapshot(debug.Query{Method: "shop/ask"}).Methods
+		return m.Total == 1 && m.Rows[0].Count == 30
+	})
+	m := snapshot(t, s.page, "method=shop/ask").Methods.Rows[0]
+	require.Equal(t, []any{"request", int64(30), int64(30), int64(30)}, []any{m.Kind, m.Count, m.Minute.Count, m.TenMinutes.Count})
+	require.Positive(t, m.Minute.P50)
+	require.LessOrEqual(t, m.Minute.P50, m.Minute.P99)
+	require.Positive(t, m.Minute.Received)
+	require.NotNil(t, m.Slowest)
+	require.Contains(t, m.Slowest.Peer, "worker (")
+	_, html := get(t, s.page, "GET", "/?method=shop/ask", "")
+	require.Contains(t, html, "requests of shop/ask")
+	require.Contains(t, html, "30 since the page began, of which 0 failed")
+	require.NotContains(t, html, "shop/&lt;stall")
+
+	address := s.page.Snapshot(debug.Query{}).Peers.Rows[0].Address
+	_, html = get(t, s.page, "GET", debugLink(t, html, s.page, address), "")
+	require.Regexp(t, `It calls itself <b>worker</b>, is at <b>127\.0\.0\.1:\d+</b>`, html)
+	require.Contains(t, html, "1 requests of it are under way here")
+	require.Contains(t, html, "Nothing vouches for its name")
+	require.Zero(t, snapshot(t, s.page, "peer=tcp://10.0.0.1:1").Calls.Total)
+	require.EqualValues(t, 30, snapshot(t, s.page, "").Peers.Rows[0].Minute.Count)
+}
+
+// debugLink returns the link to the page of a peer, as the overview has it.
+func debugLink(t *testing.T, _ string, p *debug.Page, address string) string {
+	t.Helper()
+	_, html := get(t, p, "GET", "/", "")
+	at := regexp.MustCompile(`href="(\?peer=[^"]+)"`).FindStringSubmatch(html)
+	require.NotNil(t, at, "no link to %s", address)
+	return "/" + at[1]
+}
+
+// TestLinksAreRelative: all links are parameters, so that they work wherever the page is mounted.
+func TestLinksAreRelative(t *testing.T) {
+	t.Parallel()
+	s := open(t, qs.Config{})
+	mux := http.NewServeMux()
+	mux.Handle("/debug/qs", s.page)
+	mux.Handle("/deep/er/", http.StripPrefix("/deep/er", s.page))
+	for _, path := range []string{"/debug/qs", "/deep/er/"} {
+		r, html := get(t, mux, "GET", path, "")
+		require.Equal(t, http.StatusOK, r.StatusCode)
+		links := regexp.MustCompile(`(?:href|src|action)="([^"]*)"`).FindAllStringSubmatch(html, -1)
+		require.Greater(t, len(links), 20)
+		for _, l := range links {
+			require.Regexp(t, `^\?`, l[1])
+			r, _ := get(t, mux, "GET", path+strings.ReplaceAll(l[1], "&amp;", "&"), "")
+			require.Equal(t, http.StatusOK, r.StatusCode, l[1])
+		}
+		require.NotContains(t, html, "<form method=\"get\" action")
+	}
+	r, _ := get(t, mux, "GET", "/deep/er/readyz", "")
+	require.Equal(t, http.StatusOK, r.StatusCode)
+}
+
+// Calls of Quicksilver itself are left out unless they are asked for; errors have all.
 func TestBuiltInLeftOut(t *testing.T) {
 	t.Parallel()
 	var p debug.Page
 	for _, e := range []inspect.Event{{RPC: "shop/order"}, {RPC: hg.PingRPC}, {RPC: "qs/items"}, {RPC: hg.HealthRPC, Code: hg.ErrDenied}} {
 		p.Observe(&e)
 	}
-	count := func(path, name string) int {
-		_, text := get(t, &p, "GET", path, "")
-		return strings.Count(text, name)
-	}
-	for _, path := range []string{"/", "/x.txt"} {
-		for _, name := range []string{"shop/order", "hg/ping", "qs/items"} {
-			want := 1
-			require.Equal(t, want, count(path+"?all", name), path+name)
-			if name != "shop/order" {
-				want = 0
-			}
-			require.Equal(t, want, count(path, name), path+name)
+	for _, format := range []string{"", "format=json&", "format=text&"} {
+		for _, name := range []string{"shop/order", "hg/ping", "qs/items", "hg/health"} {
+			_, all := get(t, &p, "GET", "/?"+format+"all", "")
+			require.Contains(t, all, name)
+			_, some := get(t, &p, "GET", "/?"+format, "")
+			require.Equal(t, name == "shop/order" || name == "hg/health", strings.Contains(some, name), format+name)
 		}
-		require.Equal(t, 1, count(path, "hg/health"), "its error")
-		require.Equal(t, 1, count(path, "?all"), "how to see them")
-		require.Zero(t, count(path+"?all", "?all"))
 	}
-	require.Equal(t, 1, count("/x.json", "hg/ping"))
 }
 
-// What peers make up does not grow the page without bound, and the youngest errors stay.
+// What peers make up does not grow the page without bound.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	var p debug.Page
 	for i := range 1000 {
-		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: fmt.Sprint("made-up/", i), Code: hg.ErrNoEntry, Took: time.Millisecond})
+		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: fmt.Sprint("made-up/", i), Code: hg.ErrNoEntry, Took: time.Millisecond, Text: strings.Repeat("é", 1000)})
 	}
-	s := p.Snapshot()
-	require.Len(t, s.Methods, 257)
-	require.EqualValues(t, 1000-256, s.Methods[0].Count)
-	require.Equal(t, "(others)", s.Methods[0].Name)
-	require.Equal(t, time.Millisecond, s.Methods[0].Mean())
-	require.Len(t, s.Errors, 64)
-	require.Equal(t, "made-up/999", s.Errors[0].RPC)
-	require.Equal(t, "made-up/936", s.Errors[63].RPC)
+	s := p.Snapshot(debug.Query{View: "methods", Limit: 1000})
+	require.Equal(t, 257, s.Methods.Total)
+	require.EqualValues(t, 1000-256, s.Methods.Rows[0].Count)
+	require.Equal(t, "(others)", s.Methods.Rows[0].Name)
+	require.Equal(t, time.Millisecond, s.Methods.Rows[0].Minute.Mean)
+	s = p.Snapshot(debug.Query{View: "errors", Limit: 1000})
+	require.Equal(t, 256, s.Errors.Total)
+	require.Equal(t, "(others)", s.Errors.Rows[0].Method)
+	require.EqualValues(t, 1000-256, s.Errors.Rows[0].Count)
+	require.Equal(t, strings.Repeat("é", 150), s.Errors.Rows[0].Text)
 }
 
 func TestPublish(t *testing.T) {
@@ -172,41 +251,99 @@ func TestPublish(t *testing.T) {
 	var p debug.Page
 	name := fmt.Sprintf("TestPublish %p", &p) // a name can be published once in a process
 	p.Publish(name)
-	require.True(t, strings.HasPrefix(expvar.Get(name).String(), `{"Time":`))
+	require.True(t, strings.HasPrefix(expvar.Get(name).String(), `{"time":`))
 }
 
-// TestNew: a page about a node that is open has its peers, what is under way and probes, and no methods.
+// TestNew: a page about a node that is open has its peers, what is under way and probes, and nothing that has ended.
 func TestNew(t *testing.T) {
 	t.Parallel()
-	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Name: "shop"})
-	require.NoError(t, err)
-	defer node.Close()
-	page := debug.New(node)
+	s := open(t, qs.Config{})
+	page := debug.New(s.node)
 	r, _ := get(t, page, "GET", "/healthz", "")
 	require.Equal(t, http.StatusOK, r.StatusCode)
-	begun := make(chan struct{})
-	stall.Handle(node, func(ctx context.Context, _ string) (string, error) {
-		close(begun)
-		<-ctx.Done()
-		return "", context.Cause(ctx)
-	})
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- node.Serve(ctx) }()
-	client, err := qs.Open("tcp://", qs.Config{Name: "worker"})
-	require.NoError(t, err)
-	defer client.Close()
-	to, err := client.Peer(ctx, node.Addr().String())
-	require.NoError(t, err)
-	calling, leave := context.WithCancel(ctx)
-	call := stall.Go(calling, to, "x")
-	<-begun
-	_, text := get(t, page, "GET", "/x.txt", "")
-	require.Regexp(t, `(?m)^target +shop/<stall> +worker \(127\.0\.0\.1:\d+\) +running`, text)
-	require.Regexp(t, `(?m)^worker \(127\.0\.0\.1:\d+\) +tcp`, text)
-	require.NotContains(t, text, "ended  ")
-	leave()
-	<-call.Done()
-	stop()
-	require.NoError(t, <-ended)
+	v := page.Snapshot(debug.Query{})
+	require.False(t, v.Observed)
+	require.Equal(t, 1, v.Calls.Total)
+	require.Contains(t, v.Calls.Rows[0].Peer, "worker (")
+	require.Equal(t, 1, v.Peers.Total)
+	require.Zero(t, v.Load.Requests.TenMinutes.Count)
+	require.Equal(t, 1, v.Methods.Total, "the one that is under way")
+	_, html := get(t, page, "GET", "/", "")
+	require.Contains(t, html, "Page.Attach before Open")
+}
+
+// TestAttachTwice: a page that is attached twice, or is shown a class that it has, counts and lists everything once; so does one that is
+// attached to the configuration of two nodes.
+func TestAttachTwice(t *testing.T) {
+	t.Parallel()
+	var page, other debug.Page
+	var cfg qs.Config
+	page.Attach(&cfg)
+	other.Attach(&cfg)
+	page.Attach(&cfg)
+	for want := 1; want <= 2; want++ {
+		n, err := qs.Open("tcp://127.0.0.1:0", cfg)
+		require.NoError(t, err)
+		page.Show(n.HG().Class())
+		ask.Handle(n, func(_ context.Context, in string) (string, error) { return in, nil })
+		ctx, stop := context.WithCancel(context.Background())
+		served := make(chan error, 1)
+		go func() { served <- n.Serve(ctx) }()
+		to, err := n.Peer(ctx, n.Addr().String())
+		require.NoError(t, err)
+		_, err = ask.Call(ctx, to, "x")
+		require.NoError(t, err)
+		stop()
+		require.NoError(t, <-served)
+		for _, p := range []*debug.Page{&page, &other} {
+			v := p.Snapshot(debug.Query{})
+			require.Len(t, v.Contexts, want)
+			require.EqualValues(t, want, v.Load.Requests.TenMinutes.Count)
+			require.EqualValues(t, want, v.Load.Calls.TenMinutes.Count)
+		}
+	}
+}
+
+// TestGuard: a function of the program decides who sees the page; probes tell nothing and are for all.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	s := open(t, qs.Config{})
+	s.page.Guard = func(w http.ResponseWriter, r *http.Request) bool {
+		_, password, _ := r.BasicAuth()
+		if password != "secret" {
+			w.Header().Set("WWW-Authenticate", "Basic")
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return false
+		}
+		return true
+	}
+	for _, path := range []string{"/", "/?format=json", "/?format=text", "/x/y"} {
+		r, body := get(t, s.page, "GET", path, "")
+		require.Equal(t, http.StatusUnauthorized, r.StatusCode)
+		require.Equal(t, "who are you?\n", body)
+	}
+	r, _ := get(t, s.page, "GET", "/readyz", "")
+	require.Equal(t, http.StatusOK, r.StatusCode)
+	q := httptest.NewRequest("GET", "/", nil)
+	q.SetBasicAuth("", "secret")
+	w := httptest.NewRecorder()
+	s.page.ServeHTTP(w, q)
+	require.Equal(t, http.StatusOK, w.Code)
+}
+
+// TestTraceURL: an id of a trace leads to where the program says, if that is a place that a browser may go to.
+func TestTraceURL(t *testing.T) {
+	t.Parallel()
+	base := "https://jaeger.example/trace/"
+	page := debug.Page{TraceURL: func(id string) string { return base + id }}
+	trace := inspect.TraceID{0xaf, 15: 1}
+	page.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "a", Code: hg.ErrNotFound, Text: "x", Took: 1, Trace: trace})
+	_, html := get(t, &page, "GET", "/", "")
+	require.Contains(t, html, `<a href="https://jaeger.example/trace/`+trace.String()+`" rel="noreferrer">`+trace.String()+`</a>`)
+	v := snapshot(t, &page, "q="+trace.String())
+	require.Equal(t, base+trace.String(), v.Errors.Rows[0].TraceURL)
+	base = "javascript:alert(1)//"
+	_, html = get(t, &page, "GET", "/", "")
+	require.NotContains(t, html, "javascript:")
+	require.Contains(t, html, trace.String())
 }

@@ -81,7 +81,7 @@ func TestAttachAndProbe(t *testing.T) {
 	require.NoError(t, <-served)
 	require.Equal(t, []int{503, 503}, []int{get("/healthz"), get("/readyz")})
 	require.Equal(t, 2, seen)
-	require.Len(t, page.Snapshot().Methods, 4) // of each method both sides
+	require.Len(t, page.Snapshot(debug.Query{}).Methods.Rows, 4) // of each method both sides
 	require.Contains(t, log.String(), "handler panicked")
 }
 

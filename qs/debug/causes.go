@@ -1,0 +1,364 @@
+package debug
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+)
+
+// What counts as a cause.
+const (
+	defaultStalled = 5 * time.Second
+	slowerBy       = 2                // times, the median, and
+	tailSlowerBy   = 4                // times, the 99th percentile,
+	slowerLeast    = time.Millisecond // and by so much at least
+	enoughCalls    = 20               // that a percentile says something
+	failingShare   = 20               // one of so many calls of the last minute
+	failingLeast   = 10               // calls that failed in it
+	leakLeast      = 500              // by how much handles or regions grow
+	leakSlots      = 4                // in which they were seen
+	fullShare      = 20               // less than one part of so many of the budget is left
+	mostCauses     = 50               // that are told
+)
+
+// causes says what is wrong now, the worst first: what holds all calls up, then what holds some up, then what is slower than it was.
+func (l *look) causes() []Cause {
+	all := []Cause{}
+	for _, find := range []func() []Cause{l.notReady, l.limits, l.noRoom, l.stuckStreams, l.stalled, l.leaks, l.slower, l.failing} {
+		all = append(all, find()...)
+	}
+	return all[:min(len(all), mostCauses)]
+}
+
+// stalledAfter is Page.StalledAfter with its default.
+func (l *look) stalledAfter() time.Duration {
+	if l.p.StalledAfter > 0 {
+		return l.p.StalledAfter
+	}
+	return defaultStalled
+}
+
+func (l *look) notReady() (all []Cause) {
+	for _, s := range l.sources {
+		switch {
+		case !s.open():
+			all = append(all, Cause{Kind: "not ready", Text: "The node is closed."})
+		case !s.ready():
+			all = append(all, Cause{Kind: "not ready", Text: "The node is not ready: SetReady(false) was called, or it is shutting down and refuses new calls."})
+		}
+	}
+	return all
+}
+
+// limits finds what requests wait for. Each is explained by the narrowest limit that is reached.
+func (l *look) limits() (all []Cause) {
+	explained := make([]int64, len(l.contexts))
+	for i := range l.methods {
+		m := &l.methods[i]
+		w := l.running[methodKey{inspect.EventTarget, m.Name}]
+		if m.Kind != kinds[inspect.EventTarget] || w == nil || m.Limit == 0 || w.active < m.Limit || w.waiting == 0 {
+			continue
+		}
+		all = append(all, Cause{Kind: "limit", Method: m.Name, Count: w.waiting, Text: fmt.Sprintf(
+			"%s of %s for one of its handlers to end: %d run, which is the limit of this method (qs.MaxConcurrent). Handlers are too slow, or the limit is too low.",
+			plural(w.waiting, "request waits", "requests wait"), m.Name, w.active)})
+		for j := range l.calls {
+			if c := &l.calls[j]; c.Kind == kinds[inspect.EventTarget] && c.Method == m.Name && c.State == "waiting" {
+				explained[c.Context]++
+			}
+		}
+	}
+	for i := range l.peers {
+		p := &l.peers[i]
+		w := l.work[session{p.Context, p.addr}]
+		most := l.contexts[p.Context].MaxActivePerPeer
+		if w == nil || most == 0 || w.active < most || w.waiting == 0 {
+			continue
+		}
+		explained[p.Context] += int64(w.waiting)
+		all = append(all, Cause{Kind: "limit", Peer: p.Address, Count: w.waiting, Text: fmt.Sprintf(
+			"%s of %s for one of its others to end: %d run, which is the limit for one peer (HG.MaxActivePerPeer). Open streams count. Raise the limit, or have the peer call less at a time.",
+			plural(w.waiting, "request waits", "requests wait"), p.Label, w.active)})
+	}
+	for i := range l.contexts {
+		c := &l.contexts[i]
+		if left := c.Waiting - explained[i]; left > 0 {
+			text := fmt.Sprintf("%s for others to end.", plural(int(left), "request waits", "requests wait"))
+			if c.Active >= int64(c.MaxActive) {
+				text = fmt.Sprintf("%s for a handler to end: %d run, which is the limit (HG.MaxActive). Handlers are slow, wait for each other, or there are too few servers.",
+					plural(int(left), "request waits", "requests wait"), c.Active)
+			}
+			all = append(all, Cause{Kind: "limit", Count: int(left), Text: text})
+		}
+		if c.Budget > 0 && c.Reserved > c.Budget-c.Budget/fullShare {
+			all = append(all, Cause{Kind: "limit", Text: fmt.Sprintf(
+				"The memory that is guaranteed to peers is used up: %s of %s for %s (qs.Config.MaxPeers). Idle ones are disconnected to make room for others; if none is idle, new ones cannot connect.",
+				bytesText(c.Reserved), bytesText(c.Budget), plural(c.Peers, "peer", "peers"))})
+		}
+	}
+	return append(all, l.withoutWorker()...)
+}
+
+// withoutWorker finds requests that have room and no goroutine.
+func (l *look) withoutWorker() []Cause {
+	n, oldest := 0, time.Duration(0)
+	for i := range l.calls {
+		if c := &l.calls[i]; c.State == "given" && c.Kind == kinds[inspect.EventTarget] && c.Age >= l.stalledAfter() {
+			n++
+			oldest = max(oldest, c.Age)
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return []Cause{{Kind: "limit", Count: n, Text: fmt.Sprintf(
+		"%s for a worker, the oldest for %s: as many handlers run as may (qs.Config.MaxConcurrent), or nothing drives the node (Serve).", plural(n, "request waits", "requests wait"), took(oldest))}}
+}
+
+// noRoom finds peers that take no messages.
+func (l *look) noRoom() (all []Cause) {
+	for i := range l.peers {
+		p := &l.peers[i]
+		if p.Waiting == 0 || p.Free > 0 {
+			continue
+		}
+		oldest := time.Duration(0)
+		for _, addr := range []session{{p.Context, p.addr}, {p.Context, p.addr.Named()}} {
+			if w := l.work[addr]; w != nil {
+				oldest = max(oldest, w.oldest)
+			}
+		}
+		if oldest < l.stalledAfter() {
+			continue
+		}
+		all = append(all, Cause{Kind: "no room at peer", Peer: p.Address, Count: p.Waiting, Text: fmt.Sprintf(
+			"%s takes no messages: all %d envelopes that it guarantees are used, and %s here for one. The oldest call to it has been under way for %s. Its process is stopped, nothing drives it, or its handlers are all busy: look at its own page.",
+			p.Label, p.Promised, plural(p.Waiting, "message waits", "messages wait"), took(oldest))})
+	}
+	return all
+}
+
+// A groupKey is what calls of a cause have in common.
+type groupKey struct{ kind, method, state string }
+
+// A group is calls of which one cause tells.
+type group struct {
+	key    groupKey
+	n      int
+	oldest *Call
+}
+
+// groups puts those of calls together that pick wants, those with the oldest first.
+func groups(calls []Call, pick func(c *Call) bool) (all []*group) {
+	of := map[groupKey]*group{}
+	for i := range calls {
+		c := &calls[i]
+		if !pick(c) {
+			continue
+		}
+		key := groupKey{c.Kind, c.Method, c.Means}
+		g := of[key]
+		if g == nil {
+			g = &group{key: key, oldest: c}
+			of[key] = g
+			all = append(all, g)
+		}
+		g.n++
+		if c.Age > g.oldest.Age {
+			g.oldest = c
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *group) int { return cmp.Compare(b.oldest.Age, a.oldest.Age) })
+	return all
+}
+
+// between says between which processes a call goes.
+func between(c *Call) string {
+	if c.Kind == kinds[inspect.EventTarget] {
+		return "from " + c.Peer
+	}
+	return "to " + c.Peer
+}
+
+func (l *look) stuckStreams() (all []Cause) {
+	stuck := func(c *Call) bool { return c.stream().Stuck >= l.stalledAfter() }
+	for _, g := range groups(l.streams, stuck) {
+		c := g.oldest
+		for i := range l.streams { // that has been stuck the longest
+			if o := &l.streams[i]; o.Kind == c.Kind && o.Method == c.Method && o.Stream.Stuck > c.Stream.Stuck {
+				c = o
+			}
+		}
+		text := fmt.Sprintf("%s of %s: the caller, %s, has taken nothing for %s, and %d of %d messages are on their way to it or wait there. The handler waits in send. "+
+			"The loop of the caller stands still, or its process is stopped.",
+			plural(g.n, "stream stands still", "streams stand still"), c.Method, c.Peer, took(c.Stream.Stuck), c.Stream.Sent-c.Stream.Taken, c.Stream.Window)
+		if c.Kind == kinds[inspect.EventOrigin] {
+			text = fmt.Sprintf("%s of %s: the loop of this process has taken nothing of %s for %s, and %s for it. The loop does something else, or waits.",
+				plural(g.n, "stream stands still", "streams stand still"), c.Method, c.Peer, took(c.Stream.Stuck), plural(int(c.Stream.Sent-c.Stream.Taken), "message waits", "messages wait"))
+		}
+		all = append(all, Cause{Kind: "stuck stream", Method: c.Method, Peer: c.Address, Count: g.n, Text: text})
+	}
+	return all
+}
+
+// stalled finds calls that are older than those of their method are.
+func (l *look) stalled() (all []Cause) {
+	usual := map[methodKey]Window{}
+	for i := range l.methods {
+		m := &l.methods[i]
+		usual[methodKey{inspect.EventKind(slices.Index(kinds[:], m.Kind)), m.Name}] = m.TenMinutes
+	}
+	window := func(c *Call) Window {
+		return usual[methodKey{inspect.EventKind(slices.Index(kinds[:], c.Kind)), c.Method}]
+	}
+	late := func(c *Call) bool {
+		w := window(c)
+		held := c.Kind == kinds[inspect.EventTarget] && (c.State == "waiting" || c.State == "given") // limits tells of these
+		return c.Age >= l.stalledAfter() && !held && !inspect.IsBuiltIn(c.Method) && (w.Count < enoughCalls || c.Age > slowerBy*w.P99)
+	}
+	for _, g := range groups(l.calls, late) {
+		c := g.oldest
+		text := fmt.Sprintf("%s of %s %s for more than %s, the oldest, %s, for %s: %s.",
+			plural(g.n, c.Kind, c.Kind+"s"), c.Method, map[bool]string{true: "has been under way", false: "have been under way"}[g.n == 1],
+			took(l.stalledAfter()), between(c), took(c.Age), c.Means)
+		if c.Size > 0 {
+			text += fmt.Sprintf(" Of what it lends %s of %s have been moved.", bytesText(c.Moved), bytesText(c.Size))
+		}
+		if w := window(c); w.Count >= enoughCalls {
+			text += fmt.Sprintf(" Of those that ended in the last ten minutes 99 %% took no longer than %s.", took(w.P99))
+		}
+		if c.State == "running" && c.Kind == kinds[inspect.EventTarget] {
+			text += " A goroutine profile of this process shows where the handler is."
+		}
+		all = append(all, Cause{Kind: "stalled", Method: c.Method, Peer: c.Address, Count: g.n, Text: text})
+	}
+	return all
+}
+
+// leaks finds what was never given back: it has grown each time that it was looked at.
+func (l *look) leaks() (all []Cause) {
+	now := spareSlot{seen: true}
+	for i := range l.contexts {
+		now.handles += l.contexts[i].Spare
+		if l.from[i].number == 0 { // they are of the class
+			now.regions += l.contexts[i].Regions
+		}
+	}
+	now.handles = max(now.handles-int64(len(l.streams))*streamHandles, 0)
+	slots := l.remember(now)
+	for _, kind := range []struct {
+		name, text string
+		value      func(spareSlot) int64
+	}{
+		{"handles", "Something calls Create of package hg, and not Close of the handle. With hg.Config.Trace the error of Shutdown names where they were made.", func(s spareSlot) int64 { return s.handles }},
+		{"registered regions of memory", "Something calls Create or Alloc of package bulk, and not Close.", func(s spareSlot) int64 { return s.regions }},
+	} {
+		if grew, have, ok := growth(slots, kind.value); ok {
+			all = append(all, Cause{Kind: "leak", Count: int(have), Text: fmt.Sprintf(
+				"%d %s are not in use and not closed, %d more than %s ago, and they have not become fewer since. %s",
+				have, kind.name, grew, took(time.Duration(len(slots)-1)*slotTime), kind.text)})
+		}
+	}
+	return all
+}
+
+// streamHandles is how many handles of its own a stream may have.
+const streamHandles = 4
+
+// remember keeps the least of each slot, and returns those of the last ten minutes from the first that was seen.
+func (l *look) remember(now spareSlot) (all []spareSlot) {
+	p := l.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.spare.slots == nil {
+		p.spare = newRing[spareSlot](tenSlots)
+	}
+	if s := p.spare.at(l.now); !s.seen {
+		*s = now
+	} else {
+		s.handles, s.regions = min(s.handles, now.handles), min(s.regions, now.regions)
+	}
+	for _, s := range p.spare.newest(l.now, tenSlots) {
+		if s.seen || len(all) > 0 {
+			all = append(all, *s)
+		}
+	}
+	return all
+}
+
+// growth reports by how much a value has grown, and to what, if it never fell and grew enough.
+func growth(slots []spareSlot, value func(spareSlot) int64) (grew, have int64, ok bool) {
+	first, last, seen := int64(0), int64(0), 0
+	for _, s := range slots {
+		if !s.seen {
+			continue
+		}
+		v := value(s)
+		if seen++; seen == 1 {
+			first = v
+		} else if v < last {
+			return 0, 0, false
+		}
+		last = v
+	}
+	grew = last - first
+	return grew, last, seen >= leakSlots && grew >= leakLeast && grew*2 >= first
+}
+
+// slower finds methods that take longer in the last minute than in the nine before.
+func (l *look) slower() (all []Cause) {
+	for i := range l.methods {
+		m := &l.methods[i]
+		now, then := m.Minute, m.before
+		if inspect.IsBuiltIn(m.Name) || now.Count < enoughCalls || then.Count < enoughCalls {
+			continue
+		}
+		text := ""
+		switch {
+		case now.P50 >= slowerBy*then.P50 && now.P50-then.P50 >= slowerLeast:
+			text = fmt.Sprintf("half of them took more than %s in the last minute, and %s in the nine before", took(now.P50), took(then.P50))
+		case now.P99 >= tailSlowerBy*then.P99 && now.P99-then.P99 >= slowerLeast:
+			text = fmt.Sprintf("one of a hundred took more than %s in the last minute, and %s in the nine before", took(now.P99), took(then.P99))
+		default:
+			continue
+		}
+		all = append(all, Cause{Kind: "slow", Method: m.Name, Text: fmt.Sprintf("%ss of %s are slower than before: %s. There were %.3g each second, and %.3g before.",
+			strings.ToUpper(m.Kind[:1])+m.Kind[1:], m.Name, text, now.PerSecond, float64(then.Count)/(9*time.Minute).Seconds())})
+	}
+	return all
+}
+
+// failing finds methods of which more than a few calls fail.
+func (l *look) failing() (all []Cause) {
+	for i := range l.methods {
+		m := &l.methods[i]
+		w := m.Minute
+		if inspect.IsBuiltIn(m.Name) || w.Errors < failingLeast || w.Errors*failingShare < w.Count {
+			continue
+		}
+		text := fmt.Sprintf("%d of %d %ss of %s in the last minute failed", w.Errors, w.Count, m.Kind, m.Name)
+		for j := range l.errors { // the most frequent first
+			if e := &l.errors[j]; e.Kind == m.Kind && e.Method == m.Name && e.ago <= covered(l.now, minuteSlots) {
+				text += ", most with " + strings.TrimSuffix(e.Error, ".")
+				if e.Text != "" && e.Text != e.Error {
+					text += fmt.Sprintf(", the last said %q", e.Text)
+				}
+				break
+			}
+		}
+		all = append(all, Cause{Kind: "errors", Method: m.Name, Count: int(w.Errors), Text: text + "."})
+	}
+	return all
+}
+
+// plural writes a number with its noun.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

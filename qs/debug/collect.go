@@ -1,0 +1,283 @@
+package debug
+
+import (
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+)
+
+// The bounds of what is counted: peers choose the names of methods that they call, the texts of errors, and how many peers there are.
+const (
+	keptMethods = 256 // names; the others share one for each kind
+	keptErrors  = 256 // groups; the one that came last the longest ago makes room
+	keptText    = 300 // bytes of the text of an error
+	keptPeers   = 512 // of each of peerShards; the one that was idle the longest makes room
+	peerShards  = 16
+)
+
+// otherMethods is the name that methods share for which there is no room.
+const otherMethods = "(others)"
+
+// A collector counts what has ended. Its methods may be called from any goroutine; none blocks.
+//
+//	Event ─► counter of its method ─ slots of ten seconds with a histogram
+//	     ├─► counter of its peer ─── slots of ten seconds
+//	     └─► group of errors, if it failed
+type collector struct {
+	methods atomic.Pointer[map[methodKey]*methodCounter] // replaced when there is a new one: looked up without a lock
+	adding  sync.Mutex                                   // held by who replaces methods
+
+	peers [peerShards]peerShard
+
+	mu     sync.Mutex // guards errors
+	errors map[errorKey]*errorCounter
+}
+
+type methodKey struct {
+	kind inspect.EventKind
+	name string
+}
+
+// A methodCounter counts the calls, or the requests, of a method.
+type methodCounter struct {
+	key methodKey
+
+	mu     sync.Mutex // guards the fields below
+	count  int64
+	errors int64
+	most   time.Duration
+	slots  ring[methodSlot]
+}
+
+type methodSlot struct {
+	tally
+	total   time.Duration
+	most    time.Duration
+	slowest sample     // that took most
+	times   *histogram // nil until there is a call
+}
+
+// A sample is the call that took the longest.
+type sample struct {
+	peer  hg.Addr
+	trace inspect.TraceID
+}
+
+// A tally is what is counted of calls in a slot.
+type tally struct {
+	count, errors  uint32
+	sent, received int64
+}
+
+func (t *tally) add(o *tally) {
+	t.count += o.count
+	t.errors += o.errors
+	t.sent += o.sent
+	t.received += o.received
+}
+
+// tallyOf returns what e adds to a tally.
+func tallyOf(e *inspect.Event) tally {
+	t := tally{sent: e.Sent, received: e.Received}
+	if belongs(e) { // its request is counted
+		return t
+	}
+	t.count = 1
+	if e.Code != 0 {
+		t.errors = 1
+	}
+	return t
+}
+
+// belongs reports whether e is the end of a transfer of a request: its bytes are those of the method.
+func belongs(e *inspect.Event) bool { return e.Kind == inspect.EventTransfer && e.Of != "" }
+
+type peerShard struct {
+	mu  sync.Mutex // guards all, and what is in it
+	all map[string]*peerCounter
+}
+
+// A peerCounter counts the calls to a peer and the requests of it.
+type peerCounter struct {
+	seen  time.Duration
+	slots ring[tally]
+}
+
+type errorKey struct {
+	methodKey
+	code hg.Code
+}
+
+// An errorCounter counts errors of a method with the same code.
+type errorCounter struct {
+	count       int64
+	first, last time.Time
+	at          time.Duration // last, by the clock of the page
+	event       inspect.Event // the last
+}
+
+// observe counts e, which ended at now.
+func (c *collector) observe(e *inspect.Event, now time.Duration) {
+	key := methodKey{e.Kind, e.RPC}
+	if belongs(e) {
+		key = methodKey{inspect.EventTarget, e.Of}
+	}
+	t := tallyOf(e)
+	m := c.method(key)
+	m.add(e, t, now)
+	c.countPeer(e.Peer.Name(), t, now)
+	if t.errors > 0 {
+		c.fail(m.key, e, now)
+	}
+}
+
+// method returns the counter of a method.
+func (c *collector) method(key methodKey) *methodCounter {
+	if all := c.methods.Load(); all != nil {
+		if m := (*all)[key]; m != nil {
+			return m
+		}
+	}
+	return c.newMethod(key)
+}
+
+func (c *collector) newMethod(key methodKey) *methodCounter {
+	c.adding.Lock()
+	defer c.adding.Unlock()
+	all := map[methodKey]*methodCounter{}
+	if was := c.methods.Load(); was != nil {
+		all = *was
+	}
+	if len(all) >= keptMethods {
+		key.name = otherMethods
+	}
+	if m := all[key]; m != nil {
+		return m
+	}
+	key.name = strings.Clone(key.name)
+	m := &methodCounter{key: key, slots: newRing[methodSlot](tenSlots)}
+	all = maps.Clone(all)
+	all[key] = m
+	c.methods.Store(&all)
+	return m
+}
+
+// allMethods returns the counters that there are.
+func (c *collector) allMethods() map[methodKey]*methodCounter {
+	if all := c.methods.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+func (m *methodCounter) add(e *inspect.Event, t tally, now time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.slots.at(now)
+	s.tally.add(&t)
+	if t.count == 0 {
+		return
+	}
+	m.count++
+	m.errors += int64(t.errors)
+	m.most = max(m.most, e.Took)
+	s.total += e.Took
+	if s.times == nil {
+		s.times = new(histogram)
+	}
+	s.times[bucketOf(e.Took)]++
+	if e.Took > s.most {
+		s.most, s.slowest = e.Took, sample{e.Peer, e.Trace}
+	}
+}
+
+// shard returns where a peer is counted.
+func (c *collector) shard(name string) *peerShard {
+	h := uint32(2166136261)
+	for i := range len(name) {
+		h = (h ^ uint32(name[i])) * 16777619
+	}
+	return &c.peers[h%peerShards]
+}
+
+// countPeer counts t for the peer of that address.
+func (c *collector) countPeer(name string, t tally, now time.Duration) {
+	s := c.shard(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.all[name]
+	if k == nil {
+		if s.all == nil {
+			s.all = map[string]*peerCounter{}
+		}
+		if len(s.all) >= keptPeers {
+			s.forget()
+		}
+		k = &peerCounter{slots: newRing[tally](minuteSlots)}
+		s.all[name] = k
+	}
+	k.seen = now
+	k.slots.at(now).add(&t)
+}
+
+// forget makes room for another peer. Locked.
+func (s *peerShard) forget() {
+	oldest := ""
+	for name, k := range s.all {
+		if oldest == "" || k.seen < s.all[oldest].seen {
+			oldest = name
+		}
+	}
+	delete(s.all, oldest)
+}
+
+// peerMinute returns what was counted of a peer in the last minute.
+func (c *collector) peerMinute(name string, now time.Duration) (t tally) {
+	s := c.shard(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.all[name]; k != nil {
+		for _, slot := range k.slots.newest(now, minuteSlots) {
+			t.add(slot)
+		}
+	}
+	return t
+}
+
+// fail counts the error of e.
+func (c *collector) fail(m methodKey, e *inspect.Event, now time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := errorKey{m, e.Code}
+	g := c.errors[key]
+	if g == nil {
+		if c.errors == nil {
+			c.errors = map[errorKey]*errorCounter{}
+		}
+		if len(c.errors) >= keptErrors {
+			c.forgetErrors()
+		}
+		g = &errorCounter{first: time.Now()}
+		c.errors[key] = g
+	}
+	g.count++
+	g.last, g.at, g.event = time.Now(), now, *e
+	g.event.Text = strings.Clone(strings.ToValidUTF8(e.Text[:min(len(e.Text), keptText)], ""))
+}
+
+// forgetErrors makes room for another group. Locked.
+func (c *collector) forgetErrors() {
+	var oldest errorKey
+	var at *errorCounter
+	for key, g := range c.errors {
+		if at == nil || g.at < at.at {
+			oldest, at = key, g
+		}
+	}
+	delete(c.errors, oldest)
+}

@@ -1,0 +1,114 @@
+"use strict";
+
+// update makes the children of the element was those of the element is, and changes as little as that takes: rows are the same when
+// they have the same data-key. What has the focus, or is selected, stays in the document, as does what is scrolled.
+function update(was, is, pinned) {
+	const old = new Map();
+	for (const child of was.children) {
+		if (child.dataset.key !== undefined) old.set(child.dataset.key, child);
+	}
+	let at = was.firstChild;
+	for (const fresh of [...is.childNodes]) {
+		const key = fresh.dataset && fresh.dataset.key;
+		let same = null;
+		if (key !== undefined) {
+			same = old.get(key) || null;
+			old.delete(key);
+		} else if (at && isLike(at, fresh)) {
+			same = at;
+		}
+		if (!same) {
+			was.insertBefore(fresh, at);
+			continue;
+		}
+		if (same !== at) {
+			if (holds(same, pinned)) { // it does not move: what is before it does, to where it comes up again
+				while (at !== same) {
+					const next = at.nextSibling;
+					was.appendChild(at);
+					at = next;
+				}
+			} else {
+				was.insertBefore(same, at);
+			}
+		}
+		if (same === at) at = at.nextSibling;
+		change(same, fresh, pinned);
+	}
+	while (at) {
+		const next = at.nextSibling;
+		at.remove();
+		at = next;
+	}
+}
+
+// isLike reports whether a node without a key can become another.
+function isLike(was, is) {
+	return was.nodeType === is.nodeType && was.nodeName === is.nodeName && !(was.dataset && was.dataset.key !== undefined);
+}
+
+function holds(node, pinned) { return pinned.some((p) => p && node.contains(p)); }
+
+// change makes the node was what is is.
+function change(was, is, pinned) {
+	if (was.nodeType !== 1) {
+		if (was.nodeValue !== is.nodeValue) was.nodeValue = is.nodeValue;
+		return;
+	}
+	for (const {name, value} of [...is.attributes]) {
+		if (was.getAttribute(name) !== value) was.setAttribute(name, value);
+	}
+	for (const {name} of [...was.attributes]) {
+		if (!is.hasAttribute(name)) was.removeAttribute(name);
+	}
+	update(was, is, pinned);
+}
+
+// pins returns the nodes that must not move: those with the focus and the selection.
+function pins() {
+	const selection = getSelection();
+	const selected = selection && !selection.isCollapsed;
+	return [document.activeElement === document.body ? null : document.activeElement, selected && selection.anchorNode, selected && selection.focusNode];
+}
+
+function start() {
+	const pause = document.getElementById("pause");
+	const status = document.getElementById("status");
+	let paused = false;
+	const say = (text) => { if (status.textContent !== text) status.textContent = text; };
+	pause.hidden = false;
+	pause.addEventListener("click", () => {
+		paused = !paused;
+		pause.setAttribute("aria-pressed", String(paused));
+		say(paused ? "paused" : "");
+	});
+	async function look() {
+		const begun = performance.now();
+		if (!paused && !document.hidden) {
+			try {
+				const answer = await fetch(location.href, {headers: {Accept: "text/html"}});
+				if (!answer.ok) throw new Error("HTTP " + answer.status);
+				const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+				if (!paused) {
+					const box = document.activeElement.closest(".box");
+					update(document.querySelector("main"), fresh.querySelector("main"), pins());
+					if (box && document.activeElement === document.body) box.focus({preventScroll: true}); // its row has ended
+					document.title = fresh.title;
+					document.body.classList.remove("stale");
+					say("");
+				}
+			} catch (why) {
+				document.body.classList.add("stale");
+				say("no answer since " + new Date().toLocaleTimeString() + ": " + why.message);
+			}
+		}
+		setTimeout(look, Math.max(1000, 10 * (performance.now() - begun))); // a page that is large asks less often
+	}
+	setTimeout(look, 1000);
+}
+
+if (typeof document === "undefined") {
+	module.exports = {update};
+} else {
+	start();
+}

@@ -1,0 +1,134 @@
+package debug
+
+import (
+	"cmp"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A Query says what a Snapshot is to have. The zero value is an overview. The parameters of the page have the same names as its JSON.
+type Query struct {
+	// View chooses one list of "calls", "streams", "methods", "errors" or "peers", of which Offset and Sort are, and leaves the others
+	// empty. Empty means all of them from their beginning, in their own order.
+	View string `json:"view,omitempty"`
+	// Filter leaves rows in which this text occurs, whatever its case: in a method, a peer, a state, an error or a trace.
+	Filter string `json:"q,omitempty"`
+	// Method leaves what is of that method, Peer what is of the peer with that Address.
+	Method string `json:"method,omitempty"`
+	Peer   string `json:"peer,omitempty"`
+	// Sort is the name of a column of View, with "-" before it for the largest first. See Sorts.
+	Sort string `json:"sort,omitempty"`
+	// Limit is how many rows each list may have: 1 to 1,000, 0 for 20, or 100 with a View.
+	Limit int `json:"limit"`
+	// Offset is how many rows of View are passed over.
+	Offset int `json:"offset"`
+	// All has what is of RPCs that inspect.IsBuiltIn reports, too.
+	All bool `json:"all,omitempty"`
+}
+
+const (
+	overviewRows = 20
+	viewRows     = 100
+	mostRows     = 1000
+)
+
+// views are the lists.
+var views = []string{"calls", "streams", "methods", "errors", "peers"}
+
+// withDefaults returns q as it can be.
+func (q Query) withDefaults() Query {
+	if !slices.Contains(views, q.View) {
+		q.View, q.Sort, q.Offset = "", "", 0
+	}
+	if q.Limit <= 0 {
+		if q.Limit = overviewRows; q.View != "" {
+			q.Limit = viewRows
+		}
+	}
+	q.Limit, q.Offset = min(q.Limit, mostRows), max(q.Offset, 0)
+	return q
+}
+
+// parseQuery reads the parameters of a page. What cannot be read has its default.
+func parseQuery(v url.Values) Query {
+	number := func(name string) int {
+		n, _ := strconv.Atoi(v.Get(name))
+		return n
+	}
+	return Query{
+		View: v.Get("view"), Filter: v.Get("q"), Method: v.Get("method"), Peer: v.Get("peer"), Sort: v.Get("sort"),
+		Limit: number("limit"), Offset: number("offset"), All: v.Has("all"),
+	}.withDefaults()
+}
+
+// with returns the parameters of q, relative to the page, with some of them changed: name, value, …; an empty value leaves one out.
+func (q Query) with(changes ...string) string {
+	v := url.Values{}
+	set := func(name, value string) {
+		if v.Del(name); value != "" {
+			v.Set(name, value)
+		}
+	}
+	set("view", q.View)
+	set("q", q.Filter)
+	set("method", q.Method)
+	set("peer", q.Peer)
+	set("sort", q.Sort)
+	if q.All {
+		set("all", "1")
+	}
+	if q.Limit != (Query{View: q.View}).withDefaults().Limit {
+		set("limit", strconv.Itoa(q.Limit))
+	}
+	for i := 0; i+1 < len(changes); i += 2 {
+		set(changes[i], changes[i+1])
+	}
+	return "?" + v.Encode()
+}
+
+// matches reports whether a row with these texts is wanted by q.Filter.
+func (q Query) matches(texts ...string) bool {
+	if q.Filter == "" {
+		return true
+	}
+	want := strings.ToLower(q.Filter)
+	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), want) })
+}
+
+// A column is something by which rows can be sorted.
+type column[T any] struct {
+	name    string
+	compare func(a, b *T) int
+}
+
+// by returns a column whose values are compared as cmp.Compare does.
+func by[T any, V cmp.Ordered](name string, value func(*T) V) column[T] {
+	return column[T]{name, func(a, b *T) int { return cmp.Compare(value(a), value(b)) }}
+}
+
+// list cuts rows, which are in their own order, to what q wants of them.
+func list[T any](q Query, view string, rows []T, columns []column[T]) List[T] {
+	l := List[T]{Total: len(rows), Rows: []T{}}
+	switch q.View {
+	case "":
+	case view:
+		name, down := strings.CutPrefix(q.Sort, "-")
+		for _, c := range columns {
+			if c.name == name {
+				slices.SortStableFunc(rows, func(a, b T) int {
+					if down {
+						return c.compare(&b, &a)
+					}
+					return c.compare(&a, &b)
+				})
+			}
+		}
+		rows = rows[min(q.Offset, len(rows)):]
+	default:
+		return List[T]{Total: len(rows), Rows: []T{}}
+	}
+	l.Rows = append(l.Rows, rows[:min(q.Limit, len(rows))]...)
+	return l
+}

@@ -1,0 +1,299 @@
+package debug
+
+import (
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A Snapshot is what a page shows, and its JSON. Times whose names end in _ns are in nanoseconds. Lists are cut to Query.Limit.
+type Snapshot struct {
+	// Time is when it was made.
+	Time time.Time `json:"time"`
+	// Process says which program this is.
+	Process Process `json:"process"`
+	// Query is what was asked for, with its defaults.
+	Query Query `json:"query"`
+	// Observed reports whether the page learns of calls that have ended, by Attach or Observe. Without that, what counts these is empty.
+	Observed bool `json:"observed"`
+	// Causes are what is wrong now, the worst first. Empty means that nothing that the page looks for was found.
+	Causes []Cause `json:"causes"`
+	// Load is what all methods together amount to, without those of the library unless Query.All.
+	Load Load `json:"load"`
+	// Contexts are those of the classes that are shown.
+	Contexts []Context `json:"contexts"`
+	// Calls are under way, the oldest first: calls, requests, and transfers that belong to none of these. Streams are not among them.
+	Calls List[Call] `json:"calls"`
+	// Streams are the calls and requests under way whose results come one after the other.
+	Streams List[Call] `json:"streams"`
+	// Methods are what has ended since the page began, by method and kind.
+	Methods List[Method] `json:"methods"`
+	// Errors are what has failed, by method, kind and code.
+	Errors List[ErrorGroup] `json:"errors"`
+	// Peers are the sessions that are up.
+	Peers List[Peer] `json:"peers"`
+}
+
+// A List is a part of what there is.
+type List[T any] struct {
+	// Total is how many there are that match the query.
+	Total int `json:"total"`
+	// Rows are those from Query.Offset on, at most Query.Limit.
+	Rows []T `json:"rows"`
+}
+
+// A Process is a running program.
+type Process struct {
+	// Name is what the node calls itself (qs.Config.Name), else the name of the program.
+	Name string `json:"name"`
+	// PID is the number of the process.
+	PID int `json:"pid"`
+	// Host is the name of the machine.
+	Host string `json:"host"`
+	// Version is that of the program's module, with the revision if that is known.
+	Version string `json:"version"`
+	// Go is the version of the toolchain that has made the program.
+	Go string `json:"go"`
+	// Since is when the page began to count.
+	Since time.Time `json:"since"`
+	// Ready reports whether every class is ready: see Node.SetReady.
+	Ready bool `json:"ready"`
+}
+
+// A Cause is something that is wrong, in words.
+type Cause struct {
+	// Kind is one of "stalled", "stuck stream", "no room at peer", "limit", "leak", "slow", "errors", "not ready".
+	Kind string `json:"kind"`
+	// Text says what is wrong, with what it was found by, and what to do.
+	Text string `json:"text"`
+	// Count is how many calls, requests or streams it stands for, if it is about such.
+	Count int `json:"count,omitempty"`
+	// Method and Peer say what it is about; a Peer as in Call.Address.
+	Method string `json:"method,omitempty"`
+	Peer   string `json:"peer,omitempty"`
+}
+
+// A Load is what all requests that this process serves, and all calls that it makes, amount to.
+type Load struct {
+	// Requests are those that this process serves, Calls those that it makes.
+	Requests Rates `json:"requests"`
+	Calls    Rates `json:"calls"`
+	// Transfers are those of package bulk that belong to no request of package qs.
+	Transfers Rates `json:"transfers"`
+}
+
+// Rates are those of some time, at two scales.
+type Rates struct {
+	// Minute is the last minute, TenMinutes the last ten, as far as the page has been there.
+	Minute     Window `json:"minute"`
+	TenMinutes Window `json:"ten_minutes"`
+	// History counts what ended in each of the last 60 slots of ten seconds that are complete, oldest first. There are fewer at the beginning.
+	History []uint32 `json:"history"`
+}
+
+// A Window is what ended in the newest part of the past.
+type Window struct {
+	// Covers is how long it is: of the last minute 60 to 70 s, of the last ten minutes 600 to 610 s, or since the page began.
+	Covers time.Duration `json:"covers_ns"`
+	// Count is how many ended, Errors how many of these failed.
+	Count  int64 `json:"count"`
+	Errors int64 `json:"errors"`
+	// PerSecond is Count for each second.
+	PerSecond float64 `json:"per_second"`
+	// Sent and Received are bytes of input, output and memory.
+	Sent     int64 `json:"sent"`
+	Received int64 `json:"received"`
+	// Mean is the mean time. Half of all took no longer than P50; P90 and P99 likewise. They are right to an eighth from 512 ns to 275 s.
+	// Most is the longest. 0 if nothing ended.
+	Mean time.Duration `json:"mean_ns"`
+	P50  time.Duration `json:"p50_ns"`
+	P90  time.Duration `json:"p90_ns"`
+	P99  time.Duration `json:"p99_ns"`
+	Most time.Duration `json:"most_ns"`
+}
+
+// A Context is one of a class.
+type Context struct {
+	// ID is its target id, Address where peers reach it.
+	ID      int    `json:"id"`
+	Address string `json:"address"`
+	// Open reports whether it is not closed.
+	Open bool `json:"open"`
+	// Active counts requests whose handlers have begun and that have not ended, of MaxActive at the most, and of MaxActivePerPeer of one
+	// session. Waiting counts requests that wait for one of these to end, Queued callbacks and handlers that wait for Trigger.
+	Active           int64 `json:"active"`
+	MaxActive        int   `json:"max_active"`
+	MaxActivePerPeer int   `json:"max_active_per_peer"`
+	Waiting          int64 `json:"waiting"`
+	Queued           int   `json:"queued"`
+	// Peers counts sessions that are up. Those that were and ended: Lost died or fell silent, Left closed, Idle ended as both agreed.
+	Peers int   `json:"peers"`
+	Lost  int64 `json:"lost"`
+	Left  int64 `json:"left"`
+	Idle  int64 `json:"idle"`
+	// Handles counts handles that are not closed, and requests that have not ended; Spare is how many of these have no call under way.
+	Handles int64 `json:"handles"`
+	Spare   int64 `json:"spare"`
+	// Regions counts registered memory of the class.
+	Regions int64 `json:"regions"`
+	// Lent is bytes of large input and output lent to peers, Fetching such that are being fetched.
+	Lent     int64 `json:"lent"`
+	Fetching int64 `json:"fetching"`
+	// Envelopes of EnvelopeSize bytes are offered to each peer. Reserved is bytes that are guaranteed to all, of Budget. HighWater is the
+	// most envelopes that this side has needed of a peer, Stalls counts messages that had to wait for one.
+	Envelopes    int   `json:"envelopes"`
+	EnvelopeSize int   `json:"envelope_size"`
+	Reserved     int64 `json:"reserved"`
+	Budget       int64 `json:"budget"`
+	HighWater    int   `json:"high_water"`
+	Stalls       int64 `json:"stalls"`
+}
+
+// A Call is a call, a request or a transfer that is under way.
+type Call struct {
+	// Key identifies it among all rows, as long as it is under way.
+	Key string `json:"key"`
+	// Kind is "call" for a call that this process makes, "request" for one that it serves, "transfer" for one of package bulk.
+	Kind string `json:"kind"`
+	// Context is the place in Contexts of the one that it belongs to.
+	Context int `json:"context"`
+	// ID is the same at both sides of a call.
+	ID uint64 `json:"id"`
+	// Method is "pull" or "push" of a transfer.
+	Method string `json:"method"`
+	// Peer shows the other side to people, Address is what it is known by.
+	Peer    string `json:"peer"`
+	Address string `json:"address"`
+	// State is that of docs/internals/STATES.md, Means the same in words.
+	State string `json:"state"`
+	Means string `json:"means"`
+	// Age is the time since a call or a transfer began, or a request came.
+	Age time.Duration `json:"age_ns"`
+	// Moved is bytes that have been moved from and to what it lends. Size is how many these will be, 0 if that is not known.
+	Moved int64 `json:"moved"`
+	Size  int64 `json:"size"`
+	// Transfers counts those under way that belong to it.
+	Transfers int `json:"transfers"`
+	// Trace is the id of its trace, TraceURL what Page.TraceURL makes of it.
+	Trace    string `json:"trace,omitempty"`
+	TraceURL string `json:"trace_url,omitempty"`
+	// Stream is set in Streams only.
+	Stream *Stream `json:"stream,omitempty"`
+
+	busy session
+}
+
+// A session is what the limit on handlers of one peer is for.
+type session struct {
+	context int
+	peer    hg.Addr
+}
+
+// A Stream is what is known of a call whose results come one after the other.
+type Stream struct {
+	// Items and Bytes are what the handler has sent, or what the loop of the caller has had of items, and what has come of bytes.
+	Items int64 `json:"items"`
+	Bytes int64 `json:"bytes"`
+	// Sent counts messages that have left, or have come, Taken those that the loop is through with. Sent exceeds Taken by at most Window.
+	Sent   int64 `json:"sent"`
+	Taken  int64 `json:"taken"`
+	Window int   `json:"window"`
+	// Stuck is for how long the caller has taken nothing while there was something to take; 0 if that is not so.
+	Stuck time.Duration `json:"stuck_ns"`
+}
+
+// A Method is what is known of the calls, or of the requests, of a method.
+type Method struct {
+	// Kind is as in Call.
+	Kind string `json:"kind"`
+	// Name is that of the method, "(others)" for all beyond the first 256.
+	Name string `json:"name"`
+	// Count and Errors are those that have ended since the page began, Most is the longest time.
+	Count  int64         `json:"count"`
+	Errors int64         `json:"errors"`
+	Most   time.Duration `json:"most_ns"`
+	// UnderWay counts calls, or requests that wait or run. Limit is how many handlers of it run at once (qs.MaxConcurrent); 0 for none of its own.
+	UnderWay int `json:"under_way"`
+	Limit    int `json:"limit"`
+	Rates
+	// Slowest is the one that took the longest in the last ten minutes, if there is any.
+	Slowest *Slowest `json:"slowest,omitempty"`
+
+	before Window // the nine minutes before the last
+}
+
+// A Slowest is a call that took the longest.
+type Slowest struct {
+	// Took is how long.
+	Took time.Duration `json:"took_ns"`
+	// Peer is as in Call.
+	Peer string `json:"peer"`
+	// Trace and TraceURL are as in Call.
+	Trace    string `json:"trace,omitempty"`
+	TraceURL string `json:"trace_url,omitempty"`
+}
+
+// An ErrorGroup is all that has failed of a method with one code.
+type ErrorGroup struct {
+	// Kind and Method are as in Call.
+	Kind   string `json:"kind"`
+	Method string `json:"method"`
+	// Code is the number of the code, Error its text.
+	Code  int    `json:"code"`
+	Error string `json:"error"`
+	// Count is how many there were since the page began, between First and Last.
+	Count int64     `json:"count"`
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
+	// The rest is of the last one. Text is what the handler or the library said, Remote that it came from the other side. Fate says
+	// whether the request ran.
+	Text   string `json:"text"`
+	Remote bool   `json:"remote"`
+	Fate   string `json:"fate"`
+	// Took is how long it took. Peer, Address, Trace and TraceURL are as in Call.
+	Took     time.Duration `json:"took_ns"`
+	Peer     string        `json:"peer"`
+	Address  string        `json:"address"`
+	Trace    string        `json:"trace,omitempty"`
+	TraceURL string        `json:"trace_url,omitempty"`
+
+	ago time.Duration // since the last
+}
+
+// A Peer is a session with another process.
+type Peer struct {
+	// Key identifies it among all rows.
+	Key string `json:"key"`
+	// Context is the place in Contexts of the one that it belongs to.
+	Context int `json:"context"`
+	// Label shows it to people: its name and where it is. Address is what it is known by.
+	Label   string `json:"label"`
+	Address string `json:"address"`
+	// Process is what it calls itself, a claim. Remote is its network address as this process sees it. Verified is what its certificate
+	// says, empty for none; Secure that the session is encrypted.
+	Process  string `json:"process"`
+	Remote   string `json:"remote"`
+	Verified string `json:"verified"`
+	Secure   bool   `json:"secure"`
+	// Transport is the scheme of what it is reached by, Why says why if there was a choice.
+	Transport string `json:"transport"`
+	Why       string `json:"why"`
+	// Requests counts those of it that are under way here, Calls those to it. Streams are among them.
+	Requests int `json:"requests"`
+	Calls    int `json:"calls"`
+	// Minute is what has ended with it in the last minute; it has no times.
+	Minute Window `json:"minute"`
+	// Offered is how many envelopes it may use here, Held how many messages of it hold one, HeldMax the most that did.
+	Offered int `json:"offered"`
+	Held    int `json:"held"`
+	HeldMax int `json:"held_max"`
+	// Promised is how many envelopes it guarantees to this side, Free how many of these are. Waiting counts messages that wait here for one,
+	// Stalls such that ever had to. HighWater is the most that were needed at a time.
+	Promised  int   `json:"promised"`
+	Free      int   `json:"free"`
+	Waiting   int   `json:"waiting"`
+	Stalls    int64 `json:"stalls"`
+	HighWater int   `json:"high_water"`
+
+	addr hg.Addr // bound to the session
+}
