@@ -64,7 +64,7 @@ func (l *look) limits() (all []Cause) {
 			continue
 		}
 		all = append(all, Cause{Kind: "limit", Method: m.Name, Count: w.waiting, Text: fmt.Sprintf(
-			"%s of %s for one of its handlers to end: %d run, which is the limit of this method (qs.MaxConcurrent). Handlers are too slow, or the limit is too low.",
+			"%s of %s for a handler of it to end: %d run, which is the limit of this method (qs.MaxConcurrent). Handlers are too slow, or the limit is too low.",
 			plural(w.waiting, "request waits", "requests wait"), m.Name, w.active)})
 		for j := range l.calls {
 			if c := &l.calls[j]; c.Kind == kinds[inspect.EventTarget] && c.Method == m.Name && c.State == "waiting" {

@@ -9,9 +9,12 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
@@ -35,6 +38,7 @@ type look struct {
 	load     Load
 	work     map[session]*peerWork
 	running  map[methodKey]*methodWork
+	labels   map[string]string // of peers by their addresses, which a call may know only
 }
 
 // A place is where a context is from.
@@ -58,11 +62,14 @@ type methodWork struct {
 
 // Snapshot looks at everything now. Without Attach or Observe it has nothing of calls that have ended.
 func (p *Page) Snapshot(q Query) Snapshot {
-	l := &look{p: p, q: q.withDefaults(), now: p.start(), sources: p.all(), work: map[session]*peerWork{}, running: map[methodKey]*methodWork{}}
+	l := &look{p: p, q: q.withDefaults(), now: p.start(), sources: p.all(), work: map[session]*peerWork{}, running: map[methodKey]*methodWork{}, labels: map[string]string{}}
 	for _, s := range l.sources {
 		for i, d := range s.contexts() {
 			l.from = append(l.from, place{s, i})
 			l.data = append(l.data, d)
+			for j := range d.Peers {
+				l.labels[d.Peers[j].Addr.Name()] = d.Peers[j].Label
+			}
 		}
 	}
 	l.lookAtCalls()
@@ -99,8 +106,17 @@ func (l *look) snapshot(causes []Cause) Snapshot {
 		Calls: list(q, "calls", l.calls, callColumns), Streams: list(q, "streams", l.streams, callColumns),
 		Methods: list(q, "methods", l.methods, methodColumns), Errors: list(q, "errors", l.errors, errorColumns), Peers: list(q, "peers", l.peers, peerColumns),
 	}
-	for i := range s.Peers.Rows { // which is not free, so of those that are shown
+	// The rest is not free, and for those that are shown.
+	for _, rows := range [][]Call{s.Calls.Rows, s.Streams.Rows} {
+		for i := range rows {
+			r := &rows[i]
+			r.Key = fmt.Sprintf("%s %d %s %d %x", r.Kind, r.Context, r.Address, r.busy.peer.Session(), r.ID)
+			r.TraceURL = l.p.traceURL(r.Trace)
+		}
+	}
+	for i := range s.Peers.Rows {
 		r := &s.Peers.Rows[i]
+		r.Key = fmt.Sprintf("%d %s %d", r.Context, r.Address, r.addr.Session())
 		at := l.from[r.Context]
 		r.Verified, r.Secure = at.source.identity(at.number, r.addr)
 	}
@@ -170,6 +186,43 @@ func (c *Call) stream() Stream {
 	return *c.Stream
 }
 
+// label returns what shows a peer to people: what it says of itself, if it is known.
+func (l *look) label(peer hg.Addr) string {
+	if peer.Session() == 0 {
+		if text := l.labels[peer.Name()]; text != "" {
+			return clean(text)
+		}
+	}
+	return clean(peer.Label())
+}
+
+// shownText is how many bytes of a name or a text are shown.
+const shownText = keptText
+
+// clean returns a text that peers may have chosen as it is shown: cut, and with escapes in the place of what does not print.
+func clean(text string) string {
+	prints := len(text) <= shownText
+	for i := 0; i < len(text) && prints; i++ {
+		prints = ' ' <= text[i] && text[i] < 0x7f
+	}
+	if prints {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		part := string(r)
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			part = strings.Trim(strconv.QuoteRune(r), "'")
+		}
+		if b.Len()+len(part) > shownText-len("…") {
+			b.WriteString("…")
+			break
+		}
+		b.WriteString(part)
+	}
+	return b.String()
+}
+
 // kinds are the words for what an event or a call is.
 var kinds = [...]string{inspect.EventOrigin: "call", inspect.EventTarget: "request", inspect.EventTransfer: "transfer"}
 
@@ -181,18 +234,25 @@ type callRef struct {
 
 // lookAtCalls makes the rows of what is under way, and counts it.
 func (l *look) lookAtCalls() {
-	pieces := map[callRef]int{}
+	pieces, n := map[callRef]int{}, [2]int{}
 	refOf := func(i int, c *inspect.Call, id uint64) callRef { return callRef{session{i, c.Peer}, id} }
 	for i := range l.data {
 		for j := range l.data[i].calls {
-			if c := &l.data[i].calls[j]; c.Kind == inspect.EventTransfer && c.Of != 0 {
+			switch c := &l.data[i].calls[j]; {
+			case c.Kind == inspect.EventTransfer && c.Of != 0:
 				pieces[refOf(i, c, c.Of)]++
+			case c.Flow != nil:
+				n[1]++
+			default:
+				n[0]++
 			}
 		}
 	}
+	l.calls, l.streams = make([]Call, 0, n[0]), make([]Call, 0, n[1])
 	for i := range l.data {
 		for j := range l.data[i].calls {
 			c := &l.data[i].calls[j]
+			c.RPC = clean(c.RPC)
 			if c.Kind == inspect.EventTransfer && c.Of != 0 {
 				continue // its request shows it
 			}
@@ -208,17 +268,18 @@ func (l *look) lookAtCalls() {
 		}
 	}
 	oldest := func(a, b Call) int { return cmp.Compare(b.Age, a.Age) }
-	slices.SortStableFunc(l.calls, oldest)
-	slices.SortStableFunc(l.streams, oldest)
+	for _, rows := range [][]Call{l.calls, l.streams} {
+		if !slices.IsSortedFunc(rows, oldest) { // of several contexts
+			slices.SortStableFunc(rows, oldest)
+		}
+	}
 }
 
 func (l *look) call(context int, c *inspect.Call) Call {
 	row := Call{
-		Kind: kinds[c.Kind%3], Context: context, ID: c.ID, Method: c.RPC, Peer: c.Peer.Label(), Address: c.Peer.Name(), State: c.State,
-		Means: meaning(c.Kind, c.State), Age: c.Age, Moved: c.Moved, Size: c.Size, Trace: c.Trace.String(), busy: session{context, c.Peer},
+		Kind: kinds[c.Kind%3], Context: context, ID: c.ID, Method: c.RPC, Peer: l.label(c.Peer), Address: clean(c.Peer.Name()), State: clean(c.State),
+		Means: meaning(c.Kind, clean(c.State)), Age: c.Age, Moved: c.Moved, Size: c.Size, Trace: c.Trace.String(), busy: session{context, c.Peer},
 	}
-	row.Key = fmt.Sprintf("%s %d %s %d %x", row.Kind, context, row.Address, c.Peer.Session(), c.ID)
-	row.TraceURL = l.p.traceURL(row.Trace)
 	if f := c.Flow; f != nil {
 		row.Stream = &Stream{Items: f.Items, Bytes: f.Bytes, Sent: f.Sent, Taken: f.Taken, Window: f.Window, Stuck: f.Stuck}
 	}
@@ -316,16 +377,20 @@ func (l *look) lookAtContexts() {
 
 // lookAtPeers makes the rows of peers, by their labels.
 func (l *look) lookAtPeers() {
+	n := 0
+	for i := range l.data {
+		n += len(l.data[i].Peers)
+	}
+	l.peers = make([]Peer, 0, n)
 	for i := range l.data {
 		for j := range l.data[i].Peers {
 			g := &l.data[i].Peers[j]
 			name := g.Addr.Name()
 			row := Peer{
-				Context: i, Label: g.Label, Address: name, Process: g.Process, Remote: g.Remote, Transport: g.Transport, Why: g.Why,
+				Context: i, Label: clean(g.Label), Address: clean(name), Process: clean(g.Process), Remote: clean(g.Remote), Transport: clean(g.Transport), Why: clean(g.Why),
 				Offered: g.Offered, Held: g.Held, HeldMax: g.HeldMax, Promised: g.Promised, Free: g.Free, Waiting: g.Queued, Stalls: g.Stalls,
 				HighWater: g.HighWater, addr: g.Addr,
 			}
-			row.Key = fmt.Sprintf("%d %s %d", i, name, g.Addr.Session())
 			for _, addr := range []hg.Addr{g.Addr, g.Addr.Named()} { // as requests and as calls know it
 				if w := l.work[session{i, addr}]; w != nil {
 					row.Requests += w.requests
@@ -419,7 +484,7 @@ func (l *look) lookAtMethods() {
 	counters := l.p.counted.allMethods()
 	seen := map[methodKey]bool{}
 	for key, m := range counters {
-		seen[key] = true
+		seen[methodKey{key.kind, clean(key.name)}] = true
 		load := &loads[key.kind%3]
 		if inspect.IsBuiltIn(key.name) && !l.q.All {
 			load = new(history)
@@ -443,15 +508,15 @@ func (l *look) method(m *methodCounter, load *history) Method {
 	m.mu.Lock()
 	slot := h.add(m, l.now)
 	load.add(m, l.now)
-	row := Method{Kind: kinds[m.key.kind%3], Name: m.key.name, Count: m.count, Errors: m.errors, Most: m.most}
+	row := Method{Kind: kinds[m.key.kind%3], Name: clean(m.key.name), Count: m.count, Errors: m.errors, Most: m.most}
 	if slot.most > 0 {
-		row.Slowest = &Slowest{Took: slot.most, Peer: slot.slowest.peer.Label(), Trace: slot.slowest.trace.String()}
+		row.Slowest = &Slowest{Took: slot.most, Peer: l.label(slot.slowest.peer), Trace: slot.slowest.trace.String()}
 		row.Slowest.TraceURL = l.p.traceURL(row.Slowest.Trace)
 	}
 	m.mu.Unlock()
 	row.Rates = h.rates(l.now)
 	row.before = h.before.window(0)
-	if w := l.running[m.key]; w != nil {
+	if w := l.running[methodKey{m.key.kind, row.Name}]; w != nil {
 		row.UnderWay = w.n
 	}
 	if m.key.kind == inspect.EventTarget {
@@ -469,8 +534,8 @@ func (l *look) lookAtErrors() {
 	for key, g := range c.errors {
 		e := &g.event
 		row := ErrorGroup{
-			Kind: kinds[key.kind%3], Method: key.name, Code: int(key.code), Error: key.code.Error(), Count: g.count, First: g.first, Last: g.last,
-			Text: e.Text, Remote: e.Remote, Fate: e.Fate.String(), Took: e.Took, Peer: e.Peer.Label(), Address: e.Peer.Name(), Trace: e.Trace.String(),
+			Kind: kinds[key.kind%3], Method: clean(key.name), Code: int(key.code), Error: key.code.Error(), Count: g.count, First: g.first, Last: g.last,
+			Text: clean(e.Text), Remote: e.Remote, Fate: e.Fate.String(), Took: e.Took, Peer: l.label(e.Peer), Address: clean(e.Peer.Name()), Trace: e.Trace.String(),
 			ago: l.now - g.at,
 		}
 		row.TraceURL = l.p.traceURL(row.Trace)

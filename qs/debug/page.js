@@ -59,7 +59,7 @@ function change(was, is, pinned) {
 		if (was.getAttribute(name) !== value) was.setAttribute(name, value);
 	}
 	for (const {name} of [...was.attributes]) {
-		if (!is.hasAttribute(name)) was.removeAttribute(name);
+		if (!is.hasAttribute(name) && name !== "style") was.removeAttribute(name); // style is a height that a person has pulled
 	}
 	update(was, is, pinned);
 }
@@ -107,8 +107,4 @@ function start() {
 	setTimeout(look, 1000);
 }
 
-if (typeof document === "undefined") {
-	module.exports = {update};
-} else {
-	start();
-}
+start();

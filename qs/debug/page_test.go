@@ -243,7 +243,7 @@ func TestBounds(t *testing.T) {
 	require.Equal(t, 256, s.Errors.Total)
 	require.Equal(t, "(others)", s.Errors.Rows[0].Method)
 	require.EqualValues(t, 1000-256, s.Errors.Rows[0].Count)
-	require.Equal(t, strings.Repeat("é", 150), s.Errors.Rows[0].Text)
+	require.Equal(t, strings.Repeat("é", 148)+"…", s.Errors.Rows[0].Text)
 }
 
 func TestPublish(t *testing.T) {

@@ -47,6 +47,7 @@ func (q Query) withDefaults() Query {
 			q.Limit = viewRows
 		}
 	}
+	q.Filter, q.Method, q.Peer, q.Sort = clean(q.Filter), clean(q.Method), clean(q.Peer), clean(q.Sort) // as the rows are
 	q.Limit, q.Offset = min(q.Limit, mostRows), max(q.Offset, 0)
 	return q
 }
@@ -111,24 +112,27 @@ func by[T any, V cmp.Ordered](name string, value func(*T) V) column[T] {
 // list cuts rows, which are in their own order, to what q wants of them.
 func list[T any](q Query, view string, rows []T, columns []column[T]) List[T] {
 	l := List[T]{Total: len(rows), Rows: []T{}}
-	switch q.View {
-	case "":
-	case view:
-		name, down := strings.CutPrefix(q.Sort, "-")
-		for _, c := range columns {
-			if c.name == name {
-				slices.SortStableFunc(rows, func(a, b T) int {
-					if down {
-						return c.compare(&b, &a)
-					}
-					return c.compare(&a, &b)
-				})
-			}
-		}
-		rows = rows[min(q.Offset, len(rows)):]
-	default:
-		return List[T]{Total: len(rows), Rows: []T{}}
+	if q.View != "" && q.View != view {
+		return l
 	}
-	l.Rows = append(l.Rows, rows[:min(q.Limit, len(rows))]...)
+	sorted := make([]*T, len(rows)) // the rows themselves are large
+	for i := range rows {
+		sorted[i] = &rows[i]
+	}
+	name, down := strings.CutPrefix(q.Sort, "-")
+	for _, c := range columns {
+		if c.name == name {
+			slices.SortStableFunc(sorted, func(a, b *T) int {
+				if down {
+					return c.compare(b, a)
+				}
+				return c.compare(a, b)
+			})
+		}
+	}
+	sorted = sorted[min(q.Offset, len(sorted)):]
+	for _, row := range sorted[:min(q.Limit, len(sorted))] {
+		l.Rows = append(l.Rows, *row)
+	}
 	return l
 }

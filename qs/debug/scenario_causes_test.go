@@ -1,0 +1,344 @@
+package debug
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// A world is a server and a client with a page about each.
+type world struct {
+	server, client         *qs.Node
+	to                     qs.Peer
+	serverPage, clientPage *Page
+	ctx                    context.Context // of what the test calls
+}
+
+// newWorld opens both. Calls that are under way when the test ends are canceled. elapsed is the clock of both pages; nil is the usual one.
+func newWorld(t *testing.T, cfg qs.Config, elapsed func(time.Time) time.Duration) *world {
+	t.Helper()
+	w := &world{serverPage: &Page{StalledAfter: 20 * time.Millisecond, elapsed: elapsed}, clientPage: &Page{StalledAfter: 20 * time.Millisecond, elapsed: elapsed}}
+	cfg.Name = "kv"
+	w.serverPage.Attach(&cfg)
+	var err error
+	w.server, err = qs.Open("tcp://127.0.0.1:0", cfg)
+	require.NoError(t, err)
+	serving, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- w.server.Serve(serving) }()
+	of := qs.Config{Name: "billing"}
+	w.clientPage.Attach(&of)
+	w.client, err = qs.Open("tcp://", of)
+	require.NoError(t, err)
+	w.to, err = w.client.Peer(serving, w.server.Addr().String())
+	require.NoError(t, err)
+	var leave context.CancelFunc
+	w.ctx, leave = context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(func() {
+		leave()
+		require.NoError(t, w.client.Close())
+		stop()
+		<-served
+	})
+	return w
+}
+
+// told waits until a page, its JSON, has a cause of that kind whose text has all of these; the page shows it.
+func (w *world) told(t *testing.T, p *Page, kind string, texts ...string) Cause {
+	t.Helper()
+	for {
+		s := p.Snapshot(Query{})
+		for _, c := range s.Causes {
+			if c.Kind == kind && holdsAll(c.Text, texts) {
+				r := httptest.NewRecorder()
+				p.ServeHTTP(r, httptest.NewRequest("GET", "/", nil))
+				require.Contains(t, r.Body.String(), "<b>"+kind+"</b>")
+				return c
+			}
+		}
+		require.NoError(t, w.ctx.Err(), "no cause %q of %q in %+v", kind, texts, s.Causes)
+		runtime.Gosched()
+	}
+}
+
+func holdsAll(text string, parts []string) bool {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+	return true
+}
+
+// quiet requires that a page has no causes.
+func quiet(t *testing.T, p *Page) {
+	t.Helper()
+	require.Empty(t, p.Snapshot(Query{}).Causes)
+}
+
+var (
+	hang   = qs.Define[int, int]("kv/reindex")
+	few    = qs.Define[int, int]("kv/scan", qs.MaxConcurrent(2))
+	feed   = qs.DefineStream[int, []byte]("kv/feed")
+	getKey = qs.Define[int, int]("kv/get")
+)
+
+func untilDone(ctx context.Context, _ int) (int, error) {
+	<-ctx.Done()
+	return 0, context.Cause(ctx)
+}
+
+// A call whose handler hangs: both sides say which method, with whom, for how long, and what it waits for.
+func TestCauseStalledCall(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, qs.Config{}, nil)
+	hang.Handle(w.server, untilDone)
+	quiet(t, w.serverPage)
+	f := hang.Go(w.ctx, w.to, 1)
+	c := w.told(t, w.serverPage, "stalled", "1 request of kv/reindex", "from billing (127.0.0.1:", "its handler has not answered")
+	require.Equal(t, "kv/reindex", c.Method)
+	require.NotEmpty(t, w.serverPage.Snapshot(Query{Peer: c.Peer}).Calls.Rows)
+	w.told(t, w.clientPage, "stalled", "1 call of kv/reindex", "to kv (tcp://127.0.0.1:", "the peer has not answered")
+	f.Abandon()
+	<-f.Done()
+	for w.serverPage.Snapshot(Query{}).Calls.Total > 0 {
+		require.NoError(t, w.ctx.Err())
+	}
+	quiet(t, w.serverPage)
+	quiet(t, w.clientPage)
+}
+
+// A peer that takes nothing: all of its envelopes are used, and messages wait for one at the client.
+func TestCausePeerTakesNothing(t *testing.T) {
+	t.Parallel()
+	cfg := qs.Config{}
+	cfg.HG.MaxActive = 1
+	cfg.HG.NA.Envelopes = 4
+	w := newWorld(t, cfg, nil)
+	hang.Handle(w.server, untilDone)
+	for range 10 {
+		hang.Go(w.ctx, w.to, 1)
+	}
+	c := w.told(t, w.clientPage, "no room at peer", "kv (tcp://127.0.0.1:", "takes no messages: all 4 envelopes", "messages wait here for one", "The oldest call to it")
+	require.Equal(t, w.server.Addr().String(), c.Peer)
+}
+
+// A stream that its caller does not read: both sides say so, and the server, which peer that is.
+func TestCauseStuckStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, qs.Config{}, nil)
+	feed.Handle(w.server, func(_ context.Context, _ int, send func([]byte) error) error {
+		for {
+			if err := send(make([]byte, 10_000)); err != nil {
+				return err
+			}
+		}
+	})
+	for _, err := range feed.Call(w.ctx, w.to, 1) {
+		require.NoError(t, err)
+		w.told(t, w.serverPage, "stuck stream", "1 stream stands still of kv/feed: the caller, billing (127.0.0.1:", "has taken nothing for", "3 of 3 messages")
+		w.told(t, w.clientPage, "stuck stream", "the loop of this process has taken nothing of kv (tcp://127.0.0.1:", "kv/feed")
+		break
+	}
+}
+
+// A limit that is reached: requests wait, and the limit is named: that of the method, of a peer, of the node.
+func TestCauseLimitReached(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		method *qs.Method[int, int]
+		set    func(cfg *qs.Config)
+		texts  []string
+	}{
+		{few, func(*qs.Config) {}, []string{"2 requests wait of kv/scan", "2 run, which is the limit of this method (qs.MaxConcurrent)"}},
+		{hang, func(cfg *qs.Config) { cfg.HG.MaxActivePerPeer = 2 }, []string{"3 requests wait of billing (127.0.0.1:", "2 run, which is the limit for one peer (HG.MaxActivePerPeer)"}},
+		{hang, func(cfg *qs.Config) { cfg.HG.MaxActive = 2 }, []string{"3 requests wait for a handler to end: 2 run, which is the limit (HG.MaxActive)"}},
+	} {
+		t.Run(c.texts[len(c.texts)-1], func(t *testing.T) {
+			t.Parallel()
+			var cfg qs.Config
+			c.set(&cfg)
+			w := newWorld(t, cfg, nil)
+			c.method.Handle(w.server, untilDone)
+			for range 5 {
+				c.method.Go(w.ctx, w.to, 1)
+			}
+			require.NotZero(t, w.told(t, w.serverPage, "limit", c.texts...).Count)
+		})
+	}
+}
+
+// Memory for peers that is used up is told, too.
+func TestCauseBudgetUsedUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, qs.Config{MaxPeers: 1}, nil)
+	getKey.Handle(w.server, func(_ context.Context, in int) (int, error) { return in, nil })
+	_, err := getKey.Call(w.ctx, w.to, 1)
+	require.NoError(t, err)
+	w.told(t, w.serverPage, "limit", "The memory that is guaranteed to peers is used up", "for 1 peer (qs.Config.MaxPeers)")
+}
+
+// A leak: handles that nobody closes grow each time that somebody looks; those that come and go do not.
+func TestCauseLeak(t *testing.T) {
+	t.Parallel()
+	now := time.Duration(0)
+	w := newWorld(t, qs.Config{}, func(time.Time) time.Duration { return now })
+	getKey.Handle(w.server, func(_ context.Context, in int) (int, error) { return in, nil })
+	_, err := getKey.Call(w.ctx, w.to, 1)
+	require.NoError(t, err)
+	var handles []*hg.Handle
+	var regions []*bulk.Handle
+	grow := func() {
+		for range 300 {
+			h, err := w.client.HG().Create(w.server.Addr(), hg.HashName(getKey.Name()))
+			require.NoError(t, err)
+			r, err := bulk.Create(w.client.HG(), bulk.Options{Access: bulk.ReadOnly}, make([]byte, 1))
+			require.NoError(t, err)
+			handles, regions = append(handles, h), append(regions, r)
+		}
+	}
+	shrink := func(n int) {
+		for range n {
+			require.NoError(t, handles[0].Close())
+			require.NoError(t, regions[0].CloseWait(w.ctx))
+			handles, regions = handles[1:], regions[1:]
+		}
+	}
+	defer func() { shrink(len(handles)) }()
+	for range 6 { // comes and goes
+		grow()
+		grow()
+		quiet(t, w.clientPage)
+		now += slotTime
+		shrink(600)
+		quiet(t, w.clientPage)
+		now += slotTime
+	}
+	now += time.Hour
+	for range 5 {
+		grow()
+		w.clientPage.Snapshot(Query{})
+		now += slotTime
+	}
+	c := w.told(t, w.clientPage, "leak", "1501 handles are not in use and not closed, 1200 more than 50s ago", "calls Create of package hg, and not Close")
+	require.Equal(t, 1501, c.Count)
+	w.told(t, w.clientPage, "leak", "registered regions of memory", "package bulk")
+}
+
+// A method that has become slow: the last minute is compared with the nine before.
+func TestCauseSlowMethod(t *testing.T) {
+	t.Parallel()
+	now := time.Duration(0)
+	w := newWorld(t, qs.Config{}, func(time.Time) time.Duration { return now })
+	slow := time.Duration(0)
+	getKey.Handle(w.server, func(ctx context.Context, in int) (int, error) {
+		if slow > 0 {
+			wait, stop := context.WithTimeout(ctx, slow)
+			defer stop()
+			<-wait.Done()
+		}
+		return in, nil
+	})
+	call := func() {
+		for range 40 {
+			_, err := getKey.Call(w.ctx, w.to, 1)
+			require.NoError(t, err)
+		}
+		for w.serverPage.Snapshot(Query{}).Load.Requests.Minute.Count < 40 { // Observe runs in Trigger
+			require.NoError(t, w.ctx.Err())
+		}
+	}
+	call()
+	now += 2 * time.Minute
+	slow = 300 * time.Millisecond // the machine may be slow as well
+	call()
+	c := w.told(t, w.serverPage, "slow", "Requests of kv/get are slower than before: half of them took more than", "in the last minute", "in the nine before")
+	require.Equal(t, "kv/get", c.Method)
+	w.told(t, w.clientPage, "slow", "Calls of kv/get are slower than before")
+}
+
+// Calls that fail: the share, the code, and what the last one said.
+func TestCauseErrors(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, qs.Config{}, nil)
+	getKey.Handle(w.server, func(_ context.Context, in int) (int, error) {
+		if in%2 == 1 {
+			return 0, qs.Errorf(qs.ErrNotFound, "no key user/%d", in)
+		}
+		return in, nil
+	})
+	for i := range 20 {
+		_, err := getKey.Call(w.ctx, w.to, i)
+		require.Equal(t, i%2 == 1, err != nil)
+	}
+	w.told(t, w.serverPage, "errors", "10 of 20 requests of kv/get in the last minute failed, most with not found", `the last said "no key user/19"`)
+	w.told(t, w.clientPage, "errors", "10 of 20 calls of kv/get", "no key user/19")
+}
+
+// A node that is not ready, and one that is closed.
+func TestCauseNotReady(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, qs.Config{}, nil)
+	quiet(t, w.serverPage)
+	w.server.SetReady(false)
+	w.told(t, w.serverPage, "not ready", "SetReady(false) was called")
+	w.server.SetReady(true)
+	quiet(t, w.serverPage)
+	require.NoError(t, w.server.Shutdown(w.ctx))
+	w.told(t, w.serverPage, "not ready", "The node is closed")
+}
+
+type putIn struct{ Body qs.Source }
+
+var put = qs.Define[putIn, int64]("kv/put")
+
+// TestProgressOfCall: the row of a call that lends memory has what has been moved of it, and the pieces on their way are not rows.
+func TestProgressOfCall(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, qs.Config{}, nil)
+	goOn := make(chan struct{})
+	read := make(chan struct{})
+	put.Handle(w.server, func(ctx context.Context, in putIn) (int64, error) {
+		r := in.Body.Reader(ctx)
+		if _, err := io.ReadFull(r, make([]byte, 4<<20)); err != nil {
+			return 0, err
+		}
+		close(read)
+		<-goOn
+		n, err := io.Copy(io.Discard, r)
+		return 4<<20 + n, err
+	})
+	const size = 32 << 20
+	f := put.Go(w.ctx, w.to, putIn{qs.Bytes(make([]byte, size))})
+	<-read
+	for _, p := range []*Page{w.serverPage, w.clientPage} {
+		s := p.Snapshot(Query{})
+		require.Equal(t, 1, s.Calls.Total)
+		c := s.Calls.Rows[0]
+		require.Equal(t, "kv/put", c.Method)
+		require.EqualValues(t, size, c.Size)
+		require.GreaterOrEqual(t, c.Moved, int64(4<<20))
+		require.Less(t, c.Moved, int64(size))
+		r := httptest.NewRecorder()
+		p.ServeHTTP(r, httptest.NewRequest("GET", "/", nil))
+		require.Regexp(t, fmt.Sprintf(`<progress value="\d{7,}" max="%d"`, size), r.Body.String())
+	}
+	close(goOn)
+	n, err := f.Wait(w.ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, size, n)
+	for w.serverPage.Snapshot(Query{Method: "kv/put"}).Load.Requests.Minute.Received < size { // Observe runs in Trigger
+		require.NoError(t, w.ctx.Err())
+	}
+}
