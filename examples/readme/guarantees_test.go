@@ -100,6 +100,12 @@ var guarantees = []guarantee{
 	{"tls-broken", "Truncation, damage and garbage end that connection over tcp, are a lost packet over udp, and harm no other.", []string{"plugins/tcp: TestTLSBroken", "plugins/udp/internal/protect: TestForged", "plugins/udp: TestTLSBadWays"}},
 	{"tls-moves", "A peer over udp whose address changes goes on when the new one is proven.", []string{"plugins/udp: TestTLSMoves"}},
 	{"tls-strangers", "Unauthenticated peers over tcp are limited to 64 KiB (128 KiB with an accepted certificate), five seconds and 256 connections. Over udp nothing is kept for one whose address is not proven.", []string{"plugins/tcp: TestTLSHalfOpen", "plugins/tcp: TestTLSTooMuch", "plugins/udp: TestFlood"}},
+	{id: ":The page for operators"},
+	{"page-causes", "The page of package debug, and its JSON, name in words what is wrong: a stalled call, a peer that takes nothing, a stream that nobody reads, a limit that is reached, a leak, a method that has become slow or that fails.", []string{"qs/debug: TestCauseStalledCall", "qs/debug: TestCausePeerTakesNothing", "qs/debug: TestCauseStuckStream", "qs/debug: TestCauseLimitReached", "qs/debug: TestCauseLeak", "qs/debug: TestCauseSlowMethod", "qs/debug: TestCauseErrors"}},
+	{"page-place", "The page can be kept open: keyboard focus, selection and scrolling stay while it renews itself, and it does not grow. It works under any path, on a phone, in the dark, and without a script.", []string{"qs/debug: TestBrowserKeepsPlace", "qs/debug: TestBrowserReorders", "qs/debug: TestBrowserMemory", "qs/debug: TestBrowserLooks", "qs/debug: TestLinksAreRelative", "qs/debug: TestPage"}},
+	{"page-safe", "What peers choose is text on the page, whatever it holds; it loads nothing from elsewhere, its policy lets no script run but its own, and a function of the program decides who sees it.", []string{"qs/debug: TestHostileNames", "qs/debug: TestBrowserLooks", "qs/debug: TestGuard"}},
+	{"page-bounds", "The memory and the length of the page are bounded, whatever peers call and how many there are.", []string{"qs/debug: TestBounds", "qs/debug: TestPeersAreForgotten", "qs/debug: TestManyStreamsAndPeers"}},
+	{"page-json", "The JSON of the page has the shape that MONITORING documents, and nothing else.", []string{"qs/debug: TestDocumentedShape", "qs/debug: TestShape"}},
 }
 
 // page writes docs/GUARANTEES.md.

@@ -257,13 +257,24 @@ func (l *look) lookAtCalls() {
 				continue // its request shows it
 			}
 			row := l.call(i, c)
-			if c.Kind == inspect.EventTarget {
-				row.Transfers = pieces[refOf(i, c, c.ID)]
+			if c.Kind == inspect.EventTarget && len(pieces) > 0 {
+				ref := refOf(i, c, c.ID)
+				row.Transfers = pieces[ref]
+				delete(pieces, ref)
 			}
 			if l.count(c, &row); row.Stream != nil {
 				l.streams = append(l.streams, row)
 			} else {
 				l.calls = append(l.calls, row)
+			}
+		}
+	}
+	if len(pieces) > 0 { // of requests that have ended, or of which they do not know the peer
+		for i := range l.data {
+			for j := range l.data[i].calls {
+				if c := &l.data[i].calls[j]; c.Kind == inspect.EventTransfer && pieces[refOf(i, c, c.Of)] > 0 {
+					l.calls = append(l.calls, l.call(i, c))
+				}
 			}
 		}
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
-	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -84,6 +83,7 @@ func TestManyStreamsAndPeers(t *testing.T) {
 
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	t.Logf("%d bytes of HTML", w.Body.Len())
 	require.Less(t, w.Body.Len(), 200_000)
 	require.Contains(t, w.Body.String(), "1–20 of 10000")
 
@@ -139,7 +139,7 @@ func TestHostileNames(t *testing.T) {
 	long := strings.Repeat("looong", 20_000)
 	hostile := []string{
 		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `</style><script>alert(1)</script>`, "{{.}}", "javascript:alert(1)",
-		"a\x1b[31mred\x1b[0m\r\n", "nul\x00", "‮rtl", "bad\xff\xfeutf8", "&lt;", `"`, "'", "?method=x&all=1#y", "../..", long,
+		"a\x1b[31mred\x1b[0m\r\n", "nul\x00", "\u202ertl", "bad\xff\xfeutf8", "&lt;", `"`, "'", "?method=x&all=1#y", "../..", long,
 	}
 	p := &Page{}
 	d := contextData{open: true}
@@ -169,7 +169,7 @@ func TestHostileNames(t *testing.T) {
 			require.NotContains(t, html, `href="javascript:`, path)
 			require.NotContains(t, html, "\x1b", path)
 			require.NotContains(t, html, "\x00", path)
-			require.NotContains(t, html, "‮", path)
+			require.NotContains(t, html, "\u202e", path)
 
 			w = httptest.NewRecorder()
 			p.ServeHTTP(w, httptest.NewRequest("GET", path+"&format=json", nil))
@@ -198,22 +198,6 @@ func BenchmarkPage(b *testing.B) {
 			}
 		})
 	}
-}
-
-// TestPageIsPrompt: that page is there within 200 ms.
-func TestPageIsPrompt(t *testing.T) {
-	if raceflag.Enabled {
-		t.Skip("the race detector makes it ten times slower")
-	}
-	p := busyPage(5000, 10_000, 10_000)
-	best := time.Hour
-	for range 10 { // the machine may have other work
-		begun := time.Now()
-		p.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
-		best = min(best, time.Since(begun))
-	}
-	t.Logf("%v", best)
-	require.Less(t, best, 200*time.Millisecond)
 }
 
 // BenchmarkObserve: what a call that ends costs a process that is watched.
@@ -246,4 +230,30 @@ func BenchmarkObserve(b *testing.B) {
 			p.Observe(e)
 		}
 	})
+}
+
+// TestTransfersOfCalls: a transfer is counted with the request that it belongs to, and is a row of its own if there is none.
+func TestTransfersOfCalls(t *testing.T) {
+	t.Parallel()
+	a, b := newPeer(1, "a"), newPeer(2, "b")
+	d := contextData{calls: []inspect.Call{
+		{Kind: inspect.EventTarget, RPC: "put", Peer: a, ID: 7, State: "running", Age: 5, Moved: 3, Size: 9},
+		{Kind: inspect.EventTransfer, RPC: "pull", Peer: a, ID: 1, Of: 7, Age: 4},
+		{Kind: inspect.EventTransfer, RPC: "pull", Peer: a, ID: 2, Of: 7, Age: 3},
+		{Kind: inspect.EventTransfer, RPC: "pull", Peer: b, ID: 3, Of: 7, Age: 2, Moved: 1, Size: 2},
+		{Kind: inspect.EventTransfer, RPC: "push", Peer: a, ID: 4, Age: 1},
+	}}
+	p := &Page{sources: []source{&fakeSource{[]contextData{d}}}}
+	s := p.Snapshot(Query{})
+	require.Equal(t, 3, s.Calls.Total)
+	keys := map[string]bool{}
+	for i, want := range []struct {
+		method, peer string
+		transfers    int
+	}{{"put", "a (10.0.0.1:4000)", 2}, {"pull", "b (10.0.0.2:4000)", 0}, {"push", "a (10.0.0.1:4000)", 0}} {
+		c := s.Calls.Rows[i]
+		require.Equal(t, []any{want.method, want.peer, want.transfers}, []any{c.Method, c.Peer, c.Transfers})
+		keys[c.Key] = true
+	}
+	require.Len(t, keys, 3)
 }
