@@ -106,13 +106,22 @@ func (l *look) snapshot(causes []Cause) Snapshot {
 		Calls: list(q, "calls", l.calls, callColumns), Streams: list(q, "streams", l.streams, callColumns),
 		Methods: list(q, "methods", l.methods, methodColumns), Errors: list(q, "errors", l.errors, errorColumns), Peers: list(q, "peers", l.peers, peerColumns),
 	}
-	// The rest is not free, and for those that are shown.
+	// The rest is for those that are shown: it is not free, or is code of the program, which runs with no lock held.
 	for _, rows := range [][]Call{s.Calls.Rows, s.Streams.Rows} {
 		for i := range rows {
 			r := &rows[i]
 			r.Key = fmt.Sprintf("%s %d %s %d %x", r.Kind, r.Context, r.Address, r.busy.peer.Session(), r.ID)
 			r.TraceURL = l.p.traceURL(r.Trace)
 		}
+	}
+	for i := range s.Methods.Rows {
+		if r := s.Methods.Rows[i].Slowest; r != nil {
+			r.TraceURL = l.p.traceURL(r.Trace)
+		}
+	}
+	for i := range s.Errors.Rows {
+		r := &s.Errors.Rows[i]
+		r.TraceURL = l.p.traceURL(r.Trace)
 	}
 	for i := range s.Peers.Rows {
 		r := &s.Peers.Rows[i]
@@ -522,7 +531,6 @@ func (l *look) method(m *methodCounter, load *history) Method {
 	row := Method{Kind: kinds[m.key.kind%3], Name: clean(m.key.name), Count: m.count, Errors: m.errors, Most: m.most}
 	if slot.most > 0 {
 		row.Slowest = &Slowest{Took: slot.most, Peer: l.label(slot.slowest.peer), Trace: slot.slowest.trace.String()}
-		row.Slowest.TraceURL = l.p.traceURL(row.Slowest.Trace)
 	}
 	m.mu.Unlock()
 	row.Rates = h.rates(l.now)
@@ -549,7 +557,6 @@ func (l *look) lookAtErrors() {
 			Text: clean(e.Text), Remote: e.Remote, Fate: e.Fate.String(), Took: e.Took, Peer: l.label(e.Peer), Address: clean(e.Peer.Name()), Trace: e.Trace.String(),
 			ago: l.now - g.at,
 		}
-		row.TraceURL = l.p.traceURL(row.Trace)
 		l.errors = append(l.errors, row)
 	}
 	c.mu.Unlock()

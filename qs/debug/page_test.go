@@ -342,6 +342,11 @@ func TestTraceURL(t *testing.T) {
 	require.Contains(t, html, `<a href="https://jaeger.example/trace/`+trace.String()+`" rel="noreferrer">`+trace.String()+`</a>`)
 	v := snapshot(t, &page, "q="+trace.String())
 	require.Equal(t, base+trace.String(), v.Errors.Rows[0].TraceURL)
+	panics := debug.Page{TraceURL: func(string) string { panic("oh") }}
+	for range 2 { // with no lock held
+		panics.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "a", Code: hg.ErrNotFound, Text: "x", Took: 1, Trace: trace})
+		require.Panics(t, func() { panics.Snapshot(debug.Query{}) })
+	}
 	base = "javascript:alert(1)//"
 	_, html = get(t, &page, "GET", "/", "")
 	require.NotContains(t, html, "javascript:")
