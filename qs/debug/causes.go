@@ -64,8 +64,8 @@ func (l *look) limits() (all []Cause) {
 			continue
 		}
 		all = append(all, Cause{Kind: "limit", Method: m.Name, Count: w.waiting, Text: fmt.Sprintf(
-			"%s of %s for a handler of it to end: %d run, which is the limit of this method (qs.MaxConcurrent). Handlers are too slow, or the limit is too low.",
-			plural(w.waiting, "request waits", "requests wait"), m.Name, w.active)})
+			"%s of %s %s for a handler to end: %d run, which is the limit of this method (qs.MaxConcurrent). Handlers are too slow, or the limit is too low.",
+			plural(w.waiting, "request", "requests"), m.Name, verb(w.waiting, "waits", "wait"), w.active)})
 		for j := range l.calls {
 			if c := &l.calls[j]; c.Kind == kinds[inspect.EventTarget] && c.Method == m.Name && c.State == "waiting" {
 				explained[c.Context]++
@@ -81,8 +81,8 @@ func (l *look) limits() (all []Cause) {
 		}
 		explained[p.Context] += int64(w.waiting)
 		all = append(all, Cause{Kind: "limit", Peer: p.Address, Count: w.waiting, Text: fmt.Sprintf(
-			"%s of %s for one of its others to end: %d run, which is the limit for one peer (HG.MaxActivePerPeer). Open streams count. Raise the limit, or have the peer call less at a time.",
-			plural(w.waiting, "request waits", "requests wait"), p.Label, w.active)})
+			"%s of %s %s for others of this peer to end: %d run, which is the limit for one peer (HG.MaxActivePerPeer). Open streams count. Raise the limit, or have the peer call less at a time.",
+			plural(w.waiting, "request", "requests"), p.Label, verb(w.waiting, "waits", "wait"), w.active)})
 	}
 	for i := range l.contexts {
 		c := &l.contexts[i]
@@ -193,12 +193,12 @@ func (l *look) stuckStreams() (all []Cause) {
 				c = o
 			}
 		}
-		text := fmt.Sprintf("%s of %s: the caller, %s, has taken nothing for %s, and %d of %d messages are on their way to it or wait there. The handler waits in send. "+
+		text := fmt.Sprintf("%s of %s %s still: the caller, %s, has taken nothing for %s, and %d of %d messages are on their way to it or wait there. The handler waits in send. "+
 			"The loop of the caller stands still, or its process is stopped.",
-			plural(g.n, "stream stands still", "streams stand still"), c.Method, c.Peer, took(c.Stream.Stuck), c.Stream.Sent-c.Stream.Taken, c.Stream.Window)
+			plural(g.n, "stream", "streams"), c.Method, verb(g.n, "stands", "stand"), c.Peer, took(c.Stream.Stuck), c.Stream.Sent-c.Stream.Taken, c.Stream.Window)
 		if c.Kind == kinds[inspect.EventOrigin] {
-			text = fmt.Sprintf("%s of %s: the loop of this process has taken nothing of %s for %s, and %s for it. The loop does something else, or waits.",
-				plural(g.n, "stream stands still", "streams stand still"), c.Method, c.Peer, took(c.Stream.Stuck), plural(int(c.Stream.Sent-c.Stream.Taken), "message waits", "messages wait"))
+			text = fmt.Sprintf("%s of %s %s still: the loop of this process has taken nothing of %s for %s, and %s for it. The loop does something else, or waits.",
+				plural(g.n, "stream", "streams"), c.Method, verb(g.n, "stands", "stand"), c.Peer, took(c.Stream.Stuck), plural(int(c.Stream.Sent-c.Stream.Taken), "message waits", "messages wait"))
 		}
 		all = append(all, Cause{Kind: "stuck stream", Method: c.Method, Peer: c.Address, Count: g.n, Text: text})
 	}
@@ -223,7 +223,7 @@ func (l *look) stalled() (all []Cause) {
 	for _, g := range groups(l.calls, late) {
 		c := g.oldest
 		text := fmt.Sprintf("%s of %s %s for more than %s, the oldest, %s, for %s: %s.",
-			plural(g.n, c.Kind, c.Kind+"s"), c.Method, map[bool]string{true: "has been under way", false: "have been under way"}[g.n == 1],
+			plural(g.n, c.Kind, c.Kind+"s"), c.Method, verb(g.n, "has been under way", "have been under way"),
 			took(l.stalledAfter()), between(c), took(c.Age), c.Means)
 		if c.Size > 0 {
 			text += fmt.Sprintf(" Of what it lends %s of %s have been moved.", bytesText(c.Moved), bytesText(c.Size))
@@ -355,10 +355,15 @@ func (l *look) failing() (all []Cause) {
 	return all
 }
 
+// verb returns the form of a verb for n of something.
+func verb(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
 // plural writes a number with its noun.
 func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
+	return fmt.Sprintf("%d %s", n, verb(n, one, many))
 }

@@ -147,7 +147,7 @@ func TestCauseStuckStream(t *testing.T) {
 	})
 	for _, err := range feed.Call(w.ctx, w.to, 1) {
 		require.NoError(t, err)
-		w.told(t, w.serverPage, "stuck stream", "1 stream stands still of kv/feed: the caller, billing (127.0.0.1:", "has taken nothing for", "3 of 3 messages")
+		w.told(t, w.serverPage, "stuck stream", "1 stream of kv/feed stands still: the caller, billing (127.0.0.1:", "has taken nothing for", "3 of 3 messages")
 		w.told(t, w.clientPage, "stuck stream", "the loop of this process has taken nothing of kv (tcp://127.0.0.1:", "kv/feed")
 		break
 	}
@@ -161,8 +161,8 @@ func TestCauseLimitReached(t *testing.T) {
 		set    func(cfg *qs.Config)
 		texts  []string
 	}{
-		{few, func(*qs.Config) {}, []string{"2 requests wait of kv/scan", "2 run, which is the limit of this method (qs.MaxConcurrent)"}},
-		{hang, func(cfg *qs.Config) { cfg.HG.MaxActivePerPeer = 2 }, []string{"3 requests wait of billing (127.0.0.1:", "2 run, which is the limit for one peer (HG.MaxActivePerPeer)"}},
+		{few, func(*qs.Config) {}, []string{"2 requests of kv/scan wait for a handler to end", "2 run, which is the limit of this method (qs.MaxConcurrent)"}},
+		{hang, func(cfg *qs.Config) { cfg.HG.MaxActivePerPeer = 2 }, []string{"3 requests of billing (127.0.0.1:", "2 run, which is the limit for one peer (HG.MaxActivePerPeer)"}},
 		{hang, func(cfg *qs.Config) { cfg.HG.MaxActive = 2 }, []string{"3 requests wait for a handler to end: 2 run, which is the limit (HG.MaxActive)"}},
 	} {
 		t.Run(c.texts[len(c.texts)-1], func(t *testing.T) {
