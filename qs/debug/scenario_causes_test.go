@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -192,8 +193,8 @@ func TestCauseBudgetUsedUp(t *testing.T) {
 // A leak: handles that nobody closes grow each time that somebody looks; those that come and go do not.
 func TestCauseLeak(t *testing.T) {
 	t.Parallel()
-	now := time.Duration(0)
-	w := newWorld(t, qs.Config{}, func(time.Time) time.Duration { return now })
+	var now atomic.Int64
+	w := newWorld(t, qs.Config{}, func(time.Time) time.Duration { return time.Duration(now.Load()) })
 	getKey.Handle(w.server, func(_ context.Context, in int) (int, error) { return in, nil })
 	_, err := getKey.Call(w.ctx, w.to, 1)
 	require.NoError(t, err)
@@ -220,16 +221,16 @@ func TestCauseLeak(t *testing.T) {
 		grow()
 		grow()
 		quiet(t, w.clientPage)
-		now += slotTime
+		now.Add(int64(slotTime))
 		shrink(600)
 		quiet(t, w.clientPage)
-		now += slotTime
+		now.Add(int64(slotTime))
 	}
-	now += time.Hour
+	now.Add(int64(time.Hour))
 	for range 5 {
 		grow()
 		w.clientPage.Snapshot(Query{})
-		now += slotTime
+		now.Add(int64(slotTime))
 	}
 	c := w.told(t, w.clientPage, "leak", "1501 handles are not in use and not closed, 1200 more than 50s ago", "calls Create of package hg, and not Close")
 	require.Equal(t, 1501, c.Count)
@@ -239,12 +240,12 @@ func TestCauseLeak(t *testing.T) {
 // A method that has become slow: the last minute is compared with the nine before.
 func TestCauseSlowMethod(t *testing.T) {
 	t.Parallel()
-	now := time.Duration(0)
-	w := newWorld(t, qs.Config{}, func(time.Time) time.Duration { return now })
-	slow := time.Duration(0)
+	var now atomic.Int64
+	w := newWorld(t, qs.Config{}, func(time.Time) time.Duration { return time.Duration(now.Load()) })
+	var slow atomic.Int64
 	getKey.Handle(w.server, func(ctx context.Context, in int) (int, error) {
-		if slow > 0 {
-			wait, stop := context.WithTimeout(ctx, slow)
+		if slow.Load() > 0 {
+			wait, stop := context.WithTimeout(ctx, time.Duration(slow.Load()))
 			defer stop()
 			<-wait.Done()
 		}
@@ -260,8 +261,8 @@ func TestCauseSlowMethod(t *testing.T) {
 		}
 	}
 	call()
-	now += 2 * time.Minute
-	slow = 300 * time.Millisecond // the machine may be slow as well
+	now.Add(int64(2 * time.Minute))
+	slow.Store(int64(300 * time.Millisecond)) // the machine may be slow as well
 	call()
 	c := w.told(t, w.serverPage, "slow", "Requests of kv/get are slower than before: half of them took more than", "in the last minute", "in the nine before")
 	require.Equal(t, "kv/get", c.Method)
