@@ -252,8 +252,12 @@ func TestCauseSlowMethod(t *testing.T) {
 		return in, nil
 	})
 	call := func() {
+		var all []*qs.Future[int]
 		for range 40 {
-			_, err := getKey.Call(w.ctx, w.to, 1)
+			all = append(all, getKey.Go(w.ctx, w.to, 1))
+		}
+		for _, f := range all {
+			_, err := f.Wait(w.ctx)
 			require.NoError(t, err)
 		}
 		for w.serverPage.Snapshot(Query{}).Load.Requests.Minute.Count < 40 { // Observe runs in Trigger
