@@ -42,7 +42,7 @@ func TestCpSizes(t *testing.T) {
 			if sha == "-sha256" {
 				sum = "sha256:[0-9a-f]{64}"
 			}
-			require.Regexp(t, `^1 files, .* in .* s, \d+ MiB/s, verified; `+sum+`\n$`, out)
+			require.Regexp(t, `^1 file, .* in .* s, \d+ MiB/s, verified; `+sum+`\n$`, out)
 			requireFile(t, src, filepath.Join(s.root, name))
 			require.NoError(t, os.MkdirAll(filepath.Dir(back), 0o777))
 			run(t, 0, cp(sha, s.addr+"/"+name, back)...)
@@ -107,13 +107,13 @@ func TestCpTree(t *testing.T) {
 		}
 	}
 	q := run(t, 0, cp(src, s.addr+"/new/copy")...)
-	require.Regexp(t, `^4 files, 128\.1 KiB in .*; left out: 1\n$`, q.out.String())
+	require.Regexp(t, `^4 files, 128 KiB in .*; left out: 1\n$`, q.out.String())
 	require.Contains(t, q.errors.String(), "a tree/link is neither a file nor a directory: left out\n")
 	requireTree(filepath.Join(s.root, "new", "copy"))
 
 	require.NoError(t, os.Remove(filepath.Join(s.root, "new", "copy", "one")))
 	q = run(t, 0, cp(src, s.addr+"/new/copy")...)
-	require.Regexp(t, `^1 files, 1 bytes in .*; unchanged files: 3; left out: 1\n$`, q.out.String())
+	require.Regexp(t, `^1 file, 1 B in .*; unchanged files: 3; left out: 1\n$`, q.out.String())
 	requireTree(filepath.Join(s.root, "new", "copy"))
 
 	run(t, 0, cp(src, s.addr+"/")...) // into the root
@@ -195,7 +195,7 @@ func TestCpRefused(t *testing.T) {
 	none := serve(t, "")
 	for _, args := range [][]string{{src, none.addr + "/f"}, {none.addr + "/f", src + ".back"}} {
 		q := run(t, 1, cp(args...)...)
-		require.Regexp(t, `does not serve that; start it with qs serve of the same version, for files with -root DIR: .*\n$`, q.errors.String())
+		require.Regexp(t, `does not serve that; start it with qs serve of the same version, for files with --root DIR: .*\n$`, q.errors.String())
 	}
 
 	root := t.TempDir()
@@ -203,13 +203,13 @@ func TestCpRefused(t *testing.T) {
 	readOnly := serve(t, "", "-root", root)
 	for _, to := range []string{"g", "newdir/"} {
 		q := run(t, 1, cp(src, readOnly.addr+"/"+to)...)
-		require.Regexp(t, `target: this target takes no files; start it with qs serve -root DIR -write: permission denied\n$`, q.errors.String())
+		require.Regexp(t, `target: this target takes no files; start it with qs serve --root DIR --write: permission denied\n$`, q.errors.String())
 	}
 	requireNames(t, root, "f")
 	run(t, 0, cp(readOnly.addr+"/f", src+".back")...)
 	requireFile(t, filepath.Join(root, "f"), src+".back")
 
-	q := run(t, 1, cp(src, "tcp://127.0.0.1:1/f")...)
+	q := run(t, exitNotRun, cp(src, "tcp://127.0.0.1:1/f")...)
 	require.Regexp(t, `tcp://127.0.0.1:1 cannot be reached: connect: connection refused\n`, q.errors.String())
 }
 

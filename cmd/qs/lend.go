@@ -23,10 +23,13 @@ type assignments []assignment
 
 type assignment struct{ name, value string }
 
-// String implements flag.Value.
+// String implements pflag.Value.
 func (*assignments) String() string { return "" }
 
-// Set implements flag.Value.
+// Type implements pflag.Value.
+func (*assignments) Type() string { return "NAME=VALUE" }
+
+// Set implements pflag.Value.
 func (a *assignments) Set(text string) error {
 	name, value, ok := strings.Cut(text, "=")
 	if !ok || name == "" {
@@ -125,7 +128,7 @@ func (i input[Sinks]) EncodeMsgpack(e *msgpack.Encoder) error {
 // lending makes a call that lends files, or one of a stream.
 func (k *calling) lending(ctx context.Context, d description, flags assignments, out io.Writer) error {
 	if d.why != "" {
-		return usageError{fmt.Sprintf("-source and -sink: %s: nobody knows the fields of %s; NOT sent", d.why, d.name)}
+		return usageError{fmt.Sprintf("--source and --sink: %s: nobody knows the fields of %s; NOT sent", d.why, d.name)}
 	}
 	in, err := d.input(k.input)
 	if err != nil {
@@ -134,19 +137,19 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 	into := &merger{in: in}
 	var from sources
 	for n, l := range k.sources {
-		path, err := d.place("-source", l.field, "Source", d.Sources())
+		path, err := d.place("--source", l.field, "Source", d.Sources())
 		if err != nil {
 			return err
 		}
 		if n == most {
-			return usageError{fmt.Sprintf("-source: at most %d", most)}
+			return usageError{fmt.Sprintf("--source: at most %d", most)}
 		}
 		into.sources = append(into.sources, path)
 		reflect.ValueOf(&from).Elem().Field(n).Set(reflect.ValueOf(lend(l.f)))
 	}
 	places := d.Sinks()
 	for _, a := range flags {
-		if _, err := d.place("-sink", a.name, "Sink", places); err != nil {
+		if _, err := d.place("--sink", a.name, "Sink", places); err != nil {
 			return err
 		}
 		if a.value == "-" {
@@ -154,10 +157,10 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 		}
 	}
 	if len(places) > most {
-		return usageError{fmt.Sprintf("-source and -sink: %s has %d Sinks, there may be %d", d.name, len(places), most)}
+		return usageError{fmt.Sprintf("--source and --sink: %s has %d Sinks, there may be %d", d.name, len(places), most)}
 	}
 	if err := k.openSinks(flags); err != nil {
-		return notSent(err)
+		return notSentError{err}
 	}
 	var to [most]qs.Sink // in the order of the method
 	for n, place := range places {

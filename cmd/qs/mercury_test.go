@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/mercury/gateway"
 	"github.com/quicksilver-rpc/quicksilver/mercury/perf"
@@ -81,7 +80,7 @@ func TestMercuryGateway(t *testing.T) {
 	for i := range at {
 		line, err := lines.ReadString('\n')
 		require.NoError(t, err, "%s", &gw.errors)
-		at[i] = strings.TrimSpace(strings.TrimPrefix(line, self.Ready))
+		at[i] = strings.TrimSpace(line)
 	}
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -91,7 +90,7 @@ func TestMercuryGateway(t *testing.T) {
 	}
 	require.Equal(t, "[\"hello, Ada\"]\n", call(0, "-via", at[1], c.Addr(), "call", "greet", `["Ada"]`).out.String())
 	require.Equal(t, "[\"hello, Ada\"]\n", call(0, at[0], "call", "welcome", `["Ada"]`).out.String())
-	require.Contains(t, call(1, "-via", at[1], "ofi+tcp://127.0.0.1:9", "call", "greet", `["Ada"]`).errors.String(), "not a target")
+	require.Contains(t, call(exitNotRun, "-via", at[1], "ofi+tcp://127.0.0.1:9", "call", "greet", `["Ada"]`).errors.String(), "not a target")
 	require.Contains(t, run(t, 2, "mercury", "ofi+tcp://127.0.0.1:0", "gateway", "x").errors.String(), "belong together")
 	require.NoError(t, gw.cmd.Process.Kill())
 	_ = gw.cmd.Wait()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/cwriter"
 	"github.com/vbauerster/mpb/v8/decor"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
@@ -34,7 +33,7 @@ type progress struct {
 func newProgress(out *os.File, total int64, quiet bool) *progress {
 	p := &progress{out: out, quiet: quiet, total: total, begun: time.Now()}
 	p.told = p.begun
-	if cwriter.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb" {
+	if isScreen(out) {
 		p.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(40))
 		p.bar = p.bars.AddBar(max(total, 1), mpb.AppendDecorators(decor.Any(func(decor.Statistics) string {
 			p.mu.Lock()
@@ -119,17 +118,4 @@ func (p *progress) close() {
 	}
 	p.bar.Abort(false) // one that is complete stays so; to ask it by Completed races with its last drawing
 	p.bars.Wait()
-}
-
-// bytesText writes a number of bytes for people.
-func bytesText(n int64) string {
-	switch {
-	case n >= 1<<30:
-		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	case n >= 1<<10:
-		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-	}
-	return fmt.Sprintf("%d bytes", n)
 }

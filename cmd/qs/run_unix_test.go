@@ -293,11 +293,11 @@ func TestRunOutputBlocked(t *testing.T) {
 }
 
 func TestRunUsage(t *testing.T) {
-	require.Contains(t, run(t, 2, "run", "--", "true").errors.String(), "-n says how many")
+	require.Contains(t, run(t, 2, "run", "--", "true").errors.String(), "--processes says how many")
 	require.Contains(t, run(t, 2, "run", "-n", "2", "-grace", "-1s", "--", "true").errors.String(), "-grace is negative")
 	require.Contains(t, run(t, 2, "run", "-n", "2").errors.String(), "0 arguments")
 	require.Contains(t, run(t, 1, "run", "-n", "2", "--", "/does/not/exist").errors.String(), "no such file")
-	require.Contains(t, run(t, 2, "rendezvous").errors.String(), "-n says how many")
+	require.Contains(t, run(t, 2, "rendezvous").errors.String(), "--processes says how many")
 }
 
 // Processes that somebody else has started find each other by what qs rendezvous says.
@@ -362,7 +362,7 @@ func TestRendezvousIMPI(t *testing.T) {
 func TestLongLine(t *testing.T) {
 	var out strings.Builder
 	var all lines
-	r := all.of(7, &out)
+	r := all.of(7, "stdout", &out)
 	for range 3 * maxLine / 1000 {
 		_, err := r.Write(make([]byte, 1000))
 		require.NoError(t, err)

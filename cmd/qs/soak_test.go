@@ -4,7 +4,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"runtime"
@@ -84,9 +83,6 @@ func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
 func TestSoakBadFlags(t *testing.T) {
 	for _, args := range [][]string{{"-targets", "1"}, {"-faults", "fire"}, {"-every", "0s"}, {"-inflight", "0"}, {"-bulk", "1"}, {"-streams", "-1"},
 		{"-faults", "stall", "-transport", "sm"}} {
-		err := runSoak(args, nil)
-		var bad usageError
-		require.True(t, errors.As(err, &bad), "%v: %v", args, err)
-		require.Contains(t, bad.text, args[0])
+		require.Contains(t, run(t, exitUsage, append([]string{"soak"}, args...)...).errors.String(), "-"+args[0])
 	}
 }

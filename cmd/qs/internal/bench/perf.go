@@ -28,7 +28,7 @@ type Perf struct {
 	Pause    time.Duration // between calls
 
 	hctx *hg.Context
-	node *qs.Node // of -api typed
+	node *qs.Node // of --api typed
 	to   qs.Peer  // likewise
 	peer na.Addr
 	lent []byte // from bulk.Alloc

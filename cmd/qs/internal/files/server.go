@@ -43,7 +43,7 @@ type Server struct {
 func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	d, err := openDisk(root)
 	if err != nil {
-		return nil, fmt.Errorf("the folder of -root cannot be opened: %w", err)
+		return nil, fmt.Errorf("the folder of --root cannot be opened: %w", err)
 	}
 	fs := &Server{node: n, disk: d, write: write, buffers: newBuffers(n.HG()), transfers: map[uint64]*transfer{}}
 	handle(fs, methodStat, fs.stat)
@@ -66,7 +66,7 @@ func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	return fs, nil
 }
 
-var errReadOnly = fmt.Errorf("this target takes no files; start it with qs serve -root DIR -write: %w", na.ErrPermission)
+var errReadOnly = fmt.Errorf("this target takes no files; start it with qs serve --root DIR --write: %w", na.ErrPermission)
 
 // handle has the node serve m.
 func handle[In, Out any](fs *Server, m *qs.Method[In, Out], serve func(peer na.Addr, in In) (Out, error)) {

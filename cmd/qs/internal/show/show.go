@@ -30,25 +30,30 @@ func Text(text string) string {
 	return b.String()
 }
 
+// ToDo begins a line of Advise that says what to do about the error.
+const ToDo = "to do:  "
+
 // advised is an error with lines of this program below it.
 type advised struct {
 	err   error
-	lines string
+	lines []string
 }
 
-func (e *advised) Error() string { return Error(e.err) + e.lines }
+func (e *advised) Error() string { return Error(e.err) + e.below() }
+
+// below returns the lines as they stand below the text of the error.
+func (e *advised) below() (text string) {
+	for _, l := range e.lines {
+		text += "\n  " + Text(l)
+	}
+	return text
+}
 
 func (e *advised) Unwrap() error { return e.err }
 
 // Advise returns err with lines of this program below it: they cannot be mistaken for what a peer says, whose lines Error
 // does not break.
-func Advise(err error, lines ...string) error {
-	e := &advised{err: err}
-	for _, l := range lines {
-		e.lines += "\n  " + Text(l)
-	}
-	return e
-}
+func Advise(err error, lines ...string) error { return &advised{err, lines} }
 
 // Error returns the text of an error, whatever a peer has put in it: in one line, and those of Advise.
 func Error(err error) string {
@@ -59,6 +64,20 @@ func Error(err error) string {
 		}
 	}
 	return Text(text)
+}
+
+// SplitError returns the text of an error in one line, as Error has it, and the lines of Advise, which are not in it.
+func SplitError(err error) (text string, lines []string) {
+	text = Error(err)
+	for {
+		e, ok := errors.AsType[*advised](err)
+		if !ok {
+			return text, lines
+		}
+		text = strings.Replace(text, e.below(), "", 1)
+		lines = append(lines, e.lines...)
+		err = e.err
+	}
 }
 
 // EscapeJSON returns JSON of the same value without what is not printable.
@@ -83,7 +102,9 @@ func EscapeJSON(text []byte) []byte {
 // JSON prints a value in one line of JSON.
 func JSON(out io.Writer, v any) error {
 	var b bytes.Buffer
-	if err := json.NewEncoder(&b).Encode(v); err != nil {
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // what is printed is no HTML
+	if err := e.Encode(v); err != nil {
 		return err
 	}
 	_, err := out.Write(EscapeJSON(b.Bytes()))

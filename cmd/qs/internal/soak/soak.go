@@ -58,17 +58,17 @@ const maxBulk = 1 << 30
 func (c *Config) Check() error {
 	if c.Time <= 0 || c.Every <= 0 || c.Callers < 1 || c.Callers > 4096 || c.Targets < 2 || c.Targets > 64 || c.Origins < 0 || c.Origins > 64 ||
 		c.MaxBulk < 2 || c.MaxBulk > maxBulk || c.Streams < 0 || c.Streams > 4096 {
-		return fmt.Errorf("-time and -every must be positive, -inflight 1 to 4096, -targets 2 to 64, -origins 0 to 64, -bulk 2 bytes to 1 GiB, -streams 0 to 4096")
+		return fmt.Errorf("--time and --every must be positive, --inflight 1 to 4096, --targets 2 to 64, --origins 0 to 64, --bulk 2 bytes to 1 GiB, --streams 0 to 4096")
 	}
 	for _, k := range c.Faults {
 		if !slices.Contains(Faults, k) {
-			return fmt.Errorf("-faults has %q, want some of %s, or none", k, strings.Join(Faults, ", "))
+			return fmt.Errorf("--faults has %q, want some of %s, or none", k, strings.Join(Faults, ", "))
 		}
 		if k == "stop" && !canStop {
-			return fmt.Errorf("-faults: processes cannot be stopped on %s", runtime.GOOS)
+			return fmt.Errorf("--faults: processes cannot be stopped on %s", runtime.GOOS)
 		}
 		if needsRelay(k) && !hasConnections(c.Transport) {
-			return fmt.Errorf("-faults: %s is done to connections, and -transport %s has none", k, c.Transport)
+			return fmt.Errorf("--faults: %s is done to connections, and --transport %s has none", k, c.Transport)
 		}
 	}
 	return nil
