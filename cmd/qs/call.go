@@ -108,7 +108,7 @@ func (k *calling) run(args []string) error {
 	case k.isRaw && about.stream:
 		return usageError{fmt.Sprintf("%s is a stream, and --raw is for methods; NOT sent", k.method)}
 	case k.isRaw:
-		return k.callRaw(ctx, out)
+		return k.callRaw(ctx)
 	case about.codec != "msgpack":
 		return usageError{fmt.Sprintf("%s is of codec %s, which has no JSON: --raw sends the argument as it is; NOT sent", k.method, about.codec)}
 	case about.stream, len(k.sourceFlag)+len(k.sinkFlag) > 0:
@@ -172,17 +172,19 @@ func (k *calling) forget() error {
 }
 
 // callRaw sends and prints bytes.
-func (k *calling) callRaw(ctx context.Context, out io.Writer) error {
+func (k *calling) callRaw(ctx context.Context) error {
 	h, err := k.handle()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
 	b, err := h.CallRaw(ctx, k.text)
-	if err == nil {
-		_, err = out.Write(b)
+	if err != nil {
+		return k.c.advise(k.method, err)
 	}
-	return k.c.advise(k.method, err)
+	out, flush := k.app.data()
+	_, err = out.Write(b)
+	return errors.Join(err, flush())
 }
 
 // plain makes a call that lends nothing.
@@ -201,7 +203,7 @@ func (k *calling) plain(ctx context.Context, about description, out io.Writer) e
 			if string(k.text) == "null" {
 				k.text = nil
 			}
-			return k.callRaw(ctx, out)
+			return k.callRaw(ctx)
 		}
 		return k.c.advise(k.method, err)
 	}

@@ -369,7 +369,7 @@ func TestRPCs(t *testing.T) {
 	s := serve(t, "")
 	none := run(t, 0, "rpcs", s.addr)
 	require.Empty(t, none.out.String())
-	require.Equal(t, s.addr+" serves only RPCs of Quicksilver itself: --all lists them\n", none.errors.String())
+	require.Equal(t, "qs rpcs: "+s.addr+" serves only RPCs of Quicksilver itself: --all lists them\n", none.errors.String())
 	require.Contains(t, run(t, 0, "rpcs", "-all", s.addr).out.String(), inspect.GaugesRPC)
 	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs; set qs\.Config\.Inspect there, or hg\.Config\.Reflect: `,
 		run(t, exitNotRun, "rpcs", typedTarget(t, false)).errors.String())

@@ -50,7 +50,7 @@ func (a *app) newRoot() *cobra.Command {
 		Long: `Calls, inspects, measures and runs programs of Quicksilver.
 
 ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME.`,
-		Example: `  qs serve -d localhost:8080             # a program to try the others with; it prints its address
+		Example: `  qs serve -d localhost:8080      # to try the others; prints its ADDRESS
   qs ping tcp://10.0.0.7:9000
   qs rpcs tcp://10.0.0.7:9000
   qs call tcp://10.0.0.7:9000 greet '"Ada"'`,
@@ -145,6 +145,29 @@ func (a *app) printResult(v any, print func(out io.Writer)) error {
 	}
 	print(a.out)
 	return nil
+}
+
+// A noteReport is what -json prints to the standard error about something that is no error.
+type noteReport struct {
+	Note string `json:"note"`
+}
+
+// note prints something that the user should know to the standard error.
+func (a *app) note(command, text string) {
+	if a.json {
+		_ = show.JSON(a.diag, noteReport{text})
+		return
+	}
+	fmt.Fprintf(a.diag, "qs %s: %s\n", command, show.Text(text))
+}
+
+// data returns where data of a peer is written as it is, and a function that ends it. On a terminal the data is not what it obeys.
+func (a *app) data() (out io.Writer, flush func() error) {
+	if _, onTerminal := terminalWidth(a.out); onTerminal {
+		w := show.NewWriter(a.out)
+		return w, w.Flush
+	}
+	return a.out, func() error { return nil }
 }
 
 // errInterrupted is the cause of a context that a signal has canceled.

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
@@ -53,7 +52,7 @@ func (a *app) newGer() *cobra.Command {
 	var g guarantee
 	var p envelopePlan
 	c := &cobra.Command{
-		Use: "ger [ADDRESS]", Short: "Compute what guaranteed envelopes cost, or show what a program needs", Long: gerAbout, Example: gerExamples,
+		Use: "ger [ADDRESS]", Short: "Compute the memory of envelopes, or show what a program needs", Long: gerAbout, Example: gerExamples,
 		Args: wantArgs(0, 1), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -133,23 +132,24 @@ func (g *guarantee) compute() {
 }
 
 func (g *guarantee) print(out io.Writer) {
-	line := func(label, format string, v ...any) { fmt.Fprintf(out, "%-38s %s\n", label, fmt.Sprintf(format, v...)) }
-	line("envelopes guaranteed to each peer", "%d", g.Envelopes)
-	line("envelopes of a process", "%d", g.All)
-	line("their messages", "%s", bytesText(g.Messages))
-	line("and for expedited messages, envelopes", "%d", g.Peers*na.ExpeditedEnvelopes)
-	line(fmt.Sprintf("guaranteed, with %d bytes for each", na.EnvelopeOverhead), "%s", bytesText(g.Bytes))
+	l := newList()
+	l.addRow("envelopes guaranteed to each peer", fmt.Sprint(g.Envelopes))
+	l.addRow("envelopes of a process", fmt.Sprint(g.All))
+	l.addRow("their messages", bytesText(g.Messages))
+	l.addRow("and for expedited messages, envelopes", fmt.Sprint(g.Peers*na.ExpeditedEnvelopes))
+	l.addRow(fmt.Sprintf("guaranteed, with %d bytes for each", na.EnvelopeOverhead), bytesText(g.Bytes))
 	if g.Processes > 1 {
-		line(fmt.Sprintf("messages of %d processes on a node", g.Processes), "%s", bytesText(g.NodeMsgs))
-		line("guaranteed on the node", "%s", bytesText(g.NodeBytes))
+		l.addRow(fmt.Sprintf("messages of %d processes on a node", g.Processes), bytesText(g.NodeMsgs))
+		l.addRow("guaranteed on the node", bytesText(g.NodeBytes))
 	}
-	line("na.Config", "{Peers: %d, Envelopes: %d, Eager: %d, Budget: %d}", g.Peers, g.Envelopes, g.Eager, g.Bytes)
+	l.addRow("na.Config", fmt.Sprintf("{Peers: %d, Envelopes: %d, Eager: %d, Budget: %d}", g.Peers, g.Envelopes, g.Eager, g.Bytes))
 	if g.Envelopes > 4096 {
-		line("", "Envelopes may be 4096 at most")
+		l.addRow("", "Envelopes may be 4096 at most")
 	}
 	if g.Eager < 256 || g.Eager > 48<<10 {
-		line("", "Eager may be 256 to %d", 48<<10)
+		l.addRow("", fmt.Sprintf("Eager may be 256 to %d", 48<<10))
 	}
+	l.print(out)
 }
 
 // askGer asks a program for its gauges.
@@ -184,38 +184,37 @@ func (c *client) gauges(ctx context.Context) (all []inspect.Gauges, err error) {
 }
 
 func printGauges(g *inspect.Gauges, out io.Writer) {
-	line := func(label, format string, v ...any) { fmt.Fprintf(out, "%-38s %s\n", label, fmt.Sprintf(format, v...)) }
 	held, waiting := 0, 0
 	for _, p := range g.Peers {
 		held = max(held, p.HeldMax)
 		waiting += p.Queued
 	}
-	line("context", "%d at %s", g.Context, show.Text(g.Address))
-	line("peers", "%d", len(g.Peers))
-	line("offered to each", "%d envelopes of %d bytes", g.Envelopes, g.Eager)
-	line("guaranteed now", "%s of %s", bytesText(g.Reserved), bytesText(g.Budget))
-	line("most that a peer has used here", "%d", held)
-	line("most needed of a target", "%d", g.HighWater)
-	line("messages that had to wait at this end", "%d, %d now", g.Stalls, waiting)
-	line("handlers begun, and held back", "%d, %d", g.Active, g.Waiting)
-	line("longer bodies: inline, lent, no room", "%d, %d, %d", g.Inline, g.Loans, g.NoRoom)
+	l := newList()
+	l.addRow("context", fmt.Sprintf("%d at %s", g.Context, g.Address))
+	l.addRow("peers", fmt.Sprint(len(g.Peers)))
+	l.addRow("offered to each", fmt.Sprintf("%d envelopes of %d bytes", g.Envelopes, g.Eager))
+	l.addRow("guaranteed now", fmt.Sprintf("%s of %s", bytesText(g.Reserved), bytesText(g.Budget)))
+	l.addRow("most that a peer has used here", fmt.Sprint(held))
+	l.addRow("most needed of a target", fmt.Sprint(g.HighWater))
+	l.addRow("messages that had to wait at this end", fmt.Sprintf("%d, %d now", g.Stalls, waiting))
+	l.addRow("handlers begun, and held back", fmt.Sprintf("%d, %d", g.Active, g.Waiting))
+	l.addRow("longer bodies: inline, lent, no room", fmt.Sprintf("%d, %d, %d", g.Inline, g.Loans, g.NoRoom))
 	if g.HighWater > 0 {
-		line("", "its targets should offer it Envelopes: %d", g.HighWater)
+		l.addRow("", fmt.Sprintf("its targets should offer it Envelopes: %d", g.HighWater))
 	}
 	if held > 0 && held < g.Envelopes {
-		line("", "Envelopes: %d would have done here", held)
+		l.addRow("", fmt.Sprintf("Envelopes: %d would have done here", held))
 	}
+	l.print(out)
+	fmt.Fprintln(out)
 	printPeers(g.Peers, out)
 }
 
 func printPeers(all []inspect.PeerGauges, out io.Writer) {
-	if len(all) == 0 {
-		return
-	}
-	fmt.Fprintf(out, "\n%-32s %5s %8s %8s %8s %8s %8s %8s %8s %10s %10s %10s\n", "peer", "by", "offered", "held", "most", "promised", "free", "waiting", "needed", "room", "taken", "room there")
+	t := newTable("peer", "by", ">offered", ">held", ">most", ">promised", ">free", ">waiting", ">needed", ">room", ">taken", ">room there")
 	for _, p := range all {
-		fmt.Fprintf(out, "%-32s %5s %8d %8d %8d %8d %8d %8d %8d %10s %10s %10s\n", show.Text(p.Label), show.Text(p.Transport), p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater,
-			bytesText(p.Room), bytesText(p.RoomHeld), bytesText(p.RoomFree))
+		t.addRow(p.Label, p.Transport, fmt.Sprint(p.Offered), fmt.Sprint(p.Held), fmt.Sprint(p.HeldMax), fmt.Sprint(p.Promised), fmt.Sprint(p.Free),
+			fmt.Sprint(p.Queued), fmt.Sprint(p.HighWater), bytesText(p.Room), bytesText(p.RoomHeld), bytesText(p.RoomFree))
 	}
-	fmt.Fprintln(out)
+	t.print(out)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -29,7 +28,7 @@ type fact struct {
 
 func (f fact) String() string {
 	if f.err != nil {
-		return "unknown: " + show.Error(f.err)
+		return "unknown: " + f.err.Error()
 	}
 	text := fmt.Sprint(f.value)
 	if list, ok := f.value.([]string); ok {
@@ -40,7 +39,7 @@ func (f fact) String() string {
 	if f.unit != "" {
 		text += " " + f.unit
 	}
-	return show.Text(text)
+	return text
 }
 
 func (a *app) newInfo() *cobra.Command {
@@ -77,9 +76,11 @@ func (a *app) printFacts(facts []fact) error {
 		}
 	}
 	return a.printResult(object, func(out io.Writer) {
+		l := newList()
 		for _, f := range facts {
-			fmt.Fprintf(out, "%-38s %v\n", f.label, f)
+			l.addRow(f.label, f.String())
 		}
+		l.print(out)
 	})
 }
 

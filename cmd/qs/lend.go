@@ -46,6 +46,7 @@ func (a *assignments) Set(text string) error {
 type lentFile struct {
 	field string
 	f     *os.File
+	w     io.Writer           // writes to f, or to the terminal that it is; of a sink
 	end   func(ok bool) error // closes it; a sink that is ok gets its name
 }
 
@@ -75,7 +76,11 @@ func (k *calling) openSinks(flags assignments) error {
 		if err != nil {
 			return err
 		}
-		l.field = a.name
+		l.field, l.w = a.name, l.f
+		if l.f == os.Stdout {
+			out, flush := k.app.data()
+			l.w, l.end = out, func(bool) error { return flush() }
+		}
 		k.sinks = append(k.sinks, l)
 	}
 	return nil
@@ -167,7 +172,7 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 		into.sinks = append(into.sinks, place.Path)
 		for _, l := range k.sinks {
 			if l.field == place.Name {
-				to[n] = qs.Writer(l.f)
+				to[n] = qs.Writer(l.w)
 			}
 		}
 	}

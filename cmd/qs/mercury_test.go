@@ -43,6 +43,9 @@ func TestMercury(t *testing.T) {
 	}
 	require.Contains(t, run(t, 0, "mercury", n.Addr(), "ping").out.String(), "answered by "+n.Addr())
 	require.Regexp(t, `^\d+ calls in .*: \d+/s\n$`, run(t, 0, "mercury", "-time", "5ms", "-n", "4", n.Addr(), "rate").out.String())
+	requireSchema(t, "mercury-ping", run(t, 0, "mercury", "-json", n.Addr(), "ping").out.Bytes())
+	requireSchema(t, "mercury-rate", run(t, 0, "mercury", "-json", "-time", "5ms", n.Addr(), "rate").out.Bytes())
+	requireSchema(t, "mercury-rate", run(t, 0, "mercury", "-json", "-time", "5ms", n.Addr(), "read").out.Bytes())
 	for _, verb := range []string{"read", "write"} {
 		require.Contains(t, run(t, 0, "mercury", "-time", "5ms", "-verify", "-done", n.Addr(), verb).out.String(), "transfers of 1048576 bytes")
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/impi"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
@@ -56,7 +55,7 @@ func (a *app) serveRendezvous(s *rendezvousServer) error {
 	if s.n < 1 {
 		return usageError{"--processes says how many processes there are"}
 	}
-	cfg := rendezvous.ServerConfig{Size: s.n, Startup: s.timeout, OnEvent: tellEvent}
+	cfg := rendezvous.ServerConfig{Size: s.n, Startup: s.timeout, OnEvent: a.noteEvent}
 	var err error
 	if s.strict {
 		cfg.Form = protocol.Strict
@@ -110,14 +109,14 @@ func secretFromEnv() ([]byte, error) {
 	return key, nil
 }
 
-// tellEvent shows how a startup goes to the person who has started the server.
-func tellEvent(e protocol.Event) {
+// noteEvent prints how a startup goes.
+func (a *app) noteEvent(e protocol.Event) {
 	switch e.Kind {
 	case protocol.Started:
-		fmt.Fprintln(os.Stderr, "all processes have started")
+		a.note("rendezvous", "all processes have started")
 	case protocol.Refused:
-		fmt.Fprintln(os.Stderr, "refused:", show.Error(e.Err))
+		a.note("rendezvous", "refused: "+e.Err.Error())
 	case protocol.Odd, protocol.Failed:
-		fmt.Fprintf(os.Stderr, "rank %d: %s\n", e.Rank, show.Error(e.Err))
+		a.note("rendezvous", fmt.Sprintf("rank %d: %v", e.Rank, e.Err))
 	}
 }

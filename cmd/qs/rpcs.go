@@ -83,7 +83,7 @@ func (a *app) listRPCs(l *rpcLister, addr string) error {
 	if !l.all {
 		rpcs = slices.DeleteFunc(rpcs, func(rpc inspect.RPC) bool { return inspect.IsBuiltIn(rpc.Name) })
 		if len(rpcs) == 0 {
-			fmt.Fprintf(a.diag, "%s serves only RPCs of Quicksilver itself: --all lists them\n", c.peer)
+			a.note("rpcs", fmt.Sprintf("%s serves only RPCs of Quicksilver itself: --all lists them", c.peer))
 		}
 	}
 	reports := []rpcReport{}

@@ -29,9 +29,14 @@ func newTable(columns ...string) *textTable {
 	style := table.Style{Name: "plain", Box: table.StyleBoxDefault, Format: table.FormatOptions{Header: text.FormatDefault}}
 	style.Box.PaddingLeft, style.Box.PaddingRight, style.Box.UnfinishedRow = "", "  ", " ~"
 	t.rows.SetStyle(style)
-	t.rows.AppendHeader(t.row(columns))
+	if strings.Join(columns, "") != "" {
+		t.rows.AppendHeader(t.row(columns))
+	}
 	return t
 }
+
+// newList returns a table of labels and values, without a header.
+func newList() *textTable { return newTable("", "") }
 
 // addRow adds a row. The cells may be texts of peers.
 func (t *textTable) addRow(cells ...string) { t.rows.AppendRow(t.row(cells)) }
@@ -52,17 +57,22 @@ func (t *textTable) print(out io.Writer) {
 		return
 	}
 	configs := make([]table.ColumnConfig, len(t.right))
-	rest := 0
+	width, onTerminal := terminalWidth(out)
+	rest := 0 // the width of all columns but the last
 	for i, right := range t.right {
 		configs[i].Number = i + 1
 		if right {
 			configs[i].Align, configs[i].AlignHeader = text.AlignRight, text.AlignRight
 		}
 		if i < len(t.right)-1 {
+			if !right && onTerminal {
+				configs[i].WidthMax, configs[i].WidthMaxEnforcer = width/2, text.WrapText
+				t.widths[i] = min(t.widths[i], width/2)
+			}
 			rest += t.widths[i] + 2
 		}
 	}
-	if width, ok := terminalWidth(out); ok {
+	if onTerminal {
 		t.rows.Style().Size.WidthMax = width
 		if last := len(configs) - 1; !t.right[last] {
 			configs[last].WidthMax = max(20, width-rest-2)

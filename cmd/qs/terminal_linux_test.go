@@ -13,8 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTerminal returns both sides of a new terminal.
-func openTerminal(t *testing.T) (screen, terminal *os.File) {
+// openTerminal returns both sides of a new terminal of 120 columns.
+func openTerminal(t *testing.T) (screen, terminal *os.File) { return openTerminalOf(t, 120) }
+
+// openTerminalOf returns both sides of a new terminal.
+func openTerminalOf(t *testing.T, columns uint16) (screen, terminal *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	require.NoError(t, err)
@@ -24,7 +27,7 @@ func openTerminal(t *testing.T) (screen, terminal *os.File) {
 	require.NoError(t, err)
 	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)
-	require.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 25, Col: 120}))
+	require.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 25, Col: columns}))
 	return screen, terminal
 }
 

@@ -57,6 +57,13 @@ type Rung struct {
 	Time  float64 `json:"time_us"`
 }
 
+// A Table is what Ladder prints as JSON.
+type Table struct {
+	Op     string `json:"op"`
+	Column string `json:"column"` // what the values are
+	Rungs  []Rung `json:"sizes"`
+}
+
 // Ladder prints a table.
 func (p *Perf) Ladder(op string, asJSON bool, out io.Writer) error {
 	l, inflight := ladders[op], p.ladderInflight()
@@ -79,11 +86,7 @@ func (p *Perf) Ladder(op string, asJSON bool, out io.Writer) error {
 		}
 	}
 	if asJSON {
-		return json.NewEncoder(out).Encode(struct {
-			Op     string `json:"op"`
-			Column string `json:"column"`
-			Rungs  []Rung `json:"sizes"`
-		}{op, l.column, rungs})
+		return json.NewEncoder(out).Encode(Table{op, l.column, rungs})
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ type MixedResult struct {
 	IdleP99 float64 `json:"idle_p99_us"`
 	BusyP50 float64 `json:"busy_p50_us"`
 	BusyP99 float64 `json:"busy_p99_us"`
-	Bulk    float64 `json:"bulk_MiB_s"`
+	Bulk    float64 `json:"bulk_mib_per_s"`
 }
 
 // Mixed prints the latencies of calls, alone and beside bulk data.

@@ -43,7 +43,7 @@ type Result struct {
 	P50  float64            `json:"lat_p50_us"`
 	P99  float64            `json:"lat_p99_us"`
 	Rate map[string]float64 `json:"rate_per_s"`
-	Bulk float64            `json:"bulk_MiB_s"`
+	Bulk float64            `json:"bulk_mib_per_s"`
 }
 
 // Open opens the origin at own and calls the target once, to see that it is one and that bytes come back as they went.

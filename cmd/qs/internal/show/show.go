@@ -33,16 +33,64 @@ func Text(text string) string {
 // ToDo begins a line of Advise that says what to do about the error.
 const ToDo = "to do:  "
 
+// A Writer writes data of a peer to a terminal: like Text, but for newlines and tabs.
+type Writer struct {
+	out  io.Writer
+	rest []byte // the beginning of a character
+}
+
+// NewWriter returns a Writer to out. Flush writes what it holds back.
+func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
+
+// Write implements io.Writer.
+func (w *Writer) Write(b []byte) (int, error) {
+	all := append(w.rest, b...)
+	whole := len(all)
+	for n := 1; n < utf8.UTFMax && n <= len(all); n++ {
+		if last := all[len(all)-n:]; utf8.RuneStart(last[0]) {
+			if !utf8.FullRune(last) {
+				whole -= n
+			}
+			break
+		}
+	}
+	w.rest = bytes.Clone(all[whole:])
+	return len(b), w.write(all[:whole])
+}
+
+// Flush writes the beginning of a character that has no end.
+func (w *Writer) Flush() error {
+	rest := w.rest
+	w.rest = nil
+	return w.write(rest)
+}
+
+func (w *Writer) write(b []byte) error {
+	var text strings.Builder
+	for len(b) > 0 {
+		n := bytes.IndexAny(b, "\n\t")
+		if n < 0 {
+			n = len(b)
+		}
+		text.WriteString(Text(string(b[:n])))
+		if n < len(b) {
+			text.WriteByte(b[n])
+			n++
+		}
+		b = b[n:]
+	}
+	_, err := io.WriteString(w.out, text.String())
+	return err
+}
+
 // advised is an error with lines of this program below it.
 type advised struct {
 	err   error
 	lines []string
 }
 
-func (e *advised) Error() string { return Error(e.err) + e.below() }
-
-// below returns the lines as they stand below the text of the error.
-func (e *advised) below() (text string) {
+func (e *advised) Error() string {
+	text := Error(e.err)
 	for _, l := range e.lines {
 		text += "\n  " + Text(l)
 	}
@@ -66,15 +114,15 @@ func Error(err error) string {
 	return Text(text)
 }
 
-// SplitError returns the text of an error in one line, as Error has it, and the lines of Advise, which are not in it.
+// SplitError returns the text of an error as it is, without the lines of Advise, and these lines.
 func SplitError(err error) (text string, lines []string) {
-	text = Error(err)
+	text = err.Error()
 	for {
 		e, ok := errors.AsType[*advised](err)
 		if !ok {
 			return text, lines
 		}
-		text = strings.Replace(text, e.below(), "", 1)
+		text = strings.Replace(text, e.Error(), e.err.Error(), 1)
 		lines = append(lines, e.lines...)
 		err = e.err
 	}
