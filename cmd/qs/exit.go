@@ -64,6 +64,12 @@ func withoutFate(err error) error {
 	return failedError{err}
 }
 
+// brokenPromise is an error that a check has found. An interrupt does not hide it.
+type brokenPromise struct{ err error }
+
+func (e brokenPromise) Error() string { return e.err.Error() }
+func (e brokenPromise) Unwrap() error { return e.err }
+
 // exitCode returns the code for an error of a command.
 func (a *app) exitCode(err error) int {
 	if err == nil {
@@ -71,6 +77,9 @@ func (a *app) exitCode(err error) int {
 	}
 	if errors.As(err, new(usageError)) {
 		return exitUsage
+	}
+	if errors.As(err, new(brokenPromise)) {
+		return exitFailed
 	}
 	if a.signaled.Load() {
 		return exitInterrupted

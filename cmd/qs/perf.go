@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -131,7 +134,7 @@ func (m *measurement) run() error {
 	return nil
 }
 
-// measure makes the measurements with a target that has answered.
+// measure makes the measurements with a target that has answered. After a signal it prints those that have ended.
 func (m *measurement) measure() error {
 	n, p := &m.network, &m.perf
 	stopProfile, err := n.startProfile()
@@ -140,61 +143,116 @@ func (m *measurement) measure() error {
 	}
 	defer stopProfile()
 	bench.Burden(n.busy)
+	ctx, stop := m.app.untilSignal()
+	defer stop()
+	defer context.AfterFunc(ctx, p.Stop)()
+	shown := m.app.newStatus()
+	defer shown.clear()
+	p.Step = func(done, all int, what string) {
+		shown.show("%d of %d: %s, %v each", done+1, all, what, p.Time)
+	}
 	switch m.op {
 	case "":
+		err = m.measureAll(shown)
 	case "mixed":
-		return p.Mixed(m.app.json, m.app.out)
+		err = m.measureMixed(shown)
 	default:
-		if bench.OfCalls(m.op) && !m.both {
-			if err := p.OfTake(); err != nil {
-				return err
-			}
-		}
-		return p.Ladder(m.op, m.app.json, m.app.out)
+		err = m.measureTable(shown)
 	}
+	if errors.Is(err, bench.ErrStopped) {
+		return errInterrupted
+	}
+	return err
+}
+
+// measureAll measures latency, rates and throughput.
+func (m *measurement) measureAll(shown *status) error {
+	p := &m.perf
 	r, err := p.All()
-	if err != nil {
-		return err
-	}
 	r.Peer = "quicksilver-" + p.By() + "-" + p.API
 	rs := []bench.Result{r}
-	if m.floor {
-		floor, err := p.Floor(n.spin)
-		if err != nil {
-			return err
+	for _, floor := range []func() (bench.Result, error){
+		func() (bench.Result, error) { return p.Floor(m.network.spin) },
+		func() (bench.Result, error) { return p.FloorUnix(m.network.busy) },
+	} {
+		if m.floor && err == nil {
+			shown.show("the floor, %v", p.Time)
+			if r, err = floor(); err == nil {
+				rs = append(rs, r)
+			}
 		}
-		unix, err := p.FloorUnix(n.busy)
-		if err != nil {
-			return err
-		}
-		rs = append(rs, floor, unix)
 	}
-	return m.app.printResult(rs, func(out io.Writer) { printPerf(p, out, rs) })
+	if err != nil && !errors.Is(err, bench.ErrStopped) {
+		return err
+	}
+	shown.clear()
+	return errors.Join(m.app.printResult(rs, func(out io.Writer) { printPerf(p, out, rs) }), err)
 }
 
 func printPerf(p *bench.Perf, out io.Writer, rs []bench.Result) {
 	fmt.Fprintf(out, "# %s, %d cores, GOMAXPROCS %d, %d B calls, %d B bulk\n", runtime.Version(), runtime.NumCPU(),
 		runtime.GOMAXPROCS(0), p.Size, p.Bulk)
-	fmt.Fprintf(out, "%-26s %9s %9s", "peer", "p50 us", "p99 us")
+	columns := []string{"peer", ">p50 us", ">p99 us"}
 	for _, n := range p.Inflight {
-		fmt.Fprintf(out, " %10s", "rate@"+strconv.Itoa(n))
+		columns = append(columns, ">rate@"+strconv.Itoa(n))
 	}
-	fmt.Fprintf(out, " %12s\n", "bulk MiB/s")
+	t := newTable(append(columns, ">bulk MiB/s")...)
 	for _, r := range rs {
-		fmt.Fprintf(out, "%-26s %9.1f %9.1f", r.Peer, r.P50, r.P99)
+		row := []string{r.Peer, figure(r.P50, 1), figure(r.P99, 1)}
 		for _, n := range p.Inflight {
-			fmt.Fprintf(out, " %10s", figure(r.Rate[strconv.Itoa(n)]))
+			row = append(row, figure(r.Rate[strconv.Itoa(n)], 0))
 		}
-		fmt.Fprintf(out, " %12s\n", figure(r.Bulk))
+		t.addRow(append(row, figure(r.Bulk, 0))...)
 	}
+	t.print(out)
+}
+
+// measureMixed measures calls beside bulk data.
+func (m *measurement) measureMixed(shown *status) error {
+	r, err := m.perf.Mixed()
+	if err != nil && !errors.Is(err, bench.ErrStopped) {
+		return err
+	}
+	shown.clear()
+	return errors.Join(m.app.printResult(r, func(out io.Writer) {
+		t := newTable("calls", ">p50 us", ">p99 us", ">bulk MiB/s")
+		t.addRow("alone", figure(r.IdleP50, 1), figure(r.IdleP99, 1), "")
+		t.addRow("beside bulk", figure(r.BusyP50, 1), figure(r.BusyP99, 1), figure(r.Bulk, 0))
+		t.print(out)
+	}), err)
+}
+
+// measureTable measures a table over sizes. Its lines are printed as they are measured, with the columns of C Mercury's programs.
+func (m *measurement) measureTable(shown *status) error {
+	p := &m.perf
+	if bench.OfCalls(m.op) && !m.both {
+		if err := p.OfTake(); err != nil {
+			return err
+		}
+	}
+	out := shown.over(m.app.out)
+	if !m.app.json {
+		column, title, inflight := p.Describe(m.op)
+		fmt.Fprintf(out, "# quicksilver %s: %s, %d in flight\n%-10s %20s %20s\n", p.Peer().Scheme(), title, inflight, "# Size", column, "Time (us)")
+	}
+	t, err := p.Ladder(m.op, func(r bench.Rung) {
+		if !m.app.json {
+			fmt.Fprintf(out, "%-10d %20.2f %20.2f\n", r.Size, r.Value, r.Time)
+		}
+	})
+	if m.app.json && (err == nil || errors.Is(err, bench.ErrStopped)) {
+		shown.clear()
+		return errors.Join(show.JSON(m.app.out, t), err)
+	}
+	return err
 }
 
 // figure prints a number, or a dash for what was not measured.
-func figure(v float64) string {
+func figure(v float64, digits int) string {
 	if v == 0 {
 		return "-"
 	}
-	return strconv.FormatFloat(v, 'f', 0, 64)
+	return strconv.FormatFloat(v, 'f', digits, 64)
 }
 
 // idle measures what silent peers cost.
@@ -204,15 +262,25 @@ func (m *measurement) idle() error {
 	if err != nil {
 		return err
 	}
-	r, err := bench.Idle(cfg, n.anywhere(), func(addr string, peers int) (*self.Child, error) {
+	ctx, stop := m.app.untilSignal()
+	defer stop()
+	shown := m.app.newStatus()
+	defer shown.clear()
+	shown.show("%d peers in %d processes, %v", m.peers, min(m.peers, m.processes), m.perf.Time)
+	r, err := bench.Idle(ctx, cfg, n.anywhere(), func(addr string, peers int) (*self.Child, error) {
 		return self.Start(swarmReady, slices.Concat([]string{"swarm"}, n.secrets.args(), []string{addr, strconv.Itoa(peers)})...)
 	}, m.peers, min(m.peers, m.processes), m.perf.Time)
+	if errors.Is(err, bench.ErrStopped) {
+		return errInterrupted
+	}
 	if err != nil {
 		return err
 	}
-	return m.app.printResult(r, func(out io.Writer) {
+	shown.clear()
+	err = m.app.printResult(r, func(out io.Writer) {
 		fmt.Fprintf(out, "%d idle peers in %d processes: %.3f %% of a processor over %.1f s, %.0f bytes for each peer\n", r.Peers, r.Processes, r.CPU, r.Seconds, r.Bytes)
 	})
+	return errors.Join(err, context.Cause(ctx))
 }
 
 // swarmReady is what a process of many peers says when each has had an answer.

@@ -1,18 +1,21 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/soak"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -76,9 +79,6 @@ func (a *app) soak(s *soaking) error {
 	if err := cfg.Check(); err != nil {
 		return usageError{err.Error()}
 	}
-	if s.verbose {
-		cfg.Log = a.diag
-	}
 	var err error
 	if cfg.HG, err = soakConfig(n, n.anywhere()); err != nil {
 		return err
@@ -98,11 +98,73 @@ func (a *app) soak(s *soaking) error {
 		}
 		return start("soakorigin", book, string(calls))
 	}
-	report, err := soak.Run(*cfg)
-	if report != nil {
-		err = errors.Join(show.JSON(a.out, report), err, report.Err())
+	ctx, stop := a.untilSignal()
+	defer stop()
+	shown := a.newStatus()
+	defer shown.clear()
+	if s.verbose {
+		cfg.Log = shown.over(a.diag)
 	}
-	return err
+	cfg.Show = func(now soak.Status) {
+		if now.Ending {
+			shown.show("%v: the load has ended; the audit follows", now.For.Round(time.Second))
+			return
+		}
+		shown.show("%v of %v: %s calls from this process; faults: %s", now.For.Round(time.Second), cfg.Time, humanize.Comma(now.Calls), countsText(now.Faults))
+	}
+	report, err := soak.Run(ctx, *cfg)
+	shown.clear()
+	if report == nil {
+		return err
+	}
+	err = errors.Join(err, report.Err())
+	if printed := a.printResult(report, func(out io.Writer) { printSoak(report, err == nil, out) }); printed != nil {
+		return errors.Join(err, printed)
+	}
+	if err != nil {
+		return brokenPromise{err}
+	}
+	return context.Cause(ctx)
+}
+
+// countsText lists counts by name, the largest first.
+func countsText(counts map[string]int) string {
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	for i, name := range names {
+		names[i] = humanize.Comma(int64(counts[name])) + " " + name
+	}
+	return cmp.Or(strings.Join(names, ", "), "none")
+}
+
+// printSoak prints a report for people; kept: no promise was broken.
+func printSoak(r *soak.Report, kept bool, out io.Writer) {
+	l := newList()
+	count := func(n int) string { return humanize.Comma(int64(n)) }
+	l.addRow("time", fmt.Sprintf("%.1f s", r.Seconds))
+	l.addRow("seed", fmt.Sprint(r.Seed))
+	l.addRow("calls", count(r.Calls))
+	l.addRow("of these ran", count(r.Executed))
+	l.addRow("more than once, as they may", count(r.Repeated))
+	l.addRow("of origins that died", count(r.Cut))
+	l.addRow("faults", countsText(r.Faults))
+	l.addRow("outcomes", countsText(r.Outcomes))
+	l.addRow("withdrawals", countsText(r.Withdraws))
+	l.addRow("cancel to end", fmt.Sprintf("%s measured, p99.9 %.1f ms, max %.1f ms", count(r.Cancels), r.CancelP999, r.CancelMax))
+	l.addRow("heap", fmt.Sprintf("%s, at the end %s", bytesText(r.Heap.First<<10), bytesText(r.Heap.Last<<10)))
+	l.addRow("first target's memory", fmt.Sprintf("%s, at the end %s", bytesText(r.Target.First<<10), bytesText(r.Target.Last<<10)))
+	l.addRow("goroutines", fmt.Sprintf("%d, at the end %d", r.Goroutines.First, r.Goroutines.Last))
+	l.addRow("descriptors", fmt.Sprintf("%d, at the end %d", r.Files.First, r.Files.Last))
+	l.print(out)
+	switch {
+	case !kept:
+		fmt.Fprintln(out, "A promise was BROKEN.")
+	case r.Interrupted:
+		fmt.Fprintln(out, "All promises were kept until the interrupt.")
+	default:
+		fmt.Fprintln(out, "All promises were kept.")
+	}
 }
 
 func soakConfig(n *network, addr string) (hg.Config, error) {

@@ -20,6 +20,8 @@ type Report struct {
 	Seconds float64        `json:"seconds"`
 	Faults  map[string]int `json:"faults"`
 
+	Interrupted bool `json:"interrupted,omitempty"` // the load ended early
+
 	*ledger.Audit
 
 	Silent      int      `json:"targets_silent_after_healing"`

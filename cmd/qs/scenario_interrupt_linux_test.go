@@ -1,0 +1,70 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/soak"
+)
+
+// interruptAt runs a command whose standard error is a terminal, and interrupts it when the terminal has shown something.
+func interruptAt(t *testing.T, shown string, args ...string) *process {
+	t.Helper()
+	screen, terminal := openTerminal(t)
+	q := newQS(t, args...)
+	q.cmd.Env = append(q.cmd.Env, "TERM=xterm")
+	q.cmd.Stderr = terminal
+	q.start()
+	require.NoError(t, terminal.Close())
+	at, all := regexp.MustCompile(shown), []byte{}
+	for b := make([]byte, 4096); ; {
+		n, err := screen.Read(b) // an error when nobody has the terminal open any more
+		before := at.Match(all)
+		all = append(all, b[:n]...)
+		if !before && at.Match(all) {
+			require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
+		}
+		if err != nil {
+			break
+		}
+	}
+	require.Regexp(t, shown, string(all))
+	q.wait(exitInterrupted)
+	_, _ = q.errors.Write(all)
+	return q
+}
+
+// TestPerfInterrupt: perf shows how far it is, and Ctrl-C leaves the figures of what has ended.
+func TestPerfInterrupt(t *testing.T) {
+	t.Parallel()
+	q := interruptAt(t, `3 of 4: rate of calls, 5 in flight, 200ms each`, "perf", "-json", "-time", "200ms", "-inflight", "2,5", "-bulk", "1000")
+	requireSchema(t, "perf", q.out.Bytes())
+	var rs []bench.Result
+	require.NoError(t, json.Unmarshal(q.out.Bytes(), &rs))
+	require.Positive(t, rs[0].P50)
+	require.Positive(t, rs[0].Rate["2"])
+	require.NotContains(t, rs[0].Rate, "5")
+	require.Zero(t, rs[0].Bulk)
+	require.Contains(t, q.errors.String(), `"kind":"interrupted"`)
+
+	q = interruptAt(t, `3 of 21: latency of calls of 4 bytes`, "perf", "-op", "lat", "-time", "100ms", "-size", "1", "-bulk", "1048576")
+	require.Regexp(t, `(?s)^# quicksilver tcp: latency of calls, 1 in flight\n# Size .*\n1 .*\n2 [^\n]*\n$`, q.out.String())
+	require.Contains(t, q.errors.String(), "qs perf: interrupted")
+}
+
+// TestSoakInterrupt: soak shows how far it is, and Ctrl-C ends the load early: the audit is made all the same.
+func TestSoakInterrupt(t *testing.T) {
+	t.Parallel()
+	q := interruptAt(t, `[1-9]s of 1h0m0s: [0-9,]+ calls from this process; faults: `, "soak", "-json", "-time", "1h", "-every", "100ms",
+		"-peer-timeout", "500ms", "-targets", "2", "-origins", "1", "-inflight", "4", "-streams", "1", "-faults", "kill")
+	requireSchema(t, "soak", q.out.Bytes())
+	var r soak.Report
+	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r))
+	require.True(t, r.Interrupted)
+	require.Positive(t, r.Calls)
+}
