@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,13 +19,19 @@ ADDRESS/PATH is tcp://HOST:PORT/PATH: the first / after the port begins the path
 
 A / at the end of the destination means: into this directory. A file also goes into an existing directory. A directory without that / becomes the destination itself, so you can run the same command again. Files that exist with the same size, time and mode are not copied; --anew copies them all. Mode and time of files are kept, times from 1678 to 2262. Links and devices are skipped; one at the destination is an error, and is not replaced.
 
+SOURCE may be -, the standard input, and DESTINATION -, the standard output: then one file is copied, and it cannot be resumed. The file of the program gets its name when all of the input has arrived.
+
+Holes of sparse files stay holes.
+
 The data goes to NAME.qs-part, which is renamed to NAME when it is complete and verified. Run the same command again to resume a copy that Ctrl-C, a crash or the network has interrupted: the part is read again and compared with NAME.qs-part.journal, and so is the source. If the source has changed the copy starts over. Files of these two names that cp has not made as this user, or that others may write to, are an error and stay as they are.
 
 Checksums are compared after each piece, end to end: CRC-32C, which finds damage, not an attacker; --sha256 also compares the SHA-256 of each whole file, and is slower. Without --sync the data may not be on the disk yet when cp ends.`
 
 const cpExamples = `  qs cp big.iso tcp://10.0.0.7:9000/images/
   qs cp tcp://10.0.0.7:9000/images/big.iso .
-  qs cp --sha256 photos tcp://10.0.0.7:9000/photos`
+  qs cp --sha256 photos tcp://10.0.0.7:9000/photos
+  tar c photos | qs cp - tcp://10.0.0.7:9000/photos.tar
+  qs cp tcp://10.0.0.7:9000/photos.tar - | tar x`
 
 // A copyResult is what --json prints.
 type copyResult struct {
@@ -82,10 +89,26 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	if opts.Upload {
 		here, there = from, to
 	}
-	if opts.Folder, opts.Local, err = here.resolve(opts.Upload); err != nil {
-		return err
-	}
 	opts.Remote = there.path
+	results := a // prints them
+	finish := func() error { return nil }
+	progressTo := a.diag
+	switch {
+	case here.std && opts.Upload && to.into:
+		return usageError{fmt.Sprintf("%q is a directory: what the standard input holds needs the name of a file", destination)}
+	case here.std && opts.Upload:
+		opts.From = os.Stdin
+	case here.std:
+		opts.To, finish = a.data()
+		results = &app{out: a.diag, json: a.json}
+		if _, onTerminal := terminalWidth(a.out); onTerminal {
+			progressTo = struct{ io.Writer }{a.diag} // no bar between the lines of the data
+		}
+	default:
+		if opts.Folder, opts.Local, err = here.resolve(opts.Upload); err != nil {
+			return err
+		}
+	}
 	ctx, stop := a.untilSignal()
 	defer stop()
 	begun := time.Now()
@@ -98,17 +121,24 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 		return withoutFate(fmt.Errorf("copy %v: %w", from, err))
 	}
 	defer c.Close()
-	bar := newProgress(os.Stderr, c.Bytes(), a.json)
+	total := c.Bytes()
+	if opts.From != nil {
+		total = -1
+	}
+	bar := newProgress(progressTo, total, a.json || progressTo != a.diag)
 	for _, s := range c.Skipped() {
 		bar.Note(s + " is neither a file nor a directory: left out")
 	}
-	err = c.Run(ctx, bar)
+	err = errors.Join(c.Run(ctx, bar), finish())
 	bar.close()
+	if err != nil && here.std {
+		return failedError{fmt.Errorf("copy %w", err)}
+	}
 	if err != nil {
 		return failedError{fmt.Errorf("copy %w%s", err, cpAdvice(err, c.Counts()))}
 	}
 	r := newCopyResult(c, time.Since(begun))
-	return a.printResult(r, r.print)
+	return results.printResult(r, r.print)
 }
 
 func newCopyResult(c *files.Copier, took time.Duration) *copyResult {

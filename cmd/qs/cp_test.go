@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -186,6 +187,45 @@ func TestCpStaysInside(t *testing.T) {
 	data, err := os.ReadFile(secret)
 	require.NoError(t, err)
 	require.Equal(t, "secret", string(data))
+}
+
+// TestCpPipes: - is the standard input and output. What the output holds is the data alone.
+func TestCpPipes(t *testing.T) {
+	t.Parallel()
+	s := serveFiles(t, "")
+	data := noise(5*testPiece + 13)
+	q := newQS(t, cp("-", s.addr+"/f")...)
+	q.cmd.Stdin = bytes.NewReader(data)
+	require.Regexp(t, `^1 file, 320 KiB in .*; crc32c:`, q.start().wait(0).out.String())
+	require.Equal(t, string(data), readFile(t, filepath.Join(s.root, "f")))
+	for _, flags := range [][]string{nil, {"-json"}} {
+		q = run(t, 0, cp(append(flags, s.addr+"/f", "-")...)...)
+		require.True(t, bytes.Equal(data, q.out.Bytes()))
+		require.Regexp(t, `^1 file, 320 KiB in |^\{"bytes":327693,`, q.errors.String())
+	}
+	require.Contains(t, run(t, exitUsage, cp("-", s.addr+"/")...).errors.String(), "needs the name of a file")
+	require.Contains(t, run(t, exitFailed, cp(s.addr+"/none", "-")...).errors.String(), "there is no none")
+	require.NoFileExists(t, "-")
+	require.NoError(t, os.Mkdir(filepath.Join(s.root, "d"), 0o777))
+	require.Contains(t, run(t, exitFailed, cp("-", s.addr+"/d")...).errors.String(), "d is a directory: name a file in it")
+}
+
+// TestCpPipeInterrupt: Ctrl-C ends a copy whose input is idle, and leaves nothing behind.
+func TestCpPipeInterrupt(t *testing.T) {
+	t.Parallel()
+	s := serveFiles(t, "")
+	q := newQS(t, cp("-", s.addr+"/f")...)
+	stdin, err := q.cmd.StdinPipe()
+	require.NoError(t, err)
+	q.start()
+	_, err = stdin.Write(noise(testPiece))
+	require.NoError(t, err)
+	soon(t, "the first piece", exists(filepath.Join(s.root, "f.qs-part")))
+	require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
+	q.wait(exitInterrupted)
+	require.Contains(t, q.errors.String(), "qs cp: copy -: interrupted")
+	soon(t, "that the part is gone", func() bool { return !exists(filepath.Join(s.root, "f.qs-part"))() })
+	requireNames(t, s.root)
 }
 
 func TestCpRefused(t *testing.T) {

@@ -2,8 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"regexp"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,13 +12,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/soak"
 )
 
-// interruptAt runs a command whose standard error is a terminal, and interrupts it when the terminal has shown something.
+// interruptAt runs a command on a terminal, but for its output, and types Ctrl-C when the terminal has shown something.
 func interruptAt(t *testing.T, shown string, args ...string) *process {
 	t.Helper()
 	screen, terminal := openTerminal(t)
 	q := newQS(t, args...)
 	q.cmd.Env = append(q.cmd.Env, "TERM=xterm")
-	q.cmd.Stderr = terminal
+	q.cmd.Stdin, q.cmd.Stderr = terminal, terminal
+	q.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	q.start()
 	require.NoError(t, terminal.Close())
 	at, all := regexp.MustCompile(shown), []byte{}
@@ -27,7 +28,8 @@ func interruptAt(t *testing.T, shown string, args ...string) *process {
 		before := at.Match(all)
 		all = append(all, b[:n]...)
 		if !before && at.Match(all) {
-			require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
+			_, err := screen.Write([]byte{3})
+			require.NoError(t, err)
 		}
 		if err != nil {
 			break
@@ -42,7 +44,7 @@ func interruptAt(t *testing.T, shown string, args ...string) *process {
 // TestPerfInterrupt: perf shows how far it is, and Ctrl-C leaves the figures of what has ended.
 func TestPerfInterrupt(t *testing.T) {
 	t.Parallel()
-	q := interruptAt(t, `3 of 4: rate of calls, 5 in flight, 200ms each`, "perf", "-json", "-time", "200ms", "-inflight", "2,5", "-bulk", "1000")
+	q := interruptAt(t, `3 of 4: rate of calls, 5 in flight, 700ms each`, "perf", "-json", "-time", "700ms", "-inflight", "2,5", "-bulk", "1000")
 	requireSchema(t, "perf", q.out.Bytes())
 	var rs []bench.Result
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &rs))
@@ -52,7 +54,7 @@ func TestPerfInterrupt(t *testing.T) {
 	require.Zero(t, rs[0].Bulk)
 	require.Contains(t, q.errors.String(), `"kind":"interrupted"`)
 
-	q = interruptAt(t, `3 of 21: latency of calls of 4 bytes`, "perf", "-op", "lat", "-time", "100ms", "-size", "1", "-bulk", "1048576")
+	q = interruptAt(t, `3 of 21: latency of calls of 4 bytes`, "perf", "-op", "lat", "-time", "700ms", "-size", "1", "-bulk", "1048576")
 	require.Regexp(t, `(?s)^# quicksilver tcp: latency of calls, 1 in flight\n# Size .*\n1 .*\n2 [^\n]*\n$`, q.out.String())
 	require.Contains(t, q.errors.String(), "qs perf: interrupted")
 }
