@@ -378,15 +378,16 @@ func TestRPCs(t *testing.T) {
 func TestTop(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "")
-	out := run(t, 0, "top", "-n", "2", "-interval", "1ms", s.addr).out.String()
-	require.Regexp(t, `(?s)^`+s.addr+`  \d\d:\d\d:\d\d\n\ncontext 0 at `+s.addr+`: 1 peer, .*\npeer .*\n`+s.addr+`  .*\npeer `, out)
+	out := run(t, 0, "top", "-n", "3", "-all", "-interval", "1ms", s.addr).out.String()
+	require.Regexp(t, `(?s)^`+s.addr+`  \d\d:\d\d:\d\d  1 handler at work, 0 requests wait\n\nCalls under way: 1\n *age .*\n\nPeers: 1\n`+
+		` *calls/s .* tcp  qs\.test  127\.0\.0\.1:\d+\n\nMethods, of the last 0\.0 s\n.*`+s.addr+`  .*  target  hg/gauges\n`, out)
 	require.NotContains(t, out, "\x1b")
 	d := json.NewDecoder(&run(t, 0, "top", "-n", "2", "-interval", "1ms", "-json", s.addr).out)
 	for range 2 {
-		var all []contextReport
-		require.NoError(t, d.Decode(&all))
-		require.Len(t, all, 1)
-		require.Equal(t, s.addr, all[0].Address)
+		var r topReport
+		require.NoError(t, d.Decode(&r))
+		require.Len(t, r.Contexts, 1)
+		require.Equal(t, s.addr, r.Contexts[0].Address)
 	}
 	require.ErrorIs(t, d.Decode(new(any)), io.EOF)
 	require.Contains(t, run(t, exitNotRun, "top", typedTarget(t, false)).errors.String(), "qs.Config.Inspect")

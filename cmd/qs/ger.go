@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
@@ -177,10 +176,7 @@ func (c *client) gauges(ctx context.Context) (all []inspect.Gauges, err error) {
 	if err == nil {
 		err = codec.Msgpack.Decode(b, &all)
 	}
-	if remote, ok := hg.RemoteOf(err); ok && remote.Refused && remote.Code == hg.ErrNoEntry {
-		return nil, fmt.Errorf("%s does not tell its gauges: set qs.Config.Inspect there, or call hg.Class.ServeGauges: %w", c.peer, err)
-	}
-	return all, files.Explain(c.peer, err)
+	return all, c.explainGauges(err)
 }
 
 func printGauges(g *inspect.Gauges, out io.Writer) {

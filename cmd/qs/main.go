@@ -6,13 +6,13 @@
 //	ping    ping.go, pingstats.go
 //	cp      cp.go, place.go, progress.go, internal/files
 //	serve   serve.go with debug.go; internal/files for cp, internal/bench for perf
-//	rpcs, call, top   call.go with describe.go, lend.go and sinkfile.go, internal/typed for types and JSON; rpcs.go; top.go
-//	ger     ger.go
+//	rpcs, call, top   call.go with describe.go, lend.go and sinkfile.go, internal/typed for types and JSON; rpcs.go; top.go with topreport.go and topview.go
+//	ger     ger.go, gauges.go
 //	soak    soak.go, internal/soak: process.go, faults.go and relay.go, report.go; internal/ledger (load and audit)
 //	run     run.go, runwait.go and runlines.go with group_*.go; rendezvous.go
 //	mercury mercury.go
 //	info    info*.go
-//	all     command.go (the commands and what they share), help.go, args.go (old command lines), exit.go (errors and exit codes),
+//	all     command.go (the commands and what they share), help.go, args.go (old command lines), exit.go (errors and exit codes), table.go, status.go,
 //	        network.go and tls.go (flags), client.go, internal/self (this program again), internal/show (texts of peers)
 package main
 

@@ -32,7 +32,7 @@ var outputs = map[string]any{
 	"ger": guarantee{}, "ger-address": []contextReport{}, "mercury-ping": mercuryPing{}, "mercury-rate": mercuryResult{},
 	"mercury-serve": mercuryListening{}, "perf": []bench.Result{}, "perf-idle": bench.IdleResult{}, "perf-mixed": bench.MixedResult{},
 	"perf-table": bench.Table{}, "ping": pingStats{}, "rendezvous": rendezvousReport{}, "rpcs": []rpcReport{}, "run": lineReport{}, "note": noteReport{},
-	"serve": serveReport{}, "soak": soak.Report{}, "top": []contextReport{}, "version": build{},
+	"serve": serveReport{}, "soak": soak.Report{}, "top": topReport{}, "version": build{},
 }
 
 // makeSchema returns the schema of all outputs, from their types.
@@ -130,7 +130,7 @@ func TestJSONOfCommands(t *testing.T) {
 		"perf-table":  {"perf -op lat -bulk 64 " + quick},
 		"ping":        {"ping -count 2 -interval 0 %"},
 		"rpcs":        {"rpcs -all %", "rpcs " + typedTarget(t, true), "rpcs %"},
-		"top":         {"top -count 2 -interval 1ms %"},
+		"top":         {"top -count 2 -interval 1ms %", "top -once -interval 10ms -all %"},
 		"version":     {"version"},
 	} {
 		for _, line := range lines {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +20,7 @@ type textTable struct {
 	rows   table.Writer
 	right  []bool // the column is aligned to the right
 	widths []int  // of the columns
+	snips  bool   // on a terminal cells are cut, not wrapped
 }
 
 // newTable returns a table with columns. A name that begins with > is of a column that is aligned to the right.
@@ -51,38 +54,67 @@ func (t *textTable) row(cells []string) table.Row {
 	return row
 }
 
-// print prints the table.
+// print prints the table, unless it has no rows.
 func (t *textTable) print(out io.Writer) {
 	if t.rows.Length() == 0 {
 		return
 	}
-	configs := make([]table.ColumnConfig, len(t.right))
 	width, onTerminal := terminalWidth(out)
-	rest := 0 // the width of all columns but the last
+	if !onTerminal {
+		width = 0
+	}
+	for _, line := range t.lines(width) {
+		fmt.Fprintln(out, line)
+	}
+}
+
+// lines returns the lines of the table, for a terminal of so many columns, or for none if width is 0.
+func (t *textTable) lines(width int) (lines []string) {
+	enforcer := text.WrapSoft
+	if t.snips {
+		enforcer = func(cell string, width int) string { return text.Snip(cell, width, "~") }
+	}
+	configs := make([]table.ColumnConfig, len(t.right))
+	limits := t.limits(width)
 	for i, right := range t.right {
 		configs[i].Number = i + 1
 		if right {
 			configs[i].Align, configs[i].AlignHeader = text.AlignRight, text.AlignRight
 		}
-		if i < len(t.right)-1 {
-			if !right && onTerminal {
-				configs[i].WidthMax, configs[i].WidthMaxEnforcer = width/2, text.WrapText
-				t.widths[i] = min(t.widths[i], width/2)
-			}
-			rest += t.widths[i] + 2
+		if limit := limits[i]; limit > 0 {
+			configs[i].WidthMax, configs[i].WidthMaxEnforcer = limit, enforcer
 		}
 	}
-	if onTerminal {
-		t.rows.Style().Size.WidthMax = width
-		if last := len(configs) - 1; !t.right[last] {
-			configs[last].WidthMax = max(20, width-rest-2)
-			configs[last].WidthMaxEnforcer = text.WrapSoft
-		}
-	}
+	t.rows.Style().Size.WidthMax = width
 	t.rows.SetColumnConfigs(configs)
 	for line := range strings.Lines(t.rows.Render()) {
-		fmt.Fprintln(out, strings.TrimRight(line, " \n"))
+		lines = append(lines, strings.TrimRight(line, " \n"))
 	}
+	return lines
+}
+
+// limits returns how wide the columns of text may be on a terminal: the narrow ones as wide as they are, and the others share what is left.
+func (t *textTable) limits(width int) []int {
+	limits := make([]int, len(t.right))
+	if width == 0 {
+		return limits
+	}
+	var texts []int
+	room := width
+	for i, right := range t.right {
+		room -= 2 // between columns
+		if right {
+			room -= t.widths[i]
+		} else {
+			texts = append(texts, i)
+		}
+	}
+	slices.SortStableFunc(texts, func(a, b int) int { return cmp.Compare(t.widths[a], t.widths[b]) })
+	for n, i := range texts {
+		limits[i] = max(8, min(t.widths[i], room/(len(texts)-n)))
+		room -= limits[i]
+	}
+	return limits
 }
 
 // bytesText returns a number of bytes for people.
