@@ -55,7 +55,7 @@ func TestPerfInterrupt(t *testing.T) {
 	require.Zero(t, rs[0].Bulk)
 	require.Contains(t, q.errors.String(), `"kind":"interrupted"`)
 
-	q = interruptAt(t, `3 of 30: latency of calls of 4 bytes`, "perf", "-op", "lat", "-time", "100ms", "-size", "1", "-bulk", "1073741824")
+	q = interruptAt(t, `3 of 31: latency of calls of 4 bytes`, "perf", "-op", "lat", "-time", "100ms", "-size", "1", "-bulk", "1073741824")
 	require.Regexp(t, `(?s)^# quicksilver tcp: latency of calls, 1 in flight\n# Size .*\n1 .*\n2 `, q.out.String())
 	require.NotContains(t, q.out.String(), "\n1073741824 ")
 	require.Contains(t, q.errors.String(), "qs perf: interrupted")
