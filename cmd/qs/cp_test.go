@@ -220,7 +220,10 @@ func TestCpPipeInterrupt(t *testing.T) {
 	q.start()
 	_, err = stdin.Write(noise(testPiece))
 	require.NoError(t, err)
-	soon(t, "the first piece", exists(filepath.Join(s.root, "f.qs-part")))
+	soon(t, "the first piece", func() bool {
+		info, err := os.Stat(filepath.Join(s.root, "f.qs-part"))
+		return err == nil && info.Size() > 0
+	})
 	require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
 	q.wait(exitInterrupted)
 	require.Contains(t, q.errors.String(), "qs cp: copy -: interrupted")
