@@ -10,7 +10,7 @@ import (
 
 // observe is hghook.Observe.
 func (c *Context) observe(e inspect.Event) {
-	if c.isObserved() {
+	if c.class.cfg.Observe != nil || c.watch.on.Load() {
 		newPendingEvent(c, e).tell()
 	}
 }
@@ -42,7 +42,7 @@ func (s *pendingEvent) rest() {
 // endEvent returns what is to be observed of a call that has ended, before the handle makes another; nil if nothing is. Locked.
 func (k *call) endEvent(err error) *pendingEvent {
 	h := k.h
-	if !h.ctx.isObserved() {
+	if h.ctx.class.cfg.Observe == nil && !h.ctx.watch.on.Load() {
 		return nil
 	}
 	s := newPendingEvent(h.ctx, inspect.Event{
@@ -76,7 +76,7 @@ func (s *pendingEvent) tell() {
 
 // arrives begins what is observed of a request, and what Calls says of it. Locked.
 func (s *service) arrives() {
-	observed := s.ctx.isObserved()
+	observed := s.ctx.class.cfg.Observe != nil || s.ctx.watch.on.Load()
 	if observed {
 		s.event = inspect.Event{Kind: inspect.EventTarget, Peer: s.addr, Code: ErrCanceled, Fate: NotRun}
 	} else {

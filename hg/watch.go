@@ -38,9 +38,6 @@ type watchedMethod struct {
 	name string
 }
 
-// isObserved reports whether events of c are wanted.
-func (c *Context) isObserved() bool { return c.class.cfg.Observe != nil || c.watch.on.Load() }
-
 // ask begins to count, or goes on, and adds to a what was counted.
 func (w *watch) ask(now time.Duration, a *inspect.Activity) {
 	w.mu.Lock()
