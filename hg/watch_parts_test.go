@@ -51,3 +51,14 @@ func TestWatchEnds(t *testing.T) {
 	w.ask(60*time.Second, &a) // nothing has ended meanwhile, and nobody has asked
 	require.Zero(t, a.Watched)
 }
+
+// TestWatchBeginsMeanwhile: a request that came before the watch is not counted, also in the record of one that was.
+func TestWatchBeginsMeanwhile(t *testing.T) {
+	c := &Context{class: &Class{}}
+	s := &service{ctx: c, event: inspect.Event{Kind: inspect.EventTarget}}
+	s.arrives()
+	c.watch.on.Store(true)
+	s.begins()
+	require.Zero(t, s.event.Queued)
+	s.observed() // would need a clock
+}

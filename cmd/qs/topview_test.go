@@ -86,6 +86,8 @@ func TestTopViewFits(t *testing.T) {
 			}
 		}
 	}
+	v.only = 2
+	require.Len(t, v.render(80, 24), 7, "a line for each of two peers, however long their names are")
 	v.only = 0
 	shown := strings.Join(v.render(120, 40), "\n")
 	for _, want := range []string{"2 handlers at work, 1 requests wait", "Calls under way: 302  (", "Peers: 2", "Methods, of the last 2.0 s", "1m30s  running", "1.00 MiB/4.00 MiB", "idle", "10.0.0.2:7"} {
