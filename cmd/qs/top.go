@@ -201,7 +201,7 @@ func (t *topping) watch(ctx context.Context, c *client, screen *os.File) error {
 		case got := <-answers:
 			waiting = false
 			if got.err != nil {
-				if before == nil || !errors.Is(got.err, context.DeadlineExceeded) {
+				if before == nil || !errors.Is(got.err, context.DeadlineExceeded) && hg.CodeOf(got.err) != hg.ErrTimeout {
 					return got.err
 				}
 				break
@@ -233,6 +233,19 @@ func (t *topping) draw(screen *os.File) error {
 	return err
 }
 
+// skipSequence reads the rest of an escape sequence: ESC [ ... LETTER, ESC O LETTER, or ESC LETTER.
+func skipSequence(in *bufio.Reader) error {
+	b, err := in.ReadByte()
+	if err == nil && b == 'O' {
+		b, err = in.ReadByte()
+	} else if err == nil && b == '[' {
+		for b = 0; err == nil && (b < '@' || b > '~'); {
+			b, err = in.ReadByte()
+		}
+	}
+	return err
+}
+
 // readKeys sends what is typed, until the input or done ends. Keys that are sequences, such as arrows, are left out.
 func readKeys(from io.Reader, keys chan<- rune, done <-chan struct{}) {
 	defer close(keys)
@@ -243,7 +256,9 @@ func readKeys(from io.Reader, keys chan<- rune, done <-chan struct{}) {
 			return
 		}
 		if key == 0x1b && in.Buffered() > 0 {
-			_, _ = in.Discard(in.Buffered())
+			if skipSequence(in) != nil {
+				return
+			}
 			continue
 		}
 		select {
