@@ -3,6 +3,7 @@ module github.com/quicksilver-rpc/quicksilver/cmd/qs
 go 1.26.0
 
 require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/quicksilver-rpc/quicksilver v0.1.0
 	github.com/stretchr/testify v1.12.1
 	github.com/vbauerster/mpb/v8 v8.9.3

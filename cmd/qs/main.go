@@ -1,6 +1,7 @@
 // Command qs measures, moves and shows:
 //
 //	qs perf            rates, latencies and bulk throughput between two processes
+//	qs bench           a load test of a method of any program
 //	qs ping            round trips to a target, one line each
 //	qs cp              files and directories to or from a target, by bulk transfers that resume
 //	qs serve           a target for these
@@ -19,6 +20,7 @@
 // The files, by command:
 //
 //	perf    perf.go, internal/bench: calls.go, bulk.go, target.go, ladder.go, mixed.go, idle.go, floor_*.go
+//	bench   bench.go with describe.go, internal/load
 //	ping    ping.go, pingstats.go
 //	cp      cp.go, place.go, progress.go, internal/files
 //	serve   serve.go with debug.go; internal/files for cp, internal/bench for perf
@@ -54,6 +56,7 @@ type command struct {
 
 var commands = []command{
 	{"perf", "measure rates, latencies and bulk throughput", runPerf},
+	{"bench", "load a method of a program, and measure its calls", runBench},
 	{"ping", "measure round trips to a target, one by one", runPing},
 	{"cp", "copy files to or from a target", runCp},
 	{"serve", "be the target of the other commands", runServe},
