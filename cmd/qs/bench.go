@@ -46,7 +46,8 @@ In a closed loop a server that stalls is asked less, so that few calls see the s
 their latency begins then, so that every call that was due during the stall has its part of it in its latency; the service time is
 from the send. Calls that are due while -c are in flight wait, and that counts, too.
 
-Percentiles are of calls that succeeded. The exit code is 1 if a call failed. Ctrl-C ends the run and prints what it has. Streams, and
+Percentiles are of calls that succeeded. One core sends about 400,000 small calls a second, as a bare loop of
+callbacks does; -connections uses more cores. A program that runs on the same machine shares them. The exit code is 1 if a call failed. Ctrl-C ends the run and prints what it has. Streams, and
 methods that take a Source or a Sink, cannot be loaded.
 `
 

@@ -3,6 +3,7 @@ package load
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,11 +17,11 @@ import (
 func TestRunCounts(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*Config){
-		"closed, count":           func(c *Config) { c.Count = 5000 },
+		"closed, count":           func(c *Config) { c.Count = 1000 },
 		"closed, duration":        func(c *Config) { c.Duration = 200 * time.Millisecond },
 		"closed, both":            func(c *Config) { c.Count, c.Duration = 500, patience },
 		"closed, warm-up":         func(c *Config) { c.Count, c.Warmup = 500, 100*time.Millisecond },
-		"closed, 3 connections":   func(c *Config) { c.Count, c.Connections = 5000, 3 },
+		"closed, 3 connections":   func(c *Config) { c.Count, c.Connections = 1000, 3 },
 		"open, count":             func(c *Config) { c.Count, c.Rate = 1001, 10_000 },
 		"open, duration":          func(c *Config) { c.Duration, c.Rate = 200*time.Millisecond, 5000 },
 		"open, warm-up":           func(c *Config) { c.Duration, c.Rate, c.Warmup = 200*time.Millisecond, 5000, 50*time.Millisecond },
@@ -63,6 +64,19 @@ func TestRunCounts(t *testing.T) {
 			require.InDelta(t, res.CallsPerS*res.Seconds, float64(inSlices), 0.5)
 			require.LessOrEqual(t, len(res.Slices), maxSlices)
 		})
+	}
+}
+
+// The last call may end behind step in the queue of Trigger, as large ones often do: the run ends all the same.
+func TestRunLargeInputs(t *testing.T) {
+	t.Parallel()
+	cfg := newConfig(t, newTarget(t, nil))
+	cfg.Count, cfg.Concurrency, cfg.Inputs = 30, 30, [][]byte{encode(t, strings.Repeat("x", 500_000))}
+	for range 4 {
+		res, err := Run(bounded(t), cfg)
+		require.NoError(t, err)
+		require.Equal(t, int64(30), res.Succeeded)
+		require.False(t, res.Interrupted)
 	}
 }
 
@@ -144,7 +158,8 @@ func TestRunNodeDies(t *testing.T) {
 			res, err := Run(bounded(t), cfg)
 			require.ErrorIs(t, err, ErrNoAnswer)
 			require.False(t, res.Interrupted)
-			require.Equal(t, int64(499), res.Succeeded)
+			require.Positive(t, res.Succeeded)
+			require.LessOrEqual(t, res.Succeeded, int64(499))
 			fates := map[string]int64{}
 			for _, f := range res.Errors {
 				fates[f.Fate] += f.Count

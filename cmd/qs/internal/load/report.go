@@ -24,7 +24,7 @@ func (r *Result) Report(out io.Writer) error {
 	fmt.Fprintf(w, "rate\t%s calls/s, %s/s sent, %s/s received\n", number(r.CallsPerS), bytesText(r.SentPerS), bytesText(r.ReceivedPerS))
 	_ = w.Flush()
 	if r.Unsent > 0 {
-		fmt.Fprintf(&b, "\nThe rate was not reached: %d calls were due and not sent, since %d were in flight. They are in no latency, which are too low for it.\n", r.Unsent, r.Concurrency)
+		fmt.Fprintf(&b, "\nThe rate was not reached: calls that were due and not sent, since %d were in flight: %d. The latencies are without them, and too low.\n", r.Concurrency, r.Unsent)
 	}
 	r.latencies(&b)
 	r.errors(&b)
@@ -36,8 +36,11 @@ func (r *Result) Report(out io.Writer) error {
 
 // others says what became of calls that neither succeeded nor failed.
 func (r *Result) others() (text string) {
+	if r.Late > 0 {
+		text += fmt.Sprintf("; %d ended after that, and are not in the rate", r.Late)
+	}
 	if r.Canceled > 0 {
-		text += fmt.Sprintf(", %d canceled in flight", r.Canceled)
+		text += fmt.Sprintf("; %d canceled in flight", r.Canceled)
 	}
 	if r.WarmupCalls > 0 {
 		text += fmt.Sprintf("; and %d before, to warm up", r.WarmupCalls)

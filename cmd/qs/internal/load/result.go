@@ -30,6 +30,7 @@ type Result struct {
 	WarmupCalls int64   `json:"warmup_calls"`
 	Calls       int64   `json:"calls"`
 	Succeeded   int64   `json:"succeeded"`
+	Late        int64   `json:"succeeded_after_end"` // of Succeeded: sent before the end of the run, and not in CallsPerS
 	Failed      int64   `json:"failed"`
 	Canceled    int64   `json:"canceled"` // in flight when the run was interrupted
 	Unsent      int64   `json:"unsent"`   // due in an open loop, and not sent for want of concurrency
@@ -128,8 +129,8 @@ func (r *run) result(workers []*worker) Result {
 	res.Seconds = end.Seconds()
 	res.WarmupCalls, res.Canceled = rec.warm, rec.canceled
 	res.Succeeded, res.Failed = rec.latency.TotalCount(), rec.failed.TotalCount()
-	res.Calls = res.Succeeded + res.Failed
-	res.CallsPerS = float64(res.Succeeded-rec.late) / res.Seconds
+	res.Calls, res.Late = res.Succeeded+res.Failed, rec.late
+	res.CallsPerS = float64(res.Succeeded-res.Late) / res.Seconds
 	res.SentPerS, res.ReceivedPerS = float64(rec.sent)/res.Seconds, float64(rec.received)/res.Seconds
 	res.Latency = latenciesOf(rec.latency)
 	if cfg.Rate > 0 {

@@ -21,6 +21,7 @@ type worker struct {
 	ctx         context.Context
 	stopped     bool          // no more calls are made
 	finished    bool          // and none is in flight
+	stale       bool          // a call has ended after step: wait is not true any more
 	wait        time.Duration // until there is something to do; negative: until something happens
 	unreachable bool          // the last call that ended could not be sent
 	answered    time.Duration // when a node has answered last, since the beginning
@@ -145,6 +146,9 @@ func (w *worker) run(ctx context.Context) error {
 		if w.finished {
 			return nil
 		}
+		if w.stale { // its end was queued behind step
+			w.wait = 0
+		}
 		if err := w.hctx.Progress(w.wait); err != nil && !isTimeout(err) {
 			return err
 		}
@@ -154,6 +158,7 @@ func (w *worker) run(ctx context.Context) error {
 // step makes the calls that are to be made now, and says how long there is nothing more to do.
 func (w *worker) step() {
 	now := w.now()
+	w.stale = false
 	w.publish()
 	if w.unreachable && w.r.cfg.GiveUp > 0 && now-time.Duration(w.r.answered.Load()) > w.r.cfg.GiveUp {
 		w.r.cancel(ErrNoAnswer)
@@ -287,7 +292,7 @@ func (l *lane) send(due time.Duration) {
 func (c *call) ended(h *hg.Handle, err error) {
 	w, now := c.lane.w, c.lane.w.now()
 	w.inFlight--
-	c.inFlight = false
+	w.stale, c.inFlight = true, false
 	c.lane.free = append(c.lane.free, c)
 	if err != nil {
 		c.failed(err, now)
