@@ -34,21 +34,24 @@ Calls a method of any program again and again, and reports the rate, the latenci
 run: a method that changes something changes it each time. The input is as in qs call: JSON, @FILE, or - for the standard input; without
 it the zero value. It is encoded once, and outputs are not decoded.
 
-  qs bench ADDRESS greet '"Ada"'                        50 calls in flight for 10 s, each followed by the next (closed loop)
-  qs bench -c 1 ADDRESS greet '"Ada"'                   the latency of one call after the other
-  qs bench -rate 2000 -d 1m ADDRESS greet '"Ada"'       2000 calls a second, whatever the server does (open loop)
-  qs bench -n 100000 -lines ADDRESS greet @names.txt    so many calls; inputs in turn, one JSON value on each line of the file
-  qs bench -raw -size 4096 ADDRESS put                  4096 bytes to a method with codec raw
-  qs bench -json ADDRESS greet >before.json             and, after a change of the server,
-  qs bench -compare before.json ADDRESS greet           the ratios, and which are beyond the noise of both runs
+  qs bench ADDRESS greet '"Ada"'                           50 calls in flight for 10 s, each followed by the next (closed loop)
+  qs bench -c 1 ADDRESS greet '"Ada"'                      the latency of one call after the other
+  qs bench -rate 2000 -d 1m ADDRESS greet '"Ada"'          2000 calls a second, whatever the server does (open loop)
+  qs bench -n 100000 -lines ADDRESS greet @names.txt       so many calls; inputs in turn, one JSON value on each line of the file
+  qs bench -node ADDRESS2 -connections 4 ADDRESS greet '"Ada"'  two nodes, with four connections to each
+  qs bench -raw -size 4096 ADDRESS put                     4096 bytes to a method with codec raw
+  qs bench -json ADDRESS greet '"Ada"' >before.json        and, after a change of the server,
+  qs bench -compare before.json ADDRESS greet '"Ada"'      the ratios, and which are beyond the noise of both runs
 
 In a closed loop a server that stalls is asked less, so that few calls see the stall. In an open loop calls are due at fixed times and
 their latency begins then, so that every call that was due during the stall has its part of it in its latency; the service time is
 from the send. Calls that are due while -c are in flight wait, and that counts, too.
 
-Percentiles are of calls that succeeded. One core sends about 400,000 small calls a second, as a bare loop of
-callbacks does; -connections uses more cores. A program that runs on the same machine shares them. The exit code is 1 if a call failed. Ctrl-C ends the run and prints what it has. Streams, and
-methods that take a Source or a Sink, cannot be loaded.
+Percentiles are of calls that succeeded; those that failed are counted by code and fate. The exit code is 1 if a call failed. Ctrl-C
+ends the run and prints what it has. Streams, and methods that take a Source or a Sink, cannot be loaded.
+
+One core sends about 400,000 small calls a second, as a bare loop of callbacks does; -connections uses more cores. A server on the same
+machine shares them.
 `
 
 // A benching is one qs bench.
@@ -115,7 +118,7 @@ func runBench(args []string, out io.Writer) error {
 		return err
 	}
 	if before != nil {
-		res.Changes = load.Compare(before, &res)
+		res.Changes, res.Settings = load.Compare(before, &res), load.ChangedSettings(before, &res)
 	}
 	if b.asJSON {
 		err = errors.Join(err, show.JSON(out, &res))

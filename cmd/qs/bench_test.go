@@ -113,6 +113,8 @@ func TestBenchCompare(t *testing.T) {
 	before := filepath.Join(t.TempDir(), "before.json")
 	writeFile(t, before, run(t, 0, "bench", "-json", "-d", "100ms", "-c", "1", "-raw", s.addr, hg.PingRPC).out.Bytes())
 	out := run(t, 0, "bench", "-d", "100ms", "-c", "1", "-compare", before, "-raw", s.addr, hg.PingRPC).out.String()
+	require.NotContains(t, out, "other settings")
+	require.Contains(t, run(t, 0, "bench", "-n", "10", "-c", "2", "-compare", before, "-raw", s.addr, hg.PingRPC).out.String(), "The earlier run had other settings: calls in flight 1, now 2.\n")
 	require.Regexp(t, `(?m)^ +before +now +ratio +noise$`, out)
 	require.Regexp(t, `(?m)^ +calls/s +\d+ +\d+ +\d+\.\d\d +±\d+ %`, out)
 	res := benchJSON(t, 0, "-d", "100ms", "-c", "1", "-compare", before, "-raw", s.addr, hg.PingRPC)

@@ -1,6 +1,10 @@
 package load
 
-import "math"
+import (
+	"fmt"
+	"math"
+	"slices"
+)
 
 // A Change is how one figure of a run differs from that of an earlier one.
 type Change struct {
@@ -16,8 +20,9 @@ type Change struct {
 const noiseSlices = 5
 
 // Compare returns how the figures of after differ from those of before. The noise of a figure is twice the standard deviation of its
-// values in the slices, of both runs together, as a part of the value before; a change is beyond it when it is larger. A figure without
-// slices, or of a run that was too short, has no noise, and its change is never beyond it.
+// values in the slices, of both runs together, as a part of the value before; a change is beyond it when it is larger. The deviation is
+// estimated from the middle half of the slices, so that one slice with a stall does not hide every change. A figure without slices, or
+// of a run that was too short, has no noise, and its change is never beyond it.
 func Compare(before, after *Result) []Change {
 	var all []Change
 	for _, f := range []struct {
@@ -52,18 +57,49 @@ func Compare(before, after *Result) []Change {
 
 func failedRatio(r *Result) float64 { return float64(r.Failed) / float64(max(r.Calls, 1)) }
 
+// normalSpread is the standard deviation of a normal distribution as a part of the distance between its quartiles.
+const normalSpread = 0.7413
+
 // deviation returns the standard deviation of a figure over the whole slices of a run; ok is false when there are too few.
-func deviation(slices []Slice, of func(*Slice) float64) (sd float64, ok bool) {
-	var n, sum, squares float64
-	for i := range slices {
-		if s := &slices[i]; s.Seconds >= 0.99*slices[0].Seconds {
-			v := of(s)
-			n, sum, squares = n+1, sum+v, squares+v*v
+func deviation(all []Slice, of func(*Slice) float64) (sd float64, ok bool) {
+	var values []float64
+	for i := range all {
+		if s := &all[i]; s.Seconds >= 0.99*all[0].Seconds {
+			values = append(values, of(s))
 		}
 	}
-	if n < noiseSlices {
+	if len(values) < noiseSlices {
 		return 0, false
 	}
-	mean := sum / n
-	return math.Sqrt(max(squares/n-mean*mean, 0) * n / (n - 1)), true
+	slices.Sort(values)
+	return normalSpread * (quantile(values, 0.75) - quantile(values, 0.25)), true
+}
+
+// quantile returns the value at a part q of sorted values, between two of them by their distance.
+func quantile(sorted []float64, q float64) float64 {
+	at := q * float64(len(sorted)-1)
+	i := min(int(at), len(sorted)-2)
+	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
+}
+
+// ChangedSettings says in which settings two runs differ, so that their figures do not compare.
+func ChangedSettings(before, after *Result) (all []string) {
+	for _, s := range []struct {
+		name          string
+		before, after any
+	}{
+		{"method", before.Method, after.Method},
+		{"nodes", len(before.Nodes), len(after.Nodes)},
+		{"calls in flight", before.Concurrency, after.Concurrency},
+		{"connections", before.Connections, after.Connections},
+		{"rate", before.TargetRate, after.TargetRate},
+		{"bytes of input", before.InputBytes, after.InputBytes},
+		{"cores", before.Cores, after.Cores},
+		{"system", before.System, after.System},
+	} {
+		if s.before != s.after {
+			all = append(all, fmt.Sprintf("%s %v, now %v", s.name, s.before, s.after))
+		}
+	}
+	return all
 }

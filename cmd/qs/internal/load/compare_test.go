@@ -40,12 +40,16 @@ func TestCompare(t *testing.T) {
 	require.Equal(t, 50.0, c.Before)
 	require.Equal(t, 100.0, c.After)
 	require.Equal(t, 2.0, c.Ratio)
-	require.InDelta(t, 2*0.01*1.026*2.236, *c.Noise, 0.001, "twice the root of 1² and 2² percent")
+	require.InDelta(t, 2*normalSpread*0.02*2.236, *c.Noise, 1e-4, "twice the root of the squares")
 
 	few := of("calls_per_s", steady, madeUp(5000, 50, 0.01, noiseSlices-1))
 	require.Nil(t, few.Noise)
 	require.False(t, few.Beyond)
 	require.Nil(t, of("max_us", steady, madeUp(1000, 5000, 0, 20)).Noise)
+
+	stalled := madeUp(1000, 50, 0.01, 20)
+	stalled.Slices[3].CallsPerS = 10
+	require.True(t, of("calls_per_s", stalled, madeUp(1100, 50, 0.01, 20)).Beyond, "one slice does not hide a change")
 
 	part := madeUp(1000, 50, 0.01, 20)
 	part.Slices = append(part.Slices, Slice{Seconds: 0.1, CallsPerS: 1e6})
@@ -61,4 +65,20 @@ func TestCompare(t *testing.T) {
 	var back Result
 	require.NoError(t, json.Unmarshal(text, &back))
 	require.Equal(t, *failing, back)
+}
+
+func TestChangedSettings(t *testing.T) {
+	t.Parallel()
+	one, two := madeUp(1000, 50, 0.01, 20), madeUp(2000, 50, 0.01, 20)
+	require.Empty(t, ChangedSettings(one, two))
+	two.Concurrency, two.Nodes, two.TargetRate = 5, []string{"a"}, 100
+	require.Equal(t, []string{"nodes 0, now 1", "calls in flight 0, now 5", "rate 0, now 100"}, ChangedSettings(one, two))
+}
+
+func TestQuantile(t *testing.T) {
+	t.Parallel()
+	values := []float64{1, 2, 4, 8, 16}
+	for q, want := range map[float64]float64{0: 1, 0.25: 2, 0.5: 4, 0.625: 6, 0.75: 8, 1: 16} {
+		require.Equal(t, want, quantile(values, q))
+	}
 }

@@ -103,6 +103,9 @@ func (r *Result) changes(b *strings.Builder) {
 	if len(r.Changes) == 0 {
 		return
 	}
+	if len(r.Settings) > 0 {
+		fmt.Fprintf(b, "\nThe earlier run had other settings: %s.\n", show.Text(strings.Join(r.Settings, "; ")))
+	}
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\n\tbefore\tnow\tratio\tnoise\t")
 	for _, c := range r.Changes {

@@ -46,11 +46,11 @@ tcp://a:1  5000       100
 tcp://b:1  5000       0
 
             before      now     ratio  noise
-  calls/s     2000     1000      0.50   ±2 %  beyond noise
-      p50  45.6 µs  45.6 µs      1.00   ±3 %
-      p90  45.6 µs  1.00 ms     21.92   ±3 %  beyond noise
-      p99  45.6 µs  1.23 ms     27.06   ±3 %  beyond noise
-    p99.9  45.6 µs  12.3 ms    270.72   ±3 %  beyond noise
+  calls/s     2000     1000      0.50   ±3 %  beyond noise
+      p50  45.6 µs  45.6 µs      1.00   ±4 %
+      p90  45.6 µs  1.00 ms     21.92   ±4 %  beyond noise
+      p99  45.6 µs  1.23 ms     27.06   ±4 %  beyond noise
+    p99.9  45.6 µs  12.3 ms    270.72   ±4 %  beyond noise
       max  45.6 µs   1.23 s  27073.84      -
    failed      0 %   0.99 %         -      -
 `, b.String())

@@ -44,8 +44,9 @@ type Result struct {
 	Failures *Latencies   `json:"failed_latency,omitempty"`
 	Errors   []Failure    `json:"errors,omitempty"` // the most frequent first
 	ByNode   []NodeResult `json:"by_node,omitempty"`
-	Slices   []Slice      `json:"slices"`            // of the run, in order
-	Changes  []Change     `json:"changes,omitempty"` // from an earlier Result, if one was compared
+	Slices   []Slice      `json:"slices"`                     // of the run, in order
+	Changes  []Change     `json:"changes,omitempty"`          // from an earlier Result, if one was compared
+	Settings []string     `json:"changed_settings,omitempty"` // likewise
 }
 
 // Latencies are the percentiles of a histogram.
