@@ -13,7 +13,7 @@ func TestReport(t *testing.T) {
 	after := madeUp(1000, 45, 0.01, 20)
 	*after = Result{
 		Method: "gre\x1b[31met", Nodes: []string{"tcp://a:1", "tcp://b:1"}, Concurrency: 50, Connections: 1, TargetRate: 2000, InputBytes: 7,
-		Seconds: 10, WarmupCalls: 5, Calls: 10_100, Succeeded: 10_000, Late: 7, Failed: 100, Canceled: 3, Unsent: 9_897, Interrupted: true,
+		Seconds: 10, WarmupCalls: 5, Calls: 10_100, Succeeded: 10_000, Late: 700, Failed: 100, Canceled: 3, Unsent: 9_897, Interrupted: true,
 		CallsPerS: 1000, SentPerS: 7000, ReceivedPerS: 3 << 20,
 		Latency:  Latencies{10_000, 12.345, 50, 45.6, 999.7, 1234, 12_345, 1_234_567},
 		Service:  &Latencies{10_000, 1, 2, 3, 4, 5, 6, 7},
@@ -28,7 +28,7 @@ func TestReport(t *testing.T) {
 	require.Equal(t, `gre\x1b[31met at tcp://a:1, tcp://b:1
 open loop at 2000 calls/s, at most 50 calls in flight, 1 connection to each node, inputs of 7 bytes
 
-calls  10100 in 10 s, 10000 succeeded, 100 failed; 7 ended after that, and are not in the rate; 3 canceled in flight; and 5 before, to warm up; interrupted
+calls  10100 in 10 s, 10000 succeeded, 100 failed; 700 ended after that, and are not in the rate; 3 canceled in flight; and 5 before, to warm up; interrupted
 rate   1000 calls/s, 6.84 KiB/s sent, 3 MiB/s received
 
 The rate was not reached: calls that were due and not sent, since 50 were in flight: 9897. The latencies are without them, and too low.
