@@ -104,6 +104,6 @@ func TestBenchLine(t *testing.T) {
 	require.NoError(t, terminal.Close())
 	shown, _ := io.ReadAll(screen) // ends with an error when nobody has the terminal open any more
 	q.wait(0)
-	require.Regexp(t, `^\r[01] s  \d+ calls  [0-9.]+/s now  p50 \S+ .s  p99 \S+ .s  0 failed  1 in flight`, string(shown))
+	require.Regexp(t, `^\r\d+ s  \d+ calls  [0-9.]+/s now  p50 \S+ [µm]?s  p99 \S+ [µm]?s  0 failed  1 in flight`, string(shown))
 	require.Regexp(t, ` {79}\r$`, string(shown))
 }
