@@ -81,7 +81,7 @@ ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME.`,
 	}
 	add(groupCall, a.newCall(), a.newCp(), a.newMercury())
 	add(groupInspect, a.newRPCs(), a.newTop(), a.newGer(), a.newInfo())
-	add(groupMeasure, a.newPing(), a.newPerf(), a.newSoak())
+	add(groupMeasure, a.newPing(), a.newBench(), a.newPerf(), a.newSoak())
 	add(groupRun, a.newServe(), a.newRun(), a.newRendezvous())
 	add(groupTool, a.newVersion())
 	root.AddCommand(

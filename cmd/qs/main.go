@@ -3,6 +3,7 @@
 // The files, by command:
 //
 //	perf    perf.go, internal/bench: calls.go, bulk.go, target.go, ladder.go, mixed.go, idle.go, floor_*.go
+//	bench   bench.go, internal/load
 //	ping    ping.go, pingstats.go
 //	cp      cp.go, place.go, progress.go, internal/files
 //	serve   serve.go with debug.go; internal/files for cp, internal/bench for perf

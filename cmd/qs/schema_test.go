@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/load"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/soak"
 )
 
@@ -26,7 +27,8 @@ const schemaFile = "../../docs/qs.schema.json"
 
 // outputs are the types of what -json prints. One that is printed repeatedly is one line each time.
 var outputs = map[string]any{
-	"cp": copyResult{}, "error": struct {
+	"bench": load.Result{},
+	"cp":    copyResult{}, "error": struct {
 		Error errorReport `json:"error"`
 	}{},
 	"ger": guarantee{}, "ger-address": []contextReport{}, "mercury-ping": mercuryPing{}, "mercury-rate": mercuryResult{},

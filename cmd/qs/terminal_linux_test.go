@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,4 +93,20 @@ func TestProgressBarEndsAfterItsLastLine(t *testing.T) {
 		p.close()
 	})
 	require.NoError(t, terminal.Close())
+}
+
+// TestBenchLine: on a terminal bench shows how far it is, and removes that at the end.
+func TestBenchLine(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "")
+	screen, terminal := openTerminal(t)
+	q := newQS(t, "bench", "-d", "800ms", "-c", "1", "-raw", s.addr, "qs/echo", "hello")
+	q.cmd.Env = append(q.cmd.Env, "TERM=xterm")
+	q.cmd.Stderr = terminal
+	q.start()
+	require.NoError(t, terminal.Close())
+	shown, _ := io.ReadAll(screen) // ends with an error when nobody has the terminal open any more
+	q.wait(0)
+	require.Regexp(t, `^\r\x1b\[K\d+ s  \d+ calls  [0-9.]+/s now  p50 \S+ [µm]?s  p99 \S+ [µm]?s  0 failed  1 in flight`, string(shown))
+	require.True(t, strings.HasSuffix(string(shown), "\r\x1b[K"))
 }

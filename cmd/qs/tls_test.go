@@ -23,6 +23,7 @@ func TestTLS(t *testing.T) {
 	run(t, 0, with("ping", "-count", "2", "-interval", "0", s.addr)...)
 	require.Contains(t, run(t, 0, with("rpcs", "-all", s.addr)...).out.String(), hg.PingRPC)
 	require.Equal(t, "x", run(t, 0, with("call", "-raw", s.addr, hg.PingRPC, "x")...).out.String())
+	run(t, 0, with("bench", "-n", "100", "-connections", "2", "-raw", s.addr, hg.PingRPC, "x")...)
 	run(t, 0, with("top", "-n", "1", s.addr)...)
 	run(t, 0, with("ger", s.addr)...)
 	src := filepath.Join(t.TempDir(), "f")
@@ -38,7 +39,7 @@ func TestTLS(t *testing.T) {
 
 	require.Regexp(t, `cannot be reached: the peer refused: TLS is required here`, run(t, exitNotRun, "ping", "-count", "1", s.addr).errors.String())
 
-	for command, args := range map[string][]string{"ping": {"-count", "1", s.addr}, "rpcs": {s.addr}, "call": {"-raw", s.addr, hg.PingRPC}, "cp": {s.addr + "/f", src + ".back"}} {
+	for command, args := range map[string][]string{"ping": {"-count", "1", s.addr}, "rpcs": {s.addr}, "call": {"-raw", s.addr, hg.PingRPC}, "bench": {"-n", "1", "-raw", s.addr, hg.PingRPC}, "cp": {s.addr + "/f", src + ".back"}} {
 		run(t, 0, with(command, append([]string{"-server-name", "127.0.0.1"}, args...)...)...)
 		q := run(t, exitNotRun, with(command, append([]string{"-server-name", "elsewhere.example"}, args...)...)...)
 		require.Regexp(t, `cannot be reached: TLS: the peer's certificate is for another host \(valid for .*, not elsewhere.example\)\n  to do:  give --server-name with a name that`, q.errors.String())
