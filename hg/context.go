@@ -39,6 +39,7 @@ type Context struct {
 	pulled    byteLimit
 	bodies    bodies
 	seen      seen
+	watch     watch
 	dropped   atomic.Int64 // one-way requests that could not be served
 	denied    atomic.Int64 // requests, by the authorizer
 	denials   loglimit.Limiter

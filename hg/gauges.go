@@ -8,10 +8,23 @@ import (
 )
 
 // ServeGauges has c answer [inspect.GaugesRPC]. Anyone who can reach c can read the addresses of its
-// peers and how much they send.
+// peers, how much they send, and the names of the methods that are called.
 func (c *Class) ServeGauges() error {
 	_, err := c.Register(inspect.GaugesRPC, func(r Request) error {
-		b, err := codec.Msgpack.Append(nil, c.Gauges())
+		in, err := r.InputRaw()
+		if err != nil {
+			return err
+		}
+		asked, err := inspect.DecodeGaugesRequest(in)
+		if err != nil {
+			return Errorf(ErrBadInput, "decoding the request for gauges: %w", err)
+		}
+		var b []byte
+		if asked.Watch {
+			b, err = inspect.EncodeActivity(c.activity())
+		} else {
+			b, err = codec.Msgpack.Append(nil, c.Gauges())
+		}
 		if err != nil {
 			return fmt.Errorf("encoding the gauges: %w", err)
 		}

@@ -10,7 +10,7 @@ import (
 
 // observe is hghook.Observe.
 func (c *Context) observe(e inspect.Event) {
-	if c.class.cfg.Observe != nil {
+	if c.class.cfg.Observe != nil || c.watch.on.Load() {
 		newPendingEvent(c, e).tell()
 	}
 }
@@ -42,7 +42,7 @@ func (s *pendingEvent) rest() {
 // endEvent returns what is to be observed of a call that has ended, before the handle makes another; nil if nothing is. Locked.
 func (k *call) endEvent(err error) *pendingEvent {
 	h := k.h
-	if h.ctx.class.cfg.Observe == nil {
+	if h.ctx.class.cfg.Observe == nil && !h.ctx.watch.on.Load() {
 		return nil
 	}
 	s := newPendingEvent(h.ctx, inspect.Event{
@@ -60,27 +60,36 @@ func (k *call) endEvent(err error) *pendingEvent {
 	return s
 }
 
-// tell calls Config.Observe; s may be nil.
+// tell calls Config.Observe, and has the watch count; s may be nil.
 func (s *pendingEvent) tell() {
-	if s != nil {
-		defer s.rest()
-		s.c.class.cfg.Observe(&s.Event)
+	if s == nil {
+		return
+	}
+	defer s.rest()
+	if c := s.c; c.watch.on.Load() {
+		c.watch.count(c.Now(), &s.Event)
+	}
+	if observe := s.c.class.cfg.Observe; observe != nil {
+		observe(&s.Event)
 	}
 }
 
 // arrives begins what is observed of a request, and what Calls says of it. Locked.
 func (s *service) arrives() {
-	if s.ctx.class.cfg.Observe != nil {
+	observed := s.ctx.class.cfg.Observe != nil || s.ctx.watch.on.Load()
+	if observed {
 		s.event = inspect.Event{Kind: inspect.EventTarget, Peer: s.addr, Code: ErrCanceled, Fate: NotRun}
+	} else {
+		s.event.Kind = inspect.EventOrigin // of no request: nothing is observed of this one, also if a watch begins meanwhile
 	}
-	if s.ctx.class.cfg.Observe != nil || s.ctx.seen.since.Load() != 0 {
+	if observed || s.ctx.seen.since.Load() != 0 {
 		s.came = s.ctx.Now()
 	}
 }
 
 // begins notes that the handler begins. Locked.
 func (s *service) begins() {
-	if s.ctx.class.cfg.Observe != nil {
+	if s.event.Kind == inspect.EventTarget {
 		s.event.Queued, s.event.Received, s.event.Fate = s.ctx.since(s.came), int64(len(s.input)), Ran
 		s.event.Trace = Metadata{s.meta}.traceID()
 		if s.event.Code = na.OK; !s.oneWay {
@@ -97,7 +106,7 @@ func (s *service) says(code Code, fate Fate, size int64, text string) {
 // observed has Trigger observe the end of the request. Locked.
 func (s *service) observed() {
 	c := s.ctx
-	if c.class.cfg.Observe == nil {
+	if s.event.Kind != inspect.EventTarget { // nobody observed when it came
 		return
 	}
 	o := newPendingEvent(c, s.event)

@@ -3,14 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
@@ -20,22 +19,29 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-const callUsage = `call [flags] ADDRESS METHOD [JSON]
+const callAbout = `Calls a method of any program.
 
-Calls a method of any program. Input and output are JSON, converted by the types that the program publishes if it sets
-qs.Config.Inspect ("qs rpcs ADDRESS" lists them). The output of one call can be the input of another. Bytes are base64; times and big
-numbers look as in encoding/json; durations are "1.5s" or nanoseconds; floats may be "NaN". Without JSON the input is the zero value;
-@FILE reads it from a file, - from the standard input. Input that does not fit the types is not sent. Where no type is known, a number
-with a dot is a float, and {"$bytes": BASE64}, {"$time": ...}, {"$float": "NaN"} and {"$map": [[KEY, VALUE], ...]} stand for what JSON
-lacks.
+Input and output are JSON, converted by the types that the program publishes if it sets qs.Config.Inspect ("qs rpcs ADDRESS" lists them). The output of one call can be the input of another. Bytes are base64; times and big numbers look as in encoding/json; durations are "1.5s" or nanoseconds; floats may be "NaN". Without JSON the input is the zero value; @FILE reads it from a file, - from the standard input. Input that does not fit the types is not sent. Where no type is known, a number with a dot is a float, and {"$bytes": BASE64}, {"$time": ...}, {"$float": "NaN"} and {"$map": [[KEY, VALUE], ...]} stand for what JSON lacks.
 
--source and -sink lend a file in a field of the input; Sources and Sinks that are not named are empty. The file of a sink is replaced
-only when the call has succeeded. A method with Sinks prints its output, without the bytes. A one-way method prints nothing; a stream
-prints its items, one on a line. -timeout covers all of them, and Ctrl-C ends them.
-`
+--source and --sink lend a file in a field of the input; Sources and Sinks that are not named are empty. The file of a sink is replaced only when the call has succeeded. A method with Sinks prints its output, without the bytes. A one-way method prints nothing; a stream prints its items, one on a line. --timeout covers all of them, and Ctrl-C ends them.
+
+The exit code says what became of the request: 3, it did not run; 4, it may have run; 5, the handler's answer is an error.`
+
+const callExamples = `  qs call tcp://10.0.0.7:9000 greet '"Ada"'
+  qs call tcp://10.0.0.7:9000 shop/order @order.json --timeout 3s
+  qs call tcp://10.0.0.7:9000 upload --source Body=photo.jpg -m token=bread
+  qs call tcp://10.0.0.7:9000 shop/report --json > report.json 2> error.json`
 
 // A calling is one qs call.
 type calling struct {
+	app        *app
+	network    network
+	timeout    time.Duration
+	isRaw      bool
+	metaFlag   assignments
+	sourceFlag assignments
+	sinkFlag   assignments
+
 	c       *client
 	method  string
 	input   any // read, not typed
@@ -46,88 +52,86 @@ type calling struct {
 	sinks   []lentFile
 }
 
-func runCall(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet(callUsage, flag.ContinueOnError)
-	var n network
-	n.peerFlags(fs)
-	k := calling{text: []byte("null")}
-	var meta, sources, sinks assignments
-	timeout := fs.Duration("timeout", 10*time.Second, "`time` that the call may take; it travels with the call")
-	raw := fs.Bool("raw", false, "send the third argument and print the output unchanged: for methods with codec raw")
+func (a *app) newCall() *cobra.Command {
+	k := &calling{app: a, text: []byte("null")}
+	c := &cobra.Command{
+		Use: "call ADDRESS METHOD [JSON]", Short: "Call a method, in JSON", Long: callAbout, Example: callExamples,
+		Args: wantArgs(2, 3), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error { return k.run(args) },
+	}
+	fs := c.Flags()
+	k.network.peerFlags(fs)
+	fs.DurationVarP(&k.timeout, "timeout", "t", 10*time.Second, "`time` that the call may take; it travels with the call")
+	fs.BoolVarP(&k.isRaw, "raw", "r", false, "send the third argument and print the output unchanged: for methods with codec raw")
 	fs.BoolVar(&k.oneWay, "oneway", false, "the method is one-way; needed only if the program does not publish its types")
-	fs.Var(&meta, "meta", "`NAME=VALUE`: metadata of the call, such as a token; repeatable")
-	fs.Var(&sources, "source", "`FIELD=FILE`: the method reads the file, - is the standard input; repeatable")
-	fs.Var(&sinks, "sink", "`FIELD=FILE`: the method writes the file, - is the standard output, and the output goes to the standard error; repeatable")
-	if err := parse(fs, args, 2, 3); err != nil {
-		return err
+	fs.VarP(&k.metaFlag, "meta", "m", "`NAME=VALUE`: metadata of the call, such as a token; repeatable")
+	fs.Var(&k.sourceFlag, "source", "`FIELD=FILE`: the method reads the file, - is the standard input; repeatable")
+	fs.Var(&k.sinkFlag, "sink", "`FIELD=FILE`: the method writes the file, - is the standard output, and the output goes to the standard error; repeatable")
+	return c
+}
+
+func (k *calling) run(args []string) error {
+	k.method = args[1]
+	if k.timeout <= 0 {
+		return usageError{"--timeout is not positive"}
 	}
-	k.method = fs.Arg(1)
-	if *timeout <= 0 {
-		return usageError{"-timeout is not positive"}
+	if k.isRaw && len(k.sourceFlag)+len(k.sinkFlag) > 0 {
+		return usageError{"--source and --sink are for methods that take msgpack, not for --raw"}
 	}
-	if *raw && len(sources)+len(sinks) > 0 {
-		return usageError{"-source and -sink are for methods that take msgpack, not for -raw"}
-	}
-	err := k.read(fs.Args()[2:], *raw)
+	err := k.read(args[2:])
 	if err != nil {
 		return err
 	}
-	for _, m := range meta {
+	for _, m := range k.metaFlag {
 		if k.meta, err = k.meta.With(m.name, m.value); err != nil {
-			return usageError{"-meta: " + err.Error()}
+			return usageError{"--meta: " + err.Error()}
 		}
 	}
 	defer k.drop()
-	if err := k.openSources(sources); err != nil {
-		return notSent(err)
+	if err := k.openSources(k.sourceFlag); err != nil {
+		return notSentError{err}
 	}
-	if k.c, err = dial(&n, fs.Arg(0)); err != nil {
+	if k.c, err = dial(&k.network, args[0]); err != nil {
 		return err
 	}
 	defer k.c.close()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := k.app.untilSignal()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
 	about, err := k.describe(ctx)
 	if err != nil {
 		return err
 	}
+	out := k.app.out
 	switch {
-	case *raw && about.stream:
-		return usageError{fmt.Sprintf("%s is a stream, and -raw is for methods; NOT sent", k.method)}
-	case *raw:
-		return k.raw(ctx, out)
+	case k.isRaw && about.stream:
+		return usageError{fmt.Sprintf("%s is a stream, and --raw is for methods; NOT sent", k.method)}
+	case k.isRaw:
+		return k.callRaw(ctx)
 	case about.codec != "msgpack":
-		return usageError{fmt.Sprintf("%s is of codec %s, which has no JSON: -raw sends the argument as it is; NOT sent", k.method, about.codec)}
-	case about.stream, len(sources)+len(sinks) > 0:
-		return k.lending(ctx, about, sinks, out)
+		return usageError{fmt.Sprintf("%s is of codec %s, which has no JSON: --raw sends the argument as it is; NOT sent", k.method, about.codec)}
+	case about.stream, len(k.sourceFlag)+len(k.sinkFlag) > 0:
+		return k.lending(ctx, about, k.sinkFlag, out)
 	}
 	return k.plain(ctx, about, out)
 }
 
-// notSent says that an error is one of this side, before anything was sent.
-func notSent(err error) error { return fmt.Errorf("%w: NOT sent", err) }
-
 // read reads the third argument.
-func (k *calling) read(args []string, raw bool) (err error) {
+func (k *calling) read(args []string) (err error) {
 	switch {
 	case len(args) > 0:
 		if k.text, err = argument(args[0]); err != nil {
-			return fmt.Errorf("the input cannot be read: %w: NOT sent", err)
+			return notSentError{fmt.Errorf("the input cannot be read: %w", err)}
 		}
-	case raw:
+	case k.isRaw:
 		k.text = nil
 	}
-	if raw {
+	if k.isRaw {
 		return nil
 	}
 	if k.input, err = typed.Read(k.text); err != nil {
-		text := err.Error()
-		if len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' {
-			text += ": flags come in front of ADDRESS"
-		}
-		return usageError{text}
+		return usageError{err.Error()}
 	}
 	return nil
 }
@@ -167,18 +171,20 @@ func (k *calling) forget() error {
 	return k.c.hctx.Class().Deregister(hg.HashName(k.method))
 }
 
-// raw sends and prints bytes.
-func (k *calling) raw(ctx context.Context, out io.Writer) error {
+// callRaw sends and prints bytes.
+func (k *calling) callRaw(ctx context.Context) error {
 	h, err := k.handle()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
 	b, err := h.CallRaw(ctx, k.text)
-	if err == nil {
-		_, err = out.Write(b)
+	if err != nil {
+		return k.c.advise(k.method, err)
 	}
-	return k.c.advise(k.method, err)
+	out, flush := k.app.data()
+	_, err = out.Write(b)
+	return errors.Join(err, flush())
 }
 
 // plain makes a call that lends nothing.
@@ -197,7 +203,7 @@ func (k *calling) plain(ctx context.Context, about description, out io.Writer) e
 			if string(k.text) == "null" {
 				k.text = nil
 			}
-			return k.raw(ctx, out)
+			return k.callRaw(ctx)
 		}
 		return k.c.advise(k.method, err)
 	}
@@ -238,15 +244,15 @@ func (c *client) advise(method string, err error) error {
 func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
 	case code == hg.ErrTimeout && fate != hg.NotRun:
-		return "give it more time with -timeout; it may have run, so look before you repeat it"
+		return "give it more time with --timeout; it may have run, so look before you repeat it"
 	case answered && (code == hg.ErrBadInput || code == na.ErrProtocol && fate == hg.NotRun):
-		return "look at the codec and the input it wants (qs rpcs " + addr + "); -raw is for codec raw, -oneway for one-way methods"
+		return "look at the codec and the input it wants (qs rpcs " + addr + "); --raw is for codec raw, --oneway for one-way methods"
 	case fate == hg.Ran:
 		return "the method ran and said so: what to do is in its text"
 	case answered && code == hg.ErrNoEntry:
 		return "look at what there is: qs rpcs " + addr
 	case code == hg.ErrPermission:
-		return "show a certificate that the program lets in: -cert and -key"
+		return "show a certificate that the program lets in: --cert and --key"
 	case answered && fate == hg.NotRun && final(code):
 		return "it did not run, and a repetition will not help: do what the text says, then call again"
 	case fate == hg.NotRun:

@@ -191,22 +191,25 @@ func TestCall(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "order.json")
 	writeFile(t, file, []byte(`{"Item": "bolt", "Count": 1}`))
 	require.Contains(t, run(t, 0, "call", addr, "shop/order", "@"+file).out.String(), `"Count":2`)
-	require.Regexp(t, `the input cannot be read: open .*none`, run(t, 1, "call", addr, "shop/order", "@"+file+".none").errors.String())
+	require.Regexp(t, `the input cannot be read: open .*none`, run(t, exitNotRun, "call", addr, "shop/order", "@"+file+".none").errors.String())
 	for in, args := range map[string][]string{`{"Item": "nut", "Count": 2}`: {addr, "shop/order"}, "hello": {"-raw", addr, hg.PingRPC}} {
 		q := newQS(t, append(append([]string{"call"}, args...), "-")...)
 		q.cmd.Stdin = strings.NewReader(in)
 		require.Regexp(t, `"Count":3|^hello$`, q.start().wait(0).out.String())
 	}
 
-	for _, c := range []struct{ input, method, want string }{
-		{`{"Count": -1}`, "shop/order", `target: a count of -1 after .* \(ran\)\n  code:   \d+, bad input\n  detail: \{"least":1\}\n  to do:  .*qs rpcs ` + addr},
-		{`null`, "shop/order", `target: no such item .*\n  code:   64, not found\n  to do:  the method ran and said so`},
-		{`{"Item": "gone"}`, "shop/order", `it is gone .*\(did not run\).*\n  code:   64, not found\n  to do:  it did not run, and a repetition will not help`},
-		{`{"Item": "quota"}`, "shop/order", `code:   200, the program's code 200\n  to do:  it did not run, and a repetition will not help`},
-		{`{"Item": "busy"}`, "shop/order", `to do:  it did not run: repeat it`},
-		{`{}`, "shop/ordr", `serves no method "shop/ordr": NOT sent\n  to do:  look at what there is: qs rpcs ` + addr},
+	for _, c := range []struct {
+		code                int
+		input, method, want string
+	}{
+		{exitHandler, `{"Count": -1}`, "shop/order", `target: a count of -1 after .* \(ran\)\n  code:   \d+, bad input\n  detail: \{"least":1\}\n  to do:  .*qs rpcs ` + addr},
+		{exitHandler, `null`, "shop/order", `target: no such item .*\n  code:   64, not found\n  to do:  the method ran and said so`},
+		{exitNotRun, `{"Item": "gone"}`, "shop/order", `it is gone .*\(did not run\).*\n  code:   64, not found\n  to do:  it did not run, and a repetition will not help`},
+		{exitNotRun, `{"Item": "quota"}`, "shop/order", `code:   200, the program's code 200\n  to do:  it did not run, and a repetition will not help`},
+		{exitNotRun, `{"Item": "busy"}`, "shop/order", `to do:  it did not run: repeat it`},
+		{exitNotRun, `{}`, "shop/ordr", `serves no method "shop/ordr": NOT sent\n  to do:  look at what there is: qs rpcs ` + addr},
 	} {
-		require.Regexp(t, c.want, run(t, 1, "call", addr, c.method, c.input).errors.String())
+		require.Regexp(t, c.want, run(t, c.code, "call", addr, c.method, c.input).errors.String())
 	}
 	for input, want := range map[string]string{
 		`{"Item": 7}`:                    `Item: the number 7 is no string; NOT sent; shop/order takes \{Item string, Count int, `,
@@ -217,7 +220,7 @@ func TestCall(t *testing.T) {
 	} {
 		require.Regexp(t, `^qs call: the input: `+want, run(t, 2, "call", addr, "shop/order", input).errors.String())
 	}
-	require.Regexp(t, `^qs call: "-raw" is no JSON: .*: flags come in front of ADDRESS`, run(t, 2, "call", addr, "shop/order", "-raw").errors.String())
+	require.Equal(t, "hello", run(t, 0, "call", addr, hg.PingRPC, "hello", "-raw").out.String(), "flags may stand anywhere")
 	require.Regexp(t, `^qs call: "\{" is no JSON: `, run(t, 2, "call", addr, "shop/order", "{").errors.String())
 	require.Regexp(t, `^qs call: "1 2" is JSON with something behind it\n`, run(t, 2, "call", addr, "shop/order", "1 2").errors.String())
 }
@@ -246,10 +249,10 @@ func TestCallLends(t *testing.T) {
 	q.cmd.Stdin = bytes.NewReader(data)
 	require.Equal(t, "5000000\n", q.start().wait(0).out.String())
 
-	require.Regexp(t, `-source.*want NAME=VALUE`, call(2, "-source", "f").errors.String())
-	require.Regexp(t, `no such file or directory: NOT sent\n$`, call(1, "-source", "Goods="+src+".none").errors.String())
-	require.Regexp(t, `Goods: the field is a Source: -source lends a file in it`, run(t, 2, "call", addr, "shop/parcel", `{"Goods": "x"}`).errors.String())
-	require.Regexp(t, `not for -raw`, call(2, "-raw", "-source", "Goods="+src).errors.String())
+	require.Regexp(t, `--source.*want NAME=VALUE`, call(2, "-source", "f").errors.String())
+	require.Regexp(t, `no such file or directory: NOT sent\n$`, call(exitNotRun, "-source", "Goods="+src+".none").errors.String())
+	require.Regexp(t, `Goods: the field is a Source: --source lends a file in it`, run(t, 2, "call", addr, "shop/parcel", `{"Goods": "x"}`).errors.String())
+	require.Regexp(t, `not for --raw`, call(2, "-raw", "-source", "Goods="+src).errors.String())
 }
 
 // A mistake in the name of a field, or in that of a file, leaves files as they are, and so does a call that fails: the method has not
@@ -266,8 +269,8 @@ func TestCallSpoilsNothing(t *testing.T) {
 		require.Regexp(t, `shop/parcel has no S(ource|ink) ".*"; there are (Goods|Back); NOT sent`, call(2, "shop/parcel", `{}`, flags...))
 	}
 	require.Contains(t, call(2, "shop/goods", `{}`, "-sink", "Goods="+file), `no Sink "Goods"; it has none`)
-	require.Contains(t, call(1, "shop/parcel", `{"Label": "fail"}`, "-sink", "Back="+file), "fails behind its first bytes")
-	require.Contains(t, call(1, "shop/parcel", `{}`, "-sink", "Back="+filepath.Join(dir, "no", "file")), "NOT sent")
+	require.Contains(t, call(exitHandler, "shop/parcel", `{"Label": "fail"}`, "-sink", "Back="+file), "fails behind its first bytes")
+	require.Contains(t, call(exitNotRun, "shop/parcel", `{}`, "-sink", "Back="+filepath.Join(dir, "no", "file")), "NOT sent")
 	require.Contains(t, run(t, 2, "call", "-source", "Goods="+file, typedTarget(t, false), "shop/parcel", `{}`).errors.String(), "nobody knows the fields")
 	require.Equal(t, "precious", readFile(t, file))
 	requireNames(t, dir, "file")
@@ -311,11 +314,11 @@ func TestCallStream(t *testing.T) {
 	require.Equal(t, "0\n1\n2\n", run(t, 0, "call", addr, "shop/count", "3").out.String())
 	require.Empty(t, run(t, 0, "call", addr, "shop/count").out.String())
 	require.Contains(t, run(t, 2, "call", addr, "shop/count", `"x"`).errors.String(), "shop/count takes int\n")
-	require.Regexp(t, `(?s)code: +20, timed out.*to do:`, run(t, 1, "call", "-timeout", "300ms", addr, "shop/count", "-1").errors.String())
+	require.Regexp(t, `(?s)code: +20, timed out.*to do:`, run(t, exitMayHaveRun, "call", "-timeout", "300ms", addr, "shop/count", "-1").errors.String())
 	require.Regexp(t, `shop/count is a stream.*NOT sent`, run(t, 2, "call", "-raw", addr, "shop/count", "3").errors.String())
 	src := filepath.Join(t.TempDir(), "src")
 	writeFile(t, src, []byte("tea salt"))
-	q := run(t, 1, "call", "-meta", "token=bread", "-source", "Goods="+src, addr, "shop/stock")
+	q := run(t, exitHandler, "call", "-meta", "token=bread", "-source", "Goods="+src, addr, "shop/stock")
 	require.Regexp(t, `^\{"Item":"bread","Count":0,.*\n\{"Item":"tea","Count":1,.*\n\{"Item":"salt","Count":2,.*\n$`, q.out.String())
 	require.Regexp(t, `(?s)no more.*code: +64, not found`, q.errors.String())
 }
@@ -334,8 +337,8 @@ func TestCallMeta(t *testing.T) {
 	}
 	addr := typedTarget(t, true)
 	run(t, 0, "call", addr, "shop/note", `"hello"`)
-	require.Regexp(t, `-meta: .*"To Ken" cannot be a name`, run(t, 2, "call", "-meta", "To Ken=a", addr, "shop/token").errors.String())
-	require.Regexp(t, `one-way.*\n.*\n.*-oneway for one-way methods`, run(t, 1, "call", typedTarget(t, false), "shop/note", `"hello"`).errors.String())
+	require.Regexp(t, `--meta: .*"To Ken" cannot be a name`, run(t, 2, "call", "-meta", "To Ken=a", addr, "shop/token").errors.String())
+	require.Regexp(t, `one-way.*\n.*\n.*--oneway for one-way methods`, run(t, exitNotRun, "call", typedTarget(t, false), "shop/note", `"hello"`).errors.String())
 }
 
 // What is printed can be the input of another call, and means the same: also what JSON does not have.
@@ -357,36 +360,37 @@ func TestRPCs(t *testing.T) {
 	require.Regexp(t, `(?m)^shop/note +msgpack +string \(one-way\)$`, out)
 	require.NotRegexp(t, `(?m)^(hg|qs)/`, out, "the program's own")
 	require.Regexp(t, `(?m)^hg/ping +msgpack`, run(t, 0, "rpcs", "-all", addr).out.String())
-	var all []inspect.RPC
+	var all []rpcReport
 	require.NoError(t, json.Unmarshal(run(t, 0, "rpcs", "-json", addr).out.Bytes(), &all))
-	require.Contains(t, all, inspect.RPC{Name: "shop/note", Codec: "msgpack", Shape: "string", OneWay: true})
+	require.Contains(t, all, rpcReport{Name: "shop/note", Codec: "msgpack", Kind: "one_way", Input: "string"})
 	for _, rpc := range all {
 		require.False(t, inspect.IsBuiltIn(rpc.Name), rpc.Name)
 	}
 	s := serve(t, "")
 	none := run(t, 0, "rpcs", s.addr)
 	require.Empty(t, none.out.String())
-	require.Equal(t, s.addr+" serves only RPCs of Quicksilver itself: -all lists them\n", none.errors.String())
+	require.Equal(t, "qs rpcs: "+s.addr+" serves only RPCs of Quicksilver itself: --all lists them\n", none.errors.String())
 	require.Contains(t, run(t, 0, "rpcs", "-all", s.addr).out.String(), inspect.GaugesRPC)
 	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs; set qs\.Config\.Inspect there, or hg\.Config\.Reflect: `,
-		run(t, 1, "rpcs", typedTarget(t, false)).errors.String())
+		run(t, exitNotRun, "rpcs", typedTarget(t, false)).errors.String())
 }
 
 func TestTop(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "")
-	out := run(t, 0, "top", "-n", "2", "-interval", "1ms", s.addr).out.String()
-	require.Regexp(t, `(?s)^`+s.addr+`  \d\d:\d\d:\d\d\n\ncontext 0 at `+s.addr+`: 1 peers, .*\npeer .*\n`+s.addr+`  .*\npeer `, out)
+	out := run(t, 0, "top", "-n", "3", "-all", "-interval", "1ms", s.addr).out.String()
+	require.Regexp(t, `(?s)^`+s.addr+`  \d\d:\d\d:\d\d  1 handler at work, 0 requests wait\n\nCalls under way: 1\n *age .*\n\nPeers: 1\n`+
+		` *calls/s .* tcp  qs\.test  127\.0\.0\.1:\d+\n\nMethods, of the last 0\.0 s\n.*`+s.addr+`  .*  target  hg/gauges\n`, out)
 	require.NotContains(t, out, "\x1b")
 	d := json.NewDecoder(&run(t, 0, "top", "-n", "2", "-interval", "1ms", "-json", s.addr).out)
 	for range 2 {
-		var all []inspect.Gauges
-		require.NoError(t, d.Decode(&all))
-		require.Len(t, all, 1)
-		require.Equal(t, s.addr, all[0].Address)
+		var r topReport
+		require.NoError(t, d.Decode(&r))
+		require.Len(t, r.Contexts, 1)
+		require.Equal(t, s.addr, r.Contexts[0].Address)
 	}
 	require.ErrorIs(t, d.Decode(new(any)), io.EOF)
-	require.Contains(t, run(t, 1, "top", typedTarget(t, false)).errors.String(), "qs.Config.Inspect")
+	require.Contains(t, run(t, exitNotRun, "top", typedTarget(t, false)).errors.String(), "qs.Config.Inspect")
 	require.Contains(t, run(t, 2, "top", "-interval", "0", s.addr).errors.String(), "-interval is not positive")
 
 	q := newQS(t, "top", "-interval", "1ms", s.addr)
@@ -428,6 +432,6 @@ func TestCallAdvice(t *testing.T) {
 		require.Contains(t, advice(c.code, c.fate, true, "a"), c.want, "%v, %v", c.code, c.fate)
 	}
 	s := serveFiles(t, "")
-	says := run(t, 1, "call", s.addr, "qs/file/open", `{"Path": "nosuch"}`).errors.String()
+	says := run(t, exitHandler, "call", s.addr, "qs/file/open", `{"Path": "nosuch"}`).errors.String()
 	require.Regexp(t, `no such file or directory .*\(ran\)\n  code:   2, no such entry\n  to do:  the method ran and said so`, says)
 }

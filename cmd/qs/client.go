@@ -18,7 +18,7 @@ type client struct {
 }
 
 func dial(n *network, addr string) (*client, error) {
-	if _, err := na.ParseAddr(addr); err != nil {
+	if _, err := parseAddr(addr); err != nil {
 		return nil, err
 	}
 	cfg, err := n.config(addr)
@@ -41,3 +41,12 @@ func dial(n *network, addr string) (*client, error) {
 
 // close ends everything that is under way; no peer can delay it.
 func (c *client) close() { _ = c.node.Close() }
+
+// parseAddr parses an argument that is the address of a program.
+func parseAddr(text string) (na.Addr, error) {
+	addr, err := na.ParseAddr(text)
+	if err != nil {
+		return addr, usageError{err.Error()}
+	}
+	return addr, nil
+}

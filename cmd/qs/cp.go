@@ -1,139 +1,144 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-const cpUsage = `cp [flags] SRC ADDR/PATH
-       qs cp [flags] ADDR/PATH DST
+const cpAbout = `Copies a file, or a directory and everything in it, to or from a running qs serve --root DIR.
 
-Copies a file, or a directory and everything in it, to or from a running qs serve -root DIR.
-ADDR/PATH is tcp://HOST:PORT/PATH: the first / after the port begins the path, which is below DIR.
+ADDRESS/PATH is tcp://HOST:PORT/PATH: the first / after the port begins the path, which is below DIR.
 
-A / at the end of the destination means: into this directory. A file also goes into an existing directory.
-A directory without that / becomes the destination itself, so you can run the same command again.
-Files that exist with the same size, time and mode are not copied; -anew copies them all.
-Mode and time of files are kept, times from 1678 to 2262. Links and devices are skipped; one at the destination is an error, and
-is not replaced.
+A / at the end of the destination means: into this directory. A file also goes into an existing directory. A directory without that / becomes the destination itself, so you can run the same command again. Files that exist with the same size, time and mode are not copied; --anew copies them all. Mode and time of files are kept, times from 1678 to 2262. Links and devices are skipped; one at the destination is an error, and is not replaced.
 
-The data goes to NAME.qs-part, which is renamed to NAME when it is complete and verified. Run the same command
-again to resume a copy that Ctrl-C, a crash or the network has interrupted: the part is read again and compared
-with NAME.qs-part.journal, and so is the source. If the source has changed the copy starts over. Files of these two
-names that cp has not made as this user, or that others may write to, are an error and stay as they are.
+SOURCE may be -, the standard input, and DESTINATION -, the standard output: then one file is copied, and it cannot be resumed. The file of the program gets its name when all of the input has arrived.
 
-Checksums are compared after each piece, end to end: CRC-32C, which finds damage, not an attacker; -sha256 also
-compares the SHA-256 of each whole file, and is slower. Without -sync the data may not be on the disk yet when
-cp ends.
-`
+Holes of sparse files stay holes.
 
-// A copyResult is what -json prints.
+The data goes to NAME.qs-part, which is renamed to NAME when it is complete and verified. Run the same command again to resume a copy that Ctrl-C, a crash or the network has interrupted: the part is read again and compared with NAME.qs-part.journal, and so is the source. If the source has changed the copy starts over. Files of these two names that cp has not made as this user, or that others may write to, are an error and stay as they are.
+
+Checksums are compared after each piece, end to end: CRC-32C, which finds damage, not an attacker; --sha256 also compares the SHA-256 of each whole file, and is slower. Without --sync the data may not be on the disk yet when cp ends.`
+
+const cpExamples = `  qs cp big.iso tcp://10.0.0.7:9000/images/
+  qs cp tcp://10.0.0.7:9000/images/big.iso .
+  qs cp --sha256 photos tcp://10.0.0.7:9000/photos
+  tar c photos | qs cp - tcp://10.0.0.7:9000/photos.tar
+  qs cp tcp://10.0.0.7:9000/photos.tar - | tar x`
+
+// A copyResult is what --json prints.
 type copyResult struct {
 	Bytes    int64   `json:"bytes"` // moved by this run
 	Files    int     `json:"files"`
 	Same     int     `json:"files_unchanged"`
 	Skipped  int     `json:"skipped"`
 	Seconds  float64 `json:"seconds"`
-	Rate     float64 `json:"MiB_per_s"`
-	Resumed  int64   `json:"resumed_from"`       // bytes of files that an earlier run had begun
+	Rate     float64 `json:"mib_per_s"`
+	Resumed  int64   `json:"resumed_bytes"`      // bytes of files that an earlier run had begun
 	Checksum string  `json:"checksum,omitempty"` // of the file, if it was one
 }
 
-var errInterrupted = errors.New("interrupted")
-
-func runCp(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet(cpUsage, flag.ContinueOnError)
+func (a *app) newCp() *cobra.Command {
 	var n network
 	var opts files.Options
+	c := &cobra.Command{
+		Use: "cp SOURCE DESTINATION", Short: "Copy files to or from a program", Long: cpAbout, Example: cpExamples, Args: wantArgs(2, 2),
+		RunE: func(_ *cobra.Command, args []string) error { return a.copy(&n, opts, args[0], args[1]) },
+	}
+	fs := c.Flags()
 	n.peerFlags(fs)
-	fs.DurationVar(&opts.Timeout, "timeout", time.Minute, "`time` to wait for the answer to one request")
+	fs.DurationVarP(&opts.Timeout, "timeout", "t", time.Minute, "`time` to wait for the answer to one request")
 	fs.Int64Var(&opts.Piece, "piece", 4<<20, "`bytes` that are requested and verified at a time")
 	fs.IntVar(&opts.Window, "window", 8, "`pieces` in flight")
 	fs.BoolVar(&opts.SHA256, "sha256", false, "also compare SHA-256 checksums")
 	fs.BoolVar(&opts.Anew, "anew", false, "copy everything from the beginning, even what exists already")
 	fs.BoolVar(&opts.Sync, "sync", false, "wait until each file is on the disk before renaming it")
-	asJSON := fs.Bool("json", false, "print one JSON object at the end")
-	if err := parse(fs, args, 2, 2); err != nil {
-		return err
-	}
+	return c
+}
+
+// copy copies between this machine and a target.
+func (a *app) copy(n *network, opts files.Options, source, destination string) error {
 	switch {
 	case opts.Piece < 4<<10 || opts.Piece > files.MaxPiece:
-		return usageError{fmt.Sprintf("-piece is %d, want %d to %d bytes", opts.Piece, 4<<10, files.MaxPiece)}
+		return usageError{fmt.Sprintf("--piece is %d, want %d to %d bytes", opts.Piece, 4<<10, files.MaxPiece)}
 	case opts.Window < 1 || opts.Window > files.MaxWindow:
-		return usageError{fmt.Sprintf("-window is %d, want 1 to %d", opts.Window, files.MaxWindow)}
+		return usageError{fmt.Sprintf("--window is %d, want 1 to %d", opts.Window, files.MaxWindow)}
 	case opts.Timeout <= 0:
-		return usageError{"-timeout is not positive"}
+		return usageError{"--timeout is not positive"}
 	}
-	from, err := parsePlace(fs.Arg(0))
+	from, err := parsePlace(source)
 	if err != nil {
 		return err
 	}
-	to, err := parsePlace(fs.Arg(1))
+	to, err := parsePlace(destination)
 	if err != nil {
 		return err
 	}
 	if (from.addr == "") == (to.addr == "") {
-		return usageError{"one of SRC and DST is tcp://HOST:PORT/PATH, the other a path of this machine"}
+		return usageError{"one of SOURCE and DESTINATION is tcp://HOST:PORT/PATH, the other a path of this machine"}
 	}
 	opts.Upload, opts.Into = to.addr != "", to.into
 	here, there := to, from
 	if opts.Upload {
 		here, there = from, to
 	}
-	if opts.Folder, opts.Local, err = here.resolve(opts.Upload); err != nil {
-		return err
-	}
 	opts.Remote = there.path
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	defer signal.Stop(signals)
-	go func() {
-		select {
-		case <-signals:
-			signal.Stop(signals) // a second one ends the program
-			cancel(errInterrupted)
-			interrupted()
-		case <-ctx.Done():
+	results := a // prints them
+	finish := func() error { return nil }
+	progressTo := a.diag
+	switch {
+	case here.std && opts.Upload && to.into:
+		return usageError{fmt.Sprintf("%q is a directory: what the standard input holds needs the name of a file", destination)}
+	case here.std && opts.Upload:
+		opts.From = os.Stdin
+	case here.std:
+		opts.To, finish = a.data()
+		results = &app{out: a.diag, json: a.json}
+		if _, onTerminal := terminalWidth(a.out); onTerminal {
+			progressTo = struct{ io.Writer }{a.diag} // no bar between the lines of the data
 		}
-	}()
+	default:
+		if opts.Folder, opts.Local, err = here.resolve(opts.Upload); err != nil {
+			return err
+		}
+	}
+	ctx, stop := a.untilSignal()
+	defer stop()
 	begun := time.Now()
-	target, err := dial(&n, there.addr)
+	target, err := dial(n, there.addr)
 	if err != nil {
 		return err
 	}
 	c, err := files.NewCopier(ctx, target.node, target.peer, opts)
 	if err != nil {
-		return fmt.Errorf("copy %v: %w", from, err)
+		return withoutFate(fmt.Errorf("copy %v: %w", from, err))
 	}
 	defer c.Close()
-	bar := newProgress(os.Stderr, c.Bytes(), *asJSON)
+	total := c.Bytes()
+	if opts.From != nil {
+		total = -1
+	}
+	bar := newProgress(progressTo, total, a.json || progressTo != a.diag)
 	for _, s := range c.Skipped() {
 		bar.Note(s + " is neither a file nor a directory: left out")
 	}
-	err = c.Run(ctx, bar)
+	err = errors.Join(c.Run(ctx, bar), finish())
 	bar.close()
+	if err != nil && here.std {
+		return failedError{fmt.Errorf("copy %w", err)}
+	}
 	if err != nil {
-		return fmt.Errorf("copy %w%s", err, cpAdvice(err, c.Counts()))
+		return failedError{fmt.Errorf("copy %w%s", err, cpAdvice(err, c.Counts()))}
 	}
 	r := newCopyResult(c, time.Since(begun))
-	if *asJSON {
-		return show.JSON(out, r)
-	}
-	r.print(out)
-	return nil
+	return results.printResult(r, r.print)
 }
 
 func newCopyResult(c *files.Copier, took time.Duration) *copyResult {
@@ -175,5 +180,5 @@ func (r *copyResult) print(out io.Writer) {
 	if len(also) > 0 {
 		text = "; " + strings.Join(also, "; ")
 	}
-	fmt.Fprintf(out, "%d files, %s in %.2f s, %.0f MiB/s, verified%s\n", r.Files, bytesText(r.Bytes), r.Seconds, r.Rate, text)
+	fmt.Fprintf(out, "%s, %s in %.2f s, %.0f MiB/s, verified%s\n", countText(r.Files, "file"), bytesText(r.Bytes), r.Seconds, r.Rate, text)
 }

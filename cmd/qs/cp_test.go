@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ func TestCpSizes(t *testing.T) {
 			if sha == "-sha256" {
 				sum = "sha256:[0-9a-f]{64}"
 			}
-			require.Regexp(t, `^1 files, .* in .* s, \d+ MiB/s, verified; `+sum+`\n$`, out)
+			require.Regexp(t, `^1 file, .* in .* s, \d+ MiB/s, verified; `+sum+`\n$`, out)
 			requireFile(t, src, filepath.Join(s.root, name))
 			require.NoError(t, os.MkdirAll(filepath.Dir(back), 0o777))
 			run(t, 0, cp(sha, s.addr+"/"+name, back)...)
@@ -107,13 +108,13 @@ func TestCpTree(t *testing.T) {
 		}
 	}
 	q := run(t, 0, cp(src, s.addr+"/new/copy")...)
-	require.Regexp(t, `^4 files, 128\.1 KiB in .*; left out: 1\n$`, q.out.String())
+	require.Regexp(t, `^4 files, 128 KiB in .*; left out: 1\n$`, q.out.String())
 	require.Contains(t, q.errors.String(), "a tree/link is neither a file nor a directory: left out\n")
 	requireTree(filepath.Join(s.root, "new", "copy"))
 
 	require.NoError(t, os.Remove(filepath.Join(s.root, "new", "copy", "one")))
 	q = run(t, 0, cp(src, s.addr+"/new/copy")...)
-	require.Regexp(t, `^1 files, 1 bytes in .*; unchanged files: 3; left out: 1\n$`, q.out.String())
+	require.Regexp(t, `^1 file, 1 B in .*; unchanged files: 3; left out: 1\n$`, q.out.String())
 	requireTree(filepath.Join(s.root, "new", "copy"))
 
 	run(t, 0, cp(src, s.addr+"/")...) // into the root
@@ -188,6 +189,48 @@ func TestCpStaysInside(t *testing.T) {
 	require.Equal(t, "secret", string(data))
 }
 
+// TestCpPipes: - is the standard input and output. What the output holds is the data alone.
+func TestCpPipes(t *testing.T) {
+	t.Parallel()
+	s := serveFiles(t, "")
+	data := noise(5*testPiece + 13)
+	q := newQS(t, cp("-", s.addr+"/f")...)
+	q.cmd.Stdin = bytes.NewReader(data)
+	require.Regexp(t, `^1 file, 320 KiB in .*; crc32c:`, q.start().wait(0).out.String())
+	require.Equal(t, string(data), readFile(t, filepath.Join(s.root, "f")))
+	for _, flags := range [][]string{nil, {"-json"}} {
+		q = run(t, 0, cp(append(flags, s.addr+"/f", "-")...)...)
+		require.True(t, bytes.Equal(data, q.out.Bytes()))
+		require.Regexp(t, `^1 file, 320 KiB in |^\{"bytes":327693,`, q.errors.String())
+	}
+	require.Contains(t, run(t, exitUsage, cp("-", s.addr+"/")...).errors.String(), "needs the name of a file")
+	require.Contains(t, run(t, exitFailed, cp(s.addr+"/none", "-")...).errors.String(), "there is no none")
+	require.NoFileExists(t, "-")
+	require.NoError(t, os.Mkdir(filepath.Join(s.root, "d"), 0o777))
+	require.Contains(t, run(t, exitFailed, cp("-", s.addr+"/d")...).errors.String(), "d is a directory: name a file in it")
+}
+
+// TestCpPipeInterrupt: Ctrl-C ends a copy whose input is idle, and leaves nothing behind.
+func TestCpPipeInterrupt(t *testing.T) {
+	t.Parallel()
+	s := serveFiles(t, "")
+	q := newQS(t, cp("-", s.addr+"/f")...)
+	stdin, err := q.cmd.StdinPipe()
+	require.NoError(t, err)
+	q.start()
+	_, err = stdin.Write(noise(testPiece))
+	require.NoError(t, err)
+	soon(t, "the first piece", func() bool {
+		info, err := os.Stat(filepath.Join(s.root, "f.qs-part"))
+		return err == nil && info.Size() > 0
+	})
+	require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
+	q.wait(exitInterrupted)
+	require.Contains(t, q.errors.String(), "qs cp: copy -: interrupted")
+	soon(t, "that the part is gone", func() bool { return !exists(filepath.Join(s.root, "f.qs-part"))() })
+	requireNames(t, s.root)
+}
+
 func TestCpRefused(t *testing.T) {
 	src := filepath.Join(t.TempDir(), "f")
 	writeFile(t, src, noise(10))
@@ -195,7 +238,7 @@ func TestCpRefused(t *testing.T) {
 	none := serve(t, "")
 	for _, args := range [][]string{{src, none.addr + "/f"}, {none.addr + "/f", src + ".back"}} {
 		q := run(t, 1, cp(args...)...)
-		require.Regexp(t, `does not serve that; start it with qs serve of the same version, for files with -root DIR: .*\n$`, q.errors.String())
+		require.Regexp(t, `does not serve that; start it with qs serve of the same version, for files with --root DIR: .*\n$`, q.errors.String())
 	}
 
 	root := t.TempDir()
@@ -203,13 +246,13 @@ func TestCpRefused(t *testing.T) {
 	readOnly := serve(t, "", "-root", root)
 	for _, to := range []string{"g", "newdir/"} {
 		q := run(t, 1, cp(src, readOnly.addr+"/"+to)...)
-		require.Regexp(t, `target: this target takes no files; start it with qs serve -root DIR -write: permission denied\n$`, q.errors.String())
+		require.Regexp(t, `target: this target takes no files; start it with qs serve --root DIR --write: permission denied\n$`, q.errors.String())
 	}
 	requireNames(t, root, "f")
 	run(t, 0, cp(readOnly.addr+"/f", src+".back")...)
 	requireFile(t, filepath.Join(root, "f"), src+".back")
 
-	q := run(t, 1, cp(src, "tcp://127.0.0.1:1/f")...)
+	q := run(t, exitNotRun, cp(src, "tcp://127.0.0.1:1/f")...)
 	require.Regexp(t, `tcp://127.0.0.1:1 cannot be reached: connect: connection refused\n`, q.errors.String())
 }
 

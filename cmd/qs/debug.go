@@ -3,7 +3,6 @@ package main
 import (
 	"expvar"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"time"
@@ -11,11 +10,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
-// serveDebug shows page at addr, and says where on out. stop ends it, and waits for nobody.
-func serveDebug(page *debug.Page, addr string, out io.Writer) (stop func(), err error) {
+// serveDebug shows page at addr, and returns its URL. stop ends it, and closes connections that are open.
+func serveDebug(page *debug.Page, addr string) (url string, stop func(), err error) {
 	lis, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("-debug %s: %w", addr, err)
+		return "", nil, fmt.Errorf("--debug %s: %w", addr, err)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", page)
@@ -26,8 +25,7 @@ func serveDebug(page *debug.Page, addr string, out io.Writer) (stop func(), err 
 		defer close(ended)
 		_ = server.Serve(lis)
 	}()
-	fmt.Fprintf(out, "debug page at http://%s/\n", lis.Addr())
-	return func() {
+	return fmt.Sprintf("http://%s/", lis.Addr()), func() {
 		_ = server.Close()
 		<-ended
 	}, nil

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
@@ -25,7 +24,7 @@ func TestServeDebug(t *testing.T) {
 	q.start()
 	lines := bufio.NewScanner(out)
 	require.True(t, lines.Scan())
-	addr := lines.Text()[len(self.Ready):]
+	addr := lines.Text()
 	require.True(t, lines.Scan())
 	m := regexp.MustCompile(`^debug page at (http://127\.0\.0\.1:\d+/)$`).FindStringSubmatch(lines.Text())
 	require.NotNil(t, m, lines.Text())
@@ -54,5 +53,5 @@ func TestServeDebug(t *testing.T) {
 	require.Equal(t, addr, vars.Quicksilver.Contexts[0].Address)
 	require.NoError(t, stdin.Close())
 	q.wait(0)
-	require.Regexp(t, `^qs serve: -debug nowhere: `, run(t, 1, "serve", "-debug", "nowhere").errors.String())
+	require.Regexp(t, `^qs serve: --debug nowhere: `, run(t, 1, "serve", "-debug", "nowhere").errors.String())
 }

@@ -45,7 +45,7 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 	}
 	i := slices.IndexFunc(all, func(rpc inspect.RPC) bool { return rpc.Name == k.method })
 	if i < 0 {
-		return d, show.Advise(fmt.Errorf("%s serves no method %q: NOT sent", k.c.peer, k.method), fmt.Sprintf("to do:  look at what there is: qs rpcs %s", k.c.peer))
+		return d, show.Advise(notSentError{fmt.Errorf("%s serves no method %q", k.c.peer, k.method)}, fmt.Sprintf("to do:  look at what there is: qs rpcs %s", k.c.peer))
 	}
 	k.oneWay, d.codec = all[i].OneWay, all[i].Codec
 	d.shape, d.stream = strings.CutSuffix(all[i].Shape, " ...")
@@ -78,7 +78,7 @@ func (d *description) print(out io.Writer, b []byte) error {
 	p := reflect.New(d.Out)
 	if len(b) > 0 {
 		if err := codec.Msgpack.Decode(b, p.Interface()); err != nil {
-			return fmt.Errorf("the output of %s is not what the program says that it is; the method ran, and -raw prints it as it is: %w", d.name, err)
+			return fmt.Errorf("the output of %s is not what the program says that it is; the method ran, and --raw prints it as it is: %w", d.name, err)
 		}
 	}
 	line, err := typed.ToJSON(p.Interface())

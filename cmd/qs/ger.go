@@ -2,36 +2,29 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
+	"github.com/spf13/cobra"
+
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-const gerUsage = `ger [flags]
-       qs ger [flags] ADDR
+const gerAbout = `Guaranteed envelopes: how many requests each peer may have outstanding before their handlers begin, and the memory reserved for them.
 
-Guaranteed envelopes: how many requests each peer may have outstanding before their handlers begin, and the memory
-reserved for them.
+Without ADDRESS it computes the memory for the given peers. --groups and --tags give the envelopes that a program needs: the number of groups of processes that a pair shares (communicators, services), times the number of tags of a group that are received in any order. With --in-order, where each message is received before the next is sent, that is 1 a group. If groups differ, --contexts describes each kind of pair: 8x4+2,16x2 means pairs that share 4 groups of 8 tags and one of 2, and pairs that share 2 groups of 16. The result is the largest sum.
 
-Without ADDR it computes the memory for the given peers. -groups and -tags give the envelopes that a program needs:
-the number of groups of processes that a pair shares (communicators, services), times the number of tags of a group
-that are received in any order. With -in-order, where each message is received before the next is sent, that is 1 a
-group. If groups differ, -contexts describes each kind of pair: 8x4+2,16x2 means pairs that share 4 groups of 8 tags
-and one of 2, and pairs that share 2 groups of 16. The result is the largest sum.
+With ADDRESS it asks a running program that has set qs.Config.Inspect, or called hg.Class.ServeGauges, such as qs serve: how many envelopes it guarantees, how many of them were used, and how many it has needed of its own targets.`
 
-With ADDR it asks a running program that has set qs.Config.Inspect, or called hg.Class.ServeGauges, such as qs serve: how
-many envelopes it guarantees, how many of them were used, and how many it has needed of its own targets.
-`
+const gerExamples = `  qs ger --peers 2000
+  qs ger --groups 4 --tags 8 --peers 128 --eager 1024
+  qs ger tcp://10.0.0.7:9000`
 
 // A guarantee is what a number of peers, envelopes and bytes comes to.
 type guarantee struct {
@@ -46,54 +39,66 @@ type guarantee struct {
 	NodeMsgs  int64 `json:"message_bytes_per_node"`
 }
 
-func runGer(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet(gerUsage, flag.ContinueOnError)
+// An envelopePlan is what the flags of qs ger say about the envelopes that a program needs.
+type envelopePlan struct {
+	groups, tags int
+	contexts     string
+	inOrder      bool
+}
+
+func (a *app) newGer() *cobra.Command {
 	var n network
-	n.peerFlags(fs)
 	var g guarantee
-	fs.IntVar(&g.Peers, "peers", 128, "`peers` of a process")
+	var p envelopePlan
+	c := &cobra.Command{
+		Use: "ger [ADDRESS]", Short: "Compute the memory of envelopes, or show what a program needs", Long: gerAbout, Example: gerExamples,
+		Args: wantArgs(0, 1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return a.askGer(&n, args[0])
+			}
+			return a.computeGer(&g, &p)
+		},
+	}
+	fs := c.Flags()
+	n.peerFlags(fs)
+	fs.IntVarP(&g.Peers, "peers", "p", 128, "`peers` of a process")
 	fs.IntVar(&g.Envelopes, "ger", 32, "`envelopes` guaranteed to each")
 	fs.IntVar(&g.Eager, "eager", 4096, "`bytes` of the largest message in an envelope")
 	fs.IntVar(&g.Processes, "processes", 1, "`processes` on a node")
-	groups := fs.Int("groups", 0, "`groups` of processes that a pair of processes shares; replaces -ger")
-	tags := fs.Int("tags", 1, "`tags` of a group that are received in any order")
-	contexts := fs.String("contexts", "", "`tags`[xGROUPS][+...] of each kind of pair, separated by commas; replaces -ger")
-	inOrder := fs.Bool("in-order", false, "each message is received before the next is sent")
-	asJSON := fs.Bool("json", false, "print JSON")
-	if err := parse(fs, args, 0, 1); err != nil {
-		return err
+	fs.IntVar(&p.groups, "groups", 0, "`groups` of processes that a pair of processes shares; replaces --ger")
+	fs.IntVar(&p.tags, "tags", 1, "`tags` of a group that are received in any order")
+	fs.StringVar(&p.contexts, "contexts", "", "`tags`[xGROUPS][+...] of each kind of pair, separated by commas; replaces --ger")
+	fs.BoolVar(&p.inOrder, "in-order", false, "each message is received before the next is sent")
+	return c
+}
+
+// computeGer prints what the guarantee g costs.
+func (a *app) computeGer(g *guarantee, p *envelopePlan) error {
+	if p.groups < 0 || p.tags < 1 || p.groups > 1<<24 || p.tags > 1<<24 {
+		return usageError{fmt.Sprintf("--groups %d and --tags %d must be positive, and not absurd", p.groups, p.tags)}
 	}
-	if fs.NArg() == 1 {
-		return askGer(&n, fs.Arg(0), *asJSON, out)
+	if p.groups != 0 {
+		g.Envelopes = p.groups * p.tags
 	}
-	if *groups < 0 || *tags < 1 || *groups > 1<<24 || *tags > 1<<24 {
-		return usageError{fmt.Sprintf("-groups %d and -tags %d must be positive, and not absurd", *groups, *tags)}
-	}
-	if *groups != 0 {
-		g.Envelopes = *groups * *tags
-	}
-	if *contexts != "" {
+	if p.contexts != "" {
 		var err error
-		if g.Envelopes, err = contextsGer(*contexts); err != nil {
+		if g.Envelopes, err = contextsGer(p.contexts); err != nil {
 			return err
 		}
 	}
-	if *inOrder {
+	if p.inOrder {
 		g.Envelopes = 1
 	}
 	if g.Peers < 1 || g.Envelopes < 1 || g.Processes < 1 || g.Eager < 1 || g.Peers > 1<<24 || g.Envelopes > 1<<24 || g.Eager > 1<<24 || g.Processes > 1<<16 {
-		return usageError{fmt.Sprintf("-peers %d, -ger %d (or -groups times -tags), -eager %d and -processes %d must be positive, and not absurd",
+		return usageError{fmt.Sprintf("--peers %d, --ger %d (or --groups times --tags), --eager %d and --processes %d must be positive, and not absurd",
 			g.Peers, g.Envelopes, g.Eager, g.Processes)}
 	}
 	if all := float64(g.Peers) * float64(g.Envelopes) * float64(g.Eager+na.EnvelopeOverhead) * float64(g.Processes); all > 1<<62 {
 		return usageError{fmt.Sprintf("all that is %.2g bytes, which is absurd", all)}
 	}
 	g.compute()
-	if *asJSON {
-		return show.JSON(out, g)
-	}
-	g.print(out)
-	return nil
+	return a.printResult(g, g.print)
 }
 
 // contextsGer is the largest sum of tags over the groups of a pair.
@@ -108,7 +113,7 @@ func contextsGer(text string) (most int, err error) {
 				k, err2 = strconv.ParseUint(times, 10, 24)
 			}
 			if err1 != nil || err2 != nil || n*k < 1 || n*k > 1<<24 || sum > 1<<24 {
-				return 0, usageError{fmt.Sprintf("-contexts %q: %q is not tags, or tags x groups, as in 8x4+2,16x2", text, group)}
+				return 0, usageError{fmt.Sprintf("--contexts %q: %q is not tags, or tags x groups, as in 8x4+2,16x2", text, group)}
 			}
 			sum += int(n * k)
 		}
@@ -126,27 +131,28 @@ func (g *guarantee) compute() {
 }
 
 func (g *guarantee) print(out io.Writer) {
-	line := func(label, format string, v ...any) { fmt.Fprintf(out, "%-38s %s\n", label, fmt.Sprintf(format, v...)) }
-	line("envelopes guaranteed to each peer", "%d", g.Envelopes)
-	line("envelopes of a process", "%d", g.All)
-	line("their messages", "%s", bytesText(g.Messages))
-	line("and for expedited messages, envelopes", "%d", g.Peers*na.ExpeditedEnvelopes)
-	line(fmt.Sprintf("guaranteed, with %d bytes for each", na.EnvelopeOverhead), "%s", bytesText(g.Bytes))
+	l := newList()
+	l.addRow("envelopes guaranteed to each peer", fmt.Sprint(g.Envelopes))
+	l.addRow("envelopes of a process", fmt.Sprint(g.All))
+	l.addRow("their messages", bytesText(g.Messages))
+	l.addRow("and for expedited messages, envelopes", fmt.Sprint(g.Peers*na.ExpeditedEnvelopes))
+	l.addRow(fmt.Sprintf("guaranteed, with %d bytes for each", na.EnvelopeOverhead), bytesText(g.Bytes))
 	if g.Processes > 1 {
-		line(fmt.Sprintf("messages of %d processes on a node", g.Processes), "%s", bytesText(g.NodeMsgs))
-		line("guaranteed on the node", "%s", bytesText(g.NodeBytes))
+		l.addRow(fmt.Sprintf("messages of %d processes on a node", g.Processes), bytesText(g.NodeMsgs))
+		l.addRow("guaranteed on the node", bytesText(g.NodeBytes))
 	}
-	line("na.Config", "{Peers: %d, Envelopes: %d, Eager: %d, Budget: %d}", g.Peers, g.Envelopes, g.Eager, g.Bytes)
+	l.addRow("na.Config", fmt.Sprintf("{Peers: %d, Envelopes: %d, Eager: %d, Budget: %d}", g.Peers, g.Envelopes, g.Eager, g.Bytes))
 	if g.Envelopes > 4096 {
-		line("", "Envelopes may be 4096 at most")
+		l.addRow("", "Envelopes may be 4096 at most")
 	}
 	if g.Eager < 256 || g.Eager > 48<<10 {
-		line("", "Eager may be 256 to %d", 48<<10)
+		l.addRow("", fmt.Sprintf("Eager may be 256 to %d", 48<<10))
 	}
+	l.print(out)
 }
 
 // askGer asks a program for its gauges.
-func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
+func (a *app) askGer(n *network, addr string) error {
 	client, err := dial(n, addr)
 	if err != nil {
 		return err
@@ -156,13 +162,11 @@ func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		return show.JSON(out, all)
-	}
-	for i := range all {
-		printGauges(&all[i], out)
-	}
-	return nil
+	return a.printResult(contextReports(all), func(out io.Writer) {
+		for i := range all {
+			printGauges(&all[i], out)
+		}
+	})
 }
 
 func (c *client) gauges(ctx context.Context) (all []inspect.Gauges, err error) {
@@ -172,45 +176,41 @@ func (c *client) gauges(ctx context.Context) (all []inspect.Gauges, err error) {
 	if err == nil {
 		err = codec.Msgpack.Decode(b, &all)
 	}
-	if remote, ok := hg.RemoteOf(err); ok && remote.Refused && remote.Code == hg.ErrNoEntry {
-		return nil, fmt.Errorf("%s does not tell its gauges: set qs.Config.Inspect there, or call hg.Class.ServeGauges: %w", c.peer, err)
-	}
-	return all, files.Explain(c.peer, err)
+	return all, c.explainGauges(err)
 }
 
 func printGauges(g *inspect.Gauges, out io.Writer) {
-	line := func(label, format string, v ...any) { fmt.Fprintf(out, "%-38s %s\n", label, fmt.Sprintf(format, v...)) }
 	held, waiting := 0, 0
 	for _, p := range g.Peers {
 		held = max(held, p.HeldMax)
 		waiting += p.Queued
 	}
-	line("context", "%d at %s", g.Context, show.Text(g.Address))
-	line("peers", "%d", len(g.Peers))
-	line("offered to each", "%d envelopes of %d bytes", g.Envelopes, g.Eager)
-	line("guaranteed now", "%s of %s", bytesText(g.Reserved), bytesText(g.Budget))
-	line("most that a peer has used here", "%d", held)
-	line("most needed of a target", "%d", g.HighWater)
-	line("messages that had to wait at this end", "%d, %d now", g.Stalls, waiting)
-	line("handlers begun, and held back", "%d, %d", g.Active, g.Waiting)
-	line("longer bodies: inline, lent, no room", "%d, %d, %d", g.Inline, g.Loans, g.NoRoom)
+	l := newList()
+	l.addRow("context", fmt.Sprintf("%d at %s", g.Context, g.Address))
+	l.addRow("peers", fmt.Sprint(len(g.Peers)))
+	l.addRow("offered to each", fmt.Sprintf("%d envelopes of %d bytes", g.Envelopes, g.Eager))
+	l.addRow("guaranteed now", fmt.Sprintf("%s of %s", bytesText(g.Reserved), bytesText(g.Budget)))
+	l.addRow("most that a peer has used here", fmt.Sprint(held))
+	l.addRow("most needed of a target", fmt.Sprint(g.HighWater))
+	l.addRow("messages that had to wait at this end", fmt.Sprintf("%d, %d now", g.Stalls, waiting))
+	l.addRow("handlers begun, and held back", fmt.Sprintf("%d, %d", g.Active, g.Waiting))
+	l.addRow("longer bodies: inline, lent, no room", fmt.Sprintf("%d, %d, %d", g.Inline, g.Loans, g.NoRoom))
 	if g.HighWater > 0 {
-		line("", "its targets should offer it Envelopes: %d", g.HighWater)
+		l.addRow("", fmt.Sprintf("its targets should offer it Envelopes: %d", g.HighWater))
 	}
 	if held > 0 && held < g.Envelopes {
-		line("", "Envelopes: %d would have done here", held)
+		l.addRow("", fmt.Sprintf("Envelopes: %d would have done here", held))
 	}
+	l.print(out)
+	fmt.Fprintln(out)
 	printPeers(g.Peers, out)
 }
 
 func printPeers(all []inspect.PeerGauges, out io.Writer) {
-	if len(all) == 0 {
-		return
-	}
-	fmt.Fprintf(out, "\n%-32s %5s %8s %8s %8s %8s %8s %8s %8s %10s %10s %10s\n", "peer", "by", "offered", "held", "most", "promised", "free", "waiting", "needed", "room", "taken", "room there")
+	t := newTable("peer", "by", ">offered", ">held", ">most", ">promised", ">free", ">waiting", ">needed", ">room", ">taken", ">room there")
 	for _, p := range all {
-		fmt.Fprintf(out, "%-32s %5s %8d %8d %8d %8d %8d %8d %8d %10s %10s %10s\n", show.Text(p.Label), show.Text(p.Transport), p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater,
-			bytesText(p.Room), bytesText(p.RoomHeld), bytesText(p.RoomFree))
+		t.addRow(p.Label, p.Transport, fmt.Sprint(p.Offered), fmt.Sprint(p.Held), fmt.Sprint(p.HeldMax), fmt.Sprint(p.Promised), fmt.Sprint(p.Free),
+			fmt.Sprint(p.Queued), fmt.Sprint(p.HighWater), bytesText(p.Room), bytesText(p.RoomHeld), bytesText(p.RoomFree))
 	}
-	fmt.Fprintln(out)
+	t.print(out)
 }

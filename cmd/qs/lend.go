@@ -23,10 +23,13 @@ type assignments []assignment
 
 type assignment struct{ name, value string }
 
-// String implements flag.Value.
+// String implements pflag.Value.
 func (*assignments) String() string { return "" }
 
-// Set implements flag.Value.
+// Type implements pflag.Value.
+func (*assignments) Type() string { return "NAME=VALUE" }
+
+// Set implements pflag.Value.
 func (a *assignments) Set(text string) error {
 	name, value, ok := strings.Cut(text, "=")
 	if !ok || name == "" {
@@ -43,6 +46,7 @@ func (a *assignments) Set(text string) error {
 type lentFile struct {
 	field string
 	f     *os.File
+	w     io.Writer           // writes to f, or to the terminal that it is; of a sink
 	end   func(ok bool) error // closes it; a sink that is ok gets its name
 }
 
@@ -72,7 +76,11 @@ func (k *calling) openSinks(flags assignments) error {
 		if err != nil {
 			return err
 		}
-		l.field = a.name
+		l.field, l.w = a.name, l.f
+		if l.f == os.Stdout {
+			out, flush := k.app.data()
+			l.w, l.end = out, func(bool) error { return flush() }
+		}
 		k.sinks = append(k.sinks, l)
 	}
 	return nil
@@ -125,7 +133,7 @@ func (i input[Sinks]) EncodeMsgpack(e *msgpack.Encoder) error {
 // lending makes a call that lends files, or one of a stream.
 func (k *calling) lending(ctx context.Context, d description, flags assignments, out io.Writer) error {
 	if d.why != "" {
-		return usageError{fmt.Sprintf("-source and -sink: %s: nobody knows the fields of %s; NOT sent", d.why, d.name)}
+		return usageError{fmt.Sprintf("--source and --sink: %s: nobody knows the fields of %s; NOT sent", d.why, d.name)}
 	}
 	in, err := d.input(k.input)
 	if err != nil {
@@ -134,19 +142,19 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 	into := &merger{in: in}
 	var from sources
 	for n, l := range k.sources {
-		path, err := d.place("-source", l.field, "Source", d.Sources())
+		path, err := d.place("--source", l.field, "Source", d.Sources())
 		if err != nil {
 			return err
 		}
 		if n == most {
-			return usageError{fmt.Sprintf("-source: at most %d", most)}
+			return usageError{fmt.Sprintf("--source: at most %d", most)}
 		}
 		into.sources = append(into.sources, path)
 		reflect.ValueOf(&from).Elem().Field(n).Set(reflect.ValueOf(lend(l.f)))
 	}
 	places := d.Sinks()
 	for _, a := range flags {
-		if _, err := d.place("-sink", a.name, "Sink", places); err != nil {
+		if _, err := d.place("--sink", a.name, "Sink", places); err != nil {
 			return err
 		}
 		if a.value == "-" {
@@ -154,17 +162,17 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 		}
 	}
 	if len(places) > most {
-		return usageError{fmt.Sprintf("-source and -sink: %s has %d Sinks, there may be %d", d.name, len(places), most)}
+		return usageError{fmt.Sprintf("--source and --sink: %s has %d Sinks, there may be %d", d.name, len(places), most)}
 	}
 	if err := k.openSinks(flags); err != nil {
-		return notSent(err)
+		return notSentError{err}
 	}
 	var to [most]qs.Sink // in the order of the method
 	for n, place := range places {
 		into.sinks = append(into.sinks, place.Path)
 		for _, l := range k.sinks {
 			if l.field == place.Name {
-				to[n] = qs.Writer(l.f)
+				to[n] = qs.Writer(l.w)
 			}
 		}
 	}

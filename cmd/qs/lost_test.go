@@ -102,7 +102,7 @@ func TestTargetIsLost(t *testing.T) {
 				q := newQS(t, append(args, s.addr)...).start()
 				s.waitForLoad()
 				requireEnds(t, q, func() { require.NoError(t, s.cmd.Process.Signal(sig)) })
-				require.Regexp(t, `^qs \w+: `, q.errors.String())
+				require.Regexp(t, `(?m)^qs \w+: |^\{"error":\{`, q.errors.String())
 				require.Contains(t, q.errors.String(), s.addr)
 				require.Regexp(t, `lost|silent|connection (closed|reset)|cannot be reached|nobody listens|connection refused`, q.errors.String())
 			})

@@ -1,21 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"reflect"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
+	"github.com/spf13/cobra"
+
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/mercury/gateway"
@@ -24,55 +23,65 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-const mercuryUsage = `mercury [flags] ADDRESS call NAME [JSON] | rate | read | write | ping, or: mercury [flags] ADDRESS serve | gateway [NAME ...]
+const mercuryAbout = `Talks to programs of C Mercury, over ofi+tcp. ACTION is call NAME [JSON], ping, rate, read, write, serve, or gateway [NAME...].
 
-Talks to programs of C Mercury, over ofi+tcp. call makes one call: NAME is the name or the number of the RPC. -in and -out are the types
-of the arguments, separated by commas: i8 to i64, u8 to u64, f32, f64, bool, string, string? (which may be null: NULL in C) or bytes (the
-rest). JSON is an array of values. rate, read and write measure hg_perf_server as hg_rate, hg_bw_read and hg_bw_write do. serve is a target
-for those programs; it writes its address to -hostfile, where they look for it.
+call makes one call: NAME is the name or the number of the RPC. --in and --out are the types of the arguments, separated by commas: i8 to i64, u8 to u64, f32, f64, bool, string, string? (which may be null: NULL in C) or bytes (the rest). JSON is an array of values. rate, read and write measure hg_perf_server as hg_rate, hg_bw_read and hg_bw_write do. serve is a target for those programs; it writes its address to --hostfile, where they look for it.
 
-gateway lets programs of this module call the C processes named by -target, with -via or package mercury/gateway, and lets C clients of
-ADDRESS call the methods NAME of -service. It listens at ADDRESS for C and at -listen for the others. The C side has no security.
-`
+gateway lets programs of this module call the C processes named by --target, with --via or package mercury/gateway, and lets C clients of ADDRESS call the methods NAME of --service. It listens at ADDRESS for C and at --listen for the others. The C side has no security.`
 
-func runMercury(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet(mercuryUsage, flag.ContinueOnError)
-	q := mercuryCommand{out: out}
+const mercuryExamples = `  qs mercury ofi+tcp://10.0.0.7:41000 call sum '[1, 2]' --in i32,i32 --out i32
+  qs mercury ofi+tcp://10.0.0.7:41000 rate
+  qs mercury ofi+tcp://0.0.0.0:7001 serve --hostfile port.cfg
+  qs mercury ofi+tcp://0.0.0.0:7001 gateway --target 'ofi+tcp://10.0.0.7:41000'`
+
+func (a *app) newMercury() *cobra.Command {
+	q := mercuryCommand{app: a}
+	c := &cobra.Command{
+		Use: "mercury ADDRESS ACTION [ARGUMENT...]", Short: "Call or measure programs of C Mercury, or be a gateway",
+		Long: mercuryAbout, Example: mercuryExamples, Args: wantArgs(2, 100),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return []string{"call", "ping", "rate", "read", "write", "serve", "gateway"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error { return q.run(args) },
+	}
+	fs := c.Flags()
 	fs.StringVar(&q.in, "in", "", "`types` of the input of call")
 	fs.StringVar(&q.res, "out", "", "`types` of the output of call")
-	provider := fs.Int("provider", -1, "the `number` of Margo's provider; 65535 for an RPC without one")
-	fs.DurationVar(&q.timeout, "timeout", 10*time.Second, "`time` that call and ping may take")
-	fs.IntVar(&q.o.Size, "size", 0, "`bytes` of rate, 64 by default, and of read and write, 1 MiB")
-	fs.IntVar(&q.o.InFlight, "n", 1, "`calls` in flight")
-	fs.DurationVar(&q.o.For, "time", time.Second, "`time` to measure for")
+	fs.IntVar(&q.provider, "provider", -1, "the `number` of Margo's provider; 65535 for an RPC without one")
+	fs.DurationVarP(&q.timeout, "timeout", "t", 10*time.Second, "`time` that call and ping may take")
+	fs.IntVarP(&q.o.Size, "size", "s", 0, "`bytes` of rate, 64 by default, and of read and write, 1 MiB")
+	fs.IntVarP(&q.o.InFlight, "inflight", "n", 1, "`calls` in flight")
+	fs.DurationVarP(&q.o.For, "time", "d", time.Second, "`time` to measure for")
 	fs.BoolVar(&q.o.Verify, "verify", false, "check the data of read and write")
-	stop := fs.Bool("done", false, "stop the server afterwards: hg_perf_server serves one client")
+	fs.BoolVar(&q.done, "done", false, "stop the server afterwards: hg_perf_server serves one client")
 	fs.StringVar(&q.hostfile, "hostfile", "", "`file` to write the address of serve or gateway to")
 	fs.StringVar(&q.via, "via", "", "`address` of a gateway to call through")
-	fs.StringVar(&q.listen, "listen", "tcp://127.0.0.1:0", "`address` at which gateway listens for programs of this module")
+	fs.StringVarP(&q.listen, "listen", "l", "tcp://127.0.0.1:0", "`address` at which gateway listens for programs of this module")
 	fs.StringVar(&q.service, "service", "", "`address` of the service whose methods C clients of gateway call")
-	fs.Func("target", "`address` of a C process that gateway may call, * for any; repeatable", func(a string) error {
-		q.targets = append(q.targets, a)
-		return nil
-	})
+	fs.StringArrayVar(&q.targets, "target", nil, "`address` of a C process that gateway may call, * for any; repeatable")
 	q.network.peerFlags(fs)
-	if err := parse(fs, args, 2, 100); err != nil {
-		return err
+	return c
+}
+
+// run does what the second argument says.
+func (q *mercuryCommand) run(args []string) error {
+	if q.provider < -1 || q.provider > 65535 {
+		return usageError{"--provider is not 0 to 65535"}
 	}
-	if *provider < -1 || *provider > 65535 {
-		return usageError{"-provider is not 0 to 65535"}
-	}
-	q.provider, q.addr = *provider, fs.Arg(0)
-	ctx, end := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	q.addr = args[0]
+	ctx, end := q.app.untilSignal()
 	defer end()
-	verb, rest := fs.Arg(1), fs.Args()[2:]
+	verb, rest := args[1], args[2:]
 	switch {
 	case verb == "serve" && len(rest) == 0:
 		return q.serve(ctx)
 	case verb == "gateway" && (q.service == "") == (len(rest) == 0):
 		return q.gateway(ctx, rest)
 	case verb == "gateway":
-		return usageError{"-service and names of its methods belong together"}
+		return usageError{"--service and names of its methods belong together"}
 	}
 	n, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{Timeout: q.timeout})
 	if err != nil {
@@ -85,17 +94,20 @@ func runMercury(args []string, out io.Writer) error {
 	case verb == "ping" && len(rest) == 0:
 		var took time.Duration
 		if took, err = perf.Ping(ctx, n, q.addr); err == nil {
-			fmt.Fprintf(out, "answered by %s after %v\n", q.addr, took.Round(time.Microsecond))
+			return q.app.printResult(mercuryPing{q.addr, true, micros(took)}, func(out io.Writer) {
+				fmt.Fprintf(out, "answered by %s after %v\n", q.addr, took.Round(time.Microsecond))
+			})
 		} else if errors.Is(err, mercury.ErrNoEntry) {
-			fmt.Fprintf(out, "%s is there, and is no performance server\n", q.addr)
-			return nil
+			return q.app.printResult(mercuryPing{Address: q.addr}, func(out io.Writer) {
+				fmt.Fprintf(out, "%s is there, and is no performance server\n", q.addr)
+			})
 		}
 	case (verb == "rate" || verb == "read" || verb == "write") && len(rest) == 0:
 		err = q.measure(ctx, n, verb)
 	default:
-		return usageError{fmt.Sprintf("%q is not call NAME [JSON], rate, read, write, ping, serve or gateway [NAME ...]", strings.Join(fs.Args()[1:], " "))}
+		return usageError{fmt.Sprintf("%q is not call NAME [JSON], rate, read, write, ping, serve or gateway [NAME ...]", strings.Join(args[1:], " "))}
 	}
-	if err == nil && *stop {
+	if err == nil && q.done {
 		err = perf.Done(ctx, n, q.addr)
 	}
 	return err
@@ -103,12 +115,13 @@ func runMercury(args []string, out io.Writer) error {
 
 // A mercuryCommand is the command line of qs mercury.
 type mercuryCommand struct {
-	out      io.Writer
+	app      *app
 	addr     string
 	in, res  string
 	provider int
 	timeout  time.Duration
 	hostfile string
+	done     bool
 	o        perf.Options
 
 	network              network
@@ -116,13 +129,41 @@ type mercuryCommand struct {
 	targets              []string
 }
 
-// announce writes where C finds n.
-func (q *mercuryCommand) announce(n *mercury.Node) error {
-	fmt.Fprintln(q.out, n.Addr())
-	if q.hostfile == "" {
-		return nil
+// A mercuryListening is what --json prints of serve and gateway when they listen.
+type mercuryListening struct {
+	Address string `json:"address"`           // for programs of C Mercury
+	Gateway string `json:"gateway,omitempty"` // for programs of this module
+}
+
+// A mercuryPing is what --json prints of ping.
+type mercuryPing struct {
+	Address     string  `json:"address"`
+	PerfServer  bool    `json:"perf_server"`
+	RoundTripUs float64 `json:"round_trip_us,omitempty"`
+}
+
+// A mercuryResult is what --json prints of rate, read and write.
+type mercuryResult struct {
+	Calls   int64   `json:"calls"`
+	Bytes   int     `json:"bytes"` // of each
+	Seconds float64 `json:"seconds"`
+	Rate    float64 `json:"rate_per_s"`
+	MiB     float64 `json:"mib_per_s,omitempty"` // of read and write
+}
+
+// announce writes to the host file, and prints, where C finds n, and where programs of this module find the gateway, if there is one.
+func (q *mercuryCommand) announce(n *mercury.Node, gateway string) error {
+	if q.hostfile != "" {
+		if err := os.WriteFile(q.hostfile, []byte(n.Addr()+"\n"), 0o644); err != nil {
+			return err
+		}
 	}
-	return os.WriteFile(q.hostfile, []byte(n.Addr()+"\n"), 0o644)
+	return q.app.printResult(mercuryListening{n.Addr(), gateway}, func(out io.Writer) {
+		fmt.Fprintln(out, n.Addr())
+		if gateway != "" {
+			fmt.Fprintln(out, gateway)
+		}
+	})
 }
 
 // gateway passes calls on until ctx ends.
@@ -151,10 +192,9 @@ func (q *mercuryCommand) gateway(ctx context.Context, names []string) error {
 			g.Forward(name, mercury.ID(name), service)
 		}
 	}
-	if err := q.announce(c); err != nil {
+	if err := q.announce(c, node.Addr().String()); err != nil {
 		return err
 	}
-	fmt.Fprintln(q.out, self.Ready+node.Addr().String())
 	return node.Serve(ctx)
 }
 
@@ -184,7 +224,7 @@ func (q *mercuryCommand) serve(ctx context.Context) error {
 	}
 	defer n.Close()
 	perf.Serve(n, nil)
-	if err := q.announce(n); err != nil {
+	if err := q.announce(n, ""); err != nil {
 		return err
 	}
 	<-ctx.Done()
@@ -194,19 +234,23 @@ func (q *mercuryCommand) serve(ctx context.Context) error {
 func (q *mercuryCommand) measure(ctx context.Context, n *mercury.Node, verb string) error {
 	if verb == "rate" {
 		r, err := perf.Rate(ctx, n, q.addr, q.o)
-		if err == nil {
-			fmt.Fprintf(q.out, "%d calls in %v: %.0f/s\n", r.Calls, r.Took.Round(time.Millisecond), r.Rate())
+		if err != nil {
+			return err
 		}
-		return err
+		return q.app.printResult(mercuryResult{r.Calls, cmp.Or(q.o.Size, 64), r.Took.Seconds(), r.Rate(), 0}, func(out io.Writer) {
+			fmt.Fprintf(out, "%d calls in %v: %.0f/s\n", r.Calls, r.Took.Round(time.Millisecond), r.Rate())
+		})
 	}
 	if q.o.Size == 0 {
 		q.o.Size = 1 << 20
 	}
 	r, err := perf.Bandwidth(ctx, n, q.addr, verb == "read", q.o)
-	if err == nil {
-		fmt.Fprintf(q.out, "%d transfers of %d bytes in %v: %.0f MiB/s\n", r.Calls, q.o.Size, r.Took.Round(time.Millisecond), r.MiB())
+	if err != nil {
+		return err
 	}
-	return err
+	return q.app.printResult(mercuryResult{r.Calls, q.o.Size, r.Took.Seconds(), r.Rate(), r.MiB()}, func(out io.Writer) {
+		fmt.Fprintf(out, "%d transfers of %d bytes in %v: %.0f MiB/s\n", r.Calls, q.o.Size, r.Took.Round(time.Millisecond), r.MiB())
+	})
 }
 
 func (q *mercuryCommand) call(ctx context.Context, n *mercury.Node, args []string) error {
@@ -216,18 +260,18 @@ func (q *mercuryCommand) call(ctx context.Context, n *mercury.Node, args []strin
 	}
 	in, err := mercuryStruct(q.in)
 	if err != nil {
-		return usageError{"-in: " + err.Error()}
+		return usageError{"--in: " + err.Error()}
 	}
 	res, err := mercuryStruct(q.res)
 	if err != nil {
-		return usageError{"-out: " + err.Error()}
+		return usageError{"--out: " + err.Error()}
 	}
 	if len(args) > 1 {
 		if err := fillStruct(in, args[1]); err != nil {
 			return usageError{err.Error()}
 		}
 	} else if in.NumField() > 0 {
-		return usageError{"-in says that there are arguments: give them as a JSON array"}
+		return usageError{"--in says that there are arguments: give them as a JSON array"}
 	}
 	var front []byte
 	skip := 0
@@ -256,7 +300,7 @@ func (q *mercuryCommand) call(ctx context.Context, n *mercury.Node, args []strin
 	}
 	line, err := json.Marshal(values)
 	if err == nil {
-		_, err = fmt.Fprintf(q.out, "%s\n", show.EscapeJSON(line))
+		_, err = fmt.Fprintf(q.app.out, "%s\n", show.EscapeJSON(line))
 	}
 	return err
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/mercury/gateway"
 	"github.com/quicksilver-rpc/quicksilver/mercury/perf"
@@ -44,6 +43,9 @@ func TestMercury(t *testing.T) {
 	}
 	require.Contains(t, run(t, 0, "mercury", n.Addr(), "ping").out.String(), "answered by "+n.Addr())
 	require.Regexp(t, `^\d+ calls in .*: \d+/s\n$`, run(t, 0, "mercury", "-time", "5ms", "-n", "4", n.Addr(), "rate").out.String())
+	requireSchema(t, "mercury-ping", run(t, 0, "mercury", "-json", n.Addr(), "ping").out.Bytes())
+	requireSchema(t, "mercury-rate", run(t, 0, "mercury", "-json", "-time", "5ms", n.Addr(), "rate").out.Bytes())
+	requireSchema(t, "mercury-rate", run(t, 0, "mercury", "-json", "-time", "5ms", n.Addr(), "read").out.Bytes())
 	for _, verb := range []string{"read", "write"} {
 		require.Contains(t, run(t, 0, "mercury", "-time", "5ms", "-verify", "-done", n.Addr(), verb).out.String(), "transfers of 1048576 bytes")
 	}
@@ -90,7 +92,7 @@ func TestMercuryGateway(t *testing.T) {
 	for i := range at {
 		line, err := lines.ReadString('\n')
 		require.NoError(t, err, "%s", &gw.errors)
-		at[i] = strings.TrimSpace(strings.TrimPrefix(line, self.Ready))
+		at[i] = strings.TrimSpace(line)
 	}
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -100,7 +102,7 @@ func TestMercuryGateway(t *testing.T) {
 	}
 	require.Equal(t, "[\"hello, Ada\"]\n", call(0, "-via", at[1], c.Addr(), "call", "greet", `["Ada"]`).out.String())
 	require.Equal(t, "[\"hello, Ada\"]\n", call(0, at[0], "call", "welcome", `["Ada"]`).out.String())
-	require.Contains(t, call(1, "-via", at[1], "ofi+tcp://127.0.0.1:9", "call", "greet", `["Ada"]`).errors.String(), "not a target")
+	require.Contains(t, call(exitNotRun, "-via", at[1], "ofi+tcp://127.0.0.1:9", "call", "greet", `["Ada"]`).errors.String(), "not a target")
 	require.Contains(t, run(t, 2, "mercury", "ofi+tcp://127.0.0.1:0", "gateway", "x").errors.String(), "belong together")
 	require.NoError(t, gw.cmd.Process.Kill())
 	_ = gw.cmd.Wait()

@@ -2,12 +2,14 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"os"
 	"runtime/pprof"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
@@ -27,32 +29,48 @@ type network struct {
 	secrets   secrets
 }
 
-func (n *network) flags(fs *flag.FlagSet) {
+// measureFlags are the flags of commands that measure.
+func (n *network) measureFlags(fs *pflag.FlagSet) {
 	n.peerFlags(fs)
 	fs.DurationVar(&n.spin, "spin", 50*time.Microsecond, "`time` to poll before sleeping, while answers come fast; 0 for none")
 	fs.StringVar(&n.profile, "cpuprofile", "", "`file` for a CPU profile of this process; a target that is started writes its own to FILE.target")
-	fs.StringVar(&n.handlers, "handlers", "inline", "inline: the target's handlers run on the goroutine that drives; dispatch, typed: on others")
 	fs.IntVar(&n.busy, "busy", 0, "`goroutines` that keep the processors busy, in each process")
 }
 
-// peerFlags are those of commands that measure nothing, and do not spin either.
-func (n *network) peerFlags(fs *flag.FlagSet) {
+// handlerFlag is the flag of commands that serve, or start what serves.
+func (n *network) handlerFlag(c *cobra.Command) {
+	c.Flags().StringVar(&n.handlers, "handlers", "inline", "where handlers of the target run: `inline`, on the goroutine that drives, dispatch or typed, on others")
+	oneOf(c, "handlers", "inline", "dispatch", "typed")
+}
+
+// peerFlags are the flags of every command that connects.
+func (n *network) peerFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&n.local, "local", false, "open sm:// beside tcp:// or udp://, and reach targets on this machine that do the same through it")
 	fs.DurationVar(&n.timeout, "peer-timeout", 5*time.Second, "`time` of silence after which a peer counts as lost; at least 500ms")
 	n.secrets.flags(fs)
+	markConnection(fs, "local", "peer-timeout")
+}
+
+// markConnection marks flags that the help lists behind those of the command itself.
+func markConnection(fs *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		if err := fs.SetAnnotation(name, connectionFlag, []string{"true"}); err != nil {
+			panic(err)
+		}
+	}
 }
 
 // args are the flags that give another qs the same network.
 func (n *network) args() []string {
-	args := []string{"-spin", n.spin.String(), "-peer-timeout", n.timeout.String(), "-busy", strconv.Itoa(n.busy)}
+	args := []string{"--spin", n.spin.String(), "--peer-timeout", n.timeout.String(), "--busy", strconv.Itoa(n.busy)}
 	if n.local {
-		args = append(args, "-local")
+		args = append(args, "--local")
 	}
 	if n.handlers != "" {
-		args = append(args, "-handlers", n.handlers)
+		args = append(args, "--handlers", n.handlers)
 	}
 	if n.profile != "" {
-		args = append(args, "-cpuprofile", n.profile+".target")
+		args = append(args, "--cpuprofile", n.profile+".target")
 	}
 	return append(args, n.secrets.args()...)
 }
@@ -108,7 +126,7 @@ func (n *network) both(addr string) string {
 	return addr
 }
 
-// choose takes in a -transport: "auto" is tcp, with sm beside it.
+// choose takes in a --transport: "auto" is tcp, with sm beside it.
 func (n *network) choose(transport string) {
 	if n.transport = transport; transport == "auto" {
 		n.transport, n.local = "tcp", true

@@ -21,6 +21,7 @@ func commandsOver(t *testing.T, scheme, listen, form string) {
 	require.Regexp(t, "^"+scheme+"://", s.addr)
 	require.Contains(t, run(t, 0, "ping", "-interval", "0", "-count", "3", s.addr).out.String(), "\n3 sent, 3 answered, 0 lost; ")
 	require.Contains(t, run(t, 0, "rpcs", "-all", s.addr).out.String(), "qs/echo")
+	run(t, 0, "bench", "-n", "100", "-connections", "2", "-raw", s.addr, "qs/echo", "x")
 
 	src := filepath.Join(t.TempDir(), "f")
 	writeFile(t, src, noise(3*testPiece+13))

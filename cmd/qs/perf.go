@@ -1,7 +1,8 @@
 package main
 
 import (
-	"flag"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,76 +12,108 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-func runPerf(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("perf [flags]", flag.ContinueOnError)
-	var n network
-	p := &bench.Perf{}
-	n.flags(fs)
-	transport := fs.String("transport", "tcp", "`scheme` of the target that is started; auto: tcp, with sm beside it")
-	fs.StringVar(&p.API, "api", "callback", "callback: one goroutine, many handles; sync: a waiting goroutine for each call; typed: sync with package qs, at both ends")
-	fs.IntVar(&p.Size, "size", 64, "`bytes` of a call's input and output; in a table over sizes the least")
+func (a *app) newPerf() *cobra.Command {
+	m := &measurement{app: a}
+	p := &m.perf
+	c := &cobra.Command{
+		Use: "perf", Short: "Measure rates, latencies and bulk throughput of the library",
+		Long: `Measures the library between two processes: the latency of calls, their rate with --inflight calls in flight, and the throughput of bulk transfers. It starts the other process, unless --target names a running qs serve.
+
+--op makes a table over sizes, from --size to --bulk: rate and lat of calls whose input has a size, read of transfers that the target pushes, write of those that it pulls. mixed measures calls beside bulk transfers; idle, what silent peers cost.`,
+		Example: `  qs perf
+  qs perf --transport sm --json
+  qs perf --op read --inflight 4 --bulk 67108864
+  qs perf --target tcp://10.0.0.7:9000`,
+		Args: wantArgs(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(*cobra.Command, []string) error { return m.run() },
+	}
+	fs := c.Flags()
+	m.network.measureFlags(fs)
+	m.network.handlerFlag(c)
+	fs.StringVar(&m.transport, "transport", "tcp", "`scheme` of the target that is started; auto: tcp, with sm beside it")
+	fs.StringVar(&p.API, "api", "callback", "`callback`: one goroutine, many handles; sync: a waiting goroutine for each call; typed: sync with package qs, at both ends")
+	fs.IntVarP(&p.Size, "size", "s", 64, "`bytes` of a call's input and output; in a table over sizes the least")
 	fs.Int64Var(&p.Bulk, "bulk", 16<<20, "`bytes` of a bulk transfer, 0 for none; in a table over sizes the most")
 	fs.BoolVar(&p.Alloc, "alloc", false, "bulk data is pulled by the target, from memory of bulk.Alloc, which peers on this machine read by themselves; each call lends as much of it, at which its handler looks")
-	fs.DurationVar(&p.Time, "time", 2*time.Second, "`time` of each measurement")
+	fs.DurationVarP(&p.Time, "time", "d", 2*time.Second, "`time` of each measurement")
 	fs.DurationVar(&p.Pause, "pause", 0, "`time` to wait between calls")
-	inflight := fs.String("inflight", "1,16,64", "calls in flight, a list; in a table over sizes the last, of calls or transfers")
-	target := fs.String("target", "", "`address` of a running qs serve; without it one is started")
-	op := fs.String("op", "", "rate, lat (calls with input of a size), read (the target pushes) or write (it pulls): a table over sizes; mixed: calls beside bulk; idle: the cost of silent peers")
-	both := fs.Bool("both", false, "-op rate and lat: the output has the size of the input, instead of none")
-	peers := fs.Int("peers", 1000, "how many peers, with -op idle")
-	processes := fs.Int("processes", 10, "how many processes run them, each peer in a context of its own")
-	withFloor := fs.Bool("floor", false, "also measure the least that a call could cost: a bare echo over one tcp connection, and one over a unix socket through package net")
-	asJSON := fs.Bool("json", false, "print JSON")
-	if err := parse(fs, args, 0, 0); err != nil {
-		return err
-	}
-	n.choose(*transport)
+	fs.StringVarP(&m.inflight, "inflight", "n", "1,16,64", "calls in flight, a `list`; in a table over sizes the last, of calls or transfers")
+	fs.StringVar(&m.target, "target", "", "`address` of a running qs serve; without it one is started")
+	fs.StringVar(&m.op, "op", "", "`what` to measure: rate, lat, read or write for a table over sizes, mixed or idle")
+	fs.BoolVar(&m.both, "both", false, "--op rate and lat: the output has the size of the input, instead of none")
+	fs.IntVar(&m.peers, "peers", 1000, "how many `peers`, with --op idle")
+	fs.IntVar(&m.processes, "processes", 10, "how many `processes` run them, each peer in a context of its own")
+	fs.BoolVar(&m.floor, "floor", false, "also measure the least that a call could cost: a bare echo over one tcp connection, and one over a unix socket through package net")
+	oneOf(c, "transport", append(na.Schemes(), "auto")...)
+	oneOf(c, "api", "callback", "sync", "typed")
+	oneOf(c, "op", "rate", "lat", "read", "write", "mixed", "idle")
+	return c
+}
+
+// A measurement is what the flags of qs perf say.
+type measurement struct {
+	app                 *app
+	network             network
+	perf                bench.Perf
+	transport, inflight string
+	target, op          string
+	both, floor         bool
+	peers, processes    int
+}
+
+// run makes the measurements.
+func (m *measurement) run() error {
+	n, p := &m.network, &m.perf
+	n.choose(m.transport)
 	switch {
 	case p.API != "callback" && p.API != "sync" && p.API != "typed":
-		return usageError{fmt.Sprintf("-api is %q, want callback, sync or typed", p.API)}
-	case *op != "" && *op != "mixed" && *op != "idle" && !bench.IsLadder(*op):
-		return usageError{fmt.Sprintf("-op is %q, want rate, lat, read, write, mixed or idle", *op)}
+		return usageError{fmt.Sprintf("--api is %q, want callback, sync or typed", p.API)}
+	case m.op != "" && m.op != "mixed" && m.op != "idle" && !bench.IsLadder(m.op):
+		return usageError{fmt.Sprintf("--op is %q, want rate, lat, read, write, mixed or idle", m.op)}
 	case p.Size < 0 || p.Bulk < 0 || p.Time <= 0 || p.Pause < 0 || p.Bulk > bench.MaxMove:
-		return usageError{"a size or time is negative, or -bulk larger than 1 GiB"}
-	case bench.IsLadder(*op) && int64(p.Size) > p.Bulk:
-		return usageError{fmt.Sprintf("-size %d is more than -bulk %d: the table over sizes would be empty", p.Size, p.Bulk)}
-	case p.Alloc && (p.API == "typed" || *op != "" && *op != "write"):
-		return usageError{"-alloc is for -op write, or no -op, and not for -api typed"}
-	case *both && !bench.OfCalls(*op):
-		return usageError{"-both is for -op rate and lat"}
-	case *withFloor && *op != "":
-		return usageError{"-floor is measured without -op"}
-	case *withFloor && p.Size < 1:
-		return usageError{"-floor needs a -size of at least 1"}
-	case *op == "idle" && (n.busy != 0 || n.profile != "" || *target != ""):
-		return usageError{"-op idle has no -busy, -cpuprofile and -target"}
-	case *op == "idle" && *peers < 1:
-		return usageError{fmt.Sprintf("-peers is %d, want at least 1", *peers)}
-	case *op == "idle" && *processes < 1:
-		return usageError{fmt.Sprintf("-processes is %d, want at least 1", *processes)}
+		return usageError{"a size or time is negative, or --bulk larger than 1 GiB"}
+	case bench.IsLadder(m.op) && int64(p.Size) > p.Bulk:
+		return usageError{fmt.Sprintf("--size %d is more than --bulk %d: the table over sizes would be empty", p.Size, p.Bulk)}
+	case p.Alloc && (p.API == "typed" || m.op != "" && m.op != "write"):
+		return usageError{"--alloc is for --op write, or no --op, and not for --api typed"}
+	case m.both && !bench.OfCalls(m.op):
+		return usageError{"--both is for --op rate and lat"}
+	case m.floor && m.op != "":
+		return usageError{"--floor is measured without --op"}
+	case m.floor && p.Size < 1:
+		return usageError{"--floor needs a --size of at least 1"}
+	case m.op == "idle" && (n.busy != 0 || n.profile != "" || m.target != ""):
+		return usageError{"--op idle has no --busy, --cpuprofile and --target"}
+	case m.op == "idle" && m.peers < 1:
+		return usageError{fmt.Sprintf("--peers is %d, want at least 1", m.peers)}
+	case m.op == "idle" && m.processes < 1:
+		return usageError{fmt.Sprintf("--processes is %d, want at least 1", m.processes)}
 	}
-	for _, s := range strings.Split(*inflight, ",") {
+	for _, s := range strings.Split(m.inflight, ",") {
 		v, err := strconv.Atoi(s)
 		if err != nil || v < 1 || v > 4096 {
-			return usageError{fmt.Sprintf("-inflight has %q, want numbers from 1 to 4096 with commas between", s)}
+			return usageError{fmt.Sprintf("--inflight has %q, want numbers from 1 to 4096 with commas between", s)}
 		}
 		p.Inflight = append(p.Inflight, v)
 	}
-	if *op == "idle" {
-		return idle(&n, *peers, min(*peers, *processes), p.Time, *asJSON, out)
+	if m.op == "idle" {
+		return m.idle()
 	}
-	addr := *target
+	addr := m.target
 	if p.API == "typed" {
 		n.handlers = "typed"
 	}
 	if addr == "" {
-		c, err := self.Start(self.Ready, slices.Concat([]string{"serve", "-child"}, n.args(), []string{n.anywhere()})...)
+		c, err := self.Start("", slices.Concat([]string{"serve", "--child"}, n.args(), []string{n.anywhere()})...)
 		if err != nil {
 			return err
 		}
@@ -92,117 +125,186 @@ func runPerf(args []string, out io.Writer) error {
 		return err
 	}
 	if err := p.Open(cfg, n.to(addr), addr); err != nil {
-		return files.Explain(p.Peer(), err)
+		return withoutFate(files.Explain(p.Peer(), err))
 	}
 	defer p.Close()
+	if err := m.measure(); err != nil {
+		return failedError{err}
+	}
+	return nil
+}
+
+// measure makes the measurements with a target that has answered. After a signal it prints those that have ended.
+func (m *measurement) measure() error {
+	n, p := &m.network, &m.perf
 	stopProfile, err := n.startProfile()
 	if err != nil {
 		return err
 	}
 	defer stopProfile()
 	bench.Burden(n.busy)
-	switch *op {
+	ctx, stop := m.app.untilSignal()
+	defer stop()
+	defer context.AfterFunc(ctx, p.Stop)()
+	shown := m.app.newStatus()
+	defer shown.clear()
+	p.Step = func(done, all int, what string) {
+		shown.show("%d of %d: %s, %v each", done+1, all, what, p.Time)
+	}
+	switch m.op {
 	case "":
+		err = m.measureAll(shown)
 	case "mixed":
-		return p.Mixed(*asJSON, out)
+		err = m.measureMixed(shown)
 	default:
-		if bench.OfCalls(*op) && !*both {
-			if err := p.OfTake(); err != nil {
-				return err
-			}
-		}
-		return p.Ladder(*op, *asJSON, out)
+		err = m.measureTable(shown)
 	}
+	if errors.Is(err, bench.ErrStopped) {
+		return errInterrupted
+	}
+	return err
+}
+
+// measureAll measures latency, rates and throughput.
+func (m *measurement) measureAll(shown *status) error {
+	p := &m.perf
 	r, err := p.All()
-	if err != nil {
-		return err
-	}
 	r.Peer = "quicksilver-" + p.By() + "-" + p.API
 	rs := []bench.Result{r}
-	if *withFloor {
-		floor, err := p.Floor(n.spin)
-		if err != nil {
-			return err
+	for _, floor := range []func() (bench.Result, error){
+		func() (bench.Result, error) { return p.Floor(m.network.spin) },
+		func() (bench.Result, error) { return p.FloorUnix(m.network.busy) },
+	} {
+		if m.floor && err == nil {
+			shown.show("the floor, %v", p.Time)
+			if r, err = floor(); err == nil {
+				rs = append(rs, r)
+			}
 		}
-		unix, err := p.FloorUnix(n.busy)
-		if err != nil {
-			return err
-		}
-		rs = append(rs, floor, unix)
 	}
-	if *asJSON {
-		return show.JSON(out, rs)
+	if err != nil && !errors.Is(err, bench.ErrStopped) {
+		return err
 	}
-	printPerf(p, out, rs)
-	return nil
+	shown.clear()
+	return errors.Join(m.app.printResult(rs, func(out io.Writer) { printPerf(p, out, rs) }), err)
 }
 
 func printPerf(p *bench.Perf, out io.Writer, rs []bench.Result) {
 	fmt.Fprintf(out, "# %s, %d cores, GOMAXPROCS %d, %d B calls, %d B bulk\n", runtime.Version(), runtime.NumCPU(),
 		runtime.GOMAXPROCS(0), p.Size, p.Bulk)
-	fmt.Fprintf(out, "%-26s %9s %9s", "peer", "p50 us", "p99 us")
+	columns := []string{"peer", ">p50 us", ">p99 us"}
 	for _, n := range p.Inflight {
-		fmt.Fprintf(out, " %10s", "rate@"+strconv.Itoa(n))
+		columns = append(columns, ">rate@"+strconv.Itoa(n))
 	}
-	fmt.Fprintf(out, " %12s\n", "bulk MiB/s")
+	t := newTable(append(columns, ">bulk MiB/s")...)
 	for _, r := range rs {
-		fmt.Fprintf(out, "%-26s %9.1f %9.1f", r.Peer, r.P50, r.P99)
+		row := []string{r.Peer, figure(r.P50, 1), figure(r.P99, 1)}
 		for _, n := range p.Inflight {
-			fmt.Fprintf(out, " %10s", figure(r.Rate[strconv.Itoa(n)]))
+			row = append(row, figure(r.Rate[strconv.Itoa(n)], 0))
 		}
-		fmt.Fprintf(out, " %12s\n", figure(r.Bulk))
+		t.addRow(append(row, figure(r.Bulk, 0))...)
 	}
+	t.print(out)
+}
+
+// measureMixed measures calls beside bulk data.
+func (m *measurement) measureMixed(shown *status) error {
+	r, err := m.perf.Mixed()
+	if err != nil && !errors.Is(err, bench.ErrStopped) {
+		return err
+	}
+	shown.clear()
+	return errors.Join(m.app.printResult(r, func(out io.Writer) {
+		t := newTable("calls", ">p50 us", ">p99 us", ">bulk MiB/s")
+		t.addRow("alone", figure(r.IdleP50, 1), figure(r.IdleP99, 1), "")
+		t.addRow("beside bulk", figure(r.BusyP50, 1), figure(r.BusyP99, 1), figure(r.Bulk, 0))
+		t.print(out)
+	}), err)
+}
+
+// measureTable measures a table over sizes. Its lines are printed as they are measured, with the columns of C Mercury's programs.
+func (m *measurement) measureTable(shown *status) error {
+	p := &m.perf
+	if bench.OfCalls(m.op) && !m.both {
+		if err := p.OfTake(); err != nil {
+			return err
+		}
+	}
+	out := shown.over(m.app.out)
+	if !m.app.json {
+		column, title, inflight := p.Describe(m.op)
+		fmt.Fprintf(out, "# quicksilver %s: %s, %d in flight\n%-10s %20s %20s\n", p.Peer().Scheme(), title, inflight, "# Size", column, "Time (us)")
+	}
+	t, err := p.Ladder(m.op, func(r bench.Rung) {
+		if !m.app.json {
+			fmt.Fprintf(out, "%-10d %20.2f %20.2f\n", r.Size, r.Value, r.Time)
+		}
+	})
+	if m.app.json && (err == nil || errors.Is(err, bench.ErrStopped)) {
+		shown.clear()
+		return errors.Join(show.JSON(m.app.out, t), err)
+	}
+	return err
 }
 
 // figure prints a number, or a dash for what was not measured.
-func figure(v float64) string {
+func figure(v float64, digits int) string {
 	if v == 0 {
 		return "-"
 	}
-	return strconv.FormatFloat(v, 'f', 0, 64)
+	return strconv.FormatFloat(v, 'f', digits, 64)
 }
 
-func idle(n *network, peers, processes int, d time.Duration, asJSON bool, out io.Writer) error {
+// idle measures what silent peers cost.
+func (m *measurement) idle() error {
+	n := &m.network
 	cfg, err := n.config(n.anywhere())
 	if err != nil {
 		return err
 	}
-	r, err := bench.Idle(cfg, n.anywhere(), func(addr string, peers int) (*self.Child, error) {
+	ctx, stop := m.app.untilSignal()
+	defer stop()
+	shown := m.app.newStatus()
+	defer shown.clear()
+	shown.show("%d peers in %d processes, %v", m.peers, min(m.peers, m.processes), m.perf.Time)
+	r, err := bench.Idle(ctx, cfg, n.anywhere(), func(addr string, peers int) (*self.Child, error) {
 		return self.Start(swarmReady, slices.Concat([]string{"swarm"}, n.secrets.args(), []string{addr, strconv.Itoa(peers)})...)
-	}, peers, processes, d)
+	}, m.peers, min(m.peers, m.processes), m.perf.Time)
+	if errors.Is(err, bench.ErrStopped) {
+		return errInterrupted
+	}
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		return show.JSON(out, r)
-	}
-	fmt.Fprintf(out, "%d idle peers in %d processes: %.3f %% of a processor over %.1f s, %.0f bytes for each peer\n", r.Peers, r.Processes, r.CPU, r.Seconds, r.Bytes)
-	return nil
+	shown.clear()
+	err = m.app.printResult(r, func(out io.Writer) {
+		fmt.Fprintf(out, "%d idle peers in %d processes: %.3f %% of a processor over %.1f s, %.0f bytes for each peer\n", r.Peers, r.Processes, r.CPU, r.Seconds, r.Bytes)
+	})
+	return errors.Join(err, context.Cause(ctx))
 }
 
 // swarmReady is what a process of many peers says when each has had an answer.
 const swarmReady = "connected"
 
-// runSwarm is a process of many peers; it ends with its input.
-func runSwarm(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("swarm [flags] ADDRESS PEERS", flag.ContinueOnError)
+// newSwarm returns the command of a process of many peers, which ends with its input.
+func (a *app) newSwarm() *cobra.Command {
 	n := network{timeout: 5 * time.Second, spin: -1}
-	n.secrets.flags(fs)
-	if err := parse(fs, args, 2, 2); err != nil {
+	c := &cobra.Command{Use: "swarm ADDRESS PEERS", Hidden: true, Args: wantArgs(2, 2), RunE: func(_ *cobra.Command, args []string) error {
+		peers, err := strconv.Atoi(args[1])
+		if err != nil {
+			return usageError{err.Error()}
+		}
+		cfg, err := n.config(args[0])
+		if err != nil {
+			return err
+		}
+		if err := bench.Swarm(cfg, n.to(args[0]), args[0], peers); err != nil {
+			return err
+		}
+		fmt.Fprintln(a.out, swarmReady)
+		_, err = io.Copy(io.Discard, os.Stdin)
 		return err
-	}
-	peers, err := strconv.Atoi(fs.Arg(1))
-	if err != nil {
-		return usageError{err.Error()}
-	}
-	cfg, err := n.config(fs.Arg(0))
-	if err != nil {
-		return err
-	}
-	if err := bench.Swarm(cfg, n.to(fs.Arg(0)), fs.Arg(0), peers); err != nil {
-		return err
-	}
-	fmt.Fprintln(out, swarmReady)
-	_, err = io.Copy(io.Discard, os.Stdin)
-	return err
+	}}
+	n.secrets.flags(c.Flags())
+	return c
 }

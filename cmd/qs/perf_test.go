@@ -20,7 +20,7 @@ func TestPerfJSON(t *testing.T) {
 		require.NoError(t, json.Unmarshal(q.out.Bytes(), &rs), "%s", &q.out)
 		require.Len(t, rs, 1)
 		require.Equal(t, "quicksilver-tcp-"+api, rs[0]["peer"])
-		for _, field := range []string{"lat_p50_us", "lat_p99_us", "bulk_MiB_s"} {
+		for _, field := range []string{"lat_p50_us", "lat_p99_us", "bulk_mib_per_s"} {
 			require.Greater(t, rs[0][field], 0.0, field)
 		}
 		rates := rs[0]["rate_per_s"].(map[string]any)

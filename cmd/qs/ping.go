@@ -3,13 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
@@ -20,6 +19,7 @@ import (
 
 // A pinger calls one target again and again. All of it runs on one goroutine, which makes the times short.
 type pinger struct {
+	app      *app
 	n        network
 	interval time.Duration
 	timeout  time.Duration
@@ -41,28 +41,40 @@ type pinger struct {
 // maxTimes bounds the memory of a ping that runs for days: p50 and p99 are of the last ones.
 const maxTimes = 1 << 20
 
-func runPing(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("ping [flags] ADDRESS", flag.ContinueOnError)
-	p := &pinger{out: out}
-	p.n.flags(fs)
-	fs.DurationVar(&p.interval, "interval", time.Second, "`time` from one call to the next; 0: as fast as possible")
-	fs.DurationVar(&p.timeout, "timeout", time.Second, "`time` after which a call is canceled and counted as lost")
-	fs.IntVar(&p.count, "count", 0, "`calls` to make; 0: until Ctrl-C")
-	fs.IntVar(&p.size, "size", 64, "`bytes` of a call's input and output")
-	asJSON := fs.Bool("json", false, "print one JSON object at the end instead of lines")
-	if err := parse(fs, args, 1, 1); err != nil {
-		return err
+func (a *app) newPing() *cobra.Command {
+	p := &pinger{app: a, out: a.out}
+	c := &cobra.Command{
+		Use: "ping ADDRESS", Short: "Measure round trips to a program, one by one",
+		Long: `Measures round trips to a program, one by one, until Ctrl-C or --count.
+
+Every program that is driven (Serve, or Progress) answers: a ping needs none of the limits and workers that calls need. The exit code is 0 if there was an answer, and not 0 if there was none or the program was lost.`,
+		Example: `  qs ping tcp://10.0.0.7:9000
+  qs ping -c 1 -t 3s tcp://10.0.0.7:9000   # is it alive?
+  qs ping -c 10000 -i 0 --json tcp://10.0.0.7:9000`,
+		Args: wantArgs(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error { return p.ping(args[0]) },
 	}
+	fs := c.Flags()
+	p.n.measureFlags(fs)
+	fs.DurationVarP(&p.interval, "interval", "i", time.Second, "`time` from one call to the next; 0: as fast as possible")
+	fs.DurationVarP(&p.timeout, "timeout", "t", time.Second, "`time` after which a call is canceled and counted as lost")
+	fs.IntVarP(&p.count, "count", "c", 0, "`calls` to make; 0: until Ctrl-C")
+	fs.IntVarP(&p.size, "size", "s", 64, "`bytes` of a call's input and output")
+	return c
+}
+
+// ping calls the program at addr until the end, and prints the statistics.
+func (p *pinger) ping(addr string) error {
 	if p.interval < 0 || p.timeout <= 0 || p.count < 0 || p.size < 0 || p.size > 64<<20 {
-		return usageError{"-interval, -count or -size is negative, -timeout not positive, or -size more than 64 MiB"}
+		return usageError{"--interval, --count or --size is negative, --timeout not positive, or --size more than 64 MiB"}
 	}
-	if *asJSON {
+	if p.app.json {
 		p.out = nil
 	}
-	if err := p.open(fs.Arg(0)); err != nil {
+	if err := p.open(addr); err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := p.app.untilSignal()
 	defer stop()
 	defer context.AfterFunc(ctx, p.hctx.Wake)()
 	stopProfile, err := p.n.startProfile()
@@ -73,21 +85,22 @@ func runPing(args []string, out io.Writer) error {
 	defer stopProfile()
 	bench.Burden(p.n.busy)
 	err = p.run(ctx)
+	if p.stats.Answered == 0 {
+		err = withoutFate(err)
+	} else if err != nil {
+		err = failedError{err}
+	}
 	p.close()
 	p.sum()
-	if *asJSON {
-		if err != nil {
-			p.stats.Error = err.Error()
-		}
-		return errors.Join(err, show.JSON(out, &p.stats))
+	if err != nil {
+		p.stats.Error = err.Error()
 	}
-	p.print(out)
-	return err
+	return errors.Join(err, p.app.printResult(&p.stats, p.print))
 }
 
 func (p *pinger) open(addr string) error {
 	var err error
-	if p.peer, err = na.ParseAddr(addr); err != nil {
+	if p.peer, err = parseAddr(addr); err != nil {
 		return err
 	}
 	cfg, err := p.n.config(addr)
@@ -209,7 +222,7 @@ func (p *pinger) silent(d time.Duration) error {
 	case p.stats.Answered == 0:
 		p.stats.Lost = p.stats.Sent
 		return show.Advise(fmt.Errorf("%s is connected and has answered nothing for %v", p.peer, d),
-			"to do:  see what the program does: it has to call Serve, or Progress; if it is busy or stopped, -timeout waits for longer")
+			"to do:  see what the program does: it has to call Serve, or Progress; if it is busy or stopped, --timeout waits for longer")
 	}
 	return p.lost(fmt.Errorf("no answer for %v: %w", d, na.ErrPeerLost))
 }

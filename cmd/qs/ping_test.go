@@ -126,12 +126,14 @@ func TestPingSilent(t *testing.T) {
 func TestPingUnreachable(t *testing.T) {
 	s := serve(t, "")
 	s.kill()
-	q := run(t, 1, "ping", "-json", s.addr)
+	q := run(t, exitNotRun, "ping", "-json", s.addr)
 	var r pingStats
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
 	require.Equal(t, pingStats{Peer: s.addr, Bytes: 64, Sent: 1, Lost: 1, Error: r.Error}, r)
 	require.Contains(t, r.Error, s.addr+" cannot be reached: connect: connection refused\n")
-	require.Contains(t, q.errors.String(), r.Error)
+	var e struct{ Error errorReport }
+	require.NoError(t, json.Unmarshal(q.errors.Bytes(), &e), "%s", &q.errors)
+	require.Equal(t, s.addr+" cannot be reached: connect: connection refused", e.Error.Message)
 }
 
 func TestPingInterrupt(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 )
 
-// pingStats is what -json prints.
+// pingStats is what --json prints.
 type pingStats struct {
 	Peer     string  `json:"peer"`
 	Bytes    int     `json:"bytes"`

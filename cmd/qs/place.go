@@ -18,6 +18,7 @@ import (
 type place struct {
 	addr string // "" for this machine
 	path string
+	std  bool // it is -: the standard input or output
 	into bool // there is a / at the end: what is copied goes into this directory
 }
 
@@ -26,6 +27,9 @@ var remotePlace = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://`)
 func parsePlace(text string) (place, error) {
 	if text == "" {
 		return place{}, usageError{"a path is empty"}
+	}
+	if text == "-" {
+		return place{path: text, std: true}, nil
 	}
 	if !remotePlace.MatchString(text) {
 		if strings.HasPrefix(text, "tcp:") || strings.HasPrefix(text, "udp:") || strings.HasPrefix(text, "sm:") || strings.Contains(text, "://") {
@@ -38,7 +42,7 @@ func parsePlace(text string) (place, error) {
 	if !found {
 		return place{}, usageError{fmt.Sprintf("%q has no path; write %s/PATH, and %[2]s/ for the root of the target", text, text)}
 	}
-	p := place{scheme + "://" + host, path, path == "" || strings.HasSuffix(path, "/")}
+	p := place{addr: scheme + "://" + host, path: path, into: path == "" || strings.HasSuffix(path, "/")}
 	if _, err := na.ParseAddr(p.addr); err != nil {
 		return place{}, usageError{fmt.Sprintf("%q: %v", text, err)}
 	}

@@ -3,12 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/cwriter"
 	"github.com/vbauerster/mpb/v8/decor"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
@@ -21,6 +19,8 @@ type progress struct {
 	bars  *mpb.Progress // on a terminal
 	bar   *mpb.Bar
 
+	endless bool // total is not known
+
 	mu      sync.Mutex // guards the fields below
 	total   int64
 	moved   int64 // in this run
@@ -30,13 +30,16 @@ type progress struct {
 	told    time.Time
 }
 
-// newProgress shows on out. A quiet one shows nothing but notes, unless out is a terminal.
-func newProgress(out *os.File, total int64, quiet bool) *progress {
-	p := &progress{out: out, quiet: quiet, total: total, begun: time.Now()}
+// newProgress shows on out. A quiet one shows nothing but notes, unless out is a terminal. A total of -1 is not known.
+func newProgress(out io.Writer, total int64, quiet bool) *progress {
+	p := &progress{out: out, quiet: quiet, total: total, endless: total < 0, begun: time.Now()}
 	p.told = p.begun
-	if cwriter.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb" {
+	if isScreen(out) {
 		p.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(40))
-		p.bar = p.bars.AddBar(max(total, 1), mpb.AppendDecorators(decor.Any(func(decor.Statistics) string {
+		if total == 0 {
+			total = 1
+		}
+		p.bar = p.bars.AddBar(total, mpb.AppendDecorators(decor.Any(func(decor.Statistics) string {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			return p.text(time.Now())
@@ -90,6 +93,10 @@ func (p *progress) step(count *int64, n int64) {
 // text tells how far it is, how fast it goes, and how long it will take at that rate. Locked.
 func (p *progress) text(now time.Time) string {
 	done := p.moved + p.skipped
+	if p.endless {
+		rate := float64(done) / max(now.Sub(p.begun).Seconds(), 1e-9)
+		return fmt.Sprintf("%s, %s/s  %s", bytesText(done), bytesText(int64(rate)), p.name)
+	}
 	percent := int64(100)
 	if done < p.total {
 		percent = done * 100 / p.total
@@ -119,17 +126,4 @@ func (p *progress) close() {
 	}
 	p.bar.Abort(false) // one that is complete stays so; to ask it by Completed races with its last drawing
 	p.bars.Wait()
-}
-
-// bytesText writes a number of bytes for people.
-func bytesText(n int64) string {
-	switch {
-	case n >= 1<<30:
-		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	case n >= 1<<10:
-		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-	}
-	return fmt.Sprintf("%d bytes", n)
 }

@@ -38,9 +38,9 @@ func TestPlainProgress(t *testing.T) {
 		p.close()
 	})
 	require.Equal(t, []string{
-		" 62 %  62.0 MiB of 100.0 MiB, 10.0 MiB/s, 4s left  a",
-		" 74 %  74.0 MiB of 100.0 MiB, 10.0 MiB/s, 3s left  a",
-		" 75 %  75.0 MiB of 100.0 MiB, 140.4 KiB/s, 3m3s left  b",
+		" 62 %  62.0 MiB of 100 MiB, 10.0 MiB/s, 4s left  a",
+		" 74 %  74.0 MiB of 100 MiB, 10.0 MiB/s, 3s left  a",
+		" 75 %  75.0 MiB of 100 MiB, 140 KiB/s, 3m3s left  b",
 		"something",
 	}, lines())
 

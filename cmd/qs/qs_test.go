@@ -8,11 +8,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -219,33 +219,36 @@ func TestMistakes(t *testing.T) {
 		want string
 		args []string
 	}{
-		{2, `^usage: qs COMMAND`, nil},
-		{2, `^qs: there is no command "copy"\n`, []string{"copy"}},
-		{2, `^qs ping: 0 arguments; usage: qs ping \[flags\] ADDRESS\n$`, []string{"ping"}},
-		{2, `^qs ping: -count comes after an argument: flags come first; usage: qs ping \[flags\] ADDRESS\n$`, []string{"ping", "tcp://h:1", "-count", "1"}},
-		{2, `^qs call: -timeout=1s comes after an argument: flags come first`, []string{"call", "tcp://h:1", "m", "1", "-timeout=1s"}},
+		{2, `(?s)^Calls, inspects, .*\nUsage:\n`, nil},
+		{2, `^qs: there is no command "frobnicate" \(qs help lists the commands\)\n$`, []string{"frobnicate", "-x"}},
+		{2, `^qs: there is no command "pign"; did you mean ping\? \(`, []string{"pign", "tcp://h:1", "-count", "1"}},
+		{2, `^qs help: there is no command "sook"; did you mean soak\? \(`, []string{"help", "sook"}},
+		{2, `^qs ping: unknown flag: --cuont; did you mean --count\? \(qs ping --help lists the flags\)\n$`, []string{"ping", "tcp://h:1", "--cuont", "1"}},
+		{2, `^qs ping: unknown flag: --cuont; did you mean --count\? \(`, []string{"ping", "tcp://h:1", "-cuont", "1"}},
+		{2, `^qs ping: unknown shorthand flag: 'x' in -x\n$`, []string{"ping", "-x", "tcp://h:1"}},
+		{2, `^qs ping: flag needs an argument: --count; usage: qs ping ADDRESS \[flags\]\n$`, []string{"ping", "tcp://h:1", "-count"}},
+		{2, `^qs ping: 0 arguments; usage: qs ping ADDRESS \[flags\]\n$`, []string{"ping"}},
 		{1, `^qs perf: the other process did not start: qs serve: na: unknown transport "foo": have sm, tcp, udp: .*\n$`, []string{"perf", "-transport", "foo"}},
-		{2, `^qs ping: .* -timeout not positive`, []string{"ping", "-timeout", "0", "tcp://h:1"}},
-		{1, `^qs ping: na: address "here": has no scheme`, []string{"ping", "here"}},
-		{2, `^qs cp: 1 arguments; usage: qs cp \[flags\] SRC ADDR/PATH\n.*\n$`, []string{"cp", "x"}},
-		{2, `^qs cp: one of SRC and DST is tcp://HOST:PORT/PATH, the other a path`, []string{"cp", "x", "y"}},
+		{2, `^qs ping: .* --timeout not positive`, []string{"ping", "-timeout", "0", "tcp://h:1"}},
+		{2, `^qs ping: na: address "here": has no scheme`, []string{"ping", "here"}},
+		{2, `^qs cp: 1 argument; usage: qs cp SOURCE DESTINATION \[flags\]\n$`, []string{"cp", "x"}},
+		{2, `^qs cp: one of SOURCE and DESTINATION is tcp://HOST:PORT/PATH, the other a path`, []string{"cp", "x", "y"}},
 		{2, `^qs cp: "tcp://h:1" has no path; write tcp://h:1/PATH`, []string{"cp", "x", "tcp://h:1"}},
 		{2, `^qs cp: "tcp:h:1/x" is neither a path nor an address`, []string{"cp", "x", "tcp:h:1/x"}},
-		{2, `^qs cp: -piece is 1, want 4096 to 67108864 bytes\n$`, []string{"cp", "-piece", "1", "x", "tcp://h:1/x"}},
+		{2, `^qs cp: --piece is 1, want 4096 to 67108864 bytes\n$`, []string{"cp", "-piece", "1", "x", "tcp://h:1/x"}},
 		{1, `^qs cp: .*no-such-folder: no such file`, []string{"cp", "no-such-folder/x", "tcp://127.0.0.1:1/x"}},
-		{2, `^qs perf: -floor is measured without -op\n$`, []string{"perf", "-floor", "-op", "lat"}},
-		{2, `^qs perf: -floor needs a -size of at least 1\n$`, []string{"perf", "-floor", "-size", "0"}},
-		{2, `^qs perf: -size 65 is more than -bulk 64: the table`, []string{"perf", "-op", "lat", "-size", "65", "-bulk", "64"}},
-		{2, `^qs perf: -op idle has no -busy, -cpuprofile and -target\n$`, []string{"perf", "-op", "idle", "-busy", "1"}},
-		{2, `^qs perf: -op idle has no -busy, -cpuprofile and -target\n$`, []string{"perf", "-op", "idle", "-cpuprofile", "f"}},
-		{2, `^qs perf: -op idle has no -busy, -cpuprofile and -target\n$`, []string{"perf", "-op", "idle", "-target", "tcp://h:1"}},
-		{2, `^qs perf: -peers is 0, want at least 1\n$`, []string{"perf", "-op", "idle", "-peers", "0"}},
-		{2, `^qs perf: -processes is 0, want at least 1\n$`, []string{"perf", "-op", "idle", "-processes", "0"}},
-		{2, `^qs serve: -write needs -root`, []string{"serve", "-write"}},
-		{1, `^qs serve: the folder of -root cannot be opened: .*no-such-folder`, []string{"serve", "-root", "no-such-folder"}},
-		{2, `^qs call: -timeout is not positive\n$`, []string{"call", "-timeout", "0", "tcp://h:1", "m"}},
-		{2, `^qs run: -n is 65537, want at most 65536\n$`, []string{"run", "-n", "65537", "no-such-program"}},
-		{2, `^qs info: flag provided but not defined: -x\n$`, []string{"info", "-x"}},
+		{2, `^qs perf: --floor is measured without --op\n$`, []string{"perf", "-floor", "-op", "lat"}},
+		{2, `^qs perf: --floor needs a --size of at least 1\n$`, []string{"perf", "-floor", "-size", "0"}},
+		{2, `^qs perf: --size 65 is more than --bulk 64: the table`, []string{"perf", "-op", "lat", "-size", "65", "-bulk", "64"}},
+		{2, `^qs perf: --op idle has no --busy, --cpuprofile and --target\n$`, []string{"perf", "-op", "idle", "-busy", "1"}},
+		{2, `^qs perf: --op idle has no --busy, --cpuprofile and --target\n$`, []string{"perf", "-op", "idle", "-cpuprofile", "f"}},
+		{2, `^qs perf: --op idle has no --busy, --cpuprofile and --target\n$`, []string{"perf", "-op", "idle", "-target", "tcp://h:1"}},
+		{2, `^qs perf: --peers is 0, want at least 1\n$`, []string{"perf", "-op", "idle", "-peers", "0"}},
+		{2, `^qs perf: --processes is 0, want at least 1\n$`, []string{"perf", "-op", "idle", "-processes", "0"}},
+		{2, `^qs serve: --write needs --root`, []string{"serve", "-write"}},
+		{1, `^qs serve: the folder of --root cannot be opened: .*no-such-folder`, []string{"serve", "-root", "no-such-folder"}},
+		{2, `^qs call: --timeout is not positive\n$`, []string{"call", "-timeout", "0", "tcp://h:1", "m"}},
+		{2, `^qs run: --processes is 65537, want at most 65536\n$`, []string{"run", "-n", "65537", "no-such-program"}},
 	} {
 		q := run(t, c.code, c.args...)
 		require.Regexp(t, c.want, q.errors.String())
@@ -254,23 +257,27 @@ func TestMistakes(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, c := range commands {
-		if c.about == "" {
+	for _, c := range (&app{}).newRoot().Commands() {
+		if c.Hidden {
 			continue // not for people
 		}
-		q := run(t, 0, "help", c.name)
-		require.Regexp(t, `^usage: qs `+regexp.QuoteMeta(c.name)+` \[flags\]`, q.out.String())
+		q := run(t, 0, "help", c.Name())
+		require.Contains(t, q.out.String(), "\nUsage:\n  qs "+c.Name())
 		require.Empty(t, q.errors.String())
+		require.Equal(t, q.out.String(), run(t, 0, c.Name(), "-h").out.String())
+		if c.Name() != "completion" {
+			require.Contains(t, q.out.String(), "\nExamples:\n  qs "+c.Name())
+		}
+		for line := range strings.Lines(q.out.String()) {
+			require.LessOrEqual(t, utf8.RuneCountInString(line), 81, line)
+		}
 	}
-	require.Contains(t, run(t, 0, "help", "cp").out.String(), "CRC-32C, which finds damage, not an attacker")
+	require.Contains(t, run(t, 0, "help", "cp").out.String(), "CRC-32C, which finds")
 	for _, arg := range []string{"help", "-h", "--help"} {
 		q := run(t, 0, arg)
-		require.Regexp(t, `(?s)^usage: qs COMMAND .*  perf  `, q.out.String())
+		require.Regexp(t, `(?s)\nUsage:\n  qs COMMAND\n.*\nMeasure and test:\n.*  perf  .*\nExit codes:\n`, q.out.String())
 		require.Empty(t, q.errors.String())
 	}
-	q := run(t, 2)
-	require.Regexp(t, `^usage: qs COMMAND`, q.errors.String())
-	require.Empty(t, q.out.String())
 	for _, arg := range []string{"version", "--version"} {
 		require.Regexp(t, `^qs \S+( [0-9a-f]+)?, go1\.\S+ \w+/\w+\n$`, run(t, 0, arg).out.String())
 	}

@@ -1,48 +1,66 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"flag"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/signal"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
+	"github.com/spf13/cobra"
+
 	"github.com/quicksilver-rpc/quicksilver/impi"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// runRendezvous serves until all processes have left.
-func runRendezvous(args []string, out io.Writer) error {
-	var (
-		n       int
-		listen  string
-		strict  bool
-		timeout time.Duration
-	)
-	fs := flag.NewFlagSet("rendezvous [flags]", flag.ContinueOnError)
-	fs.IntVar(&n, "n", 0, "how many `processes` to wait for")
-	fs.StringVar(&listen, "listen", "127.0.0.1:0", "`host:port` to listen at")
-	fs.BoolVar(&strict, "impi", false, "speak IMPI 0.0; IMPI_AUTH_NONE and IMPI_AUTH_KEY in the environment control who may join")
-	fs.DurationVar(&timeout, "timeout", time.Minute, "`time` within which all must arrive")
-	if err := parse(fs, args, 0, 0); err != nil {
-		return err
+func (a *app) newRendezvous() *cobra.Command {
+	var s rendezvousServer
+	c := &cobra.Command{
+		Use: "rendezvous", Short: "Let processes on several machines find each other",
+		Long: `Lets processes on several machines find each other: it prints the environment that they need, and ends when all of them have left.
+
+With --impi it speaks IMPI 0.0, and prints its address only; IMPI_AUTH_NONE and IMPI_AUTH_KEY in its environment control who may join.`,
+		Example: `  qs rendezvous -n 8 --listen 10.0.0.7:7000`,
+		Args:    wantArgs(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(*cobra.Command, []string) error { return a.serveRendezvous(&s) },
 	}
-	if n < 1 {
-		return usageError{"-n says how many processes there are"}
+	fs := c.Flags()
+	fs.IntVarP(&s.n, "processes", "n", 0, "how many `processes` to wait for")
+	fs.StringVarP(&s.listen, "listen", "l", "127.0.0.1:0", "`host:port` to listen at")
+	fs.BoolVar(&s.strict, "impi", false, "speak IMPI 0.0")
+	fs.DurationVarP(&s.timeout, "timeout", "t", time.Minute, "`time` within which all must arrive")
+	return c
+}
+
+// A rendezvousServer is what the flags of qs rendezvous say.
+type rendezvousServer struct {
+	n       int
+	listen  string
+	strict  bool
+	timeout time.Duration
+}
+
+// A rendezvousReport is what --json prints when the server listens: the environment of the processes.
+type rendezvousReport struct {
+	Address string `json:"address"`
+	Key     string `json:"key,omitempty"` // hexadecimal; absent if the environment of this process has it
+}
+
+// serveRendezvous serves until all processes have left.
+func (a *app) serveRendezvous(s *rendezvousServer) error {
+	if s.n < 1 {
+		return usageError{"--processes says how many processes there are"}
 	}
-	cfg := rendezvous.ServerConfig{Size: n, Startup: timeout, OnEvent: tellEvent}
+	cfg := rendezvous.ServerConfig{Size: s.n, Startup: s.timeout, OnEvent: a.noteEvent}
 	var err error
-	if strict {
+	if s.strict {
 		cfg.Form = protocol.Strict
 		if cfg.Auth, err = impi.AuthFromEnv(os.LookupEnv); err == nil && !cfg.Auth.None && cfg.Auth.Key == nil {
-			err = usageError{"-impi: set IMPI_AUTH_NONE, so that everybody may join, or IMPI_AUTH_KEY to a number that clients must know"}
+			err = usageError{"--impi: set IMPI_AUTH_NONE, so that everybody may join, or IMPI_AUTH_KEY to a number that clients must know"}
 		}
 	} else {
 		cfg.Auth.Secret, err = secretFromEnv()
@@ -50,19 +68,28 @@ func runRendezvous(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", listen)
+	l, err := net.Listen("tcp", s.listen)
 	if err != nil {
 		return err
 	}
-	if strict {
-		fmt.Fprintln(out, l.Addr())
-	} else {
-		fmt.Fprintf(out, "export %s=%s\n", rendezvous.EnvAddr, l.Addr())
-		if os.Getenv(rendezvous.EnvKey) == "" {
-			fmt.Fprintf(out, "export %s=%x\n", rendezvous.EnvKey, cfg.Auth.Secret)
-		}
+	r := rendezvousReport{Address: l.Addr().String()}
+	if !s.strict && os.Getenv(rendezvous.EnvKey) == "" {
+		r.Key = hex.EncodeToString(cfg.Auth.Secret)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err = a.printResult(r, func(out io.Writer) {
+		if s.strict {
+			fmt.Fprintln(out, r.Address)
+			return
+		}
+		fmt.Fprintf(out, "export %s=%s\n", rendezvous.EnvAddr, r.Address)
+		if r.Key != "" {
+			fmt.Fprintf(out, "export %s=%s\n", rendezvous.EnvKey, r.Key)
+		}
+	})
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	ctx, stop := a.untilSignal()
 	defer stop()
 	return rendezvous.Serve(ctx, l, cfg)
 }
@@ -82,14 +109,14 @@ func secretFromEnv() ([]byte, error) {
 	return key, nil
 }
 
-// tellEvent shows how a startup goes to the person who has started the server.
-func tellEvent(e protocol.Event) {
+// noteEvent prints how a startup goes.
+func (a *app) noteEvent(e protocol.Event) {
 	switch e.Kind {
 	case protocol.Started:
-		fmt.Fprintln(os.Stderr, "all processes have started")
+		a.note("rendezvous", "all processes have started")
 	case protocol.Refused:
-		fmt.Fprintln(os.Stderr, "refused:", show.Error(e.Err))
+		a.note("rendezvous", "refused: "+e.Err.Error())
 	case protocol.Odd, protocol.Failed:
-		fmt.Fprintf(os.Stderr, "rank %d: %s\n", e.Rank, show.Error(e.Err))
+		a.note("rendezvous", fmt.Sprintf("rank %d: %v", e.Rank, e.Err))
 	}
 }

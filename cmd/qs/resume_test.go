@@ -128,7 +128,7 @@ func TestResumeAfterInterrupt(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := breakOff(t, download)
 		require.NoError(t, b.origin.cmd.Process.Signal(os.Interrupt))
-		b.origin.wait(1) // it goes on by itself, if it is the one that halts
+		b.origin.wait(exitInterrupted) // it goes on by itself, if it is the one that halts
 		require.Regexp(t, `(?m)^qs cp: copy .*: interrupted; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
 		if !download {
 			b.goOn()

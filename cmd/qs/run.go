@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -14,28 +12,27 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-const runUsage = `run [flags] -- PROGRAM [arguments]
+const runAbout = `Starts processes on this machine that find each other, and waits for all of them.
 
-Starts processes on this machine that find each other, and waits for all of them. When one fails, unless -keep is set, the others are
-ended; when a signal arrives, it is passed on. After -grace nothing runs any more. A second SIGINT or SIGTERM kills at once. What a
-process leaves running in its process group when it exits is killed; what calls setsid or setpgid is out of reach. When the output of
-qs run cannot be written any more, as after | head -1, the processes are ended as by a signal. When qs run itself is killed (SIGKILL),
-Linux kills the processes that it has started with it, but not those that they have started. The exit code is 0 when every process
-exited with 0, and otherwise 1; the errors say how each one ended.
-`
+When one fails, unless --keep is set, the others are ended; when a signal arrives, it is passed on. After --grace nothing runs any more. A second SIGINT or SIGTERM kills at once. What a process leaves running in its process group when it exits is killed; what calls setsid or setpgid is out of reach. When the output of qs run cannot be written any more, as after | head -1, the processes are ended as by a signal. When qs run itself is killed (SIGKILL), Linux kills the processes that it has started with it, but not those that they have started.
+
+Each line of their output is printed behind the rank of its process; with --json it is an object with the rank and the stream. The exit code is 0 when every process exited with 0, and otherwise 1; the errors say how each one ended.`
 
 // A launch is the processes of one qs run.
 type launch struct {
+	app            *app
 	program        []string
 	grace, timeout time.Duration
 	keep           bool
 	env            []string
 	cmds           []*exec.Cmd // by rank; nil: has ended
-	out            io.Writer
+	n              int
 	lines          lines
 	exits          chan exit
 	joined         atomic.Bool // somebody uses the server
@@ -48,30 +45,35 @@ type exit struct {
 	left bool // others of its process group were running
 }
 
-// runRun starts processes that find each other, and waits for all of them.
-func runRun(args []string, out io.Writer) error {
-	var (
-		n int
-		l launch
-	)
-	fs := flag.NewFlagSet(runUsage, flag.ContinueOnError)
-	fs.IntVar(&n, "n", 0, "how many `processes` to start")
+func (a *app) newRun() *cobra.Command {
+	l := &launch{app: a}
+	c := &cobra.Command{
+		Use: "run -n PROCESSES [flags] [--] PROGRAM [ARGUMENT...]", Short: "Start processes that find each other, and wait for them", Long: runAbout,
+		Example: `  qs run -n 4 -- ./program --its-flag
+  qs run -n 4 --json ./program > lines.json`,
+		Args: wantArgs(1, 1<<20), Annotations: map[string]string{programArgs: "true"}, DisableFlagsInUseLine: true,
+		RunE: func(_ *cobra.Command, args []string) error { return l.run(args) },
+	}
+	fs := c.Flags()
+	fs.IntVarP(&l.n, "processes", "n", 0, "how many `processes` to start")
 	fs.DurationVar(&l.grace, "grace", 9*time.Second, "`time` for the others to end by themselves after a failure or a signal; 2s before its end, or halfway, they get SIGTERM, at its end they are killed")
 	fs.BoolVar(&l.keep, "keep", false, "do not end the others when one fails")
-	fs.DurationVar(&l.timeout, "timeout", time.Minute, "`time` within which all must join")
-	if err := parse(fs, args, 1, 1<<20); err != nil {
-		return err
-	}
+	fs.DurationVarP(&l.timeout, "timeout", "t", time.Minute, "`time` within which all must join")
+	return c
+}
+
+// run starts the processes, and waits for all of them.
+func (l *launch) run(program []string) error {
 	switch {
-	case n < 1:
-		return usageError{"-n says how many processes to start"}
-	case n > protocol.MaxNative:
-		return usageError{fmt.Sprintf("-n is %d, want at most %d", n, protocol.MaxNative)}
+	case l.n < 1:
+		return usageError{"--processes says how many processes to start"}
+	case l.n > protocol.MaxNative:
+		return usageError{fmt.Sprintf("--processes is %d, want at most %d", l.n, protocol.MaxNative)}
 	case l.grace < 0:
-		return usageError{"-grace is negative"}
+		return usageError{"--grace is negative"}
 	}
-	l.program = fs.Args()
-	l.out = out
+	l.program = program
+	l.lines.json = l.app.json
 	l.lines.failed = make(chan error, 1)
 	runtime.LockOSThread() // the processes end with the thread that has started them
 	defer runtime.UnlockOSThread()
@@ -81,7 +83,7 @@ func runRun(args []string, out io.Writer) error {
 	defer signal.Stop(signals)
 
 	ctx, stop := context.WithCancel(context.Background())
-	served, err := l.serve(ctx, n)
+	served, err := l.serve(ctx)
 	if err != nil {
 		stop()
 		return err
@@ -90,15 +92,15 @@ func runRun(args []string, out io.Writer) error {
 		stop()
 		<-served
 	}()
-	if err := l.start(n); err != nil {
+	if err := l.start(); err != nil {
 		return err
 	}
-	w := waiting{l: &l, left: n}
+	w := waiting{l: l, left: l.n}
 	return w.wait(signals, served)
 }
 
 // serve begins to serve the processes; the channel yields how it ended.
-func (l *launch) serve(ctx context.Context, n int) (<-chan error, error) {
+func (l *launch) serve(ctx context.Context) (<-chan error, error) {
 	key, err := secretFromEnv()
 	if err != nil {
 		return nil, err
@@ -108,14 +110,14 @@ func (l *launch) serve(ctx context.Context, n int) (<-chan error, error) {
 		return nil, err
 	}
 	l.env = append(os.Environ(),
-		fmt.Sprintf("%s=%d", rendezvous.EnvSize, n),
+		fmt.Sprintf("%s=%d", rendezvous.EnvSize, l.n),
 		fmt.Sprintf("%s=%s", rendezvous.EnvAddr, listener.Addr()),
 		fmt.Sprintf("%s=%x", rendezvous.EnvKey, key))
 	served := make(chan error, 1)
 	go func() {
 		defer close(served)
 		served <- rendezvous.Serve(ctx, listener, rendezvous.ServerConfig{
-			Size: n, Auth: protocol.Auth{Secret: key}, Startup: l.timeout,
+			Size: l.n, Auth: protocol.Auth{Secret: key}, Startup: l.timeout,
 			OnEvent: func(e protocol.Event) {
 				if e.Kind == protocol.Joined {
 					l.joined.Store(true)
@@ -127,12 +129,12 @@ func (l *launch) serve(ctx context.Context, n int) (<-chan error, error) {
 }
 
 // start starts the processes; if one cannot be started, those before it are killed.
-func (l *launch) start(n int) error {
-	l.exits = make(chan exit, n)
-	for rank := range n {
+func (l *launch) start() error {
+	l.exits = make(chan exit, l.n)
+	for rank := range l.n {
 		cmd := exec.Command(l.program[0], l.program[1:]...)
 		cmd.Env = append(l.env[:len(l.env):len(l.env)], fmt.Sprintf("%s=%d", rendezvous.EnvRank, rank))
-		out, diag := l.lines.of(rank, l.out), l.lines.of(rank, os.Stderr)
+		out, diag := l.lines.of(rank, "stdout", l.app.out), l.lines.of(rank, "stderr", l.app.diag)
 		cmd.Stdout, cmd.Stderr = out, diag
 		cmd.WaitDelay = outputDelay
 		ownGroup(cmd)

@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -94,6 +95,17 @@ func TestRunEndsAllWhenOneFails(t *testing.T) {
 	}, sorted(q.out.String()))
 	require.Contains(t, q.errors.String(), "[1] no end to this line\n")
 	require.Contains(t, q.errors.String(), "qs run: rank 1: exit status 3\n")
+}
+
+// With -json each line is an object, and so is each note.
+func TestRunJSON(t *testing.T) {
+	t.Parallel()
+	q := run(t, 0, "run", "-json", "-n", "1", "--", executable(t), programArg, "leave")
+	require.Equal(t, `{"rank":0,"stream":"stdout","line":"rank 0 of 1"}`+"\n", q.out.String())
+	requireSchema(t, "run", q.out.Bytes())
+	q = run(t, 1, "run", "-json", "-n", "1", "sh", "-c", "exit 3")
+	require.Equal(t, `{"note":"rank 0: exit status 3"}`, strings.Split(q.errors.String(), "\n")[0])
+	require.Contains(t, q.errors.String(), `"kind":"failed"`)
 }
 
 // What does not end when it is told to is killed.
@@ -293,11 +305,11 @@ func TestRunOutputBlocked(t *testing.T) {
 }
 
 func TestRunUsage(t *testing.T) {
-	require.Contains(t, run(t, 2, "run", "--", "true").errors.String(), "-n says how many")
+	require.Contains(t, run(t, 2, "run", "--", "true").errors.String(), "--processes says how many")
 	require.Contains(t, run(t, 2, "run", "-n", "2", "-grace", "-1s", "--", "true").errors.String(), "-grace is negative")
 	require.Contains(t, run(t, 2, "run", "-n", "2").errors.String(), "0 arguments")
 	require.Contains(t, run(t, 1, "run", "-n", "2", "--", "/does/not/exist").errors.String(), "no such file")
-	require.Contains(t, run(t, 2, "rendezvous").errors.String(), "-n says how many")
+	require.Contains(t, run(t, 2, "rendezvous").errors.String(), "--processes says how many")
 }
 
 // Processes that somebody else has started find each other by what qs rendezvous says.
@@ -338,17 +350,20 @@ func TestRendezvousIMPI(t *testing.T) {
 	require.Empty(t, open.out.String(), "an address where nobody will listen")
 	require.Contains(t, open.errors.String(), "IMPI_AUTH_NONE")
 	require.Contains(t, open.errors.String(), "IMPI_AUTH_KEY")
-	q := newQS(t, "rendezvous", "-impi", "-n", "1")
+	q := newQS(t, "rendezvous", "-json", "-impi", "-n", "1")
 	q.cmd.Env = append(q.cmd.Env, "IMPI_AUTH_KEY=77")
 	r, w := io.Pipe()
 	q.cmd.Stdout = w
 	q.start()
 	all := bufio.NewScanner(r)
 	require.True(t, all.Scan())
+	requireSchema(t, "rendezvous", all.Bytes())
+	var there rendezvousReport
+	require.NoError(t, json.Unmarshal(all.Bytes(), &there))
 	key := uint64(77)
 	ctx, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
-	m, err := rendezvous.Join(ctx, rendezvous.Config{Form: protocol.Strict, Addr: all.Text(), Auth: protocol.Auth{Key: &key}})
+	m, err := rendezvous.Join(ctx, rendezvous.Config{Form: protocol.Strict, Addr: there.Address, Auth: protocol.Auth{Key: &key}})
 	require.NoError(t, err)
 	defer m.Close()
 	world, err := impi.Exchange(ctx, m, impi.Client{Versions: []impi.Version{{}}, PacketLen: 1024, MaxTag: 32767})
@@ -356,13 +371,14 @@ func TestRendezvousIMPI(t *testing.T) {
 	require.Len(t, world.Clients, 1)
 	require.NoError(t, m.Leave())
 	q.wait(0)
+	requireSchema(t, "note", q.errors.Bytes())
 }
 
 // A line without an end is kept within bounds.
 func TestLongLine(t *testing.T) {
 	var out strings.Builder
 	var all lines
-	r := all.of(7, &out)
+	r := all.of(7, "stdout", &out)
 	for range 3 * maxLine / 1000 {
 		_, err := r.Write(make([]byte, 1000))
 		require.NoError(t, err)

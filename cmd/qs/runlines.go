@@ -4,17 +4,27 @@ import (
 	"fmt"
 	"io"
 	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
 // lines keeps the lines of several processes whole.
 type lines struct {
 	mu     sync.Mutex
+	json   bool       // each line is a JSON object
 	failed chan error // yields the first write that failed; nothing is written after it
 	broken bool       // guarded by mu
 }
 
-func (l *lines) of(rank int, out io.Writer) *rankLines {
-	return &rankLines{all: l, out: out, prefix: fmt.Sprintf("[%d] ", rank)}
+func (l *lines) of(rank int, stream string, out io.Writer) *rankLines {
+	return &rankLines{all: l, out: out, rank: rank, stream: stream}
+}
+
+// A lineReport is what --json prints of a line of a process.
+type lineReport struct {
+	Rank   int    `json:"rank"`
+	Stream string `json:"stream"` // stdout or stderr
+	Line   string `json:"line"`
 }
 
 // blocked reports whether a line is being written at this moment.
@@ -33,7 +43,8 @@ const maxLine = 64 << 10
 type rankLines struct {
 	all    *lines
 	out    io.Writer
-	prefix string
+	rank   int
+	stream string
 
 	mu   sync.Mutex // guards rest; locked before all.mu
 	rest []byte     // of a line that has not ended
@@ -58,7 +69,13 @@ func (r *rankLines) writeLocked() {
 	r.all.mu.Lock()
 	defer r.all.mu.Unlock()
 	if !r.all.broken {
-		if _, err := fmt.Fprintf(r.out, "%s%s\n", r.prefix, r.rest); err != nil {
+		var err error
+		if r.all.json {
+			err = show.JSON(r.out, lineReport{r.rank, r.stream, string(r.rest)})
+		} else {
+			_, err = fmt.Fprintf(r.out, "[%d] %s\n", r.rank, r.rest)
+		}
+		if err != nil {
 			r.all.broken = true
 			r.all.failed <- err
 		}

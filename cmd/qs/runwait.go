@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
@@ -88,7 +87,7 @@ func (w *waiting) ended(e exit) {
 }
 
 func (w *waiting) say(format string, args ...any) {
-	fmt.Fprintln(os.Stderr, "qs run: "+show.Text(fmt.Sprintf(format, args...)))
+	w.l.app.note("run", fmt.Sprintf(format, args...))
 }
 
 // fail notes a failure, which ends the others unless they are to go on.

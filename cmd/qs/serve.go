@@ -2,56 +2,78 @@ package main
 
 import (
 	"context"
-	"flag"
+	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
+
+	"github.com/spf13/cobra"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
-const serveUsage = `serve [flags] [ADDRESS]
+func (a *app) newServe() *cobra.Command {
+	var s serving
+	c := &cobra.Command{
+		Use: "serve [ADDRESS]", Short: "Serve files and the other commands",
+		Long: `Serves the other commands: ping, perf, cp, call, rpcs, top and ger. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address. Stop it with Ctrl-C.
 
-The target of qs perf, ping, cp and ger. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses; its
-first line is the address. Stop it with Ctrl-C.
-`
-
-// runServe is a target until it is told to end by a signal, or by the end of its input if -child is set.
-func runServe(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet(serveUsage, flag.ContinueOnError)
-	var n network
-	n.flags(fs)
-	child := fs.Bool("child", false, "exit at the end of the standard input")
-	root := fs.String("root", "", "`folder` that qs cp may read")
-	write := fs.Bool("write", false, "let qs cp write there, too: everyone who can reach the address")
-	debugAddr := fs.String("debug", "", "`HOST:PORT` of an HTTP page with the state of this process: everyone who can reach it sees peers and names of methods")
-	if err := parse(fs, args, 0, 1); err != nil {
-		return err
+There is no access control without --ca: anyone who can connect reads what is below --root, and with --write also writes there.`,
+		Example: `  qs serve --root /data tcp://10.0.0.7:9000
+  qs serve --root /data --write --cert me.pem --key me.key --ca ca.pem
+  qs serve --debug localhost:8080`,
+		Args: wantArgs(0, 1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error { return a.serve(&s, args) },
 	}
-	if *write && *root == "" {
-		return usageError{"-write needs -root: the folder that may be written to"}
+	fs := c.Flags()
+	s.network.measureFlags(fs)
+	s.network.handlerFlag(c)
+	fs.BoolVar(&s.child, "child", false, "exit at the end of the standard input")
+	fs.StringVarP(&s.root, "root", "r", "", "`folder` that qs cp may read")
+	fs.BoolVarP(&s.write, "write", "w", false, "let qs cp write there, too: everyone who can reach the address")
+	fs.StringVarP(&s.debug, "debug", "d", "", "`HOST:PORT` of an HTTP page with the state of this process: everyone who can reach it sees peers and names of methods")
+	return c
+}
+
+// A serving is what the flags of qs serve say.
+type serving struct {
+	network network
+	child   bool
+	root    string
+	write   bool
+	debug   string
+}
+
+// A serveReport is what --json prints when the program listens.
+type serveReport struct {
+	Address   string `json:"address"`
+	DebugPage string `json:"debug_page,omitempty"` // its URL
+}
+
+// serve is a target until it is told to end by a signal, or by the end of its input if --child is set.
+func (a *app) serve(s *serving, args []string) error {
+	if s.write && s.root == "" {
+		return usageError{"--write needs --root: the folder that may be written to"}
 	}
 	addr := "tcp://127.0.0.1:0"
-	if fs.NArg() == 1 {
-		addr = fs.Arg(0)
+	if len(args) == 1 {
+		addr = args[0]
 	}
+	n := &s.network
 	cfg, err := n.config(addr)
 	if err != nil {
 		return err
 	}
 	cfg.Reflect = true
 	var page debug.Page
-	if *debugAddr != "" {
+	if s.debug != "" {
 		cfg.Observe = page.Observe
 	}
-	typed := n.handlers == "typed" || *root != ""
+	typed := n.handlers == "typed" || s.root != ""
 	switch n.handlers {
 	case "inline", "typed":
 	case "dispatch":
@@ -61,7 +83,7 @@ func runServe(args []string, out io.Writer) error {
 			cfg.Dispatch = w.Dispatch
 		}
 	default:
-		return usageError{fmt.Sprintf("-handlers is %q, want inline, dispatch or typed", n.handlers)}
+		return usageError{fmt.Sprintf("--handlers is %q, want inline, dispatch or typed", n.handlers)}
 	}
 	var class *hg.Class
 	var run func() error
@@ -72,8 +94,8 @@ func runServe(args []string, out io.Writer) error {
 		}
 		defer node.Close()
 		bench.TypedEcho.Handle(node, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
-		if *root != "" {
-			served, err := files.Serve(node, *root, *write)
+		if s.root != "" {
+			served, err := files.Serve(node, s.root, s.write)
 			if err != nil {
 				return err
 			}
@@ -107,19 +129,29 @@ func runServe(args []string, out io.Writer) error {
 	}
 	defer stopProfile()
 	bench.Burden(n.busy)
-	fmt.Fprintln(out, self.Ready+class.Addr().String())
-	if *debugAddr != "" {
+	report := serveReport{Address: class.Addr().String()}
+	if s.debug != "" {
 		page.Show(class)
 		page.Publish("quicksilver")
-		end, err := serveDebug(&page, *debugAddr, out)
+		url, end, err := serveDebug(&page, s.debug)
 		if err != nil {
 			return err
 		}
 		defer end()
+		report.DebugPage = url
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err = a.printResult(report, func(out io.Writer) {
+		fmt.Fprintln(out, report.Address)
+		if report.DebugPage != "" {
+			fmt.Fprintf(out, "debug page at %s\n", report.DebugPage)
+		}
+	})
+	if err != nil {
+		return errors.Join(err, class.Close())
+	}
+	ctx, stop := a.untilSignal()
 	defer stop()
-	if *child {
+	if s.child {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
 		go func() {
@@ -127,9 +159,6 @@ func runServe(args []string, out io.Writer) error {
 			cancel()
 		}()
 	}
-	defer context.AfterFunc(ctx, func() {
-		_ = class.Close()
-		interrupted()
-	})()
+	defer context.AfterFunc(ctx, func() { _ = class.Close() })()
 	return run()
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"runtime"
@@ -61,11 +60,12 @@ func TestSoak(t *testing.T) {
 // soakOver runs "qs soak" in a process of its own: what it holds at the end against the beginning is that of the process. The
 // first faults of the first seed are short.
 func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
-	args := []string{"soak", "-transport", transport, "-time", soakTime.String(), "-every", "100ms", "-peer-timeout", "500ms", "-targets", "3",
+	args := []string{"soak", "-json", "-transport", transport, "-time", soakTime.String(), "-every", "100ms", "-peer-timeout", "500ms", "-targets", "3",
 		"-inflight", long.Or("12", "24"), "-origins", long.Or("1", "3"), "-bulk", "100000", "-streams", long.Or("4", "40"), "-seed", fmt.Sprint(seed)}
 	q := newQSWithin(t, *soakTime+4*patience, args...).start().wait(0)
 	var r soak.Report
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
+	requireSchema(t, "soak", q.out.Bytes())
 	t.Logf("qs %s\n%s", strings.Join(args, " "), &q.out)
 	require.Equal(t, seed, r.Seed)
 	require.Positive(t, r.Outcomes["success"])
@@ -84,9 +84,6 @@ func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
 func TestSoakBadFlags(t *testing.T) {
 	for _, args := range [][]string{{"-targets", "1"}, {"-faults", "fire"}, {"-every", "0s"}, {"-inflight", "0"}, {"-bulk", "1"}, {"-streams", "-1"},
 		{"-faults", "stall", "-transport", "sm"}} {
-		err := runSoak(args, nil)
-		var bad usageError
-		require.True(t, errors.As(err, &bad), "%v: %v", args, err)
-		require.Contains(t, bad.text, args[0])
+		require.Contains(t, run(t, exitUsage, append([]string{"soak"}, args...)...).errors.String(), "-"+args[0])
 	}
 }

@@ -5,17 +5,20 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/sys/unix"
 )
 
-// openTerminal returns both sides of a new terminal.
-func openTerminal(t *testing.T) (screen, terminal *os.File) {
+// openTerminal returns both sides of a new terminal of 120 columns.
+func openTerminal(t *testing.T) (screen, terminal *os.File) { return openTerminalOf(t, 120) }
+
+// openTerminalOf returns both sides of a new terminal.
+func openTerminalOf(t *testing.T, columns uint16) (screen, terminal *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	require.NoError(t, err)
@@ -25,7 +28,7 @@ func openTerminal(t *testing.T) (screen, terminal *os.File) {
 	require.NoError(t, err)
 	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)
-	require.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 25, Col: 120}))
+	require.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 25, Col: columns}))
 	return screen, terminal
 }
 
@@ -44,9 +47,9 @@ func TestProgressBar(t *testing.T) {
 	shown, _ := io.ReadAll(screen) // ends with an error when nobody has the terminal open any more
 	<-q.ended
 	require.Zero(t, q.code, "on the terminal:\n%s", shown)
-	require.Regexp(t, `\[=+\].*100 %  320\.0 KiB of 320\.0 KiB, [0-9.]+ \w+/s, 0s left  d/f`, string(shown))
+	require.Regexp(t, `\[=+\].*100 %  320 KiB of 320 KiB, [0-9.]+ \w+/s, 0s left  d/f`, string(shown))
 	require.Contains(t, string(shown), "d/link is neither a file nor a directory: left out")
-	require.Regexp(t, `^1 files, `, q.out.String())
+	require.Regexp(t, `^1 file, `, q.out.String())
 }
 
 // TestProgressBarIsNotWaitedFor: who counts bytes does not hold what the bar needs to draw itself.
@@ -60,17 +63,17 @@ func TestProgressBarIsNotWaitedFor(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newProgress(terminal, 2, false)
-			free := make(chan bool)
-			p.bar.TraverseDecorators(func(decor.Decorator) { // on the goroutine that draws
+			decorators, err := p.bar.TraverseDecorators()
+			require.NoError(t, err)
+			was := false
+			for range decorators { // the bar draws nothing, and takes no count
 				go count(p)
 				synctest.Wait() // until that waits for the bar
-				now := p.mu.TryLock()
-				if now {
+				was = p.mu.TryLock()
+				if was {
 					p.mu.Unlock()
 				}
-				free <- now
-			})
-			was := <-free
+			}
 			p.close()
 			require.True(t, was, name)
 		})
@@ -90,4 +93,20 @@ func TestProgressBarEndsAfterItsLastLine(t *testing.T) {
 		p.close()
 	})
 	require.NoError(t, terminal.Close())
+}
+
+// TestBenchLine: on a terminal bench shows how far it is, and removes that at the end.
+func TestBenchLine(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "")
+	screen, terminal := openTerminal(t)
+	q := newQS(t, "bench", "-d", "800ms", "-c", "1", "-raw", s.addr, "qs/echo", "hello")
+	q.cmd.Env = append(q.cmd.Env, "TERM=xterm")
+	q.cmd.Stderr = terminal
+	q.start()
+	require.NoError(t, terminal.Close())
+	shown, _ := io.ReadAll(screen) // ends with an error when nobody has the terminal open any more
+	q.wait(0)
+	require.Regexp(t, `^\r\x1b\[K\d+ s  \d+ calls  [0-9.]+/s now  p50 \S+ [µm]?s  p99 \S+ [µm]?s  0 failed  1 in flight`, string(shown))
+	require.True(t, strings.HasSuffix(string(shown), "\r\x1b[K"))
 }

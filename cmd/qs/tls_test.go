@@ -23,6 +23,7 @@ func TestTLS(t *testing.T) {
 	run(t, 0, with("ping", "-count", "2", "-interval", "0", s.addr)...)
 	require.Contains(t, run(t, 0, with("rpcs", "-all", s.addr)...).out.String(), hg.PingRPC)
 	require.Equal(t, "x", run(t, 0, with("call", "-raw", s.addr, hg.PingRPC, "x")...).out.String())
+	run(t, 0, with("bench", "-n", "100", "-connections", "2", "-raw", s.addr, hg.PingRPC, "x")...)
 	run(t, 0, with("top", "-n", "1", s.addr)...)
 	run(t, 0, with("ger", s.addr)...)
 	src := filepath.Join(t.TempDir(), "f")
@@ -31,26 +32,26 @@ func TestTLS(t *testing.T) {
 	requireFile(t, src, filepath.Join(s.root, "f"))
 	u := serve(t, "", append(flags, "udp://127.0.0.1:0")...)
 	run(t, 0, with("ping", "-count", "2", "-interval", "0", u.addr)...)
-	require.Regexp(t, `the peer refused: TLS is required here`, run(t, 1, "ping", "-count", "1", u.addr).errors.String())
+	require.Regexp(t, `the peer refused: TLS is required here`, run(t, exitNotRun, "ping", "-count", "1", u.addr).errors.String())
 	run(t, 0, with("perf", "-time", "1ms", "-inflight", "1", "-bulk", "1000")...)                     // starts a target
 	run(t, 0, with("perf", "-op", "idle", "-peers", "2", "-time", "1ms")...)                          // a swarm
 	run(t, 0, with("soak", "-time", "50ms", "-targets", "2", "-faults", "none", "-inflight", "2")...) // several
 
-	require.Regexp(t, `cannot be reached: the peer refused: TLS is required here`, run(t, 1, "ping", "-count", "1", s.addr).errors.String())
+	require.Regexp(t, `cannot be reached: the peer refused: TLS is required here`, run(t, exitNotRun, "ping", "-count", "1", s.addr).errors.String())
 
-	for command, args := range map[string][]string{"ping": {"-count", "1", s.addr}, "rpcs": {s.addr}, "call": {"-raw", s.addr, hg.PingRPC}, "cp": {s.addr + "/f", src + ".back"}} {
+	for command, args := range map[string][]string{"ping": {"-count", "1", s.addr}, "rpcs": {s.addr}, "call": {"-raw", s.addr, hg.PingRPC}, "bench": {"-n", "1", "-raw", s.addr, hg.PingRPC}, "cp": {s.addr + "/f", src + ".back"}} {
 		run(t, 0, with(command, append([]string{"-server-name", "127.0.0.1"}, args...)...)...)
-		q := run(t, 1, with(command, append([]string{"-server-name", "elsewhere.example"}, args...)...)...)
-		require.Regexp(t, `cannot be reached: TLS: the peer's certificate is for another host \(valid for .*, not elsewhere.example\)\n  to do:  give -server-name with a name that`, q.errors.String())
+		q := run(t, exitNotRun, with(command, append([]string{"-server-name", "elsewhere.example"}, args...)...)...)
+		require.Regexp(t, `cannot be reached: TLS: the peer's certificate is for another host \(valid for .*, not elsewhere.example\)\n  to do:  give --server-name with a name that`, q.errors.String())
 		require.NotContains(t, q.errors.String(), "tls.Config")
 	}
 	other, otherKey := testcert.Write(t)
 	for _, addr := range []string{s.addr, u.addr} {
-		require.Regexp(t, `cannot be reached: TLS: the peer wants a certificate \(.*\)\n  to do:  give -cert and -key: `, run(t, 1, "ping", "-count", "1", "-ca", cert, addr).errors.String())
-		require.Regexp(t, `cannot be reached: TLS: the peer does not know who signed \(.*\)\n  to do:  give -cert and -key of an`, run(t, 1, "ping", "-count", "1", "-ca", cert, "-cert", other, "-key", otherKey, addr).errors.String())
+		require.Regexp(t, `cannot be reached: TLS: the peer wants a certificate \(.*\)\n  to do:  give --cert and --key: `, run(t, exitNotRun, "ping", "-count", "1", "-ca", cert, addr).errors.String())
+		require.Regexp(t, `cannot be reached: TLS: the peer does not know who signed \(.*\)\n  to do:  give --cert and --key of an`, run(t, exitNotRun, "ping", "-count", "1", "-ca", cert, "-cert", other, "-key", otherKey, addr).errors.String())
 	}
-	q := run(t, 1, "ping", "-count", "1", "-cert", cert, "-key", key, "-ca", other, s.addr)
-	require.Regexp(t, `authority that is unknown here \(CN=node\)\n  to do:  give -ca with the authority`, q.errors.String())
+	q := run(t, exitNotRun, "ping", "-count", "1", "-cert", cert, "-key", key, "-ca", other, s.addr)
+	require.Regexp(t, `authority that is unknown here \(CN=node\)\n  to do:  give --ca with the authority`, q.errors.String())
 }
 
 // TestTLSForAll: without -ca a target takes origins that have no certificate.
@@ -70,12 +71,12 @@ func TestTLSMistakes(t *testing.T) {
 		want string
 		args []string
 	}{
-		{2, `^qs ping: -cert needs -key`, []string{"-cert", cert}},
-		{2, `^qs ping: -server-name needs -ca`, []string{"-server-name", "x"}},
-		{2, `^qs ping: -key needs -cert`, []string{"-key", key, "-ca", cert}},
-		{2, `^qs ping: -cert, -key and -ca are for tcp:// and udp://, not "sm://x": nothing would be encrypted`, []string{"-cert", cert, "-key", key, "sm://x"}},
-		{1, `^qs ping: -cert, -key and -ca: .*cert and key cannot be read: stat no-such-file: `, []string{"-cert", "no-such-file", "-key", key}},
-		{1, `^qs ping: -cert, -key and -ca: .*cert and key cannot be read: stat no-such-file: `, []string{"-cert", cert, "-key", "no-such-file"}},
+		{2, `^qs ping: --cert needs --key`, []string{"-cert", cert}},
+		{2, `^qs ping: --server-name needs --ca`, []string{"-server-name", "x"}},
+		{2, `^qs ping: --key needs --cert`, []string{"-key", key, "-ca", cert}},
+		{2, `^qs ping: --cert, --key and --ca are for tcp:// and udp://, not "sm://x": nothing would be encrypted`, []string{"-cert", cert, "-key", key, "sm://x"}},
+		{1, `^qs ping: --cert, --key and --ca: .*cert and key cannot be read: stat no-such-file: `, []string{"-cert", "no-such-file", "-key", key}},
+		{1, `^qs ping: --cert, --key and --ca: .*cert and key cannot be read: stat no-such-file: `, []string{"-cert", cert, "-key", "no-such-file"}},
 		{1, `^qs ping: .*ca cannot be read: open no-such-file: `, []string{"-ca", "no-such-file"}},
 		{1, `^qs ping: .*ca ` + key + ` holds no certificate in PEM`, []string{"-ca", key}},
 		{1, `^qs ping: .*cert ` + cert + ` and key ` + other + ` cannot be used: `, []string{"-cert", cert, "-key", other}},

@@ -1,98 +1,270 @@
 package main
 
 import (
-	"cmp"
+	"bufio"
 	"context"
-	"flag"
+	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"slices"
-	"syscall"
 	"time"
 
-	"github.com/vbauerster/mpb/v8/cwriter"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-const topUsage = `top [flags] ADDRESS
+const topAbout = `Shows what a program does, refreshed every --interval: the calls that are under way, with their age and state; its peers, with name, address and rates; and its methods, with rates and percentiles of the calls that have ended since the last look. The program must have set qs.Config.Inspect, or called hg.Class.ServeGauges. It counts what ends only while somebody looks.
 
-Shows the gauges of a program, refreshed every -interval: its work, its envelopes, and its peers, the heaviest user
-first. The program must have set qs.Config.Inspect, or called hg.Class.ServeGauges. Stop it with Ctrl-C.
-`
+Keys: q or Ctrl-C quits, p pauses, s sorts by another column (rate, time, errors, name), / filters by a part of the name of a method or peer, 1, 2 and 3 show one list alone, 0 all of them.
 
-func runTop(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet(topUsage, flag.ContinueOnError)
-	var n network
-	n.peerFlags(fs)
-	interval := fs.Duration("interval", time.Second, "`time` between two looks")
-	count := fs.Int("n", 0, "`looks` to take; 0: until Ctrl-C")
-	asJSON := fs.Bool("json", false, "print a line of JSON for each look")
-	if err := parse(fs, args, 1, 1); err != nil {
-		return err
+Without a terminal it prints the lists for each look, and with --json a line of JSON. --once looks twice, one --interval apart, and prints one report.`
+
+func (a *app) newTop() *cobra.Command {
+	t := topping{app: a}
+	c := &cobra.Command{
+		Use: "top ADDRESS", Short: "Watch the calls, the peers and the methods of a program", Long: topAbout,
+		Example: `  qs top tcp://10.0.0.7:9000
+  qs top --sort time --filter shop/ tcp://10.0.0.7:9000
+  qs top --once --json tcp://10.0.0.7:9000`,
+		Args: wantArgs(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error { return t.run(args[0]) },
 	}
-	if *interval <= 0 || *count < 0 {
-		return usageError{"-interval is not positive, or -n negative"}
+	fs := c.Flags()
+	t.network.peerFlags(fs)
+	fs.DurationVarP(&t.interval, "interval", "i", time.Second, "`time` between two looks, at most 10s")
+	fs.IntVarP(&t.count, "count", "n", 0, "`reports` to print, and no screen; 0: until Ctrl-C")
+	fs.BoolVar(&t.once, "once", false, "print one report, and no screen: as --count 1, with rates")
+	fs.StringVarP(&t.view.order, "sort", "s", byRate, "`order` of the lists: rate, time, errors or name")
+	fs.StringVarP(&t.view.filter, "filter", "f", "", "show only methods and peers with this `text` in their names")
+	fs.BoolVarP(&t.all, "all", "a", false, "show RPCs of Quicksilver itself, too")
+	oneOf(c, "sort", orders...)
+	return c
+}
+
+// A topping is what the flags of qs top say.
+type topping struct {
+	app      *app
+	network  network
+	interval time.Duration
+	count    int
+	once     bool
+	all      bool
+	view     topView
+}
+
+func (t *topping) run(addr string) error {
+	switch {
+	case t.interval <= 0 || t.interval > 10*time.Second || t.count < 0:
+		return usageError{"--interval is not positive or more than 10s, or --count negative"}
+	case t.view.order != byRate && t.view.order != byTime && t.view.order != byErrors && t.view.order != byName:
+		return usageError{fmt.Sprintf("--sort is %q, want rate, time, errors or name", t.view.order)}
 	}
-	c, err := dial(&n, fs.Arg(0))
+	c, err := dial(&t.network, addr)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := t.app.untilSignal()
 	defer stop()
-	again := time.NewTicker(*interval)
-	defer again.Stop()
-	clear := "\x1b[H\x1b[J" // the whole screen
-	if f, ok := out.(*os.File); !ok || !cwriter.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
-		clear = ""
+	screen, onScreen := t.app.out.(*os.File)
+	onScreen = onScreen && isScreen(screen) && term.IsTerminal(int(os.Stdin.Fd()))
+	if onScreen && !t.app.json && !t.once && t.count == 0 {
+		return t.watch(ctx, c, screen)
 	}
-	var last []inspect.Gauges
-	for look := 1; ; look++ {
-		all, err := c.gauges(ctx)
-		switch {
-		case ctx.Err() != nil:
+	err = t.print(ctx, c)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// print prints reports without a screen.
+func (t *topping) print(ctx context.Context, c *client) error {
+	again := time.NewTicker(t.interval)
+	defer again.Stop()
+	var before *look
+	for printed := 0; ; {
+		now, err := c.look(ctx)
+		if err != nil {
+			return err
+		}
+		if !t.once || before != nil {
+			if err := t.printReport(reportLooks(c.peer.String(), now, before, t.all)); err != nil {
+				return err
+			}
+			printed++
+		}
+		if before != nil && t.once || printed == t.count && t.count > 0 && !t.once {
 			return nil
-		case err != nil:
-			return err
-		case *asJSON:
-			err = show.JSON(out, all)
-		default:
-			_, err = fmt.Fprintf(out, "%s%s  %s\n", clear, c.peer, time.Now().Format(time.TimeOnly))
-			printTop(all, last, *interval, out)
 		}
-		if err != nil || look == *count {
-			return err
-		}
-		last = all
+		before = now
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			return nil
+			return context.Cause(ctx)
 		}
 	}
 }
 
-// printTop shows a look, with the rates since the last one.
-func printTop(all, last []inspect.Gauges, since time.Duration, out io.Writer) {
-	for i := range all {
-		g := &all[i]
-		before := g
-		if i < len(last) {
-			before = &last[i]
+func (t *topping) printReport(r *topReport) error {
+	r.filter(t.view.filter)
+	r.sort(t.view.order)
+	if t.app.json {
+		return show.JSON(t.app.out, r)
+	}
+	width, onTerminal := terminalWidth(t.app.out)
+	if !onTerminal {
+		width = 0
+	}
+	out := bufio.NewWriter(t.app.out)
+	r.print(func(line string) { fmt.Fprintln(out, line) }, width)
+	fmt.Fprintln(out)
+	return out.Flush()
+}
+
+// look asks a program what it does.
+func (c *client) look(ctx context.Context) (*look, error) {
+	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+	defer stop()
+	in, err := inspect.EncodeGaugesRequest(inspect.GaugesRequest{Watch: true})
+	if err != nil {
+		return nil, err
+	}
+	b, err := c.callRaw(ctx, inspect.GaugesRPC, in, hg.Metadata{})
+	if err != nil {
+		return nil, c.explainGauges(err)
+	}
+	l := &look{at: time.Now()}
+	l.all, err = inspect.DecodeActivity(b)
+	return l, err
+}
+
+// explainGauges says what to do about a program that does not tell its gauges.
+func (c *client) explainGauges(err error) error {
+	if remote, ok := hg.RemoteOf(err); ok && remote.Refused && remote.Code == hg.ErrNoEntry {
+		return fmt.Errorf("%s does not tell its gauges: set qs.Config.Inspect there, or call hg.Class.ServeGauges: %w", c.peer, err)
+	}
+	return files.Explain(c.peer, err)
+}
+
+// watch draws the screen until a key or a signal ends it. A program that does not answer does not hold the keys up.
+func (t *topping) watch(ctx context.Context, c *client, screen *os.File) error {
+	in := int(os.Stdin.Fd())
+	was, err := term.MakeRaw(in)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(screen, "\x1b[?1049h\x1b[?25l") // the other screen, without a cursor
+	defer func() {
+		fmt.Fprint(screen, "\x1b[?25h\x1b[?1049l")
+		_ = term.Restore(in, was)
+	}()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		l   *look
+		err error
+	}
+	answers, ask := make(chan answer, 1), make(chan struct{}, 1)
+	go func() {
+		for range ask {
+			l, err := c.look(ctx)
+			answers <- answer{l, err}
 		}
-		rate := func(now, then int64) float64 { return float64(now-then) / since.Seconds() }
-		fmt.Fprintf(out, "\ncontext %d at %s: %d peers, %d handlers at work, %d requests wait for one to end\n", g.Context, show.Text(g.Address), len(g.Peers), g.Active, g.Waiting)
-		fmt.Fprintf(out, "guaranteed %s of %s; most envelopes needed of a target %d; messages that had to wait %d\n",
-			bytesText(g.Reserved), bytesText(g.Budget), g.HighWater, g.Stalls)
-		fmt.Fprintf(out, "longer bodies per second: %.1f inline, %.1f lent, of these %.1f for want of room\n",
-			rate(g.Inline, before.Inline), rate(g.Loans, before.Loans), rate(g.NoRoom, before.NoRoom))
-		slices.SortStableFunc(g.Peers, func(a, b inspect.PeerGauges) int {
-			return cmp.Or(cmp.Compare(b.Held+b.Queued, a.Held+a.Queued), cmp.Compare(a.Address, b.Address))
-		})
-		printPeers(g.Peers, out)
+	}()
+	defer close(ask)
+	keys := make(chan rune)
+	go readKeys(os.Stdin, keys, ctx.Done())
+	ask <- struct{}{}
+	asked := time.Now()
+	v := &t.view
+	v.styled, v.note = hasColors(), "connecting to "+c.peer.String()
+	var before *look
+	again := time.NewTicker(t.interval)
+	defer again.Stop()
+	for waiting := true; ; {
+		if err := t.draw(screen); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case key, ok := <-keys:
+			if !ok || v.press(key) {
+				return nil
+			}
+		case got := <-answers:
+			waiting = false
+			if got.err != nil {
+				if before == nil || !errors.Is(got.err, context.DeadlineExceeded) && hg.CodeOf(got.err) != hg.ErrTimeout {
+					return got.err
+				}
+				break
+			}
+			if v.note = ""; !v.paused || v.report == nil {
+				v.report = reportLooks(c.peer.String(), got.l, before, t.all)
+			}
+			before = got.l
+		case <-again.C:
+			if waiting {
+				if silent := time.Since(asked); silent > 2*t.interval+time.Second {
+					v.note = fmt.Sprintf("no answer for %v", silent.Round(time.Second))
+				}
+				break
+			}
+			waiting, asked = true, time.Now()
+			ask <- struct{}{}
+		}
+	}
+}
+
+// draw draws the view as large as the terminal is now.
+func (t *topping) draw(screen *os.File) error {
+	width, height, err := term.GetSize(int(screen.Fd()))
+	if err != nil || width < 1 || height < 1 {
+		width, height = 80, 24
+	}
+	_, err = io.WriteString(screen, frame(t.view.render(width, height)))
+	return err
+}
+
+// skipSequence reads the rest of an escape sequence: ESC [ ... LETTER, ESC O LETTER, or ESC LETTER.
+func skipSequence(in *bufio.Reader) error {
+	b, err := in.ReadByte()
+	if err == nil && b == 'O' {
+		b, err = in.ReadByte()
+	} else if err == nil && b == '[' {
+		for b = 0; err == nil && (b < '@' || b > '~'); {
+			b, err = in.ReadByte()
+		}
+	}
+	return err
+}
+
+// readKeys sends what is typed, until the input or done ends. Keys that are sequences, such as arrows, are left out.
+func readKeys(from io.Reader, keys chan<- rune, done <-chan struct{}) {
+	defer close(keys)
+	in := bufio.NewReader(from)
+	for {
+		key, _, err := in.ReadRune()
+		if err != nil {
+			return
+		}
+		if key == 0x1b && in.Buffered() > 0 {
+			if skipSequence(in) != nil {
+				return
+			}
+			continue
+		}
+		select {
+		case keys <- key:
+		case <-done:
+			return
+		}
 	}
 }

@@ -43,8 +43,8 @@ func TestUnreachable(t *testing.T) {
 		"HTTP":            {"", "tcp://" + web.Listener.Addr().String(), "another program answers there, or another version of Quicksilver (session begins with ", "correct the address"},
 		"deaf":            {"", deaf(t), "no connection within 500ms", "see what runs there: "},
 		"stopped":         {"", stopped.addr, "no connection within 500ms", "see what runs there: "},
-		"TLS there":       {"", secret.addr, "the peer refused: TLS is required here", "give -cert, -key and -ca as they are there"},
-		"TLS here":        {"-ca " + cert, plain.addr, "TLS: the peer does not speak TLS", "give -cert, -key and -ca as they are there"},
+		"TLS there":       {"", secret.addr, "the peer refused: TLS is required here", "give --cert, --key and --ca as they are there"},
+		"TLS here":        {"-ca " + cert, plain.addr, "TLS: the peer does not speak TLS", "give --cert, --key and --ca as they are there"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -55,7 +55,7 @@ func TestUnreachable(t *testing.T) {
 				t.Run(command, func(t *testing.T) {
 					t.Parallel()
 					line := command + " -peer-timeout 500ms " + c.flags + " " + strings.ReplaceAll(args, "%", c.addr)
-					says := run(t, 1, strings.Fields(line)...).errors.String()
+					says := run(t, exitNotRun, strings.Fields(line)...).errors.String()
 					require.Regexp(t, `^qs `+command+`: (copy \S+: )?`+c.addr+` cannot be reached: `+regexp.QuoteMeta(c.what)+`.*\n  to do:  `+regexp.QuoteMeta(c.todo)+`.*\n$`, says, line)
 				})
 			}
@@ -63,9 +63,9 @@ func TestUnreachable(t *testing.T) {
 	}
 	t.Run("ping gives up first", func(t *testing.T) {
 		t.Parallel()
-		says := run(t, 1, "ping", "-count", "1", "-timeout", "200ms", stopped.addr).errors.String()
+		says := run(t, exitNotRun, "ping", "-count", "1", "-timeout", "200ms", stopped.addr).errors.String()
 		require.Regexp(t, `^qs ping: `+stopped.addr+` cannot be reached: no connection within 200ms\n  to do:  see what runs there: .*\n$`, says)
-		says = run(t, 1, "ping", "-interval", "0", "-timeout", "200ms", "-peer-timeout", "500ms", stopped.addr).errors.String()
+		says = run(t, exitNotRun, "ping", "-interval", "0", "-timeout", "200ms", "-peer-timeout", "500ms", stopped.addr).errors.String()
 		require.Regexp(t, `^qs ping: `+stopped.addr+` cannot be reached: no connection within 500ms\n  to do:  see what runs there: .*\n$`, says)
 	})
 	t.Run("nobody serves", func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestUnreachable(t *testing.T) {
 		node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = node.Close() })
-		says := run(t, 1, "ping", "-count", "1", "-timeout", "1s", node.Addr().String()).errors.String()
+		says := run(t, exitFailed, "ping", "-count", "1", "-timeout", "1s", node.Addr().String()).errors.String()
 		require.Regexp(t, `^qs ping: `+node.Addr().String()+` is connected and has answered nothing for 1s\n  to do:  see what the program does: .*\n$`, says)
 	})
 }
@@ -86,9 +86,9 @@ func TestHostNames(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
 	writeFile(t, file, noise(100))
 	for command, args := range map[string]string{"ping": "-count 1 %", "call": "-raw % hg/ping", "top": "-n 1 %", "rpcs": "%", "ger": "%",
-		"perf": "-time 1ms -inflight 1 -bulk 0 -target %", "cp": file + " %/f"} {
+		"perf": "-time 1ms --inflight 1 --bulk 0 --target %", "cp": file + " %/f"} {
 		line := func(addr string) []string { return strings.Fields(command + " " + strings.ReplaceAll(args, "%", addr)) }
 		run(t, 0, line(named)...)
-		require.Regexp(t, `^qs `+command+`: .*host nobody.invalid was not found`, run(t, 1, line("tcp://nobody.invalid:1")...).errors.String())
+		require.Regexp(t, `^qs `+command+`: .*host nobody.invalid was not found`, run(t, exitNotRun, line("tcp://nobody.invalid:1")...).errors.String())
 	}
 }

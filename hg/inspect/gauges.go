@@ -6,7 +6,7 @@ import (
 )
 
 // GaugesRPC is the RPC that returns the gauges of a process, after it has called hg.Class.ServeGauges; the command "qs ger" calls it. Any
-// process that can connect can call it. Its input is empty, and DecodeGauges decodes its output.
+// process that can connect can call it. Its input is empty or a GaugesRequest, and DecodeGauges decodes its output.
 const GaugesRPC = "hg/gauges"
 
 // Gauges are what a program tells of one of its contexts.

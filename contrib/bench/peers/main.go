@@ -45,7 +45,7 @@ type result struct {
 	P50  float64            `json:"lat_p50_us"` // one call in flight
 	P99  float64            `json:"lat_p99_us"`
 	Rate map[string]float64 `json:"rate_per_s"` // by calls in flight
-	Bulk float64            `json:"bulk_MiB_s,omitempty"`
+	Bulk float64            `json:"bulk_mib_per_s,omitempty"`
 }
 
 // A plan says what is measured, and for how long each.

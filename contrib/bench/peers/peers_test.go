@@ -44,7 +44,7 @@ func TestOutput(t *testing.T) {
 	require.Equal(t, "shmipc-go", all[1]["peer"])
 	require.Positive(t, all[1]["lat_p50_us"])
 	require.Positive(t, all[1]["rate_per_s"].(map[string]any)["2"])
-	require.NotContains(t, all[1], "bulk_MiB_s")
+	require.NotContains(t, all[1], "bulk_mib_per_s")
 	out, err = exec.Command(os.Args[0], "-peers", "nothing").CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), `no system "nothing"`)

@@ -30,7 +30,7 @@ type run struct {
 type result struct {
 	P50   float64            `json:"lat_p50_us"` // microseconds, one call in flight
 	Rate  map[string]float64 `json:"rate_per_s"` // by calls in flight
-	Bulk  float64            `json:"bulk_MiB_s"`
+	Bulk  float64            `json:"bulk_mib_per_s"`
 	Sizes []struct {
 		Size  int64   `json:"size"` // bytes
 		Value float64 `json:"value"`

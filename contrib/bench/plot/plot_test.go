@@ -63,9 +63,9 @@ func made(system, command string, rounds ...string) *run {
 func TestCalls(t *testing.T) {
 	f := &file{Runs: []*run{
 		made("ours", "qs perf",
-			`[{"lat_p50_us":30,"rate_per_s":{"1":1000,"16":2000,"64":3000},"bulk_MiB_s":150}]`,
-			`[{"lat_p50_us":10,"rate_per_s":{"1":3000,"16":6000,"64":1234567},"bulk_MiB_s":300}]`,
-			`[{"lat_p50_us":20,"rate_per_s":{"1":2000,"16":4000,"64":2000},"bulk_MiB_s":200}]`),
+			`[{"lat_p50_us":30,"rate_per_s":{"1":1000,"16":2000,"64":3000},"bulk_mib_per_s":150}]`,
+			`[{"lat_p50_us":10,"rate_per_s":{"1":3000,"16":6000,"64":1234567},"bulk_mib_per_s":300}]`,
+			`[{"lat_p50_us":20,"rate_per_s":{"1":2000,"16":4000,"64":2000},"bulk_mib_per_s":200}]`),
 		made("theirs", "peer", `[{"rate_per_s":{"1":50,"16":60,"64":70}}]`),
 	}}
 	images, table, err := calls(f)
@@ -115,8 +115,8 @@ func TestSizes(t *testing.T) {
 	f := &file{Runs: []*run{
 		made("ours", "qs perf -op read",
 			`{"sizes":[{"size":4096,"value":10},{"size":65536,"value":100},{"size":1048576,"value":1000}]}`),
-		made("theirs", "peers -bulk 65536", `[{"bulk_MiB_s":50}]`),
-		made("theirs", "peers -bulk 1048576", `[{"bulk_MiB_s":500}]`),
+		made("theirs", "peers -bulk 65536", `[{"bulk_mib_per_s":50}]`),
+		made("theirs", "peers -bulk 1048576", `[{"bulk_mib_per_s":500}]`),
 	}}
 	images, table, err := bandwidth(f)
 	require.NoError(t, err)

@@ -20,13 +20,13 @@ func (p *Perf) bulkRate(dir moveDir, size int64, count int) (float64, error) {
 	}
 	moved := int64(0)
 	begun := time.Now()
-	for moved == 0 || time.Since(begun) < p.Time {
+	for moved == 0 || p.goesOn(begun.Add(p.Time)) {
 		if err := m.once(false); err != nil {
 			return 0, err
 		}
 		moved += size * int64(count)
 	}
-	return float64(moved) / (1 << 20) / time.Since(begun).Seconds(), nil
+	return float64(moved) / (1 << 20) / time.Since(begun).Seconds(), p.ended(nil)
 }
 
 // A mover asks for transfers between the target's memory and its own.

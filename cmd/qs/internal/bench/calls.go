@@ -92,7 +92,7 @@ func (p *Perf) latencies(in []byte) ([]time.Duration, error) {
 		return nil, err
 	}
 	defer c.h.Close()
-	for i, end := 0, time.Now().Add(p.Time); i < 100 && time.Now().Before(end); i++ { // warm
+	for i, end := 0, time.Now().Add(p.Time); i < 100 && p.goesOn(end); i++ { // warm
 		if err := c.once(); err != nil {
 			return nil, err
 		}
@@ -100,7 +100,7 @@ func (p *Perf) latencies(in []byte) ([]time.Duration, error) {
 	lat := make([]time.Duration, 0, 1<<18)
 	for end := time.Now().Add(p.Time); ; {
 		begun := time.Now()
-		if !begun.Before(end) && len(lat) > 0 {
+		if len(lat) > 0 && (!begun.Before(end) || p.stopped.Load()) {
 			break
 		}
 		if err := c.once(); err != nil {
@@ -112,7 +112,7 @@ func (p *Perf) latencies(in []byte) ([]time.Duration, error) {
 		}
 	}
 	slices.Sort(lat)
-	return lat, nil
+	return lat, p.ended(nil)
 }
 
 // rate keeps n calls in flight and returns calls per second.
@@ -139,14 +139,14 @@ func (p *Perf) rate(n int, in []byte) (float64, error) {
 			return 0, err
 		}
 		p.hctx.Trigger(0)
-		if time.Since(begun) >= p.Time {
+		if !p.goesOn(begun.Add(p.Time)) {
 			f.over = true
 		}
 		if p.Pause > 0 {
 			time.Sleep(p.Pause)
 		}
 	}
-	return float64(f.done) / time.Since(begun).Seconds(), f.err
+	return float64(f.done) / time.Since(begun).Seconds(), p.ended(f.err)
 }
 
 // A flight is calls of which each is forwarded again when it has ended.
@@ -185,7 +185,7 @@ func (p *Perf) rateSync(n int, in []byte) (float64, error) {
 		all.Go(func() {
 			defer c.h.Close()
 			ended := int64(0)
-			for ; errs[i] == nil && (ended == 0 || time.Now().Before(end)); ended++ { // one at least: a rate of 0 is no figure
+			for ; errs[i] == nil && (ended == 0 || p.goesOn(end)); ended++ { // one at least: a rate of 0 is no figure
 				errs[i] = c.once()
 				if p.Pause > 0 {
 					time.Sleep(p.Pause)
@@ -200,5 +200,5 @@ func (p *Perf) rateSync(n int, in []byte) (float64, error) {
 			return 0, err
 		}
 	}
-	return float64(total.Load()) / time.Since(begun).Seconds(), nil
+	return float64(total.Load()) / time.Since(begun).Seconds(), p.ended(nil)
 }

@@ -127,7 +127,7 @@ func (p *Perf) Floor(spin time.Duration) (r Result, err error) {
 	out, in := Pattern(p.Size), make([]byte, p.Size)
 	lat := make([]time.Duration, 0, 1<<18)
 	start := time.Now()
-	for begun := start; begun.Sub(start) < p.Time || len(lat) == 0; {
+	for begun := start; p.goesOn(start.Add(p.Time)) || len(lat) == 0; {
 		if err := errors.Join(e.write(out), e.read(in)); err != nil {
 			return r, fmt.Errorf("floor: %w", err)
 		}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-var errNoFloor = errors.New("-floor is measured on Linux only")
+var errNoFloor = errors.New("--floor is measured on Linux only")
 
 // Floor is measured on Linux only.
 func (p *Perf) Floor(time.Duration) (Result, error) { return Result{}, errNoFloor }

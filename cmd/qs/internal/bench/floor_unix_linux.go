@@ -29,7 +29,7 @@ func (p *Perf) FloorUnix(busy int) (r Result, err error) {
 	out, in := Pattern(p.Size), make([]byte, p.Size)
 	lat := make([]time.Duration, 0, 1<<18)
 	start := time.Now()
-	for time.Since(start) < p.Time || len(lat) == 0 {
+	for p.goesOn(start.Add(p.Time)) || len(lat) == 0 {
 		if p.Pause > 0 {
 			time.Sleep(p.Pause)
 		}

@@ -21,7 +21,7 @@ type IdleResult struct {
 
 // Idle has many peers, in several processes that swarm starts, connect to this process, call it once and fall silent, and measures what that
 // costs here: this process's processor time, and its heap and stacks for each peer. The system's memory for sockets is not in it.
-func Idle(cfg hg.Config, listen string, swarm func(addr string, peers int) (*self.Child, error), peers, processes int, d time.Duration) (r IdleResult, err error) {
+func Idle(ctx context.Context, cfg hg.Config, listen string, swarm func(addr string, peers int) (*self.Child, error), peers, processes int, d time.Duration) (r IdleResult, err error) {
 	cfg.NA.Envelopes = 32
 	cfg.NA.Budget = int64(peers+1) * 32 * (4096 + 64)
 	class, err := hg.Open(listen, cfg)
@@ -48,6 +48,9 @@ func Idle(cfg hg.Config, listen string, swarm func(addr string, peers int) (*sel
 	}()
 	before := memory()
 	for i := range processes {
+		if ctx.Err() != nil {
+			return r, ErrStopped
+		}
 		c, err := swarm(hctx.Self().String(), (peers+i)/processes)
 		if err != nil {
 			return r, err
@@ -59,7 +62,12 @@ func Idle(cfg hg.Config, listen string, swarm func(addr string, peers int) (*sel
 	}
 	r = IdleResult{Peers: peers, Processes: processes}
 	begun, used := time.Now(), cpuTime()
-	time.Sleep(d)
+	over := time.NewTimer(d)
+	defer over.Stop()
+	select {
+	case <-over.C:
+	case <-ctx.Done(): // what was measured until then
+	}
 	used, r.Seconds = cpuTime()-used, time.Since(begun).Seconds()
 	r.Bytes = float64(memory()-before) / float64(peers) // now that they are silent
 	r.CPU = 100 * used.Seconds() / r.Seconds

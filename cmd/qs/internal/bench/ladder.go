@@ -1,9 +1,8 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
+	"math/bits"
 )
 
 // A ladder is a table over sizes, with the columns of C Mercury's hg_rate and hg_bw programs.
@@ -57,35 +56,38 @@ type Rung struct {
 	Time  float64 `json:"time_us"`
 }
 
-// Ladder prints a table.
-func (p *Perf) Ladder(op string, asJSON bool, out io.Writer) error {
-	l, inflight := ladders[op], p.ladderInflight()
+// A Table is what Ladder measures.
+type Table struct {
+	Op     string `json:"op"`
+	Column string `json:"column"` // what the values are
+	Rungs  []Rung `json:"sizes"`
+}
+
+// Describe returns what the values of a table are, what is measured, and how many calls or transfers are in flight.
+func (p *Perf) Describe(op string) (column, title string, inflight int) {
+	inflight = p.ladderInflight()
 	if op == "lat" {
 		inflight = 1
 	}
-	if !asJSON {
-		fmt.Fprintf(out, "# quicksilver %s: %s, %d in flight\n", p.peer.Scheme(), l.title, inflight)
-		fmt.Fprintf(out, "%-10s %20s %20s\n", "# Size", l.column, "Time (us)")
-	}
-	var rungs []Rung
-	for size := int64(max(p.Size, 1)); size <= p.Bulk; size *= 2 {
+	return ladders[op].column, ladders[op].title, inflight
+}
+
+// Ladder measures a table and calls each with its lines. Its result has those that were measured, also if there is an error.
+func (p *Perf) Ladder(op string, each func(Rung)) (t Table, err error) {
+	l := ladders[op]
+	t = Table{Op: op, Column: l.column, Rungs: []Rung{}}
+	least := int64(max(p.Size, 1))
+	all := bits.Len64(uint64(p.Bulk / least))
+	for size := least; size <= p.Bulk; size *= 2 {
+		p.step(len(t.Rungs), all, fmt.Sprintf("%s of %d bytes", l.title, size))
 		value, micros, err := l.step(p, size)
 		if err != nil {
-			return fmt.Errorf("size %d: %w", size, err)
+			return t, fmt.Errorf("size %d: %w", size, err)
 		}
-		rungs = append(rungs, Rung{size, value, micros})
-		if !asJSON {
-			fmt.Fprintf(out, "%-10d %20.2f %20.2f\n", size, value, micros)
-		}
+		t.Rungs = append(t.Rungs, Rung{size, value, micros})
+		each(t.Rungs[len(t.Rungs)-1])
 	}
-	if asJSON {
-		return json.NewEncoder(out).Encode(struct {
-			Op     string `json:"op"`
-			Column string `json:"column"`
-			Rungs  []Rung `json:"sizes"`
-		}{op, l.column, rungs})
-	}
-	return nil
+	return t, nil
 }
 
 // ladderInflight is how many calls or transfers of the table are in flight.

@@ -1,9 +1,6 @@
 package bench
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -15,51 +12,46 @@ type MixedResult struct {
 	IdleP99 float64 `json:"idle_p99_us"`
 	BusyP50 float64 `json:"busy_p50_us"`
 	BusyP99 float64 `json:"busy_p99_us"`
-	Bulk    float64 `json:"bulk_MiB_s"`
+	Bulk    float64 `json:"bulk_mib_per_s"`
 }
 
-// Mixed prints the latencies of calls, alone and beside bulk data.
-func (p *Perf) Mixed(asJSON bool, out io.Writer) error {
-	var r MixedResult
+// Mixed measures the latencies of calls, alone and beside bulk data. Its result has what was measured, also if there is an error.
+func (p *Perf) Mixed() (r MixedResult, err error) {
+	p.step(0, 2, "latency of calls alone")
 	lat, err := p.latencies(Pattern(p.Size))
 	if err != nil {
-		return err
+		return r, err
 	}
 	r.IdleP50, r.IdleP99 = Percentile(lat, 50), Percentile(lat, 99)
+	p.step(1, 2, "latency of calls beside bulk data")
 	m, err := p.newMover(push, p.Bulk, 1)
 	if err != nil {
-		return err
+		return r, err
 	}
 	defer m.close()
 	if err := m.once(true); err != nil {
-		return err
+		return r, err
 	}
 	s := &stream{m: m, running: true}
 	begun := time.Now()
 	if err := m.c.h.ForwardRaw(m.c.in, s.again); err != nil {
-		return err
+		return r, err
 	}
 	if lat, err = p.latencies(Pattern(p.Size)); err != nil {
-		return err
+		return r, err
 	}
 	r.BusyP50, r.BusyP99 = Percentile(lat, 50), Percentile(lat, 99)
 	for s.over = true; s.running; {
 		if err := p.hctx.Progress(-1); err != nil {
-			return err
+			return r, err
 		}
 		p.hctx.Trigger(0)
 	}
 	if s.err != nil {
-		return s.err
+		return r, s.err
 	}
 	r.Bulk = float64(s.moved) / (1 << 20) / time.Since(begun).Seconds()
-	if asJSON {
-		return json.NewEncoder(out).Encode(r)
-	}
-	fmt.Fprintf(out, "%-28s %9s %9s %12s\n", "# calls", "p50 us", "p99 us", "bulk MiB/s")
-	fmt.Fprintf(out, "%-28s %9.1f %9.1f\n", "alone", r.IdleP50, r.IdleP99)
-	fmt.Fprintf(out, "%-28s %9.1f %9.1f %12.0f\n", "beside bulk", r.BusyP50, r.BusyP99, r.Bulk)
-	return nil
+	return r, nil
 }
 
 // A stream is transfers one after the other.

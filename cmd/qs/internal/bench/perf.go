@@ -2,8 +2,11 @@ package bench
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
@@ -27,8 +30,13 @@ type Perf struct {
 	Time     time.Duration // of each measurement
 	Pause    time.Duration // between calls
 
+	// Step, if it is not nil, is told of each measurement before it begins: done of all have ended.
+	Step func(done, all int, what string)
+
+	stopped atomic.Bool
+
 	hctx *hg.Context
-	node *qs.Node // of -api typed
+	node *qs.Node // of --api typed
 	to   qs.Peer  // likewise
 	peer na.Addr
 	lent []byte // from bulk.Alloc
@@ -43,7 +51,7 @@ type Result struct {
 	P50  float64            `json:"lat_p50_us"`
 	P99  float64            `json:"lat_p99_us"`
 	Rate map[string]float64 `json:"rate_per_s"`
-	Bulk float64            `json:"bulk_MiB_s"`
+	Bulk float64            `json:"bulk_mib_per_s"`
 }
 
 // Open opens the origin at own and calls the target once, to see that it is one and that bytes come back as they went.
@@ -115,21 +123,58 @@ func (p *Perf) OfTake() (err error) {
 // Close ends it.
 func (p *Perf) Close() { _ = p.hctx.Class().Close() }
 
-// All makes every measurement.
+// ErrStopped is the error of measurements that Stop has ended.
+var ErrStopped = errors.New("stopped before the last measurement had ended")
+
+// Stop ends the measurement that is under way, whose figures are not used, and those after it. It may be called from any goroutine.
+func (p *Perf) Stop() {
+	p.stopped.Store(true)
+	if p.hctx != nil {
+		p.hctx.Wake()
+	}
+}
+
+func (p *Perf) step(done, all int, what string) {
+	if p.Step != nil {
+		p.Step(done, all, what)
+	}
+}
+
+// goesOn reports whether a measurement that ends at end goes on.
+func (p *Perf) goesOn(end time.Time) bool { return !p.stopped.Load() && time.Now().Before(end) }
+
+// ended returns the error of a measurement: ErrStopped if it was cut short.
+func (p *Perf) ended(err error) error {
+	if err == nil && p.stopped.Load() {
+		return ErrStopped
+	}
+	return err
+}
+
+// All makes every measurement. Its result has those that have ended, also if there is an error.
 func (p *Perf) All() (r Result, err error) {
 	in := append(slices.Clip(p.key), Pattern(p.Size)...)
+	all := 1 + len(p.Inflight)
+	if p.Bulk > 0 {
+		all++
+	}
+	r.Rate = map[string]float64{}
+	p.step(0, all, "latency of calls")
 	lat, err := p.latencies(in)
 	if err != nil {
 		return r, err
 	}
 	r.P50, r.P99 = Percentile(lat, 50), Percentile(lat, 99)
-	r.Rate = map[string]float64{}
-	for _, n := range p.Inflight {
-		if r.Rate[strconv.Itoa(n)], err = p.rate(n, in); err != nil {
+	for i, n := range p.Inflight {
+		p.step(1+i, all, fmt.Sprintf("rate of calls, %d in flight", n))
+		rate, err := p.rate(n, in)
+		if err != nil {
 			return r, err
 		}
+		r.Rate[strconv.Itoa(n)] = rate
 	}
 	if p.Bulk > 0 {
+		p.step(all-1, all, "throughput of bulk transfers")
 		dir := push
 		if p.Alloc {
 			dir = pull

@@ -14,7 +14,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TypedEcho is the echo of "qs serve -handlers typed".
+// TypedEcho is the echo of "qs serve --handlers typed".
 var TypedEcho = qs.Define[[]byte, []byte]("qs/typed", qs.WithCodec(codec.Msgpack))
 
 // The RPCs of qs Perf. Both sides use codec.Raw.

@@ -27,9 +27,9 @@ func newBuffer(hctx *hg.Context, access bulk.Access, size int64) (*buffer, error
 func (b *buffer) close() { _ = b.h.Close() }
 
 const (
-	// maxBuffered bounds the memory of all transfers of a target, and maxBufferedOfPeer that of those of one session.
-	maxBuffered       = 1 << 30
-	maxBufferedOfPeer = 256 << 20
+	// maxBuffered bounds the memory of all transfers of a target, and maxBufferedOfClient that of those of one client.
+	maxBuffered         = 1 << 30
+	maxBufferedOfClient = 512 << 20
 	// maxSpare bounds what is kept of it for later.
 	maxSpare = 128 << 20
 )
@@ -40,25 +40,25 @@ type buffers struct {
 
 	mu    sync.Mutex // guards the fields below
 	spare []*buffer
-	bytes int64             // of all buffers
-	kept  int64             // of the spare ones
-	lent  map[na.Addr]int64 // of those that transfers have, by peer
+	bytes int64            // of all buffers
+	kept  int64            // of the spare ones
+	lent  map[string]int64 // of those that transfers have, by client
 }
 
-func newBuffers(hctx *hg.Context) *buffers { return &buffers{hctx: hctx, lent: map[na.Addr]int64{}} }
+func newBuffers(hctx *hg.Context) *buffers { return &buffers{hctx: hctx, lent: map[string]int64{}} }
 
-// get returns a buffer of at least size bytes for a transfer of peer.
-func (p *buffers) get(peer na.Addr, size int64) (*buffer, error) {
+// get returns a buffer of at least size bytes for a transfer of client.
+func (p *buffers) get(client string, size int64) (*buffer, error) {
 	size = max(64<<10, int64(1)<<bits.Len64(uint64(size-1)))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lent[peer]+size > maxBufferedOfPeer {
-		return nil, fmt.Errorf("the %d MiB of buffers that the target has for this peer are in use by its other transfers; try again when they have ended: %w",
-			maxBufferedOfPeer>>20, na.ErrAgain)
+	if p.lent[client]+size > maxBufferedOfClient {
+		return nil, fmt.Errorf("the %d MiB of buffers that the target has for this client are in use by its other transfers; try again when they have ended: %w",
+			maxBufferedOfClient>>20, na.ErrAgain)
 	}
 	b, err := p.takeLocked(size)
 	if err == nil {
-		p.lent[peer] += size
+		p.lent[client] += size
 	}
 	return b, err
 }
@@ -88,12 +88,12 @@ func (p *buffers) takeLocked(size int64) (*buffer, error) {
 	return b, err
 }
 
-// put takes a buffer back that peer's transfer has got.
-func (p *buffers) put(peer na.Addr, b *buffer) {
+// put takes a buffer back that a transfer of client has got.
+func (p *buffers) put(client string, b *buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lent[peer] -= int64(len(b.mem)); p.lent[peer] == 0 {
-		delete(p.lent, peer)
+	if p.lent[client] -= int64(len(b.mem)); p.lent[client] == 0 {
+		delete(p.lent, client)
 	}
 	if size := int64(len(b.mem)); p.kept+size <= maxSpare {
 		p.kept += size

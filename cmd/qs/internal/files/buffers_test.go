@@ -18,41 +18,40 @@ func TestBuffersAreBounded(t *testing.T) {
 	hctx, err := class.NewContext()
 	require.NoError(t, err)
 	p := newBuffers(hctx)
-	peers := make([]na.Addr, maxBuffered/maxBufferedOfPeer+1)
-	for i := range peers {
-		peers[i], err = na.ParseAddr(fmt.Sprintf("tcp://127.0.0.1:%d", i+1))
-		require.NoError(t, err)
+	clients := make([]string, maxBuffered/maxBufferedOfClient+1)
+	for i := range clients {
+		clients[i] = fmt.Sprint("client ", i)
 	}
-	small, err := p.get(peers[0], 1)
+	small, err := p.get(clients[0], 1)
 	require.NoError(t, err)
 	require.Len(t, small.mem, 64<<10)
-	p.put(peers[0], small)
-	again, err := p.get(peers[0], 60<<10)
+	p.put(clients[0], small)
+	again, err := p.get(clients[0], 60<<10)
 	require.NoError(t, err)
 	require.Same(t, small, again)
-	p.put(peers[0], small)
+	p.put(clients[0], small)
 
-	const each = maxBufferedOfPeer / MaxPiece
+	const each = maxBufferedOfClient / MaxPiece
 	var all []*buffer
 	for i := range maxBuffered / MaxPiece {
-		b, err := p.get(peers[i/each], MaxPiece-1)
+		b, err := p.get(clients[i/each], MaxPiece-1)
 		require.NoError(t, err)
 		all = append(all, b)
 		if len(all) == each {
-			_, err = p.get(peers[0], 1)
+			_, err = p.get(clients[0], 1)
 			require.ErrorIs(t, err, na.ErrAgain)
-			require.ErrorContains(t, err, "256 MiB of buffers that the target has for this peer are in use")
+			require.ErrorContains(t, err, "512 MiB of buffers that the target has for this client are in use")
 		}
 	}
-	last := peers[len(peers)-1]
+	last := clients[len(clients)-1]
 	_, err = p.get(last, MaxPiece)
 	require.ErrorIs(t, err, na.ErrAgain)
 	require.ErrorContains(t, err, "1024 MiB of buffers are in use by other transfers")
 
 	// A transfer that has some of it waits for that, and one that has none is refused.
 	fs := &Server{buffers: p}
-	has, hasNot := fs.newTransfer(peers[0], "has"), fs.newTransfer(last, "has not")
-	p.put(peers[0], all[0])
+	has, hasNot := fs.newTransfer(na.Addr{}, clients[0], "has"), fs.newTransfer(na.Addr{}, last, "has not")
+	p.put(clients[0], all[0])
 	all[0], err = has.buffer(t.Context(), MaxPiece)
 	require.NoError(t, err)
 	_, err = hasNot.buffer(t.Context(), MaxPiece)
@@ -72,7 +71,7 @@ func TestBuffersAreBounded(t *testing.T) {
 	has.lent.Add(-1)
 
 	for i, b := range all {
-		p.put(peers[i/each], b)
+		p.put(clients[i/each], b)
 	}
 	require.Empty(t, p.lent)
 	require.LessOrEqual(t, p.kept, int64(maxSpare))

@@ -113,7 +113,7 @@ func Explain(peer na.Addr, err error) error {
 	case errors.Is(err, hg.ErrUnreachable):
 		return unreachable(peer, err)
 	case ok && remote.Refused && remote.Code == hg.ErrNoEntry:
-		return fmt.Errorf("%s does not serve that; start it with qs serve of the same version, for files with -root DIR: %w", peer, err)
+		return fmt.Errorf("%s does not serve that; start it with qs serve of the same version, for files with --root DIR: %w", peer, err)
 	case ok:
 		return hg.Errorf(remote.Code, "%s: %w", peer, remote) // between the two ends of qs codes mean the same
 	}
@@ -123,10 +123,10 @@ func Explain(peer na.Addr, err error) error {
 // insecure says in the words of the flags what can be done about an error of TLS, whose text is for programs.
 func insecure(what string) (said, todo string) {
 	for _, c := range [][2]string{
-		{"is for another host", "give -server-name with a name that the certificate carries, or an address with such a host"},
-		{"authority that is unknown here", "give -ca with the authority that signed the peer's certificate"},
-		{"the peer wants a certificate", "give -cert and -key: a certificate of an authority that the peer knows"},
-		{"does not know who signed", "give -cert and -key of an authority that the peer knows"},
+		{"is for another host", "give --server-name with a name that the certificate carries, or an address with such a host"},
+		{"authority that is unknown here", "give --ca with the authority that signed the peer's certificate"},
+		{"the peer wants a certificate", "give --cert and --key: a certificate of an authority that the peer knows"},
+		{"does not know who signed", "give --cert and --key of an authority that the peer knows"},
 		{"has expired", "renew the certificate"},
 	} {
 		if before, rest, ok := strings.Cut(what, c[0]); ok {
@@ -136,7 +136,7 @@ func insecure(what string) (said, todo string) {
 			return before + c[0], c[1]
 		}
 	}
-	return what, "give -cert, -key and -ca as they are there: both ends use TLS, or neither does"
+	return what, "give --cert, --key and --ca as they are there: both ends use TLS, or neither does"
 }
 
 // unreachable says why no session with peer could be made. What a transport says beside ErrUnreachable, a peer or a program in its

@@ -36,6 +36,9 @@ type Options struct {
 	Remote string // the path at the target
 	Into   bool   // the destination is a directory that the source goes into
 
+	From io.Reader // what is uploaded, instead of a file
+	To   io.Writer // where what is downloaded is written, instead of a file
+
 	Piece  int64 // bytes that are asked for and verified at a time
 	Window int   // pieces under way at a time
 	SHA256 bool  // compare SHA-256 checksums, too
@@ -65,16 +68,22 @@ type Progress interface {
 
 // NewCopier looks at what there is to do between the target at addr and this machine. node, which it takes over, is used for nothing else.
 func NewCopier(ctx context.Context, node *qs.Node, addr na.Addr, opts Options) (*Copier, error) {
-	local, err := openDisk(opts.Folder)
-	if err != nil {
-		return nil, errors.Join(err, node.Close())
+	local := &disk{}
+	streamed := opts.From != nil || opts.To != nil
+	var err error
+	if !streamed {
+		if local, err = openDisk(opts.Folder); err != nil {
+			return nil, errors.Join(err, node.Close())
+		}
 	}
 	c := &Copier{local: local, opts: opts}
 	if c.c, err = newClient(node, addr, opts.Timeout); err != nil {
 		local.close()
 		return nil, err
 	}
-	if opts.Upload {
+	if streamed {
+		err = c.planStream(ctx)
+	} else if opts.Upload {
 		c.dst = remote{c.c}
 		c.plan, err = makePlan(ctx, local, c.dst, opts.Local, opts.Remote, opts.Into)
 	} else {
@@ -121,6 +130,9 @@ func (c *Copier) Run(ctx context.Context, show Progress) error {
 	for _, s := range p.files {
 		size = max(size, min(s.stamp.Size, c.opts.Piece))
 	}
+	if c.opts.From != nil {
+		size = c.opts.Piece
+	}
 	access := bulk.WriteOnly
 	if c.opts.Upload {
 		access = bulk.ReadOnly
@@ -134,7 +146,12 @@ func (c *Copier) Run(ctx context.Context, show Progress) error {
 		c.free <- b
 	}
 	copyFile := c.receiveFile
-	if c.opts.Upload {
+	switch {
+	case c.opts.From != nil:
+		copyFile = c.sendStream
+	case c.opts.To != nil:
+		copyFile = c.receiveStream
+	case c.opts.Upload:
 		copyFile = c.sendFile
 	}
 	for _, s := range p.files {

@@ -35,7 +35,11 @@ func openDisk(folder string) (*disk, error) {
 	return &disk{root}, err
 }
 
-func (d *disk) close() { _ = d.root.Close() }
+func (d *disk) close() {
+	if d.root != nil {
+		_ = d.root.Close()
+	}
+}
 
 // inside returns the form of a path that os.Root takes. It says in words what os.Root would refuse, links excepted.
 func inside(p string) (string, error) {
@@ -77,7 +81,7 @@ func (d *disk) stat(_ context.Context, p string) (entry, error) {
 		}
 		return entry{}, err
 	}
-	return entry{p, kindOf(info.Mode()), stampOf(info)}, nil
+	return entry{p, kindOf(info.Mode()), stampOf(info), holesOf(info)}, nil
 }
 
 func (d *disk) list(_ context.Context, dir, after string) ([]entry, error) {
@@ -111,7 +115,7 @@ func (d *disk) list(_ context.Context, dir, after string) ([]entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		entries = append(entries, entry{name, kindOf(info.Mode()), stampOf(info)})
+		entries = append(entries, entry{name, kindOf(info.Mode()), stampOf(info), holesOf(info)})
 	}
 	return entries, nil
 }

@@ -28,7 +28,7 @@ func TestDiskStaysInside(t *testing.T) {
 		require.Error(t, err, "stat %s", path)
 		_, err = d.openSource(path, false)
 		require.Error(t, err, "read %s", path)
-		_, err = d.openPart(path, stamp{Size: 1}, false, true)
+		_, err = d.openPart(path, stamp{Size: 1}, partOptions{Anew: true})
 		require.Error(t, err, "write %s", path)
 		require.Error(t, d.mkdir(ctx, filepath.Dir(path)+"/new", 0o777), "make %s", path)
 		_, err = d.list(ctx, filepath.Dir(path), "")

@@ -41,15 +41,21 @@ func target(t *testing.T, register func(n *qs.Node)) string {
 // serveFiles serves an empty folder that may be written to.
 func serveFiles(t *testing.T) (addr, root string) {
 	t.Helper()
+	_, addr, root = newServer(t)
+	return addr, root
+}
+
+// newServer is serveFiles, with the server.
+func newServer(t *testing.T) (s *Server, addr, root string) {
+	t.Helper()
 	root = t.TempDir()
-	var s *Server
 	addr = target(t, func(n *qs.Node) {
 		var err error
 		s, err = Serve(n, root, true)
 		require.NoError(t, err)
 	})
 	t.Cleanup(s.Close)
-	return addr, root
+	return s, addr, root
 }
 
 // origin opens a node that calls, and returns what NewCopier and newClient want to know of a target.

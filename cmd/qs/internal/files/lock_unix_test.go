@@ -23,13 +23,13 @@ func TestPartHasOneWriter(t *testing.T) {
 	data := noise(300)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
 	require.NoError(t, os.Symlink("d", filepath.Join(dir, "link")))
-	p, err := d.openPart("d/f", stamp{Size: 300, Mode: 0o600}, false, false)
+	p, err := d.openPart("d/f", stamp{Size: 300, Mode: 0o600}, partOptions{})
 	require.NoError(t, err)
 	require.NoError(t, p.write(0, data[:200]))
 	require.NoError(t, p.verify(crcOf(data[:200])))
 	for _, path := range []string{"d/f", "link/f"} {
 		for _, anew := range []bool{false, true} {
-			_, err := d.openPart(path, stamp{Size: 300, Mode: 0o600}, false, anew)
+			_, err := d.openPart(path, stamp{Size: 300, Mode: 0o600}, partOptions{Anew: anew})
 			require.ErrorIs(t, err, na.ErrAgain)
 			require.ErrorContains(t, err, path+": another transfer writes it")
 		}
@@ -41,7 +41,7 @@ func TestPartHasOneWriter(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, data, got)
 
-	p, err = d.openPart("link/f", stamp{Size: 1}, false, true)
+	p, err = d.openPart("link/f", stamp{Size: 1}, partOptions{Anew: true})
 	require.NoError(t, err, "the part is free again")
 	p.close()
 }
@@ -56,7 +56,7 @@ func TestPartsInTurn(t *testing.T) {
 		writers.Go(func() {
 			for n := 100; n < 200; n++ {
 				data := noise(n)
-				p, err := d.openPart("f", stamp{Size: int64(n), Mode: 0o600}, false, true)
+				p, err := d.openPart("f", stamp{Size: int64(n), Mode: 0o600}, partOptions{Anew: true})
 				if err != nil {
 					if !errors.Is(err, na.ErrAgain) {
 						t.Error(err)
@@ -84,9 +84,9 @@ func TestPartsInTurn(t *testing.T) {
 func TestDropWaits(t *testing.T) {
 	d, _ := newDisk(t)
 	fs := &Server{disk: d, transfers: map[uint64]*transfer{}}
-	tr := fs.newTransfer(na.Addr{}, "f")
+	tr := fs.newTransfer(na.Addr{}, "", "f")
 	var err error
-	tr.part, err = d.openPart("f", stamp{Size: 1}, false, false)
+	tr.part, err = d.openPart("f", stamp{Size: 1}, partOptions{})
 	require.NoError(t, err)
 	require.NoError(t, fs.add(tr))
 	tr.stop()

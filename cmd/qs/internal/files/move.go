@@ -71,7 +71,7 @@ func (t *transfer) begin(ctx context.Context, m *move) (err error) {
 func (t *transfer) buffer(ctx context.Context, size int64) (*buffer, error) {
 	for {
 		own := t.lent.Load()
-		b, err := t.files.buffers.get(t.peer, size)
+		b, err := t.files.buffers.get(t.client, size)
 		if err == nil {
 			t.lent.Add(1)
 		}
@@ -87,7 +87,7 @@ func (t *transfer) buffer(ctx context.Context, size int64) (*buffer, error) {
 }
 
 func (t *transfer) giveBack(b *buffer) {
-	t.files.buffers.put(t.peer, b)
+	t.files.buffers.put(t.client, b)
 	t.lent.Add(-1)
 	select {
 	case t.returned <- struct{}{}:

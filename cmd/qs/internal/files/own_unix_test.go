@@ -80,7 +80,7 @@ func TestPartWithModeOfSource(t *testing.T) {
 	require.NoError(t, err)
 	defer elsewhere.Close()
 
-	p, err := d.openPart("f", stamp{Size: 300, Mode: 0o600}, false, false)
+	p, err := d.openPart("f", stamp{Size: 300, Mode: 0o600}, partOptions{})
 	require.NoError(t, err)
 	left, err := p.check()
 	require.NoError(t, err)

@@ -38,6 +38,9 @@ type part struct {
 	claimed int64 // by the journal; check has verified sums.at bytes of it
 	crc     uint32
 	sha     bool
+	sparse  bool   // what is zero is not written
+	stream  bool   // stamp.Size is known at the end
+	cut     bool   // of sparse: nothing is behind sums.at, so what is not written is zero
 	failed  error  // the first write that failed: sums are ahead of the file since then
 	note    string // why a part was not gone on with
 	done    bool   // it has become the file
@@ -51,7 +54,7 @@ const reserveStep = 16 << 20
 var errSame = errors.New("the same file is there already")
 
 // openPart begins or goes on with a part of name.
-func (d *disk) openPart(name string, st stamp, sha, anew bool) (*part, error) {
+func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 	name, err := inside(name)
 	if err != nil {
 		return nil, err
@@ -69,17 +72,17 @@ func (d *disk) openPart(name string, st stamp, sha, anew bool) (*part, error) {
 		return nil, fmt.Errorf("%s is a symbolic link: name the file that it leads to, or remove the link: %w", name, na.ErrExists)
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is %s, which is not replaced: name another file, or remove it: %w", name, whatIs(info.Mode()), na.ErrExists)
-	case !anew && stampOf(info) == st:
+	case !o.Anew && stampOf(info) == st:
 		return nil, errSame
 	}
-	p := &part{disk: d, name: name, stamp: st, sha: sha, sums: newSums(sha)}
+	p := &part{disk: d, name: name, stamp: st, sha: o.SHA256, sums: newSums(o.SHA256), sparse: o.Holes > 0, stream: o.Stream}
 	j, err := p.open()
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case j.At == 0: // nobody began, or nothing was verified
-	case anew:
+	case o.Anew:
 		p.note = name + ": what was there is not used"
 	case j.Size != st.Size || j.ModTime != st.ModTime || j.At > st.Size:
 		p.note = name + ": the source has changed since the transfer was broken off: it begins anew"
@@ -90,7 +93,7 @@ func (d *disk) openPart(name string, st stamp, sha, anew bool) (*part, error) {
 		err = p.reset()
 	}
 	if err == nil {
-		err = requireRoom(p.f, st.Size)
+		err = requireRoom(p.f, st.Size-min(max(o.Holes, 0), st.Size))
 	}
 	if err != nil {
 		p.close()
@@ -200,20 +203,36 @@ func (p *part) write(offset int64, b []byte) error {
 	if p.failed != nil {
 		return p.failed
 	}
-	if offset != p.sums.at || int64(len(b)) > p.stamp.Size-offset || offset < p.claimed {
+	if offset != p.sums.at || !p.stream && int64(len(b)) > p.stamp.Size-offset || offset < p.claimed {
 		return fmt.Errorf("%s: a piece at %d, want %d: %w", p.name, offset, p.sums.at, na.ErrProtocol)
 	}
 	for b := range slices.Chunk(b, bite) {
 		at := p.sums.at
 		p.sums.add(b)
-		if p.failed = p.makeRoom(at); p.failed != nil {
-			return p.failed
+		if p.sparse {
+			p.failed = p.writeSparse(b, at)
+		} else if p.failed = p.makeRoom(at); p.failed == nil {
+			_, p.failed = p.f.WriteAt(b, at)
 		}
-		if _, p.failed = p.f.WriteAt(b, at); p.failed != nil {
+		if p.failed != nil {
 			return p.failed
 		}
 	}
 	return nil
+}
+
+// writeSparse writes what is not zero. The file ends behind it then, also when it ends with a hole.
+func (p *part) writeSparse(b []byte, at int64) error {
+	if !p.cut { // an earlier transfer may have written more than it has verified
+		if err := p.f.Truncate(at); err != nil {
+			return err
+		}
+		p.cut = true
+	}
+	if err := writeSparse(p.f, b, at); err != nil {
+		return err
+	}
+	return p.f.Truncate(at + int64(len(b)))
 }
 
 // makeRoom reserves the next bytes, from at on, if they are not reserved.
@@ -234,7 +253,7 @@ func (p *part) verify(crc uint32) error {
 	if p.sums.crc != crc {
 		return p.damaged(fmt.Sprintf("CRC-32C of the first %d bytes is %08x, want %08x", p.sums.at, p.sums.crc, crc))
 	}
-	if p.sums.at < p.stamp.Size { // else it is complete in a moment
+	if !p.stream && p.sums.at < p.stamp.Size { // else it is complete in a moment
 		if err := p.journal.write(record{p.stamp.Size, p.stamp.ModTime, p.sums.at, crc}); err != nil {
 			return err
 		}
@@ -250,6 +269,9 @@ func (p *part) damaged(text string) error {
 // commit makes the part the file, if it is complete and has the source's checksums. With toDisk it waits until a loss of
 // power can do no harm.
 func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
+	if p.stream {
+		p.stamp.Size = p.sums.at
+	}
 	switch {
 	case p.failed != nil:
 		return p.failed

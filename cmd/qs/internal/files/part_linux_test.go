@@ -31,14 +31,14 @@ func TestPartWithoutWriteMode(t *testing.T) {
 	obeyModes(t)
 	data := noise(300)
 	st := stamp{Size: 300, Mode: 0o400}
-	p, err := d.openPart("f", st, false, false)
+	p, err := d.openPart("f", st, partOptions{})
 	require.NoError(t, err)
 	require.NoError(t, p.write(0, data[:100]))
 	require.NoError(t, p.verify(crcOf(data[:100])))
 	p.close()
 	require.NoError(t, os.Chmod(filepath.Join(dir, "f.qs-part"), 0o400))
 
-	p, err = d.openPart("f", st, false, false)
+	p, err = d.openPart("f", st, partOptions{})
 	require.NoError(t, err)
 	_, err = p.check()
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ func TestPartWithoutWriteMode(t *testing.T) {
 // TestPartWithoutRoom: what cannot fit is refused before anything is sent, with both sizes, and leaves nothing behind.
 func TestPartWithoutRoom(t *testing.T) {
 	d, dir := newDisk(t)
-	_, err := d.openPart("f", stamp{Size: 1<<60 + 1}, false, false)
+	_, err := d.openPart("f", stamp{Size: 1<<60 + 1}, partOptions{})
 	require.ErrorIs(t, err, unix.ENOSPC)
 	require.Regexp(t, `^reserve .*f\.qs-part: 1099511627777 MiB are needed, \d+ MiB are free: no space left on device$`, err.Error())
 	requireNames(t, dir)
@@ -61,7 +61,7 @@ func TestPartWithoutRoom(t *testing.T) {
 // TestPartReserves: a long file has room ahead of what was written, and no more than a step of it.
 func TestPartReserves(t *testing.T) {
 	d, dir := newDisk(t)
-	p, err := d.openPart("f", stamp{Size: 3 * reserveStep}, false, false)
+	p, err := d.openPart("f", stamp{Size: 3 * reserveStep}, partOptions{})
 	require.NoError(t, err)
 	defer p.close()
 	probe, err := os.Create(filepath.Join(dir, "probe"))

@@ -27,7 +27,7 @@ func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 // begun returns the part of a file with data, of which the first 100 bytes are verified.
 func begun(t *testing.T, d *disk, data []byte, sha bool) *part {
 	t.Helper()
-	p, err := d.openPart("f", stamp{Size: int64(len(data)), Mode: 0o600}, sha, false)
+	p, err := d.openPart("f", stamp{Size: int64(len(data)), Mode: 0o600}, partOptions{SHA256: sha})
 	require.NoError(t, err)
 	require.NoError(t, p.write(0, data[:100]))
 	require.NoError(t, p.verify(crcOf(data[:100])))
@@ -37,7 +37,7 @@ func begun(t *testing.T, d *disk, data []byte, sha bool) *part {
 // goneOn returns what begun has begun, after it was closed.
 func goneOn(t *testing.T, d *disk, data []byte) *part {
 	t.Helper()
-	p, err := d.openPart("f", stamp{Size: int64(len(data)), Mode: 0o600}, false, false)
+	p, err := d.openPart("f", stamp{Size: int64(len(data)), Mode: 0o600}, partOptions{})
 	require.NoError(t, err)
 	left, err := p.check()
 	require.NoError(t, err)
@@ -101,7 +101,7 @@ func TestPartWrongChecksum(t *testing.T) {
 // TestPartOfNoUse: nothing is left when nothing was verified.
 func TestPartOfNoUse(t *testing.T) {
 	d, dir := newDisk(t)
-	p, err := d.openPart("f", stamp{Size: 300}, false, false)
+	p, err := d.openPart("f", stamp{Size: 300}, partOptions{})
 	require.NoError(t, err)
 	requireNames(t, dir, "f.qs-part", "f.qs-part.journal")
 	p.close()
@@ -123,7 +123,7 @@ func TestJournal(t *testing.T) {
 		d, dir := newDisk(t)
 		writePrivate(t, filepath.Join(dir, "f.qs-part"), data[:250])
 		writePrivate(t, filepath.Join(dir, "f.qs-part.journal"), journalOf(text))
-		p, err := d.openPart("f", stamp{Size: 300, ModTime: 7}, false, false)
+		p, err := d.openPart("f", stamp{Size: 300, ModTime: 7}, partOptions{})
 		require.NoError(t, err)
 		left, err := p.check()
 		require.NoError(t, err)
@@ -173,7 +173,7 @@ func TestPartOfSomebodyElse(t *testing.T) {
 func requireRefused(t *testing.T, d *disk, dir, text string, anew bool) {
 	t.Helper()
 	before := describe(t, dir)
-	_, err := d.openPart("f", stamp{Size: 300, Mode: 0o600}, false, anew)
+	_, err := d.openPart("f", stamp{Size: 300, Mode: 0o600}, partOptions{Anew: anew})
 	require.ErrorIs(t, err, na.ErrExists)
 	require.ErrorContains(t, err, text)
 	require.ErrorContains(t, err, "move it away or name another destination")

@@ -21,6 +21,7 @@ type plan struct {
 type step struct {
 	from, to string
 	stamp    stamp
+	holes    int64 // bytes that the disk of the source does not keep
 }
 
 // maxPath bounds the paths of a plan, in bytes, and so how deep it goes. maxEntries bounds what is in it: a target that lists
@@ -46,7 +47,7 @@ func makePlan(ctx context.Context, src, dst store, from, to string, into bool) (
 		if into && path.Base(from) != "." {
 			to = path.Join(to, path.Base(from))
 		}
-		return p, p.addDir(ctx, src, step{from, to, e.Stamp})
+		return p, p.addDir(ctx, src, step{from, to, e.Stamp, e.Holes})
 	}
 	if !into {
 		there, err := dst.stat(ctx, to)
@@ -59,7 +60,7 @@ func makePlan(ctx context.Context, src, dst store, from, to string, into bool) (
 		p.dirs = append(p.dirs, step{to: to, stamp: stamp{Mode: 0o777}})
 		to = path.Join(to, path.Base(from))
 	}
-	p.addFile(step{from, to, e.Stamp})
+	p.addFile(step{from, to, e.Stamp, e.Holes})
 	return p, nil
 }
 
@@ -76,7 +77,7 @@ func (p *plan) addDir(ctx context.Context, src store, dir step) error {
 			return err
 		}
 		for _, e := range entries {
-			s := step{path.Join(dir.from, e.Name), path.Join(dir.to, e.Name), e.Stamp}
+			s := step{path.Join(dir.from, e.Name), path.Join(dir.to, e.Name), e.Stamp, e.Holes}
 			if max(len(s.from), len(s.to)) > maxPath || len(p.files)+len(p.dirs)+len(p.skipped) >= maxEntries {
 				return fmt.Errorf("%.100s: a path of more than %d bytes, or more than %d entries: %w", s.from, maxPath, maxEntries, na.ErrInvalid)
 			}

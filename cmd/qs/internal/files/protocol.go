@@ -70,6 +70,14 @@ func (s stamp) sameData(o stamp) bool { return s.Size == o.Size && s.ModTime == 
 
 func (s stamp) modTime() time.Time { return time.Unix(0, s.ModTime) }
 
+// partOptions say how a file is received.
+type partOptions struct {
+	SHA256 bool
+	Anew   bool  // whatever is there already
+	Holes  int64 // bytes of the source that its disk does not keep: what is zero is not written
+	Stream bool  // its size is not known: it is complete when the sender says so
+}
+
 // A kind is what an entry is. Only files and directories are copied.
 type kind uint8
 
@@ -95,6 +103,7 @@ type entry struct {
 	Name  string
 	Kind  kind
 	Stamp stamp
+	Holes int64 // bytes that its disk does not keep: it is sparse
 }
 
 type pathRequest struct{ Path string }
@@ -112,11 +121,10 @@ type mkdirRequest struct {
 }
 
 type openRequest struct {
-	Path   string
-	Write  bool // the origin sends; else it receives
-	Stamp  stamp
-	SHA256 bool
-	Anew   bool // whatever is there already
+	Path  string
+	Write bool // the origin sends; else it receives
+	Stamp stamp
+	How   partOptions
 }
 
 type openReply struct {

@@ -10,7 +10,7 @@ import (
 
 // receiveFile downloads one file: it forwards, the target pushes; it checks and writes.
 func (c *Copier) receiveFile(ctx context.Context, s step, anew bool) error {
-	dst, err := c.local.openPart(s.to, s.stamp, c.opts.SHA256, anew)
+	dst, err := c.local.openPart(s.to, s.stamp, partOptions{SHA256: c.opts.SHA256, Anew: anew, Holes: s.holes})
 	if errors.Is(err, errSame) {
 		c.same(s)
 		return nil
@@ -19,11 +19,11 @@ func (c *Copier) receiveFile(ctx context.Context, s step, anew bool) error {
 		return err
 	}
 	defer dst.close()
-	opened, err := call(ctx, c.c, methodOpen, openRequest{Path: s.from, SHA256: c.opts.SHA256})
+	opened, err := call(ctx, c.c, methodOpen, openRequest{Path: s.from, How: partOptions{SHA256: c.opts.SHA256}})
 	if err != nil {
 		return err
 	}
-	if err := c.receivePieces(ctx, opened, dst); err != nil {
+	if err := c.receivePart(ctx, opened, dst); err != nil {
 		if errors.Is(err, na.ErrChecksum) { // which may be so because the bytes were changed before they were sent
 			if now, failed := (remote{c.c}).stat(ctx, s.from); failed == nil && !now.Stamp.sameData(s.stamp) {
 				err = changed(s.from)
@@ -43,7 +43,8 @@ func (c *Copier) receiveFile(ctx context.Context, s step, anew bool) error {
 	return nil
 }
 
-func (c *Copier) receivePieces(ctx context.Context, opened openReply, dst *part) error {
+// receivePart goes on with a part.
+func (c *Copier) receivePart(ctx context.Context, opened openReply, dst *part) error {
 	if !opened.Stamp.sameData(dst.stamp) {
 		return fmt.Errorf("it was changed at this moment: run the same command again: %w", na.ErrIO)
 	}
@@ -64,8 +65,18 @@ func (c *Copier) receivePieces(ctx context.Context, opened openReply, dst *part)
 		return err
 	}
 	c.resume(offset, dst.note)
+	return c.receivePieces(ctx, opened, offset, func(b []byte, crc uint32) error {
+		if err := dst.write(dst.sums.at, b); err != nil {
+			return err
+		}
+		return dst.verify(crc)
+	})
+}
+
+// receivePieces asks for what is behind offset, and calls take with each piece and the checksum of all up to its end.
+func (c *Copier) receivePieces(ctx context.Context, opened openReply, offset int64, take func(b []byte, crc uint32) error) error {
 	next := func(ctx context.Context) (*piece, error) {
-		p, err := c.nextPiece(ctx, dst.stamp.Size-offset)
+		p, err := c.nextPiece(ctx, opened.Stamp.Size-offset)
 		if err != nil {
 			return nil, err
 		}
@@ -78,10 +89,7 @@ func (c *Copier) receivePieces(ctx context.Context, opened openReply, dst *part)
 		if err != nil {
 			return err
 		}
-		if err := dst.write(dst.sums.at, p.buf.mem[:p.size]); err != nil {
-			return err
-		}
-		if err := dst.verify(reply.CRC); err != nil {
+		if err := take(p.buf.mem[:p.size], reply.CRC); err != nil {
 			return err
 		}
 		c.pieceDone(p)

@@ -17,7 +17,7 @@ func (c *Copier) sendFile(ctx context.Context, s step, anew bool) error {
 	if !src.stamp.sameData(s.stamp) {
 		c.show.Grow(src.stamp.Size - s.stamp.Size)
 	}
-	opened, err := call(ctx, c.c, methodOpen, openRequest{Path: s.to, Write: true, Stamp: src.stamp, SHA256: c.opts.SHA256, Anew: anew})
+	opened, err := call(ctx, c.c, methodOpen, openRequest{Path: s.to, Write: true, Stamp: src.stamp, How: partOptions{SHA256: c.opts.SHA256, Anew: anew, Holes: s.holes}})
 	if err != nil {
 		return err
 	}
@@ -65,12 +65,14 @@ func (c *Copier) sendPieces(ctx context.Context, opened openReply, src *source) 
 		p.call, err = c.c.forward(&pieceRequest{opened.ID, offset, p.size, src.sums.crc, mem, at})
 		return p, err
 	}
-	answered := func(ctx context.Context, p *piece) error {
-		if _, err := p.call.wait(ctx); err != nil {
-			return err
-		}
-		c.pieceDone(p)
-		return nil
+	return overlap(ctx, c.opts.Window, next, c.pieceAnswered)
+}
+
+// pieceAnswered waits until the target has a piece.
+func (c *Copier) pieceAnswered(ctx context.Context, p *piece) error {
+	if _, err := p.call.wait(ctx); err != nil {
+		return err
 	}
-	return overlap(ctx, c.opts.Window, next, answered)
+	c.pieceDone(p)
+	return nil
 }

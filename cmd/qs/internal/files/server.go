@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// maxTransfers bounds the transfers of a target, and maxTransfersOfPeer those of one session.
-	maxTransfers       = 256
-	maxTransfersOfPeer = 32
+	// maxTransfers bounds the transfers of a target, and maxTransfersOfClient those of one client: see clientOf.
+	maxTransfers         = 256
+	maxTransfersOfClient = 128
 	// maxIdle is how long a transfer may rest before others may have its place.
 	maxIdle = time.Minute
 )
@@ -43,7 +43,7 @@ type Server struct {
 func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	d, err := openDisk(root)
 	if err != nil {
-		return nil, fmt.Errorf("the folder of -root cannot be opened: %w", err)
+		return nil, fmt.Errorf("the folder of --root cannot be opened: %w", err)
 	}
 	fs := &Server{node: n, disk: d, write: write, buffers: newBuffers(n.HG()), transfers: map[uint64]*transfer{}}
 	handle(fs, methodStat, fs.stat)
@@ -66,49 +66,49 @@ func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	return fs, nil
 }
 
-var errReadOnly = fmt.Errorf("this target takes no files; start it with qs serve -root DIR -write: %w", na.ErrPermission)
+var errReadOnly = fmt.Errorf("this target takes no files; start it with qs serve --root DIR --write: %w", na.ErrPermission)
 
 // handle has the node serve m.
-func handle[In, Out any](fs *Server, m *qs.Method[In, Out], serve func(peer na.Addr, in In) (Out, error)) {
+func handle[In, Out any](fs *Server, m *qs.Method[In, Out], serve func(by qs.Caller, in In) (Out, error)) {
 	m.Handle(fs.node, func(ctx context.Context, in In) (out Out, err error) {
-		out, err = serve(qs.CallFrom(ctx).Peer.Addr(), in)
+		out, err = serve(qs.CallerFrom(ctx), in)
 		return out, coded(err)
 	})
 }
 
-func (fs *Server) stat(_ na.Addr, in pathRequest) (entry, error) {
+func (fs *Server) stat(_ qs.Caller, in pathRequest) (entry, error) {
 	return fs.disk.stat(context.Background(), in.Path)
 }
 
-func (fs *Server) list(_ na.Addr, in listRequest) (r listReply, err error) {
+func (fs *Server) list(_ qs.Caller, in listRequest) (r listReply, err error) {
 	r.Entries, err = fs.disk.list(context.Background(), in.Path, in.After)
 	return r, err
 }
 
-func (fs *Server) mkdir(_ na.Addr, in mkdirRequest) (r struct{}, err error) {
+func (fs *Server) mkdir(_ qs.Caller, in mkdirRequest) (r struct{}, err error) {
 	if !fs.write {
 		return r, errReadOnly
 	}
 	return r, fs.disk.mkdir(context.Background(), in.Path, in.Mode)
 }
 
-func (fs *Server) open(peer na.Addr, in openRequest) (r openReply, err error) {
+func (fs *Server) open(by qs.Caller, in openRequest) (r openReply, err error) {
 	path, err := inside(in.Path)
 	if err != nil {
 		return r, err
 	}
-	t := fs.newTransfer(peer, path)
+	t := fs.newTransfer(by.Addr, clientOf(by), path)
 	if in.Write {
 		if !fs.write {
 			return r, errReadOnly
 		}
 		fs.evict(path)
-		t.part, err = fs.disk.openPart(path, in.Stamp, in.SHA256, in.Anew)
+		t.part, err = fs.disk.openPart(path, in.Stamp, in.How)
 		if errors.Is(err, errSame) {
 			return openReply{Same: true}, nil
 		}
 	} else {
-		if t.source, err = fs.disk.openSource(path, in.SHA256); err == nil {
+		if t.source, err = fs.disk.openSource(path, in.How.SHA256); err == nil {
 			t.source.share(fs.buffers.hctx, bulk.LocalOnly)
 		}
 	}
@@ -128,16 +128,16 @@ func (fs *Server) open(peer na.Addr, in openRequest) (r openReply, err error) {
 	return r, nil
 }
 
-func (fs *Server) seek(peer na.Addr, in seekRequest) (r seekReply, err error) {
-	t, err := fs.find(peer, in.ID)
+func (fs *Server) seek(by qs.Caller, in seekRequest) (r seekReply, err error) {
+	t, err := fs.find(by.Addr, in.ID)
 	if err != nil {
 		return r, err
 	}
 	return t.seek(in)
 }
 
-func (fs *Server) finish(peer na.Addr, in closeRequest) (r closeReply, err error) {
-	t, err := fs.find(peer, in.ID)
+func (fs *Server) finish(by qs.Caller, in closeRequest) (r closeReply, err error) {
+	t, err := fs.find(by.Addr, in.ID)
 	if err != nil {
 		return r, err
 	}

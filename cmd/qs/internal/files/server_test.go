@@ -143,28 +143,49 @@ func TestSecondUpload(t *testing.T) {
 	requireNames(t, root)
 }
 
-// TestTransfersOfPeer: an origin that takes all the transfers that it can get leaves enough for others, and has them again when
-// it ends some.
-func TestTransfersOfPeer(t *testing.T) {
-	addr, root := serveFiles(t)
+// TestTransfersOfClient: a client that takes all the transfers that it can get, by several sessions, leaves enough for others, and has
+// them again when it ends some.
+func TestTransfersOfClient(t *testing.T) {
+	s, addr, root := newServer(t)
 	writeFile(t, filepath.Join(root, "f"), noise(10))
-	hog, other := dial(t, addr), dial(t, addr)
+	hogs := []*client{dial(t, addr), dial(t, addr)}
 	in := openRequest{Path: "f"}
 	var last openReply
-	for range maxTransfersOfPeer {
+	for i := range maxTransfersOfClient {
 		var err error
-		last, err = call(t.Context(), hog, methodOpen, in)
+		last, err = call(t.Context(), hogs[i%2], methodOpen, in)
 		require.NoError(t, err)
 	}
-	_, err := call(t.Context(), hog, methodOpen, in)
-	require.ErrorIs(t, err, na.ErrAgain)
-	require.ErrorContains(t, err, "the target has 32 transfers of this peer; try again when some have ended")
-	_, err = call(t.Context(), other, methodOpen, in)
+	for _, hog := range append(hogs, dial(t, addr)) {
+		_, err := call(t.Context(), hog, methodOpen, in)
+		require.ErrorIs(t, err, na.ErrAgain)
+		require.ErrorContains(t, err, "the target has 128 transfers of this client; try again when some have ended")
+	}
+	_, err := s.open(qs.Caller{Identity: na.Identity{Transport: "tcp", Remote: "10.0.0.1:7"}}, in)
 	require.NoError(t, err)
-	_, err = call(t.Context(), hog, methodClose, closeRequest{ID: last.ID})
+	_, err = call(t.Context(), hogs[1], methodClose, closeRequest{ID: last.ID})
 	require.NoError(t, err)
-	_, err = call(t.Context(), hog, methodOpen, in)
+	_, err = call(t.Context(), hogs[0], methodOpen, in)
 	require.NoError(t, err)
+}
+
+// TestClientOf: sessions of one machine, or of one certificate, are one client.
+func TestClientOf(t *testing.T) {
+	for _, c := range []struct {
+		want string
+		id   na.Identity
+	}{
+		{"10.0.0.1", na.Identity{Transport: "tcp", Remote: "10.0.0.1:7"}},
+		{"10.0.0.1", na.Identity{Transport: "udp", Remote: "[::ffff:10.0.0.1]:7"}},
+		{"2001:db8:1:2::/64", na.Identity{Transport: "tcp", Remote: "[2001:db8:1:2:3:4:5:6]:7"}},
+		{"fe80::/64", na.Identity{Transport: "tcp", Remote: "[fe80::1%eth0]:7"}},
+		{"sm", na.Identity{Transport: "sm", Remote: "pid 4711, uid 1000"}},
+		{"certificate kv-1", na.Identity{Transport: "tcp", Remote: "10.0.0.1:7", Secure: true, Name: "kv-1"}},
+		{"10.0.0.1", na.Identity{Transport: "tcp", Remote: "10.0.0.1:7", Secure: true}},
+		{"10.0.0.1", na.Identity{Transport: "tcp", Remote: "10.0.0.1:7", Name: "claimed"}},
+	} {
+		require.Equal(t, c.want, clientOf(qs.Caller{Identity: c.id}))
+	}
 }
 
 // TestHostileTarget: names that a target lists do not lead out of the destination.

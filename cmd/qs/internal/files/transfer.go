@@ -21,10 +21,11 @@ import (
 // The two run on two goroutines, some pieces apart: the disk and the network work at the same time. A piece that fails ends
 // the transfer; what was verified until then stays for another time.
 type transfer struct {
-	files *Server
-	id    uint64
-	peer  na.Addr
-	path  string
+	files  *Server
+	id     uint64
+	peer   na.Addr
+	client string // whose limits it shares
+	path   string
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -47,9 +48,9 @@ type transfer struct {
 	last bool // queue is closed
 }
 
-func (fs *Server) newTransfer(peer na.Addr, path string) *transfer {
+func (fs *Server) newTransfer(peer na.Addr, client, path string) *transfer {
 	t := &transfer{
-		files: fs, peer: peer, path: path, used: time.Now(),
+		files: fs, peer: peer, client: client, path: path, used: time.Now(),
 		queue: make(chan *move, MaxWindow), ended: make(chan struct{}), returned: make(chan struct{}, 1),
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())

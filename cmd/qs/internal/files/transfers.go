@@ -20,9 +20,9 @@ func (fs *Server) evict(path string) {
 	}
 }
 
-// add gives t its number, and begins to run it. When there are too many, of all peers or of t's, those that rest have to go.
+// add gives t its number, and begins to run it. When there are too many, of all clients or of its own, those that rest have to go.
 func (fs *Server) add(t *transfer) error {
-	if all := fs.all(); len(all) >= maxTransfers || countOf(all, t.peer) >= maxTransfersOfPeer {
+	if all := fs.all(); len(all) >= maxTransfers || countOf(all, t.client) >= maxTransfersOfClient {
 		for _, old := range all {
 			old.mu.Lock()
 			idle := time.Since(old.used)
@@ -41,8 +41,8 @@ func (fs *Server) add(t *transfer) error {
 		return fmt.Errorf("the target is ending: %w", na.ErrClosed)
 	case len(fs.transfers) >= maxTransfers:
 		return fmt.Errorf("the target has %d transfers; try again when some have ended: %w", maxTransfers, na.ErrAgain)
-	case countOf(slices.Collect(maps.Values(fs.transfers)), t.peer) >= maxTransfersOfPeer:
-		return fmt.Errorf("the target has %d transfers of this peer; try again when some have ended: %w", maxTransfersOfPeer, na.ErrAgain)
+	case countOf(slices.Collect(maps.Values(fs.transfers)), t.client) >= maxTransfersOfClient:
+		return fmt.Errorf("the target has %d transfers of this client; try again when some have ended: %w", maxTransfersOfClient, na.ErrAgain)
 	}
 	fs.lastID++
 	t.id = fs.lastID
@@ -51,10 +51,10 @@ func (fs *Server) add(t *transfer) error {
 	return nil
 }
 
-// countOf returns how many transfers are of a peer.
-func countOf(all []*transfer, peer na.Addr) (n int) {
+// countOf returns how many transfers are of a client.
+func countOf(all []*transfer, client string) (n int) {
 	for _, t := range all {
-		if t.peer == peer {
+		if t.client == client {
 			n++
 		}
 	}

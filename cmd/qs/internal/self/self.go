@@ -31,6 +31,7 @@ func Start(word string, args ...string) (*Child, error) {
 		return nil, err
 	}
 	c := &Child{Cmd: exec.Command(self, args...)}
+	ownGroup(c.Cmd)
 	diag := &early{}
 	c.Cmd.Stderr = diag
 	c.Cmd.Env = append(os.Environ(), Env+"=1")

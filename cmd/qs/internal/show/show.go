@@ -30,25 +30,78 @@ func Text(text string) string {
 	return b.String()
 }
 
+// ToDo begins a line of Advise that says what to do about the error.
+const ToDo = "to do:  "
+
+// A Writer writes data of a peer to a terminal: like Text, but for newlines and tabs.
+type Writer struct {
+	out  io.Writer
+	rest []byte // the beginning of a character
+}
+
+// NewWriter returns a Writer to out. Flush writes what it holds back.
+func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
+
+// Write implements io.Writer.
+func (w *Writer) Write(b []byte) (int, error) {
+	all := append(w.rest, b...)
+	whole := len(all)
+	for n := 1; n < utf8.UTFMax && n <= len(all); n++ {
+		if last := all[len(all)-n:]; utf8.RuneStart(last[0]) {
+			if !utf8.FullRune(last) {
+				whole -= n
+			}
+			break
+		}
+	}
+	w.rest = bytes.Clone(all[whole:])
+	return len(b), w.write(all[:whole])
+}
+
+// Flush writes the beginning of a character that has no end.
+func (w *Writer) Flush() error {
+	rest := w.rest
+	w.rest = nil
+	return w.write(rest)
+}
+
+func (w *Writer) write(b []byte) error {
+	var text strings.Builder
+	for len(b) > 0 {
+		n := bytes.IndexAny(b, "\n\t")
+		if n < 0 {
+			n = len(b)
+		}
+		text.WriteString(Text(string(b[:n])))
+		if n < len(b) {
+			text.WriteByte(b[n])
+			n++
+		}
+		b = b[n:]
+	}
+	_, err := io.WriteString(w.out, text.String())
+	return err
+}
+
 // advised is an error with lines of this program below it.
 type advised struct {
 	err   error
-	lines string
+	lines []string
 }
 
-func (e *advised) Error() string { return Error(e.err) + e.lines }
+func (e *advised) Error() string {
+	text := Error(e.err)
+	for _, l := range e.lines {
+		text += "\n  " + Text(l)
+	}
+	return text
+}
 
 func (e *advised) Unwrap() error { return e.err }
 
 // Advise returns err with lines of this program below it: they cannot be mistaken for what a peer says, whose lines Error
 // does not break.
-func Advise(err error, lines ...string) error {
-	e := &advised{err: err}
-	for _, l := range lines {
-		e.lines += "\n  " + Text(l)
-	}
-	return e
-}
+func Advise(err error, lines ...string) error { return &advised{err, lines} }
 
 // Error returns the text of an error, whatever a peer has put in it: in one line, and those of Advise.
 func Error(err error) string {
@@ -59,6 +112,20 @@ func Error(err error) string {
 		}
 	}
 	return Text(text)
+}
+
+// SplitError returns the text of an error as it is, without the lines of Advise, and these lines.
+func SplitError(err error) (text string, lines []string) {
+	text = err.Error()
+	for {
+		e, ok := errors.AsType[*advised](err)
+		if !ok {
+			return text, lines
+		}
+		text = strings.Replace(text, e.Error(), e.err.Error(), 1)
+		lines = append(lines, e.lines...)
+		err = e.err
+	}
 }
 
 // EscapeJSON returns JSON of the same value without what is not printable.
@@ -83,7 +150,9 @@ func EscapeJSON(text []byte) []byte {
 // JSON prints a value in one line of JSON.
 func JSON(out io.Writer, v any) error {
 	var b bytes.Buffer
-	if err := json.NewEncoder(&b).Encode(v); err != nil {
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // what is printed is no HTML
+	if err := e.Encode(v); err != nil {
 		return err
 	}
 	_, err := out.Write(EscapeJSON(b.Bytes()))

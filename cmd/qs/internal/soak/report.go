@@ -20,6 +20,8 @@ type Report struct {
 	Seconds float64        `json:"seconds"`
 	Faults  map[string]int `json:"faults"`
 
+	Interrupted bool `json:"interrupted,omitempty"` // the load ended early
+
 	*ledger.Audit
 
 	Silent      int      `json:"targets_silent_after_healing"`
@@ -31,8 +33,8 @@ type Report struct {
 	Cancels    int     `json:"cancels_measured"` // in the first origin
 	CancelP999 float64 `json:"cancel_to_end_p999_ms"`
 	CancelMax  float64 `json:"cancel_to_end_max_ms"`
-	Heap       growth  `json:"heap_KiB"`       // of this process
-	Target     growth  `json:"target_rss_KiB"` // of the first target
+	Heap       growth  `json:"heap_kib"`       // of this process
+	Target     growth  `json:"target_rss_kib"` // of the first target
 	Goroutines growth  `json:"goroutines"`     // of this process
 	Files      growth  `json:"descriptors"`    // of this process
 }

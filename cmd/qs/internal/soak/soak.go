@@ -1,9 +1,11 @@
 package soak
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
@@ -36,10 +39,19 @@ type Config struct {
 	PeerTimeout time.Duration // that of HG
 	HG          hg.Config     // of origins
 	Log         io.Writer     // is told what happens
+	Show        func(Status)  // is told every second how far the load is
 	Listen      string        // where targets listen at first
 	// StartTarget starts a process that runs Target at addr, StartOrigin one that runs Origin with c, whose Config it knows.
 	StartTarget func(book, addr string) (*self.Child, error)
 	StartOrigin func(book string, c Calls) (*self.Child, error)
+}
+
+// A Status is how far the load is.
+type Status struct {
+	For    time.Duration  // since it began
+	Calls  int64          // of the first origin that have ended
+	Faults map[string]int // by kind
+	Ending bool           // the load is over: what is left is to end everything, and the audit
 }
 
 // Calls are what one origin does.
@@ -58,17 +70,17 @@ const maxBulk = 1 << 30
 func (c *Config) Check() error {
 	if c.Time <= 0 || c.Every <= 0 || c.Callers < 1 || c.Callers > 4096 || c.Targets < 2 || c.Targets > 64 || c.Origins < 0 || c.Origins > 64 ||
 		c.MaxBulk < 2 || c.MaxBulk > maxBulk || c.Streams < 0 || c.Streams > 4096 {
-		return fmt.Errorf("-time and -every must be positive, -inflight 1 to 4096, -targets 2 to 64, -origins 0 to 64, -bulk 2 bytes to 1 GiB, -streams 0 to 4096")
+		return fmt.Errorf("--time and --every must be positive, --inflight 1 to 4096, --targets 2 to 64, --origins 0 to 64, --bulk 2 bytes to 1 GiB, --streams 0 to 4096")
 	}
 	for _, k := range c.Faults {
 		if !slices.Contains(Faults, k) {
-			return fmt.Errorf("-faults has %q, want some of %s, or none", k, strings.Join(Faults, ", "))
+			return fmt.Errorf("--faults has %q, want some of %s, or none", k, strings.Join(Faults, ", "))
 		}
 		if k == "stop" && !canStop {
-			return fmt.Errorf("-faults: processes cannot be stopped on %s", runtime.GOOS)
+			return fmt.Errorf("--faults: processes cannot be stopped on %s", runtime.GOOS)
 		}
 		if needsRelay(k) && !hasConnections(c.Transport) {
-			return fmt.Errorf("-faults: %s is done to connections, and -transport %s has none", k, c.Transport)
+			return fmt.Errorf("--faults: %s is done to connections, and --transport %s has none", k, c.Transport)
 		}
 	}
 	return nil
@@ -98,6 +110,9 @@ type soak struct {
 	origins []*origin
 	here    *ledger.Origin
 
+	ended  atomic.Int64 // calls of here
+	ending atomic.Bool  // the load is over
+
 	mu      sync.Mutex // guards the fields below
 	faults  map[string]int
 	died    map[uint64]bool // origins, by number
@@ -108,8 +123,9 @@ type soak struct {
 // patience is for what comes soon, but on a busy machine.
 func (s *soak) patience() time.Duration { return 4*s.PeerTimeout + 30*time.Second }
 
-// Run makes the targets, the origins and the faults, and audits. Check has found nothing wrong.
-func Run(cfg Config) (*Report, error) {
+// Run makes the targets, the origins and the faults, and audits. Check has found nothing wrong. When ctx ends the load ends early, and the
+// report is about what there was until then.
+func Run(ctx context.Context, cfg Config) (*Report, error) {
 	s := &soak{Config: cfg, faults: map[string]int{}, died: map[uint64]bool{}}
 	if s.Seed == 0 {
 		s.Seed = rand.Uint64()>>12 | 1 // a number that every reader of JSON keeps
@@ -133,7 +149,7 @@ func Run(cfg Config) (*Report, error) {
 		return nil, err
 	}
 	defer func() { _ = book.Close() }()
-	s.here = NewOrigin(book, s.calls(), s.HG)
+	s.here = NewOrigin(&endCounter{book, &s.ended}, s.calls(), s.HG)
 	s.here.Spared = true
 	for range s.Origins {
 		o := &origin{s: s}
@@ -142,15 +158,17 @@ func Run(cfg Config) (*Report, error) {
 		}
 		s.origins = append(s.origins, o)
 	}
-	if err := s.run(r); err != nil {
+	if err := s.run(ctx, r); err != nil {
 		return nil, err
 	}
 	return r, s.audit(r)
 }
 
 // run loads and breaks.
-func (s *soak) run(r *Report) error {
+func (s *soak) run(ctx context.Context, r *Report) error {
 	begun := time.Now()
+	shown := s.showStatus(begun)
+	defer shown()
 	load, endLoad := context.WithCancel(context.Background())
 	defer endLoad()
 	var here sync.WaitGroup
@@ -166,12 +184,14 @@ func (s *soak) run(r *Report) error {
 			chaos.Go(func() { s.chaos(breaks, v, rng) })
 		}
 	}
-	pause(load, s.Time/10)
+	pause(ctx, s.Time/10)
 	r.sample(s, func(g *growth) *int64 { return &g.First })
-	pause(load, s.Time-time.Since(begun))
-	for end := time.Now().Add(s.patience() + 20*s.Every); !s.allCame() && s.failure() == nil && time.Now().Before(end); {
-		pause(load, 20*time.Millisecond)
+	pause(ctx, s.Time-time.Since(begun))
+	for end := time.Now().Add(s.patience() + 20*s.Every); ctx.Err() == nil && !s.allCame() && s.failure() == nil && time.Now().Before(end); {
+		pause(ctx, 20*time.Millisecond)
 	}
+	r.Interrupted = ctx.Err() != nil
+	s.ending.Store(true)
 	heal()
 	chaos.Wait() // it has put everything right
 	r.Silent = s.knock()
@@ -189,6 +209,44 @@ func (s *soak) run(r *Report) error {
 	r.slow(s)
 	r.outgrown(s)
 	return s.failure()
+}
+
+// endCounter counts the calls whose end is written down.
+type endCounter struct {
+	book  io.Writer
+	ended *atomic.Int64
+}
+
+// Write implements io.Writer. It is given one line.
+func (c *endCounter) Write(line []byte) (int, error) {
+	if bytes.HasPrefix(line, []byte("end ")) {
+		c.ended.Add(1)
+	}
+	return c.book.Write(line)
+}
+
+// showStatus tells Config.Show every second how far the load is, until stop is called.
+func (s *soak) showStatus(begun time.Time) (stop func()) {
+	if s.Show == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var shown sync.WaitGroup
+	shown.Go(func() {
+		for {
+			s.mu.Lock()
+			faults := maps.Clone(s.faults)
+			s.mu.Unlock()
+			s.Show(Status{time.Since(begun), s.ended.Load(), faults, s.ending.Load()})
+			if !pause(ctx, time.Second) {
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		shown.Wait()
+	}
 }
 
 // allCame reports whether each kind of fault has come. With auto, what is done to connections may find none for as long as the

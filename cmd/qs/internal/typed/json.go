@@ -163,7 +163,7 @@ func fillScalar(dst reflect.Value, v any, path string) error {
 func fillRecord(dst reflect.Value, v any, path string) error {
 	t := dst.Type()
 	if t == sourceType || t == sinkType {
-		flag := map[bool]string{true: "-source", false: "-sink"}[t == sourceType]
+		flag := map[bool]string{true: "--source", false: "--sink"}[t == sourceType]
 		return fmt.Errorf("%sthe field is a %s: %s lends a file in it", path, t.Name(), flag)
 	}
 	object, ok := v.(map[string]any)

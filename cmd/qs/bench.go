@@ -1,0 +1,324 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/load"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+)
+
+const benchAbout = `Calls a method of any program again and again, and reports the rate, the latencies, and the errors by code and fate. The calls really run: a method that changes something changes it each time. The input is as in qs call: JSON, @FILE, or - for the standard input; without it the zero value. It is encoded once, and outputs are not decoded.
+
+In a closed loop a server that stalls is asked less, so that few calls see the stall. In an open loop calls are due at fixed times and their latency begins then, so that every call that was due during the stall has its part of it in its latency; the service time is from the send. Calls that are due while -c are in flight wait, and that counts, too.
+
+Percentiles are of calls that succeeded; those that failed are counted by code and fate. The exit code is 1 if a call failed. Ctrl-C ends the run and prints what it has. Streams, and methods that take a Source or a Sink, cannot be loaded.
+
+One core sends about 400,000 small calls a second, as a bare loop of callbacks does; --connections uses more cores. A server on the same machine shares them.`
+
+const benchExamples = `  qs bench ADDRESS greet '"Ada"'     # 50 in flight for 10 s (closed loop)
+  # the latency of one call after the other
+  qs bench -c 1 ADDRESS greet '"Ada"'
+  # 2000 calls a second, whatever the server does (open loop)
+  qs bench --rate 2000 -d 1m ADDRESS greet '"Ada"'
+  # so many calls; inputs in turn, one JSON value on each line of the file
+  qs bench -n 100000 --lines ADDRESS greet @names.txt
+  # two nodes, with four connections to each
+  qs bench --node ADDRESS2 --connections 4 ADDRESS greet '"Ada"'
+  # 4096 bytes to a method with codec raw
+  qs bench --raw --size 4096 ADDRESS put
+  # ratios of two runs, and which are beyond the noise
+  qs bench --json ADDRESS greet '"Ada"' >before.json
+  qs bench --compare before.json ADDRESS greet '"Ada"'`
+
+// A benching is one qs bench.
+type benching struct {
+	calling
+	cfg     load.Config
+	nodes   []string
+	size    int
+	lines   bool
+	compare string
+}
+
+func (a *app) newBench() *cobra.Command {
+	b := &benching{calling: calling{app: a}}
+	c := &cobra.Command{
+		Use: "bench ADDRESS METHOD [JSON]", Short: "Load a method of a program, and measure its calls", Long: benchAbout, Example: benchExamples,
+		Args: wantArgs(2, 3), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error { return b.bench(args) },
+	}
+	fs := c.Flags()
+	b.network.peerFlags(fs)
+	fs.DurationVar(&b.network.spin, "spin", 50*time.Microsecond, "`time` to poll before sleeping, while answers come fast, as programs do by default; 0 for none")
+	fs.IntVarP(&b.cfg.Concurrency, "concurrency", "c", 0, "`calls` in flight at most, over all connections; default 50, with --rate 1000")
+	fs.IntVar(&b.cfg.Connections, "connections", 1, "`connections` to each node, each driven by a goroutine of its own")
+	fs.DurationVarP(&b.cfg.Duration, "time", "d", 0, "`time` of the run; default 10s, with -n without limit")
+	fs.Int64VarP(&b.cfg.Count, "count", "n", 0, "`calls` to make; with -d the run ends with the first of both")
+	fs.Float64VarP(&b.cfg.Rate, "rate", "q", 0, "`calls` a second at fixed times (open loop); 0: each call is followed by the next (closed loop)")
+	fs.DurationVar(&b.cfg.Warmup, "warmup", 0, "`time` of calls before those that are reported; connections are made before both")
+	fs.DurationVarP(&b.cfg.Timeout, "timeout", "t", 10*time.Second, "`time` that each call may take from its send; it travels with the call")
+	fs.StringArrayVar(&b.nodes, "node", nil, "`ADDRESS` of one more node, which gets its part of the calls; repeatable")
+	fs.VarP(&b.metaFlag, "meta", "m", "`NAME=VALUE`: metadata of each call, such as a token; repeatable")
+	fs.BoolVar(&b.lines, "lines", false, "the input has one JSON value on each line, which calls take in turn")
+	fs.IntVarP(&b.size, "size", "s", -1, "`bytes` of input to make up: for --raw, or a method that takes []byte")
+	fs.BoolVarP(&b.isRaw, "raw", "r", false, "send the input unchanged: for methods with codec raw")
+	fs.BoolVar(&b.oneWay, "oneway", false, "the method is one-way; needed only if the program does not publish its types")
+	fs.StringVar(&b.compare, "compare", "", "`FILE` with the JSON of an earlier run, to compare with")
+	return c
+}
+
+// bench loads the method, and prints the result.
+func (b *benching) bench(args []string) error {
+	b.method = args[1]
+	b.cfg.Nodes = append([]string{args[0]}, b.nodes...)
+	var err error
+	for _, m := range b.metaFlag {
+		if b.meta, err = b.meta.With(m.name, m.value); err != nil {
+			return usageError{"--meta: " + err.Error()}
+		}
+	}
+	if err := b.check(); err != nil {
+		return err
+	}
+	var before *load.Result
+	if b.compare != "" {
+		if before, err = readResult(b.compare); err != nil {
+			return err
+		}
+	}
+	ctx, stop := b.app.untilSignal()
+	defer stop()
+	if err := b.prepare(ctx, args[2:]); err != nil {
+		return err
+	}
+	res, err := b.runLoad(ctx)
+	if err != nil && res.Calls == 0 || errors.Is(err, load.ErrRefused) && res.Succeeded == 0 {
+		return err
+	}
+	if before != nil {
+		res.Changes, res.Settings = load.Compare(before, &res), load.ChangedSettings(before, &res)
+	}
+	if b.app.json {
+		err = errors.Join(err, show.JSON(b.app.out, &res))
+	} else {
+		err = errors.Join(err, res.Report(b.app.out))
+	}
+	if err == nil && res.Failed > 0 {
+		err = fmt.Errorf("%d of %d calls failed", res.Failed, res.Calls)
+	}
+	if err != nil {
+		return failedError{err}
+	}
+	return context.Cause(ctx)
+}
+
+// The bounds of the flags of qs bench.
+const (
+	maxInFlight    = 100_000
+	maxConnections = 256
+	maxRate        = 10_000_000
+)
+
+// check checks the flags, and fills in what they leave open.
+func (b *benching) check() error {
+	c := &b.cfg
+	if c.Concurrency == 0 {
+		c.Concurrency = 50
+		if c.Rate > 0 {
+			c.Concurrency = 1000
+		}
+		c.Concurrency = max(c.Concurrency, c.Connections*len(c.Nodes))
+	}
+	if c.Duration == 0 && c.Count == 0 {
+		c.Duration = 10 * time.Second
+	}
+	scheme, _, _ := strings.Cut(c.Nodes[0], "://")
+	for _, addr := range c.Nodes {
+		if _, err := parseAddr(addr); err != nil {
+			return err
+		}
+		if !strings.HasPrefix(addr, scheme+"://") {
+			return usageError{fmt.Sprintf("%s and %s: all nodes must be reached by one transport", c.Nodes[0], addr)}
+		}
+	}
+	switch {
+	case c.Duration < 0 || c.Count < 0 || c.Warmup < 0:
+		return usageError{"-d, -n or --warmup is negative"}
+	case c.Timeout <= 0:
+		return usageError{"--timeout is not positive"}
+	case !(c.Rate >= 0 && c.Rate <= maxRate):
+		return usageError{fmt.Sprintf("--rate is %v, want 0 to %d", c.Rate, maxRate)}
+	case c.Connections < 1 || c.Connections > maxConnections:
+		return usageError{fmt.Sprintf("--connections is %d, want 1 to %d", c.Connections, maxConnections)}
+	case c.Concurrency < 1 || c.Concurrency > maxInFlight:
+		return usageError{fmt.Sprintf("-c is %d, want 1 to %d", c.Concurrency, maxInFlight)}
+	case c.Concurrency < c.Connections*len(c.Nodes):
+		return usageError{fmt.Sprintf("-c is %d, fewer than the %d connections: each needs one call at least", c.Concurrency, c.Connections*len(c.Nodes))}
+	case b.size < -1 || b.size > 64<<20:
+		return usageError{fmt.Sprintf("--size is %d, want 0 to %d", b.size, 64<<20)}
+	case b.size >= 0 && b.lines:
+		return usageError{"--size makes the input up, and --lines reads it: give one of them"}
+	}
+	return nil
+}
+
+// prepare asks the first node what the method is, and encodes the input.
+func (b *benching) prepare(ctx context.Context, args []string) (err error) {
+	switch {
+	case b.size >= 0 && len(args) > 0:
+		return usageError{"--size makes the input up: give no other"}
+	case b.lines && len(args) == 0:
+		return usageError{"--lines needs an input, @FILE or -"}
+	case b.size < 0:
+		b.text = []byte("null")
+		if len(args) > 0 {
+			if b.text, err = argument(args[0]); err != nil {
+				return notSentError{fmt.Errorf("the input cannot be read: %w", err)}
+			}
+		} else if b.isRaw {
+			b.text = nil
+		}
+	}
+	texts := [][]byte{b.text}
+	if b.lines {
+		if texts = splitLines(b.text); len(texts) == 0 {
+			return usageError{"the input of --lines has no line; NOT sent"}
+		}
+	}
+	values := make([]any, len(texts))
+	if !b.isRaw && b.size < 0 {
+		for i, text := range texts {
+			if values[i], err = typed.Read(text); err != nil {
+				return b.wrongInput(i, err.Error())
+			}
+		}
+	}
+	if b.c, err = dial(&b.network, b.cfg.Nodes[0]); err != nil {
+		return err
+	}
+	defer b.c.close()
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	defer cancel()
+	about, err := b.describe(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case about.stream, len(about.Sources())+len(about.Sinks()) > 0:
+		return usageError{fmt.Sprintf("%s is a stream, or takes a Source or a Sink: qs bench cannot call it; NOT sent", b.method)}
+	case b.isRaw && b.size >= 0:
+		texts = [][]byte{bench.Pattern(b.size)}
+	case b.isRaw:
+	case about.codec != "msgpack":
+		return usageError{fmt.Sprintf("%s is of codec %s, which has no JSON: --raw sends the input as it is; NOT sent", b.method, about.codec)}
+	default:
+		if texts, err = b.encode(&about, values); err != nil {
+			return err
+		}
+	}
+	b.cfg.Inputs = texts
+	b.cfg.Method, b.cfg.OneWay, b.cfg.Meta = b.method, b.oneWay, b.meta
+	return nil
+}
+
+// splitLines returns the lines of text that are not empty.
+func splitLines(text []byte) (lines [][]byte) {
+	for line := range bytes.Lines(text) {
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// wrongInput is the error of input i, counted from 0.
+func (b *benching) wrongInput(i int, text string) error {
+	if b.lines {
+		text = fmt.Sprintf("line %d: %s", i+1, text)
+	}
+	return usageError{text}
+}
+
+// encode encodes the inputs by the type of the method.
+func (b *benching) encode(about *description, values []any) (all [][]byte, err error) {
+	if b.size >= 0 {
+		in := reflect.New(about.In)
+		switch {
+		case about.In == reflect.TypeFor[typed.Free](), about.In.Kind() != reflect.Slice || about.In.Elem().Kind() != reflect.Uint8:
+			return nil, usageError{fmt.Sprintf("--size is for --raw, and for methods that take []byte; %s takes another type, or does not tell it; NOT sent", b.method)}
+		}
+		in.Elem().SetBytes(bench.Pattern(b.size))
+		one, err := codec.Msgpack.Append(nil, in.Interface())
+		return [][]byte{one}, err
+	}
+	for i, v := range values {
+		in, err := about.input(v)
+		if err != nil {
+			return nil, b.wrongInput(i, err.Error())
+		}
+		one, err := codec.Msgpack.Append(nil, in.Interface())
+		if err != nil {
+			return nil, notSentError{err}
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// runLoad opens what makes the calls, and makes them.
+func (b *benching) runLoad(ctx context.Context) (load.Result, error) {
+	cfg, err := b.network.config(b.cfg.Nodes[0])
+	if err != nil {
+		return load.Result{}, err
+	}
+	cfg.NA.Contexts, cfg.NA.SendQueue = b.cfg.Connections, max(b.cfg.Concurrency, 8192)
+	if b.cfg.Class, err = hg.Open(b.network.to(b.cfg.Nodes[0]), cfg); err != nil {
+		return load.Result{}, err
+	}
+	defer b.cfg.Class.Close()
+	b.cfg.GiveUp = b.network.timeout
+	shown, last := b.app.newStatus(), load.Snapshot{}
+	b.cfg.Progress = func(now load.Snapshot) {
+		shown.show("%s", now.Line(last, b.cfg.Warmup))
+		last = now
+	}
+	res, err := load.Run(ctx, b.cfg)
+	shown.clear()
+	var unreachable *load.ConnectError
+	switch {
+	case errors.As(err, &unreachable) && errors.Is(err, hg.ErrUnreachable):
+		err = files.Explain(unreachable.Node, unreachable.Err)
+	case errors.Is(err, load.ErrRefused):
+		err = b.c.advise(b.method, err)
+	}
+	return res, err
+}
+
+// readResult reads the JSON of an earlier run.
+func readResult(name string) (*load.Result, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("--compare: %w", err)
+	}
+	res := &load.Result{}
+	if err := json.Unmarshal(text, res); err != nil || res.Method == "" {
+		return nil, fmt.Errorf("--compare: %s is not what qs bench --json prints: %w", name, cmp.Or(err, errors.New("it names no method")))
+	}
+	return res, nil
+}

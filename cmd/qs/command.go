@@ -1,0 +1,242 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
+)
+
+// An app is one run of the program: its streams, and the flags that all commands have.
+//
+// A command is a method newNAME in NAME.go that returns a cobra.Command, and a line in newRoot. Its RunE prints results to out and
+// notes to diag, prints JSON if json is set, and returns an error. A usageError says that the command line is wrong; exit.go derives
+// the exit code from any other error.
+type app struct {
+	out, diag io.Writer
+	json      bool
+
+	running  bool        // the command line is right
+	signaled atomic.Bool // untilSignal has seen a signal
+}
+
+// The groups of commands in the help.
+const (
+	groupCall    = "call"
+	groupInspect = "inspect"
+	groupMeasure = "measure"
+	groupRun     = "run"
+	groupTool    = "tool"
+)
+
+// newRoot returns the tree of commands.
+func (a *app) newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "qs",
+		Short: "Call, inspect, measure and run programs of Quicksilver",
+		Long: `Calls, inspects, measures and runs programs of Quicksilver.
+
+ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME.`,
+		Example: `  qs serve -d localhost:8080      # to try the others; prints its ADDRESS
+  qs ping tcp://10.0.0.7:9000
+  qs rpcs tcp://10.0.0.7:9000
+  qs call tcp://10.0.0.7:9000 greet '"Ada"'`,
+		Version:                    buildInfo().String(),
+		SuggestionsMinimumDistance: 2,
+		SilenceErrors:              true,
+		SilenceUsage:               true,
+		PersistentPreRun:           func(*cobra.Command, []string) { a.running = true },
+	}
+	root.SetOut(a.out)
+	root.SetErr(a.diag)
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetHelpFunc(func(c *cobra.Command, _ []string) { printHelp(c) })
+	root.SetFlagErrorFunc(explainFlagError)
+	root.PersistentFlags().BoolVarP(&a.json, "json", "j", false, "print JSON, and errors as JSON to the standard error")
+	root.AddGroup(
+		&cobra.Group{ID: groupCall, Title: "Call programs:"},
+		&cobra.Group{ID: groupInspect, Title: "Look into programs:"},
+		&cobra.Group{ID: groupMeasure, Title: "Measure and test:"},
+		&cobra.Group{ID: groupRun, Title: "Run processes:"},
+		&cobra.Group{ID: groupTool, Title: "About qs:"},
+	)
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add(groupCall, a.newCall(), a.newCp(), a.newMercury())
+	add(groupInspect, a.newRPCs(), a.newTop(), a.newGer(), a.newInfo())
+	add(groupMeasure, a.newPing(), a.newBench(), a.newPerf(), a.newSoak())
+	add(groupRun, a.newServe(), a.newRun(), a.newRendezvous())
+	add(groupTool, a.newVersion())
+	root.AddCommand(
+		a.newSwarm(),                                                                   // the other side of qs perf --op idle
+		a.newHidden("floor", bench.EchoTCP), a.newHidden("floor-unix", bench.EchoUnix), // and of --floor
+		a.newSoakTarget(), a.newSoakOrigin())
+	root.SetHelpCommand(newHelp(root))
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		c.InitDefaultHelpFlag()
+		if c.Name() == "help" || c.Name() == "completion" {
+			c.GroupID = groupTool
+		}
+		for _, sub := range c.Commands() {
+			sub.InitDefaultHelpFlag()
+		}
+	}
+	root.InitDefaultHelpFlag()
+	root.InitDefaultVersionFlag()
+	return root
+}
+
+// newHidden returns a command that qs itself starts in another process.
+func (a *app) newHidden(name string, run func(args []string, out io.Writer) error) *cobra.Command {
+	return &cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true, RunE: func(_ *cobra.Command, args []string) error {
+		return run(args, a.out)
+	}}
+}
+
+// wantArgs checks that a command has at least and at most so many arguments.
+func wantArgs(least, most int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if n := len(args); n < least || n > most {
+			return usageError{fmt.Sprintf("%s; usage: %s", countText(n, "argument"), c.UseLine())}
+		}
+		return nil
+	}
+}
+
+// countText returns a number and its noun, such as "1 file" or "2 files".
+func countText(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// oneOf has the shell complete the values of a flag.
+func oneOf(c *cobra.Command, flag string, values ...string) {
+	err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic(err)
+	}
+}
+
+// printResult prints a result: as JSON if --json is set, else by print.
+func (a *app) printResult(v any, print func(out io.Writer)) error {
+	if a.json {
+		return show.JSON(a.out, v)
+	}
+	print(a.out)
+	return nil
+}
+
+// A noteReport is what -json prints to the standard error about something that is no error.
+type noteReport struct {
+	Note string `json:"note"`
+}
+
+// note prints something that the user should know to the standard error.
+func (a *app) note(command, text string) {
+	if a.json {
+		_ = show.JSON(a.diag, noteReport{text})
+		return
+	}
+	fmt.Fprintf(a.diag, "qs %s: %s\n", command, show.Text(text))
+}
+
+// data returns where data of a peer is written as it is, and a function that ends it. On a terminal the data is not what it obeys.
+func (a *app) data() (out io.Writer, flush func() error) {
+	if _, onTerminal := terminalWidth(a.out); onTerminal {
+		w := show.NewWriter(a.out)
+		return w, w.Flush
+	}
+	return a.out, func() error { return nil }
+}
+
+// errInterrupted is the cause of a context that a signal has canceled.
+var errInterrupted = errors.New("interrupted")
+
+// interrupted runs when a command that was told to end has announced that to its peers. Tests replace it.
+var interrupted = func() {}
+
+// untilSignal returns a context that SIGINT or SIGTERM cancels, with errInterrupted as the cause. After the first signal the next one
+// ends the process. stop releases it.
+func (a *app) untilSignal() (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-signals:
+			signal.Stop(signals)
+			a.signaled.Store(true)
+			cancel(errInterrupted)
+			interrupted()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+		<-ended
+	}
+}
+
+// A build says what this program was built from.
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func buildInfo() build {
+	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		b.Version = cmp.Or(info.Main.Version, b.Version)
+		if i := slices.IndexFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "vcs.revision" }); i >= 0 {
+			b.Commit = info.Settings[i].Value
+		}
+	}
+	return b
+}
+
+func (b build) String() string {
+	commit := ""
+	if b.Version == "(devel)" && b.Commit != "" {
+		commit = " " + b.Commit
+	}
+	return fmt.Sprintf("qs %s%s, %s %s", b.Version, commit, b.Go, b.Platform)
+}
+
+func (a *app) newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version of qs", Args: wantArgs(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
+		Long: "Prints the version of qs, the release of Go that has built it, and its platform.",
+		Example: `  qs version
+  qs version --json`,
+		RunE: func(*cobra.Command, []string) error {
+			b := buildInfo()
+			return a.printResult(b, func(out io.Writer) { fmt.Fprintln(out, b) })
+		},
+	}
+}

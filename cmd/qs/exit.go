@@ -1,0 +1,179 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// The exit codes.
+const (
+	exitFailed      = 1
+	exitUsage       = 2
+	exitNotRun      = 3
+	exitMayHaveRun  = 4
+	exitHandler     = 5
+	exitInterrupted = 130 // 128 and SIGINT, as shells have it
+)
+
+// exitCodes explains the codes in the help.
+const exitCodes = `  0    success
+  1    failed on this machine, or a check did
+  2    the command line is wrong; nothing was done
+  3    the request did not run: it may be repeated
+  4    the request may have run: look before you repeat it
+  5    the handler ran, and its answer is an error
+  130  interrupted by SIGINT or SIGTERM`
+
+// kinds name the exit codes in JSON.
+var kinds = map[int]string{
+	exitFailed: "failed", exitUsage: "usage", exitNotRun: "did_not_run", exitMayHaveRun: "may_have_run", exitHandler: "handler",
+	exitInterrupted: "interrupted",
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+// notSentError is an error of this side, before anything was sent.
+type notSentError struct{ err error }
+
+func (e notSentError) Error() string { return e.err.Error() + ": NOT sent" }
+func (e notSentError) Unwrap() error { return e.err }
+
+// failedError is an error of a command that makes many requests: the fate of one of them says nothing.
+type failedError struct{ err error }
+
+func (e failedError) Error() string { return e.err.Error() }
+func (e failedError) Unwrap() error { return e.err }
+
+// withoutFate returns the first error of a command that makes many requests: as a failedError, unless no connection could be made.
+func withoutFate(err error) error {
+	call, ok := errors.AsType[*hg.Error](err)
+	if err == nil || errors.Is(err, hg.ErrUnreachable) || ok && call.Op == "lookup" {
+		return err
+	}
+	return failedError{err}
+}
+
+// brokenPromise is an error that a check has found. An interrupt does not hide it.
+type brokenPromise struct{ err error }
+
+func (e brokenPromise) Error() string { return e.err.Error() }
+func (e brokenPromise) Unwrap() error { return e.err }
+
+// exitCode returns the code for an error of a command.
+func (a *app) exitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	if errors.As(err, new(usageError)) {
+		return exitUsage
+	}
+	if errors.As(err, new(brokenPromise)) {
+		return exitFailed
+	}
+	if a.signaled.Load() {
+		return exitInterrupted
+	}
+	if errors.As(err, new(failedError)) {
+		return exitFailed
+	}
+	if errors.As(err, new(notSentError)) {
+		return exitNotRun
+	}
+	if remote, answered := hg.RemoteOf(err); answered {
+		if remote.Refused {
+			return exitNotRun
+		}
+		return exitHandler
+	}
+	if errors.Is(err, hg.ErrUnreachable) {
+		return exitNotRun
+	}
+	if call, ok := errors.AsType[*hg.Error](err); ok {
+		if call.Fate == hg.NotRun {
+			return exitNotRun
+		}
+		return exitMayHaveRun
+	}
+	if errors.Is(err, na.ErrPeerLost) || errors.Is(err, na.ErrTimeout) {
+		return exitMayHaveRun
+	}
+	return exitFailed
+}
+
+// An errorReport is what --json prints about an error.
+type errorReport struct {
+	Command  string   `json:"command"`
+	Kind     string   `json:"kind"`
+	ExitCode int      `json:"exit_code"`
+	Message  string   `json:"message"`
+	Code     int      `json:"code,omitempty"` // of the library, or of the handler
+	CodeText string   `json:"code_text,omitempty"`
+	Fate     string   `json:"fate,omitempty"`
+	Detail   any      `json:"detail,omitempty"`
+	ToDo     []string `json:"to_do,omitempty"`
+}
+
+// fail prints the error of a command, if there is one, and returns its exit code.
+func (a *app) fail(cmd *cobra.Command, err error) int {
+	code := a.exitCode(err)
+	if err == nil {
+		return 0
+	}
+	if !a.json {
+		fmt.Fprintf(a.diag, "%s: %s\n", cmd.CommandPath(), show.Error(err))
+		return code
+	}
+	r := errorReport{Command: cmd.Name(), Kind: kinds[code], ExitCode: code}
+	var lines []string
+	r.Message, lines = show.SplitError(err)
+	for _, l := range lines {
+		if text, ok := strings.CutPrefix(l, show.ToDo); ok {
+			r.ToDo = append(r.ToDo, text)
+		}
+	}
+	r.describeCall(err)
+	_ = show.JSON(a.diag, map[string]errorReport{"error": r})
+	return code
+}
+
+// describeCall adds what is known of a call that has failed.
+func (r *errorReport) describeCall(err error) {
+	remote, answered := hg.RemoteOf(err)
+	_, called := errors.AsType[*hg.Error](err)
+	code, coded := errors.AsType[na.Code](err)
+	switch {
+	case answered:
+		code = remote.Code
+		var v typed.Free
+		if remote.Detail(&v) == nil {
+			if text, err := typed.ToJSON(v); err == nil {
+				r.Detail = rawJSON(text)
+			}
+		}
+	case called:
+		code = hg.CodeOf(err)
+	case !coded:
+		return
+	}
+	r.Code, r.CodeText = int(code), code.Error()
+	if answered || called {
+		r.Fate = strings.ReplaceAll(hg.FateOf(err).String(), " ", "_")
+	}
+}
+
+// rawJSON is JSON that stays as it is.
+type rawJSON string
+
+// MarshalJSON implements json.Marshaler.
+func (j rawJSON) MarshalJSON() ([]byte, error) { return []byte(j), nil }

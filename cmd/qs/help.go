@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+)
+
+// connectionFlag is the annotation of flags that most commands have: the help lists them at the end.
+const connectionFlag = "connection"
+
+// maxHelpWidth bounds the lines of the help on wide terminals: longer ones are hard to read.
+const maxHelpWidth = 100
+
+// terminalWidth returns the columns of the terminal that w is, and whether it is one.
+func terminalWidth(w io.Writer) (width int, ok bool) {
+	f, isFile := w.(*os.File)
+	if !isFile || !term.IsTerminal(int(f.Fd())) {
+		return 80, false
+	}
+	if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
+		return width, true
+	}
+	return 80, true
+}
+
+// isScreen reports whether w is a terminal that can move its cursor.
+func isScreen(w io.Writer) bool {
+	_, ok := terminalWidth(w)
+	return ok && os.Getenv("TERM") != "dumb"
+}
+
+// printHelp prints the help of a command, as wide as the terminal.
+func printHelp(c *cobra.Command) {
+	w := c.OutOrStdout()
+	width, _ := terminalWidth(w)
+	width = min(width, maxHelpWidth)
+	about := c.Long
+	if about == "" {
+		about = c.Short
+	}
+	fmt.Fprintf(w, "%s\n\nUsage:\n", wrap(about, width))
+	if c.Runnable() {
+		fmt.Fprintf(w, "  %s\n", c.UseLine())
+	}
+	if c.HasAvailableSubCommands() {
+		fmt.Fprintf(w, "  %s COMMAND\n", c.CommandPath())
+	}
+	if c.Example != "" {
+		fmt.Fprintf(w, "\nExamples:\n%s\n", c.Example)
+	}
+	printCommands(w, c)
+	var own, connection, global pflag.FlagSet
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Annotations[connectionFlag] != nil {
+			connection.AddFlag(f)
+		} else if c.Root() == c || c.InheritedFlags().Lookup(f.Name) == nil {
+			own.AddFlag(f)
+		}
+	})
+	c.InheritedFlags().VisitAll(global.AddFlag)
+	for _, section := range []struct {
+		title string
+		flags *pflag.FlagSet
+	}{{"Flags", &own}, {"Flags of the connection", &connection}, {"Flags of all commands", &global}} {
+		if usages := section.flags.FlagUsagesWrapped(width); usages != "" {
+			fmt.Fprintf(w, "\n%s:\n%s", section.title, usages)
+		}
+	}
+	if !c.HasParent() {
+		fmt.Fprintf(w, "\nExit codes:\n%s\n\nqs help COMMAND shows the flags and examples of a command.\n", exitCodes)
+	}
+}
+
+// printCommands lists the commands below c by group.
+func printCommands(w io.Writer, c *cobra.Command) {
+	list := func(title, group string) {
+		for _, sub := range c.Commands() {
+			if sub.GroupID == group && (sub.IsAvailableCommand() || sub.Name() == "help") {
+				if title != "" {
+					fmt.Fprintf(w, "\n%s\n", title)
+				}
+				title = ""
+				fmt.Fprintf(w, "  %-11s %s\n", sub.Name(), sub.Short)
+			}
+		}
+	}
+	for _, g := range c.Groups() {
+		list(g.Title, g.ID)
+	}
+	if len(c.Groups()) == 0 {
+		list("Commands:", "")
+	}
+}
+
+// padding is what the wrapping leaves at the ends of lines.
+var padding = regexp.MustCompile(`(?m) +$`)
+
+// wrap breaks the lines of paragraphs. Lines that begin with a space stay as they are.
+func wrap(about string, width int) string {
+	paragraphs := strings.Split(about, "\n\n")
+	for i, p := range paragraphs {
+		if !strings.HasPrefix(p, " ") {
+			paragraphs[i] = padding.ReplaceAllString(text.WrapSoft(strings.ReplaceAll(p, "\n", " "), width), "")
+		}
+	}
+	return strings.Join(paragraphs, "\n\n")
+}
+
+// newHelp returns the command help.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Show the help of a command", GroupID: groupTool,
+		Long:    "Shows the help of a command, or of qs.",
+		Example: "  qs help call",
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+			for _, c := range root.Commands() {
+				if c.IsAvailableCommand() && len(args) == 0 {
+					names = append(names, cobra.CompletionWithDesc(c.Name(), c.Short))
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		Args: wantArgs(0, 2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd := root
+			for _, name := range args {
+				sub := findCommand(cmd, name)
+				if sub == nil {
+					return unknownCommand(cmd, name)
+				}
+				cmd = sub
+			}
+			return cmd.Help()
+		},
+	}
+}

@@ -1,0 +1,84 @@
+package load
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// madeUp is a result whose rate and latencies vary over the slices by a part spread of them.
+func madeUp(rate, us, spread float64, slices int) *Result {
+	r := &Result{Method: "m", CallsPerS: rate, Latency: Latencies{P50: us, P90: us, P99: us, P999: us, Max: us}, Calls: 100}
+	for i := range slices {
+		part := 1 + spread*float64(i%2*2-1)
+		r.Slices = append(r.Slices, Slice{Seconds: 1, CallsPerS: rate * part, P50: us * part, P90: us * part, P99: us * part, P999: us * part})
+	}
+	return r
+}
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	of := func(name string, before, after *Result) Change {
+		for _, c := range Compare(before, after) {
+			if c.Name == name {
+				return c
+			}
+		}
+		t.Fatalf("no %s", name)
+		return Change{}
+	}
+	steady, wild := madeUp(1000, 50, 0.01, 20), madeUp(1000, 50, 0.3, 20)
+	require.False(t, of("calls_per_s", steady, steady).Beyond)
+	require.True(t, of("calls_per_s", steady, madeUp(1050, 50, 0.01, 20)).Beyond)
+	require.True(t, of("p99_us", steady, madeUp(1000, 45, 0.01, 20)).Beyond, "also when it is less")
+	require.False(t, of("calls_per_s", steady, madeUp(1020, 50, 0.01, 20)).Beyond)
+	require.False(t, of("calls_per_s", wild, madeUp(1500, 50, 0.01, 20)).Beyond, "the noise of the run before counts")
+	require.False(t, of("calls_per_s", steady, madeUp(1500, 50, 0.3, 20)).Beyond, "and that of the run after")
+
+	c := of("p50_us", steady, madeUp(1000, 100, 0.01, 20))
+	require.Equal(t, 50.0, c.Before)
+	require.Equal(t, 100.0, c.After)
+	require.Equal(t, 2.0, c.Ratio)
+	require.InDelta(t, 2*normalSpread*0.02*2.236, *c.Noise, 1e-4, "twice the root of the squares")
+
+	few := of("calls_per_s", steady, madeUp(5000, 50, 0.01, noiseSlices-1))
+	require.Nil(t, few.Noise)
+	require.False(t, few.Beyond)
+	require.Nil(t, of("max_us", steady, madeUp(1000, 5000, 0, 20)).Noise)
+
+	stalled := madeUp(1000, 50, 0.01, 20)
+	stalled.Slices[3].CallsPerS = 10
+	require.True(t, of("calls_per_s", stalled, madeUp(1100, 50, 0.01, 20)).Beyond, "one slice does not hide a change")
+
+	part := madeUp(1000, 50, 0.01, 20)
+	part.Slices = append(part.Slices, Slice{Seconds: 0.1, CallsPerS: 1e6})
+	require.Equal(t, of("calls_per_s", steady, steady), of("calls_per_s", steady, part), "a slice that is not whole does not count")
+	require.Zero(t, of("p50_us", &Result{}, steady).Ratio)
+
+	failing := madeUp(1000, 50, 0.01, 20)
+	failing.Failed = 25
+	require.Equal(t, 0.25, of("failed_ratio", steady, failing).After)
+
+	text, err := json.Marshal(failing)
+	require.NoError(t, err)
+	var back Result
+	require.NoError(t, json.Unmarshal(text, &back))
+	require.Equal(t, *failing, back)
+}
+
+func TestChangedSettings(t *testing.T) {
+	t.Parallel()
+	one, two := madeUp(1000, 50, 0.01, 20), madeUp(2000, 50, 0.01, 20)
+	require.Empty(t, ChangedSettings(one, two))
+	two.Concurrency, two.Nodes, two.TargetRate = 5, []string{"a"}, 100
+	require.Equal(t, []string{"nodes 0, now 1", "calls in flight 0, now 5", "rate 0, now 100"}, ChangedSettings(one, two))
+}
+
+func TestQuantile(t *testing.T) {
+	t.Parallel()
+	values := []float64{1, 2, 4, 8, 16}
+	for q, want := range map[float64]float64{0: 1, 0.25: 2, 0.5: 4, 0.625: 6, 0.75: 8, 1: 16} {
+		require.Equal(t, want, quantile(values, q))
+	}
+}

@@ -1,0 +1,191 @@
+package load
+
+import (
+	"time"
+
+	hdr "github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+const (
+	digits      = 3         // of the histograms of a run
+	sliceDigits = 2         // of those of its slices
+	maxLatency  = time.Hour // longer ones count as so much
+	fewSlices   = 20        // that a run has at least, if it lasts long enough
+	maxSlices   = 2 * fewSlices
+	firstSlice  = 50 * time.Millisecond // of a run of unknown length
+)
+
+// newHistogram returns one of latencies in nanoseconds.
+func newHistogram(digits int) *hdr.Histogram { return hdr.New(1, int64(maxLatency), digits) }
+
+func recordIn(h *hdr.Histogram, d time.Duration) {
+	_ = h.RecordValue(int64(min(max(d, 0), maxLatency))) // within its bounds
+}
+
+// A recorder keeps what one worker has measured. Its times are since the end of the warm-up.
+type recorder struct {
+	warmup  time.Duration
+	end     time.Duration // of the run, as far as it is known: calls that end later are not in the rate
+	rated   bool          // an open loop: latency and service time differ
+	warm    int64         // calls of the warm-up
+	latency *hdr.Histogram
+	service *hdr.Histogram
+	failed  *hdr.Histogram
+
+	width  time.Duration // of a slice
+	slices []slice       // by the end of the calls
+
+	lastEnd        time.Duration // of a call
+	canceled       int64
+	late           int64 // calls that have succeeded after end
+	sent, received int64 // bytes of the calls that have succeeded before end
+	failures       map[failureKey]*Failure
+	nodes          []NodeResult
+}
+
+// A slice is a part of the run. Those of two recorders with one width are at the same times.
+type slice struct{ latency *hdr.Histogram }
+
+type failureKey struct {
+	code   hg.Code
+	fate   hg.Fate
+	remote bool
+}
+
+func newRecorder(cfg Config) *recorder {
+	rec := &recorder{warmup: cfg.Warmup, end: cfg.Duration, rated: cfg.Rate > 0, width: firstSlice, failures: map[failureKey]*Failure{}}
+	rec.latency, rec.service, rec.failed = newHistogram(digits), newHistogram(digits), newHistogram(digits)
+	if cfg.Duration > 0 {
+		rec.width = max(cfg.Duration/fewSlices, 1)
+	}
+	for _, addr := range cfg.Nodes {
+		rec.nodes = append(rec.nodes, NodeResult{Address: addr})
+	}
+	return rec
+}
+
+// cut ends the run at t, since the beginning, which is earlier than it was to be.
+func (rec *recorder) cut(t time.Duration) {
+	t = max(t-rec.warmup, 1)
+	if rec.end == 0 || t < rec.end {
+		rec.end = t
+	}
+}
+
+// record takes in a call that has succeeded at now, since the beginning.
+func (rec *recorder) record(c *call, now time.Duration, received int) {
+	if c.due < rec.warmup {
+		rec.warm++
+		return
+	}
+	latency, at := now-c.due, now-rec.warmup
+	rec.nodes[c.lane.node].Succeeded++
+	rec.lastEnd = at
+	recordIn(rec.latency, latency)
+	if rec.rated {
+		recordIn(rec.service, now-c.sent)
+	}
+	if rec.end > 0 && at >= rec.end {
+		rec.late++
+		return
+	}
+	rec.sent += int64(c.bytes)
+	rec.received += int64(received)
+	recordIn(rec.slice(at), latency)
+}
+
+// recordFailure takes in a call that has failed at now, since the beginning.
+func (rec *recorder) recordFailure(c *call, now time.Duration, err error) {
+	if c.due < rec.warmup {
+		rec.warm++
+		return
+	}
+	rec.nodes[c.lane.node].Failed++
+	rec.lastEnd = now - rec.warmup
+	recordIn(rec.failed, now-c.due)
+	key := failureKey{code: hg.CodeOf(err), fate: hg.FateOf(err)}
+	if remote, ok := hg.RemoteOf(err); ok {
+		key.code, key.remote = remote.Code, true
+	}
+	f := rec.failures[key]
+	if f == nil {
+		f = &Failure{Code: uint8(key.code), Meaning: key.code.Error(), Fate: key.fate.String(), Answered: key.remote, Example: err.Error()}
+		rec.failures[key] = f
+	}
+	f.Count++
+}
+
+// slice returns the histogram of the slice at t, and makes slices wider when there are too many.
+func (rec *recorder) slice(t time.Duration) *hdr.Histogram {
+	i := int(t / rec.width)
+	for i >= maxSlices {
+		rec.widen()
+		i = int(t / rec.width)
+	}
+	for len(rec.slices) <= i {
+		rec.slices = append(rec.slices, slice{})
+	}
+	if rec.slices[i].latency == nil {
+		rec.slices[i].latency = newHistogram(sliceDigits)
+	}
+	return rec.slices[i].latency
+}
+
+// widen makes slices twice as wide.
+func (rec *recorder) widen() {
+	wide := make([]slice, (len(rec.slices)+1)/2)
+	for i, s := range rec.slices {
+		wide[i/2].merge(s)
+	}
+	rec.width, rec.slices = 2*rec.width, wide
+}
+
+func (s *slice) merge(from slice) {
+	switch {
+	case s.latency == nil:
+		s.latency = from.latency
+	case from.latency != nil:
+		s.latency.Merge(from.latency)
+	}
+}
+
+// merge adds what another recorder has measured.
+func (rec *recorder) merge(from *recorder) {
+	rec.warm += from.warm
+	rec.canceled += from.canceled
+	rec.late += from.late
+	rec.sent += from.sent
+	rec.received += from.received
+	rec.lastEnd = max(rec.lastEnd, from.lastEnd)
+	rec.latency.Merge(from.latency)
+	rec.service.Merge(from.service)
+	rec.failed.Merge(from.failed)
+	for i := range from.nodes {
+		rec.nodes[i].Succeeded += from.nodes[i].Succeeded
+		rec.nodes[i].Failed += from.nodes[i].Failed
+	}
+	for key, f := range from.failures {
+		if own := rec.failures[key]; own != nil {
+			own.Count += f.Count
+		} else {
+			rec.failures[key] = f
+		}
+	}
+	for rec.width < from.width {
+		rec.widen()
+	}
+	for from.width < rec.width {
+		from.widen()
+	}
+	for i, s := range from.slices {
+		for len(rec.slices) <= i {
+			rec.slices = append(rec.slices, slice{})
+		}
+		rec.slices[i].merge(s)
+	}
+	if from.end > 0 && (rec.end == 0 || from.end < rec.end) {
+		rec.end = from.end
+	}
+}

@@ -1,0 +1,197 @@
+package load
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
+)
+
+// Report writes r for people.
+func (r *Result) Report(out io.Writer) error {
+	var b strings.Builder
+	loop := "closed loop"
+	if r.TargetRate > 0 {
+		loop = fmt.Sprintf("open loop at %s calls/s", number(r.TargetRate))
+	}
+	fmt.Fprintf(&b, "%s at %s\n", show.Text(r.Method), show.Text(strings.Join(r.Nodes, ", ")))
+	fmt.Fprintf(&b, "%s, at most %d calls in flight, %d connection%s to each node, inputs of %d bytes\n\n", loop, r.Concurrency, r.Connections, plural(r.Connections), r.InputBytes)
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "calls\t%d in %s s, %d succeeded, %d failed%s\n", r.Calls, number(r.Seconds), r.Succeeded, r.Failed, r.others())
+	fmt.Fprintf(w, "rate\t%s calls/s, %s/s sent, %s/s received\n", number(r.CallsPerS), bytesText(r.SentPerS), bytesText(r.ReceivedPerS))
+	_ = w.Flush()
+	if r.Unsent > 0 {
+		fmt.Fprintf(&b, "\nThe rate was not reached: calls that were due and not sent, since %d were in flight: %d. The latencies are without them, and too low.\n", r.Concurrency, r.Unsent)
+	}
+	r.latencies(&b)
+	r.errors(&b)
+	r.nodes(&b)
+	r.changes(&b)
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// others says what became of calls that neither succeeded nor failed.
+func (r *Result) others() (text string) {
+	if r.Late*100 > r.Succeeded { // the last calls of a closed loop are few
+		text += fmt.Sprintf("; %d ended after that, and are not in the rate", r.Late)
+	}
+	if r.Canceled > 0 {
+		text += fmt.Sprintf("; %d canceled in flight", r.Canceled)
+	}
+	if r.WarmupCalls > 0 {
+		text += fmt.Sprintf("; and %d before, to warm up", r.WarmupCalls)
+	}
+	if r.Interrupted {
+		text += "; interrupted"
+	}
+	return text
+}
+
+func (r *Result) latencies(b *strings.Builder) {
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w)
+	fmt.Fprintln(w, "\tmin\tmean\tp50\tp90\tp99\tp99.9\tmax\t")
+	row := func(name string, l *Latencies) {
+		if l == nil || l.Calls == 0 {
+			return
+		}
+		fmt.Fprintf(w, "%s\t", name)
+		for _, us := range []float64{l.Min, l.Mean, l.P50, l.P90, l.P99, l.P999, l.Max} {
+			fmt.Fprintf(w, "%s\t", timeText(us))
+		}
+		fmt.Fprintln(w)
+	}
+	if r.Service == nil {
+		row("latency", &r.Latency)
+	} else {
+		row("latency, from when a call was due", &r.Latency)
+		row("service time, from its send", r.Service)
+	}
+	row("of calls that failed", r.Failures)
+	_ = w.Flush()
+}
+
+func (r *Result) errors(b *strings.Builder) {
+	if len(r.Errors) == 0 {
+		return
+	}
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nerrors\tcode\tfate\tfor example")
+	for _, f := range r.Errors {
+		fmt.Fprintf(w, "%d\t%d, %s\t%s\t%s\n", f.Count, f.Code, show.Text(f.Meaning), show.Text(f.Fate), show.Text(f.Example))
+	}
+	_ = w.Flush()
+}
+
+func (r *Result) nodes(b *strings.Builder) {
+	if len(r.ByNode) == 0 {
+		return
+	}
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nnode\tsucceeded\tfailed")
+	for _, n := range r.ByNode {
+		fmt.Fprintf(w, "%s\t%d\t%d\n", show.Text(n.Address), n.Succeeded, n.Failed)
+	}
+	_ = w.Flush()
+}
+
+func (r *Result) changes(b *strings.Builder) {
+	if len(r.Changes) == 0 {
+		return
+	}
+	if len(r.Settings) > 0 {
+		fmt.Fprintf(b, "\nThe earlier run had other settings: %s.\n", show.Text(strings.Join(r.Settings, "; ")))
+	}
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "\n\tbefore\tnow\tratio\tnoise\t")
+	for _, c := range r.Changes {
+		text, name := number, c.Name
+		switch {
+		case strings.HasSuffix(name, "_us"):
+			text, name = timeText, strings.ReplaceAll(strings.TrimSuffix(name, "_us"), "_", ".")
+		case name == "calls_per_s":
+			name = "calls/s"
+		case name == "failed_ratio":
+			text, name = percentText, "failed"
+		}
+		ratio, noise, mark := "-", "-", ""
+		if c.Ratio != 0 {
+			ratio = fmt.Sprintf("%.2f", c.Ratio)
+		}
+		if c.Noise != nil {
+			noise = fmt.Sprintf("±%.0f %%", 100**c.Noise)
+		}
+		if c.Beyond {
+			mark = "  beyond noise"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", name, text(c.Before), text(c.After), ratio, noise, mark)
+	}
+	_ = w.Flush()
+}
+
+// Line returns s in one line of at most 79 columns.
+func (s Snapshot) Line(before Snapshot, warmup time.Duration) string {
+	if s.Elapsed < 0 {
+		return fmt.Sprintf("warming up, %.0f of %v", (warmup + s.Elapsed).Seconds(), warmup)
+	}
+	rate := float64(s.Calls-before.Calls) / max((s.Elapsed-max(before.Elapsed, 0)).Seconds(), 1e-9)
+	return fmt.Sprintf("%.0f s  %d calls  %s/s now  p50 %s  p99 %s  %d failed  %d in flight", s.Elapsed.Seconds(), s.Calls, number(rate),
+		timeText(micros(int64(s.P50))), timeText(micros(int64(s.P99))), s.Failed, s.InFlight)
+}
+
+func plural(n int) string {
+	if n == 1 {
+		return ""
+	}
+	return "s"
+}
+
+// number writes v with three significant digits, or all that it has before the point.
+func number(v float64) string {
+	if v < 1 {
+		return fmt.Sprintf("%.3g", v)
+	}
+	text := significant(v)
+	if strings.Contains(text, ".") {
+		text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
+	}
+	return text
+}
+
+func percentText(v float64) string { return number(100*v) + " %" }
+
+// timeText writes microseconds with three significant digits.
+func timeText(us float64) string {
+	switch {
+	case us >= 999.5e3:
+		return significant(us/1e6) + " s"
+	case us >= 999.5:
+		return significant(us/1e3) + " ms"
+	}
+	return significant(us) + " µs"
+}
+
+func significant(v float64) string {
+	switch {
+	case v == 0 || v >= 99.95:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 9.995:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// bytesText writes a number of bytes.
+func bytesText(v float64) string {
+	for _, unit := range []string{"B", "KiB", "MiB"} {
+		if v < 1024 {
+			return number(v) + " " + unit
+		}
+		v /= 1024
+	}
+	return number(v) + " GiB"
+}

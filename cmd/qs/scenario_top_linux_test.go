@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// busyTarget is a program that is inspected, with a call of "stalls" under way from a client named "billing".
+func busyTarget(t *testing.T) (addr string) {
+	t.Helper()
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Inspect: true})
+	require.NoError(t, err)
+	begun, over := make(chan struct{}), make(chan struct{})
+	stalls := qs.Define[string, string]("stalls")
+	stalls.Handle(n, func(context.Context, string) (string, error) {
+		close(begun)
+		<-over
+		return "", nil
+	})
+	upper := qs.Define[string, string]("upper")
+	upper.Handle(n, func(_ context.Context, in string) (string, error) { return strings.ToUpper(in), nil })
+	served := make(chan error, 1)
+	go func() { served <- n.Serve(context.Background()) }()
+	client, err := qs.Open("tcp://", qs.Config{Name: "billing"})
+	require.NoError(t, err)
+	peer, err := client.Peer(t.Context(), n.Addr().String())
+	require.NoError(t, err)
+	called := make(chan error, 1)
+	go func() {
+		_, err := stalls.Call(context.Background(), peer, "")
+		called <- err
+	}()
+	<-begun
+	ctx, stop := context.WithCancel(context.Background())
+	load := make(chan struct{})
+	go func() {
+		defer close(load)
+		for ctx.Err() == nil {
+			_, _ = upper.Call(ctx, peer, "a")
+		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-load
+		close(over)
+		require.NoError(t, <-called)
+		require.NoError(t, client.Close())
+		require.NoError(t, n.Close())
+		require.NoError(t, <-served)
+	})
+	return n.Addr().String()
+}
+
+// TestTopOnce: one report has the call that is under way with its age, the client by its name and address, and rates and percentiles.
+func TestTopOnce(t *testing.T) {
+	t.Parallel()
+	addr := busyTarget(t)
+	q := run(t, 0, "top", "-once", "-json", "-interval", "200ms", addr)
+	requireSchema(t, "top", q.out.Bytes())
+	var r topReport
+	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r))
+	var ages []float64
+	for _, c := range r.Calls {
+		if c.Method == "stalls" {
+			ages = append(ages, c.Age)
+			require.Equal(t, "target", c.Kind)
+			require.Regexp(t, `^billing \(127\.0\.0\.1:\d+\)$`, c.Peer)
+		}
+	}
+	require.Len(t, ages, 1)
+	require.Positive(t, ages[0])
+	require.Len(t, r.Methods, 1)
+	m := r.Methods[0]
+	require.Equal(t, "upper", m.Method)
+	require.Positive(t, m.Rate)
+	require.True(t, 0 < m.P50 && m.P50 <= m.P90 && m.P90 <= m.P99 && m.P99 <= m.Max, "%+v", m)
+	var billing []trafficReport
+	for _, p := range r.Peers {
+		if p.Name == "billing" {
+			billing = append(billing, p)
+		}
+	}
+	require.Len(t, billing, 1)
+	require.Regexp(t, `^127\.0\.0\.1:\d+$`, billing[0].Remote)
+	require.Positive(t, billing[0].Rate)
+	out := run(t, 0, "top", "-once", "-interval", "100ms", "-filter", "stalls", addr).out.String()
+	require.Regexp(t, `(?m)^ *\d.* running +target +stalls +billing`, out)
+	require.NotContains(t, out, "upper")
+}
+
+// onScreen runs top on a terminal of 100 columns, types each key when the screen has shown what stands before it, and returns all that the
+// terminal got.
+func onScreen(t *testing.T, env string, steps [][2]string, args ...string) string {
+	t.Helper()
+	screen, terminal := openTerminalOf(t, 100)
+	q := newQS(t, args...)
+	q.cmd.Env = append(q.cmd.Env, "TERM=xterm", env)
+	q.cmd.Stdin, q.cmd.Stdout, q.cmd.Stderr = terminal, terminal, terminal
+	q.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	q.start()
+	require.NoError(t, terminal.Close())
+	var all, fresh bytes.Buffer
+	for b := make([]byte, 64<<10); ; {
+		n, err := screen.Read(b)
+		all.Write(b[:n])
+		fresh.Write(b[:n])
+		if len(steps) > 0 && regexp.MustCompile(steps[0][0]).Match(fresh.Bytes()) {
+			_, err := screen.WriteString(steps[0][1])
+			require.NoError(t, err)
+			fresh.Reset()
+			steps = steps[1:]
+		}
+		if err != nil {
+			break
+		}
+	}
+	<-q.ended
+	require.Zero(t, q.code, "%q", &all)
+	require.Empty(t, steps, "%q", &all)
+	return all.String()
+}
+
+// TestTopScreen: on a terminal top has the screen, which it gives back, with the call under way; keys filter, sort, pause and quit.
+func TestTopScreen(t *testing.T) {
+	t.Parallel()
+	addr := busyTarget(t)
+	steps := [][2]string{
+		{`running +target +stalls +billing[^\r]*\r(?s:.*)target +upper`, "/billing\r"},
+		{`filter: billing (?s:.*)Peers: 1`, "s"}, {`sort: time`, "p"}, {`PAUSED`, "\x1b[A3q"},
+	}
+	shown := onScreen(t, "NO_COLOR=", steps, "top", "-interval", "100ms", addr)
+	require.True(t, strings.HasPrefix(shown, "\x1b[?1049h\x1b[?25l"), "%q", shown[:100])
+	require.True(t, strings.HasSuffix(shown, "\x1b[?25h\x1b[?1049l"))
+	require.Contains(t, shown, "\x1b[1mCalls under way")
+	shown = onScreen(t, "NO_COLOR=1", [][2]string{{`running +target +stalls`, "\x03"}}, "top", "-interval", "100ms", addr)
+	require.NotRegexp(t, `\x1b\[\d*m`, shown)
+}

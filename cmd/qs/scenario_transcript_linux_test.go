@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+)
+
+// onTerminal runs a command on a terminal and returns what it has printed there, and its exit code.
+func onTerminal(t *testing.T, columns uint16, args ...string) (text string, code int) {
+	t.Helper()
+	screen, terminal := openTerminalOf(t, columns)
+	q := newQS(t, args...)
+	q.cmd.Env = append(q.cmd.Env, "TERM=xterm")
+	q.cmd.Stdin, q.cmd.Stdout, q.cmd.Stderr = terminal, terminal, terminal
+	q.start()
+	require.NoError(t, terminal.Close())
+	shown, _ := io.ReadAll(screen) // ends with an error when nobody has the terminal open any more
+	<-q.ended
+	return strings.ReplaceAll(string(shown), "\r\n", "\n"), q.code
+}
+
+// transcript is what a user types. % is a program with types, ! one whose texts are hostile.
+var transcript = []string{
+	"", "help", "help call", "cp -h", "run -help", "pign", "ping tcp://h:1 -cuont 3", "ping", "call here greet", "serve --write",
+	"call tcp://127.0.0.1:1 greet", "call tcp://127.0.0.1:1 greet -json", "rpcs %", "call % shop/order null", "call % shop/order null -json",
+	"call % shop/orders", "call % shop/count 3", "rpcs !", "call ! answers", "call ! fails", "call ! fails -json", "call ! raw -raw", "ger --peers 10", "__complete p",
+	"__complete perf --api ", "help nosuch",
+}
+
+// TestTranscript: what commands print on terminals of 80 and 200 columns and to a pipe, with the exit codes, is in testdata/transcript-*.txt. No
+// line is longer than the terminal, unless it is of an error or JSON, and no text of a server reaches the terminal as it is.
+func TestTranscript(t *testing.T) {
+	t.Parallel()
+	typed, hostile := typedTarget(t, true), hostileTarget(t)
+	for _, columns := range []uint16{80, 200, 0} {
+		name := fmt.Sprint(columns)
+		if columns == 0 {
+			name = "piped"
+		}
+		var all strings.Builder
+		for _, line := range transcript {
+			if columns == 0 && strings.HasSuffix(line, "-raw") {
+				continue // bytes go to a pipe as they are
+			}
+			args := strings.Fields(strings.NewReplacer("%", typed, "!", hostile).Replace(line))
+			if strings.HasSuffix(line, " ") {
+				args = append(args, "")
+			}
+			var text string
+			var code int
+			if columns == 0 {
+				q := newQS(t, args...).start()
+				<-q.ended
+				text, code = q.out.String(), q.code
+				if q.errors.Len() > 0 {
+					text += "(standard error)\n" + q.errors.String()
+				}
+			} else {
+				text, code = onTerminal(t, columns, args...)
+			}
+			for out := range strings.Lines(text) {
+				for _, r := range out {
+					require.True(t, r == '\n' || r == '\t' || r >= ' ' && r != 0x7f, "qs %s: %q", line, out)
+				}
+				if columns > 0 && code == 0 && !strings.HasPrefix(out, "{") {
+					require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(out, "\n")), int(columns), "qs %s: %s", line, out)
+				}
+			}
+			text = strings.NewReplacer(typed, "TYPED", hostile, "HOSTILE").Replace(text)
+			text = tookText.ReplaceAllString(text, "after TIME")
+			fmt.Fprintf(&all, "$ qs %s\n%s[exit code %d]\n\n", line, text, code)
+		}
+		file := filepath.Join("testdata", "transcript-"+name+".txt")
+		if *update {
+			require.NoError(t, os.WriteFile(file, []byte(all.String()), 0o666))
+		}
+		want, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, string(want), all.String(), "go test ./cmd/qs -run TestTranscript -update writes %s anew", file)
+	}
+}
+
+var tookText = regexp.MustCompile(`after [0-9.]+[µnm]?s`)
+
+// TestBashCompletes: the script of qs completion bash completes commands, flags and values in a shell.
+func TestBashCompletes(t *testing.T) {
+	t.Parallel()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash")
+	}
+	script := filepath.Join(t.TempDir(), "qs.bash")
+	writeFile(t, script, run(t, 0, "completion", "bash").out.Bytes())
+	for line, want := range map[string]string{
+		"qs pi": "ping", "qs ping --cou": "--count", "qs perf --api s": "sync", "qs help so": "soak", "qs mercury x rea": "read",
+		"qs completion f": "fish",
+	} {
+		const complete = `source "$1"; shift; qs() { QUICKSILVER_QS_CHILD=1 "$PROGRAM" "$@"; }
+			compopt() { :; }
+			_get_comp_words_by_ref() { cur=${COMP_WORDS[COMP_CWORD]}; prev=${COMP_WORDS[COMP_CWORD-1]}; words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD; }
+			COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}; COMP_TYPE=9
+			__start_qs; printf '%s\n' "${COMPREPLY[@]}"`
+		q := exec.Command(bash, append([]string{"-c", complete, "bash", script}, strings.Fields(line)...)...)
+		q.Env = append(os.Environ(), "PROGRAM="+executable(t))
+		out, err := q.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Equal(t, want, strings.TrimSpace(string(out)), line)
+	}
+	for _, shell := range []string{"zsh", "fish"} {
+		text := run(t, 0, "completion", shell).out.Bytes()
+		require.Contains(t, string(text), "__complete")
+		if path, err := exec.LookPath(shell); err == nil {
+			file := filepath.Join(t.TempDir(), "qs."+shell)
+			writeFile(t, file, text)
+			out, err := exec.Command(path, "-n", file).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// statusInterval is how often a status is printed where there is no terminal.
+const statusInterval = 10 * time.Second
+
+// A status shows how far a long command is: in the last line of a terminal, elsewhere as a line from time to time. The results of the
+// command are written through its Writer, which may be the same terminal.
+type status struct {
+	to     io.Writer
+	screen bool
+	quiet  bool // elsewhere nothing is printed
+
+	mu      sync.Mutex // guards the fields below
+	line    string     // that is shown
+	printed time.Time
+}
+
+// newStatus returns a status on the standard error. With -json, only a terminal shows it.
+func (a *app) newStatus() *status {
+	return &status{to: a.diag, screen: isScreen(a.diag), quiet: a.json}
+}
+
+// show shows how far the command is.
+func (s *status) show(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	line := fmt.Sprintf(format, args...)
+	if s.screen {
+		width, _ := terminalWidth(s.to)
+		s.line = text.Trim(line, width-1)
+		fmt.Fprintf(s.to, "\r\x1b[K%s", s.line)
+		return
+	}
+	if now := time.Now(); !s.quiet && now.Sub(s.printed) >= statusInterval {
+		s.printed = now
+		fmt.Fprintln(s.to, line)
+	}
+}
+
+// clear takes the line from the terminal.
+func (s *status) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.line != "" {
+		fmt.Fprint(s.to, "\r\x1b[K")
+		s.line = ""
+	}
+}
+
+// over returns a writer to out that keeps the line of the status below what is written.
+func (s *status) over(out io.Writer) io.Writer { return &statusWriter{s, out} }
+
+type statusWriter struct {
+	s   *status
+	out io.Writer
+}
+
+// Write implements io.Writer. It is given whole lines.
+func (w *statusWriter) Write(b []byte) (int, error) {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	if w.s.line != "" {
+		fmt.Fprint(w.s.to, "\r\x1b[K")
+	}
+	n, err := w.out.Write(b)
+	if w.s.line != "" {
+		fmt.Fprint(w.s.to, w.s.line)
+	}
+	return n, err
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
+)
+
+// A textTable prints rows under the names of columns. On a terminal its last column is wrapped, and rows that are longer still are cut.
+type textTable struct {
+	rows   table.Writer
+	right  []bool // the column is aligned to the right
+	widths []int  // of the columns
+	snips  bool   // on a terminal cells are cut, not wrapped
+}
+
+// newTable returns a table with columns. A name that begins with > is of a column that is aligned to the right.
+func newTable(columns ...string) *textTable {
+	t := &textTable{rows: table.NewWriter(), right: make([]bool, len(columns)), widths: make([]int, len(columns))}
+	for i := range columns {
+		columns[i], t.right[i] = strings.CutPrefix(columns[i], ">")
+	}
+	style := table.Style{Name: "plain", Box: table.StyleBoxDefault, Format: table.FormatOptions{Header: text.FormatDefault}}
+	style.Box.PaddingLeft, style.Box.PaddingRight, style.Box.UnfinishedRow = "", "  ", " ~"
+	t.rows.SetStyle(style)
+	if strings.Join(columns, "") != "" {
+		t.rows.AppendHeader(t.row(columns))
+	}
+	return t
+}
+
+// newList returns a table of labels and values, without a header.
+func newList() *textTable { return newTable("", "") }
+
+// addRow adds a row. The cells may be texts of peers.
+func (t *textTable) addRow(cells ...string) { t.rows.AppendRow(t.row(cells)) }
+
+func (t *textTable) row(cells []string) table.Row {
+	row := make(table.Row, len(cells))
+	for i, cell := range cells {
+		cell = show.Text(cell)
+		row[i] = cell
+		t.widths[i] = max(t.widths[i], text.StringWidthWithoutEscSequences(cell))
+	}
+	return row
+}
+
+// print prints the table, unless it has no rows.
+func (t *textTable) print(out io.Writer) {
+	if t.rows.Length() == 0 {
+		return
+	}
+	width, onTerminal := terminalWidth(out)
+	if !onTerminal {
+		width = 0
+	}
+	for _, line := range t.lines(width) {
+		fmt.Fprintln(out, line)
+	}
+}
+
+// lines returns the lines of the table, for a terminal of so many columns, or for none if width is 0.
+func (t *textTable) lines(width int) (lines []string) {
+	enforcer := text.WrapSoft
+	if t.snips {
+		enforcer = func(cell string, width int) string { return text.Snip(cell, width, "~") }
+	}
+	configs := make([]table.ColumnConfig, len(t.right))
+	limits := t.limits(width)
+	for i, right := range t.right {
+		configs[i].Number = i + 1
+		if right {
+			configs[i].Align, configs[i].AlignHeader = text.AlignRight, text.AlignRight
+		}
+		if limit := limits[i]; limit > 0 {
+			configs[i].WidthMax, configs[i].WidthMaxEnforcer = limit, enforcer
+		}
+	}
+	t.rows.Style().Size.WidthMax = width
+	t.rows.SetColumnConfigs(configs)
+	for line := range strings.Lines(t.rows.Render()) {
+		lines = append(lines, strings.TrimRight(line, " \n"))
+	}
+	return lines
+}
+
+// limits returns how wide the columns of text may be on a terminal: the narrow ones as wide as they are, and the others share what is left.
+func (t *textTable) limits(width int) []int {
+	limits := make([]int, len(t.right))
+	if width == 0 {
+		return limits
+	}
+	var texts []int
+	room := width
+	for i, right := range t.right {
+		room -= 2 // between columns
+		if right {
+			room -= t.widths[i]
+		} else {
+			texts = append(texts, i)
+		}
+	}
+	slices.SortStableFunc(texts, func(a, b int) int { return cmp.Compare(t.widths[a], t.widths[b]) })
+	for n, i := range texts {
+		limits[i] = max(8, min(t.widths[i], room/(len(texts)-n)))
+		room -= limits[i]
+	}
+	return limits
+}
+
+// bytesText returns a number of bytes for people.
+func bytesText(n int64) string { return humanize.IBytesN(uint64(max(n, 0)), 3) }
+
+// micros returns a time in microseconds, as JSON has it.
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }

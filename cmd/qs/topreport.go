@@ -1,0 +1,230 @@
+package main
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+)
+
+// A look is what a program told at one time.
+type look struct {
+	at  time.Time
+	all []inspect.Activity
+}
+
+// A topReport is what -json prints of a look: what is under way, and what has ended since the look before.
+type topReport struct {
+	Address  string          `json:"address"`
+	Time     time.Time       `json:"time"`
+	Seconds  float64         `json:"seconds"` // that rates and percentiles are about; 0 if nothing has been counted yet
+	Contexts []contextReport `json:"contexts"`
+	Calls    []callReport    `json:"calls"` // under way, the oldest first
+	More     int             `json:"more_calls"`
+	Methods  []methodReport  `json:"methods"`
+	Peers    []trafficReport `json:"peers"`
+}
+
+// A callReport is a call, a request or a transfer that is under way.
+type callReport struct {
+	Kind   string  `json:"kind"` // origin, target or transfer
+	Method string  `json:"method"`
+	Peer   string  `json:"peer"`
+	State  string  `json:"state"`
+	Age    float64 `json:"age_s"`
+	Moved  int64   `json:"moved_bytes"`
+	Size   int64   `json:"size_bytes"`
+}
+
+// A methodReport is about the calls of a method that have ended.
+type methodReport struct {
+	Kind     string  `json:"kind"`
+	Method   string  `json:"method"`
+	Count    int64   `json:"count"`
+	Rate     float64 `json:"rate_per_s"`
+	Errors   float64 `json:"errors_per_s"`
+	Sent     float64 `json:"sent_bytes_per_s"`
+	Received float64 `json:"received_bytes_per_s"`
+	P50      float64 `json:"p50_us"`
+	P90      float64 `json:"p90_us"`
+	P99      float64 `json:"p99_us"`
+	Max      float64 `json:"max_us"`
+}
+
+// A trafficReport is about a peer: who it is, and what has ended with it.
+type trafficReport struct {
+	Name      string  `json:"name,omitempty"` // that it claims
+	Remote    string  `json:"remote,omitempty"`
+	Address   string  `json:"address"`
+	Transport string  `json:"transport"`
+	Rate      float64 `json:"rate_per_s"`
+	Errors    float64 `json:"errors_per_s"`
+	Sent      float64 `json:"sent_bytes_per_s"`
+	Received  float64 `json:"received_bytes_per_s"`
+	Held      int     `json:"held_envelopes"`
+	Queued    int     `json:"queued_messages"`
+}
+
+// reportLooks returns the report of a look. Its rates are since the look before, if there is one. RPCs of Quicksilver itself are in it with
+// all only.
+func reportLooks(address string, now, before *look, all bool) *topReport {
+	r := &topReport{Address: address, Time: now.at, Calls: []callReport{}, Methods: []methodReport{}, Peers: []trafficReport{}}
+	gauges := make([]inspect.Gauges, len(now.all))
+	for i := range now.all {
+		a := &now.all[i]
+		gauges[i] = a.Gauges
+		since := &inspect.Activity{}
+		if before != nil && i < len(before.all) && before.all[i].Watched <= a.Watched { // else it began to count anew
+			since = &before.all[i]
+		}
+		seconds := (a.Watched - since.Watched).Seconds()
+		r.Seconds = max(r.Seconds, seconds)
+		r.addCalls(a, all)
+		r.addMethods(a, since, seconds, all)
+		r.addPeers(a, since, seconds)
+	}
+	r.Contexts = contextReports(gauges)
+	slices.SortStableFunc(r.Calls, func(a, b callReport) int { return cmp.Compare(b.Age, a.Age) })
+	return r
+}
+
+func (r *topReport) addCalls(a *inspect.Activity, all bool) {
+	r.More += a.More
+	for _, c := range a.Calls {
+		if all || !inspect.IsBuiltIn(c.RPC) {
+			r.Calls = append(r.Calls, callReport{c.Kind.String(), c.RPC, c.Peer, c.State, c.Age.Seconds(), c.Moved, c.Size})
+		}
+	}
+}
+
+func (r *topReport) addMethods(a, since *inspect.Activity, seconds float64, all bool) {
+	type key struct {
+		kind inspect.EventKind
+		rpc  string
+	}
+	was := map[key]*inspect.MethodCount{}
+	for i := range since.Methods {
+		m := &since.Methods[i]
+		was[key{m.Kind, m.RPC}] = m
+	}
+	for i := range a.Methods {
+		m := &a.Methods[i]
+		if !all && inspect.IsBuiltIn(m.RPC) {
+			continue
+		}
+		w := was[key{m.Kind, m.RPC}]
+		if w == nil {
+			w = &inspect.MethodCount{}
+		}
+		times := maps.Clone(m.Times)
+		for bucket, n := range w.Times {
+			if times[bucket] -= n; times[bucket] <= 0 {
+				delete(times, bucket)
+			}
+		}
+		r.Methods = append(r.Methods, methodReport{
+			Kind: m.Kind.String(), Method: m.RPC, Count: m.Count - w.Count,
+			Rate: perSecond(m.Count-w.Count, seconds), Errors: perSecond(m.Errors-w.Errors, seconds),
+			Sent: perSecond(m.Sent-w.Sent, seconds), Received: perSecond(m.Received-w.Received, seconds),
+			P50: quantile(times, 0.5), P90: quantile(times, 0.9), P99: quantile(times, 0.99), Max: quantile(times, 1),
+		})
+	}
+}
+
+func (r *topReport) addPeers(a, since *inspect.Activity, seconds float64) {
+	now, was := map[string]inspect.PeerCount{}, map[string]inspect.PeerCount{}
+	for _, p := range a.Traffic {
+		now[p.Address] = p
+	}
+	for _, p := range since.Traffic {
+		was[p.Address] = p
+	}
+	for _, p := range a.Peers {
+		n, w := now[p.Address], was[p.Address]
+		r.Peers = append(r.Peers, trafficReport{
+			Name: p.Process, Remote: p.Remote, Address: p.Address, Transport: p.Transport, Held: p.Held, Queued: p.Queued,
+			Rate: perSecond(n.Count-w.Count, seconds), Errors: perSecond(n.Errors-w.Errors, seconds),
+			Sent: perSecond(n.Sent-w.Sent, seconds), Received: perSecond(n.Received-w.Received, seconds),
+		})
+	}
+}
+
+func perSecond(n int64, seconds float64) float64 {
+	if seconds <= 0 || n < 0 {
+		return 0
+	}
+	return float64(n) / seconds
+}
+
+// quantile returns microseconds that a share q did not exceed, by counts of inspect.TimeBucket; 0 of none.
+func quantile(times map[int]int64, q float64) float64 {
+	total := int64(0)
+	for _, n := range times {
+		total += n
+	}
+	left := max(int64(math.Ceil(q*float64(total))), 1)
+	for _, bucket := range slices.Sorted(maps.Keys(times)) {
+		if left -= times[bucket]; left <= 0 {
+			return micros(inspect.BucketTime(bucket))
+		}
+	}
+	return 0
+}
+
+// The orders of a report.
+const (
+	byRate   = "rate"
+	byTime   = "time"
+	byErrors = "errors"
+	byName   = "name"
+)
+
+var orders = []string{byRate, byTime, byErrors, byName}
+
+// sort brings the lists in an order. Calls are the oldest first, unless they are sorted by name.
+func (r *topReport) sort(order string) {
+	slices.SortStableFunc(r.Calls, func(a, b callReport) int {
+		if order == byName {
+			return cmp.Compare(a.Method, b.Method)
+		}
+		return cmp.Compare(b.Age, a.Age)
+	})
+	slices.SortStableFunc(r.Methods, func(a, b methodReport) int {
+		by := 0
+		switch order {
+		case byRate:
+			by = cmp.Compare(b.Rate, a.Rate)
+		case byTime:
+			by = cmp.Compare(b.P99, a.P99)
+		case byErrors:
+			by = cmp.Compare(b.Errors, a.Errors)
+		}
+		return cmp.Or(by, cmp.Compare(a.Method, b.Method), cmp.Compare(a.Kind, b.Kind))
+	})
+	slices.SortStableFunc(r.Peers, func(a, b trafficReport) int {
+		by := 0
+		switch order {
+		case byRate:
+			by = cmp.Compare(b.Rate, a.Rate)
+		case byTime:
+			by = cmp.Compare(b.Held+b.Queued, a.Held+a.Queued)
+		case byErrors:
+			by = cmp.Compare(b.Errors, a.Errors)
+		}
+		return cmp.Or(by, cmp.Compare(b.Sent+b.Received, a.Sent+a.Received), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Address, b.Address))
+	})
+}
+
+// filter keeps what has a text in the name of its method, or in the name or address of its peer. An empty text keeps all.
+func (r *topReport) filter(text string) {
+	has := func(texts ...string) bool {
+		return strings.Contains(strings.ToLower(strings.Join(texts, "\n")), strings.ToLower(text))
+	}
+	r.Calls = slices.DeleteFunc(r.Calls, func(c callReport) bool { return !has(c.Method, c.Peer, c.State) })
+	r.Methods = slices.DeleteFunc(r.Methods, func(m methodReport) bool { return !has(m.Method) })
+	r.Peers = slices.DeleteFunc(r.Peers, func(p trafficReport) bool { return !has(p.Name, p.Remote, p.Address) })
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
+)
+
+// A topView is the screen of qs top, without the terminal: what it shows, and what keys change.
+type topView struct {
+	order  string
+	filter string
+	only   int // the section that has the screen for itself: 1 to 3, or 0 for all
+	paused bool
+	typing bool // the filter
+	styled bool // headings are bold, what needs a look is red
+
+	report *topReport
+	note   string // why there is no report, or no new one
+}
+
+// press takes in a key, and reports whether it ends the view.
+func (v *topView) press(key rune) (quit bool) {
+	const ctrlC, escape, backspace, del = 3, 0x1b, 8, 0x7f
+	if v.typing {
+		switch {
+		case key == '\r' || key == '\n':
+			v.typing = false
+		case key == escape || key == ctrlC:
+			v.typing, v.filter = false, ""
+		case key == backspace || key == del:
+			_, n := utf8.DecodeLastRuneInString(v.filter)
+			v.filter = v.filter[:len(v.filter)-n]
+		case key >= ' ' && len(v.filter) < 40:
+			v.filter += string(key)
+		}
+		return false
+	}
+	switch key {
+	case 'q', 'Q', ctrlC:
+		return true
+	case 'p', ' ':
+		v.paused = !v.paused
+	case 's':
+		v.order = orders[(slices.Index(orders, v.order)+1)%len(orders)]
+	case '/':
+		v.typing, v.filter = true, ""
+	case escape:
+		v.filter, v.only = "", 0
+	case '0', '1', '2', '3':
+		v.only = int(key - '0')
+	}
+	return false
+}
+
+// A section is a heading and the lines of a table, of which the first has the names of the columns.
+type section struct {
+	heading string
+	lines   []string
+}
+
+// render returns the lines of the screen, at most height of them, each at most width columns wide.
+func (v *topView) render(width, height int) []string {
+	head := []string{v.status(width), v.help(width)}
+	if v.report == nil {
+		return head[:min(len(head), height)]
+	}
+	sections := v.sections(width)
+	if v.only > 0 {
+		sections = sections[v.only-1 : v.only]
+	}
+	room := height - len(head)
+	lines := head
+	for i, s := range sections {
+		left := len(sections) - i
+		mine := min(room/left, len(s.lines)+2) // with the heading and an empty line; what it does not need is for the others
+		room -= mine
+		lines = append(lines, s.cut(mine, width, v.styled)...)
+	}
+	return lines[:min(len(lines), height)]
+}
+
+// cut returns n lines of a section at most: an empty one, the heading, and the first of the table.
+func (s section) cut(n, width int, styled bool) []string {
+	if n < 3 {
+		return nil
+	}
+	heading := s.heading
+	shown := s.lines[:min(len(s.lines), n-2)]
+	if hidden := len(s.lines) - len(shown); hidden > 0 {
+		heading += fmt.Sprintf("  (%d more)", hidden)
+	}
+	heading = text.Trim(heading, width)
+	if styled {
+		heading = "\x1b[1m" + heading + "\x1b[0m"
+	}
+	return append([]string{"", heading}, shown...)
+}
+
+func (v *topView) status(width int) string {
+	if v.report == nil {
+		return text.Trim(show.Text(v.note), width)
+	}
+	r := v.report
+	active, waiting := int64(0), int64(0)
+	for _, c := range r.Contexts {
+		active += c.Active
+		waiting += c.Waiting
+	}
+	line := fmt.Sprintf("%s  %s  %s at work, %d requests wait", r.Address, r.Time.Format(time.TimeOnly), countText(int(active), "handler"), waiting)
+	if v.paused {
+		line += "  PAUSED"
+	}
+	if v.note != "" {
+		line += "  " + v.note
+	}
+	line = text.Trim(show.Text(line), width)
+	if v.styled && v.note != "" {
+		return "\x1b[31m" + line + "\x1b[0m"
+	}
+	return line
+}
+
+func (v *topView) help(width int) string {
+	line := fmt.Sprintf("q quit  p pause  s sort: %s  / filter: %s  1 calls 2 peers 3 methods 0 all", v.order, cmp.Or(v.filter, "none"))
+	if v.typing {
+		line = "filter: " + v.filter + "_  (Enter: keep it, Esc: none)"
+	}
+	return text.Trim(show.Text(line), width)
+}
+
+// sections returns the tables, sorted and filtered.
+func (v *topView) sections(width int) []section {
+	r := *v.report
+	r.Calls, r.Methods, r.Peers = slices.Clone(r.Calls), slices.Clone(r.Methods), slices.Clone(r.Peers)
+	r.filter(v.filter)
+	r.sort(v.order)
+	return r.sections(width)
+}
+
+// sections returns the tables for a terminal of so many columns, or for none if width is 0.
+func (r *topReport) sections(width int) []section {
+	calls := newTable(">age", "state", "kind", ">moved", "method", "peer")
+	for _, c := range r.Calls {
+		moved := ""
+		if c.Moved > 0 || c.Size > 0 {
+			moved = bytesText(c.Moved)
+		}
+		if c.Size > 0 {
+			moved += "/" + bytesText(c.Size)
+		}
+		calls.addRow(shortTime(c.Age), c.State, c.Kind, moved, c.Method, c.Peer)
+	}
+	peers := newTable(">calls/s", ">err/s", ">in/s", ">out/s", ">held", ">queued", "by", "name", "address")
+	for _, p := range r.Peers {
+		peers.addRow(rateText(p.Rate), rateText(p.Errors), bytesText(int64(p.Received)), bytesText(int64(p.Sent)), fmt.Sprint(p.Held),
+			fmt.Sprint(p.Queued), p.Transport, cmp.Or(p.Name, "-"), cmp.Or(p.Remote, p.Address))
+	}
+	methods := newTable(">calls/s", ">err/s", ">p50", ">p90", ">p99", ">max", ">in/s", ">out/s", "kind", "method")
+	for _, m := range r.Methods {
+		methods.addRow(rateText(m.Rate), rateText(m.Errors), shortTime(m.P50/1e6), shortTime(m.P90/1e6), shortTime(m.P99/1e6), shortTime(m.Max/1e6),
+			bytesText(int64(m.Received)), bytesText(int64(m.Sent)), m.Kind, m.Method)
+	}
+	calls.snips, peers.snips, methods.snips = true, true, true
+	return []section{
+		{fmt.Sprintf("Calls under way: %d", len(r.Calls)+r.More), calls.lines(width)},
+		{fmt.Sprintf("Peers: %d", len(r.Peers)), peers.lines(width)},
+		{fmt.Sprintf("Methods, of the last %.1f s", r.Seconds), methods.lines(width)},
+	}
+}
+
+// shortTime returns a time in seconds for a narrow column; a dash for none.
+func shortTime(seconds float64) string {
+	switch {
+	case seconds <= 0:
+		return "-"
+	case seconds < 1e-3:
+		return fmt.Sprintf("%.0fµs", seconds*1e6)
+	case seconds < 1:
+		return fmt.Sprintf("%.1fms", seconds*1e3)
+	case seconds < 60:
+		return fmt.Sprintf("%.1fs", seconds)
+	}
+	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
+}
+
+func rateText(rate float64) string {
+	switch {
+	case rate == 0:
+		return "-"
+	case rate < 10:
+		return fmt.Sprintf("%.1f", rate)
+	}
+	return fmt.Sprintf("%.0f", rate)
+}
+
+// print prints the report for a pipe, or for a terminal that scrolls.
+func (r *topReport) print(lines func(line string), width int) {
+	v := topView{report: r}
+	lines(v.status(cmp.Or(width, 1000)))
+	for _, s := range r.sections(width) {
+		lines("")
+		lines(s.heading)
+		for _, l := range s.lines {
+			lines(l)
+		}
+	}
+}
+
+// hasColors reports whether output may be styled: NO_COLOR is not set (see no-color.org).
+func hasColors() bool { return os.Getenv("NO_COLOR") == "" }
+
+// frame returns what draws lines on the screen of a terminal in raw mode.
+func frame(lines []string) string {
+	return "\x1b[H" + strings.Join(lines, "\x1b[K\r\n") + "\x1b[K\x1b[J"
+}

@@ -1,0 +1,138 @@
+package hg
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+)
+
+const (
+	// watchTime is how long a context counts what ends after it was last asked.
+	watchTime = 15 * time.Second
+	// watchedCalls, watchedMethods and watchedPeers bound what is told of: peers choose how many there are of each.
+	watchedCalls   = 1000
+	watchedMethods = 256
+	watchedPeers   = 1024
+	// others is the name that the rest shares.
+	others = "(others)"
+)
+
+// A watch counts the calls, requests and transfers of a context that end, while a tool looks. Nothing is counted, and no call reads a
+// clock for it, while none does.
+//
+//	off ── ask ──► on ── an event watchTime after the last ask ──► off
+type watch struct {
+	on atomic.Bool
+
+	mu      sync.Mutex // guards the fields below
+	began   time.Duration
+	asked   time.Duration
+	methods map[watchedMethod]*inspect.MethodCount
+	peers   map[string]*inspect.PeerCount
+}
+
+type watchedMethod struct {
+	kind inspect.EventKind
+	name string
+}
+
+// ask begins to count, or goes on, and adds to a what was counted.
+func (w *watch) ask(now time.Duration, a *inspect.Activity) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.on.Load() || now-w.asked > watchTime {
+		w.began = now
+		w.methods, w.peers = map[watchedMethod]*inspect.MethodCount{}, map[string]*inspect.PeerCount{}
+		w.on.Store(true)
+	}
+	w.asked = now
+	a.Watched = now - w.began
+	for _, m := range w.methods {
+		c := *m
+		c.Times = map[int]int64{}
+		for bucket, n := range m.Times {
+			c.Times[bucket] = n
+		}
+		a.Methods = append(a.Methods, c)
+	}
+	for _, p := range w.peers {
+		a.Traffic = append(a.Traffic, *p)
+	}
+}
+
+// count counts an event, unless nobody has asked for long.
+func (w *watch) count(now time.Duration, e *inspect.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now-w.asked > watchTime {
+		w.on.Store(false)
+		w.methods, w.peers = nil, nil
+		return
+	}
+	m := w.methodLocked(watchedMethod{e.Kind, e.RPC})
+	m.Count++
+	m.Sent += e.Sent
+	m.Received += e.Received
+	m.Total += e.Took
+	m.Times[inspect.TimeBucket(e.Took)]++
+	p := w.peerLocked(e.Peer.Named().String())
+	p.Sent += e.Sent
+	p.Received += e.Received
+	if e.Kind != inspect.EventTransfer {
+		p.Count++
+	}
+	if e.Code != 0 {
+		m.Errors++
+		p.Errors++
+	}
+}
+
+func (w *watch) methodLocked(key watchedMethod) *inspect.MethodCount {
+	m := w.methods[key]
+	if m == nil && len(w.methods) >= watchedMethods {
+		key.name = others
+		m = w.methods[key]
+	}
+	if m == nil {
+		m = &inspect.MethodCount{Kind: key.kind, RPC: key.name, Times: map[int]int64{}}
+		w.methods[key] = m
+	}
+	return m
+}
+
+func (w *watch) peerLocked(address string) *inspect.PeerCount {
+	p := w.peers[address]
+	if p == nil && len(w.peers) >= watchedPeers {
+		address = others
+		p = w.peers[address]
+	}
+	if p == nil {
+		p = &inspect.PeerCount{Address: address}
+		w.peers[address] = p
+	}
+	return p
+}
+
+// activity returns what a tool that watches is told, of every context.
+func (c *Class) activity() []inspect.Activity {
+	gauges := c.Gauges()
+	all := make([]inspect.Activity, len(gauges))
+	for i, hctx := range c.Contexts() {
+		if i == len(gauges) { // it is new
+			break
+		}
+		a := &all[i]
+		a.Gauges = gauges[i]
+		calls := hctx.Calls()
+		a.More = max(len(calls)-watchedCalls, 0)
+		for _, call := range calls[:len(calls)-a.More] {
+			a.Calls = append(a.Calls, inspect.CallState{
+				Kind: call.Kind, RPC: call.RPC, Peer: call.Peer.Label(), State: call.State, Age: call.Age, Moved: call.Moved, Size: call.Size,
+			})
+		}
+		hctx.watch.ask(hctx.Now(), a)
+	}
+	return all
+}
