@@ -292,7 +292,9 @@ func (c *conn) sendLast(nc net.Conn, last []byte) {
 			last = nil
 		}
 	}
-	_, _ = nc.Write(last)
+	if last != nil { // a pipe waits for its reader, whatever is written
+		_, _ = nc.Write(last)
+	}
 	c.out.Close()
 }
 
