@@ -68,6 +68,7 @@ var importRules = []importRule{
 	{pkg: "internal/netconn", may: []string{"na/carrier", "na/codes", "internal/..."}, std: true},
 	{pkg: "internal/...", own: "internal/*", may: []string{"internal/..."}},
 
+	{pkg: "examples/na", may: []string{"na", "plugins/all", "internal/test/leak"}, tests: true},
 	{pkg: "examples/...", may: []string{
 		"qs/...", "qs/qstest", "hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "mercury/...", "internal/test/leak", "internal/test/long", "internal/test/mutant", "internal/test/testcert",
 	}, tests: true},
@@ -193,6 +194,7 @@ func TestImportsPointDown(t *testing.T) {
 		"rendezvous/a.go":               imports("rendezvous", "net", m+"rendezvous/protocol", m+"request"),
 		"impi/a.go":                     imports("impi", m+"rendezvous", m+"rendezvous/protocol"),
 		"examples/hello/a.go":           imports("main", m+"hg", m+"bulk", m+"plugins/all"),
+		"examples/na/a.go":              imports("main", m+"na", m+"plugins/all"),
 	})
 
 	for _, c := range []struct{ file, imp, rule string }{
@@ -229,6 +231,7 @@ func TestImportsPointDown(t *testing.T) {
 		{"internal/cq/a.go", "na", "internal/... may import internal/..."},
 		{"examples/hello/a.go", "na", examplesMay},
 		{"examples/hello/a_test.go", "na", examplesMay},
+		{"examples/na/a.go", "hg", "examples/na may import na, plugins/all, internal/test/leak"},
 	} {
 		t.Run(c.file+" "+c.imp, func(t *testing.T) {
 			want := fmt.Sprintf("%s:2: imports %s%s, but %s", c.file, m, c.imp, c.rule)
