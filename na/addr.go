@@ -135,9 +135,9 @@ func (a Addr) Label() string {
 	return *a.label
 }
 
-// makeLabel returns the Label of a peer that calls itself process, empty for nothing. Its address is a; remote, if not empty, is where
+// MakeLabel returns the Label of a peer that calls itself process, empty for nothing. Its address is a; remote, if not empty, is where
 // it is instead, since nobody can dial a.
-func makeLabel(a Addr, process, remote string) string {
+func MakeLabel(a Addr, process, remote string) string {
 	place := a.String()
 	if remote != "" {
 		place = remote
@@ -151,9 +151,9 @@ func makeLabel(a Addr, process, remote string) string {
 	return process + " (" + place + ")"
 }
 
-// labeled returns a, which is bound to a session, with another Label, nil for none. All addresses of one session have the
+// Labeled returns a, which is bound to a session, with another Label, nil for none. All addresses of one session have the
 // same pointer, so that they are equal, and what it points to does not change.
-func (a Addr) labeled(label *string) Addr {
+func (a Addr) Labeled(label *string) Addr {
 	a.label = label
 	return a
 }

@@ -128,8 +128,8 @@ func TestAddrLabel(t *testing.T) {
 		"worker (tcp://@2c666ea7472d4eef)": {a.WithTarget(0), "worker", ""},
 		"kv (tcp://10.0.0.7:9000#1)":       {MakeAddr("tcp://10.0.0.7:9000", 1), "kv", ""},
 	} {
-		text := makeLabel(of.a, of.process, of.remote)
-		got := of.a.Bound(7).labeled(&text)
+		text := MakeLabel(of.a, of.process, of.remote)
+		got := of.a.Bound(7).Labeled(&text)
 		require.Equal(t, label, got.Label())
 		require.Equal(t, of.a.String(), got.String(), "Lookup reads it")
 		require.Equal(t, of.a, got.Named())

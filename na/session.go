@@ -133,7 +133,7 @@ func (l *session) Up() bool { return l.state == linkUp || l.state == linkLeaving
 func (l *session) Down() bool { return l.state == linkDown }
 
 // addr is the peer's address as receivers of its messages see it, bound to the session.
-func (l *session) addr() Addr { return l.named.Bound(l.session).labeled(l.label) }
+func (l *session) addr() Addr { return l.named.Bound(l.session).Labeled(l.label) }
 
 // find returns the link of an address, or nil. Locked.
 func (e *endpoint) find(a Addr) *session {

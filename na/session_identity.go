@@ -40,7 +40,7 @@ func (l *session) setLabel() {
 	if !strings.HasPrefix(l.named.Name(), privatePrefix(l.e.dom.own.scheme)) {
 		remote = "" // it can be dialled
 	}
-	if label := makeLabel(l.named, l.peer.process, remote); label != l.named.String() {
+	if label := MakeLabel(l.named, l.peer.process, remote); label != l.named.String() {
 		l.label = &label
 	}
 }

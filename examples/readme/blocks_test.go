@@ -217,7 +217,7 @@ var block = regexp.MustCompile("(?s)```go\n(.*?)```")
 // TestBlocks: what the pages show is code that is built. The first block of README.md is a program of its own, which TestFirstProgram builds.
 func TestBlocks(t *testing.T) {
 	code := "" // of the examples, without indentation
-	for _, pattern := range []string{"qs/*_test.go", "qs/debug/*_test.go", "qs/qstest/*_test.go", "examples/*/*.go", "contrib/*/*.go", "contrib/bench/*/*.go", "contrib/*/*/*/*.go", "mercury/*_test.go", "internal/test/proctest/memory_test.go"} {
+	for _, pattern := range []string{"qs/*_test.go", "qs/debug/*_test.go", "qs/qstest/*_test.go", "examples/*/*.go", "contrib/*/*.go", "contrib/bench/*/*.go", "contrib/*/*/*/*.go", "examples/plugin/*/*.go", "mercury/*_test.go", "internal/test/proctest/memory_test.go"} {
 		code += plain(sources(t, ".", pattern))
 	}
 	pages, err := filepath.Glob(filepath.Join(root, "docs/*.md"))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/netconn"
@@ -27,7 +28,8 @@ type Options struct {
 
 	// Listen listens at where, what follows "://" in the address that the class is opened with, which is not empty. name is what peers dial:
 	// where, or what has become of it, such as the port that the system chose. It names this class for as long as the class
-	// is open. The class closes the listener. An error that is no code of package codes becomes codes.ErrAddrInvalid. Nil: classes only dial.
+	// is open. The class closes the listener. An error that is no code of package codes becomes
+	// codes.ErrAddrInUse if it is syscall.EADDRINUSE, else codes.ErrAddrInvalid. Nil: classes only dial.
 	Listen func(where string) (l net.Listener, name string, err error)
 
 	// Check reports why name cannot be the name of a peer. It does not block. An error that is no code of package codes becomes codes.ErrInvalid. Nil:
@@ -131,7 +133,11 @@ func (n *network) listen(where string) (net.Listener, string, error) {
 	}
 	l, name, err := n.Options.Listen(where)
 	if err != nil {
-		return nil, "", withCode(codes.ErrAddrInvalid, "listen on "+n.prefix()+where, err)
+		code := codes.ErrAddrInvalid
+		if errors.Is(err, syscall.EADDRINUSE) {
+			code = codes.ErrAddrInUse
+		}
+		return nil, "", withCode(code, "listen on "+n.prefix()+where, err)
 	}
 	if err := n.Check(n.prefix() + name); err != nil {
 		_ = l.Close()
