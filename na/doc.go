@@ -1,7 +1,7 @@
 // Package na is the network abstraction: operations on messages and memory that start now and end once. Their
 // callbacks wait in a completion queue.
 //
-// A program begins with these:
+// A program begins with these; examples/na is a whole one:
 //
 //	class, err := na.Open("tcp://:7000", na.Config{}) // a listening class; "tcp://" for one that only dials
 //	c, err := class.NewContext()                      // a completion queue, and the progress that fills it
