@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // An Authorizer decides whether a request runs: nil allows it. Any error denies it, and so do a panic and an end of the
@@ -77,7 +78,7 @@ func (s *service) authorized() (ok bool) {
 	}()
 	if err := s.ctx.class.cfg.Authorize(r.Context(), from, s.rpc); err != nil {
 		code := failureOf(err).code
-		if code < na.ErrNotFound {
+		if code < codes.ErrNotFound {
 			code = ErrPermission
 		}
 		why = na.WithText(code, err.Error())

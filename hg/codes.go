@@ -6,13 +6,14 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // A Code says why a call failed; see [na.Code]. A code whose name begins with Err says what happened to this process or on
 // the way. The others are what handlers say.
 type Code = na.Code
 
-// The codes that users of this package meet; the whole list is in package na.
+// The codes that users of this package meet; the whole list is in package na/codes.
 const (
 	ErrCanceled    = na.ErrCanceled
 	ErrTimeout     = na.ErrTimeout
@@ -34,15 +35,15 @@ const (
 
 // The codes that handlers give. 64 to 127 mean the same everywhere; 128 to 255 mean what the program says.
 const (
-	ErrNotFound      = na.ErrNotFound
-	ErrAlreadyExists = na.ErrAlreadyExists
-	ErrBadInput      = na.ErrBadInput
-	ErrDenied        = na.ErrDenied
-	ErrNotReady      = na.ErrNotReady
-	ErrExhausted     = na.ErrExhausted
-	ErrUnavailable   = na.ErrUnavailable
-	ErrAborted       = na.ErrAborted
-	ErrInternal      = na.ErrInternal
+	ErrNotFound      = codes.ErrNotFound
+	ErrAlreadyExists = codes.ErrAlreadyExists
+	ErrBadInput      = codes.ErrBadInput
+	ErrDenied        = codes.ErrDenied
+	ErrNotReady      = codes.ErrNotReady
+	ErrExhausted     = codes.ErrExhausted
+	ErrUnavailable   = codes.ErrUnavailable
+	ErrAborted       = codes.ErrAborted
+	ErrInternal      = codes.ErrInternal
 )
 
 // A Fate says what became of a request at its target; see [na.Fate].
@@ -151,7 +152,7 @@ func (e *RemoteError) speaks() bool {
 	case ErrNoEntry, ErrTimeout, ErrPermission, ErrOverflow, ErrUnsupported, ErrInvalid, na.ErrProtocol:
 		return e.early
 	}
-	return e.Code >= na.ErrNotFound
+	return e.Code >= codes.ErrNotFound
 }
 
 // Detail decodes into v what the handler has attached by WithDetail. The error matches ErrNoEntry when there is nothing, and
@@ -182,7 +183,7 @@ func (e *RemoteError) As(target any) bool {
 func CodeOf(err error) Code {
 	code := na.CodeOf(err)
 	if code == ErrRemote {
-		if r, ok := RemoteOf(err); ok && r.Code >= na.ErrNotFound {
+		if r, ok := RemoteOf(err); ok && r.Code >= codes.ErrNotFound {
 			return r.Code
 		}
 	}

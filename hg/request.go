@@ -9,6 +9,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // arrived takes in a request: it finds the RPC, fetches an input that did not fit the message, or runs the handler.
@@ -257,7 +258,7 @@ func (s *service) handlerReturned(r Request, f failure) {
 	if f.code == na.OK { // it has answered, or will: see Detach
 		return
 	}
-	if s.ctx.cutOff.Load() && f.code < na.ErrNotFound && f.code != ErrPanic && f.fate != na.NotRun {
+	if s.ctx.cutOff.Load() && f.code < codes.ErrNotFound && f.code != ErrPanic && f.fate != na.NotRun {
 		f.code = ErrAborted // this end interrupted it: the request may be made elsewhere
 	}
 	over := false

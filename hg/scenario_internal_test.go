@@ -12,6 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // A cancel between two pieces of a body found no operation under way, and was forgotten.
@@ -162,7 +163,7 @@ func FuzzResponse(f *testing.F) {
 	m, err := Metadata{}.With("trace", "1234")
 	require.NoError(f, err)
 	refused := appendFailure(nil, "quota", []byte("detail"))
-	(&response{code: na.ErrExhausted, fate: na.NotRun, size: uint64(len(refused)), codec: codec.MsgpackID, meta: len(m.b)}).put(b)
+	(&response{code: codes.ErrExhausted, fate: na.NotRun, size: uint64(len(refused)), codec: codec.MsgpackID, meta: len(m.b)}).put(b)
 	beginnings.Seed(f, append(append(bytes.Clone(b), m.b...), refused...))
 	(&response{size: 9, fate: na.Ran, flags: flagMore, codec: codec.MsgpackID}).put(b)
 	beginnings.Seed(f, na.Key{Len: 9, Access: na.ReadOnly}.Append(bytes.Clone(b)))

@@ -52,19 +52,6 @@ const (
 	ErrRefused  = codes.ErrRefused  // the target said it, and did not run the request
 )
 
-// The codes that handlers give. From 128 on a code means what the program says.
-const (
-	ErrNotFound      = codes.ErrNotFound
-	ErrAlreadyExists = codes.ErrAlreadyExists
-	ErrBadInput      = codes.ErrBadInput
-	ErrDenied        = codes.ErrDenied
-	ErrNotReady      = codes.ErrNotReady
-	ErrExhausted     = codes.ErrExhausted
-	ErrUnavailable   = codes.ErrUnavailable
-	ErrAborted       = codes.ErrAborted
-	ErrInternal      = codes.ErrInternal
-)
-
 // CodeOf returns the code inside err. It is OK for nil and, for an error that carries none, ErrTimeout for
 // context.DeadlineExceeded, ErrCanceled for context.Canceled and otherwise ErrIO.
 func CodeOf(err error) Code { return codes.Of(err) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // A script plays the peer of one endpoint, frame by frame: it pulls what the endpoint sends, and hands it frames.
@@ -177,7 +178,7 @@ func oneCode(t *testing.T, err error) {
 		return
 	}
 	var matches []Code
-	for c := Code(1); c <= ErrInternal; c++ {
+	for c := Code(1); c <= codes.ErrInternal; c++ {
 		if errors.Is(err, c) {
 			matches = append(matches, c)
 		}
