@@ -172,9 +172,6 @@ func (m *Mem) Format(f fmt.State, verb rune) { m.key.Format(f, verb) }
 // Key returns what a peer needs to reach the memory. A private Mem has a key of no use.
 func (m *Mem) Key() Key { return m.key }
 
-// forSession is that of the peer for whom m was registered, or 0 when it is for all.
-func (m *Mem) forSession() uint64 { return m.only }
-
 // Len returns the number of bytes.
 func (m *Mem) Len() int64 { return m.key.Len }
 

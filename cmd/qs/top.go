@@ -237,7 +237,7 @@ func (t *topping) draw(screen *os.File) error {
 func skipSequence(in *bufio.Reader) error {
 	b, err := in.ReadByte()
 	if err == nil && b == 'O' {
-		b, err = in.ReadByte()
+		_, err = in.ReadByte()
 	} else if err == nil && b == '[' {
 		for b = 0; err == nil && (b < '@' || b > '~'); {
 			b, err = in.ReadByte()
