@@ -3,8 +3,7 @@ package na
 // What follows is what an endpoint calls of its context. These methods may be called from anywhere, run no user code and do not wait. They take
 // no lock of the endpoint, so they may be called with it held: all but flushSoon of a context with a driver, and tryPoll.
 
-// pollSoon has the leader call endpoint.poll again before the time that poll said, also if it sleeps or is about to. Where nobody leads
-// the assist does so within milliseconds.
+// pollSoon has the leader call endpoint.poll again before the time that poll said, also if it sleeps or is about to.
 func (c *Context) pollSoon() {
 	if c.driver != nil {
 		c.driver.Wake()
@@ -12,9 +11,7 @@ func (c *Context) pollSoon() {
 	c.nudged.Store(true)
 	if c.asleep() {
 		c.waits.wake()
-		return
 	}
-	c.assist.attend() // nobody may lead
 }
 
 // flushSoon has frames that are held back leave within milliseconds although nobody drives.

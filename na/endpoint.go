@@ -117,8 +117,13 @@ func (e *endpoint) Poller() carrier.Poller {
 	return e.nctx.poller
 }
 
-// PollSoon implements carrier.Core.
-func (e *endpoint) PollSoon() { e.nctx.pollSoon() }
+// PollSoon implements carrier.Core. Where nobody leads the assist polls: the endpoint's own timers, which call pollSoon, do not need that.
+func (e *endpoint) PollSoon() {
+	e.nctx.pollSoon()
+	if e.nctx.driver == nil && !e.nctx.asleep() {
+		e.nctx.assist.attend()
+	}
+}
 
 // FlushSoon implements carrier.Core.
 func (e *endpoint) FlushSoon() { e.nctx.flushSoon() }
