@@ -154,11 +154,11 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// idleTimeout is what zero of Config.IdleTimeout means. Most programs that pause do so for less; a peer that is not needed for so long
-// costs more than the round trip to dial it anew.
+// idleTimeout is the default of Config.IdleTimeout. Most pauses of programs are shorter; a session that has been idle for longer costs more
+// memory than the round trip of a new dial is worth.
 const idleTimeout = 5 * time.Minute
 
-// maxTime is as good as never: times are longer nowhere, or their sums would pass the end of what a Duration holds.
+// maxTime bounds every duration, so that sums of them do not overflow a Duration.
 const maxTime time.Duration = math.MaxInt64 / 4
 
 func def[T comparable](v *T, d T) {

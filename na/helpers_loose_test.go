@@ -267,7 +267,7 @@ func (c *looseCarrier) Drive(timeout time.Duration, ready func() bool) bool {
 // Wake implements simhook.Driver: nobody sleeps in Drive.
 func (c *looseCarrier) Wake() {}
 
-// FlushSoon implements simhook.Driver: whoever waits polls.
+// FlushSoon implements simhook.Driver. It does nothing: Drive polls.
 func (c *looseCarrier) FlushSoon() {}
 
 // Check implements na.Names.

@@ -140,7 +140,7 @@ func TestCancelMeetsTheEnd(t *testing.T) {
 	op := c.NewOp(func(*Op, Result) { ran++ })
 	tk, err := op.start(kindPost, Addr{})
 	require.NoError(t, err)
-	f.e.Lock() // as whoever finishes does
+	f.e.Lock() // as the goroutine that finishes the operation does
 	require.True(t, tk.hold())
 	require.True(t, tk.finish(Result{}))
 	canceled := make(chan struct{})

@@ -27,7 +27,7 @@ type Call struct {
 	in       hg.Request // at the target
 	ctl      *control
 	retries  int           // number of Retry interceptors that the call has passed; only the innermost repeats it
-	stall    time.Duration // RetryPolicy.ProgressTimeout: an attempt without progress for so long is canceled
+	stall    time.Duration // RetryPolicy.ProgressTimeout: an attempt that makes no progress for this time is canceled
 	withdraw time.Duration // RetryPolicy.WithdrawTimeout: how long that attempt waits for its request to be withdrawn
 	lends    bool          // the method has Sources or Sinks, or answers a stream
 }

@@ -72,7 +72,7 @@ type Config struct {
 	// in the simulator none. Peers learn it, and take it for the claim that it is.
 	Name string
 	// Inspect has the node answer the tools: "qs rpcs" and "qs call" with its methods and the types of their input and output, "qs top" and
-	// "qs ger" with its work, its limits, the calls under way, and who its peers are, by name and address. Whoever can connect can ask,
+	// "qs ger" with its work, its limits, the calls under way, and who its peers are, by name and address. Every process that can connect may ask,
 	// unless Authorize denies "hg/rpcs" and "hg/gauges". Calls cost no more for it, but while "qs top" looks: then what ends is counted.
 	Inspect bool
 	// ClientInterceptors wraps calls, ServerInterceptors wraps handlers. The first is the outermost. Those of a method, which Define was

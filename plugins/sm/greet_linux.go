@@ -593,7 +593,7 @@ func reason(err error) error {
 	case errors.As(err, &code):
 		return err
 	case errors.Is(err, memfault.ErrFault):
-		return codes.WithText(codes.ErrNoMemory, "memory that is shared with the peer cannot be had")
+		return codes.WithText(codes.ErrNoMemory, "memory shared with the peer could not be allocated")
 	case errors.Is(err, ring.ErrBroken):
 		return codes.WithText(codes.ErrProtocol, err.Error())
 	}

@@ -600,7 +600,7 @@ var version = sync.OnceValue(func() string {
 	return strings.TrimSpace(text)
 })
 
-// traceURL returns where a trace is shown; empty for nowhere.
+// traceURL returns the URL of the page that shows a trace, or "" if there is none.
 func (p *Page) traceURL(id string) string {
 	if id == "" || p.TraceURL == nil {
 		return ""

@@ -19,7 +19,7 @@ import (
 type Page struct {
 	// Guard, if set, is called for each request but for probes. If it reports false it has answered w, and the page says nothing.
 	Guard func(w http.ResponseWriter, r *http.Request) bool
-	// TraceURL, if set, returns where a trace is shown, by its id of 32 hexadecimal digits; empty for nowhere. Only http, https and
+	// TraceURL, if set, returns the URL of the page that shows a trace, by its id of 32 hexadecimal digits, or "" if there is none. Only http, https and
 	// relative URLs become links.
 	TraceURL func(id string) string
 	// StalledAfter is the age from which on calls that have not ended, streams of which nobody takes anything, and messages without

@@ -16,7 +16,7 @@
 // How a frame travels from a context a to a context b:
 //
 //	a: Flush (a locked) ─► Session.Pull ─► end.Frame ─► event in b's inbox ─► b's Core.PollSoon
-//	b: Poll (whoever drives b) ─► Lock ─► Session.Deliver, or Place and Placed ─► Unlock
+//	b: Poll (the goroutine that drives b) ─► Lock ─► Session.Deliver, or Place and Placed ─► Unlock
 //
 // The only lock of the plugin is the one of an inbox. It is taken inside the lock of a context and nothing is called under it.
 //
