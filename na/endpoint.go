@@ -292,7 +292,7 @@ func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, m
 	l, err := e.linkFor(t, from)
 	switch {
 	case err != nil:
-	case l.match.find(tag) != nil:
+	case l.posted.find(tag) != nil:
 		err = WithText(ErrBusy, "a receive of this peer and tag is posted already")
 	case l.recvs.n-maxRecvs >= e.dom.cfg.SendQueue: // calls wait in the send queue with their receives posted
 		err = full(l.recvs.n, "receives of the peer are posted")
@@ -303,7 +303,7 @@ func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, m
 	}
 	o := e.begin(t, kindRecvExpected)
 	o.link, o.tag, o.buf, o.most = l, tag, buf, most
-	l.match.add(o)
+	l.posted.add(o)
 	l.waiting++
 	l.recvs.push(o)
 	e.Unlock()

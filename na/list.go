@@ -89,36 +89,36 @@ func (q *opList) pop() *op {
 	return o
 }
 
-// tagTable finds the receives that are posted by their tags. The zero value is empty.
-type tagTable struct {
-	rows  []*op // each a list by op.beside; as many as a power of two, which is at least n
+// postedTable finds the receives that are posted by their tags. The zero value is empty.
+type postedTable struct {
+	rows  []*op // each a list by op.hashNext; as many as a power of two, which is at least n
 	shift uint  // 64 less the bits of a row's number
 	n     int
 }
 
-func (t *tagTable) row(tag Tag) **op {
+func (t *postedTable) row(tag Tag) **op {
 	return &t.rows[uint64(tag)*0x9e3779b97f4a7c15>>t.shift] // tags may differ in any of their bits
 }
 
-func (t *tagTable) find(tag Tag) *op {
+func (t *postedTable) find(tag Tag) *op {
 	if t.n == 0 {
 		return nil
 	}
 	o := *t.row(tag)
 	for o != nil && o.tag != tag {
-		o = o.beside
+		o = o.hashNext
 	}
 	return o
 }
 
-func (t *tagTable) add(o *op) {
+func (t *postedTable) add(o *op) {
 	if t.n == len(t.rows) {
 		old := t.rows
 		t.rows = make([]*op, max(8, 2*len(old)))
 		t.shift = uint(64 - bits.TrailingZeros(uint(len(t.rows))))
 		for _, o := range old {
 			for o != nil {
-				next := o.beside
+				next := o.hashNext
 				t.put(o)
 				o = next
 			}
@@ -128,17 +128,17 @@ func (t *tagTable) add(o *op) {
 	t.n++
 }
 
-func (t *tagTable) put(o *op) {
+func (t *postedTable) put(o *op) {
 	at := t.row(o.tag)
-	o.beside, *at = *at, o
+	o.hashNext, *at = *at, o
 }
 
-func (t *tagTable) remove(o *op) {
+func (t *postedTable) remove(o *op) {
 	at := t.row(o.tag)
 	for *at != o {
-		at = &(*at).beside
+		at = &(*at).hashNext
 	}
-	*at, o.beside = o.beside, nil
+	*at, o.hashNext = o.hashNext, nil
 	t.n--
 }
 

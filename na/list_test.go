@@ -66,7 +66,7 @@ func TestIDTableWraps(t *testing.T) {
 func TestTagTableOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for shift := 0; shift < 56; shift += 7 {
-		var table tagTable
+		var table postedTable
 		alive := map[Tag]*op{}
 		require.Nil(t, table.find(0))
 		for range long.Or(2000, 20_000) {
@@ -85,7 +85,7 @@ func TestTagTableOracle(t *testing.T) {
 		longest := 0
 		for _, o := range table.rows {
 			n := 0
-			for ; o != nil; o = o.beside {
+			for ; o != nil; o = o.hashNext {
 				n++
 			}
 			longest = max(longest, n)

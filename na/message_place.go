@@ -23,7 +23,7 @@ func (l *session) placeMessage(h *frame.Header) (view, error) {
 			return v, err
 		}
 	case frame.Expected:
-		if o := l.match.find(Tag(h.Tag)); o == nil || n > max(len(o.buf), o.most) {
+		if o := l.posted.find(Tag(h.Tag)); o == nil || n > max(len(o.buf), o.most) {
 			return v, nil
 		}
 	default:

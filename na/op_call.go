@@ -6,7 +6,7 @@ import (
 )
 
 // A call is one op with two halves. While its request waits the op is in queued or msgs, afterwards in recvs; from its beginning to its
-// end it is in match, and in timers if it has a deadline. Its id is the number of the request; 0 before that has left.
+// end it is in posted, and in timers if it has a deadline. Its id is the number of the request; 0 before that has left.
 //
 //	Call ─► queued ─► msgs ── UNEXPECTED ──► recvs ── EXPECTED ──► ended
 //	          │ cancel, deadline: not run      │ cancel, deadline, peer lost: may have run
@@ -76,7 +76,7 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 	o.packed = p
 	if o.alone = s.OneWay; !o.alone {
 		o.into, o.intoMost = s.Buf, s.Most
-		l.match.add(o)
+		l.posted.add(o)
 	}
 	l.waiting++
 	l.countExpedited(o)
@@ -103,10 +103,10 @@ func (l *session) mayAsk(t ticket, s *CallSpec, claim int) error {
 	switch {
 	case l.eager != 0 && (len(s.Msg) > l.eager || s.Body != nil) && claim == 0:
 		return errTooLong
-	case !s.OneWay && l.match.find(s.Tag) != nil:
+	case !s.OneWay && l.posted.find(s.Tag) != nil:
 		return WithText(ErrBusy, "a receive of this peer and tag is posted already")
-	case l.match.n >= calls:
-		return full(l.match.n, "receives of the peer are posted")
+	case l.posted.n >= calls:
+		return full(l.posted.n, "receives of the peer are posted")
 	case l.sendQueue() >= limit && !t.isPatient() && !t.isExpedited():
 		return WithText(ErrNoCredit, fmt.Sprintf(
 			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", limit))

@@ -13,7 +13,7 @@ type op struct {
 	list   *opList
 	prev   *op
 	next   *op
-	beside *op // in a tagTable
+	hashNext *op // in a tagTable
 
 	tag      Tag
 	buf      []byte
@@ -120,11 +120,11 @@ func (e *endpoint) detach(o *op) {
 		o.link.returnRoom(o.room)
 		o.link.uncountExpedited(o)
 		if !o.alone {
-			o.link.match.remove(o)
+			o.link.posted.remove(o)
 		}
 		e.dropTimer(o)
 	case kindRecvExpected:
-		o.link.match.remove(o)
+		o.link.posted.remove(o)
 	case kindLease:
 		delete(e.leases, matchKey{o.link, o.tag})
 		delete(e.tokens, o.mem.Key().Token)

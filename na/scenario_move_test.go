@@ -444,7 +444,7 @@ func TestMatch(t *testing.T) {
 	require.ErrorIs(t, r.Err, ErrOverflow)
 	require.Equal(t, Ran, r.Fate)
 	require.Equal(t, "hello", string(buf))
-	require.Zero(t, l.match.n)
+	require.Zero(t, l.posted.n)
 	require.EqualValues(t, 1, s.nctx.Stats().LateDropped)
 }
 

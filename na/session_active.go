@@ -47,7 +47,7 @@ type active struct {
 	queuedMoves opList   // puts and gets that have not begun
 	inFlight    opList   // puts and gets under way
 	recvs       opList   // expected receives
-	match       tagTable // the same by their tags
+	posted       postedTable // the same by their tags
 	leases      opList
 	views       int // memory of the peer that is being read where it is
 	withdraws   withdrawals

@@ -228,10 +228,10 @@ func (l *session) takeHeld() (all []*op) {
 			case kindSendExpected:
 				l.answers--
 			case kindRecvExpected:
-				l.match.remove(o)
+				l.posted.remove(o)
 			case kindCall:
 				if !o.alone {
-					l.match.remove(o)
+					l.posted.remove(o)
 				}
 			case kindLease:
 				delete(l.e.leases, matchKey{l, o.tag})
@@ -247,8 +247,8 @@ func (l *session) takeOver(o *op) {
 	e := l.e
 	o.link = l
 	asks := o.kind == kindRecvExpected || o.kind == kindCall && !o.alone
-	if asks && l.match.find(o.tag) != nil || o.kind == kindLease && e.leases[matchKey{l, o.tag}] != nil {
-		l.match.add(o) // as finish expects it
+	if asks && l.posted.find(o.tag) != nil || o.kind == kindLease && e.leases[matchKey{l, o.tag}] != nil {
+		l.posted.add(o) // as finish expects it
 		e.finish(o, Result{Err: WithText(ErrBusy, "a receive, or lease, of this peer and tag is posted already"), Fate: NotRun})
 		return
 	}
@@ -258,7 +258,7 @@ func (l *session) takeOver(o *op) {
 		l.request(o)
 	case kindCall:
 		if !o.alone {
-			l.match.add(o)
+			l.posted.add(o)
 		}
 		l.countExpedited(o)
 		l.request(o)
@@ -266,7 +266,7 @@ func (l *session) takeOver(o *op) {
 		l.answers++
 		l.depart(o)
 	case kindRecvExpected:
-		l.match.add(o)
+		l.posted.add(o)
 		l.recvs.push(o)
 	case kindLease:
 		e.leases[matchKey{l, o.tag}] = o

@@ -178,7 +178,7 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 		env.taken = 0
 	}
 	// Nobody waits for it any more if the call was canceled: it is dropped, and the sender is told if what it lent hangs on it.
-	o := l.match.find(Tag(h.Tag))
+	o := l.posted.find(Tag(h.Tag))
 	n := h.Payload()
 	if o == nil || o.kind == kindCall && o.id == 0 || // nobody has asked yet
 		len(payload) < n && n <= max(len(o.buf), o.most) { // posted after the message had begun to come

@@ -31,7 +31,7 @@ var memory = []Mutant{
 		[]Catcher{{"na", "TestIDTableOracle", `a late answer meets a dead generation`}}},
 	{"receive-stays", "a canceled receive stays in the table", "I4, F38",
 		[]Edit{{operation, "e.finish(o, r)\n\tif moving != 0", `if planted() && o.kind == kindRecvExpected {
-			defer func(tag Tag) { l.match.add(&op{tag: tag}) }(o.tag)
+			defer func(tag Tag) { l.posted.add(&op{tag: tag}) }(o.tag)
 		}; $`}},
 		[]Catcher{{"na/natest", "TestNoFault/CancelTwice", `a receive of this peer and tag is posted already`}}},
 	{"unseen-revoke", "what was copied counts although the owner has taken the memory back meanwhile", "I8",
