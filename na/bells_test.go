@@ -255,7 +255,7 @@ func (ca modelCarrier) Poll(time.Duration) time.Duration {
 		}
 		m.turn.forget("loop", m.leads, int(left), int(bit(m.c.nudged.Load())))
 	}
-	m.c.ep.kicked = append(m.c.ep.kicked[:0], m.held)
+	m.c.ep.pending = append(m.c.ep.pending[:0], m.held)
 	return 0
 }
 
@@ -365,7 +365,7 @@ func (m *model) state() (h uint64) {
 		h = mix(h, a.history)
 	}
 	late := m.clock-m.began >= assistAfter
-	for _, v := range []bool{m.rung, m.woken, m.opened, m.waking, m.source.want, m.c.poller.armed, m.c.nudged.Load(), late, len(m.c.ep.kicked) > 0} {
+	for _, v := range []bool{m.rung, m.woken, m.opened, m.waking, m.source.want, m.c.poller.armed, m.c.nudged.Load(), late, len(m.c.ep.pending) > 0} {
 		h = mix(h, bit(v))
 	}
 	for _, v := range []int{m.dozes, m.source.posted, m.source.read, int(m.c.watch.Load()), int(m.c.passes.Load()), slices.Index(m.actors, m.turn)} {

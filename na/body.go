@@ -87,8 +87,8 @@ func (p *packed) unpack(o *op) {
 	*p = packed{}
 }
 
-// depart has o leave, which has its envelope if it needs one: after its body.
-func (l *session) depart(o *op) {
+// enqueueSend has o leave, which has its envelope if it needs one: after its body.
+func (l *session) enqueueSend(o *op) {
 	if o.body == nil {
 		l.msgs.push(o)
 		return
@@ -118,7 +118,7 @@ func (l *session) bodySent(o *op) {
 	o.source = nil
 	l.bodies.remove(o)
 	l.msgs.push(o)
-	l.kick()
+	l.markPending()
 }
 
 // recallBody tells the peer that no message follows a body.
@@ -141,7 +141,7 @@ func (l *session) bodyOf(id uint64) (*sink, error) {
 	if n <= MaxBody {
 		need = l.roomOf(int(n))
 	}
-	if need == 0 || l.room == nil || l.room.told-l.room.taken < uint64(need) {
+	if need == 0 || l.room == nil || l.room.announced-l.room.taken < uint64(need) {
 		return nil, WithText(ErrProtocol, fmt.Sprintf("body of %d bytes, and no room for it was offered", n))
 	}
 	l.room.take(need)
@@ -206,7 +206,7 @@ func (l *session) bodyCame(s *sink) {
 	l.e.dropSink(s)
 	if l.pongLater && !l.awaitsBody() {
 		l.pong, l.pongLater = true, false
-		l.kick()
+		l.markPending()
 	}
 	if m.head.Kind == frame.Unexpected {
 		l.present(m.env)

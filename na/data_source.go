@@ -13,7 +13,7 @@ import (
 //
 //	our put ─ beginMoves ─► PUT, source ─ DATA… ─► the last piece is sent: gone. The peer's DONE ends the put
 //	GET of the peer ─────────► source ─ DATA… ─► the last piece is sent: DONE, gone
-//	depart ─────────► BODY, source ─ DATA… ─► the last piece is sent: the message leaves
+//	enqueueSend ────► BODY, source ─ DATA… ─► the last piece is sent: the message leaves
 type source struct {
 	op     *op // our put, or message with a body, while it has not ended
 	serve  bool
@@ -76,7 +76,7 @@ func (l *session) serve(id uint64, mem *Mem, off, n int64) {
 func (l *session) queue(s *source) {
 	s.queued = true
 	l.flows[s.flow].of(s).push(s)
-	l.kick()
+	l.markPending()
 }
 
 // piece sends a piece of the next source in turn, of most bytes.

@@ -37,15 +37,15 @@ func full(limit int, what string) error {
 // An endpoint is what a context has of the network: sessions, and the operations that are under way on them. It implements
 // carrier.Core.
 type endpoint struct {
-	dom     *domain
-	nctx    *Context
-	id      int
-	routes  []route
-	faults  simhook.Faults // of a simulator; or nil
-	counted atomic.Bool    // by faults: the startSendExpected that follows an answer
-	timer   atomic.Int64   // when Poll is due; 0 when never
-	due     atomic.Int64   // when the first of timers is; 0 when there is none
-	pending atomic.Bool    // kicked is not empty
+	dom        *domain
+	nctx       *Context
+	id         int
+	routes     []route
+	faults     simhook.Faults // of a simulator; or nil
+	counted    atomic.Bool    // by faults: the startSendExpected that follows an answer
+	timer      atomic.Int64   // when Poll is due; 0 when never
+	due        atomic.Int64   // when the first of timers is; 0 when there is none
+	hasPending atomic.Bool    // pending is not empty
 
 	mu        sync.Mutex // guards everything below and every session
 	shut      bool
@@ -53,7 +53,7 @@ type endpoint struct {
 	draining  bool
 	finishing bool          // Confirm was called
 	lost      []Unconfirmed // of sessions that have ended
-	kicks     int           // Unlocks since frames were held back
+	unlocks   int           // Unlocks since frames were held back
 	corks     int           // frames are held back while it is not 0
 	now       time.Duration // as last told
 	links     map[uint64]*session
@@ -68,8 +68,8 @@ type endpoint struct {
 	idle      [2]linkList           // sessions with nothing going on; in the second those that we have dialled
 	busy      []*session            // links with something open, or that connect
 	lastTick  time.Duration
-	kicked    []carrier.Session // *session
-	flushing  []carrier.Session // the other half of kicked
+	pending   []carrier.Session // *session
+	flushing  []carrier.Session // the other half of pending
 
 	leases    map[matchKey]*op
 	tokens    map[[16]byte]*op
@@ -257,12 +257,12 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 	l.waiting++
 	if k == kindSendExpected {
 		l.answers++
-		l.depart(o)
+		l.enqueueSend(o)
 	} else {
 		l.countExpedited(o)
-		l.request(o)
+		l.enqueueRequest(o)
 	}
-	l.kick()
+	l.markPending()
 	e.Unlock()
 }
 
@@ -346,7 +346,7 @@ func (e *endpoint) startMove(t ticket, k opKind, local *Mem, loff int64, to Addr
 	o.link, o.mem, o.loff, o.key, o.roff, o.n = l, local, loff, key, roff, n
 	l.waiting++
 	l.queuedMoves.push(o)
-	l.kick()
+	l.markPending()
 	e.Unlock()
 }
 
@@ -446,7 +446,7 @@ func (e *endpoint) shutDown() {
 		e.recycle(env)
 	}
 	e.countArrived()
-	e.kicked = e.kicked[:0]
+	e.pending = e.pending[:0]
 	e.Unlock()
 	for _, stop := range stops {
 		stop()

@@ -10,10 +10,10 @@ import (
 // Guaranteed envelopes. A credit is cumulative: how many messages the peer may ever send in the session, so it does no
 // harm when one is lost, or comes twice.
 //
-//	source: used ≤ credits (+ 1)                        destination: arrived ≤ announced (+ 1), announced ≤ released + offered
+//	source: used ≤ credits (+ 1)                        destination: received ≤ advertised (+ 1), advertised ≤ released + guaranteed
 //	SendUnexpected ─► takeCredit ─► msgs ── UNEXPECTED ──► held ─► accepted: released
 //	                      │ none                                        │
-//	                   queued ◄── feedQueued ◄── credit in any header ──┘
+//	                   queued ◄── sendQueued ◄── credit in any header ──┘
 //	                      └─ still none after Config.Probe: PING, and its PONG carries the credit
 //
 // Beyond these there is always ExpeditedEnvelopes, of which no header speaks: expedited messages may use it, too. They wait in a
@@ -66,15 +66,15 @@ func (d *domain) offer(need, want int) (n int, short bool, err error) {
 		return 0, false, WithText(ErrNoMemory, fmt.Sprintf(
 			"the peer needs %d envelopes, and %d are guaranteed to each peer here (Config.Envelopes)", need, most))
 	}
-	return d.reserve(d.cfg.offered(most), d.cfg.offered(max(least, need)))
+	return d.reserve(d.cfg.guaranteed(most), d.cfg.guaranteed(max(least, need)))
 }
 
 // checkNeed tells why the envelopes of l, which were reserved before the peer said what it needs, will not do.
 func (l *session) checkNeed(g *frame.Greeting) error {
-	if g.Need <= l.offered {
+	if g.Need <= l.guaranteed {
 		return nil
 	}
-	return WithText(ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes, and %d are guaranteed to it", g.Need, l.offered))
+	return WithText(ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes, and %d are guaranteed to it", g.Need, l.guaranteed))
 }
 
 // reserves reports whether the last envelope of the peer is for sends that wait.
@@ -124,15 +124,15 @@ func (l *session) takeCredit(o *op) bool {
 // returnCredit gives back an envelope that was not used after all.
 func (l *session) returnCredit() {
 	l.used--
-	l.feedQueued()
+	l.sendQueued()
 }
 
-// feedQueued lets messages go that waited for an envelope, the expedited ones first.
-func (l *session) feedQueued() {
+// sendQueued lets messages go that waited for an envelope, the expedited ones first.
+func (l *session) sendQueued() {
 	for _, q := range []*opList{&l.expedited, &l.queued} {
 		for o := q.head; o != nil && l.takeCredit(o); o = q.head {
-			l.depart(q.pop())
-			l.kick()
+			l.enqueueSend(q.pop())
+			l.markPending()
 		}
 	}
 }
@@ -145,11 +145,11 @@ func (l *session) queuedLen() int {
 	return l.queued.n + l.expedited.n
 }
 
-// request takes in an unexpected message: it may leave, waits for an envelope, or ends.
-func (l *session) request(o *op) {
+// enqueueRequest takes in an unexpected message: it may leave, waits for an envelope, or ends.
+func (l *session) enqueueRequest(o *op) {
 	switch {
 	case l.takeCredit(o): // nobody waits then
-		l.depart(o)
+		l.enqueueSend(o)
 	case l.state != linkUp: // starts will see
 		l.queueFor(o).push(o)
 	default:
@@ -172,7 +172,7 @@ func (l *session) queueFor(o *op) *opList {
 
 // starts feeds the messages that waited for the session.
 func (l *session) starts() {
-	l.feedQueued()
+	l.sendQueued()
 	for _, q := range []*opList{&l.expedited, &l.queued} {
 		for o := q.head; o != nil; {
 			next := o.next
@@ -203,8 +203,8 @@ func (l *session) noteHighWater() {
 	}
 }
 
-// keep holds on to a message that has left and used the last envelope: it ends when there is another (G10).
-func (l *session) keep(o *op) {
+// holdLast holds on to a message that has left and used the last envelope: it ends when there is another (G10).
+func (l *session) holdLast(o *op) {
 	o.id, o.n = l.seq, int64(len(o.buf))
 	if l.free() > 0 {
 		l.e.finish(o, l.sentResult(o))
@@ -212,16 +212,16 @@ func (l *session) keep(o *op) {
 	}
 	o.buf = nil
 	l.msgs.remove(o)
-	l.kept.push(o)
+	l.heldLast.push(o)
 	l.probeLater()
 }
 
-// sentResult is how a message ends that used the last envelope: it has left, also if it is canceled while it is kept.
+// sentResult is how a message ends that used the last envelope: it has left, also if it is canceled while it is held.
 func (l *session) sentResult(o *op) Result { return Result{N: o.n, Addr: l.addr(), ID: o.id} }
 
-// freeKept ends the messages that used the last envelope.
-func (l *session) freeKept() {
-	for o := l.kept.head; o != nil; o = l.kept.head {
+// releaseLast ends the messages that used the last envelope.
+func (l *session) releaseLast() {
+	for o := l.heldLast.head; o != nil; o = l.heldLast.head {
 		l.e.finish(o, l.sentResult(o))
 	}
 }
@@ -230,8 +230,8 @@ func (l *session) freeKept() {
 func (l *session) credited(credit uint32) {
 	l.credits = credit
 	l.tookCredited()
-	l.freeKept()
-	l.feedQueued()
+	l.releaseLast()
+	l.sendQueued()
 }
 
 // freed returns an envelope to the peer.
@@ -242,24 +242,24 @@ func (l *session) freed() {
 		return
 	}
 	l.released++
-	l.oweCredit()
+	l.scheduleCredit()
 }
 
-// oweCredit has the peer hear of freed envelopes: with the next frame; by a frame of their own when so many are free, or
+// scheduleCredit has the peer hear of freed envelopes: with the next frame; by a frame of their own when so many are free, or
 // when the peer has used all that it knows of.
-func (l *session) oweCredit() {
-	free := l.released + l.offered - l.announced
-	if !l.owed && (free >= l.batch || free > 0 && int32(l.announced-uint32(l.arrived)) <= 0) {
-		l.owed = true
-		l.kick()
+func (l *session) scheduleCredit() {
+	free := l.released + l.guaranteed - l.advertised
+	if !l.creditDue && (free >= l.batch || free > 0 && int32(l.advertised-uint32(l.received)) <= 0) {
+		l.creditDue = true
+		l.markPending()
 	}
 }
 
 // credit is the cumulative number of envelopes guaranteed to the peer, to be put into a header that is being sent.
 func (l *session) credit() uint32 {
-	l.announced = l.released + l.offered
-	l.owed = false
-	return l.announced
+	l.advertised = l.released + l.guaranteed
+	l.creditDue = false
+	return l.advertised
 }
 
 // probeLater has tick ask the peer when messages still wait for an envelope then.
@@ -272,7 +272,7 @@ func (l *session) probeLater() {
 // probe asks the peer for its credit if messages have waited long enough (G20), and returns when to do so next; 0 when
 // none waits.
 func (l *session) probe(now time.Duration) time.Duration {
-	if l.queuedLen() == 0 && l.kept.n == 0 {
+	if l.queuedLen() == 0 && l.heldLast.n == 0 {
 		return 0
 	}
 	if now-l.probed >= l.e.dom.cfg.Probe {
@@ -285,7 +285,7 @@ func (l *session) probe(now time.Duration) time.Duration {
 // gauges is what PeerStats says.
 func (l *session) gauges() PeerStats {
 	s := PeerStats{
-		Addr: l.addr(), Offered: int(l.offered), Held: int(l.held), HeldMax: int(l.heldMax),
+		Addr: l.addr(), Offered: int(l.guaranteed), Held: int(l.held), HeldMax: int(l.heldMax),
 		Bytes:    GuaranteedBytes(1, l.reserved, l.e.dom.cfg.Eager),
 		Promised: int(l.peer.envelopes), Free: max(l.free(), 0), Queued: l.queuedLen(), HighWater: int(l.highWater), Stalls: l.stalls,
 		Transport: l.route.scheme, Why: l.because(),

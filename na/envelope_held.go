@@ -132,8 +132,8 @@ func (e *endpoint) longEnvelope(n int) *Envelope {
 
 // keepEnvelope keeps an unexpected message in what was guaranteed to its sender.
 func (l *session) keepEnvelope(env *Envelope, tag Tag) {
-	env.From, env.Tag, env.session, env.accepted, env.id, env.Load = l.addr(), tag, l, false, l.arrived, &l.load
-	l.unaccepted.add(env, int(l.offered))
+	env.From, env.Tag, env.session, env.accepted, env.id, env.Load = l.addr(), tag, l, false, l.received, &l.load
+	l.unaccepted.add(env, int(l.guaranteed))
 	l.e.stats.Envelopes++
 }
 

@@ -136,7 +136,7 @@ func (c *Config) contract() error {
 	if c.MinEnvelopes > c.Envelopes {
 		return fmt.Errorf("na: config: MinEnvelopes is %d, want at most Envelopes, which is %d: %w", c.MinEnvelopes, c.Envelopes, ErrInvalid)
 	}
-	if c.offered(c.Envelopes) > 4096 {
+	if c.guaranteed(c.Envelopes) > 4096 {
 		return fmt.Errorf("na: config: Envelopes is %d, want at most 4095: HonestReserve adds one: %w", c.Envelopes, ErrInvalid)
 	}
 	if c.Reserve == LiteralReserve {
@@ -146,12 +146,12 @@ func (c *Config) contract() error {
 	least := c.MinEnvelopes
 	def(&least, c.Envelopes)
 	def(&c.MinEnvelopes, 1)
-	if one := GuaranteedBytes(1, c.offered(c.MinEnvelopes), c.Eager); one > c.Budget {
+	if one := GuaranteedBytes(1, c.guaranteed(c.MinEnvelopes), c.Eager); one > c.Budget {
 		return fmt.Errorf("na: config: Budget is %d, and one peer needs %d bytes for the fewest envelopes that it is offered: raise Budget, "+
 			"or lower MinEnvelopes (%d) or Eager: %w", c.Budget, one, c.MinEnvelopes, ErrNoMemory)
 	}
-	if bytes := c.guaranteed(c.Envelopes); bytes > c.Budget && c.Peers > 0 {
-		n := int(c.Budget/(int64(c.Peers)*envelopeBytes(c.Eager))) - c.offered(0) - ExpeditedEnvelopes
+	if bytes := c.guaranteedBytes(c.Envelopes); bytes > c.Budget && c.Peers > 0 {
+		n := int(c.Budget/(int64(c.Peers)*envelopeBytes(c.Eager))) - c.guaranteed(0) - ExpeditedEnvelopes
 		if n < least {
 			return fmt.Errorf("na: config: %d envelopes of %d bytes for each of %d peers, with one more for expedited messages, need %d bytes, Budget is %d, enough "+
 				"for %d: raise Budget, or lower Peers, Envelopes, MinEnvelopes (%d) or Eager: %w",
@@ -163,16 +163,16 @@ func (c *Config) contract() error {
 	return nil
 }
 
-// offered is how many envelopes a peer gets when n are advertised: HonestReserve adds the hidden one.
-func (c *Config) offered(n int) int {
+// guaranteed is how many envelopes a peer gets when n are advertised: HonestReserve adds the hidden one.
+func (c *Config) guaranteed(n int) int {
 	if c.Reserve == HonestReserve {
 		n++
 	}
 	return n
 }
 
-// guaranteed is what n advertised envelopes for each of Peers take.
-func (c *Config) guaranteed(n int) int64 { return GuaranteedBytes(c.Peers, c.offered(n), c.Eager) }
+// guaranteedBytes is what n advertised envelopes for each of Peers take.
+func (c *Config) guaranteedBytes(n int) int64 { return GuaranteedBytes(c.Peers, c.guaranteed(n), c.Eager) }
 
 // Peers returns the gauges of every session that is up, in the order in which they began.
 func (c *Context) Peers() []PeerStats { return c.ep.peerStats() }

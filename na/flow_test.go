@@ -138,7 +138,7 @@ func TestFlowNames(t *testing.T) {
 func TestBudgetHoldsOnePeer(t *testing.T) {
 	for _, c := range []Config{{}, {MinEnvelopes: 4}, {Eager: 1024, Reserve: HonestReserve, OnNoCredit: Fail}} {
 		c = c.withDefaults()
-		c.Budget = GuaranteedBytes(1, c.offered(max(c.MinEnvelopes, 1)), c.Eager)
+		c.Budget = GuaranteedBytes(1, c.guaranteed(max(c.MinEnvelopes, 1)), c.Eager)
 		least := c
 		require.NoError(t, least.contract())
 		c.Budget--

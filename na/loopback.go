@@ -86,7 +86,7 @@ func (l *session) upSelf(c *selfConn) {
 	l.conn, l.route = c, &g.self.route
 	l.up(frame.Greeting{
 		Features: frame.FeatureWithdraw | frame.FeatureReserve, Version: frame.Version, Incarnation: g.inc,
-		Context: uint16(l.named.Target()), Target: uint16(l.e.id), Envelopes: l.offered, Eager: uint32(g.cfg.Eager),
+		Context: uint16(l.named.Target()), Target: uint16(l.e.id), Envelopes: l.guaranteed, Eager: uint32(g.cfg.Eager),
 	})
 }
 
@@ -117,7 +117,7 @@ func (p *self) twin(l *session) *session {
 	}
 	named := p.dom.addr.WithTarget(l.e.id)
 	t := e.addLink(named)
-	t.promise(int(l.offered))
+	t.promise(int(l.guaranteed))
 	if e.names[named] == nil { // else both ends were made at once: each keeps its own twin
 		e.names[named] = t
 	}

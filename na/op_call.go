@@ -74,7 +74,7 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 	o := e.begin(t, kindCall)
 	o.link, o.tag, o.buf, o.body, o.by, o.room, o.bodies = l, s.Tag, s.Msg, s.Body, s.By, claim, s.Bodies
 	o.packed = p
-	if o.alone = s.OneWay; !o.alone {
+	if o.oneWay = s.OneWay; !o.oneWay {
 		o.into, o.intoMost = s.Buf, s.Most
 		l.posted.add(o)
 	}
@@ -84,9 +84,9 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 	if s.By.At != 0 {
 		sooner = e.addTimer(o, s.By.At)
 	}
-	l.request(o)
+	l.enqueueRequest(o)
 	l.stage()
-	l.kick()
+	l.markPending()
 	e.Unlock()
 	if sooner {
 		e.nctx.pollSoon()
@@ -140,8 +140,8 @@ func (l *session) uncountExpedited(o *op) {
 	}
 }
 
-// awaits has o, a call whose request has left, wait for the answer.
-func (l *session) awaits(o *op) {
+// awaitReply has o, a call whose request has left, wait for the answer.
+func (l *session) awaitReply(o *op) {
 	l.uncountExpedited(o)
 	if o.packed.body != nil {
 		o.packed.unpack(o)
@@ -230,7 +230,7 @@ func (e *endpoint) answer(env *Envelope, to Addr, tag Tag, buf []byte, most int)
 		e.counted.Store(false)
 	}
 	l.putExpected(w, tag, buf, nil)
-	l.kick()
+	l.markPending()
 	e.Unlock()
 	return true, nil
 }

@@ -7,12 +7,12 @@ import (
 
 // op is the endpoint's record of an operation. It is in at most one list; endpoint.mu guards it.
 type op struct {
-	t      ticket
-	kind   opKind
-	link   *session
-	list   *opList
-	prev   *op
-	next   *op
+	t        ticket
+	kind     opKind
+	link     *session
+	list     *opList
+	prev     *op
+	next     *op
 	hashNext *op // in a tagTable
 
 	tag      Tag
@@ -32,7 +32,7 @@ type op struct {
 	most     int            // bytes that the receive of an expected message takes
 	into     []byte         // receives the answer of a call whose request has not left: then it becomes buf
 	intoMost int            // likewise most
-	alone    bool           // a call without an answer
+	oneWay   bool           // a call without an answer
 	// expedited says that the message of the op counts in active.expediting.
 	expedited bool
 	bodies    bool         // the receive takes a body, too
@@ -119,7 +119,7 @@ func (e *endpoint) detach(o *op) {
 	case kindCall:
 		o.link.returnRoom(o.room)
 		o.link.uncountExpedited(o)
-		if !o.alone {
+		if !o.oneWay {
 			o.link.posted.remove(o)
 		}
 		e.dropTimer(o)
@@ -141,7 +141,7 @@ func (e *endpoint) detach(o *op) {
 			e.dropSink(o.sink)
 		}
 		if o.link.queuedMoves.n > 0 { // one of them may begin
-			o.link.kick()
+			o.link.markPending()
 		}
 	}
 	if o.packed.body != nil {
@@ -158,8 +158,8 @@ func (e *endpoint) cancel(o *op, err error) {
 	l, flow := o.link, o.flow
 	moving := uint64(0) // what the peer may stop
 	switch o.kind {
-	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended, or be kept
-		if r.Fate = NotRun; o.list == &l.kept {
+	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended, or be held
+		if r.Fate = NotRun; o.list == &l.heldLast {
 			r = l.sentResult(o)
 		}
 		if o.kind == kindSendUnexpected && (o.list == &l.msgs || o.list == &l.bodies) {

@@ -110,11 +110,11 @@ func (l *session) deliverWithdrawn(h *frame.Header) error {
 
 // deliverWithdraw destroys a message that nobody has accepted.
 func (l *session) deliverWithdraw(h *frame.Header) error {
-	if h.Op == 0 || h.Op > l.arrived {
-		return WithText(ErrProtocol, fmt.Sprintf("WITHDRAW of message %d, %d have arrived", h.Op, l.arrived))
+	if h.Op == 0 || h.Op > l.received {
+		return WithText(ErrProtocol, fmt.Sprintf("WITHDRAW of message %d, %d have arrived", h.Op, l.received))
 	}
-	if l.answered++; l.answered > int(l.offered) {
-		return WithText(ErrProtocol, fmt.Sprintf("more than %d WITHDRAW frames without reading the answers", l.offered))
+	if l.answered++; l.answered > int(l.guaranteed) {
+		return WithText(ErrProtocol, fmt.Sprintf("more than %d WITHDRAW frames without reading the answers", l.guaranteed))
 	}
 	code := ErrTooLate
 	if l.destroy(h.Op) {
@@ -173,14 +173,14 @@ func (l *session) abandon(id uint64, tag Tag) {
 	l.makeBusy()
 	if q := &l.flows[carrier.Messages].abandons; q.len() < maxRecvs+l.e.dom.cfg.SendQueue { // as many calls can be under way, and each is abandoned once
 		q.push(frame.Header{Kind: frame.Abandon, Op: id, Tag: uint64(tag)})
-		l.kick()
+		l.markPending()
 	}
 }
 
 // deliverAbandon destroys a message that nobody has accepted; whoever has accepted it hears that it needs no answer.
 func (l *session) deliverAbandon(h *frame.Header) error {
-	if h.Op == 0 || h.Op > l.arrived {
-		return WithText(ErrProtocol, fmt.Sprintf("ABANDON of message %d, %d have arrived", h.Op, l.arrived))
+	if h.Op == 0 || h.Op > l.received {
+		return WithText(ErrProtocol, fmt.Sprintf("ABANDON of message %d, %d have arrived", h.Op, l.received))
 	}
 	if !l.destroy(h.Op) {
 		l.e.nctx.reportAbandoned(l.addr(), Tag(h.Tag))

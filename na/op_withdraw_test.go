@@ -401,9 +401,9 @@ func BenchmarkWithdraw(b *testing.B) {
 	const held = 4096
 	for _, last := range []bool{false, true} {
 		b.Run(map[bool]string{false: "first", true: "last"}[last], func(b *testing.B) {
-			l := &session{e: &endpoint{}, offered: held}
+			l := &session{e: &endpoint{}, guaranteed: held}
 			for i := range uint64(held) {
-				l.arrived++
+				l.received++
 				l.unaccepted.add(&Envelope{id: i + 1}, held)
 			}
 			id := uint64(1)

@@ -88,7 +88,7 @@ func (e *endpoint) breakDown(p *libraryPanic) {
 		e.countArrived()
 	})
 	attempt(e.sendQueued)
-	e.kicked = nil
+	e.pending = nil
 	e.timer.Store(0)
 	e.due.Store(0)
 	e.nctx.breakBy(err)

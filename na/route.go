@@ -24,13 +24,13 @@ func (e *endpoint) routeOf(c carrier.Carrier) *route {
 	panic(fmt.Sprintf("na: a peer is admitted by %T, which is no carrier of the context", c))
 }
 
-// kick has the carrier send what l has, when the lock is returned with Unlock.
-func (l *session) kick() {
-	if !l.kicked && l.state != linkDown {
+// markPending has the carrier send what l has, when the lock is returned with Unlock.
+func (l *session) markPending() {
+	if !l.pending && l.state != linkDown {
 		l.makeBusy()
-		l.kicked = true
-		l.e.kicked = append(l.e.kicked, l)
-		l.e.pending.Store(true)
+		l.pending = true
+		l.e.pending = append(l.e.pending, l)
+		l.e.hasPending.Store(true)
 	}
 }
 
@@ -44,14 +44,14 @@ func (e *endpoint) Unlock() { e.unlockSoon(e.sendDue()) }
 // sendDue sends what was queued, unless it is held back. It reports whether it is the first that is: who sends it soon sends all. Locked, though not
 // all the time.
 func (e *endpoint) sendDue() (first bool) {
-	if len(e.kicked) == 0 {
+	if len(e.pending) == 0 {
 		return false
 	}
-	if e.kicks++; e.corks == 0 || e.kicks == e.kicked[len(e.kicked)-1].(*session).route.FlushEvery {
+	if e.unlocks++; e.corks == 0 || e.unlocks == e.pending[len(e.pending)-1].(*session).route.FlushEvery {
 		e.sendQueued()
 		return false
 	}
-	return e.kicks == 1
+	return e.unlocks == 1
 }
 
 // unlockSoon returns the lock. flush: something is held back, and has to leave soon.
@@ -75,12 +75,12 @@ func (e *endpoint) Pause() { e.mu.Unlock() }
 
 // sendQueued has the carriers send what was queued. Locked, though not all the time.
 func (e *endpoint) sendQueued() {
-	for len(e.kicked) > 0 {
-		e.kicks = 0
-		batch := e.kicked
-		e.kicked, e.flushing = e.flushing[:0], nil
+	for len(e.pending) > 0 {
+		e.unlocks = 0
+		batch := e.pending
+		e.pending, e.flushing = e.flushing[:0], nil
 		for _, l := range batch {
-			l.(*session).kicked = false
+			l.(*session).pending = false
 		}
 		for i, j := 0, 1; i < len(batch); i, j = j, j+1 {
 			for j < len(batch) && batch[j].(*session).route == batch[i].(*session).route {
@@ -91,7 +91,7 @@ func (e *endpoint) sendQueued() {
 		clear(batch)
 		e.flushing = batch[:0]
 	}
-	e.pending.Store(false)
+	e.hasPending.Store(false)
 }
 
 // hold holds frames back, so that what several operations send leaves together, until Uncork. Corks nest; Poll and Flush send
@@ -118,7 +118,7 @@ func (e *endpoint) flushHeld() {
 func (e *endpoint) Held() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.kicked) > 0
+	return len(e.pending) > 0
 }
 
 // Poll makes one pass without waiting: timers that are due, descriptors that are closed late, frames that are held. It
@@ -141,7 +141,7 @@ func (e *endpoint) Poll(now time.Duration) time.Duration {
 	for i := range e.routes {
 		next = sooner(next, e.pollCarrier(i, now))
 	}
-	if e.pending.Load() || e.dom.self.pending.Load() {
+	if e.hasPending.Load() || e.dom.self.pending.Load() {
 		e.flushHeld()
 	}
 	if e.dom.self.rest.Load() {

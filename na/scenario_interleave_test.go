@@ -341,14 +341,14 @@ func (d *duel) verdict() string {
 	switch {
 	case !a.Up() || !b.Up():
 		return "the session ended by itself"
-	case int(a.used) != int(b.arrived)+onWire+a.msgs.n:
-		return fmt.Sprintf("%d envelopes are used, %d messages have arrived, %d are under way, %d are to leave", a.used, b.arrived, onWire, a.msgs.n)
+	case int(a.used) != int(b.received)+onWire+a.msgs.n:
+		return fmt.Sprintf("%d envelopes are used, %d messages have arrived, %d are under way, %d are to leave", a.used, b.received, onWire, a.msgs.n)
 	case int32(a.credits-a.used) < 0:
 		return fmt.Sprintf("%d envelopes are used of %d", a.used, a.credits)
-	case a.credits > b.announced || b.announced > b.released+b.offered:
-		return fmt.Sprintf("credit %d at the source, %d announced, %d released of %d", a.credits, b.announced, b.released, b.offered)
-	case int(b.arrived)-int(b.released) != int(b.held) || int(b.held) < 0 || int(b.held) > d.ger || int(b.held) != d.to.nctx.Stats().Envelopes:
-		return fmt.Sprintf("%d messages arrived, %d envelopes were released, %d are held, %d counted", b.arrived, b.released, int(b.held), d.to.nctx.Stats().Envelopes)
+	case a.credits > b.advertised || b.advertised > b.released+b.guaranteed:
+		return fmt.Sprintf("credit %d at the source, %d announced, %d released of %d", a.credits, b.advertised, b.released, b.guaranteed)
+	case int(b.received)-int(b.released) != int(b.held) || int(b.held) < 0 || int(b.held) > d.ger || int(b.held) != d.to.nctx.Stats().Envelopes:
+		return fmt.Sprintf("%d messages arrived, %d envelopes were released, %d are held, %d counted", b.received, b.released, int(b.held), d.to.nctx.Stats().Envelopes)
 	}
 	return ""
 }
@@ -378,7 +378,7 @@ func (d *duel) final() string {
 	switch {
 	case int(b.held) != 0 || len(b.unaccepted.rest) != 0 || slices.ContainsFunc(b.unaccepted.slots, func(e *Envelope) bool { return e != nil }):
 		return fmt.Sprintf("%d envelopes are held", int(b.held))
-	case b.released+b.offered-a.used != b.offered:
+	case b.released+b.guaranteed-a.used != b.guaranteed:
 		return fmt.Sprintf("%d envelopes are used, %d released", a.used, b.released)
 	case len(a.withdraws.ids) != 0 || a.withdraws.open != 0 || b.answered != 0:
 		return fmt.Sprintf("%d questions, %d open, %d answers to leave", len(a.withdraws.ids), a.withdraws.open, b.answered)
@@ -409,8 +409,8 @@ func (d *duel) key() string {
 	num(uint32(d.recv))
 	for _, s := range []*side{&d.from, &d.to} {
 		l := s.l
-		num(l.credits, l.used, uint32(l.seq), l.released, l.announced, uint32(l.arrived), uint32(int(l.held)), uint32(l.answered), uint32(l.withdraws.open))
-		flag(l.owed)
+		num(l.credits, l.used, uint32(l.seq), l.released, l.advertised, uint32(l.received), uint32(int(l.held)), uint32(l.answered), uint32(l.withdraws.open))
+		flag(l.creditDue)
 		for _, list := range []*opList{&l.msgs, &l.queued, &l.withdraws.waiting, &l.withdraws.asked} {
 			num(uint32(list.n))
 			for o := list.head; o != nil; o = o.next {

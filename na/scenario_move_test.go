@@ -28,12 +28,12 @@ func TestMovesTakeTurns(t *testing.T) {
 	for i := range n {
 		require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: ids[i]}, []byte("x")))
 		s.e.Lock()
-		s.e.kicked, l.kicked = nil, false
+		s.e.pending, l.pending = nil, false
 		require.NoError(t, l.Deliver(&frame.Header{Kind: frame.Done, Op: ids[i], Credit: l.credits}, nil))
-		kicked := len(s.e.kicked) > 0
+		pending := len(s.e.pending) > 0
 		s.e.Unlock()
 		if i+maxInFlight < n {
-			require.True(t, kicked, "the carrier is not told that the next may begin")
+			require.True(t, pending, "the carrier is not told that the next may begin")
 			next := s.drain(l)
 			require.Equal(t, []string{"GET"}, kinds(next))
 			ids = append(ids, next[0].Op)

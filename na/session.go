@@ -37,27 +37,27 @@ type session struct {
 
 	*active // nil while nothing goes on
 
-	e       *endpoint
-	route   *route // its transport and carrier
-	name    string // to dial
-	host    string // that the peer there must prove to be; empty for the address itself
-	session uint64
-	named   Addr           // how operations find it; zero for a peer that cannot be dialled
-	peer    peer           // from the HELLO on
-	proof   *carrier.Proof // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
-	why     *string        // the transport is this one, of two; nil for one
-	remote  string         // what remoteAddr has returned last
-	label   *string        // of its addresses, once it is up; nil for none
-	secret  frame.Secret   // what the peer shows when it has lost the session and connects anew
-	state   linkState
-	dialled bool // by us
-	forged  bool // perhaps: the peer has not shown that it receives where its HELLO came from
-	kicked  bool
-	looping bool // in self.todo, whose lock guards this
-	bulk    bool // carrier.Bulk is up
-	owed    bool // the peer should hear of freed envelopes
-	asking  bool // by Confirm, for a sign of what has left so far
-	asked   bool // by Confirm, for a sign that the peer has taken everything
+	e         *endpoint
+	route     *route // its transport and carrier
+	name      string // to dial
+	host      string // that the peer there must prove to be; empty for the address itself
+	session   uint64
+	named     Addr           // how operations find it; zero for a peer that cannot be dialled
+	peer      peer           // from the HELLO on
+	proof     *carrier.Proof // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
+	why       *string        // the transport is this one, of two; nil for one
+	remote    string         // what remoteAddr has returned last
+	label     *string        // of its addresses, once it is up; nil for none
+	secret    frame.Secret   // what the peer shows when it has lost the session and connects anew
+	state     linkState
+	dialled   bool // by us
+	forged    bool // perhaps: the peer has not shown that it receives where its HELLO came from
+	pending   bool
+	looping   bool // in self.todo, whose lock guards this
+	bulk      bool // carrier.Bulk is up
+	creditDue bool // the peer should hear of freed envelopes
+	asking    bool // by Confirm, for a sign of what has left so far
+	asked     bool // by Confirm, for a sign that the peer has taken everything
 
 	short bool // waits for envelopes in the budget before it dials
 
@@ -66,38 +66,38 @@ type session struct {
 	leaves    bool // the peer has said that it closes
 
 	// Sending.
-	eager     int      // bytes of one message: the smaller of both sides; 0 until up
-	credits   uint32   // envelopes the peer has ever guaranteed
-	used      uint32   // envelopes we have used
-	seq       uint64   // unexpected messages that have left
-	bodySeq   uint64   // bodies that have begun to leave
-	alone     []uint64 // those that no receive was posted for, and that the peer is not known to have taken
-	stalls    int64
-	room      *room // nil without
-	highWater int32
+	eager             int      // bytes of one message: the smaller of both sides; 0 until up
+	credits           uint32   // envelopes the peer has ever guaranteed
+	used              uint32   // envelopes we have used
+	seq               uint64   // unexpected messages that have left
+	bodySeq           uint64   // bodies that have begun to leave
+	unconfirmedOneWay []uint64 // those that no receive was posted for, and that the peer is not known to have taken
+	stalls            int64
+	room              *room // nil without
+	highWater         int32
 
 	// Expected messages that have left; when Confirm asked; that the peer is known to have taken.
 	sentExpected, lastExpected, takenExpected uint64
 
 	// Receiving.
-	held      int32 // envelopes that are not accepted
-	heldMax   int32
-	offered   uint32 // envelopes guaranteed to the peer at a time (reserved in the budget)
-	released  uint32
-	announced uint32                // highest credit that the peer may have seen
-	batch     uint32                // freed envelopes that make a frame
-	reserved  int                   // of those offered, not yet returned to the budget
-	arrived   uint64                // unexpected messages
-	load      atomic.Int64          // of the layer above na
-	guesses   map[[16]byte]struct{} // tokens for which requests were refused
+	held       int32 // envelopes that are not accepted
+	heldMax    int32
+	guaranteed uint32 // envelopes guaranteed to the peer at a time (reserved in the budget)
+	released   uint32
+	advertised uint32                // highest credit that the peer may have seen
+	batch      uint32                // freed envelopes that make a frame
+	reserved   int                   // of those guaranteed, not yet returned to the budget
+	received   uint64                // unexpected messages
+	load       atomic.Int64          // of the layer above na
+	guesses    map[[16]byte]struct{} // tokens for which requests were refused
 
 	// While it is idle, and leaves.
-	resting         *linkList // the list of idle links that it is in; nil otherwise
-	older, newer    *session  // in that
-	idleSince       time.Duration
-	expectedArrived uint64        // expected messages
-	leftAt          uint64        // arrived when LEAVE was sent
-	keepUntil       time.Duration // its peer wants it, and is not asked again before
+	resting          *linkList // the list of idle links that it is in; nil otherwise
+	older, newer     *session  // in that
+	idleSince        time.Duration
+	receivedExpected uint64        // expected messages
+	leftAt           uint64        // received when LEAVE was sent
+	keepUntil        time.Duration // its peer wants it, and is not asked again before
 }
 
 // A peer is what a session keeps of the HELLO.
@@ -271,7 +271,7 @@ func (e *endpoint) addLink(named Addr) *session {
 
 // promise sets how many envelopes the peer is guaranteed, before the session is up.
 func (l *session) promise(n int) {
-	l.offered, l.announced, l.batch = uint32(n), uint32(n), l.e.dom.batch(n)
+	l.guaranteed, l.advertised, l.batch = uint32(n), uint32(n), l.e.dom.batch(n)
 }
 
 // dial has the carrier connect, once the envelopes of the session are reserved.
@@ -305,7 +305,7 @@ func (l *session) up(g frame.Greeting) {
 	delete(l.e.waits, l.wanted())
 	delete(l.e.proofs, l.named)
 	l.starts()
-	l.kick()
+	l.markPending()
 }
 
 // Fail ends the session, or the attempt to make one, because of err: the connection is cut and every operation ends.
@@ -359,7 +359,7 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	l.state = linkDown
 	e := l.e
 	// Our bye says which message would have been the next: the peer may tell its callers that those from it on have not run.
-	next := l.arrived + 1
+	next := l.received + 1
 	for e.shut && l.active != nil && l.destroy(next-1) { // nobody will accept them
 		next--
 	}
@@ -406,25 +406,25 @@ func (e *endpoint) remember(name Addr, s frame.Secret) {
 // come true, and receives tell the layer above.
 func (l *session) endAll(err error, wasUp bool) {
 	addr := Addr{}
-	if l.untaken != 0 {
+	if l.firstNotTaken != 0 {
 		addr = l.addr()
 	}
 	notRun := Result{Err: err, Fate: NotRun}
-	maybe := Result{Err: err, Fate: MaybeRan, Addr: addr, ID: l.untaken}
+	maybe := Result{Err: err, Fate: MaybeRan, Addr: addr, ID: l.firstNotTaken}
 	if !wasUp {
 		maybe = notRun
 	}
 	for _, q := range []struct {
-		list    *opList
-		r       Result
-		untaken *Result // of a message that the peer has not taken
+		list     *opList
+		r        Result
+		notTaken *Result // of a message that the peer has not taken
 	}{{list: &l.msgs, r: notRun}, {list: &l.bodies, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.expedited, r: notRun}, {list: &l.queuedMoves, r: notRun}, {list: &l.inFlight, r: maybe},
-		{&l.recvs, maybe, &notRun}, {list: &l.leases, r: maybe}, {&l.kept, maybe, &notRun},
+		{&l.recvs, maybe, &notRun}, {list: &l.leases, r: maybe}, {&l.heldLast, maybe, &notRun},
 		{&l.withdraws.waiting, maybe, &Result{Addr: addr}}, {&l.withdraws.asked, maybe, &Result{Addr: addr}}} {
 		for o := q.list.head; o != nil; o = q.list.head {
 			r := q.r
-			if q.untaken != nil && l.untaken != 0 && o.id >= l.untaken {
-				r = *q.untaken
+			if q.notTaken != nil && l.firstNotTaken != 0 && o.id >= l.firstNotTaken {
+				r = *q.notTaken
 				r.ID = o.id
 			}
 			if o.kind == kindCall && o.id != 0 {
@@ -463,7 +463,7 @@ func (l *session) Refused(bye frame.Bye) {
 	}
 	if l.Up() {
 		l.makeBusy()
-		l.untaken, l.leaves = bye.Next, bye.Code == ErrClosed
+		l.firstNotTaken, l.leaves = bye.Next, bye.Code == ErrClosed
 		l.fail(WithText(ErrPeerLost, "the peer ended the session: "+bye.Text))
 		return
 	}

@@ -31,28 +31,28 @@ type active struct {
 	partial time.Duration // without a message
 
 	// Sending.
-	flows       [carrier.Lanes]laneQueue
-	pong        bool
-	pongOp      uint64 // with pongTag, those of the PING
-	pongTag     uint64
-	pongLater   bool     // PONG has said nothing, and is owed again when all that came before the PING is whole
-	msgs        opList   // messages that may go
-	bodies      opList   // likewise, behind their bodies, which do
-	queued      opList   // ordinary unexpected messages without an envelope
-	expedited   opList   // likewise expedited ones
-	expediting  int      // expedited messages that have not left
-	kept        opList   // those that left and used the last one
-	answers     int      // expected messages in msgs and bodies
-	untaken     uint64   // the first of our messages that the peer has not taken, as it said when it left; 0: not known
-	queuedMoves opList   // puts and gets that have not begun
-	inFlight    opList   // puts and gets under way
-	recvs       opList   // expected receives
-	posted       postedTable // the same by their tags
-	leases      opList
-	views       int // memory of the peer that is being read where it is
-	withdraws   withdrawals
-	reads       []read        // of which the peer was not told
-	probed      time.Duration // when the peer was last asked for its credit, or messages began to wait for it
+	flows         [carrier.Lanes]laneQueue
+	pong          bool
+	pongOp        uint64 // with pongTag, those of the PING
+	pongTag       uint64
+	pongLater     bool        // PONG has said nothing, and is owed again when all that came before the PING is whole
+	msgs          opList      // messages that may go
+	bodies        opList      // likewise, behind their bodies, which do
+	queued        opList      // ordinary unexpected messages without an envelope
+	expedited     opList      // likewise expedited ones
+	expediting    int         // expedited messages that have not left
+	heldLast      opList      // those that left and used the last one
+	answers       int         // expected messages in msgs and bodies
+	firstNotTaken uint64      // the first of our messages that the peer has not taken, as it said when it left; 0: not known
+	queuedMoves   opList      // puts and gets that have not begun
+	inFlight      opList      // puts and gets under way
+	recvs         opList      // expected receives
+	posted        postedTable // the same by their tags
+	leases        opList
+	views         int // memory of the peer that is being read where it is
+	withdraws     withdrawals
+	reads         []read        // of which the peer was not told
+	probed        time.Duration // when the peer was last asked for its credit, or messages began to wait for it
 
 	// Receiving.
 	unaccepted messageTable
@@ -99,7 +99,9 @@ func (l *session) hasWork() bool {
 }
 
 // isIdle reports whether a session has nothing open, and nothing to send.
-func (l *session) isIdle() bool { return !l.open() && l.sentAll() && !l.kicked && !l.pong && !l.owed }
+func (l *session) isIdle() bool {
+	return !l.open() && l.sentAll() && !l.pending && !l.pong && !l.creditDue
+}
 
 // sentAll reports whether everything has left that is more than a courtesy to the peer.
 func (l *session) sentAll() bool {

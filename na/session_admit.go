@@ -54,7 +54,7 @@ func (l *session) greeting() frame.Greeting {
 	}
 	g := frame.Greeting{
 		Features: features, Version: frame.Version, Incarnation: l.e.dom.inc, Listen: l.e.dom.own.Listen, Host: l.e.dom.own.Host,
-		Context: uint16(l.e.id), Target: uint16(l.named.Target()), Envelopes: l.offered, Eager: uint32(l.e.dom.cfg.Eager),
+		Context: uint16(l.e.id), Target: uint16(l.named.Target()), Envelopes: l.guaranteed, Eager: uint32(l.e.dom.cfg.Eager),
 		Need: uint32(l.e.dom.cfg.Need), Want: uint32(l.e.dom.cfg.Want), Process: l.e.dom.cfg.Name,
 	}
 	switch {

@@ -83,7 +83,7 @@ func addUnconfirmed(all []Unconfirmed, peer Addr, n int) []Unconfirmed {
 
 // unconfirmed is the number of messages that the peer is not known to have taken, requests of calls not counted: these end with
 // the session, and say so.
-func (l *session) unconfirmed() int { return len(l.alone) + l.unconfirmedExpected() }
+func (l *session) unconfirmed() int { return len(l.unconfirmedOneWay) + l.unconfirmedExpected() }
 
 // unconfirmedExpected leaves out what has left after Confirm has asked: requests that came too late were refused.
 func (l *session) unconfirmedExpected() int {
@@ -98,12 +98,12 @@ func (l *session) unconfirmedExpected() int {
 // not taken. Answers count at the end of this context, if the peer has fallen silent: one that has gone misses none, and to one that
 // was lost before its own error says it.
 func (l *session) lose() {
-	n, untaken := 0, uint64(0)
+	n, notTaken := 0, uint64(0)
 	if l.active != nil {
-		untaken = l.untaken
+		notTaken = l.firstNotTaken
 	}
-	for _, id := range l.alone {
-		if id >= untaken {
+	for _, id := range l.unconfirmedOneWay {
+		if id >= notTaken {
 			n++
 		}
 	}
@@ -121,24 +121,24 @@ func (l *session) Silent(err error) {
 
 // Confirmed notes that the peer has everything that was sent. A carrier calls it that knows. Locked.
 func (l *session) Confirmed() {
-	l.alone, l.takenExpected = nil, l.sentExpected
+	l.unconfirmedOneWay, l.takenExpected = nil, l.sentExpected
 }
 
 // noteSent notes an unexpected message that leaves.
 func (l *session) noteSent(o *op) {
 	if l.posted.find(o.tag) == nil && (len(l.e.leases) == 0 || l.e.leases[matchKey{l, o.tag}] == nil) {
-		l.alone = append(l.alone, l.seq)
+		l.unconfirmedOneWay = append(l.unconfirmedOneWay, l.seq)
 	}
 }
 
 // took notes that the peer has taken the unexpected messages up to number id.
 func (l *session) took(id uint64) {
 	n := 0
-	for n < len(l.alone) && l.alone[n] <= id {
+	for n < len(l.unconfirmedOneWay) && l.unconfirmedOneWay[n] <= id {
 		n++
 	}
 	if n > 0 {
-		l.alone = append(l.alone[:0], l.alone[n:]...)
+		l.unconfirmedOneWay = append(l.unconfirmedOneWay[:0], l.unconfirmedOneWay[n:]...)
 	}
 }
 

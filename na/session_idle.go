@@ -133,8 +133,8 @@ func (l *session) leave() {
 	l.makeBusy()
 	l.state = linkLeaving
 	l.e.leaving++
-	l.leftAt = l.arrived
-	l.control(frame.Header{Kind: frame.Leave, Op: l.arrived, Tag: l.expectedArrived})
+	l.leftAt = l.received
+	l.control(frame.Header{Kind: frame.Leave, Op: l.received, Tag: l.receivedExpected})
 }
 
 // stay has a session that leaves go on.
@@ -162,7 +162,7 @@ func (l *session) deliverStay(h *frame.Header) error {
 	l.stay()
 	l.keepUntil = l.e.now + keepFor
 	l.starts()
-	l.kick()
+	l.markPending()
 	return nil
 }
 
@@ -181,7 +181,7 @@ func (l *session) agreed() {
 func (l *session) leavesQuietly(err error) bool {
 	code := CodeOf(err)
 	return l.state == linkLeaving && !l.silenced && code != ErrProtocol && code != ErrChecksum && !l.e.shut &&
-		l.arrived == l.leftAt && l.unfreed == 0
+		l.received == l.leftAt && l.unfreed == 0
 }
 
 // retire ends an idle session. What has begun since it was asked to end begins anew.
@@ -213,7 +213,7 @@ func (l *session) retire() {
 		}
 	}
 	if err == nil {
-		n.kick()
+		n.markPending()
 	}
 }
 
@@ -230,7 +230,7 @@ func (l *session) takeHeld() (all []*op) {
 			case kindRecvExpected:
 				l.posted.remove(o)
 			case kindCall:
-				if !o.alone {
+				if !o.oneWay {
 					l.posted.remove(o)
 				}
 			case kindLease:
@@ -246,7 +246,7 @@ func (l *session) takeHeld() (all []*op) {
 func (l *session) takeOver(o *op) {
 	e := l.e
 	o.link = l
-	asks := o.kind == kindRecvExpected || o.kind == kindCall && !o.alone
+	asks := o.kind == kindRecvExpected || o.kind == kindCall && !o.oneWay
 	if asks && l.posted.find(o.tag) != nil || o.kind == kindLease && e.leases[matchKey{l, o.tag}] != nil {
 		l.posted.add(o) // as finish expects it
 		e.finish(o, Result{Err: WithText(ErrBusy, "a receive, or lease, of this peer and tag is posted already"), Fate: NotRun})
@@ -255,16 +255,16 @@ func (l *session) takeOver(o *op) {
 	l.waiting++
 	switch o.kind {
 	case kindSendUnexpected:
-		l.request(o)
+		l.enqueueRequest(o)
 	case kindCall:
-		if !o.alone {
+		if !o.oneWay {
 			l.posted.add(o)
 		}
 		l.countExpedited(o)
-		l.request(o)
+		l.enqueueRequest(o)
 	case kindSendExpected:
 		l.answers++
-		l.depart(o)
+		l.enqueueSend(o)
 	case kindRecvExpected:
 		l.posted.add(o)
 		l.recvs.push(o)

@@ -32,8 +32,8 @@ func (s *script) askedToLeave(l *session) {
 	}
 	all := s.drain(l)
 	require.Equal(s, "LEAVE", all[0].Kind.String())
-	require.EqualValues(s, l.arrived, all[0].Op)
-	require.EqualValues(s, l.expectedArrived, all[0].Tag)
+	require.EqualValues(s, l.received, all[0].Op)
+	require.EqualValues(s, l.receivedExpected, all[0].Tag)
 }
 
 var goodbye = frame.Header{Kind: frame.Goaway, Tag: uint64(byeIdle)}
@@ -181,7 +181,7 @@ func TestLeastRecent(t *testing.T) {
 	require.NoError(t, s.deliver(ls[2], goodbye, nil))
 	s.pass(time.Millisecond)
 	require.Len(t, s.dialed, 1, "at once")
-	require.EqualValues(t, 4, s.dialed[0].offered)
+	require.EqualValues(t, 4, s.dialed[0].guaranteed)
 	require.NoError(t, s.hello(s.dialed[0], peerGreeting(5)))
 	s.drain(s.dialed[0])
 	s.trigger()

@@ -168,7 +168,7 @@ func (l *session) suspect() {
 		l.doubted, l.heard, l.silent, l.partial = true, false, 0, 0
 	}
 	l.ping()
-	l.kick()
+	l.markPending()
 }
 
 // maxPartial times PeerTimeout bytes of the peer are a sign of life without a message that is complete. What they are part of may

@@ -42,7 +42,7 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 		l.deliverCancel(h)
 	case frame.Ping:
 		l.pong, l.pongOp, l.pongTag = true, h.Op, h.Tag
-		l.kick()
+		l.markPending()
 	case frame.Pong:
 		l.deliverPong(h)
 	case frame.Credit:
@@ -107,9 +107,9 @@ func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
 // checkUnexpected reports why an unexpected message of n bytes must not come now.
 func (l *session) checkUnexpected(n int) error {
 	// The count is ours, and exact: a peer that sends more than it was promised breaks the protocol and takes nobody's memory.
-	if next := l.arrived + 1; int32(l.announced+ExpeditedEnvelopes-uint32(next)) < 0 {
+	if next := l.received + 1; int32(l.advertised+ExpeditedEnvelopes-uint32(next)) < 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed, and %d for expedited messages",
-			next, l.announced, ExpeditedEnvelopes))
+			next, l.advertised, ExpeditedEnvelopes))
 	}
 	return l.checkRoom(n)
 }
@@ -123,11 +123,11 @@ func (l *session) arrive(h *frame.Header, env *Envelope) error {
 			return err
 		}
 	}
-	l.arrived++
+	l.received++
 	l.held++
 	l.heldMax = max(l.heldMax, l.held)
 	l.unfreed++
-	l.oweCredit()
+	l.scheduleCredit()
 	l.takeRoom(env)
 	l.keepEnvelope(env, Tag(h.Tag))
 	env.Arrived = l.arrival(h)
@@ -156,7 +156,7 @@ func (l *session) present(env *Envelope) {
 // deliverExpected ends the receive that an expected message is for. env, if not nil, has the payload in it, of which nobody else
 // knows.
 func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope) error {
-	l.expectedArrived++
+	l.receivedExpected++
 	if h.Flags&frame.FlagBody != 0 {
 		if env == nil {
 			env = l.e.newEnvelope(len(payload))

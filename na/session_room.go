@@ -9,9 +9,9 @@ import (
 // Room for messages longer than an envelope: a second cumulative credit beside that of envelopes, in bytes by size class. A
 // message uses one envelope whatever its size, so that the guarantee stays exact; a source that finds no room does not wait.
 //
-//	source: used ≤ granted                             destination: taken ≤ told ≤ freed + reserved
+//	source: used ≤ granted                             destination: taken ≤ announced ≤ freed + reserved
 //	ClaimRoom ─► SendUnexpected ── UNEXPECTED ──► taken ─► recycled: freed
-//	          granted ◄──────────────── CREDIT ◄── told ◄────────────┘
+//	          granted ◄──────────────── CREDIT ◄── announced ◄───────┘
 //
 // It is nil in a session until there is some.
 type room struct {
@@ -21,12 +21,12 @@ type room struct {
 	claimed uint64 // of these, for messages that have not begun
 
 	// Destination.
-	reserved int64  // of the budget, for this peer
-	told     uint64 // granted to it as far as it may know
-	taken    uint64 // by messages that have arrived
-	freed    uint64
-	held     int64 // taken by messages that are not recycled
-	owed     bool  // the peer should hear of freed room
+	reserved  int64  // of the budget, for this peer
+	announced uint64 // granted to it as far as it may know
+	taken     uint64 // by messages that have arrived
+	freed     uint64
+	held      int64 // taken by messages that are not recycled
+	updateDue bool  // the peer should hear of freed room
 }
 
 const (
@@ -48,8 +48,8 @@ func (l *session) roomOf(n int) int {
 	return RoomBytes(roomClass(n))
 }
 
-// theRoom returns the account of l.
-func (l *session) theRoom() *room {
+// ensureRoom returns the account of l.
+func (l *session) ensureRoom() *room {
 	if l.room == nil {
 		l.room = &room{}
 	}
@@ -65,7 +65,7 @@ func (d *domain) reserveRoom(want, least, have int64) int64 {
 	left := d.cfg.Room - d.room
 	if d.cfg.Room == 0 {
 		share := d.cfg.Budget / 4
-		if promised := GuaranteedBytes(d.cfg.Peers, d.cfg.offered(d.cfg.Envelopes), d.cfg.Eager); d.cfg.Peers > 0 {
+		if promised := GuaranteedBytes(d.cfg.Peers, d.cfg.guaranteed(d.cfg.Envelopes), d.cfg.Eager); d.cfg.Peers > 0 {
 			share = min(share, d.cfg.Budget-promised)
 		}
 		left = min(share, d.cfg.Budget-d.reserved) - d.room
@@ -84,9 +84,9 @@ func (d *domain) reserveRoom(want, least, have int64) int64 {
 	return n
 }
 
-// yieldRoom takes back n bytes that a peer has freed, if another peer was refused room, and reports whether it did. A peer that has less
+// reclaimRoom takes back n bytes that a peer has freed, if another peer was refused room, and reports whether it did. A peer that has less
 // than four such messages' worth keeps what it has.
-func (d *domain) yieldRoom(n, have int64) bool {
+func (d *domain) reclaimRoom(n, have int64) bool {
 	missed := d.missed.Load()
 	if missed <= 0 || have < 4*n {
 		return false
@@ -151,7 +151,7 @@ func (l *session) roomGranted(total uint64) error {
 	if total == 0 || l.room != nil && int64(total-l.room.granted) <= 0 {
 		return nil
 	}
-	r := l.theRoom()
+	r := l.ensureRoom()
 	if total-r.used > maxGrant {
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame that grants %d bytes of room after %d, %d used", frame.Credit, total, r.granted, r.used))
 	}
@@ -160,7 +160,7 @@ func (l *session) roomGranted(total uint64) error {
 }
 
 // firstGrant is for how many messages the first GrantRoom of a session reserves room. A quarter of it is less than the half that
-// is told by a frame of its own, so that what one call after the other frees is told behind its response.
+// is announced by a frame of its own, so that what one call after the other frees is announced behind its response.
 const firstGrant = 4
 
 // grantRoom lets a peer send such messages: room for a few such messages at first, then twice as much each time.
@@ -175,7 +175,7 @@ func (e *endpoint) grantRoom(peer Addr, n int) {
 	if need == 0 {
 		return
 	}
-	r := l.theRoom()
+	r := l.ensureRoom()
 	most := int64(maxRoom)
 	if n > MaxRoom {
 		most = min(max(most, 16*need), maxBodies)
@@ -183,7 +183,7 @@ func (e *endpoint) grantRoom(peer Addr, n int) {
 	if more := min(max(firstGrant*need, 2*r.reserved), most) - r.reserved; more > 0 {
 		r.reserved += e.dom.reserveRoom(more, min(need, more), r.reserved)
 	}
-	l.oweRoom()
+	l.scheduleRoomUpdate()
 }
 
 // checkRoom reports why a message of n bytes must not have come.
@@ -193,7 +193,7 @@ func (l *session) checkRoom(n int) error {
 	case n <= l.eager:
 	case n > MaxRoom:
 		return WithText(ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, the limit is %d", n, MaxRoom))
-	case l.room == nil || l.room.told-l.room.taken < uint64(need):
+	case l.room == nil || l.room.announced-l.room.taken < uint64(need):
 		return WithText(ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, %d were offered and no room for more", n, l.eager))
 	}
 	return nil
@@ -226,37 +226,37 @@ func (l *session) freeBytes(n int) {
 	r := l.room
 	r.held -= int64(n)
 	r.freed += uint64(n)
-	if l.Up() && l.e.dom.yieldRoom(int64(n), r.reserved) {
+	if l.Up() && l.e.dom.reclaimRoom(int64(n), r.reserved) {
 		r.reserved -= int64(n) // it is not granted again
 	}
 	if l.state == linkDown {
 		l.settle()
 		return
 	}
-	l.oweRoom()
+	l.scheduleRoomUpdate()
 }
 
-// unspoken is how much room the peer has and does not know of.
-func (r *room) unspoken() uint64 { return r.freed + uint64(r.reserved) - r.told }
+// unannounced is how much room the peer has and does not know of.
+func (r *room) unannounced() uint64 { return r.freed + uint64(r.reserved) - r.announced }
 
-// oweRoom has the peer told of free room by a frame of its own, when half of all is free. What is less goes behind a message.
-func (l *session) oweRoom() {
-	if r := l.room; !r.owed && r.unspoken() > 0 && 2*r.unspoken() >= uint64(r.reserved) {
-		r.owed = true
-		l.kick()
+// scheduleRoomUpdate has the peer told of free room by a frame of its own, when half of all is free. What is less goes behind a message.
+func (l *session) scheduleRoomUpdate() {
+	if r := l.room; !r.updateDue && r.unannounced() > 0 && 2*r.unannounced() >= uint64(r.reserved) {
+		r.updateDue = true
+		l.markPending()
 	}
 }
 
-func (l *session) owesRoom() bool { return l.room != nil && l.room.owed }
+func (l *session) roomUpdateDue() bool { return l.room != nil && l.room.updateDue }
 
-// tellRoom is the cumulative room granted to the peer, to be put into a CREDIT that is being sent.
-func (l *session) tellRoom() uint64 {
+// announceRoom is the cumulative room granted to the peer, to be put into a CREDIT that is being sent.
+func (l *session) announceRoom() uint64 {
 	if l.room == nil {
 		return 0
 	}
-	l.room.told += l.room.unspoken()
-	l.room.owed = false
-	return l.room.told
+	l.room.announced += l.room.unannounced()
+	l.room.updateDue = false
+	return l.room.announced
 }
 
 // roomGauges adds to what PeerStats says.

@@ -54,7 +54,7 @@ func (l *session) controlOn(f carrier.Lane, h frame.Header) {
 		return
 	}
 	q.push(h)
-	l.kick()
+	l.markPending()
 }
 
 func giveBack(key Key) frame.Header {
@@ -67,7 +67,7 @@ func cancelMove(id uint64) frame.Header { return frame.Header{Kind: frame.Cancel
 func (l *session) LaneUp() {
 	if l.Up() {
 		l.bulk = true
-		l.kick()
+		l.markPending()
 	}
 }
 
@@ -88,7 +88,7 @@ func (l *session) flowFor(n int64) carrier.Lane {
 
 // Sends reports whether Pull has something to give, of either flow. Locked.
 func (l *session) Sends() bool {
-	return l.active != nil && (l.hasMessage() || l.pong || l.owed || l.owesRoom() || l.mayBegin() ||
+	return l.active != nil && (l.hasMessage() || l.pong || l.creditDue || l.roomUpdateDue() || l.mayBegin() ||
 		!l.flows[carrier.Messages].empty() || !l.flows[carrier.Bulk].empty())
 }
 
@@ -109,7 +109,7 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 		room, piece := w.Room()
 		switch messages := f == carrier.Messages; {
 		case room < 0:
-			return !q.empty() || messages && (l.pong || l.hasMessage() || l.owed || l.owesRoom() || l.mayBegin())
+			return !q.empty() || messages && (l.pong || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin())
 		case messages && l.pong:
 			h := frame.Header{Kind: frame.Pong}
 			// It confirms everything before the Ping. While bodies of messages before it are on their way, it only says that we live.
@@ -141,8 +141,8 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 				return true
 			}
 			l.piece(f, w, piece)
-		case messages && (l.owed || l.owesRoom()):
-			l.frame(f, w, frame.Header{Kind: frame.Credit, Tag: l.tellRoom()})
+		case messages && (l.creditDue || l.roomUpdateDue()):
+			l.frame(f, w, frame.Header{Kind: frame.Credit, Tag: l.announceRoom()})
 		default:
 			return false
 		}
@@ -160,7 +160,7 @@ func (l *session) frame(f carrier.Lane, w carrier.Writer, h frame.Header) {
 func (l *session) head(f carrier.Lane, payload int) *frame.Header {
 	h := &l.e.head
 	h.Context = l.peer.context
-	if h.Credit = l.announced; f == carrier.Messages { // elsewhere the peer may see it late
+	if h.Credit = l.advertised; f == carrier.Messages { // elsewhere the peer may see it late
 		h.Credit = l.credit()
 	}
 	h.SetPayload(payload)
@@ -198,10 +198,10 @@ func (l *session) message(w carrier.Writer, room int) bool {
 	o.room = 0 // reserved for its body; from now on the peer returns it
 	l.putMessage(w, o.buf)
 	switch {
-	case o.kind == kindCall && !o.alone:
-		l.awaits(o)
+	case o.kind == kindCall && !o.oneWay:
+		l.awaitReply(o)
 	case o.last:
-		l.keep(o)
+		l.holdLast(o)
 	default:
 		l.e.finish(o, Result{N: int64(len(o.buf)), Addr: l.addr(), ID: l.seq})
 	}
@@ -233,7 +233,7 @@ func nameBody(h *frame.Header, o *op) {
 func (l *session) putMessage(w carrier.Writer, buf []byte) {
 	l.countMessage(&l.e.head)
 	w.Frame(l.head(carrier.Messages, len(buf)), buf) // nobody holds its memory: its op is only ended under this lock
-	if r := l.room; r != nil && r.unspoken() > 0 {
-		r.owed = true
+	if r := l.room; r != nil && r.unannounced() > 0 {
+		r.updateDue = true
 	}
 }
