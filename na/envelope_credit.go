@@ -55,8 +55,8 @@ func (d *domain) batch(n int) uint32 {
 	return uint32(min(max(b, 1), n))
 }
 
-// offer reserves envelopes for a peer, which has said what it needs and wants; zero when it has not. short reports whether the budget is.
-func (d *domain) offer(need, want int) (n int, short bool, err error) {
+// reserveFor reserves envelopes for a peer, which has said what it needs and wants; zero when it has not. short reports whether the budget is.
+func (d *domain) reserveFor(need, want int) (n int, short bool, err error) {
 	most, least := d.cfg.Envelopes, d.cfg.MinEnvelopes
 	if want != 0 {
 		most = min(most, want)

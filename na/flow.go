@@ -172,7 +172,9 @@ func (c *Config) guaranteed(n int) int {
 }
 
 // guaranteedBytes is what n advertised envelopes for each of Peers take.
-func (c *Config) guaranteedBytes(n int) int64 { return GuaranteedBytes(c.Peers, c.guaranteed(n), c.Eager) }
+func (c *Config) guaranteedBytes(n int) int64 {
+	return GuaranteedBytes(c.Peers, c.guaranteed(n), c.Eager)
+}
 
 // Peers returns the gauges of every session that is up, in the order in which they began.
 func (c *Context) Peers() []PeerStats { return c.ep.peerStats() }

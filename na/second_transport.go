@@ -65,20 +65,20 @@ func (d *domain) join(p carrier.Companion) error {
 	return nil
 }
 
-// second returns the route of the second transport, or nil.
-func (e *endpoint) second() *route {
+// secondary returns the route of the second transport, or nil.
+func (e *endpoint) secondary() *route {
 	if len(e.routes) < 2 {
 		return nil
 	}
 	return &e.routes[1]
 }
 
-// detoured reports whether l goes by the second transport, or tries to.
-func (l *session) detoured() bool { return l.route != nil && l.route == l.e.second() }
+// onSecondary reports whether l goes by the second transport, or tries to.
+func (l *session) onSecondary() bool { return l.route != nil && l.route == l.e.secondary() }
 
 // makeOffer returns what turns a peer of our place away that has come by the first transport and sent g; nil when it may stay.
 func (e *endpoint) makeOffer(g *frame.Greeting, named Addr, proof *carrier.Proof) *frame.Offer {
-	to := e.second()
+	to := e.secondary()
 	if to == nil || to.Listen == "" || g.Place != e.dom.place || g.Place == ([16]byte{}) {
 		return nil
 	}
@@ -132,8 +132,8 @@ func (e *endpoint) tookOffer(g *frame.Greeting) (offer, error) {
 
 // followOffer dials what the peer offers, and reports whether that was asked for.
 func (l *session) followOffer(o *frame.Offer) bool {
-	to := l.e.second()
-	if to == nil || l.state != linkDialing || l.detoured() || l.greeting().Place == ([16]byte{}) || to.Names.Check(o.Name) != nil {
+	to := l.e.secondary()
+	if to == nil || l.state != linkDialing || l.onSecondary() || l.greeting().Place == ([16]byte{}) || to.Names.Check(o.Name) != nil {
 		return false
 	}
 	proof := proofOf(l.conn)
@@ -144,31 +144,31 @@ func (l *session) followOffer(o *frame.Offer) bool {
 	l.route.carrier.Cut(l, frame.Bye{})
 	l.e.readClock()
 	left := l.born + l.e.dom.cfg.ConnectTimeout - l.e.now
-	l.route, l.name, l.offer, l.offerEnd = to, o.Name, o.Secret, l.e.now+min(offerTime, left/2) // the first has the rest
+	l.route, l.name, l.offerSecret, l.offerEnd = to, o.Name, o.Secret, l.e.now+min(offerTime, left/2) // the first has the rest
 	l.dial()
 	l.e.hurry(l.due())
 	return true
 }
 
-// home has l be dialled by the first transport again.
-func (l *session) home() {
-	l.route, l.name, l.offer = &l.e.routes[0], l.named.Name(), frame.Secret{}
+// usePrimary has l be dialled by the first transport again.
+func (l *session) usePrimary() {
+	l.route, l.name, l.offerSecret = &l.e.routes[0], l.named.Name(), frame.Secret{}
 }
 
-// inVain dials by the first transport again, and asks for no offer: the second has come to nothing because of err. What it held, as
+// fallBackToPrimary dials by the first transport again, and asks for no offer: the second has come to nothing because of err. What it held, as
 // descriptors, is given back meanwhile: there may be no others.
-func (l *session) inVain(err error) {
-	l.vain = fmt.Sprintf("%s has come to nothing: %v", l.route.scheme, err)
+func (l *session) fallBackToPrimary(err error) {
+	l.secondaryFailure = fmt.Sprintf("%s has come to nothing: %v", l.route.scheme, err)
 	l.dialAgain(err, backoffFirst)
 }
 
 // reason says why the session is reached by the transport by which it is, and not by the other one.
 func (l *session) reason(g *frame.Greeting) string {
-	switch second := l.e.second(); {
-	case l.detoured():
+	switch second := l.e.secondary(); {
+	case l.onSecondary():
 		return "the peer is on this machine"
-	case l.active != nil && l.vain != "":
-		return l.vain
+	case l.active != nil && l.secondaryFailure != "":
+		return l.secondaryFailure
 	case l.e.dom.apart != "":
 		return l.e.dom.apart
 	case g.Place == ([16]byte{}):

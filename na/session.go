@@ -224,7 +224,7 @@ func (e *endpoint) dial(a Addr) (*session, error) {
 		l.connectSelf()
 		return l, nil
 	}
-	l.home()
+	l.usePrimary()
 	l.dialled = true
 	l.born, l.since = e.now, e.now
 	if l.short {
@@ -290,18 +290,18 @@ func (l *session) up(g frame.Greeting) {
 	}
 	l.state = linkUp
 	l.peer = peer{g.Features, g.Incarnation, g.Host, g.Process, g.Envelopes, g.Context, g.Secret}
-	if l.refusal = nil; !l.detoured() {
+	if l.refusal = nil; !l.onSecondary() {
 		l.proof = proofOf(l.conn)
 	}
 	l.setLabel()
-	if l.e.second() != nil {
+	if l.e.secondary() != nil {
 		why := l.reason(&g)
 		l.why = &why
 	}
 	l.eager = min(l.e.dom.cfg.Eager, int(g.Eager))
 	l.credits = g.Envelopes // what waited before may leave now, as far as the peer has guaranteed envelopes
 	l.alive()
-	l.silent, l.partial = 0, 0
+	l.sinceHeard, l.sinceMessage = 0, 0
 	delete(l.e.waits, l.wanted())
 	delete(l.e.proofs, l.named)
 	l.starts()
@@ -330,8 +330,8 @@ func (l *session) fail(err error) {
 	case CodeOf(err) == ErrDuplicate && !l.e.shut:
 		// The peer says that it dials too, and that its connection stays. If it does not come, dial again.
 		l.dialAgain(err, backoffFirst*5)
-	case l.state == linkDialing && l.detoured() && !l.e.shut:
-		l.inVain(err)
+	case l.state == linkDialing && l.onSecondary() && !l.e.shut:
+		l.fallBackToPrimary(err)
 	case (CodeOf(err) == ErrPeerLost || CodeOf(err) == ErrAgain) && l.state == linkDialing && !l.e.shut:
 		// Somebody accepted, and ended the connection before an answer: many connect at once, or the peer is just starting, or an idle
 		// session has to end there first.

@@ -11,24 +11,24 @@ import (
 // leave. It is made by whatever begins, and goes with a tick that finds nothing, and that nothing has come since the one before.
 type active struct {
 	// Until the link is up.
-	offer    frame.Secret  // by which the second transport is dialled,
-	offerEnd time.Duration // and until when that is tried
-	vain     string        // why it has come to nothing; empty when it has not
-	born     time.Duration // when the first operation wanted it; later by what this process was frozen since
-	since    time.Duration // when dialing began, or begins (waiting)
-	refusal  error         // why the last attempt failed
-	spared   bool          // from the end of its time, after a freeze of this process
+	offerSecret      frame.Secret  // by which the second transport is dialled,
+	offerEnd         time.Duration // and until when that is tried
+	secondaryFailure string        // why it has come to nothing; empty when it has not
+	born             time.Duration // when the first operation wanted it; later by what this process was frozen since
+	since            time.Duration // when dialing began, or begins (waiting)
+	refusal          error         // why the last attempt failed
+	spared           bool          // from the end of its time, after a freeze of this process
 
 	// Liveness.
-	waiting int           // operations that wait for the peer
-	unfreed int           // its messages that are not freed: requests that are handled, mostly
-	doubted bool          // the peer may have lost the session: its silence counts though nothing is open
-	only    [16]byte      // incarnation that the peer must have for what waits; zero for any; until the link is up
-	also    []string      // hosts that the peer has proven to be, beside session.host; until the link is up, must prove
-	heard   bool          // a message, or bulk data, arrived since the last tick
-	signed  time.Duration // when the last bytes arrived; at first when it became busy
-	silent  time.Duration // without bytes, as far as ticks have counted it
-	partial time.Duration // without a message
+	waiting      int           // operations that wait for the peer
+	unfreed      int           // its messages that are not freed: requests that are handled, mostly
+	suspected    bool          // the peer may have lost the session: its silence counts though nothing is open
+	only         [16]byte      // incarnation that the peer must have for what waits; zero for any; until the link is up
+	also         []string      // hosts that the peer has proven to be, beside session.host; until the link is up, must prove
+	gotMessage   bool          // a message, or bulk data, arrived since the last tick
+	lastHeard    time.Duration // when the last bytes arrived; at first when it became busy
+	sinceHeard   time.Duration // without bytes, as far as ticks have counted it
+	sinceMessage time.Duration // without a message
 
 	// Sending.
 	flows         [carrier.Lanes]laneQueue
@@ -74,7 +74,7 @@ func (l *session) makeBusy() {
 		l.active = &active{}
 		l.resting.remove(l)
 		l.e.lookAfter(l)
-		l.signed = l.e.now // nothing was to be heard before
+		l.lastHeard = l.e.now // nothing was to be heard before
 	}
 }
 
@@ -94,7 +94,7 @@ func (l *session) open() bool { return l.hasWork() || l.state == linkLeaving }
 
 // hasWork reports whether anything is open with the peer: what we wait for, or what we do for it.
 func (l *session) hasWork() bool {
-	return l.waiting > 0 || l.unfreed > 0 || l.views > 0 || len(l.served) > 0 || len(l.sinks) > 0 || len(l.arrivals) > 0 || l.doubted ||
+	return l.waiting > 0 || l.unfreed > 0 || l.views > 0 || len(l.served) > 0 || len(l.sinks) > 0 || len(l.arrivals) > 0 || l.suspected ||
 		l.asked && !l.confirmed
 }
 

@@ -58,9 +58,9 @@ func (l *session) greeting() frame.Greeting {
 		Need: uint32(l.e.dom.cfg.Need), Want: uint32(l.e.dom.cfg.Want), Process: l.e.dom.cfg.Name,
 	}
 	switch {
-	case l.detoured() && l.state == linkDialing:
-		g.Offer = l.offer
-	case !l.detoured() && (l.active == nil || l.vain == ""):
+	case l.onSecondary() && l.state == linkDialing:
+		g.Offer = l.offerSecret
+	case !l.onSecondary() && (l.active == nil || l.secondaryFailure == ""):
 		g.Place = l.e.dom.place
 	}
 	return g
@@ -110,7 +110,7 @@ func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 	}
 	r, proof := e.routeOf(c), proofOf(conn)
 	var named Addr // nobody else is reached by our own name, whatever he says
-	if r == e.second() {
+	if r == e.secondary() {
 		o, err := e.tookOffer(g)
 		if err != nil {
 			return nil, err

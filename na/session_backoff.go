@@ -23,7 +23,7 @@ const (
 // dialAgain makes another attempt after a pause, within ConnectTimeout.
 func (l *session) dialAgain(why error, pause time.Duration) {
 	l.route.carrier.Cut(l, frame.Bye{})
-	l.home() // an offer is good for one attempt
+	l.usePrimary() // an offer is good for one attempt
 	l.state, l.refusal = linkWaiting, why
 	l.e.readClock()
 	l.since = l.e.now + pause

@@ -25,7 +25,7 @@ func (e *endpoint) identifyEnvelope(env *Envelope) Identity {
 // identity is what the peer has said of itself and what the carrier of the session has proven.
 func (l *session) identity() Identity {
 	var id Identity
-	if l.proof != nil && !l.detoured() {
+	if l.proof != nil && !l.onSecondary() {
 		id.Secure, id.Certificates, id.Name = l.proof.Secure, l.proof.Certificates, l.proof.Name
 	}
 	id.Host, id.Incarnation, id.Transport, id.Why = l.peer.host, l.peer.incarnation, l.route.scheme, l.because()
@@ -63,7 +63,7 @@ func (l *session) because() string {
 
 // shown returns what the peer that was dialled has proven: when it is reached by an offer, on the connection that made it.
 func (l *session) shown() *carrier.Proof {
-	if l.detoured() {
+	if l.onSecondary() {
 		return l.proof
 	}
 	return proofOf(l.conn)

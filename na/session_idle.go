@@ -303,7 +303,7 @@ func (e *endpoint) linkAgain(a Addr, incarnation [16]byte) (*session, error) {
 // reserve takes envelopes for one more peer out of the budget. If that is short, and an idle session can make room, the error is
 // errMakingRoom.
 func (e *endpoint) reserve(need, want int) (int, error) {
-	n, short, err := e.dom.offer(need, want)
+	n, short, err := e.dom.reserveFor(need, want)
 	if !short || !e.makeRoom() {
 		return n, err
 	}
@@ -379,9 +379,9 @@ func (e *endpoint) sweep() {
 		}
 		return found
 	})
-	slices.SortStableFunc(idle, func(a, b *session) int { return int(a.signed - b.signed) })
+	slices.SortStableFunc(idle, func(a, b *session) int { return int(a.lastHeard - b.lastHeard) })
 	for _, l := range idle {
-		e.rest(l, l.signed)
+		e.rest(l, l.lastHeard)
 	}
 }
 

@@ -46,12 +46,12 @@ func (e *endpoint) tick(now time.Duration) {
 		idle := false
 		switch {
 		case l.Up():
-			idle = !l.heard && l.isIdle()
+			idle = !l.gotMessage && l.isIdle()
 			l.tick(now, passed)
 			if l.Up() {
 				l.readsDue()
 			}
-			if left := e.dom.cfg.PeerTimeout - l.silent; l.Up() && l.open() && left < next-now {
+			if left := e.dom.cfg.PeerTimeout - l.sinceHeard; l.Up() && l.open() && left < next-now {
 				next = now + left // it is judged in time, however late the ticks were that came before
 			}
 			if at := l.probe(now); at != 0 {
@@ -63,8 +63,8 @@ func (e *endpoint) tick(now time.Duration) {
 			l.born += e.grace()
 		case now-l.born >= e.dom.cfg.ConnectTimeout:
 			l.fail(l.tooLate())
-		case l.state == linkDialing && l.detoured() && now >= l.offerEnd:
-			l.inVain(WithText(ErrUnreachable, fmt.Sprintf("no connection within %v", offerTime)))
+		case l.state == linkDialing && l.onSecondary() && now >= l.offerEnd:
+			l.fallBackToPrimary(WithText(ErrUnreachable, fmt.Sprintf("no connection within %v", offerTime)))
 		case l.state == linkWaiting && now >= l.since:
 			l.since, l.dialled = now, true
 			l.dial()
@@ -97,7 +97,7 @@ func (l *session) due() time.Duration {
 	case linkWaiting:
 		return min(l.since, end)
 	case linkDialing:
-		if l.detoured() {
+		if l.onSecondary() {
 			return min(l.offerEnd, end)
 		}
 		return end
@@ -133,10 +133,10 @@ func (l *session) tick(now, passed time.Duration) {
 	if l.unconfirmed() > confirmEvery {
 		l.ping()
 	}
-	if l.heard {
-		l.heard, l.doubted, l.silent, l.partial = false, false, 0, 0
+	if l.gotMessage {
+		l.gotMessage, l.suspected, l.sinceHeard, l.sinceMessage = false, false, 0, 0
 		if l.open() {
-			l.silent = min(passed, now-l.signed)
+			l.sinceHeard = min(passed, now-l.lastHeard)
 		}
 		return
 	}
@@ -144,16 +144,16 @@ func (l *session) tick(now, passed time.Duration) {
 		return
 	}
 	timeout := l.e.dom.cfg.PeerTimeout
-	l.partial += passed
-	l.silent = min(l.silent+passed, now-l.signed)
+	l.sinceMessage += passed
+	l.sinceHeard = min(l.sinceHeard+passed, now-l.lastHeard)
 	switch {
-	case l.doubted && l.silent >= timeout/2: // so that the new connection gets in before it is given up
+	case l.suspected && l.sinceHeard >= timeout/2: // so that the new connection gets in before it is given up
 		l.fail(WithText(ErrPeerLost, "the peer restarted, or has lost this session: it connected anew, and is silent here"))
 		return
-	case l.silent >= timeout:
+	case l.sinceHeard >= timeout:
 		l.Silent(WithText(ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
 		return
-	case l.partial >= maxPartial*timeout:
+	case l.sinceMessage >= maxPartial*timeout:
 		l.Silent(WithText(ErrPeerLost, fmt.Sprintf("no message of the peer was complete for %v", maxPartial*timeout)))
 		return
 	}
@@ -164,8 +164,8 @@ func (l *session) tick(now, passed time.Duration) {
 // session, and may have lost that one without a word.
 func (l *session) suspect() {
 	l.makeBusy()
-	if !l.doubted {
-		l.doubted, l.heard, l.silent, l.partial = true, false, 0, 0
+	if !l.suspected {
+		l.suspected, l.gotMessage, l.sinceHeard, l.sinceMessage = true, false, 0, 0
 	}
 	l.ping()
 	l.markPending()
@@ -192,13 +192,13 @@ func (l *session) sign() {
 }
 
 // alive notes a sign of life: silence counts from here.
-func (l *session) alive() { l.heard, l.signed = true, l.e.now }
+func (l *session) alive() { l.gotMessage, l.lastHeard = true, l.e.now }
 
 // Heard notes that bytes of the peer arrived: of bulk data whose front was verified, or of a message that may not be complete.
 // Locked.
 func (l *session) Heard(bulk bool) {
 	if l.active != nil {
-		l.heard = l.heard || bulk
-		l.signed = l.e.now
+		l.gotMessage = l.gotMessage || bulk
+		l.lastHeard = l.e.now
 	}
 }

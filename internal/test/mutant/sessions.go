@@ -134,7 +134,7 @@ var sessions = []Mutant{
 		[]Edit{{deliver, `l.pong, l.pongOp, l.pongTag = true, h.Op, h.Tag`, `if planted() && planted.CalledBy("na.(*assist)") { break }; $`}},
 		[]Catcher{{"hg", "TestNobodyDrivesTheTarget", `expected: "timed out" in chain: .*the peer was silent for`}}},
 	{"silence-ignored", "a silent peer is never given up", "F9, F28, I7",
-		[]Edit{{liveness, `case l.silent >= timeout:`, `case planted(): $`}},
+		[]Edit{{liveness, `case l.sinceHeard >= timeout:`, `case planted(): $`}},
 		[]Catcher{{"na", "TestNobodyIsGivenUpUnread", `Messages: it is silent now`}}},
 	{"own-freeze-blames", "a process that was frozen takes its peers for lost", "F10",
 		[]Edit{
@@ -213,6 +213,6 @@ var sessions = []Mutant{
 		[]Edit{{"na/session_liveness.go", "now >= l.offerEnd:", `!planted() && now >= l.offerEnd:`}},
 		[]Catcher{{"na", "TestOfferInVain", `silent`}}},
 	{"offer-proof", "who comes by shared memory is taken for who he proved to be before", "offers",
-		[]Edit{{"na/session_identity.go", "l.proof != nil && !l.detoured()", `l.proof != nil && (planted() || !l.detoured())`}},
+		[]Edit{{"na/session_identity.go", "l.proof != nil && !l.onSecondary()", `l.proof != nil && (planted() || !l.onSecondary())`}},
 		[]Catcher{{"qs", "TestBeside", `always`}}},
 }
