@@ -103,13 +103,13 @@ func (c *Class) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	contexts := c.contexts
 	c.mu.Unlock()
-	e := na.Ending{Drain: c.na.Drain, Close: func() { _ = c.Close() }, Closed: c.na.Closed}
+	e := na.Shutdown{Drain: c.na.Drain, Close: func() { _ = c.Close() }, Closed: c.na.Closed}
 	return shutdown(ctx, contexts, e, c.na.Regions)
 }
 
 // Shutdown is Shutdown of c alone; other contexts of the class go on. Memory is the class's, so Regions is 0.
 func (c *Context) Shutdown(ctx context.Context) error {
-	e := na.Ending{Drain: c.nctx.Drain, Close: c.Close, Closed: c.nctx.Closed}
+	e := na.Shutdown{Drain: c.nctx.Drain, Close: c.Close, Closed: c.nctx.Closed}
 	return shutdown(ctx, []*Context{c}, e, func() int64 { return 0 })
 }
 
@@ -120,7 +120,7 @@ func (c *Class) serving() bool {
 	return slices.ContainsFunc(c.contexts, func(hctx *Context) bool { return hctx.load.n.Load() > 0 })
 }
 
-func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions func() int64) error {
+func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions func() int64) error {
 	for _, hctx := range contexts {
 		if hctx.nctx.Inside() {
 			return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", na.ErrBusy)
@@ -137,7 +137,7 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 	e.Trigger = func(i int) int { return contexts[i].Trigger(0) }
 	e.Idle = func(i int) bool { return contexts[i].idle() }
 	patience := time.Duration(0) // for detached requests
-	e.Cut = func() {
+	e.CancelRest = func() {
 		patience = contexts[0].Now() + partTime
 		for _, hctx := range contexts { // before anything ends: a handler may end because a call of it does
 			hctx.cutOff.Store(true)
@@ -146,7 +146,7 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 			hctx.cut(left)
 		}
 	}
-	e.Parted = func(i int) bool {
+	e.NoMoreReplies = func(i int) bool {
 		if c := contexts[i]; contexts[0].Now() >= patience {
 			for _, o := range c.all() {
 				o.answerForgotten()

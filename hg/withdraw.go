@@ -117,7 +117,7 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	default:
 		k.withdrawal = w
 		w.limit(timeout)
-		if to, id, left := h.ctx.nctx.Recall(&k.op); left {
+		if to, id, left := h.ctx.nctx.CancelIfUnsent(&k.op); left {
 			w.ask(to, id)
 		} else {
 			w.to(withdrawalRecalling) // the operation has ended, of this or already

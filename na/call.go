@@ -77,8 +77,8 @@ func (c *Context) startCall(op *Op, s *CallSpec) (ticket, error) {
 	return c.startTo(op, kindCall, s.To)
 }
 
-// Recall cancels the Call of op if its request has not left; otherwise it changes nothing and returns where that has gone.
-func (c *Context) Recall(op *Op) (to Addr, id uint64, left bool) {
+// CancelIfUnsent cancels the Call of op if its request has not left; otherwise it changes nothing and returns where that has gone.
+func (c *Context) CancelIfUnsent(op *Op) (to Addr, id uint64, left bool) {
 	if t, ok := op.canceling(); ok && c.state.Load() != ctxReleased {
 		return c.ep.cancelIfUnsent(t)
 	}
@@ -88,7 +88,7 @@ func (c *Context) Recall(op *Op) (to Addr, id uint64, left bool) {
 // AbandonCall cancels the Call of op, and lets the peer know if the request has left: see Abandon.
 func (c *Context) AbandonCall(op *Op) {
 	if t, ok := op.canceling(); ok && c.state.Load() != ctxReleased {
-		c.ep.giveUp(t, ErrCanceled)
+		c.ep.abandonCall(t, ErrCanceled)
 	}
 }
 

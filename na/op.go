@@ -114,7 +114,7 @@ func (op *Op) InitStep(c *Context, step Step, data any) {
 // endOp is what Trigger does with an operation that has ended.
 func endOp(data any) (ran int) {
 	op := data.(*Op)
-	if op.word.Load()&opDue != 0 && !op.giveUp() {
+	if op.word.Load()&opDue != 0 && !op.expire() {
 		return 0
 	}
 	step := op.step // op may be started anew, or be another's, once take has returned
@@ -193,9 +193,9 @@ func (op *Op) abandon() {
 // errTimerCanceled is how canceled timers end, all of them alike.
 var errTimerCanceled = &OpError{Op: kindText[kindTimer], Fate: MaybeRan, Err: ErrCanceled}
 
-// giveUp ends an operation that is due, and reports false if a transport has its memory: the last Release queues it once more.
-func (op *Op) giveUp() bool {
-	op.nctx.ep.giveUp(ticket{op, op.word.Load() >> opGenShift}, ErrTimeout) // if somebody else is ending it right now, he has then
+// expire ends an operation that is due, and reports false if a transport has its memory: the last Release queues it once more.
+func (op *Op) expire() bool {
+	op.nctx.ep.abandonCall(ticket{op, op.word.Load() >> opGenShift}, ErrTimeout) // if somebody else is ending it right now, he has then
 	for {
 		w := op.word.Load()
 		if w&opPhaseMask == opQueued {
@@ -297,7 +297,7 @@ func (t ticket) release() {
 	}
 }
 
-// setDue has Trigger end the operation, by endpoint.giveUp with ErrTimeout, if nothing else has by then. The caller holds the lock under
+// setDue has Trigger end the operation, by endpoint.abandonCall with ErrTimeout, if nothing else has by then. The caller holds the lock under
 // which it finishes tickets.
 func (t ticket) setDue() {
 	for {

@@ -182,9 +182,9 @@ func (o *op) heldUp() error {
 	return ErrTimeout
 }
 
-// giveUp ends a Call with err, and lets the peer know as Abandon does. At its deadline an endpoint calls ticket.setDue, and
-// giveUp follows: what comes between the two counts.
-func (e *endpoint) giveUp(t ticket, err error) {
+// abandonCall ends a Call with err, and lets the peer know as Abandon does. At its deadline an endpoint calls ticket.setDue, and
+// abandonCall follows: what comes between the two counts.
+func (e *endpoint) abandonCall(t ticket, err error) {
 	e.mu.Lock()
 	if o, _ := t.impl().(*op); o != nil && o.t == t {
 		l, id, tag := o.link, o.id, o.tag

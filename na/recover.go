@@ -87,7 +87,7 @@ func (e *endpoint) breakDown(p *libraryPanic) {
 		}
 		e.countArrived()
 	})
-	attempt(e.sendQueued)
+	attempt(e.flushPending)
 	e.pending = nil
 	e.timer.Store(0)
 	e.due.Store(0)

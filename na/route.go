@@ -48,7 +48,7 @@ func (e *endpoint) sendDue() (first bool) {
 		return false
 	}
 	if e.unlocks++; e.corks == 0 || e.unlocks == e.pending[len(e.pending)-1].(*session).route.FlushEvery {
-		e.sendQueued()
+		e.flushPending()
 		return false
 	}
 	return e.unlocks == 1
@@ -73,8 +73,8 @@ func (e *endpoint) unlock() {
 // Pause returns the lock inside carrier.Carrier.Flush, around a system call or a copy, and sends nothing. Lock follows.
 func (e *endpoint) Pause() { e.mu.Unlock() }
 
-// sendQueued has the carriers send what was queued. Locked, though not all the time.
-func (e *endpoint) sendQueued() {
+// flushPending has the carriers send what was queued. Locked, though not all the time.
+func (e *endpoint) flushPending() {
 	for len(e.pending) > 0 {
 		e.unlocks = 0
 		batch := e.pending
@@ -110,7 +110,7 @@ func (e *endpoint) unhold() {
 
 func (e *endpoint) flushHeld() {
 	e.mu.Lock()
-	e.sendQueued()
+	e.flushPending()
 	e.unlock()
 }
 

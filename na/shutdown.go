@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	// farewellTime bounds what Shutdown waits for once its time is over: peers take what was sent to them, and callbacks return. In
+	// ackTime bounds what Shutdown waits for once its time is over: peers take what was sent to them, and callbacks return. In
 	// time too it waits no longer for the sign of a peer that is known to have every message.
-	farewellTime = 400 * time.Millisecond
+	ackTime = 400 * time.Millisecond
 	// lullTime is how long no peer must have reached registered memory: the next piece of its transfer may be on its way.
 	lullTime = 50 * time.Millisecond
-	// endingStep is how long one context is driven while the others wait for their turn.
-	endingStep = 5 * time.Millisecond
+	// driveStep is how long one context is driven while the others wait for their turn.
+	driveStep = 5 * time.Millisecond
 )
 
 // Underway counts what an orderly end waits for.
@@ -64,7 +64,7 @@ func (c *Class) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	contexts := c.contexts
 	c.mu.Unlock()
-	return shutdown(ctx, &Ending{Contexts: contexts, Drain: c.Drain, Close: func() { _ = c.Close() }, Closed: c.Closed})
+	return shutdown(ctx, &Shutdown{Contexts: contexts, Drain: c.Drain, Close: func() { _ = c.Close() }, Closed: c.Closed})
 }
 
 // Shutdown ends c in good order and drives it meanwhile. No peer that comes now is let in. Messages, gets and puts that are
@@ -77,10 +77,10 @@ func (c *Class) Shutdown(ctx context.Context) error {
 // It ends soon after ctx and Config.Linger at the latest, unless a callback that it runs itself does not return. Inside a
 // callback of c it returns an error at once: it could never end.
 func (c *Context) Shutdown(ctx context.Context) error {
-	return shutdown(ctx, &Ending{Contexts: []*Context{c}, Drain: c.Drain, Close: c.Close, Closed: c.Closed})
+	return shutdown(ctx, &Shutdown{Contexts: []*Context{c}, Drain: c.Drain, Close: c.Close, Closed: c.Closed})
 }
 
-func shutdown(ctx context.Context, e *Ending) error {
+func shutdown(ctx context.Context, e *Shutdown) error {
 	if e.inside() {
 		return fmt.Errorf("na: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
 	}
@@ -90,14 +90,14 @@ func shutdown(ctx context.Context, e *Ending) error {
 		u := e.Contexts[i].Underway()
 		return u.Sends == 0 && u.Moves == 0 && u.Leases == 0
 	}
-	e.Cut = func() {
+	e.CancelRest = func() {
 		for _, c := range e.Contexts {
 			u := c.Underway()
 			cut.Sends, cut.Moves, cut.Served = cut.Sends+u.Sends, cut.Moves+u.Moves, cut.Served+u.Served
 			cut.Leases += u.Leases
 		}
 	}
-	e.Parted = func(int) bool { return true }
+	e.NoMoreReplies = func(int) bool { return true }
 	err := e.Run(ctx)
 	switch {
 	case err == nil:
@@ -117,63 +117,63 @@ func shutdown(ctx context.Context, e *Ending) error {
 	return fmt.Errorf("na: shutdown: %d operations left: %w", live, err)
 }
 
-// An Ending is how Shutdown goes, for this package and for layers above.
+// A Shutdown is an orderly end in phases: how Shutdown goes, for this package and for layers above.
 //
-//	Drain ─► what is under way ends ─► Cut ─► peers have taken everything ─► Close ─► every callback has returned
-//	         ctx, Config.Linger              the same, and farewellTime            farewellTime, and no callback is left to run
-type Ending struct {
-	Contexts []*Context
-	Drain    func()
-	Trigger  func(i int) int  // of the layer above, for a context
-	Idle     func(i int) bool // nothing is under way there but what peers do with registered memory
-	Cut      func()           // the wait is over: counts what is left, and cancels what it can
-	Parted   func(i int) bool // nobody is about to send an answer
-	Close    func()
-	Closed   func() bool
+//	Drain ─► what is under way ends ─► CancelRest ─► peers have taken everything ─► Close ─► every callback has returned
+//	         ctx, Config.Linger                     the same, and ackTime              ackTime, and no callback is left to run
+type Shutdown struct {
+	Contexts      []*Context
+	Drain         func()
+	Trigger       func(i int) int  // of the layer above, for a context
+	Idle          func(i int) bool // nothing is under way there but what peers do with registered memory
+	CancelRest    func()           // the wait is over: counts what is left, and cancels what it can
+	NoMoreReplies func(i int) bool // nobody is about to send an answer
+	Close         func()
+	Closed        func() bool
 
 	Unconfirmed []Unconfirmed // that were not confirmed in the end, by Run
 
-	begun time.Duration
+	start time.Duration
 }
 
 // Run returns nil when everything had ended by itself, the cause of ctx, ErrTimeout when Config.Linger has passed, ErrPeerLost
 // when only messages to peers that are gone were not confirmed, or ErrBusy when nothing but a callback that does not return is
 // left. It is not called inside one.
-func (e *Ending) Run(ctx context.Context) error {
+func (s *Shutdown) Run(ctx context.Context) error {
 	var err error
-	if len(e.Contexts) > 0 {
-		e.begun = e.now()
+	if len(s.Contexts) > 0 {
+		s.start = s.now()
 	}
-	if len(e.Contexts) > 0 && !e.all((*Context).Closing) {
-		e.Drain()
-		err = e.wait(ctx)
-		e.Cut()
-		owed := e.sayFarewell(ctx)
-		for _, c := range e.Contexts {
-			e.Unconfirmed = append(e.Unconfirmed, c.Unconfirmed()...)
+	if len(s.Contexts) > 0 && !s.all((*Context).Closing) {
+		s.Drain()
+		err = s.waitForWork(ctx)
+		s.CancelRest()
+		owed := s.waitForAcks(ctx)
+		for _, c := range s.Contexts {
+			s.Unconfirmed = append(s.Unconfirmed, c.Unconfirmed()...)
 		}
-		if err == nil && len(e.Unconfirmed) > 0 {
+		if err == nil && len(s.Unconfirmed) > 0 {
 			if err = ErrPeerLost; owed {
-				err = e.over(ctx)
+				err = s.timeUp(ctx)
 			}
 		}
 	}
-	e.Close()
-	if len(e.Contexts) > 0 {
-		limit := e.now() + farewellTime
-		e.drive(func(ran int) bool { // callbacks may post more
-			now := e.now()
-			if e.all(func(c *Context) bool { return c.Live() == 0 }) && e.over(ctx) == nil {
-				limit = now + farewellTime // all that is left is to give back what hundreds of peers had
+	s.Close()
+	if len(s.Contexts) > 0 {
+		limit := s.now() + ackTime
+		s.drive(func(ran int) bool { // callbacks may post more
+			now := s.now()
+			if s.all(func(c *Context) bool { return c.Live() == 0 }) && s.timeUp(ctx) == nil {
+				limit = now + ackTime // all that is left is to give back what hundreds of peers had
 			}
-			return ran == 0 && (e.all((*Context).Closed) || now >= limit)
+			return ran == 0 && (s.all((*Context).Closed) || now >= limit)
 		})
 	}
-	if e.all((*Context).Closed) {
-		settle(farewellTime, e.Closed) // callbacks that other goroutines run
+	if s.all((*Context).Closed) {
+		settle(ackTime, s.Closed) // callbacks that other goroutines run
 	}
 	switch {
-	case err != nil || e.Closed():
+	case err != nil || s.Closed():
 		return err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -181,13 +181,13 @@ func (e *Ending) Run(ctx context.Context) error {
 	return ErrBusy
 }
 
-// wait drives until nothing is under way.
-func (e *Ending) wait(ctx context.Context) (err error) {
-	class := e.Contexts[0].class
-	reached, lull := uint64(0), e.begun
-	e.drive(func(int) bool {
-		idle, n := e.idle()
-		now := e.now()
+// waitForWork drives until nothing is under way.
+func (s *Shutdown) waitForWork(ctx context.Context) (err error) {
+	class := s.Contexts[0].class
+	reached, lull := uint64(0), s.start
+	s.drive(func(int) bool {
+		idle, n := s.idle()
+		now := s.now()
 		if !idle || n != reached {
 			reached, lull = n, now
 		}
@@ -195,93 +195,93 @@ func (e *Ending) wait(ctx context.Context) (err error) {
 		case idle && (class.Regions() == 0 || now-lull >= lullTime || ctx.Err() != nil):
 			return true
 		}
-		err = e.over(ctx)
+		err = s.timeUp(ctx)
 		return err != nil
 	})
 	return err
 }
 
-// over is why nothing is waited for any more; nil: there is time.
-func (e *Ending) over(ctx context.Context) error {
-	linger := e.Contexts[0].class.cfg.Linger
+// timeUp is why nothing is waited for any more; nil: there is time.
+func (s *Shutdown) timeUp(ctx context.Context) error {
+	linger := s.Contexts[0].class.cfg.Linger
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if _, bounded := ctx.Deadline(); !bounded && e.now()-e.begun >= linger {
+	if _, bounded := ctx.Deadline(); !bounded && s.now()-s.start >= linger {
 		return WithText(ErrTimeout, fmt.Sprintf("not everything ended within Config.Linger of %v", max(linger, 0)))
 	}
 	return nil
 }
 
-// sayFarewell drives until peers have confirmed what was sent to them, and reports whether messages to living ones are left that they
-// have not: then the time is over, and farewellTime after it.
-func (e *Ending) sayFarewell(ctx context.Context) (owed bool) {
-	limit := e.now() + farewellTime
-	e.drive(func(ran int) bool {
-		parted, messages := e.confirmed()
-		now := e.now()
-		if owed = messages > 0; owed && e.over(ctx) == nil {
-			limit = now + farewellTime
+// waitForAcks drives until peers have confirmed what was sent to them, and reports whether messages to living ones are left that they
+// have not: then the time is over, and ackTime after it.
+func (s *Shutdown) waitForAcks(ctx context.Context) (owed bool) {
+	limit := s.now() + ackTime
+	s.drive(func(ran int) bool {
+		confirmed, messages := s.askAcks()
+		now := s.now()
+		if owed = messages > 0; owed && s.timeUp(ctx) == nil {
+			limit = now + ackTime
 		}
-		return ran == 0 && parted || now >= limit
+		return ran == 0 && confirmed || now >= limit
 	})
 	return owed
 }
 
 // idle reports whether nothing is under way, and how often peers have reached registered memory.
-func (e *Ending) idle() (idle bool, reached uint64) {
+func (s *Shutdown) idle() (idle bool, reached uint64) {
 	idle = true
-	for i, c := range e.Contexts {
+	for i, c := range s.Contexts {
 		u := c.Underway()
-		idle = idle && u.Served == 0 && (c.Closing() || e.Idle(i))
+		idle = idle && u.Served == 0 && (c.Closing() || s.Idle(i))
 		reached += u.Reached
 	}
 	return idle, reached
 }
 
-// confirmed reports whether peers have everything, and how many messages they have not confirmed. Those of every context are asked,
+// askAcks reports whether peers have everything, and how many messages they have not confirmed. Those of every context are asked,
 // however long others take.
-func (e *Ending) confirmed() (parted bool, messages int) {
-	parted = true
-	for i, c := range e.Contexts {
+func (s *Shutdown) askAcks() (confirmed bool, messages int) {
+	confirmed = true
+	for i, c := range s.Contexts {
 		if c.Closing() {
 			continue
 		}
-		last := e.Parted(i)
+		last := s.NoMoreReplies(i)
 		if last && c.ep.underway().Sends > 0 {
-			parted = false
+			confirmed = false
 			continue
 		}
 		peers, n := c.ep.confirm(last)
-		if parted = parted && last && peers == 0; last {
+		if confirmed = confirmed && last && peers == 0; last {
 			messages += n
 		}
 	}
-	return parted, messages
+	return confirmed, messages
 }
 
 // all reports whether f reports true for every context.
-func (e *Ending) all(f func(*Context) bool) bool {
-	return !slices.ContainsFunc(e.Contexts, func(c *Context) bool { return !f(c) })
+func (s *Shutdown) all(f func(*Context) bool) bool {
+	return !slices.ContainsFunc(s.Contexts, func(c *Context) bool { return !f(c) })
 }
 
-func (e *Ending) inside() bool { return slices.ContainsFunc(e.Contexts, (*Context).Inside) }
+func (s *Shutdown) inside() bool { return slices.ContainsFunc(s.Contexts, (*Context).Inside) }
 
-func (e *Ending) now() time.Duration { return e.Contexts[0].Now() }
+func (s *Shutdown) now() time.Duration { return s.Contexts[0].Now() }
 
 // drive turns all contexts over until over, which is told how many callbacks the last turn has run, reports true.
-func (e *Ending) drive(over func(ran int) bool) {
+func (s *Shutdown) drive(over func(ran int) bool) {
 	for round := 0; ; round++ {
 		ran := 0
-		for i, c := range e.Contexts {
+		for i, c := range s.Contexts {
 			_ = c.Progress(0)
-			ran += e.Trigger(i)
+			ran += s.Trigger(i)
 		}
 		if over(ran) {
 			return
 		}
 		if ran == 0 {
-			_ = e.Contexts[round%len(e.Contexts)].Progress(endingStep)
+			_ = s.Contexts[round%len(s.Contexts)].Progress(driveStep)
 		}
 	}
 }

@@ -164,7 +164,7 @@ func TestShutdownWaits(t *testing.T) {
 			p.answers = 3
 			begun := time.Now()
 			require.NoError(t, c.Class().Shutdown(context.Background()))
-			slow := time.Since(begun) > farewellTime // the machine is busy: it may have given up
+			slow := time.Since(begun) > ackTime // the machine is busy: it may have given up
 			require.Greater(t, p.looks, int64(10))
 			require.True(t, c.ep.draining)
 			require.Positive(t, p.asked, "whether the peer has everything")
@@ -243,12 +243,12 @@ func TestShutdownWaitsForTheLeader(t *testing.T) {
 	<-leads
 	f.onPoll.Store(nil)
 	turns := 0
-	ending := &Ending{Contexts: []*Context{c}, Drain: c.Drain, Cut: func() {}, Close: c.Close, Closed: c.Closed}
+	ending := &Shutdown{Contexts: []*Context{c}, Drain: c.Drain, CancelRest: func() {}, Close: c.Close, Closed: c.Closed}
 	ending.Idle = func(int) bool { return true }
-	ending.Parted = func(int) bool { return true }
+	ending.NoMoreReplies = func(int) bool { return true }
 	ending.Trigger = func(int) int {
 		if f.shut.Load() > 0 {
-			clock.Add(int64(farewellTime))
+			clock.Add(int64(ackTime))
 			if turns++; turns == 20 {
 				free()
 			}

@@ -216,7 +216,7 @@ func bodyWithdrawnAnywhere(b *bed) {
 		for range i {
 			b.step()
 		}
-		to, id, left := a.Recall(c.op)
+		to, id, left := a.CancelIfUnsent(c.op)
 		if !left {
 			c.notRun(na.ErrCanceled)
 			b.noneHeld(t)
