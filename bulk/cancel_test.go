@@ -73,7 +73,7 @@ func (s *scene) cancel(op *bulk.Op) {
 	s.canceled()
 }
 
-// canceledOr is canceled for a transfer whose Trigger ran before the cancel: outside the simulator the assists of both
+// canceledOr is canceled for a transfer whose Trigger ran before the cancel: outside the simulator the background pollers of both
 // sides may have moved everything meanwhile.
 func (s *scene) canceledOr() {
 	s.t.Helper()
@@ -160,7 +160,7 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 			op.Cancel()
 			require.Zero(t, s.calls, "done runs in Trigger")
 			s.cancel(op)
-			if s.Sim { // elsewhere the assist may have moved the first pieces already
+			if s.Sim { // elsewhere the background poller may have moved the first pieces already
 				require.Zero(t, op.Moved())
 			}
 			s.afterwards()
@@ -177,7 +177,7 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 		t.Run("nobody drives the owner", func(t *testing.T) {
 			s := newScene(t, p, dir, 512<<10)
 			op := s.start()
-			_ = s.mctx.Progress(0) // and no Trigger, with the help of which the assists of both sides might move everything
+			_ = s.mctx.Progress(0) // and no Trigger, with the help of which the background pollers of both sides might move everything
 			s.cancel(op)
 			s.afterwards()
 		})
@@ -417,7 +417,7 @@ func TestCancelBeforeConnected(t *testing.T) {
 	})
 }
 
-// Cancel, or Close at the owner, after any number of steps, on streams that are cut anywhere, with and without an assist.
+// Cancel, or Close at the owner, after any number of steps, on streams that are cut anywhere, with and without a background poller.
 func TestInterruptedAnywhere(t *testing.T) {
 	r := seeded(t)
 	middle, atAll := 0, 0

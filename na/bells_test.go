@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A model runs the leader and the assist of a context, as they are, and a peer, in every order. They are coroutines, which
+// A model runs the leader and the background poller of a context, as they are, and a peer, in every order. They are coroutines, which
 // take turns wherever they touch what they share with one another: at each call of the source, of the gate, of the poller and
 // of the endpoint, and between the two halves of Arm and of the peer's post. What blocks in the system blocks here until its
 // condition holds.
@@ -28,16 +28,16 @@ type model struct {
 	actors []*actor
 	turn   *actor // whose it is
 	clock  time.Duration
-	step   time.Duration // that it makes in each sleep and doze
+	step   time.Duration // that it makes in each sleep and sleepFor
 
 	// The poller: what epoll has for whoever asks next.
 	rung, woken bool
 
 	// The gate.
 	opened, waking bool
-	dozes          int
+	sleeps         int
 
-	// Locals of the leader and of the assist where they forget.
+	// Locals of the leader and of the background poller where they forget.
 	leads      int
 	deadline   time.Duration
 	began      time.Duration // this round of its loop
@@ -67,8 +67,8 @@ type actor struct {
 	history uint64 // of all that it has seen
 }
 
-// modelDozes bounds how often the assist's doze ends while others could go on: they are slow, and do go on in the end.
-const modelDozes = 3
+// modelSleeps bounds how often the background poller's sleep ends while others could go on: they are slow, and do go on in the end.
+const modelSleeps = 3
 
 // at ends the turn of who calls it, before what it says, until can holds.
 func (m *model) at(what string, can func() bool) {
@@ -213,10 +213,10 @@ func (m modelGate) park() bool {
 
 func (m *model) through() bool { return m.opened && (m.rung || m.woken) }
 
-func (m modelGate) doze(time.Duration) {
-	m.dozes++
-	m.turn.forget("doze", int(m.seenPasses), int(m.c.passes.Load()))
-	m.at("dozes", func() bool { return m.dozes <= modelDozes || !m.others() })
+func (m modelGate) sleepFor(time.Duration) {
+	m.sleeps++
+	m.turn.forget("sleepFor", int(m.seenPasses), int(m.c.passes.Load()))
+	m.at("sleeps", func() bool { return m.sleeps <= modelSleeps || !m.others() })
 	m.clock += m.step
 }
 
@@ -231,7 +231,7 @@ func (m modelGate) shut() {
 }
 
 func (m modelGate) wake() {
-	m.at("wakes the assist", nil)
+	m.at("wakes the background poller", nil)
 	m.waking = true
 }
 
@@ -284,11 +284,11 @@ func newModel(posts int, step time.Duration, nudges bool, program func(m *model)
 	m.c.corks.Store(1)
 	m.c.poller.AddInlet(&m.source)
 	m.c.poller.panicked = func(v, _ any) { panic(v) } // errModelOver: at ends actors so
-	m.c.assist = &assist{nctx: m.c, gate: modelGate{m}}
-	m.c.watch.Store(assistTick) // as start leaves it
+	m.c.background = &backgroundPoller{nctx: m.c, gate: modelGate{m}}
+	m.c.watch.Store(backgroundTicks) // as start leaves it
 	m.waking = true
 	m.act("leader", func() { program(m) })
-	m.act("assist", m.c.assist.run)
+	m.act("background poller", m.c.background.run)
 	m.act("peer", func() {
 		for range posts {
 			m.source.post()
@@ -341,9 +341,9 @@ func (m *model) lead(timeout time.Duration, letters int) error {
 // able reports whether an actor can go on.
 func (a *actor) able() bool { return !a.done && (a.can == nil || a.can()) }
 
-// others reports whether anybody but the assist can go on.
+// others reports whether anybody but the background poller can go on.
 func (m *model) others() bool {
-	return slices.ContainsFunc(m.actors, func(a *actor) bool { return a.name != "assist" && a.able() })
+	return slices.ContainsFunc(m.actors, func(a *actor) bool { return a.name != "background poller" && a.able() })
 }
 
 // options returns who can go on, who has just had a turn first.
@@ -364,11 +364,11 @@ func (m *model) state() (h uint64) {
 	for _, a := range m.actors {
 		h = mix(h, a.history)
 	}
-	late := m.clock-m.began >= assistAfter
+	late := m.clock-m.began >= backgroundAfter
 	for _, v := range []bool{m.rung, m.woken, m.opened, m.waking, m.source.want, m.c.poller.armed, m.c.nudged.Load(), late, len(m.c.ep.pending) > 0} {
 		h = mix(h, bit(v))
 	}
-	for _, v := range []int{m.dozes, m.source.posted, m.source.read, int(m.c.watch.Load()), int(m.c.passes.Load()), slices.Index(m.actors, m.turn)} {
+	for _, v := range []int{m.sleeps, m.source.posted, m.source.read, int(m.c.watch.Load()), int(m.c.passes.Load()), slices.Index(m.actors, m.turn)} {
 		h = mix(h, uint64(v))
 	}
 	return h
@@ -393,7 +393,7 @@ func explore(t *testing.T, preemptions int, make func() *model) (states int) {
 				}
 				break
 			}
-			require.Less(t, depth, 1000, "the assist never rests")
+			require.Less(t, depth, 1000, "the background poller never rests")
 			preempts := m.turn != nil && m.turn == can[0]
 			if depth == len(path) {
 				s := m.state()
@@ -473,7 +473,7 @@ func TestEveryOrderOfBells(t *testing.T) {
 		{"gives up", 2, false, func(m *model) { _ = m.lead(time.Microsecond, 9) }},
 		{"is nudged", 1, true, func(m *model) { _ = m.lead(time.Microsecond, 9) }},
 	} {
-		for _, step := range []time.Duration{0, assistAfter} { // short sleeps, and long ones
+		for _, step := range []time.Duration{0, backgroundAfter} { // short sleeps, and long ones
 			t.Run(fmt.Sprintf("%s/%v", c.name, step), func(t *testing.T) {
 				t.Parallel()
 				states := explore(t, preemptions, func() *model { return newModel(c.posts, step, c.nudges, c.program) })

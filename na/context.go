@@ -60,10 +60,10 @@ type Context struct {
 	runTasks     func(max int) int     // run, bound once
 
 	leading
-	poller *poller
-	waits  waiter // poller; in a test something else
-	corks  atomic.Int32
-	assist *assist
+	poller     *poller
+	waits      waiter // poller; in a test something else
+	corks      atomic.Int32
+	background *backgroundPoller
 
 	onAbandon atomic.Pointer[func(peer Addr, tag Tag)]
 
@@ -86,13 +86,13 @@ func newContext(cls *Class, id int) (*Context, error) {
 		c.poller.panicked = c.recovered
 	}
 	if c.poller != nil && !cls.domain.own.Unassisted {
-		if c.assist, err = newAssist(c); err != nil {
+		if c.background, err = newBackgroundPoller(c); err != nil {
 			c.closePoller()
 			return nil, fmt.Errorf("na: new context: %w", err)
 		}
 	}
 	if c.ep, err = cls.domain.openEndpoint(c); err != nil { // the last that can fail: what it takes, as the listening socket, is kept
-		c.assist.drop()
+		c.background.drop()
 		c.closePoller()
 		return nil, fmt.Errorf("na: new context: %w", err)
 	}
@@ -101,7 +101,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 	}
 	c.sched = cls.domain.sched
 	c.mark, c.apart = callback.New(), callback.New()
-	c.assist.start()
+	c.background.start()
 	return c, nil
 }
 
@@ -215,7 +215,7 @@ func (c *Context) release() bool {
 	if c.state.Load() != ctxShut || c.ep.isLingering() || !c.live.CompareAndSwap(0, drained) {
 		return c.state.Load() == ctxReleased
 	}
-	c.assist.stop()
+	c.background.stop()
 	c.ep.release()
 	c.closePoller()
 	c.class.released()

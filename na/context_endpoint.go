@@ -20,7 +20,7 @@ func (c *Context) flushSoon() {
 		c.driver.FlushSoon()
 		return
 	}
-	c.assist.attend()
+	c.background.startTicking()
 }
 
 // receiveAll takes in what has arrived from every peer. The endpoint calls it before it judges any by its silence, as the goroutine that

@@ -11,7 +11,7 @@ func (c *Context) Batch(fn func()) {
 // goroutine, and the context itself after a few milliseconds send it all the same. Corks of several goroutines add up.
 // Cork reports false, and Uncork must not follow, where that cannot be.
 func (c *Context) Cork() bool {
-	if c.assist == nil && c.driver == nil {
+	if c.background == nil && c.driver == nil {
 		return false
 	}
 	c.cork()

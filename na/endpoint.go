@@ -117,11 +117,11 @@ func (e *endpoint) Poller() carrier.Poller {
 	return e.nctx.poller
 }
 
-// PollSoon implements carrier.Core. Where nobody leads the assist polls: the endpoint's own timers, which call pollSoon, do not need that.
+// PollSoon implements carrier.Core. Where nobody leads the background poller polls: the endpoint's own timers, which call pollSoon, do not need that.
 func (e *endpoint) PollSoon() {
 	e.nctx.pollSoon()
 	if e.nctx.driver == nil && !e.nctx.asleep() {
-		e.nctx.assist.attend()
+		e.nctx.background.startTicking()
 	}
 }
 

@@ -14,7 +14,7 @@ type netGate struct {
 	epfd  int // the context's
 	file  *os.File
 	raw   syscall.RawConn
-	timer *time.Timer // of doze
+	timer *time.Timer // of sleepFor
 
 	// What raw calls, made once.
 	look         func(fd uintptr) bool
@@ -35,7 +35,7 @@ func newGate(p *poller) (gate, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("epoll_ctl: %w", err)
 	}
-	g := &netGate{epfd: p.epfd, file: os.NewFile(uintptr(fd), "assist"), timer: time.NewTimer(0)}
+	g := &netGate{epfd: p.epfd, file: os.NewFile(uintptr(fd), "background poller"), timer: time.NewTimer(0)}
 	if g.raw, err = g.file.SyscallConn(); err != nil {
 		_ = g.file.Close()
 		return nil, err
@@ -72,8 +72,8 @@ func (g *netGate) park() bool {
 	return err == nil
 }
 
-// doze implements gate.
-func (g *netGate) doze(d time.Duration) {
+// sleepFor implements gate.
+func (g *netGate) sleepFor(d time.Duration) {
 	g.timer.Reset(d)
 	<-g.timer.C
 }

@@ -2,5 +2,5 @@
 
 package na
 
-// newGate returns none: an assist is not needed where plugins read in goroutines of their own.
+// newGate returns none: a background poller is not needed where plugins read in goroutines of their own.
 func newGate(*poller) (gate, error) { return nil, nil }

@@ -7,8 +7,8 @@ import (
 
 // bells are the inlets of a context. The goroutine that leads uses them.
 //
-// They are armed while a leader sleeps in the poller, or the assist rests behind its open gate; otherwise somebody looks, the
-// leader now or the assist within 2 ms. So a leader that looks while they are armed disarms them, and then has the assist
+// They are armed while a leader sleeps in the poller, or the background poller rests behind its open gate; otherwise somebody looks, the
+// leader now or the background poller within 2 ms. So a leader that looks while they are armed disarms them, and then has the background poller
 // tick: it may leave for user code without another word.
 type bells struct {
 	inlets   []carrier.Inlet // not changed once the context has its endpoint
@@ -46,7 +46,7 @@ func (b *bells) disarm() bool {
 func (c *Context) peek() (came bool) {
 	b := &c.poller.bells
 	if b.disarm() {
-		c.assist.attend()
+		c.background.startTicking()
 	}
 	for i := range b.inlets {
 		if b.peekInlet(i) {

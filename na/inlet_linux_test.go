@@ -64,7 +64,7 @@ func newLetterbox(t *testing.T, p *fakePlugin) (*Context, *fakeCarrier, *letterb
 	return c, f, b
 }
 
-// Letters that come while nobody drives are taken in by the assist, each without another ring or a poll in between; and they are
+// Letters that come while nobody drives are taken in by the background poller, each without another ring or a poll in between; and they are
 // taken in by a leader that sleeps.
 func TestSource(t *testing.T) {
 	c, f, b := newLetterbox(t, &fakePlugin{})
@@ -74,9 +74,9 @@ func TestSource(t *testing.T) {
 	}
 	for i := int64(1); i < 100; i += 3 {
 		b.post()
-		eventually(t, "the assist takes a letter", func() bool { return b.taken.Load() == i })
+		eventually(t, "the background poller takes a letter", func() bool { return b.taken.Load() == i })
 		b.post()
-		eventually(t, "the assist takes the next one", func() bool { return b.taken.Load() == i+1 })
+		eventually(t, "the background poller takes the next one", func() bool { return b.taken.Load() == i+1 })
 
 		require.NoError(t, c.RecvUnexpected(op))
 		done := sleeper(t, c, -1)
@@ -92,18 +92,18 @@ func TestSourceAtRest(t *testing.T) {
 	c, _, b := newLetterbox(t, &fakePlugin{})
 	for i := range int64(3) {
 		peeks := int64(-1)
-		eventually(t, "the assist rests, with the bell armed", func() bool {
+		eventually(t, "the background poller rests, with the bell armed", func() bool {
 			before := peeks
 			peeks = b.peeks.Load()
 			return before == peeks && b.want.Load()
 		})
 		b.post()
-		eventually(t, "the assist hears the bell", func() bool { return b.taken.Load() == i+1 })
+		eventually(t, "the background poller hears the bell", func() bool { return b.taken.Load() == i+1 })
 		_ = c.Progress(0)
 	}
 }
 
-// A context without an assist takes letters in when it is driven, and only then. While somebody polls, peers do not ring.
+// A context without a background poller takes letters in when it is driven, and only then. While somebody polls, peers do not ring.
 func TestSourceUnassisted(t *testing.T) {
 	c, f, b := newLetterbox(t, &fakePlugin{unassisted: true})
 	op := c.NewOp(func(*Op, Result) {})
@@ -147,7 +147,7 @@ func TestSourcesInOneProcess(t *testing.T) {
 					other.post()
 				}
 				for op.Busy() {
-					if own.taken.Load() == i+1 { // by the assist, before the receive
+					if own.taken.Load() == i+1 { // by the background poller, before the receive
 						f.end(op, Result{})
 					}
 					if err := c.Progress(-1); err != nil {

@@ -17,7 +17,7 @@ import (
 // sockets first whenever nobody has done so for lookEvery, and a Progress that finds something ready leads then too.
 type leading struct {
 	lead    sync.Mutex    // held by the goroutine that leads Progress
-	watch   atomic.Int32  // who takes in what arrives: what the assist does, and leaderAsleep
+	watch   atomic.Int32  // who takes in what arrives: what the background poller does, and leaderAsleep
 	nudged  atomic.Bool   // since the leader last looked at the timers
 	passes  atomic.Uint64 // times that a user's goroutine led
 	looked  atomic.Int64  // when a leader last looked at every source and descriptor
@@ -164,7 +164,7 @@ func (c *Context) drive(now, deadline time.Duration, ready func() bool, sleeps f
 // only the time.
 func (c *Context) sleep(now, wait time.Duration, ready func() bool) (came bool) {
 	c.watch.Or(leaderAsleep)
-	c.assist.leaderSleeps()
+	c.background.leaderSleeps()
 	n := 0
 	if !ready() && !c.nudged.Load() && !c.releasable() && c.brokenBy() == nil && !c.poller.arm() {
 		n = c.waits.sleep(wait)
@@ -174,7 +174,7 @@ func (c *Context) sleep(now, wait time.Duration, ready func() bool) (came bool) 
 	came = c.peek() || n > 0
 	end := c.Now()
 	c.looked.Store(int64(end))
-	c.assist.leaderWakes(end-now, len(c.poller.inlets) > 0)
+	c.background.leaderWakes(end-now, len(c.poller.inlets) > 0)
 	return came
 }
 

@@ -166,7 +166,7 @@ func (p *panicker) Cut(err error)   { p.cut = err }
 // A descriptor whose owner panics costs that one only: the others that were ready with it are called, and the panic is counted.
 func TestOwnerPanics(t *testing.T) {
 	c, _ := newFake(t, Config{Logger: slog.New(slog.DiscardHandler)})
-	c.assist.stop()
+	c.background.stop()
 	var bad panicker
 	called := make([]int, 4)
 	for i := range 5 {
@@ -189,7 +189,7 @@ func TestOwnerPanics(t *testing.T) {
 	require.EqualValues(t, 1, c.Stats().Panics)
 }
 
-// Bytes arrive while nobody drives: the assist takes them in, and leaves when the user drives again or closes.
+// Bytes arrive while nobody drives: the background poller takes them in, and leaves when the user drives again or closes.
 func TestAssist(t *testing.T) {
 	c, f := newFake(t, Config{})
 	r, w := pipeFDs(t)
@@ -210,7 +210,7 @@ func TestAssist(t *testing.T) {
 		}
 		_, err = unix.Write(w, []byte("x"))
 		require.NoError(t, err)
-		eventually(t, "the assist takes the byte", func() bool { return got.Load() == i+1 })
+		eventually(t, "the background poller takes the byte", func() bool { return got.Load() == i+1 })
 	}
 	require.Positive(t, f.polls.Load())
 
@@ -231,7 +231,7 @@ func TestAssist(t *testing.T) {
 	// An idle context costs nothing.
 	f.onPoll.Store(nil)
 	var polls int32
-	eventually(t, "the assist rests", func() bool {
+	eventually(t, "the background poller rests", func() bool {
 		before := polls
 		polls = f.polls.Load()
 		return before == polls
@@ -242,7 +242,7 @@ func TestAssist(t *testing.T) {
 	require.LessOrEqual(t, f.polls.Load()-before, int32(4))
 }
 
-// While a leader sleeps the assist keeps out, and takes over when the leader has gone to user code.
+// While a leader sleeps the background poller keeps out, and takes over when the leader has gone to user code.
 func TestAssistTakesOver(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	r, w := pipeFDs(t)
@@ -268,7 +268,7 @@ func TestAssistTakesOver(t *testing.T) {
 		require.Equal(t, 1, c.Trigger(0))
 		_, err = unix.Write(w, []byte("x")) // nobody sleeps now
 		require.NoError(t, err)
-		eventually(t, "the assist takes the byte", func() bool { return got.Load() == 2*i+2 })
+		eventually(t, "the background poller takes the byte", func() bool { return got.Load() == 2*i+2 })
 	}
 }
 

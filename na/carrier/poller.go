@@ -37,10 +37,10 @@ type Cutter interface {
 }
 
 // An Inlet delivers work that no file descriptor announces, such as what a peer writes to shared memory. Only the goroutine that leads
-// Progress, or the assist in its place, calls its methods, with no lock held. They do not wait.
+// Progress, or the background poller in its place, calls its methods, with no lock held. They do not wait.
 //
 // A bell is a descriptor in the context's poller that an armed Inlet makes ready when work appears. Between Arm and the end of the
-// leader's sleep, or of the assist's rest, a bell rings or nothing has come.
+// leader's sleep, or of the background poller's rest, a bell rings or nothing has come.
 type Inlet interface {
 	// Peek takes in some of what has come, and reports whether anything had. A leader that polls calls it again and again: when
 	// nothing has come it costs a few loads.

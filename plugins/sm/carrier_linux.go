@@ -131,7 +131,7 @@ func (c *contextCarrier) dial(p *peer) {
 	c.later()
 }
 
-// later has Poll look, of the assist too: nobody drives a context whose callbacks wait to run. Locked.
+// later has Poll look, of the background poller too: nobody drives a context whose callbacks wait to run. Locked.
 func (c *contextCarrier) later() {
 	c.work.Store(true)
 	c.e.PollSoon()

@@ -16,7 +16,7 @@ func TestCorkedFramesLeave(t *testing.T) {
 	n, r, to := joined(t, tcp.Options{}, na.Config{})
 	require.True(t, n.ctx().Cork())
 	defer n.ctx().Uncork()
-	for i := range 10 { // after the first few the assist rests, and must be called
+	for i := range 10 { // after the first few the background poller rests, and must be called
 		o, end := op(n.ctx())
 		text := fmt.Sprint("held ", i)
 		require.NoError(t, n.ctx().SendUnexpected(o, to, 1, []byte(text)))

@@ -15,7 +15,7 @@ import (
 )
 
 // A raw is a peer made of a socket and the frame package, which does exactly what a test says and nothing else. The
-// other side is driven by its assist or its goroutines meanwhile.
+// other side is driven by its background poller or its goroutines meanwhile.
 type raw struct {
 	t     testing.TB
 	nc    net.Conn

@@ -179,7 +179,7 @@ func (c *contextCarrier) Dial(l carrier.Session) {
 	c.later()
 }
 
-// later has Poll send, of the assist too: nobody drives a context whose callbacks wait to run.
+// later has Poll send, of the background poller too: nobody drives a context whose callbacks wait to run.
 func (c *contextCarrier) later() {
 	c.last.Store(true)
 	c.e.PollSoon()

@@ -190,7 +190,7 @@ func put(t testing.TB, from, to *node, n int64) {
 func TestBlocked(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		t.Skip("this system has no poller for the assist")
+		t.Skip("this system has no poller for the background poller")
 	}
 	for name, tt := range map[string]struct {
 		opts    udp.Options

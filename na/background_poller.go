@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// assist moves bytes when nobody drives the context: it receives, answers heartbeats, serves puts and gets. It runs no
+// backgroundPoller moves bytes when nobody drives the context: it receives, answers heartbeats, serves puts and gets. It runs no
 // user code. It is one goroutine, parked behind a gate. While the gate is shut an arriving byte does not reach it.
 //
 //	parked, gate shut ◄── a leader sleeps in the poller (it will be woken by the byte itself) ◄──┐
@@ -17,19 +17,19 @@ import (
 //	   └────────────────────────────────────────┘
 //
 // While it ticks the gate, which costs a system call each way, is left alone.
-type assist struct {
+type backgroundPoller struct {
 	nctx *Context
 	gate gate
 	quit atomic.Bool
 }
 
-// A gate is where the assist rests. All but park and doze are called from anywhere.
+// A gate is where the background poller rests. All but park and sleepFor are called from anywhere.
 type gate interface {
 	// park waits until something is ready in the context's poller while the gate is open, which shuts it, or until wake or
 	// the time of alarm. It reports false after close. A wake before it counts.
 	park() bool
-	// doze waits for d.
-	doze(d time.Duration)
+	// sleepFor waits for d.
+	sleepFor(d time.Duration)
 	open()
 	shut()
 	wake()
@@ -37,73 +37,73 @@ type gate interface {
 	close()
 }
 
-// What the assist does is in Context.watch, together with whether a leader sleeps: who changes the one sees the other.
+// What the background poller does is in Context.watch, together with whether a leader sleeps: who changes the one sees the other.
 const (
-	assistShut int32 = 0 // parked, gate shut
-	assistOpen int32 = 1 // parked, gate open, bells armed
-	assistTick int32 = 2 // awake
+	backgroundShut  int32 = 0 // parked, gate shut
+	backgroundOpen  int32 = 1 // parked, gate open, bells armed
+	backgroundTicks int32 = 2 // awake
 
 	leaderAsleep int32 = 4 // beside one of these
 )
 
-// assistAfter is how long nobody may have driven before assist does.
-const assistAfter = 2 * time.Millisecond
+// backgroundAfter is how long nobody may have driven before the background poller does.
+const backgroundAfter = 2 * time.Millisecond
 
-func newAssist(c *Context) (*assist, error) {
+func newBackgroundPoller(c *Context) (*backgroundPoller, error) {
 	g, err := newGate(c.poller)
 	if g == nil {
 		return nil, err
 	}
-	c.watch.Store(assistOpen)
-	return &assist{nctx: c, gate: g}, nil
+	c.watch.Store(backgroundOpen)
+	return &backgroundPoller{nctx: c, gate: g}, nil
 }
 
 // start begins to serve; without it only drop is left.
-func (a *assist) start() {
+func (a *backgroundPoller) start() {
 	if a == nil {
 		return
 	}
 	if len(a.nctx.poller.inlets) > 0 {
-		a.attend() // their bells are not armed
+		a.startTicking() // their bells are not armed
 	}
 	go a.run()
 }
 
-func (a *assist) drop() {
+func (a *backgroundPoller) drop() {
 	if a != nil {
 		a.gate.close()
 	}
 }
 
 // leaderSleeps shuts the gate: arriving bytes wake the leader.
-func (a *assist) leaderSleeps() {
-	if a != nil && a.nctx.watch.CompareAndSwap(assistOpen|leaderAsleep, assistShut|leaderAsleep) {
+func (a *backgroundPoller) leaderSleeps() {
+	if a != nil && a.nctx.watch.CompareAndSwap(backgroundOpen|leaderAsleep, backgroundShut|leaderAsleep) {
 		a.gate.shut()
 	}
 }
 
 // leaderWakes says that the leader may be off to user code: the gate is opened again, or, after a short sleep and where bells
-// are not armed any more, assist ticks.
-func (a *assist) leaderWakes(slept time.Duration, disarmed bool) {
+// are not armed any more, the background poller ticks.
+func (a *backgroundPoller) leaderWakes(slept time.Duration, disarmed bool) {
 	switch {
 	case a == nil:
-	case disarmed || slept < assistAfter:
-		a.attend()
-	case a.nctx.watch.CompareAndSwap(assistShut, assistOpen):
+	case disarmed || slept < backgroundAfter:
+		a.startTicking()
+	case a.nctx.watch.CompareAndSwap(backgroundShut, backgroundOpen):
 		a.gate.open()
 	}
 }
 
-// attend has assist tick from now on, until the next time that nobody drove: bytes may come that nobody takes, or
+// startTicking has the background poller tick from now on, until the next time that nobody drove: bytes may come that nobody takes, or
 // frames are held back that nobody sends.
-func (a *assist) attend() {
-	if a != nil && a.nctx.watch.Load()&^leaderAsleep != assistTick && a.become(assistTick) != assistTick {
+func (a *backgroundPoller) startTicking() {
+	if a != nil && a.nctx.watch.Load()&^leaderAsleep != backgroundTicks && a.setDoing(backgroundTicks) != backgroundTicks {
 		a.gate.wake()
 	}
 }
 
-// become changes what the assist does, and returns what it did.
-func (a *assist) become(next int32) (was int32) {
+// setDoing changes what the background poller does, and returns what it did.
+func (a *backgroundPoller) setDoing(next int32) (was int32) {
 	for w := &a.nctx.watch; ; {
 		if old := w.Load(); w.CompareAndSwap(old, old&leaderAsleep|next) {
 			return old &^ leaderAsleep
@@ -112,7 +112,7 @@ func (a *assist) become(next int32) (was int32) {
 }
 
 // stop ends the goroutine; it does not wait for it. The poller may be closed afterwards.
-func (a *assist) stop() {
+func (a *backgroundPoller) stop() {
 	if a == nil {
 		return
 	}
@@ -120,26 +120,26 @@ func (a *assist) stop() {
 	a.gate.close()
 }
 
-func (a *assist) run() {
+func (a *backgroundPoller) run() {
 	c := a.nctx
-	var seen uint64 // passes when assist last drove
+	var seen uint64 // passes when the background poller last drove
 	for !a.quit.Load() && a.gate.park() {
-		attending := a.become(assistTick) == assistTick
+		ticking := a.setDoing(backgroundTicks) == backgroundTicks
 		for {
-			if !attending && c.passes.Load() == seen && a.pass() {
+			if !ticking && c.passes.Load() == seen && a.pass() {
 				break
 			}
-			attending = false
+			ticking = false
 			before := c.passes.Load()
-			a.gate.doze(assistAfter)
+			a.gate.sleepFor(backgroundAfter)
 			if a.quit.Load() {
 				return
 			}
 			if c.passes.Load() != before {
 				continue
 			}
-			if c.watch.CompareAndSwap(assistTick|leaderAsleep, assistShut|leaderAsleep) {
-				c.Flush() // what was held back before had us attend in vain
+			if c.watch.CompareAndSwap(backgroundTicks|leaderAsleep, backgroundShut|leaderAsleep) {
+				c.Flush() // what was held back before had us tick in vain
 				break
 			}
 			if a.pass() {
@@ -151,7 +151,7 @@ func (a *assist) run() {
 }
 
 // pass drives, if nobody leads, until there is nothing to take in, and opens the gate. Between two rounds it gives up the lead.
-func (a *assist) pass() bool {
+func (a *backgroundPoller) pass() bool {
 	for a.nctx.lead.TryLock() {
 		if a.round() {
 			return true
@@ -161,7 +161,7 @@ func (a *assist) pass() bool {
 }
 
 // round drives once, and reports whether the gate is open afterwards. It is called with lead held and gives it up.
-func (a *assist) round() bool {
+func (a *backgroundPoller) round() bool {
 	c := a.nctx
 	defer c.unlead()
 	if c.state.Load() == ctxReleased {
@@ -175,8 +175,8 @@ func (a *assist) round() bool {
 	if c.poller.arm() {
 		return false
 	}
-	a.become(assistOpen)
+	a.setDoing(backgroundOpen)
 	a.gate.open()
-	c.Flush() // what was held back before had us attend in vain
+	c.Flush() // what was held back before had us tick in vain
 	return true
 }
