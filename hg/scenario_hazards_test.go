@@ -1,7 +1,7 @@
 package hg_test
 
 // The hazards of Mercury's calls, H1 to H17, each with its number in the name of a test; some are in other files. Package
-// internal/mutant plants the bug of each and requires that its test fails.
+// internal/test/mutant plants the bug of each and requires that its test fails.
 
 import (
 	"flag"

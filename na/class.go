@@ -25,7 +25,9 @@ type Class struct {
 }
 
 // Open opens the network that addr names: "tcp://" to originate only, "tcp://host:port" to listen too (port 0 lets the
-// system choose). Bad fields of cfg are all reported in one error.
+// system choose). "udp://host:port" is alike. "sm://name" listens in shared memory, to processes of the same user on this machine, and
+// "sm://name-*" at a name that nobody else has: something unique is put for the *, as Context.Self then says. What else an
+// address may hold is in the plugin's documentation. Bad fields of cfg are all reported in one error, which matches ErrInvalid.
 //
 // "tcp://host:port,sm://" opens a second transport beside the first: peers have their addresses of the first, and those on this
 // machine that have opened both, too, are reached by the second, as Config.Local says. udp takes sm likewise. Where this process cannot have

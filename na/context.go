@@ -33,6 +33,25 @@ const settleTime = 10 * time.Millisecond
 //
 //	Progress: leader ─► poller (sockets, wake-up) ─► endpoint ─► ticket.finish ─► queue
 //	Trigger:  queue ─► callback                      Cancel, from anywhere ─► ticket.finish ─► queue
+//
+// A program needs about fifteen of its methods:
+//
+//   - progress and callbacks: NewOp, Progress, Trigger, Wake; Timer and Now for what is to happen later
+//   - messages: Lookup, Self; SendUnexpected and RecvUnexpected; SendExpected and RecvExpected; Withdraw takes a message back
+//   - memory: Put, Get, Deregister; Class.Register and Class.NewMem make it
+//   - peers: OnFault, Connected, Disconnect, Identity
+//   - the end: Shutdown in good order; Close and Closed at once
+//   - settings and gauges: Limits, Stats, Peers, Unconfirmed
+//
+// The others are for layers above, as package hg, that make calls of messages and wait for them: Call, Answer, AbandonCall,
+// CancelIfUnsent, Lease, View and the ...By, ...Long and ...Body forms; room for long messages (ClaimRoom, ReturnRoom, GrantRoom);
+// the queue itself (Queue, Queued, Hold, Live, Batch, Cork and the like); drivers (ProgressUntil, TriggerUntil, Enter..., Stir); and the clock
+// and goroutines of a simulator (Until, WallTime, WithTimeout, Spawn). Streams of a call are in packages hg and qs.
+//
+// One goroutine may drive several contexts, of one class or of several: Progress and Trigger of each in turn. While it waits in
+// the Progress of one it drives none of the others, whose timers and callbacks wait; so it waits for a few milliseconds at most, or
+// polls with Progress(0). A goroutine for each context waits for none of the others. Bytes of peers are taken in meanwhile where the transport has a background poller
+// (on Linux, without Unassisted).
 type Context struct {
 	class  *Class
 	id     int

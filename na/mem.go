@@ -63,7 +63,9 @@ func (k Key) Append(b []byte) []byte {
 	return append(b, byte(k.Access))
 }
 
-// DecodeKey reads a key from the front of b.
+// DecodeKey reads a key from the first KeySize bytes of b, as Key.Append has written them; what follows is left alone. b may come from
+// a peer: a key that is too short, or with a length or an access mode that cannot be, is an error which matches ErrProtocol.
+// That the owner still has the memory shows only when it is used. The key's Place is zero.
 func DecodeKey(b []byte) (Key, error) {
 	if len(b) < KeySize {
 		return Key{}, WithText(ErrProtocol, fmt.Sprintf("na: key of %d bytes, want %d", len(b), KeySize))
@@ -105,8 +107,10 @@ func (m *Mem) Served() int64 { return m.served.Load() }
 // countServed counts n bytes that a peer has read or written.
 func (m *Mem) countServed(n int64) { m.served.Add(n) }
 
-// NewMem returns memory over segs for local use: nothing is published. The segments are used, not copied. The error
-// matches ErrInvalid when there are more than Limits().MaxSegments.
+// NewMem returns memory over segs for local use, as the local side of Put and Get: nothing is published, and no peer can reach it.
+// Offsets count from the first byte of the first segment on through all of them. The segments are used, not copied: they belong to an
+// operation from its start until its callback runs. Memory that is not published has nothing to be given back; Deregister is not for it.
+// The error matches ErrInvalid when there are more than Limits().MaxSegments.
 func (c *Class) NewMem(segs ...[]byte) (*Mem, error) {
 	if limit := c.Limits().MaxSegments; len(segs) > limit {
 		return nil, fmt.Errorf("na: %d segments, the limit is %d: %w", len(segs), limit, ErrInvalid)

@@ -145,8 +145,12 @@ func (c *Context) SendExpectedLong(op *Op, to Addr, tag Tag, buf []byte, most in
 	return nil
 }
 
-// RecvExpected receives the message with tag from one peer into buf. Post it before the peer can send: a message that
-// finds no receive is dropped.
+// RecvExpected receives the message with tag from one peer into buf, which is the operation's until its callback runs; Result.N is
+// the length of the message. Post it before the peer can send: a message that finds no receive is dropped, and counted in Stats.LateDropped.
+//
+// A message longer than buf is lost: op ends with ErrOverflow, Fate Ran and Result.N, and buf is as it was. Of one peer and tag there is one
+// receive at a time, that of a Call included: a second one ends with ErrBusy and changes nothing for the first. A tag may be used again as soon as
+// the callback of its receive has begun. Messages of different tags are received in whatever order they come.
 func (c *Context) RecvExpected(op *Op, from Addr, tag Tag, buf []byte) error {
 	return c.RecvExpectedLong(op, from, tag, buf, 0)
 }

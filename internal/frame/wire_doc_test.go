@@ -224,7 +224,7 @@ func converse(t *testing.T) *wire {
 	w.cut("late-response", frame.Expected, false, "dropped", frame.Dropped, true)
 
 	_, ended = call("late", nil)
-	for range 3 { // nothing arrives: the engine asks
+	for range 3 { // nothing arrives: package na asks
 		w.now += time.Second
 		w.drive(origin, target)
 	}
@@ -443,7 +443,7 @@ func (x *end) take() {
 	x.c.e.Unlock()
 }
 
-// send writes what the link has. Locked.
+// send writes what the session has. Locked.
 func (x *end) send() {
 	for !x.gone && x.out.Session != nil && x.out.Fill() {
 		b := bytes.Join(x.out.Gather(nil), nil)

@@ -23,7 +23,7 @@ const (
 type In struct {
 	Session carrier.Session // nil until Greet has admitted a peer that connected to us
 	Lane    carrier.Lane
-	// Greet, if not nil, takes the peer's HELLO instead of Link.Greet. It sets Link if that is nil, or returns why the peer is
+	// Greet, if not nil, takes the peer's HELLO instead of Session.Greet. It sets Session if that is nil, or returns why the peer is
 	// turned away. Locked.
 	Greet func(g *frame.Greeting) error
 	Large bool // a piece of carrier.BulkMin bytes or more has come
@@ -43,7 +43,7 @@ type In struct {
 	end     bool // nothing is delivered any more
 }
 
-// End stops Parse, now and later: the link goes on without this stream, or not at all. Locked.
+// End stops Parse, now and later: the session goes on without this stream, or not at all. Locked.
 func (in *In) End() { in.end = true }
 
 // Close gives the buffer back. Nobody uses the stream any more.
@@ -160,8 +160,8 @@ func (in *In) Idle() {
 // Bulk reports whether what comes next is bulk data. Locked.
 func (in *In) Bulk() bool { return in.bulk && !in.message }
 
-// Parse handles everything that has been read. An error ends the session: the caller fails the link with it, or turns
-// the peer away if there is no link. Locked.
+// Parse handles everything that has been read. An error ends the session: the caller fails the session with it, or turns
+// the peer away if there is no session. Locked.
 func (in *In) Parse() error {
 	for {
 		if in.end || in.Session != nil && in.Session.Down() {

@@ -14,7 +14,7 @@ const fillUntil = 64 << 10
 // zeroes fill the rest of a piece whose memory is gone.
 var zeroes [64 << 10]byte
 
-// Out puts the frames of a link onto a stream, the HELLO first. One goroutine at a time uses it.
+// Out puts the frames of a session onto a stream, the HELLO first. One goroutine at a time uses it.
 //
 //	for { lock ─► out.Fill ─► unlock ─► out.Gather ─► write ─► out.Wrote }
 type Out struct {

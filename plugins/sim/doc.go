@@ -5,7 +5,7 @@
 //	    f() ─ Progress ┐ yields                                        yields ┌ Progress ─ g()
 //	         class a   │                                                      │   class b
 //	────────────┼──────┼──────────────────────────────────────────────────────┼──────┼────────────
-//	 port ─ Link.Pull ─┼► pipe: segments, window, bandwidth, clog ════════════┼► Link.Deliver ─ port
+//	 port ─ Pull ──────┼► pipe: segments, window, bandwidth, clog ════════════┼► Deliver ────── port
 //	                   │                        ▲                             │
 //	                World: events by (virtual time, order of setting) ── faults drawn from the seed ── trace hash
 //

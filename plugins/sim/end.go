@@ -17,7 +17,7 @@ type end struct {
 	port   *port
 	in     framing.In
 	out    framing.Out
-	cut    atomic.Bool // the engine wants nothing more of it
+	cut    atomic.Bool // package na wants nothing more of it
 	up     bool        // out may send
 	closed bool
 }
@@ -43,7 +43,7 @@ func (en *end) other() *end     { return &en.c.ends[1-en.side] }
 func (en *end) outgoing() *pipe { return &en.c.pipes[en.side] }
 func (en *end) incoming() *pipe { return &en.c.pipes[1-en.side] }
 
-// pump sends what the link has, as far as the window goes.
+// pump sends what the session has, as far as the window goes.
 func (en *end) pump() {
 	if !en.up || en.closed || en.out.Session == nil {
 		return

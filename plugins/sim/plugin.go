@@ -49,7 +49,7 @@ func (p *plugin) Open(class carrier.Class, rest string) (*carrier.Network, error
 	w.takeTurn()
 	defer w.give()
 	in := &instance{w: w}
-	var self string // left to the engine for a class that only originates
+	var self string // left to package na for a class that only originates
 	if rest == "" {
 		w.names++
 		rest = fmt.Sprintf("@%d", w.names)

@@ -178,7 +178,7 @@ func (p *port) addr() string {
 	return p.inst.name
 }
 
-// fire is the engine's timer, or the end of a cork's patience.
+// fire is the endpoint's timer, or the end of a cork's patience.
 func (p *port) fire(*event) {
 	if p.gone.Load() {
 		return
@@ -202,7 +202,7 @@ func (p *port) poll() {
 	p.setTimer()
 }
 
-// setTimer follows the engine's next timer.
+// setTimer follows the endpoint's next timer.
 func (p *port) setTimer() {
 	w := p.w
 	at := p.core.Next()
@@ -215,7 +215,7 @@ func (p *port) setTimer() {
 	}
 }
 
-// look follows a Wake: the engine may have a new timer, a coroutine what it waits for.
+// look follows a Wake: the endpoint may have a new timer, a coroutine what it waits for.
 func (p *port) look() {
 	p.poked.Store(false)
 	p.setTimer()

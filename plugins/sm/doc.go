@@ -2,8 +2,8 @@
 // ErrUnsupported.
 //
 //	origin                                                    target
-//	engine ─ Pull ─► own segment ══ the target reads it ═══► Deliver, Place ─ engine
-//	                 own area    ══ bulk data, long messages, bodies ══►
+//	session ─ Pull ─► own segment ══ the target reads it ══► Deliver, Place ─ session
+//	                  own area    ══ bulk data, long messages, bodies ══►
 //	          unix socket: handshake, descriptors, last words, the end
 //	          eventfd: rung only when the other side sleeps
 //

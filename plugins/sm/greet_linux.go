@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// connect connects to the name of the link and sends HELLO; both are done at once, before the peer looks. It returns EAGAIN when the peer's
+// connect connects to the name of the session and sends HELLO; both are done at once, before the peer looks. It returns EAGAIN when the peer's
 // backlog is full, and when the system takes no HELLO now; then p is as it was before. Locked.
 func (p *peer) connect() error {
 	name, err := parse(p.link.Name())

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// flush sends what the link has, until there is nothing more or no room, or until the caller has sent enough for others. Locked at its
+// flush sends what the session has, until there is nothing more or no room, or until the caller has sent enough for others. Locked at its
 // beginning and its end, not while it copies bulk data.
 func (p *peer) flush() {
 	if p.writing || p.blocked || !p.up || p.dead.Load() {
@@ -140,7 +140,7 @@ func (p *peer) tell() (wake bool) {
 	return p.end.Publish()
 }
 
-// messages and bulk are the two flows of a peer, as the engine sees them.
+// messages and bulk are the two flows of a peer, as package na sees them.
 type (
 	messages peer
 	bulk     peer

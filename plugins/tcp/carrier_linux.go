@@ -86,7 +86,7 @@ func (ca *polled) Dial(l carrier.Session) {
 	ca.dial(c)
 }
 
-// dial begins to make c, a connection to the peer of its link.
+// dial begins to make c, a connection to the peer of its session.
 func (ca *polled) dial(c *conn) {
 	c.connecting = true
 	if ca.d.sec != nil || ca.d.opts.Control != nil || strings.Contains(c.link.Name(), "%") {

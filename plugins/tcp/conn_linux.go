@@ -29,7 +29,7 @@ const (
 	maxRetry = time.Second
 )
 
-// A conn is a connection of a link. The goroutine that leads reads; one goroutine at a time writes, any:
+// A conn is a connection of a session. The goroutine that leads reads; one goroutine at a time writes, any:
 //
 //	flush: lock ─► out.Fill ─► unlock ─► writev ─► lock ─► … until nothing is left, or the socket is full (blocked)
 //	                                                        Ready(writable) ─► flush again
@@ -40,7 +40,7 @@ const (
 type conn struct {
 	ca   *polled
 	fd   int          // -1 when there is none; set before anybody else knows c
-	flow carrier.Lane // of its link; set likewise
+	flow carrier.Lane // of its session; set likewise
 	in   *framing.In
 	ours bool // the leader's: nobody else uses in any more
 	wire wire // set under the lock before anybody reads or writes
@@ -301,7 +301,7 @@ func (c *conn) readOnce() (n int, dry bool, err error) {
 	return n, dry, err
 }
 
-// flush writes what the link has, until there is nothing more or the socket is full, or until the caller has written
+// flush writes what the session has, until there is nothing more or the socket is full, or until the caller has written
 // enough for others. Locked at its beginning and its end, not while it writes.
 func (c *conn) flush() {
 	if c.writing || c.blocked || c.connecting || c.mute || c.dead {
@@ -309,7 +309,7 @@ func (c *conn) flush() {
 	}
 	c.writing = true
 	sent := 0
-	for n := 0; (c.wire.pending() || c.out.Fill()) && !c.dead; n++ { // pulling frames may end the link
+	for n := 0; (c.wire.pending() || c.out.Fill()) && !c.dead; n++ { // pulling frames may end the session
 		if n == maxWrites || !c.goesOn(sent) {
 			c.blocked = true
 			break

@@ -10,14 +10,14 @@
 // is read straight into registered memory, and there is no goroutine for each connection. Elsewhere, and with
 // Options.Portable, two goroutines for each connection do the same over net.Conn, with one more copy.
 //
-//	     epoll                      stream                  engine
-//	socket ─ Ready ─► readv ─► In.Got, Parse ─► Link.Deliver, Place
-//	socket ◄─ writev ◄──── Out.Fill, Gather ◄── Link.Pull          one writer at a time, any goroutine, never waits
+//	     epoll                      stream                  session
+//	socket ─ Ready ─► readv ─► In.Got, Parse ─► Session.Deliver, Place
+//	socket ◄─ writev ◄──── Out.Fill, Gather ◄── Session.Pull          one writer at a time, any goroutine, never waits
 //
 // The canonical name of a class is IP:port. Host names are resolved by Lookup, IPv4 first. A class that does not listen
 // has a private name; peers answer it on the session that it opened.
 //
-// Of two connections that two processes dial to each other at the same time one stays: the engine decides. A
+// Of two connections that two processes dial to each other at the same time one stays: package na decides. A
 // connection that comes in names the context that it wants, and is handed to it whichever context accepted it.
 //
 // What holds always: no descriptor is closed while a goroutine may use its number; no lock is held across a system call

@@ -52,7 +52,7 @@ type contextCarrier struct {
 	pieces  []*piece // that are not in use
 }
 
-// A peer is an association of a link.
+// A peer is an association of a session.
 type peer struct {
 	c      *contextCarrier
 	link   carrier.Session // nil: its session is over

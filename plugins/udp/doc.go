@@ -1,7 +1,7 @@
 // Package udp is the plugin for datagrams: one socket for all peers of a class.
 //
-//	engine ── Link ── peer ── arq.Machine ── shared ── socket ═══ datagrams
-//	                  frames, views    packets
+//	session ── peer ── arq.Machine ── shared ── socket ═══ datagrams
+//	         frames, views    packets
 //
 // Package internal/arq makes datagrams reliable. This package has the sockets, copies frames and memory into packets and out of
 // them, and keeps the names of peers.

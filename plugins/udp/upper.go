@@ -16,7 +16,7 @@ func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool,
 	if err != nil {
 		return refusal(err)
 	}
-	if dialing != nil { // both dial at once: the engine says which of the two stays, the same at both ends
+	if dialing != nil { // both dial at once: package na says which of the two stays, the same at both ends
 		if p := dialing.User.(*peer); p.link != nil && p.link.Target() == int(g.Context) && !p.link.Meets(&g) {
 			return arq.Admission{Crossing: true}
 		}

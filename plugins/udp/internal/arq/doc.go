@@ -1,6 +1,6 @@
 // Package arq makes datagrams reliable: packets and the time go in, packets and a deadline come out.
 //
-//	Frame, Piece        Deliver, Place, Sent, Room            the carrier: sockets, views, the engine
+//	Frame, Piece        Deliver, Place, Sent, Room            the carrier: sockets, views, package na
 //	     │                     ▲
 //	     ▼                     │
 //	┌─ Assoc: one peer ──────────────────────────────┐
