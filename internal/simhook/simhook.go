@@ -15,7 +15,7 @@ type Clock interface {
 	Driven() bool
 }
 
-// A Scheduler is a plugin that runs the goroutines of a program by itself, as coroutines, in a time of its own.
+// A Scheduler is the names of a network that runs the goroutines of a program by itself, as coroutines, in a time of its own.
 // Its methods may be called from anywhere.
 type Scheduler interface {
 	// Scheduled reports whether the caller is such a coroutine. Its waits look at their conditions, and at their contexts, after
