@@ -39,7 +39,7 @@ type packed struct {
 // pack makes a copy of body: where the peer can read it, if there is such a place.
 func (e *endpoint) pack(to Addr, body []byte) (p packed, err error) {
 	e.mu.Lock()
-	if l := e.find(to); l != nil && l.state == linkUp {
+	if l := e.find(to); l != nil && l.state == stateUp {
 		if s, ok := l.route.carrier.(carrier.Shelver); ok {
 			p = l.shelve(s.Shelf(l), body)
 		}

@@ -50,7 +50,7 @@ func (l *session) sinkOf(h *frame.Header) *sink {
 	if h.Flags&frame.FlagAnswer == 0 {
 		return l.sinks[h.Op]
 	}
-	if o := l.e.inFlight.get(h.Op); o != nil && o.link == l {
+	if o := l.e.inFlight.get(h.Op); o != nil && o.session == l {
 		return o.sink
 	}
 	return nil
@@ -72,7 +72,7 @@ func (l *session) Place(h *frame.Header) (carrier.View, error) {
 func (l *session) place(h *frame.Header) (view, error) {
 	n := int64(h.Payload())
 	v := view{n: n}
-	if l.state == linkDown {
+	if l.state == stateDown {
 		return v, nil
 	}
 	l.makeBusy()
@@ -119,7 +119,7 @@ func (l *session) Placed(of carrier.View) error {
 		return l.placedMessage(v.msg)
 	}
 	s := v.sink
-	if l.state == linkDown || s == nil {
+	if l.state == stateDown || s == nil {
 		return nil
 	}
 	l.sign()

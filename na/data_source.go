@@ -31,7 +31,7 @@ type source struct {
 
 // mayBegin reports whether a put or get that waits may begin.
 func (l *session) mayBegin() bool {
-	return l.queuedMoves.n > 0 && l.inFlight.n < maxInFlight && l.state == linkUp
+	return l.queuedMoves.n > 0 && l.inFlight.n < maxInFlight && l.state == stateUp
 }
 
 // beginMoves starts gets and puts that wait, as many as may be under way.
@@ -125,7 +125,7 @@ func (l *session) Sent(of carrier.View) {
 	}
 	s := v.source
 	s.views--
-	if l.state == linkDown {
+	if l.state == stateDown {
 		return
 	}
 	if s.serve && v.code == OK {

@@ -260,7 +260,7 @@ func (d *domain) reach(l *session, t frame.Tail, need Access) (*Mem, Code) {
 	switch {
 	case !ok:
 		return nil, ErrRevoked
-	case entry.session != 0 && entry.session != l.session:
+	case entry.session != 0 && entry.session != l.id:
 		return nil, ErrPermission
 	case !entry.m.Key().Access.Can(need):
 		return nil, ErrPermission

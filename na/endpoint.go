@@ -56,22 +56,22 @@ type endpoint struct {
 	unlocks   int           // Unlocks since frames were held back
 	corks     int           // frames are held back while it is not 0
 	now       time.Duration // as last told
-	links     map[uint64]*session
+	sessions  map[uint64]*session
 	names     map[Addr]*session
 	recent    Addr     // what find was asked last,
-	found     *session // and found; nil once that link has ended
+	found     *session // and found; nil once that session has ended
 	waits     map[Addr]*backoff
 	proofs    map[Addr]frame.Secret // of dialable peers whose session has ended: what the next HELLO shows
 	retired   map[uint64][16]byte   // incarnations of the peers of sessions that have ended because they were idle
-	leaving   int                   // sessions in linkLeaving
-	shorts    int                   // links that wait for envelopes
-	idle      [2]linkList           // sessions with nothing going on; in the second those that we have dialled
-	busy      []*session            // links with something open, or that connect
+	leaving   int                   // sessions in stateLeaving
+	shorts    int                   // sessions that wait for envelopes
+	idle      [2]idleList           // sessions with nothing going on; in the second those that we have dialled
+	busy      []*session            // sessions with something open, or that connect
 	lastTick  time.Duration
 	pending   []carrier.Session // *session
 	flushing  []carrier.Session // the other half of pending
 
-	leases    map[matchKey]*op
+	leases    map[leaseKey]*op
 	tokens    map[[16]byte]*op
 	inFlight  idTable
 	receivers opList // RecvUnexpected that wait
@@ -101,8 +101,8 @@ var _ carrier.Core = (*endpoint)(nil)
 func newEndpoint(d *domain, c *Context) *endpoint {
 	return &endpoint{
 		dom: d, nctx: c, id: c.id,
-		links: map[uint64]*session{}, names: map[Addr]*session{}, retired: map[uint64][16]byte{}, waits: map[Addr]*backoff{}, proofs: map[Addr]frame.Secret{},
-		leases: map[matchKey]*op{}, tokens: map[[16]byte]*op{},
+		sessions: map[uint64]*session{}, names: map[Addr]*session{}, retired: map[uint64][16]byte{}, waits: map[Addr]*backoff{}, proofs: map[Addr]frame.Secret{},
+		leases: map[leaseKey]*op{}, tokens: map[[16]byte]*op{},
 	}
 }
 
@@ -222,7 +222,7 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 		e.nctx.tryPoll() // credit may have arrived that nobody has read (G11)
 	}
 	e.mu.Lock()
-	l, err := e.linkFor(t, to)
+	l, err := e.sessionFor(t, to)
 	claim, claimed := 0, (*session)(nil)
 	switch {
 	case body != nil:
@@ -253,7 +253,7 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 		return
 	}
 	o := e.begin(t, k)
-	o.link, o.tag, o.buf, o.body, o.packed, o.by, o.most, o.room = l, tag, buf, body, p, by, most, claim
+	o.session, o.tag, o.buf, o.body, o.packed, o.by, o.most, o.room = l, tag, buf, body, p, by, most, claim
 	l.waiting++
 	if k == kindSendExpected {
 		l.answers++
@@ -289,7 +289,7 @@ func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, m
 		return
 	}
 	e.mu.Lock()
-	l, err := e.linkFor(t, from)
+	l, err := e.sessionFor(t, from)
 	switch {
 	case err != nil:
 	case l.posted.find(tag) != nil:
@@ -302,7 +302,7 @@ func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, m
 		return
 	}
 	o := e.begin(t, kindRecvExpected)
-	o.link, o.tag, o.buf, o.most = l, tag, buf, most
+	o.session, o.tag, o.buf, o.most = l, tag, buf, most
 	l.posted.add(o)
 	l.waiting++
 	l.recvs.push(o)
@@ -328,7 +328,7 @@ func (e *endpoint) startGet(t ticket, local *Mem, loff int64, to Addr, key Key, 
 
 func (e *endpoint) startMove(t ticket, k opKind, local *Mem, loff int64, to Addr, key Key, roff, n int64) {
 	e.mu.Lock()
-	l, err := e.linkFor(t, to)
+	l, err := e.sessionFor(t, to)
 	limit := maxQueuedMoves
 	if t.isExpedited() {
 		limit *= 2
@@ -343,7 +343,7 @@ func (e *endpoint) startMove(t ticket, k opKind, local *Mem, loff int64, to Addr
 		return
 	}
 	o := e.begin(t, k)
-	o.link, o.mem, o.loff, o.key, o.roff, o.n = l, local, loff, key, roff, n
+	o.session, o.mem, o.loff, o.key, o.roff, o.n = l, local, loff, key, roff, n
 	l.waiting++
 	l.queuedMoves.push(o)
 	l.markPending()
@@ -360,7 +360,7 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 		return
 	}
 	e.mu.Lock()
-	l, err := e.linkFor(t, to)
+	l, err := e.sessionFor(t, to)
 	limit := maxLeases
 	if t.isExpedited() {
 		limit = maxExpeditedLeases
@@ -368,7 +368,7 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 	if err == nil && l.leases.n >= limit {
 		err = full(limit, "leases of the peer have not ended")
 	}
-	if err == nil && e.leases[matchKey{l, tag}] != nil {
+	if err == nil && e.leases[leaseKey{l, tag}] != nil {
 		err = WithText(ErrBusy, "a lease for this peer and tag has not ended")
 	}
 	if err != nil {
@@ -379,10 +379,10 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 		return
 	}
 	o := e.begin(t, kindLease)
-	o.link, o.tag, o.mem = l, tag, m
-	e.leases[matchKey{l, tag}] = o
+	o.session, o.tag, o.mem = l, tag, m
+	e.leases[leaseKey{l, tag}] = o
 	e.tokens[m.Key().Token] = o
-	e.dom.publish(m, l.session)
+	e.dom.publish(m, l.id)
 	l.waiting++
 	l.leases.push(o)
 	e.Unlock()
@@ -475,7 +475,7 @@ func (e *endpoint) collectStats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.stats
-	for _, l := range e.links {
+	for _, l := range e.sessions {
 		if l.Up() {
 			s.Peers++
 			if l.bulk {

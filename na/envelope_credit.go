@@ -96,12 +96,12 @@ func (e *endpoint) short(to Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.find(to)
-	return l != nil && l.state == linkUp && (l.queuedLen() > 0 || l.free() <= 0 || l.free() == 1 && l.reserves())
+	return l != nil && l.state == stateUp && (l.queuedLen() > 0 || l.free() <= 0 || l.free() == 1 && l.reserves())
 }
 
 // takeCredit uses an envelope of the peer for o, if o may have one. Nobody waits for one.
 func (l *session) takeCredit(o *op) bool {
-	if l.state != linkUp {
+	if l.state != stateUp {
 		return false
 	}
 	switch free := l.free(); {
@@ -150,7 +150,7 @@ func (l *session) enqueueRequest(o *op) {
 	switch {
 	case l.takeCredit(o): // nobody waits then
 		l.enqueueSend(o)
-	case l.state != linkUp: // starts will see
+	case l.state != stateUp: // starts will see
 		l.queueFor(o).push(o)
 	default:
 		if l.queuedLen() == 0 {
@@ -237,7 +237,7 @@ func (l *session) credited(credit uint32) {
 // freed returns an envelope to the peer.
 func (l *session) freed() {
 	l.held--
-	if l.state == linkDown {
+	if l.state == stateDown {
 		l.settle()
 		return
 	}

@@ -368,7 +368,7 @@ func TestReserveComesBack(t *testing.T) {
 			s.pass(time.Second) // the tick forgets those that are gone
 		}
 	}
-	require.Empty(t, s.e.links)
+	require.Empty(t, s.e.sessions)
 	require.Empty(t, s.e.names)
 	require.LessOrEqual(t, len(s.e.freeEnvs), g)
 }

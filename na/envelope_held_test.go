@@ -32,12 +32,12 @@ func TestIdleEnvelopes(t *testing.T) {
 
 // BenchmarkFind looks for the sessions of two peers by turns, as answers do.
 func BenchmarkFind(b *testing.B) {
-	e := &endpoint{links: map[uint64]*session{}, names: map[Addr]*session{}}
+	e := &endpoint{sessions: map[uint64]*session{}, names: map[Addr]*session{}}
 	var addrs []Addr
 	for i := range uint64(2) {
 		named := MakeAddr("script://a-name-of-usual-length:1234", int(i))
-		l := &session{e: e, named: named, session: i + 1}
-		e.links[l.session], e.names[named] = l, l
+		l := &session{e: e, named: named, id: i + 1}
+		e.sessions[l.id], e.names[named] = l, l
 		addrs = append(addrs, l.addr())
 	}
 	for i := 0; b.Loop(); i++ {

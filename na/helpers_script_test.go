@@ -304,7 +304,7 @@ func kinds(all []pulled) (names []string) {
 	return names
 }
 
-// deliver hands l a frame; a carrier fails the link when Deliver returns an error.
+// deliver hands l a frame; a carrier fails the session when Deliver returns an error.
 func (s *script) deliver(l *session, h frame.Header, payload []byte) error {
 	s.e.Lock()
 	defer s.e.Unlock()

@@ -13,18 +13,18 @@ import (
 )
 
 // self is the carrier from a class to itself: between its contexts, or from a context to itself. Frames go through
-// memory, with the same rules as everywhere. A link of it has a twin in the endpoint that it leads to; the link of a
+// memory, with the same rules as everywhere. A session of it has a twin in the endpoint that it leads to; the session of a
 // context with itself is its own twin.
 //
-//	link of context i ── Pull ──► one frame ── Deliver, Place ──► twin in context j
+//	session of context i ── Pull ──► one frame ── Deliver, Place ──► twin in context j
 //
-// One goroutine at a time pumps; the others leave their links in todo. It never holds two endpoints' locks. Whatever the
-// others leave meanwhile, it goes its own way soon: a drain is short, and the context whose link is next goes on.
+// One goroutine at a time pumps; the others leave their sessions in todo. It never holds two endpoints' locks. Whatever the
+// others leave meanwhile, it goes its own way soon: a drain is short, and the context whose session is next goes on.
 type self struct {
 	dom   *domain
 	route route
 
-	pending atomic.Bool // todo may hold links that nobody pumps
+	pending atomic.Bool // todo may hold sessions that nobody pumps
 	rest    atomic.Bool // it holds what a drain has left to Poll
 
 	mu      sync.Mutex // guards the fields below, and session.looping
@@ -58,7 +58,7 @@ func (p *parcel) Frame(h *frame.Header, payload []byte) {
 func (p *parcel) Piece(h *frame.Header, v carrier.View) { p.head, p.view, p.taken = *h, v, true }
 
 const (
-	maxPump  = 256 << 10   // bytes of a link in a row, or a little more, then it is the next one's turn
+	maxPump  = 256 << 10   // bytes of a session in a row, or a little more, then it is the next one's turn
 	maxDrain = 4 * maxPump // that a goroutine moves in a row, for itself and for others: a tenth of a millisecond
 	minCost  = 4 << 10     // what a frame costs at least, in the bytes that might have been copied instead
 )
@@ -71,7 +71,7 @@ type selfConn struct {
 
 var _ carrier.Carrier = (*self)(nil)
 
-// connectSelf brings up a link to the own class. Its twin is made when the first frame goes over.
+// connectSelf brings up a session to the own class. Its twin is made when the first frame goes over.
 func (l *session) connectSelf() {
 	c := &selfConn{ends: [2]*session{l}}
 	if l.named.Target() == l.e.id {
@@ -116,7 +116,7 @@ func (p *self) twin(l *session) *session {
 		return nil
 	}
 	named := p.dom.addr.WithTarget(l.e.id)
-	t := e.addLink(named)
+	t := e.addSession(named)
 	t.promise(int(l.guaranteed))
 	if e.names[named] == nil { // else both ends were made at once: each keeps its own twin
 		e.names[named] = t
@@ -128,7 +128,7 @@ func (p *self) twin(l *session) *session {
 	return t
 }
 
-// Dial implements carrier.Carrier; a link of it is up from its beginning.
+// Dial implements carrier.Carrier; a session of it is up from its beginning.
 func (p *self) Dial(carrier.Session) {}
 
 // Flush implements carrier.Carrier.
@@ -155,7 +155,7 @@ func (p *self) push(l *session) {
 	}
 }
 
-// drain pumps the links in todo, unless another goroutine does, and no more than maxDrain.
+// drain pumps the sessions in todo, unless another goroutine does, and no more than maxDrain.
 func (p *self) drain() {
 	p.mu.Lock()
 	if p.pumping {
@@ -199,7 +199,7 @@ func (p *self) next() *Context {
 		}
 	}
 	p.pending.Store(true)
-	return nil // a Shut that has not ended its links will drain
+	return nil // a Shut that has not ended its sessions will drain
 }
 
 // pump moves what l has, until that is maxPump, and returns how much it was.
@@ -286,7 +286,7 @@ func copyView(dst, src carrier.View) {
 func (l *session) isDown() bool {
 	l.e.mu.Lock()
 	defer l.e.mu.Unlock()
-	return l.state == linkDown
+	return l.state == stateDown
 }
 
 // Cut implements Carrier: the twin goes too, as soon as its lock is free.

@@ -40,7 +40,7 @@ func TestLoopIsShared(t *testing.T) {
 	require.Empty(t, s.dom.self.todo)
 }
 
-// What is left is the next link's, and its context need not be one that is closed.
+// What is left is the next session's, and its context need not be one that is closed.
 func TestLoopGoesOnElsewhere(t *testing.T) {
 	s := newScript(t, Config{})
 	other, err := s.dom.cls.NewContext()
@@ -56,7 +56,7 @@ func TestLoopGoesOnElsewhere(t *testing.T) {
 	p.pumping = true // nobody touches what is left
 	p.push(&session{e: s.dom.endpoint(0)})
 	p.push(p.todo[0])
-	require.Len(t, p.todo, 1, "a link waits once")
+	require.Len(t, p.todo, 1, "a session waits once")
 	p.push(&session{e: s.dom.endpoint(1)})
 	require.Same(t, s.nctx, p.next())
 	s.nctx.Close()

@@ -22,7 +22,7 @@ func (l *session) reaches(o *op) bool {
 // PlaceOwn is Place for the n bytes at at of our get, of which the peer knows nothing; ok is false if it has ended. Locked.
 func (l *session) PlaceOwn(id uint64, at, n int64) carrier.View {
 	o := l.e.inFlight.get(id)
-	if o == nil || o.link != l {
+	if o == nil || o.session != l {
 		return nil
 	}
 	s := o.sink
@@ -38,7 +38,7 @@ func (l *session) PlacedOwn(of carrier.View, valid bool) {
 		return
 	}
 	s := v.sink
-	if l.state == linkDown {
+	if l.state == stateDown {
 		return
 	}
 	if s.views--; s.dead {
@@ -67,14 +67,14 @@ func (e *endpoint) viewShared(to Addr, key Key, off, n int64) (v View, ok bool) 
 	e.mu.Lock()
 	defer e.Unlock()
 	l := e.find(to)
-	if l == nil || l.state != linkUp || l.route.reacher == nil {
+	if l == nil || l.state != stateUp || l.route.reacher == nil {
 		return v, false
 	}
 	b, end := l.route.reacher.View(l, carrier.Region{Token: key.Token, Place: key.Place}, off, n)
 	if b == nil {
 		return v, false
 	}
-	up := l.state == linkUp // still
+	up := l.state == stateUp // still
 	if up {
 		l.makeBusy()
 		l.views++

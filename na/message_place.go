@@ -35,7 +35,7 @@ func (l *session) placeMessage(h *frame.Header) (view, error) {
 
 // placedMessage delivers a message that is complete.
 func (l *session) placedMessage(m *arriving) error {
-	if l.state == linkDown {
+	if l.state == stateDown {
 		return nil
 	}
 	l.makeBusy()

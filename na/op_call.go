@@ -18,7 +18,7 @@ const maxStaged = 8 << 10
 // stager returns what takes a message of n bytes at once, because no more than so many messages wait; nil otherwise.
 func (l *session) stager(n, before int) carrier.Writer {
 	s := l.route.stager
-	if s == nil || l.state != linkUp || l.msgs.n > before || l.pong || l.flows[carrier.Messages].controls() || l.e.corks > 0 && n > maxStaged {
+	if s == nil || l.state != stateUp || l.msgs.n > before || l.pong || l.flows[carrier.Messages].controls() || l.e.corks > 0 && n > maxStaged {
 		return nil
 	}
 	w := s.Stage(l)
@@ -56,7 +56,7 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 		s.Body = p.body
 	}
 	e.mu.Lock()
-	l, err := e.linkFor(t, s.To)
+	l, err := e.sessionFor(t, s.To)
 	claim, claimed := e.claimOf(s.To, max(len(s.Msg), len(s.Body)))
 	if err == nil {
 		if err = l.mayAsk(t, &s, claim); bad != nil {
@@ -72,7 +72,7 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 		return
 	}
 	o := e.begin(t, kindCall)
-	o.link, o.tag, o.buf, o.body, o.by, o.room, o.bodies = l, s.Tag, s.Msg, s.Body, s.By, claim, s.Bodies
+	o.session, o.tag, o.buf, o.body, o.by, o.room, o.bodies = l, s.Tag, s.Msg, s.Body, s.By, claim, s.Bodies
 	o.packed = p
 	if o.oneWay = s.OneWay; !o.oneWay {
 		o.into, o.intoMost = s.Buf, s.Most
@@ -154,7 +154,7 @@ func (l *session) awaitReply(o *op) {
 // ended completes how a call ends without an answer.
 func (o *op) ended(r *Result) {
 	if r.Fate = NotRun; o.id != 0 {
-		r.Fate, r.Addr, r.ID = MaybeRan, o.link.addr(), o.id
+		r.Fate, r.Addr, r.ID = MaybeRan, o.session.addr(), o.id
 	}
 }
 
@@ -167,7 +167,7 @@ func (e *endpoint) cancelIfUnsent(t ticket) (to Addr, id uint64, left bool) {
 	case o == nil || o.t != t:
 		return Addr{}, 0, false
 	case o.id != 0:
-		return o.link.addr(), o.id, true
+		return o.session.addr(), o.id, true
 	}
 	e.cancel(o, ErrCanceled)
 	return Addr{}, 0, false
@@ -175,8 +175,8 @@ func (e *endpoint) cancelIfUnsent(t ticket) (to Addr, id uint64, left bool) {
 
 // heldUp is why a call ends at its deadline: what its request has waited for, if it has not left a session that is up.
 func (o *op) heldUp() error {
-	l := o.link
-	if o.kind == kindCall && o.list == &l.queued && l.state == linkUp {
+	l := o.session
+	if o.kind == kindCall && o.list == &l.queued && l.state == stateUp {
 		return WithText(ErrTimeout, fmt.Sprintf("all %d envelopes that the target guarantees are in use, and %d requests wait here", l.peer.envelopes, l.queued.n))
 	}
 	return ErrTimeout
@@ -187,7 +187,7 @@ func (o *op) heldUp() error {
 func (e *endpoint) abandonCall(t ticket, err error) {
 	e.mu.Lock()
 	if o, _ := t.impl().(*op); o != nil && o.t == t {
-		l, id, tag := o.link, o.id, o.tag
+		l, id, tag := o.session, o.id, o.tag
 		if err == ErrTimeout {
 			err = o.heldUp()
 		}
@@ -209,7 +209,7 @@ func (e *endpoint) answer(env *Envelope, to Addr, tag Tag, buf []byte, most int)
 	}
 	e.mu.Lock()
 	l := e.find(to)
-	if l == nil || l.state != linkUp || e.shut || len(buf) > max(l.eager, most) {
+	if l == nil || l.state != stateUp || e.shut || len(buf) > max(l.eager, most) {
 		e.mu.Unlock()
 		return false, nil
 	}

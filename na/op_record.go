@@ -9,7 +9,7 @@ import (
 type op struct {
 	t        ticket
 	kind     opKind
-	link     *session
+	session  *session
 	list     *opList
 	prev     *op
 	next     *op
@@ -44,10 +44,10 @@ type op struct {
 	stop      func() // ends a lookup
 }
 
-// matchKey finds the lease that goes with an expected message.
-type matchKey struct {
-	link *session
-	tag  Tag
+// leaseKey finds the lease that goes with an expected message.
+type leaseKey struct {
+	session *session
+	tag     Tag
 }
 
 // begin makes the record of an operation, or finishes it when it must not begin. Locked.
@@ -104,58 +104,58 @@ func (e *endpoint) finish(o *op, r Result) {
 // detach takes o out of its list and of the tables.
 func (e *endpoint) detach(o *op) {
 	if o.list != nil {
-		if o.link != nil {
-			o.link.waiting--
+		if o.session != nil {
+			o.session.waiting--
 			if o.kind == kindSendExpected {
-				o.link.answers--
+				o.session.answers--
 			}
 		}
 		o.list.remove(o)
 	}
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected:
-		o.link.returnRoom(o.room)
-		o.link.uncountExpedited(o)
+		o.session.returnRoom(o.room)
+		o.session.uncountExpedited(o)
 	case kindCall:
-		o.link.returnRoom(o.room)
-		o.link.uncountExpedited(o)
+		o.session.returnRoom(o.room)
+		o.session.uncountExpedited(o)
 		if !o.oneWay {
-			o.link.posted.remove(o)
+			o.session.posted.remove(o)
 		}
 		e.dropTimer(o)
 	case kindRecvExpected:
-		o.link.posted.remove(o)
+		o.session.posted.remove(o)
 	case kindLease:
-		delete(e.leases, matchKey{o.link, o.tag})
+		delete(e.leases, leaseKey{o.session, o.tag})
 		delete(e.tokens, o.mem.Key().Token)
 	case kindWithdraw:
-		o.link.forgetWithdraw(o)
+		o.session.forgetWithdraw(o)
 	case kindTimer:
 		e.dropTimer(o)
 	case kindPut, kindGet:
 		e.inFlight.remove(o.id)
 		if o.source != nil {
-			o.link.dropSource(o.source)
+			o.session.dropSource(o.source)
 		}
 		if o.sink != nil {
 			e.dropSink(o.sink)
 		}
-		if o.link.queuedMoves.n > 0 { // one of them may begin
-			o.link.markPending()
+		if o.session.queuedMoves.n > 0 { // one of them may begin
+			o.session.markPending()
 		}
 	}
 	if o.packed.body != nil {
 		o.packed.unpack(o)
 	}
 	if o.bodyID != 0 {
-		o.link.recallBody(o)
+		o.session.recallBody(o)
 	}
 }
 
 // cancel ends o with err. Locked.
 func (e *endpoint) cancel(o *op, err error) {
 	r := Result{Err: err, Fate: MaybeRan, N: o.at}
-	l, flow := o.link, o.flow
+	l, flow := o.session, o.flow
 	moving := uint64(0) // what the peer may stop
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended, or be held

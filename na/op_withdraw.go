@@ -33,7 +33,7 @@ func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 		return
 	}
 	e.mu.Lock()
-	l, err := e.linkOf(t, to)
+	l, err := e.sessionOf(t, to)
 	switch {
 	case err != nil:
 	case l.peer.features&frame.FeatureWithdraw == 0:
@@ -50,7 +50,7 @@ func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 		return
 	}
 	o := e.begin(t, kindWithdraw)
-	o.link, o.id = l, id
+	o.session, o.id = l, id
 	if l.withdraws.ids == nil {
 		l.withdraws.ids = map[uint64]*op{}
 	}
@@ -61,8 +61,8 @@ func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 	e.Unlock()
 }
 
-// linkOf returns the session that an address is bound to.
-func (e *endpoint) linkOf(t ticket, a Addr) (*session, error) {
+// sessionOf returns the session that an address is bound to.
+func (e *endpoint) sessionOf(t ticket, a Addr) (*session, error) {
 	if err := e.refusal(t); err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func (e *endpoint) breakDown(p *libraryPanic) {
 	for i := range e.routes {
 		attempt(e.routes[i].carrier.Shut)
 	}
-	for _, l := range e.links {
+	for _, l := range e.sessions {
 		attempt(func() {
 			l.close(err, ErrPeerLost, "the process has ended the context: a defect of Quicksilver there", false)
 		})

@@ -26,7 +26,7 @@ func (e *endpoint) routeOf(c carrier.Carrier) *route {
 
 // markPending has the carrier send what l has, when the lock is returned with Unlock.
 func (l *session) markPending() {
-	if !l.pending && l.state != linkDown {
+	if !l.pending && l.state != stateDown {
 		l.makeBusy()
 		l.pending = true
 		l.e.pending = append(l.e.pending, l)

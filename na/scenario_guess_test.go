@@ -48,7 +48,7 @@ func TestGuesses(t *testing.T) {
 	require.NoError(t, err)
 	s.op(func(op *Op) error { return s.nctx.Deregister(op, m) })
 	s.trigger()
-	earlier, err := s.dom.cls.RegisterFor(l.addr().Bound(l.session+256), ReadWrite, make([]byte, 10))
+	earlier, err := s.dom.cls.RegisterFor(l.addr().Bound(l.id+256), ReadWrite, make([]byte, 10))
 	require.NoError(t, err)
 	short, err := s.dom.cls.Register(ReadWrite, make([]byte, 9))
 	require.NoError(t, err)

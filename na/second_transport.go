@@ -133,7 +133,7 @@ func (e *endpoint) tookOffer(g *frame.Greeting) (offer, error) {
 // followOffer dials what the peer offers, and reports whether that was asked for.
 func (l *session) followOffer(o *frame.Offer) bool {
 	to := l.e.secondary()
-	if to == nil || l.state != linkDialing || l.onSecondary() || l.greeting().Place == ([16]byte{}) || to.Names.Check(o.Name) != nil {
+	if to == nil || l.state != stateDialing || l.onSecondary() || l.greeting().Place == ([16]byte{}) || to.Names.Check(o.Name) != nil {
 		return false
 	}
 	proof := proofOf(l.conn)

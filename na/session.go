@@ -12,25 +12,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// The life of a session. A link is never used again: the next operation to the same name makes a new one.
+// The life of a session. It is never used again: the next operation to the same name makes a new one.
 //
 //	          pause over             peer's HELLO
 //	waiting ◄──────────────► dialing ─────────────► up ──────────► down
 //	    └──────────────────────┴──── refused, timeout ──┼─────────► ▲
 //	                                     LEAVE sent, or │ STAY      │ GOAWAY
 //	                                                 leaving ───────┘
-//	 (a peer that connects to us makes a link that is up at once, or takes over one that waits or dials)
-type linkState uint8
+//	 (a peer that connects to us makes a session that is up at once, or takes over one that waits or dials)
+type sessionState uint8
 
 const (
-	linkWaiting linkState = iota
-	linkDialing
-	linkUp
-	linkLeaving // up, and asked to end: what begins waits. See idle.go
-	linkDown
+	stateWaiting sessionState = iota
+	stateDialing
+	stateUp
+	stateLeaving // up, and asked to end: what begins waits. See idle.go
+	stateDown
 )
 
-// A session is a session between this context and one context of one peer. endpoint.mu guards it. There may be many that are idle,
+// A session is what this context shares with one context of one peer. endpoint.mu guards it. There may be many that are idle,
 // so what they do not need is in active.
 type session struct {
 	conn any // the carrier's: what it knows of the connection
@@ -41,15 +41,15 @@ type session struct {
 	route     *route // its transport and carrier
 	name      string // to dial
 	host      string // that the peer there must prove to be; empty for the address itself
-	session   uint64
+	id        uint64
 	named     Addr           // how operations find it; zero for a peer that cannot be dialled
-	peer      peer           // from the HELLO on
+	peer      peerInfo       // from the HELLO on
 	proof     *carrier.Proof // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
 	why       *string        // the transport is this one, of two; nil for one
 	remote    string         // what remoteAddr has returned last
 	label     *string        // of its addresses, once it is up; nil for none
 	secret    frame.Secret   // what the peer shows when it has lost the session and connects anew
-	state     linkState
+	state     sessionState
 	dialled   bool // by us
 	forged    bool // perhaps: the peer has not shown that it receives where its HELLO came from
 	pending   bool
@@ -92,7 +92,7 @@ type session struct {
 	guesses    map[[16]byte]struct{} // tokens for which requests were refused
 
 	// While it is idle, and leaves.
-	resting          *linkList // the list of idle links that it is in; nil otherwise
+	resting          *idleList // the list of idle sessions that it is in; nil otherwise
 	older, newer     *session  // in that
 	idleSince        time.Duration
 	receivedExpected uint64        // expected messages
@@ -100,8 +100,8 @@ type session struct {
 	keepUntil        time.Duration // its peer wants it, and is not asked again before
 }
 
-// A peer is what a session keeps of the HELLO.
-type peer struct {
+// A peerInfo is what a session keeps of the HELLO.
+type peerInfo struct {
 	features    uint64
 	incarnation [16]byte
 	host        string
@@ -127,22 +127,22 @@ func (l *session) Name() string { return l.name }
 func (l *session) Target() int { return l.named.Target() }
 
 // Up reports whether the session is established. Locked.
-func (l *session) Up() bool { return l.state == linkUp || l.state == linkLeaving }
+func (l *session) Up() bool { return l.state == stateUp || l.state == stateLeaving }
 
 // Down reports whether the session has ended. Locked.
-func (l *session) Down() bool { return l.state == linkDown }
+func (l *session) Down() bool { return l.state == stateDown }
 
 // addr is the peer's address as receivers of its messages see it, bound to the session.
-func (l *session) addr() Addr { return l.named.Bound(l.session).Labeled(l.label) }
+func (l *session) addr() Addr { return l.named.Bound(l.id).Labeled(l.label) }
 
-// find returns the link of an address, or nil. Locked.
+// find returns the session of an address, or nil. Locked.
 func (e *endpoint) find(a Addr) *session {
 	if e.found != nil && a == e.recent { // most programs talk to one peer for a while, and a map has to hash the whole address
 		return e.found
 	}
 	var l *session
 	if s := a.Session(); s != 0 {
-		l = e.links[s]
+		l = e.sessions[s]
 	} else {
 		l = e.names[a.WithHost("")]
 	}
@@ -150,8 +150,8 @@ func (e *endpoint) find(a Addr) *session {
 	return l
 }
 
-// linkFor returns the link of an operation that is being started, and dials if there is none. Locked.
-func (e *endpoint) linkFor(t ticket, a Addr) (*session, error) {
+// sessionFor returns the session of an operation that is being started, and dials if there is none. Locked.
+func (e *endpoint) sessionFor(t ticket, a Addr) (*session, error) {
 	if err := e.refusal(t); err != nil {
 		return nil, err
 	}
@@ -160,12 +160,12 @@ func (e *endpoint) linkFor(t ticket, a Addr) (*session, error) {
 		return l, l.mustBe(a)
 	}
 	if s := a.Session(); s != 0 {
-		if int(s&0xff) == e.id { // the low byte of a session is the context that made it: see addLink
+		if int(s&0xff) == e.id { // the low byte of a session is the context that made it: see addSession
 			incarnation, ok := e.retired[s]
 			if !ok {
 				return nil, WithText(ErrPeerLost, "the session that the address was bound to has ended")
 			}
-			return e.linkAgain(a.Named(), incarnation)
+			return e.sessionAgain(a.Named(), incarnation)
 		}
 		a = a.Named() // it came in on another context: that session is not ours
 		if l := e.names[a]; l != nil {
@@ -182,7 +182,7 @@ func (e *endpoint) linkFor(t ticket, a Addr) (*session, error) {
 // caller returns the session of a peer that has dialled us and that nobody can dial. Its name is what it says itself, so if two
 // say the same, neither is taken.
 func (e *endpoint) caller(a Addr) (found *session, err error) {
-	for _, l := range e.links {
+	for _, l := range e.sessions {
 		switch {
 		case l.named != a || !l.Up():
 		case found != nil:
@@ -198,7 +198,7 @@ func (e *endpoint) caller(a Addr) (found *session, err error) {
 	return found, nil
 }
 
-// dial makes a link to a named address.
+// dial makes a session to a named address.
 func (e *endpoint) dial(a Addr) (*session, error) {
 	self := a.Name() == e.dom.own.self
 	if !self {
@@ -215,7 +215,7 @@ func (e *endpoint) dial(a Addr) (*session, error) {
 	}
 	host := a.Host()
 	a = a.WithHost("")
-	l, err := e.newLink(a, 0, 0, !self)
+	l, err := e.newSession(a, 0, 0, !self)
 	if err != nil {
 		return nil, err
 	}
@@ -232,22 +232,22 @@ func (e *endpoint) dial(a Addr) (*session, error) {
 	} else {
 		l.dial()
 	}
-	if l.state == linkDown { // the carrier knew at once
+	if l.state == stateDown { // the carrier knew at once
 		return nil, WithText(ErrUnreachable, "the address cannot be reached")
 	}
 	e.hurry(l.due())
 	return l, nil
 }
 
-// newLink makes a link with its envelopes reserved. If they are to be had as soon as an idle session has ended, one that may wait for
+// newSession makes a session with its envelopes reserved. If they are to be had as soon as an idle session has ended, one that may wait for
 // that is short.
-func (e *endpoint) newLink(named Addr, need, want uint32, mayWait bool) (*session, error) {
+func (e *endpoint) newSession(named Addr, need, want uint32, mayWait bool) (*session, error) {
 	n, err := e.reserve(int(need), int(want))
 	short := err == errMakingRoom && mayWait
 	if err != nil && !short {
 		return nil, err
 	}
-	l := e.addLink(named)
+	l := e.addSession(named)
 	if l.short = short; short {
 		e.shorts++
 	}
@@ -260,11 +260,11 @@ func (e *endpoint) newLink(named Addr, need, want uint32, mayWait bool) (*sessio
 	return l, nil
 }
 
-// addLink adds a link without envelopes.
-func (e *endpoint) addLink(named Addr) *session {
-	l := &session{e: e, named: named, session: e.dom.session.Add(1)<<8 | uint64(e.id)}
+// addSession adds a session without envelopes.
+func (e *endpoint) addSession(named Addr) *session {
+	l := &session{e: e, named: named, id: e.dom.session.Add(1)<<8 | uint64(e.id)}
 	e.found = nil
-	e.links[l.session] = l
+	e.sessions[l.id] = l
 	l.makeBusy()
 	return l
 }
@@ -279,7 +279,7 @@ func (l *session) dial() {
 	if l.short && !l.reserveAgain() {
 		return
 	}
-	l.state = linkDialing
+	l.state = stateDialing
 	l.route.carrier.Dial(l)
 }
 
@@ -288,8 +288,8 @@ func (l *session) up(g frame.Greeting) {
 	if l.active != nil && l.only != ([16]byte{}) && l.only != g.Incarnation {
 		l.endAll(WithText(ErrPeerLost, "the peer has restarted since the session that the address was bound to"), false)
 	}
-	l.state = linkUp
-	l.peer = peer{g.Features, g.Incarnation, g.Host, g.Process, g.Envelopes, g.Context, g.Secret}
+	l.state = stateUp
+	l.peer = peerInfo{g.Features, g.Incarnation, g.Host, g.Process, g.Envelopes, g.Context, g.Secret}
 	if l.refusal = nil; !l.onSecondary() {
 		l.proof = proofOf(l.conn)
 	}
@@ -314,7 +314,7 @@ func (l *session) Fail(err error) { l.fail(err) }
 
 func (l *session) fail(err error) {
 	switch {
-	case l.state == linkDown:
+	case l.state == stateDown:
 		return
 	case l.leavesQuietly(err):
 		l.retire()
@@ -330,9 +330,9 @@ func (l *session) fail(err error) {
 	case CodeOf(err) == ErrDuplicate && !l.e.shut:
 		// The peer says that it dials too, and that its connection stays. If it does not come, dial again.
 		l.dialAgain(err, backoffFirst*5)
-	case l.state == linkDialing && l.onSecondary() && !l.e.shut:
+	case l.state == stateDialing && l.onSecondary() && !l.e.shut:
 		l.fallBackToPrimary(err)
-	case (CodeOf(err) == ErrPeerLost || CodeOf(err) == ErrAgain) && l.state == linkDialing && !l.e.shut:
+	case (CodeOf(err) == ErrPeerLost || CodeOf(err) == ErrAgain) && l.state == stateDialing && !l.e.shut:
 		// Somebody accepted, and ended the connection before an answer: many connect at once, or the peer is just starting, or an idle
 		// session has to end there first.
 		l.dialAgain(err, l.e.failed(l.wanted(), err))
@@ -350,13 +350,13 @@ func (l *session) fail(err error) {
 
 // close ends l: cuts the connection, for which the peer is told code and text, and finishes every operation with err.
 func (l *session) close(err error, code Code, text string, fault bool) {
-	if l.state == linkDown {
+	if l.state == stateDown {
 		return
 	}
 	wasUp := l.Up()
 	lost := wasUp && fault && (!l.forged || l.active != nil && l.waiting > 0) // else there may have been no peer
 	l.stay()
-	l.state = linkDown
+	l.state = stateDown
 	e := l.e
 	// Our bye says which message would have been the next: the peer may tell its callers that those from it on have not run.
 	next := l.received + 1
@@ -370,7 +370,7 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 		l.short = false
 		e.shorts--
 	}
-	delete(e.links, l.session)
+	delete(e.sessions, l.id)
 	if e.names[l.named] == l {
 		delete(e.names, l.named)
 		if wasUp {
@@ -444,12 +444,12 @@ func (l *session) endAll(err error, wasUp bool) {
 
 // settle returns the reserve to the budget once the session is over and its envelopes have been dealt with.
 func (l *session) settle() {
-	if l.state == linkDown && l.held == 0 && l.reserved > 0 {
+	if l.state == stateDown && l.held == 0 && l.reserved > 0 {
 		l.e.dom.unreserve(l.reserved)
 		l.reserved = 0
 		l.e.hurryShort()
 	}
-	if r := l.room; l.state == linkDown && r != nil && r.held == 0 && r.reserved > 0 {
+	if r := l.room; l.state == stateDown && r != nil && r.held == 0 && r.reserved > 0 {
 		l.e.dom.unreserveRoom(r.reserved)
 		r.reserved = 0
 	}
@@ -457,7 +457,7 @@ func (l *session) settle() {
 
 // Refused is called when the peer ends the session, or refuses it, and says why. Locked.
 func (l *session) Refused(bye frame.Bye) {
-	if l.state == linkLeaving && bye.Code == byeIdle {
+	if l.state == stateLeaving && bye.Code == byeIdle {
 		l.agreed()
 		return
 	}
@@ -480,14 +480,14 @@ func (l *session) Refused(bye frame.Bye) {
 	l.fail(WithText(code, "the peer refused: "+bye.Text))
 }
 
-// sorted returns the links in the order of their sessions.
+// sorted returns the sessions in the order in which they began.
 func (e *endpoint) sorted() []*session {
-	all := make([]*session, 0, len(e.links))
-	for _, l := range e.links {
+	all := make([]*session, 0, len(e.sessions))
+	for _, l := range e.sessions {
 		all = append(all, l)
 	}
 	slices.SortFunc(all, func(a, b *session) int {
-		if a.session < b.session {
+		if a.id < b.id {
 			return -1
 		}
 		return 1

@@ -10,7 +10,7 @@ import (
 // An active is what a session has while something goes on: it is being made, or something is open with its peer, or frames wait to
 // leave. It is made by whatever begins, and goes with a tick that finds nothing, and that nothing has come since the one before.
 type active struct {
-	// Until the link is up.
+	// Until the session is up.
 	offerSecret      frame.Secret  // by which the second transport is dialled,
 	offerEnd         time.Duration // and until when that is tried
 	secondaryFailure string        // why it has come to nothing; empty when it has not
@@ -23,8 +23,8 @@ type active struct {
 	waiting      int           // operations that wait for the peer
 	unfreed      int           // its messages that are not freed: requests that are handled, mostly
 	suspected    bool          // the peer may have lost the session: its silence counts though nothing is open
-	only         [16]byte      // incarnation that the peer must have for what waits; zero for any; until the link is up
-	also         []string      // hosts that the peer has proven to be, beside session.host; until the link is up, must prove
+	only         [16]byte      // incarnation that the peer must have for what waits; zero for any; until the session is up
+	also         []string      // hosts that the peer has proven to be, beside session.host; until the session is up, must prove
 	gotMessage   bool          // a message, or bulk data, arrived since the last tick
 	lastHeard    time.Duration // when the last bytes arrived; at first when it became busy
 	sinceHeard   time.Duration // without bytes, as far as ticks have counted it
@@ -90,7 +90,7 @@ func (e *endpoint) lookAfter(l *session) {
 }
 
 // open reports whether the peer owes a sign of life: its silence counts then.
-func (l *session) open() bool { return l.hasWork() || l.state == linkLeaving }
+func (l *session) open() bool { return l.hasWork() || l.state == stateLeaving }
 
 // hasWork reports whether anything is open with the peer: what we wait for, or what we do for it.
 func (l *session) hasWork() bool {

@@ -22,7 +22,7 @@ func (l *session) Hello(f carrier.Lane, dst, label []byte) []byte {
 // Greet takes the HELLO with which the peer answers ours. An error means that it cannot be accepted: the carrier calls Fail
 // with it. Locked.
 func (l *session) Greet(g *frame.Greeting) error {
-	if l.state != linkDialing {
+	if l.state != stateDialing {
 		return WithText(ErrProtocol, "HELLO frame inside a session")
 	}
 	if err := l.e.checkGreeting(g); err != nil {
@@ -58,7 +58,7 @@ func (l *session) greeting() frame.Greeting {
 		Need: uint32(l.e.dom.cfg.Need), Want: uint32(l.e.dom.cfg.Want), Process: l.e.dom.cfg.Name,
 	}
 	switch {
-	case l.onSecondary() && l.state == linkDialing:
+	case l.onSecondary() && l.state == stateDialing:
 		g.Offer = l.offerSecret
 	case !l.onSecondary() && (l.active == nil || l.secondaryFailure == ""):
 		g.Place = l.e.dom.place
@@ -82,7 +82,7 @@ func (e *endpoint) checkGreeting(g *frame.Greeting) error {
 }
 
 // Admit takes in a peer that connected to us and sent g. verified tells that the machine it connected from is the one
-// that g.Listen names, so that operations to that name may use this session. c is the carrier, conn becomes the link's Conn. An error is
+// that g.Listen names, so that operations to that name may use this session. c is the carrier, conn becomes the session's Conn. An error is
 // what the carrier tells the peer before it closes the connection. Locked.
 func (e *endpoint) Admit(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (carrier.Session, error) {
 	l, err := e.admit(c, conn, g, verified)
@@ -134,12 +134,12 @@ func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 		if err := e.compete(old, g); err != nil {
 			return nil, err
 		}
-		if old.state != linkDown {
+		if old.state != stateDown {
 			old.adopt(r, conn, proof, g)
 			return old, nil
 		}
 	}
-	l, err := e.newLink(named, g.Need, g.Want, false)
+	l, err := e.newSession(named, g.Need, g.Want, false)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func (l *session) besides(g *frame.Greeting) bool {
 // lost. Locked.
 func (l *session) Unproven() { l.forged = true }
 
-// compete decides between a link that exists and a connection that says it is of the same peer. It returns nil with old taken down,
+// compete decides between a session that exists and a connection that says it is of the same peer. It returns nil with old taken down,
 // or fit to adopt the new connection, and an error when the new one must go. Anybody on the peer's machine can say its name and
 // its incarnation. So a session ends only for somebody who knows its secret: the peer, which had this session and has lost it. Anybody
 // else has the peer asked whether it lives: a peer that has restarted, one that had not heard of the session, and a stranger.
@@ -174,7 +174,7 @@ func (e *endpoint) compete(old *session, g *frame.Greeting) error {
 	case old.Up():
 		old.suspect()
 		return WithText(ErrDuplicate, "a session with this address is up; its peer is asked whether it lives")
-	case ours && old.state == linkDialing:
+	case ours && old.state == stateDialing:
 		return WithText(ErrDuplicate, "a connection of this pair is being made")
 	default: // it waits or dials, and the peer's connection is the one that stays
 		if err := old.checkNeed(g); err != nil {

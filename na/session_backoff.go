@@ -24,7 +24,7 @@ const (
 func (l *session) dialAgain(why error, pause time.Duration) {
 	l.route.carrier.Cut(l, frame.Bye{})
 	l.usePrimary() // an offer is good for one attempt
-	l.state, l.refusal = linkWaiting, why
+	l.state, l.refusal = stateWaiting, why
 	l.e.readClock()
 	l.since = l.e.now + pause
 	l.e.hurry(l.since)

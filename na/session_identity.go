@@ -9,7 +9,7 @@ import (
 func (e *endpoint) identity(peer Addr) (Identity, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.links[peer.Session()]
+	l := e.sessions[peer.Session()]
 	if l == nil || !l.Up() {
 		return Identity{}, false
 	}

@@ -35,10 +35,10 @@ const (
 
 var errMakingRoom = WithText(ErrAgain, "no room to guarantee envelopes to one more peer before an idle session has ended, which was asked to")
 
-// A linkList is links in the order in which they became idle.
-type linkList struct{ oldest, newest *session }
+// An idleList is sessions in the order in which they became idle.
+type idleList struct{ oldest, newest *session }
 
-func (q *linkList) push(l *session) {
+func (q *idleList) push(l *session) {
 	l.resting, l.older, l.newer = q, q.newest, nil
 	if q.newest == nil {
 		q.oldest = l
@@ -49,7 +49,7 @@ func (q *linkList) push(l *session) {
 }
 
 // remove takes l out of q, which is nil if l is in none.
-func (q *linkList) remove(l *session) {
+func (q *idleList) remove(l *session) {
 	if q == nil {
 		return
 	}
@@ -125,13 +125,13 @@ func (l *session) mayLeave() bool {
 		return false
 	}
 	return (l.active == nil || !l.hasWork() && l.sentAll()) && l.held == 0 &&
-		(l.room == nil || l.room.claimed == 0 && l.room.held == 0) && !l.e.dom.binds(l.session)
+		(l.room == nil || l.room.claimed == 0 && l.room.held == 0) && !l.e.dom.binds(l.id)
 }
 
 // leave asks the peer whether the session may end.
 func (l *session) leave() {
 	l.makeBusy()
-	l.state = linkLeaving
+	l.state = stateLeaving
 	l.e.leaving++
 	l.leftAt = l.received
 	l.control(frame.Header{Kind: frame.Leave, Op: l.received, Tag: l.receivedExpected})
@@ -139,8 +139,8 @@ func (l *session) leave() {
 
 // stay has a session that leaves go on.
 func (l *session) stay() {
-	if l.state == linkLeaving {
-		l.state = linkUp
+	if l.state == stateLeaving {
+		l.state = stateUp
 		l.e.leaving--
 	}
 }
@@ -156,7 +156,7 @@ func (l *session) deliverLeave(h *frame.Header) {
 
 // deliverStay takes in the answer that the session goes on.
 func (l *session) deliverStay(h *frame.Header) error {
-	if l.state != linkLeaving {
+	if l.state != stateLeaving {
 		return WithText(ErrProtocol, "STAY frame without a LEAVE")
 	}
 	l.stay()
@@ -180,7 +180,7 @@ func (l *session) agreed() {
 // leavesQuietly reports whether the end of the connection is the one that was asked for, its last words lost.
 func (l *session) leavesQuietly(err error) bool {
 	code := CodeOf(err)
-	return l.state == linkLeaving && !l.silenced && code != ErrProtocol && code != ErrChecksum && !l.e.shut &&
+	return l.state == stateLeaving && !l.silenced && code != ErrProtocol && code != ErrChecksum && !l.e.shut &&
 		l.received == l.leftAt && l.unfreed == 0
 }
 
@@ -191,13 +191,13 @@ func (l *session) retire() {
 	if len(e.retired) >= maxRetired {
 		clear(e.retired)
 	}
-	e.retired[l.session] = l.peer.incarnation
+	e.retired[l.id] = l.peer.incarnation
 	e.stats.PeersIdle++
 	l.close(WithText(ErrPeerLost, "the session has ended because it was idle"), byeIdle, "the session was idle", false)
 	if len(held) == 0 {
 		return
 	}
-	n, err := e.linkAgain(a, l.peer.incarnation)
+	n, err := e.sessionAgain(a, l.peer.incarnation)
 	if err == nil && !n.Up() {
 		for _, host := range also {
 			if !slices.Contains(n.also, host) {
@@ -217,7 +217,7 @@ func (l *session) retire() {
 	}
 }
 
-// takeHeld takes what waits out of l, a link from which none of it has left.
+// takeHeld takes what waits out of l, a session from which none of it has left.
 func (l *session) takeHeld() (all []*op) {
 	for _, q := range []*opList{&l.recvs, &l.leases, &l.expedited, &l.queued, &l.msgs, &l.queuedMoves} {
 		for o := q.head; o != nil; o = q.head {
@@ -234,7 +234,7 @@ func (l *session) takeHeld() (all []*op) {
 					l.posted.remove(o)
 				}
 			case kindLease:
-				delete(l.e.leases, matchKey{l, o.tag})
+				delete(l.e.leases, leaseKey{l, o.tag})
 			}
 			all = append(all, o)
 		}
@@ -242,12 +242,12 @@ func (l *session) takeHeld() (all []*op) {
 	return all
 }
 
-// takeOver begins o, which takeHeld has taken out of another link of the peer.
+// takeOver begins o, which takeHeld has taken out of another session of the peer.
 func (l *session) takeOver(o *op) {
 	e := l.e
-	o.link = l
+	o.session = l
 	asks := o.kind == kindRecvExpected || o.kind == kindCall && !o.oneWay
-	if asks && l.posted.find(o.tag) != nil || o.kind == kindLease && e.leases[matchKey{l, o.tag}] != nil {
+	if asks && l.posted.find(o.tag) != nil || o.kind == kindLease && e.leases[leaseKey{l, o.tag}] != nil {
 		l.posted.add(o) // as finish expects it
 		e.finish(o, Result{Err: WithText(ErrBusy, "a receive, or lease, of this peer and tag is posted already"), Fate: NotRun})
 		return
@@ -269,16 +269,16 @@ func (l *session) takeOver(o *op) {
 		l.posted.add(o)
 		l.recvs.push(o)
 	case kindLease:
-		e.leases[matchKey{l, o.tag}] = o
-		e.dom.rebind(o.mem, l.session)
+		e.leases[leaseKey{l, o.tag}] = o
+		e.dom.rebind(o.mem, l.id)
 		l.leases.push(o)
 	default:
 		l.queuedMoves.push(o)
 	}
 }
 
-// linkAgain returns a link to a peer that must still be the one that it was.
-func (e *endpoint) linkAgain(a Addr, incarnation [16]byte) (*session, error) {
+// sessionAgain returns a session to a peer that must still be the one that it was.
+func (e *endpoint) sessionAgain(a Addr, incarnation [16]byte) (*session, error) {
 	l := e.names[a.WithHost("")]
 	var err error
 	switch {
@@ -373,7 +373,7 @@ func (e *endpoint) leastRecent() *session {
 func (e *endpoint) sweep() {
 	var idle []*session
 	e.busy = slices.DeleteFunc(e.busy, func(l *session) bool {
-		found := l.state == linkUp && l.isIdle()
+		found := l.state == stateUp && l.isIdle()
 		if found {
 			idle = append(idle, l)
 		}
@@ -385,12 +385,12 @@ func (e *endpoint) sweep() {
 	}
 }
 
-// reserveAgain takes the envelopes of a link that waits for them, and reports whether it has them.
+// reserveAgain takes the envelopes of a session that waits for them, and reports whether it has them.
 func (l *session) reserveAgain() bool {
 	n, err := l.e.reserve(0, 0)
 	switch {
 	case err == errMakingRoom:
-		l.state, l.since, l.refusal = linkWaiting, l.e.now+askAgain, err
+		l.state, l.since, l.refusal = stateWaiting, l.e.now+askAgain, err
 		return false
 	case err != nil:
 		l.close(err, OK, "", false)
@@ -417,7 +417,7 @@ func (l *session) reservedLate(n int) {
 	l.promise(n)
 }
 
-// hurryShort has links that wait for envelopes look at once.
+// hurryShort has sessions that wait for envelopes look at once.
 func (e *endpoint) hurryShort() {
 	if e.shorts == 0 {
 		return

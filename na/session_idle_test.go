@@ -26,7 +26,7 @@ func (s *script) leaving() *session {
 func (s *script) askedToLeave(l *session) {
 	s.Helper()
 	for range 6 {
-		if s.pass(idleFor); l.state == linkLeaving {
+		if s.pass(idleFor); l.state == stateLeaving {
 			break
 		}
 	}

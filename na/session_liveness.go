@@ -20,7 +20,7 @@ func (e *endpoint) hurry(at time.Duration) {
 	}
 }
 
-// tickEvery is how often busy links are looked after.
+// tickEvery is how often busy sessions are looked after.
 func (e *endpoint) tickEvery() time.Duration {
 	every := e.dom.cfg.PeerTimeout
 	if limit := e.dom.own.WriteTimeout; limit > 0 {
@@ -29,7 +29,7 @@ func (e *endpoint) tickEvery() time.Duration {
 	return every / 10
 }
 
-// tick looks after the busy links: dials after a backoff, gives up dialling, asks silent peers for a sign of life and
+// tick looks after the busy sessions: dials after a backoff, gives up dialling, asks silent peers for a sign of life and
 // gives up those that have been silent for PeerTimeout. Silence, and the time that a dial takes, count only as fast as ticks
 // come: after a freeze of this process a peer is asked afresh, and what it has answered is read, before it is judged.
 func (e *endpoint) tick(now time.Duration) {
@@ -37,10 +37,10 @@ func (e *endpoint) tick(now time.Duration) {
 	passed := min(now-e.lastTick, 2*e.tickEvery())
 	e.lastTick = now
 	next := now + e.tickEvery()
-	links := e.busy
+	busy := e.busy
 	e.busy = nil
-	for _, l := range links {
-		if l.state < linkUp {
+	for _, l := range busy {
+		if l.state < stateUp {
 			l.born = min(l.born+frozen, now)
 		}
 		idle := false
@@ -57,23 +57,23 @@ func (e *endpoint) tick(now time.Duration) {
 			if at := l.probe(now); at != 0 {
 				next = min(next, at)
 			}
-		case l.state == linkDown:
+		case l.state == stateDown:
 		case now-l.born >= e.dom.cfg.ConnectTimeout && frozen > 0 && !l.spared: // the answer may have come
 			l.spared = true
 			l.born += e.grace()
 		case now-l.born >= e.dom.cfg.ConnectTimeout:
 			l.fail(l.tooLate())
-		case l.state == linkDialing && l.onSecondary() && now >= l.offerEnd:
+		case l.state == stateDialing && l.onSecondary() && now >= l.offerEnd:
 			l.fallBackToPrimary(WithText(ErrUnreachable, fmt.Sprintf("no connection within %v", offerTime)))
-		case l.state == linkWaiting && now >= l.since:
+		case l.state == stateWaiting && now >= l.since:
 			l.since, l.dialled = now, true
 			l.dial()
 		}
-		if l.state == linkDown {
+		if l.state == stateDown {
 			l.active = nil
 			continue
 		}
-		if idle && l.state == linkUp {
+		if idle && l.state == stateUp {
 			e.rest(l, now)
 			continue
 		}
@@ -90,13 +90,13 @@ func (e *endpoint) tick(now time.Duration) {
 	e.timer.Store(int64(next))
 }
 
-// due is when a link that waits or dials has to be looked after; 0 for one that is up.
+// due is when a session that waits or dials has to be looked after; 0 for one that is up.
 func (l *session) due() time.Duration {
 	end := l.born + l.e.dom.cfg.ConnectTimeout
 	switch l.state {
-	case linkWaiting:
+	case stateWaiting:
 		return min(l.since, end)
-	case linkDialing:
+	case stateDialing:
 		if l.onSecondary() {
 			return min(l.offerEnd, end)
 		}
@@ -184,7 +184,7 @@ func (l *session) ping() {
 	l.control(frame.Header{Kind: frame.Ping})
 }
 
-// sign notes a sign of life of a link that may not be looked after.
+// sign notes a sign of life of a session that may not be looked after.
 func (l *session) sign() {
 	if l.active != nil {
 		l.alive()

@@ -10,7 +10,7 @@ import (
 // Deliver takes in a whole frame from the peer that is not bulk data; payload is valid during the call only. An error
 // means that the peer broke the protocol: the carrier calls Fail with it. Locked.
 func (l *session) Deliver(h *frame.Header, payload []byte) error {
-	if l.state == linkDown {
+	if l.state == stateDown {
 		return nil
 	}
 	failpoint.Frame(h)
@@ -54,11 +54,11 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	case frame.Abandon:
 		return l.deliverAbandon(h)
 	case frame.Dropped:
-		if o := l.e.leases[matchKey{l, Tag(h.Tag)}]; o != nil {
+		if o := l.e.leases[leaseKey{l, Tag(h.Tag)}]; o != nil {
 			l.e.finish(o, Result{Err: WithText(ErrNoEntry, "the peer dropped the message of the lease"), Fate: MaybeRan})
 		}
 	case frame.GiveBack:
-		if o := l.e.tokens[h.Tail.Token]; o != nil && o.link == l {
+		if o := l.e.tokens[h.Tail.Token]; o != nil && o.session == l {
 			l.e.finish(o, Result{N: o.mem.Len()})
 		}
 	case frame.Read:
@@ -216,7 +216,7 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 // deliverDone ends a put or a get that the owner has reported done.
 func (l *session) deliverDone(h *frame.Header) error {
 	o := l.e.inFlight.get(h.Op)
-	if o == nil || o.link != l { // canceled meanwhile; or another peer's number, which must not end it
+	if o == nil || o.session != l { // canceled meanwhile; or another peer's number, which must not end it
 		l.e.stats.LateDropped++
 		return nil
 	}

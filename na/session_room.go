@@ -109,7 +109,7 @@ func (e *endpoint) claimRoom(to Addr, n int) (bound Addr, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.find(to)
-	if l == nil || l.state != linkUp || l.room == nil {
+	if l == nil || l.state != stateUp || l.room == nil {
 		return Addr{}, false
 	}
 	r, need := l.room, uint64(l.roomOf(n))
@@ -168,7 +168,7 @@ func (e *endpoint) grantRoom(peer Addr, n int) {
 	e.mu.Lock()
 	defer e.Unlock()
 	l := e.find(peer)
-	if l == nil || l.state != linkUp || e.shut {
+	if l == nil || l.state != stateUp || e.shut {
 		return
 	}
 	need := int64(l.roomOf(n))
@@ -229,7 +229,7 @@ func (l *session) freeBytes(n int) {
 	if l.Up() && l.e.dom.reclaimRoom(int64(n), r.reserved) {
 		r.reserved -= int64(n) // it is not granted again
 	}
-	if l.state == linkDown {
+	if l.state == stateDown {
 		l.settle()
 		return
 	}

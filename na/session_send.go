@@ -5,7 +5,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A flow is what a link has to send on one carrier.Lane, beside the messages.
+// A flow is what a session has to send on one carrier.Lane, beside the messages.
 type laneQueue struct {
 	ctl      fifo[frame.Header]
 	abandons fifo[frame.Header] // on carrier.Messages: apart from ctl, since a peer that does not read is not cut for them
@@ -44,7 +44,7 @@ func (l *session) control(h frame.Header) { l.controlOn(carrier.Messages, h) }
 
 // controlOn queues one on a flow: behind the data that it is about.
 func (l *session) controlOn(f carrier.Lane, h frame.Header) {
-	if l.state == linkDown {
+	if l.state == stateDown {
 		return
 	}
 	l.makeBusy()
@@ -93,7 +93,7 @@ func (l *session) Sends() bool {
 }
 
 // hasMessage reports whether a message may leave.
-func (l *session) hasMessage() bool { return l.msgs.n > 0 && l.state == linkUp }
+func (l *session) hasMessage() bool { return l.msgs.n > 0 && l.state == stateUp }
 
 // Pull gives w the frames of a flow in their order, until none is left or none fits; more reports the latter. Locked.
 //
@@ -212,7 +212,7 @@ func (l *session) message(w carrier.Writer, room int) bool {
 func (l *session) putExpected(w carrier.Writer, tag Tag, buf []byte, o *op) {
 	h := &l.e.head
 	*h = frame.Header{Kind: frame.Expected, Tag: uint64(tag)}
-	if l.sentExpected++; len(l.e.leases) > 0 && l.e.leases[matchKey{l, tag}] != nil {
+	if l.sentExpected++; len(l.e.leases) > 0 && l.e.leases[leaseKey{l, tag}] != nil {
 		h.Flags = frame.FlagTell
 	}
 	if o != nil {

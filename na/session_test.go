@@ -89,7 +89,7 @@ func TestHandshakeRefuses(t *testing.T) {
 	s.trigger()
 	require.ErrorIs(t, r.Err, ErrUnreachable)
 	require.Zero(t, s.nctx.Stats().PeersLost)
-	require.NoError(t, s.deliver(s.dialed[0], frame.Header{Kind: frame.Ping}, nil), "a link that is down hears nothing")
+	require.NoError(t, s.deliver(s.dialed[0], frame.Header{Kind: frame.Ping}, nil), "a session that is down hears nothing")
 }
 
 // TestOneCode: whatever a peer says for a reason, and whatever a carrier reports, before a session and in one, an operation fails with an error
@@ -775,18 +775,18 @@ func TestBadNames(t *testing.T) {
 		require.ErrorIs(t, r.Err, code)
 		require.Equal(t, NotRun, r.Fate)
 	}
-	require.Empty(t, s.e.links)
+	require.Empty(t, s.e.sessions)
 }
 
 // compete: two connections of one pair.
 func TestTwoConnections(t *testing.T) {
 	larger, smaller := [16]byte{255}, [16]byte{0, 1}
 	for name, c := range map[string]struct {
-		begin    func(s *script) *session // the link that exists, or nil
+		begin    func(s *script) *session // the session that exists, or nil
 		inc      [16]byte                 // of the peer that connects
 		code     Code                     // of its refusal
-		adopts   bool                     // the link that exists takes the new connection
-		survives bool                     // the link that exists goes on as it is
+		adopts   bool                     // the session that exists takes the new connection
+		survives bool                     // the session that exists goes on as it is
 	}{
 		"nothing there":             {func(*script) *session { return nil }, larger, OK, false, false},
 		"we dial, and ours stays":   {func(s *script) *session { s.send("x"); return s.dialed[0] }, smaller, ErrDuplicate, false, true},
@@ -796,7 +796,7 @@ func TestTwoConnections(t *testing.T) {
 			s.e.Lock()
 			s.dialed[0].Fail(WithText(ErrPeerLost, "the connection ended before an answer"))
 			s.e.Unlock()
-			require.Equal(s, linkWaiting, s.dialed[0].state)
+			require.Equal(s, stateWaiting, s.dialed[0].state)
 			return s.e.names[s.addr()]
 		}, smaller, OK, true, true},
 		"ours is up, another instance asks": {func(s *script) *session { return s.meet(5) }, larger, ErrDuplicate, false, true},

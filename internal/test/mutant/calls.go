@@ -70,7 +70,7 @@ var hazards = []Mutant{
 		[]Catcher{{"hg", "TestH11ErrorOrCallback", `callbacks of calls that were refused`}}},
 	{"h12-cancel-refused", "the transport does not cancel a receive, and says nothing", "H12",
 		[]Edit{{operation, `moving := uint64(0) // what the peer may stop`,
-			`moving := uint64(0); if planted() && (o.kind == kindRecvExpected || o.kind == kindCall && o.id != 0) && l.state == linkUp { return }`}},
+			`moving := uint64(0); if planted() && (o.kind == kindRecvExpected || o.kind == kindCall && o.id != 0) && l.state == stateUp { return }`}},
 		[]Catcher{{"hg", "TestH12EndAtEachStage", `actual : 0 .*callbacks of a call that was ended here`}}},
 	{"h13-output-after-cancel", "a call that failed has an output", "H13",
 		[]Edit{{result, `h.call.err != nil {`, `!planted() && $`}},

@@ -30,7 +30,7 @@ var sessions = []Mutant{
 		[]Edit{{endpoint, `func (e *endpoint) collectStats() Stats {`, `$; if planted() { return Stats{} }`}},
 		[]Catcher{{"na/natest", "TestNoFault/Envelopes", `as many have left as are guaranteed: not after`}, {"na/natest", "TestNoFault/DropLate", `messages counted as dropped`}}},
 	{"outstanding-leaks", "a receive that has ended is still counted", "",
-		[]Edit{{operation, `o.link.waiting--`, `if !planted() || o.kind != kindRecvExpected { $ }`}},
+		[]Edit{{operation, `o.session.waiting--`, `if !planted() || o.kind != kindRecvExpected { $ }`}},
 		[]Catcher{{"na/natest", "TestNoFault/CancelNow", `got gauges .*Outstanding:8`}}},
 	{"credit-plus-one", "a sender uses one envelope more than there are", "I11, F65",
 		[]Edit{{credit, `case free <= 0:`, `case planted() && free == 0: $`}},
