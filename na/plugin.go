@@ -60,10 +60,14 @@ func findPlugin(scheme string, given []Plugin) (Plugin, error) {
 	for _, p := range given {
 		have = append(have, p.Scheme())
 	}
-	slices.Sort(have)
+	return nil, unknownScheme(scheme, have)
+}
+
+// unknownScheme is the error of a scheme that is none of those that there are.
+func unknownScheme(scheme string, have []string) error {
 	if len(have) == 0 {
-		return nil, fmt.Errorf("na: unknown transport %q: no plugin is linked in; import plugins/all or one plugin: %w",
-			scheme, ErrUnsupported)
+		return fmt.Errorf("na: unknown transport %q: no plugin is linked in; import plugins/all or one plugin: %w", scheme, ErrUnsupported)
 	}
-	return nil, fmt.Errorf("na: unknown transport %q: have %s: %w", scheme, strings.Join(have, ", "), ErrUnsupported)
+	slices.Sort(have)
+	return fmt.Errorf("na: unknown transport %q: have %s: %w", scheme, strings.Join(have, ", "), ErrUnsupported)
 }
