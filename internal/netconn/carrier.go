@@ -164,10 +164,18 @@ func (c *conn) bind(s carrier.Session) { c.session, c.in.Session, c.out.Session 
 
 // set has c use nc. Locked, or before c is known.
 func (c *conn) set(nc net.Conn) {
-	c.nc, c.remote = nc, nc.RemoteAddr().String()
+	c.nc, c.remote = nc, text(nc.RemoteAddr())
 	if c.remote == "" || c.remote == "@" { // a unix socket that has dialed has no address: that of the listener says as much
-		c.remote = nc.LocalAddr().String()
+		c.remote = text(nc.LocalAddr())
 	}
+}
+
+// text is empty for an address that is not known.
+func text(a net.Addr) string {
+	if a == nil {
+		return ""
+	}
+	return a.String()
 }
 
 // poke tells the writer that there is something to do.
@@ -325,8 +333,11 @@ func (ca *Carrier) Taken(s carrier.Session, f carrier.Lane) (count uint64, waits
 func (c *conn) writePieces(nc net.Conn, b []byte) error {
 	for len(b) > 0 {
 		n := min(len(b), pieceSize)
-		if _, err := nc.Write(b[:n]); err != nil {
+		switch wrote, err := nc.Write(b[:n]); {
+		case err != nil:
 			return err
+		case wrote < n: // bulk data has no checksum: going on would damage it
+			return io.ErrShortWrite
 		}
 		b = b[n:]
 		c.pieces.Add(1)

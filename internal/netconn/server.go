@@ -191,7 +191,7 @@ func (s *Server) accept(l *Listener) {
 			select {
 			case <-l.done:
 			default: // it is a socket of the program's
-				s.Log.Error("the listening socket was closed beneath the node: nobody can connect any more", "addr", l.l.Addr().String())
+				s.Log.Error("the listening socket was closed beneath the node: nobody can connect any more", "addr", text(l.l.Addr()))
 			}
 			return
 		default: // out of descriptors, most likely

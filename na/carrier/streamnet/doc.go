@@ -25,6 +25,7 @@
 //     with them how long a HELLO and the last frame may take.
 //   - Bytes arrive once, in order and undamaged, or not at all: then Read returns an error. Frame headers and messages have checksums; bulk
 //     data has none.
+//   - RemoteAddr and LocalAddr may return nil: then na.Identity.Remote is empty.
 //   - With a method CloseWrite a peer that is turned away is told why, also when it is still sending.
 //
 // A *tls.Conn may be returned by both functions. Its handshake is made here, within Options.HandshakeTimeout, and what it has proven is in

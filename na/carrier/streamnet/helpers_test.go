@@ -21,6 +21,7 @@ const patience = 30 * time.Second
 type pipes struct {
 	mu    sync.Mutex
 	names map[string]*pipeListener
+	wrap  func(nc net.Conn) net.Conn // both ends; nil leaves them as they are
 }
 
 func newPipes() *pipes { return &pipes{names: map[string]*pipeListener{}} }
@@ -37,6 +38,9 @@ func (p *pipes) dial(ctx context.Context, name string) (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 	ours, theirs := net.Pipe()
+	if p.wrap != nil {
+		ours, theirs = p.wrap(ours), p.wrap(theirs)
+	}
 	select {
 	case l.conns <- theirs:
 		return ours, nil

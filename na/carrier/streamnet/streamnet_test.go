@@ -1,10 +1,12 @@
 package streamnet_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -137,4 +139,64 @@ func TestTLS(t *testing.T) {
 	nc := stranger(t, p, "target")
 	_, err = nc.Read(make([]byte, 1))
 	require.Error(t, err)
+}
+
+// A bareConn is a connection that knows no addresses, as net.Conn allows.
+type bareConn struct{ net.Conn }
+
+func (bareConn) RemoteAddr() net.Addr { return nil }
+func (bareConn) LocalAddr() net.Addr  { return nil }
+
+// TestNoAddresses: connections need not know their addresses, on either side.
+func TestNoAddresses(t *testing.T) {
+	t.Parallel()
+	p := newPipes()
+	p.wrap = func(nc net.Conn) net.Conn { return bareConn{nc} }
+	target, origin := node(t, p.options(), "pipe://target", na.Config{}), node(t, p.options(), "pipe://", na.Config{})
+	require.NoError(t, echo(bound(t), origin, "pipe://target", "x"))
+	for _, c := range []*hg.Context{target, origin} {
+		peer := c.NA().Peers()[0].Addr
+		id, ok := c.NA().Identity(peer)
+		require.True(t, ok)
+		require.Empty(t, id.Remote)
+		require.NotContains(t, peer.Label(), "()")
+	}
+}
+
+// A hastyConn writes less than it is given, and reports no error.
+type hastyConn struct {
+	net.Conn
+	short *atomic.Bool
+}
+
+func (c hastyConn) Write(b []byte) (int, error) {
+	if c.short.Load() && len(b) > 10_000 {
+		b = b[:len(b)-10]
+	}
+	return c.Conn.Write(b)
+}
+
+// TestShortWrite: a write that loses bytes without an error ends the session, before the peer takes what follows for bulk data.
+func TestShortWrite(t *testing.T) {
+	t.Parallel()
+	p := newPipes()
+	var short atomic.Bool
+	p.wrap = func(nc net.Conn) net.Conn { return hastyConn{nc, &short} }
+	target, origin := node(t, p.options(), "pipe://target", na.Config{}).NA(), node(t, p.options(), "pipe://", na.Config{})
+	require.NoError(t, echo(bound(t), origin, "pipe://target", "x"))
+	there := make([]byte, 30_000)
+	mem, err := target.Class().Register(na.WriteOnly, there)
+	require.NoError(t, err)
+	local, err := origin.NA().Class().NewMem(bytes.Repeat([]byte{7}, len(there)))
+	require.NoError(t, err)
+	short.Store(true)
+	to, key := origin.NA().Peers()[0].Addr, mem.Key()
+	ended := make(chan error, 1)
+	put := origin.NA().NewOp(func(_ *na.Op, r na.Result) { ended <- r.Err })
+	require.NoError(t, origin.NA().Put(put, local, 0, to, key, 0, key.Len))
+	for range 10 { // what would be taken for the rest
+		send := origin.NA().NewOp(func(*na.Op, na.Result) {})
+		require.NoError(t, origin.NA().SendUnexpected(send, to, 1, []byte("behind it")))
+	}
+	require.ErrorIs(t, <-ended, codes.ErrPeerLost)
 }
