@@ -316,6 +316,8 @@ func (l *session) fail(err error) {
 	switch {
 	case l.state == stateDown:
 		return
+	case l.active != nil && l.writing: // Pull goes on with the operation of the message, and then fails
+		l.writeErr = err
 	case l.leavesQuietly(err):
 		l.retire()
 	case l.Up():

@@ -31,6 +31,8 @@ type active struct {
 	sinceMessage time.Duration // without a message
 
 	// Sending.
+	writing       bool  // Pull gives a message to the carrier
+	writeErr      error // that the carrier has called Fail with meanwhile
 	flows         [carrier.Lanes]laneQueue
 	pong          bool
 	pongOp        uint64 // with pongTag, those of the PING

@@ -131,7 +131,13 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 		case q.abandons.len() > 0:
 			l.frame(f, w, q.abandons.pop())
 		case messages && l.hasMessage():
-			if !l.message(w, room) {
+			l.writing = true
+			left := l.message(w, room)
+			l.writing = false
+			if err := l.writeErr; err != nil {
+				l.writeErr = nil
+				l.fail(err)
+			} else if !left {
 				return true
 			}
 		case messages && l.mayBegin():

@@ -987,3 +987,48 @@ func TestBudget(t *testing.T) {
 	require.Equal(t, "x", string(r.Envelope.Data))
 	r.Envelope.Free()
 }
+
+// A brokenWriter takes frames until one of a kind comes, for which it fails the session.
+type brokenWriter struct {
+	l    *session
+	kind frame.Kind
+}
+
+func (brokenWriter) Room() (int, int) { return carrier.MaxWhole, carrier.PieceSize }
+func (w brokenWriter) Frame(h *frame.Header, _ []byte) {
+	if h.Kind == w.kind {
+		w.l.Fail(WithText(ErrIO, "the device is gone"))
+		w.l.Fail(WithText(ErrIO, "the device is gone"))
+	}
+}
+func (w brokenWriter) Piece(h *frame.Header, _ carrier.View) { w.Frame(h, nil) }
+
+// TestWriterFails: a carrier may find out in any method of its Writer that the connection is gone. Every operation ends once.
+func TestWriterFails(t *testing.T) {
+	for _, kind := range []frame.Kind{frame.Unexpected, frame.Expected, frame.Get, frame.Put, frame.Data, frame.Pong} {
+		t.Run(kind.String(), func(t *testing.T) {
+			s := newScript(t, Config{})
+			l := s.meet(8)
+			buf := make([]byte, 10)
+			ops := []*result{s.send("one"), s.send("two"), s.get(s.mem(10)), s.put(s.mem(10)), s.expect(3, buf)}
+			ops = append(ops, s.op(func(op *Op) error { return s.nctx.SendExpected(op, s.addr(), 9, buf) }))
+			ops = append(ops, s.op(func(op *Op) error {
+				return s.nctx.Call(op, CallSpec{To: s.addr(), Tag: 12, Msg: buf, Buf: make([]byte, 10)})
+			}))
+			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Ping}, nil))
+			func() {
+				s.e.Lock()
+				defer s.e.Unlock()
+				require.False(t, l.Pull(carrier.Messages, brokenWriter{l, kind}))
+				require.True(t, l.Down())
+			}()
+			require.Len(t, s.cuts[l], 1)
+			s.trigger()
+			for i, r := range ops {
+				require.Equal(t, 1, r.ended, "operation %d", i)
+			}
+			require.ErrorIs(t, ops[4].Err, ErrPeerLost)
+			require.Equal(t, MaybeRan, ops[4].Fate)
+		})
+	}
+}

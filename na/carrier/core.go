@@ -119,7 +119,8 @@ type Session interface {
 	LaneDown(err error)
 }
 
-// A Writer takes the frames of one Pull. Its methods are called Locked, and do not wait. What it has taken cannot be taken back.
+// A Writer takes the frames of one Pull. Its methods are called Locked, and do not wait. What it has taken cannot be taken back. They may
+// call Session.Fail, which may come true when the method has returned.
 type Writer interface {
 	// Room is asked before each frame: the payload of the largest frame that fits now, -1 when not even one without fits, and
 	// how many bytes of a piece of bulk data, 0 when none. Pull stays within.
