@@ -169,6 +169,7 @@ func (a *backgroundPoller) round() bool {
 	}
 	now := c.Now()
 	c.look(now)
+	c.nudged.Store(false)
 	if next := c.ep.Poll(now); next != 0 {
 		a.gate.alarm(max(next-now, 0))
 	}
@@ -176,6 +177,10 @@ func (a *backgroundPoller) round() bool {
 		return false
 	}
 	a.setDoing(backgroundOpen)
+	if c.nudged.Load() { // since Poll, by who saw that the background poller was awake
+		a.setDoing(backgroundTicks)
+		return false
+	}
 	a.gate.open()
 	c.Flush() // what was held back before had us tick in vain
 	return true
