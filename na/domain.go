@@ -81,6 +81,10 @@ func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Comp
 		return nil, err
 	}
 	d.add(p.Scheme(), n)
+	if err := d.checkSelf(); err != nil {
+		_ = d.close()
+		return nil, err
+	}
 	d.sched, _ = n.Names.(simhook.Scheduler)
 	d.faults, _ = n.Names.(simhook.Faults)
 	d.self.dom, d.self.route = d, route{network: &network{}, carrier: &d.self}
@@ -97,6 +101,18 @@ func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Comp
 
 func (d *domain) add(scheme string, n *carrier.Network) {
 	d.networks = append(d.networks, network{Network: *n, scheme: scheme, self: cmp.Or(n.Listen, d.PrivateName(scheme))})
+}
+
+// checkSelf reports why peers could not look up the name that the first transport has given this class.
+func (d *domain) checkSelf() error {
+	n := &d.networks[0]
+	switch a, err := ParseAddr(n.self); {
+	case err != nil:
+		return err
+	case a.Name() != n.self || a.Scheme() != n.scheme:
+		return WithText(ErrInvalid, fmt.Sprintf("%q is not the name of a class at %s://: peers would look up another", n.self, n.scheme))
+	}
+	return nil
 }
 
 // PrivateName implements carrier.Class.

@@ -45,7 +45,7 @@ func (p *fakePlugin) Open(_ carrier.Class, listen string) (*carrier.Network, err
 	}
 	p.opened.Add(1)
 	return &carrier.Network{
-		Listen: "fake://" + listen, Names: p, NewCarrier: p.newCarrier, Unassisted: p.unassisted,
+		Listen: fakeName(listen), Names: p, NewCarrier: p.newCarrier, Unassisted: p.unassisted,
 		Close: func() error { p.closed.Add(1); return nil },
 	}, nil
 }
@@ -164,3 +164,11 @@ func newFakeOf(t testing.TB, p *fakePlugin, cfg Config) (*Context, *fakeCarrier)
 func fakeOf(c *Context) *fakeCarrier { return c.ep.routes[0].carrier.(*fakeCarrier) }
 
 var fakePeer = MakeAddr("fake://there", 0)
+
+// fakeName is what a class that listens is called; empty for one that does not.
+func fakeName(listen string) string {
+	if listen == "" {
+		return ""
+	}
+	return "fake://" + listen
+}

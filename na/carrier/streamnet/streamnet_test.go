@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,6 +54,18 @@ func TestListenErrors(t *testing.T) {
 	default:
 		require.Fail(t, "the listener is open")
 	}
+	opts.Check = nil
+	for _, name := range []string{"a b", "a#1", strings.Repeat("a", 600)} { // peers cannot look these up
+		require.ErrorIs(t, open(opts, "pipe://"+name), codes.ErrInvalid)
+		select {
+		case <-p.names[name].done:
+		default:
+			require.Fail(t, "the listener is open")
+		}
+	}
+	opts.Scheme = "a_b"
+	require.ErrorIs(t, open(opts, "a_b://"), codes.ErrInvalid)
+	opts.Scheme = "pipe"
 	opts.Listen = func(string) (net.Listener, string, error) { return nil, "", errors.New("no such device") }
 	require.ErrorIs(t, open(opts, "pipe://a"), codes.ErrAddrInvalid)
 	opts.Listen = func(string) (net.Listener, string, error) { return nil, "", codes.ErrAddrInUse }
