@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -113,25 +114,56 @@ func findShort(cmd *cobra.Command, name string) *pflag.Flag {
 	return cmd.InheritedFlags().ShorthandLookup(name[:1])
 }
 
-// unknownCommand is the error for a name that is no command.
-func unknownCommand(root *cobra.Command, name string) error {
-	return usageError{fmt.Sprintf("there is no command %q%s (qs help lists the commands)", name, suggest(root.SuggestionsFor(name)))}
+// unknownCommand is the error for a name that is no command below c.
+func unknownCommand(c *cobra.Command, name string) error {
+	var names, found []string
+	for _, sub := range c.Commands() {
+		if sub.Hidden {
+			continue
+		}
+		names = append(names, sub.Name())
+		if slices.Contains(sub.SuggestFor, strings.ToLower(name)) {
+			found = append(found, sub.Name())
+		}
+	}
+	if len(found) == 0 {
+		found = similar(name, names)
+	}
+	help := "qs help lists the commands"
+	if c.HasParent() {
+		help = c.CommandPath() + " --help lists them"
+	}
+	return usageError{fmt.Sprintf("there is no command %q%s (%s)", name, suggest(found), help)}
 }
 
-// explainFlagError adds to the error for an unknown flag those with a similar name.
+// otherFlags are names that other tools have for flags of this one.
+var otherFlags = map[string]string{"duration": "time", "requests": "count", "connect-timeout": "timeout", "deadline": "timeout", "header": "meta", "metadata": "meta"}
+
+// explainFlagError adds to the error for a flag what the user may have meant.
 func explainFlagError(cmd *cobra.Command, err error) error {
-	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && len(unknown.GetSpecifiedName()) > 1 {
-		names := &cobra.Command{SuggestionsMinimumDistance: 2} // cobra compares names of commands only
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		name := unknown.GetSpecifiedName()
+		var names, found []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			if !f.Hidden {
-				names.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+				names = append(names, f.Name)
 			}
 		})
-		found := names.SuggestionsFor(unknown.GetSpecifiedName())
+		if other := otherFlags[name]; other != "" && cmd.Flag(other) != nil {
+			found = []string{other}
+		} else if len(name) > 1 {
+			found = similar(name, names)
+		}
 		for i := range found {
 			found[i] = "--" + found[i]
 		}
 		return usageError{fmt.Sprintf("%v%s (%s --help lists the flags)", err, suggest(found), cmd.CommandPath())}
+	}
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok && invalid.GetFlag().Value.Type() == "duration" {
+		if _, err := strconv.ParseFloat(invalid.GetValue(), 64); err == nil {
+			f := invalid.GetFlag()
+			return usageError{fmt.Sprintf("--%s is %s without a unit: write %[2]ss for seconds", f.Name, invalid.GetValue())}
+		}
 	}
 	return usageError{err.Error()}
 }
@@ -141,4 +173,53 @@ func suggest(names []string) string {
 		return ""
 	}
 	return "; did you mean " + strings.Join(names, " or ") + "?"
+}
+
+// mostSimilar is how many names similar returns.
+const mostSimilar = 3
+
+// similar returns the names that somebody may have meant who has typed another one: those that end or begin with it, else the most
+// similar ones.
+func similar(typed string, names []string) (found []string) {
+	lower := strings.ToLower(typed)
+	least := max(1, len(typed)/3) // letters that may be wrong
+	for _, name := range names {
+		if n := strings.ToLower(name); strings.HasSuffix(n, "/"+lower) || len(lower) > 1 && strings.HasPrefix(n, lower) {
+			found, least = append(found, name), -1
+		}
+	}
+	for _, name := range names {
+		n := editDistance(lower, strings.ToLower(name))
+		if n < least {
+			found, least = nil, n
+		}
+		if n == least {
+			found = append(found, name)
+		}
+	}
+	return found[:min(len(found), mostSimilar)]
+}
+
+// editDistance returns how many letters must be put in, left out, replaced, or swapped with the next one to make b of a.
+func editDistance(a, b string) int {
+	var before, last []int
+	this := make([]int, len(b)+1)
+	for j := range this {
+		this[j] = j
+	}
+	for i := range len(a) {
+		before, last, this = last, this, make([]int, len(b)+1)
+		this[0] = i + 1
+		for j := range len(b) {
+			other := 1
+			if a[i] == b[j] {
+				other = 0
+			}
+			this[j+1] = min(last[j+1]+1, this[j]+1, last[j]+other)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				this[j+1] = min(this[j+1], before[j-1]+1)
+			}
+		}
+	}
+	return this[len(b)]
 }

@@ -60,7 +60,7 @@ func (a *app) newBench() *cobra.Command {
 	b := &benching{calling: calling{app: a}}
 	c := &cobra.Command{
 		Use: "bench ADDRESS METHOD [JSON]", Short: "Load a method of a program, and measure its calls", Long: benchAbout, Example: benchExamples,
-		Args: wantArgs(2, 3), ValidArgsFunction: cobra.NoFileCompletions,
+		Args: wantArgs(2, 3), ValidArgsFunction: b.network.completeMethods,
 		RunE: func(_ *cobra.Command, args []string) error { return b.bench(args) },
 	}
 	fs := c.Flags()
@@ -148,11 +148,17 @@ func (b *benching) check() error {
 	if c.Duration == 0 && c.Count == 0 {
 		c.Duration = 10 * time.Second
 	}
-	scheme, _, _ := strings.Cut(c.Nodes[0], "://")
-	for _, addr := range c.Nodes {
-		if _, err := parseAddr(addr); err != nil {
+	first, err := parseAddr(c.Nodes[0])
+	if err != nil {
+		return err
+	}
+	scheme, _, _ := strings.Cut(first, "://")
+	for i, addr := range c.Nodes {
+		addr, err := parseAddr(addr)
+		if err != nil {
 			return err
 		}
+		c.Nodes[i] = addr
 		if !strings.HasPrefix(addr, scheme+"://") {
 			return usageError{fmt.Sprintf("%s and %s: all nodes must be reached by one transport", c.Nodes[0], addr)}
 		}
@@ -189,7 +195,7 @@ func (b *benching) prepare(ctx context.Context, args []string) (err error) {
 		b.text = []byte("null")
 		if len(args) > 0 {
 			if b.text, err = argument(args[0]); err != nil {
-				return notSentError{fmt.Errorf("the input cannot be read: %w", err)}
+				return failedError{fmt.Errorf("the input cannot be read: %w: NOT sent", err)}
 			}
 		} else if b.isRaw {
 			b.text = nil
@@ -213,11 +219,13 @@ func (b *benching) prepare(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer b.c.close()
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
-	defer cancel()
+	b.timeout = b.cfg.Timeout
 	about, err := b.describe(ctx)
 	if err != nil {
 		return err
+	}
+	if len(args) == 0 && b.size < 0 {
+		b.noteNoInput("bench", &about)
 	}
 	switch {
 	case about.stream, len(about.Sources())+len(about.Sinks()) > 0:
@@ -274,7 +282,7 @@ func (b *benching) encode(about *description, values []any) (all [][]byte, err e
 		}
 		one, err := codec.Msgpack.Append(nil, in.Interface())
 		if err != nil {
-			return nil, notSentError{err}
+			return nil, failedError{fmt.Errorf("%w: NOT sent", err)}
 		}
 		all = append(all, one)
 	}

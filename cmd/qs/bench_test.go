@@ -69,10 +69,10 @@ func TestBenchMistakes(t *testing.T) {
 	}{
 		{2, []string{"shop/order", "{"}, `^qs bench: "\{" is no JSON: `},
 		{2, []string{"shop/order", `{"Item": 7}`}, `^qs bench: the input: Item: the number 7 is no string; NOT sent; shop/order takes`},
-		{exitNotRun, []string{"shop/ordr"}, `serves no method "shop/ordr": NOT sent\n  to do:  look at what there is: qs rpcs`},
+		{exitUsage, []string{"shop/ordr"}, `serves no method "shop/ordr": NOT sent; did you mean shop/order\?\n  to do:  look at what there is: qs rpcs`},
 		{2, []string{"shop/count"}, `shop/count is a stream, or takes a Source or a Sink: qs bench cannot call it; NOT sent`},
 		{2, []string{"shop/goods"}, `is a stream, or takes a Source`},
-		{exitNotRun, []string{"shop/order", "@nosuch"}, `^qs bench: the input cannot be read: open nosuch: .*: NOT sent`},
+		{exitFailed, []string{"shop/order", "@nosuch"}, `^qs bench: the input cannot be read: open nosuch: .*: NOT sent`},
 		{2, []string{"-lines", "shop/order"}, `-lines needs an input`},
 		{2, []string{"-lines", "shop/order", ""}, `the input of --lines has no line`},
 		{2, []string{"-lines", "shop/order", "{}\n{"}, `^qs bench: line 2: "\{" is no JSON`},
@@ -102,7 +102,7 @@ func TestBenchMistakes(t *testing.T) {
 		require.Empty(t, q.out.String())
 	}
 	silent := typedTarget(t, false)
-	q := run(t, exitNotRun, "bench", "-d", "1h", silent, "shop/ordr")
+	q := run(t, exitUsage, "bench", "-d", "1h", silent, "shop/ordr")
 	require.Regexp(t, `the method cannot be called so: .*\(did not run\)\n  code:   2, no such entry\n  to do:  look at what there is`, q.errors.String())
 	require.Empty(t, q.out.String())
 	q = run(t, 1, "bench", "-n", "10", addr, "shop/order", `{"Item": "quota"}`)

@@ -56,7 +56,7 @@ func (a *app) newCall() *cobra.Command {
 	k := &calling{app: a, text: []byte("null")}
 	c := &cobra.Command{
 		Use: "call ADDRESS METHOD [JSON]", Short: "Call a method, in JSON", Long: callAbout, Example: callExamples,
-		Args: wantArgs(2, 3), ValidArgsFunction: cobra.NoFileCompletions,
+		Args: wantArgs(2, 3), ValidArgsFunction: k.network.completeMethods,
 		RunE: func(_ *cobra.Command, args []string) error { return k.run(args) },
 	}
 	fs := c.Flags()
@@ -89,7 +89,7 @@ func (k *calling) run(args []string) error {
 	}
 	defer k.drop()
 	if err := k.openSources(k.sourceFlag); err != nil {
-		return notSentError{err}
+		return failedError{fmt.Errorf("%w: NOT sent", err)}
 	}
 	if k.c, err = dial(&k.network, args[0]); err != nil {
 		return err
@@ -102,6 +102,9 @@ func (k *calling) run(args []string) error {
 	about, err := k.describe(ctx)
 	if err != nil {
 		return err
+	}
+	if len(args) == 2 {
+		k.noteNoInput("call", &about)
 	}
 	out := k.app.out
 	switch {
@@ -122,7 +125,7 @@ func (k *calling) read(args []string) (err error) {
 	switch {
 	case len(args) > 0:
 		if k.text, err = argument(args[0]); err != nil {
-			return notSentError{fmt.Errorf("the input cannot be read: %w", err)}
+			return failedError{fmt.Errorf("the input cannot be read: %w: NOT sent", err)}
 		}
 	case k.isRaw:
 		k.text = nil
@@ -216,7 +219,7 @@ func (k *calling) plain(ctx context.Context, about description, out io.Writer) e
 
 // advise says of the error of a call what it was, what became of the request, and what can be done.
 func (c *client) advise(method string, err error) error {
-	if errors.As(err, &usageError{}) || err == nil {
+	if errors.As(err, &usageError{}) || errors.As(err, &unansweredError{}) || err == nil {
 		return err
 	}
 	code := hg.CodeOf(err)
@@ -235,6 +238,9 @@ func (c *client) advise(method string, err error) error {
 		}
 	}
 	what := advice(code, hg.FateOf(err), answered, c.peer.String())
+	if answered && code == hg.ErrNoEntry && hg.FateOf(err) != hg.Ran {
+		what = c.listing(method)
+	}
 	lines = append([]string{fmt.Sprintf("code:   %d, %v", uint8(code), code)}, lines...)
 	return show.Advise(err, append(lines, "to do:  "+what)...)
 }
@@ -243,14 +249,14 @@ func (c *client) advise(method string, err error) error {
 // for what it refuses, and a handler that has run for anything.
 func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
+	case code == hg.ErrTimeout && fate == hg.NotRun && !answered:
+		return "it did not run: repeat it, or give it more time with --timeout; qs ping " + addr + " tells whether it answers"
 	case code == hg.ErrTimeout && fate != hg.NotRun:
 		return "give it more time with --timeout; it may have run, so look before you repeat it"
 	case answered && (code == hg.ErrBadInput || code == na.ErrProtocol && fate == hg.NotRun):
 		return "look at the codec and the input it wants (qs rpcs " + addr + "); --raw is for codec raw, --oneway for one-way methods"
 	case fate == hg.Ran:
 		return "the method ran and said so: what to do is in its text"
-	case answered && code == hg.ErrNoEntry:
-		return "look at what there is: qs rpcs " + addr
 	case code == hg.ErrPermission:
 		return "show a certificate that the program lets in: --cert and --key"
 	case answered && fate == hg.NotRun && final(code):

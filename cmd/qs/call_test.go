@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -191,7 +192,7 @@ func TestCall(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "order.json")
 	writeFile(t, file, []byte(`{"Item": "bolt", "Count": 1}`))
 	require.Contains(t, run(t, 0, "call", addr, "shop/order", "@"+file).out.String(), `"Count":2`)
-	require.Regexp(t, `the input cannot be read: open .*none`, run(t, exitNotRun, "call", addr, "shop/order", "@"+file+".none").errors.String())
+	require.Regexp(t, `the input cannot be read: open .*none`, run(t, exitFailed, "call", addr, "shop/order", "@"+file+".none").errors.String())
 	for in, args := range map[string][]string{`{"Item": "nut", "Count": 2}`: {addr, "shop/order"}, "hello": {"-raw", addr, hg.PingRPC}} {
 		q := newQS(t, append(append([]string{"call"}, args...), "-")...)
 		q.cmd.Stdin = strings.NewReader(in)
@@ -207,7 +208,11 @@ func TestCall(t *testing.T) {
 		{exitNotRun, `{"Item": "gone"}`, "shop/order", `it is gone .*\(did not run\).*\n  code:   64, not found\n  to do:  it did not run, and a repetition will not help`},
 		{exitNotRun, `{"Item": "quota"}`, "shop/order", `code:   200, the program's code 200\n  to do:  it did not run, and a repetition will not help`},
 		{exitNotRun, `{"Item": "busy"}`, "shop/order", `to do:  it did not run: repeat it`},
-		{exitNotRun, `{}`, "shop/ordr", `serves no method "shop/ordr": NOT sent\n  to do:  look at what there is: qs rpcs ` + addr},
+		{exitUsage, `{}`, "shop/ordr", `serves no method "shop/ordr": NOT sent; did you mean shop/order\?\n  to do:  look at what there is: qs rpcs ` + addr},
+		{exitUsage, `{}`, "Shop/Order", `; did you mean shop/order\?\n`},
+		{exitUsage, `{}`, "order", `; did you mean shop/order\?\n`},
+		{exitUsage, `{}`, "ping", `; did you mean hg/ping\?\n  to do:  .*: qs rpcs --all ` + addr},
+		{exitUsage, `{}`, "hg/nosuch", `"hg/nosuch": NOT sent\n  to do:  .*: qs rpcs --all ` + addr},
 	} {
 		require.Regexp(t, c.want, run(t, c.code, "call", addr, c.method, c.input).errors.String())
 	}
@@ -250,7 +255,7 @@ func TestCallLends(t *testing.T) {
 	require.Equal(t, "5000000\n", q.start().wait(0).out.String())
 
 	require.Regexp(t, `--source.*want NAME=VALUE`, call(2, "-source", "f").errors.String())
-	require.Regexp(t, `no such file or directory: NOT sent\n$`, call(exitNotRun, "-source", "Goods="+src+".none").errors.String())
+	require.Regexp(t, `no such file or directory: NOT sent\n$`, call(exitFailed, "-source", "Goods="+src+".none").errors.String())
 	require.Regexp(t, `Goods: the field is a Source: --source lends a file in it`, run(t, 2, "call", addr, "shop/parcel", `{"Goods": "x"}`).errors.String())
 	require.Regexp(t, `not for --raw`, call(2, "-raw", "-source", "Goods="+src).errors.String())
 }
@@ -270,7 +275,7 @@ func TestCallSpoilsNothing(t *testing.T) {
 	}
 	require.Contains(t, call(2, "shop/goods", `{}`, "-sink", "Goods="+file), `no Sink "Goods"; it has none`)
 	require.Contains(t, call(exitHandler, "shop/parcel", `{"Label": "fail"}`, "-sink", "Back="+file), "fails behind its first bytes")
-	require.Contains(t, call(exitNotRun, "shop/parcel", `{}`, "-sink", "Back="+filepath.Join(dir, "no", "file")), "NOT sent")
+	require.Contains(t, call(exitFailed, "shop/parcel", `{}`, "-sink", "Back="+filepath.Join(dir, "no", "file")), "NOT sent")
 	require.Contains(t, run(t, 2, "call", "-source", "Goods="+file, typedTarget(t, false), "shop/parcel", `{}`).errors.String(), "nobody knows the fields")
 	require.Equal(t, "precious", readFile(t, file))
 	requireNames(t, dir, "file")
@@ -366,13 +371,24 @@ func TestRPCs(t *testing.T) {
 	for _, rpc := range all {
 		require.False(t, inspect.IsBuiltIn(rpc.Name), rpc.Name)
 	}
-	s := serve(t, "")
-	none := run(t, 0, "rpcs", s.addr)
+	require.Equal(t, "shop/order: call, codec msgpack\ninput: {\n  Item string\n  Count int\n  Weight float64\n  Tags []string\n  Blob []uint8\n  Big uint64\n}\n"+
+		"output: {\n  Item string\n  Count int\n  Weight float64\n  Tags []string\n  Blob []uint8\n  Big uint64\n}\n", run(t, 0, "rpcs", addr, "shop/order").out.String())
+	require.Equal(t, "shop/note: one-way, codec msgpack\ninput: string\n", run(t, 0, "rpcs", addr, "shop/note").out.String())
+	require.Regexp(t, `^shop/two: .*\ninput: \{\n  In \{\n    One Sink\n  \}\n  Two Sink\n\}\noutput: string\n$`, run(t, 0, "rpcs", addr, "shop/two").out.String())
+	require.Contains(t, run(t, 0, "rpcs", addr, "hg/ping").out.String(), "hg/ping: call, codec")
+	require.Regexp(t, `serves no method "shop/ordr"; did you mean shop/order\?\n`, run(t, exitUsage, "rpcs", addr, "shop/ordr").errors.String())
+	completed := run(t, 0, "__complete", "call", addr, "shop/t").out.String()
+	require.Regexp(t, `^shop/token\nshop/two\n:`, completed)
+
+	none := run(t, 0, "rpcs", inProcess(t, nil))
 	require.Empty(t, none.out.String())
-	require.Equal(t, "qs rpcs: "+s.addr+" serves only RPCs of Quicksilver itself: --all lists them\n", none.errors.String())
+	require.Regexp(t, `^qs rpcs: .* serves only RPCs of Quicksilver itself: --all lists them\n$`, none.errors.String())
+	s := serve(t, "")
+	require.Regexp(t, `^greet +msgpack +string -> string\n$`, regexp.MustCompile(`(?m)^name.*\n`).ReplaceAllString(run(t, 0, "rpcs", s.addr).out.String(), ""))
+	require.Equal(t, "\"hello, Ada\"\n", run(t, 0, "call", s.addr, "greet", `"Ada"`).out.String())
 	require.Contains(t, run(t, 0, "rpcs", "-all", s.addr).out.String(), inspect.GaugesRPC)
 	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs; set qs\.Config\.Inspect there, or hg\.Config\.Reflect: `,
-		run(t, exitNotRun, "rpcs", typedTarget(t, false)).errors.String())
+		run(t, exitUsage, "rpcs", typedTarget(t, false)).errors.String())
 }
 
 func TestTop(t *testing.T) {
@@ -380,7 +396,7 @@ func TestTop(t *testing.T) {
 	s := serve(t, "")
 	out := run(t, 0, "top", "-n", "3", "-all", "-interval", "1ms", s.addr).out.String()
 	require.Regexp(t, `(?s)^`+s.addr+`  \d\d:\d\d:\d\d  1 handler at work, 0 requests wait\n\nCalls under way: 1\n *age .*\n\nPeers: 1\n`+
-		` *calls/s .* tcp  qs\.test  127\.0\.0\.1:\d+\n\nMethods, of the last 0\.0 s\n.*`+s.addr+`  .*  target  hg/gauges\n`, out)
+		` *calls/s .* tcp  qs\.test  127\.0\.0\.1:\d+\n\nMethods, of the last \d+\.\d s\n.*`+s.addr+`  .*  target  hg/gauges\n`, out)
 	require.NotContains(t, out, "\x1b")
 	d := json.NewDecoder(&run(t, 0, "top", "-n", "2", "-interval", "1ms", "-json", s.addr).out)
 	for range 2 {
@@ -390,7 +406,7 @@ func TestTop(t *testing.T) {
 		require.Equal(t, s.addr, r.Contexts[0].Address)
 	}
 	require.ErrorIs(t, d.Decode(new(any)), io.EOF)
-	require.Contains(t, run(t, exitNotRun, "top", typedTarget(t, false)).errors.String(), "qs.Config.Inspect")
+	require.Contains(t, run(t, exitUsage, "top", typedTarget(t, false)).errors.String(), "qs.Config.Inspect")
 	require.Contains(t, run(t, 2, "top", "-interval", "0", s.addr).errors.String(), "-interval is not positive")
 
 	q := newQS(t, "top", "-interval", "1ms", s.addr)
@@ -407,6 +423,78 @@ func TestTop(t *testing.T) {
 	q.wait(0)
 }
 
+// TestLookupFate: a method whose types the program does not tell in time, or before an interrupt, was not sent; what only asks has no
+// fate.
+func TestLookupFate(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 10)
+	addr := inProcess(t, map[string]hg.Handler{inspect.RPCsRPC: func(r hg.Request) error {
+		_ = r.Detach() // never answered
+		asked <- struct{}{}
+		return nil
+	}})
+	for _, command := range []string{"call", "bench"} {
+		q := run(t, exitNotRun, command, "-timeout", "100ms", addr, "greet")
+		require.Equal(t, "qs "+command+": greet: NOT sent: "+addr+" did not tell its types within 100ms\n"+
+			"  to do:  give it more time with --timeout; it did not run, and may be repeated\n", q.errors.String())
+		var e struct{ Error errorReport }
+		q = run(t, exitNotRun, command, "-timeout", "100ms", "-json", addr, "greet")
+		requireSchema(t, "error", q.errors.Bytes())
+		require.NoError(t, json.Unmarshal(q.errors.Bytes(), &e))
+		require.Equal(t, "did_not_run", e.Error.Fate)
+		require.Equal(t, "did_not_run", e.Error.Kind)
+		for len(asked) > 0 {
+			<-asked
+		}
+		q = newQS(t, command, "-timeout", "1h", addr, "greet").start()
+		<-asked
+		require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
+		require.Regexp(t, `greet: NOT sent: .* before this was interrupted\n  to do:  it did not run, and may be repeated\n$`, q.wait(exitInterrupted).errors.String())
+	}
+	q := run(t, exitNotRun, "rpcs", "-timeout", "100ms", addr)
+	require.Equal(t, "qs rpcs: "+addr+" did not list its methods within 100ms\n"+
+		"  to do:  repeat it, or give it more time with --timeout; qs ping "+addr+" tells whether it answers\n", q.errors.String())
+	require.NotContains(t, run(t, exitNotRun, "rpcs", "-json", "-timeout", "100ms", addr).errors.String(), `"fate"`)
+	require.Contains(t, run(t, exitUsage, "call", typedTarget(t, false), "nosuch").errors.String(), "to do:  look at what there is: qs rpcs ")
+	require.Contains(t, advice(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a tells")
+}
+
+// TestNoInput: input that is there and not read is noted.
+func TestNoInput(t *testing.T) {
+	t.Parallel()
+	addr, plain := typedTarget(t, true), serve(t, "").addr
+	for line, want := range map[string]string{
+		"call % shop/token":                 `qs call: note: no JSON given, the zero value is sent; "-" reads the standard input` + "\n",
+		"bench -n 1 % shop/token":           `qs bench: note: no JSON given, the zero value is sent; "-" reads the standard input` + "\n",
+		"call % shop/sample":                "",
+		"call % shop/token \"\"":            "",
+		"call % shop/token -":               "",
+		"call -raw ! hg/ping":               `qs call: note: no input given, an empty one is sent; "-" reads the standard input` + "\n",
+		"call % shop/goods -source Goods=-": "",
+	} {
+		q := newQS(t, strings.Fields(strings.NewReplacer("%", addr, "!", plain).Replace(line))...)
+		q.cmd.Stdin = strings.NewReader(`"x"`)
+		require.Equal(t, want, q.start().wait(0).errors.String(), line)
+	}
+	require.Empty(t, run(t, 0, "call", addr, "shop/token").errors.String(), "no pipe")
+}
+
+// TestHealth: a program is ready, or says why it is not.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	class, addr := inProcessClass(t, nil)
+	require.Equal(t, "ok\n", run(t, 0, "health", addr).out.String())
+	class.SetReady(false)
+	q := run(t, 1, "health", addr)
+	require.Equal(t, "not ok\n", q.out.String())
+	require.Regexp(t, `^qs health: `+addr+`: target: the target is not ready\n$`, q.errors.String())
+	q = run(t, 1, "health", "-json", addr)
+	requireSchema(t, "health", q.out.Bytes())
+	requireSchema(t, "error", q.errors.Bytes())
+	require.Regexp(t, `"ok":false,"why":".*the target is not ready"`, q.out.String())
+	require.Contains(t, run(t, 1, "health", "tcp://127.0.0.1:1").errors.String(), "cannot be reached")
+}
+
 // TestCallAdvice: what to do follows from what became of the request, not from the code alone.
 func TestCallAdvice(t *testing.T) {
 	t.Parallel()
@@ -415,7 +503,6 @@ func TestCallAdvice(t *testing.T) {
 		fate hg.Fate
 		want string
 	}{
-		{hg.ErrNoEntry, hg.NotRun, "look at what there is: qs rpcs a"},
 		{hg.ErrNoEntry, hg.Ran, "the method ran and said so"},
 		{na.ErrProtocol, hg.NotRun, "look at the codec"},
 		{na.ErrProtocol, hg.Ran, "the method ran and said so"},

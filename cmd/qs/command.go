@@ -49,16 +49,15 @@ func (a *app) newRoot() *cobra.Command {
 		Short: "Call, inspect, measure and run programs of Quicksilver",
 		Long: `Calls, inspects, measures and runs programs of Quicksilver.
 
-ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME.`,
-		Example: `  qs serve -d localhost:8080      # to try the others; prints its ADDRESS
-  qs ping tcp://10.0.0.7:9000
-  qs rpcs tcp://10.0.0.7:9000
-  qs call tcp://10.0.0.7:9000 greet '"Ada"'`,
-		Version:                    buildInfo().String(),
-		SuggestionsMinimumDistance: 2,
-		SilenceErrors:              true,
-		SilenceUsage:               true,
-		PersistentPreRun:           func(*cobra.Command, []string) { a.running = true },
+ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME; HOST:PORT alone is that of tcp.`,
+		Example: `  qs serve tcp://127.0.0.1:9000   # to try the others
+  qs ping tcp://127.0.0.1:9000
+  qs rpcs tcp://127.0.0.1:9000
+  qs call tcp://127.0.0.1:9000 greet '"Ada"'`,
+		Version:          buildInfo().String(),
+		SilenceErrors:    true,
+		SilenceUsage:     true,
+		PersistentPreRun: func(*cobra.Command, []string) { a.running = true },
 	}
 	root.SetOut(a.out)
 	root.SetErr(a.diag)
@@ -80,7 +79,7 @@ ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME.`,
 		}
 	}
 	add(groupCall, a.newCall(), a.newCp(), a.newMercury())
-	add(groupInspect, a.newRPCs(), a.newTop(), a.newGer(), a.newInfo())
+	add(groupInspect, a.newHealth(), a.newRPCs(), a.newTop(), a.newGer(), a.newInfo())
 	add(groupMeasure, a.newPing(), a.newBench(), a.newPerf(), a.newSoak())
 	add(groupRun, a.newServe(), a.newRun(), a.newRendezvous())
 	add(groupTool, a.newVersion())
@@ -98,6 +97,15 @@ ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME.`,
 		}
 		for _, sub := range c.Commands() {
 			sub.InitDefaultHelpFlag()
+		}
+		if c.Name() == "completion" {
+			c.RunE = func(c *cobra.Command, args []string) error {
+				if len(args) > 0 {
+					return unknownCommand(c, args[0])
+				}
+				return c.Help()
+			}
+			c.Args = cobra.ArbitraryArgs
 		}
 	}
 	root.InitDefaultHelpFlag()

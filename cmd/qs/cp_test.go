@@ -237,7 +237,7 @@ func TestCpRefused(t *testing.T) {
 
 	none := serve(t, "")
 	for _, args := range [][]string{{src, none.addr + "/f"}, {none.addr + "/f", src + ".back"}} {
-		q := run(t, 1, cp(args...)...)
+		q := run(t, exitUsage, cp(args...)...)
 		require.Regexp(t, `does not serve that; start it with qs serve of the same version, for files with --root DIR: .*\n$`, q.errors.String())
 	}
 

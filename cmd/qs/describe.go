@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -31,10 +33,17 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 		d.why, d.builtIn = "it is built in", true
 		return d, nil
 	}
-	b, err := k.c.callRaw(ctx, inspect.RPCsRPC, nil, k.meta)
+	b, err := k.c.ask(ctx, k.timeout, "tell its types", inspect.RPCsRPC, nil, k.meta)
 	if _, answered := hg.RemoteOf(err); answered {
 		d.why = "the program does not tell what it serves (qs.Config.Inspect)"
 		return d, nil
+	}
+	if errors.As(err, new(unansweredError)) {
+		more := ""
+		if hg.CodeOf(err) == hg.ErrTimeout {
+			more = "give it more time with --timeout; "
+		}
+		return d, show.Advise(notSentError{fmt.Errorf("%s: NOT sent: %w", k.method, err)}, "to do:  "+more+"it did not run, and may be repeated")
 	}
 	if err != nil {
 		return d, k.c.advise(inspect.RPCsRPC, err)
@@ -45,7 +54,7 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 	}
 	i := slices.IndexFunc(all, func(rpc inspect.RPC) bool { return rpc.Name == k.method })
 	if i < 0 {
-		return d, show.Advise(notSentError{fmt.Errorf("%s serves no method %q", k.c.peer, k.method)}, fmt.Sprintf("to do:  look at what there is: qs rpcs %s", k.c.peer))
+		return d, k.c.noMethod(k.method, ": NOT sent", all)
 	}
 	k.oneWay, d.codec = all[i].OneWay, all[i].Codec
 	d.shape, d.stream = strings.CutSuffix(all[i].Shape, " ...")
@@ -53,6 +62,42 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 		d.Method, d.why = typed.Unknown, "the program does not tell its types"
 	}
 	return d, nil
+}
+
+// noMethod is the error for a method that is not among those of the program; then is what that means for the command.
+func (c *client) noMethod(method, then string, all []inspect.RPC) error {
+	var names []string
+	for _, rpc := range all {
+		if show.Text(rpc.Name) == rpc.Name { // else nobody can type it
+			names = append(names, rpc.Name)
+		}
+	}
+	found := similar(method, names)
+	text := fmt.Sprintf("%s serves no method %q%s%s", c.peer, method, then, suggest(found))
+	return show.Advise(usageError{text}, "to do:  "+c.listing(append(found, method)...))
+}
+
+// listing says how to see the methods of the program, with those of Quicksilver itself if one of the names is like theirs.
+func (c *client) listing(methods ...string) string {
+	all := ""
+	if slices.ContainsFunc(methods, inspect.IsBuiltIn) {
+		all = "--all "
+	}
+	return fmt.Sprintf("look at what there is: qs rpcs %s%s", all, c.peer)
+}
+
+// noteNoInput says that nothing was read, if there is something to read.
+func (k *calling) noteNoInput(command string, d *description) {
+	info, err := os.Stdin.Stat()
+	if err != nil || !info.Mode().IsRegular() && info.Mode()&os.ModeNamedPipe == 0 || slices.ContainsFunc(k.sourceFlag, func(a assignment) bool { return a.value == "-" }) {
+		return
+	}
+	switch {
+	case k.isRaw:
+		k.app.note(command, `note: no input given, an empty one is sent; "-" reads the standard input`)
+	case d.In.Kind() != reflect.Struct || d.In.NumField() > 0:
+		k.app.note(command, `note: no JSON given, the zero value is sent; "-" reads the standard input`)
+	}
 }
 
 // input returns the input, by its type.

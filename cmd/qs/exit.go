@@ -26,8 +26,9 @@ const (
 // exitCodes explains the codes in the help.
 const exitCodes = `  0    success
   1    failed on this machine, or a check did
-  2    the command line is wrong; nothing was done
-  3    the request did not run: it may be repeated
+  2    the command line is wrong, or names what the program does not serve;
+       nothing was done
+  3    the request did not run, or only asked: it may be repeated
   4    the request may have run: look before you repeat it
   5    the handler ran, and its answer is an error
   130  interrupted by SIGINT or SIGTERM`
@@ -43,11 +44,27 @@ type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
 
-// notSentError is an error of this side, before anything was sent.
+// notSentError is an error before the method was called: another attempt may succeed. Errors of this machine, such as a file that is
+// missing, are none: the same command fails again.
 type notSentError struct{ err error }
 
-func (e notSentError) Error() string { return e.err.Error() + ": NOT sent" }
+func (e notSentError) Error() string { return e.err.Error() }
 func (e notSentError) Unwrap() error { return e.err }
+
+// unansweredError is that of a request which only asks, and has no answer: it has no fate, since it changes nothing.
+type unansweredError struct {
+	text string
+	err  error
+}
+
+func (e unansweredError) Error() string { return e.text }
+func (e unansweredError) Unwrap() error { return e.err }
+
+// isNoEntry reports whether a program has refused a request for an RPC that it does not serve.
+func isNoEntry(err error) bool {
+	remote, ok := hg.RemoteOf(err)
+	return ok && remote.Refused && remote.Code == hg.ErrNoEntry
+}
 
 // failedError is an error of a command that makes many requests: the fate of one of them says nothing.
 type failedError struct{ err error }
@@ -84,10 +101,13 @@ func (a *app) exitCode(err error) int {
 	if a.signaled.Load() {
 		return exitInterrupted
 	}
+	if isNoEntry(err) {
+		return exitUsage
+	}
 	if errors.As(err, new(failedError)) {
 		return exitFailed
 	}
-	if errors.As(err, new(notSentError)) {
+	if errors.As(err, new(notSentError)) || errors.As(err, new(unansweredError)) {
 		return exitNotRun
 	}
 	if remote, answered := hg.RemoteOf(err); answered {
@@ -167,7 +187,11 @@ func (r *errorReport) describeCall(err error) {
 		return
 	}
 	r.Code, r.CodeText = int(code), code.Error()
-	if answered || called {
+	switch {
+	case errors.As(err, new(notSentError)):
+		r.Fate = "did_not_run"
+	case errors.As(err, new(unansweredError)):
+	case answered || called:
 		r.Fate = strings.ReplaceAll(hg.FateOf(err).String(), " ", "_")
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -170,9 +169,7 @@ func (a *app) askGer(n *network, addr string) error {
 }
 
 func (c *client) gauges(ctx context.Context) (all []inspect.Gauges, err error) {
-	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
-	defer stop()
-	b, err := c.callRaw(ctx, inspect.GaugesRPC, nil, hg.Metadata{})
+	b, err := c.ask(ctx, askTimeout, "tell its gauges", inspect.GaugesRPC, nil, hg.Metadata{})
 	if err == nil {
 		err = codec.Msgpack.Decode(b, &all)
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -117,28 +118,44 @@ func wrap(about string, width int) string {
 // newHelp returns the command help.
 func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
-		Use: "help [COMMAND]", Short: "Show the help of a command", GroupID: groupTool,
-		Long:    "Shows the help of a command, or of qs.",
-		Example: "  qs help call",
+		Use: "help [COMMAND...]", Short: "Show the help of commands", GroupID: groupTool,
+		Long:    "Shows the help of commands, or of qs.",
+		Example: "  qs help call\n  qs help rpcs call",
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 			for _, c := range root.Commands() {
-				if c.IsAvailableCommand() && len(args) == 0 {
+				if c.IsAvailableCommand() && !slices.Contains(args, c.Name()) {
 					names = append(names, cobra.CompletionWithDesc(c.Name(), c.Short))
 				}
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
-		Args: wantArgs(0, 2),
+		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
-			cmd := root
+			asked, cmd := []*cobra.Command{}, root
 			for _, name := range args {
 				sub := findCommand(cmd, name)
 				if sub == nil {
+					sub = findCommand(root, name)
+				} else if cmd != root {
+					asked = asked[:len(asked)-1] // completion bash
+				}
+				if sub == nil {
 					return unknownCommand(cmd, name)
 				}
-				cmd = sub
+				asked, cmd = append(asked, sub), sub
 			}
-			return cmd.Help()
+			if len(asked) == 0 {
+				return root.Help()
+			}
+			for i, c := range asked {
+				if i > 0 {
+					fmt.Fprintln(root.OutOrStdout())
+				}
+				if err := c.Help(); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	}
 }

@@ -123,5 +123,5 @@ func TestHostileAnswers(t *testing.T) {
 	require.Equal(t, escapes, run(t, 0, "call", "-raw", addr, "raw").out.String(), "to a pipe, as it is")
 	requireHarmless(t, run(t, 0, "call", addr, "answers"))
 	requireHarmless(t, run(t, exitHandler, "call", addr, "fails"))
-	requireHarmless(t, run(t, exitNotRun, "call", addr, "none"+escapes))
+	requireHarmless(t, run(t, exitUsage, "call", addr, "none"+escapes))
 }

@@ -91,16 +91,16 @@ func peerFacts(n *network, addr string) ([]fact, error) {
 		return nil, err
 	}
 	defer c.close()
-	if _, err := c.callRaw(context.Background(), hg.PingRPC, nil, hg.Metadata{}); err != nil {
-		return nil, files.Explain(c.peer, err)
+	if _, err := c.ask(context.Background(), askTimeout, "answer", hg.PingRPC, nil, hg.Metadata{}); err != nil {
+		return nil, c.adviseAsk(files.Explain(c.peer, err), "")
 	}
 	var facts []fact
 	for _, p := range c.hctx.NA().Peers() {
 		facts = append(facts,
 			fact{key: "address", label: "address", value: p.Addr.String()},
 			fact{key: "transport", label: "reached by", value: p.Transport},
-			fact{key: "why", label: "because", value: cmp.Or(p.Why, "this class has no other transport (--local)")},
-			fact{key: "envelopes", label: "envelopes guaranteed to this class", value: p.Promised})
+			fact{key: "why", label: "because", value: cmp.Or(p.Why, "no other transport is open here (--local)")},
+			fact{key: "envelopes", label: "envelopes guaranteed to this process", value: p.Promised})
 	}
 	return facts, nil
 }
@@ -124,7 +124,7 @@ func programFacts() []fact {
 			{"max_unexpected_bytes", "unexpected message, at most", l.MaxUnexpected, "bytes", nil},
 			{"max_expected_bytes", "expected message, at most", l.MaxExpected, "bytes", nil},
 			{"max_segments", "segments of one memory, at most", l.MaxSegments, "", nil},
-			{"max_contexts", "contexts of one class, at most", l.MaxContexts, "", nil},
+			{"max_contexts", "contexts of a node, at most", l.MaxContexts, "", nil},
 			{"envelopes", "envelopes guaranteed to each peer", l.Envelopes, "", nil},
 			{"max_tag", "highest tag", uint64(l.MaxTag), "", nil},
 			{"eager_bytes", "default of Eager", cfg.Eager, "bytes", nil},

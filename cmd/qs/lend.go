@@ -165,7 +165,7 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 		return usageError{fmt.Sprintf("--source and --sink: %s has %d Sinks, there may be %d", d.name, len(places), most)}
 	}
 	if err := k.openSinks(flags); err != nil {
-		return notSentError{err}
+		return failedError{fmt.Errorf("%w: NOT sent", err)}
 	}
 	var to [most]qs.Sink // in the order of the method
 	for n, place := range places {

@@ -2,8 +2,10 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -127,10 +129,14 @@ func (n *network) both(addr string) string {
 }
 
 // choose takes in a --transport: "auto" is tcp, with sm beside it.
-func (n *network) choose(transport string) {
+func (n *network) choose(transport string) error {
 	if n.transport = transport; transport == "auto" {
 		n.transport, n.local = "tcp", true
 	}
+	if !slices.Contains(na.Schemes(), n.transport) {
+		return usageError{fmt.Sprintf("--transport is %q, want %s or auto", transport, strings.Join(na.Schemes(), ", "))}
+	}
+	return nil
 }
 
 // anywhere is an address of this machine to listen on that is free.

@@ -73,7 +73,9 @@ type measurement struct {
 // run makes the measurements.
 func (m *measurement) run() error {
 	n, p := &m.network, &m.perf
-	n.choose(m.transport)
+	if err := n.choose(m.transport); err != nil {
+		return err
+	}
 	switch {
 	case p.API != "callback" && p.API != "sync" && p.API != "typed":
 		return usageError{fmt.Sprintf("--api is %q, want callback, sync or typed", p.API)}
@@ -109,6 +111,12 @@ func (m *measurement) run() error {
 		return m.idle()
 	}
 	addr := m.target
+	if addr != "" {
+		var err error
+		if addr, err = parseAddr(addr); err != nil {
+			return err
+		}
+	}
 	if p.API == "typed" {
 		n.handlers = "typed"
 	}

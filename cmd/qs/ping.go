@@ -47,7 +47,7 @@ func (a *app) newPing() *cobra.Command {
 		Use: "ping ADDRESS", Short: "Measure round trips to a program, one by one",
 		Long: `Measures round trips to a program, one by one, until Ctrl-C or --count.
 
-Every program that is driven (Serve, or Progress) answers: a ping needs none of the limits and workers that calls need. The exit code is 0 if there was an answer, and not 0 if there was none or the program was lost.`,
+Every program that is driven (Serve, or Progress) answers: a ping needs none of the limits and workers that calls need. Whether it is ready for calls, qs health tells. The exit code is 0 if there was an answer, and not 0 if there was none or the program was lost.`,
 		Example: `  qs ping tcp://10.0.0.7:9000
   qs ping -c 1 -t 3s tcp://10.0.0.7:9000   # is it alive?
   qs ping -c 10000 -i 0 --json tcp://10.0.0.7:9000`,
@@ -93,14 +93,14 @@ func (p *pinger) ping(addr string) error {
 	p.close()
 	p.sum()
 	if err != nil {
-		p.stats.Error = err.Error()
+		p.stats.Error, _ = show.SplitError(err)
 	}
 	return errors.Join(err, p.app.printResult(&p.stats, p.print))
 }
 
 func (p *pinger) open(addr string) error {
-	var err error
-	if p.peer, err = parseAddr(addr); err != nil {
+	addr, err := parseAddr(addr)
+	if err != nil {
 		return err
 	}
 	cfg, err := p.n.config(addr)
@@ -113,7 +113,9 @@ func (p *pinger) open(addr string) error {
 	if p.hctx, err = p.class.NewContext(); err != nil {
 		return err
 	}
-	if p.peer, err = p.hctx.LookupWait(context.Background(), addr); err != nil {
+	if p.peer, err = p.hctx.LookupWait(context.Background(), addr); errors.Is(err, na.ErrInvalid) {
+		return usageError{err.Error()}
+	} else if err != nil {
 		return err
 	}
 	p.hctx.OnFault(func(_ na.Addr, err error) { p.fault = err })

@@ -71,9 +71,7 @@ func (p *pinger) print(out io.Writer) {
 	fmt.Fprintln(out)
 }
 
+// timeText returns a time in one unit, so that the times below each other compare.
 func timeText(d time.Duration) string {
-	if d = d.Round(time.Microsecond); d < 10*time.Millisecond {
-		return fmt.Sprintf("%d µs", d.Microseconds())
-	}
-	return fmt.Sprintf("%.1f ms", float64(d)/1e6)
+	return fmt.Sprintf("%d µs", d.Round(time.Microsecond).Microseconds())
 }

@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A place is what an argument of qs cp names: a path on this machine, or below the root of a target.
@@ -43,7 +41,7 @@ func parsePlace(text string) (place, error) {
 		return place{}, usageError{fmt.Sprintf("%q has no path; write %s/PATH, and %[2]s/ for the root of the target", text, text)}
 	}
 	p := place{addr: scheme + "://" + host, path: path, into: path == "" || strings.HasSuffix(path, "/")}
-	if _, err := na.ParseAddr(p.addr); err != nil {
+	if _, err := parseAddr(p.addr); err != nil {
 		return place{}, usageError{fmt.Sprintf("%q: %v", text, err)}
 	}
 	if p.path == "" {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
@@ -17,12 +18,13 @@ import (
 func (a *app) newRPCs() *cobra.Command {
 	var l rpcLister
 	c := &cobra.Command{
-		Use: "rpcs ADDRESS", Short: "List the methods of a program, with their types",
-		Long: `Lists the methods and RPCs that a program serves, with codec, input and output. The program must have set qs.Config.Inspect, or hg.Config.Reflect. Those of Quicksilver itself, whose names begin with hg/ or qs/, are listed with --all only.`,
+		Use: "rpcs ADDRESS [METHOD]", Short: "List the methods of a program, with their types",
+		Long: `Lists the methods and RPCs that a program serves, with codec, input and output. The program must have set qs.Config.Inspect, or hg.Config.Reflect. Those of Quicksilver itself, whose names begin with hg/ or qs/, are listed with --all only. With METHOD it shows that one, a field a line.`,
 		Example: `  qs rpcs tcp://10.0.0.7:9000
+  qs rpcs tcp://10.0.0.7:9000 greet
   qs rpcs --all --json tcp://10.0.0.7:9000`,
-		Args: wantArgs(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(_ *cobra.Command, args []string) error { return a.listRPCs(&l, args[0]) },
+		Args: wantArgs(1, 2), ValidArgsFunction: l.network.completeMethods, SuggestFor: []string{"list", "ls", "methods", "describe"},
+		RunE: func(_ *cobra.Command, args []string) error { return a.listRPCs(&l, args) },
 	}
 	fs := c.Flags()
 	l.network.peerFlags(fs)
@@ -60,25 +62,31 @@ func newRPCReport(rpc inspect.RPC) rpcReport {
 	return r
 }
 
-// listRPCs prints the RPCs that the program at addr serves.
-func (a *app) listRPCs(l *rpcLister, addr string) error {
-	c, err := dial(&l.network, addr)
+// listRPCs prints the RPCs that a program serves, or one of them: args are its address and a name.
+func (a *app) listRPCs(l *rpcLister, args []string) error {
+	c, err := dial(&l.network, args[0])
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	ctx, stop := context.WithTimeout(context.Background(), l.timeout)
-	defer stop()
-	b, err := c.callRaw(ctx, inspect.RPCsRPC, nil, hg.Metadata{})
-	if remote, ok := hg.RemoteOf(err); ok && remote.Refused && remote.Code == hg.ErrNoEntry {
+	b, err := c.ask(context.Background(), l.timeout, "list its methods", inspect.RPCsRPC, nil, hg.Metadata{})
+	if isNoEntry(err) {
 		return fmt.Errorf("%s does not publish its RPCs; set qs.Config.Inspect there, or hg.Config.Reflect: %w", c.peer, err)
 	}
 	if err != nil {
-		return c.advise(inspect.RPCsRPC, err)
+		return c.adviseAsk(c.advise(inspect.RPCsRPC, err), "--timeout")
 	}
 	rpcs, err := inspect.DecodeRPCs(b)
 	if err != nil {
 		return fmt.Errorf("the list of RPCs of %s: %w", c.peer, err)
+	}
+	if len(args) == 2 {
+		one := slices.IndexFunc(rpcs, func(rpc inspect.RPC) bool { return rpc.Name == args[1] })
+		if one < 0 {
+			return c.noMethod(args[1], "", rpcs)
+		}
+		r := newRPCReport(rpcs[one])
+		return a.printResult([]rpcReport{r}, r.print)
 	}
 	if !l.all {
 		rpcs = slices.DeleteFunc(rpcs, func(rpc inspect.RPC) bool { return inspect.IsBuiltIn(rpc.Name) })
@@ -101,6 +109,70 @@ func (a *app) listRPCs(l *rpcLister, addr string) error {
 		}
 		t.print(out)
 	})
+}
+
+// print prints what a method is, with each field of its types on a line.
+func (r rpcReport) print(out io.Writer) {
+	fmt.Fprintf(out, "%s: %s, codec %s\n", show.Text(r.Name), strings.ReplaceAll(r.Kind, "_", "-"), show.Text(r.Codec))
+	for _, side := range [][2]string{{"input", r.Input}, {"output", r.Output}} {
+		if side[1] != "" {
+			fmt.Fprintf(out, "%s: %s\n", side[0], fieldLines(show.Text(side[1])))
+		}
+	}
+}
+
+// fieldLines breaks the text of a type so that each field has a line.
+func fieldLines(shape string) string {
+	var b strings.Builder
+	depth := 0
+	line := func() { b.WriteString("\n" + strings.Repeat("  ", depth)) }
+	for i := 0; i < len(shape); i++ {
+		switch rest := shape[i:]; {
+		case strings.HasPrefix(rest, "{}"):
+			b.WriteString("{}")
+			i++
+		case rest[0] == '{':
+			depth++
+			b.WriteByte('{')
+			line()
+		case rest[0] == '}':
+			depth--
+			line()
+			b.WriteByte('}')
+		case strings.HasPrefix(rest, ", "):
+			line()
+			i++
+		default:
+			b.WriteByte(rest[0])
+		}
+	}
+	return b.String()
+}
+
+// completionTime bounds how long the shell waits for the names of methods.
+const completionTime = 500 * time.Millisecond
+
+// completeMethods has the shell complete METHOD behind ADDRESS, by asking the program.
+func (n *network) completeMethods(_ *cobra.Command, args []string, typed string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+	if len(args) != 1 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	c, err := dial(n, args[0])
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer c.close()
+	b, err := c.ask(context.Background(), completionTime, "list its methods", inspect.RPCsRPC, nil, hg.Metadata{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	rpcs, _ := inspect.DecodeRPCs(b)
+	for _, rpc := range rpcs {
+		if strings.HasPrefix(rpc.Name, typed) && show.Text(rpc.Name) == rpc.Name && (typed != "" || !inspect.IsBuiltIn(rpc.Name)) {
+			names = append(names, rpc.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // callRaw makes a call of bytes, whose deadline travels with it.

@@ -31,7 +31,7 @@ var outputs = map[string]any{
 	"cp":    copyResult{}, "error": struct {
 		Error errorReport `json:"error"`
 	}{},
-	"ger": guarantee{}, "ger-address": []contextReport{}, "mercury-ping": mercuryPing{}, "mercury-rate": mercuryResult{},
+	"ger": guarantee{}, "health": healthReport{}, "ger-address": []contextReport{}, "mercury-ping": mercuryPing{}, "mercury-rate": mercuryResult{},
 	"mercury-serve": mercuryListening{}, "perf": []bench.Result{}, "perf-idle": bench.IdleResult{}, "perf-mixed": bench.MixedResult{},
 	"perf-table": bench.Table{}, "ping": pingStats{}, "rendezvous": rendezvousReport{}, "rpcs": []rpcReport{}, "run": lineReport{}, "note": noteReport{},
 	"serve": serveReport{}, "soak": soak.Report{}, "top": topReport{}, "version": build{},
@@ -125,6 +125,7 @@ func TestJSONOfCommands(t *testing.T) {
 		"cp":          {"cp " + file + " %/f", "cp %/f " + file + ".back"},
 		"ger":         {"ger"},
 		"ger-address": {"ger %"},
+		"health":      {"health %"},
 		"info":        {"info", "info %"},
 		"perf":        {"perf -bulk 1000 " + quick, "perf -target % -bulk 0 " + quick},
 		"perf-idle":   {"perf -op idle -peers 2 -time 1ms"},
@@ -144,7 +145,7 @@ func TestJSONOfCommands(t *testing.T) {
 	requireSchema(t, "serve", q.start().wait(0).out.Bytes())
 	for line, code := range map[string]int{
 		"pign": exitUsage, "ping -cuont 1": exitUsage, "ping": exitUsage, "call here x": exitUsage, "serve -write": exitUsage,
-		"call tcp://127.0.0.1:1 x": exitNotRun, "call % nosuch": exitNotRun, "call % qs/file/open {\"Path\":\"nosuch\"}": exitHandler,
+		"call tcp://127.0.0.1:1 x": exitNotRun, "call % nosuch": exitUsage, "call % qs/file/open {\"Path\":\"nosuch\"}": exitHandler,
 		"ping -count 1 tcp://127.0.0.1:1": exitNotRun, "serve -root no-such-folder": exitFailed,
 	} {
 		q := run(t, code, strings.Fields(strings.ReplaceAll("-json "+line, "%", s.addr))...)

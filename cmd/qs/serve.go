@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
@@ -20,10 +22,11 @@ func (a *app) newServe() *cobra.Command {
 	var s serving
 	c := &cobra.Command{
 		Use: "serve [ADDRESS]", Short: "Serve files and the other commands",
-		Long: `Serves the other commands: ping, perf, cp, call, rpcs, top and ger. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address. Stop it with Ctrl-C.
+		Long: `Serves the other commands: ping, health, perf, cp, call, bench, rpcs, top and ger. Its method greet, which takes a name, is there to be called. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address. Stop it with Ctrl-C.
 
 There is no access control without --ca: anyone who can connect reads what is below --root, and with --write also writes there.`,
-		Example: `  qs serve --root /data tcp://10.0.0.7:9000
+		Example: `  qs serve tcp://127.0.0.1:9000
+  qs serve --root /data tcp://10.0.0.7:9000
   qs serve --root /data --write --cert me.pem --key me.key --ca ca.pem
   qs serve --debug localhost:8080`,
 		Args: wantArgs(0, 1), ValidArgsFunction: cobra.NoFileCompletions,
@@ -54,14 +57,29 @@ type serveReport struct {
 	DebugPage string `json:"debug_page,omitempty"` // its URL
 }
 
+// serveGreet serves greet, a method with types for the first attempts with the other commands.
+func serveGreet(class *hg.Class) error {
+	_, err := class.RegisterRPC(hg.RPC{Name: "greet", Codec: codec.Msgpack, Shape: "string -> string", Inline: true, Handler: func(r hg.Request) error {
+		var name string
+		if err := r.Input(&name); err != nil {
+			return err
+		}
+		return r.Respond("hello, "+cmp.Or(name, "world"), nil)
+	}})
+	return err
+}
+
 // serve is a target until it is told to end by a signal, or by the end of its input if --child is set.
 func (a *app) serve(s *serving, args []string) error {
 	if s.write && s.root == "" {
 		return usageError{"--write needs --root: the folder that may be written to"}
 	}
 	addr := "tcp://127.0.0.1:0"
+	var err error
 	if len(args) == 1 {
-		addr = args[0]
+		if addr, err = parseScheme(args[0]); err != nil {
+			return err
+		}
 	}
 	n := &s.network
 	cfg, err := n.config(addr)
@@ -118,6 +136,9 @@ func (a *app) serve(s *serving, args []string) error {
 		}
 	}
 	if err := bench.Register(class, n.handlers == "inline"); err != nil {
+		return err
+	}
+	if err := serveGreet(class); err != nil {
 		return err
 	}
 	if err := class.ServeGauges(); err != nil {

@@ -68,7 +68,9 @@ type soaking struct {
 // soak loads, breaks and audits.
 func (a *app) soak(s *soaking) error {
 	n, cfg := &s.network, &s.cfg
-	n.choose(cfg.Transport)
+	if err := n.choose(cfg.Transport); err != nil {
+		return err
+	}
 	switch s.faults {
 	case "none":
 	case "":
