@@ -135,7 +135,7 @@ func TestTopScreen(t *testing.T) {
 	addr := busyTarget(t)
 	steps := [][2]string{
 		{`running +target +stalls +billing[^\r]*\r(?s:.*)target +upper`, "/billing\r"},
-		{`filter: billing (?s:.*)Peers: 1`, "s"}, {`sort: time`, "p"}, {`PAUSED`, "\x1b[A3q"},
+		{`filter: billing (?s:.*)Peers: 1`, "s"}, {`sort: p99`, "p"}, {`PAUSED`, "\x1b[A3q"},
 	}
 	shown := onScreen(t, "NO_COLOR=", steps, "top", "-interval", "100ms", addr)
 	require.True(t, strings.HasPrefix(shown, "\x1b[?1049h\x1b[?25l"), "%q", shown[:100])

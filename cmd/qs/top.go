@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,16 +22,16 @@ import (
 
 const topAbout = `Shows what a program does, refreshed every --interval: the calls that are under way, with their age and state; its peers, with name, address and rates; and its methods, with rates and percentiles of the calls that have ended since the last look. The program must have set qs.Config.Inspect, or called hg.Class.ServeGauges. It counts what ends only while somebody looks.
 
-Keys: q or Ctrl-C quits, p pauses, s sorts by another column (rate, time, errors, name), / filters by a part of the name of a method or peer, 1, 2 and 3 show one list alone, 0 all of them.
+Keys: q or Ctrl-C quits, p pauses, s sorts by another column (rate, p99, errors, name), / filters by a part of the name of a method or peer, 1, 2 and 3 show one list alone, 0 all of them.
 
-Without a terminal it prints the lists for each look, and with --json a line of JSON. --once looks twice, one --interval apart, and prints one report.`
+Without a terminal it prints the lists for each look, and with --json a line of JSON. The first report comes after one --interval, since rates are of what has ended between two looks; --once prints no other.`
 
 func (a *app) newTop() *cobra.Command {
 	t := topping{app: a}
 	c := &cobra.Command{
 		Use: "top ADDRESS", Short: "Watch the calls, the peers and the methods of a program", Long: topAbout,
 		Example: `  qs top tcp://10.0.0.7:9000
-  qs top --sort time --filter shop/ tcp://10.0.0.7:9000
+  qs top --sort p99 --filter shop/ tcp://10.0.0.7:9000
   qs top --once --json tcp://10.0.0.7:9000`,
 		Args: wantArgs(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(_ *cobra.Command, args []string) error { return t.run(args[0]) },
@@ -38,11 +40,11 @@ func (a *app) newTop() *cobra.Command {
 	t.network.peerFlags(fs)
 	fs.DurationVarP(&t.interval, "interval", "i", time.Second, "`time` between two looks, at most 10s")
 	fs.IntVarP(&t.count, "count", "n", 0, "`reports` to print, and no screen; 0: until Ctrl-C")
-	fs.BoolVar(&t.once, "once", false, "print one report, and no screen: as --count 1, with rates")
-	fs.StringVarP(&t.view.order, "sort", "s", byRate, "`order` of the lists: rate, time, errors or name")
+	fs.BoolVar(&t.once, "once", false, "print one report, and no screen: as --count 1")
+	fs.StringVarP(&t.view.order, "sort", "s", byRate, "`column` to sort by: rate, errors, p50, p90, p99, max, in, out or name; time and latency are p99")
 	fs.StringVarP(&t.view.filter, "filter", "f", "", "show only methods and peers with this `text` in their names")
 	fs.BoolVarP(&t.all, "all", "a", false, "show RPCs of Quicksilver itself, too")
-	oneOf(c, "sort", orders...)
+	oneOf(c, "sort", slices.Sorted(maps.Keys(orders))...)
 	return c
 }
 
@@ -61,8 +63,11 @@ func (t *topping) run(addr string) error {
 	switch {
 	case t.interval <= 0 || t.interval > 10*time.Second || t.count < 0:
 		return usageError{"--interval is not positive or more than 10s, or --count negative"}
-	case t.view.order != byRate && t.view.order != byTime && t.view.order != byErrors && t.view.order != byName:
-		return usageError{fmt.Sprintf("--sort is %q, want rate, time, errors or name", t.view.order)}
+	case orders[t.view.order] == "":
+		return usageError{fmt.Sprintf("--sort is %q, want rate, errors, p50, p90, p99, max, in, out or name", t.view.order)}
+	}
+	if t.view.order = orders[t.view.order]; t.once {
+		t.count = 1
 	}
 	c, err := dial(&t.network, addr)
 	if err != nil {
@@ -73,7 +78,7 @@ func (t *topping) run(addr string) error {
 	defer stop()
 	screen, onScreen := t.app.out.(*os.File)
 	onScreen = onScreen && isScreen(screen) && term.IsTerminal(int(os.Stdin.Fd()))
-	if onScreen && !t.app.json && !t.once && t.count == 0 {
+	if onScreen && !t.app.json && t.count == 0 {
 		return t.watch(ctx, c, screen)
 	}
 	err = t.print(ctx, c)
@@ -83,7 +88,7 @@ func (t *topping) run(addr string) error {
 	return err
 }
 
-// print prints reports without a screen.
+// print prints reports without a screen. The first is one interval behind the first look, so that it has rates.
 func (t *topping) print(ctx context.Context, c *client) error {
 	again := time.NewTicker(t.interval)
 	defer again.Stop()
@@ -93,14 +98,17 @@ func (t *topping) print(ctx context.Context, c *client) error {
 		if err != nil {
 			return err
 		}
-		if !t.once || before != nil {
+		if before != nil {
 			if err := t.printReport(reportLooks(c.peer.String(), now, before, t.all)); err != nil {
 				return err
 			}
 			printed++
 		}
-		if before != nil && t.once || printed == t.count && t.count > 0 && !t.once {
+		if printed == t.count && t.count > 0 {
 			return nil
+		}
+		if before == nil {
+			again.Reset(t.interval) // a first look that took long has not begun the interval
 		}
 		before = now
 		select {
@@ -129,13 +137,11 @@ func (t *topping) printReport(r *topReport) error {
 
 // look asks a program what it does.
 func (c *client) look(ctx context.Context) (*look, error) {
-	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
-	defer stop()
 	in, err := inspect.EncodeGaugesRequest(inspect.GaugesRequest{Watch: true})
 	if err != nil {
 		return nil, err
 	}
-	b, err := c.callRaw(ctx, inspect.GaugesRPC, in, hg.Metadata{})
+	b, err := c.ask(ctx, askTimeout, "tell its gauges", inspect.GaugesRPC, in, hg.Metadata{})
 	if err != nil {
 		return nil, c.explainGauges(err)
 	}
@@ -146,10 +152,10 @@ func (c *client) look(ctx context.Context) (*look, error) {
 
 // explainGauges says what to do about a program that does not tell its gauges.
 func (c *client) explainGauges(err error) error {
-	if remote, ok := hg.RemoteOf(err); ok && remote.Refused && remote.Code == hg.ErrNoEntry {
+	if isNoEntry(err) {
 		return fmt.Errorf("%s does not tell its gauges: set qs.Config.Inspect there, or call hg.Class.ServeGauges: %w", c.peer, err)
 	}
-	return files.Explain(c.peer, err)
+	return c.adviseAsk(files.Explain(c.peer, err), "")
 }
 
 // watch draws the screen until a key or a signal ends it. A program that does not answer does not hold the keys up.

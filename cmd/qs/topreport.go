@@ -178,14 +178,27 @@ func quantile(times map[int]int64, q float64) float64 {
 // The orders of a report.
 const (
 	byRate   = "rate"
-	byTime   = "time"
 	byErrors = "errors"
+	byP50    = "p50"
+	byP90    = "p90"
+	byP99    = "p99"
+	byMax    = "max"
+	byIn     = "in"
+	byOut    = "out"
 	byName   = "name"
 )
 
-var orders = []string{byRate, byTime, byErrors, byName}
+// orders are the orders by the names that --sort takes: their own, those of the columns, and what others call them.
+var orders = map[string]string{
+	byRate: byRate, "calls/s": byRate, byErrors: byErrors, "err/s": byErrors, byP50: byP50, byP90: byP90, byP99: byP99, "latency": byP99, "time": byP99,
+	byMax: byMax, byIn: byIn, "in/s": byIn, byOut: byOut, "out/s": byOut, byName: byName, "method": byName,
+}
 
-// sort brings the lists in an order. Calls are the oldest first, unless they are sorted by name.
+// keyOrders are those that the key s goes through.
+var keyOrders = []string{byRate, byP99, byErrors, byName}
+
+// sort brings the lists in an order. Calls are the oldest first, unless they are sorted by name. Peers have no times: the orders by time
+// have those first that wait.
 func (r *topReport) sort(order string) {
 	slices.SortStableFunc(r.Calls, func(a, b callReport) int {
 		if order == byName {
@@ -193,28 +206,25 @@ func (r *topReport) sort(order string) {
 		}
 		return cmp.Compare(b.Age, a.Age)
 	})
+	ofMethod := map[string]func(m *methodReport) float64{
+		byRate: func(m *methodReport) float64 { return m.Rate }, byErrors: func(m *methodReport) float64 { return m.Errors },
+		byP50: func(m *methodReport) float64 { return m.P50 }, byP90: func(m *methodReport) float64 { return m.P90 },
+		byP99: func(m *methodReport) float64 { return m.P99 }, byMax: func(m *methodReport) float64 { return m.Max },
+		byIn: func(m *methodReport) float64 { return m.Received }, byOut: func(m *methodReport) float64 { return m.Sent },
+		byName: func(*methodReport) float64 { return 0 },
+	}[order]
 	slices.SortStableFunc(r.Methods, func(a, b methodReport) int {
-		by := 0
-		switch order {
-		case byRate:
-			by = cmp.Compare(b.Rate, a.Rate)
-		case byTime:
-			by = cmp.Compare(b.P99, a.P99)
-		case byErrors:
-			by = cmp.Compare(b.Errors, a.Errors)
-		}
-		return cmp.Or(by, cmp.Compare(a.Method, b.Method), cmp.Compare(a.Kind, b.Kind))
+		return cmp.Or(cmp.Compare(ofMethod(&b), ofMethod(&a)), cmp.Compare(a.Method, b.Method), cmp.Compare(a.Kind, b.Kind))
 	})
+	waiting := func(p *trafficReport) float64 { return float64(p.Held + p.Queued) }
+	ofPeer := map[string]func(p *trafficReport) float64{
+		byRate: func(p *trafficReport) float64 { return p.Rate }, byErrors: func(p *trafficReport) float64 { return p.Errors },
+		byP50: waiting, byP90: waiting, byP99: waiting, byMax: waiting,
+		byIn: func(p *trafficReport) float64 { return p.Received }, byOut: func(p *trafficReport) float64 { return p.Sent },
+		byName: func(*trafficReport) float64 { return 0 },
+	}[order]
 	slices.SortStableFunc(r.Peers, func(a, b trafficReport) int {
-		by := 0
-		switch order {
-		case byRate:
-			by = cmp.Compare(b.Rate, a.Rate)
-		case byTime:
-			by = cmp.Compare(b.Held+b.Queued, a.Held+a.Queued)
-		case byErrors:
-			by = cmp.Compare(b.Errors, a.Errors)
-		}
+		by := cmp.Compare(ofPeer(&b), ofPeer(&a))
 		return cmp.Or(by, cmp.Compare(b.Sent+b.Received, a.Sent+a.Received), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Address, b.Address))
 	})
 }

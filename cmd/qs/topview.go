@@ -50,7 +50,7 @@ func (v *topView) press(key rune) (quit bool) {
 	case 'p', ' ':
 		v.paused = !v.paused
 	case 's':
-		v.order = orders[(slices.Index(orders, v.order)+1)%len(orders)]
+		v.order = keyOrders[(slices.Index(keyOrders, v.order)+1)%len(keyOrders)]
 	case '/':
 		v.typing, v.filter = true, ""
 	case escape:

@@ -111,7 +111,7 @@ func TestTopViewKeys(t *testing.T) {
 	press("3")
 	require.True(t, first("kv/get", "kv/put"))
 	press("s")
-	require.Contains(t, shows(), "sort: time")
+	require.Contains(t, shows(), "sort: p99")
 	require.True(t, first("kv/put", "kv/get"), "a minute is more than a second")
 	require.NotContains(t, shows(), "Peers")
 	press("2")
@@ -130,4 +130,20 @@ func TestTopViewKeys(t *testing.T) {
 	require.NotContains(t, shows(), "PAUSED")
 	require.True(t, v.press('q'))
 	require.True(t, v.press(3))
+}
+
+// TestTopOrders: every column of the table of methods can be sorted by, by its name.
+func TestTopOrders(t *testing.T) {
+	now, before := looks()
+	for name, order := range orders {
+		require.NotPanics(t, func() { reportLooks("tcp://h:1", now, before, true).sort(order) }, name)
+	}
+	r := reportLooks("tcp://h:1", now, before, false)
+	r.sort(orders["latency"])
+	require.Equal(t, "kv/put", r.Methods[0].Method, "a minute")
+	r.sort(orders["calls/s"])
+	require.Equal(t, "kv/get", r.Methods[0].Method)
+	for _, column := range strings.Fields(r.sections(0)[2].lines[0]) {
+		require.True(t, orders[column] != "" || column == "kind", column)
+	}
 }
