@@ -59,6 +59,8 @@ func (a *app) newCp() *cobra.Command {
 	fs.IntVar(&opts.Window, "window", 8, "`pieces` in flight")
 	fs.BoolVar(&opts.SHA256, "sha256", false, "also compare SHA-256 checksums")
 	fs.BoolVar(&opts.Anew, "anew", false, "copy everything from the beginning, even what exists already")
+	fs.BoolP("recursive", "r", true, "directories are always copied with all that is in them")
+	_ = fs.MarkHidden("recursive")
 	fs.BoolVar(&opts.Sync, "sync", false, "wait until each file is on the disk before renaming it")
 	return c
 }
@@ -135,7 +137,11 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 		return failedError{fmt.Errorf("copy %w", err)}
 	}
 	if err != nil {
-		return failedError{fmt.Errorf("copy %w%s", err, cpAdvice(err, c.Counts()))}
+		advice := cpAdvice(err, c.Counts())
+		if dir, _, nested := cutLast(to.path); opts.Upload && nested && strings.Contains(err.Error(), files.NoDirectory) {
+			advice = fmt.Sprintf("; qs cp %s %s/%s/ makes it", source, to.addr, dir)
+		}
+		return failedError{fmt.Errorf("copy %w%s", err, advice)}
 	}
 	r := newCopyResult(c, time.Since(begun))
 	return results.printResult(r, r.print)
@@ -151,6 +157,15 @@ func newCopyResult(c *files.Copier, took time.Duration) *copyResult {
 	return r
 }
 
+// cutLast cuts a path at its last slash.
+func cutLast(path string) (dir, name string, found bool) {
+	i := strings.LastIndexByte(path, '/')
+	if i < 0 {
+		return "", path, false
+	}
+	return path[:i], path[i+1:], true
+}
+
 // cpAdvice says what the user can do, when it is not in the error.
 func cpAdvice(err error, did files.Counts) string {
 	switch {
@@ -163,12 +178,16 @@ func cpAdvice(err error, did files.Counts) string {
 }
 
 func (r *copyResult) print(out io.Writer) {
+	if r.Files == 0 && r.Bytes == 0 && r.Same > 0 && r.Skipped == 0 {
+		fmt.Fprintf(out, "%s unchanged (same size, time and mode); nothing copied\n", countText(r.Same, "file"))
+		return
+	}
 	var also []string
 	if r.Resumed > 0 {
 		also = append(also, bytesText(r.Resumed)+" were there from a run before")
 	}
 	if r.Same > 0 {
-		also = append(also, fmt.Sprintf("unchanged files: %d", r.Same))
+		also = append(also, countText(r.Same, "file")+" unchanged (same size, time and mode)")
 	}
 	if r.Skipped > 0 {
 		also = append(also, fmt.Sprintf("left out: %d", r.Skipped))

@@ -114,7 +114,7 @@ func TestCpTree(t *testing.T) {
 
 	require.NoError(t, os.Remove(filepath.Join(s.root, "new", "copy", "one")))
 	q = run(t, 0, cp(src, s.addr+"/new/copy")...)
-	require.Regexp(t, `^1 file, 1 B in .*; unchanged files: 3; left out: 1\n$`, q.out.String())
+	require.Regexp(t, `^1 file, 1 B in .*; 3 files unchanged \(same size, time and mode\); left out: 1\n$`, q.out.String())
 	requireTree(filepath.Join(s.root, "new", "copy"))
 
 	run(t, 0, cp(src, s.addr+"/")...) // into the root
@@ -144,7 +144,7 @@ func TestCpInto(t *testing.T) {
 		requireFile(t, src, filepath.Join(s.root, want))
 	}
 	q := run(t, 1, cp(src, s.addr+"/missing/f")...)
-	require.Regexp(t, `missing/f\.qs-part\.journal: no such file or directory`, q.errors.String())
+	require.Regexp(t, `there is no directory missing below the root; qs cp`, q.errors.String())
 	run(t, 0, cp(s.addr+"/there/h", dir)...)
 	requireFile(t, src, filepath.Join(dir, "h"))
 	q = run(t, 1, cp(s.addr+"/nothing", dir)...)
@@ -238,7 +238,7 @@ func TestCpRefused(t *testing.T) {
 	none := serve(t, "")
 	for _, args := range [][]string{{src, none.addr + "/f"}, {none.addr + "/f", src + ".back"}} {
 		q := run(t, exitUsage, cp(args...)...)
-		require.Regexp(t, `does not serve that; start it with qs serve of the same version, for files with --root DIR: .*\n$`, q.errors.String())
+		require.Regexp(t, `: tcp://\S+ does not serve that; start it with qs serve of the same version, for files with --root DIR\n$`, q.errors.String())
 	}
 
 	root := t.TempDir()
@@ -249,6 +249,10 @@ func TestCpRefused(t *testing.T) {
 		require.Regexp(t, `target: this target takes no files; start it with qs serve --root DIR --write: permission denied\n$`, q.errors.String())
 	}
 	requireNames(t, root, "f")
+	w := serveFiles(t, "")
+	require.Regexp(t, `^qs cp: .*: there is no directory no/dir below the root; qs cp `+src+` `+w.addr+`/no/dir/ makes it\n$`, run(t, 1, cp(src, w.addr+"/no/dir/x")...).errors.String())
+	run(t, 0, cp(src, w.addr+"/no/dir/", "-r")...)
+	require.Equal(t, "1 file unchanged (same size, time and mode); nothing copied\n", run(t, 0, cp(src, w.addr+"/no/dir/")...).out.String())
 	run(t, 0, cp(readOnly.addr+"/f", src+".back")...)
 	requireFile(t, filepath.Join(root, "f"), src+".back")
 

@@ -123,7 +123,7 @@ func (c *Copier) Run(ctx context.Context, show Progress) error {
 	p := c.plan
 	for _, d := range p.dirs {
 		if err := c.dst.mkdir(ctx, d.to, d.stamp.Mode); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", d.to, err)
 		}
 	}
 	size := int64(1)

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -119,9 +120,14 @@ func whatIs(mode fs.FileMode) string {
 	return "no regular file"
 }
 
+// NoDirectory begins the text of the error for a part whose directory is missing.
+const NoDirectory = "there is no directory"
+
 // open opens the journal and the part, and returns what the journal says.
 func (p *part) open() (j record, err error) {
-	if p.journal, err = p.disk.openJournal(p.name + partSuffix + ".journal"); err != nil {
+	if p.journal, err = p.disk.openJournal(p.name + partSuffix + ".journal"); errors.Is(err, fs.ErrNotExist) {
+		return j, show.Reword(err, fmt.Sprintf("%s %s below the root", NoDirectory, path.Dir(p.name)))
+	} else if err != nil {
 		return j, fmt.Errorf("%s: %w", p.name, err)
 	}
 	j, err = p.journal.read()

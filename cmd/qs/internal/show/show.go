@@ -103,6 +103,18 @@ func (e *advised) Unwrap() error { return e.err }
 // does not break.
 func Advise(err error, lines ...string) error { return &advised{err, lines} }
 
+// reworded is an error with a text of this program.
+type reworded struct {
+	err  error
+	text string
+}
+
+func (e *reworded) Error() string { return e.text }
+func (e *reworded) Unwrap() error { return e.err }
+
+// Reword returns err with another text.
+func Reword(err error, text string) error { return &reworded{err, text} }
+
 // Error returns the text of an error, whatever a peer has put in it: in one line, and those of Advise.
 func Error(err error) string {
 	text := err.Error()
