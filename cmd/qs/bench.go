@@ -44,7 +44,9 @@ const benchExamples = `  qs bench ADDRESS greet '"Ada"'     # 50 in flight for 1
   qs bench --raw --size 4096 ADDRESS put
   # ratios of two runs, and which are beyond the noise
   qs bench --json ADDRESS greet '"Ada"' >before.json
-  qs bench --compare before.json ADDRESS greet '"Ada"'`
+  qs bench --compare before.json ADDRESS greet '"Ada"'
+  # two runs that have ended
+  qs bench --compare before.json after.json`
 
 // A benching is one qs bench.
 type benching struct {
@@ -54,16 +56,18 @@ type benching struct {
 	size    int
 	lines   bool
 	compare string
+	given   func(flag string) bool // on the command line
 }
 
 func (a *app) newBench() *cobra.Command {
 	b := &benching{calling: calling{app: a}}
 	c := &cobra.Command{
 		Use: "bench ADDRESS METHOD [JSON]", Short: "Load a method of a program, and measure its calls", Long: benchAbout, Example: benchExamples,
-		Args: wantArgs(2, 3), ValidArgsFunction: b.network.completeMethods,
+		Args: b.wantArgs, ValidArgsFunction: b.network.completeMethods,
 		RunE: func(_ *cobra.Command, args []string) error { return b.bench(args) },
 	}
 	fs := c.Flags()
+	b.given = fs.Changed
 	b.network.peerFlags(fs)
 	fs.DurationVar(&b.network.spin, "spin", 50*time.Microsecond, "`time` to poll before sleeping, while answers come fast, as programs do by default; 0 for none")
 	fs.IntVarP(&b.cfg.Concurrency, "concurrency", "c", 0, "`calls` in flight at most, over all connections; default 50, with --rate 1000")
@@ -77,14 +81,43 @@ func (a *app) newBench() *cobra.Command {
 	fs.VarP(&b.metaFlag, "meta", "m", "`NAME=VALUE`: metadata of each call, such as a token; repeatable")
 	fs.BoolVar(&b.lines, "lines", false, "the input has one JSON value on each line, which calls take in turn")
 	fs.IntVarP(&b.size, "size", "s", -1, "`bytes` of input to make up: for --raw, or a method that takes []byte")
+	fs.Lookup("size").DefValue = "0" // the help shows none
 	fs.BoolVarP(&b.isRaw, "raw", "r", false, "send the input unchanged: for methods with codec raw")
 	fs.BoolVar(&b.oneWay, "oneway", false, "the method is one-way; needed only if the program does not publish its types")
-	fs.StringVar(&b.compare, "compare", "", "`FILE` with the JSON of an earlier run, to compare with")
+	fs.StringVar(&b.compare, "compare", "", "`FILE` with the JSON of an earlier run, to compare with; with the FILE of another run alone, to compare the two")
 	return c
+}
+
+// wantArgs checks the number of arguments: one is the file of a run, to be compared.
+func (b *benching) wantArgs(c *cobra.Command, args []string) error {
+	if b.compare != "" && len(args) == 1 {
+		return nil
+	}
+	return wantArgs(2, 3)(c, args)
+}
+
+// compareRuns prints how the run of a file differs from an earlier one.
+func (b *benching) compareRuns(name string) error {
+	before, err := readResult(b.compare)
+	if err != nil {
+		return err
+	}
+	after, err := readResult(name)
+	if err != nil {
+		return err
+	}
+	after.CompareWith(before)
+	if b.app.json {
+		return show.JSON(b.app.out, after)
+	}
+	return after.Report(b.app.out)
 }
 
 // bench loads the method, and prints the result.
 func (b *benching) bench(args []string) error {
+	if len(args) == 1 {
+		return b.compareRuns(args[0])
+	}
 	b.method = args[1]
 	b.cfg.Nodes = append([]string{args[0]}, b.nodes...)
 	var err error
@@ -107,12 +140,14 @@ func (b *benching) bench(args []string) error {
 	if err := b.prepare(ctx, args[2:]); err != nil {
 		return err
 	}
+	begun := time.Now()
 	res, err := b.runLoad(ctx)
+	res.Began, res.Version = begun, buildInfo().Version
 	if err != nil && res.Calls == 0 || errors.Is(err, load.ErrRefused) && res.Succeeded == 0 {
 		return err
 	}
 	if before != nil {
-		res.Changes, res.Settings = load.Compare(before, &res), load.ChangedSettings(before, &res)
+		res.CompareWith(before)
 	}
 	if b.app.json {
 		err = errors.Join(err, show.JSON(b.app.out, &res))
@@ -138,6 +173,11 @@ const (
 // check checks the flags, and fills in what they leave open.
 func (b *benching) check() error {
 	c := &b.cfg
+	for flag, value := range map[string]int64{"concurrency": int64(c.Concurrency), "time": int64(c.Duration), "count": c.Count} {
+		if b.given(flag) && value <= 0 {
+			return usageError{fmt.Sprintf("--%s is not positive", flag)}
+		}
+	}
 	if c.Concurrency == 0 {
 		c.Concurrency = 50
 		if c.Rate > 0 {
@@ -164,15 +204,15 @@ func (b *benching) check() error {
 		}
 	}
 	switch {
-	case c.Duration < 0 || c.Count < 0 || c.Warmup < 0:
-		return usageError{"-d, -n or --warmup is negative"}
+	case c.Warmup < 0:
+		return usageError{"--warmup is negative"}
 	case c.Timeout <= 0:
 		return usageError{"--timeout is not positive"}
 	case !(c.Rate >= 0 && c.Rate <= maxRate):
 		return usageError{fmt.Sprintf("--rate is %v, want 0 to %d", c.Rate, maxRate)}
 	case c.Connections < 1 || c.Connections > maxConnections:
 		return usageError{fmt.Sprintf("--connections is %d, want 1 to %d", c.Connections, maxConnections)}
-	case c.Concurrency < 1 || c.Concurrency > maxInFlight:
+	case c.Concurrency > maxInFlight:
 		return usageError{fmt.Sprintf("-c is %d, want 1 to %d", c.Concurrency, maxInFlight)}
 	case c.Concurrency < c.Connections*len(c.Nodes):
 		return usageError{fmt.Sprintf("-c is %d, fewer than the %d connections: each needs one call at least", c.Concurrency, c.Connections*len(c.Nodes))}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -82,8 +83,12 @@ func TestBenchMistakes(t *testing.T) {
 		{2, []string{"-rate", "-1", "shop/order"}, `-rate is -1, want 0 to 10000000`},
 		{2, []string{"-rate", "NaN", "shop/order"}, `-rate is NaN`},
 		{2, []string{"-c", "1", "-connections", "2", "shop/order"}, `-c is 1, fewer than the 2 connections`},
-		{2, []string{"-c", "-1", "shop/order"}, `-c is -1, want 1 to`},
-		{2, []string{"-d", "-1s", "shop/order"}, `-d, -n or --warmup is negative`},
+		{2, []string{"-c", "-1", "shop/order"}, `--concurrency is not positive`},
+		{2, []string{"-d", "-1s", "shop/order"}, `--time is not positive`},
+		{2, []string{"-d", "0", "shop/order"}, `--time is not positive`},
+		{2, []string{"-c", "0", "shop/order"}, `--concurrency is not positive`},
+		{2, []string{"-n", "0", "shop/order"}, `--count is not positive`},
+		{2, []string{"-warmup", "-1s", "shop/order"}, `--warmup is negative`},
 		{2, []string{"-timeout", "0", "shop/order"}, `-timeout is not positive`},
 		{2, []string{"-node", "udp://127.0.0.1:1", "shop/order"}, `all nodes must be reached by one transport`},
 		{exitNotRun, []string{"-node", "tcp://127.0.0.1:1", "-d", "1h", "shop/order"}, `^qs bench: tcp://127\.0\.0\.1:1 cannot be reached: `},
@@ -119,10 +124,22 @@ func TestBenchCompare(t *testing.T) {
 	require.NotContains(t, out, "other settings")
 	require.Contains(t, run(t, 0, "bench", "-n", "10", "-c", "2", "-compare", before, "-raw", s.addr, hg.PingRPC).out.String(), "The earlier run had other settings: calls in flight 1, now 2.\n")
 	require.Regexp(t, `(?m)^ +before +now +ratio +noise$`, out)
-	require.Regexp(t, `(?m)^ +calls/s +\S+ +\S+ +\d+\.\d\d +±\d+ %`, out)
+	require.Regexp(t, `(?m)^ +calls/s +\S+ +\S+ +\d+\.\d\d +(±\d+ %|-)`, out)
 	res := benchJSON(t, 0, "-d", "100ms", "-c", "1", "-compare", before, "-raw", s.addr, hg.PingRPC)
 	require.Equal(t, "calls_per_s", res.Changes[0].Name)
 	require.Equal(t, res.CallsPerS, res.Changes[0].After)
+
+	require.NotContains(t, run(t, 0, "bench", "--help").out.String(), "default -1")
+	require.Contains(t, run(t, 0, "bench", "-n", "1", "-raw", s.addr, hg.PingRPC, "x").out.String(), "inputs of 1 byte\n")
+	require.Equal(t, buildInfo().Version, res.Version)
+	require.WithinDuration(t, time.Now(), res.Began, patience)
+	open := filepath.Join(t.TempDir(), "open.json")
+	writeFile(t, open, run(t, 0, "bench", "-json", "-n", "10", "-rate", "1000", "-c", "1", "-raw", s.addr, hg.PingRPC).out.Bytes())
+	out = run(t, 0, "bench", "-compare", open, before).out.String() // without a program
+	require.Contains(t, out, "The earlier run had other settings: open loop at 1000 calls/s, now closed loop.\n")
+	require.NotContains(t, out, "ratio")
+	require.Contains(t, run(t, 0, "bench", "-compare", before, before).out.String(), "ratio")
+	require.Equal(t, "calls_per_s", benchJSON(t, 0, "-compare", before, before).Changes[0].Name)
 
 	writeFile(t, before, []byte(`{}`))
 	require.Regexp(t, `--compare: .* is not what qs bench --json prints`, run(t, 1, "bench", "-compare", before, s.addr, hg.PingRPC).errors.String())

@@ -19,6 +19,15 @@ type Change struct {
 // noiseSlices is how many slices a run must have for its noise to be estimated.
 const noiseSlices = 5
 
+// CompareWith puts into r how it differs from an earlier run. Figures of an open and of a closed loop mean different things, and are not
+// compared.
+func (r *Result) CompareWith(before *Result) {
+	r.Settings, r.Changes = ChangedSettings(before, r), nil
+	if (before.TargetRate > 0) == (r.TargetRate > 0) {
+		r.Changes = Compare(before, r)
+	}
+}
+
 // Compare returns how the figures of after differ from those of before. The noise of a figure is twice the standard deviation of its
 // values in the slices, of both runs together, as a part of the value before; a change is beyond it when it is larger. The deviation is
 // estimated from the middle half of the slices, so that one slice with a stall does not hide every change. A figure without slices, or
@@ -84,6 +93,9 @@ func quantile(sorted []float64, q float64) float64 {
 
 // ChangedSettings says in which settings two runs differ, so that their figures do not compare.
 func ChangedSettings(before, after *Result) (all []string) {
+	if before, after := before.loop(), after.loop(); before != after {
+		all = append(all, fmt.Sprintf("%s, now %s", before, after))
+	}
 	for _, s := range []struct {
 		name          string
 		before, after any
@@ -92,7 +104,6 @@ func ChangedSettings(before, after *Result) (all []string) {
 		{"nodes", len(before.Nodes), len(after.Nodes)},
 		{"calls in flight", before.Concurrency, after.Concurrency},
 		{"connections", before.Connections, after.Connections},
-		{"rate", before.TargetRate, after.TargetRate},
 		{"bytes of input", before.InputBytes, after.InputBytes},
 		{"cores", before.Cores, after.Cores},
 		{"system", before.System, after.System},

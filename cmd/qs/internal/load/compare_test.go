@@ -72,7 +72,7 @@ func TestChangedSettings(t *testing.T) {
 	one, two := madeUp(1000, 50, 0.01, 20), madeUp(2000, 50, 0.01, 20)
 	require.Empty(t, ChangedSettings(one, two))
 	two.Concurrency, two.Nodes, two.TargetRate = 5, []string{"a"}, 100
-	require.Equal(t, []string{"nodes 0, now 1", "calls in flight 0, now 5", "rate 0, now 100"}, ChangedSettings(one, two))
+	require.Equal(t, []string{"closed loop, now open loop at 100 calls/s", "nodes 0, now 1", "calls in flight 0, now 5"}, ChangedSettings(one, two))
 }
 
 func TestQuantile(t *testing.T) {

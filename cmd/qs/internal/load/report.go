@@ -13,12 +13,8 @@ import (
 // Report writes r for people.
 func (r *Result) Report(out io.Writer) error {
 	var b strings.Builder
-	loop := "closed loop"
-	if r.TargetRate > 0 {
-		loop = fmt.Sprintf("open loop at %s calls/s", number(r.TargetRate))
-	}
 	fmt.Fprintf(&b, "%s at %s\n", show.Text(r.Method), show.Text(strings.Join(r.Nodes, ", ")))
-	fmt.Fprintf(&b, "%s, at most %d calls in flight, %d connection%s to each node, inputs of %d bytes\n\n", loop, r.Concurrency, r.Connections, plural(r.Connections), r.InputBytes)
+	fmt.Fprintf(&b, "%s, at most %d call%s in flight, %d connection%s to each node, inputs of %d byte%s\n\n", r.loop(), r.Concurrency, plural(r.Concurrency), r.Connections, plural(r.Connections), r.InputBytes, plural(r.InputBytes))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "calls\t%d in %s s, %d succeeded, %d failed%s\n", r.Calls, number(r.Seconds), r.Succeeded, r.Failed, r.others())
 	fmt.Fprintf(w, "rate\t%s calls/s, %s/s sent, %s/s received\n", number(r.CallsPerS), bytesText(r.SentPerS), bytesText(r.ReceivedPerS))
@@ -32,6 +28,14 @@ func (r *Result) Report(out io.Writer) error {
 	r.changes(&b)
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// loop says by what calls are made.
+func (r *Result) loop() string {
+	if r.TargetRate > 0 {
+		return fmt.Sprintf("open loop at %s calls/s", number(r.TargetRate))
+	}
+	return "closed loop"
 }
 
 // others says what became of calls that neither succeeded nor failed.
@@ -100,11 +104,11 @@ func (r *Result) nodes(b *strings.Builder) {
 }
 
 func (r *Result) changes(b *strings.Builder) {
-	if len(r.Changes) == 0 {
-		return
-	}
 	if len(r.Settings) > 0 {
 		fmt.Fprintf(b, "\nThe earlier run had other settings: %s.\n", show.Text(strings.Join(r.Settings, "; ")))
+	}
+	if len(r.Changes) == 0 {
+		return
 	}
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\n\tbefore\tnow\tratio\tnoise\t")

@@ -13,17 +13,19 @@ import (
 //
 // Calls = Succeeded + Failed, and beside them are those that ended with the run: Canceled.
 type Result struct {
-	Method      string   `json:"method"`
-	Nodes       []string `json:"nodes"`
-	Concurrency int      `json:"concurrency"`
-	Connections int      `json:"connections_per_node"`
-	TargetRate  float64  `json:"target_calls_per_s,omitempty"` // of an open loop
-	InputBytes  int      `json:"input_bytes"`                  // the mean, encoded
-	Timeout     float64  `json:"timeout_s"`
-	Warmup      float64  `json:"warmup_s"`
-	Go          string   `json:"go"`
-	System      string   `json:"system"`
-	Cores       int      `json:"cores"`
+	Method      string    `json:"method"`
+	Nodes       []string  `json:"nodes"`
+	Concurrency int       `json:"concurrency"`
+	Connections int       `json:"connections_per_node"`
+	TargetRate  float64   `json:"target_calls_per_s,omitempty"` // of an open loop
+	InputBytes  int       `json:"input_bytes"`                  // the mean, encoded
+	Timeout     float64   `json:"timeout_s"`
+	Warmup      float64   `json:"warmup_s"`
+	Began       time.Time `json:"began"`      // the warm-up, if there was one
+	Version     string    `json:"qs_version"` // of the program that has measured
+	Go          string    `json:"go"`
+	System      string    `json:"system"`
+	Cores       int       `json:"cores"`
 
 	Seconds     float64 `json:"seconds"` // of the run, without the warm-up and the wait for the last calls
 	Interrupted bool    `json:"interrupted,omitempty"`
