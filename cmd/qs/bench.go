@@ -90,7 +90,7 @@ func (a *app) newBench() *cobra.Command {
 
 // wantArgs checks the number of arguments: one is the file of a run, to be compared.
 func (b *benching) wantArgs(c *cobra.Command, args []string) error {
-	if b.compare != "" && len(args) == 1 {
+	if b.compare != "" && len(args) == 1 && !strings.Contains(args[0], "://") && !hostPort.MatchString(args[0]) {
 		return nil
 	}
 	return wantArgs(2, 3)(c, args)

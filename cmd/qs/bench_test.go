@@ -92,6 +92,7 @@ func TestBenchMistakes(t *testing.T) {
 		{2, []string{"-timeout", "0", "shop/order"}, `-timeout is not positive`},
 		{2, []string{"-node", "udp://127.0.0.1:1", "shop/order"}, `all nodes must be reached by one transport`},
 		{exitNotRun, []string{"-node", "tcp://127.0.0.1:1", "-d", "1h", "shop/order"}, `^qs bench: tcp://127\.0\.0\.1:1 cannot be reached: `},
+		{2, []string{"-compare", "nosuch"}, `^qs bench: 1 argument; usage: `},
 		{1, []string{"-compare", "nosuch", "shop/order"}, `^qs bench: --compare: open nosuch`},
 	} {
 		args := []string{"bench"}

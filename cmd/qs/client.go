@@ -98,7 +98,7 @@ func parseScheme(text string) (string, error) {
 	}
 	scheme, _, ok := strings.Cut(text, "://")
 	if ok && scheme != "" && !slices.Contains(na.Schemes(), scheme) {
-		return "", usageError{fmt.Sprintf("%s: there is no transport %q, write %s://...", text, scheme, strings.Join(na.Schemes(), ":// or "))}
+		return "", usageError{fmt.Sprintf("%s: there is no transport %q: have %s", text, scheme, strings.Join(na.Schemes(), ", "))}
 	}
 	return text, nil
 }

@@ -237,7 +237,7 @@ func TestMistakes(t *testing.T) {
 		{2, `^qs bench: --time is 5 without a unit: write 5s for seconds\n$`, []string{"bench", "-d", "5"}},
 		{2, `^qs perf: --transport is "foo", want .*tcp.* or auto\n$`, []string{"perf", "-transport", "foo"}},
 		{2, `^qs soak: --transport is "foo", want `, []string{"soak", "-transport", "foo"}},
-		{2, `^qs perf: foo://h:1: there is no transport "foo", write .*tcp://`, []string{"perf", "-target", "foo://h:1"}},
+		{2, `^qs perf: foo://h:1: there is no transport "foo": have .*tcp`, []string{"perf", "-target", "foo://h:1"}},
 		{2, `^qs serve: foo://h:1: there is no transport "foo"`, []string{"serve", "foo://h:1"}},
 		{2, `^qs ping: foo://h:1: there is no transport "foo"`, []string{"ping", "foo://h:1"}},
 		{2, `^qs call: foo://h:1: there is no transport "foo"`, []string{"call", "foo://h:1", "m"}},

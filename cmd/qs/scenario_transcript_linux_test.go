@@ -33,7 +33,9 @@ var transcript = []string{
 	"", "help", "help call", "cp -h", "run -help", "pign", "ping tcp://h:1 -cuont 3", "ping", "call here greet", "serve --write",
 	"call tcp://127.0.0.1:1 greet", "call tcp://127.0.0.1:1 greet -json", "rpcs %", "call % shop/order null", "call % shop/order null -json",
 	"call % shop/orders", "call % shop/count 3", "rpcs !", "call ! answers", "call ! fails", "call ! fails -json", "call ! raw -raw", "ger --peers 10", "__complete p",
-	"__complete perf --api ", "help nosuch",
+	"__complete perf --api ", "help nosuch", "hlep", "ls", "completion tcsh", "bench -d 5 % shop/order", "bench --duration 5s % shop/order", "ping -x %",
+	"health %", "health tcp://127.0.0.1:1", "rpcs % shop/two", "rpcs % file/open", "call % Shop/Order", "call % ping", "call %/shop/order x",
+	"call % shop/order @nosuch", "call http://h:1 greet",
 }
 
 // TestTranscript: what commands print on terminals of 80 and 200 columns and to a pipe, with the exit codes, is in testdata/transcript-*.txt. No
