@@ -124,6 +124,9 @@ func (l *session) Sent(of carrier.View) {
 		return
 	}
 	s := v.source
+	if s == nil { // of a piece that arrives: the carrier breaks the contract, and nothing else is harmed
+		return
+	}
 	s.views--
 	if l.state == stateDown {
 		return
