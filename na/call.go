@@ -25,6 +25,11 @@ type CallSpec struct {
 	Most   int
 	Bodies bool
 	OneWay bool
+
+	// Streams are those of the call, up to MaxStreams, each made for it by NewStream. When the request leaves, their numbers begin; that of
+	// the first is written to the 8 bytes of Msg at StreamsAt.
+	Streams   []*Stream
+	StreamsAt int
 }
 
 // long is the length of what of a request needs a claim of room, 0 for nothing.
@@ -62,6 +67,8 @@ func (c *Context) Call(op *Op, s CallSpec) error {
 // fits tells why a request cannot be sent, whatever room there is.
 func (s *CallSpec) fits(limit int) error {
 	switch {
+	case len(s.Streams) > 0 && (len(s.Streams) > MaxStreams || s.StreamsAt < 0 || s.StreamsAt > len(s.Msg)-streamIDSize):
+		return outside("the message", int64(s.StreamsAt), streamIDSize, int64(len(s.Msg)))
 	case len(s.Msg) > limit && (s.To.Session() == 0 || len(s.Msg) > MaxRoom || s.Body != nil):
 		return tooLong(len(s.Msg), limit)
 	case s.Body != nil && (s.To.Session() == 0 || len(s.Body) <= limit || len(s.Body) > MaxBody):

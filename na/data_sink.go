@@ -86,6 +86,9 @@ func (l *session) place(h *frame.Header) (view, error) {
 	if err := l.header(h); err != nil {
 		return v, err
 	}
+	if h.Flags&frame.FlagStream != 0 {
+		return l.placeStream(h)
+	}
 	s := l.sinkOf(h)
 	switch {
 	case s == nil:
@@ -117,6 +120,11 @@ func (l *session) Placed(of carrier.View) error {
 	}
 	if v.msg != nil {
 		return l.placedMessage(v.msg)
+	}
+	if v.chunk != nil {
+		l.placedStream(&v)
+		l.sign()
+		return nil
 	}
 	s := v.sink
 	if l.state == stateDown || s == nil {

@@ -123,6 +123,11 @@ func (l *session) Sent(of carrier.View) {
 	if !ok {
 		return
 	}
+	if v.chunk != nil {
+		v.chunk.drop()
+		l.sign()
+		return
+	}
 	s := v.source
 	if s == nil { // of a piece that arrives: the carrier breaks the contract, and nothing else is harmed
 		return

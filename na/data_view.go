@@ -18,6 +18,9 @@ type view struct {
 	source *source   // what it is a piece of, sending
 	sink   *sink     // and receiving
 	msg    *arriving // instead of mem: a message
+	chunk  *chunk    // bytes are of it, of a stream
+	stream *Stream   // that it is placed into,
+	at     int64     // and where
 	out    bool      // it is with the carrier
 	code   Code      // why it is gone: ErrRevoked after a Borrow that reported false, ErrFault after Fault
 }

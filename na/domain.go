@@ -44,6 +44,7 @@ type domain struct {
 	apart string
 
 	session atomic.Uint64 // sessions made so far
+	unsent  atomic.Int64  // bytes of streams that wait to leave
 	missed  atomic.Int64  // bytes of room that the last peer without any was refused, less what others have yielded since
 	self    self
 

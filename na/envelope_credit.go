@@ -25,10 +25,7 @@ func (d *domain) reserve(want, least int) (n int, short bool, err error) {
 	each := envelopeBytes(d.cfg.Eager)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	left := d.cfg.Budget - d.reserved
-	if d.cfg.Room == 0 { // room is taken out of it, too
-		left -= d.room
-	}
+	left := d.budgetLeft()
 	n = int(min(int64(want), left/each-ExpeditedEnvelopes))
 	if n < max(least, 1) {
 		return 0, true, WithText(ErrNoMemory, fmt.Sprintf("no room to guarantee envelopes to one more peer: "+
@@ -37,6 +34,15 @@ func (d *domain) reserve(want, least int) (n int, short bool, err error) {
 	}
 	d.reserved += int64(n+ExpeditedEnvelopes) * each
 	return n, n < want, nil
+}
+
+// budgetLeft is how many bytes of the budget are not reserved. Locked, by d.mu.
+func (d *domain) budgetLeft() int64 {
+	left := d.cfg.Budget - d.reserved
+	if d.cfg.Room == 0 { // room is taken out of it, too
+		left -= d.room
+	}
+	return left
 }
 
 // unreserve returns what reserve took for n envelopes.

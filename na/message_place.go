@@ -26,6 +26,10 @@ func (l *session) placeMessage(h *frame.Header) (view, error) {
 		if o := l.posted.find(Tag(h.Tag)); o == nil || n > max(len(o.buf), o.most) {
 			return v, nil
 		}
+	case frame.Stream:
+		if n > maxStreamFrame {
+			return v, WithText(ErrProtocol, fmt.Sprintf("%v frame of %d bytes, the limit is %d", h.Kind, n, maxStreamFrame))
+		}
 	default:
 		return v, WithText(ErrProtocol, fmt.Sprintf("%v frame in pieces", h.Kind))
 	}
@@ -44,6 +48,10 @@ func (l *session) placedMessage(m *arriving) error {
 	defer l.e.arrivings.put(m)
 	if err := l.header(h); err != nil {
 		return err
+	}
+	if h.Kind == frame.Stream {
+		defer l.e.dropEnvelope(env)
+		return l.deliverStream(h, env.Data)
 	}
 	l.countMessage(h)
 	if h.Kind == frame.Unexpected {

@@ -73,7 +73,7 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 	}
 	o := e.begin(t, kindCall)
 	o.session, o.tag, o.buf, o.body, o.by, o.room, o.bodies = l, s.Tag, s.Msg, s.Body, s.By, claim, s.Bodies
-	o.packed = p
+	o.packed, o.streams, o.streamsAt = p, s.Streams, s.StreamsAt
 	if o.oneWay = s.OneWay; !o.oneWay {
 		o.into, o.intoMost = s.Buf, s.Most
 		l.posted.add(o)

@@ -41,7 +41,9 @@ type op struct {
 	flow      carrier.Lane // of a put
 	source    *source
 	sink      *sink
-	stop      func() // ends a lookup
+	stop      func()    // ends a lookup
+	streams   []*Stream // of a call whose request has not left
+	streamsAt int       // where in buf they are named
 }
 
 // leaseKey finds the lease that goes with an expected message.

@@ -71,6 +71,7 @@ type session struct {
 	used              uint32   // envelopes we have used
 	seq               uint64   // unexpected messages that have left
 	bodySeq           uint64   // bodies that have begun to leave
+	streamSeq         uint64   // streams of requests that have left
 	unconfirmedOneWay []uint64 // those that no receive was posted for, and that the peer is not known to have taken
 	stalls            int64
 	room              *room // nil without
@@ -441,6 +442,7 @@ func (l *session) endAll(err error, wasUp bool) {
 		endSources(&l.flows[i].bodies)
 	}
 	l.endBodies()
+	l.endStreams(err)
 	l.served, l.sinks, l.flows = nil, nil, [carrier.Lanes]laneQueue{}
 }
 

@@ -62,6 +62,12 @@ type active struct {
 	sinks      map[uint64]*sink   // puts of the peer, by its operation id
 	arrivals   map[uint64]*sink   // bodies of the peer, by their identities, that are not complete or whose message has not come
 	served     map[uint64]*source // gets of the peer, likewise
+
+	// Streams, of both directions.
+	streams map[streamKey]*Stream
+	owing   fifo[*Stream] // a WINDOW or a RESET
+	starved fifo[*Stream] // wait for room
+	burst   int           // bytes of messages that have left since a stream had its turn
 }
 
 // toLeave is how many messages have not left.
@@ -96,7 +102,7 @@ func (l *session) open() bool { return l.hasWork() || l.state == stateLeaving }
 
 // hasWork reports whether anything is open with the peer: what we wait for, or what we do for it.
 func (l *session) hasWork() bool {
-	return l.waiting > 0 || l.unfreed > 0 || l.views > 0 || len(l.served) > 0 || len(l.sinks) > 0 || len(l.arrivals) > 0 || l.suspected ||
+	return l.waiting > 0 || l.unfreed > 0 || l.views > 0 || len(l.served) > 0 || len(l.sinks) > 0 || len(l.arrivals) > 0 || len(l.streams) > 0 || l.suspected ||
 		l.asked && !l.confirmed
 }
 
@@ -107,5 +113,5 @@ func (l *session) isIdle() bool {
 
 // sentAll reports whether everything has left that is more than a courtesy to the peer.
 func (l *session) sentAll() bool {
-	return !l.stillWaits() && len(l.reads) == 0 && l.withdraws.open == 0 && l.flows[carrier.Messages].empty() && l.flows[carrier.Bulk].empty()
+	return !l.stillWaits() && len(l.reads) == 0 && l.withdraws.open == 0 && l.owing.len() == 0 && l.flows[carrier.Messages].empty() && l.flows[carrier.Bulk].empty()
 }

@@ -46,7 +46,10 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	case frame.Pong:
 		l.deliverPong(h)
 	case frame.Credit:
-		return l.roomGranted(h.Tag)
+		if err := l.roomGranted(h.Tag); err != nil {
+			return err
+		}
+		l.feedStreams()
 	case frame.Withdraw:
 		return l.deliverWithdraw(h)
 	case frame.Withdrawn:
@@ -63,6 +66,12 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 		}
 	case frame.Read:
 		l.deliverRead(h)
+	case frame.Stream:
+		return l.deliverStream(h, payload)
+	case frame.Window:
+		return l.deliverWindow(h, payload)
+	case frame.Reset:
+		return l.deliverReset(h, payload)
 	case frame.Leave:
 		l.deliverLeave(h)
 	case frame.Stay:

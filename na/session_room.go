@@ -62,14 +62,7 @@ func (l *session) ensureRoom() *room {
 func (d *domain) reserveRoom(want, least, have int64) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	left := d.cfg.Room - d.room
-	if d.cfg.Room == 0 {
-		share := d.cfg.Budget / 4
-		if promised := GuaranteedBytes(d.cfg.Peers, d.cfg.guaranteed(d.cfg.Envelopes), d.cfg.Eager); d.cfg.Peers > 0 {
-			share = min(share, d.cfg.Budget-promised)
-		}
-		left = min(share, d.cfg.Budget-d.reserved) - d.room
-	}
+	left := d.roomLeft()
 	n := min(want, left, max((have+left)/4*3-have, 0))
 	if have == 0 {
 		n = max(n, min(least, left))
@@ -82,6 +75,18 @@ func (d *domain) reserveRoom(want, least, have int64) int64 {
 	}
 	d.room += n
 	return n
+}
+
+// roomLeft is what may still be reserved for room, of all peers. Locked, by d.mu.
+func (d *domain) roomLeft() int64 {
+	if d.cfg.Room != 0 {
+		return d.cfg.Room - d.room
+	}
+	share := d.cfg.Budget / 4
+	if promised := GuaranteedBytes(d.cfg.Peers, d.cfg.guaranteed(d.cfg.Envelopes), d.cfg.Eager); d.cfg.Peers > 0 {
+		share = min(share, d.cfg.Budget-promised)
+	}
+	return min(share, d.cfg.Budget-d.reserved) - d.room
 }
 
 // reclaimRoom takes back n bytes that a peer has freed, if another peer was refused room, and reports whether it did. A peer that has less
@@ -219,14 +224,18 @@ func (l *session) freeRoom(env *Envelope) {
 }
 
 // freeBytes returns n bytes of room.
-func (l *session) freeBytes(n int) {
+func (l *session) freeBytes(n int) { l.freeBeyond(n, 0) }
+
+// freeBeyond is freeBytes that leaves the session at least so much, if another peer was refused room: what is freed byte by byte would
+// all be gone else.
+func (l *session) freeBeyond(n int, keep int64) {
 	if n == 0 {
 		return
 	}
 	r := l.room
 	r.held -= int64(n)
 	r.freed += uint64(n)
-	if l.Up() && l.e.dom.reclaimRoom(int64(n), r.reserved) {
+	if l.Up() && r.reserved-int64(n) >= keep && l.e.dom.reclaimRoom(int64(n), r.reserved) {
 		r.reserved -= int64(n) // it is not granted again
 	}
 	if l.state == stateDown {
@@ -241,7 +250,12 @@ func (r *room) unannounced() uint64 { return r.freed + uint64(r.reserved) - r.an
 
 // scheduleRoomUpdate has the peer told of free room by a frame of its own, when half of all is free. What is less goes behind a message.
 func (l *session) scheduleRoomUpdate() {
-	if r := l.room; !r.updateDue && r.unannounced() > 0 && 2*r.unannounced() >= uint64(r.reserved) {
+	r := l.room
+	due := 2*r.unannounced() >= uint64(r.reserved)
+	if l.active != nil && len(l.streams) > 0 { // what streams hold whose readers have stopped may be more than half
+		due = due || r.unannounced() >= r.announced-r.taken
+	}
+	if !r.updateDue && r.unannounced() > 0 && due {
 		r.updateDue = true
 		l.markPending()
 	}

@@ -11,11 +11,13 @@ type laneQueue struct {
 	abandons fifo[frame.Header] // on carrier.Messages: apart from ctl, since a peer that does not read is not cut for them
 	sources  fifo[*source]      // in turn
 	bodies   fifo[*source]      // one after the other: the message behind the first is wanted soon
+	streams  fifo[*Stream]      // in turn
+	streamed bool               // one of streams went last
 	rotates  bool               // bodies went last
 	taken    taken
 }
 
-func (q *laneQueue) empty() bool { return !q.controls() && q.waiting() == 0 }
+func (q *laneQueue) empty() bool { return !q.controls() && q.waiting() == 0 && q.streams.len() == 0 }
 
 // controls reports whether frames without payload wait, which go before messages.
 func (q *laneQueue) controls() bool { return q.ctl.len() > 0 || q.abandons.len() > 0 }
@@ -88,7 +90,7 @@ func (l *session) flowFor(n int64) carrier.Lane {
 
 // Sends reports whether Pull has something to give, of either flow. Locked.
 func (l *session) Sends() bool {
-	return l.active != nil && (l.hasMessage() || l.pong || l.creditDue || l.roomUpdateDue() || l.mayBegin() ||
+	return l.active != nil && (l.hasMessage() || l.pong || l.creditDue || l.roomUpdateDue() || l.mayBegin() || l.owing.len() > 0 ||
 		!l.flows[carrier.Messages].empty() || !l.flows[carrier.Bulk].empty())
 }
 
@@ -109,7 +111,7 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 		room, piece := w.Room()
 		switch messages := f == carrier.Messages; {
 		case room < 0:
-			return !q.empty() || messages && (l.pong || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin())
+			return !q.empty() || messages && (l.pong || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin() || l.owing.len() > 0)
 		case messages && l.pong:
 			h := frame.Header{Kind: frame.Pong}
 			// It confirms everything before the Ping. While bodies of messages before it are on their way, it only says that we live.
@@ -130,7 +132,11 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 			l.frame(f, w, h)
 		case q.abandons.len() > 0:
 			l.frame(f, w, q.abandons.pop())
-		case messages && l.hasMessage():
+		case messages && l.owing.len() > 0:
+			if !l.sendOwed(w, room) {
+				return true
+			}
+		case messages && l.hasMessage() && (l.burst < maxBurst || q.streams.len() == 0):
 			l.writing = true
 			left := l.message(w, room)
 			l.writing = false
@@ -142,7 +148,13 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 			}
 		case messages && l.mayBegin():
 			l.beginMoves()
+		case q.streams.len() > 0 && (q.waiting() == 0 || !q.streamed):
+			q.streamed = true
+			if !l.streamPiece(f, w, room, piece) {
+				return true
+			}
 		case q.waiting() > 0:
+			q.streamed = false
 			if piece <= 0 {
 				return true
 			}
@@ -201,6 +213,9 @@ func (l *session) message(w carrier.Writer, room int) bool {
 		h.Flags = frame.FlagTimed
 	}
 	nameBody(h, o)
+	if len(o.streams) > 0 {
+		l.beginStreams(o)
+	}
 	o.room = 0 // reserved for its body; from now on the peer returns it
 	l.putMessage(w, o.buf)
 	switch {
@@ -238,6 +253,7 @@ func nameBody(h *frame.Header, o *op) {
 // putMessage sends a message whose header is in endpoint.head.
 func (l *session) putMessage(w carrier.Writer, buf []byte) {
 	l.countMessage(&l.e.head)
+	l.burst += len(buf)
 	w.Frame(l.head(carrier.Messages, len(buf)), buf) // nobody holds its memory: its op is only ended under this lock
 	if r := l.room; r != nil && r.unannounced() > 0 {
 		r.updateDue = true

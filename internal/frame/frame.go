@@ -9,7 +9,7 @@ import (
 )
 
 // Version is the version of the wire form. Two sides of different versions refuse each other in the handshake.
-const Version = 4
+const Version = 5
 
 // HeaderSize is the length of a header in bytes.
 const HeaderSize = 32
@@ -55,7 +55,10 @@ const (
 	Read       Kind = 19 // tail = region, 0, bytes of it that the sender has read by itself
 	Leave      Kind = 20 // asks to end an idle session; op = unexpected messages received in it, tag = expected ones
 	Stay       Kind = 21 // the answer that it goes on; GOAWAY is the other one
-	maxKind         = 21
+	Stream     Kind = 22 // bytes of a stream, handed over whole: op = stream, tag = offset; with FlagEnd its last ones
+	Window     Kind = 26 // op = stream, tag = offset up to which its sender may go, payload = bytes of its reserve ever granted
+	Reset      Kind = 27 // op = stream, tag = code, payload = text: its sender gives up, or its receiver wants no more
+	maxKind         = 27
 )
 
 // The flags. A receiver refuses bits that it does not know.
@@ -66,12 +69,19 @@ const (
 	FlagTell uint8 = 2
 	// FlagTimed says that an unexpected message names a time that counts from its arrival.
 	FlagTimed uint8 = 4
-	// FlagAnswer says that DATA answers a GET: the operation is one of the receiver.
+	// FlagAnswer says that DATA answers a GET: the operation is one of the receiver. With STREAM, WINDOW, RESET, and DATA of a stream, it
+	// says that the receiver of the frame is the one who has numbered the stream.
 	FlagAnswer uint8 = 8
 	// FlagBody says that DATA or CANCEL is of a body, or that a message has one: the operation names it.
 	FlagBody uint8 = 16
+	// FlagStream says that DATA is a piece of a stream: the operation names it.
+	FlagStream uint8 = 32
+	// FlagRoom says that the payload of STREAM or DATA is charged to the room of the session, and not to the reserve of the stream.
+	FlagRoom uint8 = 64
+	// FlagEnd says that the payload of a STREAM is the last of the stream. Other kinds have FlagTell there: a carrier need not carry the highest bit.
+	FlagEnd = FlagTell
 
-	knownFlags = FlagPayload | FlagTell | FlagTimed | FlagAnswer | FlagBody
+	knownFlags = FlagPayload | FlagTell | FlagTimed | FlagAnswer | FlagBody | FlagStream | FlagRoom
 )
 
 // shape is what a kind allows.
@@ -104,15 +114,21 @@ var shapes = [maxKind + 1]shape{
 	Read:       {"READ", 32, false, false},
 	Leave:      {"LEAVE", 0, false, false},
 	Stay:       {"STAY", 0, false, false},
+	Stream:     {"STREAM", 0, true, false},
+	Window:     {"WINDOW", 0, true, false},
+	Reset:      {"RESET", 0, true, false},
 }
 
 // String returns the name of the kind.
 func (k Kind) String() string {
-	if k == 0 || k > maxKind {
+	if !k.known() {
 		return fmt.Sprintf("KIND%d", uint8(k))
 	}
 	return shapes[k].name
 }
+
+// known reports whether k is one of the kinds.
+func (k Kind) known() bool { return k <= maxKind && shapes[k].name != "" }
 
 // shape returns what a kind allows; an unknown one allows nothing.
 func (k Kind) shape() *shape {
@@ -249,7 +265,7 @@ func Parse(b []byte) (Header, error) {
 // Check checks the header of a frame that has come without a checksum, in parts, and takes in its tail: b begins with that. A kind, a
 // flag or a length that is not allowed is an error.
 func (h *Header) Check(b []byte) error {
-	if h.Kind == 0 || h.Kind > maxKind {
+	if !h.Kind.known() {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("frame of unknown kind %d", uint8(h.Kind)))
 	}
 	sh := &shapes[h.Kind]

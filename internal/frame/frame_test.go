@@ -182,7 +182,7 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestString(t *testing.T) {
-	require.Equal(t, "KIND0 KIND22 KIND255", fmt.Sprint(frame.Kind(0), frame.Kind(22), frame.Kind(255)))
+	require.Equal(t, "KIND0 KIND23 KIND255", fmt.Sprint(frame.Kind(0), frame.Kind(22), frame.Kind(255)))
 	for _, k := range kinds {
 		h, payload := sample(k)
 		b := encode(nil, h, payload)

@@ -36,6 +36,8 @@ type bed struct {
 	mu    sync.Mutex // guards the fields below
 	calls []*call
 	mems  []*region
+
+	streams []*flow
 }
 
 // region is memory that settle deregisters.
@@ -241,6 +243,9 @@ func (b *bed) settle() {
 	}
 	b.until("every canceled operation ends", func() bool { return len(b.pending()) == 0 })
 	b.freeAll()
+	for _, f := range b.streams {
+		f.Close()
+	}
 	for _, r := range b.regions() {
 		r.s.takeBack(r.m)
 	}
@@ -283,7 +288,7 @@ func (b *bed) rounds(ks []int, check func(k int)) {
 func (b *bed) fresh() {
 	b.Helper()
 	b.settle()
-	b.classes, b.sides, b.calls, b.mems, b.over = nil, nil, nil, nil, false
+	b.classes, b.sides, b.calls, b.mems, b.streams, b.over = nil, nil, nil, nil, nil, false
 }
 
 // empty receives the unexpected messages that nobody took, until the gauge of them is at zero.

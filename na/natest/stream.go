@@ -1,0 +1,287 @@
+package natest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+var streamRules = []rule{
+	{name: "StreamOrder", check: streamOrder,
+		why: "bytes arrive in order, each once, in both directions, of whatever sizes they were written and read"},
+	{name: "StreamBeforeHandler", check: streamBeforeHandler,
+		why: "nothing of a stream moves before the target opens it: a call that did not run has moved nothing"},
+	{name: "StreamResetEachSide", check: streamResetEachSide,
+		why: "either side ends a stream at any time, and the other learns the code and the text"},
+	{name: "StreamAnswerFirst", check: streamAnswerFirst,
+		why: "the answer of the call may come before the stream has ended, which goes on"},
+	{name: "StreamPeerLost", check: streamPeerLost,
+		why: "a session that ends ends its streams; what has come whole can still be read"},
+}
+
+// A flow is one end of a stream in a rule, and what has gone through it.
+type flow struct {
+	*na.Stream
+	b     *bed
+	s     *side
+	ready int // how often it was said that it may be tried again
+	data  []byte
+	err   error // of the last Next or Write that was not ErrAgain
+}
+
+// flow makes one end of a stream, by NewStream or OpenStream.
+func (s *side) flow(make func(step func(any) int) (*na.Stream, error)) *flow {
+	s.b.Helper()
+	f := &flow{b: s.b, s: s}
+	var err error
+	f.Stream, err = make(func(any) int { f.ready++; return 1 })
+	require.NoError(s.b, err, "a stream")
+	s.b.streams = append(s.b.streams, f)
+	return f
+}
+
+// streamID has the numbers of the streams of a request behind 3 bytes.
+const streamIDAt = 3
+
+// A streamed is a call with streams, both ends.
+type streamed struct {
+	call        *call
+	env         *na.Envelope
+	here, there []*flow // the ends of the origin, and of the target, once it has opened them
+	ups         []bool
+	bulk        bool
+}
+
+// stream begins a call of a with streams, which is answered by the expected message 9.
+func (a *side) stream(t na.Addr, bulk bool, ups ...bool) *streamed {
+	a.b.Helper()
+	k := &streamed{ups: ups, bulk: bulk}
+	var streams []*na.Stream
+	for _, up := range ups {
+		f := a.flow(func(step func(any) int) (*na.Stream, error) { return a.NewStream(up, bulk, step, nil) })
+		k.here = append(k.here, f)
+		streams = append(streams, f.Stream)
+	}
+	msg := make([]byte, 16)
+	k.call = a.call("call with streams")
+	k.call.buffer(16)
+	k.call.start(func(op *na.Op) error {
+		return a.Call(op, na.CallSpec{To: t, Tag: 9, Msg: msg, Buf: k.call.buf, Streams: streams, StreamsAt: streamIDAt})
+	})
+	return k
+}
+
+// take receives the oldest unexpected message; its owner frees it.
+func (s *side) take() *na.Envelope {
+	s.b.Helper()
+	c := s.recv()
+	c.ok()
+	return c.keep()
+}
+
+// open has the target take the request and open its streams.
+func (k *streamed) open(t *side) *streamed {
+	t.b.Helper()
+	k.env = t.take()
+	return k.openLater(t)
+}
+
+func (k *streamed) openLater(t *side) *streamed {
+	t.b.Helper()
+	id := na.StreamID(k.env.Data[streamIDAt:])
+	for i, up := range k.ups {
+		k.there = append(k.there, t.flow(func(step func(any) int) (*na.Stream, error) {
+			return t.OpenStream(k.env, id+uint64(i), up, k.bulk, step, nil)
+		}))
+	}
+	return k
+}
+
+// write writes some of what is left of data, and reports whether there is more to do.
+func (f *flow) write(data []byte, most int) (left []byte, more bool) {
+	if len(data) == 0 {
+		f.CloseWrite()
+		return nil, false
+	}
+	n, err := f.Write(data[:min(most, len(data))])
+	switch {
+	case errors.Is(err, na.ErrAgain):
+	case err != nil:
+		f.err = err
+		return nil, false
+	case n == 0:
+		f.b.Errorf("a Write of %d bytes returned 0 and no error", len(data))
+	}
+	return data[n:], true
+}
+
+// read reads some, and reports whether there is more to do.
+func (f *flow) read(most int) (more bool) {
+	b, err := f.Next()
+	switch {
+	case errors.Is(err, na.ErrAgain):
+		return true
+	case err != nil:
+		f.err = err
+		return false
+	case len(b) == 0:
+		f.b.Errorf("Next returned no bytes and no error")
+	}
+	b = b[:min(most, len(b))]
+	f.data = append(f.data, b...)
+	f.Release(len(b))
+	return true
+}
+
+// closeAll ends the use of all ends.
+func (k *streamed) closeAll() {
+	for _, f := range append(k.here, k.there...) {
+		f.Close()
+	}
+	k.env.Free()
+}
+
+func streamOrder(b *bed) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	a, t := b.pair(na.Config{})
+	for _, n := range []int{0, 1, 100, 1023, 1024, 1025, 5000, 65535, 65536, 65537, 300_000, 1_500_000} {
+		for _, bulk := range []bool{false, true} {
+			if raceflag.Enabled && n > 500_000 {
+				continue
+			}
+			k := a.stream(t.Self(), bulk, true, false).open(t)
+			what := fmt.Sprintf("%d bytes, bulk %v", n, bulk)
+			up, down := pattern(n, n), pattern(n+1, n)
+			left, leftDown := up, down
+			w1, w2, r1, r2 := true, true, true, true
+			size := func() int { return 1 + n/500 + rng.IntN(1<<(1+rng.IntN(18))) }
+			b.until(what, func() bool {
+				if w1 {
+					left, w1 = k.here[0].write(left, size())
+				}
+				if w2 {
+					leftDown, w2 = k.there[1].write(leftDown, size())
+				}
+				if r1 {
+					r1 = k.there[0].read(size())
+				}
+				if r2 {
+					r2 = k.here[1].read(size())
+				}
+				return !r1 && !r2
+			})
+			require.ErrorIs(b, k.there[0].err, io.EOF, "up, %s", what)
+			require.ErrorIs(b, k.here[1].err, io.EOF, "down, %s", what)
+			require.True(b, bytes.Equal(up, k.there[0].data), "up, %s", what)
+			require.True(b, bytes.Equal(down, k.here[1].data), "down, %s", what)
+			t.sendExpected(k.env.From, 9, []byte("end")).ok()
+			k.call.ok()
+			k.closeAll()
+		}
+	}
+}
+
+func streamBeforeHandler(b *bed) {
+	a, t := b.pair(na.Config{})
+	k := a.stream(t.Self(), false, true, false)
+	k.env = t.take()
+	_, err := k.here[0].Write([]byte("early"))
+	require.ErrorIs(b, err, na.ErrAgain)
+	b.quiet(a, t)
+	require.Zero(b, k.here[0].ready, "it may be written before the handler begins")
+	require.Zero(b, k.here[0].Moved())
+	k.openLater(t)
+	b.until("it may be written", func() bool { return k.here[0].ready > 0 })
+	_, err = k.here[0].Write([]byte("now"))
+	require.NoError(b, err)
+	b.until("it arrives", func() bool { return k.there[0].read(10) && len(k.there[0].data) > 0 })
+	require.Equal(b, "now", string(k.there[0].data))
+	k.closeAll()
+	k.call.op.Cancel()
+}
+
+func streamResetEachSide(b *bed) {
+	a, t := b.pair(na.Config{})
+	for i := range 8 { // the stream, who, and with bytes on the way or not
+		k := a.stream(t.Self(), false, true, false).open(t)
+		who, other := k.here[i&1], k.there[i&1]
+		if i&2 != 0 {
+			who, other = other, who
+		}
+		from := k.here[0]
+		if i&1 == 1 {
+			from = k.there[1]
+		}
+		if i&4 != 0 {
+			b.until("it is written", func() bool { n, _ := from.Write(make([]byte, 5000)); return n > 0 })
+		}
+		who.Reset(na.ErrOverflow, "too much of it")
+		b.until("the other side learns it", func() bool {
+			if from == other {
+				_, err := other.Write([]byte{1})
+				other.err = err
+			} else {
+				other.read(1 << 20)
+			}
+			return other.err != nil && !errors.Is(other.err, na.ErrAgain)
+		})
+		require.ErrorIs(b, other.err, na.ErrOverflow, "situation %d", i)
+		require.ErrorContains(b, other.err, "too much of it", "situation %d", i)
+		t.sendExpected(k.env.From, 9, nil).ok()
+		k.call.ok()
+		k.closeAll()
+	}
+}
+
+func streamAnswerFirst(b *bed) {
+	a, t := b.pair(na.Config{})
+	k := a.stream(t.Self(), true, true, false).open(t)
+	t.sendExpected(k.env.From, 9, []byte("early")).ok()
+	k.call.ok()
+	for i, f := range k.here { // up, and down
+		from, to := f, k.there[i]
+		if i == 1 {
+			from, to = to, from
+		}
+		data := pattern(i, 700_000)
+		left, w := data, true
+		b.until("it goes through", func() bool {
+			if w {
+				left, w = from.write(left, 1<<20)
+			}
+			return !to.read(1 << 20)
+		})
+		require.True(b, bytes.Equal(data, to.data))
+	}
+	k.closeAll()
+}
+
+func streamPeerLost(b *bed) {
+	a, t := b.pair(na.Config{})
+	k := a.stream(t.Self(), false, false, false, true).open(t)
+	whole, cut := k.there[0], k.there[1]
+	_, _ = whole.write([]byte("whole"), 10)
+	whole.CloseWrite()
+	_, _ = cut.write([]byte("cut"), 10)
+	b.until("the bytes have come", func() bool { return k.here[0].Moved() == 5 && k.here[1].Moved() == 3 })
+	b.quiet(a, t)
+	require.NoError(b, t.cls.Close())
+	for _, f := range k.here[:2] {
+		b.until("it ends", func() bool { return !f.read(10) })
+	}
+	require.Equal(b, "whole", string(k.here[0].data))
+	require.ErrorIs(b, k.here[0].err, io.EOF)
+	require.Equal(b, "cut", string(k.here[1].data))
+	require.ErrorIs(b, k.here[1].err, na.ErrPeerLost)
+	_, err := k.here[2].Write([]byte{1})
+	require.ErrorIs(b, err, na.ErrPeerLost)
+	k.call.fails(na.ErrPeerLost)
+	k.closeAll()
+}

@@ -1,0 +1,431 @@
+package na
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+)
+
+// The frames of streams. A stream is in the table of its session from when its request leaves, at the origin, or its handler has opened it, at the
+// target, until its last frame has left or come, or it was reset. Nothing is kept of it then: a frame of a stream that is not there is late, and
+// dropped. But the one that opens a stream, the first WINDOW of one that goes up or the bytes at 0 of one that goes down, is answered
+// with a RESET when the origin has let go of it: it did so before the target had a record that a RESET could have ended.
+
+const (
+	// minPiece is from how many bytes on bulk data of a stream is a piece of its own, which its receiver does not copy.
+	minPiece = 16 << 10
+	// maxStreamFrame bounds the bytes of one STREAM frame, so that streams and messages take turns.
+	maxStreamFrame = 16 << 10
+	// maxBurst is how many bytes of messages leave in a row while a stream waits for its turn.
+	maxBurst = 64 << 10
+	// maxClassUnsent is how many bytes of all streams of a class may wait to leave; beyond it each stream may have StreamReserve.
+	maxClassUnsent = 64 << 20
+	// firstRoom is for how many bytes room is reserved when the first stream of a session begins, and maxStreamRoom for how many it grows.
+	firstRoom     = 256 << 10
+	maxStreamRoom = maxRoom
+)
+
+// reserveStream takes the reserve of a stream out of the budget.
+func (d *domain) reserveStream() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if left := d.budgetLeft(); left < StreamReserve {
+		return WithText(ErrNoMemory, fmt.Sprintf("no %d bytes to reserve for one more stream: of the budget of %d bytes %d are left (Config.Budget)",
+			StreamReserve, d.cfg.Budget, max(left, 0)))
+	}
+	d.reserved += StreamReserve
+	return nil
+}
+
+func (d *domain) unreserveStream() {
+	d.mu.Lock()
+	d.reserved -= StreamReserve
+	d.mu.Unlock()
+}
+
+// stream returns the stream of a key, or nil.
+func (l *session) stream(k streamKey) *Stream {
+	if l.active == nil {
+		return nil
+	}
+	return l.streams[k]
+}
+
+// begin adds s to the table.
+func (l *session) begin(s *Stream) {
+	l.makeBusy()
+	if l.streams == nil {
+		l.streams = map[streamKey]*Stream{}
+	}
+	s.l, s.open = l, true
+	l.streams[streamKey{s.id, s.own}] = s
+	if !s.sent {
+		l.growRoom(firstRoom)
+	}
+}
+
+// forget takes s out of the table.
+func (l *session) forget(s *Stream) {
+	s.open = false
+	if l.active != nil {
+		delete(l.streams, streamKey{s.id, s.own})
+	}
+}
+
+// beginStreams numbers the streams of a request that leaves now, and names them in it.
+func (l *session) beginStreams(o *op) {
+	binary.LittleEndian.PutUint64(o.buf[o.streamsAt:], l.streamSeq+1)
+	for _, s := range o.streams {
+		l.streamSeq++
+		s.id = l.streamSeq
+		if s.err == nil && !s.closed {
+			l.begin(s)
+		}
+	}
+	o.streams = nil
+}
+
+// growRoom reserves room for bytes of streams, at least as much in all.
+func (l *session) growRoom(to int64) {
+	r := l.ensureRoom()
+	if more := min(to, maxStreamRoom) - r.reserved; more > 0 {
+		r.reserved += l.e.dom.reserveRoom(more, min(more, firstWindow), r.reserved)
+	}
+	l.scheduleRoomUpdate()
+}
+
+// roomLeft is how many bytes of room the peer has granted and not got.
+func (l *session) roomLeft() int64 {
+	if l.room == nil {
+		return 0
+	}
+	return int64(l.room.granted - l.room.used)
+}
+
+// owe has a WINDOW or a RESET of s leave.
+func (l *session) owe(s *Stream) {
+	l.makeBusy()
+	if !s.owing {
+		s.owing = true
+		l.owing.push(s)
+	}
+	l.markPending()
+}
+
+func (l *session) oweWindow(s *Stream) {
+	s.owesWindow = true
+	l.owe(s)
+}
+
+// sendOwed sends the next RESET or WINDOW that is owed; false when there is no room for it.
+func (l *session) sendOwed(w carrier.Writer, room int) bool {
+	s := l.owing.pop()
+	h := &l.e.head
+	var payload [8]byte
+	switch {
+	case s.owesReset && room < len(s.text), s.owesWindow && room < len(payload):
+		l.owing.unpop(s)
+		return false
+	case s.owesReset:
+		*h = s.header(frame.Reset)
+		h.Tag = uint64(s.code)
+		w.Frame(l.head(carrier.Messages, len(s.text)), []byte(s.text))
+	case s.owesWindow && s.open:
+		limit, granted := s.in.tell(s.maxWindow())
+		*h = s.header(frame.Window)
+		h.Tag = uint64(limit)
+		binary.LittleEndian.PutUint64(payload[:], granted)
+		w.Frame(l.head(carrier.Messages, len(payload)), payload[:])
+	}
+	s.owing, s.owesReset, s.owesWindow = false, false, false
+	return true
+}
+
+// header returns the header of a frame of s.
+func (s *Stream) header(k frame.Kind) frame.Header {
+	h := frame.Header{Kind: k, Op: s.id}
+	if !s.own {
+		h.Flags = frame.FlagAnswer
+	}
+	return h
+}
+
+// maxWindow is how large the window of s may be: a part of the room that no stream holds, so that those whose readers have stopped leave
+// something to the others.
+func (s *Stream) maxWindow() int64 {
+	most := int64(maxMessageWindow)
+	if s.bulk {
+		most = maxBulkWindow
+	}
+	r := s.l.ensureRoom()
+	return max(min(most, (maxStreamRoom-r.held)/8, r.reserved), firstWindow)
+}
+
+// offer has s wait for its turn if anything of it may leave. What waits for room is offered again when there is some.
+func (s *Stream) offer() {
+	l := s.l
+	if !s.open || s.listed || s.err != nil {
+		return
+	}
+	n, toRoom := s.out.allowance(l.roomLeft())
+	switch {
+	case n > 0, s.out.unsent() == 0 && s.out.ending:
+		s.listed = true
+		lane := carrier.Messages
+		if s.bulk && l.bulk && toRoom && n >= minPiece {
+			lane = carrier.Bulk
+		}
+		l.flows[lane].streams.push(s)
+		l.markPending()
+	case s.out.unsent() > 0 && s.out.limit > s.out.sent && !s.starved:
+		s.starved = true
+		l.starved.push(s)
+	}
+}
+
+// feedStreams offers the streams that wait for room.
+func (l *session) feedStreams() {
+	if l.active == nil {
+		return
+	}
+	for n := l.starved.len(); n > 0 && l.roomLeft() > 0; n-- {
+		s := l.starved.pop()
+		s.starved = false
+		s.offer()
+	}
+}
+
+// streamPiece sends bytes of the next stream in turn, or its end. It reports false when there is no room for that.
+func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int) bool {
+	q := &l.flows[f]
+	s := q.streams.pop()
+	s.listed = false
+	n, toRoom := s.out.allowance(l.roomLeft())
+	if !s.open || s.err != nil || n == 0 && (s.out.unsent() > 0 || !s.out.ending) {
+		s.offer()
+		return true
+	}
+	var c *chunk
+	var b []byte
+	if n > 0 {
+		c, b = s.out.piece(n)
+	}
+	most, whole := min(room, maxStreamFrame), true
+	if toRoom && s.bulk && (len(b) >= minPiece || f != carrier.Messages && len(b) > 0) {
+		most, whole = piece, false
+	} else if f != carrier.Messages { // its end is a message
+		s.offer()
+		return true
+	}
+	if most <= 0 && len(b) > 0 {
+		s.listed = true
+		q.streams.unpop(s)
+		return false
+	}
+	b = b[:min(len(b), most)]
+	l.burst = 0
+	h := &l.e.head
+	*h = s.header(frame.Stream)
+	h.Tag = uint64(s.out.sent)
+	if toRoom && len(b) > 0 {
+		h.Flags |= frame.FlagRoom
+		l.room.used += uint64(len(b))
+	}
+	if whole {
+		if s.out.ending && s.out.unsent() == int64(len(b)) {
+			h.Flags |= frame.FlagEnd
+			s.out.ended = true
+			l.forget(s)
+		}
+		w.Frame(l.head(f, len(b)), b)
+	} else {
+		h.Kind = frame.Data
+		h.Flags |= frame.FlagStream
+		c.refs++
+		v := view{bytes: c.buf, off: s.out.sent%streamChunk - int64(c.base), n: int64(len(b)), chunk: c}
+		w.Piece(l.head(f, len(b)), l.e.lend(v))
+	}
+	s.out.leave(int64(len(b)), toRoom)
+	l.e.dom.unsent.Add(-int64(len(b)))
+	s.offer()
+	if s.unsentLeft() >= s.out.unsent() {
+		s.wake()
+	}
+	return true
+}
+
+// streamOf returns the stream that a frame is for, or nil if it is over.
+func (l *session) streamOf(h *frame.Header) (s *Stream, own bool, err error) {
+	own = h.Flags&frame.FlagAnswer != 0
+	if own && h.Op > l.streamSeq {
+		return nil, own, WithText(ErrProtocol, fmt.Sprintf("%v frame of stream %d, there were %d", h.Kind, h.Op, l.streamSeq))
+	}
+	return l.streams[streamKey{h.Op, own}], own, nil
+}
+
+// admitStream checks a frame with bytes of a stream, and charges them. s is nil when nobody wants them.
+func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
+	s, own, err := l.streamOf(h)
+	if err != nil {
+		return nil, err
+	}
+	end, toRoom := h.Flags&frame.FlagEnd != 0, h.Flags&frame.FlagRoom != 0
+	switch {
+	case n == 0 && !end, n == 0 && toRoom, n > maxStreamFrame && h.Kind == frame.Stream, h.Tag > math.MaxInt64:
+		return nil, WithText(ErrProtocol, fmt.Sprintf("%v frame with %d bytes at %d of stream %d", h.Kind, n, h.Tag, h.Op))
+	case toRoom && (l.room == nil || l.room.announced-l.room.taken < uint64(n)):
+		return nil, WithText(ErrProtocol, fmt.Sprintf("%d bytes of stream %d, and no room for them was offered", n, h.Op))
+	case s != nil && s.sent:
+		return nil, WithText(ErrProtocol, fmt.Sprintf("%v frame of stream %d, which this side sends", h.Kind, h.Op))
+	case s != nil && h.Kind == frame.Data && (!s.bulk || !toRoom):
+		return nil, WithText(ErrProtocol, fmt.Sprintf("piece of stream %d, which carries messages, or without room", h.Op))
+	case s != nil:
+		if err := s.in.check(int64(h.Tag), n, end, toRoom, h.Op); err != nil {
+			return nil, err
+		}
+		s.in.charge(int64(h.Tag), n, end, toRoom)
+	}
+	if toRoom {
+		l.room.take(int(n))
+	}
+	if s == nil {
+		l.e.stats.LateDropped++
+		if toRoom {
+			l.freeBytes(int(n))
+		}
+		if own && h.Tag == 0 {
+			l.control(frame.Header{Kind: frame.Reset, Op: h.Op, Tag: uint64(ErrCanceled)})
+		}
+		return nil, nil
+	}
+	if r := l.room; toRoom && 4*(r.announced-r.taken) < uint64(r.reserved) && 2*r.held < r.reserved {
+		l.growRoom(2 * r.reserved)
+	}
+	return s, nil
+}
+
+// deliverStream takes in bytes of a stream.
+func (l *session) deliverStream(h *frame.Header, payload []byte) error {
+	s, err := l.admitStream(h, int64(len(payload)))
+	if s != nil {
+		s.came(s.in.write(int64(h.Tag), payload))
+	}
+	return err
+}
+
+// came has the program read if there is more that it can, and ends the record of a stream of which all has come.
+func (s *Stream) came(more bool) {
+	if more {
+		s.wake()
+	}
+	switch {
+	case s.in.over():
+		s.finish()
+	case s.in.complete():
+		s.l.forget(s)
+	}
+}
+
+// placeStream returns where a piece of a stream goes.
+func (l *session) placeStream(h *frame.Header) (v view, err error) {
+	n := int64(h.Payload())
+	v.n = n
+	off := int64(h.Tag)
+	if h.Flags&frame.FlagEnd != 0 || n == 0 || off/streamChunk != (off+n-1)/streamChunk {
+		return v, WithText(ErrProtocol, fmt.Sprintf("piece of %d bytes at %d of stream %d", n, off, h.Op))
+	}
+	s, err := l.admitStream(h, n)
+	if s == nil {
+		return v, err
+	}
+	c, at := s.in.place(off)
+	v.bytes, v.off, v.chunk, v.stream, v.at = c.buf, int64(at), c, s, off
+	return v, nil
+}
+
+// placedStream takes in a piece of a stream that has come.
+func (l *session) placedStream(v *view) {
+	v.chunk.drop()
+	if s := v.stream; s.err == nil && !s.closed {
+		s.came(s.in.arrived(v.at, v.n))
+	}
+}
+
+// deliverWindow takes in how far a stream may go.
+func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
+	s, own, err := l.streamOf(h)
+	if err != nil {
+		return err
+	}
+	if len(payload) != 8 || s != nil && !s.sent {
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame of %d bytes of stream %d", h.Kind, len(payload), h.Op))
+	}
+	granted := binary.LittleEndian.Uint64(payload)
+	if s == nil {
+		if own && granted == StreamReserve {
+			l.control(frame.Header{Kind: frame.Reset, Op: h.Op, Tag: uint64(ErrCanceled)})
+		}
+		return nil
+	}
+	if h.Tag > math.MaxInt64 || int64(h.Tag)-s.out.sent > maxGrant || int64(granted-s.out.used) > maxGrant {
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame up to %d of stream %d, which is at %d", h.Kind, h.Tag, h.Op, s.out.sent))
+	}
+	s.out.limit = max(s.out.limit, int64(h.Tag))
+	if int64(granted-s.out.granted) > 0 {
+		s.out.granted = granted
+	}
+	s.offer()
+	if s.unsentLeft() > 0 {
+		s.wake()
+	}
+	return nil
+}
+
+// deliverReset ends a stream as the peer wants.
+func (l *session) deliverReset(h *frame.Header, payload []byte) error {
+	s, _, err := l.streamOf(h)
+	switch {
+	case err != nil:
+		return err
+	case len(payload) > maxResetText || h.Tag > 255:
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame with code %d and %d bytes of text", h.Kind, h.Tag, len(payload)))
+	case s == nil:
+		return nil
+	}
+	code, text := Code(h.Tag), string(payload)
+	if code == OK {
+		code = ErrCanceled
+	}
+	if text == "" {
+		text = code.Error()
+	}
+	l.forget(s)
+	s.fail(WithText(code, "the peer has ended the stream: "+text))
+	return nil
+}
+
+// endStreams ends all streams: the session is over.
+func (l *session) endStreams(err error) {
+	all := make([]*Stream, 0, len(l.streams))
+	for _, s := range l.streams {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b *Stream) int {
+		if a.own != b.own {
+			if a.own {
+				return -1
+			}
+			return 1
+		}
+		return int(int64(a.id - b.id))
+	})
+	l.streams, l.owing, l.starved = nil, fifo[*Stream]{}, fifo[*Stream]{}
+	for _, s := range all {
+		s.open = false
+		s.fail(err)
+	}
+}

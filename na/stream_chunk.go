@@ -1,0 +1,127 @@
+package na
+
+import "sync"
+
+// streamChunk is how many bytes of a stream one chunk covers: chunk n has those from n*streamChunk on. A piece of bulk data does
+// not go beyond the end of a chunk.
+const streamChunk = 64 << 10
+
+// A chunk is memory for one streamChunk of a stream, or for a part of it: small streams need little.
+type chunk struct {
+	buf  []byte
+	base int  // where in the streamChunk it begins
+	refs int  // the stream that it is part of, and the carriers' views of it
+	lost bool // somebody else may still use buf: it is left to the garbage collector
+}
+
+// chunkSizes are the lengths of chunks.
+var chunkSizes = [...]int{1 << 10, 4 << 10, 16 << 10, streamChunk}
+
+// idleChunks are chunks that nobody uses, by length. They belong to the garbage collector, so that a burst does not keep memory for
+// ever.
+var idleChunks [len(chunkSizes)]sync.Pool
+
+// newChunk returns a chunk of at least n bytes, streamChunk at most, from base on, with one reference.
+func newChunk(base, n int) *chunk {
+	for i, size := range chunkSizes {
+		if n > size {
+			continue
+		}
+		c, ok := idleChunks[i].Get().(*chunk)
+		if !ok {
+			c = &chunk{buf: make([]byte, size)}
+		}
+		c.base, c.refs = base, 1
+		return c
+	}
+	panic("na: a chunk beyond streamChunk")
+}
+
+// drop ends one reference to c, which may be nil.
+func (c *chunk) drop() {
+	if c == nil {
+		return
+	}
+	if c.refs--; c.refs > 0 || c.lost {
+		return
+	}
+	for i, size := range chunkSizes {
+		if len(c.buf) == size {
+			idleChunks[i].Put(c)
+		}
+	}
+}
+
+// chunks are those of a stream from one offset on: of the bytes that are kept. Some may be nil.
+type chunks struct {
+	list  fifo[*chunk]
+	first int64 // number of the first in list
+}
+
+// at returns the memory from off on that its chunk has, which is nil if there is none.
+func (q *chunks) at(off int64) (c *chunk, b []byte) {
+	i := off/streamChunk - q.first
+	if i < 0 || i >= int64(q.list.len()) {
+		return nil, nil
+	}
+	if c = q.list.all()[i]; c == nil {
+		return nil, nil
+	}
+	if at := int(off%streamChunk) - c.base; at >= 0 && at < len(c.buf) {
+		b = c.buf[at:]
+	}
+	return c, b
+}
+
+// grow returns memory for the n bytes at off, which do not go beyond the end of a chunk. What the chunk had is copied if it had not so much.
+func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
+	if c, b = q.at(off); len(b) >= n {
+		return c, b[:n:n]
+	}
+	i := int(off/streamChunk - q.first)
+	for q.list.len() <= i {
+		q.list.push(nil)
+	}
+	from, to := int(off%streamChunk), int(off%streamChunk)+n
+	if c != nil {
+		from, to = min(from, c.base), max(to, c.base+len(c.buf))
+		to = min(to, streamChunk)
+	}
+	grown := newChunk(from, to-from)
+	if c != nil {
+		copy(grown.buf[c.base-from:], c.buf)
+		c.drop()
+	}
+	q.list.all()[i] = grown
+	at := int(off%streamChunk) - from
+	return grown, grown.buf[at : at+n : at+n]
+}
+
+// dropBefore lets go of the chunks whose bytes are all before off.
+func (q *chunks) dropBefore(off int64) {
+	for q.first < off/streamChunk {
+		if q.list.len() > 0 {
+			q.list.pop().drop()
+		}
+		q.first++
+	}
+}
+
+// dropAt lets go of the chunk with the byte at off, of which nothing is needed, unless a carrier uses it.
+func (q *chunks) dropAt(off int64) {
+	if c, _ := q.at(off); c != nil && c.refs == 1 {
+		q.list.all()[off/streamChunk-q.first] = nil
+		c.drop()
+	}
+}
+
+// dropAll lets go of all. lent says that the program has a slice of one: then none is used again.
+func (q *chunks) dropAll(lent bool) {
+	for _, c := range q.list.all() {
+		if c != nil {
+			c.lost = c.lost || lent
+			c.drop()
+		}
+	}
+	q.list = fifo[*chunk]{}
+}

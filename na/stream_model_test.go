@@ -1,0 +1,139 @@
+package na
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// streamModel sends pieces of one stream over two lanes, each in its order, with the accounts of both sides.
+type streamModel struct {
+	t    *testing.T
+	rng  *rand.Rand
+	out  sender
+	in   receiver
+	room int64 // that the sender may use
+	held int64 // of it, by what was not read
+
+	lanes [2][]modelPiece
+	acks  []modelWindow
+	data  []byte
+	wrote int
+	read  []byte
+}
+
+type modelPiece struct {
+	off    int64
+	b      []byte
+	toRoom bool
+	end    bool
+}
+
+type modelWindow struct {
+	limit   int64
+	granted uint64
+}
+
+// step does something that may happen next.
+func (m *streamModel) step() {
+	switch m.rng.IntN(5) {
+	case 0: // write
+		n := min(1+m.rng.IntN(20_000), len(m.data)-m.wrote)
+		if n == 0 {
+			m.out.ending = true
+			return
+		}
+		to := m.out.reserve(n)
+		k := copy(to, m.data[m.wrote:m.wrote+n])
+		m.out.written += int64(k)
+		m.wrote += k
+	case 1: // send
+		n, toRoom := m.out.allowance(m.room)
+		if n == 0 {
+			if m.out.ending && m.out.unsent() == 0 && !m.out.ended {
+				m.out.ended = true
+				m.lanes[0] = append(m.lanes[0], modelPiece{off: m.out.sent, end: true})
+			}
+			return
+		}
+		_, b := m.out.piece(n)
+		b = b[:1+m.rng.IntN(len(b))]
+		lane := m.rng.IntN(2)
+		m.lanes[lane] = append(m.lanes[lane], modelPiece{off: m.out.sent, b: bytes.Clone(b), toRoom: toRoom})
+		if toRoom {
+			m.room -= int64(len(b))
+		}
+		m.out.leave(int64(len(b)), toRoom)
+	case 2: // arrive
+		lane := &m.lanes[m.rng.IntN(2)]
+		if len(*lane) == 0 {
+			return
+		}
+		p := (*lane)[0]
+		*lane = (*lane)[1:]
+		n := int64(len(p.b))
+		require.NoError(m.t, m.in.check(p.off, n, p.end, p.toRoom, 1))
+		m.in.charge(p.off, n, p.end, p.toRoom)
+		if p.toRoom {
+			m.held += n
+		}
+		if n > 0 && m.rng.IntN(2) == 0 {
+			c, at := m.in.place(p.off)
+			copy(c.buf[at:], p.b)
+			c.drop()
+			m.in.arrived(p.off, n)
+		} else {
+			m.in.write(p.off, p.b)
+		}
+	case 3: // read
+		b := m.in.peek()
+		if b == nil {
+			return
+		}
+		b = b[:1+m.rng.IntN(len(b))]
+		m.read = append(m.read, b...)
+		room := m.in.consume(int64(len(b)))
+		m.held -= room
+		m.room += room
+		if m.in.owesWindow() {
+			limit, granted := m.in.tell(256 << 10)
+			m.acks = append(m.acks, modelWindow{limit, granted})
+		}
+	case 4: // hear
+		if len(m.acks) == 0 {
+			return
+		}
+		m.out.limit, m.out.granted = m.acks[0].limit, m.acks[0].granted
+		m.acks = m.acks[1:]
+	}
+	require.LessOrEqual(m.t, m.in.reserved, int64(StreamReserve), "bytes charged to the reserve")
+	require.Equal(m.t, m.held, m.in.room, "bytes charged to the room")
+	require.LessOrEqual(m.t, m.in.unread(), m.in.window+firstWindow, "bytes that were not read")
+}
+
+// Whatever the order, every byte comes once, nothing is charged beyond its account, and the stream comes to its end without any room.
+func TestStreamModel(t *testing.T) {
+	for seed := range uint64(300) {
+		m := &streamModel{t: t, rng: rand.New(rand.NewPCG(seed, 1)), in: newReceiver()}
+		m.data = make([]byte, m.rng.IntN(1<<m.rng.IntN(20)))
+		for i := range m.data {
+			m.data[i] = byte(m.rng.Uint32())
+		}
+		m.room = int64(m.rng.IntN(1 << m.rng.IntN(18)))
+		room := m.room
+		m.in.limit, m.in.granted = firstWindow, StreamReserve
+		m.out.limit, m.out.granted = firstWindow, StreamReserve
+		for i := 0; !m.in.over(); i++ {
+			require.Less(t, i, 10_000_000, "seed %d: the stream stands still at %d of %d bytes", seed, m.in.read, len(m.data))
+			m.step()
+		}
+		require.True(t, bytes.Equal(m.data, m.read), "seed %d", seed)
+		require.Equal(t, room, m.room, "seed %d", seed)
+		require.Zero(t, m.in.unread(), "seed %d", seed)
+		for _, c := range m.in.chunks.list.all() {
+			require.Nil(t, c, "seed %d: a chunk of a stream that is over", seed)
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package na
+
+import (
+	"fmt"
+	"slices"
+)
+
+// A receiver is what has come of a stream and was not read, and how much more its sender may send. It knows offsets and numbers only, no
+// session.
+//
+//	0 ─ read ─────── next ──────────────── limit            bytes: taken ≤ granted (reserve), and those charged to the room
+//	    │ can be read │ gaps: other lanes    │ the sender stops
+//
+// Each byte is charged to one of two accounts by its sender: the reserve of the stream, StreamReserve bytes that are this stream's while it
+// is open, or the room of the session, which all share. Both are cumulative here and at the sender, so a frame that comes twice or late does
+// no harm. A byte that is read goes back to the reserve first.
+type receiver struct {
+	chunks chunks
+	read   int64 // what was read
+	next   int64 // what has come without a gap
+	most   int64 // the end of what has come
+	limit  int64 // up to where the sender may go, as it has been told
+	window int64 // how far beyond read the limit is set
+	final  int64 // how long the stream is; -1: not known
+	ahead  []run // what has come beyond next, in order, with gaps between
+
+	granted  uint64 // bytes of the reserve, ever, as the sender has been told
+	taken    uint64 // of these, by bytes that have come
+	reserved int64  // bytes that have come, are charged to the reserve, and were not read
+	room     int64  // the same of the room
+	used     int64  // bytes that have come since the last WINDOW
+}
+
+// A run is the bytes of a stream from one offset to another.
+type run struct{ from, to int64 }
+
+const (
+	// StreamReserve is how many bytes are reserved for each stream while it is open, at the side that receives them: so many arrive
+	// whatever all others do.
+	StreamReserve = 1 << 10
+	// firstWindow is the window of a stream at first.
+	firstWindow = 16 << 10
+	// The windows of a stream of messages, and of bulk data, at most.
+	maxMessageWindow = 256 << 10
+	maxBulkWindow    = 4 << 20
+	// maxGaps bounds the runs with gaps between: a lane that places datagrams as they come makes one for each that is lost.
+	maxGaps = 4096
+)
+
+func newReceiver() receiver {
+	return receiver{final: -1, window: firstWindow}
+}
+
+// check tells why n bytes at off must not come.
+func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
+	bad := func(text string, args ...any) error {
+		return WithText(ErrProtocol, fmt.Sprintf("%d bytes at %d of stream %d: %s", n, off, id, fmt.Sprintf(text, args...)))
+	}
+	switch {
+	case off < 0 || n < 0 || off > r.limit-n:
+		return bad("the window ends at %d", r.limit)
+	case !toRoom && r.granted-r.taken < uint64(n):
+		return bad("%d were reserved, %d have come", r.granted, r.taken)
+	case end && (r.final >= 0 && r.final != off+n || off+n < r.most):
+		return bad("the stream ends there, and %d have come", r.most)
+	case r.final >= 0 && off+n > r.final:
+		return bad("the stream has ended at %d", r.final)
+	case n == 0:
+		return nil
+	case off < r.next:
+		return bad("%d have come", r.next)
+	case off > r.next && len(r.ahead) >= maxGaps:
+		return bad("%d gaps before it", len(r.ahead))
+	}
+	if i := r.behind(off); i > 0 && r.ahead[i-1].to > off || i < len(r.ahead) && r.ahead[i].from < off+n {
+		return bad("some of them have come")
+	}
+	return nil
+}
+
+// behind returns the index of the first run of ahead that begins at off or behind.
+func (r *receiver) behind(off int64) int {
+	i, _ := slices.BinarySearchFunc(r.ahead, off, func(a run, off int64) int { return int(a.from - off) })
+	return i
+}
+
+// charge takes n bytes at off, that were checked, into the account that its sender has said.
+func (r *receiver) charge(off, n int64, end, toRoom bool) {
+	if toRoom {
+		r.room += n
+	} else {
+		r.taken += uint64(n)
+		r.reserved += n
+	}
+	r.most = max(r.most, off+n)
+	r.used += n
+	if end {
+		r.final = off + n
+	}
+}
+
+// arrived notes that n bytes at off are in their chunks, and reports whether more can be read than before.
+func (r *receiver) arrived(off, n int64) bool {
+	if n > 0 && off != r.next {
+		i := r.behind(off)
+		if i > 0 && r.ahead[i-1].to == off {
+			r.ahead[i-1].to += n
+			if i < len(r.ahead) && r.ahead[i].from == off+n {
+				r.ahead[i-1].to = r.ahead[i].to
+				r.ahead = slices.Delete(r.ahead, i, i+1)
+			}
+		} else if i < len(r.ahead) && r.ahead[i].from == off+n {
+			r.ahead[i].from = off
+		} else {
+			r.ahead = slices.Insert(r.ahead, i, run{off, off + n})
+		}
+		return false
+	}
+	r.next += n
+	if len(r.ahead) > 0 && r.ahead[0].from == r.next {
+		r.next = r.ahead[0].to
+		r.ahead = slices.Delete(r.ahead, 0, 1)
+	}
+	return n > 0 || r.complete()
+}
+
+// write takes in the n bytes b at off, which were checked and charged, and reports whether more can be read than before.
+func (r *receiver) write(off int64, b []byte) bool {
+	for at := off; len(b) > 0; {
+		n := min(len(b), streamChunk-int(at%streamChunk))
+		_, to := r.chunks.grow(at, n)
+		copy(to, b[:n])
+		b = b[n:]
+		at += int64(n)
+		if len(b) == 0 {
+			return r.arrived(off, at-off)
+		}
+	}
+	return r.arrived(off, 0)
+}
+
+// place returns the chunk for n bytes at off, which were checked and charged, and which a carrier fills from an index on. It has its full
+// length: while it is filled it stays where it is.
+func (r *receiver) place(off int64) (c *chunk, at int) {
+	c, _ = r.chunks.grow(off-off%streamChunk, streamChunk)
+	c.refs++
+	return c, int(off % streamChunk)
+}
+
+// complete reports whether all of the stream has come.
+func (r *receiver) complete() bool { return r.final >= 0 && r.next == r.final }
+
+// over reports whether all of it has been read.
+func (r *receiver) over() bool { return r.final >= 0 && r.read == r.final }
+
+// unread is how many bytes have come and were not read; some may be behind a gap.
+func (r *receiver) unread() int64 { return r.reserved + r.room }
+
+// peek returns bytes that can be read, in one piece; nil when there are none.
+func (r *receiver) peek() []byte {
+	n := min(r.next-r.read, streamChunk-r.read%streamChunk)
+	if n == 0 {
+		return nil
+	}
+	_, b := r.chunks.at(r.read)
+	return b[:n:n]
+}
+
+// consume ends the use of n bytes that can be read, and returns how many of them were charged to the room.
+func (r *receiver) consume(n int64) (room int64) {
+	r.read += n
+	r.chunks.dropBefore(r.read)
+	if r.read == r.next && len(r.ahead) == 0 { // an idle stream has no memory
+		r.chunks.dropAt(r.read)
+	}
+	reserve := min(n, r.reserved)
+	r.reserved -= reserve
+	r.room -= n - reserve
+	return n - reserve
+}
+
+// grantable is how many bytes the reserve may have been granted in all.
+func (r *receiver) grantable() uint64 { return r.taken - uint64(r.reserved) + StreamReserve }
+
+// owesWindow reports whether the sender should be told how far it may go: half of the window, or of the reserve, is free.
+func (r *receiver) owesWindow() bool {
+	return r.final < 0 && (2*(r.read+r.window-r.limit) >= r.window || 2*(r.grantable()-r.granted) >= StreamReserve)
+}
+
+// tell returns what the sender is told now: the limit, and what the reserve has granted. The window grows while its reader is as fast as
+// its sender, which then uses at least half of it between two WINDOWs; up to most.
+func (r *receiver) tell(most int64) (limit int64, granted uint64) {
+	if 2*r.used >= r.window && 4*r.unread() <= r.window {
+		r.window *= 2
+	}
+	r.window = min(r.window, most)
+	r.used = 0
+	if limit := r.read + r.window; limit > r.limit {
+		r.limit = limit
+	}
+	r.granted = r.grantable()
+	return r.limit, r.granted
+}
+
+// drop lets go of everything, and returns how many bytes were charged to the room.
+func (r *receiver) drop(lent bool) (room int64) {
+	room = r.room
+	r.chunks.dropAll(lent)
+	r.ahead, r.reserved, r.room = nil, 0, 0
+	r.next = r.read
+	return room
+}

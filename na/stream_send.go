@@ -1,0 +1,55 @@
+package na
+
+// A sender is what was written to a stream and has not left, and how much may leave. It knows offsets and numbers only, no session.
+//
+//	0 ─ sent ──────────── written                 limit                 used ≤ granted: bytes charged to the reserve
+//	      │ waits to leave │ Write goes on         │ the receiver's
+type sender struct {
+	chunks    chunks
+	sent      int64
+	written   int64
+	limit     int64 // as the receiver has said
+	granted   uint64
+	used      uint64
+	ending    bool // written is the end
+	reserving bool // reserve has returned memory that commit has not taken
+	ended     bool // and the receiver has been told
+}
+
+// unsent is how many bytes wait to leave.
+func (s *sender) unsent() int64 { return s.written - s.sent }
+
+// reserve returns memory for up to n bytes, which commit has leave: as many as go into a chunk.
+func (s *sender) reserve(n int) []byte {
+	n = min(n, streamChunk-int(s.written%streamChunk))
+	_, b := s.chunks.grow(s.written, n)
+	return b
+}
+
+// allowance returns how many of the bytes that wait may leave, when the session has room for so many, and whether they are charged to
+// that. The reserve is left for when there is none.
+func (s *sender) allowance(room int64) (n int64, toRoom bool) {
+	n = max(min(s.unsent(), s.limit-s.sent), 0)
+	if room > 0 {
+		return min(n, room), true
+	}
+	return min(n, int64(s.granted-s.used)), false
+}
+
+// piece returns up to n of the bytes that wait, as many as lie in one chunk.
+func (s *sender) piece(n int64) (c *chunk, b []byte) {
+	c, b = s.chunks.at(s.sent)
+	return c, b[:min(n, streamChunk-s.sent%streamChunk)]
+}
+
+// leave notes that n bytes have left, charged to the room or to the reserve.
+func (s *sender) leave(n int64, toRoom bool) {
+	if !toRoom {
+		s.used += uint64(n)
+	}
+	s.sent += n
+	s.chunks.dropBefore(s.sent)
+	if s.sent == s.written && !s.reserving { // an idle stream has no memory
+		s.chunks.dropAt(s.sent)
+	}
+}
