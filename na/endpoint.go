@@ -487,6 +487,7 @@ func (e *endpoint) collectStats() Stats {
 		s.Outstanding += l.waiting
 		s.Queued += l.toLeave()
 		s.Leases += l.leases.n
+		s.Streams += len(l.streams)
 	}
 	e.dom.mu.Lock()
 	s.Reserved = e.dom.reserved + e.dom.room

@@ -30,6 +30,7 @@ type Stats struct {
 	Envelopes   int   // unexpected messages held for a receive or a dispatch
 	Queued      int   // sends held back for want of an envelope or of room
 	Leases      int   // leases that have not ended
+	Streams     int   // streams of calls in both directions that have not ended
 	Regions     int64 // registered memory of the class
 	Withdrawn   int64 // messages that peers took back, or a closed context dropped, before anybody accepted them
 	LateDropped int64 // messages and chunks that met no operation, dropped

@@ -17,6 +17,11 @@ func (e *endpoint) underway() Underway {
 		u.Moves += l.queuedMoves.n + l.inFlight.n
 		u.Served += len(l.served) + len(l.sinks)
 		u.Leases += l.leases.n
+		for _, s := range l.streams {
+			if s.sent && s.out.ending {
+				u.Sends++
+			}
+		}
 	}
 	return u
 }

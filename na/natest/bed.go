@@ -302,8 +302,8 @@ func (b *bed) empty(s *side) {
 // zero checks the gauges.
 func (b *bed) zero(s *side, st na.Stats, when string) {
 	b.Helper()
-	if st.Outstanding != 0 || st.Envelopes != 0 || st.Queued != 0 || st.Leases != 0 || st.Regions != 0 {
-		b.Errorf("%s: got gauges %+v %s, want Outstanding, Envelopes, Queued, Leases and Regions 0", s.name, st, when)
+	if st.Outstanding != 0 || st.Envelopes != 0 || st.Queued != 0 || st.Leases != 0 || st.Streams != 0 || st.Regions != 0 {
+		b.Errorf("%s: got gauges %+v %s, want Outstanding, Envelopes, Queued, Leases, Streams and Regions 0", s.name, st, when)
 	}
 }
 
