@@ -61,7 +61,7 @@ const (
 	maxKind         = 27
 )
 
-// The flags. A receiver refuses bits that it does not know.
+// The flags. A receiver refuses those that the kind does not have.
 const (
 	// FlagPayload says that the CRC covers the payload too.
 	FlagPayload uint8 = 1
@@ -80,8 +80,6 @@ const (
 	FlagRoom uint8 = 64
 	// FlagEnd says that the payload of a STREAM is the last of the stream. Other kinds have FlagTell there: a carrier need not carry the highest bit.
 	FlagEnd = FlagTell
-
-	knownFlags = FlagPayload | FlagTell | FlagTimed | FlagAnswer | FlagBody | FlagStream | FlagRoom
 )
 
 // shape is what a kind allows.
@@ -90,33 +88,34 @@ type shape struct {
 	tail    int
 	payload bool // may have one
 	bulk    bool // payload is placed piece by piece
+	flags   uint8
 }
 
 var shapes = [maxKind + 1]shape{
-	Hello:      {"HELLO", 0, true, false},
-	Unexpected: {"UNEXPECTED", 0, true, false},
-	Expected:   {"EXPECTED", 0, true, false},
-	Put:        {"PUT", 32, false, false},
-	Get:        {"GET", 32, false, false},
-	Data:       {"DATA", 0, true, true},
-	Done:       {"DONE", 0, false, false},
-	Cancel:     {"CANCEL", 0, false, false},
-	Ping:       {"PING", 0, false, false},
-	Pong:       {"PONG", 0, false, false},
-	Credit:     {"CREDIT", 0, false, false},
-	Goaway:     {"GOAWAY", 0, true, false},
-	Dropped:    {"DROPPED", 0, false, false},
-	GiveBack:   {"GIVEBACK", 32, false, false},
-	Withdraw:   {"WITHDRAW", 0, false, false},
-	Withdrawn:  {"WITHDRAWN", 0, false, false},
-	Abandon:    {"ABANDON", 0, false, false},
-	Body:       {"BODY", 0, false, false},
-	Read:       {"READ", 32, false, false},
-	Leave:      {"LEAVE", 0, false, false},
-	Stay:       {"STAY", 0, false, false},
-	Stream:     {"STREAM", 0, true, false},
-	Window:     {"WINDOW", 0, true, false},
-	Reset:      {"RESET", 0, true, false},
+	Hello:      {"HELLO", 0, true, false, 0},
+	Unexpected: {"UNEXPECTED", 0, true, false, FlagTimed | FlagBody},
+	Expected:   {"EXPECTED", 0, true, false, FlagTell | FlagBody},
+	Put:        {"PUT", 32, false, false, 0},
+	Get:        {"GET", 32, false, false, 0},
+	Data:       {"DATA", 0, true, true, FlagAnswer | FlagBody | FlagStream | FlagRoom},
+	Done:       {"DONE", 0, false, false, 0},
+	Cancel:     {"CANCEL", 0, false, false, FlagBody},
+	Ping:       {"PING", 0, false, false, 0},
+	Pong:       {"PONG", 0, false, false, 0},
+	Credit:     {"CREDIT", 0, false, false, 0},
+	Goaway:     {"GOAWAY", 0, true, false, 0},
+	Dropped:    {"DROPPED", 0, false, false, 0},
+	GiveBack:   {"GIVEBACK", 32, false, false, 0},
+	Withdraw:   {"WITHDRAW", 0, false, false, 0},
+	Withdrawn:  {"WITHDRAWN", 0, false, false, 0},
+	Abandon:    {"ABANDON", 0, false, false, 0},
+	Body:       {"BODY", 0, false, false, 0},
+	Read:       {"READ", 32, false, false, 0},
+	Leave:      {"LEAVE", 0, false, false, 0},
+	Stay:       {"STAY", 0, false, false, 0},
+	Stream:     {"STREAM", 0, true, false, FlagAnswer | FlagEnd | FlagRoom},
+	Window:     {"WINDOW", 0, true, false, FlagAnswer},
+	Reset:      {"RESET", 0, true, false, FlagAnswer},
 }
 
 // String returns the name of the kind.
@@ -269,7 +268,7 @@ func (h *Header) Check(b []byte) error {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("frame of unknown kind %d", uint8(h.Kind)))
 	}
 	sh := &shapes[h.Kind]
-	if h.Flags&^knownFlags != 0 {
+	if h.Flags&^(sh.flags|FlagPayload) != 0 {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("%v frame with unknown flags %#x", h.Kind, h.Flags))
 	}
 	switch {

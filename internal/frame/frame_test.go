@@ -156,7 +156,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for text, b := range map[string][]byte{
 		"unknown kind 0":                 raw(frame.Ping, 4, 0),
-		"unknown kind 22":                raw(frame.Ping, 4, 22),
+		"unknown kind 99":                raw(frame.Ping, 4, 99),
 		"unknown kind 255":               raw(frame.Ping, 4, 255),
 		"unknown flags 0x20":             edit(frame.Ping, func(h *frame.Header) { h.Flags = 0x20 }),
 		"unknown flags 0x81":             edit(frame.Unexpected, func(h *frame.Header) { h.Flags = 0x80 }),
@@ -182,7 +182,7 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestString(t *testing.T) {
-	require.Equal(t, "KIND0 KIND23 KIND255", fmt.Sprint(frame.Kind(0), frame.Kind(22), frame.Kind(255)))
+	require.Equal(t, "KIND0 KIND99 KIND255", fmt.Sprint(frame.Kind(0), frame.Kind(99), frame.Kind(255)))
 	for _, k := range kinds {
 		h, payload := sample(k)
 		b := encode(nil, h, payload)
