@@ -8,7 +8,7 @@ import (
 )
 
 // maxAddrText bounds the text of an address in bytes.
-const maxAddrText = 512
+const maxAddrText = 1024
 
 // An Addr names a context of a process: "tcp://10.0.0.7:9000", or "tcp://10.0.0.7:9000#2" for its context 2. It is a
 // small comparable value. The zero Addr names nothing.
@@ -18,6 +18,9 @@ const maxAddrText = 512
 //
 // An Addr that was looked up by the name of a host, over a transport whose peers have certificates, keeps that name, and prints as
 // "tcp://kv.example@10.0.0.7:9000", which Lookup reads: the certificate of who answers there must carry it.
+//
+// The Addr of a host that has several addresses of tcp or udp stands for all of them, eight at most: "tcp://[2001:db8::7]:9000|10.0.0.7:9000".
+// A session with it is made with the first that answers, and they are dialed as RFC 8305 says. Messages from there have the one address.
 type Addr struct {
 	name    unique.Handle[string]
 	host    unique.Handle[string] // zero for none

@@ -58,8 +58,9 @@ type endpoint struct {
 	now       time.Duration // as last told
 	sessions  map[uint64]*session
 	names     map[Addr]*session
-	recent    Addr     // what find was asked last,
-	found     *session // and found; nil once that session has ended
+	choosing  []*session // that have several addresses, and have not settled on one
+	recent    Addr       // what find was asked last,
+	found     *session   // and found; nil once that session has ended
 	waits     map[Addr]*backoff
 	proofs    map[Addr]frame.Secret // of dialable peers whose session has ended: what the next HELLO shows
 	retired   map[uint64][16]byte   // incarnations of the peers of sessions that have ended because they were idle

@@ -26,6 +26,12 @@ type script struct {
 	e      *endpoint
 	clock  time.Duration
 	dialed []*session
+
+	hosts         map[string][]string // the names that a name stands for
+	unreachable   map[string]error    // of names whose attempts fail at once
+	attempts      []*dialAttempt      // that have begun
+	endedAttempts []string            // by the endpoint, their names
+
 	cuts   map[*session][]string // what was said last
 	byes   map[*session]frame.Bye
 	ends   int              // callbacks that ran
@@ -52,9 +58,27 @@ func (c scriptCarrier) Resolve(text string, done func(string, error)) func() {
 	done(text, nil)
 	return nil
 }
-func (c scriptCarrier) Dial(l carrier.Session)  { c.s.dialed = append(c.s.dialed, l.(*session)) }
+
+// Expand implements carrier.Expander.
+func (c scriptCarrier) Expand(name string) []string { return c.s.hosts[name] }
+
+func (c scriptCarrier) Dial(l carrier.Session) {
+	if a, ok := l.(*dialAttempt); ok {
+		c.s.attempts = append(c.s.attempts, a)
+		a.SetConn("connection to " + a.Name())
+		if err := c.s.unreachable[a.Name()]; err != nil {
+			a.Fail(err)
+		}
+		return
+	}
+	c.s.dialed = append(c.s.dialed, l.(*session))
+}
 func (c scriptCarrier) Flush([]carrier.Session) {}
 func (c scriptCarrier) Cut(of carrier.Session, bye frame.Bye) {
+	if a, ok := of.(*dialAttempt); ok {
+		c.s.endedAttempts = append(c.s.endedAttempts, a.Name())
+		return
+	}
 	l := of.(*session)
 	c.s.byes[l] = bye
 	if bye.Code != OK {

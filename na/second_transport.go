@@ -141,7 +141,7 @@ func (l *session) followOffer(o *frame.Offer) bool {
 		return false // it came before the handshake was over: anyone on the path can have sent it
 	}
 	l.proof = proof
-	l.route.carrier.Cut(l, frame.Bye{})
+	l.cut(frame.Bye{})
 	l.e.readClock()
 	left := l.born + l.e.dom.cfg.ConnectTimeout - l.e.now
 	l.route, l.name, l.offerSecret, l.offerEnd = to, o.Name, o.Secret, l.e.now+min(offerTime, left/2) // the first has the rest

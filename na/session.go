@@ -43,6 +43,7 @@ type session struct {
 	host      string // that the peer there must prove to be; empty for the address itself
 	id        uint64
 	named     Addr           // how operations find it; zero for a peer that cannot be dialled
+	choices   *choices       // the addresses of its host, if there are several; else nil
 	peer      peerInfo       // from the HELLO on
 	proof     *carrier.Proof // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
 	why       *string        // the transport is this one, of two; nil for one
@@ -146,6 +147,9 @@ func (e *endpoint) find(a Addr) *session {
 		l = e.sessions[s]
 	} else {
 		l = e.names[a.WithHost("")]
+		if l == nil {
+			l = e.upAt(e.expand(a))
+		}
 	}
 	e.recent, e.found = a, l
 	return l
@@ -226,6 +230,7 @@ func (e *endpoint) dial(a Addr) (*session, error) {
 		return l, nil
 	}
 	l.usePrimary()
+	l.choose(e.expand(a))
 	l.dialled = true
 	l.born, l.since = e.now, e.now
 	if l.short {
@@ -281,6 +286,10 @@ func (l *session) dial() {
 		return
 	}
 	l.state = stateDialing
+	if l.choices.open() {
+		l.startRace()
+		return
+	}
 	l.route.carrier.Dial(l)
 }
 
@@ -366,7 +375,7 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	for e.shut && l.active != nil && l.destroy(next-1) { // nobody will accept them
 		next--
 	}
-	l.route.carrier.Cut(l, frame.Bye{Code: code, Next: next, Text: text})
+	l.cut(frame.Bye{Code: code, Next: next, Text: text})
 	e.found = nil
 	l.resting.remove(l)
 	if l.short {
@@ -380,6 +389,7 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 			e.remember(l.named, l.peer.secret)
 		}
 	}
+	l.forgetChoices()
 	if wasUp && !e.shut {
 		l.lose()
 	}
@@ -477,11 +487,16 @@ func (l *session) Refused(bye frame.Bye) {
 		}
 		bye = frame.Bye{Code: ErrProtocol, Text: "it offers another transport, for which nobody has asked"}
 	}
+	l.fail(refusal(bye))
+}
+
+// refusal is the error of a peer that refuses a session.
+func refusal(bye frame.Bye) error {
 	code := bye.Code
 	if code == OK || code == ErrCanceled || code == ErrTimeout || code == ErrClosed { // only this process can say so of its operations
 		code = ErrUnreachable
 	}
-	l.fail(WithText(code, "the peer refused: "+bye.Text))
+	return WithText(code, "the peer refused: "+bye.Text)
 }
 
 // sorted returns the sessions in the order in which they began.

@@ -12,9 +12,14 @@ import (
 // Hello appends to dst what our HELLO says on l, and returns it: as often as the carrier likes, it changes nothing. label is
 // the carrier's own, for its other side. Only what begins the session has its secret, so f is the flow of the connection. Locked.
 func (l *session) Hello(f carrier.Lane, dst, label []byte) []byte {
+	return l.hello(f, dst, label, l.secret, l.named)
+}
+
+// hello is Hello with a secret, for the peer at an address.
+func (l *session) hello(f carrier.Lane, dst, label []byte, secret frame.Secret, to Addr) []byte {
 	g := l.greeting()
 	if g.Label = label; f == carrier.Messages {
-		g.Secret, g.Proof = l.secret, l.e.proofs[l.named]
+		g.Secret, g.Proof = secret, l.e.proofs[to]
 	}
 	return g.Append(dst)
 }
@@ -120,14 +125,14 @@ func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 		strings.HasPrefix(g.Listen, e.dom.own.scheme+"://") && e.dom.own.Names.Check(g.Listen) == nil {
 		named = MakeAddr(g.Listen, int(g.Context))
 	}
-	if old := e.names[named]; old != nil && !old.Up() && !named.IsZero() &&
+	if old := e.reaches(named); old != nil && !old.Up() && !named.IsZero() &&
 		(old.proves(proof, []string{old.host}) != nil || old.proves(proof, old.also) != nil) {
 		named = Addr{} // it is not the peer that is being dialled there
 	}
 	if o := e.makeOffer(g, named, proof); o != nil {
 		return nil, o
 	}
-	for old := e.names[named]; old != nil && !named.IsZero() && !old.besides(g); old = e.names[named] { // twice, if what waited for old's end dials
+	for old := e.reaches(named); old != nil && !named.IsZero() && !old.besides(g); old = e.reaches(named) { // twice, if what waited for old's end dials
 		if old.short && !old.reserveFor(g) {
 			return nil, errMakingRoom
 		}
@@ -135,6 +140,7 @@ func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 			return nil, err
 		}
 		if old.state != stateDown {
+			old.settleOn(named)
 			old.adopt(r, conn, proof, g)
 			return old, nil
 		}
@@ -180,7 +186,7 @@ func (e *endpoint) compete(old *session, g *frame.Greeting) error {
 		if err := old.checkNeed(g); err != nil {
 			return err
 		}
-		old.route.carrier.Cut(old, frame.Bye{})
+		old.cut(frame.Bye{})
 		old.dialled = false
 	}
 	return nil

@@ -22,7 +22,7 @@ const (
 
 // dialAgain makes another attempt after a pause, within ConnectTimeout.
 func (l *session) dialAgain(why error, pause time.Duration) {
-	l.route.carrier.Cut(l, frame.Bye{})
+	l.cut(frame.Bye{})
 	l.usePrimary() // an offer is good for one attempt
 	l.state, l.refusal = stateWaiting, why
 	l.e.readClock()

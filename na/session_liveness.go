@@ -68,6 +68,8 @@ func (e *endpoint) tick(now time.Duration) {
 		case l.state == stateWaiting && now >= l.since:
 			l.since, l.dialled = now, true
 			l.dial()
+		case l.state == stateDialing && l.choices.open():
+			l.startAttempts()
 		}
 		if l.state == stateDown {
 			l.active = nil
@@ -100,6 +102,9 @@ func (l *session) due() time.Duration {
 		if l.onSecondary() {
 			return min(l.offerEnd, end)
 		}
+		if at, ok := l.choices.due(); ok {
+			return min(at, end)
+		}
 		return end
 	}
 	return 0
@@ -108,6 +113,9 @@ func (l *session) due() time.Duration {
 // tooLate is the error of a session that could not be made in time.
 func (l *session) tooLate() error {
 	text := fmt.Sprintf("no connection within %v", l.e.dom.cfg.ConnectTimeout)
+	if l.choices.open() && l.state == stateDialing {
+		l.refusal = l.choices.err()
+	}
 	if l.refusal != nil {
 		text += ", at last: " + l.refusal.Error()
 	}

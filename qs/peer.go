@@ -45,8 +45,8 @@ type service struct {
 type PeerOptions struct {
 	// Resolver finds the addresses of each service. Nil is DNS for hosts of tcp and udp, which asks Config.TCP.Resolver, the system's if
 	// that is nil: "tcp://kv.example:9000" is every address of kv.example, with that port, in an order of each process's own. If a host
-	// has addresses of both families it is the IPv4 ones, unless this machine has a route only to the IPv6 ones. A server that listens at
-	// [::1] alone is therefore called as tcp://[::1]:port, not as localhost. All other addresses are what they say.
+	// has addresses of both families, each one of the family that the resolver prefers counts as a server, and is dialed together with one of
+	// the other family, as RFC 8305 says: 250 ms later, or as soon as it has failed. All other addresses are what they say.
 	Resolver Resolver
 	// Balancer chooses the address of each attempt. Nil is Config.Balancer.
 	Balancer Balancer

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/netroute"
+	"github.com/quicksilver-rpc/quicksilver/internal/happyeyeballs"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
@@ -31,8 +31,8 @@ type Resolver interface {
 }
 
 // dns is the Resolver that looks up hosts: "tcp://kv.example:9000" is every address of kv.example, with that port. If a host has
-// addresses of both families it is the IPv4 ones, unless this machine has a route only to the IPv6 ones. A server that listens at [::1] alone is
-// therefore called as tcp://[::1]:port, not as localhost. Each process has an order of its own for them.
+// addresses of both families, those of the family that the resolver prefers are taken for its servers, and each has addresses of the other
+// family that are dialed when it does not answer. Each process has an order of its own for them.
 type dns struct {
 	resolver tcp.Resolver // nil is net.DefaultResolver
 }
@@ -53,6 +53,9 @@ func hosted(text string) (scheme, host, port string, ok bool) {
 	return scheme, host, port, true
 }
 
+// maxChoices is how many addresses one address of a Peer stands for, as package inet has it.
+const maxChoices = 8
+
 // Watch implements Resolver. It asks once.
 func (d dns) Watch(ctx context.Context, service string, update func(addrs []string, err error)) error {
 	scheme, host, port, ok := hosted(service)
@@ -71,13 +74,17 @@ func (d dns) Watch(ctx context.Context, service string, update func(addrs []stri
 		}
 		return na.WithText(hg.ErrNoEntry, fmt.Sprintf("host %s was not found: %s", host, reason))
 	}
-	ips = netroute.OneFamily(ips)
-	slices.SortFunc(ips, func(a, b netip.Addr) int {
-		return cmp.Or(cmp.Compare(maphash.Comparable(seed, a), maphash.Comparable(seed, b)), a.Compare(b))
+	groups := happyeyeballs.Groups(ips)
+	slices.SortFunc(groups, func(a, b []netip.Addr) int {
+		return cmp.Or(cmp.Compare(maphash.Comparable(seed, a[0]), maphash.Comparable(seed, b[0])), a[0].Compare(b[0]))
 	})
 	var addrs []string
-	for _, ip := range slices.Compact(ips) {
-		addrs = append(addrs, scheme+"://"+host+"@"+net.JoinHostPort(ip.String(), port)) // whose certificate must carry host
+	for _, group := range groups {
+		var all []string
+		for _, ip := range group[:min(len(group), maxChoices)] {
+			all = append(all, net.JoinHostPort(ip.String(), port))
+		}
+		addrs = append(addrs, scheme+"://"+host+"@"+strings.Join(all, "|")) // whose certificate must carry host
 	}
 	update(addrs, nil)
 	return nil

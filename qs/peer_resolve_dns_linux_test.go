@@ -18,7 +18,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A nameserver answers queries for the A records of kv.test over udp.
+const (
+	typeA    = 1
+	typeAAAA = 28
+)
+
+// A nameserver answers queries for the A and AAAA records of kv.test over udp.
 type nameserver struct {
 	*net.UDPConn
 	mu    sync.Mutex // guards the fields below
@@ -73,15 +78,17 @@ func (s *nameserver) answer(q []byte) []byte {
 		a[3] = 3 // NXDOMAIN
 	}
 	copy(a[4:12], []byte{0, 1, 0, 0, 0, 0, 0, 0})
-	if !known || kind != 1 {
+	if !known || kind != typeA && kind != typeAAAA {
 		return a
 	}
 	s.asked++
-	a[7] = byte(len(s.ips))
 	for _, ip := range s.ips {
-		a = append(a, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4) // the name of the question, A, IN, TTL 0, 4 bytes
-		b := ip.As4()
-		a = append(a, b[:]...)
+		if ip.Is4() == (kind == typeA) {
+			a[7]++
+			b := ip.AsSlice()
+			a = append(a, 0xc0, 12, 0, byte(kind), 0, 1, 0, 0, 0, 0, 0, byte(len(b))) // the name of the question, its type, IN, TTL 0, the length
+			a = append(a, b...)
+		}
 	}
 	return a
 }
@@ -148,4 +155,34 @@ func TestDNS(t *testing.T) {
 	_, err = c.PeerWith(within(t), o, "tcp://nobody.test:"+port)
 	require.ErrorIs(t, err, qs.ErrNoEntry)
 	require.ErrorContains(t, err, "host nobody.test was not found: no such host")
+}
+
+// TestDNSFamilies: a host with addresses of both families is reached where only one of them is served; its servers are not counted twice.
+func TestDNSFamilies(t *testing.T) {
+	t.Parallel()
+	if l, err := net.Listen("tcp6", "[::1]:0"); err != nil {
+		t.Skip("a machine may have no IPv6")
+	} else {
+		_ = l.Close()
+	}
+	for listen, ips := range map[string][]string{
+		"[::1]":     {"127.0.0.1", "127.0.0.2", "::1"},
+		"127.0.0.2": {"::1", "127.0.0.2"},
+	} {
+		n := serverAt(t, "tcp://"+listen+":0", qs.Config{}, func(n *qs.Node) {
+			repeat.Handle(n, func(_ context.Context, s string) (string, error) { return s, nil })
+		})
+		ap, err := netip.ParseAddrPort(n.Addr().String()[len("tcp://"):])
+		require.NoError(t, err)
+		ns := newNameserver(t, ips...)
+		c := open(t, "tcp://", qs.Config{TCP: tcp.Options{Resolver: ns.resolver()}})
+		to, err := c.PeerWith(within(t), qs.PeerOptions{}, fmt.Sprintf("tcp://kv.test:%d", ap.Port()))
+		require.NoError(t, err)
+		require.Less(t, len(to.Addrs()), len(ips), "%v", to.Addrs())
+		for range 10 {
+			got, err := repeat.Call(within(t), to, "x")
+			require.NoError(t, err)
+			require.Equal(t, "x", got)
+		}
+	}
 }

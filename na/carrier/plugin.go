@@ -86,6 +86,13 @@ type Names interface {
 	Resolve(text string, done func(name string, err error)) (cancel func())
 }
 
+// An Expander is Names of a network where a canonical name may stand for several addresses of one host.
+type Expander interface {
+	// Expand returns the names of the addresses that a canonical name stands for, in the order in which they are to be dialed (RFC 8305); nil
+	// if name is that of one address. It may be called from any goroutine, and does not wait.
+	Expand(name string) []string
+}
+
 // A Certifier is Names of a network whose peers have certificates. Its methods may be called from any goroutine, and do not wait.
 type Certifier interface {
 	// Host returns the host in the text of an address that the peer's certificate must carry; empty for the address itself.

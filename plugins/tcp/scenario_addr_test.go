@@ -38,7 +38,10 @@ func (h hosts) LookupNetIP(_ context.Context, network, host string) ([]netip.Add
 func TestLookup(t *testing.T) {
 	world := hosts{
 		"four": {"10.0.0.7"}, "six": {"2001:db8::7"}, "both": {"2001:db8::7", "10.0.0.7", "10.0.0.8"},
-		"mapped": {"::ffff:10.0.0.9"}, "none": {}, "wild": {"0.0.0.0"}, "node-7.example.org": {"10.0.0.7"},
+		"mapped": {"::ffff:10.0.0.9"}, "none": {}, "ten": nil, "wild": {"0.0.0.0"}, "node-7.example.org": {"10.0.0.7"},
+	}
+	for i := range 10 {
+		world["ten"] = append(world["ten"], fmt.Sprintf("10.0.0.%d", i+1))
 	}
 	rows := []struct {
 		text, want string
@@ -53,7 +56,14 @@ func TestLookup(t *testing.T) {
 		{text: "tcp://[fe80::1%eth7]:9000", want: "tcp://[fe80::1%eth7]:9000"},
 		{text: "tcp://four:1", want: "tcp://10.0.0.7:1"},
 		{text: "tcp://six:65535#1", want: "tcp://[2001:db8::7]:65535#1"},
-		{text: "tcp://both:9000", want: "tcp://10.0.0.7:9000"},
+		{text: "tcp://both:9000", want: "tcp://[2001:db8::7]:9000|10.0.0.7:9000|10.0.0.8:9000"},
+		{text: "tcp://both:9000#2", want: "tcp://[2001:db8::7]:9000|10.0.0.7:9000|10.0.0.8:9000#2"},
+		{text: "tcp://10.0.0.7:9000|[2001:DB8::7]:9001#2", want: "tcp://10.0.0.7:9000|[2001:db8::7]:9001#2"},
+		{text: "tcp://ten:1", want: "tcp://10.0.0.1:1|10.0.0.2:1|10.0.0.3:1|10.0.0.4:1|10.0.0.5:1|10.0.0.6:1|10.0.0.7:1|10.0.0.8:1"},
+		{text: "tcp://10.0.0.7:9000|four:9000", code: na.ErrInvalid, says: "the name of a host among several addresses"},
+		{text: "tcp://10.0.0.7:9000|", code: na.ErrInvalid, says: "missing port in address"},
+		{text: "tcp://1.0.0.1:1|1.0.0.2:1|1.0.0.3:1|1.0.0.4:1|1.0.0.5:1|1.0.0.6:1|1.0.0.7:1|1.0.0.8:1|1.0.0.9:1", code: na.ErrInvalid,
+			says: "has 9 addresses, the limit is 8"},
 		{text: "tcp://mapped:9000", want: "tcp://10.0.0.9:9000"},
 		{text: "tcp://node-7.example.org:9000", want: "tcp://10.0.0.7:9000"},
 		{text: "tcp://absent:9000", code: na.ErrNoEntry, says: "host absent was not found: no such host"},
@@ -141,6 +151,7 @@ func TestUnresolved(t *testing.T) {
 		"tcp://10.0.0.7":                {na.ErrInvalid, "port"},
 		"tcp://10.0.0.7:0":              {na.ErrInvalid, "port 0"},
 		"tcp://0.0.0.0:9000":            {na.ErrInvalid, "every address"},
+		"tcp://10.0.0.7:1|10.0.0.8":     {na.ErrInvalid, "is not an IP address with a port"},
 		"tcp://@00112233445566778899aa": {na.ErrUnreachable, "does not listen"},
 	} {
 		addr, err := na.ParseAddr(text)

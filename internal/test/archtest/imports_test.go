@@ -56,6 +56,7 @@ var importRules = []importRule{
 	{pkg: "internal/test/pathcost/calls", may: []string{"qs", "hg", "na", "plugins/all"}, std: true},
 	{pkg: "internal/test/pathcost", std: true},
 	{pkg: "internal/netroute", std: true},
+	{pkg: "internal/happyeyeballs", std: true},
 	{pkg: "internal/pieces", std: true},
 	{pkg: "internal/test/testcert", std: true},
 	{pkg: "internal/timeheap", std: true},
@@ -72,7 +73,7 @@ var importRules = []importRule{
 	{pkg: "examples/...", may: []string{
 		"qs/...", "qs/qstest", "hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "mercury/...", "internal/test/leak", "internal/test/long", "internal/test/mutant", "internal/test/testcert",
 	}, tests: true},
-	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/hghook", "internal/netroute", "internal/pieces"}},
+	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/happyeyeballs", "internal/hghook", "internal/pieces"}},
 	{pkg: "cmd/...", may: everything},
 }
 

@@ -117,7 +117,7 @@ func TestSleep(t *testing.T) {
 
 // pure packages are protocol: the same input gives the same output, which is what lets a seed replay.
 var pure = []string{"hg/...", "bulk/...", "request/...", "internal/frame/...", "internal/framing/...",
-	"rendezvous/protocol/...", "impi", "plugins/udp/internal/arq/..."}
+	"rendezvous/protocol/...", "impi", "internal/happyeyeballs", "plugins/udp/internal/arq/..."}
 
 // pureNA are the files of package na that are protocol, by how their names begin: sessions, what they carry, and operations under way.
 var pureNA = regexp.MustCompile(`^(body|data|endpoint|envelope|list|loopback|mem|message_place|op|room|route|second_transport|session|timer)[._]`)

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strconv"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/netroute"
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
@@ -37,14 +36,28 @@ func (n *Names) listenIP(host string) (netip.Addr, error) {
 	if ifc, err := net.InterfaceByName(host); err == nil {
 		return addrOf(ifc)
 	}
-	return n.find(context.Background(), host)
+	ips, err := n.find(context.Background(), host)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return preferIPv4(ips), nil
+}
+
+// preferIPv4 returns the first IPv4 address, else the first: a socket that is bound to one address is more likely to be reached there.
+func preferIPv4(ips []netip.Addr) netip.Addr {
+	for _, ip := range ips {
+		if ip.Unmap().Is4() {
+			return ip.Unmap()
+		}
+	}
+	return ips[0]
 }
 
 // addrOf returns an address of an interface: the first IPv4 one, else the first.
 func addrOf(ifc *net.Interface) (netip.Addr, error) {
 	all, err := ifc.Addrs()
 	if ips := addrsOf(all); err == nil && len(ips) > 0 {
-		ip := netroute.OneFamily(ips)[0]
+		ip := preferIPv4(ips)
 		if ip.IsLinkLocalUnicast() && ip.Is6() {
 			ip = ip.WithZone(ifc.Name)
 		}

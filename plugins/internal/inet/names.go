@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/netroute"
+	"github.com/quicksilver-rpc/quicksilver/internal/happyeyeballs"
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
@@ -63,10 +63,38 @@ func notValid(name, why string) error {
 	return codes.WithText(codes.ErrInvalid, "address "+name+" "+why)
 }
 
+// maxAddresses is how many addresses of one host are dialed at most.
+const maxAddresses = 8
+
+// choice stands between the addresses in the name of a host that has several.
+const choice = "|"
+
+// Expand implements carrier.Expander.
+func (n *Names) Expand(name string) (all []string) {
+	if !strings.Contains(name, choice) {
+		return nil
+	}
+	for _, at := range strings.Split(strings.TrimPrefix(name, n.Scheme+"://"), choice) {
+		all = append(all, n.Scheme+"://"+at)
+	}
+	return all
+}
+
 // Check implements carrier.Names.
 func (n *Names) Check(name string) error {
-	_, err := Parse(n.Scheme, name)
-	return err
+	all := n.Expand(name)
+	if all == nil {
+		all = []string{name}
+	}
+	if len(all) > maxAddresses {
+		return notValid(name, fmt.Sprintf("has %d addresses, the limit is %d", len(all), maxAddresses))
+	}
+	for _, one := range all {
+		if _, err := Parse(n.Scheme, one); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Resolve implements carrier.Names. Numeric addresses are done at once, host names in a goroutine that ends with
@@ -76,28 +104,30 @@ func (n *Names) Resolve(text string, done func(name string, err error)) (cancel 
 		done(text, nil)
 		return nil
 	}
-	host, port, err := n.split(text)
+	_, at, err := n.split(text)
 	if err != nil {
 		done("", err)
 		return nil
 	}
-	if _, at, both := strings.Cut(host, "@"); both {
-		host = at
-	}
-	if ip, err := netip.ParseAddr(host); err == nil {
-		done(n.resolved(text, ip, port))
+	if addrs, ok := numeric(at); ok {
+		done(n.resolved(text, addrs))
 		return nil
 	}
+	host, port := at[0].host, at[0].port
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
 		defer stop()
-		ip, err := n.find(ctx, host)
+		ips, err := n.find(ctx, host)
 		switch {
 		case ctx.Err() != nil: // nobody listens any more
 		case err != nil:
 			done("", err)
 		default:
-			done(n.resolved(text, ip, port))
+			var addrs []netip.AddrPort
+			for _, ip := range happyeyeballs.Order(ips) {
+				addrs = append(addrs, netip.AddrPortFrom(ip, port))
+			}
+			done(n.resolved(text, addrs))
 		}
 	}()
 	return stop
@@ -105,17 +135,17 @@ func (n *Names) Resolve(text string, done func(name string, err error)) (cancel 
 
 // Host implements carrier.Certifier.
 func (n *Names) Host(text string) string {
-	host, _, err := n.split(text)
+	wanted, at, err := n.split(text)
 	if err != nil || !n.Certify || text == n.Self {
 		return ""
 	}
-	if wanted, _, both := strings.Cut(host, "@"); both {
+	if wanted != "" {
 		return wanted
 	}
-	if _, err := netip.ParseAddr(host); err == nil {
+	if _, ok := numeric(at); ok {
 		return "" // the address itself
 	}
-	return strings.TrimSuffix(host, ".")
+	return strings.TrimSuffix(at[0].host, ".")
 }
 
 // Carries implements carrier.Certifier.
@@ -167,63 +197,116 @@ func HostOf(scheme, name string) string {
 	return ap.Addr().WithZone("").String()
 }
 
-// find looks up a host name.
-func (n *Names) find(ctx context.Context, host string) (netip.Addr, error) {
+// find looks up a host name, which has an address at least.
+func (n *Names) find(ctx context.Context, host string) ([]netip.Addr, error) {
 	ips, err := n.Resolver.LookupNetIP(ctx, "ip", host)
 	switch {
 	case err != nil:
-		return netip.Addr{}, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("host %s was not found: %s", host, lookupReason(err)))
+		return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("host %s was not found: %s", host, lookupReason(err)))
 	case len(ips) == 0:
-		return netip.Addr{}, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("host %s has no address", host))
+		return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("host %s has no address", host))
 	}
-	return netroute.OneFamily(ips)[0], nil
+	return ips, nil
 }
 
-// split reads "SCHEME://host:port".
-func (n *Names) split(text string) (host string, port uint16, err error) {
+// A target is a host, by name or IP address, with a port.
+type target struct {
+	host string
+	port uint16
+}
+
+// split reads "SCHEME://host:port", and the forms in which addresses print that were looked up: "SCHEME://wanted@IP:port", where wanted is the
+// name of the host, and with several addresses "SCHEME://IP:port|IP:port".
+func (n *Names) split(text string) (wanted string, at []target, err error) {
 	rest, ok := strings.CutPrefix(text, n.Scheme+"://")
 	switch {
 	case !ok:
-		return "", 0, notValid(text, "is not a "+n.Scheme+" address")
+		return "", nil, notValid(text, "is not a "+n.Scheme+" address")
 	case strings.HasPrefix(rest, "@"):
-		return "", 0, notValid(text, "names a process that does not listen: only answers on the session that it made reach it")
+		return "", nil, notValid(text, "names a process that does not listen: only answers on the session that it made reach it")
 	}
-	want := fmt.Sprintf(", want %[1]s://host:port or %[1]s://[IPv6 address]:port", n.Scheme)
-	wanted, at, both := strings.Cut(rest, "@") // the form in which an address prints that was looked up by a name
+	wanted, list, both := strings.Cut(rest, "@")
 	if !both {
-		at = rest
+		wanted, list = "", rest
 	}
-	host, service, err := net.SplitHostPort(at)
+	for _, one := range strings.Split(list, choice) {
+		t, err := n.splitOne(text, one)
+		if err != nil {
+			return "", nil, err
+		}
+		at = append(at, t)
+	}
+	if _, ok := numeric(at); !ok && len(at) > 1 {
+		return "", nil, notValid(text, "has the name of a host among several addresses, want IP addresses")
+	}
+	if len(at) > maxAddresses {
+		return "", nil, notValid(text, fmt.Sprintf("has %d addresses, the limit is %d", len(at), maxAddresses))
+	}
+	return wanted, at, nil
+}
+
+// splitOne reads "host:port" of the address text.
+func (n *Names) splitOne(text, one string) (t target, err error) {
+	want := fmt.Sprintf(", want %[1]s://host:port or %[1]s://[IPv6 address]:port", n.Scheme)
+	host, service, err := net.SplitHostPort(one)
 	if err != nil {
 		var bad *net.AddrError
 		if errors.As(err, &bad) {
-			return "", 0, notValid(text, "is not complete: "+bad.Err+want)
+			return t, notValid(text, "is not complete: "+bad.Err+want)
 		}
-		return "", 0, notValid(text, "is not complete"+want)
+		return t, notValid(text, "is not complete"+want)
 	}
 	if host == "" {
-		return "", 0, notValid(text, "names no host"+want)
-	}
-	if both {
-		host = wanted + "@" + host
+		return t, notValid(text, "names no host"+want)
 	}
 	p, err := strconv.ParseUint(service, 10, 16)
 	if err != nil || p == 0 {
-		return "", 0, notValid(text, fmt.Sprintf("has port %q, want a number from 1 to 65535", service))
+		return t, notValid(text, fmt.Sprintf("has port %q, want a number from 1 to 65535", service))
 	}
-	return host, uint16(p), nil
+	return target{host, uint16(p)}, nil
 }
 
-// resolved returns the canonical name of an address that text led to; our own has one name whichever way it is written.
-func (n *Names) resolved(text string, ip netip.Addr, port uint16) (string, error) {
-	ip = ip.Unmap()
-	if ip.IsUnspecified() {
+// numeric returns the addresses of targets; ok is false if one has the name of a host.
+func numeric(at []target) (addrs []netip.AddrPort, ok bool) {
+	for _, t := range at {
+		ip, err := netip.ParseAddr(t.host)
+		if err != nil {
+			return nil, false
+		}
+		addrs = append(addrs, netip.AddrPortFrom(ip, t.port))
+	}
+	return addrs, true
+}
+
+// resolved returns the canonical name of the addresses that text led to, the preferred one first; our own has one name whichever way it is
+// written. An address of ours behind the first of its family is left out: this process is not what is looked for.
+func (n *Names) resolved(text string, addrs []netip.AddrPort) (string, error) {
+	var all []string
+	var first [2]bool // an address of the family was there
+	for _, ap := range addrs {
+		ap = Unmapped(ap)
+		if ap.Addr().IsUnspecified() {
+			continue
+		}
+		family := &first[0]
+		if ap.Addr().Is6() {
+			family = &first[1]
+		}
+		switch {
+		case n.isSelf(ap.Addr(), ap.Port()) && !*family:
+			return n.Self, nil
+		case n.isSelf(ap.Addr(), ap.Port()):
+		case len(all) == 0:
+			all = append(all, Canonical(n.Scheme, ap))
+		case len(all) < maxAddresses:
+			all = append(all, ap.String())
+		}
+		*family = true
+	}
+	if len(all) == 0 {
 		return "", notValid(text, "names every address of a machine; name one")
 	}
-	if n.isSelf(ip, port) {
-		return n.Self, nil
-	}
-	return Canonical(n.Scheme, netip.AddrPortFrom(ip, port)), nil
+	return strings.Join(all, choice), nil
 }
 
 // isSelf reports whether a connection to ip and port would come in at the own listening socket.
