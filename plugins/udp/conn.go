@@ -75,6 +75,7 @@ func (d *sharedSocket) newGuest(a *arrival, h *header) *conn {
 	if it == nil {
 		return nil
 	}
+	d.guard.use(h.token, d.now())
 	k, ctx := newConn(c, h.to, h.from, a.from, a.via)
 	d.guard.mu.Lock()
 	it.end = k.cancel

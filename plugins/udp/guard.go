@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -44,9 +45,11 @@ const (
 	proving byte = 2 // Handshake
 	retry   byte = 3
 
-	tokenSize = 12 + 16 + 16     // nonce, time and id, tag
-	tokenLife = 10 * time.Second // from its making to the first packet that shows it
-	askSize   = 256              // no answer to it is longer
+	nonceSize = 12
+	tokenSize = nonceSize + 16 + 16 // nonce, time and id, tag
+	tokenLife = 10 * time.Second    // from its making to the first packet that shows it
+	mostUsed  = 1 << 14             // tokens that were used, and are known
+	askSize   = 256                 // no answer to it is longer
 
 	mostGuests       = 256         // handshakes with peers that have begun them
 	guestSilence     = time.Second // whom we have waited for so long makes room where others wait
@@ -62,14 +65,15 @@ const (
 
 // A guard is the TLS of a class.
 type guard struct {
-	cfg    *tls.Config
-	log    *slog.Logger
-	tokens cipher.AEAD
-	ids    []byte // key of idFor
-	most   uint64 // packets with one key; 0: what package protect says
+	cfg  *tls.Config
+	log  *slog.Logger
+	ids  []byte // key of idFor
+	most uint64 // packets with one key; 0: what package protect says
 
-	mu     sync.Mutex // the last lock
-	guests []*guest   // in the order in which they came
+	mu     sync.Mutex                        // guards the fields below; the last lock
+	guests []*guest                          // in the order in which they came
+	tokens cipher.AEAD                       // what seals tokens
+	used   map[[nonceSize]byte]time.Duration // the tokens that have begun a handshake, and when that was
 }
 
 // A guest is a handshake with a peer that has begun it.
@@ -129,16 +133,22 @@ func newGuard(cfg *tls.Config, log *slog.Logger) (*guard, error) {
 	if cfg == nil {
 		return nil, nil
 	}
+	g := &guard{cfg: cfg, log: log, ids: make([]byte, 32)}
+	_, _ = rand.Read(g.ids) // never fails
+	return g, g.newTokens()
+}
+
+// newTokens makes another key for tokens: those that were made before are good for nothing. Locked, or before anybody else knows g.
+func (g *guard) newTokens() error {
 	var key [32]byte
-	_, _ = rand.Read(key[:]) // never fails
+	_, _ = rand.Read(key[:])
 	block, err := aes.NewCipher(key[:])
 	if err != nil {
-		return nil, err
+		return err
 	}
-	g := &guard{cfg: cfg, log: log, ids: make([]byte, 32)}
-	_, _ = rand.Read(g.ids)
+	g.used = map[[nonceSize]byte]time.Duration{}
 	g.tokens, err = cipher.NewGCM(block)
-	return g, err
+	return err
 }
 
 func random64() uint64 {
@@ -189,23 +199,42 @@ func (g *guard) idFor(at netip.AddrPort, h *header) uint64 {
 
 // token is proof that who shows it receives at an address. Nothing is kept for it.
 func (g *guard) token(at netip.AddrPort, now time.Duration, id uint64) []byte {
-	b := make([]byte, 12, tokenSize)
+	b := make([]byte, nonceSize, tokenSize)
 	_, _ = rand.Read(b)
 	text := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(now)), id)
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	return g.tokens.Seal(b, b, text, about(at))
 }
 
-// shows reports whether a token is ours, for that address and id, and not too old.
+// shows reports whether a token is ours, for that address and id, not too old, and was not used.
 func (g *guard) shows(token []byte, at netip.AddrPort, now time.Duration, id uint64) bool {
 	if len(token) != tokenSize {
 		return false
 	}
-	text, err := g.tokens.Open(nil, token[:12], token[12:], about(at))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	text, err := g.tokens.Open(nil, token[:nonceSize], token[nonceSize:], about(at))
 	if err != nil || binary.BigEndian.Uint64(text[8:]) != id {
 		return false
 	}
+	_, used := g.used[[nonceSize]byte(token)]
 	made := time.Duration(binary.BigEndian.Uint64(text))
-	return now-made <= tokenLife
+	return !used && now-made <= tokenLife
+}
+
+// use notes that a token, which is good, begins a handshake: it begins no other. Where more are used within tokenLife than can be noted all
+// that were made before become void.
+func (g *guard) use(token []byte, now time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.used) >= mostUsed {
+		maps.DeleteFunc(g.used, func(_ [nonceSize]byte, at time.Duration) bool { return now-at > tokenLife })
+	}
+	if len(g.used) >= mostUsed {
+		_ = g.newTokens() // never fails
+	}
+	g.used[[nonceSize]byte(token)] = now
 }
 
 func about(at netip.AddrPort) []byte {
@@ -273,10 +302,12 @@ func (d *sharedSocket) greet(a *arrival) {
 		return
 	}
 	k := d.find(h.to)
-	if k == nil && h.kind == initial && len(h.token) == 0 {
-		d.askToken(a, &h)
-	} else if k == nil && h.kind == initial && d.guard.shows(h.token, a.from, d.now(), h.to) {
+	switch {
+	case k != nil || h.kind != initial:
+	case d.guard.shows(h.token, a.from, d.now(), h.to):
 		k = d.newGuest(a, &h)
+	default: // none, or one that was used, perhaps by somebody else
+		d.askToken(a, &h)
 	}
 	if k != nil && len(a.b) <= arq.BaseSize && !k.over.Load() {
 		select {

@@ -20,7 +20,7 @@ func (d *sharedSocket) crowd(n int, one bool) {
 		} else {
 			from = netip.AddrPortFrom(from.Addr(), uint16(1000+i))
 		}
-		d.newGuest(&arrival{from: from}, &header{to: newID(0), from: random64()})
+		d.newGuest(&arrival{from: from}, &header{to: newID(0), from: random64(), token: d.guard.token(from, d.now(), 0)})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"net/netip"
 	"time"
 )
@@ -13,6 +14,7 @@ const (
 	cookieSize   = 16
 	greetingSize = 56
 	cookieEpoch  = 16 * time.Second // a cookie is good for this long, and up to as long again
+	cookiesUsed  = 1 << 13          // that are known
 	halfTimeout  = 2 * time.Second  // an admitted peer that shows nothing by then is forgotten
 	mostWords    = 256
 	firstCredit  = 32 // packets that a peer may send at first
@@ -176,14 +178,36 @@ func (m *Machine) askCookie(now time.Duration, from netip.AddrPort, via uint8, g
 	m.tell(from, via, nil, Packet{kind: kindCookie, id: g.id, token: g.token, ts: clock(now)}, c[:])
 }
 
-// verify reports whether g shows a cookie that is still good.
+// verify reports whether g shows a cookie that is still good, and has begun no association.
 func (m *Machine) verify(now time.Duration, from netip.AddrPort, g *greeting) bool {
+	if _, used := m.cookies[g.cookie]; used || g.cookie == ([cookieSize]byte{}) {
+		return false
+	}
 	for _, epoch := range [...]time.Duration{now / cookieEpoch, now/cookieEpoch - 1} {
 		if c := m.cookie(from, g, epoch); hmac.Equal(c[:], g.cookie[:]) {
 			return true
 		}
 	}
 	return false
+}
+
+// useCookie notes that a cookie, which is good, has begun an association: HELLO sent again by somebody else begins no other. Where more are used
+// while they are good than can be noted, all that were made before become void.
+func (m *Machine) useCookie(now time.Duration, c [cookieSize]byte) {
+	if c == ([cookieSize]byte{}) {
+		return
+	}
+	if len(m.cookies) >= cookiesUsed {
+		maps.DeleteFunc(m.cookies, func(_ [cookieSize]byte, at time.Duration) bool { return now-at > 2*cookieEpoch })
+	}
+	if len(m.cookies) >= cookiesUsed {
+		clear(m.cookies)
+		m.cfg.Rand(m.secret[:])
+	}
+	if m.cookies == nil {
+		m.cookies = map[[cookieSize]byte]time.Duration{}
+	}
+	m.cookies[c] = now
 }
 
 // hello takes the wish for an association. Who knows something of its address, or has many such wishes, asks for a cookie first,
@@ -221,7 +245,7 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 	}
 	// Nothing is kept for a peer that has not shown that it receives at its address, beyond HalfOpen of them: the cookie is computed anew
 	// from what it says (as SYN cookies are, RFC 4987 3.6, and the tokens of RFC 9000 8.1.2).
-	verified := m.cfg.Proven || g.cookie != [cookieSize]byte{} && m.verify(now, from, &g)
+	verified := m.cfg.Proven || m.verify(now, from, &g)
 	if !verified && (known || m.stats.HalfOpen >= m.cfg.HalfOpen) {
 		m.askCookie(now, from, p.Via, &g)
 		return
@@ -232,6 +256,7 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		m.askCookie(now, from, p.Via, &g)
 	case adm.Crossing && calling != nil && verified && calling.state == dialing:
 		calling.session = g.session
+		m.useCookie(now, g.cookie)
 		m.accept(now, calling, &g)
 		calling.answered(now, &g)
 	case adm.User != nil:
@@ -240,6 +265,7 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		a.learn(&g)
 		m.accept(now, a, &g)
 		if verified { // it receives: larger packets may be tried
+			m.useCookie(now, g.cookie)
 			a.state = open
 			a.path(now)
 		} else {

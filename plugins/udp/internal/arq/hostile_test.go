@@ -259,6 +259,44 @@ func TestForgedHello(t *testing.T) {
 	require.Equal(t, 2, b.admitted)
 }
 
+// TestCookieOnce: the HELLO of a peer, recorded and sent again when its association is over, is no proof that somebody receives there.
+func TestCookieOnce(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.add(1, Config{}), n.add(2, Config{})
+	b.cookie = true
+	var tape []Packet
+	n.drop = func(from *node, p *Packet) bool {
+		if from == a && p.kind == kindHello {
+			again := *p
+			again.body = append([]byte(nil), p.body...)
+			tape = append(tape, again)
+		}
+		return false
+	}
+	n.join(a, b)
+	require.Len(t, tape, 2, "without a cookie, and with one")
+	a.assoc.Finish(n.now, nil)
+	b.assoc.Finish(n.now, nil)
+	n.idle(5 * time.Second)
+	require.Zero(t, b.m.Stats().Peers)
+	cookies := b.m.Stats().Cookies
+	b.m.Receive(n.now, a.addr, &tape[1])
+	require.Equal(t, 1, b.admitted)
+	require.Equal(t, false, b.verified[len(b.verified)-1], "a cookie that was used proves nothing")
+	require.Equal(t, cookies+1, b.m.Stats().Cookies)
+	n.idle(time.Second)
+	n.join(a, b)
+	require.Equal(t, 2, b.admitted, "the peer itself comes again")
+
+	for i := range cookiesUsed {
+		b.m.useCookie(n.now, [cookieSize]byte{1, byte(i), byte(i >> 8)})
+		require.LessOrEqual(t, len(b.m.cookies), cookiesUsed)
+	}
+	n.idle(time.Second)
+	b.m.Receive(n.now, a.addr, &tape[1])
+	require.Equal(t, 2, b.admitted, "one that had to be forgotten is void")
+}
+
 func FuzzParse(f *testing.F) {
 	beginnings.Seed(f, []byte{})
 	for k := kindData; k <= kindReset; k++ {

@@ -105,7 +105,8 @@ type Machine struct {
 	free      []uint32          // slots
 	byAddr    map[uint64]uint32 // hash of an address: slot of the newest association; the others by Assoc.sibling
 	hashKey   [2]uint64
-	secret    [32]byte
+	secret    [32]byte                           // key of cookies
+	cookies   map[[cookieSize]byte]time.Duration // that have begun an association, and when that was
 	shut      bool
 	finishing bool
 	ending    int // associations that Finish was called for, or the peer's Finish

@@ -1,0 +1,114 @@
+package udp
+
+import (
+	"crypto/tls"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// TestTokenOnce: a token opens one handshake. Whoever shows it again when that has ended gets a new token, which is less than he has sent, and
+// goes on with that.
+func TestTokenOnce(t *testing.T) {
+	t.Parallel()
+	var d *domain
+	cfg := &tls.Config{Certificates: []tls.Certificate{testcert.New()}}
+	cls, err := na.Open("udp://127.0.0.1:0", na.Config{Plugins: []na.Plugin{plugin{opts: Options{TLS: cfg}, tune: func(it *domain) { d = it }}}})
+	require.NoError(t, err)
+	ctx, err := cls.NewContext()
+	require.NoError(t, err)
+	defer func() {
+		ctx.Close()
+		for end := time.Now().Add(10 * time.Second); !ctx.Closed(); ctx.Trigger(0) {
+			require.Less(t, time.Now(), end)
+			_ = ctx.Progress(time.Millisecond)
+		}
+	}()
+	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(d.shared.at))
+	require.NoError(t, err)
+	defer c.Close()
+	exchange := func(b []byte) (h header, answered bool) {
+		_, err := c.Write(b)
+		require.NoError(t, err)
+		_ = ctx.Progress(time.Second)
+		answer := make([]byte, 2000)
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+		n, err := c.Read(answer)
+		if err != nil {
+			return h, false
+		}
+		require.LessOrEqual(t, n, len(b))
+		h, ok := parseLong(answer[:n])
+		require.True(t, ok)
+		require.Equal(t, retry, h.kind)
+		return h, true
+	}
+	guests := func() int {
+		d.guard.mu.Lock()
+		defer d.guard.mu.Unlock()
+		return len(d.guard.guests)
+	}
+	begin := func(token []byte, id uint64) []byte {
+		first := header{kind: initial, to: id, from: 7, token: token}
+		return append(first.append(nil), make([]byte, 100)...)
+	}
+	got, answered := exchange(ask(0, 7, askSize))
+	require.True(t, answered)
+	for range 2 {
+		_, answered = exchange(begin(got.token, got.from))
+		require.False(t, answered, "the handshake has begun, and what has come is no message of it")
+		require.Equal(t, 1, guests(), "once")
+		d.guard.mu.Lock()
+		d.guard.guests[0].end()
+		d.guard.mu.Unlock()
+		for end := time.Now().Add(10 * time.Second); guests() > 0; {
+			require.Less(t, time.Now(), end)
+			_ = ctx.Progress(time.Millisecond)
+		}
+		again, answered := exchange(begin(got.token, got.from))
+		require.True(t, answered, "shown again")
+		require.Zero(t, guests(), "a token that was used begins no handshake")
+		require.Equal(t, got.from, again.from)
+		require.NotEqual(t, got.token, again.token)
+		got = again
+	}
+}
+
+// TestTokensUsed: of the tokens that were used as many are kept as there is room for, and no used one is ever good again.
+func TestTokensUsed(t *testing.T) {
+	d, _, now := guardedDoor(t)
+	g := d.guard
+	at := netip.MustParseAddrPort("10.0.0.1:1000")
+	first := g.token(at, *now, 1)
+	unused := g.token(at, *now, 1)
+	g.use(first, *now)
+	require.False(t, g.shows(first, at, *now, 1))
+	for i := range 2*mostUsed - 1 {
+		*now += time.Microsecond
+		token := g.token(at, *now, uint64(i))
+		require.True(t, g.shows(token, at, *now, uint64(i)))
+		g.use(token, *now)
+		require.False(t, g.shows(token, at, *now, uint64(i)))
+		require.LessOrEqual(t, len(g.used), mostUsed)
+	}
+	require.False(t, g.shows(first, at, *now, 1))
+	require.False(t, g.shows(unused, at, *now, 1), "where used ones had to be forgotten, all that were made before are void")
+
+	kept := g.token(at, *now, 1)
+	for len(g.used) < mostUsed-1 {
+		g.use(g.token(at, *now, 1), *now)
+	}
+	*now += tokenLife
+	require.True(t, g.shows(kept, at, *now, 1))
+	*now++
+	last := g.token(at, *now, 1)
+	g.use(g.token(at, *now, 1), *now)
+	require.Less(t, len(g.used), 3, "those that are too old are forgotten first")
+	require.True(t, g.shows(last, at, *now, 1), "then nobody else's is void")
+}
