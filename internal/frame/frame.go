@@ -56,9 +56,9 @@ const (
 	Leave      Kind = 20 // asks to end an idle session; op = unexpected messages received in it, tag = expected ones
 	Stay       Kind = 21 // the answer that it goes on; GOAWAY is the other one
 	Stream     Kind = 22 // bytes of a stream, handed over whole: op = stream, tag = offset; with FlagEnd its last ones
-	Window     Kind = 26 // op = stream, tag = offset up to which its sender may go, payload = bytes of its reserve ever granted
-	Reset      Kind = 27 // op = stream, tag = code, payload = text: its sender gives up, or its receiver wants no more
-	maxKind         = 27
+	Window     Kind = 23 // op = stream, tag = offset up to which its sender may go, payload = bytes of its reserve ever granted
+	Reset      Kind = 24 // op = stream, tag = code, payload = text: its sender gives up, or its receiver wants no more
+	maxKind         = 24
 )
 
 // The flags. A receiver refuses those that the kind does not have.
@@ -120,14 +120,14 @@ var shapes = [maxKind + 1]shape{
 
 // String returns the name of the kind.
 func (k Kind) String() string {
-	if !k.known() {
+	if !k.isKnown() {
 		return fmt.Sprintf("KIND%d", uint8(k))
 	}
 	return shapes[k].name
 }
 
-// known reports whether k is one of the kinds.
-func (k Kind) known() bool { return k <= maxKind && shapes[k].name != "" }
+// isKnown reports whether k is one of the kinds.
+func (k Kind) isKnown() bool { return k <= maxKind && shapes[k].name != "" }
 
 // shape returns what a kind allows; an unknown one allows nothing.
 func (k Kind) shape() *shape {
@@ -264,7 +264,7 @@ func Parse(b []byte) (Header, error) {
 // Check checks the header of a frame that has come without a checksum, in parts, and takes in its tail: b begins with that. A kind, a
 // flag or a length that is not allowed is an error.
 func (h *Header) Check(b []byte) error {
-	if !h.Kind.known() {
+	if !h.Kind.isKnown() {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("frame of unknown kind %d", uint8(h.Kind)))
 	}
 	sh := &shapes[h.Kind]
