@@ -104,7 +104,7 @@ func (c *Context) queue(s *service) (waits bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arm(s.patience)
-	if s.late() || !s.env.Watch() { // looked at here: the alarm either finds s waiting, or has rung before
+	if s.late() || !s.env.Watch((*waitsForRoom)(s)) { // looked at here: the alarm either finds s waiting, or has rung before
 		return false, nil
 	}
 	if s.deadline != 0 && c.Now() >= s.patience {
@@ -137,15 +137,14 @@ func (c *Context) enqueue(s *service) error {
 
 // fullBound names the bound for which s waits.
 func (s *service) fullBound() string {
-	d, b := &s.ctx.load, s.rpc.bound
-	waiting := d.waiting.Load()
-	switch active, ofPeer := d.n.Load(), s.peerLoad.Load(); {
-	case b != nil && b.n.Load() >= b.most:
-		return fmt.Sprintf("%d calls of %s are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and %d wait", b.most, s.name(), b.waiting.Load())
-	case ofPeer >= d.mostPerPeer:
-		return fmt.Sprintf("%d calls of this process are active there (hg.Config.MaxActivePerPeer), and %d of all processes wait", ofPeer, waiting)
-	case active >= d.most:
-		return fmt.Sprintf("%d calls are active there (hg.Config.MaxActive), and %d wait", active, waiting)
+	waiting := s.ctx.load.waiting.Load()
+	switch reason, limit := s.fullLimit(); reason {
+	case na.HeldMethod:
+		return fmt.Sprintf("%d calls of %s are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and %d wait", limit, s.name(), s.rpc.bound.waiting.Load())
+	case na.HeldPerPeer:
+		return fmt.Sprintf("%d calls of this process are active there (hg.Config.MaxActivePerPeer), and %d of all processes wait", limit, waiting)
+	case na.HeldTotal:
+		return fmt.Sprintf("%d calls are active there (hg.Config.MaxActive), and %d wait", limit, waiting)
 	}
 	return fmt.Sprintf("%d calls wait there for others to end", waiting)
 }

@@ -45,7 +45,7 @@ func (s *service) pass() bool {
 	switch {
 	case s.allowed, !s.ctx.class.authorizes(s.rpc):
 		return true
-	case s.ctx.nctx.Draining() && !s.rpc.own.ServeDraining || s.late() || !s.env.Watch(): // and stays so
+	case s.ctx.nctx.Draining() && !s.rpc.own.ServeDraining || s.late() || !s.env.Watch((*waitsForAuthorizer)(s)): // and stays so
 		return true
 	case !s.authorized():
 		return false

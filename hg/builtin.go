@@ -19,14 +19,14 @@ const (
 	HealthRPC = "hg/health"
 )
 
-// SetReady sets the answer of HealthRPC: with true, the default, an empty output, with false the error ErrNotReady. While the class
+// SetReady sets the answer to probes, and that of HealthRPC: with true, the default, an empty output, with false the error ErrNotReady. While the class
 // drains the answer is always ErrNotReady. It does not block, and may be called from any goroutine.
-func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
+func (c *Class) SetReady(ready bool) { c.na.SetReady(ready) }
 
 // isReady is hghook.IsReady.
 func (c *Class) isReady() bool {
 	all := c.Contexts()
-	return len(all) > 0 && !c.unready.Load() && !slices.ContainsFunc(all, func(x *Context) bool { return x.nctx.Draining() })
+	return len(all) > 0 && c.na.IsReady() && !slices.ContainsFunc(all, func(x *Context) bool { return x.nctx.Draining() })
 }
 
 // registerBuiltIn makes a new class know the RPCs of this package.
@@ -59,7 +59,7 @@ func (c *Class) health(r Request) error {
 	switch {
 	case r.HG().nctx.Draining():
 		return na.WithText(ErrNotReady, "the target shuts down")
-	case c.unready.Load():
+	case !c.na.IsReady():
 		return na.WithText(ErrNotReady, "the target is not ready")
 	}
 	return r.RespondRaw(nil, nil)

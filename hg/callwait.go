@@ -121,11 +121,14 @@ func (c *Context) endedBy(ctx context.Context, err error) error {
 	return endedBy(ctx, err)
 }
 
-// outlived abandons the call whose context has ended. One that was canceled before stays canceled: the target is not told.
+// outlived abandons the call whose context has ended. One that was canceled before stays canceled: the target is not told. One whose
+// deadline has passed, too, ends by that, since it knows what has held it up.
 func (h *Handle) outlived() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if k := h.call; k.underWay() && !k.canceling {
+	k := h.call
+	isLate := k.by.At != 0 && h.ctx.Now() >= k.by.At
+	if k.underWay() && !k.canceling && !isLate {
 		k.abandon(ErrCanceled)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -15,8 +14,6 @@ type Class struct {
 	na   *na.Class
 	rpcs registry
 	slow sync.Map // *RPC: those whose inline handlers were found to be slow
-
-	unready atomic.Bool // SetReady
 
 	mu       sync.Mutex // guards contexts
 	contexts []*Context

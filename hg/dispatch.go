@@ -53,7 +53,7 @@ func (s *service) give(lone *Request) bool {
 	c.hearFaults()
 	s.mu.Lock()
 	s.arm(s.patience)
-	if s.late() || c.nctx.Draining() && !s.rpc.own.ServeDraining || !s.env.Watch() { // looked at here: the alarm either finds it given, or has rung before
+	if s.late() || c.nctx.Draining() && !s.rpc.own.ServeDraining || !s.env.Watch((*waitsForRun)(s)) { // looked at here: the alarm either finds it given, or has rung before
 		s.mu.Unlock()
 		return false
 	}

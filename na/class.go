@@ -16,6 +16,7 @@ type Class struct {
 	regions atomic.Int64
 	tokens  tokens
 	serves  atomic.Bool
+	unready atomic.Bool // SetReady
 
 	mu       sync.Mutex // guards the fields below
 	contexts []*Context
@@ -141,6 +142,13 @@ func (c *Class) released() {
 		_ = c.domain.close()
 	}
 }
+
+// SetReady says what probes of peers are told (Context.Probe): with true, the default, that the class is ready, with false the error
+// ErrNotReady. While a context drains its peers are told ErrNotReady in any case. It does not block, and may be called from any goroutine.
+func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
+
+// IsReady reports what SetReady has said last.
+func (c *Class) IsReady() bool { return !c.unready.Load() }
 
 // Serve notes that peers have reason to send requests here: see Config.IdleTimeout. RecvUnexpected does it, too.
 func (c *Class) Serve() {

@@ -46,6 +46,7 @@ type endpoint struct {
 	timer      atomic.Int64   // when Poll is due; 0 when never
 	due        atomic.Int64   // when the first of timers is; 0 when there is none
 	hasPending atomic.Bool    // pending is not empty
+	heldDue    atomic.Int64   // when reportHeld is due; 0 when never
 
 	mu        sync.Mutex // guards everything below and every session
 	shut      bool
@@ -78,6 +79,9 @@ type endpoint struct {
 	receivers opList // RecvUnexpected that wait
 	lookups   opList
 	timers    timeheap.Heap[op]
+	probed    []*session // whose PROBE waits for Trigger, which runs probeTask
+	probeTask Task
+	holding   []*session // with messages that are not accepted
 	inbox     fifo[*Envelope]
 	arrived   atomic.Int32 // messages in inbox that were not withdrawn
 	gone      int          // of inbox, that were withdrawn
@@ -100,11 +104,13 @@ type endpoint struct {
 var _ carrier.Core = (*endpoint)(nil)
 
 func newEndpoint(d *domain, c *Context) *endpoint {
-	return &endpoint{
+	e := &endpoint{
 		dom: d, nctx: c, id: c.id,
 		sessions: map[uint64]*session{}, names: map[Addr]*session{}, retired: map[uint64][16]byte{}, waits: map[Addr]*backoff{}, proofs: map[Addr]frame.Secret{},
 		leases: map[leaseKey]*op{}, tokens: map[[16]byte]*op{},
 	}
+	e.probeTask.Init(e.answerProbes, nil)
+	return e
 }
 
 // Now implements carrier.Core.

@@ -29,6 +29,7 @@ type Envelope struct {
 	accepted  bool
 	withdrawn bool
 	watched   bool
+	holder    Holder // what has taken it and not accepted it; nil: nobody has said
 	inbox     bool   // no receive has taken it
 	buf       []byte // a buffer for messages that need no room
 	room      []byte // the buffer under Data of one that does
@@ -43,8 +44,9 @@ func (e *Envelope) Accept() bool { return e.owner.acceptEnvelope(e) }
 // IsWithdrawn reports whether Accept will report false.
 func (e *Envelope) IsWithdrawn() bool { return e.owner.isWithdrawn(e) }
 
-// Watch has Context.OnAbandon called if the sender takes the message back before it is accepted. It reports false when the sender has.
-func (e *Envelope) Watch() bool { return e.owner.watchEnvelope(e) }
+// Watch has Context.OnAbandon called if the sender takes the message back before it is accepted. It reports false when the sender has. A sender
+// whose message waits is told what by says, if that is not nil; it counts until the next Watch.
+func (e *Envelope) Watch(by Holder) bool { return e.owner.watchEnvelope(e, by) }
 
 // Identity says what is known of the sender, also when the session has ended meanwhile.
 func (e *Envelope) Identity() Identity { return e.owner.identifyEnvelope(e) }

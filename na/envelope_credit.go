@@ -295,7 +295,7 @@ func (l *session) gauges() PeerStats {
 		Bytes:    GuaranteedBytes(1, l.reserved, l.e.dom.cfg.Eager),
 		Promised: int(l.peer.envelopes), Free: max(l.free(), 0), Queued: l.queuedLen(), HighWater: int(l.highWater), Stalls: l.stalls,
 		Transport: l.route.scheme, Why: l.because(),
-		Process: l.peer.process, Remote: l.remoteAddr(),
+		Process: l.peer.process, Remote: l.remoteAddr(), HeldBy: l.heldThere().String(),
 	}
 	l.roomGauges(&s)
 	return s

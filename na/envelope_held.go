@@ -22,10 +22,10 @@ func (e *endpoint) isWithdrawn(env *Envelope) bool {
 	return env.withdrawn
 }
 
-func (e *endpoint) watchEnvelope(env *Envelope) bool {
+func (e *endpoint) watchEnvelope(env *Envelope, by Holder) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	env.watched = true
+	env.watched, env.holder = true, by
 	return !env.withdrawn
 }
 
@@ -78,7 +78,7 @@ func (e *endpoint) dropEnvelope(env *Envelope) {
 	}
 	slab.Put(env.slab)
 	env.Body, env.slab = nil, nil
-	env.Data, env.session, env.From, env.id, env.withdrawn, env.watched = nil, nil, Addr{}, 0, false, false
+	env.Data, env.session, env.From, env.id, env.withdrawn, env.watched, env.holder = nil, nil, Addr{}, 0, false, false, nil
 	if env.room != nil {
 		longEnvelopes[roomClass(len(env.room))-1].Put(env)
 		return
@@ -134,6 +134,7 @@ func (e *endpoint) longEnvelope(n int) *Envelope {
 func (l *session) keepEnvelope(env *Envelope, tag Tag) {
 	env.From, env.Tag, env.session, env.accepted, env.id, env.Load = l.addr(), tag, l, false, l.received, &l.load
 	l.unaccepted.add(env, int(l.guaranteed))
+	l.watchHeld()
 	l.e.stats.Envelopes++
 }
 

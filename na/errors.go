@@ -44,6 +44,7 @@ const (
 	ErrRevoked    = codes.ErrRevoked    // the memory is no longer registered
 	ErrDuplicate  = codes.ErrDuplicate  // another connection of the same pair is used instead
 	ErrTooLate    = codes.ErrTooLate    // the message has been taken for dispatch, or was dealt with before
+	ErrNotReady   = codes.ErrNotReady   // the peer's program is not ready, or shuts down: see Context.Probe
 
 	// The next three are used by origins only and never cross the wire.
 

@@ -89,6 +89,8 @@ type PeerStats struct {
 	Promised int // envelopes that the peer guarantees to this side, beside ExpeditedEnvelopes
 	Free     int // of these, as far as this side knows
 	Queued   int // messages that wait here for one
+	// HeldBy is what requests to the peer wait for there, as it has said last; empty when they do not wait: see Held.
+	HeldBy string
 	// HighWater is the most messages to the peer that were at a time sent and not known to be accepted, or waiting here:
 	// the envelopes that this program really needs of the peer.
 	HighWater int

@@ -108,6 +108,29 @@ func (c *Context) Disconnect(peer Addr, err error) {
 	}
 }
 
+// Probe asks the context at to whether somebody drives it, and whether it is ready. It connects if there is no session, and does not block. op
+// ends
+//
+//   - with nil when the peer's program drives the context and is ready;
+//   - with ErrNotReady when it drives and is not ready (Class.SetReady), or shuts down;
+//   - with ErrTimeout when timeout, if that is positive, has passed without an answer: a context is not driven, or its Trigger does not return;
+//   - with ErrUnreachable or ErrPeerLost when there is no session;
+//   - with ErrAgain when 1024 probes of the peer are under way.
+//
+// A probe needs no envelope, and no limit on requests holds it up. Result.Fate is NotRun.
+func (c *Context) Probe(op *Op, to Addr, timeout time.Duration) error {
+	t, err := c.startTo(op, kindProbe, to)
+	if err != nil {
+		return err
+	}
+	by := Deadline{}
+	if timeout > 0 {
+		by.At = c.Now() + min(timeout, maxTime)
+	}
+	c.ep.startProbe(t, to, by)
+	return nil
+}
+
 // Timer ends op with nil when d has passed; somebody must drive the context then. It may be canceled.
 func (c *Context) Timer(op *Op, d time.Duration) error {
 	return c.TimerAt(op, c.Now()+min(max(d, 0), maxTime))

@@ -44,10 +44,11 @@ const (
 	kindWithdraw
 	kindTimer
 	kindCall
+	kindProbe
 )
 
 var kindText = [...]string{"lookup", "send unexpected", "receive unexpected", "send expected", "receive expected",
-	"put", "get", "lease", "deregister", "post", "withdraw", "timer", "call"}
+	"put", "get", "lease", "deregister", "post", "withdraw", "timer", "call", "probe"}
 
 // A Done is called with the outcome of one operation. It runs inside Trigger. The Op is idle again when it runs, so Done may start
 // it anew.

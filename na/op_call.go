@@ -173,25 +173,39 @@ func (e *endpoint) cancelIfUnsent(t ticket) (to Addr, id uint64, left bool) {
 	return Addr{}, 0, false
 }
 
-// heldUp is why a call ends at its deadline: what its request has waited for, if it has not left a session that is up.
+// heldUp is why a call or a probe ends at its deadline: what it has waited for, as far as that is known here.
 func (o *op) heldUp() error {
 	l := o.session
-	if o.kind == kindCall && o.list == &l.queued && l.state == stateUp {
-		return WithText(ErrTimeout, fmt.Sprintf("all %d envelopes that the target guarantees are in use, and %d requests wait here", l.peer.envelopes, l.queued.n))
+	switch {
+	case o.kind == kindProbe && l.Up():
+		return errNotDriven
+	case o.kind != kindCall || l.state != stateUp:
+		return ErrTimeout
+	}
+	there := l.heldThere()
+	switch {
+	case o.list == &l.queued:
+		text := fmt.Sprintf("all %d envelopes that the target guarantees are in use, and %d requests wait here", l.peer.envelopes, l.queued.n)
+		if there.Reason != NotHeld {
+			text += ": " + there.String()
+		}
+		return WithText(ErrTimeout, text)
+	case there.Reason != NotHeld && o.id != 0:
+		return WithText(ErrTimeout, "no answer from the target, where requests of this process wait: "+there.String())
 	}
 	return ErrTimeout
 }
 
-// abandonCall ends a Call with err, and lets the peer know as Abandon does. At its deadline an endpoint calls ticket.setDue, and
+// abandonCall ends a Call, or a Probe, with err, and lets the peer know as Abandon does. At its deadline an endpoint calls ticket.setDue, and
 // abandonCall follows: what comes between the two counts.
 func (e *endpoint) abandonCall(t ticket, err error) {
 	e.mu.Lock()
 	if o, _ := t.impl().(*op); o != nil && o.t == t {
-		l, id, tag := o.session, o.id, o.tag
+		l, id, tag, isCall := o.session, o.id, o.tag, o.kind == kindCall
 		if err == ErrTimeout {
 			err = o.heldUp()
 		}
-		if e.cancel(o, err); id != 0 {
+		if e.cancel(o, err); isCall && id != 0 {
 			l.abandon(id, tag)
 		}
 	}

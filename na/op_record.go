@@ -132,7 +132,7 @@ func (e *endpoint) detach(o *op) {
 		delete(e.tokens, o.mem.Key().Token)
 	case kindWithdraw:
 		o.session.forgetWithdraw(o)
-	case kindTimer:
+	case kindTimer, kindProbe:
 		e.dropTimer(o)
 	case kindPut, kindGet:
 		e.inFlight.remove(o.id)
@@ -172,6 +172,8 @@ func (e *endpoint) cancel(o *op, err error) {
 			l.returnCredit()
 		}
 		o.ended(&r)
+	case kindProbe:
+		r.Fate = NotRun
 	case kindPut, kindGet:
 		if moving = o.id; moving == 0 {
 			r.Fate = NotRun

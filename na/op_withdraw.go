@@ -234,6 +234,21 @@ func (w *messageTable) find(id uint64) *Envelope {
 	return w.rest[id]
 }
 
+// oldest returns the message with the lowest number, or nil.
+func (w *messageTable) oldest() (first *Envelope) {
+	for _, env := range w.slots {
+		if env != nil && (first == nil || env.id < first.id) {
+			first = env
+		}
+	}
+	for _, env := range w.rest {
+		if first == nil || env.id < first.id {
+			first = env
+		}
+	}
+	return first
+}
+
 func (w *messageTable) remove(env *Envelope) {
 	if at := w.at(env.id); *at == env {
 		*at = nil

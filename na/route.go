@@ -137,6 +137,12 @@ func (e *endpoint) Poll(now time.Duration) time.Duration {
 		e.expire(now)
 		e.mu.Unlock()
 	}
+	if at := e.heldDue.Load(); at != 0 && int64(now) >= at {
+		e.mu.Lock()
+		e.now = now
+		e.reportHeld(now)
+		e.mu.Unlock()
+	}
 	next := time.Duration(0)
 	for i := range e.routes {
 		next = sooner(next, e.pollCarrier(i, now))
@@ -163,7 +169,7 @@ func (e *endpoint) Next() time.Duration {
 	if e.dom.self.pending.Load() || e.dom.self.rest.Load() {
 		return 1
 	}
-	return sooner(time.Duration(e.timer.Load()), time.Duration(e.due.Load()))
+	return sooner(sooner(time.Duration(e.timer.Load()), time.Duration(e.due.Load())), time.Duration(e.heldDue.Load()))
 }
 
 // sooner returns the earlier of two times; 0 is never.

@@ -60,7 +60,8 @@ type session struct {
 	asking    bool // by Confirm, for a sign of what has left so far
 	asked     bool // by Confirm, for a sign that the peer has taken everything
 
-	short bool // waits for envelopes in the budget before it dials
+	short   bool // waits for envelopes in the budget before it dials
+	watched bool // in endpoint.holding
 
 	confirmed bool // it has given it
 	silenced  bool // the session ends because the peer is silent
@@ -75,7 +76,8 @@ type session struct {
 	streamSeq         uint64   // streams of requests that have left
 	unconfirmedOneWay []uint64 // those that no receive was posted for, and that the peer is not known to have taken
 	stalls            int64
-	room              *room // nil without
+	room              *room  // nil without
+	probeSeq          uint64 // PROBEs that have left
 	highWater         int32
 
 	// Expected messages that have left; when Confirm asked; that the peer is known to have taken.
@@ -90,6 +92,7 @@ type session struct {
 	batch      uint32                // freed envelopes that make a frame
 	reserved   int                   // of those guaranteed, not yet returned to the budget
 	received   uint64                // unexpected messages
+	lookedAt   uint64                // received when reportHeld looked last
 	load       atomic.Int64          // of the layer above na
 	guesses    map[[16]byte]struct{} // tokens for which requests were refused
 
@@ -396,6 +399,7 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	if l.active != nil {
 		l.endAll(err, wasUp)
 	}
+	l.forgetProbe()
 	l.settle()
 	if lost {
 		if l.leaves {
@@ -431,7 +435,8 @@ func (l *session) endAll(err error, wasUp bool) {
 		list     *opList
 		r        Result
 		notTaken *Result // of a message that the peer has not taken
-	}{{list: &l.msgs, r: notRun}, {list: &l.bodies, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.expedited, r: notRun}, {list: &l.queuedMoves, r: notRun}, {list: &l.inFlight, r: maybe},
+	}{{list: &l.msgs, r: notRun}, {list: &l.bodies, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.expedited, r: notRun}, {list: &l.queuedMoves, r: notRun},
+		{list: &l.probes.waiting, r: notRun}, {list: &l.probes.asked, r: notRun}, {list: &l.inFlight, r: maybe},
 		{&l.recvs, maybe, &notRun}, {list: &l.leases, r: maybe}, {&l.heldLast, maybe, &notRun},
 		{&l.withdraws.waiting, maybe, &Result{Addr: addr}}, {&l.withdraws.asked, maybe, &Result{Addr: addr}}} {
 		for o := q.list.head; o != nil; o = q.list.head {

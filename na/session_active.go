@@ -56,6 +56,9 @@ type active struct {
 	reads         []read        // of which the peer was not told
 	probed        time.Duration // when the peer was last asked for its credit, or messages began to wait for it
 
+	probes   probes
+	heldBack held
+
 	// Receiving.
 	unaccepted messageTable
 	answered   int                // answers to withdraws that wait to leave
@@ -108,7 +111,7 @@ func (l *session) hasWork() bool {
 
 // isIdle reports whether a session has nothing open, and nothing to send.
 func (l *session) isIdle() bool {
-	return !l.open() && l.sentAll() && !l.pending && !l.pong && !l.creditDue
+	return !l.open() && l.sentAll() && !l.pending && !l.pong && !l.creditDue && !l.probes.busy() && !l.heldBack.busy()
 }
 
 // sentAll reports whether everything has left that is more than a courtesy to the peer.

@@ -219,7 +219,7 @@ func (l *session) retire() {
 
 // takeHeld takes what waits out of l, a session from which none of it has left.
 func (l *session) takeHeld() (all []*op) {
-	for _, q := range []*opList{&l.recvs, &l.leases, &l.expedited, &l.queued, &l.msgs, &l.queuedMoves} {
+	for _, q := range []*opList{&l.recvs, &l.leases, &l.expedited, &l.queued, &l.msgs, &l.queuedMoves, &l.probes.waiting} {
 		for o := q.head; o != nil; o = q.head {
 			q.remove(o)
 			l.waiting--
@@ -272,6 +272,8 @@ func (l *session) takeOver(o *op) {
 		e.leases[leaseKey{l, o.tag}] = o
 		e.dom.rebind(o.mem, l.id)
 		l.leases.push(o)
+	case kindProbe:
+		l.probes.waiting.push(o)
 	default:
 		l.queuedMoves.push(o)
 	}

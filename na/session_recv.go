@@ -72,6 +72,12 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 		return l.deliverWindow(h, payload)
 	case frame.Reset:
 		return l.deliverReset(h, payload)
+	case frame.Probe:
+		return l.deliverProbe(h)
+	case frame.Probed:
+		return l.deliverProbed(h)
+	case frame.Held:
+		return l.deliverHeld(h)
 	case frame.Leave:
 		l.deliverLeave(h)
 	case frame.Stay:

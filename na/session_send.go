@@ -90,7 +90,7 @@ func (l *session) flowFor(n int64) carrier.Lane {
 
 // Sends reports whether Pull has something to give, of either flow. Locked.
 func (l *session) Sends() bool {
-	return l.active != nil && (l.hasMessage() || l.pong || l.creditDue || l.roomUpdateDue() || l.mayBegin() || l.owing.len() > 0 ||
+	return l.active != nil && (l.hasMessage() || l.pong || l.owesState() || l.creditDue || l.roomUpdateDue() || l.mayBegin() || l.owing.len() > 0 ||
 		!l.flows[carrier.Messages].empty() || !l.flows[carrier.Bulk].empty())
 }
 
@@ -99,7 +99,7 @@ func (l *session) hasMessage() bool { return l.msgs.n > 0 && l.state == stateUp 
 
 // Pull gives w the frames of a flow in their order, until none is left or none fits; more reports the latter. Locked.
 //
-// The order of what waits on one flow: the answer to a Ping, for somebody judges us by it; control, which is short, bounded, and frees
+// The order of what waits on one flow: the answer to a Ping, and probes, for somebody judges us by them; control, which is short, bounded, and frees
 // memory and calls at the peer; messages; puts and gets that may begin, whose pieces then go in turn; last a credit that no other frame
 // has carried.
 func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
@@ -111,7 +111,7 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 		room, piece := w.Room()
 		switch messages := f == carrier.Messages; {
 		case room < 0:
-			return !q.empty() || messages && (l.pong || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin() || l.owing.len() > 0)
+			return !q.empty() || messages && (l.pong || l.owesState() || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin() || l.owing.len() > 0)
 		case messages && l.pong:
 			h := frame.Header{Kind: frame.Pong}
 			// It confirms everything before the Ping. While bodies of messages before it are on their way, it only says that we live.
@@ -119,6 +119,8 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 				h.Op, h.Tag = l.pongOp, l.pongTag
 			}
 			l.frame(f, w, h)
+		case messages && l.owesState():
+			l.frame(f, w, l.stateFrame())
 		case messages && l.hasMessage() && len(l.reads) > 0:
 			l.readsDue() // before it: an answer ends the use of the memory
 		case q.ctl.len() > 0:

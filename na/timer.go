@@ -22,14 +22,14 @@ func (e *endpoint) startTimer(t ticket, at time.Duration) {
 // maxExpire bounds the timers that end in one Poll: those that are left are due in the next one.
 const maxExpire = 1024
 
-// expire ends timers, and calls with a deadline, that are due. Locked.
+// expire ends timers, and calls and probes with a deadline, that are due. Locked.
 func (e *endpoint) expire(now time.Duration) {
 	for range maxExpire {
 		o, at := e.timers.First()
 		if o == nil || at > now {
 			return
 		}
-		if o.kind == kindCall {
+		if o.kind == kindCall || o.kind == kindProbe {
 			e.dropTimer(o)
 			o.t.setDue()
 		} else {

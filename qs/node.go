@@ -41,8 +41,8 @@ type Node struct {
 	mu      sync.Mutex        // guards the fields below, and registering
 	defined map[string]string // names: what describe says of the definition that was used first
 	closed  bool
-	probes  map[*hg.Handle]struct{} // under way
-	looks   map[*na.Op]struct{}     // timers of PeerOptions.HealthInterval
+	probes  map[*na.Op]struct{} // of addresses, under way
+	looks   map[*na.Op]struct{} // timers of PeerOptions.HealthInterval
 	watches map[watchKey]*watch
 }
 
@@ -57,7 +57,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, idle: make([]idle, cfg.Contexts), defined: map[string]string{},
-		probes: map[*hg.Handle]struct{}{}, looks: map[*na.Op]struct{}{}, watches: map[watchKey]*watch{},
+		probes: map[*na.Op]struct{}{}, looks: map[*na.Op]struct{}{}, watches: map[watchKey]*watch{},
 	}
 	n.life, n.die = context.WithCancel(context.Background())
 	n.workers.init(n)
@@ -96,7 +96,7 @@ func (n *Node) Addr() hg.Addr { return n.class.Addr() }
 // wait for ever, since nobody else may take in what it waits for.
 func (n *Node) HG() *hg.Context { return n.hctx }
 
-// SetReady sets the answer of n to health probes ("hg/health"): ready, the default, or not ready, which a node that drains always is. It
+// SetReady sets the answer of n to health probes, and to "hg/health": ready, the default, or not ready, which a node that drains always is. It
 // does not stop calls: clients that probe (PeerOptions.HealthInterval) and orchestrators send theirs elsewhere.
 func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 
@@ -169,7 +169,7 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	n.mu.Unlock()
 	n.workers.end()
 	if err == nil {
-		n.workers.all.Wait()
+		n.workers.wait()
 	}
 	return err
 }
@@ -304,12 +304,55 @@ func (n *Node) callRaw(ctx context.Context, i int, to hg.Addr, rpc string, in []
 	return err
 }
 
+// probe asks whether the context at to is driven and ready. It waits for the answer, or for the end of ctx.
+func (n *Node) probe(ctx context.Context, i int, to hg.Addr) error {
+	hctx := n.all[i]
+	begun := n.now()
+	refused := func(err error) error {
+		return hghook.EndedBy(ctx, &hg.Error{Op: "probe", Peer: to, Fate: NotRun, Took: n.now() - begun, Err: err})
+	}
+	limit := time.Duration(0)
+	if at, ok := ctx.Deadline(); ok {
+		left, err := hctx.NA().Until(at)
+		if err != nil {
+			return refused(err)
+		}
+		limit = max(left, 1)
+	}
+	var (
+		ended  atomic.Bool
+		result error
+	)
+	op := hctx.NA().NewOp(func(_ *na.Op, r na.Result) {
+		result = r.Err
+		ended.Store(true)
+		hctx.Wake()
+	})
+	err := hctx.NA().Probe(op, to, limit)
+	if err != nil {
+		return refused(errors.Unwrap(err))
+	}
+	if err = hctx.Wait(ctx, ended.Load); ctx.Err() != nil {
+		if limit == 0 || n.now()-begun < limit { // else it is out of time itself, and says more
+			op.Cancel()
+		}
+		err = hctx.Wait(context.Background(), ended.Load)
+	}
+	switch {
+	case err != nil:
+		return refused(err)
+	case result != nil:
+		return refused(errors.Unwrap(result))
+	}
+	return nil
+}
+
 // dropHandles closes the handles that are kept, and ends the probes and watches that are under way.
 func (n *Node) dropHandles() {
 	n.die()
 	n.mu.Lock()
-	for h := range n.probes {
-		h.Cancel()
+	for op := range n.probes {
+		op.Cancel()
 	}
 	for op := range n.looks {
 		op.Cancel()

@@ -146,7 +146,7 @@ func TestStrangersToACall(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// TestAuthorizeBlocks: while Authorize blocks for a ping, for a method that is Inline and for one that is not, calls and
+// TestAuthorizeBlocks: while Authorize blocks for hg/ping, for a method that is Inline and for one that is not, calls and
 // pings of others go on, and streams, of which it is not asked.
 func TestAuthorizeBlocks(t *testing.T) {
 	t.Parallel()
@@ -179,7 +179,7 @@ func TestAuthorizeBlocks(t *testing.T) {
 	b := open(t, "tcp://", qs.Config{})
 	pb := peer(t, b, srv.Addr().String())
 	held := make(chan error, 4)
-	go func() { _, err := pa.Ping(within(t)); held <- err }()
+	go func() { held <- callHG(within(t), a, pa, hg.PingRPC) }()
 	go func() { _, err := inline.Call(within(t), pa, 1); held <- err }()
 	go func() { _, err := plain.Call(within(t), pa, 1); held <- err }()
 	for range 3 {
@@ -193,7 +193,10 @@ func TestAuthorizeBlocks(t *testing.T) {
 		}
 		_, err := pb.Ping(within(t))
 		require.NoError(t, err)
+		require.NoError(t, callHG(within(t), b, pb, hg.PingRPC))
 	}
+	_, err := pa.Ping(within(t))
+	require.NoError(t, err, "of whom a request is blocked")
 	n := 0
 	for _, err := range counts.Call(within(t), pb, 1000) {
 		require.NoError(t, err)
@@ -204,5 +207,37 @@ func TestAuthorizeBlocks(t *testing.T) {
 	close(free)
 	for range 3 {
 		require.NoError(t, <-held)
+	}
+}
+
+// TestAuthorizeHealthBesideWorkers: hg/health and hg/ping are asked about on goroutines of their own: when all workers are at work they
+// are answered.
+func TestAuthorizeHealthBesideWorkers(t *testing.T) {
+	t.Parallel()
+	busy := qs.Define[int, int]("test/busy")
+	at, free := make(chan bool, 4), make(chan struct{})
+	srv := server(t, qs.Config{MaxConcurrent: 2, Authorize: func(context.Context, *qs.Call) error { return nil }}, func(n *qs.Node) {
+		busy.Handle(n, func(context.Context, int) (int, error) {
+			at <- true
+			<-free
+			return 0, nil
+		})
+	})
+	a := open(t, "tcp://", qs.Config{})
+	to := peer(t, a, srv.Addr().String())
+	ended := make(chan error, 4)
+	for range 4 {
+		go func() { _, err := busy.Call(within(t), to, 1); ended <- err }()
+	}
+	<-at
+	<-at
+	for _, rpc := range []string{hg.PingRPC, hg.HealthRPC} {
+		for range 3 {
+			require.NoError(t, callHG(within(t), a, to, rpc))
+		}
+	}
+	close(free)
+	for range 4 {
+		require.NoError(t, <-ended)
 	}
 }

@@ -51,9 +51,10 @@ type Config struct {
 	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies it, before its input is decoded: the
 	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, "hg/health" and others of the
 	// library among them, but not for what belongs to a call that is under way: items of a stream, pieces of a Reader or a Writer. It sees who
-	// calls (Caller, Metadata, Method), and not In. It runs on a worker, also for methods that are Inline and for pings, and
+	// calls (Caller, Metadata, Method), and not In. It runs on a worker, also for methods that are Inline, and
 	// may block: meanwhile it keeps that worker, and a place of HG.MaxActive and HG.MaxActivePerPeer, and others go on as long as
-	// there are more. While it is asked about a ping, the streams of that client stand still, and a ping waits for a worker, too.
+	// there are more. About "hg/health" and "hg/ping" it is asked on goroutines of their own, up to 16; while it blocks there, the streams
+	// of that client stand still. It is not asked about Peer.Ping and the probes of Peers.
 	Authorize func(ctx context.Context, c *Call) error
 	// MaxConcurrent bounds the handlers of all methods that run at once; 0 means HG.MaxActive. The option MaxConcurrent bounds those of
 	// one method, within this. A handler that waits for another one of this node

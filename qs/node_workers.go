@@ -13,13 +13,24 @@ import (
 type workers struct {
 	crew[hg.Request]
 	own []own // of each context; mu guards them
+
+	// health runs requests of hg.PingRPC and hg.HealthRPC, about which an authorizer is asked: they do not wait for handlers.
+	health  crew[hg.Request]
+	isAsked bool // the node has an authorizer
 }
+
+// maxHealthWorkers bounds the goroutines of workers.health.
+const maxHealthWorkers = 16
 
 func (w *workers) init(n *Node) {
 	w.run, w.most = func(r hg.Request) { _ = r.Run() }, n.cfg.MaxConcurrent // it may have ended before
 	w.over = func(r hg.Request) bool { return r.Name() == "" }
+	w.health.run, w.health.most, w.health.over = w.run, maxHealthWorkers, w.over
+	w.isAsked = n.cfg.Authorize != nil || n.cfg.HG.Authorize != nil
 	w.own = make([]own, n.cfg.Contexts)
 }
+
+var pingID, healthID = hg.HashName(hg.PingRPC), hg.HashName(hg.HealthRPC)
 
 // dispatch is hg.Config.Dispatch.
 func (w *workers) dispatch(r hg.Request) {
@@ -27,7 +38,25 @@ func (w *workers) dispatch(r hg.Request) {
 		nctx.Spawn(func() { w.run(r) })
 		return
 	}
+	if w.isAsked {
+		if id := r.ID(); id == pingID || id == healthID {
+			w.health.give(r)
+			return
+		}
+	}
 	w.give(r)
+}
+
+// end lets the goroutines of both crews go.
+func (w *workers) end() {
+	w.crew.end()
+	w.health.end()
+}
+
+// wait waits until they have gone, after end.
+func (w *workers) wait() {
+	w.all.Wait()
+	w.health.all.Wait()
 }
 
 // A crew runs jobs on goroutines. Quick jobs share a few, which take one after the other: that is faster than to wake a goroutine for

@@ -53,7 +53,7 @@ type PeerOptions struct {
 	// ResolveInterval is how often a Resolver is asked whose Watch returns before its ctx ends. Zero means 30 s. It is asked anew when an address
 	// has failed. After 4 × ResolveInterval without a call Watch is ended, and called again at the next one.
 	ResolveInterval time.Duration
-	// HealthInterval is how often addresses are probed ("hg/health") while there are calls; one that does not answer within that time,
+	// HealthInterval is how often addresses are probed, as by Ping, while there are calls; one that does not answer within that time,
 	// or is not ready, fails. At least 10 ms. Zero means that only those are probed that failed, before they get calls again.
 	HealthInterval time.Duration
 }
@@ -236,18 +236,19 @@ func (p *peer) texts() string {
 	return strings.Join(all, ",")
 }
 
-// Ping asks whether a process serves at the address of p, as Addr returns it, and returns how long the answer took: any answer will do,
-// also a refusal. It blocks until then, or until ctx ends, and connects if there is no connection. The error is as one of Method.Call:
-// ErrUnreachable where nobody listens, ErrInvalid for the zero Peer. It does not change where calls go: an address that fails is
-// probed by the Peer itself (PeerOptions.HealthInterval).
+// Ping asks whether a process at the address of p, as Addr returns it, drives its node, and returns how long the answer took. It answers
+// also when it is not ready, and when every limit on requests there is reached: a ping uses no worker, no place and no envelope, and no
+// authorizer is asked. Ping blocks until then, or until ctx ends, and connects if there is no connection. The error is ErrUnreachable
+// where nobody listens, ErrTimeout or ErrCanceled when ctx ends, ErrPeerLost when the connection does, ErrInvalid for the zero Peer. It
+// does not change where calls go: an address that fails is probed by the Peer itself (PeerOptions.HealthInterval).
 func (p Peer) Ping(ctx context.Context) (time.Duration, error) {
 	if p.p == nil {
 		return 0, noPeer(hg.PingRPC)
 	}
 	n := p.p.n
 	begun := n.now()
-	err := n.callRaw(ctx, p.p.i, p.Addr(), hg.PingRPC, nil, nil)
-	if _, answered := hg.RemoteOf(err); answered {
+	err := n.probe(ctx, p.p.i, p.Addr())
+	if hg.CodeOf(err) == ErrNotReady {
 		err = nil
 	}
 	return n.now() - begun, err
@@ -285,7 +286,7 @@ func (p Peer) String() string {
 }
 
 // A place is what a Peer knows of one of its addresses. It stays the same when the list of addresses changes. No call waits for
-// an address that has failed: a probe asks hg/health there, then one call tries it, and only then do all others.
+// an address that has failed: a probe asks there, then one call tries it, and only then do all others.
 //
 //	up ─── an attempt fails ───► failing ─── pause over, at the next attempt anywhere ───► probing
 //	▲                               ▲ ▲                                                       │

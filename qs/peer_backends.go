@@ -203,19 +203,13 @@ func (p *peer) probe(t trip) {
 		if t.at.change != t.change || t.at.state != placeProbing {
 			return
 		}
-		if serves(err) {
+		if err == nil {
 			t.at.state = placeReady
 			return
 		}
 		t.at.failed = p.n.now()
 		p.rest(t.at, 2*t.at.pause)
 	})
-}
-
-// serves reports whether a probe that ended with err speaks for an address.
-func serves(err error) bool {
-	r, answered := hg.RemoteOf(err)
-	return err == nil || answered && r.Code != ErrNotReady && !suspect(err)
 }
 
 // lookLater sets the timer of PeerOptions.HealthInterval. Locked.
@@ -272,37 +266,36 @@ func (p *peer) check(at *place) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		at.asked = false
-		_, refused := hg.RemoteOf(err)
-		if at.state == placeUp && !serves(err) && (refused || at.answered < begun) && hg.CodeOf(err) != hg.ErrClosed && hg.CodeOf(err) != hg.ErrCanceled {
+		if at.state != placeUp {
+			return
+		}
+		switch code := hg.CodeOf(err); {
+		case err == nil, code == hg.ErrClosed, code == hg.ErrCanceled:
+		case code == ErrNotReady, at.answered < begun:
 			p.fails(at)
 		}
 	})
 }
 
-// ask calls hg/health at a place, without a goroutine, and then calls tell, in a callback, with what came of it.
+// ask probes a place, without a goroutine, and then calls tell, in a callback, with what came of it.
 func (p *peer) ask(at *place, tell func(error)) {
 	n := p.n
-	h, err := n.all[p.i].Create(at.addr, hg.HashName(hg.HealthRPC))
-	if err != nil {
-		tell(err)
-		return
-	}
-	h.SetTimeout(cmp.Or(p.health, n.cfg.HG.NA.PeerTimeout, 5*time.Second))
-	n.mu.Lock()
-	if n.ending.Load() { // looked at here: dropHandles comes later, or has been seen
-		err = hg.ErrClosed
-	} else if err = h.Forward(nil, func(_ *hg.Handle, err error) {
+	nctx := n.all[p.i].NA()
+	op := nctx.NewOp(func(op *na.Op, r na.Result) {
 		n.mu.Lock()
-		delete(n.probes, h)
+		delete(n.probes, op)
 		n.mu.Unlock()
-		_ = h.Close()
-		tell(err)
-	}); err == nil {
-		n.probes[h] = struct{}{}
+		tell(r.Err)
+	})
+	err := error(hg.ErrClosed)
+	n.mu.Lock()
+	if !n.ending.Load() { // looked at here: dropHandles comes later, or has been seen
+		if err = nctx.Probe(op, at.addr, cmp.Or(p.health, n.cfg.HG.NA.PeerTimeout, 5*time.Second)); err == nil {
+			n.probes[op] = struct{}{}
+		}
 	}
 	n.mu.Unlock()
 	if err != nil {
-		_ = h.Close()
 		tell(err)
 	}
 }

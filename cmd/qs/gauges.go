@@ -40,6 +40,7 @@ type peerReport struct {
 	Queued     int    `json:"queued_messages"`
 	HighWater  int    `json:"high_water_envelopes"`
 	StallCount int64  `json:"stalls"`
+	HeldBy     string `json:"held_by,omitempty"`
 }
 
 func contextReports(all []inspect.Gauges) []contextReport {
@@ -54,7 +55,7 @@ func contextReports(all []inspect.Gauges) []contextReport {
 			r.Peers = append(r.Peers, peerReport{
 				Address: p.Address, Label: p.Label, Process: p.Process, Remote: p.Remote, Transport: p.Transport, Why: p.Why,
 				Offered: p.Offered, Held: p.Held, HeldMax: p.HeldMax, Reserved: p.Bytes, Room: p.Room, RoomHeld: p.RoomHeld,
-				RoomFree: p.RoomFree, Promised: p.Promised, Free: p.Free, Queued: p.Queued, HighWater: p.HighWater, StallCount: p.Stalls,
+				RoomFree: p.RoomFree, Promised: p.Promised, Free: p.Free, Queued: p.Queued, HighWater: p.HighWater, StallCount: p.Stalls, HeldBy: p.HeldBy,
 			})
 		}
 		reports = append(reports, r)

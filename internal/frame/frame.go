@@ -58,7 +58,10 @@ const (
 	Stream     Kind = 22 // bytes of a stream, handed over whole: op = stream, tag = offset; with FlagEnd its last ones
 	Window     Kind = 23 // op = stream, tag = offset up to which its sender may go, payload = bytes of its reserve ever granted
 	Reset      Kind = 24 // op = stream, tag = code, payload = text: its sender gives up, or its receiver wants no more
-	maxKind         = 24
+	Probe      Kind = 25 // asks whoever drives the receiver whether it is ready; op = number of the probe in the session, from 1
+	Probed     Kind = 26 // the answer to the newest PROBE; op = its number, tag = a Readiness
+	Held       Kind = 27 // what messages of the receiver wait for; op = a HeldReason, tag = active<<32 | limit
+	maxKind         = 27
 )
 
 // The flags. A receiver refuses those that the kind does not have.
@@ -116,6 +119,9 @@ var shapes = [maxKind + 1]shape{
 	Stream:     {"STREAM", 0, true, false, FlagAnswer | FlagEnd | FlagRoom},
 	Window:     {"WINDOW", 0, true, false, FlagAnswer},
 	Reset:      {"RESET", 0, true, false, FlagAnswer},
+	Probe:      {"PROBE", 0, false, false, 0},
+	Probed:     {"PROBED", 0, false, false, 0},
+	Held:       {"HELD", 0, false, false, 0},
 }
 
 // String returns the name of the kind.

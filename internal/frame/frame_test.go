@@ -22,7 +22,8 @@ var updateGolden = flag.Bool("frame.update", false, "rewrite testdata/golden.txt
 var kinds = []frame.Kind{
 	frame.Hello, frame.Unexpected, frame.Expected, frame.Put, frame.Get, frame.Data, frame.Done,
 	frame.Cancel, frame.Ping, frame.Pong, frame.Credit, frame.Goaway, frame.Dropped, frame.GiveBack,
-	frame.Withdraw, frame.Withdrawn, frame.Abandon, frame.Body, frame.Read,
+	frame.Withdraw, frame.Withdrawn, frame.Abandon, frame.Body, frame.Read, frame.Leave, frame.Stay,
+	frame.Probe, frame.Probed, frame.Held,
 }
 
 // sample is a frame of each kind with every field set that it can have.

@@ -159,14 +159,14 @@ func abandon(b *bed) {
 		in := t.recv()
 		in.ok()
 		env := in.keep()
-		require.True(b, env.Watch())
+		require.True(b, env.Watch(nil))
 		if i == 0 {
 			a.Abandon(sent.Addr, sent.ID, na.Tag(i))
 		} else {
 			a.withdraw(m).ok()
 		}
 		require.Equal(b, []na.Tag{na.Tag(i)}, take())
-		require.False(b, env.Watch())
+		require.False(b, env.Watch(nil))
 		require.False(b, env.Accept())
 		env.Free()
 	}

@@ -186,7 +186,7 @@ func (h *hostile) step(what byte) {
 		h.hello(v())
 	case 2, 3: // any frame at all
 		f := frame.Header{
-			Kind: frame.Kind(v()%17 + 1), Flags: h.in.sparse() & 0x0f, Credit: h.credit, Op: one(&h.in, h.ops), Tag: one(&h.in, h.tags),
+			Kind: frame.Kind(v()%byte(frame.Held) + 1), Flags: h.in.sparse() & 0x0f, Credit: h.credit, Op: one(&h.in, h.ops), Tag: one(&h.in, h.tags),
 			Tail: frame.Tail{Token: one(&h.in, h.tokens), Offset: max(h.odd(), 0), Length: max(h.odd(), 0)},
 		}
 		switch alter := v(); alter % 8 {
@@ -233,7 +233,11 @@ func (h *hostile) step(what byte) {
 		h.honestly(frame.Header{Kind: []frame.Kind{frame.Withdraw, frame.Abandon, frame.Cancel}[v()%3], Op: uint64(v()) % (h.sent + 2)}, 0)
 	case 13:
 		h.credit += uint32(v() % 8)
-		h.honestly(frame.Header{Kind: []frame.Kind{frame.Credit, frame.Ping, frame.Pong, frame.Cancel}[v()%4]}, 0)
+		f := frame.Header{Kind: []frame.Kind{frame.Credit, frame.Ping, frame.Pong, frame.Cancel, frame.Probe, frame.Probed, frame.Held}[v()%7]}
+		if f.Kind >= frame.Probe {
+			f.Op, f.Tag = uint64(v()%9), uint64(v()%4)<<(v()%2*32)
+		}
+		h.honestly(f, 0)
 	case 14: // the last one again, damaged perhaps
 		b := bytes.Clone(h.last)
 		if flip := v(); len(b) > 0 && flip%2 == 1 {

@@ -409,7 +409,7 @@ func (l *look) lookAtPeers() {
 			row := Peer{
 				Context: i, Label: clean(g.Label), Address: clean(name), Process: clean(g.Process), Remote: clean(g.Remote), Transport: clean(g.Transport), Why: clean(g.Why),
 				Offered: g.Offered, Held: g.Held, HeldMax: g.HeldMax, Promised: g.Promised, Free: g.Free, Waiting: g.Queued, Stalls: g.Stalls,
-				HighWater: g.HighWater, addr: g.Addr,
+				HighWater: g.HighWater, HeldBy: clean(g.HeldBy), addr: g.Addr,
 			}
 			for _, addr := range []hg.Addr{g.Addr, g.Addr.Named()} { // as requests and as calls know it
 				if w := l.work[session{i, addr}]; w != nil {

@@ -294,6 +294,8 @@ type Peer struct {
 	Waiting   int   `json:"waiting"`
 	Stalls    int64 `json:"stalls"`
 	HighWater int   `json:"high_water"`
+	// HeldBy is what requests to it wait for there, as it says; empty when they do not wait.
+	HeldBy string `json:"held_by,omitempty"`
 
 	addr hg.Addr // bound to the session
 }

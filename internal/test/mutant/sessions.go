@@ -13,6 +13,17 @@ const (
 
 // sessions is bugs of sessions.
 var sessions = []Mutant{
+	{"probe-by-nobody", "a probe is answered although nobody drives the context", "a node that hangs and looks well",
+		[]Edit{{"na/session_probe.go", `l.probes.due = true
+	e := l.e`, `if planted() { l.probes.answering = h.Op; l.kick(); return nil }; $`}},
+		[]Catcher{{"na/natest", "TestNoFault/ProbeNotDriven", `the probes are received: not after`}}},
+	{"probe-oldest", "of several probes of a peer the oldest is answered, and those after it wait for ever", "a number that is kept too early",
+		[]Edit{{"na/session_probe.go", `l.probes.number = h.Op`, `if !planted() || !l.probes.due { $ }`}},
+		[]Catcher{{"na", "TestProbeNewestNumber", `expected: 0x6000 actual : 0x1`}}},
+	{"held-for-ever", "a peer is not told that its requests do not wait any more", "an error that names the wrong limit",
+		[]Edit{{"na/session_held.go", `l.watched = false
+			l.sayHeld(Held{})`, `l.watched = false; if !planted() { l.sayHeld(Held{}) }`}},
+		[]Catcher{{"na", "TestHeld", `Messages: it is over`}, {"qs", "TestHeldCallsSayWhy", `Should be empty`}}},
 	{"credit-on-cancel", "a cancel at the origin gives the target's envelope back", "HTTP/2 rapid reset, I11",
 		[]Edit{{operation, "\t\to.ended(&r)", `if planted() && o.id != 0 { l.returnCredit() }; $`}},
 		[]Catcher{{"hg", "TestCancelTenThousand",

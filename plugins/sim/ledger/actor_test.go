@@ -331,7 +331,7 @@ func (a *actor) alone() bool {
 // begin writes a line of the ledger.
 func (a *actor) begin(kind string) *callEntry {
 	s := a.s
-	c := &callEntry{token: uint64(len(s.calls) + 1), kind: kind, by: a}
+	c := &callEntry{token: uint64(len(s.calls) + 1), kind: kind, by: a, begun: s.w.Now()}
 	s.calls = append(s.calls, c)
 	a.open++
 	if kind != "response" { // the quota is for what needs no request
@@ -376,7 +376,7 @@ func (c *callEntry) ended(err error) {
 	switch {
 	case c.canceled && err == nil && c.kind != "response":
 		s.reach[reachTooLate]++
-	case c.kind == "call" && outcomeOf(err) == "timeout" && (c.deadline == 0 || s.w.Now() <= c.deadline-time.Microsecond): // which is how exactly the target knows it
+	case c.kind == "call" && outcomeOf(err) == "timeout" && (c.deadline == 0 || s.w.Now() <= c.deadline-max(time.Microsecond, (c.deadline-c.begun)/1000)): // which is how exactly the target knows it, and is believed
 		s.fail("call %x has run out of time at %v, its deadline is %v", c.token, s.w.Now(), c.deadline)
 	case outcomeOf(err) == "lost" && !s.mayLose():
 		s.fail("%s %x ended with %v, and no peer was lost", c.kind, c.token, err)

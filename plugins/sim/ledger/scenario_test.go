@@ -53,6 +53,7 @@ type callEntry struct {
 	refused   bool // it was not accepted
 	canceled  bool // Cancel was called while it was under way
 	withdrawn bool // it was taken back, or the wait for that is over
+	begun     time.Duration
 	deadline  time.Duration
 	overdue   int // times that it was found under way after its deadline
 	lent      *lending

@@ -1,0 +1,146 @@
+package natest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+var probeRules = []rule{
+	{name: "Probe", check: probe,
+		why: "a probe connects, and says whether the peer's program is ready: not while it says so itself, nor while it drains"},
+	{name: "ProbeNotDriven", check: probeNotDriven,
+		why: "a process that nobody drives answers no probe, although its bytes are received: its handlers would not run either"},
+	{name: "ProbeBesideRequests", engine: true, check: probeBesideRequests,
+		why: "a probe needs no envelope: a peer whose envelopes are all in use is busy, not dead"},
+	{name: "ProbeEnds", check: probeEnds,
+		why: "a probe ends once, with what happened: canceled, out of time, nobody there, the session lost, the context closed"},
+	{name: "Held", check: heldBack,
+		why: "a peer whose requests wait hears why, and that it is over: its errors name the limit that it has met"},
+	{name: "ProbeSelf", check: probeSelf,
+		why: "a context that probes itself or its neighbour is answered likewise"},
+}
+
+// probe starts a probe.
+func (s *side) probe(to na.Addr, timeout time.Duration) *call {
+	s.b.Helper()
+	return s.call("probe").start(func(op *na.Op) error { return s.Probe(op, to, timeout) })
+}
+
+func probe(b *bed) {
+	a, t := b.pair(na.Config{})
+	a.probe(t.Self(), 0).ok()
+	t.cls.SetReady(false)
+	a.probe(t.Self(), 0).fails(na.ErrNotReady)
+	t.cls.SetReady(true)
+	var many []*call
+	for range 40 {
+		many = append(many, a.probe(t.Self(), time.Hour))
+	}
+	for _, c := range many {
+		require.Equal(b, na.NotRun, c.ok().Fate)
+		require.Equal(b, t.Self(), c.last.Addr.Named())
+	}
+	t.cls.Drain()
+	a.probe(t.Self(), 0).fails(na.ErrNotReady)
+}
+
+func probeNotDriven(b *bed) {
+	a, t := b.pair(na.Config{})
+	a.probe(t.Self(), 0).ok()
+	c := a.probe(t.Self(), 0)
+	t.parked = true
+	timed := a.probe(t.Self(), 20*time.Millisecond)
+	r := timed.fails(na.ErrTimeout)
+	require.ErrorContains(b, r.Err, "nobody drives it")
+	b.until("the probes are received", func() bool {
+		_ = t.Progress(0) // which takes bytes in, and runs nothing
+		return t.Queued() > 0
+	})
+	b.lapse(5 * time.Millisecond)
+	require.False(b, c.ended(), "the callbacks of the peer do not run")
+	t.trigger()
+	c.ok()
+	t.parked = false
+}
+
+func probeBesideRequests(b *bed) {
+	b.rounds([]int{1, 32}, func(g int) {
+		t := b.listen(na.Config{Envelopes: g})
+		a := b.origin(na.Config{})
+		cs := a.sendMany(t.Self(), g+5)
+		b.until("every envelope is used", func() bool { return count(cs) == g && t.Stats().Envelopes == g })
+		for range 3 {
+			a.probe(t.Self(), time.Second).ok()
+		}
+		require.Equal(b, g, count(cs))
+		require.Equal(b, g, t.Stats().Envelopes, "envelopes in use")
+		for range g + 5 {
+			t.next()
+		}
+	})
+}
+
+func probeEnds(b *bed) {
+	a, t := b.pair(na.Config{})
+	if b.net.Nobody != "" {
+		to, err := na.ParseAddr(b.net.Nobody)
+		require.NoError(b, err)
+		a.probe(to, 0).fails(na.ErrUnreachable)
+	}
+	c := a.probe(t.Self(), 0)
+	c.op.Cancel() // it has not left
+	c.fails(na.ErrCanceled)
+	a.probe(t.Self(), 0).ok()
+	t.parked = true
+	c = a.probe(t.Self(), 0)
+	b.lapse(2 * time.Millisecond)
+	c.op.Cancel()
+	c.fails(na.ErrCanceled)
+	t.trigger() // the answer is late
+	a.probe(t.Self(), time.Millisecond).fails(na.ErrTimeout)
+	lost := a.probe(t.Self(), 0)
+	b.lapse(2 * time.Millisecond)
+	t.parked = false
+	a.Disconnect(t.Self(), errors.New("of the test"))
+	lost.fails(na.ErrPeerLost)
+	b.until("the peer is reached again", func() bool { return a.probe(t.Self(), 0).wait().Err == nil })
+	t.parked = true
+	last := a.probe(t.Self(), 0)
+	a.Close()
+	last.fails(na.ErrClosed)
+	t.parked = false
+}
+
+func probeSelf(b *bed) {
+	s := b.listen(na.Config{Contexts: 2})
+	other := b.context(s.cls)
+	s.probe(s.Self(), time.Second).ok()
+	s.probe(other.Self(), time.Second).ok()
+	other.probe(s.Self(), time.Second).ok()
+	other.parked = true
+	s.probe(other.Self(), 5*time.Millisecond).fails(na.ErrTimeout)
+	other.parked = false
+	s.cls.SetReady(false)
+	s.probe(s.Self(), time.Second).fails(na.ErrNotReady)
+}
+
+func heldBack(b *bed) {
+	a, t := b.pair(na.Config{})
+	a.send(t.Self(), 1, nil).ok()
+	heldBy := func(what string) bool {
+		p := a.Peers()
+		return len(p) == 1 && p[0].HeldBy == what
+	}
+	b.until("the peer says that nobody has taken the message", func() bool { return heldBy("nobody drives it, or its program is busy") })
+	in := t.recv()
+	in.ok()
+	env := in.keep()
+	b.until("it says that its program has", func() bool { return heldBy("its program has not accepted them") })
+	require.True(b, env.Accept())
+	b.until("it says that this is over", func() bool { return heldBy("") })
+	env.Free()
+}

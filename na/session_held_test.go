@@ -1,0 +1,160 @@
+package na
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+)
+
+type heldAs Held
+
+func (h heldAs) HeldBy() Held { return Held(h) }
+
+// unexpected hands the endpoint message n of the peer.
+func (s *script) unexpected(l *session, n uint64) {
+	s.Helper()
+	require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Unexpected, Op: n, Tag: n}, []byte("message")))
+}
+
+// heldOf returns what the HELDs among frames say.
+func heldOf(all []pulled) (said []Held) {
+	for _, p := range all {
+		if p.Kind == frame.Held {
+			reason, active, limit, _ := p.Held()
+			said = append(said, Held{HeldReason(reason), int(active), int(limit)})
+		}
+	}
+	return said
+}
+
+// A peer hears what its requests wait for once they have waited, of each change once, and when it is over.
+func TestHeld(t *testing.T) {
+	s := newScript(t, Config{})
+	l := s.meet(9)
+	s.works(l)
+	said := func() []Held { return heldOf(s.drain(l)) }
+	s.unexpected(l, 1)
+	s.unexpected(l, 2)
+	for range 9 { // a first look, that finds them
+		s.pass(heldEvery / 9)
+		require.Empty(t, said())
+	}
+	s.pass(heldEvery)
+	require.Equal(t, []Held{{HeldNotDriven, 2, 0}}, said(), "nobody takes them")
+	s.pass(heldEvery)
+	require.Empty(t, said(), "the same again")
+	var envs []*Envelope
+	for range 2 {
+		r := s.op(s.nctx.RecvUnexpected)
+		s.trigger()
+		envs = append(envs, r.Envelope)
+	}
+	s.pass(heldEvery)
+	require.Equal(t, []Held{{HeldProgram, 2, 0}}, said(), "whoever has taken them says nothing")
+	require.True(t, envs[0].Watch(heldAs{HeldPerPeer, 128, 128}))
+	s.pass(heldEvery)
+	require.Equal(t, []Held{{HeldPerPeer, 128, 128}}, said())
+	require.True(t, envs[0].Accept())
+	s.pass(heldEvery)
+	require.Equal(t, []Held{{HeldProgram, 1, 0}}, said())
+	require.True(t, envs[1].Watch(heldAs{HeldTotal, 1 << 40, 1 << 40}))
+	s.pass(heldEvery)
+	require.Equal(t, []Held{{HeldTotal, 1<<32 - 1, 1<<32 - 1}}, said())
+	require.True(t, envs[1].Accept())
+	s.pass(heldEvery)
+	require.Equal(t, []Held{{}}, said(), "it is over")
+	require.Zero(t, s.e.heldDue.Load(), "nothing to look at")
+	require.Empty(t, s.e.holding)
+	for _, env := range envs {
+		env.Free()
+	}
+}
+
+// Requests that come and are accepted in time make no HELD, however many there are.
+func TestHeldNot(t *testing.T) {
+	s := newScript(t, Config{})
+	l := s.meet(9)
+	for n := range uint64(200) {
+		s.unexpected(l, n+1)
+		r := s.op(s.nctx.RecvUnexpected)
+		s.pass(heldEvery / 3)
+		s.trigger()
+		s.unexpected(l, n+1) // one is always there
+		r.Envelope.Free()
+		r = s.op(s.nctx.RecvUnexpected)
+		s.trigger()
+		s.pass(heldEvery / 3)
+		r.Envelope.Free()
+		require.Empty(t, heldOf(s.drain(l)))
+	}
+}
+
+// A session that ends while its requests wait is not looked at any more.
+func TestHeldOfAnEndedSession(t *testing.T) {
+	s := newScript(t, Config{})
+	l := s.meet(9)
+	s.unexpected(l, 1)
+	s.e.Lock()
+	l.Fail(ErrPeerLost)
+	s.e.Unlock()
+	s.pass(heldEvery)
+	require.Empty(t, s.e.holding)
+	r := s.op(s.nctx.RecvUnexpected)
+	s.trigger()
+	r.Envelope.Free()
+}
+
+// The origin keeps what the peer has said last, shows it, and says it of calls that end at their deadline.
+func TestHeldIsTold(t *testing.T) {
+	s := newScript(t, Config{})
+	l := s.meet(1)
+	call := func(tag Tag) *result {
+		return s.op(func(op *Op) error {
+			return s.nctx.Call(op, CallSpec{To: s.addr(), Tag: tag, Msg: make([]byte, 8), Buf: make([]byte, 8), By: Deadline{At: s.clock + time.Second}})
+		})
+	}
+	left, waits := call(1), call(2)
+	s.drain(l)
+	require.NoError(t, s.deliver(l, frame.HeldHeader(frame.HeldMethod, 7, 7), nil))
+	require.NoError(t, s.deliver(l, frame.HeldHeader(frame.HeldPerPeer, 128, 128), nil))
+	require.Equal(t, "it handles 128 requests of this process, its limit (MaxActivePerPeer)", s.nctx.Peers()[0].HeldBy)
+	s.pass(time.Second)
+	s.trigger()
+	require.ErrorIs(t, waits.Err, ErrTimeout)
+	require.Equal(t, []Fate{NotRun, MaybeRan}, []Fate{waits.Fate, left.Fate})
+	require.EqualError(t, waits.Err, "na: call script://peer: all 1 envelopes that the target guarantees are in use, and 1 requests wait here: "+
+		"it handles 128 requests of this process, its limit (MaxActivePerPeer)")
+	require.EqualError(t, left.Err, "na: call script://peer: no answer from the target, where requests of this process wait: "+
+		"it handles 128 requests of this process, its limit (MaxActivePerPeer)")
+	require.NoError(t, s.deliver(l, frame.HeldHeader(frame.NotHeld, 0, 0), nil))
+	require.Empty(t, s.nctx.Peers()[0].HeldBy)
+	late := call(3)
+	s.pass(time.Second)
+	s.trigger()
+	require.NotContains(t, late.Err.Error(), "MaxActive")
+}
+
+func TestHeldHostile(t *testing.T) {
+	for _, h := range []frame.Header{{Kind: frame.Held, Op: 8}, {Kind: frame.Held, Op: 1 << 32}, {Kind: frame.Held, Tag: 1}} {
+		t.Run(fmt.Sprint(h.Op, h.Tag), func(t *testing.T) {
+			s := newScript(t, Config{})
+			l := s.meet(9)
+			require.ErrorIs(t, s.deliver(l, h, nil), ErrProtocol)
+			require.True(t, l.Down())
+		})
+	}
+	s := newScript(t, Config{})
+	l := s.meet(9)
+	for reason := range uint64(8) {
+		tag := uint64(1<<64 - 1)
+		if reason == 0 {
+			tag = 0
+		}
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Held, Op: reason, Tag: tag}, nil))
+		require.Equal(t, reason == 0, s.nctx.Peers()[0].HeldBy == "")
+	}
+}

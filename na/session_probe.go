@@ -1,0 +1,161 @@
+package na
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+)
+
+// A probe asks whether somebody drives a context, and whether it is ready. It is a frame of the session: it needs no envelope, no
+// authorizer and no handler, so no limit on requests stops it. Trigger answers it, never the goroutine that receives when nobody drives.
+//
+//	origin                                   target
+//	Probe ─► waiting ── PROBE n ───────────► due: the newest number counts
+//	ended ◄───────────── PROBED n, readiness ── Trigger
+//
+// A session has at most one PROBE and one PROBED to send. PROBED n ends the probes of PROBE n and of those before it.
+
+// maxProbes bounds the probes of one session.
+const maxProbes = 1024
+
+// probes is what a session has of probes, its own and the peer's.
+type probes struct {
+	waiting opList // that have not left
+	asked   opList // that have left; op.id is the number of their PROBE
+
+	due       bool   // a PROBE of the peer waits for Trigger, and the session is in endpoint.probed
+	number    uint64 // of the newest PROBE of the peer
+	answering uint64 // the number that PROBED, which has not left, is to say; 0: none has to leave
+	readiness frame.Readiness
+}
+
+// busy reports whether a probe of the peer has not been answered.
+func (p *probes) busy() bool { return p.due || p.answering != 0 }
+
+// startProbe begins a probe of the peer at to.
+func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
+	if e.faults != nil && e.failsAtOnce(t, nil) {
+		return
+	}
+	e.mu.Lock()
+	l, err := e.sessionFor(t, to)
+	if err == nil && l.probes.waiting.n+l.probes.asked.n >= maxProbes {
+		err = full(maxProbes, "probes of the peer are under way")
+	}
+	if err != nil {
+		e.refuse(t, err)
+		return
+	}
+	o := e.begin(t, kindProbe)
+	o.session = l
+	l.waiting++
+	l.probes.waiting.push(o)
+	sooner := by.At != 0 && e.addTimer(o, by.At)
+	l.markPending()
+	e.Unlock()
+	if sooner {
+		e.nctx.pollSoon()
+	}
+}
+
+// owesState reports whether a PROBED, a PROBE or a HELD is to leave.
+func (l *session) owesState() bool {
+	return l.probes.answering != 0 || l.probes.waiting.n > 0 && l.state == stateUp || l.heldBack.owes
+}
+
+// stateFrame returns the one that leaves now.
+func (l *session) stateFrame() frame.Header {
+	p := &l.probes
+	if n := p.answering; n != 0 {
+		p.answering = 0
+		return frame.Header{Kind: frame.Probed, Op: n, Tag: uint64(p.readiness)}
+	}
+	if p.waiting.n == 0 || l.state != stateUp {
+		return l.heldFrame()
+	}
+	l.probeSeq++
+	for p.waiting.n > 0 {
+		o := p.waiting.pop()
+		o.id = l.probeSeq
+		p.asked.push(o)
+	}
+	return frame.Header{Kind: frame.Probe, Op: l.probeSeq}
+}
+
+// deliverProbe has Trigger answer the peer.
+func (l *session) deliverProbe(h *frame.Header) error {
+	if h.Op == 0 || h.Tag != 0 {
+		return WithText(ErrProtocol, fmt.Sprintf("PROBE with the number %d and the tag %#x", h.Op, h.Tag))
+	}
+	l.probes.number = h.Op
+	if l.probes.due {
+		return nil
+	}
+	l.probes.due = true
+	e := l.e
+	if e.probed = append(e.probed, l); len(e.probed) == 1 {
+		e.nctx.Queue(&e.probeTask) // unless everything has ended here
+	}
+	return nil
+}
+
+// answerProbes answers the probes of all peers. It runs in Trigger.
+func (e *endpoint) answerProbes(any) (ran int) {
+	e.mu.Lock()
+	defer e.Unlock()
+	readiness := frame.Ready
+	switch {
+	case e.nctx.Draining():
+		readiness = frame.ShuttingDown
+	case !e.dom.cls.IsReady():
+		readiness = frame.NotReady
+	}
+	for _, l := range e.probed {
+		p := &l.probes
+		p.due, p.answering, p.readiness = false, p.number, readiness
+		l.markPending()
+	}
+	clear(e.probed)
+	e.probed = e.probed[:0]
+	return 0
+}
+
+// forgetProbe takes l, which ends, out of those that wait for Trigger.
+func (l *session) forgetProbe() {
+	if l.active == nil || !l.probes.due {
+		return
+	}
+	e := l.e
+	l.probes.due = false
+	if i := slices.Index(e.probed, l); i >= 0 {
+		e.probed = slices.Delete(e.probed, i, i+1)
+	}
+}
+
+var (
+	errPeerNotReady = WithText(ErrNotReady, "the peer is not ready")
+	errPeerEnds     = WithText(ErrNotReady, "the peer is shutting down")
+	errNotDriven    = WithText(ErrTimeout, "the session is up, and the peer has not answered the probe: nobody drives it, or its program is busy")
+)
+
+// deliverProbed ends the probes that the peer has answered.
+func (l *session) deliverProbed(h *frame.Header) error {
+	if h.Op == 0 || h.Op > l.probeSeq || h.Tag > uint64(frame.ShuttingDown) {
+		return WithText(ErrProtocol, fmt.Sprintf("PROBED with the number %d and the readiness %d, %d probes were sent", h.Op, h.Tag, l.probeSeq))
+	}
+	r := Result{Fate: NotRun, Addr: l.addr()}
+	switch frame.Readiness(h.Tag) {
+	case frame.NotReady:
+		r.Err = errPeerNotReady
+	case frame.ShuttingDown:
+		r.Err = errPeerEnds
+	}
+	if l.probes.asked.n == 0 {
+		l.e.stats.LateDropped++
+	}
+	for o := l.probes.asked.head; o != nil && o.id <= h.Op; o = l.probes.asked.head {
+		l.e.finish(o, r)
+	}
+	return nil
+}

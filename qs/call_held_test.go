@@ -1,0 +1,95 @@
+package qs_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// TestHeldCallsSayWhy: a call that ends at its deadline before it could leave names the limit at its target.
+func TestHeldCallsSayWhy(t *testing.T) {
+	t.Parallel()
+	for want, cfg := range map[string]qs.Config{
+		"it handles 4 requests of this process, its limit (MaxActivePerPeer)":      {HG: hg.Config{MaxActivePerPeer: 4}},
+		"it handles 4 requests, its limit (MaxActive)":                             {HG: hg.Config{MaxActive: 4}},
+		"it handles 4 requests of one method, whose limit that is (MaxConcurrent)": {},
+		"its authorizer has not decided":                                           {Authorize: func(ctx context.Context, _ *qs.Call) error { <-ctx.Done(); return nil }},
+	} {
+		method := holdAll
+		if cfg.Authorize == nil && cfg.HG.MaxActive == 0 && cfg.HG.MaxActivePerPeer == 0 {
+			method = holdFew
+		}
+		t.Run(want, func(t *testing.T) {
+			w := sim.NewWorld(sim.Config{Seed: 1})
+			defer w.Close()
+			over, end := context.WithCancel(context.Background())
+			serving, stop := context.WithCancel(context.Background())
+			ended := 0
+			w.Go("srv", func() {
+				var srv *qs.Node
+				if cfg.Authorize != nil {
+					cfg.Authorize = func(context.Context, *qs.Call) error { return srv.Sleep(over, time.Hour) }
+				}
+				srv = simulated(t, w, "sim://srv", cfg)
+				handler := func(context.Context, int) (int, error) {
+					_ = srv.Sleep(over, time.Hour)
+					return 0, nil
+				}
+				holdAll.Handle(srv, handler)
+				holdFew.Handle(srv, handler)
+				_ = srv.Serve(serving)
+			})
+			w.Go("client", func() {
+				defer stop()
+				w.Sleep(time.Millisecond)
+				cli := simulated(t, w, "sim://", qs.Config{})
+				defer cli.Close()
+				to, err := cli.Peer(context.Background(), "sim://srv")
+				require.NoError(t, err)
+				const calls = 4 + 32 + 1
+				for range calls {
+					w.Go("client", func() {
+						_, _ = method.Call(context.Background(), to, 1)
+						ended++
+					})
+				}
+				w.Sleep(time.Millisecond)
+				ctx, cancel := cli.WithTimeout(context.Background(), 500*time.Millisecond)
+				defer cancel()
+				_, err = method.Call(ctx, to, 2)
+				require.ErrorIs(t, err, qs.ErrTimeout)
+				require.Equal(t, qs.NotRun, qs.FateOf(err))
+				require.ErrorContains(t, err, "all 32 envelopes that the target guarantees are in use")
+				require.ErrorContains(t, err, want)
+				require.Equal(t, want, cli.HG().NA().Peers()[0].HeldBy)
+				end()
+				for ended < calls {
+					w.Sleep(10 * time.Millisecond)
+				}
+				w.Sleep(300 * time.Millisecond)
+				require.Empty(t, cli.HG().NA().Peers()[0].HeldBy)
+			})
+			require.NoError(t, w.Run(time.Hour))
+		})
+	}
+}
+
+// TestHeldByAFrozenNode: a call to a node that nobody drives says so at its deadline.
+func TestHeldByAFrozenNode(t *testing.T) {
+	t.Parallel()
+	srv, cli := open(t, "tcp://127.0.0.1:0", qs.Config{}), open(t, "tcp://", qs.Config{})
+	to := peer(t, cli, srv.Addr().String())
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	_, err := holdAll.Call(ctx, to, 1)
+	require.ErrorIs(t, err, qs.ErrTimeout)
+	require.ErrorContains(t, err, "nobody drives it")
+	fmt.Fprintln(t.Output(), err)
+}
