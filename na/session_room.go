@@ -148,6 +148,7 @@ func (l *session) useClaim(n int) int {
 func (l *session) returnRoom(n int) {
 	if n > 0 {
 		l.room.used -= uint64(n)
+		l.feedStreams()
 	}
 }
 

@@ -82,7 +82,7 @@ func (l *session) beginStreams(o *op) {
 	for _, s := range o.streams {
 		l.streamSeq++
 		s.id = l.streamSeq
-		if s.err == nil && !s.closed {
+		if s.err == nil && (!s.closed || s.out.ending) {
 			l.begin(s)
 		}
 	}
@@ -173,7 +173,7 @@ func (s *Stream) offer() {
 	}
 	n, toRoom := s.out.allowance(l.roomLeft())
 	switch {
-	case n > 0, s.out.unsent() == 0 && s.out.ending:
+	case n > 0, s.out.isEnding():
 		s.listed = true
 		lane := carrier.Messages
 		if s.bulk && l.bulk && toRoom && n >= minPiece {
@@ -205,7 +205,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 	s := q.streams.pop()
 	s.listed = false
 	n, toRoom := s.out.allowance(l.roomLeft())
-	if !s.open || s.err != nil || n == 0 && (s.out.unsent() > 0 || !s.out.ending) {
+	if !s.open || s.err != nil || n == 0 && !s.out.isEnding() {
 		s.offer()
 		return true
 	}
@@ -342,7 +342,7 @@ func (l *session) placeStream(h *frame.Header) (v view, err error) {
 	if s == nil {
 		return v, err
 	}
-	c, at := s.in.place(off)
+	c, at := s.in.place(off, n)
 	v.bytes, v.off, v.chunk, v.stream, v.at = c.buf, int64(at), c, s, off
 	return v, nil
 }
@@ -351,7 +351,7 @@ func (l *session) placeStream(h *frame.Header) (v view, err error) {
 func (l *session) placedStream(v *view) {
 	v.chunk.drop()
 	if s := v.stream; s.err == nil && !s.closed {
-		s.came(s.in.arrived(v.at, v.n))
+		s.came(s.in.placed(v.at, v.n))
 	}
 }
 
@@ -366,7 +366,7 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	}
 	granted := binary.LittleEndian.Uint64(payload)
 	if s == nil {
-		if own && granted == StreamReserve {
+		if own && h.Tag == firstWindow { // every other one goes further
 			l.control(frame.Header{Kind: frame.Reset, Op: h.Op, Tag: uint64(ErrCanceled)})
 		}
 		return nil

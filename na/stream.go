@@ -47,7 +47,6 @@ type Stream struct {
 	finished bool  // its reserve has been given back
 	err      error // why it has ended before its end
 	wants    bool  // the program was told ErrAgain
-	lent     bool  // what Next has returned is in use
 
 	out sender
 	in  receiver
@@ -85,7 +84,10 @@ const (
 // where Config.Budget leaves none the error is ErrNoMemory. It does not block. Close follows, whatever becomes of the call.
 func (c *Context) NewStream(up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
 	s := &Stream{c: c, own: true, up: up, bulk: bulk, sent: up, step: step, data: data}
-	return s, s.init()
+	if err := s.init(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // OpenStream opens a stream that a request has named: by the number of the first, which StreamID reads, plus its index. up, bulk, step and
@@ -126,6 +128,9 @@ func (c *Context) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(da
 func (s *Stream) init() error {
 	s.task.Init(func(any) int {
 		s.queued.Store(false)
+		if s.isClosed() {
+			return 0
+		}
 		return s.step(s.data)
 	}, nil)
 	if s.sent {
@@ -136,6 +141,12 @@ func (s *Stream) init() error {
 		s.in.limit, s.in.granted = firstWindow, StreamReserve
 	}
 	return s.c.ep.dom.reserveStream()
+}
+
+func (s *Stream) isClosed() bool {
+	s.c.ep.mu.Lock()
+	defer s.c.ep.mu.Unlock()
+	return s.closed
 }
 
 // StreamID returns the number of the first stream that a request names: those 8 bytes of its message were at CallSpec.StreamsAt.
@@ -228,7 +239,7 @@ func (s *Stream) Reserve(n int) ([]byte, error) {
 	if err := s.writable(); err != nil {
 		return nil, err
 	}
-	s.out.reserving = true
+	s.out.chunks.lent = true
 	return s.out.reserve(int(min(int64(n), s.unsentLeft()))), nil
 }
 
@@ -236,7 +247,7 @@ func (s *Stream) Reserve(n int) ([]byte, error) {
 func (s *Stream) Commit(n int) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
-	s.out.reserving = false
+	s.out.chunks.lent = false
 	if s.err == nil && !s.closed && n > 0 {
 		s.commit(n)
 	}
@@ -270,7 +281,7 @@ func (s *Stream) Next() ([]byte, error) {
 		return nil, ErrInvalid
 	}
 	if b := s.in.peek(); b != nil {
-		s.lent = true
+		s.in.chunks.lent = true
 		return b, nil
 	}
 	switch {
@@ -286,8 +297,9 @@ func (s *Stream) Next() ([]byte, error) {
 func (s *Stream) Release(n int) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
-	s.lent = false
-	if s.closed || n == 0 {
+	s.in.chunks.lent = false
+	n = int(min(int64(n), s.in.next-s.in.read)) // after Reset there is nothing
+	if s.closed || n <= 0 {
 		return
 	}
 	room := s.in.consume(int64(n))
@@ -339,8 +351,8 @@ func (s *Stream) Close() {
 	if s.closed {
 		return
 	}
-	if s.sent && s.out.ending && s.open && s.err == nil {
-		s.closed = true // leave ends it
+	if s.sent && s.out.ending && (s.open || s.l == nil) && s.err == nil {
+		s.closed = true // it ends when all has left
 		return
 	}
 	s.reset(ErrCanceled, "the stream was closed")
@@ -354,10 +366,10 @@ func (s *Stream) drop() {
 	if s.sent {
 		s.c.ep.dom.unsent.Add(-s.out.unsent())
 		s.out.written = s.out.sent
-		s.out.chunks.dropAll(s.out.reserving)
+		s.out.chunks.dropAll()
 		return
 	}
-	s.freeRoom(s.in.drop(s.lent))
+	s.freeRoom(s.in.drop())
 }
 
 // freeRoom gives back the room of n bytes. Locked.

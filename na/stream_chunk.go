@@ -56,6 +56,7 @@ func (c *chunk) drop() {
 type chunks struct {
 	list  fifo[*chunk]
 	first int64 // number of the first in list
+	lent  bool  // the program has a slice of one: those let go of meanwhile are not used again
 }
 
 // at returns the memory from off on that its chunk has, which is nil if there is none.
@@ -90,7 +91,7 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	grown := newChunk(from, to-from)
 	if c != nil {
 		copy(grown.buf[c.base-from:], c.buf)
-		c.drop()
+		q.drop(c)
 	}
 	q.list.all()[i] = grown
 	at := int(off%streamChunk) - from
@@ -115,13 +116,18 @@ func (q *chunks) dropAt(off int64) {
 	}
 }
 
-// dropAll lets go of all. lent says that the program has a slice of one: then none is used again.
-func (q *chunks) dropAll(lent bool) {
+// dropAll lets go of all.
+func (q *chunks) dropAll() {
 	for _, c := range q.list.all() {
-		if c != nil {
-			c.lost = c.lost || lent
-			c.drop()
-		}
+		q.drop(c)
 	}
 	q.list = fifo[*chunk]{}
+}
+
+// drop lets go of c, which may be nil.
+func (q *chunks) drop(c *chunk) {
+	if c != nil {
+		c.lost = c.lost || q.lent
+		c.drop()
+	}
 }

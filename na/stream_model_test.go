@@ -80,10 +80,10 @@ func (m *streamModel) step() {
 			m.held += n
 		}
 		if n > 0 && m.rng.IntN(2) == 0 {
-			c, at := m.in.place(p.off)
+			c, at := m.in.place(p.off, n)
 			copy(c.buf[at:], p.b)
 			c.drop()
-			m.in.arrived(p.off, n)
+			m.in.placed(p.off, n)
 		} else {
 			m.in.write(p.off, p.b)
 		}

@@ -5,15 +5,14 @@ package na
 //	0 ─ sent ──────────── written                 limit                 used ≤ granted: bytes charged to the reserve
 //	      │ waits to leave │ Write goes on         │ the receiver's
 type sender struct {
-	chunks    chunks
-	sent      int64
-	written   int64
-	limit     int64 // as the receiver has said
-	granted   uint64
-	used      uint64
-	ending    bool // written is the end
-	reserving bool // reserve has returned memory that commit has not taken
-	ended     bool // and the receiver has been told
+	chunks  chunks // lent: Reserve has returned memory that Commit has not taken
+	sent    int64
+	written int64
+	limit   int64 // as the receiver has said
+	granted uint64
+	used    uint64
+	ending  bool // written is the end
+	ended   bool // and the receiver has been told
 }
 
 // unsent is how many bytes wait to leave.
@@ -36,6 +35,9 @@ func (s *sender) allowance(room int64) (n int64, toRoom bool) {
 	return min(n, int64(s.granted-s.used)), false
 }
 
+// isEnding reports whether only the end is left to be told. One that the receiver has not opened would miss it.
+func (s *sender) isEnding() bool { return s.ending && !s.ended && s.unsent() == 0 && s.limit > 0 }
+
 // piece returns up to n of the bytes that wait, as many as lie in one chunk.
 func (s *sender) piece(n int64) (c *chunk, b []byte) {
 	c, b = s.chunks.at(s.sent)
@@ -49,7 +51,7 @@ func (s *sender) leave(n int64, toRoom bool) {
 	}
 	s.sent += n
 	s.chunks.dropBefore(s.sent)
-	if s.sent == s.written && !s.reserving { // an idle stream has no memory
+	if s.sent == s.written && !s.chunks.lent { // an idle stream has no memory
 		s.chunks.dropAt(s.sent)
 	}
 }
