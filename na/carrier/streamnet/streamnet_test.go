@@ -55,7 +55,7 @@ func TestListenErrors(t *testing.T) {
 		require.Fail(t, "the listener is open")
 	}
 	opts.Check = nil
-	for _, name := range []string{"a b", "a#1", strings.Repeat("a", 600)} { // peers cannot look these up
+	for _, name := range []string{"a b", "a#1", strings.Repeat("a", 1100)} { // peers cannot look these up
 		require.ErrorIs(t, open(opts, "pipe://"+name), codes.ErrInvalid)
 		select {
 		case <-p.names[name].done:
