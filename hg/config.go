@@ -44,6 +44,10 @@ type Config struct {
 	// Authorize, if set, is asked before any handler of this class runs, in Request.Run if Dispatch is set, else in Trigger. It may
 	// block; [Authorizer] says what that costs.
 	Authorize Authorizer
+	// AuthorizeQuick promises that Authorize does not block and takes microseconds: with Dispatch it is then asked about Inline RPCs in
+	// Trigger, before the request has a place, and their handlers run there. Without it Inline RPCs of a class that has an authorizer are
+	// dispatched. An Authorize that blocks all the same holds up everything that Trigger is to run.
+	AuthorizeQuick bool
 	// Logger gets what no error can carry: panics, errors of handlers after their answers, and detached requests that are not
 	// answered; and what the layers below have to say, unless NA.Logger is set. Nil means slog.Default().
 	Logger *slog.Logger

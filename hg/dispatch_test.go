@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -183,6 +184,38 @@ func TestDispatchedForTheAuthorizer(t *testing.T) {
 		}
 		return nil
 	}})
+}
+
+// An authorizer that blocks holds no Trigger up, for an Inline RPC either: that is dispatched, unless the authorizer is said to be quick.
+func TestInlineUnderAnAuthorizer(t *testing.T) {
+	for _, quick := range []bool{false, true} {
+		t.Run(fmt.Sprintf("Quick=%t", quick), func(t *testing.T) {
+			asked := 0
+			dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+				asked = 0
+				_, err := p.target.RegisterRPC(hg.RPC{Name: "in", Handler: echo, Inline: true})
+				require.NoError(t, err)
+				id, err := p.origin.Register("in", nil)
+				require.NoError(t, err)
+				h := p.handle(id)
+				defer h.Close()
+				for i, n := range []int{10, 1 << 20} { // the second is fetched after the authorizer has agreed
+					var o outcome
+					require.NoError(t, h.ForwardRaw(make([]byte, n), o.cb))
+					for ran := 0; o.calls == 0; {
+						p.Until(func() bool { return o.calls == 1 || len(*given) > ran })
+						for ; ran < len(*given); ran++ {
+							_ = (*given)[ran].Run()
+						}
+					}
+					require.NoError(t, o.err)
+					require.Equal(t, i+1, asked)
+				}
+				require.Equal(t, quick, len(*given) == 0, "%d requests were dispatched", len(*given))
+				p.clean(1)
+			}, hg.Config{AuthorizeQuick: quick, Authorize: func(context.Context, hg.Caller, *hg.RPC) error { asked++; return nil }})
+		})
+	}
 }
 
 // One that is never run ends at its deadline, with a shutdown, and with its session; a Run that comes later runs nothing.

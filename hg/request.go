@@ -196,7 +196,7 @@ func (s *service) again(any) (ran int) {
 func (s *service) run(lone *Request) (ran int) {
 	c := s.ctx
 	switch dispatch := c.class.cfg.Dispatch != nil; {
-	case dispatch && (!s.rpc.Inline || c.class.authorizes(s.rpc)):
+	case dispatch && (!s.rpc.Inline || c.class.authorizes(s.rpc) && !c.class.cfg.AuthorizeQuick):
 		if c.admit(s) && !s.give(lone) {
 			s.proceed(0)
 		}

@@ -51,7 +51,7 @@ type Config struct {
 	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies it, before its input is decoded: the
 	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, "hg/health" and others of the
 	// library among them, but not for what belongs to a call that is under way: items of a stream, pieces of a Reader or a Writer. It sees who
-	// calls (Caller, Metadata, Method), and not In. It runs on a worker, also for methods that are Inline, and
+	// calls (Caller, Metadata, Method), and not In. It runs on a worker, also for methods that are Inline (unless HG.AuthorizeQuick is set), and
 	// may block: meanwhile it keeps that worker, and a place of HG.MaxActive and HG.MaxActivePerPeer, and others go on as long as
 	// there are more. About "hg/health" and "hg/ping" it is asked on goroutines of their own, up to 16; while it blocks there, the streams
 	// of that client stand still. It is not asked about Peer.Ping and the probes of Peers.
