@@ -2,11 +2,12 @@ package na
 
 import (
 	"fmt"
-	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
 // A Class is this process's membership of a network: an address, registered memory, and contexts.
@@ -17,6 +18,7 @@ type Class struct {
 	tokens  tokens
 	serves  atomic.Bool
 	unready atomic.Bool // SetReady
+	freed   atomic.Bool // the plugins have given their networks back
 
 	mu       sync.Mutex // guards the fields below
 	contexts []*Context
@@ -105,8 +107,9 @@ func (c *Class) NewContext() (*Context, error) {
 	return nctx, nil
 }
 
-// Close closes every context. It does not wait: callbacks of what is canceled run in Trigger of each context, and the
-// address is free when the last has run. Calling it again does nothing.
+// Close closes every context. It does not wait for operations: callbacks of what is canceled run in Trigger of each context, and the
+// address is free soon after the last has run, when Closed reports true. An error is that of the plugin, which could not give its
+// network back; where the last context does that later, the error is logged. Calling it again does nothing.
 func (c *Class) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -117,7 +120,7 @@ func (c *Class) Close() error {
 	contexts, last := c.contexts, c.open == 0
 	c.mu.Unlock()
 	if last {
-		return c.domain.close()
+		return c.free()
 	}
 	for _, nctx := range contexts {
 		nctx.Close()
@@ -125,22 +128,30 @@ func (c *Class) Close() error {
 	return nil
 }
 
-// Closed reports whether everything has been given back: every context is drained and the address is free.
-func (c *Class) Closed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed && c.open == 0
-}
+// Closed reports whether everything has been given back: every context is drained, and the plugin has freed the address.
+func (c *Class) Closed() bool { return c.freed.Load() }
 
-// released is called when a context has given everything back.
-func (c *Class) released() {
+// released is called when a context has given everything back. The lead of that context is held, so that no logger may run here.
+func (c *Class) released(nctx *Context) {
 	c.mu.Lock()
 	c.open--
 	last := c.closed && c.open == 0
 	c.mu.Unlock()
-	if last {
-		_ = c.domain.close()
+	if !last {
+		return
 	}
+	if err := c.free(); err != nil {
+		nctx.Spawn(func() {
+			c.cfg.log().Error("na: the network of a closed class could not be given back: its address may stay in use",
+				"address", c.Addr().Name(), "error", err)
+		})
+	}
+}
+
+// free gives the networks back. It is called once.
+func (c *Class) free() error {
+	defer c.freed.Store(true)
+	return c.domain.close()
 }
 
 // SetReady says what probes of peers are told (Context.Probe): with true, the default, that the class is ready, with false the error

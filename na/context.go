@@ -237,7 +237,7 @@ func (c *Context) release() bool {
 	c.background.stop()
 	c.ep.release()
 	c.closePoller()
-	c.class.released()
+	c.class.released(c)
 	c.mark.Free()
 	c.apart.Free()
 	c.state.Store(ctxReleased)

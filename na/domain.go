@@ -83,16 +83,14 @@ func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Comp
 	}
 	d.add(p.Scheme(), n)
 	if err := d.checkSelf(); err != nil {
-		_ = d.close()
-		return nil, err
+		return nil, errors.Join(err, d.close())
 	}
 	d.sched, _ = n.Names.(simhook.Scheduler)
 	d.faults, _ = n.Names.(simhook.Faults)
 	d.self.dom, d.self.route = d, route{network: &network{}, carrier: &d.self}
 	if beside != nil {
 		if err := d.join(beside); err != nil {
-			_ = d.close()
-			return nil, err
+			return nil, errors.Join(err, d.close())
 		}
 	}
 	d.own = &d.networks[0]

@@ -23,6 +23,7 @@ type fakePlugin struct {
 	sources    func(nctx *Context) // adds them
 	drive      func(f *fakeCarrier, timeout time.Duration, ready func() bool) bool
 	now        func() time.Duration // nil: the real clock, and skew
+	onClose    func() error         // runs in Network.Close
 
 	skew   atomic.Int64
 	opened atomic.Int32 // networks
@@ -46,8 +47,16 @@ func (p *fakePlugin) Open(_ carrier.Class, listen string) (*carrier.Network, err
 	p.opened.Add(1)
 	return &carrier.Network{
 		Listen: fakeName(listen), Names: p, NewCarrier: p.newCarrier, Unassisted: p.unassisted,
-		Close: func() error { p.closed.Add(1); return nil },
+		Close: p.close,
 	}, nil
+}
+
+func (p *fakePlugin) close() error {
+	p.closed.Add(1)
+	if p.onClose != nil {
+		return p.onClose()
+	}
+	return nil
 }
 
 func (p *fakePlugin) newCarrier(core carrier.Core) (carrier.Carrier, error) {
