@@ -20,7 +20,7 @@ type latePlugin struct {
 
 func (p *latePlugin) Scheme() string { return "late" }
 func (p *latePlugin) Open(carrier.Class, string) (*carrier.Network, error) {
-	return &carrier.Network{Listen: "late://me", NewCarrier: func(core carrier.Core) (carrier.Carrier, error) {
+	return &carrier.Network{Listen: "late://me", Names: struct{ carrier.Names }{}, NewCarrier: func(core carrier.Core) (carrier.Carrier, error) {
 		p.core = core
 		return lateCarrier{p: p}, nil
 	}}, nil

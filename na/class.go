@@ -141,10 +141,7 @@ func (c *Class) released(nctx *Context) {
 		return
 	}
 	if err := c.free(); err != nil {
-		nctx.Spawn(func() {
-			c.cfg.log().Error("na: the network of a closed class could not be given back: its address may stay in use",
-				"address", c.Addr().Name(), "error", err)
-		})
+		nctx.Spawn(func() { c.domain.logCloseError(err) })
 	}
 }
 

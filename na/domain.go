@@ -81,16 +81,21 @@ func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Comp
 	if err != nil {
 		return nil, err
 	}
+	if n == nil {
+		return nil, brokenContract(p.Scheme(), "Open returned neither a Network nor an error")
+	}
 	d.add(p.Scheme(), n)
-	if err := d.checkSelf(); err != nil {
-		return nil, errors.Join(err, d.close())
+	if err := cmp.Or(checkNetwork(p.Scheme(), n), d.checkSelf()); err != nil {
+		d.logCloseError(d.close())
+		return nil, err
 	}
 	d.sched, _ = n.Names.(simhook.Scheduler)
 	d.faults, _ = n.Names.(simhook.Faults)
 	d.self.dom, d.self.route = d, route{network: &network{}, carrier: &d.self}
 	if beside != nil {
 		if err := d.join(beside); err != nil {
-			return nil, errors.Join(err, d.close())
+			d.logCloseError(d.close())
+			return nil, err
 		}
 	}
 	d.own = &d.networks[0]
@@ -164,12 +169,23 @@ func (d *domain) close() error {
 	return errors.Join(errs...)
 }
 
+// logCloseError logs an error of close, if that is not nil. The logger is the program's: no lock is held.
+func (d *domain) logCloseError(err error) {
+	if err != nil {
+		d.cfg.log().Error("na: the network of a closed class could not be given back: its address may stay in use",
+			"address", d.networks[0].self, "error", err)
+	}
+}
+
 // openEndpoint makes the endpoint of c, with a carrier of each transport.
 func (d *domain) openEndpoint(c *Context) (*endpoint, error) {
 	e := newEndpoint(d, c)
 	for i := range d.networks {
 		n := &d.networks[i]
 		ca, err := n.NewCarrier(e)
+		if err == nil && ca == nil {
+			err = brokenContract(n.scheme, "NewCarrier returned neither a Carrier nor an error")
+		}
 		if err != nil {
 			for _, r := range e.routes {
 				r.carrier.Release()

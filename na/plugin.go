@@ -72,3 +72,19 @@ func unknownScheme(scheme string, have []string) error {
 	slices.Sort(have)
 	return fmt.Errorf("na: unknown transport %q: have %s: %w", scheme, strings.Join(have, ", "), ErrUnsupported)
 }
+
+// brokenContract is the error of a plugin that does not keep the contract of package carrier.
+func brokenContract(scheme, what string) error {
+	return WithText(ErrInvalid, fmt.Sprintf("na: plugin %s://: %s, which is a defect of the plugin", scheme, what))
+}
+
+// checkNetwork reports what a network lacks that no class can do without.
+func checkNetwork(scheme string, n *carrier.Network) error {
+	switch {
+	case n.Names == nil:
+		return brokenContract(scheme, "Network.Names is nil")
+	case n.NewCarrier == nil:
+		return brokenContract(scheme, "Network.NewCarrier is nil")
+	}
+	return nil
+}

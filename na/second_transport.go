@@ -52,8 +52,13 @@ func (d *domain) join(p carrier.Companion) error {
 		return nil
 	case err != nil:
 		return err
+	case n == nil:
+		return brokenContract(p.Scheme(), "OpenBeside returned neither a Network nor an error")
 	}
 	d.add(p.Scheme(), n)
+	if err := checkNetwork(p.Scheme(), n); err != nil {
+		return err
+	}
 	switch {
 	case d.cfg.Local == LocalNever:
 		d.apart = "Config.Local is LocalNever"

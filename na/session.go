@@ -326,6 +326,9 @@ func (l *session) up(g frame.Greeting) {
 func (l *session) Fail(err error) { l.fail(err) }
 
 func (l *session) fail(err error) {
+	if err == nil {
+		err = brokenContract(l.route.scheme, "it ended a session without an error")
+	}
 	switch {
 	case l.state == stateDown:
 		return

@@ -25,6 +25,9 @@ func (e otherHost) Unwrap() error { return e.error }
 
 // lookedUp returns the address that text was resolved to. Locked.
 func (e *endpoint) lookedUp(text Addr, name string) (Addr, error) {
+	if name == "" {
+		return Addr{}, brokenContract(e.dom.own.scheme, "Resolve found neither a name nor an error")
+	}
 	addr := MakeAddr(name, text.Target())
 	c := e.certifier()
 	if c == nil {

@@ -180,10 +180,18 @@ func (s *Server) adopterOf(target int) (Adopter, error) {
 	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("there is no context %d", target))
 }
 
+// errAcceptedNothing is the error of a listener that breaks the contract of net.Listener.
+var errAcceptedNothing = errors.New("the listener of the program accepted nil without an error: that is a defect of it")
+
 // accept accepts until the socket is closed.
 func (s *Server) accept(l *Listener) {
+	var toldOnce sync.Once
 	for {
 		nc, err := l.l.Accept()
+		if err == nil && nc == nil {
+			err = errAcceptedNothing
+			toldOnce.Do(func() { s.Log.Error(err.Error(), "addr", text(l.l.Addr())) })
+		}
 		switch {
 		case err == nil:
 			s.take(nc, l.done)

@@ -106,10 +106,13 @@ var (
 	plugins   = map[string]Plugin{}
 )
 
-// Register makes p available to na.Open by its scheme. It panics when the scheme is taken.
+// Register makes p available to na.Open by its scheme. It panics when p is nil or the scheme is taken.
 func Register(p Plugin) {
 	pluginsMu.Lock()
 	defer pluginsMu.Unlock()
+	if p == nil {
+		panic("carrier: Register of a nil plugin")
+	}
 	if plugins[p.Scheme()] != nil {
 		panic("carrier: plugin " + p.Scheme() + " is registered twice")
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // countingPlugin counts the networks that it opens.
@@ -19,7 +20,16 @@ func (p *countingPlugin) Scheme() string { return p.scheme }
 
 func (p *countingPlugin) Open(carrier.Class, string) (*carrier.Network, error) {
 	p.opened++
-	return &carrier.Network{}, nil
+	return &carrier.Network{Names: noNames{}, NewCarrier: func(carrier.Core) (carrier.Carrier, error) { return nil, codes.ErrUnsupported }}, nil
+}
+
+// noNames find nobody.
+type noNames struct{}
+
+func (noNames) Check(string) error { return codes.ErrUnsupported }
+func (noNames) Resolve(_ string, done func(name string, err error)) func() {
+	done("", codes.ErrUnsupported)
+	return nil
 }
 
 // register registers plugins until the test ends.
@@ -39,6 +49,7 @@ func TestRegister(t *testing.T) {
 	one, two, given := &countingPlugin{scheme: "one"}, &countingPlugin{scheme: "two"}, &countingPlugin{scheme: "one"}
 	register(t, two, one)
 	require.PanicsWithValue(t, "carrier: plugin one is registered twice", func() { carrier.Register(given) })
+	require.PanicsWithValue(t, "carrier: Register of a nil plugin", func() { carrier.Register(nil) })
 	open()
 	require.Equal(t, 1, one.opened)
 	open(given)

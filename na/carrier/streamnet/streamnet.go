@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -126,6 +127,11 @@ type network struct {
 
 func (n *network) prefix() string { return n.Scheme + "://" }
 
+// broken is the error of options that do not keep their contract.
+func (n *network) broken(what string) error {
+	return codes.WithText(codes.ErrInvalid, "streamnet: options of "+strconv.Quote(n.Scheme)+": "+what)
+}
+
 // listen listens and checks the name.
 func (n *network) listen(where string) (net.Listener, string, error) {
 	if n.Options.Listen == nil {
@@ -139,6 +145,9 @@ func (n *network) listen(where string) (net.Listener, string, error) {
 		}
 		return nil, "", withCode(code, "listen on "+n.prefix()+where, err)
 	}
+	if l == nil {
+		return nil, "", n.broken("Options.Listen returned neither a listener nor an error")
+	}
 	if err := n.Check(n.prefix() + name); err != nil {
 		_ = l.Close()
 		return nil, "", err
@@ -151,6 +160,9 @@ func (n *network) dial(ctx context.Context, name, _ string) (net.Conn, error) {
 	nc, err := n.Options.Dial(ctx, strings.TrimPrefix(name, n.prefix()))
 	if err != nil {
 		return nil, withCode(codes.ErrUnreachable, "dial", err)
+	}
+	if nc == nil {
+		return nil, n.broken("Options.Dial returned neither a connection nor an error")
 	}
 	_ = nc.SetDeadline(time.Now().Add(n.HandshakeTimeout))
 	c, err := secured(ctx, nc)

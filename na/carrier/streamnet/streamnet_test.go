@@ -213,3 +213,43 @@ func TestShortWrite(t *testing.T) {
 	}
 	require.ErrorIs(t, <-ended, codes.ErrPeerLost)
 }
+
+// TestOptionsGiveNothing: a function of the options that returns nil in place of what it is for is named in the error.
+func TestOptionsGiveNothing(t *testing.T) {
+	t.Parallel()
+	p := newPipes()
+	opts := p.options()
+	opts.Listen = func(string) (net.Listener, string, error) { return nil, "a", nil }
+	err := open(opts, "pipe://a")
+	require.ErrorIs(t, err, codes.ErrInvalid)
+	require.ErrorContains(t, err, `options of "pipe": Options.Listen returned neither`)
+
+	opts = p.options()
+	opts.Dial = func(context.Context, string) (net.Conn, error) { return nil, nil }
+	origin := node(t, opts, "pipe://", na.Config{})
+	err = echo(bound(t), origin, "pipe://a", "x")
+	require.ErrorIs(t, err, codes.ErrUnreachable)
+	require.ErrorContains(t, err, `options of "pipe": Options.Dial returned neither`)
+
+	opts = p.options()
+	opts.Listen = func(where string) (net.Listener, string, error) {
+		l, name, err := p.listen(where)
+		return &hollowListener{Listener: l, hollow: 2}, name, err
+	}
+	node(t, opts, "pipe://hollow", na.Config{})
+	require.NoError(t, echo(bound(t), node(t, p.options(), "pipe://", na.Config{}), "pipe://hollow", "accepted"))
+}
+
+// A hollowListener accepts nil first.
+type hollowListener struct {
+	net.Listener
+	hollow int
+}
+
+func (l *hollowListener) Accept() (net.Conn, error) {
+	if l.hollow > 0 {
+		l.hollow--
+		return nil, nil
+	}
+	return l.Listener.Accept()
+}
