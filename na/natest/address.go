@@ -15,7 +15,7 @@ var addressRules = []rule{
 		why: "limits are asked for, not guessed: what the plugin states must make sense and follow Config"},
 	{name: "Lookup", check: lookup,
 		why: "the text of an address finds its process; text that names nothing fails with a reason, and costs no session"},
-	{name: "InvalidName", check: invalidNames, needs: invalidName,
+	{name: "InvalidName", check: invalidNames, needs: invalidName, optional: true,
 		why: "text that is no name of the network is an error of the caller, at once: nobody waits for a connection that cannot come"},
 	{name: "Remote", check: remote,
 		why: "an operator who is asked by a client that does not listen can tell which program that is, and where it runs"},

@@ -15,7 +15,7 @@ import (
 var cancelRules = []rule{
 	{name: "CancelNow", check: cancelNow,
 		why: "Cancel and then Trigger, with no Progress between, runs the canceled callback: whoever gives up need not wait"},
-	{name: "CancelLookup", check: cancelLookup, needs: pendingLookup,
+	{name: "CancelLookup", check: cancelLookup, needs: pendingLookup, optional: true,
 		why: "a lookup that asks a slow name server can be given up like everything else"},
 	{name: "CancelEverywhere", check: cancelEverywhere,
 		why: "canceled at any point, an operation ends once, with success or ErrCanceled, and the session goes on"},

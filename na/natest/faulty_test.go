@@ -759,6 +759,16 @@ func TestSkip(t *testing.T) {
 	require.Contains(t, r.first(), `there is no rule "Tag"`)
 }
 
+// Cover asks for no rule about what the plugin does not have, and for every other one.
+func TestCover(t *testing.T) {
+	n := Network{Concurrent: true, Assisted: true}
+	frozen := Network{}
+	require.False(t, record(t, func(tb testing.TB) { Cover(tb, n, frozen) }).Failed())
+	r := record(t, func(tb testing.TB) { Cover(tb, n) })
+	require.True(t, r.Failed())
+	require.Contains(t, strings.Join(r.lines, "\n"), "no network checks rule FrozenPeer")
+}
+
 // A rule that fails says why it is there, and leaves nothing behind.
 func TestFailureIsExplained(t *testing.T) {
 	r := record(t, func(tb testing.TB) { Check(tb, faulty(&faults[0]), "OrderUnexpected") })

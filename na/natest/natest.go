@@ -21,9 +21,12 @@ type Network struct {
 	Origin string
 	// Nobody is an address on which nobody listens.
 	Nobody string
-	// Pending is an address whose Lookup does not end soon. Empty means that lookups end at once.
+	// Pending is an address whose Lookup does not end soon: "tcp://host:1", of a host that the resolver is slow to find. Empty if lookups end
+	// at once, because a text is a name or is not.
 	Pending string
-	// Invalid is an address whose text is no name of this network: "tcp://host", without a port. Empty means that any text may be one.
+	// Invalid is an address that Names.Check and Names.Resolve refuse, because its text is no name of this network: "tcp://host", without a
+	// port. Package na finds its scheme, and takes "://" and up to 512 printable characters without '#' or space for an address. Empty if any
+	// text may be a name.
 	Invalid string
 	// Plugins are looked at before the registered ones.
 	Plugins []carrier.Plugin
@@ -31,6 +34,9 @@ type Network struct {
 	Concurrent bool
 	// Assisted says that peers are served although nobody drives their context.
 	Assisted bool
+	// Unverified says that a peer which connects is never taken for the one that listens at the name in its HELLO (verified is false in
+	// Core.Admit): operations to that name make a session of their own. The rules then use the session of the peer to reach it.
+	Unverified bool
 	// Carrier leaves out the rules that this plugin shares the code for with another, which keeps them all: credit, room, tags, leases,
 	// withdrawals. What is left is how bytes move, and how sessions begin and end.
 	Carrier bool
@@ -59,6 +65,8 @@ type rule struct {
 	engine bool                 // what moves the bytes has no part in it
 	needs  func(Network) string // what the network lacks for it; nil when any will do
 	check  func(b *bed)
+
+	optional bool // a plugin may have nothing that the rule is about, on no network
 }
 
 // What a rule may need of a network.
@@ -182,8 +190,9 @@ func checkSkip(skip map[string]string) (problems []string) {
 }
 
 // Cover requires that every rule is for one of the networks of a plugin at least: a network that is assisted cannot
-// check what becomes of a frozen one, and the other way round.
-func Cover(t *testing.T, networks ...Network) {
+// check what becomes of a frozen one, and the other way round. What the plugin does not have, as the empty fields Pending and Invalid of
+// all its networks say, needs no rule: Cover logs that.
+func Cover(t testing.TB, networks ...Network) {
 	t.Helper()
 	for i := range rules {
 		why := make([]string, 0, len(networks))
@@ -192,9 +201,14 @@ func Cover(t *testing.T, networks ...Network) {
 				why = append(why, lack)
 			}
 		}
-		if len(why) == len(networks) {
-			t.Errorf("natest: no network checks rule %s: %s", rules[i].name, strings.Join(why, "; "))
+		if len(why) < len(networks) {
+			continue
 		}
+		report := t.Errorf
+		if rules[i].optional {
+			report = t.Logf
+		}
+		report("natest: no network checks rule %s: %s", rules[i].name, strings.Join(why, "; "))
 	}
 }
 

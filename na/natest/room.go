@@ -36,12 +36,18 @@ func around() (ns []int) {
 	return ns[:len(ns)-1]
 }
 
-// grant has t grant a room, until a can claim for messages of n bytes, and returns the address to send them to.
+// grant has t grant a room, until a can claim for messages of n bytes.
 func (b *bed) grant(a, t *side, toA na.Addr, n int) {
+	b.Helper()
+	b.grantTo(a, t.Self(), t, toA, n)
+}
+
+// grantTo is grant where a reaches t as toT says.
+func (b *bed) grantTo(a *side, toT na.Addr, t *side, toA na.Addr, n int) {
 	b.Helper()
 	t.GrantRoom(toA, n)
 	b.until("the peer has room", func() bool {
-		bound, ok := a.ClaimRoom(t.Self(), n)
+		bound, ok := a.ClaimRoom(toT, n)
 		if ok {
 			a.ReturnRoom(bound, n)
 		}
@@ -270,7 +276,7 @@ func roomHeadToHead(b *bed) {
 		for range 3 {
 			b.grant(left, right, toLeft, n)
 			right.GrantRoom(toLeft, n)
-			b.grant(right, left, toRight, n)
+			b.grantTo(right, toLeft, left, toRight, n)
 		}
 		send := func(from *side, to na.Addr) (cs []*call) {
 			long := min(g, from.roomFor(to, n))

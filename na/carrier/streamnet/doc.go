@@ -13,8 +13,10 @@
 //		},
 //	})
 //
-// Give the plugin to a class in na.Config.Plugins (to a node in qs.Config.Plugins), or register it for every class of the process
+// Give the plugin to a class in na.Config.Plugins (to a node in qs.Config.HG.NA.Plugins), or register it for every class of the process
 // with carrier.Register. Then "unix:///run/app.sock" is an address like any other: listen there, look it up, call it.
+//
+// In a test, natest.TestPlugin checks such a plugin. Without Options.Verify its natest.Network has Unverified set.
 //
 //	na: Session, Core ◄─► internal/netconn: a goroutine that reads, one that writes ◄─► Options.Dial, Options.Listen: net.Conn
 //

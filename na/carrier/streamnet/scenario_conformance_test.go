@@ -72,6 +72,19 @@ func overUnix() streamnet.Options {
 	}
 }
 
+// literal is the plugin of the package comment. It does not verify the peers that connect, and takes every text for a name.
+var literal = streamnet.New(streamnet.Options{
+	Scheme: "unix",
+	Dial: func(ctx context.Context, name string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", name)
+	},
+	Listen: func(where string) (net.Listener, string, error) {
+		l, err := net.Listen("unix", where)
+		return l, where, err
+	},
+})
+
 // closedPort returns an address of loopback on which nobody listens.
 func closedPort(t testing.TB, host string) string {
 	l, err := net.Listen("tcp", host+":0")
@@ -103,6 +116,18 @@ func TestConformance(t *testing.T) {
 				Concurrent: true,
 				Assisted:   true,
 				Carrier:    true,
+			}
+		},
+		"literal": func(t testing.TB) natest.Network {
+			dir := t.TempDir()
+			return natest.Network{
+				Listen:     func(n int) string { return "unix://" + filepath.Join(dir, strings.Repeat("s", n+1)) },
+				Origin:     "unix://",
+				Nobody:     "unix://" + filepath.Join(dir, "nobody"),
+				Plugins:    []na.Plugin{literal},
+				Unverified: true,
+				Concurrent: true,
+				Assisted:   true,
 			}
 		},
 	})
