@@ -204,10 +204,7 @@ func (l *session) bodyCame(s *sink) {
 	m := *s.body.msg
 	delete(l.arrivals, s.id)
 	l.e.dropSink(s)
-	if l.pongLater && !l.awaitsBody() {
-		l.pong, l.pongLater = true, false
-		l.markPending()
-	}
+	l.confirmLater()
 	if m.head.Kind == frame.Unexpected {
 		l.present(m.env)
 		return
@@ -215,14 +212,27 @@ func (l *session) bodyCame(s *sink) {
 	l.deliverWhole(&m.head, m.env.Data, m.env)
 }
 
-// awaitsBody reports whether a message has come whose body has not.
-func (l *session) awaitsBody() bool {
+// awaitsBulk reports whether a message has come whose body has not, or the end of a stream before its last bytes.
+func (l *session) awaitsBulk() bool {
 	for _, s := range l.arrivals {
 		if s.body.msg != nil {
 			return true
 		}
 	}
+	for _, s := range l.streams {
+		if !s.sent && s.in.final >= 0 {
+			return true
+		}
+	}
 	return false
+}
+
+// confirmLater gives the PONG that has waited for the last of what awaitsBulk has said.
+func (l *session) confirmLater() {
+	if l.pongLater && !l.awaitsBulk() {
+		l.pong, l.pongLater = true, false
+		l.markPending()
+	}
 }
 
 // cancelBody drops a body whose message has not left.

@@ -114,8 +114,8 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 			return !q.empty() || messages && (l.pong || l.owesState() || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin() || l.owing.len() > 0)
 		case messages && l.pong:
 			h := frame.Header{Kind: frame.Pong}
-			// It confirms everything before the Ping. While bodies of messages before it are on their way, it only says that we live.
-			if l.pong, l.pongLater = false, l.awaitsBody(); !l.pongLater {
+			// It confirms everything before the Ping. While bodies of messages or bytes of streams before it are on their way, it only says that we live.
+			if l.pong, l.pongLater = false, l.awaitsBulk(); !l.pongLater {
 				h.Op, h.Tag = l.pongOp, l.pongTag
 			}
 			l.frame(f, w, h)

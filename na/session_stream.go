@@ -73,6 +73,7 @@ func (l *session) forget(s *Stream) {
 	s.open = false
 	if l.active != nil {
 		delete(l.streams, streamKey{s.id, s.own})
+		l.confirmLater()
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 // when it may be tried again. Methods may be called from any goroutine; one at a time writes, and one reads. The memory is the library's: Write
 // copies, and what Next returns is valid until Release, or Close.
 //
-// Unread bytes are bounded by a window, of 32 KiB at first and of 256 KiB, or 4 MiB of bulk data, when its reader is fast. They are charged to
+// Unread bytes are bounded by a window, of 16 KiB at first and of 256 KiB, or 4 MiB of bulk data, when its reader is fast. They are charged to
 // the room of the session (Config.Room), or, where there is none left, to the StreamReserve bytes that each stream has of its own: so a
 // stream whose reader goes on does, whatever becomes of the others.
 type Stream struct {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 )
 
 // streamModel sends pieces of one stream over two lanes, each in its order, with the accounts of both sides.
@@ -115,7 +117,7 @@ func (m *streamModel) step() {
 
 // Whatever the order, every byte comes once, nothing is charged beyond its account, and the stream comes to its end without any room.
 func TestStreamModel(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range long.Or[uint64](60, 3000) {
 		m := &streamModel{t: t, rng: rand.New(rand.NewPCG(seed, 1)), in: newReceiver()}
 		m.data = make([]byte, m.rng.IntN(1<<m.rng.IntN(20)))
 		for i := range m.data {

@@ -274,3 +274,32 @@ func TestStreamFedByReturnedRoom(t *testing.T) {
 	require.Equal(t, []string{"STREAM"}, kinds(s.drain(l)))
 	require.Equal(t, int64(5000), up.Moved())
 }
+
+// A PONG confirms the end of a stream when its last bytes have come, on the other lane: Shutdown waits for it before it closes.
+func TestStreamConfirmed(t *testing.T) {
+	for _, by := range []string{"bytes", "RESET", "Close"} {
+		t.Run(by, func(t *testing.T) {
+			s := newScript(t, Config{})
+			l := s.meet(5)
+			up := s.openStream(l, 1, true, true)
+			s.drain(l)
+			require.NoError(t, up.bytes(100, nil, frame.FlagEnd))
+			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Ping, Op: 1, Tag: 1}, nil))
+			all := s.drain(l)
+			require.Equal(t, []string{"PONG"}, kinds(all))
+			require.Zero(t, all[0].Op)
+			switch by {
+			case "bytes":
+				require.NoError(t, up.piece(0, make([]byte, 100)))
+			case "RESET":
+				require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Reset, Op: 1}, nil))
+			case "Close":
+				up.Close()
+			}
+			all = s.drain(l)
+			require.NotEmpty(t, all)
+			require.Equal(t, frame.Pong, all[0].Kind)
+			require.EqualValues(t, 1, all[0].Op)
+		})
+	}
+}

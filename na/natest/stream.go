@@ -24,6 +24,34 @@ var streamRules = []rule{
 		why: "the answer of the call may come before the stream has ended, which goes on"},
 	{name: "StreamPeerLost", check: streamPeerLost,
 		why: "a session that ends ends its streams; what has come whole can still be read"},
+	{name: "StreamHalfClose", check: streamHalfClose,
+		why: "an end that has been told is io.EOF behind the last byte, and changes nothing for other streams of the call"},
+	{name: "StreamSelf", check: streamSelf,
+		why: "a context can have streams with itself"},
+	{name: "StreamMany", check: streamMany,
+		why: "hundreds of streams at once, of both directions and kinds, get every byte through, whoever stands still"},
+	{name: "StreamNobodyDrives", needs: assisted, check: streamNobodyDrives,
+		why: "bytes come in, and windows open, though nobody drives the context of the reader"},
+	{name: "StreamDrain", needs: assisted, check: streamDrain,
+		why: "what was written before CloseWrite arrives, though Close and Shutdown follow at once"},
+	{name: "StreamLate", check: streamLate,
+		why: "what is on its way to an end that is gone is dropped, and its room can be used again"},
+	{name: "StreamFairToMessages", check: streamFairToMessages,
+		why: "a flood of messages does not keep a stream from going on, nor a stream the messages"},
+}
+
+// streamFlowRules are about accounts and states that no carrier has a part in.
+var streamFlowRules = []rule{
+	{name: "StreamWindowExact", engine: true, check: streamWindowExact,
+		why: "unread bytes are bounded by window, room and reserve, to the byte; a reader that stands still stops its sender, and moves it on"},
+	{name: "StreamReserveUnderPressure", engine: true, check: streamReserveUnderPressure,
+		why: "a stream whose reader goes on comes to its end without any room, whatever becomes of a hundred others"},
+	{name: "StreamCancelEverywhere", engine: true, check: streamCancelEverywhere,
+		why: "either side can end a stream at every stage: the other one learns it, and nothing of it is left"},
+	{name: "StreamWithdrawMovedNothing", engine: true, check: streamWithdrawMovedNothing,
+		why: "a request that was taken back has moved nothing of its streams, and one that is opened too late ends them at both sides"},
+	{name: "StreamIdle", engine: true, check: streamIdle,
+		why: "two thousand streams of one peer may be open and idle: they keep the session, and hold up nobody"},
 }
 
 // A flow is one end of a stream in a rule, and what has gone through it.
@@ -32,6 +60,8 @@ type flow struct {
 	b     *bed
 	s     *side
 	ready int // how often it was said that it may be tried again
+	tried int // ready, when the answer was ErrAgain
+	again bool
 	data  []byte
 	err   error // of the last Next or Write that was not ErrAgain
 }
@@ -59,7 +89,7 @@ type streamed struct {
 	bulk        bool
 }
 
-// stream begins a call of a with streams, which is answered by the expected message 9.
+// stream begins a call of a with streams, which is answered by the expected message of its tag.
 func (a *side) stream(t na.Addr, bulk bool, ups ...bool) *streamed {
 	a.b.Helper()
 	k := &streamed{ups: ups, bulk: bulk}
@@ -73,7 +103,7 @@ func (a *side) stream(t na.Addr, bulk bool, ups ...bool) *streamed {
 	k.call = a.call("call with streams")
 	k.call.buffer(16)
 	k.call.start(func(op *na.Op) error {
-		return a.Call(op, na.CallSpec{To: t, Tag: 9, Msg: msg, Buf: k.call.buf, Streams: streams, StreamsAt: streamIDAt})
+		return a.Call(op, na.CallSpec{To: t, Tag: na.Tag(len(a.b.streams)), Msg: msg, Buf: k.call.buf, Streams: streams, StreamsAt: streamIDAt})
 	})
 	return k
 }
@@ -113,6 +143,7 @@ func (f *flow) write(data []byte, most int) (left []byte, more bool) {
 	n, err := f.Write(data[:min(most, len(data))])
 	switch {
 	case errors.Is(err, na.ErrAgain):
+		f.again, f.tried = true, f.ready
 	case err != nil:
 		f.err = err
 		return nil, false
@@ -127,6 +158,7 @@ func (f *flow) read(most int) (more bool) {
 	b, err := f.Next()
 	switch {
 	case errors.Is(err, na.ErrAgain):
+		f.again, f.tried = true, f.ready
 		return true
 	case err != nil:
 		f.err = err
@@ -181,7 +213,7 @@ func streamOrder(b *bed) {
 			require.ErrorIs(b, k.here[1].err, io.EOF, "down, %s", what)
 			require.True(b, bytes.Equal(up, k.there[0].data), "up, %s", what)
 			require.True(b, bytes.Equal(down, k.here[1].data), "down, %s", what)
-			t.sendExpected(k.env.From, 9, []byte("end")).ok()
+			t.sendExpected(k.env.From, k.env.Tag, []byte("end")).ok()
 			k.call.ok()
 			k.closeAll()
 		}
@@ -234,7 +266,7 @@ func streamResetEachSide(b *bed) {
 		})
 		require.ErrorIs(b, other.err, na.ErrOverflow, "situation %d", i)
 		require.ErrorContains(b, other.err, "too much of it", "situation %d", i)
-		t.sendExpected(k.env.From, 9, nil).ok()
+		t.sendExpected(k.env.From, k.env.Tag, nil).ok()
 		k.call.ok()
 		k.closeAll()
 	}
@@ -243,7 +275,7 @@ func streamResetEachSide(b *bed) {
 func streamAnswerFirst(b *bed) {
 	a, t := b.pair(na.Config{})
 	k := a.stream(t.Self(), true, true, false).open(t)
-	t.sendExpected(k.env.From, 9, []byte("early")).ok()
+	t.sendExpected(k.env.From, k.env.Tag, []byte("early")).ok()
 	k.call.ok()
 	for i, f := range k.here { // up, and down
 		from, to := f, k.there[i]
