@@ -45,11 +45,12 @@ type call struct {
 	timer *na.Op // nil until there is one
 	done  na.Task
 
-	in    draft  // header, metadata and encoded input
-	codec uint8  // of the input
-	msg   []byte // that says where the input is
-	buf   []byte // receives the response
-	last  held   // of the call before, while this one begins
+	in      draft     // header, metadata and encoded input
+	codec   uint8     // of the input
+	msg     []byte    // that says where the input is
+	buf     []byte    // receives the response
+	last    held      // of the call before, while this one begins
+	streams []*Stream // of the last call
 
 	life
 }
@@ -188,6 +189,9 @@ func (k *call) underWay() bool { return k.phase != callIdle && k.phase != callQu
 func (k *call) fails() {
 	if k.phase != callEnding {
 		k.to(callEnding)
+		if len(k.streams) > 0 {
+			k.resetStreams(k.whyFails())
+		}
 	}
 }
 

@@ -45,14 +45,15 @@ func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 // A draft is a message that is being made. A payload that is too large to be kept is in memory of package slab, which is given back
 // when the message is not needed any more: behind the front, or apart from it.
 type draft struct {
-	b     []byte // header and metadata, which are head bytes, and what is not apart
-	head  int
-	apart []byte // the payload; or nil
-	slab  []byte // the memory; or nil
-	short []byte // what b was before its memory was that of slab; or nil
-	loose bool   // apart is the program's, until Forward or Respond returns
-	gone  int    // bytes of a payload that was, and has been copied by the transport
-	long  int    // how long the last payload of this kind was, if it was too large to be kept, and encoded; else 0
+	b       []byte // header and metadata, which are head bytes, and what is not apart
+	head    int
+	apart   []byte       // the payload; or nil
+	slab    []byte       // the memory; or nil
+	short   []byte       // what b was before its memory was that of slab; or nil
+	loose   bool         // apart is the program's, until Forward or Respond returns
+	gone    int          // bytes of a payload that was, and has been copied by the transport
+	streams []StreamSpec // of a request
+	long    int          // how long the last payload of this kind was, if it was too large to be kept, and encoded; else 0
 }
 
 // size is the length of the payload in bytes.
@@ -187,10 +188,11 @@ func (h *Handle) newDraft() (d draft) {
 	if k.phase == callIdle {
 		d.b, d.long, k.in = k.in.b, k.in.long, draft{}
 	}
-	if cap(d.b) < requestSize {
+	if cap(d.b) < front(na.MaxStreams) {
 		d.b = make([]byte, 0, 256)
 	}
-	d.b = append(d.b[:requestSize], h.meta.b...)
+	d.streams = h.specs
+	d.b = append(d.b[:front(len(h.specs))], h.meta.b...)
 	d.head = len(d.b)
 	return d
 }
@@ -242,6 +244,7 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 	if k.phase != callIdle {
 		k.to(callIdle)
 	}
+	k.closeStreams()
 	k.trim()
 	k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
 	return k.err
@@ -259,6 +262,7 @@ func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	if err := k.nextTag(); err != nil {
 		return err
 	}
+	k.closeStreams()
 	if k.in.loose { // it may be what is sent: forward frees it
 		k.last, k.held = k.held, held{}
 	}
@@ -268,7 +272,7 @@ func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	if limit != 0 && !k.setDeadline(limit) {
 		return errTooLong
 	}
-	return nil
+	return k.makeStreams()
 }
 
 // post starts the call. An error means that nothing of it has begun. Locked.
@@ -293,7 +297,8 @@ func (k *call) post() error {
 
 // ask sends msg and awaits the answer. Locked.
 func (k *call) ask(to na.Addr, msg []byte) error {
-	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.beside, Copy: k.in.loose, Bodies: true, By: k.by, OneWay: k.h.rpc.OneWay}
+	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.beside, Copy: k.in.loose, Bodies: true, By: k.by, OneWay: k.h.rpc.OneWay,
+		Streams: k.streamEnds(), StreamsAt: streamAt}
 	if !spec.OneWay {
 		if k.buf == nil {
 			k.buf = make([]byte, k.h.ctx.limits.MaxExpected)
@@ -312,7 +317,7 @@ func (k *call) ask(to na.Addr, msg []byte) error {
 // the target has granted, goes beside it, and is lent when there is no room. Locked.
 func (k *call) request() (msg []byte, to na.Addr, err error) {
 	h := k.h
-	req := request{codec: k.codec, meta: k.in.head - requestSize, id: h.id, size: uint64(k.in.size())}
+	req := request{codec: k.codec, meta: k.in.head - front(len(k.in.streams)), id: h.id, size: uint64(k.in.size()), named: nameStreams(k.in.streams)}
 	if req.size == 0 {
 		req.codec = codec.NoBytesID
 	}
@@ -355,7 +360,7 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 func (k *call) lendInput(limit int) (msg []byte, err error) {
 	h := k.h
 	k.in.own()
-	body, head, flags := k.in.split(requestSize, limit)
+	body, head, flags := k.in.split(front(len(k.in.streams)), limit)
 	h.ctx.bodies.countLent(k.in.size())
 	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, body, account{expedited: h.rpc.own.Expedited}, k.onLoanEnded)
 	if err != nil {

@@ -35,6 +35,7 @@ type Handle struct {
 	closed  bool
 	timeout time.Duration // of calls
 	meta    Metadata      // of calls
+	specs   []StreamSpec  // of calls; never written
 	hasty   bool          // of WithNoWait
 	forbids bool          // calls, until Reset
 	// forwarded says that a call has begun since Reset.
@@ -159,6 +160,7 @@ func (h *Handle) release() {
 	}
 	h.mu.Lock()
 	h.call.freeOutput()
+	h.call.closeStreams()
 	h.mu.Unlock()
 	c := h.ctx
 	c.mu.Lock()

@@ -11,12 +11,19 @@ import (
 
 // The headers at the front of every message of this package; docs/internals/WIRE.md has the picture. Little-endian.
 const (
-	wireVersion = 2
+	wireVersion = 3
 
 	requestSize  = 24
 	responseSize = 16
+	streamsSize  = 16 // bytes behind the header of a request that has streams
 
-	budgetAt = 4 // where a request has its budget
+	budgetAt = 4           // where a request has its budget
+	countAt  = 23          // and how many streams it has: the size before that is one of 7 bytes
+	streamAt = requestSize // and, if it has some, the number of the first, and behind that four bits for each
+	maxSize  = 1<<56 - 1
+
+	streamUp   = 1 // the bits of a stream
+	streamBulk = 2
 
 	flagMore   = 1  // the payload is a key: the body is to be read from the sender's memory
 	flagOneWay = 2  // requests: no response is wanted
@@ -39,6 +46,44 @@ type request struct {
 	budget uint32 // microseconds left to the deadline when it leaves; 0 when there is none. na writes it
 	id     ID
 	size   uint64 // of the whole input
+	named  named
+}
+
+// A named is what a request says of its streams.
+type named struct {
+	first uint64 // its number; na writes it when the request leaves
+	count int
+	kinds uint64 // four bits for each, from the lowest
+}
+
+// nameStreams returns the named of specs, but for the number.
+func nameStreams(specs []StreamSpec) (n named) {
+	n.count = len(specs)
+	for i, spec := range specs {
+		kind := uint64(0)
+		if spec.Up {
+			kind |= streamUp
+		}
+		if spec.Bulk {
+			kind |= streamBulk
+		}
+		n.kinds |= kind << (4 * i)
+	}
+	return n
+}
+
+// spec returns what a stream is.
+func (n *named) spec(i int) StreamSpec {
+	kind := n.kinds >> (4 * i)
+	return StreamSpec{Up: kind&streamUp != 0, Bulk: kind&streamBulk != 0}
+}
+
+// front is the length of the header of a request with so many streams.
+func front(streams int) int {
+	if streams == 0 {
+		return requestSize
+	}
+	return requestSize + streamsSize
 }
 
 func (r *request) put(b []byte) {
@@ -47,6 +92,10 @@ func (r *request) put(b []byte) {
 	binary.LittleEndian.PutUint32(b[budgetAt:], r.budget)
 	binary.LittleEndian.PutUint64(b[8:], uint64(r.id))
 	binary.LittleEndian.PutUint64(b[16:], r.size)
+	if b[countAt] = uint8(r.named.count); r.named.count > 0 {
+		binary.LittleEndian.PutUint64(b[streamAt:], r.named.first)
+		binary.LittleEndian.PutUint64(b[streamAt+8:], r.named.kinds)
+	}
 }
 
 // parse takes in a request, and returns its metadata and its payload, which is body if that came beside it. r holds what could be
@@ -57,12 +106,33 @@ func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 	}
 	*r = request{
 		flags: b[1] & (flagMore | flagOneWay | flagAhead), room: int(b[1] >> roomShift & 3), codec: b[2], meta: (int(b[3]) | int(b[1]>>metaShift)<<8) * metaWord, budget: binary.LittleEndian.Uint32(b[budgetAt:]),
-		id: ID(binary.LittleEndian.Uint64(b[8:])), size: binary.LittleEndian.Uint64(b[16:]),
+		id: ID(binary.LittleEndian.Uint64(b[8:])), size: binary.LittleEndian.Uint64(b[16:]) & maxSize,
 	}
 	if b[0] != wireVersion {
 		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("request of RPC protocol version %d, this is version %d", b[0], wireVersion))
 	}
-	return behind(b[requestSize:], body, r.flags, r.codec, r.meta, r.size)
+	if err := r.parseStreams(b); err != nil {
+		return nil, nil, err
+	}
+	head := front(r.named.count)
+	return behind(b[head:], body, r.flags, r.codec, r.meta, r.size)
+}
+
+// parseStreams takes in what a request says of its streams.
+func (r *request) parseStreams(b []byte) error {
+	n := named{count: int(b[countAt])}
+	if n.count == 0 {
+		return nil
+	}
+	if len(b) >= requestSize+streamsSize && n.count <= na.MaxStreams && r.flags&flagOneWay == 0 {
+		n.first, n.kinds = na.StreamID(b[streamAt:]), binary.LittleEndian.Uint64(b[streamAt+8:])
+		known := uint64(streamUp|streamBulk) * 0x1111_1111_1111_1111 >> (64 - 4*n.count)
+		if n.kinds&^known == 0 {
+			r.named = n
+			return nil
+		}
+	}
+	return na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes with %d streams of the kinds %#x that cannot be", len(b), n.count, n.kinds))
 }
 
 // response is the front of an expected message.

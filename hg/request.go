@@ -21,7 +21,7 @@ func (c *Context) receive(env *na.Envelope, lone *Request) (ran int) {
 	var req request
 	meta, payload, err := req.parse(env.Data, env.Body)
 	s.id, s.rpc = req.id, c.class.rpcs.find(req.id)
-	s.most = na.RoomBytes(req.room)
+	s.most, s.named = na.RoomBytes(req.room), req.named
 	s.oneWay, s.meta, s.codec = req.flags&flagOneWay != 0, meta, req.codec
 	s.setBudget(req.budget)
 	switch {
@@ -151,15 +151,22 @@ func (s *service) took(b []byte, err error, what string) (ok bool) {
 }
 
 // reject answers a request whose handler will not run because of err.
-func (s *service) reject(err error) {
-	s.refuse(failure{code: na.CodeOf(err), fate: na.NotRun, text: err.Error(), early: true})
+func (s *service) reject(err error) { s.refuse(early(err)) }
+
+// early is a refusal by the library.
+func early(err error) failure {
+	return failure{code: na.CodeOf(err), fate: na.NotRun, text: err.Error(), early: true}
 }
 
 // refuse answers a request whose handler will not run.
 func (s *service) refuse(f failure) {
-	if !s.accept() {
-		return
+	if s.accept() {
+		s.refuseAccepted(f)
 	}
+}
+
+// refuseAccepted is refuse of a request that was accepted.
+func (s *service) refuseAccepted(f failure) {
 	s.mu.Lock()
 	s.to(serviceRejected)
 	if s.oneWay {
@@ -234,6 +241,13 @@ func (s *service) begin() {
 		s.unlock()
 		return
 	}
+	if s.named.count > 0 {
+		if err := s.openStreams(); err != nil {
+			s.mu.Unlock()
+			s.refuseAccepted(early(err))
+			return
+		}
+	}
 	s.to(serviceRunning)
 	s.began = true
 	s.begins()
@@ -251,7 +265,9 @@ func (s *service) handlerReturned(r Request, f failure) {
 	}
 	defer func() {
 		s.mu.Lock()
-		s.returned = true
+		if s.returned = true; s.phase > serviceRejected {
+			s.endStreams()
+		}
 		s.holds--
 		s.unlock()
 	}()

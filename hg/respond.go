@@ -218,6 +218,9 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	}
 	s.says(resp.code, resp.fate, size, resp.text)
 	s.freeInput()
+	if s.returned {
+		s.endStreams()
+	}
 	if !left {
 		s.to(serviceSending)
 		s.holds++ // until it has left and its callback has run

@@ -130,6 +130,13 @@ func FuzzRequest(f *testing.F) {
 	beginnings.Seed(f, na.Key{Len: 1, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	(&request{id: 7, size: 5, flags: flagMore | flagAhead, codec: codec.RawID, meta: 4096}).put(b)
 	beginnings.Seed(f, na.Key{Len: 4101, Access: na.ReadOnly}.Append(bytes.Clone(b)))
+	streams := nameStreams([]StreamSpec{{Up: true}, {Bulk: true}, {Up: true, Bulk: true}})
+	streams.first = 1 << 60
+	long := make([]byte, requestSize+streamsSize)
+	(&request{id: 7, size: 3, codec: codec.MsgpackID, named: streams}).put(long)
+	beginnings.Seed(f, append(bytes.Clone(long), "abc"...))
+	long[streamAt+8] = 4
+	beginnings.Seed(f, append(bytes.Clone(long), "abc"...))
 	beginnings.Seed(f, b[:requestSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r request
@@ -138,7 +145,7 @@ func FuzzRequest(f *testing.F) {
 			require.NotEqual(t, na.OK, na.CodeOf(err))
 			return
 		}
-		again := make([]byte, requestSize)
+		again := make([]byte, front(r.named.count))
 		r.put(again)
 		require.Equal(t, b, append(append(again, meta...), payload...))
 		readable(t, meta)
@@ -209,16 +216,21 @@ func TestHeaderBytes(t *testing.T) {
 	require.Equal(t, "\x03a.b\x03\x00xyz\x00\x00\x00\x00\x00\x00\x00", string(m.b))
 	b := make([]byte, requestSize)
 	(&request{flags: flagOneWay, codec: 200, meta: len(m.b), budget: 0x01020304, id: 0x1122334455667788, size: 5}).put(b)
-	require.Equal(t, "\x02\x02\xc8\x02\x04\x03\x02\x01\x88\x77\x66\x55\x44\x33\x22\x11\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
+	require.Equal(t, "\x03\x02\xc8\x02\x04\x03\x02\x01\x88\x77\x66\x55\x44\x33\x22\x11\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
 	b = make([]byte, responseSize)
 	(&response{code: 0x42, fate: na.NotRun, codec: codec.MsgpackID, meta: len(m.b), size: 5}).put(b)
-	require.Equal(t, "\x02\x00\x42\x01\x02\x02\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
+	require.Equal(t, "\x03\x00\x42\x01\x02\x02\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
 	b = make([]byte, requestSize)
 	(&request{flags: flagMore | flagAhead, room: 3, codec: 200, meta: 8192, size: 5}).put(b)
-	require.Equal(t, "\x02\x9d\xc8\x00", string(b[:4]))
+	require.Equal(t, "\x03\x9d\xc8\x00", string(b[:4]))
 	b = make([]byte, responseSize)
 	(&response{fate: na.Ran, flags: flagMore | flagAhead, codec: 200, meta: 8184, size: 5}).put(b)
-	require.Equal(t, "\x02\x11\x00\x02\xc8\xff\x03\x00", string(b[:8]))
+	require.Equal(t, "\x03\x11\x00\x02\xc8\xff\x03\x00", string(b[:8]))
+	b = make([]byte, requestSize+streamsSize)
+	streams := nameStreams([]StreamSpec{{Up: true}, {}, {Up: true, Bulk: true}})
+	streams.first = 0x0102
+	(&request{size: 5, named: streams}).put(b)
+	require.Equal(t, "\x05\x00\x00\x00\x00\x00\x00\x03\x02\x01\x00\x00\x00\x00\x00\x00\x01\x03\x00\x00\x00\x00\x00\x00", string(b[16:]))
 	require.Equal(t, "\x04\x00textdetail", string(appendFailure(nil, "text", []byte("detail"))))
 }
 
@@ -304,6 +316,23 @@ func TestUnknownBits(t *testing.T) {
 			b[at] = 1 << bit
 			_, _, err := new(response).parse(b, nil)
 			require.ErrorIs(t, err, na.ErrProtocol, "reserved byte %d", at)
+		}
+	}
+	for count := range 256 { // streams: what they are is four bits each, of which two mean something
+		for bit := range 64 {
+			b := make([]byte, requestSize+streamsSize)
+			(&request{id: 7}).put(b)
+			b[countAt], b[streamAt+8+bit/8] = byte(count), 1<<(bit%8)
+			var r request
+			_, _, err := r.parse(b, nil)
+			known := count <= na.MaxStreams && bit/4 < count && bit%4 < 2
+			require.Equal(t, known, err == nil, "%d streams, bit %d: %v", count, bit, err)
+			require.Equal(t, known, r.named.count > 0)
+			b[1] |= flagOneWay
+			_, _, err = r.parse(b, nil)
+			require.Error(t, err, "a one-way request with streams")
+			_, _, err = r.parse(b[:len(b)-1], nil)
+			require.Error(t, err)
 		}
 	}
 	for _, at := range []int{2, 3} { // a codec without bytes, metadata that is not there

@@ -72,6 +72,8 @@ type service struct {
 	pull     *pull         // fetches the input
 	alarm    *alarm        // rings at the deadline; nil until somebody would hear it
 	handling *handling     // behind Request.Context; nil until that is asked for
+	named    named         // its streams, as the request says,
+	streams  []*Stream     // and from when the handler begins
 
 	failed bool     // the response is an error
 	tries  int      // how many of these could not be sent
@@ -195,6 +197,7 @@ func (s *service) unlock() {
 		c.nctx.GiveBack(s.addr, s.body)
 	}
 	c.dismiss(s)
+	s.endStreams() // of a request that nobody could answer
 	alarm, handling := s.alarm, s.handling
 	s.observed()
 	s.reset()
@@ -251,6 +254,9 @@ func (s *service) answerFor(f failure) {
 // giveUp ends a request that nobody can answer any more. Locked.
 func (s *service) giveUp() {
 	s.settle()
+	if s.returned {
+		s.endStreams()
+	}
 	why := ErrPeerLost
 	if s.ctx.nctx.Closing() {
 		why = ErrClosed
@@ -268,7 +274,7 @@ func (s *service) reset() {
 	s.began, s.returned, s.detached, s.cutOff = false, false, false, false
 	s.deadline, s.ahead, s.skip, s.tries, s.alarm, s.handling, s.cb = 0, 0, 0, 0, nil, nil, nil
 	s.said, s.next, s.prev, s.rpc, s.data = Metadata{}, nil, nil, nil, nil
-	s.reporter = nil
+	s.reporter, s.named = nil, named{}
 	if s.sent.Err != nil {
 		s.sent = na.Result{}
 	}

@@ -106,7 +106,7 @@ func pendingLookup(n Network) string {
 }
 
 // rules are all of them, in the order of the files.
-var rules = slices.Concat(messageRules, askRules, addressRules, moveRules, streamRules, leaseRules, cancelRules, creditRules, roomRules, bodyRules, flowRules, withdrawRules, idleRules, closeRules, progressRules, probeRules)
+var rules = slices.Concat(messageRules, askRules, addressRules, moveRules, streamRules, streamFlowRules, leaseRules, cancelRules, creditRules, roomRules, bodyRules, flowRules, withdrawRules, idleRules, closeRules, progressRules, probeRules)
 
 // Names returns the names of all rules.
 func Names() []string {

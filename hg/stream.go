@@ -1,0 +1,393 @@
+package hg
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A StreamSpec says what a stream of a call is.
+type StreamSpec struct {
+	Up   bool // from the origin to the target; else down, from the target to the origin
+	Bulk bool // large data rather than messages: see [na.Context.NewStream]
+}
+
+// A Stream is one end of a direction of ordered bytes that belongs to a call: [Handle.SetStreams] declares it, and it begins with the
+// handler. Until then nothing of it has moved.
+//
+//	origin: SetStreams, Forward ── request ──► target: Request.Stream, in the handler
+//	up:     Write, CloseWrite ───────────────► Next, Release … io.EOF
+//	down:   Next, Release … io.EOF ◄────────── Write, CloseWrite
+//
+// The answer is independent of the streams: it may come before they have ended. They end as follows, unless they have ended by themselves:
+//
+//   - Reset ends the stream at both sides, with its code.
+//   - A call that is canceled, or ends without an answer of its handler, resets its streams at once, with what has ended it.
+//   - When the request has been answered and its handler has returned, streams that go up are reset (ErrCanceled), and those that go down are
+//     closed: what was written arrives. If the context of the handler had ended before, those are reset, too.
+//   - With the session they end with ErrPeerLost.
+//
+// Methods may be called from any goroutine; one at a time writes, or reads. But for Wait, ReadContext and WriteContext none blocks: what
+// cannot be done yet is ErrAgain. The memory is the library's.
+type Stream struct {
+	ctx  *Context
+	spec StreamSpec
+	end  *na.Stream
+
+	mu     sync.Mutex // guards the fields below
+	fn     func()
+	waiter *turns.Waiter
+	ready  bool  // it may be tried again, and waiter was nil when that was said
+	why    error // why this side has ended it
+}
+
+// newStream makes one end of a stream with open, which is NewStream or OpenStream.
+func (c *Context) newStream(spec StreamSpec, open func(step func(any) int) (*na.Stream, error)) (s *Stream, err error) {
+	s = &Stream{ctx: c, spec: spec}
+	s.end, err = open(s.step)
+	return s, err
+}
+
+// step runs in Trigger when what was refused with ErrAgain may be tried again.
+func (s *Stream) step(any) (ran int) {
+	fn := s.wake()
+	if fn == nil {
+		return 0
+	}
+	fn()
+	return 1
+}
+
+// wake has Wait return, and returns the callback.
+func (s *Stream) wake() (fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiter == nil {
+		s.ready = true
+	} else {
+		s.waiter.End()
+	}
+	return s.fn
+}
+
+// Spec returns what s is.
+func (s *Stream) Spec() StreamSpec { return s.spec }
+
+// OnReady has fn run in Trigger when what was refused with ErrAgain may be tried again, or the stream has ended meanwhile. It may run
+// without need. nil is nothing.
+func (s *Stream) OnReady(fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fn = fn
+}
+
+// Write copies as many bytes of b as go into the stream, and returns how many; at least one, or ErrAgain. Nothing goes into a stream that
+// goes up before the handler has begun. Other errors say how the stream has ended, or match ErrInvalid after CloseWrite.
+func (s *Stream) Write(b []byte) (n int, err error) {
+	n, err = s.end.Write(b)
+	return n, s.explain(err)
+}
+
+// Reserve returns memory of the stream for at most n bytes, at least one, to be filled; then Commit follows. The errors are those of
+// Write.
+func (s *Stream) Reserve(n int) ([]byte, error) {
+	b, err := s.end.Reserve(n)
+	return b, s.explain(err)
+}
+
+// Commit has the first n bytes of what Reserve has returned leave.
+func (s *Stream) Commit(n int) { s.end.Commit(n) }
+
+// CloseWrite says that nothing more is written: the receiver reads io.EOF behind what was.
+func (s *Stream) CloseWrite() { s.end.CloseWrite() }
+
+// Next returns the bytes that can be read next, some of them or all, without a copy; they are valid until Release. The error is ErrAgain
+// when none have come, io.EOF behind the last, or says how the stream has ended; these come behind what had come, but for a Reset of this
+// side, which drops it.
+func (s *Stream) Next() ([]byte, error) {
+	b, err := s.end.Next()
+	return b, s.explain(err)
+}
+
+// Release ends the use of the first n bytes of what Next has returned: the sender may send as many more.
+func (s *Stream) Release(n int) { s.end.Release(n) }
+
+// Reset ends the stream before its end: what has not left, or was not read, is dropped, and the other side gets an error with code and text,
+// of which it gets 512 bytes. It does nothing to a stream that has ended.
+func (s *Stream) Reset(code Code, text string) { s.reset(na.WithText(code, text)) }
+
+// reset is Reset, and wakes who waits.
+func (s *Stream) reset(why error) {
+	s.end.Reset(na.CodeOf(why), why.Error())
+	s.ends(why)
+}
+
+// close ends the use of the stream: why is what its methods return from now on, unless there was a reset.
+func (s *Stream) close(why error) {
+	s.end.Close()
+	s.ends(why)
+}
+
+// ends tells who waits why this side has ended the stream, the first time.
+func (s *Stream) ends(why error) {
+	s.mu.Lock()
+	first := s.why == nil
+	if first {
+		s.why = why
+	}
+	s.mu.Unlock()
+	if !first {
+		return
+	}
+	if fn := s.wake(); fn != nil {
+		_ = s.ctx.Post(fn)
+	}
+}
+
+// explain returns err, or why this side has ended the stream.
+func (s *Stream) explain(err error) error {
+	if err == nil || na.CodeOf(err) != ErrInvalid {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.why != nil {
+		return s.why
+	}
+	return err
+}
+
+// Begun reports whether the request of the stream has left.
+func (s *Stream) Begun() bool { return s.end.Begun() }
+
+// Moved returns how many bytes have left, or have come. A call whose streams have moved nothing may be made again without harm.
+func (s *Stream) Moved() int64 { return s.end.Moved() }
+
+// Wait drives the context, or sleeps while another goroutine does, until what was refused with ErrAgain may be tried again, or the stream has
+// ended. It may return without need. The error is the cause of ctx if that ends first, or matches ErrClosed when the context is closed and
+// drained. The goroutine is woken alone, as in [Handle.Call].
+func (s *Stream) Wait(ctx context.Context) error {
+	s.mu.Lock()
+	w := s.waiter
+	if w == nil {
+		w = s.ctx.turns.NewWaiter()
+		if s.waiter = w; s.ready {
+			w.End()
+		}
+	}
+	s.mu.Unlock()
+	err := w.Wait(ctx)
+	if w.Ended() { // who is told ErrAgain from now on is told anew
+		w.Reset()
+		err = nil
+	}
+	return err
+}
+
+// ReadContext reads into p, which is not empty: at least one byte, for which it waits as Wait does. The errors are those of Next and of Wait.
+func (s *Stream) ReadContext(ctx context.Context, p []byte) (n int, err error) {
+	for {
+		b, err := s.Next()
+		switch {
+		case err == nil:
+			n = copy(p, b)
+			s.Release(n)
+			return n, nil
+		case !isAgain(err):
+			return 0, err
+		}
+		if err := s.Wait(ctx); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// WriteContext writes all of b, and waits as Wait does. It returns how many bytes were written. The errors are those of Write and of Wait.
+func (s *Stream) WriteContext(ctx context.Context, b []byte) (n int, err error) {
+	for n < len(b) {
+		k, err := s.Write(b[n:])
+		n += k
+		if err == nil {
+			continue
+		}
+		if !isAgain(err) {
+			return n, err
+		}
+		if err := s.Wait(ctx); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+func isAgain(err error) bool { return errors.Is(err, ErrAgain) }
+
+// SetStreams has the calls of h from now on have streams. There are at most na.MaxStreams. The error matches ErrInvalid if there are more,
+// ErrUnsupported for a one-way RPC, and ErrClosed when h has been closed.
+func (h *Handle) SetStreams(specs ...StreamSpec) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return misuse("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
+	case len(specs) > na.MaxStreams:
+		return misuse("forward", h.Name(), h.addr, ErrInvalid, "%d streams, a call has at most %d", len(specs), na.MaxStreams)
+	case h.rpc.OneWay && len(specs) > 0:
+		return misuse("forward", h.Name(), h.addr, ErrUnsupported, "the RPC is one-way")
+	}
+	h.specs = append([]StreamSpec(nil), specs...)
+	return nil
+}
+
+// Stream returns this end of a stream of the last call: by its index in SetStreams, from Forward until the next Forward or Close. It is
+// nil if there is none.
+func (h *Handle) Stream(i int) *Stream {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if i < 0 || i >= len(h.call.streams) {
+		return nil
+	}
+	return h.call.streams[i]
+}
+
+// makeStreams makes the streams of a call that begins. Locked.
+func (k *call) makeStreams() error {
+	c := k.h.ctx
+	for _, spec := range k.in.streams {
+		s, err := c.newStream(spec, func(step func(any) int) (*na.Stream, error) { return c.nctx.NewStream(spec.Up, spec.Bulk, step, nil) })
+		if err != nil {
+			return err
+		}
+		k.streams = append(k.streams, s)
+	}
+	return nil
+}
+
+// streamEnds returns the streams of a call for the layer below. Locked.
+func (k *call) streamEnds() (all []*na.Stream) {
+	for _, s := range k.streams {
+		all = append(all, s.end)
+	}
+	return all
+}
+
+var (
+	errNextCall     = na.WithText(ErrInvalid, "the handle has made another call, or is closed")
+	errCallCanceled = na.WithText(ErrCanceled, "the call was canceled")
+	errReturned     = na.WithText(ErrCanceled, "the handler has returned")
+)
+
+// closeStreams ends the use of the streams of the last call. Locked.
+func (k *call) closeStreams() {
+	for _, s := range k.streams {
+		s.OnReady(nil) // the program has ended their use itself
+		s.close(errNextCall)
+	}
+	k.streams = nil
+}
+
+// resetStreams ends the streams of a call that fails. Locked.
+func (k *call) resetStreams(why error) {
+	for _, s := range k.streams {
+		s.reset(why)
+	}
+}
+
+// whyFails returns why a call fails that has not been answered, as its streams are told. Locked.
+func (k *call) whyFails() error {
+	switch {
+	case k.canceling && k.why == ErrTimeout:
+		return errTooLong
+	case k.canceling && k.why != ErrCanceled:
+		return k.why
+	case !k.canceling && k.r.Err != nil:
+		return bare(k.r.Err)
+	}
+	return errCallCanceled
+}
+
+// Stream returns this end of a stream of the request, by its index in [Handle.SetStreams] at the origin, from when the handler begins until
+// it has returned and the request was answered. It is nil if there is none.
+func (r Request) Stream(i int) *Stream {
+	s, ok := r.enter()
+	if !ok {
+		return nil
+	}
+	defer s.mu.Unlock()
+	if i < 0 || i >= len(s.streams) {
+		return nil
+	}
+	return s.streams[i]
+}
+
+// Streams returns what the streams of the request are, in their order.
+func (r Request) Streams() (specs []StreamSpec) {
+	s, ok := r.enter()
+	if !ok {
+		return nil
+	}
+	defer s.mu.Unlock()
+	for i := range s.named.count {
+		specs = append(specs, s.named.spec(i))
+	}
+	return specs
+}
+
+// openStreams opens the streams of a request whose handler is about to begin.
+func (s *service) openStreams() error {
+	c := s.ctx
+	for i := range s.named.count {
+		spec := s.named.spec(i)
+		st, err := c.newStream(spec, func(step func(any) int) (*na.Stream, error) {
+			return c.nctx.OpenStream(s.env, s.named.first+uint64(i), spec.Up, spec.Bulk, step, nil)
+		})
+		if err == nil {
+			s.streams = append(s.streams, st)
+			continue
+		}
+		switch na.CodeOf(err) {
+		case na.ErrNoMemory:
+			err = na.WithText(ErrExhausted, err.Error())
+		case na.ErrDuplicate:
+			err = na.WithText(na.ErrProtocol, err.Error())
+		}
+		for _, st := range s.streams {
+			st.reset(err)
+			st.close(err)
+		}
+		s.streams = nil
+		return err
+	}
+	return nil
+}
+
+// endStreams ends the streams of a request that has been answered and whose handler has returned. Locked.
+func (s *service) endStreams() {
+	if len(s.streams) == 0 {
+		return
+	}
+	var gone error
+	switch g := s.handling; {
+	case g != nil && g.ctx.Err() != nil:
+		gone = context.Cause(g.ctx)
+	case s.gone.Load():
+		gone = errAbandoned
+	case s.late():
+		gone = errTooLong
+	}
+	for _, st := range s.streams {
+		switch {
+		case gone != nil:
+			st.reset(gone)
+		case st.spec.Up:
+			st.reset(errReturned)
+		default:
+			st.end.CloseWrite()
+		}
+		st.close(errReturned)
+	}
+	s.streams = nil
+}

@@ -1,0 +1,411 @@
+package hg_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+var (
+	up   = hg.StreamSpec{Up: true}
+	down = hg.StreamSpec{}
+)
+
+// streaming is a handle for calls of a new RPC with streams.
+func (p *pair) streaming(handler hg.Handler, specs ...hg.StreamSpec) *hg.Handle {
+	p.t.Helper()
+	h := p.handle(p.rpc("stream", handler))
+	require.NoError(p.t, h.SetStreams(specs...))
+	return h
+}
+
+// writer writes data to a stream with callbacks, and calls done then.
+func writer(s *hg.Stream, data []byte, done func()) {
+	step := func() {
+		for len(data) > 0 {
+			n, err := s.Write(data)
+			if err != nil {
+				return
+			}
+			data = data[n:]
+		}
+		s.OnReady(nil)
+		done()
+	}
+	s.OnReady(step)
+	step()
+}
+
+// reader reads a stream with callbacks, and calls done with what has come, and why it has ended.
+func reader(s *hg.Stream, done func(data []byte, err error)) {
+	var data []byte
+	step := func() {
+		for {
+			b, err := s.Next()
+			switch {
+			case err == nil:
+				data = append(data, b...)
+				s.Release(len(b))
+			case errors.Is(err, hg.ErrAgain):
+				return
+			default:
+				s.OnReady(nil)
+				done(data, err)
+				return
+			}
+		}
+	}
+	s.OnReady(step)
+	step()
+}
+
+// readAll reads a stream until it ends.
+func (p *pair) readAll(s *hg.Stream) (data []byte, err error) {
+	p.t.Helper()
+	reader(s, func(b []byte, e error) { data, err = b, e })
+	p.Until(func() bool { return err != nil })
+	return data, err
+}
+
+func bytesOf(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i>>8 ^ i)
+	}
+	return b
+}
+
+// noStreams requires that neither side keeps a stream.
+func (p *pair) noStreams() {
+	p.t.Helper()
+	for _, hctx := range []*hg.Context{p.octx, p.tctx} {
+		p.Until(func() bool { return hctx.Stats().NA.Streams == 0 })
+	}
+}
+
+// A handler that has detached echoes a stream in callbacks.
+func TestStreamsEcho(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.streaming(func(r hg.Request) error {
+			r = detached(r)
+			in, out := r.Stream(0), r.Stream(1)
+			require.Equal(t, []hg.StreamSpec{up, down}, r.Streams())
+			require.Nil(t, r.Stream(2))
+			reader(in, func(got []byte, err error) {
+				require.ErrorIs(t, err, io.EOF)
+				writer(out, got, func() { require.NoError(t, r.RespondRaw([]byte("answer"), nil)) })
+			})
+			return nil
+		}, up, down)
+		for _, size := range []int{0, 1, 70_000, 500_000} {
+			var o outcome
+			meta, err := hg.Metadata{}.With("a", string(bytesOf(size%1000)))
+			require.NoError(t, err)
+			require.NoError(t, h.SetMeta(meta))
+			require.NoError(t, h.ForwardRaw(bytesOf(size/3), o.cb))
+			data, s := bytesOf(size), h.Stream(0)
+			writer(s, data, s.CloseWrite)
+			back, err := p.readAll(h.Stream(1))
+			require.ErrorIs(t, err, io.EOF)
+			require.True(t, bytes.Equal(data, back))
+			n.Until(func() bool { return o.calls == 1 })
+			require.NoError(t, o.err)
+			out, err := h.OutputRaw()
+			require.NoError(t, err)
+			require.Equal(t, "answer", string(out))
+			require.EqualValues(t, size, h.Stream(0).Moved())
+		}
+		s := h.Stream(1)
+		require.NoError(t, h.Close())
+		require.Nil(t, h.Stream(0))
+		_, err := s.Next()
+		require.ErrorIs(t, err, hg.ErrInvalid)
+		p.noStreams()
+		p.clean(0)
+	})
+}
+
+// Goroutines read and write, and each is woken alone.
+func TestStreamsBlocking(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.streaming(func(r hg.Request) error {
+			for buf := make([]byte, 1000); ; {
+				k, err := r.Stream(0).ReadContext(r.Context(), buf)
+				if errors.Is(err, io.EOF) {
+					return r.RespondRaw(nil, nil)
+				}
+				if err == nil {
+					_, err = r.Stream(1).WriteContext(r.Context(), buf[:k])
+				}
+				if err != nil {
+					return err
+				}
+			}
+		}, up, down)
+		defer h.Close()
+		n.Serve(p.tctx, 1)
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		data, ctx := bytesOf(200_000), t.Context()
+		wrote := make(chan error)
+		go func() {
+			_, err := h.Stream(0).WriteContext(ctx, data)
+			h.Stream(0).CloseWrite()
+			wrote <- err
+		}()
+		var back []byte
+		for buf := make([]byte, 3000); ; {
+			k, err := h.Stream(1).ReadContext(ctx, buf)
+			back = append(back, buf[:k]...)
+			if err != nil {
+				require.ErrorIs(t, err, io.EOF)
+				break
+			}
+		}
+		require.NoError(t, <-wrote)
+		require.True(t, bytes.Equal(data, back))
+		n.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+
+		require.NoError(t, h.ForwardRaw(nil, o.cb)) // nobody writes
+		short, stop := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer stop()
+		_, err := h.Stream(1).ReadContext(short, make([]byte, 1))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		h.Stream(0).CloseWrite()
+		n.Until(func() bool { return o.calls == 2 })
+	})
+}
+
+// What was written before a handler answers arrives, whatever the answer is; what goes up is refused then.
+func TestStreamsEndWithTheHandler(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		for _, says := range []error{nil, hg.Errorf(hg.ErrNotFound, "no such row")} {
+			p := newPair(t, n, hg.Config{})
+			var kept [2]*hg.Stream
+			h := p.streaming(func(r hg.Request) error {
+				kept = [2]*hg.Stream{r.Stream(0), r.Stream(1)}
+				_, err := r.Stream(1).Write([]byte("row"))
+				require.NoError(t, err)
+				if says == nil {
+					require.NoError(t, r.RespondRaw(nil, nil))
+					_, err = r.Stream(1).Write([]byte("s")) // it has not returned
+					require.NoError(t, err)
+				}
+				return says
+			}, up, down)
+			var o outcome
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			n.Until(func() bool { return o.calls == 1 })
+			require.Equal(t, says == nil, o.err == nil, "%v", o.err)
+			data, err := p.readAll(h.Stream(1))
+			require.ErrorIs(t, err, io.EOF)
+			require.Equal(t, map[bool]string{true: "rows", false: "row"}[says == nil], string(data))
+			n.Until(func() bool {
+				_, err = h.Stream(0).Write([]byte("late"))
+				return err != nil && !errors.Is(err, hg.ErrAgain)
+			})
+			require.ErrorIs(t, err, hg.ErrCanceled)
+			require.ErrorContains(t, err, "the handler has returned")
+			_, err = kept[0].Next()
+			require.ErrorContains(t, err, "the handler has returned")
+			_, err = kept[1].Write([]byte("late"))
+			require.ErrorContains(t, err, "the handler has returned")
+			require.NoError(t, h.Close())
+			p.noStreams()
+			p.clean(0)
+		}
+	})
+}
+
+// A call that ends before its answer takes its streams along, at both sides, with what has ended it. The streams of a handler whose context
+// had ended are reset.
+func TestStreamsEndWithTheCall(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		for _, c := range []struct {
+			name string
+			end  func(h *hg.Handle)
+			code hg.Code
+		}{
+			{"Cancel", (*hg.Handle).Cancel, hg.ErrCanceled},
+			{"Abandon", (*hg.Handle).Abandon, hg.ErrCanceled},
+			{"Timeout", func(*hg.Handle) {}, hg.ErrTimeout},
+		} {
+			p := newPair(t, n, hg.Config{})
+			var r hg.Request
+			var said error
+			var there [2]*hg.Stream
+			h := p.streaming(func(q hg.Request) error {
+				r, there = detached(q), [2]*hg.Stream{q.Stream(0), q.Stream(1)}
+				reader(there[0], func(_ []byte, err error) { said = err })
+				return nil
+			}, up, down)
+			if c.name == "Timeout" {
+				h.SetTimeout(100 * time.Millisecond)
+			}
+			var o outcome
+			var here error
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			reader(h.Stream(1), func(_ []byte, err error) { here = err })
+			n.Until(func() bool { return there[0] != nil })
+			c.end(h)
+			_, err := h.Stream(0).Write([]byte("x"))
+			if c.name != "Timeout" {
+				require.ErrorIs(t, err, c.code, "at once")
+			}
+			n.Until(func() bool { return o.calls == 1 && here != nil && said != nil })
+			require.ErrorIs(t, o.err, c.code)
+			require.ErrorIs(t, here, c.code)
+			require.ErrorIs(t, said, c.code, c.name)
+			n.Until(func() bool {
+				_, err = there[1].Write([]byte("x"))
+				return err != nil && !errors.Is(err, hg.ErrAgain)
+			})
+			require.ErrorIs(t, err, c.code)
+			_ = r.RespondRaw(nil, nil)
+			require.NoError(t, h.Close())
+			p.noStreams()
+			p.clean(0)
+		}
+	})
+}
+
+// The context of the handler has ended, though the origin reads on: what was not read is dropped.
+func TestStreamsOfAHandlerThatIsLate(t *testing.T) {
+	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.streaming(func(r hg.Request) error {
+			ctx := r.Context()
+			_, _ = r.Stream(0).Write([]byte("row"))
+			require.ErrorIs(t, p.tctx.Wait(ctx, func() bool { return false }), hg.ErrTimeout)
+			return nil
+		}, down)
+		h.SetTimeout(time.Second)
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		_, err := p.readAll(h.Stream(0))
+		require.ErrorIs(t, err, hg.ErrTimeout)
+		n.Until(func() bool { return o.calls == 1 })
+		require.ErrorIs(t, o.err, hg.ErrTimeout)
+		require.NoError(t, h.Close())
+		p.noStreams()
+		p.clean(0)
+	})
+}
+
+// A request whose handler did not run has moved nothing: it was withdrawn, or the target had no memory for its streams.
+func TestStreamsOfRequestsThatDidNotRun(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 1})
+		var busy hg.Request
+		first := p.handle(p.rpc("busy", func(r hg.Request) error { busy = detached(r); return nil }))
+		var o1, o2 outcome
+		require.NoError(t, first.Forward(nil, o1.cb))
+		n.Until(func() bool { return p.tctx.Stats().Active == 1 })
+		h := p.streaming(func(hg.Request) error { t.Error("the handler runs"); return nil }, up, down)
+		require.NoError(t, h.ForwardRaw(nil, o2.cb))
+		n.Until(func() bool { return p.tctx.Stats().Waiting == 1 })
+		_, err := h.Stream(0).Write([]byte("x"))
+		require.ErrorIs(t, err, hg.ErrAgain)
+		var result []hg.WithdrawResult
+		require.NoError(t, h.Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) { result = append(result, r) }))
+		n.Until(func() bool { return o2.calls == 1 && len(result) == 1 })
+		require.Equal(t, hg.Withdrawn, result[0])
+		_, err = h.Stream(0).Write([]byte("x"))
+		require.ErrorIs(t, err, hg.ErrCanceled)
+		require.Zero(t, h.Stream(0).Moved())
+		require.NoError(t, busy.RespondRaw(nil, nil))
+		n.Until(func() bool { return o1.calls == 1 })
+		require.NoError(t, first.Close())
+		require.NoError(t, h.Close())
+		p.noStreams()
+		p.clean(0)
+	})
+}
+
+func TestStreamsWithoutMemory(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Budget: 1 << 20}})
+		p.origin, p.octx = n.Origin(hg.Config{})
+		ran := 0
+		id := p.rpc("stream", func(r hg.Request) error { ran++; detached(r); return nil })
+		var all []*hg.Handle
+		var o outcome
+		for o.calls == 0 { // until the target has no memory for more
+			h := p.handle(id)
+			all = append(all, h)
+			require.NoError(t, h.SetStreams(up, up, up, up, up, up, up, up, up, up, up, up, up, up, down))
+			before := ran
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			n.Until(func() bool { return ran > before || o.calls > 0 })
+		}
+		said(t, o.err, hg.ErrExhausted)
+		require.ErrorContains(t, o.err, "no 1024 bytes to reserve for one more stream")
+		require.Equal(t, na.NotRun, hg.FateOf(o.err))
+		last := all[len(all)-1]
+		_, err := last.Stream(0).Write([]byte("x"))
+		require.ErrorIs(t, err, hg.ErrExhausted)
+		require.Zero(t, last.Stream(0).Moved())
+		for _, h := range all {
+			h.Abandon()
+			require.NoError(t, h.Close())
+		}
+		p.noStreams()
+	})
+}
+
+func TestStreamsMisuse(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("x", echo))
+		require.ErrorIs(t, h.SetStreams(make([]hg.StreamSpec, na.MaxStreams+1)...), hg.ErrInvalid)
+		require.NoError(t, h.SetStreams(up))
+		require.Nil(t, h.Stream(0), "no call has begun")
+		require.NoError(t, p.call(h, "x"))
+		require.NotNil(t, h.Stream(0))
+		require.Nil(t, h.Stream(-1))
+		require.NoError(t, h.SetStreams())
+		require.NoError(t, p.call(h, "x"))
+		require.Nil(t, h.Stream(0))
+		one := p.handle(p.oneWay("y", func(hg.Request) error { return nil }))
+		require.ErrorIs(t, one.SetStreams(up), hg.ErrUnsupported)
+		require.NoError(t, one.Close())
+		require.NoError(t, h.Close())
+		require.ErrorIs(t, h.SetStreams(up), hg.ErrClosed)
+		p.noStreams()
+		p.clean(0)
+	})
+}
+
+// The streams of a session that ends end with it.
+func TestStreamsPeerLost(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		var there error
+		h := p.streaming(func(r hg.Request) error {
+			r = detached(r)
+			reader(r.Stream(0), func(_ []byte, err error) { there = err })
+			return nil
+		}, up, down)
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		writer(h.Stream(0), []byte("x"), func() {})
+		n.Until(func() bool { return h.Stream(0).Moved() == 1 })
+		require.NoError(t, p.origin.Close())
+		n.Until(func() bool { return o.calls == 1 && there != nil })
+		require.ErrorIs(t, there, hg.ErrPeerLost)
+		require.NoError(t, h.Close())
+	})
+}
