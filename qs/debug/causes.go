@@ -13,16 +13,14 @@ import (
 // What counts as a cause.
 const (
 	defaultStalled = 5 * time.Second
-	slowerBy       = 2                // times, the median, and
-	tailSlowerBy   = 4                // times, the 99th percentile,
-	slowerLeast    = time.Millisecond // and by so much at least
-	enoughCalls    = 20               // that a percentile says something
-	failingShare   = 20               // one of so many calls of the last minute
-	failingLeast   = 10               // calls that failed in it
-	leakLeast      = 500              // by how much handles or regions grow
-	leakSlots      = 4                // in which they were seen
-	fullShare      = 20               // less than one part of so many of the budget is left
-	mostCauses     = 50               // that are told
+	allSlower      = 3   // methods that are slower, and half of those that are called, are told as one
+	busyShare      = 0.8 // of its processors, from which on the process counts as busy
+	failingShare   = 20  // one of so many calls of the last minute
+	failingLeast   = 10  // calls that failed in it
+	leakLeast      = 500 // by how much handles or regions grow
+	leakSlots      = 4   // in which they were seen
+	fullShare      = 20  // less than one part of so many of the budget is left
+	mostCauses     = 50  // that are told
 )
 
 // causes says what is wrong now, the worst first: what holds all calls up, then what holds some up, then what is slower than it was.
@@ -207,17 +205,9 @@ func (l *look) stuckStreams() (all []Cause) {
 
 // stalled finds calls that are older than those of their method are.
 func (l *look) stalled() (all []Cause) {
-	usual := map[methodKey]Window{}
-	for i := range l.methods {
-		m := &l.methods[i]
-		usual[methodKey{inspect.EventKind(slices.Index(kinds[:], m.Kind)), m.Name}] = m.TenMinutes
-	}
-	window := func(c *Call) Window {
-		return usual[methodKey{inspect.EventKind(slices.Index(kinds[:], c.Kind)), c.Method}]
-	}
 	late := func(c *Call) bool {
-		w := window(c)
 		held := c.Kind == kinds[inspect.EventTarget] && (c.State == "waiting" || c.State == "given") // limits tells of these
+		w := l.usual(c)
 		return c.Age >= l.stalledAfter() && !held && !inspect.IsBuiltIn(c.Method) && (w.Count < enoughCalls || c.Age > slowerBy*w.P99)
 	}
 	for _, g := range groups(l.calls, late) {
@@ -228,8 +218,8 @@ func (l *look) stalled() (all []Cause) {
 		if c.Size > 0 {
 			text += fmt.Sprintf(" Of what it lends %s of %s have been moved.", bytesText(c.Moved), bytesText(c.Size))
 		}
-		if w := window(c); w.Count >= enoughCalls {
-			text += fmt.Sprintf(" Of those that ended in the last ten minutes 99 %% took no longer than %s.", took(w.P99))
+		if w := l.usual(c); w.Count >= enoughCalls {
+			text += fmt.Sprintf(" Usually 99 %% take no longer than %s.", took(w.P99))
 		}
 		if c.State == "running" && c.Kind == kinds[inspect.EventTarget] {
 			text += " A goroutine profile of this process shows where the handler is."
@@ -309,27 +299,66 @@ func growth(slots []spareSlot, value func(spareSlot) int64) (grew, have int64, o
 	return grew, last, seen >= leakSlots && grew >= leakLeast && grew*2 >= first
 }
 
-// slower finds methods that take longer in the last minute than in the nine before.
+// A slowMethod is a method that is slower than usual.
+type slowMethod struct {
+	*Method
+	times float64 // so many times
+}
+
+// slower finds methods that take longer in the last minute than is usual, those first that are the most times slower.
 func (l *look) slower() (all []Cause) {
-	for i := range l.methods {
-		m := &l.methods[i]
-		now, then := m.Minute, m.before
-		if inspect.IsBuiltIn(m.Name) || now.Count < enoughCalls || then.Count < enoughCalls {
-			continue
+	for _, kind := range []inspect.EventKind{inspect.EventTarget, inspect.EventOrigin} {
+		var slow []slowMethod
+		judged := 0
+		for i := range l.methods {
+			m := &l.methods[i]
+			if m.Kind != kinds[kind] || inspect.IsBuiltIn(m.Name) || m.Minute.Count < enoughCalls || m.usual.Count < enoughCalls {
+				continue
+			}
+			judged++
+			if is, times := slower(m.Minute, m.usual); is {
+				slow = append(slow, slowMethod{m, times})
+			}
 		}
-		text := ""
-		switch {
-		case now.P50 >= slowerBy*then.P50 && now.P50-then.P50 >= slowerLeast:
-			text = fmt.Sprintf("half of them took more than %s in the last minute, and %s in the nine before", took(now.P50), took(then.P50))
-		case now.P99 >= tailSlowerBy*then.P99 && now.P99-then.P99 >= slowerLeast:
-			text = fmt.Sprintf("one of a hundred took more than %s in the last minute, and %s in the nine before", took(now.P99), took(then.P99))
-		default:
-			continue
+		slices.SortStableFunc(slow, func(a, b slowMethod) int { return cmp.Compare(b.times, a.times) })
+		if len(slow) >= allSlower && 2*len(slow) >= judged {
+			all = append(all, l.everythingSlower(kind, slow, judged))
+			common := slow[len(slow)/2].times // what slows down all of them explains so much
+			slow = slices.DeleteFunc(slow, func(m slowMethod) bool { return m.times < 2*common })
 		}
-		all = append(all, Cause{Kind: "slow", Method: m.Name, Text: fmt.Sprintf("%ss of %s are slower than before: %s. There were %.3g each second, and %.3g before.",
-			strings.ToUpper(m.Kind[:1])+m.Kind[1:], m.Name, text, now.PerSecond, float64(then.Count)/(9*time.Minute).Seconds())})
+		for _, m := range slow {
+			all = append(all, l.slowMethod(m))
+		}
 	}
 	return all
+}
+
+// everythingSlower tells of methods that became slow together.
+func (l *look) everythingSlower(kind inspect.EventKind, slow []slowMethod, judged int) Cause {
+	what, elsewhere := "requests", "Look at what else runs on this machine, and at what all handlers wait for."
+	if kind == inspect.EventOrigin {
+		what, elsewhere = "calls", "Look at the pages of the peers, at the network, and at what else runs on this machine."
+	}
+	if l.isBusy() {
+		elsewhere = "The processors are what they wait for: a CPU profile of this process shows what it does."
+	}
+	return Cause{Kind: "slow", Count: len(slow), Text: fmt.Sprintf(
+		"Everything is slower than usual: the process or the machine is busy. It is so for the %s of %d of %d methods, %s the most, %.3g times. This process has used %s, and has %d goroutines and %s of memory. %s",
+		what, len(slow), judged, slow[0].Name, slow[0].times, l.usage.processors(), l.usage.Goroutines, bytesText(l.usage.Memory), elsewhere)}
+}
+
+func (l *look) slowMethod(m slowMethod) Cause {
+	now, usual := m.Minute, m.usual
+	text := fmt.Sprintf("one of a hundred took more than %s in the last minute, and %s", took(now.P99), took(usual.P99))
+	if now.P50 >= slowerBy*usual.P50 && now.P50-usual.P50 >= slowerLeast {
+		text = fmt.Sprintf("half of them took more than %s in the last minute, and %s", took(now.P50), took(usual.P50))
+	}
+	since := ""
+	if ago := l.now - m.slowSince; m.slowSince > 0 && ago >= time.Minute {
+		since = " for " + took(ago)
+	}
+	return Cause{Kind: "slow", Method: m.Name, Text: fmt.Sprintf("%ss of %s are slower than usual%s: %s in %s before. There were %.3g each second, and %.3g before.",
+		strings.ToUpper(m.Kind[:1])+m.Kind[1:], m.Name, since, text, took(usual.Covers), now.PerSecond, usual.PerSecond)}
 }
 
 // failing finds methods of which more than a few calls fail.

@@ -52,6 +52,7 @@ type methodCounter struct {
 	errors int64
 	most   time.Duration
 	slots  ring[methodSlot]
+	usual  baseline
 }
 
 type methodSlot struct {
@@ -136,6 +137,10 @@ func (c *collector) observe(e *inspect.Event, now time.Duration) {
 	}
 }
 
+func newMethodCounter(key methodKey) *methodCounter {
+	return &methodCounter{key: key, slots: newRing[methodSlot](tenSlots)}
+}
+
 // method returns the counter of a method.
 func (c *collector) method(key methodKey) *methodCounter {
 	if all := c.methods.Load(); all != nil {
@@ -160,7 +165,7 @@ func (c *collector) newMethod(key methodKey) *methodCounter {
 		return m
 	}
 	key.name = strings.Clone(key.name)
-	m := &methodCounter{key: key, slots: newRing[methodSlot](tenSlots)}
+	m := newMethodCounter(key)
 	all = maps.Clone(all)
 	all[key] = m
 	c.methods.Store(&all)
@@ -178,6 +183,7 @@ func (c *collector) allMethods() map[methodKey]*methodCounter {
 func (m *methodCounter) add(e *inspect.Event, t tally, now time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.advance(now)
 	s := m.slots.at(now)
 	s.tally.add(&t)
 	if t.count == 0 {

@@ -286,6 +286,7 @@ func (v view) Pages(name string) paging {
 func (s *Snapshot) writeText(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "%s, process %d on %s, %s\n", s.Process.Name, s.Process.PID, s.Process.Host, s.Time.Format(time.DateTime))
+	fmt.Fprintln(w, "uses "+s.Process.Usage.InWords())
 	for _, c := range s.Causes {
 		fmt.Fprintf(w, "%s: %s\n", strings.ToUpper(c.Kind), c.Text)
 	}
@@ -361,6 +362,20 @@ func bytesText(n int64) string {
 		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
 	}
 	return fmt.Sprintf("%d B", n)
+}
+
+// processors says how many of the processors are used.
+func (u Usage) processors() string {
+	of := plural(u.Processors, "processor", "processors")
+	if u.CPUCovers == 0 {
+		return "an unknown part of " + of
+	}
+	return fmt.Sprintf("%.2g of %s in %s", u.CPU, of, took(u.CPUCovers))
+}
+
+// InWords is what the page says of u.
+func (u Usage) InWords() string {
+	return fmt.Sprintf("%s, %d goroutines, %s of memory, %s of it in objects", u.processors(), u.Goroutines, bytesText(u.Memory), bytesText(u.Heap))
 }
 
 // The size of a spark in units of its own.

@@ -39,7 +39,12 @@ type look struct {
 	work     map[session]*peerWork
 	running  map[methodKey]*methodWork
 	labels   map[string]string // of peers by their addresses, which a call may know only
+	normal   map[kindAndName]Window
+	usage    Usage
 }
+
+// A kindAndName is what a Method is known by.
+type kindAndName struct{ kind, name string }
 
 // A place is where a context is from.
 type place struct {
@@ -63,6 +68,7 @@ type methodWork struct {
 // Snapshot looks at everything now. Without Attach or Observe it has nothing of calls that have ended.
 func (p *Page) Snapshot(q Query) Snapshot {
 	l := &look{p: p, q: q.withDefaults(), now: p.start(), sources: p.all(), work: map[session]*peerWork{}, running: map[methodKey]*methodWork{}, labels: map[string]string{}}
+	p.takeSample(l.now)
 	for _, s := range l.sources {
 		for i, d := range s.contexts() {
 			l.from = append(l.from, place{s, i})
@@ -77,6 +83,7 @@ func (p *Page) Snapshot(q Query) Snapshot {
 	l.lookAtMethods()
 	l.lookAtPeers()
 	l.lookAtErrors()
+	l.usage = l.p.usage(l.now)
 	causes := l.causes() // of all, before the rows are cut
 	return l.snapshot(causes)
 }
@@ -443,6 +450,16 @@ func (s *span) add(slot *methodSlot) {
 	s.times.add(slot.times)
 }
 
+func (s *span) merge(o *span) {
+	s.count += o.count
+	s.errors += o.errors
+	s.sent += o.sent
+	s.received += o.received
+	s.total += o.total
+	s.most = max(s.most, o.most)
+	s.times.add(&o.times)
+}
+
 func (s *span) window(covers time.Duration) Window {
 	w := Window{
 		Covers: covers, Count: s.count, Errors: s.errors, Sent: s.sent, Received: s.received, Most: s.most, Mean: s.total / time.Duration(max(s.count, 1)),
@@ -465,6 +482,7 @@ type history struct {
 
 // add adds what m did, and returns the slowest. Its lock is held.
 func (h *history) add(m *methodCounter, now time.Duration) (slowest *methodSlot) {
+	m.advance(now)
 	all := m.slots.newest(now, tenSlots)
 	for i, slot := range all {
 		if i >= len(all)-minuteSlots {
@@ -485,13 +503,7 @@ func (h *history) add(m *methodCounter, now time.Duration) (slowest *methodSlot)
 
 func (h *history) rates(now time.Duration) Rates {
 	ten := h.before
-	ten.count += h.minute.count
-	ten.errors += h.minute.errors
-	ten.sent += h.minute.sent
-	ten.received += h.minute.received
-	ten.total += h.minute.total
-	ten.most = max(ten.most, h.minute.most)
-	ten.times.add(&h.minute.times)
+	ten.merge(&h.minute)
 	return Rates{
 		Minute: h.minute.window(covered(now, minuteSlots)), TenMinutes: ten.window(covered(now, tenSlots)),
 		History: slices.Clone(h.slots[:h.complete]),
@@ -513,8 +525,17 @@ func (l *look) lookAtMethods() {
 	}
 	for key := range l.running { // of which none has ended
 		if !seen[key] && key.kind != inspect.EventTransfer {
-			l.methods = append(l.methods, l.method(&methodCounter{key: key, slots: newRing[methodSlot](tenSlots)}, &history{}))
+			l.methods = append(l.methods, l.method(newMethodCounter(key), &history{}))
 		}
+	}
+	l.normal = make(map[kindAndName]Window, len(l.methods))
+	for i := range l.methods {
+		m := &l.methods[i]
+		w := m.usual
+		if w.Count < enoughCalls {
+			w = m.TenMinutes
+		}
+		l.normal[kindAndName{m.Kind, m.Name}] = w
 	}
 	slices.SortFunc(l.methods, func(a, b Method) int { return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(b.Kind, a.Kind)) })
 	for kind, to := range []*Rates{inspect.EventOrigin: &l.load.Calls, inspect.EventTarget: &l.load.Requests, inspect.EventTransfer: &l.load.Transfers} {
@@ -522,6 +543,9 @@ func (l *look) lookAtMethods() {
 		*to = h.rates(l.now)
 	}
 }
+
+// usual returns the times that are usual for the method of c: those of before it became slow, or of the last ten minutes.
+func (l *look) usual(c *Call) Window { return l.normal[kindAndName{c.Kind, c.Method}] }
 
 func (l *look) method(m *methodCounter, load *history) Method {
 	var h history
@@ -532,9 +556,9 @@ func (l *look) method(m *methodCounter, load *history) Method {
 	if slot.most > 0 {
 		row.Slowest = &Slowest{Took: slot.most, Peer: l.label(slot.slowest.peer), Trace: slot.slowest.trace.String()}
 	}
+	row.usual, row.slowSince = m.usual.window(), m.usual.slowSince
 	m.mu.Unlock()
 	row.Rates = h.rates(l.now)
-	row.before = h.before.window(0)
 	if w := l.running[methodKey{m.key.kind, row.Name}]; w != nil {
 		row.UnderWay = w.n
 	}
@@ -567,7 +591,7 @@ func (l *look) lookAtErrors() {
 
 // process describes this program.
 func (l *look) process() Process {
-	p := Process{PID: os.Getpid(), Host: hostname(), Version: version(), Go: runtime.Version(), Since: l.p.begun, Ready: len(l.sources) > 0}
+	p := Process{PID: os.Getpid(), Host: hostname(), Version: version(), Go: runtime.Version(), Since: l.p.begun, Ready: len(l.sources) > 0, Usage: l.usage}
 	for _, s := range l.sources {
 		if p.Name == "" {
 			p.Name = s.name()

@@ -28,6 +28,7 @@ type Page struct {
 
 	counted  collector
 	observed atomic.Bool
+	sampled  atomic.Int64 // the number of the newest slot with a sample, and one
 	begin    sync.Once
 	begun    time.Time                           // set by begin
 	elapsed  func(since time.Time) time.Duration // replaced by tests; nil means time.Since
@@ -35,6 +36,8 @@ type Page struct {
 	mu      sync.Mutex // guards the fields below
 	sources []source
 	spare   ring[spareSlot]
+	first   processSample
+	samples ring[processSample]
 }
 
 // A source is a class that is shown.
@@ -75,7 +78,7 @@ func (p *Page) Show(class *hg.Class) { p.show(class) }
 
 // show reports whether class was not shown before.
 func (p *Page) show(class *hg.Class) bool {
-	p.start()
+	now := p.start()
 	p.mu.Lock()
 	fresh := !slices.Contains(p.sources, source(classSource{class}))
 	if fresh {
@@ -86,6 +89,7 @@ func (p *Page) show(class *hg.Class) bool {
 		for _, c := range class.Contexts() {
 			c.Calls() // requests have an age from now on
 		}
+		p.takeSample(now)
 	}
 	return fresh
 }
@@ -111,7 +115,9 @@ func (p *Page) Observe(e *inspect.Event) {
 	if !p.observed.Load() {
 		p.observed.Store(true)
 	}
-	p.counted.observe(e, p.start())
+	now := p.start()
+	p.takeSample(now)
+	p.counted.observe(e, now)
 }
 
 // start begins to count time, and returns how long ago that was.

@@ -237,7 +237,7 @@ func TestCauseLeak(t *testing.T) {
 	w.told(t, w.clientPage, "leak", "registered regions of memory", "package bulk")
 }
 
-// A method that has become slow: the last minute is compared with the nine before.
+// A method that has become slow: the last minute is compared with what was before, at both sides.
 func TestCauseSlowMethod(t *testing.T) {
 	t.Parallel()
 	var now atomic.Int64
@@ -268,9 +268,9 @@ func TestCauseSlowMethod(t *testing.T) {
 	now.Add(int64(2 * time.Minute))
 	slow.Store(int64(300 * time.Millisecond)) // the machine may be slow as well
 	call()
-	c := w.told(t, w.serverPage, "slow", "Requests of kv/get are slower than before: half of them took more than", "in the last minute", "in the nine before")
+	c := w.told(t, w.serverPage, "slow", "Requests of kv/get are slower than usual: half of them took more than", "in the last minute", "in 1m0s before", "and 0.667 before")
 	require.Equal(t, "kv/get", c.Method)
-	w.told(t, w.clientPage, "slow", "Calls of kv/get are slower than before")
+	w.told(t, w.clientPage, "slow", "Calls of kv/get are slower than usual")
 }
 
 // Calls that fail: the share, the code, and what the last one said.

@@ -58,6 +58,21 @@ type Process struct {
 	Since time.Time `json:"since"`
 	// Ready reports whether every class is ready: see Node.SetReady.
 	Ready bool `json:"ready"`
+	// Usage is what it uses of the machine.
+	Usage Usage `json:"usage"`
+}
+
+// A Usage is what a process uses of its machine.
+type Usage struct {
+	// CPU is how many processors it has used on average in the last CPUCovers, a minute or less, or longer if nothing was counted and
+	// nobody has looked meanwhile; 0 if that is not known. Processors is how many it may use at a time (GOMAXPROCS).
+	CPU        float64       `json:"cpu"`
+	CPUCovers  time.Duration `json:"cpu_covers_ns"`
+	Processors int           `json:"processors"`
+	// Goroutines counts them. Memory is bytes that the Go runtime has of the system, Heap those of them in objects of the program.
+	Goroutines int   `json:"goroutines"`
+	Memory     int64 `json:"memory"`
+	Heap       int64 `json:"heap"`
 }
 
 // A Cause is something that is wrong, in words.
@@ -219,7 +234,8 @@ type Method struct {
 	// Slowest is the one that took the longest in the last ten minutes, if there is any.
 	Slowest *Slowest `json:"slowest,omitempty"`
 
-	before Window // the nine minutes before the last
+	usual     Window        // of the minutes before the last that were not slow
+	slowSince time.Duration // when it became slow, by the clock of the page; 0 if it is not, or since this minute
 }
 
 // A Slowest is a call that took the longest.

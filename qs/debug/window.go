@@ -32,6 +32,14 @@ func (r *ring[T]) at(now time.Duration) *T {
 	return &r.slots[r.last%int64(len(r.slots))]
 }
 
+// numbered returns the slot of that number, or nil if it has passed, or is to come.
+func (r *ring[T]) numbered(n int64) *T {
+	if n < 0 || n > r.last || n <= r.last-int64(len(r.slots)) {
+		return nil
+	}
+	return &r.slots[n%int64(len(r.slots))]
+}
+
 // newest returns the n newest slots, as of now, oldest first. They are there until the next call of at.
 func (r *ring[T]) newest(now time.Duration, n int) []*T {
 	r.at(now)

@@ -84,7 +84,9 @@ func TestWindows(t *testing.T) {
 	require.Equal(t, time.Second, m.TenMinutes.Most)
 	require.Equal(t, time.Second, m.Slowest.Took)
 	require.Equal(t, []uint32{600, 0, 0, 0, 0, 0, 0}, m.History)
-	require.InDelta(t, time.Second, m.before.P50, float64(time.Second)/8)
+	require.InDelta(t, time.Second, m.usual.P50, float64(time.Second)/8)
+	require.EqualValues(t, 600, m.usual.Count)
+	require.Equal(t, slotTime, m.usual.Covers)
 	c.now = 10*time.Minute + 10*time.Second
 	m = p.method(t, "x")
 	require.EqualValues(t, 130, m.TenMinutes.Count)

@@ -1,0 +1,106 @@
+package debug
+
+import "time"
+
+// When a method counts as slower than usual.
+const (
+	slowerBy     = 2                // times, the median, and
+	tailSlowerBy = 4                // times, the 99th percentile,
+	slowerLeast  = time.Millisecond // and by so much at least
+	enoughCalls  = 20               // that a percentile says something
+	usualSlots   = 30               // of ten seconds, after which a baseline begins a new generation
+	slowForgiven = time.Hour        // after which the times of a slow method are the usual ones
+
+	recentSlots = int64(minuteSlots) // that are compared with a baseline, and are not in it
+)
+
+// A baseline is what is usual for a method: the times of five to ten minutes that came before the last one, and in which the method was not
+// slower than usual. So it stays what it was before a method became slow, until the method has been slow for an hour.
+//
+//	slot of ten seconds ── a minute later ──► generation ── 30 slots later ──► generation before ──► forgotten
+//	                └─ it is of a minute that was slow: dropped
+type baseline struct {
+	generations [2]generation // the newest first
+	slowSince   time.Duration // when the method became slow, by the clock of the page; 0 while it is not
+	dropped     int64         // slots before this number are not added
+}
+
+// A generation is a part of a baseline.
+type generation struct {
+	span
+	slots int64 // how many it covers
+}
+
+// window returns the times of b.
+func (b *baseline) window() Window {
+	var all span
+	slots := int64(0)
+	for i := range b.generations {
+		all.merge(&b.generations[i].span)
+		slots += b.generations[i].slots
+	}
+	return all.window(time.Duration(slots) * slotTime)
+}
+
+// add adds a slot, which may be nil for one in which nothing ended, for n slots.
+func (b *baseline) add(slot *methodSlot, n int64) {
+	if b.generations[0].slots >= usualSlots {
+		b.generations[1], b.generations[0] = b.generations[0], generation{}
+	}
+	g := &b.generations[0]
+	if g.slots += n; slot != nil {
+		g.add(slot)
+	}
+}
+
+// advance moves what has become older than a minute to the baseline, before the slot of now begins. Locked.
+func (m *methodCounter) advance(now time.Duration) {
+	last, next := m.slots.last, int64(now/slotTime)
+	for n := last + 1; n <= min(next, last+recentSlots); n++ {
+		m.judge(n)
+	}
+	if left := next - last - recentSlots; left > 0 {
+		m.usual.add(nil, left)
+	}
+}
+
+// judge adds the slot that is older than a minute at the beginning of slot n, unless the method was slow. Locked.
+func (m *methodCounter) judge(n int64) {
+	var minute span
+	for k := max(n-recentSlots, 0); k < n; k++ {
+		if slot := m.slots.numbered(k); slot != nil {
+			minute.add(slot)
+		}
+	}
+	b, at := &m.usual, time.Duration(n)*slotTime
+	switch slow, _ := slower(minute.window(0), b.window()); {
+	case !slow:
+		b.slowSince = 0
+	case b.slowSince == 0:
+		b.slowSince = at
+	case at-b.slowSince >= slowForgiven:
+		*b = baseline{dropped: n}
+	}
+	if b.slowSince != 0 {
+		b.dropped = n
+	}
+	if old := n - recentSlots; old >= b.dropped {
+		b.add(m.slots.numbered(old), 1)
+	}
+}
+
+// slower reports whether now is slower than what is usual, and how many times.
+func slower(now, usual Window) (slow bool, times float64) {
+	if now.Count < enoughCalls || usual.Count < enoughCalls {
+		return false, 1
+	}
+	more := func(n, u time.Duration, by float64) {
+		if x := float64(n) / float64(max(u, 1)); x >= by && n-u >= slowerLeast {
+			slow, times = true, max(times, x)
+		}
+	}
+	times = 1
+	more(now.P50, usual.P50, slowerBy)
+	more(now.P99, usual.P99, tailSlowerBy)
+	return slow, times
+}

@@ -1,0 +1,133 @@
+package debug
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+)
+
+// run has n requests of each method end in each slot of ten seconds, for so many slots.
+func (c *clock) run(p *Page, slots, n int, took map[string]time.Duration) {
+	for range slots {
+		for name, d := range took {
+			for range n {
+				p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: name, Took: d})
+			}
+		}
+		c.now += slotTime
+	}
+}
+
+func causesOf(p *Page, kind string) (all []Cause) {
+	for _, c := range p.Snapshot(Query{}).Causes {
+		if c.Kind == kind {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// The rate of before is that of the time for which the page has counted.
+func TestSlowTellsRates(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	c.run(p, 12, 100, map[string]time.Duration{"x": time.Millisecond})
+	c.run(p, 6, 50, map[string]time.Duration{"x": 10 * time.Millisecond})
+	all := causesOf(p, "slow")
+	require.Len(t, all, 1)
+	require.Contains(t, all[0].Text, "There were 5 each second, and 10 before.")
+}
+
+// A method that became slow is told as long as it is slow, with what was usual before, though nobody looks meanwhile, and for an hour at the most.
+func TestSlowLasts(t *testing.T) {
+	t.Parallel()
+	for _, looks := range []bool{false, true} {
+		var c clock
+		p := c.page()
+		run := func(slots int, d time.Duration) {
+			for range slots {
+				c.run(p, 1, 10, map[string]time.Duration{"x": d})
+				if looks {
+					p.Snapshot(Query{})
+				}
+			}
+		}
+		run(30, time.Millisecond)
+		run(6*40, 10*time.Millisecond)
+		all := causesOf(p, "slow")
+		require.Len(t, all, 1)
+		require.Regexp(t, `slower than usual for 39m\d+s: half of them took more than 10ms in the last minute, and 1ms in 4m0s before`, all[0].Text)
+		run(6*25, 10*time.Millisecond)
+		require.Empty(t, causesOf(p, "slow"), "it is the usual by now")
+		run(12, 100*time.Millisecond)
+		require.Len(t, causesOf(p, "slow"), 1)
+		run(12, 10*time.Millisecond)
+		require.Empty(t, causesOf(p, "slow"))
+		run(12, 100*time.Millisecond)
+		require.Len(t, causesOf(p, "slow"), 1, "slow minutes are not usual")
+	}
+}
+
+// Where all methods are slower, that is told, with what the process uses, and of the methods those that are even slower; the worst first.
+func TestSlowMachine(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	usual, slow, few := map[string]time.Duration{}, map[string]time.Duration{}, map[string]time.Duration{}
+	for i := range 8 {
+		name := fmt.Sprint("m", i)
+		usual[name], slow[name], few[name] = 2*time.Millisecond, 10*time.Millisecond, 2*time.Millisecond
+	}
+	slow["m3"] = 200 * time.Millisecond
+	few["m1"], few["m2"] = 10*time.Millisecond, 100*time.Millisecond
+	c.run(p, 12, 10, usual)
+	c.run(p, 7, 10, slow)
+	all := causesOf(p, "slow")
+	require.Len(t, all, 2)
+	require.Contains(t, all[0].Text, "Everything is slower than usual: the process or the machine is busy. It is so for the requests of 8 of 8 methods, m3 the most")
+	require.Regexp(t, `This process has used .* of \d+ processors? in 1m0s, and has \d+ goroutines and .*iB of memory`, all[0].Text)
+	require.Empty(t, all[0].Method)
+	require.Equal(t, "m3", all[1].Method)
+	c.run(p, 12, 10, usual)
+	c.run(p, 7, 10, few)
+	all = causesOf(p, "slow")
+	require.Len(t, all, 2)
+	require.Equal(t, []string{"m2", "m1"}, []string{all[0].Method, all[1].Method})
+}
+
+// What the process uses is on the page, in the JSON and in the text.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	p.Snapshot(Query{})
+	before := cpuTime()
+	for cpuTime() == before { // of a coarse clock
+	}
+	c.now += 2 * time.Second
+	u := p.Snapshot(Query{}).Process.Usage
+	require.Equal(t, 2*time.Second, u.CPUCovers)
+	require.Positive(t, u.CPU)
+	require.Positive(t, u.Processors)
+	require.Positive(t, u.Goroutines)
+	require.Greater(t, u.Memory, u.Heap)
+	require.Positive(t, u.Heap)
+	c.now += time.Hour
+	require.Equal(t, time.Hour+2*time.Second, p.Snapshot(Query{}).Process.Usage.CPUCovers)
+	require.Contains(t, bodyOf(t, p, "/"), "The process uses ")
+	require.Contains(t, bodyOf(t, p, "/?format=text"), "uses ")
+}
+
+// bodyOf returns what a page answers.
+func bodyOf(t *testing.T, p *Page, path string) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	p.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	return w.Body.String()
+}

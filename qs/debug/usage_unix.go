@@ -1,0 +1,17 @@
+//go:build unix
+
+package debug
+
+import (
+	"syscall"
+	"time"
+)
+
+// cpuTime returns how much processor time this process has used, or 0 if that is not known.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
