@@ -28,6 +28,7 @@ func init() {
 	hghook.Track = func(c any, t hghook.Tracked) { c.(*Context).seen.track(t) }
 	hghook.Untrack = func(c any, t hghook.Tracked) { c.(*Context).seen.untrack(t) }
 	hghook.Observe = func(c any, e inspect.Event) { c.(*Context).observe(e) }
+	hghook.IdleHandles = func(c any, f func(handle inspect.Call)) { c.(*Context).idleHandles(f) }
 
 	hghook.IsReady = func(class any) bool { return class.(*Class).isReady() }
 	hghook.OnOpen = func(cfg any, f func(class any)) { cfg.(*Config).onOpen(f) }

@@ -78,6 +78,22 @@ func (w *seen) transfers() (all []inspect.Call) {
 	return all
 }
 
+// idleHandles is hghook.IdleHandles.
+func (c *Context) idleHandles(f func(handle inspect.Call)) {
+	for _, o := range c.all() {
+		h, ok := o.(*Handle)
+		if !ok {
+			continue
+		}
+		h.mu.Lock()
+		idle, of := h.call.phase == callIdle, inspect.Call{Kind: inspect.EventOrigin, RPC: h.Name(), Peer: h.addr}
+		h.mu.Unlock()
+		if idle {
+			f(of)
+		}
+	}
+}
+
 // info tells of the call that is under way, if one is.
 func (h *Handle) info() (i inspect.Call, by hghook.Reporter, ok bool) {
 	h.mu.Lock()

@@ -65,6 +65,10 @@ var (
 
 	// Observe gives e to Config.Observe, on this goroutine, if that is set. It allocates nothing.
 	Observe func(c any, e inspect.Event)
+
+	// IdleHandles calls f for each handle of c that is not closed and has no call under way: of its Call the RPC and the Peer are set. It takes
+	// the lock of each handle for a moment, and calls f with none.
+	IdleHandles func(c any, f func(handle inspect.Call))
 )
 
 // A Reporter knows more of a call or a request that is under way than package hg: it fills in Moved, Size and Flow of c. Report may be

@@ -101,29 +101,6 @@ func TestSlowMachine(t *testing.T) {
 	require.Equal(t, []string{"m2", "m1"}, []string{all[0].Method, all[1].Method})
 }
 
-// What the process uses is on the page, in the JSON and in the text.
-func TestUsage(t *testing.T) {
-	t.Parallel()
-	var c clock
-	p := c.page()
-	p.Snapshot(Query{})
-	before := cpuTime()
-	for cpuTime() == before { // of a coarse clock
-	}
-	c.now += 2 * time.Second
-	u := p.Snapshot(Query{}).Process.Usage
-	require.Equal(t, 2*time.Second, u.CPUCovers)
-	require.Positive(t, u.CPU)
-	require.Positive(t, u.Processors)
-	require.Positive(t, u.Goroutines)
-	require.Greater(t, u.Memory, u.Heap)
-	require.Positive(t, u.Heap)
-	c.now += time.Hour
-	require.Equal(t, time.Hour+2*time.Second, p.Snapshot(Query{}).Process.Usage.CPUCovers)
-	require.Contains(t, bodyOf(t, p, "/"), "The process uses ")
-	require.Contains(t, bodyOf(t, p, "/?format=text"), "uses ")
-}
-
 // bodyOf returns what a page answers.
 func bodyOf(t *testing.T, p *Page, path string) string {
 	t.Helper()

@@ -7,20 +7,28 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
+
+// leakWindows are in how many of the newest samples a leak is looked for.
+var leakWindows = []int{tenSlots, 15, 6}
 
 // What counts as a cause.
 const (
 	defaultStalled = 5 * time.Second
-	allSlower      = 3   // methods that are slower, and half of those that are called, are told as one
-	busyShare      = 0.8 // of its processors, from which on the process counts as busy
-	failingShare   = 20  // one of so many calls of the last minute
-	failingLeast   = 10  // calls that failed in it
-	leakLeast      = 500 // by how much handles or regions grow
-	leakSlots      = 4   // in which they were seen
-	fullShare      = 20  // less than one part of so many of the budget is left
-	mostCauses     = 50  // that are told
+	allSlower      = 3    // methods that are slower, and half of those that are called, are told as one
+	busyShare      = 0.8  // of its processors, from which on the process counts as busy
+	failingShare   = 20   // one of so many calls of the last minute
+	failingLeast   = 10   // calls that failed in it
+	leakLeast      = 500  // by how much handles or regions grow, and by half,
+	leakSteadily   = 100  // or steadily,
+	leakSamples    = 4    // slots in which they were counted
+	leakMany       = 2000 // how many are told of a page that was not there before
+	fullShare      = 20   // less than one part of so many of the budget is left
+	mostCauses     = 50   // that are told
+
+	leakTime = 5 * time.Minute // in which something grows steadily
 )
 
 // causes says what is wrong now, the worst first: what holds all calls up, then what holds some up, then what is slower than it was.
@@ -229,74 +237,109 @@ func (l *look) stalled() (all []Cause) {
 	return all
 }
 
-// leaks finds what was never given back: it has grown each time that it was looked at.
+// leaks finds what is never given back.
 func (l *look) leaks() (all []Cause) {
-	now := spareSlot{seen: true}
-	for i := range l.contexts {
-		now.handles += l.contexts[i].Spare
-		if l.from[i].number == 0 { // they are of the class
-			now.regions += l.contexts[i].Regions
-		}
-	}
-	now.handles = max(now.handles-int64(len(l.streams))*streamHandles, 0)
-	slots := l.remember(now)
+	first, past := l.p.history(l.now)
+	now := l.p.sample(l.now)
 	for _, kind := range []struct {
 		name, text string
-		value      func(spareSlot) int64
+		value      func(processSample) int64
+		owner      func() (method string, peer hg.Addr, n int64)
 	}{
-		{"handles", "Something calls Create of package hg, and not Close of the handle. With hg.Config.Trace the error of Shutdown names where they were made.", func(s spareSlot) int64 { return s.handles }},
-		{"registered regions of memory", "Something calls Create or Alloc of package bulk, and not Close.", func(s spareSlot) int64 { return s.regions }},
+		{
+			"handles", "Something calls Create of package hg, and not Close of the handle. With hg.Config.Trace the error of Shutdown names where they were made.",
+			func(s processSample) int64 { return s.handles }, l.ownerOfHandles,
+		},
+		{"registered regions of memory", "Something calls Create or Alloc of package bulk, and not Close.", func(s processSample) int64 { return s.regions }, nil},
 	} {
-		if grew, have, ok := growth(slots, kind.value); ok {
-			all = append(all, Cause{Kind: "leak", Count: int(have), Text: fmt.Sprintf(
-				"%d %s are not in use and not closed, %d more than %s ago, and they have not become fewer since. %s",
-				have, kind.name, grew, took(time.Duration(len(slots)-1)*slotTime), kind.text)})
-		}
-	}
-	return all
-}
-
-// streamHandles is how many handles of its own a stream may have.
-const streamHandles = 4
-
-// remember keeps the least of each slot, and returns those of the last ten minutes from the first that was seen.
-func (l *look) remember(now spareSlot) (all []spareSlot) {
-	p := l.p
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.spare.slots == nil {
-		p.spare = newRing[spareSlot](tenSlots)
-	}
-	if s := p.spare.at(l.now); !s.seen {
-		*s = now
-	} else {
-		s.handles, s.regions = min(s.handles, now.handles), min(s.regions, now.regions)
-	}
-	for _, s := range p.spare.newest(l.now, tenSlots) {
-		if s.seen || len(all) > 0 {
-			all = append(all, *s)
-		}
-	}
-	return all
-}
-
-// growth reports by how much a value has grown, and to what, if it never fell and grew enough.
-func growth(slots []spareSlot, value func(spareSlot) int64) (grew, have int64, ok bool) {
-	first, last, seen := int64(0), int64(0), 0
-	for _, s := range slots {
-		if !s.seen {
+		g := growthOf(first, past, now, kind.value)
+		if !g.leaks {
 			continue
 		}
-		v := value(s)
-		if seen++; seen == 1 {
-			first = v
-		} else if v < last {
-			return 0, 0, false
+		c := Cause{Kind: "leak", Count: int(g.have), Text: fmt.Sprintf("%d %s are not in use and not closed", g.have, kind.name)}
+		if g.perSecond > 0 {
+			c.Text += fmt.Sprintf(", and in the last %s have become %.3g more each second", took(g.over), g.perSecond)
+		} else {
+			c.Text += ", and nothing is known of before: this goes away within a minute if they do not become more"
 		}
-		last = v
+		if kind.owner != nil {
+			if method, peer, n := kind.owner(); n > 0 {
+				c.Method = clean(method)
+				c.Peer = clean(peer.Name())
+				c.Text += fmt.Sprintf("; %d of them are for %s to %s", n, c.Method, l.label(peer))
+			}
+		}
+		c.Text += ". " + kind.text
+		all = append(all, c)
 	}
-	grew = last - first
-	return grew, last, seen >= leakSlots && grew >= leakLeast && grew*2 >= first
+	return all
+}
+
+// ownerOfHandles returns the method and the peer that most of the handles that are not in use are for, and how many.
+func (l *look) ownerOfHandles() (method string, peer hg.Addr, n int64) {
+	type owner struct{ method, peer string }
+	of := map[owner]int64{}
+	for _, s := range l.sources {
+		s.unused(func(m string, p hg.Addr) {
+			key := owner{m, p.Name()}
+			if of[key]++; of[key] > n {
+				method, peer, n = m, p, of[key]
+			}
+		})
+	}
+	return method, peer, n
+}
+
+// A growth is what has become of a value.
+type growth struct {
+	have      int64
+	perSecond float64       // by how much it has grown,
+	over      time.Duration // in this time; 0 if that is not known
+	leaks     bool
+}
+
+// growthOf judges what has become of a value: in ten minutes, in a few or in the last. Of a page that has not counted for long so much may be
+// there that it is told as well.
+func growthOf(first processSample, past []processSample, now processSample, value func(processSample) int64) growth {
+	have := value(now)
+	if n := len(past); n >= leakSamples {
+		for _, samples := range leakWindows {
+			from := max(n-samples, 0)
+			if from > 0 && have <= value(slices.MaxFunc(past[:from], func(a, b processSample) int { return cmp.Compare(value(a), value(b)) })) {
+				continue // it has been as many before
+			}
+			if g := growthIn(past[from:], value); g.leaks {
+				g.have = have
+				return g
+			}
+		}
+		return growth{}
+	}
+	since := now.at - first.at
+	if since < leakSamples*slotTime {
+		return growth{have: have, leaks: have >= leakMany}
+	}
+	grew := have - value(first)
+	return growth{have, float64(grew) / since.Seconds(), since, grew >= leakMany}
+}
+
+// growthIn compares the least of each third of samples, so that what comes and goes is no leak, nor what has grown once: it leaks if these grow
+// all the time, and enough, or less for long.
+func growthIn(samples []processSample, value func(processSample) int64) growth {
+	n := len(samples)
+	third := func(i int) (least int64) {
+		part := samples[i*n/3 : (i+1)*n/3]
+		least = value(part[0])
+		for _, s := range part {
+			least = min(least, value(s))
+		}
+		return least
+	}
+	a, b, c := third(0), third(1), third(2)
+	grew, over := c-a, samples[n-1].at-samples[0].at
+	steady := 8*(b-a) >= grew && 8*(c-b) >= grew
+	enough := grew >= leakLeast && grew*2 >= a || grew >= leakSteadily && over >= leakTime
+	return growth{0, float64(grew) / max(samples[2*n/3].at-samples[0].at, slotTime).Seconds(), over, steady && enough}
 }
 
 // A slowMethod is a method that is slower than usual.

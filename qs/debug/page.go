@@ -35,7 +35,6 @@ type Page struct {
 
 	mu      sync.Mutex // guards the fields below
 	sources []source
-	spare   ring[spareSlot]
 	first   processSample
 	samples ring[processSample]
 }
@@ -47,6 +46,8 @@ type source interface {
 	ready() bool             // hg/health says so
 	limit(method string) int // handlers of a method that run at once; 0 for no limit of its own
 	contexts() []contextData // of now
+	// unused counts what is not closed and not in use: handles of the program, and registered memory. each is called for each of these handles.
+	unused(each func(method string, peer hg.Addr)) (regions int64)
 	// identity returns what the certificate of a peer says, and whether the session is encrypted.
 	identity(context int, peer hg.Addr) (verified string, secure bool)
 }
@@ -57,12 +58,6 @@ type contextData struct {
 	open  bool
 	stats hg.Stats
 	calls []inspect.Call
-}
-
-// A spareSlot is the least that was seen in a slot of time.
-type spareSlot struct {
-	seen             bool
-	handles, regions int64
 }
 
 // New returns a page about a node that is open: its peers, what is under way, probes and causes. What it shows of calls that have ended
@@ -165,6 +160,20 @@ func (c classSource) contexts() (all []contextData) {
 		}
 	}
 	return all
+}
+
+func (c classSource) unused(each func(method string, peer hg.Addr)) (regions int64) {
+	for i, hctx := range c.class.Contexts() {
+		if i == 0 { // they are of the class
+			regions = hctx.Stats().NA.Regions
+		}
+		hghook.IdleHandles(hctx, func(h inspect.Call) {
+			if !inspect.IsBuiltIn(h.RPC) { // streams keep some
+				each(h.RPC, h.Peer)
+			}
+		})
+	}
+	return regions
 }
 
 func (c classSource) identity(context int, peer hg.Addr) (verified string, secure bool) {

@@ -232,8 +232,9 @@ func TestCauseLeak(t *testing.T) {
 		w.clientPage.Snapshot(Query{})
 		now.Add(int64(slotTime))
 	}
-	c := w.told(t, w.clientPage, "leak", "1501 handles are not in use and not closed, 1200 more than 50s ago", "calls Create of package hg, and not Close")
+	c := w.told(t, w.clientPage, "leak", "1501 handles are not in use and not closed, and in the last 50s have become 30 more each second; 1501 of them are for kv/get to kv (tcp://127.0.0.1:", "calls Create of package hg, and not Close")
 	require.Equal(t, 1501, c.Count)
+	require.Equal(t, []string{"kv/get", w.server.Addr().String()}, []string{c.Method, c.Peer})
 	w.told(t, w.clientPage, "leak", "registered regions of memory", "package bulk")
 }
 

@@ -16,13 +16,25 @@ import (
 )
 
 // A fakeSource is a class that tells what a test wants.
-type fakeSource struct{ data []contextData }
+type fakeSource struct {
+	data    []contextData
+	handles map[hg.Addr]int // not in use, for kv/get
+	regions int64
+}
 
 func (f *fakeSource) name() string                         { return "big" }
 func (f *fakeSource) open() bool                           { return true }
 func (f *fakeSource) ready() bool                          { return true }
 func (f *fakeSource) limit(string) int                     { return 0 }
 func (f *fakeSource) identity(int, hg.Addr) (string, bool) { return "", false }
+func (f *fakeSource) unused(each func(string, hg.Addr)) int64 {
+	for peer, n := range f.handles {
+		for range n {
+			each("kv/get", peer)
+		}
+	}
+	return f.regions
+}
 func (f *fakeSource) contexts() []contextData {
 	all := slices.Clone(f.data)
 	for i := range all {
@@ -66,7 +78,7 @@ func busyPage(peers, streams, calls int) *Page {
 			Code: hg.Code(i % 2 * int(hg.ErrNotFound)), Text: "no such thing",
 		})
 	}
-	p.sources = []source{&fakeSource{[]contextData{d}}}
+	p.sources = []source{&fakeSource{data: []contextData{d}}}
 	return p
 }
 
@@ -154,7 +166,7 @@ func TestHostileNames(t *testing.T) {
 			p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: name, Peer: a, Code: hg.ErrNotFound, Text: name, Took: 1})
 		}
 	}
-	p.sources = []source{&fakeSource{[]contextData{d}}}
+	p.sources = []source{&fakeSource{data: []contextData{d}}}
 	for i := range hostile {
 		queries := []Query{{}, {Filter: hostile[i][:min(len(hostile[i]), 500)]}, {Method: hostile[i][:min(len(hostile[i]), 500)]}, {Peer: d.Peers[i].Addr.Name()}, {View: "calls", Sort: hostile[i][:min(len(hostile[i]), 20)]}}
 		for _, q := range queries {
@@ -243,7 +255,7 @@ func TestTransfersOfCalls(t *testing.T) {
 		{Kind: inspect.EventTransfer, RPC: "pull", Peer: b, ID: 3, Of: 7, Age: 2, Moved: 1, Size: 2},
 		{Kind: inspect.EventTransfer, RPC: "push", Peer: a, ID: 4, Age: 1},
 	}}
-	p := &Page{sources: []source{&fakeSource{[]contextData{d}}}}
+	p := &Page{sources: []source{&fakeSource{data: []contextData{d}}}}
 	s := p.Snapshot(Query{})
 	require.Equal(t, 3, s.Calls.Total)
 	keys := map[string]bool{}

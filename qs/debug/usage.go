@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"runtime/metrics"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
 // A processSample is what is noted of the process once in each slot, when something ends or somebody looks.
@@ -11,6 +13,8 @@ type processSample struct {
 	seen bool
 	at   time.Duration // by the clock of the page
 	cpu  time.Duration // that the process has used until then
+
+	handles, regions int64 // that are not closed and not in use
 }
 
 // usage returns what the process uses, as of now.
@@ -57,7 +61,7 @@ func (p *Page) takeSample(now time.Duration) {
 	if was := p.sampled.Load(); was >= slot || !p.sampled.CompareAndSwap(was, slot) {
 		return
 	}
-	s := processSample{seen: true, at: now, cpu: cpuTime()}
+	s := p.sample(now)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.samples.slots == nil {
@@ -67,4 +71,25 @@ func (p *Page) takeSample(now time.Duration) {
 		p.first = s
 	}
 	*p.samples.at(now) = s
+}
+
+// sample returns what there is now.
+func (p *Page) sample(now time.Duration) processSample {
+	s := processSample{seen: true, at: now, cpu: cpuTime()}
+	for _, from := range p.all() {
+		s.regions += from.unused(func(string, hg.Addr) { s.handles++ })
+	}
+	return s
+}
+
+// history returns the samples of the last ten minutes, oldest first, and the first ever.
+func (p *Page) history(now time.Duration) (first processSample, all []processSample) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.samples.newest(now, tenSlots) {
+		if s.seen {
+			all = append(all, *s)
+		}
+	}
+	return p.first, all
 }

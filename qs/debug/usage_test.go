@@ -1,0 +1,103 @@
+package debug
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+)
+
+// What the process uses is on the page, in the JSON and in the text.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	p.Snapshot(Query{})
+	before := cpuTime()
+	for cpuTime() == before { // of a coarse clock
+	}
+	c.now += 2 * time.Second
+	u := p.Snapshot(Query{}).Process.Usage
+	require.Equal(t, 2*time.Second, u.CPUCovers)
+	require.Positive(t, u.CPU)
+	require.Positive(t, u.Processors)
+	require.Positive(t, u.Goroutines)
+	require.Greater(t, u.Memory, u.Heap)
+	require.Positive(t, u.Heap)
+	c.now += time.Hour
+	require.Equal(t, time.Hour+2*time.Second, p.Snapshot(Query{}).Process.Usage.CPUCovers)
+	require.Contains(t, bodyOf(t, p, "/"), "The process uses ")
+	require.Contains(t, bodyOf(t, p, "/?format=text"), "uses ")
+}
+
+// leakPeer is the peer that handles are for.
+var leakPeer = newPeer(1, "kv")
+
+// leakingPage is a page about a class of which a test says what is not in use. It begins to count at the time of the clock.
+func leakingPage(c *clock, regions int64) (*Page, *fakeSource) {
+	p, f := c.page(), &fakeSource{handles: map[hg.Addr]int{leakPeer: int(regions)}, regions: regions}
+	p.sources = []source{f}
+	p.takeSample(c.now)
+	return p, f
+}
+
+// A leak is found though nobody has looked before: what ends has it counted. It is told by its rate, a slow one, too, but not what comes and goes.
+func TestLeakSeenByNobody(t *testing.T) {
+	t.Parallel()
+	for _, l := range []struct {
+		name string
+		each int64 // slot of ten seconds
+		had  int64
+		want string
+	}{
+		{"fast", 300, 0, "12000 registered regions of memory are not in use and not closed, and in the last 6m40s have become 30 more each second."},
+		{"slow, beside many", 4, 5000, "and in the last 6m40s have become 0.4 more each second."},
+		{"none", 0, 5000, ""},
+	} {
+		var c clock
+		p, f := leakingPage(&c, l.had)
+		for c.now < 400*time.Second {
+			c.now += slotTime
+			f.regions += l.each
+			f.handles[leakPeer] = int(f.regions)
+			p.Observe(&inspect.Event{RPC: "x", Took: 1})
+		}
+		all := causesOf(p, "leak")
+		if l.want == "" {
+			require.Empty(t, all, l.name)
+			continue
+		}
+		require.Len(t, all, 2, l.name)
+		require.Contains(t, all[1].Text, l.want)
+		require.Contains(t, all[0].Text, "of them are for kv/get to kv (10.0.0.1:4000)")
+	}
+	var c clock
+	p, f := leakingPage(&c, 0)
+	for i := range int64(60) {
+		f.regions = 1000 * (i % 5)
+		p.Observe(&inspect.Event{RPC: "x", Took: 1})
+		c.now += slotTime
+	}
+	require.Empty(t, causesOf(p, "leak"), "it comes and goes")
+}
+
+// The first look at thousands tells of them: with the rate since the page has begun to count, or without, where that is now.
+func TestLeakAtFirstLook(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p, f := leakingPage(&c, 0)
+	f.regions = 12_000
+	require.Contains(t, causesOf(p, "leak")[0].Text, "12000 registered regions of memory are not in use and not closed, and nothing is known of before")
+	for range 4 {
+		c.now += slotTime
+		p.Snapshot(Query{})
+	}
+	require.Empty(t, causesOf(p, "leak"), "they do not become more")
+	p, f = leakingPage(&c, 0)
+	c.now += 40 * time.Minute
+	f.regions = 12_000
+	require.Contains(t, causesOf(p, "leak")[0].Text, "and in the last 40m0s have become 5 more each second.")
+}
