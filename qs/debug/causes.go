@@ -34,7 +34,7 @@ const (
 // causes says what is wrong now, the worst first: what holds all calls up, then what holds some up, then what is slower than it was.
 func (l *look) causes() []Cause {
 	all := []Cause{}
-	for _, find := range []func() []Cause{l.notReady, l.limits, l.noRoom, l.stuckStreams, l.stalled, l.leaks, l.slower, l.failing} {
+	for _, find := range []func() []Cause{l.notReady, l.limits, l.noRoom, l.lostPeers, l.stuckStreams, l.stalled, l.leaks, l.slower, l.failing} {
 		all = append(all, find()...)
 	}
 	return all[:min(len(all), mostCauses)]
@@ -60,45 +60,84 @@ func (l *look) notReady() (all []Cause) {
 	return all
 }
 
-// limits finds what requests wait for. Each is explained by the narrowest limit that is reached.
+// A reached is how near to being reached a limit is that requests wait for.
+type reached struct {
+	active, most int
+	waiting      int
+}
+
+// share returns how much of a limit is used, 0 of none.
+func (r reached) share() float64 {
+	if r.most == 0 {
+		return 0
+	}
+	return float64(r.active) / float64(r.most)
+}
+
+// inWords says how many run and what the limit is. One may have ended a moment ago, before the next has begun.
+func (r reached) inWords() string {
+	if r.active >= r.most {
+		return fmt.Sprintf("%d run, which is the limit", r.active)
+	}
+	return fmt.Sprintf("%d run at this moment, and %d is the limit", r.active, r.most)
+}
+
+// limits finds what requests wait for: each for that limit of its method, of its peer and of its context of which the most is used, of several for
+// the narrowest.
 func (l *look) limits() (all []Cause) {
-	explained := make([]int64, len(l.contexts))
+	methods, peers := map[string]*reached{}, map[session]*reached{}
+	contexts := make([]reached, len(l.contexts))
+	for i := range l.contexts {
+		contexts[i] = reached{active: int(l.contexts[i].Active), most: l.contexts[i].MaxActive}
+	}
 	for i := range l.methods {
 		m := &l.methods[i]
-		w := l.running[methodKey{inspect.EventTarget, m.Name}]
-		if m.Kind != kinds[inspect.EventTarget] || w == nil || m.Limit == 0 || w.active < m.Limit || w.waiting == 0 {
-			continue
-		}
-		all = append(all, Cause{Kind: "limit", Method: m.Name, Count: w.waiting, Text: fmt.Sprintf(
-			"%s of %s %s for a handler to end: %d run, which is the limit of this method (qs.MaxConcurrent). Handlers are too slow, or the limit is too low.",
-			plural(w.waiting, "request", "requests"), m.Name, verb(w.waiting, "waits", "wait"), w.active)})
-		for j := range l.calls {
-			if c := &l.calls[j]; c.Kind == kinds[inspect.EventTarget] && c.Method == m.Name && c.State == "waiting" {
-				explained[c.Context]++
-			}
+		if w := l.running[methodKey{inspect.EventTarget, m.Name}]; m.Kind == kinds[inspect.EventTarget] && w != nil && m.Limit > 0 {
+			methods[m.Name] = &reached{active: w.active, most: m.Limit}
 		}
 	}
 	for i := range l.peers {
 		p := &l.peers[i]
-		w := l.work[session{p.Context, p.addr}]
-		most := l.contexts[p.Context].MaxActivePerPeer
-		if w == nil || most == 0 || w.active < most || w.waiting == 0 {
+		at := session{p.Context, p.addr}
+		if w := l.work[at]; w != nil {
+			peers[at] = &reached{active: w.active, most: l.contexts[p.Context].MaxActivePerPeer}
+		}
+	}
+	for i := range l.calls {
+		c := &l.calls[i]
+		if c.Kind != kinds[inspect.EventTarget] || c.State != "waiting" {
 			continue
 		}
-		explained[p.Context] += int64(w.waiting)
-		all = append(all, Cause{Kind: "limit", Peer: p.Address, Count: w.waiting, Text: fmt.Sprintf(
-			"%s of %s %s for others of this peer to end: %d run, which is the limit for one peer (HG.MaxActivePerPeer). Open streams count. Raise the limit, or have the peer call less at a time.",
-			plural(w.waiting, "request", "requests"), p.Label, verb(w.waiting, "waits", "wait"), w.active)})
+		limit := &contexts[c.Context]
+		for _, r := range []*reached{peers[c.busy], methods[c.Method]} {
+			if r != nil && r.most > 0 && r.share() >= limit.share() {
+				limit = r
+			}
+		}
+		limit.waiting++
+	}
+	for i := range l.methods {
+		m := &l.methods[i]
+		if r := methods[m.Name]; r != nil && r.waiting > 0 && m.Kind == kinds[inspect.EventTarget] {
+			all = append(all, Cause{Kind: "limit", Method: m.Name, Count: r.waiting, Text: fmt.Sprintf(
+				"%s of %s %s for a handler to end: %s of this method (qs.MaxConcurrent). Handlers are too slow, or the limit is too low.",
+				plural(r.waiting, "request", "requests"), m.Name, verb(r.waiting, "waits", "wait"), r.inWords())})
+		}
+	}
+	for i := range l.peers {
+		p := &l.peers[i]
+		if r := peers[session{p.Context, p.addr}]; r != nil && r.waiting > 0 {
+			all = append(all, Cause{Kind: "limit", Peer: p.Address, Count: r.waiting, Text: fmt.Sprintf(
+				"%s of %s %s for others of this peer to end: %s for one peer (HG.MaxActivePerPeer). Open streams count. Raise the limit, or have the peer call less at a time.",
+				plural(r.waiting, "request", "requests"), p.Label, verb(r.waiting, "waits", "wait"), r.inWords())})
+		}
 	}
 	for i := range l.contexts {
-		c := &l.contexts[i]
-		if left := c.Waiting - explained[i]; left > 0 {
-			text := fmt.Sprintf("%s for others to end.", plural(int(left), "request waits", "requests wait"))
-			if c.Active >= int64(c.MaxActive) {
-				text = fmt.Sprintf("%s for a handler to end: %d run, which is the limit (HG.MaxActive). Handlers are slow, wait for each other, or there are too few servers.",
-					plural(int(left), "request waits", "requests wait"), c.Active)
-			}
-			all = append(all, Cause{Kind: "limit", Count: int(left), Text: text})
+		c, r := &l.contexts[i], contexts[i]
+		if r.waiting > 0 {
+			all = append(all, Cause{Kind: "limit", Count: r.waiting, Text: fmt.Sprintf(
+				"%s for a handler to end: %s (HG.MaxActive). Handlers are slow, wait for each other, or there are too few servers.",
+				plural(r.waiting, "request waits", "requests wait"), r.inWords())})
 		}
 		if c.Budget > 0 && c.Reserved > c.Budget-c.Budget/fullShare {
 			all = append(all, Cause{Kind: "limit", Text: fmt.Sprintf(
@@ -142,7 +181,7 @@ func (l *look) noRoom() (all []Cause) {
 			continue
 		}
 		all = append(all, Cause{Kind: "no room at peer", Peer: p.Address, Count: p.Waiting, Text: fmt.Sprintf(
-			"%s takes no messages: all %d envelopes that it guarantees are used, and %s here for one. The oldest call to it has been under way for %s. Its process is stopped, nothing drives it, or its handlers are all busy: look at its own page.",
+			"%s takes no messages: all %d envelopes that it guarantees are used, and %s here for one. The oldest call to it has been under way for %s. Nothing drives it, or its handlers are all busy: look at its own page.",
 			p.Label, p.Promised, plural(p.Waiting, "message waits", "messages wait"), took(oldest))})
 	}
 	return all
@@ -200,7 +239,7 @@ func (l *look) stuckStreams() (all []Cause) {
 			}
 		}
 		text := fmt.Sprintf("%s of %s %s still: the caller, %s, has taken nothing for %s, and %d of %d messages are on their way to it or wait there. The handler waits in send. "+
-			"The loop of the caller stands still, or its process is stopped.",
+			"The loop of the caller does something else, or waits.",
 			plural(g.n, "stream", "streams"), c.Method, verb(g.n, "stands", "stand"), c.Peer, took(c.Stream.Stuck), c.Stream.Sent-c.Stream.Taken, c.Stream.Window)
 		if c.Kind == kinds[inspect.EventOrigin] {
 			text = fmt.Sprintf("%s of %s %s still: the loop of this process has taken nothing of %s for %s, and %s for it. The loop does something else, or waits.",

@@ -69,6 +69,7 @@ type methodWork struct {
 func (p *Page) Snapshot(q Query) Snapshot {
 	l := &look{p: p, q: q.withDefaults(), now: p.start(), sources: p.all(), work: map[session]*peerWork{}, running: map[methodKey]*methodWork{}, labels: map[string]string{}}
 	p.takeSample(l.now)
+	p.hearFaults()
 	for _, s := range l.sources {
 		for i, d := range s.contexts() {
 			l.from = append(l.from, place{s, i})

@@ -27,6 +27,7 @@ type Page struct {
 	StalledAfter time.Duration
 
 	counted  collector
+	lost     lostPeers
 	observed atomic.Bool
 	sampled  atomic.Int64 // the number of the newest slot with a sample, and one
 	begin    sync.Once
@@ -35,6 +36,7 @@ type Page struct {
 
 	mu      sync.Mutex // guards the fields below
 	sources []source
+	heard   map[source]int // of their contexts, how many tell of lost peers
 	first   processSample
 	samples ring[processSample]
 }
@@ -48,6 +50,9 @@ type source interface {
 	contexts() []contextData // of now
 	// unused counts what is not closed and not in use: handles of the program, and registered memory. each is called for each of these handles.
 	unused(each func(method string, peer hg.Addr)) (regions int64)
+	// onFault has contexts from number n on tell of peers that are lost, and returns how many contexts there are.
+	onFault(n int, lost func(peer hg.Addr, why error)) int
+	connected(peer hg.Addr) bool // the session that peer is bound to
 	// identity returns what the certificate of a peer says, and whether the session is encrypted.
 	identity(context int, peer hg.Addr) (verified string, secure bool)
 }
@@ -113,6 +118,7 @@ func (p *Page) Observe(e *inspect.Event) {
 	now := p.start()
 	p.takeSample(now)
 	p.counted.observe(e, now)
+	p.lost.observe(e, now, p.connected)
 }
 
 // start begins to count time, and returns how long ago that was.
@@ -122,6 +128,23 @@ func (p *Page) start() time.Duration {
 		return p.elapsed(p.begun)
 	}
 	return time.Since(p.begun)
+}
+
+// connected reports whether the session that peer is bound to is up.
+func (p *Page) connected(peer hg.Addr) bool {
+	return slices.ContainsFunc(p.all(), func(s source) bool { return s.connected(peer) })
+}
+
+// hearFaults has contexts that are new tell of peers that are lost.
+func (p *Page) hearFaults() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.sources {
+		if p.heard == nil {
+			p.heard = map[source]int{}
+		}
+		p.heard[s] = s.onFault(p.heard[s], func(peer hg.Addr, why error) { p.lost.lost(peer, why, p.start()) })
+	}
 }
 
 // Publish publishes the Snapshot of the zero Query as an expvar, which panics when the name is taken.
@@ -174,6 +197,18 @@ func (c classSource) unused(each func(method string, peer hg.Addr)) (regions int
 		})
 	}
 	return regions
+}
+
+func (c classSource) onFault(n int, lost func(peer hg.Addr, why error)) int {
+	all := c.class.Contexts()
+	for _, hctx := range all[min(n, len(all)):] {
+		hctx.NA().OnFault(lost)
+	}
+	return len(all)
+}
+
+func (c classSource) connected(peer hg.Addr) bool {
+	return slices.ContainsFunc(c.class.Contexts(), func(c *hg.Context) bool { return c.NA().Connected(peer) })
 }
 
 func (c classSource) identity(context int, peer hg.Addr) (verified string, secure bool) {

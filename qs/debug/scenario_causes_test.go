@@ -39,6 +39,7 @@ func newWorld(t *testing.T, cfg qs.Config, elapsed func(time.Time) time.Duration
 	served := make(chan error, 1)
 	go func() { served <- w.server.Serve(serving) }()
 	of := qs.Config{Name: "billing"}
+	of.HG.NA.PeerTimeout = cfg.HG.NA.PeerTimeout
 	w.clientPage.Attach(&of)
 	w.client, err = qs.Open("tcp://", of)
 	require.NoError(t, err)

@@ -20,13 +20,21 @@ type fakeSource struct {
 	data    []contextData
 	handles map[hg.Addr]int // not in use, for kv/get
 	regions int64
+	most    int // handlers of each method
+	up      hg.Addr
+	lost    func(hg.Addr, error) // of the page
 }
 
 func (f *fakeSource) name() string                         { return "big" }
 func (f *fakeSource) open() bool                           { return true }
 func (f *fakeSource) ready() bool                          { return true }
-func (f *fakeSource) limit(string) int                     { return 0 }
+func (f *fakeSource) limit(string) int                     { return f.most }
 func (f *fakeSource) identity(int, hg.Addr) (string, bool) { return "", false }
+func (f *fakeSource) onFault(n int, lost func(hg.Addr, error)) int {
+	f.lost = lost
+	return 0
+}
+func (f *fakeSource) connected(peer hg.Addr) bool { return peer == f.up }
 func (f *fakeSource) unused(each func(string, hg.Addr)) int64 {
 	for peer, n := range f.handles {
 		for range n {

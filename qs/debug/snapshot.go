@@ -77,7 +77,7 @@ type Usage struct {
 
 // A Cause is something that is wrong, in words.
 type Cause struct {
-	// Kind is one of "stalled", "stuck stream", "no room at peer", "limit", "leak", "slow", "errors", "not ready".
+	// Kind is one of "stalled", "stuck stream", "no room at peer", "peer lost", "limit", "leak", "slow", "errors", "not ready".
 	Kind string `json:"kind"`
 	// Text says what is wrong, with what it was found by, and what to do.
 	Text string `json:"text"`

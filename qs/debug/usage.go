@@ -55,12 +55,13 @@ func (p *Page) sampleBefore(now time.Duration) (from processSample, ok bool) {
 	return from, ok
 }
 
-// takeSample notes what there is now, the first time in each slot. It is called when something ends, and when somebody looks.
+// takeSample notes what there is now, the first time in each slot, and looks for new contexts. It is called when something ends, and when somebody looks.
 func (p *Page) takeSample(now time.Duration) {
 	slot := int64(now/slotTime) + 1
 	if was := p.sampled.Load(); was >= slot || !p.sampled.CompareAndSwap(was, slot) {
 		return
 	}
+	p.hearFaults()
 	s := p.sample(now)
 	p.mu.Lock()
 	defer p.mu.Unlock()
