@@ -263,7 +263,7 @@ func (l *look) stalled() (all []Cause) {
 			plural(g.n, c.Kind, c.Kind+"s"), c.Method, verb(g.n, "has been under way", "have been under way"),
 			took(l.stalledAfter()), between(c), took(c.Age), c.Means)
 		if c.Size > 0 {
-			text += fmt.Sprintf(" Of what it lends %s of %s have been moved.", bytesText(c.Moved), bytesText(c.Size))
+			text += fmt.Sprintf(" Of what it lends %s of %s have been moved, what was read ahead included.", bytesText(c.Moved), bytesText(c.Size))
 		}
 		if w := l.usual(c); w.Count >= enoughCalls {
 			text += fmt.Sprintf(" Usually 99 %% take no longer than %s.", took(w.P99))

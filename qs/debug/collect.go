@@ -2,6 +2,7 @@ package debug
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ const (
 	keptErrors  = 256 // groups; the one that came last the longest ago makes room
 	keptText    = 300 // bytes of the text of an error
 	keptPeers   = 512 // of each of peerShards; the one that was idle the longest makes room
+	peerMethods = 16  // of each peer; the one that was called the longest ago makes room
 	peerShards  = 16
 )
 
@@ -26,7 +28,7 @@ const otherMethods = "(others)"
 // A collector counts what has ended. Its methods may be called from any goroutine; none blocks.
 //
 //	Event ─► counter of its method ─ slots of ten seconds with a histogram
-//	     ├─► counter of its peer ─── slots of ten seconds
+//	     ├─► counter of its peer ─── slots of ten seconds, and its methods
 //	     └─► group of errors, if it failed
 type collector struct {
 	methods atomic.Pointer[map[methodKey]*methodCounter] // replaced when there is a new one: looked up without a lock
@@ -57,6 +59,7 @@ type methodCounter struct {
 
 type methodSlot struct {
 	tally
+	items   int64 // of streams that were under way
 	total   time.Duration
 	most    time.Duration
 	slowest sample     // that took most
@@ -105,8 +108,53 @@ type peerShard struct {
 
 // A peerCounter counts the calls to a peer and the requests of it.
 type peerCounter struct {
-	seen  time.Duration
-	slots ring[tally]
+	seen    time.Duration
+	slots   ring[peerSlot]
+	methods []peerMethod // at most peerMethods
+}
+
+// A peerSlot counts what the program has of a peer, and the RPCs of the library beside.
+type peerSlot struct{ own, builtIn tally }
+
+// A peerMethod is a method that a peer calls, or that it is called at.
+type peerMethod struct {
+	m    *methodCounter
+	seen time.Duration
+}
+
+// streamRPC is the RPC that carries the items of streams.
+const streamRPC = "qs/items"
+
+// add adds t, for an event of rpc. The bytes of items are the program's.
+func (s *peerSlot) add(t tally, rpc string) {
+	if !inspect.IsBuiltIn(rpc) {
+		s.own.add(&t)
+		return
+	}
+	if rpc == streamRPC {
+		s.own.add(&tally{sent: t.sent, received: t.received})
+		t.sent, t.received = 0, 0
+	}
+	s.builtIn.add(&t)
+}
+
+// calls notes that m was called at now.
+func (k *peerCounter) calls(m *methodCounter, now time.Duration) {
+	oldest := -1
+	for i := range k.methods {
+		switch pm := &k.methods[i]; {
+		case pm.m == m:
+			pm.seen = now
+			return
+		case oldest < 0 || pm.seen < k.methods[oldest].seen:
+			oldest = i
+		}
+	}
+	if len(k.methods) < peerMethods {
+		k.methods = append(k.methods, peerMethod{m, now})
+	} else {
+		k.methods[oldest] = peerMethod{m, now}
+	}
 }
 
 type errorKey struct {
@@ -131,7 +179,7 @@ func (c *collector) observe(e *inspect.Event, now time.Duration) {
 	t := tallyOf(e)
 	m := c.method(key)
 	m.add(e, t, now)
-	c.countPeer(e.Peer.Name(), t, now)
+	c.countPeer(e.Peer.Name(), m, t, now)
 	if t.errors > 0 {
 		c.fail(m.key, e, now)
 	}
@@ -211,8 +259,8 @@ func (c *collector) shard(name string) *peerShard {
 	return &c.peers[h%peerShards]
 }
 
-// countPeer counts t for the peer of that address.
-func (c *collector) countPeer(name string, t tally, now time.Duration) {
+// countPeer counts t, of m, for the peer of that address.
+func (c *collector) countPeer(name string, m *methodCounter, t tally, now time.Duration) {
 	s := c.shard(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,11 +272,12 @@ func (c *collector) countPeer(name string, t tally, now time.Duration) {
 		if len(s.all) >= keptPeers {
 			s.forget()
 		}
-		k = &peerCounter{slots: newRing[tally](minuteSlots)}
+		k = &peerCounter{slots: newRing[peerSlot](minuteSlots)}
 		s.all[name] = k
 	}
 	k.seen = now
-	k.slots.at(now).add(&t)
+	k.slots.at(now).add(t, m.key.name)
+	k.calls(m, now)
 }
 
 // forget makes room for another peer. Locked.
@@ -242,17 +291,22 @@ func (s *peerShard) forget() {
 	delete(s.all, oldest)
 }
 
-// peerMinute returns what was counted of a peer in the last minute.
-func (c *collector) peerMinute(name string, now time.Duration) (t tally) {
+// peerMinute returns what was counted of a peer in the last minute, with the RPCs of the library if all is set, and whether the method of that name was
+// called with it in the last ten.
+func (c *collector) peerMinute(name string, all bool, method string, now time.Duration) (t tally, called bool) {
 	s := c.shard(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k := s.all[name]; k != nil {
-		for _, slot := range k.slots.newest(now, minuteSlots) {
-			t.add(slot)
+	k := s.all[name]
+	if k == nil {
+		return t, false
+	}
+	for _, slot := range k.slots.newest(now, minuteSlots) {
+		if t.add(&slot.own); all {
+			t.add(&slot.builtIn)
 		}
 	}
-	return t
+	return t, slices.ContainsFunc(k.methods, func(pm peerMethod) bool { return clean(pm.m.key.name) == method && now-pm.seen <= 10*time.Minute })
 }
 
 // fail counts the error of e.

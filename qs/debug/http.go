@@ -313,9 +313,9 @@ func (s *Snapshot) writeText(out io.Writer) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%d of %d\t%s\n", c.Kind, took(c.Age), c.Method, c.Peer, c.Stream.Items, bytesText(c.Stream.Bytes),
 			c.Stream.Sent-c.Stream.Taken, c.Stream.Window, took(c.Stream.Stuck))
 	}
-	head(s.Methods.Total, len(s.Methods.Rows), "method\tkind\tper second\terrors\tp50\tp99\tp50 in 10 m\tp99\tsent\treceived\tcount")
+	head(s.Methods.Total, len(s.Methods.Rows), "method\tkind\tper second\titems per second\terrors\tp50\tp99\tp50 in 10 m\tp99\tsent\treceived\tcount")
 	for _, m := range s.Methods.Rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", m.Name, m.Kind, rateText(m.Minute.PerSecond), m.TenMinutes.Errors, took(m.Minute.P50),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", m.Name, m.Kind, rateText(m.Minute.PerSecond), rateText(m.Minute.ItemsPerSecond()), m.TenMinutes.Errors, took(m.Minute.P50),
 			took(m.Minute.P99), took(m.TenMinutes.P50), took(m.TenMinutes.P99), bytesText(m.Minute.Sent), bytesText(m.Minute.Received), m.Count)
 	}
 	head(s.Errors.Total, len(s.Errors.Rows), "error\tkind\tmethod\tcount\tfirst\tlast\tpeer\ttext")
@@ -372,6 +372,9 @@ func (u Usage) processors() string {
 	}
 	return fmt.Sprintf("%.2g of %s in %s", u.CPU, of, took(u.CPUCovers))
 }
+
+// ItemsPerSecond is how many items of streams there were in each second.
+func (w Window) ItemsPerSecond() float64 { return float64(w.Items) / max(w.Covers.Seconds(), 1) }
 
 // InWords is what the page says of u.
 func (u Usage) InWords() string {

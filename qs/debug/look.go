@@ -52,6 +52,12 @@ type place struct {
 	number int // among those of the source
 }
 
+// A peerPlace is a peer of a context.
+type peerPlace struct {
+	context int
+	address string
+}
+
 // A peerWork is what is under way with a session.
 type peerWork struct {
 	requests, calls int
@@ -79,6 +85,7 @@ func (p *Page) Snapshot(q Query) Snapshot {
 			}
 		}
 	}
+	p.countFlows(l.from, l.data, l.now)
 	l.lookAtCalls()
 	l.lookAtContexts()
 	l.lookAtMethods()
@@ -106,8 +113,16 @@ func (l *look) snapshot(causes []Cause) Snapshot {
 	l.errors = slices.DeleteFunc(l.errors, func(e ErrorGroup) bool {
 		return q.Method != "" && q.Method != e.Method || !ofPeer(e.Address) || !q.matches(e.Kind, e.Method, e.Error, e.Text, e.Peer, e.Trace)
 	})
+	calling := map[peerPlace]bool{} // peers with something of q.Method under way
+	if q.Method != "" {
+		for _, rows := range [][]Call{l.calls, l.streams} {
+			for i := range rows {
+				calling[peerPlace{rows[i].Context, rows[i].Address}] = true
+			}
+		}
+	}
 	l.peers = slices.DeleteFunc(l.peers, func(p Peer) bool {
-		return !ofPeer(p.Address) || !q.matches(p.Label, p.Address, p.Transport)
+		return q.Method != "" && !p.called && !calling[peerPlace{p.Context, p.Address}] || !ofPeer(p.Address) || !q.matches(p.Label, p.Address, p.Transport)
 	})
 	s := Snapshot{
 		Time: time.Now(), Process: l.process(), Query: q, Observed: l.p.observed.Load(), Causes: causes, Load: l.load, Contexts: l.contexts,
@@ -425,7 +440,8 @@ func (l *look) lookAtPeers() {
 					row.Calls += w.calls
 				}
 			}
-			t := l.p.counted.peerMinute(name, l.now)
+			t, called := l.p.counted.peerMinute(name, l.q.All, l.q.Method, l.now)
+			row.called = called
 			row.Minute = Window{Covers: covered(l.now, minuteSlots), Count: int64(t.count), Errors: int64(t.errors), Sent: t.sent, Received: t.received}
 			row.Minute.PerSecond = perSecond(row.Minute)
 			l.peers = append(l.peers, row)
@@ -436,14 +452,15 @@ func (l *look) lookAtPeers() {
 
 // A span is what ended in some slots.
 type span struct {
-	count, errors, sent, received int64
-	total, most                   time.Duration
-	times                         histogram
+	count, errors, items, sent, received int64
+	total, most                          time.Duration
+	times                                histogram
 }
 
 func (s *span) add(slot *methodSlot) {
 	s.count += int64(slot.count)
 	s.errors += int64(slot.errors)
+	s.items += slot.items
 	s.sent += slot.sent
 	s.received += slot.received
 	s.total += slot.total
@@ -454,6 +471,7 @@ func (s *span) add(slot *methodSlot) {
 func (s *span) merge(o *span) {
 	s.count += o.count
 	s.errors += o.errors
+	s.items += o.items
 	s.sent += o.sent
 	s.received += o.received
 	s.total += o.total
@@ -463,7 +481,7 @@ func (s *span) merge(o *span) {
 
 func (s *span) window(covers time.Duration) Window {
 	w := Window{
-		Covers: covers, Count: s.count, Errors: s.errors, Sent: s.sent, Received: s.received, Most: s.most, Mean: s.total / time.Duration(max(s.count, 1)),
+		Covers: covers, Count: s.count, Errors: s.errors, Items: s.items, Sent: s.sent, Received: s.received, Most: s.most, Mean: s.total / time.Duration(max(s.count, 1)),
 		P50: s.times.quantile(0.5, s.most), P90: s.times.quantile(0.9, s.most), P99: s.times.quantile(0.99, s.most),
 	}
 	w.PerSecond = perSecond(w)
@@ -519,7 +537,7 @@ func (l *look) lookAtMethods() {
 	for key, m := range counters {
 		seen[methodKey{key.kind, clean(key.name)}] = true
 		load := &loads[key.kind%3]
-		if inspect.IsBuiltIn(key.name) && !l.q.All {
+		if inspect.IsBuiltIn(key.name) && (!l.q.All || key.name == streamRPC) { // what streams move is of their methods
 			load = new(history)
 		}
 		l.methods = append(l.methods, l.method(m, load))

@@ -36,7 +36,8 @@ type Page struct {
 
 	mu      sync.Mutex // guards the fields below
 	sources []source
-	heard   map[source]int // of their contexts, how many tell of lost peers
+	heard   map[source]int       // of their contexts, how many tell of lost peers
+	flows   map[flowKey]flowMark // of streams, at the last look
 	first   processSample
 	samples ring[processSample]
 }

@@ -15,7 +15,8 @@ type Query struct {
 	View string `json:"view,omitempty"`
 	// Filter leaves rows in which this text occurs, whatever its case: in a method, a peer, a state, an error or a trace.
 	Filter string `json:"q,omitempty"`
-	// Method leaves what is of that method, Peer what is of the peer with that Address: of errors the groups whose last one was.
+	// Method leaves what is of that method, and the peers with which it is under way or was called in the last ten minutes, if it is one of the last
+	// 16 of that peer. Peer leaves what is of the peer with that Address: of errors the groups whose last one was.
 	Method string `json:"method,omitempty"`
 	Peer   string `json:"peer,omitempty"`
 	// Sort is the name of a column of View, with "-" before it for the largest first. See Sorts.

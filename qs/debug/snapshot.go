@@ -115,7 +115,10 @@ type Window struct {
 	Errors int64 `json:"errors"`
 	// PerSecond is Count for each second.
 	PerSecond float64 `json:"per_second"`
-	// Sent and Received are bytes of input, output and memory.
+	// Items counts those of streams, also of such as have not ended, as far as looks at the page have seen them: what a stream moves between the last look
+	// and its end is missing. The same is so of the bytes of items in Sent and Received, but those of peers are complete.
+	Items int64 `json:"items"`
+	// Sent and Received are bytes of input, output, items and memory.
 	Sent     int64 `json:"sent"`
 	Received int64 `json:"received"`
 	// Mean is the mean time. Half of all took no longer than P50; P90 and P99 likewise. They are right to an eighth from 512 ns to 275 s.
@@ -184,7 +187,8 @@ type Call struct {
 	Means string `json:"means"`
 	// Age is the time since a call or a transfer began, or a request came.
 	Age time.Duration `json:"age_ns"`
-	// Moved is bytes that have been moved from and to what it lends. Size is how many these will be, 0 if that is not known.
+	// Moved is bytes that have been moved from and to what it lends: also what was read ahead, up to 8 MiB that the handler may not have read. Size
+	// is how many these will be, 0 if that is not known.
 	Moved int64 `json:"moved"`
 	Size  int64 `json:"size"`
 	// Transfers counts those under way that belong to it.
@@ -297,7 +301,7 @@ type Peer struct {
 	// Requests counts those of it that are under way here, Calls those to it. Streams are among them.
 	Requests int `json:"requests"`
 	Calls    int `json:"calls"`
-	// Minute is what has ended with it in the last minute; it has no times.
+	// Minute is what has ended with it in the last minute, without RPCs of the library unless Query.All; it has no times and no items.
 	Minute Window `json:"minute"`
 	// Offered is how many envelopes it may use here, Held how many messages of it hold one, HeldMax the most that did.
 	Offered int `json:"offered"`
@@ -313,5 +317,6 @@ type Peer struct {
 	// HeldBy is what requests to it wait for there, as it says; empty when they do not wait.
 	HeldBy string `json:"held_by,omitempty"`
 
-	addr hg.Addr // bound to the session
+	addr   hg.Addr // bound to the session
+	called bool    // Query.Method, in the last ten minutes
 }

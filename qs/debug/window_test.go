@@ -158,7 +158,8 @@ func TestPeersAreForgotten(t *testing.T) {
 	}
 	require.Equal(t, keptPeers*peerShards, kept)
 	for i := range 1000 {
-		last, first := p.counted.peerMinute(peer(n-1-i).Name(), c.now), p.counted.peerMinute(peer(i).Name(), c.now)
+		last, _ := p.counted.peerMinute(peer(n-1-i).Name(), false, "", c.now)
+		first, _ := p.counted.peerMinute(peer(i).Name(), false, "", c.now)
 		require.EqualValues(t, 1, last.count)
 		require.Zero(t, first.count)
 	}
