@@ -156,7 +156,7 @@ func TestBenchTargetDies(t *testing.T) {
 			q := newQS(t, "bench", "-json", "-d", "1h", "-rate", rate, "-peer-timeout", "500ms", "-raw", s.addr, "qs/echo", "hello").start()
 			s.waitForLoad()
 			if rate == "0" {
-				requireEnds(t, q, func() { require.NoError(t, s.cmd.Process.Kill()) }) // and does not spin
+				requireEnds(t, q, 1, func() { require.NoError(t, s.cmd.Process.Kill()) }) // and does not spin
 			} else {
 				require.NoError(t, s.cmd.Process.Kill())
 				q.wait(1)

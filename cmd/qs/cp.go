@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
+	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
 const cpAbout = `Copies a file, or a directory and everything in it, to or from a running qs serve --root DIR.
@@ -83,8 +85,11 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	if err != nil {
 		return err
 	}
-	if (from.addr == "") == (to.addr == "") {
-		return usageError{"one of SOURCE and DESTINATION is tcp://HOST:PORT/PATH, the other a path of this machine"}
+	switch {
+	case from.addr != "" && to.addr != "":
+		return usageError{"both are on programs; copy to this machine first"}
+	case from.addr == "" && to.addr == "":
+		return usageError{noTransport(source, destination)}
 	}
 	opts.Upload, opts.Into = to.addr != "", to.into
 	here, there := to, from
@@ -120,7 +125,7 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	}
 	c, err := files.NewCopier(ctx, target.node, target.peer, opts)
 	if err != nil {
-		return withoutFate(fmt.Errorf("copy %v: %w", from, err))
+		return cpError(fmt.Errorf("copy %v: %w", from, err), files.Counts{}, here.std)
 	}
 	defer c.Close()
 	total := c.Bytes()
@@ -133,15 +138,12 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	}
 	err = errors.Join(c.Run(ctx, bar), finish())
 	bar.close()
-	if err != nil && here.std {
-		return failedError{fmt.Errorf("copy %w", err)}
-	}
 	if err != nil {
-		advice := cpAdvice(err, c.Counts())
+		err = fmt.Errorf("copy %w", err)
 		if dir, _, nested := cutLast(to.path); opts.Upload && nested && strings.Contains(err.Error(), files.NoDirectory) {
-			advice = fmt.Sprintf("; qs cp %s %s/%s/ makes it", source, to.addr, dir)
+			err = fmt.Errorf("%w; qs cp %s %s/%s/ makes it", err, source, to.addr, dir)
 		}
-		return failedError{fmt.Errorf("copy %w%s", err, advice)}
+		return cpError(err, c.Counts(), here.std)
 	}
 	r := newCopyResult(c, time.Since(begun))
 	return results.printResult(r, r.print)
@@ -166,15 +168,30 @@ func cutLast(path string) (dir, name string, found bool) {
 	return path[:i], path[i+1:], true
 }
 
-// cpAdvice says what the user can do, when it is not in the error.
-func cpAdvice(err error, did files.Counts) string {
-	switch {
-	case files.Final(err):
-		return ""
-	case did.Bytes+did.Resumed == 0:
-		return "; run the same command to try again"
+// noTransport says of two paths which of them is to be that of a program.
+func noTransport(source, destination string) string {
+	text := fmt.Sprintf("neither %s nor %s has a transport: write tcp://", source, destination)
+	for _, path := range []string{destination, source} {
+		if hostPort.MatchString(path) {
+			return text + path
+		}
 	}
-	return "; what has arrived is kept: the same command resumes"
+	return text + "HOST:PORT/PATH"
+}
+
+// cpError gives the error of a copy that has done did its exit code, and says what the user can do. A stream begins anew each time.
+func cpError(err error, did files.Counts, stream bool) error {
+	switch {
+	case files.Refused(err) && did == files.Counts{}:
+		return refusedError{err}
+	case !files.Interrupted(err) && !errors.Is(err, errInterrupted) || stream && did.Bytes > 0:
+		return failedError{err}
+	case errors.Is(err, hg.ErrUnreachable) && did.Bytes+did.Resumed == 0:
+		return err // says what to do
+	case did.Bytes+did.Resumed == 0:
+		return repeatableError{show.Advise(err, show.ToDo+"run the same command again")}
+	}
+	return repeatableError{show.Advise(err, show.ToDo+"run the same command again: it resumes")}
 }
 
 func (r *copyResult) print(out io.Writer) {

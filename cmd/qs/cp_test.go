@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -143,11 +143,11 @@ func TestCpInto(t *testing.T) {
 		run(t, 0, cp(src, s.addr+"/"+to)...)
 		requireFile(t, src, filepath.Join(s.root, want))
 	}
-	q := run(t, 1, cp(src, s.addr+"/missing/f")...)
+	q := run(t, exitUsage, cp(src, s.addr+"/missing/f")...)
 	require.Regexp(t, `there is no directory missing below the root; qs cp`, q.errors.String())
 	run(t, 0, cp(s.addr+"/there/h", dir)...)
 	requireFile(t, src, filepath.Join(dir, "h"))
-	q = run(t, 1, cp(s.addr+"/nothing", dir)...)
+	q = run(t, exitUsage, cp(s.addr+"/nothing", dir)...)
 	require.Regexp(t, `(?m)^qs cp: copy tcp://.*/nothing: there is no nothing: file does not exist\n$`, q.errors.String())
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o777))
 	require.NoError(t, os.MkdirAll(filepath.Join(s.root, "there", "d", "f"), 0o777))
@@ -173,12 +173,16 @@ func TestCpStaysInside(t *testing.T) {
 
 	for _, path := range []string{"../secret", "a/../../secret", "/" + secret, "up/secret", "absolute"} {
 		back := filepath.Join(t.TempDir(), "back")
-		q := run(t, 1, cp(s.addr+"/"+path, back)...)
+		q := newQS(t, cp(s.addr+"/"+path, back)...).start()
+		<-q.ended
+		require.Contains(t, []int{exitUsage, exitFailed}, q.code, "the second is of the system")
 		require.Regexp(t, `leads out of the root|escapes from parent`, q.errors.String(), path)
 		require.NoFileExists(t, back)
 	}
 	for _, path := range []string{"../new", "a/../../new", "/" + parent + "/new", "up/new", "up/", "../", "up/newdir/", "dangling"} {
-		q := run(t, 1, cp(src, s.addr+"/"+path)...)
+		q := newQS(t, cp(src, s.addr+"/"+path)...).start()
+		<-q.ended
+		require.Contains(t, []int{exitUsage, exitFailed}, q.code, "the second is of the system")
 		require.Regexp(t, `leads out of the root|escapes from parent`, q.errors.String(), path)
 	}
 	after, err := os.ReadDir(parent)
@@ -204,7 +208,7 @@ func TestCpPipes(t *testing.T) {
 		require.Regexp(t, `^1 file, 320 KiB in |^\{"bytes":327693,`, q.errors.String())
 	}
 	require.Contains(t, run(t, exitUsage, cp("-", s.addr+"/")...).errors.String(), "needs the name of a file")
-	require.Contains(t, run(t, exitFailed, cp(s.addr+"/none", "-")...).errors.String(), "there is no none")
+	require.Contains(t, run(t, exitUsage, cp(s.addr+"/none", "-")...).errors.String(), "there is no none")
 	require.NoFileExists(t, "-")
 	require.NoError(t, os.Mkdir(filepath.Join(s.root, "d"), 0o777))
 	require.Contains(t, run(t, exitFailed, cp("-", s.addr+"/d")...).errors.String(), "d is a directory: name a file in it")
@@ -245,12 +249,13 @@ func TestCpRefused(t *testing.T) {
 	writeFile(t, filepath.Join(root, "f"), noise(10))
 	readOnly := serve(t, "", "-root", root)
 	for _, to := range []string{"g", "newdir/"} {
-		q := run(t, 1, cp(src, readOnly.addr+"/"+to)...)
+		require.Regexp(t, `"exit_code":2,.*"fate":"did_not_run"`, run(t, exitUsage, cp("-json", src, readOnly.addr+"/"+to)...).errors.String())
+		q := run(t, exitUsage, cp(src, readOnly.addr+"/"+to)...)
 		require.Regexp(t, `target: this target takes no files; start it with qs serve --root DIR --write: permission denied\n$`, q.errors.String())
 	}
 	requireNames(t, root, "f")
 	w := serveFiles(t, "")
-	require.Regexp(t, `^qs cp: .*: there is no directory no/dir below the root; qs cp `+src+` `+w.addr+`/no/dir/ makes it\n$`, run(t, 1, cp(src, w.addr+"/no/dir/x")...).errors.String())
+	require.Regexp(t, `^qs cp: .*: there is no directory no/dir below the root; qs cp `+src+` `+w.addr+`/no/dir/ makes it\n$`, run(t, exitUsage, cp(src, w.addr+"/no/dir/x")...).errors.String())
 	run(t, 0, cp(src, w.addr+"/no/dir/", "-r")...)
 	require.Equal(t, "1 file unchanged (same size, time and mode); nothing copied\n", run(t, 0, cp(src, w.addr+"/no/dir/")...).out.String())
 	run(t, 0, cp(readOnly.addr+"/f", src+".back")...)
@@ -260,11 +265,30 @@ func TestCpRefused(t *testing.T) {
 	require.Regexp(t, `tcp://127.0.0.1:1 cannot be reached: connect: connection refused\n`, q.errors.String())
 }
 
-// TestCpSaysWhatArrived: an error promises that the copy resumes only if there is something to resume.
+// TestCpSaysWhatArrived: an error promises that the copy resumes only if there is something to resume, and its exit code says that
+// the command may be repeated only if it may.
 func TestCpSaysWhatArrived(t *testing.T) {
-	lost := errors.New("lost")
-	require.Contains(t, cpAdvice(lost, files.Counts{}), "run the same command to try again")
-	require.Contains(t, cpAdvice(lost, files.Counts{Bytes: 1}), "what has arrived is kept")
-	require.Contains(t, cpAdvice(lost, files.Counts{Resumed: 1}), "what has arrived is kept")
-	require.Empty(t, cpAdvice(na.ErrPermission, files.Counts{Bytes: 1}))
+	const again = "\n  to do:  run the same command again"
+	for _, c := range []struct {
+		err    error
+		did    files.Counts
+		stream bool
+		code   int
+		want   string
+	}{
+		{na.ErrPeerLost, files.Counts{}, false, exitNotRun, again},
+		{na.ErrPeerLost, files.Counts{Bytes: 1}, false, exitNotRun, again + ": it resumes"},
+		{na.ErrTimeout, files.Counts{Resumed: 1}, false, exitNotRun, again + ": it resumes"},
+		{na.ErrPeerLost, files.Counts{}, true, exitNotRun, again},
+		{na.ErrPeerLost, files.Counts{Bytes: 1}, true, exitFailed, ""},
+		{na.ErrUnreachable, files.Counts{}, false, exitNotRun, ""},
+		{na.ErrPermission, files.Counts{Bytes: 1}, false, exitFailed, ""},
+		{na.ErrPermission, files.Counts{}, false, exitFailed, ""},
+		{files.ErrNoSource, files.Counts{}, false, exitUsage, ""},
+		{na.ErrChecksum, files.Counts{Bytes: 1}, false, exitFailed, ""},
+	} {
+		err := cpError(c.err, c.did, c.stream)
+		require.Equal(t, c.err.Error()+c.want, show.Error(err))
+		require.Equal(t, c.code, (&app{}).exitCode(err), "%v %v", c.err, c.did)
+	}
 }

@@ -51,6 +51,20 @@ type notSentError struct{ err error }
 func (e notSentError) Error() string { return e.err.Error() }
 func (e notSentError) Unwrap() error { return e.err }
 
+// refusedError is an error before anything was done that the same command meets again, until it is changed: the program refuses what
+// it asks for, or a certificate is missing.
+type refusedError struct{ err error }
+
+func (e refusedError) Error() string { return e.err.Error() }
+func (e refusedError) Unwrap() error { return e.err }
+
+// repeatableError is that of a command which may be given again as it is, whatever became of its requests: they were to move bytes,
+// and those that have arrived stay.
+type repeatableError struct{ err error }
+
+func (e repeatableError) Error() string { return e.err.Error() }
+func (e repeatableError) Unwrap() error { return e.err }
+
 // unansweredError is that of a request which only asks, and has no answer: it has no fate, since it changes nothing.
 type unansweredError struct {
 	text string
@@ -101,13 +115,13 @@ func (a *app) exitCode(err error) int {
 	if a.signaled.Load() {
 		return exitInterrupted
 	}
-	if isNoEntry(err) {
+	if isNoEntry(err) || errors.As(err, new(refusedError)) {
 		return exitUsage
 	}
 	if errors.As(err, new(failedError)) {
 		return exitFailed
 	}
-	if errors.As(err, new(notSentError)) || errors.As(err, new(unansweredError)) {
+	if errors.As(err, new(notSentError)) || errors.As(err, new(unansweredError)) || errors.As(err, new(repeatableError)) {
 		return exitNotRun
 	}
 	if remote, answered := hg.RemoteOf(err); answered {
@@ -188,13 +202,16 @@ func (r *errorReport) describeCall(err error) {
 	}
 	r.Code, r.CodeText = int(code), code.Error()
 	switch {
-	case errors.As(err, new(notSentError)):
-		r.Fate = "did_not_run"
-	case errors.As(err, new(unansweredError)):
+	case errors.As(err, new(notSentError)), errors.As(err, new(refusedError)):
+		r.Fate = fateText(hg.NotRun)
+	case errors.As(err, new(unansweredError)), errors.As(err, new(repeatableError)):
 	case answered || called:
-		r.Fate = strings.ReplaceAll(hg.FateOf(err).String(), " ", "_")
+		r.Fate = fateText(hg.FateOf(err))
 	}
 }
+
+// fateText is a fate in JSON.
+func fateText(fate hg.Fate) string { return strings.ReplaceAll(fate.String(), " ", "_") }
 
 // rawJSON is JSON that stays as it is.
 type rawJSON string

@@ -35,14 +35,14 @@ func busyTime(t *testing.T, pid int) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// requireEnds wants q, whose peer timeout is 500 ms, to end with an error within a second more once lose has taken its
+// requireEnds wants q, whose peer timeout is 500 ms, to end with an exit code within a second more once lose has taken its
 // target away, and to compute less than half of that time. There is some allowance for a machine that is busy.
-func requireEnds(t *testing.T, q *process, lose func()) {
+func requireEnds(t *testing.T, q *process, code int, lose func()) {
 	t.Helper()
 	before := busyTime(t, q.cmd.Process.Pid)
 	begun := time.Now()
 	lose()
-	q.wait(1)
+	q.wait(code)
 	took := time.Since(begun)
 	state := q.cmd.ProcessState
 	busy := state.UserTime() + state.SystemTime() - before
@@ -101,7 +101,7 @@ func TestTargetIsLost(t *testing.T) {
 				args := append([]string{args[0], "-peer-timeout", "500ms"}, args[1:]...)
 				q := newQS(t, append(args, s.addr)...).start()
 				s.waitForLoad()
-				requireEnds(t, q, func() { require.NoError(t, s.cmd.Process.Signal(sig)) })
+				requireEnds(t, q, 1, func() { require.NoError(t, s.cmd.Process.Signal(sig)) })
 				require.Regexp(t, `(?m)^qs \w+: |^\{"error":\{`, q.errors.String())
 				require.Contains(t, q.errors.String(), s.addr)
 				require.Regexp(t, `lost|silent|connection (closed|reset)|cannot be reached|nobody listens|connection refused`, q.errors.String())

@@ -104,8 +104,8 @@ func TestResumeAfterKilledTarget(t *testing.T) {
 		b := breakOff(t, download)
 		b.server.kill()
 		b.goOn()
-		b.origin.wait(1)
-		require.Regexp(t, `(?s)^qs cp: copy .*; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
+		b.origin.wait(exitNotRun)
+		require.Regexp(t, `^qs cp: copy \S+: `+b.server.addr+` was lost: connection .*\n  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
 		b.restart()
 		b.requireResumed()
 	})
@@ -129,7 +129,7 @@ func TestResumeAfterInterrupt(t *testing.T) {
 		b := breakOff(t, download)
 		require.NoError(t, b.origin.cmd.Process.Signal(os.Interrupt))
 		b.origin.wait(exitInterrupted) // it goes on by itself, if it is the one that halts
-		require.Regexp(t, `(?m)^qs cp: copy .*: interrupted; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
+		require.Regexp(t, `(?m)^qs cp: copy .*: interrupted\n  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
 		if !download {
 			b.goOn()
 		}
@@ -141,10 +141,10 @@ func TestResumeAfterInterrupt(t *testing.T) {
 func TestStoppedTarget(t *testing.T) {
 	t.Parallel()
 	b := breakOff(t, false)
-	requireEnds(t, b.origin, func() {
+	requireEnds(t, b.origin, exitNotRun, func() {
 		require.NoError(t, b.server.cmd.Process.Signal(syscall.SIGSTOP))
 	})
-	require.Regexp(t, `the peer was silent for 500ms.*; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
+	require.Regexp(t, `was lost: the peer was silent for 500ms.*\n  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
 	b.server.kill()
 	b.restart()
 	b.requireResumed()
@@ -156,8 +156,8 @@ func TestStuckTarget(t *testing.T) {
 	b := breakOff(t, false)
 	require.NoError(t, b.origin.cmd.Process.Kill())
 	b.origin.wait(-1)
-	q := run(t, 1, b.args("-timeout", "300ms")...)
-	require.Regexp(t, `answers no qs/file/open for 300ms: timed out; run the same command to try again`, q.errors.String())
+	q := run(t, exitNotRun, b.args("-timeout", "300ms")...)
+	require.Regexp(t, `did not answer qs/file/open within 300ms\n  to do:  run the same command again\n$`, q.errors.String())
 	b.goOn()
 	b.requireResumed()
 }
@@ -180,7 +180,7 @@ func TestServeEnds(t *testing.T) {
 		if download {
 			b.goOn()
 		}
-		b.origin.wait(1)
+		b.origin.wait(exitNotRun)
 		b.restart()
 		b.requireResumed()
 	})

@@ -49,7 +49,7 @@ func (c *client) close() {
 
 // late is why a call is given up that nobody answers.
 func (c *client) late(method string) error {
-	return fmt.Errorf("%s answers no %s for %v: %w", c.addr, method, c.timeout, na.ErrTimeout)
+	return na.WithText(na.ErrTimeout, fmt.Sprintf("%s did not answer %s within %v", c.addr, method, c.timeout))
 }
 
 // call calls m. The target is not told of the timeout: what it answers then would take the place of what this side says.
@@ -117,7 +117,18 @@ func Explain(peer na.Addr, err error) error {
 	case ok:
 		return hg.Errorf(remote.Code, "%s: %w", peer, remote) // between the two ends of qs codes mean the same
 	}
+	if call, ok := errors.AsType[*hg.Error](err); ok {
+		return show.Reword(err, sayUnanswered(peer, call))
+	}
 	return err
+}
+
+// sayUnanswered says why a call of peer has no answer.
+func sayUnanswered(peer na.Addr, call *hg.Error) string {
+	if errors.Is(call, na.ErrPeerLost) {
+		return fmt.Sprintf("%s was lost: %v", peer, call.Err)
+	}
+	return fmt.Sprintf("%s: %v", peer, call.Err)
 }
 
 // insecure says in the words of the flags what can be done about an error of TLS, whose text is for programs.

@@ -3,7 +3,6 @@ package files
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"path"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -40,7 +39,7 @@ func makePlan(ctx context.Context, src, dst store, from, to string, into bool) (
 	p := &plan{}
 	switch e.Kind {
 	case missing:
-		return nil, fmt.Errorf("there is no %s: %w", from, fs.ErrNotExist)
+		return nil, fmt.Errorf("there is no %s: %w", from, ErrNoSource)
 	case special:
 		return nil, fmt.Errorf("%s is neither a file nor a directory: %w", from, na.ErrInvalid)
 	case directory:

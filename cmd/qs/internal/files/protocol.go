@@ -2,6 +2,7 @@ package files
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"time"
@@ -182,10 +183,23 @@ func coded(err error) error {
 	return hg.Errorf(codeOf(err), "%w", err)
 }
 
-// Final reports whether to copy again would not help: err is not about the network, or about what went on meanwhile.
-func Final(err error) bool {
+// ErrNoSource is that of a source that is not there.
+var ErrNoSource = fmt.Errorf("%w", fs.ErrNotExist)
+
+// Refused reports whether the target refuses the copy, and will refuse it again: it has no such path, or permits nothing of the kind.
+func Refused(err error) bool {
+	if _, ok := hg.RemoteOf(err); !ok {
+		return errors.Is(err, ErrNoSource)
+	}
+	code := codeOf(err)
+	return code == na.ErrPermission || code == na.ErrNoEntry
+}
+
+// Interrupted reports whether err is about the network, about what else the target did meanwhile, or an interrupt, rather than
+// about the files: the copy can go on.
+func Interrupted(err error) bool {
 	switch codeOf(err) {
-	case na.ErrPermission, na.ErrInvalid, na.ErrExists, na.ErrNoEntry:
+	case na.ErrPeerLost, na.ErrUnreachable, na.ErrTimeout, na.ErrCanceled, na.ErrClosed, na.ErrAgain:
 		return true
 	}
 	return false

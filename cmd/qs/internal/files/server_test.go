@@ -137,7 +137,7 @@ func TestSecondUpload(t *testing.T) {
 	second, err := call(t.Context(), b, methodOpen, in)
 	require.NoError(t, err)
 	_, err = call(t.Context(), a, methodClose, closeRequest{ID: first.ID, Commit: true})
-	require.ErrorIs(t, err, na.ErrNoEntry)
+	require.ErrorIs(t, err, na.ErrAgain)
 	_, err = call(t.Context(), b, methodClose, closeRequest{ID: second.ID})
 	require.NoError(t, err)
 	requireNames(t, root)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -71,7 +72,7 @@ func TestStreams(t *testing.T) {
 		require.ErrorIs(t, err, na.ErrInvalid)
 	}
 	_, err := copyStream(t, t.Context(), addr, Options{Remote: "none", To: io.Discard})
-	require.ErrorIs(t, err, na.ErrNoEntry)
+	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
 // TestStreamBreaks: a stream that fails, or is interrupted while nothing comes, leaves the file as it was, and nothing beside it.
