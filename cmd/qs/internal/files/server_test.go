@@ -64,8 +64,8 @@ func TestHostileOrigin(t *testing.T) {
 		piece := func(offset, size int64) func(id uint64) error {
 			return asks(a, pieceRequest{Offset: offset, Size: size, Memory: buf.h})
 		}
-		want(na.ErrNoEntry, "there is no transfer", asks(b, pieceRequest{Size: 1000, Memory: buf.h})) // the number is of another session
-		want(na.ErrNoEntry, "there is no transfer", func(id uint64) error { return closeFile(b, closeRequest{ID: id}) })
+		want(na.ErrCanceled, "there is no transfer", asks(b, pieceRequest{Size: 1000, Memory: buf.h})) // the number is of another session
+		want(na.ErrCanceled, "there is no transfer", func(id uint64) error { return closeFile(b, closeRequest{ID: id}) })
 		want(na.ErrNoEntry, "there is no transfer", func(id uint64) error { return seek(b, seekRequest{ID: id}) })
 		want(na.ErrNoEntry, "there is no transfer", asks(a, pieceRequest{ID: 1, Size: 1, Memory: buf.h}))
 		want(na.ErrInvalid, "a piece of 0 bytes, want 1 to", piece(0, 0))
@@ -137,7 +137,7 @@ func TestSecondUpload(t *testing.T) {
 	second, err := call(t.Context(), b, methodOpen, in)
 	require.NoError(t, err)
 	_, err = call(t.Context(), a, methodClose, closeRequest{ID: first.ID, Commit: true})
-	require.ErrorIs(t, err, na.ErrAgain)
+	require.ErrorIs(t, err, na.ErrCanceled)
 	_, err = call(t.Context(), b, methodClose, closeRequest{ID: second.ID})
 	require.NoError(t, err)
 	requireNames(t, root)

@@ -68,7 +68,7 @@ func (fs *Server) find(peer na.Addr, id uint64) (*transfer, error) {
 	if t := fs.transfers[id]; t != nil && t.peer == peer {
 		return t, nil
 	}
-	return nil, fmt.Errorf("there is no transfer %d; it was broken off: %w", id, na.ErrAgain)
+	return nil, fmt.Errorf("there is no transfer %d; it was broken off: %w", id, na.ErrCanceled)
 }
 
 func (fs *Server) all() []*transfer {
