@@ -265,14 +265,22 @@ func (b *benching) prepare(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	if len(args) == 0 && b.size < 0 {
-		b.noteNoInput("bench", &about)
+		if err := b.checkNoInput("bench", &about); err != nil {
+			return err
+		}
 	}
 	switch {
 	case about.stream, len(about.Sources())+len(about.Sinks()) > 0:
 		return usageError{fmt.Sprintf("%s is a stream, or takes a Source or a Sink: qs bench cannot call it; NOT sent", b.method)}
-	case b.isRaw && b.size >= 0:
-		texts = [][]byte{bench.Pattern(b.size)}
 	case b.isRaw:
+		if b.size >= 0 {
+			texts = [][]byte{bench.Pattern(b.size)}
+		}
+		for i, text := range texts {
+			if err := b.checkRaw(&about, text); err != nil {
+				return b.wrongInput(i, err.Error())
+			}
+		}
 	case about.codec != "msgpack":
 		return usageError{fmt.Sprintf("%s is of codec %s, which has no JSON: --raw sends the input as it is; NOT sent", b.method, about.codec)}
 	default:

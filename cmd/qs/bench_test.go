@@ -169,8 +169,8 @@ func TestBenchTargetDies(t *testing.T) {
 			for _, f := range res.Errors {
 				fates[f.Fate] += f.Count
 			}
-			require.Positive(t, fates["did not run"])
-			require.Equal(t, res.Failed, fates["did not run"]+fates["may have run"])
+			require.Positive(t, fates["did_not_run"])
+			require.Equal(t, res.Failed, fates["did_not_run"]+fates["may_have_run"])
 			require.False(t, res.Interrupted)
 		})
 	}

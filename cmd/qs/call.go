@@ -104,13 +104,18 @@ func (k *calling) run(args []string) error {
 		return err
 	}
 	if len(args) == 2 {
-		k.noteNoInput("call", &about)
+		if err := k.checkNoInput("call", &about); err != nil {
+			return err
+		}
 	}
 	out := k.app.out
 	switch {
 	case k.isRaw && about.stream:
 		return usageError{fmt.Sprintf("%s is a stream, and --raw is for methods; NOT sent", k.method)}
 	case k.isRaw:
+		if err := k.checkRaw(&about, k.text); err != nil {
+			return err
+		}
 		return k.callRaw(ctx)
 	case about.codec != "msgpack":
 		return usageError{fmt.Sprintf("%s is of codec %s, which has no JSON: --raw sends the argument as it is; NOT sent", k.method, about.codec)}

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -459,24 +460,64 @@ func TestLookupFate(t *testing.T) {
 	require.Contains(t, advice(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a tells")
 }
 
-// TestNoInput: input that is there and not read is noted.
+// TestNoInput: input that is there and that no argument reads is not left out silently. Cron and CI give none, or /dev/null.
 func TestNoInput(t *testing.T) {
 	t.Parallel()
 	addr, plain := typedTarget(t, true), serve(t, "").addr
-	for line, want := range map[string]string{
-		"call % shop/token":                 `qs call: note: no JSON given, the zero value is sent; "-" reads the standard input` + "\n",
-		"bench -n 1 % shop/token":           `qs bench: note: no JSON given, the zero value is sent; "-" reads the standard input` + "\n",
+	file := filepath.Join(t.TempDir(), "input")
+	writeFile(t, file, []byte(`"x"`))
+	const zero, empty = "null for the zero value", `"" for an empty input`
+	for line, instead := range map[string]string{
+		"call % shop/token":                 zero,
+		"bench -n 1 % shop/token":           zero,
 		"call % shop/sample":                "",
 		"call % shop/token \"\"":            "",
 		"call % shop/token -":               "",
-		"call -raw ! hg/ping":               `qs call: note: no input given, an empty one is sent; "-" reads the standard input` + "\n",
+		"call % shop/token null":            "",
+		"call -raw ! hg/ping":               empty,
+		"bench -n 1 -raw ! hg/ping":         empty,
 		"call % shop/goods -source Goods=-": "",
 	} {
-		q := newQS(t, strings.Fields(strings.NewReplacer("%", addr, "!", plain).Replace(line))...)
-		q.cmd.Stdin = strings.NewReader(`"x"`)
-		require.Equal(t, want, q.start().wait(0).errors.String(), line)
+		args := strings.Fields(strings.NewReplacer("%", addr, "!", plain).Replace(line))
+		code, want := 0, ""
+		if instead != "" {
+			code = exitUsage
+			want = "qs " + args[0] + ": the standard input has data, but no argument reads it: add - to send it, or " + instead + "; NOT sent\n"
+		}
+		from, err := os.Open(file)
+		require.NoError(t, err)
+		q := newQS(t, args...)
+		q.cmd.Stdin = from
+		require.Equal(t, want, q.start().wait(code).errors.String(), line)
+		require.NoError(t, from.Close())
+		if runtime.GOOS != "linux" {
+			continue
+		}
+		read, write, err := os.Pipe()
+		require.NoError(t, err)
+		_, err = write.WriteString(`"x"`)
+		require.NoError(t, err)
+		require.NoError(t, write.Close())
+		q = newQS(t, args...)
+		q.cmd.Stdin = read
+		require.Equal(t, want, q.start().wait(code).errors.String(), line)
+		require.NoError(t, read.Close())
 	}
-	require.Empty(t, run(t, 0, "call", addr, "shop/token").errors.String(), "no pipe")
+	require.Empty(t, run(t, 0, "call", addr, "shop/token").errors.String(), "/dev/null")
+	q := newQS(t, "call", addr, "shop/token")
+	q.cmd.Stdin = strings.NewReader("")
+	require.Equal(t, `qs call: note: no JSON given, the zero value is sent; "-" reads the standard input`+"\n", q.start().wait(0).errors.String())
+}
+
+// TestRawOfMsgpack: bytes that a method cannot decode are not sent to it.
+func TestRawOfMsgpack(t *testing.T) {
+	t.Parallel()
+	addr := typedTarget(t, true)
+	const want = "shop/token is of codec msgpack, and the input of --raw is none: without --raw JSON is converted; NOT sent\n"
+	require.Equal(t, "qs call: "+want, run(t, exitUsage, "call", "-raw", addr, "shop/token", "garbage").errors.String())
+	require.Equal(t, "qs bench: "+want, run(t, exitUsage, "bench", "-n", "1", "-raw", addr, "shop/token", "garbage").errors.String())
+	require.Equal(t, "\xa1 ", run(t, 0, "call", "-raw", addr, "shop/token", "\xa1x").out.String(), "a string of msgpack")
+	require.Contains(t, run(t, exitNotRun, "call", "-json", "tcp://127.0.0.1:1", "m").errors.String(), `"fate":"did_not_run"`)
 }
 
 // TestHealth: a program is ready, or says why it is not.

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
@@ -86,18 +87,31 @@ func (c *client) listing(methods ...string) string {
 	return fmt.Sprintf("look at what there is: qs rpcs %s%s", all, c.peer)
 }
 
-// noteNoInput says that nothing was read, if there is something to read.
-func (k *calling) noteNoInput(command string, d *description) {
-	info, err := os.Stdin.Stat()
-	if err != nil || !info.Mode().IsRegular() && info.Mode()&os.ModeNamedPipe == 0 || slices.ContainsFunc(k.sourceFlag, func(a assignment) bool { return a.value == "-" }) {
-		return
+// checkNoInput refuses a call without an input when the standard input has one that no argument reads, and notes that nothing is read
+// from a pipe that is empty so far.
+func (k *calling) checkNoInput(command string, d *description) error {
+	given, hasData := stdinKind()
+	takesNone := !k.isRaw && d.In.Kind() == reflect.Struct && d.In.NumField() == 0
+	if !given || takesNone || slices.ContainsFunc(k.sourceFlag, func(a assignment) bool { return a.value == "-" }) {
+		return nil
 	}
-	switch {
-	case k.isRaw:
-		k.app.note(command, `note: no input given, an empty one is sent; "-" reads the standard input`)
-	case d.In.Kind() != reflect.Struct || d.In.NumField() > 0:
-		k.app.note(command, `note: no JSON given, the zero value is sent; "-" reads the standard input`)
+	instead, sent := "null for the zero value", "no JSON given, the zero value is sent"
+	if k.isRaw {
+		instead, sent = `"" for an empty input`, "no input given, an empty one is sent"
 	}
+	if hasData {
+		return usageError{"the standard input has data, but no argument reads it: add - to send it, or " + instead + "; NOT sent"}
+	}
+	k.app.note(command, "note: "+sent+`; "-" reads the standard input`)
+	return nil
+}
+
+// checkRaw refuses an input of --raw that a method with the codec msgpack cannot decode.
+func (k *calling) checkRaw(d *description, input []byte) error {
+	if d.codec != "msgpack" || d.builtIn || d.why != "" || len(input) == 0 || codec.Msgpack.Decode(input, new(msgpack.RawMessage)) == nil {
+		return nil
+	}
+	return usageError{fmt.Sprintf("%s is of codec msgpack, and the input of --raw is none: without --raw JSON is converted; NOT sent", k.method)}
 }
 
 // input returns the input, by its type.

@@ -205,6 +205,8 @@ func (r *errorReport) describeCall(err error) {
 	case errors.As(err, new(notSentError)), errors.As(err, new(refusedError)):
 		r.Fate = fateText(hg.NotRun)
 	case errors.As(err, new(unansweredError)), errors.As(err, new(repeatableError)):
+	case code == hg.ErrUnreachable && !answered:
+		r.Fate = fateText(hg.NotRun)
 	case answered || called:
 		r.Fate = fateText(hg.FateOf(err))
 	}

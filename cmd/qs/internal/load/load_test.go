@@ -117,9 +117,9 @@ func TestRunFailures(t *testing.T) {
 	require.Equal(t, int64(601), res.Failures.Calls)
 	require.Len(t, res.Errors, 3)
 	for i, want := range []Failure{
-		{500, uint8(qs.ErrExhausted), "exhausted", "did not run", true, "the quota is used up"},
+		{500, uint8(qs.ErrExhausted), "exhausted", "did_not_run", true, "the quota is used up"},
 		{100, uint8(qs.ErrNotFound), "not found", "ran", true, "no such item"},
-		{1, uint8(hg.ErrTimeout), "timed out", "may have run", false, ""},
+		{1, uint8(hg.ErrTimeout), "timed out", "may_have_run", false, ""},
 	} {
 		got := res.Errors[i]
 		if want.Count == 1 { // the node may have said so sooner than this side
@@ -164,8 +164,8 @@ func TestRunNodeDies(t *testing.T) {
 			for _, f := range res.Errors {
 				fates[f.Fate] += f.Count
 			}
-			require.Positive(t, fates["did not run"])
-			require.LessOrEqual(t, s.ledger.Load()-res.Succeeded, fates["may have run"]+fates["ran"]+res.Canceled)
+			require.Positive(t, fates["did_not_run"])
+			require.LessOrEqual(t, s.ledger.Load()-res.Succeeded, fates["may_have_run"]+fates["ran"]+res.Canceled)
 			require.Less(t, res.Seconds, patience.Seconds())
 			if rate == 0 {
 				require.Less(t, res.Failed, int64(1000), "a closed loop does not spin on a node that is not there")

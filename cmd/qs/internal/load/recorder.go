@@ -1,6 +1,7 @@
 package load
 
 import (
+	"strings"
 	"time"
 
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
@@ -111,7 +112,7 @@ func (rec *recorder) recordFailure(c *call, now time.Duration, err error) {
 	}
 	f := rec.failures[key]
 	if f == nil {
-		f = &Failure{Code: uint8(key.code), Meaning: key.code.Error(), Fate: key.fate.String(), Answered: key.remote, Example: err.Error()}
+		f = &Failure{Code: uint8(key.code), Meaning: key.code.Error(), Fate: strings.ReplaceAll(key.fate.String(), " ", "_"), Answered: key.remote, Example: err.Error()}
 		rec.failures[key] = f
 	}
 	f.Count++

@@ -86,7 +86,7 @@ func (r *Result) errors(b *strings.Builder) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\nerrors\tcode\tfate\tfor example")
 	for _, f := range r.Errors {
-		fmt.Fprintf(w, "%d\t%d, %s\t%s\t%s\n", f.Count, f.Code, show.Text(f.Meaning), show.Text(f.Fate), show.Text(f.Example))
+		fmt.Fprintf(w, "%d\t%d, %s\t%s\t%s\n", f.Count, f.Code, show.Text(f.Meaning), show.Text(strings.ReplaceAll(f.Fate, "_", " ")), show.Text(f.Example))
 	}
 	_ = w.Flush()
 }

@@ -18,7 +18,7 @@ func TestReport(t *testing.T) {
 		Latency:  Latencies{10_000, 12.345, 50, 45.6, 999.7, 1234, 12_345, 1_234_567},
 		Service:  &Latencies{10_000, 1, 2, 3, 4, 5, 6, 7},
 		Failures: &Latencies{100, 1, 2, 3, 4, 5, 6, 7},
-		Errors:   []Failure{{Count: 100, Code: 69, Meaning: "exhausted", Fate: "did not run", Answered: true, Example: "quota\n"}},
+		Errors:   []Failure{{Count: 100, Code: 69, Meaning: "exhausted", Fate: "did_not_run", Answered: true, Example: "quota\n"}},
 		ByNode:   []NodeResult{{"tcp://a:1", 5000, 100}, {"tcp://b:1", 5000, 0}},
 		Slices:   after.Slices,
 	}

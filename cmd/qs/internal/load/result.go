@@ -68,7 +68,7 @@ type Failure struct {
 	Count    int64  `json:"count"`
 	Code     uint8  `json:"code"`
 	Meaning  string `json:"meaning"`  // of the code
-	Fate     string `json:"fate"`     // "ran", "did not run" or "may have run"
+	Fate     string `json:"fate"`     // "ran", "did_not_run" or "may_have_run"
 	Answered bool   `json:"answered"` // the node said so; else it was found on this side
 	Example  string `json:"example"`  // the text of the first one
 }
