@@ -26,6 +26,7 @@ type outbox struct {
 	slab   []byte      // one of slabs while somebody sends, else nil
 	list   []departure // one behind the other in slab
 	bulk   []loan
+	long   bool        // one of list is sent in fragments
 	large  []departure // that the system has refused
 	unsent []failure
 }
@@ -110,6 +111,9 @@ func (c *contextCarrier) sendUnlocked() {
 	c.e.Pause()
 	defer c.e.Lock()
 	c.pack()
+	if c.out.long {
+		c.out.split()
+	}
 	if raceflag.Enabled {
 		passed.Add(1)
 	}
@@ -133,6 +137,7 @@ func (c *contextCarrier) gather() bool {
 			break
 		}
 		d := departure{to: p.To, via: p.Via, fragment: p.Fragment, again: p.Again}
+		o.long = o.long || p.Fragment
 		if c.conns != nil {
 			if d.conn = c.conns[p.To]; d.conn == nil {
 				continue // last words, and the connection is gone

@@ -34,6 +34,8 @@ type sharedSocket struct {
 	latest *conn                // that had a packet
 	hints  []arrival            // that a peer has no such connection
 
+	fragments assembler
+
 	// table guards the connections with TLS, by the id that is ours, and by the peer's. Nothing is locked under it.
 	table  sync.RWMutex
 	byID   map[uint64]*conn
@@ -110,6 +112,9 @@ func (d *sharedSocket) route(in []arrival) {
 	for i := range in {
 		a := &in[i]
 		failpoint.Read(a.b)
+		if len(a.b) > 0 && a.b[0] == fragmentByte && !d.fragments.add(a) {
+			continue
+		}
 		var err error
 		switch {
 		case d.guard == nil:

@@ -34,7 +34,7 @@ type departure struct {
 	to       netip.AddrPort
 	conn     *conn // whose packet it is, which is sealed; nil: there is no TLS
 	via      uint8 // the address of ours that it leaves from, as the shared socket numbers them; 0: any
-	fragment bool  // it may be larger than the path carries
+	fragment bool  // it may be larger than the path carries: see split
 	again    bool  // it was sent before
 }
 

@@ -131,7 +131,10 @@ func (s *polled) prepare(where netip.AddrPort) error {
 	case all:
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 	}
-	s.fragment(false)
+	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE) // what the path does not carry is lost, and found out
+	if s.six {
+		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
+	}
 	if err := unix.Bind(s.fd, s.sockaddr(where)); err != nil {
 		return err
 	}
@@ -143,18 +146,6 @@ func (s *polled) prepare(where netip.AddrPort) error {
 		s.bound = addrPort6(sa)
 	}
 	return err
-}
-
-// fragment says whether datagrams that the path does not carry are fragmented, or refused.
-func (s *polled) fragment(yes bool) {
-	how4, how6 := unix.IP_PMTUDISC_PROBE, unix.IPV6_PMTUDISC_PROBE
-	if yes {
-		how4, how6 = unix.IP_PMTUDISC_DONT, unix.IPV6_PMTUDISC_DONT
-	}
-	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, how4)
-	if s.six {
-		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, how6)
-	}
 }
 
 func (s *polled) addr() netip.AddrPort { return s.bound }
@@ -313,7 +304,7 @@ func (s *polled) send(o *outbox) {
 	alone := 0 // of the next datagrams, which the system has refused as a train
 	for out := o.list; len(out) > 0; {
 		n, used := 0, 0
-		for n < batch && used < len(out) && out[used].fragment == out[0].fragment {
+		for n < batch && used < len(out) {
 			k := 1
 			if used >= alone {
 				k = s.trains.couple(out[used:])
@@ -321,13 +312,7 @@ func (s *polled) send(o *outbox) {
 			s.load(v, n, out[used:used+k])
 			n, used = n+1, used+k
 		}
-		if out[0].fragment {
-			s.fragment(true)
-			used, alone = s.write(v, n, out[:used], o)
-			s.fragment(false)
-		} else {
-			used, alone = s.write(v, n, out[:used], o)
-		}
+		used, alone = s.write(v, n, out[:used], o)
 		out = out[used:]
 	}
 	clear(v.iovs[:])

@@ -37,9 +37,9 @@ func (t *trains) couple(out []departure) int {
 		t.again.Add(int64(len(first.b)))
 	}
 	n, total := 1, len(first.b)
-	for ; n < min(len(out), mostCoupled) && !first.again && !first.fragment; n++ {
+	for ; n < min(len(out), mostCoupled) && !first.again; n++ {
 		d := &out[n]
-		if d.to != first.to || d.via != first.via || d.again || d.fragment || len(d.b) > len(first.b) || total+len(d.b) > arq.MaxSize ||
+		if d.to != first.to || d.via != first.via || d.again || len(d.b) > len(first.b) || total+len(d.b) > arq.MaxSize ||
 			len(out[n-1].b) < len(first.b) {
 			break
 		}

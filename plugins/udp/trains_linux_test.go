@@ -32,9 +32,9 @@ type mail struct {
 	want [2][][]byte
 }
 
-func (m *mail) add(to int, s *polled, b []byte, fragment, again bool) {
+func (m *mail) add(to int, s *polled, b []byte, again bool) {
 	m.o.slab = append(m.o.slab, b...)
-	m.o.list = append(m.o.list, departure{b: m.o.slab[len(m.o.slab)-len(b):], to: s.addr(), fragment: fragment, again: again})
+	m.o.list = append(m.o.list, departure{b: m.o.slab[len(m.o.slab)-len(b):], to: s.addr(), again: again})
 	m.want[to] = append(m.want[to], b)
 }
 
@@ -77,7 +77,7 @@ func TestTrainsArrive(t *testing.T) {
 					count++
 					b := make([]byte, size)
 					binary.LittleEndian.PutUint32(b, count)
-					m.add(peer, to[peer], b, r.IntN(50) == 0, r.IntN(20) == 0)
+					m.add(peer, to[peer], b, r.IntN(20) == 0)
 				}
 			}
 			from.send(&m.o)
@@ -99,7 +99,7 @@ func TestTrainsSpareMessages(t *testing.T) {
 	from, to := socketPair(t)
 	m := mail{o: outbox{slab: make([]byte, 0, 1<<20)}}
 	for i := range 40 {
-		m.add(0, to[0], make([]byte, 1400), false, i == 20)
+		m.add(0, to[0], make([]byte, 1400), i == 20)
 	}
 	from.send(&m.o)
 	got, messages := drain(to[0])

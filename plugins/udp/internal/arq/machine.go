@@ -60,7 +60,7 @@ type Out struct {
 	Ref      any    // nil: the packet is Head and Body, and sealed
 	At, N    int
 	Again    bool // it was sent before
-	Fragment bool // larger than the path is known to carry: let it be fragmented
+	Fragment bool // larger than the path is known to carry: it is to be sent in fragments
 
 	packet *packet
 }

@@ -1,0 +1,92 @@
+//go:build linux
+
+package netns
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
+)
+
+// A crossing is two sides with two routers between them, by IPv4 and IPv6.
+//
+//	┌ a ┐ va  ra ┌ router ┐ vr  vs ┌ router ┐ rb  vb ┌ b ┐
+//	└───┘────────└────────┘────────└────────┘────────└───┘
+type crossing struct {
+	*world
+	routers [2]*side
+}
+
+const routersLink = 2 // number of the link between the routers; those of a and b are 0 and 1
+
+// newCrossing makes a crossing whose links take packets of 9,000 bytes.
+func newCrossing(t *testing.T) *crossing {
+	t.Helper()
+	c := &crossing{world: emptyWorld(t, "udp")}
+	c.a, c.b = c.side("a", ""), c.side("b", "")
+	c.routers = [2]*side{c.side("r", ""), c.side("s", "")}
+	for _, s := range []*side{c.a, c.b, c.routers[0], c.routers[1]} { // addresses are usable at once
+		s.must(run("ip", "netns", "exec", s.ns, "sysctl", "-qw", "net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.default.accept_dad=0"))
+	}
+	c.link(routersLink, c.routers[0], "vr", c.routers[1], "vs")
+	for i, end := range []*side{c.a, c.b} {
+		r := c.routers[i]
+		c.link(i, r, "r"+end.dev[1:], end, end.dev)
+		for _, via := range []string{"fd77:%d::%d", "10.78.%d.%d"} {
+			end.must(run("ip", "-n", end.ns, "route", "add", "default", "via", fmt.Sprintf(via, i, 1)))
+			r.must(run("ip", "-n", r.ns, "route", "add", "default", "via", fmt.Sprintf(via, routersLink, 2-i)))
+		}
+		r.must(run("ip", "netns", "exec", r.ns, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1", "net.ipv4.ip_forward=1"))
+	}
+	return c
+}
+
+// link lays a cable with a number: one end has the addresses that end in 1, the other those that end in 2.
+func (c *crossing) link(i int, one *side, dev1 string, two *side, dev2 string) {
+	c.t.Helper()
+	one.must(run("ip", "link", "add", dev1, "netns", one.ns, "mtu", "9000", "type", "veth", "peer", "name", dev2, "netns", two.ns, "mtu", "9000"))
+	for n, end := range []struct{ ns, dev string }{{one.ns, dev1}, {two.ns, dev2}} {
+		one.must(run("ip", "-n", end.ns, "addr", "add", fmt.Sprintf("fd77:%d::%d/64", i, n+1), "dev", end.dev, "nodad"))
+		one.must(run("ip", "-n", end.ns, "addr", "add", fmt.Sprintf("10.78.%d.%d/24", i, n+1), "dev", end.dev))
+		one.must(run("ip", "-n", end.ns, "link", "set", end.dev, "up"))
+	}
+}
+
+// narrow has the routers carry packets of no more than mtu bytes, and tell nobody.
+func (c *crossing) narrow(mtu int) {
+	c.t.Helper()
+	for _, r := range c.routers {
+		r.nft("table inet quiet {", "chain out {", "type filter hook output priority 0",
+			"icmpv6 type packet-too-big counter drop", "icmp type destination-unreachable counter drop", "}", "}")
+		r.must(run("ip", "-n", r.ns, "link", "set", r.dev, "mtu", fmt.Sprint(mtu)))
+	}
+}
+
+// TestPathNarrows: a path becomes narrower in the middle of calls and pulls, and no ICMP says so: the session goes on, whichever the family.
+func TestPathNarrows(t *testing.T) {
+	cert, key := testcert.Write(t)
+	for name, set := range map[string]setup{"plain": {}, "TLS": {Cert: cert, Key: key}} {
+		for family, addrs := range map[string][2]string{"IPv6": {"[fd77:0::2]", "[fd77:1::2]"}, "IPv4": {"10.78.0.2", "10.78.1.2"}} {
+			t.Run(family+" "+name, func(t *testing.T) {
+				t.Parallel()
+				c := newCrossing(t)
+				c.a.addr, c.b.addr = addrs[0], addrs[1]
+				s := &scene{world: c.world}
+				s.people("udp", set)
+				s.begin(fmt.Sprintf("%d+", rate), s.near.Addr, s.far.Addr, s.other.Addr)
+				await(t, "pulls in large packets", func() bool { return s.near.reports()[0].Pulls > 5 })
+				c.narrow(1300)
+				began := time.Now()
+				pulls := s.near.reports()[0].Pulls
+				await(t, "calls and pulls over the narrow path", func() bool {
+					r := s.near.reports()[0]
+					return len(r.Lost) > 0 || r.Good.Sub(began) > time.Second && r.Pulls > pulls+5
+				})
+				t.Logf("%d and %d answers of the routers were not heard", c.routers[0].struck(), c.routers[1].struck())
+				s.well()
+			})
+		}
+	}
+}

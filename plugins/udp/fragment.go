@@ -1,0 +1,91 @@
+package udp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+)
+
+// A datagram that the path may not carry any more is sent in fragments, each of which every path carries: a packet keeps its number and its
+// bytes however often it is sent. Routers of IPv6 do not fragment, and those of IPv4 may drop what they have fragmented.
+//
+//	0x80 1, 0 1, id 4, size of the datagram 2, offset 2    a part of the datagram
+const (
+	fragmentByte = 0x80 // no other datagram begins with it
+	fragmentHead = 10
+	fragmentSize = arq.BaseSize - fragmentHead
+	mostPartial  = 16 // datagrams of which some fragments have come
+)
+
+// split divides the datagrams of the list that the path may not carry.
+func (o *outbox) split() {
+	o.long = false
+	list := make([]departure, 0, 2*len(o.list))
+	for _, d := range o.list {
+		if !d.tooLong() {
+			list = append(list, d)
+			continue
+		}
+		whole, id := d.b, uint32(random64())
+		for at := 0; at < len(whole); at += fragmentSize {
+			b := append(make([]byte, 0, arq.BaseSize), fragmentByte, 0)
+			b = binary.BigEndian.AppendUint32(b, id)
+			b = binary.BigEndian.AppendUint16(b, uint16(len(whole)))
+			b = binary.BigEndian.AppendUint16(b, uint16(at))
+			d.b = append(b, whole[at:min(at+fragmentSize, len(whole))]...)
+			list = append(list, d)
+		}
+	}
+	o.list = list
+}
+
+// tooLong reports whether d is to be sent in fragments.
+func (d *departure) tooLong() bool { return d.fragment && len(d.b) > arq.BaseSize && len(d.b) <= jumbo }
+
+// A partial is a datagram of which some fragments have come.
+type partial struct {
+	from    netip.AddrPort
+	id      uint32
+	b       []byte
+	missing uint16 // fragments, one bit each
+}
+
+// An assembler puts datagrams together from fragments, which anyone can send. It keeps a few: when there are more the oldest is dropped, and its
+// sender sends it again.
+type assembler struct {
+	partial []*partial // the oldest first
+}
+
+// add takes a fragment, and reports whether it was the last one: then a has the datagram.
+func (x *assembler) add(a *arrival) bool {
+	if len(a.b) <= fragmentHead {
+		return false
+	}
+	id, data := binary.BigEndian.Uint32(a.b[2:]), a.b[fragmentHead:]
+	size, at := int(binary.BigEndian.Uint16(a.b[6:])), int(binary.BigEndian.Uint16(a.b[8:]))
+	if size <= arq.BaseSize || size > jumbo || at >= size || at%fragmentSize != 0 || len(data) != min(fragmentSize, size-at) {
+		return false
+	}
+	i := slices.IndexFunc(x.partial, func(p *partial) bool { return p.id == id && p.from == a.from })
+	if i < 0 {
+		if len(x.partial) == mostPartial {
+			x.partial = slices.Delete(x.partial, 0, 1)
+		}
+		i = len(x.partial)
+		x.partial = append(x.partial, &partial{from: a.from, id: id, b: make([]byte, size), missing: 1<<((size-1)/fragmentSize+1) - 1})
+	}
+	p := x.partial[i]
+	bit := uint16(1) << (at / fragmentSize)
+	if len(p.b) != size || p.missing&bit == 0 {
+		return false
+	}
+	copy(p.b[at:], data)
+	if p.missing &^= bit; p.missing != 0 {
+		return false
+	}
+	x.partial = slices.Delete(x.partial, i, i+1)
+	a.b = p.b
+	return true
+}
