@@ -5,6 +5,7 @@ package netns
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -145,7 +146,9 @@ func (p *program) command(line string, region []byte) error {
 	words := strings.Fields(line)
 	switch words[0] {
 	case "load":
-		peer, err := na.ParseAddr(words[1])
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		peer, err := p.hctx.LookupWait(ctx, words[1])
 		if err != nil {
 			return err
 		}

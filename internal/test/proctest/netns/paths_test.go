@@ -4,8 +4,12 @@ package netns
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 )
@@ -34,7 +38,7 @@ func newCrossing(t *testing.T) *crossing {
 	for i, end := range []*side{c.a, c.b} {
 		r := c.routers[i]
 		c.link(i, r, "r"+end.dev[1:], end, end.dev)
-		for _, via := range []string{"fd77:%d::%d", "10.78.%d.%d"} {
+		for _, via := range []string{"2001:db8:%d::%d", "10.78.%d.%d"} {
 			end.must(run("ip", "-n", end.ns, "route", "add", "default", "via", fmt.Sprintf(via, i, 1)))
 			r.must(run("ip", "-n", r.ns, "route", "add", "default", "via", fmt.Sprintf(via, routersLink, 2-i)))
 		}
@@ -48,7 +52,7 @@ func (c *crossing) link(i int, one *side, dev1 string, two *side, dev2 string) {
 	c.t.Helper()
 	one.must(run("ip", "link", "add", dev1, "netns", one.ns, "mtu", "9000", "type", "veth", "peer", "name", dev2, "netns", two.ns, "mtu", "9000"))
 	for n, end := range []struct{ ns, dev string }{{one.ns, dev1}, {two.ns, dev2}} {
-		one.must(run("ip", "-n", end.ns, "addr", "add", fmt.Sprintf("fd77:%d::%d/64", i, n+1), "dev", end.dev, "nodad"))
+		one.must(run("ip", "-n", end.ns, "addr", "add", fmt.Sprintf("2001:db8:%d::%d/64", i, n+1), "dev", end.dev, "nodad"))
 		one.must(run("ip", "-n", end.ns, "addr", "add", fmt.Sprintf("10.78.%d.%d/24", i, n+1), "dev", end.dev))
 		one.must(run("ip", "-n", end.ns, "link", "set", end.dev, "up"))
 	}
@@ -68,7 +72,7 @@ func (c *crossing) narrow(mtu int) {
 func TestPathNarrows(t *testing.T) {
 	cert, key := testcert.Write(t)
 	for name, set := range map[string]setup{"plain": {}, "TLS": {Cert: cert, Key: key}} {
-		for family, addrs := range map[string][2]string{"IPv6": {"[fd77:0::2]", "[fd77:1::2]"}, "IPv4": {"10.78.0.2", "10.78.1.2"}} {
+		for family, addrs := range map[string][2]string{"IPv6": {"[2001:db8:0::2]", "[2001:db8:1::2]"}, "IPv4": {"10.78.0.2", "10.78.1.2"}} {
 			t.Run(family+" "+name, func(t *testing.T) {
 				t.Parallel()
 				c := newCrossing(t)
@@ -89,4 +93,59 @@ func TestPathNarrows(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestFamilyDead: the name of a host has an IPv4 and an IPv6 address, and one of the families ends in a router that drops everything. Calls by the
+// name are answered all the same, and none fails.
+func TestFamilyDead(t *testing.T) {
+	for _, dead := range []string{"ipv6", "ipv4"} {
+		for _, scheme := range schemes {
+			t.Run(scheme+" "+dead, func(t *testing.T) {
+				t.Parallel()
+				c := newCrossing(t)
+				c.routers[0].nft("table inet dead {", "chain pass {", "type filter hook forward priority 0",
+					"meta nfproto "+dead+" counter drop", "}", "}")
+				hosts := filepath.Join("/etc/netns", c.a.ns) // what "ip netns exec" lays over /etc
+				require.NoError(t, os.MkdirAll(hosts, 0o755))
+				t.Cleanup(func() { _ = os.RemoveAll(hosts) })
+				require.NoError(t, os.WriteFile(filepath.Join(hosts, "hosts"), []byte("2001:db8:1::2 both\n10.78.1.2 both\n"), 0o644))
+				near := c.a.start(scheme, 9000, setup{})
+				c.b.start(scheme, 9000, setup{})
+				near.say("load %s://both:9000 %d", scheme, rate)
+				await(t, "calls", func() bool { return near.reports()[0].Calls > rate/2 })
+				r := near.reports()[0]
+				t.Logf("longest call %v, %d packets dropped", r.Longest, c.routers[0].struck())
+				require.Empty(t, r.Errors, r.LastError)
+				require.Empty(t, r.Lost)
+				require.Zero(t, r.Wrong, r.LastWrong)
+				if dead == "ipv6" {
+					require.Positive(t, c.routers[0].struck(), "the family that is preferred was tried")
+				}
+			})
+		}
+	}
+}
+
+// TestScoped: processes that listen at link-local addresses call each other by them, each with the zone that its own end of the link is.
+func TestScoped(t *testing.T) {
+	each(t, func(t *testing.T, scheme string) {
+		t.Parallel()
+		w := newWorld(t, scheme)
+		ends := map[*side]string{w.a: "fe80::a", w.b: "fe80::b"}
+		for s, ip := range ends {
+			s.must(run("ip", "-n", s.ns, "addr", "add", ip+"/64", "dev", s.dev, "nodad"))
+			s.addr = "[" + ip + "%" + s.dev + "]"
+		}
+		at := func(s *side, from *side) string { return scheme + "://[" + ends[s] + "%" + from.dev + "]:9000" }
+		near, far := w.a.start(scheme, 9000, setup{}), w.b.start(scheme, 9000, setup{})
+		require.Equal(t, at(w.b, w.b), far.Addr)
+		near.say("load %s %d", at(w.b, w.a), rate)
+		far.say("load %s %d", at(w.a, w.b), rate)
+		for _, n := range []*node{near, far} {
+			await(t, "calls", func() bool { return n.reports()[0].Calls > rate/2 })
+			r := n.reports()[0]
+			require.Empty(t, r.Errors, r.LastError)
+			require.Zero(t, r.Wrong, r.LastWrong)
+		}
+	})
 }
