@@ -47,6 +47,7 @@ func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 type draft struct {
 	b       []byte // header and metadata, which are head bytes, and what is not apart
 	head    int
+	front   int          // bytes of the header of a request
 	apart   []byte       // the payload; or nil
 	slab    []byte       // the memory; or nil
 	short   []byte       // what b was before its memory was that of slab; or nil
@@ -188,11 +189,14 @@ func (h *Handle) newDraft() (d draft) {
 	if k.phase == callIdle {
 		d.b, d.long, k.in = k.in.b, k.in.long, draft{}
 	}
-	if cap(d.b) < front(na.MaxStreams) {
+	if cap(d.b) < requestSize+streamsSize {
 		d.b = make([]byte, 0, 256)
 	}
-	d.streams = h.specs
-	d.b = append(d.b[:front(len(h.specs))], h.meta.b...)
+	d.streams, d.front = h.specs, requestSize
+	if len(h.specs) > 0 {
+		d.front += streamsSize
+	}
+	d.b = append(d.b[:d.front], h.meta.b...)
 	d.head = len(d.b)
 	return d
 }
@@ -244,7 +248,9 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 	if k.phase != callIdle {
 		k.to(callIdle)
 	}
-	k.closeStreams()
+	if len(k.streams) > 0 {
+		k.closeStreams()
+	}
 	k.trim()
 	k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
 	return k.err
@@ -262,7 +268,9 @@ func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	if err := k.nextTag(); err != nil {
 		return err
 	}
-	k.closeStreams()
+	if len(k.streams) > 0 {
+		k.closeStreams()
+	}
 	if k.in.loose { // it may be what is sent: forward frees it
 		k.last, k.held = k.held, held{}
 	}
@@ -272,7 +280,10 @@ func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	if limit != 0 && !k.setDeadline(limit) {
 		return errTooLong
 	}
-	return k.makeStreams()
+	if len(k.in.streams) > 0 {
+		return k.makeStreams()
+	}
+	return nil
 }
 
 // post starts the call. An error means that nothing of it has begun. Locked.
@@ -297,8 +308,10 @@ func (k *call) post() error {
 
 // ask sends msg and awaits the answer. Locked.
 func (k *call) ask(to na.Addr, msg []byte) error {
-	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.beside, Copy: k.in.loose, Bodies: true, By: k.by, OneWay: k.h.rpc.OneWay,
-		Streams: k.streamEnds(), StreamsAt: streamAt}
+	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.beside, Copy: k.in.loose, Bodies: true, By: k.by, OneWay: k.h.rpc.OneWay}
+	if len(k.streams) > 0 {
+		spec.Streams, spec.StreamsAt = k.streamEnds(), streamAt
+	}
 	if !spec.OneWay {
 		if k.buf == nil {
 			k.buf = make([]byte, k.h.ctx.limits.MaxExpected)
@@ -317,7 +330,10 @@ func (k *call) ask(to na.Addr, msg []byte) error {
 // the target has granted, goes beside it, and is lent when there is no room. Locked.
 func (k *call) request() (msg []byte, to na.Addr, err error) {
 	h := k.h
-	req := request{codec: k.codec, meta: k.in.head - front(len(k.in.streams)), id: h.id, size: uint64(k.in.size()), named: nameStreams(k.in.streams)}
+	req := request{codec: k.codec, meta: k.in.head - k.in.front, id: h.id, size: uint64(k.in.size())}
+	if len(k.in.streams) > 0 {
+		req.named = nameStreams(k.in.streams)
+	}
 	if req.size == 0 {
 		req.codec = codec.NoBytesID
 	}
@@ -360,7 +376,7 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 func (k *call) lendInput(limit int) (msg []byte, err error) {
 	h := k.h
 	k.in.own()
-	body, head, flags := k.in.split(front(len(k.in.streams)), limit)
+	body, head, flags := k.in.split(k.in.front, limit)
 	h.ctx.bodies.countLent(k.in.size())
 	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, body, account{expedited: h.rpc.own.Expedited}, k.onLoanEnded)
 	if err != nil {

@@ -78,14 +78,6 @@ func (n *named) spec(i int) StreamSpec {
 	return StreamSpec{Up: kind&streamUp != 0, Bulk: kind&streamBulk != 0}
 }
 
-// front is the length of the header of a request with so many streams.
-func front(streams int) int {
-	if streams == 0 {
-		return requestSize
-	}
-	return requestSize + streamsSize
-}
-
 func (r *request) put(b []byte) {
 	words := r.meta / metaWord
 	b[0], b[1], b[2], b[3] = wireVersion, r.flags|uint8(r.room)<<roomShift|uint8(words>>8)<<metaShift, r.codec, uint8(words)
@@ -111,19 +103,19 @@ func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 	if b[0] != wireVersion {
 		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("request of RPC protocol version %d, this is version %d", b[0], wireVersion))
 	}
-	if err := r.parseStreams(b); err != nil {
-		return nil, nil, err
+	head := requestSize
+	if b[countAt] != 0 {
+		if err := r.parseStreams(b); err != nil {
+			return nil, nil, err
+		}
+		head += streamsSize
 	}
-	head := front(r.named.count)
 	return behind(b[head:], body, r.flags, r.codec, r.meta, r.size)
 }
 
 // parseStreams takes in what a request says of its streams.
 func (r *request) parseStreams(b []byte) error {
 	n := named{count: int(b[countAt])}
-	if n.count == 0 {
-		return nil
-	}
 	if len(b) >= requestSize+streamsSize && n.count <= na.MaxStreams && r.flags&flagOneWay == 0 {
 		n.first, n.kinds = na.StreamID(b[streamAt:]), binary.LittleEndian.Uint64(b[streamAt+8:])
 		known := uint64(streamUp|streamBulk) * 0x1111_1111_1111_1111 >> (64 - 4*n.count)

@@ -265,7 +265,7 @@ func (s *service) handlerReturned(r Request, f failure) {
 	}
 	defer func() {
 		s.mu.Lock()
-		if s.returned = true; s.phase > serviceRejected {
+		if s.returned = true; s.phase > serviceRejected && len(s.streams) > 0 {
 			s.endStreams()
 		}
 		s.holds--

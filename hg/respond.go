@@ -218,7 +218,7 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	}
 	s.says(resp.code, resp.fate, size, resp.text)
 	s.freeInput()
-	if s.returned {
+	if s.returned && len(s.streams) > 0 {
 		s.endStreams()
 	}
 	if !left {

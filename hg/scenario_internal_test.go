@@ -145,7 +145,10 @@ func FuzzRequest(f *testing.F) {
 			require.NotEqual(t, na.OK, na.CodeOf(err))
 			return
 		}
-		again := make([]byte, front(r.named.count))
+		again := make([]byte, requestSize, requestSize+streamsSize)
+		if r.named.count > 0 {
+			again = again[:requestSize+streamsSize]
+		}
 		r.put(again)
 		require.Equal(t, b, append(append(again, meta...), payload...))
 		readable(t, meta)

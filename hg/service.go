@@ -197,7 +197,9 @@ func (s *service) unlock() {
 		c.nctx.GiveBack(s.addr, s.body)
 	}
 	c.dismiss(s)
-	s.endStreams() // of a request that nobody could answer
+	if len(s.streams) > 0 { // of a request that nobody could answer
+		s.endStreams()
+	}
 	alarm, handling := s.alarm, s.handling
 	s.observed()
 	s.reset()
@@ -254,7 +256,7 @@ func (s *service) answerFor(f failure) {
 // giveUp ends a request that nobody can answer any more. Locked.
 func (s *service) giveUp() {
 	s.settle()
-	if s.returned {
+	if s.returned && len(s.streams) > 0 {
 		s.endStreams()
 	}
 	why := ErrPeerLost

@@ -366,9 +366,6 @@ func (s *service) openStreams() error {
 
 // endStreams ends the streams of a request that has been answered and whose handler has returned. Locked.
 func (s *service) endStreams() {
-	if len(s.streams) == 0 {
-		return
-	}
 	var gone error
 	switch g := s.handling; {
 	case g != nil && g.ctx.Err() != nil:

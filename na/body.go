@@ -242,7 +242,7 @@ func (l *session) cancelBody(h *frame.Header) {
 		return
 	}
 	delete(l.arrivals, h.Op)
-	l.freeBytes(s.body.room)
+	l.freeBytes(s.body.room, 0)
 	l.e.dropSink(s)
 }
 
@@ -251,7 +251,7 @@ func (l *session) endBodies() {
 	all := l.arrivals
 	l.arrivals = nil
 	for _, s := range all {
-		if l.freeBytes(s.body.room); s.body.msg == nil {
+		if l.freeBytes(s.body.room, 0); s.body.msg == nil {
 			continue
 		}
 		env := s.body.msg.env
@@ -261,7 +261,7 @@ func (l *session) endBodies() {
 			l.e.recycle(env)
 			continue
 		}
-		l.freeBytes(env.taken)
+		l.freeBytes(env.taken, 0)
 		env.taken = 0
 		l.e.dropEnvelope(env)
 	}

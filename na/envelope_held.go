@@ -134,7 +134,9 @@ func (e *endpoint) longEnvelope(n int) *Envelope {
 func (l *session) keepEnvelope(env *Envelope, tag Tag) {
 	env.From, env.Tag, env.session, env.accepted, env.id, env.Load = l.addr(), tag, l, false, l.received, &l.load
 	l.unaccepted.add(env, int(l.guaranteed))
-	l.watchHeld()
+	if !l.watched {
+		l.watchHeld()
+	}
 	l.e.stats.Envelopes++
 }
 

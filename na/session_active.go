@@ -31,6 +31,7 @@ type active struct {
 	sinceMessage time.Duration // without a message
 
 	// Sending.
+	stateDue      bool  // sendState may have a frame
 	writing       bool  // Pull gives a message to the carrier
 	writeErr      error // that the carrier has called Fail with meanwhile
 	flows         [carrier.Lanes]laneQueue

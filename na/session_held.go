@@ -79,9 +79,6 @@ func (h *held) busy() bool { return h.owes || h.said.Reason != NotHeld }
 
 // watchHeld has the messages of l looked at.
 func (l *session) watchHeld() {
-	if l.watched {
-		return
-	}
 	l.watched = true
 	e := l.e
 	e.holding = append(e.holding, l)
@@ -142,7 +139,7 @@ func (l *session) sayHeld(h Held) {
 	if l.active == nil || !l.Up() || l.heldBack.said == h {
 		return
 	}
-	l.heldBack.said, l.heldBack.owes = h, true
+	l.heldBack.said, l.heldBack.owes, l.stateDue = h, true, true
 	l.markPending()
 }
 

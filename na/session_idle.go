@@ -141,6 +141,7 @@ func (l *session) leave() {
 func (l *session) stay() {
 	if l.state == stateLeaving {
 		l.state = stateUp
+		l.stateDue = true
 		l.e.leaving--
 	}
 }
@@ -274,6 +275,7 @@ func (l *session) takeOver(o *op) {
 		l.leases.push(o)
 	case kindProbe:
 		l.probes.waiting.push(o)
+		l.stateDue = true
 	default:
 		l.queuedMoves.push(o)
 	}

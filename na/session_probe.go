@@ -51,6 +51,7 @@ func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
 	o.session = l
 	l.waiting++
 	l.probes.waiting.push(o)
+	l.stateDue = true
 	sooner := by.At != 0 && e.addTimer(o, by.At)
 	l.markPending()
 	e.Unlock()
@@ -113,7 +114,7 @@ func (e *endpoint) answerProbes(any) (ran int) {
 	}
 	for _, l := range e.probed {
 		p := &l.probes
-		p.due, p.answering, p.readiness = false, p.number, readiness
+		p.due, p.answering, p.readiness, l.stateDue = false, p.number, readiness, true
 		l.markPending()
 	}
 	clear(e.probed)

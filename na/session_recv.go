@@ -189,7 +189,7 @@ func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope
 func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 	withBody := env != nil && env.Body != nil
 	if withBody { // who takes it has the memory
-		l.freeBytes(env.taken)
+		l.freeBytes(env.taken, 0)
 		env.taken = 0
 	}
 	// Nobody waits for it any more if the call was canceled: it is dropped, and the sender is told if what it lent hangs on it.

@@ -220,16 +220,13 @@ func (r *room) take(n int) {
 
 // freeRoom returns what a message took: its bytes are not used any more.
 func (l *session) freeRoom(env *Envelope) {
-	l.freeBytes(env.taken)
+	l.freeBytes(env.taken, 0)
 	env.taken = 0
 }
 
-// freeBytes returns n bytes of room.
-func (l *session) freeBytes(n int) { l.freeBeyond(n, 0) }
-
-// freeBeyond is freeBytes that leaves the session at least so much, if another peer was refused room: what is freed byte by byte would
-// all be gone else.
-func (l *session) freeBeyond(n int, keep int64) {
+// freeBytes returns n bytes of room. If another peer was refused room, that has it, but the session keeps at least so much: what is freed byte by
+// byte would all be gone else.
+func (l *session) freeBytes(n int, keep int64) {
 	if n == 0 {
 		return
 	}

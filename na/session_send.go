@@ -7,17 +7,18 @@ import (
 
 // A flow is what a session has to send on one carrier.Lane, beside the messages.
 type laneQueue struct {
-	ctl      fifo[frame.Header]
-	abandons fifo[frame.Header] // on carrier.Messages: apart from ctl, since a peer that does not read is not cut for them
-	sources  fifo[*source]      // in turn
-	bodies   fifo[*source]      // one after the other: the message behind the first is wanted soon
-	streams  fifo[*Stream]      // in turn
-	streamed bool               // one of streams went last
-	rotates  bool               // bodies went last
-	taken    taken
+	ctl        fifo[frame.Header]
+	abandons   fifo[frame.Header] // on carrier.Messages: apart from ctl, since a peer that does not read is not cut for them
+	sources    fifo[*source]      // in turn
+	bodies     fifo[*source]      // one after the other: the message behind the first is wanted soon
+	streams    fifo[*Stream]      // in turn
+	streamed   bool               // one of streams went last
+	hasStreams bool               // streams is not empty
+	rotates    bool               // bodies went last
+	taken      taken
 }
 
-func (q *laneQueue) empty() bool { return !q.controls() && q.waiting() == 0 && q.streams.len() == 0 }
+func (q *laneQueue) empty() bool { return !q.controls() && q.waiting() == 0 && !q.hasStreams }
 
 // controls reports whether frames without payload wait, which go before messages.
 func (q *laneQueue) controls() bool { return q.ctl.len() > 0 || q.abandons.len() > 0 }
@@ -90,7 +91,7 @@ func (l *session) flowFor(n int64) carrier.Lane {
 
 // Sends reports whether Pull has something to give, of either flow. Locked.
 func (l *session) Sends() bool {
-	return l.active != nil && (l.hasMessage() || l.pong || l.owesState() || l.creditDue || l.roomUpdateDue() || l.mayBegin() || l.owing.len() > 0 ||
+	return l.active != nil && (l.hasMessage() || l.pong || l.stateDue || l.creditDue || l.roomUpdateDue() || l.mayBegin() ||
 		!l.flows[carrier.Messages].empty() || !l.flows[carrier.Bulk].empty())
 }
 
@@ -111,7 +112,7 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 		room, piece := w.Room()
 		switch messages := f == carrier.Messages; {
 		case room < 0:
-			return !q.empty() || messages && (l.pong || l.owesState() || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin() || l.owing.len() > 0)
+			return !q.empty() || messages && (l.pong || l.stateDue || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin())
 		case messages && l.pong:
 			h := frame.Header{Kind: frame.Pong}
 			// It confirms everything before the Ping. While bodies of messages or bytes of streams before it are on their way, it only says that we live.
@@ -119,8 +120,10 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 				h.Op, h.Tag = l.pongOp, l.pongTag
 			}
 			l.frame(f, w, h)
-		case messages && l.owesState():
-			l.frame(f, w, l.stateFrame())
+		case messages && l.stateDue:
+			if !l.sendState(w, room) {
+				return true
+			}
 		case messages && l.hasMessage() && len(l.reads) > 0:
 			l.readsDue() // before it: an answer ends the use of the memory
 		case q.ctl.len() > 0:
@@ -134,11 +137,7 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 			l.frame(f, w, h)
 		case q.abandons.len() > 0:
 			l.frame(f, w, q.abandons.pop())
-		case messages && l.owing.len() > 0:
-			if !l.sendOwed(w, room) {
-				return true
-			}
-		case messages && l.hasMessage() && (l.burst < maxBurst || q.streams.len() == 0):
+		case messages && l.hasMessage() && (l.burst < maxBurst || !q.hasStreams):
 			l.writing = true
 			left := l.message(w, room)
 			l.writing = false
@@ -150,7 +149,7 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 			}
 		case messages && l.mayBegin():
 			l.beginMoves()
-		case q.streams.len() > 0 && (q.waiting() == 0 || !q.streamed):
+		case q.hasStreams && (q.waiting() == 0 || !q.streamed):
 			q.streamed = true
 			if !l.streamPiece(f, w, room, piece) {
 				return true

@@ -113,6 +113,7 @@ func (l *session) owe(s *Stream) {
 	if !s.owing {
 		s.owing = true
 		l.owing.push(s)
+		l.stateDue = true
 	}
 	l.markPending()
 }
@@ -120,6 +121,20 @@ func (l *session) owe(s *Stream) {
 func (l *session) oweWindow(s *Stream) {
 	s.owesWindow = true
 	l.owe(s)
+}
+
+// sendState sends the next frame that says how things are now: a PROBED, PROBE or HELD, a RESET or WINDOW. It reports false when there is no
+// room for it.
+func (l *session) sendState(w carrier.Writer, room int) bool {
+	switch {
+	case l.owesState():
+		l.frame(carrier.Messages, w, l.stateFrame())
+	case l.owing.len() > 0:
+		return l.sendOwed(w, room)
+	default:
+		l.stateDue = false
+	}
+	return true
 }
 
 // sendOwed sends the next RESET or WINDOW that is owed; false when there is no room for it.
@@ -181,6 +196,7 @@ func (s *Stream) offer() {
 			lane = carrier.Bulk
 		}
 		l.flows[lane].streams.push(s)
+		l.flows[lane].hasStreams = true
 		l.markPending()
 	case s.out.unsent() > 0 && s.out.limit > s.out.sent && !s.starved:
 		s.starved = true
@@ -204,7 +220,7 @@ func (l *session) feedStreams() {
 func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int) bool {
 	q := &l.flows[f]
 	s := q.streams.pop()
-	s.listed = false
+	s.listed, q.hasStreams = false, q.streams.len() > 0
 	n, toRoom := s.out.allowance(l.roomLeft())
 	if !s.open || s.err != nil || n == 0 && !s.out.isEnding() {
 		s.offer()
@@ -223,7 +239,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 		return true
 	}
 	if most <= 0 && len(b) > 0 {
-		s.listed = true
+		s.listed, q.hasStreams = true, true
 		q.streams.unpop(s)
 		return false
 	}
@@ -296,7 +312,7 @@ func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 	if s == nil {
 		l.e.stats.LateDropped++
 		if toRoom {
-			l.freeBytes(int(n))
+			l.freeBytes(int(n), 0)
 		}
 		if own && h.Tag == 0 {
 			l.control(frame.Header{Kind: frame.Reset, Op: h.Op, Tag: uint64(ErrCanceled)})

@@ -375,7 +375,7 @@ func (s *Stream) drop() {
 // freeRoom gives back the room of n bytes. Locked.
 func (s *Stream) freeRoom(n int64) {
 	if n > 0 {
-		s.l.freeBeyond(int(n), firstRoom)
+		s.l.freeBytes(int(n), firstRoom)
 	}
 }
 

@@ -270,7 +270,7 @@ func Parse(b []byte) (Header, error) {
 // Check checks the header of a frame that has come without a checksum, in parts, and takes in its tail: b begins with that. A kind, a
 // flag or a length that is not allowed is an error.
 func (h *Header) Check(b []byte) error {
-	if !h.Kind.isKnown() {
+	if h.Kind > maxKind || shapes[h.Kind].name == "" {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("frame of unknown kind %d", uint8(h.Kind)))
 	}
 	sh := &shapes[h.Kind]

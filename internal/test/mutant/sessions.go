@@ -15,7 +15,7 @@ const (
 var sessions = []Mutant{
 	{"probe-by-nobody", "a probe is answered although nobody drives the context", "a node that hangs and looks well",
 		[]Edit{{"na/session_probe.go", `l.probes.due = true
-	e := l.e`, `if planted() { l.probes.answering = h.Op; l.markPending(); return nil }; $`}},
+	e := l.e`, `if planted() { l.probes.answering, l.stateDue = h.Op, true; l.markPending(); return nil }; $`}},
 		[]Catcher{{"na/natest", "TestNoFault/ProbeNotDriven", `the probes are received: not after`}}},
 	{"probe-oldest", "of several probes of a peer the oldest is answered, and those after it wait for ever", "a number that is kept too early",
 		[]Edit{{"na/session_probe.go", `l.probes.number = h.Op`, `if !planted() || !l.probes.due { $ }`}},
