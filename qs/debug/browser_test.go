@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/qs"
+	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
 // A browser is a headless Chromium with one page, which the test drives by the DevTools protocol, over a pipe.
@@ -189,6 +191,17 @@ func serve(t *testing.T) *served {
 			stall.Go(calling, s.peer, "x")
 		}
 	}
+	feed := qs.DefineStream[int, string]("shop/feed")
+	feed.Handle(s.node, func(ctx context.Context, _ int, send func(string) error) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	all.Go(func() {
+		for range feed.Call(calling, s.peer, 1) {
+			continue
+		}
+	})
+	wait(t, func() bool { return s.page.Snapshot(debug.Query{}).Streams.Total > 0 })
 	t.Cleanup(func() {
 		leave()
 		all.Wait()
@@ -218,14 +231,14 @@ func TestBrowserKeepsPlace(t *testing.T) {
 	v.eval(`
 		window.link = [...document.querySelectorAll("section[data-key=methods] tbody tr")].find((r) => r.dataset.key.includes("shop/fail")).querySelector("a");
 		link.focus({preventScroll: true});
-		window.cell = document.querySelector("section[data-key='under way'] tr.old td:nth-child(2)");
+		window.cell = document.querySelector("section[data-key='under way'] tr td:nth-child(4)");
 		getSelection().selectAllChildren(cell);
 		window.box = document.querySelector(".box.fixed");
 		box.style.height = "60px";
 		box.scrollTop = 20;
 		scrollTo(0, 100);
 		window.tops = () => [...document.querySelectorAll("section")].map((s) => s.dataset.key + " " + s.getBoundingClientRect().top).join();
-		window.rate = () => link.closest("tr").cells[3].textContent + link.closest("tr").cells[5].textContent;
+		window.rate = () => link.closest("tr").cells[2].textContent + link.closest("tr").cells[8].textContent;
 		window.was = {tops: tops(), rate: rate(), scroll: scrollY, time: document.querySelector("footer").textContent};`, nil)
 	v.updates(5)
 	var is struct {
@@ -332,10 +345,17 @@ func TestBrowserLooks(t *testing.T) {
 	require.Equal(t, "rgb(255, 255, 255)", color)
 	v.do("Emulation.setDeviceMetricsOverride", map[string]any{"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": true}, nil)
 	v.updates(1)
-	var phone struct{ Wide, State float64 }
-	v.eval(`({Wide: document.documentElement.scrollWidth, State: document.querySelector("section[data-key='under way'] tbody tr td:nth-child(2)").getBoundingClientRect().right})`, &phone)
-	require.LessOrEqual(t, phone.Wide, 390.0)
-	require.Less(t, phone.State, 390.0)
+	var wide float64
+	v.eval(`document.documentElement.scrollWidth`, &wide)
+	require.LessOrEqual(t, wide, 390.0)
+	for _, cell := range []struct {
+		section string
+		last    int // column that is in sight
+	}{{"under way", 4}, {"streams", 4}, {"methods", 6}, {"peers", 5}} {
+		var right float64
+		v.eval(fmt.Sprintf(`document.querySelector("section[data-key='%s'] tbody tr td:nth-child(%d)").getBoundingClientRect().right`, cell.section, cell.last), &right)
+		require.Less(t, right, 390.0, cell.section)
+	}
 	v.screenshot("phone")
 	var forbidden []string
 	v.eval(`forbidden`, &forbidden)
@@ -347,6 +367,48 @@ func TestBrowserLooks(t *testing.T) {
 	v.eval(`new Promise((done) => { const s = document.createElement("script"); s.textContent = "window.ran = true"; document.body.append(s); setTimeout(() => done(forbidden.concat(String(window.ran))), 100); })`, &forbidden)
 	require.Len(t, forbidden, 2, "%q", forbidden)
 	require.Equal(t, "undefined", forbidden[1], "a script that somebody has put into the page does not run")
+}
+
+// TestBrowserShowsCauses: five causes are in sight, with their number, on a screen and on a phone; what is below them stays in its place when they go, and
+// when they come while they are out of sight.
+func TestBrowserShowsCauses(t *testing.T) {
+	v := serve(t)
+	for _, width := range []int{1280, 390} {
+		v.do("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 400}, nil)
+		v.eval(`{
+			document.getElementById("pause").getAttribute("aria-pressed") === "true" || document.getElementById("pause").click();
+			window.want = (n) => {
+				const fresh = document.querySelector("main").cloneNode(true);
+				fresh.querySelector(".causes ul").innerHTML = [...Array(n).keys()].map((i) => "<li data-key=" + i + "><b>limit</b> " +
+					"3 requests of worker (127.0.0.1:40000) wait for others of this peer to end: 16 run, which is the limit for one peer (HG.MaxActivePerPeer). Raise the limit.</li>").join("");
+				const causes = document.querySelector(".causes"), {height} = causes.getBoundingClientRect();
+				update(document.querySelector("main"), fresh, pins());
+				grow(causes, height);
+			};
+			scrollTo(0, 0); want(5);
+		}`, nil)
+		var is struct{ Bottom, Last, Top, Same float64 }
+		v.eval(`({Bottom: document.querySelector(".causes").getBoundingClientRect().bottom, Last: document.querySelector(".causes li:last-child").getBoundingClientRect().bottom})`, &is)
+		require.LessOrEqual(t, is.Last, is.Bottom, "%d", width)
+		require.Less(t, is.Last, 900.0, "%d", width)
+		v.screenshot(fmt.Sprint("causes-", width))
+		v.eval(`(() => {
+			const at = document.querySelector("section[data-key=methods]");
+			const top = () => at.getBoundingClientRect().top;
+			const was = top();
+			want(1);
+			const same = top() - was;
+			scrollTo(0, document.querySelector("section[data-key='under way']").offsetTop + 10);
+			const before = top();
+			want(9);
+			return {Same: same, Top: top() - before};
+		})()`, &is)
+		require.Zero(t, is.Same, "%d", width)
+		require.InDelta(t, 0, is.Top, 1, "%d", width)
+	}
+	var heading string
+	v.eval(`document.querySelector(".causes h2").textContent`, &heading)
+	require.Equal(t, "What is wrong", heading[:13])
 }
 
 // TestBrowserMemory: a page that is open for long needs no more memory for it.

@@ -168,14 +168,6 @@ func (v view) Hidden() (all []struct{ Name, Value string }) {
 	return all
 }
 
-// Old reports whether something has taken long enough to be marked.
-func (v view) Old(c Call) bool {
-	if c.Stream != nil {
-		return c.Stream.Stuck >= time.Second
-	}
-	return c.Age >= time.Second
-}
-
 // InWindow returns how many messages of a stream were not taken.
 func (v view) InWindow(c Call) int64 { return c.Stream.Sent - c.Stream.Taken }
 
@@ -218,19 +210,20 @@ func (v view) size(name string) (total, rows int) {
 // A heading is the head of a column.
 type heading struct{ Title, Class, Link, Sorted string }
 
-// headings are the columns of the lists: name, title and class; those without a name are not sorted by.
+// headings are the columns of the lists: name, title and class; those without a name are not sorted by. What tells a row from others is
+// first, then what changes: a phone has no room for more.
 var headings = map[string][][3]string{
-	"calls": {{"age", "age", "n"}, {"state", "state", ""}, {"method", "method", ""}, {"peer", "peer", ""}, {"kind", "what", "wide"}, {"moved", "moved", ""}, {"trace", "trace", "wide"}},
-	"streams": {{"age", "age", "n"}, {"stuck", "stuck for", "n"}, {"method", "method", ""}, {"peer", "peer", ""}, {"kind", "what", "wide"}, {"items", "items", "n"}, {"bytes", "bytes", "n"},
-		{"window", "in window", "n"}, {"trace", "trace", "wide"}},
+	"calls": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"age", "age", "n"}, {"state", "state", ""}, {"kind", "what", "wide"}, {"moved", "moved", ""}, {"trace", "trace", "wide"}},
+	"streams": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"stuck", "stuck for", "n"}, {"window", "in window", "n"}, {"age", "age", "n"}, {"items", "items", "n"}, {"bytes", "bytes", "n"},
+		{"kind", "what", "wide"}, {"trace", "trace", "wide"}},
 	"errors": {{"count", "count", "n"}, {"error", "error", ""}, {"method", "method", ""}, {"kind", "what", "wide"}, {"text", "text of the last", "text"}, {"last", "last", ""}, {"first", "first", "wide"},
 		{"peer", "peer", ""}, {"fate", "fate", "wide"}, {"took", "took", "wide n"}, {"trace", "trace", "wide"}},
-	"methods": {{"method", "method", ""}, {"kind", "what", ""}, {"under_way", "under way", "n"}, {"per_second", "each s, 1 min", "n"}, {"history", "history", ""}, {"per_second_10m", "10 min", "n"},
-		{"errors", "errors, 10 min", "n"}, {"p50", "p50, 1 min", "n"}, {"p99", "p99, 1 min", "n"}, {"p50_10m", "p50, 10 min", "n wide"}, {"p99_10m", "p99, 10 min", "n wide"},
+	"methods": {{"method", "method", "id"}, {"kind", "what", "id"}, {"per_second", "each s, 1 min", "n"}, {"errors", "errors, 10 min", "n"}, {"p50", "p50, 1 min", "n"}, {"p99", "p99, 1 min", "n"},
+		{"under_way", "under way", "n"}, {"history", "history", ""}, {"per_second_10m", "each s, 10 min", "n"}, {"p50_10m", "p50, 10 min", "n wide"}, {"p99_10m", "p99, 10 min", "n wide"},
 		{"sent", "sent, 1 min", "n wide"}, {"received", "received", "n wide"}, {"count", "in all", "n wide"}},
-	"peers": {{"peer", "peer", ""}, {"transport", "by", ""}, {"verified", "certificate", "wide"}, {"requests", "requests", "n"}, {"calls", "calls", "n"}, {"per_second", "each s, 1 min", "n"},
-		{"errors", "errors, 1 min", "n"}, {"sent", "sent, 1 min", "n wide"}, {"received", "received", "n wide"}, {"held", "envelopes held here", "n wide"}, {"free", "free there", "n wide"},
-		{"waiting", "waiting", "n"}, {"stalls", "stalls", "n wide"}},
+	"peers": {{"peer", "peer", "id"}, {"per_second", "each s, 1 min", "n"}, {"errors", "errors, 1 min", "n"}, {"requests", "requests", "n"}, {"calls", "calls", "n"}, {"waiting", "waiting", "n"},
+		{"transport", "by", ""}, {"verified", "certificate", "wide"}, {"sent", "sent, 1 min", "n wide"}, {"received", "received", "n wide"}, {"held", "envelopes held here", "n wide"},
+		{"free", "free there", "n wide"}, {"stalls", "stalls", "n wide"}},
 }
 
 // Columns are those of a list. The link of one sorts by it: the other way round if the list is sorted by it, and the largest first otherwise.

@@ -135,6 +135,7 @@ func (l *look) snapshot(causes []Cause) Snapshot {
 			r := &rows[i]
 			r.Key = fmt.Sprintf("%s %d %s %d %x", r.Kind, r.Context, r.Address, r.busy.peer.Session(), r.ID)
 			r.TraceURL = l.p.traceURL(r.Trace)
+			r.Late = l.isLate(r)
 		}
 	}
 	for i := range s.Methods.Rows {
@@ -565,6 +566,17 @@ func (l *look) lookAtMethods() {
 
 // usual returns the times that are usual for the method of c: those of before it became slow, or of the last ten minutes.
 func (l *look) usual(c *Call) Window { return l.normal[kindAndName{c.Kind, c.Method}] }
+
+// isLate is Call.Late.
+func (l *look) isLate(c *Call) bool {
+	if c.Stream != nil {
+		return c.Stream.Stuck >= time.Second
+	}
+	if w := l.usual(c); w.Count >= enoughCalls {
+		return c.Age > max(slowerBy*w.P99, 100*time.Millisecond)
+	}
+	return c.Age >= time.Second
+}
 
 func (l *look) method(m *methodCounter, load *history) Method {
 	var h history

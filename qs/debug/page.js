@@ -71,6 +71,23 @@ function pins() {
 	return [document.activeElement === document.body ? null : document.activeElement, selected && selection.anchorNode, selected && selection.focusNode];
 }
 
+// A box that grows with what is in it keeps its height for so many updates after it was needed: what is below does not go up and down.
+const keptFor = 30;
+let tallest = 0, since = 0;
+
+// grow has the box of causes be as high as it was lately. If it was out of sight, above what is looked at, that stays where it is.
+function grow(box, was) {
+	box.style.minHeight = "";
+	const {height} = box.getBoundingClientRect();
+	if (height >= tallest || ++since > keptFor) {
+		tallest = height;
+		since = 0;
+	}
+	box.style.minHeight = tallest + "px";
+	const rect = box.getBoundingClientRect();
+	if (rect.top + was < 0) scrollBy(0, rect.height - was);
+}
+
 function start() {
 	const pause = document.getElementById("pause");
 	const status = document.getElementById("status");
@@ -91,7 +108,10 @@ function start() {
 				const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
 				if (!paused) {
 					const box = document.activeElement.closest(".box");
+					const causes = document.querySelector(".causes");
+					const {height} = causes.getBoundingClientRect();
 					update(document.querySelector("main"), fresh.querySelector("main"), pins());
+					grow(causes, height);
 					if (box && document.activeElement === document.body) box.focus({preventScroll: true}); // its row has ended
 					document.title = fresh.title;
 					document.body.classList.remove("stale");

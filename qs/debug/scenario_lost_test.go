@@ -119,6 +119,7 @@ func TestLostPeersAreForgotten(t *testing.T) {
 	p.sources = []source{f}
 	p.Snapshot(Query{})
 	lose := func(i int) {
+		c.now += time.Millisecond
 		peer := newPeer(i, fmt.Sprint("worker-", i))
 		f.lost(peer, errors.New("peer lost: silent"))
 		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: peer, Took: 1})
