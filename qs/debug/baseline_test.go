@@ -108,3 +108,21 @@ func bodyOf(t *testing.T, p *Page, path string) string {
 	p.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 	return w.Body.String()
 }
+
+// Calls that are all slower may be so by the peers: that is said.
+func TestSlowCalls(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	for i := range 20 {
+		for _, name := range []string{"a", "b", "c"} {
+			for range 10 {
+				p.Observe(&inspect.Event{Kind: inspect.EventOrigin, RPC: name, Took: time.Duration(1+i/12*9) * time.Millisecond})
+			}
+		}
+		c.now += slotTime
+	}
+	all := causesOf(p, "slow")
+	require.Len(t, all, 1)
+	require.Contains(t, all[0].Text, "All calls are slower than usual: the peers, the network, or this process or its machine are busy. It is so for the calls of 3 of 3 methods")
+}

@@ -99,7 +99,7 @@ func (l *look) limits() (all []Cause) {
 	for i := range l.peers {
 		p := &l.peers[i]
 		at := session{p.Context, p.addr}
-		if w := l.work[at]; w != nil {
+		if w := l.work[at]; w != nil && w.waiting > 0 {
 			peers[at] = &reached{active: w.active, most: l.contexts[p.Context].MaxActivePerPeer}
 		}
 	}
@@ -417,16 +417,18 @@ func (l *look) slower() (all []Cause) {
 
 // everythingSlower tells of methods that became slow together.
 func (l *look) everythingSlower(kind inspect.EventKind, slow []slowMethod, judged int) Cause {
-	what, elsewhere := "requests", "Look at what else runs on this machine, and at what all handlers wait for."
+	what, lead := "requests", "Everything is slower than usual: the process or the machine is busy."
+	elsewhere := "Look at what else runs on this machine, and at what all handlers wait for."
 	if kind == inspect.EventOrigin {
-		what, elsewhere = "calls", "Look at the pages of the peers, at the network, and at what else runs on this machine."
+		what, lead = "calls", "All calls are slower than usual: the peers, the network, or this process or its machine are busy."
+		elsewhere = "Look at the pages of the peers, and at what else runs on this machine."
 	}
 	if l.isBusy() {
 		elsewhere = "The processors are what they wait for: a CPU profile of this process shows what it does."
 	}
 	return Cause{Kind: "slow", Count: len(slow), Text: fmt.Sprintf(
-		"Everything is slower than usual: the process or the machine is busy. It is so for the %s of %d of %d methods, %s the most, %.3g times. This process has used %s, and has %d goroutines and %s of memory. %s",
-		what, len(slow), judged, slow[0].Name, slow[0].times, l.usage.processors(), l.usage.Goroutines, bytesText(l.usage.Memory), elsewhere)}
+		"%s It is so for the %s of %d of %d methods, %s the most, %.3g times. This process has used %s, and has %d goroutines and %s of memory. %s",
+		lead, what, len(slow), judged, slow[0].Name, slow[0].times, l.usage.processors(), l.usage.Goroutines, bytesText(l.usage.Memory), elsewhere)}
 }
 
 func (l *look) slowMethod(m slowMethod) Cause {

@@ -27,7 +27,7 @@ type flowMark struct {
 func (p *Page) countFlows(from []place, data []contextData, now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	marks := map[flowKey]flowMark{}
+	marks := make(map[flowKey]flowMark, len(p.flows))
 	for i := range data {
 		for j := range data[i].calls {
 			c := &data[i].calls[j]
