@@ -8,6 +8,7 @@ const (
 	tailSlowerBy = 4                // times, the 99th percentile,
 	slowerLeast  = time.Millisecond // and by so much at least
 	enoughCalls  = 20               // that a percentile says something
+	usualLeast   = time.Minute      // that a baseline covers
 	usualSlots   = 30               // of ten seconds, after which a baseline begins a new generation
 	slowForgiven = time.Hour        // after which the times of a slow method are the usual ones
 
@@ -89,9 +90,12 @@ func (m *methodCounter) judge(n int64) {
 	}
 }
 
+// isEnough reports whether w, of a baseline, says what is usual.
+func (w Window) isEnough() bool { return w.Count >= enoughCalls && w.Covers >= usualLeast }
+
 // slower reports whether now is slower than what is usual, and how many times.
 func slower(now, usual Window) (slow bool, times float64) {
-	if now.Count < enoughCalls || usual.Count < enoughCalls {
+	if now.Count < enoughCalls || !usual.isEnough() {
 		return false, 1
 	}
 	more := func(n, u time.Duration, by float64) {

@@ -126,3 +126,17 @@ func TestSlowCalls(t *testing.T) {
 	require.Len(t, all, 1)
 	require.Contains(t, all[0].Text, "All calls are slower than usual: the peers, the network, or this process or its machine are busy. It is so for the calls of 3 of 3 methods")
 }
+
+// A method that is slower than in its first seconds is not slow: a minute says what is usual.
+func TestSlowAfterStart(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	c.run(p, 1, 100, map[string]time.Duration{"x": time.Millisecond})
+	for range 30 {
+		c.run(p, 1, 100, map[string]time.Duration{"x": 20 * time.Millisecond})
+		require.Empty(t, causesOf(p, "slow"))
+	}
+	c.run(p, 7, 100, map[string]time.Duration{"x": 200 * time.Millisecond})
+	require.Len(t, causesOf(p, "slow"), 1)
+}

@@ -394,7 +394,7 @@ func (l *look) slower() (all []Cause) {
 		judged := 0
 		for i := range l.methods {
 			m := &l.methods[i]
-			if m.Kind != kinds[kind] || inspect.IsBuiltIn(m.Name) || m.Minute.Count < enoughCalls || m.usual.Count < enoughCalls {
+			if m.Kind != kinds[kind] || inspect.IsBuiltIn(m.Name) || m.Minute.Count < enoughCalls || !m.usual.isEnough() {
 				continue
 			}
 			judged++

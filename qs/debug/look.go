@@ -552,7 +552,7 @@ func (l *look) lookAtMethods() {
 	for i := range l.methods {
 		m := &l.methods[i]
 		w := m.usual
-		if w.Count < enoughCalls {
+		if !w.isEnough() {
 			w = m.TenMinutes
 		}
 		l.normal[kindAndName{m.Kind, m.Name}] = w
