@@ -76,7 +76,7 @@ func (a *app) newBench() *cobra.Command {
 	fs.Int64VarP(&b.cfg.Count, "count", "n", 0, "`calls` to make; with -d the run ends with the first of both")
 	fs.Float64VarP(&b.cfg.Rate, "rate", "q", 0, "`calls` a second at fixed times (open loop); 0: each call is followed by the next (closed loop)")
 	fs.DurationVar(&b.cfg.Warmup, "warmup", 0, "`time` of calls before those that are reported; connections are made before both")
-	fs.DurationVarP(&b.cfg.Timeout, "timeout", "t", 10*time.Second, "`time` that each call may take from its send; it travels with the call")
+	fs.DurationVarP(&b.cfg.Timeout, "timeout", "t", 10*time.Second, "`time` that each call may take from its send; it travels with the call. Making a connection may take --peer-timeout at most")
 	fs.StringArrayVar(&b.nodes, "node", nil, "`ADDRESS` of one more node, which gets its part of the calls; repeatable")
 	fs.VarP(&b.metaFlag, "meta", "m", "`NAME=VALUE`: metadata of each call, such as a token; repeatable")
 	fs.BoolVar(&b.lines, "lines", false, "the input has one JSON value on each line, which calls take in turn")
@@ -117,6 +117,9 @@ func (b *benching) compareRuns(name string) error {
 func (b *benching) bench(args []string) error {
 	if len(args) == 1 {
 		return b.compareRuns(args[0])
+	}
+	if err := wantAddressFirst(args); err != nil {
+		return err
 	}
 	b.method = args[1]
 	b.cfg.Nodes = append([]string{args[0]}, b.nodes...)
@@ -259,7 +262,7 @@ func (b *benching) prepare(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer b.c.close()
-	b.timeout = b.cfg.Timeout
+	b.timeout, b.c.timeout = b.cfg.Timeout, b.cfg.Timeout
 	about, err := b.describe(ctx)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ Input and output are JSON, converted by the types that the program publishes if 
 
 --source and --sink lend a file in a field of the input; Sources and Sinks that are not named are empty. The file of a sink is replaced only when the call has succeeded. A method with Sinks prints its output, without the bytes. A one-way method prints nothing; a stream prints its items, one on a line. --timeout covers all of them, and Ctrl-C ends them.
 
-The exit code says what became of the request: 3, it did not run; 4, it may have run; 5, the handler's answer is an error.`
+The exit code says what became of the request: 2, it did not run and never will as it is; 3, it did not run and may be repeated; 4, it may have run; 5, the handler's answer is an error. To rehearse them, call the methods of qs serve.`
 
 const callExamples = `  qs call tcp://10.0.0.7:9000 greet '"Ada"'
   qs call tcp://10.0.0.7:9000 shop/order @order.json --timeout 3s
@@ -61,7 +62,7 @@ func (a *app) newCall() *cobra.Command {
 	}
 	fs := c.Flags()
 	k.network.peerFlags(fs)
-	fs.DurationVarP(&k.timeout, "timeout", "t", 10*time.Second, "`time` that the call may take; it travels with the call")
+	fs.DurationVarP(&k.timeout, "timeout", "t", 10*time.Second, "`time` that the call may take; it travels with the call. Making the connection may take --peer-timeout at most")
 	fs.BoolVarP(&k.isRaw, "raw", "r", false, "send the third argument and print the output unchanged: for methods with codec raw")
 	fs.BoolVar(&k.oneWay, "oneway", false, "the method is one-way; needed only if the program does not publish its types")
 	fs.VarP(&k.metaFlag, "meta", "m", "`NAME=VALUE`: metadata of the call, such as a token; repeatable")
@@ -71,6 +72,9 @@ func (a *app) newCall() *cobra.Command {
 }
 
 func (k *calling) run(args []string) error {
+	if err := wantAddressFirst(args); err != nil {
+		return err
+	}
 	k.method = args[1]
 	if k.timeout <= 0 {
 		return usageError{"--timeout is not positive"}
@@ -95,6 +99,7 @@ func (k *calling) run(args []string) error {
 		return err
 	}
 	defer k.c.close()
+	k.c.timeout = k.timeout
 	ctx, stop := k.app.untilSignal()
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
@@ -246,8 +251,31 @@ func (c *client) advise(method string, err error) error {
 	if answered && code == hg.ErrNoEntry && hg.FateOf(err) != hg.Ran {
 		what = c.listing(method)
 	}
+	if call, ok := errors.AsType[*hg.Error](err); ok {
+		err = show.Reword(err, strings.Replace(err.Error(), call.Error(), c.sayFailed(method, call), 1))
+	}
 	lines = append([]string{fmt.Sprintf("code:   %d, %v", uint8(code), code)}, lines...)
 	return show.Advise(err, append(lines, "to do:  "+what)...)
+}
+
+// sayFailed says how a call of a method has failed, and what became of the request.
+func (c *client) sayFailed(method string, call *hg.Error) string {
+	fate := map[hg.Fate]string{hg.Ran: "it ran", hg.NotRun: "it did NOT RUN", hg.MaybeRan: "it MAY HAVE RUN"}[call.Fate]
+	what := files.SayUnanswered(c.peer, call)
+	remote, answered := hg.RemoteOf(call)
+	switch {
+	case answered:
+		verb := "answers"
+		if remote.Refused {
+			verb = "refuses"
+		}
+		what = fmt.Sprintf("%s %s: %s", c.peer, verb, cmp.Or(remote.Text, remote.Code.Error()))
+	case hg.CodeOf(call) == hg.ErrTimeout:
+		what = fmt.Sprintf("%s did not answer within %v", c.peer, c.timeout)
+	case errors.Is(call, errInterrupted):
+		what = fmt.Sprintf("interrupted before %s answered", c.peer)
+	}
+	return method + ": " + what + "; " + fate
 }
 
 // advice says what to do about a call that has failed with a code and a fate; answered: by the target. The library there uses codes
@@ -275,7 +303,8 @@ func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 // final reports whether a refusal with code is for good: see qs.Refuse.
 func final(code hg.Code) bool {
 	switch code {
-	case hg.ErrNotFound, hg.ErrAlreadyExists, hg.ErrBadInput, hg.ErrDenied, hg.ErrOverflow, hg.ErrInvalid, hg.ErrUnsupported:
+	case hg.ErrNotFound, hg.ErrAlreadyExists, hg.ErrBadInput, hg.ErrDenied, hg.ErrOverflow, hg.ErrInvalid, hg.ErrUnsupported,
+		hg.ErrPermission, na.ErrProtocol:
 		return true
 	}
 	return code > hg.ErrInternal // the program's

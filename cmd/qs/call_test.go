@@ -204,10 +204,10 @@ func TestCall(t *testing.T) {
 		code                int
 		input, method, want string
 	}{
-		{exitHandler, `{"Count": -1}`, "shop/order", `target: a count of -1 after .* \(ran\)\n  code:   \d+, bad input\n  detail: \{"least":1\}\n  to do:  .*qs rpcs ` + addr},
-		{exitHandler, `null`, "shop/order", `target: no such item .*\n  code:   64, not found\n  to do:  the method ran and said so`},
-		{exitNotRun, `{"Item": "gone"}`, "shop/order", `it is gone .*\(did not run\).*\n  code:   64, not found\n  to do:  it did not run, and a repetition will not help`},
-		{exitNotRun, `{"Item": "quota"}`, "shop/order", `code:   200, the program's code 200\n  to do:  it did not run, and a repetition will not help`},
+		{exitHandler, `{"Count": -1}`, "shop/order", `shop/order: ` + addr + ` answers: a count of -1; it ran\n  code:   \d+, bad input\n  detail: \{"least":1\}\n  to do:  .*qs rpcs ` + addr},
+		{exitHandler, `null`, "shop/order", `answers: no such item; it ran\n  code:   64, not found\n  to do:  the method ran and said so`},
+		{exitUsage, `{"Item": "gone"}`, "shop/order", `shop/order: ` + addr + ` refuses: it is gone; it did NOT RUN\n  code:   64, not found\n  to do:  it did not run, and a repetition will not help`},
+		{exitUsage, `{"Item": "quota"}`, "shop/order", `code:   200, the program's code 200\n  to do:  it did not run, and a repetition will not help`},
 		{exitNotRun, `{"Item": "busy"}`, "shop/order", `to do:  it did not run: repeat it`},
 		{exitUsage, `{}`, "shop/ordr", `serves no method "shop/ordr": NOT sent; did you mean shop/order\?\n  to do:  look at what there is: qs rpcs ` + addr},
 		{exitUsage, `{}`, "Shop/Order", `; did you mean shop/order\?\n`},
@@ -344,7 +344,7 @@ func TestCallMeta(t *testing.T) {
 	addr := typedTarget(t, true)
 	run(t, 0, "call", addr, "shop/note", `"hello"`)
 	require.Regexp(t, `--meta: .*"To Ken" cannot be a name`, run(t, 2, "call", "-meta", "To Ken=a", addr, "shop/token").errors.String())
-	require.Regexp(t, `one-way.*\n.*\n.*--oneway for one-way methods`, run(t, exitNotRun, "call", typedTarget(t, false), "shop/note", `"hello"`).errors.String())
+	require.Regexp(t, `one-way.*\n.*\n.*--oneway for one-way methods`, run(t, exitUsage, "call", typedTarget(t, false), "shop/note", `"hello"`).errors.String())
 }
 
 // What is printed can be the input of another call, and means the same: also what JSON does not have.
@@ -436,8 +436,9 @@ func TestLookupFate(t *testing.T) {
 	}})
 	for _, command := range []string{"call", "bench"} {
 		q := run(t, exitNotRun, command, "-timeout", "100ms", addr, "greet")
-		require.Equal(t, "qs "+command+": greet: NOT sent: "+addr+" did not tell its types within 100ms\n"+
-			"  to do:  give it more time with --timeout; it did not run, and may be repeated\n", q.errors.String())
+		const todo = "  to do:  repeat it, or give it more time with --timeout; qs ping "
+		require.Equal(t, "qs "+command+": greet: NOT sent: "+addr+" did not answer within 100ms (asked for its types first)\n"+
+			todo+addr+" tells whether it answers\n", q.errors.String())
 		var e struct{ Error errorReport }
 		q = run(t, exitNotRun, command, "-timeout", "100ms", "-json", addr, "greet")
 		requireSchema(t, "error", q.errors.Bytes())
@@ -450,7 +451,7 @@ func TestLookupFate(t *testing.T) {
 		q = newQS(t, command, "-timeout", "1h", addr, "greet").start()
 		<-asked
 		require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
-		require.Regexp(t, `greet: NOT sent: .* before this was interrupted\n  to do:  it did not run, and may be repeated\n$`, q.wait(exitInterrupted).errors.String())
+		require.Regexp(t, `greet: NOT sent: .* before this was interrupted\n  to do:  repeat it, .*\n$`, q.wait(exitInterrupted).errors.String())
 	}
 	q := run(t, exitNotRun, "rpcs", "-timeout", "100ms", addr)
 	require.Equal(t, "qs rpcs: "+addr+" did not list its methods within 100ms\n"+
@@ -509,6 +510,17 @@ func TestNoInput(t *testing.T) {
 	require.Equal(t, `qs call: note: no JSON given, the zero value is sent; "-" reads the standard input`+"\n", q.start().wait(0).errors.String())
 }
 
+// TestServeRehearses: the methods of qs serve answer, and give the exit codes of what may have run and of what has failed.
+func TestServeRehearses(t *testing.T) {
+	t.Parallel()
+	addr := serve(t, "").addr
+	require.Equal(t, `"slept 1ms"`+"\n", run(t, 0, "call", addr, "sleep", `"1ms"`).out.String())
+	require.Regexp(t, `^qs call: sleep: `+addr+` did not answer within 50ms; it MAY HAVE RUN\n  code:`, run(t, exitMayHaveRun, "call", "-t", "50ms", addr, "sleep", `"1h"`).errors.String())
+	require.Contains(t, run(t, exitHandler, "call", addr, "sleep", `"2h"`).errors.String(), "2h0m0s is no time to sleep: want 0s to 1h0m0s")
+	require.Regexp(t, `^qs call: fail: `+addr+` answers: boo; it ran\n`, run(t, exitHandler, "call", addr, "fail", `"boo"`).errors.String())
+	require.Regexp(t, `answers: fail was called; it ran\n`, run(t, exitHandler, "call", addr, "fail", "null").errors.String())
+}
+
 // TestRawOfMsgpack: bytes that a method cannot decode are not sent to it.
 func TestRawOfMsgpack(t *testing.T) {
 	t.Parallel()
@@ -561,5 +573,5 @@ func TestCallAdvice(t *testing.T) {
 	}
 	s := serveFiles(t, "")
 	says := run(t, exitHandler, "call", s.addr, "qs/file/open", `{"Path": "nosuch"}`).errors.String()
-	require.Regexp(t, `no such file or directory .*\(ran\)\n  code:   2, no such entry\n  to do:  the method ran and said so`, says)
+	require.Regexp(t, `no such file or directory; it ran\n  code:   2, no such entry\n  to do:  the method ran and said so`, says)
 }

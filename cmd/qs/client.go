@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,6 +22,8 @@ type client struct {
 	node *qs.Node
 	hctx *hg.Context // of the node
 	peer na.Addr
+
+	timeout time.Duration // of the calls that are made, for texts
 }
 
 func dial(n *network, addr string) (*client, error) {
@@ -40,13 +43,23 @@ func dial(n *network, addr string) (*client, error) {
 	if err == nil {
 		_, err = node.HG().Class().Register(inspect.GaugesRPC, nil)
 	}
-	if errors.Is(err, na.ErrInvalid) {
-		err = usageError{err.Error()}
-	}
 	if err != nil {
-		return nil, errors.Join(err, node.Close())
+		return nil, errors.Join(explainLookup(addr, err), node.Close())
 	}
-	return &client{node, node.HG(), peer}, nil
+	return &client{node: node, hctx: node.HG(), peer: peer}, nil
+}
+
+// explainLookup says why there is no peer at addr to connect to.
+func explainLookup(addr string, err error) error {
+	call, ok := errors.AsType[*hg.Error](err)
+	switch {
+	case !ok:
+		return err
+	case errors.Is(err, na.ErrInvalid):
+		return usageError{call.Err.Error()}
+	}
+	err = show.Reword(err, addr+": "+strings.TrimSuffix(call.Err.Error(), ": no such host"))
+	return show.Advise(err, show.ToDo+"correct the host in the address, or see why its name is not found")
 }
 
 // close ends everything that is under way; no peer can delay it.
@@ -85,18 +98,60 @@ func (c *client) adviseAsk(err error, flag string) error {
 	if flag != "" {
 		flag = ", or give it more time with " + flag
 	}
-	return show.Advise(err, fmt.Sprintf("to do:  repeat it%s; qs ping %s tells whether it answers", flag, c.peer))
+	return show.Advise(err, fmt.Sprintf("%srepeat it%s; qs ping %s tells whether it answers", show.ToDo, flag, c.peer))
 }
 
 // hostPort is an address without its scheme.
 var hostPort = regexp.MustCompile(`^([^/:\s]+|\[[0-9a-fA-F:.%]+\]):[0-9]+(/.*)?$`)
+
+// portOnly is an address without its host, and hostOnly one without its port.
+var (
+	portOnly = regexp.MustCompile(`^:[0-9]+$`)
+	hostOnly = regexp.MustCompile(`^(localhost|[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+|\[[0-9a-fA-F:.%]+\])$`)
+)
+
+// sayAddress is the text of an error about an address, without the words of the library.
+func sayAddress(err error) string {
+	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "na: address "), "na: open "), ": "+na.ErrInvalid.Error())
+}
+
+// isAddress reports whether an argument is the address of a program, rather than the name of a method.
+func isAddress(text string) bool {
+	return strings.Contains(text, "://") || hostPort.MatchString(text)
+}
+
+// wantAddressFirst finds arguments ADDRESS and METHOD that were exchanged.
+func wantAddressFirst(args []string) error {
+	if len(args) > 1 && !isAddress(args[0]) && isAddress(args[1]) {
+		return usageError{fmt.Sprintf("%q is no address; ADDRESS comes before METHOD", args[0])}
+	}
+	return nil
+}
 
 // parseScheme returns an argument that is an address to listen on. HOST:PORT is that of tcp.
 func parseScheme(text string) (string, error) {
 	if hostPort.MatchString(text) {
 		return "tcp://" + text, nil
 	}
-	scheme, _, ok := strings.Cut(text, "://")
+	scheme, rest, ok := strings.Cut(text, "://")
+	if !ok {
+		scheme, rest = "", text
+	}
+	switch {
+	case strings.Contains(text, "://,") || strings.HasSuffix(text, "://") || scheme == "sm":
+	case portOnly.MatchString(rest) && !ok:
+		return "", usageError{fmt.Sprintf("%q has no host: write 127.0.0.1%[2]s, or 0.0.0.0%[2]s for all", text, rest)}
+	case hostOnly.MatchString(rest) || net.ParseIP(rest) != nil:
+		if strings.Contains(rest, ":") {
+			rest = "[" + rest + "]"
+		}
+		if ok {
+			rest = scheme + "://" + rest
+		}
+		return "", usageError{fmt.Sprintf("%q has no port: write %s:PORT", text, rest)}
+	case !ok:
+		return "", usageError{fmt.Sprintf("%q is no address: write HOST:PORT, or tcp://HOST:PORT", text)}
+	}
 	if ok && scheme != "" && !slices.Contains(na.Schemes(), scheme) {
 		return "", usageError{fmt.Sprintf("%s: there is no transport %q: have %s", text, scheme, strings.Join(na.Schemes(), ", "))}
 	}
@@ -105,12 +160,15 @@ func parseScheme(text string) (string, error) {
 
 // parseAddr returns an argument that is the address of a program.
 func parseAddr(text string) (string, error) {
+	if portOnly.MatchString(text) {
+		return "", usageError{fmt.Sprintf("%q has no host: write 127.0.0.1%s", text, text)}
+	}
 	text, err := parseScheme(text)
 	if err != nil {
 		return "", err
 	}
 	if _, err := na.ParseAddr(text); err != nil {
-		return "", usageError{err.Error()}
+		return "", usageError{sayAddress(err)}
 	}
 	if scheme, rest, _ := strings.Cut(text, "://"); scheme != "sm" && strings.Contains(rest, "/") {
 		return "", usageError{text + ": the address ends at the port; METHOD is the next argument"}

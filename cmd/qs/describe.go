@@ -40,11 +40,10 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 		return d, nil
 	}
 	if errors.As(err, new(unansweredError)) {
-		more := ""
 		if hg.CodeOf(err) == hg.ErrTimeout {
-			more = "give it more time with --timeout; "
+			err = show.Reword(err, fmt.Sprintf("%s did not answer within %v (asked for its types first)", k.c.peer, k.timeout))
 		}
-		return d, show.Advise(notSentError{fmt.Errorf("%s: NOT sent: %w", k.method, err)}, "to do:  "+more+"it did not run, and may be repeated")
+		return d, k.c.adviseAsk(notSentError{fmt.Errorf("%s: NOT sent: %w", k.method, err)}, "--timeout")
 	}
 	if err != nil {
 		return d, k.c.advise(inspect.RPCsRPC, err)

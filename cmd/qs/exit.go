@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -26,9 +27,10 @@ const (
 // exitCodes explains the codes in the help.
 const exitCodes = `  0    success
   1    failed on this machine, or a check did
-  2    the command line is wrong, or names what the program does not serve;
-       nothing was done
-  3    the request did not run, or only asked: it may be repeated
+  2    the command line is wrong, or asks for what the program does not serve
+       or always refuses; nothing was done
+  3    the request did not run, or only read something: it may be repeated
+       (a wrong address gives 3, too: limit the repeats)
   4    the request may have run: look before you repeat it
   5    the handler ran, and its answer is an error
   130  interrupted by SIGINT or SIGTERM`
@@ -115,7 +117,7 @@ func (a *app) exitCode(err error) int {
 	if a.signaled.Load() {
 		return exitInterrupted
 	}
-	if isNoEntry(err) || errors.As(err, new(refusedError)) {
+	if isNoEntry(err) || errors.As(err, new(refusedError)) || files.NeedsCertificate(err) {
 		return exitUsage
 	}
 	if errors.As(err, new(failedError)) {
@@ -125,7 +127,10 @@ func (a *app) exitCode(err error) int {
 		return exitNotRun
 	}
 	if remote, answered := hg.RemoteOf(err); answered {
-		if remote.Refused {
+		switch {
+		case remote.Refused && final(remote.Code):
+			return exitUsage
+		case remote.Refused:
 			return exitNotRun
 		}
 		return exitHandler

@@ -113,10 +113,8 @@ func (p *pinger) open(addr string) error {
 	if p.hctx, err = p.class.NewContext(); err != nil {
 		return err
 	}
-	if p.peer, err = p.hctx.LookupWait(context.Background(), addr); errors.Is(err, na.ErrInvalid) {
-		return usageError{err.Error()}
-	} else if err != nil {
-		return err
+	if p.peer, err = p.hctx.LookupWait(context.Background(), addr); err != nil {
+		return explainLookup(addr, err)
 	}
 	p.hctx.OnFault(func(_ na.Addr, err error) { p.fault = err })
 	p.h, err = p.hctx.Create(p.peer, hg.HashName(hg.PingRPC))

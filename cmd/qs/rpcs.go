@@ -64,7 +64,10 @@ func newRPCReport(rpc inspect.RPC) rpcReport {
 
 // listRPCs prints the RPCs that a program serves, or one of them: args are its address and a name.
 func (a *app) listRPCs(l *rpcLister, args []string) error {
-	c, err := dial(&l.network, args[0])
+	if err := wantAddressFirst(args); err != nil {
+		return err
+	}
+	c, err := dial(&l.network, strings.TrimSuffix(args[0], "/"))
 	if err != nil {
 		return err
 	}

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/qs"
@@ -22,7 +24,7 @@ func (a *app) newServe() *cobra.Command {
 	var s serving
 	c := &cobra.Command{
 		Use: "serve [ADDRESS]", Short: "Serve files and the other commands",
-		Long: `Serves the other commands: ping, health, perf, cp, call, bench, rpcs, top and ger. Its method greet, which takes a name, is there to be called. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address. Stop it with Ctrl-C.
+		Long: `Serves the other commands: ping, health, perf, cp, call, bench, rpcs, top and ger. Its methods are there to be called: greet takes a name; sleep takes a time, such as "5s", and answers behind it; fail takes a text, and answers with it as its error. With --timeout 1s sleep rehearses exit code 4, and fail exit code 5. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address. Stop it with Ctrl-C.
 
 There is no access control without --ca: anyone who can connect reads what is below --root, and with --write also writes there.`,
 		Example: `  qs serve tcp://127.0.0.1:9000
@@ -57,16 +59,47 @@ type serveReport struct {
 	DebugPage string `json:"debug_page,omitempty"` // its URL
 }
 
-// serveGreet serves greet, a method with types for the first attempts with the other commands.
-func serveGreet(class *hg.Class) error {
-	_, err := class.RegisterRPC(hg.RPC{Name: "greet", Codec: codec.Msgpack, Shape: "string -> string", Inline: true, Handler: func(r hg.Request) error {
-		var name string
-		if err := r.Input(&name); err != nil {
+// maxSleep bounds how long the method sleep lets a caller wait.
+const maxSleep = time.Hour
+
+// serveExamples serves methods with types for the first attempts with the other commands, and to rehearse what fails.
+func serveExamples(class *hg.Class) error {
+	for _, rpc := range []hg.RPC{
+		{Name: "greet", Shape: "string -> string", Handler: func(r hg.Request) error {
+			var name string
+			if err := r.Input(&name); err != nil {
+				return err
+			}
+			return r.Respond("hello, "+cmp.Or(name, "world"), nil)
+		}},
+		{Name: "sleep", Shape: "time.Duration -> string", Handler: func(r hg.Request) error {
+			var d time.Duration
+			if err := r.Input(&d); err != nil {
+				return err
+			}
+			if d < 0 || d > maxSleep {
+				return hg.Errorf(hg.ErrBadInput, "%v is no time to sleep: want 0s to %v", d, maxSleep)
+			}
+			if err := r.Detach(); err != nil {
+				return err
+			}
+			time.AfterFunc(d, func() { _ = r.Respond("slept "+d.String(), nil) })
+			return nil
+		}},
+		{Name: "fail", Shape: "string -> string", Handler: func(r hg.Request) error {
+			var text string
+			if err := r.Input(&text); err != nil {
+				return err
+			}
+			return errors.New(cmp.Or(text, "fail was called"))
+		}},
+	} {
+		rpc.Codec, rpc.Inline = codec.Msgpack, true
+		if _, err := class.RegisterRPC(rpc); err != nil {
 			return err
 		}
-		return r.Respond("hello, "+cmp.Or(name, "world"), nil)
-	}})
-	return err
+	}
+	return nil
 }
 
 // serve is a target until it is told to end by a signal, or by the end of its input if --child is set.
@@ -108,7 +141,7 @@ func (a *app) serve(s *serving, args []string) error {
 	if typed {
 		node, err := qs.Open(addr, qs.Config{HG: cfg})
 		if err != nil {
-			return err
+			return show.Reword(err, sayAddress(err))
 		}
 		defer node.Close()
 		bench.TypedEcho.Handle(node, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
@@ -122,7 +155,7 @@ func (a *app) serve(s *serving, args []string) error {
 		class, run = node.HG().Class(), func() error { return node.Serve(context.Background()) }
 	} else {
 		if class, err = hg.Open(addr, cfg); err != nil {
-			return err
+			return show.Reword(err, sayAddress(err))
 		}
 		hctx, err := class.NewContext()
 		if err != nil {
@@ -138,7 +171,7 @@ func (a *app) serve(s *serving, args []string) error {
 	if err := bench.Register(class, n.handlers == "inline"); err != nil {
 		return err
 	}
-	if err := serveGreet(class); err != nil {
+	if err := serveExamples(class); err != nil {
 		return err
 	}
 	if err := class.ServeGauges(); err != nil {

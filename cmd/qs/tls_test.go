@@ -32,25 +32,25 @@ func TestTLS(t *testing.T) {
 	requireFile(t, src, filepath.Join(s.root, "f"))
 	u := serve(t, "", append(flags, "udp://127.0.0.1:0")...)
 	run(t, 0, with("ping", "-count", "2", "-interval", "0", u.addr)...)
-	require.Regexp(t, `the peer refused: TLS is required here`, run(t, exitNotRun, "ping", "-count", "1", u.addr).errors.String())
+	require.Regexp(t, `the peer refused: TLS is required here`, run(t, exitUsage, "ping", "-count", "1", u.addr).errors.String())
 	run(t, 0, with("perf", "-time", "1ms", "-inflight", "1", "-bulk", "1000")...)                     // starts a target
 	run(t, 0, with("perf", "-op", "idle", "-peers", "2", "-time", "1ms")...)                          // a swarm
 	run(t, 0, with("soak", "-time", "50ms", "-targets", "2", "-faults", "none", "-inflight", "2")...) // several
 
-	require.Regexp(t, `cannot be reached: the peer refused: TLS is required here`, run(t, exitNotRun, "ping", "-count", "1", s.addr).errors.String())
+	require.Regexp(t, `cannot be reached: the peer refused: TLS is required here`, run(t, exitUsage, "ping", "-count", "1", s.addr).errors.String())
 
 	for command, args := range map[string][]string{"ping": {"-count", "1", s.addr}, "rpcs": {s.addr}, "call": {"-raw", s.addr, hg.PingRPC}, "bench": {"-n", "1", "-raw", s.addr, hg.PingRPC}, "cp": {s.addr + "/f", src + ".back"}} {
 		run(t, 0, with(command, append([]string{"-server-name", "127.0.0.1"}, args...)...)...)
-		q := run(t, exitNotRun, with(command, append([]string{"-server-name", "elsewhere.example"}, args...)...)...)
+		q := run(t, exitUsage, with(command, append([]string{"-server-name", "elsewhere.example"}, args...)...)...)
 		require.Regexp(t, `cannot be reached: TLS: the peer's certificate is for another host \(valid for .*, not elsewhere.example\)\n  to do:  give --server-name with a name that`, q.errors.String())
 		require.NotContains(t, q.errors.String(), "tls.Config")
 	}
 	other, otherKey := testcert.Write(t)
 	for _, addr := range []string{s.addr, u.addr} {
-		require.Regexp(t, `cannot be reached: TLS: the peer wants a certificate \(.*\)\n  to do:  give --cert and --key: `, run(t, exitNotRun, "ping", "-count", "1", "-ca", cert, addr).errors.String())
-		require.Regexp(t, `cannot be reached: TLS: the peer does not know who signed \(.*\)\n  to do:  give --cert and --key of an`, run(t, exitNotRun, "ping", "-count", "1", "-ca", cert, "-cert", other, "-key", otherKey, addr).errors.String())
+		require.Regexp(t, `cannot be reached: TLS: the peer wants a certificate \(.*\)\n  to do:  give --cert and --key: `, run(t, exitUsage, "ping", "-count", "1", "-ca", cert, addr).errors.String())
+		require.Regexp(t, `cannot be reached: TLS: the peer does not know who signed \(.*\)\n  to do:  give --cert and --key of an`, run(t, exitUsage, "ping", "-count", "1", "-ca", cert, "-cert", other, "-key", otherKey, addr).errors.String())
 	}
-	q := run(t, exitNotRun, "ping", "-count", "1", "-cert", cert, "-key", key, "-ca", other, s.addr)
+	q := run(t, exitUsage, "ping", "-count", "1", "-cert", cert, "-key", key, "-ca", other, s.addr)
 	require.Regexp(t, `authority that is unknown here \(CN=node\)\n  to do:  give --ca with the authority`, q.errors.String())
 }
 

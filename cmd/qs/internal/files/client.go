@@ -118,36 +118,46 @@ func Explain(peer na.Addr, err error) error {
 		return hg.Errorf(remote.Code, "%s: %w", peer, remote) // between the two ends of qs codes mean the same
 	}
 	if call, ok := errors.AsType[*hg.Error](err); ok {
-		return show.Reword(err, sayUnanswered(peer, call))
+		return show.Reword(err, SayUnanswered(peer, call))
 	}
 	return err
 }
 
-// sayUnanswered says why a call of peer has no answer.
-func sayUnanswered(peer na.Addr, call *hg.Error) string {
+// SayUnanswered says why a call of peer has no answer, without the words of the library.
+func SayUnanswered(peer na.Addr, call *hg.Error) string {
 	if errors.Is(call, na.ErrPeerLost) {
 		return fmt.Sprintf("%s was lost: %v", peer, call.Err)
 	}
 	return fmt.Sprintf("%s: %v", peer, call.Err)
 }
 
+// certificateError is that of a connection that needs another certificate, of this side or of the peer.
+type certificateError struct{ error }
+
+func (e certificateError) Unwrap() error { return e.error }
+
+// NeedsCertificate reports whether a peer could not be reached for want of a certificate, or because of a wrong one: the same flags
+// fail again.
+func NeedsCertificate(err error) bool { return errors.As(err, new(certificateError)) }
+
 // insecure says in the words of the flags what can be done about an error of TLS, whose text is for programs.
-func insecure(what string) (said, todo string) {
+func insecure(what string) (said, todo string, known bool) {
 	for _, c := range [][2]string{
 		{"is for another host", "give --server-name with a name that the certificate carries, or an address with such a host"},
 		{"authority that is unknown here", "give --ca with the authority that signed the peer's certificate"},
 		{"the peer wants a certificate", "give --cert and --key: a certificate of an authority that the peer knows"},
 		{"does not know who signed", "give --cert and --key of an authority that the peer knows"},
 		{"has expired", "renew the certificate"},
+		{"TLS is required here", "give --ca, and --cert and --key if the peer wants them: it uses TLS"},
 	} {
 		if before, rest, ok := strings.Cut(what, c[0]); ok {
 			if _, detail, ok := strings.Cut(rest, " ("); ok {
 				c[0] += " (" + detail
 			}
-			return before + c[0], c[1]
+			return before + c[0], c[1], true
 		}
 	}
-	return what, "give --cert, --key and --ca as they are there: both ends use TLS, or neither does"
+	return what, "give --cert, --key and --ca as they are there: both ends use TLS, or neither does", false
 }
 
 // unreachable says why no session with peer could be made. What a transport says beside ErrUnreachable, a peer or a program in its
@@ -157,10 +167,10 @@ func unreachable(peer na.Addr, err error) error {
 		err = e.Err
 	}
 	what, said := strings.CutPrefix(err.Error(), hg.ErrUnreachable.Error()+": ")
-	todo := ""
+	todo, needsCertificate := "", false
 	switch {
 	case strings.Contains(what, "TLS"):
-		what, todo = insecure(what)
+		what, todo, needsCertificate = insecure(what)
 	case strings.HasPrefix(what, "session begins with"), strings.Contains(what, "speaks protocol version"), errors.Is(err, na.ErrProtocol):
 		what = "another program answers there, or another version of Quicksilver (" + what + ")"
 		todo = "correct the address, or use the same version at both ends"
@@ -170,6 +180,9 @@ func unreachable(peer na.Addr, err error) error {
 		todo = "start the program there (qs serve ADDRESS), or correct the address: a program that listens says which it has, transport and port included"
 	}
 	err = hg.Errorf(hg.ErrUnreachable, "%s cannot be reached: %s", peer, what)
+	if needsCertificate {
+		err = certificateError{err}
+	}
 	if todo != "" {
 		err = show.Advise(err, "to do:  "+todo)
 	}
