@@ -162,7 +162,7 @@ func explainFlagError(cmd *cobra.Command, err error) error {
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok && invalid.GetFlag().Value.Type() == "duration" {
 		if _, err := strconv.ParseFloat(invalid.GetValue(), 64); err == nil {
 			f := invalid.GetFlag()
-			return usageError{fmt.Sprintf("--%s is %s without a unit: write %[2]ss for seconds", f.Name, invalid.GetValue())}
+			return usageError{fmt.Sprintf("--%s is %s without a unit: write %[2]sms or %[2]ss", f.Name, invalid.GetValue())}
 		}
 	}
 	return usageError{err.Error()}

@@ -93,7 +93,7 @@ func (b *benching) wantArgs(c *cobra.Command, args []string) error {
 	if b.compare != "" && len(args) == 1 && !strings.Contains(args[0], "://") && !hostPort.MatchString(args[0]) {
 		return nil
 	}
-	return wantArgs(2, 3)(c, args)
+	return wantMethod(c, args)
 }
 
 // compareRuns prints how the run of a file differs from an earlier one.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -57,7 +59,7 @@ func (a *app) newCall() *cobra.Command {
 	k := &calling{app: a, text: []byte("null")}
 	c := &cobra.Command{
 		Use: "call ADDRESS METHOD [JSON]", Short: "Call a method, in JSON", Long: callAbout, Example: callExamples,
-		Args: wantArgs(2, 3), ValidArgsFunction: k.network.completeMethods,
+		Args: wantMethod, ValidArgsFunction: k.network.completeMethods,
 		RunE: func(_ *cobra.Command, args []string) error { return k.run(args) },
 	}
 	fs := c.Flags()
@@ -196,6 +198,9 @@ func (k *calling) callRaw(ctx context.Context) error {
 		return k.c.advise(k.method, err)
 	}
 	out, flush := k.app.data()
+	if _, onTerminal := terminalWidth(k.app.out); onTerminal && (!utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0) {
+		return failedError{fmt.Errorf("the output of %s is %d bytes that are no text, and not for a terminal: send it to a file or a pipe; the method ran", k.method, len(b))}
+	}
 	_, err = out.Write(b)
 	return errors.Join(err, flush())
 }

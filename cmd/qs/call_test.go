@@ -548,6 +548,28 @@ func TestHealth(t *testing.T) {
 	require.Contains(t, run(t, 1, "health", "tcp://127.0.0.1:1").errors.String(), "cannot be reached")
 }
 
+// TestHealthWaits: --wait asks again until the program is ready, or the time is over.
+func TestHealthWaits(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	addr := inProcess(t, map[string]hg.Handler{hg.HealthRPC: func(r hg.Request) error {
+		if asked.Add(1) < 3 {
+			return hg.Refuse(hg.Errorf(hg.ErrNotReady, "it starts"))
+		}
+		return r.RespondRaw(nil, nil)
+	}})
+	require.Contains(t, run(t, 1, "health", addr).errors.String(), "it starts")
+	require.Equal(t, "ok\n", run(t, 0, "health", "--wait", "1h", addr).out.String())
+	require.EqualValues(t, 3, asked.Load())
+	require.Contains(t, run(t, 1, "health", "--wait", "1ms", "tcp://127.0.0.1:1").errors.String(), "cannot be reached")
+	q := newQS(t, "health", "--wait", "1h", "-json", "tcp://127.0.0.1:1").start()
+	soon(t, "the end of it", func() bool {
+		_ = q.cmd.Process.Signal(os.Interrupt)
+		return q.hasEnded()
+	})
+	require.Contains(t, []int{exitInterrupted, -1}, q.code, "before it catches signals it is ended by them")
+}
+
 // TestCallAdvice: what to do follows from what became of the request, not from the code alone.
 func TestCallAdvice(t *testing.T) {
 	t.Parallel()

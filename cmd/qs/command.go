@@ -130,6 +130,14 @@ func wantArgs(least, most int) cobra.PositionalArgs {
 	}
 }
 
+// wantMethod checks the arguments ADDRESS METHOD [JSON].
+func wantMethod(c *cobra.Command, args []string) error {
+	if len(args) == 1 && isAddress(args[0]) {
+		return usageError{fmt.Sprintf("METHOD is missing (qs rpcs %s lists them)", args[0])}
+	}
+	return wantArgs(2, 3)(c, args)
+}
+
 // countText returns a number and its noun, such as "1 file" or "2 files".
 func countText(n int, noun string) string {
 	if n == 1 {

@@ -23,37 +23,47 @@ type healthReport struct {
 
 func (a *app) newHealth() *cobra.Command {
 	var n network
-	var timeout time.Duration
+	var timeout, wait time.Duration
 	c := &cobra.Command{
 		Use: "health ADDRESS", Short: "Tell whether a program is ready",
 		Long: `Asks a program whether it is ready for requests, as hg/health tells. A program is not while it shuts down, and where it has called SetReady(false). The exit code is 0 if it is ready, and 1 if it is not, or does not answer.`,
 		Example: `  qs health tcp://10.0.0.7:9000
+  qs health --wait 30s tcp://10.0.0.7:9000   # until it has started
   qs health -t 1s --json tcp://10.0.0.7:9000`,
 		Args: wantArgs(1, 1), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(_ *cobra.Command, args []string) error { return a.health(&n, timeout, args[0]) },
+		RunE: func(_ *cobra.Command, args []string) error { return a.health(&n, timeout, wait, args[0]) },
 	}
 	fs := c.Flags()
 	n.peerFlags(fs)
 	fs.DurationVarP(&timeout, "timeout", "t", 5*time.Second, "`time` to wait for the answer")
+	fs.DurationVarP(&wait, "wait", "w", 0, "`time` in which the program may become ready: it is asked again until then")
 	return c
 }
 
-// health prints whether the program at addr is ready, and fails if it is not.
-func (a *app) health(n *network, timeout time.Duration, addr string) error {
-	if timeout <= 0 {
+// waitInterval is how long qs health --wait rests before it asks again.
+const waitInterval = 100 * time.Millisecond
+
+// health prints whether the program at addr is ready, or becomes so within wait, and fails if it is not.
+func (a *app) health(n *network, timeout, wait time.Duration, addr string) error {
+	switch {
+	case timeout <= 0:
 		return usageError{"--timeout is not positive"}
+	case wait < 0:
+		return usageError{"--wait is negative"}
 	}
-	c, err := dial(n, addr)
-	if err != nil {
+	ctx, stop := a.untilSignal()
+	defer stop()
+	until := time.Now().Add(wait)
+	r, err := askHealth(ctx, n, timeout, addr)
+	for err != nil && r.Address != "" && ctx.Err() == nil && time.Now().Before(until) {
+		select {
+		case <-time.After(waitInterval):
+		case <-ctx.Done():
+		}
+		r, err = askHealth(ctx, n, min(timeout, max(time.Until(until), waitInterval)), addr)
+	}
+	if r.Address == "" {
 		return err
-	}
-	defer c.close()
-	r := healthReport{Address: c.peer.String(), OK: true}
-	if _, err = c.ask(context.Background(), timeout, "answer", hg.HealthRPC, nil, hg.Metadata{}); err != nil {
-		err = files.Explain(c.peer, err)
-		r.OK = false
-		r.Why, _ = show.SplitError(err)
-		err = failedError{c.adviseAsk(err, "--timeout")}
 	}
 	return errors.Join(err, a.printResult(r, func(out io.Writer) {
 		if r.OK {
@@ -62,4 +72,21 @@ func (a *app) health(n *network, timeout time.Duration, addr string) error {
 			fmt.Fprintln(out, "not ok")
 		}
 	}))
+}
+
+// askHealth asks the program at addr once. Without an address in the report it could not be asked.
+func askHealth(ctx context.Context, n *network, timeout time.Duration, addr string) (r healthReport, err error) {
+	c, err := dial(n, addr)
+	if err != nil {
+		return r, err
+	}
+	defer c.close()
+	r = healthReport{Address: c.peer.String(), OK: true}
+	if _, err = c.ask(ctx, timeout, "answer", hg.HealthRPC, nil, hg.Metadata{}); err != nil {
+		err = files.Explain(c.peer, err)
+		r.OK = false
+		r.Why, _ = show.SplitError(err)
+		err = failedError{c.adviseAsk(err, "--timeout")}
+	}
+	return r, err
 }

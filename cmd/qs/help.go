@@ -80,6 +80,16 @@ func printHelp(c *cobra.Command) {
 	}
 }
 
+// unquoteUsages takes the marks of the names of values from the usages of all flags, for the shell, which shows them as they are.
+func unquoteUsages(c *cobra.Command) {
+	unquote := func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) }
+	c.Flags().VisitAll(unquote)
+	c.PersistentFlags().VisitAll(unquote)
+	for _, sub := range c.Commands() {
+		unquoteUsages(sub)
+	}
+}
+
 // printCommands lists the commands below c by group.
 func printCommands(w io.Writer, c *cobra.Command) {
 	list := func(title, group string) {

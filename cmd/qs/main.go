@@ -22,6 +22,8 @@ import (
 	"io"
 	"os"
 	"slices"
+
+	"github.com/spf13/cobra"
 )
 
 func main() { os.Exit(start(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -34,6 +36,9 @@ func start(args []string, out, diag io.Writer) int {
 		root.SetOut(diag)
 		_ = root.Help()
 		return exitUsage
+	}
+	if len(args) > 0 && args[0] == cobra.ShellCompRequestCmd {
+		unquoteUsages(root)
 	}
 	a.json = slices.ContainsFunc(args, isJSONFlag) // for mistakes that are found before the flags are parsed
 	normal, cmd, err := normalize(root, args)

@@ -130,6 +130,16 @@ func (q *process) wait(code int) *process {
 	return q
 }
 
+// hasEnded reports whether it has ended.
+func (q *process) hasEnded() bool {
+	select {
+	case <-q.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // run runs a command to its end.
 func run(t *testing.T, code int, args ...string) *process {
 	t.Helper()
@@ -234,7 +244,7 @@ func TestMistakes(t *testing.T) {
 		{2, `^qs ping: flag needs an argument: --count; usage: qs ping ADDRESS \[flags\]\n$`, []string{"ping", "tcp://h:1", "-count"}},
 		{2, `^qs ping: 0 arguments; usage: qs ping ADDRESS \[flags\]\n$`, []string{"ping"}},
 		{2, `^qs bench: unknown flag: --duration; did you mean --time\? \(`, []string{"bench", "--duration", "5s"}},
-		{2, `^qs bench: --time is 5 without a unit: write 5s for seconds\n$`, []string{"bench", "-d", "5"}},
+		{2, `^qs bench: --time is 5 without a unit: write 5ms or 5s\n$`, []string{"bench", "-d", "5"}},
 		{2, `^qs perf: --transport is "foo", want .*tcp.* or auto\n$`, []string{"perf", "-transport", "foo"}},
 		{2, `^qs soak: --transport is "foo", want `, []string{"soak", "-transport", "foo"}},
 		{2, `^qs perf: foo://h:1: there is no transport "foo": have .*tcp`, []string{"perf", "-target", "foo://h:1"}},
@@ -257,6 +267,12 @@ func TestMistakes(t *testing.T) {
 		{2, `^qs ping: "udp://a.example" has no port: write udp://a.example:PORT\n$`, []string{"ping", "udp://a.example"}},
 		{2, `^qs ping: ":1" has no host: write 127.0.0.1:1\n$`, []string{"ping", ":1"}},
 		{2, `^qs serve: ":1" has no host: write 127.0.0.1:1, or 0.0.0.0:1 for all\n$`, []string{"serve", ":1"}},
+		{2, `^qs call: METHOD is missing \(qs rpcs h:1 lists them\)\n$`, []string{"call", "h:1"}},
+		{2, `^qs bench: METHOD is missing \(qs rpcs h:1 lists them\)\n$`, []string{"bench", "h:1"}},
+		{2, `^qs call: "Ada" is no JSON: invalid .*; a string needs quotes inside the shell's: '"Ada"'\n$`, []string{"call", "h:1", "greet", "Ada"}},
+		{2, `^qs bench: "Ada" is no JSON: invalid .*; a string needs quotes inside the shell's: '"Ada"'\n$`, []string{"bench", "h:1", "greet", "Ada"}},
+		{2, `^qs call: --timeout is 200 without a unit: write 200ms or 200s\n$`, []string{"call", "-t", "200", "h:1", "greet"}},
+		{2, `^qs health: --wait is negative\n$`, []string{"health", "--wait", "-1s", "h:1"}},
 		{2, `^qs call: "greet" is no address; ADDRESS comes before METHOD\n$`, []string{"call", "greet", "h:1"}},
 		{2, `^qs bench: "greet" is no address; ADDRESS comes before METHOD\n$`, []string{"bench", "greet", "tcp://h:1"}},
 		{2, `^qs rpcs: "greet" is no address; ADDRESS comes before METHOD\n$`, []string{"rpcs", "greet", "h:1"}},

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
 // onTerminal runs a command on a terminal and returns what it has printed there, and its exit code.
@@ -35,7 +37,7 @@ var transcript = []string{
 	"call % shop/orders", "call % shop/count 3", "rpcs !", "call ! answers", "call ! fails", "call ! fails -json", "call ! raw -raw", "ger --peers 10", "__complete p",
 	"__complete perf --api ", "help nosuch", "hlep", "ls", "completion tcsh", "bench -d 5 % shop/order", "bench --duration 5s % shop/order", "ping -x %",
 	"health %", "health tcp://127.0.0.1:1", "rpcs % shop/two", "rpcs % file/open", "call % Shop/Order", "call % ping", "call %/shop/order x",
-	"call % shop/order @nosuch", "call http://h:1 greet",
+	"call % shop/order @nosuch", "call http://h:1 greet", "__complete call --met", "call % greet Ada", "call %",
 }
 
 // TestTranscript: what commands print on terminals of 80 and 200 columns and to a pipe, with the exit codes, is in testdata/transcript-*.txt. No
@@ -92,6 +94,16 @@ func TestTranscript(t *testing.T) {
 }
 
 var tookText = regexp.MustCompile(`after [0-9.]+[µnm]?s`)
+
+// TestBytesOnTerminal: output that is no text goes to files and pipes, not to a terminal.
+func TestBytesOnTerminal(t *testing.T) {
+	t.Parallel()
+	addr := inProcess(t, map[string]hg.Handler{"bytes": func(r hg.Request) error { return r.RespondRaw([]byte("a\x00\xff"), nil) }})
+	text, code := onTerminal(t, 200, "call", "-raw", addr, "bytes", "x")
+	require.Equal(t, "qs call: the output of bytes is 3 bytes that are no text, and not for a terminal: send it to a file or a pipe; the method ran\n", text)
+	require.Equal(t, exitFailed, code)
+	require.Equal(t, "a\x00\xff", run(t, 0, "call", "-raw", addr, "bytes", "x").out.String())
+}
 
 // TestBashCompletes: the script of qs completion bash completes commands, flags and values in a shell.
 func TestBashCompletes(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,12 +21,29 @@ func Read(text []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	if err := d.Decode(&v); err != nil {
-		return nil, fmt.Errorf("%q is no JSON: %w", text, err)
+		if word.Match(text) {
+			return nil, fmt.Errorf(`"%s" is no JSON: %w; a string needs quotes inside the shell's: '"%[1]s"'`, text, err)
+		}
+		return nil, fmt.Errorf("%s is no JSON: %w", quote(text), err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("%q is JSON with something behind it", text)
+		return nil, fmt.Errorf("%s is JSON with something behind it", quote(text))
 	}
 	return v, nil
+}
+
+// word is what somebody types who means a string.
+var word = regexp.MustCompile(`^[\pL_][\pL\pN_ .:/@-]{0,60}$`)
+
+// maxQuoted is how many bytes of a text are in an error about it.
+const maxQuoted = 100
+
+// quote returns the beginning of a text in quotes.
+func quote(text []byte) string {
+	if len(text) > maxQuoted {
+		return fmt.Sprintf("%q...", text[:maxQuoted])
+	}
+	return fmt.Sprintf("%q", text)
 }
 
 // FromJSON returns a pointer to the value of type t that v, which Read has returned, means; null is its zero value. Errors name the
