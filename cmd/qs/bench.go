@@ -45,7 +45,7 @@ const benchExamples = `  qs bench ADDRESS greet '"Ada"'     # 50 in flight for 1
   # ratios of two runs, and which are beyond the noise
   qs bench --json ADDRESS greet '"Ada"' >before.json
   qs bench --compare before.json ADDRESS greet '"Ada"'
-  # two runs that have ended
+  # two runs that have ended: the ratios are of after.json to before.json
   qs bench --compare before.json after.json`
 
 // A benching is one qs bench.
@@ -84,7 +84,7 @@ func (a *app) newBench() *cobra.Command {
 	fs.Lookup("size").DefValue = "0" // the help shows none
 	fs.BoolVarP(&b.isRaw, "raw", "r", false, "send the input unchanged: for methods with codec raw")
 	fs.BoolVar(&b.oneWay, "oneway", false, "the method is one-way; needed only if the program does not publish its types")
-	fs.StringVar(&b.compare, "compare", "", "`FILE` with the JSON of an earlier run, to compare with; with the FILE of another run alone, to compare the two")
+	fs.StringVar(&b.compare, "compare", "", "`FILE` with the JSON of an earlier run of the same settings, to compare with; the FILE of a later run may take the place of ADDRESS and METHOD")
 	return c
 }
 
@@ -106,7 +106,7 @@ func (b *benching) compareRuns(name string) error {
 	if err != nil {
 		return err
 	}
-	after.CompareWith(before)
+	after.CompareWith(before, b.compare, name)
 	if b.app.json {
 		return show.JSON(b.app.out, after)
 	}
@@ -150,7 +150,7 @@ func (b *benching) bench(args []string) error {
 		return err
 	}
 	if before != nil {
-		res.CompareWith(before)
+		res.CompareWith(before, b.compare, "this run")
 	}
 	if b.app.json {
 		err = errors.Join(err, show.JSON(b.app.out, &res))

@@ -107,6 +107,6 @@ func TestBenchLine(t *testing.T) {
 	require.NoError(t, terminal.Close())
 	shown, _ := io.ReadAll(screen) // ends with an error when nobody has the terminal open any more
 	q.wait(0)
-	require.Regexp(t, `^\r\x1b\[K\d+ s  \d+ calls  [0-9.]+/s now  p50 \S+ [µm]?s  p99 \S+ [µm]?s  0 failed  1 in flight`, string(shown))
+	require.Regexp(t, `^\r\x1b\[K\d+\.\d s  \d+ calls  [0-9.]+/s now  p50 \S+ [µm]?s  p99 \S+ [µm]?s  0 failed  1 in flight`, string(shown))
 	require.True(t, strings.HasSuffix(string(shown), "\r\x1b[K"))
 }

@@ -4,26 +4,28 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 )
 
 // A Change is how one figure of a run differs from that of an earlier one.
 type Change struct {
 	Name   string   `json:"name"`
 	Before float64  `json:"before"`
-	After  float64  `json:"after"`
-	Ratio  float64  `json:"ratio"` // After / Before
-	Noise  *float64 `json:"noise_ratio,omitempty"`
-	Beyond bool     `json:"beyond_noise"`
+	Now    float64  `json:"now"`
+	Ratio  float64  `json:"ratio"` // Now / Before
+	Noise  *float64 `json:"ratio_plus_minus,omitempty"`
+	Beyond bool     `json:"beyond_noise"` // Ratio is farther from 1 than Noise
 }
 
 // noiseSlices is how many slices a run must have for its noise to be estimated.
 const noiseSlices = 5
 
-// CompareWith puts into r how it differs from an earlier run. Figures of an open and of a closed loop mean different things, and are not
-// compared.
-func (r *Result) CompareWith(before *Result) {
+// CompareWith puts into r, which is named now, how it differs from an earlier run of another name. Figures of runs with other settings
+// mean different things, and are not compared.
+func (r *Result) CompareWith(before *Result, beforeName, now string) {
+	r.Before, r.Now = beforeName, now
 	r.Settings, r.Changes = ChangedSettings(before, r), nil
-	if (before.TargetRate > 0) == (r.TargetRate > 0) {
+	if len(r.Settings) == 0 {
 		r.Changes = Compare(before, r)
 	}
 }
@@ -47,9 +49,9 @@ func Compare(before, after *Result) []Change {
 		{"max_us", func(r *Result) float64 { return r.Latency.Max }, nil},
 		{"failed_ratio", failedRatio, nil},
 	} {
-		c := Change{Name: f.name, Before: f.whole(before), After: f.whole(after)}
+		c := Change{Name: f.name, Before: f.whole(before), Now: f.whole(after)}
 		if c.Before != 0 {
-			c.Ratio = c.After / c.Before
+			c.Ratio = c.Now / c.Before
 		}
 		if f.slice != nil && c.Before != 0 {
 			b, okBefore := deviation(before.Slices, f.slice)
@@ -91,10 +93,15 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
 }
 
+// seconds is a time in the words of the flags.
+func seconds(s float64) time.Duration {
+	return time.Duration(s * float64(time.Second)).Round(time.Microsecond)
+}
+
 // ChangedSettings says in which settings two runs differ, so that their figures do not compare.
 func ChangedSettings(before, after *Result) (all []string) {
 	if before, after := before.loop(), after.loop(); before != after {
-		all = append(all, fmt.Sprintf("%s, now %s", before, after))
+		all = append(all, fmt.Sprintf("%s before, now %s", before, after))
 	}
 	for _, s := range []struct {
 		name          string
@@ -104,12 +111,13 @@ func ChangedSettings(before, after *Result) (all []string) {
 		{"nodes", len(before.Nodes), len(after.Nodes)},
 		{"calls in flight", before.Concurrency, after.Concurrency},
 		{"connections", before.Connections, after.Connections},
+		{"timeout", seconds(before.Timeout), seconds(after.Timeout)},
 		{"bytes of input", before.InputBytes, after.InputBytes},
 		{"cores", before.Cores, after.Cores},
 		{"system", before.System, after.System},
 	} {
 		if s.before != s.after {
-			all = append(all, fmt.Sprintf("%s %v, now %v", s.name, s.before, s.after))
+			all = append(all, fmt.Sprintf("%s %v before, now %v", s.name, s.before, s.after))
 		}
 	}
 	return all

@@ -38,7 +38,7 @@ func TestCompare(t *testing.T) {
 
 	c := of("p50_us", steady, madeUp(1000, 100, 0.01, 20))
 	require.Equal(t, 50.0, c.Before)
-	require.Equal(t, 100.0, c.After)
+	require.Equal(t, 100.0, c.Now)
 	require.Equal(t, 2.0, c.Ratio)
 	require.InDelta(t, 2*normalSpread*0.02*2.236, *c.Noise, 1e-4, "twice the root of the squares")
 
@@ -58,7 +58,7 @@ func TestCompare(t *testing.T) {
 
 	failing := madeUp(1000, 50, 0.01, 20)
 	failing.Failed = 25
-	require.Equal(t, 0.25, of("failed_ratio", steady, failing).After)
+	require.Equal(t, 0.25, of("failed_ratio", steady, failing).Now)
 
 	text, err := json.Marshal(failing)
 	require.NoError(t, err)
@@ -71,8 +71,8 @@ func TestChangedSettings(t *testing.T) {
 	t.Parallel()
 	one, two := madeUp(1000, 50, 0.01, 20), madeUp(2000, 50, 0.01, 20)
 	require.Empty(t, ChangedSettings(one, two))
-	two.Concurrency, two.Nodes, two.TargetRate = 5, []string{"a"}, 100
-	require.Equal(t, []string{"closed loop, now open loop at 100 calls/s", "nodes 0, now 1", "calls in flight 0, now 5"}, ChangedSettings(one, two))
+	two.Concurrency, two.Nodes, two.TargetRate, two.Timeout = 5, []string{"a"}, 100, 0.2
+	require.Equal(t, []string{"closed loop before, now open loop at 100 calls/s", "nodes 0 before, now 1", "calls in flight 0 before, now 5", "timeout 0s before, now 200ms"}, ChangedSettings(one, two))
 }
 
 func TestQuantile(t *testing.T) {

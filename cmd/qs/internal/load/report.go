@@ -104,8 +104,11 @@ func (r *Result) nodes(b *strings.Builder) {
 }
 
 func (r *Result) changes(b *strings.Builder) {
+	if r.Before != "" {
+		fmt.Fprintf(b, "\nbefore: %s\nnow:    %s\n", show.Text(r.Before), show.Text(r.Now))
+	}
 	if len(r.Settings) > 0 {
-		fmt.Fprintf(b, "\nThe earlier run had other settings: %s.\n", show.Text(strings.Join(r.Settings, "; ")))
+		fmt.Fprintf(b, "\nNOT COMPARED: other settings: %s\n", show.Text(strings.Join(r.Settings, "; ")))
 	}
 	if len(r.Changes) == 0 {
 		return
@@ -132,7 +135,7 @@ func (r *Result) changes(b *strings.Builder) {
 		if c.Beyond {
 			mark = "  beyond noise"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", name, text(c.Before), text(c.After), ratio, noise, mark)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", name, text(c.Before), text(c.Now), ratio, noise, mark)
 	}
 	_ = w.Flush()
 }
@@ -143,7 +146,7 @@ func (s Snapshot) Line(before Snapshot, warmup time.Duration) string {
 		return fmt.Sprintf("warming up, %.0f of %v", (warmup + s.Elapsed).Seconds(), warmup)
 	}
 	rate := float64(s.Calls-before.Calls) / max((s.Elapsed-max(before.Elapsed, 0)).Seconds(), 1e-9)
-	return fmt.Sprintf("%.0f s  %d calls  %s/s now  p50 %s  p99 %s  %d failed  %d in flight", s.Elapsed.Seconds(), s.Calls, number(rate),
+	return fmt.Sprintf("%.1f s  %d calls  %s/s now  p50 %s  p99 %s  %d failed  %d in flight", s.Elapsed.Seconds(), s.Calls, number(rate),
 		timeText(micros(int64(s.P50))), timeText(micros(int64(s.P99))), s.Failed, s.InFlight)
 }
 

@@ -23,6 +23,7 @@ func TestReport(t *testing.T) {
 		Slices:   after.Slices,
 	}
 	after.Changes = Compare(madeUp(2000, 45.6, 0.01, 20), after)
+	after.Before, after.Now = "before.json", "this run"
 	var b strings.Builder
 	require.NoError(t, after.Report(&b))
 	require.Equal(t, `gre\x1b[31met at tcp://a:1, tcp://b:1
@@ -45,6 +46,9 @@ node       succeeded  failed
 tcp://a:1  5000       100
 tcp://b:1  5000       0
 
+before: before.json
+now:    this run
+
             before      now     ratio  noise
   calls/s     2000     1000      0.50   ±3 %  beyond noise
       p50  45.6 µs  45.6 µs      1.00   ±4 %
@@ -59,6 +63,6 @@ tcp://b:1  5000       0
 func TestLine(t *testing.T) {
 	t.Parallel()
 	s := Snapshot{Elapsed: 12 * time.Second, Calls: 1_000_000, Failed: 3, InFlight: 50, P50: 14 * time.Microsecond, P99: 1234 * time.Microsecond}
-	require.Equal(t, "12 s  1000000 calls  80000/s now  p50 14.0 µs  p99 1.23 ms  3 failed  50 in flight", s.Line(Snapshot{Elapsed: 11500 * time.Millisecond, Calls: 960_000}, 0))
+	require.Equal(t, "12.0 s  1000000 calls  80000/s now  p50 14.0 µs  p99 1.23 ms  3 failed  50 in flight", s.Line(Snapshot{Elapsed: 11500 * time.Millisecond, Calls: 960_000}, 0))
 	require.Equal(t, "warming up, 2 of 3s", Snapshot{Elapsed: -time.Second}.Line(Snapshot{}, 3*time.Second))
 }

@@ -47,7 +47,9 @@ type Result struct {
 	Errors   []Failure    `json:"errors,omitempty"` // the most frequent first
 	ByNode   []NodeResult `json:"by_node,omitempty"`
 	Slices   []Slice      `json:"slices"`                     // of the run, in order
-	Changes  []Change     `json:"changes,omitempty"`          // from an earlier Result, if one was compared
+	Before   string       `json:"compared_before,omitempty"`  // the name of an earlier Result, if one was given
+	Now      string       `json:"compared_now,omitempty"`     // and of this one
+	Changes  []Change     `json:"changes,omitempty"`          // from the earlier Result, if the settings are the same
 	Settings []string     `json:"changed_settings,omitempty"` // likewise
 }
 
