@@ -396,8 +396,8 @@ func TestTop(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "")
 	out := run(t, 0, "top", "-n", "3", "-all", "-interval", "1ms", s.addr).out.String()
-	require.Regexp(t, `(?s)^`+s.addr+`  \d\d:\d\d:\d\d  1 handler at work, 0 requests wait\n\nCalls under way: 1\n *age .*\n\nPeers: 1\n`+
-		` *calls/s .* tcp  qs\.test  127\.0\.0\.1:\d+\n\nMethods, of the last \d+\.\d s\n.*`+s.addr+`  .*  target  hg/gauges\n`, out)
+	require.Regexp(t, `(?s)^`+s.addr+`  \d\d:\d\d:\d\d  0 handlers at work, 0 requests wait\n\nCalls under way: 1\n *age .*\n\nPeers: 1\n`+
+		` *calls/s .* tcp  qs\.test \(this top\)  127\.0\.0\.1:\d+\n\nMethods: \d, of the last \d+\.\d s\n.*`+s.addr+`  .*  target  hg/gauges\n`, out)
 	require.NotContains(t, out, "\x1b")
 	d := json.NewDecoder(&run(t, 0, "top", "-n", "2", "-interval", "1ms", "-json", s.addr).out)
 	for range 2 {
@@ -408,7 +408,7 @@ func TestTop(t *testing.T) {
 	}
 	require.ErrorIs(t, d.Decode(new(any)), io.EOF)
 	require.Contains(t, run(t, exitUsage, "top", typedTarget(t, false)).errors.String(), "qs.Config.Inspect")
-	require.Contains(t, run(t, 2, "top", "-interval", "0", s.addr).errors.String(), "-interval is not positive")
+	require.Contains(t, run(t, 2, "top", "-interval", "0", s.addr).errors.String(), "--interval is 0s, want more than 0s and at most 10s")
 
 	q := newQS(t, "top", "-interval", "1ms", s.addr)
 	r, w, err := os.Pipe()

@@ -61,10 +61,15 @@ type topping struct {
 
 func (t *topping) run(addr string) error {
 	switch {
-	case t.interval <= 0 || t.interval > 10*time.Second || t.count < 0:
-		return usageError{"--interval is not positive or more than 10s, or --count negative"}
+	case t.interval <= 0 || t.interval > 10*time.Second:
+		return usageError{fmt.Sprintf("--interval is %v, want more than 0s and at most 10s", t.interval)}
+	case t.count < 0:
+		return usageError{"--count is negative"}
+	case t.once && t.count > 1:
+		return usageError{fmt.Sprintf("--once prints one report, --count %d more: give one of them", t.count)}
 	case orders[t.view.order] == "":
-		return usageError{fmt.Sprintf("--sort is %q, want rate, errors, p50, p90, p99, max, in, out or name", t.view.order)}
+		found := similar(t.view.order, slices.Sorted(maps.Keys(orders)))
+		return usageError{fmt.Sprintf("--sort is %q, want rate, errors, p50, p90, p99, max, in, out or name%s", t.view.order, suggest(found))}
 	}
 	if t.view.order = orders[t.view.order]; t.once {
 		t.count = 1

@@ -27,6 +27,8 @@ type topReport struct {
 	More     int             `json:"more_calls"`
 	Methods  []methodReport  `json:"methods"`
 	Peers    []trafficReport `json:"peers"`
+
+	allMethods, allPeers int // before the filter
 }
 
 // A callReport is a call, a request or a transfer that is under way.
@@ -58,6 +60,7 @@ type methodReport struct {
 // A trafficReport is about a peer: who it is, and what has ended with it.
 type trafficReport struct {
 	Name      string  `json:"name,omitempty"` // that it claims
+	Own       bool    `json:"own,omitempty"`  // it is the program that looks
 	Remote    string  `json:"remote,omitempty"`
 	Address   string  `json:"address"`
 	Transport string  `json:"transport"`
@@ -74,9 +77,13 @@ type trafficReport struct {
 func reportLooks(address string, now, before *look, all bool) *topReport {
 	r := &topReport{Address: address, Time: now.at, Calls: []callReport{}, Methods: []methodReport{}, Peers: []trafficReport{}}
 	gauges := make([]inspect.Gauges, len(now.all))
+	own, at := ownLook(now)
 	for i := range now.all {
 		a := &now.all[i]
 		gauges[i] = a.Gauges
+		if i == at {
+			gauges[i].Active = max(a.Active-1, 0)
+		}
 		since := &inspect.Activity{}
 		if before != nil && i < len(before.all) && before.all[i].Watched <= a.Watched { // else it began to count anew
 			since = &before.all[i]
@@ -85,11 +92,30 @@ func reportLooks(address string, now, before *look, all bool) *topReport {
 		r.Seconds = max(r.Seconds, seconds)
 		r.addCalls(a, all)
 		r.addMethods(a, since, seconds, all)
-		r.addPeers(a, since, seconds)
+		r.addPeers(a, since, seconds, own)
 	}
+	r.allMethods, r.allPeers = len(r.Methods), len(r.Peers)
 	r.Contexts = contextReports(gauges)
 	slices.SortStableFunc(r.Calls, func(a, b callReport) int { return cmp.Compare(b.Age, a.Age) })
 	return r
+}
+
+// ownLook returns the label of the peer that has asked for a look, and the index of the context whose handler was answering it: -1 if
+// none is known. When several programs look at once the label is not known.
+func ownLook(l *look) (label string, context int) {
+	context = -1
+	for i := range l.all {
+		for _, c := range l.all[i].Calls {
+			if c.Kind != inspect.EventTarget || c.RPC != inspect.GaugesRPC {
+				continue
+			}
+			if context >= 0 {
+				return "", context
+			}
+			label, context = c.Peer, i
+		}
+	}
+	return label, context
 }
 
 func (r *topReport) addCalls(a *inspect.Activity, all bool) {
@@ -135,7 +161,7 @@ func (r *topReport) addMethods(a, since *inspect.Activity, seconds float64, all 
 	}
 }
 
-func (r *topReport) addPeers(a, since *inspect.Activity, seconds float64) {
+func (r *topReport) addPeers(a, since *inspect.Activity, seconds float64, own string) {
 	now, was := map[string]inspect.PeerCount{}, map[string]inspect.PeerCount{}
 	for _, p := range a.Traffic {
 		now[p.Address] = p
@@ -146,7 +172,7 @@ func (r *topReport) addPeers(a, since *inspect.Activity, seconds float64) {
 	for _, p := range a.Peers {
 		n, w := now[p.Address], was[p.Address]
 		r.Peers = append(r.Peers, trafficReport{
-			Name: p.Process, Remote: p.Remote, Address: p.Address, Transport: p.Transport, Held: p.Held, Queued: p.Queued,
+			Name: p.Process, Own: own != "" && p.Label == own, Remote: p.Remote, Address: p.Address, Transport: p.Transport, Held: p.Held, Queued: p.Queued,
 			Rate: perSecond(n.Count-w.Count, seconds), Errors: perSecond(n.Errors-w.Errors, seconds),
 			Sent: perSecond(n.Sent-w.Sent, seconds), Received: perSecond(n.Received-w.Received, seconds),
 		})

@@ -115,7 +115,7 @@ func (v *topView) status(width int) string {
 		active += c.Active
 		waiting += c.Waiting
 	}
-	line := fmt.Sprintf("%s  %s  %s at work, %d requests wait", r.Address, r.Time.Format(time.TimeOnly), countText(int(active), "handler"), waiting)
+	line := fmt.Sprintf("%s  %s  %s at work, %s", r.Address, r.Time.Format(time.TimeOnly), countText(int(active), "handler"), waitText(waiting))
 	if v.paused {
 		line += "  PAUSED"
 	}
@@ -127,6 +127,21 @@ func (v *topView) status(width int) string {
 		return "\x1b[31m" + line + "\x1b[0m"
 	}
 	return line
+}
+
+func waitText(requests int64) string {
+	if requests == 1 {
+		return "1 request waits"
+	}
+	return fmt.Sprintf("%d requests wait", requests)
+}
+
+// shownOf returns how many of a list are shown, and how many there are if the filter leaves some out.
+func shownOf(shown, all int) string {
+	if shown == all {
+		return fmt.Sprint(all)
+	}
+	return fmt.Sprintf("%d of %d", shown, all)
 }
 
 func (v *topView) help(width int) string {
@@ -161,8 +176,12 @@ func (r *topReport) sections(width int) []section {
 	}
 	peers := newTable(">calls/s", ">err/s", ">in/s", ">out/s", ">held", ">queued", "by", "name", "address")
 	for _, p := range r.Peers {
+		name := cmp.Or(p.Name, "-")
+		if p.Own {
+			name += " (this top)"
+		}
 		peers.addRow(rateText(p.Rate), rateText(p.Errors), bytesText(int64(p.Received)), bytesText(int64(p.Sent)), fmt.Sprint(p.Held),
-			fmt.Sprint(p.Queued), p.Transport, cmp.Or(p.Name, "-"), cmp.Or(p.Remote, p.Address))
+			fmt.Sprint(p.Queued), p.Transport, name, cmp.Or(p.Remote, p.Address))
 	}
 	methods := newTable(">calls/s", ">err/s", ">p50", ">p90", ">p99", ">max", ">in/s", ">out/s", "kind", "method")
 	for _, m := range r.Methods {
@@ -172,8 +191,8 @@ func (r *topReport) sections(width int) []section {
 	calls.snips, peers.snips, methods.snips = true, true, true
 	return []section{
 		{fmt.Sprintf("Calls under way: %d", len(r.Calls)+r.More), calls.lines(width)},
-		{fmt.Sprintf("Peers: %d", len(r.Peers)), peers.lines(width)},
-		{fmt.Sprintf("Methods, of the last %.1f s", r.Seconds), methods.lines(width)},
+		{"Peers: " + shownOf(len(r.Peers), r.allPeers), peers.lines(width)},
+		{fmt.Sprintf("Methods: %s, of the last %.1f s", shownOf(len(r.Methods), r.allMethods), r.Seconds), methods.lines(width)},
 	}
 }
 

@@ -22,7 +22,7 @@ func looks() (now, before *look) {
 		a := inspect.Activity{
 			Watched: watched,
 			Gauges: inspect.Gauges{Active: 2, Waiting: 1, Peers: []inspect.PeerGauges{
-				{Address: "tcp://@1", PeerStats: na.PeerStats{Process: "idle", Remote: "10.0.0.1:7", Transport: "tcp"}},
+				{Address: "tcp://@1", Label: "me", PeerStats: na.PeerStats{Process: "idle", Remote: "10.0.0.1:7", Transport: "tcp"}},
 				{Address: "tcp://@2", PeerStats: na.PeerStats{Process: escapes, Remote: "10.0.0.2:7", Transport: "tcp"}},
 			}},
 			Calls: []inspect.CallState{
@@ -58,6 +58,12 @@ func TestReportLooks(t *testing.T) {
 	require.InDelta(t, 1e6, get.Max, 1e5)
 	require.Equal(t, []float64{0, 100, 10, 40960}, []float64{r.Peers[0].Rate, r.Peers[1].Rate, r.Peers[1].Errors, r.Peers[1].Sent})
 	require.Len(t, reportLooks("tcp://h:1", now, before, true).Methods, 3)
+	require.EqualValues(t, 1, r.Contexts[0].Active, "without the look itself")
+	require.Equal(t, []bool{true, false}, []bool{r.Peers[0].Own, r.Peers[1].Own})
+	now.all[0].Calls = append(now.all[0].Calls, inspect.CallState{Kind: inspect.EventTarget, RPC: "hg/gauges", Peer: "another"})
+	r = reportLooks("tcp://h:1", now, before, false)
+	require.EqualValues(t, 1, r.Contexts[0].Active)
+	require.False(t, r.Peers[0].Own, "it is not known whose look it is")
 
 	before.all[0].Watched = time.Hour // it has begun to count anew
 	r = reportLooks("tcp://h:1", now, before, false)
@@ -90,7 +96,7 @@ func TestTopViewFits(t *testing.T) {
 	require.Len(t, v.render(80, 24), 7, "a line for each of two peers, however long their names are")
 	v.only = 0
 	shown := strings.Join(v.render(120, 40), "\n")
-	for _, want := range []string{"2 handlers at work, 1 requests wait", "Calls under way: 302  (", "Peers: 2", "Methods, of the last 2.0 s", "1m30s  running", "1.00 MiB/4.00 MiB", "idle", "10.0.0.2:7"} {
+	for _, want := range []string{"1 handler at work, 1 request waits", "Calls under way: 302  (", "Peers: 2", "Methods: 2, of the last 2.0 s", "1m30s  running", "1.00 MiB/4.00 MiB", "idle (this top)", "10.0.0.2:7"} {
 		require.Contains(t, shown, want)
 	}
 	v.styled = true
@@ -115,11 +121,13 @@ func TestTopViewKeys(t *testing.T) {
 	require.True(t, first("kv/put", "kv/get"), "a minute is more than a second")
 	require.NotContains(t, shows(), "Peers")
 	press("2")
-	require.NotContains(t, shows(), "Methods, of")
+	require.NotContains(t, shows(), "Methods: ")
 	press("0/PUTx\x7f\r")
 	require.Contains(t, shows(), "filter: PUT ")
 	require.NotContains(t, shows(), "kv/get")
 	require.Contains(t, shows(), "kv/put")
+	require.Contains(t, shows(), "Peers: 0 of 2")
+	require.Contains(t, shows(), "Methods: 1 of 2, of the")
 	press("/idle\x1b")
 	require.Contains(t, shows(), "filter: none")
 	press("/q\r") // a letter of the filter
