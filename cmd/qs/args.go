@@ -130,6 +130,9 @@ func unknownCommand(c *cobra.Command, name string) error {
 		found = similar(name, names)
 	}
 	help := "qs help lists the commands"
+	if name == "ls" {
+		help = "qs rpcs lists methods; qs cp copies files, and no command lists them"
+	}
 	if c.HasParent() {
 		help = c.CommandPath() + " --help lists them"
 	}

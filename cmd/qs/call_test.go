@@ -385,7 +385,7 @@ func TestRPCs(t *testing.T) {
 	require.Empty(t, none.out.String())
 	require.Regexp(t, `^qs rpcs: .* serves only RPCs of Quicksilver itself: --all lists them\n$`, none.errors.String())
 	s := serve(t, "")
-	require.Regexp(t, `^greet +msgpack +string -> string\n$`, regexp.MustCompile(`(?m)^name.*\n`).ReplaceAllString(run(t, 0, "rpcs", s.addr).out.String(), ""))
+	require.Regexp(t, `^fail +msgpack +string -> string\ngreet +msgpack +string -> string\nsleep +msgpack +time.Duration -> string\n$`, regexp.MustCompile(`(?m)^name.*\n`).ReplaceAllString(run(t, 0, "rpcs", s.addr).out.String(), ""))
 	require.Equal(t, "\"hello, Ada\"\n", run(t, 0, "call", s.addr, "greet", `"Ada"`).out.String())
 	require.Contains(t, run(t, 0, "rpcs", "-all", s.addr).out.String(), inspect.GaugesRPC)
 	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs; set qs\.Config\.Inspect there, or hg\.Config\.Reflect: `,

@@ -71,7 +71,9 @@ func (q *mercuryCommand) run(args []string) error {
 	if q.provider < -1 || q.provider > 65535 {
 		return usageError{"--provider is not 0 to 65535"}
 	}
-	q.addr = args[0]
+	if q.addr = args[0]; !strings.Contains(q.addr, "://") {
+		return usageError{fmt.Sprintf("%q is no address of C Mercury: write ofi+tcp://IP:PORT", q.addr)}
+	}
 	ctx, end := q.app.untilSignal()
 	defer end()
 	verb, rest := args[1], args[2:]

@@ -132,7 +132,9 @@ func (m *measurement) run() error {
 	if err != nil {
 		return err
 	}
-	if err := p.Open(cfg, n.to(addr), addr); err != nil {
+	if err := p.Open(cfg, n.to(addr), addr); err != nil && p.Peer().IsZero() {
+		return explainLookup(addr, err)
+	} else if err != nil {
 		return withoutFate(files.Explain(p.Peer(), err))
 	}
 	defer p.Close()

@@ -36,15 +36,18 @@ func TestUnreachable(t *testing.T) {
 	web := httptest.NewServer(nil)
 	t.Cleanup(web.Close)
 	const start = "start the program there (qs serve ADDRESS), or correct the address: "
-	for name, c := range map[string]struct{ flags, addr, what, todo string }{
-		"nothing":         {"", "tcp://127.0.0.1:1", "connect: connection refused", start},
-		"other transport": {"", strings.Replace(datagrams.addr, "udp", "tcp", 1), "connect: connection refused", start},
-		"no datagrams":    {"", strings.Replace(plain.addr, "tcp", "udp", 1), "nobody answers", start},
-		"HTTP":            {"", "tcp://" + web.Listener.Addr().String(), "another program answers there, or another version of Quicksilver (session begins with ", "correct the address"},
-		"deaf":            {"", deaf(t), "no connection within 500ms", "see what runs there: "},
-		"stopped":         {"", stopped.addr, "no connection within 500ms", "see what runs there: "},
-		"TLS there":       {"", secret.addr, "the peer refused: TLS is required here", "give --cert, --key and --ca as they are there"},
-		"TLS here":        {"-ca " + cert, plain.addr, "TLS: the peer does not speak TLS", "give --cert, --key and --ca as they are there"},
+	for name, c := range map[string]struct {
+		flags, addr, what, todo string
+		code                    int
+	}{
+		"nothing":         {"", "tcp://127.0.0.1:1", "connect: connection refused", start, exitNotRun},
+		"other transport": {"", strings.Replace(datagrams.addr, "udp", "tcp", 1), "connect: connection refused", start, exitNotRun},
+		"no datagrams":    {"", strings.Replace(plain.addr, "tcp", "udp", 1), "nobody answers", start, exitNotRun},
+		"HTTP":            {"", "tcp://" + web.Listener.Addr().String(), "another program answers there, or another version of Quicksilver (session begins with ", "correct the address", exitNotRun},
+		"deaf":            {"", deaf(t), "no connection within 500ms", "see what runs there: ", exitNotRun},
+		"stopped":         {"", stopped.addr, "no connection within 500ms", "see what runs there: ", exitNotRun},
+		"TLS there":       {"", secret.addr, "the peer refused: TLS is required here", "give --cert, --key and --ca as they are there", exitUsage},
+		"TLS here":        {"-ca " + cert, plain.addr, "TLS: the peer does not speak TLS", "give --cert, --key and --ca as they are there", exitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -55,7 +58,7 @@ func TestUnreachable(t *testing.T) {
 				t.Run(command, func(t *testing.T) {
 					t.Parallel()
 					line := command + " -peer-timeout 500ms " + c.flags + " " + strings.ReplaceAll(args, "%", c.addr)
-					says := run(t, exitNotRun, strings.Fields(line)...).errors.String()
+					says := run(t, c.code, strings.Fields(line)...).errors.String()
 					require.Regexp(t, `^qs `+command+`: (copy \S+: )?`+c.addr+` cannot be reached: `+regexp.QuoteMeta(c.what)+`.*\n  to do:  `+regexp.QuoteMeta(c.todo)+`.*\n$`, says, line)
 				})
 			}

@@ -140,6 +140,8 @@ func (e certificateError) Unwrap() error { return e.error }
 // fail again.
 func NeedsCertificate(err error) bool { return errors.As(err, new(certificateError)) }
 
+const bothTLS = "give --cert, --key and --ca as they are there: both ends use TLS, or neither does"
+
 // insecure says in the words of the flags what can be done about an error of TLS, whose text is for programs.
 func insecure(what string) (said, todo string, known bool) {
 	for _, c := range [][2]string{
@@ -148,7 +150,8 @@ func insecure(what string) (said, todo string, known bool) {
 		{"the peer wants a certificate", "give --cert and --key: a certificate of an authority that the peer knows"},
 		{"does not know who signed", "give --cert and --key of an authority that the peer knows"},
 		{"has expired", "renew the certificate"},
-		{"TLS is required here", "give --ca, and --cert and --key if the peer wants them: it uses TLS"},
+		{"TLS is required here", bothTLS},
+		{"the peer does not speak TLS", bothTLS},
 	} {
 		if before, rest, ok := strings.Cut(what, c[0]); ok {
 			if _, detail, ok := strings.Cut(rest, " ("); ok {
@@ -157,7 +160,7 @@ func insecure(what string) (said, todo string, known bool) {
 			return before + c[0], c[1], true
 		}
 	}
-	return what, "give --cert, --key and --ca as they are there: both ends use TLS, or neither does", false
+	return what, bothTLS, false
 }
 
 // unreachable says why no session with peer could be made. What a transport says beside ErrUnreachable, a peer or a program in its

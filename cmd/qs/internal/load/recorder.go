@@ -1,6 +1,8 @@
 package load
 
 import (
+	"cmp"
+	"errors"
 	"strings"
 	"time"
 
@@ -97,6 +99,17 @@ func (rec *recorder) record(c *call, now time.Duration, received int) {
 	recordIn(rec.slice(at), latency)
 }
 
+// example is the text of an error without what the report says beside it: method, node, code and fate.
+func example(err error) string {
+	if remote, ok := hg.RemoteOf(err); ok {
+		return cmp.Or(remote.Text, remote.Code.Error())
+	}
+	if call, ok := errors.AsType[*hg.Error](err); ok {
+		return call.Err.Error()
+	}
+	return err.Error()
+}
+
 // recordFailure takes in a call that has failed at now, since the beginning.
 func (rec *recorder) recordFailure(c *call, now time.Duration, err error) {
 	if c.due < rec.warmup {
@@ -112,7 +125,7 @@ func (rec *recorder) recordFailure(c *call, now time.Duration, err error) {
 	}
 	f := rec.failures[key]
 	if f == nil {
-		f = &Failure{Code: uint8(key.code), Meaning: key.code.Error(), Fate: strings.ReplaceAll(key.fate.String(), " ", "_"), Answered: key.remote, Example: err.Error()}
+		f = &Failure{Code: uint8(key.code), Meaning: key.code.Error(), Fate: strings.ReplaceAll(key.fate.String(), " ", "_"), Answered: key.remote, Example: example(err)}
 		rec.failures[key] = f
 	}
 	f.Count++
