@@ -20,7 +20,7 @@ const maxAddrText = 1024
 // "tcp://kv.example@10.0.0.7:9000", which Lookup reads: the certificate of who answers there must carry it.
 //
 // The Addr of a host that has several addresses of tcp or udp stands for all of them, eight at most: "tcp://[2001:db8::7]:9000|10.0.0.7:9000".
-// A session with it is made with the first that answers, and they are dialed as RFC 8305 says. Messages from there have the one address.
+// A session with it is made with the first that answers, and they are dialed as RFC 8305 says. Messages from there, and OnFault, have that one address.
 type Addr struct {
 	name    unique.Handle[string]
 	host    unique.Handle[string] // zero for none
