@@ -17,6 +17,7 @@ func page(docs string) (map[string][]byte, error) {
 	}{
 		{"../README.md", "short", "calls.json", short},
 		{"BENCHMARKS.md", "calls", "calls.json", calls},
+		{"BENCHMARKS.md", "quic", "quic.json", func(f *file) (map[string][]byte, string, error) { return nil, callsTable(f.Runs), nil }},
 		{"BENCHMARKS.md", "bodies", "bodies.json", bodies},
 		{"BENCHMARKS.md", "ladder", "ladder.json", ladder},
 		{"BENCHMARKS.md", "bulk", "bulk.json", bandwidth},
