@@ -59,7 +59,7 @@ func TestStreamHostileFields(t *testing.T) {
 	}{
 		"offset": {
 			good: func(p *streamPeer) error { return p.raw(frame.Stream, 7, firstWindow-100, streamRoom, b(100)) },
-			bad:  func(p *streamPeer) error { return p.raw(frame.Stream, 7, firstWindow-99, streamRoom, b(100)) },
+			bad:  func(p *streamPeer) error { return p.raw(frame.Stream, 7, firstWindow, streamRoom, b(1)) },
 		},
 		"offset, of an end": {
 			good: func(p *streamPeer) error { return p.raw(frame.Stream, 7, firstWindow, streamEnd, nil) },
@@ -131,6 +131,10 @@ func TestStreamHostileFields(t *testing.T) {
 			before: func(p *streamPeer) error { return p.raw(frame.Stream, 7, 100, streamEnd, nil) },
 			good:   func(p *streamPeer) error { return p.raw(frame.Stream, 7, 100, streamEnd, nil) },
 			bad:    func(p *streamPeer) error { return p.raw(frame.Stream, 7, 101, streamEnd, nil) },
+		},
+		"end, at an offset before": {
+			before: func(p *streamPeer) error { return p.raw(frame.Stream, 7, 100, streamEnd, nil) },
+			bad:    func(p *streamPeer) error { return p.raw(frame.Stream, 7, 99, streamEnd, nil) },
 		},
 		"end, before what has come": {
 			before: func(p *streamPeer) error { return p.raw(frame.Stream, 7, 50, 0, b(50)) },

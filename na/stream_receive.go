@@ -62,7 +62,7 @@ func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
 		return bad("the window ends at %d", r.limit)
 	case !toRoom && r.granted-r.taken < uint64(n):
 		return bad("%d were reserved, %d have come", r.granted, r.taken)
-	case end && (r.final >= 0 && r.final != off+n || off+n < r.most):
+	case end && off+n < r.most: // of what has come, an end too
 		return bad("the stream ends there, and %d have come", r.most)
 	case r.final >= 0 && off+n > r.final:
 		return bad("the stream has ended at %d", r.final)

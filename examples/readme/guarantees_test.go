@@ -52,6 +52,7 @@ var guarantees = []guarantee{
 	{"envelopes", "Each peer is guaranteed room for a number of requests; the rest waits at the source, within a limit, or fails there if you say so, and nothing deadlocks.", []string{"na/natest: Envelopes", "na/natest: SendQueueFull", "na/natest: NoCreditFails", "na/natest: HeadToHead", "hg: TestCallWaitsForEnvelope"}},
 	{"reserved", "The guarantee is reserved memory, to the byte: Open fails if it cannot be met, and a peer too many gets an error with both figures.", []string{"internal/test/proctest: TestGERExample", "na/natest: GuaranteedToTheByte", "na/natest: NeedAndWant", "na: TestContract"}},
 	{"slow", "A slow target does not slow the others, and a program tells how many envelopes it really needs.", []string{"hg: TestSlowTargetAmongTen", "internal/test/proctest: TestSlowTargetAmongTen", "na/natest: HighWater", "cmd/qs: TestGerAsks"}},
+	{"streams", "A stream whose reader goes on comes to its end, whatever becomes of the others, and unread bytes are bounded to the byte. Each byte comes once and in order, or the reader gets an error.", []string{"na/natest: StreamReserveUnderPressure", "na/natest: StreamWindowExact", "na/natest: StreamMany", "na: TestStreamModel"}},
 	{"bulk-aside", "A message does not wait behind bulk data to the same peer (tcp on Linux).", []string{"plugins/tcp: TestMessagesPassBulk", "plugins/tcp: TestBulkOfListener"}},
 
 	{id: ":Bulk data"},

@@ -22,7 +22,8 @@ var updateGolden = flag.Bool("frame.update", false, "rewrite testdata/golden.txt
 var kinds = []frame.Kind{
 	frame.Hello, frame.Unexpected, frame.Expected, frame.Put, frame.Get, frame.Data, frame.Done,
 	frame.Cancel, frame.Ping, frame.Pong, frame.Credit, frame.Goaway, frame.Dropped, frame.GiveBack,
-	frame.Withdraw, frame.Withdrawn, frame.Abandon, frame.Body, frame.Read, frame.Leave, frame.Stay,
+	frame.Withdraw, frame.Withdrawn, frame.Abandon, frame.Body, frame.Read,
+	frame.Leave, frame.Stay, frame.Stream, frame.Window, frame.Reset,
 	frame.Probe, frame.Probed, frame.Held,
 }
 
@@ -38,7 +39,12 @@ func sample(k frame.Kind) (h frame.Header, payload []byte) {
 		h.Tag = frame.Magic
 		g := greeting()
 		payload = g.Append(nil)
-	case frame.Unexpected, frame.Goaway, frame.Data:
+	case frame.Window:
+		payload = []byte("8 bytes.")
+	case frame.Stream:
+		h.Flags = frame.FlagRoom | frame.FlagEnd
+		payload = []byte("payload")
+	case frame.Unexpected, frame.Goaway, frame.Data, frame.Reset:
 		payload = []byte("payload")
 	case frame.Expected:
 		h.Flags = frame.FlagTell
@@ -157,9 +163,9 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for text, b := range map[string][]byte{
 		"unknown kind 0":                 raw(frame.Ping, 4, 0),
-		"unknown kind 99":                raw(frame.Ping, 4, 99),
+		"unknown kind 28":                raw(frame.Ping, 4, 28),
 		"unknown kind 255":               raw(frame.Ping, 4, 255),
-		"unknown flags 0x20":             edit(frame.Ping, func(h *frame.Header) { h.Flags = 0x20 }),
+		"unknown flags 0x80":             edit(frame.Ping, func(h *frame.Header) { h.Flags = 0x80 }),
 		"unknown flags 0x81":             edit(frame.Unexpected, func(h *frame.Header) { h.Flags = 0x80 }),
 		"PING frame of length 1":         raw(frame.Ping, 0, 1),
 		"GET frame of length 31":         raw(frame.Get, 0, 31),

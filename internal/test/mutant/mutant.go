@@ -34,7 +34,7 @@ func (c Catcher) String() string { return c.Pkg + " " + c.Test }
 
 // All returns every mutant, in order.
 func All() []Mutant {
-	return slices.Concat(hazards, calls, memory, sessions, packets, rings, told, shown, disagree)
+	return slices.Concat(hazards, calls, memory, sessions, packets, rings, streams, told, shown, disagree)
 }
 
 // Named returns the mutant with this name, or nil.
