@@ -3,6 +3,7 @@ package natest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
 // How long something may take: on the plugin's clock, and on the wall.
@@ -30,6 +32,7 @@ type bed struct {
 	turn    int // whose turn it is to be driven
 	idle    int // steps in a row in which nothing happened
 	over    bool
+	audit   *audit // stands between package na and the plugin; nil for none
 
 	triggering atomic.Int32 // Trigger calls under way
 
@@ -64,7 +67,7 @@ func newBed(t testing.TB, r *rule) *bed {
 // open opens a class with one context.
 func (b *bed) open(addr string, cfg na.Config) *side {
 	b.Helper()
-	cfg.Plugins = append(cfg.Plugins, b.net.Plugins...)
+	cfg.Plugins = append(cfg.Plugins, b.plugins(addr)...)
 	if cfg.PeerTimeout == 0 { // no heartbeat comes to the help of what got stuck
 		cfg.PeerTimeout = time.Hour
 		if cfg.ConnectTimeout == 0 {
@@ -75,6 +78,21 @@ func (b *bed) open(addr string, cfg na.Config) *side {
 	require.NoError(b, err, "open %s", addr)
 	b.classes = append(b.classes, cls)
 	return b.context(cls)
+}
+
+// plugins are those that a class at addr is opened with.
+func (b *bed) plugins(addr string) []carrier.Plugin {
+	if b.audit == nil {
+		return b.net.Plugins
+	}
+	scheme, _, _ := strings.Cut(addr, "://")
+	plugins := b.net.Plugins
+	if !slices.ContainsFunc(plugins, func(p carrier.Plugin) bool { return p.Scheme() == scheme }) {
+		p, _ := carrier.Find(scheme)
+		require.NotNil(b, p, "the plugin of %s", addr)
+		plugins = append([]carrier.Plugin{p}, plugins...)
+	}
+	return b.audit.wrap(plugins)
 }
 
 // context makes the next context of a class.
@@ -163,7 +181,7 @@ func (b *bed) until(what string, done func() bool) {
 	for !done() {
 		b.step()
 		if b.sides[0].Now()-clock > patience || time.Since(wall) > wallPatience {
-			b.Fatalf("%s: not after %v\n%s", what, b.sides[0].Now()-clock, b.dump())
+			b.Fatalf("rule %s: %s: not after %v\n%s", b.rule.name, what, b.sides[0].Now()-clock, b.dump())
 		}
 	}
 }
@@ -226,6 +244,11 @@ func (b *bed) dump() string {
 			fmt.Fprintf(&w, "pending: %s\n", c)
 		}
 	}
+	if b.audit != nil {
+		for _, p := range b.audit.found() {
+			fmt.Fprintf(&w, "the plugin breaks the contract of package carrier: %s\n", p)
+		}
+	}
 	return w.String()
 }
 
@@ -259,6 +282,9 @@ func (b *bed) settle() {
 		}
 	}
 	b.close()
+	if b.audit != nil {
+		b.audit.check(b)
+	}
 	for _, s := range b.sides {
 		b.zero(s, s.Stats(), "after it was closed")
 		if got := s.Stats().Reserved; got != 0 {
@@ -289,6 +315,9 @@ func (b *bed) fresh() {
 	b.Helper()
 	b.settle()
 	b.classes, b.sides, b.calls, b.mems, b.streams, b.over = nil, nil, nil, nil, nil, false
+	if b.audit != nil {
+		b.audit = &audit{}
+	}
 }
 
 // empty receives the unexpected messages that nobody took, until the gauge of them is at zero.

@@ -72,6 +72,9 @@ type badNetwork struct {
 	cut       func(c *badCarrier, s *badSession, bye carrier.Bye)
 	poll      func(c *badCarrier) (next time.Duration)
 	lingering func() bool
+	dial      func(c *badCarrier, s *badSession)
+	shut      func(c *badCarrier)
+	room      func(w carrier.Writer) (whole, piece int)
 	failOp    func() error
 
 	admit func(c *badCarrier, conn any, g *carrier.Greeting, verified bool) (carrier.Session, error)
@@ -186,7 +189,20 @@ func (c *badCarrier) admit(conn any, g *carrier.Greeting, verified bool) (carrie
 }
 
 func (c *badCarrier) Dial(s carrier.Session) {
-	c.Carrier.Dial(c.wrap(s))
+	b := c.wrap(s)
+	if f := c.network.dial; f != nil {
+		f(c, b)
+		return
+	}
+	c.Carrier.Dial(b)
+}
+
+func (c *badCarrier) Shut() {
+	if f := c.network.shut; f != nil {
+		f(c)
+		return
+	}
+	c.Carrier.Shut()
 }
 
 func (c *badCarrier) Flush(sessions []carrier.Session) {
@@ -270,13 +286,24 @@ type badSession struct {
 	carrier.Session
 	c    *badCarrier
 	held []func(w carrier.Writer) // frames that were held back
+	last carrier.Header           // of what was delivered
+
+	queue []func(w carrier.Writer) // frames that the writer had no room for
 }
 
 func (s *badSession) Pull(lane carrier.Lane, w carrier.Writer) bool {
 	if f := s.c.network.pull; f != nil {
 		f(s, lane, w)
 	}
-	return s.Session.Pull(lane, &badWriter{w, s})
+	more := s.Session.Pull(lane, &badWriter{w, s})
+	for len(s.queue) > 0 {
+		if whole, piece := w.Room(); whole < carrier.MaxWhole || piece == 0 {
+			return true
+		}
+		s.queue[0](w)
+		s.queue = s.queue[1:]
+	}
+	return more
 }
 
 func (s *badSession) Target() int {
@@ -339,6 +366,13 @@ type badWriter struct {
 	s *badSession
 }
 
+func (w *badWriter) Room() (whole, piece int) {
+	if f := w.s.c.network.room; f != nil {
+		return f(w.Writer)
+	}
+	return w.Writer.Room()
+}
+
 func (w *badWriter) Frame(h *carrier.Header, payload []byte) {
 	if f := w.s.c.network.frame; f != nil {
 		f(w.s, w.Writer, h, payload)
@@ -363,6 +397,8 @@ func bare(v carrier.View) carrier.View {
 	case *lateView:
 		return v.View
 	case *keptView:
+		return v.View
+	case *hastyView:
 		return v.View
 	}
 	return v
@@ -444,6 +480,17 @@ func (v *lateView) write() {
 type keptView struct{ carrier.View }
 
 func (keptView) Return() {}
+
+// A hastyView is used without Borrow.
+type hastyView struct{ carrier.View }
+
+func (hastyView) Borrow() bool { return true }
+func (hastyView) Return()      {}
+
+func (v hastyView) CopyOut(b []byte) bool {
+	copy(b, v.Slice(0, v.Len()))
+	return true
+}
 
 // every returns a function that reports true each n-th time.
 func every(n int) func() bool {
@@ -698,6 +745,68 @@ var faults = []fault{
 			}
 		}
 	}},
+	{"sends zeroes for memory that is gone, over an Exact network", []string{"GoneIsNotSent"}, func(n *badNetwork) {
+		n.Exact = true
+	}},
+	{"leaves out Placed where the payload is dropped", []string{"ContractKept"}, func(n *badNetwork) {
+		n.placed = func(s *badSession, v carrier.View) error {
+			if v.Discard() {
+				return nil
+			}
+			return s.Session.Placed(v)
+		}
+	}},
+	{"calls Sent twice", []string{"ContractKept"}, func(n *badNetwork) {
+		n.sent = func(s *badSession, v carrier.View) {
+			s.Session.Sent(v)
+			s.Session.Sent(v)
+		}
+	}},
+	{"takes no notice of a connection that ends without a farewell", []string{"PeerDies"}, func(n *badNetwork) {
+		n.fail = func(s *badSession, err error) {
+			if !s.Up() {
+				s.Session.Fail(err)
+			}
+		}
+	}},
+	{"ignores Shut", []string{"ShutAdmitsNobody"}, func(n *badNetwork) {
+		n.shut = func(*badCarrier) {}
+	}},
+	{"uses memory of a View without Borrow", []string{"ContractKept"}, func(n *badNetwork) {
+		n.piece = func(_ *badSession, w carrier.Writer, h *carrier.Header, v carrier.View) {
+			w.Piece(h, &hastyView{v})
+		}
+	}},
+	{"calls Fail from inside Dial", []string{"ContractKept"}, func(n *badNetwork) {
+		n.dial = func(c *badCarrier, s *badSession) {
+			if s.Name() == "sim://nobody" {
+				s.Fail(codes.ErrUnreachable)
+				return
+			}
+			c.Carrier.Dial(s)
+		}
+	}},
+	{"delivers after Cut", []string{"ContractKept"}, func(n *badNetwork) {
+		n.deliver = func(s *badSession, h *carrier.Header, payload []byte) error {
+			s.last = *h
+			return s.Session.Deliver(h, payload)
+		}
+		n.cut = func(c *badCarrier, s *badSession, bye carrier.Bye) {
+			c.Carrier.Cut(s, bye)
+			_ = s.Session.Deliver(&s.last, nil)
+		}
+	}},
+	{"has room without bound", []string{"ContractKept"}, func(n *badNetwork) {
+		n.room = func(carrier.Writer) (whole, piece int) { return carrier.MaxWhole, carrier.PieceSize }
+		n.frame = func(s *badSession, _ carrier.Writer, h *carrier.Header, payload []byte) {
+			kept, payload := *h, slices.Clone(payload)
+			s.queue = append(s.queue, func(w carrier.Writer) { w.Frame(&kept, payload) })
+		}
+		n.piece = func(s *badSession, _ carrier.Writer, h *carrier.Header, v carrier.View) {
+			kept := *h
+			s.queue = append(s.queue, func(w carrier.Writer) { w.Piece(&kept, v) })
+		}
+	}},
 	{"does not give its name back", []string{"CloseTwice"}, func(n *badNetwork) {
 		n.Close = nil
 	}},
@@ -767,6 +876,22 @@ func TestCover(t *testing.T) {
 	r := record(t, func(tb testing.TB) { Cover(tb, n) })
 	require.True(t, r.Failed())
 	require.Contains(t, strings.Join(r.lines, "\n"), "no network checks rule FrozenPeer")
+}
+
+// A rule that never returns from the plugin fails by its name.
+func TestHang(t *testing.T) {
+	goOn := make(chan struct{})
+	stuck := &fault{plant: func(n *badNetwork) {
+		n.resolve = func(_ string, done func(string, error)) func() {
+			<-goOn
+			done("", codes.ErrUnreachable)
+			return nil
+		}
+	}}
+	r := record(t, func(tb testing.TB) { find("Lookup").runWithin(tb, faulty(stuck), 50*time.Millisecond) })
+	require.True(t, r.Failed())
+	require.Contains(t, r.first(), "rule Lookup hangs")
+	close(goOn)
 }
 
 // A rule that fails says why it is there, and leaves nothing behind.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
@@ -37,6 +38,9 @@ type Network struct {
 	// Unverified says that a peer which connects is never taken for the one that listens at the name in its HELLO (verified is false in
 	// Core.Admit): operations to that name make a session of their own. The rules then use the session of the peer to reach it.
 	Unverified bool
+	// Datagrams says that a process which dies without a farewell is noticed by its silence only, for want of a connection that ends
+	// with it.
+	Datagrams bool
 	// Carrier leaves out the rules that this plugin shares the code for with another, which keeps them all: credit, room, tags, leases,
 	// withdrawals. What is left is how bytes move, and how sessions begin and end.
 	Carrier bool
@@ -98,6 +102,13 @@ func invalidName(n Network) string {
 	return ""
 }
 
+func connections(n Network) string {
+	if n.Datagrams {
+		return "Network.Datagrams is true: nothing ends when a process dies"
+	}
+	return ""
+}
+
 func pendingLookup(n Network) string {
 	if n.Pending == "" {
 		return "Network.Pending is empty: lookups end at once"
@@ -106,7 +117,7 @@ func pendingLookup(n Network) string {
 }
 
 // rules are all of them, in the order of the files.
-var rules = slices.Concat(messageRules, askRules, addressRules, moveRules, streamRules, streamFlowRules, leaseRules, cancelRules, creditRules, roomRules, bodyRules, flowRules, withdrawRules, idleRules, closeRules, progressRules, probeRules)
+var rules = slices.Concat(messageRules, askRules, addressRules, moveRules, streamRules, streamFlowRules, leaseRules, cancelRules, contractRules, creditRules, roomRules, bodyRules, flowRules, withdrawRules, idleRules, closeRules, progressRules, probeRules)
 
 // Names returns the names of all rules.
 func Names() []string {
@@ -190,8 +201,8 @@ func checkSkip(skip map[string]string) (problems []string) {
 }
 
 // Cover requires that every rule is for one of the networks of a plugin at least: a network that is assisted cannot
-// check what becomes of a frozen one, and the other way round. What the plugin does not have, as the empty fields Pending and Invalid of
-// all its networks say, needs no rule: Cover logs that.
+// check what becomes of a frozen one, and the other way round. What the plugin does not have, as Datagrams and the empty fields Pending and
+// Invalid of all its networks say, needs no rule: Cover logs that.
 func Cover(t testing.TB, networks ...Network) {
 	t.Helper()
 	for i := range rules {
@@ -243,7 +254,40 @@ func find(name string) *rule {
 	return nil
 }
 
+// hang bounds a rule that never comes back from the plugin, so that the bed's patience cannot end it.
+const hang = 4 * time.Minute
+
 func (r *rule) run(t testing.TB, mk Maker) {
+	t.Helper()
+	r.runWithin(t, mk, hang)
+}
+
+// runWithin checks the rule on a goroutine of its own: whatever hangs in the plugin hangs there, and the test fails by the rule's name.
+func (r *rule) runWithin(t testing.TB, mk Maker, limit time.Duration) {
+	t.Helper()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		r.checkOn(t, mk)
+	}()
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	select {
+	case <-over:
+		if t.Failed() {
+			t.FailNow() // as the rule did
+		}
+		if t.Skipped() {
+			t.SkipNow()
+		}
+	case <-late.C:
+		stacks := make([]byte, 256<<10)
+		t.Fatalf("rule %s hangs: a call of package na or of the plugin has not returned for %v; goroutines:\n%s",
+			r.name, limit, stacks[:runtime.Stack(stacks, true)])
+	}
+}
+
+func (r *rule) checkOn(t testing.TB, mk Maker) {
 	b := newBed(t, r)
 	b.net = mk(t)
 	if lack := r.lacks(b.net); lack != "" {

@@ -34,6 +34,7 @@ func network(opts udp.Options) natest.Maker {
 			Plugins:    []na.Plugin{udp.New(opts)},
 			Concurrent: true,
 			Assisted:   !opts.Unassisted,
+			Datagrams:  true,
 		}
 	}
 }

@@ -1,0 +1,476 @@
+package natest
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/simhook"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
+)
+
+// pullMax is more than any Writer may take in one Pull: what it takes is memory that a peer which does not read holds.
+const pullMax = 8 << 20
+
+// An audit stands between package na and a plugin and checks what passes against the contract of package carrier: what no program can
+// see at once, and what harms it later. It covers every class that is opened with the plugins of wrap.
+type audit struct {
+	silent atomic.Bool // sessions are cut without a farewell, as by a process that dies
+	linger atomic.Bool // contexts that are closed are not given back
+	gone   atomic.Bool // the next piece that is sent loses its memory before it leaves
+
+	mu       sync.Mutex // guards the fields below
+	problems []string
+	exact    bool              // the network is
+	lost     map[pieceKey]bool // pieces without memory that were ended by Sent
+	sessions []*auditedSession
+}
+
+// A pieceKey tells a piece of bulk data from the others of a rule.
+type pieceKey struct {
+	op, at uint64
+	n      int
+}
+
+// report notes that the plugin has broken the contract. Any lock may be held.
+func (a *audit) report(format string, args ...any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.problems) < 8 {
+		a.problems = append(a.problems, fmt.Sprintf(format, args...))
+	}
+}
+
+// check fails the rule for every problem so far.
+func (a *audit) check(b *bed) {
+	b.Helper()
+	for _, p := range a.found() {
+		b.Errorf("the plugin breaks the contract of package carrier: %s", p)
+	}
+}
+
+// found takes the problems so far.
+func (a *audit) found() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	found := a.problems
+	a.problems = nil
+	return found
+}
+
+// out is how many Views the plugin has not ended, in sessions that are up.
+func (a *audit) out() (n int) {
+	a.mu.Lock()
+	sessions := a.sessions
+	a.mu.Unlock()
+	for _, s := range sessions {
+		s.c.core.Lock()
+		if !s.cut {
+			n += s.sending + s.placing
+		}
+		s.c.core.Unlock()
+	}
+	return n
+}
+
+// wrap returns plugins with a between them and package na.
+func (a *audit) wrap(plugins []carrier.Plugin) (wrapped []carrier.Plugin) {
+	for _, p := range plugins {
+		w := &auditedPlugin{p, a}
+		if clock, ok := p.(simhook.Clock); ok {
+			wrapped = append(wrapped, &auditedSimulator{w, clock})
+		} else {
+			wrapped = append(wrapped, w)
+		}
+	}
+	return wrapped
+}
+
+type auditedPlugin struct {
+	carrier.Plugin
+	a *audit
+}
+
+type auditedSimulator struct {
+	*auditedPlugin
+	simhook.Clock
+}
+
+func (p *auditedPlugin) Open(class carrier.Class, listen string) (*carrier.Network, error) {
+	c := &auditedClass{Class: class, cores: map[carrier.Core]*auditedCore{}}
+	inner, err := p.Plugin.Open(c, listen)
+	if err != nil {
+		return nil, err
+	}
+	p.a.mu.Lock()
+	p.a.exact = inner.Exact
+	p.a.mu.Unlock()
+	outer := *inner
+	outer.NewCarrier = func(core carrier.Core) (carrier.Carrier, error) {
+		ca := &auditedCarrier{a: p.a, core: core, sessions: map[carrier.Session]*auditedSession{}}
+		ca.outer = ca
+		wrapped := &auditedCore{core, core.(simhook.Core), ca}
+		c.mu.Lock()
+		c.cores[core] = wrapped
+		c.mu.Unlock()
+		if ca.Carrier, err = inner.NewCarrier(wrapped); err != nil {
+			return nil, err
+		}
+		if d, ok := ca.Carrier.(simhook.Driver); ok {
+			ca.outer = &auditedDriver{ca, d, ca.Carrier.(simhook.Faults)}
+		}
+		return ca.outer, nil
+	}
+	return &outer, nil
+}
+
+// An auditedClass gives the plugin the contexts that its carriers were made for.
+type auditedClass struct {
+	carrier.Class
+
+	mu    sync.Mutex
+	cores map[carrier.Core]*auditedCore
+}
+
+func (c *auditedClass) Context(target int) carrier.Core {
+	core := c.Class.Context(target)
+	if core == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cores[core]
+}
+
+// simulated is simhook.Core under another name, to stand beside carrier.Core.
+type simulated = simhook.Core
+
+type auditedCore struct {
+	carrier.Core
+	simulated
+	ca *auditedCarrier
+}
+
+func (c *auditedCore) Admit(_ carrier.Carrier, conn any, g *carrier.Greeting, verified bool) (carrier.Session, error) {
+	if c.ca.shut {
+		c.ca.a.report("Admit was called after Shut")
+	}
+	s, err := c.Core.Admit(c.ca.outer, conn, g, verified)
+	if err != nil {
+		return nil, err
+	}
+	return c.ca.wrap(s), nil
+}
+
+// An auditedCarrier is the carrier as package na sees it. What the plugin's carrier cannot do it answers as one that has nothing to give.
+type auditedCarrier struct {
+	carrier.Carrier
+	a     *audit
+	core  carrier.Core
+	outer carrier.Carrier // itself, or the auditedDriver that holds it
+
+	sessions map[carrier.Session]*auditedSession // under the lock of the context
+	shut     bool                                // likewise
+}
+
+type auditedDriver struct {
+	*auditedCarrier
+	simhook.Driver
+	simhook.Faults
+}
+
+func (c *auditedCarrier) wrap(s carrier.Session) *auditedSession {
+	w := c.sessions[s]
+	if w == nil {
+		w = &auditedSession{Session: s, c: c}
+		c.sessions[s] = w
+		c.a.mu.Lock()
+		c.a.sessions = append(c.a.sessions, w)
+		c.a.mu.Unlock()
+	}
+	return w
+}
+
+func (c *auditedCarrier) Dial(s carrier.Session) {
+	w := c.wrap(s)
+	w.dialing = true
+	c.Carrier.Dial(w)
+	w.dialing = false
+}
+
+func (c *auditedCarrier) Flush(sessions []carrier.Session) {
+	wrapped := make([]carrier.Session, len(sessions))
+	for i, s := range sessions {
+		wrapped[i] = c.wrap(s)
+	}
+	c.Carrier.Flush(wrapped)
+}
+
+func (c *auditedCarrier) Cut(s carrier.Session, bye carrier.Bye) {
+	w := c.wrap(s)
+	if c.a.silent.Load() {
+		bye = carrier.Bye{}
+	}
+	w.cut = true
+	c.Carrier.Cut(w, bye)
+	delete(c.sessions, s)
+}
+
+func (c *auditedCarrier) Shut() {
+	c.Carrier.Shut()
+	c.shut = true
+}
+
+func (c *auditedCarrier) Lingering(now time.Duration) bool {
+	return c.Carrier.Lingering(now) || c.a.linger.Load()
+}
+
+func (c *auditedCarrier) Stage(s carrier.Session) carrier.Writer {
+	stager, ok := c.Carrier.(carrier.Stager)
+	if !ok {
+		return nil
+	}
+	w := c.wrap(s)
+	if to := stager.Stage(w); to != nil {
+		return &auditedWriter{Writer: to, s: w}
+	}
+	return nil
+}
+
+func (c *auditedCarrier) Taken(s carrier.Session, lane carrier.Lane) (uint64, bool) {
+	if m, ok := c.Carrier.(carrier.WriteMeter); ok {
+		return m.Taken(c.wrap(s), lane)
+	}
+	return 0, false
+}
+
+func (c *auditedCarrier) Shelf(s carrier.Session) carrier.Shelf {
+	if r, ok := c.Carrier.(carrier.Shelver); ok {
+		return r.Shelf(c.wrap(s))
+	}
+	return nil
+}
+
+func (c *auditedCarrier) Fetch(s carrier.Session, id uint64, r carrier.Region, off, n int64) bool {
+	reacher, ok := c.Carrier.(carrier.Reacher)
+	return ok && reacher.Fetch(c.wrap(s), id, r, off, n)
+}
+
+func (c *auditedCarrier) View(s carrier.Session, r carrier.Region, off, n int64) ([]byte, func() bool) {
+	if reacher, ok := c.Carrier.(carrier.Reacher); ok {
+		return reacher.View(c.wrap(s), r, off, n)
+	}
+	return nil, nil
+}
+
+func (c *auditedCarrier) Finish() {
+	if f, ok := c.Carrier.(carrier.Finisher); ok {
+		f.Finish()
+	}
+}
+
+// An auditedSession is a session as the plugin sees it. Its fields are under the lock of the context.
+type auditedSession struct {
+	carrier.Session
+	c *auditedCarrier
+
+	dialing, cut     bool
+	sending, placing int // Views that have not ended
+}
+
+// live reports a use of the session after Cut.
+func (s *auditedSession) live(method string) {
+	if s.cut {
+		s.c.a.report("%s was called for a session after Cut", method)
+	}
+}
+
+func (s *auditedSession) Pull(lane carrier.Lane, w carrier.Writer) bool {
+	return s.Session.Pull(lane, &auditedWriter{Writer: w, s: s})
+}
+
+func (s *auditedSession) Deliver(h *carrier.Header, payload []byte) error {
+	s.live("Deliver")
+	return s.Session.Deliver(h, payload)
+}
+
+func (s *auditedSession) Place(h *carrier.Header) (carrier.View, error) {
+	s.live("Place")
+	if s.c.a.isLost(keyOf(h, h.Payload())) {
+		s.c.a.report("a piece whose memory was gone was sent, although the network is Exact")
+	}
+	v, err := s.Session.Place(h)
+	if err != nil {
+		return nil, err
+	}
+	s.placing++
+	return &auditedView{View: v, s: s, of: viewPlaced}, nil
+}
+
+func (s *auditedSession) Placed(v carrier.View) error {
+	s.live("Placed")
+	w := s.end(v, viewPlaced, "Placed", "Place")
+	if w == nil {
+		return nil
+	}
+	s.placing--
+	return s.Session.Placed(w.View)
+}
+
+func (s *auditedSession) PlaceOwn(id uint64, at, n int64) carrier.View {
+	v := s.Session.PlaceOwn(id, at, n)
+	if v == nil {
+		return nil
+	}
+	return &auditedView{View: v, s: s, of: viewOwn}
+}
+
+func (s *auditedSession) PlacedOwn(v carrier.View, valid bool) {
+	if w := s.end(v, viewOwn, "PlacedOwn", "PlaceOwn"); w != nil {
+		s.Session.PlacedOwn(w.View, valid)
+	}
+}
+
+func (s *auditedSession) Sent(v carrier.View) {
+	s.live("Sent")
+	w := s.end(v, viewSent, "Sent", "Writer.Piece")
+	if w == nil {
+		return
+	}
+	s.sending--
+	if w.gone.Load() {
+		s.c.a.lose(w.key)
+	}
+	s.Session.Sent(w.View)
+}
+
+func (s *auditedSession) Faulted(v carrier.View) { s.Session.Faulted(v.(*auditedView).View) }
+
+func (s *auditedSession) Fail(err error) {
+	if s.dialing {
+		s.c.a.report("Fail was called from inside Dial")
+	}
+	if err == nil {
+		s.c.a.report("Fail was called without an error")
+		err = na.ErrPeerLost
+	}
+	s.Session.Fail(err)
+}
+
+// end takes a View back, and returns nil if it is not one to be ended so: package na never sees that.
+func (s *auditedSession) end(v carrier.View, of viewKind, method, from string) *auditedView {
+	w, ok := v.(*auditedView)
+	switch {
+	case !ok || w.of != of || w.s != s:
+		s.c.a.report("%s was called for a View that %s of this session has not given", method, from)
+		return nil
+	case w.ended.Load():
+		s.c.a.report("%s was called twice for a View", method)
+		return nil
+	case w.lent.Load():
+		s.c.a.report("%s was called for a View that is borrowed", method)
+	}
+	w.ended.Store(true)
+	return w
+}
+
+func keyOf(h *carrier.Header, n int) pieceKey { return pieceKey{h.Op, h.Tag, n} }
+
+// lose notes that a piece has lost its memory, so that it must not arrive over an Exact network.
+func (a *audit) lose(k pieceKey) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.lost == nil {
+		a.lost = map[pieceKey]bool{}
+	}
+	a.lost[k] = true
+}
+
+func (a *audit) isLost(k pieceKey) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.exact && a.lost[k]
+}
+
+// An auditedWriter is a Writer as package na sees it, during one Pull.
+type auditedWriter struct {
+	carrier.Writer
+	s     *auditedSession
+	taken int
+}
+
+func (w *auditedWriter) take(n int) {
+	if w.taken += n; w.taken > pullMax && w.taken-n <= pullMax {
+		w.s.c.a.report("a Writer has taken more than %d bytes in one Pull: its Room has no bound", pullMax)
+	}
+}
+
+func (w *auditedWriter) Room() (whole, piece int) {
+	if w.taken > 2*pullMax { // enough is known, and memory is short
+		return -1, 0
+	}
+	return w.Writer.Room()
+}
+
+func (w *auditedWriter) Frame(h *carrier.Header, payload []byte) {
+	w.take(len(payload))
+	w.Writer.Frame(h, payload)
+}
+
+func (w *auditedWriter) Piece(h *carrier.Header, v carrier.View) {
+	w.take(v.Len())
+	w.s.sending++
+	a := &auditedView{View: v, s: w.s, of: viewSent, key: keyOf(h, v.Len())}
+	a.gone.Store(w.s.c.a.gone.Swap(false))
+	w.Writer.Piece(h, a)
+}
+
+// Who has given a View.
+type viewKind uint8
+
+const (
+	viewSent viewKind = iota
+	viewPlaced
+	viewOwn
+)
+
+// An auditedView is a View as the plugin sees it.
+type auditedView struct {
+	carrier.View
+	s   *auditedSession
+	of  viewKind
+	key pieceKey
+
+	lent, ended atomic.Bool
+	gone        atomic.Bool // its memory may not be touched any more
+}
+
+func (v *auditedView) Borrow() bool {
+	if v.ended.Load() {
+		v.s.c.a.report("a View was borrowed after its end")
+		return false
+	}
+	if v.gone.Load() {
+		return false
+	}
+	ok := v.View.Borrow()
+	v.lent.Store(ok)
+	return ok
+}
+
+func (v *auditedView) Return() {
+	v.lent.Store(false)
+	v.View.Return()
+}
+
+func (v *auditedView) Slice(from, n int) []byte {
+	if !v.lent.Load() {
+		v.s.c.a.report("memory of a View was used without Borrow")
+		return make([]byte, n)
+	}
+	return v.View.Slice(from, n)
+}
+
+func (v *auditedView) CopyOut(b []byte) bool { return !v.gone.Load() && v.View.CopyOut(b) }

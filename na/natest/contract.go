@@ -1,0 +1,121 @@
+package natest
+
+import (
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// These rules look at what passes between package na and the plugin: see audit.
+var contractRules = []rule{
+	{name: "ContractKept", check: contractKept,
+		why: "what the contract of package carrier asks for and no program sees at once takes memory, or damages it, on some other day: " +
+			"each View ends once, memory is borrowed, what waits for a peer is bounded, nothing follows Cut"},
+	{name: "GoneIsNotSent", check: goneIsNotSent,
+		why: "over an Exact network what arrives is data: zeroes in place of memory that is gone would be taken for it"},
+	{name: "ShutAdmitsNobody", check: shutAdmitsNobody,
+		why: "a context that is about to end takes nobody in, and a peer that comes learns at once that nothing ran"},
+	{name: "PeerDies", check: peerDies, needs: connections, optional: true,
+		why: "a process that dies says no farewell: the end of the connection says it, and nobody waits for a timeout"},
+}
+
+func contractKept(b *bed) {
+	b.audit = &audit{}
+	b.rounds([]int{1, 3, 6, 12}, func(k int) {
+		a, t := b.pair(na.Config{})
+		toA, toT := b.meet(a, t)
+		for i, n := range []int{0, 1, 100, 4096} {
+			in := t.recv()
+			a.send(toT, na.Tag(i), pattern(i, n)).ok()
+			in.ok()
+			in.free()
+			back := a.recvExpected(toT, na.Tag(i), n)
+			t.sendExpected(toA, na.Tag(i), pattern(i, n)).ok()
+			back.ok()
+		}
+		b.grant(a, t, toA, na.MaxRoom)
+		long := t.recv()
+		a.sendLong(t.Self(), 9, pattern(9, na.MaxRoom)).ok()
+		long.ok()
+		long.free()
+
+		theirs := t.mine(moving)
+		ours := a.private(make([]byte, moving))
+		a.put(ours, 0, t.Self(), theirs.in, 0, moving).ok()
+		a.get(ours, 0, t.Self(), theirs.out, 0, moving).ok()
+		for range 4 { // pieces that are on their way have no destination any more, and some have no source
+			for range 2 {
+				get := a.get(ours, 0, t.Self(), theirs.out, 0, moving)
+				put := a.put(a.private(make([]byte, moving)), 0, t.Self(), theirs.in, 0, moving)
+				for range k {
+					b.step()
+				}
+				get.cancelNow()
+				put.cancelNow()
+			}
+			b.quiet(a, t)
+		}
+		b.until("each View has been ended by Sent or Placed, those with Discard too", func() bool { return b.audit.out() == 0 })
+		b.audit.check(b)
+	})
+	b.fresh()
+
+	const size = pullMax * 3 / 2
+	a, t := b.pair(na.Config{})
+	in := t.register(na.WriteOnly, make([]byte, size))
+	a.put(a.private(pattern(1, size)), 0, t.Self(), in.Key(), 0, size).ok()
+	a.send(b.nobody(), 1, nil).notRun(na.ErrUnreachable)
+	b.audit.check(b)
+}
+
+func goneIsNotSent(b *bed) {
+	b.audit = &audit{}
+	a, t := b.pair(na.Config{})
+	b.meet(a, t)
+	if !b.audit.exact {
+		b.Logf("the network is not Exact: zeroes are sent, and the peer is told that they are none")
+	}
+	for _, n := range []int{100, 5000, 300_000} {
+		mem := t.register(na.WriteOnly, make([]byte, n))
+		b.audit.gone.Store(true)
+		put := a.put(a.private(pattern(1, n)), 0, t.Self(), mem.Key(), 0, int64(n))
+		b.until("a piece loses its memory", func() bool { return !b.audit.gone.Load() })
+		b.quiet(a, t)
+		put.cancelNow()
+		b.quiet(a, t)
+		t.deregister(mem).ok()
+	}
+	b.audit.check(b)
+}
+
+func shutAdmitsNobody(b *bed) {
+	b.audit = &audit{}
+	a, t := b.pair(na.Config{})
+	b.meet(a, t)
+	b.audit.linger.Store(true) // as if last frames were still owed to a peer
+	t.Close()
+	late := b.origin(na.Config{ConnectTimeout: 300 * time.Millisecond}) // it may hear nothing
+	late.send(t.Self(), 1, nil).notRun(na.ErrUnreachable, na.ErrPeerLost)
+	require.Zero(b, late.Stats().Peers)
+	b.audit.linger.Store(false)
+	b.audit.check(b)
+}
+
+func peerDies(b *bed) {
+	b.audit = &audit{}
+	for _, origin := range []bool{true, false} {
+		a, t := b.pair(na.Config{})
+		toA, toT := b.meet(a, t)
+		dies, waits := t, a.recvExpected(toT, 7, 8)
+		if origin {
+			dies, waits = a, t.recvExpected(toA, 7, 8)
+		}
+		b.audit.silent.Store(true)
+		require.NoError(b, dies.cls.Close())
+		waits.fails(na.ErrPeerLost)
+		b.audit.silent.Store(false)
+		b.fresh()
+	}
+}
