@@ -14,7 +14,8 @@ type Core interface {
 	// Unlock sends what was queued, unless it is held back to leave together, and returns the lock. It returns the lock for a while
 	// before that, too: what comes before it has to leave everything in order.
 	Unlock()
-	// Pause returns the lock inside Carrier.Flush, around a system call or a copy, and sends nothing. Lock follows.
+	// Pause returns the lock around a system call or a copy, and sends nothing. Lock follows. It may be called inside Carrier.Flush, and between
+	// Lock and UnlockInput; nowhere else that is Locked. Meanwhile a session may be cut: look at Session.Conn, or your record of it, again.
 	Pause()
 	// UnlockInput is Unlock after bytes of a peer were handled, and is deferred: a panic under the lock ends the context, which is logged, and
 	// not the process.
@@ -100,7 +101,7 @@ type Session interface {
 	PlacedOwn(v View, valid bool)
 
 	// Heard notes that bytes of the peer have arrived: of bulk data whose front was verified, or of a message that may not be
-	// complete.
+	// complete. It keeps a peer that sends slowly from being taken for silent; Deliver and Place do that by themselves.
 	Heard(bulk bool)
 	// Confirmed notes that the peer has everything that was sent, for a carrier that knows.
 	Confirmed()
@@ -142,6 +143,9 @@ type View interface {
 	// Borrow reports whether the memory may be touched, until Return. It is short: one copy, or one system call that does
 	// not wait. Once it has reported false the View is gone for good: a stream in the middle of a piece sends zeroes, any other
 	// sender nothing more of it, and a receiver drops the bytes.
+	//
+	// Borrow, Return and what is between may run with the lock or without: what was borrowed before Pause stays until Return, even if
+	// the session is cut meanwhile. A View itself may be used after Pause only if its session was not cut.
 	Borrow() bool
 	// Return ends a Borrow that reported true.
 	Return()

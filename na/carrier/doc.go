@@ -14,6 +14,27 @@
 // of net.Conn) needs none of this: package streamnet makes a plugin out of the two functions. Package na/natest is the suite that
 // every plugin passes.
 //
+// # Header, Greeting and Bye
+//
+// These are aliases of types of an internal package, so that go doc shows no methods. A plugin uses:
+//
+//	h, err := ParseHeader(b)                            b has NeedHeader(b) bytes at least; checks the front
+//	func (h *Header) Payload() int                      bytes of the payload
+//	func (h *Header) Size() int                         bytes of the front: NeedHeader of it
+//	func (h *Header) Append(dst, payload []byte) []byte
+//	                                                    a frame of Writer.Frame: front, payload, and one checksum of both
+//	func (h *Header) AppendFront(dst []byte, n int) []byte
+//	                                                    the front of a piece of n bytes of Writer.Piece, with a checksum of its own
+//	func (h *Header) Verify(b []byte) error             checks that one checksum; b is front and payload
+//	h.Kind.Bulk()                                       the payload is placed (Session.Place), and not delivered
+//	g, err := ParseGreeting(b); g.Target, g.Listen, g.Label
+//	bye := ByeOf(err); words := bye.Words(); bye = ParseBye(words)
+//
+// Who checks what: ParseHeader checks kind, flags and length, and the checksum of a front that has one of its own: of a frame that is Bulk or has no
+// payload. One checksum covers the front and the payload of every other frame, and the carrier checks it with Verify before Deliver: package na
+// does not. The payload of a piece has no checksum. A length that ParseHeader accepts is 1 MiB at most; the carrier checks that it is no more
+// than MaxWhole before it makes room for a whole frame, and that as many bytes have come. Place refuses a piece that lies outside of its operation.
+//
 // # Locking
 //
 // A Core has one lock, which guards its sessions. Methods marked "Locked" are called with it held and do not wait; the others are
@@ -27,6 +48,14 @@
 // arrives once and never before the PUT or GET that opened its operation: over an Exact network in any order, else in the order of the frames, and
 // over an Exact network a CANCEL or DONE may overtake it. Between two lanes nothing is promised. Damage or loss that
 // cannot be made good is the end of the session: Session.Fail.
+//
+// # What a Carrier need not do
+//
+// Stager, WriteMeter, Shelver, Reacher, Finisher, Prover, Locator, Peeker, Cutter and Certifier are for those that have something to say there.
+// Class.Redirect is called by the network of a Companion with each HELLO, before its Target is looked at. A carrier that has one connection for a peer needs no Session.LaneUp and LaneDown: then everything leaves by the lane Messages.
+// Session.Meets is for a network on which both sides may dial at the same time by one connection, Unproven for one whose HELLO may have a forged
+// source, PlaceOwn and PlacedOwn are for a Reacher, Confirmed and Silent for a carrier that repeats what is lost. A carrier that has each frame
+// whole when it first sees it needs no Session.Heard either: Deliver and Place say the same.
 //
 // The contract is experimental until version 1.0: it may change between minor versions.
 package carrier

@@ -13,11 +13,12 @@ type (
 	Bye = frame.Bye
 )
 
-// MaxWhole is the length in bytes of the longest payload of a frame that is not placed in pieces.
+// MaxWhole is the length in bytes of the longest payload of a frame that is not placed in pieces: 65 KiB, that is 66,560. A piece may have up to
+// PieceSize, and needs no buffer of the carrier.
 const MaxWhole = frame.MaxWhole
 
-// ParseHeader decodes the front of a frame. b holds at least NeedHeader(b) bytes. An error matches codes.ErrProtocol or codes.ErrChecksum: the
-// front is covered by a checksum of its own.
+// ParseHeader decodes the front of a frame. b holds at least NeedHeader(b) bytes. An error matches codes.ErrProtocol or codes.ErrChecksum. The
+// checksum of a frame that is not Bulk and has a payload covers both: Header.Verify checks it.
 func ParseHeader(b []byte) (Header, error) { return frame.Parse(b) }
 
 // NeedHeader is how many bytes ParseHeader needs, as far as b, the beginning of a frame, tells.

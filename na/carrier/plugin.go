@@ -32,11 +32,12 @@ type Class interface {
 	Config() Config
 	// PrivateName is the canonical name that peers see of a class which does not listen: "scheme://@" and a random number.
 	PrivateName(scheme string) string
-	// Context returns the context with a target id, or nil. It may be called from anywhere.
+	// Context returns the context with a target id, or nil: the HELLO is answered with ByeOf of codes.ErrNoEntry then, and with one of
+	// codes.ErrClosed after Carrier.Shut. To the peer both are codes.ErrUnreachable: nothing ran. It may be called from anywhere.
 	Context(target int) Core
 	// Rescue is Core.Rescue where it is not known yet which context the peer wants.
 	Rescue(cut func(err error))
-	// Redirect has a HELLO that shows an offer and names no context be for the context that made the offer.
+	// Redirect is for a Companion: it has a HELLO that shows an offer and names no context be for the context that made the offer.
 	Redirect(g *Greeting)
 }
 
@@ -79,9 +80,10 @@ type Network struct {
 
 // Names are what a network calls peers. Its methods may be called from any goroutine, and do not wait.
 type Names interface {
-	// Check reports why name, a canonical one, could not be dialed. Locked.
+	// Check reports why name, "scheme://rest", could not be dialed, or is not the canonical form. The name in the HELLO of a peer is checked, too,
+	// and that may be anything. It is not asked for private names of the scheme (Class.PrivateName) that are dialed. Locked.
 	Check(name string) error
-	// Resolve turns the text of an address into a canonical name, and calls done once, from any goroutine, unless the
+	// Resolve turns the text of an address, "scheme://rest" without "#" and what follows, into a canonical name, and calls done once, from any goroutine, unless the
 	// returned cancel was called before. It may call done before it returns. cancel may be nil.
 	Resolve(text string, done func(name string, err error)) (cancel func())
 }
