@@ -119,7 +119,7 @@ func (p *auditedPlugin) Open(class carrier.Class, listen string) (*carrier.Netwo
 			return nil, err
 		}
 		if d, ok := ca.Carrier.(simhook.Driver); ok {
-			ca.outer = &auditedDriver{ca, d, ca.Carrier.(simhook.Faults)}
+			ca.outer = &auditedDriver{ca, d}
 		}
 		return ca.outer, nil
 	}
@@ -178,7 +178,13 @@ type auditedCarrier struct {
 type auditedDriver struct {
 	*auditedCarrier
 	simhook.Driver
-	simhook.Faults
+}
+
+func (d *auditedDriver) FailOp() error {
+	if f, ok := d.Carrier.(simhook.Faults); ok {
+		return f.FailOp()
+	}
+	return nil
 }
 
 func (c *auditedCarrier) wrap(s carrier.Session) *auditedSession {
