@@ -25,7 +25,7 @@ SOURCE may be -, the standard input, and DESTINATION -, the standard output: the
 
 Holes of sparse files stay holes.
 
-The data goes to NAME.qs-part, which is renamed to NAME when it is complete and verified. Run the same command again to resume a copy that Ctrl-C, a crash or the network has interrupted: the part is read again and compared with NAME.qs-part.journal, and so is the source. If the source has changed the copy starts over. Files of these two names that cp has not made as this user, or that others may write to, are an error and stay as they are.
+The data goes to NAME.qs-part, which is renamed to NAME when it is complete and verified. Run the same command again to resume a copy that Ctrl-C, a crash or the network has interrupted; after the network, or a program that has ended, the exit code is 3. The part is read again and compared with NAME.qs-part.journal, and so is the source. If the source has changed the copy starts over. Files of these two names that cp has not made as this user, or that others may write to, are an error and stay as they are.
 
 Checksums are compared after each piece, end to end: CRC-32C, which finds damage, not an attacker; --sha256 also compares the SHA-256 of each whole file, and is slower. Without --sync the data may not be on the disk yet when cp ends.`
 
