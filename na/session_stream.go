@@ -29,19 +29,30 @@ const (
 	maxStreamRoom = maxRoom
 )
 
-// reserveStream takes the reserve of a stream out of the budget.
-func (d *domain) reserveStream() error {
+// reserveStream takes the reserve of a stream out of the budget, or, where that is promised to peers, or short, out of the room, and reports which.
+func (d *domain) reserveStream() (ofRoom bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if left := d.budgetLeft(); left < StreamReserve {
-		return WithText(ErrNoMemory, fmt.Sprintf("no %d bytes to reserve for one more stream: of the budget of %d bytes %d are left (Config.Budget)",
-			StreamReserve, d.cfg.Budget, max(left, 0)))
+	left, what, all := d.budgetLeft(), "budget of %d bytes %d are left (Config.Budget)", d.cfg.Budget
+	if ofRoom = d.cfg.Peers > 0 || left < StreamReserve && d.cfg.Room > 0; ofRoom {
+		left, what, all = d.roomLeft(), "room of %d bytes %d are left (Config.Room)", d.cfg.Room
 	}
-	d.reserved += StreamReserve
-	return nil
+	switch {
+	case left < StreamReserve:
+		return false, WithText(ErrNoMemory, fmt.Sprintf("no %d bytes to reserve for one more stream: of the "+what, StreamReserve, all, max(left, 0)))
+	case ofRoom:
+		d.room += StreamReserve
+	default:
+		d.reserved += StreamReserve
+	}
+	return ofRoom, nil
 }
 
-func (d *domain) unreserveStream() {
+func (d *domain) unreserveStream(ofRoom bool) {
+	if ofRoom {
+		d.unreserveRoom(StreamReserve)
+		return
+	}
 	d.mu.Lock()
 	d.reserved -= StreamReserve
 	d.mu.Unlock()

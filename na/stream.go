@@ -44,7 +44,8 @@ type Stream struct {
 	queued atomic.Bool // task is
 
 	closed   bool
-	finished bool  // its reserve has been given back
+	finished bool  // its reserve has been given back,
+	ofRoom   bool  // which was taken out of the room
 	err      error // why it has ended before its end
 	wants    bool  // the program was told ErrAgain
 
@@ -81,7 +82,7 @@ const (
 // NewStream makes a stream for a Call of c: up to the target, or else down from it. bulk says that it carries large data, which may leave on a
 // lane of its own and is not covered by a checksum of this module, rather than messages. step is called with data in Trigger, when what was
 // refused with ErrAgain may be tried again, and returns how many callbacks of the program it has run. A stream that this side receives reserves StreamReserve bytes until Close;
-// where Config.Budget leaves none the error is ErrNoMemory. It does not block. Close follows, whatever becomes of the call.
+// where neither Config.Budget nor Config.Room leaves so many the error is ErrNoMemory. It does not block. Close follows, whatever becomes of the call.
 func (c *Context) NewStream(up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
 	s := &Stream{c: c, own: true, up: up, bulk: bulk, sent: up, step: step, data: data}
 	if err := s.init(); err != nil {
@@ -125,7 +126,7 @@ func (c *Context) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(da
 }
 
 // init reserves what s needs, and has its task be ready.
-func (s *Stream) init() error {
+func (s *Stream) init() (err error) {
 	s.task.Init(func(any) int {
 		s.queued.Store(false)
 		if s.isClosed() {
@@ -140,7 +141,8 @@ func (s *Stream) init() error {
 	if s.own { // a WINDOW says so of one that goes up
 		s.in.limit, s.in.granted = firstWindow, StreamReserve
 	}
-	return s.c.ep.dom.reserveStream()
+	s.ofRoom, err = s.c.ep.dom.reserveStream()
+	return err
 }
 
 func (s *Stream) isClosed() bool {
@@ -386,7 +388,7 @@ func (s *Stream) finish() {
 	}
 	if !s.sent && !s.finished && s.in.unread() == 0 {
 		s.finished = true
-		s.c.ep.dom.unreserveStream()
+		s.c.ep.dom.unreserveStream(s.ofRoom)
 	}
 }
 
