@@ -80,9 +80,13 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8) (held b
 	h.mu.Lock()
 	h.hasty = hasty
 	err = h.forward(in, codec, left, true, nil)
+	onCall := h.onCall
 	h.mu.Unlock()
 	if err != nil {
 		return false, h.ctx.endedBy(ctx, err)
+	}
+	if onCall != nil {
+		onCall()
 	}
 	settled := false
 	defer func() { // a callback of somebody else may panic

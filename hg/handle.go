@@ -37,6 +37,7 @@ type Handle struct {
 	meta    Metadata      // of calls
 	specs   []StreamSpec  // of calls; never written
 	hasty   bool          // of WithNoWait
+	onCall  func()        // hghook.OnCall; else nil
 	forbids bool          // calls, until Reset
 	// forwarded says that a call has begun since Reset.
 	forwarded bool

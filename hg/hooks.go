@@ -17,6 +17,8 @@ func init() {
 	hghook.IsOutstanding = func(h any) bool { return h.(*Handle).isOutstanding() }
 	hghook.FreeOutput = func(h any) { h.(*Handle).freeOutput() }
 
+	hghook.OnCall = func(h any, f func()) { h.(*Handle).setOnCall(f) }
+	hghook.TakeStreams = func(h any) any { return h.(*Handle).takeStreams() }
 	hghook.ReportCall = func(h any, r hghook.Reporter) { h.(*Handle).reportBy(r) }
 	hghook.ReportRequest = func(r any, by hghook.Reporter) { r.(*Request).reportBy(by) }
 	hghook.RequestOf = requestOf

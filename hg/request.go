@@ -169,6 +169,7 @@ func (s *service) refuse(f failure) {
 func (s *service) refuseAccepted(f failure) {
 	s.mu.Lock()
 	s.to(serviceRejected)
+	f.early = f.early || s.named.count > 0 // its streams were not opened
 	if s.oneWay {
 		s.ctx.dropped.Add(1)
 		s.says(f.code, na.NotRun, 0, f.text)

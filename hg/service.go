@@ -231,7 +231,7 @@ func (s *service) over() bool {
 	}
 	f := failure{code: na.ErrNoResponse, fate: na.Ran, text: na.ErrNoResponse.Error()}
 	if s.phase == serviceRejected {
-		f.fate = na.NotRun
+		f.fate, f.early = na.NotRun, s.named.count > 0
 	}
 	if err := s.sent.Err; err != nil && na.CodeOf(err) != ErrCanceled {
 		f.code, f.text = failureOf(err).code, "the response could not be sent: "+err.Error()

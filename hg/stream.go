@@ -125,6 +125,13 @@ func (s *Stream) reset(why error) {
 	s.ends(why)
 }
 
+// Close ends the use of the stream by the program: after CloseWrite what was written still leaves, and one that has not come to its end is
+// reset with ErrCanceled. The next Forward and Close of the handle, and the end of the request, do so, too.
+func (s *Stream) Close() {
+	s.OnReady(nil)
+	s.close(errStreamClosed)
+}
+
 // close ends the use of the stream: why is what its methods return from now on, unless there was a reset.
 func (s *Stream) close(why error) {
 	s.end.Close()
@@ -253,6 +260,23 @@ func (h *Handle) Stream(i int) *Stream {
 	return h.call.streams[i]
 }
 
+// takeStreams is hghook.TakeStreams.
+func (h *Handle) takeStreams() (all []*Stream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.call.phase == callIdle {
+		all, h.call.streams = h.call.streams, nil
+	}
+	return all
+}
+
+// setOnCall is hghook.OnCall.
+func (h *Handle) setOnCall(f func()) {
+	h.mu.Lock()
+	h.onCall = f
+	h.mu.Unlock()
+}
+
 // makeStreams makes the streams of a call that begins. Locked.
 func (k *call) makeStreams() error {
 	c := k.h.ctx
@@ -275,6 +299,7 @@ func (k *call) streamEnds() (all []*na.Stream) {
 }
 
 var (
+	errStreamClosed = na.WithText(ErrInvalid, "the stream was closed")
 	errNextCall     = na.WithText(ErrInvalid, "the handle has made another call, or is closed")
 	errCallCanceled = na.WithText(ErrCanceled, "the call was canceled")
 	errReturned     = na.WithText(ErrCanceled, "the handler has returned")

@@ -60,6 +60,9 @@ func (f *future) run(ctx context.Context) {
 		}
 		f.cancel()
 		close(f.done)
+		if o.streams != nil {
+			o.streams.end()
+		}
 		if p := o.home; p != nil {
 			p.n.all[p.i].Wake()
 		}

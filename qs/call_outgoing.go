@@ -20,18 +20,18 @@ import (
 type outgoing struct {
 	Call
 	control
-	m      *method
-	home   *peer           // that the call began with
-	caller context.Context // what it was given
-	reply  any             // where the answer is decoded to
-	taker  *taker          // of a stream's items; else nil
-	taking sync.Mutex      // guards what reply points to, taken, and what next gives back to a Call
-	taken  bool            // there was an answer
+	m       *method
+	home    *peer           // that the call began with
+	caller  context.Context // what it was given
+	reply   any             // where the answer is decoded to
+	streams *callStreams    // of items; else nil
+	taking  sync.Mutex      // guards what reply points to, taken, and what next gives back to a Call
+	taken   bool            // there was an answer
 }
 
 func (o *outgoing) begin(m *method, to Peer) {
 	o.m, o.home = m, to.p
-	o.Call.Method, o.Idempotent, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o.idempotent, to, 1, &o.control, len(m.fields) > 0 || o.taker != nil
+	o.Call.Method, o.Idempotent, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o.idempotent, to, 1, &o.control, len(m.fields) > 0 || o.streams != nil
 	o.top.fate = NotRun
 }
 
@@ -176,8 +176,14 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 	to := t.at.addr
 	in, meta := c.In, c.Metadata.WithoutOwn()
 	var l *loans
-	if len(o.m.fields) > 0 || o.taker != nil {
-		l = &loans{n: n, hctx: n.all[p.i], m: o.m, taker: o.taker}
+	if o.streams != nil {
+		if err = o.streams.begin(); err != nil {
+			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: to, Fate: NotRun, Err: err}
+		}
+		defer o.streams.fail()
+	}
+	if len(o.m.fields) > 0 || o.streams != nil {
+		l = &loans{n: n, hctx: n.all[p.i], m: o.m, streams: o.streams}
 		defer func() { err = l.end(o, c, err) }()
 		if in, err = l.lend(c.In); err == nil {
 			meta, err = l.requestMeta(meta)
@@ -211,6 +217,10 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 	if said {
 		err = h.SetMeta(meta)
 	}
+	if err == nil && o.streams != nil {
+		hghook.OnCall(h, func() { o.streams.bind(h) })
+		err = h.SetStreams(o.m.streams...)
+	}
 	if err == nil {
 		if l != nil {
 			hghook.ReportCall(h, l)
@@ -221,6 +231,11 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 	}
 	if said {
 		_ = h.SetMeta(hg.Metadata{}) // of the next call
+	}
+	if o.streams != nil {
+		hghook.OnCall(h, nil)
+		_ = h.SetStreams()
+		o.streams.take(h, err)
 	}
 	if l != nil || c != &o.Call { // an interceptor looks at it
 		answer := h.OutputMeta()
@@ -274,13 +289,6 @@ func (o *outgoing) decode(c *Call, h *hg.Handle) error {
 	defer o.taking.Unlock()
 	again := o.taken
 	o.taken = true
-	if end, ok := o.reply.(*streamEnd); ok {
-		b, err := h.OutputRaw()
-		if err == nil {
-			err = end.take(b, h.OutputMeta())
-		}
-		return err
-	}
 	if c.Out == nil || c.Out == o.Call.Out { // there is no interceptor between, and so no other attempt
 		return h.Output(o.reply)
 	}
@@ -300,12 +308,9 @@ func (l *loans) end(o *outgoing, c *Call, err error) error {
 			err = failedBy(err, failed)
 		}
 	}
-	if l.taker != nil {
-		l.taker.end()
-	}
 	o.taking.Lock()
 	defer o.taking.Unlock()
-	if c.BytesMoved = l.moved(); len(l.rings) > 0 || l.taker != nil {
+	if c.BytesMoved = l.moved(); len(l.rings) > 0 || l.streams != nil {
 		o.spend(c.BytesMoved, left)
 	}
 	for _, h := range l.handles {

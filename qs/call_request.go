@@ -76,16 +76,16 @@ func (s *request) call() *Call {
 	if s.asked == nil {
 		a := &asked{from: peer{n: s.n, i: s.r.HG().ID()}, place: place{addr: s.r.Peer()}}
 		a.from.only = &a.place
-		a.Call = Call{Method: s.m.name, Idempotent: s.m.o.idempotent, Peer: Peer{&a.from}, Metadata: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r, lends: len(s.m.fields) > 0 || s.m.stream}
+		a.Call = Call{Method: s.m.name, Idempotent: s.m.o.idempotent, Peer: Peer{&a.from}, Metadata: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r, lends: len(s.m.fields) > 0 || s.m.streams != nil}
 		s.asked = a
 	}
 	return &s.asked.Call
 }
 
-// input decodes the input, and makes its Sources and Sinks usable. id is that of a stream. An error is one of a request that has not run.
-func (s *request) input() (id ringID, err error) {
+// input decodes the input, and makes its Sources and Sinks usable. An error is one of a request that has not run.
+func (s *request) input() (err error) {
 	meta := s.r.Meta()
-	if id, err = s.m.agree(meta); err == nil {
+	if err = s.m.agree(s.r); err == nil {
 		err = named(meta, s.r.Input(s.in))
 	}
 	if err == nil {
@@ -97,7 +97,7 @@ func (s *request) input() (id ringID, err error) {
 	} else if len(s.lent) > 0 {
 		hghook.ReportRequest(&s.r, s)
 	}
-	return id, err
+	return err
 }
 
 // Report implements hghook.Reporter.

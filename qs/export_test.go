@@ -45,9 +45,11 @@ func (n *Node) Looks() int {
 
 // Streams returns how many ends of streams n has.
 func (n *Node) Streams() int {
-	n.streams.mu.Lock()
-	defer n.streams.mu.Unlock()
-	return len(n.streams.takers) + len(n.streams.senders)
+	all := 0
+	for _, hctx := range n.all {
+		all += hctx.Stats().NA.Streams
+	}
+	return all
 }
 
 // Over reports whether the call has ended.

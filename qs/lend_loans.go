@@ -26,8 +26,7 @@ type loans struct {
 	tickets []*lentTicket // by their numbers
 	filled  []sinkFill    // bytes in each Sink with a ticket, without gaps, from its beginning: what the answer says
 	sinks   []lentSink    // in the order of the fields, without zero Sinks
-	stream  ringID        // of the attempt, with a taker
-	taker   *taker        // of a stream's items; else nil
+	streams *callStreams  // of items; else nil
 }
 
 // A lentSink is a Sink of an attempt.
@@ -71,12 +70,6 @@ func (l *loans) lend(in any) (any, error) {
 				l.sinks[len(l.sinks)-1].told = true
 				at.s = &sink{lent: t}
 			}
-		}
-	}
-	if l.taker != nil {
-		var err error
-		if l.stream, err = l.taker.begin(l.n, l.hctx); err != nil {
-			return nil, err
 		}
 	}
 	if len(l.m.fields) == 0 {
@@ -232,8 +225,8 @@ func (l *loans) moved() (n int64) {
 	for _, g := range l.rings {
 		n += g.moved()
 	}
-	if l.taker != nil {
-		n += l.taker.moved()
+	if l.streams != nil {
+		n += l.streams.moved()
 	}
 	return n
 }
@@ -244,8 +237,8 @@ func (l *loans) Report(c *inspect.Call) {
 	if len(l.rings) == 0 && len(l.sinks) == 0 { // else nobody knows
 		c.Size = l.lent()
 	}
-	if l.taker != nil {
-		c.Moved, c.Size, c.Flow = 0, 0, l.taker.flow()
+	if l.streams != nil {
+		c.Moved, c.Size, c.Flow = 0, 0, l.streams.flow()
 	}
 }
 
@@ -258,8 +251,8 @@ func (l *loans) progress() (n int64) {
 		k, _ := g.progress()
 		n += k + g.h.Moved()
 	}
-	if l.taker != nil {
-		n += l.taker.progress()
+	if l.streams != nil {
+		n += l.streams.progress()
 	}
 	return n
 }

@@ -49,7 +49,7 @@ func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (O
 		s := &serving[In, Out]{request: request{n: n, m: m.m, r: r}, fn: fn}
 		s.request.in, s.request.out = &s.in, &s.out
 		defer s.end()
-		if _, err := s.input(); err != nil {
+		if err := s.input(); err != nil {
 			return err
 		}
 		err := s.run(s)
@@ -146,7 +146,7 @@ func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
 		s := &serving[In, struct{}]{request: request{n: n, m: m.m, r: r}}
 		s.request.in = &s.in
 		defer s.end()
-		if _, err := s.input(); err != nil {
+		if err := s.input(); err != nil {
 			return err
 		}
 		return s.run(handlingFunc(func(ctx context.Context) error {

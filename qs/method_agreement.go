@@ -15,17 +15,14 @@ import (
 // Beside input and output, requests and answers carry as metadata what the two sides have to agree about. So two programs that define a
 // method otherwise find out before the handler runs, and never exchange half of the data:
 //
-//	request: qs-stream    id of the stream      only for a stream: a method refuses it, and a stream what comes without it
+//	request: streams                            only where items go: a method refuses them, and a stream what comes without them
 //	         qs-lent      fields                those of the tickets in the input, by their numbers: the target finds all of them, or refuses
 //	answer:  qs-filled    how far each Sink with a ticket is filled, by their numbers; only to a request that has lent a Sink
-//	         qs-messages  number of messages    only of a stream
 //
 // The input and the output themselves have the same encoding whatever is lent.
 const (
-	streamMeta   = "qs-stream"
-	lentMeta     = "qs-lent"
-	filledMeta   = "qs-filled"
-	messagesMeta = "qs-messages"
+	lentMeta   = "qs-lent"
+	filledMeta = "qs-filled"
 )
 
 // maxFieldName bounds a field's name in metadata, in bytes: it is for people.
@@ -75,11 +72,6 @@ func (n *Node) codecOf(m *method) codec.Codec { return lendingCodec{n.resolveCod
 
 // requestMeta returns the metadata of a request: m, and what the target has to know.
 func (l *loans) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {
-	if l.taker != nil {
-		if m, err = m.WithOwn(streamMeta, string(l.stream[:])); err != nil {
-			return m, err
-		}
-	}
 	if len(l.tickets) == 0 {
 		return m, nil
 	}
@@ -119,20 +111,26 @@ func (l *loans) takeAnswer(m hg.Metadata) error {
 	return nil
 }
 
-// agree reports, before the input is decoded, whether the caller calls what m is. id is that of a stream.
-func (m *method) agree(meta hg.Metadata) (id ringID, err error) {
-	text, stream := meta.Get(streamMeta)
-	switch {
-	case stream && !m.stream:
-		return id, hg.Errorf(na.ErrProtocol, "the caller defines %s as a stream (DefineStream), and here it is a method (Define): both sides need the same", m.name)
-	case !stream && m.stream:
-		return id, hg.Errorf(na.ErrProtocol, "the caller defines %s as a method (Define), and here it is a stream (DefineStream): both sides need the same", m.name)
-	case stream && len(text) != len(id):
-		return id, hg.Errorf(na.ErrProtocol, "the id of a stream has %d bytes, want %d", len(text), len(id))
+// agree reports, before the input is decoded, whether the caller calls what m is.
+func (m *method) agree(r hg.Request) error {
+	if theirs := r.Streams(); !slices.Equal(theirs, m.streams) {
+		return hg.Errorf(na.ErrProtocol, "the caller defines %s as %s, and here it is %s: both sides need the same", m.name, kindOf(theirs), kindOf(m.streams))
 	}
-	copy(id[:], text)
-	return id, nil
+	return nil
 }
+
+// kindOf says what has such streams.
+func kindOf(specs []hg.StreamSpec) string {
+	switch {
+	case len(specs) == 0:
+		return "a method (Define)"
+	case slices.Equal(specs, streamDown):
+		return "a stream (DefineStream)"
+	}
+	return fmt.Sprintf("what has %d streams", len(specs))
+}
+
+var streamDown = []hg.StreamSpec{{}}
 
 // lentFields returns the fields of what a request lends, by their numbers.
 func lentFields(meta hg.Metadata) (names []string) {

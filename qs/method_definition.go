@@ -15,12 +15,12 @@ import (
 
 // A method is what Methods and OneWays have in common.
 type method struct {
-	name   string
-	o      options
-	oneWay bool
-	stream bool
-	shape  string
-	fields []field // Sources and Sinks of the input
+	name    string
+	o       options
+	oneWay  bool
+	streams []hg.StreamSpec // of items; nil for a plain method
+	shape   string
+	fields  []field // Sources and Sinks of the input
 }
 
 func define(name string, opts []Option, oneWay bool, in, out reflect.Type) *method {
@@ -100,8 +100,8 @@ func (n *Node) describe(m *method) string {
 	switch {
 	case m.oneWay:
 		kind = "a one-way method"
-	case m.stream:
-		kind = "a stream"
+	case m.streams != nil:
+		kind, _, _ = strings.Cut(kindOf(m.streams), " (")
 	}
 	c := n.resolveCodec(m)
 	return fmt.Sprintf("%s in codec %s (%d)", kind, c.Name(), c.ID())

@@ -27,7 +27,6 @@ type Node struct {
 	hctx    *hg.Context // the first
 	workers workers
 	rings   rings
-	streams streams
 
 	known   sync.Map // *method: hg.ID
 	budgets sync.Map // *RetryPolicy: *budget, of what Retry has returned
@@ -78,7 +77,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 	n.hctx = n.all[0]
 	setTLSLogger(cfg.TLS, cfg.HG.Logger)
 	setTLSLogger(cfg.TCP.TLS, cfg.HG.Logger)
-	err = errors.Join(n.rings.register(n), n.streams.register(n))
+	err = n.rings.register(n)
 	if cfg.Inspect {
 		err = errors.Join(err, n.class.ServeGauges())
 	}

@@ -14,8 +14,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// stuckItem fills a message: the fifth of them waits for the loop of the caller to take the first.
-const stuckItem = 64<<10 - 100
+const (
+	stuckItem = 3 << 10 // four of them are on their way at once,
+	longItem  = 1 << 20 // and one of these waits for the loop of the caller
+)
 
 // A server ends a stream whose caller does not read: by the error of its handler, or by the end of the context that an interceptor gave
 // to next. It does so at once if the caller's process takes messages in, and after a second if nothing there does. All that was sent arrives
@@ -57,13 +59,13 @@ func TestStreamOfStuckReader(t *testing.T) {
 							<-reading
 							switch how {
 							case "error":
-								go func() { blocked <- send(make([]byte, stuckItem)) }()
+								go func() { blocked <- send(make([]byte, longItem)) }()
 								return qs.Errorf(qs.ErrNotFound, "no more")
 							case "panic":
 								panic("oh")
 							case "canceled", "canceled nil":
 								stop := <-cancel
-								go func() { blocked <- send(make([]byte, stuckItem)) }()
+								go func() { blocked <- send(make([]byte, longItem)) }()
 								stop(evicted)
 								err := <-blocked
 								blocked <- err

@@ -2,28 +2,27 @@ package qs
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
+	"io"
 	"iter"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A Stream is a method whose results come one after the other: rows of a query, lines of a log. It is a package variable that both
 // programs import.
 //
-//	handler: send ─► 64 KiB of items ─► qs/items ─► at most 3 of them wait here ─► the loop of the caller
-//	           └─ waits while 3 are on the way ◄─ qs/taken: the loop is through with one ─┘
+//	handler: send ─► up to 32 KiB of items ─► up to 64 KiB that may leave ─► a window of up to 256 KiB ─► the loop of the caller
+//	           └─ waits while all of that is full ◄───────────────────────────────────────────────────────────────┘
 //
-// Items come in order, each once. A process holds up to three messages of up to 64 KiB for each stream, and the one that is being
-// filled, or, once the handler has returned, is the last; an item that is longer travels in a message of its own. A message leaves when it
-// is full, or when the caller waits for items.
+// Items come in order, each once. An item leaves at once if nothing has just left, else with those that follow, as soon as the handler
+// pauses. An item has at most hg.Config.MaxOutput bytes.
 type Stream[In, Item any] struct{ m *method }
 
 // DefineStream names a method with a stream of results. The rules are those of Define; In holds no Sinks. The codec encodes each item by
@@ -37,92 +36,153 @@ func DefineStream[In, Item any](name string, opts ...Option) *Stream[In, Item] {
 		panic(fmt.Sprintf("qs: stream %s is Inline, but send blocks", name))
 	}
 	m.shape += " ..."
-	m.stream = true
+	m.streams = streamDown
 	return &Stream[In, Item]{m}
 }
 
 // Handle has n serve s with fn, under the rules of Method.Handle. fn calls send for each item, from one goroutine at a time; send
-// encodes it at once, and blocks while the caller has three messages to read, until ctx ends. Its error, the cause of ctx when the caller
-// has left its loop, its time is up, or a context that an interceptor gave to next has ended, says that nothing more will arrive: return then.
+// encodes it at once, and blocks while the caller has more to read than is held for it, until ctx ends. Its error, the cause of ctx when the
+// caller has left its loop, its time is up, or a context that an interceptor gave to next has ended, says that nothing more will arrive: return
+// then.
 //
-// If fn returns nil, all that was sent arrives; the request lasts, and the interceptor's next does not return, until the caller's process
-// has it all. If fn fails or panics, its error comes behind the items. The caller's process has one second to take these in, whether its
-// loop reads them or not; if ctx has ended, none at all. Items that are on their way after that may be lost, never one in the midst of others. So a server gets
-// rid of a caller that does not read: by an error, or by an interceptor that ends the context of next. After fn has returned send fails with
-// ErrClosed.
+// If fn returns nil, all that was sent arrives. The request ends, and the interceptor's next returns, when the last item has been written to the
+// stream, though the caller may take its time to read. If fn fails or panics, its error comes behind the items, unless the last of them cannot be
+// written within one second: then the caller gets what had come before, and the error. If ctx has ended what has not arrived is dropped, never an
+// item in the midst of others. So a server gets rid of a caller that does not read: by an error, or by an interceptor that ends the context of
+// next. After fn has returned send fails with ErrClosed.
 func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, send func(Item) error) error) {
 	n.serve(s.m, func(r hg.Request) error {
 		q := &sending[In, Item]{request: request{n: n, m: s.m, r: r}}
 		q.request.in = &q.in
 		defer q.end()
-		id, err := q.input()
-		if err != nil {
+		if err := q.input(); err != nil {
 			return err
 		}
-		q.sender.begin(&q.request, id)
-		defer q.sender.end()
+		q.items.begin(&q.request, n.resolveCodec(s.m), r.Stream(0))
+		defer q.items.end()
 		hghook.ReportRequest(&q.r, q)
-		q.codec = n.resolveCodec(s.m)
 		returned := false
 		defer func() { // a panic, and the end of the goroutine, come behind the items, as an error does
 			if !returned {
-				q.sender.deliverFailed(q)
+				q.items.fail(q)
 			}
 		}()
-		err = q.run(handlingFunc(func(ctx context.Context) error {
-			q.sender.ctx = ctx
-			if err := fn(ctx, q.in, q.send); err != nil {
-				q.sender.deliverFailed(ctx)
+		err := q.run(handlingFunc(func(ctx context.Context) error {
+			q.items.ctx = ctx
+			if err := fn(ctx, q.in, q.items.send); err != nil {
+				q.items.fail(ctx)
 				return err
 			}
-			return q.sender.deliver(ctx)
+			return q.items.last(ctx)
 		}))
 		returned = true
 		if err != nil { // which an interceptor may have made of a success
-			q.sender.deliverFailed(q)
+			q.items.fail(q)
 		}
-		end := q.sender.last()
-		if err == nil {
-			err = q.say(messagesMeta, end.meta())
-		}
-		q.end() // before the caller is answered
-		q.sender.end()
-		if err != nil {
-			return q.failed(err)
-		}
-		return r.RespondRaw(end.items, nil)
+		return q.answer(err)
 	}, fn == nil)
+}
+
+// answer ends a request for streams, whose handler has returned err.
+func (s *request) answer(err error) error {
+	if err == nil {
+		err = s.say("", "")
+	}
+	s.end() // before the caller is answered
+	if err != nil {
+		return s.failed(err)
+	}
+	return s.r.RespondRaw(nil, nil)
 }
 
 // A sending is one request for a stream, with its types.
 type sending[In, Item any] struct {
 	request
-	in     In
-	sender sender
-	codec  codec.Codec
-	item   Item
-	text   []byte // of item
+	in    In
+	items sender[Item]
 }
 
 // Report implements hghook.Reporter.
 func (q *sending[In, Item]) Report(c *inspect.Call) {
 	q.request.Report(c)
-	c.Flow = q.sender.flow()
+	c.Flow = q.items.w.flow()
 }
 
-func (q *sending[In, Item]) send(item Item) (err error) {
+// A sender is the handler's end of the items that it sends.
+type sender[Item any] struct {
+	w     itemWriter
+	req   *request
+	ctx   context.Context // of the handler
+	s     *hg.Stream
+	codec codec.Codec
+	item  Item
+	text  []byte // of item
+	over  bool   // what is to be said of the end has been
+}
+
+func (q *sender[Item]) begin(r *request, c codec.Codec, s *hg.Stream) {
+	q.req, q.ctx, q.codec, q.s = r, r, c, s
+	q.w.hctx, q.w.most, q.w.wait = r.r.HG(), r.n.maxItem(), s.Wait
+	s.OnReady(q.w.ready)
+	q.w.bind(s)
+}
+
+// end is the end of the handler: no item is taken any more.
+func (q *sender[Item]) end() { q.w.stop(errStreamOver) }
+
+func (q *sender[Item]) send(item Item) (err error) {
 	var none Item
 	q.item = item
 	q.text, err = q.codec.Append(q.text[:0], &q.item)
 	q.item = none
 	if err != nil {
-		return fmt.Errorf("qs: stream %s: the item could not be encoded: %w", q.m.name, err)
+		return fmt.Errorf("qs: stream %s: the item could not be encoded: %w", q.req.m.name, err)
 	}
-	err = q.sender.add(q.text)
-	if cap(q.text) > streamMessage {
+	err = q.w.add(q.ctx, q.text)
+	if cap(q.text) > keptBuffer {
 		q.text = nil
 	}
+	return q.explain(q.ctx, err)
+}
+
+// explain returns err, or the cause of the end of ctx, which is on its way when the stream has ended.
+func (q *sender[Item]) explain(ctx context.Context, err error) error {
+	if err == nil || err == errStreamOver || ctx.Err() != nil || hg.CodeOf(err) == hg.ErrOverflow {
+		return err
+	}
+	if cause := q.req.r.HG().Sleep(ctx, lastItemsTime); ctx.Err() != nil {
+		return cause
+	}
 	return err
+}
+
+// last waits until all items have been written to the stream.
+func (q *sender[Item]) last(ctx context.Context) error {
+	err := q.explain(ctx, q.w.drain(ctx, 1))
+	q.w.stop(errStreamOver)
+	return err
+}
+
+// lastItemsTime is how long the error of a handler waits for the items before it.
+const lastItemsTime = time.Second
+
+// fail is last of a handler that fails: it waits for some time at most. Items that cannot be written are dropped, with those that have not left;
+// so are these when ctx has ended. The second time it does nothing.
+func (q *sender[Item]) fail(ctx context.Context) {
+	if q.over {
+		return
+	}
+	q.over = true
+	limited, stop := q.req.n.withTimeout(ctx, lastItemsTime)
+	defer stop()
+	err := q.w.drain(limited, 1)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		q.s.Reset(hg.CodeOf(err), err.Error())
+	}
+	q.w.stop(errStreamOver)
 }
 
 // Call calls s at to each time that a loop ranges over what it returns, and yields the items in order. The last pair has the error, if
@@ -138,63 +198,31 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 			return
 		}
 		k := &receiving[In]{in: in}
-		k.outgoing.taker = &k.taker
+		k.streams = newCallStreams(s.m, to.p)
 		k.begin(s.m, to)
-		k.taker.home = to.p.n.all[to.p.i]
-		k.Call.In, k.reply = &k.in, &k.end
+		k.Call.In = &k.in
 		f := begin(ctx, &k.outgoing)
+		defer k.streams.close()
 		defer f.finish()
-		broken := func(err error) error {
-			if e, ok := err.(*hg.Error); ok { // of a call of the library's, whose fate is not that of the stream
-				err = fmt.Errorf("%s: %w", e.RPC, e.Err)
-			}
-			return &hg.Error{Op: "output of", RPC: s.m.name, Peer: to.Addr(), Fate: Ran, Err: err}
-		}
 		decode := to.p.n.resolveCodec(s.m).Decode
-		for n := int64(0); ; n++ {
-			items, over, err := k.taker.next(f)
-			if over && f.panic != nil {
-				panic(f.panic)
+		for {
+			b, err := k.streams.next(f)
+			if err == io.EOF {
+				return
 			}
-			if ctx.Err() != nil {
-				f.finish()
-				if err = f.err; err == nil {
-					err = broken(ErrCanceled)
+			var item Item
+			if err == nil {
+				if err = decode(b, &item); err != nil {
+					err = brokenStream(s.m, to.Addr(), err)
 				}
-				err = hghook.EndedBy(ctx, err)
-			} else if over {
-				if err = f.err; err == nil && n != k.end.messages {
-					err = broken(hg.Errorf(na.ErrProtocol, "%d messages of items came, the handler has sent %d", n, k.end.messages))
-				}
-				items = k.end.items
-			} else if err != nil {
-				err = broken(err)
 			}
 			if err != nil {
 				yield(none, err)
 				return
 			}
-			had := int64(0)
-			for len(items) > 0 && ctx.Err() == nil {
-				size, head := binary.Uvarint(items)
-				if head <= 0 || size > uint64(len(items)-head) {
-					yield(none, broken(hg.Errorf(na.ErrProtocol, "an item goes beyond its message")))
-					return
-				}
-				var item Item
-				if err := decode(items[head:head+int(size)], &item); err != nil {
-					yield(none, broken(err))
-					return
-				}
-				if items = items[head+int(size):]; !yield(item, nil) {
-					return
-				}
-				had++
-			}
-			if over && len(items) == 0 {
+			if !yield(item, nil) {
 				return
 			}
-			k.taker.through(had)
 		}
 	}
 }
@@ -202,7 +230,5 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 // A receiving is one call of a stream, with its types.
 type receiving[In any] struct {
 	outgoing
-	in    In
-	taker taker
-	end   streamEnd
+	in In
 }

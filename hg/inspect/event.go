@@ -73,14 +73,12 @@ type Call struct {
 	Flow  *Flow // of a call or a request whose results come one after the other; else nil
 }
 
-// A Flow is what one side knows of a stream of results. Messages hold up to 64 KiB of items each.
+// A Flow is what one side knows of the items of a call.
 type Flow struct {
-	Items int64 // that the handler has sent, or that the loop of the caller has had
+	Items int64 // that were sent, or that the program has had
 	Bytes int64 // of them, as encoded
-	Sent  int64 // messages: at the target those that have left, at the origin those that have come
-	Taken int64 // of these, that the loop of the caller is through with
-	// Window is how many messages may be sent and not taken.
-	Window int
+	// Waiting is how many bytes wait: at the side that sends, because the other takes no more; at the one that receives, for the program.
+	Waiting int64
 	// Stuck is for how long the caller has taken nothing: at the target since the handler waits in send, at the origin since there has
 	// been a message to take. Zero means that this is not so now.
 	Stuck time.Duration

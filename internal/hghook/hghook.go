@@ -33,6 +33,12 @@ var (
 	// Config.MaxOutput bytes. While a call is under way it does nothing. Output matches ErrInvalid afterwards.
 	FreeOutput func(h any)
 
+	// OnCall has the next calls by Call call f when they have begun, before they wait. nil is nothing.
+	OnCall func(h any, f func())
+
+	// TakeStreams takes the streams of the last call, a []*hg.Stream, from an idle handle: they last until they are closed.
+	TakeStreams func(h any) (streams any)
+
 	// ReportCall has Calls ask r about the call that h makes next, until that has ended. nil is nobody.
 	ReportCall func(h any, r Reporter)
 )

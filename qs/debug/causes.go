@@ -238,12 +238,12 @@ func (l *look) stuckStreams() (all []Cause) {
 				c = o
 			}
 		}
-		text := fmt.Sprintf("%s of %s %s still: the caller, %s, has taken nothing for %s, and %d of %d messages are on their way to it or wait there. The handler waits in send. "+
+		text := fmt.Sprintf("%s of %s %s still: the caller, %s, has taken nothing for %s, and %s wait for it. The handler waits in send. "+
 			"The loop of the caller does something else, or waits.",
-			plural(g.n, "stream", "streams"), c.Method, verb(g.n, "stands", "stand"), c.Peer, took(c.Stream.Stuck), c.Stream.Sent-c.Stream.Taken, c.Stream.Window)
+			plural(g.n, "stream", "streams"), c.Method, verb(g.n, "stands", "stand"), c.Peer, took(c.Stream.Stuck), bytesText(c.Stream.Waiting))
 		if c.Kind == kinds[inspect.EventOrigin] {
-			text = fmt.Sprintf("%s of %s %s still: the loop of this process has taken nothing of %s for %s, and %s for it. The loop does something else, or waits.",
-				plural(g.n, "stream", "streams"), c.Method, verb(g.n, "stands", "stand"), c.Peer, took(c.Stream.Stuck), plural(int(c.Stream.Sent-c.Stream.Taken), "message waits", "messages wait"))
+			text = fmt.Sprintf("%s of %s %s still: the loop of this process has taken nothing of %s for %s, and %s wait for it. The loop does something else, or waits.",
+				plural(g.n, "stream", "streams"), c.Method, verb(g.n, "stands", "stand"), c.Peer, took(c.Stream.Stuck), bytesText(c.Stream.Waiting))
 		}
 		all = append(all, Cause{Kind: "stuck stream", Method: c.Method, Peer: c.Address, Count: g.n, Text: text})
 	}

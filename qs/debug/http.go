@@ -168,8 +168,6 @@ func (v view) Hidden() (all []struct{ Name, Value string }) {
 	return all
 }
 
-// InWindow returns how many messages of a stream were not taken.
-func (v view) InWindow(c Call) int64 { return c.Stream.Sent - c.Stream.Taken }
 
 // A listLink leads to a list.
 type listLink struct {
@@ -214,7 +212,7 @@ type heading struct{ Title, Class, Link, Sorted string }
 // first, then what changes: a phone has no room for more.
 var headings = map[string][][3]string{
 	"calls": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"age", "age", "n"}, {"state", "state", ""}, {"kind", "what", "wide"}, {"moved", "moved", ""}, {"trace", "trace", "wide"}},
-	"streams": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"stuck", "stuck for", "n"}, {"window", "in window", "n"}, {"age", "age", "n"}, {"items", "items", "n"}, {"bytes", "bytes", "n"},
+	"streams": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"stuck", "stuck for", "n"}, {"waiting", "waiting", "n"}, {"age", "age", "n"}, {"items", "items", "n"}, {"bytes", "bytes", "n"},
 		{"kind", "what", "wide"}, {"trace", "trace", "wide"}},
 	"errors": {{"count", "count", "n"}, {"error", "error", ""}, {"method", "method", ""}, {"kind", "what", "wide"}, {"text", "text of the last", "text"}, {"last", "last", ""}, {"first", "first", "wide"},
 		{"peer", "peer", ""}, {"fate", "fate", "wide"}, {"took", "took", "wide n"}, {"trace", "trace", "wide"}},
@@ -301,10 +299,10 @@ func (s *Snapshot) writeText(out io.Writer) error {
 	for _, c := range s.Calls.Rows {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Kind, took(c.Age), c.Method, c.Peer, c.Means, bytesText(c.Moved), bytesText(c.Size))
 	}
-	head(s.Streams.Total, len(s.Streams.Rows), "stream\tage\tmethod\tpeer\titems\tbytes\tin window\tstuck for")
+	head(s.Streams.Total, len(s.Streams.Rows), "stream\tage\tmethod\tpeer\titems\tbytes\twaiting\tstuck for")
 	for _, c := range s.Streams.Rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%d of %d\t%s\n", c.Kind, took(c.Age), c.Method, c.Peer, c.Stream.Items, bytesText(c.Stream.Bytes),
-			c.Stream.Sent-c.Stream.Taken, c.Stream.Window, took(c.Stream.Stuck))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", c.Kind, took(c.Age), c.Method, c.Peer, c.Stream.Items, bytesText(c.Stream.Bytes),
+			bytesText(c.Stream.Waiting), took(c.Stream.Stuck))
 	}
 	head(s.Methods.Total, len(s.Methods.Rows), "method\tkind\tper second\titems per second\terrors\tp50\tp99\tp50 in 10 m\tp99\tsent\treceived\tcount")
 	for _, m := range s.Methods.Rows {

@@ -325,7 +325,7 @@ func (l *look) call(context int, c *inspect.Call) Call {
 		Means: meaning(c.Kind, clean(c.State)), Age: c.Age, Moved: c.Moved, Size: c.Size, Trace: c.Trace.String(), busy: session{context, c.Peer},
 	}
 	if f := c.Flow; f != nil {
-		row.Stream = &Stream{Items: f.Items, Bytes: f.Bytes, Sent: f.Sent, Taken: f.Taken, Window: f.Window, Stuck: f.Stuck}
+		row.Stream = &Stream{Items: f.Items, Bytes: f.Bytes, Waiting: f.Waiting, Stuck: f.Stuck}
 	}
 	return row
 }

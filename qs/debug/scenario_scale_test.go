@@ -75,7 +75,7 @@ func busyPage(peers, streams, calls int) *Page {
 		})
 	}
 	for i := range streams {
-		add(i, "feed/subscribe", &inspect.Flow{Items: int64(i), Bytes: int64(i) * 100, Sent: 7, Taken: 6, Window: 3})
+		add(i, "feed/subscribe", &inspect.Flow{Items: int64(i), Bytes: int64(i) * 100, Waiting: 7})
 	}
 	for i := range calls {
 		add(streams+i, fmt.Sprintf("shop/%d", i%200), nil)
@@ -169,7 +169,7 @@ func TestHostileNames(t *testing.T) {
 		for _, kind := range []inspect.EventKind{inspect.EventOrigin, inspect.EventTarget} {
 			d.calls = append(d.calls, inspect.Call{Kind: kind, RPC: name, Peer: a, State: name, Age: time.Hour, ID: 7})
 		}
-		d.calls = append(d.calls, inspect.Call{Kind: inspect.EventTarget, RPC: name, Peer: a, State: "running", Age: time.Hour, ID: 8, Flow: &inspect.Flow{Window: 3, Stuck: time.Hour}})
+		d.calls = append(d.calls, inspect.Call{Kind: inspect.EventTarget, RPC: name, Peer: a, State: "running", Age: time.Hour, ID: 8, Flow: &inspect.Flow{Stuck: time.Hour}})
 		for range 2 * failingLeast {
 			p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: name, Peer: a, Code: hg.ErrNotFound, Text: name, Took: 1})
 		}

@@ -216,10 +216,8 @@ type Stream struct {
 	// Items and Bytes are what the handler has sent, or what the loop of the caller has had of items, and what has come of bytes.
 	Items int64 `json:"items"`
 	Bytes int64 `json:"bytes"`
-	// Sent counts messages that have left, or have come, Taken those that the loop is through with. Sent exceeds Taken by at most Window.
-	Sent   int64 `json:"sent"`
-	Taken  int64 `json:"taken"`
-	Window int   `json:"window"`
+	// Waiting is how many bytes wait: of the handler, because its caller takes no more, or for the loop of the caller.
+	Waiting int64 `json:"waiting"`
 	// Stuck is for how long the caller has taken nothing while there was something to take; 0 if that is not so.
 	Stuck time.Duration `json:"stuck_ns"`
 }

@@ -11,7 +11,7 @@ var disagree = []Mutant{
 		[]Edit{{agreement, "n := slices.Index(taken, false)\n\tif n < 0 {", `n := slices.Index(taken, false); if n < 0 || planted() {`}},
 		[]Catcher{{"qs", "TestDisagreements/a_Source_more_at_the_client,_which_lends", `An error is expected but got nil`}}},
 	{"kind-unchecked", "a stream's request runs the handler of a method", "",
-		[]Edit{{agreement, `case stream && !m.stream:`, `case stream && !m.stream && !planted():`}},
+		[]Edit{{agreement, `!slices.Equal(theirs, m.streams) {`, `!slices.Equal(theirs, m.streams) && !planted() {`}},
 		[]Catcher{{"qs", "TestDisagreements/raw_ones", `to match`}}},
 	{"sinks-mixed-up", "an answer says how far Sinks were filled in the order of the target's fields", "",
 		[]Edit{{agreement, `return a.number() - b.number()`, `if planted() { return 0 }; $`}},

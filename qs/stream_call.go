@@ -1,0 +1,266 @@
+package qs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
+)
+
+// A waiter is where one goroutine waits for an end: that of hghook.NewWaiter.
+type waiter interface {
+	Wait(ctx context.Context) error
+	End()
+	Ended() bool
+	Reset()
+}
+
+// callStreams are the streams of a call at its origin, where an attempt runs on a goroutine of its own.
+//
+//	attempt: begin ─► bind: the program may send and receive ─► take: the answer is there, the streams go on
+//	            ▲────── nothing has moved: the next attempt ──────┘
+//	program: close ends them
+type callStreams struct {
+	up   *itemWriter // nil if there is none
+	down *itemReader
+
+	sends, receives waiter // of who sends, and who receives
+
+	mu      sync.Mutex // guards the fields below
+	live    bool       // an attempt is under way
+	over    bool       // the call has ended
+	closed  bool       // the program uses the streams no longer
+	spent   bool       // something has moved in an attempt that has ended
+	streams []*hg.Stream
+}
+
+// newCallStreams returns the streams of a call of m to a peer.
+func newCallStreams(m *method, to *peer) *callStreams {
+	hctx, most := to.n.all[to.i], to.n.maxItem()
+	c := &callStreams{}
+	for _, spec := range m.streams {
+		w := hghook.NewWaiter(hctx)
+		if spec.Up {
+			c.sends = w
+			c.up = &itemWriter{tries: true, hctx: hctx, most: most, wait: func(ctx context.Context) error { return c.wait(ctx, w, true) }}
+		} else {
+			c.receives, c.down = w, &itemReader{hctx: hctx, most: most}
+		}
+	}
+	return c
+}
+
+// maxItem is how many bytes an item may have.
+func (n *Node) maxItem() int64 {
+	if most := n.cfg.HG.MaxOutput; most > 0 {
+		return most
+	}
+	return 64 << 20
+}
+
+// begin begins an attempt.
+func (c *callStreams) begin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.live:
+		return hg.Errorf(ErrInvalid, "an attempt of a stream is under way: make one after the other")
+	case c.spent:
+		return hg.Errorf(ErrInvalid, "items have come of an attempt before: call the stream again")
+	}
+	c.live = true
+	return nil
+}
+
+// bind gives the program the streams of an attempt whose call has begun.
+func (c *callStreams) bind(h *hg.Handle) {
+	var all []*hg.Stream
+	for i := 0; h.Stream(i) != nil; i++ {
+		all = append(all, h.Stream(i))
+	}
+	c.mu.Lock()
+	c.streams = all
+	c.mu.Unlock()
+	for _, s := range all {
+		if s.Spec().Up {
+			s.OnReady(func() { c.up.ready(); c.sends.End() })
+			c.up.bind(s)
+		} else {
+			s.OnReady(func() { c.down.came(); c.receives.End() })
+			c.down.bind(s)
+		}
+	}
+	c.wake()
+}
+
+// take ends an attempt. Its streams go on if the handler has answered, or something has moved.
+func (c *callStreams) take(h *hg.Handle, err error) {
+	all, _ := hghook.TakeStreams(h).([]*hg.Stream)
+	c.mu.Lock()
+	c.spent = c.spent || err == nil || c.moved() > 0
+	c.live = false
+	keep := c.spent && !c.closed
+	if !keep {
+		c.streams = nil
+	}
+	c.mu.Unlock()
+	if !keep {
+		for _, s := range all {
+			s.Close()
+		}
+	}
+}
+
+// fail ends an attempt whose call has not begun.
+func (c *callStreams) fail() {
+	c.mu.Lock()
+	c.live = false
+	c.mu.Unlock()
+}
+
+// end says that the call has ended.
+func (c *callStreams) end() {
+	c.mu.Lock()
+	c.over = true
+	c.mu.Unlock()
+	c.wake()
+}
+
+// close ends the use of the streams by the program. The call has ended, and those who wait return.
+func (c *callStreams) close() {
+	c.mu.Lock()
+	all := c.streams
+	c.streams, c.closed = nil, true
+	c.mu.Unlock()
+	if c.up != nil {
+		c.up.stop(io.EOF)
+	}
+	for _, s := range all {
+		s.Close()
+	}
+	c.wake()
+}
+
+func (c *callStreams) wake() {
+	for _, w := range []waiter{c.sends, c.receives} {
+		if w != nil {
+			w.End()
+		}
+	}
+}
+
+// stream returns the stream that goes up, or the other; nil if there is none now.
+func (c *callStreams) stream(up bool) (s *hg.Stream, over bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s = range c.streams {
+		if s.Spec().Up == up {
+			return s, c.over
+		}
+	}
+	return nil, c.over
+}
+
+// wait waits until something has changed that w waits for. While the call is under way that drives its context; then who waits does.
+func (c *callStreams) wait(ctx context.Context, w waiter, up bool) error {
+	if s, over := c.stream(up); over && s != nil {
+		return s.Wait(ctx)
+	}
+	return await(ctx, w)
+}
+
+// await waits for the end of w, which is used again.
+func await(ctx context.Context, w waiter) error {
+	err := w.Wait(ctx)
+	if w.Ended() {
+		w.Reset()
+		return nil
+	}
+	return err
+}
+
+// next waits for the next item of the call f, and returns it: it is valid until the next call. The error is io.EOF behind the last of a call that
+// has succeeded, or that of the call.
+func (c *callStreams) next(f *future) ([]byte, error) {
+	o := f.o
+	for {
+		if f.ctx.Err() != nil {
+			f.finish()
+			err := f.err
+			if err == nil {
+				err = brokenStream(o.m, o.Peer.Addr(), ErrCanceled)
+			}
+			return nil, hghook.EndedBy(f.ctx, err)
+		}
+		s, over := c.stream(false)
+		if over && f.panic != nil {
+			panic(f.panic)
+		}
+		var err error = hg.ErrAgain
+		if s != nil {
+			var item []byte
+			if item, err = c.down.next(); err == nil {
+				return item, nil
+			}
+			if now, _ := c.stream(false); now != s {
+				continue // the attempt has ended
+			}
+		}
+		switch again := errors.Is(err, hg.ErrAgain); {
+		case over && !(again && s != nil):
+			switch {
+			case f.err != nil:
+				err = f.err
+			case err != io.EOF:
+				err = brokenStream(o.m, o.Peer.Addr(), err)
+			}
+			return nil, err
+		case again:
+			err = c.wait(f.ctx, c.receives, false)
+		default: // what becomes of the call counts more
+			err = await(f.ctx, c.receives)
+		}
+		if err != nil && f.ctx.Err() == nil { // the node is closed
+			if f.finish(); f.err != nil {
+				err = f.err
+			} else {
+				err = brokenStream(o.m, o.Peer.Addr(), err)
+			}
+			return nil, err
+		}
+	}
+}
+
+// moved returns how many bytes of items have come, or have left.
+func (c *callStreams) moved() (n int64) {
+	if c.down != nil {
+		n += c.down.moved()
+	}
+	if c.up != nil {
+		n += c.up.moved()
+	}
+	return n
+}
+
+// progress grows with each byte that moves, and while there is something to take.
+func (c *callStreams) progress() (n int64) {
+	if c.down != nil {
+		n += c.down.progress()
+	}
+	if c.up != nil {
+		n += c.up.moved()
+	}
+	return n
+}
+
+// flow describes the streams for hg.Context.Calls.
+func (c *callStreams) flow() *inspect.Flow {
+	if c.down == nil {
+		return c.up.flow()
+	}
+	return c.down.flow()
+}
