@@ -105,7 +105,7 @@ func TestResumeAfterKilledTarget(t *testing.T) {
 		b.server.kill()
 		b.goOn()
 		b.origin.wait(exitNotRun)
-		require.Regexp(t, `^qs cp: copy \S+: `+b.server.addr+` was lost: connection .*\n  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
+		require.Regexp(t, `^qs cp: copy \S+: `+b.server.addr+` (was lost: connection|cannot be reached: connect: connection refused)[^\0]*\n  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
 		b.restart()
 		b.requireResumed()
 	})

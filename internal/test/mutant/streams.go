@@ -33,7 +33,7 @@ var streams = []Mutant{
 		[]Edit{{stream, `s.freeRoom(s.in.drop())`, `if n := s.in.drop(); !planted() { s.freeRoom(n) }`}},
 		[]Catcher{{"na", "TestStreamReleaseBehindReset", `Should be zero, but was 700`}}},
 	{"reserve-not-returned", "the reserve of a stream is not given back", "",
-		[]Edit{{stream, `s.c.ep.dom.unreserveStream()`, `if !planted() { $ }`}},
+		[]Edit{{stream, `s.c.ep.dom.unreserveStream(s.ofRoom)`, `if !planted() { $ }`}},
 		[]Catcher{{"na", "TestStreamWithoutReserve", `Not equal`}, {"na/natest", "TestNoFault/StreamCancelEverywhere", `stage 0`}}},
 	{"late-room-not-freed", "bytes of a stream that is gone keep their room", "",
 		[]Edit{{streamSession, "if toRoom {\n\t\t\tl.freeBytes(int(n), 0)", `if toRoom && !planted() { l.freeBytes(int(n), 0)`}},
