@@ -4,8 +4,8 @@
 //	seed ─► options: faults, nodes, acts ─► safety: world and programs run ─► calm ─► liveness: everything ends within 30 s,
 //	                                                                   each node reaches each ─► audit of the ledger
 //
-// There are two kinds of program: scenarios do everything that the stack can, races do one thing, withdrawing requests while
-// their handlers begin.
+// There are three kinds of program: scenarios do everything that the stack can, races do one thing, withdrawing requests while
+// their handlers begin, and streamWorlds cross the streams of package na's calls with everything else there.
 //
 // Beside the random programs there are three families: TestEveryOrder searches the orders of events of one call and one deed,
 // the tests of posts fail every post of a call in turn, and a seed that has failed becomes a case of its own, shrunk.
