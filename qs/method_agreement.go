@@ -126,6 +126,10 @@ func kindOf(specs []hg.StreamSpec) string {
 		return "a method (Define)"
 	case slices.Equal(specs, streamDown):
 		return "a stream (DefineStream)"
+	case slices.Equal(specs, streamUp):
+		return "an upload (DefineUpload)"
+	case slices.Equal(specs, streamBoth):
+		return "a duplex (DefineDuplex)"
 	}
 	return fmt.Sprintf("what has %d streams", len(specs))
 }

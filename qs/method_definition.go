@@ -28,20 +28,8 @@ func define(name string, opts []Option, oneWay bool, in, out reflect.Type) *meth
 		panic(fmt.Sprintf("qs: the method name %q has %d bytes, want 1 to 255", name, len(name)))
 	}
 	o := optionsOf(name, opts)
-	c := o.codec
-	if c == nil {
-		c = codec.Msgpack
-	}
-	if checker, ok := c.(codec.TypeChecker); ok {
-		for _, t := range []reflect.Type{in, out} {
-			if t == nil {
-				continue
-			}
-			if err := checker.CheckType(t); err != nil {
-				panic(fmt.Sprintf("qs: method %s cannot have this type: %v", name, err))
-			}
-		}
-	}
+	checkType(name, o, in)
+	checkType(name, o, out)
 	m := &method{name: name, o: o, oneWay: oneWay, fields: fieldsOf(name, in, o.codec), shape: shape(in)}
 	if oneWay {
 		if len(m.fields) > 0 {
@@ -54,6 +42,21 @@ func define(name string, opts []Option, oneWay bool, in, out reflect.Type) *meth
 	}
 	m.shape += " -> " + shape(out)
 	return m
+}
+
+// checkType panics if the codec of a method does not send all of a type, which may be nil.
+func checkType(name string, o options, t reflect.Type) {
+	c := o.codec
+	if c == nil {
+		c = codec.Msgpack
+	}
+	checker, ok := c.(codec.TypeChecker)
+	if !ok || t == nil {
+		return
+	}
+	if err := checker.CheckType(t); err != nil {
+		panic(fmt.Sprintf("qs: method %s cannot have this type: %v", name, err))
+	}
 }
 
 // idOf returns the id of a method, which is made known to the class if it is not.

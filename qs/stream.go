@@ -58,28 +58,7 @@ func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, s
 		if err := q.input(); err != nil {
 			return err
 		}
-		q.items.begin(&q.request, n.resolveCodec(s.m), r.Stream(0))
-		defer q.items.end()
-		hghook.ReportRequest(&q.r, q)
-		returned := false
-		defer func() { // a panic, and the end of the goroutine, come behind the items, as an error does
-			if !returned {
-				q.items.fail(q)
-			}
-		}()
-		err := q.run(handlingFunc(func(ctx context.Context) error {
-			q.items.ctx = ctx
-			if err := fn(ctx, q.in, q.items.send); err != nil {
-				q.items.fail(ctx)
-				return err
-			}
-			return q.items.last(ctx)
-		}))
-		returned = true
-		if err != nil { // which an interceptor may have made of a success
-			q.items.fail(q)
-		}
-		return q.answer(err)
+		return q.items.serve(q, &q.request, r.Stream(0), func(ctx context.Context) error { return fn(ctx, q.in, q.items.send) })
 	}, fn == nil)
 }
 
@@ -110,21 +89,44 @@ func (q *sending[In, Item]) Report(c *inspect.Call) {
 
 // A sender is the handler's end of the items that it sends.
 type sender[Item any] struct {
-	w     itemWriter
-	req   *request
-	ctx   context.Context // of the handler
-	s     *hg.Stream
-	codec codec.Codec
-	item  Item
-	text  []byte // of item
-	over  bool   // what is to be said of the end has been
+	w      itemWriter
+	req    *request
+	ctx    context.Context // of the handler
+	s      *hg.Stream
+	codec  codec.Codec
+	item   Item
+	text   []byte // of item
+	over   bool   // what is to be said of the end has been
+	headed bool   // the header has been sent, of a Duplex
 }
 
-func (q *sender[Item]) begin(r *request, c codec.Codec, s *hg.Stream) {
-	q.req, q.ctx, q.codec, q.s = r, r, c, s
+// serve serves a request, whose items go in s, with fn.
+func (q *sender[Item]) serve(by hghook.Reporter, r *request, s *hg.Stream, fn func(ctx context.Context) error) error {
+	q.req, q.ctx, q.codec, q.s = r, r, r.n.resolveCodec(r.m), s
 	q.w.hctx, q.w.most, q.w.wait = r.r.HG(), r.n.maxItem(), s.Wait
 	s.OnReady(q.w.ready)
 	q.w.bind(s)
+	defer q.end()
+	hghook.ReportRequest(&r.r, by)
+	returned := false
+	defer func() { // a panic, and the end of the goroutine, come behind the items, as an error does
+		if !returned {
+			q.fail(r)
+		}
+	}()
+	err := r.run(handlingFunc(func(ctx context.Context) error {
+		q.ctx = ctx
+		if err := fn(ctx); err != nil {
+			q.fail(ctx)
+			return err
+		}
+		return q.last(ctx)
+	}))
+	returned = true
+	if err != nil { // which an interceptor may have made of a success
+		q.fail(r)
+	}
+	return r.answer(err)
 }
 
 // end is the end of the handler: no item is taken any more.
@@ -142,15 +144,15 @@ func (q *sender[Item]) send(item Item) (err error) {
 	if cap(q.text) > keptBuffer {
 		q.text = nil
 	}
-	return q.explain(q.ctx, err)
+	return q.req.explain(q.ctx, err)
 }
 
-// explain returns err, or the cause of the end of ctx, which is on its way when the stream has ended.
-func (q *sender[Item]) explain(ctx context.Context, err error) error {
+// explain returns err, or the cause of the end of ctx, which is on its way when a stream has ended.
+func (s *request) explain(ctx context.Context, err error) error {
 	if err == nil || err == errStreamOver || ctx.Err() != nil || hg.CodeOf(err) == hg.ErrOverflow {
 		return err
 	}
-	if cause := q.req.r.HG().Sleep(ctx, lastItemsTime); ctx.Err() != nil {
+	if cause := s.r.HG().Sleep(ctx, lastItemsTime); ctx.Err() != nil {
 		return cause
 	}
 	return err
@@ -158,7 +160,7 @@ func (q *sender[Item]) explain(ctx context.Context, err error) error {
 
 // last waits until all items have been written to the stream.
 func (q *sender[Item]) last(ctx context.Context) error {
-	err := q.explain(ctx, q.w.drain(ctx, 1))
+	err := q.req.explain(ctx, q.w.drain(ctx, 1))
 	q.w.stop(errStreamOver)
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
@@ -30,6 +31,8 @@ type callStreams struct {
 
 	sends, receives waiter // of who sends, and who receives
 
+	ended atomic.Bool // over, for those who must not take the lock
+
 	mu      sync.Mutex // guards the fields below
 	live    bool       // an attempt is under way
 	over    bool       // the call has ended
@@ -46,7 +49,7 @@ func newCallStreams(m *method, to *peer) *callStreams {
 		w := hghook.NewWaiter(hctx)
 		if spec.Up {
 			c.sends = w
-			c.up = &itemWriter{tries: true, hctx: hctx, most: most, wait: func(ctx context.Context) error { return c.wait(ctx, w, true) }}
+			c.up = &itemWriter{tries: true, over: c.ended.Load, hctx: hctx, most: most, wait: func(ctx context.Context) error { return c.wait(ctx, w, true) }}
 		} else {
 			c.receives, c.down = w, &itemReader{hctx: hctx, most: most}
 		}
@@ -100,8 +103,9 @@ func (c *callStreams) bind(h *hg.Handle) {
 // take ends an attempt. Its streams go on if the handler has answered, or something has moved.
 func (c *callStreams) take(h *hg.Handle, err error) {
 	all, _ := hghook.TakeStreams(h).([]*hg.Stream)
+	moved := c.moved() > 0
 	c.mu.Lock()
-	c.spent = c.spent || err == nil || c.moved() > 0
+	c.spent = c.spent || err == nil || moved
 	c.live = false
 	keep := c.spent && !c.closed
 	if !keep {
@@ -127,6 +131,7 @@ func (c *callStreams) end() {
 	c.mu.Lock()
 	c.over = true
 	c.mu.Unlock()
+	c.ended.Store(true)
 	c.wake()
 }
 

@@ -36,9 +36,12 @@ type itemWriter struct {
 	most int64                           // bytes of an item
 	wait func(ctx context.Context) error // until something may have changed
 
-	mu    sync.Mutex // guards the fields below
-	s     *hg.Stream // nil until the call has one
-	tries bool       // an error of s is that of an attempt: there may be another
+	mu    sync.Mutex  // guards the fields below
+	s     *hg.Stream  // nil until the call has one
+	tries bool        // an error of s is that of an attempt: there may be another,
+	over  func() bool // unless the call has ended
+	shut  bool        // nothing follows
+	wrote int64       // bytes, in all
 	buf   []byte
 	at    int // of buf: what is before has been written
 	err   error
@@ -68,6 +71,7 @@ func (w *itemWriter) flush() {
 	for w.s != nil && w.err == nil && w.pending() > 0 {
 		n, err := w.s.Write(w.buf[w.at:])
 		w.at += n
+		w.wrote += int64(n)
 		if errors.Is(err, hg.ErrAgain) {
 			return
 		}
@@ -82,7 +86,18 @@ func (w *itemWriter) flush() {
 		if cap(w.buf) > keptBuffer {
 			w.buf = nil
 		}
+		if w.shut && w.s != nil && w.err == nil {
+			w.s.CloseWrite()
+		}
 	}
+}
+
+// closeWrite says that nothing is added any more: the stream ends behind what was.
+func (w *itemWriter) closeWrite() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.shut = true
+	w.flush()
 }
 
 // ready goes on when the stream says that it can.
@@ -120,6 +135,8 @@ func (w *itemWriter) fails(ctx context.Context) error {
 		return w.err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case w.over != nil && w.over():
+		return io.EOF
 	}
 	return w.err
 }
@@ -184,7 +201,9 @@ func (w *itemWriter) drain(ctx context.Context, most int) error {
 		if err != nil {
 			return err
 		}
-		_ = w.wait(ctx) // fails has what it says
+		if err := w.wait(ctx); err != nil && ctx.Err() == nil { // else fails says it
+			return err
+		}
 	}
 }
 
@@ -197,14 +216,11 @@ func (w *itemWriter) stop(err error) {
 	}
 }
 
-// moved returns how many bytes have left.
+// moved returns how many bytes have been written to the stream.
 func (w *itemWriter) moved() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.s == nil {
-		return 0
-	}
-	return w.s.Moved()
+	return w.wrote
 }
 
 // flow describes the stream for hg.Context.Calls.

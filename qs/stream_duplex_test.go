@@ -1,0 +1,299 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+var (
+	talk    = qs.DefineDuplex[string, []byte, row]("test/talk")
+	samples = qs.DefineUpload[int, []byte, int]("test/samples")
+)
+
+// answers each item with one that has its number, and the text that the call has begun with once at the end.
+func serveTalk(n *qs.Node) {
+	talk.Handle(n, func(ctx context.Context, how string, s *qs.DuplexServer[[]byte, row]) error {
+		qs.CallFrom(ctx).ResponseMetadata, _ = hg.Metadata{}.With("end", how)
+		if how == "header" {
+			if err := s.SendHeader(map[string]string{"begin": how}); err != nil {
+				return err
+			}
+		}
+		n := 0
+		for item, err := range s.All() {
+			if err != nil {
+				return err
+			}
+			if err := s.Send(row{n, item}); err != nil {
+				return err
+			}
+			n++
+			if how == "leave" && n == 3 {
+				return qs.Errorf(qs.ErrNotFound, "three are enough")
+			}
+		}
+		if err := s.SendHeader(nil); n > 0 && !errors.Is(err, qs.ErrInvalid) {
+			return qs.Errorf(qs.ErrInternal, "SendHeader behind an item: %v", err)
+		}
+		return nil
+	})
+	samples.Handle(n, func(ctx context.Context, most int, items *qs.Receiver[[]byte]) (sum int, err error) {
+		for item, err := range items.All() {
+			if err != nil {
+				return 0, err
+			}
+			if sum += len(item); most > 0 && sum > most {
+				return 0, qs.Errorf(qs.ErrExhausted, "%d is too much", sum)
+			}
+		}
+		return sum, nil
+	})
+}
+
+// Items go in both directions at once, whatever their size, and then the end, with what the handler says before and behind them.
+func TestDuplex(t *testing.T) {
+	t.Parallel()
+	eachTransport(t, func(t *testing.T, addr string) {
+		s := serverAt(t, addr, qs.Config{}, serveTalk)
+		c := open(t, scheme(addr)+"://", qs.Config{})
+		to := peer(t, c, s.Addr().String())
+		for _, how := range []string{"header", "none"} {
+			for _, size := range []int{0, 10, 5000, 100_000} {
+				call := talk.Call(within(t), to, how)
+				const items = 50
+				sent := make(chan error, 1)
+				go func() {
+					var err error
+					for range items {
+						err = errors.Join(err, call.Send(bytes.Repeat([]byte{7}, size)))
+					}
+					call.CloseSend()
+					sent <- err
+				}()
+				header, err := call.Header()
+				require.NoError(t, err)
+				require.Equal(t, how == "header", header["begin"] == "header")
+				n := 0
+				for r, err := range call.All() {
+					require.NoError(t, err)
+					require.Equal(t, n, r.Key)
+					require.Len(t, r.Text, size)
+					n++
+				}
+				require.Equal(t, items, n)
+				require.NoError(t, <-sent)
+				_, err = call.Receive()
+				require.ErrorIs(t, err, io.EOF)
+				require.ErrorIs(t, call.Send(nil), qs.ErrClosed)
+				end, _ := call.Trailer().Get("end")
+				require.Equal(t, how, end)
+				call.Close()
+			}
+		}
+		for range 20 { // a question, and its answer
+			call := talk.Call(within(t), to, "")
+			for i := range 10 {
+				require.NoError(t, call.Send([]byte{1}))
+				r, err := call.Receive()
+				require.NoError(t, err)
+				require.Equal(t, i, r.Key)
+			}
+			call.Close()
+		}
+		(&rowSource{}).quiet(t, c, s)
+	})
+}
+
+// However a call ends, both sides learn why, and nothing is left.
+func TestDuplexEnds(t *testing.T) {
+	t.Parallel()
+	ended := make(chan error, 10)
+	hangs := qs.DefineDuplex[int, int, int]("test/hangs")
+	var s *qs.Node
+	c, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		s = n
+		serveTalk(n)
+		hangs.Handle(n, func(ctx context.Context, _ int, d *qs.DuplexServer[int, int]) error {
+			if err := d.Send(1); err != nil {
+				return err
+			}
+			_, err := d.Receive()
+			ended <- err
+			return err
+		})
+	})
+	call := talk.Call(within(t), to, "leave") // the handler has enough, and says so behind its items
+	var err error
+	for err == nil {
+		err = call.Send([]byte("x"))
+	}
+	require.ErrorIs(t, err, io.EOF)
+	n := 0
+	for _, err = range call.All() {
+		n++
+	}
+	require.Equal(t, 4, n)
+	require.ErrorIs(t, err, qs.ErrNotFound)
+	call.Close()
+
+	for _, how := range []string{"close", "cancel"} {
+		ctx, cancel := context.WithCancelCause(within(t))
+		call := hangs.Call(ctx, to, 0)
+		_, err := call.Receive()
+		require.NoError(t, err)
+		if how == "close" {
+			call.Close()
+			_, err = call.Receive()
+			require.ErrorIs(t, err, qs.ErrCanceled)
+		} else {
+			cancel(io.ErrClosedPipe)
+			_, err = call.Receive()
+			require.ErrorIs(t, err, io.ErrClosedPipe)
+			require.ErrorIs(t, call.Send(1), io.ErrClosedPipe)
+			call.Close()
+		}
+		require.ErrorIs(t, <-ended, context.Canceled, how)
+		cancel(nil)
+	}
+
+	none := talk.Call(within(t), qs.Peer{}, "")
+	require.ErrorIs(t, none.Send(nil), io.EOF)
+	_, err = none.Receive()
+	require.ErrorIs(t, err, qs.ErrInvalid)
+	none.Close()
+	(&rowSource{}).quiet(t, c, s)
+}
+
+// An upload is answered once, when the handler has what it wants.
+func TestUpload(t *testing.T) {
+	t.Parallel()
+	eachTransport(t, func(t *testing.T, addr string) {
+		s := serverAt(t, addr, qs.Config{}, serveTalk)
+		c := open(t, scheme(addr)+"://", qs.Config{})
+		to := peer(t, c, s.Addr().String())
+		for _, items := range []int{0, 1, 10_000} {
+			call := samples.Call(within(t), to, 0)
+			for range items {
+				require.NoError(t, call.Send(make([]byte, 100)))
+			}
+			sum, err := call.CloseAndReceive()
+			require.NoError(t, err)
+			require.Equal(t, 100*items, sum)
+		}
+		call := samples.Call(within(t), to, 1000)
+		var err error
+		for err == nil {
+			err = call.Send(make([]byte, 100))
+		}
+		require.ErrorIs(t, err, io.EOF)
+		_, err = call.CloseAndReceive()
+		require.ErrorIs(t, err, qs.ErrExhausted)
+		require.ErrorContains(t, err, "1100 is too much")
+		call = samples.Call(within(t), to, 0)
+		require.NoError(t, call.Send(nil))
+		call.Close()
+		_, err = call.CloseAndReceive()
+		require.ErrorIs(t, err, qs.ErrCanceled)
+		_, err = samples.Call(within(t), qs.Peer{}, 0).CloseAndReceive()
+		require.ErrorIs(t, err, qs.ErrInvalid)
+		(&rowSource{}).quiet(t, c, s)
+	})
+}
+
+// Retry repeats a call of which nothing has moved: what was sent waits here until a handler has begun.
+func TestDuplexRetry(t *testing.T) {
+	t.Parallel()
+	s := server(t, qs.Config{}, serveTalk)
+	tries := 0
+	refuse := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+		if tries++; tries == 1 {
+			return &hg.Error{Op: "forward", RPC: c.Method, Fate: qs.NotRun, Err: qs.ErrUnavailable}
+		}
+		return next(ctx)
+	}
+	c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1}), refuse}})
+	call := samples.Call(within(t), peer(t, c, s.Addr().String()), 0)
+	require.NoError(t, call.Send([]byte("abc")))
+	sum, err := call.CloseAndReceive()
+	require.NoError(t, err)
+	require.Equal(t, 3, sum)
+	require.Equal(t, 2, tries)
+}
+
+// Two programs that disagree are told, and what cannot be is refused when it is defined.
+func TestDuplexMisuse(t *testing.T) {
+	t.Parallel()
+	_, to := pair(t, qs.Config{}, serveTalk)
+	_, err := qs.DefineUpload[string, []byte, int]("test/talk").Call(within(t), to, "").CloseAndReceive()
+	require.ErrorIs(t, err, hg.ErrRemote)
+	require.ErrorContains(t, err, "as an upload (DefineUpload), and here it is a duplex (DefineDuplex)")
+	require.Equal(t, qs.NotRun, qs.FateOf(err))
+	for text, define := range map[string]func(){
+		"Inline":          func() { qs.DefineDuplex[int, int, int]("test/bad", qs.Inline()) },
+		"a Sink in its":   func() { qs.DefineUpload[getIn, int, int]("test/bad") },
+		"in its items":    func() { qs.DefineUpload[int, putIn, int]("test/bad") },
+		"have this type":  func() { qs.DefineUpload[int, chan int, int]("test/bad") },
+		"in its output":   func() { qs.DefineDuplex[int, int, putIn]("test/bad") },
+		"have this type:": func() { qs.DefineDuplex[int, int, func()]("test/bad") },
+	} {
+		func() {
+			defer func() { require.True(t, strings.Contains(recover().(string), text), text) }()
+			define()
+		}()
+	}
+}
+
+// In a simulator the same goes in virtual time.
+func TestDuplexInSimulator(t *testing.T) {
+	t.Parallel()
+	oneAtATime(t)
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	defer w.Close()
+	serving, stop := context.WithCancel(context.Background())
+	defer stop()
+	w.Node("server").Go(func() {
+		s := simulated(t, w, "sim://server", qs.Config{})
+		serveTalk(s)
+		_ = s.Serve(serving)
+		_ = s.Close()
+	})
+	w.Node("client").Go(func() {
+		defer stop()
+		c := simulated(t, w, "sim://client", qs.Config{})
+		w.Sleep(1)
+		ctx := context.Background()
+		to, err := c.Peer(ctx, "sim://server")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		call := talk.Call(ctx, to, "header")
+		for i := range 10 {
+			if err := call.Send(make([]byte, 20_000)); err != nil {
+				t.Error(err)
+			}
+			if r, err := call.Receive(); err != nil || r.Key != i {
+				t.Errorf("item %d: %d, %v", i, r.Key, err)
+			}
+		}
+		call.CloseSend()
+		if _, err := call.Receive(); err != io.EOF {
+			t.Error(err)
+		}
+		call.Close()
+		_ = c.Close()
+	})
+	if err := w.Run(1 << 40); err != nil {
+		t.Error(err)
+	}
+}
