@@ -168,7 +168,6 @@ func (v view) Hidden() (all []struct{ Name, Value string }) {
 	return all
 }
 
-
 // A listLink leads to a list.
 type listLink struct {
 	Title, Link string
