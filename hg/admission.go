@@ -17,14 +17,20 @@ import (
 //	                         │             ├─ its origin takes it back: it leaves at once
 //	                         │             └─ its deadline passes, or its origin is lost: refused
 //	                         └─ so many of the RPC wait already: refused
+//
+// Requests with streams are counted apart, with bounds of their own, since they may last for ever: one beyond them is refused at once. They wait
+// only for the bound of their RPC.
 type load struct {
-	most, mostPerPeer int64
+	most, mostPerPeer               int64
+	mostStreams, mostStreamsPerPeer int64
 
 	n       atomic.Int64
+	streams atomic.Int64 // requests with streams, which n does not count
 	waiting atomic.Int64
 
-	mu         sync.Mutex // guards the fields below, and waits of those in the list
-	head, tail *service   // by service.next and prev
+	mu          sync.Mutex // guards the fields below, and waits of those in the list
+	head, tail  *service   // by service.next and prev
+	streamsWait int        // requests with streams among them
 }
 
 // A bound is that of an RPC, in all contexts of the class.
@@ -66,10 +72,18 @@ func (b *bound) queues() (counted, ok bool) {
 	return false, false
 }
 
+// The load of a session counts requests in its lower half, and those with streams in its upper half.
+const oneStream = 1 << 32
+
+func ofPeer(load int64) (requests, streams int64) { return int64(uint32(load)), load >> 32 }
+
 // take takes room for s, if there is some.
 func (d *load) take(s *service) bool {
+	if s.named.count > 0 {
+		return s.rpc.bound.take() // the rest it has: see takeStreams
+	}
 	if d.n.Add(1) <= d.most {
-		if s.peerLoad.Add(1) <= d.mostPerPeer && s.rpc.bound.take() {
+		if n, _ := ofPeer(s.peerLoad.Add(1)); n <= d.mostPerPeer && s.rpc.bound.take() {
 			return true
 		}
 		s.peerLoad.Add(-1)
@@ -78,13 +92,45 @@ func (d *load) take(s *service) bool {
 	return false
 }
 
+// takeStreams takes room for a request with streams, once, or returns the refusal.
+func (d *load) takeStreams(s *service) error {
+	if s.named.count == 0 || s.streaming {
+		return nil
+	}
+	_, n := ofPeer(s.peerLoad.Add(oneStream))
+	all := d.streams.Add(1)
+	s.streaming = true
+	switch {
+	case n > d.mostStreamsPerPeer:
+		d.leaveStreams(s)
+		return na.WithText(ErrExhausted, fmt.Sprintf("%d streams of this process are open at the peer (hg.Config.MaxStreamsPerPeer)", d.mostStreamsPerPeer))
+	case all > d.mostStreams:
+		d.leaveStreams(s)
+		return na.WithText(ErrExhausted, fmt.Sprintf("%d streams are open at the peer (hg.Config.MaxStreams)", d.mostStreams))
+	}
+	return nil
+}
+
+// leaveStreams returns the room of takeStreams.
+func (d *load) leaveStreams(s *service) {
+	if s.streaming {
+		s.streaming = false
+		s.peerLoad.Add(-oneStream)
+		d.streams.Add(-1)
+	}
+}
+
 // admit reports whether the handler of s may begin, or is not to; otherwise s is dispatched again when it may.
 func (c *Context) admit(s *service) bool {
 	d := &c.load
 	if s.admitted || s.rpc.own.Expedited || c.nctx.Draining() {
 		return true
 	}
-	if d.waiting.Load() == 0 && d.take(s) {
+	if err := d.takeStreams(s); err != nil {
+		s.reject(err)
+		return false
+	}
+	if (d.waiting.Load() == 0 || s.named.count > 0 && s.rpc.bound == nil) && d.take(s) {
 		s.admitted = true
 		return true
 	}
@@ -151,12 +197,16 @@ func (s *service) fullBound() string {
 
 // dismiss returns the room of s.
 func (c *Context) dismiss(s *service) {
+	streaming := s.streaming
+	c.load.leaveStreams(s)
 	if !s.admitted {
 		return
 	}
 	s.admitted = false
-	s.peerLoad.Add(-1)
-	c.load.n.Add(-1)
+	if !streaming {
+		s.peerLoad.Add(-1)
+		c.load.n.Add(-1)
+	}
 	b := s.rpc.bound
 	if b != nil {
 		b.n.Add(-1)
@@ -184,10 +234,11 @@ func (c *Context) advance() {
 	defer d.mu.Unlock()
 	for s := d.head; s != nil; {
 		next := s.next
-		if !closing && d.n.Load() >= d.most {
+		full := d.n.Load() >= d.most
+		if !closing && full && d.streamsWait == 0 {
 			return
 		}
-		if closing || d.take(s) {
+		if closing || (!full || s.named.count > 0) && d.take(s) {
 			s.admitted = !closing
 			c.dispatch(s)
 		}
@@ -230,6 +281,9 @@ func (d *load) push(s *service) {
 	}
 	d.tail = s
 	d.waiting.Add(1)
+	if s.named.count > 0 {
+		d.streamsWait++
+	}
 }
 
 func (d *load) remove(s *service) {
@@ -245,6 +299,9 @@ func (d *load) remove(s *service) {
 	}
 	s.waits, s.prev, s.next = false, nil, nil
 	d.waiting.Add(-1)
+	if s.named.count > 0 {
+		d.streamsWait--
+	}
 	if s.counted {
 		s.counted = false
 		s.rpc.bound.waiting.Add(-1)

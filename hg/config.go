@@ -31,9 +31,8 @@ type Config struct {
 	MaxPulled int64
 	// MaxActive bounds the requests of a context whose handlers have begun and that have not ended. Zero means
 	// 1024. One more waits, in its envelope, until another ends: a handler that waits for a call which in turn needs a
-	// handler here may wait for ever if the bound is small. The handler of a stream counts for as long as the stream is open. Requests
-	// of calls that are in flight already, for streams, Reader and Writer of package qs, and probes (PingRPC, HealthRPC) do not count and
-	// do not wait.
+	// handler here may wait for ever if the bound is small. Requests with streams, those of calls that are in flight already, for Reader and
+	// Writer of package qs, and probes (PingRPC, HealthRPC) do not count and do not wait.
 	//
 	// One that has a deadline waits until an eighth of its time is left, but
 	// at least 1 ms and at most 250 ms: then it is refused with ErrTimeout, and its origin hears of the bound. So is one that
@@ -41,6 +40,11 @@ type Config struct {
 	MaxActive int
 	// MaxActivePerPeer bounds those of one session. Zero means 128.
 	MaxActivePerPeer int
+	// MaxStreams bounds the requests of a context that have streams and have not ended. Zero means 4096. One more is refused at once, with
+	// ErrExhausted: streams may last for ever.
+	MaxStreams int
+	// MaxStreamsPerPeer bounds those of one session. Zero means 2048.
+	MaxStreamsPerPeer int
 	// Authorize, if set, is asked before any handler of this class runs, in Request.Run if Dispatch is set, else in Trigger. It may
 	// block; [Authorizer] says what that costs.
 	Authorize Authorizer
@@ -67,6 +71,7 @@ type Config struct {
 	Trace bool
 
 	opened func(class any) // called by Open, if not nil: see onOpen
+	apart  func(r Request) // in the place of Dispatch for requests with streams; nil: Dispatch
 }
 
 // onOpen is hghook.OnOpen.
@@ -102,7 +107,8 @@ func (c Config) withDefaults() (Config, error) {
 		name string
 		v    *int
 		def  int
-	}{{"MaxActive", &c.MaxActive, 1024}, {"MaxActivePerPeer", &c.MaxActivePerPeer, 128}} {
+	}{{"MaxActive", &c.MaxActive, 1024}, {"MaxActivePerPeer", &c.MaxActivePerPeer, 128}, {"MaxStreams", &c.MaxStreams, 4096},
+		{"MaxStreamsPerPeer", &c.MaxStreamsPerPeer, 2048}} {
 		if *f.v < 0 {
 			errs = append(errs, fmt.Errorf("hg: config: %s is %d, want a number of requests, or 0 for %d: %w", f.name, *f.v, f.def, ErrInvalid))
 		}

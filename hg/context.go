@@ -60,13 +60,15 @@ type Stats struct {
 	Queued  int   // callbacks and handlers that wait for Trigger
 	Denied  int64 // requests that the authorizer has denied
 	Late    int64 // errors that handlers returned after they had answered
-	Active  int64 // requests whose handlers have begun and that have not ended
+	Active  int64 // requests whose handlers have begun and that have not ended,
+	Streams int64 // and those with streams, which Active does not count
 	Waiting int64 // requests that wait for one of these to end
 }
 
 func newContext(cls *Class, nctx *na.Context) *Context {
 	c := &Context{class: cls, nctx: nctx, limits: nctx.Limits()}
 	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
+	c.load.mostStreams, c.load.mostStreamsPerPeer = int64(cls.cfg.MaxStreams), int64(cls.cfg.MaxStreamsPerPeer)
 	if cls.cfg.Dispatch != nil && nctx.Batches() {
 		c.gathering = newGathering(c)
 	}
@@ -135,7 +137,7 @@ func (c *Context) Stats() Stats {
 		NA: c.nctx.Stats(), Handles: c.handles.Load(), Lent: c.lent.total(), Pulled: c.pulled.total(),
 		Inline: c.bodies.inline.Load(), Loans: c.bodies.lent.Load(), NoRoom: c.bodies.noRoom.Load(),
 		Dropped: c.dropped.Load(), Denied: c.denied.Load(), Late: c.late.Load(), Queued: c.nctx.Queued(),
-		Active: c.load.n.Load(), Waiting: c.load.waiting.Load(),
+		Active: c.load.n.Load(), Streams: c.load.streams.Load(), Waiting: c.load.waiting.Load(),
 	}
 }
 

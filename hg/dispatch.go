@@ -59,7 +59,10 @@ func (s *service) give(lone *Request) bool {
 	}
 	s.to(serviceGiven)
 	s.batch = c.gathering.dispatched()
-	r, always := s.incoming(), s.rpc.own.ServeDraining
+	r, always, dispatch := s.incoming(), s.rpc.own.ServeDraining, c.class.cfg.Dispatch
+	if s.named.count > 0 && c.class.cfg.apart != nil {
+		dispatch, lone = c.class.cfg.apart, nil
+	}
 	s.mu.Unlock()
 	if c.nctx.Draining() && !always { // looked at here: a shutdown either finds it, or is seen
 		s.refuseUnclaimed(errDraining)
@@ -68,7 +71,7 @@ func (s *service) give(lone *Request) bool {
 	if lone != nil {
 		*lone = r
 	} else {
-		c.class.cfg.Dispatch(r)
+		dispatch(r)
 	}
 	return true
 }

@@ -30,7 +30,8 @@ func (s *service) fullLimit() (reason na.HeldReason, limit int64) {
 	if b != nil && b.n.Load() >= b.most {
 		return na.HeldMethod, b.most
 	}
-	switch active, ofPeer := d.n.Load(), s.peerLoad.Load(); {
+	ofPeer, _ := ofPeer(s.peerLoad.Load())
+	switch active := d.n.Load(); {
 	case ofPeer >= d.mostPerPeer:
 		return na.HeldPerPeer, d.mostPerPeer
 	case active >= d.most:

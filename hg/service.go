@@ -39,33 +39,34 @@ type service struct {
 	gen   uint64
 	holds int
 
-	id       ID
-	rpc      *RPC // nil if the id is not known here
-	addr     na.Addr
-	data     any
-	env      *na.Envelope // nil once the message is not needed any more
-	tag      na.Tag
-	oneWay   bool
-	input    []byte
-	fetched  []byte // the memory of it, if it was pulled
-	shown    []byte // the copy of input that the handler was given, if misuse is looked for
-	meta     []byte // that came with it
-	codec    uint8  // of input
-	most     int    // bytes that a response inline may have, if more than any other message
-	more     bool   // it is at the origin, to be fetched once the authorizer has agreed,
-	body     na.Key // with this
-	ahead    int64  // bytes of metadata in front of it, at the origin,
-	skip     int64  // or here already
-	allowed  bool   // the authorizer has agreed
-	dispatch na.Task
-	resume   func(int) int // proceed, bound once
-	began    bool          // the handler has,
-	returned bool          // and has returned
-	detached bool          // and its request may be answered all the same
-	since    time.Duration // it was detached
-	admitted bool          // it has room in Context.load
-	cutOff   bool          // Shutdown has counted it, at work
-	peerLoad *atomic.Int64
+	id        ID
+	rpc       *RPC // nil if the id is not known here
+	addr      na.Addr
+	data      any
+	env       *na.Envelope // nil once the message is not needed any more
+	tag       na.Tag
+	oneWay    bool
+	input     []byte
+	fetched   []byte // the memory of it, if it was pulled
+	shown     []byte // the copy of input that the handler was given, if misuse is looked for
+	meta      []byte // that came with it
+	codec     uint8  // of input
+	most      int    // bytes that a response inline may have, if more than any other message
+	more      bool   // it is at the origin, to be fetched once the authorizer has agreed,
+	body      na.Key // with this
+	ahead     int64  // bytes of metadata in front of it, at the origin,
+	skip      int64  // or here already
+	allowed   bool   // the authorizer has agreed
+	dispatch  na.Task
+	resume    func(int) int // proceed, bound once
+	began     bool          // the handler has,
+	returned  bool          // and has returned
+	detached  bool          // and its request may be answered all the same
+	since     time.Duration // it was detached
+	admitted  bool          // it has room in Context.load,
+	streaming bool          // and this, as a request with streams
+	cutOff    bool          // Shutdown has counted it, at work
+	peerLoad  *atomic.Int64
 
 	deadline time.Duration // by Context.Now; 0 when there is none
 	patience time.Duration // likewise: the request waits no longer for room or for Run; valid if there is a deadline

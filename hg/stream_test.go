@@ -307,16 +307,23 @@ func TestStreamsOfAHandlerThatIsLate(t *testing.T) {
 // A request whose handler did not run has moved nothing: it was withdrawn, or the target had no memory for its streams.
 func TestStreamsOfRequestsThatDidNotRun(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		p := newPair(t, n, hg.Config{MaxActive: 1})
-		var busy hg.Request
-		first := p.handle(p.rpc("busy", func(r hg.Request) error { busy = detached(r); return nil }))
+		p := newPair(t, n, hg.Config{})
+		var busy []hg.Request
+		_, err := p.target.RegisterRPC(hg.RPC{Name: "stream", MaxActive: 1, Handler: func(r hg.Request) error {
+			busy = append(busy, detached(r))
+			return nil
+		}})
+		require.NoError(t, err)
+		id, err := p.origin.Register("stream", nil)
+		require.NoError(t, err)
+		first, h := p.handle(id), p.handle(id)
+		require.NoError(t, h.SetStreams(up, down))
 		var o1, o2 outcome
 		require.NoError(t, first.Forward(nil, o1.cb))
-		n.Until(func() bool { return p.tctx.Stats().Active == 1 })
-		h := p.streaming(func(hg.Request) error { t.Error("the handler runs"); return nil }, up, down)
+		n.Until(func() bool { return len(busy) == 1 })
 		require.NoError(t, h.ForwardRaw(nil, o2.cb))
 		n.Until(func() bool { return p.tctx.Stats().Waiting == 1 })
-		_, err := h.Stream(0).Write([]byte("x"))
+		_, err = h.Stream(0).Write([]byte("x"))
 		require.ErrorIs(t, err, hg.ErrAgain)
 		var result []hg.WithdrawResult
 		require.NoError(t, h.Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) { result = append(result, r) }))
@@ -325,7 +332,8 @@ func TestStreamsOfRequestsThatDidNotRun(t *testing.T) {
 		_, err = h.Stream(0).Write([]byte("x"))
 		require.ErrorIs(t, err, hg.ErrCanceled)
 		require.Zero(t, h.Stream(0).Moved())
-		require.NoError(t, busy.RespondRaw(nil, nil))
+		require.Len(t, busy, 1, "the handler runs")
+		require.NoError(t, busy[0].RespondRaw(nil, nil))
 		n.Until(func() bool { return o1.calls == 1 })
 		require.NoError(t, first.Close())
 		require.NoError(t, h.Close())

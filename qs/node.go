@@ -61,6 +61,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 	n.life, n.die = context.WithCancel(context.Background())
 	n.workers.init(n)
 	cfg.HG.Dispatch = n.workers.dispatch
+	hghook.DispatchStreams(&cfg.HG, func(r any) { n.workers.apart(*r.(*hg.Request)) })
 	if cfg.Authorize != nil {
 		cfg.HG.Authorize = n.authorize
 	}

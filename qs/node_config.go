@@ -57,7 +57,8 @@ type Config struct {
 	// of that client stand still. It is not asked about Peer.Ping and the probes of Peers.
 	Authorize func(ctx context.Context, c *Call) error
 	// MaxConcurrent bounds the handlers of all methods that run at once; 0 means HG.MaxActive. The option MaxConcurrent bounds those of
-	// one method, within this. A handler that waits for another one of this node
+	// one method, within this. Streams, uploads and duplexes have a goroutine each, and are bounded by HG.MaxStreams and HG.MaxStreamsPerPeer
+	// instead. A handler that waits for another one of this node
 	// needs a worker free for it. A request that has to wait until little of its time is left, an eighth, but at least 1 ms and at
 	// most 250 ms, is refused with ErrTimeout, and the caller hears whether workers or another limit has held it up.
 	MaxConcurrent int

@@ -9,7 +9,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// workers are the goroutines that run handlers, up to Config.MaxConcurrent. In the simulator each request has a coroutine.
+// workers are the goroutines that run handlers, up to Config.MaxConcurrent, and one for each request with streams. In the simulator each request has a coroutine.
 type workers struct {
 	crew[hg.Request]
 	own []own // of each context; mu guards them
@@ -57,6 +57,19 @@ func (w *workers) end() {
 func (w *workers) wait() {
 	w.all.Wait()
 	w.health.all.Wait()
+}
+
+// apart has a request with streams run on a goroutine of its own: it may last for ever.
+func (w *workers) apart(r hg.Request) {
+	if nctx := r.HG().NA(); nctx.Scheduled() {
+		nctx.Spawn(func() { w.run(r) })
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.all.Go(func() { w.run(r) })
+	}
 }
 
 // A crew runs jobs on goroutines. Quick jobs share a few, which take one after the other: that is faster than to wake a goroutine for

@@ -485,3 +485,50 @@ func playStream(t *testing.T, seed uint64) (how string) {
 	}
 	return how
 }
+
+// Streams take no worker and no place: beside any number of them calls go on, and one beyond their own limit is refused at once.
+func TestStreamsHaveALimitOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	held, double := qs.DefineStream[int, int]("test/holds"), qs.Define[int, int]("test/doubles")
+	cfg := qs.Config{MaxConcurrent: 1}
+	cfg.HG.MaxActive, cfg.HG.MaxStreamsPerPeer = 1, 20
+	_, to := pair(t, cfg, func(n *qs.Node) {
+		held.Handle(n, func(ctx context.Context, i int, send func(int) error) error {
+			if err := send(i); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		double.Handle(n, func(_ context.Context, i int) (int, error) { return 2 * i, nil })
+	})
+	ctx, leave := context.WithCancel(within(t))
+	defer leave()
+	begun, ended := make(chan int), make(chan error)
+	for i := range 20 {
+		go func() {
+			for item, err := range held.Call(ctx, to, i) {
+				if err != nil {
+					ended <- err
+					return
+				}
+				begun <- item
+			}
+		}()
+	}
+	for range 20 {
+		<-begun
+	}
+	four, err := double.Call(ctx, to, 2)
+	require.NoError(t, err)
+	require.Equal(t, 4, four)
+	for _, err := range held.Call(ctx, to, 0) {
+		require.ErrorIs(t, err, qs.ErrExhausted)
+		require.ErrorContains(t, err, "20 streams of this process are open at the peer")
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+	}
+	leave()
+	for range 20 {
+		require.ErrorIs(t, <-ended, qs.ErrCanceled)
+	}
+}

@@ -98,6 +98,10 @@ var (
 	// runs after those that were given before.
 	OnOpen func(cfg any, f func(class any))
 
+	// DispatchStreams has f, instead of Config.Dispatch, be called with requests that have streams: a *hg.Request, which f may keep. cfg is
+	// as in OnOpen.
+	DispatchStreams func(cfg any, f func(r any))
+
 	// RegisterRPC is the class's own with what only RPCs of this module are. rpc is a hg.RPC.
 	RegisterRPC func(class, rpc any, own RPCOptions) error
 )

@@ -299,8 +299,7 @@ func streamFairToMessages(b *bed) {
 			}
 			start()
 		}
-		var recv *call
-		recv = t.call("receive of a flood")
+		recv := t.call("receive of a flood")
 		recv.then = func(r na.Result) {
 			got++
 			recv.free()

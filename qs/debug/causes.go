@@ -128,7 +128,7 @@ func (l *look) limits() (all []Cause) {
 		p := &l.peers[i]
 		if r := peers[session{p.Context, p.addr}]; r != nil && r.waiting > 0 {
 			all = append(all, Cause{Kind: "limit", Peer: p.Address, Count: r.waiting, Text: fmt.Sprintf(
-				"%s of %s %s for others of this peer to end: %s for one peer (HG.MaxActivePerPeer). Open streams count. Raise the limit, or have the peer call less at a time.",
+				"%s of %s %s for others of this peer to end: %s for one peer (HG.MaxActivePerPeer). Raise the limit, or have the peer call less at a time.",
 				plural(r.waiting, "request", "requests"), p.Label, verb(r.waiting, "waits", "wait"), r.inWords())})
 		}
 	}

@@ -356,8 +356,9 @@ func (l *look) count(c *inspect.Call, row *Call) {
 			m.waiting++
 		case "fetching", "rejected":
 		default:
-			w.active++
-			m.active++
+			if m.active++; c.Flow == nil { // streams have a limit of their own
+				w.active++
+			}
 		}
 	}
 }
