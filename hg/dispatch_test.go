@@ -142,6 +142,7 @@ func TestDispatchedBeforeRun(t *testing.T) {
 		require.NoError(t, r.Run())
 		p.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
+		p.Until(func() bool { return ctx.Err() != nil }) // the answer may arrive before its sending has ended
 		require.ErrorIs(t, ctx.Err(), context.Canceled)
 		p.clean(1)
 	}, hg.Config{})

@@ -10,12 +10,12 @@ import (
 
 // These rules look at what passes between package na and the plugin: see audit.
 var contractRules = []rule{
-	{name: "ContractKept", check: contractKept,
+	{name: "ContractKept", check: contractKept, needs: oneTransport,
 		why: "what the contract of package carrier asks for and no program sees at once takes memory, or damages it, on some other day: " +
 			"each View ends once, memory is borrowed, what waits for a peer is bounded, nothing follows Cut"},
-	{name: "GoneIsNotSent", check: goneIsNotSent,
+	{name: "GoneIsNotSent", check: goneIsNotSent, needs: oneTransport,
 		why: "over an Exact network what arrives is data: zeroes in place of memory that is gone would be taken for it"},
-	{name: "ShutAdmitsNobody", check: shutAdmitsNobody,
+	{name: "ShutAdmitsNobody", check: shutAdmitsNobody, needs: oneTransport,
 		why: "a context that is about to end takes nobody in, and a peer that comes learns at once that nothing ran"},
 	{name: "PeerDies", check: peerDies, needs: connections, optional: true,
 		why: "a process that dies says no farewell: the end of the connection says it, and nobody waits for a timeout"},

@@ -102,7 +102,17 @@ func invalidName(n Network) string {
 	return ""
 }
 
+func oneTransport(n Network) string {
+	if strings.Contains(n.Origin, ",") {
+		return "Network.Origin has a second transport: each is looked at by itself"
+	}
+	return ""
+}
+
 func connections(n Network) string {
+	if why := oneTransport(n); why != "" {
+		return why
+	}
 	if n.Datagrams {
 		return "Network.Datagrams is true: nothing ends when a process dies"
 	}
