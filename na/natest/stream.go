@@ -254,7 +254,16 @@ func streamResetEachSide(b *bed) {
 		if i&4 != 0 {
 			b.until("it is written", func() bool { n, _ := from.Write(make([]byte, 5000)); return n > 0 })
 		}
+		var lent []byte
+		if i&4 != 0 && who != from { // it uses what Next has returned
+			b.until("it can be read", func() bool { lent, _ = who.Next(); return lent != nil })
+		}
 		who.Reset(na.ErrOverflow, "too much of it")
+		if lent != nil {
+			who.Release(len(lent))
+			_, err := who.Next()
+			require.ErrorIs(b, err, na.ErrOverflow)
+		}
 		b.until("the other side learns it", func() bool {
 			if from == other {
 				_, err := other.Write([]byte{1})
