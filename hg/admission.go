@@ -75,7 +75,11 @@ func (b *bound) queues() (counted, ok bool) {
 // The load of a session counts requests in its lower half, and those with streams in its upper half.
 const oneStream = 1 << 32
 
+// ofPeer returns both halves.
 func ofPeer(load int64) (requests, streams int64) { return int64(uint32(load)), load >> 32 }
+
+// active is how many requests have room, those with streams among them.
+func (d *load) active() int64 { return d.n.Load() + d.streams.Load() }
 
 // take takes room for s, if there is some.
 func (d *load) take(s *service) bool {
@@ -83,7 +87,7 @@ func (d *load) take(s *service) bool {
 		return s.rpc.bound.take() // the rest it has: see takeStreams
 	}
 	if d.n.Add(1) <= d.most {
-		if n, _ := ofPeer(s.peerLoad.Add(1)); n <= d.mostPerPeer && s.rpc.bound.take() {
+		if int64(uint32(s.peerLoad.Add(1))) <= d.mostPerPeer && s.rpc.bound.take() {
 			return true
 		}
 		s.peerLoad.Add(-1)
@@ -94,7 +98,7 @@ func (d *load) take(s *service) bool {
 
 // takeStreams takes room for a request with streams, once, or returns the refusal.
 func (d *load) takeStreams(s *service) error {
-	if s.named.count == 0 || s.streaming {
+	if s.streaming {
 		return nil
 	}
 	_, n := ofPeer(s.peerLoad.Add(oneStream))
@@ -113,11 +117,9 @@ func (d *load) takeStreams(s *service) error {
 
 // leaveStreams returns the room of takeStreams.
 func (d *load) leaveStreams(s *service) {
-	if s.streaming {
-		s.streaming = false
-		s.peerLoad.Add(-oneStream)
-		d.streams.Add(-1)
-	}
+	s.streaming = false
+	s.peerLoad.Add(-oneStream)
+	d.streams.Add(-1)
 }
 
 // admit reports whether the handler of s may begin, or is not to; otherwise s is dispatched again when it may.
@@ -126,9 +128,11 @@ func (c *Context) admit(s *service) bool {
 	if s.admitted || s.rpc.own.Expedited || c.nctx.Draining() {
 		return true
 	}
-	if err := d.takeStreams(s); err != nil {
-		s.reject(err)
-		return false
+	if s.named.count > 0 {
+		if err := d.takeStreams(s); err != nil {
+			s.reject(err)
+			return false
+		}
 	}
 	if (d.waiting.Load() == 0 || s.named.count > 0 && s.rpc.bound == nil) && d.take(s) {
 		s.admitted = true
@@ -198,7 +202,9 @@ func (s *service) fullBound() string {
 // dismiss returns the room of s.
 func (c *Context) dismiss(s *service) {
 	streaming := s.streaming
-	c.load.leaveStreams(s)
+	if streaming {
+		c.load.leaveStreams(s)
+	}
 	if !s.admitted {
 		return
 	}

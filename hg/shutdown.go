@@ -117,7 +117,7 @@ func (c *Context) Shutdown(ctx context.Context) error {
 func (c *Class) serving() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.ContainsFunc(c.contexts, func(hctx *Context) bool { return hctx.load.n.Load() > 0 })
+	return slices.ContainsFunc(c.contexts, func(hctx *Context) bool { return hctx.load.active() > 0 })
 }
 
 func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions func() int64) error {
@@ -152,7 +152,7 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 				o.answerForgotten()
 			}
 		}
-		return contexts[i].load.n.Load() == 0
+		return contexts[i].load.active() == 0
 	}
 	for _, hctx := range contexts {
 		e.Contexts = append(e.Contexts, hctx.nctx)
@@ -199,7 +199,7 @@ func awaitOpen(contexts []*Context, regions func() int64) {
 
 // idle reports whether nothing is under way but the news of sessions that have ended.
 func (c *Context) idle() bool {
-	return c.nctx.Live()-c.nctx.News() <= 0 && !c.nctx.Arrived() && c.load.n.Load() == 0 && c.load.waiting.Load() == 0
+	return c.nctx.Live()-c.nctx.News() <= 0 && !c.nctx.Arrived() && c.load.active() == 0 && c.load.waiting.Load() == 0
 }
 
 // cut counts what has not ended, and ends calls, detached requests and the contexts of handlers.
