@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/turns"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -40,6 +41,7 @@ type Stream struct {
 	mu     sync.Mutex // guards the fields below
 	fn     func()
 	waiter *turns.Waiter
+	inWait bool  // a goroutine is in Wait, with waiter
 	ready  bool  // it may be tried again, and waiter was nil when that was said
 	why    error // why this side has ended it
 }
@@ -175,9 +177,15 @@ func (s *Stream) Moved() int64 { return s.end.Moved() }
 
 // Wait drives the context, or sleeps while another goroutine does, until what was refused with ErrAgain may be tried again, or the stream has
 // ended. It may return without need. The error is the cause of ctx if that ends first, or matches ErrClosed when the context is closed and
-// drained. The goroutine is woken alone, as in [Handle.Call].
+// drained. The goroutine is woken alone, as in [Handle.Call]. A second goroutine that waits meanwhile returns after a millisecond: it may be one
+// that ends the stream while another is still in it.
 func (s *Stream) Wait(ctx context.Context) error {
 	s.mu.Lock()
+	if s.inWait {
+		s.mu.Unlock()
+		return s.ctx.Sleep(ctx, time.Millisecond)
+	}
+	s.inWait = true
 	w := s.waiter
 	if w == nil {
 		w = s.ctx.turns.NewWaiter()
@@ -186,6 +194,11 @@ func (s *Stream) Wait(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
+	defer func() { // deferred: it runs callbacks of others, which may panic
+		s.mu.Lock()
+		s.inWait = false
+		s.mu.Unlock()
+	}()
 	err := w.Wait(ctx)
 	if w.Ended() { // who is told ErrAgain from now on is told anew
 		w.Reset()
