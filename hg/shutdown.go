@@ -23,7 +23,7 @@ const openTime = 200 * time.Millisecond
 // A ShutdownError says what a Shutdown has cut off, and what the program has left open.
 type ShutdownError struct {
 	Calls     int   // that were ended, with ErrClosed
-	Responses int   // that had not left
+	Responses int   // that had not left, and streams of answered requests of which not everything had
 	Transfers int   // gets and puts of this process, and of peers in its memory: pieces, for large ones
 	Leases    int   // bodies of calls that peers had not given back
 	Handlers  int   // requests whose handlers were at work when the wait was over, or have not ended
@@ -197,9 +197,11 @@ func awaitOpen(contexts []*Context, regions func() int64) {
 	}
 }
 
-// idle reports whether nothing is under way but the news of sessions that have ended.
+// idle reports whether nothing is under way but the news of sessions that have ended. What a handler wrote to a stream before it
+// returned is, until it has left.
 func (c *Context) idle() bool {
-	return c.nctx.Live()-c.nctx.News() <= 0 && !c.nctx.Arrived() && c.load.active() == 0 && c.load.waiting.Load() == 0
+	return c.nctx.Live()-c.nctx.News() <= 0 && !c.nctx.Arrived() && c.load.active() == 0 && c.load.waiting.Load() == 0 &&
+		c.nctx.Underway().Streams == 0
 }
 
 // cut counts what has not ended, and ends calls, detached requests and the contexts of handlers.
@@ -207,6 +209,7 @@ func (c *Context) cut(left *ShutdownError) {
 	u := c.nctx.Underway()
 	left.Transfers += u.Moves + u.Served
 	left.Leases += u.Leases
+	left.Responses += u.Streams
 	for _, o := range c.all() {
 		o.endNow(left)
 	}

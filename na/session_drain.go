@@ -19,7 +19,7 @@ func (e *endpoint) underway() Underway {
 		u.Leases += l.leases.n
 		for _, s := range l.streams {
 			if s.sent && s.out.ending {
-				u.Sends++
+				u.Streams++
 			}
 		}
 	}

@@ -23,6 +23,7 @@ type Underway struct {
 	Moves   int    // gets and puts of this process that have not ended
 	Served  int    // gets and puts of peers that have not ended
 	Leases  int    // leases that have not ended
+	Streams int    // streams that are closed for writing, and of which not everything has left
 	Reached uint64 // gets and puts of peers that have begun, ever
 }
 
@@ -88,12 +89,12 @@ func shutdown(ctx context.Context, e *Shutdown) error {
 	e.Trigger = func(i int) int { return e.Contexts[i].Trigger(0) }
 	e.Idle = func(i int) bool {
 		u := e.Contexts[i].Underway()
-		return u.Sends == 0 && u.Moves == 0 && u.Leases == 0
+		return u.Sends == 0 && u.Moves == 0 && u.Leases == 0 && u.Streams == 0
 	}
 	e.CancelRest = func() {
 		for _, c := range e.Contexts {
 			u := c.Underway()
-			cut.Sends, cut.Moves, cut.Served = cut.Sends+u.Sends, cut.Moves+u.Moves, cut.Served+u.Served
+			cut.Sends, cut.Moves, cut.Served = cut.Sends+u.Sends+u.Streams, cut.Moves+u.Moves, cut.Served+u.Served
 			cut.Leases += u.Leases
 		}
 	}

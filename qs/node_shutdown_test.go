@@ -3,7 +3,9 @@ package qs_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -50,6 +52,65 @@ func TestShutdownUnderCalls(t *testing.T) {
 		stop()
 		callers.Wait()
 	}
+}
+
+// TestShutdownUnderStream: the handler of a stream has returned, and its caller takes its time to read what was sent: Shutdown waits for it, and
+// says so when its time is over.
+func TestShutdownUnderStream(t *testing.T) {
+	t.Parallel()
+	const items = 60 // of 1 KiB: more than a window of 16 KiB, less than may be written beyond
+	big := qs.DefineStream[struct{}, []byte]("test/big")
+	eachTransport(t, func(t *testing.T, addr string) {
+		for _, reads := range []bool{true, false} {
+			n := serverAt(t, addr, qs.Config{}, func(n *qs.Node) {
+				big.Handle(n, func(_ context.Context, _ struct{}, send func([]byte) error) error {
+					for range items {
+						if err := send(make([]byte, 1<<10)); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			})
+			scheme, _, _ := strings.Cut(addr, ":")
+			to := peer(t, open(t, scheme+"://", qs.Config{}), n.Addr().String())
+			next, stop := iter.Pull2(big.Call(within(t), to, struct{}{}))
+			_, err, _ := next()
+			require.NoError(t, err)
+			for n.HG().Stats().Active > 0 {
+				runtime.Gosched()
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			if reads {
+				ctx, cancel = context.WithTimeout(context.Background(), time.Minute)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- n.Shutdown(ctx) }()
+			if reads {
+				select {
+				case err := <-ended:
+					t.Errorf("Shutdown has not waited for the reader: %v", err)
+				case <-time.After(time.Second): // peers have confirmed everything by then that has left
+				}
+			} else {
+				err := <-ended
+				require.ErrorContains(t, err, "1 response left")
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+			}
+			got := 1
+			for _, err, ok := next(); ok && err == nil; _, err, ok = next() {
+				got++
+			}
+			if reads {
+				require.Equal(t, items, got)
+				require.NoError(t, <-ended)
+			} else {
+				require.Less(t, got, items)
+			}
+			stop()
+			cancel()
+		}
+	})
 }
 
 // TestServeBesideShutdown: Shutdown and Close may come at any moment of Serve, before it too: Serve returns nil. The race detector looks on.
