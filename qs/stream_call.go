@@ -220,6 +220,8 @@ func (c *callStreams) next(f *future) ([]byte, error) {
 			switch {
 			case f.err != nil:
 				err = f.err
+			case again:
+				err = c.withoutStream(o)
 			case err != io.EOF:
 				err = brokenStream(o.m, o.Peer.Addr(), err)
 			}
@@ -238,6 +240,17 @@ func (c *callStreams) next(f *future) ([]byte, error) {
 			return nil, err
 		}
 	}
+}
+
+// withoutStream returns how the items of a call end that has succeeded and has no stream: an interceptor has answered, and no item comes, or
+// the program has closed the call before.
+func (c *callStreams) withoutStream(o *outgoing) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return brokenStream(o.m, o.Peer.Addr(), hg.Errorf(ErrClosed, "Receive after Close"))
+	}
+	return io.EOF
 }
 
 // moved returns how many bytes of items have come, or have left.

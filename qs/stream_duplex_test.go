@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -296,4 +297,59 @@ func TestDuplexInSimulator(t *testing.T) {
 	if err := w.Run(1 << 40); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestStreamWithoutAttempt: an interceptor of the client answers a call of a stream by itself, or makes a success of an attempt that has
+// failed: there is no item, and no error.
+func TestStreamWithoutAttempt(t *testing.T) {
+	t.Parallel()
+	for what, answer := range map[string]qs.Interceptor{
+		"no attempt": func(context.Context, *qs.Call, func(context.Context) error) error { return nil },
+		"failed": func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+			_ = next(ctx)
+			return nil
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			n := server(t, qs.Config{}, func(*qs.Node) {})
+			to := peer(t, open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{answer}}), n.Addr().String())
+			some := qs.DefineStream[int, int]("test/none")
+			for _, err := range some.Call(within(t), to, 1) {
+				t.Errorf("an item, or an error: %v", err)
+			}
+			both := qs.DefineDuplex[int, int, int]("test/neither").Call(within(t), to, 1)
+			_, err := both.Receive()
+			require.Equal(t, io.EOF, err)
+			both.Close()
+		})
+	}
+}
+
+// TestReceiveAfterClose: the handler has answered, and its items were not received before Close.
+func TestReceiveAfterClose(t *testing.T) {
+	t.Parallel()
+	pipe := qs.DefineDuplex[int, int, int]("test/pipe")
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		pipe.Handle(n, func(_ context.Context, _ int, s *qs.DuplexServer[int, int]) error {
+			for i := range 10 {
+				if err := s.Send(i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	c := pipe.Call(within(t), to, 1)
+	_, err := c.Receive()
+	require.NoError(t, err)
+	for c.Send(1) == nil { // until the handler has answered
+		runtime.Gosched()
+	}
+	c.Close()
+	_, err = c.Receive()
+	for err == nil { // what had come before
+		_, err = c.Receive()
+	}
+	require.ErrorIs(t, err, qs.ErrClosed)
 }
