@@ -123,7 +123,9 @@ func allOf[Item any](receive func() (Item, error)) iter.Seq2[Item, error] {
 	}
 }
 
-// A DuplexServer is what the handler of a Duplex has of its streams. One goroutine at a time receives, and one sends.
+// A DuplexServer is what the handler of a Duplex has of its streams. One goroutine at a time receives, and one sends; they need not be the one of the
+// handler. When the handler returns, both end, also where they are blocked: so a handler gets rid of a caller that does not read by returning
+// an error, while another goroutine sends. The end of a context that the handler derives from ctx ends neither.
 type DuplexServer[Up, Down any] struct {
 	Receiver[Up]
 	down sender[Down]
