@@ -149,9 +149,8 @@ func TestCallsTellFlow(t *testing.T) {
 			all := underWay(s, inspect.EventTarget)
 			require.Len(t, all, 1)
 			at = all[0]
-			return at.Flow.Stuck > 0
+			return at.Flow.Stuck > 0 && at.Flow.Waiting >= 32<<10 // before, the window may have opened once more
 		})
-		require.GreaterOrEqual(t, at.Flow.Waiting, int64(32<<10), "%+v", at.Flow)
 		require.EqualValues(t, source.sent.Load()+1, at.Flow.Items, "send waits with one")
 		require.Greater(t, at.Flow.Bytes, 10_000*at.Flow.Items)
 		of := underWay(c, inspect.EventOrigin)

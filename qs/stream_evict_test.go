@@ -22,9 +22,8 @@ func TestEvictWhileSending(t *testing.T) {
 			blocked := make(chan struct{})
 			go func() {
 				for i := 0; ; i++ {
-					if i*item > 1<<20 { // more than goes without a reader
+					if i == 1<<20/item { // more than goes without a reader
 						close(blocked)
-						i = -1 << 40
 					}
 					if err := send(make([]byte, item)); err != nil {
 						ended <- err
