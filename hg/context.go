@@ -35,6 +35,7 @@ type Context struct {
 	faults    sync.Once    // the OnFault of requests
 	lookAt    atomic.Int64 // when detached requests are looked at; 0: never
 	cutOff    atomic.Bool  // Shutdown waits no longer for handlers
+	starting  atomic.Int32 // calls between the look at whether c drains and their beginning
 	lent      byteLimit
 	pulled    byteLimit
 	bodies    bodies

@@ -233,12 +233,14 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 	if h.timeout != 0 && (limit == 0 || h.timeout < limit) {
 		limit = h.timeout
 	}
+	h.ctx.starting.Add(1)
 	if err = k.begin(limit, cb); err == nil {
 		if k.waits = waits; waits {
 			h.waiter.Reset()
 		}
 		err = k.post()
 	}
+	h.ctx.starting.Add(-1)
 	k.last.free()
 	if err == nil {
 		h.forwarded = true

@@ -200,6 +200,9 @@ func awaitOpen(contexts []*Context, regions func() int64) {
 // idle reports whether nothing is under way but the news of sessions that have ended. What a handler wrote to a stream before it
 // returned is, until it has left.
 func (c *Context) idle() bool {
+	for c.starting.Load() > 0 { // a call that has seen no Drain; once it has begun it counts in Live
+		runtime.Gosched()
+	}
 	return c.nctx.Live()-c.nctx.News() <= 0 && !c.nctx.Arrived() && c.load.active() == 0 && c.load.waiting.Load() == 0 &&
 		c.nctx.Underway().Streams == 0
 }

@@ -515,7 +515,7 @@ func TestServeRehearses(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, "").addr
 	require.Equal(t, `"slept 1ms"`+"\n", run(t, 0, "call", addr, "sleep", `"1ms"`).out.String())
-	require.Regexp(t, `^qs call: sleep: `+addr+` did not answer within 50ms; it MAY HAVE RUN\n  code:`, run(t, exitMayHaveRun, "call", "-t", "50ms", addr, "sleep", `"1h"`).errors.String())
+	require.Regexp(t, `^qs call: sleep: `+addr+` did not answer within 500ms; it MAY HAVE RUN\n  code:`, run(t, exitMayHaveRun, "call", "-t", "500ms", addr, "sleep", `"1h"`).errors.String())
 	require.Contains(t, run(t, exitHandler, "call", addr, "sleep", `"2h"`).errors.String(), "2h0m0s is no time to sleep: want 0s to 1h0m0s")
 	require.Regexp(t, `^qs call: fail: `+addr+` answers: boo; it ran\n`, run(t, exitHandler, "call", addr, "fail", `"boo"`).errors.String())
 	require.Regexp(t, `answers: fail was called; it ran\n`, run(t, exitHandler, "call", addr, "fail", "null").errors.String())
