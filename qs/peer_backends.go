@@ -195,7 +195,7 @@ func (p *peer) rest(at *place, pause time.Duration) {
 	at.until = p.n.now() + p.n.jitter(at.pause)
 }
 
-// probe asks whether a process serves at a place that has failed. The answer is taken by whoever drives the node.
+// probe asks whether a process serves at a place that has failed. The answer is taken by the goroutine that drives the node.
 func (p *peer) probe(t trip) {
 	p.ask(t.at, func(err error) {
 		p.mu.Lock()

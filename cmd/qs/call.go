@@ -288,7 +288,7 @@ func (c *client) sayFailed(method string, call *hg.Error) string {
 func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
 	case code == hg.ErrTimeout && fate == hg.NotRun && !answered:
-		return "it did not run: repeat it, or give it more time with --timeout; qs ping " + addr + " tells whether it answers"
+		return "it did not run: repeat it, or give it more time with --timeout; qs ping " + addr + " shows whether it answers"
 	case code == hg.ErrTimeout && fate != hg.NotRun:
 		return "give it more time with --timeout; it may have run, so look before you repeat it"
 	case answered && (code == hg.ErrBadInput || code == na.ErrProtocol && fate == hg.NotRun):

@@ -438,7 +438,7 @@ func TestLookupFate(t *testing.T) {
 		q := run(t, exitNotRun, command, "-timeout", "100ms", addr, "greet")
 		const todo = "  to do:  repeat it, or give it more time with --timeout; qs ping "
 		require.Equal(t, "qs "+command+": greet: NOT sent: "+addr+" did not answer within 100ms (asked for its types first)\n"+
-			todo+addr+" tells whether it answers\n", q.errors.String())
+			todo+addr+" shows whether it answers\n", q.errors.String())
 		var e struct{ Error errorReport }
 		q = run(t, exitNotRun, command, "-timeout", "100ms", "-json", addr, "greet")
 		requireSchema(t, "error", q.errors.Bytes())
@@ -455,7 +455,7 @@ func TestLookupFate(t *testing.T) {
 	}
 	q := run(t, exitNotRun, "rpcs", "-timeout", "100ms", addr)
 	require.Equal(t, "qs rpcs: "+addr+" did not list its methods within 100ms\n"+
-		"  to do:  repeat it, or give it more time with --timeout; qs ping "+addr+" tells whether it answers\n", q.errors.String())
+		"  to do:  repeat it, or give it more time with --timeout; qs ping "+addr+" shows whether it answers\n", q.errors.String())
 	require.NotContains(t, run(t, exitNotRun, "rpcs", "-json", "-timeout", "100ms", addr).errors.String(), `"fate"`)
 	require.Contains(t, run(t, exitUsage, "call", typedTarget(t, false), "nosuch").errors.String(), "to do:  look at what there is: qs rpcs ")
 	require.Contains(t, advice(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a tells")

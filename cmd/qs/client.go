@@ -98,7 +98,7 @@ func (c *client) adviseAsk(err error, flag string) error {
 	if flag != "" {
 		flag = ", or give it more time with " + flag
 	}
-	return show.Advise(err, fmt.Sprintf("%srepeat it%s; qs ping %s tells whether it answers", show.ToDo, flag, c.peer))
+	return show.Advise(err, fmt.Sprintf("%srepeat it%s; qs ping %s shows whether it answers", show.ToDo, flag, c.peer))
 }
 
 // hostPort is an address without its scheme.
