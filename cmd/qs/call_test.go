@@ -458,7 +458,7 @@ func TestLookupFate(t *testing.T) {
 		"  to do:  repeat it, or give it more time with --timeout; qs ping "+addr+" shows whether it answers\n", q.errors.String())
 	require.NotContains(t, run(t, exitNotRun, "rpcs", "-json", "-timeout", "100ms", addr).errors.String(), `"fate"`)
 	require.Contains(t, run(t, exitUsage, "call", typedTarget(t, false), "nosuch").errors.String(), "to do:  look at what there is: qs rpcs ")
-	require.Contains(t, advice(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a tells")
+	require.Contains(t, advice(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a shows")
 }
 
 // TestNoInput: input that is there and that no argument reads is not left out silently. Cron and CI give none, or /dev/null.
