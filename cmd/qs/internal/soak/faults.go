@@ -25,9 +25,9 @@ type victim interface {
 type target struct {
 	s       *soak
 	i       int
-	addr    string // of the process; at first where it is to listen
+	listen  string // where the process is to listen
 	reached string // its address for origins
-	relay   *relay
+	relay   *relay // has an address that stays, so that of the process may change
 
 	mu    sync.Mutex // guards child
 	child *self.Child
@@ -35,26 +35,31 @@ type target struct {
 
 // startTarget starts target i.
 func (s *soak) startTarget(i int) (t *target, err error) {
-	t = &target{s: s, i: i, addr: s.Listen}
-	if err := t.start(); err != nil {
-		return nil, err
-	}
-	t.addr = t.child.Addr
-	t.reached = t.addr
-	if over, ok := strings.CutPrefix(t.addr, "tcp://"); ok {
-		if t.relay, err = newRelay(over); err != nil {
-			t.stop()
+	t = &target{s: s, i: i, listen: s.Listen}
+	if hasConnections(s.Transport) {
+		if t.relay, err = newRelay(); err != nil {
 			return nil, err
 		}
 		t.reached = "tcp://" + t.relay.addr()
 	}
+	if err := t.start(); err != nil {
+		t.stop()
+		return nil, err
+	}
+	if t.relay == nil {
+		t.listen, t.reached = t.child.Addr, t.child.Addr
+	}
 	return t, nil
 }
 
+// start starts the process. Behind a relay it has another port each time: somebody else may have taken the last one.
 func (t *target) start() error {
-	c, err := t.s.StartTarget(t.s.book("target", uint64(t.i)), t.addr)
+	c, err := t.s.StartTarget(t.s.book("target", uint64(t.i)), t.listen)
 	if err != nil {
 		return err
+	}
+	if t.relay != nil {
+		t.relay.passTo(strings.TrimPrefix(c.Addr, "tcp://"))
 	}
 	t.mu.Lock()
 	t.child = c
@@ -181,8 +186,11 @@ func (s *soak) strike(ctx context.Context, v victim, kind string, last time.Dura
 		return v.net().hold(0) > 0, nil
 	}
 	pause(ctx, last/8)
-	if err := v.start(); err != nil {
-		return false, fmt.Errorf("%v does not start again: %w", v, err)
+	for range 40 { // over udp a socket of another process may have the port for a while
+		if err = v.start(); err == nil {
+			return true, nil
+		}
+		pause(context.Background(), 50*time.Millisecond)
 	}
-	return true, nil
+	return false, fmt.Errorf("%v does not start again: %w", v, err)
 }

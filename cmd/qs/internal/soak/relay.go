@@ -12,10 +12,10 @@ import (
 //	              ◄─ pass ────────
 type relay struct {
 	lis net.Listener
-	to  string
 	all sync.WaitGroup
 
 	mu    sync.Mutex // guards the fields below
+	to    string     // the address; none before passTo
 	moved sync.Cond  // held or ended has changed
 	conns map[net.Conn]bool
 	held  int // bits: 1 to the target, 2 from it
@@ -23,18 +23,25 @@ type relay struct {
 	ended bool
 }
 
-func newRelay(to string) (*relay, error) {
+func newRelay() (*relay, error) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	r := &relay{lis: lis, to: to, conns: map[net.Conn]bool{}}
+	r := &relay{lis: lis, conns: map[net.Conn]bool{}}
 	r.moved.L = &r.mu
 	r.all.Go(r.accept)
 	return r, nil
 }
 
 func (r *relay) addr() string { return r.lis.Addr().String() }
+
+// passTo passes the connections that come from now on to an address.
+func (r *relay) passTo(to string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.to = to
+}
 
 func (r *relay) accept() {
 	for {
@@ -51,7 +58,10 @@ func (r *relay) join(near net.Conn) {
 	if !r.add(near) {
 		return
 	}
-	far, err := net.Dial("tcp", r.to)
+	r.mu.Lock()
+	to := r.to
+	r.mu.Unlock()
+	far, err := net.Dial("tcp", to)
 	if err != nil || !r.add(far) {
 		r.drop(near)
 		return

@@ -110,8 +110,9 @@ type soak struct {
 	origins []*origin
 	here    *ledger.Origin
 
-	ended  atomic.Int64 // calls of here
-	ending atomic.Bool  // the load is over
+	endEarly context.CancelFunc // ends the load
+	ended    atomic.Int64       // calls of here
+	ending   atomic.Bool        // the load is over
 
 	mu      sync.Mutex // guards the fields below
 	faults  map[string]int
@@ -126,7 +127,9 @@ func (s *soak) patience() time.Duration { return 4*s.PeerTimeout + 30*time.Secon
 // Run makes the targets, the origins and the faults, and audits. Check has found nothing wrong. When ctx ends the load ends early, and the
 // report is about what there was until then.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
-	s := &soak{Config: cfg, faults: map[string]int{}, died: map[uint64]bool{}}
+	ctx, endEarly := context.WithCancel(ctx)
+	defer endEarly()
+	s := &soak{Config: cfg, endEarly: endEarly, faults: map[string]int{}, died: map[uint64]bool{}}
 	if s.Seed == 0 {
 		s.Seed = rand.Uint64()>>12 | 1 // a number that every reader of JSON keeps
 	}
@@ -194,7 +197,9 @@ func (s *soak) run(ctx context.Context, r *Report) error {
 	s.ending.Store(true)
 	heal()
 	chaos.Wait() // it has put everything right
-	r.Silent = s.knock()
+	if s.failure() == nil {
+		r.Silent = s.knock()
+	}
 	fmt.Fprintf(s.Log, "soak: the load ends after %v\n", time.Since(begun).Round(time.Millisecond))
 	endLoad()
 	for _, o := range s.origins {
@@ -259,13 +264,17 @@ func (s *soak) allCame() bool {
 	})
 }
 
-// failed takes in why the soak itself cannot go on, if anything.
+// failed keeps err, if there is one, as the reason why the soak itself cannot go on, and ends the load.
 func (s *soak) failed(err error) {
+	if err == nil {
+		return
+	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.broken == nil {
 		s.broken = err
 	}
+	s.mu.Unlock()
+	s.endEarly()
 }
 
 func (s *soak) failure() error {
