@@ -30,6 +30,16 @@ func (m *mute) answer(t *testing.T, out any) {
 	m.kept = nil
 }
 
+// forwardMute forwards to a handler that does not answer, and waits until it has the request. The caller closes the handle.
+func (p *pair) forwardMute() (h *hg.Handle, s hg.Request, o *outcome) {
+	p.t.Helper()
+	var m mute
+	h, o = p.handle(p.rpc("mute", m.handler)), &outcome{}
+	require.NoError(p.t, h.Forward(nil, o.cb))
+	p.Until(func() bool { return len(m.kept) == 1 })
+	return h, m.kept[0], o
+}
+
 // The sequence of the Mercury cancellation page: forward, no progress, cancel, trigger, forward the same handle again.
 func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -285,13 +295,8 @@ func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 func TestCancelRespond(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
-		h := p.handle(p.rpc("mute", m.handler))
+		h, s, o := p.forwardMute()
 		defer h.Close()
-		var o outcome
-		require.NoError(t, h.Forward(nil, o.cb))
-		n.Until(func() bool { return len(m.kept) == 1 })
-		s := m.kept[0]
 		var cbErr error
 		calls := 0
 		require.NoError(t, s.Respond("first", func(r hg.Request, err error) {

@@ -152,13 +152,8 @@ func TestOtherEndsTellEverything(t *testing.T) {
 func TestEndOfResponseTellsEverything(t *testing.T) {
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
-		h := p.handle(p.rpc("mute", m.handler))
+		h, s, o := p.forwardMute()
 		defer h.Close()
-		var o outcome
-		require.NoError(t, h.Forward(nil, o.cb))
-		n.Until(func() bool { return len(m.kept) == 1 })
-		s := m.kept[0]
 		var failed error
 		require.True(t, p.tctx.NA().Cork()) // it does not leave, as it is long
 		peer := s.Peer()

@@ -156,13 +156,8 @@ func TestDifferentEagerSizes(t *testing.T) {
 func TestRespondOnceMoreOnlyAfterCallback(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
-		h := p.handle(p.rpc("mute", m.handler))
+		h, s, o := p.forwardMute()
 		defer h.Close()
-		var o outcome
-		require.NoError(t, h.Forward(nil, o.cb))
-		n.Until(func() bool { return len(m.kept) == 1 })
-		s := m.kept[0]
 		calls := 0
 		require.NoError(t, s.Respond("first", func(hg.Request, error) { calls++ }))
 		s.Cancel()
@@ -255,13 +250,9 @@ func TestNoOutputOfRefusedForward(t *testing.T) {
 func TestLoanOfRecalledResponse(t *testing.T) {
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var m mute
-		h := p.handle(p.rpc("mute", m.handler))
+		h, s, o := p.forwardMute()
 		defer h.Close()
-		var o outcome
-		require.NoError(t, h.Forward(nil, o.cb))
-		n.Until(func() bool { return len(m.kept) == 1 })
-		s, nctx := m.kept[0], p.tctx.NA()
+		nctx := p.tctx.NA()
 		last := false
 		recall := func(cb hg.RespondFunc) {
 			require.NoError(t, s.RespondRaw(make([]byte, 64<<10), cb))
