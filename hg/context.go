@@ -31,7 +31,6 @@ type Context struct {
 
 	gathering *gathering // nil: nothing is dispatched
 	load      load
-	alarms    sync.Pool    // of *alarm
 	faults    sync.Once    // the OnFault of requests
 	lookAt    atomic.Int64 // when detached requests are looked at; 0: never
 	cutOff    atomic.Bool  // Shutdown waits no longer for handlers

@@ -3,6 +3,7 @@ package hg
 import (
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -154,31 +155,42 @@ type alarm struct {
 	op na.Op
 }
 
+// alarms holds those that are free. It is not in the context: a sync.Pool, and what it is part of, stays in memory until two collections
+// of garbage after its last use.
+var alarms = sync.Pool{New: func() any { return &alarm{} }}
+
+// putBack takes an alarm back whose operation is idle. Nothing keeps what it was for alive.
+func (a *alarm) putBack() {
+	a.s = nil
+	a.op.InitStep(nil, nil, nil)
+	alarms.Put(a)
+}
+
 // arm has the alarm ring at a time, and then at the deadline, of a request that has one. Locked.
 func (s *service) arm(at time.Duration) {
 	nctx := s.ctx.nctx
 	if s.deadline == 0 || s.alarm != nil {
 		return
 	}
-	a, _ := s.ctx.alarms.Get().(*alarm)
-	if a == nil {
-		a = &alarm{}
-		a.op.InitStep(nctx, a.rings, nil)
-	}
+	a := alarms.Get().(*alarm)
+	a.op.InitStep(nctx, ringAlarm, a)
 	a.s = s
 	if nctx.TimerAt(&a.op, at) == nil {
 		s.alarm = a
 	}
 }
 
-// rings ends what waits: the wait for room or for Run, a little before the deadline; at the deadline also the fetching of the input, a
+// ringAlarm is what the operation of an alarm does at its end.
+func ringAlarm(op *na.Op, r na.Result) (ran int) { return op.Data().(*alarm).ring(r) }
+
+// ring ends what waits: the wait for room or for Run, a little before the deadline; at the deadline also the fetching of the input, a
 // detached request, and the context of a handler.
-func (a *alarm) rings(_ *na.Op, r na.Result) (ran int) {
+func (a *alarm) ring(r na.Result) (ran int) {
 	s := a.s
 	s.mu.Lock()
 	if s.alarm != a { // the record may serve another request by now
 		s.mu.Unlock()
-		s.ctx.alarms.Put(a)
+		a.putBack()
 		return 0
 	}
 	if r.Err != nil {

@@ -80,6 +80,7 @@ func (e *endpoint) dropEnvelope(env *Envelope) {
 	env.Body, env.slab = nil, nil
 	env.Data, env.session, env.From, env.id, env.withdrawn, env.watched, env.holder = nil, nil, Addr{}, 0, false, false, nil
 	if env.room != nil {
+		env.owner = nil // which it may outlive
 		longEnvelopes[roomClass(len(env.room))-1].Put(env)
 		return
 	}

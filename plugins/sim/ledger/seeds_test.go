@@ -88,6 +88,10 @@ func TestSeeds(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, total.leastOps, int64(200), "operations of the seed with the fewest")
 	if n >= 200 {
+		var heap runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&heap)
+		require.Less(t, heap.HeapAlloc>>20, uint64(150), "MiB that are in use after the seeds: something keeps worlds that have ended in memory")
 		for _, kind := range []string{"ok", "canceled", "lost", "unreachable", "remote", "timeout", "revoked", "withdrawn", "too late", "indeterminate",
 			"response ok", "response canceled", "response lost"} {
 			require.Positive(t, total.outcomes[kind], "no operation ended with %q", kind)
