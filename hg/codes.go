@@ -111,7 +111,7 @@ type RemoteError struct {
 	Text    string // the target's words; may be empty
 	Refused bool   // the request did not run: the library at the target refused it, or its handler did with Refuse
 
-	early   bool // it was the library
+	early   bool // Code is the library's
 	detail  []byte
 	codec   codec.Codec
 	codecID uint8
@@ -131,7 +131,7 @@ func (e *RemoteError) Error() string {
 //   - ErrRefused, if the request was refused;
 //   - Code, if it is 64 to 255, or only a target can produce it: ErrHandler, ErrPanic and na.ErrNoResponse;
 //   - Code, and the errors of the standard library that it matches, if the library at the target has refused this request: ErrNoEntry (it
-//     has no such RPC), ErrTimeout (the handler could not begin in time), ErrPermission (by an authorizer), ErrOverflow,
+//     has no such RPC), ErrTimeout (the handler could not begin in time; or it did, and has failed since RPC.Timeout of the target was over), ErrPermission (by an authorizer), ErrOverflow,
 //     ErrUnsupported, ErrInvalid and na.ErrProtocol. What a handler returns does not match these: its ErrNoEntry, for example, may be
 //     about a peer of the target.
 func (e *RemoteError) Is(target error) bool {
@@ -231,7 +231,7 @@ type failure struct {
 	fate   Fate
 	text   string
 	detail any
-	early  bool // the library has refused the request
+	early  bool // the code is the library's: it has refused the request, or RPC.Timeout has ended it
 }
 
 // failureOf returns what a handler's error says to the origin: the outermost code in its chain, unless that is OK or a code

@@ -109,17 +109,24 @@ func (k *call) onTimer(_ *na.Op, r na.Result) (ran int) {
 	return k.partEnded()
 }
 
-// setBudget takes in the time that a request was given. One with more than its header can say has no deadline here: its origin, which
-// knows the time, abandons it.
+// setBudget takes in the time that a request was given, or that its RPC gives it if that is less. One with more than its header can say has
+// no deadline of its origin here: its origin, which knows the time, abandons it.
 func (s *service) setBudget(us uint32) {
-	if us == 0 || us == na.MaxBudget {
+	budget := time.Duration(us) * time.Microsecond
+	if us == na.MaxBudget {
+		budget = 0
+	}
+	s.bounded = s.rpc != nil && s.rpc.Timeout > 0 && (budget == 0 || s.rpc.Timeout < budget)
+	if s.bounded {
+		budget = s.rpc.Timeout
+	}
+	if budget == 0 {
 		return
 	}
 	arrived := s.env.Arrived
 	if arrived == 0 {
 		arrived = s.ctx.Now()
 	}
-	budget := time.Duration(us) * time.Microsecond
 	s.deadline = arrived + budget
 	s.patience = s.deadline - min(budget/2, max(minHurry, min(budget/8, maxHurry)))
 }
@@ -137,15 +144,15 @@ func (s *service) late() bool { return s.deadline != 0 && s.ctx.Now() >= s.deadl
 // the clocks here is a little before or after: either way the handler's context says that it was the deadline.
 func (s *service) hurries() bool { return s.deadline != 0 && s.ctx.Now() >= s.patience }
 
-// timedOut reports whether the context of the handler of r has ended by the deadline.
-func (r Request) timedOut() bool {
+// timedOut reports whether the context of the handler of r has ended by the deadline, and whether that is RPC.Timeout.
+func (r Request) timedOut() (late, bounded bool) {
 	s, ok := r.enter()
 	if !ok {
-		return false
+		return false, false
 	}
 	defer s.mu.Unlock()
 	g := s.handling
-	return s.late() || g != nil && g.due != nil && g.due.Err() != nil
+	return s.late() || g != nil && g.due != nil && g.due.Err() != nil, s.bounded
 }
 
 // An alarm rings at the deadline of a request. It is made only where something waits for that, and does not hold the record. One that

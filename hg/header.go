@@ -28,7 +28,7 @@ const (
 	flagMore   = 1  // the payload is a key: the body is to be read from the sender's memory
 	flagOneWay = 2  // requests: no response is wanted
 	roomShift  = 2  // requests: two bits with the size class of the longest response that the origin takes in one message
-	flagEarly  = 8  // error responses: the library refused the request, before the handler
+	flagEarly  = 8  // error responses: the code is the library's: it refused the request, or the handler ran into RPC.Timeout
 	flagAhead  = 16 // with flagMore: the metadata is there, too, in front of the body
 	metaShift  = 5  // requests: the three high bits of the length of the metadata
 
@@ -162,7 +162,7 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 		return nil, nil, na.WithText(na.ErrProtocol, "response with unknown flags")
 	case r.flags&flagMore != 0 && r.code != na.OK:
 		return nil, nil, na.WithText(na.ErrProtocol, "error response with a body to be read")
-	case r.flags&flagEarly != 0 && (r.code == na.OK || r.fate != na.NotRun):
+	case r.flags&flagEarly != 0 && (r.code == na.OK || r.fate != na.NotRun && r.code != ErrTimeout):
 		return nil, nil, na.WithText(na.ErrProtocol, "response that refuses a request which has run")
 	}
 	if meta, payload, err = behind(b[responseSize:], body, r.flags, r.codec, r.meta, r.size); err != nil || r.code == na.OK {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
@@ -39,6 +40,11 @@ type RPC struct {
 	// means only Config.MaxActive does. Queue bounds those that may wait for that; zero means as many as MaxActive, negative none. One
 	// more is refused at once: its origin gets ErrExhausted, and NotRun.
 	MaxActive, Queue int
+	// Timeout bounds each request of this RPC here, from its arrival on, also where the origin has set no timeout or a longer one; zero
+	// means only the origin does. When it has passed a request that has not begun is refused, and the context of a handler ends, both as at
+	// the deadline of the origin. What that handler then answers is up to it; an error that matches context.DeadlineExceeded, and has no code from
+	// 64 on, reaches the origin as ErrTimeout.
+	Timeout time.Duration
 	// Shape describes input and output, for [inspect.RPCsRPC]; the program chooses how.
 	Shape string
 
@@ -84,6 +90,9 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	}
 	if rpc.MaxActive < 0 {
 		return 0, fmt.Errorf("hg: register %q: MaxActive is %d, want a number of requests, or 0 for no bound of its own: %w", rpc.Name, rpc.MaxActive, ErrInvalid)
+	}
+	if rpc.Timeout < 0 {
+		return 0, fmt.Errorf("hg: register %q: Timeout is %v, want a time, or 0 for none of its own: %w", rpc.Name, rpc.Timeout, ErrInvalid)
 	}
 	r := &c.rpcs
 	r.mu.Lock()

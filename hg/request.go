@@ -318,9 +318,15 @@ func (c *Context) callHandler(r Request, rpc *RPC) (f failure) {
 		return failure{}
 	}
 	f = failureOf(err)
-	// The handler's own context has ended at the request's deadline: that is what the origin should hear, rather than an error of the handler.
-	if f.code == ErrHandler && errors.Is(err, context.DeadlineExceeded) && r.timedOut() {
-		f.code = ErrTimeout
+	// The context of the handler has ended at the deadline of the request: the answer says that, rather than an error of the handler.
+	if f.code < codes.ErrNotFound && errors.Is(err, context.DeadlineExceeded) {
+		switch late, bounded := r.timedOut(); {
+		case late && bounded: // the origin does not know of that deadline
+			f.code, f.early = ErrTimeout, true
+			f.text = fmt.Sprintf("%s has %v at the target, which have passed: %s", rpc.Name, rpc.Timeout, f.text)
+		case late && f.code == ErrHandler:
+			f.code = ErrTimeout
+		}
 	}
 	return f
 }

@@ -74,7 +74,11 @@ func (r Request) RespondError(err error, cb RespondFunc) error {
 
 // respondFailure answers with an error response: it is cut rather than lent.
 func (r Request) respondFailure(f failure, cb RespondFunc) error {
-	return r.respond(response{code: f.code, fate: f.fate, text: f.text}, cb, func(d draft, rpc *RPC, room int) (draft, uint8, error) {
+	resp := response{code: f.code, fate: f.fate, text: f.text}
+	if f.early {
+		resp.flags = flagEarly
+	}
+	return r.respond(resp, cb, func(d draft, rpc *RPC, room int) (draft, uint8, error) {
 		detail, id := encodeDetail(r.s.ctx.class.log(), rpc, f.detail)
 		text := f.text[:min(len(f.text), room, maxErrorText)]
 		if len(text)+len(detail) > room {

@@ -94,7 +94,7 @@ func (k *call) finish(any) (ran int) {
 func (k *call) settle() outcome {
 	h := k.h
 	k.err = k.result()
-	if k.err != nil && len(k.streams) > 0 && !(k.answered && k.answer.flags&flagEarly == 0) { // else the target ends them
+	if k.err != nil && len(k.streams) > 0 && !(k.answered && (k.answer.flags&flagEarly == 0 || k.answer.fate != na.NotRun)) { // else the target ends them
 		k.resetStreams(bare(k.err.(*Error).Err))
 	}
 	o := outcome{h, k.cb, k.endEvent(k.err), k.err}

@@ -69,6 +69,7 @@ type service struct {
 	peerLoad  *atomic.Int64
 
 	deadline time.Duration // by Context.Now; 0 when there is none
+	bounded  bool          // deadline is that of RPC.Timeout
 	patience time.Duration // likewise: the request waits no longer for room or for Run; valid if there is a deadline
 	pull     *pull         // fetches the input
 	alarm    *alarm        // rings at the deadline; nil until somebody would hear it

@@ -2,6 +2,7 @@ package qs
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
@@ -15,6 +16,7 @@ type options struct {
 	codec                   codec.Codec
 	idempotent, inline      bool
 	maxConcurrent, maxQueue int // as in hg.RPC: a maxQueue of 0 is as many as maxConcurrent, a negative one none
+	timeout                 time.Duration
 	interceptors            []Interceptor
 }
 
@@ -53,6 +55,18 @@ func MaxQueue(n int) Option {
 			o.maxQueue = -1
 		}
 	})
+}
+
+// Timeout bounds the requests of the method at a node that serves it, from their arrival on, also where the caller has set no deadline or a
+// later one; 0 means that only the caller does. When d has passed the handler's ctx ends with DeadlineExceeded, as at the deadline of the
+// caller, and a request that has not begun is refused (NotRun). The node waits for the handler; what it answers all the same arrives. If it
+// fails because of its ctx the caller gets ErrTimeout, and Ran. Calls that the handler makes with its ctx inherit the limit. Of a stream it
+// bounds the whole. The target's program decides. A negative d is a panic.
+func Timeout(d time.Duration) Option {
+	if d < 0 {
+		panic(fmt.Sprintf("qs: Timeout is %v, want a time, or 0 for none of the method's own", d))
+	}
+	return optionFunc(func(o *options) { o.timeout = d })
 }
 
 // WithCodec has c encode input and output, and each item of a stream by itself; both sides need the same. Without it, and with nil, it is
