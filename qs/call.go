@@ -44,6 +44,29 @@ func CallFrom(ctx context.Context) *Call {
 	return c
 }
 
+// Draining returns, for the ctx of a handler or one made of it, a context that ends when the node of that handler begins to drain: by
+// Serve, whose context has ended, by Shutdown or by Close. A handler that would go on for long, as that of a subscription, looks at it and returns,
+// so that it is not waited for until Config.ShutdownTimeout is over: its own ctx ends only then. For any other ctx it returns one that never
+// ends. It may be used after the handler has returned.
+//
+//	select {
+//	case item := <-news:
+//		err = send(item)
+//	case <-qs.Draining(ctx).Done():
+//		return qs.Errorf(qs.ErrUnavailable, "this server stops; subscribe at another")
+//	case <-ctx.Done():
+//		return context.Cause(ctx)
+//	}
+//
+// A handler that waits in send, or for a Source or a Sink, does not look. A server interceptor ends that wait: it gives next a context
+// that ends with Draining(ctx), by context.AfterFunc. In the simulator hg.Context.Wait waits for Err.
+func Draining(ctx context.Context) context.Context {
+	if life, ok := ctx.Value(drainKey{}).(context.Context); ok {
+		return life
+	}
+	return context.Background()
+}
+
 // CallerFrom returns in a handler who has called: its address, and by TLS its verified certificate and Name. It is the zero Caller for a
 // ctx that is not a handler's, and is asked before the handler returns.
 func CallerFrom(ctx context.Context) Caller {
@@ -56,7 +79,9 @@ func CallerFrom(ctx context.Context) Caller {
 
 type (
 	callKey struct{}
-	metaKey struct{}
+	// drainKey is where the context of a handler keeps what Draining returns.
+	drainKey struct{}
+	metaKey  struct{}
 )
 
 // WithMetadata returns a context whose calls carry a value under name, which is 1 to 63 of a-z, 0-9, '.' and '-'. Names that

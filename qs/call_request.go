@@ -287,8 +287,11 @@ func (s *request) Err() error { return s.r.Context().Err() }
 
 // Value implements context.Context.
 func (s *request) Value(key any) any {
-	if key == (callKey{}) {
+	switch key {
+	case callKey{}:
 		return s.call()
+	case drainKey{}:
+		return s.n.life
 	}
 	return s.r.Context().Value(key)
 }

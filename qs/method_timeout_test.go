@@ -89,7 +89,7 @@ func TestMethodTimeout(t *testing.T) {
 		n := 0
 		for _, err = range items.Call(ctx, to, struct{}{}) {
 			if n++; n == 1 { // the reader does not read: the handler ends all the same
-				for s.HG().Stats().Active > 0 {
+				for s.Streams() > 0 {
 					require.NoError(t, s.HG().Sleep(ctx, time.Millisecond))
 				}
 			}

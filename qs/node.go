@@ -32,7 +32,7 @@ type Node struct {
 	budgets sync.Map // *RetryPolicy: *budget, of what Retry has returned
 	idle    []idle   // handles, for each context
 
-	life context.Context // of the watches
+	life context.Context // ends when the node begins to drain, or is closed: of the watches, and what Draining returns
 	die  context.CancelFunc
 
 	served  atomic.Bool       // Serve was called
@@ -350,6 +350,9 @@ func (n *Node) probe(ctx context.Context, i int, to hg.Addr) error {
 // dropHandles closes the handles that are kept, and ends the probes and watches that are under way.
 func (n *Node) dropHandles() {
 	n.die()
+	for _, hctx := range n.all {
+		hctx.Wake() // for handlers that wait for Draining by hg.Context.Wait
+	}
 	n.mu.Lock()
 	for op := range n.probes {
 		op.Cancel()

@@ -1,0 +1,144 @@
+package qs_test
+
+import (
+	"context"
+	"iter"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// endWithDrain is the server interceptor that the comment of Draining speaks of.
+func endWithDrain(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(qs.Draining(ctx), func() { cancel(qs.Errorf(qs.ErrUnavailable, "the server stops")) })()
+	return next(ctx)
+}
+
+// A server with 200 subscriptions, none of whose readers reads, is told to stop: its handlers end, those that wait for news by Draining and
+// those that wait in send by an interceptor, and Serve returns nil. It cuts nothing off, and needs next to nothing of its ShutdownTimeout.
+func TestDrainWithStuckReaders(t *testing.T) {
+	t.Parallel()
+	const readers = 200
+	subscribe := qs.DefineStream[bool, []byte]("test/subscribe")
+	eachTransport(t, func(t *testing.T, addr string) {
+		cfg := silent()
+		cfg.ShutdownTimeout = 5 * time.Minute
+		cfg.ServerInterceptors = []qs.Interceptor{endWithDrain}
+		var ended, stuck atomic.Int64
+		var lastEnd atomic.Int64 // by wall clock, for the log
+		s := serverThatEnds(t, addr, cfg, func(n *qs.Node) {
+			subscribe.Handle(n, func(ctx context.Context, floods bool, send func([]byte) error) error {
+				defer func() { ended.Add(1); lastEnd.Store(time.Now().UnixNano()) }()
+				if err := send([]byte("first")); err != nil {
+					return err
+				}
+				if !floods {
+					<-qs.Draining(ctx).Done()
+					return qs.Errorf(qs.ErrUnavailable, "no more news")
+				}
+				stuck.Add(1)
+				return send(make([]byte, longItem)) // more than the reader has room for
+			})
+		})
+		client := open(t, scheme(addr)+"://", qs.Config{})
+		to := peer(t, client, s.n.Addr().String())
+		for i := range readers {
+			next, stop := iter.Pull2(subscribe.Call(within(t), to, i%2 == 0))
+			defer stop()
+			item, err, _ := next()
+			require.NoError(t, err)
+			require.Equal(t, "first", string(item))
+		}
+		for stuck.Load() < readers/2 {
+			require.NoError(t, client.HG().Sleep(within(t), time.Millisecond))
+		}
+		require.Zero(t, ended.Load())
+		require.NoError(t, s.end(), "nothing is cut off")
+		t.Logf("Serve has returned %v after the last handler", time.Since(time.Unix(0, lastEnd.Load())).Round(time.Millisecond))
+		require.Equal(t, int64(readers), ended.Load())
+	})
+}
+
+// Draining ends with Serve, with Shutdown and with Close, for the ctx of a handler and what is made of it; for another ctx it does not.
+func TestDraining(t *testing.T) {
+	t.Parallel()
+	wait := qs.Define[struct{}, string]("test/draining")
+	for _, how := range []string{"Serve", "Shutdown", "Close"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			running := make(chan context.Context, 1)
+			s := serverThatEnds(t, "tcp://127.0.0.1:0", silent(), func(n *qs.Node) {
+				wait.Handle(n, func(ctx context.Context, _ struct{}) (string, error) {
+					ctx, stop := context.WithCancel(ctx)
+					defer stop()
+					running <- qs.Draining(ctx)
+					<-qs.Draining(ctx).Done()
+					return "drained", nil
+				})
+			})
+			f := wait.Go(within(t), peer(t, open(t, "tcp://", qs.Config{}), s.n.Addr().String()), struct{}{})
+			draining := <-running
+			require.NoError(t, draining.Err())
+			switch how {
+			case "Serve":
+				require.NoError(t, s.end())
+			case "Shutdown":
+				require.NoError(t, s.n.Shutdown(within(t)))
+			case "Close":
+				require.NoError(t, s.n.Close())
+			}
+			require.ErrorIs(t, draining.Err(), context.Canceled)
+			out, err := f.Wait(within(t))
+			if how == "Close" {
+				require.Error(t, err)
+			} else {
+				require.NoError(t, err)
+				require.Equal(t, "drained", out)
+			}
+		})
+	}
+	require.NoError(t, qs.Draining(within(t)).Err())
+	require.Nil(t, qs.Draining(context.Background()).Done())
+}
+
+// In the simulator a handler waits for Draining by hg.Context.Wait, which needs no other event.
+func TestDrainingSimulated(t *testing.T) {
+	t.Parallel()
+	oneAtATime(t)
+	wait := qs.Define[struct{}, string]("test/draining")
+	w := sim.NewWorld(sim.Config{})
+	defer w.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	var out string
+	var once sync.Once
+	w.Go("server", func() {
+		n := simulated(t, w, "sim://server", qs.Config{})
+		wait.Handle(n, func(ctx context.Context, _ struct{}) (string, error) {
+			once.Do(stop)
+			err := n.HG().Wait(ctx, func() bool { return qs.Draining(ctx).Err() != nil })
+			return "drained", err
+		})
+		require.NoError(t, n.Serve(ctx))
+	})
+	w.Go("client", func() {
+		w.Sleep(time.Millisecond)
+		n := simulated(t, w, "sim://", qs.Config{})
+		defer n.Close()
+		to, err := n.Peer(context.Background(), "sim://server")
+		require.NoError(t, err)
+		out, err = wait.Call(context.Background(), to, struct{}{})
+		require.NoError(t, err)
+	})
+	require.NoError(t, w.Run(time.Hour))
+	require.Equal(t, "drained", strings.TrimSpace(out))
+}
