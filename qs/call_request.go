@@ -24,7 +24,7 @@ func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
 	if err := n.define(m.name, is); err != nil {
 		panic(fmt.Sprintf("qs: method %s: %v", m.name, err))
 	}
-	rpc := hg.RPC{Name: m.name, Handler: h, OneWay: m.oneWay, Inline: m.o.inline, MaxActive: m.o.maxConcurrent, Queue: m.o.maxQueue, Timeout: m.o.timeout, Codec: c, Shape: m.shape}
+	rpc := hg.RPC{Name: m.name, Handler: n.clients.handler(h), OneWay: m.oneWay, Inline: m.o.inline, MaxActive: m.o.maxConcurrent, Queue: m.o.maxQueue, Timeout: m.o.timeout, Codec: c, Shape: m.shape}
 	if was, ok := n.class.Registered(m.name); ok && was.Handler != nil { // one without was called from here
 		panic(fmt.Sprintf("qs: the node serves a method called %s already; Handle is called once for each name", m.name))
 	}

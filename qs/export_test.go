@@ -74,3 +74,11 @@ func (p Peer) Addrs() (all []hg.Addr) {
 
 // Lends reports whether the method has Sources or Sinks, or answers a stream.
 func (c *Call) Lends() bool { return c.lends }
+
+// UseShare has a client of a name take its share, and return it if it got one; it returns how many names are kept.
+func (n *Node) UseShare(name string) (names int, err error) {
+	if err = n.clients.take(name, n.clients.limit(name)); err == nil {
+		n.clients.leave(name)
+	}
+	return len(n.clients.use), err
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"reflect"
 	"runtime"
 	"strings"
@@ -62,6 +63,11 @@ type Config struct {
 	// needs a worker free for it. A request that has to wait until little of its time is left, an eighth, but at least 1 ms and at
 	// most 250 ms, is refused with ErrTimeout, and the caller hears whether workers or another limit has held it up.
 	MaxConcurrent int
+	// ClientLimits bounds what the clients of one name have of the methods of this node together, however many processes and sessions they
+	// are. The name is Identity.Name, which the certificate of a client proves. Under "" is the limit of each name that has none of its own, and of all
+	// clients without a proven name as one. A request beyond a limit is refused at once, after Authorize and before its input is decoded:
+	// its caller gets ErrExhausted and NotRun, and the error names the client and the limit. The map is copied.
+	ClientLimits map[string]ClientLimit
 	// ShutdownTimeout is how long Serve and Shutdown let what is under way end, before they cancel it: the contexts of handlers end then. They
 	// return at most 1 s later, also when a handler does not heed its context. Zero means 10 s, negative that all is canceled at once.
 	ShutdownTimeout time.Duration
@@ -97,6 +103,11 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	}
 	if c.MaxConcurrent < 0 {
 		bad("MaxConcurrent is %d, want a number of handlers, or 0 for HG.MaxActive", c.MaxConcurrent)
+	}
+	for name, limit := range c.ClientLimits {
+		if err := limit.check(); err != nil {
+			bad("ClientLimits[%q]: %v", name, err)
+		}
 	}
 	if c.Contexts < 0 || c.Contexts > 256 {
 		bad("Contexts is %d, want 1 to 256, or 0 for 1", c.Contexts)
@@ -157,6 +168,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.ShutdownTimeout == 0 {
 		c.ShutdownTimeout = 10 * time.Second
 	}
+	c.ClientLimits = maps.Clone(c.ClientLimits)
 	c.HG.Reflect = c.HG.Reflect || c.Inspect
 	if c.MaxInput != 0 {
 		c.HG.MaxInput = c.MaxInput

@@ -1,0 +1,152 @@
+package qs
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/loglimit"
+)
+
+// A ClientLimit bounds what the clients of one name have of a node together. The zero value is no limit.
+type ClientLimit struct {
+	// MaxConcurrent bounds the handlers at work for them at once, those of streams among them; 0 means not at all.
+	MaxConcurrent int
+	// Rate bounds how many requests a second begin, over time; 0 means not at all. Burst is how many may begin at once after a pause; 0 means
+	// as many as in one second, at least 1.
+	Rate  float64
+	Burst int
+}
+
+// check returns what is wrong with l; nil if nothing is.
+func (l ClientLimit) check() error {
+	switch {
+	case l.MaxConcurrent < 0:
+		return fmt.Errorf("MaxConcurrent is %d, want a number of handlers, or 0 for no limit", l.MaxConcurrent)
+	case !(l.Rate >= 0) || math.IsInf(l.Rate, 0):
+		return fmt.Errorf("Rate is %v, want requests a second, or 0 for no limit", l.Rate)
+	case l.Burst < 0 || l.Burst > 0 && l.Rate == 0:
+		return fmt.Errorf("Burst is %d, want a number of requests, and a Rate", l.Burst)
+	}
+	return nil
+}
+
+// burst returns how many requests may begin at once.
+func (l ClientLimit) burst() float64 {
+	if l.Burst > 0 {
+		return float64(l.Burst)
+	}
+	return max(1, l.Rate)
+}
+
+// clients tracks what the clients of each name have of a node. Handlers take their share before their input is decoded, after the authorizer.
+type clients struct {
+	n       *Node
+	limits  map[string]ClientLimit // Config.ClientLimits
+	refused loglimit.Limiter       // of the log
+
+	mu    sync.Mutex        // guards the fields below
+	use   map[string]*share // those with a handler at work, and a bucket that is not full, and some that are neither
+	sweep int               // when use has so many names the idle ones are dropped
+}
+
+// A share is what the clients of one name use.
+type share struct {
+	active int
+	tokens float64       // requests that may begin
+	at     time.Duration // when tokens was computed, by Node.now
+}
+
+// sweepNames is how many names are kept at least before idle ones are dropped.
+const sweepNames = 1024
+
+// handler returns h, which takes a share of the client's first.
+func (c *clients) handler(h hg.Handler) hg.Handler {
+	if len(c.limits) == 0 {
+		return h
+	}
+	return func(r hg.Request) error {
+		name := r.Caller().Name
+		limit := c.limit(name)
+		if limit == (ClientLimit{}) {
+			return h(r)
+		}
+		if err := c.take(name, limit); err != nil {
+			if skipped, ok := c.refused.Allow(c.n.now()); ok {
+				c.n.logger().Warn("a request was refused by the limits of its client", "rpc", r.Name(), "caller", name, "peer", r.Peer().Label(),
+					"reason", err.Error(), "more", skipped)
+			}
+			return hg.Refuse(err)
+		}
+		defer c.leave(name)
+		return h(r)
+	}
+}
+
+// limit returns what bounds the clients of a name.
+func (c *clients) limit(name string) ClientLimit {
+	if limit, ok := c.limits[name]; ok {
+		return limit
+	}
+	return c.limits[""]
+}
+
+// label is what a name is called in an error.
+func label(name string) string {
+	if name == "" {
+		return "clients without a proven name"
+	}
+	return fmt.Sprintf("client %q", name)
+}
+
+// take takes a share for one request, or returns the refusal.
+func (c *clients) take(name string, limit ClientLimit) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.n.now()
+	s := c.use[name]
+	if s == nil {
+		if len(c.use) >= max(c.sweep, sweepNames) {
+			c.dropIdle(now)
+		}
+		s = &share{tokens: limit.burst(), at: now}
+		c.use[name] = s
+	}
+	s.fill(limit, now)
+	switch {
+	case limit.MaxConcurrent > 0 && s.active >= limit.MaxConcurrent:
+		return hg.Errorf(ErrExhausted, "%s: %d handlers are at work, which is the limit there (qs.Config.ClientLimits)", label(name), s.active)
+	case limit.Rate > 0 && s.tokens < 1:
+		return hg.Errorf(ErrExhausted, "%s: more than %g requests a second, which is the limit there (qs.Config.ClientLimits)", label(name), limit.Rate)
+	}
+	if s.active++; limit.Rate > 0 {
+		s.tokens--
+	}
+	return nil
+}
+
+// fill adds the requests that may begin since the last time.
+func (s *share) fill(limit ClientLimit, now time.Duration) {
+	s.tokens = min(limit.burst(), s.tokens+(now-s.at).Seconds()*limit.Rate)
+	s.at = now
+}
+
+// leave returns the share of a handler that has ended.
+func (c *clients) leave(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.use[name].active--
+}
+
+// dropIdle forgets names whose shares say nothing: no handler is at work, and all requests may begin. Locked.
+func (c *clients) dropIdle(now time.Duration) {
+	for name, s := range c.use {
+		limit := c.limit(name)
+		if s.fill(limit, now); s.active == 0 && s.tokens >= limit.burst() {
+			delete(c.use, name)
+		}
+	}
+	c.sweep = 2 * len(c.use)
+}
