@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -33,112 +34,156 @@ func LoadTLS(cert, key, ca string) (*tls.Config, error) {
 	if (cert == "") != (key == "") {
 		return nil, fmt.Errorf("qs: TLS: cert is %q and key %q: want files for both, or for neither: %w", cert, key, hg.ErrInvalid)
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS13}
+	f := &tlsFiles{}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS13, ClientSessionCache: f} // there is none: the transports and Open find f here, also in a Clone
 	if cert != "" {
-		own := &keyPair{certFile: cert, keyFile: key}
-		if err := own.load(); err != nil {
+		f.pair.what, f.pair.names = "cert and key", []string{cert, key}
+		f.pair.read = func() error { return f.readPair(cert, key) }
+		if err := f.pair.load(); err != nil {
 			return nil, fmt.Errorf("qs: TLS: %w", err)
 		}
-		cfg.ClientSessionCache = own // there is none: Open finds own here, also in a Clone
-		cfg.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.current(), nil }
-		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.current(), nil }
+		cfg.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.certificate(), nil }
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return f.certificate(), nil }
 	}
 	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("qs: TLS: ca cannot be read: %w", err)
+		f.ca.what, f.ca.names = "ca", []string{ca}
+		f.ca.read = func() error { return f.readAuthorities(ca) }
+		if err := f.ca.load(); err != nil {
+			return nil, fmt.Errorf("qs: TLS: %w", err)
 		}
-		trusted := x509.NewCertPool()
-		if !trusted.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("qs: TLS: ca %s holds no certificate in PEM: %w", ca, hg.ErrInvalid)
-		}
-		cfg.RootCAs = trusted
+		f.first, cfg.RootCAs = f.trusted, f.trusted
 		if cert != "" {
-			cfg.ClientCAs, cfg.ClientAuth = trusted, tls.RequireAndVerifyClientCert
+			cfg.ClientCAs, cfg.ClientAuth = f.trusted, tls.RequireAndVerifyClientCert
 		}
 	}
 	return cfg, nil
 }
 
-// A keyPair is a certificate with its key, from two files that may be replaced.
-type keyPair struct {
-	certFile, keyFile string
+// tlsFiles are the files of a configuration, which may be replaced: a certificate with its key, and authorities. Either may be missing.
+type tlsFiles struct {
+	first *x509.CertPool // what LoadTLS has put into the configuration
 
-	mu   sync.Mutex     // guards the fields below
-	log  *slog.Logger   // of the Node that was opened last; nil: slog.Default()
-	seen [2]os.FileInfo // what was read, or tried, last
-	cert *tls.Certificate
+	mu      sync.Mutex   // guards the fields below, and what is read
+	log     *slog.Logger // of the Node that was opened last; nil: slog.Default()
+	pair    watchedFiles
+	cert    *tls.Certificate
+	ca      watchedFiles
+	trusted *x509.CertPool
 }
 
-// load reads the files.
-func (k *keyPair) load() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	seen, err := k.look()
+// watchedFiles are files that are read anew when one of them has changed.
+type watchedFiles struct {
+	what  string // they are, in an error
+	names []string
+	seen  []os.FileInfo // of what was read, or tried, last
+	read  func() error
+}
+
+// load reads the files for the first time.
+func (w *watchedFiles) load() error {
+	seen, err := w.look()
 	if err != nil {
-		return fmt.Errorf("cert and key cannot be read: %w", err)
+		return err
 	}
-	return k.read(seen)
+	w.seen = seen
+	return w.read()
 }
 
-// current returns the certificate in the files, or the last that could be used.
-func (k *keyPair) current() *tls.Certificate {
-	cert, log, err := k.refresh()
-	if err != nil {
-		if log == nil {
-			log = slog.Default()
+// reload reads the files if they have changed. The error says why they cannot be used.
+func (w *watchedFiles) reload() error {
+	seen, err := w.look()
+	if err != nil || slices.EqualFunc(seen, w.seen, same) {
+		return nil // one of them is being replaced, or nothing is new
+	}
+	w.seen = seen
+	return w.read()
+}
+
+// look returns what the files are now.
+func (w *watchedFiles) look() (seen []os.FileInfo, err error) {
+	for _, name := range w.names {
+		info, err := os.Stat(name)
+		if err != nil {
+			return nil, fmt.Errorf("%s cannot be read: %w", w.what, err)
 		}
-		log.Warn("TLS: the certificate was replaced by one that cannot be used; the last one stays", "error", err)
+		seen = append(seen, info)
 	}
-	return cert
+	return seen, nil
 }
 
-// refresh reads files that have changed. The error is for log: why they cannot be used.
-func (k *keyPair) refresh() (cert *tls.Certificate, log *slog.Logger, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	seen, err := k.look()
-	if err != nil || same(seen[0], k.seen[0]) && same(seen[1], k.seen[1]) {
-		return k.cert, nil, nil // one of them is being replaced, or nothing is new
+// refresh reads files of f that have changed, and logs why they cannot be used.
+func (f *tlsFiles) refresh(w *watchedFiles, what string) {
+	f.mu.Lock()
+	err, log := w.reload(), f.log
+	f.mu.Unlock()
+	if err == nil {
+		return
 	}
-	err = k.read(seen)
-	return k.cert, k.log, err
+	if log == nil {
+		log = slog.Default()
+	}
+	log.Warn("TLS: "+what+" replaced by one that cannot be used; the last one stays", "error", err)
+}
+
+// certificate returns the certificate in the files, or the last that could be used.
+func (f *tlsFiles) certificate() *tls.Certificate {
+	f.refresh(&f.pair, "the certificate was")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.cert
+}
+
+// Current returns the authorities in the file, or the last that could be used, in the place of those that LoadTLS has found there. The
+// transports call it for each handshake, by secure.Authorities.
+func (f *tlsFiles) Current(pool *x509.CertPool) *x509.CertPool {
+	if pool == nil || pool != f.first {
+		return pool
+	}
+	f.refresh(&f.ca, "the file of authorities was")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.trusted
 }
 
 // Get implements tls.ClientSessionCache: sessions are not resumed.
-func (k *keyPair) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
+func (f *tlsFiles) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
 
 // Put implements tls.ClientSessionCache.
-func (k *keyPair) Put(string, *tls.ClientSessionState) {}
+func (f *tlsFiles) Put(string, *tls.ClientSessionState) {}
 
 // setTLSLogger has a configuration that LoadTLS has made log by log.
 func setTLSLogger(cfg *tls.Config, log *slog.Logger) {
 	if cfg == nil {
 		return
 	}
-	if k, ok := cfg.ClientSessionCache.(*keyPair); ok {
-		k.mu.Lock()
-		k.log = log
-		k.mu.Unlock()
+	if f, ok := cfg.ClientSessionCache.(*tlsFiles); ok {
+		f.mu.Lock()
+		f.log = log
+		f.mu.Unlock()
 	}
 }
 
-// look returns what the files are now. Locked.
-func (k *keyPair) look() (seen [2]os.FileInfo, err error) {
-	if seen[0], err = os.Stat(k.certFile); err == nil {
-		seen[1], err = os.Stat(k.keyFile)
-	}
-	return seen, err
-}
-
-// read uses what the files hold, whose state was seen before. Locked.
-func (k *keyPair) read(seen [2]os.FileInfo) error {
-	k.seen = seen
-	cert, err := tls.LoadX509KeyPair(k.certFile, k.keyFile)
+// readPair takes in a certificate and its key. Locked, but in LoadTLS.
+func (f *tlsFiles) readPair(certFile, keyFile string) error {
+	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
-		return fmt.Errorf("cert %s and key %s cannot be used: %w", k.certFile, k.keyFile, err)
+		return fmt.Errorf("cert %s and key %s cannot be used: %w", certFile, keyFile, err)
 	}
-	k.cert = &cert
+	f.cert = &cert
+	return nil
+}
+
+// readAuthorities takes in authorities. Locked, but in LoadTLS.
+func (f *tlsFiles) readAuthorities(file string) error {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("ca cannot be read: %w", err)
+	}
+	trusted := x509.NewCertPool()
+	if !trusted.AppendCertsFromPEM(pem) {
+		return fmt.Errorf("ca %s holds no certificate in PEM: %w", file, hg.ErrInvalid)
+	}
+	f.trusted = trusted
 	return nil
 }
 

@@ -77,7 +77,7 @@ func TestTLSMistakes(t *testing.T) {
 		{2, `^qs ping: --cert, --key and --ca are for tcp:// and udp://, not "sm://x": nothing would be encrypted`, []string{"-cert", cert, "-key", key, "sm://x"}},
 		{1, `^qs ping: --cert, --key and --ca: .*cert and key cannot be read: stat no-such-file: `, []string{"-cert", "no-such-file", "-key", key}},
 		{1, `^qs ping: --cert, --key and --ca: .*cert and key cannot be read: stat no-such-file: `, []string{"-cert", cert, "-key", "no-such-file"}},
-		{1, `^qs ping: .*ca cannot be read: open no-such-file: `, []string{"-ca", "no-such-file"}},
+		{1, `^qs ping: .*ca cannot be read: stat no-such-file: `, []string{"-ca", "no-such-file"}},
 		{1, `^qs ping: .*ca ` + key + ` holds no certificate in PEM`, []string{"-ca", key}},
 		{1, `^qs ping: .*cert ` + cert + ` and key ` + other + ` cannot be used: `, []string{"-cert", cert, "-key", other}},
 	} {

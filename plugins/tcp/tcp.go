@@ -197,11 +197,11 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 	d := &domain{class: class, opts: p.opts.withDefaults(patience), poller: cfg.Poller, peerTimeout: patience, log: cfg.Logger}
 	d.names.Scheme, d.names.Resolver = scheme, d.opts.Resolver
 	if d.sec = newSecurity(&d.opts, d.log); d.sec != nil && rest != "" {
-		if err := secure.MayListen(scheme, d.sec.cfg); err != nil {
+		if err := secure.MayListen(scheme, d.sec.own); err != nil {
 			return nil, err
 		}
 	}
-	d.names.Certify = d.sec != nil && secure.ByHost(d.sec.cfg)
+	d.names.Certify = d.sec != nil && secure.ByHost(d.sec.own)
 	listener, err := d.listen(rest)
 	if err != nil {
 		return nil, err

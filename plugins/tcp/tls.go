@@ -15,9 +15,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// A security is Options.TLS, made fit for both roles of a class.
+// A security is Options.TLS, which each handshake makes fit for its role.
 type security struct {
-	cfg     *tls.Config
+	own     *tls.Config
 	timeout time.Duration
 	log     *slog.Logger
 }
@@ -27,9 +27,14 @@ func newSecurity(opts *Options, log *slog.Logger) *security {
 	if opts.TLS == nil {
 		return nil
 	}
-	return &security{cfg: secure.Forced(opts.TLS, func(hello *tls.ClientHelloInfo, other *tls.Config) {
+	return &security{own: opts.TLS, timeout: opts.HandshakeTimeout, log: log}
+}
+
+// forced returns the configuration of a handshake.
+func (s *security) forced() *tls.Config {
+	return secure.Forced(s.own, func(hello *tls.ClientHelloInfo, other *tls.Config) {
 		hello.Conn.(*lowerConn).looked = secure.Looks(other)
-	}), timeout: opts.HandshakeTimeout, log: log}
+	})
 }
 
 // A tlsConn is a connection with TLS whose handshake is over.
@@ -41,8 +46,9 @@ type tlsConn struct {
 
 // serve has the peer that connected to us begin TLS. due bounds the time.
 func (s *security) serve(nc *net.TCPConn, due time.Time) (*tlsConn, error) {
-	t := &lowerConn{rw: nc, remote: nc.RemoteAddr(), looked: secure.Looks(s.cfg), left: secure.MaxClientHello, then: secure.MaxClientProof}
-	return s.handshake(tls.Server(t, s.cfg), t, nc, false, due)
+	t := &lowerConn{rw: nc, remote: nc.RemoteAddr(), looked: secure.Looks(s.own), left: secure.MaxClientHello, then: secure.MaxClientProof}
+	cfg := s.forced()
+	return s.handshake(tls.Server(t, cfg), cfg, t, nc, false, due)
 }
 
 // dial begins TLS with the peer that we connected to, whose canonical name is given, and the host that it must prove to be, or empty.
@@ -51,12 +57,13 @@ func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &lowerConn{rw: nc, remote: net.TCPAddrFromAddrPort(ap), looked: secure.Looks(s.cfg), left: secure.MaxServerProof}
-	return s.handshake(tls.Client(t, secure.Client(s.cfg, scheme, name, host)), t, nc, true, time.Now().Add(s.timeout))
+	t := &lowerConn{rw: nc, remote: net.TCPAddrFromAddrPort(ap), looked: secure.Looks(s.own), left: secure.MaxServerProof}
+	cfg := s.forced()
+	return s.handshake(tls.Client(t, secure.Client(cfg, scheme, name, host)), cfg, t, nc, true, time.Now().Add(s.timeout))
 }
 
 // handshake is where functions of the user's run, and nowhere else. A panic in one ends this connection only.
-func (s *security) handshake(conn *tls.Conn, t *lowerConn, nc *net.TCPConn, client bool, due time.Time) (c *tlsConn, err error) {
+func (s *security) handshake(conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *net.TCPConn, client bool, due time.Time) (c *tlsConn, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a function of the tls.Config panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
@@ -79,7 +86,7 @@ func (s *security) handshake(conn *tls.Conn, t *lowerConn, nc *net.TCPConn, clie
 		return nil, secure.ErrALPN
 	}
 	t.left = -1
-	return &tlsConn{Conn: conn, lower: t, proof: secure.Prove(s.cfg, &state, t.looked)}, nil
+	return &tlsConn{Conn: conn, lower: t, proof: secure.Prove(cfg, &state, t.looked)}, nil
 }
 
 // A lowerConn is the connection that package tls sees. It passes on what comes and goes, looks at the first bytes, bounds what

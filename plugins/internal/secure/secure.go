@@ -31,10 +31,20 @@ func Looks(cfg *tls.Config) bool {
 	return cfg.VerifyConnection != nil || cfg.VerifyPeerCertificate != nil
 }
 
-// Forced returns a copy of cfg that speaks nothing but TLS 1.3 and our protocol, and that has every connection prove anew
+// Authorities is implemented by the ClientSessionCache of a configuration whose authorities may be replaced: package qs makes such. No
+// session is ever resumed here, so the field has no other use; a Clone keeps it.
+type Authorities interface {
+	// Current returns what is to be used now in the place of pool, which may be pool itself. It may read files.
+	Current(pool *x509.CertPool) *x509.CertPool
+}
+
+// Forced returns a copy of cfg for one handshake, with the authorities that are trusted now, that speaks nothing but TLS 1.3 and our protocol, and that has every connection prove anew
 // who it is. chosen is called with what GetConfigForClient returned, if anything.
 func Forced(cfg *tls.Config, chosen func(hello *tls.ClientHelloInfo, other *tls.Config)) *tls.Config {
 	cfg = cfg.Clone()
+	if a, ok := cfg.ClientSessionCache.(Authorities); ok {
+		cfg.RootCAs, cfg.ClientCAs = a.Current(cfg.RootCAs), a.Current(cfg.ClientCAs)
+	}
 	cfg.MinVersion, cfg.MaxVersion = tls.VersionTLS13, tls.VersionTLS13
 	cfg.NextProtos = []string{ALPN}
 	cfg.SessionTicketsDisabled, cfg.ClientSessionCache = true, nil

@@ -1,0 +1,170 @@
+package qs_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// inPEM returns certificates, in PEM.
+func inPEM(certs ...[]byte) (b []byte) {
+	for _, der := range certs {
+		b = append(b, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+	}
+	return b
+}
+
+// issue returns a certificate that an authority has signed, and its key, in PEM.
+func issue(t *testing.T, authority tls.Certificate) (cert, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	c := *authority.Leaf
+	c.IsCA, c.Subject.CommonName, c.KeyUsage = false, "issued", x509.KeyUsageDigitalSignature
+	der, err := x509.CreateCertificate(rand.Reader, &c, authority.Leaf, &private.PublicKey, authority.PrivateKey)
+	require.NoError(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	return inPEM(der), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
+}
+
+// replace puts b into the place of a file at once, as tools that renew certificates do.
+func replace(t *testing.T, file string, b []byte) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(file+".new", b, 0o600))
+	require.NoError(t, os.Rename(file+".new", file))
+}
+
+// TestAuthoritiesRotate: the authority and the certificates of a cluster are replaced while it is called, over new connections and over one
+// that lasts, and no call fails. In the end a client with a certificate of the old authority is refused, and one that trusts only that one
+// refuses the server.
+func TestAuthoritiesRotate(t *testing.T) {
+	t.Parallel()
+	for _, scheme := range []string{"tcp", "udp"} {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			named := func(name string) tls.Certificate {
+				return testcert.NewWith(func(c *x509.Certificate) { c.Subject.CommonName = name })
+			}
+			old, fresh := named("old authority"), named("fresh authority")
+			oldCA, freshCA := inPEM(old.Certificate[0]), inPEM(fresh.Certificate[0])
+			dir := t.TempDir()
+			files := func(prefix string) (cert, key, ca string) {
+				prefix = filepath.Join(dir, prefix)
+				return prefix + "cert", prefix + "key", prefix + "ca"
+			}
+			cert, key, ca := files("node-")
+			renew := func(by tls.Certificate) {
+				c, k := issue(t, by)
+				replace(t, cert, c)
+				replace(t, key, k)
+			}
+			renew(old)
+			replace(t, ca, oldCA)
+			cfg, err := qs.LoadTLS(cert, key, ca)
+			require.NoError(t, err)
+			serving := silent()
+			serving.TLS = cfg
+			s := serverAt(t, scheme+"://127.0.0.1:0", serving, func(n *qs.Node) {
+				whoami.Handle(n, func(ctx context.Context, _ struct{}) (string, error) { return qs.CallerFrom(ctx).Name, nil })
+			})
+
+			ctx, stop := context.WithCancel(within(t))
+			var callers sync.WaitGroup
+			var made [3]atomic.Int64 // calls of two callers by new connections, and of one by a connection that lasts
+			call := func(to qs.Peer) bool {
+				name, err := whoami.Call(context.Background(), to, struct{}{})
+				if err != nil || name == "" {
+					t.Errorf("a call by %q failed: %v", name, err)
+					return false
+				}
+				return true
+			}
+			dialed := func(cfg *tls.Config) (string, error) {
+				n, err := qs.Open(scheme+"://", qs.Config{TLS: cfg})
+				require.NoError(t, err)
+				defer func() { require.NoError(t, n.Close()) }()
+				return whoami.Call(within(t), peer(t, n, s.Addr().String()), struct{}{})
+			}
+			for i := range 2 {
+				callers.Go(func() {
+					for ctx.Err() == nil {
+						n, err := qs.Open(scheme+"://", qs.Config{TLS: cfg})
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						to, err := n.Peer(ctx, s.Addr().String())
+						ok := err != nil || call(to)
+						if err := n.Close(); err != nil || !ok {
+							return
+						}
+						made[i].Add(1)
+					}
+				})
+			}
+			lasting := peer(t, open(t, scheme+"://", qs.Config{TLS: cfg}), s.Addr().String())
+			callers.Go(func() {
+				for ctx.Err() == nil && call(lasting) {
+					made[2].Add(1)
+				}
+			})
+			settled := func() { // each caller has made a call that began after the last change
+				for i, want := range []int64{made[0].Load() + 2, made[1].Load() + 2, made[2].Load() + 2} {
+					for made[i].Load() < want && !t.Failed() {
+						require.NoError(t, s.HG().Sleep(within(t), time.Millisecond))
+					}
+				}
+			}
+			settled()
+			for _, step := range []func(){
+				func() { replace(t, ca, slices.Concat(oldCA, freshCA)) },
+				func() { renew(fresh) },
+				func() { replace(t, ca, []byte("no PEM")) }, // the last that can be used stays
+				func() { replace(t, ca, freshCA) },
+			} {
+				step()
+				settled()
+			}
+			stop()
+			callers.Wait()
+			t.Logf("%d calls by new connections and %d by one that lasts, none has failed", made[0].Load()+made[1].Load(), made[2].Load())
+
+			c, k, both := files("old-")
+			was, wasKey := issue(t, old)
+			replace(t, c, was)
+			replace(t, k, wasKey)
+			replace(t, both, slices.Concat(oldCA, freshCA))
+			stale, err := qs.LoadTLS(c, k, both)
+			require.NoError(t, err)
+			_, err = dialed(stale)
+			require.ErrorContains(t, err, "does not know who signed", "a client of the old authority")
+			require.Equal(t, qs.NotRun, qs.FateOf(err))
+			replace(t, both, oldCA) // a client's own file is read anew, too
+			_, err = dialed(stale)
+			require.ErrorContains(t, err, "add it to RootCAs", "a client that trusts the old authority only")
+			replace(t, both, freshCA)
+			good, goodKey := issue(t, fresh)
+			replace(t, c, good)
+			replace(t, k, goodKey)
+			_, err = dialed(stale)
+			require.NoError(t, err, "the same configuration, once its files are good")
+		})
+	}
+}
