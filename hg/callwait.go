@@ -65,28 +65,11 @@ func WithNoWait(ctx context.Context) context.Context {
 	return context.WithValue(ctx, failFastKey{}, true)
 }
 
-// callAndWait reports whether h is held, so that its output stays: also if it has been closed meanwhile.
+// callAndWait reports whether h is held, so that its output stays: also if it has been closed meanwhile. One of hghook.OnEnd does not wait.
 func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8) (held bool, err error) {
-	left, err := h.ctx.timeLeft(ctx)
-	if err == nil && ctx.Err() != nil {
-		err = ErrCanceled
-	}
-	if err != nil {
-		in.trim()
-		err = &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
-		return false, h.ctx.endedBy(ctx, err)
-	}
-	hasty := ctx.Value(failFastKey{}) != nil
-	h.mu.Lock()
-	h.hasty = hasty
-	err = h.forward(in, codec, left, true, nil)
-	onCall := h.onCall
-	h.mu.Unlock()
-	if err != nil {
-		return false, h.ctx.endedBy(ctx, err)
-	}
-	if onCall != nil {
-		onCall()
+	onEnd, err := h.beginCall(ctx, in, codec)
+	if err != nil || onEnd != nil {
+		return false, err
 	}
 	settled := false
 	defer func() { // a callback of somebody else may panic
@@ -95,9 +78,41 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8) (held b
 		}
 	}()
 	h.waiter.Await(ctx, h.outlived)
+	settled = true
+	return h.settleCall(ctx)
+}
+
+// beginCall begins a call that is waited for, or whose end onEnd is called with.
+func (h *Handle) beginCall(ctx context.Context, in draft, codec uint8) (onEnd func(), err error) {
+	left, err := h.ctx.timeLeft(ctx)
+	if err == nil && ctx.Err() != nil {
+		err = ErrCanceled
+	}
+	if err != nil {
+		in.trim()
+		err = &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
+		return nil, h.ctx.endedBy(ctx, err)
+	}
+	hasty := ctx.Value(failFastKey{}) != nil
+	h.mu.Lock()
+	h.hasty = hasty
+	err = h.forward(in, codec, left, true, nil)
+	onCall := h.onCall
+	onEnd = h.onEnd
+	h.mu.Unlock()
+	if err != nil {
+		return nil, h.ctx.endedBy(ctx, err)
+	}
+	if onCall != nil {
+		onCall()
+	}
+	return onEnd, nil
+}
+
+// settleCall ends a call that has been waited for.
+func (h *Handle) settleCall(ctx context.Context) (held bool, err error) {
 	h.mu.Lock()
 	o := h.call.settle()
-	settled = true
 	defer func() {
 		if !held { // Config.Observe has panicked
 			h.release()
@@ -105,6 +120,24 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8) (held b
 	}()
 	o.seen.tell()
 	return true, h.ctx.endedBy(ctx, o.err)
+}
+
+// endCall is hghook.EndCall.
+func (h *Handle) endCall(ctx context.Context) error {
+	held, err := h.settleCall(ctx)
+	if held {
+		h.release()
+	}
+	return err
+}
+
+// endWait says that a call has ended to who waits for it. Locked.
+func (k *call) endWait() {
+	if k.h.onEnd != nil {
+		k.h.onEnd()
+		return
+	}
+	k.h.waiter.End()
 }
 
 // endedBy is the function of that name, but waits for ctx to end when the call ended at its deadline: two clocks tell of one moment, and

@@ -168,7 +168,7 @@ func (k *call) partEnded() (ran int) {
 		k.postponed = true // the target's word may have come, and decides the result
 		k.h.ctx.nctx.Follow(&k.done)
 	case k.waits:
-		k.h.waiter.End()
+		k.endWait()
 	default:
 		o := k.settle()
 		return o.run()

@@ -227,7 +227,7 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 	k.op.SetPatient(waits && !h.hasty)
 	k.op.SetHasty(waits && h.hasty)
 	k.op.SetExpedited(h.rpc.own.Expedited)
-	if waits && h.waiter == nil {
+	if waits && h.waiter == nil && h.onEnd == nil {
 		h.waiter = h.ctx.turns.NewWaiter()
 	}
 	if h.timeout != 0 && (limit == 0 || h.timeout < limit) {
@@ -235,7 +235,7 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 	}
 	h.ctx.starting.Add(1)
 	if err = k.begin(limit, cb); err == nil {
-		if k.waits = waits; waits {
+		if k.waits = waits; waits && h.onEnd == nil {
 			h.waiter.Reset()
 		}
 		err = k.post()
@@ -314,9 +314,13 @@ func (k *call) ask(to na.Addr, msg []byte) error {
 	if len(k.streams) > 0 {
 		spec.Streams, spec.StreamsAt = k.streamEnds(), streamAt
 	}
-	if !spec.OneWay {
+	switch most := k.h.ctx.limits.MaxExpected; {
+	case spec.OneWay:
+	case len(k.streams) > 0: // it may last long: its answer has memory when it comes
+		k.buf, spec.Most = nil, most
+	default:
 		if k.buf == nil {
-			k.buf = make([]byte, k.h.ctx.limits.MaxExpected)
+			k.buf = make([]byte, most)
 		}
 		spec.Buf, spec.Most = k.buf, na.RoomBytes(k.room)
 	}
@@ -339,9 +343,10 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 	if req.size == 0 {
 		req.codec = codec.NoBytesID
 	}
-	if h.rpc.OneWay {
+	switch {
+	case h.rpc.OneWay:
 		req.flags |= flagOneWay
-	} else {
+	case len(k.in.streams) == 0: // a call with streams may last long, and would keep it from others
 		k.reserveRoom()
 	}
 	req.room = k.room

@@ -38,6 +38,7 @@ type Handle struct {
 	specs   []StreamSpec  // of calls; never written
 	hasty   bool          // of WithNoWait
 	onCall  func()        // hghook.OnCall; else nil
+	onEnd   func()        // hghook.OnEnd; else nil
 	forbids bool          // calls, until Reset
 	// forwarded says that a call has begun since Reset.
 	forwarded bool

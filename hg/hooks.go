@@ -18,6 +18,9 @@ func init() {
 	hghook.FreeOutput = func(h any) { h.(*Handle).freeOutput() }
 
 	hghook.OnCall = func(h any, f func()) { h.(*Handle).setOnCall(f) }
+	hghook.OnEnd = func(h any, f func()) { h.(*Handle).setOnEnd(f) }
+	hghook.EndCall = func(h any, ctx context.Context) error { return h.(*Handle).endCall(ctx) }
+	hghook.Outlived = func(h any) { h.(*Handle).outlived() }
 	hghook.TakeStreams = func(h any) any { return h.(*Handle).takeStreams() }
 	hghook.ReportCall = func(h any, r hghook.Reporter) { h.(*Handle).reportBy(r) }
 	hghook.ReportRequest = func(r any, by hghook.Reporter) { r.(*Request).reportBy(by) }

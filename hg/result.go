@@ -82,7 +82,7 @@ func (k *call) finish(any) (ran int) {
 	k.h.mu.Lock()
 	if k.waits {
 		k.postponed = false
-		k.h.waiter.End()
+		k.endWait()
 		k.h.mu.Unlock()
 		return 0
 	}

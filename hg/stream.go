@@ -290,6 +290,13 @@ func (h *Handle) setOnCall(f func()) {
 	h.mu.Unlock()
 }
 
+// setOnEnd is hghook.OnEnd.
+func (h *Handle) setOnEnd(f func()) {
+	h.mu.Lock()
+	h.onEnd = f
+	h.mu.Unlock()
+}
+
 // makeStreams makes the streams of a call that begins. Locked.
 func (k *call) makeStreams() error {
 	c := k.h.ctx

@@ -39,36 +39,43 @@ func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 func begin(ctx context.Context, o *outgoing) *future {
 	f := &future{o: o, ctx: ctx, done: make(chan struct{})}
 	ctx, f.cancel = context.WithCancel(ctx)
-	if o.home == nil {
+	switch {
+	case o.home == nil:
 		f.run(ctx)
-	} else {
+	case o.needsNoGoroutine():
+		k := &openCall{f: f}
+		o.home.n.spawn(func() { k.begin(ctx) })
+	default:
 		o.home.n.spawn(func() { f.run(ctx) })
 	}
 	return f
 }
 
 func (f *future) run(ctx context.Context) {
-	o := f.o
 	returned := false
-	defer func() {
-		if !returned {
-			why := "an interceptor or a codec has ended the goroutine of the call"
-			if f.panic = recover(); f.panic != nil {
-				why = fmt.Sprintf("an interceptor or a codec has panicked: %v", f.panic)
-			}
-			f.err = o.tells(ctx, &o.top, o.m.name, &hg.Error{Op: "forward", RPC: o.m.name, Fate: NotRun, Err: na.WithText(ErrInvalid, why)})
-		}
-		f.cancel()
-		close(f.done)
-		if o.streams != nil {
-			o.streams.end()
-		}
-		if p := o.home; p != nil {
-			p.n.all[p.i].Wake()
-		}
-	}()
-	f.err = hghook.EndedBy(f.ctx, o.run(ctx)) // it may have ended, and ctx not yet
+	defer func() { f.ended(ctx, returned, recover()) }()
+	f.err = hghook.EndedBy(f.ctx, f.o.run(ctx)) // it may have ended, and ctx not yet
 	returned = true
+}
+
+// ended is the end of the call: returned is false if the program's code has panicked, or has ended the goroutine.
+func (f *future) ended(ctx context.Context, returned bool, panicked any) {
+	o := f.o
+	if !returned {
+		why := "an interceptor or a codec has ended the goroutine of the call"
+		if f.panic = panicked; panicked != nil {
+			why = fmt.Sprintf("an interceptor or a codec has panicked: %v", panicked)
+		}
+		f.err = o.tells(ctx, &o.top, o.m.name, &hg.Error{Op: "forward", RPC: o.m.name, Fate: NotRun, Err: na.WithText(ErrInvalid, why)})
+	}
+	f.cancel()
+	close(f.done)
+	if o.streams != nil {
+		o.streams.end()
+	}
+	if p := o.home; p != nil {
+		p.n.all[p.i].Wake()
+	}
 }
 
 // Done is closed when the call has ended. A coroutine of the simulator does not wait for it: Wait does.

@@ -3,13 +3,11 @@ package qs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"slices"
 	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -42,25 +40,34 @@ func (o *outgoing) private() bool {
 
 // run makes the call. When it returns nothing of it is under way.
 func (o *outgoing) run(ctx context.Context) (err error) {
+	ctx, stop, err := o.prepare(ctx)
+	defer stop()
+	if err != nil {
+		return err
+	}
+	return o.through(ctx, o.interceptors(o.home.n), &o.top, &o.Call)
+}
+
+// prepare returns the context of the call, of which the time is bounded until stop.
+func (o *outgoing) prepare(ctx context.Context) (_ context.Context, stop context.CancelFunc, err error) {
+	stop = func() {}
 	if o.Peer.p == nil {
-		return noPeer(o.m.name)
+		return ctx, stop, noPeer(o.m.name)
 	}
 	n := o.Peer.p.n
 	if n.cfg.CallTimeout > 0 {
 		if _, bounded := ctx.Deadline(); !bounded {
-			var stop context.CancelFunc
 			ctx, stop = n.withTimeout(ctx, n.cfg.CallTimeout)
-			defer stop()
 		}
 	}
 	o.caller = ctx
 	if c, ok := ctx.Value(metaKey{}).(carried); ok {
 		if c.err != nil {
-			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: c.err}
+			return ctx, stop, &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: c.err}
 		}
 		o.Metadata = c.m
 	}
-	return o.through(ctx, o.interceptors(n), &o.top, &o.Call)
+	return ctx, stop, nil
 }
 
 // interceptors returns what wraps the call: those of the node around those of the method.
@@ -141,111 +148,12 @@ func (o *outgoing) back(to *Call, s *scope, in *nested, err error) {
 
 // attempt makes the call once.
 func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
-	if c.Peer.p == nil {
-		return noPeer(o.m.name)
-	}
-	a, err := o.enter(s, c.Attempt)
-	if err != nil {
+	x := exchange{o: o, c: c}
+	defer func() { x.finish(&err) }() // deferred: a codec may panic, or end the goroutine
+	if err = x.begin(ctx, s); err != nil {
 		return err
 	}
-	defer func() {
-		if o.remove(a) {
-			o.home.n.all[o.home.i].Wake()
-		}
-	}()
-	if ctx.Done() != o.caller.Done() { // an interceptor's own, which may go on when the caller's has ended
-		defer context.AfterFunc(o.caller, func() { o.stop((*hg.Handle).Abandon) })()
-		if o.caller.Err() != nil {
-			ctx = o.caller // nothing is sent
-		}
-	}
-	p := c.Peer.p
-	n := p.n
-	id, err := n.idOf(o.m)
-	if err != nil {
-		return err
-	}
-	if err := o.whole(); err != nil {
-		return err
-	}
-	t, err := p.depart(c)
-	if err != nil {
-		return err
-	}
-	defer func() { p.arrive(t, err) }()
-	to := t.at.addr
-	in, meta := c.In, c.Metadata.WithoutOwn()
-	var l *loans
-	if o.streams != nil {
-		if err = o.streams.begin(); err != nil {
-			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: to, Fate: NotRun, Err: err}
-		}
-		defer o.streams.fail()
-	}
-	if len(o.m.fields) > 0 || o.streams != nil {
-		l = &loans{n: n, hctx: n.all[p.i], m: o.m, streams: o.streams}
-		defer func() { err = l.end(o, c, err) }()
-		if in, err = l.lend(c.In); err == nil {
-			meta, err = l.requestMeta(meta)
-		}
-		if err != nil {
-			if _, coded := errors.AsType[hg.Code](err); !coded {
-				err = fmt.Errorf("%w: %w", ErrInvalid, err)
-			}
-			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: to, Fate: NotRun, Err: err}
-		}
-		a.loans = l
-		p.lends(&t, l.lent())
-	}
-	h, err := n.handle(p.i, to, id)
-	if err != nil {
-		return err
-	}
-	ended := false
-	defer func() {
-		if ended {
-			return
-		}
-		fate := NotRun // the encoder has panicked, or ended the goroutine,
-		if hghook.HasForwarded(h) {
-			fate = MaybeRan // or a callback of somebody else in the wait
-		}
-		o.ended(a, fate)
-		_ = h.Close()
-	}()
-	said := !meta.IsZero()
-	if said {
-		err = h.SetMeta(meta)
-	}
-	if err == nil && o.streams != nil {
-		hghook.OnCall(h, func() { o.streams.bind(h) })
-		err = h.SetStreams(o.m.streams...)
-	}
-	if err == nil {
-		if l != nil {
-			hghook.ReportCall(h, l)
-		}
-		if err = o.forward(ctx, a, h, c, in); l != nil {
-			hghook.ReportCall(h, nil)
-		}
-	}
-	if said {
-		_ = h.SetMeta(hg.Metadata{}) // of the next call
-	}
-	if o.streams != nil {
-		hghook.OnCall(h, nil)
-		_ = h.SetStreams()
-		o.streams.take(h, err)
-	}
-	if l != nil || c != &o.Call { // an interceptor looks at it
-		answer := h.OutputMeta()
-		if c.ResponseMetadata = answer.WithoutOwn(); l != nil && err == nil {
-			err = l.takeAnswer(answer)
-		}
-	}
-	ended = true
-	n.keep(p.i, h)
-	return err
+	return x.take(x.ctx, x.h.Call(x.ctx, x.in, nil))
 }
 
 // whole reports why another attempt would not get all that the call lends: what a Reader has given, or a Writer has taken, is gone.
@@ -254,29 +162,6 @@ func (o *outgoing) whole() error {
 		return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: na.WithText(ErrInvalid, why)}
 	}
 	return nil
-}
-
-// forward makes the call of a with h, and takes the answer.
-func (o *outgoing) forward(ctx context.Context, a *attempt, h *hg.Handle, c *Call, in any) error {
-	if err := o.forwards(a, h, c.stall, c.withdraw); err != nil {
-		return err
-	}
-	err := h.Call(ctx, in, nil)
-	fate := FateOf(err)
-	if err == nil && o.m.oneWay {
-		fate = MaybeRan // it has left
-	}
-	stalled := o.stalledOut(a)
-	o.ended(a, fate)
-	if err == nil {
-		return o.decode(c, h)
-	}
-	if e, ok := err.(*hg.Error); ok && stalled && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
-		late := *e
-		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.ProgressTimeout)", c.stall))
-		return &late
-	}
-	return err
 }
 
 // decode decodes the answer that h has got for c. Memory that the caller gave is used once: decoders add to maps, and what is there may

@@ -33,6 +33,8 @@ type Node struct {
 	budgets sync.Map // *RetryPolicy: *budget, of what Retry has returned
 	idle    []idle   // handles, for each context
 
+	attendants []attendant // of each context
+
 	life context.Context // ends when the node begins to drain, or is closed: of the watches, and what Draining returns
 	die  context.CancelFunc
 
@@ -56,7 +58,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, idle: make([]idle, cfg.Contexts), defined: map[string]string{},
+		cfg: cfg, idle: make([]idle, cfg.Contexts), attendants: make([]attendant, cfg.Contexts), defined: map[string]string{},
 		probes: map[*na.Op]struct{}{}, looks: map[*na.Op]struct{}{}, watches: map[watchKey]*watch{},
 	}
 	n.life, n.die = context.WithCancel(context.Background())

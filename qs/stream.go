@@ -95,9 +95,8 @@ type sender[Item any] struct {
 	s      *hg.Stream
 	codec  codec.Codec
 	item   Item
-	text   []byte // of item
-	over   bool   // what is to be said of the end has been
-	headed bool   // the header has been sent, of a Duplex
+	over   bool // what is to be said of the end has been
+	headed bool // the header has been sent, of a Duplex
 }
 
 // serve serves a request, whose items go in s, with fn.
@@ -132,19 +131,15 @@ func (q *sender[Item]) serve(by hghook.Reporter, r *request, s *hg.Stream, fn fu
 // end is the end of the handler: no item is taken any more.
 func (q *sender[Item]) end() { q.w.stop(errStreamOver) }
 
-func (q *sender[Item]) send(item Item) (err error) {
+func (q *sender[Item]) send(item Item) error {
 	var none Item
 	q.item = item
-	q.text, err = q.codec.Append(q.text[:0], &q.item)
+	b, err := encodeItem(q.codec, &q.item)
 	q.item = none
 	if err != nil {
 		return fmt.Errorf("qs: stream %s: the item could not be encoded: %w", q.req.m.name, err)
 	}
-	err = q.w.add(q.ctx, q.text)
-	if cap(q.text) > keptBuffer {
-		q.text = nil
-	}
-	return q.req.explain(q.ctx, err)
+	return q.req.explain(q.ctx, q.w.add(q.ctx, b))
 }
 
 // explain returns err, or the cause of the end of ctx, which is on its way when a stream has ended.
@@ -214,7 +209,8 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 			}
 			var item Item
 			if err == nil {
-				if err = decode(b, &item); err != nil {
+				err = decode(b, &item)
+				if k.streams.down.done(); err != nil {
 					err = brokenStream(s.m, to.Addr(), err)
 				}
 			}

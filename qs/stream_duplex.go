@@ -96,7 +96,9 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 		b, err := u.r.next()
 		switch {
 		case err == nil:
-			return item, u.codec.Decode(b, &item)
+			err = u.codec.Decode(b, &item)
+			u.r.done()
+			return item, err
 		case err == io.EOF:
 			return item, err
 		case !errors.Is(err, hg.ErrAgain):
@@ -150,7 +152,7 @@ func (d *DuplexServer[Up, Down]) SendHeader(header map[string]string) error {
 		return errHeaderLate
 	}
 	d.down.headed = true
-	b, err := codec.Msgpack.Append(nil, header)
+	b, err := encodeItem(codec.Msgpack, header)
 	if err == nil {
 		err = d.down.w.add(d.down.ctx, b)
 	}
@@ -234,7 +236,6 @@ type streamCall struct {
 	outgoing
 	f      *future // nil if it was made at no peer
 	codec  codec.Codec
-	text   []byte      // of an item that is sent
 	shut   atomic.Bool // CloseSend or Close
 	err    error       // of the last receive: how the call has ended
 	headed bool        // header has come
@@ -254,20 +255,18 @@ func (k *streamCall) start(ctx context.Context, m *method, to Peer) {
 }
 
 // add sends an item that append encodes.
-func (k *streamCall) add(item any) (err error) {
+func (k *streamCall) add(item any) error {
 	switch {
 	case k.f == nil:
 		return io.EOF
 	case k.shut.Load():
 		return hg.Errorf(ErrClosed, "qs: method %s: Send after CloseSend or Close", k.m.name)
 	}
-	if k.text, err = k.codec.Append(k.text[:0], item); err != nil {
+	b, err := encodeItem(k.codec, item)
+	if err != nil {
 		return fmt.Errorf("qs: method %s: the item could not be encoded: %w", k.m.name, err)
 	}
-	if err = k.streams.up.add(k.f.ctx, k.text); cap(k.text) > keptBuffer {
-		k.text = nil
-	}
-	return err
+	return k.streams.up.add(k.f.ctx, b)
 }
 
 // closeSend says that nothing more is sent.
@@ -332,7 +331,8 @@ func (c *DuplexCall[Up, Down]) Receive() (item Down, err error) {
 	if err != nil {
 		return item, err
 	}
-	if err = c.k.codec.Decode(b, &item); err != nil {
+	err = c.k.codec.Decode(b, &item)
+	if c.k.streams.down.done(); err != nil {
 		c.k.err = brokenStream(c.k.m, c.k.Peer.Addr(), err)
 	}
 	return item, c.k.err
@@ -348,7 +348,8 @@ func (k *streamCall) head() error {
 		return err
 	}
 	k.headed = true
-	if err = codec.Msgpack.Decode(b, &k.header); err != nil {
+	err = codec.Msgpack.Decode(b, &k.header)
+	if k.streams.down.done(); err != nil {
 		k.err = brokenStream(k.m, k.Peer.Addr(), err)
 	}
 	return k.err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -26,9 +27,38 @@ const (
 	// fastFrom is how many bytes have to be added between two looks for the next look to come after fastLook, and not as soon as possible.
 	fastFrom = 8 << 10
 	fastLook = 500 * time.Microsecond
-	// keptBuffer bounds what an end of a stream keeps for items, in bytes.
+	// keptBuffer bounds what a buffer that nobody uses keeps, in bytes.
 	keptBuffer = 128 << 10
 )
+
+// A buffer has bytes of items for as long as they need it: a stream on which nothing moves has none.
+type buffer struct{ b []byte }
+
+// idleBuffers are those that nobody uses.
+var idleBuffers = sync.Pool{New: func() any { return &buffer{} }}
+
+// takeBuffer returns one that is empty.
+func takeBuffer() *buffer { return idleBuffers.Get().(*buffer) }
+
+// free gives b back, which may be nil. Its bytes are not used any more.
+func (b *buffer) free() {
+	if b == nil {
+		return
+	}
+	if b.b = b.b[:0]; cap(b.b) > keptBuffer {
+		b.b = nil
+	}
+	idleBuffers.Put(b)
+}
+
+// encodeItem returns a buffer with an item, which is a pointer.
+func encodeItem(c codec.Codec, item any) (b *buffer, err error) {
+	b = takeBuffer()
+	if b.b, err = c.Append(b.b, item); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
 
 // An itemWriter sends items. One goroutine at a time adds; its lock is held around calls of the stream, which call nothing back.
 type itemWriter struct {
@@ -42,8 +72,8 @@ type itemWriter struct {
 	over  func() bool // unless the call has ended
 	shut  bool        // nothing follows
 	wrote int64       // bytes, in all
-	buf   []byte
-	at    int // of buf: what is before has been written
+	buf   *buffer     // what waits to be written; nil if nothing does
+	at    int         // of buf: what is before has been written
 	err   error
 	look  func()        // looked, bound once
 	hot   bool          // looked is called soon: what is added until then leaves together
@@ -64,12 +94,17 @@ func (w *itemWriter) bind(s *hg.Stream) {
 }
 
 // pending is how many bytes wait to be written. Locked.
-func (w *itemWriter) pending() int { return len(w.buf) - w.at }
+func (w *itemWriter) pending() int {
+	if w.buf == nil {
+		return 0
+	}
+	return len(w.buf.b) - w.at
+}
 
 // flush writes as much as can be. Locked.
 func (w *itemWriter) flush() {
 	for w.s != nil && w.err == nil && w.pending() > 0 {
-		n, err := w.s.Write(w.buf[w.at:])
+		n, err := w.s.Write(w.buf.b[w.at:])
 		w.at += n
 		w.wrote += int64(n)
 		if errors.Is(err, hg.ErrAgain) {
@@ -82,10 +117,8 @@ func (w *itemWriter) flush() {
 		}
 	}
 	if w.pending() == 0 {
-		w.buf, w.at = w.buf[:0], 0
-		if cap(w.buf) > keptBuffer {
-			w.buf = nil
-		}
+		w.buf.free()
+		w.buf, w.at = nil, 0
 		if w.shut && w.s != nil && w.err == nil {
 			w.s.CloseWrite()
 		}
@@ -143,21 +176,28 @@ func (w *itemWriter) fails(ctx context.Context) error {
 
 var errStreamOver = hg.Errorf(ErrClosed, "qs: the handler of the stream has returned; items are sent until then")
 
-// add takes an item. While the stream is full it waits, until ctx ends.
-func (w *itemWriter) add(ctx context.Context, item []byte) error {
+// add takes an item, with its buffer. While the stream is full it waits, until ctx ends.
+func (w *itemWriter) add(ctx context.Context, b *buffer) error {
+	item := b.b
 	if int64(len(item)) > w.most {
+		b.free()
 		return hg.Errorf(hg.ErrOverflow, "qs: an item of %d bytes, hg.Config.MaxOutput is %d", len(item), w.most)
 	}
 	w.mu.Lock()
 	if err := w.fails(ctx); err != nil {
 		w.mu.Unlock()
+		b.free()
 		return err
 	}
-	before := len(w.buf)
-	w.buf = append(binary.AppendUvarint(w.buf, uint64(len(item))), item...)
+	if w.buf == nil {
+		w.buf = takeBuffer()
+	}
+	before := len(w.buf.b)
+	w.buf.b = append(binary.AppendUvarint(w.buf.b, uint64(len(item))), item...)
 	w.items++
 	w.bytes += int64(len(item))
-	w.added += len(w.buf) - before
+	w.added += len(w.buf.b) - before
+	b.free()
 	switch {
 	case w.pending() >= fullBatch:
 		w.flush()
@@ -248,12 +288,12 @@ type itemReader struct {
 	looks int64
 	idle  time.Duration // when bytes were last taken, or came when there were none, by hg.Context.Now
 
-	b     []byte // what Next has returned
-	off   int    // of it
-	had   int64  // items of it,
-	size  int64  // and their bytes
-	part  []byte // of an item that does not lie in one piece, with its length
-	whole int    // how long part will be; 0: not known
+	b     []byte  // what Next has returned
+	off   int     // of it
+	had   int64   // items of it,
+	size  int64   // and their bytes
+	part  *buffer // of an item that does not lie in one piece, with its length; nil without one
+	whole int     // how long part will be; 0: not known
 }
 
 // bind has r read s from now on.
@@ -288,20 +328,24 @@ func (r *itemReader) more() (err error) {
 	if r.b, err = r.s.Next(); err == nil {
 		r.got += int64(len(r.b))
 	}
-	if err == io.EOF && len(r.part) > 0 {
+	if err == io.EOF && r.part != nil {
 		err = hg.Errorf(na.ErrProtocol, "the stream ends within an item")
 	}
 	return err
 }
 
-// next returns the next item, which is valid until the next call. The error is hg.ErrAgain if it has not come, io.EOF behind the last, or says
+// done ends the use of what next has returned.
+func (r *itemReader) done() {
+	if r.whole > 0 && len(r.part.b) == r.whole {
+		r.part.free()
+		r.part, r.whole = nil, 0
+	}
+}
+
+// next returns the next item, which is valid until done, or the next call. The error is hg.ErrAgain if it has not come, io.EOF behind the last, or says
 // how the stream has ended.
 func (r *itemReader) next() ([]byte, error) {
-	if r.whole > 0 && len(r.part) == r.whole { // the last one
-		if r.part, r.whole = r.part[:0], 0; cap(r.part) > keptBuffer {
-			r.part = nil
-		}
-	}
+	r.done()
 	for {
 		if r.off == len(r.b) {
 			if err := r.more(); err != nil {
@@ -309,7 +353,7 @@ func (r *itemReader) next() ([]byte, error) {
 			}
 		}
 		b := r.b[r.off:]
-		if len(r.part) == 0 {
+		if r.part == nil {
 			size, head := binary.Uvarint(b)
 			if err := r.check(size, head); err != nil {
 				return nil, err
@@ -342,13 +386,16 @@ func (r *itemReader) check(size uint64, head int) error {
 
 // gather takes what b, which is not empty, has of an item, and returns that when it is complete.
 func (r *itemReader) gather(b []byte) (item []byte, err error) {
-	head := 0
+	if r.part == nil {
+		r.part = takeBuffer()
+	}
+	part, head := r.part, 0
 	for r.whole == 0 && len(b) > 0 {
-		r.part = append(r.part, b[0])
+		part.b = append(part.b, b[0])
 		b = b[1:]
 		r.off++
 		var size uint64
-		size, head = binary.Uvarint(r.part)
+		size, head = binary.Uvarint(part.b)
 		if err := r.check(size, head); err != nil {
 			return nil, err
 		}
@@ -356,19 +403,19 @@ func (r *itemReader) gather(b []byte) (item []byte, err error) {
 			r.whole = head + int(size)
 		}
 	}
-	n := min(len(b), r.whole-len(r.part))
+	n := min(len(b), r.whole-len(part.b))
 	if r.whole == 0 {
 		return nil, nil
 	}
-	r.part = append(r.part, b[:n]...)
+	part.b = append(part.b, b[:n]...)
 	r.off += n
-	if len(r.part) < r.whole {
+	if len(part.b) < r.whole {
 		return nil, nil
 	}
-	size, head := binary.Uvarint(r.part)
+	size, head := binary.Uvarint(part.b)
 	r.had++
 	r.size += int64(size)
-	return r.part[head:r.whole:r.whole], nil
+	return part.b[head:r.whole:r.whole], nil
 }
 
 // moved returns how many bytes have come.

@@ -36,6 +36,16 @@ var (
 	// OnCall has the next calls by Call call f when they have begun, before they wait. nil is nothing.
 	OnCall func(h any, f func())
 
+	// OnEnd has the next calls by Call not wait: Call returns nil when a call has begun, and f is called, with locks held, when it has ended.
+	// f has another goroutine call EndCall then. nil is nothing.
+	OnEnd func(h any, f func())
+
+	// EndCall returns what Call would have returned that OnEnd did not let wait.
+	EndCall func(h any, ctx context.Context) error
+
+	// Outlived says that the context of such a call has ended, which ends the call.
+	Outlived func(h any)
+
 	// TakeStreams takes the streams of the last call, a []*hg.Stream, from an idle handle: they last until they are closed.
 	TakeStreams func(h any) (streams any)
 

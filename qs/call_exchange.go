@@ -1,0 +1,193 @@
+package qs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// An exchange is one attempt of a call, from the choice of an address to the end of what was lent.
+//
+//	begin ─► h is ready ─► hg.Handle.Call ─► take ─► finish
+//	  └─ fails ──────────────────────────────────────►┘
+type exchange struct {
+	o   *outgoing
+	c   *Call
+	ctx context.Context
+	a   *attempt // nil until it has begun
+	h   *hg.Handle
+	in  any
+	l   *loans // nil if nothing is lent, and there is no stream
+
+	trip     trip
+	traveled bool        // trip has begun
+	unwatch  func() bool // ends the watch of the caller's context; nil if there is none
+	streams  bool        // an attempt of the streams has begun
+	said     bool        // h has metadata
+	over     bool        // the call of h has ended
+}
+
+// begin makes everything ready for the call of h.
+func (x *exchange) begin(ctx context.Context, s *scope) (err error) {
+	o, c := x.o, x.c
+	x.ctx = ctx
+	if c.Peer.p == nil {
+		return noPeer(o.m.name)
+	}
+	if x.a, err = o.enter(s, c.Attempt); err != nil {
+		return err
+	}
+	if ctx.Done() != o.caller.Done() { // an interceptor's own, which may go on when the caller's has ended
+		x.unwatch = context.AfterFunc(o.caller, func() { o.stop((*hg.Handle).Abandon) })
+		if o.caller.Err() != nil {
+			x.ctx = o.caller // nothing is sent
+		}
+	}
+	p := c.Peer.p
+	n := p.n
+	id, err := n.idOf(o.m)
+	if err != nil {
+		return err
+	}
+	if err := o.whole(); err != nil {
+		return err
+	}
+	if x.trip, err = p.depart(c); err != nil {
+		return err
+	}
+	x.traveled = true
+	to := x.trip.at.addr
+	meta := c.Metadata.WithoutOwn()
+	x.in = c.In
+	if o.streams != nil {
+		if err = o.streams.begin(); err != nil {
+			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: to, Fate: NotRun, Err: err}
+		}
+		x.streams = true
+	}
+	if len(o.m.fields) > 0 || o.streams != nil {
+		x.l = &loans{n: n, hctx: n.all[p.i], m: o.m, streams: o.streams}
+		if x.in, err = x.l.lend(c.In); err == nil {
+			meta, err = x.l.requestMeta(meta)
+		}
+		if err != nil {
+			if _, coded := errors.AsType[hg.Code](err); !coded {
+				err = fmt.Errorf("%w: %w", ErrInvalid, err)
+			}
+			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: to, Fate: NotRun, Err: err}
+		}
+		x.a.loans = x.l
+		p.lends(&x.trip, x.l.lent())
+	}
+	if x.h, err = n.handle(p.i, to, id); err != nil {
+		return err
+	}
+	if err = x.prepare(meta); err != nil {
+		x.settle()
+	}
+	return err
+}
+
+// prepare sets what the call of h has beside its input.
+func (x *exchange) prepare(meta hg.Metadata) (err error) {
+	o, h := x.o, x.h
+	if x.said = !meta.IsZero(); x.said {
+		if err = h.SetMeta(meta); err != nil {
+			return err
+		}
+	}
+	if o.streams != nil {
+		hghook.OnCall(h, func() { o.streams.bind(h) })
+		if err = h.SetStreams(o.m.streams...); err != nil {
+			return err
+		}
+	}
+	if x.l != nil {
+		hghook.ReportCall(h, x.l)
+	}
+	return o.forwards(x.a, h, x.c.stall, x.c.withdraw)
+}
+
+// take takes the answer of the call of h, which has ended with err.
+func (x *exchange) take(ctx context.Context, err error) error {
+	o, h := x.o, x.h
+	fate := FateOf(err)
+	if err == nil && o.m.oneWay {
+		fate = MaybeRan // it has left
+	}
+	stalled := o.stalledOut(x.a)
+	o.ended(x.a, fate)
+	if err == nil {
+		err = o.decode(x.c, h)
+	} else if e, ok := err.(*hg.Error); ok && stalled && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
+		late := *e
+		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.ProgressTimeout)", x.c.stall))
+		err = &late
+	}
+	if o.streams != nil {
+		o.streams.take(h, err)
+	}
+	if x.l != nil || x.c != &o.Call { // an interceptor looks at it
+		answer := h.OutputMeta()
+		if x.c.ResponseMetadata = answer.WithoutOwn(); x.l != nil && err == nil {
+			err = x.l.takeAnswer(answer)
+		}
+	}
+	x.settle()
+	return err
+}
+
+// settle gives h back, whose call has ended, or has not begun.
+func (x *exchange) settle() {
+	if x.said {
+		_ = x.h.SetMeta(hg.Metadata{}) // of the next call
+	}
+	if x.l != nil {
+		hghook.ReportCall(x.h, nil)
+	}
+	if x.o.streams != nil {
+		hghook.OnCall(x.h, nil)
+		hghook.OnEnd(x.h, nil)
+		_ = x.h.SetStreams()
+	}
+	x.over = true
+	p := x.c.Peer.p
+	p.n.keep(p.i, x.h)
+}
+
+// finish ends x, with *err.
+func (x *exchange) finish(err *error) {
+	if x.a == nil {
+		return
+	}
+	defer func() {
+		if x.unwatch != nil {
+			x.unwatch()
+		}
+		if x.o.remove(x.a) {
+			x.o.home.n.all[x.o.home.i].Wake()
+		}
+	}()
+	p := x.c.Peer.p
+	if x.traveled {
+		defer func() { p.arrive(x.trip, *err) }()
+	}
+	if x.streams {
+		defer x.o.streams.fail()
+	}
+	if x.l != nil {
+		defer func() { *err = x.l.end(x.o, x.c, *err) }()
+	}
+	if x.h != nil && !x.over {
+		fate := NotRun // the encoder has panicked, or ended the goroutine,
+		if hghook.HasForwarded(x.h) {
+			fate = MaybeRan // or a callback of somebody else in the wait
+		}
+		x.o.ended(x.a, fate)
+		_ = x.h.Close()
+	}
+}

@@ -1,0 +1,163 @@
+package qs
+
+import (
+	"context"
+	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
+)
+
+// An openCall is a call with streams that no goroutine waits for: it may last for ever, and a goroutine with what attempt has on its stack
+// would be the most that it costs. A goroutine begins it, another one ends it, and meanwhile the node drives its context.
+//
+//	begin ─► hg.Handle.Call ─ the call has ended, or ctx has ─► settle
+//	  └─ fails: the call is over
+//
+// A call with interceptors, which are functions that wait, has a goroutine; so has one in the simulator.
+type openCall struct {
+	f *future
+
+	mu      sync.Mutex // guards the fields below, and is held while the call begins, and while it ends
+	x       exchange
+	ctx     context.Context
+	stop    context.CancelFunc
+	open    bool        // it is under way
+	unwatch func() bool // ends the watch of ctx
+}
+
+// needsNoGoroutine reports whether o may be an openCall.
+func (o *outgoing) needsNoGoroutine() bool {
+	return o.streams != nil && len(o.interceptors(o.home.n)) == 0 && !o.home.n.hctx.NA().Scheduled()
+}
+
+// begin begins the call. If that fails it is over.
+func (k *openCall) begin(ctx context.Context) {
+	f := k.f
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	returned := false
+	defer func() {
+		if !k.open {
+			f.ended(ctx, returned, recover())
+		}
+	}()
+	err := k.forward(ctx)
+	if err != nil {
+		f.err = hghook.EndedBy(f.ctx, err)
+	}
+	returned = true
+}
+
+// forward has the request leave.
+func (k *openCall) forward(ctx context.Context) (err error) {
+	o := k.f.o
+	ctx, k.stop, err = o.prepare(ctx)
+	k.x, k.ctx = exchange{o: o, c: &o.Call}, ctx
+	defer func() { // deferred: a codec may panic, or end the goroutine
+		if !k.open {
+			k.leave(&err)
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	if err = k.x.begin(ctx, &o.top); err != nil {
+		return err
+	}
+	hghook.OnEnd(k.x.h, func() { o.home.n.spawn(k.settle) })
+	if err = k.x.h.Call(ctx, k.x.in, nil); err != nil {
+		return k.x.take(ctx, err)
+	}
+	k.open = true
+	o.home.n.attend(o.home.i)
+	k.unwatch = context.AfterFunc(ctx, k.outlived)
+	return nil
+}
+
+// outlived is the end of ctx.
+func (k *openCall) outlived() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.open {
+		hghook.Outlived(k.x.h)
+	}
+}
+
+// settle is the end of the call.
+func (k *openCall) settle() {
+	f := k.f
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.open { // it has failed to begin, and is over
+		return
+	}
+	k.open = false
+	k.unwatch()
+	f.o.home.n.unattend(f.o.home.i)
+	returned := false
+	defer func() { f.ended(k.ctx, returned, recover()) }()
+	f.err = hghook.EndedBy(f.ctx, k.take())
+	returned = true
+}
+
+// take takes the answer.
+func (k *openCall) take() (err error) {
+	defer k.leave(&err)
+	return k.x.take(k.ctx, hghook.EndCall(k.x.h, k.ctx))
+}
+
+// leave ends what was begun for the call, which ends with *err.
+func (k *openCall) leave(err *error) {
+	defer k.stop()
+	o := k.f.o
+	k.x.finish(err)
+	_ = o.close(&o.top) // nothing is under way
+	if *err != nil {
+		*err = o.tells(k.ctx, &o.top, o.m.name, *err)
+	}
+}
+
+// An attendant is a goroutine that drives a context while calls are under way that no goroutine waits for.
+type attendant struct {
+	mu    sync.Mutex // guards the fields below
+	calls int
+	stop  context.CancelFunc // nil while there is none
+}
+
+// attend has context i be driven until unattend. Serve does that already.
+func (n *Node) attend(i int) {
+	k := &n.attendants[i]
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.calls++; k.calls > 1 || n.served.Load() {
+		return
+	}
+	var ctx context.Context
+	ctx, k.stop = context.WithCancel(context.Background())
+	n.attendWith(ctx, n.all[i])
+}
+
+// attendWith has a goroutine drive a context. A callback that ends the goroutine has another one go on.
+func (n *Node) attendWith(ctx context.Context, hctx *hg.Context) {
+	n.workers.spawn(func() {
+		returned := false
+		defer func() {
+			if !returned {
+				n.attendWith(ctx, hctx)
+			}
+		}()
+		_ = hghook.Drive(ctx, hctx, nil)
+		returned = true
+	})
+}
+
+func (n *Node) unattend(i int) {
+	k := &n.attendants[i]
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.calls--; k.calls == 0 && k.stop != nil {
+		k.stop()
+		k.stop = nil
+	}
+}

@@ -1,0 +1,57 @@
+package qs_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// TestOpenCallOutlived: nobody receives from a duplex, and no goroutine waits for its end. When its context ends the handler's does, too, also at
+// CallTimeout, and Receive says so.
+func TestOpenCallOutlived(t *testing.T) {
+	t.Parallel()
+	waits := qs.DefineDuplex[int, int, int]("test/waits")
+	for how, want := range map[string]error{"cancel": errEnough, "deadline": context.DeadlineExceeded, "CallTimeout": context.DeadlineExceeded} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			begun, ended := make(chan struct{}), make(chan struct{})
+			s := server(t, qs.Config{}, func(n *qs.Node) {
+				waits.Handle(n, func(ctx context.Context, _ int, _ *qs.DuplexServer[int, int]) error {
+					close(begun)
+					<-ctx.Done()
+					close(ended)
+					return ctx.Err()
+				})
+			})
+			cfg := qs.Config{}
+			ctx, cancel := context.WithCancelCause(context.Background())
+			switch how {
+			case "CallTimeout":
+				cfg.CallTimeout = 300 * time.Millisecond
+			case "deadline":
+				var stop context.CancelFunc
+				ctx, stop = context.WithTimeout(ctx, 300*time.Millisecond)
+				defer stop()
+			}
+			c := open(t, "tcp://", cfg)
+			call := waits.Call(ctx, peer(t, c, s.Addr().String()), 1)
+			<-begun
+			if how == "cancel" {
+				cancel(errEnough)
+			}
+			<-ended
+			_, err := call.Receive()
+			require.ErrorIs(t, err, want)
+			call.Close()
+			cancel(nil)
+			(&rowSource{}).quiet(t, c, s)
+		})
+	}
+}
+
+var errEnough = errors.New("enough")
