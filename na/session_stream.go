@@ -370,17 +370,17 @@ func (l *session) placeStream(h *frame.Header) (v view, err error) {
 	if s == nil {
 		return v, err
 	}
-	c, at := s.in.place(off, n)
+	c, at := s.in.chunks.place(off, n)
 	v.bytes, v.off, v.chunk, v.stream, v.at = c.buf, int64(at), c, s, off
 	return v, nil
 }
 
 // placedStream takes in a piece of a stream that has come.
 func (l *session) placedStream(v *view) {
-	v.chunk.drop()
 	if s := v.stream; s.err == nil && !s.closed {
-		s.came(s.in.placed(v.at, v.n))
+		s.came(s.in.placed(v.chunk, v.at, v.n))
 	}
+	v.chunk.drop()
 }
 
 // deliverWindow takes in how far a stream may go.

@@ -1,6 +1,9 @@
 package na
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // streamChunk is how many bytes of a stream one chunk covers: chunk n has those from n*streamChunk on. A piece of bulk data does
 // not go beyond the end of a chunk.
@@ -57,6 +60,8 @@ type chunks struct {
 	list  fifo[*chunk]
 	first int64 // number of the first in list
 	lent  bool  // the program has a slice of one: those let go of meanwhile are not used again
+	// filled are bytes that carriers are writing, in no lock: few runs, one of each lane.
+	filled []run
 }
 
 // at returns the memory from off on that its chunk has, which is nil if there is none.
@@ -74,7 +79,8 @@ func (q *chunks) at(off int64) (c *chunk, b []byte) {
 	return c, b
 }
 
-// grow returns memory for the n bytes at off, which do not go beyond the end of a chunk. What the chunk had is copied if it had not so much.
+// grow returns memory for the n bytes at off, which do not go beyond the end of a chunk. What the chunk had is copied if it had not so much, but for
+// what carriers are writing into it: see placed.
 func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	if c, b = q.at(off); len(b) >= n {
 		return c, b[:n:n]
@@ -90,12 +96,54 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	}
 	grown := newChunk(from, to-from)
 	if c != nil {
-		copy(grown.buf[c.base-from:], c.buf)
+		q.copy(grown, c, off-off%streamChunk)
 		q.drop(c)
 	}
 	q.list.all()[i] = grown
 	at := int(off%streamChunk) - from
 	return grown, grown.buf[at : at+n : at+n]
+}
+
+// copy copies what from has to a chunk that covers more. Both are of the streamChunk that begins at start.
+func (q *chunks) copy(to, from *chunk, start int64) {
+	at, end := start+int64(from.base), start+int64(from.base+len(from.buf))
+	part := func(until int64) {
+		copy(to.buf[at-start-int64(to.base):], from.buf[at-start-int64(from.base):until-start-int64(from.base)])
+	}
+	for {
+		next := run{end, end} // the first that is being written
+		for _, f := range q.filled {
+			if f.from >= at && f.from < next.from {
+				next = f
+			}
+		}
+		part(next.from)
+		if at = next.to; next.from == end {
+			return
+		}
+	}
+}
+
+// place returns the chunk for n bytes at off that a carrier writes, and where in it; then placed follows.
+func (q *chunks) place(off, n int64) (c *chunk, at int) {
+	if n >= minPiece { // more will follow: none is copied
+		c, _ = q.grow(off-off%streamChunk, streamChunk)
+	} else {
+		c, _ = q.grow(off, int(n))
+	}
+	c.refs++
+	q.filled = append(q.filled, run{off, off + n})
+	return c, int(off%streamChunk) - c.base
+}
+
+// placed notes that a carrier has written n bytes at off into c. They are copied if the chunk has grown since.
+func (q *chunks) placed(c *chunk, off, n int64) {
+	i := slices.Index(q.filled, run{off, off + n})
+	q.filled = slices.Delete(q.filled, i, i+1)
+	if now, _ := q.at(off); now != c {
+		_, to := q.grow(off, int(n))
+		copy(to, c.buf[int(off%streamChunk)-c.base:])
+	}
 }
 
 // dropBefore lets go of the chunks whose bytes are all before off.
@@ -121,7 +169,7 @@ func (q *chunks) dropAll() {
 	for _, c := range q.list.all() {
 		q.drop(c)
 	}
-	q.list = fifo[*chunk]{}
+	q.list, q.filled = fifo[*chunk]{}, nil
 }
 
 // drop lets go of c, which may be nil.

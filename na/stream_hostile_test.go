@@ -447,7 +447,7 @@ func FuzzStreamReceiver(f *testing.F) {
 					held += n
 				}
 				if n > 0 && off/streamChunk == (off+n-1)/streamChunk && next()%2 == 0 {
-					c, at := r.place(off, n)
+					c, at := r.chunks.place(off, n)
 					out = append(out, filling{c, at, off, n})
 					continue
 				}
@@ -460,8 +460,8 @@ func FuzzStreamReceiver(f *testing.F) {
 					p := out[i]
 					out = append(out[:i], out[i+1:]...)
 					fill(p.c.buf[p.at:][:p.n], p.off)
+					r.placed(p.c, p.off, p.n)
 					p.c.drop()
-					r.placed(p.off, p.n)
 				}
 			case 5, 6: // the program reads
 				b := r.peek()

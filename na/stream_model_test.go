@@ -20,11 +20,12 @@ type streamModel struct {
 	room int64 // that the sender may use
 	held int64 // of it, by what was not read
 
-	lanes [2][]modelPiece
-	acks  []modelWindow
-	data  []byte
-	wrote int
-	read  []byte
+	lanes   [2][]modelPiece
+	filling [2]*modelFill // a lane goes on when its piece is there
+	acks    []modelWindow
+	data    []byte
+	wrote   int
+	read    []byte
 }
 
 type modelPiece struct {
@@ -32,6 +33,13 @@ type modelPiece struct {
 	b      []byte
 	toRoom bool
 	end    bool
+}
+
+// A modelFill is a piece that a carrier is writing.
+type modelFill struct {
+	piece modelPiece
+	c     *chunk
+	at    int
 }
 
 type modelWindow struct {
@@ -70,7 +78,15 @@ func (m *streamModel) step() {
 		}
 		m.out.leave(int64(len(b)), toRoom)
 	case 2: // arrive
-		lane := &m.lanes[m.rng.IntN(2)]
+		i := m.rng.IntN(2)
+		if f := m.filling[i]; f != nil {
+			copy(f.c.buf[f.at:], f.piece.b)
+			m.in.placed(f.c, f.piece.off, int64(len(f.piece.b)))
+			f.c.drop()
+			m.filling[i] = nil
+			return
+		}
+		lane := &m.lanes[i]
 		if len(*lane) == 0 {
 			return
 		}
@@ -83,10 +99,8 @@ func (m *streamModel) step() {
 			m.held += n
 		}
 		if n > 0 && m.rng.IntN(2) == 0 {
-			c, at := m.in.place(p.off, n)
-			copy(c.buf[at:], p.b)
-			c.drop()
-			m.in.placed(p.off, n)
+			c, at := m.in.chunks.place(p.off, n)
+			m.filling[i] = &modelFill{p, c, at}
 		} else {
 			m.in.write(p.off, p.b)
 		}

@@ -23,7 +23,6 @@ type receiver struct {
 	window int64 // how far beyond read the limit is set
 	final  int64 // how long the stream is; -1: not known
 	ahead  []run // what has come beyond next, in order, with gaps between
-	filled []run // what carriers are placing: few, one of each lane
 
 	granted  uint64 // bytes of the reserve, ever, as the sender has been told
 	taken    uint64 // of these, by bytes that have come
@@ -76,7 +75,7 @@ func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
 	if i := r.behind(off); i > 0 && r.ahead[i-1].to > off || i < len(r.ahead) && r.ahead[i].from < off+n {
 		return bad("some of them have come")
 	}
-	for _, f := range r.filled {
+	for _, f := range r.chunks.filled {
 		if off < f.to && f.from < off+n {
 			return bad("some of them are coming")
 		}
@@ -145,19 +144,9 @@ func (r *receiver) write(off int64, b []byte) bool {
 	return r.arrived(off, 0)
 }
 
-// place returns the chunk for n bytes at off, which were checked and charged, and which a carrier fills from an index on; then placed
-// follows. It has its full length: while it is filled it stays where it is.
-func (r *receiver) place(off, n int64) (c *chunk, at int) {
-	c, _ = r.chunks.grow(off-off%streamChunk, streamChunk)
-	c.refs++
-	r.filled = append(r.filled, run{off, off + n})
-	return c, int(off % streamChunk)
-}
-
-// placed notes that a carrier has filled n bytes at off, and reports whether more can be read than before.
-func (r *receiver) placed(off, n int64) bool {
-	i := slices.Index(r.filled, run{off, off + n})
-	r.filled = slices.Delete(r.filled, i, i+1)
+// placed notes that a carrier has written n bytes at off into a chunk of place, and reports whether more can be read than before.
+func (r *receiver) placed(c *chunk, off, n int64) bool {
+	r.chunks.placed(c, off, n)
 	return r.arrived(off, n)
 }
 
@@ -220,7 +209,7 @@ func (r *receiver) tell(most int64) (limit int64, granted uint64) {
 func (r *receiver) drop() (room int64) {
 	room = r.room
 	r.chunks.dropAll()
-	r.ahead, r.filled, r.reserved, r.room = nil, nil, 0, 0
+	r.ahead, r.reserved, r.room = nil, 0, 0
 	r.next = r.read
 	return room
 }
