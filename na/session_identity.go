@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// identity says what is known of the peer of the session that peer is bound to; ok is false when that has ended.
+// identity says what is known of the peer of the session that peer is bound to, or of that name; ok is false when there is none that is up.
 func (e *endpoint) identity(peer Addr) (Identity, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.sessions[peer.Session()]
+	l := e.find(peer)
 	if l == nil || !l.Up() {
 		return Identity{}, false
 	}

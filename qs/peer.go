@@ -274,6 +274,23 @@ func (p Peer) Addr() hg.Addr {
 	return hg.Addr{}
 }
 
+// Node returns the node that calls of p leave by; nil for the zero Peer.
+func (p Peer) Node() *Node {
+	if p.p == nil {
+		return nil
+	}
+	return p.p.n
+}
+
+// Identity says what is known of the process at the address of p, as Addr returns it: its verified certificates by TLS, and the transport
+// by which it is reached. ok is false while there is no connection; Ping makes one. It does not block.
+func (p Peer) Identity() (id na.Identity, ok bool) {
+	if p.p == nil {
+		return na.Identity{}, false
+	}
+	return p.p.n.all[p.p.i].NA().Identity(p.Addr())
+}
+
 // String returns the services, with commas between: names as they were given, and addresses.
 func (p Peer) String() string {
 	switch {
