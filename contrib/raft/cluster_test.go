@@ -1,0 +1,350 @@
+package raftqs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// A record is a state machine that keeps what was applied, in order.
+type record struct {
+	mu      sync.Mutex // guards the fields below
+	applied [][]byte
+}
+
+func (r *record) Apply(l *raft.Log) any {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.applied = append(r.applied, l.Data)
+	return len(r.applied)
+}
+
+func (r *record) Snapshot() (raft.FSMSnapshot, error) {
+	return &frozen{r.all()}, nil
+}
+
+func (r *record) Restore(from io.ReadCloser) error {
+	b, err := io.ReadAll(from)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.applied = nil; len(b) > 0; {
+		n := 4 + binary.BigEndian.Uint32(b)
+		r.applied, b = append(r.applied, b[4:n:n]), b[n:]
+	}
+	return nil
+}
+
+func (r *record) all() [][]byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.applied)
+}
+
+type frozen struct{ applied [][]byte }
+
+func (f *frozen) Persist(sink raft.SnapshotSink) error {
+	var b []byte
+	for _, a := range f.applied {
+		b = append(binary.BigEndian.AppendUint32(b, uint32(len(a))), a...)
+	}
+	if _, err := sink.Write(b); err != nil {
+		_ = sink.Cancel()
+		return err
+	}
+	return sink.Close()
+}
+
+func (*frozen) Release() {}
+
+// A member is one server of a cluster.
+type member struct {
+	id    raft.ServerID
+	t     *Transport
+	raft  *raft.Raft
+	fsm   *record
+	logs  *raft.InmemStore
+	snaps raft.SnapshotStore
+}
+
+// A cluster is servers of raft in this process, each with a node of its own.
+type cluster struct {
+	t       testing.TB
+	cfg     *raft.Config
+	scheme  string
+	all     []*member
+	stopped map[*member]bool
+}
+
+// newCluster starts n servers that know each other.
+func newCluster(t testing.TB, scheme string, n int, change func(*raft.Config)) *cluster {
+	cfg := raft.DefaultConfig()
+	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 300*time.Millisecond, 300*time.Millisecond, 200*time.Millisecond
+	cfg.CommitTimeout = 5 * time.Millisecond
+	cfg.Logger = hclog.NewNullLogger()
+	if change != nil {
+		change(cfg)
+	}
+	c := &cluster{t: t, cfg: cfg, scheme: scheme, stopped: map[*member]bool{}}
+	t.Cleanup(func() {
+		for _, m := range c.all {
+			c.stop(m)
+		}
+	})
+	var servers []raft.Server
+	for range n {
+		m := c.add()
+		servers = append(servers, raft.Server{ID: m.id, Address: m.t.LocalAddr()})
+	}
+	for _, m := range c.all {
+		require.NoError(t, raft.BootstrapCluster(cfgOf(cfg, m.id), m.logs, m.logs, m.snaps, m.t, raft.Configuration{Servers: servers}))
+		c.start(m)
+	}
+	return c
+}
+
+func cfgOf(cfg *raft.Config, id raft.ServerID) *raft.Config {
+	own := *cfg
+	own.LocalID = id
+	return &own
+}
+
+// add opens another server, which does not run yet.
+func (c *cluster) add() *member {
+	m := &member{id: raft.ServerID(fmt.Sprint("server", len(c.all))), fsm: &record{}, logs: raft.NewInmemStore(), snaps: raft.NewInmemSnapshotStore()}
+	openNode(c.t, address(c.scheme), qs.Config{}, func(n *qs.Node) { m.t = NewTransport(n, Options{Timeout: 2 * time.Second}) })
+	c.all = append(c.all, m)
+	return m
+}
+
+func (c *cluster) start(m *member) {
+	r, err := raft.NewRaft(cfgOf(c.cfg, m.id), m.fsm, m.logs, m.logs, m.snaps, m.t)
+	require.NoError(c.t, err)
+	m.raft = r
+}
+
+// stop ends a server.
+func (c *cluster) stop(m *member) {
+	if m.raft != nil && !c.stopped[m] {
+		c.stopped[m] = true
+		require.NoError(c.t, m.raft.Shutdown().Error())
+	}
+}
+
+// leader waits for one server to lead, and for the most of those that run to follow it.
+func (c *cluster) leader() *member {
+	c.t.Helper()
+	var leader *member
+	require.Eventually(c.t, func() bool {
+		leader = nil
+		follow := map[raft.ServerID]int{}
+		for _, m := range c.running() {
+			if _, id := m.raft.LeaderWithID(); id != "" {
+				follow[id]++
+			}
+		}
+		for _, m := range c.running() {
+			if m.raft.State() == raft.Leader && follow[m.id] > len(c.all)/2 {
+				leader = m
+			}
+		}
+		return leader != nil
+	}, patience, 5*time.Millisecond)
+	return leader
+}
+
+func (c *cluster) running() (all []*member) {
+	for _, m := range c.all {
+		if m.raft != nil && !c.stopped[m] {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+func (c *cluster) followers() (all []*member) {
+	leader := c.leader()
+	return slices.DeleteFunc(c.running(), func(m *member) bool { return m == leader })
+}
+
+// apply has the leader apply n entries of a size, and returns when they are committed.
+func (c *cluster) apply(n, size int) {
+	c.t.Helper()
+	leader := c.leader()
+	var all []raft.ApplyFuture
+	for i := range n {
+		data := make([]byte, max(size, 8))
+		binary.BigEndian.PutUint64(data, uint64(i))
+		all = append(all, leader.raft.Apply(data, patience))
+	}
+	for _, f := range all {
+		require.NoError(c.t, f.Error())
+	}
+}
+
+// same waits until all that run have applied the same n entries.
+func (c *cluster) same(n int) {
+	c.t.Helper()
+	for _, m := range c.running() {
+		require.Eventually(c.t, func() bool { return len(m.fsm.all()) == n }, patience, 5*time.Millisecond, "%s has %d of %d", m.id, len(m.fsm.all()), n)
+	}
+	want := c.all[slices.Index(c.all, c.running()[0])].fsm.all()
+	for _, m := range c.running() {
+		for i, got := range m.fsm.all() {
+			require.True(c.t, bytes.Equal(want[i], got), "%s: entry %d", m.id, i)
+		}
+	}
+}
+
+// divide cuts the connections between two halves, in both directions; heal undoes it.
+func (c *cluster) divide(left []*member) {
+	for _, a := range c.all {
+		for _, b := range c.all {
+			if slices.Contains(left, a) != slices.Contains(left, b) {
+				a.t.Disconnect(b.t.LocalAddr())
+			}
+		}
+	}
+}
+
+func (c *cluster) heal() {
+	for _, a := range c.all {
+		for _, b := range c.all {
+			a.t.Connect(b.t.LocalAddr(), nil)
+		}
+	}
+}
+
+// eachCluster runs a scenario with 3 and 5 servers over each transport.
+func eachCluster(t *testing.T, change func(*raft.Config), f func(c *cluster)) {
+	t.Parallel()
+	for _, scheme := range schemes {
+		for _, n := range []int{3, 5} {
+			t.Run(fmt.Sprint(scheme, "/", n), func(t *testing.T) {
+				t.Parallel()
+				f(newCluster(t, scheme, n, change))
+			})
+		}
+	}
+}
+
+// TestReplicates: what the leader applies is applied everywhere, in one order; entries larger than one request, too.
+func TestReplicates(t *testing.T) {
+	eachCluster(t, nil, func(c *cluster) {
+		c.apply(200, 100)
+		c.apply(6, 300<<10)
+		c.same(206)
+		require.NoError(c.t, c.leader().raft.Barrier(patience).Error())
+		require.NoError(c.t, c.leader().raft.VerifyLeader().Error())
+		require.Error(c.t, c.followers()[0].raft.Apply([]byte("x"), time.Second).Error())
+		require.Error(c.t, c.followers()[0].raft.VerifyLeader().Error())
+	})
+}
+
+// TestLeaderEnds: another leader goes on, and the entries of the first one stay.
+func TestLeaderEnds(t *testing.T) {
+	eachCluster(t, nil, func(c *cluster) {
+		c.apply(50, 100)
+		was := c.leader()
+		c.stop(was)
+		require.NotSame(c.t, was, c.leader())
+		c.apply(50, 100)
+		c.same(100)
+	})
+}
+
+// TestPartitionedLeader: a leader that is cut off steps down and commits nothing; the others go on; it takes over what they have.
+func TestPartitionedLeader(t *testing.T) {
+	eachCluster(t, nil, func(c *cluster) {
+		c.apply(20, 100)
+		was := c.leader()
+		c.divide([]*member{was})
+		lost := was.raft.Apply([]byte("never committed"), patience)
+		require.Eventually(c.t, func() bool { return was.raft.State() != raft.Leader }, patience, 5*time.Millisecond)
+		require.Error(c.t, lost.Error())
+		require.Error(c.t, was.raft.VerifyLeader().Error())
+		require.NotSame(c.t, was, c.leader())
+		c.apply(20, 100)
+		c.heal()
+		c.same(40)
+	})
+}
+
+// TestFollowerAway: a follower that was cut off does not disturb the leader when it is back (pre-vote), and gets what it missed.
+func TestFollowerAway(t *testing.T) {
+	eachCluster(t, nil, func(c *cluster) {
+		c.apply(20, 100)
+		leader, away := c.leader(), c.followers()[0]
+		term := leader.raft.CurrentTerm()
+		c.divide([]*member{away})
+		require.Eventually(c.t, func() bool { return away.raft.State() == raft.Candidate }, patience, time.Millisecond)
+		c.apply(20, 100)
+		c.heal()
+		c.same(40)
+		if c.leader() == leader { // on a loaded machine it may have lost its lease meanwhile
+			require.Equal(c.t, term, leader.raft.CurrentTerm())
+		}
+	})
+}
+
+// TestInstallsSnapshot: a server whose entries are gone at the leader gets a snapshot, larger than what is read ahead, and then entries.
+func TestInstallsSnapshot(t *testing.T) {
+	compact := func(cfg *raft.Config) { cfg.TrailingLogs = 1 }
+	eachCluster(t, compact, func(c *cluster) {
+		away := c.followers()[0]
+		c.divide([]*member{away})
+		c.apply(24, 256<<10)
+		leader := c.leader()
+		require.NoError(c.t, leader.raft.Snapshot().Error())
+		first, err := leader.logs.FirstIndex()
+		require.NoError(c.t, err)
+		require.Greater(c.t, first, uint64(20))
+		c.heal()
+		c.apply(5, 100)
+		c.same(29)
+		list, err := away.snaps.List()
+		require.NoError(c.t, err)
+		require.NotEmpty(c.t, list)
+	})
+}
+
+// TestTransfersLeadership: TimeoutNow makes the chosen server the leader, under load.
+func TestTransfersLeadership(t *testing.T) {
+	eachCluster(t, nil, func(c *cluster) {
+		c.apply(20, 100)
+		next := c.followers()[1]
+		require.NoError(c.t, c.leader().raft.LeadershipTransferToServer(next.id, next.t.LocalAddr()).Error())
+		require.Eventually(c.t, func() bool { return next.raft.State() == raft.Leader }, patience, time.Millisecond)
+		c.apply(20, 100)
+		c.same(40)
+	})
+}
+
+// TestReplacesMember: a new server gets everything, an old one is removed, and the rest goes on without it.
+func TestReplacesMember(t *testing.T) {
+	eachCluster(t, nil, func(c *cluster) {
+		c.apply(20, 100)
+		old := c.followers()[0]
+		m := c.add()
+		c.start(m)
+		require.NoError(c.t, c.leader().raft.AddVoter(m.id, m.t.LocalAddr(), 0, patience).Error())
+		require.NoError(c.t, c.leader().raft.RemoveServer(old.id, 0, patience).Error())
+		c.stop(old)
+		c.apply(20, 100)
+		c.same(40)
+		require.Len(c.t, c.leader().raft.GetConfiguration().Configuration().Servers, len(c.all)-1)
+	})
+}

@@ -1,0 +1,116 @@
+package raftqs
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
+	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// patience bounds what comes soon, on a machine that has much else to do.
+const patience = 30 * time.Second
+
+// schemes are the transports that tests run over.
+var schemes = []string{"tcp", "sm", "udp"}
+
+var names atomic.Int64
+
+// address returns one to listen at.
+func address(scheme string) string {
+	if scheme == "sm" {
+		return fmt.Sprintf("sm://raftqs-%d-%d", os.Getpid(), names.Add(1))
+	}
+	return scheme + "://127.0.0.1:0"
+}
+
+// openNode returns a node that serves until the test ends.
+func openNode(t testing.TB, addr string, cfg qs.Config, register func(*qs.Node)) *qs.Node {
+	if cfg.PeerTimeout == 0 {
+		cfg.PeerTimeout = 2 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.ShutdownTimeout = -1
+	node, err := qs.Open(addr, cfg)
+	require.NoError(t, err)
+	register(node)
+	served := make(chan error, 1)
+	go func() { served <- node.Serve(context.Background()) }()
+	t.Cleanup(func() {
+		require.NoError(t, node.Close())
+		<-served
+	})
+	return node
+}
+
+// openPair returns the Transports of two nodes.
+func openPair(t testing.TB, scheme string, o Options) (from, to *Transport) {
+	for _, p := range []**Transport{&from, &to} {
+		openNode(t, address(scheme), qs.Config{}, func(n *qs.Node) { *p = NewTransport(n, o) })
+		t.Cleanup(func() { require.NoError(t, (*p).Close()) })
+	}
+	return from, to
+}
+
+// answer answers the requests that come to a Transport with f, until the test ends.
+func answer(t testing.TB, to *Transport, f func(raft.RPC) (any, error)) {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case rpc := <-to.Consumer():
+				rpc.Respond(f(rpc))
+			case <-stop:
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		close(stop)
+		<-stopped
+	})
+}
+
+// receive takes a value that comes soon.
+func receive[T any](t testing.TB, ch <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-ch:
+	case <-time.After(patience):
+		require.FailNow(t, "nothing came")
+	}
+	return v
+}
+
+// freePort returns a port of 127.0.0.1 at which nobody listens.
+func freePort(t testing.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+var seed = func() uint64 {
+	s := uint64(time.Now().UnixNano())
+	if text := os.Getenv("RAFTQS_SEED"); text != "" {
+		if _, err := fmt.Sscan(text, &s); err != nil {
+			panic(err)
+		}
+	}
+	return s
+}()

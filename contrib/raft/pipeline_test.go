@@ -1,0 +1,170 @@
+package raftqs
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// TestPipelineOrder: many requests arrive in order, and their futures come in order, with their own responses.
+func TestPipelineOrder(t *testing.T) {
+	each(t, Options{MaxInFlight: 8}, func(t *testing.T, from, to *Transport) {
+		next := uint64(1)
+		answer(t, to, func(rpc raft.RPC) (any, error) {
+			r := rpc.Command.(*raft.AppendEntriesRequest)
+			ok := r.Entries[0].Index == next
+			next++
+			return &raft.AppendEntriesResponse{Success: ok, LastLog: r.Entries[0].Index}, nil
+		})
+		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
+		require.NoError(t, err)
+		defer p.Close()
+		const n = 500
+		sent := make(chan raft.AppendFuture, n)
+		failed := make(chan error, 1)
+		go func() {
+			defer close(failed)
+			for i := range uint64(n) {
+				f, err := p.AppendEntries(entries(i+1, 1, 100), &raft.AppendEntriesResponse{})
+				if err != nil {
+					failed <- err
+					return
+				}
+				sent <- f
+			}
+		}()
+		for i := range uint64(n) {
+			f := receive(t, p.Consumer())
+			require.NoError(t, f.Error())
+			require.EqualValues(t, i+1, f.Response().LastLog)
+			require.True(t, f.Response().Success)
+			require.Same(t, receive(t, sent), f)
+			require.EqualValues(t, i+1, f.Request().Entries[0].Index)
+			require.WithinDuration(t, time.Now(), f.Start(), time.Hour)
+		}
+		require.NoError(t, receive(t, failed))
+	})
+}
+
+// TestPipelineWindow: exactly MaxInFlight requests are sent without a response, the next one blocks until there is one.
+func TestPipelineWindow(t *testing.T) {
+	for _, window := range []int{2, 3, 10} {
+		o := Options{MaxInFlight: window}
+		t.Run("", func(t *testing.T) {
+			each(t, o, func(t *testing.T, from, to *Transport) {
+				p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
+				require.NoError(t, err)
+				defer p.Close()
+				for i := range window {
+					_, err := p.AppendEntries(entries(uint64(i+1), 1, 1), &raft.AppendEntriesResponse{})
+					require.NoError(t, err)
+				}
+				sent := make(chan error, 1)
+				go func() {
+					_, err := p.AppendEntries(entries(100, 1, 1), &raft.AppendEntriesResponse{})
+					sent <- err
+				}()
+				rpc := receive(t, to.Consumer())
+				require.Len(t, p.(*pipeline).window, window)
+				require.Empty(t, sent)
+				select { // one at a time: the second is not delivered before the first is answered
+				case <-to.Consumer():
+					t.Fatal("two requests of one pipeline at once")
+				default:
+				}
+				rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
+				require.NoError(t, receive(t, sent))
+			})
+		})
+	}
+}
+
+// TestNoPipeline: with MaxInFlight 1 there is none, as raft wants it said.
+func TestNoPipeline(t *testing.T) {
+	from, to := openPair(t, "tcp", Options{MaxInFlight: 1})
+	_, err := from.AppendEntriesPipeline("to", to.LocalAddr())
+	require.Equal(t, raft.ErrPipelineReplicationNotSupported, err)
+}
+
+// TestPipelineClose: Close fails what is in flight, and what is blocked; and it may come again.
+func TestPipelineClose(t *testing.T) {
+	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
+		require.NoError(t, err)
+		var all []raft.AppendFuture
+		for i := range uint64(2) {
+			f, err := p.AppendEntries(entries(i+1, 1, 1), &raft.AppendEntriesResponse{})
+			require.NoError(t, err)
+			all = append(all, f)
+		}
+		blocked := make(chan error, 1)
+		go func() {
+			_, err := p.AppendEntries(entries(3, 1, 1), &raft.AppendEntriesResponse{})
+			blocked <- err
+		}()
+		require.NoError(t, p.Close())
+		require.ErrorIs(t, receive(t, blocked), raft.ErrPipelineShutdown)
+		for _, f := range all {
+			require.ErrorIs(t, f.Error(), raft.ErrPipelineShutdown)
+		}
+		require.NoError(t, p.Close())
+		_, err = p.AppendEntries(entries(3, 1, 1), &raft.AppendEntriesResponse{})
+		require.ErrorIs(t, err, raft.ErrPipelineShutdown)
+	})
+}
+
+// TestPipelineOverdue: a request that gets no response in time ends its pipeline, with one that follows.
+func TestPipelineOverdue(t *testing.T) {
+	each(t, Options{Timeout: 50 * time.Millisecond}, func(t *testing.T, from, to *Transport) {
+		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
+		require.NoError(t, err)
+		defer p.Close()
+		first, err := p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{})
+		require.NoError(t, err)
+		require.Same(t, first, receive(t, p.Consumer()))
+		require.ErrorIs(t, first.Error(), qs.ErrTimeout)
+		require.ErrorContains(t, first.Error(), "no response for 50ms")
+		_, err = p.AppendEntries(entries(2, 1, 1), &raft.AppendEntriesResponse{})
+		require.ErrorIs(t, err, qs.ErrTimeout)
+	})
+}
+
+// TestPipelineErrorOfRaft: an error of raft ends the pipeline; the futures come with it.
+func TestPipelineErrorOfRaft(t *testing.T) {
+	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+		answer(t, to, func(raft.RPC) (any, error) { return nil, raft.ErrRaftShutdown })
+		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
+		require.NoError(t, err)
+		defer p.Close()
+		f, err := p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{})
+		require.NoError(t, err)
+		require.Same(t, f, receive(t, p.Consumer()))
+		require.ErrorContains(t, f.Error(), raft.ErrRaftShutdown.Error())
+	})
+}
+
+// TestPipelineUnread: futures that nobody takes hold the pipeline up, and Close ends it all the same.
+func TestPipelineUnread(t *testing.T) {
+	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+		answer(t, to, func(raft.RPC) (any, error) { return &raft.AppendEntriesResponse{Success: true}, nil })
+		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
+		require.NoError(t, err)
+		ended := make(chan int, 1)
+		go func() {
+			n := 0
+			for ; ; n++ {
+				if _, err := p.AppendEntries(entries(uint64(n+1), 1, 1), &raft.AppendEntriesResponse{}); err != nil {
+					break
+				}
+			}
+			ended <- n
+		}()
+		require.Eventually(t, func() bool { return len(p.Consumer()) == cap(p.Consumer()) && len(p.(*pipeline).window) == 2 }, patience, time.Millisecond)
+		require.NoError(t, p.Close())
+		require.LessOrEqual(t, receive(t, ended), 5)
+	})
+}
