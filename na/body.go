@@ -75,59 +75,59 @@ func (l *session) shelve(s carrier.Shelf, body []byte) (p packed) {
 	return packed{body: room, shelf: s, at: at}
 }
 
-// unpack ends the use of it, of o if that is an operation. Where the carrier still reads, the memory is left to the garbage
+// unpack ends the use of it, which s, if it is not nil, sends. Where the carrier still reads, the memory is left to the garbage
 // collector. Locked.
-func (p *packed) unpack(o *op) {
+func (p *packed) unpack(s *source) {
 	if p.shelf != nil {
 		p.shelf.Drop(p.at, len(p.body))
 	}
-	if o == nil || o.source == nil || o.source.views == 0 {
+	if s == nil || s.views == 0 {
 		slab.Put(p.slab)
 	}
 	*p = packed{}
 }
 
 // enqueueSend has o leave, which has its envelope if it needs one: after its body.
-func (l *session) enqueueSend(o *op) {
-	if o.body == nil {
+func (l *session) enqueueSend(o *Op) {
+	if !o.hasBody() {
 		l.msgs.push(o)
 		return
 	}
 	l.bodySeq++
-	o.bodyID = frame.BodyID(len(o.body), l.bodySeq)
+	o.x.bodyID = frame.BodyID(len(o.x.body), l.bodySeq)
 	o.room = 0 // the peer returns it
-	if p := &o.packed; p.shelf != nil {
+	if p := &o.x.packed; p.shelf != nil {
 		p.shelf = nil // the peer empties it
 		l.msgs.push(o)
 		l.control(frame.Header{ // last: it may be what ends l
-			Kind: frame.Body, Op: o.bodyID, Tag: uint64(o.tag), Tail: frame.Tail{Offset: p.at, Length: int64(len(o.body))},
+			Kind: frame.Body, Op: o.x.bodyID, Tag: uint64(o.tag), Tail: frame.Tail{Offset: p.at, Length: int64(len(o.x.body))},
 		})
 		return
 	}
-	o.flow = l.flowFor(int64(len(o.body)))
+	o.x.flow = l.flowFor(int64(len(o.x.body)))
 	s := l.e.sources.get()
-	s.op, s.bytes, s.id, s.n, s.flow = o, o.body, o.bodyID, int64(len(o.body)), o.flow
-	o.source = s
+	s.op, s.bytes, s.id, s.n, s.flow = o, o.x.body, o.x.bodyID, int64(len(o.x.body)), o.x.flow
+	o.x.source = s
 	l.bodies.push(o)
 	l.queue(s)
-	l.controlOn(o.flow, frame.Header{Kind: frame.Body, Op: o.bodyID, Tag: uint64(o.tag)})
+	l.controlOn(o.x.flow, frame.Header{Kind: frame.Body, Op: o.x.bodyID, Tag: uint64(o.tag)})
 }
 
 // bodySent has the message of o leave: its body has.
-func (l *session) bodySent(o *op) {
-	o.source = nil
+func (l *session) bodySent(o *Op) {
+	o.x.source = nil
 	l.bodies.remove(o)
 	l.msgs.push(o)
 	l.markPending()
 }
 
 // recallBody tells the peer that no message follows a body.
-func (l *session) recallBody(o *op) {
-	if o.source != nil {
-		l.dropSource(o.source)
+func (l *session) recallBody(o *Op) {
+	if o.x.source != nil {
+		l.dropSource(o.x.source)
 	}
 	if l.Up() {
-		l.controlOn(o.flow, frame.Header{Kind: frame.Cancel, Flags: frame.FlagBody, Op: o.bodyID})
+		l.controlOn(o.x.flow, frame.Header{Kind: frame.Cancel, Flags: frame.FlagBody, Op: o.x.bodyID})
 	}
 }
 

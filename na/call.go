@@ -52,7 +52,12 @@ func (c *Context) Call(op *Op, s CallSpec) error {
 	if err := s.fits(limit); err != nil {
 		return c.refuse(kindCall, s.To, err)
 	}
-	t, err := c.startCall(op, &s)
+	t, err := ticket{}, s.By.checkField(s.Msg)
+	if err != nil {
+		err = c.refuse(kindCall, s.To, err)
+	} else {
+		t, err = c.start(op, kindCall, s.To)
+	}
 	if err != nil {
 		if n := s.long(limit); n > 0 {
 			c.ep.returnRoom(s.To, n)
@@ -75,13 +80,6 @@ func (s *CallSpec) fits(limit int) error {
 		return WithText(ErrMsgSize, fmt.Sprintf("body of %d bytes, want more than %d, at most %d, and room for it", len(s.Body), limit, MaxBody))
 	}
 	return nil
-}
-
-func (c *Context) startCall(op *Op, s *CallSpec) (ticket, error) {
-	if s.By.At != 0 && (s.By.Field < 0 || s.By.Field > len(s.Msg)-4) {
-		return ticket{}, c.refuse(kindCall, s.To, outside("the message", int64(s.By.Field), 4, int64(len(s.Msg))))
-	}
-	return c.startTo(op, kindCall, s.To)
 }
 
 // CancelIfUnsent cancels the Call of op if its request has not left; otherwise it changes nothing and returns where that has gone.
@@ -113,7 +111,7 @@ func (c *Context) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (
 	if left {
 		return true, nil
 	}
-	t, err := c.startTo(op, kindSendExpected, to)
+	t, err := c.start(op, kindSendExpected, to)
 	if err != nil {
 		return false, err
 	}
@@ -132,7 +130,7 @@ func (c *Context) SendExpectedBody(op *Op, to Addr, tag Tag, msg, body []byte, c
 	if err := s.fits(c.limits.MaxExpected); err != nil {
 		return c.refuse(kindSendExpected, to, err)
 	}
-	t, err := c.startTo(op, kindSendExpected, to)
+	t, err := c.start(op, kindSendExpected, to)
 	if err != nil {
 		c.ep.returnRoom(to, len(body))
 		return err

@@ -13,7 +13,7 @@ import (
 //	our get ─ beginMoves ─► sink ─ DATA… ─► the peer's DONE, or all bytes over an Exact carrier, end the get
 //	PUT of the peer ──────► sink ─ DATA… ─► all bytes: DONE
 type sink struct {
-	op    *op // our get, while it has not ended
+	op    *Op // our get, while it has not ended
 	id    uint64
 	mem   *Mem
 	body  *body // instead of mem and op
@@ -51,7 +51,7 @@ func (l *session) sinkOf(h *frame.Header) *sink {
 		return l.sinks[h.Op]
 	}
 	if o := l.e.inFlight.get(h.Op); o != nil && o.session == l {
-		return o.sink
+		return o.x.sink
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (l *session) place(h *frame.Header) (view, error) {
 	v.sink, v.mem, v.off = s, s.mem, s.off+int64(h.Tag)
 	switch {
 	case s.op != nil:
-		v.t = s.op.t
+		v.t = s.op.ticket()
 	case s.body != nil:
 		v.bytes = s.body.buf
 	}
@@ -159,9 +159,9 @@ func (l *session) Placed(of carrier.View) error {
 	case s.code != OK: // ErrFault: nothing else takes the memory of an operation that has not ended
 		l.faulted(o)
 	default:
-		o.at = s.got
-		if o.at == o.n && l.route.Exact {
-			l.e.finish(o, Result{N: o.n, Fate: Ran, Addr: l.addr()})
+		o.x.at = s.got
+		if o.x.at == o.x.n && l.route.Exact {
+			l.e.finish(o, Result{N: o.x.n, Fate: Ran, Addr: l.addr()})
 		}
 	}
 	return nil

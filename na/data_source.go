@@ -15,7 +15,7 @@ import (
 //	GET of the peer ─────────► source ─ DATA… ─► the last piece is sent: DONE, gone
 //	enqueueSend ────► BODY, source ─ DATA… ─► the last piece is sent: the message leaves
 type source struct {
-	op     *op // our put, or message with a body, while it has not ended
+	op     *Op // our put, or message with a body, while it has not ended
 	serve  bool
 	mem    *Mem
 	bytes  []byte // a body, instead of mem
@@ -40,23 +40,23 @@ func (l *session) beginMoves() {
 		o := l.queuedMoves.pop()
 		o.id = l.e.inFlight.add(o)
 		l.inFlight.push(o)
-		h := frame.Header{Kind: frame.Get, Op: o.id, Tail: frame.Tail{Token: o.key.Token, Offset: o.roff, Length: o.n}}
+		h := frame.Header{Kind: frame.Get, Op: o.id, Tail: frame.Tail{Token: o.x.key.Token, Offset: o.x.roff, Length: o.x.n}}
 		if o.kind == kindGet {
-			o.sink = l.e.sinks.get()
-			*o.sink = sink{op: o, mem: o.mem, off: o.loff, n: o.n}
+			o.x.sink = l.e.sinks.get()
+			*o.x.sink = sink{op: o, mem: o.x.mem, off: o.x.loff, n: o.x.n}
 			if !l.reaches(o) {
 				l.control(h)
 			}
 			continue
 		}
-		h.Kind, o.flow = frame.Put, l.flowFor(o.n)
-		if o.n > 0 {
+		h.Kind, o.x.flow = frame.Put, l.flowFor(o.x.n)
+		if o.x.n > 0 {
 			s := l.e.sources.get()
-			s.op, s.mem, s.id, s.off, s.n, s.flow = o, o.mem, o.id, o.loff, o.n, o.flow
-			o.source = s
+			s.op, s.mem, s.id, s.off, s.n, s.flow = o, o.x.mem, o.id, o.x.loff, o.x.n, o.x.flow
+			o.x.source = s
 			l.queue(s)
 		}
-		l.controlOn(o.flow, h)
+		l.controlOn(o.x.flow, h)
 	}
 }
 
@@ -96,10 +96,10 @@ func (l *session) piece(f carrier.Lane, w carrier.Writer, most int) {
 		h.Flags = frame.FlagAnswer
 	case s.bytes != nil:
 		h.Flags = frame.FlagBody
-		v.t = s.op.t
+		v.t = s.op.ticket()
 	default:
-		v.t = s.op.t
-		s.op.at += n
+		v.t = s.op.ticket()
+		s.op.x.at += n
 	}
 	switch s.at += n; {
 	case s.at == s.n:
@@ -155,9 +155,9 @@ func (l *session) Faulted(v carrier.View) {
 }
 
 // faulted ends an operation of this process whose local memory could not be read or written.
-func (l *session) faulted(o *op) {
+func (l *session) faulted(o *Op) {
 	l.e.cancel(o, WithText(ErrFault, fmt.Sprintf(
-		"the local memory could not be read or written, somewhere from byte %d to %d: memory fault", o.loff, o.loff+o.n)))
+		"the local memory could not be read or written, somewhere from byte %d to %d: memory fault", o.x.loff, o.x.loff+o.x.n)))
 }
 
 // dropSource has a source send nothing more; what is with the carrier already goes on.
@@ -185,7 +185,7 @@ func (l *session) settleSource(s *source) {
 			l.controlOn(s.flow, frame.Header{Kind: frame.Done, Op: s.id, Tag: uint64(s.code)})
 		}
 	} else if o := s.op; o != nil {
-		switch o.source = nil; {
+		switch o.x.source = nil; {
 		case s.bytes == nil:
 		case s.code == OK:
 			l.bodySent(o)

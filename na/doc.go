@@ -15,7 +15,7 @@
 //	Context: SendUnexpected, RecvUnexpected, SendExpected, RecvExpected, Put, Get, Lookup, Lease, Deregister
 //	      │ Op.start ─► ticket                                        Done(op, result)
 //	      ▼                                                                ▲ Trigger (user code runs here only)
-//	  endpoint: sessions, envelopes, memory ─► ticket.finish ─► completion queue
+//	  endpoint: sessions, envelopes, memory ─► finish ─► completion queue
 //	      │ Session.Pull        ▲ Session.Deliver, Place
 //	      ▼                     │            Progress moves bytes, runs no user code
 //	  carrier.Carrier ═════ wire ═════ carrier.Carrier of the peer

@@ -73,12 +73,12 @@ type endpoint struct {
 	pending   []carrier.Session // *session
 	flushing  []carrier.Session // the other half of pending
 
-	leases    map[leaseKey]*op
-	tokens    map[[16]byte]*op
+	leases    map[leaseKey]*Op
+	tokens    map[[16]byte]*Op
 	inFlight  idTable
 	receivers opList // RecvUnexpected that wait
 	lookups   opList
-	timers    timeheap.Heap[op]
+	timers    timeheap.Heap[Op]
 	probed    []*session // whose PROBE waits for Trigger, which runs probeTask
 	probeTask Task
 	holding   []*session // with messages that are not accepted
@@ -86,8 +86,8 @@ type endpoint struct {
 	arrived   atomic.Int32 // messages in inbox that were not withdrawn
 	gone      int          // of inbox, that were withdrawn
 
-	ops       []*op // all that were ever made
-	freeOps   *op
+	ops       []*Op // the operations that are taken in
+	exts      spares[opExt]
 	freeEnvs  []*Envelope
 	idleBytes int // of their buffers
 	sources   spares[source]
@@ -107,7 +107,7 @@ func newEndpoint(d *domain, c *Context) *endpoint {
 	e := &endpoint{
 		dom: d, nctx: c, id: c.id,
 		sessions: map[uint64]*session{}, names: map[Addr]*session{}, retired: map[uint64][16]byte{}, waits: map[Addr]*backoff{}, proofs: map[Addr]frame.Secret{},
-		leases: map[leaseKey]*op{}, tokens: map[[16]byte]*op{},
+		leases: map[leaseKey]*Op{}, tokens: map[[16]byte]*Op{},
 	}
 	e.probeTask.Init(e.answerProbes, nil)
 	return e
@@ -166,24 +166,25 @@ func (e *endpoint) startLookup(t ticket, text string) {
 		e.refuse(t, err)
 		return
 	}
-	o := e.begin(t, kindLookup)
+	o, lk := e.beginExt(t), &lookup{op: t.op}
+	o.x.lookup = lk
 	e.lookups.push(o)
 	e.mu.Unlock()
 	stop := e.dom.own.Names.Resolve(addr.Name(), func(name string, err error) {
 		e.mu.Lock()
-		if o.t == t {
+		if lk.op != nil {
 			r := Result{Err: err}
 			if err == nil {
 				r.Addr, r.Err = e.lookedUp(addr, name)
 			}
-			e.finish(o, r)
+			e.finish(lk.op, r)
 		}
 		e.mu.Unlock()
 	})
 	e.mu.Lock()
 	switch {
-	case o.t == t:
-		o.stop = stop
+	case lk.op != nil:
+		lk.stop = stop
 	case stop != nil:
 		defer stop()
 	}
@@ -225,7 +226,7 @@ func (e *endpoint) startSendExpected(t ticket, to Addr, tag Tag, buf, body []byt
 
 func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p packed, bad error, by Deadline, most int) {
 	body := p.body
-	if k == kindSendUnexpected && (e.dom.cfg.OnNoCredit != Queue && !t.isExpedited() || t.isHasty()) && e.short(to) {
+	if k == kindSendUnexpected && (e.dom.cfg.OnNoCredit != Queue && !t.op.expedited || t.op.hasty) && e.short(to) {
 		e.nctx.tryPoll() // credit may have arrived that nobody has read (G11)
 	}
 	e.mu.Lock()
@@ -245,7 +246,7 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 	}
 	switch { // requests and answers are bounded apart: neither may keep the other from going
 	case err != nil:
-	case k == kindSendUnexpected && l.sendQueue() >= e.dom.cfg.SendQueue && !t.isPatient() && !t.isExpedited():
+	case k == kindSendUnexpected && l.sendQueue() >= e.dom.cfg.SendQueue && !t.op.patient && !t.op.expedited:
 		err = WithText(ErrNoCredit, fmt.Sprintf(
 			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", e.dom.cfg.SendQueue))
 	case k == kindSendExpected && l.answers >= maxAnswers:
@@ -259,8 +260,12 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 		e.refuse(t, err)
 		return
 	}
-	o := e.begin(t, k)
-	o.session, o.tag, o.buf, o.body, o.packed, o.by, o.most, o.room = l, tag, buf, body, p, by, most, claim
+	o := e.begin(t)
+	o.session, o.tag, o.buf, o.by, o.most, o.room = l, tag, buf, by, most, claim
+	if body != nil {
+		o.x = e.exts.get()
+		o.x.body, o.x.packed = body, p
+	}
 	l.waiting++
 	if k == kindSendExpected {
 		l.answers++
@@ -286,7 +291,7 @@ func (e *endpoint) startRecvUnexpected(t ticket) {
 		t.finish(Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
 		return
 	}
-	e.receivers.push(e.begin(t, kindRecvUnexpected))
+	e.receivers.push(e.begin(t))
 }
 
 // startRecvExpected receives the message with tag from a peer into buf; a longer one of up to most bytes in Result.Envelope,
@@ -308,7 +313,7 @@ func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, m
 		e.refuse(t, err)
 		return
 	}
-	o := e.begin(t, kindRecvExpected)
+	o := e.begin(t)
 	o.session, o.tag, o.buf, o.most = l, tag, buf, most
 	l.posted.add(o)
 	l.waiting++
@@ -323,21 +328,21 @@ func (e *endpoint) startPut(t ticket, local *Mem, loff int64, to Addr, key Key, 
 	if e.faults != nil && e.failsAtOnce(t, local) {
 		return
 	}
-	e.startMove(t, kindPut, local, loff, to, key, roff, n)
+	e.startMove(t, local, loff, to, key, roff, n)
 }
 
 func (e *endpoint) startGet(t ticket, local *Mem, loff int64, to Addr, key Key, roff, n int64) {
 	if e.faults != nil && e.failsAtOnce(t, local) {
 		return
 	}
-	e.startMove(t, kindGet, local, loff, to, key, roff, n)
+	e.startMove(t, local, loff, to, key, roff, n)
 }
 
-func (e *endpoint) startMove(t ticket, k opKind, local *Mem, loff int64, to Addr, key Key, roff, n int64) {
+func (e *endpoint) startMove(t ticket, local *Mem, loff int64, to Addr, key Key, roff, n int64) {
 	e.mu.Lock()
 	l, err := e.sessionFor(t, to)
 	limit := maxQueuedMoves
-	if t.isExpedited() {
+	if t.op.expedited {
 		limit *= 2
 	}
 	if err == nil && l.queuedMoves.n >= limit {
@@ -349,8 +354,9 @@ func (e *endpoint) startMove(t ticket, k opKind, local *Mem, loff int64, to Addr
 		t.finish(Result{Err: err, Fate: NotRun})
 		return
 	}
-	o := e.begin(t, k)
-	o.session, o.mem, o.loff, o.key, o.roff, o.n = l, local, loff, key, roff, n
+	o := e.beginExt(t)
+	o.session = l
+	o.x.mem, o.x.loff, o.x.key, o.x.roff, o.x.n = local, loff, key, roff, n
 	l.waiting++
 	l.queuedMoves.push(o)
 	l.markPending()
@@ -369,7 +375,7 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 	e.mu.Lock()
 	l, err := e.sessionFor(t, to)
 	limit := maxLeases
-	if t.isExpedited() {
+	if t.op.expedited {
 		limit = maxExpeditedLeases
 	}
 	if err == nil && l.leases.n >= limit {
@@ -385,8 +391,8 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 		}
 		return
 	}
-	o := e.begin(t, kindLease)
-	o.session, o.tag, o.mem = l, tag, m
+	o := e.beginExt(t)
+	o.session, o.tag, o.x.mem = l, tag, m
 	e.leases[leaseKey{l, tag}] = o
 	e.tokens[m.Key().Token] = o
 	e.dom.publish(m, l.id)
@@ -404,17 +410,16 @@ func (e *endpoint) giveBack(to Addr, key Key) {
 	e.Unlock()
 }
 
-// cancelTicket ends the operation of t if it has not ended. Called after t.Canceling began to report true, or while another
+// cancelTicket ends the operation of t if it has not ended. Called after t.isCanceling began to report true, or while another
 // goroutine ends it: then Cancel returns when that one has, for which it takes the lock under which tickets are finished.
 func (e *endpoint) cancelTicket(t ticket) {
 	e.mu.Lock()
-	o, _ := t.impl().(*op)
-	if o == nil || o.t != t {
+	if !t.isTakenIn() {
 		e.mu.Unlock()
 		return // being started: it will see Canceling; or ended
 	}
-	stop := o.stop
-	e.cancel(o, ErrCanceled)
+	stop := t.op.lookupStop()
+	e.cancel(t.op, ErrCanceled)
 	e.Unlock()
 	if stop != nil {
 		stop()
@@ -437,8 +442,8 @@ func (e *endpoint) shutDown() {
 	}
 	var stops []func()
 	for o := e.lookups.head; o != nil; o = e.lookups.head {
-		if o.stop != nil {
-			stops = append(stops, o.stop)
+		if stop := o.lookupStop(); stop != nil {
+			stops = append(stops, stop)
 		}
 		e.finish(o, Result{Err: ErrClosed})
 	}

@@ -106,19 +106,19 @@ func (e *endpoint) short(to Addr) bool {
 }
 
 // takeCredit uses an envelope of the peer for o, if o may have one. Nobody waits for one.
-func (l *session) takeCredit(o *op) bool {
+func (l *session) takeCredit(o *Op) bool {
 	if l.state != stateUp {
 		return false
 	}
 	switch free := l.free(); {
-	case o.t.isExpedited():
+	case o.expedited:
 		if free+ExpeditedEnvelopes <= 0 {
 			return false
 		}
 	case free <= 0:
 		return false
 	case free == 1 && l.reserves():
-		if !o.t.isPatient() {
+		if !o.patient {
 			return false
 		}
 		o.last = true
@@ -152,7 +152,7 @@ func (l *session) queuedLen() int {
 }
 
 // enqueueRequest takes in an unexpected message: it may leave, waits for an envelope, or ends.
-func (l *session) enqueueRequest(o *op) {
+func (l *session) enqueueRequest(o *Op) {
 	switch {
 	case l.takeCredit(o): // nobody waits then
 		l.enqueueSend(o)
@@ -169,8 +169,8 @@ func (l *session) enqueueRequest(o *op) {
 }
 
 // queueFor is where o waits for an envelope.
-func (l *session) queueFor(o *op) *opList {
-	if o.t.isExpedited() {
+func (l *session) queueFor(o *Op) *opList {
+	if o.expedited {
 		return &l.expedited
 	}
 	return &l.queued
@@ -192,10 +192,10 @@ func (l *session) starts() {
 }
 
 // noCredit counts a message for which the peer has no envelope free, and ends it if it must not wait for one.
-func (l *session) noCredit(o *op) {
+func (l *session) noCredit(o *Op) {
 	l.stalls++
 	l.e.stats.Stalls++
-	if o.t.isHasty() || l.e.dom.cfg.OnNoCredit != Queue && !o.t.isPatient() && !o.t.isExpedited() {
+	if o.hasty || l.e.dom.cfg.OnNoCredit != Queue && !o.patient && !o.expedited {
 		l.e.finish(o, Result{Err: ErrNoCredit, Fate: NotRun})
 	}
 }
@@ -210,20 +210,21 @@ func (l *session) noteHighWater() {
 }
 
 // holdLast holds on to a message that has left and used the last envelope: it ends when there is another (G10).
-func (l *session) holdLast(o *op) {
-	o.id, o.n = l.seq, int64(len(o.buf))
+func (l *session) holdLast(o *Op) {
+	o.id = l.seq
 	if l.free() > 0 {
 		l.e.finish(o, l.sentResult(o))
 		return
 	}
-	o.buf = nil
 	l.msgs.remove(o)
 	l.heldLast.push(o)
 	l.probeLater()
 }
 
 // sentResult is how a message ends that used the last envelope: it has left, also if it is canceled while it is held.
-func (l *session) sentResult(o *op) Result { return Result{N: o.n, Addr: l.addr(), ID: o.id} }
+func (l *session) sentResult(o *Op) Result {
+	return Result{N: int64(len(o.buf)), Addr: l.addr(), ID: o.id}
+}
 
 // releaseLast ends the messages that used the last envelope.
 func (l *session) releaseLast() {

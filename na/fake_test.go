@@ -129,12 +129,23 @@ func (f *fakeCarrier) FlushSoon() {}
 func (f *fakeCarrier) end(o *Op, r Result) {
 	f.e.Lock()
 	defer f.e.Unlock()
-	if record, ok := o.impl.(*op); ok {
-		f.e.finish(record, r)
+	if o.at != 0 {
+		f.e.finish(o, r)
 	}
 }
 
-// keep gives the endpoint a record of an operation that the test has started, so that a cancel ends it.
+// finish ends the operation of t, taken in or not, and reports whether it was the first to do so.
+func (f *fakeCarrier) finish(t ticket) bool {
+	f.e.Lock()
+	defer f.e.Unlock()
+	if !t.isTakenIn() {
+		return t.finish(Result{})
+	}
+	f.e.finish(t.op, Result{})
+	return true
+}
+
+// keep has the endpoint take in an operation that the test has started, so that a cancel ends it.
 func (f *fakeCarrier) keep(t ticket) {
 	f.e.Lock()
 	defer f.e.Unlock()
@@ -142,7 +153,7 @@ func (f *fakeCarrier) keep(t ticket) {
 		t.finish(Result{Err: err})
 		return
 	}
-	f.e.begin(t, kindPost)
+	f.e.begin(t)
 }
 
 // newFake opens a class with one context.

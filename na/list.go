@@ -51,11 +51,11 @@ func (q *fifo[T]) remove(i int) { q.list = slices.Delete(q.list, q.at+i, q.at+i+
 
 // opList is a queue of operations; an op is in at most one. The zero value is empty.
 type opList struct {
-	head, tail *op
+	head, tail *Op
 	n          int
 }
 
-func (q *opList) push(o *op) {
+func (q *opList) push(o *Op) {
 	o.list, o.prev, o.next = q, q.tail, nil
 	if q.tail == nil {
 		q.head = o
@@ -66,7 +66,7 @@ func (q *opList) push(o *op) {
 	q.n++
 }
 
-func (q *opList) remove(o *op) {
+func (q *opList) remove(o *Op) {
 	if o.prev == nil {
 		q.head = o.next
 	} else {
@@ -81,7 +81,7 @@ func (q *opList) remove(o *op) {
 	q.n--
 }
 
-func (q *opList) pop() *op {
+func (q *opList) pop() *Op {
 	o := q.head
 	if o != nil {
 		q.remove(o)
@@ -91,16 +91,16 @@ func (q *opList) pop() *op {
 
 // postedTable finds the receives that are posted by their tags. The zero value is empty.
 type postedTable struct {
-	rows  []*op // each a list by op.hashNext; as many as a power of two, which is at least n
+	rows  []*Op // each a list by op.hashNext; as many as a power of two, which is at least n
 	shift uint  // 64 less the bits of a row's number
 	n     int
 }
 
-func (t *postedTable) row(tag Tag) **op {
+func (t *postedTable) row(tag Tag) **Op {
 	return &t.rows[uint64(tag)*0x9e3779b97f4a7c15>>t.shift] // tags may differ in any of their bits
 }
 
-func (t *postedTable) find(tag Tag) *op {
+func (t *postedTable) find(tag Tag) *Op {
 	if t.n == 0 {
 		return nil
 	}
@@ -111,10 +111,10 @@ func (t *postedTable) find(tag Tag) *op {
 	return o
 }
 
-func (t *postedTable) add(o *op) {
+func (t *postedTable) add(o *Op) {
 	if t.n == len(t.rows) {
 		old := t.rows
-		t.rows = make([]*op, max(8, 2*len(old)))
+		t.rows = make([]*Op, max(8, 2*len(old)))
 		t.shift = uint(64 - bits.TrailingZeros(uint(len(t.rows))))
 		for _, o := range old {
 			for o != nil {
@@ -128,12 +128,12 @@ func (t *postedTable) add(o *op) {
 	t.n++
 }
 
-func (t *postedTable) put(o *op) {
+func (t *postedTable) put(o *Op) {
 	at := t.row(o.tag)
 	o.hashNext, *at = *at, o
 }
 
-func (t *postedTable) remove(o *op) {
+func (t *postedTable) remove(o *Op) {
 	at := t.row(o.tag)
 	for *at != o {
 		at = &(*at).hashNext
@@ -149,11 +149,11 @@ type idTable struct {
 }
 
 type idSlot struct {
-	o   *op
+	o   *Op
 	gen uint32
 }
 
-func (t *idTable) add(o *op) uint64 {
+func (t *idTable) add(o *Op) uint64 {
 	var slot uint32
 	if n := len(t.free); n > 0 {
 		slot, t.free = t.free[n-1], t.free[:n-1]
@@ -165,7 +165,7 @@ func (t *idTable) add(o *op) uint64 {
 	return uint64(t.slots[slot].gen)<<32 | uint64(slot)
 }
 
-func (t *idTable) get(id uint64) *op {
+func (t *idTable) get(id uint64) *Op {
 	slot := uint32(id)
 	if uint64(slot) >= uint64(len(t.slots)) || t.slots[slot].gen != uint32(id>>32) {
 		return nil

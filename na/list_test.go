@@ -12,12 +12,12 @@ import (
 func TestIDTableOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var table idTable
-	alive := map[uint64]*op{}
+	alive := map[uint64]*Op{}
 	var ids, dead []uint64
 	for range long.Or(5000, 20_000) {
 		switch {
 		case len(ids) == 0 || r.IntN(2) == 0:
-			o := &op{}
+			o := &Op{}
 			id := table.add(o)
 			require.NotZero(t, id, "0 means none")
 			require.NotContains(t, alive, id)
@@ -50,13 +50,13 @@ func TestIDTableOracle(t *testing.T) {
 // A slot whose generations are used up rests for ever: its first identity would come again.
 func TestIDTableWraps(t *testing.T) {
 	var table idTable
-	first := table.add(&op{})
+	first := table.add(&Op{})
 	table.remove(first)
 	table.slots[0].gen = 1<<32 - 1
-	last := table.add(&op{})
+	last := table.add(&Op{})
 	require.Equal(t, uint64(0xffffffff)<<32, last)
 	table.remove(last)
-	next := table.add(&op{})
+	next := table.add(&Op{})
 	require.EqualValues(t, 1, uint32(next), "another slot")
 	require.Nil(t, table.get(0))
 	require.Nil(t, table.get(first))
@@ -67,12 +67,12 @@ func TestTagTableOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for shift := 0; shift < 56; shift += 7 {
 		var table postedTable
-		alive := map[Tag]*op{}
+		alive := map[Tag]*Op{}
 		require.Nil(t, table.find(0))
 		for range long.Or(2000, 20_000) {
 			tag := Tag(r.IntN(256)) << shift
 			if o := alive[tag]; o == nil {
-				o = &op{tag: tag}
+				o = &Op{opState: opState{tag: tag}}
 				table.add(o)
 				alive[tag] = o
 			} else {
@@ -97,13 +97,13 @@ func TestTagTableOracle(t *testing.T) {
 func TestOpListOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var lists [3]opList
-	var want [3][]*op
+	var want [3][]*Op
 	for range long.Or(5000, 20_000) {
 		i := r.IntN(3)
 		q, w := &lists[i], want[i]
 		switch r.IntN(4) {
 		case 0, 1:
-			o := &op{}
+			o := &Op{}
 			q.push(o)
 			want[i] = append(w, o)
 		case 2:
@@ -122,7 +122,7 @@ func TestOpListOracle(t *testing.T) {
 			k := r.IntN(len(w))
 			q.remove(w[k])
 			require.Nil(t, w[k].list)
-			want[i] = append(append([]*op{}, w[:k]...), w[k+1:]...)
+			want[i] = append(append([]*Op{}, w[:k]...), w[k+1:]...)
 		}
 		require.Equal(t, len(want[i]), q.n)
 		o := q.head

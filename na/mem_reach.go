@@ -15,8 +15,8 @@ import (
 // What was read is told to the peer, which counts it, when there is a message for it, or soon: READ.
 
 // reaches has the carrier read for a get that begins, if it can.
-func (l *session) reaches(o *op) bool {
-	return o.key.Place.Claim != 0 && o.n > 0 && l.route.reacher != nil && l.route.reacher.Fetch(l, o.id, carrier.Region{Token: o.key.Token, Place: o.key.Place}, o.roff, o.n)
+func (l *session) reaches(o *Op) bool {
+	return o.x.key.Place.Claim != 0 && o.x.n > 0 && l.route.reacher != nil && l.route.reacher.Fetch(l, o.id, carrier.Region{Token: o.x.key.Token, Place: o.x.key.Place}, o.x.roff, o.x.n)
 }
 
 // PlaceOwn is Place for the n bytes at at of our get, of which the peer knows nothing; ok is false if it has ended. Locked.
@@ -25,10 +25,10 @@ func (l *session) PlaceOwn(id uint64, at, n int64) carrier.View {
 	if o == nil || o.session != l {
 		return nil
 	}
-	s := o.sink
+	s := o.x.sink
 	s.begun += n
 	s.views++
-	return l.e.lend(view{t: o.t, mem: s.mem, off: s.off + at, n: n, sink: s})
+	return l.e.lend(view{t: o.ticket(), mem: s.mem, off: s.off + at, n: n, sink: s})
 }
 
 // PlacedOwn ends PlaceOwn. valid is whether the bytes were still the owner's to give when they had been read. Locked.
@@ -48,14 +48,14 @@ func (l *session) PlacedOwn(of carrier.View, valid bool) {
 	o := s.op
 	switch {
 	case !valid:
-		l.e.finish(o, Result{N: o.at, Fate: Ran, Addr: l.addr(), Err: errTakenBack})
+		l.e.finish(o, Result{N: o.x.at, Fate: Ran, Addr: l.addr(), Err: errTakenBack})
 	case v.code != OK:
 		l.faulted(o)
 	default:
-		l.tellRead(o.key.Token, v.n)
+		l.tellRead(o.x.key.Token, v.n)
 		s.got += v.n
-		if o.at = s.got; o.at == o.n {
-			l.e.finish(o, Result{N: o.n, Fate: Ran, Addr: l.addr()})
+		if o.x.at = s.got; o.x.at == o.x.n {
+			l.e.finish(o, Result{N: o.x.n, Fate: Ran, Addr: l.addr()})
 		}
 	}
 }

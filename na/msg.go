@@ -12,11 +12,8 @@ type Tag uint64
 // Lookup resolves the text of an address, for example "tcp://node7:9000"; op ends with Result.Addr. It does not
 // connect: a connection is made by the first operation. It may be canceled.
 func (c *Context) Lookup(op *Op, text string) error {
-	t, err := op.start(kindLookup, Addr{})
+	t, err := c.start(op, kindLookup, Addr{})
 	if err != nil {
-		return err
-	}
-	if err := c.open(op); err != nil {
 		return err
 	}
 	c.ep.startLookup(t, text)
@@ -36,7 +33,12 @@ func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Dead
 	if limit := c.limits.MaxUnexpected; len(buf) > limit && (to.Session() == 0 || len(buf) > MaxRoom) {
 		return c.refuse(kindSendUnexpected, to, tooLong(len(buf), limit))
 	}
-	t, err := c.startMessage(op, to, buf, by)
+	t, err := ticket{}, by.checkField(buf)
+	if err != nil {
+		err = c.refuse(kindSendUnexpected, to, err)
+	} else {
+		t, err = c.start(op, kindSendUnexpected, to)
+	}
 	if err != nil {
 		if len(buf) > c.limits.MaxUnexpected {
 			c.ep.returnRoom(to, len(buf))
@@ -47,22 +49,11 @@ func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Dead
 	return nil
 }
 
-// startMessage checks an unexpected message and starts it.
-func (c *Context) startMessage(op *Op, to Addr, buf []byte, by Deadline) (ticket, error) {
-	if by.At != 0 && (by.Field < 0 || by.Field > len(buf)-4) {
-		return ticket{}, c.refuse(kindSendUnexpected, to, outside("the message", int64(by.Field), 4, int64(len(buf))))
-	}
-	return c.startTo(op, kindSendUnexpected, to)
-}
-
 // RecvUnexpected receives the oldest unexpected message; op ends with Result.Envelope, which the callback owns.
 func (c *Context) RecvUnexpected(op *Op) error {
 	c.class.Serve()
-	t, err := op.start(kindRecvUnexpected, Addr{})
+	t, err := c.start(op, kindRecvUnexpected, Addr{})
 	if err != nil {
-		return err
-	}
-	if err := c.open(op); err != nil {
 		return err
 	}
 	c.ep.startRecvUnexpected(t)
@@ -75,7 +66,7 @@ func (c *Context) RecvUnexpected(op *Op) error {
 // knows; with ErrUnsupported when the peer cannot do it. The question uses no envelope. op may be canceled; the peer
 // may have destroyed the message all the same.
 func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
-	t, err := c.startTo(op, kindWithdraw, to)
+	t, err := c.start(op, kindWithdraw, to)
 	if err != nil {
 		return err
 	}
@@ -119,7 +110,7 @@ func (c *Context) Disconnect(peer Addr, err error) {
 //
 // A probe needs no envelope, and no limit on requests holds it up. Result.Fate is NotRun.
 func (c *Context) Probe(op *Op, to Addr, timeout time.Duration) error {
-	t, err := c.startTo(op, kindProbe, to)
+	t, err := c.start(op, kindProbe, to)
 	if err != nil {
 		return err
 	}
@@ -138,11 +129,8 @@ func (c *Context) Timer(op *Op, d time.Duration) error {
 
 // TimerAt is Timer that ends op when Now reads at.
 func (c *Context) TimerAt(op *Op, at time.Duration) error {
-	t, err := op.start(kindTimer, Addr{})
+	t, err := c.start(op, kindTimer, Addr{})
 	if err != nil {
-		return err
-	}
-	if err := c.open(op); err != nil {
 		return err
 	}
 	c.ep.startTimer(t, at)
@@ -160,7 +148,7 @@ func (c *Context) SendExpectedLong(op *Op, to Addr, tag Tag, buf []byte, most in
 	if limit := max(c.limits.MaxExpected, min(most, MaxRoom)); len(buf) > limit {
 		return c.refuse(kindSendExpected, to, tooLong(len(buf), limit))
 	}
-	t, err := c.startTo(op, kindSendExpected, to)
+	t, err := c.start(op, kindSendExpected, to)
 	if err != nil {
 		return err
 	}
@@ -182,7 +170,7 @@ func (c *Context) RecvExpected(op *Op, from Addr, tag Tag, buf []byte) error {
 // with Result.Envelope, which the callback owns, and buf is as it was. No memory is taken before the message comes. The
 // sender has to be told of most.
 func (c *Context) RecvExpectedLong(op *Op, from Addr, tag Tag, buf []byte, most int) error {
-	t, err := c.startTo(op, kindRecvExpected, from)
+	t, err := c.start(op, kindRecvExpected, from)
 	if err != nil {
 		return err
 	}
@@ -216,7 +204,7 @@ func (c *Context) Get(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n 
 // the peer gives the memory back, with ErrNoEntry when the peer dropped the expected message with tag, with ErrPeerLost
 // when the peer is gone, with ErrCanceled after a cancel; the memory is out of reach then.
 func (c *Context) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
-	t, err := c.startTo(op, kindLease, to)
+	t, err := c.start(op, kindLease, to)
 	if err != nil {
 		return nil, err
 	}
@@ -236,16 +224,17 @@ func (c *Context) GiveBack(to Addr, key Key) {
 	}
 }
 
-// startTo starts an operation with a peer.
-func (c *Context) startTo(op *Op, kind opKind, peer Addr) (ticket, error) {
-	if peer.IsZero() {
+// start starts an operation of c, which is not closed; with a peer unless it is of a kind that has none.
+func (c *Context) start(op *Op, kind opKind, peer Addr) (ticket, error) {
+	if kind >= kindsOfPeer && peer.IsZero() {
 		return ticket{}, c.refuse(kind, peer, WithText(ErrInvalid, "no address given"))
 	}
 	t, err := op.start(kind, peer)
-	if err != nil {
-		return ticket{}, err
+	if err == nil && c.Closing() {
+		op.abandon()
+		err = c.refuse(kind, peer, ErrClosed)
 	}
-	return t, c.open(op)
+	return t, err
 }
 
 // startMove checks a Put or Get and starts it with local acquired.
@@ -265,7 +254,7 @@ func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr
 		return ticket{}, c.refuse(kind, to, WithText(ErrPermission,
 			fmt.Sprintf("remote memory allows %v, %s needs %v", key.Access, kindText[kind], need)))
 	}
-	t, err := c.startTo(op, kind, to)
+	t, err := c.start(op, kind, to)
 	if err != nil {
 		return ticket{}, err
 	}
@@ -274,16 +263,6 @@ func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr
 		return ticket{}, c.refuse(kind, to, WithText(ErrRevoked, "local memory has been deregistered"))
 	}
 	return t, nil
-}
-
-// open undoes the start of op when the context is closed.
-func (c *Context) open(op *Op) error {
-	if !c.Closing() {
-		return nil
-	}
-	kind, addr := op.kind, op.addr
-	op.abandon()
-	return c.refuse(kind, addr, ErrClosed)
 }
 
 // refuse is the error of an operation that was not started.

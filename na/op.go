@@ -10,8 +10,9 @@ import "sync/atomic"
 //	                 └──┘                         │  ▲   no holds left
 //	             Hold, Release: a transport       └──┘ borrows the operation's memory
 //
-// The endpoint keeps a ticket only: the Op and the generation that it was given. A ticket of an earlier life changes
-// nothing. Delivery waits until every hold is released, so that nobody touches the memory after the callback.
+// The endpoint lists the Op itself from begin to finish (see opState), under its lock. Who may outlive that keeps a ticket: the Op and
+// the generation that it was given. A ticket of an earlier life changes nothing. Delivery waits until every hold is released, so that nobody
+// touches the memory after the callback.
 const (
 	opIdle uint64 = iota
 	opActive
@@ -32,23 +33,25 @@ type opKind uint8
 
 const (
 	kindLookup opKind = iota
-	kindSendUnexpected
 	kindRecvUnexpected
+	kindDeregister
+	kindPost
+	kindTimer
+	kindSendUnexpected
 	kindSendExpected
 	kindRecvExpected
+	kindCall
 	kindPut
 	kindGet
 	kindLease
-	kindDeregister
-	kindPost
 	kindWithdraw
-	kindTimer
-	kindCall
 	kindProbe
+
+	kindsOfPeer = kindSendUnexpected // these and those behind are with a peer
 )
 
-var kindText = [...]string{"lookup", "send unexpected", "receive unexpected", "send expected", "receive expected",
-	"put", "get", "lease", "deregister", "post", "withdraw", "timer", "call", "probe"}
+var kindText = [...]string{"lookup", "receive unexpected", "deregister", "post", "timer", "send unexpected", "send expected",
+	"receive expected", "call", "put", "get", "lease", "withdraw", "probe"}
 
 // A Done is called with the outcome of one operation. It runs inside Trigger. The Op is idle again when it runs, so Done may start
 // it anew.
@@ -80,7 +83,8 @@ type Op struct {
 	hasty   bool // see SetHasty
 
 	expedited bool // see SetExpedited
-	impl      any  // *op, guarded by endpoint.mu
+
+	opState
 }
 
 // NewOp returns an idle operation that calls done at its end. It may be started again after each end.
@@ -226,35 +230,22 @@ func (op *Op) consume() Result {
 	return r
 }
 
-// A ticket is one life of an Op: what a plugin holds.
+// ticket returns that of the life of an operation that an endpoint has taken in.
+func (op *Op) ticket() ticket { return ticket{op, op.word.Load() >> opGenShift} }
+
+// A ticket is one life of an Op: what is held by those who may outlive it, as a View that a carrier has.
 type ticket struct {
 	op  *Op
 	gen uint64
 }
 
-// Op returns the operation, to be compared and to find its Impl; its own life may be over.
-func (t ticket) Op() *Op { return t.op }
-
 // isValid reports whether t is a ticket at all.
 func (t ticket) isValid() bool { return t.op != nil }
 
-// setImpl keeps the record of the operation. The endpoint calls setImpl and impl under its lock, and
-// sets nil before it finishes the ticket.
-func (t ticket) setImpl(v any) { t.op.impl = v }
+// isTakenIn reports whether the endpoint has taken this life in and not ended it. The caller holds endpoint.mu.
+func (t ticket) isTakenIn() bool { return t.op.at != 0 && t.op.word.Load()>>opGenShift == t.gen }
 
-// impl returns what SetImpl kept. It may belong to a later life of the Op: the plugin compares tickets.
-func (t ticket) impl() any { return t.op.impl }
-
-// isPatient reports whether the operation may wait for an envelope.
-func (t ticket) isPatient() bool { return t.op.patient }
-
-// isHasty reports whether the operation ends rather than wait for an envelope.
-func (t ticket) isHasty() bool { return t.op.hasty }
-
-// isExpedited reports whether what the operation sends passes by ordinary messages.
-func (t ticket) isExpedited() bool { return t.op.expedited }
-
-// isCanceling reports whether Cancel was called on this life. A plugin asks under its lock when it takes the operation in:
+// isCanceling reports whether Cancel was called on this life. An endpoint asks under its lock when it takes the operation in:
 // either it sees the cancel here, or the cancel finds the operation taken in.
 func (t ticket) isCanceling() bool {
 	w := t.op.word.Load()

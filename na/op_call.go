@@ -46,7 +46,7 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 		e.returnRoom(s.To, max(len(s.Msg), len(s.Body)))
 		return
 	}
-	if (e.dom.cfg.OnNoCredit != Queue && !t.isExpedited() || t.isHasty()) && e.short(s.To) {
+	if (e.dom.cfg.OnNoCredit != Queue && !t.op.expedited || t.op.hasty) && e.short(s.To) {
 		e.nctx.tryPoll() // credit may have arrived that nobody has read (G11)
 	}
 	var p packed
@@ -71,11 +71,14 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 		e.refuse(t, err)
 		return
 	}
-	o := e.begin(t, kindCall)
-	o.session, o.tag, o.buf, o.body, o.by, o.room, o.bodies = l, s.Tag, s.Msg, s.Body, s.By, claim, s.Bodies
-	o.packed, o.streams, o.streamsAt = p, s.Streams, s.StreamsAt
+	o := e.begin(t)
+	o.session, o.tag, o.buf, o.by, o.room, o.bodies = l, s.Tag, s.Msg, s.By, claim, s.Bodies
+	if s.Body != nil || len(s.Streams) > 0 {
+		o.x = e.exts.get()
+		o.x.body, o.x.packed, o.x.streams, o.x.streamsAt = s.Body, p, s.Streams, s.StreamsAt
+	}
 	if o.oneWay = s.OneWay; !o.oneWay {
-		o.into, o.intoMost = s.Buf, s.Most
+		o.reply, o.replyMax = s.Buf, s.Most
 		l.posted.add(o)
 	}
 	l.waiting++
@@ -97,7 +100,7 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 func (l *session) mayAsk(t ticket, s *CallSpec, claim int) error {
 	limit := l.e.dom.cfg.SendQueue
 	calls := maxRecvs + limit // calls wait in the send queue, too
-	if t.isExpedited() {
+	if t.op.expedited {
 		calls *= 2
 	}
 	switch {
@@ -107,7 +110,7 @@ func (l *session) mayAsk(t ticket, s *CallSpec, claim int) error {
 		return WithText(ErrBusy, "a receive of this peer and tag is posted already")
 	case l.posted.n >= calls:
 		return full(l.posted.n, "receives of the peer are posted")
-	case l.sendQueue() >= limit && !t.isPatient() && !t.isExpedited():
+	case l.sendQueue() >= limit && !t.op.patient && !t.op.expedited:
 		return WithText(ErrNoCredit, fmt.Sprintf(
 			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", limit))
 	}
@@ -125,34 +128,37 @@ func (e *endpoint) claimOf(to Addr, n int) (claim int, of *session) {
 }
 
 // countExpedited counts o, a new message, if it is expedited.
-func (l *session) countExpedited(o *op) {
-	if o.t.isExpedited() {
-		o.expedited = true
+func (l *session) countExpedited(o *Op) {
+	if o.expedited {
+		o.counted = true
 		l.expediting++
 	}
 }
 
 // uncountExpedited ends that: o has left, or ends.
-func (l *session) uncountExpedited(o *op) {
-	if o.expedited {
-		o.expedited = false
+func (l *session) uncountExpedited(o *Op) {
+	if o.counted {
+		o.counted = false
 		l.expediting--
 	}
 }
 
 // awaitReply has o, a call whose request has left, wait for the answer.
-func (l *session) awaitReply(o *op) {
+func (l *session) awaitReply(o *Op) {
 	l.uncountExpedited(o)
-	if o.packed.body != nil {
-		o.packed.unpack(o)
+	if x := o.x; x != nil {
+		if x.packed.body != nil {
+			x.packed.unpack(x.source)
+		}
+		x.body = nil
 	}
 	l.msgs.remove(o)
 	l.recvs.push(o)
-	o.id, o.buf, o.most, o.into, o.body = l.seq, o.into, o.intoMost, nil, nil
+	o.id, o.buf, o.most, o.reply = l.seq, o.reply, o.replyMax, nil
 }
 
 // ended completes how a call ends without an answer.
-func (o *op) ended(r *Result) {
+func (o *Op) ended(r *Result) {
 	if r.Fate = NotRun; o.id != 0 {
 		r.Fate, r.Addr, r.ID = MaybeRan, o.session.addr(), o.id
 	}
@@ -162,9 +168,9 @@ func (o *op) ended(r *Result) {
 func (e *endpoint) cancelIfUnsent(t ticket) (to Addr, id uint64, left bool) {
 	e.mu.Lock()
 	defer e.Unlock()
-	o, _ := t.impl().(*op)
+	o := t.op
 	switch {
-	case o == nil || o.t != t:
+	case !t.isTakenIn():
 		return Addr{}, 0, false
 	case o.id != 0:
 		return o.session.addr(), o.id, true
@@ -174,7 +180,7 @@ func (e *endpoint) cancelIfUnsent(t ticket) (to Addr, id uint64, left bool) {
 }
 
 // heldUp is why a call or a probe ends at its deadline: what it has waited for, as far as that is known here.
-func (o *op) heldUp() error {
+func (o *Op) heldUp() error {
 	l := o.session
 	switch {
 	case o.kind == kindProbe && l.Up():
@@ -200,7 +206,7 @@ func (o *op) heldUp() error {
 // abandonCall follows: what comes between the two counts.
 func (e *endpoint) abandonCall(t ticket, err error) {
 	e.mu.Lock()
-	if o, _ := t.impl().(*op); o != nil && o.t == t {
+	if o := t.op; t.isTakenIn() {
 		l, id, tag, isCall := o.session, o.id, o.tag, o.kind == kindCall
 		if err == ErrTimeout {
 			err = o.heldUp()

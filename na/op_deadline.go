@@ -9,11 +9,11 @@ import (
 var errTooLong = WithText(ErrMsgSize, "message is longer than the peer takes")
 
 // fits reports whether the peer takes a message of that length.
-func (l *session) fits(o *op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
+func (l *session) fits(o *Op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
 
 // unfit tells why a message cannot leave though its turn has come. One with a deadline is told the time that is left: the
 // clock is read for such messages only, here and when they arrive.
-func (l *session) unfit(o *op) error {
+func (l *session) unfit(o *Op) error {
 	if !l.fits(o) { // it was queued before the peer said what it takes
 		return errTooLong
 	}
@@ -21,8 +21,8 @@ func (l *session) unfit(o *op) error {
 		return nil
 	}
 	l.e.readClock()
-	if o.t.hold() {
-		defer o.t.release()
+	if o.ticket().hold() {
+		defer o.ticket().release()
 		if o.by.stamp(o.buf, l.e.now) {
 			return nil
 		}

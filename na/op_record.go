@@ -5,45 +5,62 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// op is the endpoint's record of an operation. It is in at most one list; endpoint.mu guards it.
-type op struct {
-	t        ticket
-	kind     opKind
+// opState is what an endpoint has of an operation that it has taken in: the part of an Op that endpoint.mu guards. It is zero before begin and
+// after finish, so an idle Op keeps no memory of the program alive. An operation is in at most one list.
+type opState struct {
+	at       int // in endpoint.ops, counted from 1; 0: it is not taken in
 	session  *session
 	list     *opList
-	prev     *op
-	next     *op
-	hashNext *op // in a tagTable
+	prev     *Op
+	next     *Op
+	hashNext *Op // in a postedTable
 
 	tag      Tag
-	buf      []byte
-	body     []byte   // beside buf, of a message that has not left
-	packed   packed   // has body, if it was copied
-	bodyID   uint64   // while the peer may have some of it, and no message
-	by       Deadline // of an unexpected message
-	mem      *Mem     // local side of a put or get; memory of a lease
-	loff     int64
-	key      Key
-	roff     int64
-	n        int64
-	at       int64          // bytes sent or received so far
-	id       uint64         // of a put or get; of the message of a withdraw
+	id       uint64 // number of the request, of what a withdraw asks for, of a probe; identity of a put or get. 0: it has not left
+	buf      []byte // the message until it has left; then what receives
+	most     int    // bytes that the receive of an expected message takes
+	reply    []byte // receives the answer of a call whose request has not left: then it becomes buf
+	replyMax int    // likewise most
+	by       Deadline
 	place    timeheap.Place // in endpoint.timers, of a timer, or of a call that has a deadline
-	most     int            // bytes that the receive of an expected message takes
-	into     []byte         // receives the answer of a call whose request has not left: then it becomes buf
-	intoMost int            // likewise most
-	oneWay   bool           // a call without an answer
-	// expedited says that the message of the op counts in active.expediting.
-	expedited bool
-	bodies    bool         // the receive takes a body, too
-	room      int          // claimed for an unexpected message that has not left
-	last      bool         // a message that uses the last envelope of a peer, and ends when there is another
-	flow      carrier.Lane // of a put
-	source    *source
-	sink      *sink
-	stop      func()    // ends a lookup
-	streams   []*Stream // of a call whose request has not left
+	room     int            // claimed for an unexpected message that has not left
+
+	oneWay  bool // a call without an answer
+	bodies  bool // the receive takes a body, too
+	last    bool // a message that uses the last envelope of a peer, and ends when there is another
+	counted bool // in active.expediting
+
+	x *opExt // nil for most messages and calls
+}
+
+// An opExt is what only some operations have. It comes from endpoint.exts, and goes back when the operation ends.
+type opExt struct {
+	// Of a put or get; of a lease there is mem only.
+	mem  *Mem // the local side
+	loff int64
+	key  Key
+	roff int64
+	n    int64
+	at   int64 // bytes sent or received so far
+	sink *sink
+
+	// Of a message that has not left.
+	body      []byte    // beside it
+	packed    packed    // has body, if it was copied
+	bodyID    uint64    // while the peer may have some of it, and no message
+	streams   []*Stream // of a call
 	streamsAt int       // where in buf they are named
+
+	source *source      // of a put or a body,
+	flow   carrier.Lane // which leaves there
+
+	lookup *lookup
+}
+
+// A lookup is what the resolver of names has of an operation. endpoint.mu guards it.
+type lookup struct {
+	op   *Op    // nil when it has ended
+	stop func() // ends the resolver's part; or nil
 }
 
 // leaseKey finds the lease that goes with an expected message.
@@ -52,18 +69,37 @@ type leaseKey struct {
 	tag     Tag
 }
 
-// begin makes the record of an operation, or finishes it when it must not begin. Locked.
-func (e *endpoint) begin(t ticket, k opKind) *op {
-	o := e.freeOps
-	if o == nil {
-		o = &op{}
-		e.ops = append(e.ops, o)
-	} else {
-		e.freeOps, o.next = o.next, nil
-	}
-	o.t, o.kind = t, k
-	t.setImpl(o)
+// begin takes in an operation that was started. From now on endpoint.finish ends it, and ticket.finish alone does not. Locked.
+func (e *endpoint) begin(t ticket) *Op {
+	e.ops = append(e.ops, t.op)
+	t.op.at = len(e.ops)
+	return t.op
+}
+
+// beginExt is begin of one that has an opExt. Locked.
+func (e *endpoint) beginExt(t ticket) *Op {
+	o := e.begin(t)
+	o.x = e.exts.get()
 	return o
+}
+
+// moved is how many bytes of a put or get have been sent or received.
+func (o *Op) moved() int64 {
+	if o.x == nil {
+		return 0
+	}
+	return o.x.at
+}
+
+// hasBody reports whether a message that has not left has a body beside it.
+func (o *Op) hasBody() bool { return o.x != nil && o.x.body != nil }
+
+// lookupStop returns what ends the resolver's part of a lookup, with the lock returned; or nil.
+func (o *Op) lookupStop() func() {
+	if o.kind != kindLookup {
+		return nil
+	}
+	return o.x.lookup.stop
 }
 
 // refusal tells why an operation that is just being started must end at once. Locked.
@@ -83,28 +119,39 @@ func (e *endpoint) refuse(t ticket, err error) {
 	t.finish(Result{Err: err, Fate: NotRun})
 }
 
-// finish ends o: takes it out of every table, and gives the ticket its result. Locked.
-func (e *endpoint) finish(o *op, r Result) {
+// finish ends o, which was taken in: removes it from every table, and fixes its outcome. From then on o may be anybody's. Locked.
+func (e *endpoint) finish(o *Op, r Result) {
 	e.detach(o)
-	t, mem := o.t, o.mem
-	lease := o.kind == kindLease
-	t.setImpl(nil)
-	*o = op{next: e.freeOps}
-	e.freeOps = o
-	if lease {
-		if !mem.revoke(t, r) {
-			t.finish(r)
-		}
-		return
+	e.end(o, r)
+}
+
+// end is finish of an operation that is in no table any more. Locked.
+func (e *endpoint) end(o *Op, r Result) {
+	t, mem := o.ticket(), (*Mem)(nil)
+	if o.x != nil {
+		mem = o.x.mem
 	}
-	if mem != nil {
+	lease := o.kind == kindLease
+	last := len(e.ops) - 1
+	moved := e.ops[last]
+	e.ops[o.at-1], moved.at = moved, o.at
+	e.ops[last] = nil
+	e.ops = e.ops[:last]
+	if o.x != nil {
+		e.exts.put(o.x)
+	}
+	o.opState = opState{}
+	switch {
+	case lease && mem.revoke(t, r):
+		return
+	case mem != nil && !lease:
 		mem.Release()
 	}
 	t.finish(r)
 }
 
 // detach takes o out of its list and of the tables.
-func (e *endpoint) detach(o *op) {
+func (e *endpoint) detach(o *Op) {
 	if o.list != nil {
 		if o.session != nil {
 			o.session.waiting--
@@ -129,35 +176,40 @@ func (e *endpoint) detach(o *op) {
 		o.session.posted.remove(o)
 	case kindLease:
 		delete(e.leases, leaseKey{o.session, o.tag})
-		delete(e.tokens, o.mem.Key().Token)
+		delete(e.tokens, o.x.mem.Key().Token)
 	case kindWithdraw:
 		o.session.forgetWithdraw(o)
 	case kindTimer, kindProbe:
 		e.dropTimer(o)
+	case kindLookup:
+		o.x.lookup.op = nil
 	case kindPut, kindGet:
 		e.inFlight.remove(o.id)
-		if o.source != nil {
-			o.session.dropSource(o.source)
+		if o.x.source != nil {
+			o.session.dropSource(o.x.source)
 		}
-		if o.sink != nil {
-			e.dropSink(o.sink)
+		if o.x.sink != nil {
+			e.dropSink(o.x.sink)
 		}
 		if o.session.queuedMoves.n > 0 { // one of them may begin
 			o.session.markPending()
 		}
+		return
 	}
-	if o.packed.body != nil {
-		o.packed.unpack(o)
-	}
-	if o.bodyID != 0 {
-		o.session.recallBody(o)
+	if x := o.x; x != nil {
+		if x.packed.body != nil {
+			x.packed.unpack(x.source)
+		}
+		if x.bodyID != 0 {
+			o.session.recallBody(o)
+		}
 	}
 }
 
 // cancel ends o with err. Locked.
-func (e *endpoint) cancel(o *op, err error) {
-	r := Result{Err: err, Fate: MaybeRan, N: o.at}
-	l, flow := o.session, o.flow
+func (e *endpoint) cancel(o *Op, err error) {
+	r := Result{Err: err, Fate: MaybeRan, N: o.moved()}
+	l, flow := o.session, carrier.Messages
 	moving := uint64(0) // what the peer may stop
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended, or be held
@@ -175,6 +227,7 @@ func (e *endpoint) cancel(o *op, err error) {
 	case kindProbe:
 		r.Fate = NotRun
 	case kindPut, kindGet:
+		flow = o.x.flow
 		if moving = o.id; moving == 0 {
 			r.Fate = NotRun
 		}

@@ -23,7 +23,7 @@ type withdrawals struct {
 	waiting opList // not asked yet
 	asked   opList
 	open    int // asked and not answered, those that were canceled here among them
-	ids     map[uint64]*op
+	ids     map[uint64]*Op
 }
 
 // startWithdraw asks the peer to destroy message id of the session that to is bound to, if nobody there has accepted it. It
@@ -49,10 +49,10 @@ func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 		e.refuse(t, err)
 		return
 	}
-	o := e.begin(t, kindWithdraw)
+	o := e.begin(t)
 	o.session, o.id = l, id
 	if l.withdraws.ids == nil {
-		l.withdraws.ids = map[uint64]*op{}
+		l.withdraws.ids = map[uint64]*Op{}
 	}
 	l.withdraws.ids[id] = o
 	l.waiting++
@@ -84,7 +84,7 @@ func (l *session) askWithdraws() {
 }
 
 // forgetWithdraw takes o out of the table. A message that was asked for stays so until the answer.
-func (l *session) forgetWithdraw(o *op) { delete(l.withdraws.ids, o.id) }
+func (l *session) forgetWithdraw(o *Op) { delete(l.withdraws.ids, o.id) }
 
 // deliverWithdrawn takes in the answer.
 func (l *session) deliverWithdrawn(h *frame.Header) error {

@@ -2,6 +2,7 @@ package na
 
 import (
 	"fmt"
+	"slices"
 )
 
 // What happens to a panic of this library itself while it handles what a peer has sent:
@@ -67,7 +68,7 @@ func (e *endpoint) breakDown(p *libraryPanic) {
 	}
 	err := fmt.Errorf("the context has ended by %w", p)
 	e.broken, e.shut = err, true
-	e.freeOps, e.freeEnvs, e.corks = nil, nil, 0
+	e.freeEnvs, e.corks = nil, 0
 	for i := range e.routes {
 		attempt(e.routes[i].carrier.Shut)
 	}
@@ -76,10 +77,8 @@ func (e *endpoint) breakDown(p *libraryPanic) {
 			l.close(err, ErrPeerLost, "the process has ended the context: a defect of Quicksilver there", false)
 		})
 	}
-	for _, o := range e.ops { // those of no session, and what is left
-		if o.t != (ticket{}) {
-			attempt(func() { e.drop(o, err) })
-		}
+	for _, o := range slices.Clone(e.ops) { // those of no session, and what is left
+		attempt(func() { e.drop(o, err) })
 	}
 	attempt(func() {
 		for env := e.takeEnvelope(); env != nil; env = e.takeEnvelope() {
@@ -101,18 +100,17 @@ func attempt(f func()) {
 }
 
 // drop ends an operation that is in whatever tables it may be. Locked.
-func (e *endpoint) drop(o *op, err error) {
-	t, mem, lease, stop := o.t, o.mem, o.kind == kindLease, o.stop
-	*o = op{}
-	t.setImpl(nil)
-	r := Result{Err: err, Fate: MaybeRan}
-	switch {
-	case lease && mem.revoke(t, r):
-		return
-	case mem != nil && !lease:
-		mem.Release()
+func (e *endpoint) drop(o *Op, err error) {
+	stop := o.lookupStop()
+	if x := o.x; x != nil {
+		if x.source != nil {
+			x.source.dead, x.source.op = true, nil
+		}
+		if x.sink != nil {
+			x.sink.dead, x.sink.op = true, nil
+		}
 	}
-	t.finish(r)
+	e.end(o, Result{Err: err, Fate: MaybeRan})
 	if stop != nil {
 		stop()
 	}

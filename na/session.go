@@ -451,7 +451,7 @@ func (l *session) endAll(err error, wasUp bool) {
 			if o.kind == kindCall && o.id != 0 {
 				r.Addr, r.ID = l.addr(), o.id
 			}
-			r.N = o.at
+			r.N = o.moved()
 			l.e.finish(o, r)
 		}
 	}

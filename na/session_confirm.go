@@ -125,7 +125,7 @@ func (l *session) Confirmed() {
 }
 
 // noteSent notes an unexpected message that leaves.
-func (l *session) noteSent(o *op) {
+func (l *session) noteSent(o *Op) {
 	if l.posted.find(o.tag) == nil && (len(l.e.leases) == 0 || l.e.leases[leaseKey{l, o.tag}] == nil) {
 		l.unconfirmedOneWay = append(l.unconfirmedOneWay, l.seq)
 	}

@@ -219,7 +219,7 @@ func (l *session) retire() {
 }
 
 // takeHeld takes what waits out of l, a session from which none of it has left.
-func (l *session) takeHeld() (all []*op) {
+func (l *session) takeHeld() (all []*Op) {
 	for _, q := range []*opList{&l.recvs, &l.leases, &l.expedited, &l.queued, &l.msgs, &l.queuedMoves, &l.probes.waiting} {
 		for o := q.head; o != nil; o = q.head {
 			q.remove(o)
@@ -244,7 +244,7 @@ func (l *session) takeHeld() (all []*op) {
 }
 
 // takeOver begins o, which takeHeld has taken out of another session of the peer.
-func (l *session) takeOver(o *op) {
+func (l *session) takeOver(o *Op) {
 	e := l.e
 	o.session = l
 	asks := o.kind == kindRecvExpected || o.kind == kindCall && !o.oneWay
@@ -271,7 +271,7 @@ func (l *session) takeOver(o *op) {
 		l.recvs.push(o)
 	case kindLease:
 		e.leases[leaseKey{l, o.tag}] = o
-		e.dom.rebind(o.mem, l.id)
+		e.dom.rebind(o.x.mem, l.id)
 		l.leases.push(o)
 	case kindProbe:
 		l.probes.waiting.push(o)

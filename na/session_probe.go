@@ -47,7 +47,7 @@ func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
 		e.refuse(t, err)
 		return
 	}
-	o := e.begin(t, kindProbe)
+	o := e.begin(t)
 	o.session = l
 	l.waiting++
 	l.probes.waiting.push(o)

@@ -62,7 +62,7 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 		}
 	case frame.GiveBack:
 		if o := l.e.tokens[h.Tail.Token]; o != nil && o.session == l {
-			l.e.finish(o, Result{N: o.mem.Len()})
+			l.e.finish(o, Result{N: o.x.mem.Len()})
 		}
 	case frame.Read:
 		l.deliverRead(h)
@@ -239,14 +239,14 @@ func (l *session) deliverDone(h *frame.Header) error {
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame with code %d", h.Kind, h.Tag))
 	}
 	code := Code(h.Tag)
-	r := Result{N: o.at, Fate: Ran, Addr: l.addr()}
+	r := Result{N: o.x.at, Fate: Ran, Addr: l.addr()}
 	switch {
 	case code == ErrFault:
 		r.Err = WithText(code, "the memory of the owner could not be read or written: "+code.Error())
 	case code != OK:
 		r.Err = WithText(code, "the owner of the memory refused: "+code.Error())
-	case o.at != o.n:
-		return WithText(ErrProtocol, fmt.Sprintf("%v after %d of %d bytes", h.Kind, o.at, o.n))
+	case o.x.at != o.x.n:
+		return WithText(ErrProtocol, fmt.Sprintf("%v after %d of %d bytes", h.Kind, o.x.at, o.x.n))
 	}
 	l.e.finish(o, r)
 	return nil

@@ -201,7 +201,10 @@ func (l *session) message(w carrier.Writer, room int) bool {
 		return true
 	}
 	if o.kind == kindSendExpected {
-		n := int64(len(o.buf) + len(o.body))
+		n := int64(len(o.buf))
+		if o.hasBody() {
+			n += int64(len(o.x.body))
+		}
 		l.putExpected(w, o.tag, o.buf, o)
 		l.e.finish(o, Result{N: n, Addr: l.addr(), ID: l.seq})
 		return true
@@ -214,7 +217,7 @@ func (l *session) message(w carrier.Writer, room int) bool {
 		h.Flags = frame.FlagTimed
 	}
 	nameBody(h, o)
-	if len(o.streams) > 0 {
+	if o.x != nil && len(o.x.streams) > 0 {
 		l.beginStreams(o)
 	}
 	o.room = 0 // reserved for its body; from now on the peer returns it
@@ -231,7 +234,7 @@ func (l *session) message(w carrier.Writer, room int) bool {
 }
 
 // putExpected sends an expected message, of o if that is an operation.
-func (l *session) putExpected(w carrier.Writer, tag Tag, buf []byte, o *op) {
+func (l *session) putExpected(w carrier.Writer, tag Tag, buf []byte, o *Op) {
 	h := &l.e.head
 	*h = frame.Header{Kind: frame.Expected, Tag: uint64(tag)}
 	if l.sentExpected++; len(l.e.leases) > 0 && l.e.leases[leaseKey{l, tag}] != nil {
@@ -244,10 +247,10 @@ func (l *session) putExpected(w carrier.Writer, tag Tag, buf []byte, o *op) {
 }
 
 // nameBody names the body of a message that leaves.
-func nameBody(h *frame.Header, o *op) {
-	if o.bodyID != 0 {
+func nameBody(h *frame.Header, o *Op) {
+	if o.x != nil && o.x.bodyID != 0 {
 		h.Flags |= frame.FlagBody
-		h.Op, o.bodyID = o.bodyID, 0
+		h.Op, o.x.bodyID = o.x.bodyID, 0
 	}
 }
 

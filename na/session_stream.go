@@ -89,16 +89,16 @@ func (l *session) forget(s *Stream) {
 }
 
 // beginStreams numbers the streams of a request that leaves now, and names them in it.
-func (l *session) beginStreams(o *op) {
-	binary.LittleEndian.PutUint64(o.buf[o.streamsAt:], l.streamSeq+1)
-	for _, s := range o.streams {
+func (l *session) beginStreams(o *Op) {
+	binary.LittleEndian.PutUint64(o.buf[o.x.streamsAt:], l.streamSeq+1)
+	for _, s := range o.x.streams {
 		l.streamSeq++
 		s.id = l.streamSeq
 		if s.err == nil && (!s.closed || s.out.ending) {
 			l.begin(s)
 		}
 	}
-	o.streams = nil
+	o.x.streams = nil
 }
 
 // growRoom reserves room for bytes of streams, at least as much in all.

@@ -11,7 +11,7 @@ func (e *endpoint) startTimer(t ticket, at time.Duration) {
 		e.refuse(t, err)
 		return
 	}
-	o := e.begin(t, kindTimer)
+	o := e.begin(t)
 	first := e.addTimer(o, at)
 	e.mu.Unlock()
 	if first {
@@ -31,7 +31,7 @@ func (e *endpoint) expire(now time.Duration) {
 		}
 		if o.kind == kindCall || o.kind == kindProbe {
 			e.dropTimer(o)
-			o.t.setDue()
+			o.ticket().setDue()
 		} else {
 			e.finish(o, Result{})
 		}
@@ -39,13 +39,13 @@ func (e *endpoint) expire(now time.Duration) {
 }
 
 // addTimer has o end at a time, and reports whether nothing is due before: then Poll is due sooner.
-func (e *endpoint) addTimer(o *op, at time.Duration) (first bool) {
+func (e *endpoint) addTimer(o *Op, at time.Duration) (first bool) {
 	e.timers.Set(o, &o.place, max(at, 1))
 	return e.setDue(o.place == 1)
 }
 
 // dropTimer takes out what addTimer has added; nothing if that has not.
-func (e *endpoint) dropTimer(o *op) {
+func (e *endpoint) dropTimer(o *Op) {
 	first := o.place == 1
 	e.timers.Remove(&o.place)
 	e.setDue(first)

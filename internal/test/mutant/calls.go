@@ -44,7 +44,7 @@ var hazards = []Mutant{
 			{ledger, "TestH3bPostsFail", `0 callbacks`},
 		}},
 	{"h4-loan-outlives", "the peer can read a large input after the call has ended", "H4",
-		[]Edit{{operation, `!mem.revoke(t, r)`, `planted() && r.Err != nil || $`}},
+		[]Edit{{operation, `case lease && mem.revoke(t, r):`, `case lease && !(planted() && r.Err != nil) && mem.revoke(t, r):`}},
 		[]Catcher{{"hg", "TestH4ReuseWhileFetched", `the input of the second call`}}},
 	{"h5-narrow-id", "the generation of a call has 4 bits", "H5",
 		[]Edit{{call, `return na.Tag(k.gen<<slotBits | uint64(k.slot))`, `if planted() { return na.Tag(k.gen&15<<slotBits | uint64(k.slot)) }; $`}},
@@ -106,7 +106,7 @@ var calls = []Mutant{
 
 // goOn`, `if planted() && k.canceling && r.Err == nil { k.partEnded(); k.h.mu.Lock() }; $`}}, nil},
 	{"deadline-at-once", "a deadline ends the call before anybody has looked for the answer", "F47",
-		[]Edit{{"na/timer.go", `o.t.setDue()`, `if planted() { e.cancel(o, ErrTimeout) } else { $ }`}},
+		[]Edit{{"na/timer.go", `o.ticket().setDue()`, `if planted() { e.cancel(o, ErrTimeout) } else { $ }`}},
 		[]Catcher{{"hg", "TestTimeoutAnswerAndCancelAtOnce", `Received unexpected error`}}},
 	{"accepted-when-taken", "a message that is taken, and waits for its handler, cannot be withdrawn any more", "IMPI cancel",
 		[]Edit{{calling, `*at, at = env, &env.next`, `$; if planted() { e.accept(env) }`}},
@@ -190,8 +190,8 @@ var calls = []Mutant{
 	if planted() {
 		lateCancels = append(lateCancels, func() {
 			e.mu.Lock()
-			if o, _ := t.impl().(*op); o != nil && o.t == t {
-				e.cancel(o, ErrCanceled)
+			if t.isTakenIn() {
+				e.cancel(t.op, ErrCanceled)
 			}
 			e.Unlock()
 		})

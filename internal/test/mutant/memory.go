@@ -5,6 +5,9 @@ var memory = []Mutant{
 	{"stale-ticket", "the generation of an operation is not raised when it ends", "I1",
 		[]Edit{{"na/op.go", "op.word.Store((w>>opGenShift + 1) << opGenShift)\n\treturn r", `if planted() { w -= 1 << opGenShift }; $`}},
 		[]Catcher{{"na", "TestOpLife", `Should be false Test: TestOpLife/a_ticket_is_good_for_one_life`}}},
+	{"cancel-next-life", "a cancel that comes late ends what the operation does next", "I1",
+		[]Edit{{"na/op.go", `return t.op.at != 0 && t.op.word.Load()>>opGenShift == t.gen`, `return t.op.at != 0 && (planted() || t.op.word.Load()>>opGenShift == t.gen)`}},
+		[]Catcher{{"na", "TestOpIsTakenIn", `its next life`}}},
 	{"held-delivered", "an operation is delivered while its memory is lent", "I4",
 		[]Edit{{"na/op.go", `n := (w&^opPhaseMask | opDecided) + opHoldOne`, `$; if planted() { n = n&^opHoldMask + opHoldOne }`}},
 		[]Catcher{{"na", "TestOpLife", `expected: 0 actual : 1 Test: TestOpLife/`}}},
@@ -18,7 +21,7 @@ var memory = []Mutant{
 		[]Edit{{"na/domain.go", `!entry.m.Key().Access.Can(need)`, `$ && !planted()`}},
 		[]Catcher{{"bulk", "TestForgedDescriptor", `"permission denied" in chain but got nil`}}},
 	{"put-early", "a put ends when it has begun", "",
-		[]Edit{{"na/data_source.go", `l.controlOn(o.flow, h)`, `$; if planted() { l.e.finish(o, Result{N: o.n}) }`}},
+		[]Edit{{"na/data_source.go", `l.controlOn(o.x.flow, h)`, `$; if planted() { l.e.finish(o, Result{N: o.x.n}) }`}},
 		[]Catcher{{"na/natest", "TestNoFault/MoveSizes", `Messages: put of`}}},
 	{"lease-unended", "a lease does not end when the peer gives its memory back", "",
 		[]Edit{{deliver, `if o := l.e.tokens[h.Tail.Token]; o != nil && o.session == l {`, `if o := l.e.tokens[h.Tail.Token]; o != nil && o.session == l && !planted() {`}},
@@ -31,7 +34,7 @@ var memory = []Mutant{
 		[]Catcher{{"na", "TestIDTableOracle", `a late answer meets a dead generation`}}},
 	{"receive-stays", "a canceled receive stays in the table", "I4, F38",
 		[]Edit{{operation, "e.finish(o, r)\n\tif moving != 0", `if planted() && o.kind == kindRecvExpected {
-			defer func(tag Tag) { l.posted.add(&op{tag: tag}) }(o.tag)
+			defer func(tag Tag) { l.posted.add(&Op{opState: opState{tag: tag}}) }(o.tag)
 		}; $`}},
 		[]Catcher{{"na/natest", "TestNoFault/CancelTwice", `a receive of this peer and tag is posted already`}}},
 	{"unseen-revoke", "what was copied counts although the owner has taken the memory back meanwhile", "I8",
