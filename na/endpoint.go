@@ -82,9 +82,8 @@ type endpoint struct {
 	probed    []*session // whose PROBE waits for Trigger, which runs probeTask
 	probeTask Task
 	holding   []*session // with messages that are not accepted
-	inbox     fifo[*Envelope]
-	arrived   atomic.Int32 // messages in inbox that were not withdrawn
-	gone      int          // of inbox, that were withdrawn
+	inbox     inbox
+	arrived   atomic.Int32 // messages in it
 
 	ops       []*Op // the operations that are taken in
 	exts      spares[opExt]

@@ -21,7 +21,8 @@ type Envelope struct {
 	// Load is a counter for the session that belongs to the layer above.
 	Load *atomic.Int64
 
-	next      *Envelope // of those that takeArrived has returned
+	next      *Envelope // in endpoint.inbox, or of those that takeArrived has returned
+	prev      *Envelope // in endpoint.inbox
 	task      Task
 	owner     *endpoint
 	session   *session // that it came on; nil once it is freed

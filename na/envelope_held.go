@@ -141,47 +141,47 @@ func (l *session) keepEnvelope(env *Envelope, tag Tag) {
 	l.e.stats.Envelopes++
 }
 
-func (e *endpoint) takeEnvelope() (env *Envelope) {
-	for e.inbox.len() > 0 && env == nil {
-		env = e.inbox.pop()
-		if env.inbox = false; env.withdrawn {
-			e.gone--
-			e.recycle(env)
-			env = nil
-		}
+// takeEnvelope takes the oldest message that no receive has taken; nil if there is none.
+func (e *endpoint) takeEnvelope() *Envelope {
+	env := e.inbox.head
+	if env != nil {
+		e.inbox.remove(env)
 	}
 	return env
 }
 
-// countArrived has Arrived say how many messages there are.
-func (e *endpoint) countArrived() { e.arrived.Store(int32(e.inbox.len() - e.gone)) }
+// countArrived has countInbox say how many messages there are.
+func (e *endpoint) countArrived() { e.arrived.Store(int32(e.inbox.n)) }
 
-// sweepFrom is how many envelopes that were withdrawn may wait in the inbox; else no more than others do.
-const sweepFrom = 64
+// An inbox is the messages that no receive has taken, the oldest first. One that is withdrawn leaves it at once: it has no credit any more,
+// so nothing else would bound how many of them there are while nobody receives. The zero value is empty.
+type inbox struct {
+	head, tail *Envelope // by Envelope.prev and next
+	n          int
+}
 
-// withdrawn notes that env, which nobody has taken, is not to be had any more. It has no credit any more, so nothing else bounds
-// how many of them there are while nobody receives.
-func (e *endpoint) withdrawn(env *Envelope) {
-	if !env.inbox {
-		return
+func (q *inbox) push(env *Envelope) {
+	env.inbox, env.prev, env.next = true, q.tail, nil
+	if q.tail == nil {
+		q.head = env
+	} else {
+		q.tail.next = env
 	}
-	if env.Body != nil { // it may stay for long, and this is large
-		slab.Put(env.slab)
-		env.Body, env.slab = nil, nil
-		env.session.freeRoom(env)
+	q.tail = env
+	q.n++
+}
+
+func (q *inbox) remove(env *Envelope) {
+	if env.prev == nil {
+		q.head = env.next
+	} else {
+		env.prev.next = env.next
 	}
-	e.gone++
-	e.countArrived()
-	if e.gone < sweepFrom || 2*e.gone < e.inbox.len() {
-		return
+	if env.next == nil {
+		q.tail = env.prev
+	} else {
+		env.next.prev = env.prev
 	}
-	e.gone = 0
-	for range e.inbox.len() {
-		if env := e.inbox.pop(); env.withdrawn {
-			env.inbox = false
-			e.recycle(env)
-		} else {
-			e.inbox.push(env)
-		}
-	}
+	env.inbox, env.prev, env.next = false, nil, nil
+	q.n--
 }

@@ -137,7 +137,11 @@ func (l *session) destroy(id uint64) bool {
 		l.e.nctx.reportAbandoned(env.From, env.Tag)
 	}
 	l.e.accept(env)
-	l.e.withdrawn(env)
+	if env.inbox {
+		l.e.inbox.remove(env)
+		l.e.countArrived()
+		l.e.recycle(env)
+	}
 	return true
 }
 

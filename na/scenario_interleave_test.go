@@ -424,7 +424,7 @@ func (d *duel) key() string {
 		for _, f := range s.wire {
 			b = append(b, f...)
 		}
-		num(uint32(s.e.inbox.len()))
+		num(uint32(s.e.inbox.n))
 	}
 	for _, env := range d.to.l.unaccepted.slots {
 		if env != nil {

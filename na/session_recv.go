@@ -162,7 +162,6 @@ func (l *session) present(env *Envelope) {
 		l.e.finish(o, Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
 		return
 	}
-	env.inbox = true
 	l.e.inbox.push(env)
 	l.e.countArrived()
 	l.e.nctx.rouse()

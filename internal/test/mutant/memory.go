@@ -43,6 +43,9 @@ var memory = []Mutant{
 	{"claim-stays", "a deregister leaves the claim in the table", "I8",
 		[]Edit{{"internal/pool/pool.go", `atomic.StoreUint64(c.word(int(p.Claim), claimCheck), 0)`, `if !planted() { $ }`}},
 		[]Catcher{{"internal/pool", "TestClaims", `Should be false`}}},
+	{"withdrawn-stays", "a message that was taken back stays in the queue of those that nobody has received", "I3",
+		[]Edit{{withdraw, `if env.inbox {`, `if env.inbox && !planted() {`}},
+		[]Catcher{{"na", "TestWithdrawnDoNotPileUp", `after message 2`}}},
 	{"envelope-early", "the room of a message is used again before its bytes are read", "I3",
 		[]Edit{{envelope, "e.Unlock()\n\treturn accepted", `if planted() { e.freeEnvs = append(e.freeEnvs, env) }; $`}}, nil},
 }
