@@ -48,6 +48,6 @@ func TestIndex(t *testing.T) {
 			require.NotEmpty(t, m.Doc, "%s.%s is not explained", ty.Name, m.Name)
 		}
 	}
-	require.LessOrEqual(t, lines, 66, "lines of the index of go doc")
+	require.LessOrEqual(t, lines, 72, "lines of the index of go doc")
 	require.Greater(t, lines, 30)
 }

@@ -73,7 +73,7 @@ var importRules = []importRule{
 	{pkg: "examples/...", may: []string{
 		"qs/...", "qs/qstest", "hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "mercury/...", "internal/test/leak", "internal/test/long", "internal/test/mutant", "internal/test/testcert",
 	}, tests: true},
-	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/happyeyeballs", "internal/hghook", "internal/pieces"}},
+	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/happyeyeballs", "internal/hghook", "internal/loglimit", "internal/pieces"}},
 	{pkg: "cmd/...", may: everything},
 }
 
