@@ -52,6 +52,13 @@ func TestMaxStreams(t *testing.T) {
 		refused(octx, "3 streams are open at the peer (hg.Config.MaxStreams)")
 		require.EqualValues(t, 3, p.tctx.Stats().Streams)
 		require.Zero(t, p.tctx.Stats().Active)
+		g := p.target.Gauges()[0]
+		require.Equal(t, [3]int{3, 3, 2}, [3]int{int(g.Streams), g.MaxStreams, g.MaxStreamsPerPeer})
+		ofPeers := []int64{}
+		for _, peer := range g.Peers {
+			ofPeers = append(ofPeers, peer.Streams)
+		}
+		require.ElementsMatch(t, []int64{1, 2}, ofPeers)
 		require.NoError(t, kept[0].RespondRaw(nil, nil))
 		n.Until(func() bool { return outcomes[0].calls == 1 && p.tctx.Stats().Streams == 2 })
 		all = append(all, begin(p.octx, &outcomes[3]))

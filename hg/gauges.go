@@ -42,10 +42,12 @@ func (c *Class) Gauges() (all []inspect.Gauges) {
 			Context: hctx.ID(), Address: hctx.Self().String(),
 			Eager: cfg.Eager, Envelopes: cfg.Envelopes, Budget: cfg.Budget,
 			Reserved: s.NA.Reserved, HighWater: s.NA.HighWater, Stalls: s.NA.Stalls, Active: s.Active, Waiting: s.Waiting,
-			MaxActive: c.cfg.MaxActive, MaxActivePerPeer: c.cfg.MaxActivePerPeer, Inline: s.Inline, Loans: s.Loans, NoRoom: s.NoRoom,
+			MaxActive: c.cfg.MaxActive, MaxActivePerPeer: c.cfg.MaxActivePerPeer,
+			Streams: s.Streams, MaxStreams: c.cfg.MaxStreams, MaxStreamsPerPeer: c.cfg.MaxStreamsPerPeer, Inline: s.Inline, Loans: s.Loans, NoRoom: s.NoRoom,
 		}
 		for _, p := range hctx.nctx.Peers() {
-			g.Peers = append(g.Peers, inspect.PeerGauges{Address: p.Addr.Named().String(), Label: p.Addr.Label(), PeerStats: p})
+			_, streams := ofPeer(p.Load)
+			g.Peers = append(g.Peers, inspect.PeerGauges{Address: p.Addr.Named().String(), Label: p.Addr.Label(), Streams: streams, PeerStats: p})
 		}
 		all = append(all, g)
 	}

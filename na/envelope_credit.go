@@ -298,6 +298,7 @@ func (l *session) gauges() PeerStats {
 		Transport: l.route.scheme, Why: l.because(),
 		Process: l.peer.process, Remote: l.remoteAddr(), HeldBy: l.heldThere().String(),
 	}
+	s.Load = l.load.Load()
 	l.roomGauges(&s)
 	return s
 }

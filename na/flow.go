@@ -95,6 +95,8 @@ type PeerStats struct {
 	// the envelopes that this program really needs of the peer.
 	HighWater int
 	Stalls    int64 // messages that had to wait here for an envelope, or failed for want of one
+
+	Load int64 `json:"-" msgpack:"-"` // Envelope.Load of its messages
 }
 
 // validateFlow reports bad fields of flow control. contract settles the rest.

@@ -14,6 +14,9 @@ type contextReport struct {
 	Stalls       int64        `json:"stalls"`
 	Active       int64        `json:"active_requests"`
 	Waiting      int64        `json:"waiting_requests"`
+	Streams      int64        `json:"streams"`
+	MaxStreams   int          `json:"max_streams"`
+	StreamsPeer  int          `json:"max_streams_per_peer"`
 	InlineBodies int64        `json:"inline_bodies"`
 	LentBodies   int64        `json:"lent_bodies"`
 	NoRoom       int64        `json:"no_room_bodies"`
@@ -28,6 +31,7 @@ type peerReport struct {
 	Remote     string `json:"remote,omitempty"`
 	Transport  string `json:"transport"`
 	Why        string `json:"why,omitempty"`
+	Streams    int64  `json:"streams"`
 	Offered    int    `json:"offered_envelopes"`
 	Held       int    `json:"held_envelopes"`
 	HeldMax    int    `json:"held_max_envelopes"`
@@ -48,13 +52,14 @@ func contextReports(all []inspect.Gauges) []contextReport {
 	for _, g := range all {
 		r := contextReport{
 			Context: g.Context, Address: g.Address, Eager: g.Eager, Envelopes: g.Envelopes, Budget: g.Budget, Reserved: g.Reserved,
-			HighWater: g.HighWater, Stalls: g.Stalls, Active: g.Active, Waiting: g.Waiting, InlineBodies: g.Inline, LentBodies: g.Loans,
+			HighWater: g.HighWater, Stalls: g.Stalls, Active: g.Active, Waiting: g.Waiting,
+			Streams: g.Streams, MaxStreams: g.MaxStreams, StreamsPeer: g.MaxStreamsPerPeer, InlineBodies: g.Inline, LentBodies: g.Loans,
 			NoRoom: g.NoRoom, Peers: []peerReport{},
 		}
 		for _, p := range g.Peers {
 			r.Peers = append(r.Peers, peerReport{
 				Address: p.Address, Label: p.Label, Process: p.Process, Remote: p.Remote, Transport: p.Transport, Why: p.Why,
-				Offered: p.Offered, Held: p.Held, HeldMax: p.HeldMax, Reserved: p.Bytes, Room: p.Room, RoomHeld: p.RoomHeld,
+				Streams: p.Streams, Offered: p.Offered, Held: p.Held, HeldMax: p.HeldMax, Reserved: p.Bytes, Room: p.Room, RoomHeld: p.RoomHeld,
 				RoomFree: p.RoomFree, Promised: p.Promised, Free: p.Free, Queued: p.Queued, HighWater: p.HighWater, StallCount: p.Stalls, HeldBy: p.HeldBy,
 			})
 		}

@@ -104,6 +104,7 @@ var readings = []reading{
 	{describe("peers_left_total", "Peers that closed the session."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersLeft) }},
 	{describe("peers_idle_total", "Sessions that ended because they were idle, as both sides agreed."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersIdle) }},
 	{describe("handlers_active", "Requests whose handlers have begun and that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Active) }},
+	{describe("streams_open", "Requests with streams that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Streams) }},
 	{describe("requests_waiting", "Requests that wait for another one to end."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Waiting) }},
 	{describe("queued", "Callbacks and handlers that wait to be run."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Queued) }},
 	{describe("handles", "Handles that are not closed, and requests that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Handles) }},
@@ -119,6 +120,13 @@ var readings = []reading{
 
 var oldest = prometheus.NewDesc("quicksilver_oldest_seconds", "Age of the oldest that is under way; 0 if nothing is.", []string{"address", "context", "side"}, nil)
 
+// Limits of streams, and what comes next to the second.
+var (
+	maxStreams        = describe("streams_limit", "How many streams_open there may be: hg.Config.MaxStreams.")
+	maxStreamsPerPeer = describe("streams_peer_limit", "How many of them one peer may have: hg.Config.MaxStreamsPerPeer.")
+	mostStreamsOfPeer = describe("streams_peer_most", "How many of them the peer has that has most.")
+)
+
 // vecs are what Observe fills.
 func (c *Collector) vecs() []prometheus.Collector {
 	return []prometheus.Collector{c.ended, c.duration, c.sent, c.received}
@@ -132,7 +140,9 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	for _, r := range readings {
 		to <- r.desc
 	}
-	to <- oldest
+	for _, d := range []*prometheus.Desc{oldest, maxStreams, maxStreamsPerPeer, mostStreamsOfPeer} {
+		to <- d
+	}
 }
 
 // Collect implements prometheus.Collector.
@@ -146,6 +156,18 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	for _, class := range classes {
 		for _, hctx := range class.Contexts() {
 			collect(hctx, to)
+		}
+		for _, g := range class.Gauges() {
+			most := int64(0)
+			for _, p := range g.Peers {
+				most = max(most, p.Streams)
+			}
+			gauge := func(d *prometheus.Desc, v float64) {
+				to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, g.Address, strconv.Itoa(g.Context))
+			}
+			gauge(maxStreams, float64(g.MaxStreams))
+			gauge(maxStreamsPerPeer, float64(g.MaxStreamsPerPeer))
+			gauge(mostStreamsOfPeer, float64(most))
 		}
 	}
 }

@@ -22,7 +22,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-var double = qs.Define[int, int]("math/double")
+var (
+	double = qs.Define[int, int]("math/double")
+	ticks  = qs.DefineDuplex[int, int, int]("math/ticks")
+)
 
 // A server's metrics, fetched by HTTP, tell what it has done and please the linter.
 func TestCollector(t *testing.T) {
@@ -35,6 +38,12 @@ func TestCollector(t *testing.T) {
 			return 0, qs.Errorf(qs.ErrBadInput, "negative")
 		}
 		return 2 * n, nil
+	})
+	ticks.Handle(node, func(_ context.Context, _ int, s *qs.DuplexServer[int, int]) error {
+		err := s.Send(1)
+		for range s.All() {
+		}
+		return err
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -75,6 +84,20 @@ func TestCollector(t *testing.T) {
 	require.Contains(t, string(text), `quicksilver_duration_seconds_count{method="math/double",side="target"} 4`+"\n")
 	require.Contains(t, string(text), fmt.Sprintf("quicksilver_peers{address=%q,context=\"0\"} 1\n", node.Addr()))
 	require.Contains(t, string(text), fmt.Sprintf("quicksilver_oldest_seconds{address=%q,context=\"0\",side=\"target\"} 0\n", node.Addr()))
+	for range 2 { // two streams are open
+		call := ticks.Call(ctx, peer, 0)
+		defer call.Close()
+		_, err := call.Receive()
+		require.NoError(t, err)
+	}
+	r, err = http.Get(server.URL)
+	require.NoError(t, err)
+	text, err = io.ReadAll(r.Body)
+	require.NoError(t, err)
+	require.NoError(t, r.Body.Close())
+	for name, value := range map[string]string{"open": "2", "limit": "4096", "peer_limit": "2048", "peer_most": "2"} {
+		require.Regexp(t, "quicksilver_streams_"+name+`\{.*\} `+value+"\n", string(text))
+	}
 	require.NoError(t, client.Close())
 	stop()
 	require.NoError(t, <-ended)

@@ -23,16 +23,22 @@ type Gauges struct {
 	Waiting          int64  // requests that wait for one of these to end
 	MaxActive        int    // hg.Config.MaxActive
 	MaxActivePerPeer int    // hg.Config.MaxActivePerPeer
-	Inline           int64  // hg.Stats.Inline
-	Loans            int64  // hg.Stats.Loans
-	NoRoom           int64  // hg.Stats.NoRoom
-	Peers            []PeerGauges
+	Streams          int64  // requests with streams that have not ended, which Active does not count
+	MaxStreams       int    // hg.Config.MaxStreams
+
+	MaxStreamsPerPeer int // hg.Config.MaxStreamsPerPeer
+
+	Inline int64 // hg.Stats.Inline
+	Loans  int64 // hg.Stats.Loans
+	NoRoom int64 // hg.Stats.NoRoom
+	Peers  []PeerGauges
 }
 
 // PeerGauges are those of one session.
 type PeerGauges struct {
 	Address string
 	Label   string // na.Addr.Label
+	Streams int64  // of Gauges.Streams, those of this session
 	na.PeerStats
 }
 

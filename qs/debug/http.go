@@ -281,8 +281,8 @@ func (s *Snapshot) writeText(out io.Writer) error {
 		fmt.Fprintf(w, "%s: %s\n", strings.ToUpper(c.Kind), c.Text)
 	}
 	for _, c := range s.Contexts {
-		fmt.Fprintf(w, "\ncontext %d at %s: %d peers, %d left, %d lost, %d of %d handlers at work, %d waiting, %d queued\n",
-			c.ID, c.Address, c.Peers, c.Left, c.Lost, c.Active, c.MaxActive, c.Waiting, c.Queued)
+		fmt.Fprintf(w, "\ncontext %d at %s: %d peers, %d left, %d lost, %d of %d handlers at work, %d of %d streams open, %d waiting, %d queued\n",
+			c.ID, c.Address, c.Peers, c.Left, c.Lost, c.Active, c.MaxActive, c.Streams, c.MaxStreams, c.Waiting, c.Queued)
 		fmt.Fprintf(w, "%d handles, lent %s, fetching %s, %d regions; guaranteed %s of %s, most envelopes needed %d, stalls %d\n",
 			c.Handles, bytesText(c.Lent), bytesText(c.Fetching), c.Regions, bytesText(c.Reserved), bytesText(c.Budget), c.HighWater, c.Stalls)
 	}

@@ -412,6 +412,7 @@ func (l *look) lookAtContexts() {
 		}
 		l.contexts = append(l.contexts, Context{
 			ID: d.Context, Address: d.Address, Open: d.open, Active: d.Active, MaxActive: d.MaxActive, MaxActivePerPeer: d.MaxActivePerPeer,
+			Streams: d.Streams, MaxStreams: d.MaxStreams, MaxStreamsPerPeer: d.MaxStreamsPerPeer,
 			Waiting: d.Waiting, Queued: d.stats.Queued, Peers: len(d.Peers), Lost: d.stats.NA.PeersLost, Left: d.stats.NA.PeersLeft,
 			Idle: d.stats.NA.PeersIdle, Handles: d.stats.Handles, Spare: max(d.stats.Handles-busy, 0), Regions: d.stats.NA.Regions,
 			Lent: d.stats.Lent, Fetching: d.stats.Pulled, Envelopes: d.Envelopes, EnvelopeSize: d.Eager, Reserved: d.Reserved, Budget: d.Budget,
@@ -434,7 +435,7 @@ func (l *look) lookAtPeers() {
 			row := Peer{
 				Context: i, Label: clean(g.Label), Address: clean(name), Process: clean(g.Process), Remote: clean(g.Remote), Transport: clean(g.Transport), Why: clean(g.Why),
 				Offered: g.Offered, Held: g.Held, HeldMax: g.HeldMax, Promised: g.Promised, Free: g.Free, Waiting: g.Queued, Stalls: g.Stalls,
-				HighWater: g.HighWater, HeldBy: clean(g.HeldBy), addr: g.Addr,
+				HighWater: g.HighWater, HeldBy: clean(g.HeldBy), Streams: g.Streams, addr: g.Addr,
 			}
 			for _, addr := range []hg.Addr{g.Addr, g.Addr.Named()} { // as requests and as calls know it
 				if w := l.work[session{i, addr}]; w != nil {

@@ -144,6 +144,11 @@ type Context struct {
 	MaxActivePerPeer int   `json:"max_active_per_peer"`
 	Waiting          int64 `json:"waiting"`
 	Queued           int   `json:"queued"`
+	// Streams counts requests with streams that have not ended, which Active does not: of MaxStreams at the most, and of MaxStreamsPerPeer of
+	// one session. One more is refused.
+	Streams           int64 `json:"streams"`
+	MaxStreams        int   `json:"max_streams"`
+	MaxStreamsPerPeer int   `json:"max_streams_per_peer"`
 	// Peers counts sessions that are up. Those that were and ended: Lost died or fell silent, Left closed, Idle ended as both agreed.
 	Peers int   `json:"peers"`
 	Lost  int64 `json:"lost"`
@@ -302,6 +307,8 @@ type Peer struct {
 	// Requests counts those of it that are under way here, Calls those to it. Streams are among them.
 	Requests int `json:"requests"`
 	Calls    int `json:"calls"`
+	// Streams is how many of the Requests count in Context.Streams.
+	Streams int64 `json:"streams"`
 	// Minute is what has ended with it in the last minute, without RPCs of the library unless Query.All; it has no times and no items.
 	Minute Window `json:"minute"`
 	// Offered is how many envelopes it may use here, Held how many messages of it hold one, HeldMax the most that did.
