@@ -106,15 +106,13 @@ func (s *clientStream) watch(ctx context.Context) {
 			if hctx.Wait(ctx, func() bool { return isClosed(s.over) }) == nil {
 				return
 			}
-			for !s.receiving.TryLock() { // a coroutine waits for no lock that another has while it waits
-				_ = hctx.Sleep(context.Background(), time.Millisecond)
-			}
+			s.lockReceiving()
 			s.abandon(ctx)
 		})
 		return
 	}
 	stop := context.AfterFunc(ctx, func() {
-		s.receiving.Lock()
+		s.lockReceiving()
 		s.abandon(ctx)
 	})
 	s.mu.Lock()
@@ -132,6 +130,18 @@ func isClosed(c <-chan struct{}) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// lockReceiving takes receiving. A coroutine of the simulator waits for no lock that another has while it waits.
+func (s *clientStream) lockReceiving() {
+	hctx := s.c.to.Node().HG()
+	if !hctx.NA().Scheduled() {
+		s.receiving.Lock()
+		return
+	}
+	for !s.receiving.TryLock() {
+		_ = hctx.Sleep(context.Background(), time.Millisecond)
 	}
 }
 
@@ -204,6 +214,9 @@ func (s *clientStream) finish(err error, e *end) {
 	s.told.end(err, s.trailer)
 	s.info.finished(err)
 	close(s.over)
+	if hctx := s.c.to.Node().HG(); hctx.NA().Scheduled() {
+		hctx.Wake()
+	}
 }
 
 // result returns how the call has ended; ok is false if it has not.
@@ -334,7 +347,7 @@ func (s *clientStream) SendMsg(m any) error {
 
 // RecvMsg implements grpc.ClientStream. It blocks until there is a message, or the call has ended.
 func (s *clientStream) RecvMsg(m any) error {
-	s.receiving.Lock()
+	s.lockReceiving()
 	defer s.receiving.Unlock()
 	if err, done := s.result(); done && err != nil {
 		return err
