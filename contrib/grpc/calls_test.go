@@ -333,6 +333,7 @@ func TestOptionsRefused(t *testing.T) {
 	_, err := c.NewStream(within(t), &grpc.StreamDesc{}, testgrpc.TestService_UnaryCall_FullMethodName)
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 	for name, o := range map[string]grpc.CallOption{
+		"a program's own": ownOption{note: "for an interceptor"}, "a pointer to one": &ownOption{}, "one that wraps another": wrapOption{CallOption: grpc.WaitForReady(true)},
 		"StaticMethod": grpc.StaticMethod(), "Empty": grpc.EmptyCallOption{}, "MaxRetryRPCBufferSize": grpc.MaxRetryRPCBufferSize(1),
 		"ForceCodecV2": grpc.CallContentSubtype("proto"), "FailFast": grpc.FailFast(true),
 	} {
@@ -340,6 +341,15 @@ func TestOptionsRefused(t *testing.T) {
 		require.NoError(t, err, name)
 	}
 }
+
+// Options of a program's own, which only interceptors of its own know.
+type (
+	ownOption struct {
+		grpc.EmptyCallOption
+		note string
+	}
+	wrapOption struct{ grpc.CallOption }
+)
 
 // TestWaitForReady: with it a call of each kind waits until there is a server, which comes later; without it is Unavailable and has not run.
 func TestWaitForReady(t *testing.T) {

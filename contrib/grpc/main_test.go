@@ -88,10 +88,13 @@ func networks(t testing.TB) []network {
 	return all
 }
 
-// each runs f on every network.
+// each runs f on every network, on all at once.
 func each(t *testing.T, f func(t *testing.T, n network)) {
 	for _, n := range networks(t) {
-		t.Run(n.name, func(t *testing.T) { f(t, n) })
+		t.Run(n.name, func(t *testing.T) {
+			t.Parallel()
+			f(t, n)
+		})
 	}
 }
 

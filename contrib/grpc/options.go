@@ -3,6 +3,7 @@ package grpcqs
 import (
 	"context"
 	"math"
+	"reflect"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -179,7 +180,31 @@ func (i *callInfo) apply(opts []grpc.CallOption) error {
 		case grpc.CustomCodecCallOption:
 			return refused(codes.Unimplemented, "grpcqs: the option CallCustomCodec has no counterpart: use ForceCodec")
 		default:
-			return refused(codes.Unimplemented, "grpcqs: the option %T is not known here", o)
+			inner := embeddedOption(o)
+			if inner == nil {
+				return refused(codes.Unimplemented, "grpcqs: the option %T is not known here", o)
+			}
+			if err := i.apply([]grpc.CallOption{inner}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// embeddedOption returns the option that a program's own type embeds, such as a grpc.EmptyCallOption with data for an interceptor: what such a
+// type does by itself is that. It is nil if there is none.
+func embeddedOption(o grpc.CallOption) grpc.CallOption {
+	v := reflect.Indirect(reflect.ValueOf(o))
+	if v.Kind() != reflect.Struct || v.Type().PkgPath() == reflect.TypeFor[grpc.EmptyCallOption]().PkgPath() {
+		return nil
+	}
+	for i := range v.NumField() {
+		if f := v.Type().Field(i); !f.Anonymous || !f.IsExported() {
+			continue
+		}
+		if inner, ok := v.Field(i).Interface().(grpc.CallOption); ok {
+			return inner
 		}
 	}
 	return nil

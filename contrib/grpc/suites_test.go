@@ -40,7 +40,7 @@ func TestInterop(t *testing.T) {
 	log := &fatal{}
 	grpclog.SetLoggerV2(log)
 	t.Cleanup(func() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(testWriter{}, testWriter{}, testWriter{})) })
-	each(t, func(t *testing.T, n network) {
+	for _, n := range networks(t) { // one after the other: there is one logger
 		c := n.pair(t, func(s *grpcqs.Server) { testgrpc.RegisterTestServiceServer(s, interop.NewTestServer()) })
 		tc := testgrpc.NewTestServiceClient(c)
 		for name, f := range map[string]func(ctx context.Context){
@@ -66,12 +66,12 @@ func TestInterop(t *testing.T) {
 				}
 			},
 		} {
-			t.Run(name, func(t *testing.T) {
+			t.Run(n.name+"/"+name, func(t *testing.T) {
 				log.t = t
 				f(within(t))
 			})
 		}
-	})
+	}
 }
 
 type testWriter struct{}
