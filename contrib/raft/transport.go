@@ -270,18 +270,20 @@ func (t *Transport) peer(ctx context.Context, id raft.ServerID, addr raft.Server
 	return p, nil
 }
 
-// Connect implements raft.WithPeers: it ends what Disconnect and DisconnectAll have done to addr. A Transport connects to servers by itself when
-// it calls them; other is not used.
+// Connect implements raft.WithPeers: it ends what Disconnect has done to addr; what DisconnectAll has done ends with ConnectAll. A Transport
+// connects to servers by itself when it calls them; other is not used.
 func (t *Transport) Connect(addr raft.ServerAddress, other raft.Transport) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.excluded, addr)
-	if t.none { // addr is the first of those that may be reached again
-		t.none = false
-		for known := range t.peers {
-			t.excluded[known] = known != addr
-		}
-	}
+}
+
+// ConnectAll ends what Disconnect and DisconnectAll have done.
+func (t *Transport) ConnectAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.excluded)
+	t.none = false
 }
 
 // Disconnect implements raft.WithPeers: until Connect, calls to addr fail, and requests of the server at addr are refused. What is under way to
@@ -294,7 +296,7 @@ func (t *Transport) Disconnect(addr raft.ServerAddress) {
 	t.cut(p)
 }
 
-// DisconnectAll implements raft.WithPeers: it is Disconnect for every server.
+// DisconnectAll implements raft.WithPeers: it is Disconnect for every server, until ConnectAll.
 func (t *Transport) DisconnectAll() {
 	t.mu.Lock()
 	t.none = true

@@ -1,0 +1,231 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// build builds a command, of the module in dir.
+func build(t *testing.T, dir, pkg string) string {
+	out := filepath.Join(t.TempDir(), "program")
+	cmd := exec.Command("go", "build", "-o", out, pkg)
+	cmd.Dir = dir
+	text, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	return out
+}
+
+// TestRun: five processes on one machine, started together, under load, with TLS and a launcher.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	kv, run := build(t, ".", "."), build(t, "../../../..", "./cmd/qs")
+	cert, key := testcert.Write(t)
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	cmd := exec.CommandContext(ctx, run, "run", "-n", "5", "--", kv, "-dir", t.TempDir(), "-load", "2s", "-cert", cert, "-cert-key", key, "-ca", cert)
+	text, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	require.Contains(t, string(text), "every answer was checked: linearizable")
+	require.Equal(t, 5, strings.Count(string(text), ": ready at "), "%s", text)
+}
+
+// A fleet is five servers as processes.
+type fleet struct {
+	t      *testing.T
+	binary string
+	args   [][]string
+	addrs  []string
+	webs   []string
+	cmds   []*exec.Cmd
+}
+
+func freePort(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+const gossipKey = "000102030405060708090a0b0c0d0e0f"
+
+func newFleet(t *testing.T, n int) *fleet {
+	f := &fleet{t: t, binary: build(t, ".", "."), cmds: make([]*exec.Cmd, n)}
+	dir, key := t.TempDir(), filepath.Join(t.TempDir(), "key")
+	require.NoError(t, os.WriteFile(key, []byte(gossipKey+"\n"), 0o600))
+	var seeds []string
+	for range n {
+		seeds = append(seeds, freePort(t))
+		f.webs = append(f.webs, freePort(t))
+		f.addrs = append(f.addrs, "tcp://"+freePort(t))
+	}
+	for i := range n {
+		f.args = append(f.args, []string{"-name", fmt.Sprint("kv-", i), "-size", fmt.Sprint(n), "-dir", dir, "-gossip", seeds[i], "-seeds", strings.Join(seeds, ","),
+			"-key-file", key, "-listen", f.addrs[i], "-web", f.webs[i], "-faults"})
+		f.start(i)
+	}
+	t.Cleanup(func() {
+		for i := range f.cmds {
+			_ = f.end(i, syscall.SIGKILL)
+		}
+	})
+	return f
+}
+
+func (f *fleet) start(i int) {
+	f.cmds[i] = exec.Command(f.binary, f.args[i]...)
+	if testing.Verbose() {
+		f.cmds[i].Stderr = os.Stderr
+	}
+	require.NoError(f.t, f.cmds[i].Start())
+}
+
+// end ends a process by a signal, and waits for it.
+func (f *fleet) end(i int, by syscall.Signal) error {
+	if f.cmds[i].ProcessState != nil {
+		return nil
+	}
+	_ = f.cmds[i].Process.Signal(by)
+	return f.cmds[i].Wait()
+}
+
+// get fetches a page of a server.
+func (f *fleet) get(i int, page string) (int, string) {
+	r, err := http.Get("http://" + f.webs[i] + page)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer r.Body.Close()
+	text, _ := io.ReadAll(r.Body)
+	return r.StatusCode, string(text)
+}
+
+func (f *fleet) ready(i int) {
+	require.Eventually(f.t, func() bool { code, _ := f.get(i, "/readyz"); return code == http.StatusOK }, 60*time.Second, 20*time.Millisecond, "kv-%d is not ready", i)
+}
+
+// leader returns the number of the server that leads.
+func (f *fleet) leader(node *qs.Node) (leader int) {
+	require.Eventually(f.t, func() bool {
+		for i, addr := range f.addrs {
+			ctx, stop := context.WithTimeout(context.Background(), time.Second)
+			peer, err := node.Peer(ctx, addr)
+			var s StatusOut
+			if err == nil {
+				s, err = Status.Call(ctx, peer, struct{}{})
+			}
+			stop()
+			if err == nil && s.State == raft.Leader.String() {
+				leader = i
+				return true
+			}
+		}
+		return false
+	}, 60*time.Second, 20*time.Millisecond)
+	return leader
+}
+
+// isolate has a server talk to no other one, or again. One that cannot be called does without.
+func (f *fleet) isolate(node *qs.Node, i int, alone bool) {
+	ctx, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	if peer, err := node.Peer(ctx, f.addrs[i]); err == nil {
+		_, _ = Isolate.Call(ctx, peer, alone)
+	}
+}
+
+// trouble makes a fault of a kind, and ends it.
+func (f *fleet) trouble(node *qs.Node, kind string, i int, r *rand.Rand) {
+	pause := func(least, more int) {
+		t := time.NewTimer(time.Duration(least+r.IntN(more)) * time.Millisecond)
+		<-t.C
+	}
+	switch kind {
+	case "killed":
+		_ = f.end(i, syscall.SIGKILL)
+		pause(100, 400)
+		f.start(i)
+		f.ready(i)
+	case "stopped":
+		require.NoError(f.t, f.cmds[i].Process.Signal(syscall.SIGSTOP))
+		pause(1000, 2500)
+		require.NoError(f.t, f.cmds[i].Process.Signal(syscall.SIGCONT))
+	case "cut off":
+		f.isolate(node, i, true)
+		pause(1000, 2000)
+		f.isolate(node, i, false)
+	case "ended":
+		require.NoError(f.t, f.end(i, syscall.SIGTERM))
+		f.start(i)
+		f.ready(i)
+	}
+	pause(300, 300)
+}
+
+// TestProcesses: five processes, of which one after the other is killed, stopped, cut off and ended, with files that are synced. It is short in
+// the ordinary tests: each fault once, at the leader.
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	t.Logf("seed %d", *seedFlag)
+	f := newFleet(t, 5)
+	for i := range f.cmds {
+		f.ready(i)
+	}
+	node := openNode(t, "tcp://")
+	defer node.Close()
+	r := rand.New(rand.NewPCG(*seedFlag, 100))
+	kinds := []string{"killed", "stopped", "killed", "cut off", "killed", "stopped", "killed", "ended"}
+	if !long.On {
+		kinds = []string{"killed", "stopped", "cut off", "ended"}
+	}
+	count := map[string]int{}
+	for begin, round := time.Now(), uint64(1); round == 1 || time.Since(begin) < *proofTime; round++ {
+		run, stop := context.WithCancel(context.Background())
+		h := newHistory(6)
+		var clients sync.WaitGroup
+		for i := range 8 {
+			clients.Go(func() {
+				h.client(run, i, NewClient(node, func() []string { return f.addrs }), rand.New(rand.NewPCG(*seedFlag+round, uint64(i+1))))
+			})
+		}
+		for _, kind := range kinds {
+			i := f.leader(node)
+			if long.On && r.IntN(2) == 0 {
+				i = r.IntN(len(f.cmds))
+			}
+			f.trouble(node, kind, i, r)
+			count[kind]++
+		}
+		stop()
+		clients.Wait()
+		h.readAll(NewClient(node, func() []string { return f.addrs }))
+		t.Log(h.ledger())
+		require.NoError(t, h.check(time.Minute))
+		require.NotZero(t, h.writes)
+	}
+	t.Log(count)
+	_, page := f.get(0, "/metrics")
+	require.Contains(t, page, `method="raft/pipeline"`)
+	_, page = f.get(0, "/")
+	require.Contains(t, page, "kv-0")
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	raftqs "github.com/quicksilver-rpc/quicksilver/contrib/raft"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+var (
+	proofTime = flag.Duration("kv.time", long.Or(4*time.Second, 30*time.Minute), "how `long` TestLinearizable and TestProcesses run, each")
+	seedFlag  = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the faults and the clients")
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// patience bounds what comes soon, on a machine that has much else to do.
+const patience = 30 * time.Second
+
+// A replica is a server in this process, which can end and begin again with what it has stored.
+type replica struct {
+	*server
+	logs   *raft.InmemStore
+	snaps  raft.SnapshotStore
+	node   *qs.Node
+	served chan error
+	runs   bool
+}
+
+// A cluster is five copies. It is the directory of their addresses, too.
+type cluster struct {
+	t      *testing.T
+	change func(*server) // plants a bug
+
+	mu     sync.Mutex // guards the fields below
+	copies []*replica
+	addrs  map[raft.ServerID]raft.ServerAddress
+}
+
+func (c *cluster) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a, ok := c.addrs[id]; ok {
+		return a, nil
+	}
+	return "", fmt.Errorf("no server %s", id)
+}
+
+func (c *cluster) addresses() (all []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.addrs {
+		all = append(all, string(a))
+	}
+	return all
+}
+
+func newCluster(t *testing.T, change func(*server)) *cluster {
+	c := &cluster{t: t, change: change, addrs: map[raft.ServerID]raft.ServerAddress{}}
+	var first raft.Configuration
+	for i := range 5 {
+		name := fmt.Sprint("kv-", i)
+		c.copies = append(c.copies, &replica{logs: raft.NewInmemStore(), snaps: raft.NewInmemSnapshotStore(), server: &server{name: name}})
+		first.Servers = append(first.Servers, raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(name)})
+	}
+	for _, k := range c.copies {
+		c.start(k)
+	}
+	t.Cleanup(func() {
+		for _, k := range c.copies {
+			c.end(k)
+		}
+	})
+	require.NoError(t, c.copies[0].raft.BootstrapCluster(first).Error())
+	return c
+}
+
+func openNode(t testing.TB, addr string) *qs.Node {
+	node, err := qs.Open(addr, qs.Config{PeerTimeout: time.Second, ShutdownTimeout: -1, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	return node
+}
+
+// start starts a copy, at an address of its own.
+func (c *cluster) start(k *replica) {
+	k.node = openNode(c.t, "tcp://127.0.0.1:0")
+	k.server = &server{name: k.name, node: k.node}
+	k.t = raftqs.NewTransport(k.node, raftqs.Options{Addresses: c, Timeout: time.Second})
+	c.mu.Lock()
+	c.addrs[raft.ServerID(k.name)] = raft.ServerAddress(k.node.Addr().String())
+	c.mu.Unlock()
+	cfg := raft.DefaultConfig()
+	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 300*time.Millisecond, 300*time.Millisecond, 200*time.Millisecond
+	cfg.SnapshotThreshold, cfg.TrailingLogs, cfg.SnapshotInterval = 500, 100, 200*time.Millisecond
+	cfg.LocalID, cfg.Logger = raft.ServerID(k.name), hclog.NewNullLogger()
+	require.NoError(c.t, k.serve(cfg, k.logs, k.logs, k.snaps))
+	if c.change != nil {
+		c.change(k.server)
+	}
+	k.handle(false)
+	k.served = make(chan error, 1)
+	go func() { k.served <- k.node.Serve(context.Background()) }()
+	k.runs = true
+}
+
+// end ends a copy without a word to the others.
+func (c *cluster) end(k *replica) {
+	if k.runs {
+		k.runs = false
+		require.NoError(c.t, k.node.Close())
+		<-k.served
+		require.NoError(c.t, k.stop())
+	}
+}
+
+// leader returns the copy that says it leads, or any.
+func (c *cluster) leader() *replica {
+	for _, k := range c.copies {
+		if k.runs && k.raft.State() == raft.Leader {
+			return k
+		}
+	}
+	return c.copies[0]
+}
+
+// trouble makes faults until ctx ends, and returns how many: a copy, in half of the cases the leader, ends and begins again, or is cut off for
+// a while, alone or with another one.
+func (c *cluster) trouble(ctx context.Context, r *rand.Rand) (ended, divided int) {
+	pause := func(least, more int) {
+		t := time.NewTimer(time.Duration(least+r.IntN(more)) * time.Millisecond)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+	}
+	for pause(100, 200); ctx.Err() == nil; pause(200, 300) {
+		k := c.copies[r.IntN(len(c.copies))]
+		if r.IntN(2) == 0 {
+			k = c.leader()
+		}
+		if ended < divided {
+			ended++
+			c.end(k)
+			pause(50, 300)
+			c.start(k)
+			continue
+		}
+		divided++
+		k.t.DisconnectAll()
+		pause(400, 600)
+		k.t.ConnectAll()
+	}
+	return ended, divided
+}
+
+// runFaults has clients use a cluster with faults, and returns the checker's verdict.
+func runFaults(t *testing.T, d time.Duration, change func(*server)) error {
+	t.Logf("seed %d", *seedFlag)
+	c := newCluster(t, change)
+	node := openNode(t, "tcp://")
+	t.Cleanup(func() { require.NoError(t, node.Close()) })
+	deadline := time.Now().Add(d)
+	ended, divided := 0, 0
+	faults := rand.New(rand.NewPCG(*seedFlag, 0))
+	for round := uint64(1); time.Now().Before(deadline); round++ { // porcupine's time grows faster than a history
+		ctx, stop := context.WithTimeout(context.Background(), min(time.Until(deadline), 20*time.Second))
+		h := newHistory(4)
+		var clients sync.WaitGroup
+		for i := range 8 {
+			clients.Go(func() {
+				h.client(ctx, i, NewClient(node, c.addresses), rand.New(rand.NewPCG(*seedFlag+round, uint64(i+1))))
+			})
+		}
+		e, p := c.trouble(ctx, faults)
+		ended, divided = ended+e, divided+p
+		clients.Wait()
+		stop()
+		h.readAll(NewClient(node, c.addresses)) // what was acknowledged is there
+		t.Log(h.ledger())
+		if err := h.check(patience); err != nil {
+			return err
+		}
+		require.NotZero(t, h.writes)
+	}
+	t.Logf("%d ended, %d cut off", ended, divided)
+	return nil
+}
+
+// TestLinearizable: what clients are answered while servers end and are cut off is what one copy could have answered.
+func TestLinearizable(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, runFaults(t, *proofTime, nil))
+}
+
+// TestPlantedBugs: the checker finds a write that is acknowledged before it is committed, and a read of a leader that asks nobody whether it
+// leads still.
+func TestPlantedBugs(t *testing.T) {
+	for name, plant := range map[string]func(*server){
+		"acknowledged before commit": func(s *server) {
+			s.commit = func(raft.ApplyFuture) (any, error) { return result{Done: true}, nil }
+		},
+		"stale read": func(s *server) { s.verify = func() error { return nil } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for begin := time.Now(); ; {
+				err := runFaults(t, 2*time.Second, plant)
+				if err != nil {
+					require.ErrorIs(t, err, errWrong)
+					return
+				}
+				require.Less(t, time.Since(begin), 2*time.Minute)
+			}
+		})
+	}
+}
