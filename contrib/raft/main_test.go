@@ -104,13 +104,3 @@ func freePort(t testing.TB) string {
 	defer l.Close()
 	return l.Addr().String()
 }
-
-var seed = func() uint64 {
-	s := uint64(time.Now().UnixNano())
-	if text := os.Getenv("RAFTQS_SEED"); text != "" {
-		if _, err := fmt.Sscan(text, &s); err != nil {
-			panic(err)
-		}
-	}
-	return s
-}()

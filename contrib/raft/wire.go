@@ -46,24 +46,24 @@ func (wire) Append(b []byte, v any) ([]byte, error) {
 	case *raft.AppendEntriesResponse:
 		b = appendHeader(b, &v.RPCHeader)
 		b = appendUints(b, v.Term, v.LastLog)
-		b = append(b, flag(v.Success, 1)|flag(v.NoRetryBackoff, 2))
+		b = append(b, bit(v.Success, 1)|bit(v.NoRetryBackoff, 2))
 	case *raft.RequestVoteRequest:
 		b = appendHeader(b, &v.RPCHeader)
 		b = appendUints(b, v.Term, v.LastLogIndex, v.LastLogTerm)
 		b = appendBytes(b, v.Candidate)
-		b = append(b, flag(v.LeadershipTransfer, 1))
+		b = append(b, bit(v.LeadershipTransfer, 1))
 	case *raft.RequestVoteResponse:
 		b = appendHeader(b, &v.RPCHeader)
 		b = appendUints(b, v.Term)
 		b = appendBytes(b, v.Peers)
-		b = append(b, flag(v.Granted, 1))
+		b = append(b, bit(v.Granted, 1))
 	case *raft.RequestPreVoteRequest:
 		b = appendHeader(b, &v.RPCHeader)
 		b = appendUints(b, v.Term, v.LastLogIndex, v.LastLogTerm)
 	case *raft.RequestPreVoteResponse:
 		b = appendHeader(b, &v.RPCHeader)
 		b = appendUints(b, v.Term)
-		b = append(b, flag(v.Granted, 1))
+		b = append(b, bit(v.Granted, 1))
 	case *raft.TimeoutNowRequest:
 		b = appendHeader(b, &v.RPCHeader)
 	case *raft.TimeoutNowResponse:
@@ -77,7 +77,7 @@ func (wire) Append(b []byte, v any) ([]byte, error) {
 	case *raft.InstallSnapshotResponse:
 		b = appendHeader(b, &v.RPCHeader)
 		b = appendUints(b, v.Term)
-		b = append(b, flag(v.Success, 1))
+		b = append(b, bit(v.Success, 1))
 	default:
 		return b, fmt.Errorf("raftqs: %T: %w", v, codec.ErrType)
 	}
@@ -142,9 +142,10 @@ func (wire) Decode(b []byte, v any) error {
 	return nil
 }
 
-func flag(set bool, bit byte) byte {
+// bit returns value if set, and else 0.
+func bit(set bool, value byte) byte {
 	if set {
-		return bit
+		return value
 	}
 	return 0
 }
