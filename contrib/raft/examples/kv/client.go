@@ -40,6 +40,17 @@ func (c *Client) Get(ctx context.Context, in GetIn) (GetOut, error) {
 	return atLeader(ctx, c, Get, in, func(error) bool { return true })
 }
 
+// Join has the leader take a server in, and Remove has it take one out.
+func (c *Client) Join(ctx context.Context, name string) error {
+	_, err := atLeader(ctx, c, Join, name, func(error) bool { return true })
+	return err
+}
+
+func (c *Client) Remove(ctx context.Context, name string) error {
+	_, err := atLeader(ctx, c, Remove, name, func(error) bool { return true })
+	return err
+}
+
 // atLeader calls a method at the leader, again as long as ctx allows and the error may be repeated.
 func atLeader[In, Out any](ctx context.Context, c *Client, m *qs.Method[In, Out], in In, again func(error) bool) (out Out, err error) {
 	for {

@@ -235,7 +235,7 @@ func (c *config) member(ctx context.Context, s *server, m *rendezvous.Member, d 
 	if m != nil {
 		_ = m.Leave()
 	}
-	if err := c.begin(ctx, s); err != nil {
+	if err := c.begin(ctx, s, d); err != nil {
 		return err
 	}
 	s.node.SetReady(true)
@@ -243,8 +243,8 @@ func (c *config) member(ctx context.Context, s *server, m *rendezvous.Member, d 
 	return c.stay(ctx, s, g, d)
 }
 
-// begin gives the first servers their configuration, waits for a leader, and has it take this server in, if it is a later one.
-func (c *config) begin(ctx context.Context, s *server) error {
+// begin gives the first servers their configuration, or has the leader take this server in, if it is a later one; then it waits for a leader.
+func (c *config) begin(ctx context.Context, s *server, d *directory) error {
 	first := raft.Configuration{}
 	known := false
 	for i := range c.size {
@@ -255,6 +255,10 @@ func (c *config) begin(ctx context.Context, s *server) error {
 	if known {
 		if err := s.raft.BootstrapCluster(first).Error(); err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
 			return err // raft.ErrCantBootstrap: it has begun before
+		}
+	} else if !has(s.raft, c.name) {
+		if err := NewClient(s.node, d.addresses).Join(ctx, c.name); err != nil {
+			return err
 		}
 	}
 	for tick := time.NewTicker(20 * time.Millisecond); ; {
@@ -271,7 +275,7 @@ func (c *config) begin(ctx context.Context, s *server) error {
 	}
 }
 
-// stay returns when the process is to end. Meanwhile a leader takes in the servers that join the group.
+// stay returns when the process is to end.
 func (c *config) stay(ctx context.Context, s *server, g *group.Group, d *directory) error {
 	if c.load > 0 && c.name == "kv-0" {
 		return load(ctx, s.node, d.addresses, c.load)
@@ -280,12 +284,6 @@ func (c *config) stay(ctx context.Context, s *server, g *group.Group, d *directo
 		log.Printf("%s: %s %v", c.name, e.Member.Name, e.Kind)
 		if c.load > 0 && e.Member.Name == "kv-0" && (e.Kind == group.Leaves || e.Kind == group.Fails) {
 			return nil
-		}
-		if e.Kind == group.Joined && s.raft.State() == raft.Leader && !has(s.raft, e.Member.Name) {
-			name := e.Member.Name
-			if err := s.raft.AddVoter(raft.ServerID(name), raft.ServerAddress(name), 0, applyTimeout).Error(); err != nil {
-				log.Printf("%s: %s is not taken in: %v", c.name, name, err)
-			}
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -154,6 +155,43 @@ func (f *fleet) isolate(node *qs.Node, i int, alone bool) {
 	}
 }
 
+// replace ends a server for good, and starts another one under a new name.
+func (f *fleet) replace(node *qs.Node, i int) {
+	old, name := fmt.Sprint("kv-", i), fmt.Sprint("kv-", len(f.cmds))
+	require.NoError(f.t, f.end(i, syscall.SIGTERM))
+	c := NewClient(node, func() []string { return f.addrs })
+	ctx, stop := context.WithTimeout(context.Background(), patience)
+	defer stop()
+	require.NoError(f.t, c.Remove(ctx, old))
+	args := append([]string{}, f.args[i]...)
+	args[1] = name
+	for k, a := range args {
+		switch a {
+		case "-gossip", "-web":
+			args[k+1] = freePort(f.t)
+		case "-listen":
+			args[k+1] = "tcp://" + freePort(f.t)
+			f.addrs = append(f.addrs, args[k+1])
+		}
+	}
+	f.args, f.cmds = append(f.args, args), append(f.cmds, nil)
+	f.webs = append(f.webs, args[slices.Index(args, "-web")+1])
+	f.start(len(f.cmds) - 1)
+	f.ready(len(f.cmds) - 1)
+	index, err := c.Put(ctx, PutIn{Key: "for the new one", Value: name})
+	require.NoError(f.t, err)
+	peer, err := node.Peer(ctx, f.addrs[len(f.addrs)-1])
+	require.NoError(f.t, err)
+	require.Eventually(f.t, func() bool {
+		got, err := Get.Call(ctx, peer, GetIn{Key: "for the new one", Stale: true})
+		return err == nil && got.Value == name && got.Index >= index
+	}, patience, 20*time.Millisecond)
+	s, err := Status.Call(ctx, peer, struct{}{})
+	require.NoError(f.t, err)
+	require.Contains(f.t, s.Servers, name)
+	require.NotContains(f.t, s.Servers, old)
+}
+
 // trouble makes a fault of a kind, and ends it.
 func (f *fleet) trouble(node *qs.Node, kind string, i int, r *rand.Rand) {
 	pause := func(least, more int) {
@@ -224,8 +262,9 @@ func TestProcesses(t *testing.T) {
 		require.NotZero(t, h.writes)
 	}
 	t.Log(count)
-	_, page := f.get(0, "/metrics")
+	f.replace(node, 0)
+	_, page := f.get(1, "/metrics")
 	require.Contains(t, page, `method="raft/pipeline"`)
-	_, page = f.get(0, "/")
-	require.Contains(t, page, "kv-0")
+	_, page = f.get(1, "/")
+	require.Contains(t, page, "kv-1")
 }

@@ -19,7 +19,8 @@ var (
 	Get    = qs.Define[GetIn, GetOut]("kv/get", qs.Idempotent())
 	Watch  = qs.DefineStream[WatchIn, Change]("kv/watch") // of the server that is asked; changes from now on
 	Status = qs.Define[struct{}, StatusOut]("kv/status", qs.Idempotent())
-	Remove = qs.Define[string, struct{}]("kv/remove") // a server, for good
+	Join   = qs.Define[string, struct{}]("kv/join", qs.Idempotent())   // a server that the group has, to those that vote
+	Remove = qs.Define[string, struct{}]("kv/remove", qs.Idempotent()) // a server, for good: its process is ended
 	// Isolate is for experiments: a server with the flag -faults does not talk to the others any more, or does again. Clients reach it all
 	// the same.
 	Isolate = qs.Define[bool, struct{}]("kv/isolate")
@@ -106,6 +107,9 @@ func (s *server) handle(faults bool) {
 	Get.Handle(s.node, s.get)
 	Watch.Handle(s.node, s.watch)
 	Status.Handle(s.node, s.status)
+	Join.Handle(s.node, func(_ context.Context, name string) (struct{}, error) {
+		return struct{}{}, s.explain(s.raft.AddVoter(raft.ServerID(name), raft.ServerAddress(name), 0, applyTimeout).Error())
+	})
 	Remove.Handle(s.node, func(_ context.Context, name string) (struct{}, error) {
 		return struct{}{}, s.explain(s.raft.RemoveServer(raft.ServerID(name), 0, applyTimeout).Error())
 	})
