@@ -21,21 +21,22 @@ import (
 // kinds are what is compared: raftqs, and raft's own transport over TCP.
 var kinds = []string{"qs-tcp", "qs-sm", "raft-tcp"}
 
-// openKind returns a transport of a kind. It goes with the benchmark.
-func openKind(t testing.TB, kind string) raft.Transport {
+// openKind returns a transport of a kind, which goes with the benchmark, and what breaks its connections.
+func openKind(t testing.TB, kind string) (own raft.Transport, kill func()) {
 	if kind == "raft-tcp" {
-		own, err := raft.NewTCPTransport("127.0.0.1:0", nil, 3, 10*time.Second, io.Discard)
+		tcp, err := raft.NewTCPTransport("127.0.0.1:0", nil, 3, 10*time.Second, io.Discard)
 		require.NoError(t, err)
-		t.Cleanup(func() {
-			require.NoError(t, own.Close())
-			own.CloseStreams() // which Close leaves
-		})
-		return own
+		kill = func() {
+			require.NoError(t, tcp.Close())
+			tcp.CloseStreams() // which Close leaves
+		}
+		t.Cleanup(kill)
+		return tcp, kill
 	}
-	var own *Transport
-	openNode(t, address(strings.TrimPrefix(kind, "qs-")), qs.Config{}, func(n *qs.Node) { own = NewTransport(n, Options{}) })
-	t.Cleanup(func() { require.NoError(t, own.Close()) })
-	return own
+	var node *Transport
+	open := openNode(t, address(strings.TrimPrefix(kind, "qs-")), qs.Config{}, func(n *qs.Node) { node = NewTransport(n, Options{}) })
+	t.Cleanup(func() { require.NoError(t, node.Close()) })
+	return node, func() { require.NoError(t, open.Close()) }
 }
 
 // A sinkhole is a state machine that keeps nothing.
@@ -48,38 +49,69 @@ func (sinkhole) Restore(from io.ReadCloser) error {
 	return err
 }
 
-// openLeader starts servers with in-memory logs, and returns the one that leads.
-func openLeader(b *testing.B, kind string, n int) *raft.Raft {
-	type server struct {
-		cfg   *raft.Config
-		trans raft.Transport
-	}
-	var all []server
+// A rival is a server of a cluster of some kind.
+type rival struct {
+	raft *raft.Raft
+	kill func() // breaks its connections
+}
+
+// openRivals starts servers with in-memory logs, and returns them, the leader first, when it has committed an entry.
+func openRivals(b *testing.B, kind string, n int) []rival {
+	all := make([]rival, n)
+	trans, cfgs := make([]raft.Transport, n), make([]*raft.Config, n)
 	var configuration raft.Configuration
-	for i := range n {
-		cfg := raft.DefaultConfig()
-		cfg.LocalID, cfg.Logger = raft.ServerID(fmt.Sprint("server", i)), hclog.NewNullLogger()
-		all = append(all, server{cfg, openKind(b, kind)})
-		configuration.Servers = append(configuration.Servers, raft.Server{ID: cfg.LocalID, Address: all[i].trans.LocalAddr()})
+	for i := range all {
+		trans[i], all[i].kill = openKind(b, kind)
+		cfgs[i] = raft.DefaultConfig()
+		cfgs[i].LocalID, cfgs[i].Logger = raft.ServerID(fmt.Sprint("server", i)), hclog.NewNullLogger()
+		configuration.Servers = append(configuration.Servers, raft.Server{ID: cfgs[i].LocalID, Address: trans[i].LocalAddr()})
 	}
-	var rafts []*raft.Raft
-	for _, s := range all {
+	for i := range all {
 		logs, snaps := raft.NewInmemStore(), raft.NewInmemSnapshotStore()
-		require.NoError(b, raft.BootstrapCluster(s.cfg, logs, logs, snaps, s.trans, configuration))
-		r, err := raft.NewRaft(s.cfg, sinkhole{}, logs, logs, snaps, s.trans)
+		require.NoError(b, raft.BootstrapCluster(cfgs[i], logs, logs, snaps, trans[i], configuration))
+		r, err := raft.NewRaft(cfgs[i], sinkhole{}, logs, logs, snaps, trans[i])
 		require.NoError(b, err)
 		b.Cleanup(func() { require.NoError(b, r.Shutdown().Error()) })
-		rafts = append(rafts, r)
+		all[i].raft = r
 	}
-	var leader *raft.Raft
+	leader := leaderOf(b, all)
+	all[0], all[leader] = all[leader], all[0]
+	return all
+}
+
+// leaderOf waits for a leader that commits an entry.
+func leaderOf(b *testing.B, all []rival) (leader int) {
 	require.Eventually(b, func() bool {
-		i := slices.IndexFunc(rafts, func(r *raft.Raft) bool { return r.State() == raft.Leader })
-		if i >= 0 {
-			leader = rafts[i]
-		}
-		return i >= 0 && leader.Barrier(time.Second).Error() == nil
-	}, patience, 10*time.Millisecond)
+		leader = slices.IndexFunc(all, func(r rival) bool { return r.raft.State() == raft.Leader })
+		return leader >= 0 && all[leader].raft.Apply(nil, time.Second).Error() == nil
+	}, patience, time.Millisecond)
 	return leader
+}
+
+// BenchmarkFailover is how long it takes until an entry is committed again when the leader ends without a word, with five servers and raft's
+// default configuration.
+//
+//	go test -run - -bench Failover -benchtime 20x
+func BenchmarkFailover(b *testing.B) {
+	for _, kind := range kinds {
+		b.Run(kind, func(b *testing.B) {
+			var took []time.Duration
+			for range b.N {
+				all := openRivals(b, kind, 5)
+				begin := time.Now()
+				require.NoError(b, all[0].raft.Shutdown().Error()) // it hands nothing over
+				all[0].kill()
+				leaderOf(b, all[1:])
+				took = append(took, time.Since(begin))
+				for _, r := range all {
+					require.NoError(b, r.raft.Shutdown().Error())
+				}
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Milliseconds()), "ms-p50")
+			b.ReportMetric(float64(took[len(took)-1].Milliseconds()), "ms-max")
+		})
+	}
 }
 
 // BenchmarkCommits is how long a commit takes with an in-memory log, all servers in this process.
@@ -91,7 +123,7 @@ func BenchmarkCommits(b *testing.B) {
 			for _, size := range []int{100, 4096} {
 				for _, kind := range kinds {
 					b.Run(fmt.Sprintf("%d/%dclients/%dB/%s", servers, clients, size, kind), func(b *testing.B) {
-						leader := openLeader(b, kind, servers)
+						leader := openRivals(b, kind, servers)[0].raft
 						data := make([]byte, size)
 						var left atomic.Int64
 						left.Store(int64(b.N))
@@ -122,7 +154,8 @@ func BenchmarkCommits(b *testing.B) {
 func BenchmarkHeartbeatUnderSnapshot(b *testing.B) {
 	for _, kind := range kinds {
 		b.Run(kind, func(b *testing.B) {
-			from, to := openKind(b, kind), openKind(b, kind)
+			from, _ := openKind(b, kind)
+			to, _ := openKind(b, kind)
 			to.SetHeartbeatHandler(func(rpc raft.RPC) { rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil) })
 			stop, stopped := make(chan struct{}), make(chan struct{})
 			go func() {
@@ -168,7 +201,8 @@ func BenchmarkHeartbeatUnderSnapshot(b *testing.B) {
 func BenchmarkSnapshotMemory(b *testing.B) {
 	for _, kind := range kinds {
 		b.Run(kind, func(b *testing.B) {
-			from, to := openKind(b, kind), openKind(b, kind)
+			from, _ := openKind(b, kind)
+			to, _ := openKind(b, kind)
 			const size = 1 << 30
 			for b.Loop() {
 				before, most := resident(b), int64(0)
@@ -201,4 +235,63 @@ func resident(b *testing.B) int64 {
 	_, err = fmt.Sscan(string(text), &all, &pages)
 	require.NoError(b, err)
 	return pages * int64(os.Getpagesize())
+}
+
+// BenchmarkPipeline is a request with 8 entries of 100 bytes that is answered at once, by a pipeline, and by calls of a method with futures, which
+// do not keep the order, so many in flight. It is why a pipeline is a Duplex.
+func BenchmarkPipeline(b *testing.B) {
+	for _, scheme := range []string{"tcp", "sm"} {
+		for _, window := range []int{2, 16} {
+			open := func(b *testing.B) (from, to *Transport) {
+				from, to = openPair(b, scheme, Options{MaxInFlight: window})
+				answer(b, to, func(raft.RPC) (any, error) { return &raft.AppendEntriesResponse{Success: true}, nil })
+				return from, to
+			}
+			request := entries(101, 8, 100)
+			b.Run(fmt.Sprintf("%s/%d/duplex", scheme, window), func(b *testing.B) {
+				from, to := open(b)
+				p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
+				require.NoError(b, err)
+				defer p.Close()
+				done := make(chan error, 1)
+				go func() {
+					for range b.N {
+						if err := (<-p.Consumer()).Error(); err != nil {
+							done <- err
+							return
+						}
+					}
+					done <- nil
+				}()
+				b.ResetTimer()
+				for range b.N {
+					_, err := p.AppendEntries(request, &raft.AppendEntriesResponse{})
+					require.NoError(b, err)
+				}
+				require.NoError(b, <-done)
+			})
+			b.Run(fmt.Sprintf("%s/%d/futures", scheme, window), func(b *testing.B) {
+				from, to := open(b)
+				peer, err := from.peer(b.Context(), "to", to.LocalAddr())
+				require.NoError(b, err)
+				flight := make(chan *qs.Future[raft.AppendEntriesResponse], window-1)
+				done := make(chan error, 1)
+				go func() {
+					for f := range flight {
+						if _, err := f.Wait(b.Context()); err != nil {
+							done <- err
+							return
+						}
+					}
+					done <- nil
+				}()
+				b.ResetTimer()
+				for range b.N {
+					flight <- from.append.Go(b.Context(), peer, *request)
+				}
+				close(flight)
+				require.NoError(b, <-done)
+			})
+		}
+	}
 }
