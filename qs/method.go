@@ -39,6 +39,11 @@ func Define[In, Out any](name string, opts ...Option) *Method[In, Out] {
 // Name returns the name of m, as Call.Method has it.
 func (m *Method[In, Out]) Name() string { return m.m.name }
 
+// Shape describes In and Out as they are on the wire, as "qs rpcs" prints them:
+//
+//	{Name string, Size int64} -> string
+func (m *Method[In, Out]) Shape() string { return m.m.shape }
+
 // Handle has n serve m with fn, which may block: it holds nobody else up, but for a moment. Its ctx ends at the caller's deadline (ctx.Deadline has it if
 // less than 71 minutes were left when the request left), with the session, when the caller gives the call up, and when fn has returned. At the deadline, and when the caller gives
 // up just before, ctx.Err is DeadlineExceeded; else it is Canceled. An error of fn is the answer:

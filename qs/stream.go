@@ -40,6 +40,12 @@ func DefineStream[In, Item any](name string, opts ...Option) *Stream[In, Item] {
 	return &Stream[In, Item]{m}
 }
 
+// Name returns the name of s, as Call.Method has it.
+func (s *Stream[In, Item]) Name() string { return s.m.name }
+
+// Shape describes In and Item as Method.Shape does, with " ..." behind.
+func (s *Stream[In, Item]) Shape() string { return s.m.shape }
+
 // Handle has n serve s with fn, under the rules of Method.Handle. fn calls send for each item, from one goroutine at a time; send
 // encodes it at once, and blocks while the caller has more to read than is held for it, until ctx ends. Its error, the cause of ctx when the
 // caller has left its loop, its time is up, or a context that an interceptor gave to next has ended, says that nothing more will arrive: return

@@ -18,9 +18,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/load"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/typed"
 )
 
 const benchAbout = `Calls a method of any program again and again, and reports the rate, the latencies, and the errors by code and fate. The calls really run: a method that changes something changes it each time. The input is as in qs call: JSON, @FILE, or - for the standard input; without it the zero value. It is encoded once, and outputs are not decoded.

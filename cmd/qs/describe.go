@@ -12,10 +12,10 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/typed"
 )
 
 // A description is what is known of a method.

@@ -13,8 +13,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
-	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 

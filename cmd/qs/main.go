@@ -8,7 +8,7 @@
 //	cp      cp.go, place.go, progress.go, internal/files
 //	serve   serve.go with debug.go; internal/files for cp, internal/bench for perf
 //	health  health.go
-//	rpcs, call, top   call.go with describe.go, lend.go and sinkfile.go, internal/typed for types and JSON; rpcs.go; top.go with topreport.go and topview.go
+//	rpcs, call, top   call.go with describe.go, lend.go and sinkfile.go, the internal/typed of the root for types and JSON; rpcs.go; top.go with topreport.go and topview.go
 //	ger     ger.go, gauges.go
 //	soak    soak.go, internal/soak: process.go, faults.go and relay.go, report.go; internal/ledger (load and audit)
 //	run     run.go, runwait.go and runlines.go with group_*.go; rendezvous.go

@@ -30,6 +30,7 @@ var importRules = []importRule{
 	{pkg: "hg/...", may: []string{"na", "na/codes", "internal/..."}},
 	{pkg: "bulk/...", may: []string{"hg/...", "na", "internal/..."}},
 	{pkg: "qs/qstest", may: []string{"qs"}},
+	{pkg: "qs/httpgate", may: []string{"qs", "hg", "hg/codec", "na", "internal/typed"}},
 	{pkg: "qs/debug", may: []string{"qs", "hg", "hg/inspect", "internal/hghook"}},
 	{pkg: "request/...", may: []string{"internal/turns"}, std: true},
 
@@ -66,6 +67,7 @@ var importRules = []importRule{
 		"na/...", "hg/...", "plugins/...", "internal/...", "na/natest", "internal/test/leak", "internal/test/testcert",
 	}},
 	{pkg: "internal/test/ledger", may: []string{"qs", "hg"}},
+	{pkg: "internal/typed", may: []string{"qs"}},
 	{pkg: "internal/netconn", may: []string{"na/carrier", "na/codes", "internal/..."}, std: true},
 	{pkg: "internal/...", own: "internal/*", may: []string{"internal/..."}},
 

@@ -1,0 +1,337 @@
+package httpgate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"mime"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/typed"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// Options say how a Gate works. The zero value works.
+type Options struct {
+	// MaxBody bounds the body of a request, in bytes, and the input in a query. Zero means 1 MiB. A longer one is refused: resource_exhausted.
+	MaxBody int64
+	// Timeout bounds requests that carry no Connect-Timeout-Ms, those for streams left out. Zero means that only the end of the request does.
+	Timeout time.Duration
+	// Headers names the headers of a request that its call carries as metadata, under the name in lower case: "Authorization", for example.
+	// The name is subject to the rules of [qs.WithMetadata].
+	Headers []string
+	// AllowOrigin, if set, decides whether a page of another site may use the gate, by the request, whose Origin and Sec-Fetch-Site say
+	// which site that is. Nil refuses each request that a browser marks as coming from another site. It does not answer
+	// preflight requests: wrap the Gate for that.
+	AllowOrigin func(r *http.Request) bool
+}
+
+// A Method is a method that a Gate serves: what Unary and Stream return.
+type Method struct {
+	name   string
+	types  typed.Method
+	call   func(ctx context.Context, to qs.Peer, in []byte) (out any, err error)
+	stream func(ctx context.Context, to qs.Peer, in []byte) (iter.Seq2[any, error], error)
+}
+
+// Unary has a Gate serve m. It panics if In has a Source or a Sink, which HTTP has no place for.
+func Unary[In, Out any](m *qs.Method[In, Out]) Method {
+	types := typesOf(m.Name(), m.Shape())
+	return Method{name: m.Name(), types: types, call: func(ctx context.Context, to qs.Peer, b []byte) (any, error) {
+		var in In
+		if err := codec.Msgpack.Decode(b, &in); err != nil {
+			return nil, badInput{err}
+		}
+		out, err := m.Call(ctx, to, in)
+		return &out, err
+	}}
+}
+
+// Stream has a Gate serve s, as server-sent events or lines. It panics as Unary does.
+func Stream[In, Item any](s *qs.Stream[In, Item]) Method {
+	types := typesOf(s.Name(), strings.TrimSuffix(s.Shape(), " ..."))
+	return Method{name: s.Name(), types: types, stream: func(ctx context.Context, to qs.Peer, b []byte) (iter.Seq2[any, error], error) {
+		var in In
+		if err := codec.Msgpack.Decode(b, &in); err != nil {
+			return nil, badInput{err}
+		}
+		return func(yield func(any, error) bool) {
+			for item, err := range s.Call(ctx, to, in) {
+				if !yield(&item, err) {
+					return
+				}
+			}
+		}, nil
+	}}
+}
+
+// typesOf reads the types of a method, for JSON.
+func typesOf(name, shape string) typed.Method {
+	types, err := typed.Parse(shape)
+	if err != nil { // a type that encodes itself: JSON says the types of values where it has to
+		return typed.Unknown
+	}
+	if len(types.Sources())+len(types.Sinks()) > 0 {
+		panic(fmt.Sprintf("httpgate: method %s has Sources or Sinks in its input, which cannot be lent over HTTP", name))
+	}
+	return types
+}
+
+// A badInput is an input that does not fit the types of a method: nothing was sent.
+type badInput struct{ error }
+
+// Unwrap returns why.
+func (e badInput) Unwrap() error { return e.error }
+
+// A badOutput is an output that cannot be said in JSON: the handler has run.
+type badOutput struct{ error }
+
+// Unwrap returns why.
+func (e badOutput) Unwrap() error { return e.error }
+
+// A Gate is an http.Handler that serves methods as JSON. It serves a method under its name behind the path at which it is
+// mounted: [http.StripPrefix] takes the rest away. It may be used by any number of goroutines.
+//
+// A plain method is POST with a body of application/json, or none for the zero value: the answer is 200 and the output. A stream is
+// the same, and GET with the input in the query, as input=JSON. Its answer is server-sent events if the request accepts text/event-stream:
+// each item is the data of an event, and the last event is "end", or "error" with the error in its data. Else it is lines of JSON: each is {"item": ...},
+// and the last is {"end": true} or {"error": ...}; a stream without one was cut off. The header comes with the first item, so that an error before it has a status
+// of its own.
+//
+// The header Connect-Timeout-Ms, milliseconds, is the deadline of the call, which travels to its handler. When the request is canceled the context of the
+// handler ends.
+//
+// An error is an object of the protocol Connect: code and message, and details: the fate of the request, with the code of package qs,
+// and what the handler has attached by [qs.WithDetail]. The status of HTTP follows from the code.
+type Gate struct {
+	to      qs.Peer
+	o       Options
+	methods map[string]Method
+}
+
+// New returns a Gate that calls methods at to: Node.Peer with the Addr of the node itself for its own methods, or with others. It panics if two methods
+// have one name, or to is the zero Peer.
+func New(to qs.Peer, o Options, methods ...Method) *Gate {
+	if to == (qs.Peer{}) {
+		panic("httpgate: New needs a Peer: Node.Peer makes one")
+	}
+	if o.MaxBody <= 0 {
+		o.MaxBody = 1 << 20
+	}
+	g := &Gate{to: to, o: o, methods: map[string]Method{}}
+	for _, m := range methods {
+		if _, ok := g.methods[m.name]; ok {
+			panic(fmt.Sprintf("httpgate: two methods are called %s", m.name))
+		}
+		g.methods[m.name] = m
+	}
+	return g
+}
+
+// ServeHTTP implements [http.Handler].
+func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m, ok := g.methods[strings.TrimPrefix(r.URL.Path, "/")]
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	switch {
+	case !ok:
+		g.refuse(w, http.StatusNotFound, "unimplemented", fmt.Sprintf("no method %q is served here", strings.TrimPrefix(r.URL.Path, "/")))
+		return
+	case !g.allows(r):
+		g.refuse(w, http.StatusForbidden, "permission_denied", "the request comes from a page of another site (httpgate.Options.AllowOrigin)")
+		return
+	case r.Method != http.MethodPost && (m.stream == nil || r.Method != http.MethodGet):
+		w.Header().Set("Allow", map[bool]string{true: "GET, POST", false: "POST"}[m.stream != nil])
+		g.refuse(w, http.StatusMethodNotAllowed, "unimplemented", r.Method+" is not for this method")
+		return
+	}
+	ctx, stop, err := g.context(r, m.stream == nil)
+	if err != nil {
+		g.fail(w, badInput{err})
+		return
+	}
+	defer stop()
+	text, refused := g.text(w, r)
+	if refused {
+		return
+	}
+	in, err := m.encode(text)
+	if err != nil {
+		g.fail(w, badInput{err})
+		return
+	}
+	if m.stream != nil {
+		g.serveStream(ctx, w, r, m, in)
+		return
+	}
+	out, err := m.call(ctx, g.to, in)
+	if err != nil {
+		g.fail(w, err)
+		return
+	}
+	b, err := m.decode(out)
+	if err != nil {
+		g.fail(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(b, '\n')) // nobody reads it if that fails
+}
+
+// allows reports whether a request is none of a page of another site, as browsers say, or one that may be.
+func (g *Gate) allows(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+		return true
+	}
+	return g.o.AllowOrigin != nil && g.o.AllowOrigin(r)
+}
+
+// context returns the context of a call.
+func (g *Gate) context(r *http.Request, bounded bool) (ctx context.Context, stop context.CancelFunc, err error) {
+	ctx, limit := r.Context(), time.Duration(0)
+	if bounded {
+		limit = g.o.Timeout
+	}
+	if text := r.Header.Get("Connect-Timeout-Ms"); text != "" {
+		ms, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || len(text) > 10 {
+			return nil, nil, fmt.Errorf("the header Connect-Timeout-Ms is %.20q, want milliseconds in up to 10 digits", text)
+		}
+		limit = max(time.Duration(ms)*time.Millisecond, 1)
+	}
+	for _, name := range g.o.Headers {
+		if value := r.Header.Get(name); value != "" {
+			ctx = qs.WithMetadata(ctx, strings.ToLower(name), value)
+		}
+	}
+	if limit > 0 {
+		ctx, stop = context.WithTimeout(ctx, limit)
+		return ctx, stop, nil
+	}
+	return ctx, func() {}, nil
+}
+
+// text returns the input in JSON; if it cannot be taken the request is answered.
+func (g *Gate) text(w http.ResponseWriter, r *http.Request) (text []byte, refused bool) {
+	if r.Method == http.MethodGet {
+		text = []byte(r.URL.Query().Get("input"))
+	} else {
+		var err error
+		if text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, g.o.MaxBody)); err != nil && !errors.As(err, new(*http.MaxBytesError)) {
+			g.fail(w, badInput{fmt.Errorf("the body could not be read: %w", err)})
+			return nil, true
+		} else if err != nil {
+			text = make([]byte, g.o.MaxBody+1)
+		}
+		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		if len(text) > 0 && (err != nil || kind != "application/json") {
+			g.refuse(w, http.StatusUnsupportedMediaType, "invalid_argument", fmt.Sprintf("the Content-Type is %.60q, want application/json", r.Header.Get("Content-Type")))
+			return nil, true
+		}
+	}
+	if int64(len(text)) > g.o.MaxBody {
+		g.refuse(w, http.StatusRequestEntityTooLarge, "resource_exhausted", fmt.Sprintf("the input has more than %d bytes (httpgate.Options.MaxBody)", g.o.MaxBody))
+		return nil, true
+	}
+	if len(text) == 0 {
+		text = []byte("null")
+	}
+	return text, false
+}
+
+// encode returns an input in JSON as msgpack.
+func (m *Method) encode(text []byte) ([]byte, error) {
+	v, err := typed.Read(text)
+	if err != nil {
+		return nil, err
+	}
+	in, err := typed.FromJSON(m.types.In, v)
+	if err != nil {
+		return nil, err
+	}
+	return codec.Msgpack.Append(nil, in.Interface())
+}
+
+// decode returns an output, or an item, in JSON.
+func (m *Method) decode(out any) ([]byte, error) {
+	p := reflect.New(m.types.Out)
+	b, err := codec.Msgpack.Append(nil, out)
+	if err == nil {
+		err = codec.Msgpack.Decode(b, p.Interface())
+	}
+	var text string
+	if err == nil {
+		text, err = typed.ToJSON(p.Interface())
+	}
+	if err != nil {
+		return nil, badOutput{fmt.Errorf("the output of %s: %w", m.name, err)}
+	}
+	return []byte(text), nil
+}
+
+// serveStream makes a call of a stream and writes what comes.
+func (g *Gate) serveStream(ctx context.Context, w http.ResponseWriter, r *http.Request, m Method, in []byte) {
+	items, err := m.stream(ctx, g.to, in)
+	if err != nil {
+		g.fail(w, err)
+		return
+	}
+	s := streamWriter{w: w, c: http.NewResponseController(w), events: strings.Contains(r.Header.Get("Accept"), "text/event-stream")}
+	for item, err := range items {
+		var b []byte
+		if err == nil {
+			b, err = m.decode(item)
+		}
+		if err != nil {
+			if !s.begun {
+				g.fail(w, err)
+				return
+			}
+			_ = s.write("error", errorOf(err).json())
+			return
+		}
+		if s.write("item", b) != nil { // the client has gone: the break ends the call
+			return
+		}
+	}
+	_ = s.write("end", json.RawMessage("true"))
+}
+
+// A streamWriter writes the answer of a stream.
+type streamWriter struct {
+	w      http.ResponseWriter
+	c      *http.ResponseController
+	events bool // server-sent events, else lines
+	begun  bool
+}
+
+// write writes an item, the end or an error. JSON of package typed has no line ends.
+func (s *streamWriter) write(what string, b []byte) (err error) {
+	if !s.begun {
+		s.begun = true
+		kind := "application/x-ndjson"
+		if s.events {
+			kind = "text/event-stream"
+		}
+		s.w.Header().Set("Content-Type", kind)
+		s.w.Header().Set("X-Accel-Buffering", "no") // for proxies that would hold items back
+	}
+	switch {
+	case !s.events:
+		_, err = fmt.Fprintf(s.w, "{%q:%s}\n", what, b)
+	case what == "item":
+		_, err = fmt.Fprintf(s.w, "data: %s\n\n", b)
+	default:
+		_, err = fmt.Fprintf(s.w, "event: %s\ndata: %s\n\n", what, b)
+	}
+	return errors.Join(err, s.c.Flush())
+}
