@@ -115,6 +115,8 @@ var readings = []reading{
 	{describe("envelopes_high_water", "The envelopes that the program has really needed of a peer."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.HighWater) }},
 	{describe("stalls_total", "Messages that had to wait for an envelope, or failed for want of one."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.Stalls) }},
 	{describe("violations_total", "Peers that were cut because they broke the protocol."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.Violations) }},
+	{describe("denied_total", "Requests that the authorizer has denied."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.Denied) }},
+	{describe("tls_handshakes_failed_total", "TLS handshakes of peers that connected and that failed."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.HandshakesFailed) }},
 	{describe("one_way_dropped_total", "One-way requests that could not be served."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.Dropped) }},
 }
 

@@ -84,6 +84,8 @@ func TestCollector(t *testing.T) {
 	require.Contains(t, string(text), `quicksilver_duration_seconds_count{method="math/double",side="target"} 4`+"\n")
 	require.Contains(t, string(text), fmt.Sprintf("quicksilver_peers{address=%q,context=\"0\"} 1\n", node.Addr()))
 	require.Contains(t, string(text), fmt.Sprintf("quicksilver_oldest_seconds{address=%q,context=\"0\",side=\"target\"} 0\n", node.Addr()))
+	require.Contains(t, string(text), fmt.Sprintf("quicksilver_denied_total{address=%q,context=\"0\"} 0\n", node.Addr()))
+	require.Contains(t, string(text), fmt.Sprintf("quicksilver_tls_handshakes_failed_total{address=%q,context=\"0\"} 0\n", node.Addr()))
 	for range 2 { // two streams are open
 		call := ticks.Call(ctx, peer, 0)
 		defer call.Close()

@@ -414,7 +414,7 @@ func (l *look) lookAtContexts() {
 			ID: d.Context, Address: d.Address, Open: d.open, Active: d.Active, MaxActive: d.MaxActive, MaxActivePerPeer: d.MaxActivePerPeer,
 			Streams: d.Streams, MaxStreams: d.MaxStreams, MaxStreamsPerPeer: d.MaxStreamsPerPeer,
 			Waiting: d.Waiting, Queued: d.stats.Queued, Peers: len(d.Peers), Lost: d.stats.NA.PeersLost, Left: d.stats.NA.PeersLeft,
-			Idle: d.stats.NA.PeersIdle, Handles: d.stats.Handles, Spare: max(d.stats.Handles-busy, 0), Regions: d.stats.NA.Regions,
+			Idle: d.stats.NA.PeersIdle, Denied: d.stats.Denied, HandshakesFailed: d.stats.NA.HandshakesFailed, Handles: d.stats.Handles, Spare: max(d.stats.Handles-busy, 0), Regions: d.stats.NA.Regions,
 			Lent: d.stats.Lent, Fetching: d.stats.Pulled, Envelopes: d.Envelopes, EnvelopeSize: d.Eager, Reserved: d.Reserved, Budget: d.Budget,
 			HighWater: d.HighWater, Stalls: d.Stalls,
 		})

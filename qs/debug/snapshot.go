@@ -154,6 +154,10 @@ type Context struct {
 	Lost  int64 `json:"lost"`
 	Left  int64 `json:"left"`
 	Idle  int64 `json:"idle"`
+	// Denied counts requests that the authorizer has denied, HandshakesFailed TLS handshakes of peers that connected and that failed; the
+	// first context has those over tcp. The log has who it was, and why.
+	Denied           int64 `json:"denied"`
+	HandshakesFailed int64 `json:"handshakes_failed"`
 	// Handles counts handles that are not closed, and requests that have not ended; Spare is how many of these have no call under way.
 	Handles int64 `json:"handles"`
 	Spare   int64 `json:"spare"`
