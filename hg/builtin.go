@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // The RPCs that every class knows, and [inspect.RPCsRPC]; HashName returns their ids. Config.Authorize is asked for them as for any other.
@@ -73,7 +73,7 @@ func (c *Class) reflect(r Request) error {
 		}
 	}
 	slices.SortFunc(all, func(a, b inspect.RPC) int { return strings.Compare(a.Name, b.Name) })
-	b, err := codec.Msgpack.Append(nil, all)
+	b, err := inspect.EncodeRPCs(all, codes.Names())
 	if err != nil {
 		return fmt.Errorf("encoding the RPCs: %w", err)
 	}

@@ -46,6 +46,19 @@ const (
 	ErrInternal      = codes.ErrInternal
 )
 
+// DefineCode gives a code of the program's own, 128 to 255, a name, and returns it: a package variable that both programs import. Errors, logs,
+// the debug page and metrics of processes that have it say the name, and so do the tools of peers of a class with Config.Reflect. name is 1 to
+// 64 bytes of printable ASCII; it is good for all classes of the process. DefineCode panics for another code or such a name, and when the code has
+// another name.
+//
+//	var ErrQuota = hg.DefineCode(200, "quota used up")
+func DefineCode(code Code, name string) Code {
+	if err := codes.SetName(code, name); err != nil {
+		panic("hg: DefineCode: " + err.Error())
+	}
+	return code
+}
+
 // A Fate says what became of a request at its target; see [na.Fate].
 type Fate = na.Fate
 

@@ -43,6 +43,13 @@ const (
 	ErrRefused     = hg.ErrRefused
 )
 
+// DefineCode gives a code of the program's own, 128 to 255, a name, and returns it: a package variable that both programs import. Errors, logs,
+// the debug page and metrics of processes that have it say the name, and so do the tools towards a node with Config.Inspect. name is 1 to 64
+// bytes of printable ASCII. DefineCode panics for another code or such a name, and when the code has another name.
+//
+//	var ErrQuota = qs.DefineCode(200, "quota used up")
+func DefineCode(code Code, name string) Code { return hg.DefineCode(code, name) }
+
 type (
 	// A Fate says what became of a request at its target.
 	Fate = hg.Fate

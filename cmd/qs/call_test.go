@@ -82,6 +82,9 @@ func readFile(t *testing.T, name string) string {
 	return string(b)
 }
 
+// errCredit is a code with a name, which the tool learns from the target.
+var errCredit = qs.DefineCode(201, "credit used up")
+
 // typedTarget is a node in this process.
 func typedTarget(t *testing.T, tells bool) string {
 	t.Helper()
@@ -93,6 +96,8 @@ func typedTarget(t *testing.T, tells bool) string {
 			return o, qs.Refuse(qs.Errorf(qs.ErrNotFound, "it is gone"))
 		case o.Item == "quota":
 			return o, qs.Refuse(qs.Errorf(200, "the quota is used up"))
+		case o.Item == "credit":
+			return o, qs.Refuse(qs.Errorf(errCredit, "no credit for Ada"))
 		case o.Item == "busy":
 			return o, qs.Refuse(qs.Errorf(qs.ErrNotReady, "not yet"))
 		case o.Count < 0:
@@ -208,6 +213,7 @@ func TestCall(t *testing.T) {
 		{exitHandler, `null`, "shop/order", `answers: no such item; it ran\n  code:   64, not found\n  to do:  the method ran and said so`},
 		{exitUsage, `{"Item": "gone"}`, "shop/order", `shop/order: ` + addr + ` refuses: it is gone; it did NOT RUN\n  code:   64, not found\n  to do:  it did not run, and a repetition will not help`},
 		{exitUsage, `{"Item": "quota"}`, "shop/order", `code:   200, the program's code 200\n  to do:  it did not run, and a repetition will not help`},
+		{exitUsage, `{"Item": "credit"}`, "shop/order", `code:   201, credit used up\n  to do:  it did not run, and a repetition will not help`},
 		{exitNotRun, `{"Item": "busy"}`, "shop/order", `to do:  it did not run: repeat it`},
 		{exitUsage, `{}`, "shop/ordr", `serves no method "shop/ordr": NOT sent; did you mean shop/order\?\n  to do:  look at what there is: qs rpcs ` + addr},
 		{exitUsage, `{}`, "Shop/Order", `; did you mean shop/order\?\n`},

@@ -16,6 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/typed"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // A description is what is known of a method.
@@ -52,6 +53,7 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 	if err != nil {
 		return d, fmt.Errorf("what %s says of its RPCs: %w", k.c.peer, err)
 	}
+	learnCodes(b)
 	i := slices.IndexFunc(all, func(rpc inspect.RPC) bool { return rpc.Name == k.method })
 	if i < 0 {
 		return d, k.c.noMethod(k.method, ": NOT sent", all)
@@ -62,6 +64,18 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 		d.Method, d.why = typed.Unknown, "the program does not tell its types"
 	}
 	return d, nil
+}
+
+// learnCodes has errors say the names that a program has given its own codes, which it tells with its methods. One that is none, or that
+// another program has called otherwise, stays a number.
+func learnCodes(listing []byte) {
+	all, err := inspect.DecodeCodes(listing)
+	if err != nil {
+		return
+	}
+	for code, name := range all {
+		_ = codes.SetName(codes.Code(code), name)
+	}
 }
 
 // noMethod is the error for a method that is not among those of the program; then is what that means for the command.

@@ -17,10 +17,30 @@ type RPC struct {
 	OneWay bool
 }
 
+// A listing is the output of RPCsRPC.
+type listing struct {
+	RPCs  []RPC
+	Codes map[uint8]string
+}
+
+// EncodeRPCs encodes the output of RPCsRPC: the RPCs that are served, by name, and what the program calls codes of its own.
+func EncodeRPCs(all []RPC, codes map[uint8]string) ([]byte, error) {
+	return codec.Msgpack.Append(nil, &listing{all, codes})
+}
+
 // DecodeRPCs decodes the output of RPCsRPC: the RPCs that the target serves, by name. output is not kept.
-func DecodeRPCs(output []byte) (all []RPC, err error) {
-	err = codec.Msgpack.Decode(output, &all)
-	return all, err
+func DecodeRPCs(output []byte) ([]RPC, error) {
+	var l listing
+	err := codec.Msgpack.Decode(output, &l)
+	return l.RPCs, err
+}
+
+// DecodeCodes decodes what the output of RPCsRPC says of codes: the names that the target has given its own. They are what a peer says: nothing
+// about them has been checked.
+func DecodeCodes(output []byte) (map[uint8]string, error) {
+	var l listing
+	err := codec.Msgpack.Decode(output, &l)
+	return l.Codes, err
 }
 
 // IsBuiltIn reports whether an RPC of that name is one of this module, and not one of the program: its name begins with "hg/" or

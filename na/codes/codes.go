@@ -3,10 +3,13 @@ package codes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -118,10 +121,46 @@ func (c Code) Error() string {
 	switch s, ok := codeText[c]; {
 	case ok:
 		return s
-	case c >= 128:
+	case c >= firstOwn:
+		if name := names[c-firstOwn].Load(); name != nil {
+			return *name
+		}
 		return "the program's code " + strconv.Itoa(int(c))
 	}
 	return "unknown error code " + strconv.Itoa(int(c))
+}
+
+// firstOwn is the first code that programs give a meaning.
+const firstOwn Code = 128
+
+// names has what programs call their codes, from firstOwn on.
+var names [256 - int(firstOwn)]atomic.Pointer[string]
+
+// SetName has Error say name of a code of the program's, 128 to 255, in this process. name is 1 to 64 bytes of printable ASCII. It may be called
+// from any goroutine. The error matches ErrInvalid for another code or such a name, and ErrExists if the code has another name.
+func SetName(c Code, name string) error {
+	if c < firstOwn {
+		return WithText(ErrInvalid, fmt.Sprintf("code %d is the library's, want one of 128 to 255", uint8(c)))
+	}
+	if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return WithText(ErrInvalid, fmt.Sprintf("the name %.100q of code %d is not 1 to 64 printable characters", name, uint8(c)))
+	}
+	at := &names[c-firstOwn]
+	if !at.CompareAndSwap(nil, &name) && *at.Load() != name {
+		return WithText(ErrExists, fmt.Sprintf("code %d is called %q already, and now %q", uint8(c), *at.Load(), name))
+	}
+	return nil
+}
+
+// Names returns the codes that have names, and these.
+func Names() map[uint8]string {
+	all := map[uint8]string{}
+	for i := range names {
+		if name := names[i].Load(); name != nil {
+			all[uint8(int(firstOwn)+i)] = *name
+		}
+	}
+	return all
 }
 
 // Is makes codes match the standard library's errors of the same meaning.
