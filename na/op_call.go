@@ -2,6 +2,8 @@ package na
 
 import (
 	"fmt"
+	"slices"
+
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
@@ -196,7 +198,7 @@ func (o *Op) heldUp() error {
 			text += ": " + there.String()
 		}
 		return WithText(ErrTimeout, text)
-	case there.Reason != NotHeld && o.id != 0:
+	case there.Reason != NotHeld && o.id != 0 && (o.x == nil || !slices.ContainsFunc(o.x.streams, (*Stream).isOpened)):
 		return WithText(ErrTimeout, "no answer from the target, where requests of this process wait: "+there.String())
 	}
 	return ErrTimeout

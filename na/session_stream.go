@@ -98,7 +98,14 @@ func (l *session) beginStreams(o *Op) {
 			l.begin(s)
 		}
 	}
-	o.x.streams = nil
+}
+
+// isOpened reports whether the target has opened a stream of this side: its call waits for nothing there.
+func (s *Stream) isOpened() bool {
+	if s.sent {
+		return s.out.limit > 0
+	}
+	return s.in.most > 0
 }
 
 // growRoom reserves room for bytes of streams, at least as much in all.
