@@ -26,7 +26,7 @@ var (
 	errTooLong   = na.WithText(ErrTimeout, "the deadline of the call has passed")
 	errClosing   = na.WithText(ErrClosed, "the process is shutting down")
 	errDraining  = na.WithText(ErrNotReady, "the target is shutting down")
-	errClosed    = na.WithText(ErrClosed, "the context was closed")
+	errClosed    = na.WithText(ErrClosed, "the process has shut down, or closed its node")
 	errAbandoned = na.WithText(ErrCanceled, "the origin has abandoned the call")
 	errLost      = na.WithText(ErrPeerLost, "the session with the origin has ended")
 	errOver      = na.WithText(ErrCanceled, "the request has ended")

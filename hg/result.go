@@ -48,6 +48,9 @@ func (k *call) result() error {
 	default:
 		cause = bare(k.failure)
 	}
+	if cause == error(ErrClosed) {
+		cause = errClosed
+	}
 	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(k.begun), Fate: fate, Err: cause}
 }
 

@@ -346,6 +346,8 @@ func (k *call) whyFails() error {
 	switch {
 	case k.canceling && k.why == ErrTimeout:
 		return errTooLong
+	case k.canceling && k.why == ErrClosed:
+		return errClosed
 	case k.canceling && k.why != ErrCanceled:
 		return k.why
 	case !k.canceling && k.r.Err != nil:

@@ -71,7 +71,7 @@ func (f *future) ended(ctx context.Context, returned bool, panicked any) {
 	f.cancel()
 	close(f.done)
 	if o.streams != nil {
-		o.streams.end()
+		o.streams.end(f.err)
 	}
 	if p := o.home; p != nil {
 		p.n.all[p.i].Wake()

@@ -16,7 +16,7 @@ type Method[In, Out any] struct {
 }
 
 // Define names a method, and says more about it by opts. Names are global: package and method, say, with a slash between; 1 to 255 bytes. A Node knows one codec and one
-// kind (Method, Stream, OneWay) for a name: a call of a second definition with another fails with ErrInvalid and NotRun, its Handle panics.
+// kind (Method, Stream, Upload, Duplex, OneWay) for a name: a call of a second definition with another fails with ErrInvalid and NotRun, its Handle panics.
 //
 // The two sides may define a method differently, as when one of them is older. With the default codec:
 //   - A field that only the sender's struct has is skipped; one that only the receiver's has is zero. A field of another name is both. That

@@ -7,7 +7,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
 
-// An Option says more about a method: an argument of Define, DefineStream and DefineOneWay. A later option of one kind replaces an
+// An Option says more about a method: an argument of Define, DefineStream, DefineUpload, DefineDuplex and DefineOneWay. A later option of one kind replaces an
 // earlier one, but Interceptors, which are Options, too, add up.
 type Option interface{ apply(*options) }
 

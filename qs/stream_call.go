@@ -31,7 +31,7 @@ type callStreams struct {
 
 	sends, receives waiter // of who sends, and who receives
 
-	ended atomic.Bool // over, for those who must not take the lock
+	ended atomic.Pointer[error] // what Send returns when over, for those who must not take the lock
 
 	mu      sync.Mutex // guards the fields below
 	live    bool       // an attempt is under way
@@ -49,7 +49,7 @@ func newCallStreams(m *method, to *peer) *callStreams {
 		w := hghook.NewWaiter(hctx)
 		if spec.Up {
 			c.sends = w
-			c.up = &itemWriter{tries: true, over: c.ended.Load, hctx: hctx, most: most, wait: func(ctx context.Context) error { return c.wait(ctx, w, true) }}
+			c.up = &itemWriter{tries: true, over: c.sendError, hctx: hctx, most: most, wait: func(ctx context.Context) error { return c.wait(ctx, w, true) }}
 		} else {
 			c.receives, c.down = w, &itemReader{hctx: hctx, most: most}
 		}
@@ -126,13 +126,33 @@ func (c *callStreams) fail() {
 	c.mu.Unlock()
 }
 
-// end says that the call has ended.
-func (c *callStreams) end() {
+// end says that the call has ended, with err.
+func (c *callStreams) end(err error) {
 	c.mu.Lock()
 	c.over = true
 	c.mu.Unlock()
-	c.ended.Store(true)
+	send := io.EOF
+	if isNodeClosed(err) {
+		send = errNodeClosed
+	}
+	c.ended.Store(&send)
 	c.wake()
+}
+
+// sendError is what Send returns because the call has ended; nil if it has not.
+func (c *callStreams) sendError() error {
+	if err := c.ended.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+var errNodeClosed = hg.Errorf(ErrClosed, "qs: this node was closed, or has shut down")
+
+// isNodeClosed reports whether err says that this node was closed, rather than a peer's.
+func isNodeClosed(err error) bool {
+	_, remote := hg.RemoteOf(err)
+	return !remote && hg.CodeOf(err) == ErrClosed
 }
 
 // close ends the use of the streams by the program. The call has ended, and those who wait return.
@@ -232,9 +252,12 @@ func (c *callStreams) next(f *future) ([]byte, error) {
 			err = await(f.ctx, c.receives)
 		}
 		if err != nil && f.ctx.Err() == nil { // the node is closed
-			if f.finish(); f.err != nil {
+			switch f.finish(); {
+			case isNodeClosed(err):
+				err = &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: FateOf(f.err), Err: errNodeClosed}
+			case f.err != nil:
 				err = f.err
-			} else {
+			default:
 				err = brokenStream(o.m, o.Peer.Addr(), err)
 			}
 			return nil, err

@@ -77,6 +77,7 @@ type Receiver[Up any] struct {
 	req   *request
 	s     *hg.Stream
 	codec codec.Codec
+	n     int // items received
 }
 
 func (u *Receiver[Up]) begin(r *request, c codec.Codec, s *hg.Stream) {
@@ -87,7 +88,7 @@ func (u *Receiver[Up]) begin(r *request, c codec.Codec, s *hg.Stream) {
 }
 
 // Receive waits for the next item. The error is io.EOF behind the last one, when the caller has called CloseSend, or the cause of the
-// handler's ctx when that has ended: return then.
+// handler's ctx when that has ended, or ErrBadInput for an item that cannot be decoded: return it then.
 func (u *Receiver[Up]) Receive() (item Up, err error) {
 	for {
 		if u.ctx.Err() != nil {
@@ -96,8 +97,11 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 		b, err := u.r.next()
 		switch {
 		case err == nil:
+			u.n++
 			err = u.codec.Decode(b, &item)
-			u.r.done()
+			if u.r.done(); err != nil {
+				err = hg.Errorf(ErrBadInput, "qs: item %d of the caller of %s could not be decoded: %w", u.n, u.req.m.name, err)
+			}
 			return item, err
 		case err == io.EOF:
 			return item, err
@@ -112,6 +116,17 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 
 // All yields the items as Receive returns them. The last pair has the error, if it is not io.EOF.
 func (u *Receiver[Up]) All() iter.Seq2[Up, error] { return allOf(u.Receive) }
+
+// SetTrailer has the caller get value by Trailer under name, also when the handler returns an error. It is Call.ResponseMetadata, of CallFrom,
+// with the rules of WithMetadata; the error matches ErrInvalid or hg.ErrOverflow. It is called by one goroutine at a time, before the handler returns.
+func (u *Receiver[Up]) SetTrailer(name, value string) error {
+	c := u.req.call()
+	m, err := c.ResponseMetadata.With(name, value)
+	if err == nil {
+		c.ResponseMetadata = m
+	}
+	return err
+}
 
 // allOf yields what receive returns.
 func allOf[Item any](receive func() (Item, error)) iter.Seq2[Item, error] {
@@ -146,7 +161,7 @@ func (d *DuplexServer[Up, Down]) Send(item Down) error {
 var errHeaderLate = hg.Errorf(ErrInvalid, "qs: the header goes before the first item, once")
 
 // SendHeader sends what the caller gets by Header, before the first item. The error matches ErrInvalid after a Send or a SendHeader. What
-// goes behind the last item is Call.ResponseMetadata, of CallFrom.
+// goes behind the last item SetTrailer sets.
 func (d *DuplexServer[Up, Down]) SendHeader(header map[string]string) error {
 	if d.down.headed {
 		return errHeaderLate
@@ -266,7 +281,11 @@ func (k *streamCall) add(item any) error {
 	if err != nil {
 		return fmt.Errorf("qs: method %s: the item could not be encoded: %w", k.m.name, err)
 	}
-	return k.streams.up.add(k.f.ctx, b)
+	err = k.streams.up.add(k.f.ctx, b)
+	if isNodeClosed(err) && k.f.ctx.Err() == nil {
+		err = errNodeClosed
+	}
+	return err
 }
 
 // closeSend says that nothing more is sent.
@@ -307,7 +326,7 @@ func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *Duplex
 }
 
 // Send sends an item. It blocks while the handler has more to receive than is held for it, or has not begun. The error is io.EOF when the
-// call has ended, and Receive says why; the cause of ctx if that has; or ErrClosed after CloseSend and Close.
+// call has ended, and Receive says why; the cause of ctx if that has; or ErrClosed after CloseSend and Close, and when this node is closed.
 func (c *DuplexCall[Up, Down]) Send(item Up) error { return c.k.add(&item) }
 
 // CloseSend says that no item follows: the handler receives io.EOF. It does not block.
@@ -358,12 +377,15 @@ func (k *streamCall) head() error {
 // All yields the items as Receive returns them. The last pair has the error, if it is not io.EOF.
 func (c *DuplexCall[Up, Down]) All() iter.Seq2[Down, error] { return allOf(c.Receive) }
 
-// Trailer returns what the handler has set in Call.ResponseMetadata, when Receive has returned an error.
-func (c *DuplexCall[Up, Down]) Trailer() hg.Metadata {
-	if c.k.f == nil || !c.k.f.over() {
+// Trailer returns what the handler has set by SetTrailer, when Receive has returned an error.
+func (c *DuplexCall[Up, Down]) Trailer() hg.Metadata { return c.k.trailer() }
+
+// trailer returns the metadata of the answer, if that is there.
+func (k *streamCall) trailer() hg.Metadata {
+	if k.f == nil || !k.f.over() {
 		return hg.Metadata{}
 	}
-	return c.k.Call.ResponseMetadata
+	return k.Call.ResponseMetadata
 }
 
 // Close ends the call, unless it has ended: the context of the handler ends. Nothing of it is under way when Close has returned. It may be
@@ -403,6 +425,9 @@ func (c *UploadCall[Up, Out]) CloseAndReceive() (out Out, err error) {
 	}
 	return c.out, nil
 }
+
+// Trailer is that of a DuplexCall, when CloseAndReceive has returned.
+func (c *UploadCall[Up, Out]) Trailer() hg.Metadata { return c.k.trailer() }
 
 // Close is that of a DuplexCall.
 func (c *UploadCall[Up, Out]) Close() { c.k.close() }

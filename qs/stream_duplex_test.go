@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -352,4 +353,66 @@ func TestReceiveAfterClose(t *testing.T) {
 		_, err = c.Receive()
 	}
 	require.ErrorIs(t, err, qs.ErrClosed)
+}
+
+// TestItemNotDecoded: an item that is not what the handler expects is the caller's fault, and the error names the method and the item. The trailer is
+// there beside the error.
+func TestItemNotDecoded(t *testing.T) {
+	t.Parallel()
+	serves := qs.DefineDuplex[int, string, int]("test/words")
+	loads := qs.DefineUpload[int, string, int]("test/load")
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		serves.Handle(n, func(_ context.Context, _ int, d *qs.DuplexServer[string, int]) error {
+			if err := d.SetTrailer("took", "none"); err != nil {
+				return err
+			}
+			_, err := d.Receive()
+			if err == nil {
+				_, err = d.Receive()
+			}
+			return err
+		})
+		loads.Handle(n, func(_ context.Context, _ int, items *qs.Receiver[string]) (int, error) {
+			err := items.SetTrailer("took", "none")
+			for _, e := range items.All() {
+				err = e
+			}
+			return 1, err
+		})
+	})
+	wrong := qs.DefineDuplex[int, bytesOrText, int]("test/words").Call(within(t), to, 1)
+	defer wrong.Close()
+	require.NoError(t, wrong.Send("a word"))
+	require.NoError(t, wrong.Send("\x00"))
+	_, err := wrong.Receive()
+	require.ErrorIs(t, err, qs.ErrBadInput)
+	require.ErrorIs(t, err, hg.ErrRemote)
+	require.ErrorContains(t, err, "item 2 of the caller of test/words could not be decoded")
+	took, _ := wrong.Trailer().Get("took")
+	require.Equal(t, "none", took)
+
+	for _, word := range []bytesOrText{"a word", "\x00"} {
+		load := qs.DefineUpload[int, bytesOrText, int]("test/load").Call(within(t), to, 1)
+		require.NoError(t, load.Send(word))
+		_, err = load.CloseAndReceive()
+		if word == "a word" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, qs.ErrBadInput)
+			require.ErrorContains(t, err, "item 1 of the caller of test/load could not be decoded")
+		}
+		took, _ = load.Trailer().Get("took")
+		require.Equal(t, "none", took)
+		load.Close()
+	}
+}
+
+// bytesOrText is encoded as a string, but for "\x00", which is not one.
+type bytesOrText string
+
+func (b bytesOrText) EncodeMsgpack(e *msgpack.Encoder) error {
+	if b == "\x00" {
+		return e.EncodeMapLen(3)
+	}
+	return e.EncodeString(string(b))
 }

@@ -66,14 +66,14 @@ type itemWriter struct {
 	most int64                           // bytes of an item
 	wait func(ctx context.Context) error // until something may have changed
 
-	mu    sync.Mutex  // guards the fields below
-	s     *hg.Stream  // nil until the call has one
-	tries bool        // an error of s is that of an attempt: there may be another,
-	over  func() bool // unless the call has ended
-	shut  bool        // nothing follows
-	wrote int64       // bytes, in all
-	buf   *buffer     // what waits to be written; nil if nothing does
-	at    int         // of buf: what is before has been written
+	mu    sync.Mutex   // guards the fields below
+	s     *hg.Stream   // nil until the call has one
+	tries bool         // an error of s is that of an attempt: there may be another,
+	over  func() error // unless the call has ended: then this says how
+	shut  bool         // nothing follows
+	wrote int64        // bytes, in all
+	buf   *buffer      // what waits to be written; nil if nothing does
+	at    int          // of buf: what is before has been written
 	err   error
 	look  func()        // looked, bound once
 	hot   bool          // looked is called soon: what is added until then leaves together
@@ -168,8 +168,11 @@ func (w *itemWriter) fails(ctx context.Context) error {
 		return w.err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case w.over != nil && w.over():
-		return io.EOF
+	}
+	if w.over != nil {
+		if err := w.over(); err != nil {
+			return err
+		}
 	}
 	return w.err
 }
