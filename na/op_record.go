@@ -172,6 +172,7 @@ func (e *endpoint) detach(o *Op) {
 			o.session.posted.remove(o)
 		}
 		e.dropTimer(o)
+		o.endClosedStreams()
 	case kindRecvExpected:
 		o.session.posted.remove(o)
 	case kindLease:

@@ -100,6 +100,15 @@ func (l *session) beginStreams(o *Op) {
 	}
 }
 
+// endClosedStreams ends those streams of a call that ends which the program has closed and the target has not opened: it may never do.
+func (o *op) endClosedStreams() {
+	for _, s := range o.streams {
+		if s.closed && !s.isOpened() {
+			s.reset(ErrCanceled, "the call has ended")
+		}
+	}
+}
+
 // isOpened reports whether the target has opened a stream of this side: its call waits for nothing there.
 func (s *Stream) isOpened() bool {
 	if s.sent {

@@ -303,3 +303,25 @@ func TestStreamConfirmed(t *testing.T) {
 		})
 	}
 }
+
+// TestStreamClosedBeforeItBegins: the program has ended a stream before its request has left. If the call ends and the target has not opened it, it goes
+// with the call; nobody else ends it any more.
+func TestStreamClosedBeforeItBegins(t *testing.T) {
+	s := newScript(t, Config{})
+	l := s.meet(5)
+	for _, opened := range []bool{false, true} {
+		st := s.newStream(true, false)
+		st.CloseWrite()
+		st.Close()
+		r := s.call(l, st)
+		s.drain(l)
+		require.Len(t, l.streams, 1, "it waits for the target")
+		if opened {
+			require.NoError(t, st.window(firstWindow, StreamReserve))
+			s.drain(l)
+		}
+		r.Cancel()
+		s.trigger()
+		require.Empty(t, l.streams)
+	}
+}
