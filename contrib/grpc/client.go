@@ -48,7 +48,7 @@ type methodKey struct {
 
 type (
 	unaryMethod  = qs.Method[request, response]
-	streamMethod = qs.Duplex[request, frame, frame]
+	streamMethod = qs.Duplex[request, *frame, item]
 )
 
 var _ grpc.ClientConnInterface = (*Client)(nil)
@@ -88,7 +88,7 @@ func (c *Client) unaryMethod(key methodKey) *unaryMethod {
 func (c *Client) streamMethod(key methodKey) *streamMethod {
 	m, ok := c.methods.Load(key)
 	if !ok {
-		m, _ = c.methods.LoadOrStore(key, qs.DefineDuplex[request, frame, frame](key.name, c.define(key)...))
+		m, _ = c.methods.LoadOrStore(key, qs.DefineDuplex[request, *frame, item](key.name, c.define(key)...))
 	}
 	return m.(*streamMethod)
 }
@@ -155,10 +155,10 @@ func (c *Client) invoke(ctx context.Context, method string, args, reply any, _ *
 	ctx, told := c.begin(ctx, method, &i, false, false)
 	header, trailer, err := c.call(ctx, method, args, reply, &i, told)
 	for _, to := range i.header {
-		*to = header
+		*to = orEmpty(header)
 	}
 	for _, to := range i.trailer {
-		*to = trailer
+		*to = orEmpty(trailer)
 	}
 	i.peers(c.to)
 	told.end(err, trailer)
@@ -190,17 +190,19 @@ func (c *Client) call(ctx context.Context, method string, args, reply any, i *ca
 	if e != nil {
 		header, trailer = e.header, e.trailer
 	}
-	if header == nil {
-		header = metadata.MD{}
-	}
-	if trailer == nil {
-		trailer = metadata.MD{}
-	}
-	if err == nil {
+	if err == nil && told != nil {
 		told.inHeader(header)
 		told.inPayload(reply, &out.payload)
 	}
 	return header, trailer, err
+}
+
+// orEmpty returns md, or an empty one.
+func orEmpty(md metadata.MD) metadata.MD {
+	if md == nil {
+		return metadata.MD{}
+	}
+	return md
 }
 
 // peers fills in what grpc.Peer asks for.

@@ -81,8 +81,9 @@ type clientStream struct {
 	told    *statsCall
 
 	starting sync.Mutex                   // guards d until started is closed
-	d        *qs.DuplexCall[frame, frame] // nil until the message of a call without client streaming is there
+	d        *qs.DuplexCall[*frame, item] // nil until the message of a call without client streaming is there
 	shut     bool                         // CloseSend; of who sends
+	sent     frame                        // encoded last, likewise
 
 	receiving sync.Mutex    // one at a time receives
 	headed    chan struct{} // closed when header is there, or the call has ended
@@ -165,7 +166,7 @@ func (s *clientStream) abandon(ctx context.Context) {
 }
 
 // start makes the call, with the bytes of a message if there is one.
-func (s *clientStream) start(first []byte) *qs.DuplexCall[frame, frame] {
+func (s *clientStream) start(first []byte) *qs.DuplexCall[*frame, item] {
 	s.starting.Lock()
 	defer s.starting.Unlock()
 	if s.d == nil {
@@ -179,7 +180,7 @@ func (s *clientStream) start(first []byte) *qs.DuplexCall[frame, frame] {
 }
 
 // call returns the call, which is made if it was not.
-func (s *clientStream) call() *qs.DuplexCall[frame, frame] { return s.start(nil) }
+func (s *clientStream) call() *qs.DuplexCall[*frame, item] { return s.start(nil) }
 
 // finish ends the call, the first time.
 func (s *clientStream) finish(err error, e *end) {
@@ -192,9 +193,7 @@ func (s *clientStream) finish(err error, e *end) {
 	if e != nil {
 		s.trailer = e.trailer
 	}
-	if s.trailer == nil {
-		s.trailer = metadata.MD{}
-	}
+	s.trailer = orEmpty(s.trailer)
 	unwatch := s.unwatch
 	s.mu.Unlock()
 	if unwatch != nil {
@@ -274,9 +273,7 @@ func (s *clientStream) takeHeader() error {
 	if err != nil {
 		return s.fail(err)
 	}
-	if s.header == nil {
-		s.header = metadata.MD{}
-	}
+	s.header = orEmpty(s.header)
 	s.got = true
 	for _, to := range s.info.header {
 		*to = s.header
@@ -332,7 +329,9 @@ func (s *clientStream) SendMsg(m any) error {
 		s.start(b)
 		return nil
 	}
-	err := s.call().Send(frame{payload: p})
+	s.sent = frame{payload: p}
+	err := s.call().Send(&s.sent)
+	s.sent.msg = nil
 	switch {
 	case err == nil:
 		return nil
@@ -396,7 +395,11 @@ func (s *clientStream) succeed(with error) error {
 // receive waits for the next message. The error is io.EOF behind the last of a call that has ended well.
 func (s *clientStream) receive() (p payload, err error) {
 	for {
-		f, err := s.call().Receive()
+		b, err := s.call().Receive()
+		f := frame{}
+		if err == nil {
+			err = f.decode(b.b)
+		}
 		switch {
 		case err == io.EOF && s.end != nil && s.end.st != nil:
 			return p, &endError{s.end}

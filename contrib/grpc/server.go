@@ -85,6 +85,7 @@ type serverCall struct {
 	format          format
 	told            *statsCall
 	stream          *serverStream // nil for a unary call
+	in              payload       // of a unary call
 
 	mu      sync.Mutex // guards the fields below
 	peer    *peer.Peer
@@ -293,14 +294,9 @@ func (s *Server) serveUnary(name string, d *grpc.MethodDesc, impl any) {
 		c, err := s.begin(ctx, name, in.md, false, false)
 		var out any
 		if err == nil {
-			in.f = &c.format
-			out, err = d.Handler(impl, c, func(v any) error {
-				if err := in.into(v); err != nil {
-					return err
-				}
-				c.told.inPayload(v, &in.payload)
-				return nil
-			}, s.unaryInterceptor())
+			c.in = in.payload
+			c.in.f = &c.format
+			out, err = d.Handler(impl, c, c.decode, s.unaryInterceptor())
 		}
 		st := handlerStatus(ctx, err)
 		e := c.ends(st)
@@ -314,6 +310,18 @@ func (s *Server) serveUnary(name string, d *grpc.MethodDesc, impl any) {
 		}
 		return response{end: e, payload: payload{f: &c.format, msg: out, told: c.told}, call: c}, nil
 	})
+}
+
+// decode decodes the message of a unary call into v.
+func (c *serverCall) decode(v any) error {
+	if c.in.body == nil {
+		return status.Convert(errNoMessage).Err()
+	}
+	if err := c.in.into(v); err != nil {
+		return err
+	}
+	c.told.inPayload(v, &c.in)
+	return nil
 }
 
 // unaryInterceptor returns the interceptors as one; nil if there is none.

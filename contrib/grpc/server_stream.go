@@ -20,18 +20,19 @@ const headerKey = "grpc"
 // A serverStream is what the handler of a stream has: a grpc.ServerStream.
 type serverStream struct {
 	*serverCall
-	d     *qs.DuplexServer[frame, frame]
+	d     *qs.DuplexServer[item, *frame]
 	first payload // of a call without client streaming: its message
 	up    bool    // the client may send more
 	took  bool    // the message of such a call
+	sent  frame   // encoded last
 }
 
 // serveStream serves a streaming method.
 func (s *Server) serveStream(name string, d *grpc.StreamDesc, impl any) {
 	info := &grpc.StreamServerInfo{FullMethod: name, IsClientStream: d.ClientStreams, IsServerStream: d.ServerStreams}
 	handler := s.streamFrom(0, info, d.Handler)
-	qs.DefineDuplex[request, frame, frame](name, qs.WithCodec(wireCodec{})).Handle(s.node,
-		func(ctx context.Context, in request, ds *qs.DuplexServer[frame, frame]) error {
+	qs.DefineDuplex[request, item, *frame](name, qs.WithCodec(wireCodec{})).Handle(s.node,
+		func(ctx context.Context, in request, ds *qs.DuplexServer[item, *frame]) error {
 			c, err := s.begin(ctx, name, in.md, d.ClientStreams, d.ServerStreams)
 			st := &serverStream{serverCall: c, d: ds, first: in.payload, up: d.ClientStreams}
 			c.stream = st
@@ -67,7 +68,7 @@ func (s *serverStream) finish(ctx context.Context, st *status.Status) error {
 	}
 	err := s.head()
 	if err == nil && (e.st == nil || len(e.bytes()) > maxDetail) {
-		err = s.d.Send(frame{end: e})
+		err = s.d.Send(&frame{end: e})
 	}
 	if e.st != nil { // with or without its end
 		return e.answerError()
@@ -99,7 +100,10 @@ func (s *serverStream) SendMsg(m any) error {
 	if err := s.head(); err != nil {
 		return err
 	}
-	return s.failed(s.d.Send(frame{payload: payload{f: &s.format, msg: m, told: s.told}}))
+	s.sent = frame{payload: payload{f: &s.format, msg: m, told: s.told}}
+	err := s.d.Send(&s.sent)
+	s.sent.msg = nil
+	return s.failed(err)
 }
 
 // RecvMsg implements grpc.ServerStream.
@@ -109,7 +113,11 @@ func (s *serverStream) RecvMsg(m any) error {
 	}
 	p := s.first
 	if p.body == nil {
-		f, err := s.d.Receive()
+		b, err := s.d.Receive()
+		f := frame{}
+		if err == nil {
+			err = f.decode(b.b)
+		}
 		if err != nil {
 			if err == io.EOF {
 				if !s.up {

@@ -52,6 +52,9 @@ func (wireCodec) Append(dst []byte, v any) ([]byte, error) {
 	if v == nil {
 		return dst, nil
 	}
+	if f, ok := v.(**frame); ok { // an item
+		v = *f
+	}
 	b, err := v.(interface{ append([]byte) ([]byte, error) }).append(dst)
 	if err != nil {
 		return dst, err
@@ -155,7 +158,15 @@ func (r *response) decode(b []byte) error {
 	return r.payload.into(r.msg)
 }
 
-// A frame is an item of a stream: a message, or the end.
+// An item is the bytes of a frame that has come, until the next one is received.
+type item struct{ b []byte }
+
+func (i *item) decode(b []byte) error {
+	i.b = b
+	return nil
+}
+
+// A frame is what goes in a stream: a message, or the end.
 type frame struct {
 	end *end
 	payload
