@@ -526,6 +526,9 @@ func TestStats(t *testing.T) {
 	unary := d.unary
 	d.unary = func(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 		tagged <- ctx.Value(server)
+		if v := ctx.Value(client); v != nil { // which nobody has put there
+			return nil, errors.New("a value from nowhere")
+		}
 		return unary(ctx, in)
 	}
 	c := overTCP(t).pair(t, d.register, atClient{grpcqs.Stats(client)}, atServer{grpcqs.Stats(server)})

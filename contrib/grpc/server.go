@@ -78,8 +78,8 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 // The functions of gRPC that look into a context are asked with each request; so what they find is made when they ask, by the keys that they
 // ask with.
 type serverCall struct {
-	context.Context // of package qs, with what stats handlers have added
-	from            context.Context
+	context.Context                 // of package qs
+	tagged          context.Context // of the handler: this, with what stats handlers have added
 	method          string
 	md              metadata.MD
 	format          format
@@ -108,7 +108,7 @@ func (c *serverCall) Value(key any) any {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.peer == nil {
-			c.peer = callerPeer(qs.CallerFrom(c.from))
+			c.peer = callerPeer(qs.CallerFrom(c.Context))
 		}
 		return c.peer
 	}
@@ -226,13 +226,14 @@ func (c *serverCall) ends(st *status.Status) *end {
 
 // begin begins a request with md. What says how its messages are encoded is for this package.
 func (s *Server) begin(ctx context.Context, method string, md metadata.MD, up, down bool) (*serverCall, error) {
-	c := &serverCall{Context: ctx, from: ctx, method: method, md: md, format: s.format}
+	c := &serverCall{Context: ctx, method: method, md: md, format: s.format}
+	c.tagged = c
 	var err error
 	if md != nil {
 		err = c.readFormat()
 	}
 	if len(s.stats) > 0 {
-		c.Context, c.told = tellOf(c, s.stats, false, method, false)
+		c.tagged, c.told = tellOf(c, s.stats, false, method, false)
 		c.told.beginServer(c, up, down)
 	}
 	return c, err
@@ -264,7 +265,7 @@ func (c *serverCall) readFormat() error {
 
 // beginServer says that a request has come.
 func (t *statsCall) beginServer(c *serverCall, up, down bool) {
-	from := callerPeer(qs.CallerFrom(c.from))
+	from := callerPeer(qs.CallerFrom(c.Context))
 	t.tell(&stats.InHeader{FullMethod: t.method, Header: c.md.Copy(), RemoteAddr: from.Addr, LocalAddr: from.LocalAddr})
 	t.tell(&stats.Begin{BeginTime: t.begun, IsClientStream: up, IsServerStream: down})
 }
@@ -296,7 +297,7 @@ func (s *Server) serveUnary(name string, d *grpc.MethodDesc, impl any) {
 		if err == nil {
 			c.in = in.payload
 			c.in.f = &c.format
-			out, err = d.Handler(impl, c, c.decode, s.unaryInterceptor())
+			out, err = d.Handler(impl, c.tagged, c.decode, s.unaryInterceptor())
 		}
 		st := handlerStatus(ctx, err)
 		e := c.ends(st)

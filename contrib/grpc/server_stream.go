@@ -90,7 +90,7 @@ func (s *serverStream) head() error {
 }
 
 // Context implements grpc.ServerStream.
-func (s *serverStream) Context() context.Context { return s.serverCall }
+func (s *serverStream) Context() context.Context { return s.tagged }
 
 // SetTrailer implements grpc.ServerStream. What cannot be sent is left out.
 func (s *serverStream) SetTrailer(md metadata.MD) { _ = s.serverCall.SetTrailer(md) }
@@ -150,7 +150,7 @@ func (s *serverStream) failed(err error) error {
 	if e, ok := errors.AsType[*statusError](err); ok { // the message
 		return e.st.Err()
 	}
-	if cerr := s.from.Err(); cerr != nil {
+	if cerr := s.serverCall.Err(); cerr != nil {
 		return status.FromContextError(cerr).Err()
 	}
 	return status.New(grpcCode(hg.CodeOf(err)), err.Error()).Err()
