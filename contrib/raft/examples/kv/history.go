@@ -100,6 +100,9 @@ func (h *history) client(run context.Context, id int, c *Client, r *rand.Rand) {
 		var err error
 		switch op.kind {
 		case 'r':
+			if r.IntN(2) == 0 {
+				c.lead("") // ask any server: one that led may believe that it does still
+			}
 			var got GetOut
 			got, err = c.Get(ctx, GetIn{Key: op.key})
 			out.value = got.Value
