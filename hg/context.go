@@ -21,13 +21,12 @@ type Context struct {
 	// trigger is that of the context below, for this layer.
 	trigger func(max int) int
 
-	mu       sync.Mutex // guards the fields below
-	slots    []uint64   // generations of call identities, by slot
-	free     []uint32   // slots that no handle has
-	services *service   // spare records of requests
-	spare    int
-	open     *open // the youngest first
-	calls    byCall
+	mu    sync.Mutex // guards the fields below
+	slots []uint64   // generations of call identities, by slot
+	free  []uint32   // slots that no handle has
+	open  *open      // the youngest first
+
+	services spareServices
 
 	gathering *gathering // nil: nothing is dispatched
 	load      load
@@ -74,6 +73,7 @@ func newContext(cls *Class, nctx *na.Context) *Context {
 	}
 	c.turns, c.trigger = newTurns(c), nctx.TriggerUntil(nil)
 	nctx.OnAbandon(c.abandon)
+	nctx.Records(c.takeService, c.putService)
 	nctx.OnMessage(c.arrived, c.closed)
 	return c
 }

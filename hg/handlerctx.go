@@ -58,53 +58,22 @@ func (g *handling) expire() { g.due.pass() }
 // over ends the context with its request.
 func (g *handling) over() { g.cancel(errOver) }
 
-// A callKey is the identity of a call at its target.
-type callKey struct {
-	session uint64
-	tag     na.Tag
-}
-
-// byCall finds the requests of a context by the identities of their calls. An origin that breaks the rules may give two calls
-// one identity. Context.mu guards it.
-type byCall [256]*service
-
-func (t *byCall) of(k callKey) **service { return &t[uint8(k.session>>8)^uint8(k.tag)] }
-
-func (t *byCall) add(s *service) {
-	at := t.of(s.key)
-	s.beside, *at = *at, s
-}
-
-func (t *byCall) remove(s *service) {
-	at := t.of(s.key)
-	for *at != s {
-		at = &(*at).beside
-	}
-	*at, s.beside = s.beside, nil
-}
-
-// abandon marks the requests of a call whose origin wants no answer any more, and queues their records, each once: so nothing has to be
+// abandon marks the request of e, whose origin wants no answer any more, and queues its record, once: so nothing has to be
 // dropped, however many calls are abandoned before Trigger. One that waits for room does not from now on. It is called with the lock of the
 // endpoint held.
-func (c *Context) abandon(peer na.Addr, tag na.Tag) {
-	key := callKey{peer.Session(), tag}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for s := *c.calls.of(key); s != nil; s = s.beside {
-		if s.key == key {
-			s.gone.Store(true)
-			c.unqueue(s)
-			s.leaving = s.leaving || c.nctx.Queue(&s.leave)
-		}
+func (c *Context) abandon(e *na.Envelope) {
+	s := e.Record.(*service)
+	s.gone.Store(true)
+	c.unqueue(s)
+	if !s.leaving.Swap(true) && !c.nctx.Queue(&s.leave) {
+		s.leaving.Store(false)
 	}
 }
 
 // left runs in Trigger after abandon. It ends the context of the handler, or the wait for Run, unless the record serves another
 // request by now.
 func (s *service) left(any) (ran int) {
-	s.ctx.mu.Lock()
-	s.leaving = false
-	s.ctx.mu.Unlock()
+	s.leaving.Store(false)
 	s.mu.Lock()
 	if s.phase == serviceSpare || !s.gone.Load() {
 		s.mu.Unlock()

@@ -26,13 +26,10 @@ type service struct {
 	open
 	ctx *Context
 
-	// Context.mu guards these.
-	key     callKey
-	beside  *service // in Context.calls
-	leaving bool     // leave is queued
-	leave   na.Task  // goes on with a request that is gone
-
-	gone atomic.Bool // the origin has abandoned the call of key; written with Context.mu
+	message na.Envelope // that the request came in: na finds the record by it until it is freed, when the request has been answered
+	gone    atomic.Bool // the origin has abandoned the call
+	leaving atomic.Bool // leave is queued
+	leave   na.Task     // goes on with a request that is gone
 
 	mu    sync.Mutex
 	phase fsmcheck.State // written by to
@@ -43,7 +40,7 @@ type service struct {
 	rpc       *RPC // nil if the id is not known here
 	addr      na.Addr
 	data      any
-	env       *na.Envelope // nil once the message is not needed any more
+	env       *na.Envelope // &message; nil once it is freed
 	tag       na.Tag
 	oneWay    bool
 	input     []byte
@@ -96,7 +93,7 @@ type service struct {
 
 	waits      bool     // in Context.load, whose mu guards it
 	counted    bool     // in bound.waiting; likewise
-	next, prev *service // then; next also in the list of spare records
+	next, prev *service // then; next also in Context.services
 }
 
 // The phases of a service. The goroutine that moves it to arrived owns the request until it moves it on. A request that is running or
@@ -137,46 +134,74 @@ func (s *service) to(next fsmcheck.State) {
 	s.phase = next
 }
 
-// maxSpare bounds the spare records of a context.
-const maxSpare = 1024
-
-// newService returns the record of a request, held for its handler.
-func (c *Context) newService(env *na.Envelope) *service {
-	key := callKey{env.From.Session(), env.Tag}
-	c.mu.Lock()
-	s := c.services
-	if s != nil {
-		c.services = s.next
-		c.spare--
-		c.enlistService(s, key)
-	}
-	c.mu.Unlock()
+// takeService returns the message of a record that serves no request: na has one come in it. It is called with the lock of the endpoint held.
+func (c *Context) takeService() *na.Envelope {
+	s := c.services.pop()
 	if s == nil {
 		s = &service{ctx: c}
+		s.message.Record = s
 		s.open.of = s
 		s.dispatch.Init(s.again, nil)
 		s.resume = s.proceed
 		s.done.Init(s.finish, nil)
 		s.leave.Init(s.left, nil)
 		s.send = c.nctx.NewStep(s.onSent)
-		c.mu.Lock()
-		c.enlistService(s, key)
-		c.mu.Unlock()
 	}
+	return &s.message
+}
+
+// putService takes back the record of a message that is not needed any more.
+func (c *Context) putService(e *na.Envelope) { c.services.push(e.Record.(*service)) }
+
+// maxSpare bounds the spare records of a context.
+const maxSpare = 1024
+
+// spareServices is a stack of records that serve no request, by service.next. Any goroutine pushes, without a lock; who pops holds the lock of the
+// endpoint, so nobody else takes the first one away, and pushes it again, between the look at it and its removal.
+type spareServices struct {
+	first atomic.Pointer[service]
+	n     atomic.Int32
+}
+
+func (q *spareServices) push(s *service) {
+	if q.n.Add(1) > maxSpare {
+		q.n.Add(-1)
+		return
+	}
+	for {
+		s.next = q.first.Load()
+		if q.first.CompareAndSwap(s.next, s) {
+			return
+		}
+	}
+}
+
+func (q *spareServices) pop() *service {
+	for {
+		s := q.first.Load()
+		if s == nil {
+			return nil
+		}
+		if q.first.CompareAndSwap(s, s.next) {
+			s.next = nil
+			q.n.Add(-1)
+			return s
+		}
+	}
+}
+
+// newService begins the life of the record of a request, held for its handler.
+func (c *Context) newService(env *na.Envelope) *service {
+	s := env.Record.(*service)
+	c.mu.Lock()
+	c.enlist(&s.open)
+	c.mu.Unlock()
 	s.mu.Lock() // who has found s while it served another request looks at it
 	defer s.mu.Unlock()
 	s.to(serviceArrived)
 	s.env, s.tag, s.addr, s.peerLoad, s.holds = env, env.Tag, env.From, env.Load, 1
 	s.arrives()
 	return s
-}
-
-// enlistService lets s be found. Locked.
-func (c *Context) enlistService(s *service, key callKey) {
-	c.enlist(&s.open)
-	s.key = key
-	s.gone.Store(false)
-	c.calls.add(s)
 }
 
 // release gives a hold back.
@@ -214,12 +239,8 @@ func (s *service) unlock() {
 	}
 	c.mu.Lock()
 	c.delist(&s.open)
-	c.calls.remove(s)
-	if c.spare < maxSpare {
-		s.next, c.services = c.services, s
-		c.spare++
-	}
 	c.mu.Unlock()
+	c.services.push(s)
 }
 
 // over reports whether nothing is to come any more of a request that nothing holds. Locked.
@@ -273,6 +294,7 @@ func (s *service) giveUp() {
 func (s *service) reset() {
 	s.to(serviceSpare)
 	s.gen++
+	s.gone.Store(false) // the message is freed: nobody marks it any more
 	s.out.trim()
 	s.oneWay, s.more, s.allowed, s.failed = false, false, false, false
 	s.began, s.returned, s.detached, s.cutOff = false, false, false, false

@@ -258,7 +258,7 @@ func (l *session) endBodies() {
 		env.Body, env.slab = nil, nil
 		if s.body.msg.head.Kind == frame.Unexpected {
 			l.e.accept(env)
-			l.e.recycle(env)
+			l.e.discard(env)
 			continue
 		}
 		l.freeBytes(env.taken, 0)

@@ -65,9 +65,11 @@ type Context struct {
 	behind       atomic.Int64             // tasks that a Trigger runs beside those that were queued when it began
 	onMessage    func(data any) (ran int) // nil: messages are received by RecvUnexpected only
 	onShut       *Task                    // nil: nothing
-	live         atomic.Int64             // operations started whose callbacks have not returned, and Holds; below zero when c is drained
-	lingering    atomic.Int32             // operations that have ended while their memory was lent, and are not queued yet
-	slow         atomic.Int32             // how many of them Trigger has waited for in vain, until the next is queued
+	getRecord    func() *Envelope         // nil: the endpoint makes the envelopes of messages
+	putRecord    func(*Envelope)
+	live         atomic.Int64 // operations started whose callbacks have not returned, and Holds; below zero when c is drained
+	lingering    atomic.Int32 // operations that have ended while their memory was lent, and are not queued yet
+	slow         atomic.Int32 // how many of them Trigger has waited for in vain, until the next is queued
 	state        atomic.Int32
 	woken        atomic.Bool
 	mark         *callback.Mark // of Trigger,
@@ -84,7 +86,7 @@ type Context struct {
 	corks      atomic.Int32
 	background *backgroundPoller
 
-	onAbandon atomic.Pointer[func(peer Addr, tag Tag)]
+	onAbandon atomic.Pointer[func(e *Envelope)]
 
 	newsMu  sync.Mutex                    // guards the fields below
 	onFault []*func(peer Addr, err error) // never changed in place

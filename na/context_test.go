@@ -341,13 +341,12 @@ func TestOnFaultRemoved(t *testing.T) {
 // triggers.
 func TestAbandonedIsTold(t *testing.T) {
 	c, _ := newFake(t, Config{})
-	c.reportAbandoned(fakePeer, 7)
+	c.reportAbandoned(&Envelope{})
 	require.Zero(t, c.Queued(), "nobody wants to know")
 	told, ran := 0, 0
 	var tasks []*Task
-	c.OnAbandon(func(peer Addr, tag Tag) {
-		require.Equal(t, fakePeer, peer)
-		require.Equal(t, Tag(told), tag)
+	c.OnAbandon(func(e *Envelope) {
+		require.Equal(t, Tag(told), e.Tag)
 		told++
 		task := &Task{}
 		task.Init(func(any) int { ran++; return 0 }, nil)
@@ -356,7 +355,7 @@ func TestAbandonedIsTold(t *testing.T) {
 	})
 	const many = 3000
 	for i := range many {
-		c.reportAbandoned(fakePeer, Tag(i))
+		c.reportAbandoned(&Envelope{Tag: Tag(i)})
 	}
 	require.Equal(t, many, told)
 	c.Trigger(0)

@@ -88,7 +88,8 @@ type endpoint struct {
 	ops       []*Op // the operations that are taken in
 	exts      spares[opExt]
 	freeEnvs  []*Envelope
-	idleBytes int // of their buffers
+	buffers   []*buffer // that nobody uses,
+	idleBytes int       // and their bytes
 	sources   spares[source]
 	sinks     spares[sink]
 	incoming  spares[body]
@@ -454,7 +455,7 @@ func (e *endpoint) shutDown() {
 	}
 	for env := e.takeEnvelope(); env != nil; env = e.takeEnvelope() {
 		e.accept(env)
-		e.recycle(env)
+		e.discard(env)
 	}
 	e.countArrived()
 	e.pending = e.pending[:0]

@@ -8,7 +8,10 @@ import (
 // An Envelope is an unexpected message in the room that was guaranteed to its sender. Data and Body are valid until Free.
 //
 //	RecvUnexpected ─► Envelope ─ Accept: the sender may use the room again ─► Free: the bytes go back
+//	                     │          └─ the sender abandons it: OnAbandon
 //	                     └─ the sender withdraws or abandons it: Accept reports false
+//
+// From its arrival to Free its session finds it by its number. The zero value is one for Context.Records.
 type Envelope struct {
 	Data []byte
 	Body []byte // that came beside it; nil without
@@ -21,6 +24,9 @@ type Envelope struct {
 	// Load is a counter for the session that belongs to the layer above.
 	Load *atomic.Int64
 
+	// Record is what a layer above has that the Envelope is part of: see Context.Records. na does not use it.
+	Record any
+
 	next      *Envelope // in endpoint.inbox, or of those that takeArrived has returned
 	prev      *Envelope // in endpoint.inbox
 	task      Task
@@ -30,12 +36,12 @@ type Envelope struct {
 	accepted  bool
 	withdrawn bool
 	watched   bool
-	holder    Holder // what has taken it and not accepted it; nil: nobody has said
-	inbox     bool   // no receive has taken it
-	buf       []byte // a buffer for messages that need no room
-	room      []byte // the buffer under Data of one that does
-	slab      []byte // the buffer under Body
-	taken     int    // bytes of room that go back with Free
+	holder    Holder  // what has taken it and not accepted it; nil: nobody has said
+	inbox     bool    // no receive has taken it
+	made      bool    // by Context.Records
+	buf       *buffer // under Data
+	slab      []byte  // the buffer under Body
+	taken     int     // bytes of room that go back with Free
 }
 
 // Accept takes the message for good, and returns the guaranteed room to the sender. It reports false when the sender has

@@ -35,11 +35,7 @@ func (e *endpoint) accept(env *Envelope) {
 	}
 	env.accepted = true
 	e.stats.Envelopes--
-	l := env.session
-	if l.active != nil {
-		l.unaccepted.remove(env)
-	}
-	l.freed()
+	env.session.freed()
 }
 
 func (e *endpoint) freeEnvelope(env *Envelope) {
@@ -49,21 +45,24 @@ func (e *endpoint) freeEnvelope(env *Envelope) {
 	e.Unlock()
 }
 
-// The bounds of what an endpoint keeps of envelopes that nobody uses, beside the budget.
-const (
-	maxIdleEnvelopes = 1024
-	maxIdleBytes     = 1 << 20
-)
-
-// recycle ends the use of a message's bytes.
+// recycle ends the use of a message's bytes, and lets its session forget it.
 func (e *endpoint) recycle(env *Envelope) {
 	if l := env.session; env.id != 0 {
 		if l.active != nil && !env.withdrawn {
 			l.unfreed--
+			l.requests.remove(env)
 		}
 		l.freeRoom(env)
 	}
 	e.dropEnvelope(env)
+}
+
+// discard is recycle of a message that nobody has been given.
+func (e *endpoint) discard(env *Envelope) {
+	e.recycle(env)
+	if env.made {
+		e.nctx.putRecord(env)
+	}
 }
 
 // dropEnvelope makes an envelope that no peer waits for ready for another message.
@@ -77,64 +76,113 @@ func (e *endpoint) dropEnvelope(env *Envelope) {
 		}
 	}
 	slab.Put(env.slab)
-	env.Body, env.slab = nil, nil
-	env.Data, env.session, env.From, env.id, env.withdrawn, env.watched, env.holder = nil, nil, Addr{}, 0, false, false, nil
-	if env.room != nil {
-		env.owner = nil // which it may outlive
-		longEnvelopes[roomClass(len(env.room))-1].Put(env)
-		return
+	e.dropBuffer(env.buf)
+	env.Data, env.Body, env.buf, env.slab = nil, nil, nil, nil
+	env.session, env.From, env.id, env.withdrawn, env.watched, env.holder = nil, Addr{}, 0, false, false, nil
+	if !env.made && len(e.freeEnvs) < maxIdle {
+		e.freeEnvs = append(e.freeEnvs, env)
 	}
-	if len(e.freeEnvs) >= maxIdleEnvelopes {
-		return
-	}
-	if e.idleBytes+cap(env.buf) > maxIdleBytes {
-		env.buf = nil
-	}
-	e.idleBytes += cap(env.buf)
-	e.freeEnvs = append(e.freeEnvs, env)
 }
 
 // newEnvelope returns an envelope with n bytes of Data, to be filled with a message.
 func (e *endpoint) newEnvelope(n int) *Envelope {
-	if n > e.dom.cfg.Eager {
-		return e.longEnvelope(n)
-	}
 	var env *Envelope
-	if n := len(e.freeEnvs); n > 0 {
-		env, e.freeEnvs = e.freeEnvs[n-1], e.freeEnvs[:n-1]
-		e.idleBytes -= cap(env.buf)
+	if last := len(e.freeEnvs) - 1; last >= 0 {
+		env, e.freeEnvs = e.freeEnvs[last], e.freeEnvs[:last]
 	} else {
-		env = &Envelope{owner: e}
+		env = &Envelope{}
 	}
-	if cap(env.buf) < n {
+	env.owner, env.buf = e, e.newBuffer(n)
+	env.Data = env.buf.b[:n]
+	return env
+}
+
+// newMessage is newEnvelope for an unexpected message: one of the layer above, if that makes them.
+func (e *endpoint) newMessage(n int) *Envelope {
+	if e.nctx.getRecord == nil {
+		return e.newEnvelope(n)
+	}
+	env := e.nctx.getRecord()
+	env.owner, env.made, env.buf = e, true, e.newBuffer(n)
+	env.Data = env.buf.b[:n]
+	return env
+}
+
+// adopt has an envelope of the layer above, if that makes them, take over the message of env, which is unexpected.
+func (e *endpoint) adopt(env *Envelope) *Envelope {
+	if e.nctx.getRecord == nil {
+		return env
+	}
+	m := e.nctx.getRecord()
+	m.owner, m.made, m.buf, m.Data = e, true, env.buf, env.Data
+	env.buf, env.Data = nil, nil
+	e.dropEnvelope(env)
+	return m
+}
+
+// A buffer has the bytes of a message.
+type buffer struct {
+	b     []byte
+	class int // size class of one that is longer than Config.Eager; else 0
+}
+
+// The bounds of what an endpoint keeps of envelopes and buffers that nobody uses, beside the budget.
+const (
+	maxIdle      = 1024
+	maxIdleBytes = 1 << 20
+)
+
+// newBuffer returns a buffer for a message of n bytes.
+func (e *endpoint) newBuffer(n int) *buffer {
+	if n > e.dom.cfg.Eager {
+		return longBuffer(n)
+	}
+	var b *buffer
+	if last := len(e.buffers) - 1; last >= 0 {
+		b, e.buffers = e.buffers[last], e.buffers[:last]
+		e.idleBytes -= cap(b.b)
+	} else {
+		b = &buffer{}
+	}
+	if cap(b.b) < n {
 		size := 256
 		for size < n {
 			size *= 2
 		}
-		env.buf = make([]byte, size)
+		b.b = make([]byte, size)
 	}
-	env.Data = env.buf[:n]
-	return env
+	return b
 }
 
-// longEnvelopes are envelopes that nobody uses of messages longer than an envelope, by size class. Those in use are accounted for by
-// who reserved the room; these belong to the garbage collector, so that a burst does not keep memory for ever.
-var longEnvelopes [roomClasses]sync.Pool
-
-func (e *endpoint) longEnvelope(n int) *Envelope {
-	class := roomClass(n)
-	env, ok := longEnvelopes[class-1].Get().(*Envelope)
-	if !ok {
-		env = &Envelope{room: make([]byte, RoomBytes(class))}
+// dropBuffer ends the use of b, which may be nil.
+func (e *endpoint) dropBuffer(b *buffer) {
+	switch {
+	case b == nil:
+	case b.class > 0:
+		longBuffers[b.class-1].Put(b)
+	case len(e.buffers) < maxIdle && e.idleBytes+cap(b.b) <= maxIdleBytes:
+		e.idleBytes += cap(b.b)
+		e.buffers = append(e.buffers, b)
 	}
-	env.owner, env.Data = e, env.room[:n]
-	return env
+}
+
+// longBuffers are buffers that nobody uses for messages longer than an envelope, by size class. Those in use are accounted for by
+// who reserved the room; these belong to the garbage collector, so that a burst does not keep memory for ever.
+var longBuffers [roomClasses]sync.Pool
+
+func longBuffer(n int) *buffer {
+	class := roomClass(n)
+	b, ok := longBuffers[class-1].Get().(*buffer)
+	if !ok {
+		b = &buffer{make([]byte, RoomBytes(class)), class}
+	}
+	return b
 }
 
 // keepEnvelope keeps an unexpected message in what was guaranteed to its sender.
 func (l *session) keepEnvelope(env *Envelope, tag Tag) {
 	env.From, env.Tag, env.session, env.accepted, env.id, env.Load = l.addr(), tag, l, false, l.received, &l.load
-	l.unaccepted.add(env, int(l.guaranteed))
+	l.requests.add(env, int(l.guaranteed))
 	if !l.watched {
 		l.watchHeld()
 	}

@@ -23,9 +23,10 @@ func TestIdleEnvelopes(t *testing.T) {
 		env.Free()
 	}
 	kept := 0
-	for _, env := range s.e.freeEnvs {
-		kept += cap(env.buf)
+	for _, b := range s.e.buffers {
+		kept += cap(b.b)
 	}
+	require.Equal(t, s.e.idleBytes, kept)
 	require.LessOrEqual(t, kept, 1<<20)
 	require.Positive(t, kept)
 }

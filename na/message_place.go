@@ -58,7 +58,7 @@ func (l *session) placedMessage(m *arriving) error {
 		if err := l.checkUnexpected(h.Payload()); err != nil {
 			return err
 		}
-		return l.arrive(h, env)
+		return l.arrive(h, l.e.adopt(env))
 	}
 	var payload []byte
 	if env != nil {

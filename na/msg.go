@@ -75,8 +75,8 @@ func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 }
 
 // Abandon tells the peer that the answer to an unexpected message is not wanted any more; to and id are Addr and ID of the
-// Result of its SendUnexpected. If nobody there has accepted it, it is destroyed; else the peer's OnAbandon is called with its
-// tag. Best effort, no completion.
+// Result of its SendUnexpected. If nobody there has accepted it, it is destroyed; else the peer's OnAbandon is called with it.
+// Best effort, no completion.
 func (c *Context) Abandon(to Addr, id uint64, tag Tag) {
 	if !c.Closing() {
 		c.ep.abandon(to, id, tag)

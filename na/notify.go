@@ -59,16 +59,16 @@ func tellAll(fns []*func(peer Addr, err error), peer Addr, err error) {
 	(*fns[0])(peer, err)
 }
 
-// OnAbandon has fn called when a peer lets us know that it wants no answer any more to a message that has been accepted, or takes
-// one back that is watched. fn is called at once, on any goroutine and with the lock of the endpoint held: it finds the record of the
-// message, marks it, and has Trigger do the rest, by Queue of a Task that is part of the record. It calls nothing else of c. So there is
+// OnAbandon has fn called when a peer lets us know that it wants no answer any more to e, which has been accepted and not freed, or takes
+// e back, which is watched. fn is called at once, on any goroutine and with the lock of the endpoint held: it marks the record that e is part
+// of, and has Trigger do the rest, by Queue of a Task of it. It calls nothing else of c. So there is nothing to look for, and
 // nothing to drop, however many messages are abandoned before somebody triggers.
-func (c *Context) OnAbandon(fn func(peer Addr, tag Tag)) { c.onAbandon.Store(&fn) }
+func (c *Context) OnAbandon(fn func(e *Envelope)) { c.onAbandon.Store(&fn) }
 
 // reportAbandoned calls the function of OnAbandon.
-func (c *Context) reportAbandoned(peer Addr, tag Tag) {
+func (c *Context) reportAbandoned(env *Envelope) {
 	if fn := c.onAbandon.Load(); fn != nil {
-		(*fn)(peer, tag)
+		(*fn)(env)
 	}
 }
 

@@ -126,21 +126,22 @@ func (l *session) deliverWithdraw(h *frame.Header) error {
 
 // destroy takes a message away that nobody has accepted, and reports whether there was one.
 func (l *session) destroy(id uint64) bool {
-	env := l.unaccepted.find(id)
-	if env == nil {
+	env := l.requests.find(id)
+	if env == nil || env.accepted {
 		return false
 	}
 	env.withdrawn = true
 	l.unfreed-- // it keeps nothing open with the peer, even if nobody drives this side and it is never looked at
+	l.requests.remove(env)
 	l.e.stats.Withdrawn++
 	if env.watched {
-		l.e.nctx.reportAbandoned(env.From, env.Tag)
+		l.e.nctx.reportAbandoned(env)
 	}
 	l.e.accept(env)
 	if env.inbox {
 		l.e.inbox.remove(env)
 		l.e.countArrived()
-		l.e.recycle(env)
+		l.e.discard(env)
 	}
 	return true
 }
@@ -181,13 +182,16 @@ func (l *session) abandon(id uint64, tag Tag) {
 	}
 }
 
-// deliverAbandon destroys a message that nobody has accepted; whoever has accepted it hears that it needs no answer.
+// deliverAbandon destroys a message that nobody has accepted; who has accepted it learns that it needs no answer. One that is answered is not
+// there any more.
 func (l *session) deliverAbandon(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.received {
 		return WithText(ErrProtocol, fmt.Sprintf("ABANDON of message %d, %d have arrived", h.Op, l.received))
 	}
 	if !l.destroy(h.Op) {
-		l.e.nctx.reportAbandoned(l.addr(), Tag(h.Tag))
+		if env := l.requests.find(h.Op); env != nil {
+			l.e.nctx.reportAbandoned(env)
+		}
 	}
 	return nil
 }
@@ -200,21 +204,18 @@ func (e *endpoint) isConnected(peer Addr) bool {
 	return l != nil && l.Up()
 }
 
-// A messageTable is the messages of a peer that nobody has accepted, by their numbers: an array in which most have the place
+// A messageTable is the messages of a peer that are not freed, by their numbers: an array in which most have the place
 // that their number says, and a map of those whose place was taken.
 type messageTable struct {
-	slots []*Envelope
+	slots []*Envelope // as many as a power of two, which is at least n
 	rest  map[uint64]*Envelope
+	n     int
 }
 
-// add takes in a message; at most most are there at a time.
+// add takes in a message. Room for so many is made at first.
 func (w *messageTable) add(env *Envelope, most int) {
-	if w.slots == nil {
-		size := 1
-		for size < most {
-			size *= 2
-		}
-		w.slots = make([]*Envelope, size)
+	if w.n++; w.n > len(w.slots) {
+		w.grow(max(most, 2*len(w.slots)))
 	}
 	if at := w.at(env.id); *at == nil {
 		*at = env
@@ -226,10 +227,29 @@ func (w *messageTable) add(env *Envelope, most int) {
 	w.rest[env.id] = env
 }
 
+// grow makes room for so many messages.
+func (w *messageTable) grow(most int) {
+	old, rest, n := w.slots, w.rest, w.n
+	size := 1
+	for size < most {
+		size *= 2
+	}
+	*w = messageTable{slots: make([]*Envelope, size)}
+	for _, env := range old {
+		if env != nil {
+			w.add(env, most)
+		}
+	}
+	for _, env := range rest {
+		w.add(env, most)
+	}
+	w.n = n
+}
+
 func (w *messageTable) at(id uint64) **Envelope { return &w.slots[id&uint64(len(w.slots)-1)] }
 
 func (w *messageTable) find(id uint64) *Envelope {
-	if w.slots == nil {
+	if w.n == 0 {
 		return nil
 	}
 	if env := *w.at(id); env != nil && env.id == id {
@@ -238,22 +258,24 @@ func (w *messageTable) find(id uint64) *Envelope {
 	return w.rest[id]
 }
 
-// oldest returns the message with the lowest number, or nil.
-func (w *messageTable) oldest() (first *Envelope) {
+// oldestUnaccepted returns the message with the lowest number that nobody has accepted, or nil.
+func (w *messageTable) oldestUnaccepted() (first *Envelope) {
 	for _, env := range w.slots {
-		if env != nil && (first == nil || env.id < first.id) {
+		if env != nil && !env.accepted && (first == nil || env.id < first.id) {
 			first = env
 		}
 	}
 	for _, env := range w.rest {
-		if first == nil || env.id < first.id {
+		if !env.accepted && (first == nil || env.id < first.id) {
 			first = env
 		}
 	}
 	return first
 }
 
+// remove takes out a message that is there.
 func (w *messageTable) remove(env *Envelope) {
+	w.n--
 	if at := w.at(env.id); *at == env {
 		*at = nil
 		return

@@ -281,6 +281,77 @@ func TestWaiters(t *testing.T) {
 	for _, env := range w.slots {
 		require.Nil(t, env)
 	}
+	require.Zero(t, w.n)
+	for id := uint64(1); id <= 100; id++ { // more than there is room for at first: those that are accepted are not bounded by it
+		envs[id] = &Envelope{id: id, accepted: id < 50}
+		w.add(envs[id], most)
+	}
+	require.Len(t, w.slots, 128)
+	require.Empty(t, w.rest)
+	require.Same(t, envs[50], w.oldestUnaccepted())
+	for id, env := range envs {
+		require.Same(t, env, w.find(id))
+	}
+}
+
+// A layer above has the messages come in records of its own: each is given to it, and taken back by its own decision, or put back by the endpoint
+// when nobody was given it.
+func TestRecords(t *testing.T) {
+	s := newScript(t, Config{Envelopes: 8})
+	got, put := 0, 0
+	var abandoned, given []*Envelope
+	s.nctx.Records(func() *Envelope {
+		got++
+		return &Envelope{Record: got}
+	}, func(e *Envelope) {
+		require.Nil(t, e.Data)
+		put++
+	})
+	s.nctx.OnMessage(func(e *Envelope) int {
+		given = append(given, e)
+		return 1
+	}, func() {})
+	s.nctx.OnAbandon(func(e *Envelope) { abandoned = append(abandoned, e) })
+	l := s.meet(8)
+	for tag := range uint64(3) {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected, Tag: 40 + tag}, []byte("message")))
+	}
+	s.e.Lock()
+	h := frame.Header{Kind: frame.Unexpected, Tag: 43, Credit: l.credits}
+	h.SetPayload(6)
+	v, err := l.Place(&h)
+	require.NoError(t, err)
+	copy(v.Slice(0, 6), "placed")
+	require.NoError(t, l.Placed(v))
+	s.e.Unlock()
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 2}, nil))
+	require.Equal(t, 1, put, "the one that nobody was given")
+	s.trigger()
+	require.Len(t, given, 3)
+	for i, want := range []struct {
+		record int
+		tag    Tag
+		data   string
+	}{{1, 40, "message"}, {3, 42, "message"}, {4, 43, "placed"}} {
+		require.Equal(t, want.record, given[i].Record)
+		require.Equal(t, want.tag, given[i].Tag)
+		require.Equal(t, want.data, string(given[i].Data))
+		require.True(t, given[i].Accept())
+	}
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 3}, nil))
+	require.Equal(t, []*Envelope{given[1]}, abandoned)
+	for _, e := range given {
+		e.Free()
+		require.Nil(t, e.Data)
+		require.NotNil(t, e.Record)
+	}
+	require.Equal(t, 1, put, "those are the layer's")
+	require.Empty(t, l.requests.n)
+	require.LessOrEqual(t, len(s.e.freeEnvs), 1, "that of the message which was placed")
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected, Tag: 44}, []byte("left")))
+	s.nctx.Close()
+	require.Equal(t, 2, put)
+	s.trigger()
 }
 
 // The source says it once for a message that has left, also of very many to a peer that does not read for a while, which is not cut for
@@ -315,9 +386,9 @@ func TestAbandonIsHeard(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 4})
 	l := s.meetWithdrawing(4)
 	var heard []Tag
-	s.nctx.OnAbandon(func(peer Addr, tag Tag) {
-		require.Equal(t, l.addr(), peer)
-		heard = append(heard, tag)
+	s.nctx.OnAbandon(func(e *Envelope) {
+		require.Equal(t, l.addr(), e.From)
+		heard = append(heard, e.Tag)
 	})
 	for tag := range uint64(3) {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected, Tag: 40 + tag}, []byte("m")))
@@ -339,8 +410,12 @@ func TestAbandonIsHeard(t *testing.T) {
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 3, Tag: 42}, nil))
 	require.True(t, last.Envelope.IsWithdrawn())
 	require.False(t, last.Envelope.Accept())
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 3, Tag: 42}, nil))
 	first.Envelope.Free()
 	last.Envelope.Free()
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 1, Tag: 40}, nil))
+	require.Equal(t, []Tag{40}, heard, "one that was withdrawn, or is answered, is not there any more")
+	require.Zero(t, l.requests.n)
 	require.ErrorContains(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 4}, nil), "ABANDON of message 4, 3 have arrived")
 }
 
@@ -404,16 +479,16 @@ func BenchmarkWithdraw(b *testing.B) {
 			l := &session{e: &endpoint{}, guaranteed: held}
 			for i := range uint64(held) {
 				l.received++
-				l.unaccepted.add(&Envelope{id: i + 1}, held)
+				l.requests.add(&Envelope{id: i + 1}, held)
 			}
 			id := uint64(1)
 			if last {
 				id = held
 			}
 			for b.Loop() {
-				env := l.unaccepted.find(id)
-				l.unaccepted.remove(env)
-				l.unaccepted.add(env, held)
+				env := l.requests.find(id)
+				l.requests.remove(env)
+				l.requests.add(env, held)
 			}
 		})
 	}

@@ -376,7 +376,7 @@ func (d *duel) final() string {
 	}
 	a, b := d.from.l, d.to.l
 	switch {
-	case int(b.held) != 0 || len(b.unaccepted.rest) != 0 || slices.ContainsFunc(b.unaccepted.slots, func(e *Envelope) bool { return e != nil }):
+	case int(b.held) != 0 || b.requests.oldestUnaccepted() != nil:
 		return fmt.Sprintf("%d envelopes are held", int(b.held))
 	case b.released+b.guaranteed-a.used != b.guaranteed:
 		return fmt.Sprintf("%d envelopes are used, %d released", a.used, b.released)
@@ -426,8 +426,8 @@ func (d *duel) key() string {
 		}
 		num(uint32(s.e.inbox.n))
 	}
-	for _, env := range d.to.l.unaccepted.slots {
-		if env != nil {
+	for _, env := range d.to.l.requests.slots {
+		if env != nil && !env.accepted {
 			num(uint32(env.id))
 		}
 	}

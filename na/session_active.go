@@ -61,11 +61,11 @@ type active struct {
 	heldBack held
 
 	// Receiving.
-	unaccepted messageTable
-	answered   int                // answers to withdraws that wait to leave
-	sinks      map[uint64]*sink   // puts of the peer, by its operation id
-	arrivals   map[uint64]*sink   // bodies of the peer, by their identities, that are not complete or whose message has not come
-	served     map[uint64]*source // gets of the peer, likewise
+	requests messageTable       // messages of the peer, until they are freed
+	answered int                // answers to withdraws that wait to leave
+	sinks    map[uint64]*sink   // puts of the peer, by its operation id
+	arrivals map[uint64]*sink   // bodies of the peer, by their identities, that are not complete or whose message has not come
+	served   map[uint64]*source // gets of the peer, likewise
 
 	// Streams, of both directions.
 	streams map[streamKey]*Stream

@@ -120,7 +120,7 @@ func (l *session) oldestUnaccepted() *Envelope {
 	if l.active == nil {
 		return nil
 	}
-	return l.unaccepted.oldest()
+	return l.requests.oldestUnaccepted()
 }
 
 // heldBy tells what a message waits for.

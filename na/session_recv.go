@@ -114,7 +114,7 @@ func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
 	if err := l.checkUnexpected(len(payload)); err != nil {
 		return err
 	}
-	env := l.e.newEnvelope(len(payload))
+	env := l.e.newMessage(len(payload))
 	copy(env.Data, payload)
 	return l.arrive(h, env)
 }
@@ -155,7 +155,7 @@ func (l *session) arrive(h *frame.Header, env *Envelope) error {
 // present has an unexpected message taken by a receive, or wait for one. One that was withdrawn before its body was complete is gone.
 func (l *session) present(env *Envelope) {
 	if env.withdrawn {
-		l.e.recycle(env)
+		l.e.discard(env)
 		return
 	}
 	if o := l.e.receivers.head; o != nil {

@@ -29,6 +29,14 @@ func (c *Context) OnMessage(fn func(e *Envelope) (ran int), shut func()) {
 	c.onShut.Init(func(any) int { shut(); return 0 }, nil)
 }
 
+// Records has the messages of OnMessage come in Envelopes of the layer above, each part of its own record of the message, which
+// Envelope.Record names. get returns one that is zero, or was freed; Free does not give it back, so its owner decides when it is used again. put
+// takes back one whose message is withdrawn, or dropped, before anybody was given it. Both are called on any goroutine, with
+// the lock of the endpoint held: they call nothing of c. Records is called when OnMessage is.
+func (c *Context) Records(get func() *Envelope, put func(*Envelope)) {
+	c.getRecord, c.putRecord = get, put
+}
+
 // maxTaken is how many messages are taken at a time.
 const maxTaken = 1024
 

@@ -122,9 +122,9 @@ func abandon(b *bed) {
 	a := b.origin(na.Config{})
 	var mu sync.Mutex // OnAbandon is called on any goroutine
 	var heard []na.Tag
-	t.OnAbandon(func(_ na.Addr, tag na.Tag) {
+	t.OnAbandon(func(e *na.Envelope) {
 		mu.Lock()
-		heard = append(heard, tag)
+		heard = append(heard, e.Tag)
 		mu.Unlock()
 	})
 	take := func() (tags []na.Tag) { // what was heard since the last take
