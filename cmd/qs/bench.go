@@ -84,7 +84,7 @@ func (a *app) newBench() *cobra.Command {
 	fs.Lookup("size").DefValue = "0" // the help shows none
 	fs.BoolVarP(&b.isRaw, "raw", "r", false, "send the input unchanged: for methods with codec raw")
 	fs.BoolVar(&b.oneWay, "oneway", false, "the method is one-way; needed only if the program does not publish its types")
-	fs.StringVar(&b.compare, "compare", "", "`FILE` with the JSON of an earlier run of the same settings, to compare with; the FILE of a later run may take the place of ADDRESS and METHOD")
+	fs.StringVar(&b.compare, "compare", "", "`FILE` with the JSON of an earlier run of the same settings, to compare with: other settings are refused before the run; the FILE of a later run may take the place of ADDRESS and METHOD")
 	return c
 }
 
@@ -108,9 +108,17 @@ func (b *benching) compareRuns(name string) error {
 	}
 	after.CompareWith(before, b.compare, name)
 	if b.app.json {
-		return show.JSON(b.app.out, after)
+		err = show.JSON(b.app.out, after)
+	} else {
+		err = after.Report(b.app.out)
 	}
-	return after.Report(b.app.out)
+	if err == nil && len(after.Settings) > 0 {
+		err = errors.New("the runs had other settings: NOT COMPARED")
+	}
+	if err != nil {
+		return failedError{err}
+	}
+	return nil
 }
 
 // bench loads the method, and prints the result.
@@ -142,6 +150,12 @@ func (b *benching) bench(args []string) error {
 	defer stop()
 	if err := b.prepare(ctx, args[2:]); err != nil {
 		return err
+	}
+	if before != nil {
+		now := b.cfg.Settings()
+		if other := load.ChangedSettings(before, &now); len(other) > 0 {
+			return usageError{fmt.Sprintf("--compare: the run of %s had other settings: %s; no call was made", b.compare, strings.Join(other, "; "))}
+		}
 	}
 	begun := time.Now()
 	res, err := b.runLoad(ctx)

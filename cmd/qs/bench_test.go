@@ -32,6 +32,7 @@ func TestBench(t *testing.T) {
 	out := run(t, 0, "bench", "-n", "500", addr, "shop/token", `"x"`).out.String()
 	require.Regexp(t, `^shop/token at `+addr+`\nclosed loop, at most 50 calls in flight, 1 connection to each node, inputs of 2 bytes\n\n`+
 		`calls  500 in \S+ s, 500 succeeded, 0 failed\nrate   \S+ calls/s, `, out)
+	require.Less(t, benchJSON(t, 0, "-n", "10", "-d", "1h", addr, "shop/token", `"x"`).Seconds, 3600.0)
 	require.Regexp(t, `\n +min +mean +p50 +p90 +p99 +p99\.9 +max\n +latency +\S+ [µm]?s `, out)
 
 	res := benchJSON(t, 0, "-n", "500", "-c", "7", "-connections", "2", "-rate", "10000", "-warmup", "20ms", "-node", addr, addr, "shop/token", `"x"`)
@@ -123,12 +124,14 @@ func TestBenchCompare(t *testing.T) {
 	writeFile(t, before, run(t, 0, "bench", "-json", "-n", "200", "-c", "1", "-raw", s.addr, hg.PingRPC).out.Bytes())
 	out := run(t, 0, "bench", "-n", "200", "-c", "1", "-compare", before, "-raw", s.addr, hg.PingRPC).out.String()
 	require.NotContains(t, out, "NOT COMPARED")
-	require.Contains(t, run(t, 0, "bench", "-n", "10", "-c", "2", "-compare", before, "-raw", s.addr, hg.PingRPC).out.String(), "\nNOT COMPARED: other settings: calls in flight 1 before, now 2\n")
+	q := run(t, exitUsage, "bench", "-d", "1h", "-c", "2", "-compare", before, "-raw", s.addr, hg.PingRPC)
+	require.Equal(t, "qs bench: --compare: the run of "+before+" had other settings: calls in flight 1 before, now 2; no call was made\n", q.errors.String())
 	require.Regexp(t, `(?m)^ +before +now +ratio +noise$`, out)
 	require.Regexp(t, `(?m)^ +calls/s +\S+ +\S+ +\d+\.\d\d +(±\d+ %|-)`, out)
 	res := benchJSON(t, 0, "-n", "200", "-c", "1", "-compare", before, "-raw", s.addr, hg.PingRPC)
 	require.Equal(t, "calls_per_s", res.Changes[0].Name)
 	require.Equal(t, res.CallsPerS, res.Changes[0].Now)
+	require.True(t, *res.Compared)
 
 	require.NotContains(t, run(t, 0, "bench", "--help").out.String(), "default -1")
 	require.Contains(t, run(t, 0, "bench", "-n", "1", "-raw", s.addr, hg.PingRPC, "x").out.String(), "inputs of 1 byte\n")
@@ -136,7 +139,10 @@ func TestBenchCompare(t *testing.T) {
 	require.WithinDuration(t, time.Now(), res.Began, patience)
 	open := filepath.Join(t.TempDir(), "open.json")
 	writeFile(t, open, run(t, 0, "bench", "-json", "-n", "10", "-rate", "1000", "-c", "1", "-raw", s.addr, hg.PingRPC).out.Bytes())
-	out = run(t, 0, "bench", "-compare", open, before).out.String() // without a program
+	q = run(t, exitFailed, "bench", "-compare", open, before) // without a program
+	out = q.out.String()
+	require.Equal(t, "qs bench: the runs had other settings: NOT COMPARED\n", q.errors.String())
+	require.False(t, *benchJSON(t, exitFailed, "-compare", open, before).Compared)
 	require.Contains(t, out, "\nbefore: "+open+"\nnow:    "+before+"\n\nNOT COMPARED: other settings: open loop at 1000 calls/s before, now closed loop\n")
 	require.NotContains(t, out, "ratio")
 	require.Contains(t, run(t, 0, "bench", "-compare", before, before).out.String(), "ratio")

@@ -25,15 +25,17 @@ const noiseSlices = 5
 func (r *Result) CompareWith(before *Result, beforeName, now string) {
 	r.Before, r.Now = beforeName, now
 	r.Settings, r.Changes = ChangedSettings(before, r), nil
-	if len(r.Settings) == 0 {
+	same := len(r.Settings) == 0
+	if r.Compared = &same; same {
 		r.Changes = Compare(before, r)
 	}
 }
 
-// Compare returns how the figures of after differ from those of before. The noise of a figure is twice the standard deviation of its
-// values in the slices, of both runs together, as a part of the value before; a change is beyond it when it is larger. The deviation is
-// estimated from the middle half of the slices, so that one slice with a stall does not hide every change. A figure without slices, or
-// of a run that was too short, has no noise, and its change is never beyond it.
+// Compare returns how the figures of after differ from those of before. The noise of a figure is twice the standard error of the
+// mean of its values in the slices, of both runs together, as a part of the value before; a change is beyond it when it is larger. The
+// deviation of the values is estimated from the middle half of the slices, so that one slice with a stall does not hide every change. What
+// differs from run to run, such as where memory lies, no run shows. A figure without slices, or of a run that was too short, has no noise,
+// and its change is never beyond it.
 func Compare(before, after *Result) []Change {
 	var all []Change
 	for _, f := range []struct {
@@ -54,8 +56,8 @@ func Compare(before, after *Result) []Change {
 			c.Ratio = c.Now / c.Before
 		}
 		if f.slice != nil && c.Before != 0 {
-			b, okBefore := deviation(before.Slices, f.slice)
-			a, okAfter := deviation(after.Slices, f.slice)
+			b, okBefore := standardError(before.Slices, f.slice)
+			a, okAfter := standardError(after.Slices, f.slice)
 			if okBefore && okAfter {
 				noise := 2 * math.Hypot(a, b) / c.Before
 				c.Noise, c.Beyond = &noise, math.Abs(c.Ratio-1) > noise
@@ -71,8 +73,8 @@ func failedRatio(r *Result) float64 { return float64(r.Failed) / float64(max(r.C
 // normalSpread is the standard deviation of a normal distribution as a part of the distance between its quartiles.
 const normalSpread = 0.7413
 
-// deviation returns the standard deviation of a figure over the whole slices of a run; ok is false when there are too few.
-func deviation(all []Slice, of func(*Slice) float64) (sd float64, ok bool) {
+// standardError returns that of the mean of a figure over the whole slices of a run; ok is false when there are too few.
+func standardError(all []Slice, of func(*Slice) float64) (se float64, ok bool) {
 	var values []float64
 	for i := range all {
 		if s := &all[i]; s.Seconds >= 0.99*all[0].Seconds {
@@ -83,7 +85,7 @@ func deviation(all []Slice, of func(*Slice) float64) (sd float64, ok bool) {
 		return 0, false
 	}
 	slices.Sort(values)
-	return normalSpread * (quantile(values, 0.75) - quantile(values, 0.25)), true
+	return normalSpread * (quantile(values, 0.75) - quantile(values, 0.25)) / math.Sqrt(float64(len(values))), true
 }
 
 // quantile returns the value at a part q of sorted values, between two of them by their distance.

@@ -2,6 +2,7 @@ package load
 
 import (
 	"encoding/json"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,19 +33,25 @@ func TestCompare(t *testing.T) {
 	require.False(t, of("calls_per_s", steady, steady).Beyond)
 	require.True(t, of("calls_per_s", steady, madeUp(1050, 50, 0.01, 20)).Beyond)
 	require.True(t, of("p99_us", steady, madeUp(1000, 45, 0.01, 20)).Beyond, "also when it is less")
-	require.False(t, of("calls_per_s", steady, madeUp(1020, 50, 0.01, 20)).Beyond)
-	require.False(t, of("calls_per_s", wild, madeUp(1500, 50, 0.01, 20)).Beyond, "the noise of the run before counts")
-	require.False(t, of("calls_per_s", steady, madeUp(1500, 50, 0.3, 20)).Beyond, "and that of the run after")
+	require.False(t, of("calls_per_s", steady, madeUp(1008, 50, 0.01, 20)).Beyond)
+	require.False(t, of("calls_per_s", wild, madeUp(1150, 50, 0.01, 20)).Beyond, "the noise of the run before counts")
+	require.False(t, of("calls_per_s", steady, madeUp(1150, 50, 0.3, 20)).Beyond, "and that of the run after")
 
 	c := of("p50_us", steady, madeUp(1000, 100, 0.01, 20))
 	require.Equal(t, 50.0, c.Before)
 	require.Equal(t, 100.0, c.Now)
 	require.Equal(t, 2.0, c.Ratio)
-	require.InDelta(t, 2*normalSpread*0.02*2.236, *c.Noise, 1e-4, "twice the root of the squares")
+	require.InDelta(t, 2*normalSpread*0.02*2.236/math.Sqrt(20), *c.Noise, 1e-4, "twice the root of the squares")
 
 	few := of("calls_per_s", steady, madeUp(5000, 50, 0.01, noiseSlices-1))
 	require.Nil(t, few.Noise)
 	require.False(t, few.Beyond)
+	var compared Result
+	compared.CompareWith(steady, "steady", "now")
+	require.False(t, *compared.Compared, "another method")
+	compared = *steady
+	compared.CompareWith(steady, "steady", "now")
+	require.True(t, *compared.Compared)
 	require.Nil(t, of("max_us", steady, madeUp(1000, 5000, 0, 20)).Noise)
 
 	stalled := madeUp(1000, 50, 0.01, 20)

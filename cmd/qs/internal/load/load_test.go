@@ -23,6 +23,7 @@ func TestRunCounts(t *testing.T) {
 		"closed, warm-up":         func(c *Config) { c.Count, c.Warmup = 500, 100*time.Millisecond },
 		"closed, 3 connections":   func(c *Config) { c.Count, c.Connections = 1000, 3 },
 		"open, count":             func(c *Config) { c.Count, c.Rate = 1001, 10_000 },
+		"open, both":              func(c *Config) { c.Count, c.Duration, c.Rate = 501, patience, 10_000 },
 		"open, duration":          func(c *Config) { c.Duration, c.Rate = 200*time.Millisecond, 5000 },
 		"open, warm-up":           func(c *Config) { c.Duration, c.Rate, c.Warmup = 200*time.Millisecond, 5000, 50*time.Millisecond },
 		"open, 3 connections":     func(c *Config) { c.Count, c.Rate, c.Connections = 1001, 10_000, 3 },
@@ -46,6 +47,11 @@ func TestRunCounts(t *testing.T) {
 			require.False(t, res.Interrupted)
 			if cfg.Count > 0 {
 				require.Equal(t, cfg.Count, res.Calls)
+				require.Less(t, res.Seconds, patience.Seconds(), "the time that the run took")
+				require.InDelta(t, float64(res.Succeeded-res.Late), res.CallsPerS*res.Seconds, 0.5)
+				if cfg.Rate > 0 {
+					require.GreaterOrEqual(t, res.Seconds, float64(cfg.Count)/cfg.Rate)
+				}
 			} else {
 				require.Equal(t, cfg.Duration.Seconds(), res.Seconds)
 			}
@@ -77,6 +83,28 @@ func TestRunLargeInputs(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, int64(30), res.Succeeded)
 		require.False(t, res.Interrupted)
+	}
+}
+
+// A worker of an open loop that wakes behind the end makes the calls that were due before: only those are not sent for which none was idle.
+func TestRunLateAtTheEnd(t *testing.T) {
+	t.Parallel()
+	for inFlight, want := range map[int]int64{200: 100, 30: 30} {
+		cfg := newConfig(t, newTarget(t, nil))
+		cfg.Rate, cfg.Duration, cfg.Concurrency = 1000, 100*time.Millisecond, inFlight
+		r := &run{cfg: cfg, lanes: 1, cancel: func(error) {}}
+		id, err := r.register()
+		require.NoError(t, err)
+		w, err := newWorker(bounded(t), r, 0, id)
+		require.NoError(t, err)
+		defer w.close()
+		w.begin()
+		w.started -= time.Second
+		require.NoError(t, w.run(bounded(t)))
+		require.Equal(t, want, w.lanes[0].sent)
+		res := r.result([]*worker{w})
+		require.Equal(t, want, res.Succeeded)
+		require.Equal(t, 100-want, res.Unsent)
 	}
 }
 

@@ -49,7 +49,10 @@ type recorder struct {
 }
 
 // A slice is a part of the run. Those of two recorders with one width are at the same times.
-type slice struct{ latency *hdr.Histogram }
+type slice struct {
+	latency *hdr.Histogram // of calls that succeeded; nil if none did
+	failed  int64
+}
 
 type failureKey struct {
 	code   hg.Code
@@ -60,8 +63,8 @@ type failureKey struct {
 func newRecorder(cfg Config) *recorder {
 	rec := &recorder{warmup: cfg.Warmup, end: cfg.Duration, rated: cfg.Rate > 0, width: firstSlice, failures: map[failureKey]*Failure{}}
 	rec.latency, rec.service, rec.failed = newHistogram(digits), newHistogram(digits), newHistogram(digits)
-	if cfg.Duration > 0 {
-		rec.width = max(cfg.Duration/fewSlices, 1)
+	if width := max(cfg.Duration/fewSlices, 1); cfg.Duration > 0 && (cfg.Count == 0 || width < firstSlice) {
+		rec.width = width
 	}
 	for _, addr := range cfg.Nodes {
 		rec.nodes = append(rec.nodes, NodeResult{Address: addr})
@@ -96,7 +99,11 @@ func (rec *recorder) record(c *call, now time.Duration, received int) {
 	}
 	rec.sent += int64(c.bytes)
 	rec.received += int64(received)
-	recordIn(rec.slice(at), latency)
+	s := rec.slice(at)
+	if s.latency == nil {
+		s.latency = newHistogram(sliceDigits)
+	}
+	recordIn(s.latency, latency)
 }
 
 // example is the text of an error without what the report says beside it: method, node, code and fate.
@@ -119,6 +126,9 @@ func (rec *recorder) recordFailure(c *call, now time.Duration, err error) {
 	rec.nodes[c.lane.node].Failed++
 	rec.lastEnd = now - rec.warmup
 	recordIn(rec.failed, now-c.due)
+	if at := now - rec.warmup; rec.end == 0 || at < rec.end {
+		rec.slice(at).failed++
+	}
 	key := failureKey{code: hg.CodeOf(err), fate: hg.FateOf(err)}
 	if remote, ok := hg.RemoteOf(err); ok {
 		key.code, key.remote = remote.Code, true
@@ -131,8 +141,8 @@ func (rec *recorder) recordFailure(c *call, now time.Duration, err error) {
 	f.Count++
 }
 
-// slice returns the histogram of the slice at t, and makes slices wider when there are too many.
-func (rec *recorder) slice(t time.Duration) *hdr.Histogram {
+// slice returns the slice at t, and makes slices wider when there are too many.
+func (rec *recorder) slice(t time.Duration) *slice {
 	i := int(t / rec.width)
 	for i >= maxSlices {
 		rec.widen()
@@ -141,10 +151,7 @@ func (rec *recorder) slice(t time.Duration) *hdr.Histogram {
 	for len(rec.slices) <= i {
 		rec.slices = append(rec.slices, slice{})
 	}
-	if rec.slices[i].latency == nil {
-		rec.slices[i].latency = newHistogram(sliceDigits)
-	}
-	return rec.slices[i].latency
+	return &rec.slices[i]
 }
 
 // widen makes slices twice as wide.
@@ -157,6 +164,7 @@ func (rec *recorder) widen() {
 }
 
 func (s *slice) merge(from slice) {
+	s.failed += from.failed
 	switch {
 	case s.latency == nil:
 		s.latency = from.latency

@@ -17,10 +17,15 @@ func (r *Result) Report(out io.Writer) error {
 	fmt.Fprintf(&b, "%s, at most %d call%s in flight, %d connection%s to each node, inputs of %d byte%s\n\n", r.loop(), r.Concurrency, plural(r.Concurrency), r.Connections, plural(r.Connections), r.InputBytes, plural(r.InputBytes))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "calls\t%d in %s s, %d succeeded, %d failed%s\n", r.Calls, number(r.Seconds), r.Succeeded, r.Failed, r.others())
-	fmt.Fprintf(w, "rate\t%s calls/s, %s/s sent, %s/s received\n", number(r.CallsPerS), bytesText(r.SentPerS), bytesText(r.ReceivedPerS))
+	if r.Succeeded > 0 {
+		fmt.Fprintf(w, "rate\t%s calls/s, %s/s sent, %s/s received\n", number(r.CallsPerS), bytesText(r.SentPerS), bytesText(r.ReceivedPerS))
+	}
 	_ = w.Flush()
+	for _, s := range r.stalls() {
+		fmt.Fprintf(&b, "\nNo call ended from %.1f to %.1f s.\n", s.from, s.to)
+	}
 	if r.Unsent > 0 {
-		fmt.Fprintf(&b, "\nThe rate was not reached: calls that were due and not sent, since %d were in flight: %d. The latencies are without them, and too low.\n", r.Concurrency, r.Unsent)
+		fmt.Fprintf(&b, "\nThe rate was not reached: %d calls were due and not sent, since %d were in flight (-c). The latencies are without them, and too low.\n", r.Unsent, r.Concurrency)
 	}
 	r.latencies(&b)
 	r.errors(&b)
@@ -55,7 +60,35 @@ func (r *Result) others() (text string) {
 	return text
 }
 
+// A stall is a time of the run, in seconds since its beginning, in which no call has ended.
+type stall struct{ from, to float64 }
+
+// minStalled is how many calls must have ended in a stall by the mean rate of the run: gaps between few calls are none.
+const minStalled = 20
+
+// stalls returns the stalls of two slices and more.
+func (r *Result) stalls() (all []stall) {
+	for i := 0; i < len(r.Slices); i++ {
+		first := i
+		for i < len(r.Slices) && r.Slices[i].Ended == 0 {
+			i++
+		}
+		if i-first < 2 {
+			continue
+		}
+		last := r.Slices[i-1]
+		s := stall{r.Slices[first].At, last.At + last.Seconds}
+		if float64(r.Calls)/r.Seconds*(s.to-s.from) >= minStalled {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
 func (r *Result) latencies(b *strings.Builder) {
+	if r.Calls == 0 {
+		return
+	}
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w)
 	fmt.Fprintln(w, "\tmin\tmean\tp50\tp90\tp99\tp99.9\tmax\t")
@@ -69,14 +102,13 @@ func (r *Result) latencies(b *strings.Builder) {
 		}
 		fmt.Fprintln(w)
 	}
-	if r.Service == nil {
-		row("latency", &r.Latency)
-	} else {
-		row("latency, from when a call was due", &r.Latency)
-		row("service time, from its send", r.Service)
-	}
-	row("of calls that failed", r.Failures)
+	row("latency", &r.Latency)
+	row("service time", r.Service)
+	row("failed", r.Failures)
 	_ = w.Flush()
+	if r.Service != nil {
+		fmt.Fprintln(b, "\nLatencies are from when a call was due, service times from its send.")
+	}
 }
 
 func (r *Result) errors(b *strings.Builder) {
@@ -146,8 +178,11 @@ func (s Snapshot) Line(before Snapshot, warmup time.Duration) string {
 		return fmt.Sprintf("warming up, %.0f of %v", (warmup + s.Elapsed).Seconds(), warmup)
 	}
 	rate := float64(s.Calls-before.Calls) / max((s.Elapsed-max(before.Elapsed, 0)).Seconds(), 1e-9)
-	return fmt.Sprintf("%.1f s  %d calls  %s/s now  p50 %s  p99 %s  %d failed  %d in flight", s.Elapsed.Seconds(), s.Calls, number(rate),
-		timeText(micros(int64(s.P50))), timeText(micros(int64(s.P99))), s.Failed, s.InFlight)
+	times := ""
+	if s.Calls > s.Failed {
+		times = fmt.Sprintf("p50 %s  p99 %s  ", timeText(micros(int64(s.P50))), timeText(micros(int64(s.P99))))
+	}
+	return fmt.Sprintf("%.1f s  %d calls  %s/s now  %s%d failed  %d in flight", s.Elapsed.Seconds(), s.Calls, number(rate), times, s.Failed, s.InFlight)
 }
 
 func plural(n int) string {

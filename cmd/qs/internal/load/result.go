@@ -27,7 +27,7 @@ type Result struct {
 	System      string    `json:"system"`
 	Cores       int       `json:"cores"`
 
-	Seconds     float64 `json:"seconds"` // of the run, without the warm-up and the wait for the last calls
+	Seconds     float64 `json:"seconds"` // that the run took, without the warm-up and the wait for the last calls
 	Interrupted bool    `json:"interrupted,omitempty"`
 	WarmupCalls int64   `json:"warmup_calls"`
 	Calls       int64   `json:"calls"`
@@ -35,7 +35,7 @@ type Result struct {
 	Late        int64   `json:"succeeded_after_end"` // of Succeeded: sent before the end of the run, and not in CallsPerS
 	Failed      int64   `json:"failed"`
 	Canceled    int64   `json:"canceled"` // in flight when the run was interrupted
-	Unsent      int64   `json:"unsent"`   // due in an open loop, and not sent for want of concurrency
+	Unsent      int64   `json:"unsent"`   // due in an open loop, and not sent since Concurrency were in flight
 
 	CallsPerS    float64 `json:"calls_per_s"` // that succeeded before the end
 	SentPerS     float64 `json:"sent_bytes_per_s"`
@@ -49,6 +49,7 @@ type Result struct {
 	Slices   []Slice      `json:"slices"`                     // of the run, in order
 	Before   string       `json:"compared_before,omitempty"`  // the name of an earlier Result, if one was given
 	Now      string       `json:"compared_now,omitempty"`     // and of this one
+	Compared *bool        `json:"compared,omitempty"`         // whether the settings are the same, if an earlier Result was given
 	Changes  []Change     `json:"changes,omitempty"`          // from the earlier Result, if the settings are the same
 	Settings []string     `json:"changed_settings,omitempty"` // likewise
 }
@@ -86,6 +87,7 @@ type NodeResult struct {
 type Slice struct {
 	At        float64 `json:"at_s"`
 	Seconds   float64 `json:"seconds"`
+	Ended     int64   `json:"ended"` // calls
 	Calls     int64   `json:"calls"` // that succeeded
 	CallsPerS float64 `json:"calls_per_s"`
 	P50       float64 `json:"p50_us"`
@@ -107,26 +109,27 @@ func latenciesOf(h *hdr.Histogram) Latencies {
 	return l
 }
 
+// Settings returns a Result that has nothing but what a run of c has before it begins.
+func (c *Config) Settings() Result {
+	return Result{
+		Method: c.Method, Nodes: c.Nodes, Concurrency: c.Concurrency, Connections: c.Connections, TargetRate: c.Rate,
+		InputBytes: meanSize(c.Inputs), Timeout: c.Timeout.Seconds(), Warmup: c.Warmup.Seconds(),
+		Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.GOMAXPROCS(0),
+	}
+}
+
 // result adds up what the workers have measured. They have ended.
 func (r *run) result(workers []*worker) Result {
 	cfg := &r.cfg
-	res := Result{
-		Method: cfg.Method, Nodes: cfg.Nodes, Concurrency: cfg.Concurrency, Connections: cfg.Connections, TargetRate: cfg.Rate,
-		InputBytes: meanSize(cfg.Inputs), Timeout: cfg.Timeout.Seconds(), Warmup: cfg.Warmup.Seconds(),
-		Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.GOMAXPROCS(0),
-	}
+	res := cfg.Settings()
 	rec := workers[0].rec
 	for _, w := range workers[1:] {
 		rec.merge(w.rec)
 	}
-	end := rec.end
-	if end == 0 {
-		end = rec.lastEnd
-	}
-	end = max(end, 1)
+	end := max(r.ended(rec), 1)
 	for _, w := range workers {
 		for _, l := range w.lanes {
-			if cfg.Rate > 0 {
+			if l.full {
 				res.Unsent += l.unsent(rec.warmup + end)
 			}
 		}
@@ -159,6 +162,22 @@ func (r *run) result(workers []*worker) Result {
 	return res
 }
 
+// ended returns when the run has ended, since the end of the warm-up: after Duration, unless Count or an interrupt has ended it before. The
+// last call of an open loop with Count has its part of the time, as every other one has.
+func (r *run) ended(rec *recorder) time.Duration {
+	if r.cfg.Count == 0 || rec.end > 0 && rec.latency.TotalCount()+rec.failed.TotalCount() < r.cfg.Count {
+		return cmp.Or(rec.end, rec.lastEnd)
+	}
+	end := rec.lastEnd
+	if r.cfg.Rate > 0 {
+		end = max(end, r.due(r.first+r.cfg.Count)-r.cfg.Warmup)
+	}
+	if rec.end > 0 {
+		end = min(end, rec.end)
+	}
+	return end
+}
+
 func meanSize(inputs [][]byte) int {
 	total := 0
 	for _, in := range inputs {
@@ -172,10 +191,13 @@ func (rec *recorder) results(end time.Duration) []Slice {
 	all := []Slice{}
 	for at := time.Duration(0); at < end; at += rec.width {
 		s := Slice{At: at.Seconds(), Seconds: min(rec.width, end-at).Seconds()}
-		if i := int(at / rec.width); i < len(rec.slices) && rec.slices[i].latency != nil {
-			l := latenciesOf(rec.slices[i].latency)
-			s.Calls, s.P50, s.P90, s.P99, s.P999 = l.Calls, l.P50, l.P90, l.P99, l.P999
-			s.CallsPerS = float64(s.Calls) / s.Seconds
+		if i := int(at / rec.width); i < len(rec.slices) {
+			if part := rec.slices[i]; part.latency != nil {
+				l := latenciesOf(part.latency)
+				s.Calls, s.P50, s.P90, s.P99, s.P999 = l.Calls, l.P50, l.P90, l.P99, l.P999
+				s.CallsPerS = float64(s.Calls) / s.Seconds
+			}
+			s.Ended = s.Calls + rec.slices[i].failed
 		}
 		all = append(all, s)
 	}

@@ -40,6 +40,7 @@ type lane struct {
 	rest   time.Duration // before which a closed loop makes no call
 	calls  []*call
 	free   []*call // idle ones of these
+	full   bool    // none was idle when the last call of an open loop could have been made
 }
 
 // A call is a handle that is forwarded again and again.
@@ -210,6 +211,7 @@ func (w *worker) stop(now time.Duration) {
 		w.rec.cut(now)
 	}
 	for _, l := range w.lanes {
+		l.full = l.full || len(l.free) == 0
 		for _, c := range l.calls {
 			if c.inFlight {
 				c.h.Abandon()
@@ -236,9 +238,9 @@ func (l *lane) launch(now time.Duration) (next time.Duration, more bool) {
 	return -1, true
 }
 
-// launchDue is launch of an open loop.
+// launchDue is launch of an open loop. A worker that wakes behind the end of the run still makes the calls that were due before.
 func (l *lane) launchDue(now time.Duration) (next time.Duration, more bool) {
-	for !l.w.r.over(now) {
+	for {
 		i := l.next()
 		if !l.w.r.scheduled(i) {
 			return 0, false
@@ -248,17 +250,17 @@ func (l *lane) launchDue(now time.Duration) (next time.Duration, more bool) {
 		case due > now:
 			return due, true
 		case len(l.free) == 0:
-			return -1, true
+			l.full = l.w.r.over(now)
+			return -1, !l.full
 		}
 		l.send(due)
 	}
-	return 0, false
 }
 
 // next is the number of the lane's next call among all of the run.
 func (l *lane) next() int64 { return int64(l.number) + l.sent*int64(l.w.r.lanes) }
 
-// unsent is how many calls of an open loop were due from the end of the warm-up to end, and have not been sent.
+// unsent is how many calls of an open loop were due from the end of the warm-up to end, and have not been sent since none was idle.
 func (l *lane) unsent(end time.Duration) int64 {
 	r, step := l.w.r, int64(l.w.r.lanes)
 	limit := r.dueBefore(end)
