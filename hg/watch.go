@@ -128,9 +128,13 @@ func (c *Class) activity() []inspect.Activity {
 		calls := hctx.Calls()
 		a.More = max(len(calls)-watchedCalls, 0)
 		for _, call := range calls[:len(calls)-a.More] {
-			a.Calls = append(a.Calls, inspect.CallState{
-				Kind: call.Kind, RPC: call.RPC, Peer: call.Peer.Label(), State: call.State, Age: call.Age, Moved: call.Moved, Size: call.Size,
-			})
+			s := inspect.CallState{
+				Kind: call.Kind, RPC: call.RPC, Peer: call.Peer.Label(), ID: call.ID, State: call.State, Age: call.Age, Moved: call.Moved, Size: call.Size,
+			}
+			if flow := call.Flow; flow != nil {
+				s.Items, s.Moved, s.In = flow.Items, flow.Bytes, flow.In
+			}
+			a.Calls = append(a.Calls, s)
 		}
 		hctx.watch.ask(hctx.Now(), a)
 	}

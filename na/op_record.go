@@ -172,7 +172,9 @@ func (e *endpoint) detach(o *Op) {
 			o.session.posted.remove(o)
 		}
 		e.dropTimer(o)
-		o.endClosedStreams()
+		if o.x != nil {
+			o.x.endClosedStreams()
+		}
 	case kindRecvExpected:
 		o.session.posted.remove(o)
 	case kindLease:

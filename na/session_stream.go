@@ -101,8 +101,8 @@ func (l *session) beginStreams(o *Op) {
 }
 
 // endClosedStreams ends those streams of a call that ends which the program has closed and the target has not opened: it may never do.
-func (o *op) endClosedStreams() {
-	for _, s := range o.streams {
+func (x *opExt) endClosedStreams() {
+	for _, s := range x.streams {
 		if s.closed && !s.isOpened() {
 			s.reset(ErrCanceled, "the call has ended")
 		}

@@ -447,7 +447,7 @@ func (r *itemReader) flow() *inspect.Flow {
 	n := r.moved()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f := &inspect.Flow{Items: r.items, Bytes: r.bytes, Waiting: n - r.taken}
+	f := &inspect.Flow{In: true, Items: r.items, Bytes: r.bytes, Waiting: n - r.taken}
 	if f.Waiting > 0 {
 		f.Stuck = max(r.hctx.Now()-r.idle, 1)
 	}

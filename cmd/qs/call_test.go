@@ -403,7 +403,7 @@ func TestTop(t *testing.T) {
 	s := serve(t, "")
 	out := run(t, 0, "top", "-n", "3", "-all", "-interval", "1ms", s.addr).out.String()
 	require.Regexp(t, `(?s)^`+s.addr+`  \d\d:\d\d:\d\d  0 handlers at work, 0 requests wait\n\nCalls under way: 1\n *age .*\n\nPeers: 1\n`+
-		` *calls/s .* tcp  qs\.test \(this top\)  127\.0\.0\.1:\d+\n\nMethods: \d, of the last \d+\.\d s\n.*`+s.addr+`  .*  target  hg/gauges\n`, out)
+		`name +.*\nqs\.test \(this top\)  127\.0\.0\.1:\d+ .* tcp\n\nMethods: \d, of the last \d+\.\d s\n.*`+s.addr+`  .*\nhg/gauges .* target\n`, out)
 	require.NotContains(t, out, "\x1b")
 	d := json.NewDecoder(&run(t, 0, "top", "-n", "2", "-interval", "1ms", "-json", s.addr).out)
 	for range 2 {

@@ -52,7 +52,7 @@ func contextReports(all []inspect.Gauges) []contextReport {
 	for _, g := range all {
 		r := contextReport{
 			Context: g.Context, Address: g.Address, Eager: g.Eager, Envelopes: g.Envelopes, Budget: g.Budget, Reserved: g.Reserved,
-			HighWater: g.HighWater, Stalls: g.Stalls, Active: g.Active, Waiting: g.Waiting,
+			HighWater: g.HighWater, Stalls: g.Stalls, Active: g.Active + g.Streams, Waiting: g.Waiting,
 			Streams: g.Streams, MaxStreams: g.MaxStreams, StreamsPeer: g.MaxStreamsPerPeer, InlineBodies: g.Inline, LentBodies: g.Loans,
 			NoRoom: g.NoRoom, Peers: []peerReport{},
 		}

@@ -78,9 +78,10 @@ func TestTopOnce(t *testing.T) {
 	}
 	require.Len(t, ages, 1)
 	require.Positive(t, ages[0])
-	require.Len(t, r.Methods, 1)
+	require.Len(t, r.Methods, 2)
 	m := r.Methods[0]
 	require.Equal(t, "upper", m.Method)
+	require.Equal(t, methodReport{Kind: "target", Method: "stalls", Active: 1}, r.Methods[1])
 	require.Positive(t, m.Rate)
 	require.True(t, 0 < m.P50 && m.P50 <= m.P90 && m.P90 <= m.P99 && m.P99 <= m.Max, "%+v", m)
 	var billing []trafficReport
@@ -134,7 +135,7 @@ func TestTopScreen(t *testing.T) {
 	t.Parallel()
 	addr := busyTarget(t)
 	steps := [][2]string{
-		{`running +target +stalls +billing[^\r]*\r(?s:.*)target +upper`, "/billing\r"},
+		{`running +target +stalls +billing[^\r]*\r(?s:.*)\nupper[^\r]*target`, "/billing\r"},
 		{`filter: billing (?s:.*)Peers: 1`, "s"}, {`sort: p99`, "p"}, {`PAUSED`, "\x1b[A3q"},
 	}
 	shown := onScreen(t, "NO_COLOR=", steps, "top", "-interval", "100ms", addr)

@@ -21,6 +21,8 @@ type textTable struct {
 	right  []bool // the column is aligned to the right
 	widths []int  // of the columns
 	snips  bool   // on a terminal cells are cut, not wrapped
+	names  []string
+	drops  []string // columns that a narrow terminal does without, in this order
 }
 
 // newTable returns a table with columns. A name that begins with > is of a column that is aligned to the right.
@@ -29,6 +31,7 @@ func newTable(columns ...string) *textTable {
 	for i := range columns {
 		columns[i], t.right[i] = strings.CutPrefix(columns[i], ">")
 	}
+	t.names = columns
 	style := table.Style{Name: "plain", Box: table.StyleBoxDefault, Format: table.FormatOptions{Header: text.FormatDefault}}
 	style.Box.PaddingLeft, style.Box.PaddingRight, style.Box.UnfinishedRow = "", "  ", " ~"
 	t.rows.SetStyle(style)
@@ -75,9 +78,10 @@ func (t *textTable) lines(width int) (lines []string) {
 		enforcer = func(cell string, width int) string { return text.Snip(cell, width, "~") }
 	}
 	configs := make([]table.ColumnConfig, len(t.right))
-	limits := t.limits(width)
+	hidden := t.hidden(width)
+	limits := t.limits(width, hidden)
 	for i, right := range t.right {
-		configs[i].Number = i + 1
+		configs[i].Number, configs[i].Hidden = i+1, hidden[i]
 		if right {
 			configs[i].Align, configs[i].AlignHeader = text.AlignRight, text.AlignRight
 		}
@@ -93,8 +97,33 @@ func (t *textTable) lines(width int) (lines []string) {
 	return lines
 }
 
+// usefulWidth is to how many columns a text is cut rather than another column is left out.
+const usefulWidth = 24
+
+// hidden returns which columns a terminal does without: as many of drops as the others need to be of use.
+func (t *textTable) hidden(width int) []bool {
+	hidden := make([]bool, len(t.right))
+	for _, name := range t.drops {
+		need := -2
+		for i, right := range t.right {
+			switch {
+			case hidden[i]:
+			case right:
+				need += 2 + t.widths[i]
+			default:
+				need += 2 + min(t.widths[i], usefulWidth)
+			}
+		}
+		if width == 0 || need <= width {
+			break
+		}
+		hidden[slices.Index(t.names, name)] = true
+	}
+	return hidden
+}
+
 // limits returns how wide the columns of text may be on a terminal: the narrow ones as wide as they are, and the others share what is left.
-func (t *textTable) limits(width int) []int {
+func (t *textTable) limits(width int, hidden []bool) []int {
 	limits := make([]int, len(t.right))
 	if width == 0 {
 		return limits
@@ -102,6 +131,9 @@ func (t *textTable) limits(width int) []int {
 	var texts []int
 	room := width
 	for i, right := range t.right {
+		if hidden[i] {
+			continue
+		}
 		room -= 2 // between columns
 		if right {
 			room -= t.widths[i]
@@ -111,7 +143,7 @@ func (t *textTable) limits(width int) []int {
 	}
 	slices.SortStableFunc(texts, func(a, b int) int { return cmp.Compare(t.widths[a], t.widths[b]) })
 	for n, i := range texts {
-		limits[i] = max(8, min(t.widths[i], room/(len(texts)-n)))
+		limits[i] = min(t.widths[i], max(8, room/(len(texts)-n)))
 		room -= limits[i]
 	}
 	return limits

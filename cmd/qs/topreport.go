@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -28,7 +29,8 @@ type topReport struct {
 	Methods  []methodReport  `json:"methods"`
 	Peers    []trafficReport `json:"peers"`
 
-	allMethods, allPeers int // before the filter
+	allMethods, allPeers int    // before the filter
+	noPeer               string // why the filter has left none
 }
 
 // A callReport is a call, a request or a transfer that is under way.
@@ -40,15 +42,18 @@ type callReport struct {
 	Age    float64 `json:"age_s"`
 	Moved  int64   `json:"moved_bytes"`
 	Size   int64   `json:"size_bytes"`
+	Items  int64   `json:"items"` // so far, of a stream
 }
 
-// A methodReport is about the calls of a method that have ended.
+// A methodReport is about the calls of a method: those that have ended, and the items of those that are under way.
 type methodReport struct {
 	Kind     string  `json:"kind"`
 	Method   string  `json:"method"`
+	Active   int     `json:"active"` // calls that are under way
 	Count    int64   `json:"count"`
 	Rate     float64 `json:"rate_per_s"`
 	Errors   float64 `json:"errors_per_s"`
+	Items    float64 `json:"items_per_s"`
 	Sent     float64 `json:"sent_bytes_per_s"`
 	Received float64 `json:"received_bytes_per_s"`
 	P50      float64 `json:"p50_us"`
@@ -57,19 +62,22 @@ type methodReport struct {
 	Max      float64 `json:"max_us"`
 }
 
-// A trafficReport is about a peer: who it is, and what has ended with it.
+// A trafficReport is about a peer: who it is, what has ended with it, and the items of what is under way.
 type trafficReport struct {
 	Name      string  `json:"name,omitempty"` // that it claims
 	Own       bool    `json:"own,omitempty"`  // it is the program that looks
 	Remote    string  `json:"remote,omitempty"`
 	Address   string  `json:"address"`
 	Transport string  `json:"transport"`
+	Active    int     `json:"active"` // calls that are under way
 	Rate      float64 `json:"rate_per_s"`
 	Errors    float64 `json:"errors_per_s"`
 	Sent      float64 `json:"sent_bytes_per_s"`
 	Received  float64 `json:"received_bytes_per_s"`
 	Held      int     `json:"held_envelopes"`
 	Queued    int     `json:"queued_messages"`
+
+	label string
 }
 
 // reportLooks returns the report of a look. Its rates are since the look before, if there is one. RPCs of Quicksilver itself are in it with
@@ -93,6 +101,7 @@ func reportLooks(address string, now, before *look, all bool) *topReport {
 		r.addCalls(a, all)
 		r.addMethods(a, since, seconds, all)
 		r.addPeers(a, since, seconds, own)
+		r.addFlows(a, since, seconds, all)
 	}
 	r.allMethods, r.allPeers = len(r.Methods), len(r.Peers)
 	r.Contexts = contextReports(gauges)
@@ -122,7 +131,7 @@ func (r *topReport) addCalls(a *inspect.Activity, all bool) {
 	r.More += a.More
 	for _, c := range a.Calls {
 		if all || !inspect.IsBuiltIn(c.RPC) {
-			r.Calls = append(r.Calls, callReport{c.Kind.String(), c.RPC, c.Peer, c.State, c.Age.Seconds(), c.Moved, c.Size})
+			r.Calls = append(r.Calls, callReport{c.Kind.String(), c.RPC, c.Peer, c.State, c.Age.Seconds(), c.Moved, c.Size, c.Items})
 		}
 	}
 }
@@ -172,11 +181,63 @@ func (r *topReport) addPeers(a, since *inspect.Activity, seconds float64, own st
 	for _, p := range a.Peers {
 		n, w := now[p.Address], was[p.Address]
 		r.Peers = append(r.Peers, trafficReport{
-			Name: p.Process, Own: own != "" && p.Label == own, Remote: p.Remote, Address: p.Address, Transport: p.Transport, Held: p.Held, Queued: p.Queued,
+			label: p.Label, Name: p.Process, Own: own != "" && p.Label == own, Remote: p.Remote, Address: p.Address, Transport: p.Transport, Held: p.Held, Queued: p.Queued,
 			Rate: perSecond(n.Count-w.Count, seconds), Errors: perSecond(n.Errors-w.Errors, seconds),
 			Sent: perSecond(n.Sent-w.Sent, seconds), Received: perSecond(n.Received-w.Received, seconds),
 		})
 	}
+}
+
+// addFlows adds what is under way to its method and its peer: that it is, and what has come and gone of its items. What ends counts their
+// bytes nowhere else.
+func (r *topReport) addFlows(a, since *inspect.Activity, seconds float64, all bool) {
+	type key struct {
+		kind      inspect.EventKind
+		rpc, peer string
+		id        uint64
+	}
+	was := map[key]*inspect.CallState{}
+	for i := range since.Calls {
+		c := &since.Calls[i]
+		was[key{c.Kind, c.RPC, c.Peer, c.ID}] = c
+	}
+	for i := range a.Calls {
+		c := &a.Calls[i]
+		if !all && inspect.IsBuiltIn(c.RPC) || c.Kind == inspect.EventTransfer {
+			continue
+		}
+		m := r.method(c)
+		m.Active++
+		items, sent, received := 0.0, 0.0, 0.0
+		if w := was[key{c.Kind, c.RPC, c.Peer, c.ID}]; c.Items > 0 && (w != nil || c.Age.Seconds() <= seconds) {
+			if w == nil {
+				w = &inspect.CallState{}
+			}
+			items, sent = perSecond(c.Items-w.Items, seconds), perSecond(c.Moved-w.Moved, seconds)
+		}
+		if c.In {
+			sent, received = 0, sent
+		}
+		m.Items, m.Sent, m.Received = m.Items+items, m.Sent+sent, m.Received+received
+		for i := range r.Peers {
+			if p := &r.Peers[i]; p.label == c.Peer {
+				p.Active++
+				p.Sent, p.Received = p.Sent+sent, p.Received+received
+				break
+			}
+		}
+	}
+}
+
+// method returns the report of a call's method, a new one if none of its calls has ended.
+func (r *topReport) method(c *inspect.CallState) *methodReport {
+	for i := range r.Methods {
+		if m := &r.Methods[i]; m.Kind == c.Kind.String() && m.Method == c.RPC {
+			return m
+		}
+	}
+	r.Methods = append(r.Methods, methodReport{Kind: c.Kind.String(), Method: c.RPC})
+	return &r.Methods[len(r.Methods)-1]
 }
 
 func perSecond(n int64, seconds float64) float64 {
@@ -255,12 +316,19 @@ func (r *topReport) sort(order string) {
 	})
 }
 
-// filter keeps what has a text in the name of its method, or in the name or address of its peer. An empty text keeps all.
+// filter keeps what has a text in the name of its method, or in the name or address of its peer, and the peers that have a call under way
+// which it keeps. An empty text keeps all.
 func (r *topReport) filter(text string) {
 	has := func(texts ...string) bool {
 		return strings.Contains(strings.ToLower(strings.Join(texts, "\n")), strings.ToLower(text))
 	}
 	r.Calls = slices.DeleteFunc(r.Calls, func(c callReport) bool { return !has(c.Method, c.Peer, c.State) })
 	r.Methods = slices.DeleteFunc(r.Methods, func(m methodReport) bool { return !has(m.Method) })
-	r.Peers = slices.DeleteFunc(r.Peers, func(p trafficReport) bool { return !has(p.Name, p.Remote, p.Address) })
+	calls := func(p trafficReport) bool {
+		return slices.ContainsFunc(r.Calls, func(c callReport) bool { return c.Peer == p.label })
+	}
+	r.Peers = slices.DeleteFunc(r.Peers, func(p trafficReport) bool { return !has(p.Name, p.Remote, p.Address) && !calls(p) })
+	if r.noPeer = ""; len(r.Peers) == 0 && r.allPeers > 0 {
+		r.noPeer = fmt.Sprintf(": none has %q in its name, or a call with it under way", text)
+	}
 }

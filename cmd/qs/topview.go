@@ -164,34 +164,40 @@ func (v *topView) sections(width int) []section {
 // sections returns the tables for a terminal of so many columns, or for none if width is 0.
 func (r *topReport) sections(width int) []section {
 	calls := newTable(">age", "state", "kind", ">moved", "method", "peer")
+	calls.drops = []string{"kind"}
 	for _, c := range r.Calls {
 		moved := ""
+		if c.Items > 0 {
+			moved = countText(int(c.Items), "item") + ", "
+		}
 		if c.Moved > 0 || c.Size > 0 {
-			moved = bytesText(c.Moved)
+			moved += bytesText(c.Moved)
 		}
 		if c.Size > 0 {
 			moved += "/" + bytesText(c.Size)
 		}
 		calls.addRow(shortTime(c.Age), c.State, c.Kind, moved, c.Method, c.Peer)
 	}
-	peers := newTable(">calls/s", ">err/s", ">in/s", ">out/s", ">held", ">queued", "by", "name", "address")
+	peers := newTable("name", "address", ">active", ">calls/s", ">err/s", ">in/s", ">out/s", ">held", ">queued", "by")
+	peers.drops = []string{"held", "queued", "in/s", "out/s", "by", "active", "err/s"}
 	for _, p := range r.Peers {
 		name := cmp.Or(p.Name, "-")
 		if p.Own {
 			name += " (this top)"
 		}
-		peers.addRow(rateText(p.Rate), rateText(p.Errors), bytesText(int64(p.Received)), bytesText(int64(p.Sent)), fmt.Sprint(p.Held),
-			fmt.Sprint(p.Queued), p.Transport, name, cmp.Or(p.Remote, p.Address))
+		peers.addRow(name, cmp.Or(p.Remote, p.Address), fmt.Sprint(p.Active), rateText(p.Rate), rateText(p.Errors), bytesText(int64(p.Received)),
+			bytesText(int64(p.Sent)), fmt.Sprint(p.Held), fmt.Sprint(p.Queued), p.Transport)
 	}
-	methods := newTable(">calls/s", ">err/s", ">p50", ">p90", ">p99", ">max", ">in/s", ">out/s", "kind", "method")
+	methods := newTable("method", ">active", ">calls/s", ">err/s", ">p50", ">p90", ">p99", ">max", ">items/s", ">in/s", ">out/s", "kind")
+	methods.drops = []string{"kind", "in/s", "out/s", "max", "p90", "items/s", "active", "err/s"}
 	for _, m := range r.Methods {
-		methods.addRow(rateText(m.Rate), rateText(m.Errors), shortTime(m.P50/1e6), shortTime(m.P90/1e6), shortTime(m.P99/1e6), shortTime(m.Max/1e6),
-			bytesText(int64(m.Received)), bytesText(int64(m.Sent)), m.Kind, m.Method)
+		methods.addRow(m.Method, fmt.Sprint(m.Active), rateText(m.Rate), rateText(m.Errors), shortTime(m.P50/1e6), shortTime(m.P90/1e6),
+			shortTime(m.P99/1e6), shortTime(m.Max/1e6), rateText(m.Items), bytesText(int64(m.Received)), bytesText(int64(m.Sent)), m.Kind)
 	}
 	calls.snips, peers.snips, methods.snips = true, true, true
 	return []section{
 		{fmt.Sprintf("Calls under way: %d", len(r.Calls)+r.More), calls.lines(width)},
-		{"Peers: " + shownOf(len(r.Peers), r.allPeers), peers.lines(width)},
+		{"Peers: " + shownOf(len(r.Peers), r.allPeers) + r.noPeer, peers.lines(width)},
 		{fmt.Sprintf("Methods: %s, of the last %.1f s", shownOf(len(r.Methods), r.allMethods), r.Seconds), methods.lines(width)},
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ func TestReportLooks(t *testing.T) {
 	r := reportLooks("tcp://h:1", now, before, false)
 	require.Equal(t, 2.0, r.Seconds)
 	require.Len(t, r.Calls, 2, "none of Quicksilver's own")
-	require.Len(t, r.Methods, 2)
+	require.Len(t, r.Methods, 3, "that which is under way, too")
 	get := r.Methods[0]
 	require.Equal(t, []float64{100, 10, 20480, 0}, []float64{get.Rate, get.Errors, get.Sent, get.Received})
 	require.EqualValues(t, 200, get.Count)
@@ -57,7 +58,7 @@ func TestReportLooks(t *testing.T) {
 	require.InDelta(t, 1e6, get.P99, 1e5)
 	require.InDelta(t, 1e6, get.Max, 1e5)
 	require.Equal(t, []float64{0, 100, 10, 40960}, []float64{r.Peers[0].Rate, r.Peers[1].Rate, r.Peers[1].Errors, r.Peers[1].Sent})
-	require.Len(t, reportLooks("tcp://h:1", now, before, true).Methods, 3)
+	require.Len(t, reportLooks("tcp://h:1", now, before, true).Methods, 4)
 	require.EqualValues(t, 1, r.Contexts[0].Active, "without the look itself")
 	require.Equal(t, []bool{true, false}, []bool{r.Peers[0].Own, r.Peers[1].Own})
 	now.all[0].Calls = append(now.all[0].Calls, inspect.CallState{Kind: inspect.EventTarget, RPC: "hg/gauges", Peer: "another"})
@@ -70,6 +71,53 @@ func TestReportLooks(t *testing.T) {
 	require.Equal(t, 3.0, r.Seconds)
 	require.Equal(t, 100.0, r.Methods[0].Rate)
 	require.Zero(t, reportLooks("tcp://h:1", &look{all: []inspect.Activity{{}}}, nil, false).Seconds)
+}
+
+// TestReportStreams: a stream under way is at work, and its items are in the rates of its method and of its peer.
+func TestReportStreams(t *testing.T) {
+	stream := func(items int64, age time.Duration) *look {
+		now, _ := looks()
+		now.all[0].Watched = age
+		now.all[0].Traffic = nil
+		now.all[0].Calls = []inspect.CallState{
+			{Kind: inspect.EventTarget, RPC: "log/tail", Peer: "b", ID: 7, State: "running", Age: age, Items: items, Moved: 100 * items},
+			{Kind: inspect.EventTarget, RPC: "log/put", Peer: "b", ID: 8, State: "running", Age: time.Second, Items: items, Moved: items, In: true},
+		}
+		now.all[0].Peers[1].Label = "b"
+		return now
+	}
+	r := reportLooks("tcp://h:1", stream(30, 5*time.Second), stream(10, 3*time.Second), false)
+	i := slices.IndexFunc(r.Methods, func(m methodReport) bool { return m.Method == "log/tail" })
+	require.Positive(t, i)
+	tail, put := r.Methods[i], r.Methods[i+1]
+	require.Equal(t, []float64{10, 1000, 0}, []float64{tail.Items, tail.Sent, tail.Received})
+	require.Equal(t, []float64{10, 0, 10}, []float64{put.Items, put.Sent, put.Received})
+	require.Equal(t, []int{1, 1, 2}, []int{tail.Active, put.Active, r.Peers[1].Active})
+	require.Equal(t, []float64{1000, 10}, []float64{r.Peers[1].Sent, r.Peers[1].Received})
+	r = reportLooks("tcp://h:1", stream(30, 5*time.Second), nil, false)
+	require.Equal(t, 6.0, r.Methods[i].Items, "it is no older than the watch")
+	shown := strings.Join(r.sections(0)[0].lines, "\n")
+	require.Contains(t, shown, "30 items, 2.93 KiB")
+	r.filter("tail")
+	require.Len(t, r.Peers, 1, "a filter by a method keeps the peer that calls it")
+}
+
+// TestTopNarrow: on 80 columns names come first and are not cut; columns are left out instead.
+func TestTopNarrow(t *testing.T) {
+	now, before := looks()
+	p := &now.all[0].Peers[1]
+	p.Process, p.Remote = "billing", "192.168.100.200:34567"
+	v := topView{order: byRate, report: reportLooks("tcp://h:1", now, before, false)}
+	for width, want := range map[int]string{
+		80: `(?m)^name +address +active +calls/s +err/s +out/s +by$`, 100: `(?m)^name +address .* in/s +out/s +held +queued +by$`, 60: `(?m)^name +address +active +calls/s$`,
+	} {
+		shown := strings.Join(v.render(width, 40), "\n")
+		require.Regexp(t, want, shown, width)
+		require.Contains(t, shown, "billing", width)
+		require.Contains(t, shown, "192.168.100.200:34567", width)
+		require.Contains(t, shown, "idle (this top)", width)
+		require.Regexp(t, `(?m)^method +`, shown)
+	}
 }
 
 // TestTopViewFits: the screen has no line that is wider, and no more lines, than the terminal, whatever its size, and nothing that it
@@ -96,7 +144,7 @@ func TestTopViewFits(t *testing.T) {
 	require.Len(t, v.render(80, 24), 7, "a line for each of two peers, however long their names are")
 	v.only = 0
 	shown := strings.Join(v.render(120, 40), "\n")
-	for _, want := range []string{"1 handler at work, 1 request waits", "Calls under way: 302  (", "Peers: 2", "Methods: 2, of the last 2.0 s", "1m30s  running", "1.00 MiB/4.00 MiB", "idle (this top)", "10.0.0.2:7"} {
+	for _, want := range []string{"1 handler at work, 1 request waits", "Calls under way: 302  (", "Peers: 2", "Methods: 303, of the last 2.0 s", "1m30s  running", "1.00 MiB/4.00 MiB", "idle (this top)", "10.0.0.2:7"} {
 		require.Contains(t, shown, want)
 	}
 	v.styled = true
@@ -126,8 +174,8 @@ func TestTopViewKeys(t *testing.T) {
 	require.Contains(t, shows(), "filter: PUT ")
 	require.NotContains(t, shows(), "kv/get")
 	require.Contains(t, shows(), "kv/put")
-	require.Contains(t, shows(), "Peers: 0 of 2")
-	require.Contains(t, shows(), "Methods: 1 of 2, of the")
+	require.Contains(t, shows(), "Peers: 0 of 2: none has \"PUT\" in its name")
+	require.Contains(t, shows(), "Methods: 1 of 3, of the")
 	press("/idle\x1b")
 	require.Contains(t, shows(), "filter: none")
 	press("/q\r") // a letter of the filter
@@ -152,6 +200,6 @@ func TestTopOrders(t *testing.T) {
 	r.sort(orders["calls/s"])
 	require.Equal(t, "kv/get", r.Methods[0].Method)
 	for _, column := range strings.Fields(r.sections(0)[2].lines[0]) {
-		require.True(t, orders[column] != "" || column == "kind", column)
+		require.True(t, orders[column] != "" || slices.Contains([]string{"kind", "active", "items/s"}, column), column)
 	}
 }

@@ -42,10 +42,13 @@ type CallState struct {
 	Kind  EventKind
 	RPC   string
 	Peer  string
+	ID    uint64
 	State string
 	Age   time.Duration
-	Moved int64
+	Moved int64 // of one with items, the bytes of these
 	Size  int64
+	Items int64 // so far, of one whose results come one after the other
+	In    bool  // the items come to this side; else it sends them
 }
 
 // A MethodCount counts the events of one kind and RPC. Those of more than 256 share the name "(others)".

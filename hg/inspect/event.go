@@ -75,6 +75,7 @@ type Call struct {
 
 // A Flow is what one side knows of the items of a call.
 type Flow struct {
+	In    bool  // the items come to this side; else it sends them
 	Items int64 // that were sent, or that the program has had
 	Bytes int64 // of them, as encoded
 	// Waiting is how many bytes wait: at the side that sends, because the other takes no more; at the one that receives, for the program.
