@@ -109,7 +109,7 @@ func TestTopNarrow(t *testing.T) {
 	p.Process, p.Remote = "billing", "192.168.100.200:34567"
 	v := topView{order: byRate, report: reportLooks("tcp://h:1", now, before, false)}
 	for width, want := range map[int]string{
-		80: `(?m)^name +address +active +calls/s +err/s +out/s +by$`, 100: `(?m)^name +address .* in/s +out/s +held +queued +by$`, 60: `(?m)^name +address +active +calls/s$`,
+		80: `(?m)^name +address +active +calls/s +err/s +out/s +by$`, 100: `(?m)^name +address .* in/s +out/s +held +queued +by$`, 60: `(?m)^name +address +calls/s +err/s$`,
 	} {
 		shown := strings.Join(v.render(width, 40), "\n")
 		require.Regexp(t, want, shown, width)
