@@ -282,9 +282,7 @@ func (b *benching) prepare(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	if len(args) == 0 && b.size < 0 {
-		if err := b.checkNoInput("bench", &about); err != nil {
-			return err
-		}
+		b.noteNoInput("bench", &about)
 	}
 	switch {
 	case about.stream, len(about.Sources())+len(about.Sinks()) > 0:

@@ -24,9 +24,9 @@ import (
 
 const callAbout = `Calls a method of any program.
 
-Input and output are JSON, converted by the types that the program publishes if it sets qs.Config.Inspect ("qs rpcs ADDRESS" lists them). The output of one call can be the input of another. Bytes are base64; times and big numbers look as in encoding/json; durations are "1.5s" or nanoseconds; floats may be "NaN". Without JSON the input is the zero value; @FILE reads it from a file, - from the standard input. Input that does not fit the types is not sent. Where no type is known, a number with a dot is a float, and {"$bytes": BASE64}, {"$time": ...}, {"$float": "NaN"} and {"$map": [[KEY, VALUE], ...]} stand for what JSON lacks.
+Input and output are JSON, converted by the types that the program publishes if it sets qs.Config.Inspect ("qs rpcs ADDRESS" lists them). The output of one call can be the input of another. Bytes are base64; times and big numbers look as in encoding/json; durations are "1.5s" or nanoseconds; floats may be "NaN". Without JSON the input is the zero value; @FILE reads it from a file, - or @- from the standard input, which nothing else reads. Input that does not fit the types is not sent. Where no type is known, a number with a dot is a float, and {"$bytes": BASE64}, {"$time": ...}, {"$float": "NaN"} and {"$map": [[KEY, VALUE], ...]} stand for what JSON lacks.
 
---source and --sink lend a file in a field of the input; Sources and Sinks that are not named are empty. The file of a sink is replaced only when the call has succeeded. A method with Sinks prints its output, without the bytes. A one-way method prints nothing; a stream prints its items, one on a line. --timeout covers all of them, and Ctrl-C ends them.
+--source and --sink lend a file in a field of the input; Sources and Sinks that are not named are empty. The file of a sink is replaced only when the call has succeeded. A method with Sinks prints its output, without the bytes. A one-way method prints nothing; a stream prints its items, one on a line. --timeout covers all of them, and Ctrl-C ends them; --count ends a stream behind so many items, with exit code 0.
 
 The exit code says what became of the request: 2, it did not run and never will as it is; 3, it did not run and may be repeated; 4, it may have run; 5, the handler's answer is an error. To rehearse them, call the methods of qs serve.`
 
@@ -39,7 +39,8 @@ const callExamples = `  qs call tcp://10.0.0.7:9000 greet '"Ada"'
 type calling struct {
 	app        *app
 	network    network
-	timeout    time.Duration
+	timeout    time.Duration // 0: without limit
+	count      int           // of items of a stream; 0: all
 	isRaw      bool
 	metaFlag   assignments
 	sourceFlag assignments
@@ -64,7 +65,8 @@ func (a *app) newCall() *cobra.Command {
 	}
 	fs := c.Flags()
 	k.network.peerFlags(fs)
-	fs.DurationVarP(&k.timeout, "timeout", "t", 10*time.Second, "`time` that the call may take; it travels with the call. Making the connection may take --peer-timeout at most")
+	fs.DurationVarP(&k.timeout, "timeout", "t", 10*time.Second, "`time` that the call may take, 0 for no limit; it travels with the call. Making the connection may take --peer-timeout at most")
+	fs.IntVarP(&k.count, "count", "n", 0, "`items` after which a stream is ended; 0: all")
 	fs.BoolVarP(&k.isRaw, "raw", "r", false, "send the third argument and print the output unchanged: for methods with codec raw")
 	fs.BoolVar(&k.oneWay, "oneway", false, "the method is one-way; needed only if the program does not publish its types")
 	fs.VarP(&k.metaFlag, "meta", "m", "`NAME=VALUE`: metadata of the call, such as a token; repeatable")
@@ -78,8 +80,11 @@ func (k *calling) run(args []string) error {
 		return err
 	}
 	k.method = args[1]
-	if k.timeout <= 0 {
-		return usageError{"--timeout is not positive"}
+	switch {
+	case k.timeout < 0:
+		return usageError{"--timeout is negative"}
+	case k.count < 0:
+		return usageError{"--count is negative"}
 	}
 	if k.isRaw && len(k.sourceFlag)+len(k.sinkFlag) > 0 {
 		return usageError{"--source and --sink are for methods that take msgpack, not for --raw"}
@@ -104,19 +109,22 @@ func (k *calling) run(args []string) error {
 	k.c.timeout = k.timeout
 	ctx, stop := k.app.untilSignal()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, k.timeout)
-	defer cancel()
+	if k.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, k.timeout)
+		defer cancel()
+	}
 	about, err := k.describe(ctx)
 	if err != nil {
 		return err
 	}
 	if len(args) == 2 {
-		if err := k.checkNoInput("call", &about); err != nil {
-			return err
-		}
+		k.noteNoInput("call", &about)
 	}
 	out := k.app.out
 	switch {
+	case k.count > 0 && !about.stream:
+		return usageError{fmt.Sprintf("--count is for streams, and %s is none; NOT sent", k.method)}
 	case k.isRaw && about.stream:
 		return usageError{fmt.Sprintf("%s is a stream, and --raw is for methods; NOT sent", k.method)}
 	case k.isRaw:
@@ -154,10 +162,10 @@ func (k *calling) read(args []string) (err error) {
 // argument returns what an argument stands for.
 func argument(text string) ([]byte, error) {
 	switch name, file := strings.CutPrefix(text, "@"); {
+	case text == "-", text == "@-":
+		return io.ReadAll(os.Stdin)
 	case file:
 		return os.ReadFile(name)
-	case text == "-":
-		return io.ReadAll(os.Stdin)
 	}
 	return []byte(text), nil
 }
@@ -199,10 +207,10 @@ func (k *calling) callRaw(ctx context.Context) error {
 	}
 	out, flush := k.app.data()
 	if _, onTerminal := terminalWidth(k.app.out); onTerminal && (!utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0) {
-		return failedError{fmt.Errorf("the output of %s is %d bytes that are no text, and not for a terminal: send it to a file or a pipe; the method ran", k.method, len(b))}
+		return ranError{fmt.Errorf("the output of %s is %d bytes that are no text, and not for a terminal: send it to a file or a pipe; the method ran", k.method, len(b))}
 	}
 	_, err = out.Write(b)
-	return errors.Join(err, flush())
+	return unwritten(k.method, errors.Join(err, flush()))
 }
 
 // plain makes a call that lends nothing.

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -467,53 +466,83 @@ func TestLookupFate(t *testing.T) {
 	require.Contains(t, advice(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a shows")
 }
 
-// TestNoInput: input that is there and that no argument reads is not left out silently. Cron and CI give none, or /dev/null.
+// TestNoInput: only "-" and "@-" read the standard input. Without an input the zero value is sent, whatever is in a pipe or a file, and a note says so.
 func TestNoInput(t *testing.T) {
 	t.Parallel()
 	addr, plain := typedTarget(t, true), serve(t, "").addr
 	file := filepath.Join(t.TempDir(), "input")
 	writeFile(t, file, []byte(`"x"`))
-	const zero, empty = "null for the zero value", `"" for an empty input`
-	for line, instead := range map[string]string{
+	const zero, empty = "no JSON given, the zero value is sent", "no input given, an empty one is sent"
+	for line, sent := range map[string]string{
 		"call % shop/token":                 zero,
 		"bench -n 1 % shop/token":           zero,
 		"call % shop/sample":                "",
 		"call % shop/token \"\"":            "",
 		"call % shop/token -":               "",
+		"call % shop/token @-":              "",
 		"call % shop/token null":            "",
 		"call -raw ! hg/ping":               empty,
 		"bench -n 1 -raw ! hg/ping":         empty,
 		"call % shop/goods -source Goods=-": "",
 	} {
 		args := strings.Fields(strings.NewReplacer("%", addr, "!", plain).Replace(line))
-		code, want := 0, ""
-		if instead != "" {
-			code = exitUsage
-			want = "qs " + args[0] + ": the standard input has data, but no argument reads it: add - to send it, or " + instead + "; NOT sent\n"
+		want := ""
+		if sent != "" {
+			want = "qs " + args[0] + ": note: " + sent + `; "-" reads the standard input` + "\n"
 		}
 		from, err := os.Open(file)
 		require.NoError(t, err)
 		q := newQS(t, args...)
 		q.cmd.Stdin = from
-		require.Equal(t, want, q.start().wait(code).errors.String(), line)
+		require.Equal(t, want, q.start().wait(0).errors.String(), line)
+		at, err := from.Seek(0, io.SeekCurrent)
+		require.NoError(t, err)
+		require.Equal(t, strings.HasSuffix(line, "-"), at > 0, "%s: another program may read it", line)
 		require.NoError(t, from.Close())
-		if runtime.GOOS != "linux" {
-			continue
-		}
-		read, write, err := os.Pipe()
-		require.NoError(t, err)
-		_, err = write.WriteString(`"x"`)
-		require.NoError(t, err)
-		require.NoError(t, write.Close())
 		q = newQS(t, args...)
-		q.cmd.Stdin = read
-		require.Equal(t, want, q.start().wait(code).errors.String(), line)
-		require.NoError(t, read.Close())
+		q.cmd.Stdin = strings.NewReader(`"x"`)
+		require.Equal(t, want, q.start().wait(0).errors.String(), line)
 	}
 	require.Empty(t, run(t, 0, "call", addr, "shop/token").errors.String(), "/dev/null")
-	q := newQS(t, "call", addr, "shop/token")
-	q.cmd.Stdin = strings.NewReader("")
-	require.Equal(t, `qs call: note: no JSON given, the zero value is sent; "-" reads the standard input`+"\n", q.start().wait(0).errors.String())
+}
+
+// TestStreamCut: a stream that ends behind some items has run, and says so; --count ends it without an error.
+func TestStreamCut(t *testing.T) {
+	t.Parallel()
+	addr := inProcessNode(t, func(n *qs.Node) {
+		qs.DefineStream[int, int]("tick").Handle(n, func(ctx context.Context, n int, send func(int) error) error {
+			for i := range n {
+				if err := send(i); err != nil {
+					return err
+				}
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	})
+	q := run(t, exitMayHaveRun, "call", "-timeout", "1s", addr, "tick", "4")
+	require.Equal(t, "0\n1\n2\n3\n", q.out.String())
+	require.Equal(t, "qs call: tick: ended by --timeout, 1s, after 4 items; it ran\n  code:   20, timed out\n  to do:  give it more time with --timeout, 0 for no limit, or end it with --count\n", q.errors.String())
+	q = run(t, exitMayHaveRun, "call", "-json", "-timeout", "1s", addr, "tick", "1")
+	require.Regexp(t, `"code_text":"timed out","fate":"ran"`, q.errors.String())
+	require.Equal(t, "0\n1\n", run(t, 0, "call", "-timeout", "0", "-n", "2", addr, "tick", "4").out.String())
+	require.Regexp(t, `did not answer within 1s; it MAY HAVE RUN`, run(t, exitMayHaveRun, "call", "-timeout", "1s", addr, "tick", "0").errors.String())
+	require.Equal(t, "qs call: --count is for streams, and shop/token is none; NOT sent\n", run(t, exitUsage, "call", "-n", "1", typedTarget(t, true), "shop/token", `""`).errors.String())
+}
+
+// inProcessNode serves a node of this process.
+func inProcessNode(t *testing.T, handle func(n *qs.Node)) (addr string) {
+	t.Helper()
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Inspect: true})
+	require.NoError(t, err)
+	handle(n)
+	served := make(chan error, 1)
+	go func() { served <- n.Serve(context.Background()) }()
+	t.Cleanup(func() {
+		require.NoError(t, n.Close())
+		require.NoError(t, <-served)
+	})
+	return n.Addr().String()
 }
 
 // TestServeRehearses: the methods of qs serve answer, and give the exit codes of what may have run and of what has failed.

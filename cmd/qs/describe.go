@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,14 +36,15 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 		d.why, d.builtIn = "it is built in", true
 		return d, nil
 	}
-	b, err := k.c.ask(ctx, k.timeout, "tell its types", inspect.RPCsRPC, nil, k.meta)
+	within := cmp.Or(k.timeout, askTimeout)
+	b, err := k.c.ask(ctx, within, "tell its types", inspect.RPCsRPC, nil, k.meta)
 	if _, answered := hg.RemoteOf(err); answered {
 		d.why = "the program does not tell what it serves (qs.Config.Inspect)"
 		return d, nil
 	}
 	if errors.As(err, new(unansweredError)) {
 		if hg.CodeOf(err) == hg.ErrTimeout {
-			err = show.Reword(err, fmt.Sprintf("%s did not answer within %v (asked for its types first)", k.c.peer, k.timeout))
+			err = show.Reword(err, fmt.Sprintf("%s did not answer within %v (asked for its types first)", k.c.peer, within))
 		}
 		return d, k.c.adviseAsk(notSentError{fmt.Errorf("%s: NOT sent: %w", k.method, err)}, "--timeout")
 	}
@@ -100,23 +102,18 @@ func (c *client) listing(methods ...string) string {
 	return fmt.Sprintf("look at what there is: qs rpcs %s%s", all, c.peer)
 }
 
-// checkNoInput refuses a call without an input when the standard input has one that no argument reads, and notes that nothing is read
-// from a pipe that is empty so far.
-func (k *calling) checkNoInput(command string, d *description) error {
-	given, hasData := stdinKind()
+// noteNoInput notes that a call has no input, if a file or a pipe is the standard input: an argument reads it, and nothing else does. What is in
+// the pipe, and when it comes, makes no difference.
+func (k *calling) noteNoInput(command string, d *description) {
 	takesNone := !k.isRaw && d.In.Kind() == reflect.Struct && d.In.NumField() == 0
-	if !given || takesNone || slices.ContainsFunc(k.sourceFlag, func(a assignment) bool { return a.value == "-" }) {
-		return nil
+	if !isStdinGiven() || takesNone || slices.ContainsFunc(k.sourceFlag, func(a assignment) bool { return a.value == "-" }) {
+		return
 	}
-	instead, sent := "null for the zero value", "no JSON given, the zero value is sent"
+	sent := "no JSON given, the zero value is sent"
 	if k.isRaw {
-		instead, sent = `"" for an empty input`, "no input given, an empty one is sent"
-	}
-	if hasData {
-		return usageError{"the standard input has data, but no argument reads it: add - to send it, or " + instead + "; NOT sent"}
+		sent = "no input given, an empty one is sent"
 	}
 	k.app.note(command, "note: "+sent+`; "-" reads the standard input`)
-	return nil
 }
 
 // checkRaw refuses an input of --raw that a method with the codec msgpack cannot decode.
@@ -158,5 +155,5 @@ func (d *description) print(out io.Writer, b []byte) error {
 		return fmt.Errorf("the output of %s %w; the method ran", d.name, err)
 	}
 	_, err = fmt.Fprintf(out, "%s\n", show.EscapeJSON([]byte(line)))
-	return err
+	return unwritten(d.name, err)
 }

@@ -26,14 +26,16 @@ const (
 
 // exitCodes explains the codes in the help.
 const exitCodes = `  0    success
-  1    failed on this machine, or a check did
+  1    failed on this machine, or a check did: a request was not sent, or it
+       ran and its output was lost; the text says which
   2    the command line is wrong, or asks for what the program does not serve
        or always refuses; nothing was done
   3    the request did not run, or only read something: it may be repeated
        (a wrong address gives 3, too: limit the repeats)
-  4    the request may have run: look before you repeat it
+  4    the request may have run, or was ended while it ran: look before you
+       repeat it
   5    the handler ran, and its answer is an error
-  130  interrupted by SIGINT or SIGTERM`
+  130  interrupted by SIGINT or SIGTERM: treat it as 4`
 
 // kinds name the exit codes in JSON.
 var kinds = map[int]string{
@@ -66,6 +68,20 @@ type repeatableError struct{ err error }
 
 func (e repeatableError) Error() string { return e.err.Error() }
 func (e repeatableError) Unwrap() error { return e.err }
+
+// ranError is an error behind the beginning of the handler: the method ran, whatever else it was that failed.
+type ranError struct{ err error }
+
+func (e ranError) Error() string { return e.err.Error() }
+func (e ranError) Unwrap() error { return e.err }
+
+// unwritten is the error of a call whose output could not be written.
+func unwritten(method string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return ranError{fmt.Errorf("the output of %s could not be written: %w; the method ran", method, err)}
+}
 
 // unansweredError is that of a request which only asks, and has no answer: it has no fate, since it changes nothing.
 type unansweredError struct {
@@ -203,10 +219,15 @@ func (r *errorReport) describeCall(err error) {
 	case called:
 		code = hg.CodeOf(err)
 	case !coded:
+		if errors.As(err, new(ranError)) {
+			r.Fate = fateText(hg.Ran)
+		}
 		return
 	}
 	r.Code, r.CodeText = int(code), code.Error()
 	switch {
+	case errors.As(err, new(ranError)):
+		r.Fate = fateText(hg.Ran)
 	case errors.As(err, new(notSentError)), errors.As(err, new(refusedError)):
 		r.Fate = fateText(hg.NotRun)
 	case errors.As(err, new(unansweredError)), errors.As(err, new(repeatableError)):

@@ -22,7 +22,7 @@ const maxHelpWidth = 100
 
 // terminalWidth returns the columns of the terminal that w is, and whether it is one.
 func terminalWidth(w io.Writer) (width int, ok bool) {
-	f, isFile := w.(*os.File)
+	f, isFile := fileOf(w)
 	if !isFile || !term.IsTerminal(int(f.Fd())) {
 		return 80, false
 	}
@@ -30,6 +30,15 @@ func terminalWidth(w io.Writer) (width int, ok bool) {
 		return width, true
 	}
 	return 80, true
+}
+
+// fileOf returns the file that w writes to, if it is one.
+func fileOf(w io.Writer) (*os.File, bool) {
+	if o, ok := w.(*output); ok {
+		w = o.to
+	}
+	f, ok := w.(*os.File)
+	return f, ok
 }
 
 // isScreen reports whether w is a terminal that can move its cursor.

@@ -12,7 +12,9 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/qs"
@@ -187,7 +189,7 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 	}
 	for i := range k.sinks {
 		if err := k.sinks[i].end(true); err != nil {
-			return fmt.Errorf("%w; the method ran", err)
+			return unwritten(k.method, err)
 		}
 	}
 	return d.print(out, b)
@@ -199,16 +201,45 @@ func (k *calling) items(ctx context.Context, d *description, from sources, into 
 	if err != nil {
 		return err
 	}
+	count := 0
 	s := qs.DefineStream[input[struct{}], msgpack.RawMessage](k.method, qs.WithCodec(codec.Msgpack))
 	for item, err := range s.Call(ctx, peer, input[struct{}]{sources: from, into: into}) {
 		if err != nil {
-			return k.c.advise(k.method, err)
+			return k.adviseItems(count, err)
 		}
 		if err := d.print(out, item); err != nil {
 			return err
 		}
+		if count++; count == k.count {
+			break
+		}
 	}
 	return nil
+}
+
+// adviseItems is advise for the error of a stream behind so many items: the handler has begun if there was one.
+func (k *calling) adviseItems(count int, err error) error {
+	_, answered := hg.RemoteOf(err)
+	if count == 0 || answered {
+		return k.c.advise(k.method, err)
+	}
+	by := "ended by --timeout, " + k.timeout.String() + ","
+	switch {
+	case errors.Is(err, errInterrupted):
+		by = "interrupted"
+	case hg.CodeOf(err) != hg.ErrTimeout && !errors.Is(err, context.DeadlineExceeded):
+		by = fmt.Sprintf("%s was lost", k.c.peer)
+		if call, ok := errors.AsType[*hg.Error](err); ok {
+			by = files.SayUnanswered(k.c.peer, call)
+		}
+	}
+	code := hg.CodeOf(err)
+	err = show.Reword(err, fmt.Sprintf("%s: %s after %s; it ran", k.method, by, countText(count, "item")))
+	lines := []string{fmt.Sprintf("code:   %d, %v", uint8(code), code)}
+	if code == hg.ErrTimeout {
+		lines = append(lines, show.ToDo+"give it more time with --timeout, 0 for no limit, or end it with --count")
+	}
+	return ranError{show.Advise(err, lines...)}
 }
 
 // typed returns the context and the Peer of a call by package qs.

@@ -14,11 +14,12 @@
 //	run     run.go, runwait.go and runlines.go with group_*.go; rendezvous.go
 //	mercury mercury.go
 //	info    info*.go
-//	all     command.go (the commands and what they share), help.go, args.go (old command lines), exit.go (errors and exit codes), table.go, status.go,
+//	all     command.go (the commands and what they share), output.go (the standard output), help.go, args.go (old command lines), exit.go (errors and exit codes), table.go, status.go,
 //	        network.go and tls.go (flags), client.go, internal/self (this program again), internal/show (texts of peers)
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -30,7 +31,8 @@ func main() { os.Exit(start(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // start runs a command line and returns the exit code.
 func start(args []string, out, diag io.Writer) int {
-	a := &app{out: out, diag: diag}
+	written := &output{to: out}
+	a := &app{out: written, diag: diag}
 	root := a.newRoot()
 	if len(args) == 0 {
 		root.SetOut(diag)
@@ -49,6 +51,9 @@ func start(args []string, out, diag io.Writer) int {
 	cmd, err = root.ExecuteC()
 	if err != nil && !a.running { // cobra and pflag report mistakes in the command line as plain errors
 		err = usageError{err.Error()}
+	}
+	if err == nil && written.failed() != nil {
+		err = failedError{fmt.Errorf("the output could not be written: %w", written.failed())}
 	}
 	return a.fail(cmd, err)
 }

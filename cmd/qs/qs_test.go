@@ -304,7 +304,7 @@ func TestMistakes(t *testing.T) {
 		{2, `^qs perf: --processes is 0, want at least 1\n$`, []string{"perf", "-op", "idle", "-processes", "0"}},
 		{2, `^qs serve: --write needs --root`, []string{"serve", "-write"}},
 		{1, `^qs serve: the folder of --root cannot be opened: .*no-such-folder`, []string{"serve", "-root", "no-such-folder"}},
-		{2, `^qs call: --timeout is not positive\n$`, []string{"call", "-timeout", "0", "tcp://h:1", "m"}},
+		{2, `^qs call: --timeout is negative\n$`, []string{"call", "-timeout", "-1s", "tcp://h:1", "m"}},
 		{2, `^qs run: --processes is 65537, want at most 65536\n$`, []string{"run", "-n", "65537", "no-such-program"}},
 	} {
 		q := run(t, c.code, c.args...)

@@ -81,7 +81,7 @@ func (t *topping) run(addr string) error {
 	defer c.close()
 	ctx, stop := t.app.untilSignal()
 	defer stop()
-	screen, onScreen := t.app.out.(*os.File)
+	screen, onScreen := fileOf(t.app.out)
 	onScreen = onScreen && isScreen(screen) && term.IsTerminal(int(os.Stdin.Fd()))
 	if onScreen && !t.app.json && t.count == 0 {
 		return t.watch(ctx, c, screen)

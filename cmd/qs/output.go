@@ -1,0 +1,34 @@
+package main
+
+import (
+	"io"
+	"sync"
+)
+
+// An output is the standard output. It keeps the first error of writing, which texts for people are printed without a look at.
+type output struct {
+	to io.Writer
+
+	mu  sync.Mutex // guards err
+	err error
+}
+
+// Write implements io.Writer.
+func (o *output) Write(b []byte) (n int, err error) {
+	n, err = o.to.Write(b)
+	if err != nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.err == nil {
+			o.err = err
+		}
+	}
+	return n, err
+}
+
+// failed returns the first error of Write.
+func (o *output) failed() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
