@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -554,6 +555,44 @@ func TestServeRehearses(t *testing.T) {
 	require.Contains(t, run(t, exitHandler, "call", addr, "sleep", `"2h"`).errors.String(), "2h0m0s is no time to sleep: want 0s to 1h0m0s")
 	require.Regexp(t, `^qs call: fail: `+addr+` answers: boo; it ran\n`, run(t, exitHandler, "call", addr, "fail", `"boo"`).errors.String())
 	require.Regexp(t, `answers: fail was called; it ran\n`, run(t, exitHandler, "call", addr, "fail", "null").errors.String())
+}
+
+// TestServeDrains: after SIGTERM a server lets requests end, for --drain, and says what it has broken off.
+func TestServeDrains(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		drain string
+		sleep string
+		code  int // of serve
+		want  string
+	}{
+		{"1m", "300ms", 0, `^qs serve: 1 request under way: waits up to 1m0s for the end\n$`},
+		{"50ms", "1h", exitFailed, `\nqs serve: broken off after 50ms: 1 request: handler of sleep has not answered\n$`},
+		{"0", "1h", exitFailed, `^qs serve: broken off after 0s: 1 request: handler of sleep has not answered\n$`},
+	} {
+		for _, handlers := range []string{"inline", "typed"} {
+			s := newQS(t, "serve", "-drain", c.drain, "-handlers", handlers)
+			out, err := os.CreateTemp(t.TempDir(), "")
+			require.NoError(t, err)
+			defer out.Close()
+			s.cmd.Stdout = out
+			s.start()
+			addr := ""
+			soon(t, "the address", func() bool { addr = strings.TrimSpace(readFile(t, out.Name())); return addr != "" })
+			q := newQS(t, "call", "-t", "1h", addr, "sleep", `"`+c.sleep+`"`).start()
+			soon(t, "the call", func() bool {
+				return strings.Contains(run(t, 0, "top", "-once", "-json", "-interval", "1ms", addr).out.String(), `"method":"sleep"`) || q.hasEnded()
+			})
+			require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
+			s.wait(c.code)
+			if c.code == 0 {
+				q.wait(0)
+			} else {
+				q.wait(exitHandler)
+			}
+			require.Regexp(t, c.want, s.errors.String())
+		}
+	}
 }
 
 // TestRawOfMsgpack: bytes that a method cannot decode are not sent to it.

@@ -181,9 +181,12 @@ func noTransport(source, destination string) string {
 
 // cpError gives the error of a copy that has done did its exit code, and says what the user can do. A stream begins anew each time.
 func cpError(err error, did files.Counts, stream bool) error {
+	_, answered := hg.RemoteOf(err)
 	switch {
 	case files.Refused(err) && did == files.Counts{}:
 		return refusedError{err}
+	case answered && !files.Interrupted(err) && !errors.Is(err, errInterrupted):
+		return err // of the target: not of this machine
 	case !files.Interrupted(err) && !errors.Is(err, errInterrupted) || stream && did.Bytes > 0:
 		return failedError{err}
 	case errors.Is(err, hg.ErrUnreachable) && did.Bytes+did.Resumed == 0:

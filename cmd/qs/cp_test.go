@@ -151,7 +151,7 @@ func TestCpInto(t *testing.T) {
 	require.Regexp(t, `(?m)^qs cp: copy tcp://.*/nothing: there is no nothing: file does not exist\n$`, q.errors.String())
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o777))
 	require.NoError(t, os.MkdirAll(filepath.Join(s.root, "there", "d", "f"), 0o777))
-	q = run(t, 1, cp(src, s.addr+"/there/d")...)
+	q = run(t, exitHandler, cp(src, s.addr+"/there/d")...)
 	require.Regexp(t, `there/d/f is a directory; a path with / at its end goes into it`, q.errors.String())
 }
 
@@ -175,14 +175,14 @@ func TestCpStaysInside(t *testing.T) {
 		back := filepath.Join(t.TempDir(), "back")
 		q := newQS(t, cp(s.addr+"/"+path, back)...).start()
 		<-q.ended
-		require.Contains(t, []int{exitUsage, exitFailed}, q.code, "the second is of the system")
+		require.Contains(t, []int{exitUsage, exitHandler}, q.code, "the second is of the system")
 		require.Regexp(t, `leads out of the root|escapes from parent`, q.errors.String(), path)
 		require.NoFileExists(t, back)
 	}
 	for _, path := range []string{"../new", "a/../../new", "/" + parent + "/new", "up/new", "up/", "../", "up/newdir/", "dangling"} {
 		q := newQS(t, cp(src, s.addr+"/"+path)...).start()
 		<-q.ended
-		require.Contains(t, []int{exitUsage, exitFailed}, q.code, "the second is of the system")
+		require.Contains(t, []int{exitUsage, exitHandler}, q.code, "the second is of the system")
 		require.Regexp(t, `leads out of the root|escapes from parent`, q.errors.String(), path)
 	}
 	after, err := os.ReadDir(parent)

@@ -44,8 +44,8 @@ func TestCpReplacesFilesOnly(t *testing.T) {
 	far := serve(t, "", "-root", here, "-write")
 	near := serve(t, "", "-root", filepath.Dir(src))
 	for name, text := range want {
-		for _, args := range [][]string{{near.addr + "/f", filepath.Join(here, name)}, {src, far.addr + "/" + name}} {
-			require.Regexp(t, text, run(t, 1, cp(args...)...).errors.String())
+		for code, args := range map[int][]string{exitFailed: {near.addr + "/f", filepath.Join(here, name)}, exitHandler: {src, far.addr + "/" + name}} {
+			require.Regexp(t, text, run(t, code, cp(args...)...).errors.String())
 			info, err := os.Lstat(filepath.Join(here, name))
 			require.NoError(t, err)
 			require.Equal(t, modes[name], info.Mode(), name)

@@ -113,7 +113,7 @@ func withoutFate(err error) error {
 	return failedError{err}
 }
 
-// brokenPromise is an error that a check has found. An interrupt does not hide it.
+// brokenPromise is an error that a check has found, or that the end of a server has: an interrupt does not hide it.
 type brokenPromise struct{ err error }
 
 func (e brokenPromise) Error() string { return e.err.Error() }

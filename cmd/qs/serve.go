@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +25,7 @@ func (a *app) newServe() *cobra.Command {
 	var s serving
 	c := &cobra.Command{
 		Use: "serve [ADDRESS]", Short: "Serve files and the other commands",
-		Long: `Serves the other commands: ping, health, perf, cp, call, bench, rpcs, top and ger. Its methods are there to be called: greet takes a name; sleep takes a time, such as "5s", and answers behind it; fail takes a text, and answers with it as its error. With --timeout 1s sleep rehearses exit code 4, and fail exit code 5. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address. Stop it with Ctrl-C.
+		Long: `Serves the other commands: ping, health, perf, cp, call, bench, rpcs, top and ger. Its methods are there to be called: greet takes a name; sleep takes a time, such as "5s", and answers behind it; fail takes a text, and answers with it as its error. With --timeout 1s sleep rehearses exit code 4, and fail exit code 5. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address. Stop it with Ctrl-C or SIGTERM: it takes no new requests then, and those that are under way may end for --drain; a second signal ends it at once. The exit code is 0 if all have ended, and 1 if some were broken off, which it names.
 
 There is no access control without --ca: anyone who can connect reads what is below --root, and with --write also writes there.`,
 		Example: `  qs serve tcp://127.0.0.1:9000
@@ -39,6 +40,7 @@ There is no access control without --ca: anyone who can connect reads what is be
 	s.network.handlerFlag(c)
 	fs.BoolVar(&s.child, "child", false, "exit at the end of the standard input")
 	fs.StringVarP(&s.root, "root", "r", "", "`folder` that qs cp may read")
+	fs.DurationVar(&s.drain, "drain", 10*time.Second, "`time` in which requests under way may end after a signal; 0: none")
 	fs.BoolVarP(&s.write, "write", "w", false, "let qs cp write there, too: everyone who can reach the address")
 	fs.StringVarP(&s.debug, "debug", "d", "", "`HOST:PORT` of an HTTP page with the state of this process: everyone who can reach it sees peers and names of methods")
 	return c
@@ -51,6 +53,7 @@ type serving struct {
 	root    string
 	write   bool
 	debug   string
+	drain   time.Duration
 }
 
 // A serveReport is what --json prints when the program listens.
@@ -107,6 +110,9 @@ func (a *app) serve(s *serving, args []string) error {
 	if s.write && s.root == "" {
 		return usageError{"--write needs --root: the folder that may be written to"}
 	}
+	if s.drain < 0 {
+		return usageError{"--drain is negative"}
+	}
 	addr := "tcp://127.0.0.1:0"
 	var err error
 	if len(args) == 1 {
@@ -138,6 +144,7 @@ func (a *app) serve(s *serving, args []string) error {
 	}
 	var class *hg.Class
 	var run func() error
+	var shutdown func(context.Context) error
 	if typed {
 		node, err := qs.Open(addr, qs.Config{HG: cfg})
 		if err != nil {
@@ -153,6 +160,7 @@ func (a *app) serve(s *serving, args []string) error {
 			defer served.Close()
 		}
 		class, run = node.HG().Class(), func() error { return node.Serve(context.Background()) }
+		shutdown = node.Shutdown
 	} else {
 		if class, err = hg.Open(addr, cfg); err != nil {
 			return show.Reword(err, sayAddress(err))
@@ -161,6 +169,7 @@ func (a *app) serve(s *serving, args []string) error {
 		if err != nil {
 			return err
 		}
+		shutdown = class.Shutdown
 		run = func() error {
 			for hctx.Progress(-1) == nil {
 				hctx.Trigger(0)
@@ -205,14 +214,43 @@ func (a *app) serve(s *serving, args []string) error {
 	}
 	ctx, stop := a.untilSignal()
 	defer stop()
-	if s.child {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithCancel(ctx)
+	if s.child { // of one that has what it wanted, or is gone
 		go func() {
 			_, _ = io.Copy(io.Discard, os.Stdin)
-			cancel()
+			_ = class.Close()
 		}()
 	}
-	defer context.AfterFunc(ctx, func() { _ = class.Close() })()
-	return run()
+	drained := make(chan error, 1)
+	kept := context.AfterFunc(ctx, func() { drained <- a.drain(class, shutdown, s.drain) })
+	err = run()
+	if !kept() {
+		err = errors.Join(err, <-drained)
+	}
+	return err
+}
+
+// drain shuts a class down, and returns an error that says what was broken off after a time.
+func (a *app) drain(class *hg.Class, shutdown func(context.Context) error, within time.Duration) error {
+	active := int64(0)
+	for _, g := range class.Gauges() {
+		active += g.Active
+	}
+	if active > 0 && within > 0 {
+		a.note("serve", fmt.Sprintf("%s under way: waits up to %v for the end", countText(int(active), "request"), within))
+	}
+	ctx, stop := context.WithTimeout(context.Background(), within)
+	defer stop()
+	left, ok := errors.AsType[*hg.ShutdownError](shutdown(ctx))
+	if !ok {
+		return nil
+	}
+	broken := left.Handlers + left.Responses + left.Transfers + left.Leases
+	if broken == 0 { // what a peer that is gone has not confirmed
+		return nil
+	}
+	what := ""
+	if len(left.Open) > 0 {
+		what = ": " + strings.Join(left.Open, "; ")
+	}
+	return brokenPromise{fmt.Errorf("broken off after %v: %s%s", within, countText(broken, "request"), what)}
 }
