@@ -142,10 +142,24 @@ func unknownCommand(c *cobra.Command, name string) error {
 // otherFlags are names that other tools have for flags of this one.
 var otherFlags = map[string]string{"duration": "time", "requests": "count", "connect-timeout": "timeout", "deadline": "timeout", "header": "meta", "metadata": "meta"}
 
+// commandHints say what a flag of another tool is here, by command and flag.
+var commandHints = map[string]string{
+	"call -d": "JSON is the argument behind METHOD, without a flag", "call --data": "JSON is the argument behind METHOD, without a flag",
+	"bench -z": "the time of the run is -d", "serve --port": "the address is an argument: qs serve 127.0.0.1:PORT",
+	"serve -p": "the address is an argument: qs serve 127.0.0.1:PORT", "serve --listen": "the address is an argument: qs serve 127.0.0.1:PORT",
+}
+
 // explainFlagError adds to the error for a flag what the user may have meant.
 func explainFlagError(cmd *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := unknown.GetSpecifiedName()
+		dashes := "--"
+		if len(name) == 1 {
+			dashes = "-"
+		}
+		if hint := commandHints[cmd.Name()+" "+dashes+name]; hint != "" {
+			return usageError{fmt.Sprintf("%s %s has no flag %s%s: %s", cmd.Root().Name(), cmd.Name(), dashes, name, hint)}
+		}
 		var names, found []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			if !f.Hidden {
@@ -162,10 +176,18 @@ func explainFlagError(cmd *cobra.Command, err error) error {
 		}
 		return usageError{fmt.Sprintf("%v%s (%s --help lists the flags)", err, suggest(found), cmd.CommandPath())}
 	}
-	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok && invalid.GetFlag().Value.Type() == "duration" {
-		if _, err := strconv.ParseFloat(invalid.GetValue(), 64); err == nil {
-			f := invalid.GetFlag()
-			return usageError{fmt.Sprintf("--%s is %s without a unit: write %[2]sms or %[2]ss", f.Name, invalid.GetValue())}
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		f, value := invalid.GetFlag(), invalid.GetValue()
+		_, noNumber := strconv.ParseFloat(value, 64)
+		switch kind := f.Value.Type(); {
+		case kind == "duration" && noNumber == nil:
+			return usageError{fmt.Sprintf("--%s is %s without a unit: write %[2]sms or %[2]ss", f.Name, value)}
+		case kind == "duration":
+			return usageError{fmt.Sprintf("--%s is %q, want a time such as 200ms or 5s", f.Name, value)}
+		case kind == "float64":
+			return usageError{fmt.Sprintf("--%s is %q, want a number such as 2000 or 0.5", f.Name, value)}
+		case strings.HasPrefix(kind, "int"):
+			return usageError{fmt.Sprintf("--%s is %q, want a whole number such as 2000", f.Name, value)}
 		}
 	}
 	return usageError{err.Error()}

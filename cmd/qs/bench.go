@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
@@ -125,6 +126,9 @@ func (b *benching) compareRuns(name string) error {
 func (b *benching) bench(args []string) error {
 	if len(args) == 1 {
 		return b.compareRuns(args[0])
+	}
+	if _, noNumber := strconv.ParseFloat(args[0], 64); noNumber == nil && b.isRaw {
+		return usageError{fmt.Sprintf("-r is --raw, which has no value: the rate is --rate %s or -q %[1]s", args[0])}
 	}
 	if err := wantAddressFirst(args); err != nil {
 		return err

@@ -368,10 +368,11 @@ func TestRPCs(t *testing.T) {
 	t.Parallel()
 	addr := typedTarget(t, true)
 	out := run(t, 0, "rpcs", addr).out.String()
-	require.Regexp(t, `(?m)^shop/order +msgpack +\{Item string.*\} -> \{Item string.*\}$`, out)
-	require.Regexp(t, `(?m)^shop/note +msgpack +string \(one-way\)$`, out)
+	require.Regexp(t, `(?m)^shop/order +call +msgpack +\{Item string.*\} -> \{Item string.*\}$`, out)
+	require.Regexp(t, `(?m)^shop/note +one-way +msgpack +string$`, out)
+	require.Regexp(t, `(?m)^shop/count +stream +msgpack +int -> int$`, out)
 	require.NotRegexp(t, `(?m)^(hg|qs)/`, out, "the program's own")
-	require.Regexp(t, `(?m)^hg/ping +msgpack`, run(t, 0, "rpcs", "-all", addr).out.String())
+	require.Regexp(t, `(?m)^hg/ping +call +msgpack`, run(t, 0, "rpcs", "-all", addr).out.String())
 	var all []rpcReport
 	require.NoError(t, json.Unmarshal(run(t, 0, "rpcs", "-json", addr).out.Bytes(), &all))
 	require.Contains(t, all, rpcReport{Name: "shop/note", Codec: "msgpack", Kind: "one_way", Input: "string"})
@@ -391,10 +392,10 @@ func TestRPCs(t *testing.T) {
 	require.Empty(t, none.out.String())
 	require.Regexp(t, `^qs rpcs: .* serves only RPCs of Quicksilver itself: --all lists them\n$`, none.errors.String())
 	s := serve(t, "")
-	require.Regexp(t, `^fail +msgpack +string -> string\ngreet +msgpack +string -> string\nsleep +msgpack +time.Duration -> string\n$`, regexp.MustCompile(`(?m)^name.*\n`).ReplaceAllString(run(t, 0, "rpcs", s.addr).out.String(), ""))
+	require.Regexp(t, `^add +call +msgpack +\{A int, B int\} -> int\nfail +call +msgpack +string -> string\ngreet +call +msgpack +string -> string\nsleep +call +msgpack +time.Duration -> string\n$`, regexp.MustCompile(`(?m)^name.*\n`).ReplaceAllString(run(t, 0, "rpcs", s.addr).out.String(), ""))
 	require.Equal(t, "\"hello, Ada\"\n", run(t, 0, "call", s.addr, "greet", `"Ada"`).out.String())
 	require.Contains(t, run(t, 0, "rpcs", "-all", s.addr).out.String(), inspect.GaugesRPC)
-	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs; set qs\.Config\.Inspect there, or hg\.Config\.Reflect: `,
+	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs: set qs\.Config\.Inspect there, or hg\.Config\.Reflect\n`,
 		run(t, exitUsage, "rpcs", typedTarget(t, false)).errors.String())
 }
 
@@ -550,6 +551,8 @@ func inProcessNode(t *testing.T, handle func(n *qs.Node)) (addr string) {
 func TestServeRehearses(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, "").addr
+	require.Equal(t, "3\n", run(t, 0, "call", addr, "add", `{"A": 1, "B": 2}`).out.String())
+	require.Contains(t, run(t, exitUsage, "call", addr, "add", `{"C": 1}`).errors.String(), "C")
 	require.Equal(t, `"slept 1ms"`+"\n", run(t, 0, "call", addr, "sleep", `"1ms"`).out.String())
 	require.Regexp(t, `^qs call: sleep: `+addr+` did not answer within 500ms; it MAY HAVE RUN\n  code:`, run(t, exitMayHaveRun, "call", "-t", "500ms", addr, "sleep", `"1h"`).errors.String())
 	require.Contains(t, run(t, exitHandler, "call", addr, "sleep", `"2h"`).errors.String(), "2h0m0s is no time to sleep: want 0s to 1h0m0s")

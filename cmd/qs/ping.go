@@ -86,7 +86,9 @@ func (p *pinger) ping(addr string) error {
 	bench.Burden(p.n.busy)
 	err = p.run(ctx)
 	if p.stats.Answered == 0 {
-		err = withoutFate(err)
+		if !errors.As(err, new(unansweredError)) {
+			err = withoutFate(err)
+		}
 	} else if err != nil {
 		err = failedError{err}
 	}
@@ -221,7 +223,7 @@ func (p *pinger) silent(d time.Duration) error {
 		return p.lost(na.WithText(na.ErrUnreachable, fmt.Sprintf("no connection within %v", d)))
 	case p.stats.Answered == 0:
 		p.stats.Lost = p.stats.Sent
-		return show.Advise(fmt.Errorf("%s is connected and has answered nothing for %v", p.peer, d),
+		return show.Advise(unansweredError{fmt.Sprintf("%s is connected and has answered nothing for %v", p.peer, d), na.ErrTimeout},
 			"to do:  see what the program does: it has to call Serve, or Progress; if it is busy or stopped, --timeout waits for longer")
 	}
 	return p.lost(fmt.Errorf("no answer for %v: %w", d, na.ErrPeerLost))

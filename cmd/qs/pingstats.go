@@ -71,7 +71,10 @@ func (p *pinger) print(out io.Writer) {
 	fmt.Fprintln(out)
 }
 
-// timeText returns a time in one unit, so that the times below each other compare.
+// timeText returns a time in microseconds, so that the times below each other compare, or in milliseconds from 10 on.
 func timeText(d time.Duration) string {
+	if d >= 10*time.Millisecond {
+		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1e3)
+	}
 	return fmt.Sprintf("%d µs", d.Round(time.Microsecond).Microseconds())
 }

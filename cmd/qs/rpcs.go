@@ -74,7 +74,7 @@ func (a *app) listRPCs(l *rpcLister, args []string) error {
 	defer c.close()
 	b, err := c.ask(context.Background(), l.timeout, "list its methods", inspect.RPCsRPC, nil, hg.Metadata{})
 	if isNoEntry(err) {
-		return fmt.Errorf("%s does not publish its RPCs; set qs.Config.Inspect there, or hg.Config.Reflect: %w", c.peer, err)
+		return show.Reword(err, fmt.Sprintf("%s does not publish its RPCs: set qs.Config.Inspect there, or hg.Config.Reflect", c.peer))
 	}
 	if err != nil {
 		return c.adviseAsk(c.advise(inspect.RPCsRPC, err), "--timeout")
@@ -102,13 +102,9 @@ func (a *app) listRPCs(l *rpcLister, args []string) error {
 		reports = append(reports, newRPCReport(rpc))
 	}
 	return a.printResult(reports, func(out io.Writer) {
-		t := newTable("name", "codec", "input -> output")
-		for _, rpc := range rpcs {
-			shape := rpc.Shape
-			if rpc.OneWay {
-				shape += " (one-way)"
-			}
-			t.addRow(rpc.Name, rpc.Codec, shape)
+		t := newTable("name", "kind", "codec", "input -> output")
+		for i, rpc := range rpcs {
+			t.addRow(rpc.Name, strings.ReplaceAll(reports[i].Kind, "_", "-"), rpc.Codec, strings.TrimSuffix(rpc.Shape, " ..."))
 		}
 		t.print(out)
 	})

@@ -25,7 +25,7 @@ func (a *app) newServe() *cobra.Command {
 	var s serving
 	c := &cobra.Command{
 		Use: "serve [ADDRESS]", Short: "Serve files and the other commands",
-		Long: `Serves the other commands: ping, health, perf, cp, call, bench, rpcs, top and ger. Its methods are there to be called: greet takes a name; sleep takes a time, such as "5s", and answers behind it; fail takes a text, and answers with it as its error. With --timeout 1s sleep rehearses exit code 4, and fail exit code 5. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address. Stop it with Ctrl-C or SIGTERM: it takes no new requests then, and those that are under way may end for --drain; a second signal ends it at once. The exit code is 0 if all have ended, and 1 if some were broken off, which it names.
+		Long: `Serves the other commands: ping, health, perf, cp, call, bench, rpcs, top and ger. Its methods are there to be called: greet takes a name; sleep takes a time, such as "5s", and answers behind it; fail takes a text, and answers with it as its error; add takes two numbers, {"A": 1, "B": 2}. With --timeout 1s sleep rehearses exit code 4, and fail exit code 5. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address. Stop it with Ctrl-C or SIGTERM: it takes no new requests then, and those that are under way may end for --drain; a second signal ends it at once. The exit code is 0 if all have ended, and 1 if some were broken off, which it names.
 
 There is no access control without --ca: anyone who can connect reads what is below --root, and with --write also writes there.`,
 		Example: `  qs serve tcp://127.0.0.1:9000
@@ -68,6 +68,13 @@ const maxSleep = time.Hour
 // serveExamples serves methods with types for the first attempts with the other commands, and to rehearse what fails.
 func serveExamples(class *hg.Class) error {
 	for _, rpc := range []hg.RPC{
+		{Name: "add", Shape: "{A int, B int} -> int", Handler: func(r hg.Request) error {
+			var in struct{ A, B int }
+			if err := r.Input(&in); err != nil {
+				return err
+			}
+			return r.Respond(in.A+in.B, nil)
+		}},
 		{Name: "greet", Shape: "string -> string", Handler: func(r hg.Request) error {
 			var name string
 			if err := r.Input(&name); err != nil {

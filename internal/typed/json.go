@@ -16,24 +16,32 @@ import (
 	"time"
 )
 
+// bareWord is the error of a text that was to be a string.
+func bareWord(text []byte, err error) error {
+	return fmt.Errorf(`"%s" is no JSON: %w; a string needs quotes inside the shell's: '"%[1]s"'`, text, err)
+}
+
 // Read reads a JSON text, for FromJSON.
 func Read(text []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	if err := d.Decode(&v); err != nil {
 		if word.Match(text) {
-			return nil, fmt.Errorf(`"%s" is no JSON: %w; a string needs quotes inside the shell's: '"%[1]s"'`, text, err)
+			return nil, bareWord(text, err)
 		}
 		return nil, fmt.Errorf("%s is no JSON: %w", quote(text), err)
 	}
 	if _, err := d.Token(); err != io.EOF {
+		if word.Match(text) { // a number and its unit
+			return nil, bareWord(text, fmt.Errorf("a number with something behind it"))
+		}
 		return nil, fmt.Errorf("%s is JSON with something behind it", quote(text))
 	}
 	return v, nil
 }
 
 // word is what somebody types who means a string.
-var word = regexp.MustCompile(`^[\pL_][\pL\pN_ .:/@-]{0,60}$`)
+var word = regexp.MustCompile(`^[0-9.]*[\pL_][\pL\pN_ .:/@-]{0,60}$`)
 
 // maxQuoted is how many bytes of a text are in an error about it.
 const maxQuoted = 100

@@ -163,6 +163,14 @@ func insecure(what string) (said, todo string, known bool) {
 	return what, bothTLS, false
 }
 
+// sayVersion is what a peer says of its version; the frames that others send say nothing to people.
+func sayVersion(what string) string {
+	if strings.Contains(what, "speaks protocol version") {
+		return " (" + what + ")"
+	}
+	return ""
+}
+
 // unreachable says why no session with peer could be made. What a transport says beside ErrUnreachable, a peer or a program in its
 // place has said.
 func unreachable(peer na.Addr, err error) error {
@@ -175,7 +183,7 @@ func unreachable(peer na.Addr, err error) error {
 	case strings.Contains(what, "TLS"):
 		what, todo, needsCertificate = insecure(what)
 	case strings.HasPrefix(what, "session begins with"), strings.Contains(what, "speaks protocol version"), errors.Is(err, na.ErrProtocol):
-		what = "another program answers there, or another version of Quicksilver (" + what + ")"
+		what = "what answers there does not speak Quicksilver, or another version of it" + sayVersion(what)
 		todo = "correct the address, or use the same version at both ends"
 	case strings.HasPrefix(what, "no connection within"):
 		todo = "see what runs there: a process that is stopped, or no Quicksilver program, does not answer; a firewall may be in between"

@@ -68,9 +68,22 @@ const maxBulk = 1 << 30
 
 // Check says what is wrong with what a user has chosen.
 func (c *Config) Check() error {
-	if c.Time <= 0 || c.Every <= 0 || c.Callers < 1 || c.Callers > 4096 || c.Targets < 2 || c.Targets > 64 || c.Origins < 0 || c.Origins > 64 ||
-		c.MaxBulk < 2 || c.MaxBulk > maxBulk || c.Streams < 0 || c.Streams > 4096 {
-		return fmt.Errorf("--time and --every must be positive, --inflight 1 to 4096, --targets 2 to 64, --origins 0 to 64, --bulk 2 bytes to 1 GiB, --streams 0 to 4096")
+	if c.Time <= 0 {
+		return fmt.Errorf("--time is not positive")
+	}
+	if c.Every <= 0 {
+		return fmt.Errorf("--every is not positive")
+	}
+	for _, f := range []struct {
+		name               string
+		value, least, most int64
+	}{
+		{"inflight", int64(c.Callers), 1, 4096}, {"targets", int64(c.Targets), 2, 64}, {"origins", int64(c.Origins), 0, 64},
+		{"bulk", c.MaxBulk, 2, maxBulk}, {"streams", int64(c.Streams), 0, 4096},
+	} {
+		if f.value < f.least || f.value > f.most {
+			return fmt.Errorf("--%s is %d, want %d to %d", f.name, f.value, f.least, f.most)
+		}
 	}
 	for _, k := range c.Faults {
 		if !slices.Contains(Faults, k) {
