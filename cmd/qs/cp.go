@@ -21,7 +21,7 @@ ADDRESS/PATH is tcp://HOST:PORT/PATH: the first / after the port begins the path
 
 A / at the end of the destination means: into this directory. A file also goes into an existing directory. A directory without that / becomes the destination itself, so you can run the same command again. Files that exist with the same size, time and mode are not copied; --anew copies them all. Mode and time of files are kept, times from 1678 to 2262. Links and devices are skipped; one at the destination is an error, and is not replaced.
 
-SOURCE may be -, the standard input, and DESTINATION -, the standard output: then one file is copied, and it cannot be resumed. The file of the program gets its name when all of the input has arrived.
+SOURCE may be -, the standard input, and DESTINATION -, the standard output: then one file is copied, and it cannot be resumed; holes of an input are filled with zeros. The file of the program gets its name when all of the input has arrived.
 
 Holes of sparse files stay holes.
 
@@ -134,7 +134,7 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	}
 	bar := newProgress(progressTo, total, a.json || progressTo != a.diag)
 	for _, s := range c.Skipped() {
-		bar.Note(s + " is neither a file nor a directory: left out")
+		bar.Note(s + ": left out")
 	}
 	err = errors.Join(c.Run(ctx, bar), finish())
 	bar.close()

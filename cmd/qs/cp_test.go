@@ -109,7 +109,7 @@ func TestCpTree(t *testing.T) {
 	}
 	q := run(t, 0, cp(src, s.addr+"/new/copy")...)
 	require.Regexp(t, `^4 files, 128 KiB in .*; left out: 1\n$`, q.out.String())
-	require.Contains(t, q.errors.String(), "a tree/link is neither a file nor a directory: left out\n")
+	require.Contains(t, q.errors.String(), "a tree/link is a symbolic link: left out\n")
 	requireTree(filepath.Join(s.root, "new", "copy"))
 
 	require.NoError(t, os.Remove(filepath.Join(s.root, "new", "copy", "one")))

@@ -79,14 +79,33 @@ func printHelp(c *cobra.Command) {
 	for _, section := range []struct {
 		title string
 		flags *pflag.FlagSet
-	}{{"Flags", &own}, {"Flags of the connection", &connection}, {"Flags of all commands", &global}} {
+	}{{"Flags", &own}, {"Flags of all commands", &global}} {
 		if usages := section.flags.FlagUsagesWrapped(width); usages != "" {
 			fmt.Fprintf(w, "\n%s:\n%s", section.title, usages)
 		}
 	}
+	var names []string
+	connection.VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+	if len(names) > 0 {
+		fmt.Fprintf(w, "\n%s\n", wrap("Flags of the connection ("+connectionTopic+"): "+strings.Join(names, ", "), width))
+	}
 	if !c.HasParent() {
 		fmt.Fprintf(w, "\nExit codes:\n%s\n\nqs help COMMAND shows the flags and examples of a command.\n", exitCodes)
 	}
+}
+
+// connectionTopic is the command that shows what help has one line about.
+const connectionTopic = "qs help connection"
+
+// printConnection prints the flags that every command has which connects.
+func printConnection(w io.Writer) {
+	width, _ := terminalWidth(w)
+	width = min(width, maxHelpWidth)
+	var n network
+	var fs pflag.FlagSet
+	n.peerFlags(&fs)
+	about := "Flags of the connection: commands that connect to a program, or serve one, have them."
+	fmt.Fprintf(w, "%s\n\n%s", wrap(about, width), fs.FlagUsagesWrapped(width))
 }
 
 // unquoteUsages takes the marks of the names of values from the usages of all flags, for the shell, which shows them as they are.
@@ -138,8 +157,8 @@ func wrap(about string, width int) string {
 func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND...]", Short: "Show the help of commands", GroupID: groupTool,
-		Long:    "Shows the help of commands, or of qs.",
-		Example: "  qs help call\n  qs help rpcs call",
+		Long:    "Shows the help of commands, or of qs. connection is no command: it shows the flags of those that connect.",
+		Example: "  qs help call\n  qs help rpcs call\n  qs help connection",
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 			for _, c := range root.Commands() {
 				if c.IsAvailableCommand() && !slices.Contains(args, c.Name()) {
@@ -150,6 +169,10 @@ func newHelp(root *cobra.Command) *cobra.Command {
 		},
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
+			if slices.Equal(args, []string{"connection"}) {
+				printConnection(root.OutOrStdout())
+				return nil
+			}
 			asked, cmd := []*cobra.Command{}, root
 			for _, name := range args {
 				sub := findCommand(cmd, name)

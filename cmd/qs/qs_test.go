@@ -339,6 +339,9 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	require.Contains(t, run(t, 0, "help", "cp").out.String(), "CRC-32C, which finds")
+	require.Contains(t, run(t, 0, "help", "ping").out.String(), "\nFlags of the connection (qs help connection): --ca, --cert, ")
+	require.NotContains(t, run(t, 0, "help", "ping").out.String(), "--peer-timeout time")
+	require.Contains(t, run(t, 0, "help", "connection").out.String(), "--peer-timeout time ")
 	for _, arg := range []string{"help", "-h", "--help"} {
 		q := run(t, 0, arg)
 		require.Regexp(t, `(?s)\nUsage:\n  qs COMMAND\n.*\nMeasure and test:\n.*  perf  .*\nExit codes:\n`, q.out.String())

@@ -120,7 +120,7 @@ func (a *app) soak(s *soaking) error {
 		return err
 	}
 	err = errors.Join(err, report.Err())
-	if printed := a.printResult(report, func(out io.Writer) { printSoak(report, err == nil, out) }); printed != nil {
+	if printed := a.printResult(report, func(out io.Writer) { printSoak(report, cfg.Faults, err == nil, out) }); printed != nil {
 		return errors.Join(err, printed)
 	}
 	if err != nil {
@@ -141,16 +141,24 @@ func countsText(counts map[string]int) string {
 }
 
 // printSoak prints a report for people; kept: no promise was broken.
-func printSoak(r *soak.Report, kept bool, out io.Writer) {
+func printSoak(r *soak.Report, faults []string, kept bool, out io.Writer) {
+	missing := slices.DeleteFunc(slices.Clone(faults), func(name string) bool { return r.Faults[name] > 0 })
 	l := newList()
 	count := func(n int) string { return humanize.Comma(int64(n)) }
-	l.addRow("time", fmt.Sprintf("%.1f s", r.Seconds))
+	interrupted := ""
+	if r.Interrupted {
+		interrupted = ", interrupted"
+	}
+	l.addRow("time", fmt.Sprintf("%.1f s%s", r.Seconds, interrupted))
 	l.addRow("seed", fmt.Sprint(r.Seed))
 	l.addRow("calls", count(r.Calls))
 	l.addRow("of these ran", count(r.Executed))
 	l.addRow("more than once, as they may", count(r.Repeated))
 	l.addRow("of origins that died", count(r.Cut))
 	l.addRow("faults", countsText(r.Faults))
+	if len(missing) > 0 {
+		l.addRow("faults that did not occur", strings.Join(missing, ", "))
+	}
 	l.addRow("outcomes", countsText(r.Outcomes))
 	l.addRow("withdrawals", countsText(r.Withdraws))
 	l.addRow("cancel to end", fmt.Sprintf("%s measured, p99.9 %.1f ms, max %.1f ms", count(r.Cancels), r.CancelP999, r.CancelMax))

@@ -48,7 +48,7 @@ func TestProgressBar(t *testing.T) {
 	<-q.ended
 	require.Zero(t, q.code, "on the terminal:\n%s", shown)
 	require.Regexp(t, `\[=+\].*100 %  320 KiB of 320 KiB, [0-9.]+ \w+/s, 0s left  d/f`, string(shown))
-	require.Contains(t, string(shown), "d/link is neither a file nor a directory: left out")
+	require.Contains(t, string(shown), "d/link is a symbolic link: left out")
 	require.Regexp(t, `^1 file, `, q.out.String())
 }
 

@@ -106,7 +106,7 @@ func (c *Copier) Close() {
 // Bytes returns the size of all files.
 func (c *Copier) Bytes() int64 { return c.plan.bytes }
 
-// Skipped returns the names of what is neither a file nor a directory, and is left out.
+// Skipped returns the names of what is neither a file nor a directory, and is left out, each with what it is.
 func (c *Copier) Skipped() []string { return c.plan.skipped }
 
 // Counts returns what Run has done.

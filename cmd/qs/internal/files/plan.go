@@ -13,7 +13,7 @@ type plan struct {
 	dirs    []step
 	files   []step
 	bytes   int64
-	skipped []string // neither file nor directory
+	skipped []string // neither file nor directory: the name, and what it is
 }
 
 // A step is a file or a directory, and its name at the destination.
@@ -40,7 +40,7 @@ func makePlan(ctx context.Context, src, dst store, from, to string, into bool) (
 	switch e.Kind {
 	case missing:
 		return nil, fmt.Errorf("there is no %s: %w", from, ErrNoSource)
-	case special:
+	case special, link:
 		return nil, fmt.Errorf("%s is neither a file nor a directory: %w", from, na.ErrInvalid)
 	case directory:
 		if into && path.Base(from) != "." {
@@ -87,8 +87,10 @@ func (p *plan) addDir(ctx context.Context, src store, dir step) error {
 				if err := p.addDir(ctx, src, s); err != nil {
 					return err
 				}
+			case link:
+				p.skipped = append(p.skipped, s.from+" is a symbolic link")
 			default:
-				p.skipped = append(p.skipped, s.from)
+				p.skipped = append(p.skipped, s.from+" is neither a file nor a directory")
 			}
 			after = e.Name
 		}

@@ -86,7 +86,8 @@ const (
 	missing kind = iota
 	regular
 	directory
-	special // a link, a device, ...
+	special // a device, a pipe, ...
+	link    // a symbolic one
 )
 
 func kindOf(mode fs.FileMode) kind {
@@ -95,6 +96,8 @@ func kindOf(mode fs.FileMode) kind {
 		return regular
 	case mode.IsDir():
 		return directory
+	case mode&fs.ModeSymlink != 0:
+		return link
 	}
 	return special
 }
