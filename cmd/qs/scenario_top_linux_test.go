@@ -145,3 +145,42 @@ func TestTopScreen(t *testing.T) {
 	shown = onScreen(t, "NO_COLOR=1", [][2]string{{`running +target +stalls`, "\x03"}}, "top", "-interval", "100ms", addr)
 	require.NotRegexp(t, `\x1b\[\d*m`, shown)
 }
+
+// TestTopStream: a running stream is a handler at work, and its items are in the rates of its method and its peer.
+func TestTopStream(t *testing.T) {
+	t.Parallel()
+	addr := inProcessNode(t, func(n *qs.Node) {
+		qs.DefineStream[int, int]("flood").Handle(n, func(_ context.Context, _ int, send func(int) error) error {
+			for i := 0; ; i++ {
+				if err := send(i); err != nil {
+					return err
+				}
+			}
+		})
+	})
+	caller := newQS(t, "call", "-timeout", "0", addr, "flood", "0")
+	caller.cmd.Stdout = nil // /dev/null
+	caller.start()
+	var r topReport
+	soon(t, "the stream", func() bool {
+		q := run(t, 0, "top", "-once", "-json", "-interval", "100ms", addr)
+		r = topReport{}
+		require.NoError(t, json.Unmarshal(q.out.Bytes(), &r))
+		return len(r.Methods) == 1 && r.Methods[0].Items > 0
+	})
+	require.EqualValues(t, 1, r.Contexts[0].Active)
+	m := r.Methods[0]
+	require.Equal(t, "flood", m.Method)
+	require.Equal(t, 1, m.Active)
+	require.Positive(t, m.Sent)
+	require.Positive(t, r.Calls[0].Items)
+	require.Positive(t, r.Calls[0].Moved)
+	sent := 0.0
+	for _, p := range r.Peers {
+		if !p.Own {
+			require.Equal(t, 1, p.Active)
+			sent = p.Sent
+		}
+	}
+	require.Positive(t, sent)
+}
