@@ -23,7 +23,8 @@ type outgoing struct {
 	caller  context.Context // what it was given
 	reply   any             // where the answer is decoded to
 	streams *callStreams    // of items; else nil
-	taking  sync.Mutex      // guards what reply points to, taken, and what next gives back to a Call
+	taking  sync.Mutex      // guards what reply points to, into, taken, and what next gives back to a Call
+	into    any             // where the codec decodes the answer to
 	taken   bool            // there was an answer
 }
 
@@ -175,13 +176,15 @@ func (o *outgoing) decode(c *Call, h *hg.Handle) error {
 	again := o.taken
 	o.taken = true
 	if c.Out == nil || c.Out == o.Call.Out { // there is no interceptor between, and so no other attempt
-		return h.Output(o.reply)
+		o.into = o.reply
+		return h.Output((*output)(o))
 	}
 	out := reflect.ValueOf(c.Out).Elem()
 	if again {
 		out.SetZero()
 	}
-	return h.Output(c.Out)
+	o.into = c.Out
+	return h.Output((*output)(o))
 }
 
 // end takes back what was lent, and says how far the Sinks were filled.

@@ -2,12 +2,14 @@ package qs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -86,11 +88,13 @@ func (s *request) call() *Call {
 func (s *request) input() (err error) {
 	meta := s.r.Meta()
 	if err = s.m.agree(s.r); err == nil {
-		err = named(meta, s.r.Input(s.in))
+		err = named(meta, s.r.Input((*input)(s)))
 	}
-	if err == nil {
+	if err == nil || errors.Is(err, codec.ErrUnknownField) { // which may be what is lent
 		s.attach()
-		err = s.m.checkTickets(meta, s.lent)
+		if lost := s.m.checkTickets(meta, s.lent); lost != nil {
+			err = lost
+		}
 	}
 	if err != nil {
 		err = hg.Refuse(err)

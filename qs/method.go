@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
 // A Method is a function of another process, with the types of its input and output: a package variable that both programs
@@ -33,7 +34,7 @@ type Method[In, Out any] struct {
 // pointer, slice, array or map, in a field that is not exported or that its tag leaves out, embedded, or in Out. A program that sets
 // Config.HG.Codec and has types that msgpack does not send gives that codec by WithCodec, too.
 func Define[In, Out any](name string, opts ...Option) *Method[In, Out] {
-	return &Method[In, Out]{m: define(name, opts, false, reflect.TypeFor[In](), reflect.TypeFor[Out]())}
+	return &Method[In, Out]{m: define(name, opts, schema.Plain, reflect.TypeFor[In](), nil, reflect.TypeFor[Out]())}
 }
 
 // Name returns the name of m, as Call.Method has it.
@@ -142,8 +143,11 @@ type OneWay[In any] struct{ m *method }
 // DefineOneWay names a method that has no answer. It panics as Define does; In holds no Sources and Sinks. Of opts, what MaxConcurrent and
 // MaxQueue refuse is counted at the target (hg.Stats.Dropped), and its sender is not told.
 func DefineOneWay[In any](name string, opts ...Option) *OneWay[In] {
-	return &OneWay[In]{define(name, opts, true, reflect.TypeFor[In](), nil)}
+	return &OneWay[In]{define(name, opts, schema.OneWay, reflect.TypeFor[In](), nil, nil)}
 }
+
+// Name returns the name of m, as Call.Method has it.
+func (m *OneWay[In]) Name() string { return m.m.name }
 
 // Handle has n serve m with fn, as Method.Handle does.
 func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {

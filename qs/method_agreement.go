@@ -34,11 +34,12 @@ type lentInput struct {
 	l  *loans
 }
 
-// A lendingCodec encodes also the input of methods with Sources and Sinks.
-type lendingCodec struct{ codec.Codec }
+// A methodCodec is the codec of a method: it encodes also inputs with Sources and Sinks, and compares the fields of what it decodes with
+// those of the receiver's type.
+type methodCodec struct{ codec.Codec }
 
 // Append refuses an input whose encoding does not have all that it lends.
-func (c lendingCodec) Append(dst []byte, v any) ([]byte, error) {
+func (c methodCodec) Append(dst []byte, v any) ([]byte, error) {
 	in, ok := v.(*lentInput)
 	if !ok {
 		return c.Codec.Append(dst, v)
@@ -56,6 +57,45 @@ func (c lendingCodec) Append(dst []byte, v any) ([]byte, error) {
 	return out, nil
 }
 
+// Decode decodes an input, an output or anything else.
+func (c methodCodec) Decode(b []byte, v any) error {
+	switch v := v.(type) {
+	case *input:
+		return decodeSent(c.Codec, b, v.in)
+	case *output:
+		return decodeAnswered(c.Codec, b, v.into)
+	}
+	return c.Codec.Decode(b, v)
+}
+
+// An input is a request whose input is decoded, and an output a call whose answer is.
+type (
+	input  request
+	output outgoing
+)
+
+// What the caller says counts. A target that does not know all that it is sent would do less than it is asked for, and an answer without
+// all that the caller reads would have zero values that nobody has said: both are errors. A field that the caller does not know is no
+// loss to it: the target reads its zero value, and the caller skips what it has not asked for.
+
+// decodeSent decodes what a caller has sent: an input, or an item.
+func decodeSent(c codec.Codec, b []byte, v any) error {
+	err := c.Decode(b, v)
+	if checker, ok := c.(codec.FieldChecker); ok && err == nil {
+		err = checker.CheckUnknown(b, v)
+	}
+	return err
+}
+
+// decodeAnswered decodes what a target has answered: an output, or an item.
+func decodeAnswered(c codec.Codec, b []byte, v any) error {
+	err := c.Decode(b, v)
+	if checker, ok := c.(codec.FieldChecker); ok && err == nil {
+		err = checker.CheckMissing(b, v)
+	}
+	return err
+}
+
 // resolveCodec returns the codec of m at n.
 func (n *Node) resolveCodec(m *method) codec.Codec {
 	switch {
@@ -68,7 +108,7 @@ func (n *Node) resolveCodec(m *method) codec.Codec {
 }
 
 // codecOf returns the codec that m is registered with at n.
-func (n *Node) codecOf(m *method) codec.Codec { return lendingCodec{n.resolveCodec(m)} }
+func (n *Node) codecOf(m *method) codec.Codec { return methodCodec{n.resolveCodec(m)} }
 
 // requestMeta returns the metadata of a request: m, and what the target has to know.
 func (l *loans) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
+	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
 // A Stream is a method whose results come one after the other: rows of a query, lines of a log. It is a package variable that both
@@ -28,14 +29,13 @@ type Stream[In, Item any] struct{ m *method }
 // DefineStream names a method with a stream of results. The rules are those of Define; In holds no Sinks. The codec encodes each item by
 // itself. Inline is refused with a panic, since send blocks.
 func DefineStream[In, Item any](name string, opts ...Option) *Stream[In, Item] {
-	m := define(name, opts, false, reflect.TypeFor[In](), reflect.TypeFor[Item]())
+	m := define(name, opts, schema.Stream, reflect.TypeFor[In](), nil, reflect.TypeFor[Item]())
 	switch {
 	case slices.ContainsFunc(m.fields, func(f field) bool { return f.sink }):
 		panic(fmt.Sprintf("qs: stream %s has a Sink in its input; a stream sends items, use Define", name))
 	case m.o.inline:
 		panic(fmt.Sprintf("qs: stream %s is Inline, but send blocks", name))
 	}
-	m.shape += " ..."
 	m.streams = streamDown
 	return &Stream[In, Item]{m}
 }

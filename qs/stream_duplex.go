@@ -14,6 +14,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
+	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
 // A Duplex is a method whose caller and handler send items to each other for as long as the call lasts: a chat, a watch that is changed, a
@@ -28,9 +29,7 @@ type Duplex[In, Up, Down any] struct{ m *method }
 
 // DefineDuplex names a method with items in both directions. The rules are those of DefineStream.
 func DefineDuplex[In, Up, Down any](name string, opts ...Option) *Duplex[In, Up, Down] {
-	m := defineItems(name, opts, streamBoth, reflect.TypeFor[In](), reflect.TypeFor[Down](), reflect.TypeFor[Up]())
-	m.shape += " ..."
-	return &Duplex[In, Up, Down]{m}
+	return &Duplex[In, Up, Down]{defineItems(name, opts, schema.Duplex, reflect.TypeFor[In](), reflect.TypeFor[Up](), reflect.TypeFor[Down]())}
 }
 
 // An Upload is a method whose caller sends items, and whose handler answers once: rows that are loaded, samples that are counted. Memory, a
@@ -39,7 +38,7 @@ type Upload[In, Up, Out any] struct{ m *method }
 
 // DefineUpload names a method whose caller sends items. The rules are those of DefineStream.
 func DefineUpload[In, Up, Out any](name string, opts ...Option) *Upload[In, Up, Out] {
-	return &Upload[In, Up, Out]{defineItems(name, opts, streamUp, reflect.TypeFor[In](), reflect.TypeFor[Out](), reflect.TypeFor[Up]())}
+	return &Upload[In, Up, Out]{defineItems(name, opts, schema.Upload, reflect.TypeFor[In](), reflect.TypeFor[Up](), reflect.TypeFor[Out]())}
 }
 
 var (
@@ -47,20 +46,18 @@ var (
 	streamBoth = []hg.StreamSpec{{Up: true}, {}}
 )
 
-// defineItems defines a method with streams.
-func defineItems(name string, opts []Option, streams []hg.StreamSpec, in, out, up reflect.Type) *method {
-	m := define(name, opts, false, in, out)
-	checkType(name, m.o, up)
+// defineItems defines a method whose caller sends items.
+func defineItems(name string, opts []Option, kind schema.Kind, in, up, out reflect.Type) *method {
+	m := define(name, opts, kind, in, up, out)
 	switch {
-	case len(fieldsOf(name, up, m.o.codec)) > 0:
-		panic(fmt.Sprintf("qs: method %s has a Source or a Sink in its items; put it into the input", name))
 	case slices.ContainsFunc(m.fields, func(f field) bool { return f.sink }):
 		panic(fmt.Sprintf("qs: method %s has a Sink in its input; it sends items, use Define", name))
 	case m.o.inline:
 		panic(fmt.Sprintf("qs: method %s is Inline, but Receive blocks", name))
 	}
-	m.streams = streams
-	m.shape = shape(in) + ", " + shape(up) + " ... -> " + shape(out)
+	if m.streams = streamUp; kind == schema.Duplex {
+		m.streams = streamBoth
+	}
 	return m
 }
 
@@ -98,7 +95,7 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 		switch {
 		case err == nil:
 			u.n++
-			err = u.codec.Decode(b, &item)
+			err = decodeSent(u.codec, b, &item)
 			if u.r.done(); err != nil {
 				err = hg.Errorf(ErrBadInput, "qs: item %d of the caller of %s could not be decoded: %w", u.n, u.req.m.name, err)
 			}
@@ -350,7 +347,7 @@ func (c *DuplexCall[Up, Down]) Receive() (item Down, err error) {
 	if err != nil {
 		return item, err
 	}
-	err = c.k.codec.Decode(b, &item)
+	err = decodeAnswered(c.k.codec, b, &item)
 	if c.k.streams.down.done(); err != nil {
 		c.k.err = brokenStream(c.k.m, c.k.Peer.Addr(), err)
 	}

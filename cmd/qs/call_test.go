@@ -224,7 +224,7 @@ func TestCall(t *testing.T) {
 		require.Regexp(t, c.want, run(t, c.code, "call", addr, c.method, c.input).errors.String())
 	}
 	for input, want := range map[string]string{
-		`{"Item": 7}`:                    `Item: the number 7 is no string; NOT sent; shop/order takes \{Item string, Count int, `,
+		`{"Item": 7}`:                    `Item: the number 7 is no string; NOT sent; shop/order takes main.order\{Item string, Count int, `,
 		`{"Item": "nut", "count": 1}`:    `there is no field "count"; there are Item, Count, Weight, Tags, Blob, Big; NOT sent`,
 		`{"Tags": ["a", false]}`:         `Tags\[1\]: the boolean false is no string; NOT sent`,
 		`{"Blob": "one"}`:                `Blob: the string "one" is no base64 of bytes: .*; NOT sent`,
@@ -368,7 +368,7 @@ func TestRPCs(t *testing.T) {
 	t.Parallel()
 	addr := typedTarget(t, true)
 	out := run(t, 0, "rpcs", addr).out.String()
-	require.Regexp(t, `(?m)^shop/order +call +msgpack +\{Item string.*\} -> \{Item string.*\}$`, out)
+	require.Regexp(t, `(?m)^shop/order +call +msgpack +main.order\{Item string.*\} -> main.order\{Item string.*\}$`, out)
 	require.Regexp(t, `(?m)^shop/note +one-way +msgpack +string$`, out)
 	require.Regexp(t, `(?m)^shop/count +stream +msgpack +int -> int$`, out)
 	require.NotRegexp(t, `(?m)^(hg|qs)/`, out, "the program's own")
@@ -379,10 +379,10 @@ func TestRPCs(t *testing.T) {
 	for _, rpc := range all {
 		require.False(t, inspect.IsBuiltIn(rpc.Name), rpc.Name)
 	}
-	require.Equal(t, "shop/order: call, codec msgpack\ninput: {\n  Item string\n  Count int\n  Weight float64\n  Tags []string\n  Blob []uint8\n  Big uint64\n}\n"+
-		"output: {\n  Item string\n  Count int\n  Weight float64\n  Tags []string\n  Blob []uint8\n  Big uint64\n}\n", run(t, 0, "rpcs", addr, "shop/order").out.String())
+	require.Equal(t, "shop/order: call, codec msgpack\ninput: main.order{\n  Item string\n  Count int\n  Weight float64\n  Tags []string\n  Blob []uint8\n  Big uint64\n}\n"+
+		"output: main.order{\n  Item string\n  Count int\n  Weight float64\n  Tags []string\n  Blob []uint8\n  Big uint64\n}\n", run(t, 0, "rpcs", addr, "shop/order").out.String())
 	require.Equal(t, "shop/note: one-way, codec msgpack\ninput: string\n", run(t, 0, "rpcs", addr, "shop/note").out.String())
-	require.Regexp(t, `^shop/two: .*\ninput: \{\n  In \{\n    One Sink\n  \}\n  Two Sink\n\}\noutput: string\n$`, run(t, 0, "rpcs", addr, "shop/two").out.String())
+	require.Regexp(t, `^shop/two: .*\ninput: main.two\{\n  In \{\n    One Sink\n  \}\n  Two Sink\n\}\noutput: string\n$`, run(t, 0, "rpcs", addr, "shop/two").out.String())
 	require.Contains(t, run(t, 0, "rpcs", addr, "hg/ping").out.String(), "hg/ping: call, codec")
 	require.Regexp(t, `serves no method "shop/ordr"; did you mean shop/order\?\n`, run(t, exitUsage, "rpcs", addr, "shop/ordr").errors.String())
 	completed := run(t, 0, "__complete", "call", addr, "shop/t").out.String()

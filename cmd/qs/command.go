@@ -79,7 +79,7 @@ ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME; HOS
 		}
 	}
 	add(groupCall, a.newCall(), a.newCp(), a.newMercury())
-	add(groupInspect, a.newHealth(), a.newRPCs(), a.newTop(), a.newGer(), a.newInfo())
+	add(groupInspect, a.newHealth(), a.newRPCs(), a.newSchema(), a.newTop(), a.newGer(), a.newInfo())
 	add(groupMeasure, a.newPing(), a.newBench(), a.newPerf(), a.newSoak())
 	add(groupRun, a.newServe(), a.newRun(), a.newRendezvous())
 	add(groupTool, a.newVersion())

@@ -103,8 +103,8 @@ func (a *account) field(s *shape, pos int) *shape {
 	if cl != scalar {
 		return light
 	}
-	if f := s.fields[string(a.b[body:body+n])]; f != nil {
-		return f
+	if f, ok := s.fields[string(a.b[body:body+n])]; ok {
+		return f.shape
 	}
 	return light
 }

@@ -1,13 +1,12 @@
 package codec
 
 import (
-	"encoding"
 	"errors"
 	"fmt"
 	"reflect"
 	"sync"
 
-	"github.com/vmihailenco/msgpack/v5"
+	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
 // What Append encodes is bounded as what Decode takes: an encoder that follows a cycle ends the process, and what is nested too deeply
@@ -16,64 +15,46 @@ import (
 // maxSteps bounds the steps into a value, pointers and interfaces included, which the bytes do not show.
 const maxSteps = 4 * MaxDepth
 
-var (
-	deeps       sync.Map // reflect.Type → bool, of deep
-	ownNesting  = []reflect.Type{reflect.TypeFor[msgpack.CustomEncoder](), reflect.TypeFor[msgpack.Marshaler]()}
-	ownEncoding = []reflect.Type{reflect.TypeFor[encoding.BinaryMarshaler](), reflect.TypeFor[encoding.TextMarshaler]()} // one value
-)
+var deeps sync.Map // reflect.Type → bool, of deep
 
 // deep reports whether values of type t may be nested more deeply than MaxDepth.
 func deep(t reflect.Type) bool {
 	if d, ok := deeps.Load(t); ok {
 		return d.(bool)
 	}
-	d := levels(t, map[reflect.Type]int{}) > MaxDepth
+	d := levels(schema.Of(t), map[*schema.Type]int{}) > MaxDepth
 	deeps.Store(t, d)
 	return d
 }
 
 // levels returns how deeply values of type t may be nested, pointers included, and more than MaxDepth when nothing says. seen are types
 // whose levels are known, or being counted: those contain themselves.
-func levels(t reflect.Type, seen map[reflect.Type]int) (n int) {
+func levels(t *schema.Type, seen map[*schema.Type]int) (n int) {
 	if n, ok := seen[t]; ok {
 		return n
 	}
 	seen[t] = MaxDepth + 1
 	defer func() { seen[t] = n }()
 	switch {
-	case t.Kind() == reflect.Interface, implementsAny(t, ownNesting):
+	case t.Kind == reflect.Interface, t.Encodes == schema.Own:
 		return MaxDepth + 1
-	case implementsAny(t, ownEncoding):
+	case t.Encodes != "": // one value
 		return 0
 	}
-	switch t.Kind() {
+	switch t.Kind {
 	case reflect.Pointer, reflect.Slice, reflect.Array:
-		n = 1 + levels(t.Elem(), seen)
+		n = 1 + levels(t.Elem, seen)
 	case reflect.Map:
-		n = 1 + max(levels(t.Elem(), seen), levels(t.Key(), seen))
+		n = 1 + max(levels(t.Elem, seen), levels(t.Key, seen))
 	case reflect.Struct:
-		for i := range t.NumField() {
-			if f := t.Field(i); encoded(&f) {
+		for i := range t.Fields {
+			if f := &t.Fields[i]; f.Sent() {
 				n = max(n, levels(f.Type, seen))
 			}
 		}
 		n++
 	}
 	return min(n, MaxDepth+1)
-}
-
-func implementsAny(t reflect.Type, is []reflect.Type) bool {
-	for _, i := range is {
-		if implements(t, i) {
-			return true
-		}
-	}
-	return false
-}
-
-func encoded(f *reflect.StructField) bool {
-	name, _ := parseTag(f.Tag.Get("msgpack"))
-	return name != "-" && (f.PkgPath == "" || f.Anonymous)
 }
 
 // A walk follows a value into its parts. Parts that are shared are looked at once for each depth, as soon as there are many: values
@@ -112,7 +93,7 @@ func (w *walk) tooDeep(v reflect.Value, left room) reflect.Type {
 	if left.steps == 0 {
 		return t
 	}
-	if t.Kind() != reflect.Interface && (implementsAny(t, ownNesting) || implementsAny(t, ownEncoding)) {
+	if t.Kind() != reflect.Interface && schema.Of(t).Encodes != "" {
 		return nil // checkDeep looks at what they have made
 	}
 	switch t.Kind() {
@@ -174,10 +155,10 @@ func (w *walk) inside(v reflect.Value, left room) reflect.Type {
 			}
 		}
 	case reflect.Struct:
-		for i := range t.NumField() {
-			if f := t.Field(i); encoded(&f) {
+		for i, f := range schema.Of(t).Fields {
+			if f.Sent() {
 				in := left
-				if in.levels--; f.Anonymous { // its fields are the outer one's
+				if in.levels--; f.Embedded { // its fields are the outer one's
 					in.levels++
 				}
 				if v.Field(i).IsZero() { // it may be omitted

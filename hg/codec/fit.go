@@ -49,6 +49,17 @@ func (s *shape) inRange(b []byte, sv *survey) error {
 	return f.err
 }
 
+// integer reports whether the value at pos is an integer, and whether it fits t if that is looked for.
+func (f *fitting) integer(t reflect.Type, pos int) bool {
+	if !integer(f.b[pos]) {
+		return false
+	}
+	if f.ranges {
+		f.inRange(t, pos)
+	}
+	return true
+}
+
 func (f *fitting) inRange(t reflect.Type, pos int) {
 	low, high := integerAt(f.b, pos)
 	if l, h := integers(t); low < l || high > h {
@@ -119,16 +130,13 @@ func (f *fitting) walk(s *shape, pos int) int {
 	case reflect.Bool:
 		fits = c == 0xc2 || c == 0xc3
 	case reflect.Float32:
-		fits = c == 0xca || integer(c)
+		fits = c == 0xca || f.integer(s.typ, pos)
 	case reflect.Float64:
-		fits = c == 0xca || c == 0xcb || integer(c)
+		fits = c == 0xca || c == 0xcb || f.integer(s.typ, pos)
 	case reflect.String:
 		fits = bytesLike(c)
 	default:
-		fits = integer(c)
-		if f.ranges && fits {
-			f.inRange(s.typ, pos)
-		}
+		fits = f.integer(s.typ, pos)
 	}
 	if !fits {
 		f.suspect(s.typ, pos)
@@ -163,8 +171,8 @@ func (f *fitting) record(s *shape, n, pos int) int {
 		}
 		field, name := light, []byte(nil)
 		if cl, n, body := head(f.b, pos); cl == scalar {
-			if known := s.fields[string(f.b[body:body+n])]; known != nil {
-				field, name = known, f.b[body:body+n]
+			if known, ok := s.fields[string(f.b[body:body+n])]; ok {
+				field, name = known.shape, f.b[body:body+n]
 			}
 		}
 		before := f.err

@@ -95,7 +95,7 @@ func TestShapeKnowsTheEncodersFields(t *testing.T) {
 			_, length, body := head(b, pos)
 			name := string(b[body : body+length])
 			require.Contains(t, s.fields, name, "%T", v)
-			require.Same(t, s.fields[name], s.order[i], "%T: %s", v, name)
+			require.Same(t, s.fields[name].shape, s.order[i], "%T: %s", v, name)
 			pos = skip(b, body+length)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
 // A TypeChecker is a Codec that tells by a type whether values of it would arrive. Msgpack and Raw are.
@@ -23,58 +25,55 @@ var (
 	_ TypeChecker = raw{}
 )
 
-var (
-	errorType   = reflect.TypeFor[error]()
-	ownEncoders = slices.Concat(ownNesting, ownEncoding, ownDecoder)
-)
+var errorType = reflect.TypeFor[error]()
 
 // CheckType refuses what is not sent: chan, func, complex numbers, uintptr and unsafe pointers, structs that have fields and none that is
 // exported, and two fields of one name; and what is not decoded: interfaces with methods other than error, and the tag option intern.
 // Types with methods that encode or decode them are as good as these, and so is what a program has registered with the msgpack package.
 func (packer) CheckType(t reflect.Type) error {
-	w := typeWalk{seen: map[reflect.Type]bool{}}
-	return w.check(t, t.String())
+	w := typeWalk{}
+	return w.check(schema.Of(t), t.String())
 }
 
-// A typeWalk looks at each type in a type once.
-type typeWalk struct{ seen map[reflect.Type]bool }
+// A typeWalk holds the types that have been looked at.
+type typeWalk map[*schema.Type]bool
 
-func (w *typeWalk) check(t reflect.Type, at string) error {
-	if w.seen[t] || t == errorType {
+func (w typeWalk) check(t *schema.Type, at string) error {
+	if w[t] || t.Go == errorType {
 		return nil
 	}
-	w.seen[t] = true
-	if implementsAny(t, ownEncoders) {
-		if f := promoted(t); f != nil {
-			return fmt.Errorf("codec: msgpack: %s is of type %v, which encodes itself by the methods of %v that it embeds, so that its other fields are lost; give that field a name: %w", at, t, f.Type, ErrType)
+	w[t] = true
+	if t.Coding() != "" {
+		if f := promoted(t.Go); f != nil {
+			return fmt.Errorf("codec: msgpack: %s is of type %v, which encodes itself by the methods of %v that it embeds, so that its other fields are lost; give that field a name: %w", at, t.Go, f.Type, ErrType)
 		}
 		return nil
 	}
 	refuse := func(why string) error {
-		if registered(t) {
+		if registered(t.Go) {
 			return nil
 		}
-		return fmt.Errorf("codec: msgpack: %s is of type %v, %s: %w", at, t, why, ErrType)
+		return fmt.Errorf("codec: msgpack: %s is of type %v, %s: %w", at, t.Go, why, ErrType)
 	}
-	switch t.Kind() {
+	switch t.Kind {
 	case reflect.Chan, reflect.Func, reflect.UnsafePointer, reflect.Uintptr, reflect.Complex64, reflect.Complex128:
 		return refuse("which is not encoded; leave the field out with the tag msgpack:\"-\", or give the type MarshalBinary and UnmarshalBinary")
 	case reflect.Interface:
-		if t.NumMethod() > 0 {
+		if t.Go.NumMethod() > 0 {
 			return refuse("an interface with methods, which is not decoded; use a type of its own, or any")
 		}
 	case reflect.Pointer, reflect.Slice:
-		return w.check(t.Elem(), at)
+		return w.check(t.Elem, at)
 	case reflect.Array:
-		return w.check(t.Elem(), at+"["+strconv.Itoa(t.Len())+"]")
+		return w.check(t.Elem, at+"["+strconv.Itoa(t.Len)+"]")
 	case reflect.Map:
-		if err := w.check(t.Key(), "a key of "+at); err != nil {
+		if err := w.check(t.Key, "a key of "+at); err != nil {
 			return err
 		}
-		return w.check(t.Elem(), at)
+		return w.check(t.Elem, at)
 	case reflect.Struct:
 		sent, err := w.fields(t, at)
-		if err == nil && t.NumField() > 0 && !sent {
+		if err == nil && len(t.Fields) > 0 && !sent {
 			err = refuse("a struct of which no field is exported, so that nothing of it is sent")
 		}
 		return err
@@ -117,20 +116,18 @@ func promoted(t reflect.Type) *reflect.StructField {
 }
 
 // fields looks at the fields of a struct, and reports whether something is sent of it, or left out on purpose.
-func (w *typeWalk) fields(t reflect.Type, at string) (sent bool, err error) {
+func (w typeWalk) fields(t *schema.Type, at string) (sent bool, err error) {
 	names := map[string]string{}
-	for i := range t.NumField() {
-		f := t.Field(i)
-		if !encoded(&f) {
-			name, _ := parseTag(f.Tag.Get("msgpack"))
-			sent = sent || name == "-"
+	for i := range t.Fields {
+		f := &t.Fields[i]
+		if !f.Sent() {
+			sent = sent || f.Tag == "-"
 			continue
 		}
-		name, options := parseTag(f.Tag.Get("msgpack"))
-		if slices.Contains(options, "intern") {
+		if slices.Contains(f.Options, "intern") {
 			return false, fmt.Errorf("codec: msgpack: %s.%s has the tag option intern, which is not decoded: %w", at, f.Name, ErrType)
 		}
-		if f.Anonymous && f.Type.Kind() == reflect.Struct && !implementsAny(f.Type, ownEncoders) { // its fields are those of t
+		if f.Embedded && f.Type.Kind == reflect.Struct && f.Type.Coding() == "" { // its fields are those of t
 			some, err := w.fields(f.Type, at)
 			if err != nil {
 				return false, err
@@ -139,11 +136,9 @@ func (w *typeWalk) fields(t reflect.Type, at string) (sent bool, err error) {
 			continue
 		}
 		sent = true
-		if name == "" {
-			name = f.Name
-		}
-		if other, ok := names[name]; ok && !f.Anonymous {
-			return false, fmt.Errorf("codec: msgpack: %s is of type %v, whose fields %s and %s have one name, %q, so that one of them is lost: %w", at, t, other, f.Name, name, ErrType)
+		name := f.WireName()
+		if other, ok := names[name]; ok && !f.Embedded {
+			return false, fmt.Errorf("codec: msgpack: %s is of type %v, whose fields %s and %s have one name, %q, so that one of them is lost: %w", at, t.Go, other, f.Name, name, ErrType)
 		}
 		names[name] = f.Name
 		if err := w.check(f.Type, at+"."+f.Name); err != nil {

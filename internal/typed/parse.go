@@ -5,10 +5,10 @@ import (
 	"math/big"
 	"net/netip"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -41,86 +41,56 @@ type Method struct {
 // Unknown is a method of which nothing is known.
 var Unknown = Method{In: freeType, Out: freeType}
 
-// Parse reads the shape of a method: that of its input, and unless it is one-way that of its output behind an arrow.
+// Parse reads the shape of a method.
 func Parse(shape string) (Method, error) {
-	p := parser{rest: shape}
-	m := Method{In: p.typ(0), Out: freeType, Known: true}
-	if p.take(" -> ") {
-		m.Out = p.typ(0)
+	s, err := schema.ParseSignature(shape)
+	if err != nil {
+		return Unknown, err
 	}
-	if p.rest != "" || p.bad {
-		return Unknown, fmt.Errorf("%q is no description of types, from %q on", shape, p.rest)
+	b := builder{inside: map[*schema.Type]bool{}}
+	m := Method{In: b.build(s.In), Out: freeType, Known: true}
+	if s.Out != nil {
+		m.Out = b.build(s.Out)
+	}
+	if b.bad {
+		return Unknown, fmt.Errorf("%q has a field whose name no struct tag can have", shape)
 	}
 	return m, nil
 }
 
-type parser struct {
-	rest string
-	bad  bool
+// A builder makes Go types.
+type builder struct {
+	inside map[*schema.Type]bool // types that are being made: one that contains itself is Free there
+	bad    bool
 }
 
-func (p *parser) take(text string) (ok bool) {
-	p.rest, ok = strings.CutPrefix(p.rest, text)
-	return ok
-}
-
-func (p *parser) want(text string) {
-	if !p.take(text) {
-		p.bad = true
-	}
-}
-
-// until returns what is in front of the next of some bytes.
-func (p *parser) until(bytes string) string {
-	i := strings.IndexAny(p.rest, bytes)
-	if i < 0 {
-		i = len(p.rest)
-	}
-	word := p.rest[:i]
-	p.rest = p.rest[i:]
-	return word
-}
-
-// maxDepth bounds a shape, which comes from a peer.
-const maxDepth = 100
-
-func (p *parser) typ(depth int) reflect.Type {
-	switch {
-	case p.bad, depth > maxDepth:
-		p.bad = true
+func (b *builder) build(t *schema.Type) reflect.Type {
+	if b.inside[t] {
 		return freeType
-	case p.take("*"):
-		return reflect.PointerTo(p.typ(depth + 1))
-	case p.take("{"):
-		return p.record(depth)
-	case p.take("map["):
-		key := p.typ(depth + 1)
-		p.want("]")
-		elem := p.typ(depth + 1)
+	}
+	b.inside[t] = true
+	defer delete(b.inside, t)
+	switch {
+	case t.Word != "":
+		if known, ok := named[t.Word]; ok {
+			return known
+		}
+		if strings.HasSuffix(t.Word, "(text)") {
+			return textType
+		}
+		return freeType
+	case t.Kind == reflect.Pointer:
+		return reflect.PointerTo(b.build(t.Elem))
+	case t.Kind == reflect.Slice, t.Kind == reflect.Array: // the wire does not tell them apart
+		return reflect.SliceOf(b.build(t.Elem))
+	case t.Kind == reflect.Map:
+		key, elem := b.build(t.Key), b.build(t.Elem)
 		if !keyed(key) {
 			return freeType
 		}
 		return reflect.MapOf(key, elem)
-	case p.take("["):
-		if n := p.until("]"); n != "" {
-			if _, err := strconv.ParseUint(n, 10, 32); err != nil {
-				p.bad = true
-			}
-		}
-		p.want("]")
-		return reflect.SliceOf(p.typ(depth + 1)) // of an array, too: the wire does not tell them apart
 	}
-	word := p.until(" ,}]")
-	t, ok := named[word]
-	switch {
-	case word == "":
-		p.bad = true
-	case ok:
-		return t
-	case strings.HasSuffix(word, "(text)"):
-		return textType
-	}
-	return freeType
+	return b.record(t)
 }
 
 // keyed reports whether a JSON object can have such names.
@@ -134,28 +104,18 @@ func keyed(t reflect.Type) bool {
 	return false
 }
 
-// record reads the fields of a struct. They are sent only if they are given: the zero value of some types cannot be.
-func (p *parser) record(depth int) reflect.Type {
+// record makes a struct. Its fields are sent only if they are given: the zero value of some types cannot be.
+func (b *builder) record(s *schema.Type) reflect.Type {
 	var fields []reflect.StructField
-	seen := map[string]bool{}
-	for !p.take("}") && !p.bad {
-		if len(fields) > 0 {
-			p.want(", ")
-		}
-		name := p.until(" ,}")
-		p.want(" ")
-		if name == "" || seen[name] || strings.ContainsAny(name, "`\"\\") {
-			p.bad = true
-			break
-		}
-		seen[name] = true
-		t := p.typ(depth + 1)
+	for i, m := range s.Members {
+		b.bad = b.bad || strings.ContainsAny(m.Name, "`\"\\,")
+		t := b.build(m.Type)
 		omit := ",omitempty"
 		if t.Kind() == reflect.Struct && t.PkgPath() != "" && t != freeType && t != textType && t != named["time.Time"] {
 			omit = "" // what it holds cannot be seen
 		}
-		fields = append(fields, reflect.StructField{Name: fmt.Sprint("F", len(fields)), Type: t,
-			Tag: reflect.StructTag(fmt.Sprintf("msgpack:%q json:%q", name+omit, name))})
+		fields = append(fields, reflect.StructField{Name: fmt.Sprint("F", i), Type: t,
+			Tag: reflect.StructTag(fmt.Sprintf("msgpack:%q json:%q", m.Name+omit, m.Name))})
 	}
 	return reflect.StructOf(fields)
 }

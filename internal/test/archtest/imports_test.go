@@ -29,7 +29,7 @@ var importRules = []importRule{
 	{pkg: "na/...", may: []string{"na/carrier", "na/codes", "internal/..."}},
 	{pkg: "hg/...", may: []string{"na", "na/codes", "internal/..."}},
 	{pkg: "bulk/...", may: []string{"hg/...", "na", "internal/..."}},
-	{pkg: "qs/qstest", may: []string{"qs"}},
+	{pkg: "qs/qstest", may: []string{"qs", "internal/schema"}},
 	{pkg: "qs/httpgate", may: []string{"qs", "hg", "hg/codec", "na", "internal/typed"}},
 	{pkg: "qs/debug", may: []string{"qs", "hg", "hg/inspect", "internal/hghook"}},
 	{pkg: "request/...", may: []string{"internal/turns"}, std: true},
@@ -75,7 +75,7 @@ var importRules = []importRule{
 	{pkg: "examples/...", may: []string{
 		"qs/...", "qs/qstest", "hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "mercury/...", "internal/test/leak", "internal/test/long", "internal/test/mutant", "internal/test/testcert",
 	}, tests: true},
-	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/happyeyeballs", "internal/hghook", "internal/loglimit", "internal/pieces"}},
+	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/happyeyeballs", "internal/hghook", "internal/loglimit", "internal/pieces", "internal/schema"}},
 	{pkg: "cmd/...", may: everything},
 }
 

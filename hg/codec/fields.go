@@ -1,0 +1,315 @@
+package codec
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/schema"
+)
+
+// A FieldChecker is a Codec that compares a message with the type that it was decoded into: the sender's type may have other fields.
+// Msgpack is.
+type FieldChecker interface {
+	// CheckUnknown returns an error that names a field of b that the type of v, a pointer, does not have. It matches ErrUnknownField. A
+	// field whose value is empty is none: nil, false, 0, "", or without elements.
+	CheckUnknown(b []byte, v any) error
+
+	// CheckMissing returns an error that names a field of the type of v, a pointer, that b does not have, or has as nil. It matches
+	// ErrMissingField. A field that is a pointer or an interface may be missing, and one whose tag says omitempty. The elements of an array
+	// count as fields; a slice or a map may be nil.
+	CheckMissing(b []byte, v any) error
+}
+
+// Both are methods for bytes that Decode has decoded without an error. They do not block, allocate nothing if all is well, and may be
+// called from any goroutine.
+var _ FieldChecker = packer{}
+
+// Reasons why the fields of a message and those of the receiver's type are not the same.
+var (
+	ErrUnknownField = errors.New("the receiver's type does not have the field")
+	ErrMissingField = errors.New("the sender did not send the field")
+)
+
+// CheckUnknown implements FieldChecker.
+func (packer) CheckUnknown(b []byte, v any) error {
+	s := shapeOf(v)
+	if !s.records || len(b) == 0 {
+		return nil
+	}
+	w := fieldWalk{b: b}
+	w.walk(s, 0)
+	return w.error(v, ErrUnknownField)
+}
+
+// CheckMissing implements FieldChecker.
+func (packer) CheckMissing(b []byte, v any) error {
+	s := shapeOf(v)
+	if len(b) == 0 || s.typ == nil {
+		return nil
+	}
+	w := fieldWalk{b: b, missing: true, hasNil: bytes.IndexByte(b, 0xc0) >= 0}
+	if !s.exact && !w.hasNil {
+		return nil
+	}
+	w.walk(s, 0)
+	return w.error(v, ErrMissingField)
+}
+
+// addNeeds finds out which fields of a struct have to be sent.
+func (s *shape) addNeeds(t *schema.Type) {
+	s.needs = make([]bool, len(t.Members))
+	for i := range t.Members {
+		m := &t.Members[i]
+		s.names = append(s.names, m.Name)
+		if s.needs[i] = !m.CanBeMissing() && t.Find(m.Name) == m; s.needs[i] {
+			s.needed++
+		}
+	}
+}
+
+// isTaught reports whether the program has registered an encoder of its own with the msgpack package for the struct s: what it encodes has
+// other fields.
+func (s *shape) isTaught() (taught bool) {
+	defer func() { // a method of a field that does not take its zero value
+		if recover() != nil {
+			taught = false
+		}
+	}()
+	b, err := msgpack.Marshal(reflect.New(s.typ).Interface())
+	if err != nil {
+		return false
+	}
+	cl, n, pos := head(b, 0)
+	if cl != dict {
+		return cl != list
+	}
+	for range n {
+		_, length, body := head(b, pos)
+		if _, ok := s.fields[string(b[body:body+length])]; !ok {
+			return true
+		}
+		pos = skip(b, body+length)
+	}
+	return false
+}
+
+// hasRecords reports whether a struct can be reached from s.
+func (s *shape) hasRecords(seen map[*shape]bool) bool {
+	return s.reaches(seen, func(s *shape) bool { return s.kind == record })
+}
+
+// isExact reports whether something that can be reached from s has to be sent.
+func (s *shape) isExact(seen map[*shape]bool) bool {
+	return s.reaches(seen, func(s *shape) bool { return s.needed > 0 || s.typ.Kind() == reflect.Array })
+}
+
+// reaches reports whether is holds for a shape that can be reached from s.
+func (s *shape) reaches(seen map[*shape]bool, is func(*shape) bool) bool {
+	if s == nil || seen[s] || s.typ == nil || s.own {
+		return false
+	}
+	seen[s] = true
+	if is(s) || s.elem.reaches(seen, is) || s.key.reaches(seen, is) {
+		return true
+	}
+	for _, f := range s.fields {
+		if f.shape.reaches(seen, is) {
+			return true
+		}
+	}
+	return false
+}
+
+// A fieldWalk walks over a good message and the shape of its destination side by side, until it has found a field that only one of them
+// has.
+type fieldWalk struct {
+	b       []byte
+	missing bool // fields that are not in b are looked for, and else those that are in b only
+	hasNil  bool // there may be a nil in b
+
+	found bool
+	path  string // of fields, to what was found; "" for the whole
+	what  string // about it
+}
+
+func (w *fieldWalk) error(v any, err error) error {
+	if !w.found {
+		return nil
+	}
+	name := w.path
+	if name == "" {
+		name = "the whole"
+	}
+	return fmt.Errorf("codec: %s of %v: %s%w", name, reflect.TypeOf(v).Elem(), w.what, err)
+}
+
+func (w *fieldWalk) report(what string) {
+	w.found, w.what = true, what
+}
+
+// within puts the name of the struct's field in front of the path.
+func (w *fieldWalk) within(name string) {
+	if w.path != "" {
+		name += "." + w.path
+	}
+	w.path = name
+}
+
+// isDone reports whether there is nothing to find in a value of shape s.
+func (w *fieldWalk) isDone(s *shape) bool {
+	switch {
+	case w.found, s.typ == nil, s.own, s.taught:
+		return true
+	case w.missing:
+		return !s.exact && !w.hasNil
+	}
+	return !s.records
+}
+
+// walk follows the value at pos into s and returns where it ends.
+func (w *fieldWalk) walk(s *shape, pos int) int {
+	if w.isDone(s) {
+		return skip(w.b, pos)
+	}
+	if w.b[pos] == 0xc0 {
+		w.checkNil(s)
+		return pos + 1
+	}
+	cl, n, body := head(w.b, pos)
+	switch kind := s.typ.Kind(); {
+	case kind == reflect.Pointer:
+		return w.walk(s.elem, pos)
+	case kind == reflect.Array && w.missing && n < s.typ.Len() && (cl == list || bytesLike(w.b[pos])):
+		w.report(fmt.Sprintf("%d elements for %d: ", n, s.typ.Len()))
+	case s.kind == sequence && cl == list:
+		for range n {
+			body = w.walk(s.elem, body)
+		}
+		return body
+	case s.kind == table && cl == dict:
+		for range n {
+			body = w.walk(s.elem, w.walk(s.key, body))
+		}
+		return body
+	case s.kind == record && cl == dict:
+		return w.record(s, n, body)
+	case s.kind == record && cl == list && n == len(s.order):
+		return w.tuple(s, body)
+	case s.kind == record && cl == list && w.missing && s.needed > 0:
+		w.reportNeeded(s, func(int) bool { return false })
+	}
+	return skip(w.b, pos)
+}
+
+// checkNil reports a nil in place of a value that cannot be nil.
+func (w *fieldWalk) checkNil(s *shape) {
+	if !w.missing {
+		return
+	}
+	switch s.typ.Kind() {
+	case reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Map:
+	case reflect.Struct:
+		if s.needed > 0 {
+			w.report("it is nil: ")
+		}
+	default:
+		w.report("it is nil: ")
+	}
+}
+
+// tuple follows the fields of a struct that is encoded as an array.
+func (w *fieldWalk) tuple(s *shape, pos int) int {
+	for i, field := range s.order {
+		if w.b[pos] == 0xc0 && !s.needs[i] {
+			pos++
+			continue
+		}
+		if pos = w.walk(field, pos); w.found {
+			w.within(s.names[i])
+			break
+		}
+	}
+	return pos
+}
+
+// record follows n fields into s.
+func (w *fieldWalk) record(s *shape, n, pos int) int {
+	var few [4]uint64
+	seen := few[:]
+	if len(s.names) > 64*len(few) {
+		seen = make([]uint64, len(s.names)/64+1)
+	}
+	next, needed := 0, 0
+	for range n {
+		_, length, body := head(w.b, pos)
+		name := w.b[body : body+length]
+		pos = body + length
+		at := place{light, -1}
+		if next < len(s.names) && s.names[next] == string(name) { // both have the same order, as a rule
+			at = place{s.order[next], next}
+		} else if known, ok := s.fields[string(name)]; ok {
+			at = known
+		} else if !w.missing && !isEmpty(w.b, pos) {
+			w.report("")
+			w.within(string(name))
+			return pos
+		}
+		if i := at.index; i >= 0 {
+			next = i + 1
+			if bit := uint64(1) << (i % 64); s.needs[i] && seen[i/64]&bit == 0 {
+				seen[i/64] |= bit
+				needed++
+			}
+			if w.b[pos] == 0xc0 && !s.needs[i] {
+				pos++
+				continue
+			}
+		}
+		if pos = w.walk(at.shape, pos); w.found {
+			w.within(string(name))
+			return pos
+		}
+	}
+	if w.missing && needed < s.needed {
+		w.reportNeeded(s, func(i int) bool { return seen[i/64]&(1<<(i%64)) != 0 })
+	}
+	return pos
+}
+
+// reportNeeded reports the first field that is needed and that was not seen.
+func (w *fieldWalk) reportNeeded(s *shape, seen func(i int) bool) {
+	for i, needs := range s.needs {
+		if needs && !seen(i) {
+			w.report("")
+			w.within(s.names[i])
+			return
+		}
+	}
+}
+
+// isEmpty reports whether the value at pos says nothing: nil, false, 0, "", or no elements.
+func isEmpty(b []byte, pos int) bool {
+	switch c := b[pos]; {
+	case c == 0xc0, c == 0xc2, c == 0:
+		return true
+	case c >= 0xca && c <= 0xd3: // numbers
+		_, n, body := head(b, pos)
+		return len(bytes.Trim(b[body:body+n], "\x00")) == 0
+	}
+	cl, n, _ := head(b, pos)
+	return n == 0 && (cl == list || cl == dict || bytesLike(b[pos]))
+}
+
+// floatIntegers returns which integers a float holds exactly.
+func floatIntegers(bits int) (low int64, high uint64) {
+	digits := 53
+	if bits == 32 {
+		digits = 24
+	}
+	return math.MinInt64 >> (63 - digits), 1 << digits
+}

@@ -1,0 +1,287 @@
+package schema
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// A Break is a change of a method that some old peers cannot bear.
+type Break struct {
+	Method string
+	Change string   // what has changed
+	Peers  []string // which old peers see it, and what they get
+}
+
+func (b Break) String() string {
+	return b.Method + ": " + b.Change + "\n\t" + strings.Join(b.Peers, "\n\t")
+}
+
+const (
+	oldClients = "old clients, with a new server: "
+	oldServers = "old servers, with a new client: "
+)
+
+// Compare returns what breaks when peers with methods before and peers with methods after talk to each other. It is silent only if an old
+// client can call a new server, and a new client an old server as long as it sends nothing that is new, without an error of the types.
+// A new method breaks nothing.
+func Compare(before, after []Method) (breaks []Break) {
+	for _, old := range before {
+		i := slices.IndexFunc(after, func(m Method) bool { return m.Name == old.Name })
+		if i < 0 {
+			breaks = append(breaks, Break{old.Name, "the method was removed", []string{oldClients + "every call ends with ErrNoEntry; the handler does not exist"}})
+			continue
+		}
+		breaks = append(breaks, compareMethods(&old, &after[i])...)
+	}
+	return breaks
+}
+
+func compareMethods(old, now *Method) (breaks []Break) {
+	refused := []string{oldClients + "every call is refused with ErrProtocol; nothing runs", oldServers + "the same"}
+	switch {
+	case old.Kind != now.Kind:
+		return []Break{{old.Name, fmt.Sprintf("the kind was %s and is %s", old.Kind, now.Kind), refused}}
+	case old.Codec != now.Codec:
+		return []Break{{old.Name, fmt.Sprintf("the codec was %s and is %s", old.Codec, now.Codec), refused}}
+	}
+	c := comparison{method: old.Name}
+	for i, side := range old.sides() {
+		was, is := *side.at, *now.sides()[i].at
+		if side.label == "in" || side.label == "up" {
+			c.read(reading{writerIsOld: true}, was, is, side.label, oldClients+"refused with ErrBadInput; of an input nothing runs")
+			c.read(reading{lenient: true}, is, was, side.label, oldServers+"refused with ErrBadInput; of an input nothing runs")
+			continue
+		}
+		c.read(reading{answers: true, writerIsOld: true}, was, is, side.label, oldServers+"the client fails at the answer, after the handler has run")
+		c.read(reading{answers: true}, is, was, side.label, oldClients+"the client fails at the answer, after the handler has run")
+	}
+	return c.breaks
+}
+
+// A comparison collects breaks, one for each change.
+type comparison struct {
+	method string
+	breaks []Break
+}
+
+// read adds the differences that peers see when values of a writer's type come to a reader.
+func (c *comparison) read(r reading, writer, reader *Type, label, peers string) {
+	r.seen = map[pair]bool{}
+	r.compare(writer, reader, label, false)
+	for _, change := range r.found {
+		i := slices.IndexFunc(c.breaks, func(b Break) bool { return b.Change == change })
+		if i < 0 {
+			c.breaks = append(c.breaks, Break{Method: c.method, Change: change})
+			i = len(c.breaks) - 1
+		}
+		c.breaks[i].Peers = append(c.breaks[i].Peers, peers)
+	}
+}
+
+// A reading looks for what a reader would refuse of a writer's values. It follows codec.FieldChecker, and the ranges of the codec.
+type reading struct {
+	answers     bool // an answer: what the reader needs has to be there; else all that the writer sends has to be known
+	lenient     bool // only what is refused whatever the values are: the writer need not use what is new
+	writerIsOld bool
+
+	seen  map[pair]bool
+	found []string
+}
+
+// A pair is two types that have been compared.
+type pair struct {
+	w, t  *Type
+	nilOK bool
+}
+
+func (r *reading) report(path, change string) {
+	if change = path + " " + change; !slices.Contains(r.found, change) {
+		r.found = append(r.found, change)
+	}
+}
+
+// reportOnly reports a member that only one side has.
+func (r *reading) reportOnly(path string, m *Member, isWriters bool, added string) {
+	if change := "was removed"; r.writerIsOld == isWriters {
+		r.report(path, fmt.Sprintf("(%v) %s", m.Type, change))
+		return
+	}
+	r.report(path, fmt.Sprintf("(%v) was added%s", m.Type, added))
+}
+
+// reportTypes reports two types that do not fit.
+func (r *reading) reportTypes(path string, w, t *Type) {
+	if !r.writerIsOld {
+		w, t = t, w
+	}
+	r.report(path, fmt.Sprintf("was %v and is %v", w, t))
+}
+
+// compare compares the writer's type w with the reader's t; nilOK says that the reader takes a nil there.
+func (r *reading) compare(w, t *Type, path string, nilOK bool) {
+	key := pair{w, t, nilOK}
+	if w == t || r.seen[key] || t.Word == "any" {
+		return
+	}
+	r.seen[key] = true
+	canBeNil := t.Kind == reflect.Pointer || t.Kind == reflect.Interface || t.Kind == reflect.Slice || t.Kind == reflect.Map
+	if w.Word == "any" {
+		if !r.lenient {
+			r.reportTypes(path, w, t)
+		}
+		return
+	}
+	for w.Kind == reflect.Pointer && w.Word == "" {
+		if r.answers && !canBeNil && !nilOK {
+			r.reportTypes(path, w, t)
+			return
+		}
+		w = w.Elem
+	}
+	for t.Kind == reflect.Pointer && t.Word == "" {
+		t = t.Elem
+	}
+	switch {
+	case t.Word == "any":
+	case w.isBytes() || t.isBytes():
+		if !r.fitsBytes(w, t, nilOK) {
+			r.reportTypes(path, w, t)
+		}
+	case w.Word != "" || t.Word != "":
+		if !r.fitsLeaf(w, t) {
+			r.reportTypes(path, w, t)
+		}
+	case w.Kind == reflect.Struct && t.Kind == reflect.Struct && w.Tuple == t.Tuple:
+		r.compareStructs(w, t, path)
+	case w.Kind == reflect.Map && t.Kind == reflect.Map:
+		r.compare(w.Key, t.Key, path+"[key]", false)
+		r.compare(w.Elem, t.Elem, path+"[]", false)
+	case t.Kind == reflect.Slice && (w.Kind == reflect.Slice || w.Kind == reflect.Array),
+		t.Kind == reflect.Array && w.Kind == reflect.Array && r.fitsLen(w, t):
+		r.compare(w.Elem, t.Elem, path+"[]", false)
+	default:
+		r.reportTypes(path, w, t)
+	}
+}
+
+// fitsLen reports whether the elements of an array have room, and whether there are enough.
+func (r *reading) fitsLen(w, t *Type) bool {
+	return w.Len == t.Len || w.Len < t.Len && !r.answers
+}
+
+// isBytes reports whether t is a slice or an array of bytes.
+func (t *Type) isBytes() bool {
+	return t.Word == "" && (t.Kind == reflect.Slice || t.Kind == reflect.Array) && t.Elem.Kind == reflect.Uint8
+}
+
+// fitsBytes reports whether t takes all values of w, one of which is bytes.
+func (r *reading) fitsBytes(w, t *Type, nilOK bool) bool {
+	isText := func(t *Type) bool { return t.Word == "string" || t.isBytes() && t.Kind == reflect.Slice }
+	switch {
+	case !isText(w) && !w.isBytes(), !isText(t) && !t.isBytes():
+		return false
+	case t.Kind == reflect.Array:
+		return w.Kind == reflect.Array && r.fitsLen(w, t)
+	case r.answers && w.Kind == reflect.Slice && t.Word == "string":
+		return nilOK
+	}
+	return true
+}
+
+// fitsLeaf reports whether t takes all values of w, one of which is a leaf.
+func (r *reading) fitsLeaf(w, t *Type) bool {
+	if w.Word == t.Word {
+		return true
+	}
+	low, high, isInt := w.integers()
+	tLow, tHigh, toInt := t.integers()
+	switch {
+	case isInt && (toInt || t.isFloat()):
+		return r.lenient || tLow <= low && high <= tHigh
+	case w.Kind == reflect.Float32:
+		return t.Kind == reflect.Float64
+	}
+	return false
+}
+
+func (t *Type) isFloat() bool { return t.Kind == reflect.Float32 || t.Kind == reflect.Float64 }
+
+// integers returns which integers t holds exactly, and whether it is an integer itself.
+func (t *Type) integers() (low int64, high uint64, is bool) {
+	bits := map[reflect.Kind]int{
+		reflect.Int8: 7, reflect.Int16: 15, reflect.Int32: 31, reflect.Int64: 63, reflect.Int: 63, reflect.Float32: 24, reflect.Float64: 53,
+		reflect.Uint8: 8, reflect.Uint16: 16, reflect.Uint32: 32, reflect.Uint64: 64, reflect.Uint: 64,
+	}[t.Kind]
+	if bits == 0 {
+		return 0, 0, false
+	}
+	high = 1<<bits - 1
+	if t.Kind >= reflect.Uint && t.Kind <= reflect.Uint64 {
+		return 0, high, true
+	}
+	return -1 << bits, high, !t.isFloat()
+}
+
+func (r *reading) compareStructs(w, t *Type, path string) {
+	if w.Tuple {
+		names := func(t *Type) (all []string) {
+			for _, m := range t.Members {
+				all = append(all, m.Name)
+			}
+			return all
+		}
+		if !slices.Equal(names(w), names(t)) {
+			r.reportTypes(path, w, t)
+			return
+		}
+	}
+	for i := range w.Members {
+		m := &w.Members[i]
+		at := path + "." + m.Name
+		same, known := t.find(m.Name)
+		switch {
+		case w.Find(m.Name) != m: // hidden
+		case same == nil && !known:
+			if !r.answers && (!r.lenient || !m.canBeEmpty()) {
+				r.reportOnly(at, m, true, ", and is sent even if it is zero: make it a pointer, or give it the tag omitempty")
+			}
+		case same == nil: // an embedded struct
+		case r.answers && m.Optional && !same.CanBeMissing():
+			r.report(at, fmt.Sprintf("(%v) may be left out by one side, and the other side needs it: the tag omitempty was added or removed", m.Type))
+		default:
+			r.compare(m.Type, same.Type, at, same.CanBeMissing())
+		}
+	}
+	for i := range t.Members {
+		if m := &t.Members[i]; r.answers && !m.CanBeMissing() && t.Find(m.Name) == m && !slices.ContainsFunc(w.Members, func(other Member) bool { same, _ := t.find(other.Name); return same == m }) {
+			r.reportOnly(path+"."+m.Name, m, false, ", and the client needs it: make it a pointer, or give it the tag omitempty")
+		}
+	}
+}
+
+// find returns the member that the decoder fills for a name, and whether it knows the name.
+func (t *Type) find(name string) (m *Member, known bool) {
+	if m = t.Find(name); m != nil {
+		return m, true
+	}
+	for _, a := range t.Aliases {
+		if a.Name == name && a.Member >= 0 {
+			return &t.Members[a.Member], true
+		}
+	}
+	return nil, false
+}
+
+// canBeEmpty reports whether a member is not sent, or without a value, if it is zero.
+func (m *Member) canBeEmpty() bool {
+	switch t := m.Type; {
+	case m.Optional, t.Kind == reflect.Pointer, t.Kind == reflect.Interface, t.Word == "Source", t.Word == "Sink":
+		return true
+	case t.Word != "":
+		return kinds[t.Word] != reflect.Invalid
+	default:
+		return t.Kind == reflect.Slice || t.Kind == reflect.Map
+	}
+}

@@ -1,0 +1,157 @@
+package schema
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A Kind says what requests and answers of a method are.
+type Kind string
+
+// The kinds of methods.
+const (
+	Plain  Kind = "method"  // an input, and an output
+	OneWay Kind = "one-way" // an input
+	Stream Kind = "stream"  // an input, and items down
+	Upload Kind = "upload"  // an input, items up, and an output
+	Duplex Kind = "duplex"  // an input, items up, and items down
+)
+
+// A Signature is the types of a method.
+type Signature struct {
+	Kind    Kind
+	In, Out *Type // Out is that of the items of a Stream and a Duplex; nil of OneWay
+	Up      *Type // of the caller's items; else nil
+}
+
+// String describes the types on one line: "IN -> OUT", "IN -> ITEM ...", "IN, ITEM ... -> OUT", "IN, ITEM ... -> ITEM ...", and "IN" of a
+// one-way method.
+func (s Signature) String() string {
+	text := s.In.String()
+	if s.Up != nil {
+		text += ", " + s.Up.String() + " ..."
+	}
+	if s.Out != nil {
+		text += " -> " + s.Out.String()
+	}
+	if s.Kind == Stream || s.Kind == Duplex {
+		text += " ..."
+	}
+	return text
+}
+
+// ParseSignature reads what Signature.String has written. It fails for a text without types, as that of a method of package hg.
+func ParseSignature(text string) (s Signature, err error) {
+	p := parser{rest: text}
+	s.Kind, s.In = OneWay, p.parse(0)
+	up, down := p.take(", "), false
+	if up {
+		s.Up = p.parse(0)
+		p.want(" ...")
+	}
+	if p.take(" -> ") {
+		s.Out = p.parse(0)
+		down = p.take(" ...")
+		s.Kind = map[[2]bool]Kind{{}: Plain, {false, true}: Stream, {true, false}: Upload, {true, true}: Duplex}[[2]bool{up, down}]
+	}
+	if p.rest != "" || p.bad || up && s.Out == nil {
+		return Signature{}, fmt.Errorf("%q is no description of types, from %q on", text, p.rest)
+	}
+	return s, nil
+}
+
+// A Method is what callers and servers of a method have to agree about.
+type Method struct {
+	Name, Codec string
+	Signature
+}
+
+const heading = "# The methods of a program, as its peers see them. What a change does to old peers: docs/EVOLUTION.md of Quicksilver.\n"
+
+// Format writes methods as a text that can be committed: in the order of their names, with a line for each field.
+func Format(methods []Method) string {
+	var b strings.Builder
+	b.WriteString(heading)
+	for _, m := range slices.SortedFunc(slices.Values(methods), func(a, b Method) int { return cmp.Compare(a.Name, b.Name) }) {
+		fmt.Fprintf(&b, "\n%s %s\ncodec %s\n", m.Kind, quoteName(m.Name), quoteName(m.Codec))
+		for _, side := range m.sides() {
+			fmt.Fprintf(&b, "%s %s\n", side.label, (*side.at).lines())
+		}
+	}
+	return b.String()
+}
+
+// A side is a type of a method, and what it is called.
+type side struct {
+	label string
+	at    **Type
+}
+
+// sides returns the types that a method of its kind has.
+func (s *Signature) sides() []side {
+	all := []side{{"in", &s.In}}
+	if s.Kind == Upload || s.Kind == Duplex {
+		all = append(all, side{"up", &s.Up})
+	}
+	switch s.Kind {
+	case Stream, Duplex:
+		all = append(all, side{"down", &s.Out})
+	case Plain, Upload:
+		all = append(all, side{"out", &s.Out})
+	}
+	return all
+}
+
+func quoteName(name string) string {
+	if plainName(name) {
+		return name
+	}
+	return strconv.Quote(name)
+}
+
+// ParseMethods reads what Format has written. An error names the line.
+func ParseMethods(text string) (methods []Method, err error) {
+	p := parser{rest: text}
+	for p.skipComments(); p.rest != "" && !p.bad; p.skipComments() {
+		m := Method{}
+		switch m.Kind = Kind(p.until(" \n")); m.Kind {
+		case Plain, OneWay, Stream, Upload, Duplex:
+		default:
+			p.bad = true
+		}
+		m.Name = p.name()
+		p.want("\ncodec")
+		m.Codec = p.name()
+		for _, side := range m.sides() {
+			p.want("\n" + side.label + " ")
+			*side.at = p.parse(0)
+		}
+		p.bad = p.bad || p.rest != "" && p.rest[0] != '\n' || slices.ContainsFunc(methods, func(other Method) bool { return other.Name == m.Name })
+		methods = append(methods, m)
+	}
+	if p.bad {
+		return nil, fmt.Errorf("line %d is none that qs schema writes", 1+strings.Count(text[:len(text)-len(p.rest)], "\n"))
+	}
+	return methods, nil
+}
+
+// skipComments skips white space, and lines that begin with #.
+func (p *parser) skipComments() {
+	for p.space(); p.take("#"); p.space() {
+		p.until("\n")
+	}
+}
+
+// name reads a space and a name.
+func (p *parser) name() (name string) {
+	p.want(" ")
+	if quoted, err := strconv.QuotedPrefix(p.rest); err == nil {
+		p.rest = p.rest[len(quoted):]
+		name, _ = strconv.Unquote(quoted)
+		return name
+	}
+	return p.until(" \n")
+}
