@@ -27,6 +27,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 	"github.com/quicksilver-rpc/quicksilver/qs"
+	"github.com/quicksilver-rpc/quicksilver/qs/qstest"
 )
 
 // asBlob has the test's own binary be the program.
@@ -374,8 +375,13 @@ func TestQS(t *testing.T) {
 	}
 	rpcs := run("rpcs", s.addr)
 	require.Regexp(t, `(?m)^blob/list +msgpack +string -> \[\]string$`, rpcs)
-	require.Regexp(t, `(?m)^blob/put +msgpack +\{Key string, Body .*Source\} -> int64$`, rpcs)
+	require.Regexp(t, `(?m)^blob/put +msgpack +main.Blob\{Key string, Body .*Source\} -> int64$`, rpcs)
 	require.Equal(t, "[\"a\"]\n", run("call", s.addr, "blob/list", `"*"`))
 	require.Equal(t, "{}\n", run("call", s.addr, "blob/delete", `"a"`))
 	require.Equal(t, "null\n", run("call", s.addr, "blob/list", `"*"`))
+}
+
+// TestCompatible: a change that programs with the committed methods do not bear is seen before it is released.
+func TestCompatible(t *testing.T) {
+	qstest.Compatible(t, "testdata/api.txt", Put, Get, List, Delete)
 }

@@ -1,0 +1,71 @@
+package qstest
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/schema"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// UpdateEnv is the environment variable that has Compatible write its file, if it is not empty: QUICKSILVER_UPDATE=1 go test ./...
+const UpdateEnv = "QUICKSILVER_UPDATE"
+
+// Compatible fails the test when methods are not what the file says, which the last release has, or another state that peers may run. The
+// failure names each change that old clients or old servers would see, who sees it and what they get; docs/EVOLUTION.md has the rules. A
+// change that breaks nothing fails the test, too, so that the file is written again and the change is reviewed. The file is what qs.Schema
+// and the tool, qs schema, write. With UpdateEnv it is written, and the test only logs what breaks.
+func Compatible(t testing.TB, file string, methods ...qs.AnyMethod) {
+	t.Helper()
+	now := qs.Schema(methods...)
+	update := os.Getenv(UpdateEnv) != ""
+	committed, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !update:
+		t.Fatalf("qstest: %s is not there; write it with %s=1 go test, and commit it", file, UpdateEnv)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		t.Fatalf("qstest: %v", err)
+	}
+	committed = bytes.ReplaceAll(committed, []byte("\r\n"), []byte("\n")) // of a checkout on Windows
+	breaks, err := compare(string(committed), now)
+	if err != nil {
+		t.Fatalf("qstest: %s: %v; write it again with %s=1 go test", file, err, UpdateEnv)
+	}
+	report := t.Errorf
+	if update {
+		report = t.Logf
+	}
+	for _, b := range breaks {
+		report("qstest: this breaks programs that have the methods of %s:\n%v", file, b)
+	}
+	switch {
+	case update:
+		if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
+			t.Fatalf("qstest: %v", err)
+		}
+		if err := os.WriteFile(file, []byte(now), 0o666); err != nil {
+			t.Fatalf("qstest: %v", err)
+		}
+	case len(breaks) > 0:
+		t.Logf("qstest: take the change back, or give the method a new name and serve both. If no old peer is left: %s=1 go test", UpdateEnv)
+	case now != string(committed):
+		t.Errorf("qstest: the methods are not those of %s, though nothing breaks; write it with %s=1 go test, and commit it", file, UpdateEnv)
+	}
+}
+
+// compare compares two texts of qs.Schema.
+func compare(before, after string) ([]schema.Break, error) {
+	old, err := schema.ParseMethods(before)
+	if err != nil {
+		return nil, err
+	}
+	now, err := schema.ParseMethods(after)
+	if err != nil {
+		return nil, err
+	}
+	return schema.Compare(old, now), nil
+}
