@@ -19,11 +19,14 @@ type Method[In, Out any] struct {
 // Define names a method, and says more about it by opts. Names are global: package and method, say, with a slash between; 1 to 255 bytes. A Node knows one codec and one
 // kind (Method, Stream, Upload, Duplex, OneWay) for a name: a call of a second definition with another fails with ErrInvalid and NotRun, its Handle panics.
 //
-// The two sides may define a method differently, as when one of them is older. With the default codec:
-//   - A field that only the sender's struct has is skipped; one that only the receiver's has is zero. A field of another name is both. That
-//     goes for In, Out and the items of a stream. Unexported fields are not sent. A time.Time arrives as the same instant, in local time.
-//   - A field, an input or an output of another type is an error that names it: ErrBadInput of the target, where the handler has not run, or an
-//     error of the caller, where it has. An integer that fits the other side's type is no error.
+// The two sides may define a method differently, as when one of them is older. The caller's definition counts. With the default codec:
+//   - A field, of In or of an item of the caller, that only the caller has is refused, unless it is nil, false, 0, "" or without elements:
+//     ErrBadInput, NotRun. One that only the target has is zero.
+//   - A field, of Out or of an item of the target, that only the caller has is an error of the caller, unless it is a pointer, an interface
+//     or omitempty; the handler has run. One that only the target has is skipped.
+//   - A field, an input or an output of another type is an error: ErrBadInput of the target, or an error of the caller. An integer that fits
+//     the other side's type is no error. All these errors name the field. Unexported fields are not sent. A time.Time arrives as the same
+//     instant, in local time.
 //   - A Source or a Sink may be added or removed as any field, if it is zero. One that lends something, and that the target's input does not
 //     have, is refused: ErrBadInput, NotRun. To a handler that has a Source or Sink more it is zero.
 //   - Another codec, and another kind, is refused: ErrProtocol, NotRun. A one-way request that is refused is counted at the target

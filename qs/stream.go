@@ -207,7 +207,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 		f := begin(ctx, &k.outgoing)
 		defer k.streams.close()
 		defer f.finish()
-		decode := to.p.n.resolveCodec(s.m).Decode
+		c := to.p.n.resolveCodec(s.m)
 		for {
 			b, err := k.streams.next(f)
 			if err == io.EOF {
@@ -215,7 +215,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 			}
 			var item Item
 			if err == nil {
-				err = decode(b, &item)
+				err = decodeAnswered(c, b, &item)
 				if k.streams.down.done(); err != nil {
 					err = brokenStream(s.m, to.Addr(), err)
 				}

@@ -37,8 +37,9 @@
 //
 // # Which msgpack
 //
-// Structs are maps by field name, so fields can be added: unknown ones are skipped, and missing ones stay as they were. A value of another
-// type is an error that names the field, and so is an integer that does not fit the receiver's. Unexported fields are not sent. A time.Time arrives as the same instant in local time: its
+// Structs are maps by field name, so fields can be added: Decode skips unknown ones, and missing ones stay as they were; a FieldChecker finds
+// both. A value of another
+// type is an error that names the field, and so is an integer that does not fit the receiver's, or that its float does not hold exactly. Unexported fields are not sent. A time.Time arrives as the same instant in local time: its
 // zone is not sent. CheckType tells which types are not sent. Keys of map[string]string,
 // map[string]bool and map[string]any are sorted, so equal values give equal bytes; other maps come in random order. The
 // msgpack tag option "intern" and extensions without a body do not decode. A struct embedded by pointer makes the

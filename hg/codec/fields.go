@@ -37,6 +37,9 @@ var (
 
 // CheckUnknown implements FieldChecker.
 func (packer) CheckUnknown(b []byte, v any) error {
+	if isPlain(b, v) {
+		return nil
+	}
 	s := shapeOf(v)
 	if !s.records || len(b) == 0 {
 		return nil
@@ -48,6 +51,9 @@ func (packer) CheckUnknown(b []byte, v any) error {
 
 // CheckMissing implements FieldChecker.
 func (packer) CheckMissing(b []byte, v any) error {
+	if isPlain(b, v) {
+		return nil
+	}
 	s := shapeOf(v)
 	if len(b) == 0 || s.typ == nil {
 		return nil
@@ -60,8 +66,18 @@ func (packer) CheckMissing(b []byte, v any) error {
 	return w.error(v, ErrMissingField)
 }
 
+// isPlain reports whether b is bytes or a string in a destination for these, which appendPlain has encoded as a rule.
+func isPlain(b []byte, v any) bool {
+	switch v.(type) {
+	case *[]byte, *string:
+		return len(b) > 0 && bytesLike(b[0])
+	}
+	return false
+}
+
 // addNeeds finds out which fields of a struct have to be sent.
 func (s *shape) addNeeds(t *schema.Type) {
+	s.isTuple = t.Tuple
 	s.needs = make([]bool, len(t.Members))
 	for i := range t.Members {
 		m := &t.Members[i]
@@ -103,9 +119,9 @@ func (s *shape) hasRecords(seen map[*shape]bool) bool {
 	return s.reaches(seen, func(s *shape) bool { return s.kind == record })
 }
 
-// isExact reports whether something that can be reached from s has to be sent.
+// isExact reports whether something that can be reached from s has to be sent, or to be sent as a struct.
 func (s *shape) isExact(seen map[*shape]bool) bool {
-	return s.reaches(seen, func(s *shape) bool { return s.needed > 0 || s.typ.Kind() == reflect.Array })
+	return s.reaches(seen, func(s *shape) bool { return s.kind == record || s.typ.Kind() == reflect.Array })
 }
 
 // reaches reports whether is holds for a shape that can be reached from s.
@@ -198,8 +214,10 @@ func (w *fieldWalk) walk(s *shape, pos int) int {
 		return body
 	case s.kind == record && cl == dict:
 		return w.record(s, n, body)
-	case s.kind == record && cl == list && n == len(s.order):
+	case s.kind == record && cl == list && s.isTuple && n == len(s.order):
 		return w.tuple(s, body)
+	case s.kind == record && cl == list && n > 0: // the decoder takes it, as the fields in their order
+		w.report("a list for a struct: ")
 	case s.kind == record && cl == list && w.missing && s.needed > 0:
 		w.reportNeeded(s, func(int) bool { return false })
 	}

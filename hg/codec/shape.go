@@ -23,6 +23,8 @@ type shape struct {
 	needs  []bool           // and have to be sent
 	needed int              // so many of them
 
+	isTuple bool // the struct is encoded as an array
+
 	taught bool // the struct has an encoder that the program has registered
 
 	records bool // there is a struct, here or further down

@@ -122,10 +122,13 @@ func (r *reading) reportTypes(path string, w, t *Type) {
 // compare compares the writer's type w with the reader's t; nilOK says that the reader takes a nil there.
 func (r *reading) compare(w, t *Type, path string, nilOK bool) {
 	key := pair{w, t, nilOK}
-	if w == t || r.seen[key] || t.Word == "any" {
+	if w == t || r.seen[key] {
 		return
 	}
 	r.seen[key] = true
+	if t.Word == "any" && w.fitsAny(map[*Type]bool{}) {
+		return
+	}
 	canBeNil := t.Kind == reflect.Pointer || t.Kind == reflect.Interface || t.Kind == reflect.Slice || t.Kind == reflect.Map
 	if w.Word == "any" {
 		if !r.lenient {
@@ -144,7 +147,7 @@ func (r *reading) compare(w, t *Type, path string, nilOK bool) {
 		t = t.Elem
 	}
 	switch {
-	case t.Word == "any":
+	case t.Word == "any" && w.fitsAny(map[*Type]bool{}):
 	case w.isBytes() || t.isBytes():
 		if !r.fitsBytes(w, t, nilOK) {
 			r.reportTypes(path, w, t)
@@ -164,6 +167,20 @@ func (r *reading) compare(w, t *Type, path string, nilOK bool) {
 	default:
 		r.reportTypes(path, w, t)
 	}
+}
+
+// fitsAny reports whether an any takes all values of t: maps in it have keys that are text.
+func (t *Type) fitsAny(seen map[*Type]bool) bool {
+	if t == nil || seen[t] || t.Word != "" {
+		return true
+	}
+	seen[t] = true
+	for _, m := range t.Members {
+		if !m.Type.fitsAny(seen) {
+			return false
+		}
+	}
+	return (t.Kind != reflect.Map || t.Key.Word == "string") && t.Elem.fitsAny(seen)
 }
 
 // fitsLen reports whether the elements of an array have room, and whether there are enough.

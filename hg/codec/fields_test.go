@@ -1,0 +1,107 @@
+package codec
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Equal types have neither fields that are unknown nor fields that are missing, whatever the values, and comparing them allocates nothing.
+func TestFieldsOfEqualTypes(t *testing.T) {
+	type part struct {
+		Base struct{ A int }
+		List []person
+		Map  map[string]*person
+		Opt  *person `msgpack:",omitempty"`
+		Tup  tuple
+	}
+	for _, v := range []any{&part{}, &part{List: make([]person, 2), Map: map[string]*person{"a": nil, "b": {}}, Opt: &person{}, Tup: tuple{A: 1}}, &struct {
+		*inner
+		B string
+	}{}} {
+		b, err := Msgpack.Append(nil, v)
+		require.NoError(t, err)
+		check := func() {
+			require.NoError(t, packer{}.CheckUnknown(b, v))
+			require.NoError(t, packer{}.CheckMissing(b, v))
+		}
+		check()
+		require.Zero(t, testing.AllocsPerRun(10, func() {
+			if (packer{}).CheckUnknown(b, v) != nil || (packer{}).CheckMissing(b, v) != nil {
+				panic("refused")
+			}
+		}))
+	}
+}
+
+// The errors name the place, and match their reasons.
+func TestFieldErrors(t *testing.T) {
+	type row struct {
+		N int
+		S string
+	}
+	sent := struct {
+		Rows []row
+		More map[string]struct{ X float64 }
+		Any  any
+	}{[]row{{1, "a"}}, map[string]struct{ X float64 }{"k": {0.5}}, nil}
+	b, err := Msgpack.Append(nil, sent)
+	require.NoError(t, err)
+	unknown := func(want string, v any) {
+		t.Helper()
+		err := packer{}.CheckUnknown(b, v)
+		require.ErrorIs(t, err, ErrUnknownField)
+		require.ErrorContains(t, err, "codec: "+want+" of ")
+	}
+	unknown("Rows", new(struct{}))
+	unknown("Rows.S", new(struct{ Rows []struct{ N int } }))
+	unknown("More.X", new(struct {
+		Rows []row
+		More map[string]struct{}
+	}))
+	require.NoError(t, packer{}.CheckUnknown(b, new(struct {
+		Rows []row
+		More any
+	})), "nil is empty")
+	missing := func(want string, v any) {
+		t.Helper()
+		err := packer{}.CheckMissing(b, v)
+		require.ErrorIs(t, err, ErrMissingField)
+		require.ErrorContains(t, err, "codec: "+want+" of ")
+	}
+	missing("Other", new(struct{ Other []int }))
+	missing("Rows.Other", new(struct {
+		Rows []struct {
+			N     int
+			Other bool
+		}
+	}))
+	missing("Any", new(struct{ Any string }))
+	require.NoError(t, packer{}.CheckMissing(b, new(struct {
+		Rows  []struct{ N int }
+		Other *int
+		Left  int `msgpack:",omitempty"`
+	})))
+}
+
+func BenchmarkFields(b *testing.B) {
+	type in struct {
+		Name  string
+		Count int
+		Tags  []string
+		At    int64
+	}
+	v := &in{"name", 7, []string{"a", "b"}, 9}
+	bytes, err := Msgpack.Append(nil, v)
+	require.NoError(b, err)
+	b.Run("Decode", func(b *testing.B) {
+		for b.Loop() {
+			_ = Msgpack.Decode(bytes, new(in))
+		}
+	})
+	b.Run("Check", func(b *testing.B) {
+		for b.Loop() {
+			_ = packer{}.CheckMissing(bytes, v)
+		}
+	})
+}
