@@ -258,6 +258,14 @@ func TestAnewForgetsThePart(t *testing.T) {
 	require.Zero(t, r.Resumed)
 }
 
+// changedCode is the exit code of a copy whose source has changed: on this machine, or at the target.
+func changedCode(download bool) int {
+	if download {
+		return exitHandler
+	}
+	return exitFailed
+}
+
 // TestSourceIsTruncatedMeanwhile: what is gone of a file that is mapped ends the transfer, not a process.
 func TestSourceIsTruncatedMeanwhile(t *testing.T) {
 	require.Greater(t, brokenSize, mapFrom)
@@ -265,7 +273,7 @@ func TestSourceIsTruncatedMeanwhile(t *testing.T) {
 		b := breakOff(t, download)
 		require.NoError(t, os.Truncate(b.src, brokenSize/2+testPiece/2))
 		b.goOn()
-		b.origin.wait(1)
+		b.origin.wait(changedCode(download))
 		require.Contains(t, b.origin.errors.String(), "f was changed while it was copied: copy it again when it is at rest")
 		require.NoFileExists(t, b.dst)
 		r, _ := b.resume()
@@ -280,7 +288,7 @@ func TestSourceChangesMeanwhile(t *testing.T) {
 		b := breakOff(t, download)
 		writeFile(t, b.src, append([]byte("changed"), b.data...))
 		b.goOn()
-		b.origin.wait(1)
+		b.origin.wait(changedCode(download))
 		require.Contains(t, b.origin.errors.String(), "f was changed while it was copied: copy it again when it is at rest")
 		require.NoFileExists(t, b.dst)
 		r, _ := b.resume()
