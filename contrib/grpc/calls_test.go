@@ -163,7 +163,7 @@ func TestDeadline(t *testing.T) {
 			ended <- ctx.Err()
 		}, context.DeadlineExceeded)
 		for kind, call := range kinds(n.pair(t, d.register)) {
-			for limit, ran := 50*time.Millisecond, false; !ran; limit *= 2 { // on a busy machine the request may come too late
+			for limit, ran := 50*time.Millisecond, false; !ran; limit *= 2 { // on a busy machine the request may come late, or too late
 				ctx, cancel := context.WithTimeout(within(t), limit)
 				err := call(ctx)
 				cancel()
@@ -171,8 +171,9 @@ func TestDeadline(t *testing.T) {
 				ctx, cancel = context.WithTimeout(within(t), limit)
 				select {
 				case err := <-ended:
-					require.Equal(t, context.DeadlineExceeded, err, kind)
-					ran = true
+					if ran = err == context.DeadlineExceeded; !ran { // the caller's end came first, since the request was on its way for long
+						require.Equal(t, context.Canceled, err, kind)
+					}
 				case <-ctx.Done():
 					require.Less(t, limit, 30*time.Second, kind)
 				}
