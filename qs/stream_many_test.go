@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 	"github.com/quicksilver-rpc/quicksilver/qs"
@@ -35,12 +36,15 @@ func serveMany(n *qs.Node) {
 }
 
 // manyStreams returns the configuration of LIMITS for so many streams of one process; 0: the default, which has 2,048.
-func manyStreams(many int) (cfg qs.Config) {
-	if many > 0 { // as LIMITS says
-		cfg.HG.MaxStreams, cfg.HG.MaxStreamsPerPeer = many, many
-		cfg.HG.NA.Budget = 64<<20 + int64(many)<<10
+func manyStreams(many int) qs.Config {
+	if many == 0 {
+		return qs.Config{}
 	}
-	return cfg
+	return qs.Config{HG: hg.Config{
+		NA:                hg.NetConfig{Budget: 64<<20 + int64(many)<<10},
+		MaxStreams:        many,
+		MaxStreamsPerPeer: many,
+	}}
 }
 
 // talkMany has as many streams open as there may be, each of which goes on, and one more, which is refused. Other calls go on beside them.

@@ -2,6 +2,7 @@ package qs_test
 
 import (
 	"context"
+	"io"
 	"runtime"
 	"testing"
 	"time"
@@ -70,7 +71,9 @@ func TestStreamCutOffByShutdown(t *testing.T) {
 			}
 			_, err = call.Receive()
 			require.ErrorContains(t, err, want.receive)
-			require.ErrorContains(t, <-sent, want.send)
+			if err := <-sent; err != io.EOF || how != "client closes" { // the handler's answer to the loss may come before the node is closed: then Receive says it
+				require.ErrorContains(t, err, want.send)
+			}
 			require.ErrorContains(t, <-ended, want.handler)
 			call.Close()
 			_ = c.Close()

@@ -374,8 +374,8 @@ func TestQS(t *testing.T) {
 		return string(out)
 	}
 	rpcs := run("rpcs", s.addr)
-	require.Regexp(t, `(?m)^blob/list +msgpack +string -> \[\]string$`, rpcs)
-	require.Regexp(t, `(?m)^blob/put +msgpack +main.Blob\{Key string, Body .*Source\} -> int64$`, rpcs)
+	require.Regexp(t, `(?m)^blob/list +call +msgpack +string -> \[\]string$`, rpcs)
+	require.Regexp(t, `(?m)^blob/put +call +msgpack +main.Blob\{Key string, Body .*Source\} -> int64$`, rpcs)
 	require.Equal(t, "[\"a\"]\n", run("call", s.addr, "blob/list", `"*"`))
 	require.Equal(t, "{}\n", run("call", s.addr, "blob/delete", `"a"`))
 	require.Equal(t, "null\n", run("call", s.addr, "blob/list", `"*"`))

@@ -41,15 +41,20 @@ func run(out io.Writer) {
 	relayWait.Handle(relay, func(ctx context.Context, n int) (int, error) {
 		return double.Call(ctx, to, n) // ctx ends when the origin gives up: then so does this call
 	})
-	must(relay.HG().Class().Register(double.Name(), nil))
-	must(relay.HG().Class().Register(relayCallback.Name(), callback(worker.Addr())))
+
+	below, end := serve() // a relay of its own: a node has a name either from package qs or from package hg
+	defer end()
+	must(below.HG().Class().Register(double.Name(), nil))
+	must(below.HG().Class().Register(relayCallback.Name(), callback(worker.Addr())))
 
 	origin := must(qs.Open("tcp://", qs.Config{}))
 	defer origin.Close()
-	via := must(origin.Peer(ctx, relay.Addr().String()))
-	for i, m := range []*qs.Method[int, int]{relayCallback, relayWait} {
-		fmt.Fprintf(out, "%s: twice %d is %d\n", m.Name(), 21+i, must(m.Call(ctx, via, 21+i)))
+	call := func(m *qs.Method[int, int], relay *qs.Node, n int) {
+		via := must(origin.Peer(ctx, relay.Addr().String()))
+		fmt.Fprintf(out, "%s: twice %d is %d\n", m.Name(), n, must(m.Call(ctx, via, n)))
 	}
+	call(relayCallback, below, 21)
+	call(relayWait, relay, 22)
 }
 
 // callback returns a handler that passes the request on and answers when the worker has: it does not wait.
