@@ -209,7 +209,7 @@ func TestDisagreements(t *testing.T) {
 		{"no input, for some", method(struct{}{}, text, nil), method(nothing, text, nil), saw{"{Key:}"}, "", true},
 		{"an output with more fields", method(keyOnly{"k"}, text, nil), method(nothing, more, nil), saw{"{Key:k}"}, "", true},
 		{"an output with fewer fields", method(keyOnly{"k"}, more, nil), method(nothing, text, nil), nil, `More of qs_test.sawMore: the sender did not send the field`, true},
-		{"an integer for a float", method(1<<53+1, text, nil), method(0.0, text, nil), nil, "9007199254740993 into float64: the integer does not fit", false},
+		{"an integer for a float", method(int64(1<<53+1), text, nil), method(0.0, text, nil), nil, "9007199254740993 into float64: the integer does not fit", false},
 		{"an output of another type", method(keyOnly{"k"}, number, nil), method(nothing, text, nil), nil, `decode into \*qs_test.sawNumber: Saw: .*(invalid|unexpected) code`, true},
 		{"an output that is a string", method(keyOnly{"k"}, text, nil), method(nothing, str, nil), nil, `decode into \*qs_test.saw: .*(invalid|unexpected) code`, true},
 		{"an output that is a struct", method(keyOnly{"k"}, str, nil), method(nothing, text, nil), nil, `decode into \*string: .*(invalid|unexpected) code`, true},

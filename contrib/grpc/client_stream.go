@@ -90,7 +90,6 @@ type clientStream struct {
 	header    metadata.MD
 	got       bool // headed is closed
 	end       *end // has come as an item
-	spent     bool // the one message of a call without server streaming was returned
 
 	mu      sync.Mutex // guards the fields below
 	done    bool
