@@ -19,7 +19,7 @@ type Gauges struct {
 	Reserved         int64  // of it, bytes guaranteed to peers of all contexts
 	HighWater        int    // na.Stats.HighWater
 	Stalls           int64  // na.Stats.Stalls
-	Active           int64  // requests whose handlers have begun and that have not ended, those with streams among them
+	Active           int64  // requests whose handlers have begun and that have not ended, without those with streams
 	Waiting          int64  // requests that wait for one of these to end
 	MaxActive        int    // hg.Config.MaxActive
 	MaxActivePerPeer int    // hg.Config.MaxActivePerPeer
