@@ -37,7 +37,7 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 		return d, nil
 	}
 	within := cmp.Or(k.timeout, askTimeout)
-	b, err := k.c.ask(ctx, within, "tell its types", inspect.RPCsRPC, nil, k.meta)
+	b, err := k.c.ask(ctx, within, "publish its types", inspect.RPCsRPC, nil, k.meta)
 	if _, answered := hg.RemoteOf(err); answered {
 		d.why = "the program does not tell what it serves (qs.Config.Inspect)"
 		return d, nil
@@ -63,12 +63,12 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 	k.oneWay, d.codec = all[i].OneWay, all[i].Codec
 	d.shape, d.stream = strings.CutSuffix(all[i].Shape, " ...")
 	if d.Method, err = typed.Parse(d.shape); err != nil {
-		d.Method, d.why = typed.Unknown, "the program does not tell its types"
+		d.Method, d.why = typed.Unknown, "the program does not publish its types"
 	}
 	return d, nil
 }
 
-// learnCodes has errors say the names that a program has given its own codes, which it tells with its methods. One that is none, or that
+// learnCodes has errors say the names that a program has given its own codes, which it publishes with its methods. One that is none, or that
 // another program has called otherwise, stays a number.
 func learnCodes(listing []byte) {
 	all, err := inspect.DecodeCodes(listing)

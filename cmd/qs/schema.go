@@ -130,7 +130,7 @@ func askSchema(ctx context.Context, s *schemaPrinter, address string) (methods [
 		}
 		signature, err := schema.ParseSignature(rpc.Shape)
 		if err != nil || rpc.OneWay != (signature.Kind == schema.OneWay) {
-			notes = append(notes, fmt.Sprintf("%s is left out: the program does not tell its types", show.Text(rpc.Name)))
+			notes = append(notes, fmt.Sprintf("%s is left out: the program does not publish its types", show.Text(rpc.Name)))
 			continue
 		}
 		methods = append(methods, schema.Method{Name: rpc.Name, Codec: rpc.Codec, Signature: signature})

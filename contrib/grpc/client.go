@@ -152,8 +152,8 @@ func (c *Client) invoke(ctx context.Context, method string, args, reply any, _ *
 		i.finished(err)
 		return err
 	}
-	ctx, told := c.begin(ctx, method, &i, false, false)
-	header, trailer, err := c.call(ctx, method, args, reply, &i, told)
+	ctx, events := c.begin(ctx, method, &i, false, false)
+	header, trailer, err := c.call(ctx, method, args, reply, &i, events)
 	for _, to := range i.header {
 		*to = orEmpty(header)
 	}
@@ -161,21 +161,21 @@ func (c *Client) invoke(ctx context.Context, method string, args, reply any, _ *
 		*to = orEmpty(trailer)
 	}
 	i.peers(c.to)
-	told.end(err, trailer)
+	events.end(err, trailer)
 	i.finished(err)
 	return err
 }
 
 // call makes the call of invoke.
-func (c *Client) call(ctx context.Context, method string, args, reply any, i *callInfo, told *statsCall) (header, trailer metadata.MD, err error) {
+func (c *Client) call(ctx context.Context, method string, args, reply any, i *callInfo, events *statsCall) (header, trailer metadata.MD, err error) {
 	md, err := c.metadata(ctx, method, i)
 	if err != nil {
 		return nil, nil, err
 	}
-	told.outHeader(md, c.to)
+	events.outHeader(md, c.to)
 	in := request{md, payload{f: i.format, msg: args}}
 	out := response{payload: payload{f: i.format, msg: reply}}
-	in.told = told
+	in.events = events
 	err = c.unaryMethod(methodKey{method, false, i.wait}).CallInto(ctx, c.to, in, &out)
 	if err == nil && out.body != nil && out.msg == nil {
 		err = out.into(reply)
@@ -190,9 +190,9 @@ func (c *Client) call(ctx context.Context, method string, args, reply any, i *ca
 	if e != nil {
 		header, trailer = e.header, e.trailer
 	}
-	if err == nil && told != nil {
-		told.inHeader(header)
-		told.inPayload(reply, &out.payload)
+	if err == nil && events != nil {
+		events.inHeader(header)
+		events.inPayload(reply, &out.payload)
 	}
 	return header, trailer, err
 }

@@ -52,7 +52,7 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 		return nil, err
 	}
 	s := &clientStream{c: c, info: i, desc: desc, method: methodKey{method, true, i.wait}, headed: make(chan struct{}), over: make(chan struct{})}
-	ctx, s.told = c.begin(ctx, method, &i, desc.ClientStreams, desc.ServerStreams)
+	ctx, s.events = c.begin(ctx, method, &i, desc.ClientStreams, desc.ServerStreams)
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	md, err := c.metadata(s.ctx, method, &i)
 	if err != nil {
@@ -60,7 +60,7 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 		return nil, err
 	}
 	s.md = md
-	s.told.outHeader(md, c.to)
+	s.events.outHeader(md, c.to)
 	if desc.ClientStreams {
 		s.start(nil)
 	}
@@ -78,7 +78,7 @@ type clientStream struct {
 	desc    *grpc.StreamDesc
 	method  methodKey
 	md      metadata.MD
-	told    *statsCall
+	events  *statsCall
 
 	starting sync.Mutex                   // guards d until started is closed
 	d        *qs.DuplexCall[*frame, item] // nil until the message of a call without client streaming is there
@@ -209,7 +209,7 @@ func (s *clientStream) finish(err error, e *end) {
 		*to = s.trailer
 	}
 	s.info.peers(s.c.to)
-	s.told.end(err, s.trailer)
+	s.events.end(err, s.trailer)
 	s.info.finished(err)
 	close(s.over)
 	if hctx := s.c.to.Node().HG(); hctx.NA().Scheduled() {
@@ -277,7 +277,7 @@ func (s *clientStream) takeHeader() error {
 	for _, to := range s.info.header {
 		*to = s.header
 	}
-	s.told.inHeader(s.header)
+	s.events.inHeader(s.header)
 	close(s.headed)
 	return nil
 }
@@ -316,7 +316,7 @@ func (s *clientStream) SendMsg(m any) error {
 	if s.shut {
 		return status.Error(codes.Internal, "SendMsg called after CloseSend")
 	}
-	p := payload{f: s.info.format, msg: m, told: s.told}
+	p := payload{f: s.info.format, msg: m, events: s.events}
 	if !s.desc.ClientStreams {
 		b, _, err := p.append(nil)
 		if err != nil {
@@ -369,7 +369,7 @@ func (s *clientStream) RecvMsg(m any) error {
 	if err = p.into(m); err != nil {
 		return s.fail(err)
 	}
-	s.told.inPayload(m, &p)
+	s.events.inPayload(m, &p)
 	if s.desc.ServerStreams {
 		return nil
 	}

@@ -31,7 +31,7 @@ type payload struct {
 	compressed bool
 	size       int        // of the message, without compression, once encoded or decoded
 	wire       int        // of its bytes, likewise
-	told       *statsCall // gets what is encoded; may be nil
+	events     *statsCall // gets what is encoded; may be nil
 }
 
 // take takes in a message that has come: into decodes it.
@@ -58,8 +58,8 @@ func messageOf(v any) proto.Message {
 // append encodes msg at the end of dst. The errors are statuses.
 func (p *payload) append(dst []byte) (_ []byte, flags uint8, err error) {
 	dst, flags, err = p.encode(dst)
-	if err == nil && p.told != nil && p.msg != nil {
-		p.told.outPayload(p)
+	if err == nil && p.events != nil && p.msg != nil {
+		p.events.outPayload(p)
 	}
 	return dst, flags, err
 }

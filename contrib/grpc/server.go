@@ -83,7 +83,7 @@ type serverCall struct {
 	method          string
 	md              metadata.MD
 	format          format
-	told            *statsCall
+	events          *statsCall
 	stream          *serverStream // nil for a unary call
 	in              payload       // of a unary call
 
@@ -233,8 +233,8 @@ func (s *Server) begin(ctx context.Context, method string, md metadata.MD, up, d
 		err = c.readFormat()
 	}
 	if len(s.stats) > 0 {
-		c.tagged, c.told = tellOf(c, s.stats, false, method, false)
-		c.told.beginServer(c, up, down)
+		c.tagged, c.events = startStats(c, s.stats, false, method, false)
+		c.events.beginServer(c, up, down)
 	}
 	return c, err
 }
@@ -266,26 +266,26 @@ func (c *serverCall) readFormat() error {
 // beginServer says that a request has come.
 func (t *statsCall) beginServer(c *serverCall, up, down bool) {
 	from := callerPeer(qs.CallerFrom(c.Context))
-	t.tell(&stats.InHeader{FullMethod: t.method, Header: c.md.Copy(), RemoteAddr: from.Addr, LocalAddr: from.LocalAddr})
-	t.tell(&stats.Begin{BeginTime: t.begun, IsClientStream: up, IsServerStream: down})
+	t.handle(&stats.InHeader{FullMethod: t.method, Header: c.md.Copy(), RemoteAddr: from.Addr, LocalAddr: from.LocalAddr})
+	t.handle(&stats.Begin{BeginTime: t.begun, IsClientStream: up, IsServerStream: down})
 }
 
 // endServer says how a request has ended.
 func (c *serverCall) endServer(st *status.Status) {
-	if c.told == nil {
+	if c.events == nil {
 		return
 	}
 	c.mu.Lock()
 	trailer := c.trailer.Copy()
 	c.mu.Unlock()
-	c.told.tell(&stats.OutTrailer{Trailer: trailer})
-	c.told.end(st.Err(), nil)
+	c.events.handle(&stats.OutTrailer{Trailer: trailer})
+	c.events.end(st.Err(), nil)
 }
 
 // sentHeader says that the header has left, or is about to.
 func (c *serverCall) sentHeader(md metadata.MD) {
-	if c.told != nil {
-		c.told.tell(&stats.OutHeader{Header: md.Copy()})
+	if c.events != nil {
+		c.events.handle(&stats.OutHeader{Header: md.Copy()})
 	}
 }
 
@@ -309,7 +309,7 @@ func (s *Server) serveUnary(name string, d *grpc.MethodDesc, impl any) {
 			}
 			return response{end: e}, nil
 		}
-		return response{end: e, payload: payload{f: &c.format, msg: out, told: c.told}, call: c}, nil
+		return response{end: e, payload: payload{f: &c.format, msg: out, events: c.events}, call: c}, nil
 	})
 }
 
@@ -321,7 +321,7 @@ func (c *serverCall) decode(v any) error {
 	if err := c.in.into(v); err != nil {
 		return err
 	}
-	c.told.inPayload(v, &c.in)
+	c.events.inPayload(v, &c.in)
 	return nil
 }
 

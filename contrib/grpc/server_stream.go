@@ -100,7 +100,7 @@ func (s *serverStream) SendMsg(m any) error {
 	if err := s.head(); err != nil {
 		return err
 	}
-	s.sent = frame{payload: payload{f: &s.format, msg: m, told: s.told}}
+	s.sent = frame{payload: payload{f: &s.format, msg: m, events: s.events}}
 	err := s.d.Send(&s.sent)
 	s.sent.msg = nil
 	return s.failed(err)
@@ -136,7 +136,7 @@ func (s *serverStream) RecvMsg(m any) error {
 	if err := p.into(m); err != nil {
 		return err
 	}
-	s.told.inPayload(m, &p)
+	s.events.inPayload(m, &p)
 	return nil
 }
 

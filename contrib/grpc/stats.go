@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A statsCall tells stats handlers of a call. A nil one tells nobody.
+// A statsCall passes the events of one call to the stats handlers. A nil one passes none.
 type statsCall struct {
 	ctx      context.Context
 	handlers []stats.Handler
@@ -19,8 +19,8 @@ type statsCall struct {
 	begun    time.Time
 }
 
-// tellOf returns the ctx of a call, and who tells of it.
-func tellOf(ctx context.Context, handlers []stats.Handler, client bool, method string, failFast bool) (context.Context, *statsCall) {
+// startStats returns the context of a call as the handlers tag it, and what passes events to them: nil without handlers.
+func startStats(ctx context.Context, handlers []stats.Handler, client bool, method string, failFast bool) (context.Context, *statsCall) {
 	if len(handlers) == 0 {
 		return ctx, nil
 	}
@@ -30,7 +30,7 @@ func tellOf(ctx context.Context, handlers []stats.Handler, client bool, method s
 	return ctx, &statsCall{ctx: ctx, handlers: handlers, client: client, method: method, begun: time.Now()}
 }
 
-func (t *statsCall) tell(s stats.RPCStats) {
+func (t *statsCall) handle(s stats.RPCStats) {
 	for _, h := range t.handlers {
 		h.HandleRPC(t.ctx, s)
 	}
@@ -38,9 +38,9 @@ func (t *statsCall) tell(s stats.RPCStats) {
 
 // begin begins a call.
 func (c *Client) begin(ctx context.Context, method string, i *callInfo, up, down bool) (context.Context, *statsCall) {
-	ctx, t := tellOf(ctx, c.stats, true, method, !i.wait)
+	ctx, t := startStats(ctx, c.stats, true, method, !i.wait)
 	if t != nil {
-		t.tell(&stats.Begin{Client: true, BeginTime: t.begun, FailFast: !i.wait, IsClientStream: up, IsServerStream: down})
+		t.handle(&stats.Begin{Client: true, BeginTime: t.begun, FailFast: !i.wait, IsClientStream: up, IsServerStream: down})
 	}
 	return ctx, t
 }
@@ -48,26 +48,26 @@ func (c *Client) begin(ctx context.Context, method string, i *callInfo, up, down
 // outHeader says what goes to the target of a client.
 func (t *statsCall) outHeader(md metadata.MD, to qs.Peer) {
 	if t != nil {
-		t.tell(&stats.OutHeader{Client: true, FullMethod: t.method, Header: md.Copy(), RemoteAddr: addrOf(to.Addr())})
+		t.handle(&stats.OutHeader{Client: true, FullMethod: t.method, Header: md.Copy(), RemoteAddr: addrOf(to.Addr())})
 	}
 }
 
 // outPayload says that a message was encoded.
 func (t *statsCall) outPayload(p *payload) {
-	t.tell(&stats.OutPayload{Client: t.client, Payload: p.msg, Length: p.size, CompressedLength: p.wire, WireLength: p.wire, SentTime: time.Now()})
+	t.handle(&stats.OutPayload{Client: t.client, Payload: p.msg, Length: p.size, CompressedLength: p.wire, WireLength: p.wire, SentTime: time.Now()})
 }
 
 // inPayload says that a message was decoded.
 func (t *statsCall) inPayload(v any, p *payload) {
 	if t != nil {
-		t.tell(&stats.InPayload{Client: t.client, Payload: v, Length: p.size, CompressedLength: p.wire, WireLength: p.wire, RecvTime: time.Now()})
+		t.handle(&stats.InPayload{Client: t.client, Payload: v, Length: p.size, CompressedLength: p.wire, WireLength: p.wire, RecvTime: time.Now()})
 	}
 }
 
 // inHeader says what header a client has got.
 func (t *statsCall) inHeader(header metadata.MD) {
 	if t != nil {
-		t.tell(&stats.InHeader{Client: true, Header: header.Copy(), FullMethod: t.method})
+		t.handle(&stats.InHeader{Client: true, Header: header.Copy(), FullMethod: t.method})
 	}
 }
 
@@ -77,7 +77,7 @@ func (t *statsCall) end(err error, trailer metadata.MD) {
 		return
 	}
 	if t.client {
-		t.tell(&stats.InTrailer{Client: true, Trailer: trailer.Copy()})
+		t.handle(&stats.InTrailer{Client: true, Trailer: trailer.Copy()})
 	}
-	t.tell(&stats.End{Client: t.client, BeginTime: t.begun, EndTime: time.Now(), Trailer: trailer.Copy(), Error: err})
+	t.handle(&stats.End{Client: t.client, BeginTime: t.begun, EndTime: time.Now(), Trailer: trailer.Copy(), Error: err})
 }
