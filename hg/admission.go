@@ -19,7 +19,7 @@ import (
 //	                         └─ so many of the RPC wait already: refused
 //
 // Requests with streams are counted apart, with bounds of their own, since they may last for ever: one beyond them is refused at once. They wait
-// only for the bound of their RPC.
+// only for the bound of their RPC. Those of RPCs with CountAsCall are counted with the others: their streams are data that ends.
 type load struct {
 	most, mostPerPeer               int64
 	mostStreams, mostStreamsPerPeer int64
@@ -81,9 +81,12 @@ func ofPeer(load int64) (requests, streams int64) { return int64(uint32(load)), 
 // active is how many requests have room, those with streams among them.
 func (d *load) active() int64 { return d.n.Load() + d.streams.Load() }
 
+// countsAsStream reports whether s is counted with the requests that may last for ever.
+func (s *service) countsAsStream() bool { return s.named.count > 0 && !s.rpc.own.CountAsCall }
+
 // take takes room for s, if there is some.
 func (d *load) take(s *service) bool {
-	if s.named.count > 0 {
+	if s.countsAsStream() {
 		return s.rpc.bound.take() // the rest it has: see takeStreams
 	}
 	if d.n.Add(1) <= d.most {
@@ -128,13 +131,14 @@ func (c *Context) admit(s *service) bool {
 	if s.admitted || s.rpc.own.Expedited || c.nctx.Draining() {
 		return true
 	}
-	if s.named.count > 0 {
+	streaming := s.countsAsStream()
+	if streaming {
 		if err := d.takeStreams(s); err != nil {
 			s.reject(err)
 			return false
 		}
 	}
-	if (d.waiting.Load() == 0 || s.named.count > 0 && s.rpc.bound == nil) && d.take(s) {
+	if (d.waiting.Load() == 0 || streaming && s.rpc.bound == nil) && d.take(s) {
 		s.admitted = true
 		return true
 	}
@@ -244,7 +248,7 @@ func (c *Context) advance() {
 		if !closing && full && d.streamsWait == 0 {
 			return
 		}
-		if closing || (!full || s.named.count > 0) && d.take(s) {
+		if closing || (!full || s.countsAsStream()) && d.take(s) {
 			s.admitted = !closing
 			c.dispatch(s)
 		}
@@ -287,7 +291,7 @@ func (d *load) push(s *service) {
 	}
 	d.tail = s
 	d.waiting.Add(1)
-	if s.named.count > 0 {
+	if s.countsAsStream() {
 		d.streamsWait++
 	}
 }
@@ -305,7 +309,7 @@ func (d *load) remove(s *service) {
 	}
 	s.waits, s.prev, s.next = false, nil, nil
 	d.waiting.Add(-1)
-	if s.named.count > 0 {
+	if s.countsAsStream() {
 		d.streamsWait--
 	}
 	if s.counted {

@@ -13,12 +13,11 @@ import (
 // error, and with its code if that is one of 64 to 255, as of Errorf(Denied, ...): else the origin's error matches ErrPermission and
 // os.ErrPermission. A one-way request is dropped and counted. Stats.Denied counts all, and the log has one a second, with the name that the caller has proven.
 //
-// It is asked once for each request, of the RPCs of this package too, but not of those by which package qs moves the items and
-// bytes of a call that it has allowed, and not of na.Context.Probe. It may block. Where it is asked depends on Config.Dispatch:
+// It is asked once for each request, of the RPCs of this package too, but not of na.Context.Probe. It may block. Where it is asked depends on Config.Dispatch:
 //
 //   - With Dispatch it is asked in Run, when the request has room, of Inline RPCs too, unless Config.AuthorizeQuick is set: while it blocks
-//     it keeps that goroutine and the place of the request, and nothing else waits. A request of PingRPC or HealthRPC keeps the envelope that those of the streams of
-//     its session have, so these stand still meanwhile.
+//     it keeps that goroutine and the place of the request, and nothing else waits. A request of PingRPC or HealthRPC keeps the envelope that those of
+//     its session have, so other probes by requests wait meanwhile.
 //   - Without Dispatch it is asked in Trigger, before the request waits for room (Config.MaxActive): while it blocks the Trigger that runs
 //     it waits, so a program that lets it block calls Trigger from several goroutines.
 //
@@ -36,7 +35,7 @@ type Caller struct {
 func (c Caller) String() string { return c.Addr.Label() }
 
 // authorizes reports whether Config.Authorize is to be asked about requests of rpc.
-func (c *Class) authorizes(rpc *RPC) bool { return c.cfg.Authorize != nil && !rpc.own.SkipAuthorize }
+func (c *Class) authorizes(rpc *RPC) bool { return c.cfg.Authorize != nil }
 
 // pass reports whether a request goes on now: the authorizer has agreed and the input is here, or it is to be refused for
 // another reason.

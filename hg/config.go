@@ -31,8 +31,8 @@ type Config struct {
 	MaxPulled int64
 	// MaxActive bounds the requests of a context whose handlers have begun and that have not ended. Zero means
 	// 1024. One more waits, in its envelope, until another ends: a handler that waits for a call which in turn needs a
-	// handler here may wait for ever if the bound is small. Requests with streams, those of calls that are in flight already, for Reader and
-	// Writer of package qs, and probes (PingRPC, HealthRPC) do not count and do not wait.
+	// handler here may wait for ever if the bound is small. Requests with streams of items, and probes (PingRPC, HealthRPC), do not count
+	// and do not wait; those with a Reader or a Writer of package qs do.
 	//
 	// One that has a deadline waits until an eighth of its time is left, but
 	// at least 1 ms and at most 250 ms: then it is refused with ErrTimeout, and its origin hears of the bound. So is one that
@@ -40,7 +40,7 @@ type Config struct {
 	MaxActive int
 	// MaxActivePerPeer bounds those of one session. Zero means 128.
 	MaxActivePerPeer int
-	// MaxStreams bounds the requests of a context that have streams and have not ended. Zero means 4096. One more is refused at once, with
+	// MaxStreams bounds the requests of a context that have streams, but for those of a Reader or a Writer of package qs, and have not ended. Zero means 4096. One more is refused at once, with
 	// ErrExhausted: streams may last for ever.
 	MaxStreams int
 	// MaxStreamsPerPeer bounds those of one session. Zero means 2048.

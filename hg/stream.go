@@ -17,7 +17,7 @@ type StreamSpec struct {
 }
 
 // A Stream is one end of a direction of ordered bytes that belongs to a call: [Handle.SetStreams] declares it, and it begins with the
-// handler. Until then nothing of it has moved.
+// handler. Until then nothing of it has moved; nor of one that goes up until the handler reads it.
 //
 //	origin: SetStreams, Forward ── request ──► target: Request.Stream, in the handler
 //	up:     Write, CloseWrite ───────────────► Next, Release … io.EOF
@@ -87,7 +87,7 @@ func (s *Stream) OnReady(fn func()) {
 }
 
 // Write copies as many bytes of b as go into the stream, and returns how many; at least one, or ErrAgain. Nothing goes into a stream that
-// goes up before the handler has begun. Other errors say how the stream has ended, or match ErrInvalid after CloseWrite.
+// goes up before the handler reads it. Other errors say how the stream has ended, or match ErrInvalid after CloseWrite.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	n, err = s.end.Write(b)
 	return n, s.explain(err)
@@ -116,6 +116,11 @@ func (s *Stream) Next() ([]byte, error) {
 
 // Release ends the use of the first n bytes of what Next has returned: the sender may send as many more.
 func (s *Stream) Release(n int) { s.end.Release(n) }
+
+// Expect says, at the receiver, that about n bytes are about to come, which it has learned by other means: the window begins with so many,
+// as far as there is room, instead of growing as they come. It promises nothing, does not block, and does nothing once the stream has
+// ended.
+func (s *Stream) Expect(n int64) { s.end.Expect(n) }
 
 // Reset ends the stream before its end: what has not left, or was not read, is dropped, and the other side gets an error with code and text,
 // of which it gets 512 bytes. It does nothing to a stream that has ended.

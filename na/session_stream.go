@@ -27,6 +27,8 @@ const (
 	// firstRoom is for how many bytes room is reserved when the first stream of a session begins, and maxStreamRoom for how many it grows.
 	firstRoom     = 256 << 10
 	maxStreamRoom = maxRoom
+	// maxExpectedRoom is for how many bytes room is reserved when a stream says that so many are about to come.
+	maxExpectedRoom = 1 << 20
 )
 
 // reserveStream takes the reserve of a stream out of the budget, or, where that is promised to peers, or short, out of the room, and reports which.
@@ -185,6 +187,9 @@ func (l *session) sendOwed(w carrier.Writer, room int) bool {
 		w.Frame(l.head(carrier.Messages, len(payload)), payload[:])
 	}
 	s.owing, s.owesReset, s.owesWindow = false, false, false
+	if s.open && !s.sent && s.in.owesWindow() { // the first one said less than the window
+		l.oweWindow(s)
+	}
 	return true
 }
 

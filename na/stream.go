@@ -13,7 +13,7 @@ import (
 //	origin                                                target
 //	NewStream, Call with CallSpec.Streams ── request ──►  waits for its handler: no byte of a stream has moved
 //	                                                      OpenStream
-//	up:    ◄──────────────── WINDOW ────────────────────  receives
+//	up:    ◄──────────────── WINDOW ────────────────────  Next, or Expect: it reads
 //	       Write, CloseWrite ── STREAM, DATA ──────────►  Next, Release … io.EOF
 //	down:  Next, Release … io.EOF ◄── STREAM, DATA ─────  Write, CloseWrite
 //	Reset, by either side and at any time ── RESET ──►    the error of the other side
@@ -92,7 +92,8 @@ func (c *Context) NewStream(up, bulk bool, step func(data any) (ran int), data a
 }
 
 // OpenStream opens a stream that a request has named: by the number of the first, which StreamID reads, plus its index. up, bulk, step and
-// data are those of NewStream. From now on the origin may send on a stream that goes up. The error is ErrNoMemory as that of NewStream, ErrPeerLost if the session
+// data are those of NewStream. A stream that goes up begins when Next or
+// Expect is called: the origin may send from then on. The error is ErrNoMemory as that of NewStream, ErrPeerLost if the session
 // of the request has ended, ErrDuplicate if there is such a stream: the peer has broken the protocol.
 func (c *Context) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
 	s := &Stream{c: c, id: id, up: up, bulk: bulk, sent: !up, step: step, data: data}
@@ -119,8 +120,6 @@ func (c *Context) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(da
 	l.begin(s)
 	if s.sent {
 		s.out.limit, s.out.granted = firstWindow, StreamReserve
-	} else {
-		l.oweWindow(s)
 	}
 	return s, nil
 }
@@ -213,7 +212,7 @@ func (s *Stream) unsentLeft() int64 {
 }
 
 // Write copies as many bytes of b as go into the stream, which leave as its window allows, and returns how many; at least one, or ErrAgain. Nothing may be written
-// to a stream that goes up before the handler of the call has begun. Other errors are that of the Reset of the receiver, ErrPeerLost, and
+// to a stream that goes up before its receiver has called Next or Expect. Other errors are that of the Reset of the receiver, ErrPeerLost, and
 // ErrInvalid after CloseWrite, Reset or Close.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	s.c.ep.mu.Lock()
@@ -278,7 +277,7 @@ func (s *Stream) CloseWrite() {
 // none have come, io.EOF behind the last, that of the Reset of the sender, or ErrPeerLost; these come behind what had come.
 func (s *Stream) Next() ([]byte, error) {
 	s.c.ep.mu.Lock()
-	defer s.c.ep.mu.Unlock()
+	defer s.c.ep.Unlock()
 	if s.sent || s.closed {
 		return nil, ErrInvalid
 	}
@@ -292,7 +291,34 @@ func (s *Stream) Next() ([]byte, error) {
 	case s.err != nil:
 		return nil, s.err
 	}
+	s.start()
 	return nil, s.again()
+}
+
+// start has the first WINDOW of a stream that goes up leave: its receiver reads now. Locked.
+func (s *Stream) start() {
+	if s.open && s.in.limit == 0 {
+		s.l.oweWindow(s)
+	}
+}
+
+// Expect says, at the receiver, that about n bytes are about to come, which its sender has announced by other means: the window
+// begins with so many, within what the room of the session allows, instead of growing as they come. It also begins a stream that goes up, as Next
+// does. It promises nothing, and does nothing once the stream has ended.
+func (s *Stream) Expect(n int64) {
+	s.c.ep.mu.Lock()
+	defer s.c.ep.Unlock()
+	if s.sent || !s.open || n < 0 {
+		return
+	}
+	if n > firstWindow {
+		s.l.growRoom(min(n, maxExpectedRoom))
+		s.in.expect(n, s.maxWindow())
+	}
+	s.start()
+	if s.in.limit > 0 && s.in.owesWindow() {
+		s.l.oweWindow(s)
+	}
 }
 
 // Release ends the use of the first n bytes of what Next has returned: its sender may send as many more.

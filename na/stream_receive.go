@@ -190,9 +190,17 @@ func (r *receiver) owesWindow() bool {
 	return r.final < 0 && (2*(r.read+r.window-r.limit) >= r.window || 2*(r.grantable()-r.granted) >= StreamReserve)
 }
 
+// expect sets the window for a stream of which n bytes are about to come, up to most.
+func (r *receiver) expect(n, most int64) { r.window = max(r.window, min(n, most)) }
+
 // tell returns what the sender is told now: the limit, and what the reserve has granted. The window grows while its reader is as fast as
-// its sender, which then uses at least half of it between two WINDOWs; up to most.
+// its sender, which then uses at least half of it between two WINDOWs; up to most. The first WINDOW, which opens a stream that goes up, always
+// says firstWindow: that is how a sender that knows no such stream any more recognizes it.
 func (r *receiver) tell(most int64) (limit int64, granted uint64) {
+	if r.limit == 0 {
+		r.limit, r.granted = firstWindow, r.grantable()
+		return r.limit, r.granted
+	}
 	if 2*r.used >= r.window && 4*r.unread() <= r.window {
 		r.window *= 2
 	}

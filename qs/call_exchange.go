@@ -26,7 +26,8 @@ type exchange struct {
 	trip     trip
 	traveled bool        // trip has begun
 	unwatch  func() bool // ends the watch of the caller's context; nil if there is none
-	streams  bool        // an attempt of the streams has begun
+	streams  bool        // an attempt of the streams of items has begun
+	bound    bool        // h has streams
 	said     bool        // h has metadata
 	over     bool        // the call of h has ended
 }
@@ -100,9 +101,10 @@ func (x *exchange) prepare(meta hg.Metadata) (err error) {
 			return err
 		}
 	}
-	if o.streams != nil {
-		hghook.OnCall(h, func() { o.streams.bind(h) })
-		if err = h.SetStreams(o.m.streams...); err != nil {
+	if x.l != nil && len(x.l.specs()) > 0 {
+		x.bound = true
+		hghook.OnCall(h, func() { x.l.bind(h) })
+		if err = h.SetStreams(x.l.specs()...); err != nil {
 			return err
 		}
 	}
@@ -115,6 +117,9 @@ func (x *exchange) prepare(meta hg.Metadata) (err error) {
 // take takes the answer of the call of h, which has ended with err.
 func (x *exchange) take(ctx context.Context, err error) error {
 	o, h := x.o, x.h
+	if err == nil && x.l != nil {
+		err = x.l.finish(ctx, x.c.Peer.p.i, h.Peer())
+	}
 	fate := FateOf(err)
 	if err == nil && o.m.oneWay {
 		fate = MaybeRan // it has left
@@ -128,8 +133,8 @@ func (x *exchange) take(ctx context.Context, err error) error {
 		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.ProgressTimeout)", x.c.stall))
 		err = &late
 	}
-	if o.streams != nil {
-		o.streams.take(h, err)
+	if x.bound {
+		x.l.take(h, err)
 	}
 	if x.l != nil || x.c != &o.Call { // an interceptor looks at it
 		answer := h.OutputMeta()
@@ -149,7 +154,7 @@ func (x *exchange) settle() {
 	if x.l != nil {
 		hghook.ReportCall(x.h, nil)
 	}
-	if x.o.streams != nil {
+	if x.bound {
 		hghook.OnCall(x.h, nil)
 		hghook.OnEnd(x.h, nil)
 		_ = x.h.SetStreams()

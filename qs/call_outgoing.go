@@ -190,22 +190,20 @@ func (o *outgoing) decode(c *Call, h *hg.Handle) error {
 // end takes back what was lent, and says how far the Sinks were filled.
 func (l *loans) end(o *outgoing, c *Call, err error) error {
 	left := false
-	for _, g := range l.rings {
+	for _, g := range l.pumps {
 		left = g.close() || left
-		if _, failed := g.progress(); failed != nil && err != nil && !errors.Is(err, failed) {
+		if _, failed := g.pumped(); failed != nil && err != nil && !errors.Is(err, failed) {
 			err = failedBy(err, failed)
 		}
 	}
 	o.taking.Lock()
 	defer o.taking.Unlock()
-	if c.BytesMoved = l.moved(); len(l.rings) > 0 || l.streams != nil {
-		o.spend(c.BytesMoved, left)
-	}
+	c.BytesMoved = l.moved()
+	o.spend(l.spent(), left)
 	for _, h := range l.handles {
 		l.revoke(h)
 	}
-	for _, g := range l.rings {
-		l.revoke(g.h)
+	for _, g := range l.pumps {
 		g.release()
 	}
 	for _, m := range l.files {

@@ -30,7 +30,7 @@ func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
 	if was, ok := n.class.Registered(m.name); ok && was.Handler != nil { // one without was called from here
 		panic(fmt.Sprintf("qs: the node serves a method called %s already; Handle is called once for each name", m.name))
 	}
-	if _, err := n.class.RegisterRPC(rpc); err != nil {
+	if err := hghook.RegisterRPC(n.class, rpc, hghook.RPCOptions{CountAsCall: m.streams == nil}); err != nil {
 		panic(fmt.Sprintf("qs: method %s: %v", m.name, err))
 	}
 }
@@ -96,6 +96,9 @@ func (s *request) input() (err error) {
 			err = lost
 		}
 	}
+	if err == nil {
+		err = s.takeStreams()
+	}
 	if err != nil {
 		err = hg.Refuse(err)
 	} else if len(s.lent) > 0 {
@@ -108,19 +111,13 @@ func (s *request) input() (err error) {
 func (s *request) Report(c *inspect.Call) {
 	known := true
 	for i := range s.lent {
-		var t *ticket
-		switch l := &s.lent[i]; {
-		case l.source != nil:
-			t = &l.source.ticket
-		case l.sink != nil: // the handler may fill as little of it as it likes
-			t = &l.sink.ticket
-			known = false
-		default:
+		t := s.lent[i].ticket()
+		if t == nil {
 			continue
 		}
-		c.Moved += t.handle.Moved()
-		c.Size += t.handle.Len()
-		known = known && !t.ring
+		c.Moved += t.moved()
+		c.Size += t.size()
+		known = known && !t.isStream() && s.lent[i].sink == nil // the handler may fill as little of that as it likes
 	}
 	if !known {
 		c.Size = 0
@@ -307,15 +304,15 @@ type lentField struct {
 	filled sinkFill // of a Sink, when the handler has ended
 }
 
-// number returns the number of the ticket, or -1 if there is none.
-func (l *lentField) number() int {
+// ticket returns that of l; nil if there is none.
+func (l *lentField) ticket() *ticket {
 	switch {
 	case l.source != nil:
-		return l.source.number
+		return &l.source.ticket
 	case l.sink != nil:
-		return l.sink.number
+		return &l.sink.ticket
 	}
-	return -1
+	return nil
 }
 
 // attach makes the Sources and Sinks in the input usable, until end.
@@ -337,6 +334,24 @@ func (s *request) attach() {
 		}
 		s.lent = append(s.lent, l)
 	}
+}
+
+// takeStreams gives the Readers and Writers among the input their streams.
+func (s *request) takeStreams() error {
+	var taken [na.MaxStreams]bool
+	for i := range s.lent {
+		l := &s.lent[i]
+		t := l.ticket()
+		if t == nil || !t.isStream() {
+			continue
+		}
+		t.stream = s.r.Stream(t.index)
+		if t.stream == nil || t.stream.Spec() != (hg.StreamSpec{Up: l.source != nil, Bulk: true}) || taken[t.index] {
+			return hg.Errorf(na.ErrProtocol, "the input of %s has a ticket of stream %d of the request, which is not for it", s.m.name, t.index)
+		}
+		taken[t.index] = true
+	}
+	return nil
 }
 
 func (l *lentField) end() {

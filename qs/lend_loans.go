@@ -7,11 +7,13 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -22,7 +24,7 @@ type loans struct {
 	m       *method
 	handles []*bulk.Handle
 	files   []*bulk.File
-	rings   []*ring
+	pumps   []*pump
 	tickets []*lentTicket // by their numbers
 	filled  []sinkFill    // bytes in each Sink with a ticket, without gaps, from its beginning: what the answer says
 	sinks   []lentSink    // in the order of the fields, without zero Sinks
@@ -57,7 +59,7 @@ func (l *loans) lend(in any) (any, error) {
 			if at.s == nil {
 				continue
 			}
-			if at.s.into == nil && !at.s.used.CompareAndSwap(false, true) { // a Writer is taken by its ring
+			if at.s.into == nil && !at.s.used.CompareAndSwap(false, true) { // a Writer is taken by its pump
 				return nil, errInUse
 			}
 			l.sinks = append(l.sinks, lentSink{sink: at.s})
@@ -98,18 +100,18 @@ func (l *loans) source(s *source) ([]byte, error) {
 		return l.memory(bulk.ReadOnly, s.segs)
 	case s.file != nil:
 		if unsized(s.file) {
-			return l.ring(&sectionReader{f: s.file}, nil, new(used))
+			return l.stream(&sectionReader{f: s.file}, nil, new(used))
 		}
 		m, err := mapFile(s.file, bulk.FileOptions{})
 		if errors.Is(err, errors.ErrUnsupported) {
-			return l.ring(&sectionReader{f: s.file}, nil, new(used))
+			return l.stream(&sectionReader{f: s.file}, nil, new(used))
 		}
 		if err != nil {
 			return nil, err
 		}
 		return l.mapped(bulk.ReadOnly, m)
 	case s.from != nil:
-		return l.ring(s.from, nil, &s.used)
+		return l.stream(s.from, nil, &s.used)
 	case s.got != nil:
 		return nil, notInCall("Source")
 	}
@@ -141,14 +143,14 @@ func (l *loans) sink(s *sink) ([]byte, error) {
 		if errors.Is(err, errors.ErrUnsupported) {
 			through := &sink{into: &roomWriter{f: s.file, room: s.size}, of: s}
 			l.sinks[len(l.sinks)-1].sink = through
-			return l.ring(nil, through, &through.used)
+			return l.stream(nil, through, &through.used)
 		}
 		if err != nil {
 			return nil, err
 		}
 		return l.mapped(bulk.WriteOnly, m)
 	case s.into != nil:
-		return l.ring(nil, s, &s.used)
+		return l.stream(nil, s, &s.used)
 	case s.got != nil:
 		return nil, notInCall("Sink")
 	}
@@ -200,13 +202,66 @@ func (l *loans) mapped(access bulk.Access, m *bulk.File) ([]byte, error) {
 	return h.AppendBinary([]byte{ticketMemory, 0})
 }
 
-func (l *loans) ring(from io.Reader, into *sink, used *used) ([]byte, error) {
-	g, err := l.n.rings.open(l.hctx, from, into, used)
+// stream lends a reader or a writer, by a stream of the call.
+func (l *loans) stream(from io.Reader, into *sink, used *used) ([]byte, error) {
+	index := len(l.m.streams) + len(l.pumps)
+	if index == na.MaxStreams {
+		return nil, hg.Errorf(ErrInvalid, "the input has more than %d Readers and Writers, each of which is a stream of the call: lend memory or files, or make several calls", na.MaxStreams-len(l.m.streams))
+	}
+	g, err := l.n.newPump(l.hctx, from, into, used)
 	if err != nil {
 		return nil, err
 	}
-	l.rings = append(l.rings, g)
-	return g.h.AppendBinary(append([]byte{ticketRing, 0}, g.id[:]...))
+	l.pumps = append(l.pumps, g)
+	length := int64(-1)
+	if from != nil {
+		length = expectedOf(from)
+	}
+	return appendStreamTicket(nil, index, length), nil
+}
+
+// specs returns what the streams of the call are: those of items, and behind them those of pumps.
+func (l *loans) specs() []hg.StreamSpec {
+	if len(l.pumps) == 0 {
+		return l.m.streams
+	}
+	specs := slices.Clone(l.m.streams)
+	for _, g := range l.pumps {
+		specs = append(specs, hg.StreamSpec{Up: g.from != nil, Bulk: true})
+	}
+	return specs
+}
+
+// bind has the streams of a call that has begun be used.
+func (l *loans) bind(h *hg.Handle) {
+	var items []*hg.Stream
+	for i := range l.m.streams {
+		items = append(items, h.Stream(i))
+	}
+	for i, g := range l.pumps {
+		g.start(h.Stream(len(items) + i))
+	}
+	if l.streams != nil {
+		l.streams.bind(items)
+	}
+}
+
+// take takes the streams of a call that has ended with err; pumps have theirs.
+func (l *loans) take(h *hg.Handle, err error) {
+	all, _ := hghook.TakeStreams(h).([]*hg.Stream)
+	if l.streams != nil {
+		l.streams.take(all[:min(len(all), len(l.m.streams))], err)
+	}
+}
+
+// finish waits, after a call that has succeeded, until the program's writers have got all bytes.
+func (l *loans) finish(ctx context.Context, i int, to hg.Addr) error {
+	for _, g := range l.pumps {
+		if err := g.finish(ctx, l.n, i); err != nil {
+			return hghook.EndedBy(ctx, brokenStream(l.m, to, err))
+		}
+	}
+	return nil
 }
 
 // lent returns how many bytes are lent; of a stream nobody knows.
@@ -222,8 +277,8 @@ func (l *loans) moved() (n int64) {
 	for _, h := range l.handles {
 		n += h.Moved()
 	}
-	for _, g := range l.rings {
-		n += g.moved()
+	for _, g := range l.pumps {
+		n += g.passed()
 	}
 	if l.streams != nil {
 		n += l.streams.moved()
@@ -234,7 +289,7 @@ func (l *loans) moved() (n int64) {
 // Report implements hghook.Reporter.
 func (l *loans) Report(c *inspect.Call) {
 	c.Moved = l.moved()
-	if len(l.rings) == 0 && len(l.sinks) == 0 { // else nobody knows
+	if len(l.pumps) == 0 && len(l.sinks) == 0 { // else nobody knows
 		c.Size = l.lent()
 	}
 	if l.streams != nil {
@@ -242,14 +297,25 @@ func (l *loans) Report(c *inspect.Call) {
 	}
 }
 
-// progress grows with each byte that moves, also one that waits in a ring.
+// spent returns how many bytes of readers, writers and items have moved, which no other attempt could move again.
+func (l *loans) spent() (n int64) {
+	for _, g := range l.pumps {
+		k, _ := g.pumped()
+		n += k
+	}
+	if l.streams != nil {
+		n += l.streams.moved()
+	}
+	return n
+}
+
+// progress grows with each byte that moves, also one that waits to leave.
 func (l *loans) progress() (n int64) {
 	for _, h := range l.handles {
 		n += h.Moved()
 	}
-	for _, g := range l.rings {
-		k, _ := g.progress()
-		n += k + g.h.Moved()
+	for _, g := range l.pumps {
+		n += g.progress()
 	}
 	if l.streams != nil {
 		n += l.streams.progress()

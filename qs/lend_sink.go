@@ -44,7 +44,8 @@ func Buffer(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
 // short meanwhile, the call fails, or what was there reads as zeros.
 func FileBuffer(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: size}} }
 
-// Writer lends w: what the handler writes goes through 4 MiB of memory, and is written to w by a goroutine of the caller's process.
+// Writer lends w: what the handler writes is written to w by a goroutine of the caller's process, in pieces of up to 64 KiB. Up to some MiB
+// are on their way; Call returns when all have been written, though the handler has returned before.
 // No Write begins once Call has returned. One that is running when the call ends has 50 ms, since one that is cut short may break a TLS
 // connection; then it is interrupted by SetWriteDeadline where w has that, and the deadline is cleared; otherwise it may still be running
 // when Call returns. Its error fails the call, as that of Reader does. A
@@ -56,7 +57,7 @@ func (s Sink) Len() int64 {
 	switch {
 	case s.s == nil:
 		return 0
-	case s.s.got != nil && s.s.got.ring, s.s.into != nil:
+	case s.s.got != nil && s.s.got.isStream(), s.s.into != nil:
 		return -1
 	case s.s.got != nil:
 		return s.s.got.handle.Len()
@@ -134,7 +135,7 @@ func (s *Sink) UnmarshalBinary(b []byte) error {
 	}
 	s.s = nil
 	if t != nil {
-		s.s = &sink{got: &pushed{ticket: *t}}
+		s.s = &sink{got: &pushed{borrowed: borrowed{ticket: *t}}}
 	}
 	return nil
 }
@@ -145,9 +146,8 @@ func (w failWriter) Write([]byte) (int, error) { return 0, w.err }
 
 // A pushed is a Sink at its handler.
 type pushed struct {
-	ticket
 	borrowed
-	w    *pushWriter // the stream
+	w    *pushWriter // what Writer returns
 	full []extent    // what has been written by WriteAt, in order
 }
 
@@ -166,7 +166,7 @@ func (p *pushed) writer(ctx context.Context) io.Writer {
 	if err := p.usable(); err != nil {
 		return failWriter{err}
 	}
-	w := p.stream()
+	w := p.writerOf()
 	if err := w.begin(); err != nil {
 		return failWriter{err}
 	}
@@ -175,13 +175,13 @@ func (p *pushed) writer(ctx context.Context) io.Writer {
 	return w
 }
 
-func (p *pushed) stream() *pushWriter {
+func (p *pushed) writerOf() *pushWriter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.w == nil {
 		p.w = &pushWriter{p: p}
-		if p.ring {
-			p.w.tail = newRingWriter(p)
+		if p.isStream() {
+			p.w.tail = newStreamWriter(p)
 		}
 	}
 	return p.w
@@ -192,7 +192,7 @@ func (p *pushed) writeAt(b []byte, off int64) (int, error) {
 		return 0, err
 	}
 	switch {
-	case p.ring:
+	case p.isStream():
 		return 0, fmt.Errorf("qs: sink: Into takes a stream, which is written from its beginning to its end, by Writer: %w", hg.ErrUnsupported)
 	case off < 0 || int64(len(b)) > p.handle.Len()-off:
 		return 0, fmt.Errorf("qs: sink: %d bytes at %d do not fit the %d of the Sink: %w", len(b), off, p.handle.Len(), hg.ErrOverflow)
@@ -227,7 +227,7 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 		return 0, err
 	}
 	m, err := mapFile(f, bulk.FileOptions{})
-	if err != nil || p.ring {
+	if err != nil || p.isStream() {
 		if err == nil {
 			_ = m.Close()
 		}
@@ -237,7 +237,7 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 		return io.Copy(p.writer(ctx), io.NewSectionReader(f, 0, 1<<62))
 	}
 	defer func() { _ = m.Close() }()
-	w := p.stream()
+	w := p.writerOf()
 	if err := w.begin(); err != nil {
 		return 0, err
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/pieces"
 )
 
 // A Source is bytes that a caller lends for the time of its call, in a field of the input; the handler pulls them when it has
@@ -45,13 +44,14 @@ func lent(segs [][]byte) [][]byte {
 // Reader.
 func File(f *os.File) Source { return Source{&source{file: f}} }
 
-// Reader lends what r gives, up to its end, read ahead by up to 4 MiB on a goroutine of its own: a Read that panics or ends that
+// Reader lends what r gives, up to its end. Nothing of it is read before the handler reads; then r is read ahead of the handler, up to 64 KiB at a time and some
+// MiB in all, on a goroutine of its own: a Read that panics or ends that
 // goroutine fails the call, and so does an error, which the error of the call matches beside its own code, unless it is a code of this
 // package or an error of a context. No Read begins once Call has returned. One that is running when the call ends, at its deadline for
 // example, is interrupted by SetReadDeadline where r has that (one that panics is as good as none), and the deadline is cleared; otherwise Call waits for it for 50 ms, and returns
-// while it is still running: then what it reads goes nowhere. When a handler has got bytes of it, or a Read was left running, it serves
-// no attempt and no call any more (ErrInvalid), and Retry does not repeat; otherwise what was read ahead is kept for the next attempt, or
-// call, with this Source. One attempt of one call uses r at a time: another fails with ErrInvalid, too.
+// while it is still running: then what it reads goes nowhere. When a Read has given bytes, or was left running, r serves
+// no attempt and no call any more (ErrInvalid), and Retry does not repeat; a handler that has not begun to read has used nothing of it.
+// One attempt of one call uses r at a time: another fails with ErrInvalid, too. A call lends at most 15 Readers and Writers (na.MaxStreams).
 func Reader(r io.Reader) Source { return Source{&source{from: r}} }
 
 // Len returns the number of bytes, or -1 if it is not known: that of Reader, of a file that cannot be looked at, and of one that
@@ -139,16 +139,15 @@ func (s *Source) UnmarshalBinary(b []byte) error {
 	}
 	s.s = nil
 	if t != nil {
-		s.s = &source{got: &pulled{ticket: *t}}
+		s.s = &source{got: &pulled{borrowed: borrowed{ticket: *t}}}
 	}
 	return nil
 }
 
 // A pulled is a Source at its handler.
 type pulled struct {
-	ticket
 	borrowed
-	tail *ringReader // of Reader
+	tail *streamReader // of Reader
 }
 
 // usable says why p cannot be used; it is nil at the caller.
@@ -159,20 +158,13 @@ func (p *pulled) usable() error {
 	return p.check("Source")
 }
 
-func (p *pulled) size() int64 {
-	if p.ring {
-		return -1
-	}
-	return p.handle.Len()
-}
-
 func (p *pulled) reader(ctx context.Context) io.Reader {
 	if err := p.usable(); err != nil {
 		return &pullReader{fail: err}
 	}
-	if p.ring {
+	if p.isStream() {
 		if p.tail == nil {
-			p.tail = newRingReader(p)
+			p.tail = newStreamReader(p)
 		}
 		p.tail.ctx = ctx
 		return p.tail
@@ -188,7 +180,7 @@ func (p *pulled) readAt(b []byte, off int64) (int, error) {
 	if err := p.usable(); err != nil {
 		return 0, err
 	}
-	if p.ring {
+	if p.isStream() {
 		return 0, fmt.Errorf("qs: source: a Source made by Reader is a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
 	}
 	r, err := bulk.NewReaderAt(p.req.handlerContext(), p.req.r.HG(), bulk.Stream{Peer: p.peer, Handle: p.handle})
@@ -204,7 +196,7 @@ func (p *pulled) view(ctx context.Context) (*bulk.View, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case p.ring:
+	case p.isStream():
 		return nil, fmt.Errorf("qs: source: a Source made by Reader is a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
 	}
 	v, err := bulk.NewView(ctx, p.req.r.HG(), bulk.Stream{Peer: p.peer, Handle: p.handle})
@@ -255,14 +247,9 @@ func (r *pullReader) ended(err error) error {
 	return r.p.cause("Source", err)
 }
 
-const (
-	ticketMemory = 1 // followed by its number and a bulk handle
-	ticketRing   = 2 // followed by its number, a ringID and a bulk handle of ringSize bytes
-	ticketSink   = 4 // with one of these: it is a Sink's
-)
-
 // A borrowed is what a Source and a Sink at their handler have in common.
 type borrowed struct {
+	ticket
 	req  *request
 	peer hg.Addr
 
@@ -342,60 +329,4 @@ func unsized(f *os.File) bool {
 	}
 	n, _ := f.ReadAt(make([]byte, 1), 0)
 	return n == 1
-}
-
-func (p *pulled) call() ringCall { return ringCall{p.req.n, p.req.r.HG().ID(), p.peer, p.id} }
-
-// A ringReader reads a Reader at its handler.
-type ringReader struct {
-	pieces.Reader
-	c    ringCall
-	p    *pulled
-	ctx  context.Context
-	buf  []byte
-	pos  int64 // bytes that were pulled
-	have int64 // bytes that the caller has read
-	end  bool
-}
-
-func newRingReader(p *pulled) *ringReader {
-	r := &ringReader{c: p.call(), p: p}
-	r.Reader = pieces.Reader{Check: func() error { return p.check("Source") }, Next: func() ([]byte, error) {
-		b, err := r.pull()
-		return b, p.cause("Source", err)
-	}}
-	return r
-}
-
-// pull waits for the next piece.
-func (r *ringReader) pull() ([]byte, error) {
-	if r.pos == r.have && r.end {
-		return nil, io.EOF
-	}
-	have, end, err := r.c.say(r.ctx, r.pos, r.pos+1) // what was pulled is free now
-	switch {
-	case err != nil:
-		return nil, err
-	case have < r.have || have > r.pos+ringSize || have == r.pos && !end:
-		return nil, errRingAnswer
-	}
-	r.have, r.end = have, end
-	if have == r.pos {
-		return nil, io.EOF
-	}
-	at := r.pos % ringSize
-	n := min(have-r.pos, ringPiece, ringSize-at)
-	if int64(cap(r.buf)) < n {
-		r.buf = make([]byte, n)
-	}
-	hctx := r.p.req.r.HG()
-	ra, err := bulk.NewReaderAt(r.ctx, hctx, bulk.Stream{Peer: r.p.peer, Handle: r.p.handle})
-	if err != nil {
-		return nil, err
-	}
-	if _, err := ra.ReadAt(r.buf[:n], at); err != nil && err != io.EOF {
-		return nil, err
-	}
-	r.pos += n
-	return r.buf[:n], nil
 }

@@ -1,10 +1,13 @@
 package qs
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -21,12 +24,24 @@ func (t *lentTicket) pass() []byte {
 	return t.wire
 }
 
-// A ticket is how a Source or a Sink travels: as memory, or as a ring through which a stream goes.
+const (
+	ticketMemory = 1 // followed by its number and a bulk handle
+	ticketStream = 2 // followed by its number, the index of the stream in the request, and what will come, as a uvarint: 0 if unknown, else 1 more
+	ticketSink   = 4 // with one of these: it is a Sink's
+)
+
+// A ticket is how a Source or a Sink travels: as memory, or as a stream of the request.
 type ticket struct {
-	number int // among those of the request
-	handle *bulk.Handle
-	ring   bool
-	id     ringID
+	number int          // among those of the request
+	handle *bulk.Handle // of memory; nil for a stream
+	index  int          // of a stream, in the request
+	length int64        // bytes that the caller expects to send, of a stream; -1 if it does not know
+	stream *hg.Stream   // at the handler, once it has begun
+}
+
+// appendStreamTicket appends the ticket of the stream with an index, of length bytes.
+func appendStreamTicket(b []byte, index int, length int64) []byte {
+	return binary.AppendUvarint(append(b, ticketStream, 0, byte(index)), uint64(length+1))
 }
 
 // parseTicket returns the ticket of a what; nil for no bytes: nothing is lent.
@@ -34,35 +49,51 @@ func parseTicket(b []byte, what string) (*ticket, error) {
 	switch {
 	case len(b) == 0:
 		return nil, nil
-	case len(b) < 2:
+	case len(b) < 3:
 		return nil, notTicket(what)
 	}
 	other := "Source"
 	if b[0]&ticketSink != 0 {
 		other = "Sink"
 	}
-	if b[0]&^(ticketSink|ticketMemory|ticketRing) != 0 {
+	if b[0]&^(ticketSink|ticketMemory|ticketStream) != 0 {
 		return nil, notTicket(what)
 	}
 	if other != what {
 		return nil, &otherTicket{int(b[1]), other, what}
 	}
-	t := &ticket{number: int(b[1]), handle: &bulk.Handle{}}
-	kind, b := b[0]&^ticketSink, b[2:]
-	switch {
-	case kind == ticketRing && len(b) >= len(t.id):
-		t.ring = true
-		b = b[copy(t.id[:], b):]
-	case kind != ticketMemory:
-		return nil, notTicket(what)
+	t := &ticket{number: int(b[1])}
+	switch b[0] &^ ticketSink {
+	case ticketMemory:
+		t.handle = &bulk.Handle{}
+		return t, t.handle.UnmarshalBinary(b[2:])
+	case ticketStream:
+		length, n := binary.Uvarint(b[3:])
+		if n == len(b)-3 && length <= math.MaxInt64 {
+			t.index, t.length = int(b[2]), int64(length)-1
+			return t, nil
+		}
 	}
-	if err := t.handle.UnmarshalBinary(b); err != nil {
-		return nil, err
+	return nil, notTicket(what)
+}
+
+// isStream reports whether what is lent goes through a stream.
+func (t *ticket) isStream() bool { return t.handle == nil }
+
+// moved returns how many bytes have been moved.
+func (t *ticket) moved() int64 {
+	if t.isStream() {
+		return t.stream.Moved()
 	}
-	if t.ring && t.handle.Len() != ringSize {
-		return nil, fmt.Errorf("a ring of %d bytes, want %d: %w", t.handle.Len(), ringSize, na.ErrProtocol)
+	return t.handle.Moved()
+}
+
+// size returns how many bytes are lent, or -1 if that is not known.
+func (t *ticket) size() int64 {
+	if t.isStream() {
+		return -1
 	}
-	return t, nil
+	return t.handle.Len()
 }
 
 func notTicket(what string) error {

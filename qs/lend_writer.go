@@ -8,7 +8,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/pieces"
 )
 
 // A pushWriter is the stream of a Sink at its handler. Goroutines that a handler has left behind may still use it when the handler has
@@ -24,7 +23,7 @@ type pushWriter struct {
 	n    int64           // bytes that w has taken
 	w    *pushing        // nil when nothing is under way
 	stop func()
-	tail *ringWriter // of Writer, instead
+	tail *streamWriter // of Writer, instead
 }
 
 // A pushing is what is under way, until ctx ends.
@@ -115,23 +114,14 @@ func (w *pushWriter) bound() (unbound func() bool, err error) {
 	if err := w.ended(); err != nil {
 		return nil, err
 	}
-	if w.w == nil { // of Writer, which waits in calls of its own
+	if w.w == nil { // of Writer, which waits for this context itself
 		return func() bool { return true }, nil
 	}
 	return context.AfterFunc(w.ctx, w.w.cancel), nil
 }
 
 // ended says why the user's context has ended; nil while it has not.
-func (w *pushWriter) ended() error {
-	code := hg.ErrCanceled
-	switch w.ctx.Err() {
-	case nil:
-		return nil
-	case context.DeadlineExceeded:
-		code = hg.ErrTimeout
-	}
-	return fmt.Errorf("qs: sink: %w: %w", code, context.Cause(w.ctx))
-}
+func (w *pushWriter) ended() error { return endOf(w.ctx, "sink") }
 
 // wrote counts n bytes, and returns the error of the user's call.
 func (w *pushWriter) wrote(n int64, err error) error {
@@ -234,12 +224,10 @@ func (w *pushWriter) settleBounded() error {
 	return err
 }
 
-// settle waits until what was written has arrived.
+// settle waits until what was written has arrived; a stream ends behind that.
 func (w *pushWriter) settle() error {
 	if w.tail != nil {
-		if err := w.tail.flush(); err != nil {
-			return err
-		}
+		w.p.stream.CloseWrite()
 		w.pos = w.tail.pos
 		return nil
 	}
@@ -254,88 +242,4 @@ func (w *pushWriter) settle() error {
 	}
 	w.n = 0
 	return err
-}
-
-func (p *pushed) call() ringCall { return ringCall{p.req.n, p.req.r.HG().ID(), p.peer, p.id} }
-
-// A ringWriter writes a Writer at its handler.
-type ringWriter struct {
-	pieces.Writer
-	c    ringCall
-	p    *pushed
-	buf  []byte // to be pushed
-	pos  int64  // bytes that were pushed
-	done int64  // bytes that the caller has written
-	err  error
-}
-
-func newRingWriter(p *pushed) *ringWriter {
-	w := &ringWriter{c: p.call(), p: p}
-	w.Writer = pieces.Writer{Room: w.room, Add: w.add}
-	return w
-}
-
-// room returns where the next bytes go. There is always some.
-func (w *ringWriter) room() ([]byte, error) {
-	if err := w.p.check("Sink"); err != nil {
-		return nil, err
-	}
-	if w.buf == nil {
-		w.buf = make([]byte, 0, ringPiece)
-	}
-	end := min(ringPiece, ringSize-w.pos%ringSize) // a piece does not go around the end
-	return w.buf[len(w.buf):end], w.err
-}
-
-func (w *ringWriter) add(n int) error {
-	w.buf = w.buf[:len(w.buf)+n]
-	if int64(len(w.buf)) < min(ringPiece, ringSize-w.pos%ringSize) {
-		return nil
-	}
-	return w.push()
-}
-
-// push moves what is in buf into the ring, when there is room, and says so.
-func (w *ringWriter) push() error {
-	if w.err != nil || len(w.buf) == 0 {
-		return w.err
-	}
-	w.err = w.tryPush()
-	return w.err
-}
-
-func (w *ringWriter) tryPush() error {
-	n := int64(len(w.buf))
-	if w.pos+n-w.done > ringSize {
-		if err := w.say(w.pos + n - ringSize); err != nil {
-			return err
-		}
-	}
-	if err := w.p.push(w.p.w.ctx, w.buf, w.pos%ringSize); err != nil {
-		return err
-	}
-	w.pos += n
-	w.buf = w.buf[:0]
-	return w.say(0)
-}
-
-func (w *ringWriter) say(need int64) error {
-	done, _, err := w.c.say(w.p.w.ctx, w.pos, need)
-	switch {
-	case err != nil:
-		return err
-	case done < w.done || done < need || done > w.pos:
-		return errRingAnswer
-	}
-	w.done = done
-	return nil
-}
-
-// flush waits until the caller has written everything.
-func (w *ringWriter) flush() error {
-	if err := w.push(); err != nil || w.done == w.pos {
-		return err
-	}
-	w.err = w.say(w.pos)
-	return w.err
 }

@@ -15,7 +15,7 @@ import (
 // Beside input and output, requests and answers carry as metadata what the two sides have to agree about. So two programs that define a
 // method otherwise find out before the handler runs, and never exchange half of the data:
 //
-//	request: streams                            only where items go: a method refuses them, and a stream what comes without them
+//	request: streams                            of items first: a method refuses them, and a stream what comes without them; then one for each Reader and Writer
 //	         qs-lent      fields                those of the tickets in the input, by their numbers: the target finds all of them, or refuses
 //	answer:  qs-filled    how far each Sink with a ticket is filled, by their numbers; only to a request that has lent a Sink
 //
@@ -153,7 +153,11 @@ func (l *loans) takeAnswer(m hg.Metadata) error {
 
 // agree reports, before the input is decoded, whether the caller calls what m is.
 func (m *method) agree(r hg.Request) error {
-	if theirs := r.Streams(); !slices.Equal(theirs, m.streams) {
+	theirs := r.Streams()
+	if i := slices.IndexFunc(theirs, func(s hg.StreamSpec) bool { return s.Bulk }); i >= 0 {
+		theirs = theirs[:i] // what follows is lent, and belongs to tickets of the input
+	}
+	if !slices.Equal(theirs, m.streams) {
 		return hg.Errorf(na.ErrProtocol, "the caller defines %s as %s, and here it is %s: both sides need the same", m.name, kindOf(theirs), kindOf(m.streams))
 	}
 	return nil
@@ -199,10 +203,11 @@ func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 	names := lentFields(meta)
 	taken := make([]bool, len(names))
 	for i := range lent {
-		n := lent[i].number()
-		if n < 0 {
+		t := lent[i].ticket()
+		if t == nil {
 			continue
 		}
+		n := t.number
 		if n >= len(names) || taken[n] {
 			return hg.Errorf(na.ErrProtocol, "the input of %s has a ticket of number %d of %d", m.name, n, len(names))
 		}
@@ -231,7 +236,7 @@ func (s *request) filled() string {
 			told = append(told, f)
 		}
 	}
-	slices.SortFunc(told, func(a, b *lentField) int { return a.number() - b.number() })
+	slices.SortFunc(told, func(a, b *lentField) int { return a.sink.number - b.sink.number })
 	texts := make([]string, len(told))
 	for i, f := range told {
 		if texts[i] = strconv.FormatInt(f.filled.prefix, 10); f.filled.end != f.filled.prefix {

@@ -27,7 +27,6 @@ type Node struct {
 	hctx    *hg.Context // the first
 	workers workers
 	clients clients
-	rings   rings
 
 	known   sync.Map // *method: hg.ID
 	budgets sync.Map // *RetryPolicy: *budget, of what Retry has returned
@@ -82,12 +81,10 @@ func Open(addr string, cfg Config) (*Node, error) {
 	n.hctx = n.all[0]
 	setTLSLogger(cfg.TLS, cfg.HG.Logger)
 	setTLSLogger(cfg.TCP.TLS, cfg.HG.Logger)
-	err = n.rings.register(n)
 	if cfg.Inspect {
-		err = errors.Join(err, n.class.ServeGauges())
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("qs: open: %w", err), n.class.Close())
+		if err = n.class.ServeGauges(); err != nil {
+			return nil, errors.Join(fmt.Errorf("qs: open: %w", err), n.class.Close())
+		}
 	}
 	return n, nil
 }
@@ -285,27 +282,6 @@ func (n *Node) keep(i int, h *hg.Handle) {
 	if !kept {
 		_ = h.Close()
 	}
-}
-
-// callRaw makes a call of rpc, one of the library's own, and shows its output to took, which does not keep it.
-func (n *Node) callRaw(ctx context.Context, i int, to hg.Addr, rpc string, in []byte, took func(out []byte)) error {
-	h, err := n.handle(i, to, hg.HashName(rpc))
-	if err != nil {
-		return err
-	}
-	ended := false
-	defer func() {
-		if !ended { // ctx, which is the program's, has panicked or ended the goroutine
-			_ = h.Close()
-		}
-	}()
-	out, err := h.CallRaw(ctx, in)
-	if err == nil && took != nil {
-		took(out)
-	}
-	ended = true
-	n.keep(i, h)
-	return err
 }
 
 // probe asks whether the context at to is driven and ready. It waits for the answer, or for the end of ctx.

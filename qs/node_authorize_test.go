@@ -3,7 +3,6 @@ package qs_test
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"runtime"
 	"strings"
 	"sync"
@@ -12,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -59,53 +57,6 @@ func TestAuthorizeByName(t *testing.T) {
 			require.ErrorIs(t, err, qs.ErrDenied)
 		})
 	}
-}
-
-// TestStrangersToACall: a stranger who knows the id of a ring cannot take part in it; only the peer of that call can.
-func TestStrangersToACall(t *testing.T) {
-	t.Parallel()
-	client := server(t, qs.Config{}, func(*qs.Node) {})
-	thief := open(t, "tcp://", qs.Config{})
-	say := func(n *qs.Node, to hg.Addr, rpc string, id []byte, more ...uint64) error {
-		in := bytes.Clone(id)
-		for _, x := range more {
-			in = binary.LittleEndian.AppendUint64(in, x)
-		}
-		h, err := n.HG().Create(to, hg.HashName(rpc))
-		require.NoError(t, err)
-		defer h.Close()
-		_, err = h.CallRaw(within(t), in)
-		return err
-	}
-	var s *qs.Node
-	tried := make(chan error, 10)
-	s = server(t, qs.Config{}, func(n *qs.Node) {
-		raw := func(name string, handler hg.Handler) {
-			_, err := n.HG().Class().RegisterRPC(hg.RPC{Name: name, Handler: handler})
-			require.NoError(t, err)
-		}
-		raw(put.Name(), func(r hg.Request) error {
-			var in struct{ Body []byte }
-			b, err := r.InputRaw()
-			if err == nil {
-				err = codec.Msgpack.Decode(b, &in)
-			}
-			if err != nil {
-				return err
-			}
-			id := in.Body[2:18]
-			tried <- say(s, r.Peer(), "qs/ring", id, 0, 0)
-			tried <- say(thief, client.Addr(), "qs/ring", id, 0, 0)
-			tried <- say(s, r.Peer(), "qs/ring", id, 0, 0)
-			return qs.Errorf(qs.ErrNotFound, "enough")
-		})
-	})
-	to := peer(t, client, s.Addr().String())
-	_, err := put.Call(within(t), to, putIn{"", qs.Reader(bytes.NewReader(nil))})
-	require.ErrorIs(t, err, qs.ErrNotFound)
-	require.NoError(t, <-tried)
-	require.ErrorIs(t, <-tried, qs.ErrAborted, "a stranger")
-	require.NoError(t, <-tried)
 }
 
 // TestAuthorizeBlocks: while Authorize blocks for hg/ping, for a method that is Inline and for one that is not, calls and

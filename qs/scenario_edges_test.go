@@ -134,9 +134,10 @@ func TestFromIsLentOnce(t *testing.T) {
 
 	stuck := newStuck()
 	_, to = pair(t, qs.Config{}, func(n *qs.Node) {
-		put.Handle(n, func(context.Context, putIn) ([]byte, error) {
+		put.Handle(n, func(ctx context.Context, in putIn) ([]byte, error) {
+			_, err := in.Body.Reader(ctx).Read(make([]byte, 1))
 			<-stuck.begun
-			return nil, nil
+			return nil, err
 		})
 	})
 	src = qs.Reader(io.MultiReader(bytes.NewReader(want), stuck))
@@ -281,49 +282,37 @@ func TestDrainLetsHandlersCall(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-type probedPut struct {
-	Body qs.Source
-	P    probe
-}
-
-var putProbed = qs.Define[probedPut, []byte]("test/probedput")
-
-// TestReadAheadIsNotMoved: what was read ahead of a Reader, and nobody has got, neither keeps Retry from the second address nor is lost.
-func TestReadAheadIsNotMoved(t *testing.T) {
+// TestNothingIsReadAhead: nothing of a Reader is read before a handler reads it: an attempt that does not run neither keeps Retry from the
+// second address nor loses a byte, and a handler that refuses before it reads does not either.
+func TestNothingIsReadAhead(t *testing.T) {
 	t.Parallel()
-	s := server(t, qs.Config{}, func(n *qs.Node) {
-		putProbed.Handle(n, func(ctx context.Context, in probedPut) ([]byte, error) {
-			b, err := io.ReadAll(in.Body.Reader(ctx))
-			return hashOf(b), err
+	refused := 0
+	busy := server(t, qs.Config{}, func(n *qs.Node) {
+		put.Handle(n, func(context.Context, putIn) ([]byte, error) {
+			refused++
+			return nil, qs.Refuse(qs.Errorf(qs.ErrUnavailable, "not now"))
 		})
 	})
-	ended := make(chan struct{}, 1)
-	var moved []int64
-	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{}), func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+	s := server(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
+	want := noise(3, 100_000)
+	rest, reads := bytes.NewReader(want), 0
+	read := readerFunc(func(b []byte) (int, error) {
+		reads++
+		return rest.Read(b)
+	})
+	var moved, readBy []int64
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1}), func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 		err := next(ctx)
-		moved = append(moved, c.BytesMoved)
+		moved, readBy = append(moved, c.BytesMoved), append(readBy, int64(reads))
 		return err
 	}}})
-	want := noise(3, 100_000)
-	rest := bytes.NewReader(want)
-	read := readerFunc(func(b []byte) (int, error) {
-		k, err := rest.Read(b)
-		if err == io.EOF {
-			ended <- struct{}{}
-		}
-		return k, err
-	})
-	to := peer(t, n, "tcp://127.0.0.1:1", s.Addr().String())
-	probes.Store(probe(t.Name()), func(what string) {
-		if what == "encoding" && len(moved) == 0 {
-			<-ended // the request does not leave before
-		}
-	})
-	defer probes.Delete(probe(t.Name()))
-	got, err := putProbed.Call(within(t), to, probedPut{qs.Reader(read), probe(t.Name())})
+	to := peer(t, n, "tcp://127.0.0.1:1", busy.Addr().String(), s.Addr().String())
+	got, err := put.Call(within(t), to, putIn{"copy", qs.Reader(read)})
 	require.NoError(t, err)
 	require.Equal(t, hashOf(want), got)
-	require.Equal(t, []int64{0, int64(len(want))}, moved)
+	require.Equal(t, 1, refused)
+	require.Equal(t, []int64{0, 0, int64(len(want))}, moved)
+	require.Equal(t, []int64{0, 0}, readBy[:2])
 }
 
 // TestTooLateGoesOn: a call that it was too late to withdraw goes on as if nobody had asked: Retry takes it to the second address.

@@ -175,7 +175,9 @@ var limits = []limit{
 		cfg.HG.NA.Envelopes, cfg.HG.NA.OnNoCredit, cfg.HG.NA.Reserve = v, na.Fail, na.HonestReserve
 	}, nil, []error{hg.ErrNoCredit}, false},
 	{"Room", func(cfg *qs.Config, v int) { cfg.HG.NA.Room = int64(v) }, nil, nil, false},
-	{"Budget", func(cfg *qs.Config, v int) { cfg.HG.NA.Budget = na.GuaranteedBytes(2, v, 4<<10) + 4*na.StreamReserve }, nil, []error{qs.ErrUnreachable, na.ErrNoMemory, hg.ErrExhausted}, false},
+	{"Budget", func(cfg *qs.Config, v int) { // envelopes leave some of it to streams
+		cfg.HG.NA.Envelopes, cfg.HG.NA.Budget = v, na.GuaranteedBytes(2, v, 4<<10)+12*na.StreamReserve
+	}, nil, []error{qs.ErrUnreachable, na.ErrNoMemory, hg.ErrExhausted}, false},
 	{"MaxPeers", func(cfg *qs.Config, v int) { cfg.MaxPeers = v }, nil, []error{qs.ErrUnreachable, na.ErrNoMemory}, false},
 	{"MaxLent", func(cfg *qs.Config, v int) { cfg.HG.MaxLent, cfg.HG.NA.Room = int64(v)*loadLong, 1 }, nil, []error{hg.ErrAgain, hg.ErrRemote}, false},
 	{"MaxPulled", func(cfg *qs.Config, v int) { cfg.HG.MaxPulled, cfg.HG.NA.Room = int64(v)*loadLong, 1 }, nil, []error{hg.ErrAgain, hg.ErrRemote}, false},

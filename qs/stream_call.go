@@ -80,11 +80,7 @@ func (c *callStreams) begin() error {
 }
 
 // bind gives the program the streams of an attempt whose call has begun.
-func (c *callStreams) bind(h *hg.Handle) {
-	var all []*hg.Stream
-	for i := 0; h.Stream(i) != nil; i++ {
-		all = append(all, h.Stream(i))
-	}
+func (c *callStreams) bind(all []*hg.Stream) {
 	c.mu.Lock()
 	c.streams = all
 	c.mu.Unlock()
@@ -101,8 +97,7 @@ func (c *callStreams) bind(h *hg.Handle) {
 }
 
 // take ends an attempt. Its streams go on if the handler has answered, or something has moved.
-func (c *callStreams) take(h *hg.Handle, err error) {
-	all, _ := hghook.TakeStreams(h).([]*hg.Stream)
+func (c *callStreams) take(all []*hg.Stream, err error) {
 	moved := c.moved() > 0
 	c.mu.Lock()
 	c.spent = c.spent || err == nil || moved

@@ -108,8 +108,8 @@ var (
 	// runs after those that were given before.
 	OnOpen func(cfg any, f func(class any))
 
-	// DispatchStreams has f, instead of Config.Dispatch, be called with requests that have streams: a *hg.Request, which f may keep. cfg is
-	// as in OnOpen.
+	// DispatchStreams has f, instead of Config.Dispatch, be called with requests that have streams, but for RPCs with CountAsCall: a
+	// *hg.Request, which f may keep. cfg is as in OnOpen.
 	DispatchStreams func(cfg any, f func(r any))
 
 	// RegisterRPC is the class's own with what only RPCs of this module are. rpc is a hg.RPC.
@@ -118,11 +118,10 @@ var (
 
 // RPCOptions are what only RPCs of this module are. Origin and target set them alike, each for its own side.
 type RPCOptions struct {
-	// ServeDraining has the RPC served, and lets it be called, while the class drains, too: for what running handlers need to end.
+	// ServeDraining has the RPC served, and lets it be called, while the class drains, too.
 	ServeDraining bool
 
-	// Expedited says that requests of this RPC are for calls that are in flight already, such as the items of a stream, or probe the
-	// process: whatever holds ordinary requests up does not hold these. At the origin they pass by requests that wait for an
+	// Expedited says that requests of this RPC probe the process: whatever holds ordinary requests up does not hold these. At the origin they pass by requests that wait for an
 	// envelope, have one envelope at the target to themselves, are not counted in na.Config.SendQueue, and are not refused by
 	// na.Config.OnNoCredit. At the target they begin at once, without a place of Config.MaxActive and MaxActivePerPeer. Input that
 	// does not fit their message is accounted for apart from Config.MaxLent and MaxPulled, with limits of the same sizes, and up to
@@ -130,7 +129,8 @@ type RPCOptions struct {
 	// returned, the session has no envelope for the next one. What it detaches nothing else bounds.
 	Expedited bool
 
-	// SkipAuthorize says that Config.Authorize is not asked about requests of this RPC: they belong to calls that it has allowed, and
-	// the handler checks that they do.
-	SkipAuthorize bool
+	// CountAsCall says that streams of requests of this RPC carry data that ends, as the input of other requests does: at the target such a
+	// request takes a place of Config.MaxActive and MaxActivePerPeer, waits for it, and goes to Config.Dispatch. Without it a request
+	// with streams is counted by Config.MaxStreams, is never queued, and goes to DispatchStreams.
+	CountAsCall bool
 }

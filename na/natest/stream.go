@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +18,9 @@ var streamRules = []rule{
 	{name: "StreamOrder", check: streamOrder,
 		why: "bytes arrive in order, each once, in both directions, of whatever sizes they were written and read"},
 	{name: "StreamBeforeHandler", check: streamBeforeHandler,
-		why: "nothing of a stream moves before the target opens it: a call that did not run has moved nothing"},
+		why: "nothing of a stream that goes up moves before the target has opened it and reads: a call that did not run has moved nothing"},
+	{name: "StreamExpected", check: streamExpected,
+		why: "a reader that knows how much is about to come opens the window for it, within its room, also before it reads"},
 	{name: "StreamResetEachSide", check: streamResetEachSide,
 		why: "either side ends a stream at any time, and the other learns the code and the text"},
 	{name: "StreamAnswerFirst", check: streamAnswerFirst,
@@ -116,13 +119,22 @@ func (s *side) take() *na.Envelope {
 	return c.keep()
 }
 
-// open has the target take the request and open its streams.
+// open has the target take the request, open its streams and begin them.
 func (k *streamed) open(t *side) *streamed {
 	t.b.Helper()
 	k.env = t.take()
-	return k.openLater(t)
+	return k.openLater(t).begin()
 }
 
+// begin has the origin send on the streams that go up.
+func (k *streamed) begin() *streamed {
+	for _, f := range k.there {
+		f.Expect(0)
+	}
+	return k
+}
+
+// openLater opens the streams of a request that was taken; those that go up have not begun.
 func (k *streamed) openLater(t *side) *streamed {
 	t.b.Helper()
 	id := na.StreamID(k.env.Data[streamIDAt:])
@@ -132,6 +144,36 @@ func (k *streamed) openLater(t *side) *streamed {
 		}))
 	}
 	return k
+}
+
+func streamExpected(b *bed) {
+	a, t := b.pair(na.Config{})
+	for _, bulk := range []bool{false, true} {
+		for _, n := range []int64{0, 1000, 100_000, 200_000, math.MaxInt64} {
+			k := a.stream(t.Self(), bulk, true)
+			k.env = t.take()
+			k.openLater(t)
+			k.there[0].Expect(-1)
+			k.there[0].Expect(n)
+			k.there[0].Expect(1)
+			window := min(max(n, 16<<10), 200_000) // at least: each session has room for so much
+			left := make([]byte, window)
+			b.until(fmt.Sprintf("%d of %d expected bytes leave, bulk %v, though nobody reads", window, n, bulk), func() bool {
+				if len(left) > 0 {
+					left, _ = k.here[0].write(left, len(left))
+				}
+				return k.here[0].Moved() == window
+			})
+			k.here[0].CloseWrite()
+			b.until("it is read", func() bool { return !k.there[0].read(1 << 20) })
+			require.ErrorIs(b, k.there[0].err, io.EOF)
+			require.Len(b, k.there[0].data, int(window))
+			k.there[0].Expect(1 << 20) // it has ended
+			t.sendExpected(k.env.From, k.env.Tag, []byte("end")).ok()
+			k.call.ok()
+			k.closeAll()
+		}
+	}
 }
 
 // write writes some of what is left of data, and reports whether there is more to do.
@@ -230,6 +272,10 @@ func streamBeforeHandler(b *bed) {
 	require.Zero(b, k.here[0].ready, "it may be written before the handler begins")
 	require.Zero(b, k.here[0].Moved())
 	k.openLater(t)
+	b.quiet(a, t)
+	require.Zero(b, k.here[0].ready, "it may be written before the handler reads")
+	_, err = k.there[0].Next()
+	require.ErrorIs(b, err, na.ErrAgain)
 	b.until("it may be written", func() bool { return k.here[0].ready > 0 })
 	_, err = k.here[0].Write([]byte("now"))
 	require.NoError(b, err)

@@ -535,6 +535,9 @@ func streamCancelEverywhere(b *bed) {
 				b.quiet(a, t)
 			}
 			k.openLater(t)
+			if stage > opened {
+				k.begin()
+			}
 			from, to := k.here[0], k.there[0]
 			if !up {
 				from, to = to, from

@@ -163,7 +163,7 @@ func TestVersions(t *testing.T) {
 	whole["internal/frame/frame.go"] = "package frame\nconst Version = 5\nconst maxKind = 20"
 	whole["plugins/sm/internal/ring/layout.go"] = "package ring"
 	whole["bulk/handle.go"] = "package bulk\nconst wireVersion = 2"
-	whole["qs/lend_ring.go"] = "package qs\n\nconst ringVersion = 1"
+	whole["qs/lend_pump.go"] = "package qs\n\nconst ringVersion = 1"
 	whole[wirePage] = strings.Replace(page, "|frames|x|4|\n", "|frames|x|4|\n|dust|x|7|\n", 1)
 	expect(t, findVersions, whole,
 		`docs/internals/WIRE.md:0: plugins/sm/internal/ring/layout.go has no constant Version, from which the version of sm memory is taken`,
@@ -173,7 +173,7 @@ func TestVersions(t *testing.T) {
 		`docs/internals/WIRE.md:0: the version of dust is not compared with the code`,
 		`docs/internals/WIRE.md:0: the version of frames is "4", in internal/frame/frame.go it is 5`,
 		`docs/internals/WIRE.md:0: the version of sm memory is not compared with the code`,
-		`qs/lend_ring.go:3: ringVersion has no row in the table of versions of WIRE.md`,
+		`qs/lend_pump.go:3: ringVersion has no row in the table of versions of WIRE.md`,
 	)
 
 	delete(whole, wirePage)

@@ -140,7 +140,8 @@ func TestBlockedReadIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	from := newStuck()
 	s := server(t, qs.Config{}, func(n *qs.Node) {
-		put.Handle(n, func(context.Context, putIn) ([]byte, error) {
+		put.Handle(n, func(ctx context.Context, in putIn) ([]byte, error) {
+			go func() { _, _ = in.Body.Reader(ctx).Read(make([]byte, 1)) }()
 			for len(from.begun) == 0 {
 				runtime.Gosched()
 			}

@@ -1,0 +1,124 @@
+package qs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/pieces"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A streamReader reads a Reader of the caller at its handler.
+type streamReader struct {
+	pieces.Reader
+	p     *pulled
+	ctx   context.Context
+	begun bool
+	lent  int // bytes of the piece that is being read
+}
+
+func newStreamReader(p *pulled) *streamReader {
+	r := &streamReader{p: p}
+	r.Reader = pieces.Reader{Check: func() error { return p.check("Source") }, Next: func() ([]byte, error) {
+		b, err := r.next()
+		return b, p.cause("Source", err)
+	}}
+	return r
+}
+
+// next waits for the next piece, which is valid until the next call.
+func (r *streamReader) next() ([]byte, error) {
+	s := r.p.stream
+	if !r.begun {
+		r.begun = true
+		s.Expect(r.p.length)
+	}
+	s.Release(r.lent)
+	r.lent = 0
+	for {
+		b, err := s.Next()
+		if err == nil {
+			r.lent = len(b)
+			return b, nil
+		}
+		if err = r.p.wait(r.ctx, "source", err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// A streamWriter writes a Writer of the caller at its handler. It has the turn of its pushWriter.
+type streamWriter struct {
+	pieces.Writer
+	p   *pushed
+	pos int64 // bytes that were written
+}
+
+func newStreamWriter(p *pushed) *streamWriter {
+	w := &streamWriter{p: p}
+	w.Writer = pieces.Writer{Room: w.room, Add: w.add}
+	return w
+}
+
+// room waits for memory of the stream, where the next bytes go.
+func (w *streamWriter) room() ([]byte, error) {
+	for {
+		if err := w.p.check("Sink"); err != nil {
+			return nil, err
+		}
+		b, err := w.p.stream.Reserve(pumpPiece)
+		if err == nil {
+			return b, nil
+		}
+		if err = w.p.wait(w.p.w.ctx, "sink", err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (w *streamWriter) add(n int) error {
+	w.p.stream.Commit(n)
+	w.pos += int64(n)
+	return nil
+}
+
+// wait waits, after ErrAgain, until the stream of b can go on, or ctx has ended. It returns any other error as the handler gets it.
+func (b *borrowed) wait(ctx context.Context, what string, err error) error {
+	if isAgain(err) {
+		if err = endOf(ctx, what); err != nil {
+			return err
+		}
+		if err = b.stream.Wait(ctx); err == nil {
+			return nil
+		}
+		if ended := endOf(ctx, what); ended != nil {
+			return ended
+		}
+		return err
+	}
+	if err == io.EOF {
+		return err
+	}
+	if hg.CodeOf(err) == na.ErrIO { // of the program's, there: its code says nothing of this call
+		return errors.New("qs: " + err.Error())
+	}
+	if err = b.req.explain(b.req, err); b.req.Err() != nil {
+		return endOf(b.req, what)
+	}
+	return err
+}
+
+// endOf says why ctx has ended; nil while it has not.
+func endOf(ctx context.Context, what string) error {
+	code := hg.ErrCanceled
+	switch ctx.Err() {
+	case nil:
+		return nil
+	case context.DeadlineExceeded:
+		code = hg.ErrTimeout
+	}
+	return fmt.Errorf("qs: %s: %w: %w", what, code, context.Cause(ctx))
+}
