@@ -295,7 +295,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 		h.Kind = frame.Data
 		h.Flags |= frame.FlagStream
 		c.refs++
-		v := view{bytes: c.buf, off: s.out.sent%streamChunk - int64(c.base), n: int64(len(b)), chunk: c}
+		v := view{bytes: c.buf, off: s.out.sent%s.out.chunks.span() - int64(c.base), n: int64(len(b)), chunk: c}
 		w.Piece(l.head(f, len(b)), l.e.lend(v))
 	}
 	s.out.leave(int64(len(b)), toRoom)
@@ -384,7 +384,7 @@ func (l *session) placeStream(h *frame.Header) (v view, err error) {
 	n := int64(h.Payload())
 	v.n = n
 	off := int64(h.Tag)
-	if h.Flags&frame.FlagEnd != 0 || n == 0 || off/streamChunk != (off+n-1)/streamChunk {
+	if h.Flags&frame.FlagEnd != 0 || n == 0 || off/bulkChunk != (off+n-1)/bulkChunk {
 		return v, WithText(ErrProtocol, fmt.Sprintf("piece of %d bytes at %d of stream %d", n, off, h.Op))
 	}
 	s, err := l.admitStream(h, n)

@@ -134,9 +134,11 @@ func (s *Stream) init() (err error) {
 		return s.step(s.data)
 	}, nil)
 	if s.sent {
+		s.out.chunks.bulk = s.bulk
 		return nil
 	}
 	s.in = newReceiver()
+	s.in.chunks.bulk = s.bulk
 	if s.own { // a WINDOW says so of one that goes up
 		s.in.limit, s.in.granted = firstWindow, StreamReserve
 	}

@@ -5,26 +5,29 @@ import (
 	"sync"
 )
 
-// streamChunk is how many bytes of a stream one chunk covers: chunk n has those from n*streamChunk on. A piece of bulk data does
-// not go beyond the end of a chunk.
-const streamChunk = 64 << 10
+// streamChunk is how many bytes of a stream of messages one chunk covers, and bulkChunk of bulk data: chunk n has those from n times that on. A
+// piece of bulk data does not go beyond the end of a chunk, so it has at most as many bytes: fewer would cost a system call more each.
+const (
+	streamChunk = 64 << 10
+	bulkChunk   = 256 << 10
+)
 
-// A chunk is memory for one streamChunk of a stream, or for a part of it: small streams need little.
+// A chunk is memory for the bytes of a stream that one covers, or for a part of them: small streams need little.
 type chunk struct {
 	buf  []byte
-	base int  // where in the streamChunk it begins
+	base int  // where in what it covers it begins
 	refs int  // the stream that it is part of, and the carriers' views of it
 	lost bool // somebody else may still use buf: it is left to the garbage collector
 }
 
 // chunkSizes are the lengths of chunks.
-var chunkSizes = [...]int{1 << 10, 4 << 10, 16 << 10, streamChunk}
+var chunkSizes = [...]int{1 << 10, 4 << 10, 16 << 10, streamChunk, bulkChunk}
 
 // idleChunks are chunks that nobody uses, by length. They belong to the garbage collector, so that a burst does not keep memory for
 // ever.
 var idleChunks [len(chunkSizes)]sync.Pool
 
-// newChunk returns a chunk of at least n bytes, streamChunk at most, from base on, with one reference.
+// newChunk returns a chunk of at least n bytes, bulkChunk at most, from base on, with one reference.
 func newChunk(base, n int) *chunk {
 	for i, size := range chunkSizes {
 		if n > size {
@@ -37,7 +40,7 @@ func newChunk(base, n int) *chunk {
 		c.base, c.refs = base, 1
 		return c
 	}
-	panic("na: a chunk beyond streamChunk")
+	panic("na: a chunk beyond bulkChunk")
 }
 
 // drop ends one reference to c, which may be nil.
@@ -59,21 +62,30 @@ func (c *chunk) drop() {
 type chunks struct {
 	list  fifo[*chunk]
 	first int64 // number of the first in list
+	bulk  bool  // of bulk data
 	lent  bool  // the program has a slice of one: those let go of meanwhile are not used again
 	// filled are bytes that carriers are writing, in no lock: few runs, one of each lane.
 	filled []run
 }
 
+// span is how many bytes one covers.
+func (q *chunks) span() int64 {
+	if q.bulk {
+		return bulkChunk
+	}
+	return streamChunk
+}
+
 // at returns the memory from off on that its chunk has, which is nil if there is none.
 func (q *chunks) at(off int64) (c *chunk, b []byte) {
-	i := off/streamChunk - q.first
+	i := off/q.span() - q.first
 	if i < 0 || i >= int64(q.list.len()) {
 		return nil, nil
 	}
 	if c = q.list.all()[i]; c == nil {
 		return nil, nil
 	}
-	if at := int(off%streamChunk) - c.base; at >= 0 && at < len(c.buf) {
+	if at := int(off%q.span()) - c.base; at >= 0 && at < len(c.buf) {
 		b = c.buf[at:]
 	}
 	return c, b
@@ -85,26 +97,26 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	if c, b = q.at(off); len(b) >= n {
 		return c, b[:n:n]
 	}
-	i := int(off/streamChunk - q.first)
+	i := int(off/q.span() - q.first)
 	for q.list.len() <= i {
 		q.list.push(nil)
 	}
-	from, to := int(off%streamChunk), int(off%streamChunk)+n
+	from, to := int(off%q.span()), int(off%q.span())+n
 	if c != nil {
 		from, to = min(from, c.base), max(to, c.base+len(c.buf))
-		to = min(to, streamChunk)
+		to = min(to, int(q.span()))
 	}
 	grown := newChunk(from, to-from)
 	if c != nil {
-		q.copy(grown, c, off-off%streamChunk)
+		q.copy(grown, c, off-off%q.span())
 		q.drop(c)
 	}
 	q.list.all()[i] = grown
-	at := int(off%streamChunk) - from
+	at := int(off%q.span()) - from
 	return grown, grown.buf[at : at+n : at+n]
 }
 
-// copy copies what from has to a chunk that covers more. Both are of the streamChunk that begins at start.
+// copy copies what from has to a chunk that covers more. What both cover begins at start.
 func (q *chunks) copy(to, from *chunk, start int64) {
 	at, end := start+int64(from.base), start+int64(from.base+len(from.buf))
 	part := func(until int64) {
@@ -126,14 +138,26 @@ func (q *chunks) copy(to, from *chunk, start int64) {
 
 // place returns the chunk for n bytes at off that a carrier writes, and where in it; then placed follows.
 func (q *chunks) place(off, n int64) (c *chunk, at int) {
-	if n >= minPiece { // more will follow: none is copied
-		c, _ = q.grow(off-off%streamChunk, streamChunk)
+	if n >= minPiece { // more will follow: little is copied
+		c, _ = q.grow(blockOf(off, n))
 	} else {
 		c, _ = q.grow(off, int(n))
 	}
 	c.refs++
 	q.filled = append(q.filled, run{off, off + n})
-	return c, int(off%streamChunk) - c.base
+	return c, int(off%q.span()) - c.base
+}
+
+// blockOf returns the smallest block of the length of a chunk, at a multiple of it, that covers the n bytes at off, which one chunk covers: a piece of
+// at least minPiece has at most four times the memory that it needs, or what lies on both sides of a multiple.
+func blockOf(off, n int64) (start int64, size int) {
+	for _, size = range chunkSizes {
+		start = off - off%int64(size)
+		if int64(size) >= minPiece && off+n <= start+int64(size) {
+			break
+		}
+	}
+	return start, size
 }
 
 // placed notes that a carrier has written n bytes at off into c. They are copied if the chunk has grown since.
@@ -142,13 +166,13 @@ func (q *chunks) placed(c *chunk, off, n int64) {
 	q.filled = slices.Delete(q.filled, i, i+1)
 	if now, _ := q.at(off); now != c {
 		_, to := q.grow(off, int(n))
-		copy(to, c.buf[int(off%streamChunk)-c.base:])
+		copy(to, c.buf[int(off%q.span())-c.base:])
 	}
 }
 
 // dropBefore lets go of the chunks whose bytes are all before off.
 func (q *chunks) dropBefore(off int64) {
-	for q.first < off/streamChunk {
+	for q.first < off/q.span() {
 		if q.list.len() > 0 {
 			q.list.pop().drop()
 		}
@@ -159,7 +183,7 @@ func (q *chunks) dropBefore(off int64) {
 // dropAt lets go of the chunk with the byte at off, of which nothing is needed, unless a carrier uses it.
 func (q *chunks) dropAt(off int64) {
 	if c, _ := q.at(off); c != nil && c.refs == 1 {
-		q.list.all()[off/streamChunk-q.first] = nil
+		q.list.all()[off/q.span()-q.first] = nil
 		c.drop()
 	}
 }

@@ -178,7 +178,7 @@ func TestStreamHostileFields(t *testing.T) {
 		"piece without room":    {bad: func(p *streamPeer) error { return p.raw(frame.Data, 8, 0, frame.FlagStream, b(1)) }},
 		"piece with an end":     {bad: func(p *streamPeer) error { return p.raw(frame.Data, 8, 0, streamPiece|streamEnd, b(1)) }},
 		"piece without bytes":   {bad: func(p *streamPeer) error { return p.raw(frame.Data, 8, 0, streamPiece, nil) }},
-		"piece of two chunks":   {bad: func(p *streamPeer) error { return p.raw(frame.Data, 70, streamChunk-1, streamPiece, b(2)) }},
+		"piece of two chunks":   {bad: func(p *streamPeer) error { return p.raw(frame.Data, 70, bulkChunk-1, streamPiece, b(2)) }},
 		"piece at the last":     {bad: func(p *streamPeer) error { return p.raw(frame.Data, 8, math.MaxInt64, streamPiece, b(1)) }},
 		"piece at a negative":   {bad: func(p *streamPeer) error { return p.raw(frame.Data, 8, math.MaxInt64+1, streamPiece, b(1)) }},
 		"piece of what we send": {bad: func(p *streamPeer) error { return p.raw(frame.Data, p.w.id, 0, streamOwn|streamPiece, b(1)) }},

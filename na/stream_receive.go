@@ -132,7 +132,7 @@ func (r *receiver) arrived(off, n int64) bool {
 // write takes in the n bytes b at off, which were checked and charged, and reports whether more can be read than before.
 func (r *receiver) write(off int64, b []byte) bool {
 	for at := off; len(b) > 0; {
-		n := min(len(b), streamChunk-int(at%streamChunk))
+		n := min(len(b), int(r.chunks.span()-at%r.chunks.span()))
 		_, to := r.chunks.grow(at, n)
 		copy(to, b[:n])
 		b = b[n:]
@@ -161,7 +161,7 @@ func (r *receiver) unread() int64 { return r.reserved + r.room }
 
 // peek returns bytes that can be read, in one piece; nil when there are none.
 func (r *receiver) peek() []byte {
-	n := min(r.next-r.read, streamChunk-r.read%streamChunk)
+	n := min(r.next-r.read, r.chunks.span()-r.read%r.chunks.span())
 	if n == 0 {
 		return nil
 	}

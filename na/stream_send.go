@@ -20,7 +20,7 @@ func (s *sender) unsent() int64 { return s.written - s.sent }
 
 // reserve returns memory for up to n bytes, which commit has leave: as many as go into a chunk.
 func (s *sender) reserve(n int) []byte {
-	n = min(n, streamChunk-int(s.written%streamChunk))
+	n = min(n, int(s.chunks.span()-s.written%s.chunks.span()))
 	_, b := s.chunks.grow(s.written, n)
 	return b
 }
@@ -41,7 +41,7 @@ func (s *sender) isEnding() bool { return s.ending && !s.ended && s.unsent() == 
 // piece returns up to n of the bytes that wait, as many as lie in one chunk.
 func (s *sender) piece(n int64) (c *chunk, b []byte) {
 	c, b = s.chunks.at(s.sent)
-	return c, b[:min(n, streamChunk-s.sent%streamChunk)]
+	return c, b[:min(n, s.chunks.span()-s.sent%s.chunks.span())]
 }
 
 // leave notes that n bytes have left, charged to the room or to the reserve.

@@ -60,6 +60,7 @@ func (s *script) openStream(l *session, id uint64, up, bulk bool) *scriptStream 
 	var err error
 	st.Stream, err = s.nctx.OpenStream(env, id, up, bulk, func(any) int { st.ready++; return 1 }, nil)
 	require.NoError(s, err)
+	st.Expect(0)
 	env.Free()
 	s.Cleanup(st.Close)
 	return st

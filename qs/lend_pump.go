@@ -46,7 +46,7 @@ type pump struct {
 }
 
 // pumpPiece is how many bytes one Read gets at the most. A stream gives and takes no more in one piece.
-const pumpPiece = 64 << 10
+const pumpPiece = 256 << 10
 
 // A used says that an attempt uses a reader or a writer of the program. When a Read has given bytes, or was left behind, the next attempt
 // would lack bytes without knowing.

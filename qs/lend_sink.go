@@ -44,7 +44,7 @@ func Buffer(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
 // short meanwhile, the call fails, or what was there reads as zeros.
 func FileBuffer(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: size}} }
 
-// Writer lends w: what the handler writes is written to w by a goroutine of the caller's process, in pieces of up to 64 KiB. Up to some MiB
+// Writer lends w: what the handler writes is written to w by a goroutine of the caller's process, in pieces of up to 256 KiB. Up to some MiB
 // are on their way; Call returns when all have been written, though the handler has returned before.
 // No Write begins once Call has returned. One that is running when the call ends has 50 ms, since one that is cut short may break a TLS
 // connection; then it is interrupted by SetWriteDeadline where w has that, and the deadline is cleared; otherwise it may still be running

@@ -44,7 +44,7 @@ func lent(segs [][]byte) [][]byte {
 // Reader.
 func File(f *os.File) Source { return Source{&source{file: f}} }
 
-// Reader lends what r gives, up to its end. Nothing of it is read before the handler reads; then r is read ahead of the handler, up to 64 KiB at a time and some
+// Reader lends what r gives, up to its end. Nothing of it is read before the handler reads; then r is read ahead of the handler, up to 256 KiB at a time and some
 // MiB in all, on a goroutine of its own: a Read that panics or ends that
 // goroutine fails the call, and so does an error, which the error of the call matches beside its own code, unless it is a code of this
 // package or an error of a context. No Read begins once Call has returned. One that is running when the call ends, at its deadline for
