@@ -122,6 +122,9 @@ func (e *endpoint) refuse(t ticket, err error) {
 // finish ends o, which was taken in: removes it from every table, and fixes its outcome. From then on o may be anybody's. Locked.
 func (e *endpoint) finish(o *Op, r Result) {
 	e.detach(o)
+	if r.Err != nil && o.kind == kindCall && o.x != nil {
+		o.x.endClosedStreams()
+	}
 	e.end(o, r)
 }
 
@@ -172,9 +175,6 @@ func (e *endpoint) detach(o *Op) {
 			o.session.posted.remove(o)
 		}
 		e.dropTimer(o)
-		if o.x != nil {
-			o.x.endClosedStreams()
-		}
 	case kindRecvExpected:
 		o.session.posted.remove(o)
 	case kindLease:
