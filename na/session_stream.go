@@ -102,7 +102,8 @@ func (l *session) beginStreams(o *Op) {
 	}
 }
 
-// endClosedStreams ends those streams of a call that ends which the program has closed and the target has not opened: it may never do.
+// endClosedStreams ends those streams of a call that fails which the program has closed and the target has not opened: it may never do. After an answer
+// it may still open them, or the layer above knows better.
 func (x *opExt) endClosedStreams() {
 	for _, s := range x.streams {
 		if s.closed && !s.isOpened() {
@@ -126,6 +127,14 @@ func (l *session) growRoom(to int64) {
 		r.reserved += l.e.dom.reserveRoom(more, min(more, firstWindow), r.reserved)
 	}
 	l.scheduleRoomUpdate()
+}
+
+// relieve grows the room when others hold all of it, and a reader goes on with no more than the reserve of its stream: that is a kibibyte for each
+// time that the peer is told. Readers that have stopped hold a window each, so it ends.
+func (l *session) relieve() {
+	if r := l.ensureRoom(); r.announced == r.taken && r.unannounced() == 0 {
+		l.growRoom(max(2*r.reserved, firstRoom))
+	}
 }
 
 // roomLeft is how many bytes of room the peer has granted and not got.

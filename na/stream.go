@@ -305,8 +305,8 @@ func (s *Stream) start() {
 }
 
 // Expect says, at the receiver, that about n bytes are about to come, which its sender has announced by other means: the window
-// begins with so many, within what the room of the session allows, instead of growing as they come. It also begins a stream that goes up, as Next
-// does. It promises nothing, and does nothing once the stream has ended.
+// begins with so many, within what the room of the session allows, instead of growing as they come; that of a stream that goes down is told to its
+// sender when the first bytes have been read. It also begins a stream that goes up, as Next does. It promises nothing, and does nothing once the stream has ended.
 func (s *Stream) Expect(n int64) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -318,7 +318,7 @@ func (s *Stream) Expect(n int64) {
 		s.in.expect(n, s.maxWindow())
 	}
 	s.start()
-	if s.in.limit > 0 && s.in.owesWindow() {
+	if s.in.limit > 0 && (!s.own || s.isOpened()) && s.in.owesWindow() { // else the target may not know it yet, and would drop a WINDOW
 		s.l.oweWindow(s)
 	}
 }
@@ -335,6 +335,9 @@ func (s *Stream) Release(n int) {
 	room := s.in.consume(int64(n))
 	if s.open && s.in.owesWindow() {
 		s.l.oweWindow(s)
+	}
+	if s.open && room < int64(n) {
+		s.l.relieve()
 	}
 	s.freeRoom(room)
 	if s.in.over() {

@@ -326,3 +326,19 @@ func TestStreamClosedBeforeItBegins(t *testing.T) {
 		require.Empty(t, l.streams)
 	}
 }
+
+// TestStreamExpectBeforeOpened: what the origin expects of a stream that goes down is told when bytes have come. The target would drop a WINDOW of one
+// that it has not opened, and the origin would wait for bytes beyond the first window for ever.
+func TestStreamExpectBeforeOpened(t *testing.T) {
+	s := newScript(t, Config{})
+	l := s.meet(5)
+	down := s.newStream(false, true)
+	s.call(l, down)
+	s.drain(l)
+	down.Expect(100_000)
+	require.NotContains(t, kinds(s.drain(l)), "WINDOW")
+	require.NoError(t, down.bytes(0, make([]byte, 100), 0))
+	down.Expect(100_000)
+	require.Contains(t, kinds(s.drain(l)), "WINDOW")
+	down.Close()
+}

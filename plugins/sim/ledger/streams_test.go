@@ -28,7 +28,7 @@ var (
 // A streamWorld is one seed: nodes that call one another with streams, beside messages and puts, cancel, reset and crash, under faults and with
 // limits of a few places.
 //
-//	work ─► calm: no new calls, no faults, every reader goes on ─► each stream comes to an end ─► audit ─► close
+//	work ─► calm: no new calls, no faults ─► each stream comes to an end but those of ends that stand still ─► these go on, too ─► audit ─► close
 //
 // The ledger has a line for each stream, whose bytes follow from its number and their offsets.
 type streamWorld struct {
@@ -43,6 +43,7 @@ type streamWorld struct {
 	calls   []*streamCall
 	made    uint64
 	calmed  bool
+	resumed bool // ends that stood still go on, too
 	failed  error
 
 	resets, whole, lost, opened int
@@ -61,6 +62,7 @@ type streamLine struct {
 	eof      bool
 	err      error // that its reader was told
 	there    bool  // the target has opened it
+	stalled  bool  // one of its ends stands still until the others have come to their end
 }
 
 // A streamCall is one call with streams.
@@ -81,7 +83,7 @@ type streamEnd struct {
 	ready   int // how often step was called
 	tried   int // ready when the answer was ErrAgain
 	again   bool
-	stalled bool // until the world is calm
+	stalled bool // it stands still
 	done    bool
 }
 
@@ -220,8 +222,11 @@ func (n *streamNode) main() {
 		}
 		n.turn()
 	}
-	limit := n.nctx.Now() + 10*time.Minute
+	limit, resumed := n.nctx.Now()+10*time.Minute, false
 	for n.s.failed == nil && !n.s.allQuiet() {
+		if n.s.resumed = n.s.resumed || n.s.ebbed(); n.s.resumed && !resumed {
+			limit, resumed = n.nctx.Now()+10*time.Minute, true
+		}
 		n.turn()
 		n.quiet = n.pending == 0 && len(n.ends) == 0 && len(n.held) == 0 && n.nctx.Stats().Streams == 0 && n.nctx.Stats().Envelopes == 0
 		if n.nctx.Now() > limit {
@@ -233,6 +238,13 @@ func (n *streamNode) main() {
 
 func (s *streamWorld) allQuiet() bool {
 	return !slices.ContainsFunc(s.nodes, func(n *streamNode) bool { return !n.quiet })
+}
+
+// ebbed reports whether every stream has come to its end but those of ends that stand still.
+func (s *streamWorld) ebbed() bool {
+	return !slices.ContainsFunc(s.nodes, func(n *streamNode) bool {
+		return n.pending > 0 || len(n.held) > 0 || slices.ContainsFunc(n.ends, func(e *streamEnd) bool { return !e.line.stalled })
+	})
 }
 
 // stuck says what stands still though the world is calm.
@@ -393,7 +405,9 @@ func (n *streamNode) call(to *streamNode, addr na.Addr) {
 }
 
 func (n *streamNode) end(l *streamLine, sends bool) *streamEnd {
-	return &streamEnd{line: l, sends: sends, stalled: n.rng.IntN(6) == 0}
+	e := &streamEnd{line: l, sends: sends, stalled: n.rng.IntN(6) == 0}
+	l.stalled = l.stalled || e.stalled
+	return e
 }
 
 func (e *streamEnd) step(any) int { e.ready++; return 1 }
@@ -461,7 +475,7 @@ func streamByte(line, off int) byte { return byte(line*7 + off ^ off>>8*13) }
 
 // pump writes or reads some.
 func (e *streamEnd) pump(n *streamNode) {
-	if e.done || e.again && e.ready == e.tried || e.stalled && !n.s.calmed || !n.s.calmed && n.rng.IntN(3) == 0 {
+	if e.done || e.again && e.ready == e.tried || e.stalled && !n.s.resumed || !n.s.calmed && n.rng.IntN(3) == 0 {
 		return
 	}
 	e.again = false
@@ -501,6 +515,9 @@ func (e *streamEnd) write(n *streamNode) {
 
 func (e *streamEnd) receive(n *streamNode) {
 	l := e.line
+	if n.rng.IntN(8) == 0 {
+		e.Expect(int64(size(n.rng, 1<<20)))
+	}
 	b, err := e.Next()
 	switch {
 	case errors.Is(err, na.ErrAgain):
