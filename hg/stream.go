@@ -106,6 +106,9 @@ func (s *Stream) Commit(n int) { s.end.Commit(n) }
 // CloseWrite says that nothing more is written: the receiver reads io.EOF behind what was.
 func (s *Stream) CloseWrite() { s.end.CloseWrite() }
 
+// Fail is CloseWrite with an error: the receiver reads that behind what was written, instead of io.EOF. It gets 512 bytes of text.
+func (s *Stream) Fail(code Code, text string) { s.end.Fail(code, text) }
+
 // Next returns the bytes that can be read next, some of them or all, without a copy; they are valid until Release. The error is ErrAgain
 // when none have come, io.EOF behind the last, or says how the stream has ended; these come behind what had come, but for a Reset of this
 // side, which drops it.

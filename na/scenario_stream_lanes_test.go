@@ -102,6 +102,9 @@ func TestStreamLanes(t *testing.T) {
 	}
 }
 
+// fails reports whether the stream ends with Fail.
+func (s *laneStream) fails() bool { return len(s.data)%3 == 1 }
+
 // turn writes or reads some, or kills the stream.
 func (s *laneStream) turn(t *testing.T, rng *rand.Rand, seed uint64) {
 	if s.done {
@@ -121,7 +124,11 @@ func (s *laneStream) turn(t *testing.T, rng *rand.Rand, seed uint64) {
 			require.NoError(t, err, "seed %d", seed)
 		}
 		if s.wrote += n; s.wrote == len(s.data) {
-			s.from.CloseWrite()
+			if s.fails() {
+				s.from.Fail(na.ErrIO, "the disk is full")
+			} else {
+				s.from.CloseWrite()
+			}
 			s.from.Close()
 		}
 	case k < 140:
@@ -130,6 +137,12 @@ func (s *laneStream) turn(t *testing.T, rng *rand.Rand, seed uint64) {
 		case errors.Is(err, na.ErrAgain):
 		case errors.Is(err, io.EOF):
 			require.Equal(t, len(s.data), s.read, "seed %d: io.EOF", seed)
+			require.False(t, s.fails(), "seed %d: io.EOF", seed)
+			s.done = true
+		case errors.Is(err, na.ErrIO):
+			require.True(t, s.fails(), "seed %d: %v", seed, err)
+			require.ErrorContains(t, err, "the disk is full")
+			require.Equal(t, len(s.data), s.read, "seed %d: an error before the bytes", seed)
 			s.done = true
 		case err != nil:
 			require.True(t, s.killed, "seed %d: %v after %d of %d bytes", seed, err, s.read, len(s.data))

@@ -285,8 +285,21 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 		return false
 	}
 	b = b[:min(len(b), most)]
-	l.burst = 0
 	h := &l.e.head
+	if whole && s.out.cause && s.out.unsent() == int64(len(b)) { // of the end, which follows
+		s.listed, q.hasStreams = true, true
+		q.streams.unpop(s)
+		if room < len(s.text) {
+			return false
+		}
+		s.out.cause = false
+		*h = s.header(frame.Reset)
+		h.Tag = uint64(s.code)
+		h.Flags |= frame.FlagEnd
+		w.Frame(l.head(f, len(s.text)), []byte(s.text))
+		return true
+	}
+	l.burst = 0
 	*h = s.header(frame.Stream)
 	h.Tag = uint64(s.out.sent)
 	if toRoom && len(b) > 0 {
@@ -453,6 +466,8 @@ func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame with code %d and %d bytes of text", h.Kind, h.Tag, len(payload)))
 	case s == nil:
 		return nil
+	case h.Flags&frame.FlagEnd != 0 && s.sent:
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame of the end of stream %d, which this side sends", h.Kind, h.Op))
 	}
 	code, text := Code(h.Tag), string(payload)
 	if code == OK {
@@ -461,8 +476,13 @@ func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 	if text == "" {
 		text = code.Error()
 	}
+	err = WithText(code, "the peer has ended the stream: "+text)
+	if h.Flags&frame.FlagEnd != 0 {
+		s.in.cause = err
+		return nil
+	}
 	l.forget(s)
-	s.fail(WithText(code, "the peer has ended the stream: "+text))
+	s.fail(err)
 	return nil
 }
 

@@ -275,8 +275,21 @@ func (s *Stream) CloseWrite() {
 	s.offer()
 }
 
+// Fail is CloseWrite with an error: the receiver gets that behind what was written, instead of io.EOF. Reset drops what has not been read. The text is
+// cut to 512 bytes.
+func (s *Stream) Fail(code Code, text string) {
+	s.c.ep.mu.Lock()
+	defer s.c.ep.Unlock()
+	if !s.sent || s.err != nil || s.closed || s.out.ending {
+		return
+	}
+	s.code, s.text = code, text[:min(len(text), maxResetText)]
+	s.out.ending, s.out.cause = true, true
+	s.offer()
+}
+
 // Next returns the bytes that can be read next, some of them or all, without a copy: they are valid until Release. The error is ErrAgain when
-// none have come, io.EOF behind the last, that of the Reset of the sender, or ErrPeerLost; these come behind what had come.
+// none have come, io.EOF behind the last, that of Fail or of the Reset of the sender, or ErrPeerLost; these come behind what had come.
 func (s *Stream) Next() ([]byte, error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -288,6 +301,8 @@ func (s *Stream) Next() ([]byte, error) {
 		return b, nil
 	}
 	switch {
+	case s.in.over() && s.in.cause != nil:
+		return nil, s.in.cause
 	case s.in.over():
 		return nil, io.EOF
 	case s.err != nil:

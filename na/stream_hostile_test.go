@@ -209,6 +209,10 @@ func TestStreamHostileFields(t *testing.T) {
 			good: func(p *streamPeer) error { return p.raw(frame.Reset, 7, 255, 0, nil) },
 			bad:  func(p *streamPeer) error { return p.raw(frame.Reset, 70, 256, 0, nil) },
 		},
+		"reset, of the end": {
+			good: func(p *streamPeer) error { return p.raw(frame.Reset, 7, 3, streamEnd, b(5)) },
+			bad:  func(p *streamPeer) error { return p.raw(frame.Reset, p.w.id, 3, streamOwn|streamEnd, nil) },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newStreamPeer(t)

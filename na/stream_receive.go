@@ -23,6 +23,7 @@ type receiver struct {
 	window int64 // how far beyond read the limit is set
 	final  int64 // how long the stream is; -1: not known
 	ahead  []run // what has come beyond next, in order, with gaps between
+	cause  error // what is behind the last byte instead of io.EOF
 
 	granted  uint64 // bytes of the reserve, ever, as the sender has been told
 	taken    uint64 // of these, by bytes that have come

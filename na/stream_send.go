@@ -13,6 +13,7 @@ type sender struct {
 	used    uint64
 	ending  bool // written is the end
 	ended   bool // and the receiver has been told
+	cause   bool // it ends with an error, of which the receiver is told before the end
 }
 
 // unsent is how many bytes wait to leave.

@@ -101,10 +101,10 @@ func (x *exchange) prepare(meta hg.Metadata) (err error) {
 			return err
 		}
 	}
-	if x.l != nil && len(x.l.specs()) > 0 {
+	if l := x.l; l != nil && len(l.specs()) > 0 {
 		x.bound = true
-		hghook.OnCall(h, func() { x.l.bind(h) })
-		if err = h.SetStreams(x.l.specs()...); err != nil {
+		hghook.OnCall(h, func() { l.bind(h) })
+		if err = h.SetStreams(l.specs()...); err != nil {
 			return err
 		}
 	}

@@ -312,13 +312,13 @@ func (g *pump) drain() {
 	}
 }
 
-// fail lets the handler know with what the program's reader or writer has failed.
+// fail lets the handler know with what the program's reader or writer has failed: behind what the reader has given.
 func (g *pump) fail(err error) {
-	what := "reader"
-	if g.from == nil {
-		what = "writer"
+	if g.from != nil {
+		g.s.Fail(na.ErrIO, fmt.Sprintf("the caller's reader has failed: %v", err))
+		return
 	}
-	g.s.Reset(na.ErrIO, fmt.Sprintf("the caller's %s has failed: %v", what, err))
+	g.s.Reset(na.ErrIO, fmt.Sprintf("the caller's writer has failed: %v", err))
 }
 
 // returned is the end of the goroutine that reads or writes.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -93,4 +94,29 @@ func TestReaderErrorIsToldOnce(t *testing.T) {
 		require.Equal(t, 1, strings.Count(err.Error(), "broken"), "%v", err)
 		require.Equal(t, qs.Ran, qs.FateOf(err))
 	}
+}
+
+// TestReaderErrorComesBehind: the handler gets all bytes that a Reader has given before its error, over every transport, however much of it is on its
+// way when the Reader fails.
+func TestReaderErrorComesBehind(t *testing.T) {
+	t.Parallel()
+	eachTransport(t, func(t *testing.T, addr string) {
+		got := make(chan []byte, 1)
+		s := serverAt(t, addr, qs.Config{}, func(n *qs.Node) {
+			put.Handle(n, func(ctx context.Context, in putIn) ([]byte, error) {
+				b, err := io.ReadAll(in.Body.Reader(ctx))
+				got <- b
+				return nil, err
+			})
+		})
+		to := peer(t, open(t, scheme(addr)+"://", qs.Config{}), s.Addr().String())
+		broken := errors.New("the disk is broken")
+		for _, size := range []int{1, 1000, 100_000, 3_000_000} {
+			want := noise(5, size)
+			_, err := put.Call(within(t), to, putIn{"copy", qs.Reader(io.MultiReader(bytes.NewReader(want), iotest.ErrReader(broken)))})
+			require.ErrorIs(t, err, broken)
+			require.ErrorContains(t, err, "the caller's reader has failed: the disk is broken")
+			require.True(t, bytes.Equal(want, <-got), "%d bytes", size)
+		}
+	})
 }

@@ -118,7 +118,7 @@ var shapes = [maxKind + 1]shape{
 	Stay:       {"STAY", 0, false, false, 0},
 	Stream:     {"STREAM", 0, true, false, FlagAnswer | FlagEnd | FlagRoom},
 	Window:     {"WINDOW", 0, true, false, FlagAnswer},
-	Reset:      {"RESET", 0, true, false, FlagAnswer},
+	Reset:      {"RESET", 0, true, false, FlagAnswer | FlagEnd},
 	Probe:      {"PROBE", 0, false, false, 0},
 	Probed:     {"PROBED", 0, false, false, 0},
 	Held:       {"HELD", 0, false, false, 0},
