@@ -347,7 +347,7 @@ func (s *request) takeStreams() error {
 		}
 		t.stream = s.r.Stream(t.index)
 		if t.stream == nil || t.stream.Spec() != (hg.StreamSpec{Up: l.source != nil, Bulk: true}) || taken[t.index] {
-			return hg.Errorf(na.ErrProtocol, "the input of %s has a ticket of stream %d of the request, which is not for it", s.m.name, t.index)
+			return hg.Errorf(hg.ErrBadInput, "the input of %s has a ticket of stream %d of the request, which is not for it", s.m.name, t.index)
 		}
 		taken[t.index] = true
 	}

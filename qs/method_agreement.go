@@ -209,7 +209,7 @@ func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 		}
 		n := t.number
 		if n >= len(names) || taken[n] {
-			return hg.Errorf(na.ErrProtocol, "the input of %s has a ticket of number %d of %d", m.name, n, len(names))
+			return hg.Errorf(hg.ErrBadInput, "the input of %s has a ticket of number %d of %d", m.name, n, len(names))
 		}
 		taken[n] = true
 	}
