@@ -76,7 +76,9 @@ func (s Sink) Filled() int64 {
 	return s.s.filled.Load()
 }
 
-// Writer returns the writer of s for the handler that got it, an io.ReaderFrom too: it pushes several pieces of 1 MiB behind.
+// Writer returns the writer of s for the handler that got it, an io.ReaderFrom too: it pushes several pieces of 1 MiB behind. What the caller
+// gets by Writer leaves as it is written there; up to 1 MiB waits here, and the handler may return before it has left. When the caller's writer fails, a later
+// Write returns what it has said, and only the caller gets that when the handler has returned before.
 // One goroutine at a time uses it, and all calls of Writer return the same stream. The end of ctx ends a Write; what earlier ones
 // have begun, and the flush when the handler has returned without an error, end with the request, the flush also with
 // the context that an interceptor gave to next. If the flush fails, so does the call. A goroutine that still writes then gets ErrClosed, and what it wrote before is

@@ -46,7 +46,7 @@ func File(f *os.File) Source { return Source{&source{file: f}} }
 
 // Reader lends what r gives, up to its end. Nothing of it is read before the handler reads; then r is read ahead of the handler, up to 256 KiB at a time and some
 // MiB in all, on a goroutine of its own: a Read that panics or ends that
-// goroutine fails the call, and so does an error, which the error of the call matches beside its own code, unless it is a code of this
+// goroutine fails the call, and so does an error, which the handler reads behind what r had given, and which the error of the call matches beside its own code, unless it is a code of this
 // package or an error of a context. No Read begins once Call has returned. One that is running when the call ends, at its deadline for
 // example, is interrupted by SetReadDeadline where r has that (one that panics is as good as none), and the deadline is cleared; otherwise Call waits for it for 50 ms, and returns
 // while it is still running: then what it reads goes nowhere. When a Read has given bytes, or was left running, r serves

@@ -57,7 +57,7 @@ const (
 	Stay       Kind = 21 // the answer that it goes on; GOAWAY is the other one
 	Stream     Kind = 22 // bytes of a stream, handed over whole: op = stream, tag = offset; with FlagEnd its last ones
 	Window     Kind = 23 // op = stream, tag = offset up to which its sender may go, payload = bytes of its reserve ever granted
-	Reset      Kind = 24 // op = stream, tag = code, payload = text: its sender gives up, or its receiver wants no more
+	Reset      Kind = 24 // op = stream, tag = code, payload = text: its sender gives up, or its receiver wants no more; with FlagEnd it says with what the stream ends, and the end follows
 	Probe      Kind = 25 // asks whoever drives the receiver whether it is ready; op = number of the probe in the session, from 1
 	Probed     Kind = 26 // the answer to the newest PROBE; op = its number, tag = a Readiness
 	Held       Kind = 27 // what messages of the receiver wait for; op = a HeldReason, tag = active<<32 | limit

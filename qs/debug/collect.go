@@ -122,18 +122,11 @@ type peerMethod struct {
 	seen time.Duration
 }
 
-// streamRPC is the RPC that carries the items of streams.
-const streamRPC = "qs/items"
-
-// add adds t, for an event of rpc. The bytes of items are the program's.
+// add adds t, for an event of rpc.
 func (s *peerSlot) add(t tally, rpc string) {
 	if !inspect.IsBuiltIn(rpc) {
 		s.own.add(&t)
 		return
-	}
-	if rpc == streamRPC {
-		s.own.add(&tally{sent: t.sent, received: t.received})
-		t.sent, t.received = 0, 0
 	}
 	s.builtIn.add(&t)
 }

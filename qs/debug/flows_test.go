@@ -52,7 +52,7 @@ func TestFlowsCountForMethods(t *testing.T) {
 	require.Empty(t, p.flows)
 }
 
-// The rates of peers are those of the methods: RPCs of the library count if they are asked for. The bytes of items are the program's.
+// The rates of peers are those of the methods: RPCs of the library count if they are asked for.
 func TestPeersCountAsMethods(t *testing.T) {
 	t.Parallel()
 	p := &Page{}
@@ -62,17 +62,17 @@ func TestPeersCountAsMethods(t *testing.T) {
 	d.Peers[0].Addr = peer
 	p.sources = []source{&fakeSource{data: []contextData{d}}}
 	for _, e := range []inspect.Event{
-		{Kind: inspect.EventTarget, RPC: "kv/get", Received: 1}, {RPC: "kv/put", Sent: 2}, {RPC: "hg/ping", Sent: 100, Code: hg.ErrDenied}, {RPC: "qs/items", Sent: 1000}, {RPC: "qs/taken", Sent: 10},
+		{Kind: inspect.EventTarget, RPC: "kv/get", Received: 1}, {RPC: "kv/put", Sent: 2}, {RPC: "hg/ping", Sent: 100, Code: hg.ErrDenied}, {RPC: "hg/health", Sent: 10},
 	} {
 		e.Peer, e.Took = peer, 1
 		p.Observe(&e)
 	}
 	s := p.Snapshot(Query{})
 	w := s.Peers.Rows[0].Minute
-	require.EqualValues(t, []int64{2, 0, 1002, 1}, []int64{w.Count, w.Errors, w.Sent, w.Received})
+	require.EqualValues(t, []int64{2, 0, 2, 1}, []int64{w.Count, w.Errors, w.Sent, w.Received})
 	require.EqualValues(t, 2, s.Load.Requests.Minute.Count+s.Load.Calls.Minute.Count)
 	w = p.Snapshot(Query{All: true}).Peers.Rows[0].Minute
-	require.EqualValues(t, []int64{5, 1, 1112, 1}, []int64{w.Count, w.Errors, w.Sent, w.Received})
+	require.EqualValues(t, []int64{4, 1, 112, 1}, []int64{w.Count, w.Errors, w.Sent, w.Received})
 }
 
 // The page of a method has the peers that call it, or that it is called at: now, or in the last ten minutes.

@@ -540,7 +540,7 @@ func (l *look) lookAtMethods() {
 	for key, m := range counters {
 		seen[methodKey{key.kind, clean(key.name)}] = true
 		load := &loads[key.kind%3]
-		if inspect.IsBuiltIn(key.name) && (!l.q.All || key.name == streamRPC) { // what streams move is of their methods
+		if inspect.IsBuiltIn(key.name) && !l.q.All {
 			load = new(history)
 		}
 		l.methods = append(l.methods, l.method(m, load))

@@ -214,11 +214,11 @@ func TestLinksAreRelative(t *testing.T) {
 func TestBuiltInLeftOut(t *testing.T) {
 	t.Parallel()
 	var p debug.Page
-	for _, e := range []inspect.Event{{RPC: "shop/order"}, {RPC: hg.PingRPC}, {RPC: "qs/items"}, {RPC: hg.HealthRPC, Code: hg.ErrDenied}} {
+	for _, e := range []inspect.Event{{RPC: "shop/order"}, {RPC: hg.PingRPC}, {RPC: "hg/rpcs"}, {RPC: hg.HealthRPC, Code: hg.ErrDenied}} {
 		p.Observe(&e)
 	}
 	for _, format := range []string{"", "format=json&", "format=text&"} {
-		for _, name := range []string{"shop/order", "hg/ping", "qs/items", "hg/health"} {
+		for _, name := range []string{"shop/order", "hg/ping", "hg/rpcs", "hg/health"} {
 			_, all := get(t, &p, "GET", "/?"+format+"all", "")
 			require.Contains(t, all, name)
 			_, some := get(t, &p, "GET", "/?"+format, "")
