@@ -188,6 +188,7 @@ func TestStuckInto(t *testing.T) {
 			f := get.Go(ctx, to, getIn{"copy", 5000, sink})
 			<-end.begun
 			require.Eventually(t, func() bool { return s.n.HG().Stats().Active == 0 }, 10*time.Second, time.Millisecond, "the handler waits for the Writer")
+			require.Eventually(t, func() bool { return client.HG().NA().Stats().Outstanding == 0 }, 10*time.Second, time.Millisecond, "the answer does not come")
 			if how == "canceled" {
 				cancel()
 				_, err := f.Wait(within(t))
