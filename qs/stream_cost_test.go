@@ -61,8 +61,8 @@ func usedMemory() int64 {
 // whatever has gone through it; one whose reader has stopped its window and what its handler may have sent beyond it.
 func TestStreamCost(t *testing.T) {
 	const (
-		idle    = 32 << 10 // 25 KiB, and what memory allocators round up
-		stalled = idle + 16<<10 + 64<<10 + 2*32<<10
+		idle    = 32 << 10                                   // 25 KiB, and what memory allocators round up
+		stalled = idle + 32<<10 + 64<<10 + 2*32<<10 + 16<<10 // a window that has grown once, and what sender and receiver have beside it
 	)
 	many := long.Or(512, 2048)
 	type begin func(ctx context.Context, to qs.Peer, in costIn) (all iter.Seq2[[]byte, error], end func())
