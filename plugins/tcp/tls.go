@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 // A security is Options.TLS, which each handshake makes fit for its role.
 type security struct {
 	own     *tls.Config
+	last    atomic.Pointer[tls.Config] // what the last handshake used; none before the first
 	timeout time.Duration
 	log     *slog.Logger
 }
@@ -30,11 +32,16 @@ func newSecurity(opts *Options, log *slog.Logger) *security {
 	return &security{own: opts.TLS, timeout: opts.HandshakeTimeout, log: log}
 }
 
-// forced returns the configuration of a handshake.
+// forced returns the configuration of a handshake, which all share until the authorities change.
 func (s *security) forced() *tls.Config {
-	return secure.Forced(s.own, func(hello *tls.ClientHelloInfo, other *tls.Config) {
+	if cfg := s.last.Load(); cfg != nil && secure.IsCurrent(s.own, cfg) {
+		return cfg
+	}
+	cfg := secure.Forced(s.own, func(hello *tls.ClientHelloInfo, other *tls.Config) {
 		hello.Conn.(*lowerConn).looked = secure.Looks(other)
 	})
+	s.last.Store(cfg)
+	return cfg
 }
 
 // A tlsConn is a connection with TLS whose handshake is over.

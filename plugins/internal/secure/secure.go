@@ -62,6 +62,12 @@ func Forced(cfg *tls.Config, chosen func(hello *tls.ClientHelloInfo, other *tls.
 	return cfg
 }
 
+// IsCurrent reports whether forced, which Forced has made of cfg, has the authorities that are trusted now.
+func IsCurrent(cfg, forced *tls.Config) bool {
+	a, ok := cfg.ClientSessionCache.(Authorities)
+	return !ok || a.Current(cfg.RootCAs) == forced.RootCAs && a.Current(cfg.ClientCAs) == forced.ClientCAs
+}
+
 // Validate says what is wrong with the TLS of a transport's options; empty when nothing is.
 func Validate(cfg *tls.Config) (want string) {
 	if cfg != nil && cfg.MaxVersion != 0 && cfg.MaxVersion < tls.VersionTLS13 {
