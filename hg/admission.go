@@ -81,12 +81,9 @@ func ofPeer(load int64) (requests, streams int64) { return int64(uint32(load)), 
 // active is how many requests have room, those with streams among them.
 func (d *load) active() int64 { return d.n.Load() + d.streams.Load() }
 
-// countsAsStream reports whether s is counted with the requests that may last for ever.
-func (s *service) countsAsStream() bool { return s.named.count > 0 && !s.rpc.own.CountAsCall }
-
 // take takes room for s, if there is some.
 func (d *load) take(s *service) bool {
-	if s.countsAsStream() {
+	if s.lasting {
 		return s.rpc.bound.take() // the rest it has: see takeStreams
 	}
 	if d.n.Add(1) <= d.most {
@@ -131,7 +128,7 @@ func (c *Context) admit(s *service) bool {
 	if s.admitted || s.rpc.own.Expedited || c.nctx.Draining() {
 		return true
 	}
-	streaming := s.countsAsStream()
+	streaming := s.lasting
 	if streaming {
 		if err := d.takeStreams(s); err != nil {
 			s.reject(err)
@@ -248,7 +245,7 @@ func (c *Context) advance() {
 		if !closing && full && d.streamsWait == 0 {
 			return
 		}
-		if closing || (!full || s.countsAsStream()) && d.take(s) {
+		if closing || (!full || s.lasting) && d.take(s) {
 			s.admitted = !closing
 			c.dispatch(s)
 		}
@@ -291,7 +288,7 @@ func (d *load) push(s *service) {
 	}
 	d.tail = s
 	d.waiting.Add(1)
-	if s.countsAsStream() {
+	if s.lasting {
 		d.streamsWait++
 	}
 }
@@ -309,7 +306,7 @@ func (d *load) remove(s *service) {
 	}
 	s.waits, s.prev, s.next = false, nil, nil
 	d.waiting.Add(-1)
-	if s.countsAsStream() {
+	if s.lasting {
 		d.streamsWait--
 	}
 	if s.counted {

@@ -60,7 +60,7 @@ func (s *service) give(lone *Request) bool {
 	s.to(serviceGiven)
 	s.batch = c.gathering.dispatched()
 	r, always, dispatch := s.incoming(), s.rpc.own.ServeDraining, c.class.cfg.Dispatch
-	if s.countsAsStream() && c.class.cfg.apart != nil {
+	if s.lasting && c.class.cfg.apart != nil {
 		dispatch, lone = c.class.cfg.apart, nil
 	}
 	s.mu.Unlock()

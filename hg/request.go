@@ -22,6 +22,7 @@ func (c *Context) receive(env *na.Envelope, lone *Request) (ran int) {
 	meta, payload, err := req.parse(env.Data, env.Body)
 	s.id, s.rpc = req.id, c.class.rpcs.find(req.id)
 	s.most, s.named = na.RoomBytes(req.room), req.named
+	s.lasting = s.named.count > 0 && s.rpc != nil && !s.rpc.own.CountAsCall
 	s.oneWay, s.meta, s.codec = req.flags&flagOneWay != 0, meta, req.codec
 	s.setBudget(req.budget)
 	switch {

@@ -71,6 +71,7 @@ type service struct {
 	pull     *pull         // fetches the input
 	alarm    *alarm        // rings at the deadline; nil until somebody would hear it
 	handling *handling     // behind Request.Context; nil until that is asked for
+	lasting  bool          // it has streams, and is counted with the requests that may last for ever
 	named    named         // its streams, as the request says,
 	streams  []*Stream     // and from when the handler begins
 
@@ -300,7 +301,7 @@ func (s *service) reset() {
 	s.began, s.returned, s.detached, s.cutOff = false, false, false, false
 	s.deadline, s.ahead, s.skip, s.tries, s.alarm, s.handling, s.cb = 0, 0, 0, 0, nil, nil, nil
 	s.said, s.next, s.prev, s.rpc, s.data = Metadata{}, nil, nil, nil, nil
-	s.reporter, s.named = nil, named{}
+	s.reporter, s.named, s.lasting = nil, named{}, false
 	if s.sent.Err != nil {
 		s.sent = na.Result{}
 	}

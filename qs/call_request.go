@@ -96,7 +96,7 @@ func (s *request) input() (err error) {
 			err = lost
 		}
 	}
-	if err == nil {
+	if err == nil && len(s.lent) > 0 {
 		err = s.takeStreams()
 	}
 	if err != nil {

@@ -43,13 +43,13 @@ func (c costs) add(figure, name string, n float64) {
 	c[figure][name] += n
 }
 
-// least returns the lesser of two measurements of the same: what only some rounds have is none of the call. Of frames it is the lower
-// stack.
+// least returns the lesser of two measurements of the same: what only some rounds have is none of the call. Of frames it is the higher
+// stack: a handler may run on a worker of its own now and then, and has few below it there.
 func least(a, b costs) costs {
 	c := costs{}
 	for _, list := range lists {
 		switch {
-		case list == frames && sum(a[frames]) <= sum(b[frames]):
+		case list == frames && sum(a[frames]) >= sum(b[frames]):
 			c[frames] = a[frames]
 		case list == frames:
 			c[frames] = b[frames]
