@@ -265,10 +265,13 @@ func (s *request) failed(err error) error {
 	return err
 }
 
-// end ends the use of the Sources and Sinks: the handler has returned, or panics.
+// end ends the use of the Sources and Sinks, and returns the share of the client: the handler has returned, or panics.
 func (s *request) end() {
 	for i := range s.lent {
 		s.lent[i].end()
+	}
+	if len(s.n.clients.limits) > 0 {
+		s.n.clients.leave(s.r)
 	}
 }
 

@@ -77,8 +77,8 @@ func (c *Call) Lends() bool { return c.lends }
 
 // UseShare has a client of a name take its share, and return it if it got one; it returns how many names are kept.
 func (n *Node) UseShare(name string) (names int, err error) {
-	if err = n.clients.take(name, n.clients.limit(name)); err == nil {
-		n.clients.leave(name)
+	if err = n.clients.take(hg.Request{}, name, n.clients.limit(name)); err == nil {
+		n.clients.leave(hg.Request{})
 	}
 	return len(n.clients.use), err
 }

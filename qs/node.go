@@ -61,7 +61,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 		probes: map[*na.Op]struct{}{}, looks: map[*na.Op]struct{}{}, watches: map[watchKey]*watch{},
 	}
 	n.life, n.die = context.WithCancel(context.Background())
-	n.clients = clients{n: n, limits: cfg.ClientLimits, use: map[string]*share{}}
+	n.clients = clients{n: n, limits: cfg.ClientLimits, held: map[hg.Request]string{}, use: map[string]*share{}}
 	n.workers.init(n)
 	cfg.HG.Dispatch = n.workers.dispatch
 	hghook.DispatchStreams(&cfg.HG, func(r any) { n.workers.apart(*r.(*hg.Request)) })

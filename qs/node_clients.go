@@ -47,9 +47,10 @@ type clients struct {
 	limits  map[string]ClientLimit // Config.ClientLimits
 	refused loglimit.Limiter       // of the log
 
-	mu    sync.Mutex        // guards the fields below
-	use   map[string]*share // those with a handler at work, and a bucket that is not full, and some that are neither
-	sweep int               // when use has so many names the idle ones are dropped
+	mu    sync.Mutex            // guards the fields below
+	held  map[hg.Request]string // the name whose share a request has
+	use   map[string]*share     // those with a handler at work, and a bucket that is not full, and some that are neither
+	sweep int                   // when use has so many names the idle ones are dropped
 }
 
 // A share is what the clients of one name use.
@@ -73,14 +74,14 @@ func (c *clients) handler(h hg.Handler) hg.Handler {
 		if limit == (ClientLimit{}) {
 			return h(r)
 		}
-		if err := c.take(name, limit); err != nil {
+		if err := c.take(r, name, limit); err != nil {
 			if skipped, ok := c.refused.Allow(c.n.now()); ok {
 				c.n.logger().Warn("a request was refused by the limits of its client", "rpc", r.Name(), "caller", name, "peer", r.Peer().Label(),
 					"reason", err.Error(), "more", skipped)
 			}
 			return hg.Refuse(err)
 		}
-		defer c.leave(name)
+		defer c.leave(r)
 		return h(r)
 	}
 }
@@ -102,7 +103,7 @@ func label(name string) string {
 }
 
 // take takes a share for one request, or returns the refusal.
-func (c *clients) take(name string, limit ClientLimit) error {
+func (c *clients) take(r hg.Request, name string, limit ClientLimit) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.n.now()
@@ -124,6 +125,7 @@ func (c *clients) take(name string, limit ClientLimit) error {
 	if s.active++; limit.Rate > 0 {
 		s.tokens--
 	}
+	c.held[r] = name
 	return nil
 }
 
@@ -133,11 +135,14 @@ func (s *share) fill(limit ClientLimit, now time.Duration) {
 	s.at = now
 }
 
-// leave returns the share of a handler that has ended.
-func (c *clients) leave(name string) {
+// leave returns the share of a request, unless it has been returned. That is before the answer leaves: a client that has it may call again.
+func (c *clients) leave(r hg.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.use[name].active--
+	if name, ok := c.held[r]; ok {
+		delete(c.held, r)
+		c.use[name].active--
+	}
 }
 
 // dropIdle forgets names whose shares say nothing: no handler is at work, and all requests may begin. Locked.
