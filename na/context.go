@@ -69,7 +69,7 @@ type Context struct {
 	putRecord    func(*Envelope)
 	live         atomic.Int64 // operations started whose callbacks have not returned, and Holds; below zero when c is drained
 	lingering    atomic.Int32 // operations that have ended while their memory was lent, and are not queued yet
-	slow         atomic.Int32 // how many of them Trigger has waited for in vain, until the next is queued
+	slow         atomic.Int32 // how many of them Trigger has waited for without result, until the next is queued
 	state        atomic.Int32
 	woken        atomic.Bool
 	mark         *callback.Mark // of Trigger,

@@ -10,7 +10,7 @@ import "sync/atomic"
 //	                 └──┘                         │  ▲   no holds left
 //	             Hold, Release: a transport       └──┘ borrows the operation's memory
 //
-// The endpoint lists the Op itself from begin to finish (see opState), under its lock. Who may outlive that keeps a ticket: the Op and
+// The endpoint lists the Op itself from begin to finish (see opState), under its lock. What may outlive that keeps a ticket: the Op and
 // the generation that it was given. A ticket of an earlier life changes nothing. Delivery waits until every hold is released, so that nobody
 // touches the memory after the callback.
 const (
