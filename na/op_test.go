@@ -260,10 +260,10 @@ func TestOpStaleTickets(t *testing.T) {
 		tk, err := op.start(kindPost, Addr{})
 		require.NoError(t, err)
 		starts++
+		f.keep(tk) // before anybody has the ticket: only an operation that is taken in may be finished by others
 		mu.Lock()
 		tickets[i] = append(tickets[i], tk)
 		mu.Unlock()
-		f.keep(tk)
 	}
 	for i := range ops {
 		n := 0

@@ -83,8 +83,11 @@ func (s Sink) Filled() int64 {
 // have begun, and the flush when the handler has returned without an error, end with the request, the flush also with
 // the context that an interceptor gave to next. If the flush fails, so does the call. A goroutine that still writes then gets ErrClosed, and what it wrote before is
 // flushed. Errors match hg.ErrOverflow when there is no room, ErrClosed when the handler has returned, ErrTimeout or ErrCanceled when ctx has
-// ended, at its deadline or before, hg.ErrUnsupported at the caller.
+// ended, at its deadline or before, hg.ErrUnsupported at the caller. Writer panics when ctx is nil.
 func (s Sink) Writer(ctx context.Context) io.Writer {
+	if ctx == nil {
+		panic("qs: Sink.Writer with a nil context")
+	}
 	if s.s == nil {
 		return failWriter{errNoRoom}
 	}

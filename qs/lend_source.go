@@ -85,7 +85,11 @@ func total(segs [][]byte) (n int64) {
 // Reader returns a reader of s for the handler that got it, an io.WriterTo too: it pulls several pieces of 1 MiB ahead. One
 // goroutine at a time uses it. Its errors match ErrClosed when the handler has returned, ErrTimeout or ErrCanceled when
 // ctx has ended, at its deadline or before, and hg.ErrUnsupported at the caller. Of a Reader there is one stream: a second Reader goes on where the first is.
+// Reader panics when ctx is nil.
 func (s Source) Reader(ctx context.Context) io.Reader {
+	if ctx == nil {
+		panic("qs: Source.Reader with a nil context")
+	}
 	if s.s == nil {
 		return &pullReader{fail: io.EOF}
 	}
