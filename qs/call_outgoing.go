@@ -34,12 +34,7 @@ func (o *outgoing) begin(m *method, to Peer) {
 	o.top.fate = NotRun
 }
 
-// private reports whether nobody else has seen the Call, which may be used for another then.
-func (o *outgoing) private() bool {
-	return o.home != nil && len(o.home.n.cfg.ClientInterceptors) == 0 && len(o.m.o.interceptors) == 0 && !o.lends
-}
-
-// run makes the call. When it returns nothing of it is under way.
+// run is call that interceptors, a Future and what was lent may take part in.
 func (o *outgoing) run(ctx context.Context) (err error) {
 	ctx, stop, err := o.prepare(ctx)
 	defer stop()

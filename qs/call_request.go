@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -57,11 +58,11 @@ type request struct {
 	flushed   bool // the Sinks, with this error
 	unflushed error
 
-	mu    sync.Mutex // guards the fields below
-	asked *asked
-	begun bool          // the handler has been called,
-	quiet chan struct{} // and is running; closed when it has returned
-	over  bool          // the interceptors have returned
+	mu    sync.Mutex            // guards the fields below, and is held where asked is set
+	asked atomic.Pointer[asked] // nil until somebody has asked
+	begun bool                  // the handler has been called,
+	quiet chan struct{}         // and is running; closed when it has returned
+	over  bool                  // the interceptors have returned
 }
 
 // An asked is what an interceptor, or a handler by CallFrom, has asked for.
@@ -75,13 +76,14 @@ type asked struct {
 func (s *request) call() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.asked == nil {
-		a := &asked{from: peer{n: s.n, i: s.r.HG().ID()}, place: place{addr: s.r.Peer()}}
+	a := s.asked.Load()
+	if a == nil {
+		a = &asked{from: peer{n: s.n, i: s.r.HG().ID()}, place: place{addr: s.r.Peer()}}
 		a.from.only = &a.place
 		a.Call = Call{Method: s.m.name, Idempotent: s.m.o.idempotent, Peer: Peer{&a.from}, Metadata: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r, lends: len(s.m.fields) > 0 || s.m.streams != nil}
-		s.asked = a
+		s.asked.Store(a)
 	}
-	return &s.asked.Call
+	return &a.Call
 }
 
 // input decodes the input, and makes its Sources and Sinks usable. An error is one of a request that has not run.
@@ -237,10 +239,8 @@ func (s *request) flush(ctx context.Context) (err error) {
 
 // answerMeta returns the metadata that the handler and the interceptors have set.
 func (s *request) answerMeta() (m hg.Metadata) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.asked != nil {
-		m = s.asked.ResponseMetadata.WithoutOwn()
+	if a := s.asked.Load(); a != nil {
+		m = a.ResponseMetadata.WithoutOwn()
 	}
 	return m
 }

@@ -112,9 +112,9 @@ func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (out Out, er
 func (m *Method[In, Out]) CallInto(ctx context.Context, to Peer, in In, out *Out) error {
 	k := m.begin(to, in)
 	k.out = *out
-	err := k.run(ctx)
+	err := k.call(ctx)
 	*out = k.out
-	if k.private() {
+	if k.isPlain() { // nobody else has seen it
 		*k = calling[In, Out]{}
 		m.calls.Put(k)
 	}
@@ -173,5 +173,5 @@ func (m *OneWay[In]) Send(ctx context.Context, to Peer, in In) error {
 	k := &calling[In, struct{}]{in: in}
 	k.begin(m.m, to)
 	k.Call.In = &k.in
-	return k.run(ctx)
+	return k.call(ctx)
 }
