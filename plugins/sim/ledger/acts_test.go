@@ -205,7 +205,7 @@ func (a *actor) wait() {
 	c := a.begin("call")
 	c.to, c.handle, c.deadline = to.WithTarget(0), l, a.timeout(l, false)
 	in := binary.LittleEndian.AppendUint64(nil, c.token)
-	in = append(in, pattern(c.token, 128+body(a.lot, s.MaxSize))...)
+	in = append(in, pattern(c.token, waitedHead+body(a.lot, s.MaxSize))...)
 	if err := l.h.SetMeta(s.metaOf(c.token)); err != nil {
 		s.fail("metadata of call %x: %v", c.token, err)
 	}
@@ -455,7 +455,7 @@ func (a *actor) handler(name string) hg.Handler {
 		if err := h.SetOutputMeta(s.metaOf(token)); err != nil {
 			s.fail("metadata for the output of call %x: %v", token, err)
 		}
-		if w := (way{h.Peer(), h.HG()}); len(in) <= 128 && !a.few {
+		if w := (way{h.Peer(), h.HG()}); len(in) <= waitedHead && !a.few {
 			if before := a.order[w]; before > token {
 				s.fail("call %x from %v came after call %x", token, w.from, before)
 			}

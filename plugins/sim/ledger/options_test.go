@@ -116,10 +116,13 @@ func size[T int | time.Duration](r *rand.Rand, most T) T {
 
 func (o *options) String() string { return fmt.Sprintf("%+v", *o) }
 
+// waitedHead is how much longer than a body the input of a call is that a coroutine waits for. The order of calls with shorter inputs is checked.
+const waitedHead = 128
+
 // The bytes of payloads: those of a token begin at a place in table that depends on it.
 var table = func() []byte {
 	r := drawing(0, 0)
-	b := make([]byte, 1<<20+na.MaxRoom+4096)
+	b := make([]byte, 4093+waitedHead+na.MaxRoom+1<<20) // the last place, and the longest input
 	for i := range b {
 		b[i] = byte(r.Uint32())
 	}
