@@ -392,8 +392,12 @@ func TestRPCs(t *testing.T) {
 	require.Empty(t, none.out.String())
 	require.Regexp(t, `^qs rpcs: .* serves only RPCs of Quicksilver itself: --all lists them\n$`, none.errors.String())
 	s := serve(t, "")
-	require.Regexp(t, `^add +call +msgpack +\{A int, B int\} -> int\nfail +call +msgpack +string -> string\ngreet +call +msgpack +string -> string\nsleep +call +msgpack +time.Duration -> string\n$`, regexp.MustCompile(`(?m)^name.*\n`).ReplaceAllString(run(t, 0, "rpcs", s.addr).out.String(), ""))
+	require.Regexp(t, `^add +call +msgpack +\{A int, B int\} -> int\ncount +stream +msgpack +\{N int, Interval time\.Duration\} -> int\nfail +call +msgpack +string -> string\ngreet +call +msgpack +string -> string\nsleep +call +msgpack +time.Duration -> string\n$`, regexp.MustCompile(`(?m)^name.*\n`).ReplaceAllString(run(t, 0, "rpcs", s.addr).out.String(), ""))
 	require.Equal(t, "\"hello, Ada\"\n", run(t, 0, "call", s.addr, "greet", `"Ada"`).out.String())
+	require.Equal(t, "1\n2\n3\n", run(t, 0, "call", s.addr, "count", `{"N": 3, "Interval": "1ms"}`).out.String())
+	require.Equal(t, 10, strings.Count(run(t, 0, "call", s.addr, "count").out.String(), "\n"))
+	require.Contains(t, run(t, exitHandler, "call", s.addr, "count", `{"N": -1}`).errors.String(), "N is -1")
+	require.Equal(t, "1\n", run(t, 0, "call", "-n", "1", s.addr, "count", `{"Interval": "1h"}`).out.String())
 	require.Contains(t, run(t, 0, "rpcs", "-all", s.addr).out.String(), inspect.GaugesRPC)
 	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs: set qs\.Config\.Inspect there, or hg\.Config\.Reflect\n`,
 		run(t, exitUsage, "rpcs", typedTarget(t, false)).errors.String())
@@ -564,14 +568,15 @@ func TestServeRehearses(t *testing.T) {
 func TestServeDrains(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		drain string
-		sleep string
-		code  int // of serve
-		want  string
+		drain  string
+		method string
+		in     string
+		code   int // of serve
+		want   string
 	}{
-		{"1m", "300ms", 0, `^qs serve: 1 request under way: waits up to 1m0s for the end\n$`},
-		{"50ms", "1h", exitFailed, `\nqs serve: broken off after 50ms: 1 request: handler of sleep has not answered\n$`},
-		{"0", "1h", exitFailed, `^qs serve: broken off after 0s: 1 request: handler of sleep has not answered\n$`},
+		{"1m", "count", `{"N": 2, "Interval": "1s"}`, 0, `^qs serve: 1 request under way: waits up to 1m0s for the end\n$`},
+		{"50ms", "sleep", `"1h"`, exitFailed, `\nqs serve: broken off after 50ms: 1 request: handler of sleep has not answered\n$`},
+		{"0", "sleep", `"1h"`, exitFailed, `^qs serve: broken off after 0s: 1 request: handler of sleep has not answered\n$`},
 	} {
 		for _, handlers := range []string{"inline", "typed"} {
 			s := newQS(t, "serve", "-drain", c.drain, "-handlers", handlers)
@@ -582,9 +587,9 @@ func TestServeDrains(t *testing.T) {
 			s.start()
 			addr := ""
 			soon(t, "the address", func() bool { addr = strings.TrimSpace(readFile(t, out.Name())); return addr != "" })
-			q := newQS(t, "call", "-t", "1h", addr, "sleep", `"`+c.sleep+`"`).start()
+			q := newQS(t, "call", "-t", "1h", addr, c.method, c.in).start()
 			soon(t, "the call", func() bool {
-				return strings.Contains(run(t, 0, "top", "-once", "-json", "-interval", "1ms", addr).out.String(), `"method":"sleep"`) || q.hasEnded()
+				return strings.Contains(run(t, 0, "top", "-once", "-json", "-interval", "1ms", addr).out.String(), `"method":"`+c.method+`"`) || q.hasEnded()
 			})
 			require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
 			s.wait(c.code)

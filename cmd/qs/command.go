@@ -99,13 +99,7 @@ ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME; HOS
 			sub.InitDefaultHelpFlag()
 		}
 		if c.Name() == "completion" {
-			c.RunE = func(c *cobra.Command, args []string) error {
-				if len(args) > 0 {
-					return unknownCommand(c, args[0])
-				}
-				return c.Help()
-			}
-			c.Args = cobra.ArbitraryArgs
+			adaptCompletion(c)
 		}
 	}
 	root.InitDefaultHelpFlag()

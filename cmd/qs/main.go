@@ -14,7 +14,7 @@
 //	run     run.go, runwait.go and runlines.go with group_*.go; rendezvous.go
 //	mercury mercury.go
 //	info    info*.go
-//	all     command.go (the commands and what they share), output.go (the standard output), help.go, args.go (old command lines), exit.go (errors and exit codes), table.go, status.go,
+//	all     command.go (the commands and what they share), output.go (the standard output), help.go, completion.go, args.go (old command lines), exit.go (errors and exit codes), table.go, status.go,
 //	        network.go and tls.go (flags), client.go, internal/self (this program again), internal/show (texts of peers)
 package main
 

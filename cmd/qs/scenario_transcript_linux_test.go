@@ -105,25 +105,28 @@ func TestBytesOnTerminal(t *testing.T) {
 	require.Equal(t, "a\x00\xff", run(t, 0, "call", "-raw", addr, "bytes", "x").out.String())
 }
 
-// TestBashCompletes: the script of qs completion bash completes commands, flags and values in a shell.
+// TestBashCompletes: the script of qs completion bash completes commands, flags, values and methods in a shell that has nothing else.
 func TestBashCompletes(t *testing.T) {
 	t.Parallel()
 	bash, err := exec.LookPath("bash")
 	if err != nil {
 		t.Skip("no bash")
 	}
+	addr := serve(t, "").addr
 	script := filepath.Join(t.TempDir(), "qs.bash")
 	writeFile(t, script, run(t, 0, "completion", "bash").out.Bytes())
 	for line, want := range map[string]string{
-		"qs pi": "ping", "qs ping --cou": "--count", "qs perf --api s": "sync", "qs help so": "soak", "qs mercury x rea": "read",
-		"qs completion f": "fish",
+		"qs pi": "ping", "qs ping --cou": "--count", "qs perf --api s": "sync", "qs perf --api=s": "sync", "qs help so": "soak",
+		"qs mercury x rea": "read", "qs completion f": "fish", "qs call " + addr + " gre": "greet", "qs  pi|ng -c 3": "ping", "qs mercury x w": "write",
 	} {
-		const complete = `source "$1"; shift; qs() { QUICKSILVER_QS_CHILD=1 "$PROGRAM" "$@"; }
+		before, behind, _ := strings.Cut(line, "|") // the cursor stands there
+		// What bash does before it calls the function: it parts words, at : and = too.
+		const complete = `source "$1"; qs() { QUICKSILVER_QS_CHILD=1 "$PROGRAM" "$@"; }
 			compopt() { :; }
-			_get_comp_words_by_ref() { cur=${COMP_WORDS[COMP_CWORD]}; prev=${COMP_WORDS[COMP_CWORD-1]}; words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD; }
-			COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}; COMP_TYPE=9
-			__start_qs; printf '%s\n' "${COMPREPLY[@]}"`
-		q := exec.Command(bash, append([]string{"-c", complete, "bash", script}, strings.Fields(line)...)...)
+			eval "words=($(sed -E 's/[:=]+/ & /g' <<<"$2"))"
+			COMP_WORDS=("${words[@]}"); COMP_CWORD=$((${#words[@]} - 1)); COMP_LINE="$2$3"; COMP_POINT=${#2}; COMP_TYPE=9
+			unset words; __start_qs; printf '%s\n' "${COMPREPLY[@]}"`
+		q := exec.Command(bash, "--norc", "--noprofile", "-c", complete, "bash", script, before, behind)
 		q.Env = append(os.Environ(), "PROGRAM="+executable(t))
 		out, err := q.CombinedOutput()
 		require.NoError(t, err, "%s", out)

@@ -25,7 +25,7 @@ func (a *app) newServe() *cobra.Command {
 	var s serving
 	c := &cobra.Command{
 		Use: "serve [ADDRESS]", Short: "Serve files and the other commands",
-		Long: `Serves the other commands: ping, health, perf, cp, call, bench, rpcs, top and ger. Its methods are there to be called: greet takes a name; sleep takes a time, such as "5s", and answers behind it; fail takes a text, and answers with it as its error; add takes two numbers, {"A": 1, "B": 2}. With --timeout 1s sleep rehearses exit code 4, and fail exit code 5. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address. Stop it with Ctrl-C or SIGTERM: it takes no new requests then, and those that are under way may end for --drain; a second signal ends it at once. The exit code is 0 if all have ended, and 1 if some were broken off, which it names.
+		Long: `Serves the other commands: ping, health, perf, cp, call, bench, rpcs, top and ger. Its methods are there to be called: greet takes a name; sleep takes a time, such as "5s", and answers behind it; fail takes a text, and answers with it as its error; add takes two numbers, {"A": 1, "B": 2}; count is a stream of the numbers from 1 to N, {"N": 3, "Interval": "1s"}. With --timeout 1s sleep rehearses exit code 4, and fail exit code 5. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address. Stop it with Ctrl-C or SIGTERM: it takes no new requests then, and those that are under way may end for --drain; a second signal ends it at once. The exit code is 0 if all have ended, and 1 if some were broken off, which it names.
 
 There is no access control without --ca: anyone who can connect reads what is below --root, and with --write also writes there.`,
 		Example: `  qs serve tcp://127.0.0.1:9000
@@ -112,6 +112,40 @@ func serveExamples(class *hg.Class) error {
 	return nil
 }
 
+// A countInput is the input of the method count. It has no name, so that qs rpcs lists its fields alone.
+type countInput = struct {
+	N        int
+	Interval time.Duration
+}
+
+// streamCount is a stream for the first attempts with qs call.
+var streamCount = qs.DefineStream[countInput, int]("count", qs.WithCodec(codec.Msgpack))
+
+// defaultCount is how many items a call of count without an input gets.
+const defaultCount = 10
+
+// serveCount sends the numbers from 1 to N, and waits for Interval before each but the first.
+func serveCount(ctx context.Context, in countInput, send func(int) error) error {
+	if in.N < 0 || in.Interval < 0 || in.Interval > maxSleep {
+		return qs.Errorf(qs.ErrBadInput, "N is %d and Interval %v: want an N that is not negative, and 0s to %v", in.N, in.Interval, maxSleep)
+	}
+	for i := range cmp.Or(in.N, defaultCount) {
+		if i > 0 && in.Interval > 0 {
+			t := time.NewTimer(in.Interval)
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				t.Stop()
+				return context.Cause(ctx)
+			}
+		}
+		if err := send(i + 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // serve is a target until it is told to end by a signal, or by the end of its input if --child is set.
 func (a *app) serve(s *serving, args []string) error {
 	if s.write && s.root == "" {
@@ -137,11 +171,11 @@ func (a *app) serve(s *serving, args []string) error {
 	if s.debug != "" {
 		cfg.Observe = page.Observe
 	}
-	typed := n.handlers == "typed" || s.root != ""
+	ownWorkers := n.handlers == "dispatch" && s.root == "" // those of package bench, instead of a node's
 	switch n.handlers {
 	case "inline", "typed":
 	case "dispatch":
-		if !typed {
+		if ownWorkers {
 			w := bench.NewWorkers()
 			defer w.End()
 			cfg.Dispatch = w.Dispatch
@@ -152,13 +186,14 @@ func (a *app) serve(s *serving, args []string) error {
 	var class *hg.Class
 	var run func() error
 	var shutdown func(context.Context) error
-	if typed {
+	if !ownWorkers {
 		node, err := qs.Open(addr, qs.Config{HG: cfg})
 		if err != nil {
 			return show.Reword(err, sayAddress(err))
 		}
 		defer node.Close()
 		bench.TypedEcho.Handle(node, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
+		streamCount.Handle(node, serveCount)
 		if s.root != "" {
 			served, err := files.Serve(node, s.root, s.write)
 			if err != nil {
@@ -240,7 +275,7 @@ func (a *app) serve(s *serving, args []string) error {
 func (a *app) drain(class *hg.Class, shutdown func(context.Context) error, within time.Duration) error {
 	active := int64(0)
 	for _, g := range class.Gauges() {
-		active += g.Active
+		active += g.Active + g.Streams
 	}
 	if active > 0 && within > 0 {
 		a.note("serve", fmt.Sprintf("%s under way: waits up to %v for the end", countText(int(active), "request"), within))

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+const bashAbout = `Prints a script that has bash complete commands, flags, and the methods of a program behind its address. It needs no other package.
+
+For this shell:
+
+  source <(qs completion bash)
+
+For every new one:
+
+  echo 'source <(qs completion bash)' >> ~/.bashrc`
+
+// bashWords takes the place of a function in cobra's script that calls one of the package bash-completion. It sets the variables words, cword, cur
+// and prev of its caller, as _init_completion of that package does with the arguments -n =: that cobra gives it. Bash parts words at = and : too,
+// and so the address of a program.
+const bashWords = `
+# Where the package bash-completion is loaded, __start_qs calls its _init_completion instead.
+__qs_init_completion()
+{
+    local line=${COMP_LINE:0:COMP_POINT} blanks word i
+    COMPREPLY=() words=()
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        blanks=${line%%[^ $'\t']*}
+        line=${line#"$blanks"}
+        word=${COMP_WORDS[i]}
+        if ((i == COMP_CWORD)); then
+            word=$line # up to the cursor
+        fi
+        line=${line#"$word"}
+        if ((i > 0)) && [[ -z $blanks && ($word == [=:]* || ${COMP_WORDS[i-1]} == *[=:]) ]]; then
+            words[${#words[@]}-1]+=$word
+        else
+            words+=("$word")
+        fi
+    done
+    cword=$((${#words[@]} - 1))
+    cur=${words[cword]}
+    prev=
+    if ((cword > 0)); then
+        prev=${words[cword-1]}
+    fi
+}
+`
+
+// adaptCompletion changes cobra's command completion: an unknown shell is a mistake, and the script for bash needs no other package.
+func adaptCompletion(c *cobra.Command) {
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknownCommand(c, args[0])
+		}
+		return c.Help()
+	}
+	c.Args = cobra.ArbitraryArgs
+	bash := findCommand(c, "bash")
+	bash.Long = bashAbout
+	printScript := bash.RunE
+	bash.RunE = func(c *cobra.Command, args []string) error {
+		if err := printScript(c, args); err != nil {
+			return err
+		}
+		_, err := io.WriteString(c.OutOrStdout(), bashWords)
+		return err
+	}
+}
