@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/soak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/ledger"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -69,7 +70,8 @@ func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
 	t.Logf("qs %s\n%s", strings.Join(args, " "), &q.out)
 	require.Equal(t, seed, r.Seed)
 	require.Positive(t, r.Outcomes["success"])
-	require.Positive(t, r.Outcomes[qs.ErrCanceled.Error()])
+	require.Positive(t, r.Outcomes[ledger.CanceledOnPurpose])
+	require.Zero(t, r.Outcomes[qs.ErrCanceled.Error()], "what it cancels itself is no error")
 	require.Positive(t, r.Outcomes[qs.ErrPeerLost.Error()])
 	require.Positive(t, r.Withdraws["withdrawn"])
 	require.Positive(t, r.Cancels)

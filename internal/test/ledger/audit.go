@@ -16,7 +16,7 @@ type Audit struct {
 	Repeated  int            `json:"repeated"`  // calls that ran more than once, and may have
 	Cut       int            `json:"cut"`       // calls of origins that died
 	Kinds     map[string]int `json:"kinds"`     // calls, by what they are
-	Outcomes  map[string]int `json:"outcomes"`  // by how they ended
+	Outcomes  map[string]int `json:"outcomes"`  // by how they ended: success, CanceledOnPurpose, or an error
 	Withdraws map[string]int `json:"withdraws"` // by result
 
 	// From here on all must be zero.

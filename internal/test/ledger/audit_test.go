@@ -39,6 +39,8 @@ func TestAudit(t *testing.T) {
 			b.back(id, hg.Withdrawn)
 			b.end(id, 1, fails(na.MaybeRan))
 		}, text: "1 calls were withdrawn, and ran"},
+		"canceled":          {do: func(b *Book) { b.call(id, "echo", 1); b.endTaken(id, 1, na.ErrCanceled) }},
+		"canceled by none":  {do: func(b *Book) { b.call(id, "echo", 1); b.end(id, 1, na.ErrCanceled) }, text: "call 3.1 was canceled, and nobody canceled it"},
 		"too late":          {do: func(b *Book) { b.call(id, "echo", 1); ran(b); b.back(id, hg.TooLate); b.end(id, 1, nil) }},
 		"nobody's":          {do: func(b *Book) { b.run(id) }, text: "1 calls ran that nobody made"},
 		"right":             {do: func(b *Book) { b.call(id, "echo", 1); ran(b); b.end(id, 1, nil) }},

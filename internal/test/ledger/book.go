@@ -50,12 +50,30 @@ func (b *Book) line(format string, args ...any) {
 
 func (b *Book) call(id ID, what string, most int) { b.line("call %v %s %d", id, what, most) }
 
+// end says how a call ended that its caller has not taken back.
 func (b *Book) end(id ID, attempts int, err error) {
+	how := outcome(err)
+	if how == qs.ErrCanceled.Error() {
+		b.wrong("call %v was canceled, and nobody canceled it: %v", id, err)
+	}
+	b.writeEnd(id, attempts, err, how)
+}
+
+// endTaken says how a call ended that its caller has canceled, abandoned or withdrawn, or was about to.
+func (b *Book) endTaken(id ID, attempts int, err error) {
+	how := outcome(err)
+	if how == qs.ErrCanceled.Error() {
+		how = CanceledOnPurpose
+	}
+	b.writeEnd(id, attempts, err, how)
+}
+
+func (b *Book) writeEnd(id ID, attempts int, err error, how string) {
 	fate := "ok"
 	if err != nil {
 		fate = map[hg.Fate]string{qs.NotRun: "notrun", qs.MaybeRan: "maybe", qs.Ran: "ran"}[qs.FateOf(err)]
 	}
-	b.line("end %v %s %d %s", id, fate, attempts, outcome(err))
+	b.line("end %v %s %d %s", id, fate, attempts, how)
 }
 
 func (b *Book) back(id ID, r hg.WithdrawResult) {
@@ -74,6 +92,9 @@ func (b *Book) refused(id ID) { b.line("refused %v", id) }
 func (b *Book) wrong(format string, args ...any) {
 	b.line("wrong %s", strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " "))
 }
+
+// CanceledOnPurpose is the outcome of a call that its caller has canceled, abandoned or withdrawn. Such an end is no error.
+const CanceledOnPurpose = "canceled on purpose"
 
 // outcome names how a call ended.
 func outcome(err error) string {

@@ -370,7 +370,11 @@ func (r *request) end(out answer, err error) error {
 	if !r.life.attempts {
 		attempts = 1
 	}
-	r.Book.end(r.id, attempts, err)
+	if r.how&(DeedCancel|DeedAbandon|DeedWithdraw|DeedContext|DeedFirst) != 0 {
+		r.Book.endTaken(r.id, attempts, err)
+	} else {
+		r.Book.end(r.id, attempts, err)
+	}
 	if r.lend != nil {
 		r.lend.end(r, err)
 	}

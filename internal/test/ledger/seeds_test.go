@@ -77,7 +77,7 @@ func TestSeeds(t *testing.T) {
 	}
 	require.Greater(t, total.Calls, 20**seeds)
 	require.Greater(t, total.Executed, 10**seeds)
-	for _, what := range []string{"success", qs.ErrCanceled.Error(), qs.ErrTimeout.Error(), qs.ErrPeerLost.Error()} {
+	for _, what := range []string{"success", CanceledOnPurpose, qs.ErrTimeout.Error(), qs.ErrPeerLost.Error()} {
 		require.Positive(t, total.Outcomes[what], what)
 	}
 	for _, what := range []string{"withdrawn", "too-late"} {
