@@ -64,6 +64,7 @@ func (l *look) notReady() (all []Cause) {
 type reached struct {
 	active, most int
 	waiting      int
+	methods      map[string]int // of those that run; nil if nothing waits
 }
 
 // share returns how much of a limit is used, 0 of none.
@@ -80,6 +81,30 @@ func (r reached) inWords() string {
 		return fmt.Sprintf("%d run, which is the limit", r.active)
 	}
 	return fmt.Sprintf("%d run at this moment, and %d is the limit", r.active, r.most)
+}
+
+// counts counts a request that runs, if others wait for the limit.
+func (r *reached) counts(method string) {
+	if r == nil || r.waiting == 0 {
+		return
+	}
+	if r.methods == nil {
+		r.methods = map[string]int{}
+	}
+	r.methods[method]++
+}
+
+// mostOf returns the method that most of those that run are of, and says so.
+func (r *reached) mostOf() (method, text string) {
+	for m, n := range r.methods {
+		if most := r.methods[method]; n > most || n == most && m < method {
+			method = m
+		}
+	}
+	if method == "" {
+		return "", ""
+	}
+	return method, fmt.Sprintf("; %d of these are of %s", r.methods[method], method)
 }
 
 // limits finds what requests wait for: each for that limit of its method, of its peer and of its context of which the most is used, of several for
@@ -116,6 +141,12 @@ func (l *look) limits() (all []Cause) {
 		}
 		limit.waiting++
 	}
+	for i := range l.calls {
+		if c := &l.calls[i]; c.Kind == kinds[inspect.EventTarget] && hasPlace(c.State) {
+			peers[c.busy].counts(c.Method)
+			contexts[c.Context].counts(c.Method)
+		}
+	}
 	for i := range l.methods {
 		m := &l.methods[i]
 		if r := methods[m.Name]; r != nil && r.waiting > 0 && m.Kind == kinds[inspect.EventTarget] {
@@ -127,17 +158,20 @@ func (l *look) limits() (all []Cause) {
 	for i := range l.peers {
 		p := &l.peers[i]
 		if r := peers[session{p.Context, p.addr}]; r != nil && r.waiting > 0 {
-			all = append(all, Cause{Kind: "limit", Peer: p.Address, Count: r.waiting, Text: fmt.Sprintf(
-				"%s of %s %s for others of this peer to end: %s for one peer (HG.MaxActivePerPeer). Raise the limit, or have the peer call less at a time.",
-				plural(r.waiting, "request", "requests"), p.Label, verb(r.waiting, "waits", "wait"), r.inWords())})
+			method, most := r.mostOf()
+			all = append(all, Cause{Kind: "limit", Method: method, Peer: p.Address, Count: r.waiting, Text: fmt.Sprintf(
+				"%s of %s %s for others of this peer to end: %s for one peer (HG.MaxActivePerPeer)%s. The limit keeps requests of other peers from "+
+					"waiting for those of this one: have it call less at a time, or raise the limit.",
+				plural(r.waiting, "request", "requests"), p.Label, verb(r.waiting, "waits", "wait"), r.inWords(), most)})
 		}
 	}
 	for i := range l.contexts {
 		c, r := &l.contexts[i], contexts[i]
 		if r.waiting > 0 {
-			all = append(all, Cause{Kind: "limit", Count: r.waiting, Text: fmt.Sprintf(
-				"%s for a handler to end: %s (HG.MaxActive). Handlers are slow, wait for each other, or there are too few servers.",
-				plural(r.waiting, "request waits", "requests wait"), r.inWords())})
+			method, most := r.mostOf()
+			all = append(all, Cause{Kind: "limit", Method: method, Count: r.waiting, Text: fmt.Sprintf(
+				"%s for a handler to end: %s (HG.MaxActive)%s. Handlers are slow, wait for each other, or there are too few servers.",
+				plural(r.waiting, "request waits", "requests wait"), r.inWords(), most)})
 		}
 		if c.Budget > 0 && c.Reserved > c.Budget-c.Budget/fullShare {
 			all = append(all, Cause{Kind: "limit", Text: fmt.Sprintf(
@@ -195,6 +229,19 @@ type group struct {
 	key    groupKey
 	n      int
 	oldest *Call
+	peers  map[peerPlace]bool // the other sides of all of them
+}
+
+// with names the other side of a group: the only one there is, or how many there are.
+func (g *group) with() string {
+	way := "to"
+	if g.key.kind == kinds[inspect.EventTarget] {
+		way = "from"
+	}
+	if len(g.peers) == 1 {
+		return way + " " + g.oldest.Peer
+	}
+	return fmt.Sprintf("%s %d peers", way, len(g.peers))
 }
 
 // groups puts those of calls together that pick wants, those with the oldest first.
@@ -208,11 +255,12 @@ func groups(calls []Call, pick func(c *Call) bool) (all []*group) {
 		key := groupKey{c.Kind, c.Method, c.Means}
 		g := of[key]
 		if g == nil {
-			g = &group{key: key, oldest: c}
+			g = &group{key: key, oldest: c, peers: map[peerPlace]bool{}}
 			of[key] = g
 			all = append(all, g)
 		}
 		g.n++
+		g.peers[peerPlace{c.Context, c.Address}] = true
 		if c.Age > g.oldest.Age {
 			g.oldest = c
 		}
@@ -221,29 +269,32 @@ func groups(calls []Call, pick func(c *Call) bool) (all []*group) {
 	return all
 }
 
-// between says between which processes a call goes.
-func between(c *Call) string {
-	if c.Kind == kinds[inspect.EventTarget] {
-		return "from " + c.Peer
-	}
-	return "to " + c.Peer
-}
-
 func (l *look) stuckStreams() (all []Cause) {
 	stuck := func(c *Call) bool { return c.stream().Stuck >= l.stalledAfter() }
 	for _, g := range groups(l.streams, stuck) {
-		c := g.oldest
-		for i := range l.streams { // that has been stuck the longest
-			if o := &l.streams[i]; o.Kind == c.Kind && o.Method == c.Method && o.Stream.Stuck > c.Stream.Stuck {
+		c, others := g.oldest, -g.n
+		for i := range l.streams {
+			o := &l.streams[i]
+			if o.Kind != c.Kind || o.Method != c.Method {
+				continue
+			}
+			if others++; o.Stream.Stuck > c.Stream.Stuck { // the longest
 				c = o
 			}
 		}
-		text := fmt.Sprintf("%s of %s %s still: the caller, %s, has taken nothing for %s, and %s wait for it. The handler waits in send. "+
-			"The loop of the caller does something else, or waits.",
-			plural(g.n, "stream", "streams"), c.Method, verb(g.n, "stands", "stand"), c.Peer, took(c.Stream.Stuck), bytesText(c.Stream.Waiting))
+		text := fmt.Sprintf("%s of %s %s still: ", plural(g.n, "stream", "streams"), c.Method, verb(g.n, "stands", "stand"))
+		waits := fmt.Sprintf("for %s, and %s wait for it.", took(c.Stream.Stuck), bytesText(c.Stream.Waiting))
 		if c.Kind == kinds[inspect.EventOrigin] {
-			text = fmt.Sprintf("%s of %s %s still: the loop of this process has taken nothing of %s for %s, and %s wait for it. The loop does something else, or waits.",
-				plural(g.n, "stream", "streams"), c.Method, verb(g.n, "stands", "stand"), c.Peer, took(c.Stream.Stuck), bytesText(c.Stream.Waiting))
+			text += fmt.Sprintf("the loop of this process has taken nothing of %s %s The loop does something else, or waits.", c.Peer, waits)
+		} else {
+			caller := "the caller, " + c.Peer
+			if len(g.peers) > 1 {
+				caller = fmt.Sprintf("the callers are %d peers, the first of which, %s", len(g.peers), c.Peer)
+			}
+			text += fmt.Sprintf("%s, has taken nothing %s The handler waits in send. The loop of the caller does something else, or waits.", caller, waits)
+		}
+		if others > 0 {
+			text += fmt.Sprintf(" %s of it %s on.", plural(others, "other stream", "other streams"), verb(others, "goes", "go"))
 		}
 		all = append(all, Cause{Kind: "stuck stream", Method: c.Method, Peer: c.Address, Count: g.n, Text: text})
 	}
@@ -259,9 +310,14 @@ func (l *look) stalled() (all []Cause) {
 	}
 	for _, g := range groups(l.calls, late) {
 		c := g.oldest
-		text := fmt.Sprintf("%s of %s %s for more than %s, the oldest, %s, for %s: %s.",
-			plural(g.n, c.Kind, c.Kind+"s"), c.Method, verb(g.n, "has been under way", "have been under way"),
-			took(l.stalledAfter()), between(c), took(c.Age), c.Means)
+		oldest := "the oldest"
+		if len(g.peers) > 1 {
+			oldest = fmt.Sprintf("the oldest, with %s,", c.Peer)
+		}
+		text := fmt.Sprintf("%s of %s %s %s for more than %s, %s for %s: %s.",
+			plural(g.n, c.Kind, c.Kind+"s"), c.Method, g.with(), verb(g.n, "has been under way", "have been under way"),
+			took(l.stalledAfter()), oldest, took(c.Age), c.Means)
+		text += l.othersEnded(c)
 		if c.Size > 0 {
 			text += fmt.Sprintf(" Of what it lends %s of %s have been moved, what was read ahead included.", bytesText(c.Moved), bytesText(c.Size))
 		}
@@ -274,6 +330,21 @@ func (l *look) stalled() (all []Cause) {
 		all = append(all, Cause{Kind: "stalled", Method: c.Method, Peer: c.Address, Count: g.n, Text: text})
 	}
 	return all
+}
+
+// othersEnded says how many calls of the method of c have ended in the last minute, which tells a method that hangs from some calls that do.
+func (l *look) othersEnded(c *Call) string {
+	for i := range l.methods {
+		m := &l.methods[i]
+		if m.Kind != c.Kind || m.Name != c.Method || !l.p.observed.Load() {
+			continue
+		}
+		if m.Minute.Count == 0 {
+			return fmt.Sprintf(" No %s of it has ended in the last minute.", c.Kind)
+		}
+		return fmt.Sprintf(" In the last minute %s of it %s ended.", plural(int(m.Minute.Count), c.Kind, c.Kind+"s"), verb(int(m.Minute.Count), "has", "have"))
+	}
+	return ""
 }
 
 // leaks finds what is never given back.

@@ -2,6 +2,7 @@ package debug
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,5 +44,71 @@ func TestLimitAtAMoment(t *testing.T) {
 		require.Len(t, all, 1, "%+v", all)
 		require.Contains(t, all[0].Text, c.want)
 		require.Equal(t, 3, all[0].Count)
+	}
+}
+
+// under is a context with these calls under way, in which the peers are those of the calls.
+func under(calls ...inspect.Call) contextData {
+	d := contextData{open: true, calls: calls}
+	for i := range calls {
+		calls[i].ID = uint64(i + 1)
+	}
+	return d
+}
+
+// What hangs is told with the only peer that it is of, or how many there are, and with what has ended of the method meanwhile: a method that hangs
+// differs from a caller for which it does.
+func TestStalledNamesPeers(t *testing.T) {
+	t.Parallel()
+	one, other := newPeer(1, "one"), newPeer(2, "other")
+	request := func(peer hg.Addr, age time.Duration) inspect.Call {
+		return inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: peer, State: "running", Age: age}
+	}
+	for _, c := range []struct {
+		ended int
+		calls []inspect.Call
+		want  string
+	}{
+		{0, []inspect.Call{request(one, 9*time.Second)}, "1 request of kv/get from one (10.0.0.1:4000) has been under way for more than 5s, the oldest for 9s: its handler has not answered. No request of it has ended in the last minute."},
+		{1, []inspect.Call{request(one, 7*time.Second), request(one, 9*time.Second)}, "2 requests of kv/get from one (10.0.0.1:4000) have been under way for more than 5s, the oldest for 9s: its handler has not answered. In the last minute 1 request of it has ended."},
+		{2, []inspect.Call{request(one, 7*time.Second), request(other, 9*time.Second)}, "2 requests of kv/get from 2 peers have been under way for more than 5s, the oldest, with other (10.0.0.2:4000), for 9s: its handler has not answered. In the last minute 2 requests of it have ended."},
+	} {
+		p := &Page{sources: []source{&fakeSource{data: []contextData{under(c.calls...)}}}}
+		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/put", Peer: one, Took: time.Millisecond})
+		for range c.ended {
+			p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: one, Took: time.Millisecond})
+		}
+		all := causesOf(p, "stalled")
+		require.Len(t, all, 1)
+		require.Contains(t, all[0].Text, c.want)
+	}
+	p := &Page{sources: []source{&fakeSource{data: []contextData{under(request(one, 9*time.Second))}}}}
+	require.NotContains(t, causesOf(p, "stalled")[0].Text, "ended", "nothing counts what ends")
+}
+
+// Streams that stand still are told with those of the same method that go on, and are the first rows.
+func TestStuckNamesCallers(t *testing.T) {
+	t.Parallel()
+	one, other := newPeer(1, "one"), newPeer(2, "other")
+	stream := func(peer hg.Addr, age, stuck time.Duration) inspect.Call {
+		return inspect.Call{Kind: inspect.EventTarget, RPC: "kv/feed", Peer: peer, State: "running", Age: age, Flow: &inspect.Flow{Stuck: stuck, Waiting: 1024}}
+	}
+	goesOn := stream(other, time.Hour, 0)
+	for _, c := range []struct {
+		calls []inspect.Call
+		want  string
+	}{
+		{[]inspect.Call{stream(one, 20*time.Second, 9*time.Second)}, "1 stream of kv/feed stands still: the caller, one (10.0.0.1:4000), has taken nothing for 9s, and 1.0 KiB wait for it."},
+		{[]inspect.Call{goesOn, stream(one, 20*time.Second, 9*time.Second)}, "1 other stream of it goes on."},
+		{[]inspect.Call{goesOn, goesOn, stream(one, 30*time.Second, 7*time.Second), stream(other, 20*time.Second, 9*time.Second)}, "2 streams of kv/feed stand still: the callers are 2 peers, the first of which, other (10.0.0.2:4000), has taken nothing for 9s, and 1.0 KiB wait for it."},
+	} {
+		p := &Page{sources: []source{&fakeSource{data: []contextData{under(c.calls...)}}}}
+		all := causesOf(p, "stuck stream")
+		require.Len(t, all, 1)
+		require.Contains(t, all[0].Text, c.want)
+		require.Equal(t, len(c.calls) == 1, !holdsAll(all[0].Text, []string{" of it go"}))
+		rows := p.Snapshot(Query{}).Streams.Rows
+		require.True(t, rows[0].Late)
+		require.Equal(t, len(c.calls) > 1, !rows[len(rows)-1].Late, "that which goes on is the oldest")
 	}
 }

@@ -317,7 +317,27 @@ func (l *look) lookAtCalls() {
 			slices.SortStableFunc(rows, oldest)
 		}
 	}
+	l.streams = stuckFirst(l.streams)
 }
+
+// stuckFirst returns streams with those first that stand still, and else in their order.
+func stuckFirst(streams []Call) []Call {
+	if !slices.ContainsFunc(streams, func(c Call) bool { return c.isStuck() }) {
+		return streams
+	}
+	all := make([]Call, 0, len(streams))
+	for _, stuck := range []bool{true, false} {
+		for i := range streams {
+			if streams[i].isStuck() == stuck {
+				all = append(all, streams[i])
+			}
+		}
+	}
+	return all
+}
+
+// isStuck reports whether c is a stream of which its caller has taken nothing for 1 s.
+func (c *Call) isStuck() bool { return c.stream().Stuck >= time.Second }
 
 func (l *look) call(context int, c *inspect.Call) Call {
 	row := Call{
@@ -350,17 +370,21 @@ func (l *look) count(c *inspect.Call, row *Call) {
 		w.oldest = max(w.oldest, c.Age)
 	case inspect.EventTarget:
 		w.requests++
-		switch c.State {
-		case "waiting":
+		switch {
+		case c.State == "waiting":
 			w.waiting++
 			m.waiting++
-		case "fetching", "rejected":
-		default:
+		case hasPlace(c.State):
 			if m.active++; c.Flow == nil { // streams have a limit of their own
 				w.active++
 			}
 		}
 	}
+}
+
+// hasPlace reports whether a request in this state is one of those whose number is limited.
+func hasPlace(state string) bool {
+	return state != "waiting" && state != "fetching" && state != "rejected"
 }
 
 // meanings are the states of docs/internals/STATES.md in words.
@@ -572,7 +596,7 @@ func (l *look) usual(c *Call) Window { return l.normal[kindAndName{c.Kind, c.Met
 // isLate is Call.Late.
 func (l *look) isLate(c *Call) bool {
 	if c.Stream != nil {
-		return c.Stream.Stuck >= time.Second
+		return c.isStuck()
 	}
 	if w := l.usual(c); w.Count >= enoughCalls {
 		return c.Age > max(slowerBy*w.P99, 100*time.Millisecond)

@@ -164,8 +164,8 @@ func TestCauseLimitReached(t *testing.T) {
 		texts  []string
 	}{
 		{few, func(*qs.Config) {}, []string{"2 requests of kv/scan wait for a handler to end", "2 run, which is the limit of this method (qs.MaxConcurrent)"}},
-		{hang, func(cfg *qs.Config) { cfg.HG.MaxActivePerPeer = 2 }, []string{"3 requests of billing (127.0.0.1:", "2 run, which is the limit for one peer (HG.MaxActivePerPeer)"}},
-		{hang, func(cfg *qs.Config) { cfg.HG.MaxActive = 2 }, []string{"3 requests wait for a handler to end: 2 run, which is the limit (HG.MaxActive)"}},
+		{hang, func(cfg *qs.Config) { cfg.HG.MaxActivePerPeer = 2 }, []string{"3 requests of billing (127.0.0.1:", "2 run, which is the limit for one peer (HG.MaxActivePerPeer); 2 of these are of kv/reindex."}},
+		{hang, func(cfg *qs.Config) { cfg.HG.MaxActive = 2 }, []string{"3 requests wait for a handler to end: 2 run, which is the limit (HG.MaxActive); 2 of these are of kv/reindex."}},
 	} {
 		t.Run(c.texts[len(c.texts)-1], func(t *testing.T) {
 			t.Parallel()
@@ -176,7 +176,9 @@ func TestCauseLimitReached(t *testing.T) {
 			for range 5 {
 				c.method.Go(w.ctx, w.to, 1)
 			}
-			require.NotZero(t, w.told(t, w.serverPage, "limit", c.texts...).Count)
+			cause := w.told(t, w.serverPage, "limit", c.texts...)
+			require.NotZero(t, cause.Count)
+			require.Equal(t, c.method.Name(), cause.Method)
 		})
 	}
 }

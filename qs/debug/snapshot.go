@@ -24,7 +24,8 @@ type Snapshot struct {
 	Contexts []Context `json:"contexts"`
 	// Calls are under way, the oldest first: calls, requests, and transfers that belong to none of these. Streams are not among them.
 	Calls List[Call] `json:"calls"`
-	// Streams are the calls and requests under way whose results come one after the other.
+	// Streams are the calls and requests under way whose results come one after the other: first those of which nothing has been taken for 1 s, then the
+	// oldest.
 	Streams List[Call] `json:"streams"`
 	// Methods are what has ended since the page began, by method and kind.
 	Methods List[Method] `json:"methods"`
