@@ -74,7 +74,7 @@ func (m *methodCounter) judge(n int64) {
 		}
 	}
 	b, at := &m.usual, time.Duration(n)*slotTime
-	switch slow, _ := slower(minute.window(0), b.window()); {
+	switch _, slow := slower(minute.window(0), b.window()); {
 	case !slow:
 		b.slowSince = 0
 	case b.slowSince == 0:
@@ -93,18 +93,31 @@ func (m *methodCounter) judge(n int64) {
 // isEnough reports whether w, of a baseline, says what is usual.
 func (w Window) isEnough() bool { return w.Count >= enoughCalls && w.Covers >= usualLeast }
 
-// slower reports whether now is slower than what is usual, and how many times.
-func slower(now, usual Window) (slow bool, times float64) {
-	if now.Count < enoughCalls || !usual.isEnough() {
-		return false, 1
-	}
-	more := func(n, u time.Duration, by float64) {
-		if x := float64(n) / float64(max(u, 1)); x >= by && n-u >= slowerLeast {
-			slow, times = true, max(times, x)
-		}
-	}
-	times = 1
-	more(now.P50, usual.P50, slowerBy)
-	more(now.P99, usual.P99, tailSlowerBy)
-	return slow, times
+// A slowness is how much slower than usual a method is.
+type slowness struct {
+	times float64       // so many times,
+	more  time.Duration // and by so much
+	tail  bool          // it is the 99th percentile only
 }
+
+// slower reports whether now is slower than what is usual, and by how much the median or the 99th percentile is, whichever is the most times.
+func slower(now, usual Window) (s slowness, is bool) {
+	if now.Count < enoughCalls || !usual.isEnough() {
+		return s, false
+	}
+	median, tail := compare(now.P50, usual.P50), compare(now.P99, usual.P99)
+	half, few := median.isAtLeast(slowerBy), tail.isAtLeast(tailSlowerBy)
+	tail.tail = !half
+	if half && (!few || median.times >= tail.times) {
+		return median, true
+	}
+	return tail, few
+}
+
+// compare returns how much slower now is than usual.
+func compare(now, usual time.Duration) slowness {
+	return slowness{times: float64(now) / float64(max(usual, 1)), more: now - usual}
+}
+
+// isAtLeast reports whether s is so many times, and more than what does not matter.
+func (s slowness) isAtLeast(times float64) bool { return s.times >= times && s.more >= slowerLeast }

@@ -101,6 +101,75 @@ func TestSlowMachine(t *testing.T) {
 	require.Equal(t, []string{"m2", "m1"}, []string{all[0].Method, all[1].Method})
 }
 
+// moments has 98 requests of each method end in each slot as usual, and two that take so long: on a machine that is busy at moments.
+func (c *clock) moments(p *Page, slots int, tails map[methodKey]time.Duration) {
+	for range slots {
+		for key, tail := range tails {
+			for i := range 100 {
+				took := 5 * time.Millisecond
+				if i < 2 {
+					took = tail
+				}
+				p.Observe(&inspect.Event{Kind: key.kind, RPC: key.name, Took: took})
+			}
+		}
+		c.now += slotTime
+	}
+}
+
+// A machine that is busy at moments lengthens the tails of all methods, one of them the most. It is told of one that is slow beside the others,
+// however few are of its kind.
+func TestSlowMoments(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	lone := methodKey{inspect.EventOrigin, "ledger/post"}
+	usual, busy := map[methodKey]time.Duration{lone: 10 * time.Millisecond}, map[methodKey]time.Duration{lone: 45 * time.Millisecond}
+	for i := range 6 {
+		key := methodKey{inspect.EventTarget, fmt.Sprint("m", i)}
+		usual[key], busy[key] = 10*time.Millisecond, time.Duration(25+i)*time.Millisecond
+	}
+	c.moments(p, 12, usual)
+	c.moments(p, 7, busy)
+	require.Empty(t, causesOf(p, "slow"))
+	c.moments(p, 12, usual)
+	usual[lone] = busy[lone]
+	c.moments(p, 7, usual)
+	all := causesOf(p, "slow")
+	require.Len(t, all, 1)
+	require.Contains(t, all[0].Text, "Calls of ledger/post are slower than usual: one of a hundred took more than ")
+}
+
+// What delays all methods alike makes the short ones the most times slower, and calls, too: everything is told, and none of them. One that is delayed
+// more is told.
+func TestSlowByTheSame(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	run := func(slots int, delay, ledger time.Duration) {
+		for range slots {
+			for i, took := range []time.Duration{200 * time.Microsecond, 5 * time.Millisecond, 6 * time.Millisecond, 7 * time.Millisecond} {
+				for range 10 {
+					p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: fmt.Sprint("m", i), Took: took + delay})
+				}
+			}
+			for range 10 {
+				p.Observe(&inspect.Event{Kind: inspect.EventOrigin, RPC: "ledger/post", Took: 3*time.Millisecond + ledger})
+			}
+			c.now += slotTime
+		}
+	}
+	run(12, 0, 0)
+	run(7, 20*time.Millisecond, 20*time.Millisecond)
+	all := causesOf(p, "slow")
+	require.Len(t, all, 1)
+	require.Contains(t, all[0].Text, "Everything is slower than usual")
+	run(7, 20*time.Millisecond, 300*time.Millisecond)
+	all = causesOf(p, "slow")
+	require.Len(t, all, 2)
+	require.Equal(t, "ledger/post", all[1].Method)
+}
+
 // bodyOf returns what a page answers.
 func bodyOf(t *testing.T, p *Page, path string) string {
 	t.Helper()

@@ -455,35 +455,69 @@ func growthIn(samples []processSample, value func(processSample) int64) growth {
 // A slowMethod is a method that is slower than usual.
 type slowMethod struct {
 	*Method
-	times float64 // so many times
+	slowness
 }
 
-// slower finds methods that take longer in the last minute than is usual, those first that are the most times slower.
+// slower finds methods that take longer in the last minute than is usual, those first that are the most times slower. What slows all of them down is
+// told once, and beside it those only that it does not explain.
 func (l *look) slower() (all []Cause) {
+	common, tails := slowness{}, l.commonTail()
 	for _, kind := range []inspect.EventKind{inspect.EventTarget, inspect.EventOrigin} {
 		var slow []slowMethod
 		judged := 0
 		for i := range l.methods {
 			m := &l.methods[i]
-			if m.Kind != kinds[kind] || inspect.IsBuiltIn(m.Name) || m.Minute.Count < enoughCalls || !m.usual.isEnough() {
+			if m.Kind != kinds[kind] || !m.isJudged() {
 				continue
 			}
 			judged++
-			if is, times := slower(m.Minute, m.usual); is {
-				slow = append(slow, slowMethod{m, times})
+			if s, is := slower(m.Minute, m.usual); is {
+				slow = append(slow, slowMethod{m, s})
 			}
 		}
 		slices.SortStableFunc(slow, func(a, b slowMethod) int { return cmp.Compare(b.times, a.times) })
 		if len(slow) >= allSlower && 2*len(slow) >= judged {
 			all = append(all, l.everythingSlower(kind, slow, judged))
-			common := slow[len(slow)/2].times // what slows down all of them explains so much
-			slow = slices.DeleteFunc(slow, func(m slowMethod) bool { return m.times < 2*common })
+			common = middle(slow)
 		}
 		for _, m := range slow {
-			all = append(all, l.slowMethod(m))
+			if explained := m.times < 2*common.times || m.more < 2*common.more || m.tail && m.times < 2*tails; !explained {
+				all = append(all, l.slowMethod(m))
+			}
 		}
 	}
 	return all
+}
+
+// isJudged reports whether enough is known of m to say whether it is slow.
+func (m *Method) isJudged() bool {
+	return !inspect.IsBuiltIn(m.Name) && m.Minute.Count >= enoughCalls && m.usual.isEnough()
+}
+
+// commonTail returns how many times longer than usual the 99th percentile is of half of all methods: on a machine that is busy for moments it grows
+// for all of them. It is 1 of few, and at most what counts as slow.
+func (l *look) commonTail() float64 {
+	var all []float64
+	for i := range l.methods {
+		if m := &l.methods[i]; m.isJudged() {
+			all = append(all, compare(m.Minute.P99, m.usual.P99).times)
+		}
+	}
+	if len(all) < allSlower {
+		return 1
+	}
+	slices.Sort(all)
+	return min(all[(len(all)-1)/2], tailSlowerBy)
+}
+
+// middle returns how much slower the one in the middle is, by each measure. slow is sorted.
+func middle(slow []slowMethod) slowness {
+	var more []time.Duration
+	for _, m := range slow {
+		more = append(more, m.more)
+	}
+	slices.Sort(more)
+	return slowness{times: slow[len(slow)/2].times, more: more[len(more)/2]}
 }
 
 // everythingSlower tells of methods that became slow together.
