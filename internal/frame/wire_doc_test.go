@@ -356,6 +356,8 @@ type taped struct {
 	w    *wire
 	e    carrier.Core
 	ends []*end
+
+	buffers framing.Buffers
 }
 
 // An end is one side of a connection.
@@ -378,6 +380,9 @@ func (c *taped) Resolve(text string, done func(string, error)) func() {
 func (c *taped) Dial(l carrier.Session) {
 	to := c.w.carriers[c.w.targets[l.Name()].Context(l.Target())]
 	mine, theirs := &end{c: c, origin: true}, &end{c: to}
+	for _, x := range []*end{mine, theirs} {
+		x.in.Buffers, x.out.Buffers = &x.c.buffers, &x.c.buffers
+	}
 	mine.other, theirs.other = theirs, mine
 	mine.in.Session, mine.out.Session = l, l
 	l.SetConn(mine)

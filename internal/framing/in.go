@@ -25,10 +25,11 @@ type In struct {
 	Lane    carrier.Lane
 	// Greet, if not nil, takes the peer's HELLO instead of Session.Greet. It sets Session if that is nil, or returns why the peer is
 	// turned away. Locked.
-	Greet func(g *frame.Greeting) error
-	Large bool // a piece of carrier.BulkMin bytes or more has come
+	Greet   func(g *frame.Greeting) error
+	Large   bool     // a piece of carrier.BulkMin bytes or more has come
+	Buffers *Buffers // set before Space, Scatter or Parse is called; Wait does without
 
-	big     *[bufSize]byte // one of the spares; nil while little is buffered
+	big     *[bufSize]byte // one of Buffers; nil while little is buffered
 	small   []byte         // of reads that wait; nil without
 	buf     []byte         // big, small, or one of the size of what is in it
 	r, w    int
@@ -73,7 +74,7 @@ func (in *In) Scatter(iov [][]byte) [][]byte {
 // Space is where the next bytes of the stream go when they do not go to user memory.
 func (in *In) Space() []byte {
 	if in.big == nil {
-		in.big = spare.get()
+		in.big = in.Buffers.get()
 		in.move(in.big[:])
 	}
 	if in.r > 0 && len(in.buf)-in.w < frame.HeaderSize+frame.TailSize+frame.MaxWhole {
@@ -111,7 +112,7 @@ func (in *In) shrink(room int) {
 		in.move(to)
 	}
 	if big != nil {
-		spare.put(big)
+		in.Buffers.put(big)
 	}
 }
 

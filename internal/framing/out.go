@@ -22,6 +22,7 @@ type Out struct {
 	Lane    carrier.Lane
 	Label   []byte // of the HELLO
 	Large   bool   // a piece of carrier.BulkMin bytes or more has been taken
+	Buffers *Buffers
 
 	greeted bool // the HELLO has been taken
 	buf     *[bufSize]byte
@@ -55,7 +56,7 @@ func (out *Out) Fill() bool {
 	}
 	out.staged = false
 	if len(out.b) == 0 && !out.bulk && out.buf != nil {
-		spare.put(out.buf)
+		out.Buffers.put(out.buf)
 		out.buf, out.b = nil, nil
 	}
 	out.filled = len(out.b) > 0 || out.bulk
@@ -108,7 +109,7 @@ func (out *Out) Piece(h *frame.Header, v carrier.View) {
 // room is the buffer, in use from now on.
 func (out *Out) room() []byte {
 	if out.buf == nil {
-		out.buf = spare.get()
+		out.buf = out.Buffers.get()
 		out.b = out.buf[:0]
 	}
 	return out.b
@@ -127,7 +128,7 @@ func (out *Out) Last(b []byte) bool {
 // Close gives the buffer back. Nobody uses the stream any more.
 func (out *Out) Close() {
 	if out.buf != nil {
-		spare.put(out.buf)
+		out.Buffers.put(out.buf)
 	}
 	out.buf, out.b, out.bulk = nil, nil, false
 	out.view = nil

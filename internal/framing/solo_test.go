@@ -20,6 +20,7 @@ type solo struct {
 	link carrier.Session
 	in   framing.In
 	out  framing.Out
+	bufs framing.Buffers
 	rand byte
 	cut  bool
 }
@@ -84,6 +85,7 @@ func newSolo(t testing.TB) *solo {
 func newSoloWith(t testing.TB, cfg na.Config) *solo {
 	t.Helper()
 	s := &solo{TB: t}
+	s.in.Buffers, s.out.Buffers = &s.bufs, &s.bufs
 	cfg.Plugins = []na.Plugin{s}
 	cls, err := na.Open("solo://me", cfg)
 	require.NoError(t, err)

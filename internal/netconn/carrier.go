@@ -48,6 +48,8 @@ type Carrier struct {
 	t    *Transport
 	core carrier.Core
 	own  *Listener // with Server.Sibling
+
+	buffers framing.Buffers // of the connections
 }
 
 var (
@@ -74,8 +76,7 @@ func (ca *Carrier) Adopt(nc net.Conn, in *framing.In, hello *carrier.Greeting, v
 	if len(hello.Label) > 0 {
 		return nil, ErrNoBulk
 	}
-	c := ca.newConn(nil)
-	c.in = in
+	c := ca.newConn(in, nil)
 	c.set(nc)
 	s, err := ca.core.Admit(ca, c, hello, verified)
 	if err != nil {
@@ -89,7 +90,7 @@ func (ca *Carrier) Adopt(nc net.Conn, in *framing.In, hello *carrier.Greeting, v
 // Dial implements carrier.Carrier.
 func (ca *Carrier) Dial(s carrier.Session) {
 	ctx, cancel := context.WithCancel(context.Background())
-	c := ca.newConn(s)
+	c := ca.newConn(&framing.In{}, s)
 	c.cancel = cancel
 	s.SetConn(c)
 	go c.dial(ctx, s.Name(), s.Host())
@@ -154,8 +155,9 @@ type conn struct {
 	pieces atomic.Uint64 // that were written
 }
 
-func (ca *Carrier) newConn(s carrier.Session) *conn {
-	c := &conn{ca: ca, in: &framing.In{}, wake: make(chan struct{}, 1)}
+func (ca *Carrier) newConn(in *framing.In, s carrier.Session) *conn {
+	c := &conn{ca: ca, in: in, wake: make(chan struct{}, 1)}
+	c.in.Buffers, c.out.Buffers = &ca.buffers, &ca.buffers
 	c.bind(s)
 	return c
 }

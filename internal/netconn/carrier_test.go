@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/framing"
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
@@ -25,7 +26,7 @@ func TestGoawayOfALateWriter(t *testing.T) {
 	require.NoError(t, err)
 
 	require.NoError(t, nc.SetWriteDeadline(time.Unix(1, 0)))
-	c := (&Carrier{}).newConn(nil)
+	c := (&Carrier{}).newConn(&framing.In{}, nil)
 	c.sendLast(nc, frame.Bye{Code: codes.ErrClosed, Text: "closed"}.Frame())
 	require.NoError(t, nc.Close())
 

@@ -38,7 +38,9 @@ type conn struct {
 func newConn(p *port, name string, target int) *end {
 	c := &conn{w: p.w, name: name, target: target}
 	for i := range c.ends {
-		c.ends[i].c, c.ends[i].side = c, i
+		en := &c.ends[i]
+		en.c, en.side = c, i
+		en.in.Buffers, en.out.Buffers = &p.w.framing, &p.w.framing
 		c.pipes[i].c, c.pipes[i].side = c, i
 		c.pipes[i].ev = event{act: &c.pipes[i]}
 		c.pipes[i].room = event{act: &c.pipes[i]}

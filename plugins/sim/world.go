@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/framing"
 )
 
 // A World is a network of nodes with one virtual clock. Its methods may be called from any goroutine, callbacks
@@ -55,6 +57,7 @@ type World struct {
 	parted  map[[2]*Node]*parting
 	iov     [][]byte
 	bufs    [bufClasses][][]byte
+	framing framing.Buffers // of the connections
 	sched
 	watchdog watchdog
 }

@@ -22,6 +22,8 @@ type polled struct {
 	poller carrier.Poller
 	work   atomic.Bool // failedDials or closing is not empty
 
+	buffers framing.Buffers // of conns
+
 	// Guarded by the endpoint's lock.
 	conns       map[*conn]struct{}
 	offered     map[token]*conn // connections of sessions whose second one may come

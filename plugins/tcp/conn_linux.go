@@ -75,6 +75,7 @@ type conn struct {
 func (ca *polled) newConn(in *framing.In, l carrier.Session, f carrier.Lane) *conn {
 	c := &conn{ca: ca, fd: -1, flow: f, in: in}
 	c.in.Lane, c.out.Lane = f, f
+	c.in.Buffers, c.out.Buffers = &ca.buffers, &ca.buffers
 	c.bind(l)
 	ca.conns[c] = struct{}{}
 	return c
