@@ -84,8 +84,8 @@ func TestTargetIsLost(t *testing.T) {
 	t.Parallel()
 	listen := map[string]string{"perf sm": "sm://*"}
 	cases := map[string][]string{
-		"ping":      {"ping", "-interval", "0", "-json"},
-		"slow ping": {"ping", "-interval", "2ms", "-timeout", "100ms", "-json"},
+		"ping":      {"ping", "-count", "1000000000", "-interval", "0", "-json"},
+		"slow ping": {"ping", "-count", "1000000000", "-interval", "2ms", "-timeout", "100ms", "-json"},
 		"perf":      {"perf", "-time", "1h", "-inflight", "1", "-target"},
 		"perf sync": {"perf", "-time", "1h", "-inflight", "1", "-api", "sync", "-target"},
 		"perf bulk": {"perf", "-time", "1h", "-op", "write", "-target"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,6 +35,10 @@ type pinger struct {
 	met   bool  // there is a session, or was
 	fault error // it was lost
 
+	shown  *status   // how long there has been no answer
+	silent time.Time // when the first call in a row was made that has no answer
+	down   error     // why there is none, once the program is known to be lost or was silent for the peer timeout
+
 	stats pingStats
 	times []time.Duration // the last maxTimes
 }
@@ -47,7 +52,11 @@ func (a *app) newPing() *cobra.Command {
 		Use: "ping ADDRESS", Short: "Measure round trips to a program, one by one",
 		Long: `Measures round trips to a program, one by one, until Ctrl-C or --count.
 
-Every program that is driven (Serve, or Progress) answers: a ping needs none of the limits and workers that calls need. Whether it is ready for calls, qs health tells. The exit code is 0 if there was an answer, and not 0 if there was none or the program was lost.`,
+Every program that is driven (Serve, or Progress) answers: a ping needs none of the limits and workers that calls need. Whether it is ready for calls, qs health tells.
+
+Without --count, a program that has answered once may fall silent, end and start again: ping shows for how long there has been no answer, connects again, and goes on. With --count a program that is lost ends it.
+
+The exit code is 0 if there was an answer, and not 0 if there was none, or the program was lost and has not answered again.`,
 		Example: `  qs ping tcp://10.0.0.7:9000
   qs ping -c 1 -t 3s tcp://10.0.0.7:9000   # is it alive?
   qs ping -c 10000 -i 0 --json tcp://10.0.0.7:9000`,
@@ -68,8 +77,11 @@ func (p *pinger) ping(addr string) error {
 	if p.interval < 0 || p.timeout <= 0 || p.count < 0 || p.size < 0 || p.size > 64<<20 {
 		return usageError{"--interval, --count or --size is negative, --timeout not positive, or --size more than 64 MiB"}
 	}
+	p.shown = p.app.newStatus()
 	if p.app.json {
 		p.out = nil
+	} else {
+		p.out = p.shown.over(p.out)
 	}
 	if err := p.open(addr); err != nil {
 		return err
@@ -85,11 +97,12 @@ func (p *pinger) ping(addr string) error {
 	defer stopProfile()
 	bench.Burden(p.n.busy)
 	err = p.run(ctx)
+	p.shown.clear()
 	if p.stats.Answered == 0 {
 		if !errors.As(err, new(unansweredError)) {
 			err = withoutFate(err)
 		}
-	} else if err != nil {
+	} else if err != nil && !errors.As(err, new(brokenPromise)) {
 		err = failedError{err}
 	}
 	p.close()
@@ -132,47 +145,89 @@ func (p *pinger) close() {
 	}
 }
 
-// run pings until count calls were made, ctx ends, or the target is lost.
+// retryInterval is the least time between two calls of a program that is lost.
+const retryInterval = 250 * time.Millisecond
+
+// goesOn reports whether ping waits for a program that is lost: it has answered before, and no number of calls was asked for.
+func (p *pinger) goesOn() bool { return p.count == 0 && p.stats.Answered > 0 }
+
+// run pings until count calls were made, ctx ends, or the target is lost and not waited for.
 func (p *pinger) run(ctx context.Context) error {
 	p.stats.Peer, p.stats.Bytes = p.peer.String(), p.size
 	in := bench.Pattern(p.size)
-	var silent time.Time // when the first call in a row was made that nobody answered
 	for (p.count == 0 || p.stats.Sent < p.count) && ctx.Err() == nil {
 		begun := time.Now()
-		if silent.IsZero() {
-			silent = begun
+		if p.silent.IsZero() {
+			p.silent = begun
 		}
-		patience := min(p.timeout, time.Until(silent.Add(p.n.timeout)))
+		patience := p.timeout
+		if !p.goesOn() {
+			patience = min(patience, time.Until(p.silent.Add(p.n.timeout)))
+		}
+		p.fault = nil
 		answered, err := p.once(ctx, in, patience)
 		took := time.Since(begun)
+		next := begun.Add(p.interval)
 		switch {
-		case err != nil:
-			return p.lost(err)
 		case answered:
-			silent = time.Time{}
+			p.silent, p.down = time.Time{}, nil
+			p.shown.clear()
 			p.answered(took)
 		case ctx.Err() != nil:
 			p.stats.Sent-- // nobody knows what would have become of it
+		case err != nil && !p.goesOn():
+			return p.lost(err)
+		case err != nil:
+			p.stats.Lost++
+			p.down = err
+			next = begun.Add(max(p.interval, retryInterval))
 		default:
 			p.missed(took)
-			if silence := time.Since(silent); silence >= p.n.timeout {
-				return p.silent(p.n.timeout)
+			if time.Since(p.silent) < p.n.timeout {
+				break
 			}
+			if !p.goesOn() {
+				return p.silentFor(p.n.timeout)
+			}
+			p.down = na.ErrTimeout
 		}
 		if p.count > 0 && p.stats.Sent == p.count {
 			break
 		}
-		if err := p.until(ctx, begun.Add(p.interval), func() bool { return p.fault != nil }); err != nil {
+		if err := p.until(ctx, next, func() bool { return p.fault != nil && p.down == nil }); err != nil {
 			return err
 		}
-		if p.fault != nil {
+		if p.fault == nil || p.down != nil {
+			continue
+		}
+		if !p.goesOn() {
 			return p.lost(p.fault)
 		}
+		p.silent, p.down = time.Now(), p.fault
 	}
-	if p.stats.Answered == 0 && p.stats.Sent > 0 {
-		return p.silent(p.timeout)
+	switch {
+	case p.stats.Answered == 0 && p.stats.Sent > 0:
+		return p.silentFor(p.timeout)
+	case p.down != nil:
+		return brokenPromise{fmt.Errorf("%s was lost at the end: %s", p.peer, saySilence(time.Since(p.silent), p.down))}
 	}
 	return nil
+}
+
+// saySilence says for how long a program has not answered, and why, as far as the error of a call says that.
+func saySilence(d time.Duration, err error) string {
+	text := fmt.Sprintf("no answer for %v", d.Truncate(time.Second))
+	if call, ok := errors.AsType[*hg.Error](err); ok {
+		err = call.Err
+	}
+	if err == nil || errors.Is(err, na.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		return text
+	}
+	why, _ := show.SplitError(err)
+	if _, behind, ok := strings.Cut(why, " cannot be reached: "); ok { // the address is on the screen
+		why = behind
+	}
+	return text + ": " + show.Text(strings.TrimPrefix(why, na.ErrUnreachable.Error()+": "))
 }
 
 // once makes one call. It is canceled when there is no answer in time. A refusal is an answer, too.
@@ -202,12 +257,19 @@ func (p *pinger) once(ctx context.Context, in []byte, patience time.Duration) (a
 	return failed == nil, failed
 }
 
-// until moves bytes until done reports true, or the time has come, or ctx ends.
+// until moves bytes until done reports true, or the time has come, or ctx ends. It shows how long there has been no answer.
 func (p *pinger) until(ctx context.Context, end time.Time, done func() bool) error {
 	for p.hctx.Trigger(0); !done() && ctx.Err() == nil; p.hctx.Trigger(0) {
 		left := time.Until(end)
 		if left <= 0 {
 			return nil
+		}
+		if p.goesOn() && !p.silent.IsZero() {
+			silence := time.Since(p.silent)
+			if silence >= silenceShown {
+				p.shown.show("%s", saySilence(silence, p.down))
+			}
+			left = min(left, silence.Truncate(time.Second)+time.Second-silence)
 		}
 		if err := p.hctx.Progress(left); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
@@ -216,8 +278,11 @@ func (p *pinger) until(ctx context.Context, end time.Time, done func() bool) err
 	return nil
 }
 
-// silent ends the ping of a target that has answered nothing for so long.
-func (p *pinger) silent(d time.Duration) error {
+// silenceShown is how long a program may be silent before ping and top show it.
+const silenceShown = time.Second
+
+// silentFor ends the ping of a target that has answered nothing for so long.
+func (p *pinger) silentFor(d time.Duration) error {
 	switch {
 	case !p.met:
 		return p.lost(na.WithText(na.ErrUnreachable, fmt.Sprintf("no connection within %v", d)))

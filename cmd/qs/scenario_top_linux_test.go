@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"os"
 	"regexp"
 	"strings"
 	"syscall"
@@ -98,9 +99,14 @@ func TestTopOnce(t *testing.T) {
 	require.NotContains(t, out, "upper")
 }
 
-// onScreen runs top on a terminal of 100 columns, types each key when the screen has shown what stands before it, and returns all that the
-// terminal got.
-func onScreen(t *testing.T, env string, steps [][2]string, args ...string) string {
+// A screenStep is what a test does when a terminal has shown something since the step before.
+type screenStep struct {
+	shown string // a regular expression
+	do    func(screen *os.File)
+}
+
+// onScreen runs a command on a terminal of 100 columns, whose exit code must be code, takes the steps, and returns all that the terminal got.
+func onScreen(t *testing.T, env string, code int, steps []screenStep, args ...string) string {
 	t.Helper()
 	screen, terminal := openTerminalOf(t, 100)
 	q := newQS(t, args...)
@@ -114,10 +120,9 @@ func onScreen(t *testing.T, env string, steps [][2]string, args ...string) strin
 		n, err := screen.Read(b)
 		all.Write(b[:n])
 		fresh.Write(b[:n])
-		if len(steps) > 0 && regexp.MustCompile(steps[0][0]).Match(fresh.Bytes()) {
-			_, err := screen.WriteString(steps[0][1])
-			require.NoError(t, err)
+		if len(steps) > 0 && regexp.MustCompile(steps[0].shown).Match(fresh.Bytes()) {
 			fresh.Reset()
+			steps[0].do(screen)
 			steps = steps[1:]
 		}
 		if err != nil {
@@ -125,25 +130,61 @@ func onScreen(t *testing.T, env string, steps [][2]string, args ...string) strin
 		}
 	}
 	<-q.ended
-	require.Zero(t, q.code, "%q", &all)
+	require.Equal(t, code, q.code, "%q", &all)
 	require.Empty(t, steps, "%q", &all)
 	return all.String()
+}
+
+// press returns a step that types keys.
+func press(keys string) func(screen *os.File) {
+	return func(screen *os.File) { _, _ = screen.WriteString(keys) }
 }
 
 // TestTopScreen: on a terminal top has the screen, which it gives back, with the call under way; keys filter, sort, pause and quit.
 func TestTopScreen(t *testing.T) {
 	t.Parallel()
 	addr := busyTarget(t)
-	steps := [][2]string{
-		{`running +target +stalls +billing[^\r]*\r(?s:.*)\nupper[^\r]*target`, "/billing\r"},
-		{`filter: billing (?s:.*)Peers: 1`, "s"}, {`sort: p99`, "p"}, {`PAUSED`, "\x1b[A3q"},
+	steps := []screenStep{
+		{`running +target +stalls +billing[^\r]*\r(?s:.*)\nupper[^\r]*target`, press("/billing\r")},
+		{`filter: billing (?s:.*)Peers: 1`, press("s")}, {`sort: p99`, press("p")}, {`PAUSED`, press("\x1b[A3q")},
 	}
-	shown := onScreen(t, "NO_COLOR=", steps, "top", "-interval", "100ms", addr)
+	shown := onScreen(t, "NO_COLOR=", 0, steps, "top", "-interval", "100ms", addr)
 	require.True(t, strings.HasPrefix(shown, "\x1b[?1049h\x1b[?25l"), "%q", shown[:100])
 	require.True(t, strings.HasSuffix(shown, "\x1b[?25h\x1b[?1049l"))
 	require.Contains(t, shown, "\x1b[1mCalls under way")
-	shown = onScreen(t, "NO_COLOR=1", [][2]string{{`running +target +stalls`, "\x03"}}, "top", "-interval", "100ms", addr)
+	shown = onScreen(t, "NO_COLOR=1", 0, []screenStep{{`running +target +stalls`, press("\x03")}}, "top", "-interval", "100ms", addr)
 	require.NotRegexp(t, `\x1b\[\d*m`, shown)
+}
+
+// TestWatchersGoOn: top and ping without a number of reports or calls outlive their program: they count for how long there is no answer, and
+// go on when it is there again. Ctrl-C ends them at once; ping fails if there is no answer then.
+func TestWatchersGoOn(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args    []string
+		answers string
+		lost    int // the exit code when the program is lost at the end
+	}{
+		"top":      {[]string{"top", "-interval", "50ms"}, `0 handlers at work`, 0},
+		"top json": {[]string{"top", "-json", "-interval", "50ms"}, `"address":`, 0},
+		"ping":     {[]string{"ping", "-interval", "20ms"}, `64 bytes from (?s:.*)64 bytes from `, exitFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, "")
+			addr := s.addr
+			kill := func(*os.File) { s.kill() }
+			restart := func(*os.File) { s = serve(t, "", addr) }
+			onScreen(t, "NO_COLOR=1", 0, []screenStep{
+				{c.answers, kill}, {`no answer for 1s: connect: connection refused`, func(*os.File) {}},
+				{`no answer for 2s: connect: connection refused`, restart}, {c.answers, press("\x03")},
+			}, append(c.args, addr)...)
+			text := onScreen(t, "NO_COLOR=1", c.lost, []screenStep{{c.answers, kill}, {`no answer for \ds`, press("\x03")}}, append(c.args, addr)...)
+			if c.lost != 0 {
+				require.Regexp(t, `\d+ sent, \d+ answered, \d+ lost; (?s:.*)qs ping: `+addr+` was lost at the end: no answer for \ds: connect: connection refused\r\n$`, text)
+			}
+		})
+	}
 }
 
 // TestTopStream: a running stream is a handler at work, and its items are in the rates of its method and its peer.

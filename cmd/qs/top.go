@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -23,6 +22,8 @@ import (
 const topAbout = `Shows what a program does, refreshed every --interval: the calls that are under way, with their age and state; its peers, with name, address and rates; and its methods, with rates and percentiles of the calls that have ended since the last look. The program must have set qs.Config.Inspect, or called hg.Class.ServeGauges. It counts what ends only while somebody looks.
 
 Keys: q or Ctrl-C quits, p pauses, s sorts by another column (rate, p99, errors, name), / filters by a part of the name of a method or peer, 1, 2 and 3 show one list alone, 0 all of them.
+
+A program that falls silent, or ends and starts again, does not end top: it shows for how long there has been no answer, connects again, and goes on. With --once or --count that is an error.
 
 Without a terminal it prints the lists for each look, and with --json a line of JSON. The first report comes after one --interval, since rates are of what has ended between two looks; --once prints no other.`
 
@@ -93,35 +94,106 @@ func (t *topping) run(addr string) error {
 	return err
 }
 
-// print prints reports without a screen. The first is one interval behind the first look, so that it has rates.
-func (t *topping) print(ctx context.Context, c *client) error {
-	again := time.NewTicker(t.interval)
-	defer again.Stop()
-	var before *look
-	for printed := 0; ; {
-		now, err := c.look(ctx)
-		if err != nil {
-			return err
+// A follower is told what follow learns. A function that returns true or an error ends follow.
+type follower struct {
+	report func(now, before *look) (done bool, err error) // before is nil at first
+	silent func(text string) error                        // each second: for how long there is no answer, or ""
+	keys   <-chan rune                                    // may be nil
+	press  func(key rune) (quit bool, err error)
+}
+
+// follow looks at a program every interval until ctx ends, or f has it end. A program that does not answer does not hold up f.
+func (t *topping) follow(ctx context.Context, c *client, f follower) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		l   *look
+		err error
+	}
+	answers, ask := make(chan answer, 1), make(chan struct{}, 1)
+	go func() {
+		for range ask {
+			l, err := c.look(ctx)
+			answers <- answer{l, err}
 		}
-		if before != nil {
-			if err := t.printReport(reportLooks(c.peer.String(), now, before, t.all)); err != nil {
+	}()
+	defer close(ask)
+	again, second := time.NewTicker(t.interval), time.NewTicker(time.Second)
+	defer again.Stop()
+	defer second.Stop()
+	ask <- struct{}{}
+	var before *look
+	var why error // of the last look, if it has failed
+	answered, waiting := time.Now(), true
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case key, ok := <-f.keys:
+			if !ok {
+				return nil
+			}
+			if quit, err := f.press(key); quit || err != nil {
 				return err
 			}
-			printed++
-		}
-		if printed == t.count && t.count > 0 {
-			return nil
-		}
-		if before == nil {
-			again.Reset(t.interval) // a first look that took long has not begun the interval
-		}
-		before = now
-		select {
+		case got := <-answers:
+			if waiting, why = false, got.err; why != nil {
+				if ctx.Err() == nil && !t.goesOn(before, why) {
+					return why
+				}
+				break
+			}
+			if done, err := f.report(got.l, before); done || err != nil {
+				return err
+			}
+			if before == nil {
+				again.Reset(t.interval) // a first look that took long has not begun the interval
+			}
+			before, answered = got.l, time.Now()
+		case <-second.C:
+			text := ""
+			if silence := time.Since(answered); before != nil && (why != nil || silence > 2*t.interval+silenceShown) {
+				text = saySilence(silence, why)
+			}
+			if err := f.silent(text); err != nil {
+				return err
+			}
 		case <-again.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+			if !waiting {
+				waiting = true
+				ask <- struct{}{}
+			}
 		}
 	}
+}
+
+// goesOn reports whether top waits for a program that does not answer: it has answered before, the same question can have an answer later, and
+// no number of reports was asked for.
+func (t *topping) goesOn(before *look, err error) bool {
+	return t.count == 0 && before != nil && !isNoEntry(err) && !files.NeedsCertificate(err)
+}
+
+// print prints reports without a screen. The first is one interval behind the first look, so that it has rates.
+func (t *topping) print(ctx context.Context, c *client) error {
+	shown := t.app.newStatus()
+	defer shown.clear()
+	printed := 0
+	return t.follow(ctx, c, follower{
+		report: func(now, before *look) (done bool, err error) {
+			shown.clear()
+			if before == nil {
+				return false, nil
+			}
+			printed++
+			return printed == t.count, t.printReport(reportLooks(c.peer.String(), now, before, t.all))
+		},
+		silent: func(text string) error {
+			if text != "" {
+				shown.show("%s", text)
+			}
+			return nil
+		},
+	})
 }
 
 func (t *topping) printReport(r *topReport) error {
@@ -163,7 +235,7 @@ func (c *client) explainGauges(err error) error {
 	return c.adviseAsk(files.Explain(c.peer, err), "")
 }
 
-// watch draws the screen until a key or a signal ends it. A program that does not answer does not hold the keys up.
+// watch draws the screen until a key or a signal ends it.
 func (t *topping) watch(ctx context.Context, c *client, screen *os.File) error {
 	in := int(os.Stdin.Fd())
 	was, err := term.MakeRaw(in)
@@ -177,61 +249,34 @@ func (t *topping) watch(ctx context.Context, c *client, screen *os.File) error {
 	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type answer struct {
-		l   *look
-		err error
-	}
-	answers, ask := make(chan answer, 1), make(chan struct{}, 1)
-	go func() {
-		for range ask {
-			l, err := c.look(ctx)
-			answers <- answer{l, err}
-		}
-	}()
-	defer close(ask)
 	keys := make(chan rune)
 	go readKeys(os.Stdin, keys, ctx.Done())
-	ask <- struct{}{}
-	asked := time.Now()
 	v := &t.view
 	v.styled, v.note = hasColors(), "connecting to "+c.peer.String()
-	var before *look
-	again := time.NewTicker(t.interval)
-	defer again.Stop()
-	for waiting := true; ; {
-		if err := t.draw(screen); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case key, ok := <-keys:
-			if !ok || v.press(key) {
-				return nil
-			}
-		case got := <-answers:
-			waiting = false
-			if got.err != nil {
-				if before == nil || !errors.Is(got.err, context.DeadlineExceeded) && hg.CodeOf(got.err) != hg.ErrTimeout {
-					return got.err
-				}
-				break
-			}
-			if v.note = ""; !v.paused || v.report == nil {
-				v.report = reportLooks(c.peer.String(), got.l, before, t.all)
-			}
-			before = got.l
-		case <-again.C:
-			if waiting {
-				if silent := time.Since(asked); silent > 2*t.interval+time.Second {
-					v.note = fmt.Sprintf("no answer for %v", silent.Round(time.Second))
-				}
-				break
-			}
-			waiting, asked = true, time.Now()
-			ask <- struct{}{}
-		}
+	if err := t.draw(screen); err != nil {
+		return err
 	}
+	return t.follow(ctx, c, follower{
+		report: func(now, before *look) (done bool, err error) {
+			if v.note = ""; !v.paused || v.report == nil {
+				v.report = reportLooks(c.peer.String(), now, before, t.all)
+			}
+			return false, t.draw(screen)
+		},
+		silent: func(text string) error {
+			if text != "" {
+				v.note = text
+			}
+			return t.draw(screen)
+		},
+		keys: keys,
+		press: func(key rune) (quit bool, err error) {
+			if v.press(key) {
+				return true, nil
+			}
+			return false, t.draw(screen)
+		},
+	})
 }
 
 // draw draws the view as large as the terminal is now.

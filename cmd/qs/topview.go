@@ -115,12 +115,14 @@ func (v *topView) status(width int) string {
 		active += c.Active
 		waiting += c.Waiting
 	}
-	line := fmt.Sprintf("%s  %s  %s at work, %s", r.Address, r.Time.Format(time.TimeOnly), countText(int(active), "handler"), waitText(waiting))
+	line := fmt.Sprintf("%s  %s  ", r.Address, r.Time.Format(time.TimeOnly))
+	if v.note != "" { // in place of what is not known now
+		line += v.note
+	} else {
+		line += fmt.Sprintf("%s at work, %s", countText(int(active), "handler"), waitText(waiting))
+	}
 	if v.paused {
 		line += "  PAUSED"
-	}
-	if v.note != "" {
-		line += "  " + v.note
 	}
 	line = text.Trim(show.Text(line), width)
 	if v.styled && v.note != "" {
