@@ -356,6 +356,13 @@ func TestBrowserLooks(t *testing.T) {
 		v.eval(fmt.Sprintf(`document.querySelector("section[data-key='%s'] tbody tr td:nth-child(%d)").getBoundingClientRect().right`, cell.section, cell.last), &right)
 		require.Less(t, right, 390.0, cell.section)
 	}
+	var broken []string // words of names, not at slashes and spaces
+	v.eval(`[...document.querySelectorAll("td.id a")].flatMap((a) => [...a.childNodes].filter((n) => n.nodeType === 3 && !n.data.includes(" ")).filter((n) => {
+		const words = document.createRange();
+		words.selectNodeContents(n);
+		return words.getClientRects().length > 1;
+	}).map((n) => n.data))`, &broken)
+	require.Empty(t, broken)
 	v.screenshot("phone")
 	var forbidden []string
 	v.eval(`forbidden`, &forbidden)

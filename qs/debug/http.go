@@ -111,8 +111,13 @@ var style template.CSS
 var script template.JS
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"bytes": bytesText, "took": took, "rate": rateText, "spark": spark,
+	"bytes": bytesText, "took": took, "rate": rateText, "spark": spark, "parts": parts,
 }).Parse(pageText))
+
+// parts splits the name of a method or of a peer behind its first slashes, where a narrow column may break it.
+func parts(name string) []string { return strings.SplitAfterN(name, "/", mostParts) }
+
+const mostParts = 4
 
 // policy lets the page use the style and the script that are in it, and nothing else.
 var policy = fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",

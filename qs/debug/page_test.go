@@ -109,7 +109,7 @@ func TestPage(t *testing.T) {
 
 	r, html := get(t, s.page, "GET", "/", "text/html,*/*")
 	require.Equal(t, "text/html; charset=utf-8", r.Header.Get("Content-Type"))
-	require.Regexp(t, `<td class="id"><a href="\?method=shop%2F%3Cstall%3E" title="shop/&lt;stall&gt;">shop/&lt;stall&gt;</a></td><td class="id"><a href="\?peer=[^>]*>worker \(127\.0\.0\.1:\d+\)</a></td><td class="n">[^<]*</td><td class="words">its handler has not answered</td>`, html)
+	require.Regexp(t, `<td class="id"><a href="\?method=shop%2F%3Cstall%3E" title="shop/&lt;stall&gt;">shop/<wbr>&lt;stall&gt;</a></td><td class="id"><a href="\?peer=[^>]*>worker \(127\.0\.0\.1:\d+\)</a></td><td class="n">[^<]*</td><td class="words">its handler has not answered</td>`, html)
 	require.Regexp(t, `<tr data-key="request shop/fail 64" class="bad"><td class="n">1</td><td>not found</td>.*no key user/17`, html)
 	require.Contains(t, html, `<noscript><meta http-equiv="refresh"`)
 
@@ -165,6 +165,7 @@ func TestPagesOfMethodAndPeer(t *testing.T) {
 	require.NotNil(t, m.Slowest)
 	require.Contains(t, m.Slowest.Peer, "worker (")
 	_, html := get(t, s.page, "GET", "/?method=shop/ask", "")
+	require.Contains(t, html, "What is counted of them is of all methods.", "the peers of the page of a method")
 	require.Contains(t, html, "requests of shop/ask")
 	require.Contains(t, html, "30 since the page began, of which 0 failed")
 	require.NotContains(t, html, "shop/&lt;stall")
