@@ -22,14 +22,20 @@ type poller struct {
 
 	bells
 
-	mu     sync.Mutex // guards the fields below
-	slots  []pollSlot
-	free   []int32
+	// slots is read without a lock, for each descriptor that is ready. It is written under mu: a longer one takes its place, and shares the
+	// slots of it.
+	slots atomic.Pointer[[]*pollSlot]
+
+	mu     sync.Mutex       // guards the fields below, and the writing of slots
+	free   []carrier.PollID // of slots without an owner, for the next one
 	closed bool
 }
 
-// pollSlot is one descriptor. The generation tells a late event of an earlier owner.
-type pollSlot struct {
+// A pollSlot is the place of one descriptor; its owner is nil while there is none.
+type pollSlot struct{ owner atomic.Pointer[pollOwner] }
+
+// A pollOwner is who added a descriptor. It is not written. The generation tells a late event of an earlier owner.
+type pollOwner struct {
 	to  carrier.Pollable
 	gen int32
 }
@@ -51,6 +57,7 @@ func newPoller() (*poller, error) {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
 	p := &poller{epfd: epfd, evfd: evfd}
+	p.slots.Store(&[]*pollSlot{})
 	if _, err := p.Add(evfd, (*wakeFD)(p)); err != nil {
 		p.close()
 		return nil, err
@@ -89,20 +96,23 @@ func (p *poller) AddShared(fd int, to carrier.Pollable) (carrier.PollID, error) 
 func (p *poller) add(fd int, events uint32, to carrier.Pollable) (carrier.PollID, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var slot int32
+	slots := *p.slots.Load()
+	var id carrier.PollID
 	if n := len(p.free); n > 0 {
-		slot, p.free = p.free[n-1], p.free[:n-1]
+		id, p.free = p.free[n-1], p.free[:n-1]
 	} else {
-		slot = int32(len(p.slots))
-		p.slots = append(p.slots, pollSlot{})
+		id.Slot = int32(len(slots))
+		slots = append(slots, &pollSlot{})
+		p.slots.Store(&slots)
 	}
-	id := carrier.PollID{Slot: slot, Generation: p.slots[slot].gen}
+	slot := slots[id.Slot]
+	slot.owner.Store(&pollOwner{to, id.Generation}) // before the leader may find an event: AddEdge gives no second one
 	ev := unix.EpollEvent{Events: events, Fd: id.Slot, Pad: id.Generation}
 	if err := unix.EpollCtl(p.epfd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
-		p.free = append(p.free, slot)
+		slot.owner.Store(nil)
+		p.free = append(p.free, id)
 		return carrier.PollID{}, fmt.Errorf("epoll_ctl: %w", err)
 	}
-	p.slots[slot].to = to
 	return id, nil
 }
 
@@ -124,20 +134,18 @@ func (p *poller) Remove(fd int, id carrier.PollID) {
 	ev := unix.EpollEvent{}
 	_ = unix.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, fd, &ev)
 	p.mu.Lock()
-	if s := &p.slots[id.Slot]; s.gen == id.Generation {
-		s.to = nil
-		s.gen++
-		p.free = append(p.free, id.Slot)
+	defer p.mu.Unlock()
+	slot := (*p.slots.Load())[id.Slot]
+	if owner := slot.owner.Load(); owner == nil || owner.gen != id.Generation {
+		return
 	}
-	p.mu.Unlock()
+	slot.owner.Store(nil)
+	id.Generation++
+	p.free = append(p.free, id)
 }
 
 // rounds is in how many waits each descriptor that is ready now is found.
-func (p *poller) rounds() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.slots)/eventsAtOnce + 1
-}
+func (p *poller) rounds() int { return len(*p.slots.Load())/eventsAtOnce + 1 }
 
 // wait sleeps for at most d (negative: no limit) until something is ready, and calls its owners.
 func (p *poller) wait(d time.Duration) int {
@@ -210,12 +218,11 @@ func ready(to carrier.Pollable, events uint32) {
 
 // owner returns who added a descriptor, or nil when it was removed.
 func (p *poller) owner(id carrier.PollID) carrier.Pollable {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s := &p.slots[id.Slot]; s.gen == id.Generation {
-		return s.to
+	owner := (*p.slots.Load())[id.Slot].owner.Load()
+	if owner == nil || owner.gen != id.Generation {
+		return nil
 	}
-	return nil
+	return owner.to
 }
 
 // peek asks the owner of the descriptor that was readable last, and alone, for bytes, if it can be asked.

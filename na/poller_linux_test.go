@@ -81,7 +81,44 @@ func TestPoller(t *testing.T) {
 	p.Remove(r, id) // a second time, by the former owner: it takes away nothing of the new one
 	p.wait(0)
 	require.Equal(t, 3, n, "its descriptor is not watched any more")
-	require.NotNil(t, p.slots[again.Slot].to)
+	require.NotNil(t, p.owner(again))
+}
+
+// TestPollerOwnersChange: while a leader looks, descriptors are added, in slots of their own and in those of earlier ones, and removed. Each
+// is ready from the beginning and says so once, so its owner must be there when the leader finds it.
+func TestPollerOwnersChange(t *testing.T) {
+	p, err := newPoller()
+	require.NoError(t, err)
+	defer p.close()
+	const many = 500
+	called := make(chan int)
+	var stop atomic.Bool
+	var leader sync.WaitGroup
+	leader.Go(func() {
+		for !stop.Load() {
+			p.wait(0)
+		}
+	})
+	for i := range many {
+		fd, err := unix.Eventfd(1, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+		require.NoError(t, err)
+		id, err := p.AddEdge(fd, readyFunc(func(bool, bool) { called <- i }))
+		require.NoError(t, err)
+		select {
+		case got := <-called:
+			require.Equal(t, i, got)
+		case <-time.After(30 * time.Second):
+			t.Fatalf("nobody was told of descriptor %d", i)
+		}
+		if i%3 != 0 { // the others stay
+			p.Remove(fd, id)
+			require.Nil(t, p.owner(id))
+		}
+		defer unix.Close(fd)
+	}
+	require.Equal(t, (many+2)/3/eventsAtOnce+1, p.rounds())
+	stop.Store(true)
+	leader.Wait()
 }
 
 // Two descriptors are ready at once, and the first one's owner removes the second: its event is dropped.
