@@ -25,7 +25,9 @@ SOURCE may be -, the standard input, and DESTINATION -, the standard output: the
 
 Holes of sparse files stay holes.
 
-The data goes to NAME.qs-part, which is renamed to NAME when it is complete and verified. Run the same command again to resume a copy that Ctrl-C, a crash or the network has interrupted; after the network, or a program that has ended, the exit code is 3. The part is read again and compared with NAME.qs-part.journal, and so is the source. If the source has changed the copy starts over. Files of these two names that cp has not made as this user, or that others may write to, are an error and stay as they are.
+The data goes to NAME.qs-part, which is renamed to NAME when it is complete and verified: NAME is never half a file. Run the same command again to resume a copy that Ctrl-C, a crash or the network has interrupted; the error says what is there, and after the network, or a program that has ended, the exit code is 3. The part is read again and compared with NAME.qs-part.journal, and so is the source. If the source has changed the copy starts over. Files of these two names that cp has not made as this user, or that others may write to, are an error and stay as they are.
+
+Of two copies to one file at a time the first wins: the second is an error that says so, with exit code 3. One to a program takes the place of a first whose process is gone, or does not answer for a second. Of two directories copied to one place each file is whole, from one or the other.
 
 Checksums are compared after each piece, end to end: CRC-32C, which finds damage, not an attacker; --sha256 also compares the SHA-256 of each whole file, and is slower. Without --sync the data may not be on the disk yet when cp ends.`
 
@@ -125,7 +127,7 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	}
 	c, err := files.NewCopier(ctx, target.node, target.peer, opts)
 	if err != nil {
-		return cpError(fmt.Errorf("copy %v: %w", from, err), files.Counts{}, here.std)
+		return cpError(fmt.Errorf("copy %v: %w", from, err), files.Counts{}, here.std, "")
 	}
 	defer c.Close()
 	total := c.Bytes()
@@ -143,7 +145,15 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 		if dir, _, nested := cutLast(to.path); opts.Upload && nested && strings.Contains(err.Error(), files.NoDirectory) {
 			err = fmt.Errorf("%w; qs cp %s %s/%s/ makes it", err, source, to.addr, dir)
 		}
-		return cpError(err, c.Counts(), here.std)
+		kept := ""
+		if files.Interrupted(err) || errors.Is(err, errInterrupted) {
+			in := opts.Folder + string(os.PathSeparator)
+			if opts.Upload {
+				in = to.addr + "/"
+			}
+			kept = sayKept(c.Counts(), c.State(), in)
+		}
+		return cpError(err, c.Counts(), here.std, kept)
 	}
 	r := newCopyResult(c, time.Since(begun))
 	return results.printResult(r, r.print)
@@ -179,22 +189,54 @@ func noTransport(source, destination string) string {
 	return text + "HOST:PORT/PATH"
 }
 
-// cpError gives the error of a copy that has done did its exit code, and says what the user can do. A stream begins anew each time.
-func cpError(err error, did files.Counts, stream bool) error {
+// keptLine begins a line of an error that says what is there of a copy that was broken off.
+const keptLine = "kept:   "
+
+// sayKept says what is there of a copy that has done did and was broken off in a state. in stands before the names of files.
+func sayKept(did files.Counts, state files.State, in string) string {
+	var kept []string
+	if did.Files > 0 {
+		kept = append(kept, countText(did.Files, "complete file"))
+	}
+	switch {
+	case state.Name == "":
+		return strings.Join(kept, "; ")
+	case state.Kept > 0:
+		kept = append(kept, fmt.Sprintf("%s of %s in %s%s", bytesText(state.Kept), bytesText(state.Size), in, state.Part))
+	case len(kept) == 0:
+		kept = append(kept, "nothing")
+	}
+	return fmt.Sprintf("%s; %s%s was not touched", strings.Join(kept, "; "), in, state.Name)
+}
+
+// cpError gives the error of a copy that has done did its exit code, and says what is there and what the user can do. A stream begins anew each
+// time. kept is of sayKept.
+func cpError(err error, did files.Counts, stream bool, kept string) error {
 	_, answered := hg.RemoteOf(err)
+	var lines []string
+	if kept != "" {
+		lines = append(lines, keptLine+kept)
+	}
 	switch {
 	case files.Refused(err) && did == files.Counts{}:
 		return refusedError{err}
 	case answered && !files.Interrupted(err) && !errors.Is(err, errInterrupted):
 		return err // of the target: not of this machine
 	case !files.Interrupted(err) && !errors.Is(err, errInterrupted) || stream && did.Bytes > 0:
+		if len(lines) > 0 {
+			err = show.Advise(err, lines...)
+		}
 		return failedError{err}
 	case errors.Is(err, hg.ErrUnreachable) && did.Bytes+did.Resumed == 0:
 		return err // says what to do
+	case errors.Is(err, hg.ErrAgain):
+		lines = append(lines, show.ToDo+"wait for that, then run the same command again")
 	case did.Bytes+did.Resumed == 0:
-		return repeatableError{show.Advise(err, show.ToDo+"run the same command again")}
+		lines = append(lines, show.ToDo+"run the same command again")
+	default:
+		lines = append(lines, show.ToDo+"run the same command again: it resumes")
 	}
-	return repeatableError{show.Advise(err, show.ToDo+"run the same command again: it resumes")}
+	return repeatableError{show.Advise(err, lines...)}
 }
 
 func (r *copyResult) print(out io.Writer) {

@@ -230,7 +230,7 @@ func TestCpPipeInterrupt(t *testing.T) {
 	})
 	require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
 	q.wait(exitInterrupted)
-	require.Contains(t, q.errors.String(), "qs cp: copy -: interrupted")
+	require.Contains(t, q.errors.String(), "qs cp: copy -: interrupted\n  kept:   nothing; "+s.addr+"/f was not touched\n")
 	soon(t, "that the part is gone", func() bool { return !exists(filepath.Join(s.root, "f.qs-part"))() })
 	requireNames(t, s.root)
 }
@@ -287,7 +287,7 @@ func TestCpSaysWhatArrived(t *testing.T) {
 		{files.ErrNoSource, files.Counts{}, false, exitUsage, ""},
 		{na.ErrChecksum, files.Counts{Bytes: 1}, false, exitFailed, ""},
 	} {
-		err := cpError(c.err, c.did, c.stream)
+		err := cpError(c.err, c.did, c.stream, "")
 		require.Equal(t, c.err.Error()+c.want, show.Error(err))
 		require.Equal(t, c.code, (&app{}).exitCode(err), "%v %v", c.err, c.did)
 	}

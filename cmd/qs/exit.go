@@ -176,6 +176,7 @@ type errorReport struct {
 	CodeText string   `json:"code_text,omitempty"`
 	Fate     string   `json:"fate,omitempty"`
 	Detail   any      `json:"detail,omitempty"`
+	Kept     string   `json:"kept,omitempty"` // of a copy that was broken off
 	ToDo     []string `json:"to_do,omitempty"`
 }
 
@@ -195,6 +196,8 @@ func (a *app) fail(cmd *cobra.Command, err error) int {
 	for _, l := range lines {
 		if text, ok := strings.CutPrefix(l, show.ToDo); ok {
 			r.ToDo = append(r.ToDo, text)
+		} else if text, ok := strings.CutPrefix(l, keptLine); ok {
+			r.Kept = text
 		}
 	}
 	r.describeCall(err)

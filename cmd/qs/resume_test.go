@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"testing"
 	"time"
@@ -63,6 +64,15 @@ func (b *broken) args(more ...string) []string {
 	return cp(append(more, from, to)...)
 }
 
+// kept is a regular expression for the line of an error that says what is there.
+func (b *broken) kept() string {
+	in := regexp.QuoteMeta(filepath.Dir(b.dst))
+	if !b.download {
+		in = b.server.addr
+	}
+	return `  kept:   [0-9.]+ [KM]iB of 2\.50 MiB in ` + in + `/f\.qs-part; ` + in + `/f was not touched\n`
+}
+
 // goOn lets the side go on that has halted, if it is still there.
 func (b *broken) goOn() { require.NoError(b.t, os.Remove(b.stalled)) }
 
@@ -105,7 +115,7 @@ func TestResumeAfterKilledTarget(t *testing.T) {
 		b.server.kill()
 		b.goOn()
 		b.origin.wait(exitNotRun)
-		require.Regexp(t, `^qs cp: copy \S+: `+b.server.addr+` (was lost: connection|cannot be reached: connect: connection refused)[^\0]*\n  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
+		require.Regexp(t, `^qs cp: copy \S+: `+b.server.addr+` (was lost: connection|cannot be reached: connect: connection refused)[^\0]*\n`+b.kept()+`  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
 		b.restart()
 		b.requireResumed()
 	})
@@ -129,11 +139,29 @@ func TestResumeAfterInterrupt(t *testing.T) {
 		b := breakOff(t, download)
 		require.NoError(t, b.origin.cmd.Process.Signal(os.Interrupt))
 		b.origin.wait(exitInterrupted) // it goes on by itself, if it is the one that halts
-		require.Regexp(t, `(?m)^qs cp: copy .*: interrupted\n  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
+		require.Regexp(t, `(?m)^qs cp: copy .*: interrupted\n`+b.kept()+`  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
 		if !download {
 			b.goOn()
 		}
+		require.NoFileExists(t, b.dst)
 		b.requireResumed()
+	})
+}
+
+// TestSecondCopy: a copy to a file that another copy is writing is refused, and the first one goes on.
+func TestSecondCopy(t *testing.T) {
+	t.Parallel()
+	eachDirection(t, func(t *testing.T, download bool) {
+		b := breakOff(t, download)
+		for range 2 { // nor did the first refusal change anything
+			q := run(t, exitNotRun, b.args("-anew")...)
+			require.Regexp(t, `: f is being written by another copy( from 127\.0\.0\.1:\d+)?, which goes on; this one has not touched it: `+
+				`.*\n  to do:  wait for that, then run the same command again\n$`, q.errors.String())
+		}
+		b.goOn()
+		b.origin.wait(0)
+		requireFile(t, b.src, b.dst)
+		requireNames(t, filepath.Dir(b.dst), "f")
 	})
 }
 
@@ -144,7 +172,7 @@ func TestStoppedTarget(t *testing.T) {
 	requireEnds(t, b.origin, exitNotRun, func() {
 		require.NoError(t, b.server.cmd.Process.Signal(syscall.SIGSTOP))
 	})
-	require.Regexp(t, `was lost: the peer was silent for 500ms.*\n  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
+	require.Regexp(t, `was lost: the peer was silent for 500ms.*\n`+b.kept()+`  to do:  run the same command again: it resumes\n$`, b.origin.errors.String())
 	b.server.kill()
 	b.restart()
 	b.requireResumed()

@@ -50,7 +50,7 @@ func TestBuffersAreBounded(t *testing.T) {
 
 	// A transfer that has some of it waits for that, and one that has none is refused.
 	fs := &Server{buffers: p}
-	has, hasNot := fs.newTransfer(na.Addr{}, clients[0], "has"), fs.newTransfer(na.Addr{}, last, "has not")
+	has, hasNot := fs.newTransfer(na.Addr{}, clients[0], "", "has"), fs.newTransfer(na.Addr{}, last, "", "has not")
 	p.put(clients[0], all[0])
 	all[0], err = has.buffer(t.Context(), MaxPiece)
 	require.NoError(t, err)

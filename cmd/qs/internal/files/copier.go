@@ -25,7 +25,10 @@ type Copier struct {
 	show  Progress
 	free  chan *buffer
 
-	counts Counts
+	counts  Counts
+	current step  // the file that is copied
+	begun   bool  // of current: its part is there, and has not become the file
+	kept    int64 // of current: bytes that are verified in its part
 }
 
 // Options say what is copied, and how.
@@ -117,6 +120,26 @@ func (c *Copier) Counts() Counts {
 	return c.counts
 }
 
+// A State is what Run has left of a file whose copy was broken off.
+type State struct {
+	Name string // at the destination; "" if no copy of a file had begun
+	Size int64  // of the source
+	Kept int64  // bytes that are verified in Part; 0 if there is none
+	Part string // its name
+}
+
+// State returns what Run has left. A target that is gone may have kept less.
+func (c *Copier) State() State {
+	if !c.begun {
+		return State{}
+	}
+	st := State{Name: c.current.to, Size: c.current.stamp.Size, Kept: c.kept, Part: c.current.to + partSuffix}
+	if c.opts.From != nil {
+		st.Kept = 0 // a stream is not resumed
+	}
+	return st
+}
+
 // Run copies everything.
 func (c *Copier) Run(ctx context.Context, show Progress) error {
 	c.show = show
@@ -156,9 +179,11 @@ func (c *Copier) Run(ctx context.Context, show Progress) error {
 	}
 	for _, s := range p.files {
 		c.show.File(s.to)
+		c.current, c.begun, c.kept = s, false, 0
 		err := copyFile(ctx, s, c.opts.Anew)
 		if errors.Is(err, errOther) {
 			c.show.Note(s.to + ": the part that was left behind is not of this source: it begins anew")
+			c.begun, c.kept = false, 0
 			err = copyFile(ctx, s, true)
 		}
 		if err != nil {
@@ -179,6 +204,7 @@ func (c *Copier) resume(at int64, note string) {
 	if note != "" {
 		c.show.Note(note)
 	}
+	c.begun, c.kept = true, at
 	if at > 0 {
 		c.counts.Resumed += at
 		c.show.Skip(at)
@@ -228,6 +254,7 @@ func (c *Copier) nextPiece(ctx context.Context, left int64) (*piece, error) {
 func (c *Copier) pieceDone(p *piece) {
 	c.free <- p.buf
 	c.counts.Bytes += p.size
+	c.kept += p.size
 	c.show.Add(p.size)
 }
 

@@ -30,11 +30,14 @@ type journal struct {
 	at   int64 // of the record that is in it
 }
 
+// errLocked says that another transfer writes the part.
+var errLocked = errors.New("locked by another transfer")
+
 // errEmpty says that a journal holds no record yet.
 var errEmpty = errors.New("the journal is empty")
 
 // openJournal opens a journal, which it makes if there is none, and keeps other transfers away from it until it is closed.
-// Another transfer that has it open is na.ErrAgain.
+// Of one that another transfer has open it is errLocked.
 func (d *disk) openJournal(name string) (*journal, error) {
 	for {
 		f, _, err := d.createOrOpen(name)

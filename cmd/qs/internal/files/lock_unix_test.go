@@ -31,7 +31,7 @@ func TestPartHasOneWriter(t *testing.T) {
 		for _, anew := range []bool{false, true} {
 			_, err := d.openPart(path, stamp{Size: 300, Mode: 0o600}, partOptions{Anew: anew})
 			require.ErrorIs(t, err, na.ErrAgain)
-			require.ErrorContains(t, err, path+": another transfer writes it")
+			require.ErrorContains(t, err, path+" is being written by another copy, which goes on; this one has not touched it")
 		}
 	}
 	require.NoError(t, p.write(200, data[200:]))
@@ -84,7 +84,7 @@ func TestPartsInTurn(t *testing.T) {
 func TestDropWaits(t *testing.T) {
 	d, _ := newDisk(t)
 	fs := &Server{disk: d, transfers: map[uint64]*transfer{}}
-	tr := fs.newTransfer(na.Addr{}, "", "f")
+	tr := fs.newTransfer(na.Addr{}, "", "", "f")
 	var err error
 	tr.part, err = d.openPart("f", stamp{Size: 1}, partOptions{})
 	require.NoError(t, err)

@@ -125,9 +125,13 @@ const NoDirectory = "there is no directory"
 
 // open opens the journal and the part, and returns what the journal says.
 func (p *part) open() (j record, err error) {
-	if p.journal, err = p.disk.openJournal(p.name + partSuffix + ".journal"); errors.Is(err, fs.ErrNotExist) {
+	p.journal, err = p.disk.openJournal(p.name + partSuffix + ".journal")
+	switch {
+	case errors.Is(err, errLocked):
+		return j, inUse(p.name, "")
+	case errors.Is(err, fs.ErrNotExist):
 		return j, show.Reword(err, fmt.Sprintf("%s %s below the root", NoDirectory, path.Dir(p.name)))
-	} else if err != nil {
+	case err != nil:
 		return j, fmt.Errorf("%s: %w", p.name, err)
 	}
 	j, err = p.journal.read()

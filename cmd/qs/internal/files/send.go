@@ -33,6 +33,7 @@ func (c *Copier) sendFile(ctx context.Context, s step, anew bool) error {
 		c.breakOff(opened.ID, err)
 		return err
 	}
+	c.begun = false // from here on the file may have its name
 	if _, err := call(ctx, c.c, methodClose, closeRequest{opened.ID, true, c.opts.Sync, src.sums.crc, src.sums.digest()}); err != nil {
 		return err
 	}

@@ -97,12 +97,14 @@ func (fs *Server) open(by qs.Caller, in openRequest) (r openReply, err error) {
 	if err != nil {
 		return r, err
 	}
-	t := fs.newTransfer(by.Addr, clientOf(by), path)
+	t := fs.newTransfer(by.Addr, clientOf(by), by.Remote, path)
 	if in.Write {
 		if !fs.write {
 			return r, errReadOnly
 		}
-		fs.evict(path)
+		if err := fs.makeWay(by, path); err != nil {
+			return r, err
+		}
 		t.part, err = fs.disk.openPart(path, in.Stamp, in.How)
 		if errors.Is(err, errSame) {
 			return openReply{Same: true}, nil

@@ -126,7 +126,7 @@ func TestHostileOrigin(t *testing.T) {
 	requireNames(t, root, "f")
 }
 
-// TestSecondUpload: a second upload of a file ends the first, by whatever path.
+// TestSecondUpload: a second upload of a file, by whatever path, is refused while the origin of the first answers.
 func TestSecondUpload(t *testing.T) {
 	addr, root := serveFiles(t)
 	a, b := dial(t, addr), dial(t, addr)
@@ -134,10 +134,17 @@ func TestSecondUpload(t *testing.T) {
 	first, err := call(t.Context(), a, methodOpen, in)
 	require.NoError(t, err)
 	in.Path = "./d/../f"
-	second, err := call(t.Context(), b, methodOpen, in)
-	require.NoError(t, err)
+	_, err = call(t.Context(), b, methodOpen, in)
+	require.ErrorIs(t, err, na.ErrAgain)
+	require.Regexp(t, `: f is being written by another copy from 127\.0\.0\.1:\d+, which goes on; this one has not touched it: `, err)
+	again, err := call(t.Context(), a, methodOpen, in)
+	require.NoError(t, err, "of the same origin")
 	_, err = call(t.Context(), a, methodClose, closeRequest{ID: first.ID, Commit: true})
 	require.ErrorIs(t, err, na.ErrCanceled)
+	_, err = call(t.Context(), a, methodClose, closeRequest{ID: again.ID})
+	require.NoError(t, err)
+	second, err := call(t.Context(), b, methodOpen, in)
+	require.NoError(t, err)
 	_, err = call(t.Context(), b, methodClose, closeRequest{ID: second.ID})
 	require.NoError(t, err)
 	requireNames(t, root)

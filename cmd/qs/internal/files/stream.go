@@ -41,6 +41,7 @@ func (c *Copier) sendStream(ctx context.Context, s step, _ bool) error {
 	if err != nil {
 		return err
 	}
+	c.begun = true
 	sums := newSums(c.opts.SHA256)
 	next := func(ctx context.Context) (*piece, error) {
 		p, err := c.nextPiece(ctx, c.opts.Piece)
@@ -60,6 +61,7 @@ func (c *Copier) sendStream(ctx context.Context, s step, _ bool) error {
 		c.breakOff(opened.ID, err)
 		return err
 	}
+	c.begun = false // from here on the file may have its name
 	if _, err := call(ctx, c.c, methodClose, closeRequest{opened.ID, true, c.opts.Sync, sums.crc, sums.digest()}); err != nil {
 		return err
 	}

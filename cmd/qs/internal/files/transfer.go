@@ -25,6 +25,7 @@ type transfer struct {
 	id     uint64
 	peer   na.Addr
 	client string // whose limits it shares
+	from   string // the network address of the origin, for texts
 	path   string
 
 	ctx    context.Context
@@ -48,9 +49,9 @@ type transfer struct {
 	last bool // queue is closed
 }
 
-func (fs *Server) newTransfer(peer na.Addr, client, path string) *transfer {
+func (fs *Server) newTransfer(peer na.Addr, client, from, path string) *transfer {
 	t := &transfer{
-		files: fs, peer: peer, client: client, path: path, used: time.Now(),
+		files: fs, peer: peer, client: client, from: from, path: path, used: time.Now(),
 		queue: make(chan *move, MaxWindow), ended: make(chan struct{}), returned: make(chan struct{}, 1),
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
@@ -172,6 +173,13 @@ func (t *transfer) use() bool {
 	defer t.mu.Unlock()
 	t.used = time.Now()
 	return !t.last
+}
+
+// lastUse returns when the origin wanted something of t last.
+func (t *transfer) lastUse() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.used
 }
 
 // seek looks at what is there already.

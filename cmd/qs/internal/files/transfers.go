@@ -1,33 +1,61 @@
 package files
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// evict ends an upload of the same file: of an origin that is gone, or of one that is too slow. The last one counts.
-func (fs *Server) evict(path string) {
-	for _, t := range fs.all() {
-		if t.part != nil && t.path == path {
-			t.cancel(fmt.Errorf("another transfer of %s has begun: %w", path, na.ErrCanceled))
-			<-t.ended
-			fs.drop(t)
-		}
+// inUse is the error of a copy to a file that another copy is writing: the first one wins. from is where that comes from, if known.
+func inUse(path, from string) error {
+	if from != "" {
+		from = " from " + from
 	}
+	return fmt.Errorf("%s is being written by another copy%s, which goes on; this one has not touched it: %w", path, from, na.ErrAgain)
+}
+
+// probeTime is how long the origin of an upload may take to answer before another upload takes its place.
+const probeTime = time.Second
+
+// makeWay returns inUse if another origin uploads the same file, and answers. It ends the upload of one that is gone or does not, and one of the
+// same origin, which has broken it off.
+func (fs *Server) makeWay(by qs.Caller, path string) error {
+	for _, t := range fs.all() {
+		if t.part == nil || t.path != path {
+			continue
+		}
+		if t.peer != by.Addr && context.Cause(t.ctx) == nil && fs.answers(t) {
+			return inUse(path, t.from)
+		}
+		t.cancel(fmt.Errorf("this origin did not answer, and another copy of %s has taken its place: %w", path, na.ErrCanceled))
+		<-t.ended
+		fs.drop(t)
+	}
+	return nil
+}
+
+// answers reports whether the origin of a transfer answers a probe, or asks for something meanwhile, within probeTime.
+func (fs *Server) answers(t *transfer) bool {
+	before := t.lastUse()
+	hctx := fs.node.HG().NA()
+	result := make(chan error, 1)
+	op := hctx.NewOp(func(_ *na.Op, r na.Result) { result <- r.Err })
+	if err := hctx.Probe(op, t.peer, probeTime); err != nil {
+		return false
+	}
+	return <-result == nil || t.lastUse().After(before)
 }
 
 // add gives t its number, and begins to run it. When there are too many, of all clients or of its own, those that rest have to go.
 func (fs *Server) add(t *transfer) error {
 	if all := fs.all(); len(all) >= maxTransfers || countOf(all, t.client) >= maxTransfersOfClient {
 		for _, old := range all {
-			old.mu.Lock()
-			idle := time.Since(old.used)
-			old.mu.Unlock()
-			if idle > maxIdle {
+			if idle := time.Since(old.lastUse()); idle > maxIdle {
 				old.cancel(fmt.Errorf("the transfer of %s has rested for %v: %w", old.path, idle.Round(time.Second), na.ErrTimeout))
 				<-old.ended
 				fs.drop(old)
