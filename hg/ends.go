@@ -64,11 +64,12 @@ func (k *call) resend() error {
 		return na.ErrMsgSize
 	}
 	k.in.b[1] |= flagMore
-	msg, err := k.lendInput(minMessage)
+	to := k.h.ctx.nctx.Current(k.h.addr)
+	msg, err := k.lendInput(to, minMessage)
 	if err != nil {
 		return err
 	}
-	return k.ask(k.h.addr, msg)
+	return k.ask(to, msg)
 }
 
 // message returns the response that a receive has brought, and what came beside it.

@@ -351,41 +351,45 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 	}
 	req.room = k.room
 	nctx, in := h.ctx.nctx, &k.in
+	if to = h.addr; to.Session() != 0 {
+		to = nctx.Current(to) // the session may be one that ends, and begins nothing
+	}
 	k.beside = nil
 	switch n := in.head + in.size(); {
 	case n <= h.ctx.limits.MaxUnexpected:
 		req.put(in.b)
-		return in.b, h.addr, nil
+		return in.b, to, nil
 	case n <= na.MaxRoom && in.apart == nil:
-		if to, ok := nctx.ClaimRoom(h.addr, n); ok {
+		if bound, ok := nctx.ClaimRoom(to, n); ok {
 			h.ctx.bodies.inline.Add(1)
 			req.put(in.b)
-			return in.b, to, nil
+			return in.b, bound, nil
 		}
 	case in.head <= h.ctx.limits.MaxUnexpected:
-		if to, ok := nctx.ClaimRoom(h.addr, in.size()); ok {
+		if bound, ok := nctx.ClaimRoom(to, in.size()); ok {
 			h.ctx.bodies.inline.Add(1)
 			req.put(in.b)
 			k.beside = in.payload()
-			return in.b[:in.head], to, nil
+			return in.b[:in.head], bound, nil
 		}
 	}
 	req.flags |= flagMore
 	req.put(in.b)
-	if msg, err = k.lendInput(h.ctx.limits.MaxUnexpected); err != nil {
+	to = nctx.Current(to) // the loan and the request go in the same session
+	if msg, err = k.lendInput(to, h.ctx.limits.MaxUnexpected); err != nil {
 		k.returnRoom()
 	}
-	return msg, h.addr, err
+	return msg, to, err
 }
 
-// lendInput lends the input, and the metadata if it does not fit a message of limit bytes, and returns the message that says so.
+// lendInput lends the input to the peer at to, and the metadata if it does not fit a message of limit bytes, and returns the message that says so.
 // Locked.
-func (k *call) lendInput(limit int) (msg []byte, err error) {
+func (k *call) lendInput(to na.Addr, limit int) (msg []byte, err error) {
 	h := k.h
 	k.in.own()
 	body, head, flags := k.in.split(k.in.front, limit)
 	h.ctx.bodies.countLent(k.in.size())
-	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, body, account{expedited: h.rpc.own.Expedited}, k.onLoanEnded)
+	loan, key, err := h.ctx.lend(to, k.tag()|loanTag, body, account{expedited: h.rpc.own.Expedited}, k.onLoanEnded)
 	if err != nil {
 		return nil, err
 	}

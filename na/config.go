@@ -71,6 +71,11 @@ type Config struct {
 	// peers have dialled are theirs to end. When Budget is short for one more peer, the session of either kind that has been idle for
 	// longest ends, whatever IdleTimeout is.
 	IdleTimeout time.Duration
+	// CertificateGrace is how long what is under way in a session may go on after a certificate of the two sides that it was made with
+	// has expired (with TLS: x509.Certificate.NotAfter). What begins after that goes in another session, which is dialled with the certificates
+	// of then; without valid ones it fails, and NotRun. Each side looks at the certificate of its peer. Zero means 1 minute; negative means that
+	// sessions outlive the certificates of their peers here.
+	CertificateGrace time.Duration
 	// Local says when a class with a second transport (see Open) uses that.
 	Local Local
 	// Name is what the process calls itself towards its peers, for logs and tools: Identity.Process. It is at most 64 bytes of printable
@@ -147,8 +152,9 @@ func (c Config) withDefaults() Config {
 	def(&c.PeerTimeout, 5*time.Second)
 	def(&c.ConnectTimeout, c.PeerTimeout)
 	def(&c.Linger, 2*time.Second)
+	def(&c.CertificateGrace, time.Minute)
 	def(&c.Spin, 50*time.Microsecond)
-	for _, d := range []*time.Duration{&c.Probe, &c.PeerTimeout, &c.ConnectTimeout, &c.Spin, &c.IdleTimeout} {
+	for _, d := range []*time.Duration{&c.Probe, &c.PeerTimeout, &c.ConnectTimeout, &c.Spin, &c.IdleTimeout, &c.CertificateGrace} {
 		*d = min(*d, maxTime)
 	}
 	return c

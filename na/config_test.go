@@ -53,11 +53,11 @@ func TestConfigDefaults(t *testing.T) {
 	require.Equal(t, Config{
 		Contexts: 16, Eager: 4096, Envelopes: 32, Budget: 64 << 20, SendQueue: 8192, PeerTimeout: 5 * time.Second,
 		ConnectTimeout: 5 * time.Second, Spin: 50 * time.Microsecond, Probe: 200 * time.Millisecond,
-		Linger: 2 * time.Second,
+		Linger: 2 * time.Second, CertificateGrace: time.Minute,
 	}, Config{}.withDefaults())
 	given := Config{
 		Contexts: 1, Eager: 300, Envelopes: 2, Budget: 3, SendQueue: 4, PeerTimeout: time.Hour, ConnectTimeout: time.Minute, Spin: -1,
-		Probe: 7, Linger: 8,
+		Probe: 7, Linger: 8, CertificateGrace: 9,
 	}
 	require.Equal(t, given, given.withDefaults())
 	require.Equal(t, time.Hour, Config{PeerTimeout: time.Hour}.withDefaults().ConnectTimeout)

@@ -149,6 +149,14 @@ func (d *domain) now() time.Duration {
 	return time.Since(d.start) + 1
 }
 
+// wallClock reads the clock by which certificates are judged.
+func (d *domain) wallClock() time.Time {
+	if f := d.own.WallClock; f != nil {
+		return f()
+	}
+	return time.Now()
+}
+
 // rand fills b with random bytes that a peer cannot guess.
 func (d *domain) rand(b []byte) {
 	if d.clock != nil {

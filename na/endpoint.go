@@ -48,30 +48,32 @@ type endpoint struct {
 	hasPending atomic.Bool    // pending is not empty
 	heldDue    atomic.Int64   // when reportHeld is due; 0 when never
 
-	mu        sync.Mutex // guards everything below and every session
-	shut      bool
-	broken    error // why e has ended by itself: a panic under mu; nil: it has not
-	draining  bool
-	finishing bool          // Confirm was called
-	lost      []Unconfirmed // of sessions that have ended
-	unlocks   int           // Unlocks since frames were held back
-	corks     int           // frames are held back while it is not 0
-	now       time.Duration // as last told
-	sessions  map[uint64]*session
-	names     map[Addr]*session
-	choosing  []*session // that have several addresses, and have not settled on one
-	recent    Addr       // what find was asked last,
-	found     *session   // and found; nil once that session has ended
-	waits     map[Addr]*backoff
-	proofs    map[Addr]frame.Secret // of dialable peers whose session has ended: what the next HELLO shows
-	retired   map[uint64][16]byte   // incarnations of the peers of sessions that have ended because they were idle
-	leaving   int                   // sessions in stateLeaving
-	shorts    int                   // sessions that wait for envelopes
-	idle      [2]idleList           // sessions with nothing going on; in the second those that we have dialled
-	busy      []*session            // sessions with something open, or that connect
-	lastTick  time.Duration
-	pending   []carrier.Session // *session
-	flushing  []carrier.Session // the other half of pending
+	mu         sync.Mutex // guards everything below and every session
+	shut       bool
+	broken     error // why e has ended by itself: a panic under mu; nil: it has not
+	draining   bool
+	finishing  bool          // Confirm was called
+	lost       []Unconfirmed // of sessions that have ended
+	unlocks    int           // Unlocks since frames were held back
+	corks      int           // frames are held back while it is not 0
+	now        time.Duration // as last told
+	sessions   map[uint64]*session
+	names      map[Addr]*session
+	choosing   []*session // that have several addresses, and have not settled on one
+	recent     Addr       // what find was asked last,
+	found      *session   // and found; nil once that session has ended
+	waits      map[Addr]*backoff
+	proofs     map[Addr]lastSecret       // of dialable peers whose session has ended, or retires: what the next HELLO shows
+	retired    map[uint64][16]byte       // incarnations of the peers of sessions that have ended because they were idle, or had retired
+	successors map[frame.Secret]*session // of sessions that retire: the next session of the peer, by the secret of the one before
+	expiryDue  time.Duration             // when certificates of peers are looked at; 0: never
+	leaving    int                       // sessions in stateLeaving
+	shorts     int                       // sessions that wait for envelopes
+	idle       [2]idleList               // sessions with nothing going on; in the second those that we have dialled
+	busy       []*session                // sessions with something open, or that connect
+	lastTick   time.Duration
+	pending    []carrier.Session // *session
+	flushing   []carrier.Session // the other half of pending
 
 	leases    map[leaseKey]*Op
 	tokens    map[[16]byte]*Op
@@ -106,8 +108,9 @@ var _ carrier.Core = (*endpoint)(nil)
 func newEndpoint(d *domain, c *Context) *endpoint {
 	e := &endpoint{
 		dom: d, nctx: c, id: c.id,
-		sessions: map[uint64]*session{}, names: map[Addr]*session{}, retired: map[uint64][16]byte{}, waits: map[Addr]*backoff{}, proofs: map[Addr]frame.Secret{},
-		leases: map[leaseKey]*Op{}, tokens: map[[16]byte]*Op{},
+		sessions: map[uint64]*session{}, names: map[Addr]*session{}, retired: map[uint64][16]byte{}, waits: map[Addr]*backoff{}, proofs: map[Addr]lastSecret{},
+		successors: map[frame.Secret]*session{},
+		leases:     map[leaseKey]*Op{}, tokens: map[[16]byte]*Op{},
 	}
 	e.probeTask.Init(e.answerProbes, nil)
 	return e

@@ -38,6 +38,7 @@ type script struct {
 	second *carrier.Network // beside that of the script; or nil
 	secure bool
 	shelf  *shelfOf
+	wall   func() time.Time // by which certificates expire
 }
 
 const scriptPeer = "script://peer"
@@ -136,7 +137,7 @@ func (p scriptPlugin) Open(_ carrier.Class, rest string) (*carrier.Network, erro
 		Host:       "here",
 		Unassisted: true, // nothing happens by itself
 
-		WriteTimeout: s.takeTimeout, Secure: s.secure,
+		WriteTimeout: s.takeTimeout, Secure: s.secure, WallClock: s.wall,
 	}, nil
 }
 

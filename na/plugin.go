@@ -39,8 +39,10 @@ type Stats struct {
 	PeersLost   int64 // sessions that were up and that nobody closed: the peer died, fell silent, broke the protocol, or gave this side up
 	PeersLeft   int64 // sessions that the peer closed, in good order or not: it said so
 	PeersIdle   int64 // sessions that ended because they were idle, as both sides agreed
-	Stalls      int64 // sends that had to wait for an envelope, or failed for want of one
-	Reserved    int64 // bytes of envelopes and room guaranteed to peers now
+	// PeersRetired counts sessions of which a certificate has expired, so that what began afterwards went in another one.
+	PeersRetired int64
+	Stalls       int64 // sends that had to wait for an envelope, or failed for want of one
+	Reserved     int64 // bytes of envelopes and room guaranteed to peers now
 	// HandshakesFailed counts TLS handshakes of peers that connected to the class and failed; the first context has it of tcp.
 	HandshakesFailed int64
 	// HighWater is the largest PeerStats.HighWater of all sessions, those that have ended included.

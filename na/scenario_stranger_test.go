@@ -106,7 +106,7 @@ func TestSecretIsShownToItsPeer(t *testing.T) {
 	s.e.Lock()
 	defer s.e.Unlock()
 	for i := range 3 * mostProofs {
-		s.e.remember(MakeAddr(scriptPeer, i+10), frame.Secret{1})
+		s.e.remember(MakeAddr(scriptPeer, i+10), lastSecret{frame.Secret{1}, false})
 	}
 	require.LessOrEqual(t, len(s.e.proofs), mostProofs)
 }

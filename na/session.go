@@ -65,7 +65,11 @@ type session struct {
 
 	confirmed bool // it has given it
 	silenced  bool // the session ends because the peer is silent
-	leaves    bool // the peer has said that it closes
+
+	retiring *retirement   // nil unless it does
+	succeeds *frame.Secret // of the session that retires, in whose place the peer has made this one; nil: none
+
+	leaves bool // the peer has said that it closes
 
 	// Sending.
 	eager             int      // bytes of one message: the smaller of both sides; 0 until up
@@ -163,6 +167,11 @@ func (e *endpoint) sessionFor(t ticket, a Addr) (*session, error) {
 	if err := e.refusal(t); err != nil {
 		return nil, err
 	}
+	return e.sessionTo(a)
+}
+
+// sessionTo returns the session to which operations to a go, and dials if there is none. Locked.
+func (e *endpoint) sessionTo(a Addr) (*session, error) {
 	if l := e.find(a); l != nil {
 		l.makeBusy()
 		return l, l.mustBe(a)
@@ -192,7 +201,7 @@ func (e *endpoint) sessionFor(t ticket, a Addr) (*session, error) {
 func (e *endpoint) caller(a Addr) (found *session, err error) {
 	for _, l := range e.sessions {
 		switch {
-		case l.named != a || !l.Up():
+		case l.named != a || !l.Up() || l.retiring != nil && l.hasSuccessor():
 		case found != nil:
 			return nil, WithText(ErrDuplicate, fmt.Sprintf("two peers say that they are %v", a))
 		default:
@@ -314,6 +323,7 @@ func (l *session) up(g frame.Greeting) {
 	l.eager = min(l.e.dom.cfg.Eager, int(g.Eager))
 	l.credits = g.Envelopes // what waited before may leave now, as far as the peer has guaranteed envelopes
 	l.alive()
+	l.watchExpiry()
 	l.sinceHeard, l.sinceMessage = 0, 0
 	delete(l.e.waits, l.wanted())
 	delete(l.e.proofs, l.named)
@@ -392,10 +402,11 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	if e.names[l.named] == l {
 		delete(e.names, l.named)
 		if wasUp {
-			e.remember(l.named, l.peer.secret)
+			e.remember(l.named, lastSecret{l.peer.secret, false})
 		}
 	}
 	l.forgetChoices()
+	l.forgetSuccession()
 	if wasUp && !e.shut {
 		l.lose()
 	}
@@ -414,8 +425,14 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	}
 }
 
+// A lastSecret is that of the last session with a name. The session has ended, or retires.
+type lastSecret struct {
+	secret  frame.Secret
+	retires bool
+}
+
 // remember keeps what the next HELLO to a name shows. Without it the peer asks whether its old session lives, and that takes longer.
-func (e *endpoint) remember(name Addr, s frame.Secret) {
+func (e *endpoint) remember(name Addr, s lastSecret) {
 	if len(e.proofs) >= mostProofs {
 		clear(e.proofs)
 	}

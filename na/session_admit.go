@@ -19,7 +19,10 @@ func (l *session) Hello(f carrier.Lane, dst, label []byte) []byte {
 func (l *session) hello(f carrier.Lane, dst, label []byte, secret frame.Secret, to Addr) []byte {
 	g := l.greeting()
 	if g.Label = label; f == carrier.Messages {
-		g.Secret, g.Proof = secret, l.e.proofs[to]
+		last := l.e.proofs[to]
+		if g.Secret, g.Proof = secret, last.secret; last.retires {
+			g.Features |= frame.FeatureRetires
+		}
 	}
 	return g.Append(dst)
 }
@@ -114,6 +117,9 @@ func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 		return nil, WithText(ErrClosed, "the process is shutting down")
 	}
 	r, proof := e.routeOf(c), proofOf(conn)
+	if e.dom.hasExpired(proof) {
+		return nil, WithText(ErrPermission, errExpired(proof))
+	}
 	var named Addr // nobody else is reached by our own name, whatever he says
 	if r == e.secondary() {
 		o, err := e.tookOffer(g)
@@ -139,7 +145,7 @@ func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 		if err := e.compete(old, g); err != nil {
 			return nil, err
 		}
-		if old.state != stateDown {
+		if old.state != stateDown && old.retiring == nil {
 			old.settleOn(named)
 			old.adopt(r, conn, proof, g)
 			return old, nil
@@ -168,7 +174,7 @@ func (l *session) besides(g *frame.Greeting) bool {
 func (l *session) Unproven() { l.forged = true }
 
 // compete decides between a session that exists and a connection that says it is of the same peer. It returns nil with old taken down,
-// or fit to adopt the new connection, and an error when the new one must go. Anybody on the peer's machine can say its name and
+// retiring, or fit to adopt the new connection, and an error when the new one must go. Anybody on the peer's machine can say its name and
 // its incarnation. So a session ends only for somebody who knows its secret: the peer, which had this session and has lost it. Anybody
 // else has the peer asked whether it lives: a peer that has restarted, one that had not heard of the session, and a stranger.
 // Of two connections that are being made at the same time the one that the larger incarnation dialled stays.
@@ -176,7 +182,11 @@ func (e *endpoint) compete(old *session, g *frame.Greeting) error {
 	ours := slices.Compare(e.dom.inc[:], g.Incarnation[:]) > 0
 	switch {
 	case old.Up() && old.secret.Matches(g.Proof):
-		old.fail(WithText(ErrPeerLost, "the peer connected anew"))
+		if g.Features&frame.FeatureRetires != 0 {
+			old.startRetiring("the peer has made another session in its place")
+		} else {
+			old.fail(WithText(ErrPeerLost, "the peer connected anew"))
+		}
 	case old.Up():
 		old.suspect()
 		return WithText(ErrDuplicate, "a session with this address is up; its peer is asked whether it lives")
@@ -195,5 +205,6 @@ func (e *endpoint) compete(old *session, g *frame.Greeting) error {
 // adopt brings l up over a connection that the peer made.
 func (l *session) adopt(r *route, conn any, proof *carrier.Proof, g *frame.Greeting) {
 	l.route, l.conn, l.proof = r, conn, proof
+	l.succeed(g)
 	l.up(*g)
 }

@@ -121,7 +121,7 @@ func (e *endpoint) endIdle(now time.Duration) (next time.Duration) {
 // mayLeave reports whether nothing is open, nothing waits to be sent, and nothing here needs this very session: memory that is registered
 // needs every session of a process that cannot be dialled, because its peers reach the memory in no other way.
 func (l *session) mayLeave() bool {
-	if l.e.dom.own.Listen == "" && l.e.dom.cls.Regions() > 0 {
+	if l.e.dom.own.Listen == "" && l.e.dom.cls.Regions() > 0 && (l.retiring == nil || !l.hasSuccessor()) {
 		return false
 	}
 	return (l.active == nil || !l.hasWork() && l.sentAll()) && l.held == 0 &&
@@ -185,7 +185,7 @@ func (l *session) leavesQuietly(err error) bool {
 		l.received == l.leftAt && l.unfreed == 0
 }
 
-// retire ends an idle session. What has begun since it was asked to end begins anew.
+// retire ends an idle session, or one that has retired. What has begun since it was asked to end begins anew.
 func (l *session) retire() {
 	e, a, also := l.e, l.wanted(), l.also
 	held := l.takeHeld()
@@ -193,8 +193,13 @@ func (l *session) retire() {
 		clear(e.retired)
 	}
 	e.retired[l.id] = l.peer.incarnation
-	e.stats.PeersIdle++
-	l.close(WithText(ErrPeerLost, "the session has ended because it was idle"), byeIdle, "the session was idle", false)
+	why := "the session was idle"
+	if l.retiring != nil {
+		why = l.retiring.why
+	} else {
+		e.stats.PeersIdle++
+	}
+	l.close(WithText(ErrPeerLost, "the session has ended: "+why), byeIdle, why, false)
 	if len(held) == 0 {
 		return
 	}

@@ -37,6 +37,7 @@ func (e *endpoint) tick(now time.Duration) {
 	passed := min(now-e.lastTick, 2*e.tickEvery())
 	e.lastTick = now
 	next := now + e.tickEvery()
+	expiry := e.retireExpired(now)
 	busy := e.busy
 	e.busy = nil
 	for _, l := range busy {
@@ -46,8 +47,12 @@ func (e *endpoint) tick(now time.Duration) {
 		idle := false
 		switch {
 		case l.Up():
-			idle = !l.gotMessage && l.isIdle()
+			idle = l.retiring == nil && !l.gotMessage && l.isIdle()
 			l.tick(now, passed)
+			if r := l.retiring; r != nil && l.Up() {
+				l.tickRetiring(now)
+				next = sooner(next, r.by)
+			}
 			if l.Up() {
 				l.readsDue()
 			}
@@ -88,7 +93,7 @@ func (e *endpoint) tick(now time.Duration) {
 	if len(e.busy) == 0 {
 		next = 0
 	}
-	next = sooner(next, idle)
+	next = sooner(sooner(next, idle), expiry)
 	e.timer.Store(int64(next))
 }
 

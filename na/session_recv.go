@@ -82,6 +82,8 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 		l.deliverLeave(h)
 	case frame.Stay:
 		return l.deliverStay(h)
+	case frame.Retire:
+		return l.deliverRetire(h)
 	default:
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame inside a session", h.Kind))
 	}

@@ -37,6 +37,12 @@ type Config struct {
 	// connects anew. Zero means 5 minutes, and never for a node that serves methods and does not listen; negative means never. See
 	// [na.Config].
 	IdleTimeout time.Duration
+	// CertificateGrace is how long calls that are under way in a session may go on after a certificate that it was made with has expired,
+	// this node's or the peer's. Calls that begin after that connect anew, with the certificates of then (those in the files of LoadTLS): where
+	// these are valid no call fails, and else it fails with ErrUnreachable or ErrPermission, NotRun, and names the certificate. Each node looks
+	// at the certificate of its peer, and the other one follows. Zero means 1 minute; negative means that sessions outlive the certificates of
+	// their peers. Without TLS it means nothing.
+	CertificateGrace time.Duration
 	// CallTimeout bounds calls whose context has no deadline; any Duration will do. Zero means not at all.
 	CallTimeout time.Duration
 	// MaxPeers is how many processes may be connected, with room for the requests of each: HG.NA.Budget follows, and HG.NA.Room is 16 MiB
@@ -121,6 +127,9 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.IdleTimeout != 0 && c.HG.NA.IdleTimeout != 0 && c.IdleTimeout != c.HG.NA.IdleTimeout {
 		bad("IdleTimeout is %v, but HG.NA.IdleTimeout is %v: set one of them", c.IdleTimeout, c.HG.NA.IdleTimeout)
 	}
+	if c.CertificateGrace != 0 && c.HG.NA.CertificateGrace != 0 && c.CertificateGrace != c.HG.NA.CertificateGrace {
+		bad("CertificateGrace is %v, but HG.NA.CertificateGrace is %v: set one of them", c.CertificateGrace, c.HG.NA.CertificateGrace)
+	}
 	if c.CallTimeout < 0 {
 		bad("CallTimeout is %v, want a time, or 0 for none", c.CallTimeout)
 	}
@@ -184,6 +193,9 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	}
 	if c.IdleTimeout != 0 {
 		c.HG.NA.IdleTimeout = c.IdleTimeout
+	}
+	if c.CertificateGrace != 0 {
+		c.HG.NA.CertificateGrace = c.CertificateGrace
 	}
 	if c.PeerTimeout != 0 {
 		c.HG.NA.PeerTimeout = c.PeerTimeout

@@ -102,6 +102,7 @@ var readings = []reading{
 	{describe("peers", "Sessions that are up."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.Peers) }},
 	{describe("peers_lost_total", "Peers that died, fell silent or were given up, without having closed the session."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersLost) }},
 	{describe("peers_left_total", "Peers that closed the session."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersLeft) }},
+	{describe("peers_retired_total", "Sessions of which a certificate has expired, so that what began afterwards went in another one."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersRetired) }},
 	{describe("peers_idle_total", "Sessions that ended because they were idle, as both sides agreed."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersIdle) }},
 	{describe("handlers_active", "Requests whose handlers have begun and that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Active) }},
 	{describe("streams_open", "Requests with streams that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Streams) }},

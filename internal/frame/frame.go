@@ -9,7 +9,7 @@ import (
 )
 
 // Version is the version of the wire form. Two sides of different versions refuse each other in the handshake.
-const Version = 5
+const Version = 6
 
 // HeaderSize is the length of a header in bytes.
 const HeaderSize = 32
@@ -61,7 +61,8 @@ const (
 	Probe      Kind = 25 // asks whoever drives the receiver whether it is ready; op = number of the probe in the session, from 1
 	Probed     Kind = 26 // the answer to the newest PROBE; op = its number, tag = a Readiness
 	Held       Kind = 27 // what messages of the receiver wait for; op = a HeldReason, tag = active<<32 | limit
-	maxKind         = 27
+	Retire     Kind = 28 // its sender begins nothing more in the session; the receiver should not either
+	maxKind         = 28
 )
 
 // The flags. A receiver refuses those that the kind does not have.
@@ -122,6 +123,7 @@ var shapes = [maxKind + 1]shape{
 	Probe:      {"PROBE", 0, false, false, 0},
 	Probed:     {"PROBED", 0, false, false, 0},
 	Held:       {"HELD", 0, false, false, 0},
+	Retire:     {"RETIRE", 0, false, false, 0},
 }
 
 // String returns the name of the kind.

@@ -24,7 +24,7 @@ var kinds = []frame.Kind{
 	frame.Cancel, frame.Ping, frame.Pong, frame.Credit, frame.Goaway, frame.Dropped, frame.GiveBack,
 	frame.Withdraw, frame.Withdrawn, frame.Abandon, frame.Body, frame.Read,
 	frame.Leave, frame.Stay, frame.Stream, frame.Window, frame.Reset,
-	frame.Probe, frame.Probed, frame.Held,
+	frame.Probe, frame.Probed, frame.Held, frame.Retire,
 }
 
 // sample is a frame of each kind with every field set that it can have.
@@ -163,7 +163,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for text, b := range map[string][]byte{
 		"unknown kind 0":                 raw(frame.Ping, 4, 0),
-		"unknown kind 28":                raw(frame.Ping, 4, 28),
+		"unknown kind 29":                raw(frame.Ping, 4, 29),
 		"unknown kind 255":               raw(frame.Ping, 4, 255),
 		"unknown flags 0x80":             edit(frame.Ping, func(h *frame.Header) { h.Flags = 0x80 }),
 		"unknown flags 0x81":             edit(frame.Unexpected, func(h *frame.Header) { h.Flags = 0x80 }),

@@ -40,6 +40,10 @@ const FeatureWithdraw = 2
 // senders wait: na.HonestReserve.
 const FeatureReserve = 4
 
+// FeatureRetires is the bit that says that the session whose secret the HELLO shows has not ended, and that its sender begins nothing in it any
+// more.
+const FeatureRetires = 8
+
 // MaxHello bounds the payload of a HELLO.
 const MaxHello = 4096
 

@@ -65,6 +65,9 @@ type Network struct {
 	Host string
 	// Secure says that connections are encrypted, and that peers prove who they are (see Prover).
 	Secure bool
+	// WallClock is the clock by which Proof.Expires is judged, the same that handshakes use. It may be called Locked, from any goroutine, and does
+	// not wait. Nil means time.Now.
+	WallClock func() time.Time
 	// Exact says that the carriers never send anything in place of bytes that are gone, and may deliver DATA in any order.
 	Exact bool
 	// FlushEvery is after how many operations frames that are held back to leave together leave all the same, because a peer that

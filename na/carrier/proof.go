@@ -1,6 +1,10 @@
 package carrier
 
-import "crypto/x509"
+import (
+	"crypto/x509"
+	"fmt"
+	"time"
+)
 
 // A Proof is what a connection has proven of its peer.
 type Proof struct {
@@ -12,6 +16,13 @@ type Proof struct {
 	Certificates []*x509.Certificate
 	// Name is what the transport takes the peer for (see NameOf). Empty when nothing vouches for a name.
 	Name string
+	// Expires is when what was proven is no longer valid: when the first certificate of the chain expires. Zero means never.
+	Expires time.Time
+}
+
+// Describe says of a certificate whose it is, and until when it is valid.
+func Describe(c *x509.Certificate) string {
+	return fmt.Sprintf("subject %q, serial number %v, valid until %s", c.Subject, c.SerialNumber, c.NotAfter.UTC().Format(time.RFC3339))
 }
 
 // NameOf returns what a certificate calls its owner: the first URI, such as a SPIFFE ID, else the first DNS name, else the common name.

@@ -209,7 +209,7 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 	d.server = d.newServer()
 	n := &carrier.Network{
 		Names: &d.names, NewCarrier: d.newPortable, Close: d.server.Close,
-		Unassisted: d.opts.Unassisted, Secure: d.opts.TLS != nil, WriteTimeout: d.opts.WriteTimeout,
+		Unassisted: d.opts.Unassisted, Secure: d.opts.TLS != nil, WallClock: secure.WallClock(d.opts.TLS), WriteTimeout: d.opts.WriteTimeout,
 	}
 	if listener != nil {
 		n.Listen = d.names.Self

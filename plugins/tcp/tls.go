@@ -49,13 +49,20 @@ type tlsConn struct {
 	*tls.Conn
 	lower *lowerConn
 	proof *secure.Proof
+	own   *secure.Own // nil: the peer has dialled
+}
+
+// Read implements net.Conn. The peer may refuse the certificate of this side when the handshake is over here.
+func (c *tlsConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	return n, c.own.Wrap(err)
 }
 
 // serve has the peer that connected to us begin TLS. due bounds the time.
 func (s *security) serve(nc *net.TCPConn, due time.Time) (*tlsConn, error) {
 	t := &lowerConn{rw: nc, remote: nc.RemoteAddr(), looked: secure.Looks(s.own), left: secure.MaxClientHello, then: secure.MaxClientProof}
 	cfg := s.forced()
-	return s.handshake(tls.Server(t, cfg), cfg, t, nc, false, due)
+	return s.handshake(tls.Server(t, cfg), cfg, t, nc, nil, due)
 }
 
 // dial begins TLS with the peer that we connected to, whose canonical name is given, and the host that it must prove to be, or empty.
@@ -65,12 +72,12 @@ func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 		return nil, err
 	}
 	t := &lowerConn{rw: nc, remote: net.TCPAddrFromAddrPort(ap), looked: secure.Looks(s.own), left: secure.MaxServerProof}
-	cfg := s.forced()
-	return s.handshake(tls.Client(t, secure.Client(cfg, scheme, name, host)), cfg, t, nc, true, time.Now().Add(s.timeout))
+	cfg, own := s.forced(), &secure.Own{}
+	return s.handshake(tls.Client(t, own.Note(secure.Client(cfg, scheme, name, host))), cfg, t, nc, own, time.Now().Add(s.timeout))
 }
 
-// handshake is where functions of the user's run, and nowhere else. A panic in one ends this connection only.
-func (s *security) handshake(conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *net.TCPConn, client bool, due time.Time) (c *tlsConn, err error) {
+// handshake is that of who dials if own is not nil. It is where functions of the user's run, and nowhere else. A panic in one ends this connection only.
+func (s *security) handshake(conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *net.TCPConn, own *secure.Own, due time.Time) (c *tlsConn, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a function of the tls.Config panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
@@ -82,9 +89,9 @@ func (s *security) handshake(conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *
 		if !t.heard {
 			err = errSilent{err}
 		}
-		return nil, err
+		return nil, own.Wrap(err)
 	}
-	if client && t.proof > secure.MaxClientProof { // the listener will end it, and cannot say why
+	if own != nil && t.proof > secure.MaxClientProof { // the listener will end it, and cannot say why
 		return nil, secure.OwnTooLong(t.proof, secure.MaxClientProof)
 	}
 	state := conn.ConnectionState()
@@ -93,7 +100,7 @@ func (s *security) handshake(conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *
 		return nil, secure.ErrALPN
 	}
 	t.left = -1
-	return &tlsConn{Conn: conn, lower: t, proof: secure.Prove(cfg, &state, t.looked)}, nil
+	return &tlsConn{Conn: conn, lower: t, proof: secure.Prove(cfg, &state, t.looked), own: own}, nil
 }
 
 // A lowerConn is the connection that package tls sees. It passes on what comes and goes, looks at the first bytes, bounds what

@@ -130,9 +130,10 @@ func dial(ctx context.Context, k *conn, name, host string) {
 	defer k.c.e.Rescue(k.dialed)
 	h := newHandshake(k, true)
 	h.left = secure.MaxServerProof
-	cfg := guarded(secure.Client(h.cfg, scheme, name, host), h.g.log, h.to)
+	own := &secure.Own{}
+	cfg := guarded(own.Note(secure.Client(h.cfg, scheme, name, host)), h.g.log, h.to)
 	h.q = tls.QUICClient(&tls.QUICConfig{TLSConfig: cfg})
-	err := h.run(ctx)
+	err := own.Wrap(h.run(ctx))
 	code, coded := errors.AsType[codes.Code](err)
 	switch {
 	case err == nil, coded && code != codes.OK, errors.As(err, new(turnedAway)):

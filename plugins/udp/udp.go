@@ -111,7 +111,7 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 	d.names.Certify = secure.ByHost(p.opts.TLS)
 	n := &carrier.Network{
 		Exact: true, Names: &d.names, NewCarrier: d.newCarrier, Close: d.close,
-		Unassisted: p.opts.Unassisted, Secure: p.opts.TLS != nil,
+		Unassisted: p.opts.Unassisted, Secure: p.opts.TLS != nil, WallClock: secure.WallClock(p.opts.TLS),
 	}
 	if rest != "" {
 		if err := d.listen(rest, p.opts.Trusted || p.opts.TLS != nil || os.Getenv("QS_UDP_TRUSTED") == "1"); err != nil {

@@ -96,6 +96,52 @@ func Client(cfg *tls.Config, scheme, name, host string) *tls.Config {
 	return cfg
 }
 
+// An Own is the certificate that this side has shown in a handshake, as the one that dials; nil before, or for none. It is used by one handshake.
+type Own struct{ leaf *x509.Certificate }
+
+// Note returns cfg, or a copy of it, that notes in o what it shows.
+func (o *Own) Note(cfg *tls.Config) *tls.Config {
+	cfg = cfg.Clone()
+	choose, all := cfg.GetClientCertificate, cfg.Certificates
+	cfg.GetClientCertificate = func(r *tls.CertificateRequestInfo) (c *tls.Certificate, err error) {
+		if choose != nil {
+			c, err = choose(r)
+		} else { // as package tls chooses
+			c = &tls.Certificate{}
+			for i := range all {
+				if r.SupportsCertificate(&all[i]) == nil {
+					c = &all[i]
+					break
+				}
+			}
+		}
+		if err == nil && c != nil && len(c.Certificate) > 0 {
+			if o.leaf = c.Leaf; o.leaf == nil {
+				o.leaf, _ = x509.ParseCertificate(c.Certificate[0]) // else package tls says what is wrong with it
+			}
+		}
+		return c, err
+	}
+	return cfg
+}
+
+// Wrap returns an error of the connection, with the certificate if the peer has refused it because it has expired: Reason says which it is. o may be nil.
+func (o *Own) Wrap(err error) error {
+	if err == nil || o == nil || o.leaf == nil || Innermost(err) != alertExpired {
+		return err
+	}
+	return &expiredError{err, o.leaf}
+}
+
+// An expiredError says that the peer takes the certificate of this side for expired.
+type expiredError struct {
+	error
+	own *x509.Certificate
+}
+
+// Unwrap returns what the peer has said.
+func (e *expiredError) Unwrap() error { return e.error }
+
 // ByHost reports whether peers must prove to be the hosts that they were looked up by. cfg may be nil.
 func ByHost(cfg *tls.Config) bool {
 	return cfg != nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify
@@ -124,7 +170,47 @@ func Prove(cfg *tls.Config, state *tls.ConnectionState, looked bool) *Proof {
 	if cfg.Time != nil {
 		p.at = cfg.Time()
 	}
+	p.Who.Expires = expiry(state.VerifiedChains, p.Who.Certificates, clock(cfg)())
 	return p
+}
+
+// clock returns the clock by which certificates are judged.
+func clock(cfg *tls.Config) func() time.Time {
+	if cfg.Time != nil {
+		return cfg.Time
+	}
+	return time.Now
+}
+
+// WallClock returns that of the network of a transport; nil where there is no TLS. cfg may be nil.
+func WallClock(cfg *tls.Config) func() time.Time {
+	if cfg == nil {
+		return nil
+	}
+	return clock(cfg)
+}
+
+// expiry is when the last of the chains that were verified expires, each with the first of its certificates; without one when shown does, which
+// functions of the user's have accepted. What had expired before, and was accepted all the same, never does.
+func expiry(verified [][]*x509.Certificate, shown []*x509.Certificate, now time.Time) (last time.Time) {
+	if len(verified) == 0 {
+		verified = [][]*x509.Certificate{shown}
+	}
+	for _, chain := range verified {
+		var first time.Time
+		for _, c := range chain {
+			if first.IsZero() || c.NotAfter.Before(first) {
+				first = c.NotAfter
+			}
+		}
+		if first.After(last) {
+			last = first
+		}
+	}
+	if !last.After(now) {
+		return time.Time{}
+	}
+	return last.Add(time.Nanosecond) // a certificate is valid at its NotAfter
 }
 
 // SpeaksFor reports whether the peer, which connected to us, may be taken for the one that listens at name: it has proven
@@ -179,11 +265,14 @@ func OwnTooLong(n, limit int) error {
 		"show fewer intermediate certificates, or ones with smaller keys", limit, n)
 }
 
+// alertExpired is what a peer says of a certificate that is not valid at this time.
+const alertExpired = "tls: expired certificate"
+
 // alerts say what to do about what a peer said as it ended a handshake.
 var alerts = map[string]string{
 	"tls: certificate required":           "the peer wants a certificate: set Certificates in the tls.Config of this side",
 	"tls: bad certificate":                "the peer does not accept the certificate of this side",
-	"tls: expired certificate":            "the certificate of this side has expired, or is not valid yet, says the peer: renew it",
+	alertExpired:                          "the certificate of this side has expired, or is not valid yet, says the peer: renew it",
 	"tls: unknown certificate authority":  "the peer does not know who signed the certificate of this side: add the authority to ClientCAs there",
 	"tls: record overflow":                "the peer takes no certificates as long as those of this side: show fewer intermediate certificates, or ones with smaller keys",
 	"tls: error decrypting message":       "the private key of this side is not that of its certificate, says the peer",
@@ -207,7 +296,10 @@ func Reason(err error) string {
 	var host x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	text := Innermost(err)
+	refused, isRefused := errors.AsType[*expiredError](err)
 	switch {
+	case isRefused:
+		return alerts[alertExpired] + " (" + carrier.Describe(refused.own) + ")"
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return "the peer did not end the TLS handshake in time"
 	case alerts[text] != "":
@@ -221,7 +313,7 @@ func Reason(err error) string {
 		return "the peer's certificate is for another host: look the peer up by a name that is in it, put the name or address into it, or set ServerName in the tls.Config of this side (" +
 			inet.NotFor(host.Certificate, host.Host) + ")"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "the peer's certificate has expired, or is not valid yet: renew it there (" + inet.NamesIn(invalid.Cert) + ": " + invalid.Detail + ")"
+		return "the peer's certificate has expired, or is not valid yet: renew it there (" + carrier.Describe(invalid.Cert) + ", for " + inet.NamesIn(invalid.Cert) + ": " + invalid.Detail + ")"
 	}
 	return "the peer's certificate is not accepted: " + unverified.Err.Error()
 }
