@@ -30,7 +30,7 @@ func (r Request) Run() error {
 				s.mu.Unlock()
 				if taken {
 					defer c.gathering.returned(batch)
-					c.nctx.EnterApart(s.resume, 0)
+					c.nctx.UserCode(s.resume, 0)
 					return nil
 				}
 			}

@@ -45,15 +45,20 @@ func (c *Context) drive(ctx context.Context, around func(run func(lone any))) er
 		lone *Request
 		pass func(instead func() bool)
 	)
-	instead := func() bool { return lone != nil && c.takeLone(lone) }
+	take := func(int) int {
+		if c.takeLone(lone) {
+			return 1
+		}
+		return 0
+	}
+	instead := func() bool { return lone != nil && c.nctx.UserCode(take, 0) == 1 }
 	run := func(r any) {
 		lone, _ = r.(*Request)
 		pass(instead)
 	}
-	step := func(int) int { around(run); return 0 }
-	return c.turns.Drive(ctx, func(run func(instead func() bool)) {
-		pass = run
-		c.nctx.EnterTrigger(step, 0)
+	return c.turns.Drive(ctx, func(p func(instead func() bool)) {
+		pass = p
+		around(run)
 	})
 }
 
@@ -116,6 +121,5 @@ type batcher struct{ driver }
 func (b batcher) Cork() bool        { return b.c.nctx.Cork() }
 func (b batcher) Uncork()           { b.c.nctx.Uncork() }
 func (b batcher) Flush()            { b.c.nctx.Flush() }
-func (b batcher) Inside() bool      { return b.c.nctx.InTrigger() }
 func (b batcher) Begin() turns.Pass { return b.c.gathering.begin() }
 func (b batcher) End(p turns.Pass)  { b.c.gathering.end(p) }

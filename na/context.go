@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/callback"
 	"github.com/quicksilver-rpc/quicksilver/internal/loglimit"
 	"github.com/quicksilver-rpc/quicksilver/internal/simhook"
 )
@@ -72,9 +71,9 @@ type Context struct {
 	slow         atomic.Int32 // how many of them Trigger has waited for without result, until the next is queued
 	state        atomic.Int32
 	woken        atomic.Bool
-	mark         *callback.Mark // of Trigger,
-	apart        *callback.Mark // and of handlers outside it
-	handshakes   atomic.Int64   // of TLS, that have failed: Stats.HandshakesFailed
+	frame        codeFrame
+	frameNumber  int
+	handshakes   atomic.Int64 // of TLS, that have failed: Stats.HandshakesFailed
 	handshakeLog loglimit.Limiter
 	panics       atomic.Int64          // that were recovered: Stats.Panics
 	broken       atomic.Pointer[error] // why the endpoint has ended by itself; nil: it has not
@@ -121,7 +120,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 		c.driver = c.ep.routes[0].carrier.(simhook.Driver)
 	}
 	c.sched = cls.domain.sched
-	c.mark, c.apart = callback.New(), callback.New()
+	c.frame, c.frameNumber = takeFrame()
 	c.background.start()
 	return c, nil
 }
@@ -240,8 +239,7 @@ func (c *Context) release() bool {
 	c.ep.release()
 	c.closePoller()
 	c.class.released(c)
-	c.mark.Free()
-	c.apart.Free()
+	returnFrame(c.frameNumber)
 	c.state.Store(ctxReleased)
 	if c.driver != nil {
 		c.driver.Wake() // who sleeps in Drive sees that c is closed

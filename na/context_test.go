@@ -603,29 +603,6 @@ func TestCloseRace(t *testing.T) {
 	}
 }
 
-// What runs outside Trigger is inside, and yet not the goroutine that leads those who wait: one that waits there leaves it the lead.
-func TestInside(t *testing.T) {
-	t.Parallel()
-	c, _ := newFake(t, Config{})
-	other, _ := newFake(t, Config{})
-	asked := 0
-	ask := func(inside, leads bool) func(int) int {
-		return func(int) int {
-			require.Equal(t, inside, c.Inside())
-			require.Equal(t, leads, c.InTrigger())
-			asked++
-			return 0
-		}
-	}
-	ask(false, false)(0)
-	c.mark.Run(ask(true, true), 0)
-	c.EnterTrigger(ask(true, true), 0)
-	c.EnterApart(ask(true, false), 0)
-	other.mark.Run(ask(false, false), 0)
-	c.mark.Run(func(int) int { return other.mark.Run(ask(true, true), 0) }, 0)
-	require.Equal(t, 6, asked)
-}
-
 // A context whose endpoint owes its peers last words is polled, and not given back before they are said.
 func TestLingering(t *testing.T) {
 	t.Parallel()

@@ -100,14 +100,14 @@ func (c *Context) Trigger(max int) int {
 	if c.Settled() == 0 {
 		return 0
 	}
-	return c.mark.Run(c.runTasks, max)
+	return c.frame(c.runTasks, max)
 }
 
 // TriggerUntil returns a Trigger for the layer above, to be used often: it counts the callbacks of the program, and not the steps that run
 // none, and ends after one when stop, if it is not nil, reports true.
 func (c *Context) TriggerUntil(stop func() bool) func(max int) int {
 	run := func(max int) int { return c.run(max, 0, stop) }
-	return func(max int) int { return c.mark.Run(run, max) }
+	return func(max int) int { return c.frame(run, max) }
 }
 
 // run runs tasks until max have been counted, or, if max <= 0, as many as are queued when it begins. A task that runs no callback counts

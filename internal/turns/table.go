@@ -34,8 +34,6 @@ type Batcher interface {
 	Cork() bool
 	Uncork()
 	Flush()
-	// Inside reports whether the caller is inside a callback.
-	Inside() bool
 	// Begin and End enclose the callbacks of one pass.
 	Begin() Pass
 	End(Pass)
@@ -163,9 +161,8 @@ func (t *Table) wait(ctx context.Context, timeout time.Duration, w *Waiter) erro
 	}
 	t.Returned(t.flush)
 	var (
-		failed               error
-		more, polled, inside bool
-		asked                uint64 // the pass in which inside was asked for
+		failed       error
+		more, polled bool
 	)
 	if t.b == nil {
 		more = t.run(w)
@@ -198,13 +195,9 @@ func (t *Table) wait(ctx context.Context, timeout time.Duration, w *Waiter) erro
 			t.mu.Unlock()
 			failed, more = t.driveAlone(w)
 			polled = true
-		case alone || t.calling && inside && asked == t.passes:
+		case alone || t.calling && w.around == nil: // it may be this very goroutine that is in the callbacks, further up its stack
 			failed, more = t.drive(w)
 			polled = true
-		case t.calling && asked != t.passes: // if that is this very goroutine, further up its stack, it would sleep for ever
-			asked = t.passes
-			t.mu.Unlock()
-			inside = t.b.Inside()
 		default:
 			t.sleep(w)
 		}

@@ -1,0 +1,89 @@
+package na
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// enter returns run called below the frame, as code of the program.
+func (f codeFrame) enter(run func()) { f(func(int) int { run(); return 0 }, 0) }
+
+// A frame is found on the stack of the goroutine that runs below it, and on no other; not that of another context.
+func TestInside(t *testing.T) {
+	c, _ := newFake(t, Config{})
+	other, _ := newFake(t, Config{})
+	require.False(t, c.Inside())
+	c.frame.enter(func() {
+		require.True(t, c.Inside())
+		require.False(t, other.Inside())
+		other.frame.enter(func() {
+			require.True(t, c.Inside())
+			require.True(t, other.Inside())
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if c.Inside() {
+				t.Error("inside the code of another goroutine")
+			}
+		})
+		wg.Wait()
+		var deep func(n int)
+		deep = func(n int) {
+			if n > 0 {
+				deep(n - 1)
+				return
+			}
+			require.True(t, c.Inside(), "below a stack that is deep")
+		}
+		deep(500)
+	})
+	require.False(t, c.Inside())
+	ran := 0
+	require.Equal(t, 7, c.UserCode(func(n int) int {
+		require.True(t, c.Inside())
+		ran++
+		return n
+	}, 7))
+	op := c.NewOp(func(*Op, Result) {
+		require.True(t, c.Inside())
+		ran++
+	})
+	require.NoError(t, c.RecvUnexpected(op))
+	op.Cancel()
+	c.Trigger(0)
+	require.Equal(t, 2, ran)
+}
+
+// Each frame is itself. Contexts for which there is none are taken for one another, and for none that has one of its own.
+func TestFrames(t *testing.T) {
+	var frames [sharedFrame + 2]codeFrame
+	var numbers [len(frames)]int
+	n := 0
+	for i := range frames {
+		if frames[i], numbers[i] = takeFrame(); numbers[i] < sharedFrame {
+			n++
+		}
+	}
+	defer func() {
+		for _, i := range numbers {
+			returnFrame(i)
+		}
+	}()
+	require.GreaterOrEqual(t, n, 32, "frames of their own, beside those of other tests")
+	contexts := make([]*Context, len(frames))
+	for i, f := range frames {
+		contexts[i] = &Context{frame: f, frameNumber: numbers[i]}
+	}
+	for i, f := range frames {
+		f.enter(func() {
+			for j, c := range contexts {
+				require.Equal(t, numbers[i] == numbers[j], c.Inside(), "frame %d below frame %d", numbers[j], numbers[i])
+			}
+		})
+	}
+	returnFrame(numbers[10])
+	_, number := takeFrame()
+	require.Equal(t, numbers[10], number)
+}
