@@ -100,3 +100,30 @@ func TestHandleForTheTarget(t *testing.T) {
 		require.NoError(t, e.err)
 	})
 }
+
+// The class tells of its registered memory which peer has used it last, none before one has, and no more than is asked for.
+func TestRegisteredMemoryHasAUser(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		const size = 100_000
+		s := newScene(t, p, dir, size)
+		unused := create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, 77))
+		user := func(size int64) uint64 {
+			for _, m := range p.owner.NA().Registered(1000) {
+				if m.Len == size {
+					return m.User
+				}
+			}
+			t.Fatalf("no memory of %d bytes is registered", size)
+			return 0
+		}
+		require.Zero(t, user(size))
+		require.NoError(t, p.in(t).transfer(s.spec).err)
+		p.Until(func() bool { return user(size) != 0 })
+		require.Len(t, p.octx.NA().Peers(), 1)
+		require.Equal(t, p.octx.NA().Peers()[0].Addr.Session(), user(size))
+		require.Zero(t, user(unused.Len()))
+		require.Len(t, p.owner.NA().Registered(1), 1)
+		require.Empty(t, p.owner.NA().Registered(0))
+		require.Empty(t, p.owner.NA().Registered(-1))
+	})
+}

@@ -82,6 +82,15 @@ func (c *Class) Addr() Addr { return c.domain.addr }
 // Regions returns how many regions are registered now.
 func (c *Class) Regions() int64 { return c.regions.Load() }
 
+// Registered describes registered memory: all that there is, or most arbitrary ones of more. It may be called from any goroutine, and takes a lock
+// that requests of peers for memory need, for some microseconds for each thousand.
+func (c *Class) Registered(most int) (all []MemStat) {
+	for _, m := range c.domain.registered(most) {
+		all = append(all, MemStat{m.key.Len, m.key.Access, m.user.Load()})
+	}
+	return all
+}
+
 // Now reads the clock of the class: monotonic, only differences mean something.
 func (c *Class) Now() time.Duration { return c.domain.now() }
 

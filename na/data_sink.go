@@ -148,7 +148,7 @@ func (l *session) Placed(of carrier.View) error {
 		return nil
 	}
 	if o == nil {
-		s.mem.countServed(v.n)
+		s.mem.countServed(l, v.n)
 	}
 	switch {
 	case o == nil && s.got == s.n:

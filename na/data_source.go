@@ -137,7 +137,7 @@ func (l *session) Sent(of carrier.View) {
 		return
 	}
 	if s.serve && v.code == OK {
-		s.mem.countServed(v.n)
+		s.mem.countServed(l, v.n)
 	}
 	l.sign() // the peer takes bytes: behind so much of them it may not have seen our Ping yet
 	if s.code == OK {

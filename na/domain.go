@@ -264,6 +264,20 @@ func (d *domain) unpublish(m *Mem) bool {
 	return true
 }
 
+// registered returns at most that many of what is published.
+func (d *domain) registered(most int) []*Mem {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := make([]*Mem, 0, max(min(most, len(d.mems)), 0))
+	for _, entry := range d.mems {
+		if len(all) >= most {
+			break
+		}
+		all = append(all, entry.m)
+	}
+	return all
+}
+
 // unbind ends the binding of memory that is unpublished, or published for another session. d.mu is held.
 func (d *domain) unbind(entry memEntry) {
 	if s := entry.session; s != 0 {

@@ -88,14 +88,15 @@ type Mem struct {
 	class  *Class
 	key    Key
 	segs   [][]byte
-	ends   []int64      // linear end offset of each segment
-	public bool         // registered
-	only   uint64       // the session that may reach it; 0 for all
-	taken  atomic.Bool  // taken back
-	word   atomic.Int64 // users, plus memClosed once closed
-	closer ticket       // the operation that took m back; set before memClosed is
-	ending Result       // what it ends with; likewise
-	served atomic.Int64 // bytes that peers have read and written
+	ends   []int64       // linear end offset of each segment
+	public bool          // registered
+	only   uint64        // the session that may reach it; 0 for all
+	taken  atomic.Bool   // taken back
+	word   atomic.Int64  // users, plus memClosed once closed
+	closer ticket        // the operation that took m back; set before memClosed is
+	ending Result        // what it ends with; likewise
+	served atomic.Int64  // bytes that peers have read and written
+	user   atomic.Uint64 // the session of the peer that has read or written some last; 0 for none
 }
 
 const memClosed = 1 << 62
@@ -104,8 +105,18 @@ const memClosed = 1 << 62
 // or have come, or of which a peer that reads by itself has told. It tells before its next message, or after 100 ms.
 func (m *Mem) Served() int64 { return m.served.Load() }
 
-// countServed counts n bytes that a peer has read or written.
-func (m *Mem) countServed(n int64) { m.served.Add(n) }
+// countServed counts n bytes that the peer of l has read or written.
+func (m *Mem) countServed(l *session, n int64) {
+	m.served.Add(n)
+	m.user.Store(l.id)
+}
+
+// A MemStat describes registered memory.
+type MemStat struct {
+	Len    int64 // bytes
+	Access Access
+	User   uint64 // Addr.Session of the peer that has read or written some of it last, as far as is known; 0 for none
+}
 
 // NewMem returns memory over segs for local use, as the local side of Put and Get: nothing is published, and no peer can reach it.
 // Offsets count from the first byte of the first segment on through all of them. The segments are used, not copied: they belong to an

@@ -158,6 +158,6 @@ func (r *read) head() frame.Header {
 func (l *session) deliverRead(h *frame.Header) {
 	t := frame.Tail{Token: h.Tail.Token}
 	if mem, code := l.e.dom.reach(l, t, ReadOnly); code == OK {
-		mem.countServed(min(h.Tail.Length, mostRead))
+		mem.countServed(l, min(h.Tail.Length, mostRead))
 	}
 }

@@ -25,6 +25,7 @@ const (
 	leakSteadily   = 100  // or steadily,
 	leakSamples    = 4    // slots in which they were counted
 	leakMany       = 2000 // how many are told of a page that was not there before
+	leakLooks      = 1000 // pieces of registered memory that are looked at
 	fullShare      = 20   // less than one part of so many of the budget is left
 	mostCauses     = 50   // that are told
 
@@ -354,13 +355,16 @@ func (l *look) leaks() (all []Cause) {
 	for _, kind := range []struct {
 		name, text string
 		value      func(processSample) int64
-		owner      func() (method string, peer hg.Addr, n int64)
+		owner      func(c *Cause) // says in it what they are for
 	}{
 		{
 			"handles", "Something calls Create of package hg, and not Close of the handle. With hg.Config.Trace the error of Shutdown names where they were made.",
 			func(s processSample) int64 { return s.handles }, l.ownerOfHandles,
 		},
-		{"registered regions of memory", "Something calls Create or Alloc of package bulk, and not Close.", func(s processSample) int64 { return s.regions }, nil},
+		{
+			"registered regions of memory", "Something calls Create or Alloc of package bulk, and not Close: this process, or it waits for a peer that no longer says that it is done.",
+			func(s processSample) int64 { return s.regions }, l.userOfMemory,
+		},
 	} {
 		g := growthOf(first, past, now, kind.value)
 		if !g.leaks {
@@ -372,23 +376,17 @@ func (l *look) leaks() (all []Cause) {
 		} else {
 			c.Text += ", and nothing is known of before: this goes away within a minute if they do not become more"
 		}
-		if kind.owner != nil {
-			if method, peer, n := kind.owner(); n > 0 {
-				c.Method = clean(method)
-				c.Peer = clean(peer.Name())
-				c.Text += fmt.Sprintf("; %d of them are for %s to %s", n, c.Method, l.label(peer))
-			}
-		}
+		kind.owner(&c)
 		c.Text += ". " + kind.text
 		all = append(all, c)
 	}
 	return all
 }
 
-// ownerOfHandles returns the method and the peer that most of the handles that are not in use are for, and how many.
-func (l *look) ownerOfHandles() (method string, peer hg.Addr, n int64) {
+// ownerOfHandles says in c which method and which peer most of the handles that are not in use are for.
+func (l *look) ownerOfHandles(c *Cause) {
 	type owner struct{ method, peer string }
-	of := map[owner]int64{}
+	of, method, peer, n := map[owner]int64{}, "", hg.Addr{}, int64(0)
 	for _, s := range l.sources {
 		s.unused(func(m string, p hg.Addr) {
 			key := owner{m, p.Name()}
@@ -397,7 +395,35 @@ func (l *look) ownerOfHandles() (method string, peer hg.Addr, n int64) {
 			}
 		})
 	}
-	return method, peer, n
+	if n > 0 {
+		c.Method, c.Peer = clean(method), clean(peer.Name())
+		c.Text += fmt.Sprintf("; %d of them are for %s to %s", n, c.Method, l.label(peer))
+	}
+}
+
+// userOfMemory says in c which peer most of the registered memory was used by, or that none has used it, and how large it is.
+func (l *look) userOfMemory(c *Cause) {
+	of, looked := map[memoryUse]int{}, 0
+	var most memoryUse
+	for _, s := range l.sources {
+		for _, m := range s.memory(leakLooks) {
+			looked++
+			if of[m]++; of[m] > of[most] {
+				most = m
+			}
+		}
+	}
+	if looked == 0 {
+		return
+	}
+	user := "no peer has used them"
+	if most.user != 0 {
+		user = "the session of the peer that has used them has ended"
+		if i := slices.IndexFunc(l.peers, func(p Peer) bool { return p.addr.Session() == most.user }); i >= 0 {
+			user, c.Peer = l.peers[i].Label+" has used them last", l.peers[i].Address
+		}
+	}
+	c.Text += fmt.Sprintf("; of %d that were looked at %d are of %s, for peers to %s, and %s", looked, of[most], bytesText(most.size), most.access, user)
 }
 
 // A growth is what has become of a value.

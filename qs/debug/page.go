@@ -51,11 +51,19 @@ type source interface {
 	contexts() []contextData // of now
 	// unused counts what is not closed and not in use: handles of the program, and registered memory. each is called for each of these handles.
 	unused(each func(method string, peer hg.Addr)) (regions int64)
+	memory(most int) []memoryUse // at most so many pieces of registered memory
 	// onFault has contexts from number n on tell of peers that are lost, and returns how many contexts there are.
 	onFault(n int, lost func(peer hg.Addr, why error)) int
 	connected(peer hg.Addr) bool // the session that peer is bound to
 	// identity returns what the certificate of a peer says, and whether the session is encrypted.
 	identity(context int, peer hg.Addr) (verified string, secure bool)
+}
+
+// A memoryUse is what is known of a piece of registered memory.
+type memoryUse struct {
+	size   int64
+	access string // what peers may do, as na.Access.String
+	user   uint64 // hg.Addr.Session of the peer that has used it last; 0 for none
 }
 
 // A contextData is what a context tells of now.
@@ -198,6 +206,13 @@ func (c classSource) unused(each func(method string, peer hg.Addr)) (regions int
 		})
 	}
 	return regions
+}
+
+func (c classSource) memory(most int) (all []memoryUse) {
+	for _, m := range c.class.NA().Registered(most) {
+		all = append(all, memoryUse{m.Len, m.Access.String(), m.User})
+	}
+	return all
 }
 
 func (c classSource) onFault(n int, lost func(peer hg.Addr, why error)) int {

@@ -20,6 +20,7 @@ type fakeSource struct {
 	data    []contextData
 	handles map[hg.Addr]int // not in use, for kv/get
 	regions int64
+	mems    []memoryUse
 	most    int // handlers of each method
 	up      hg.Addr
 	lost    func(hg.Addr, error) // of the page
@@ -34,6 +35,7 @@ func (f *fakeSource) onFault(n int, lost func(hg.Addr, error)) int {
 	f.lost = lost
 	return 0
 }
+func (f *fakeSource) memory(most int) []memoryUse { return f.mems[:min(most, len(f.mems))] }
 func (f *fakeSource) connected(peer hg.Addr) bool { return peer == f.up }
 func (f *fakeSource) unused(each func(string, hg.Addr)) int64 {
 	for peer, n := range f.handles {

@@ -101,3 +101,32 @@ func TestLeakAtFirstLook(t *testing.T) {
 	f.regions = 12_000
 	require.Contains(t, causesOf(p, "leak")[0].Text, "and in the last 40m0s have become 5 more each second.")
 }
+
+// Memory that leaks is told with the peer that has used most of it last, by its session, and with its size.
+func TestLeakNamesUserOfMemory(t *testing.T) {
+	t.Parallel()
+	user, gone := newPeer(1, "kv"), uint64(99)
+	export := func(by uint64) memoryUse { return memoryUse{64 << 10, "read", by} }
+	room := memoryUse{100, "write", 0}
+	for _, c := range []struct {
+		mems []memoryUse
+		want string
+		peer string
+	}{
+		{[]memoryUse{room, export(user.Session()), export(user.Session()), export(gone)}, "; of 4 that were looked at 2 are of 64.0 KiB, for peers to read, and kv (10.0.0.1:4000) has used them last. Something calls Create", user.Name()},
+		{[]memoryUse{room, export(gone), export(gone), export(user.Session())}, "2 are of 64.0 KiB, for peers to read, and the session of the peer that has used them has ended.", ""},
+		{[]memoryUse{room, room, export(user.Session())}, "; of 3 that were looked at 2 are of 100 B, for peers to write, and no peer has used them.", ""},
+		{nil, "nothing is known of before: this goes away within a minute if they do not become more. Something calls Create", ""},
+	} {
+		var k clock
+		p, f := leakingPage(&k, 0)
+		d := contextData{open: true}
+		d.Peers = []inspect.PeerGauges{{Address: user.Name(), Label: user.Label()}}
+		d.Peers[0].Addr = user
+		f.data, f.regions, f.mems = []contextData{d}, 12_000, c.mems
+		all := causesOf(p, "leak")
+		require.Len(t, all, 1)
+		require.Contains(t, all[0].Text, c.want)
+		require.Equal(t, c.peer, all[0].Peer)
+	}
+}
