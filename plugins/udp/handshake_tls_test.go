@@ -144,7 +144,7 @@ func TestTLSRefused(t *testing.T) {
 		change func(c *x509.Certificate)
 		want   string
 	}{
-		"expired server":         {expired, "has expired, or is not valid yet: renew it there (127.0.0.1: current time "},
+		"expired server":         {expired, "has expired, or is not valid yet: renew it there (subject "},
 		"server of another host": {elsewhere, "set ServerName"},
 		"server of another name": {other, "set ServerName"},
 	} {
