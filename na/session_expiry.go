@@ -158,7 +158,7 @@ func (l *session) forgetSuccession() {
 }
 
 // current returns the address, bound to its session, to which an operation that begins now goes: that of the next session if the session of a
-// retires. It is a itself when there is none.
+// retires. It is a itself when there is none, while it is dialled, and where no session retires because there are no certificates.
 func (e *endpoint) current(a Addr) Addr {
 	e.mu.Lock()
 	defer e.Unlock()
@@ -176,19 +176,24 @@ func (e *endpoint) current(a Addr) Addr {
 		}
 		l = n
 	case l.retiring != nil:
-		n, err := e.sessionAgain(l.wanted(), l.peer.incarnation)
+		a = l.wanted()
+		n, err := e.sessionAgain(a, l.peer.incarnation)
 		if err != nil {
-			return l.wanted() // the operation fails with the same error
+			return a // the operation fails with the same error
 		}
 		l = n
 	case l.mustBe(a) != nil:
 		return a
 	}
+	if !l.Up() || l.proof == nil || l.proof.Expires.IsZero() { // bound, an operation would not begin in the next session if this one ends at this moment
+		return a
+	}
 	return l.addr()
 }
 
-// Current returns the address to which all operations of one request go that begins now, bound to a session: to the session of to, which is dialled if
-// there is none, and to the next one of that peer if the certificates of the session have expired. Without a session, it returns to.
+// Current returns the address to which all operations of one request go that begins now. A session that has certificates may retire between two
+// of them, so the address is bound to it, or to the next one if it has retired. Without certificates, and while the session is being dialled,
+// it is to.
 func (c *Context) Current(to Addr) Addr {
 	if c.Closing() {
 		return to
