@@ -3,6 +3,7 @@ package qs
 import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // An AnyMethod is what Define, DefineStream, DefineUpload, DefineDuplex and DefineOneWay return.
@@ -18,7 +19,7 @@ func (u *Upload[In, Up, Out]) definition() *method  { return u.m }
 func (d *Duplex[In, Up, Down]) definition() *method { return d.m }
 
 // Schema describes methods as a text that can be committed, and reviewed when it changes: kind, codec and types of each, in the order of
-// their names. The codec of one without WithCodec is msgpack, whatever a node's Config.HG.Codec is. Of methods with one name the last one
+// their names; then the error codes that the process has defined with DefineCode, number and name. The codec of one without WithCodec is msgpack, whatever a node's Config.HG.Codec is. Of methods with one name the last one
 // counts. docs/EVOLUTION.md says what a change does to programs that have not changed; qstest.Compatible compares the text with a file.
 func Schema(methods ...AnyMethod) string {
 	byName := map[string]int{}
@@ -37,5 +38,5 @@ func Schema(methods ...AnyMethod) string {
 		byName[d.name] = len(all)
 		all = append(all, is)
 	}
-	return schema.Format(all)
+	return schema.Format(schema.Program{Methods: all, Codes: codes.Names()})
 }

@@ -9,9 +9,11 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,8 +28,8 @@ import (
 func (a *app) newSchema() *cobra.Command {
 	var s schemaPrinter
 	c := &cobra.Command{
-		Use: "schema ADDRESS|PACKAGE", Short: "Print the methods of a program as text to commit",
-		Long: `Prints the methods of a program, in the order of their names: kind, codec and types, a field a line. The text can be committed, and qstest.Compatible compares it with the methods of a program in a test.
+		Use: "schema ADDRESS|PACKAGE", Short: "Print the methods and error codes of a program as text to commit",
+		Long: `Prints the methods of a program, in the order of their names: kind, codec and types, a field a line; then the error codes that it defines with qs.DefineCode, number and name. The text can be committed, and qstest.Compatible compares it with a program in a test.
 
 With ADDRESS the methods are those that the running program serves; it must have set qs.Config.Inspect. With PACKAGE, an import path or a directory such as ./store, they are the package variables that qs.Define and its siblings return; the go command compiles the package, and its variables are initialized.`,
 		Example: `  qs schema ./store > store/testdata/api.txt
@@ -47,12 +49,13 @@ type schemaPrinter struct {
 	timeout time.Duration
 }
 
-// A schemaReport is what --json prints of a method. Types are in Go's words.
+// A schemaReport is what --json prints of a method, or of an error code. Types are in Go's words.
 type schemaReport struct {
 	Name  string `json:"name"`
-	Kind  string `json:"kind"` // method, one-way, stream, upload or duplex
-	Codec string `json:"codec"`
-	In    string `json:"in"`
+	Kind  string `json:"kind"`           // method, one-way, stream, upload or duplex; or code
+	Code  uint8  `json:"code,omitempty"` // the number of a code
+	Codec string `json:"codec,omitempty"`
+	In    string `json:"in,omitempty"`
 	Up    string `json:"up,omitempty"`   // of each item of the caller
 	Down  string `json:"down,omitempty"` // of each item of the server
 	Out   string `json:"out,omitempty"`
@@ -62,12 +65,12 @@ func (a *app) printSchema(ctx context.Context, s *schemaPrinter, of string) erro
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	methods, notes, err := readSchema(ctx, s, of)
+	program, notes, err := readSchema(ctx, s, of)
 	if err != nil {
 		return err
 	}
 	reports := []schemaReport{}
-	for _, m := range methods {
+	for _, m := range program.Methods {
 		r := schemaReport{Name: m.Name, Kind: string(m.Kind), Codec: m.Codec, In: m.In.String()}
 		if m.Up != nil {
 			r.Up = m.Up.String()
@@ -80,49 +83,55 @@ func (a *app) printSchema(ctx context.Context, s *schemaPrinter, of string) erro
 		}
 		reports = append(reports, r)
 	}
+	for _, code := range slices.Sorted(maps.Keys(program.Codes)) {
+		reports = append(reports, schemaReport{Name: program.Codes[code], Kind: "code", Code: code})
+	}
 	for _, note := range notes {
 		a.note("schema", note)
 	}
 	return a.printResult(reports, func(out io.Writer) {
-		for line := range strings.Lines(schema.Format(methods)) {
+		for line := range strings.Lines(schema.Format(program)) {
 			text := strings.TrimLeft(strings.TrimSuffix(line, "\n"), "\t")
 			fmt.Fprintf(out, "%s%s\n", line[:len(line)-len(strings.TrimLeft(line, "\t"))], show.Text(text))
 		}
 	})
 }
 
-// readSchema returns the methods of a running program, or of a package.
-func readSchema(ctx context.Context, s *schemaPrinter, of string) (methods []schema.Method, notes []string, err error) {
+// readSchema returns what a running program, or a package, has.
+func readSchema(ctx context.Context, s *schemaPrinter, of string) (program schema.Program, notes []string, err error) {
 	if isAddress(of) {
 		return askSchema(ctx, s, of)
 	}
 	text, err := compileSchema(ctx, of)
 	if err == nil {
-		methods, err = schema.ParseMethods(text)
+		program, err = schema.ParseProgram(text)
 	}
-	if err == nil && len(methods) == 0 {
+	if err == nil && len(program.Methods) == 0 {
 		err = fmt.Errorf("no package variable of %s is a method: qs schema finds what qs.Define, DefineStream, DefineUpload, DefineDuplex and DefineOneWay return", of)
 	}
-	return methods, nil, err
+	return program, nil, err
 }
 
 // askSchema asks a running program. The notes name methods whose types it does not tell.
-func askSchema(ctx context.Context, s *schemaPrinter, address string) (methods []schema.Method, notes []string, err error) {
+func askSchema(ctx context.Context, s *schemaPrinter, address string) (program schema.Program, notes []string, err error) {
 	c, err := dial(&s.network, strings.TrimSuffix(address, "/"))
 	if err != nil {
-		return nil, nil, err
+		return program, nil, err
 	}
 	defer c.close()
 	b, err := c.ask(ctx, s.timeout, "list its methods", inspect.RPCsRPC, nil, hg.Metadata{})
 	if isNoEntry(err) {
-		return nil, nil, fmt.Errorf("%s does not publish its methods; set qs.Config.Inspect there, or hg.Config.Reflect: %w", c.peer, err)
+		return program, nil, fmt.Errorf("%s does not publish its methods; set qs.Config.Inspect there, or hg.Config.Reflect: %w", c.peer, err)
 	}
 	if err != nil {
-		return nil, nil, c.adviseAsk(c.advise(inspect.RPCsRPC, err), "--timeout")
+		return program, nil, c.adviseAsk(c.advise(inspect.RPCsRPC, err), "--timeout")
 	}
 	rpcs, err := inspect.DecodeRPCs(b)
 	if err != nil {
-		return nil, nil, fmt.Errorf("the list of methods of %s: %w", c.peer, err)
+		return program, nil, fmt.Errorf("the list of methods of %s: %w", c.peer, err)
+	}
+	if program.Codes, err = inspect.DecodeCodes(b); err != nil {
+		return program, nil, fmt.Errorf("the error codes of %s: %w", c.peer, err)
 	}
 	for _, rpc := range rpcs {
 		if inspect.IsBuiltIn(rpc.Name) {
@@ -133,9 +142,9 @@ func askSchema(ctx context.Context, s *schemaPrinter, address string) (methods [
 			notes = append(notes, fmt.Sprintf("%s is left out: the program does not publish its types", show.Text(rpc.Name)))
 			continue
 		}
-		methods = append(methods, schema.Method{Name: rpc.Name, Codec: rpc.Codec, Signature: signature})
+		program.Methods = append(program.Methods, schema.Method{Name: rpc.Name, Codec: rpc.Codec, Signature: signature})
 	}
-	return methods, notes, nil
+	return program, notes, nil
 }
 
 // generated is a test file of the package, which writes the schema as soon as the package variables have their values.

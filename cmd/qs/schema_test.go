@@ -22,6 +22,9 @@ func TestSchemaOfPackage(t *testing.T) {
 	require.Contains(t, run(t, 1, "schema", "./nosuch").errors.String(), "./nosuch is no address, and no package")
 }
 
+// errNoStock is a code of a program that a test of schemas runs.
+var errNoStock = qs.DefineCode(231, "no stock left")
+
 // TestSchemaOfAddress: a running program is described as its package variables are.
 func TestSchemaOfAddress(t *testing.T) {
 	t.Parallel()
@@ -46,7 +49,10 @@ func TestSchemaOfAddress(t *testing.T) {
 	}()
 	got := run(t, 0, "schema", node.Addr().String()).out.String()
 	require.Equal(t, qs.Schema(order, rows, load, talk, note), got)
-	methods, err := schema.ParseMethods(got)
+	program, err := schema.ParseProgram(got)
 	require.NoError(t, err)
-	require.Len(t, methods, 5)
+	require.Len(t, program.Methods, 5)
+	require.Equal(t, "no stock left", program.Codes[uint8(errNoStock)])
+	require.Contains(t, got, "\ncode 231 \"no stock left\"\n")
+	require.Contains(t, run(t, 0, "schema", "--json", node.Addr().String()).out.String(), `"name":"no stock left","kind":"code","code":231`)
 }

@@ -3,13 +3,14 @@ package schema
 import (
 	"fmt"
 	"reflect"
+	"maps"
 	"slices"
 	"strings"
 )
 
-// A Break is a change of a method that some old peers cannot bear.
+// A Break is a change of a method, or of an error code, that some old peers cannot bear.
 type Break struct {
-	Method string
+	Method string   // or the number of the code
 	Change string   // what has changed
 	Peers  []string // which old peers see it, and what they get
 }
@@ -25,15 +26,32 @@ const (
 
 // Compare returns what breaks when peers with methods before and peers with methods after talk to each other. It is silent only if an old
 // client can call a new server, and a new client an old server as long as it sends nothing that is new, without an error of the types.
-// A new method breaks nothing.
-func Compare(before, after []Method) (breaks []Break) {
-	for _, old := range before {
-		i := slices.IndexFunc(after, func(m Method) bool { return m.Name == old.Name })
+// A new method, and a new error code, break nothing.
+func Compare(before, after Program) (breaks []Break) {
+	for _, old := range before.Methods {
+		i := slices.IndexFunc(after.Methods, func(m Method) bool { return m.Name == old.Name })
 		if i < 0 {
 			breaks = append(breaks, Break{old.Name, "the method was removed", []string{oldClients + "every call ends with ErrNoEntry; the handler does not exist"}})
 			continue
 		}
-		breaks = append(breaks, compareMethods(&old, &after[i])...)
+		breaks = append(breaks, compareMethods(&old, &after.Methods[i])...)
+	}
+	return append(breaks, compareCodes(before.Codes, after.Codes)...)
+}
+
+// compareCodes returns what breaks when error codes have changed their names, which say what they mean, or are gone.
+func compareCodes(before, after map[uint8]string) (breaks []Break) {
+	for _, code := range slices.Sorted(maps.Keys(before)) {
+		was, subject := before[code], fmt.Sprintf("error code %d", code)
+		switch is, ok := after[code]; {
+		case !ok:
+			breaks = append(breaks, Break{subject, fmt.Sprintf("%q was removed", was), []string{
+				oldServers + "a client does not know the code in their answers: it gets the number and the text"}})
+		case is != was:
+			breaks = append(breaks, Break{subject, fmt.Sprintf("it was %q and is %q: give what is new another number", was, is), []string{
+				oldClients + fmt.Sprintf("they take the code in its answers for %q", was),
+				oldServers + fmt.Sprintf("a client takes the code in their answers for %q", is)}})
+		}
 	}
 	return breaks
 }

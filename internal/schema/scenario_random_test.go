@@ -477,10 +477,11 @@ func requireNamed(t *testing.T, err error, from, to reflect.Type) {
 
 // breaksOf returns which old peers see what, when a type was old and is now.
 func breaksOf(t *testing.T, old, now reflect.Type) (broken string) {
-	of := func(t reflect.Type) []schema.Method {
-		return []schema.Method{{Name: "m", Codec: "msgpack", Signature: schema.Signature{Kind: schema.Plain, In: schema.Of(t), Out: schema.Of(t)}}}
+	of := func(t reflect.Type) schema.Program {
+		signature := schema.Signature{Kind: schema.Plain, In: schema.Of(t), Out: schema.Of(t)}
+		return schema.Program{Methods: []schema.Method{{Name: "m", Codec: "msgpack", Signature: signature}}}
 	}
-	before, err := schema.ParseMethods(schema.Format(of(old)))
+	before, err := schema.ParseProgram(schema.Format(of(old)))
 	require.NoError(t, err)
 	for _, b := range schema.Compare(before, of(now)) {
 		for _, peers := range b.Peers {

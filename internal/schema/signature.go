@@ -3,6 +3,7 @@ package schema
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,17 +70,30 @@ type Method struct {
 	Signature
 }
 
+// A Program is what the peers of a program have to agree about with it.
+type Program struct {
+	Methods []Method
+	Codes   map[uint8]string // error codes of the program's own, and their names
+}
+
 const heading = "# The methods of a program, as its peers see them. What a change does to old peers: docs/EVOLUTION.md of Quicksilver.\n"
 
-// Format writes methods as a text that can be committed: in the order of their names, with a line for each field.
-func Format(methods []Method) string {
+// Format writes a program as a text that can be committed: methods in the order of their names, with a line for each field, and then codes in the
+// order of their numbers.
+func Format(p Program) string {
 	var b strings.Builder
 	b.WriteString(heading)
-	for _, m := range slices.SortedFunc(slices.Values(methods), func(a, b Method) int { return cmp.Compare(a.Name, b.Name) }) {
+	for _, m := range slices.SortedFunc(slices.Values(p.Methods), func(a, b Method) int { return cmp.Compare(a.Name, b.Name) }) {
 		fmt.Fprintf(&b, "\n%s %s\ncodec %s\n", m.Kind, quoteName(m.Name), quoteName(m.Codec))
 		for _, side := range m.sides() {
 			fmt.Fprintf(&b, "%s %s\n", side.label, (*side.at).lines())
 		}
+	}
+	for i, code := range slices.Sorted(maps.Keys(p.Codes)) {
+		if i == 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "code %d %s\n", code, strconv.Quote(p.Codes[code]))
 	}
 	return b.String()
 }
@@ -112,13 +126,17 @@ func quoteName(name string) string {
 	return strconv.Quote(name)
 }
 
-// ParseMethods reads what Format has written. An error names the line.
-func ParseMethods(text string) (methods []Method, err error) {
+// ParseProgram reads what Format has written. An error names the line.
+func ParseProgram(text string) (program Program, err error) {
 	p := parser{rest: text}
+	var methods []Method
 	for p.skipComments(); p.rest != "" && !p.bad; p.skipComments() {
 		m := Method{}
 		switch m.Kind = Kind(p.until(" \n")); m.Kind {
 		case Plain, OneWay, Stream, Upload, Duplex:
+		case "code":
+			p.code(&program)
+			continue
 		default:
 			p.bad = true
 		}
@@ -133,9 +151,25 @@ func ParseMethods(text string) (methods []Method, err error) {
 		methods = append(methods, m)
 	}
 	if p.bad {
-		return nil, fmt.Errorf("line %d is none that qs schema writes", 1+strings.Count(text[:len(text)-len(p.rest)], "\n"))
+		return Program{}, fmt.Errorf("line %d is none that qs schema writes", 1+strings.Count(text[:len(text)-len(p.rest)], "\n"))
 	}
-	return methods, nil
+	program.Methods = methods
+	return program, nil
+}
+
+// code reads the number and the name of a code.
+func (p *parser) code(of *Program) {
+	p.want(" ")
+	n, err := strconv.ParseUint(p.until(" \n"), 10, 8)
+	name := p.name()
+	if _, twice := of.Codes[uint8(n)]; err != nil || name == "" || twice || p.rest != "" && p.rest[0] != '\n' {
+		p.bad = true
+		return
+	}
+	if of.Codes == nil {
+		of.Codes = map[uint8]string{}
+	}
+	of.Codes[uint8(n)] = name
 }
 
 // skipComments skips white space, and lines that begin with #.

@@ -15,7 +15,7 @@ import (
 // UpdateEnv is the environment variable that has Compatible write its file, if it is not empty: QUICKSILVER_UPDATE=1 go test ./...
 const UpdateEnv = "QUICKSILVER_UPDATE"
 
-// Compatible fails the test when methods are not what the file says, which the last release has, or another state that peers may run. The
+// Compatible fails the test when methods, or the error codes that the process has defined (qs.DefineCode), are not what the file says, which the last release has, or another state that peers may run. The
 // failure names each change that old clients or old servers would see, who sees it and what they get; docs/EVOLUTION.md has the rules. A
 // change that breaks nothing fails the test, too, so that the file is written again and the change is reviewed. The file is what qs.Schema
 // and the tool, qs schema, write. With UpdateEnv it is written, and the test only logs what breaks.
@@ -51,7 +51,7 @@ func Compatible(t testing.TB, file string, methods ...qs.AnyMethod) {
 			t.Fatalf("qstest: %v", err)
 		}
 	case len(breaks) > 0:
-		t.Logf("qstest: take the change back, or give the method a new name and serve both. If no old peer is left: %s=1 go test", UpdateEnv)
+		t.Logf("qstest: take the change back, or give the method a new name, or the error a new code, and serve both. If no old peer is left: %s=1 go test", UpdateEnv)
 	case now != string(committed):
 		t.Errorf("qstest: the methods are not those of %s, though nothing breaks; write it with %s=1 go test, and commit it", file, UpdateEnv)
 	}
@@ -59,11 +59,11 @@ func Compatible(t testing.TB, file string, methods ...qs.AnyMethod) {
 
 // compare compares two texts of qs.Schema.
 func compare(before, after string) ([]schema.Break, error) {
-	old, err := schema.ParseMethods(before)
+	old, err := schema.ParseProgram(before)
 	if err != nil {
 		return nil, err
 	}
-	now, err := schema.ParseMethods(after)
+	now, err := schema.ParseProgram(after)
 	if err != nil {
 		return nil, err
 	}

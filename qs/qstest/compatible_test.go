@@ -28,6 +28,9 @@ func (j *judged) Fatalf(format string, args ...any) {
 	panic(j)
 }
 
+// A code of the program whose schema is compared.
+var _ = qs.DefineCode(230, "lost")
+
 type (
 	putIn struct {
 		Key  string
@@ -61,7 +64,7 @@ func TestCompatible(t *testing.T) {
 	written, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, "method store/put\ncodec msgpack\nin qstest_test.putIn{\n\tKey string\n\tBody Source\n\tTags []string\n}\nout qstest_test.putOut{\n\tSize int32\n}\n\n"+
-		"stream store/watch\ncodec msgpack\nin string\ndown qstest_test.event{\n\tAt int64\n}\n", string(written)[strings.Index(string(written), "\n\n")+2:])
+		"stream store/watch\ncodec msgpack\nin string\ndown qstest_test.event{\n\tAt int64\n}\n\ncode 230 \"lost\"\n", string(written)[strings.Index(string(written), "\n\n")+2:])
 	require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(written), "\n", "\r\n")), 0o666))
 
 	const (
@@ -117,6 +120,18 @@ func TestCompatible(t *testing.T) {
 		if what != "fine" {
 			require.Contains(t, got.logs, "give the method a new name")
 		}
+	}
+	for text, want := range map[string]string{
+		"code 200 \"quota\"\n":                   "error code 200: \"quota\" was removed" + oldServers,
+		"code 230 \"quota used up\"\n":           "error code 230: it was \"quota used up\" and is \"lost\": give what is new another number" + oldClients + "they take the code in its answers for \"quota used up\"" + oldServers,
+		"code 230 \"lost\"\ncode 230 \"lost\"\n": "is none that qs schema writes",
+		"code 256 \"lost\"\n":                    "is none that qs schema writes",
+		"code 230\n":                             "is none that qs schema writes",
+		"":                                       "though nothing breaks",
+	} {
+		base := strings.ReplaceAll(string(written), "code 230 \"lost\"\n", "")
+		require.NoError(t, os.WriteFile(file, []byte(base+text), 0o666))
+		require.Contains(t, compatible(t, file, put, watch).errors, want, text)
 	}
 	require.NoError(t, os.WriteFile(file, []byte("method a\ncodec msgpack\nin {\n\tA\n}\nout int\n"), 0o666))
 	require.Contains(t, compatible(t, file, put).errors, "line 4 is none that qs schema writes")
