@@ -150,6 +150,49 @@ func TestHeaderEarly(t *testing.T) {
 	})
 }
 
+// TestLongDeadline: a deadline of days passes whole, to calls of each kind.
+func TestLongDeadline(t *testing.T) {
+	each(t, func(t *testing.T, n network) {
+		const long = 100 * time.Hour
+		left := make(chan time.Duration, 1)
+		d := fails(func(ctx context.Context) {
+			by, _ := ctx.Deadline()
+			left <- time.Until(by)
+		}, errors.New("seen"))
+		for kind, call := range kinds(n.pair(t, d.register)) {
+			ctx, cancel := context.WithTimeout(context.Background(), long)
+			require.Error(t, call(ctx), kind)
+			cancel()
+			got := <-left
+			require.LessOrEqual(t, got, long, kind)
+			require.Greater(t, got, long-5*time.Minute, kind)
+		}
+	})
+}
+
+// TestMetadataForAuthorize: Config.Authorize sees what the context of a call has by qs.WithMetadata.
+
+func TestMetadataForAuthorize(t *testing.T) {
+	each(t, func(t *testing.T, n network) {
+		config := n.config
+		n.config = func() qs.Config {
+			cfg := config()
+			cfg.Authorize = func(_ context.Context, c *qs.Call) error {
+				if token, _ := c.Metadata.Get("token"); strings.HasPrefix(c.Method, "/") && token != "good" {
+					return qs.Errorf(qs.ErrPermission, "no good token")
+				}
+				return nil
+			}
+			return cfg
+		}
+		d := fails(func(context.Context) {}, status.Error(codes.Aborted, "has run"))
+		for kind, call := range kinds(n.pair(t, d.register)) {
+			require.Equal(t, codes.PermissionDenied, status.Code(call(within(t))), kind)
+			require.Equal(t, codes.Aborted, status.Code(call(qs.WithMetadata(within(t), "token", "good"))), kind)
+		}
+	})
+}
+
 // TestDeadline: a call of each kind ends with DeadlineExceeded, and so does the context of its handler, which has the deadline.
 func TestDeadline(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
@@ -408,7 +451,7 @@ func TestCredentials(t *testing.T) {
 		tc := testgrpc.NewTestServiceClient(n.pair(t, echo().register))
 		for _, secure := range []bool{false, true} {
 			var header metadata.MD
-			_, err := tc.UnaryCall(within(t), simple(1), grpc.PerRPCCredentials(perCall{secure}), grpc.Header(&header))
+			_, err := tc.UnaryCall(within(t), simple(1), grpc.PerRPCCredentials(perCall{secure}), grpc.UseCompressor("gzip"), grpc.Header(&header))
 			s, serr := tc.FullDuplexCall(within(t), grpc.PerRPCCredentials(perCall{secure}))
 			if secure && !n.secure && !n.shared {
 				require.Equal(t, codes.Unauthenticated, status.Code(err))

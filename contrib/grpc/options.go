@@ -254,11 +254,15 @@ func (c *Client) metadata(ctx context.Context, method string, i *callInfo) (meta
 			return nil, err
 		}
 	}
-	if i.compressor == nil && i.subtype == "" {
+	long := longTimeout(ctx)
+	if i.compressor == nil && i.subtype == "" && long == "" {
 		return md, nil
 	}
-	if !has {
+	if md == nil {
 		md = metadata.MD{}
+	}
+	if long != "" {
+		md["grpc-timeout"] = []string{long}
 	}
 	if i.compressor != nil {
 		md["grpc-encoding"] = []string{i.compressor.Name()}

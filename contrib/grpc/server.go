@@ -78,7 +78,8 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 // The functions of gRPC that look into a context are asked with each request; so what they find is made when they ask, by the keys that they
 // ask with.
 type serverCall struct {
-	context.Context                 // of package qs
+	context.Context                 // of package qs, with a deadline that the budget of the request could not say
+	stop            func()          // ends Context; of a call with such a deadline, else it does nothing
 	tagged          context.Context // of the handler: this, with what stats handlers have added
 	method          string
 	md              metadata.MD
@@ -224,19 +225,35 @@ func (c *serverCall) ends(st *status.Status) *end {
 	return newEnd(st, header, c.trailer)
 }
 
-// begin begins a request with md. What says how its messages are encoded is for this package.
+// begin begins a request with md. What says how its messages are encoded, and how long it may take, is for this package. The caller calls stop in the end.
 func (s *Server) begin(ctx context.Context, method string, md metadata.MD, up, down bool) (*serverCall, error) {
-	c := &serverCall{Context: ctx, method: method, md: md, format: s.format}
+	c := &serverCall{Context: ctx, stop: func() {}, method: method, md: md, format: s.format}
 	c.tagged = c
 	var err error
 	if md != nil {
-		err = c.readFormat()
+		if err = c.readTimeout(s.node); err == nil {
+			err = c.readFormat()
+		}
 	}
 	if len(s.stats) > 0 {
 		c.tagged, c.events = startStats(c, s.stats, false, method, false)
 		c.events.beginServer(c, up, down)
 	}
 	return c, err
+}
+
+// readTimeout takes in a time that the budget of a request cannot say.
+func (c *serverCall) readTimeout(n *qs.Node) error {
+	text := c.md["grpc-timeout"]
+	if len(text) == 0 {
+		return nil
+	}
+	delete(c.md, "grpc-timeout")
+	left, err := parseTimeout(text[0])
+	if err == nil {
+		c.Context, c.stop = n.HG().NA().WithTimeout(c.Context, left)
+	}
+	return err
 }
 
 // readFormat takes in how messages are encoded.
@@ -293,6 +310,7 @@ func (c *serverCall) sentHeader(md metadata.MD) {
 func (s *Server) serveUnary(name string, d *grpc.MethodDesc, impl any) {
 	qs.Define[request, response](name, qs.WithCodec(wireCodec{})).Handle(s.node, func(ctx context.Context, in request) (response, error) {
 		c, err := s.begin(ctx, name, in.md, false, false)
+		defer c.stop()
 		var out any
 		if err == nil {
 			c.in = in.payload

@@ -34,6 +34,7 @@ func (s *Server) serveStream(name string, d *grpc.StreamDesc, impl any) {
 	qs.DefineDuplex[request, item, *frame](name, qs.WithCodec(wireCodec{})).Handle(s.node,
 		func(ctx context.Context, in request, ds *qs.DuplexServer[item, *frame]) error {
 			c, err := s.begin(ctx, name, in.md, d.ClientStreams, d.ServerStreams)
+			defer c.stop()
 			st := &serverStream{serverCall: c, d: ds, first: in.payload, up: d.ClientStreams}
 			c.stream = st
 			if err == nil {

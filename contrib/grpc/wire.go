@@ -1,10 +1,13 @@
 package grpcqs
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
@@ -335,6 +338,32 @@ func validKey(key string) bool {
 
 // reservedKeys are those of gRPC, which programs do not send.
 var reservedKeys = []string{"content-type", "user-agent", "grpc-message-type", "grpc-encoding", "grpc-accept-encoding", "grpc-message", "grpc-status", "grpc-timeout", "te"}
+
+// maxBudget is how much time the budget of a request can say that its caller has left: 32 bits of microseconds. What is longer goes in grpc-timeout.
+const maxBudget = 71 * time.Minute
+
+// longTimeout returns the grpc-timeout of a request whose time is longer than its budget can say, in nanoseconds of 64 bits; "" for any other.
+func longTimeout(ctx context.Context) string {
+	by, ok := ctx.Deadline()
+	if !ok {
+		return ""
+	}
+	left := time.Until(by)
+	if left <= maxBudget {
+		return ""
+	}
+	return strconv.FormatInt(int64(left), 10) + "n"
+}
+
+// parseTimeout decodes what longTimeout has encoded.
+func parseTimeout(text string) (time.Duration, error) {
+	digits, ok := strings.CutSuffix(text, "n")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if !ok || err != nil || n <= 0 {
+		return 0, status.Errorf(codes.Internal, "grpcqs: grpc-timeout is %q, want nanoseconds", text)
+	}
+	return time.Duration(n), nil
+}
 
 // checkMetadata returns md without what is reserved. The error says what cannot be sent.
 func checkMetadata(md metadata.MD) (metadata.MD, error) {

@@ -1,0 +1,24 @@
+package grpcqs
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTimeoutText(t *testing.T) {
+	for _, bad := range []string{"", "n", "5", "5m", "-5n", "0n", "9223372036854775808n"} {
+		_, err := parseTimeout(bad)
+		require.Error(t, err, bad)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*maxBudget)
+	defer cancel()
+	left, err := parseTimeout(longTimeout(ctx))
+	require.NoError(t, err)
+	require.Greater(t, left, maxBudget)
+	ctx, cancel = context.WithTimeout(context.Background(), maxBudget)
+	defer cancel()
+	require.Empty(t, longTimeout(ctx))
+	require.Empty(t, longTimeout(context.Background()))
+}
