@@ -41,6 +41,9 @@ func (packer) CheckUnknown(b []byte, v any) error {
 		return nil
 	}
 	s := shapeOf(v)
+	if s.hasSameFields(b) {
+		return nil
+	}
 	if !s.records || len(b) == 0 {
 		return nil
 	}
@@ -55,7 +58,7 @@ func (packer) CheckMissing(b []byte, v any) error {
 		return nil
 	}
 	s := shapeOf(v)
-	if len(b) == 0 || s.typ == nil {
+	if len(b) == 0 || s.typ == nil || s.hasSameFields(b) {
 		return nil
 	}
 	w := fieldWalk{b: b, missing: true, hasNil: bytes.IndexByte(b, 0xc0) >= 0}
@@ -73,6 +76,43 @@ func isPlain(b []byte, v any) bool {
 		return len(b) > 0 && bytesLike(b[0])
 	}
 	return false
+}
+
+// maxFlat is how many fields a struct may have to be compared as hasSameFields does: those of more have another encoding.
+const maxFlat = 15
+
+// flatten returns how a struct s begins, and its names, for hasSameFields; nil unless each field is a value with nothing in it to look at.
+func (s *shape) flatten() (flat [][]byte) {
+	if s.kind != record || s.own || s.taught || s.isTuple || len(s.order) == 0 || len(s.order) > maxFlat {
+		return nil
+	}
+	flat = append(flat, []byte{0x80 | byte(len(s.order))})
+	for i, field := range s.order {
+		if field.kind != leaf || field.typ == nil || field.typ.Kind() == reflect.Array {
+			return nil
+		}
+		flat = append(flat, appendString(nil, s.names[i]))
+	}
+	return flat
+}
+
+// hasSameFields reports whether b, a good message, is a struct s with all of its fields, in their order and none of them nil: so a peer encodes it that has
+// the same type. It is false where it would have to look into a value.
+func (s *shape) hasSameFields(b []byte) bool {
+	if len(s.flat) == 0 || len(b) == 0 || b[0] != s.flat[0][0] {
+		return false
+	}
+	pos := 1
+	for _, name := range s.flat[1:] {
+		if !bytes.HasPrefix(b[pos:], name) {
+			return false
+		}
+		if pos += len(name); b[pos] == 0xc0 {
+			return false
+		}
+		pos = skip(b, pos)
+	}
+	return true
 }
 
 // addNeeds finds out which fields of a struct have to be sent.

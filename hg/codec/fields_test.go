@@ -105,3 +105,38 @@ func BenchmarkFields(b *testing.B) {
 		}
 	})
 }
+
+// TestSameFields: a message of the receiver's own type is compared with its names, and with nothing else.
+func TestSameFields(t *testing.T) {
+	t.Parallel()
+	type flat struct {
+		A int
+		B []byte
+		C string
+	}
+	encode := func(v any) []byte {
+		b, err := Msgpack.Append(nil, v)
+		require.NoError(t, err)
+		return b
+	}
+	s := shapeOf(&flat{})
+	require.True(t, s.hasSameFields(encode(flat{A: 1 << 40, B: []byte("b"), C: "c"})))
+	for what, b := range map[string][]byte{
+		"nil":         encode(flat{}),
+		"empty":       nil,
+		"fewer":       encode(struct{ A int }{1}),
+		"more":        encode(struct{ A, B, C, D int }{1, 2, 3, 4}),
+		"other order": encode(struct{ B, A, C int }{1, 2, 3}),
+		"other name":  encode(struct{ A, B, Cc int }{1, 2, 3}),
+		"no struct":   encode([]int{1, 2, 3}),
+		"cut":         encode(map[string]int{"A": 1, "B": 2}),
+	} {
+		require.False(t, s.hasSameFields(b), what)
+	}
+	for what, v := range map[string]any{
+		"pointer": &struct{ A *int }{}, "struct": &struct{ A struct{ B int } }{}, "slice": &struct{ A []string }{}, "array": &struct{ A [2]byte }{},
+		"map": &struct{ A map[string]int }{}, "no field": &struct{}{}, "text": new(string),
+	} {
+		require.Empty(t, shapeOf(v).flat, what)
+	}
+}

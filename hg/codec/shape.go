@@ -23,6 +23,8 @@ type shape struct {
 	needs  []bool           // and have to be sent
 	needed int              // so many of them
 
+	flat [][]byte // how a struct with all fields begins, and each of its names, as they are encoded; nil where values have to be looked into
+
 	isTuple bool // the struct is encoded as an array
 
 	taught bool // the struct has an encoder that the program has registered
@@ -70,6 +72,7 @@ func compile(t reflect.Type) *shape {
 		s.dense = s.densest(map[*shape]bool{})
 		s.low, s.high = s.narrowest(map[*shape]bool{})
 		s.records, s.exact = s.hasRecords(map[*shape]bool{}), s.isExact(map[*shape]bool{})
+		s.flat = s.flatten()
 	}
 	return s
 }
