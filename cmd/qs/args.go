@@ -145,8 +145,10 @@ var otherFlags = map[string]string{"duration": "time", "requests": "count", "con
 // commandHints say what a flag of another tool is here, by command and flag.
 var commandHints = map[string]string{
 	"call -d": "JSON is the argument behind METHOD, without a flag", "call --data": "JSON is the argument behind METHOD, without a flag",
-	"bench -z": "the time of the run is -d", "serve --port": "the address is an argument: qs serve 127.0.0.1:PORT",
-	"serve -p": "the address is an argument: qs serve 127.0.0.1:PORT", "serve --listen": "the address is an argument: qs serve 127.0.0.1:PORT",
+	"bench -z": "the time of the run is -d", "bench -r": "the rate is -q or --rate, and input that is no JSON is --raw",
+	"soak --kill": "faults are --faults kill,stop", "cp -a": "directories, modes and times are always copied", "cp -p": "modes and times are always copied",
+	"serve --port": "the address is an argument: qs serve 127.0.0.1:PORT",
+	"serve -p":     "the address is an argument: qs serve 127.0.0.1:PORT", "serve --listen": "the address is an argument: qs serve 127.0.0.1:PORT",
 }
 
 // explainFlagError adds to the error for a flag what the user may have meant.

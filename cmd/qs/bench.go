@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,7 +27,7 @@ const benchAbout = `Calls a method of any program again and again, and reports t
 
 In a closed loop a server that stalls is asked less, so that few calls see the stall. In an open loop calls are due at fixed times and their latency begins then, so that every call that was due during the stall has its part of it in its latency; the service time is from the send. Calls that are due while -c are in flight wait, and that counts, too.
 
-Percentiles are of calls that succeeded; those that failed are counted by code and fate. The exit code is 1 if a call failed. Ctrl-C ends the run and prints what it has. Streams, and methods that take a Source or a Sink, cannot be loaded.
+Percentiles are of calls that succeeded; those that failed are counted by code and fate. --compare FILE prints the ratios to an earlier run and which of them are beyond the noise of both. The exit code is 1 if a call failed, whatever the ratios are. Ctrl-C ends the run and prints what it has, with exit code 130. Streams, and methods that take a Source or a Sink, cannot be loaded.
 
 One core sends about 400,000 small calls a second, as a bare loop of callbacks does; --connections uses more cores. A server on the same machine shares them.`
 
@@ -64,7 +63,7 @@ func (a *app) newBench() *cobra.Command {
 	b := &benching{calling: calling{app: a}}
 	c := &cobra.Command{
 		Use: "bench ADDRESS METHOD [JSON]", Short: "Load a method of a program, and measure its calls", Long: benchAbout, Example: benchExamples,
-		Args: b.wantArgs, ValidArgsFunction: b.network.completeMethods,
+		Args: b.wantArgs, ValidArgsFunction: b.network.completeMethods, SuggestFor: []string{"load", "loadtest", "stress", "benchmark", "hey", "ghz"},
 		RunE: func(_ *cobra.Command, args []string) error { return b.bench(args) },
 	}
 	fs := c.Flags()
@@ -83,7 +82,7 @@ func (a *app) newBench() *cobra.Command {
 	fs.BoolVar(&b.lines, "lines", false, "the input has one JSON value on each line, which calls take in turn")
 	fs.IntVarP(&b.size, "size", "s", -1, "`bytes` of input to make up: for --raw, or a method that takes []byte")
 	fs.Lookup("size").DefValue = "0" // the help shows none
-	fs.BoolVarP(&b.isRaw, "raw", "r", false, "send the input unchanged: for methods with codec raw")
+	fs.BoolVar(&b.isRaw, "raw", false, "send the input unchanged: for methods with codec raw")
 	fs.BoolVar(&b.oneWay, "oneway", false, "the method is one-way; needed only if the program does not publish its types")
 	fs.StringVar(&b.compare, "compare", "", "`FILE` with the JSON of an earlier run of the same settings, to compare with: other settings are refused before the run; the FILE of a later run may take the place of ADDRESS and METHOD")
 	return c
@@ -126,9 +125,6 @@ func (b *benching) compareRuns(name string) error {
 func (b *benching) bench(args []string) error {
 	if len(args) == 1 {
 		return b.compareRuns(args[0])
-	}
-	if _, noNumber := strconv.ParseFloat(args[0], 64); noNumber == nil && b.isRaw {
-		return usageError{fmt.Sprintf("-r is --raw, which has no value: the rate is --rate %s or -q %[1]s", args[0])}
 	}
 	if err := wantAddressFirst(args); err != nil {
 		return err

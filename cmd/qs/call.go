@@ -28,11 +28,16 @@ Input and output are JSON, converted by the types that the program publishes if 
 
 --source and --sink lend a file in a field of the input; Sources and Sinks that are not named are empty. The file of a sink is replaced only when the call has succeeded. A method with Sinks prints its output, without the bytes. A one-way method prints nothing; a stream prints its items, one on a line. --timeout covers all of them, and Ctrl-C ends them; --count ends a stream behind so many items, with exit code 0.
 
-The exit code says what became of the request: 2, it did not run and never will as it is; 3, it did not run and may be repeated; 4, it may have run; 5, the handler's answer is an error. To rehearse them, call the methods of qs serve.`
+The exit code says what became of the request: 0, it succeeded; 1, it failed on this machine; 2, it did not run and never will as it is; 3, it did not run and may be repeated; 4, it may have run; 5, the handler's answer is an error. To rehearse them, call the methods of qs serve.`
 
 const callExamples = `  qs call tcp://10.0.0.7:9000 greet '"Ada"'
+  qs call tcp://10.0.0.7:9000 add '{"A": 1, "B": 2}'
   qs call tcp://10.0.0.7:9000 shop/order @order.json --timeout 3s
+  # a stream: an item on each line, until it ends, or behind 5 items
+  qs call tcp://10.0.0.7:9000 count '{"N": 9, "Interval": "200ms"}'
+  qs call tcp://10.0.0.7:9000 log/tail --count 5 --timeout 0
   qs call tcp://10.0.0.7:9000 upload --source Body=photo.jpg -m token=bread
+  # with --json errors are objects, with code, fate and exit_code
   qs call tcp://10.0.0.7:9000 shop/report --json > report.json 2> error.json`
 
 // A calling is one qs call.
@@ -60,7 +65,7 @@ func (a *app) newCall() *cobra.Command {
 	k := &calling{app: a, text: []byte("null")}
 	c := &cobra.Command{
 		Use: "call ADDRESS METHOD [JSON]", Short: "Call a method, in JSON", Long: callAbout, Example: callExamples,
-		Args: wantMethod, ValidArgsFunction: k.network.completeMethods,
+		Args: wantMethod, ValidArgsFunction: k.network.completeMethods, SuggestFor: []string{"request", "req", "invoke", "send", "sub", "subscribe", "stream", "pub", "publish", "curl"},
 		RunE: func(_ *cobra.Command, args []string) error { return k.run(args) },
 	}
 	fs := c.Flags()

@@ -112,7 +112,11 @@ var (
 
 // sayAddress is the text of an error about an address, without the words of the library.
 func sayAddress(err error) string {
-	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "qs: open: "), "na: address "), "na: open "), ": "+na.ErrInvalid.Error())
+	text := err.Error()
+	for _, words := range []string{"qs: open: ", "na: address ", "na: open "} {
+		text = strings.TrimPrefix(text, words)
+	}
+	return strings.TrimSuffix(text, ": "+na.ErrInvalid.Error())
 }
 
 // isAddress reports whether an argument is the address of a program, rather than the name of a method.

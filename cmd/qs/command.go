@@ -64,7 +64,7 @@ ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME; HOS
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { printHelp(c) })
 	root.SetFlagErrorFunc(explainFlagError)
-	root.PersistentFlags().BoolVarP(&a.json, "json", "j", false, "print JSON, and errors as JSON to the standard error")
+	root.PersistentFlags().BoolVarP(&a.json, "json", "j", false, "print JSON, and errors as JSON to the standard error (see qs help json)")
 	root.AddGroup(
 		&cobra.Group{ID: groupCall, Title: "Call programs:"},
 		&cobra.Group{ID: groupInspect, Title: "Look into programs:"},

@@ -57,6 +57,9 @@ func adaptCompletion(c *cobra.Command) {
 		return c.Help()
 	}
 	c.Args = cobra.ArbitraryArgs
+	c.Short = "Print a script that completes commands in a shell"
+	c.Long = "Prints a script for a shell, which then completes commands, flags, and the methods of a program behind its address.\n\nThe help of each shell, such as qs completion bash --help, says where the script goes."
+	c.Example = "  source <(qs completion bash)"
 	bash := findCommand(c, "bash")
 	bash.Long = bashAbout
 	printScript := bash.RunE

@@ -31,9 +31,12 @@ Of two copies to one file at a time the first wins: the second is an error that 
 
 Checksums are compared after each piece, end to end: CRC-32C, which finds damage, not an attacker; --sha256 also compares the SHA-256 of each whole file, and is slower. Without --sync the data may not be on the disk yet when cp ends.`
 
-const cpExamples = `  qs cp big.iso tcp://10.0.0.7:9000/images/
+const cpExamples = `  qs serve --root /data --write tcp://10.0.0.7:9000   # at the other end
+  qs cp big.iso tcp://10.0.0.7:9000/images/
   qs cp tcp://10.0.0.7:9000/images/big.iso .
+  # a directory there, and back as ./photos
   qs cp --sha256 photos tcp://10.0.0.7:9000/photos
+  qs cp tcp://10.0.0.7:9000/photos photos
   tar c photos | qs cp - tcp://10.0.0.7:9000/photos.tar
   qs cp tcp://10.0.0.7:9000/photos.tar - | tar x`
 
@@ -53,7 +56,7 @@ func (a *app) newCp() *cobra.Command {
 	var n network
 	var opts files.Options
 	c := &cobra.Command{
-		Use: "cp SOURCE DESTINATION", Short: "Copy files to or from a program", Long: cpAbout, Example: cpExamples, Args: wantArgs(2, 2),
+		Use: "cp SOURCE DESTINATION", Short: "Copy files to or from a program", Long: cpAbout, Example: cpExamples, Args: wantArgs(2, 2), SuggestFor: []string{"copy", "scp", "rsync", "get", "put", "upload", "download"},
 		RunE: func(_ *cobra.Command, args []string) error { return a.copy(&n, opts, args[0], args[1]) },
 	}
 	fs := c.Flags()

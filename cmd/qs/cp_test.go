@@ -218,7 +218,7 @@ func TestCpPipes(t *testing.T) {
 func TestCpPipeInterrupt(t *testing.T) {
 	t.Parallel()
 	s := serveFiles(t, "")
-	q := newQS(t, cp("-", s.addr+"/f")...)
+	q := newQS(t, cp("-json", "-", s.addr+"/f")...)
 	stdin, err := q.cmd.StdinPipe()
 	require.NoError(t, err)
 	q.start()
@@ -230,7 +230,11 @@ func TestCpPipeInterrupt(t *testing.T) {
 	})
 	require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
 	q.wait(exitInterrupted)
-	require.Contains(t, q.errors.String(), "qs cp: copy -: interrupted\n  kept:   nothing; "+s.addr+"/f was not touched\n")
+	requireSchema(t, "error", q.errors.Bytes())
+	var e struct{ Error errorReport }
+	require.NoError(t, json.Unmarshal(q.errors.Bytes(), &e))
+	require.Equal(t, "copy -: interrupted", e.Error.Message)
+	require.Equal(t, "nothing; "+s.addr+"/f was not touched", e.Error.Kept)
 	soon(t, "that the part is gone", func() bool { return !exists(filepath.Join(s.root, "f.qs-part"))() })
 	requireNames(t, s.root)
 }

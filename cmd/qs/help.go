@@ -94,6 +94,48 @@ func printHelp(c *cobra.Command) {
 	}
 }
 
+// A jsonOutput is what a command prints with --json.
+type jsonOutput struct {
+	command string
+	what    string
+	defs    []string // its names in $defs of docs/qs.schema.json; none for what a method or a program decides
+}
+
+var jsonOutputs = []jsonOutput{
+	{"bench", "the result, at the end", []string{"bench"}},
+	{"call", "the output of the method, without --json too; a stream: an item on each line", nil},
+	{"cp", "what was copied, at the end; to the standard error if DESTINATION is -", []string{"cp"}},
+	{"ger", "the memory; with ADDRESS an array, an element for each context", []string{"ger", "ger-address"}},
+	{"health", "whether the program is ready", []string{"health"}},
+	{"info", "facts by name; null where unknown", []string{"info"}},
+	{"mercury", "ping, rate, read and write: the result; serve and gateway: the address; call: an array of the output", []string{"mercury-ping", "mercury-rate", "mercury-serve"}},
+	{"perf", "an array of results; with --op one object", []string{"perf", "perf-table", "perf-mixed", "perf-idle"}},
+	{"ping", "the statistics, at the end", []string{"ping"}},
+	{"rendezvous", "the environment, when it listens", []string{"rendezvous"}},
+	{"rpcs", "an array of the methods", []string{"rpcs"}},
+	{"run", "a line for each line of a process", []string{"run"}},
+	{"schema", "an array of the methods", []string{"schema"}},
+	{"serve", "the address, when it listens", []string{"serve"}},
+	{"soak", "the report, at the end", []string{"soak"}},
+	{"top", "a line for each report", []string{"top"}},
+	{"version", "the version", []string{"version"}},
+	{"error", "of any command, on the standard error: kind, exit_code, message, and of calls code and fate", []string{"error"}},
+	{"note", "of any command, on the standard error: what is no error", []string{"note"}},
+}
+
+const jsonTopic = "Each value is one line of JSON; names are in snake_case, with the unit at the end. docs/qs.schema.json of Quicksilver is a JSON Schema, with these names in $defs."
+
+// printJSONTopic prints what commands print with --json.
+func printJSONTopic(w io.Writer) {
+	width, _ := terminalWidth(w)
+	fmt.Fprintf(w, "%s\n\n", wrap(jsonTopic, min(width, maxHelpWidth)))
+	t := newTable("command", "prints", "in the schema")
+	for _, o := range jsonOutputs {
+		t.addRow(o.command, o.what, strings.Join(o.defs, ", "))
+	}
+	t.print(w)
+}
+
 // connectionTopic is the command that shows what help has one line about.
 const connectionTopic = "qs help connection"
 
@@ -157,8 +199,8 @@ func wrap(about string, width int) string {
 func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND...]", Short: "Show the help of commands", GroupID: groupTool,
-		Long:    "Shows the help of commands, or of qs. connection is no command: it shows the flags of those that connect.",
-		Example: "  qs help call\n  qs help rpcs call\n  qs help connection",
+		Long:    "Shows the help of commands, or of qs. Two topics are no commands: connection shows the flags of those that connect, and json what each command prints with --json.",
+		Example: "  qs help call\n  qs help rpcs call\n  qs help connection\n  qs help json",
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 			for _, c := range root.Commands() {
 				if c.IsAvailableCommand() && !slices.Contains(args, c.Name()) {
@@ -171,6 +213,10 @@ func newHelp(root *cobra.Command) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			if slices.Equal(args, []string{"connection"}) {
 				printConnection(root.OutOrStdout())
+				return nil
+			}
+			if slices.Equal(args, []string{"json"}) {
+				printJSONTopic(root.OutOrStdout())
 				return nil
 			}
 			asked, cmd := []*cobra.Command{}, root

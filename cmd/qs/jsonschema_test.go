@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -67,6 +69,24 @@ func TestSchema(t *testing.T) {
 	got, err := os.ReadFile(schemaFile)
 	require.NoError(t, err)
 	require.Equal(t, string(want), string(got), "go test ./cmd/qs -run TestSchema -update writes it anew")
+}
+
+// TestJSONTopic: "qs help json" and docs/OPERATIONS.md name every command that prints JSON, and every part of the schema once.
+func TestJSONTopic(t *testing.T) {
+	page := readFile(t, "../../docs/OPERATIONS.md")
+	listed, defs := map[string]bool{}, map[string]bool{}
+	for _, o := range jsonOutputs {
+		listed[o.command] = true
+		require.Contains(t, page, fmt.Sprintf("|`%s`|%s|%s|\n", o.command, o.what, strings.Join(o.defs, ", ")))
+		for _, name := range o.defs {
+			require.False(t, defs[name], name)
+			defs[name] = true
+		}
+	}
+	for _, c := range (&app{}).newRoot().Commands() {
+		require.Equal(t, !c.Hidden && c.Name() != "help" && c.Name() != "completion", listed[c.Name()], c.Name())
+	}
+	require.ElementsMatch(t, slices.Collect(maps.Keys(makeSchema(t).Defs)), slices.Collect(maps.Keys(defs)))
 }
 
 // requireSchema wants every line of an output to be of the schema of a command.
@@ -132,6 +152,7 @@ func TestJSONOfCommands(t *testing.T) {
 		"perf-mixed":  {"perf -op mixed -bulk 1000 " + quick},
 		"perf-table":  {"perf -op lat -bulk 64 " + quick},
 		"ping":        {"ping -count 2 -interval 0 %"},
+		"schema":      {"schema %"},
 		"rpcs":        {"rpcs -all %", "rpcs " + typedTarget(t, true), "rpcs %"},
 		"top":         {"top -count 2 -interval 1ms %", "top -once -interval 10ms -all %"},
 		"version":     {"version"},

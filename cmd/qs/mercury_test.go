@@ -3,9 +3,9 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -82,18 +82,17 @@ func TestMercuryGateway(t *testing.T) {
 	qs.Define[string, string]("welcome", qs.WithCodec(gateway.Proc)).Handle(service, greet)
 
 	file := filepath.Join(t.TempDir(), "port.cfg")
-	gw := newQS(t, "mercury", "-hostfile", file, "-target", c.Addr(), "-service", service.Addr().String(), "ofi+tcp://127.0.0.1:0", "gateway", "welcome")
+	gw := newQS(t, "mercury", "-json", "-hostfile", file, "-target", c.Addr(), "-service", service.Addr().String(), "ofi+tcp://127.0.0.1:0", "gateway", "welcome")
 	gw.cmd.Stdout = nil
 	stdout, err := gw.cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, gw.cmd.Start())
-	lines := bufio.NewReader(stdout)
-	var at [2]string
-	for i := range at {
-		line, err := lines.ReadString('\n')
-		require.NoError(t, err, "%s", &gw.errors)
-		at[i] = strings.TrimSpace(line)
-	}
+	line, err := bufio.NewReader(stdout).ReadBytes('\n')
+	require.NoError(t, err, "%s", &gw.errors)
+	requireSchema(t, "mercury-serve", line)
+	var listening mercuryListening
+	require.NoError(t, json.Unmarshal(line, &listening))
+	at := [2]string{listening.Address, listening.Gateway}
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, at[0]+"\n", string(b))

@@ -281,7 +281,7 @@ func TestMistakes(t *testing.T) {
 		{2, `^qs bench: --rate is "2k", want a number such as 2000 or 0\.5\n$`, []string{"bench", "--rate", "2k", "h:1", "m"}},
 		{2, `^qs bench: --count is "many", want a whole number such as 2000\n$`, []string{"bench", "-n", "many", "h:1", "m"}},
 		{2, `^qs bench: --time is "long", want a time such as 200ms or 5s\n$`, []string{"bench", "-d", "long", "h:1", "m"}},
-		{2, `^qs bench: -r is --raw, which has no value: the rate is --rate 2000 or -q 2000\n$`, []string{"bench", "-r", "2000", "h:1", "m"}},
+		{2, `^qs bench: qs bench has no flag -r: the rate is -q or --rate, and input that is no JSON is --raw\n$`, []string{"bench", "-r", "2000", "h:1", "m"}},
 		{2, `^qs bench: qs bench has no flag -z: the time of the run is -d\n$`, []string{"bench", "h:1", "m", "-z", "5s"}},
 		{2, `^qs call: qs call has no flag -d: JSON is the argument behind METHOD, without a flag\n$`, []string{"call", "h:1", "m", "-d", `"x"`}},
 		{2, `^qs serve: qs serve has no flag --port: the address is an argument: qs serve 127\.0\.0\.1:PORT\n$`, []string{"serve", "--port", "9000"}},

@@ -19,7 +19,7 @@ func (a *app) newRPCs() *cobra.Command {
 	var l rpcLister
 	c := &cobra.Command{
 		Use: "rpcs ADDRESS [METHOD]", Short: "List the methods of a program, with their types",
-		Long: `Lists the methods and RPCs that a program serves, with codec, input and output. The program must have set qs.Config.Inspect, or hg.Config.Reflect. Those of Quicksilver itself, whose names begin with hg/ or qs/, are listed with --all only. With METHOD it shows that one, a field a line.`,
+		Long: `Lists the methods and RPCs that a program serves, with codec, input and output. The program must have set qs.Config.Inspect, or hg.Config.Reflect. Those of Quicksilver itself, whose names begin with hg/ or qs/, are listed with --all only. With METHOD it shows that one, a field a line. The kind of a method is call, one-way or stream; qs call takes all of them.`,
 		Example: `  qs rpcs tcp://10.0.0.7:9000
   qs rpcs tcp://10.0.0.7:9000 greet
   qs rpcs --all --json tcp://10.0.0.7:9000`,

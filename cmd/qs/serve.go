@@ -25,7 +25,18 @@ func (a *app) newServe() *cobra.Command {
 	var s serving
 	c := &cobra.Command{
 		Use: "serve [ADDRESS]", Short: "Serve files and the other commands",
-		Long: `Serves the other commands: ping, health, perf, cp, call, bench, rpcs, top and ger. Its methods are there to be called: greet takes a name; sleep takes a time, such as "5s", and answers behind it; fail takes a text, and answers with it as its error; add takes two numbers, {"A": 1, "B": 2}; count is a stream of the numbers from 1 to N, {"N": 3, "Interval": "1s"}. With --timeout 1s sleep rehearses exit code 4, and fail exit code 5. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address. Stop it with Ctrl-C or SIGTERM: it takes no new requests then, and those that are under way may end for --drain; a second signal ends it at once. The exit code is 0 if all have ended, and 1 if some were broken off, which it names.
+		Long: `Serves the other commands: ping, health, perf, cp, call, bench, rpcs, top and ger. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address.
+
+Its methods are there to be called:
+
+  greet  '"Ada"'                         answers with a text
+  add    '{"A": 1, "B": 2}'              adds two numbers
+  count  '{"N": 3, "Interval": "1s"}'    is a stream of the numbers from 1 to N
+  sleep  '"5s"'                          answers after a time; with --timeout 1s
+                                         qs call ends with exit code 4
+  fail   '"text"'                        answers with an error: exit code 5
+
+Stop it with Ctrl-C or SIGTERM: it takes no new requests then, and those that are under way may end for --drain; a second signal ends it at once. The exit code is 0 if all have ended, and 1 if some were broken off, which it names.
 
 There is no access control without --ca: anyone who can connect reads what is below --root, and with --write also writes there.`,
 		Example: `  qs serve tcp://127.0.0.1:9000

@@ -50,7 +50,7 @@ func (a *app) newSoak() *cobra.Command {
 	fs.Uint64Var(&cfg.Seed, "seed", 0, "`seed` of the load and the faults; 0 draws one, which is in the report")
 	fs.IntVar(&cfg.Targets, "targets", 4, "how many `targets`")
 	fs.StringVar(&cfg.Transport, "transport", "tcp", "`scheme` of the targets; auto: tcp, with sm beside it")
-	fs.StringVar(&s.faults, "faults", "", "`list` of faults, or none; all by default")
+	fs.StringVar(&s.faults, "faults", "", "`list` of faults, such as kill,stop, or none; by default all: kill, stop, end, reset, stall")
 	fs.BoolVarP(&s.verbose, "verbose", "v", false, "log to the standard error")
 	oneOf(c, "transport", append(na.Schemes(), "auto")...)
 	oneOf(c, "faults", append(slices.Clone(soak.Faults), "none")...)

@@ -21,7 +21,7 @@ import (
 
 const topAbout = `Shows what a program does, refreshed every --interval: the calls that are under way, with their age and state; its peers, with name, address and rates; and its methods, with rates and percentiles of the calls that have ended since the last look. The program must have set qs.Config.Inspect, or called hg.Class.ServeGauges. It counts what ends only while somebody looks.
 
-Keys: q or Ctrl-C quits, p pauses, s sorts by another column (rate, p99, errors, name), / filters by a part of the name of a method or peer, 1, 2 and 3 show one list alone, 0 all of them.
+Keys: q or Ctrl-C quits, with exit code 0, p pauses, s sorts by another column (rate, p99, errors, name), / filters by a part of the name of a method or peer, 1, 2 and 3 show one list alone, 0 all of them.
 
 A program that falls silent, or ends and starts again, does not end top: it shows for how long there has been no answer, connects again, and goes on. With --once or --count that is an error.
 
