@@ -211,14 +211,25 @@ func TestHostileNames(t *testing.T) {
 
 // BenchmarkPage: the page of a process with 10,000 streams, 10,000 calls and 5,000 peers.
 func BenchmarkPage(b *testing.B) {
-	p := busyPage(5000, 10_000, 10_000)
-	for _, path := range []string{"/", "/?view=streams&sort=-items&limit=1000", "/?q=worker-0007", "/?format=json&limit=1000"} {
-		b.Run(path[1:], func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				p.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, nil))
-			}
-		})
+	for _, of := range []struct {
+		name                  string
+		peers, streams, calls int
+		paths                 []string
+	}{
+		{"few", 13, 8, 20, []string{"/"}},
+		{"many", 5000, 10_000, 10_000, []string{"/", "/?view=streams&sort=-items&limit=1000", "/?q=worker-0007", "/?format=json&limit=1000"}},
+	} {
+		p := busyPage(of.peers, of.streams, of.calls)
+		for _, path := range of.paths {
+			b.Run(of.name+path, func(b *testing.B) {
+				b.ReportAllocs()
+				before := cpuTime()
+				for b.Loop() {
+					p.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, nil))
+				}
+				reportCPU(b, before)
+			})
+		}
 	}
 }
 
