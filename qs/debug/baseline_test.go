@@ -42,6 +42,25 @@ func TestSlowTellsRates(t *testing.T) {
 	all := causesOf(p, "slow")
 	require.Len(t, all, 1)
 	require.Contains(t, all[0].Text, "There were 5 each second, and 10 before.")
+	if cpuTime() > 0 {
+		require.Contains(t, all[0].Text, ": its handlers wait, and a goroutine profile shows for what")
+	}
+}
+
+// Whether the handlers of a method that is slow wait or lack a processor depends on what the process has used; where that is not known nothing is said.
+func TestWaitOrCompute(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		cpu  float64
+		want string
+	}{
+		{0, ""},
+		{0.08, " This process has used 0.08 of 2 processors in 1m0s: its handlers wait, and a goroutine profile shows for what, unless other processes take the processors."},
+		{1.9, " This process has used 1.9 of 2 processors in 1m0s, which its handlers may lack: a CPU profile shows what it does."},
+	} {
+		l := &look{usage: Usage{CPU: c.cpu, CPUCovers: time.Minute, Processors: 2}}
+		require.Equal(t, c.want, l.waitOrCompute())
+	}
 }
 
 // A method that became slow is told as long as it is slow, with what was usual before, though nobody looks meanwhile, and for an hour at the most.

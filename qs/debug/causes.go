@@ -572,8 +572,23 @@ func (l *look) slowMethod(m slowMethod) Cause {
 	if ago := l.now - m.slowSince; m.slowSince > 0 && ago >= time.Minute {
 		since = " for " + took(ago)
 	}
-	return Cause{Kind: "slow", Method: m.Name, Text: fmt.Sprintf("%ss of %s are slower than usual%s: %s in %s before. There were %.3g each second, and %.3g before.",
-		strings.ToUpper(m.Kind[:1])+m.Kind[1:], m.Name, since, text, took(usual.Covers), now.PerSecond, usual.PerSecond)}
+	text = fmt.Sprintf("%ss of %s are slower than usual%s: %s in %s before. There were %.3g each second, and %.3g before.",
+		strings.ToUpper(m.Kind[:1])+m.Kind[1:], m.Name, since, text, took(usual.Covers), now.PerSecond, usual.PerSecond)
+	if m.Kind == kinds[inspect.EventTarget] {
+		text += l.waitOrCompute()
+	}
+	return Cause{Kind: "slow", Method: m.Name, Text: text}
+}
+
+// waitOrCompute says whether handlers that take long may do so for want of a processor, and which profile shows what they do.
+func (l *look) waitOrCompute() string {
+	switch {
+	case l.usage.CPU == 0: // it is not known
+		return ""
+	case l.isBusy():
+		return fmt.Sprintf(" This process has used %s, which its handlers may lack: a CPU profile shows what it does.", l.usage.processors())
+	}
+	return fmt.Sprintf(" This process has used %s: its handlers wait, and a goroutine profile shows for what, unless other processes take the processors.", l.usage.processors())
 }
 
 // failing finds methods of which more than a few calls fail.
