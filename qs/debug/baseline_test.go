@@ -47,19 +47,24 @@ func TestSlowTellsRates(t *testing.T) {
 	}
 }
 
-// Whether the handlers of a method that is slow wait or lack a processor depends on what the process has used; where that is not known nothing is said.
+// Requests of a method that is slow wait for others, or their handlers wait or lack a processor, which depends on what the process has used; where that
+// is not known nothing is said.
 func TestWaitOrCompute(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		cpu  float64
-		want string
+		cpu     float64
+		waiting int
+		want    string
 	}{
-		{0, ""},
-		{0.08, " This process has used 0.08 of 2 processors in 1m0s: its handlers wait, and a goroutine profile shows for what, unless other processes take the processors."},
-		{1.9, " This process has used 1.9 of 2 processors in 1m0s, which its handlers may lack: a CPU profile shows what it does."},
+		{0, 0, ""},
+		{0, 3, " 3 of them wait now for others to end, which is part of the time: see the limit that is reached."},
+		{0.08, 0, " This process has used 0.08 of 2 processors in 1m0s: its handlers wait, and a goroutine profile shows for what, unless other processes take the processors."},
+		{1.9, 0, " This process has used 1.9 of 2 processors in 1m0s, which its handlers may lack: a CPU profile shows what it does."},
 	} {
-		l := &look{usage: Usage{CPU: c.cpu, CPUCovers: time.Minute, Processors: 2}}
-		require.Equal(t, c.want, l.waitOrCompute())
+		l := &look{usage: Usage{CPU: c.cpu, CPUCovers: time.Minute, Processors: 2}, running: map[methodKey]*methodWork{
+			{inspect.EventTarget, "kv/get"}: {waiting: c.waiting}, {inspect.EventOrigin, "kv/get"}: {waiting: 7},
+		}}
+		require.Equal(t, c.want, l.waitOrCompute("kv/get"))
 	}
 }
 

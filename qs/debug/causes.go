@@ -575,14 +575,18 @@ func (l *look) slowMethod(m slowMethod) Cause {
 	text = fmt.Sprintf("%ss of %s are slower than usual%s: %s in %s before. There were %.3g each second, and %.3g before.",
 		strings.ToUpper(m.Kind[:1])+m.Kind[1:], m.Name, since, text, took(usual.Covers), now.PerSecond, usual.PerSecond)
 	if m.Kind == kinds[inspect.EventTarget] {
-		text += l.waitOrCompute()
+		text += l.waitOrCompute(m.Name)
 	}
 	return Cause{Kind: "slow", Method: m.Name, Text: text}
 }
 
-// waitOrCompute says whether handlers that take long may do so for want of a processor, and which profile shows what they do.
-func (l *look) waitOrCompute() string {
+// waitOrCompute says whether requests of a method that take long wait for others, or their handlers for a processor or something else, and which
+// profile shows what they do.
+func (l *look) waitOrCompute(method string) string {
+	w := l.running[methodKey{inspect.EventTarget, method}]
 	switch {
+	case w != nil && w.waiting > 0:
+		return fmt.Sprintf(" %d of them %s now for others to end, which is part of the time: see the limit that is reached.", w.waiting, verb(w.waiting, "waits", "wait"))
 	case l.usage.CPU == 0: // it is not known
 		return ""
 	case l.isBusy():
