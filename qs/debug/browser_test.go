@@ -343,6 +343,9 @@ func TestBrowserLooks(t *testing.T) {
 	v.do("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": "light"}}}, nil)
 	v.eval(`getComputedStyle(document.body).backgroundColor`, &color)
 	require.Equal(t, "rgb(255, 255, 255)", color)
+	var broken []string // names, and then words of them, not at slashes and spaces
+	v.eval(`[...document.querySelectorAll("td a")].filter((a) => new Set([...a.getClientRects()].map((r) => r.y)).size > 1).map((a) => a.textContent)`, &broken)
+	require.Empty(t, broken)
 	v.do("Emulation.setDeviceMetricsOverride", map[string]any{"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": true}, nil)
 	v.updates(1)
 	var wide float64
@@ -356,7 +359,6 @@ func TestBrowserLooks(t *testing.T) {
 		v.eval(fmt.Sprintf(`document.querySelector("section[data-key='%s'] tbody tr td:nth-child(%d)").getBoundingClientRect().right`, cell.section, cell.last), &right)
 		require.Less(t, right, 390.0, cell.section)
 	}
-	var broken []string // words of names, not at slashes and spaces
 	v.eval(`[...document.querySelectorAll("td.id a")].flatMap((a) => [...a.childNodes].filter((n) => n.nodeType === 3 && !n.data.includes(" ")).filter((n) => {
 		const words = document.createRange();
 		words.selectNodeContents(n);
