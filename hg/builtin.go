@@ -58,7 +58,7 @@ func ping(r Request) error {
 func (c *Class) health(r Request) error {
 	switch {
 	case r.HG().nctx.Draining():
-		return na.WithText(ErrNotReady, "the target shuts down")
+		return errDraining
 	case !c.na.IsReady():
 		return na.WithText(ErrNotReady, "the target is not ready")
 	}

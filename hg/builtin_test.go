@@ -77,7 +77,7 @@ func TestHealthWhileDraining(t *testing.T) {
 			require.Equal(t, hg.ErrNotReady, codeAt(err))
 			_, err = p.ask(hg.HealthRPC, nil)
 			require.ErrorIs(t, err, hg.ErrNotReady)
-			require.ErrorContains(t, err, "shuts down")
+			require.ErrorContains(t, err, "the target is shutting down")
 		}
 	})
 }

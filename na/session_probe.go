@@ -135,8 +135,8 @@ func (l *session) forgetProbe() {
 }
 
 var (
-	errPeerNotReady = WithText(ErrNotReady, "the peer is not ready")
-	errPeerEnds     = WithText(ErrNotReady, "the peer is shutting down")
+	errPeerNotReady = WithText(ErrNotReady, "the target is not ready")
+	errPeerEnds     = WithText(ErrNotReady, "the target is shutting down")
 	errNotDriven    = WithText(ErrTimeout, "the session is up, and the peer has not answered the probe: nobody drives it, or its program is busy")
 )
 

@@ -179,7 +179,7 @@ func handlerStatus(ctx context.Context, err error) *status.Status {
 		return nil
 	}
 	if ctx.Err() != nil && errors.Is(context.Cause(ctx), hg.ErrClosed) { // else the caller would believe that it was canceled
-		return status.New(codes.Unavailable, "the server shuts down")
+		return status.New(codes.Unavailable, "the target is shutting down")
 	}
 	if st, ok := status.FromError(err); ok {
 		return st
