@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -588,9 +589,13 @@ func TestServeDrains(t *testing.T) {
 			addr := ""
 			soon(t, "the address", func() bool { addr = strings.TrimSpace(readFile(t, out.Name())); return addr != "" })
 			q := newQS(t, "call", "-t", "1h", addr, c.method, c.in).start()
+			looker, err := dial(&network{timeout: patience}, addr)
+			require.NoError(t, err)
 			soon(t, "the call", func() bool {
-				return strings.Contains(run(t, 0, "top", "-once", "-json", "-interval", "1ms", addr).out.String(), `"method":"`+c.method+`"`) || q.hasEnded()
+				l, err := looker.look(t.Context())
+				return err == nil && slices.ContainsFunc(l.all[0].Calls, func(s inspect.CallState) bool { return s.RPC == c.method }) || q.hasEnded()
 			})
+			looker.close()
 			require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
 			s.wait(c.code)
 			if c.code == 0 {

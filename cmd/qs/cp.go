@@ -31,9 +31,9 @@ Of two copies to one file at a time the first wins: the second is an error that 
 
 Checksums are compared after each piece, end to end: CRC-32C, which finds damage, not an attacker; --sha256 also compares the SHA-256 of each whole file, and is slower. Without --sync the data may not be on the disk yet when cp ends.`
 
-const cpExamples = `  qs serve --root /data --write tcp://10.0.0.7:9000   # at the other end
-  qs cp big.iso tcp://10.0.0.7:9000/images/
+const cpExamples = `  qs cp big.iso tcp://10.0.0.7:9000/images/
   qs cp tcp://10.0.0.7:9000/images/big.iso .
+  # the other end: qs serve --root /data --write tcp://10.0.0.7:9000
   # a directory there, and back as ./photos
   qs cp --sha256 photos tcp://10.0.0.7:9000/photos
   qs cp tcp://10.0.0.7:9000/photos photos
