@@ -24,7 +24,7 @@ type Context struct {
 	mu    sync.Mutex // guards the fields below
 	slots []uint64   // generations of call identities, by slot
 	free  []uint32   // slots that no handle has
-	open  *open      // the youngest first
+	open  *open      // the last that was made
 
 	services spareServices
 
@@ -43,7 +43,7 @@ type Context struct {
 	denied    atomic.Int64 // requests, by the authorizer
 	denials   loglimit.Limiter
 	late      atomic.Int64 // errors that handlers returned after they had answered
-	handles   atomic.Int64
+	handles   atomic.Int64 // Stats.Handles
 }
 
 // Stats are the gauges and counters of a context.

@@ -25,26 +25,37 @@ func (r Request) Run() error {
 	if r.s != nil {
 		if c := r.s.ctx; c.nctx.Hold() { // c is not drained before this has returned
 			defer c.nctx.Unhold()
-			if s, ok := r.enter(); ok {
-				taken, batch := s.claimRun(), s.batch
-				s.mu.Unlock()
-				if taken {
-					defer c.gathering.returned(batch)
-					c.nctx.UserCode(s.resume, 0)
-					return nil
-				}
+			if c.nctx.UserCode(r.s.resume, int(r.gen)) > 0 {
+				return nil
 			}
 		}
 	}
 	return misuse("run", r.Name(), r.Peer(), ErrInvalid, "the request waits for no Run")
 }
 
+// runGiven runs the request of generation gen, and returns 1, if it waits for Run.
+func (s *service) runGiven(gen int) int {
+	s.mu.Lock()
+	if int(s.gen) != gen || !s.claimRun() {
+		s.mu.Unlock()
+		return 0
+	}
+	defer s.ctx.gathering.returned(s.batch)
+	if !s.ctx.class.authorizes(s.rpc) {
+		s.begin()
+		return 1
+	}
+	s.mu.Unlock()
+	s.proceed()
+	return 1
+}
+
 // proceed goes on with a request that was taken or is not to be dispatched.
-func (s *service) proceed(int) int {
+func (s *service) proceed() {
 	if s.pass() {
+		s.mu.Lock()
 		s.begin()
 	}
-	return 0
 }
 
 // give hands a request to Config.Dispatch, or stores it in lone if that is not nil. It reports false if it is to be refused at once.
@@ -118,6 +129,7 @@ func (c *Context) refuse() {
 // of the library's own, which nobody can change: then the machine is busy.
 func (s *service) beginInline() {
 	c, rpc, begun := s.ctx, s.rpc, s.ctx.Now()
+	s.mu.Lock()
 	s.begin()
 	took := c.Now() - begun
 	if took <= slowInline || inspect.IsBuiltIn(rpc.Name) {

@@ -61,6 +61,7 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 		_, file, line, _ := runtime.Caller(1)
 		h.made = fmt.Sprintf("%s:%d", file, line)
 	}
+	c.handles.Add(1)
 	c.mu.Lock()
 	c.enlist(&h.open)
 	c.mu.Unlock()
@@ -169,6 +170,7 @@ func (h *Handle) release() {
 	c.freeSlot(h.call)
 	c.delist(&h.open)
 	c.mu.Unlock()
+	c.handles.Add(-1)
 }
 
 // Cancel ends the call under way. It sends nothing that it waits for and never blocks; idle and ended calls stay as they are.

@@ -161,9 +161,12 @@ func early(err error) failure {
 
 // refuse answers a request whose handler will not run.
 func (s *service) refuse(f failure) {
-	if s.accept() {
+	if s.env.Accept() {
 		s.refuseAccepted(f)
+		return
 	}
+	s.mu.Lock()
+	s.drop()
 }
 
 // refuseAccepted is refuse of a request that was accepted.
@@ -181,16 +184,12 @@ func (s *service) refuseAccepted(f failure) {
 	s.unlock()
 }
 
-// accept takes the request for good. When the origin has withdrawn or abandoned it nothing comes of it, and s is free.
-func (s *service) accept() bool {
-	if s.env.Accept() {
-		return true
-	}
-	s.mu.Lock()
-	s.to(serviceAnswered) // nobody waits for an answer
+// drop ends a request for whose answer nobody waits: its origin has withdrawn or abandoned it before it was accepted, or nobody can answer.
+// Locked, and unlocks.
+func (s *service) drop() {
+	s.to(serviceAnswered)
 	s.holds--
 	s.unlock()
-	return false
 }
 
 // again goes on with a request that has waited for room.
@@ -207,40 +206,28 @@ func (s *service) run(lone *Request) (ran int) {
 	switch dispatch := c.class.cfg.Dispatch != nil; {
 	case dispatch && (!s.rpc.Inline || c.class.authorizes(s.rpc) && !c.class.cfg.AuthorizeQuick):
 		if c.admit(s) && !s.give(lone) {
-			s.proceed(0)
+			s.proceed()
 		}
 	case !s.pass() || !c.admit(s):
 	case dispatch:
 		s.beginInline()
 	default:
+		s.mu.Lock()
 		s.begin()
 	}
 	return 1
 }
 
-// begin runs the handler, unless the request is to be refused.
+// begin runs the handler, unless the request is to be refused. Locked, and unlocks.
 func (s *service) begin() {
-	if s.late() {
-		s.reject(errLate)
-		return
-	}
 	closing := s.ctx.nctx.Closing()
-	switch {
-	case s.ctx.nctx.Draining() && !closing && !s.rpc.own.ServeDraining:
-		s.reject(errDraining)
-		return
-	case s.ctx.class.authorizes(s.rpc) && !s.allowed && !closing: // cannot be
-		s.reject(ErrPermission)
+	if why := s.refusal(closing); why != nil {
+		s.mu.Unlock()
+		s.reject(why)
 		return
 	}
-	if !s.accept() {
-		return
-	}
-	s.mu.Lock()
-	if closing {
-		s.to(serviceAnswered) // nobody can
-		s.holds--
-		s.unlock()
+	if !s.env.Accept() || closing {
+		s.drop()
 		return
 	}
 	if s.named.count > 0 {
@@ -258,6 +245,20 @@ func (s *service) begin() {
 	f := failure{code: ErrPanic, fate: na.Ran} // a handler may end its goroutine
 	defer func() { s.handlerReturned(r, f) }()
 	f = s.ctx.callHandler(r, rpc)
+}
+
+// refusal returns why the handler does not begin; nil if it does, or if nobody can be told.
+func (s *service) refusal(closing bool) error {
+	switch {
+	case s.late():
+		return errLate
+	case closing:
+	case s.ctx.nctx.Draining() && !s.rpc.own.ServeDraining:
+		return errDraining
+	case s.ctx.class.authorizes(s.rpc) && !s.allowed: // cannot be
+		return ErrPermission
+	}
+	return nil
 }
 
 // handlerReturned ends the handler of r, whose error is f.

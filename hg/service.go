@@ -55,7 +55,7 @@ type service struct {
 	skip      int64  // or here already
 	allowed   bool   // the authorizer has agreed
 	dispatch  na.Task
-	resume    func(int) int // proceed, bound once
+	resume    func(int) int // runGiven, bound once
 	began     bool          // the handler has,
 	returned  bool          // and has returned
 	detached  bool          // and its request may be answered all the same
@@ -140,10 +140,13 @@ func (c *Context) takeService() *na.Envelope {
 	s := c.services.pop()
 	if s == nil {
 		s = &service{ctx: c}
-		s.message.Record = s
 		s.open.of = s
+		c.mu.Lock()
+		c.enlist(&s.open)
+		c.mu.Unlock()
+		s.message.Record = s
 		s.dispatch.Init(s.again, nil)
-		s.resume = s.proceed
+		s.resume = s.runGiven
 		s.done.Init(s.finish, nil)
 		s.leave.Init(s.left, nil)
 		s.send = c.nctx.NewStep(s.onSent)
@@ -152,7 +155,17 @@ func (c *Context) takeService() *na.Envelope {
 }
 
 // putService takes back the record of a message that is not needed any more.
-func (c *Context) putService(e *na.Envelope) { c.services.push(e.Record.(*service)) }
+func (c *Context) putService(e *na.Envelope) { c.recycle(e.Record.(*service)) }
+
+// recycle keeps a record that serves no request for the next one, unless there are enough.
+func (c *Context) recycle(s *service) {
+	if c.services.push(s) {
+		return
+	}
+	c.mu.Lock()
+	c.delist(&s.open)
+	c.mu.Unlock()
+}
 
 // maxSpare bounds the spare records of a context.
 const maxSpare = 1024
@@ -164,15 +177,16 @@ type spareServices struct {
 	n     atomic.Int32
 }
 
-func (q *spareServices) push(s *service) {
+// push reports whether it has kept s.
+func (q *spareServices) push(s *service) bool {
 	if q.n.Add(1) > maxSpare {
 		q.n.Add(-1)
-		return
+		return false
 	}
 	for {
 		s.next = q.first.Load()
 		if q.first.CompareAndSwap(s.next, s) {
-			return
+			return true
 		}
 	}
 }
@@ -194,9 +208,7 @@ func (q *spareServices) pop() *service {
 // newService begins the life of the record of a request, held for its handler.
 func (c *Context) newService(env *na.Envelope) *service {
 	s := env.Record.(*service)
-	c.mu.Lock()
-	c.enlist(&s.open)
-	c.mu.Unlock()
+	c.handles.Add(1)
 	s.mu.Lock() // who has found s while it served another request looks at it
 	defer s.mu.Unlock()
 	s.to(serviceArrived)
@@ -238,10 +250,8 @@ func (s *service) unlock() {
 	if handling != nil {
 		handling.over()
 	}
-	c.mu.Lock()
-	c.delist(&s.open)
-	c.mu.Unlock()
-	c.services.push(s)
+	c.handles.Add(-1)
+	c.recycle(s)
 }
 
 // over reports whether nothing is to come any more of a request that nothing holds. Locked.

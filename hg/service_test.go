@@ -42,3 +42,14 @@ func TestSpareServices(t *testing.T) {
 	}
 	require.EqualValues(t, maxSpare, q.n.Load())
 }
+
+// Records are in the list of what may be open for as long as they are kept.
+func TestKeptRecordsAreListed(t *testing.T) {
+	c := &Context{}
+	for range maxSpare + 5 {
+		s := &service{ctx: c}
+		c.enlist(&s.open)
+		c.recycle(s)
+	}
+	require.Len(t, c.all(), maxSpare)
+}

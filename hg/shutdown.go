@@ -33,7 +33,7 @@ type ShutdownError struct {
 	// Unconfirmed are one-way calls and responses that left, and that their peers are not known to have received: one-way calls to
 	// peers that were lost at any time, and whatever was not confirmed in the end.
 	Unconfirmed int
-	// Open says which handlers and handles these are, and of which peers the messages: the first 32, handlers and handles first, the youngest of them first.
+	// Open says which handlers and handles these are, and of which peers the messages: the first 32, handlers and handles first.
 	Open []string
 	// Err is the cause of the context, ErrTimeout when na.Config.Linger has passed, ErrPeerLost when all that is missing is what
 	// peers that were lost have not confirmed, or na.ErrBusy when all that was under way ended by itself.

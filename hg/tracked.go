@@ -5,7 +5,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// An open is a place in the list of what a context has open: the handles of calls, and the requests that have not ended.
+// An open is a place in the list of what a context may have open: the handles that are not closed, and the records of requests, also
+// while they serve none. So a request is not entered into the list, nor taken out.
 type open struct {
 	of             opened
 	older, younger *open // Context.mu guards them
@@ -23,7 +24,6 @@ type opened interface {
 
 // enlist puts o into the list. Locked.
 func (c *Context) enlist(o *open) {
-	c.handles.Add(1)
 	o.older, o.younger = c.open, nil
 	if c.open != nil {
 		c.open.younger = o
@@ -33,7 +33,6 @@ func (c *Context) enlist(o *open) {
 
 // delist takes it out again. Locked.
 func (c *Context) delist(o *open) {
-	c.handles.Add(-1)
 	if o.older != nil {
 		o.older.younger = o.younger
 	}
@@ -45,7 +44,7 @@ func (c *Context) delist(o *open) {
 	o.older, o.younger = nil, nil
 }
 
-// all returns what is open now, the youngest first. A request may have made room for another by the time it is looked at.
+// all returns what may be open now. A record may serve no request, or another one by the time it is looked at.
 func (c *Context) all() (all []opened) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

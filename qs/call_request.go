@@ -320,6 +320,9 @@ func (l *lentField) ticket() *ticket {
 
 // attach makes the Sources and Sinks in the input usable, until end.
 func (s *request) attach() {
+	if len(s.m.fields) == 0 {
+		return
+	}
 	v, from := reflect.ValueOf(s.in).Elem(), s.r.Peer()
 	for _, f := range s.m.fields {
 		var l lentField
