@@ -157,7 +157,8 @@ func TestOutputIsInput(t *testing.T) {
 	})
 }
 
-// An output that has been freed is gone; the handle makes its next call as ever, and the error of a call that failed stays.
+// An output that has been freed is gone if it had memory of its own; the handle makes its next call as ever, and the error of a call that
+// failed stays.
 func TestFreeOutput(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -166,9 +167,11 @@ func TestFreeOutput(t *testing.T) {
 			require.NoError(t, p.raw(h, sized(size)))
 			hghook.FreeOutput(h)
 			hghook.FreeOutput(h)
-			_, err := h.OutputRaw()
-			require.ErrorIs(t, err, hg.ErrInvalid)
-			require.ErrorContains(t, err, "freed")
+			out, err := h.OutputRaw()
+			require.NoError(t, err)
+			if size > 10 {
+				require.Empty(t, out)
+			}
 		}
 		require.NoError(t, p.raw(h, sized(20)))
 		out, err := h.OutputRaw()

@@ -24,36 +24,43 @@ func (h *Handle) Call(ctx context.Context, in, out any) error {
 	if err != nil {
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
-	held, err := h.callAndWait(ctx, d, h.rpc.Codec.ID())
-	if held {
-		defer h.release()
+	left, hasty, err := h.readContext(ctx)
+	if err != nil {
+		d.trim()
+		return err
 	}
+	h.mu.Lock()
+	b, id, held, err := h.callAndWait(ctx, d, h.rpc.Codec.ID(), left, hasty)
+	if !held {
+		return err
+	}
+	defer h.release()
 	if err != nil || out == nil {
 		return err
 	}
-	return h.Output(out)
+	return h.decode(b, id, out)
 }
 
 // CallRaw is Call for bytes. The output is valid until the next call or Close.
 func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error) {
-	d := h.draft()
-	if len(in) > na.MaxRoom-requestSize {
-		d.borrow(in)
-	} else {
-		d.b = append(d.b, in...)
-	}
-	held, err := h.callAndWait(ctx, d, codec.EncodedID)
-	if held {
-		defer h.release()
-	}
-	if err == nil {
-		out, err = h.OutputRaw()
+	left, hasty, err := h.readContext(ctx)
+	if err != nil {
+		return nil, err
 	}
 	h.mu.Lock()
-	if h.closed { // meanwhile; its memory goes
+	d := h.newDraft()
+	d.setRaw(in)
+	out, _, held, err := h.callAndWait(ctx, d, codec.EncodedID, left, hasty)
+	if !held {
+		return nil, err
+	}
+	switch {
+	case err != nil:
+		out = nil
+	case h.refs.Load() == 1: // h has been closed meanwhile, and the memory of the output goes with the last hold
 		out = bytes.Clone(out)
 	}
-	h.mu.Unlock()
+	h.release()
 	return out, err
 }
 
@@ -65,11 +72,35 @@ func WithNoWait(ctx context.Context) context.Context {
 	return context.WithValue(ctx, failFastKey{}, true)
 }
 
-// callAndWait reports whether h is held, so that its output stays: also if it has been closed meanwhile. One of hghook.OnEnd does not wait.
-func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8) (held bool, err error) {
-	onEnd, err := h.beginCall(ctx, in, codec)
-	if err != nil || onEnd != nil {
-		return false, err
+// readContext returns how much time ctx leaves a call and whether it is of WithNoWait, or why it lets none begin.
+func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty bool, err error) {
+	left, err = h.ctx.timeLeft(ctx)
+	if err == nil && ctx.Err() != nil {
+		err = ErrCanceled
+	}
+	if err != nil {
+		err = &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
+		return 0, false, h.ctx.endedBy(ctx, err)
+	}
+	return left, ctx.Value(failFastKey{}) != nil, nil
+}
+
+// callAndWait sends a draft, waits for the end of the call, and returns its output and the codec of that. If held, h is held until the caller
+// releases it, so that the output stays although h may be closed meanwhile. A call of hghook.OnEnd is not waited for, and not held.
+// Locked, and unlocks.
+func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit time.Duration, hasty bool) (out []byte, id uint8, held bool, err error) {
+	h.hasty = hasty
+	err = h.forward(in, codec, limit, true, nil)
+	onCall, onEnd := h.onCall, h.onEnd
+	h.mu.Unlock()
+	if err != nil {
+		return nil, 0, false, h.ctx.endedBy(ctx, err)
+	}
+	if onCall != nil {
+		onCall()
+	}
+	if onEnd != nil {
+		return nil, 0, false, nil
 	}
 	settled := false
 	defer func() { // a callback of somebody else may panic
@@ -82,49 +113,24 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8) (held b
 	return h.settleCall(ctx)
 }
 
-// beginCall begins a call that is waited for, or whose end onEnd is called with.
-func (h *Handle) beginCall(ctx context.Context, in draft, codec uint8) (onEnd func(), err error) {
-	left, err := h.ctx.timeLeft(ctx)
-	if err == nil && ctx.Err() != nil {
-		err = ErrCanceled
-	}
-	if err != nil {
-		in.trim()
-		err = &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
-		return nil, h.ctx.endedBy(ctx, err)
-	}
-	hasty := ctx.Value(failFastKey{}) != nil
-	h.mu.Lock()
-	h.hasty = hasty
-	err = h.forward(in, codec, left, true, nil)
-	onCall := h.onCall
-	onEnd = h.onEnd
-	h.mu.Unlock()
-	if err != nil {
-		return nil, h.ctx.endedBy(ctx, err)
-	}
-	if onCall != nil {
-		onCall()
-	}
-	return onEnd, nil
-}
-
-// settleCall ends a call that has been waited for.
-func (h *Handle) settleCall(ctx context.Context) (held bool, err error) {
+// settleCall ends a call that has been waited for. What it returns is as of callAndWait.
+func (h *Handle) settleCall(ctx context.Context) (out []byte, id uint8, held bool, err error) {
 	h.mu.Lock()
 	o := h.call.settle()
+	out, id = h.call.output, h.call.answer.codec
+	h.mu.Unlock()
 	defer func() {
 		if !held { // Config.Observe has panicked
 			h.release()
 		}
 	}()
 	o.seen.tell()
-	return true, h.ctx.endedBy(ctx, o.err)
+	return out, id, true, h.ctx.endedBy(ctx, o.err)
 }
 
 // endCall is hghook.EndCall.
 func (h *Handle) endCall(ctx context.Context) error {
-	held, err := h.settleCall(ctx)
+	_, _, held, err := h.settleCall(ctx)
 	if held {
 		h.release()
 	}

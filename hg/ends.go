@@ -172,6 +172,7 @@ func (k *call) partEnded() (ran int) {
 		k.endWait()
 	default:
 		o := k.settle()
+		k.h.mu.Unlock()
 		return o.run()
 	}
 	k.h.mu.Unlock()

@@ -28,17 +28,10 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 
 // ForwardRaw is Forward for input that is bytes already: any codec of the target may decode it.
 func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
-	if len(in) > na.MaxRoom-requestSize {
-		d := h.draft()
-		d.borrow(in)
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return h.forward(d, codec.EncodedID, 0, false, cb)
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.newDraft()
-	d.b = append(d.b, in...)
+	d.setRaw(in)
 	return h.forward(d, codec.EncodedID, 0, false, cb)
 }
 
@@ -89,6 +82,15 @@ func (d *draft) borrow(v []byte) {
 		return
 	}
 	d.apart, d.loose = v, true
+}
+
+// setRaw has v be the payload: a copy of it if it may fit a message.
+func (d *draft) setRaw(v []byte) {
+	if len(v) > na.MaxRoom-requestSize {
+		d.borrow(v)
+	} else {
+		d.b = append(d.b, v...)
+	}
 }
 
 // own makes a copy of a payload that was borrowed, and passed has it be gone.
@@ -175,15 +177,8 @@ const maxKept = 88 << 10
 // trim lets go of what is too large to be kept. Locked.
 func (k *call) trim() { k.in.trim() }
 
-// draft returns a draft of an input with header and metadata. Its buffer is that of the idle handle, which has none until forward
-// gives it back.
-func (h *Handle) draft() draft {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.newDraft()
-}
-
-// newDraft is draft. Locked.
+// newDraft returns a draft of an input with header and metadata. Its buffer is that of the idle handle, which has none until forward
+// gives it back. Locked.
 func (h *Handle) newDraft() (d draft) {
 	k := h.call
 	if k.phase == callIdle {
@@ -201,7 +196,7 @@ func (h *Handle) newDraft() (d draft) {
 	return d
 }
 
-// longDraft is draft for an encoding: the handle's last may have been large.
+// longDraft is newDraft for an encoding: the handle's last may have been large.
 func (h *Handle) longDraft() draft {
 	h.mu.Lock()
 	defer h.mu.Unlock()

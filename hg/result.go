@@ -90,10 +90,11 @@ func (k *call) finish(any) (ran int) {
 		return 0
 	}
 	o := k.settle()
+	k.h.mu.Unlock()
 	return o.run()
 }
 
-// settle decides the result of a call whose parts have ended, and makes the handle idle. Locked, and unlocks.
+// settle decides the result of a call whose parts have ended, and makes the handle idle. Locked.
 func (k *call) settle() outcome {
 	h := k.h
 	k.err = k.result()
@@ -104,7 +105,6 @@ func (k *call) settle() outcome {
 	k.cb = nil
 	k.to(callIdle)
 	k.trim()
-	h.mu.Unlock()
 	return o
 }
 
@@ -125,7 +125,13 @@ func (h *Handle) Output(v any) error {
 	if err != nil {
 		return err
 	}
-	if err = checkCodec(h.rpc.Codec, id); err == nil {
+	return h.decode(b, id, v)
+}
+
+// decode decodes the output b, of the codec with a number, into v.
+func (h *Handle) decode(b []byte, id uint8, v any) error {
+	err := checkCodec(h.rpc.Codec, id)
+	if err == nil {
 		err = h.rpc.Codec.Decode(b, v)
 	}
 	if err != nil {
@@ -140,21 +146,17 @@ func (h *Handle) OutputRaw() ([]byte, error) {
 	return b, err
 }
 
-// freeOutput is hghook.FreeOutput.
+// freeOutput is hghook.FreeOutput. The caller has h, which is idle, to itself: nobody else changes what it holds of the last answer, which
+// is nothing if that was short.
 func (h *Handle) freeOutput() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	k := h.call
-	if k.phase != callIdle {
+	if k.env == nil && k.fetched == nil {
 		return
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	k.freeOutput()
-	if k.err == nil {
-		k.err = errFreed
-	}
 }
-
-var errFreed = na.WithText(ErrInvalid, "the output has been freed")
 
 func (h *Handle) output() (b []byte, codec uint8, err error) {
 	h.mu.Lock()

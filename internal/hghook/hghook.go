@@ -30,7 +30,7 @@ var (
 	IsOutstanding func(h any) bool
 
 	// FreeOutput gives the memory of the last call's output back, which an idle handle keeps else until its next Forward: up to
-	// Config.MaxOutput bytes. While a call is under way it does nothing. Output matches ErrInvalid afterwards.
+	// Config.MaxOutput bytes. The caller has the idle handle to itself, and asks for the output no more.
 	FreeOutput func(h any)
 
 	// OnCall has the next calls by Call call f when they have begun, before they wait. nil is nothing.
