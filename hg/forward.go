@@ -346,8 +346,8 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 	}
 	req.room = k.room
 	nctx, in := h.ctx.nctx, &k.in
-	if to = h.addr; to.Session() != 0 {
-		to = nctx.Current(to) // the session may be one that ends, and begins nothing
+	if to = h.addr; h.bound {
+		to = nctx.Current(to)
 	}
 	k.beside = nil
 	switch n := in.head + in.size(); {

@@ -23,13 +23,14 @@ import (
 // its callback still runs.
 type Handle struct {
 	open
-	ctx  *Context
-	id   ID
-	rpc  *RPC
-	addr na.Addr
-	refs atomic.Int32 // of the program, and of what is under way: with the last one the handle ends
-	data any
-	made string // where, if Config.Trace asks for that
+	ctx   *Context
+	id    ID
+	rpc   *RPC
+	addr  na.Addr
+	bound bool         // addr is that of a session, which may be one that ends
+	refs  atomic.Int32 // of the program, and of what is under way: with the last one the handle ends
+	data  any
+	made  string // where, if Config.Trace asks for that
 
 	mu      sync.Mutex // guards the fields below, and addr
 	closed  bool
@@ -53,7 +54,7 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 	if rpc == nil {
 		return nil, misuse("create", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "no RPC with this id is registered here")
 	}
-	h := &Handle{ctx: c, id: id, rpc: rpc, addr: addr}
+	h := &Handle{ctx: c, id: id, rpc: rpc, addr: addr, bound: addr.Session() != 0}
 	h.open.of = h
 	h.call = newCall(h)
 	h.refs.Store(1)
@@ -84,7 +85,7 @@ func (h *Handle) Reset(addr na.Addr, id ID) error {
 	case h.call.phase != callIdle:
 		return misuse("reset", h.Name(), h.addr, na.ErrBusy, "the handle has a call that has not ended")
 	}
-	h.addr, h.id, h.rpc, h.forbids, h.forwarded = addr, id, rpc, false, false
+	h.addr, h.bound, h.id, h.rpc, h.forbids, h.forwarded = addr, addr.Session() != 0, id, rpc, false, false
 	return nil
 }
 

@@ -167,11 +167,6 @@ func (e *endpoint) sessionFor(t ticket, a Addr) (*session, error) {
 	if err := e.refusal(t); err != nil {
 		return nil, err
 	}
-	return e.sessionTo(a)
-}
-
-// sessionTo returns the session to which operations to a go, and dials if there is none. Locked.
-func (e *endpoint) sessionTo(a Addr) (*session, error) {
 	if l := e.find(a); l != nil {
 		l.makeBusy()
 		return l, l.mustBe(a)

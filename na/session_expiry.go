@@ -2,6 +2,7 @@ package na
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
@@ -167,10 +168,10 @@ func (e *endpoint) current(a Addr) Addr {
 	}
 	l := e.find(a)
 	switch {
-	case l == nil && a.Session() != 0:
+	case l == nil && (a.Session() != 0 || strings.HasPrefix(a.Name(), privatePrefix(e.dom.own.scheme))):
 		return a
 	case l == nil:
-		n, err := e.sessionTo(a)
+		n, err := e.dial(a)
 		if err != nil {
 			return a
 		}
