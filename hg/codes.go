@@ -59,6 +59,9 @@ func DefineCode(code Code, name string) Code {
 	return code
 }
 
+// CodeNames returns the numbers of the codes that DefineCode has named in this process, and their names. The map is the caller's.
+func CodeNames() map[uint8]string { return codes.Names() }
+
 // A Fate says what became of a request at its target; see [na.Fate].
 type Fate = na.Fate
 

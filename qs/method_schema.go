@@ -1,9 +1,9 @@
 package qs
 
 import (
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
-	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
 // An AnyMethod is what Define, DefineStream, DefineUpload, DefineDuplex and DefineOneWay return.
@@ -38,5 +38,5 @@ func Schema(methods ...AnyMethod) string {
 		byName[d.name] = len(all)
 		all = append(all, is)
 	}
-	return schema.Format(schema.Program{Methods: all, Codes: codes.Names()})
+	return schema.Format(schema.Program{Methods: all, Codes: hg.CodeNames()})
 }
