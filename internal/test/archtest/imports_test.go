@@ -75,7 +75,7 @@ var importRules = []importRule{
 	{pkg: "examples/...", may: []string{
 		"qs/...", "qs/qstest", "hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "mercury/...", "internal/test/leak", "internal/test/long", "internal/test/mutant", "internal/test/testcert",
 	}, tests: true},
-	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "na/codes", "plugins/all", "plugins/tcp", "plugins/udp", "internal/happyeyeballs", "internal/hghook", "internal/loglimit", "internal/pieces", "internal/schema"}},
+	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/happyeyeballs", "internal/hghook", "internal/loglimit", "internal/pieces", "internal/schema"}},
 	{pkg: "cmd/...", may: everything},
 }
 
