@@ -119,5 +119,10 @@ func compare(now, usual time.Duration) slowness {
 	return slowness{times: float64(now) / float64(max(usual, 1)), more: now - usual}
 }
 
+// isExplainedBy reports whether s is not twice as much as what slows down others.
+func (s slowness) isExplainedBy(others slowness) bool {
+	return s.times < 2*others.times || s.more < 2*others.more
+}
+
 // isAtLeast reports whether s is so many times, and more than what does not matter.
 func (s slowness) isAtLeast(times float64) bool { return s.times >= times && s.more >= slowerLeast }

@@ -148,7 +148,7 @@ func TestSlowMoments(t *testing.T) {
 	var c clock
 	p := c.page()
 	lone := methodKey{inspect.EventOrigin, "ledger/post"}
-	usual, busy := map[methodKey]time.Duration{lone: 10 * time.Millisecond}, map[methodKey]time.Duration{lone: 45 * time.Millisecond}
+	usual, busy := map[methodKey]time.Duration{lone: 100 * time.Millisecond}, map[methodKey]time.Duration{lone: 420 * time.Millisecond}
 	for i := range 6 {
 		key := methodKey{inspect.EventTarget, fmt.Sprint("m", i)}
 		usual[key], busy[key] = 10*time.Millisecond, time.Duration(25+i)*time.Millisecond
@@ -162,6 +162,34 @@ func TestSlowMoments(t *testing.T) {
 	all := causesOf(p, "slow")
 	require.Len(t, all, 1)
 	require.Contains(t, all[0].Text, "Calls of ledger/post are slower than usual: one of a hundred took more than ")
+}
+
+// A method that takes little time is delayed by the same moments many times as long as it takes.
+func TestSlowMomentsOfAShortMethod(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		tail time.Duration
+		slow int // so many others are slow, too
+		told int
+	}{
+		{30 * time.Millisecond, 0, 0},
+		{300 * time.Millisecond, 0, 1},
+		{300 * time.Millisecond, 2, 3},
+	} {
+		var k clock
+		p := k.page()
+		short := methodKey{inspect.EventOrigin, "short"}
+		usual, busy := map[methodKey]time.Duration{short: 6 * time.Millisecond}, map[methodKey]time.Duration{short: c.tail}
+		for i := range 5 {
+			key := methodKey{inspect.EventTarget, fmt.Sprint("m", i)}
+			if usual[key], busy[key] = 20*time.Millisecond, 40*time.Millisecond; i < c.slow {
+				busy[key] = 300 * time.Millisecond
+			}
+		}
+		k.moments(p, 12, usual)
+		k.moments(p, 7, busy)
+		require.Len(t, causesOf(p, "slow"), c.told)
+	}
 }
 
 // What delays all methods alike makes the short ones the most times slower, and calls, too: everything is told, and none of them. One that is delayed

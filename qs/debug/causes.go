@@ -507,7 +507,7 @@ func (l *look) slower() (all []Cause) {
 			common = middle(slow)
 		}
 		for _, m := range slow {
-			if explained := m.times < 2*common.times || m.more < 2*common.more || m.tail && m.times < 2*tails; !explained {
+			if !m.isExplainedBy(common) && !(m.tail && m.isExplainedBy(tails)) {
 				all = append(all, l.slowMethod(m))
 			}
 		}
@@ -520,20 +520,28 @@ func (m *Method) isJudged() bool {
 	return !inspect.IsBuiltIn(m.Name) && m.Minute.Count >= enoughCalls && m.usual.isEnough()
 }
 
-// commonTail returns how many times longer than usual the 99th percentile is of half of all methods: on a machine that is busy for moments it grows
-// for all of them. It is 1 of few, and at most what counts as slow.
-func (l *look) commonTail() float64 {
-	var all []float64
+// commonTail returns how much slower than usual the 99th percentile is of half of the methods that do not count as slow: on a machine that is busy for
+// moments it grows for all. It is zero if these are few.
+func (l *look) commonTail() slowness {
+	var times []float64
+	var more []time.Duration
 	for i := range l.methods {
-		if m := &l.methods[i]; m.isJudged() {
-			all = append(all, compare(m.Minute.P99, m.usual.P99).times)
+		m := &l.methods[i]
+		if !m.isJudged() {
+			continue
 		}
+		if _, slow := slower(m.Minute, m.usual); slow {
+			continue
+		}
+		tail := compare(m.Minute.P99, m.usual.P99)
+		times, more = append(times, tail.times), append(more, tail.more)
 	}
-	if len(all) < allSlower {
-		return 1
+	if len(times) < allSlower {
+		return slowness{}
 	}
-	slices.Sort(all)
-	return min(all[(len(all)-1)/2], tailSlowerBy)
+	slices.Sort(times)
+	slices.Sort(more)
+	return slowness{times: times[len(times)/2], more: more[len(more)/2]}
 }
 
 // middle returns how much slower the one in the middle is, by each measure. slow is sorted.
