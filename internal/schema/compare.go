@@ -2,8 +2,8 @@ package schema
 
 import (
 	"fmt"
-	"reflect"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 )
