@@ -63,7 +63,7 @@ type endpoint struct {
 	recent     Addr       // what find was asked last,
 	found      *session   // and found; nil once that session has ended
 	waits      map[Addr]*backoff
-	proofs     map[Addr]lastSecret       // of dialable peers whose session has ended, or retires: what the next HELLO shows
+	proofs     map[Addr]lastSession      // of dialable peers whose session has ended, or retires: what the next HELLO shows
 	retired    map[uint64][16]byte       // incarnations of the peers of sessions that have ended because they were idle, or had retired
 	successors map[frame.Secret]*session // of sessions that retire: the next session of the peer, by the secret of the one before
 	expiryDue  time.Duration             // when certificates of peers are looked at; 0: never
@@ -108,7 +108,7 @@ var _ carrier.Core = (*endpoint)(nil)
 func newEndpoint(d *domain, c *Context) *endpoint {
 	e := &endpoint{
 		dom: d, nctx: c, id: c.id,
-		sessions: map[uint64]*session{}, names: map[Addr]*session{}, retired: map[uint64][16]byte{}, waits: map[Addr]*backoff{}, proofs: map[Addr]lastSecret{},
+		sessions: map[uint64]*session{}, names: map[Addr]*session{}, retired: map[uint64][16]byte{}, waits: map[Addr]*backoff{}, proofs: map[Addr]lastSession{},
 		successors: map[frame.Secret]*session{},
 		leases:     map[leaseKey]*Op{}, tokens: map[[16]byte]*Op{},
 	}

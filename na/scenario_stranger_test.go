@@ -106,7 +106,7 @@ func TestSecretIsShownToItsPeer(t *testing.T) {
 	s.e.Lock()
 	defer s.e.Unlock()
 	for i := range 3 * mostProofs {
-		s.e.remember(MakeAddr(scriptPeer, i+10), lastSecret{frame.Secret{1}, false})
+		s.e.remember(MakeAddr(scriptPeer, i+10), lastSession{secret: frame.Secret{1}})
 	}
 	require.LessOrEqual(t, len(s.e.proofs), mostProofs)
 }

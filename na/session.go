@@ -120,6 +120,13 @@ type peerInfo struct {
 	secret      frame.Secret // what we show, likewise
 }
 
+// A lastSession is what is kept of a session that has ended, or retires.
+type lastSession struct {
+	secret  frame.Secret // of the peer
+	dialled bool         // by us
+	retires bool
+}
+
 // mostProofs bounds the peers whose last secret is known though no session is up.
 const mostProofs = 1024
 
@@ -397,7 +404,7 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	if e.names[l.named] == l {
 		delete(e.names, l.named)
 		if wasUp {
-			e.remember(l.named, lastSecret{l.peer.secret, false})
+			e.remember(l.named, lastSession{secret: l.peer.secret, dialled: l.dialled})
 		}
 	}
 	l.forgetChoices()
@@ -420,14 +427,8 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	}
 }
 
-// A lastSecret is that of the last session with a name. The session has ended, or retires.
-type lastSecret struct {
-	secret  frame.Secret
-	retires bool
-}
-
 // remember keeps what the next HELLO to a name shows. Without it the peer asks whether its old session lives, and that takes longer.
-func (e *endpoint) remember(name Addr, s lastSecret) {
+func (e *endpoint) remember(name Addr, s lastSession) {
 	if len(e.proofs) >= mostProofs {
 		clear(e.proofs)
 	}

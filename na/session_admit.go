@@ -135,6 +135,9 @@ func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 		(old.proves(proof, []string{old.host}) != nil || old.proves(proof, old.also) != nil) {
 		named = Addr{} // it is not the peer that is being dialled there
 	}
+	if e.crossed(named, g) {
+		return nil, WithText(ErrDuplicate, "the peer has taken another connection of the pair since")
+	}
 	if o := e.makeOffer(g, named, proof); o != nil {
 		return nil, o
 	}
@@ -169,6 +172,21 @@ func (l *session) besides(g *frame.Greeting) bool {
 	return l.Up() && l.dialled && l.peer.incarnation == g.Incarnation && (l.peer.context != g.Context || g.Any && l.e.id != 0)
 }
 
+// crossed reports whether a HELLO in the name of a peer is of a dial that the peer has given up for a connection of ours, and comes late. In both the
+// peer has sent the secret of its session, which is a new one once it has lost that. So the HELLO is no sign that it has, and begins no session after
+// the end of that one. In a session that the peer has dialled the secret tells nothing: the peer sends it again when it dials again, because our
+// answer was lost.
+func (e *endpoint) crossed(named Addr, g *frame.Greeting) bool {
+	if named.IsZero() {
+		return false
+	}
+	last := e.proofs[named]
+	if l := e.reaches(named); l != nil && l.Up() {
+		last = lastSession{secret: l.peer.secret, dialled: l.dialled}
+	}
+	return last.dialled && last.secret.Matches(g.Secret)
+}
+
 // Unproven notes that the HELLO which Admit took may have come from anywhere. Until a frame follows there is no peer that could be
 // lost. Locked.
 func (l *session) Unproven() { l.forged = true }
@@ -176,7 +194,8 @@ func (l *session) Unproven() { l.forged = true }
 // compete decides between a session that exists and a connection that says it is of the same peer. It returns nil with old taken down,
 // retiring, or fit to adopt the new connection, and an error when the new one must go. Anybody on the peer's machine can say its name and
 // its incarnation. So a session ends only for somebody who knows its secret: the peer, which had this session and has lost it. Anybody
-// else has the peer asked whether it lives: a peer that has restarted, one that had not heard of the session, and a stranger.
+// else has the peer asked whether it lives: a peer that has restarted, one that had not heard of the session, and a stranger. A HELLO that
+// has only crossed with ours does not come here.
 // Of two connections that are being made at the same time the one that the larger incarnation dialled stays.
 func (e *endpoint) compete(old *session, g *frame.Greeting) error {
 	ours := slices.Compare(e.dom.inc[:], g.Incarnation[:]) > 0

@@ -22,7 +22,7 @@ import (
 type choices struct {
 	looked   Addr           // by which operations find the session; it stands for all of addrs
 	addrs    []Addr         // in the order in which they are dialed; nil once the session has one of them
-	attempts []*dialAttempt // that have begun, addrs[i] by attempts[i]
+	attempts []*dialAttempt // that have begun since the session has dialed last, addrs[i] by attempts[i]
 	race     happyeyeballs.Race
 }
 
@@ -108,6 +108,7 @@ func (l *session) startRace() {
 		l.fail(WithText(ErrUnreachable, "a session with "+other.named.String()+" was made at the same time"))
 		return
 	}
+	l.choices.attempts = nil
 	l.choices.race = happyeyeballs.New(len(l.choices.addrs), l.e.now, l.e.dom.cfg.ConnectTimeout)
 	l.startAttempts()
 }
@@ -168,6 +169,11 @@ func (l *session) settleOn(named Addr) {
 	}
 	e := l.e
 	delete(e.waits, l.wanted())
+	for _, a := range c.attempts {
+		if a.addr == named { // the peer there has been shown the secret of the attempt
+			l.secret = a.secret
+		}
+	}
 	l.named, l.name = named, named.Name()
 	if e.names[named] == nil {
 		e.names[named] = l
@@ -179,15 +185,13 @@ func (l *session) settleOn(named Addr) {
 
 // stopChoosing ends the choice.
 func (l *session) stopChoosing() {
-	l.choices.addrs = nil
+	l.choices.addrs, l.choices.attempts = nil, nil
 	l.e.choosing = slices.DeleteFunc(l.e.choosing, func(other *session) bool { return other == l })
 }
 
 // cutAttempts ends those that go on.
 func (l *session) cutAttempts(bye frame.Bye) {
-	all := l.choices.attempts
-	l.choices.attempts = nil
-	for _, a := range all {
+	for _, a := range l.choices.attempts {
 		if a.state == attemptDialing {
 			a.state = attemptEnded
 			l.route.carrier.Cut(a, bye)
@@ -270,7 +274,7 @@ func (a *dialAttempt) Greet(g *frame.Greeting) error {
 // settle has the session go on with the connection of a.
 func (a *dialAttempt) settle() {
 	a.state = attemptSettled
-	a.session.conn, a.session.secret = a.conn, a.secret
+	a.session.conn = a.conn
 	a.settleOn(a.addr)
 }
 

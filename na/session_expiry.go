@@ -102,7 +102,7 @@ func (l *session) startRetiring(why string) {
 	e.found = nil
 	if e.names[l.named] == l {
 		delete(e.names, l.named)
-		e.remember(l.named, lastSecret{l.peer.secret, true})
+		e.remember(l.named, lastSession{l.peer.secret, l.dialled, true})
 	}
 	l.forgetChoices()
 	l.renew()

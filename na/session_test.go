@@ -869,6 +869,112 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 	}
 }
 
+// Both sides dial at once, and the peer takes our connection. Its own HELLO, which had left by then, comes late: while the session is up, or when
+// it has ended. The secret shows that it is of the session that the peer has, or had, with us.
+func TestCrossedHello(t *testing.T) {
+	crossing := peerGreeting(5)
+	crossing.Secret = frame.Secret{9}
+	admit := func(s *script) (*session, error) {
+		s.e.Lock()
+		defer s.e.Unlock()
+		return s.e.admit(scriptCarrier{s}, "late", &crossing, true)
+	}
+	dialled := func(s *script) *session {
+		r := s.expect(1, nil)
+		l := s.dialed[0]
+		require.NoError(s, s.hello(l, crossing))
+		r.Cancel()
+		s.trigger()
+		return l
+	}
+	admitted := func(s *script) *session {
+		l, err := admit(s)
+		require.NoError(s, err)
+		return l
+	}
+	for name, c := range map[string]struct {
+		begin  func(*script) *session
+		ended  bool
+		asked  bool // whether it lives, and given up, since it does not answer
+		begins bool // another session
+	}{
+		"we have dialled":                    {begin: dialled},
+		"we had dialled":                     {begin: dialled, ended: true},
+		"it has dialled, and dials again":    {begin: admitted, asked: true},
+		"it had dialled, and dials for more": {begin: admitted, ended: true, begins: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t, Config{PeerTimeout: time.Second})
+			s.nctx.OnFault(func(_ Addr, err error) { require.True(t, c.asked, "a fault: %v", err) })
+			l := c.begin(s)
+			s.drain(l)
+			for range 3 { // it is idle
+				s.pass(100 * time.Millisecond)
+			}
+			if c.ended {
+				require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Leave, Op: l.seq, Tag: l.sentExpected}, nil))
+				require.True(t, l.Down())
+			}
+			again, err := admit(s)
+			require.Equal(t, c.begins, err == nil, "%v", err)
+			require.Equal(t, c.begins, again != nil)
+			if err != nil {
+				require.ErrorIs(t, err, ErrDuplicate)
+			}
+			require.Equal(t, c.asked, len(s.drain(l)) > 0)
+			for range 20 {
+				s.pass(100 * time.Millisecond)
+			}
+			require.Equal(t, !c.ended && !c.asked, l.Up())
+
+			if crossing := crossing; l.Down() { // what it begins from now on is another session
+				crossing.Secret[0]++
+				s.e.Lock()
+				l, err := s.e.admit(scriptCarrier{s}, "new", &crossing, true)
+				s.e.Unlock()
+				require.Equal(t, c.begins, err != nil)
+				require.Equal(t, err == nil, l != nil && l.Up())
+			}
+			s.trigger()
+		})
+	}
+}
+
+// The other side of that: one secret is in our own HELLO and, when the peer's connection stays, in our answer.
+func TestCrossedSecret(t *testing.T) {
+	said := func(s *script, l carrier.Session) frame.Secret {
+		s.e.Lock()
+		defer s.e.Unlock()
+		g, err := frame.ParseGreeting(l.Hello(carrier.Messages, nil, nil))
+		require.NoError(s, err)
+		require.NotZero(s, g.Secret)
+		return g.Secret
+	}
+	theirs := peerGreeting(5)
+	theirs.Incarnation = [16]byte{255}
+	for name, dial := range map[string]func(*script) carrier.Session{
+		"an address": func(s *script) carrier.Session { s.send("x"); return s.dialed[0] },
+		"a host of several": func(s *script) carrier.Session {
+			s.hosts = map[string][]string{"script://host": {"script://other", scriptPeer}}
+			s.op(func(op *Op) error { return s.nctx.SendUnexpected(op, MakeAddr("script://host", 0), 7, nil) })
+			s.pass(250 * time.Millisecond)
+			return s.attempts[1]
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t, Config{})
+			before := said(s, dial(s))
+			s.e.Lock()
+			l, err := s.e.admit(scriptCarrier{s}, "theirs", &theirs, true)
+			s.e.Unlock()
+			require.NoError(t, err)
+			require.Equal(t, before, said(s, l))
+			s.drain(l)
+			s.trigger()
+		})
+	}
+}
+
 // The peer says that it dials, too. If its connection does not come we dial again.
 func TestDuplicateIsTriedAgain(t *testing.T) {
 	s := newScript(t, Config{})
