@@ -93,14 +93,14 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 	return n, s.explain(err)
 }
 
-// Reserve returns memory of the stream for at most n bytes, at least one, to be filled; then Commit follows. The errors are those of
-// Write.
+// Reserve returns memory of the stream for at most n bytes, at least one, to be filled; then Commit follows in any case, also after Close: the
+// memory is the caller's until then. The errors are those of Write.
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	b, err := s.end.Reserve(n)
 	return b, s.explain(err)
 }
 
-// Commit has the first n bytes of what Reserve has returned leave.
+// Commit has the first n bytes of what Reserve has returned leave; after an error 0.
 func (s *Stream) Commit(n int) { s.end.Commit(n) }
 
 // CloseWrite says that nothing more is written: the receiver reads io.EOF behind what was.

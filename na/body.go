@@ -65,6 +65,7 @@ func (l *session) shelve(s carrier.Shelf, body []byte) (p packed) {
 	if room == nil {
 		return packed{}
 	}
+	s.Fill()
 	l.e.Pause()
 	_, ok := memfault.Copy(room, body)
 	l.e.mu.Lock()

@@ -125,6 +125,7 @@ func (l *session) Sent(of carrier.View) {
 	}
 	if v.chunk != nil {
 		v.chunk.drop()
+		v.stream.out.rest()
 		l.sign()
 		return
 	}

@@ -19,8 +19,8 @@ type view struct {
 	sink   *sink     // and receiving
 	msg    *arriving // instead of mem: a message
 	chunk  *chunk    // bytes are of it, of a stream
-	stream *Stream   // that it is placed into,
-	at     int64     // and where
+	stream *Stream   // that it is of,
+	at     int64     // and where it is placed
 	out    bool      // it is with the carrier
 	code   Code      // why it is gone: ErrRevoked after a Borrow that reported false, ErrFault after Fault
 }
@@ -122,6 +122,14 @@ func (v *view) CopyOut(b []byte) (ok bool) {
 	}
 	v.Return()
 	return ok
+}
+
+// Shelved implements carrier.View.
+func (v *view) Shelved() (at int64, ok bool) {
+	if v.chunk == nil || v.chunk.shelf == nil {
+		return 0, false
+	}
+	return v.chunk.at + v.off, true
 }
 
 // Slice implements carrier.View.

@@ -23,9 +23,9 @@ func (s *shelfOf) Reserve(n int) ([]byte, int64) {
 		return nil, 0
 	}
 	s.reserved++
-	s.filling++
 	return s.room[:n], 4096
 }
+func (s *shelfOf) Fill()           { s.filling++ }
 func (s *shelfOf) Filled()         { s.filling-- }
 func (s *shelfOf) Drop(int64, int) { s.reserved-- }
 
@@ -82,6 +82,72 @@ func TestShelf(t *testing.T) {
 	l.Fail(ErrPeerLost)
 	s.e.Unlock()
 	require.Zero(t, s.shelf.reserved)
+}
+
+// Bulk data of a stream is written where the peer can read it, and stays there until it has. What waits for a reader that has not begun, or
+// is little, takes nothing of that, nor do streams beyond their part. What the program writes is there until it has, also when the session has ended.
+func TestShelfOfStream(t *testing.T) {
+	const n = 64 << 10
+	s := newScript(t, Config{})
+	s.shelf = &shelfOf{room: make([]byte, bulkChunk)}
+	l := s.meet(5)
+	up := s.newStream(true, true)
+	s.call(l, up)
+	s.drain(l)
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Tag: 1 << 20}, nil))
+	require.NoError(t, up.window(firstWindow, StreamReserve))
+	write := func(n int) {
+		k, err := up.Write(make([]byte, n))
+		require.NoError(t, err)
+		require.Equal(t, n, k)
+	}
+	write(n)
+	require.Zero(t, s.shelf.reserved, "nobody reads it")
+	require.NoError(t, up.window(1<<20, StreamReserve))
+	s.drain(l)
+	write(minPiece - 1)
+	s.drain(l)
+	require.Zero(t, s.shelf.reserved, "it is little")
+	l.shelved = maxShelved
+	write(n)
+	s.drain(l)
+	require.Zero(t, s.shelf.reserved, "streams have their part of it")
+	l.shelved = 0
+
+	b, err := up.Reserve(n)
+	require.NoError(t, err)
+	require.Len(t, b, n)
+	require.Equal(t, []int{1, 1}, []int{s.shelf.reserved, s.shelf.filling})
+	want := bytes.Repeat([]byte("12345678"), n/8)
+	copy(b, want)
+	up.Commit(n)
+	require.Zero(t, s.shelf.filling)
+	p, ok := s.pull(l)
+	require.True(t, ok)
+	require.Equal(t, frame.Data, p.Kind)
+	at, ok := p.view.Shelved()
+	require.True(t, ok)
+	require.Equal(t, want, s.shelf.room[at-4096:][:n])
+	require.Equal(t, 1, s.shelf.reserved, "the peer has not read it")
+	s.sent(l, &p)
+	require.Equal(t, want, p.payload)
+	require.Zero(t, s.shelf.reserved)
+
+	_, err = up.Reserve(n)
+	require.NoError(t, err)
+	up.Commit(0)
+	require.Equal(t, []int{0, 0}, []int{s.shelf.reserved, s.shelf.filling}, "nothing was written")
+
+	b, err = up.Reserve(n)
+	require.NoError(t, err)
+	s.e.Lock()
+	l.Fail(ErrPeerLost)
+	s.e.Unlock()
+	require.Equal(t, []int{1, 1}, []int{s.shelf.reserved, s.shelf.filling}, "the program writes there")
+	copy(b, want)
+	up.Commit(n)
+	require.Equal(t, []int{0, 0}, []int{s.shelf.reserved, s.shelf.filling})
+	require.Zero(t, l.shelved)
 }
 
 // A call whose BODY frame is one more than may wait for a peer that does not read ends with the session, as the others do.

@@ -78,6 +78,7 @@ type session struct {
 	seq               uint64   // unexpected messages that have left
 	bodySeq           uint64   // bodies that have begun to leave
 	streamSeq         uint64   // streams of requests that have left
+	shelved           int64    // bytes of streams in its carrier.Shelf
 	unconfirmedOneWay []uint64 // those that no receive was posted for, and that the peer is not known to have taken
 	stalls            int64
 	room              *room  // nil without

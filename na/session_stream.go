@@ -26,7 +26,9 @@ const (
 	maxClassUnsent = 64 << 20
 	// firstRoom is for how many bytes room is reserved when the first stream of a session begins, and maxStreamRoom for how many it grows.
 	firstRoom     = 256 << 10
-	maxStreamRoom = maxRoom
+	maxStreamRoom = 2 * maxRoom
+	// maxShelved is how many bytes of a carrier.Shelf the streams of a session use, beside a chunk more: the rest is for bodies.
+	maxShelved = 8 << 20
 	// maxExpectedRoom is for how many bytes room is reserved when a stream says that so many are about to come.
 	maxExpectedRoom = 1 << 20
 )
@@ -127,6 +129,13 @@ func (l *session) growRoom(to int64) {
 		r.reserved += l.e.dom.reserveRoom(more, min(more, firstWindow), r.reserved)
 	}
 	l.scheduleRoomUpdate()
+}
+
+// growForReaders grows the room while readers keep up with a peer that uses what it has: little is left that it may send, and half is read.
+func (l *session) growForReaders() {
+	if r := l.room; 4*(r.announced-r.taken) < uint64(r.reserved) && 2*r.held < r.reserved {
+		l.growRoom(2 * r.reserved)
+	}
 }
 
 // relieve grows the room when others hold all of it, and a reader goes on with no more than the reserve of its stream: that is a kibibyte for each
@@ -275,6 +284,9 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 	most, whole := min(room, maxStreamFrame), true
 	if toRoom && s.bulk && (len(b) >= minPiece || f != carrier.Messages && len(b) > 0) {
 		most, whole = piece, false
+		if c.shelf != nil && piece > 0 {
+			most = len(b)
+		}
 	} else if f != carrier.Messages { // its end is a message
 		s.offer()
 		return true
@@ -317,7 +329,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 		h.Kind = frame.Data
 		h.Flags |= frame.FlagStream
 		c.refs++
-		v := view{bytes: c.buf, off: s.out.sent%s.out.chunks.span() - int64(c.base), n: int64(len(b)), chunk: c}
+		v := view{bytes: c.buf, off: s.out.sent%s.out.chunks.span() - int64(c.base), n: int64(len(b)), chunk: c, stream: s}
 		w.Piece(l.head(f, len(b)), l.e.lend(v))
 	}
 	s.out.leave(int64(len(b)), toRoom)
@@ -373,8 +385,8 @@ func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 		}
 		return nil, nil
 	}
-	if r := l.room; toRoom && 4*(r.announced-r.taken) < uint64(r.reserved) && 2*r.held < r.reserved {
-		l.growRoom(2 * r.reserved)
+	if toRoom {
+		l.growForReaders()
 	}
 	return s, nil
 }

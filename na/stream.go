@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
 // A Stream is one direction of ordered bytes that belongs to a call. The origin makes it and names it in the call, the target opens it when
@@ -25,7 +27,7 @@ import (
 // when it may be tried again. Methods may be called from any goroutine; one at a time writes, and one reads. The memory is the library's: Write
 // copies, and what Next returns is valid until Release, or Close.
 //
-// Unread bytes are bounded by a window, of 16 KiB at first and of 256 KiB, or 4 MiB of bulk data, when its reader is fast. They are charged to
+// Unread bytes are bounded by a window, of 16 KiB at first and of 256 KiB, or 1 MiB of bulk data, when its reader is fast. They are charged to
 // the room of the session (Config.Room), or, where there is none left, to the StreamReserve bytes that each stream has of its own: so a
 // stream whose reader goes on does, whatever becomes of the others.
 type Stream struct {
@@ -226,7 +228,7 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 		return 0, err
 	}
 	for left := s.unsentLeft(); n < len(b) && left > 0; {
-		to := s.out.reserve(int(min(int64(len(b)-n), left)))
+		to := s.reserve(min(int64(len(b)-n), left))
 		k := copy(to, b[n:])
 		s.commit(k)
 		n += k
@@ -235,25 +237,40 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Reserve returns memory of the stream for at most n bytes, at least one, to be filled; then Commit follows, or Close. The errors are those of Write.
+// Reserve returns memory of the stream for at most n bytes, at least one, to be filled. Commit follows in any case, also after Close: the
+// memory is the caller's until then, whatever becomes of the stream. The errors are those of Write.
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
 	if err := s.writable(); err != nil {
 		return nil, err
 	}
-	s.out.chunks.lent = true
-	return s.out.reserve(int(min(int64(n), s.unsentLeft()))), nil
+	s.out.takeBack()
+	b := s.reserve(min(int64(n), s.unsentLeft()))
+	s.out.lend()
+	return b, nil
+}
+
+// reserve returns memory for at most n bytes: where the peer can read it, if there is such a place. Streams whose readers have not begun have
+// none of that, and all of a session together up to maxShelved. Locked.
+func (s *Stream) reserve(n int64) []byte {
+	s.out.chunks.shelf = nil
+	if s.bulk && s.open && n >= minPiece && s.out.limit > firstWindow && s.l.shelved < maxShelved {
+		if c, ok := s.l.route.carrier.(carrier.Shelver); ok {
+			s.out.chunks.shelf, s.out.chunks.shelved = c.Shelf(s.l), &s.l.shelved
+		}
+	}
+	return s.out.reserve(int(n))
 }
 
 // Commit has the first n bytes of what Reserve has returned leave, as the window allows.
 func (s *Stream) Commit(n int) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
-	s.out.chunks.lent = false
 	if s.err == nil && !s.closed && n > 0 {
 		s.commit(n)
 	}
+	s.out.takeBack()
 }
 
 // commit has n more bytes wait to leave. Locked.
@@ -355,6 +372,9 @@ func (s *Stream) Release(n int) {
 		s.l.relieve()
 	}
 	s.freeRoom(room)
+	if s.open && room > 0 { // all of it may have come at once, before anything could be read
+		s.l.growForReaders()
+	}
 	if s.in.over() {
 		s.finish()
 	}

@@ -3,6 +3,8 @@ package na
 import (
 	"slices"
 	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
 // streamChunk is how many bytes of a stream of messages one chunk covers, and bulkChunk of bulk data: chunk n has those from n times that on. A
@@ -18,6 +20,10 @@ type chunk struct {
 	base int  // where in what it covers it begins
 	refs int  // the stream that it is part of, and the carriers' views of it
 	lost bool // somebody else may still use buf: it is left to the garbage collector
+
+	shelf   carrier.Shelf // that buf is of; nil: none
+	at      int64         // and where
+	shelved *int64        // bytes that the streams of the session have there
 }
 
 // chunkSizes are the lengths of chunks.
@@ -43,12 +49,32 @@ func newChunk(base, n int) *chunk {
 	panic("na: a chunk beyond bulkChunk")
 }
 
-// drop ends one reference to c, which may be nil.
+// shelveChunk is newChunk in the shelf, where the peer can read the bytes; nil if there is no room.
+func (q *chunks) shelveChunk(base, n int) *chunk {
+	for _, size := range chunkSizes {
+		if n > size {
+			continue
+		}
+		if b, at := q.shelf.Reserve(size); b != nil {
+			*q.shelved += int64(size)
+			return &chunk{buf: b, base: base, refs: 1, shelf: q.shelf, at: at, shelved: q.shelved}
+		}
+		break
+	}
+	return nil
+}
+
+// drop ends one reference to c, which may be nil. Locked, if c may be in a shelf.
 func (c *chunk) drop() {
 	if c == nil {
 		return
 	}
 	if c.refs--; c.refs > 0 || c.lost {
+		return
+	}
+	if c.shelf != nil {
+		*c.shelved -= int64(len(c.buf))
+		c.shelf.Drop(c.at, len(c.buf))
 		return
 	}
 	for i, size := range chunkSizes {
@@ -63,7 +89,10 @@ type chunks struct {
 	list  fifo[*chunk]
 	first int64 // number of the first in list
 	bulk  bool  // of bulk data
-	lent  bool  // the program has a slice of one: those let go of meanwhile are not used again
+	lent  bool  // the program reads one: those let go of meanwhile are not used again
+	// shelf is where memory for at least minPiece bytes is looked for first; nil: nowhere. shelved counts the bytes there.
+	shelf   carrier.Shelf
+	shelved *int64
 	// filled are bytes that carriers are writing, in no lock: few runs, one of each lane.
 	filled []run
 }
@@ -106,7 +135,13 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 		from, to = min(from, c.base), max(to, c.base+len(c.buf))
 		to = min(to, int(q.span()))
 	}
-	grown := newChunk(from, to-from)
+	var grown *chunk
+	if q.shelf != nil && to-from >= minPiece {
+		grown = q.shelveChunk(from, to-from)
+	}
+	if grown == nil {
+		grown = newChunk(from, to-from)
+	}
 	if c != nil {
 		q.copy(grown, c, off-off%q.span())
 		q.drop(c)

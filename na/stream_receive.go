@@ -43,7 +43,7 @@ const (
 	firstWindow = 16 << 10
 	// The windows of a stream of messages, and of bulk data, at most.
 	maxMessageWindow = 256 << 10
-	maxBulkWindow    = 4 << 20
+	maxBulkWindow    = 1 << 20
 	// maxGaps bounds the runs with gaps between: a lane that places datagrams as they come makes one for each that is lost.
 	maxGaps = 4096
 )

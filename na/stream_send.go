@@ -5,7 +5,8 @@ package na
 //	0 ─ sent ──────────── written                 limit                 used ≤ granted: bytes charged to the reserve
 //	      │ waits to leave │ Write goes on         │ the receiver's
 type sender struct {
-	chunks  chunks // lent: Reserve has returned memory that Commit has not taken
+	chunks  chunks
+	lent    *chunk // the program has memory of it, by Reserve; else nil
 	sent    int64
 	written int64
 	limit   int64 // as the receiver has said
@@ -24,6 +25,29 @@ func (s *sender) reserve(n int) []byte {
 	n = min(n, int(s.chunks.span()-s.written%s.chunks.span()))
 	_, b := s.chunks.grow(s.written, n)
 	return b
+}
+
+// lend has the chunk behind what was written stay until takeBack: the program writes there.
+func (s *sender) lend() {
+	s.lent, _ = s.chunks.at(s.written)
+	s.lent.refs++
+	if s.lent.shelf != nil {
+		s.lent.shelf.Fill()
+	}
+}
+
+// takeBack ends lend, if there was one.
+func (s *sender) takeBack() {
+	c := s.lent
+	if c == nil {
+		return
+	}
+	s.lent = nil
+	c.drop()
+	s.rest()
+	if c.shelf != nil {
+		c.shelf.Filled()
+	}
 }
 
 // allowance returns how many of the bytes that wait may leave, when the session has room for so many, and whether they are charged to
@@ -52,7 +76,12 @@ func (s *sender) leave(n int64, toRoom bool) {
 	}
 	s.sent += n
 	s.chunks.dropBefore(s.sent)
-	if s.sent == s.written && !s.chunks.lent { // an idle stream has no memory
+	s.rest()
+}
+
+// rest lets go of the chunk where the next bytes go while nobody uses it: an idle stream has no memory.
+func (s *sender) rest() {
+	if s.sent == s.written {
 		s.chunks.dropAt(s.sent)
 	}
 }

@@ -119,6 +119,30 @@ func TestStreamWindowCrossesEnd(t *testing.T) {
 	up.Close()
 }
 
+// The room of a session grows while its readers keep up, also where all that may come does at once, before any of it can be read.
+func TestStreamRoomGrowsBehindBatches(t *testing.T) {
+	s := newScript(t, Config{})
+	l := s.meet(5)
+	up := s.openStream(l, 1, true, true)
+	s.drain(l)
+	for range 40 {
+		for {
+			off := up.in.most
+			n := min(up.in.limit-off, int64(l.room.announced-l.room.taken), bulkChunk-off%bulkChunk)
+			if n <= 0 {
+				break
+			}
+			require.NoError(t, up.piece(off, make([]byte, n)))
+		}
+		for b, err := up.Next(); err == nil; b, err = up.Next() {
+			up.Release(len(b))
+		}
+		s.drain(l)
+	}
+	require.GreaterOrEqual(t, l.room.reserved, int64(1<<20), "its window is no larger than a piece")
+	require.Equal(t, int64(1<<20), up.in.window)
+}
+
 // The end of an empty stream waits until the target has opened it, who would not know it otherwise; and goes on when the program has
 // closed the stream behind its end, before the request has left or after.
 func TestStreamEmptyUp(t *testing.T) {

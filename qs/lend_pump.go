@@ -244,6 +244,7 @@ func (g *pump) fill() {
 			continue
 		}
 		if !g.enter() {
+			g.s.Commit(0)
 			return
 		}
 		n, err := g.from.Read(b)
@@ -330,6 +331,9 @@ func (g *pump) returned() {
 	}
 	if !g.ended {
 		g.leave(0, err)
+		if g.from != nil {
+			g.s.Commit(0) // of what Read was given
+		}
 		g.fail(err)
 	}
 	defer g.vanish() // deferred: SetReadDeadline may end the goroutine

@@ -59,7 +59,7 @@ type streamWriter struct {
 
 func newStreamWriter(p *pushed) *streamWriter {
 	w := &streamWriter{p: p}
-	w.Writer = pieces.Writer{Room: w.room, Add: w.add}
+	w.Writer = pieces.Writer{Room: w.room, Add: w.add, Skip: func() { p.stream.Commit(0) }}
 	return w
 }
 

@@ -59,6 +59,7 @@ type Writer struct {
 	Room func() ([]byte, error) // returns where the next bytes go; nothing when no more can be taken
 	Add  func(n int) error      // is told that so many bytes of that were filled
 	Full func() error           // is the error of a byte more than can be taken
+	Skip func()                 // is called instead of Add when nothing was filled, though a Read has panicked; may be nil
 }
 
 // Write implements io.Writer.
@@ -95,7 +96,7 @@ func (w *Writer) ReadFrom(from io.Reader) (total int64, err error) {
 		if full {
 			room = make([]byte, 1) // is that the end, too?
 		}
-		n, err := from.Read(room)
+		n, err := w.read(from, room, full)
 		if n > 0 && full {
 			return total, w.Full()
 		}
@@ -114,4 +115,14 @@ func (w *Writer) ReadFrom(from io.Reader) (total int64, err error) {
 		}
 	}
 	return total, io.ErrNoProgress
+}
+
+// read reads into room, and skips it if nothing came.
+func (w *Writer) read(from io.Reader, room []byte, full bool) (n int, err error) {
+	defer func() {
+		if n <= 0 && !full && w.Skip != nil {
+			w.Skip()
+		}
+	}()
+	return from.Read(room)
 }

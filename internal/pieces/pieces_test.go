@@ -106,3 +106,23 @@ func TestWriter(t *testing.T) {
 type idle struct{}
 
 func (idle) Read([]byte) (int, error) { return 0, nil }
+
+// TestWriterSkips: what Room has given is given back when a Read has filled nothing of it, also when it panics.
+func TestWriterSkips(t *testing.T) {
+	skipped := 0
+	w := newTaker(10)
+	w.Skip = func() { skipped++ }
+	n, err := w.ReadFrom(iotest.DataErrReader(strings.NewReader("1234")))
+	require.NoError(t, err)
+	require.EqualValues(t, 4, n)
+	require.Zero(t, skipped)
+	_, err = w.ReadFrom(strings.NewReader(""))
+	require.NoError(t, err)
+	require.Equal(t, 1, skipped)
+	require.Panics(t, func() { _, _ = w.ReadFrom(panics{}) })
+	require.Equal(t, 2, skipped)
+}
+
+type panics struct{}
+
+func (panics) Read([]byte) (int, error) { panic("read") }

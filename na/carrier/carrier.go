@@ -45,19 +45,23 @@ type WriteMeter interface {
 	Taken(s Session, lane Lane) (count uint64, waits bool)
 }
 
-// A Shelver is a Carrier with room for bodies that peers fetch from there.
+// A Shelver is a Carrier with room for bodies and for bytes of streams, which peers read there.
 type Shelver interface {
 	// Shelf returns that for the peer of s; nil if there is none. Locked.
 	Shelf(s Session) Shelf
 }
 
-// A Shelf has room for bodies. It may be used when its session is down, too. Its methods are called Locked, and do not wait.
+// A Shelf has room that the peer of a session can read. It may be used when its session is down, too, but for Reserve and Fill. Its methods are
+// called Locked, and do not wait.
 type Shelf interface {
-	// Reserve returns n bytes, and what finds them; nil if there are none. The caller writes there without the lock until it calls
-	// Filled. Then a BODY frame whose tail has at and n gives them to the carrier, or Drop gives them back.
+	// Reserve returns n bytes, and what finds them; nil if there are none. A BODY frame whose tail has at and n gives them to the carrier, or
+	// Drop gives them back. Before, a View that is Shelved shows some of them to the peer.
 	Reserve(n int) (room []byte, at int64)
-	Filled()
 	Drop(at int64, n int)
+	// Fill says that what was reserved is written without the lock until Filled is called, once for each Fill. The memory stays so long,
+	// whatever becomes of the session.
+	Fill()
+	Filled()
 }
 
 // A Reacher is a Carrier that reads some memory of peers by itself: no frame goes to the peer, which may be stopped.

@@ -160,6 +160,9 @@ type View interface {
 	Fault()
 	// Faulted reports whether Fault was called.
 	Faulted() bool
+	// Shelved reports whether the memory is in the Shelf of the session, and where: then the carrier need not copy it, and the peer
+	// reads it there until Sent. Such a View may be longer than Room allows.
+	Shelved() (at int64, ok bool)
 }
 
 // Slices appends to dst the memory of the n bytes at from within v, in at most most pieces. It is called between Borrow and Return.

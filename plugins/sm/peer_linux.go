@@ -47,7 +47,8 @@ type peer struct {
 	sendBy       time.Duration // our memory has to have left; 0: the system took it, or was not asked
 	warming      bool
 	writing      bool // a goroutine sends
-	filling      int  // goroutines write bodies into the area
+	filling      int  // goroutines write into the area
+	touched      int  // bytes of its room for bodies that the system has memory for
 	blocked      bool // until the peer has taken something
 	resumes      bool
 	near         bool              // of the same user
@@ -55,7 +56,8 @@ type peer struct {
 	chunks       map[uint32]*chunk // of its pool
 	peerGeometry ring.Geometry     // of the segment that comes
 	mem          struct{ own, peer, ownArea, peerArea []byte }
-	staged       []piece // of the goroutine that sends
+	staged       []piece                       // of the goroutine that sends
+	shown        [carrier.Lanes][]carrier.View // pieces that the peer has not taken, by ring: it reads them in the area
 	closed       bool
 }
 
@@ -72,6 +74,7 @@ const (
 	maxCopied   = 256 << 10 // bytes of long messages and bodies likewise: then they are handled, while they are in the caches
 	maxTurn     = 32        // pieces sent in a row, then Poll goes on
 	pieceSize   = 64 << 10
+	page        = 4 << 10 // the smallest that systems have
 )
 
 // newPeer makes a peer. Locked.
@@ -146,16 +149,24 @@ func (p *peer) close() {
 			_ = unix.Close(fd)
 		}
 	}
-	for _, b := range []*[]byte{&p.mem.own, &p.mem.peer, &p.mem.ownArea, &p.mem.peerArea} {
+	for _, b := range []*[]byte{&p.mem.own, &p.mem.peer, &p.mem.peerArea} {
 		unmap(b)
 	}
+	p.unmapArea()
 	for _, ch := range p.chunks {
 		ch.drop()
 	}
 }
 
-// busy reports whether a goroutine touches the memory without the lock. Locked.
-func (p *peer) busy() bool { return p.writing || p.filling > 0 }
+// unmapArea gives our area back when p is closed and nobody writes there: a program may, for as long as it likes. Locked.
+func (p *peer) unmapArea() {
+	if p.closed && p.filling == 0 {
+		unmap(&p.mem.ownArea)
+	}
+}
+
+// busy reports whether a goroutine sends, without the lock. Locked.
+func (p *peer) busy() bool { return p.writing }
 
 // closeReleased closes p if its carrier was released and nobody is busy. Locked.
 func (p *peer) closeReleased() {
@@ -231,7 +242,7 @@ func (p *peer) read() (came bool) {
 			break
 		}
 	}
-	for ok := true; ok && err == nil && m < maxPieces; m++ {
+	for ok := true; ok && err == nil && m < maxPieces && p.c.copied < maxCopied; m++ {
 		if ok, err = p.next(ring.Bulk); !ok {
 			break
 		}
@@ -314,8 +325,19 @@ func (p *peer) deliver(t *ring.Taken) error {
 	if h.Kind == frame.Hello || h.Kind == frame.Goaway {
 		return codes.WithText(codes.ErrProtocol, h.Kind.String()+" frame where none is allowed")
 	}
+	at, n, shown := t.Ref()
+	if shown = shown && h.Kind.Bulk(); shown {
+		h.Length = uint32(n)
+	}
 	if err := h.Check(t.Body); err != nil {
 		return err
+	}
+	if shown {
+		body, err := p.end.PeerBlock(at, n)
+		if err != nil {
+			return err
+		}
+		return p.place(h, body)
 	}
 	if t.Block {
 		return p.placeBlock(h)

@@ -158,6 +158,15 @@ func (s *stranger) sendBody(kind frame.Kind, at, n int) {
 	}
 }
 
+// sendShown sends a piece of a stream whose n bytes stand at at in the area.
+func (s *stranger) sendShown(kind frame.Kind, at, n int) {
+	m := message(&frame.Header{Kind: kind, Flags: frame.FlagStream, Op: 1})
+	s.end.ShowBlock(ring.Bulk, &m, ring.Block{At: at, Len: n})
+	if s.end.Publish() {
+		ringBell(s.peerBell)
+	}
+}
+
 // join greets, and returns the address under which the host knows the stranger.
 func (s *stranger) join() (from na.Addr) {
 	s.greet()
@@ -262,6 +271,25 @@ func TestBadPackets(t *testing.T) {
 			s.sendBody(frame.Body, 0, 100_000)
 			return nil
 		}), `no room for it was offered`},
+		"a piece in an area that is not there": {joined(func(s *stranger) error {
+			s.sendShown(frame.Data, 0, 100_000)
+			return nil
+		}), `does not share`},
+		"a piece outside of the area": {joined(func(s *stranger) error {
+			_ = sendPacket(s.fd, kindArea, nil, area)
+			s.sendShown(frame.Data, ring.BodyRoom-99_999, 100_000)
+			return nil
+		}), `a body of 100000 bytes at \d+ of`},
+		"a piece longer than any": {joined(func(s *stranger) error {
+			_ = sendPacket(s.fd, kindArea, nil, area)
+			s.sendShown(frame.Data, 0, 1<<31)
+			return nil
+		}), `the limit is`},
+		"a piece of a message": {joined(func(s *stranger) error {
+			_ = sendPacket(s.fd, kindArea, nil, area)
+			s.sendShown(frame.Ping, 0, 100_000)
+			return nil
+		}), `PING frame`},
 		"another frame about a body": {joined(func(s *stranger) error {
 			_ = sendPacket(s.fd, kindArea, nil, area)
 			s.sendBody(frame.Ping, 0, 100_000)
@@ -598,13 +626,46 @@ func TestCloseBelowCopy(t *testing.T) {
 		case <-done:
 		default:
 			below++
-			require.Greater(t, left, there, "it writes into memory that is not there")
+			require.Equal(t, there, left, "it writes into memory that is not there") // the area is, and the segment is not
 		}
 		<-done
 		h.until("it is closed", h.nctx.Closed)
 		require.Equal(t, there-1, shares(t), "the stranger has its own")
 	}
 	t.Logf("%d times a context was closed below a copy", below)
+}
+
+// A program that has memory of a stream keeps it when the peer has gone, for as long as it takes: its Read may block.
+func TestStreamBelowRead(t *testing.T) {
+	const n = 100_000
+	h := newHost(t, Options{})
+	before := open(t)
+	s := h.stranger()
+	from := s.join()
+	up, err := h.nctx.NewStream(true, true, func(any) int { return 0 }, nil)
+	require.NoError(t, err)
+	ended := false
+	require.NoError(t, h.nctx.Call(h.nctx.NewOp(func(*na.Op, na.Result) { ended = true }), na.CallSpec{
+		To: from, Tag: 1, Msg: make([]byte, 8), Buf: make([]byte, 1), Streams: []*na.Stream{up},
+	}))
+	s.send(frame.Header{Kind: frame.Credit, Tag: 1 << 20}, nil)
+	s.send(frame.Header{Kind: frame.Window, Flags: frame.FlagAnswer, Op: 1, Tag: 1 << 20}, make([]byte, 8))
+	shared := shares(t)
+	var b []byte
+	h.until("it may write", func() bool {
+		b, err = up.Reserve(n)
+		return err == nil
+	})
+	require.Equal(t, shared+1, shares(t), "the memory is not of the area")
+	s.leave()
+	h.until("the session ends, and its descriptors", func() bool { return ended && open(t) <= before })
+	require.Equal(t, shared, shares(t), "the area is left, and the segment of the stranger")
+	for i := range b {
+		b[i] = 1
+	}
+	up.Close()
+	up.Commit(n)
+	require.Equal(t, shared-1, shares(t), "the area is left")
 }
 
 // What is sent while another goroutine copies bulk data to the peer leaves behind it: nobody has to drive for that.

@@ -1,6 +1,7 @@
 package sm
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
@@ -184,7 +185,22 @@ func (p *peer) room(r int) (whole, piece int) {
 	return min(whole, frame.MaxWhole), piece
 }
 
+// update takes in what the peer has taken.
 func (p *peer) update() {
+	p.lookTaken()
+	for r := range p.shown {
+		n := p.end.Shown(r)
+		if n == 0 || p.dead.Load() {
+			continue
+		}
+		for _, v := range p.shown[r][:n] {
+			p.link.Sent(v)
+		}
+		p.shown[r] = slices.Delete(p.shown[r], 0, n)
+	}
+}
+
+func (p *peer) lookTaken() {
 	defer memfault.Off(memfault.On(), &p.err)
 	if err := p.end.Update(); err != nil {
 		p.err = err
@@ -226,9 +242,23 @@ func (p *peer) putBlock(m *ring.Message, b ring.Block) {
 // putPiece takes the place of a piece in a ring. It is filled after the pull.
 func (p *peer) putPiece(r int, h *frame.Header, v carrier.View) {
 	m := message(h)
-	if m.Len = v.Len(); p.err == nil && (!p.end.NeedsArea(ring.Bulk, m.Len) || p.needArea()) {
+	if m.Len = v.Len(); p.err != nil {
+		return
+	}
+	if at, ok := v.Shelved(); ok && v.Borrow() {
+		v.Return() // the peer reads it where it is
+		p.show(r, &m, ring.Block{At: int(at), Len: m.Len})
+		p.shown[r] = append(p.shown[r], v)
+		return
+	}
+	if !p.end.NeedsArea(ring.Bulk, m.Len) || p.needArea() {
 		p.stage(r, &m, v)
 	}
+}
+
+func (p *peer) show(r int, m *ring.Message, b ring.Block) {
+	defer memfault.Off(memfault.On(), &p.err)
+	p.end.ShowBlock(r, m, b)
 }
 
 func (p *peer) stage(r int, m *ring.Message, v carrier.View) {
@@ -246,7 +276,7 @@ func (p *peer) needArea() bool {
 	return p.err == nil
 }
 
-// shelf is the area of a peer as the room for bodies that wait for their messages.
+// shelf is the area of a peer as the room for bodies that wait for their messages, and for bytes of streams.
 type shelf peer
 
 // Reserve implements carrier.Shelf.
@@ -259,8 +289,22 @@ func (s *shelf) Reserve(n int) (room []byte, at int64) {
 	if !ok {
 		return nil, 0
 	}
-	p.filling++
-	return p.end.Body(b), int64(b.At)
+	room = p.end.Body(b)
+	if touch(room[min(max(p.touched-b.At, 0), n):]) != nil {
+		p.end.Drop(b)
+		return nil, 0
+	}
+	p.touched = max(p.touched, b.At+n)
+	return room, int64(b.At)
+}
+
+// touch has the system find memory for b, or reports that there is none: nobody who writes there expects a fault.
+func touch(b []byte) (err error) {
+	defer memfault.Off(memfault.On(), &err)
+	for at := 0; at < len(b); at += page {
+		b[at] = 0
+	}
+	return nil
 }
 
 // reserve finds room for a body, among what the peer has read since, too.
@@ -271,11 +315,13 @@ func (p *peer) reserve(n int) (b ring.Block, ok bool) {
 	return b, ok
 }
 
+// Fill implements carrier.Shelf.
+func (s *shelf) Fill() { s.filling++ }
+
 // Filled implements carrier.Shelf.
 func (s *shelf) Filled() {
-	p := (*peer)(s)
-	p.filling--
-	p.closeReleased()
+	s.filling--
+	(*peer)(s).unmapArea()
 }
 
 // Drop implements carrier.Shelf.

@@ -58,6 +58,7 @@ type out struct {
 	words     []uint64 // their commit words, by descriptor
 	ends      []uint64 // of Messages: how far the bodies go with each message
 	places    []uint8  // where the body of each message is
+	shown     int      // messages of ShowBlock that the peer has taken, of which Shown has not told
 }
 
 // in is a ring that this side reads.

@@ -22,6 +22,15 @@ type Taken struct {
 	Block bool   // it is about a body in the area: PeerBlock
 }
 
+// Ref returns which bytes of the area a message with Block names as its body. ok is false for one that names none.
+func (t *Taken) Ref() (at uint64, n int, ok bool) {
+	if !t.Block || t.Len != refSize {
+		return 0, 0, false
+	}
+	le := binary.LittleEndian
+	return uint64(le.Uint32(t.Body)), int(le.Uint32(t.Body[4:])), true
+}
+
 // Take takes the next message of ring r, if there is one. buf has room for an envelope and Inline bytes: all but what is in a slot is
 // copied there. If the message is in a slot and the peer's area is not there, needs is true, and nothing was taken. By the goroutine
 // that receives.

@@ -6,7 +6,7 @@ import (
 )
 
 // Version is the version of the layout. Two sides of different versions refuse each other.
-const Version = 3
+const Version = 4
 
 const (
 	// Inline is the largest payload that fits into a descriptor, in bytes.
@@ -27,6 +27,7 @@ const (
 	page       = 4 << 10
 	bulkDescs  = page / descSize
 	align      = 64 // of bodies
+	refSize    = 8  // where a body stands in the area, and its length
 )
 
 // Where things are in a segment. Words that are written at different times are 128 bytes apart.

@@ -52,6 +52,8 @@ func (e *End) Update() error {
 			case at == inBlock:
 				e.Drop(e.placed[0])
 				e.placed = slices.Delete(e.placed, 0, 1)
+			case at == shown:
+				o.shown++
 			}
 		}
 	}
@@ -114,6 +116,27 @@ func (e *End) PutBlock(m *Message, b Block) {
 	e.placed = append(e.placed, b)
 }
 
+// ShowBlock writes a message, for which there is room, into ring r: its body of m.Len bytes, which may be more than a slot has, is what b has of
+// the area. The peer reads it there: it stays as it is until Shown has counted the message. Under the lock.
+func (e *End) ShowBlock(r int, m *Message, b Block) {
+	m.Len = refSize
+	d := e.next(r, m, inBlock)
+	le := binary.LittleEndian
+	le.PutUint32(d.b[descBody:], uint32(b.At))
+	le.PutUint32(d.b[descBody+4:], uint32(b.Len))
+	d.n += refSize
+	o := &e.out[r]
+	o.places[(o.head-1)%uint64(o.descs)] = shown
+}
+
+// Shown returns how many messages of ShowBlock in ring r the peer has taken since it was called last, as far as is known: the oldest. Under the
+// lock.
+func (e *End) Shown(r int) (n int) {
+	o := &e.out[r]
+	n, o.shown = o.shown, 0
+	return n
+}
+
 // Put writes a message, for which there is room, into ring r. Nobody sees it before Publish. Under the lock.
 func (e *End) Put(r int, m *Message, body []byte) {
 	m.Len = len(body)
@@ -134,7 +157,8 @@ func (e *End) Put(r int, m *Message, body []byte) {
 // What stands in place of the number of a slot.
 const (
 	inRing  = Slots     // the body is in the ring of bodies, or in the descriptor
-	inBlock = Slots + 1 // there is none: the message is about a Block
+	inBlock = Slots + 1 // the message is about a Block: it says which, or, with a body of refSize, that does
+	shown   = Slots + 2 // this side's word for the latter
 )
 
 // place chooses where the body of a message goes. Messages leave the slots of bulk data alone while there are others.

@@ -1,7 +1,9 @@
 package ring
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
@@ -325,6 +327,48 @@ func TestBlocks(t *testing.T) {
 		_, err := b.PeerBlock(bad.at, bad.n)
 		require.ErrorIs(t, err, ErrBroken, bad)
 	}
+}
+
+// A message of ShowBlock says where its body stands. That stays until the peer has taken the message, whatever is taken meanwhile.
+func TestShowBlock(t *testing.T) {
+	a, b := pair(t, usual)
+	for r := range rings {
+		for k := range 100 {
+			at, ok := a.Reserve(200_000)
+			require.True(t, ok)
+			copy(a.Body(at), fmt.Sprint("body ", r, k))
+			room(t, a, r)
+			part := Block{At: at.At, Len: 100_000 + k}
+			a.ShowBlock(r, &Message{Kind: 5, Op: 7, Tag: uint64(k)}, part)
+			a.Publish()
+			m, ok := take(t, b, r, make([]byte, Inline))
+			require.True(t, ok)
+			require.Equal(t, Message{Kind: 5, Op: 7, Tag: uint64(k), Len: refSize}, m.Message)
+			from, n, ok := m.Ref()
+			require.True(t, ok)
+			require.EqualValues(t, part.At, from)
+			require.Equal(t, part.Len, n)
+			got, err := b.PeerBlock(from, n)
+			require.NoError(t, err)
+			require.True(t, bytes.HasPrefix(got, []byte(fmt.Sprint("body ", r, k))))
+			require.NoError(t, a.Update())
+			require.Zero(t, a.Shown(r), "it is still being read")
+			b.Free(r)
+			require.NoError(t, a.Update())
+			require.Zero(t, a.Shown(1-r))
+			require.Equal(t, 1, a.Shown(r))
+			require.Zero(t, a.Shown(r))
+			a.Drop(at)
+		}
+	}
+	_, ok := a.Reserve(BodyRoom)
+	require.True(t, ok, "all is free at the end")
+	a.PutBlock(&Message{Kind: 18}, Block{})
+	a.Publish()
+	m, ok := take(t, b, Messages, nil)
+	require.True(t, ok && m.Block)
+	_, _, ok = m.Ref()
+	require.False(t, ok, "it names no body")
 }
 
 // A piece that was given up takes no slot.
