@@ -23,7 +23,8 @@ const openTime = 200 * time.Millisecond
 // A ShutdownError says what a Shutdown has cut off, and what the program has left open.
 type ShutdownError struct {
 	Calls     int   // that were ended, with ErrClosed
-	Responses int   // that had not left, and streams of answered requests of which not everything had
+	Responses int   // that had not left
+	Streams   int   // of these calls, handlers and responses that had not come to their end, or of which not everything had left
 	Transfers int   // gets and puts of this process, and of peers in its memory: pieces, for large ones
 	Leases    int   // bodies of calls that peers had not given back
 	Handlers  int   // requests whose handlers were at work when the wait was over, or have not ended
@@ -47,7 +48,7 @@ func (e *ShutdownError) Error() string {
 	for _, f := range []struct {
 		n    int64
 		what string
-	}{{int64(e.Calls), "call"}, {int64(e.Responses), "response"}, {int64(e.Transfers), "transfer"},
+	}{{int64(e.Calls), "call"}, {int64(e.Responses), "response"}, {int64(e.Streams), "stream"}, {int64(e.Transfers), "transfer"},
 		{int64(e.Leases), "lease"}, {int64(e.Handlers), "handler"}, {int64(e.Handles), "handle"},
 		{e.Regions, "region"}, {e.Callbacks, "callback"}, {int64(e.Unconfirmed), "unconfirmed message"}} {
 		switch {
@@ -78,7 +79,7 @@ func (e *ShutdownError) name(text string) {
 }
 
 func (e *ShutdownError) none() bool {
-	return e.Calls+e.Responses+e.Transfers+e.Leases+e.Handlers+e.Handles+e.Unconfirmed == 0 && e.Regions+e.Callbacks == 0
+	return e.Calls+e.Responses+e.Streams+e.Transfers+e.Leases+e.Handlers+e.Handles+e.Unconfirmed == 0 && e.Regions+e.Callbacks == 0
 }
 
 // Shutdown ends c in good order and drives its contexts meanwhile; others may drive them too.
@@ -212,7 +213,7 @@ func (c *Context) cut(left *ShutdownError) {
 	u := c.nctx.Underway()
 	left.Transfers += u.Moves + u.Served
 	left.Leases += u.Leases
-	left.Responses += u.Streams
+	left.Streams += c.nctx.Stats().Streams
 	for _, o := range c.all() {
 		o.endNow(left)
 	}

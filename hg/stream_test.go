@@ -417,3 +417,36 @@ func TestStreamsPeerLost(t *testing.T) {
 		require.NoError(t, h.Close())
 	})
 }
+
+// A Shutdown counts the streams that it cuts off: of a handler that does not return, and of an answered request whose caller does not read.
+func TestShutdownCountsStreams(t *testing.T) {
+	t.Parallel()
+	for name, answered := range map[string]bool{"of a handler": false, "of an answered request": true} {
+		t.Run(name, func(t *testing.T) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
+				p := newPair(t, n, lingering(20*time.Millisecond))
+				var k keeper
+				h := p.streaming(func(r hg.Request) error {
+					writer(r.Stream(1), bytesOf(40_000), func() {})
+					return k.handler(r)
+				}, up, down)
+				ended := false
+				require.NoError(t, h.Forward(nil, func(*hg.Handle, error) { ended = true }))
+				p.Until(func() bool { return len(k.kept) == 1 })
+				if answered {
+					k.answer()
+					p.Until(func() bool { return ended })
+				}
+				n.Serve(p.octx, 1)
+				e := left(t, p.target.Shutdown(context.Background()))
+				if answered {
+					require.Equal(t, []int{0, 0, 1}, []int{e.Handlers, e.Responses, e.Streams}, "%v", e)
+					require.ErrorContains(t, e, "1 stream")
+					return
+				}
+				require.Equal(t, []int{1, 0, 2}, []int{e.Handlers, e.Responses, e.Streams}, "%v", e)
+				require.ErrorContains(t, e, "2 streams, 1 handler")
+			})
+		})
+	}
+}

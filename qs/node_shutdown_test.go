@@ -94,7 +94,7 @@ func TestShutdownUnderStream(t *testing.T) {
 				}
 			} else {
 				err := <-ended
-				require.ErrorContains(t, err, "1 response left")
+				require.ErrorContains(t, err, "1 stream left")
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 			}
 			got := 1

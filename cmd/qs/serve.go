@@ -298,12 +298,19 @@ func (a *app) drain(class *hg.Class, shutdown func(context.Context) error, withi
 		return nil
 	}
 	broken := left.Handlers + left.Responses + left.Transfers + left.Leases
-	if broken == 0 { // what a peer that is gone has not confirmed
+	if broken+left.Streams == 0 { // what a peer that is gone has not confirmed
 		return nil
+	}
+	all := countText(broken, "request")
+	switch {
+	case broken == 0:
+		all = countText(left.Streams, "stream")
+	case left.Streams > 0:
+		all += " and " + countText(left.Streams, "stream")
 	}
 	what := ""
 	if len(left.Open) > 0 {
 		what = ": " + strings.Join(left.Open, "; ")
 	}
-	return brokenPromise{fmt.Errorf("broken off after %v: %s%s", within, countText(broken, "request"), what)}
+	return brokenPromise{fmt.Errorf("broken off after %v: %s%s", within, all, what)}
 }
