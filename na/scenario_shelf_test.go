@@ -106,12 +106,12 @@ func TestShelfOfStream(t *testing.T) {
 	require.NoError(t, up.window(1<<20, StreamReserve))
 	s.drain(l)
 	write(minPiece - 1)
-	s.drain(l)
 	require.Zero(t, s.shelf.reserved, "it is little")
+	s.drain(l)
 	l.shelved = maxShelved
 	write(n)
-	s.drain(l)
 	require.Zero(t, s.shelf.reserved, "streams have their part of it")
+	s.drain(l)
 	l.shelved = 0
 
 	b, err := up.Reserve(n)

@@ -23,6 +23,8 @@ var streamRules = []rule{
 		why: "a reader that knows how much is about to come opens the window for it, within its room, also before it reads"},
 	{name: "StreamResetEachSide", check: streamResetEachSide,
 		why: "either side ends a stream at any time, and the other learns the code and the text"},
+	{name: "StreamFail", check: streamFail,
+		why: "a stream that its sender ends with Fail gives its reader all that was written before, and then the code and the text"},
 	{name: "StreamAnswerFirst", check: streamAnswerFirst,
 		why: "the answer of the call may come before the stream has ended, which goes on"},
 	{name: "StreamPeerLost", check: streamPeerLost,
@@ -325,6 +327,54 @@ func streamResetEachSide(b *bed) {
 		k.call.ok()
 		k.closeAll()
 	}
+}
+
+func streamFail(b *bed) {
+	const text = "the disk is gone"
+	a, t := b.pair(na.Config{})
+	for _, bulk := range []bool{false, true} {
+		for _, n := range []int{0, 1, 5000, 70_000, 300_000} {
+			k := a.stream(t.Self(), bulk, true, false)
+			k.env = t.take()
+			k.openLater(t)
+			for i, up := range k.ups {
+				from, to := k.here[i], k.there[i]
+				if !up {
+					from, to = to, from
+				}
+				data := pattern(n+i, n)
+				left, failed := data, false
+				what := fmt.Sprintf("a stream fails behind %d bytes, up %v, bulk %v", n, up, bulk)
+				b.until(what, func() bool {
+					switch {
+					case len(left) > 0:
+						left, _ = from.write(left, 1<<20)
+					case !failed:
+						failed = true
+						from.Fail(na.ErrIO, text)
+						from.Fail(na.ErrOverflow, "twice") // nothing
+						_, err := from.Write([]byte{1})
+						require.ErrorIs(b, err, na.ErrInvalid, what)
+						if bulk {
+							from.Close() // what was written still leaves
+						}
+					}
+					return !to.read(1 << 20)
+				})
+				require.True(b, bytes.Equal(data, to.data), "%s: got %d bytes, which are not those", what, len(to.data))
+				require.ErrorIs(b, to.err, na.ErrIO, what)
+				require.ErrorContains(b, to.err, text, what)
+				_, err := to.Next()
+				require.ErrorIs(b, err, na.ErrIO, "%s, once more", what)
+				to.Fail(na.ErrOverflow, "of the reader") // nothing
+			}
+			t.sendExpected(k.env.From, k.env.Tag, nil).ok()
+			k.call.ok()
+			k.closeAll()
+		}
+	}
+	b.until("nothing is left", func() bool { return a.Stats().Streams+t.Stats().Streams == 0 })
+	require.Zero(b, a.held()+t.held())
 }
 
 func streamAnswerFirst(b *bed) {

@@ -56,7 +56,8 @@ type streamLine struct {
 	total    int // bytes that are to be written
 	wrote    int
 	read     int
-	ended    bool // CloseWrite was called
+	ended    bool // CloseWrite was called, or Fail
+	fails    bool // Fail was
 	reset    bool // an end of it was reset or closed before its end, or its call never ran
 	gone     bool // a node with an end of it has crashed
 	eof      bool
@@ -489,8 +490,14 @@ func (e *streamEnd) pump(n *streamNode) {
 func (e *streamEnd) write(n *streamNode) {
 	l := e.line
 	if l.wrote == l.total {
-		l.ended = true
-		e.CloseWrite()
+		if !l.ended {
+			l.ended, l.fails = true, n.rng.IntN(4) == 0
+		}
+		if l.fails {
+			e.Fail(na.ErrIO, "the reader has failed")
+		} else {
+			e.CloseWrite()
+		}
 		if n.rng.IntN(2) == 0 || n.s.calmed {
 			e.Close()
 			e.done = true
@@ -501,7 +508,7 @@ func (e *streamEnd) write(n *streamNode) {
 	for i := range b {
 		b[i] = streamByte(l.n, l.wrote+i)
 	}
-	k, err := e.Write(b)
+	k, err := e.give(n, b)
 	l.wrote += k
 	switch {
 	case errors.Is(err, na.ErrAgain):
@@ -511,6 +518,19 @@ func (e *streamEnd) write(n *streamNode) {
 	case k == 0:
 		n.s.fail("Write to stream %d of %d bytes: 0 and no error", l.n, len(b))
 	}
+}
+
+// give writes some of b, one way or the other.
+func (e *streamEnd) give(n *streamNode, b []byte) (k int, err error) {
+	if n.rng.IntN(2) == 0 {
+		return e.Write(b)
+	}
+	to, err := e.Reserve(len(b))
+	if err == nil {
+		k = copy(to, b)
+		e.Commit(k)
+	}
+	return k, err
 }
 
 func (e *streamEnd) receive(n *streamNode) {
@@ -523,10 +543,10 @@ func (e *streamEnd) receive(n *streamNode) {
 	case errors.Is(err, na.ErrAgain):
 		e.again, e.tried = true, e.ready
 		return
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF), l.fails && errors.Is(err, na.ErrIO):
 		l.eof = true
-		if !l.ended || l.read != l.wrote {
-			n.s.fail("stream %d: io.EOF after %d bytes, %d were written, ended %v", l.n, l.read, l.wrote, l.ended)
+		if !l.ended || l.read != l.wrote || l.fails == errors.Is(err, io.EOF) {
+			n.s.fail("stream %d: %v after %d bytes, %d were written, ended %v, failed %v", l.n, err, l.read, l.wrote, l.ended, l.fails)
 		}
 		e.Close()
 		e.done = true
