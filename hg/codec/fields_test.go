@@ -110,7 +110,7 @@ func BenchmarkFields(b *testing.B) {
 func TestSameFields(t *testing.T) {
 	t.Parallel()
 	type flat struct {
-		A int
+		A int64
 		B []byte
 		C string
 	}
