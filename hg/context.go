@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/loglimit"
-	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -17,9 +17,7 @@ type Context struct {
 	nctx   *na.Context
 	limits na.Limits
 	posts  posts
-	turns  *turns.Table
-	// trigger is that of the context below, for this layer.
-	trigger func(max int) int
+	loop   *loop.Loop
 
 	mu    sync.Mutex // guards the fields below
 	slots []uint64   // generations of call identities, by slot
@@ -71,7 +69,11 @@ func newContext(cls *Class, nctx *na.Context) *Context {
 	if cls.cfg.Dispatch != nil && nctx.Batches() {
 		c.gathering = newGathering(c)
 	}
-	c.turns, c.trigger = newTurns(c), nctx.TriggerUntil(nil)
+	mode := loop.Lend
+	if !nctx.Batches() {
+		mode = loop.Each
+	}
+	c.loop = loop.New(driver{c}, mode)
 	nctx.OnAbandon(c.abandon)
 	nctx.Records(c.takeService, c.putService)
 	nctx.OnMessage(c.arrived, c.closed)
@@ -119,7 +121,7 @@ func (c *Context) Trigger(max int) int {
 	case max != 1 && n > 1 && c.nctx.Cork():
 		defer c.nctx.Uncork()
 	}
-	return c.trigger(max)
+	return c.nctx.TriggerUntil(nil, max)
 }
 
 // settled does what is due before callbacks run, and returns how many there are.
@@ -187,7 +189,7 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 		addr na.Addr
 		fail error
 	)
-	w := c.turns.NewWaiter()
+	w := c.loop.NewWaiter()
 	l, err := c.Lookup(text, func(a na.Addr, err error) {
 		addr, fail = a, err
 		w.End()

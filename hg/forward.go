@@ -223,7 +223,7 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 	k.op.SetHasty(waits && h.hasty)
 	k.op.SetExpedited(h.rpc.own.Expedited)
 	if waits && h.waiter == nil && h.onEnd == nil {
-		h.waiter = h.ctx.turns.NewWaiter()
+		h.waiter = h.ctx.loop.NewWaiter()
 	}
 	if h.timeout != 0 && (limit == 0 || h.timeout < limit) {
 		limit = h.timeout

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
 // A gathering lets the answers of dispatched handlers leave together. The goroutine that has given a batch to Config.Dispatch
@@ -16,7 +16,7 @@ import (
 //
 // Batches that were waited for in vain, because the handlers take longer, cost the next ones their wait.
 type gathering struct {
-	turns.Gather
+	loop.Batch
 	c     *Context
 	flush func()
 	now   func() time.Duration
@@ -30,15 +30,15 @@ type gathering struct {
 const maxRests = 31
 
 func newGathering(c *Context) *gathering {
-	return &gathering{Gather: turns.NewGather(), c: c, flush: c.nctx.Flush, now: c.Now}
+	return &gathering{Batch: loop.NewBatch(), c: c, flush: c.nctx.Flush, now: c.Now}
 }
 
 // begin begins a pass, if g is not nil. Of several at a time one waits.
-func (g *gathering) begin() (p turns.Pass) {
+func (g *gathering) begin() (p loop.Pass) {
 	if g == nil {
 		return p
 	}
-	p.Corked = g.c.nctx.Queued() > 1 && g.c.nctx.Cork()
+	p.Held = g.c.nctx.Queued() > 1 && g.c.nctx.Cork()
 	if !g.busy.CompareAndSwap(false, true) {
 		return p
 	}
@@ -72,7 +72,7 @@ func (g *gathering) returned(pass uint32) {
 func (g *gathering) under() bool { return g != nil && g.busy.Load() }
 
 // end ends it.
-func (g *gathering) end(p turns.Pass) {
+func (g *gathering) end(p loop.Pass) {
 	if p.Serial != 0 {
 		if g.Added(); g.Wait(g.now, g.flush, 1) {
 			g.rests = 0
@@ -82,7 +82,7 @@ func (g *gathering) end(p turns.Pass) {
 		}
 		g.busy.Store(false)
 	}
-	if p.Corked {
+	if p.Held {
 		g.c.nctx.Uncork()
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
-	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -44,7 +44,7 @@ type Handle struct {
 	// forwarded says that a call has begun since Reset.
 	forwarded bool
 	call      *call
-	waiter    *turns.Waiter   // of calls that are waited for
+	waiter    *loop.Waiter    // of calls that are waited for
 	reporter  hghook.Reporter // tells Calls more of the call; nil for nobody
 }
 

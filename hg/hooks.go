@@ -5,7 +5,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
-	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
 // The hooks are what the other packages of this module use beside the public methods.
@@ -29,7 +29,7 @@ func init() {
 	hghook.Drive = func(ctx context.Context, c any, around func(run func(lone any))) error {
 		return c.(*Context).drive(ctx, around)
 	}
-	hghook.NewWaiter = func(c any) *turns.Waiter { return c.(*Context).turns.NewWaiter() }
+	hghook.NewWaiter = func(c any) *loop.Waiter { return c.(*Context).loop.NewWaiter() }
 	hghook.Track = func(c any, t hghook.Tracked) { c.(*Context).seen.track(t) }
 	hghook.Untrack = func(c any, t hghook.Tracked) { c.(*Context).seen.untrack(t) }
 	hghook.Observe = func(c any, e inspect.Event) { c.(*Context).observe(e) }

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -40,7 +40,7 @@ type Stream struct {
 
 	mu     sync.Mutex // guards the fields below
 	fn     func()
-	waiter *turns.Waiter
+	waiter *loop.Waiter
 	inWait bool  // a goroutine is in Wait, with waiter
 	ready  bool  // it may be tried again, and waiter was nil when that was said
 	why    error // why this side has ended it
@@ -196,7 +196,7 @@ func (s *Stream) Wait(ctx context.Context) error {
 	s.inWait = true
 	w := s.waiter
 	if w == nil {
-		w = s.ctx.turns.NewWaiter()
+		w = s.ctx.loop.NewWaiter()
 		if s.waiter = w; s.ready {
 			w.End()
 		}

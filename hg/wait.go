@@ -6,7 +6,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
 // Wait drives c, or sleeps while another goroutine does, until done reports true (nil), ctx ends (its cause), or c is closed
@@ -19,7 +19,7 @@ func (c *Context) Wait(ctx context.Context, done func() bool) error { return c.W
 
 // WaitFor is Wait that gives up with ErrTimeout after timeout by Now; a negative one is no limit, zero looks once.
 func (c *Context) WaitFor(ctx context.Context, timeout time.Duration, done func() bool) error {
-	err := c.turns.Wait(ctx, timeout, done)
+	err := c.loop.Wait(ctx, timeout, done)
 	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
 		return ErrTimeout
 	}
@@ -39,7 +39,7 @@ func (c *Context) Sleep(ctx context.Context, d time.Duration) error {
 // drive is hghook.Drive.
 func (c *Context) drive(ctx context.Context, around func(run func(lone any))) error {
 	if around == nil {
-		return c.turns.Drive(ctx, nil)
+		return c.loop.Drive(ctx, nil)
 	}
 	var (
 		lone *Request
@@ -56,7 +56,7 @@ func (c *Context) drive(ctx context.Context, around func(run func(lone any))) er
 		lone, _ = r.(*Request)
 		pass(instead)
 	}
-	return c.turns.Drive(ctx, func(p func(instead func() bool)) {
+	return c.loop.Drive(ctx, func(p func(instead func() bool)) {
 		pass = p
 		around(run)
 	})
@@ -81,45 +81,30 @@ func (c *Context) takeLone(r *Request) bool {
 // one, returns nil.
 func (c *Context) Wake() {
 	c.nctx.Wake()
-	c.turns.Wake()
+	c.loop.Wake()
 }
 
-// A driver is a Context as package turns drives it: a Batcher, but in a simulator, where everybody drives by itself.
+// A driver is a Context as package loop drives it.
 type driver struct{ c *Context }
 
-func newTurns(c *Context) *turns.Table {
-	d := driver{c}
-	if c.nctx.Batches() {
-		return turns.New(batcher{d}, false)
-	}
-	return turns.New(d, true)
+// Poll implements loop.Driver. A Wake that was meant for another Progress does not end it.
+func (d driver) Poll(w *loop.Waiter, until time.Duration) error {
+	return d.c.nctx.ProgressUntil(w, until)
 }
 
-// Progress implements turns.Driver. A Wake that was meant for another Progress does not end it.
-func (d driver) Progress(timeout time.Duration, stirred func() bool, sleeps func()) error {
-	return d.c.nctx.ProgressUntil(timeout, stirred, sleeps)
-}
-
-// Trigger implements turns.Driver.
-func (d driver) Trigger(stop func() bool) func(max int) int {
-	run := d.c.nctx.TriggerUntil(stop)
-	return func(max int) int {
-		if d.c.settled() == 0 {
-			return 0
-		}
-		return run(max)
+// Run implements loop.Driver.
+func (d driver) Run(w *loop.Waiter, max int) int {
+	if d.c.settled() == 0 {
+		return 0
 	}
+	return d.c.nctx.TriggerUntil(w, max)
 }
 
 func (d driver) Ready() bool        { return d.c.nctx.HasQueued() }
 func (d driver) Stir()              { d.c.nctx.Stir() }
 func (d driver) Now() time.Duration { return d.c.Now() }
-
-// A batcher is a driver whose callbacks are run in one go.
-type batcher struct{ driver }
-
-func (b batcher) Cork() bool        { return b.c.nctx.Cork() }
-func (b batcher) Uncork()           { b.c.nctx.Uncork() }
-func (b batcher) Flush()            { b.c.nctx.Flush() }
-func (b batcher) Begin() turns.Pass { return b.c.gathering.begin() }
-func (b batcher) End(p turns.Pass)  { b.c.gathering.end(p) }
+func (d driver) Hold() bool         { return d.c.nctx.Cork() }
+func (d driver) Unhold()            { d.c.nctx.Uncork() }
+func (d driver) Flush()             { d.c.nctx.Flush() }
+func (d driver) Begin() loop.Pass   { return d.c.gathering.begin() }
+func (d driver) End(p loop.Pass)    { d.c.gathering.end(p) }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 	"github.com/quicksilver-rpc/quicksilver/internal/simhook"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
@@ -332,11 +333,25 @@ func (m *model) lead(timeout time.Duration, letters int) error {
 	if m.deadline = -1; timeout >= 0 {
 		m.deadline = m.clock + timeout
 	}
-	return m.c.drive(-1, m.deadline, func() bool {
-		m.at("is anything ready", nil)
-		return m.seen(m.taken >= letters)
-	}, nothing)
+	until := loop.Never
+	if m.deadline >= 0 {
+		until = m.deadline
+	}
+	return m.c.drive(-1, until, modelWait{m, letters})
 }
+
+// modelWait waits for so many letters.
+type modelWait struct {
+	m       *model
+	letters int
+}
+
+func (w modelWait) Stirred() bool {
+	w.m.at("is anything ready", nil)
+	return w.m.seen(w.m.taken >= w.letters)
+}
+
+func (w modelWait) WillSleep() {}
 
 // able reports whether an actor can go on.
 func (a *actor) able() bool { return !a.done && (a.can == nil || a.can()) }

@@ -58,7 +58,6 @@ type Context struct {
 	driver simhook.Driver    // the carrier, in a simulator; or nil
 	sched  simhook.Scheduler // of a simulator; or nil
 	limits Limits
-	isRdy  func() bool
 
 	cq           queue
 	behind       atomic.Int64             // tasks that a Trigger runs beside those that were queued when it began
@@ -77,7 +76,6 @@ type Context struct {
 	handshakeLog loglimit.Limiter
 	panics       atomic.Int64          // that were recovered: Stats.Panics
 	broken       atomic.Pointer[error] // why the endpoint has ended by itself; nil: it has not
-	runTasks     func(max int) int     // run, bound once
 
 	leading
 	poller     *poller
@@ -94,8 +92,6 @@ type Context struct {
 
 func newContext(cls *Class, id int) (*Context, error) {
 	c := &Context{class: cls, id: id, limits: cls.domain.limits()}
-	c.isRdy = c.ready
-	c.runTasks = func(max int) int { return c.run(max, 1, nil) }
 	c.spinner = newSpinner(cls.cfg.Spin)
 	var err error
 	if !cls.domain.driven {

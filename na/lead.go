@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
 // leading is who drives a context: one goroutine leads at a time, and the others that are in Progress follow. When the leader
@@ -41,20 +43,36 @@ func (c *Context) unseen(now time.Duration) bool {
 // zero polls once. It returns nil when something may be ready (a Wake counts), an error that matches
 // os.ErrDeadlineExceeded when nothing happened in time, and one that matches ErrClosed when c is closed and drained.
 func (c *Context) Progress(timeout time.Duration) error {
-	err := c.ProgressUntil(timeout, c.isRdy, nothing)
+	deadline := loop.Never
+	if now := c.Now(); timeout >= 0 && timeout < loop.Never-now {
+		deadline = now + timeout
+	}
+	err := c.ProgressUntil((*progress)(c), deadline)
 	if err == nil && !c.HasQueued() {
 		c.woken.Store(false)
 	}
 	return err
 }
 
-func nothing() {}
+// progress is a Context as what Progress waits for.
+type progress Context
 
-// ProgressUntil is Progress until ready reports true, which the caller has it do when HasQueued does. ready is quick and does not panic;
-// whoever makes it true calls Stir. sleeps is called before the caller sleeps where only Stir wakes it.
-func (c *Context) ProgressUntil(timeout time.Duration, ready func() bool, sleeps func()) error {
+func (p *progress) Stirred() bool { return (*Context)(p).ready() }
+func (p *progress) WillSleep()    {}
+
+// A Polling is what a goroutine in ProgressUntil waits for.
+type Polling interface {
+	// Stirred reports whether it is to return, as it does when HasQueued reports true. It is quick and does not panic; who makes it true calls
+	// Stir.
+	Stirred() bool
+	// WillSleep is called before it sleeps where only Stir wakes it.
+	WillSleep()
+}
+
+// ProgressUntil is Progress until w.Stirred reports true, or the clock reads until (loop.Never: no limit).
+func (c *Context) ProgressUntil(w Polling, until time.Duration) error {
 	c.Flush()
-	if ready() && (c.driver != nil || !c.unseen(c.Now())) {
+	if w.Stirred() && (c.driver != nil || !c.unseen(c.Now())) {
 		return nil
 	}
 	if c.state.Load() == ctxReleased {
@@ -62,24 +80,23 @@ func (c *Context) ProgressUntil(timeout time.Duration, ready func() bool, sleeps
 	}
 	if c.driver != nil {
 		if !c.Scheduled() {
-			sleeps()
+			w.WillSleep()
 		}
-		if c.driver.Drive(timeout, ready) {
+		timeout := time.Duration(-1)
+		if until != loop.Never {
+			timeout = max(until-c.Now(), 0)
+		}
+		if c.driver.Drive(timeout, w.Stirred) {
 			return nil
 		}
 		c.tryRelease()
 		return c.idle()
 	}
-	now, deadline := c.Now(), time.Duration(-1)
-	if timeout >= 0 {
-		deadline = now + timeout
-	}
 	for {
 		if c.lead.TryLock() {
-			return c.drive(now, deadline, ready, sleeps)
+			return c.drive(-1, until, w)
 		}
-		now = -1
-		if err, over := c.follow(deadline, ready, sleeps); over {
+		if err, over := c.follow(until, w); over {
 			return err
 		}
 	}
@@ -87,7 +104,7 @@ func (c *Context) ProgressUntil(timeout time.Duration, ready func() bool, sleeps
 
 // drive leads until something is ready: it Polls the endpoint, and waits. It is called with lead held and gives it up. now is the time, if
 // that is known, else less than 0.
-func (c *Context) drive(now, deadline time.Duration, ready func() bool, sleeps func()) error {
+func (c *Context) drive(now, until time.Duration, w Polling) error {
 	defer c.unlead()
 	c.passes.Add(1)
 	if c.state.Load() == ctxReleased {
@@ -103,7 +120,7 @@ func (c *Context) drive(now, deadline time.Duration, ready func() bool, sleeps f
 			c.spinner.learn(way, now-begun, came)
 			begun = -1
 		}
-		if c.unseen(now) || !looked && deadline >= 0 && now >= deadline {
+		if c.unseen(now) || !looked && now >= until {
 			c.look(now)
 		}
 		if c.nudged.Load() {
@@ -111,19 +128,19 @@ func (c *Context) drive(now, deadline time.Duration, ready func() bool, sleeps f
 		}
 		next := c.ep.Poll(now)
 		switch {
-		case ready():
+		case w.Stirred():
 			return nil
 		case c.releasable() && c.release():
 			return ErrClosed
 		case c.brokenBy() != nil:
 			return c.brokenBy()
-		case deadline >= 0 && now >= deadline:
+		case now >= until:
 			return ErrTimeout
 		}
 		looked = true
 		wait := time.Duration(-1)
-		if deadline >= 0 {
-			wait = max(deadline-now, 0)
+		if until != loop.Never {
+			wait = max(until-now, 0)
 		}
 		if next != 0 && (wait < 0 || next-now < wait) {
 			wait = max(next-now, 0)
@@ -135,9 +152,9 @@ func (c *Context) drive(now, deadline time.Duration, ready func() bool, sleeps f
 		way, begun, came = c.spinner.choose(now), now, false
 		if way == awake {
 			begun -= c.spinner.vain
-			switch end, how := c.spin(now, wait, ready); how {
+			switch end, how := c.spin(now, wait, w); how {
 			case spinCame:
-				if came = true; ready() { // how long it took nobody needs to know
+				if came = true; w.Stirred() { // how long it took nobody needs to know
 					c.spinner.learn(awake, 0, true)
 					return nil
 				}
@@ -154,19 +171,19 @@ func (c *Context) drive(now, deadline time.Duration, ready func() bool, sleeps f
 				way, begun = asleep, now
 			}
 		}
-		sleeps()
-		came = c.sleep(now, wait, ready)
+		w.WillSleep()
+		came = c.sleep(now, wait, w)
 	}
 }
 
 // sleep waits in the poller. A goroutine that queues a completion meanwhile, or sets a timer, sees that it sleeps and wakes it; one who did so
 // before is seen here. Work at an inlet rings, or was there when the bells were armed. It reports whether anything came, or
 // only the time.
-func (c *Context) sleep(now, wait time.Duration, ready func() bool) (came bool) {
+func (c *Context) sleep(now, wait time.Duration, w Polling) (came bool) {
 	c.watch.Or(leaderAsleep)
 	c.background.leaderSleeps()
 	n := 0
-	if !ready() && !c.nudged.Load() && !c.releasable() && c.brokenBy() == nil && !c.poller.arm() {
+	if !w.Stirred() && !c.nudged.Load() && !c.releasable() && c.brokenBy() == nil && !c.poller.arm() {
 		n = c.waits.sleep(wait)
 	}
 	c.watch.And(^leaderAsleep) // before anything is delivered here: what the leader queues wakes nobody
@@ -189,23 +206,23 @@ func (c *Context) unlead() {
 }
 
 // follow waits while another goroutine leads. over is false when leadership may be free.
-func (c *Context) follow(deadline time.Duration, ready func() bool, sleeps func()) (err error, over bool) {
-	sleeps()
+func (c *Context) follow(until time.Duration, w Polling) (err error, over bool) {
+	w.WillSleep()
 	token := c.joinFollowers()
 	defer func() {
 		if called := c.leaveFollowers(token); called && over {
 			c.callFollower() // it would have led
 		}
 	}()
-	if ready() {
+	if w.Stirred() {
 		return nil, true
 	}
 	if c.lead.TryLock() { // it became free before we were listed
-		return c.drive(-1, deadline, ready, sleeps), true
+		return c.drive(-1, until, w), true
 	}
 	var expired <-chan time.Time
-	if deadline >= 0 {
-		left := deadline - c.Now()
+	if until != loop.Never {
+		left := until - c.Now()
 		if left <= 0 {
 			return c.idle(), true
 		}
@@ -216,7 +233,7 @@ func (c *Context) follow(deadline time.Duration, ready func() bool, sleeps func(
 	select {
 	case <-token:
 		token <- struct{}{} // for leaveFollowers
-		return nil, ready()
+		return nil, w.Stirred()
 	case <-expired:
 		return c.idle(), true
 	}

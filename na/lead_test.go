@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
 // A bench is a context whose time passes only where the test says so: in Poll, in callbacks, in a look at the source, in sleep.
@@ -78,6 +80,16 @@ func (b *bench) begin(done func()) *Op {
 	return op
 }
 
+// untilOver is a wait for a condition.
+type untilOver struct {
+	c    *Context
+	over func() bool
+}
+
+func (w untilOver) Stirred() bool { return w.over() || w.c.HasQueued() }
+func (w untilOver) WillSleep()    {}
+func (w untilOver) Stops() bool   { return w.over() }
+
 // Whatever is ready without a look, turn after turn, the sockets are looked at.
 func TestNothingKeepsTheLeaderFromLooking(t *testing.T) {
 	const turn, turns = 10 * time.Microsecond, 2000
@@ -126,10 +138,10 @@ func TestNothingKeepsTheLeaderFromLooking(t *testing.T) {
 			}
 		},
 		"ProgressUntil": func(c *Context, over func() bool) {
-			trigger := c.TriggerUntil(over)
+			w := untilOver{c, over}
 			for !over() {
-				_ = c.ProgressUntil(-1, func() bool { return over() || c.HasQueued() }, nothing)
-				trigger(64)
+				_ = c.ProgressUntil(w, loop.Never)
+				c.TriggerUntil(w, 64)
 			}
 		},
 	}

@@ -100,19 +100,21 @@ func (c *Context) Trigger(max int) int {
 	if c.Settled() == 0 {
 		return 0
 	}
-	return c.frame(c.runTasks, max)
+	return c.frame(code{c: c, max: max, step: 1})
 }
 
-// TriggerUntil returns a Trigger for the layer above, to be used often: it counts the callbacks of the program, and not the steps that run
-// none, and ends after one when stop, if it is not nil, reports true.
-func (c *Context) TriggerUntil(stop func() bool) func(max int) int {
-	run := func(max int) int { return c.run(max, 0, stop) }
-	return func(max int) int { return c.frame(run, max) }
+// A Stopper says, after each callback, whether TriggerUntil is to end.
+type Stopper interface{ Stops() bool }
+
+// TriggerUntil is Trigger for the layer above: it counts the callbacks of the program, and not the steps that run none, and ends after one
+// when w, if it is not nil, says so.
+func (c *Context) TriggerUntil(w Stopper, max int) int {
+	return c.frame(code{c: c, max: max, stop: w})
 }
 
 // run runs tasks until max have been counted, or, if max <= 0, as many as are queued when it begins. A task that runs no callback counts
 // as so many.
-func (c *Context) run(max, step int, stop func() bool) (n int) {
+func (c *Context) run(max, step int, w Stopper) (n int) {
 	var t *Task // taken, and not run
 	all := max <= 0
 	if all {
@@ -142,7 +144,7 @@ func (c *Context) run(max, step int, stop func() bool) (n int) {
 		if ran := c.runTask(t); ran > 0 {
 			n += ran
 			p.ran()
-			if stop != nil && stop() {
+			if w != nil && w.Stops() {
 				break
 			}
 		} else {

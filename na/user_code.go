@@ -9,78 +9,96 @@ import (
 
 // A codeFrame is a function below which a context runs code of the program: callbacks, handlers and authorizers. Each context has one of
 // its own, so a walk of the stack finds whose code the calling goroutine is in; a goroutine has no other name that costs nothing to set.
-type codeFrame func(run func(int) int, n int) int
+type codeFrame func(k code) int
+
+// code is what a context runs below its frame: run(max), or what is queued.
+type code struct {
+	c         *Context
+	run       func(int) int // nil: Context.run
+	max, step int
+	stop      Stopper
+}
+
+func (k code) do() int {
+	if k.run != nil {
+		return k.run(k.max)
+	}
+	return k.c.run(k.max, k.step, k.stop)
+}
 
 // codeFrames are the frames, by their number. A literal each: their entries tell them apart. The last is shared by all contexts for which
 // no other is free.
-var codeFrames = [64]codeFrame{
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
-	func(run func(int) int, n int) int { return run(n) },
+var codeFrames = [frameCount]codeFrame{
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
+	func(k code) int { return k.do() },
 }
 
-const sharedFrame = len(codeFrames) - 1
+const (
+	frameCount  = 64
+	sharedFrame = frameCount - 1
+)
 
 // freeFrames has the bits of the frames that no context has.
 var (
@@ -108,7 +126,7 @@ func returnFrame(i int) {
 }
 
 // UserCode returns run(n), which runs code of the program that the layer above runs outside Trigger: meanwhile Inside reports true.
-func (c *Context) UserCode(run func(int) int, n int) int { return c.frame(run, n) }
+func (c *Context) UserCode(run func(int) int, n int) int { return c.frame(code{run: run, max: n}) }
 
 // Inside reports whether the caller was called by code of the program that c runs, in Trigger or by UserCode. It walks the stack: it is
 // for rare calls. Contexts of one process beyond the first 63 are taken for one another.

@@ -8,7 +8,7 @@ import (
 )
 
 // enter returns run called below the frame, as code of the program.
-func (f codeFrame) enter(run func()) { f(func(int) int { run(); return 0 }, 0) }
+func (f codeFrame) enter(run func()) { f(code{run: func(int) int { run(); return 0 }}) }
 
 // A frame is found on the stack of the goroutine that runs below it, and on no other; not that of another context.
 func TestInside(t *testing.T) {

@@ -125,7 +125,7 @@ func TestInlineOneByOne(t *testing.T) {
 		inOrder.Handle(n, func(_ context.Context, i int) (bool, error) {
 			most.Store(max(most.Load(), at.Add(1)))
 			defer at.Add(-1)
-			pause := time.NewTimer(5 * time.Millisecond) // the table of waits passes the lead of a callback on after 1 to 2
+			pause := time.NewTimer(5 * time.Millisecond) // the loop passes the lead of a callback on after 1 to 2
 			<-pause.C
 			return true, nil
 		})

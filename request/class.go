@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
 // slice bounds one Progress of a Progressor that is no Waiter: it cannot be woken.
@@ -17,7 +17,7 @@ const slice = 100 * time.Millisecond
 type Class struct {
 	waitFor func(ctx context.Context, timeout time.Duration, done func() bool) error
 	wake    func()
-	table   *turns.Table // nil if the Progressor is a Waiter
+	loop    *loop.Loop // nil if the Progressor is a Waiter
 
 	mu   sync.Mutex // guards all requests of the class. It is never held in a call out of the package.
 	idle []*group
@@ -28,34 +28,39 @@ func NewClass(p Progressor) *Class {
 	if w, ok := p.(Waiter); ok {
 		return &Class{waitFor: w.WaitFor, wake: w.Wake}
 	}
-	t := turns.New(plain{p}, false)
-	return &Class{waitFor: t.Wait, wake: t.Wake, table: t}
+	l := loop.New(plain{p}, loop.HandOn)
+	return &Class{waitFor: l.Wait, wake: l.Wake, loop: l}
 }
 
-// plain is a Progressor that cannot be woken, as package turns drives it.
+// plain is a Progressor that cannot be woken, as package loop drives it.
 type plain struct{ Progressor }
 
-func (p plain) Progress(timeout time.Duration, _ func() bool, _ func()) error {
-	if timeout < 0 || timeout > slice {
-		timeout = slice
+// Poll implements loop.Driver.
+func (p plain) Poll(_ *loop.Waiter, until time.Duration) error {
+	timeout := slice
+	if until != loop.Never {
+		timeout = min(max(until-p.Now(), 0), slice)
 	}
-	return p.Progressor.Progress(timeout)
+	return p.Progress(timeout)
 }
 
-// Trigger implements turns.Driver.
-func (p plain) Trigger(stop func() bool) func(max int) int {
-	return func(max int) (ran int) {
-		for ran < max && p.Progressor.Trigger(1) > 0 {
-			if ran++; stop() {
-				break
-			}
+// Run implements loop.Driver.
+func (p plain) Run(w *loop.Waiter, max int) (ran int) {
+	for ran < max && p.Trigger(1) > 0 {
+		if ran++; w.Stops() {
+			break
 		}
-		return ran
 	}
+	return ran
 }
 
-func (p plain) Ready() bool { return false }
-func (p plain) Stir()       {}
+func (p plain) Ready() bool      { return false }
+func (p plain) Stir()            {}
+func (p plain) Hold() bool       { return false }
+func (p plain) Unhold()          {}
+func (p plain) Flush()           {}
+func (p plain) Begin() loop.Pass { return loop.Pass{} }
+func (p plain) End(loop.Pass)    {}
 
 // Create returns a request that is not completed. WaitContext calls cancel when its context ends; cancel may be nil.
 func (c *Class) Create(cancel func()) *Request {

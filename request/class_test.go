@@ -410,7 +410,7 @@ func TestNoLockIsHeldInCallsOut(t *testing.T) {
 		called := map[string]int{}
 		spy.check = func(where string) {
 			called[where]++
-			assert.True(t, request.Unlocked(c) && spied.table.Unlocked(), where)
+			assert.True(t, request.Unlocked(c) && spied.loop.Unlocked(), where)
 		}
 		r := c.Create(nil)
 		r.Reset(func() {

@@ -9,10 +9,10 @@ func Unlocked(c *Class) bool {
 		return false
 	}
 	c.mu.Unlock()
-	return c.table == nil || c.table.Unlocked()
+	return c.loop == nil || c.loop.Unlocked()
 }
 
 // Quiet reports whether c has nobody left who waits.
 func Quiet(c *Class) bool {
-	return c.table == nil || c.table.Quiet()
+	return c.loop == nil || c.loop.Quiet()
 }

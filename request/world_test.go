@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 	"github.com/quicksilver-rpc/quicksilver/request"
 	"github.com/stretchr/testify/assert"
 )
@@ -56,46 +56,53 @@ type event struct {
 // waiter makes a Waiter of a Progressor whose world can be woken.
 type waiter struct {
 	request.Progressor
-	w     *world
-	table *turns.Table
+	w    *world
+	loop *loop.Loop
 }
 
 func waiterOf(w *world, p request.Progressor) *waiter {
 	a := &waiter{Progressor: p, w: w}
-	a.table = turns.New((*driver)(a), false)
+	a.loop = loop.New((*driver)(a), loop.HandOn)
 	return a
 }
 
 func (a *waiter) WaitFor(ctx context.Context, timeout time.Duration, done func() bool) error {
-	return a.table.Wait(ctx, timeout, done)
+	return a.loop.Wait(ctx, timeout, done)
 }
 
-func (a *waiter) Wake() { a.table.Wake() }
+func (a *waiter) Wake() { a.loop.Wake() }
 
 // driver is how it is driven.
 type driver waiter
 
-func (d *driver) Progress(timeout time.Duration, stirred func() bool, sleeps func()) error {
-	sleeps()
-	if stirred() {
+func (d *driver) Poll(w *loop.Waiter, until time.Duration) error {
+	w.WillSleep()
+	if w.Stirred() {
 		return nil
+	}
+	timeout := time.Duration(-1)
+	if until != loop.Never {
+		timeout = max(until-d.Now(), 0)
 	}
 	return d.Progressor.Progress(timeout)
 }
 
-func (d *driver) Trigger(stop func() bool) func(max int) int {
-	return func(max int) (ran int) {
-		for ran < max && d.Progressor.Trigger(1) > 0 {
-			if ran++; stop() {
-				break
-			}
+func (d *driver) Run(w *loop.Waiter, max int) (ran int) {
+	for ran < max && d.Progressor.Trigger(1) > 0 {
+		if ran++; w.Stops() {
+			break
 		}
-		return ran
 	}
+	return ran
 }
 
-func (d *driver) Ready() bool { return false }
-func (d *driver) Stir()       { fill(d.w.wake) }
+func (d *driver) Ready() bool      { return false }
+func (d *driver) Stir()            { fill(d.w.wake) }
+func (d *driver) Hold() bool       { return false }
+func (d *driver) Unhold()          {}
+func (d *driver) Flush()           {}
+func (d *driver) Begin() loop.Pass { return loop.Pass{} }
+func (d *driver) End(loop.Pass)    {}
 
 func fill(slot chan struct{}) {
 	select {
@@ -127,7 +134,7 @@ func inBubble(t *testing.T, as func(*world) request.Progressor, f func(*testing.
 		synctest.Wait()
 		assert.True(t, request.Quiet(c), "something is left in the class")
 		if a, ok := p.(*waiter); ok {
-			assert.True(t, a.table.Quiet(), "something is left in the table")
+			assert.True(t, a.loop.Quiet(), "something is left in the table")
 		}
 		assert.LessOrEqual(t, w.maxInside, 1, "goroutines in Progress at once")
 	})

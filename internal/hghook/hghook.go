@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
-	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
 // EndedBy returns err, with which a call ended that was given ctx. If ctx has ended, it matches ctx.Err and context.Cause(ctx), and
@@ -71,7 +71,7 @@ var (
 	Drive func(ctx context.Context, c any, around func(run func(lone any))) error
 
 	// NewWaiter returns a Waiter of c. Its Wait is that of c.
-	NewWaiter func(c any) *turns.Waiter
+	NewWaiter func(c any) *loop.Waiter
 
 	// Track has Calls list t until Untrack.
 	Track func(c any, t Tracked)

@@ -32,7 +32,7 @@ var importRules = []importRule{
 	{pkg: "qs/qstest", may: []string{"qs", "internal/schema"}},
 	{pkg: "qs/httpgate", may: []string{"qs", "hg", "hg/codec", "na", "internal/typed"}},
 	{pkg: "qs/debug", may: []string{"qs", "hg", "hg/inspect", "internal/hghook"}},
-	{pkg: "request/...", may: []string{"internal/turns"}, std: true},
+	{pkg: "request/...", may: []string{"internal/loop"}, std: true},
 
 	{pkg: "rendezvous/protocol/...", std: true},
 	{pkg: "rendezvous/...", may: []string{"request"}, std: true},
@@ -61,8 +61,8 @@ var importRules = []importRule{
 	{pkg: "internal/pieces", std: true},
 	{pkg: "internal/test/testcert", std: true},
 	{pkg: "internal/timeheap", std: true},
-	{pkg: "internal/turns", may: []string{"internal/timeheap"}, std: true},
-	{pkg: "internal/hghook", may: []string{"hg/inspect", "internal/turns"}, std: true},
+	{pkg: "internal/loop", may: []string{"internal/timeheap"}, std: true},
+	{pkg: "internal/hghook", may: []string{"hg/inspect", "internal/loop"}, std: true},
 	{pkg: "internal/test/transports/...", may: []string{
 		"na/...", "hg/...", "plugins/...", "internal/...", "na/natest", "internal/test/leak", "internal/test/testcert",
 	}},
@@ -211,7 +211,7 @@ func TestImportsPointDown(t *testing.T) {
 		{"hg/codec/a.go", "request", "hg/... may import na, na/codes, internal/..."},
 		{"bulk/a.go", "request", "bulk/... may import hg/..., na, internal/..."},
 		{"bulk/a.go", "plugins/all", "bulk/... may import hg/..., na, internal/..."},
-		{"request/a.go", "internal/cq", "request/... may import internal/turns and the standard library only"},
+		{"request/a.go", "internal/cq", "request/... may import internal/loop and the standard library only"},
 		{"plugins/all/a.go", "hg", "plugins/all may import plugins/..."},
 		{"na/carrier/a.go", "na", "na/carrier/... may import na/codes, internal/frame, internal/pool and the standard library only"},
 		{"na/carrier/a.go", "internal/simhook", "na/carrier/... may import na/codes, internal/frame, internal/pool and the standard library only"},
@@ -250,7 +250,7 @@ func TestImportsPointDown(t *testing.T) {
 	},
 		"hg/b.go:2: imports example.org/m, but hg/... may import na, na/codes, internal/...",
 		"new/folder.go:1: package new has no import rule",
-		"request/a.go:3: imports github.com/stretchr/testify/require, but request/... may import internal/turns and the standard library only",
+		"request/a.go:3: imports github.com/stretchr/testify/require, but request/... may import internal/loop and the standard library only",
 	)
 }
 

@@ -1,4 +1,4 @@
-package turns_test
+package loop_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package turns_test
+package loop_test
 
 import (
 	"context"
@@ -13,12 +13,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
 const ms = time.Millisecond
 
-// fake is a Batcher without a network: callbacks are posted by the test.
+// fake is a Driver without a network: callbacks are posted by the test.
 type fake struct {
 	start time.Time
 	kick  chan struct{}
@@ -26,12 +26,12 @@ type fake struct {
 	mu    sync.Mutex
 	queue []func()
 
-	corks, flushes atomic.Int32
+	holds, flushes, polls atomic.Int32
 }
 
-func newFake() (*fake, *turns.Table) {
+func newFake() (*fake, *loop.Loop) {
 	f := &fake{start: time.Now(), kick: make(chan struct{}, 1)}
-	return f, turns.New(f, false)
+	return f, loop.New(f, loop.Lend)
 }
 
 func (f *fake) Now() time.Duration { return time.Since(f.start) }
@@ -56,17 +56,21 @@ func (f *fake) Ready() bool {
 	return len(f.queue) > 0
 }
 
-func (f *fake) Progress(timeout time.Duration, stirred func() bool, sleeps func()) error {
-	if !stirred() {
-		sleeps()
+func (f *fake) Poll(w *loop.Waiter, until time.Duration) error {
+	if f.polls.Add(1) > 1 {
+		panic("two goroutines are in Poll")
+	}
+	defer f.polls.Add(-1)
+	if !w.Stirred() {
+		w.WillSleep()
 	}
 	var over <-chan time.Time
-	if timeout >= 0 {
-		timer := time.NewTimer(timeout)
+	if until != loop.Never {
+		timer := time.NewTimer(until - f.Now())
 		defer timer.Stop()
 		over = timer.C
 	}
-	for !stirred() {
+	for !w.Stirred() {
 		select {
 		case <-f.kick:
 		case <-over:
@@ -76,11 +80,7 @@ func (f *fake) Progress(timeout time.Duration, stirred func() bool, sleeps func(
 	return nil
 }
 
-func (f *fake) Trigger(stop func() bool) func(max int) int {
-	return func(max int) int { return f.trigger(max, stop) }
-}
-
-func (f *fake) trigger(max int, stop func() bool) (ran int) {
+func (f *fake) Run(w *loop.Waiter, max int) (ran int) {
 	for stopped := false; ran < max && !stopped; ran++ {
 		f.mu.Lock()
 		if len(f.queue) == 0 {
@@ -91,16 +91,16 @@ func (f *fake) trigger(max int, stop func() bool) (ran int) {
 		f.queue = f.queue[1:]
 		f.mu.Unlock()
 		cb()
-		stopped = stop()
+		stopped = w.Stops()
 	}
 	return ran
 }
 
-func (f *fake) Cork() bool        { f.corks.Add(1); return true }
-func (f *fake) Uncork()           { f.corks.Add(-1) }
-func (f *fake) Flush()            { f.flushes.Add(1) }
-func (f *fake) Begin() turns.Pass { return turns.Pass{} }
-func (f *fake) End(turns.Pass)    {}
+func (f *fake) Hold() bool       { f.holds.Add(1); return true }
+func (f *fake) Unhold()          { f.holds.Add(-1) }
+func (f *fake) Flush()           { f.flushes.Add(1) }
+func (f *fake) Begin() loop.Pass { return loop.Pass{} }
+func (f *fake) End(loop.Pass)    {}
 
 // pause lets time of the bubble pass.
 func pause(d time.Duration) {
@@ -108,8 +108,8 @@ func pause(d time.Duration) {
 	<-timer.C
 }
 
-// waiting starts a goroutine that waits for a Waiter of its own, and lets it fall asleep or take the lead.
-func waiting(t *turns.Table) (w *turns.Waiter, result chan error) {
+// waiting starts a goroutine that waits for a Waiter of its own, and lets it park or take the lead.
+func waiting(t *loop.Loop) (w *loop.Waiter, result chan error) {
 	w, result = t.NewWaiter(), make(chan error, 1)
 	go func() { result <- w.Wait(context.Background()) }()
 	synctest.Wait()
@@ -117,24 +117,24 @@ func waiting(t *turns.Table) (w *turns.Waiter, result chan error) {
 }
 
 // quiet requires that nobody is left, and nothing held back.
-func quiet(t *testing.T, f *fake, table *turns.Table) {
+func quiet(t *testing.T, f *fake, l *loop.Loop) {
 	t.Helper()
 	pause(10 * ms) // the watch may still be on
 	synctest.Wait()
-	require.True(t, table.Quiet())
-	require.Zero(t, f.corks.Load(), "corks")
+	require.True(t, l.Quiet())
+	require.Zero(t, f.holds.Load(), "holds")
 }
 
 // All callbacks of a pass run before anybody is woken, and the one who leads goes on leading.
 func TestPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, table := newFake()
-		leader, led := waiting(table)
+		f, l := newFake()
+		leader, led := waiting(l)
 		var ends []chan error
 		ran := 0
 		f.mu.Lock()
 		for range 20 {
-			w, end := waiting(table)
+			w, end := waiting(l)
 			ends = append(ends, end)
 			f.queue = append(f.queue, func() {
 				ran++
@@ -154,17 +154,17 @@ func TestPass(t *testing.T) {
 		require.Empty(t, led)
 		f.post(leader.End)
 		require.NoError(t, <-led)
-		quiet(t, f, table)
+		quiet(t, f, l)
 	})
 }
 
 // A callback that takes long loses the lead: another one drives meanwhile, and ends.
 func TestLongCallbackLosesTheLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, table := newFake()
-		first, firstEnd := waiting(table)
-		second, secondEnd := waiting(table)
-		third, thirdEnd := waiting(table)
+		f, l := newFake()
+		first, firstEnd := waiting(l)
+		second, secondEnd := waiting(l)
+		third, thirdEnd := waiting(l)
 		hold := make(chan struct{})
 		f.post(func() { <-hold; first.End() })
 		f.post(second.End)
@@ -177,18 +177,18 @@ func TestLongCallbackLosesTheLead(t *testing.T) {
 		require.Empty(t, firstEnd)
 		close(hold)
 		require.NoError(t, <-firstEnd)
-		quiet(t, f, table)
+		quiet(t, f, l)
 	})
 }
 
 // A Wait inside a callback takes the lead over: it would sleep for ever behind itself.
 func TestWaitInsideCallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, table := newFake()
-		outer, outerEnd := waiting(table)
-		other, otherEnd := waiting(table)
+		f, l := newFake()
+		outer, outerEnd := waiting(l)
+		other, otherEnd := waiting(l)
 		f.post(func() {
-			inner := table.NewWaiter()
+			inner := l.NewWaiter()
 			f.post(inner.End)
 			begun := time.Now()
 			require.NoError(t, inner.Wait(context.Background()))
@@ -198,7 +198,7 @@ func TestWaitInsideCallback(t *testing.T) {
 		require.NoError(t, <-outerEnd)
 		f.post(other.End)
 		require.NoError(t, <-otherEnd)
-		quiet(t, f, table)
+		quiet(t, f, l)
 	})
 }
 
@@ -207,17 +207,17 @@ func TestWaitInsideCallback(t *testing.T) {
 func TestCallbackPanicsInAPass(t *testing.T) {
 	for _, end := range []func(){func() { panic("ouch") }, runtime.Goexit} {
 		synctest.Test(t, func(t *testing.T) {
-			f, table := newFake()
+			f, l := newFake()
 			gone := make(chan any, 1)
 			go func() {
 				defer func() { gone <- recover() }()
-				_ = table.NewWaiter().Wait(context.Background())
+				_ = l.NewWaiter().Wait(context.Background())
 			}()
 			synctest.Wait()
 			var ends []chan error
 			f.mu.Lock()
 			for i := range 8 {
-				w, e := waiting(table)
+				w, e := waiting(l)
 				ends = append(ends, e)
 				f.queue = append(f.queue, w.End)
 				if i == 4 {
@@ -230,7 +230,7 @@ func TestCallbackPanicsInAPass(t *testing.T) {
 			for _, e := range ends {
 				require.NoError(t, <-e)
 			}
-			quiet(t, f, table)
+			quiet(t, f, l)
 		})
 	}
 }
@@ -239,19 +239,19 @@ func TestCallbackPanicsInAPass(t *testing.T) {
 func TestGather(t *testing.T) {
 	for _, home := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			f, table := newFake()
-			last, lastEnd := waiting(table)
+			f, l := newFake()
+			last, lastEnd := waiting(l)
 			const n = 16
 			var held atomic.Int32
-			next := make([]*turns.Waiter, n)
+			next := make([]*loop.Waiter, n)
 			var all sync.WaitGroup
 			f.mu.Lock()
 			for i := range n {
-				w := table.NewWaiter()
-				next[i] = table.NewWaiter()
+				w := l.NewWaiter()
+				next[i] = l.NewWaiter()
 				all.Go(func() {
 					_ = w.Wait(context.Background())
-					held.Add(f.corks.Load())
+					held.Add(f.holds.Load())
 					if home {
 						_ = next[i].Wait(context.Background())
 					}
@@ -265,7 +265,7 @@ func TestGather(t *testing.T) {
 			pause(ms)
 			synctest.Wait()
 			require.Positive(t, held.Load(), "nothing was held back while they sent")
-			require.Zero(t, f.corks.Load(), "it is still held back")
+			require.Zero(t, f.holds.Load(), "it is still held back")
 			if home {
 				require.Positive(t, f.flushes.Load(), "the first half leaves before the second")
 				for _, w := range next {
@@ -275,7 +275,7 @@ func TestGather(t *testing.T) {
 			all.Wait()
 			f.post(last.End)
 			require.NoError(t, <-lastEnd)
-			quiet(t, f, table)
+			quiet(t, f, l)
 		})
 	}
 }
@@ -283,7 +283,7 @@ func TestGather(t *testing.T) {
 // A condition that panics does so in the Wait that it belongs to, wherever it is looked at, and the others go on.
 func TestConditionPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, table := newFake()
+		f, l := newFake()
 		var bad atomic.Bool
 		done := func() bool {
 			if bad.Load() {
@@ -296,59 +296,59 @@ func TestConditionPanics(t *testing.T) {
 			gone[i] = make(chan any, 1)
 			go func() {
 				defer func() { gone[i] <- recover() }()
-				_ = table.Wait(context.Background(), -1, done)
+				_ = l.Wait(context.Background(), -1, done)
 			}()
 			synctest.Wait()
 		}
-		w, end := waiting(table)
+		w, end := waiting(l)
 		bad.Store(true)
-		table.Wake()
+		l.Wake()
 		require.Equal(t, "ouch", <-gone[0])
-		table.Wake()
+		l.Wake()
 		require.Equal(t, "ouch", <-gone[1])
 		f.post(w.End)
 		require.NoError(t, <-end)
-		quiet(t, f, table)
+		quiet(t, f, l)
 	})
 }
 
 // Wake makes everybody look, also in the middle of a pass, and a Wait ends with its context and at its time.
 func TestWakeAndLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, table := newFake()
-		leader, led := waiting(table)
+		f, l := newFake()
+		leader, led := waiting(l)
 		var over atomic.Bool
 		ends := make(chan error, 4)
 		for range 4 {
-			go func() { ends <- table.Wait(context.Background(), -1, over.Load) }()
+			go func() { ends <- l.Wait(context.Background(), -1, over.Load) }()
 		}
 		synctest.Wait()
-		f.post(func() { over.Store(true); table.Wake() })
+		f.post(func() { over.Store(true); l.Wake() })
 		for range 4 {
 			require.NoError(t, <-ends)
 		}
 		begun := time.Now()
-		require.ErrorIs(t, table.Wait(context.Background(), 7*ms, func() bool { return false }), os.ErrDeadlineExceeded)
+		require.ErrorIs(t, l.Wait(context.Background(), 7*ms, func() bool { return false }), os.ErrDeadlineExceeded)
 		require.Equal(t, 7*ms, time.Since(begun))
 		ctx, cancel := context.WithTimeout(t.Context(), 3*ms)
 		defer cancel()
-		require.ErrorIs(t, table.Wait(ctx, -1, func() bool { return false }), context.DeadlineExceeded)
+		require.ErrorIs(t, l.Wait(ctx, -1, func() bool { return false }), context.DeadlineExceeded)
 		require.Equal(t, 10*ms, time.Since(begun))
 		require.Empty(t, led)
 		f.post(leader.End)
 		require.NoError(t, <-led)
-		quiet(t, f, table)
+		quiet(t, f, l)
 	})
 }
 
 // Where everybody that was woken goes for good, and nobody is left to lead, nothing stays held back.
 func TestNothingHeldBackWithoutALeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, table := newFake()
+		f, l := newFake()
 		var ends []chan error
 		var queue []func()
 		for range 4 {
-			w, end := waiting(table)
+			w, end := waiting(l)
 			ends = append(ends, end)
 			queue = append(queue, w.End)
 		}
@@ -359,17 +359,17 @@ func TestNothingHeldBackWithoutALeader(t *testing.T) {
 		for _, end := range ends {
 			require.NoError(t, <-end)
 		}
-		require.Positive(t, f.corks.Load())
-		quiet(t, f, table)
+		require.Positive(t, f.holds.Load())
+		quiet(t, f, l)
 	})
 }
 
 // A context that may end costs nothing where nobody sleeps: each goroutine looks at it by itself.
 func TestContextCostsNothing(t *testing.T) {
-	f, table := newFake()
+	f, l := newFake()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	w := table.NewWaiter()
+	w := l.NewWaiter()
 	ends := []func(){w.End}
 	allocs := testing.AllocsPerRun(100, func() {
 		w.Reset()
@@ -384,14 +384,14 @@ func TestContextCostsNothing(t *testing.T) {
 // The end of its context ends the wait of the one who leads, asleep in Progress, and of one who sleeps.
 func TestContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, table := newFake()
+		f, l := newFake()
 		why := errors.New("enough")
 		var results []chan error
 		var cancels []context.CancelCauseFunc
 		for range 3 {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			result := make(chan error, 1)
-			go func() { result <- table.NewWaiter().Wait(ctx) }()
+			go func() { result <- l.NewWaiter().Wait(ctx) }()
 			synctest.Wait()
 			results, cancels = append(results, result), append(cancels, cancel)
 		}
@@ -400,6 +400,6 @@ func TestContextEnds(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, why, <-results[i])
 		}
-		quiet(t, f, table)
+		quiet(t, f, l)
 	})
 }

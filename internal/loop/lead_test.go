@@ -1,0 +1,286 @@
+package loop_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
+)
+
+// A goroutine that comes to wait while the leader is in a callback leads at once, and those that have ended by then are woken at once.
+func TestNewcomerTakesALentLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		first, firstEnd := waiting(l)
+		second, secondEnd := waiting(l)
+		hold := make(chan struct{})
+		f.post(func() {
+			second.End() // it waits for the end of the pass
+			<-hold
+			first.End()
+		})
+		synctest.Wait()
+		require.Empty(t, secondEnd)
+		begun := time.Now()
+		third, thirdEnd := waiting(l)
+		require.NoError(t, <-secondEnd)
+		require.Zero(t, time.Since(begun))
+		fourth, fourthEnd := waiting(l)
+		f.post(fourth.End)
+		require.NoError(t, <-fourthEnd)
+		require.Zero(t, time.Since(begun))
+		require.Empty(t, firstEnd)
+		require.Empty(t, thirdEnd)
+		close(hold)
+		require.NoError(t, <-firstEnd)
+		f.post(third.End)
+		require.NoError(t, <-thirdEnd)
+		quiet(t, f, l)
+	})
+}
+
+// driving starts goroutines in Drive, which behind, if it is not nil, is called in behind the callbacks. One that a callback ends is not
+// replaced.
+func driving(t *testing.T, l *loop.Loop, n int, behind func()) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			defer func() { _ = recover() }()
+			err := l.Drive(ctx, func(run func(instead func() bool)) {
+				run(func() bool { return false })
+				if behind != nil {
+					behind()
+				}
+			})
+			if err != context.Canceled {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+	}
+	return func() { cancel(); all.Wait() }
+}
+
+// Callbacks of goroutines in Drive run one after the other, however long one takes, waits, and ends; what comes behind them does not keep
+// others from leading.
+func TestDriversRunOneByOne(t *testing.T) {
+	for what, end := range map[string]func(){"returns": func() {}, "panics": func() { panic("on purpose") }, "exits": runtime.Goexit} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, l := newFake()
+				stop := driving(t, l, 3, nil)
+				var at, ran atomic.Int32
+				var late func()
+				for i := range 4 {
+					f.post(func() {
+						ran.Add(1)
+						if i > 0 && i < 3 { // the first and the last keep the lead, which is lent
+							w := l.NewWaiter()
+							go func() { w.End() }()
+							if err := w.Wait(context.Background()); err != nil { // it takes the lead, runs what is queued, and leaves the lead to nobody
+								t.Error(err)
+							}
+						}
+						if at.Add(1) > 1 {
+							t.Error("two callbacks run at once")
+						}
+						defer at.Add(-1)
+						pause(10 * ms)
+						if i < 2 {
+							end()
+						}
+					})
+					synctest.Wait()
+					if i == 0 { // one that comes meanwhile does not take the lead, free or lent
+						late = driving(t, l, 1, nil)
+					}
+				}
+				pause(50 * ms)
+				require.EqualValues(t, 4, ran.Load())
+				stop()
+				late()
+				quiet(t, f, l)
+			})
+		})
+	}
+}
+
+// What a driver does behind its callbacks loses it the lead when it takes long, to the other one.
+func TestDriverBehindItsCallbacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		var once sync.Once
+		hold := make(chan struct{})
+		stop := driving(t, l, 2, func() { once.Do(func() { <-hold }) })
+		ran := make(chan bool, 2)
+		f.post(func() { ran <- true })
+		<-ran
+		f.post(func() { ran <- true })
+		begun := time.Now()
+		<-ran
+		require.LessOrEqual(t, time.Since(begun), 2*ms)
+		close(hold)
+		stop()
+		quiet(t, f, l)
+	})
+}
+
+// What ends a wait between the look at its condition and its sleep is seen.
+func TestEndBeforePark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		leader, led := waiting(l)
+		var over atomic.Bool
+		looks := 0
+		require.NoError(t, l.Wait(context.Background(), -1, func() bool {
+			if looks++; looks == 2 { // in the loop, with no lock held
+				defer l.Wake()
+				defer over.Store(true)
+			}
+			return over.Load()
+		}))
+		f.post(leader.End)
+		require.NoError(t, <-led)
+		quiet(t, f, l)
+	})
+}
+
+// One that parks with a deadline makes the leader come back in time, who has none, or a later one.
+func TestEarlierDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		never := func() bool { return false }
+		leader, led := waiting(l)
+		begun := time.Now()
+		for _, d := range []time.Duration{30 * ms, 20 * ms, 10 * ms} {
+			go func() {
+				require.ErrorIs(t, l.Wait(context.Background(), d, never), os.ErrDeadlineExceeded)
+				require.Equal(t, d, time.Since(begun))
+			}()
+			synctest.Wait()
+		}
+		pause(40 * ms)
+		f.post(leader.End)
+		require.NoError(t, <-led)
+		quiet(t, f, l)
+	})
+}
+
+// A lead that is given up while another goroutine parks is taken by that.
+func TestLeadGivenUpBesidePark(t *testing.T) {
+	f, l := newFake()
+	for range 5_000 {
+		require.True(t, l.TryLead())
+		w, end := l.NewWaiter(), make(chan error, 1)
+		f.post(w.End)
+		go func() { end <- w.Wait(context.Background()) }()
+		runtime.Gosched()
+		l.Unlead()
+		select {
+		case err := <-end:
+			require.NoError(t, err)
+		case <-time.After(30 * time.Second):
+			require.FailNow(t, "it sleeps, and none leads")
+		}
+	}
+}
+
+// Who takes the lead for a moment hands it to one that came meanwhile, and takes it from none but one in callbacks.
+func TestTryLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		require.True(t, l.TryLead())
+		require.False(t, l.TryLead())
+		w, end := waiting(l)
+		l.Unlead()
+		synctest.Wait()
+		require.False(t, l.TryLead(), "w leads")
+		f.post(w.End)
+		require.NoError(t, <-end)
+		w, end = waiting(l)
+		f.post(func() {
+			require.True(t, l.TryLead())
+			l.Unlead()
+			w.End()
+		})
+		require.NoError(t, <-end)
+		quiet(t, f, l)
+	})
+}
+
+// Goroutines that wait with and without limits, in callbacks and outside, for ends from everywhere, all come to their end; so do those
+// whose callbacks end their goroutine.
+func TestLoopUnderLoad(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	f, l := newFake()
+	var all, drivers sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	for range 2 {
+		drivers.Go(func() { _ = l.Drive(ctx, func(run func(instead func() bool)) { run(func() bool { return false }) }) })
+	}
+	for i := range 16 {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		all.Go(func() {
+			for range 200 {
+				w := l.NewWaiter()
+				switch nested, kind := r.IntN(4) == 0, r.IntN(6); kind {
+				case 0:
+					go w.End()
+				case 1:
+					if err := l.Wait(context.Background(), time.Duration(r.IntN(200))*time.Microsecond, func() bool { return false }); err == nil {
+						t.Error("the condition has not come")
+					}
+					continue
+				case 2:
+					short, stop := context.WithTimeout(context.Background(), time.Duration(r.IntN(200))*time.Microsecond)
+					if w.Wait(short) == nil {
+						t.Error("the end has not come")
+					}
+					stop()
+					continue
+				case 3:
+					var over atomic.Bool
+					f.post(func() { over.Store(true); l.Wake() })
+					if err := l.Wait(context.Background(), -1, over.Load); err != nil {
+						t.Error(err)
+					}
+					continue
+				case 4:
+					if l.TryLead() {
+						l.Unlead()
+					}
+					f.post(w.End)
+				default:
+					f.post(func() {
+						if nested {
+							inner := l.NewWaiter()
+							f.post(inner.End)
+							if err := inner.Wait(context.Background()); err != nil {
+								t.Error(err)
+							}
+						}
+						w.End()
+					})
+				}
+				if err := w.Wait(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	cancel()
+	drivers.Wait()
+	require.Eventually(t, l.Quiet, 30*time.Second, time.Millisecond)
+}

@@ -1,0 +1,406 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
+)
+
+// A Driver moves bytes and runs callbacks. No lock of this package is held when its methods are called, but for Hold.
+type Driver interface {
+	// Poll returns nil when something may be ready for Run, when w.Stirred reports true, or when the clock reads until (Never: no limit); an
+	// error when waiting is of no use. Before it sleeps where only Stir wakes it, it calls w.WillSleep. One that matches
+	// os.ErrDeadlineExceeded counts as nil.
+	Poll(w *Waiter, until time.Duration) error
+	// Ready reports whether Run has something to run, as far as that is known before Poll.
+	Ready() bool
+	// Run runs callbacks, max at the most, and returns how many; it ends after one when w.Stops reports true.
+	Run(w *Waiter, max int) int
+	// Stir makes a Poll that sleeps look at w.Stirred.
+	Stir()
+	// Now reads the clock.
+	Now() time.Duration
+
+	// Hold holds back what any goroutine sends, until Unhold or Flush; it reports false where it does not.
+	Hold() bool
+	Unhold()
+	Flush()
+	// Begin and End enclose the callbacks of one pass.
+	Begin() Pass
+	End(Pass)
+}
+
+// A Pass is what a Driver holds back for the callbacks of one pass.
+type Pass struct {
+	Held   bool // what is sent
+	Serial uint32
+}
+
+// A Mode is how a Loop deals with what may keep its leader.
+type Mode int
+
+const (
+	// Lend has the leader keep the lead while it runs callbacks, so that all of a pass are run before any goroutine is woken.
+	Lend Mode = iota
+	// HandOn has it hand the lead on before: for callbacks that may all take long, and a Driver that nothing is sent by.
+	HandOn
+	// Each has none parked: all drive, one after the other.
+	Each
+)
+
+// Never is the time of a Poll without a limit.
+const Never = time.Duration(math.MaxInt64)
+
+const (
+	// passSize bounds the callbacks of a pass, pollSize those of a Wait that only looks once.
+	passSize, pollSize = 64, 8192
+	// long is how long a leader may be in Run while others are parked.
+	long = time.Millisecond
+	// maxIdle bounds the waiters that are kept for reuse.
+	maxIdle = 256
+)
+
+// The lead is 0 while it is free, else the number of who has it, perhaps with lent.
+const (
+	lent    = 1
+	outside = 2 // who called TryLead
+)
+
+// ids are the numbers of waiters.
+var ids atomic.Uint64
+
+func init() { ids.Store(outside) }
+
+// A Loop is those who wait for one Driver.
+type Loop struct {
+	d     Driver
+	mode  Mode
+	now   func() time.Duration // methods of d, bound once
+	stir  func()
+	flush func()
+
+	lead    atomic.Uint64
+	polling atomic.Pointer[Waiter] // who has led last
+	until   atomic.Int64           // what the leader polls until
+	stirred atomic.Bool            // it is to come back from Poll
+	passes  atomic.Uint64          // times that the lead was lent
+	running atomic.Int32           // drivers in Run
+
+	parkedCount atomic.Int32 // len(parked)
+	dueCount    atomic.Int32 // len(due), and look
+	timedCount  atomic.Int32 // in deadlines
+	batch
+
+	mu        sync.Mutex // guards the rest, and Waiter.index; not held in a call out of the package, but of conditions and Hold
+	parked    []*Waiter
+	due       []*Waiter // that are parked, and are woken at the end of the pass
+	look      bool      // at every condition, at the end of the pass
+	deadlines timeheap.Heap[Waiter]
+	idle      []*Waiter
+	watch     watch
+}
+
+// New returns the loop of those who wait for d.
+func New(d Driver, mode Mode) *Loop {
+	return &Loop{d: d, mode: mode, now: d.Now, stir: d.Stir, flush: d.Flush, batch: batch{Batch: NewBatch()}}
+}
+
+// Wait returns nil when done reports true, the cause of ctx when that ends first, os.ErrDeadlineExceeded after timeout
+// (negative: no limit; zero: one look), or the error of Poll. Callbacks run on this goroutine meanwhile, and done is
+// looked at after each. Who makes done true calls Wake. done is quick and takes no lock that is held around Wake.
+func (l *Loop) Wait(ctx context.Context, timeout time.Duration, done func() bool) error {
+	if done() {
+		return nil
+	}
+	w := l.borrow()
+	w.done = done
+	defer l.giveBack(w)
+	return l.wait(ctx, timeout, w)
+}
+
+// Drive is Wait for what never comes, by a goroutine that does nothing else. around is called for each pass, and calls run, which runs the
+// callbacks, unless instead has dealt with all that is ready, and reports so. It is not called unless the mode is Lend. Of several in Drive
+// another one leads when what around does after run takes long, and not when a callback does: so those of one goroutine run in their order.
+func (l *Loop) Drive(ctx context.Context, around func(run func(instead func() bool))) error {
+	w := l.NewWaiter()
+	w.around, w.run = around, func(instead func() bool) {
+		l.running.Add(1)
+		defer l.ran() // deferred: a callback may panic
+		w.again = !instead() && l.run(w)
+	}
+	return w.Wait(ctx)
+}
+
+// ran says that a driver is not in Run any more. One that was parked meanwhile may lead, if nobody does.
+func (l *Loop) ran() {
+	if l.running.Add(-1) == 0 && l.lead.Load() == 0 {
+		l.passLead(0)
+	}
+}
+
+// Wake makes all who wait look at their conditions.
+func (l *Loop) Wake() {
+	l.mu.Lock()
+	if l.parkedCount.Load() > 0 {
+		if !l.look {
+			l.look = true
+			l.dueCount.Add(1)
+		}
+		if l.lead.Load()&lent == 0 { // else at the end of the pass
+			l.lookLocked()
+		}
+	}
+	w := l.polling.Load()
+	stir := l.mode == Each || w != nil && l.lead.Load() == w.id && w.seemsOver()
+	l.mu.Unlock()
+	if stir {
+		l.d.Stir()
+	}
+}
+
+// Quiet reports whether nobody waits.
+func (l *Loop) Quiet() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lead.Load() == 0 && len(l.parked) == 0 && l.timedCount.Load() == 0
+}
+
+// Unlocked reports whether the lock is free. It means something only while a single goroutine uses l.
+func (l *Loop) Unlocked() bool {
+	if !l.mu.TryLock() {
+		return false
+	}
+	l.mu.Unlock()
+	return true
+}
+
+// wait is what every waiting goroutine does: lead if nobody does, else park, then look again.
+func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error {
+	l.enter(w, timeout)
+	defer l.leave(w) // deferred: a callback may panic, or end the goroutine
+	if w.ctx, w.gone = ctx, ctx.Done(); w.quits() {
+		return context.Cause(ctx)
+	}
+	l.Returned(l.flush)
+	var (
+		failed       error
+		more, polled bool
+	)
+	if l.mode == HandOn {
+		more = l.run(w)
+	}
+	for {
+		if l.timedCount.Load() > 0 {
+			l.expire(l.d.Now())
+		}
+		expired := w.expired.Load()
+		switch {
+		case w.over():
+			return nil
+		case w.quits():
+			return context.Cause(ctx)
+		case expired && polled:
+			return os.ErrDeadlineExceeded
+		case failed != nil && !more:
+			return failed
+		case l.mode == Each:
+			failed, more = l.driveAlone(w)
+			polled = true
+		case l.tryLead(w):
+			failed, more = l.pass(w)
+			polled = true
+		case expired:
+			return os.ErrDeadlineExceeded
+		default:
+			l.park(w)
+		}
+	}
+}
+
+// mayLead reports whether w may lead where the lead is s: if it is free or its own, or lent to what may be this very goroutine, further up
+// its stack. A driver takes it from nobody, and runs no callbacks while another one does.
+func (l *Loop) mayLead(w *Waiter, s uint64) bool {
+	switch {
+	case s == w.id:
+		return true
+	case w.around != nil:
+		return s == 0 && l.running.Load() == 0
+	}
+	return s == 0 || s&lent != 0
+}
+
+// tryLead reports whether w leads now.
+func (l *Loop) tryLead(w *Waiter) bool {
+	s := l.lead.Load()
+	return l.mayLead(w, s) && l.lead.CompareAndSwap(s, w.id)
+}
+
+// driveAlone is a pass where none is parked.
+func (l *Loop) driveAlone(w *Waiter) (failed error, more bool) {
+	failed = l.poll(w, w.deadline)
+	return failed, l.run(w)
+}
+
+func (l *Loop) poll(w *Waiter, until time.Duration) error {
+	err := l.d.Poll(w, until)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return err
+}
+
+// pass is one turn of the leader: Poll, and the callbacks that are ready then.
+func (l *Loop) pass(w *Waiter) (failed error, more bool) {
+	if l.held.Load() {
+		l.gather()
+	}
+	l.stirred.Store(false)
+	if l.dueCount.Load() > 0 { // left by one that has lost the lead
+		l.wakeDue(w, true)
+	}
+	l.polling.Store(w)
+	failed = l.poll(w, min(w.deadline, l.firstDeadline()))
+	if l.mode == HandOn {
+		l.giveUp(w.id)
+		return failed, l.run(w)
+	}
+	l.passes.Add(1)
+	l.lead.Store(w.id | lent)
+	if l.parkedCount.Load() > 0 {
+		l.armWatch()
+	}
+	more = l.callbacks(w)
+	leads := l.lead.CompareAndSwap(w.id|lent, w.id)
+	if l.dueCount.Load() > 0 {
+		l.wakeDue(w, leads)
+	}
+	return failed, more
+}
+
+// callbacks is run in one pass.
+func (l *Loop) callbacks(w *Waiter) (more bool) {
+	p := l.d.Begin()
+	defer l.d.End(p) // deferred: a callback may panic
+	if w.around == nil {
+		return l.run(w)
+	}
+	w.around(w.run)
+	return w.again
+}
+
+// run runs callbacks until w need not wait or none is queued; it leaves the rest to others. It reports whether it gave up
+// only to let bytes move, or others go on.
+func (l *Loop) run(w *Waiter) (more bool) {
+	limit := passSize
+	if w.poll {
+		limit = pollSize
+	}
+	w.ran, w.begun, w.more = 0, -1, false
+	return l.d.Run(w, limit) >= limit && !w.stopped || w.more
+}
+
+// firstDeadline returns the first deadline of all who wait, and has those that come with an earlier one stir the leader.
+func (l *Loop) firstDeadline() time.Duration {
+	l.until.Store(int64(Never)) // first: who counts itself later sees this
+	if l.timedCount.Load() == 0 {
+		return Never
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	first, at := l.deadlines.First()
+	if first == nil {
+		return Never
+	}
+	l.until.Store(int64(at))
+	return at
+}
+
+// expire tells all whose deadline has passed. The leader comes back in time for all.
+func (l *Loop) expire(now time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for w, deadline := l.deadlines.First(); w != nil && deadline <= now; w, deadline = l.deadlines.First() {
+		l.deadlines.Remove(&w.place)
+		l.timedCount.Add(-1)
+		w.timed = false
+		w.expired.Store(true)
+		if w.index >= 0 {
+			l.unparkLocked(w)
+		}
+	}
+}
+
+// leave ends a wait; the lead goes on.
+func (l *Loop) leave(w *Waiter) {
+	w.ctx, w.gone = nil, nil
+	if w.unhook != nil {
+		w.unhook()
+		w.unhook = nil
+	}
+	if w.deadline != Never {
+		l.mu.Lock()
+		if w.timed {
+			l.deadlines.Remove(&w.place)
+			l.timedCount.Add(-1)
+			w.timed = false
+		}
+		l.mu.Unlock()
+	}
+	if s := l.lead.Load(); s&^lent == w.id {
+		l.giveUp(s)
+	}
+}
+
+// giveUp ends the lead s of the caller, if it has that still.
+func (l *Loop) giveUp(s uint64) {
+	if l.parkedCount.Load() == 0 && l.lead.CompareAndSwap(s, 0) {
+		s = 0
+	}
+	l.passLead(s)
+	if l.held.Load() && l.lead.Load() == 0 {
+		l.armWatch() // if nobody comes who sends what is held back
+	}
+}
+
+// passLead gives the lead, if it is s, to one that is parked, if any is and may have it; else it is free from now on.
+func (l *Loop) passLead(s uint64) {
+	if s == 0 && l.parkedCount.Load() == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.passLeadLocked(s) && s != 0 && l.lead.CompareAndSwap(s, 0) && l.running.Load() == 0 {
+		l.passLeadLocked(0) // a driver that parked because of one that is not in Run any more
+	}
+}
+
+// passLeadLocked reports whether one that is parked leads now. It takes the last that was parked, which costs nothing to find: but a driver
+// only while no other one is in Run.
+func (l *Loop) passLeadLocked(s uint64) bool {
+	i := len(l.parked) - 1
+	if l.running.Load() > 0 {
+		for i >= 0 && l.parked[i].around != nil {
+			i--
+		}
+	}
+	if i < 0 || !l.lead.CompareAndSwap(s, l.parked[i].id) {
+		return false
+	}
+	l.unparkLocked(l.parked[i])
+	return true
+}
+
+// TryLead takes the lead for a moment, for what is not a wait, if it is free or lent. Unlead follows.
+func (l *Loop) TryLead() bool {
+	s := l.lead.Load()
+	return (s == 0 || s&lent != 0) && l.lead.CompareAndSwap(s, outside)
+}
+
+// Unlead ends what TryLead began.
+func (l *Loop) Unlead() { l.giveUp(outside) }
