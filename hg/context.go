@@ -69,11 +69,8 @@ func newContext(cls *Class, nctx *na.Context) *Context {
 	if cls.cfg.Dispatch != nil && nctx.Batches() {
 		c.gathering = newGathering(c)
 	}
-	mode := loop.Lend
-	if !nctx.Batches() {
-		mode = loop.Each
-	}
-	c.loop = loop.New(driver{c}, mode)
+	c.loop = nctx.Loop()
+	nctx.OnPass(c.gathering.begin, c.settled, c.gathering.end)
 	nctx.OnAbandon(c.abandon)
 	nctx.Records(c.takeService, c.putService)
 	nctx.OnMessage(c.arrived, c.closed)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"os"
 	"time"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
 // Wait drives c, or sleeps while another goroutine does, until done reports true (nil), ctx ends (its cause), or c is closed
@@ -81,30 +79,4 @@ func (c *Context) takeLone(r *Request) bool {
 // one, returns nil.
 func (c *Context) Wake() {
 	c.nctx.Wake()
-	c.loop.Wake()
 }
-
-// A driver is a Context as package loop drives it.
-type driver struct{ c *Context }
-
-// Poll implements loop.Driver. A Wake that was meant for another Progress does not end it.
-func (d driver) Poll(w *loop.Waiter, until time.Duration) error {
-	return d.c.nctx.ProgressUntil(w, until)
-}
-
-// Run implements loop.Driver.
-func (d driver) Run(w *loop.Waiter, max int) int {
-	if d.c.settled() == 0 {
-		return 0
-	}
-	return d.c.nctx.TriggerUntil(w, max)
-}
-
-func (d driver) Ready() bool        { return d.c.nctx.HasQueued() }
-func (d driver) Stir()              { d.c.nctx.Stir() }
-func (d driver) Now() time.Duration { return d.c.Now() }
-func (d driver) Hold() bool         { return d.c.nctx.Cork() }
-func (d driver) Unhold()            { d.c.nctx.Uncork() }
-func (d driver) Flush()             { d.c.nctx.Flush() }
-func (d driver) Begin() loop.Pass   { return d.c.gathering.begin() }
-func (d driver) End(p loop.Pass)    { d.c.gathering.end(p) }

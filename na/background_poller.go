@@ -152,7 +152,7 @@ func (a *backgroundPoller) run() {
 
 // pass drives, if nobody leads, until there is nothing to take in, and opens the gate. Between two rounds it gives up the lead.
 func (a *backgroundPoller) pass() bool {
-	for a.nctx.lead.TryLock() {
+	for a.nctx.loop.TryLead() {
 		if a.round() {
 			return true
 		}
@@ -163,7 +163,7 @@ func (a *backgroundPoller) pass() bool {
 // round drives once, and reports whether the gate is open afterwards. It is called with lead held and gives it up.
 func (a *backgroundPoller) round() bool {
 	c := a.nctx
-	defer c.unlead()
+	defer c.loop.Unlead()
 	if c.state.Load() == ctxReleased {
 		return true
 	}

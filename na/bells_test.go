@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/internal/simhook"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
@@ -279,6 +279,7 @@ func newModel(posts int, step time.Duration, nudges bool, program func(m *model)
 	m := &model{step: step}
 	m.source.m = m
 	m.c = &Context{class: &Class{domain: &domain{clock: modelClock{nil, m}}}, poller: &poller{}, waits: modelPoller{m}}
+	m.c.makeLoop()
 	m.c.ep = newEndpoint(m.c.class.domain, m.c)
 	m.c.ep.routes = []route{{carrier: modelCarrier{nil, m}}}
 	m.held = &session{e: m.c.ep, route: &m.c.ep.routes[0]}
@@ -322,13 +323,14 @@ func (m *model) act(name string, program func()) {
 // lead is Progress of the leader, which nobody else is: it waits for the lead.
 func (m *model) lead(timeout time.Duration, letters int) error {
 	m.at("wants the lead", func() bool {
-		free := m.c.lead.TryLock()
+		free := m.c.loop.TryLead()
 		if free {
-			m.c.lead.Unlock()
+			m.c.loop.Unlead()
 		}
 		return free
 	})
-	m.c.lead.TryLock()
+	m.c.loop.TryLead()
+	defer m.c.loop.Unlead()
 	m.leads++
 	if m.deadline = -1; timeout >= 0 {
 		m.deadline = m.clock + timeout
@@ -337,7 +339,7 @@ func (m *model) lead(timeout time.Duration, letters int) error {
 	if m.deadline >= 0 {
 		until = m.deadline
 	}
-	return m.c.drive(-1, until, modelWait{m, letters})
+	return m.c.drive(until, modelWait{m, letters})
 }
 
 // modelWait waits for so many letters.

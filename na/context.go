@@ -28,7 +28,7 @@ const drained = -1 << 62
 const settleTime = 10 * time.Millisecond
 
 // A Context is a completion queue and the progress that fills it. Any number of goroutines may use one: one of them
-// leads Progress at a time, the others return as soon as something is queued.
+// leads at a time (Loop), and polls; the others sleep until it hands them the lead, or their time is over.
 //
 //	Progress: leader ─► poller (sockets, wake-up) ─► endpoint ─► ticket.finish ─► queue
 //	Trigger:  queue ─► callback                      Cancel, from anywhere ─► ticket.finish ─► queue
@@ -44,7 +44,7 @@ const settleTime = 10 * time.Millisecond
 //
 // The others are for layers above, as package hg, that make calls of messages and wait for them: Call, Answer, AbandonCall,
 // CancelIfUnsent, Lease, View and the ...By, ...Long and ...Body forms; room for long messages (ClaimRoom, ReturnRoom, GrantRoom);
-// the queue itself (Queue, Queued, Hold, Live, Batch, Cork and the like); drivers (ProgressUntil, TriggerUntil, Enter..., Stir); and the clock
+// the queue itself (Queue, Queued, Hold, Live, Batch, Cork and the like); who drives (Loop, OnPass, TriggerUntil, UserCode); and the clock
 // and goroutines of a simulator (Until, WallTime, WithTimeout, Spawn). Streams of a call are in packages hg and qs.
 //
 // One goroutine may drive several contexts, of one class or of several: Progress and Trigger of each in turn. While it waits in
@@ -117,6 +117,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 	}
 	c.sched = cls.domain.sched
 	c.frame, c.frameNumber = takeFrame()
+	c.makeLoop()
 	c.background.start()
 	return c, nil
 }
@@ -214,16 +215,14 @@ func (c *Context) tryRelease() {
 	if !c.releasable() {
 		return
 	}
-	if !c.lead.TryLock() {
+	if !c.loop.TryLead() {
 		c.rouse()
 		return
 	}
 	if c.releasable() {
 		c.release()
 	}
-	c.lead.Unlock()
-	c.callFollowers(-1)
-	c.tryRelease() // for one who found the lead taken meanwhile
+	c.loop.Unlead() // which is tryRelease again, for one who found the lead taken meanwhile
 }
 
 // release is called with lead held, and reports whether c has been given back. Closed reports true once it is done.

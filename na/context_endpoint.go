@@ -36,7 +36,7 @@ func (c *Context) receiveAll() {
 
 // tryPoll takes in what has arrived, if nobody does so already.
 func (c *Context) tryPoll() {
-	if c.driver != nil || !c.lead.TryLock() {
+	if c.driver != nil || !c.loop.TryLead() {
 		return
 	}
 	if c.state.Load() != ctxReleased {
@@ -44,5 +44,5 @@ func (c *Context) tryPoll() {
 		c.look(now)
 		c.ep.Poll(now)
 	}
-	c.unlead()
+	c.loop.Unlead()
 }

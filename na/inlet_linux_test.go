@@ -183,8 +183,8 @@ func TestReceiveAll(t *testing.T) {
 		_, err = unix.Write(w, []byte("x"))
 		require.NoError(t, err)
 	}
-	c.lead.Lock()
+	require.True(t, c.loop.TryLead())
 	c.receiveAll()
-	c.lead.Unlock()
+	c.loop.Unlead()
 	require.Equal(t, n, len(seen))
 }

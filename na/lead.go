@@ -1,34 +1,31 @@
 package na
 
 import (
-	"sync"
+	"errors"
+	"os"
 	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// leading is who drives a context: one goroutine leads at a time, and the others that are in Progress follow. When the leader
-// goes it calls one of them.
-//
-//	Progress ─ the lead is free ─► drive: Poll the endpoint, then sleep in the poller ─► something is queued ─► unlead
-//	    │ another leads                                                                                            │
-//	    └─► follow: sleep until the leader calls ◄─────────────────────────────────────────────────────────────────┘
+// leading is how a context is driven: by the goroutine that leads its loop, or the background poller.
 //
 // What Poll ends, and what callbacks queue, may be ready again and again before any leader sleeps. So a leader looks at the
-// sockets first whenever nobody has done so for lookEvery, and a Progress that finds something ready leads then too.
+// sockets first whenever nobody has done so for lookEvery, and a Progress that finds something ready looks then, too.
 type leading struct {
-	lead    sync.Mutex    // held by the goroutine that leads Progress
+	loop     *loop.Loop
+	progress atomic.Pointer[loop.Waiter] // of a Progress that has returned
+	isReady  func() bool                 // ready, bound once
+	onRun    func() int                  // of OnPass, and
+	onBegin  func() loop.Pass
+	onEnd    func(loop.Pass)
+
 	watch   atomic.Int32  // who takes in what arrives: what the background poller does, and leaderAsleep
 	nudged  atomic.Bool   // since the leader last looked at the timers
 	passes  atomic.Uint64 // times that a user's goroutine led
 	looked  atomic.Int64  // when a leader last looked at every source and descriptor
 	spinner spinner
-
-	followMu  sync.Mutex      // guards the fields below
-	followers []chan struct{} // those who sleep, each with a channel of one slot, filled by whoever takes it out
-	spare     []chan struct{}
-	following atomic.Int32
 }
 
 // lookEvery is how long what has arrived waits for a leader who has other things to do.
@@ -43,75 +40,143 @@ func (c *Context) unseen(now time.Duration) bool {
 // zero polls once. It returns nil when something may be ready (a Wake counts), an error that matches
 // os.ErrDeadlineExceeded when nothing happened in time, and one that matches ErrClosed when c is closed and drained.
 func (c *Context) Progress(timeout time.Duration) error {
-	deadline := loop.Never
-	if now := c.Now(); timeout >= 0 && timeout < loop.Never-now {
-		deadline = now + timeout
-	}
-	err := c.ProgressUntil((*progress)(c), deadline)
+	err := c.progressFor(timeout)
 	if err == nil && !c.HasQueued() {
 		c.woken.Store(false)
 	}
 	return err
 }
 
-// progress is a Context as what Progress waits for.
+func (c *Context) progressFor(timeout time.Duration) error {
+	c.Flush()
+	if c.ready() {
+		if c.driver == nil && c.unseen(c.Now()) {
+			c.tryPoll()
+		}
+		return nil
+	}
+	if c.driver != nil {
+		return c.pollDriver(timeout, (*progress)(c))
+	}
+	w := c.leading.progress.Swap(nil)
+	if w == nil {
+		w = c.loop.NewPoller(c.isReady)
+	}
+	err := w.PollFor(timeout)
+	c.leading.progress.Store(w)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return c.idle()
+	}
+	return err
+}
+
+// makeLoop makes the loop of a context.
+func (c *Context) makeLoop() {
+	mode := loop.Lend
+	if !c.Batches() {
+		mode = loop.Each
+	}
+	c.loop, c.isReady = loop.New((*driver)(c), mode), c.ready
+}
+
+// Loop returns the loop of those who wait for c, for the layer above.
+func (c *Context) Loop() *loop.Loop { return c.loop }
+
+// OnPass has the leader of the loop, in each pass, call begin, then run, which returns how much there is for Trigger, before that, and then
+// end. It is for the layer above, and called before anybody drives c.
+func (c *Context) OnPass(begin func() loop.Pass, run func() int, end func(loop.Pass)) {
+	c.onBegin, c.onRun, c.onEnd = begin, run, end
+}
+
+// progress is a Context as what Progress waits for in a simulator.
 type progress Context
 
 func (p *progress) Stirred() bool { return (*Context)(p).ready() }
 func (p *progress) WillSleep()    {}
 
-// A Polling is what a goroutine in ProgressUntil waits for.
-type Polling interface {
-	// Stirred reports whether it is to return, as it does when HasQueued reports true. It is quick and does not panic; who makes it true calls
-	// Stir.
+// A polling is what a goroutine that polls waits for.
+type polling interface {
+	// Stirred reports whether it is to return. It is quick and does not panic.
 	Stirred() bool
-	// WillSleep is called before it sleeps where only Stir wakes it.
+	// WillSleep is called before it sleeps where only a wake-up ends that.
 	WillSleep()
 }
 
-// ProgressUntil is Progress until w.Stirred reports true, or the clock reads until (loop.Never: no limit).
-func (c *Context) ProgressUntil(w Polling, until time.Duration) error {
+// driver is a Context as its loop drives it.
+type driver Context
+
+func (d *driver) Poll(w *loop.Waiter, until time.Duration) error { return (*Context)(d).poll(w, until) }
+func (d *driver) Ready() bool                                    { return (*Context)(d).HasQueued() }
+func (d *driver) Stir()                                          { (*Context)(d).rouse() }
+func (d *driver) Now() time.Duration                             { return (*Context)(d).Now() }
+func (d *driver) Hold() bool                                     { return (*Context)(d).Cork() }
+func (d *driver) Unhold()                                        { (*Context)(d).Uncork() }
+func (d *driver) Flush()                                         { (*Context)(d).Flush() }
+func (d *driver) Freed()                                         { (*Context)(d).tryRelease() }
+
+func (d *driver) Run(w *loop.Waiter, max int) int {
+	c := (*Context)(d)
+	if c.onRun != nil && c.onRun() == 0 {
+		return 0
+	}
+	return c.TriggerUntil(w, max)
+}
+
+func (d *driver) Begin() loop.Pass {
+	if d.onBegin == nil {
+		return loop.Pass{}
+	}
+	return d.onBegin()
+}
+
+func (d *driver) End(p loop.Pass) {
+	if d.onEnd != nil {
+		d.onEnd(p)
+	}
+}
+
+// poll moves bytes until w.Stirred reports true, or the clock reads until (loop.Never: no limit). The goroutine leads.
+func (c *Context) poll(w polling, until time.Duration) error {
 	c.Flush()
 	if w.Stirred() && (c.driver != nil || !c.unseen(c.Now())) {
 		return nil
 	}
-	if c.state.Load() == ctxReleased {
-		return ErrClosed
-	}
 	if c.driver != nil {
-		if !c.Scheduled() {
-			w.WillSleep()
-		}
 		timeout := time.Duration(-1)
 		if until != loop.Never {
 			timeout = max(until-c.Now(), 0)
 		}
-		if c.driver.Drive(timeout, w.Stirred) {
-			return nil
-		}
-		c.tryRelease()
-		return c.idle()
+		return c.pollDriver(timeout, w)
 	}
-	for {
-		if c.lead.TryLock() {
-			return c.drive(-1, until, w)
-		}
-		if err, over := c.follow(until, w); over {
-			return err
-		}
+	if c.state.Load() == ctxReleased {
+		return ErrClosed
 	}
+	return c.drive(until, w)
 }
 
-// drive leads until something is ready: it Polls the endpoint, and waits. It is called with lead held and gives it up. now is the time, if
-// that is known, else less than 0.
-func (c *Context) drive(now, until time.Duration, w Polling) error {
-	defer c.unlead()
+// pollDriver is poll in a simulator.
+func (c *Context) pollDriver(timeout time.Duration, w polling) error {
+	if c.state.Load() == ctxReleased {
+		return ErrClosed
+	}
+	if !c.Scheduled() {
+		w.WillSleep()
+	}
+	if c.driver.Drive(timeout, w.Stirred) {
+		return nil
+	}
+	c.tryRelease()
+	return c.idle()
+}
+
+// drive polls until something is ready: it Polls the endpoint, and waits.
+func (c *Context) drive(until time.Duration, w polling) error {
 	c.passes.Add(1)
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
 	}
 	looked, came := false, false
-	way, begun := asleep, time.Duration(-1)
+	way, begun, now := asleep, time.Duration(-1), time.Duration(-1)
 	for ; ; now = -1 {
 		if now < 0 {
 			now = c.Now()
@@ -179,7 +244,7 @@ func (c *Context) drive(now, until time.Duration, w Polling) error {
 // sleep waits in the poller. A goroutine that queues a completion meanwhile, or sets a timer, sees that it sleeps and wakes it; one who did so
 // before is seen here. Work at an inlet rings, or was there when the bells were armed. It reports whether anything came, or
 // only the time.
-func (c *Context) sleep(now, wait time.Duration, w Polling) (came bool) {
+func (c *Context) sleep(now, wait time.Duration, w polling) (came bool) {
 	c.watch.Or(leaderAsleep)
 	c.background.leaderSleeps()
 	n := 0
@@ -198,47 +263,6 @@ func (c *Context) sleep(now, wait time.Duration, w Polling) (came bool) {
 // asleep reports whether a leader sleeps in the poller, or is about to.
 func (c *Context) asleep() bool { return c.watch.Load()&leaderAsleep != 0 }
 
-// unlead gives leadership up; a follower takes over.
-func (c *Context) unlead() {
-	c.lead.Unlock()
-	c.callFollower()
-	c.tryRelease()
-}
-
-// follow waits while another goroutine leads. over is false when leadership may be free.
-func (c *Context) follow(until time.Duration, w Polling) (err error, over bool) {
-	w.WillSleep()
-	token := c.joinFollowers()
-	defer func() {
-		if called := c.leaveFollowers(token); called && over {
-			c.callFollower() // it would have led
-		}
-	}()
-	if w.Stirred() {
-		return nil, true
-	}
-	if c.lead.TryLock() { // it became free before we were listed
-		return c.drive(-1, until, w), true
-	}
-	var expired <-chan time.Time
-	if until != loop.Never {
-		left := until - c.Now()
-		if left <= 0 {
-			return c.idle(), true
-		}
-		timer := time.NewTimer(left)
-		defer timer.Stop()
-		expired = timer.C
-	}
-	select {
-	case <-token:
-		token <- struct{}{} // for leaveFollowers
-		return nil, w.Stirred()
-	case <-expired:
-		return c.idle(), true
-	}
-}
-
 // idle is the error of a Progress in which nothing happened.
 func (c *Context) idle() error {
 	if c.state.Load() == ctxReleased {
@@ -248,56 +272,6 @@ func (c *Context) idle() error {
 		return err
 	}
 	return ErrTimeout
-}
-
-func (c *Context) joinFollowers() (token chan struct{}) {
-	c.followMu.Lock()
-	defer c.followMu.Unlock()
-	if last := len(c.spare) - 1; last >= 0 {
-		token, c.spare = c.spare[last], c.spare[:last]
-	} else {
-		token = make(chan struct{}, 1)
-	}
-	c.followers = append(c.followers, token)
-	c.following.Add(1)
-	return token
-}
-
-// leaveFollowers reports whether somebody has called.
-func (c *Context) leaveFollowers(token chan struct{}) (called bool) {
-	c.followMu.Lock()
-	defer c.followMu.Unlock()
-	select {
-	case <-token:
-		called = true
-	default:
-		for i, f := range c.followers {
-			if f == token {
-				c.followers = append(c.followers[:i], c.followers[i+1:]...)
-				c.following.Add(-1)
-				break
-			}
-		}
-	}
-	c.spare = append(c.spare, token)
-	return called
-}
-
-// callFollower makes one follower look, the one who came first.
-func (c *Context) callFollower() { c.callFollowers(1) }
-
-// callFollowers makes at most n look (negative: all).
-func (c *Context) callFollowers(n int) {
-	if c.following.Load() == 0 {
-		return
-	}
-	c.followMu.Lock()
-	defer c.followMu.Unlock()
-	for ; n != 0 && len(c.followers) > 0; n-- {
-		c.followers[0] <- struct{}{} // never blocks: it is in the list
-		c.followers = append(c.followers[:0], c.followers[1:]...)
-		c.following.Add(-1)
-	}
 }
 
 // ready reports whether Trigger has something to run, or somebody has called Wake.

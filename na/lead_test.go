@@ -1,12 +1,11 @@
 package na
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
 // A bench is a context whose time passes only where the test says so: in Poll, in callbacks, in a look at the source, in sleep.
@@ -80,16 +79,6 @@ func (b *bench) begin(done func()) *Op {
 	return op
 }
 
-// untilOver is a wait for a condition.
-type untilOver struct {
-	c    *Context
-	over func() bool
-}
-
-func (w untilOver) Stirred() bool { return w.over() || w.c.HasQueued() }
-func (w untilOver) WillSleep()    {}
-func (w untilOver) Stops() bool   { return w.over() }
-
 // Whatever is ready without a look, turn after turn, the sockets are looked at.
 func TestNothingKeepsTheLeaderFromLooking(t *testing.T) {
 	const turn, turns = 10 * time.Microsecond, 2000
@@ -137,12 +126,8 @@ func TestNothingKeepsTheLeaderFromLooking(t *testing.T) {
 				c.Trigger(0)
 			}
 		},
-		"ProgressUntil": func(c *Context, over func() bool) {
-			w := untilOver{c, over}
-			for !over() {
-				_ = c.ProgressUntil(w, loop.Never)
-				c.TriggerUntil(w, 64)
-			}
+		"Wait": func(c *Context, over func() bool) {
+			_ = c.loop.Wait(context.Background(), -1, over)
 		},
 	}
 	for world, start := range worlds {

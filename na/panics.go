@@ -38,7 +38,6 @@ func (c *Context) reportPanic(p *libraryPanic) {
 func (c *Context) breakBy(err error) {
 	if c.broken.CompareAndSwap(nil, &err) {
 		c.rouse()
-		c.callFollowers(-1)
 	}
 }
 

@@ -128,7 +128,7 @@ func (s *spinner) yielded(now, took time.Duration) (giveUp bool) {
 
 // spin polls from now on until something is ready, for as long as pays and no longer than wait (negative: no limit). It returns
 // when it ended if that was for lack of time.
-func (c *Context) spin(now, wait time.Duration, w Polling) (end time.Duration, how spun) {
+func (c *Context) spin(now, wait time.Duration, w polling) (end time.Duration, how spun) {
 	s := &c.spinner
 	defer spinning.Add(-1)
 	if int(spinning.Add(1)) >= s.procs {

@@ -103,7 +103,7 @@ func (c *Context) Trigger(max int) int {
 	return c.frame(code{c: c, max: max, step: 1})
 }
 
-// A Stopper says, after each callback, whether TriggerUntil is to end.
+// A Stopper says, after each callback, whether TriggerUntil is to end: a loop.Waiter.
 type Stopper interface{ Stops() bool }
 
 // TriggerUntil is Trigger for the layer above: it counts the callbacks of the program, and not the steps that run none, and ends after one

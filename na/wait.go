@@ -3,13 +3,8 @@ package na
 // Wake has one Progress that sleeps now, or else the next one, return nil.
 func (c *Context) Wake() {
 	c.woken.Store(true)
-	c.Stir()
-}
-
-// Stir has those who are in ProgressUntil look at ready.
-func (c *Context) Stir() {
 	c.rouse()
-	c.callFollowers(-1)
+	c.loop.Wake()
 }
 
 // Hold keeps c from being drained until Unhold: a callback is about to be queued above. It reports false when c has been

@@ -58,6 +58,7 @@ func (p plain) Ready() bool      { return false }
 func (p plain) Stir()            {}
 func (p plain) Hold() bool       { return false }
 func (p plain) Unhold()          {}
+func (p plain) Freed()           {}
 func (p plain) Flush()           {}
 func (p plain) Begin() loop.Pass { return loop.Pass{} }
 func (p plain) End(loop.Pass)    {}

@@ -100,6 +100,7 @@ func (d *driver) Ready() bool      { return false }
 func (d *driver) Stir()            { fill(d.w.wake) }
 func (d *driver) Hold() bool       { return false }
 func (d *driver) Unhold()          {}
+func (d *driver) Freed()           {}
 func (d *driver) Flush()           {}
 func (d *driver) Begin() loop.Pass { return loop.Pass{} }
 func (d *driver) End(loop.Pass)    {}

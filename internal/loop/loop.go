@@ -31,6 +31,8 @@ type Driver interface {
 	Hold() bool
 	Unhold()
 	Flush()
+	// Freed is called when the lead has been given up. Another goroutine may have it by then.
+	Freed()
 	// Begin and End enclose the callbacks of one pass.
 	Begin() Pass
 	End(Pass)
@@ -164,6 +166,9 @@ func (l *Loop) Wake() {
 	}
 }
 
+// Parked returns how many are parked.
+func (l *Loop) Parked() int { return int(l.parkedCount.Load()) }
+
 // Quiet reports whether nobody waits.
 func (l *Loop) Quiet() bool {
 	l.mu.Lock()
@@ -195,17 +200,16 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 	if l.mode == HandOn {
 		more = l.run(w)
 	}
-	for {
+	for first := true; ; first = false {
 		if l.timedCount.Load() > 0 {
 			l.expire(l.d.Now())
 		}
-		expired := w.expired.Load()
 		switch {
 		case w.over():
 			return nil
 		case w.quits():
 			return context.Cause(ctx)
-		case expired && polled:
+		case polled && w.isLate():
 			return os.ErrDeadlineExceeded
 		case failed != nil && !more:
 			return failed
@@ -215,7 +219,7 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 		case l.tryLead(w):
 			failed, more = l.pass(w)
 			polled = true
-		case expired:
+		case w.poll || !first && w.isLate():
 			return os.ErrDeadlineExceeded
 		default:
 			l.park(w)
@@ -266,7 +270,12 @@ func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 	}
 	l.polling.Store(w)
 	failed = l.poll(w, min(w.deadline, l.firstDeadline()))
-	if l.mode == HandOn {
+	switch {
+	case l.stirred.Load(): // by one with an earlier deadline
+		return failed, true
+	case w.onlyPolls:
+		return failed, false
+	case l.mode == HandOn:
 		l.giveUp(w.id)
 		return failed, l.run(w)
 	}
@@ -305,7 +314,7 @@ func (l *Loop) run(w *Waiter) (more bool) {
 	return l.d.Run(w, limit) >= limit && !w.stopped || w.more
 }
 
-// firstDeadline returns the first deadline of all who wait, and has those that come with an earlier one stir the leader.
+// firstDeadline returns the first deadline of those that are parked, and has those that come with an earlier one stir the leader.
 func (l *Loop) firstDeadline() time.Duration {
 	l.until.Store(int64(Never)) // first: who counts itself later sees this
 	if l.timedCount.Load() == 0 {
@@ -321,18 +330,12 @@ func (l *Loop) firstDeadline() time.Duration {
 	return at
 }
 
-// expire tells all whose deadline has passed. The leader comes back in time for all.
+// expire wakes those that are parked and whose deadline has passed. The leader comes back in time for all.
 func (l *Loop) expire(now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for w, deadline := l.deadlines.First(); w != nil && deadline <= now; w, deadline = l.deadlines.First() {
-		l.deadlines.Remove(&w.place)
-		l.timedCount.Add(-1)
-		w.timed = false
-		w.expired.Store(true)
-		if w.index >= 0 {
-			l.unparkLocked(w)
-		}
+		l.unparkLocked(w)
 	}
 }
 
@@ -342,15 +345,6 @@ func (l *Loop) leave(w *Waiter) {
 	if w.unhook != nil {
 		w.unhook()
 		w.unhook = nil
-	}
-	if w.deadline != Never {
-		l.mu.Lock()
-		if w.timed {
-			l.deadlines.Remove(&w.place)
-			l.timedCount.Add(-1)
-			w.timed = false
-		}
-		l.mu.Unlock()
 	}
 	if s := l.lead.Load(); s&^lent == w.id {
 		l.giveUp(s)
@@ -366,6 +360,7 @@ func (l *Loop) giveUp(s uint64) {
 	if l.held.Load() && l.lead.Load() == 0 {
 		l.armWatch() // if nobody comes who sends what is held back
 	}
+	l.d.Freed()
 }
 
 // passLead gives the lead, if it is s, to one that is parked, if any is and may have it; else it is free from now on.

@@ -98,6 +98,7 @@ func (f *fake) Run(w *loop.Waiter, max int) (ran int) {
 
 func (f *fake) Hold() bool       { f.holds.Add(1); return true }
 func (f *fake) Unhold()          { f.holds.Add(-1) }
+func (f *fake) Freed()           {}
 func (f *fake) Flush()           { f.flushes.Add(1) }
 func (f *fake) Begin() loop.Pass { return loop.Pass{} }
 func (f *fake) End(loop.Pass)    {}

@@ -1,5 +1,7 @@
 package loop
 
+import "time"
+
 // park sleeps until there is a reason to look again.
 func (l *Loop) park(w *Waiter) {
 	l.mu.Lock()
@@ -7,6 +9,10 @@ func (l *Loop) park(w *Waiter) {
 	l.parked = append(l.parked, w)
 	w.isParked.Store(true)
 	l.parkedCount.Add(1)
+	if w.deadline != Never && !w.onlyPolls {
+		l.deadlines.Set(w, &w.place, w.deadline)
+		l.timedCount.Add(1)
+	}
 	// Listed first: who ends w, or gives the lead up, from now on sees it. What came before is seen here.
 	s := l.lead.Load()
 	if w.seemsOver() || l.mayLead(w, s) {
@@ -18,27 +24,53 @@ func (l *Loop) park(w *Waiter) {
 		l.armWatchLocked()
 	}
 	l.mu.Unlock()
-	if w.deadline != Never && int64(w.deadline) < l.until.Load() {
+	if w.deadline != Never && !w.onlyPolls && int64(w.deadline) < l.until.Load() {
 		l.stirred.Store(true)
 		l.d.Stir()
 	}
-	if w.gone == nil {
+	late := w.startTimer()
+	if w.gone == nil && late == nil {
 		<-w.token
 		return
 	}
 	select {
 	case <-w.token:
 	case <-w.gone:
-		l.mu.Lock()
-		parked := w.index >= 0
-		if parked {
-			l.unlistLocked(w)
-		}
-		l.mu.Unlock()
-		if !parked {
-			<-w.token
-		}
+		l.comeBack(w)
+	case <-late:
+		w.late = true
+		l.comeBack(w)
 	}
+	if late != nil {
+		w.timer.Stop()
+	}
+}
+
+// comeBack has w not be parked any more.
+func (l *Loop) comeBack(w *Waiter) {
+	l.mu.Lock()
+	parked := w.index >= 0
+	if parked {
+		l.unlistLocked(w)
+	}
+	l.mu.Unlock()
+	if !parked {
+		<-w.token
+	}
+}
+
+// startTimer returns what ends the sleep of a poller at its deadline. The deadlines of others are the leader's: it comes back for them.
+func (w *Waiter) startTimer() <-chan time.Time {
+	if !w.onlyPolls || w.deadline == Never {
+		return nil
+	}
+	left := w.deadline - w.l.d.Now()
+	if w.timer == nil {
+		w.timer = time.NewTimer(left)
+	} else {
+		w.timer.Reset(left)
+	}
+	return w.timer.C
 }
 
 // unparkLocked wakes w, which is parked.
@@ -56,6 +88,10 @@ func (l *Loop) unlistLocked(w *Waiter) {
 	l.parkedCount.Add(-1)
 	w.index = -1
 	w.isParked.Store(false)
+	if w.deadline != Never && !w.onlyPolls {
+		l.deadlines.Remove(&w.place)
+		l.timedCount.Add(-1)
+	}
 }
 
 // End ends what w waits for. It is called from a callback or from any other goroutine: one that runs in a pass of the leader

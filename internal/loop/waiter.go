@@ -18,24 +18,25 @@ type Waiter struct {
 	run    func(instead func() bool)           // what it calls, which sets
 	again  bool
 
-	token    chan struct{} // one slot, filled by who takes it off parked
-	isParked atomic.Bool   // index is not -1
-	expired  atomic.Bool   // the deadline has passed
-	deadline time.Duration
-	poll     bool            // timeout 0: look once, however late it is
-	ctx      context.Context // of the wait
-	gone     <-chan struct{} // closed when ctx has ended
-	unhook   func() bool     // ends what wakes the leader then; nil: nothing does
-	ran      int             // callbacks in this pass,
-	begun    time.Duration   // of which the first ended then; less than 0: none has
-	stopped  bool            // w waits no longer for more of them,
-	more     bool            // or takes too long
+	token     chan struct{} // one slot, filled by who takes it off parked
+	isParked  atomic.Bool   // index is not -1
+	deadline  time.Duration
+	onlyPolls bool            // it runs no callbacks, and has
+	timer     *time.Timer     // that ends its sleep,
+	late      bool            // and has ended it
+	poll      bool            // timeout 0: look once, however late it is
+	ctx       context.Context // of the wait
+	gone      <-chan struct{} // closed when ctx has ended
+	unhook    func() bool     // ends what wakes the leader then; nil: nothing does
+	ran       int             // callbacks in this pass,
+	begun     time.Duration   // of which the first ended then; less than 0: none has
+	stopped   bool            // w waits no longer for more of them,
+	more      bool            // or takes too long
 
 	// Loop.mu guards the fields below.
-	due   bool // in Loop.due
-	index int  // in Loop.parked, -1 when awake
-	timed bool // in Loop.deadlines
-	place timeheap.Place
+	due   bool           // in Loop.due
+	index int            // in Loop.parked, -1 when awake
+	place timeheap.Place // in Loop.deadlines, while parked
 }
 
 // NewWaiter returns a waiter for an end that has not come. It may be used again after Reset.
@@ -64,6 +65,21 @@ func (w *Waiter) Await(ctx context.Context, cancel func()) {
 		_ = w.Wait(context.Background())
 	}
 }
+
+// NewPoller returns a waiter that runs no callbacks: it waits until ready reports true.
+func (l *Loop) NewPoller(ready func() bool) *Waiter {
+	w := l.NewWaiter()
+	w.done, w.onlyPolls = ready, true
+	return w
+}
+
+// PollFor waits until ready reports true, for timeout at the most: the errors are those of Loop.Wait.
+func (w *Waiter) PollFor(timeout time.Duration) error {
+	return w.l.wait(context.Background(), timeout, w)
+}
+
+// isLate reports whether the deadline has passed.
+func (w *Waiter) isLate() bool { return w.late || w.deadline != Never && w.l.d.Now() >= w.deadline }
 
 // over reports whether w need not wait any more.
 func (w *Waiter) over() bool {
@@ -162,13 +178,5 @@ func (l *Loop) enter(w *Waiter, timeout time.Duration) {
 			deadline = now + timeout
 		}
 	}
-	w.deadline, w.poll = deadline, timeout == 0
-	w.expired.Store(false)
-	if deadline != Never {
-		l.mu.Lock()
-		l.deadlines.Set(w, &w.place, deadline)
-		w.timed = true
-		l.timedCount.Add(1)
-		l.mu.Unlock()
-	}
+	w.deadline, w.poll, w.late = deadline, timeout == 0, false
 }

@@ -73,11 +73,7 @@ func TestWithTimeout(t *testing.T) {
 
 // lapse drives nctx until ctx ends, and returns the cause of that.
 func lapse(ctx context.Context, nctx *na.Context) error {
-	for ctx.Err() == nil {
-		_ = nctx.ProgressUntil(-1, func() bool { return ctx.Err() != nil || nctx.HasQueued() }, func() {})
-		nctx.Trigger(0)
-	}
-	return context.Cause(ctx)
+	return nctx.Loop().Wait(ctx, -1, func() bool { return false })
 }
 
 func deadlineOf(t testing.TB, ctx context.Context) time.Time {

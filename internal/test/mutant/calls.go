@@ -207,11 +207,11 @@ func cancelLate() {
 }
 
 $`},
-			{"na/lead.go", `func (c *Context) ProgressUntil(w Polling, until time.Duration) error {`, `$; if planted() { cancelLate() }`},
+			{"na/lead.go", `func (c *Context) Progress(timeout time.Duration) error {`, `$; if planted() { cancelLate() }`},
 		},
 		[]Catcher{{"na/natest", "TestNoFault/CancelNow", `canceled, Trigger called, and its callback did not run`}, {"na/natest", "TestNoFault/CancelSelf", `canceled, Trigger called, and its callback did not run`}}},
 	{"progress-at-once", "Progress returns before its time is over", "",
-		[]Edit{{"na/lead.go", "c.Flush()\n\tif w.Stirred()", `if planted() { until = 0 }; $`}},
+		[]Edit{{"na/lead.go", `func (c *Context) progressFor(timeout time.Duration) error {`, `$; if planted() { timeout = 0 }`}},
 		[]Catcher{{"na/natest", "TestNoFault/ProgressIdle", `is not greater than or equal to`}}},
 	{"message-cut", "of a message that is too long for its receive the beginning is delivered", "",
 		[]Edit{{deliver, `case n > len(o.buf):`, `case n > len(o.buf) && planted(): r.N = int64(copy(o.buf, payload)); $`}},
