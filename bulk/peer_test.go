@@ -101,7 +101,7 @@ func TestHandleForTheTarget(t *testing.T) {
 	})
 }
 
-// The class tells of its registered memory which peer has used it last, none before one has, and no more than is asked for.
+// Class.Registered names the peer that has used registered memory last, none before one has, and lists no more than is asked for.
 func TestRegisteredMemoryHasAUser(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		const size = 100_000

@@ -34,7 +34,7 @@ type poller struct {
 // A pollSlot is the place of one descriptor; its owner is nil while there is none.
 type pollSlot struct{ owner atomic.Pointer[pollOwner] }
 
-// A pollOwner is who added a descriptor. It is not written. The generation tells a late event of an earlier owner.
+// A pollOwner is the source that added a descriptor. It is not written. The generation shows that a late event is of an earlier owner.
 type pollOwner struct {
 	to  carrier.Pollable
 	gen int32

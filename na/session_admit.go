@@ -174,7 +174,7 @@ func (l *session) besides(g *frame.Greeting) bool {
 
 // crossed reports whether a HELLO in the name of a peer is of a dial that the peer has given up for a connection of ours, and comes late. In both the
 // peer has sent the secret of its session, which is a new one once it has lost that. So the HELLO is no sign that it has, and begins no session after
-// the end of that one. In a session that the peer has dialled the secret tells nothing: the peer sends it again when it dials again, because our
+// the end of that one. In a session that the peer has dialled the secret proves nothing: the peer sends it again when it dials again, because our
 // answer was lost.
 func (e *endpoint) crossed(named Addr, g *frame.Greeting) bool {
 	if named.IsZero() {

@@ -90,7 +90,7 @@ type chunks struct {
 	first int64 // number of the first in list
 	bulk  bool  // of bulk data
 	lent  bool  // the program reads one: those let go of meanwhile are not used again
-	// shelf is where memory for at least minPiece bytes is looked for first; nil: nowhere. shelved counts the bytes there.
+	// shelf is where memory for at least minPiece bytes is looked for first; nil if there is none. shelved counts the bytes there.
 	shelf   carrier.Shelf
 	shelved *int64
 	// filled are bytes that carriers are writing, in no lock: few runs, one of each lane.

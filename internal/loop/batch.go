@@ -22,7 +22,7 @@ const (
 // A Batch waits for goroutines that are about to send, so that what they send leaves together. One goroutine at a time waits.
 type Batch struct {
 	outstanding atomic.Int32  // have not come home
-	half        atomic.Int32  // whoever brings away to it sends what is held back
+	half        atomic.Int32  // the goroutine that brings outstanding to it sends what is held back
 	all         chan struct{} // one slot, filled when away comes to 0
 	moment      *time.Timer
 }

@@ -76,7 +76,7 @@ func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 	return s.handshake(tls.Client(t, own.Note(secure.Client(cfg, scheme, name, host))), cfg, t, nc, own, time.Now().Add(s.timeout))
 }
 
-// handshake is that of who dials if own is not nil. It is where functions of the user's run, and nowhere else. A panic in one ends this connection only.
+// handshake is that of the dialing side if own is not nil. Functions of the user's run here only. A panic in one ends this connection only.
 func (s *security) handshake(conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *net.TCPConn, own *secure.Own, due time.Time) (c *tlsConn, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -333,7 +333,7 @@ func (l *look) stalled() (all []Cause) {
 	return all
 }
 
-// othersEnded says how many calls of the method of c have ended in the last minute, which tells a method that hangs from some calls that do.
+// othersEnded says how many calls of the method of c have ended in the last minute: whether the method hangs, or some calls of it do.
 func (l *look) othersEnded(c *Call) string {
 	for i := range l.methods {
 		m := &l.methods[i]
