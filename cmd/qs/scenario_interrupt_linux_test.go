@@ -65,7 +65,7 @@ func TestPerfInterrupt(t *testing.T) {
 func TestSoakInterrupt(t *testing.T) {
 	t.Parallel()
 	q := interruptAt(t, `[1-9]s of 1h0m0s: [0-9,]+ calls from this process; faults: `, "soak", "-json", "-time", "1h", "-every", "100ms",
-		"-peer-timeout", "500ms", "-targets", "2", "-origins", "1", "-inflight", "4", "-streams", "1", "-faults", "kill")
+		"-peer-timeout", "2s", "-targets", "2", "-origins", "1", "-inflight", "4", "-streams", "1", "-faults", "kill")
 	requireSchema(t, "soak", q.out.Bytes())
 	var r soak.Report
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r))
