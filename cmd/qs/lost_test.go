@@ -35,8 +35,8 @@ func busyTime(t *testing.T, pid int) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// requireEnds wants q, whose peer timeout is 500 ms, to end with an exit code within a second more once lose has taken its
-// target away, and to compute less than half of that time. There is some allowance for a machine that is busy.
+// requireEnds wants q, whose peer timeout is 500 ms, to end with an exit code once lose has taken its target away, and to compute less than
+// half of the time until then.
 func requireEnds(t *testing.T, q *process, code int, lose func()) {
 	t.Helper()
 	before := busyTime(t, q.cmd.Process.Pid)
@@ -46,13 +46,10 @@ func requireEnds(t *testing.T, q *process, code int, lose func()) {
 	took := time.Since(begun)
 	state := q.cmd.ProcessState
 	busy := state.UserTime() + state.SystemTime() - before
-	require.Less(t, took, 1500*time.Millisecond+allowance, "%s", &q.errors)
 	if runtime.GOOS == "linux" && took > 200*time.Millisecond {
 		require.Less(t, busy, took/2)
 	}
 }
-
-const allowance = 2 * time.Second
 
 // waitForLoad waits until somebody has a session with s and sends requests, and s computes because of them.
 func (s *server) waitForLoad() {
