@@ -7,7 +7,8 @@ const (
 	slowerBy     = 2                // times, the median, and
 	tailSlowerBy = 4                // times, the 99th percentile,
 	slowerLeast  = time.Millisecond // and by so much at least
-	enoughCalls  = 20               // that a percentile says something
+	enoughCalls  = 20               // that a median says something
+	tailCalls    = 100              // that a 99th percentile does
 	usualLeast   = time.Minute      // that a baseline covers
 	usualSlots   = 30               // of ten seconds, after which a baseline begins a new generation
 	slowForgiven = time.Hour        // after which the times of a slow method are the usual ones
@@ -95,34 +96,53 @@ func (w Window) isEnough() bool { return w.Count >= enoughCalls && w.Covers >= u
 
 // A slowness is how much slower than usual a method is.
 type slowness struct {
-	times float64       // so many times,
-	more  time.Duration // and by so much
-	tail  bool          // it is the 99th percentile only
+	median, tail change // of the median, and of the 99th percentile
 }
 
-// slower reports whether now is slower than what is usual, and by how much the median or the 99th percentile is, whichever is the most times.
+// A change is how much longer a time is than usual.
+type change struct {
+	times float64       // so many times,
+	more  time.Duration // and by so much
+}
+
+// slower reports whether now is slower than what is usual: its median is, or its 99th percentile. That of few calls is the one that took the
+// longest, and is no change.
 func slower(now, usual Window) (s slowness, is bool) {
 	if now.Count < enoughCalls || !usual.isEnough() {
 		return s, false
 	}
-	median, tail := compare(now.P50, usual.P50), compare(now.P99, usual.P99)
-	half, few := median.isAtLeast(slowerBy), tail.isAtLeast(tailSlowerBy)
-	tail.tail = !half
-	if half && (!few || median.times >= tail.times) {
-		return median, true
+	s.median = compare(now.P50, usual.P50)
+	if now.Count >= tailCalls {
+		s.tail = compare(now.P99, usual.P99)
 	}
-	return tail, few
+	return s, s.half() || s.few()
 }
 
-// compare returns how much slower now is than usual.
-func compare(now, usual time.Duration) slowness {
-	return slowness{times: float64(now) / float64(max(usual, 1)), more: now - usual}
-}
+// half reports whether half of the calls are slower than usual.
+func (s slowness) half() bool { return s.median.isAtLeast(slowerBy) }
 
-// isExplainedBy reports whether s is not twice as much as what slows down others.
+// few reports whether the slowest calls are slower than usual.
+func (s slowness) few() bool { return s.tail.isAtLeast(tailSlowerBy) }
+
+// isExplainedBy reports whether others are slow in the same way as s is: a median that is slow is explained by no 99th percentile.
 func (s slowness) isExplainedBy(others slowness) bool {
-	return s.times < 2*others.times || s.more < 2*others.more
+	return (!s.half() || s.median.isExplainedBy(others.median)) && (!s.few() || s.tail.isExplainedBy(others.tail))
 }
 
-// isAtLeast reports whether s is so many times, and more than what does not matter.
-func (s slowness) isAtLeast(times float64) bool { return s.times >= times && s.more >= slowerLeast }
+// compare returns how much longer now is than usual.
+func compare(now, usual time.Duration) change {
+	return change{times: float64(now) / float64(max(usual, 1)), more: now - usual}
+}
+
+// isExplainedBy reports whether c is not twice as much as what others have changed by.
+func (c change) isExplainedBy(others change) bool {
+	return c.times < 2*others.times || c.more < 2*others.more
+}
+
+// atLeast makes c what o is where that is more.
+func (c *change) atLeast(o change) {
+	c.times, c.more = max(c.times, o.times), max(c.more, o.more)
+}
+
+// isAtLeast reports whether c is so many times, and more than what does not matter.
+func (c change) isAtLeast(times float64) bool { return c.times >= times && c.more >= slowerLeast }

@@ -86,7 +86,7 @@ func TestSlowLasts(t *testing.T) {
 		run(6*40, 10*time.Millisecond)
 		all := causesOf(p, "slow")
 		require.Len(t, all, 1)
-		require.Regexp(t, `slower than usual for 39m\d+s: half of them took more than 10ms in the last minute, and 1ms in 4m0s before`, all[0].Text)
+		require.Regexp(t, `slower than usual for 39m\d+s: half of them took more than 10ms in the last minute, and 1ms in 4m30s before`, all[0].Text)
 		run(6*25, 10*time.Millisecond)
 		require.Empty(t, causesOf(p, "slow"), "it is the usual by now")
 		run(12, 100*time.Millisecond)
@@ -260,4 +260,51 @@ func TestSlowAfterStart(t *testing.T) {
 	}
 	c.run(p, 7, 100, map[string]time.Duration{"x": 200 * time.Millisecond})
 	require.Len(t, causesOf(p, "slow"), 1)
+}
+
+// spread has requests end in each slot as usual, but for two of each hundred, which take so much longer.
+func (c *clock) spread(p *Page, slots int, methods map[string]spreadOf) {
+	for range slots {
+		for name, m := range methods {
+			for i := range m.n {
+				took := m.took
+				if i < max(m.n/50, 1) {
+					took = m.tail
+				}
+				p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: name, Took: took})
+			}
+		}
+		c.now += slotTime
+	}
+}
+
+// A spreadOf is how many requests end in a slot, how long most of them take, and how long the slowest.
+type spreadOf struct {
+	n          int
+	took, tail time.Duration
+}
+
+// A method whose median is far out is told by itself, also while the slowest requests of all the others take many times as long; of those it is not
+// the one with few requests that is told as the worst.
+func TestSlowMedianStandsOut(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	usual, busy := map[string]spreadOf{}, map[string]spreadOf{}
+	for i := range 5 {
+		name := fmt.Sprint("m", i)
+		usual[name] = spreadOf{100, 5 * time.Millisecond, 6 * time.Millisecond}
+		busy[name] = spreadOf{100, 5 * time.Millisecond, time.Duration(120+20*i) * time.Millisecond}
+	}
+	usual["images/get"], busy["images/get"] = spreadOf{10, 5 * time.Millisecond, 6 * time.Millisecond}, spreadOf{10, 5 * time.Millisecond, 400 * time.Millisecond}
+	usual["checkout/pay"], busy["checkout/pay"] = spreadOf{100, 5 * time.Millisecond, 6 * time.Millisecond}, spreadOf{100, 200 * time.Millisecond, 240 * time.Millisecond}
+	c.spread(p, 12, usual)
+	c.spread(p, 7, busy)
+	all := causesOf(p, "slow")
+	require.Len(t, all, 2, "%+v", all)
+	require.Equal(t, "checkout/pay", all[0].Method)
+	require.Contains(t, all[0].Text, "half of them took more than 2")
+	require.Empty(t, all[1].Method)
+	require.Regexp(t, `^The slowest requests of many methods take longer than usual, and the others hardly do: .* 5 of 7 methods, m4 the most, of which one of a hundred takes [\d.]+ times as long\.`, all[1].Text)
+	require.NotContains(t, all[1].Text, "images/get")
 }

@@ -484,10 +484,12 @@ type slowMethod struct {
 	slowness
 }
 
-// slower finds methods that take longer in the last minute than is usual, those first that are the most times slower. What slows all of them down is
-// told once, and beside it those only that it does not explain.
+// slower finds methods that take longer in the last minute than is usual, those first that are the most times slower. What slows most of them down is
+// told once, and beside it those that it does not explain. One whose median is far out is never among those that are told together for their
+// 99th percentiles.
 func (l *look) slower() (all []Cause) {
-	common, tails := slowness{}, l.commonTail()
+	var moments []Cause // that some calls of many methods are slow says less than that most calls of one are
+	common := slowness{tail: l.commonTail()}
 	for _, kind := range []inspect.EventKind{inspect.EventTarget, inspect.EventOrigin} {
 		var slow []slowMethod
 		judged := 0
@@ -501,18 +503,42 @@ func (l *look) slower() (all []Cause) {
 				slow = append(slow, slowMethod{m, s})
 			}
 		}
-		slices.SortStableFunc(slow, func(a, b slowMethod) int { return cmp.Compare(b.times, a.times) })
-		if len(slow) >= allSlower && 2*len(slow) >= judged {
-			all = append(all, l.everythingSlower(kind, slow, judged))
-			common = middle(slow)
+		slices.SortStableFunc(slow, func(a, b slowMethod) int { return b.compareTo(a) })
+		n := slices.IndexFunc(slow, func(m slowMethod) bool { return !m.half() })
+		if n < 0 {
+			n = len(slow)
+		}
+		halves, tails := slow[:n], slow[n:]
+		most := func(some []slowMethod) bool { return len(some) >= allSlower && 2*len(some) >= judged }
+		switch {
+		case most(halves):
+			all = append(all, l.slowTogether(kind, slow, judged))
+			common.median.atLeast(middle(halves, func(m slowMethod) change { return m.median }))
+			common.tail.atLeast(middle(slow, func(m slowMethod) change { return m.tail }))
+		case most(slow) && len(tails) >= allSlower:
+			moments = append(moments, l.slowTogether(kind, tails, judged))
+			common.tail.atLeast(middle(tails, func(m slowMethod) change { return m.tail }))
 		}
 		for _, m := range slow {
-			if !m.isExplainedBy(common) && !(m.tail && m.isExplainedBy(tails)) {
-				all = append(all, l.slowMethod(m))
+			if !m.isExplainedBy(common) {
+				all = append(all, l.slowMethod(m, common))
 			}
 		}
 	}
-	return all
+	return append(all, moments...)
+}
+
+// compareTo orders by the medians, and where these are not slow by the 99th percentiles.
+func (m slowMethod) compareTo(o slowMethod) int {
+	switch {
+	case m.half() && o.half():
+		return cmp.Compare(m.median.times, o.median.times)
+	case m.half():
+		return 1
+	case o.half():
+		return -1
+	}
+	return cmp.Compare(m.tail.times, o.tail.times)
 }
 
 // isJudged reports whether enough is known of m to say whether it is slow.
@@ -522,58 +548,62 @@ func (m *Method) isJudged() bool {
 
 // commonTail returns how much slower than usual the 99th percentile is of half of the methods that do not count as slow: on a machine that is busy for
 // moments it grows for all. It is zero if these are few.
-func (l *look) commonTail() slowness {
-	var times []float64
-	var more []time.Duration
+func (l *look) commonTail() change {
+	var calm []slowMethod
 	for i := range l.methods {
 		m := &l.methods[i]
 		if !m.isJudged() {
 			continue
 		}
-		if _, slow := slower(m.Minute, m.usual); slow {
-			continue
+		if s, slow := slower(m.Minute, m.usual); !slow {
+			calm = append(calm, slowMethod{m, s})
 		}
-		tail := compare(m.Minute.P99, m.usual.P99)
-		times, more = append(times, tail.times), append(more, tail.more)
 	}
-	if len(times) < allSlower {
-		return slowness{}
+	if len(calm) < allSlower {
+		return change{}
+	}
+	return middle(calm, func(m slowMethod) change { return m.tail })
+}
+
+// middle returns how much slower the one in the middle is, by each measure.
+func middle(some []slowMethod, of func(m slowMethod) change) change {
+	var times []float64
+	var more []time.Duration
+	for _, m := range some {
+		times, more = append(times, of(m).times), append(more, of(m).more)
 	}
 	slices.Sort(times)
 	slices.Sort(more)
-	return slowness{times: times[len(times)/2], more: more[len(more)/2]}
+	return change{times: times[len(times)/2], more: more[len(more)/2]}
 }
 
-// middle returns how much slower the one in the middle is, by each measure. slow is sorted.
-func middle(slow []slowMethod) slowness {
-	var more []time.Duration
-	for _, m := range slow {
-		more = append(more, m.more)
-	}
-	slices.Sort(more)
-	return slowness{times: slow[len(slow)/2].times, more: more[len(more)/2]}
-}
-
-// everythingSlower tells of methods that became slow together.
-func (l *look) everythingSlower(kind inspect.EventKind, slow []slowMethod, judged int) Cause {
+// slowTogether tells of methods, the worst first, that became slow together: half of the calls of most of them, or only the slowest calls of all of them.
+func (l *look) slowTogether(kind inspect.EventKind, slow []slowMethod, judged int) Cause {
+	worst := slow[0]
 	what, lead := "requests", "Everything is slower than usual: the process or the machine is busy."
 	elsewhere := "Look at what else runs on this machine, and at what all handlers wait for."
 	if kind == inspect.EventOrigin {
 		what, lead = "calls", "All calls are slower than usual: the peers, the network, or this process or its machine are busy."
 		elsewhere = "Look at the pages of the peers, and at what else runs on this machine."
 	}
+	most := fmt.Sprintf("%s the most, half of which take %.3g times as long", worst.Name, worst.median.times)
+	if !worst.half() {
+		lead = fmt.Sprintf("The slowest %s of many methods take longer than usual, and the others hardly do: something is busy at moments.", what)
+		most = fmt.Sprintf("%s the most, of which one of a hundred takes %.3g times as long", worst.Name, worst.tail.times)
+	}
 	if l.isBusy() {
 		elsewhere = "The processors are what they wait for: a CPU profile of this process shows what it does."
 	}
 	return Cause{Kind: "slow", Count: len(slow), Text: fmt.Sprintf(
-		"%s It is so for the %s of %d of %d methods, %s the most, %.3g times. This process has used %s, and has %d goroutines and %s of memory. %s",
-		lead, what, len(slow), judged, slow[0].Name, slow[0].times, l.usage.processors(), l.usage.Goroutines, bytesText(l.usage.Memory), elsewhere)}
+		"%s It is so for the %s of %d of %d methods, %s. This process has used %s, and has %d goroutines and %s of memory. %s",
+		lead, what, len(slow), judged, most, l.usage.processors(), l.usage.Goroutines, bytesText(l.usage.Memory), elsewhere)}
 }
 
-func (l *look) slowMethod(m slowMethod) Cause {
+// slowMethod tells of a method that is slow in another way than most.
+func (l *look) slowMethod(m slowMethod, common slowness) Cause {
 	now, usual := m.Minute, m.usual
 	text := fmt.Sprintf("one of a hundred took more than %s in the last minute, and %s", took(now.P99), took(usual.P99))
-	if now.P50 >= slowerBy*usual.P50 && now.P50-usual.P50 >= slowerLeast {
+	if m.half() && !(m.few() && m.median.isExplainedBy(common.median)) {
 		text = fmt.Sprintf("half of them took more than %s in the last minute, and %s", took(now.P50), took(usual.P50))
 	}
 	since := ""
