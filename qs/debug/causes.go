@@ -3,6 +3,7 @@ package debug
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +14,9 @@ import (
 
 // leakWindows are in how many of the newest samples a leak is looked for.
 var leakWindows = []int{tenSlots, 15, 6}
+
+// causeKinds are those of Cause.Kind, the worst first, and last the one that is a guess, from how times have changed.
+var causeKinds = []string{"not ready", "limit", "no room at peer", "peer lost", "stuck stream", "stalled", "leak", "errors", "slow"}
 
 // What counts as a cause.
 const (
@@ -29,16 +33,54 @@ const (
 	fullShare      = 20   // less than one part of so many of the budget is left
 	mostCauses     = 50   // that are told
 
-	leakTime = 5 * time.Minute // in which something grows steadily
+	leakTime   = 5 * time.Minute  // in which something grows steadily
+	causeStays = 10 * time.Second // for which a cause that comes and goes is told after it was found
 )
 
-// causes says what is wrong now, the worst first: what holds all calls up, then what holds some up, then what is slower than it was.
+// causes says what is wrong now, in the order of causeKinds.
 func (l *look) causes() []Cause {
 	all := []Cause{}
-	for _, find := range []func() []Cause{l.notReady, l.limits, l.noRoom, l.lostPeers, l.stuckStreams, l.stalled, l.leaks, l.slower, l.failing} {
+	for _, find := range []func() []Cause{l.notReady, l.limits, l.noRoom, l.lostPeers, l.stuckStreams, l.stalled, l.leaks, l.failing, l.slower} {
 		all = append(all, find()...)
 	}
+	all = l.p.withRecent(all, l.now)
 	return all[:min(len(all), mostCauses)]
+}
+
+// rank returns the place of a kind: what is certain before what is a guess, and then what holds up the most.
+func rank(kind string) int { return slices.Index(causeKinds, kind) }
+
+// A recentCause is a cause that stays for a moment when it is no longer found.
+type recentCause struct {
+	Cause
+	at time.Duration // when it was found, by the clock of the page
+}
+
+// withRecent adds to all causes that were found now those that were found a moment ago, and that come and go by their nature.
+func (p *Page) withRecent(all []Cause, now time.Duration) []Cause {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range all {
+		if c.stays == "" {
+			continue
+		}
+		if p.recent == nil {
+			p.recent = map[string]recentCause{}
+		}
+		p.recent[c.stays] = recentCause{c, now}
+	}
+	for _, key := range slices.Sorted(maps.Keys(p.recent)) {
+		c := p.recent[key]
+		switch ago := now - c.at; {
+		case ago >= causeStays:
+			delete(p.recent, key)
+		case !slices.ContainsFunc(all, func(o Cause) bool { return o.stays == key }):
+			c.Text += fmt.Sprintf(" This was so %s ago.", took(max(ago.Round(time.Second), time.Second)))
+			all = append(all, c.Cause)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Cause) int { return cmp.Compare(rank(a.Kind), rank(b.Kind)) })
+	return all
 }
 
 // stalledAfter is Page.StalledAfter with its default.
@@ -151,7 +193,7 @@ func (l *look) limits() (all []Cause) {
 	for i := range l.methods {
 		m := &l.methods[i]
 		if r := methods[m.Name]; r != nil && r.waiting > 0 && m.Kind == kinds[inspect.EventTarget] {
-			all = append(all, Cause{Kind: "limit", Method: m.Name, Count: r.waiting, Text: fmt.Sprintf(
+			all = append(all, Cause{stays: "limit of method " + m.Name, Kind: "limit", Method: m.Name, Count: r.waiting, Text: fmt.Sprintf(
 				"%s of %s %s for a handler to end: %s of this method (qs.MaxConcurrent). Handlers are too slow, or the limit is too low.",
 				plural(r.waiting, "request", "requests"), m.Name, verb(r.waiting, "waits", "wait"), r.inWords())})
 		}
@@ -160,7 +202,7 @@ func (l *look) limits() (all []Cause) {
 		p := &l.peers[i]
 		if r := peers[session{p.Context, p.addr}]; r != nil && r.waiting > 0 {
 			method, most := r.mostOf()
-			all = append(all, Cause{Kind: "limit", Method: method, Peer: p.Address, Count: r.waiting, Text: fmt.Sprintf(
+			all = append(all, Cause{stays: "limit of peer " + p.Address, Kind: "limit", Method: method, Peer: p.Address, Count: r.waiting, Text: fmt.Sprintf(
 				"%s of %s %s for others of this peer to end: %s for one peer (HG.MaxActivePerPeer)%s. The limit keeps requests of other peers from "+
 					"waiting for those of this one: have it call less at a time, or raise the limit.",
 				plural(r.waiting, "request", "requests"), p.Label, verb(r.waiting, "waits", "wait"), r.inWords(), most)})
@@ -170,7 +212,7 @@ func (l *look) limits() (all []Cause) {
 		c, r := &l.contexts[i], contexts[i]
 		if r.waiting > 0 {
 			method, most := r.mostOf()
-			all = append(all, Cause{Kind: "limit", Method: method, Count: r.waiting, Text: fmt.Sprintf(
+			all = append(all, Cause{stays: fmt.Sprint("limit of context ", i), Kind: "limit", Method: method, Count: r.waiting, Text: fmt.Sprintf(
 				"%s for a handler to end: %s (HG.MaxActive)%s. Handlers are slow, wait for each other, or there are too few servers.",
 				plural(r.waiting, "request waits", "requests wait"), r.inWords(), most)})
 		}
@@ -594,7 +636,7 @@ func (l *look) slowTogether(kind inspect.EventKind, slow []slowMethod, judged in
 	if l.isBusy() {
 		elsewhere = "The processors are what they wait for: a CPU profile of this process shows what it does."
 	}
-	return Cause{Kind: "slow", Count: len(slow), Text: fmt.Sprintf(
+	return Cause{stays: "slow " + what, Kind: "slow", Count: len(slow), Text: fmt.Sprintf(
 		"%s It is so for the %s of %d of %d methods, %s. This process has used %s, and has %d goroutines and %s of memory. %s",
 		lead, what, len(slow), judged, most, l.usage.processors(), l.usage.Goroutines, bytesText(l.usage.Memory), elsewhere)}
 }
@@ -615,7 +657,7 @@ func (l *look) slowMethod(m slowMethod, common slowness) Cause {
 	if m.Kind == kinds[inspect.EventTarget] {
 		text += l.waitOrCompute(m.Name)
 	}
-	return Cause{Kind: "slow", Method: m.Name, Text: text}
+	return Cause{stays: "slow " + m.Kind + " of " + m.Name, Kind: "slow", Method: m.Name, Text: text}
 }
 
 // waitOrCompute says whether requests of a method that take long wait for others, or their handlers for a processor or something else, and which

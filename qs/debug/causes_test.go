@@ -112,3 +112,63 @@ func TestStuckNamesCallers(t *testing.T) {
 		require.Equal(t, len(c.calls) > 1, !rows[len(rows)-1].Late, "that which goes on is the oldest")
 	}
 }
+
+// What is a guess from times comes behind what is certain, and is shown lighter.
+func TestCausesCertainFirst(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	c.run(p, 12, 100, map[string]time.Duration{"kv/get": time.Millisecond})
+	c.run(p, 7, 100, map[string]time.Duration{"kv/get": 100 * time.Millisecond})
+	for range failingLeast {
+		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/put", Code: hg.ErrNotFound, Took: 1})
+	}
+	p.sources = []source{&fakeSource{data: []contextData{under(inspect.Call{Kind: inspect.EventTarget, RPC: "kv/scan", Peer: newPeer(1, "one"), State: "running", Age: 9 * time.Second})}}}
+	var kinds []string
+	for _, c := range p.Snapshot(Query{}).Causes {
+		kinds = append(kinds, c.Kind)
+	}
+	require.Equal(t, []string{"stalled", "errors", "slow"}, kinds)
+	body := bodyOf(t, p, "/")
+	require.Contains(t, body, `<li data-key="slow kv/get " class="quiet"><b>slow</b> (less certain) `)
+	require.Contains(t, body, `<li data-key="errors kv/put "><b>errors</b> 10`)
+}
+
+// A limit that is reached from moment to moment is told without a break, for ten seconds, and in its place; what has ended goes at once.
+func TestCausesStay(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	wait := func(n int) *fakeSource {
+		d := under(inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: newPeer(1, "one"), State: "running", Age: 9 * time.Second})
+		d.MaxActive, d.Active = 1, 1
+		for i := range n {
+			d.calls = append(d.calls, inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: newPeer(1, "one"), State: "waiting", ID: uint64(i + 10)})
+		}
+		return &fakeSource{data: []contextData{d}}
+	}
+	texts := func() (all []string) {
+		for _, c := range p.Snapshot(Query{}).Causes {
+			all = append(all, c.Kind+": "+c.Text)
+		}
+		return all
+	}
+	p.sources = []source{wait(3)}
+	first := texts()
+	require.Len(t, first, 2)
+	require.Contains(t, first[0], "limit: 3 requests wait")
+	for range 3 {
+		p.sources = []source{wait(0)}
+		c.now += 4 * time.Second
+		require.Equal(t, []string{first[0] + " This was so 4s ago.", first[1]}, texts())
+		p.sources = []source{wait(3)}
+		c.now += 4 * time.Second
+		require.Equal(t, first, texts())
+	}
+	p.sources = []source{&fakeSource{}}
+	c.now += causeStays - 1
+	require.Equal(t, []string{first[0] + " This was so 10s ago."}, texts())
+	c.now++
+	require.Empty(t, texts())
+	require.Empty(t, p.recent)
+}

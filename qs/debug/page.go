@@ -40,6 +40,7 @@ type Page struct {
 	flows   map[flowKey]flowMark // of streams, at the last look
 	first   processSample
 	samples ring[processSample]
+	recent  map[string]recentCause // by Cause.stays
 }
 
 // A source is a class that is shown.

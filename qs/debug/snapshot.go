@@ -16,7 +16,7 @@ type Snapshot struct {
 	Query Query `json:"query"`
 	// Observed reports whether the page learns of calls that have ended, by Attach or Observe. Without that, what counts these is empty.
 	Observed bool `json:"observed"`
-	// Causes are what is wrong now, the worst first. Empty means that nothing that the page looks for was found.
+	// Causes are what is wrong now, the worst first, and what is less certain last. Empty means that nothing that the page looks for was found.
 	Causes []Cause `json:"causes"`
 	// Load is what all methods together amount to, without those of the library unless Query.All.
 	Load Load `json:"load"`
@@ -78,7 +78,8 @@ type Usage struct {
 
 // A Cause is something that is wrong, in words.
 type Cause struct {
-	// Kind is one of "stalled", "stuck stream", "no room at peer", "peer lost", "limit", "leak", "slow", "errors", "not ready".
+	// Kind is one of "not ready", "limit", "no room at peer", "peer lost", "stuck stream", "stalled", "leak", "errors", "slow", in this order. "slow" is
+	// less certain than the others: it compares times with those of before.
 	Kind string `json:"kind"`
 	// Text says what is wrong, with what it was found by, and what to do.
 	Text string `json:"text"`
@@ -87,6 +88,8 @@ type Cause struct {
 	// Method and Peer say what it is about; a Peer as in Call.Address.
 	Method string `json:"method,omitempty"`
 	Peer   string `json:"peer,omitempty"`
+
+	stays string // what it is about, of one that comes and goes and is told for causeStays after it was found; empty for one that goes at once
 }
 
 // A Load is what all requests that this process serves, and all calls that it makes, amount to.
