@@ -272,19 +272,23 @@ type group struct {
 	key    groupKey
 	n      int
 	oldest *Call
-	peers  map[peerPlace]bool // the other sides of all of them
+	peers  map[peerPlace]hg.Addr // the other sides of all of them
 }
 
 // with names the other side of a group: the only one there is, or how many there are.
 func (g *group) with() string {
-	way := "to"
-	if g.key.kind == kinds[inspect.EventTarget] {
-		way = "from"
-	}
 	if len(g.peers) == 1 {
-		return way + " " + g.oldest.Peer
+		return g.way() + " " + g.oldest.Peer
 	}
-	return fmt.Sprintf("%s %d peers", way, len(g.peers))
+	return fmt.Sprintf("%s %d peers", g.way(), len(g.peers))
+}
+
+// way is the word between a call and its other side.
+func (g *group) way() string {
+	if g.key.kind == kinds[inspect.EventTarget] {
+		return "from"
+	}
+	return "to"
 }
 
 // groups puts those of calls together that pick wants, those with the oldest first.
@@ -298,12 +302,12 @@ func groups(calls []Call, pick func(c *Call) bool) (all []*group) {
 		key := groupKey{c.Kind, c.Method, c.Means}
 		g := of[key]
 		if g == nil {
-			g = &group{key: key, oldest: c, peers: map[peerPlace]bool{}}
+			g = &group{key: key, oldest: c, peers: map[peerPlace]hg.Addr{}}
 			of[key] = g
 			all = append(all, g)
 		}
 		g.n++
-		g.peers[peerPlace{c.Context, c.Address}] = true
+		g.peers[peerPlace{c.Context, c.Address}] = c.busy.peer
 		if c.Age > g.oldest.Age {
 			g.oldest = c
 		}
@@ -360,7 +364,7 @@ func (l *look) stalled() (all []Cause) {
 		text := fmt.Sprintf("%s of %s %s %s for more than %s, %s for %s: %s.",
 			plural(g.n, c.Kind, c.Kind+"s"), c.Method, g.with(), verb(g.n, "has been under way", "have been under way"),
 			took(l.stalledAfter()), oldest, took(c.Age), c.Means)
-		text += l.othersEnded(c)
+		text += l.ended(g)
 		if c.Size > 0 {
 			text += fmt.Sprintf(" Of what it lends %s of %s have been moved, what was read ahead included.", bytesText(c.Moved), bytesText(c.Size))
 		}
@@ -368,6 +372,9 @@ func (l *look) stalled() (all []Cause) {
 			text += fmt.Sprintf(" Usually 99 %% take no longer than %s.", took(w.P99))
 		}
 		if c.State == "running" && c.Kind == kinds[inspect.EventTarget] {
+			if g.n > 1 {
+				text += " They may all wait for something that none of them holds, a lock for example."
+			}
 			text += " A goroutine profile of this process shows where the handler is."
 		}
 		all = append(all, Cause{Kind: "stalled", Method: c.Method, Peer: c.Address, Count: g.n, Text: text})
@@ -375,19 +382,49 @@ func (l *look) stalled() (all []Cause) {
 	return all
 }
 
-// othersEnded says how many calls of the method of c have ended in the last minute: whether the method hangs, or some calls of it do.
-func (l *look) othersEnded(c *Call) string {
-	for i := range l.methods {
-		m := &l.methods[i]
-		if m.Kind != c.Kind || m.Name != c.Method || !l.p.observed.Load() {
+// ended says how many calls like those of g have ended in the last minute, with the same peers and with others: whether the method hangs, or the calls of
+// some peers do.
+func (l *look) ended(g *group) string {
+	i := slices.IndexFunc(l.methods, func(m Method) bool { return m.Kind == g.key.kind && m.Name == g.key.method })
+	if i < 0 || !l.p.observed.Load() {
+		return ""
+	}
+	all := int(l.methods[i].Minute.Count)
+	if all == 0 {
+		return fmt.Sprintf(" No %s of %s has ended in the last minute.", g.key.kind, g.key.method)
+	}
+	own, counted := 0, map[string]bool{}
+	for _, addr := range g.peers {
+		name := addr.Name()
+		if counted[name] { // with another context
 			continue
 		}
-		if m.Minute.Count == 0 {
-			return fmt.Sprintf(" No %s of it has ended in the last minute.", c.Kind)
+		counted[name] = true
+		n, known := l.p.counted.endedWith(name, g.key.kind, g.key.method, l.now)
+		if !known {
+			return fmt.Sprintf(" In the last minute %s of %s %s ended.", plural(all, g.key.kind, g.key.kind+"s"), g.key.method, verb(all, "has", "have"))
 		}
-		return fmt.Sprintf(" In the last minute %s of it %s ended.", plural(int(m.Minute.Count), c.Kind, c.Kind+"s"), verb(int(m.Minute.Count), "has", "have"))
+		own += n
 	}
-	return ""
+	with := "these peers"
+	if len(g.peers) == 1 {
+		with = g.oldest.Peer
+	}
+	others := max(all-own, 0)
+	text := fmt.Sprintf(" In the last minute %s of %s %s ended: %s %s %s, %s %s others.",
+		plural(all, g.key.kind, g.key.kind+"s"), g.key.method, verb(all, "has", "have"), noneOr(own), g.way(), with, noneOr(others), g.way())
+	if own == 0 && others >= enoughCalls {
+		text += fmt.Sprintf(" So it is not the method that hangs, but the %ss %s %s.", g.key.kind, g.way(), with)
+	}
+	return text
+}
+
+// noneOr writes a number, and 0 as a word.
+func noneOr(n int) string {
+	if n == 0 {
+		return "none"
+	}
+	return fmt.Sprint(n)
 }
 
 // leaks finds what is never given back.

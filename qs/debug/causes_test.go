@@ -1,6 +1,7 @@
 package debug
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -64,20 +65,27 @@ func TestStalledNamesPeers(t *testing.T) {
 	request := func(peer hg.Addr, age time.Duration) inspect.Call {
 		return inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: peer, State: "running", Age: age}
 	}
+	const profile = " A goroutine profile of this process shows where the handler is."
 	for _, c := range []struct {
-		ended int
-		calls []inspect.Call
-		want  string
+		ended, elsewhere int // with one, with a third
+		calls            []inspect.Call
+		want             string
 	}{
-		{0, []inspect.Call{request(one, 9*time.Second)}, "1 request of kv/get from one (10.0.0.1:4000) has been under way for more than 5s, the oldest for 9s: its handler has not answered. No request of it has ended in the last minute."},
-		{1, []inspect.Call{request(one, 7*time.Second), request(one, 9*time.Second)}, "2 requests of kv/get from one (10.0.0.1:4000) have been under way for more than 5s, the oldest for 9s: its handler has not answered. In the last minute 1 request of it has ended."},
-		{2, []inspect.Call{request(one, 7*time.Second), request(other, 9*time.Second)}, "2 requests of kv/get from 2 peers have been under way for more than 5s, the oldest, with other (10.0.0.2:4000), for 9s: its handler has not answered. In the last minute 2 requests of it have ended."},
+		{0, 0, []inspect.Call{request(one, 9*time.Second)}, "1 request of kv/get from one (10.0.0.1:4000) has been under way for more than 5s, the oldest for 9s: its handler has not answered. No request of kv/get has ended in the last minute." + profile},
+		{1, 0, []inspect.Call{request(one, 7*time.Second), request(one, 9*time.Second)}, "2 requests of kv/get from one (10.0.0.1:4000) have been under way for more than 5s, the oldest for 9s: its handler has not answered. In the last minute 1 request of kv/get has ended: 1 from one (10.0.0.1:4000), none from others. They may all wait for something that none of them holds, a lock for example." + profile},
+		{0, 583, []inspect.Call{request(one, 9*time.Second)}, "In the last minute 583 requests of kv/get have ended: none from one (10.0.0.1:4000), 583 from others. So it is not the method that hangs, but the requests from one (10.0.0.1:4000). Usually"},
+		{2, 3, []inspect.Call{request(one, 7*time.Second), request(other, 9*time.Second)}, "2 requests of kv/get from 2 peers have been under way for more than 5s, the oldest, with other (10.0.0.2:4000), for 9s: its handler has not answered. In the last minute 5 requests of kv/get have ended: 2 from these peers, 3 from others."},
 	} {
 		p := &Page{sources: []source{&fakeSource{data: []contextData{under(c.calls...)}}}}
-		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/put", Peer: one, Took: time.Millisecond})
-		for range c.ended {
-			p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: one, Took: time.Millisecond})
+		ends := func(peer hg.Addr, rpc string, kind inspect.EventKind, n int) {
+			for range n {
+				p.Observe(&inspect.Event{Kind: kind, RPC: rpc, Peer: peer, Took: time.Millisecond})
+			}
 		}
+		ends(one, "kv/put", inspect.EventTarget, 7)
+		ends(one, "kv/get", inspect.EventOrigin, 7)
+		ends(one, "kv/get", inspect.EventTarget, c.ended)
+		ends(newPeer(3, "third"), "kv/get", inspect.EventTarget, c.elsewhere)
 		all := causesOf(p, "stalled")
 		require.Len(t, all, 1)
 		require.Contains(t, all[0].Text, c.want)
@@ -171,4 +179,35 @@ func TestCausesStay(t *testing.T) {
 	c.now++
 	require.Empty(t, texts())
 	require.Empty(t, p.recent)
+}
+
+// What has ended of a method with a peer is counted for a minute. It is not known of a peer with more methods than are counted.
+func TestEndedWithPeer(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	one := newPeer(1, "one")
+	ends := func(rpc string) { p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: rpc, Peer: one, Took: 1}) }
+	known := func(rpc string) int {
+		n, is := p.counted.endedWith(one.Name(), "request", rpc, c.now)
+		require.True(t, is)
+		return n
+	}
+	require.Equal(t, 0, known("x"))
+	for i := range 20 {
+		ends("x")
+		require.Equal(t, min(i+1, minuteSlots), known("x"))
+		c.now += slotTime
+	}
+	c.now += slotTime
+	require.Equal(t, minuteSlots-2, known("x"))
+	require.Equal(t, 0, known("y"))
+	c.now += time.Hour
+	require.Equal(t, 0, known("x"))
+	for i := range peerMethods {
+		ends(fmt.Sprint("m", i))
+	}
+	require.Equal(t, 1, known("m3"))
+	_, is := p.counted.endedWith(one.Name(), "request", "x", c.now)
+	require.False(t, is)
 }

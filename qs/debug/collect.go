@@ -118,8 +118,24 @@ type peerSlot struct{ own, builtIn tally }
 
 // A peerMethod is a method that a peer calls, or that it is called at.
 type peerMethod struct {
-	m    *methodCounter
-	seen time.Duration
+	m     *methodCounter
+	seen  time.Duration
+	ended [minuteSlots]uint32 // in the slots of the minute before seen, by their numbers modulo minuteSlots
+}
+
+// clear empties the slots after that of seen, up to that of now.
+func (pm *peerMethod) clear(now time.Duration) {
+	last, n := int64(pm.seen/slotTime), int64(now/slotTime)
+	for k := max(last+1, n-int64(minuteSlots)+1); k <= n; k++ {
+		pm.ended[k%int64(minuteSlots)] = 0
+	}
+	pm.seen = max(pm.seen, now)
+}
+
+// count counts n that ended at now.
+func (pm *peerMethod) count(n uint32, now time.Duration) {
+	pm.clear(now)
+	pm.ended[int64(pm.seen/slotTime)%int64(minuteSlots)] += n
 }
 
 // add adds t, for an event of rpc.
@@ -131,23 +147,49 @@ func (s *peerSlot) add(t tally, rpc string) {
 	s.builtIn.add(&t)
 }
 
-// calls notes that m was called at now.
-func (k *peerCounter) calls(m *methodCounter, now time.Duration) {
+// calls notes that m was called at now, and that n of it ended.
+func (k *peerCounter) calls(m *methodCounter, n uint32, now time.Duration) {
 	oldest := -1
 	for i := range k.methods {
 		switch pm := &k.methods[i]; {
 		case pm.m == m:
-			pm.seen = now
+			pm.count(n, now)
 			return
 		case oldest < 0 || pm.seen < k.methods[oldest].seen:
 			oldest = i
 		}
 	}
 	if len(k.methods) < peerMethods {
-		k.methods = append(k.methods, peerMethod{m, now})
-	} else {
-		k.methods[oldest] = peerMethod{m, now}
+		oldest = len(k.methods)
+		k.methods = append(k.methods, peerMethod{})
 	}
+	k.methods[oldest] = peerMethod{m: m, seen: now}
+	k.methods[oldest].count(n, now)
+}
+
+// endedWith returns how many of a method, as it is shown, have ended with a peer in the last minute, and whether that is known: the methods of a peer
+// may be more than are counted.
+func (c *collector) endedWith(name, kind, method string, now time.Duration) (n int, known bool) {
+	s := c.shard(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.all[name]
+	if k == nil {
+		return 0, len(s.all) < keptPeers
+	}
+	for i := range k.methods {
+		pm := &k.methods[i]
+		if kinds[pm.m.key.kind%3] != kind || clean(pm.m.key.name) != method {
+			continue
+		}
+		slots := *pm // what is seen stays as it is: it says which method makes room
+		slots.clear(now)
+		for _, ended := range slots.ended {
+			n += int(ended)
+		}
+		return n, true
+	}
+	return 0, len(k.methods) < peerMethods
 }
 
 type errorKey struct {
@@ -270,7 +312,7 @@ func (c *collector) countPeer(name string, m *methodCounter, t tally, now time.D
 	}
 	k.seen = now
 	k.slots.at(now).add(t, m.key.name)
-	k.calls(m, now)
+	k.calls(m, t.count, now)
 }
 
 // forget makes room for another peer. Locked.
