@@ -480,13 +480,14 @@ func (l *look) ownerOfHandles(c *Cause) {
 	}
 }
 
-// userOfMemory says in c which peer most of the registered memory was used by, or that none has used it, and how large it is.
+// userOfMemory says in c how large the registered memory is, which peer most of it was used by, or that none has used it.
 func (l *look) userOfMemory(c *Cause) {
-	of, looked := map[memoryUse]int{}, 0
+	of, looked, bytes := map[memoryUse]int{}, 0, int64(0)
 	var most memoryUse
 	for _, s := range l.sources {
 		for _, m := range s.memory(leakLooks) {
 			looked++
+			bytes += m.size
 			if of[m]++; of[m] > of[most] {
 				most = m
 			}
@@ -502,7 +503,15 @@ func (l *look) userOfMemory(c *Cause) {
 			user, c.Peer = l.peers[i].Label+" has used them last", l.peers[i].Address
 		}
 	}
-	c.Text += fmt.Sprintf("; of %d that were looked at %d are of %s, for peers to %s, and %s", looked, of[most], bytesText(most.size), most.access, user)
+	about, which := "", fmt.Sprintf("all %d", looked)
+	if c.Count > looked {
+		about, which = "about ", fmt.Sprintf("all of the %d that were looked at", looked)
+		bytes = int64(float64(bytes) / float64(looked) * float64(c.Count))
+	}
+	if of[most] < looked {
+		which = fmt.Sprintf("%d of the %d that were looked at", of[most], looked)
+	}
+	c.Text += fmt.Sprintf(". Together they are %s%s; %s are alike: %s each, for peers to %s, and %s", about, bytesText(bytes), which, bytesText(most.size), most.access, user)
 }
 
 // A growth is what has become of a value.

@@ -238,7 +238,7 @@ func TestCauseLeak(t *testing.T) {
 	c := w.told(t, w.clientPage, "leak", "1501 handles are not in use and not closed, and in the last 50s have become 30 more each second; 1501 of them are for kv/get to kv (tcp://127.0.0.1:", "calls Create of package hg, and not Close")
 	require.Equal(t, 1501, c.Count)
 	require.Equal(t, []string{"kv/get", w.server.Addr().String()}, []string{c.Method, c.Peer})
-	w.told(t, w.clientPage, "leak", "registered regions of memory", "; of 1000 that were looked at 1000 are of 1 B, for peers to read, and no peer has used them.", "package bulk")
+	w.told(t, w.clientPage, "leak", "registered regions of memory", ". Together they are about 1.5 KiB; all of the 1000 that were looked at are alike: 1 B each, for peers to read, and no peer has used them.", "package bulk")
 }
 
 // A method that has become slow: the last minute is compared with what was before, at both sides.

@@ -113,9 +113,9 @@ func TestLeakNamesUserOfMemory(t *testing.T) {
 		want string
 		peer string
 	}{
-		{[]memoryUse{room, export(user.Session()), export(user.Session()), export(gone)}, "; of 4 that were looked at 2 are of 64.0 KiB, for peers to read, and kv (10.0.0.1:4000) has used them last. Something calls Create", user.Name()},
-		{[]memoryUse{room, export(gone), export(gone), export(user.Session())}, "2 are of 64.0 KiB, for peers to read, and the session of the peer that has used them has ended.", ""},
-		{[]memoryUse{room, room, export(user.Session())}, "; of 3 that were looked at 2 are of 100 B, for peers to write, and no peer has used them.", ""},
+		{[]memoryUse{room, export(user.Session()), export(user.Session()), export(gone)}, ". Together they are about 562.8 MiB; 2 of the 4 that were looked at are alike: 64.0 KiB each, for peers to read, and kv (10.0.0.1:4000) has used them last. Something calls Create", user.Name()},
+		{[]memoryUse{room, export(gone), export(gone), export(user.Session())}, "are alike: 64.0 KiB each, for peers to read, and the session of the peer that has used them has ended.", ""},
+		{[]memoryUse{room, room, export(user.Session())}, "; 2 of the 3 that were looked at are alike: 100 B each, for peers to write, and no peer has used them.", ""},
 		{nil, "nothing is known of before: this goes away within a minute if they do not become more. Something calls Create", ""},
 	} {
 		var k clock
