@@ -32,6 +32,7 @@ const (
 	leakLooks      = 1000 // pieces of registered memory that are looked at
 	fullShare      = 20   // less than one part of so many of the budget is left
 	mostCauses     = 50   // that are told
+	callsMore      = 3    // times as often as before a peer calls that is told to call less
 
 	leakTime   = 5 * time.Minute  // in which something grows steadily
 	causeStays = 10 * time.Second // for which a cause that comes and goes is told after it was found
@@ -118,12 +119,12 @@ func (r reached) share() float64 {
 	return float64(r.active) / float64(r.most)
 }
 
-// inWords says how many run and what the limit is. One may have ended a moment ago, before the next has begun.
-func (r reached) inWords() string {
+// inWords says how many run, what the limit is, and what it is for. Those that have ended a moment ago leave a place that the next has not taken yet.
+func (r reached) inWords(of string) string {
 	if r.active >= r.most {
-		return fmt.Sprintf("%d run, which is the limit", r.active)
+		return fmt.Sprintf("%d run, which is the limit %s", r.active, of)
 	}
-	return fmt.Sprintf("%d run at this moment, and %d is the limit", r.active, r.most)
+	return fmt.Sprintf("%d is the limit %s, and it was reached when they came; %d run at this moment, since others have just ended and the next have not begun", r.most, of, r.active)
 }
 
 // counts counts a request that runs, if others wait for the limit.
@@ -147,7 +148,7 @@ func (r *reached) mostOf() (method, text string) {
 	if method == "" {
 		return "", ""
 	}
-	return method, fmt.Sprintf("; %d of these are of %s", r.methods[method], method)
+	return method, fmt.Sprintf("; of those that run %d are of %s", r.methods[method], method)
 }
 
 // limits finds what requests wait for: each for that limit of its method, of its peer and of its context of which the most is used, of several for
@@ -194,8 +195,8 @@ func (l *look) limits() (all []Cause) {
 		m := &l.methods[i]
 		if r := methods[m.Name]; r != nil && r.waiting > 0 && m.Kind == kinds[inspect.EventTarget] {
 			all = append(all, Cause{stays: "limit of method " + m.Name, Kind: "limit", Method: m.Name, Count: r.waiting, Text: fmt.Sprintf(
-				"%s of %s %s for a handler to end: %s of this method (qs.MaxConcurrent). Handlers are too slow, or the limit is too low.",
-				plural(r.waiting, "request", "requests"), m.Name, verb(r.waiting, "waits", "wait"), r.inWords())})
+				"%s of %s %s for a handler to end: %s. Handlers are too slow, or the limit is too low.",
+				plural(r.waiting, "request", "requests"), m.Name, verb(r.waiting, "waits", "wait"), r.inWords("of this method (qs.MaxConcurrent)"))})
 		}
 	}
 	for i := range l.peers {
@@ -203,9 +204,8 @@ func (l *look) limits() (all []Cause) {
 		if r := peers[session{p.Context, p.addr}]; r != nil && r.waiting > 0 {
 			method, most := r.mostOf()
 			all = append(all, Cause{stays: "limit of peer " + p.Address, Kind: "limit", Method: method, Peer: p.Address, Count: r.waiting, Text: fmt.Sprintf(
-				"%s of %s %s for others of this peer to end: %s for one peer (HG.MaxActivePerPeer)%s. The limit keeps requests of other peers from "+
-					"waiting for those of this one: have it call less at a time, or raise the limit.",
-				plural(r.waiting, "request", "requests"), p.Label, verb(r.waiting, "waits", "wait"), r.inWords(), most)})
+				"%s of %s %s for others of this peer to end: %s%s. The limit keeps requests of other peers from waiting for those of this one. %s",
+				plural(r.waiting, "request", "requests"), p.Label, verb(r.waiting, "waits", "wait"), r.inWords("for one peer (HG.MaxActivePerPeer)"), most, l.adviceFor(p))})
 		}
 	}
 	for i := range l.contexts {
@@ -213,8 +213,8 @@ func (l *look) limits() (all []Cause) {
 		if r.waiting > 0 {
 			method, most := r.mostOf()
 			all = append(all, Cause{stays: fmt.Sprint("limit of context ", i), Kind: "limit", Method: method, Count: r.waiting, Text: fmt.Sprintf(
-				"%s for a handler to end: %s (HG.MaxActive)%s. Handlers are slow, wait for each other, or there are too few servers.",
-				plural(r.waiting, "request waits", "requests wait"), r.inWords(), most)})
+				"%s for a handler to end: %s%s. Handlers are slow, wait for each other, or there are too few servers.",
+				plural(r.waiting, "request waits", "requests wait"), r.inWords("(HG.MaxActive)"), most)})
 		}
 		if c.Budget > 0 && c.Reserved > c.Budget-c.Budget/fullShare {
 			all = append(all, Cause{Kind: "limit", Text: fmt.Sprintf(
@@ -223,6 +223,16 @@ func (l *look) limits() (all []Cause) {
 		}
 	}
 	return append(all, l.withoutWorker()...)
+}
+
+// adviceFor says what to do about a peer whose requests wait for each other.
+func (l *look) adviceFor(p *Peer) string {
+	minute, before := l.p.counted.peerRates(p.addr.Name(), l.now)
+	if minute.Count >= enoughCalls && before.Covers >= usualLeast && minute.PerSecond >= callsMore*before.PerSecond {
+		return fmt.Sprintf("It calls far more often than before: %.3g each second in the last minute, and %.3g in %s before. Find out why, and have it call less: a higher limit would "+
+			"have the requests of others wait for it.", minute.PerSecond, before.PerSecond, took(before.Covers))
+	}
+	return "Have it call less at a time. Only if it needs as many, and what its handlers use has room for more, raise the limit."
 }
 
 // withoutWorker finds requests that have room and no goroutine.

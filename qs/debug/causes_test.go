@@ -20,10 +20,10 @@ func TestLimitAtAMoment(t *testing.T) {
 		running, elsewhere, limit int
 		want                      string
 	}{
-		{15, 0, 0, "3 requests of busy (10.0.0.1:4000) wait for others of this peer to end: 15 run at this moment, and 16 is the limit for one peer"},
-		{16, 0, 0, "3 requests of busy (10.0.0.1:4000) wait for others of this peer to end: 16 run, which is the limit for one peer"},
-		{15, 112, 0, "3 requests wait for a handler to end: 127 run at this moment, and 128 is the limit (HG.MaxActive)"},
-		{15, 0, 16, "3 requests of kv/get wait for a handler to end: 15 run at this moment, and 16 is the limit of this method"},
+		{15, 0, 0, "3 requests of busy (10.0.0.1:4000) wait for others of this peer to end: 16 is the limit for one peer (HG.MaxActivePerPeer), and it was reached when they came; 15 run at this moment, since others have just ended and the next have not begun; of those that run 15 are of kv/get."},
+		{16, 0, 0, "3 requests of busy (10.0.0.1:4000) wait for others of this peer to end: 16 run, which is the limit for one peer (HG.MaxActivePerPeer); of those that run 16 are of kv/get."},
+		{15, 112, 0, "3 requests wait for a handler to end: 128 is the limit (HG.MaxActive), and it was reached when they came; 127 run at this moment,"},
+		{15, 0, 16, "3 requests of kv/get wait for a handler to end: 16 is the limit of this method (qs.MaxConcurrent), and it was reached when they came; 15 run at this moment,"},
 	} {
 		d := contextData{open: true}
 		d.MaxActive, d.MaxActivePerPeer, d.Active, d.Waiting = 128, 16, int64(c.running+c.elsewhere), 3
@@ -210,4 +210,43 @@ func TestEndedWithPeer(t *testing.T) {
 	require.Equal(t, 1, known("m3"))
 	_, is := p.counted.endedWith(one.Name(), "request", "x", c.now)
 	require.False(t, is)
+}
+
+// A peer that calls far more often than before is to call less, and not to have a higher limit.
+func TestLimitAdvice(t *testing.T) {
+	t.Parallel()
+	busy := newPeer(1, "busy")
+	for _, c := range []struct {
+		before, now int // in each slot
+		slots       int // before
+		want, not   string
+	}{
+		{100, 1000, 12, "It calls far more often than before: 100 each second in the last minute, and 10 in 2m0s before. Find out why, and have it call less: ", "raise the limit"},
+		{100, 200, 12, "Have it call less at a time. Only if it needs as many, and what its handlers use has room for more, raise the limit.", "far more"},
+		{0, 1000, 0, "Have it call less at a time. Only if", "far more"},
+	} {
+		var k clock
+		p := k.page()
+		ends := func(slots, n int) {
+			for range slots {
+				for range n {
+					p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: busy, Took: 1})
+				}
+				p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "qs/describe", Peer: busy, Took: 1})
+				p.Observe(&inspect.Event{Kind: inspect.EventOrigin, RPC: "kv/get", Peer: busy, Took: 1})
+				k.now += slotTime
+			}
+		}
+		ends(c.slots, c.before)
+		ends(6, c.now)
+		d := under(inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: busy, State: "running"}, inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: busy, State: "waiting"})
+		d.MaxActive, d.MaxActivePerPeer, d.Active = 128, 1, 1
+		d.Peers = []inspect.PeerGauges{{Address: busy.Name(), Label: busy.Label()}}
+		d.Peers[0].Addr = busy
+		p.sources = []source{&fakeSource{data: []contextData{d}}}
+		all := causesOf(p, "limit")
+		require.Len(t, all, 1)
+		require.Contains(t, all[0].Text, c.want)
+		require.NotContains(t, all[0].Text, c.not)
+	}
 }

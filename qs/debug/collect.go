@@ -108,13 +108,18 @@ type peerShard struct {
 
 // A peerCounter counts the calls to a peer and the requests of it.
 type peerCounter struct {
-	seen    time.Duration
+	begun   time.Duration // when it was first seen,
+	seen    time.Duration // and last
+	served  int64         // requests of it, since begun
 	slots   ring[peerSlot]
 	methods []peerMethod // at most peerMethods
 }
 
 // A peerSlot counts what the program has of a peer, and the RPCs of the library beside.
-type peerSlot struct{ own, builtIn tally }
+type peerSlot struct {
+	own, builtIn tally
+	served       uint32 // requests of own
+}
 
 // A peerMethod is a method that a peer calls, or that it is called at.
 type peerMethod struct {
@@ -165,6 +170,24 @@ func (k *peerCounter) calls(m *methodCounter, n uint32, now time.Duration) {
 	}
 	k.methods[oldest] = peerMethod{m: m, seen: now}
 	k.methods[oldest].count(n, now)
+}
+
+// peerRates returns how many requests of a peer have ended in the last minute, and in all the time before.
+func (c *collector) peerRates(name string, now time.Duration) (minute, before Window) {
+	s := c.shard(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.all[name]
+	if k == nil {
+		return minute, before
+	}
+	for _, slot := range k.slots.newest(now, minuteSlots) {
+		minute.Count += int64(slot.served)
+	}
+	minute.Covers = covered(now, minuteSlots)
+	before.Count, before.Covers = k.served-minute.Count, max(now-minute.Covers-k.begun, 0)
+	minute.PerSecond, before.PerSecond = perSecond(minute), perSecond(before)
+	return minute, before
 }
 
 // endedWith returns how many of a method, as it is shown, have ended with a peer in the last minute, and whether that is known: the methods of a peer
@@ -307,11 +330,15 @@ func (c *collector) countPeer(name string, m *methodCounter, t tally, now time.D
 		if len(s.all) >= keptPeers {
 			s.forget()
 		}
-		k = &peerCounter{slots: newRing[peerSlot](minuteSlots)}
+		k = &peerCounter{begun: now, slots: newRing[peerSlot](minuteSlots)}
 		s.all[name] = k
 	}
 	k.seen = now
 	k.slots.at(now).add(t, m.key.name)
+	if m.key.kind == inspect.EventTarget && !inspect.IsBuiltIn(m.key.name) {
+		k.served += int64(t.count)
+		k.slots.at(now).served += t.count
+	}
 	k.calls(m, t.count, now)
 }
 

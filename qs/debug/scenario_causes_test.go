@@ -164,8 +164,8 @@ func TestCauseLimitReached(t *testing.T) {
 		texts  []string
 	}{
 		{few, func(*qs.Config) {}, []string{"2 requests of kv/scan wait for a handler to end", "2 run, which is the limit of this method (qs.MaxConcurrent)"}},
-		{hang, func(cfg *qs.Config) { cfg.HG.MaxActivePerPeer = 2 }, []string{"3 requests of billing (127.0.0.1:", "2 run, which is the limit for one peer (HG.MaxActivePerPeer); 2 of these are of kv/reindex."}},
-		{hang, func(cfg *qs.Config) { cfg.HG.MaxActive = 2 }, []string{"3 requests wait for a handler to end: 2 run, which is the limit (HG.MaxActive); 2 of these are of kv/reindex."}},
+		{hang, func(cfg *qs.Config) { cfg.HG.MaxActivePerPeer = 2 }, []string{"3 requests of billing (127.0.0.1:", "2 run, which is the limit for one peer (HG.MaxActivePerPeer); of those that run 2 are of kv/reindex."}},
+		{hang, func(cfg *qs.Config) { cfg.HG.MaxActive = 2 }, []string{"3 requests wait for a handler to end: 2 run, which is the limit (HG.MaxActive); of those that run 2 are of kv/reindex."}},
 	} {
 		t.Run(c.texts[len(c.texts)-1], func(t *testing.T) {
 			t.Parallel()
