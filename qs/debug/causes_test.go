@@ -2,6 +2,7 @@ package debug
 
 import (
 	"fmt"
+	"net/url"
 	"testing"
 	"time"
 
@@ -248,5 +249,19 @@ func TestLimitAdvice(t *testing.T) {
 		require.Len(t, all, 1)
 		require.Contains(t, all[0].Text, c.want)
 		require.NotContains(t, all[0].Text, c.not)
+	}
+}
+
+// The page of a peer says that its tables of methods and of errors count all peers.
+func TestPageOfPeerSaysWhatIsCounted(t *testing.T) {
+	t.Parallel()
+	p := &Page{}
+	for _, peer := range []hg.Addr{newPeer(1, "one"), newPeer(2, "other")} {
+		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: peer, Code: hg.ErrNotFound, Took: 1})
+	}
+	texts := []string{"What is counted of methods is of all peers, and not of this one alone.", "The last of each was of this peer; how many there were is of all peers."}
+	for _, text := range texts {
+		require.Contains(t, bodyOf(t, p, "/?peer="+url.QueryEscape(newPeer(1, "one").Name())), text)
+		require.NotContains(t, bodyOf(t, p, "/"), text)
 	}
 }
