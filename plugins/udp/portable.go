@@ -66,6 +66,7 @@ func (s *portable) read() {
 		case err == nil:
 			in[0].b, in[0].from = b[:n], inet.Unmapped(from)
 			s.take(in[:])
+			spoil(b[:n])
 		}
 	}
 }

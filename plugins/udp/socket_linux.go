@@ -189,7 +189,11 @@ func (s *polled) Peek() (came bool) {
 	for range 2 {
 		n := s.read(r)
 		came = came || n > 0
-		if s.shared.route(r.in); n < batch {
+		s.shared.route(r.in)
+		for i := range n {
+			spoil(unsafe.Slice(r.v.iovs[i].Base, r.v.msgs[i].n))
+		}
+		if n < batch {
 			break
 		}
 	}
