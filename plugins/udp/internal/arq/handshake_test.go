@@ -1,6 +1,7 @@
 package arq
 
 import (
+	"bytes"
 	"net/netip"
 	"reflect"
 	"runtime"
@@ -275,13 +276,13 @@ func TestHelloAtTheEnd(t *testing.T) {
 			accepts++
 		}
 	}
-	n.inject(n.now, a.addr, b.addr, hello)
+	n.inject(n.now, a.addr, b.addr, bytes.Clone(hello))
 	n.idle(10 * ms)
 	require.Equal(t, 1, accepts, "the first answer may be lost")
 	b.assoc.Detach()
 	b.assoc.Finish(n.now, []byte("bye"))
 	require.Nil(t, b.assoc.User)
-	n.inject(n.now, a.addr, b.addr, hello)
+	n.inject(n.now, a.addr, b.addr, bytes.Clone(hello))
 	n.idle(100 * ms)
 	require.Equal(t, 1, accepts)
 }

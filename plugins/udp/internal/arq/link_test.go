@@ -333,6 +333,9 @@ func (n *network) step(until time.Duration) bool {
 		}
 		if p, err := Parse(d.b); err == nil {
 			nd.m.Receive(n.now, d.from, &p)
+			for i := range d.b { // of which it keeps nothing
+				d.b[i] = 0xDB
+			}
 			if n.seq%16 == 0 {
 				nd.check()
 			}
