@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 	"github.com/quicksilver-rpc/quicksilver/qs"
@@ -75,7 +76,10 @@ func eachTLS(t *testing.T, test func(t *testing.T, scheme string)) {
 // with large input that goes beside the request or is lent, and a call that lasts. None fails; each session retires, and ends.
 func TestCertificateRenewed(t *testing.T) {
 	eachTLS(t, func(t *testing.T, scheme string) {
-		const lives = 3 * time.Second // of which a machine that is busy may need most to renew it
+		lives := 3 * time.Second // of which a machine that is busy may need most to renew it
+		if raceflag.Enabled {
+			lives *= 4
+		}
 		sessions := int64(1)
 		if long.On {
 			sessions = 4
