@@ -225,7 +225,8 @@ func TestDeadline(t *testing.T) {
 		a := w.fails(504, "deadline_exceeded", "may_have_run", "POST", "/rpc/shop/wait", `""`, header...)
 		require.NotEmpty(t, a.Message)
 		require.True(t, <-w.began)
-		require.ErrorIs(t, <-w.ended, context.DeadlineExceeded)
+		err := <-w.ended // canceled where the request took long to arrive: then the caller gives up before the handler's time is over
+		require.True(t, errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled), "%v", err)
 	}
 }
 
