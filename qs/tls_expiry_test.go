@@ -160,19 +160,19 @@ func TestCertificateRenewed(t *testing.T) {
 // expired: that of the server, and that of the client. What is under way ends when Config.CertificateGrace is over.
 func TestCertificateExpires(t *testing.T) {
 	eachTLS(t, func(t *testing.T, scheme string) {
-		for _, who := range []string{"server", "client"} {
-			t.Run(who, func(t *testing.T) {
+		for _, role := range []string{"server", "client"} {
+			t.Run(role, func(t *testing.T) {
 				t.Parallel()
 				ours, theirs := newExpiring(t), newExpiring(t)
 				theirs.authority = ours.authority
 				replace(t, theirs.ca, inPEM(ours.authority.Certificate[0]))
 				files := map[string]*expiring{"server": ours, "client": theirs}
 				for name, f := range files {
-					if name != who {
+					if name != role {
 						f.issue(t, name, time.Hour)
 					}
 				}
-				end := files[who].issue(t, who, time.Minute) // LoadTLS needs one
+				end := files[role].issue(t, role, time.Minute) // LoadTLS needs one
 
 				started := make(chan struct{})
 				serving := silent()
@@ -193,7 +193,7 @@ func TestCertificateExpires(t *testing.T) {
 				to := peer(t, n, s.Addr().String())
 				var err error
 				require.Eventually(t, func() bool { // on a machine that is busy it may expire before the first call
-					end = files[who].issue(t, who, 2*time.Second)
+					end = files[role].issue(t, role, 2*time.Second)
 					_, err = whoami.Call(within(t), to, struct{}{})
 					return err == nil
 				}, 30*time.Second, 10*time.Millisecond, "%v", err)
@@ -211,7 +211,7 @@ func TestCertificateExpires(t *testing.T) {
 				require.False(t, time.Now().Before(end), "not before its end: %v", err)
 				require.Equal(t, qs.NotRun, qs.FateOf(err), "%v", err)
 				require.ErrorContains(t, err, "expired")
-				require.ErrorContains(t, err, "CN="+who)
+				require.ErrorContains(t, err, "CN="+role)
 				require.ErrorContains(t, err, end.UTC().Format(time.RFC3339))
 
 				err = <-hanging
@@ -219,7 +219,7 @@ func TestCertificateExpires(t *testing.T) {
 				require.Equal(t, qs.MaybeRan, qs.FateOf(err))
 				require.Eventually(t, func() bool { return n.HG().Stats().NA.Peers == 0 }, 30*time.Second, 10*time.Millisecond)
 
-				files[who].issue(t, who, time.Hour)
+				files[role].issue(t, role, time.Hour)
 				require.Eventually(t, func() bool {
 					_, err = whoami.Call(within(t), to, struct{}{})
 					return err == nil

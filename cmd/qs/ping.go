@@ -281,7 +281,7 @@ func (p *pinger) until(ctx context.Context, end time.Time, done func() bool) err
 // silenceShown is how long a program may be silent before ping and top show it.
 const silenceShown = time.Second
 
-// silentFor ends the ping of a target that has answered nothing for so long.
+// silentFor returns the error of a ping whose target has answered nothing for d.
 func (p *pinger) silentFor(d time.Duration) error {
 	switch {
 	case !p.met:

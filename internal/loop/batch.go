@@ -9,7 +9,7 @@ import (
 const (
 	// batchFrom is how many waiters are woken at a time for their sends to be held back.
 	batchFrom = 2
-	// batchTime is how long the leader waits in vain for one more of them to come home.
+	// batchTime bounds the wait for the next woken goroutine to return.
 	batchTime = 20 * time.Microsecond
 	// parkFrom is how many must be away for the leader to sleep until they have come home, and not only to yield.
 	parkFrom = 8
@@ -52,7 +52,7 @@ func (b *Batch) split(n int32) {
 // Add counts one more that is away.
 func (b *Batch) Add() { b.outstanding.Add(1) }
 
-// Added says that no more will leave. Whoever sends them away one by one expects itself first.
+// Added ends the calls of Add. A caller of Add begins with Begin(1), for itself, and Added takes that one back.
 func (b *Batch) Added() { b.split(b.outstanding.Add(-1)) }
 
 // Returned counts one that has come home, and calls flush when it is to send what is held back.

@@ -155,7 +155,7 @@ func TestEndBeforePark(t *testing.T) {
 	})
 }
 
-// One that parks with a deadline makes the leader come back in time, who has none, or a later one.
+// A waiter that parks with an earlier deadline than the leader polls until ends that poll in time.
 func TestEarlierDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFake()

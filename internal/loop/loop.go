@@ -115,7 +115,7 @@ func New(d Driver, mode Mode) *Loop {
 
 // Wait returns nil when done reports true, the cause of ctx when that ends first, os.ErrDeadlineExceeded after timeout
 // (negative: no limit; zero: one look), or the error of Poll. Callbacks run on this goroutine meanwhile, and done is
-// looked at after each. Who makes done true calls Wake. done is quick and takes no lock that is held around Wake.
+// looked at after each. The code that makes done true calls Wake afterwards. done is quick and takes no lock that is held around Wake.
 func (l *Loop) Wait(ctx context.Context, timeout time.Duration, done func() bool) error {
 	if done() {
 		return nil
