@@ -53,7 +53,7 @@ func TestPollSoonWhileAssistPolls(t *testing.T) {
 		before := p.polls.Load()
 		p.late.Store(true)
 		p.core.PollSoon()
-		require.Eventually(t, func() bool { return !p.late.Load() && p.polls.Load() >= before+2 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return !p.late.Load() && p.polls.Load() >= before+2 }, 30*time.Second, time.Millisecond)
 	}
 	require.NoError(t, class.Close())
 	for !class.Closed() {

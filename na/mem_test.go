@@ -186,7 +186,7 @@ func TestMemRevokeRace(t *testing.T) {
 			})
 		}
 		for wall := time.Now(); c.Trigger(0) == 0; {
-			require.Less(t, time.Since(wall), 10*time.Second)
+			require.Less(t, time.Since(wall), time.Minute)
 		}
 		wg.Wait()
 		require.EqualValues(t, 3, refused.Load())

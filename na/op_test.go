@@ -201,7 +201,7 @@ func TestOpRace(t *testing.T) {
 			})
 		}
 		for wall := time.Now(); delivered.Load() == int64(life); c.Trigger(0) {
-			require.Less(t, time.Since(wall), 10*time.Second, "life %d is not delivered", life)
+			require.Less(t, time.Since(wall), time.Minute, "life %d is not delivered", life)
 		}
 		wg.Wait()
 		require.False(t, tk.hold())
@@ -242,7 +242,7 @@ func TestOpRaceHolders(t *testing.T) {
 		}
 		wg.Go(func() { tk.finish(Result{}) })
 		for wall := time.Now(); ran == life; c.Trigger(0) {
-			require.Less(t, time.Since(wall), 10*time.Second, "life %d is not delivered", life)
+			require.Less(t, time.Since(wall), time.Minute, "life %d is not delivered", life)
 		}
 		wg.Wait()
 	}
@@ -300,7 +300,7 @@ func TestOpStaleTickets(t *testing.T) {
 		})
 	}
 	for wall := time.Now(); ends < ops*lives; c.Trigger(0) {
-		require.Less(t, time.Since(wall), 20*time.Second)
+		require.Less(t, time.Since(wall), time.Minute)
 	}
 	over.Store(true)
 	wg.Wait()

@@ -148,7 +148,7 @@ func TestFromIsLentOnce(t *testing.T) {
 		_, err = put.Call(within(t), to, putIn{"copy", src})
 		require.ErrorIs(t, err, qs.ErrInvalid)
 		return !strings.Contains(err.Error(), "one at a time")
-	}, 10*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	refused(src)
 }
 

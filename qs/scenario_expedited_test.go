@@ -102,7 +102,7 @@ func (c *crowd) serve(n *qs.Node) {
 
 // soon bounds what does not end when it is broken.
 func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(within(t), 20*time.Second)
+	ctx, cancel := context.WithTimeout(within(t), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

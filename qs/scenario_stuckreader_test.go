@@ -187,8 +187,8 @@ func TestStuckInto(t *testing.T) {
 			sink := qs.Writer(end)
 			f := get.Go(ctx, to, getIn{"copy", 5000, sink})
 			<-end.begun
-			require.Eventually(t, func() bool { return s.n.HG().Stats().Active == 0 }, 10*time.Second, time.Millisecond, "the handler waits for the Writer")
-			require.Eventually(t, func() bool { return client.HG().NA().Stats().Outstanding == 0 }, 10*time.Second, time.Millisecond, "the answer does not come")
+			require.Eventually(t, func() bool { return s.n.HG().Stats().Active == 0 }, 30*time.Second, time.Millisecond, "the handler waits for the Writer")
+			require.Eventually(t, func() bool { return client.HG().NA().Stats().Outstanding == 0 }, 30*time.Second, time.Millisecond, "the answer does not come")
 			if how == "canceled" {
 				cancel()
 				_, err := f.Wait(within(t))

@@ -67,7 +67,7 @@ func newBrowser(t *testing.T) *browser {
 		stop()
 		in.Close()
 		out.Close()
-		require.Eventually(t, func() bool { return os.RemoveAll(dir) == nil }, 10*time.Second, 10*time.Millisecond, "its processes still write to it")
+		require.Eventually(t, func() bool { return os.RemoveAll(dir) == nil }, 30*time.Second, 10*time.Millisecond, "its processes still write to it")
 	})
 	var target struct{ TargetID string }
 	b.do("Target.createTarget", map[string]any{"url": "about:blank"}, &target)

@@ -64,7 +64,7 @@ func TestBrowserPage(t *testing.T) {
 	defer func() {
 		stop()
 		_ = cmd.Wait()
-		require.Eventually(t, func() bool { return os.RemoveAll(dir) == nil }, 10*time.Second, 10*time.Millisecond, "its processes still write to it")
+		require.Eventually(t, func() bool { return os.RemoveAll(dir) == nil }, 30*time.Second, 10*time.Millisecond, "its processes still write to it")
 	}()
 	select {
 	case text := <-seen:
