@@ -126,6 +126,39 @@ func TestHostileOrigin(t *testing.T) {
 	requireNames(t, root, "f")
 }
 
+// TestPieceOvertakes: a piece that comes before the one in front of it in the file waits for that.
+func TestPieceOvertakes(t *testing.T) {
+	addr, root := serveFiles(t)
+	data := noise(1500)
+	writeFile(t, filepath.Join(root, "f"), data)
+	c := dial(t, addr)
+	buf, err := newBuffer(c.node.HG(), bulk.ReadWrite, 1500)
+	require.NoError(t, err)
+	move := func(in openRequest) {
+		t.Helper()
+		opened, err := call(t.Context(), c, methodOpen, in)
+		require.NoError(t, err)
+		var pieces []*pending
+		for _, at := range []int64{1000, 500, 0} {
+			p, err := c.forward(&pieceRequest{ID: opened.ID, Offset: at, At: at, Size: 500, Memory: buf.h, CRC: crcOf(data[:at+500])})
+			require.NoError(t, err)
+			pieces = append(pieces, p)
+		}
+		for _, p := range pieces {
+			_, err := p.wait(t.Context())
+			require.NoError(t, err)
+		}
+		_, err = call(t.Context(), c, methodClose, closeRequest{ID: opened.ID, Commit: true, CRC: crcOf(data)})
+		require.NoError(t, err)
+	}
+	move(openRequest{Path: "f"})
+	require.Equal(t, data, buf.mem)
+	move(openRequest{Path: "g", Write: true, Stamp: stamp{Size: 1500, Mode: 0o600}})
+	got, err := os.ReadFile(filepath.Join(root, "g"))
+	require.NoError(t, err)
+	require.Equal(t, data, got)
+}
+
 // TestSecondUpload: a second upload of a file, by whatever path, is refused while the origin of the first answers.
 func TestSecondUpload(t *testing.T) {
 	addr, root := serveFiles(t)

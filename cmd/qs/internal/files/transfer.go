@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,9 @@ type transfer struct {
 	cancel context.CancelCauseFunc
 	queue  chan *move
 	rest   *move         // of a piece that is pulled bite by bite; of first
+	early  []*move       // pieces that wait for those before them in the file; of next
+	at     int64         // where the next piece begins in the file, once one has come; of next
+	begun  bool          // at is known
 	ended  chan struct{} // closed when nothing is under way any more
 
 	lent     atomic.Int64  // buffers that it has
@@ -110,6 +114,9 @@ func (t *transfer) run() {
 	if t.rest != nil {
 		t.rest.respond(nil, t.gone())
 	}
+	for _, m := range t.early {
+		m.respond(nil, t.gone())
+	}
 	for m := range t.queue { // closed by stop
 		m.respond(nil, t.gone())
 	}
@@ -129,18 +136,63 @@ func (t *transfer) stop() {
 	}
 }
 
+// lateTime is how long a piece that has come early waits for those before it.
+const lateTime = time.Second
+
+// next returns the next piece of the file. The origin sends the pieces in their order, but several goroutines of the node may
+// take them in, and one may overtake another: an early piece waits for those before it. If they do not come, or too many are
+// early, it is returned all the same, and refused because of its offset.
+func (t *transfer) next(ctx context.Context) (*move, error) {
+	var late <-chan time.Time
+	for {
+		i := slices.IndexFunc(t.early, func(m *move) bool { return m.req.Offset <= t.at })
+		if i < 0 && len(t.early) == MaxWindow {
+			i = 0
+		}
+		if i < 0 {
+			select {
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			case <-late:
+				i = 0
+			case m, ok := <-t.queue:
+				if !ok {
+					return nil, io.EOF
+				}
+				if !t.begun {
+					t.begun, t.at = true, t.offset()
+				}
+				t.early = append(t.early, m)
+				if late == nil {
+					late = time.After(lateTime)
+				}
+				continue
+			}
+		}
+		m := t.early[i]
+		t.early = slices.Delete(t.early, i, i+1)
+		t.at = m.req.Offset + m.req.Size
+		return m, nil
+	}
+}
+
+// offset returns where the file goes on.
+func (t *transfer) offset() int64 {
+	t.filesMu.Lock()
+	defer t.filesMu.Unlock()
+	if t.part != nil {
+		return t.part.sums.at
+	}
+	return t.source.sums.at
+}
+
 // first begins to pull the next bite from the origin, or reads the next piece from the file and begins to push it.
 func (t *transfer) first(ctx context.Context) (*move, error) {
 	m := t.rest
 	if m == nil {
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case next, ok := <-t.queue:
-			if !ok {
-				return nil, io.EOF
-			}
-			m = next
+		var err error
+		if m, err = t.next(ctx); err != nil {
+			return nil, err
 		}
 	}
 	t.rest = nil
