@@ -157,6 +157,8 @@ func typedTarget(t *testing.T, tells bool) string {
 		}
 		return nil
 	})
+	qs.DefineUpload[string, order, int]("shop/load").Handle(node, func(context.Context, string, *qs.Receiver[order]) (int, error) { return 0, nil })
+	qs.DefineDuplex[string, int, string]("shop/chat").Handle(node, func(context.Context, string, *qs.DuplexServer[int, string]) error { return nil })
 	var note atomic.Value
 	qs.DefineOneWay[string]("shop/note").Handle(node, func(ctx context.Context, text string) { note.Store(token(ctx, "token") + ": " + text) })
 	qs.Define[string, any]("shop/noted").Handle(node, func(context.Context, string) (any, error) { return note.Load(), nil })
@@ -328,6 +330,9 @@ func TestCallStream(t *testing.T) {
 	require.Empty(t, run(t, 0, "call", addr, "shop/count").out.String())
 	require.Contains(t, run(t, 2, "call", addr, "shop/count", `"x"`).errors.String(), "shop/count takes int\n")
 	require.Regexp(t, `(?s)code: +20, timed out.*to do:`, run(t, exitMayHaveRun, "call", "-timeout", "300ms", addr, "shop/count", "-1").errors.String())
+	for _, args := range [][]string{{"call", addr, "shop/load", `"x"`}, {"call", addr, "shop/chat"}, {"call", "-raw", addr, "shop/chat"}, {"bench", addr, "shop/load"}} {
+		require.Regexp(t, `shop/(load is of kind upload|chat is of kind duplex): its caller sends items, .*; NOT sent\n$`, run(t, exitUsage, args...).errors.String())
+	}
 	require.Regexp(t, `shop/count is a stream.*NOT sent`, run(t, 2, "call", "-raw", addr, "shop/count", "3").errors.String())
 	src := filepath.Join(t.TempDir(), "src")
 	writeFile(t, src, []byte("tea salt"))
@@ -372,6 +377,8 @@ func TestRPCs(t *testing.T) {
 	require.Regexp(t, `(?m)^shop/order +call +msgpack +main.order\{Item string.*\} -> main.order\{Item string.*\}$`, out)
 	require.Regexp(t, `(?m)^shop/note +one-way +msgpack +string$`, out)
 	require.Regexp(t, `(?m)^shop/count +stream +msgpack +int -> int$`, out)
+	require.Regexp(t, `(?m)^shop/chat +duplex +msgpack +string, int \.\.\. -> string$`, out)
+	require.Equal(t, "shop/chat: duplex, codec msgpack\ninput: string\nitems: int\noutput: string\n", run(t, 0, "rpcs", addr, "shop/chat").out.String())
 	require.NotRegexp(t, `(?m)^(hg|qs)/`, out, "the program's own")
 	require.Regexp(t, `(?m)^hg/ping +call +msgpack`, run(t, 0, "rpcs", "-all", addr).out.String())
 	var all []rpcReport

@@ -60,6 +60,9 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 	if i < 0 {
 		return d, k.c.noMethod(k.method, ": NOT sent", all)
 	}
+	if r := newRPCReport(all[i]); r.Items != "" {
+		return d, usageError{fmt.Sprintf("%s is of kind %s: its caller sends items, which needs a program that calls it with package qs; NOT sent", k.method, r.Kind)}
+	}
 	k.oneWay, d.codec = all[i].OneWay, all[i].Codec
 	d.shape, d.stream = strings.CutSuffix(all[i].Shape, " ...")
 	if d.Method, err = typed.Parse(d.shape); err != nil {

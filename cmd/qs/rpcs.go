@@ -13,13 +13,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
 func (a *app) newRPCs() *cobra.Command {
 	var l rpcLister
 	c := &cobra.Command{
 		Use: "rpcs ADDRESS [METHOD]", Short: "List the methods of a program, with their types",
-		Long: `Lists the methods and RPCs that a program serves, with codec, input and output. The program must have set qs.Config.Inspect, or hg.Config.Reflect. Those of Quicksilver itself, whose names begin with hg/ or qs/, are listed with --all only. With METHOD it shows that one, a field a line. The kind of a method is call, one-way or stream; qs call takes all of them.`,
+		Long: `Lists the methods and RPCs that a program serves, with codec, input and output. The program must have set qs.Config.Inspect, or hg.Config.Reflect. Those of Quicksilver itself, whose names begin with hg/ or qs/, are listed with --all only. With METHOD it shows that one, a field a line. The kind of a method is call, one-way, stream, upload or duplex. qs call takes the first three: the caller of an upload or a duplex sends items, which needs a program.`,
 		Example: `  qs rpcs tcp://10.0.0.7:9000
   qs rpcs tcp://10.0.0.7:9000 greet
   qs rpcs --all --json tcp://10.0.0.7:9000`,
@@ -44,8 +45,9 @@ type rpcLister struct {
 type rpcReport struct {
 	Name   string `json:"name"`
 	Codec  string `json:"codec"`
-	Kind   string `json:"kind"` // call, one_way or stream
+	Kind   string `json:"kind"` // call, one_way, stream, upload or duplex
 	Input  string `json:"input,omitempty"`
+	Items  string `json:"items,omitempty"` // of an upload or a duplex: each item of the caller
 	Output string `json:"output,omitempty"`
 }
 
@@ -53,7 +55,9 @@ func newRPCReport(rpc inspect.RPC) rpcReport {
 	r := rpcReport{Name: rpc.Name, Codec: rpc.Codec, Kind: "call"}
 	shape, stream := strings.CutSuffix(rpc.Shape, " ...")
 	r.Input, r.Output, _ = strings.Cut(shape, " -> ")
-	switch {
+	switch s, _ := schema.ParseSignature(rpc.Shape); {
+	case s.Up != nil:
+		r.Kind, r.Input, r.Items = string(s.Kind), s.In.String(), s.Up.String()
 	case stream:
 		r.Kind = "stream"
 	case rpc.OneWay:
@@ -113,7 +117,7 @@ func (a *app) listRPCs(l *rpcLister, args []string) error {
 // print prints what a method is, with each field of its types on a line.
 func (r rpcReport) print(out io.Writer) {
 	fmt.Fprintf(out, "%s: %s, codec %s\n", show.Text(r.Name), strings.ReplaceAll(r.Kind, "_", "-"), show.Text(r.Codec))
-	for _, side := range [][2]string{{"input", r.Input}, {"output", r.Output}} {
+	for _, side := range [][2]string{{"input", r.Input}, {"items", r.Items}, {"output", r.Output}} {
 		if side[1] != "" {
 			fmt.Fprintf(out, "%s: %s\n", side[0], fieldLines(show.Text(side[1])))
 		}
