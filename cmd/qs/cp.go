@@ -56,20 +56,28 @@ func (a *app) newCp() *cobra.Command {
 	var n network
 	var opts files.Options
 	c := &cobra.Command{
-		Use: "cp SOURCE DESTINATION", Short: "Copy files to or from a program", Long: cpAbout, Example: cpExamples, Args: wantArgs(2, 2), SuggestFor: []string{"copy", "scp", "rsync", "get", "put", "upload", "download"},
+		Use: "cp SOURCE DESTINATION", Short: "Copy files to or from a program", Long: cpAbout, Example: cpExamples, Args: wantCopy, SuggestFor: []string{"copy", "scp", "rsync", "get", "put", "upload", "download"},
 		RunE: func(_ *cobra.Command, args []string) error { return a.copy(&n, opts, args[0], args[1]) },
 	}
 	fs := c.Flags()
 	n.peerFlags(fs)
 	fs.DurationVarP(&opts.Timeout, "timeout", "t", time.Minute, "`time` to wait for the answer to one request")
-	fs.Int64Var(&opts.Piece, "piece", 4<<20, "`bytes` that are requested and verified at a time")
-	fs.IntVar(&opts.Window, "window", 8, "`pieces` in flight")
+	fs.Int64Var(&opts.Piece, "piece", 4<<20, "`bytes` that are requested and verified at a time, 4096 to 67108864")
+	fs.IntVar(&opts.Window, "window", 8, "`pieces` in flight, 1 to 16")
 	fs.BoolVar(&opts.SHA256, "sha256", false, "also compare SHA-256 checksums")
 	fs.BoolVar(&opts.Anew, "anew", false, "copy everything from the beginning, even what exists already")
 	fs.BoolP("recursive", "r", true, "directories are always copied with all that is in them")
 	_ = fs.MarkHidden("recursive")
 	fs.BoolVar(&opts.Sync, "sync", false, "wait until each file is on the disk before renaming it")
 	return c
+}
+
+// wantCopy checks the arguments SOURCE DESTINATION.
+func wantCopy(c *cobra.Command, args []string) error {
+	if len(args) > 2 {
+		return usageError{fmt.Sprintf("%d arguments, and one SOURCE at a time is copied: run qs cp for each, or copy the directory that has them", len(args))}
+	}
+	return wantArgs(2, 2)(c, args)
 }
 
 // copy copies between this machine and a target.

@@ -295,6 +295,7 @@ func TestMistakes(t *testing.T) {
 		{3, `^qs call: tcp://nosuch.invalid:1: host nosuch.invalid was not found\n  to do:  correct the host`, []string{"call", "nosuch.invalid:1", "m"}},
 		{3, `^qs ping: tcp://nosuch.invalid:1: host nosuch.invalid was not found\n  to do:  correct the host`, []string{"ping", "nosuch.invalid:1"}},
 		{2, `^qs cp: 1 argument; usage: qs cp SOURCE DESTINATION \[flags\]\n$`, []string{"cp", "x"}},
+		{2, `^qs cp: 3 arguments, and one SOURCE at a time is copied: run qs cp for each, or copy the directory that has them\n$`, []string{"cp", "x", "y", "tcp://h:1/"}},
 		{2, `^qs cp: neither x nor y has a transport: write tcp://HOST:PORT/PATH\n$`, []string{"cp", "x", "y"}},
 		{2, `^qs cp: neither x nor 127.0.0.1:1/x has a transport: write tcp://127.0.0.1:1/x\n$`, []string{"cp", "x", "127.0.0.1:1/x"}},
 		{2, `^qs cp: neither h:1/x nor . has a transport: write tcp://h:1/x\n$`, []string{"cp", "h:1/x", "."}},
