@@ -2,6 +2,8 @@ package main
 
 import (
 	"io"
+	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 )
@@ -70,4 +72,18 @@ func adaptCompletion(c *cobra.Command) {
 		_, err := io.WriteString(c.OutOrStdout(), bashWords)
 		return err
 	}
+}
+
+// isPlainWord tells whether no shell expands or parts a word. The script for bash puts what several completions begin with on
+// the command line unquoted, and evaluates the line at the next Tab: a name such as $(COMMAND) would run.
+func isPlainWord(word string) bool {
+	if strings.HasPrefix(word, "-") {
+		return false // a flag
+	}
+	for _, r := range word {
+		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./:@%+,", r) {
+			return false
+		}
+	}
+	return true
 }

@@ -125,3 +125,20 @@ func TestHostileAnswers(t *testing.T) {
 	requireHarmless(t, run(t, exitHandler, "call", addr, "fails"))
 	requireHarmless(t, run(t, exitUsage, "call", addr, "none"+escapes))
 }
+
+// TestHostileCompletion: names of methods that a shell would expand, part or take for a flag are not completed. The script for
+// bash evaluates what was typed, and types what several names have in common.
+func TestHostileCompletion(t *testing.T) {
+	t.Parallel()
+	handlers := map[string]hg.Handler{}
+	for _, name := range []string{
+		"shop/order", "shop.v2:order-1", "größe", // plain
+		"`id`a", "`id`b", "$(id)", "${PATH}", "a b", "a;b", "a|b", "a&b", "a>b", "a<b", "a'b", `a"b`, `a\b`, "a*", "a?", "a[1]", "{a,b}", "~", "#a", "!!", "-a", "a\tb", "a\nb", "a\u00a0b",
+	} {
+		handlers[name] = func(r hg.Request) error { return r.RespondRaw(nil, nil) }
+	}
+	addr := inProcess(t, handlers)
+	out := run(t, 0, "__complete", "call", addr, "").out.String()
+	require.ElementsMatch(t, []string{"shop/order", "shop.v2:order-1", "größe", ":4"}, strings.Fields(out), out)
+	require.Equal(t, ":4\n", run(t, 0, "__complete", "call", addr, "`").out.String())
+}

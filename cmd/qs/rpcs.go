@@ -155,7 +155,8 @@ func fieldLines(shape string) string {
 // completionTime bounds how long the shell waits for the names of methods.
 const completionTime = 500 * time.Millisecond
 
-// completeMethods has the shell complete METHOD behind ADDRESS, by asking the program.
+// completeMethods has the shell complete METHOD behind ADDRESS, by asking the program. It leaves out names that a shell would
+// have to quote.
 func (n *network) completeMethods(_ *cobra.Command, args []string, typed string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 	if len(args) != 1 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -171,7 +172,7 @@ func (n *network) completeMethods(_ *cobra.Command, args []string, typed string)
 	}
 	rpcs, _ := inspect.DecodeRPCs(b)
 	for _, rpc := range rpcs {
-		if strings.HasPrefix(rpc.Name, typed) && show.Text(rpc.Name) == rpc.Name && (typed != "" || !inspect.IsBuiltIn(rpc.Name)) {
+		if strings.HasPrefix(rpc.Name, typed) && isPlainWord(rpc.Name) && (typed != "" || !inspect.IsBuiltIn(rpc.Name)) {
 			names = append(names, rpc.Name)
 		}
 	}
