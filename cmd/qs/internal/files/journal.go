@@ -86,9 +86,10 @@ func (j *journal) write(r record) error {
 	return err
 }
 
-// close closes the journal, which another transfer may have then; with remove it is removed before that.
+// close closes the journal, which another transfer may have then; with remove it is removed before that, unless its name is
+// another file's.
 func (j *journal) close(remove bool) {
-	if remove {
+	if remove && j.disk.isNamed(j.f, j.name) {
 		_ = j.disk.root.Remove(j.name)
 	}
 	_ = j.f.Close()

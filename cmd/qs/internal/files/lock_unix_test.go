@@ -80,6 +80,36 @@ func TestPartsInTurn(t *testing.T) {
 	requireNames(t, dir, "f")
 }
 
+// TestPartRemovedWhileWritten: a transfer whose part and journal were removed fails, and leaves the part of a second transfer,
+// which it would make the file half written.
+func TestPartRemovedWhileWritten(t *testing.T) {
+	for verified, name := range map[int]string{0: "nothing verified", 100: "part verified"} {
+		t.Run(name, func(t *testing.T) {
+			d, dir := newDisk(t)
+			data := noise(300)
+			first, err := d.openPart("f", stamp{Size: 300, Mode: 0o600}, partOptions{})
+			require.NoError(t, err)
+			require.NoError(t, first.write(0, data[:verified]))
+			if verified > 0 {
+				require.NoError(t, first.verify(crcOf(data[:verified])))
+			}
+			require.NoError(t, os.Remove(filepath.Join(dir, "f.qs-part")))
+			require.NoError(t, os.Remove(filepath.Join(dir, "f.qs-part.journal")))
+			second, err := d.openPart("f", stamp{Size: 300, Mode: 0o600}, partOptions{})
+			require.NoError(t, err)
+			require.NoError(t, second.write(0, data[:200]))
+
+			require.NoError(t, first.write(int64(verified), data[verified:]))
+			require.ErrorContains(t, first.commit(crcOf(data), nil, false), "f.qs-part was removed or replaced while it was written")
+			first.close()
+			requireNames(t, dir, "f.qs-part", "f.qs-part.journal")
+			require.NoError(t, second.write(200, data[200:]))
+			require.NoError(t, second.commit(crcOf(data), nil, false))
+			requireData(t, dir, data)
+		})
+	}
+}
+
 // TestDropWaits: a transfer that somebody else drops is closed when drop returns: its part can be opened again.
 func TestDropWaits(t *testing.T) {
 	d, _ := newDisk(t)

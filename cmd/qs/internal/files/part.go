@@ -301,6 +301,9 @@ func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 		err = p.f.Chmod(fs.FileMode(p.stamp.Mode) & fs.ModePerm)
 	}
 	if err == nil {
+		err = p.requireNamed()
+	}
+	if err == nil {
 		err = root.Chtimes(part, p.stamp.modTime(), p.stamp.modTime())
 	}
 	if closeErr := p.f.Close(); err == nil {
@@ -320,13 +323,33 @@ func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 	return nil
 }
 
-// close leaves the part for another time. One of which nothing was verified is of no use.
+// requireNamed returns an error if the name of the part is no longer that of the open file. Somebody may have removed the part,
+// and with the journal its lock, and a second transfer may have made new ones.
+func (p *part) requireNamed() error {
+	if name := p.name + partSuffix; !p.disk.isNamed(p.f, name) {
+		return fmt.Errorf("%s was removed or replaced while it was written: run the same command again: %w", name, na.ErrIO)
+	}
+	return nil
+}
+
+// isNamed tells whether name is that of an open file.
+func (d *disk) isNamed(f *os.File, name string) bool {
+	mine, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := d.root.Lstat(name)
+	return err == nil && os.SameFile(mine, there)
+}
+
+// close leaves the part for another time. One of which nothing was verified is of no use. The part and the journal of a
+// second transfer, which has the names by now, stay.
 func (p *part) close() {
 	if p.done {
 		return
 	}
+	useful := p.journal.at > 0 || !p.disk.isNamed(p.journal.f, p.journal.name)
 	_ = p.f.Close()
-	useful := p.journal.at > 0
 	if !useful {
 		_ = p.disk.root.Remove(p.name + partSuffix)
 	}
