@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
@@ -128,9 +129,12 @@ func (x *exchange) take(ctx context.Context, err error) error {
 	o.ended(x.a, fate)
 	if err == nil {
 		err = o.decode(x.c, h)
+		if stalled && x.streams {
+			o.streams.giveUp(stalledAfter(x.c.stall))
+		}
 	} else if e, ok := err.(*hg.Error); ok && stalled && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
 		late := *e
-		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.ProgressTimeout)", x.c.stall))
+		late.Err = stalledAfter(x.c.stall)
 		err = &late
 	}
 	if x.bound {
@@ -144,6 +148,11 @@ func (x *exchange) take(ctx context.Context, err error) error {
 	}
 	x.settle()
 	return err
+}
+
+// stalledAfter is the error of an attempt that was given up.
+func stalledAfter(stall time.Duration) error {
+	return na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.ProgressTimeout)", stall))
 }
 
 // settle gives h back, whose call has ended, or has not begun.

@@ -7,13 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -160,6 +164,47 @@ func TestStall(t *testing.T) {
 		require.Equal(t, qs.MaybeRan, qs.FateOf(err))
 		require.Equal(t, 1, ran["c"])
 	})
+}
+
+var stallItems = qs.DefineStream[time.Duration, int]("test/stall/items")
+
+// TestStallBesideAnswers: a call that is given up at about the time of its answer succeeds with all of its items, or has timed out. What it
+// looks for came in one of 50,000 calls: those are in the long run.
+func TestStallBesideAnswers(t *testing.T) {
+	t.Parallel()
+	const stall = 2 * time.Millisecond
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		stallItems.Handle(n, func(_ context.Context, d time.Duration, send func(int) error) error {
+			_ = send(0)
+			_ = n.Sleep(context.Background(), d)
+			for i := range 3 {
+				_ = send(i + 1)
+			}
+			return nil
+		})
+	})
+	to := peer(t, open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 1, ProgressTimeout: stall})}}), s.Addr().String())
+	ctx := within(t)
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for range long.Or(20, 4000) {
+				items := 0
+				var failed error
+				for _, err := range stallItems.Call(ctx, to, stall*3/4+rand.N(stall/2)) {
+					if failed = err; err == nil {
+						items++
+					}
+				}
+				if failed == nil {
+					assert.Equal(t, 4, items)
+				} else {
+					assert.ErrorIs(t, failed, qs.ErrTimeout)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // TestStallIsOfBytes: a slow handler that moves bytes is left alone, however long its call takes. One that is at work and moves none

@@ -39,6 +39,7 @@ type callStreams struct {
 	closed  bool       // the program uses the streams no longer
 	spent   bool       // something has moved in an attempt that has ended
 	streams []*hg.Stream
+	gaveUp  error // why the streams of an attempt were reset that was answered at the same time; nil if they were not
 }
 
 // newCallStreams returns the streams of a call of m to a peer.
@@ -119,6 +120,23 @@ func (c *callStreams) fail() {
 	c.mu.Lock()
 	c.live = false
 	c.mu.Unlock()
+}
+
+// giveUp says that an attempt was given up because of why just when its answer came: the call succeeds, and its streams were reset.
+func (c *callStreams) giveUp(why error) {
+	c.mu.Lock()
+	c.gaveUp = why
+	c.mu.Unlock()
+}
+
+// whyBroken returns why a stream is broken that returns err, for the caller of the call that it belongs to.
+func (c *callStreams) whyBroken(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gaveUp != nil && hg.CodeOf(err) == ErrCanceled {
+		return c.gaveUp
+	}
+	return err
 }
 
 // end says that the call has ended, with err.
@@ -238,7 +256,7 @@ func (c *callStreams) next(f *future) ([]byte, error) {
 			case again:
 				err = c.withoutStream(o)
 			case err != io.EOF:
-				err = brokenStream(o.m, o.Peer.Addr(), err)
+				err = brokenStream(o.m, o.Peer.Addr(), c.whyBroken(err))
 			}
 			return nil, err
 		case again:
