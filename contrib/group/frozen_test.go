@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/contrib/group"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/freeport"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -36,7 +37,7 @@ func TestJoinFrozen(t *testing.T) {
 // TestLeaveFrozen: Leave ends with its context although a member that failed, and is asked whether it is back, is frozen.
 func TestLeaveFrozen(t *testing.T) {
 	t.Parallel()
-	there, frozen := freePort(t), freePort(t)
+	there, frozen := freeport.Addr(t), freeport.Addr(t)
 	slow := func(o group.Options) group.Options { o.Probe = time.Second; return o }
 	a := join(t, slow(options("a", there)))
 	b := join(t, slow(options("b", frozen, there)))

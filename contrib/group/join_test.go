@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/contrib/group"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/freeport"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
@@ -32,14 +33,6 @@ func served(t *testing.T) *qs.Node {
 	go func() { ended <- n.Serve(ctx) }()
 	t.Cleanup(func() { stop(); require.NoError(t, <-ended) })
 	return n
-}
-
-// freePort returns a host:port that nobody uses.
-func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func options(name, gossip string, seeds ...string) group.Options {
@@ -75,7 +68,7 @@ func is(k group.Kind, name string) func(group.Event) bool {
 // TestJoin: members find each other, call each other by the group, and notice who leaves, dies and is back.
 func TestJoin(t *testing.T) {
 	t.Parallel()
-	seed := freePort(t)
+	seed := freeport.Addr(t)
 	one := options("one", seed)
 	one.Key, one.Meta = []byte("0123456789abcdef"), []byte("rack 7")
 	one.Probe = 200 * time.Millisecond // a busy machine delays an answer by more than the others' 50 ms, and this test is about each event
@@ -149,7 +142,7 @@ func TestJoin(t *testing.T) {
 // TestKeys: a wrong key, or none, is not let in, and neither does a process with a key join a group without one.
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	seed, open := freePort(t), freePort(t)
+	seed, open := freeport.Addr(t), freeport.Addr(t)
 	one := options("one", seed)
 	one.Key = []byte("0123456789abcdef")
 	g := join(t, one)
@@ -201,7 +194,7 @@ func TestLeaveTwice(t *testing.T) {
 			t.Parallel()
 			ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
 			defer stop()
-			g := join(t, options("a", freePort(t)))
+			g := join(t, options("a", freeport.Addr(t)))
 			require.NoError(t, end(ctx, g))
 			require.ErrorIs(t, g.Leave(ctx), qs.ErrClosed)
 			require.NoError(t, g.Close())
@@ -255,7 +248,7 @@ func TestRendezvous(t *testing.T) {
 // member, for the others and for itself.
 func TestJoinWithClockBehind(t *testing.T) {
 	t.Parallel()
-	seed := freePort(t)
+	seed := freeport.Addr(t)
 	a := join(t, options("a", seed))
 	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
 	defer stop()

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/contrib/group"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/freeport"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/qs"
@@ -85,7 +86,7 @@ func TestMany(t *testing.T) {
 	if !long.On {
 		t.Skip("only in the long run")
 	}
-	seed := freePort(t)
+	seed := freeport.Addr(t)
 	lines := make(chan string, 1000)
 	begun := time.Now()
 	var cmds []*exec.Cmd

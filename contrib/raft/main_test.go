@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -95,12 +94,4 @@ func receive[T any](t testing.TB, ch <-chan T) (v T) {
 		require.FailNow(t, "nothing came")
 	}
 	return v
-}
-
-// freePort returns a port of 127.0.0.1 at which nobody listens.
-func freePort(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
 }

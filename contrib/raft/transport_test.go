@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/test/freeport"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -239,7 +240,7 @@ func TestTimeout(t *testing.T) {
 // TestNobodyThere: a server that is down is an error soon, and is found when it is up.
 func TestNobodyThere(t *testing.T) {
 	t.Parallel()
-	addr := "tcp://" + freePort(t)
+	addr := "tcp://" + freeport.Addr(t)
 	var from *Transport
 	openNode(t, "tcp://127.0.0.1:0", qs.Config{}, func(n *qs.Node) { from = NewTransport(n, Options{}) })
 	defer from.Close()
