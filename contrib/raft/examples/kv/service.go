@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -73,6 +74,7 @@ type server struct {
 	led   atomic.Uint64 // the term in which everything of earlier leaders is applied here, while this one leads
 	leads chan bool     // raft says that this server leads, or does not any more
 	done  chan struct{} // lead has returned
+	gate  gate          // everything that asks raft passes it
 
 	// What makes answers right: a test plants bugs here.
 	verify func() error                          // that this server leads now
@@ -85,6 +87,7 @@ const applyTimeout = 5 * time.Second
 func (s *server) serve(cfg *raft.Config, logs raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore) (err error) {
 	s.leads = make(chan bool, 16)
 	cfg.NotifyCh = s.leads
+	cfg.ShutdownOnRemove = false // stop shuts raft down, and nothing else does
 	s.store = newStore()
 	if s.raft, err = raft.NewRaft(cfg, s.store, logs, stable, snaps, s.t); err != nil {
 		return err
@@ -108,10 +111,12 @@ func (s *server) handle(faults bool) {
 	Watch.Handle(s.node, s.watch)
 	Status.Handle(s.node, s.status)
 	Join.Handle(s.node, func(_ context.Context, name string) (struct{}, error) {
-		return struct{}{}, s.explain(s.raft.AddVoter(raft.ServerID(name), raft.ServerAddress(name), 0, applyTimeout).Error())
+		return struct{}{}, s.change(func() raft.IndexFuture {
+			return s.raft.AddVoter(raft.ServerID(name), raft.ServerAddress(name), 0, applyTimeout)
+		})
 	})
 	Remove.Handle(s.node, func(_ context.Context, name string) (struct{}, error) {
-		return struct{}{}, s.explain(s.raft.RemoveServer(raft.ServerID(name), 0, applyTimeout).Error())
+		return struct{}{}, s.change(func() raft.IndexFuture { return s.raft.RemoveServer(raft.ServerID(name), 0, applyTimeout) })
 	})
 	if faults {
 		Isolate.Handle(s.node, func(_ context.Context, alone bool) (struct{}, error) {
@@ -129,23 +134,53 @@ func (s *server) handle(faults bool) {
 func (s *server) lead() {
 	defer close(s.done)
 	for yes := range s.leads {
-		if !yes {
+		if !yes || !s.gate.enter() {
 			continue
 		}
 		term := s.raft.CurrentTerm()
 		if s.raft.Barrier(0).Error() == nil && s.raft.CurrentTerm() == term {
 			s.led.Store(term)
 		}
+		s.gate.leave()
 	}
 }
 
-// stop ends raft, its transport and the watchers. The node goes on.
+// stop ends raft, its transport and the watchers. The node goes on. Requests that have begun are answered first, and later ones are refused: raft
+// that has been shut down leaves some of its futures without an answer.
 func (s *server) stop() error {
+	s.gate.close()
 	err := s.raft.Shutdown().Error()
 	s.store.endAll()
 	close(s.leads)
 	<-s.done
 	return err
+}
+
+// A gate counts the requests that raft has to answer. The zero value is open.
+type gate struct {
+	mu     sync.Mutex // guards closed, and that nothing enters beside it
+	closed bool
+	inside sync.WaitGroup
+}
+
+// enter reports whether a request may begin; then leave ends it.
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.inside.Add(1)
+	}
+	return !g.closed
+}
+
+func (g *gate) leave() { g.inside.Done() }
+
+// close lets no request begin any more, and waits until those that have begun have ended.
+func (g *gate) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.inside.Wait()
 }
 
 // refuse returns the refusal of a server that does not lead.
@@ -169,7 +204,20 @@ func (s *server) explain(err error) error {
 	return qs.Errorf(qs.ErrUnavailable, "%s: %w", s.name, err) // raft.ErrLeadershipLost: it may have run
 }
 
+// change changes which servers there are.
+func (s *server) change(f func() raft.IndexFuture) error {
+	if !s.gate.enter() {
+		return s.refuse(raft.ErrRaftShutdown)
+	}
+	defer s.gate.leave()
+	return s.explain(f().Error())
+}
+
 func (s *server) put(_ context.Context, in PutIn) (uint64, error) {
+	if !s.gate.enter() {
+		return 0, s.refuse(raft.ErrRaftShutdown)
+	}
+	defer s.gate.leave()
 	b, err := codec.Msgpack.Append(nil, command(in))
 	if err != nil {
 		return 0, err
@@ -193,6 +241,10 @@ func (s *server) put(_ context.Context, in PutIn) (uint64, error) {
 // applied here, since this server applies before it acknowledges.
 func (s *server) get(_ context.Context, in GetIn) (out GetOut, err error) {
 	if !in.Stale {
+		if !s.gate.enter() {
+			return out, s.refuse(raft.ErrRaftShutdown)
+		}
+		defer s.gate.leave()
 		if s.led.Load() != s.raft.CurrentTerm() {
 			return out, s.refuse(raft.ErrNotLeader)
 		}

@@ -144,6 +144,49 @@ func TestWatch(t *testing.T) {
 	<-k.served
 }
 
+// TestStop: a server that stops answers the requests that it has begun, and refuses later ones: raft that has been shut down answers only some.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	ctx, c, _, client := openClient(t)
+	_, err := client.Put(ctx, PutIn{Key: "a", Value: "1"})
+	require.NoError(t, err)
+	_, err = client.Get(ctx, GetIn{Key: "a"}) // its leader has applied everything, and would ask raft whether it leads
+	require.NoError(t, err)
+	leader := c.leader()
+	stopped, last := make(chan struct{}), make(chan error, 64)
+	for i := range cap(last) {
+		go func() {
+			for begun := true; begun; {
+				select {
+				case <-stopped:
+					begun = false // one more
+				default:
+				}
+				_, err := leader.get(ctx, GetIn{Key: "a"})
+				if i%4 == 0 {
+					_, err = leader.put(ctx, PutIn{Key: "a", Value: "1"})
+				}
+				if !begun {
+					last <- err
+				}
+			}
+		}()
+	}
+	leader.runs = false
+	require.NoError(t, leader.stop())
+	close(stopped)
+	for range cap(last) {
+		select {
+		case err := <-last:
+			require.ErrorIs(t, err, qs.ErrUnavailable)
+		case <-time.After(patience):
+			t.Fatal("a request is not answered")
+		}
+	}
+	require.NoError(t, leader.node.Close())
+	<-leader.served
+}
+
 // TestSlowWatcher: one that does not read is ended, and holds nothing up.
 func TestSlowWatcher(t *testing.T) {
 	s := newStore()
