@@ -14,6 +14,7 @@ import (
 type Client struct {
 	node    *qs.Node
 	servers func() []string // addresses
+	attempt time.Duration   // at one server
 
 	mu     sync.Mutex // guards the fields below
 	leader string
@@ -22,11 +23,11 @@ type Client struct {
 
 // NewClient returns a Client of the servers at the addresses that servers returns.
 func NewClient(node *qs.Node, servers func() []string) *Client {
-	return &Client{node: node, servers: servers, peers: map[string]qs.Peer{}}
+	return &Client{node: node, servers: servers, attempt: attemptTimeout, peers: map[string]qs.Peer{}}
 }
 
 const (
-	attemptTimeout = 2 * time.Second       // at one server
+	attemptTimeout = 2 * time.Second
 	retryPause     = 20 * time.Millisecond // before another attempt
 )
 
@@ -56,7 +57,7 @@ func atLeader[In, Out any](ctx context.Context, c *Client, m *qs.Method[In, Out]
 	for {
 		addr, found := c.target()
 		if found == nil {
-			attempt, stop := context.WithTimeout(ctx, attemptTimeout)
+			attempt, stop := context.WithTimeout(ctx, c.attempt)
 			var peer qs.Peer
 			if peer, err = c.peer(attempt, addr); err == nil {
 				out, err = m.Call(attempt, peer, in)

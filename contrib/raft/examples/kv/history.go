@@ -88,6 +88,13 @@ func newHistory(keys int) *history {
 	return h
 }
 
+// written returns how many writes were answered.
+func (h *history) written() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.writes
+}
+
 // client does operations, one after the other, until run ends. Each has opTimeout.
 func (h *history) client(run context.Context, id int, c *Client, r *rand.Rand) {
 	last := map[string]string{}

@@ -15,7 +15,6 @@ import (
 	"flag"
 	"fmt"
 	"log"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -47,7 +46,7 @@ type config struct {
 	name, listen, gossip, web, dir, seeds, key string
 	cert, certKey, ca                          string
 	size                                       int
-	load                                       time.Duration
+	load, grace                                time.Duration
 	faults                                     bool
 }
 
@@ -74,7 +73,8 @@ func (c *config) flags(f *flag.FlagSet) {
 	f.StringVar(&c.cert, "cert", "", "PEM `file` of the certificate, for TLS")
 	f.StringVar(&c.certKey, "cert-key", "", "PEM `file` of its key")
 	f.StringVar(&c.ca, "ca", "", "PEM `file` of the authorities that peers' certificates must be of")
-	f.DurationVar(&c.load, "load", 0, "how `long` kv-0 writes and reads, has a checker look at all answers, and then has all end; 0: serve until SIGTERM")
+	f.DurationVar(&c.load, "load", 0, "how `long` kv-0 writes and reads, once all servers are ready; then it has a checker look at all answers, and has all end; 0: serve until SIGTERM")
+	f.DurationVar(&c.grace, "grace", 8*time.Second, "how `long` calls under way may take when it ends")
 	f.BoolVar(&c.faults, "faults", false, "serve kv/isolate, for experiments")
 }
 
@@ -93,7 +93,7 @@ func run(ctx context.Context, c *config) (err error) {
 	}
 	page, metrics := new(debug.Page), qsprom.New()
 	cfg := qs.Config{
-		TLS: tls, PeerTimeout: 2 * time.Second, ShutdownTimeout: 8 * time.Second, Inspect: true, Name: c.name,
+		TLS: tls, PeerTimeout: 2 * time.Second, ShutdownTimeout: c.grace, Inspect: true, Name: c.name,
 		HG: hg.Config{Observe: metrics.Observe},
 	}
 	page.Attach(&cfg)
@@ -103,6 +103,7 @@ func run(ctx context.Context, c *config) (err error) {
 	}
 	metrics.Show(node.HG().Class())
 	node.SetReady(false) // until it has a leader
+	l := newLoading(c.size - 1)
 	directory := &directory{last: map[raft.ServerID]raft.ServerAddress{}}
 	s := &server{name: c.name, node: node}
 	s.t = raftqs.NewTransport(node, raftqs.Options{Addresses: directory, Timeout: 5 * time.Second})
@@ -111,6 +112,9 @@ func run(ctx context.Context, c *config) (err error) {
 		return errors.Join(err, node.Close())
 	}
 	s.handle(c.faults)
+	if c.load > 0 && c.name == first {
+		l.handle(node)
+	}
 	serving, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- node.Serve(serving) }()
@@ -119,7 +123,7 @@ func run(ctx context.Context, c *config) (err error) {
 		stop()                           // new calls are refused, and those under way end
 		err = errors.Join(err, <-served, disk.Close())
 	}()
-	return c.member(ctx, s, m, directory, page, metrics)
+	return c.member(ctx, s, m, directory, l, page, metrics)
 }
 
 // open opens the log and the snapshots of a server, and starts raft.
@@ -197,7 +201,7 @@ func (d *directory) addresses() (all []string) {
 }
 
 // member joins the group, has raft begin, and stays until ctx ends, or the load is over.
-func (c *config) member(ctx context.Context, s *server, m *rendezvous.Member, d *directory, page http.Handler, metrics prometheus.Collector) error {
+func (c *config) member(ctx context.Context, s *server, m *rendezvous.Member, d *directory, l *loading, page http.Handler, metrics prometheus.Collector) error {
 	web, err := c.serveWeb(page, metrics)
 	if err != nil {
 		return err
@@ -240,20 +244,20 @@ func (c *config) member(ctx context.Context, s *server, m *rendezvous.Member, d 
 	}
 	s.node.SetReady(true)
 	log.Printf("%s: ready at %v, page http://%s", c.name, s.node.Addr(), web.Addr)
-	return c.stay(ctx, s, g, d)
+	return c.stay(ctx, s, g, d, l)
 }
 
 // begin gives the first servers their configuration, or has the leader take this server in, if it is a later one; then it waits for a leader.
 func (c *config) begin(ctx context.Context, s *server, d *directory) error {
-	first := raft.Configuration{}
+	servers := raft.Configuration{}
 	known := false
 	for i := range c.size {
 		name := fmt.Sprint("kv-", i)
 		known = known || name == c.name
-		first.Servers = append(first.Servers, raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(name)}) // directory has the address
+		servers.Servers = append(servers.Servers, raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(name)}) // directory has the address
 	}
 	if known {
-		if err := s.raft.BootstrapCluster(first).Error(); err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
+		if err := s.raft.BootstrapCluster(servers).Error(); err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
 			return err // raft.ErrCantBootstrap: it has begun before
 		}
 	} else if !has(s.raft, c.name) {
@@ -276,15 +280,22 @@ func (c *config) begin(ctx context.Context, s *server, d *directory) error {
 }
 
 // stay returns when the process is to end.
-func (c *config) stay(ctx context.Context, s *server, g *group.Group, d *directory) error {
-	if c.load > 0 && c.name == "kv-0" {
-		return load(ctx, s.node, d.addresses, c.load)
+func (c *config) stay(ctx context.Context, s *server, g *group.Group, d *directory, l *loading) error {
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	switch {
+	case c.load > 0 && c.name == first:
+		return l.run(ctx, s.node, d.addresses, c.load)
+	case c.load > 0:
+		waiting.Go(func() {
+			defer stop()
+			awaitLoad(ctx, s.node, d, c.name)
+		})
 	}
 	for e := range g.Events(ctx) {
 		log.Printf("%s: %s %v", c.name, e.Member.Name, e.Kind)
-		if c.load > 0 && e.Member.Name == "kv-0" && (e.Kind == group.Leaves || e.Kind == group.Fails) {
-			return nil
-		}
 	}
 	return nil
 }
@@ -312,25 +323,4 @@ func (c *config) serveWeb(page http.Handler, metrics prometheus.Collector) (*htt
 	web := &http.Server{Addr: l.Addr().String(), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go web.Serve(l)
 	return web, nil
-}
-
-// load has 16 clients write and read for some time, and porcupine check what they were answered.
-func load(ctx context.Context, node *qs.Node, servers func() []string, d time.Duration) error {
-	run, stop := context.WithTimeout(ctx, d)
-	defer stop()
-	h := newHistory(64)
-	c := NewClient(node, servers)
-	var clients sync.WaitGroup
-	for i := range 16 {
-		clients.Go(func() { h.client(run, i, c, rand.New(rand.NewPCG(uint64(i), uint64(h.begin.UnixNano())))) })
-	}
-	clients.Wait()
-	h.readAll(c)
-	err := h.check(time.Minute)
-	verdict := "linearizable"
-	if err != nil {
-		verdict = err.Error()
-	}
-	log.Printf("%s; every answer was checked: %s", h.ledger(), verdict)
-	return err
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +21,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/test/freeport"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 	"github.com/quicksilver-rpc/quicksilver/qs"
@@ -40,11 +40,16 @@ func build(t *testing.T, dir, pkg string) string {
 // TestRun: five processes on one machine, started together, under load, with TLS and a launcher.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	kv, run := build(t, ".", "."), build(t, "../../../..", "./cmd/qs")
+	kv, err := os.Executable()
+	require.NoError(t, err)
+	run := build(t, "../../../..", "./cmd/qs")
 	cert, key := testcert.Write(t)
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), 8*patience)
 	defer stop()
-	cmd := exec.CommandContext(ctx, run, "run", "-n", "5", "--", kv, "-dir", t.TempDir(), "-load", "2s", "-cert", cert, "-cert-key", key, "-ca", cert)
+	cmd := exec.CommandContext(ctx, run, "run", "-n", "5", "-t", "2m", "--", kv, "-dir", t.TempDir(), "-load", "2s", "-grace", "60s", "-cert", cert, "-cert-key", key, "-ca", cert)
+	cmd.Env = append(os.Environ(), serverEnv+"=1")
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // which it passes on
+	cmd.WaitDelay = patience
 	text, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	require.Contains(t, string(text), "every answer was checked: linearizable")
@@ -61,28 +66,23 @@ type fleet struct {
 	cmds   []*exec.Cmd
 }
 
-func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
-}
-
 const gossipKey = "000102030405060708090a0b0c0d0e0f"
 
 func newFleet(t *testing.T, n int) *fleet {
-	f := &fleet{t: t, binary: build(t, ".", "."), cmds: make([]*exec.Cmd, n)}
+	binary, err := os.Executable()
+	require.NoError(t, err)
+	f := &fleet{t: t, binary: binary, cmds: make([]*exec.Cmd, n)}
 	dir, key := t.TempDir(), filepath.Join(t.TempDir(), "key")
 	require.NoError(t, os.WriteFile(key, []byte(gossipKey+"\n"), 0o600))
 	var seeds []string
 	for range n {
-		seeds = append(seeds, freePort(t))
-		f.webs = append(f.webs, freePort(t))
-		f.addrs = append(f.addrs, "tcp://"+freePort(t))
+		seeds = append(seeds, freeport.Addr(t))
+		f.webs = append(f.webs, freeport.Addr(t))
+		f.addrs = append(f.addrs, "tcp://"+freeport.Addr(t))
 	}
 	for i := range n {
 		f.args = append(f.args, []string{"-name", fmt.Sprint("kv-", i), "-size", fmt.Sprint(n), "-dir", dir, "-gossip", seeds[i], "-seeds", strings.Join(seeds, ","),
-			"-key-file", key, "-listen", f.addrs[i], "-web", f.webs[i], "-faults"})
+			"-key-file", key, "-listen", f.addrs[i], "-web", f.webs[i], "-faults", "-grace", "60s"})
 		f.start(i)
 	}
 	t.Cleanup(func() {
@@ -95,6 +95,7 @@ func newFleet(t *testing.T, n int) *fleet {
 
 func (f *fleet) start(i int) {
 	f.cmds[i] = exec.Command(f.binary, f.args[i]...)
+	f.cmds[i].Env = append(os.Environ(), serverEnv+"=1")
 	if testing.Verbose() {
 		f.cmds[i].Stderr = os.Stderr
 	}
@@ -122,7 +123,7 @@ func (f *fleet) get(i int, page string) (int, string) {
 }
 
 func (f *fleet) ready(i int) {
-	require.Eventually(f.t, func() bool { code, _ := f.get(i, "/readyz"); return code == http.StatusOK }, 60*time.Second, 20*time.Millisecond, "kv-%d is not ready", i)
+	require.Eventually(f.t, func() bool { code, _ := f.get(i, "/readyz"); return code == http.StatusOK }, 4*patience, 20*time.Millisecond, "kv-%d is not ready", i)
 }
 
 // leader returns the number of the server that leads.
@@ -142,7 +143,7 @@ func (f *fleet) leader(node *qs.Node) (leader int) {
 			}
 		}
 		return false
-	}, 60*time.Second, 20*time.Millisecond)
+	}, 4*patience, 20*time.Millisecond)
 	return leader
 }
 
@@ -160,17 +161,17 @@ func (f *fleet) replace(node *qs.Node, i int) {
 	old, name := fmt.Sprint("kv-", i), fmt.Sprint("kv-", len(f.cmds))
 	require.NoError(f.t, f.end(i, syscall.SIGTERM))
 	c := NewClient(node, func() []string { return f.addrs })
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	remove, stop := context.WithTimeout(context.Background(), 2*patience)
 	defer stop()
-	require.NoError(f.t, c.Remove(ctx, old))
+	require.NoError(f.t, c.Remove(remove, old))
 	args := append([]string{}, f.args[i]...)
 	args[1] = name
 	for k, a := range args {
 		switch a {
 		case "-gossip", "-web":
-			args[k+1] = freePort(f.t)
+			args[k+1] = freeport.Addr(f.t)
 		case "-listen":
-			args[k+1] = "tcp://" + freePort(f.t)
+			args[k+1] = "tcp://" + freeport.Addr(f.t)
 			f.addrs = append(f.addrs, args[k+1])
 		}
 	}
@@ -178,8 +179,14 @@ func (f *fleet) replace(node *qs.Node, i int) {
 	f.webs = append(f.webs, args[slices.Index(args, "-web")+1])
 	f.start(len(f.cmds) - 1)
 	f.ready(len(f.cmds) - 1)
-	index, err := c.Put(ctx, PutIn{Key: "for the new one", Value: name})
-	require.NoError(f.t, err)
+	ctx, stop := context.WithTimeout(context.Background(), 4*patience)
+	defer stop()
+	var index uint64
+	require.Eventually(f.t, func() (done bool) {
+		var err error
+		index, err = c.Put(ctx, PutIn{Key: "for the new one", Value: name})
+		return err == nil
+	}, 4*patience, 20*time.Millisecond)
 	peer, err := node.Peer(ctx, f.addrs[len(f.addrs)-1])
 	require.NoError(f.t, err)
 	require.Eventually(f.t, func() bool {
@@ -229,7 +236,7 @@ func TestProcesses(t *testing.T) {
 	for i := range f.cmds {
 		f.ready(i)
 	}
-	node := openNode(t, "tcp://")
+	node := openNode(t, "tcp://", 2*time.Second)
 	defer node.Close()
 	r := rand.New(rand.NewPCG(*seedFlag, 100))
 	kinds := []string{"killed", "stopped", "killed", "cut off", "killed", "stopped", "killed", "ended"}
@@ -253,18 +260,24 @@ func TestProcesses(t *testing.T) {
 			}
 			f.trouble(node, kind, i, r)
 			count[kind]++
+			was := h.written()
+			require.Eventually(t, func() bool { return h.written() > was }, 4*patience, time.Millisecond, "no write after %s", kind)
 		}
 		stop()
 		clients.Wait()
 		h.readAll(NewClient(node, func() []string { return f.addrs }))
 		t.Log(h.ledger())
 		require.NoError(t, h.check(time.Minute))
-		require.NotZero(t, h.writes)
 	}
 	t.Log(count)
 	f.replace(node, 0)
-	_, page := f.get(1, "/metrics")
-	require.Contains(t, page, `method="raft/pipeline"`)
-	_, page = f.get(1, "/")
+	// A call is counted when it ends. The pipeline of kv-0 has: at the server that led, or, if kv-0 led, at the ones that followed.
+	require.Eventually(t, func() bool {
+		return slices.ContainsFunc([]int{1, 2, 3, 4}, func(i int) bool {
+			_, page := f.get(i, "/metrics")
+			return strings.Contains(page, `method="raft/pipeline"`)
+		})
+	}, patience, 20*time.Millisecond)
+	_, page := f.get(1, "/")
 	require.Contains(t, page, "kv-1")
 }

@@ -21,9 +21,11 @@ func openClient(t *testing.T) (context.Context, *cluster, *qs.Node, *Client) {
 	t.Cleanup(stop)
 	c := newCluster(t, 1500*time.Millisecond, nil) // nothing fails here, and a loaded machine is to change no leader
 	t.Cleanup(c.close)
-	node := openNode(t, "tcp://")
+	node := openNode(t, "tcp://", c.silence)
 	t.Cleanup(func() { require.NoError(t, node.Close()) })
-	return ctx, c, node, NewClient(node, c.addresses)
+	client := NewClient(node, c.addresses)
+	client.attempt = patience
+	return ctx, c, node, client
 }
 
 // TestPutAndGet: writes, reads, compare and swap, a deletion; a stale read has what a server has.

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// TestLoad: the load waits for each other server once; a server calls again when its call has failed, and ends when the load is over.
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	node := openNode(t, "tcp://127.0.0.1:0", patience)
+	served := make(chan error, 1)
+	go func() { served <- node.Serve(context.Background()) }()
+	l := newLoading(2)
+	l.handle(node)
+	other := openNode(t, "tcp://", patience)
+	d := &directory{last: map[raft.ServerID]raft.ServerAddress{first: raft.ServerAddress(node.Addr().String())}}
+	returned := make(chan struct{})
+	go func() {
+		awaitLoad(context.Background(), other, d, "kv-1")
+		close(returned)
+	}()
+	arrived := func(n int) {
+		require.Eventually(t, func() bool {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return len(l.waits) == n
+		}, patience, time.Millisecond)
+	}
+	arrived(1)
+	l.mu.Lock()
+	clear(l.waits) // as if it had not called
+	l.missing++
+	l.mu.Unlock()
+	addr, err := hg.ParseAddr(node.Addr().String())
+	require.NoError(t, err)
+	for _, hctx := range other.HG().Class().Contexts() {
+		hctx.NA().Disconnect(addr, hg.ErrPeerLost)
+	}
+	arrived(1)
+	l.arrive("kv-1")
+	select {
+	case <-l.all:
+		t.Fatal("the load does not wait for kv-2")
+	default:
+	}
+	l.arrive("kv-2")
+	<-l.all
+	close(l.over)
+	select {
+	case <-returned:
+	case <-time.After(patience):
+		t.Fatal("kv-1 goes on")
+	}
+	require.NoError(t, other.Close())
+	require.NoError(t, node.Close())
+	<-served
+}
