@@ -19,7 +19,7 @@ import (
 func openClient(t *testing.T) (context.Context, *cluster, *qs.Node, *Client) {
 	ctx, stop := context.WithTimeout(context.Background(), 2*patience)
 	t.Cleanup(stop)
-	c := newCluster(t, 1500*time.Millisecond, nil) // nothing fails here, and a loaded machine is to change no leader
+	c := newCluster(t, 10*time.Second, nil) // nothing fails here, and a loaded machine is to change no leader
 	t.Cleanup(c.close)
 	node := openNode(t, "tcp://", c.silence)
 	t.Cleanup(func() { require.NoError(t, node.Close()) })
