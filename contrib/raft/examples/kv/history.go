@@ -95,6 +95,23 @@ func (h *history) written() int {
 	return h.writes
 }
 
+// latency says how long the writes took that were answered from one moment to another since the history began.
+func (h *history) latency(from, to time.Duration) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var took []time.Duration
+	for _, o := range h.ops {
+		if o.Input.(operation).kind != 'r' && o.Return >= int64(from) && o.Return < int64(to) {
+			took = append(took, time.Duration(o.Return-o.Call))
+		}
+	}
+	if len(took) == 0 {
+		return "no write was answered"
+	}
+	slices.Sort(took)
+	return fmt.Sprintf("%d writes, median %v, 99 of 100 below %v", len(took), took[len(took)/2].Round(time.Millisecond/10), took[len(took)*99/100].Round(time.Millisecond/10))
+}
+
 // client does operations, one after the other, until run ends. Each has opTimeout.
 func (h *history) client(run context.Context, id int, c *Client, r *rand.Rand) {
 	last := map[string]string{}

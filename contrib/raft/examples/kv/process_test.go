@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -129,22 +130,22 @@ func (f *fleet) ready(i int) {
 // leader returns the number of the server that leads.
 func (f *fleet) leader(node *qs.Node) (leader int) {
 	require.Eventually(f.t, func() bool {
-		for i, addr := range f.addrs {
-			ctx, stop := context.WithTimeout(context.Background(), time.Second)
-			peer, err := node.Peer(ctx, addr)
-			var s StatusOut
-			if err == nil {
-				s, err = Status.Call(ctx, peer, struct{}{})
-			}
-			stop()
-			if err == nil && s.State == raft.Leader.String() {
-				leader = i
-				return true
-			}
-		}
-		return false
+		leader = slices.IndexFunc(f.addrs, func(addr string) bool { return leads(node, addr) })
+		return leader >= 0
 	}, 4*patience, 20*time.Millisecond)
 	return leader
+}
+
+// leads reports whether the server at an address says that it leads.
+func leads(node *qs.Node, addr string) bool {
+	ctx, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	peer, err := node.Peer(ctx, addr)
+	if err != nil {
+		return false
+	}
+	s, err := Status.Call(ctx, peer, struct{}{})
+	return err == nil && s.State == raft.Leader.String()
 }
 
 // isolate has a server talk to no other one, or again. One that cannot be called does without.
@@ -219,6 +220,16 @@ func (f *fleet) trouble(node *qs.Node, kind string, i int, r *rand.Rand) {
 		f.isolate(node, i, true)
 		pause(1000, 2000)
 		f.isolate(node, i, false)
+	case "full": // its disk: one that leads cannot go on
+		f.fillDisk(i, true)
+		require.Eventually(f.t, func() bool { return !leads(node, f.addrs[i]) }, 4*patience, 20*time.Millisecond, "kv-%d leads with a full disk", i)
+		pause(500, 1000)
+		f.fillDisk(i, false)
+		if !f.runs(i) {
+			_ = f.end(i, syscall.SIGKILL)
+			f.start(i)
+		}
+		f.ready(i)
 	case "ended":
 		require.NoError(f.t, f.end(i, syscall.SIGTERM))
 		f.start(i)
@@ -227,7 +238,22 @@ func (f *fleet) trouble(node *qs.Node, kind string, i int, r *rand.Rand) {
 	pause(300, 300)
 }
 
-// TestProcesses: five processes, of which one after the other is killed, stopped, cut off and ended, with files that are synced. It is short in
+// freeze stops a follower for 5 s, and prints how long writes take meanwhile, and took in the 5 s before.
+func (f *fleet) freeze(node *qs.Node, h *history) {
+	i := (f.leader(node) + 1) % len(f.cmds)
+	pause := func() time.Duration {
+		<-time.NewTimer(5 * time.Second).C
+		return time.Since(h.begin)
+	}
+	begin := time.Since(h.begin)
+	frozen := pause()
+	require.NoError(f.t, f.cmds[i].Process.Signal(syscall.SIGSTOP))
+	end := pause()
+	require.NoError(f.t, f.cmds[i].Process.Signal(syscall.SIGCONT))
+	f.t.Logf("beside a frozen follower %s; before %s", h.latency(frozen, end), h.latency(begin, frozen))
+}
+
+// TestProcesses: five processes, of which one after the other is killed, stopped, cut off and ended, or has a full disk, with files that are synced. It is short in
 // the ordinary tests: each fault once, at the leader.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
@@ -239,9 +265,12 @@ func TestProcesses(t *testing.T) {
 	node := openNode(t, "tcp://", 2*time.Second)
 	defer node.Close()
 	r := rand.New(rand.NewPCG(*seedFlag, 100))
-	kinds := []string{"killed", "stopped", "killed", "cut off", "killed", "stopped", "killed", "ended"}
+	kinds := []string{"killed", "stopped", "killed", "cut off", "killed", "stopped", "full", "killed", "frozen follower", "ended"}
 	if !long.On {
-		kinds = []string{"killed", "stopped", "ended"} // TestLinearizable cuts servers off
+		kinds = []string{"killed", "stopped", "full", "ended"} // TestLinearizable cuts servers off
+	}
+	if runtime.GOOS != "linux" {
+		kinds = slices.DeleteFunc(kinds, func(kind string) bool { return kind == "full" })
 	}
 	count := map[string]int{}
 	for begin, round := time.Now(), uint64(1); round == 1 || time.Since(begin) < *proofTime; round++ {
@@ -258,7 +287,11 @@ func TestProcesses(t *testing.T) {
 			if long.On && r.IntN(2) == 0 {
 				i = r.IntN(len(f.cmds))
 			}
-			f.trouble(node, kind, i, r)
+			if kind == "frozen follower" {
+				f.freeze(node, h)
+			} else {
+				f.trouble(node, kind, i, r)
+			}
 			count[kind]++
 			was := h.written()
 			require.Eventually(t, func() bool { return h.written() > was }, 4*patience, time.Millisecond, "no write after %s", kind)
