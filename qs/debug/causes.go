@@ -351,7 +351,7 @@ func (l *look) stuckStreams() (all []Cause) {
 			text += fmt.Sprintf("%s, has taken nothing %s The handler waits in send. The loop of the caller does something else, or waits.", caller, waits)
 		}
 		if others > 0 {
-			text += fmt.Sprintf(" %s of it %s on.", plural(others, "other stream", "other streams"), verb(others, "goes", "go"))
+			text += fmt.Sprintf(" %s of %s %s on.", plural(others, "other stream", "other streams"), c.Method, verb(others, "goes", "go"))
 		}
 		all = append(all, Cause{Kind: "stuck stream", Method: c.Method, Peer: c.Address, Count: g.n, Text: text})
 	}

@@ -108,14 +108,14 @@ func TestStuckNamesCallers(t *testing.T) {
 		want  string
 	}{
 		{[]inspect.Call{stream(one, 20*time.Second, 9*time.Second)}, "1 stream of kv/feed stands still: the caller, one (10.0.0.1:4000), has taken nothing for 9s, and 1.0 KiB wait for it."},
-		{[]inspect.Call{goesOn, stream(one, 20*time.Second, 9*time.Second)}, "1 other stream of it goes on."},
+		{[]inspect.Call{goesOn, stream(one, 20*time.Second, 9*time.Second)}, "1 other stream of kv/feed goes on."},
 		{[]inspect.Call{goesOn, goesOn, stream(one, 30*time.Second, 7*time.Second), stream(other, 20*time.Second, 9*time.Second)}, "2 streams of kv/feed stand still: the callers are 2 peers, the first of which, other (10.0.0.2:4000), has taken nothing for 9s, and 1.0 KiB wait for it."},
 	} {
 		p := &Page{sources: []source{&fakeSource{data: []contextData{under(c.calls...)}}}}
 		all := causesOf(p, "stuck stream")
 		require.Len(t, all, 1)
 		require.Contains(t, all[0].Text, c.want)
-		require.Equal(t, len(c.calls) == 1, !holdsAll(all[0].Text, []string{" of it go"}))
+		require.Equal(t, len(c.calls) == 1, !holdsAll(all[0].Text, []string{" other stream"}))
 		rows := p.Snapshot(Query{}).Streams.Rows
 		require.True(t, rows[0].Late)
 		require.Equal(t, len(c.calls) > 1, !rows[len(rows)-1].Late, "that which goes on is the oldest")
