@@ -213,18 +213,21 @@ func TestEndedWithPeer(t *testing.T) {
 	require.False(t, is)
 }
 
-// A peer that calls far more often than before is to call less, and not to have a higher limit.
+// A peer that calls far more often than before is to call less, and not to have a higher limit, for as long as it does.
 func TestLimitAdvice(t *testing.T) {
 	t.Parallel()
 	busy := newPeer(1, "busy")
 	for _, c := range []struct {
 		before, now int // in each slot
 		slots       int // before
+		since       int // slots of now
 		want, not   string
 	}{
-		{100, 1000, 12, "It calls far more often than before: 100 each second in the last minute, and 10 in 2m0s before. Find out why, and have it call less: ", "raise the limit"},
-		{100, 200, 12, "Have it call less at a time. Only if it needs as many, and what its handlers use has room for more, raise the limit.", "far more"},
-		{0, 1000, 0, "Have it call less at a time. Only if", "far more"},
+		{100, 1000, 12, 6, "It calls far more often than before: 100 each second in the last minute, and 10 in 2m0s before. Find out why, and have it call less: ", "raise the limit"},
+		{100, 1000, 12, 60, "100 each second in the last minute, and 10 in 2m0s before. Find out why", "raise the limit"},
+		{100, 1000, 12, 400, "Have it call less at a time. Only if", "far more"}, // for more than an hour: it is usual
+		{100, 200, 12, 60, "Have it call less at a time. Only if it needs as many, and what its handlers use has room for more, raise the limit.", "far more"},
+		{0, 1000, 0, 6, "Have it call less at a time. Only if", "far more"},
 	} {
 		var k clock
 		p := k.page()
@@ -239,7 +242,7 @@ func TestLimitAdvice(t *testing.T) {
 			}
 		}
 		ends(c.slots, c.before)
-		ends(6, c.now)
+		ends(c.since, c.now)
 		d := under(inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: busy, State: "running"}, inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: busy, State: "waiting"})
 		d.MaxActive, d.MaxActivePerPeer, d.Active = 128, 1, 1
 		d.Peers = []inspect.PeerGauges{{Address: busy.Name(), Label: busy.Label()}}

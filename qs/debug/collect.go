@@ -108,11 +108,13 @@ type peerShard struct {
 
 // A peerCounter counts the calls to a peer and the requests of it.
 type peerCounter struct {
-	begun   time.Duration // when it was first seen,
-	seen    time.Duration // and last
-	served  int64         // requests of it, since begun
-	slots   ring[peerSlot]
-	methods []peerMethod // at most peerMethods
+	begun     time.Duration // when it was first seen,
+	seen      time.Duration // and last
+	served    int64         // requests of it, since begun
+	excess    int64         // of served, in slots in which it called far more often than before,
+	excessive time.Duration // which are so long
+	slots     ring[peerSlot]
+	methods   []peerMethod // at most peerMethods
 }
 
 // A peerSlot counts what the program has of a peer, and the RPCs of the library beside.
@@ -141,6 +143,32 @@ func (pm *peerMethod) clear(now time.Duration) {
 func (pm *peerMethod) count(n uint32, now time.Duration) {
 	pm.clear(now)
 	pm.ended[int64(pm.seen/slotTime)%int64(minuteSlots)] += n
+}
+
+// advance moves the slots to now. Of those that are older than a minute then it notes in which the peer called far more often than before, so that
+// what is usual stays what it was; after an hour they are usual.
+func (k *peerCounter) advance(now time.Duration) {
+	last, n := k.slots.last, int64(now/slotTime)
+	if n <= last {
+		return
+	}
+	oldest, before := max(last-int64(minuteSlots)+1, 0), k.served
+	for i := oldest; i <= last; i++ {
+		before -= int64(k.slots.numbered(i).served)
+	}
+	for i := oldest; i <= min(last, n-int64(minuteSlots)); i++ {
+		slot := Window{Count: int64(k.slots.numbered(i).served), Covers: slotTime}
+		usual := Window{Count: before - k.excess, Covers: time.Duration(i)*slotTime - k.begun - k.excessive}
+		if slot.Count >= enoughCalls && usual.Covers >= usualLeast && perSecond(slot) >= callsMore*perSecond(usual) {
+			k.excess += slot.Count
+			k.excessive += slotTime
+		}
+		before += slot.Count
+	}
+	if k.excessive > slowForgiven {
+		k.excess, k.excessive = 0, 0
+	}
+	k.slots.at(now)
 }
 
 // add adds t, for an event of rpc.
@@ -172,7 +200,8 @@ func (k *peerCounter) calls(m *methodCounter, n uint32, now time.Duration) {
 	k.methods[oldest].count(n, now)
 }
 
-// peerRates returns how many requests of a peer have ended in the last minute, and in all the time before.
+// peerRates returns how many requests of a peer have ended in the last minute, and in the time before, without that in which it
+// called far more often than usual.
 func (c *collector) peerRates(name string, now time.Duration) (minute, before Window) {
 	s := c.shard(name)
 	s.mu.Lock()
@@ -181,11 +210,12 @@ func (c *collector) peerRates(name string, now time.Duration) (minute, before Wi
 	if k == nil {
 		return minute, before
 	}
+	k.advance(now)
 	for _, slot := range k.slots.newest(now, minuteSlots) {
 		minute.Count += int64(slot.served)
 	}
 	minute.Covers = covered(now, minuteSlots)
-	before.Count, before.Covers = k.served-minute.Count, max(now-minute.Covers-k.begun, 0)
+	before.Count, before.Covers = k.served-minute.Count-k.excess, max(now-minute.Covers-k.begun-k.excessive, 0)
 	minute.PerSecond, before.PerSecond = perSecond(minute), perSecond(before)
 	return minute, before
 }
@@ -334,6 +364,7 @@ func (c *collector) countPeer(name string, m *methodCounter, t tally, now time.D
 		s.all[name] = k
 	}
 	k.seen = now
+	k.advance(now)
 	k.slots.at(now).add(t, m.key.name)
 	if m.key.kind == inspect.EventTarget && !inspect.IsBuiltIn(m.key.name) {
 		k.served += int64(t.count)
@@ -363,6 +394,7 @@ func (c *collector) peerMinute(name string, all bool, method string, now time.Du
 	if k == nil {
 		return t, false
 	}
+	k.advance(now)
 	for _, slot := range k.slots.newest(now, minuteSlots) {
 		if t.add(&slot.own); all {
 			t.add(&slot.builtIn)
