@@ -262,7 +262,7 @@ func TestPageOfPeerSaysWhatIsCounted(t *testing.T) {
 	for _, peer := range []hg.Addr{newPeer(1, "one"), newPeer(2, "other")} {
 		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: peer, Code: hg.ErrNotFound, Took: 1})
 	}
-	texts := []string{"What is counted of methods is of all peers, and not of this one alone.", "The last of each was of this peer; how many there were is of all peers."}
+	texts := []string{"What is counted in this table is of all peers, and not of this one alone.", "The last of each was of this peer; how many there were is of all peers."}
 	for _, text := range texts {
 		require.Contains(t, bodyOf(t, p, "/?peer="+url.QueryEscape(newPeer(1, "one").Name())), text)
 		require.NotContains(t, bodyOf(t, p, "/"), text)

@@ -1,6 +1,7 @@
 package debug
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -171,6 +172,15 @@ func (k *peerCounter) advance(now time.Duration) {
 	k.slots.at(now)
 }
 
+// minute returns how many have ended in the last minute. pm stays as it is: what is seen says which method makes room.
+func (pm peerMethod) minute(now time.Duration) (n int) {
+	pm.clear(now)
+	for _, ended := range pm.ended {
+		n += int(ended)
+	}
+	return n
+}
+
 // add adds t, for an event of rpc.
 func (s *peerSlot) add(t tally, rpc string) {
 	if !inspect.IsBuiltIn(rpc) {
@@ -235,14 +245,29 @@ func (c *collector) endedWith(name, kind, method string, now time.Duration) (n i
 		if kinds[pm.m.key.kind%3] != kind || clean(pm.m.key.name) != method {
 			continue
 		}
-		slots := *pm // what is seen stays as it is: it says which method makes room
-		slots.clear(now)
-		for _, ended := range slots.ended {
-			n += int(ended)
-		}
-		return n, true
+		return pm.minute(now), true
 	}
 	return 0, len(k.methods) < peerMethods
+}
+
+// methodsOf returns how many of each method have ended with a peer in the last minute, by their names, with those of the library if all is set.
+func (c *collector) methodsOf(name string, all bool, now time.Duration) (methods []PeerMethod) {
+	s := c.shard(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.all[name]
+	if k == nil {
+		return nil
+	}
+	for i := range k.methods {
+		if key := k.methods[i].m.key; all || !inspect.IsBuiltIn(key.name) {
+			methods = append(methods, PeerMethod{Kind: kinds[key.kind%3], Name: clean(key.name), Minute: k.methods[i].minute(now)})
+		}
+	}
+	slices.SortFunc(methods, func(a, b PeerMethod) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind))
+	})
+	return methods
 }
 
 type errorKey struct {

@@ -1,6 +1,7 @@
 package debug
 
 import (
+	"net/url"
 	"testing"
 	"time"
 
@@ -106,4 +107,37 @@ func TestPeersOfMethod(t *testing.T) {
 	require.Len(t, of(""), 4)
 	c.now += 11 * time.Minute
 	require.Equal(t, []string{"calling"}, of("kv/get"))
+}
+
+// The page of a peer says how many of each of its methods have ended in the last minute, and of which none has.
+func TestMethodsOfPeer(t *testing.T) {
+	t.Parallel()
+	var c clock
+	p := c.page()
+	one, other := newPeer(1, "one"), newPeer(2, "other")
+	d := contextData{}
+	for _, peer := range []hg.Addr{one, other} {
+		d.Peers = append(d.Peers, inspect.PeerGauges{Address: peer.Name(), Label: peer.Label()})
+		d.Peers[len(d.Peers)-1].Addr = peer
+	}
+	p.sources = []source{&fakeSource{data: []contextData{d}}}
+	ends := func(kind inspect.EventKind, rpc string, peer hg.Addr) {
+		p.Observe(&inspect.Event{Kind: kind, RPC: rpc, Peer: peer, Took: 1})
+	}
+	ends(inspect.EventTarget, "kv/release", one)
+	c.now += 2 * time.Minute
+	for range 3 {
+		ends(inspect.EventTarget, "kv/export", one)
+	}
+	ends(inspect.EventOrigin, "kv/export", one)
+	ends(inspect.EventTarget, "qs/describe", one)
+	ends(inspect.EventTarget, "kv/release", other)
+	s := p.Snapshot(Query{Peer: one.Name()})
+	require.Equal(t, []PeerMethod{{"call", "kv/export", 1}, {"request", "kv/export", 3}, {"request", "kv/release", 0}}, s.Peers.Rows[0].Methods)
+	require.Len(t, p.Snapshot(Query{Peer: one.Name(), All: true}).Peers.Rows[0].Methods, 4)
+	require.Nil(t, p.Snapshot(Query{}).Peers.Rows[0].Methods)
+	body := bodyOf(t, p, "/?peer="+url.QueryEscape(one.Name()))
+	require.Contains(t, body, `Of these ended in the last minute: 1 call of <a href="?method=kv%2Fexport">kv/export</a>, 3 requests of <a`)
+	require.Contains(t, body, `, 0 requests of <a href="?method=kv%2Frelease">kv/release</a>.`)
+	require.NotContains(t, bodyOf(t, p, "/"), "Of these ended")
 }

@@ -152,6 +152,9 @@ func (l *look) snapshot(causes []Cause) Snapshot {
 		r.Key = fmt.Sprintf("%d %s %d", r.Context, r.Address, r.addr.Session())
 		at := l.from[r.Context]
 		r.Verified, r.Secure = at.source.identity(at.number, r.addr)
+		if q.Peer != "" {
+			r.Methods = l.p.counted.methodsOf(r.addr.Name(), q.All, l.now)
+		}
 	}
 	return s
 }

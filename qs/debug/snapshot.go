@@ -332,7 +332,18 @@ type Peer struct {
 	HighWater int   `json:"high_water"`
 	// HeldBy is what requests to it wait for there, as it says; empty when they do not wait.
 	HeldBy string `json:"held_by,omitempty"`
+	// Methods are the last 16 that it called, or was called at, by their names, if Query.Peer is set; those of the library if Query.All is.
+	Methods []PeerMethod `json:"methods,omitempty"`
 
 	addr   hg.Addr // bound to the session
 	called bool    // Query.Method, in the last ten minutes
+}
+
+// A PeerMethod is what ended of a method with one peer.
+type PeerMethod struct {
+	// Kind and Name are as in Method.
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+	// Minute is how many ended in the last minute.
+	Minute int `json:"minute"`
 }
