@@ -365,6 +365,13 @@ func TestBrowserLooks(t *testing.T) {
 		return words.getClientRects().length > 1;
 	}).map((n) => n.data))`, &broken)
 	require.Empty(t, broken)
+	var right float64
+	v.eval(`(() => {
+		const text = document.querySelector("section[data-key=errors] td.text");
+		text.textContent = "the card of checkout-3 was refused";
+		return text.getBoundingClientRect().right;
+	})()`, &right)
+	require.Less(t, right, 390.0, "the text of an error")
 	v.screenshot("phone")
 	var forbidden []string
 	v.eval(`forbidden`, &forbidden)

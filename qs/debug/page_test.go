@@ -110,7 +110,7 @@ func TestPage(t *testing.T) {
 	r, html := get(t, s.page, "GET", "/", "text/html,*/*")
 	require.Equal(t, "text/html; charset=utf-8", r.Header.Get("Content-Type"))
 	require.Regexp(t, `<td class="id"><a href="\?method=shop%2F%3Cstall%3E" title="shop/&lt;stall&gt;">shop/<wbr>&lt;stall&gt;</a></td><td class="id"><a href="\?peer=[^>]*>worker \(127\.0\.0\.1:\d+\)</a></td><td class="n">[^<]*</td><td class="words">its handler has not answered</td>`, html)
-	require.Regexp(t, `<tr data-key="request shop/fail 64" class="bad"><td class="n">1</td><td>not found</td>.*no key user/17`, html)
+	require.Regexp(t, `<tr data-key="request shop/fail 64" class="bad"><td class="n">1</td><td class="words">not found</td>.*no key user/17`, html)
 	require.Contains(t, html, `<noscript><meta http-equiv="refresh"`)
 
 	for _, c := range []struct{ path, accept, want string }{
