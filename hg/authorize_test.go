@@ -275,7 +275,7 @@ func TestAuthorizerIsNotAsked(t *testing.T) {
 		_, err = p.target.Register("secret", echo)
 		require.NoError(t, err)
 		err = p.call(h, "x")
-		said(t, err, hg.ErrNoEntry)
+		said(t, err, hg.ErrNoMethod)
 		require.NotContains(t, err.Error(), "secret", "names are not for those who may not call")
 		require.NoError(t, h.Reset(p.target.Addr(), p.rpc("x", echo)))
 		var o outcome

@@ -69,7 +69,7 @@ func TestHealthWhileDraining(t *testing.T) {
 			require.NoError(t, err)
 			for _, name := range []string{"secrets", inspect.RPCsRPC} {
 				_, err = p.ask(name, nil)
-				require.Equal(t, hg.ErrNoEntry, codeAt(err))
+				require.Equal(t, hg.ErrNoMethod, codeAt(err))
 				require.NotContains(t, err.Error(), "registered are")
 			}
 			p.target.NA().Drain()

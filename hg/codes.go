@@ -19,7 +19,8 @@ const (
 	ErrTimeout     = na.ErrTimeout
 	ErrPeerLost    = na.ErrPeerLost
 	ErrUnreachable = na.ErrUnreachable
-	ErrNoEntry     = na.ErrNoEntry
+	ErrNoMethod    = na.ErrNoMethod // the target serves no method of this name
+	ErrNoEntry     = na.ErrNoEntry  // no such host, or an id that was not registered here
 	ErrClosed      = na.ErrClosed
 	ErrInvalid     = na.ErrInvalid
 	ErrOverflow    = na.ErrOverflow
@@ -124,7 +125,7 @@ func WithDetail(err error, detail any) error {
 // A RemoteError is what the target answered instead of output. Nothing failed in this process or on the way.
 type RemoteError struct {
 	Code    Code
-	Text    string // the target's words; may be empty
+	Text    string // the target's words; may be empty. If it does not serve the method they come after a sentence of this side that names it
 	Refused bool   // the request did not run: the library at the target refused it, or its handler did with Refuse
 
 	early   bool // Code is the library's
@@ -141,14 +142,23 @@ func (e *RemoteError) Error() string {
 	return "target: " + e.Text
 }
 
+// nameMethod has the text of a refusal with ErrNoMethod say which method it is about: the target knows only the hash of its name.
+func (e *RemoteError) nameMethod(method string, peer na.Addr) {
+	said := e.Text
+	e.Text = fmt.Sprintf("method %s is not served by %s: is it registered there under this name?", method, peer.Label())
+	if said != "" {
+		e.Text += " It says: " + said
+	}
+}
+
 // Is matches
 //
 //   - ErrRemote;
 //   - ErrRefused, if the request was refused;
 //   - Code, if it is 64 to 255, or only a target can produce it: ErrHandler, ErrPanic and na.ErrNoResponse;
-//   - Code, and the errors of the standard library that it matches, if the library at the target has refused this request: ErrNoEntry (it
+//   - Code, and the errors of the standard library that it matches, if the library at the target has refused this request: ErrNoMethod (it
 //     has no such RPC), ErrTimeout (the handler could not begin in time; or it did, and has failed since RPC.Timeout of the target was over), ErrPermission (by an authorizer), ErrOverflow,
-//     ErrUnsupported, ErrInvalid and na.ErrProtocol. What a handler returns does not match these: its ErrNoEntry, for example, may be
+//     ErrUnsupported, ErrInvalid and na.ErrProtocol. What a handler returns does not match these: its ErrNoMethod, for example, may be
 //     about a peer of the target.
 func (e *RemoteError) Is(target error) bool {
 	switch target {
@@ -165,7 +175,7 @@ func (e *RemoteError) speaks() bool {
 	switch e.Code {
 	case ErrHandler, ErrPanic, na.ErrNoResponse:
 		return true
-	case ErrNoEntry, ErrTimeout, ErrPermission, ErrOverflow, ErrUnsupported, ErrInvalid, na.ErrProtocol:
+	case ErrNoMethod, ErrTimeout, ErrPermission, ErrOverflow, ErrUnsupported, ErrInvalid, na.ErrProtocol:
 		return e.early
 	}
 	return e.Code >= codes.ErrNotFound

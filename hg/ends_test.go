@@ -62,7 +62,7 @@ func TestEveryEndTellsEverything(t *testing.T) {
 		{"deadline", m.handler, 8, time.Microsecond, nil, hg.ErrTimeout, na.NotRun},
 		{"closed", m.handler, 8, 0, func(p *pair, h *hg.Handle) { kept(p); p.octx.Close() }, hg.ErrClosed, na.MaybeRan},
 		{"peer lost", m.handler, 8, 0, func(p *pair, h *hg.Handle) { kept(p); require.NoError(p.t, p.target.Close()) }, hg.ErrPeerLost, na.MaybeRan},
-		{"no entry", nil, 8, 0, nil, hg.ErrNoEntry, na.NotRun},
+		{"no entry", nil, 8, 0, nil, hg.ErrNoMethod, na.NotRun},
 		{"no response", func(hg.Request) error { return nil }, 8, 0, nil, na.ErrNoResponse, na.Ran},
 		{"panic", func(hg.Request) error { panic("oops") }, 8, 0, nil, hg.ErrPanic, na.Ran},
 		{"handler error", func(hg.Request) error { return errors.New("disk on fire") }, 8, 0, nil, hg.ErrHandler, na.Ran},

@@ -150,13 +150,14 @@ func (c *Class) Registered(name string) (RPC, bool) {
 	return RPC{}, false
 }
 
-// unknown is the answer to a request for an RPC that is not served here. With help it names others: Config.Reflect.
+// unknown is the answer to a request for an RPC that is not served here; the origin adds the name, which does not travel. With help it names
+// others: Config.Reflect.
 func (r *registry) unknown(id ID, help bool) error {
 	if !help {
-		return na.WithText(na.ErrNoEntry, fmt.Sprintf("no RPC with id %#x is served here", uint64(id)))
+		return na.WithText(ErrNoMethod, fmt.Sprintf("no method has the id %#x", uint64(id)))
 	}
 	if rpc := r.find(id); rpc != nil {
-		return na.WithText(na.ErrNoEntry, fmt.Sprintf("RPC %q has no handler here", rpc.Name))
+		return na.WithText(ErrNoMethod, fmt.Sprintf("%q has no handler", rpc.Name))
 	}
 	var names []string
 	for _, rpc := range *r.all.Load() {
@@ -165,12 +166,12 @@ func (r *registry) unknown(id ID, help bool) error {
 		}
 	}
 	slices.Sort(names)
-	have := "none is"
+	have := "none is registered"
 	if len(names) > 8 {
 		names = append(names[:8], "…")
 	}
 	if len(names) > 0 {
 		have = "registered are " + strings.Join(names, ", ")
 	}
-	return na.WithText(na.ErrNoEntry, fmt.Sprintf("no RPC with id %#x is registered here: %s", uint64(id), have))
+	return na.WithText(ErrNoMethod, fmt.Sprintf("no method has the id %#x, %s", uint64(id), have))
 }

@@ -29,7 +29,11 @@ func (k *call) result() error {
 		return nil
 	case k.answered:
 		fate = k.answer.fate
-		cause = k.overtakes(k.answer.remote(k.output, h.rpc.Codec))
+		said := k.answer.remote(k.output, h.rpc.Codec)
+		if said.early && said.Code == ErrNoMethod {
+			said.nameMethod(h.rpc.Name, h.addr)
+		}
+		cause = k.overtakes(said)
 		k.output = nil
 	case h.rpc.OneWay && k.r.Err == nil && k.failure == nil:
 		return nil

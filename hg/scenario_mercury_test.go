@@ -158,7 +158,7 @@ func mercuryNotRegistered(t *testing.T, n *transports.Net) {
 	h := p.handle(id)
 	defer h.Close()
 	err = p.call(h, &openIn{"/x", 1})
-	said(t, err, hg.ErrNoEntry)
+	said(t, err, hg.ErrNoMethod)
 	require.ErrorIs(t, err, hg.ErrRefused)
 	require.Contains(t, err.Error(), "open", "the answer names what there is")
 	require.Equal(t, na.NotRun, hg.FateOf(err))

@@ -371,7 +371,7 @@ func TestUnknownRPCThenShutdown(t *testing.T) {
 			h := p.handle(id)
 			switch err := p.call(h, make([]byte, c.size)); {
 			case !c.oneWay:
-				said(t, err, hg.ErrNoEntry)
+				said(t, err, hg.ErrNoMethod)
 				require.Equal(t, na.NotRun, hg.FateOf(err))
 			case c.size == 1:
 				require.NoError(t, err)

@@ -17,7 +17,7 @@ func TestWatchIsBounded(t *testing.T) {
 	var a inspect.Activity
 	w.ask(0, &a)
 	for i := range 5000 {
-		w.count(1, &inspect.Event{Kind: inspect.EventTarget, RPC: fmt.Sprint(i), Peer: na.MakeAddr(fmt.Sprintf("tcp://10.0.0.1:%d", i+1), 0), Code: na.ErrNoEntry, Took: time.Second})
+		w.count(1, &inspect.Event{Kind: inspect.EventTarget, RPC: fmt.Sprint(i), Peer: na.MakeAddr(fmt.Sprintf("tcp://10.0.0.1:%d", i+1), 0), Code: na.ErrNoMethod, Took: time.Second})
 	}
 	a = inspect.Activity{}
 	w.ask(2, &a)

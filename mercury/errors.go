@@ -15,7 +15,7 @@ type Code = codes.Code
 // The codes of this package.
 const (
 	ErrPermission  = codes.ErrPermission
-	ErrNoEntry     = codes.ErrNoEntry
+	ErrNoMethod    = codes.ErrNoMethod
 	ErrAgain       = codes.ErrAgain
 	ErrNoMemory    = codes.ErrNoMemory
 	ErrInvalid     = codes.ErrInvalid
@@ -103,13 +103,13 @@ func (e *RemoteError) Error() string {
 // refused reports whether the library at the target answered, without having run a handler: those are the codes that it uses.
 func (e *RemoteError) refused() bool {
 	switch e.Code {
-	case ErrNoEntry, ErrAgain, ErrInvalid, codes.ErrVersion, ErrProtocol, ErrChecksum:
+	case ErrNoMethod, ErrAgain, ErrInvalid, codes.ErrVersion, ErrProtocol, ErrChecksum:
 		return true
 	}
 	return false
 }
 
-// Is matches ErrRemote, ErrRefused if no handler ran, and Code if only a target can mean it: ErrNoEntry, and 64 to 127.
+// Is matches ErrRemote, ErrRefused if no handler ran, and Code if only a target can mean it: ErrNoMethod, and 64 to 127.
 func (e *RemoteError) Is(target error) bool {
 	switch target {
 	case ErrRemote:
@@ -117,7 +117,7 @@ func (e *RemoteError) Is(target error) bool {
 	case ErrRefused:
 		return e.refused()
 	}
-	return target == e.Code && (e.Code >= codes.ErrNotFound || e.Code == ErrNoEntry)
+	return target == e.Code && (e.Code >= codes.ErrNotFound || e.Code == ErrNoMethod)
 }
 
 // otherError is HG_OTHER_ERROR, which stands for all that C has no number for.

@@ -20,7 +20,7 @@ import (
 var failures = map[string]error{
 	"nil":                      nil,
 	"mercury.ErrPermission":    mercury.ErrPermission,
-	"mercury.ErrNoEntry":       mercury.ErrNoEntry,
+	"mercury.ErrNoMethod":      mercury.ErrNoMethod,
 	"mercury.ErrAgain":         mercury.ErrAgain,
 	"mercury.ErrNoMemory":      mercury.ErrNoMemory,
 	"mercury.ErrInvalid":       mercury.ErrInvalid,

@@ -115,7 +115,7 @@ func ExampleNode_Provide() {
 	fmt.Println(who, err)
 	store.Close() // the requests for it are answered with HG_NOENTRY
 	_, err = fetch.At(42).Call(ctx, node, addr, fetchIn{Key: 7})
-	fmt.Println(errors.Is(err, mercury.ErrNoEntry), mercury.FateOf(err))
+	fmt.Println(errors.Is(err, mercury.ErrNoMethod), mercury.FateOf(err))
 	// Output:
 	// value 7 <nil>
 	// store <nil>

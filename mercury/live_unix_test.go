@@ -141,7 +141,7 @@ func TestLiveClient(t *testing.T) {
 	_, err := perf.Ping(within(t), n, addr)
 	require.NoError(t, err)
 	_, err = n.Call(within(t), addr, 1<<50, nil)
-	require.ErrorIs(t, err, mercury.ErrNoEntry)
+	require.ErrorIs(t, err, mercury.ErrNoMethod)
 	require.Equal(t, mercury.NotRun, mercury.FateOf(err))
 	for _, size := range []int{64, 8192, 1 << 20} {
 		r, err := perf.Rate(within(t), n, addr, perf.Options{Size: size, InFlight: 16, For: 50 * time.Millisecond})
@@ -209,7 +209,7 @@ func headerOfC(t *testing.T) int {
 	addr, cmd := cServer(t, "hg_test_server")
 	n := open(t, mercury.Config{})
 	_, err := n.Call(within(t), addr, 1<<50, nil)
-	require.ErrorIs(t, err, mercury.ErrNoEntry)
+	require.ErrorIs(t, err, mercury.ErrNoMethod)
 	require.NoError(t, cmd.Process.Kill())
 	return n.HeaderSize(addr)
 }
@@ -271,7 +271,7 @@ func TestLiveUnitClient(t *testing.T) {
 	n := open(t, mercury.Config{})
 	ctx := within(t)
 	_, err := unitNull.Call(ctx, n, addr, struct{}{})
-	for ; errors.Is(err, mercury.ErrNoEntry); _, err = unitNull.Call(ctx, n, addr, struct{}{}) {
+	for ; errors.Is(err, mercury.ErrNoMethod); _, err = unitNull.Call(ctx, n, addr, struct{}{}) {
 		pause(ctx, 10*time.Millisecond) // Mercury 2.3 says where it is before it registers them
 	}
 	require.NoError(t, err)
@@ -328,7 +328,7 @@ func TestLiveUnitClient(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 
 	addr, cmd = cServer(t, "hg_test_server")
-	for _, err = unitFinalize.Call(ctx, n, addr, struct{}{}); errors.Is(err, mercury.ErrNoEntry); _, err = unitFinalize.Call(ctx, n, addr, struct{}{}) {
+	for _, err = unitFinalize.Call(ctx, n, addr, struct{}{}); errors.Is(err, mercury.ErrNoMethod); _, err = unitFinalize.Call(ctx, n, addr, struct{}{}) {
 		pause(ctx, 10*time.Millisecond)
 	}
 	require.NoError(t, err)

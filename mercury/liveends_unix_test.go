@@ -94,7 +94,7 @@ func TestLiveEndsInTransfer(t *testing.T) {
 				if sig == syscall.SIGSTOP {
 					require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
 				}
-				for err := error(mercury.ErrPeerLost); sig == syscall.SIGSTOP && !errors.Is(err, mercury.ErrNoEntry); {
+				for err := error(mercury.ErrPeerLost); sig == syscall.SIGSTOP && !errors.Is(err, mercury.ErrNoMethod); {
 					_, err = n.Call(within(t), addr, 1<<50, nil) // it has lost its connection, or has done all that it was about to do
 					require.False(t, errors.Is(err, mercury.ErrTimeout), "%v", err)
 				}

@@ -128,7 +128,7 @@ var (
 )
 
 // Identity asks for the kind of the Margo provider at addr, which every provider that has registered one answers. It waits as Node.Call
-// does, and returns what that does; the error matches ErrNoEntry if there is no such provider.
+// does, and returns what that does; the error matches ErrNoMethod if there is no such provider.
 func Identity(ctx context.Context, n *Node, addr string, provider uint16) (string, error) {
 	return identityRPC.At(provider).Call(ctx, n, addr, struct{}{})
 }

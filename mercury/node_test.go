@@ -95,7 +95,7 @@ func TestErrors(t *testing.T) {
 			never <- struct{}{}
 		},
 		6: func(r *mercury.Request) { // a refusal is not for handlers: nobody may take it for one
-			_ = r.RespondError(mercury.ErrNoEntry)
+			_ = r.RespondError(mercury.ErrNoMethod)
 			if err := r.Respond(nil); !errors.Is(err, mercury.ErrAnswered) {
 				panic(err)
 			}
@@ -129,7 +129,7 @@ func TestErrors(t *testing.T) {
 	}
 	_, err := origin.Call(within(t), target.Addr(), 9, nil)
 	require.ErrorIs(t, err, mercury.ErrRefused)
-	require.ErrorIs(t, err, mercury.ErrNoEntry)
+	require.ErrorIs(t, err, mercury.ErrNoMethod)
 	require.Equal(t, mercury.NotRun, mercury.FateOf(err))
 
 	gone := open(t, mercury.Config{})

@@ -63,7 +63,7 @@ func (r *Request) Respond(out []byte) error { return r.respond(0, out) }
 
 // RespondError answers with the number of err. It does not wait, and returns what Respond does. An error that carries a Code which is one of
 // C's numbers is sent as it is, and so are codes from 64 to 127; context.DeadlineExceeded is HG_TIMEOUT and context.Canceled
-// HG_CANCELED. Every other error is HG_OTHER_ERROR, also those whose number means that no handler ran, as ErrNoEntry does. The text of err stays
+// HG_CANCELED. Every other error is HG_OTHER_ERROR, also those whose number means that no handler ran, as ErrNoMethod does. The text of err stays
 // here.
 func (r *Request) RespondError(err error) error { return r.respond(codeInC(err), nil) }
 
@@ -140,7 +140,7 @@ func (c *conn) request(tag uint32, b []byte) error {
 	r.fun = fn.fun
 	switch {
 	case !ok:
-		c.refuse(r, ErrNoEntry)
+		c.refuse(r, ErrNoMethod)
 	case fn.inline && h.Flags&hgwire.More == 0:
 		r.inline = true
 		r.run()

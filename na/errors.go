@@ -15,7 +15,7 @@ type Code = codes.Code
 const (
 	OK             = codes.OK
 	ErrPermission  = codes.ErrPermission  // the access mode or the owner does not allow it
-	ErrNoEntry     = codes.ErrNoEntry     // no such RPC, name, or region
+	ErrNoMethod    = codes.ErrNoMethod    // the target serves no method of this name
 	ErrAgain       = codes.ErrAgain       // a bounded resource is full now
 	ErrNoMemory    = codes.ErrNoMemory    // a budget is exhausted
 	ErrFault       = codes.ErrFault       // memory could not be read or written
@@ -44,6 +44,7 @@ const (
 	ErrRevoked    = codes.ErrRevoked    // the memory is no longer registered
 	ErrDuplicate  = codes.ErrDuplicate  // another connection of the same pair is used instead
 	ErrTooLate    = codes.ErrTooLate    // the message has been taken for dispatch, or was dealt with before
+	ErrNoEntry    = codes.ErrNoEntry    // no such host, context, connection, id, or file
 	ErrNotReady   = codes.ErrNotReady   // the peer's program is not ready, or shuts down: see Context.Probe
 
 	// The next three are used by origins only and never cross the wire.

@@ -18,11 +18,11 @@ import (
 
 // The codes cross the wire and are C Mercury's up to 24: a number here never changes.
 var pinned = map[Code]uint8{
-	OK: 0, ErrPermission: 1, ErrNoEntry: 2, ErrAgain: 4, ErrNoMemory: 5, ErrFault: 7, ErrBusy: 8, ErrExists: 9,
+	OK: 0, ErrPermission: 1, ErrNoMethod: 2, ErrAgain: 4, ErrNoMemory: 5, ErrFault: 7, ErrBusy: 8, ErrExists: 9,
 	ErrInvalid: 11, ErrProtocol: 12, ErrOverflow: 13, ErrMsgSize: 14, ErrVersion: 15, ErrUnsupported: 16,
 	ErrAddrInUse: 17, ErrAddrInvalid: 18, ErrUnreachable: 19, ErrTimeout: 20, ErrCanceled: 21, ErrIO: 22, ErrChecksum: 24,
 	ErrPeerLost: 32, ErrClosed: 33, ErrNoResponse: 34, ErrPanic: 35, ErrHandler: 36, ErrNoCredit: 37, ErrRevoked: 38,
-	ErrDuplicate: 39, ErrTooLate: 40, ErrAnswered: 41, ErrRemote: 42, ErrRefused: 43,
+	ErrDuplicate: 39, ErrTooLate: 40, ErrAnswered: 41, ErrRemote: 42, ErrRefused: 43, ErrNoEntry: 44,
 	codes.ErrNotFound: 64, codes.ErrAlreadyExists: 65, codes.ErrBadInput: 66, codes.ErrDenied: 67, codes.ErrNotReady: 68, codes.ErrExhausted: 69, codes.ErrUnavailable: 70, codes.ErrAborted: 71, codes.ErrInternal: 72,
 }
 

@@ -8,8 +8,8 @@ import (
 type Code = hg.Code
 
 // Codes that handlers give, with Errorf. 64 to 127 mean the same everywhere, 128 to 255 what the program says. Some resemble those
-// that the library gives: ErrNotFound is a key that a handler does not know, ErrNoEntry a method that the server does not have, or a host
-// that nobody knows; ErrDenied is a handler's or an authorizer's no, ErrPermission that of an authorizer without a code, or of a peer's TLS
+// that the library gives: ErrNotFound is a key that a handler does not know, ErrNoMethod a method that the
+// server does not have; ErrDenied is a handler's or an authorizer's no, ErrPermission that of an authorizer without a code, or of a peer's TLS
 // to the certificate of this side (a peer whose own does not fit is ErrUnreachable); ErrExhausted is a limit at the target (MaxConcurrent
 // of a method among them), hg.ErrNoCredit the envelopes of this process there, of a call that does not wait for one (hg.WithNoWait),
 // hg.ErrAgain a limit of this process.
@@ -27,7 +27,7 @@ const (
 
 // Codes of what happened to this process or on the way, those that programs handle; package hg has the others, and a call may end with
 // them, too: hg.ErrAgain, hg.ErrOverflow, hg.ErrUnsupported and hg.ErrNoCredit. hg.ErrRemote matches everything that a target answered,
-// ErrRefused what it answered without having run the handler. Of the others ErrNoEntry, ErrTimeout, ErrPermission, hg.ErrOverflow,
+// ErrRefused what it answered without having run the handler. Of the others ErrNoMethod, ErrTimeout, ErrPermission, hg.ErrOverflow,
 // hg.ErrUnsupported and ErrInvalid may also be what the library at the target has refused the call with: errors.Is matches them and CodeOf
 // returns them, as if it had happened here, and hg.RemoteOf tells that it was there. A server that shuts down refuses with ErrNotReady. What
 // a handler's error says matches hg.ErrRemote only, unless its code is 64 to 255.
@@ -36,7 +36,8 @@ const (
 	ErrTimeout     = hg.ErrTimeout
 	ErrPeerLost    = hg.ErrPeerLost
 	ErrUnreachable = hg.ErrUnreachable
-	ErrNoEntry     = hg.ErrNoEntry
+	ErrNoMethod    = hg.ErrNoMethod // the server has no handler for a method of this name: of a C server, what Mercury calls HG_NOENTRY
+	ErrNoEntry     = hg.ErrNoEntry  // no such host
 	ErrClosed      = hg.ErrClosed
 	ErrInvalid     = hg.ErrInvalid
 	ErrPermission  = hg.ErrPermission
@@ -86,7 +87,7 @@ func DetailOf[T any](err error) (detail T, ok bool) {
 }
 
 // CodeOf returns the code of err: 0 for nil, the code that a handler gave (64 to 255), that with which the library at the target refused
-// the call (ErrNoEntry: it has no such method), hg.ErrRemote for what a target said otherwise.
+// the call (ErrNoMethod: it has no such method), hg.ErrRemote for what a target said otherwise.
 func CodeOf(err error) Code { return hg.CodeOf(err) }
 
 // FateOf returns what became of the request of a call that ended with err: Ran for nil. Of several, joined errors or the attempts of

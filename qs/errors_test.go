@@ -64,7 +64,7 @@ func TestCodeOf(t *testing.T) {
 		"refused":   {qs.Refuse(qs.ErrDenied), qs.ErrDenied},
 		"no code":   {errors.New("oh"), hg.ErrRemote},
 		"its own":   {qs.ErrPeerLost, hg.ErrRemote},
-		"no entry":  {qs.Refuse(qs.ErrNoEntry), hg.ErrRemote}, // of something that the handler has called
+		"no entry":  {qs.Refuse(qs.ErrNoMethod), hg.ErrRemote}, // of something that the handler has called
 		"timed out": {qs.ErrTimeout, hg.ErrRemote},
 		"forwarded": {&hg.RemoteError{Code: qs.ErrNotFound, Text: "elsewhere"}, hg.ErrRemote}, // it is for the handler to say so
 	}
@@ -112,13 +112,13 @@ func TestLibraryRefuses(t *testing.T) {
 		require.True(t, r.Refused)
 	}
 	_, err := qs.Define[string, string]("unknown").Call(within(t), to, "x")
-	refused(err, qs.ErrNoEntry)
+	refused(err, qs.ErrNoMethod)
 	for _, err = range qs.DefineStream[string, string]("unknown.stream").Call(within(t), to, "x") {
 		require.Error(t, err)
 	}
-	refused(err, qs.ErrNoEntry)
+	refused(err, qs.ErrNoMethod)
 	_, err = qs.Define[string, string]("unknown").Go(within(t), to, "x").Wait(within(t))
-	refused(err, qs.ErrNoEntry)
+	refused(err, qs.ErrNoMethod)
 	_, err = repeat.Call(within(t), to, strings.Repeat("x", 2000))
 	refused(err, hg.ErrOverflow)
 

@@ -98,7 +98,7 @@ func (s *serving[In, Out]) handle(ctx context.Context) (err error) {
 // A panic of the program's code in the call, an encoder, a codec, an interceptor or a Balancer, is one of Call.
 //
 // The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), hg.ErrRemote, or
-// another code of this package. What the library at the target refuses matches hg.ErrRemote and the code of that: ErrNoEntry, a method that
+// another code of this package. What the library at the target refuses matches hg.ErrRemote and the code of that: ErrNoMethod, a method that
 // the server does not have; ErrNotReady, a server that shuts down; ErrTimeout, a handler that could not begin in time. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has
 // answered meanwhile; only success counts more. What an authorizer refuses matches hg.ErrRemote and ErrPermission, or the code that it
 // gave. FateOf says what became of the request: of all attempts, whichever interceptor made them.

@@ -74,7 +74,7 @@ func TestCall(t *testing.T) {
 	_, err = unknown.Call(ctx, to, 1)
 	remote, ok := hg.RemoteOf(err)
 	require.True(t, ok)
-	require.Equal(t, qs.ErrNoEntry, remote.Code)
+	require.Equal(t, qs.ErrNoMethod, remote.Code)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 
 	took, err := to.Ping(ctx)

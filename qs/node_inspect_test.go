@@ -18,7 +18,7 @@ func TestInspect(t *testing.T) {
 		code error
 	}{
 		"on":     {qs.Config{Inspect: true}, nil},
-		"off":    {qs.Config{}, hg.ErrNoEntry},
+		"off":    {qs.Config{}, hg.ErrNoMethod},
 		"denied": {qs.Config{Inspect: true, Authorize: func(context.Context, *qs.Call) error { return hg.ErrPermission }}, hg.ErrPermission},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -115,7 +115,7 @@ func (c *Call) repeatable(err error, codes []Code) bool {
 		return false // this node; an answer that cannot be decoded
 	}
 	switch code {
-	case hg.ErrNoEntry, hg.ErrPermission, hg.ErrOverflow, hg.ErrInvalid, na.ErrProtocol, hg.ErrUnsupported, ErrBadInput, ErrDenied, ErrNotFound, ErrAlreadyExists:
+	case ErrNoMethod, ErrNoEntry, hg.ErrPermission, hg.ErrOverflow, hg.ErrInvalid, na.ErrProtocol, hg.ErrUnsupported, ErrBadInput, ErrDenied, ErrNotFound, ErrAlreadyExists:
 		return false
 	}
 	return code <= ErrInternal // else the program's

@@ -25,7 +25,7 @@ const (
 	isRefused   outcome = "`ErrBadInput`, names `%s`; not run"
 	failsAfter  outcome = "error, names `%s`; has run"
 	isOtherKind outcome = "`ErrProtocol`, names both kinds; not run"
-	isUnserved  outcome = "`ErrNoEntry`, names the method; not run"
+	isUnserved  outcome = "`ErrNoMethod`, names the method; not run"
 	isDropped   outcome = "dropped, and counted at the server; not run"
 )
 
@@ -54,7 +54,7 @@ func (o outcome) check(t *testing.T, field string, err error, begun *atomic.Bool
 	case isOtherKind:
 		require.Regexp(t, `(the caller defines .* as an? \w+ \(\w+\), and here it is an? \w+ \(\w+\))|(is one-way on one side only)|encoded with codec \w+, and decoded with \w+`, err.Error())
 	case isUnserved:
-		require.ErrorIs(t, err, ErrNoEntry)
+		require.ErrorIs(t, err, ErrNoMethod)
 		require.Contains(t, err.Error(), "evolve/")
 	}
 }

@@ -77,8 +77,8 @@ func TestGuide(t *testing.T) {
 	idle := open(t, "tcp://127.0.0.1:0", qs.Config{}) // nobody calls Serve
 	ctx := within(t)
 	for says, wrong := range map[string]func() error{
-		"no RPC with id": func() error { _, err := qs.Define[int, int]("test/none").Call(ctx, to, 1); return err },
-		"codec: decode":  func() error { _, err := qs.Define[string, point]("test/double").Call(ctx, to, "x"); return err },
+		"is not served by": func() error { _, err := qs.Define[int, int]("test/none").Call(ctx, to, 1); return err },
+		"codec: decode":    func() error { _, err := qs.Define[string, point]("test/double").Call(ctx, to, "x"); return err },
 		"is not of transport": func() error {
 			_, err := client.Peer(ctx, "udp://127.0.0.1:1")
 			return err

@@ -110,7 +110,7 @@ func TestBenchMistakes(t *testing.T) {
 	}
 	silent := typedTarget(t, false)
 	q := run(t, exitUsage, "bench", "-d", "1h", silent, "shop/ordr")
-	require.Regexp(t, `the method cannot be called so: .*; it did NOT RUN\n  code:   2, no such entry\n  to do:  look at what there is`, q.errors.String())
+	require.Regexp(t, `the method cannot be called so: .*; it did NOT RUN\n  code:   2, no such method\n  to do:  look at what there is`, q.errors.String())
 	require.Empty(t, q.out.String())
 	q = run(t, 1, "bench", "-n", "10", addr, "shop/order", `{"Item": "quota"}`)
 	require.Regexp(t, `^qs bench: 10 of 10 calls failed\n$`, q.errors.String())

@@ -266,7 +266,7 @@ func (c *client) advise(method string, err error) error {
 		}
 	}
 	what := advice(code, hg.FateOf(err), answered, c.peer.String())
-	if answered && code == hg.ErrNoEntry && hg.FateOf(err) != hg.Ran {
+	if answered && code == hg.ErrNoMethod && hg.FateOf(err) != hg.Ran {
 		what = c.listing(method)
 	}
 	if call, ok := errors.AsType[*hg.Error](err); ok {

@@ -689,5 +689,5 @@ func TestCallAdvice(t *testing.T) {
 	}
 	s := serveFiles(t, "")
 	says := run(t, exitHandler, "call", s.addr, "qs/file/open", `{"Path": "nosuch"}`).errors.String()
-	require.Regexp(t, `no such file or directory; it ran\n  code:   2, no such entry\n  to do:  the method ran and said so`, says)
+	require.Regexp(t, `no such file or directory; it ran\n  code:   44, no such entry\n  to do:  the method ran and said so`, says)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/typed"
+	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -92,10 +93,10 @@ type unansweredError struct {
 func (e unansweredError) Error() string { return e.text }
 func (e unansweredError) Unwrap() error { return e.err }
 
-// isNoEntry reports whether a program has refused a request for an RPC that it does not serve.
-func isNoEntry(err error) bool {
+// isNoMethod reports whether a program has refused a request for an RPC that it does not serve.
+func isNoMethod(err error) bool {
 	remote, ok := hg.RemoteOf(err)
-	return ok && remote.Refused && remote.Code == hg.ErrNoEntry
+	return ok && remote.Refused && remote.Code == hg.ErrNoMethod || errors.Is(err, mercury.ErrNoMethod)
 }
 
 // failedError is an error of a command that makes many requests: the fate of one of them says nothing.
@@ -133,7 +134,7 @@ func (a *app) exitCode(err error) int {
 	if a.signaled.Load() {
 		return exitInterrupted
 	}
-	if isNoEntry(err) || errors.As(err, new(refusedError)) || files.NeedsCertificate(err) {
+	if isNoMethod(err) || errors.As(err, new(refusedError)) || files.NeedsCertificate(err) {
 		return exitUsage
 	}
 	if errors.As(err, new(failedError)) {
@@ -221,6 +222,8 @@ func (r *errorReport) describeCall(err error) {
 		}
 	case called:
 		code = hg.CodeOf(err)
+	case isNoMethod(err): // of a C program
+		code = mercury.ErrNoMethod
 	case !coded:
 		if errors.As(err, new(ranError)) {
 			r.Fate = fateText(hg.Ran)
@@ -238,6 +241,8 @@ func (r *errorReport) describeCall(err error) {
 		r.Fate = fateText(hg.NotRun)
 	case answered || called:
 		r.Fate = fateText(hg.FateOf(err))
+	case code == mercury.ErrNoMethod:
+		r.Fate = fateText(hg.NotRun)
 	}
 }
 

@@ -99,7 +99,7 @@ func (q *mercuryCommand) run(args []string) error {
 			return q.app.printResult(mercuryPing{q.addr, true, micros(took)}, func(out io.Writer) {
 				fmt.Fprintf(out, "answered by %s after %v\n", q.addr, took.Round(time.Microsecond))
 			})
-		} else if errors.Is(err, mercury.ErrNoEntry) {
+		} else if errors.Is(err, mercury.ErrNoMethod) {
 			return q.app.printResult(mercuryPing{Address: q.addr}, func(out io.Writer) {
 				fmt.Fprintf(out, "%s is there, and is no performance server\n", q.addr)
 			})

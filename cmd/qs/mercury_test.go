@@ -62,7 +62,7 @@ func TestMercury(t *testing.T) {
 		require.Equal(t, in+"\n", run(t, 0, "mercury", "-in", "string?,i32", "-out", "string?,i32", n.Addr(), "call", "null", in).out.String())
 	}
 	require.Contains(t, run(t, 2, "mercury", "-in", "string,i32", n.Addr(), "call", "null", "[null,7]").errors.String(), "value 1: null is for the type string?")
-	require.Contains(t, run(t, 1, "mercury", n.Addr(), "call", "nothing").errors.String(), "no such entry")
+	require.Contains(t, run(t, exitUsage, "mercury", n.Addr(), "call", "nothing").errors.String(), "no such method")
 	require.Contains(t, run(t, 2, "mercury", "-in", "int", n.Addr(), "call", "x", "[1]").errors.String(), `"int" is no type`)
 	require.Contains(t, run(t, 2, "mercury", "-in", "i32", n.Addr(), "call", "x", "[1,2]").errors.String(), "2 values for 1 types")
 	require.Contains(t, run(t, 2, "mercury", n.Addr(), "dance").errors.String(), "dance")

@@ -77,7 +77,7 @@ func (a *app) listRPCs(l *rpcLister, args []string) error {
 	}
 	defer c.close()
 	b, err := c.ask(context.Background(), l.timeout, "list its methods", inspect.RPCsRPC, nil, hg.Metadata{})
-	if isNoEntry(err) {
+	if isNoMethod(err) {
 		return show.Reword(err, fmt.Sprintf("%s does not publish its RPCs: set qs.Config.Inspect there, or hg.Config.Reflect", c.peer))
 	}
 	if err != nil {

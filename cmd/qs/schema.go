@@ -120,7 +120,7 @@ func askSchema(ctx context.Context, s *schemaPrinter, address string) (program s
 	}
 	defer c.close()
 	b, err := c.ask(ctx, s.timeout, "list its methods", inspect.RPCsRPC, nil, hg.Metadata{})
-	if isNoEntry(err) {
+	if isNoMethod(err) {
 		return program, nil, fmt.Errorf("%s does not publish its methods; set qs.Config.Inspect there, or hg.Config.Reflect: %w", c.peer, err)
 	}
 	if err != nil {

@@ -170,7 +170,7 @@ func (t *topping) follow(ctx context.Context, c *client, f follower) error {
 // goesOn reports whether top waits for a program that does not answer: it has answered before, the same question can have an answer later, and
 // no number of reports was asked for.
 func (t *topping) goesOn(before *look, err error) bool {
-	return t.count == 0 && before != nil && !isNoEntry(err) && !files.NeedsCertificate(err)
+	return t.count == 0 && before != nil && !isNoMethod(err) && !files.NeedsCertificate(err)
 }
 
 // print prints reports without a screen. The first is one interval behind the first look, so that it has rates.
@@ -229,7 +229,7 @@ func (c *client) look(ctx context.Context) (*look, error) {
 
 // explainGauges says what to do about a program that does not tell its gauges.
 func (c *client) explainGauges(err error) error {
-	if isNoEntry(err) {
+	if isNoMethod(err) {
 		return fmt.Errorf("%s does not tell its gauges: set qs.Config.Inspect there, or call hg.Class.ServeGauges: %w", c.peer, err)
 	}
 	return c.adviseAsk(files.Explain(c.peer, err), "")

@@ -46,7 +46,7 @@ var libraryCodes = map[qs.Code]codes.Code{
 	hg.ErrAgain:           codes.ResourceExhausted,
 	hg.ErrNoCredit:        codes.ResourceExhausted,
 	nacodes.ErrNoMemory:   codes.ResourceExhausted,
-	qs.ErrNoEntry:         codes.Unimplemented,
+	qs.ErrNoMethod:        codes.Unimplemented,
 	hg.ErrUnsupported:     codes.Unimplemented,
 	nacodes.ErrProtocol:   codes.Unimplemented, // the two sides have different definitions
 	nacodes.ErrVersion:    codes.Unimplemented,
@@ -58,6 +58,7 @@ var libraryCodes = map[qs.Code]codes.Code{
 	qs.ErrPeerLost:        codes.Unavailable,
 	qs.ErrClosed:          codes.Unavailable,
 	qs.ErrNotReady:        codes.Unavailable,
+	qs.ErrNoEntry:         codes.Unavailable, // no such host
 	hg.ErrRefused:         codes.Unavailable,
 	nacodes.ErrChecksum:   codes.DataLoss,
 	qs.ErrBadInput:        codes.InvalidArgument,

@@ -109,7 +109,7 @@ func TestCollector(t *testing.T) {
 func TestBound(t *testing.T) {
 	c := qsprom.New()
 	for i := range 1000 {
-		c.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: fmt.Sprint("made-up/", i), Code: hg.ErrNoEntry})
+		c.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: fmt.Sprint("made-up/", i), Code: hg.ErrNoMethod})
 	}
 	require.Equal(t, 257, testutil.CollectAndCount(c, "quicksilver_ended_total"))
 }

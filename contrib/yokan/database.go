@@ -37,7 +37,7 @@ type Database struct {
 // example. It waits for two calls: the first asks whether the provider is one of Yokan, the second finds out the
 // encoding of requests. Neither reads or writes data.
 //
-// The error is an *Error. It matches mercury.ErrNoEntry if there is no such provider, ErrInvalidProvider if it is
+// The error is an *Error. It matches mercury.ErrNoMethod if there is no such provider, ErrInvalidProvider if it is
 // one of another service, and what mercury.Lookup or mercury.Node.Call returns else.
 func Open(ctx context.Context, node *mercury.Node, addr string, provider uint16, cfg Config) (*Database, error) {
 	db := &Database{node: node, addr: addr, provider: provider, maxBytes: min(uint64(cfg.MaxBytes), math.MaxInt)}
@@ -54,7 +54,7 @@ func Open(ctx context.Context, node *mercury.Node, addr string, provider uint16,
 	db.addr = numeric
 	identity, err := mercury.Identity(ctx, node, db.addr, provider)
 	switch {
-	case errors.Is(err, mercury.ErrNoEntry):
+	case errors.Is(err, mercury.ErrNoMethod):
 		return nil, db.fail("open", fmt.Errorf("no such provider: %w", err))
 	case err != nil:
 		return nil, db.fail("open", err)

@@ -34,7 +34,7 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, addr, named.Addr())
 	require.ErrorIs(t, open(42, yokan.Config{MaxBytes: -1}), yokan.ErrInvalidArgs)
-	require.ErrorIs(t, open(43, yokan.Config{}), mercury.ErrNoEntry)
+	require.ErrorIs(t, open(43, yokan.Config{}), mercury.ErrNoMethod)
 
 	other := openNode(t)
 	_, err = other.Provide(1, "warabi")
@@ -48,7 +48,7 @@ func TestOpen(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	_, err = yokan.Open(within(t), n, other.Addr(), 3, yokan.Config{})
-	require.ErrorIs(t, err, mercury.ErrNoEntry, "it has the name, and no RPC")
+	require.ErrorIs(t, err, mercury.ErrNoMethod, "it has the name, and no RPC")
 	_, err = yokan.Open(within(t), n, "nowhere", 42, yokan.Config{})
 	require.ErrorIs(t, err, mercury.ErrInvalid)
 

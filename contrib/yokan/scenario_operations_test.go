@@ -204,7 +204,7 @@ func failures(t *testing.T, db *yokan.Database) {
 	require.ErrorIs(t, err, yokan.ErrInvalidArgs)
 
 	_, err = yokan.Open(ctx, openNode(t), db.Addr(), db.Provider()+1, yokan.Config{})
-	require.ErrorIs(t, err, mercury.ErrNoEntry)
+	require.ErrorIs(t, err, mercury.ErrNoMethod)
 	require.ErrorContains(t, err, "no such provider")
 	require.Equal(t, mercury.NotRun, fate(err))
 }

@@ -30,5 +30,5 @@ func TestCall(t *testing.T) {
 	require.NoError(t, err)
 	defer other.Close()
 	_, err = call(t.Context(), other.Addr())
-	require.ErrorIs(t, err, mercury.ErrNoEntry)
+	require.ErrorIs(t, err, mercury.ErrNoMethod)
 }

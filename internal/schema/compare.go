@@ -31,7 +31,7 @@ func Compare(before, after Program) (breaks []Break) {
 	for _, old := range before.Methods {
 		i := slices.IndexFunc(after.Methods, func(m Method) bool { return m.Name == old.Name })
 		if i < 0 {
-			breaks = append(breaks, Break{old.Name, "the method was removed", []string{oldClients + "every call ends with ErrNoEntry; the handler does not exist"}})
+			breaks = append(breaks, Break{old.Name, "the method was removed", []string{oldClients + "every call ends with ErrNoMethod; the handler does not exist"}})
 			continue
 		}
 		breaks = append(breaks, compareMethods(&old, &after.Methods[i])...)

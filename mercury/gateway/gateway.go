@@ -214,7 +214,7 @@ func (g *Gateway) call(ctx context.Context, in callIn) ([]byte, error) {
 func failed(err error) error {
 	code, fate := mercury.CodeOf(err), mercury.FateOf(err)
 	switch {
-	case errors.Is(err, mercury.ErrNoEntry):
+	case errors.Is(err, mercury.ErrNoMethod):
 		code = qs.ErrNotFound
 	case fate == mercury.NotRun:
 		code = qs.ErrUnavailable

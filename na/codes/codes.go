@@ -21,7 +21,7 @@ type Code uint8
 const (
 	OK             Code = 0
 	ErrPermission  Code = 1  // the access mode or the owner does not allow it
-	ErrNoEntry     Code = 2  // no such RPC, name, or region
+	ErrNoMethod    Code = 2  // the target serves no method of this name: HG_NOENTRY, which a C target answers for that alone
 	ErrAgain       Code = 4  // a bounded resource is full now
 	ErrNoMemory    Code = 5  // a budget is exhausted
 	ErrFault       Code = 7  // memory could not be read or written
@@ -56,6 +56,8 @@ const (
 	ErrAnswered Code = 41 // the request has been answered, or has ended
 	ErrRemote   Code = 42 // the target said it
 	ErrRefused  Code = 43 // the target said it, and did not run the request
+
+	ErrNoEntry Code = 44 // no such host, context, connection, id, or file
 )
 
 // The codes that handlers give. From 128 on a code means what the program says.
@@ -74,7 +76,7 @@ const (
 var codeText = map[Code]string{
 	OK:               "success",
 	ErrPermission:    "permission denied",
-	ErrNoEntry:       "no such entry",
+	ErrNoMethod:      "no such method",
 	ErrAgain:         "resource is full, try again later",
 	ErrNoMemory:      "memory budget exhausted",
 	ErrFault:         "memory fault",
@@ -105,6 +107,7 @@ var codeText = map[Code]string{
 	ErrAnswered:      "the request has been answered",
 	ErrRemote:        "the target answered with an error",
 	ErrRefused:       "the target refused the request",
+	ErrNoEntry:       "no such entry",
 	ErrNotFound:      "not found",
 	ErrAlreadyExists: "already exists",
 	ErrBadInput:      "bad input",

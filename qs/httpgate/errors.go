@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -58,13 +59,13 @@ func codeOf(code qs.Code) string {
 		return "resource_exhausted"
 	case qs.ErrAborted:
 		return "aborted"
-	case qs.ErrUnavailable, qs.ErrNotReady, qs.ErrUnreachable, qs.ErrPeerLost, qs.ErrClosed:
+	case qs.ErrUnavailable, qs.ErrNotReady, qs.ErrUnreachable, qs.ErrPeerLost, qs.ErrClosed, qs.ErrNoEntry:
 		return "unavailable"
 	case qs.ErrTimeout:
 		return "deadline_exceeded"
 	case qs.ErrCanceled:
 		return "canceled"
-	case qs.ErrNoEntry, hg.ErrUnsupported:
+	case qs.ErrNoMethod, hg.ErrUnsupported:
 		return "unimplemented"
 	case qs.ErrInternal, hg.ErrPanic, na.ErrNoResponse, na.ErrProtocol, qs.ErrInvalid:
 		return "internal"
@@ -139,6 +140,12 @@ func (e connectError) json() []byte {
 func (g *Gate) fail(w http.ResponseWriter, err error) {
 	e := errorOf(err)
 	write(w, statuses[e.Code], e)
+}
+
+// refuseMethod answers a request for a method that the gate does not serve, as it does one for a method that its Peer does not serve.
+func (g *Gate) refuseMethod(w http.ResponseWriter, name string) {
+	text := fmt.Sprintf("method %s is not served by this gate: is it given to it under this name?", name)
+	g.fail(w, &hg.Error{Op: "forward", RPC: name, Fate: qs.NotRun, Err: na.WithText(qs.ErrNoMethod, text)})
 }
 
 // refuse answers a request that leads to no call.

@@ -143,7 +143,7 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	switch {
 	case !ok:
-		g.refuse(w, http.StatusNotFound, "unimplemented", fmt.Sprintf("no method %q is served here", strings.TrimPrefix(r.URL.Path, "/")))
+		g.refuseMethod(w, strings.TrimPrefix(r.URL.Path, "/"))
 		return
 	case !g.allows(r):
 		g.refuse(w, http.StatusForbidden, "permission_denied", "the request comes from a page of another site (httpgate.Options.AllowOrigin)")

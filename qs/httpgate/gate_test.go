@@ -200,7 +200,7 @@ func TestErrors(t *testing.T) {
 			require.Equal(t, "CgNyYW4QIw", a.Details[0].Value, `field 1 is "ran", field 2 is 35`)
 		}
 	}
-	w.fails(404, "unimplemented", "not_run", "POST", "/rpc/shop/none", "1")
+	w.fails(501, "unimplemented", "not_run", "POST", "/rpc/shop/none", "1")
 	w.fails(501, "unimplemented", "not_run", "POST", "/rpc/shop/absent", "1")
 	w.fails(405, "unimplemented", "not_run", "GET", "/rpc/shop/echo", "")
 	w.fails(415, "invalid_argument", "not_run", "POST", "/rpc/shop/echo", "{}", "Content-Type", "text/plain")

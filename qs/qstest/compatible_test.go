@@ -78,7 +78,7 @@ func TestCompatible(t *testing.T) {
 		put, watch qs.AnyMethod
 		want       string
 	}{
-		"removed": {nil, watch, "store/put: the method was removed" + oldClients + "every call ends with ErrNoEntry; the handler does not exist"},
+		"removed": {nil, watch, "store/put: the method was removed" + oldClients + "every call ends with ErrNoMethod; the handler does not exist"},
 		"kind":    {qs.DefineStream[putIn, putOut]("store/put"), watch, "store/put: the kind was method and is stream" + oldClients + protocol},
 		"codec":   {put, qs.DefineStream[string, []byte]("store/watch", qs.WithCodec(codec.Raw)), "store/watch: the codec was msgpack and is raw" + oldClients + protocol},
 		"input, removed": {qs.Define[struct {

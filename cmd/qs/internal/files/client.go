@@ -112,7 +112,7 @@ func Explain(peer na.Addr, err error) error {
 	switch {
 	case errors.Is(err, hg.ErrUnreachable):
 		return unreachable(peer, err)
-	case ok && remote.Refused && remote.Code == hg.ErrNoEntry:
+	case ok && remote.Refused && remote.Code == hg.ErrNoMethod:
 		return show.Reword(err, fmt.Sprintf("%s does not serve that; start it with qs serve of the same version, for files with --root DIR", peer))
 	case ok:
 		return hg.Errorf(remote.Code, "%s: %w", peer, remote) // between the two ends of qs codes mean the same

@@ -189,13 +189,13 @@ func coded(err error) error {
 // ErrNoSource is that of a source that is not there.
 var ErrNoSource = fmt.Errorf("%w", fs.ErrNotExist)
 
-// Refused reports whether the target refuses the copy, and will refuse it again: it has no such path, or permits nothing of the kind.
+// Refused reports whether the target refuses the copy, and will refuse it again: it has no such path or method, or permits nothing of the kind.
 func Refused(err error) bool {
 	if _, ok := hg.RemoteOf(err); !ok {
 		return errors.Is(err, ErrNoSource)
 	}
 	code := codeOf(err)
-	return code == na.ErrPermission || code == na.ErrNoEntry
+	return code == na.ErrPermission || code == na.ErrNoEntry || code == na.ErrNoMethod
 }
 
 // Interrupted reports whether err is about the network, about what else the target did meanwhile, or an interrupt, rather than

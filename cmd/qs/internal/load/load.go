@@ -221,7 +221,7 @@ func (r *run) scheduled(i int64) bool {
 // refused ends the run if err, with which a node refused a call, says that none can succeed.
 func (r *run) refused(err error, code hg.Code) {
 	switch code {
-	case hg.ErrNoEntry, hg.ErrPermission, na.ErrProtocol:
+	case hg.ErrNoMethod, hg.ErrPermission, na.ErrProtocol:
 		if !r.succeeded.Load() {
 			r.cancel(fmt.Errorf("%w: %w", ErrRefused, err))
 		}

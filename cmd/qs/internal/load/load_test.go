@@ -210,7 +210,7 @@ func TestRunUnknownMethod(t *testing.T) {
 	require.ErrorIs(t, err, ErrRefused)
 	remote, ok := hg.RemoteOf(err)
 	require.True(t, ok)
-	require.Equal(t, hg.Code(hg.ErrNoEntry), remote.Code)
+	require.Equal(t, hg.Code(hg.ErrNoMethod), remote.Code)
 	require.Zero(t, res.Succeeded)
 }
 
