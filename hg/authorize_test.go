@@ -291,10 +291,10 @@ func TestAuthorizerIsNotAsked(t *testing.T) {
 			p.tctx.Trigger(0)
 			return o.calls == 1
 		})
-		said(t, o.err, hg.ErrNotReady)
+		said(t, o.err, hg.ErrDraining)
 		n.Serve(p.tctx, 1)
 		err = p.call(h, make([]byte, 1<<20))
-		said(t, err, hg.ErrNotReady)
+		said(t, err, hg.ErrDraining)
 		require.Equal(t, na.NotRun, hg.FateOf(err))
 		require.Zero(t, asked)
 		p.clean(1)

@@ -15,12 +15,12 @@ import (
 const (
 	// PingRPC answers its input.
 	PingRPC = "hg/ping"
-	// HealthRPC answers nothing, or the error ErrNotReady: see Class.SetReady. It is served while the class drains, too.
+	// HealthRPC answers nothing, or the error ErrNotReady: see Class.SetReady. While the class drains it answers ErrDraining.
 	HealthRPC = "hg/health"
 )
 
 // SetReady sets the answer to probes, and that of HealthRPC: with true, the default, an empty output, with false the error ErrNotReady. While the class
-// drains the answer is always ErrNotReady. It does not block, and may be called from any goroutine.
+// drains the answer is always ErrDraining. It does not block, and may be called from any goroutine.
 func (c *Class) SetReady(ready bool) { c.na.SetReady(ready) }
 
 // isReady is hghook.IsReady.

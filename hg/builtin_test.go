@@ -74,9 +74,9 @@ func TestHealthWhileDraining(t *testing.T) {
 			}
 			p.target.NA().Drain()
 			_, err = p.ask("secret", nil)
-			require.Equal(t, hg.ErrNotReady, codeAt(err))
+			require.Equal(t, hg.ErrDraining, codeAt(err))
 			_, err = p.ask(hg.HealthRPC, nil)
-			require.ErrorIs(t, err, hg.ErrNotReady)
+			require.ErrorIs(t, err, hg.ErrDraining)
 			require.ErrorContains(t, err, "the target is shutting down")
 		}
 	})

@@ -45,6 +45,7 @@ const (
 	ErrUnavailable   = codes.ErrUnavailable
 	ErrAborted       = codes.ErrAborted
 	ErrInternal      = codes.ErrInternal
+	ErrDraining      = codes.ErrDraining // the target shuts down: the library there refuses calls with it, and handlers may end with it
 )
 
 // DefineCode gives a code of the program's own, 128 to 255, a name, and returns it: a package variable that both programs import. Errors, logs,

@@ -25,7 +25,7 @@ var (
 	errLate      = na.WithText(ErrTimeout, "the deadline passed before the handler began")
 	errTooLong   = na.WithText(ErrTimeout, "the deadline of the call has passed")
 	errClosing   = na.WithText(ErrClosed, "the process is shutting down")
-	errDraining  = na.WithText(ErrNotReady, "the target is shutting down")
+	errDraining  = na.WithText(ErrDraining, "the target is shutting down")
 	errClosed    = na.WithText(ErrClosed, "the process has shut down, or closed its node")
 	errAbandoned = na.WithText(ErrCanceled, "the origin has abandoned the call")
 	errLost      = na.WithText(ErrPeerLost, "the session with the origin has ended")

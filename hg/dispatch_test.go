@@ -244,7 +244,7 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 		ctx := (*given)[1].Context()
 		require.NoError(t, p.target.Shutdown(t.Context()), "nothing was cut off")
 		p.Until(func() bool { return o.calls > calls })
-		said(t, o.err, hg.ErrNotReady)
+		said(t, o.err, hg.ErrDraining)
 		require.Equal(t, na.NotRun, hg.FateOf(o.err))
 		require.Error(t, ctx.Err())
 		require.ErrorIs(t, (*given)[1].Run(), hg.ErrInvalid)

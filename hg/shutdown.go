@@ -84,7 +84,7 @@ func (e *ShutdownError) none() bool {
 
 // Shutdown ends c in good order and drives its contexts meanwhile; others may drive them too.
 //
-//  1. No peer that comes now is let in. Requests whose handlers have not begun are refused: their origins get ErrNotReady and
+//  1. No peer that comes now is let in. Requests whose handlers have not begun are refused: their origins get ErrDraining and
 //     NotRun. Forward fails with ErrClosed once no handler is left that has begun: handlers may need other processes to end. Bulk
 //     transfers may still be started.
 //  2. Handlers, calls and transfers that are under way may end, and so may what peers do with registered memory: until ctx

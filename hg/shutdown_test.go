@@ -79,8 +79,8 @@ func TestShutdownDrains(t *testing.T) {
 		}
 		require.Len(t, errs, 4)
 		require.NoError(t, errs[0], "the handler that ran")
-		said(t, errs[1], hg.ErrNotReady)
-		said(t, errs[2], hg.ErrNotReady)
+		said(t, errs[1], hg.ErrDraining)
+		said(t, errs[2], hg.ErrDraining)
 		require.ErrorIs(t, errs[3], hg.ErrUnreachable, "the peer that came")
 		for _, err := range errs {
 			if err != nil {
@@ -122,7 +122,7 @@ func TestShutdownOfOneContext(t *testing.T) {
 		require.True(t, p.tctx.NA().Closed())
 		n.Until(func() bool { return outs[0].calls == 1 && outs[1].calls == 1 })
 		require.NoError(t, outs[0].err, "the handler that ran")
-		said(t, outs[1].err, hg.ErrNotReady)
+		said(t, outs[1].err, hg.ErrDraining)
 
 		h, err := p.octx.Create(other.Self(), id)
 		require.NoError(t, err)

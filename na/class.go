@@ -161,7 +161,7 @@ func (c *Class) free() error {
 }
 
 // SetReady says what probes of peers are told (Context.Probe): with true, the default, that the class is ready, with false the error
-// ErrNotReady. While a context drains its peers are told ErrNotReady in any case. It does not block, and may be called from any goroutine.
+// ErrNotReady. While a context drains its peers are told ErrDraining in any case. It does not block, and may be called from any goroutine.
 func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
 
 // IsReady reports what SetReady has said last.

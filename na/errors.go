@@ -45,7 +45,8 @@ const (
 	ErrDuplicate  = codes.ErrDuplicate  // another connection of the same pair is used instead
 	ErrTooLate    = codes.ErrTooLate    // the message has been taken for dispatch, or was dealt with before
 	ErrNoEntry    = codes.ErrNoEntry    // no such host, context, connection, id, or file
-	ErrNotReady   = codes.ErrNotReady   // the peer's program is not ready, or shuts down: see Context.Probe
+	ErrNotReady   = codes.ErrNotReady   // the peer's program is not ready: see Context.Probe
+	ErrDraining   = codes.ErrDraining   // the peer shuts down: it ends what runs and takes nothing new
 
 	// The next three are used by origins only and never cross the wire.
 

@@ -23,7 +23,7 @@ var pinned = map[Code]uint8{
 	ErrAddrInUse: 17, ErrAddrInvalid: 18, ErrUnreachable: 19, ErrTimeout: 20, ErrCanceled: 21, ErrIO: 22, ErrChecksum: 24,
 	ErrPeerLost: 32, ErrClosed: 33, ErrNoResponse: 34, ErrPanic: 35, ErrHandler: 36, ErrNoCredit: 37, ErrRevoked: 38,
 	ErrDuplicate: 39, ErrTooLate: 40, ErrAnswered: 41, ErrRemote: 42, ErrRefused: 43, ErrNoEntry: 44,
-	codes.ErrNotFound: 64, codes.ErrAlreadyExists: 65, codes.ErrBadInput: 66, codes.ErrDenied: 67, codes.ErrNotReady: 68, codes.ErrExhausted: 69, codes.ErrUnavailable: 70, codes.ErrAborted: 71, codes.ErrInternal: 72,
+	codes.ErrNotFound: 64, codes.ErrAlreadyExists: 65, codes.ErrBadInput: 66, codes.ErrDenied: 67, codes.ErrNotReady: 68, codes.ErrExhausted: 69, codes.ErrUnavailable: 70, codes.ErrAborted: 71, codes.ErrInternal: 72, codes.ErrDraining: 73,
 }
 
 func TestCodes(t *testing.T) {

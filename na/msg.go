@@ -103,7 +103,8 @@ func (c *Context) Disconnect(peer Addr, err error) {
 // ends
 //
 //   - with nil when the peer's program drives the context and is ready;
-//   - with ErrNotReady when it drives and is not ready (Class.SetReady), or shuts down;
+//   - with ErrNotReady when it drives and is not ready (Class.SetReady);
+//   - with ErrDraining when it drives and shuts down;
 //   - with ErrTimeout when timeout, if that is positive, has passed without an answer: a context is not driven, or its Trigger does not return;
 //   - with ErrUnreachable or ErrPeerLost when there is no session;
 //   - with ErrAgain when 1024 probes of the peer are under way.

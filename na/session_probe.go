@@ -136,7 +136,7 @@ func (l *session) forgetProbe() {
 
 var (
 	errPeerNotReady = WithText(ErrNotReady, "the target is not ready")
-	errPeerEnds     = WithText(ErrNotReady, "the target is shutting down")
+	errPeerEnds     = WithText(ErrDraining, "the target is shutting down")
 	errNotDriven    = WithText(ErrTimeout, "the session is up, and the peer has not answered the probe: nobody drives it, or its program is busy")
 )
 

@@ -53,7 +53,7 @@ func CallFrom(ctx context.Context) *Call {
 //	case item := <-news:
 //		err = send(item)
 //	case <-qs.Draining(ctx).Done():
-//		return qs.Errorf(qs.ErrUnavailable, "this server stops; subscribe at another")
+//		return qs.Errorf(qs.ErrDraining, "this server stops; subscribe at another")
 //	case <-ctx.Done():
 //		return context.Cause(ctx)
 //	}

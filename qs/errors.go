@@ -23,13 +23,14 @@ const (
 	ErrUnavailable   = hg.ErrUnavailable
 	ErrAborted       = hg.ErrAborted
 	ErrInternal      = hg.ErrInternal
+	ErrDraining      = hg.ErrDraining // the server shuts down: see Draining
 )
 
 // Codes of what happened to this process or on the way, those that programs handle; package hg has the others, and a call may end with
 // them, too: hg.ErrAgain, hg.ErrOverflow, hg.ErrUnsupported and hg.ErrNoCredit. hg.ErrRemote matches everything that a target answered,
 // ErrRefused what it answered without having run the handler. Of the others ErrNoMethod, ErrTimeout, ErrPermission, hg.ErrOverflow,
 // hg.ErrUnsupported and ErrInvalid may also be what the library at the target has refused the call with: errors.Is matches them and CodeOf
-// returns them, as if it had happened here, and hg.RemoteOf tells that it was there. A server that shuts down refuses with ErrNotReady. What
+// returns them, as if it had happened here, and hg.RemoteOf tells that it was there. A server that shuts down refuses with ErrDraining. What
 // a handler's error says matches hg.ErrRemote only, unless its code is 64 to 255.
 const (
 	ErrCanceled    = hg.ErrCanceled
@@ -69,7 +70,7 @@ const (
 func Errorf(code Code, format string, args ...any) error { return hg.Errorf(code, format, args...) }
 
 // Refuse marks the error of a handler that has done nothing: the caller gets NotRun, and may repeat the call safely. Retry does so,
-// at another address if there is one, when err has no code or ErrNotReady, ErrExhausted, ErrUnavailable, ErrAborted or ErrInternal. The others say
+// at another address if there is one, when err has no code or ErrNotReady, ErrDraining, ErrExhausted, ErrUnavailable, ErrAborted or ErrInternal. The others say
 // that no repetition helps: ErrNotFound, ErrAlreadyExists, ErrBadInput, ErrDenied, and the program's own, 128 to 255. So a quota that is used up
 // is ErrDenied or a code of yours, one that is full for a moment ErrExhausted.
 func Refuse(err error) error { return hg.Refuse(err) }

@@ -130,14 +130,14 @@ func TestLibraryRefuses(t *testing.T) {
 			still = false
 		}
 	}
-	refused(err, qs.ErrNotReady)
+	refused(err, qs.ErrDraining)
 	close(block)
 	_, err = blocked.Wait(within(t))
 	require.NoError(t, err)
 	require.NoError(t, <-done)
 }
 
-// TestRetryCodes: the handler of an Idempotent method says that another time may do. That is so for ErrUnavailable, ErrNotReady and ErrAborted,
+// TestRetryCodes: the handler of an Idempotent method says that another time may do. That is so for ErrUnavailable, ErrNotReady, ErrDraining and ErrAborted,
 // or for the codes that the policy names.
 func TestRetryCodes(t *testing.T) {
 	t.Parallel()
@@ -146,7 +146,7 @@ func TestRetryCodes(t *testing.T) {
 		said  qs.Code
 		again bool
 	}{
-		{nil, qs.ErrUnavailable, true}, {nil, qs.ErrNotReady, true}, {nil, qs.ErrAborted, true}, {nil, qs.ErrInternal, false}, {nil, qs.ErrNotFound, false},
+		{nil, qs.ErrUnavailable, true}, {nil, qs.ErrNotReady, true}, {nil, qs.ErrDraining, true}, {nil, qs.ErrAborted, true}, {nil, qs.ErrInternal, false}, {nil, qs.ErrNotFound, false},
 		{[]qs.Code{}, qs.ErrUnavailable, false},
 		{[]qs.Code{200}, 200, true}, {[]qs.Code{200}, qs.ErrUnavailable, false},
 	} {

@@ -99,7 +99,7 @@ func (s *serving[In, Out]) handle(ctx context.Context) (err error) {
 //
 // The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), hg.ErrRemote, or
 // another code of this package. What the library at the target refuses matches hg.ErrRemote and the code of that: ErrNoMethod, a method that
-// the server does not have; ErrNotReady, a server that shuts down; ErrTimeout, a handler that could not begin in time. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has
+// the server does not have; ErrDraining, a server that shuts down; ErrTimeout, a handler that could not begin in time. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has
 // answered meanwhile; only success counts more. What an authorizer refuses matches hg.ErrRemote and ErrPermission, or the code that it
 // gave. FateOf says what became of the request: of all attempts, whichever interceptor made them.
 func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (out Out, err error) {

@@ -237,7 +237,7 @@ func (p *peer) texts() string {
 }
 
 // Ping asks whether a process at the address of p, as Addr returns it, drives its node, and returns how long the answer took. It answers
-// also when it is not ready, and when every limit on requests there is reached: a ping uses no worker, no place and no envelope, and no
+// also when it is not ready or drains, and when every limit on requests there is reached: a ping uses no worker, no place and no envelope, and no
 // authorizer is asked. Ping blocks until then, or until ctx ends, and connects if there is no connection. The error is ErrUnreachable
 // where nobody listens, ErrTimeout or ErrCanceled when ctx ends, ErrPeerLost when the connection does, ErrInvalid for the zero Peer. It
 // does not change where calls go: an address that fails is probed by the Peer itself (PeerOptions.HealthInterval).
@@ -248,7 +248,7 @@ func (p Peer) Ping(ctx context.Context) (time.Duration, error) {
 	n := p.p.n
 	begun := n.now()
 	err := n.probe(ctx, p.p.i, p.Addr())
-	if hg.CodeOf(err) == ErrNotReady {
+	if code := hg.CodeOf(err); code == ErrNotReady || code == ErrDraining {
 		err = nil
 	}
 	return n.now() - begun, err

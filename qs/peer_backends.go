@@ -271,7 +271,7 @@ func (p *peer) check(at *place) {
 		}
 		switch code := hg.CodeOf(err); {
 		case err == nil, code == hg.ErrClosed, code == hg.ErrCanceled:
-		case code == ErrNotReady, at.answered < begun:
+		case code == ErrNotReady, code == ErrDraining, at.answered < begun:
 			p.fails(at)
 		}
 	})
@@ -303,7 +303,7 @@ func (p *peer) ask(at *place, tell func(error)) {
 // suspect reports whether an error speaks against the address that the call went to.
 func suspect(err error) bool {
 	if r, ok := hg.RemoteOf(err); ok {
-		return r.Refused && (r.Code == ErrNotReady || r.Code == ErrUnavailable || r.Code == hg.ErrTimeout)
+		return r.Refused && (r.Code == ErrNotReady || r.Code == ErrDraining || r.Code == ErrUnavailable || r.Code == hg.ErrTimeout)
 	}
 	switch hg.CodeOf(err) {
 	case hg.ErrPeerLost, hg.ErrUnreachable, hg.ErrTimeout:

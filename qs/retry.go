@@ -28,7 +28,7 @@ type RetryPolicy struct {
 	// certain not to have run, and can be repeated although its method is not idempotent. Zero means not to ask.
 	WithdrawTimeout time.Duration
 	// Codes are what the handler of an Idempotent method may have answered, after it has run, for the call to be repeated. Nil means
-	// ErrUnavailable, ErrNotReady and ErrAborted; an empty list none.
+	// ErrUnavailable, ErrNotReady, ErrDraining and ErrAborted; an empty list none.
 	Codes []Code
 	// BudgetRatio bounds the repeated attempts of the last 10 s by so many for each first one, beside 10: those of one node's calls
 	// through one Retry, of all methods that it wraps. Those at another address that does not fail are not counted. Zero means 0.1,
@@ -60,7 +60,7 @@ func Retry(p RetryPolicy) Interceptor {
 		p.BudgetRatio = 0.1
 	}
 	if p.Codes == nil {
-		p.Codes = []Code{ErrUnavailable, ErrNotReady, ErrAborted}
+		p.Codes = []Code{ErrUnavailable, ErrNotReady, ErrDraining, ErrAborted}
 	}
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		if c.Peer.p == nil {
@@ -118,7 +118,7 @@ func (c *Call) repeatable(err error, codes []Code) bool {
 	case ErrNoMethod, ErrNoEntry, hg.ErrPermission, hg.ErrOverflow, hg.ErrInvalid, na.ErrProtocol, hg.ErrUnsupported, ErrBadInput, ErrDenied, ErrNotFound, ErrAlreadyExists:
 		return false
 	}
-	return code <= ErrInternal // else the program's
+	return code < 128 // else the program's
 }
 
 // budget returns the budget of a node's calls through what Retry has returned for p.

@@ -19,7 +19,7 @@ import (
 func endWithDrain(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(qs.Draining(ctx), func() { cancel(qs.Errorf(qs.ErrUnavailable, "the server stops")) })()
+	defer context.AfterFunc(qs.Draining(ctx), func() { cancel(qs.Errorf(qs.ErrDraining, "the server stops")) })()
 	return next(ctx)
 }
 

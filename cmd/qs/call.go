@@ -325,5 +325,5 @@ func final(code hg.Code) bool {
 		hg.ErrPermission, na.ErrProtocol:
 		return true
 	}
-	return code > hg.ErrInternal // the program's
+	return code >= 128 // the program's
 }

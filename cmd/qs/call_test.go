@@ -683,6 +683,7 @@ func TestCallAdvice(t *testing.T) {
 		{hg.ErrTimeout, hg.Ran, "give it more time"},
 		{hg.ErrTimeout, hg.NotRun, "it did not run: repeat it"},
 		{hg.ErrOverflow, hg.NotRun, "it did not run, and a repetition will not help"},
+		{hg.ErrDraining, hg.NotRun, "it did not run: repeat it"},
 		{hg.ErrPeerLost, hg.MaybeRan, "it may have run"},
 	} {
 		require.Contains(t, advice(c.code, c.fate, true, "a"), c.want, "%v, %v", c.code, c.fate)

@@ -320,7 +320,7 @@ func (c *Client) waits(ctx context.Context, k *qs.Call, next func(context.Contex
 			return err
 		}
 		switch qs.CodeOf(err) {
-		case qs.ErrUnreachable, qs.ErrPeerLost, qs.ErrNotReady:
+		case qs.ErrUnreachable, qs.ErrPeerLost, qs.ErrNotReady, qs.ErrDraining:
 		default:
 			return err
 		}

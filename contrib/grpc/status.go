@@ -58,6 +58,7 @@ var libraryCodes = map[qs.Code]codes.Code{
 	qs.ErrPeerLost:        codes.Unavailable,
 	qs.ErrClosed:          codes.Unavailable,
 	qs.ErrNotReady:        codes.Unavailable,
+	qs.ErrDraining:        codes.Unavailable,
 	qs.ErrNoEntry:         codes.Unavailable, // no such host
 	hg.ErrRefused:         codes.Unavailable,
 	nacodes.ErrChecksum:   codes.DataLoss,

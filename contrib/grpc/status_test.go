@@ -107,6 +107,8 @@ func TestStatusOfErrors(t *testing.T) {
 	other := testgrpc.NewUnimplementedServiceClient(c)
 	_, err := other.UnimplementedCall(within(t), &testgrpc.Empty{})
 	require.Equal(t, codes.Unimplemented, status.Code(err))
+	require.ErrorIs(t, err, qs.ErrNoMethod)
+	require.Contains(t, status.Convert(err).Message(), "UnimplementedCall is not served by tcp://")
 	require.Equal(t, qs.NotRun, grpcqs.FateOf(err))
 }
 
@@ -119,7 +121,7 @@ func TestForeignHandler(t *testing.T) {
 	for code, want := range map[qs.Code]codes.Code{
 		qs.ErrBadInput: codes.InvalidArgument, qs.ErrNotFound: codes.NotFound, qs.ErrAlreadyExists: codes.AlreadyExists, qs.ErrDenied: codes.PermissionDenied,
 		qs.ErrExhausted: codes.ResourceExhausted, qs.ErrAborted: codes.Aborted, qs.ErrInternal: codes.Internal, qs.ErrUnavailable: codes.Unavailable,
-		qs.ErrNotReady: codes.Unavailable, 143: codes.DataLoss, 200: codes.Unknown, qs.ErrTimeout: codes.DeadlineExceeded,
+		qs.ErrNotReady: codes.Unavailable, qs.ErrDraining: codes.Unavailable, 143: codes.DataLoss, 200: codes.Unknown, qs.ErrTimeout: codes.DeadlineExceeded,
 		qs.ErrPermission: codes.PermissionDenied, hg.ErrOverflow: codes.ResourceExhausted,
 	} {
 		cfg := func(c *qs.Config) {

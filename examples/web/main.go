@@ -61,7 +61,7 @@ func serve(ctx context.Context, addr, web string) error {
 			case <-ctx.Done(): // the page was closed
 				return ctx.Err()
 			case <-qs.Draining(ctx).Done():
-				return qs.Errorf(qs.ErrUnavailable, "the server stops")
+				return qs.Errorf(qs.ErrDraining, "the server stops")
 			}
 		}
 		return nil

@@ -71,6 +71,7 @@ const (
 	ErrUnavailable
 	ErrAborted
 	ErrInternal
+	ErrDraining // the target shuts down: it ends what runs and takes nothing new
 )
 
 var codeText = map[Code]string{
@@ -117,6 +118,7 @@ var codeText = map[Code]string{
 	ErrUnavailable:   "unavailable",
 	ErrAborted:       "aborted",
 	ErrInternal:      "internal error",
+	ErrDraining:      "draining",
 }
 
 // Error returns the text of the code; its number if it has none.

@@ -45,7 +45,7 @@ func probe(b *bed) {
 		require.Equal(b, t.Self(), c.last.Addr.Named())
 	}
 	t.cls.Drain()
-	a.probe(t.Self(), 0).fails(na.ErrNotReady)
+	a.probe(t.Self(), 0).fails(na.ErrDraining)
 }
 
 func probeNotDriven(b *bed) {

@@ -59,7 +59,7 @@ func codeOf(code qs.Code) string {
 		return "resource_exhausted"
 	case qs.ErrAborted:
 		return "aborted"
-	case qs.ErrUnavailable, qs.ErrNotReady, qs.ErrUnreachable, qs.ErrPeerLost, qs.ErrClosed, qs.ErrNoEntry:
+	case qs.ErrUnavailable, qs.ErrNotReady, qs.ErrDraining, qs.ErrUnreachable, qs.ErrPeerLost, qs.ErrClosed, qs.ErrNoEntry:
 		return "unavailable"
 	case qs.ErrTimeout:
 		return "deadline_exceeded"

@@ -202,7 +202,7 @@ func Refused(err error) bool {
 // about the files: the copy can go on.
 func Interrupted(err error) bool {
 	switch codeOf(err) {
-	case na.ErrPeerLost, na.ErrUnreachable, na.ErrTimeout, na.ErrCanceled, na.ErrClosed, na.ErrAgain, hg.ErrNotReady: // the last of one that drains
+	case na.ErrPeerLost, na.ErrUnreachable, na.ErrTimeout, na.ErrCanceled, na.ErrClosed, na.ErrAgain, hg.ErrDraining:
 		return true
 	}
 	return false
