@@ -168,3 +168,49 @@ func TestAuthoritiesRotate(t *testing.T) {
 		})
 	}
 }
+
+// TestRenewedBeforeBulk: the certificate of one side is renewed after a session was made, and before a second connection of it would be, for
+// large data. The session goes on as it was.
+func TestRenewedBeforeBulk(t *testing.T) {
+	eachTLS(t, func(t *testing.T, scheme string) {
+		for _, renewed := range []string{"server", "client"} {
+			t.Run(renewed, func(t *testing.T) {
+				t.Parallel()
+				ours, theirs := newExpiring(t), newExpiring(t)
+				theirs.authority = ours.authority
+				replace(t, theirs.ca, inPEM(ours.authority.Certificate[0]))
+				files := map[string]*expiring{"server": ours, "client": theirs}
+				for name, f := range files {
+					f.issue(t, name, time.Hour)
+				}
+				turn := qs.Define[[]byte, []byte]("rotate/turn")
+				wait := qs.Define[struct{}, struct{}]("rotate/wait")
+				finish := make(chan struct{})
+				s := serverAt(t, scheme+"://127.0.0.1:0", qs.Config{TLS: ours.load(t)}, func(n *qs.Node) {
+					turn.Handle(n, func(_ context.Context, b []byte) ([]byte, error) { return b, nil })
+					wait.Handle(n, func(context.Context, struct{}) (struct{}, error) {
+						<-finish
+						return struct{}{}, nil
+					})
+				})
+				n := open(t, scheme+"://", qs.Config{TLS: theirs.load(t)})
+				to := peer(t, n, s.Addr().String())
+				_, err := turn.Call(within(t), to, []byte("a session"))
+				require.NoError(t, err)
+				files[renewed].issue(t, renewed, time.Hour)
+				waiting := wait.Go(within(t), to, struct{}{})
+				for range 10 {
+					got, err := turn.Call(within(t), to, make([]byte, 3<<20))
+					require.NoError(t, err)
+					require.Len(t, got, 3<<20)
+				}
+				close(finish)
+				_, err = waiting.Wait(within(t))
+				require.NoError(t, err)
+				for _, node := range []*qs.Node{n, s} {
+					require.Zero(t, node.HG().Stats().NA.PeersLost)
+				}
+			})
+		}
+	})
+}

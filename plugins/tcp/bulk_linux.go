@@ -58,9 +58,6 @@ func (c *conn) large() {
 		if !bytes.Equal(g.Label, b.token[:]) {
 			return codes.WithText(codes.ErrProtocol, "HELLO is for another connection")
 		}
-		if err := b.samePeer(c); err != nil {
-			return err
-		}
 		b.link.LaneUp()
 		return nil
 	}
@@ -90,6 +87,15 @@ func (ca *polled) adoptBulk(s *socket, in *framing.In, hello *frame.Greeting) (f
 	b.link.LaneUp()
 	b.start(s)
 	return func() { _ = s.tcp.Close() }, nil
+}
+
+// checkPeer is samePeer of a second connection at the side that has dialled it, before its HELLO: what the listener has taken up ends the
+// session when it ends. A peer that has renewed its certificate since has a session without a second connection. Locked.
+func (c *conn) checkPeer() error {
+	if main, ok := c.link.Conn().(*conn); ok && c.flow == carrier.Bulk {
+		return c.samePeer(main)
+	}
+	return nil
 }
 
 // samePeer reports why c cannot be the second connection of the session of main: somebody else is at its other end.

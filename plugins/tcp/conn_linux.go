@@ -116,6 +116,8 @@ func (c *conn) connect(ctx context.Context, name, host string) {
 		if err == nil {
 			if err = c.hold(s); err != nil { // of this process: dialing again would end the same way
 				err = unreachable("keep the connection", err)
+			} else {
+				err = c.checkPeer()
 			}
 		}
 		if err != nil {
