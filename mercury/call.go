@@ -10,8 +10,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
 )
 
-// firstTag is where our tags begin. A peer that calls us counts from 1, and both kinds of tag come in one kind of message.
-const firstTag = 1 << 30
+// The tags of calls. A response and the acknowledgement of one come in the same kind of message, so no tag may stand for a call of
+// each side: C counts from 1, a node that has dialed from firstTag, and one that has been dialed tagCount behind that.
+const (
+	firstTag = 1 << 30
+	tagCount = 1 << 29
+)
 
 // A call waits for its response. The goroutine that removes it from conn.calls ends it, so it ends once.
 type call struct {
@@ -147,12 +151,11 @@ func (c *conn) request1(ctx context.Context, k *call, r *hgwire.Request, in []by
 		return 0, c.err
 	}
 	for {
-		c.nextTag = firstTag + (c.nextTag+1)%firstTag
-		if c.calls[c.nextTag] == nil {
+		c.lastCall = (c.lastCall + 1) % tagCount
+		if tag = c.firstTag + c.lastCall; c.calls[tag] == nil {
 			break
 		}
 	}
-	tag = c.nextTag
 	if !k.notify || r.Flags&hgwire.More != 0 {
 		c.calls[tag] = k
 	}

@@ -43,15 +43,16 @@ type conn struct {
 	rest  []byte // of the writer: what was not written
 	stage *[stageSize]byte
 
-	nextTag uint32
-	calls   map[uint32]*call
-	reads   fifo[*op] // in the order of their answers
-	writes  fifo[*op] // in the order of their acknowledgements
-	lent    lentOutputs
-	active  int        // handlers that run
-	queue   []*Request // that wait for one to end
-	sums    checksumState
-	probing chan struct{} // closed when the probe has ended; nil if there is none
+	firstTag uint32 // of calls of this side; does not change
+	lastCall uint32 // behind firstTag
+	calls    map[uint32]*call
+	reads    fifo[*op] // in the order of their answers
+	writes   fifo[*op] // in the order of their acknowledgements
+	lent     lentOutputs
+	active   int        // handlers that run
+	queue    []*Request // that wait for one to end
+	sums     checksumState
+	probing  chan struct{} // closed when the probe has ended; nil if there is none
 }
 
 // A fifo is a queue.
@@ -74,7 +75,7 @@ func (f *fifo[T]) pop() (v T, ok bool) {
 
 func (n *Node) newConn(nc net.Conn, name, self netip.AddrPort, s xnet.Setup) *conn {
 	c := &conn{n: n, nc: nc, name: name, addr: addrText(name), self: self, pid: s.PID,
-		wake: make(chan struct{}, 1), calls: map[uint32]*call{}, nextTag: firstTag}
+		wake: make(chan struct{}, 1), calls: map[uint32]*call{}, firstTag: firstTag}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.done = c.ctx.Done()
 	c.in = &reader{c: c, buf: make([]byte, readSize)}

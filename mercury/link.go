@@ -224,6 +224,7 @@ func (n *Node) admit(nc net.Conn) *conn {
 	name := netip.AddrPortFrom(remote.AddrPort().Addr().Unmap(), s.Port)
 	self := n.nameFor(nc)
 	c := n.newConn(nc, name, self, s)
+	c.firstTag += tagCount
 	refusal := (&xnet.Setup{Kind: xnet.Refuse, Port: s.Port, PID: n.pid}).Append(nil)
 
 	n.mu.Lock()

@@ -48,6 +48,44 @@ func TestCall(t *testing.T) {
 	}
 }
 
+// Input and output that travel apart in both directions of one connection, lent and acknowledged by calls and notifications of
+// each side at a time.
+func TestLongBothWays(t *testing.T) {
+	long := fill(1 << 20)
+	for range 8 {
+		a, b := open(t, mercury.Config{Checksums: mercury.Off}), open(t, mercury.Config{Checksums: mercury.Off})
+		for _, n := range []*mercury.Node{a, b} {
+			n.Handle(1, func(r *mercury.Request) { _ = r.Respond(long) })
+			n.Handle(2, func(*mercury.Request) {})
+		}
+		_, err := a.Call(within(t), b.Addr(), 1, nil)
+		require.NoError(t, err)
+		_, err = b.Call(within(t), a.Addr(), 1, nil)
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		errs := make(chan error, 32)
+		for range 4 {
+			for _, p := range [][2]*mercury.Node{{a, b}, {b, a}} {
+				wg.Go(func() {
+					out, err := p[0].Call(within(t), p[1].Addr(), 1, nil)
+					if err == nil && !bytes.Equal(out, long) {
+						err = fmt.Errorf("other output, of %d bytes", len(out))
+					}
+					errs <- err
+				})
+				wg.Go(func() { errs <- p[0].Notify(within(t), p[1].Addr(), 2, long) })
+			}
+		}
+		wg.Wait()
+		close(errs)
+		for err := range errs {
+			require.NoError(t, err)
+		}
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	}
+}
+
 // Many goroutines call in both directions over one connection.
 func TestCallsBothWays(t *testing.T) {
 	a, b := open(t, mercury.Config{}), open(t, mercury.Config{})
