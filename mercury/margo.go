@@ -113,8 +113,8 @@ func (p *Provider) Close() error {
 	return nil
 }
 
-// HandleAt has p serve m with fn, as Handle does, until p.Close. It panics if p serves m already or is closed, and if m was not defined
-// by DefineMargo. Whichever provider m is of itself does not matter.
+// HandleAt has p serve m with fn, as Handle does, until p.Close. It panics if p serves m already or is closed, if fn is nil, and if m was not
+// defined by DefineMargo. Whichever provider m is of itself does not matter.
 func (m *Method[In, Out]) HandleAt(p *Provider, fn func(ctx context.Context, in In) (Out, error)) {
 	at := m.At(p.id)
 	if !p.handle(at.id, at.handler(fn)) {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/mercury"
@@ -273,6 +274,10 @@ func TestLend(t *testing.T) {
 	n, err := later.ReadAt(make([]byte, 10), later.Len()-4)
 	require.ErrorIs(t, err, mercury.ErrPeerLost) // the key is good no more, which costs the connection
 	require.Zero(t, n)
+	_, err = later.ReadAt(make([]byte, 10), later.Len()+1)
+	require.Equal(t, io.EOF, err, "behind the end, as of a bytes.Reader")
+	_, err = later.ReadAt(make([]byte, 10), -1)
+	require.ErrorIs(t, err, mercury.ErrInvalid)
 
 	_, err = later.Get(within(t), make([]byte, 10), later.Len()-4)
 	require.ErrorIs(t, err, mercury.ErrInvalid)
@@ -457,6 +462,29 @@ func TestActive(t *testing.T) {
 	for range 5 {
 		require.NoError(t, <-errs)
 	}
+}
+
+// Handlers that end their goroutine, inline or not, are answered for as failed, and neither take room from the next ones nor end
+// the connection.
+func TestGoexit(t *testing.T) {
+	target, origin := open(t, mercury.Config{MaxActive: 2}), open(t, mercury.Config{})
+	target.Handle(1, func(*mercury.Request) { runtime.Goexit() })
+	target.HandleInline(2, func(*mercury.Request) { runtime.Goexit() })
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			_, err := origin.Call(within(t), target.Addr(), 1+uint64(i%2), nil)
+			assert.ErrorIs(t, err, mercury.ErrRemote)
+			assert.EqualValues(t, 26, mercury.CodeOf(err))
+		})
+	}
+	wg.Wait()
+	echo(target)
+	for _, id := range []uint64{echoID, echoID + 1000} {
+		_, err := origin.Call(within(t), target.Addr(), id, nil)
+		require.NoError(t, err)
+	}
+	require.Zero(t, target.Panics())
 }
 
 // Both dial at once, again and again: there is one connection in the end, and no call fails.

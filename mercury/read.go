@@ -149,9 +149,17 @@ func (r *reader) span(s *span) error {
 	return nil
 }
 
+// read reads until the connection ends. An inline handler that ends the goroutine has it go on on another.
 func (c *conn) read() {
+	ended := false
+	defer func() {
+		if !ended && c.ctx.Err() == nil {
+			go c.read()
+		}
+	}()
 	defer c.rescue()
 	err := c.in.run()
+	ended = true
 	c.in.buf = nil // handlers may outlive the connection
 	if ne := net.Error(nil); errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) || CodeOf(err) == ErrClosed {
 		err = errorf(ErrPeerLost, "%v: %v", ErrPeerLost, err)

@@ -42,8 +42,11 @@ func (r *Remote) Len() int64 { return r.bulk.Len() }
 
 // ReadAt is Get with the context of With. It returns io.EOF where an io.ReaderAt does.
 func (r *Remote) ReadAt(p []byte, off int64) (int, error) {
+	if off > r.Len() {
+		return 0, io.EOF
+	}
 	all := len(p)
-	if off >= 0 && off <= r.Len() {
+	if off >= 0 {
 		p = p[:min(int64(len(p)), r.Len()-off)]
 	}
 	n, err := r.Get(r.ctx, p, off)

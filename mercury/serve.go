@@ -186,19 +186,33 @@ func (c *conn) enqueue(r *Request) {
 	}
 }
 
-// work runs r and those that wait.
+// work runs r and those that wait. A handler that ends the goroutine (runtime.Goexit, as FailNow of a test does) has them on another.
 func (c *conn) work(r *Request) {
+	defer func() {
+		if r == nil {
+			return
+		}
+		if r = c.dequeue(); r != nil {
+			go c.work(r)
+		}
+	}()
 	for r != nil {
 		r.serve()
-		c.mu.Lock()
-		if r = nil; len(c.queue) > 0 {
-			r, c.queue[0] = c.queue[0], nil
-			c.queue = c.queue[1:]
-		} else {
-			c.active--
-		}
-		c.mu.Unlock()
+		r = c.dequeue()
 	}
+}
+
+// dequeue returns the next request that waits, or nil: then one handler less runs.
+func (c *conn) dequeue() (r *Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 {
+		c.active--
+		return nil
+	}
+	r, c.queue[0] = c.queue[0], nil
+	c.queue = c.queue[1:]
+	return r
 }
 
 func (r *Request) serve() {

@@ -81,12 +81,15 @@ func (m *Method[In, Out]) encode(op, addr string, in In) ([]byte, error) {
 
 // Handle has n serve m with fn, on a goroutine of its own for each request. ctx ends with the connection; RequestOf(ctx) is the
 // request, for the memory that it has lent. The origin gets the number of fn's error, as by Request.RespondError. Input that
-// cannot be decoded is answered with HG_PROTOCOL_ERROR, and fn does not run.
+// cannot be decoded is answered with HG_PROTOCOL_ERROR, and fn does not run. Handle panics if n serves m already, or if fn is nil.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
 	n.Handle(m.id, m.handler(fn))
 }
 
 func (m *Method[In, Out]) handler(fn func(ctx context.Context, in In) (Out, error)) func(*Request) {
+	if fn == nil {
+		panic("mercury: method " + m.name + ": a handler without a function")
+	}
 	return func(r *Request) {
 		var in In
 		if len(r.in) < m.wrap.in || proc.Unmarshal(r.in[m.wrap.in:], &in) != nil {

@@ -21,6 +21,16 @@ type doubleIn struct {
 
 var double_ = mercury.DefineMargo[doubleIn, string]("double").At(3)
 
+// A method without a function is told at once, and not by a panic when it is called.
+func TestTypedNoFunction(t *testing.T) {
+	n := open(t, mercury.Config{})
+	require.Panics(t, func() { sum.Handle(n, nil) })
+	p, err := n.Provide(3, "double")
+	require.NoError(t, err)
+	require.Panics(t, func() { double_.HandleAt(p, nil) })
+	double_.HandleAt(p, func(context.Context, doubleIn) (string, error) { return "", nil })
+}
+
 // Typed methods, plain and of Margo, with memory in the input; each error reaches the origin with its code.
 func TestTyped(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})

@@ -8,7 +8,7 @@
 //	hg_const_string_t      the same
 //	either, if NULL counts *string: nil is NULL, and is not the same as a pointer to ""
 //	hg_bulk_t              mercury.Bulk, or what else has AppendProc and ReadProc
-//	struct                 struct: the exported fields, in order
+//	struct                 struct: its fields, in order, all of them exported
 //	char[16], T[n]         [16]byte, [n]T
 //	a count, then items    []T with a tag that gives the count's width: `proc:"u8"`, u16, u32 or u64
 //	bytes to the end       []byte with `proc:"rest"`, as the last field; or a []byte alone
