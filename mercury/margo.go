@@ -94,7 +94,7 @@ func (p *Provider) Identity() string { return p.identity }
 func (p *Provider) handle(id uint64, fn func(*Request)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || !p.node.addHandler(id, handler{fn, false}) {
+	if p.closed || !p.node.addHandler(id, handler{fun: fn, provider: p}) {
 		return false
 	}
 	p.ids = append(p.ids, id)
@@ -107,7 +107,7 @@ func (p *Provider) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, id := range p.ids {
-		p.node.RemoveHandler(id)
+		p.node.removeHandler(id, p)
 	}
 	p.ids, p.closed = nil, true
 	return nil

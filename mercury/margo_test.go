@@ -62,6 +62,22 @@ func TestProvider(t *testing.T) {
 	require.PanicsWithValue(t, "mercury: method sum has no providers: define it with DefineMargo", func() { sum.At(3) })
 }
 
+// A provider that is closed leaves a handler alone that has taken the place of its own.
+func TestProviderHandlerReplaced(t *testing.T) {
+	n := open(t, mercury.Config{})
+	tick := mercury.DefineMargo[int32, int32]("tick")
+	same := func(_ context.Context, i int32) (int32, error) { return i, nil }
+	p, err := n.Provide(9, "first")
+	require.NoError(t, err)
+	tick.HandleAt(p, same)
+	require.True(t, n.RemoveHandler(tick.At(9).ID()))
+	tick.At(9).Handle(n, same)
+	require.NoError(t, p.Close())
+	out, err := tick.At(9).Call(within(t), n, n.Addr(), 1)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, out)
+}
+
 // A handler that is removed while it runs, and while requests wait for it, still answers these. The next ones are refused.
 func TestRemoveHandler(t *testing.T) {
 	n := open(t, mercury.Config{MaxActive: 1})

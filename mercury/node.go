@@ -104,8 +104,9 @@ type Node struct {
 }
 
 type handler struct {
-	fun    func(*Request)
-	inline bool
+	fun      func(*Request)
+	inline   bool
+	provider *Provider // that removes it when it is closed, or nil
 }
 
 // Open makes a node that listens on addr, "ofi+tcp://127.0.0.1:0" for example, where port 0 lets the system choose. Without Config's
@@ -176,11 +177,13 @@ func (n *Node) Peers() []string {
 
 // Handle has fn answer requests of the RPC id, each on a goroutine of its own, until RemoveHandler. It may be called at any time. It panics
 // if id has a handler, or if fn is nil.
-func (n *Node) Handle(id uint64, fn func(*Request)) { n.handle(id, handler{fn, false}) }
+func (n *Node) Handle(id uint64, fn func(*Request)) { n.handle(id, handler{fun: fn}) }
 
 // HandleInline is Handle for a function that is quick and never waits: it runs on the goroutine that reads the connection.
 // The request's input is good until fn returns.
-func (n *Node) HandleInline(id uint64, fn func(*Request)) { n.handle(id, handler{fn, true}) }
+func (n *Node) HandleInline(id uint64, fn func(*Request)) {
+	n.handle(id, handler{fun: fn, inline: true})
+}
 
 func (n *Node) handle(id uint64, h handler) {
 	if !n.addHandler(id, h) {
@@ -206,11 +209,14 @@ func (n *Node) addHandler(id uint64, h handler) bool {
 
 // RemoveHandler has requests of the RPC id answered with HG_NOENTRY again, as margo_deregister does, and reports whether there was a handler.
 // Requests that were accepted before still run: RemoveHandler does not wait for them. The id may be given to Handle again at once.
-func (n *Node) RemoveHandler(id uint64) bool {
+func (n *Node) RemoveHandler(id uint64) bool { return n.removeHandler(id, nil) }
+
+// removeHandler is RemoveHandler, for handlers of p alone unless it is nil.
+func (n *Node) removeHandler(id uint64, p *Provider) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	all := maps.Clone(*n.handlers.Load())
-	if all[id].fun == nil {
+	if h := all[id]; h.fun == nil || p != nil && h.provider != p {
 		return false
 	}
 	delete(all, id)

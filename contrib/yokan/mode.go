@@ -23,6 +23,8 @@ const (
 
 	// Direct has keys and values travel inside of requests and responses, and Bulk has the service read and write
 	// memory that the client lends. Without either the size decides. The provider is not told: it serves both.
+	// With Direct a response longer than the node's MaxBody, 64 MiB by default, is mercury.ErrOverflow, and with Consume
+	// its values are lost.
 	Direct Mode = 1 << 14
 	Bulk   Mode = 1 << 30
 )
