@@ -1,14 +1,17 @@
 package mercury_test
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"net"
 	"net/netip"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
@@ -345,17 +348,41 @@ func TestSlowSetup(t *testing.T) {
 	dialled(t, n, 92)
 }
 
-// Output that is lent and never acknowledged is bounded: the oldest is taken away.
+// Many callers have output that travels apart at a time, more than a peer may leave unread. All of it arrives.
+func TestLongOutputs(t *testing.T) {
+	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
+	out := fill(1 << 20)
+	target.Handle(1, func(r *mercury.Request) { _ = r.Respond(out) })
+	var wg sync.WaitGroup
+	for range 128 {
+		wg.Go(func() {
+			got, err := origin.Call(within(t), target.Addr(), 1, nil)
+			assert.NoError(t, err)
+			assert.True(t, bytes.Equal(out, got))
+		})
+	}
+	wg.Wait()
+}
+
+// Output that is lent and never acknowledged is bounded: first there is no room for more, then the oldest is taken away.
 func TestNeverAcknowledges(t *testing.T) {
-	n := open(t, mercury.Config{})
+	n := open(t, mercury.Config{MaxBody: 20 << 20})
 	out := make([]byte, 8<<20)
 	n.Handle(1, func(r *mercury.Request) { _ = r.Respond(out) })
 	d := dialled(t, n, 76)
-	for i := range 12 {
-		d.request(uint64(i), 1, 0, nil)
-		r, _ := d.response(uint64(i))
-		require.EqualValues(t, hgwire.More, r.Flags)
+	for i := range uint64(12) {
+		d.request(i, 1, 0, nil)
+		if r, _ := d.response(i); i < 10 {
+			require.EqualValues(t, hgwire.More, r.Flags)
+		} else {
+			require.EqualValues(t, 26, r.Code)
+		}
 	}
+	require.Equal(t, 10, n.Regions(), "four times MaxBody")
+	n.AgeRegions()
+	d.request(50, 1, 0, nil)
+	r, _ := d.response(50)
+	require.EqualValues(t, hgwire.More, r.Flags)
 	require.Equal(t, 8, n.Regions(), "64 MiB")
 	d.nc.Close()
 	for ctx := within(t); n.Regions() > 0; runtime.Gosched() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
@@ -176,7 +177,9 @@ func (c *conn) giveUp(k *call, tag uint32, region *Region) bool {
 	delete(c.calls, tag)
 	if region != nil {
 		region.keep()
-		c.lent.add(lentOutput{tag, region})
+		if !c.lendLocked(lentOutput{tag, region}) {
+			region.Close()
+		}
 	}
 	return true
 }
@@ -264,8 +267,12 @@ func (c *conn) acknowledge(tag uint32, later bool) {
 	c.flushLocked(later)
 }
 
-// maxLent bounds what is lent to a peer that does not acknowledge it: then the oldest is taken away.
-const maxLent = 64 << 20
+// maxLent is how much may be lent to a peer before what it has not asked for in lentIdle is taken away. What it reads is not: that would
+// end the connection. The most that may be lent to it is four times Config.MaxBody, or maxLent if that is more.
+const (
+	maxLent  = 64 << 20
+	lentIdle = 5 * time.Second
+)
 
 // lentOutputs are bodies that a peer may read until it acknowledges them.
 type lentOutputs struct {
@@ -278,11 +285,38 @@ type lentOutput struct {
 	region *Region
 }
 
-func (l *lentOutputs) add(o lentOutput) {
+// lendLocked adds o to what the peer has, and reports whether there was room.
+func (c *conn) lendLocked(o lentOutput) bool {
+	l, size := &c.lent, o.region.size
+	if l.size+size > maxLent {
+		c.takeIdleLocked(size)
+	}
+	if len(l.order) > 0 && l.size+size > uint64(max(maxLent, 4*c.n.cfg.MaxBody)) {
+		return false
+	}
+	o.region.used.Store(time.Now().UnixNano())
 	l.order = append(l.order, o)
-	l.size += o.region.size
-	for l.size > maxLent && len(l.order) > 1 {
-		l.release(l.order[0].tag)
+	l.size += size
+	return true
+}
+
+// takeIdleLocked takes away the oldest of what the peer does not read, until there is room for size bytes.
+func (c *conn) takeIdleLocked(size uint64) {
+	reading := map[*memory]bool{}
+	for _, j := range append(slices.Clone(c.jobs), c.job) {
+		if j == nil {
+			continue
+		}
+		for _, s := range j.spans {
+			reading[s.mem] = true
+		}
+	}
+	since := time.Now().Add(-lentIdle).UnixNano()
+	for _, o := range slices.Clone(c.lent.order) {
+		isRead := func(s *segment) bool { return reading[&s.mem] }
+		if c.lent.size+size > maxLent && o.region.used.Load() < since && !slices.ContainsFunc(o.region.segments, isRead) {
+			c.lent.release(o.tag)
+		}
 	}
 }
 

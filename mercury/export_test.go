@@ -28,6 +28,15 @@ func (n *Node) Regions() int {
 	return len(n.segments)
 }
 
+// AgeRegions has what is lent look as if no peer had asked for it for long.
+func (n *Node) AgeRegions() {
+	n.regionMu.Lock()
+	defer n.regionMu.Unlock()
+	for _, s := range n.segments {
+		s.region.used.Store(0)
+	}
+}
+
 // HeaderSize returns how long the headers of requests to a peer are.
 func (n *Node) HeaderSize(addr string) int {
 	n.mu.RLock()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 )
@@ -78,6 +79,7 @@ type Region struct {
 	only     *conn    // nil: any connection
 	peers    []string // nil: any peer
 	segments []*segment
+	used     atomic.Int64 // when only has asked for it last, in nanoseconds
 }
 
 // A segment is a part of a Region, which has a key of its own.

@@ -277,6 +277,9 @@ func (c *conn) spans(h *xnet.Header, access Access) ([]span, error) {
 		if s == nil {
 			return nil, c.refusal()
 		}
+		if s.region.only != nil {
+			s.region.used.Store(time.Now().UnixNano())
+		}
 		spans[i] = span{&s.mem, v.Addr, v.Len}
 	}
 	return spans, nil

@@ -57,7 +57,7 @@ func (r *Request) Detach() {
 }
 
 // Respond answers with out, of which it makes a copy. It does not wait. The error matches ErrAnswered if there is an answer, ErrOverflow
-// if out is longer than Config.MaxBody, and why the connection ended if it did; nil does not say that the answer arrives.
+// if out is longer than Config.MaxBody, ErrNoMemory if the peer has still to read four times as much, and why the connection ended if it did; nil does not say that the answer arrives.
 // A request that wants no response gets none.
 func (r *Request) Respond(out []byte) error { return r.respond(0, out) }
 
@@ -96,13 +96,15 @@ func (r *Request) respond(code int8, out []byte) error {
 		}
 		return c.err
 	}
+	if region != nil && !c.lendLocked(lentOutput{r.tag, region}) {
+		c.mu.Unlock()
+		region.Close()
+		return errorf(ErrNoMemory, "mercury: respond: %d bytes, and the peer has still to read output of four times Config.MaxBody", region.size)
+	}
 	r.answered = true
 	if r.flags&hgwire.NoReply != 0 {
 		c.mu.Unlock()
 		return nil
-	}
-	if region != nil {
-		c.lent.add(lentOutput{r.tag, region})
 	}
 	c.respondLocked(r.tag, h, out)
 	c.flushLocked(r.inline)
