@@ -77,9 +77,6 @@ func TestShutdownUnderStream(t *testing.T) {
 			next, stop := iter.Pull2(big.Call(within(t), to, struct{}{}))
 			_, err, _ := next()
 			require.NoError(t, err)
-			for n.HG().Stats().Active > 0 {
-				runtime.Gosched()
-			}
 			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 			if reads {
 				ctx, cancel = context.WithTimeout(context.Background(), time.Minute)
@@ -94,7 +91,7 @@ func TestShutdownUnderStream(t *testing.T) {
 				}
 			} else {
 				err := <-ended
-				require.ErrorContains(t, err, "1 stream left")
+				require.Regexp(t, `1 stream(, 1 handler)? left`, err.Error(), "on a busy machine the handler has not returned")
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 			}
 			got := 1
