@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,10 +17,12 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/experimental"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	grpcqs "github.com/quicksilver-rpc/quicksilver/contrib/grpc"
 	"github.com/quicksilver-rpc/quicksilver/qs"
@@ -365,6 +368,69 @@ func TestCompression(t *testing.T) {
 		_, err = tc.UnaryCall(within(t), simple(5<<20), grpc.UseCompressor("gzip"))
 		require.Equal(t, codes.ResourceExhausted, status.Code(err))
 		require.Contains(t, err.Error(), "after decompression")
+	})
+}
+
+// TestNoLimit: math.MaxInt, which programs give to say that there is no limit, is none, of messages that are compressed as of others.
+func TestNoLimit(t *testing.T) {
+	tc := testgrpc.NewTestServiceClient(overTCP(t).pair(t, echo().register, grpcqs.MaxReceive(math.MaxInt)))
+	for _, name := range []string{"identity", "gzip"} {
+		out, err := tc.UnaryCall(within(t), simple(100_000), grpc.UseCompressor(name))
+		require.NoError(t, err)
+		require.Len(t, out.Payload.GetBody(), 100_000, name)
+	}
+}
+
+// A keeper is a codec that passes bytes through, and keeps those that it gets, as it may after Ref.
+type keeper struct{}
+
+func (keeper) Name() string { return "proto" }
+
+func (keeper) Marshal(v any) (mem.BufferSlice, error) { return *v.(*mem.BufferSlice), nil }
+
+func (keeper) Unmarshal(data mem.BufferSlice, v any) error {
+	data.Ref()
+	*v.(*mem.BufferSlice) = data
+	return nil
+}
+
+// TestCodecKeeps: what a codec of a program keeps of a message stays as it has come, whatever comes after it.
+func TestCodecKeeps(t *testing.T) {
+	each(t, func(t *testing.T, n network) {
+		c := n.pair(t, echo().register)
+		var got []mem.BufferSlice
+		encoded := func(i int) *mem.BufferSlice {
+			m := simple(1000)
+			m.Payload.Body[0], m.Payload.Body[999] = byte(i), byte(i)
+			b, err := proto.Marshal(m)
+			require.NoError(t, err)
+			return &mem.BufferSlice{mem.SliceBuffer(b)}
+		}
+		const all = 50
+		for i := range all {
+			var out mem.BufferSlice
+			require.NoError(t, c.Invoke(within(t), testgrpc.TestService_UnaryCall_FullMethodName, encoded(i), &out, grpc.ForceCodecV2(keeper{})))
+			got = append(got, out)
+		}
+		s, err := c.NewStream(within(t), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, testgrpc.TestService_FullDuplexCall_FullMethodName, grpc.ForceCodecV2(keeper{}))
+		require.NoError(t, err)
+		for i := range all {
+			m := item(1000)
+			m.Payload.Body[0], m.Payload.Body[999] = byte(i), byte(i)
+			b, err := proto.Marshal(m)
+			require.NoError(t, err)
+			require.NoError(t, s.SendMsg(&mem.BufferSlice{mem.SliceBuffer(b)}))
+			var out mem.BufferSlice
+			require.NoError(t, s.RecvMsg(&out))
+			got = append(got, out)
+		}
+		require.NoError(t, s.CloseSend())
+		require.Equal(t, io.EOF, s.RecvMsg(new(mem.BufferSlice)))
+		for i, b := range got {
+			var m testgrpc.SimpleResponse // its payload has the number of that of a stream
+			require.NoError(t, proto.Unmarshal(b.Materialize(), &m))
+			require.Equal(t, []byte{byte(i % all), byte(i % all)}, []byte{m.Payload.Body[0], m.Payload.Body[999]}, i)
+		}
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -148,6 +149,9 @@ func (p *payload) into(v any) error {
 	}
 	p.size = len(b)
 	if p.f.codec != nil {
+		if !p.compressed { // the codec may keep what it gets, and b is used again
+			b = bytes.Clone(b)
+		}
 		if err := p.f.codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, v); err != nil {
 			return badMessage(err)
 		}
@@ -185,7 +189,7 @@ func expand(c encoding.Compressor, b []byte, most int) ([]byte, error) {
 	if r, ok := r.(io.Closer); ok {
 		defer func() { _ = r.Close() }()
 	}
-	out, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
+	out, err := io.ReadAll(io.LimitReader(r, min(int64(most), math.MaxInt64-1)+1))
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "grpc: failed to decompress the received message: %v", err)
 	}
