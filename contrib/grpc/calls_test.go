@@ -790,3 +790,36 @@ func TestCardinality(t *testing.T) {
 	}
 	require.Equal(t, codes.Internal, status.Code(call()))
 }
+
+// TestOneMessage: a call without client streaming sends one message, also when RecvMsg has begun before SendMsg; a second one is refused.
+func TestOneMessage(t *testing.T) {
+	each(t, func(t *testing.T, n network) {
+		c := n.pair(t, echo().register)
+		for _, early := range []bool{false, true} {
+			s, err := c.NewStream(within(t), &grpc.StreamDesc{ServerStreams: true}, testgrpc.TestService_StreamingOutputCall_FullMethodName, grpc.UseCompressor("gzip"))
+			require.NoError(t, err)
+			header := make(chan error, 1)
+			go func() {
+				if early {
+					_, err := s.Header() // which makes the call
+					header <- err
+				}
+			}()
+			if early {
+				time.Sleep(20 * time.Millisecond)
+			}
+			require.NoError(t, s.SendMsg(item(100)))
+			require.Equal(t, codes.Internal, status.Code(s.SendMsg(item(100))))
+			require.NoError(t, s.CloseSend())
+			if early {
+				require.NoError(t, <-header)
+			}
+			for range 3 {
+				m := &testgrpc.StreamingOutputCallResponse{}
+				require.NoError(t, s.RecvMsg(m))
+				require.Len(t, m.Payload.GetBody(), 100)
+			}
+			require.Equal(t, io.EOF, s.RecvMsg(&testgrpc.StreamingOutputCallResponse{}))
+		}
+	})
+}

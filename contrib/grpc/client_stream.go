@@ -62,7 +62,7 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 	s.md = md
 	s.events.outHeader(md, c.to)
 	if desc.ClientStreams {
-		s.start(nil)
+		s.call()
 	}
 	s.watch(ctx)
 	return s, nil
@@ -164,22 +164,25 @@ func (s *clientStream) abandon(ctx context.Context) {
 	}
 }
 
-// start makes the call, with the bytes of a message if there is one.
-func (s *clientStream) start(first []byte) *qs.DuplexCall[*frame, item] {
+// start makes the call, with the bytes of a message if there is one, unless it was made: began says which.
+func (s *clientStream) start(first []byte) (d *qs.DuplexCall[*frame, item], began bool) {
 	s.starting.Lock()
 	defer s.starting.Unlock()
-	if s.d == nil {
+	if began = s.d == nil; began {
 		in := request{s.md, payload{body: first}}
 		if first != nil && s.info.compressor != nil {
 			in.compressed = true
 		}
 		s.d = s.c.streamMethod(s.method).Call(s.ctx, s.c.to, in)
 	}
-	return s.d
+	return s.d, began
 }
 
 // call returns the call, which is made if it was not.
-func (s *clientStream) call() *qs.DuplexCall[*frame, item] { return s.start(nil) }
+func (s *clientStream) call() *qs.DuplexCall[*frame, item] {
+	d, _ := s.start(nil)
+	return d
+}
 
 // finish ends the call, the first time.
 func (s *clientStream) finish(err error, e *end) {
@@ -318,19 +321,35 @@ func (s *clientStream) SendMsg(m any) error {
 	}
 	p := payload{f: s.info.format, msg: m, events: s.events}
 	if !s.desc.ClientStreams {
-		b, _, err := p.append(nil)
-		if err != nil {
-			return s.fail(err)
-		}
-		if b == nil {
-			b = []byte{}
-		}
-		s.start(b)
-		return nil
+		return s.sendOnly(p)
 	}
 	s.sent = frame{payload: p}
 	err := s.call().Send(&s.sent)
 	s.sent.msg = nil
+	return s.failedToSend(err)
+}
+
+// sendOnly sends the message of a call without client streaming, and closes its sending side. It goes in the request, or follows it when RecvMsg
+// or Header came first and made the call.
+func (s *clientStream) sendOnly(p payload) error {
+	s.shut = true
+	b, _, err := p.append(nil)
+	if err != nil {
+		return s.fail(err)
+	}
+	if b == nil {
+		b = []byte{}
+	}
+	d, began := s.start(b)
+	if !began {
+		err = d.Send(&frame{payload: payload{body: b, compressed: s.info.compressor != nil}})
+	}
+	d.CloseSend()
+	return s.failedToSend(err)
+}
+
+// failedToSend returns what SendMsg returns for an error of package qs.
+func (s *clientStream) failedToSend(err error) error {
 	switch {
 	case err == nil:
 		return nil
