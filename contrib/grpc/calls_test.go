@@ -661,6 +661,24 @@ func TestStats(t *testing.T) {
 	require.Equal(t, []string{"client Begin", "client OutHeader", "client OutPayload", "client InHeader", "client InPayload", "client InTrailer", "client End"}, client.names())
 }
 
+// TestStatsOfPanic: stats handlers of a server see the end of a call whose handler, or interceptor, has panicked.
+func TestStatsOfPanic(t *testing.T) {
+	for name, opt := range map[string]any{
+		"handler":     nil,
+		"interceptor": grpcqs.UnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) { panic("on purpose") }),
+	} {
+		server := &recorder{}
+		c := overTCP(t).pair(t, fails(func(context.Context) { panic("on purpose") }, nil).register, atServer{grpcqs.Stats(server)}, opt)
+		for kind, call := range kinds(c) {
+			require.Equal(t, codes.Internal, status.Code(call(within(t))), "%s, %s", name, kind)
+			all := server.all()
+			end, ok := all[len(all)-1].(*stats.End)
+			require.True(t, ok, "%s, %s: %v", name, kind, server.names())
+			require.Equal(t, codes.Internal, status.Code(end.Error))
+		}
+	}
+}
+
 // TestInterceptors: those of gRPC run in the order in which they were given, on both sides, and may change context, input and error.
 func TestInterceptors(t *testing.T) {
 	var mu sync.Mutex

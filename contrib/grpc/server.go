@@ -86,6 +86,7 @@ type serverCall struct {
 	format          format
 	events          *statsCall
 	stream          *serverStream // nil for a unary call
+	returned        bool          // the handler has: it has not panicked
 	in              payload       // of a unary call
 
 	mu      sync.Mutex // guards the fields below
@@ -299,6 +300,13 @@ func (c *serverCall) endServer(st *status.Status) {
 	c.events.end(st.Err(), nil)
 }
 
+// endPanicked tells the stats handlers that the handler has panicked, if it has. Package qs answers the call then. The caller defers it.
+func (c *serverCall) endPanicked() {
+	if !c.returned {
+		c.endServer(status.New(codes.Internal, "the handler of "+c.method+" panicked"))
+	}
+}
+
 // sentHeader says that the header has left, or is about to.
 func (c *serverCall) sentHeader(md metadata.MD) {
 	if c.events != nil {
@@ -311,12 +319,14 @@ func (s *Server) serveUnary(name string, d *grpc.MethodDesc, impl any) {
 	qs.Define[request, response](name, qs.WithCodec(wireCodec{})).Handle(s.node, func(ctx context.Context, in request) (response, error) {
 		c, err := s.begin(ctx, name, in.md, false, false)
 		defer c.stop()
+		defer c.endPanicked()
 		var out any
 		if err == nil {
 			c.in = in.payload
 			c.in.f = &c.format
 			out, err = d.Handler(impl, c.tagged, c.decode, s.unaryInterceptor())
 		}
+		c.returned = true
 		st := handlerStatus(ctx, err)
 		e := c.ends(st)
 		c.sentHeader(c.header)

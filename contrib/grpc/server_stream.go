@@ -35,11 +35,13 @@ func (s *Server) serveStream(name string, d *grpc.StreamDesc, impl any) {
 		func(ctx context.Context, in request, ds *qs.DuplexServer[item, *frame]) error {
 			c, err := s.begin(ctx, name, in.md, d.ClientStreams, d.ServerStreams)
 			defer c.stop()
+			defer c.endPanicked()
 			st := &serverStream{serverCall: c, d: ds, first: in.payload, up: d.ClientStreams}
 			c.stream = st
 			if err == nil {
 				err = handler(impl, st)
 			}
+			c.returned = true
 			return st.finish(ctx, handlerStatus(ctx, err))
 		})
 }
