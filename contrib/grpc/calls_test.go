@@ -125,6 +125,22 @@ func TestMetadata(t *testing.T) {
 	})
 }
 
+// TestTrailerTooLong: a trailer of a stream that cannot be sent fails a call that would have ended well, and no other one.
+func TestTrailerTooLong(t *testing.T) {
+	for want, result := range map[codes.Code]error{codes.ResourceExhausted: nil, codes.NotFound: status.Error(codes.NotFound, "no")} {
+		d := &double{both: func(s testgrpc.TestService_FullDuplexCallServer) error {
+			s.SetTrailer(metadata.Pairs("long", strings.Repeat("x", 65_536)))
+			s.SetTrailer(metadata.Pairs("short", "x"))
+			return result
+		}}
+		s, err := testgrpc.NewTestServiceClient(overTCP(t).pair(t, d.register)).FullDuplexCall(within(t))
+		require.NoError(t, err)
+		_, err = s.Recv()
+		require.Equal(t, want, status.Code(err))
+		require.Equal(t, metadata.MD{"short": {"x"}}, s.Trailer())
+	}
+}
+
 // TestHeaderEarly: the header of a stream arrives before the first message, while the handler waits.
 func TestHeaderEarly(t *testing.T) {
 	each(t, func(t *testing.T, n network) {

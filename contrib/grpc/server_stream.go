@@ -25,6 +25,8 @@ type serverStream struct {
 	up    bool    // the client may send more
 	took  bool    // the message of such a call
 	sent  frame   // encoded last
+
+	trailerErr error // of SetTrailer, which returns none; guarded by mu
 }
 
 // serveStream serves a streaming method.
@@ -42,6 +44,11 @@ func (s *Server) serveStream(name string, d *grpc.StreamDesc, impl any) {
 				err = handler(impl, st)
 			}
 			c.returned = true
+			if err == nil {
+				st.mu.Lock()
+				err = st.trailerErr
+				st.mu.Unlock()
+			}
 			return st.finish(ctx, handlerStatus(ctx, err))
 		})
 }
@@ -95,8 +102,14 @@ func (s *serverStream) head() error {
 // Context implements grpc.ServerStream.
 func (s *serverStream) Context() context.Context { return s.tagged }
 
-// SetTrailer implements grpc.ServerStream. What cannot be sent is left out.
-func (s *serverStream) SetTrailer(md metadata.MD) { _ = s.serverCall.SetTrailer(md) }
+// SetTrailer implements grpc.ServerStream. A trailer that cannot be sent fails a call that would end well.
+func (s *serverStream) SetTrailer(md metadata.MD) {
+	if err := s.serverCall.SetTrailer(md); err != nil {
+		s.mu.Lock()
+		s.trailerErr = err
+		s.mu.Unlock()
+	}
+}
 
 // SendMsg implements grpc.ServerStream.
 func (s *serverStream) SendMsg(m any) error {
