@@ -825,6 +825,47 @@ func TestCardinality(t *testing.T) {
 	require.Equal(t, codes.Internal, status.Code(call()))
 }
 
+// TestStreamsBeside: each of many streams at once gets what was sent in it, in both directions, while others are canceled.
+func TestStreamsBeside(t *testing.T) {
+	const streams, messages = 100, 100
+	for range 3 {
+		tc := testgrpc.NewTestServiceClient(overTCP(t).pair(t, echo().register))
+		var wg sync.WaitGroup
+		for k := range byte(streams) {
+			ctx, cancel := context.WithCancel(within(t))
+			s, err := tc.FullDuplexCall(ctx)
+			require.NoError(t, err)
+			wg.Go(func() {
+				for i := range byte(messages) {
+					m := item(1000)
+					m.Payload.Body[0], m.Payload.Body[999] = k, i
+					if err := s.Send(m); err != nil {
+						return
+					}
+				}
+				_ = s.CloseSend()
+			})
+			wg.Go(func() {
+				defer cancel()
+				for i := range byte(messages) {
+					m, err := s.Recv()
+					if err != nil || m.Payload.Body[0] != k || m.Payload.Body[999] != i {
+						t.Errorf("message %d of stream %d: %v, %v", i, k, m.GetPayload().GetBody(), err)
+						return
+					}
+					if k%2 == 1 && i == messages/2 {
+						return
+					}
+				}
+				if _, err := s.Recv(); err != io.EOF {
+					t.Errorf("the end of stream %d: %v", k, err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
 // TestOneMessage: a call without client streaming sends one message, also when RecvMsg has begun before SendMsg; a second one is refused.
 func TestOneMessage(t *testing.T) {
 	each(t, func(t *testing.T, n network) {

@@ -30,6 +30,7 @@ type payload struct {
 	msg        any
 	body       []byte
 	compressed bool
+	own        bool       // body is not used again for anything else
 	size       int        // of the message, without compression, once encoded or decoded
 	wire       int        // of its bytes, likewise
 	events     *statsCall // gets what is encoded; may be nil
@@ -149,7 +150,7 @@ func (p *payload) into(v any) error {
 	}
 	p.size = len(b)
 	if p.f.codec != nil {
-		if !p.compressed { // the codec may keep what it gets, and b is used again
+		if !p.compressed && !p.own { // the codec may keep what it gets
 			b = bytes.Clone(b)
 		}
 		if err := p.f.codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, v); err != nil {

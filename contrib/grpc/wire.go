@@ -65,7 +65,7 @@ func (wireCodec) Append(dst []byte, v any) ([]byte, error) {
 	return b, nil
 }
 
-// Decode implements codec.Codec. Inputs and items keep b: the message in them is decoded before it is used again.
+// Decode implements codec.Codec. Inputs keep b: the message in them is decoded before it is used again. Items copy it.
 func (wireCodec) Decode(b []byte, v any) error {
 	if v == nil {
 		return nil
@@ -161,11 +161,12 @@ func (r *response) decode(b []byte) error {
 	return r.payload.into(r.msg)
 }
 
-// An item is the bytes of a frame that has come, until the next one is received.
+// An item is the bytes of a frame that has come.
 type item struct{ b []byte }
 
+// decode copies b: package qs uses it for another stream when decode has returned, and the message is decoded after that.
 func (i *item) decode(b []byte) error {
-	i.b = b
+	i.b = slices.Clone(b)
 	return nil
 }
 
@@ -198,6 +199,7 @@ func (f *frame) decode(b []byte) error {
 		return f.end.decode(b[1:])
 	}
 	f.payload.take(b[0], b[1:])
+	f.payload.own = true
 	return nil
 }
 

@@ -22,3 +22,14 @@ func TestTimeoutText(t *testing.T) {
 	require.Empty(t, longTimeout(ctx))
 	require.Empty(t, longTimeout(context.Background()))
 }
+
+// TestItemIsCopied: the bytes of an item of a stream are its own when it is decoded: package qs uses the buffer for other streams from then on.
+func TestItemIsCopied(t *testing.T) {
+	b := []byte{flagMessage, 1, 2, 3}
+	var i item
+	require.NoError(t, wireCodec{}.Decode(b, &i))
+	clear(b)
+	var f frame
+	require.NoError(t, f.decode(i.b))
+	require.Equal(t, []byte{1, 2, 3}, f.body)
+}
