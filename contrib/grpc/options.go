@@ -60,8 +60,8 @@ func StreamInterceptor(is ...grpc.StreamServerInterceptor) ServerOption {
 	return serverOption(func(s *Server) { s.stream = append(s.stream, is...) })
 }
 
-// MaxReceive bounds the messages that are received, in bytes: 4 MiB if it is not given, as in grpc-go. A CallOption replaces it. Beyond
-// qs.Config.MaxInput, 64 MiB, no message comes.
+// MaxReceive bounds the messages that are received, in bytes: 4 MiB if it is not given, as in grpc-go. A CallOption replaces it. Requests are
+// bounded by qs.Config.MaxInput, too, and answers and the messages of streams by hg.Config.MaxOutput: 64 MiB each.
 func MaxReceive(bytes int) Option {
 	return option{
 		func(s *Server) { s.format.maxReceive = bytes },
@@ -69,7 +69,7 @@ func MaxReceive(bytes int) Option {
 	}
 }
 
-// MaxSend bounds the messages that are sent likewise; there is no other bound if it is not given.
+// MaxSend bounds the messages that are sent likewise. If it is not given only those of MaxReceive do.
 func MaxSend(bytes int) Option {
 	return option{
 		func(s *Server) { s.format.maxSend = bytes },
