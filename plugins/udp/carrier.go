@@ -45,12 +45,21 @@ type contextCarrier struct {
 
 	sending bool // a goroutine is in send, and looks again before it goes
 	out     outbox
-	full    []*peer   // dials for which there is no association left
-	in      []placing // of receive
-	slices  [][]byte  // of send
+	failed  []failedDial // since the last Poll
+	in      []placing    // of receive
+	slices  [][]byte     // of send
 	scratch []byte
 	pieces  []*piece // that are not in use
 }
+
+// A failedDial is a dial that cannot be made. It ends in the next Poll: Dial itself ends nothing.
+type failedDial struct {
+	p   *peer
+	err error
+}
+
+// errFull is why there is no association for one more peer.
+var errFull = codes.WithText(codes.ErrUnreachable, "this context has as many udp peers as it can: close some of them, or use another context")
 
 // A peer is an association of a session.
 type peer struct {
@@ -164,19 +173,39 @@ func path(to netip.Addr) arq.Path {
 // Dial implements carrier.Carrier.
 func (c *contextCarrier) Dial(l carrier.Session) {
 	ap, _ := inet.Parse(scheme, l.Name()) // Check has parsed it
+	zone := ap.Addr().Zone()
 	ap = netroute.NameZone(ap)
 	p := &peer{c: c, link: l}
 	p.setRemote(ap)
 	l.SetConn(p)
+	if why := undialable(ap.Addr(), zone); why != "" {
+		c.failed = append(c.failed, failedDial{p, codes.WithText(codes.ErrUnreachable, why)})
+		c.later()
+		return
+	}
 	if c.d.guard != nil {
 		c.dialTLS(p, ap)
 		return
 	}
 	var err error
 	if p.a, err = c.m.Dial(c.d.now(), ap, uint8(l.Target()), path(ap.Addr()), p); err != nil {
-		c.full = append(c.full, p)
+		c.failed = append(c.failed, failedDial{p, errFull})
 	}
 	c.later()
+}
+
+// undialable returns why no single process can be reached at ip, "" if one can. The system would send there, by an interface that it chooses,
+// and the answer would come from another address, if any did. zone is that of ip before it was looked up.
+func undialable(ip netip.Addr, zone string) string {
+	switch {
+	case ip.IsMulticast():
+		return "a multicast address is not that of one process"
+	case !ip.Is6() || !ip.IsLinkLocalUnicast() || ip.Zone() != "":
+		return ""
+	case zone != "":
+		return "zone " + zone + " is no interface of this machine"
+	}
+	return "a link-local address needs its interface as the zone, as in [fe80::1%eth0]"
 }
 
 // later has Poll send, of the background poller too: nobody drives a context whose callbacks wait to run.
@@ -272,11 +301,11 @@ func (c *contextCarrier) Poll(now time.Duration) time.Duration {
 func (c *contextCarrier) act(now time.Duration) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
-	full := c.full
-	c.full = nil
-	for _, p := range full {
-		if p.link != nil {
-			p.link.Fail(codes.WithText(codes.ErrUnreachable, "this context has as many udp peers as it can: close some of them, or use another context"))
+	failed := c.failed
+	c.failed = nil
+	for _, f := range failed {
+		if f.p.link != nil {
+			f.p.link.Fail(f.err)
 		}
 	}
 	c.m.Poll(now)

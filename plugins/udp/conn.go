@@ -112,7 +112,7 @@ func (k *conn) dialed(err error) {
 		return
 	}
 	if p.a, err = c.m.Dial(c.d.now(), k.name, uint8(p.link.Target()), path(k.to.Addr()), p); err != nil {
-		c.full = append(c.full, p)
+		c.failed = append(c.failed, failedDial{p, errFull})
 	}
 	c.later()
 }

@@ -42,3 +42,30 @@ func TestUnsent(t *testing.T) {
 		})
 	}
 }
+
+// TestUndialable: a dial of an address that names no single process, or no interface where it needs one, ends at once and says why. So does the
+// next.
+func TestUndialable(t *testing.T) {
+	each := map[string]udp.Options{"polled": {}, "portable": {Portable: true}, "TLS": {TLS: mutualTLS()}}
+	for name, opts := range each {
+		t.Run(name, func(t *testing.T) {
+			a := open(t, "udp://", opts, 1)
+			from := a.ctxs[0]
+			for to, says := range map[string]string{
+				"udp://[fe80::1%nosuch]:9": "zone nosuch is no interface",
+				"udp://[fe80::1]:9":        "needs its interface as the zone",
+				"udp://224.0.0.1:9":        "multicast",
+				"udp://[ff02::1]:9":        "multicast",
+			} {
+				for range 2 {
+					var end *na.Result
+					require.NoError(t, from.SendUnexpected(from.NewOp(func(_ *na.Op, r na.Result) { end = &r }), na.MakeAddr(to, 0), 1, []byte("x")))
+					await(t, "the dial", func() bool { return end != nil }, a)
+					require.ErrorIs(t, end.Err, na.ErrUnreachable)
+					require.ErrorContains(t, end.Err, says)
+					require.Equal(t, na.NotRun, end.Fate)
+				}
+			}
+		})
+	}
+}
