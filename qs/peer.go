@@ -43,10 +43,11 @@ type service struct {
 
 // PeerOptions say how a Peer finds its addresses and chooses among them. The zero value works.
 type PeerOptions struct {
-	// Resolver finds the addresses of each service. Nil is DNS for hosts of tcp and udp, which asks Config.TCP.Resolver, the system's if
-	// that is nil: "tcp://kv.example:9000" is every address of kv.example, with that port, in an order of each process's own. If a host
-	// has addresses of both families, each one of the family that the resolver prefers counts as a server, and is dialed together with one of
-	// the other family, as RFC 8305 says: 250 ms later, or as soon as it has failed. All other addresses are what they say.
+	// Resolver finds the addresses of each service. Nil is DNS for hosts of tcp and udp, which asks the Resolver of Config.TCP, or of the
+	// options of a plugin in Config.HG.NA.Plugins, the system's if that is nil: "tcp://kv.example:9000" is every address of kv.example,
+	// with that port, in an order of each process's own. If a host has addresses of both families, each one of the family that the
+	// resolver prefers counts as a server, and is dialed together with one of the other family, as RFC 8305 says: 250 ms later, or as soon
+	// as it has failed. All other addresses are what they say.
 	Resolver Resolver
 	// Balancer chooses the address of each attempt. Nil is Config.Balancer.
 	Balancer Balancer
@@ -143,7 +144,7 @@ func (o *PeerOptions) check(addrs []string) error {
 func (n *Node) service(ctx context.Context, o PeerOptions, text string) (s service, err error) {
 	s.text = text
 	if o.Resolver == nil {
-		o.Resolver = dns{n.cfg.TCP.Resolver}
+		o.Resolver = dns{n}
 	}
 	if _, ok := o.Resolver.(dns); ok {
 		if _, _, _, ok := hosted(text); !ok {

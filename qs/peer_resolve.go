@@ -33,8 +33,24 @@ type Resolver interface {
 // dns is the Resolver that looks up hosts: "tcp://kv.example:9000" is every address of kv.example, with that port. If a host has
 // addresses of both families, those of the family that the resolver prefers are taken for its servers, and each has addresses of the other
 // family that are dialed when it does not answer. Each process has an order of its own for them.
-type dns struct {
-	resolver tcp.Resolver // nil is net.DefaultResolver
+type dns struct{ n *Node }
+
+// A hostResolver is a plugin whose options have a resolver of hosts; nil is the system's.
+type hostResolver interface{ HostResolver() tcp.Resolver }
+
+// hostResolver returns what n looks up hosts with.
+func (n *Node) hostResolver() tcp.Resolver {
+	if r := n.cfg.TCP.Resolver; r != nil {
+		return r
+	}
+	for _, p := range n.cfg.HG.NA.Plugins {
+		if h, ok := p.(hostResolver); ok {
+			if r := h.HostResolver(); r != nil {
+				return r
+			}
+		}
+	}
+	return net.DefaultResolver
 }
 
 // hosted splits the text of an address with the name of a host; ok is false for any other.
@@ -63,10 +79,7 @@ func (d dns) Watch(ctx context.Context, service string, update func(addrs []stri
 		update([]string{service}, nil)
 		return nil
 	}
-	if d.resolver == nil {
-		d.resolver = net.DefaultResolver
-	}
-	ips, err := d.resolver.LookupNetIP(ctx, "ip", host)
+	ips, err := d.n.hostResolver().LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		reason := err.Error()
 		if e, ok := errors.AsType[*net.DNSError](err); ok {

@@ -94,6 +94,9 @@ type plugin struct{ opts Options }
 // Scheme implements carrier.Plugin.
 func (plugin) Scheme() string { return scheme }
 
+// HostResolver returns Options.Resolver. Package qs looks up the hosts of Peers with it.
+func (p plugin) HostResolver() Resolver { return p.opts.Resolver }
+
 // validate reports every bad field at once.
 func (o *Options) validate() error {
 	var errs []error

@@ -54,6 +54,9 @@ type plugin struct {
 // Scheme implements carrier.Plugin.
 func (plugin) Scheme() string { return scheme }
 
+// HostResolver returns Options.Resolver. Package qs looks up the hosts of Peers with it.
+func (p plugin) HostResolver() Resolver { return p.opts.Resolver }
+
 // A domain is the plugin opened by a class.
 type domain struct {
 	class   carrier.Class
