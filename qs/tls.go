@@ -22,9 +22,10 @@ import (
 //   - three empty names: nil, no TLS.
 //
 // The certificate of a server must carry the host by which it was looked up: a DNS name, or the IP address where an address has
-// one. Certificate and key are read anew when the files change: connections that are made from then on use them, and sessions end with their certificates (Config.CertificateGrace), so that they are made anew. Files that
-// cannot be used then are logged, by the Logger of the Node that was opened last with the configuration, and the last ones stay in use. Of ca only the first content counts: to change authorities,
-// have the file name old and new ones before the restart.
+// one. All three are read anew when they change: connections that are
+// made from then on use them, and sessions end with their certificates (Config.CertificateGrace), so that they are made anew. Files
+// that cannot be used then are logged, by the Logger of the Node that was opened last with the configuration, and the last ones stay
+// in use. To change authorities, have ca name the old and the new ones until every certificate is of the new ones.
 //
 // The error matches ErrInvalid when only one of cert and key is given, or ca holds no certificate.
 func LoadTLS(cert, key, ca string) (*tls.Config, error) {

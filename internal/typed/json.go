@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // bareWord is the error of a text that was to be a string.
@@ -21,8 +22,12 @@ func bareWord(text []byte, err error) error {
 	return fmt.Errorf(`"%s" is no JSON: %w; a string needs quotes inside the shell's: '"%[1]s"'`, text, err)
 }
 
-// Read reads a JSON text, for FromJSON.
+// Read reads a JSON text, for FromJSON. What would be read as less than it says is an error: bytes that are not UTF-8, and an object that
+// has a name twice.
 func Read(text []byte) (v any, err error) {
+	if !utf8.Valid(text) {
+		return nil, fmt.Errorf("%s is no JSON: it is not UTF-8", quote(text))
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	if err := d.Decode(&v); err != nil {
@@ -37,7 +42,37 @@ func Read(text []byte) (v any, err error) {
 		}
 		return nil, fmt.Errorf("%s is JSON with something behind it", quote(text))
 	}
-	return v, nil
+	return v, findDuplicate(json.NewDecoder(bytes.NewReader(text)), "")
+}
+
+// findDuplicate reads a value of JSON that Read has found sound. It returns an error if an object in it has a name twice.
+func findDuplicate(d *json.Decoder, path string) error {
+	token, err := d.Token()
+	open, ok := token.(json.Delim)
+	if err != nil || !ok {
+		return err
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		at := path
+		if open == '{' {
+			token, err = d.Token()
+			name, _ := token.(string)
+			at = member(path, name)
+			if err == nil && seen[name] {
+				err = fmt.Errorf("%sthe name %q is there twice", path, name)
+			}
+			seen[name] = true
+		}
+		if err == nil {
+			err = findDuplicate(d, at)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err = d.Token() // the end of the object or array
+	return err
 }
 
 // word is what somebody types who means a string.

@@ -9,6 +9,8 @@ import (
 	"iter"
 	"mime"
 	"net/http"
+	"net/url"
+	"os"
 	"reflect"
 	"strconv"
 	"strings"
@@ -23,13 +25,15 @@ import (
 type Options struct {
 	// MaxBody bounds the body of a request, in bytes, and the input in a query. Zero means 1 MiB. A longer one is refused: resource_exhausted.
 	MaxBody int64
-	// Timeout bounds requests that carry no Connect-Timeout-Ms, those for streams left out. Zero means that only the end of the request does.
+	// Timeout bounds requests that carry no Connect-Timeout-Ms, those for streams left out, with the time that their bodies take to arrive. Zero
+	// means that only the end of the request does.
 	Timeout time.Duration
 	// Headers names the headers of a request that its call carries as metadata, under the name in lower case: "Authorization", for example.
 	// The name is subject to the rules of [qs.WithMetadata].
 	Headers []string
 	// AllowOrigin, if set, decides whether a page of another site may use the gate, by the request, whose Origin and Sec-Fetch-Site say
-	// which site that is. Nil refuses each request that a browser marks as coming from another site. It does not answer
+	// which site that is. Nil refuses each request that a browser marks as coming from another site, by Sec-Fetch-Site or, where the page was
+	// loaded by plain HTTP, by an Origin whose host is not that of the request. It does not answer
 	// preflight requests: wrap the Gate for that.
 	AllowOrigin func(r *http.Request) bool
 }
@@ -110,7 +114,8 @@ func (e badOutput) Unwrap() error { return e.error }
 // handler ends.
 //
 // An error is an object of the protocol Connect: code and message, and details: the fate of the request, with the code of package qs,
-// and what the handler has attached by [qs.WithDetail]. The status of HTTP follows from the code.
+// and what the handler has attached by [qs.WithDetail]. The status of HTTP follows from the code: for one of the program's own it is 500, and the
+// code of Connect unknown.
 type Gate struct {
 	to      qs.Peer
 	o       Options
@@ -159,7 +164,7 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer stop()
-	text, refused := g.text(w, r)
+	text, refused := g.text(ctx, w, r)
 	if refused {
 		return
 	}
@@ -189,8 +194,13 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // allows reports whether a request is none of a page of another site, as browsers say, or one that may be.
 func (g *Gate) allows(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
-	case "", "same-origin", "none":
+	case "same-origin", "none":
 		return true
+	case "": // no browser, or one that has this page by plain HTTP, where it says no more than Origin
+		origin := r.Header.Get("Origin")
+		if u, err := url.Parse(origin); origin == "" || err == nil && strings.EqualFold(u.Host, r.Host) {
+			return true
+		}
 	}
 	return g.o.AllowOrigin != nil && g.o.AllowOrigin(r)
 }
@@ -221,16 +231,38 @@ func (g *Gate) context(r *http.Request, bounded bool) (ctx context.Context, stop
 }
 
 // text returns the input in JSON; if it cannot be taken the request is answered.
-func (g *Gate) text(w http.ResponseWriter, r *http.Request) (text []byte, refused bool) {
+func (g *Gate) text(ctx context.Context, w http.ResponseWriter, r *http.Request) (text []byte, refused bool) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	switch inputs := query["input"]; {
+	case err != nil: // what could not be read may be the input
+		g.fail(w, badInput{fmt.Errorf("the query: %w", err)})
+		return nil, true
+	case len(inputs) > 1:
+		g.fail(w, badInput{errors.New("the query has more than one input")})
+		return nil, true
+	case r.Method != http.MethodGet && len(inputs) > 0:
+		g.fail(w, badInput{fmt.Errorf("the input of %s is its body, and not in the query", r.Method)})
+		return nil, true
+	}
 	if r.Method == http.MethodGet {
-		text = []byte(r.URL.Query().Get("input"))
+		text = []byte(query.Get("input"))
 	} else {
-		var err error
+		c := http.NewResponseController(w)
+		end, bounded := ctx.Deadline()
+		if bounded { // a body that comes slowly is not read for longer
+			_ = c.SetReadDeadline(end)
+		}
 		if text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, g.o.MaxBody)); err != nil && !errors.As(err, new(*http.MaxBytesError)) {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				write(w, statuses["deadline_exceeded"], connectError{"deadline_exceeded", "the deadline of the call has passed before its body had come", []connectDetail{outcome(qs.NotRun, qs.ErrTimeout)}})
+				return nil, true
+			}
 			g.fail(w, badInput{fmt.Errorf("the body could not be read: %w", err)})
 			return nil, true
 		} else if err != nil {
 			text = make([]byte, g.o.MaxBody+1)
+		} else if bounded {
+			_ = c.SetReadDeadline(time.Time{}) // the server looks for the client's end of the connection
 		}
 		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 		if len(text) > 0 && (err != nil || kind != "application/json") {
@@ -286,6 +318,17 @@ func (g *Gate) serveStream(ctx context.Context, w http.ResponseWriter, r *http.R
 		return
 	}
 	s := streamWriter{w: w, c: http.NewResponseController(w), events: strings.Contains(r.Header.Get("Accept"), "text/event-stream")}
+	// The end of the call ends a write to a client that does not read: the last line has a second to get through.
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = s.c.SetWriteDeadline(time.Now().Add(time.Second))
+		close(ended)
+	})
+	defer func() {
+		if !stop() {
+			<-ended // w is the server's again once this returns
+		}
+	}()
 	for item, err := range items {
 		var b []byte
 		if err == nil {

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -215,13 +217,99 @@ func TestErrors(t *testing.T) {
 		status, _ := w.do("GET", "/rpc/shop/count?input=1", "", "Sec-Fetch-Site", site, "Origin", "https://friend.test")
 		require.Equal(t, 200, status)
 	}
+	for _, origin := range []string{"http://foe.test", "null", "http://127.0.0.1"} { // plain HTTP has no Sec-Fetch-Site
+		w.fails(403, "permission_denied", "not_run", "POST", "/rpc/shop/echo", "", "Origin", origin)
+	}
+	status, _ := w.do("POST", "/rpc/shop/echo", "{}", "Origin", w.url)
+	require.Equal(t, 200, status)
+}
+
+// What would be read as another input than was written is refused, and says where.
+func TestAmbiguousInput(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, httpgate.Options{})
+	for _, c := range []struct{ method, path, body, want string }{
+		{"GET", "/rpc/shop/count?input=%zz", "", "query"},
+		{"GET", "/rpc/shop/count?input=3;x", "", "query"},
+		{"GET", "/rpc/shop/count?input=1&input=2", "", "more than one input"},
+		{"POST", "/rpc/shop/count?input=3", "", "body"},
+		{"POST", "/rpc/shop/echo", `{"Count":1,"Count":2}`, `name "Count" is there twice`},
+		{"POST", "/rpc/shop/echo", `{"Tags":{"a":1,"a":2}}`, `Tags: the name "a" is there twice`},
+		{"POST", "/rpc/shop/echo", "{\"name\":\"J\xfcrgen\"}", "not UTF-8"},
+	} {
+		require.Contains(t, w.fails(400, "invalid_argument", "not_run", c.method, c.path, c.body).Message, c.want, c.path)
+	}
+}
+
+// A body that comes too slowly ends with the time of its request, and the connection of one that came in time goes on.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, httpgate.Options{Timeout: 50 * time.Millisecond})
+	c, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	answers := bufio.NewReader(c)
+	send := func(header, body string) *http.Response {
+		_, err := fmt.Fprintf(c, "POST /rpc/shop/echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%sContent-Length: 2\r\n\r\n%s", header, body)
+		require.NoError(t, err)
+		resp, err := http.ReadResponse(answers, nil)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, resp.Body)
+		require.NoError(t, err)
+		return resp
+	}
+	require.Equal(t, 200, send("Connect-Timeout-Ms: 60000\r\n", "{}").StatusCode)
+	resp := send("", "{")
+	require.Equal(t, 504, resp.StatusCode)
+	_, err = answers.ReadByte()
+	require.ErrorIs(t, err, io.EOF)
+}
+
+// The deadline of a stream ends a write to a client that does not read.
+func TestStreamToStuckClient(t *testing.T) {
+	t.Parallel()
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
+	require.NoError(t, err)
+	text := strings.Repeat("x", 1<<20)
+	flood := qs.DefineStream[struct{}, string]("shop/flood")
+	flood.Handle(n, func(_ context.Context, _ struct{}, send func(string) error) error {
+		for {
+			if err := send(text); err != nil {
+				return err
+			}
+		}
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- n.Serve(ctx) }()
+	to, err := n.Peer(ctx, n.Addr().String())
+	require.NoError(t, err)
+	gate, returned := httpgate.New(to, httpgate.Options{}, httpgate.Stream(flood)), make(chan struct{})
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(returned)
+		gate.ServeHTTP(w, r)
+	}))
+	defer web.Close()
+	c, err := net.Dial("tcp", web.Listener.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, "POST /shop/flood HTTP/1.1\r\nHost: x\r\nConnect-Timeout-Ms: 300\r\nContent-Length: 0\r\n\r\n")
+	require.NoError(t, err)
+	select {
+	case <-returned:
+	case <-time.After(time.Minute):
+		t.Error("the gate still writes to a client that does not read")
+	}
+	stop()
+	require.NoError(t, <-served)
 }
 
 // A deadline in the header, and that of Options, travels to the handler.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, httpgate.Options{Timeout: 20 * time.Millisecond})
-	for _, header := range [][]string{nil, {"Connect-Timeout-Ms", "30"}} {
+	w := newWorld(t, httpgate.Options{Timeout: 300 * time.Millisecond}) // long enough that the handler begins
+	for _, header := range [][]string{nil, {"Connect-Timeout-Ms", "310"}} {
 		a := w.fails(504, "deadline_exceeded", "may_have_run", "POST", "/rpc/shop/wait", `""`, header...)
 		require.NotEmpty(t, a.Message)
 		require.True(t, <-w.began)
