@@ -223,7 +223,8 @@ func TestEvolution(t *testing.T) {
 		}{struct{ N, More int }{1, 2}}), isFine, isRefused},
 		{"field removed that is set", "Name", sends(base{"n"}), sends(struct{}{}), isRefused, isFine},
 		{"field removed that is zero", "", sends(base{}), sends(struct{}{}), isFine, isFine},
-		{"field renamed", "", sends(base{}), sends(struct{ Title string }{}), isFine, isFine},
+		{"field renamed that is set", "Name/Title", sends(base{"n"}), sends(struct{ Title string }{"n"}), isRefused, isRefused},
+		{"field renamed that is zero", "", sends(base{}), sends(struct{ Title string }{}), isFine, isFine},
 		{"field renamed, with a tag that keeps the name", "", sends(base{"n"}), sends(struct {
 			Title string `msgpack:"Name"`
 		}{"n"}), isFine, isFine},
