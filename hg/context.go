@@ -26,22 +26,21 @@ type Context struct {
 
 	services spareServices
 
-	gathering *gathering // nil: nothing is dispatched
-	load      load
-	faults    sync.Once    // the OnFault of requests
-	lookAt    atomic.Int64 // when detached requests are looked at; 0: never
-	cutOff    atomic.Bool  // Shutdown waits no longer for handlers
-	starting  atomic.Int32 // calls between the look at whether c drains and their beginning
-	lent      byteLimit
-	pulled    byteLimit
-	bodies    bodies
-	seen      seen
-	watch     watch
-	dropped   atomic.Int64 // one-way requests that could not be served
-	denied    atomic.Int64 // requests, by the authorizer
-	denials   loglimit.Limiter
-	late      atomic.Int64 // errors that handlers returned after they had answered
-	handles   atomic.Int64 // Stats.Handles
+	load     load
+	faults   sync.Once    // the OnFault of requests
+	lookAt   atomic.Int64 // when detached requests are looked at; 0: never
+	cutOff   atomic.Bool  // Shutdown waits no longer for handlers
+	starting atomic.Int32 // calls between the look at whether c drains and their beginning
+	lent     byteLimit
+	pulled   byteLimit
+	bodies   bodies
+	seen     seen
+	watch    watch
+	dropped  atomic.Int64 // one-way requests that could not be served
+	denied   atomic.Int64 // requests, by the authorizer
+	denials  loglimit.Limiter
+	late     atomic.Int64 // errors that handlers returned after they had answered
+	handles  atomic.Int64 // Stats.Handles
 }
 
 // Stats are the gauges and counters of a context.
@@ -66,11 +65,8 @@ func newContext(cls *Class, nctx *na.Context) *Context {
 	c := &Context{class: cls, nctx: nctx, limits: nctx.Limits()}
 	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
 	c.load.mostStreams, c.load.mostStreamsPerPeer = int64(cls.cfg.MaxStreams), int64(cls.cfg.MaxStreamsPerPeer)
-	if cls.cfg.Dispatch != nil && nctx.Batches() {
-		c.gathering = newGathering(c)
-	}
 	c.loop = nctx.Loop()
-	nctx.OnPass(c.gathering.begin, c.settled, c.gathering.end)
+	nctx.OnRun(c.overdue)
 	nctx.OnAbandon(c.abandon)
 	nctx.Records(c.takeService, c.putService)
 	nctx.OnMessage(c.arrived, c.closed)
@@ -110,24 +106,15 @@ func (c *Context) Progress(timeout time.Duration) error { return c.nctx.Progress
 //
 // What callbacks of one Trigger send leaves together, as far as they are quick.
 func (c *Context) Trigger(max int) int {
-	switch n := c.settled(); {
-	case n == 0:
+	c.nctx.Flush()
+	c.overdue()
+	if c.nctx.Settled() == 0 {
 		return 0
-	case c.gathering != nil && max != 1: // one may be of a pass of those who Wait
-		defer c.gathering.end(c.gathering.begin())
-	case max != 1 && n > 1 && c.nctx.Cork():
-		defer c.nctx.Uncork()
+	}
+	if max != 1 { // one may be of a pass of those who Wait
+		defer c.loop.EndBatch(c.loop.BeginBatch())
 	}
 	return c.nctx.TriggerUntil(nil, max)
-}
-
-// settled does what is due before callbacks run, and returns how many there are.
-func (c *Context) settled() int {
-	if !c.gathering.under() {
-		c.nctx.Flush()
-	}
-	c.overdue()
-	return c.nctx.Settled()
 }
 
 // Stats returns the gauges and counters.

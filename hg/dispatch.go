@@ -40,7 +40,7 @@ func (s *service) runGiven(gen int) int {
 		s.mu.Unlock()
 		return 0
 	}
-	defer s.ctx.gathering.returned(s.batch)
+	defer s.ctx.loop.Home(s.batch)
 	if !s.ctx.class.authorizes(s.rpc) {
 		s.begin()
 		return 1
@@ -69,7 +69,7 @@ func (s *service) give(lone *Request) bool {
 		return false
 	}
 	s.to(serviceGiven)
-	s.batch = c.gathering.dispatched()
+	s.batch = c.loop.Away()
 	r, always, dispatch := s.incoming(), s.rpc.own.ServeDraining, c.class.cfg.Dispatch
 	if s.lasting && c.class.cfg.apart != nil {
 		dispatch, lone = c.class.cfg.apart, nil

@@ -63,7 +63,7 @@ func (c *Context) drive(ctx context.Context, around func(run func(lone any))) er
 // takeLone takes in the request that has come if it is all that waits, and reports whether it was. It is stored in r if it is one for
 // Config.Dispatch that may be run.
 func (c *Context) takeLone(r *Request) bool {
-	if c.settled() != 1 {
+	if c.nctx.Settled() != 1 {
 		return false
 	}
 	env := c.nctx.TakeLone()

@@ -2,7 +2,7 @@ package na
 
 // Batch runs fn, which starts or cancels operations and does not wait, and lets what they send leave together.
 func (c *Context) Batch(fn func()) {
-	c.cork()
+	c.corks.Add(1)
 	defer c.Uncork()
 	fn()
 }
@@ -14,28 +14,24 @@ func (c *Context) Cork() bool {
 	if c.background == nil && c.driver == nil {
 		return false
 	}
-	c.cork()
+	c.corks.Add(1)
 	return true
-}
-
-func (c *Context) cork() {
-	c.corks.Add(1) // first: Flush must see what is held back
-	c.ep.hold()
 }
 
 // Batches reports whether those who drive c may wait for other goroutines, so that what these send leaves together: not in a
 // simulator, whose clock stands still meanwhile.
 func (c *Context) Batches() bool { return c.driver == nil }
 
-// Uncork ends a Cork that reported true.
+// Uncork ends a Cork that reported true. Frames that are held back by others stay.
 func (c *Context) Uncork() {
-	c.corks.Add(-1)
-	c.ep.unhold()
+	if c.corks.Add(-1) == 0 && c.ep.hasPending.Load() { // who has queued a frame since sees that none is held back, or is seen here
+		c.ep.flushHeld()
+	}
 }
 
 // Flush sends what is held back.
 func (c *Context) Flush() {
-	if c.corks.Load() > 0 {
+	if c.corks.Load() > 0 && c.ep.hasPending.Load() {
 		c.ep.flushHeld()
 	}
 }

@@ -55,7 +55,6 @@ type endpoint struct {
 	finishing  bool          // Confirm was called
 	lost       []Unconfirmed // of sessions that have ended
 	unlocks    int           // Unlocks since frames were held back
-	corks      int           // frames are held back while it is not 0
 	now        time.Duration // as last told
 	sessions   map[uint64]*session
 	names      map[Addr]*session

@@ -17,9 +17,7 @@ type leading struct {
 	loop     *loop.Loop
 	progress atomic.Pointer[loop.Waiter] // of a Progress that has returned
 	isReady  func() bool                 // ready, bound once
-	onRun    func() int                  // of OnPass, and
-	onBegin  func() loop.Pass
-	onEnd    func(loop.Pass)
+	onRun    func()                      // of OnRun
 
 	watch   atomic.Int32  // who takes in what arrives: what the background poller does, and leaderAsleep
 	nudged  atomic.Bool   // since the leader last looked at the timers
@@ -82,11 +80,8 @@ func (c *Context) makeLoop() {
 // Loop returns the loop of those who wait for c, for the layer above.
 func (c *Context) Loop() *loop.Loop { return c.loop }
 
-// OnPass has the leader of the loop, in each pass, call begin, then run, which returns how much there is for Trigger, before that, and then
-// end. It is for the layer above, and called before anybody drives c.
-func (c *Context) OnPass(begin func() loop.Pass, run func() int, end func(loop.Pass)) {
-	c.onBegin, c.onRun, c.onEnd = begin, run, end
-}
+// OnRun has the leader of the loop call f before callbacks run. It is for the layer above, and called before anybody drives c.
+func (c *Context) OnRun(f func()) { c.onRun = f }
 
 // progress is a Context as what Progress waits for in a simulator.
 type progress Context
@@ -106,7 +101,7 @@ type polling interface {
 type driver Context
 
 func (d *driver) Poll(w *loop.Waiter, until time.Duration) error { return (*Context)(d).poll(w, until) }
-func (d *driver) Ready() bool                                    { return (*Context)(d).HasQueued() }
+func (d *driver) Queued() int                                    { return (*Context)(d).Queued() }
 func (d *driver) Stir()                                          { (*Context)(d).rouse() }
 func (d *driver) Now() time.Duration                             { return (*Context)(d).Now() }
 func (d *driver) Hold() bool                                     { return (*Context)(d).Cork() }
@@ -116,23 +111,13 @@ func (d *driver) Freed()                                         { (*Context)(d)
 
 func (d *driver) Run(w *loop.Waiter, max int) int {
 	c := (*Context)(d)
-	if c.onRun != nil && c.onRun() == 0 {
+	if c.onRun != nil {
+		c.onRun()
+	}
+	if c.Settled() == 0 {
 		return 0
 	}
 	return c.TriggerUntil(w, max)
-}
-
-func (d *driver) Begin() loop.Pass {
-	if d.onBegin == nil {
-		return loop.Pass{}
-	}
-	return d.onBegin()
-}
-
-func (d *driver) End(p loop.Pass) {
-	if d.onEnd != nil {
-		d.onEnd(p)
-	}
 }
 
 // poll moves bytes until w.Stirred reports true, or the clock reads until (loop.Never: no limit). The goroutine leads.

@@ -18,11 +18,11 @@ func TestLoopIsShared(t *testing.T) {
 	for i := range n {
 		s.op(func(op *Op) error { return s.nctx.RecvExpected(op, to, Tag(i), make([]byte, 1)) })
 	}
-	s.e.hold()
+	s.nctx.corks.Add(1)
 	for i := range n {
 		s.op(func(op *Op) error { return s.nctx.SendExpected(op, to, Tag(i), []byte("x")) })
 	}
-	s.e.unhold()
+	s.nctx.Uncork()
 	require.LessOrEqual(t, s.trigger(), 2*2*frames, "sends and receives that end in one call")
 	at := s.e.Next()
 	ok := at != 0

@@ -20,7 +20,7 @@ const maxStaged = 8 << 10
 // stager returns what takes a message of n bytes at once, because no more than so many messages wait; nil otherwise.
 func (l *session) stager(n, before int) carrier.Writer {
 	s := l.route.stager
-	if s == nil || l.state != stateUp || l.msgs.n > before || l.pong || l.flows[carrier.Messages].controls() || l.e.corks > 0 && n > maxStaged {
+	if s == nil || l.state != stateUp || l.msgs.n > before || l.pong || l.flows[carrier.Messages].controls() || l.e.nctx.corks.Load() > 0 && n > maxStaged {
 		return nil
 	}
 	w := s.Stage(l)

@@ -68,7 +68,7 @@ func (e *endpoint) breakDown(p *libraryPanic) {
 	}
 	err := fmt.Errorf("the context has ended by %w", p)
 	e.broken, e.shut = err, true
-	e.freeEnvs, e.corks = nil, 0
+	e.freeEnvs = nil
 	for i := range e.routes {
 		attempt(e.routes[i].carrier.Shut)
 	}

@@ -47,7 +47,7 @@ func (e *endpoint) sendDue() (first bool) {
 	if len(e.pending) == 0 {
 		return false
 	}
-	if e.unlocks++; e.corks == 0 || e.unlocks == e.pending[len(e.pending)-1].(*session).route.FlushEvery {
+	if e.unlocks++; e.nctx.corks.Load() == 0 || e.unlocks == e.pending[len(e.pending)-1].(*session).route.FlushEvery {
 		e.flushPending()
 		return false
 	}
@@ -94,20 +94,7 @@ func (e *endpoint) flushPending() {
 	e.hasPending.Store(false)
 }
 
-// hold holds frames back, so that what several operations send leaves together, until Uncork. Corks nest; Poll and Flush send
-// what is held all the same. An endpoint that holds frames calls Host.FlushSoon.
-func (e *endpoint) hold() {
-	e.mu.Lock()
-	e.corks++
-	e.mu.Unlock()
-}
-
-func (e *endpoint) unhold() {
-	e.mu.Lock()
-	e.corks--
-	e.Unlock()
-}
-
+// flushHeld sends frames that are held back.
 func (e *endpoint) flushHeld() {
 	e.mu.Lock()
 	e.flushPending()

@@ -54,14 +54,12 @@ func (p plain) Run(w *loop.Waiter, max int) (ran int) {
 	return ran
 }
 
-func (p plain) Ready() bool      { return false }
-func (p plain) Stir()            {}
-func (p plain) Hold() bool       { return false }
-func (p plain) Unhold()          {}
-func (p plain) Freed()           {}
-func (p plain) Flush()           {}
-func (p plain) Begin() loop.Pass { return loop.Pass{} }
-func (p plain) End(loop.Pass)    {}
+func (p plain) Queued() int { return 0 }
+func (p plain) Stir()       {}
+func (p plain) Hold() bool  { return false }
+func (p plain) Unhold()     {}
+func (p plain) Freed()      {}
+func (p plain) Flush()      {}
 
 // Create returns a request that is not completed. WaitContext calls cancel when its context ends; cancel may be nil.
 func (c *Class) Create(cancel func()) *Request {

@@ -96,14 +96,12 @@ func (d *driver) Run(w *loop.Waiter, max int) (ran int) {
 	return ran
 }
 
-func (d *driver) Ready() bool      { return false }
-func (d *driver) Stir()            { fill(d.w.wake) }
-func (d *driver) Hold() bool       { return false }
-func (d *driver) Unhold()          {}
-func (d *driver) Freed()           {}
-func (d *driver) Flush()           {}
-func (d *driver) Begin() loop.Pass { return loop.Pass{} }
-func (d *driver) End(loop.Pass)    {}
+func (d *driver) Queued() int { return 0 }
+func (d *driver) Stir()       { fill(d.w.wake) }
+func (d *driver) Hold() bool  { return false }
+func (d *driver) Unhold()     {}
+func (d *driver) Freed()      {}
+func (d *driver) Flush()      {}
 
 func fill(slot chan struct{}) {
 	select {

@@ -7,58 +7,115 @@ import (
 )
 
 const (
-	// batchFrom is how many waiters are woken at a time for their sends to be held back.
+	// batchFrom is how many goroutines must be away at the end of a pass for what they send to be held back.
 	batchFrom = 2
-	// batchTime bounds the wait for the next woken goroutine to return.
+	// batchTime bounds the wait for the next of them to return.
 	batchTime = 20 * time.Microsecond
-	// parkFrom is how many must be away for the leader to sleep until they have come home, and not only to yield.
+	// parkFrom is how many must be away for the leader to sleep until they have returned, and not only to yield.
 	parkFrom = 8
 	// maxYields is how often it yields before it sleeps all the same.
 	maxYields = 100
 	// splitFrom is from how many on what the first half sends leaves before the second: both processes have something to do.
 	splitFrom = 12
+	// maxRests bounds the passes that do without workers, once a wait for them was in vain.
+	maxRests = 31
 )
 
-// A Batch waits for goroutines that are about to send, so that what they send leaves together. One goroutine at a time waits.
-type Batch struct {
-	outstanding atomic.Int32  // have not come home
+// The states of a batch.
+const (
+	noBatch  int32 = iota
+	counting       // callbacks run
+	resting        // the same, and workers are not counted
+	sending        // those that are away are waited for
+)
+
+// A batch is what leaves together: what the callbacks of one pass send, and then the goroutines that are away, which the pass has woken or
+// has given work to (Away), until they come to wait again, or have returned.
+//
+//	pass: Begin ─► Run: Away … Away ─► wake ─► fewer than two are away? they send by themselves
+//	                     └─► Home               └─ else the next pass begins with the wait for them: all are back, or none comes for a moment
+//
+// A wait for workers in vain has the next passes not count them: 1, then 3, 7, 15 and at last 31. Those that were woken are about to send, and
+// only a busy machine keeps them. Who leads waits; another one who runs callbacks, for its own.
+type batch struct {
+	state       atomic.Int32
+	held        atomic.Bool   // Driver.Hold was called
+	number      atomic.Uint32 // of the batch, or of the last one; not 0
+	outstanding atomic.Int32  // goroutines that are away
 	half        atomic.Int32  // the goroutine that brings outstanding to it sends what is held back
-	all         chan struct{} // one slot, filled when away comes to 0
-	moment      *time.Timer
+	workers     atomic.Bool   // Away has counted one
+	rest        atomic.Int32  // passes that do without workers
+	all         chan struct{} // one slot, filled when outstanding comes to 0
+
+	waiting atomic.Bool // a goroutine waits for those that are away; it owns the fields below
+	rests   int32       // rest, after the last wait
+	moment  *time.Timer
 }
 
-// NewBatch returns a Batch.
-func NewBatch() Batch { return Batch{all: make(chan struct{}, 1)} }
-
-// Begin begins with n that are away.
-func (b *Batch) Begin(n int32) {
-	select {
-	case <-b.all: // of a round that was given up
-	default:
+// BeginBatch is called by who is about to run callbacks, and EndBatch with what it has returned: 0 while another batch is under way.
+func (l *Loop) BeginBatch() (number uint32) {
+	b := &l.batch
+	rest := b.rest.Load()
+	next := counting
+	if rest > 0 || l.mode != Lend {
+		next = resting
 	}
-	b.split(n)
-	b.outstanding.Store(n)
-}
-
-// split has the first half of n leave before the second, if there are enough.
-func (b *Batch) split(n int32) {
-	half := int32(-1)
-	if n >= splitFrom {
-		half = n / 2
+	if !b.state.CompareAndSwap(noBatch, next) {
+		return 0
 	}
-	b.half.Store(half)
+	b.rest.Store(max(rest-1, 0))
+	b.half.Store(-1)
+	b.outstanding.Store(0)
+	b.workers.Store(false)
+	number = max(b.number.Add(1), 1)
+	b.number.Store(number)
+	if l.d.Queued() > 1 {
+		l.hold()
+	}
+	return number
 }
 
-// Add counts one more that is away.
-func (b *Batch) Add() { b.outstanding.Add(1) }
-
-// Added ends the calls of Add. A caller of Add begins with Begin(1), for itself, and Added takes that one back.
-func (b *Batch) Added() { b.split(b.outstanding.Add(-1)) }
-
-// Returned counts one that has come home, and calls flush when it is to send what is held back.
-func (b *Batch) Returned(flush func()) {
-	if b.outstanding.Load() <= 0 {
+// EndBatch waits for those that are away, and sends what is held back.
+func (l *Loop) EndBatch(number uint32) {
+	b := &l.batch
+	if number != b.number.Load() {
+		l.d.Flush() // what is in the batch of another one
 		return
+	}
+	b.split(b.outstanding.Load())
+	if b.state.Load() != noBatch {
+		b.state.Store(sending)
+	}
+	l.gather()
+}
+
+// Away counts a goroutine that a callback gives work to, which is about to send. Home is called with what it has returned.
+func (l *Loop) Away() (number uint32) {
+	b := &l.batch
+	if b.state.Load() != counting {
+		return 0
+	}
+	b.workers.Store(true)
+	b.outstanding.Add(1)
+	return b.number.Load()
+}
+
+// Home says that the work is done. The last one sends what is held back if nobody leads who would.
+func (l *Loop) Home(number uint32) {
+	b := &l.batch
+	if number == 0 || number != b.number.Load() {
+		return
+	}
+	if l.returned() && b.state.Load() == sending && l.lead.Load() == 0 && !b.waiting.Load() && number == b.number.Load() {
+		l.closeBatch()
+	}
+}
+
+// returned counts a goroutine that has come home, and has what is held back sent when that is due. It reports whether it was the last.
+func (l *Loop) returned() (last bool) {
+	b := &l.batch
+	if b.outstanding.Load() <= 0 {
+		return false
 	}
 	switch b.outstanding.Add(-1) {
 	case 0:
@@ -66,37 +123,99 @@ func (b *Batch) Returned(flush func()) {
 		case b.all <- struct{}{}:
 		default:
 		}
+		return true
 	case b.half.Load():
-		flush()
+		l.d.Flush()
+	}
+	return false
+}
+
+// hold reports whether what is sent is held back for the batch.
+func (l *Loop) hold() bool {
+	switch b := &l.batch; {
+	case b.held.Load():
+	case !l.d.Hold():
+		return false
+	case b.held.Swap(true): // another goroutine came first
+		l.d.Unhold()
+	}
+	return true
+}
+
+// settle ends a pass of the leader, which is about to wake so many goroutines. It reports whether exactly one is away.
+func (l *Loop) settle(woken int32) (one bool) {
+	b := &l.batch
+	n := b.outstanding.Add(woken)
+	if n >= batchFrom && b.state.Load() != noBatch && l.hold() {
+		b.split(n)
+		b.state.Store(sending)
+		return false
+	}
+	l.closeBatch()
+	return n == 1
+}
+
+// split has the first half of n leave before the second, if there are enough.
+func (b *batch) split(n int32) {
+	if n >= splitFrom {
+		b.half.Store(n / 2)
 	}
 }
 
-// Wait waits until all have come home. It gives up, and reports false, when none comes for a while, and has what is held back
-// sent while they do. It yields at least so many times before it sleeps.
-func (b *Batch) Wait(now func() time.Duration, flush func(), least int) (home bool) {
-	last, since := b.outstanding.Load(), now()
+// gather waits until those that are away have come home, and sends what they have sent. It keeps holding back while they come: else each
+// of them would make a write of its own.
+func (l *Loop) gather() {
+	b := &l.batch
+	if b.state.Load() == sending && b.outstanding.Load() > 0 && b.waiting.CompareAndSwap(false, true) {
+		switch home := b.wait(l.d); {
+		case !b.workers.Load():
+		case home:
+			b.rests = 0
+		default:
+			b.rests = min(2*b.rests+1, maxRests)
+			b.rest.Store(b.rests)
+		}
+		b.waiting.Store(false)
+	}
+	l.closeBatch()
+}
+
+// closeBatch sends what is held back.
+func (l *Loop) closeBatch() {
+	b := &l.batch
+	b.outstanding.Store(0)
+	held := b.held.Swap(false)
+	b.state.Store(noBatch)
+	if held {
+		l.d.Unhold()
+	}
+}
+
+// wait waits until all have come home. It gives up, and reports false, when none comes for a while, and has what is held back sent while they do.
+func (b *batch) wait(d Driver) (home bool) {
+	last, since := b.outstanding.Load(), d.Now()
 	for yields := 0; b.outstanding.Load() > 0; yields++ {
-		if last >= parkFrom && yields >= least || yields >= maxYields {
+		if last >= parkFrom && yields > 0 || yields >= maxYields {
 			b.park()
 		} else {
 			runtime.Gosched()
 		}
-		now := now()
+		now := d.Now()
 		if now-since < batchTime {
 			continue
 		}
 		n := b.outstanding.Load()
 		if n >= last {
-			break
+			return n <= 0
 		}
 		last, since = n, now
-		flush()
+		d.Flush()
 	}
-	return b.outstanding.Swap(0) <= 0
+	return true
 }
 
 // park sleeps until all have come home, or for a moment: a goroutine that yields again and again takes a processor away.
-func (b *Batch) park() {
+func (b *batch) park() {
 	if b.moment == nil {
 		b.moment = time.NewTimer(batchTime)
 	} else {
@@ -109,20 +228,32 @@ func (b *Batch) park() {
 	}
 }
 
-// batch is what those that were woken are about to send.
-type batch struct {
-	Batch
-	held  atomic.Bool // what is sent is held back, for who leads next to send
-	ready []*Waiter   // guarded by Loop.mu; the other half of due, empty
+// takeDue takes those that are parked and whose end has come off the list, for w, which leads, to wake. They are as many as woken, and w, if it
+// goes away, too.
+func (l *Loop) takeDue(w *Waiter) (ready []*Waiter, woken int32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ready = l.dueLocked()
+	l.due, l.ready = l.ready[:0], ready // who leads next needs the other one
+	if woken = int32(len(ready)); woken > 0 && w.seemsOver() {
+		woken++
+	}
+	return ready, woken
 }
 
-// wakeDue wakes those whose end has come. If w leads, what two or more of them send from now on is held back.
-func (l *Loop) wakeDue(w *Waiter, leads bool) {
+// wakeDue wakes those that are parked and whose end has come.
+func (l *Loop) wakeDue() {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	wake(l.dueLocked())
+}
+
+// dueLocked takes those off the list. They are where l.due was.
+func (l *Loop) dueLocked() (ready []*Waiter) {
 	if l.look {
 		l.lookDueLocked()
 	}
-	ready := l.due[:0]
+	ready = l.due[:0]
 	for _, d := range l.due {
 		d.due = false
 		if d.index >= 0 && d.seemsOver() { // it may have seen so itself, and wait for something else by now
@@ -131,32 +262,8 @@ func (l *Loop) wakeDue(w *Waiter, leads bool) {
 		}
 	}
 	l.dueCount.Store(0)
-	if !leads { // who leads has a batch of its own
-		wake(ready)
-		l.due = l.due[:0]
-		l.mu.Unlock()
-		return
-	}
-	n := int32(len(ready))
-	over := n > 0 && w.seemsOver()
-	if over {
-		n++
-	}
-	if n >= batchFrom {
-		if !l.held.Load() {
-			l.held.Store(l.d.Hold())
-		}
-		if l.held.Load() {
-			l.Begin(n)
-		}
-	}
-	l.due, l.ready = l.ready[:0], ready // who leads next needs the other one
-	l.mu.Unlock()
-	one := len(ready) == 1 && !over
-	wake(ready)
-	if one { // it goes on here and now; a leader that polls would leave it to a processor that has to be woken
-		runtime.Gosched()
-	}
+	l.due = l.due[:0]
+	return ready
 }
 
 // wake wakes those that are not listed any more.
@@ -175,18 +282,5 @@ func (l *Loop) lookDueLocked() {
 			w.due = true
 			l.due = append(l.due, w)
 		}
-	}
-}
-
-// gather waits until those that were woken have come home, and sends what they have sent. It keeps holding back while they come:
-// else each of them would make a write of its own. The leader calls it.
-func (l *Loop) gather() {
-	l.Batch.Wait(l.now, l.flush, 0)
-	l.unhold()
-}
-
-func (l *Loop) unhold() {
-	if l.held.Swap(false) {
-		l.d.Unhold()
 	}
 }

@@ -18,7 +18,8 @@
 //   - A goroutine that parks is listed first and looks again then; one that ends a wait, or gives the lead up, does so first and looks for
 //     those that are listed then. So neither misses the other.
 //
-// What those that are woken together send is held back until they have come to wait again, and leaves by one write: see Batch.
+// What the callbacks of one pass send, the workers that they give work to, and those that the pass wakes, leaves together, by one write: see
+// batch.
 //
 // The package starts no goroutine, but the functions of a timer and of contexts that end.
 package loop

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,8 +19,8 @@ type Driver interface {
 	// error when waiting is of no use. Before it sleeps where only Stir wakes it, it calls w.WillSleep. One that matches
 	// os.ErrDeadlineExceeded counts as nil.
 	Poll(w *Waiter, until time.Duration) error
-	// Ready reports whether Run has something to run, as far as that is known before Poll.
-	Ready() bool
+	// Queued returns how much Run has to run, as far as that is known before Poll.
+	Queued() int
 	// Run runs callbacks, max at the most, and returns how many; it ends after one when w.Stops reports true.
 	Run(w *Waiter, max int) int
 	// Stir makes a Poll that sleeps look at w.Stirred.
@@ -33,15 +34,6 @@ type Driver interface {
 	Flush()
 	// Freed is called when the lead has been given up. Another goroutine may have it by then.
 	Freed()
-	// Begin and End enclose the callbacks of one pass.
-	Begin() Pass
-	End(Pass)
-}
-
-// A Pass is what a Driver holds back for the callbacks of one pass.
-type Pass struct {
-	Held   bool // what is sent
-	Serial uint32
 }
 
 // A Mode is how a Loop deals with what may keep its leader.
@@ -81,11 +73,9 @@ func init() { ids.Store(outside) }
 
 // A Loop is those who wait for one Driver.
 type Loop struct {
-	d     Driver
-	mode  Mode
-	now   func() time.Duration // methods of d, bound once
-	stir  func()
-	flush func()
+	d    Driver
+	mode Mode
+	stir func() // of d, bound once
 
 	lead    atomic.Uint64
 	polling atomic.Pointer[Waiter] // who has led last
@@ -97,11 +87,12 @@ type Loop struct {
 	parkedCount atomic.Int32 // len(parked)
 	dueCount    atomic.Int32 // len(due), and look
 	timedCount  atomic.Int32 // in deadlines
-	batch
+	batch       batch
 
 	mu        sync.Mutex // guards the rest, and Waiter.index; not held in a call out of the package, but of conditions and Hold
 	parked    []*Waiter
 	due       []*Waiter // that are parked, and are woken at the end of the pass
+	ready     []*Waiter // the other half of due, empty
 	look      bool      // at every condition, at the end of the pass
 	deadlines timeheap.Heap[Waiter]
 	idle      []*Waiter
@@ -110,7 +101,7 @@ type Loop struct {
 
 // New returns the loop of those who wait for d.
 func New(d Driver, mode Mode) *Loop {
-	return &Loop{d: d, mode: mode, now: d.Now, stir: d.Stir, flush: d.Flush, batch: batch{Batch: NewBatch()}}
+	return &Loop{d: d, mode: mode, stir: d.Stir, batch: batch{all: make(chan struct{}, 1)}}
 }
 
 // Wait returns nil when done reports true, the cause of ctx when that ends first, os.ErrDeadlineExceeded after timeout
@@ -192,7 +183,7 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 	if w.ctx, w.gone = ctx, ctx.Done(); w.quits() {
 		return context.Cause(ctx)
 	}
-	l.Returned(l.flush)
+	l.returned()
 	var (
 		failed       error
 		more, polled bool
@@ -261,12 +252,12 @@ func (l *Loop) poll(w *Waiter, until time.Duration) error {
 
 // pass is one turn of the leader: Poll, and the callbacks that are ready then.
 func (l *Loop) pass(w *Waiter) (failed error, more bool) {
-	if l.held.Load() {
+	if l.batch.state.Load() != noBatch {
 		l.gather()
 	}
 	l.stirred.Store(false)
 	if l.dueCount.Load() > 0 { // left by one that has lost the lead
-		l.wakeDue(w, true)
+		l.wakeDue()
 	}
 	l.polling.Store(w)
 	failed = l.poll(w, min(w.deadline, l.firstDeadline()))
@@ -279,28 +270,46 @@ func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 		l.giveUp(w.id)
 		return failed, l.run(w)
 	}
+	batch := l.BeginBatch()
 	l.passes.Add(1)
 	l.lead.Store(w.id | lent)
 	if l.parkedCount.Load() > 0 {
 		l.armWatch()
 	}
-	more = l.callbacks(w)
-	leads := l.lead.CompareAndSwap(w.id|lent, w.id)
+	if w.around == nil {
+		more = l.run(w)
+	} else {
+		w.around(w.run)
+		more = w.again
+	}
+	if l.lead.CompareAndSwap(w.id|lent, w.id) {
+		l.wakeTogether(w)
+		return failed, more
+	}
 	if l.dueCount.Load() > 0 {
-		l.wakeDue(w, leads)
+		l.wakeDue()
+	}
+	if batch != 0 && batch == l.batch.number.Load() { // who leads has one of its own
+		l.closeBatch()
 	}
 	return failed, more
 }
 
-// callbacks is run in one pass.
-func (l *Loop) callbacks(w *Waiter) (more bool) {
-	p := l.d.Begin()
-	defer l.d.End(p) // deferred: a callback may panic
-	if w.around == nil {
-		return l.run(w)
+// wakeTogether wakes those whose end has come, at the end of a pass of w, which leads. What they send from now on is held back, if they are
+// two or more.
+func (l *Loop) wakeTogether(w *Waiter) {
+	var (
+		ready []*Waiter
+		woken int32
+	)
+	if l.dueCount.Load() > 0 {
+		ready, woken = l.takeDue(w)
 	}
-	w.around(w.run)
-	return w.again
+	one := l.settle(woken)
+	wake(ready)
+	if one { // it goes on here and now; a leader that polls would leave it to a processor that has to be woken
+		runtime.Gosched()
+	}
 }
 
 // run runs callbacks until w need not wait or none is queued; it leaves the rest to others. It reports whether it gave up
@@ -357,7 +366,7 @@ func (l *Loop) giveUp(s uint64) {
 		s = 0
 	}
 	l.passLead(s)
-	if l.held.Load() && l.lead.Load() == 0 {
+	if l.batch.held.Load() && l.lead.Load() == 0 {
 		l.armWatch() // if nobody comes who sends what is held back
 	}
 	l.d.Freed()

@@ -50,10 +50,10 @@ func (f *fake) post(cb func()) {
 	f.Stir()
 }
 
-func (f *fake) Ready() bool {
+func (f *fake) Queued() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.queue) > 0
+	return len(f.queue)
 }
 
 func (f *fake) Poll(w *loop.Waiter, until time.Duration) error {
@@ -96,12 +96,10 @@ func (f *fake) Run(w *loop.Waiter, max int) (ran int) {
 	return ran
 }
 
-func (f *fake) Hold() bool       { f.holds.Add(1); return true }
-func (f *fake) Unhold()          { f.holds.Add(-1) }
-func (f *fake) Freed()           {}
-func (f *fake) Flush()           { f.flushes.Add(1) }
-func (f *fake) Begin() loop.Pass { return loop.Pass{} }
-func (f *fake) End(loop.Pass)    {}
+func (f *fake) Hold() bool { f.holds.Add(1); return true }
+func (f *fake) Unhold()    { f.holds.Add(-1) }
+func (f *fake) Freed()     {}
+func (f *fake) Flush()     { f.flushes.Add(1) }
 
 // pause lets time of the bubble pass.
 func pause(d time.Duration) {

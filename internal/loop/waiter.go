@@ -138,7 +138,7 @@ func (w *Waiter) Stops() bool {
 
 // Stirred reports whether Poll is to return.
 func (w *Waiter) Stirred() bool {
-	return w.l.d.Ready() || w.seemsOver() || w.l.stirred.Load() || w.quits()
+	return w.l.d.Queued() > 0 || w.seemsOver() || w.l.stirred.Load() || w.quits()
 }
 
 // WillSleep has the end of the context wake the Poll of w: no earlier, since it costs more than a call.

@@ -42,9 +42,9 @@ func (l *Loop) watched() {
 	case !l.passLeadLocked(s): // who is in the callback sees that it has lost the lead when that returns
 		l.armWatchLocked()
 	}
-	unhold := s == 0 && l.held.Load()
+	unhold := s == 0 && l.batch.held.Load()
 	l.mu.Unlock()
 	if unhold {
-		l.unhold()
+		l.closeBatch()
 	}
 }

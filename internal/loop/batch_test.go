@@ -1,0 +1,138 @@
+package loop_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What callbacks of one pass send is held back while there are several, and has left at its end when nobody is away.
+func TestCallbacksOfAPassTogether(t *testing.T) {
+	for _, n := range []int{1, 2, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			f, l := newFake()
+			w, end := waiting(l)
+			held := 0
+			f.mu.Lock()
+			for range n {
+				f.queue = append(f.queue, func() { held += int(f.holds.Load()) })
+			}
+			f.mu.Unlock()
+			f.Stir()
+			synctest.Wait()
+			require.Zero(t, f.holds.Load())
+			require.Equal(t, n > 1, held == n, "held back in %d of %d callbacks", held, n)
+			f.post(w.End)
+			require.NoError(t, <-end)
+			quiet(t, f, l)
+		})
+	}
+}
+
+// The leader waits for workers that callbacks have given work to, together with those that the pass has woken: what all of them send leaves
+// together, and those that take long hold nothing back.
+func TestWorkersAndWokenTogether(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f, l := newFake()
+			last, lastEnd := waiting(l)
+			w, end := waiting(l)
+			gate := make(chan struct{})
+			held := make(chan int32, 2)
+			f.mu.Lock()
+			for range 2 {
+				f.queue = append(f.queue, func() {
+					n := l.Away()
+					go func() {
+						held <- f.holds.Load()
+						if slow {
+							<-gate
+						}
+						l.Home(n)
+					}()
+				})
+			}
+			f.queue = append(f.queue, w.End)
+			f.mu.Unlock()
+			f.Stir()
+			require.NoError(t, <-end)
+			require.EqualValues(t, 1, <-held)
+			require.EqualValues(t, 1, <-held)
+			pause(time.Millisecond)
+			synctest.Wait()
+			require.Zero(t, f.holds.Load())
+			close(gate)
+			f.post(last.End)
+			require.NoError(t, <-lastEnd)
+			quiet(t, f, l)
+		})
+	}
+}
+
+// When the leader has gone, and nobody has come, the last of the workers sends what is held back.
+func TestLastWorkerSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		w, end := waiting(l)
+		var numbers []uint32
+		f.mu.Lock()
+		for range 2 {
+			f.queue = append(f.queue, func() { numbers = append(numbers, l.Away()) })
+		}
+		f.queue = append(f.queue, w.End)
+		f.mu.Unlock()
+		f.Stir()
+		require.NoError(t, <-end)
+		l.Home(numbers[0])
+		require.EqualValues(t, 1, f.holds.Load())
+		l.Home(numbers[1])
+		require.Zero(t, f.holds.Load())
+		quiet(t, f, l)
+	})
+}
+
+// Waits in vain become rare, and one that was not ends that.
+func TestRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l := newFake()
+		pass := func(home bool) (waited bool) {
+			begun := time.Now()
+			n := l.BeginBatch()
+			a, b := l.Away(), l.Away()
+			if home && a != 0 {
+				go func() { l.Home(a); l.Home(b) }()
+			}
+			l.EndBatch(n)
+			synctest.Wait()
+			return a != 0 && (home || time.Since(begun) > 0)
+		}
+		for _, rests := range []int{1, 3, 7, 15, 31, 31} {
+			require.True(t, pass(false))
+			for range rests {
+				require.False(t, pass(false))
+			}
+		}
+		require.True(t, pass(true))
+		require.True(t, pass(false))
+		require.False(t, pass(true), "it rests")
+		require.True(t, pass(true))
+	})
+}
+
+// Who runs callbacks beside a batch of another one sends what is held back then, and leaves that one its batch.
+func TestBatchBesideABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		f.queue = append(f.queue, nil, nil)
+		first := l.BeginBatch()
+		second := l.BeginBatch()
+		require.EqualValues(t, 1, f.holds.Load())
+		l.EndBatch(second)
+		require.EqualValues(t, 1, f.flushes.Load())
+		require.EqualValues(t, 1, f.holds.Load())
+		l.EndBatch(first)
+		require.Zero(t, f.holds.Load())
+	})
+}
