@@ -58,8 +58,8 @@ func (s *service) proceed() {
 	}
 }
 
-// give hands a request to Config.Dispatch, or stores it in lone if that is not nil. It reports false if it is to be refused at once.
-func (s *service) give(lone *Request) bool {
+// give hands a request to Config.Dispatch. It reports false if it is to be refused at once.
+func (s *service) give() bool {
 	c := s.ctx
 	c.hearFaults()
 	s.mu.Lock()
@@ -72,18 +72,14 @@ func (s *service) give(lone *Request) bool {
 	s.batch = c.loop.Away()
 	r, always, dispatch := s.incoming(), s.rpc.own.ServeDraining, c.class.cfg.Dispatch
 	if s.lasting && c.class.cfg.apart != nil {
-		dispatch, lone = c.class.cfg.apart, nil
+		dispatch = c.class.cfg.apart
 	}
 	s.mu.Unlock()
 	if c.nctx.Draining() && !always { // looked at here: a shutdown either finds it, or is seen
 		s.refuseUnclaimed(errDraining)
 		return true
 	}
-	if lone != nil {
-		*lone = r
-	} else {
-		dispatch(r)
-	}
+	dispatch(r)
 	return true
 }
 

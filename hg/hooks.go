@@ -26,8 +26,8 @@ func init() {
 	hghook.ReportRequest = func(r any, by hghook.Reporter) { r.(*Request).reportBy(by) }
 	hghook.RequestOf = requestOf
 
-	hghook.Drive = func(ctx context.Context, c any, around func(run func(lone any))) error {
-		return c.(*Context).drive(ctx, around)
+	hghook.Drive = func(ctx context.Context, c any, around func(run func(one bool))) error {
+		return c.(*Context).loop.Drive(ctx, around)
 	}
 	hghook.NewWaiter = func(c any) *loop.Waiter { return c.(*Context).loop.NewWaiter() }
 	hghook.Track = func(c any, t hghook.Tracked) { c.(*Context).seen.track(t) }

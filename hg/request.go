@@ -13,10 +13,7 @@ import (
 )
 
 // arrived takes in a request: it finds the RPC, fetches an input that did not fit the message, or runs the handler.
-func (c *Context) arrived(env *na.Envelope) (ran int) { return c.receive(env, nil) }
-
-// receive is arrived. A request that is to be dispatched at once is stored in lone instead, if that is not nil.
-func (c *Context) receive(env *na.Envelope, lone *Request) (ran int) {
+func (c *Context) arrived(env *na.Envelope) (ran int) {
 	s := c.newService(env)
 	var req request
 	meta, payload, err := req.parse(env.Data, env.Body)
@@ -74,7 +71,7 @@ func (c *Context) receive(env *na.Envelope, lone *Request) (ran int) {
 	if !s.more {
 		s.input = payload
 	}
-	return s.run(lone)
+	return s.run()
 }
 
 // closed runs when the context has been closed: nothing waits for room any more, handlers are told, and nobody can answer.
@@ -116,7 +113,7 @@ func (s *service) metaFetched(b []byte, err error) (ran int) {
 	if s.took(b, err, "metadata") {
 		s.skip, s.input, s.fetched, s.meta = int64(len(b)), nil, nil, bytes.Clone(s.meta)
 		slab.Put(b)
-		ran = s.run(nil)
+		ran = s.run()
 	}
 	return ran
 }
@@ -124,7 +121,7 @@ func (s *service) metaFetched(b []byte, err error) (ran int) {
 // inputFetched goes on with a request whose input did not fit the message.
 func (s *service) inputFetched(b []byte, err error) (ran int) {
 	if s.took(b, err, "input") {
-		ran = s.run(nil)
+		ran = s.run()
 	}
 	return ran
 }
@@ -197,15 +194,15 @@ func (s *service) again(any) (ran int) {
 	s.mu.Lock()
 	s.to(serviceArrived)
 	s.mu.Unlock()
-	return s.run(nil)
+	return s.run()
 }
 
-// run goes on with a request in Trigger. One that is to be dispatched is stored in lone instead, if that is not nil.
-func (s *service) run(lone *Request) (ran int) {
+// run goes on with a request in Trigger.
+func (s *service) run() (ran int) {
 	c := s.ctx
 	switch dispatch := c.class.cfg.Dispatch != nil; {
 	case dispatch && (!s.rpc.Inline || c.class.authorizes(s.rpc) && !c.class.cfg.AuthorizeQuick):
-		if c.admit(s) && !s.give(lone) {
+		if c.admit(s) && !s.give() {
 			s.proceed()
 		}
 	case !s.pass() || !c.admit(s):

@@ -34,47 +34,6 @@ func (c *Context) Sleep(ctx context.Context, d time.Duration) error {
 	return err
 }
 
-// drive is hghook.Drive.
-func (c *Context) drive(ctx context.Context, around func(run func(lone any))) error {
-	if around == nil {
-		return c.loop.Drive(ctx, nil)
-	}
-	var (
-		lone *Request
-		pass func(instead func() bool)
-	)
-	take := func(int) int {
-		if c.takeLone(lone) {
-			return 1
-		}
-		return 0
-	}
-	instead := func() bool { return lone != nil && c.nctx.UserCode(take, 0) == 1 }
-	run := func(r any) {
-		lone, _ = r.(*Request)
-		pass(instead)
-	}
-	return c.loop.Drive(ctx, func(p func(instead func() bool)) {
-		pass = p
-		around(run)
-	})
-}
-
-// takeLone takes in the request that has come if it is all that waits, and reports whether it was. It is stored in r if it is one for
-// Config.Dispatch that may be run.
-func (c *Context) takeLone(r *Request) bool {
-	if c.nctx.Settled() != 1 {
-		return false
-	}
-	env := c.nctx.TakeLone()
-	if env == nil {
-		return false
-	}
-	defer c.nctx.Unhold() // deferred: an Inline handler may panic, or end the goroutine
-	c.receive(env, r)
-	return true
-}
-
 // Wake makes everybody who waits look again: Wait at its condition; and one Progress that sleeps now, or else the next
 // one, returns nil.
 func (c *Context) Wake() {

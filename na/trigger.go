@@ -61,19 +61,6 @@ func (c *Context) arrived() (first *Task) {
 	return first
 }
 
-// TakeLone takes the message that has come, if nothing else waits for Trigger; else it returns nil. Unhold follows once the message has been
-// dealt with as Trigger would.
-func (c *Context) TakeLone() *Envelope {
-	if c.onMessage == nil || c.cq.len() > 0 || c.ep.countInbox() != 1 || !c.Hold() {
-		return nil
-	}
-	e := c.ep.takeArrived(1)
-	if e == nil {
-		c.Unhold()
-	}
-	return e
-}
-
 // Queued returns how much waits for Trigger: operations that have ended, what a layer above has queued, messages that have come.
 func (c *Context) Queued() int {
 	n := c.cq.len()

@@ -79,6 +79,9 @@ func Open(addr string, cfg Config) (*Node, error) {
 		n.all = append(n.all, hctx)
 	}
 	n.hctx = n.all[0]
+	for i, hctx := range n.all {
+		n.workers.own[i].init(&n.workers, hctx)
+	}
 	setTLSLogger(cfg.TLS, cfg.HG.Logger)
 	setTLSLogger(cfg.TCP.TLS, cfg.HG.Logger)
 	if cfg.Inspect {
@@ -132,14 +135,13 @@ func (n *Node) Serve(ctx context.Context) error {
 // authorizer, that ends the goroutine has another one go on.
 func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 	spawned := n.workers.spawn(func() {
-		var lone hg.Request
 		returned := false
 		defer func() {
 			if !returned {
 				n.drive(ctx, hctx, ends)
 			}
 		}()
-		ends <- hghook.Drive(ctx, hctx, func(run func(any)) { n.batch(hctx, &lone, run) })
+		ends <- hghook.Drive(ctx, hctx, n.workers.own[hctx.ID()].pass)
 		returned = true
 	})
 	if !spawned {

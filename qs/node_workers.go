@@ -1,6 +1,7 @@
 package qs
 
 import (
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -12,7 +13,7 @@ import (
 // workers are the goroutines that run handlers, up to Config.MaxConcurrent, and one for each request with streams. In the simulator each request has a coroutine.
 type workers struct {
 	crew[hg.Request]
-	own []own // of each context; mu guards them
+	own []own // of each context; mu guards their trials
 
 	// health runs requests of hg.PingRPC and hg.HealthRPC, about which an authorizer is asked: they do not wait for handlers.
 	health  crew[hg.Request]
@@ -40,11 +41,11 @@ func (w *workers) dispatch(r hg.Request) {
 	}
 	if w.isAsked {
 		if id := r.ID(); id == pingID || id == healthID {
-			w.health.give(r)
+			w.health.give(r, false)
 			return
 		}
 	}
-	w.give(r)
+	w.give(r, r.HG().NA().Loop().Driving())
 }
 
 // end lets the goroutines of both crews go.
@@ -87,7 +88,7 @@ type crew[T any] struct {
 	mu     sync.Mutex // guards the fields below
 	busy   int        // goroutines, the idle ones left out
 	enough int        // of them are let loose; 0 before the first job
-	held   bool       // give starts nothing: Node.batch runs what is in the queue after its callbacks
+	keep   int        // of the queue give leaves so many to own.pass, which runs them after its callbacks; one at once
 	idle   []chan T
 	queue  []T
 	first  int // of queue
@@ -119,13 +120,13 @@ const (
 // few is how many goroutines quick jobs share.
 func few() int { return 2 * runtime.GOMAXPROCS(0) }
 
-// give has a job run soon.
-func (w *crew[T]) give(job T) {
+// give has a job run soon. One that may be kept waits for own.pass, if that wants it.
+func (w *crew[T]) give(job T, mayKeep bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case w.ended: // the class has shut down: it answers by itself
-	case w.busy < max(w.enough, min(few(), w.most)) && !w.held:
+	case w.busy < max(w.enough, min(few(), w.most)) && (!mayKeep || w.waiting() >= w.keep):
 		w.start(job)
 	default:
 		if len(w.queue) >= max(w.sweep, sweepFirst) {
@@ -133,7 +134,7 @@ func (w *crew[T]) give(job T) {
 		}
 		w.queue = append(w.queue, job)
 		w.given++
-		if !w.looks && w.busy < w.most {
+		if !w.looks && w.busy < w.most && !(mayKeep && w.keep == 1) {
 			w.looks, w.seen, w.rate, w.before = true, w.taken, 0, w.given
 			if w.timer == nil {
 				w.timer = time.AfterFunc(lookTime, w.look)
@@ -154,6 +155,16 @@ func (w *crew[T]) dropOver() {
 		w.first = 0
 	}
 	w.sweep = 2 * len(w.queue)
+}
+
+// waiting returns how many jobs are in the queue. Locked.
+func (w *crew[T]) waiting() int { return len(w.queue) - w.first }
+
+// startWaiting has goroutines run jobs of the queue, as give would. Locked.
+func (w *crew[T]) startWaiting() {
+	for w.first < len(w.queue) && w.busy < min(few(), w.most) {
+		w.start(w.pop())
+	}
 }
 
 // start has a goroutine run a job. Locked.
@@ -275,17 +286,22 @@ func (w *crew[T]) end() {
 	}
 }
 
-// Requests whose handlers are quick are run by the goroutine that drives their context: that costs no switch to a worker. These are a
-// lone one, which comes with no callback that waits, and those that come together, one after the other; in both cases while no handler is
-// at work. Another goroutine stands by, and leads when that takes long, and workers take what still waits. When handlers turn out to take
-// longer than what the switch costs, workers run all of them for a while.
+// An own runs the handlers that the goroutine which drives a context runs itself, if they are quick: that costs no switch to a worker. While
+// callbacks run, the requests among them wait in the queue of the workers. Then the goroutine takes them from there, as a worker, one after
+// the other, if no other handler is at work. Another goroutine stands by, and leads when that takes long, and workers take what still waits,
+// also while a callback takes long. When handlers turn out to take longer than what the switch costs, workers run all of them for a while.
+// A lone request, which comes with nothing else, has more time; beside it no callback is run that might wait for its handler. What another
+// goroutine takes in, or a wait inside a callback, goes to workers at once.
 //
 //	Serve ─► two goroutines in hghook.Drive: one leads, the other sleeps
-//	           └─ a batch ─┬─ it is one request ─► its handler
-//	                       └─ else ─► callbacks; the requests among them wait in the queue of the workers ─► their handlers, as a worker
-//
-// Beside a lone one nothing else is run between the two: it might wait for the handler.
-type own struct{ lone, together trial }
+//	           └─ pass ─► callbacks; requests wait in the queue ─► their handlers, here or on workers
+type own struct {
+	w              *workers
+	hctx           *hg.Context
+	lone, together trial // of lone requests, and of others
+}
+
+func (o *own) init(w *workers, hctx *hg.Context) { o.w, o.hctx = w, hctx }
 
 // A trial is what has become of handlers that the goroutine which drives has run.
 type trial struct {
@@ -325,64 +341,61 @@ func (k *trial) judge(quick, begun, now time.Duration) {
 	k.again = now + k.pause
 }
 
-// batch runs callbacks, or takes a lone request in, to r, and then runs handlers.
-func (n *Node) batch(hctx *hg.Context, r *hg.Request, run func(lone any)) {
-	w, k := &n.workers, &n.workers.own[hctx.ID()]
+// pass runs callbacks, and then handlers of requests that have come with them.
+func (o *own) pass(run func(one bool)) {
+	w := o.w
+	nctx := o.hctx.NA()
+	alone := nctx.Arrived() && nctx.Queued() == 1
+	k, quick, keep := &o.together, quickEach, math.MaxInt
+	if alone {
+		k, quick, keep = &o.lone, quickTime, 1
+	}
 	w.mu.Lock()
-	lone := w.busy == 0 && k.lone.may(hctx)
-	w.held = w.busy == 0 && k.together.may(hctx)
+	here := w.busy == 0 && k.may(o.hctx)
+	if w.keep = 0; here {
+		w.keep = keep
+	}
 	w.mu.Unlock()
-	if *r = (hg.Request{}); lone {
-		run(r)
-	} else {
-		run(nil)
-	}
+	run(alone)
 	w.mu.Lock()
-	w.held = false
-	waiting := len(w.queue) - w.first
-	switch {
-	case *r != (hg.Request{}) && w.busy < w.most:
-		w.busy++
+	w.keep = 0
+	many := w.waiting()
+	if many == 0 || w.busy > 0 || !here {
+		w.startWaiting()
 		w.mu.Unlock()
-		w.here(hctx, *r, 1, &k.lone, quickTime)
-	case *r != (hg.Request{}):
-		w.mu.Unlock()
-		w.give(*r)
-	case waiting > 0 && w.busy == 0:
-		w.busy++
-		first := w.pop()
-		w.mu.Unlock()
-		w.here(hctx, first, waiting, &k.together, quickEach)
-	default:
-		w.mu.Unlock()
+		return
 	}
+	w.busy++
+	job := w.pop()
+	w.mu.Unlock()
+	o.work(job, many, k, quick)
 }
 
-// here runs a job of so many, and those that wait, as a worker, until one takes long.
-func (w *workers) here(hctx *hg.Context, job hg.Request, many int, k *trial, quick time.Duration) {
-	begun := hctx.Now()
-	defer func() { // deferred: a handler may end the goroutine
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		k.judge(quick, begun, hctx.Now())
-		w.busy--
-		for w.first < len(w.queue) && w.busy < min(few(), w.most) {
-			w.start(w.pop())
+// work runs a job of so many, and those that wait, as a worker, until one takes long.
+func (o *own) work(job hg.Request, many int, k *trial, quick time.Duration) {
+	w, begun, over := o.w, o.hctx.Now(), false
+	defer func() {
+		if !over { // a handler has ended the goroutine
+			w.mu.Lock()
+			w.busy--
+			w.startWaiting()
+			w.mu.Unlock()
 		}
 	}()
-	for left := many - 1; ; left-- {
-		w.run(job)
+	for left := many - 1; !over; left-- {
+		_ = job.Run() // it may have ended before
 		if many >= halves && left == many/2 {
-			hctx.NA().Flush() // the peer has something to do meanwhile
+			o.hctx.NA().Flush() // the peer has something to do meanwhile
 		}
-		now := hctx.Now()
+		now := o.hctx.Now()
 		w.mu.Lock()
-		if w.first == len(w.queue) || now-begun > longTime {
-			w.mu.Unlock()
-			return
-		}
 		k.judge(quick, begun, now)
-		job, begun = w.pop(), now
+		if over = w.waiting() == 0 || now-begun > longTime; over {
+			w.busy--
+			w.startWaiting()
+		} else {
+			job, begun = w.pop(), now
+		}
 		w.mu.Unlock()
 	}
 }

@@ -32,7 +32,7 @@ func TestBlockedJobs(t *testing.T) {
 				var all []time.Duration
 				for range each {
 					j := job{time.Now(), make(chan time.Duration, 1)}
-					c.give(j)
+					c.give(j, false)
 					all = append(all, <-j.done)
 				}
 				took <- all
@@ -63,7 +63,7 @@ func TestQuickJobs(t *testing.T) {
 			running.Add(-1)
 		}
 		for i := range 10_000 {
-			c.give(i)
+			c.give(i, false)
 		}
 		synctest.Wait()
 		require.LessOrEqual(t, int(most.Load()), few())
@@ -85,11 +85,11 @@ func TestJobsThatAreOver(t *testing.T) {
 			<-free
 			ran = append(ran, i)
 		}
-		c.give(-1)
+		c.give(-1, false)
 		var want []int
 		longest := 0
 		for i := range 100 * sweepFirst {
-			c.give(i)
+			c.give(i, false)
 			longest = max(longest, len(c.queue))
 			if i%100 == 0 {
 				want = append(want, i)

@@ -65,10 +65,9 @@ var (
 // Hooks of a *hg.Context, which is c.
 var (
 	// Drive is hg.Context.Wait for what never comes, by a goroutine that does nothing else: it returns the cause of ctx, or ErrClosed.
-	// around, if it is not nil, is called for each batch of callbacks, and calls run, which runs them. If lone, a *hg.Request, is not nil, and a
-	// request for Config.Dispatch is all that waits, then run does not dispatch it and stores it there: around is to run it. When that
+	// around, if it is not nil, is called for each pass, and calls run, which runs the callbacks, or only the first. When what it does afterwards
 	// takes long another goroutine that waits goes on, and nothing is held back while nobody does. In a simulator around is not called.
-	Drive func(ctx context.Context, c any, around func(run func(lone any))) error
+	Drive func(ctx context.Context, c any, around func(run func(one bool))) error
 
 	// NewWaiter returns a Waiter of c. Its Wait is that of c.
 	NewWaiter func(c any) *loop.Waiter

@@ -56,8 +56,8 @@ func driving(t *testing.T, l *loop.Loop, n int, behind func()) (stop func()) {
 	for range n {
 		all.Go(func() {
 			defer func() { _ = recover() }()
-			err := l.Drive(ctx, func(run func(instead func() bool)) {
-				run(func() bool { return false })
+			err := l.Drive(ctx, func(run func(one bool)) {
+				run(false)
 				if behind != nil {
 					behind()
 				}
@@ -227,7 +227,7 @@ func TestLoopUnderLoad(t *testing.T) {
 	var all, drivers sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
 	for range 2 {
-		drivers.Go(func() { _ = l.Drive(ctx, func(run func(instead func() bool)) { run(func() bool { return false }) }) })
+		drivers.Go(func() { _ = l.Drive(ctx, func(run func(one bool)) { run(false) }) })
 	}
 	for i := range 16 {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))

@@ -118,16 +118,26 @@ func (l *Loop) Wait(ctx context.Context, timeout time.Duration, done func() bool
 }
 
 // Drive is Wait for what never comes, by a goroutine that does nothing else. around is called for each pass, and calls run, which runs the
-// callbacks, unless instead has dealt with all that is ready, and reports so. It is not called unless the mode is Lend. Of several in Drive
-// another one leads when what around does after run takes long, and not when a callback does: so those of one goroutine run in their order.
-func (l *Loop) Drive(ctx context.Context, around func(run func(instead func() bool))) error {
+// callbacks, or only the first. It is not called unless the mode is Lend. Of several in Drive another one leads when what around does after run takes long, and not
+// when a callback does: so those of one goroutine run in their order.
+func (l *Loop) Drive(ctx context.Context, around func(run func(one bool))) error {
 	w := l.NewWaiter()
-	w.around, w.run = around, func(instead func() bool) {
+	w.around, w.run = around, func(one bool) {
 		l.running.Add(1)
 		defer l.ran() // deferred: a callback may panic
-		w.again = !instead() && l.run(w)
+		most := passSize
+		if one {
+			most = 1
+		}
+		w.again = l.run(w, most)
 	}
 	return w.Wait(ctx)
+}
+
+// Driving reports whether who has led last is in Drive: not while a callback there waits itself, or another goroutine has taken the lead.
+func (l *Loop) Driving() bool {
+	w := l.polling.Load()
+	return w != nil && w.around != nil
 }
 
 // ran says that a driver is not in Run any more. One that was parked meanwhile may lead, if nobody does.
@@ -189,7 +199,7 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 		more, polled bool
 	)
 	if l.mode == HandOn {
-		more = l.run(w)
+		more = l.run(w, w.most())
 	}
 	for first := true; ; first = false {
 		if l.timedCount.Load() > 0 {
@@ -239,7 +249,7 @@ func (l *Loop) tryLead(w *Waiter) bool {
 // driveAlone is a pass where none is parked.
 func (l *Loop) driveAlone(w *Waiter) (failed error, more bool) {
 	failed = l.poll(w, w.deadline)
-	return failed, l.run(w)
+	return failed, l.run(w, w.most())
 }
 
 func (l *Loop) poll(w *Waiter, until time.Duration) error {
@@ -268,7 +278,7 @@ func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 		return failed, false
 	case l.mode == HandOn:
 		l.giveUp(w.id)
-		return failed, l.run(w)
+		return failed, l.run(w, w.most())
 	}
 	batch := l.BeginBatch()
 	l.passes.Add(1)
@@ -277,7 +287,7 @@ func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 		l.armWatch()
 	}
 	if w.around == nil {
-		more = l.run(w)
+		more = l.run(w, w.most())
 	} else {
 		w.around(w.run)
 		more = w.again
@@ -314,13 +324,17 @@ func (l *Loop) wakeTogether(w *Waiter) {
 
 // run runs callbacks until w need not wait or none is queued; it leaves the rest to others. It reports whether it gave up
 // only to let bytes move, or others go on.
-func (l *Loop) run(w *Waiter) (more bool) {
-	limit := passSize
-	if w.poll {
-		limit = pollSize
-	}
+func (l *Loop) run(w *Waiter, most int) (more bool) {
 	w.ran, w.begun, w.more = 0, -1, false
-	return l.d.Run(w, limit) >= limit && !w.stopped || w.more
+	return l.d.Run(w, most) >= most && !w.stopped || w.more
+}
+
+// most is how many callbacks w runs in a pass.
+func (w *Waiter) most() int {
+	if w.poll {
+		return pollSize
+	}
+	return passSize
 }
 
 // firstDeadline returns the first deadline of those that are parked, and has those that come with an earlier one stir the leader.

@@ -14,8 +14,8 @@ type Waiter struct {
 	id     uint64
 	done   func() bool // nil: End was called
 	ended  atomic.Bool
-	around func(run func(instead func() bool)) // of Drive
-	run    func(instead func() bool)           // what it calls, which sets
+	around func(run func(one bool)) // of Drive
+	run    func(one bool)           // what it calls, which sets
 	again  bool
 
 	token     chan struct{} // one slot, filled by who takes it off parked

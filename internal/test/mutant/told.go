@@ -37,8 +37,8 @@ var told = []Mutant{
 		[]Catcher{{"qs", "TestRefusedGoesElsewhere", `Should be empty`}}},
 	{"lone-uncounted", "a handler that the goroutine which drives runs is not one of Config.Workers", "a limit with a way around it",
 		[]Edit{
-			{"qs/node_workers.go", "w.busy < w.most:\n\t\tw.busy++", "w.busy < w.most:\n\t\tif !planted() { w.busy++ }"},
-			{"qs/node_workers.go", "\t\tw.busy--\n\t\tfor w.first", "\t\tif !planted() { w.busy-- }\n\t\tfor w.first"},
+			{"qs/node_workers.go", "w.busy++\n\tjob := w.pop()", "if !planted() { w.busy++ }\n\tjob := w.pop()"},
+			{"qs/node_workers.go", "longTime; over {\n\t\t\tw.busy--", "longTime; over {\n\t\t\tif !planted() { w.busy-- }"},
 		},
 		[]Catcher{{"qs", "TestLoneIsCounted", `a second handler was at work`}}},
 	{"budget-as-deadline", "the largest time that a request can carry is taken for its deadline", "calls of hours that end after 71 minutes",
