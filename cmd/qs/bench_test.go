@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -161,6 +162,10 @@ func TestBenchTargetDies(t *testing.T) {
 			s := serve(t, "")
 			q := newQS(t, "bench", "-json", "-d", "1h", "-rate", rate, "-peer-timeout", "500ms", "-raw", s.addr, "qs/echo", "hello").start()
 			s.waitForLoad()
+			before := busyTime(t, s.cmd.Process.Pid)
+			soon(t, "calls", func() bool { // more than what comes before the first
+				return busyTime(t, s.cmd.Process.Pid) >= before+200*time.Millisecond || runtime.GOOS != "linux"
+			})
 			if rate == "0" {
 				requireEnds(t, q, 1, func() { require.NoError(t, s.cmd.Process.Kill()) }) // and does not spin
 			} else {
