@@ -1,15 +1,22 @@
 package loop
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // A watch looks after a leader that is in Run for long while others are parked, and after what is held back while none leads.
 type watch struct {
 	timer *time.Timer
-	on    bool
-	seen  uint64 // Loop.passes when it was last looked at
+	on    atomic.Bool // timer is on its way; written under Loop.mu
+	seen  uint64      // Loop.passes when it was last looked at
 }
 
+// armWatch has watched look in a moment, at what the caller has changed before.
 func (l *Loop) armWatch() {
+	if l.watch.on.Load() { // watched takes that back before it looks
+		return
+	}
 	l.mu.Lock()
 	l.armWatchLocked()
 	l.mu.Unlock()
@@ -18,10 +25,10 @@ func (l *Loop) armWatch() {
 // armWatchLocked has watched look in a moment, unless that is on its way.
 func (l *Loop) armWatchLocked() {
 	w := &l.watch
-	if w.on {
+	if w.on.Load() {
 		return
 	}
-	w.on = true
+	w.on.Store(true)
 	if w.timer == nil {
 		w.timer = time.AfterFunc(long, l.watched)
 		return
@@ -32,7 +39,7 @@ func (l *Loop) armWatchLocked() {
 func (l *Loop) watched() {
 	l.mu.Lock()
 	w := &l.watch
-	w.on = false
+	w.on.Store(false)
 	s, passes := l.lead.Load(), l.passes.Load()
 	switch {
 	case s&lent == 0:
