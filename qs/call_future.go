@@ -44,7 +44,7 @@ func begin(ctx context.Context, o *outgoing) *future {
 		f.run(ctx)
 	case o.needsNoGoroutine():
 		k := &openCall{f: f}
-		o.home.n.spawn(func() { k.begin(ctx) })
+		k.begin(ctx)
 	default:
 		o.home.n.spawn(func() { f.run(ctx) })
 	}

@@ -9,7 +9,8 @@ import (
 )
 
 // An openCall is a call with streams that no goroutine waits for: it may last for ever, and a goroutine with what attempt has on its stack
-// would be the most that it costs. A goroutine begins it, another one ends it, and meanwhile the node drives its context.
+// would be the most that it costs. The caller's goroutine begins it, which does not wait, one of the node ends it, and meanwhile the node drives its
+// context.
 //
 //	begin ─► hg.Handle.Call ─ the call has ended, or ctx has ─► settle
 //	  └─ fails: the call is over
