@@ -205,11 +205,17 @@ func (o *Op) heldUp() error {
 }
 
 // abandonCall ends a Call, or a Probe, with err, and lets the peer know as Abandon does. At its deadline an endpoint calls ticket.setDue, and
-// abandonCall follows: what comes between the two counts.
+// abandonCall follows: what comes between the two counts. The peer is told first why the streams of a call end: it would take the
+// ABANDON for the reason.
 func (e *endpoint) abandonCall(t ticket, err error) {
 	e.mu.Lock()
 	if o := t.op; t.isTakenIn() {
 		l, id, tag, isCall := o.session, o.id, o.tag, o.kind == kindCall
+		if isCall && id != 0 && err == ErrTimeout && o.x != nil {
+			for _, s := range o.x.streams {
+				s.reset(ErrTimeout, "the deadline of the call has passed")
+			}
+		}
 		if err == ErrTimeout {
 			err = o.heldUp()
 		}
