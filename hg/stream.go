@@ -129,9 +129,11 @@ func (s *Stream) Expect(n int64) { s.end.Expect(n) }
 // of which it gets 512 bytes. It does nothing to a stream that has ended.
 func (s *Stream) Reset(code Code, text string) { s.reset(na.WithText(code, text)) }
 
-// reset is Reset, and wakes who waits.
+// reset is Reset, and wakes who waits. Of a stream that the other side has ended its reason stays.
 func (s *Stream) reset(why error) {
-	s.end.Reset(na.CodeOf(why), why.Error())
+	if ended := s.end.Reset(na.CodeOf(why), why.Error()); ended != nil {
+		why = ended
+	}
 	s.ends(why)
 }
 

@@ -381,11 +381,13 @@ func (s *Stream) Release(n int) {
 }
 
 // Reset ends the stream before its end: what has not left is dropped, and the other side gets an error with code and text, which is cut to 512 bytes.
-// It does nothing to a stream that has ended.
-func (s *Stream) Reset(code Code, text string) {
+// It does nothing to a stream that has ended, and returns why, if that was before its end.
+func (s *Stream) Reset(code Code, text string) (ended error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
+	ended = s.err
 	s.reset(code, text)
+	return ended
 }
 
 // reset is Reset. Locked.
