@@ -74,7 +74,7 @@ func adaptCompletion(c *cobra.Command) {
 	}
 }
 
-// isPlainWord tells whether no shell expands or parts a word. The script for bash puts what several completions begin with on
+// isPlainWord reports whether no shell expands or parts a word. The script for bash puts what several completions begin with on
 // the command line unquoted, and evaluates the line at the next Tab: a name such as $(COMMAND) would run.
 func isPlainWord(word string) bool {
 	if strings.HasPrefix(word, "-") {

@@ -873,16 +873,15 @@ func TestOneMessage(t *testing.T) {
 		for _, early := range []bool{false, true} {
 			s, err := c.NewStream(within(t), &grpc.StreamDesc{ServerStreams: true}, testgrpc.TestService_StreamingOutputCall_FullMethodName, grpc.UseCompressor("gzip"))
 			require.NoError(t, err)
-			header := make(chan error, 1)
+			header, begun := make(chan error, 1), make(chan struct{})
 			go func() {
+				close(begun)
 				if early {
 					_, err := s.Header() // which makes the call
 					header <- err
 				}
 			}()
-			if early {
-				time.Sleep(20 * time.Millisecond)
-			}
+			<-begun
 			require.NoError(t, s.SendMsg(item(100)))
 			require.Equal(t, codes.Internal, status.Code(s.SendMsg(item(100))))
 			require.NoError(t, s.CloseSend())

@@ -17,7 +17,7 @@ const (
 	maxYields = 100
 	// splitFrom is from how many on what the first half sends leaves before the second: both processes have something to do.
 	splitFrom = 12
-	// maxRests bounds the passes that do without workers, once a wait for them was in vain.
+	// maxRests bounds the passes that do without workers, once a wait for them has timed out.
 	maxRests = 31
 )
 
@@ -35,8 +35,8 @@ const (
 //	pass: Begin ─► Run: Away … Away ─► wake ─► fewer than two are away? they send by themselves
 //	                     └─► Home               └─ else the next pass begins with the wait for them: all are back, or none comes for a moment
 //
-// A wait for workers in vain has the next passes not count them: 1, then 3, 7, 15 and at last 31. Those that were woken are about to send, and
-// only a busy machine keeps them. Who leads waits; another one who runs callbacks, for its own.
+// After a wait for workers that has timed out the next passes do not count workers: 1 pass, then 3, 7, 15 and at last 31. Goroutines that were
+// woken are counted in any case: they are about to send. The leader waits; a Trigger outside the loop waits for its own batch.
 type batch struct {
 	state       atomic.Int32
 	held        atomic.Bool   // Driver.Hold was called

@@ -92,7 +92,7 @@ func TestLastWorkerSends(t *testing.T) {
 	})
 }
 
-// Waits in vain become rare, and one that was not ends that.
+// After waits that time out fewer passes wait, and a wait that succeeds ends that.
 func TestRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := newFake()

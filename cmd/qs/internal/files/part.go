@@ -332,7 +332,7 @@ func (p *part) requireNamed() error {
 	return nil
 }
 
-// isNamed tells whether name is that of an open file.
+// isNamed reports whether name is that of an open file.
 func (d *disk) isNamed(f *os.File, name string) bool {
 	mine, err := f.Stat()
 	if err != nil {
