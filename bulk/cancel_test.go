@@ -270,7 +270,7 @@ func TestCancelWithPiecesQueued(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		s := newScene(t, p, dir, 512<<10)
 		op := s.start()
-		for s.mctx.NA().Queued() < 2 { // both pieces of the window
+		for s.mctx.NA().Upper().Queued() < 2 { // both pieces of the window
 			_ = s.octx.Progress(0)
 			s.octx.Trigger(0)
 			_ = s.mctx.NA().Progress(0)
@@ -293,7 +293,7 @@ func TestCancelFromManyGoroutines(t *testing.T) {
 			for g := range 8 {
 				wg.Go(func() {
 					for range i + g {
-						_ = s.mctx.NA().Queued()
+						_ = s.mctx.NA().Upper().Queued()
 					}
 					op.Cancel()
 				})

@@ -116,7 +116,7 @@ func (l *liar) close() {
 	for i := 0; !l.nctx.Closed(); i++ {
 		l.drive()
 		if i > 1000 {
-			l.t.Fatalf("the liar does not close: %+v", l.nctx.Underway())
+			l.t.Fatalf("the liar does not close: %+v", l.nctx.Upper().Underway())
 		}
 	}
 }
@@ -243,7 +243,7 @@ func (l *liar) step(what byte) {
 	case 7: // a request is taken back
 		if r := pick(&l.in, l.sent); r.ID != 0 {
 			if v()%2 == 0 {
-				l.nctx.Abandon(r.Addr, r.ID, r.Tag)
+				l.nctx.Upper().Abandon(r.Addr, r.ID, r.Tag)
 			} else {
 				l.do(func(op *na.Op) error { return l.nctx.Withdraw(op, r.Addr, r.ID) }, nil)
 			}
@@ -257,7 +257,7 @@ func (l *liar) step(what byte) {
 			l.do(func(op *na.Op) error { return l.nctx.Get(op, l.mem, 0, to, key, roff, n) }, nil)
 		}
 	case 11:
-		l.nctx.GiveBack(l.to(), l.key())
+		l.nctx.Upper().GiveBack(l.to(), l.key())
 	case 12: // its memory is taken away, or an operation
 		if v()%2 == 0 {
 			mem := l.mem

@@ -29,7 +29,7 @@ func TestShutdownLetsTransfersEnd(t *testing.T) {
 					done := make(chan error, 1)
 					_, err := bulk.Transfer(s.mctx, s.spec, func(_ *bulk.Op, err error) { done <- err })
 					require.NoError(t, err)
-					n.Until(func() bool { return s.octx.NA().Underway().Reached > 0 })
+					n.Until(func() bool { return s.octx.NA().Upper().Underway().Reached > 0 })
 					cls, other := s.owner, s.mctx
 					if who == "mover" {
 						cls, other = s.mover, s.octx

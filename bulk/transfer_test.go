@@ -427,7 +427,7 @@ func TestPeerReplaced(t *testing.T) {
 		s.spec.Window = 1
 		op := s.start()
 		s.until(func() bool { return op.Moved() > 0 })
-		for p.mctx.NA().Queued() == 0 { // the next piece, whose end nobody has heard of
+		for p.mctx.NA().Upper().Queued() == 0 { // the next piece, whose end nobody has heard of
 			_ = p.octx.Progress(0)
 			p.octx.Trigger(0)
 			_ = p.mctx.NA().Progress(0)

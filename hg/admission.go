@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/heldby"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -190,11 +191,11 @@ func (c *Context) enqueue(s *service) error {
 func (s *service) fullBound() string {
 	waiting := s.ctx.load.waiting.Load()
 	switch reason, limit := s.fullLimit(); reason {
-	case na.HeldMethod:
+	case heldby.Method:
 		return fmt.Sprintf("%d calls of %s are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and %d wait", limit, s.name(), s.rpc.bound.waiting.Load())
-	case na.HeldPerPeer:
+	case heldby.PerPeer:
 		return fmt.Sprintf("%d calls of this process are active there (hg.Config.MaxActivePerPeer), and %d of all processes wait", limit, waiting)
-	case na.HeldTotal:
+	case heldby.Total:
 		return fmt.Sprintf("%d calls are active there (hg.Config.MaxActive), and %d wait", limit, waiting)
 	}
 	return fmt.Sprintf("%d calls wait there for others to end", waiting)

@@ -122,7 +122,7 @@ func TestAuthorizerIsTold(t *testing.T) {
 			from = caller
 			assert.NoError(t, ctx.Err())
 			assert.Equal(t, "x", rpc.Name)
-			assert.Zero(t, p.octx.NA().Underway().Reached, "input was fetched before the authorizer has agreed")
+			assert.Zero(t, p.octx.NA().Upper().Underway().Reached, "input was fetched before the authorizer has agreed")
 			assert.Zero(t, p.tctx.Stats().Active)
 			assert.NoError(t, p.target.Deregister(hg.HashName("x")))
 			_, err := p.target.Register("x", func(h hg.Request) error { ran = "another"; return echo(h) })

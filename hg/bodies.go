@@ -28,9 +28,9 @@ func (b *bodies) countLent(n int) {
 func (c *Context) grantRoom(peer na.Addr, n int64, front int) {
 	switch long := n + int64(front); {
 	case long <= na.MaxRoom && front > 0:
-		c.nctx.GrantRoom(peer, int(long))
+		c.nctx.Upper().GrantRoom(peer, int(long))
 	case n <= na.MaxBody:
-		c.nctx.GrantRoom(peer, int(n))
+		c.nctx.Upper().GrantRoom(peer, int(n))
 	}
 }
 

@@ -192,7 +192,7 @@ func TestCancelAfterArrival(t *testing.T) {
 			p.tctx.Trigger(0)
 			_ = p.tctx.Progress(0)
 			_ = p.octx.NA().Progress(0)
-			if p.octx.NA().Queued() > 1 {
+			if p.octx.NA().Upper().Queued() > 1 {
 				break
 			}
 		}

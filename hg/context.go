@@ -65,11 +65,11 @@ func newContext(cls *Class, nctx *na.Context) *Context {
 	c := &Context{class: cls, nctx: nctx, limits: nctx.Limits()}
 	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
 	c.load.mostStreams, c.load.mostStreamsPerPeer = int64(cls.cfg.MaxStreams), int64(cls.cfg.MaxStreamsPerPeer)
-	c.loop = nctx.Loop()
-	nctx.OnRun(c.overdue)
-	nctx.OnAbandon(c.abandon)
-	nctx.Records(c.takeService, c.putService)
-	nctx.OnMessage(c.arrived, c.closed)
+	c.loop = nctx.Upper().Loop()
+	nctx.Upper().OnRun(c.overdue)
+	nctx.Upper().OnAbandon(c.abandon)
+	nctx.Upper().Records(c.takeService, c.putService)
+	nctx.Upper().OnMessage(c.arrived, c.closed)
 	return c
 }
 
@@ -106,15 +106,15 @@ func (c *Context) Progress(timeout time.Duration) error { return c.nctx.Progress
 //
 // What callbacks of one Trigger send leaves together, as far as they are quick.
 func (c *Context) Trigger(max int) int {
-	c.nctx.Flush()
+	c.nctx.Upper().Flush()
 	c.overdue()
-	if c.nctx.Settled() == 0 {
+	if c.nctx.Upper().Settled() == 0 {
 		return 0
 	}
 	if max != 1 { // one may be of a pass of those who Wait
 		defer c.loop.EndBatch(c.loop.BeginBatch())
 	}
-	return c.nctx.TriggerUntil(nil, max)
+	return c.nctx.Upper().TriggerUntil(nil, max)
 }
 
 // Stats returns the gauges and counters.
@@ -122,7 +122,7 @@ func (c *Context) Stats() Stats {
 	return Stats{
 		NA: c.nctx.Stats(), Handles: c.handles.Load(), Lent: c.lent.total(), Pulled: c.pulled.total(),
 		Inline: c.bodies.inline.Load(), Loans: c.bodies.lent.Load(), NoRoom: c.bodies.noRoom.Load(),
-		Dropped: c.dropped.Load(), Denied: c.denied.Load(), Late: c.late.Load(), Queued: c.nctx.Queued(),
+		Dropped: c.dropped.Load(), Denied: c.denied.Load(), Late: c.late.Load(), Queued: c.nctx.Upper().Queued(),
 		Active: c.load.n.Load(), Streams: c.load.streams.Load(), Waiting: c.load.waiting.Load(),
 	}
 }

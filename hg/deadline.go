@@ -67,7 +67,7 @@ func (h *Handle) Abandon() {
 // abandon ends the call from this side and lets the target know. Locked.
 func (k *call) abandon(why na.Code) {
 	if k.abandons = !k.understood; k.abandons && k.asking && !k.canceling {
-		k.h.ctx.nctx.AbandonCall(&k.op)
+		k.h.ctx.nctx.Upper().AbandonCall(&k.op)
 		k.abandons = false
 	}
 	k.end(why)
@@ -94,7 +94,7 @@ func (k *call) startTimer() {
 	if k.timer == nil {
 		k.timer = nctx.NewStep(k.onTimer)
 	}
-	if nctx.TimerAt(k.timer, k.by.At) == nil { // else the context is closed, and the other parts end too
+	if nctx.Upper().TimerAt(k.timer, k.by.At) == nil { // else the context is closed, and the other parts end too
 		k.timing = true
 		k.parts++
 	}
@@ -182,7 +182,7 @@ func (s *service) arm(at time.Duration) {
 	a := alarms.Get().(*alarm)
 	a.op.InitStep(nctx, ringAlarm, a)
 	a.s = s
-	if nctx.TimerAt(&a.op, at) == nil {
+	if nctx.Upper().TimerAt(&a.op, at) == nil {
 		s.alarm = a
 	}
 }
@@ -209,7 +209,7 @@ func (a *alarm) ring(r na.Result) (ran int) {
 	switch {
 	case waited:
 	case !late:
-		_ = s.ctx.nctx.TimerAt(&a.op, s.deadline) // else the context is closed
+		_ = s.ctx.nctx.Upper().TimerAt(&a.op, s.deadline) // else the context is closed
 	case s.phase == serviceFetching:
 		s.pull.cancel()
 	case s.phase == serviceRunning && s.detached:

@@ -23,9 +23,9 @@ const slowInline = 10 * time.Millisecond
 // its origin has taken it back, with the session of its origin, or because the class shuts down.
 func (r Request) Run() error {
 	if r.s != nil {
-		if c := r.s.ctx; c.nctx.Hold() { // c is not drained before this has returned
-			defer c.nctx.Unhold()
-			if c.nctx.UserCode(r.s.resume, int(r.gen)) > 0 {
+		if c := r.s.ctx; c.nctx.Upper().Hold() { // c is not drained before this has returned
+			defer c.nctx.Upper().Unhold()
+			if c.nctx.Upper().UserCode(r.s.resume, int(r.gen)) > 0 {
 				return nil
 			}
 		}

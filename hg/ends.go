@@ -21,7 +21,7 @@ func (k *call) ended(_ *na.Op, r na.Result) (ran int) {
 	case r.Err != nil:
 		k.fails()
 		if k.abandons && r.ID != 0 { // it left: the target need not work for an answer that nobody reads
-			k.h.ctx.nctx.Abandon(r.Addr, r.ID, k.tag())
+			k.h.ctx.nctx.Upper().Abandon(r.Addr, r.ID, k.tag())
 		}
 	case !k.h.rpc.OneWay:
 		b, body := k.message(r)
@@ -64,7 +64,7 @@ func (k *call) resend() error {
 		return na.ErrMsgSize
 	}
 	k.in.b[1] |= flagMore
-	to := k.h.ctx.nctx.Current(k.h.addr)
+	to := k.h.ctx.nctx.Upper().Current(k.h.addr)
 	msg, err := k.lendInput(to, minMessage)
 	if err != nil {
 		return err
@@ -107,10 +107,10 @@ func (k *call) understand(b, body []byte, from na.Addr) {
 	switch {
 	case k.canceling: // too late for the answer: the whole of it has not arrived
 		k.failure = k.why
-		c.nctx.GiveBack(from, key)
+		c.nctx.Upper().GiveBack(from, key)
 	case int64(resp.size) > c.class.cfg.MaxOutput || int64(resp.size) < 0:
 		k.failure = na.WithText(ErrOverflow, "the output is larger than Config.MaxOutput allows")
-		c.nctx.GiveBack(from, key)
+		c.nctx.Upper().GiveBack(from, key)
 	default:
 		c.grantRoom(from, key.Len-ahead(resp.flags, resp.meta), 0)
 		if k.pull, err = c.fetch(from, key, 0, key.Len, account{}, k.onPulled); err != nil { // it gave the body back
@@ -167,7 +167,7 @@ func (k *call) partEnded() (ran int) {
 	case k.recalling():
 		k.withdrawal.callEnds()
 		k.postponed = true // the target's word may have come, and decides the result
-		k.h.ctx.nctx.Follow(&k.done)
+		k.h.ctx.nctx.Upper().Follow(&k.done)
 	case k.waits:
 		k.endWait()
 	default:

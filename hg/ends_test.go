@@ -155,14 +155,14 @@ func TestEndOfResponseTellsEverything(t *testing.T) {
 		h, s, o := p.forwardMute()
 		defer h.Close()
 		var failed error
-		require.True(t, p.tctx.NA().Cork()) // it does not leave, as it is long
+		require.True(t, p.tctx.NA().Upper().Cork()) // it does not leave, as it is long
 		peer := s.Peer()
 		require.NoError(t, s.Respond(strings.Repeat("first", 4000), func(r hg.Request, err error) {
 			failed = err
 			require.NoError(t, r.Respond("second", nil))
 		}))
 		s.Cancel()
-		p.tctx.NA().Uncork()
+		p.tctx.NA().Upper().Uncork()
 		n.Until(func() bool { return failed != nil })
 		tells(t, failed, "respond", "mute", peer, hg.ErrCanceled, na.Ran)
 		n.Until(func() bool { return o.calls == 1 })

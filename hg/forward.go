@@ -319,7 +319,7 @@ func (k *call) ask(to na.Addr, msg []byte) error {
 		}
 		spec.Buf, spec.Most = k.buf, na.RoomBytes(k.room)
 	}
-	err := k.h.ctx.nctx.Call(&k.op, spec)
+	err := k.h.ctx.nctx.Upper().Call(&k.op, spec)
 	if k.asking = err == nil; err == nil {
 		k.in.passed()
 	}
@@ -347,7 +347,7 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 	req.room = k.room
 	nctx, in := h.ctx.nctx, &k.in
 	if to = h.addr; h.bound {
-		to = nctx.Current(to)
+		to = nctx.Upper().Current(to)
 	}
 	k.beside = nil
 	switch n := in.head + in.size(); {
@@ -355,13 +355,13 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 		req.put(in.b)
 		return in.b, to, nil
 	case n <= na.MaxRoom && in.apart == nil:
-		if bound, ok := nctx.ClaimRoom(to, n); ok {
+		if bound, ok := nctx.Upper().ClaimRoom(to, n); ok {
 			h.ctx.bodies.inline.Add(1)
 			req.put(in.b)
 			return in.b, bound, nil
 		}
 	case in.head <= h.ctx.limits.MaxUnexpected:
-		if bound, ok := nctx.ClaimRoom(to, in.size()); ok {
+		if bound, ok := nctx.Upper().ClaimRoom(to, in.size()); ok {
 			h.ctx.bodies.inline.Add(1)
 			req.put(in.b)
 			k.beside = in.payload()
@@ -370,7 +370,7 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 	}
 	req.flags |= flagMore
 	req.put(in.b)
-	to = nctx.Current(to) // the loan and the request go in the same session
+	to = nctx.Upper().Current(to) // the loan and the request go in the same session
 	if msg, err = k.lendInput(to, h.ctx.limits.MaxUnexpected); err != nil {
 		k.returnRoom()
 	}

@@ -26,7 +26,7 @@ func (s *service) newHandling() *handling {
 	g := &handling{c: s.ctx, peer: s.addr, gone: s.gone.Load()}
 	parent := context.Background()
 	if s.deadline != 0 {
-		g.due = &deadline{at: nctx.WallTime(s.deadline), done: make(chan struct{})}
+		g.due = &deadline{at: nctx.Upper().WallTime(s.deadline), done: make(chan struct{})}
 		parent = g.due
 		if g.late = s.late() || g.gone && s.hurries(); !g.late {
 			s.arm(s.deadline)
@@ -65,7 +65,7 @@ func (c *Context) abandon(e *na.Envelope) {
 	s := e.Record.(*service)
 	s.gone.Store(true)
 	c.unqueue(s)
-	if !s.leaving.Swap(true) && !c.nctx.Queue(&s.leave) {
+	if !s.leaving.Swap(true) && !c.nctx.Upper().Queue(&s.leave) {
 		s.leaving.Store(false)
 	}
 }

@@ -274,7 +274,7 @@ func TestPeerLossAmongMuchNews(t *testing.T) {
 		op := stranger.NewOp(func(*na.Op, na.Result) {})
 		local, err := octx.Class().NA().NewMem(make([]byte, 1))
 		require.NoError(t, err)
-		for target.News() <= 1024 { // until they are not told one by one any more
+		for target.Upper().News() <= 1024 { // until they are not told one by one any more
 			require.NoError(t, stranger.Get(op, local, 0, target.Self(), na.Key{Len: 1, Access: na.ReadOnly}, 0, 1))
 			for still := p.Bounded(); op.Busy(); still() { // refused
 				_ = target.Progress(0)

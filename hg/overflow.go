@@ -104,7 +104,7 @@ func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, of account, done fun
 	}
 	l.op = c.nctx.NewStep(l.ended)
 	l.op.SetExpedited(of.expedited)
-	mem, err := c.nctx.Lease(l.op, to, tag, body)
+	mem, err := c.nctx.Upper().Lease(l.op, to, tag, body)
 	if err != nil {
 		c.lent.release(l.size, of)
 		return nil, na.Key{}, err
@@ -150,7 +150,7 @@ func (p *pull) cancel() {
 func (c *Context) fetch(from na.Addr, key na.Key, at, end int64, of account, done func(body []byte, err error) (ran int)) (*pull, error) {
 	n := end - at
 	if over := c.pulled.acquire(n, c.class.cfg.MaxPulled, of, "being fetched from peers", "MaxPulled"); over != nil {
-		c.nctx.GiveBack(from, key)
+		c.nctx.Upper().GiveBack(from, key)
 		return nil, over
 	}
 	p := &pull{c: c, from: from, key: key, at: at, n: n, of: of, done: done}
@@ -161,7 +161,7 @@ func (c *Context) fetch(from na.Addr, key na.Key, at, end int64, of account, don
 	p.mu.Unlock()
 	if err != nil {
 		c.pulled.release(n, of)
-		c.nctx.GiveBack(from, key)
+		c.nctx.Upper().GiveBack(from, key)
 		return nil, err
 	}
 	return p, nil
@@ -203,7 +203,7 @@ func (p *pull) moved(_ *na.Op, r na.Result) (ran int) {
 	}
 	p.c.pulled.release(p.n, p.of)
 	if err != nil || p.at+p.n == p.key.Len {
-		p.c.nctx.GiveBack(p.from, p.key)
+		p.c.nctx.Upper().GiveBack(p.from, p.key)
 	}
 	if err != nil {
 		slab.Put(p.buf)

@@ -60,7 +60,7 @@ func (p *posts) put(t *posted) {
 // post queues t, which is not in the queue, to run in Trigger after what is queued now. It may be called from any goroutine. The
 // error matches ErrClosed when c is closed and drained: t will not run. It does not do so in a callback.
 func (c *Context) post(t *na.Task) error {
-	if !c.nctx.Queue(t) {
+	if !c.nctx.Upper().Queue(t) {
 		return errDrained
 	}
 	return nil

@@ -46,10 +46,10 @@ func (c *Context) arrived(env *na.Envelope) (ran int) {
 			err = keyErr
 		case keyErr != nil:
 		case err != nil:
-			c.nctx.GiveBack(s.addr, key)
+			c.nctx.Upper().GiveBack(s.addr, key)
 		case key.Len-s.ahead > c.class.cfg.MaxInput:
 			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len-s.ahead, c.class.cfg.MaxInput))
-			c.nctx.GiveBack(s.addr, key)
+			c.nctx.Upper().GiveBack(s.addr, key)
 		case c.class.authorizes(s.rpc): // it sees the metadata before this side makes room for the input of who may not call
 			if s.more, s.body = key.Len > s.ahead, key; s.ahead > 0 {
 				if err = s.fetch(0, s.ahead, s.metaFetched); err == nil {

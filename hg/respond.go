@@ -243,7 +243,7 @@ func (s *service) claim() bool {
 	if s.out.head > s.ctx.limits.MaxExpected {
 		return false
 	}
-	_, ok := s.ctx.nctx.ClaimRoom(s.addr, s.out.size())
+	_, ok := s.ctx.nctx.Upper().ClaimRoom(s.addr, s.out.size())
 	return ok
 }
 
@@ -251,7 +251,7 @@ func (s *service) claim() bool {
 func (s *service) post(msg, body []byte) (left bool, err error) {
 	nctx := s.ctx.nctx
 	if body != nil {
-		if err = nctx.SendExpectedBody(s.send, s.addr, s.tag, msg, body, s.out.loose); err == nil {
+		if err = nctx.Upper().SendExpectedBody(s.send, s.addr, s.tag, msg, body, s.out.loose); err == nil {
 			if s.out.passed(); s.env != nil {
 				s.env.Free()
 				s.env = nil
@@ -262,7 +262,7 @@ func (s *service) post(msg, body []byte) (left bool, err error) {
 	if s.env == nil { // one was canceled before
 		return false, nctx.SendExpectedLong(s.send, s.addr, s.tag, msg, s.most)
 	}
-	if left, err = nctx.Answer(s.send, s.env, s.tag, msg, s.most); err == nil {
+	if left, err = nctx.Upper().Answer(s.send, s.env, s.tag, msg, s.most); err == nil {
 		s.env = nil
 	}
 	return left, err

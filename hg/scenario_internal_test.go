@@ -98,7 +98,7 @@ func TestAbandonMarksTheRecord(t *testing.T) {
 	for range 3 {
 		c.abandon(requests[1])
 	}
-	require.EqualValues(t, 1, c.nctx.Queued())
+	require.EqualValues(t, 1, c.nctx.Upper().Queued())
 	c.Trigger(0)
 	require.NoError(t, ctxs[0].Err(), "another call of the same identity")
 	require.ErrorIs(t, context.Cause(ctxs[1]), ErrCanceled)

@@ -258,7 +258,7 @@ func TestLoanOfRecalledResponse(t *testing.T) {
 			require.NoError(t, s.RespondRaw(make([]byte, 64<<10), cb))
 			s.Cancel()
 		}
-		require.True(t, nctx.Cork()) // nothing leaves: what is behind a message that is held back waits, too
+		require.True(t, nctx.Upper().Cork()) // nothing leaves: what is behind a message that is held back waits, too
 		require.NoError(t, nctx.SendExpected(nctx.NewOp(func(*na.Op, na.Result) {}), s.Peer(), 12345, make([]byte, 3000)))
 		recall(func(hg.Request, error) {
 			recall(func(hg.Request, error) {
@@ -272,7 +272,7 @@ func TestLoanOfRecalledResponse(t *testing.T) {
 		for nctx.Trigger(0) > 0 {
 		}
 		require.Zero(t, p.tctx.Stats().Lent, "bytes of responses that were recalled")
-		nctx.Uncork()
+		nctx.Upper().Uncork()
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
 		p.clean(1)

@@ -193,8 +193,8 @@ func arriveFrom(t *testing.T, c *Context, tags ...na.Tag) (all []*na.Envelope) {
 	require.NoError(t, err)
 	origin, err := cls.NewContext()
 	require.NoError(t, err)
-	c.nctx.OnMessage(func(env *na.Envelope) int { all = append(all, env); return 1 }, c.closed)
-	defer c.nctx.OnMessage(c.arrived, c.closed)
+	c.nctx.Upper().OnMessage(func(env *na.Envelope) int { all = append(all, env); return 1 }, c.closed)
+	defer c.nctx.Upper().OnMessage(c.arrived, c.closed)
 	for _, tag := range tags {
 		require.NoError(t, origin.SendUnexpected(origin.NewOp(func(*na.Op, na.Result) {}), c.nctx.Self(), tag, nil))
 		for i, before := 0, len(all); len(all) == before; i++ {

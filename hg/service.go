@@ -234,7 +234,7 @@ func (s *service) unlock() {
 	s.freeInput()
 	c := s.ctx
 	if s.more {
-		c.nctx.GiveBack(s.addr, s.body)
+		c.nctx.Upper().GiveBack(s.addr, s.body)
 	}
 	c.dismiss(s)
 	if len(s.streams) > 0 { // of a request that nobody could answer

@@ -123,7 +123,7 @@ func (c *Class) serving() bool {
 
 func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions func() int64) error {
 	for _, hctx := range contexts {
-		if hctx.nctx.Inside() {
+		if hctx.nctx.Upper().Inside() {
 			return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", na.ErrBusy)
 		}
 	}
@@ -204,13 +204,13 @@ func (c *Context) idle() bool {
 	for c.starting.Load() > 0 { // a call that has seen no Drain; once it has begun it counts in Live
 		runtime.Gosched()
 	}
-	return c.nctx.Live()-c.nctx.News() <= 0 && !c.nctx.Arrived() && c.load.active() == 0 && c.load.waiting.Load() == 0 &&
-		c.nctx.Underway().Streams == 0
+	return c.nctx.Live()-c.nctx.Upper().News() <= 0 && !c.nctx.Upper().Arrived() && c.load.active() == 0 && c.load.waiting.Load() == 0 &&
+		c.nctx.Upper().Underway().Streams == 0
 }
 
 // cut counts what has not ended, and ends calls, detached requests and the contexts of handlers.
 func (c *Context) cut(left *ShutdownError) {
-	u := c.nctx.Underway()
+	u := c.nctx.Upper().Underway()
 	left.Transfers += u.Moves + u.Served
 	left.Leases += u.Leases
 	left.Streams += c.nctx.Stats().Streams

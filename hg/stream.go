@@ -13,7 +13,7 @@ import (
 // A StreamSpec says what a stream of a call is.
 type StreamSpec struct {
 	Up   bool // from the origin to the target; else down, from the target to the origin
-	Bulk bool // large data rather than messages: see [na.Context.NewStream]
+	Bulk bool // large data rather than messages: see the method NewStream of [na.Context.Upper]
 }
 
 // A Stream is one end of a direction of ordered bytes that belongs to a call: [Handle.SetStreams] declares it, and it begins with the
@@ -311,7 +311,9 @@ func (h *Handle) setOnEnd(f func()) {
 func (k *call) makeStreams() error {
 	c := k.h.ctx
 	for _, spec := range k.in.streams {
-		s, err := c.newStream(spec, func(step func(any) int) (*na.Stream, error) { return c.nctx.NewStream(spec.Up, spec.Bulk, step, nil) })
+		s, err := c.newStream(spec, func(step func(any) int) (*na.Stream, error) {
+			return c.nctx.Upper().NewStream(spec.Up, spec.Bulk, step, nil)
+		})
 		if err != nil {
 			return err
 		}
@@ -399,7 +401,7 @@ func (s *service) openStreams() error {
 	for i := range s.named.count {
 		spec := s.named.spec(i)
 		st, err := c.newStream(spec, func(step func(any) int) (*na.Stream, error) {
-			return c.nctx.OpenStream(s.env, s.named.first+uint64(i), spec.Up, spec.Bulk, step, nil)
+			return c.nctx.Upper().OpenStream(s.env, s.named.first+uint64(i), spec.Up, spec.Bulk, step, nil)
 		})
 		if err == nil {
 			s.streams = append(s.streams, st)

@@ -96,10 +96,10 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		before.limit(timeout)
 		return nil
 	}
-	if !h.ctx.nctx.Hold() {
+	if !h.ctx.nctx.Upper().Hold() {
 		return misuse("withdraw", h.Name(), h.addr, ErrClosed, "the context is closed and drained")
 	}
-	defer h.ctx.nctx.Unhold()
+	defer h.ctx.nctx.Upper().Unhold()
 	h.refs.Add(1) // until tell
 	w := &withdrawal{h: h, k: k, gen: k.gen}
 	w.cbs = append(w.cbs, cb)
@@ -117,7 +117,7 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	default:
 		k.withdrawal = w
 		w.limit(timeout)
-		if to, id, left := h.ctx.nctx.CancelIfUnsent(&k.op); left {
+		if to, id, left := h.ctx.nctx.Upper().CancelIfUnsent(&k.op); left {
 			w.ask(to, id)
 		} else {
 			w.to(withdrawalRecalling) // the operation has ended, of this or already
@@ -227,7 +227,7 @@ func (w *withdrawal) settle(r WithdrawResult) {
 	for _, timer := range w.timers {
 		timer.Cancel()
 	}
-	w.h.ctx.nctx.Follow(&w.task)
+	w.h.ctx.nctx.Upper().Follow(&w.task)
 }
 
 // requestEnded is called when the operation of the call has ended. Locked.

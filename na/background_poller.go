@@ -139,7 +139,7 @@ func (a *backgroundPoller) run() {
 				continue
 			}
 			if c.watch.CompareAndSwap(backgroundTicks|leaderAsleep, backgroundShut|leaderAsleep) {
-				c.Flush() // what was held back before had us tick in vain
+				c.Upper().Flush() // what was held back before had us tick in vain
 				break
 			}
 			if a.pass() {
@@ -182,6 +182,6 @@ func (a *backgroundPoller) round() bool {
 		return false
 	}
 	a.gate.open()
-	c.Flush() // what was held back before had us tick in vain
+	c.Upper().Flush() // what was held back before had us tick in vain
 	return true
 }

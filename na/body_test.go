@@ -24,7 +24,7 @@ func newBodyPeer(t *testing.T) *bodyPeer {
 
 // grant lets the peer send bodies of n bytes, and returns the room that it has.
 func (p *bodyPeer) grant(n int) int64 {
-	p.nctx.GrantRoom(p.l.addr(), n)
+	p.nctx.Upper().GrantRoom(p.l.addr(), n)
 	p.drain(p.l)
 	return p.nctx.Peers()[0].Room
 }

@@ -47,7 +47,7 @@ func (s *CallSpec) long(limit int) int {
 // NotRun; with ErrTimeout in the first Trigger after the deadline, wherever the request is then, and the peer is told as by AbandonCall;
 // with ErrCanceled; with ErrPeerLost. Of a request that has left Result.Addr, bound to its session, and Result.ID say where it is to be
 // found, for Withdraw; ID is 0 of one that has not. Result.Fate is NotRun too of one that the peer says it has not taken.
-func (c *Context) Call(op *Op, s CallSpec) error {
+func (c upper) Call(op *Op, s CallSpec) error {
 	limit := c.limits.MaxUnexpected
 	if err := s.fits(limit); err != nil {
 		return c.refuse(kindCall, s.To, err)
@@ -83,7 +83,7 @@ func (s *CallSpec) fits(limit int) error {
 }
 
 // CancelIfUnsent cancels the Call of op if its request has not left; otherwise it changes nothing and returns where that has gone.
-func (c *Context) CancelIfUnsent(op *Op) (to Addr, id uint64, left bool) {
+func (c upper) CancelIfUnsent(op *Op) (to Addr, id uint64, left bool) {
 	if t, ok := op.canceling(); ok && c.state.Load() != ctxReleased {
 		return c.ep.cancelIfUnsent(t)
 	}
@@ -91,7 +91,7 @@ func (c *Context) CancelIfUnsent(op *Op) (to Addr, id uint64, left bool) {
 }
 
 // AbandonCall cancels the Call of op, and lets the peer know if the request has left: see Abandon.
-func (c *Context) AbandonCall(op *Op) {
+func (c upper) AbandonCall(op *Op) {
 	if t, ok := op.canceling(); ok && c.state.Load() != ctxReleased {
 		c.ep.abandonCall(t, ErrCanceled)
 	}
@@ -99,7 +99,7 @@ func (c *Context) AbandonCall(op *Op) {
 
 // Answer is SendExpectedLong that answers the message of env, and Free of env, in one step. A message that leaves at once needs no
 // operation: then left is true, and op idle. Otherwise op ends as SendExpected does. If there is an error env has not been freed.
-func (c *Context) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (left bool, err error) {
+func (c upper) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (left bool, err error) {
 	to := env.From
 	if limit := max(c.limits.MaxExpected, min(most, MaxRoom)); len(msg) > limit {
 		return false, c.refuse(kindSendExpected, to, tooLong(len(msg), limit))
@@ -125,7 +125,7 @@ func (c *Context) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (
 }
 
 // SendExpectedBody is SendExpected with a body beside msg, as CallSpec.Body is, with Copy if copied. The receive is one that takes bodies.
-func (c *Context) SendExpectedBody(op *Op, to Addr, tag Tag, msg, body []byte, copied bool) error {
+func (c upper) SendExpectedBody(op *Op, to Addr, tag Tag, msg, body []byte, copied bool) error {
 	s := CallSpec{To: to, Msg: msg, Body: body}
 	if err := s.fits(c.limits.MaxExpected); err != nil {
 		return c.refuse(kindSendExpected, to, err)

@@ -180,7 +180,7 @@ func (c *Context) Close() {
 	if c.state.CompareAndSwap(ctxOpen, ctxClosing) || c.state.CompareAndSwap(ctxDraining, ctxClosing) {
 		c.ep.shutDown()
 		if c.onShut != nil {
-			c.Queue(c.onShut)
+			c.Upper().Queue(c.onShut)
 		}
 		c.state.Store(ctxShut) // not before: who leads may release at once
 		c.tryRelease()

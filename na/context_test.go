@@ -82,7 +82,7 @@ func TestProgressAbove(t *testing.T) {
 	task.Init(func(data any) int { require.Equal(t, "data", data); ran++; return 2 }, "data")
 	require.ErrorIs(t, c.Progress(0), ErrTimeout)
 	done := sleeper(t, c, -1)
-	require.True(t, c.Queue(&task))
+	require.True(t, c.Upper().Queue(&task))
 	require.NoError(t, received(t, done, "Progress hears of the layer above"))
 	require.NoError(t, c.Progress(0))
 	require.Equal(t, 2, c.Trigger(0), "it says how many callbacks ran")
@@ -222,7 +222,7 @@ func TestTrigger(t *testing.T) {
 		require.NoError(t, c.RecvUnexpected(op))
 		f.end(op, Result{})
 	}
-	require.Equal(t, 6, c.Queued())
+	require.Equal(t, 6, c.Upper().Queued())
 	require.Equal(t, 2, c.Trigger(2))
 	require.Equal(t, []int{0, 1}, order)
 	require.Equal(t, 5, c.Trigger(-1))
@@ -255,7 +255,7 @@ func TestStartChecks(t *testing.T) {
 		{c.Get(op, local, 0, fakePeer, writable, 0, 2), ErrPermission, "remote memory allows write, get needs read"},
 		{c.Put(op, local, 0, fakePeer, readable, 0, 2), ErrPermission, "remote memory allows read, put needs write"},
 		{c.Put(op, local, 0, Addr{}, key, 0, 2), ErrInvalid, "no address"},
-		{func() error { _, err := c.Lease(op, Addr{}, 0, nil); return err }(), ErrInvalid, "no address"},
+		{func() error { _, err := c.Upper().Lease(op, Addr{}, 0, nil); return err }(), ErrInvalid, "no address"},
 	} {
 		require.ErrorIs(t, c.err, c.code, "row %d", i)
 		require.ErrorContains(t, c.err, c.text)
@@ -274,7 +274,7 @@ func TestStartChecks(t *testing.T) {
 func TestOnFault(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	c.reportLost(fakePeer, ErrPeerLost)
-	require.Zero(t, c.Queued(), "nobody wants to know")
+	require.Zero(t, c.Upper().Queued(), "nobody wants to know")
 	var heard []string
 	for i := range 2 {
 		c.OnFault(func(peer Addr, err error) { heard = append(heard, fmt.Sprint(i, " ", peer, " ", err)) })
@@ -287,7 +287,7 @@ func TestOnFault(t *testing.T) {
 	for range maxFaults + 100 { // nobody triggers
 		c.reportLost(fakePeer, ErrPeerLost)
 	}
-	require.Equal(t, maxFaults+1, c.Queued())
+	require.Equal(t, maxFaults+1, c.Upper().Queued())
 	more := []string{"0 <no address> " + errMoreLost.Error(), "1 <no address> " + errMoreLost.Error()}
 	heard = nil
 	c.Trigger(maxFaults)
@@ -342,16 +342,16 @@ func TestOnFaultRemoved(t *testing.T) {
 func TestAbandonedIsTold(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	c.reportAbandoned(&Envelope{})
-	require.Zero(t, c.Queued(), "nobody wants to know")
+	require.Zero(t, c.Upper().Queued(), "nobody wants to know")
 	told, ran := 0, 0
 	var tasks []*Task
-	c.OnAbandon(func(e *Envelope) {
+	c.Upper().OnAbandon(func(e *Envelope) {
 		require.Equal(t, Tag(told), e.Tag)
 		told++
 		task := &Task{}
 		task.Init(func(any) int { ran++; return 0 }, nil)
 		tasks = append(tasks, task)
-		require.True(t, c.Queue(task))
+		require.True(t, c.Upper().Queue(task))
 	})
 	const many = 3000
 	for i := range many {
@@ -391,7 +391,7 @@ func TestContextClose(t *testing.T) {
 	require.ErrorIs(t, c.RecvUnexpected(op), ErrClosed)
 	require.ErrorIs(t, c.Lookup(op, "fake://x"), ErrClosed)
 	require.ErrorIs(t, c.SendUnexpected(op, fakePeer, 0, nil), ErrClosed)
-	_, err := c.Lease(op, fakePeer, 0, []byte("x"))
+	_, err := c.Upper().Lease(op, fakePeer, 0, []byte("x"))
 	require.ErrorIs(t, err, ErrClosed)
 	require.Zero(t, c.Class().Regions())
 	op.Cancel()

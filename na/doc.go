@@ -32,6 +32,8 @@
 //
 // Buffers belong to the operation from its start until its callback runs.
 //
+// What only a layer above uses (calls with their answers, streams, the order of callbacks) is behind [Context.Upper].
+//
 // # Inside
 //
 // A session is what a context shares with one context of one peer. The carrier pulls frames out of it: messages are copied into the

@@ -3,6 +3,8 @@ package na
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/heldby"
 )
 
 // An Envelope is an unexpected message in the room that was guaranteed to its sender. Data and Body are valid until Free.
@@ -11,7 +13,7 @@ import (
 //	                     │          └─ the sender abandons it: OnAbandon
 //	                     └─ the sender withdraws or abandons it: Accept reports false
 //
-// From its arrival to Free its session finds it by its number. The zero value is one for Context.Records.
+// From its arrival to Free its session finds it by its number. The zero value is one for upper.Records.
 type Envelope struct {
 	Data []byte
 	Body []byte // that came beside it; nil without
@@ -24,7 +26,7 @@ type Envelope struct {
 	// Load is a counter for the session that belongs to the layer above.
 	Load *atomic.Int64
 
-	// Record is what a layer above has that the Envelope is part of: see Context.Records. na does not use it.
+	// Record is what a layer above has that the Envelope is part of: see upper.Records. na does not use it.
 	Record any
 
 	next      *Envelope // in endpoint.inbox, or of those that takeArrived has returned
@@ -36,12 +38,12 @@ type Envelope struct {
 	accepted  bool
 	withdrawn bool
 	watched   bool
-	holder    Holder  // what has taken it and not accepted it; nil: nobody has said
-	inbox     bool    // no receive has taken it
-	made      bool    // by Context.Records
-	buf       *buffer // under Data
-	slab      []byte  // the buffer under Body
-	taken     int     // bytes of room that go back with Free
+	holder    heldby.Holder // what has taken it and not accepted it; nil: nobody has said
+	inbox     bool          // no receive has taken it
+	made      bool          // by upper.Records
+	buf       *buffer       // under Data
+	slab      []byte        // the buffer under Body
+	taken     int           // bytes of room that go back with Free
 }
 
 // Accept takes the message for good, and returns the guaranteed room to the sender. It reports false when the sender has
@@ -51,9 +53,9 @@ func (e *Envelope) Accept() bool { return e.owner.acceptEnvelope(e) }
 // IsWithdrawn reports whether Accept will report false.
 func (e *Envelope) IsWithdrawn() bool { return e.owner.isWithdrawn(e) }
 
-// Watch has Context.OnAbandon called if the sender takes the message back before it is accepted. It reports false when the sender has. A sender
+// Watch has upper.OnAbandon called if the sender takes the message back before it is accepted. It reports false when the sender has. A sender
 // whose message waits is told what by says, if that is not nil; it counts until the next Watch.
-func (e *Envelope) Watch(by Holder) bool { return e.owner.watchEnvelope(e, by) }
+func (e *Envelope) Watch(by heldby.Holder) bool { return e.owner.watchEnvelope(e, by) }
 
 // Identity says what is known of the sender, also when the session has ended meanwhile.
 func (e *Envelope) Identity() Identity { return e.owner.identifyEnvelope(e) }

@@ -3,6 +3,7 @@ package na
 import (
 	"sync"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/heldby"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 )
@@ -22,7 +23,7 @@ func (e *endpoint) isWithdrawn(env *Envelope) bool {
 	return env.withdrawn
 }
 
-func (e *endpoint) watchEnvelope(env *Envelope, by Holder) bool {
+func (e *endpoint) watchEnvelope(env *Envelope, by heldby.Holder) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	env.watched, env.holder = true, by

@@ -39,14 +39,14 @@ func (c *Context) unseen(now time.Duration) bool {
 // os.ErrDeadlineExceeded when nothing happened in time, and one that matches ErrClosed when c is closed and drained.
 func (c *Context) Progress(timeout time.Duration) error {
 	err := c.progressFor(timeout)
-	if err == nil && !c.HasQueued() {
+	if err == nil && !c.Upper().HasQueued() {
 		c.woken.Store(false)
 	}
 	return err
 }
 
 func (c *Context) progressFor(timeout time.Duration) error {
-	c.Flush()
+	c.Upper().Flush()
 	if c.ready() {
 		if c.driver == nil && c.unseen(c.Now()) {
 			c.tryPoll()
@@ -71,17 +71,17 @@ func (c *Context) progressFor(timeout time.Duration) error {
 // makeLoop makes the loop of a context.
 func (c *Context) makeLoop() {
 	mode := loop.Lend
-	if !c.Batches() {
+	if !c.Upper().Batches() {
 		mode = loop.Each
 	}
 	c.loop, c.isReady = loop.New((*driver)(c), mode), c.ready
 }
 
 // Loop returns the loop of those who wait for c, for the layer above.
-func (c *Context) Loop() *loop.Loop { return c.loop }
+func (c upper) Loop() *loop.Loop { return c.loop }
 
 // OnRun has the leader of the loop call f before callbacks run. It is for the layer above, and called before anybody drives c.
-func (c *Context) OnRun(f func()) { c.onRun = f }
+func (c upper) OnRun(f func()) { c.onRun = f }
 
 // progress is a Context as what Progress waits for in a simulator.
 type progress Context
@@ -101,12 +101,12 @@ type polling interface {
 type driver Context
 
 func (d *driver) Poll(w *loop.Waiter, until time.Duration) error { return (*Context)(d).poll(w, until) }
-func (d *driver) Queued() int                                    { return (*Context)(d).Queued() }
+func (d *driver) Queued() int                                    { return (*Context)(d).Upper().Queued() }
 func (d *driver) Stir()                                          { (*Context)(d).rouse() }
 func (d *driver) Now() time.Duration                             { return (*Context)(d).Now() }
-func (d *driver) Hold() bool                                     { return (*Context)(d).Cork() }
-func (d *driver) Unhold()                                        { (*Context)(d).Uncork() }
-func (d *driver) Flush()                                         { (*Context)(d).Flush() }
+func (d *driver) Hold() bool                                     { return (*Context)(d).Upper().Cork() }
+func (d *driver) Unhold()                                        { (*Context)(d).Upper().Uncork() }
+func (d *driver) Flush()                                         { (*Context)(d).Upper().Flush() }
 func (d *driver) Freed()                                         { (*Context)(d).tryRelease() }
 
 func (d *driver) Run(w *loop.Waiter, max int) int {
@@ -114,15 +114,15 @@ func (d *driver) Run(w *loop.Waiter, max int) int {
 	if c.onRun != nil {
 		c.onRun()
 	}
-	if c.Settled() == 0 {
+	if c.Upper().Settled() == 0 {
 		return 0
 	}
-	return c.TriggerUntil(w, max)
+	return c.Upper().TriggerUntil(w, max)
 }
 
 // poll moves bytes until w.Stirred reports true, or the clock reads until (loop.Never: no limit). The goroutine leads.
 func (c *Context) poll(w polling, until time.Duration) error {
-	c.Flush()
+	c.Upper().Flush()
 	if w.Stirred() && (c.driver != nil || !c.unseen(c.Now())) {
 		return nil
 	}
@@ -260,10 +260,10 @@ func (c *Context) idle() error {
 }
 
 // ready reports whether Trigger has something to run, or somebody has called Wake.
-func (c *Context) ready() bool { return c.woken.Load() || c.HasQueued() }
+func (c *Context) ready() bool { return c.woken.Load() || c.Upper().HasQueued() }
 
 // HasQueued reports whether Trigger has something to run.
-func (c *Context) HasQueued() bool {
+func (c upper) HasQueued() bool {
 	return c.cq.len() > 0 || c.onMessage != nil && c.ep.countInbox() > 0
 }
 

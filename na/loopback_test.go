@@ -22,7 +22,7 @@ func TestLoopIsShared(t *testing.T) {
 	for i := range n {
 		s.op(func(op *Op) error { return s.nctx.SendExpected(op, to, Tag(i), []byte("x")) })
 	}
-	s.nctx.Uncork()
+	s.nctx.Upper().Uncork()
 	require.LessOrEqual(t, s.trigger(), 2*2*frames, "sends and receives that end in one call")
 	at := s.e.Next()
 	ok := at != 0

@@ -77,7 +77,7 @@ func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 // Abandon tells the peer that the answer to an unexpected message is not wanted any more; to and id are Addr and ID of the
 // Result of its SendUnexpected. If nobody there has accepted it, it is destroyed; else the peer's OnAbandon is called with it.
 // Best effort, no completion.
-func (c *Context) Abandon(to Addr, id uint64, tag Tag) {
+func (c upper) Abandon(to Addr, id uint64, tag Tag) {
 	if !c.Closing() {
 		c.ep.abandon(to, id, tag)
 	}
@@ -125,11 +125,11 @@ func (c *Context) Probe(op *Op, to Addr, timeout time.Duration) error {
 
 // Timer ends op with nil when d has passed; somebody must drive the context then. It may be canceled.
 func (c *Context) Timer(op *Op, d time.Duration) error {
-	return c.TimerAt(op, c.Now()+min(max(d, 0), maxTime))
+	return c.Upper().TimerAt(op, c.Now()+min(max(d, 0), maxTime))
 }
 
 // TimerAt is Timer that ends op when Now reads at.
-func (c *Context) TimerAt(op *Op, at time.Duration) error {
+func (c upper) TimerAt(op *Op, at time.Duration) error {
 	t, err := c.start(op, kindTimer, Addr{})
 	if err != nil {
 		return err
@@ -204,7 +204,7 @@ func (c *Context) Get(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n 
 // Lease registers buf for reading by one peer and returns the memory whose key the peer needs. op ends with nil when
 // the peer gives the memory back, with ErrNoEntry when the peer dropped the expected message with tag, with ErrPeerLost
 // when the peer is gone, with ErrCanceled after a cancel; the memory is out of reach then.
-func (c *Context) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
+func (c upper) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
 	t, err := c.start(op, kindLease, to)
 	if err != nil {
 		return nil, err
@@ -219,7 +219,7 @@ func (c *Context) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
 }
 
 // GiveBack tells the owner of a lease that its memory is not needed any more. It waits for nothing.
-func (c *Context) GiveBack(to Addr, key Key) {
+func (c upper) GiveBack(to Addr, key Key) {
 	if !c.Closing() {
 		c.ep.giveBack(to, key)
 	}

@@ -63,7 +63,7 @@ func tellAll(fns []*func(peer Addr, err error), peer Addr, err error) {
 // e back, which is watched. fn is called at once, on any goroutine and with the lock of the endpoint held: it marks the record that e is part
 // of, and has Trigger do the rest, by Queue of a Task of it. It calls nothing else of c. So there is nothing to look for, and
 // nothing to drop, however many messages are abandoned before somebody triggers.
-func (c *Context) OnAbandon(fn func(e *Envelope)) { c.onAbandon.Store(&fn) }
+func (c upper) OnAbandon(fn func(e *Envelope)) { c.onAbandon.Store(&fn) }
 
 // reportAbandoned calls the function of OnAbandon.
 func (c *Context) reportAbandoned(env *Envelope) {
@@ -73,7 +73,7 @@ func (c *Context) reportAbandoned(env *Envelope) {
 }
 
 // News returns how many calls of the functions of OnFault wait for Trigger. Live counts them.
-func (c *Context) News() int64 {
+func (c upper) News() int64 {
 	c.newsMu.Lock()
 	defer c.newsMu.Unlock()
 	return int64(c.faults)

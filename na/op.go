@@ -181,7 +181,7 @@ func (op *Op) start(kind opKind, addr Addr) (ticket, error) {
 		return ticket{}, &OpError{Op: kindText[kind], Addr: addr, Fate: NotRun, Err: ErrBusy}
 	}
 	op.kind, op.addr = kind, addr
-	if !op.nctx.Hold() {
+	if !op.nctx.Upper().Hold() {
 		op.word.Store(w)
 		return ticket{}, op.nctx.refuse(kind, addr, ErrClosed)
 	}
@@ -206,11 +206,11 @@ func (op *Op) expire() bool {
 		if w&opPhaseMask == opQueued {
 			return true
 		}
-		op.nctx.Hold() // what is run now counts as ended
+		op.nctx.Upper().Hold() // what is run now counts as ended
 		if op.word.CompareAndSwap(w, w&^opDue) {
 			return false
 		}
-		op.nctx.Unhold()
+		op.nctx.Upper().Unhold()
 	}
 }
 

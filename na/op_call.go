@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/heldby"
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
@@ -42,7 +43,7 @@ func (l *session) stage() {
 	}
 }
 
-// startCall is SendUnexpected and RecvExpected in one: see Context.Call. It is Queued as a SendUnexpected is.
+// startCall is SendUnexpected and RecvExpected in one: see upper.Call. It is Queued as a SendUnexpected is.
 func (e *endpoint) startCall(t ticket, s CallSpec) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		e.returnRoom(s.To, max(len(s.Msg), len(s.Body)))
@@ -194,11 +195,11 @@ func (o *Op) heldUp() error {
 	switch {
 	case o.list == &l.queued:
 		text := fmt.Sprintf("all %d envelopes that the target guarantees are in use, and %d requests wait here", l.peer.envelopes, l.queued.n)
-		if there.Reason != NotHeld {
+		if there.Reason != heldby.None {
 			text += ": " + there.String()
 		}
 		return WithText(ErrTimeout, text)
-	case there.Reason != NotHeld && o.id != 0 && (o.x == nil || !slices.ContainsFunc(o.x.streams, (*Stream).isOpened)):
+	case there.Reason != heldby.None && o.id != 0 && (o.x == nil || !slices.ContainsFunc(o.x.streams, (*Stream).isOpened)):
 		return WithText(ErrTimeout, "no answer from the target, where requests of this process wait: "+there.String())
 	}
 	return ErrTimeout

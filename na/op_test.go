@@ -318,7 +318,7 @@ func TestOpResult(t *testing.T) {
 	require.NoError(t, c.SendUnexpected(op, fakePeer, 5, []byte("x")))
 	require.EqualValues(t, 1, c.Live())
 	f.end(op, Result{Err: ErrPeerLost, Fate: NotRun, N: 3})
-	require.Equal(t, 1, c.Queued())
+	require.Equal(t, 1, c.Upper().Queued())
 	require.EqualValues(t, 1, c.Live())
 	c.Trigger(0)
 	require.Zero(t, c.Live())

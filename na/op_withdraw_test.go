@@ -129,7 +129,7 @@ func TestWithdrawUnsupported(t *testing.T) {
 	r := s.withdraw(ms[0])
 	s.trigger()
 	require.ErrorIs(t, r.Err, ErrUnsupported)
-	s.nctx.Abandon(l.addr(), ms[0].ID, 7)
+	s.nctx.Upper().Abandon(l.addr(), ms[0].ID, 7)
 	require.Empty(t, s.drain(l))
 }
 
@@ -300,18 +300,18 @@ func TestRecords(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 8})
 	got, put := 0, 0
 	var abandoned, given []*Envelope
-	s.nctx.Records(func() *Envelope {
+	s.nctx.Upper().Records(func() *Envelope {
 		got++
 		return &Envelope{Record: got}
 	}, func(e *Envelope) {
 		require.Nil(t, e.Data)
 		put++
 	})
-	s.nctx.OnMessage(func(e *Envelope) int {
+	s.nctx.Upper().OnMessage(func(e *Envelope) int {
 		given = append(given, e)
 		return 1
 	}, func() {})
-	s.nctx.OnAbandon(func(e *Envelope) { abandoned = append(abandoned, e) })
+	s.nctx.Upper().OnAbandon(func(e *Envelope) { abandoned = append(abandoned, e) })
 	l := s.meet(8)
 	for tag := range uint64(3) {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected, Tag: 40 + tag}, []byte("message")))
@@ -360,21 +360,21 @@ func TestAbandonSays(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meetWithdrawing(4)
 	m := s.sentMessages(l, 1)[0]
-	s.nctx.Abandon(l.addr(), m.ID, 42)
+	s.nctx.Upper().Abandon(l.addr(), m.ID, 42)
 	all := s.drain(l)
 	require.Equal(t, []string{"ABANDON"}, kinds(all))
 	require.Equal(t, m.ID, all[0].Op)
 	require.EqualValues(t, 42, all[0].Tag)
-	s.nctx.Abandon(l.addr(), m.ID+1, 43)
+	s.nctx.Upper().Abandon(l.addr(), m.ID+1, 43)
 	require.Empty(t, s.drain(l), "the message has not left")
 	for range 2 * maxControl {
-		s.nctx.Abandon(l.addr(), m.ID, 42)
+		s.nctx.Upper().Abandon(l.addr(), m.ID, 42)
 	}
 	require.True(t, s.nctx.Connected(l.addr()))
 	require.Len(t, s.drain(l), 2*maxControl)
 	most := maxRecvs + s.e.dom.cfg.SendQueue
 	for range most + 10 {
-		s.nctx.Abandon(l.addr(), m.ID, 42)
+		s.nctx.Upper().Abandon(l.addr(), m.ID, 42)
 	}
 	require.Len(t, s.drain(l), most)
 	require.True(t, s.nctx.Connected(l.addr()))
@@ -386,7 +386,7 @@ func TestAbandonIsHeard(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 4})
 	l := s.meetWithdrawing(4)
 	var heard []Tag
-	s.nctx.OnAbandon(func(e *Envelope) {
+	s.nctx.Upper().OnAbandon(func(e *Envelope) {
 		require.Equal(t, l.addr(), e.From)
 		heard = append(heard, e.Tag)
 	})

@@ -260,7 +260,7 @@ func TestAssist(t *testing.T) {
 	f.onPoll.Store(&poll)
 	_, err = unix.Write(w, []byte("x"))
 	require.NoError(t, err)
-	eventually(t, "the operation ends", func() bool { return c.Queued() == 1 })
+	eventually(t, "the operation ends", func() bool { return c.Upper().Queued() == 1 })
 	require.True(t, op.Busy())
 	op.step = func(*Op, Result) int { return 1 }
 	require.Equal(t, 1, c.Trigger(0))

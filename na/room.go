@@ -55,7 +55,7 @@ func bodyBytes(n int) int {
 // returns the peer's address bound to the session that has the room. It reports false when there is no session, or not
 // that much room. It does not wait. The claim ends with the operation that sends a message or a body of that length to that address,
 // whatever comes of it, or with ReturnRoom.
-func (c *Context) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
+func (c upper) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
 	if c.Closing() || n <= c.limits.MaxUnexpected || n > MaxBody {
 		return Addr{}, false
 	}
@@ -63,11 +63,11 @@ func (c *Context) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
 }
 
 // ReturnRoom ends a claim that no message has used.
-func (c *Context) ReturnRoom(bound Addr, n int) { c.ep.returnRoom(bound, n) }
+func (c upper) ReturnRoom(bound Addr, n int) { c.ep.returnRoom(bound, n) }
 
 // GrantRoom lets the peer send messages, or bodies, of n bytes beside what fits an envelope, as far as Config.Budget has room for
 // them. Each call grants more, up to a limit for each peer. Until the first one a peer costs nothing beyond its envelopes.
-func (c *Context) GrantRoom(peer Addr, n int) {
+func (c upper) GrantRoom(peer Addr, n int) {
 	if !c.Closing() {
 		c.ep.grantRoom(peer, n)
 	}

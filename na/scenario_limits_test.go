@@ -44,7 +44,7 @@ func TestLimits(t *testing.T) {
 		}, func(s *script, l *session, first *result) { first.Cancel() }, "1024 lookups of the context"},
 		{"leases", maxLeases, func(s *script, l *session) *int { return &l.leases.n }, func(s *script, i int) *result {
 			return s.op(func(op *Op) error {
-				_, err := s.nctx.Lease(op, s.addr(), Tag(i), []byte("lent"))
+				_, err := s.nctx.Upper().Lease(op, s.addr(), Tag(i), []byte("lent"))
 				return err
 			})
 		}, func(s *script, l *session, first *result) {

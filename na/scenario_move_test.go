@@ -322,12 +322,12 @@ func TestControlIsBounded(t *testing.T) {
 		s.drain(l)
 		waits, sends := s.expect(3, nil), s.send("x")
 		for range maxControl - spare {
-			s.nctx.GiveBack(s.addr(), Key{})
+			s.nctx.Upper().GiveBack(s.addr(), Key{})
 		}
 		require.True(t, l.Up())
 		get.Cancel()
 		get.Cancel()
-		s.nctx.GiveBack(s.addr(), Key{})
+		s.nctx.Upper().GiveBack(s.addr(), Key{})
 		s.trigger()
 		require.Equal(t, 1, get.ended)
 		require.ErrorIs(t, get.Err, ErrCanceled)
@@ -345,7 +345,7 @@ func TestLeases(t *testing.T) {
 	l := s.meet(5)
 	lease := func(tag Tag) (r *result, key Key) {
 		r = s.op(func(op *Op) error {
-			m, err := s.nctx.Lease(op, s.addr(), tag, []byte("lent"))
+			m, err := s.nctx.Upper().Lease(op, s.addr(), tag, []byte("lent"))
 			if m != nil {
 				key = m.Key()
 			}

@@ -48,10 +48,10 @@ func TestShelf(t *testing.T) {
 	call := func() (*result, []byte) {
 		tag++
 		body := bytes.Repeat([]byte("0123456789"), n/10)
-		bound, ok := s.nctx.ClaimRoom(l.addr(), n)
+		bound, ok := s.nctx.Upper().ClaimRoom(l.addr(), n)
 		require.True(t, ok)
 		r := s.op(func(op *Op) error {
-			return s.nctx.Call(op, CallSpec{To: bound, Tag: tag, Msg: []byte("front"), Body: body, Copy: true, Buf: make([]byte, 10), Bodies: true})
+			return s.nctx.Upper().Call(op, CallSpec{To: bound, Tag: tag, Msg: []byte("front"), Body: body, Copy: true, Buf: make([]byte, 10), Bodies: true})
 		})
 		return r, body
 	}
@@ -158,13 +158,13 @@ func TestShelfOfPeerThatDoesNotRead(t *testing.T) {
 	l := s.meet(5)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Credit: 5, Tag: 10 * uint64(bodyBytes(n))}, nil))
 	for range maxControl {
-		s.nctx.GiveBack(l.addr(), Key{})
+		s.nctx.Upper().GiveBack(l.addr(), Key{})
 	}
 	require.True(t, l.Up())
-	bound, ok := s.nctx.ClaimRoom(l.addr(), n)
+	bound, ok := s.nctx.Upper().ClaimRoom(l.addr(), n)
 	require.True(t, ok)
 	r := s.op(func(op *Op) error {
-		return s.nctx.Call(op, CallSpec{To: bound, Tag: 1, Msg: []byte("front"), Body: make([]byte, n), Copy: true, Buf: make([]byte, 10), Bodies: true})
+		return s.nctx.Upper().Call(op, CallSpec{To: bound, Tag: 1, Msg: []byte("front"), Body: make([]byte, n), Copy: true, Buf: make([]byte, 10), Bodies: true})
 	})
 	require.False(t, l.Up())
 	s.trigger()

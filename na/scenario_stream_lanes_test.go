@@ -57,7 +57,7 @@ func TestStreamLanes(t *testing.T) {
 					data[j] = byte(i*5 + j ^ j>>8)
 				}
 				streams[i] = &laneStream{data: data}
-				s, err := a.NewStream(i%2 == 0, true, step, nil)
+				s, err := a.Upper().NewStream(i%2 == 0, true, step, nil)
 				require.NoError(t, err)
 				spec.Streams = append(spec.Streams, s)
 			}
@@ -66,13 +66,13 @@ func TestStreamLanes(t *testing.T) {
 				require.NoError(t, r.Err)
 				ended = true
 			})
-			require.NoError(t, a.Call(call, spec))
+			require.NoError(t, a.Upper().Call(call, spec))
 			var env *na.Envelope
 			recv := b.NewOp(func(_ *na.Op, r na.Result) { env = r.Envelope })
 			require.NoError(t, b.RecvUnexpected(recv))
 			until(func() bool { return env != nil })
 			for i, s := range streams {
-				there, err := b.OpenStream(env, na.StreamID(env.Data)+uint64(i), i%2 == 0, true, step, nil)
+				there, err := b.Upper().OpenStream(env, na.StreamID(env.Data)+uint64(i), i%2 == 0, true, step, nil)
 				require.NoError(t, err)
 				s.from, s.to = spec.Streams[i], there
 				if i%2 != 0 {

@@ -43,17 +43,17 @@ func TestStreamRoomGrows(t *testing.T) {
 		calls++
 		spec := na.CallSpec{To: b.Self(), Tag: calls, Msg: make([]byte, 8), Buf: make([]byte, 1)}
 		for range streams {
-			s, err := a.NewStream(false, true, step, nil)
+			s, err := a.Upper().NewStream(false, true, step, nil)
 			require.NoError(t, err)
 			spec.Streams = append(spec.Streams, s)
 		}
 		ended := false
-		require.NoError(t, a.Call(a.NewOp(func(*na.Op, na.Result) { ended = true }), spec))
+		require.NoError(t, a.Upper().Call(a.NewOp(func(*na.Op, na.Result) { ended = true }), spec))
 		var env *na.Envelope
 		require.NoError(t, b.RecvUnexpected(b.NewOp(func(_ *na.Op, r na.Result) { env = r.Envelope })))
 		until("no request", func() bool { return env != nil })
 		for i := range streams {
-			s, err := b.OpenStream(env, na.StreamID(env.Data)+uint64(i), false, true, step, nil)
+			s, err := b.Upper().OpenStream(env, na.StreamID(env.Data)+uint64(i), false, true, step, nil)
 			require.NoError(t, err)
 			from = append(from, s)
 		}

@@ -28,7 +28,7 @@ func (c *Context) Until(deadline time.Time) (time.Duration, error) {
 
 // WallTime returns what the clocks on the wall will show, roughly, when Now reads at: the deadline of a context. A coroutine of a
 // simulator gets virtual time.
-func (c *Context) WallTime(at time.Duration) time.Time {
+func (c upper) WallTime(at time.Duration) time.Time {
 	if c.sched != nil {
 		return c.sched.Time(at)
 	}

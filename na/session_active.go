@@ -58,7 +58,7 @@ type active struct {
 	probed        time.Duration // when the peer was last asked for its credit, or messages began to wait for it
 
 	probes   probes
-	heldBack held
+	heldBack heldReport
 
 	// Receiving.
 	requests messageTable       // messages of the peer, until they are freed

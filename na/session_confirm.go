@@ -52,7 +52,7 @@ func (e *endpoint) confirm(last bool) (peers, messages int) {
 	return peers, messages
 }
 
-// listUnconfirmed returns what Context.Unconfirmed does.
+// listUnconfirmed returns what upper.Unconfirmed does.
 func (e *endpoint) listUnconfirmed() []Unconfirmed {
 	e.mu.Lock()
 	defer e.mu.Unlock()

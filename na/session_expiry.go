@@ -195,7 +195,7 @@ func (e *endpoint) current(a Addr) Addr {
 // Current returns the address to which all operations of one request go that begins now. A session that has certificates may retire between two
 // of them, so the address is bound to it, or to the next one if it has retired. Without certificates, and while the session is being dialled,
 // it is to.
-func (c *Context) Current(to Addr) Addr {
+func (c upper) Current(to Addr) Addr {
 	if c.Closing() {
 		return to
 	}

@@ -9,11 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/internal/heldby"
 )
 
-type heldAs Held
+type heldAs heldby.State
 
-func (h heldAs) HeldBy() Held { return Held(h) }
+func (h heldAs) HeldBy() heldby.State { return heldby.State(h) }
 
 // unexpected hands the endpoint message n of the peer.
 func (s *script) unexpected(l *session, n uint64) {
@@ -22,11 +23,11 @@ func (s *script) unexpected(l *session, n uint64) {
 }
 
 // heldOf returns what the HELDs among frames say.
-func heldOf(all []pulled) (said []Held) {
+func heldOf(all []pulled) (said []heldby.State) {
 	for _, p := range all {
 		if p.Kind == frame.Held {
 			reason, active, limit, _ := p.Held()
-			said = append(said, Held{HeldReason(reason), int(active), int(limit)})
+			said = append(said, heldby.State{Reason: heldby.Reason(reason), Active: int(active), Limit: int(limit)})
 		}
 	}
 	return said
@@ -37,7 +38,7 @@ func TestHeld(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(9)
 	s.works(l)
-	said := func() []Held { return heldOf(s.drain(l)) }
+	said := func() []heldby.State { return heldOf(s.drain(l)) }
 	s.unexpected(l, 1)
 	s.unexpected(l, 2)
 	for range 9 { // a first look, that finds them
@@ -45,7 +46,7 @@ func TestHeld(t *testing.T) {
 		require.Empty(t, said())
 	}
 	s.pass(heldEvery)
-	require.Equal(t, []Held{{HeldNotDriven, 2, 0}}, said(), "nobody takes them")
+	require.Equal(t, []heldby.State{{Reason: heldby.NotDriven, Active: 2, Limit: 0}}, said(), "nobody takes them")
 	s.pass(heldEvery)
 	require.Empty(t, said(), "the same again")
 	var envs []*Envelope
@@ -55,20 +56,20 @@ func TestHeld(t *testing.T) {
 		envs = append(envs, r.Envelope)
 	}
 	s.pass(heldEvery)
-	require.Equal(t, []Held{{HeldProgram, 2, 0}}, said(), "whoever has taken them says nothing")
-	require.True(t, envs[0].Watch(heldAs{HeldPerPeer, 128, 128}))
+	require.Equal(t, []heldby.State{{Reason: heldby.Program, Active: 2, Limit: 0}}, said(), "whoever has taken them says nothing")
+	require.True(t, envs[0].Watch(heldAs{Reason: heldby.PerPeer, Active: 128, Limit: 128}))
 	s.pass(heldEvery)
-	require.Equal(t, []Held{{HeldPerPeer, 128, 128}}, said())
+	require.Equal(t, []heldby.State{{Reason: heldby.PerPeer, Active: 128, Limit: 128}}, said())
 	require.True(t, envs[0].Accept())
 	s.pass(heldEvery)
-	require.Equal(t, []Held{{HeldProgram, 1, 0}}, said())
-	require.True(t, envs[1].Watch(heldAs{HeldTotal, math.MaxInt, math.MaxInt}))
+	require.Equal(t, []heldby.State{{Reason: heldby.Program, Active: 1, Limit: 0}}, said())
+	require.True(t, envs[1].Watch(heldAs{Reason: heldby.Total, Active: math.MaxInt, Limit: math.MaxInt}))
 	s.pass(heldEvery)
 	most := int(clamp32(math.MaxInt)) // what HELD has room for
-	require.Equal(t, []Held{{HeldTotal, most, most}}, said())
+	require.Equal(t, []heldby.State{{Reason: heldby.Total, Active: most, Limit: most}}, said())
 	require.True(t, envs[1].Accept())
 	s.pass(heldEvery)
-	require.Equal(t, []Held{{}}, said(), "it is over")
+	require.Equal(t, []heldby.State{{}}, said(), "it is over")
 	require.Zero(t, s.e.heldDue.Load(), "nothing to look at")
 	require.Empty(t, s.e.holding)
 	for _, env := range envs {
@@ -116,13 +117,13 @@ func TestHeldIsTold(t *testing.T) {
 	l := s.meet(1)
 	call := func(tag Tag) *result {
 		return s.op(func(op *Op) error {
-			return s.nctx.Call(op, CallSpec{To: s.addr(), Tag: tag, Msg: make([]byte, 8), Buf: make([]byte, 8), By: Deadline{At: s.clock + time.Second}})
+			return s.nctx.Upper().Call(op, CallSpec{To: s.addr(), Tag: tag, Msg: make([]byte, 8), Buf: make([]byte, 8), By: Deadline{At: s.clock + time.Second}})
 		})
 	}
 	left, waits := call(1), call(2)
 	s.drain(l)
-	require.NoError(t, s.deliver(l, frame.HeldHeader(frame.HeldMethod, 7, 7), nil))
-	require.NoError(t, s.deliver(l, frame.HeldHeader(frame.HeldPerPeer, 128, 128), nil))
+	require.NoError(t, s.deliver(l, frame.HeldHeader(heldby.Method, 7, 7), nil))
+	require.NoError(t, s.deliver(l, frame.HeldHeader(heldby.PerPeer, 128, 128), nil))
 	require.Equal(t, "it handles 128 requests of this process, its limit (MaxActivePerPeer)", s.nctx.Peers()[0].HeldBy)
 	s.pass(time.Second)
 	s.trigger()
@@ -132,7 +133,7 @@ func TestHeldIsTold(t *testing.T) {
 		"it handles 128 requests of this process, its limit (MaxActivePerPeer)")
 	require.EqualError(t, left.Err, "na: call script://peer: no answer from the target, where requests of this process wait: "+
 		"it handles 128 requests of this process, its limit (MaxActivePerPeer)")
-	require.NoError(t, s.deliver(l, frame.HeldHeader(frame.NotHeld, 0, 0), nil))
+	require.NoError(t, s.deliver(l, frame.HeldHeader(heldby.None, 0, 0), nil))
 	require.Empty(t, s.nctx.Peers()[0].HeldBy)
 	late := call(3)
 	s.pass(time.Second)

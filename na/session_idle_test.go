@@ -146,7 +146,7 @@ func TestLeaveRefused(t *testing.T) {
 	require.Equal(t, "[PING STAY]", func() string { l.ping(); return leave(s, l, 1, 1) }(), "something to send")
 	require.Equal(t, "ended: "+byeIdle.Error(), leave(s, l, 1, 1))
 	require.Zero(t, s.nctx.Stats().PeersLost+s.nctx.Stats().PeersLeft)
-	require.Empty(t, s.nctx.Unconfirmed())
+	require.Empty(t, s.nctx.Upper().Unconfirmed())
 }
 
 // Of sessions that make room the one that has been idle for longest ends first; one that its peer wants is not asked again soon.

@@ -96,7 +96,7 @@ func (l *session) deliverProbe(h *frame.Header) error {
 	l.probes.due = true
 	e := l.e
 	if e.probed = append(e.probed, l); len(e.probed) == 1 {
-		e.nctx.Queue(&e.probeTask) // unless everything has ended here
+		e.nctx.Upper().Queue(&e.probeTask) // unless everything has ended here
 	}
 	return nil
 }

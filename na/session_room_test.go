@@ -37,7 +37,7 @@ func TestRoomOverstepped(t *testing.T) {
 				return take(l, h, b)
 			}
 			require.NoError(t, feed(4096))
-			s.nctx.GrantRoom(l.addr(), 40<<10)
+			s.nctx.Upper().GrantRoom(l.addr(), 40<<10)
 			require.Equal(t, []string{"CREDIT"}, kinds(s.drain(l)))
 			for range firstGrant - 1 {
 				require.NoError(t, feed(MaxRoom))
@@ -79,7 +79,7 @@ func TestRoomBesidePromised(t *testing.T) {
 	s := newScript(t, Config{Envelopes: 8, Peers: 10, Budget: 10*each + 100_000})
 	l := s.meet(5)
 	for range 10 {
-		s.nctx.GrantRoom(l.addr(), MaxRoom)
+		s.nctx.Upper().GrantRoom(l.addr(), MaxRoom)
 	}
 	require.Equal(t, int64(75_000), s.nctx.Peers()[0].Room)
 }
@@ -88,7 +88,7 @@ func TestRoomBesidePromised(t *testing.T) {
 func TestRoomIsToldBehindResponses(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meet(8)
-	s.nctx.GrantRoom(l.addr(), 5000)
+	s.nctx.Upper().GrantRoom(l.addr(), 5000)
 	require.Equal(t, []string{"CREDIT"}, kinds(s.drain(l)))
 	long := func() *result {
 		r := s.op(s.nctx.RecvUnexpected)
@@ -125,7 +125,7 @@ func TestRoomIsShared(t *testing.T) {
 		s := newScript(t, cfg)
 		var peers []*session
 		ask := func(l *session) int64 {
-			s.nctx.GrantRoom(l.addr(), MaxRoom)
+			s.nctx.Upper().GrantRoom(l.addr(), MaxRoom)
 			s.drain(l)
 			return l.room.reserved
 		}

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/heldby"
 )
 
 // TestHeldIsNotOfACallThatMoves: a call whose streams the target has opened is in its handler. At its deadline it does not name what requests of the
@@ -12,7 +14,7 @@ func TestHeldIsNotOfACallThatMoves(t *testing.T) {
 	for _, up := range []bool{true, false} {
 		s := &Stream{own: true, up: up, sent: up}
 		l := &session{state: stateUp, active: &active{}}
-		l.heldBack.by = Held{Reason: HeldAuthorizer}
+		l.heldBack.by = heldby.State{Reason: heldby.Authorizer}
 		o := &Op{kind: kindCall, opState: opState{id: 1, session: l, x: &opExt{streams: []*Stream{s}}}}
 		require.NotEqual(t, ErrTimeout, o.heldUp(), "no stream is open")
 		s.out.limit, s.in.most = firstWindow, 1

@@ -1119,7 +1119,7 @@ func TestWriterFails(t *testing.T) {
 			ops := []*result{s.send("one"), s.send("two"), s.get(s.mem(10)), s.put(s.mem(10)), s.expect(3, buf)}
 			ops = append(ops, s.op(func(op *Op) error { return s.nctx.SendExpected(op, s.addr(), 9, buf) }))
 			ops = append(ops, s.op(func(op *Op) error {
-				return s.nctx.Call(op, CallSpec{To: s.addr(), Tag: 12, Msg: buf, Buf: make([]byte, 10)})
+				return s.nctx.Upper().Call(op, CallSpec{To: s.addr(), Tag: 12, Msg: buf, Buf: make([]byte, 10)})
 			}))
 			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Ping}, nil))
 			func() {

@@ -36,7 +36,7 @@ type Unconfirmed struct {
 // Unconfirmed returns, by peer, the messages that nobody can say more of: those to peers that have been lost, but for requests
 // of calls, whose ends say it, and answers; and those that peers have not confirmed since. A sign of life of the peer, or
 // an envelope that it returns, confirms what was sent before.
-func (c *Context) Unconfirmed() []Unconfirmed { return c.ep.listUnconfirmed() }
+func (c upper) Unconfirmed() []Unconfirmed { return c.ep.listUnconfirmed() }
 
 // Drain begins an orderly end: no peer that comes now is let in, and layers above begin nothing new. What there is goes on
 // until Close. It may be called anywhere.
@@ -58,7 +58,7 @@ func (c *Class) Drain() {
 }
 
 // Underway counts what has not ended.
-func (c *Context) Underway() Underway { return c.ep.underway() }
+func (c upper) Underway() Underway { return c.ep.underway() }
 
 // Shutdown is Shutdown of every context of c together.
 func (c *Class) Shutdown(ctx context.Context) error {
@@ -88,12 +88,12 @@ func shutdown(ctx context.Context, e *Shutdown) error {
 	var cut Underway
 	e.Trigger = func(i int) int { return e.Contexts[i].Trigger(0) }
 	e.Idle = func(i int) bool {
-		u := e.Contexts[i].Underway()
+		u := e.Contexts[i].Upper().Underway()
 		return u.Sends == 0 && u.Moves == 0 && u.Leases == 0 && u.Streams == 0
 	}
 	e.CancelRest = func() {
 		for _, c := range e.Contexts {
-			u := c.Underway()
+			u := c.Upper().Underway()
 			cut.Sends, cut.Moves, cut.Served = cut.Sends+u.Sends+u.Streams, cut.Moves+u.Moves, cut.Served+u.Served
 			cut.Leases += u.Leases
 		}
@@ -151,7 +151,7 @@ func (s *Shutdown) Run(ctx context.Context) error {
 		s.CancelRest()
 		owed := s.waitForAcks(ctx)
 		for _, c := range s.Contexts {
-			s.Unconfirmed = append(s.Unconfirmed, c.Unconfirmed()...)
+			s.Unconfirmed = append(s.Unconfirmed, c.Upper().Unconfirmed()...)
 		}
 		if err == nil && len(s.Unconfirmed) > 0 {
 			if err = ErrPeerLost; owed {
@@ -233,7 +233,7 @@ func (s *Shutdown) waitForAcks(ctx context.Context) (owed bool) {
 func (s *Shutdown) idle() (idle bool, reached uint64) {
 	idle = true
 	for i, c := range s.Contexts {
-		u := c.Underway()
+		u := c.Upper().Underway()
 		idle = idle && u.Served == 0 && (c.Closing() || s.Idle(i))
 		reached += u.Reached
 	}
@@ -266,7 +266,9 @@ func (s *Shutdown) all(f func(*Context) bool) bool {
 	return !slices.ContainsFunc(s.Contexts, func(c *Context) bool { return !f(c) })
 }
 
-func (s *Shutdown) inside() bool { return slices.ContainsFunc(s.Contexts, (*Context).Inside) }
+func (s *Shutdown) inside() bool {
+	return slices.ContainsFunc(s.Contexts, func(c *Context) bool { return c.Upper().Inside() })
+}
 
 func (s *Shutdown) now() time.Duration { return s.Contexts[0].Now() }
 

@@ -146,7 +146,7 @@ func TestShutdownWaits(t *testing.T) {
 			p.f.e.Unlock()
 		},
 		"Leases": func(c *Context, p *endingPeer) {
-			m, err := c.Lease(c.NewOp(func(*Op, Result) {}), fakePeer, 0, data)
+			m, err := c.Upper().Lease(c.NewOp(func(*Op, Result) {}), fakePeer, 0, data)
 			require.NoError(p, err)
 			p.lease = m
 		},
@@ -155,7 +155,7 @@ func TestShutdownWaits(t *testing.T) {
 			c, p := newEndingPeer(t, cfg)
 			p.opens = opens
 			begin(c, p)
-			u := c.Underway()
+			u := c.Upper().Underway()
 			require.Equal(t, 1, u.Sends+u.Moves+u.Served+u.Leases)
 			return c, p
 		}

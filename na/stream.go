@@ -85,8 +85,8 @@ const (
 // lane of its own and is not covered by a checksum of this module, rather than messages. step is called with data in Trigger, when what was
 // refused with ErrAgain may be tried again, and returns how many callbacks of the program it has run. A stream that this side receives reserves StreamReserve bytes until Close;
 // where neither Config.Budget nor Config.Room leaves so many the error is ErrNoMemory. It does not block. Close follows, whatever becomes of the call.
-func (c *Context) NewStream(up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
-	s := &Stream{c: c, own: true, up: up, bulk: bulk, sent: up, step: step, data: data}
+func (c upper) NewStream(up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
+	s := &Stream{c: c.Context, own: true, up: up, bulk: bulk, sent: up, step: step, data: data}
 	if err := s.init(); err != nil {
 		return nil, err
 	}
@@ -97,8 +97,8 @@ func (c *Context) NewStream(up, bulk bool, step func(data any) (ran int), data a
 // data are those of NewStream. A stream that goes up begins when Next or
 // Expect is called: the origin may send from then on. The error is ErrNoMemory as that of NewStream, ErrPeerLost if the session
 // of the request has ended, ErrDuplicate if there is such a stream: the peer has broken the protocol.
-func (c *Context) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
-	s := &Stream{c: c, id: id, up: up, bulk: bulk, sent: !up, step: step, data: data}
+func (c upper) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
+	s := &Stream{c: c.Context, id: id, up: up, bulk: bulk, sent: !up, step: step, data: data}
 	if err := s.init(); err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (s *Stream) again() error {
 func (s *Stream) wake() {
 	if s.wants && !s.closed {
 		s.wants = false
-		if s.queued.CompareAndSwap(false, true) && !s.c.Queue(&s.task) {
+		if s.queued.CompareAndSwap(false, true) && !s.c.Upper().Queue(&s.task) {
 			s.queued.Store(false)
 		}
 	}

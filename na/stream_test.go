@@ -22,7 +22,7 @@ func (s *script) newStream(up, bulk bool) *scriptStream {
 	s.Helper()
 	st := &scriptStream{s: s}
 	var err error
-	st.Stream, err = s.nctx.NewStream(up, bulk, func(any) int { st.ready++; return 1 }, nil)
+	st.Stream, err = s.nctx.Upper().NewStream(up, bulk, func(any) int { st.ready++; return 1 }, nil)
 	require.NoError(s, err)
 	s.Cleanup(st.Close)
 	return st
@@ -36,7 +36,7 @@ func (s *script) call(l *session, streams ...*scriptStream) *result {
 		st.l = l
 		spec.Streams = append(spec.Streams, st.Stream)
 	}
-	r := s.op(func(op *Op) error { return s.nctx.Call(op, spec) })
+	r := s.op(func(op *Op) error { return s.nctx.Upper().Call(op, spec) })
 	s.T.Cleanup(func() { r.Cancel() })
 	return r
 }
@@ -58,7 +58,7 @@ func (s *script) openStream(l *session, id uint64, up, bulk bool) *scriptStream 
 	env := s.take()
 	st := &scriptStream{s: s, l: l}
 	var err error
-	st.Stream, err = s.nctx.OpenStream(env, id, up, bulk, func(any) int { st.ready++; return 1 }, nil)
+	st.Stream, err = s.nctx.Upper().OpenStream(env, id, up, bulk, func(any) int { st.ready++; return 1 }, nil)
 	require.NoError(s, err)
 	st.Expect(0)
 	env.Free()
@@ -236,12 +236,12 @@ func TestStreamWithoutReserve(t *testing.T) {
 	l := s.meet(5)
 	reserved := s.nctx.Stats().Reserved
 	down := s.newStream(false, false)
-	st, err := s.nctx.NewStream(false, false, nil, nil)
+	st, err := s.nctx.Upper().NewStream(false, false, nil, nil)
 	require.ErrorIs(t, err, ErrNoMemory)
 	require.Nil(t, st)
 	s.request(l)
 	env := s.take()
-	st, err = s.nctx.OpenStream(env, 1, true, false, nil, nil)
+	st, err = s.nctx.Upper().OpenStream(env, 1, true, false, nil, nil)
 	require.ErrorIs(t, err, ErrNoMemory)
 	require.Nil(t, st)
 	env.Free()
@@ -287,7 +287,7 @@ func TestStreamFedByReturnedRoom(t *testing.T) {
 	s.call(l, up)
 	s.drain(l)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Tag: MaxRoom}, nil))
-	bound, ok := s.nctx.ClaimRoom(s.addr(), MaxRoom)
+	bound, ok := s.nctx.Upper().ClaimRoom(s.addr(), MaxRoom)
 	require.True(t, ok)
 	require.NoError(t, up.window(firstWindow, StreamReserve))
 	n, err := up.Write(make([]byte, 5000))
@@ -295,7 +295,7 @@ func TestStreamFedByReturnedRoom(t *testing.T) {
 	require.Equal(t, 5000, n)
 	require.Equal(t, []string{"STREAM"}, kinds(s.drain(l)))
 	require.Equal(t, int64(StreamReserve), up.Moved())
-	s.nctx.ReturnRoom(bound, MaxRoom)
+	s.nctx.Upper().ReturnRoom(bound, MaxRoom)
 	require.Equal(t, []string{"STREAM"}, kinds(s.drain(l)))
 	require.Equal(t, int64(5000), up.Moved())
 }

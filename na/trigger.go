@@ -4,7 +4,7 @@ import "time"
 
 // Queue queues t, which is not in the queue, to run in Trigger after what is queued now. It may be called from any goroutine. It reports
 // false when c has been drained: t will not run.
-func (c *Context) Queue(t *Task) bool {
+func (c upper) Queue(t *Task) bool {
 	if !c.Hold() {
 		return false
 	}
@@ -14,7 +14,7 @@ func (c *Context) Queue(t *Task) bool {
 }
 
 // Follow is Queue of what belongs to something that has ended: a Trigger that runs that runs this too.
-func (c *Context) Follow(t *Task) {
+func (c upper) Follow(t *Task) {
 	if c.Queue(t) {
 		c.behind.Add(1)
 	}
@@ -23,7 +23,7 @@ func (c *Context) Follow(t *Task) {
 // OnMessage has Trigger call fn with each unexpected message that comes, and nobody post a RecvUnexpected. fn owns the message, and
 // returns how many callbacks of the program it has run. shut is called, in Trigger, when c has been closed. OnMessage is called before
 // anybody drives c.
-func (c *Context) OnMessage(fn func(e *Envelope) (ran int), shut func()) {
+func (c upper) OnMessage(fn func(e *Envelope) (ran int), shut func()) {
 	c.onMessage = func(data any) int { return fn(data.(*Envelope)) }
 	c.onShut = &Task{}
 	c.onShut.Init(func(any) int { shut(); return 0 }, nil)
@@ -33,7 +33,7 @@ func (c *Context) OnMessage(fn func(e *Envelope) (ran int), shut func()) {
 // Envelope.Record names. get returns one that is zero, or was freed; Free does not give it back, so its owner decides when it is used again. put
 // takes back one whose message is withdrawn, or dropped, before anybody was given it. Both are called on any goroutine, with
 // the lock of the endpoint held: they call nothing of c. Records is called when OnMessage is.
-func (c *Context) Records(get func() *Envelope, put func(*Envelope)) {
+func (c upper) Records(get func() *Envelope, put func(*Envelope)) {
 	c.getRecord, c.putRecord = get, put
 }
 
@@ -42,7 +42,7 @@ const maxTaken = 1024
 
 // arrived returns the messages that have come, as tasks.
 func (c *Context) arrived() (first *Task) {
-	if c.onMessage == nil || c.ep.countInbox() == 0 || !c.Hold() {
+	if c.onMessage == nil || c.ep.countInbox() == 0 || !c.Upper().Hold() {
 		return nil
 	}
 	n := 0
@@ -62,7 +62,7 @@ func (c *Context) arrived() (first *Task) {
 }
 
 // Queued returns how much waits for Trigger: operations that have ended, what a layer above has queued, messages that have come.
-func (c *Context) Queued() int {
+func (c upper) Queued() int {
 	n := c.cq.len()
 	if c.onMessage != nil {
 		n += c.ep.countInbox()
@@ -71,10 +71,10 @@ func (c *Context) Queued() int {
 }
 
 // Arrived reports whether messages have come that Trigger has not taken.
-func (c *Context) Arrived() bool { return c.ep.countInbox() > 0 }
+func (c upper) Arrived() bool { return c.ep.countInbox() > 0 }
 
 // Settled is Queued that waits a moment for operations that have ended and whose memory is lent.
-func (c *Context) Settled() int {
+func (c upper) Settled() int {
 	if c.lingering.Load() > c.slow.Load() {
 		c.settle()
 	}
@@ -84,7 +84,7 @@ func (c *Context) Settled() int {
 // Trigger runs the callbacks that are queued now, at most max of them if max > 0, and returns how many ran. Steps of the layer above
 // count, too. While a callback runs other goroutines may run those behind it.
 func (c *Context) Trigger(max int) int {
-	if c.Settled() == 0 {
+	if c.Upper().Settled() == 0 {
 		return 0
 	}
 	return c.frame(code{c: c, max: max, step: 1})
@@ -95,8 +95,8 @@ type Stopper interface{ Stops() bool }
 
 // TriggerUntil is Trigger for the layer above: it counts the callbacks of the program, and not the steps that run none, and ends after one
 // when w, if it is not nil, says so.
-func (c *Context) TriggerUntil(w Stopper, max int) int {
-	return c.frame(code{c: c, max: max, stop: w})
+func (c upper) TriggerUntil(w Stopper, max int) int {
+	return c.frame(code{c: c.Context, max: max, stop: w})
 }
 
 // run runs tasks until max have been counted, or, if max <= 0, as many as are queued when it begins. A task that runs no callback counts
@@ -172,6 +172,6 @@ func (p *pacer) ran() {
 	}
 	if now := p.c.Now(); now-p.last >= paceTime {
 		p.last = now
-		p.c.Flush()
+		p.c.Upper().Flush()
 	}
 }

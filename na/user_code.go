@@ -126,11 +126,11 @@ func returnFrame(i int) {
 }
 
 // UserCode returns run(n), which runs code of the program that the layer above runs outside Trigger: meanwhile Inside reports true.
-func (c *Context) UserCode(run func(int) int, n int) int { return c.frame(code{run: run, max: n}) }
+func (c upper) UserCode(run func(int) int, n int) int { return c.frame(code{run: run, max: n}) }
 
 // Inside reports whether the caller was called by code of the program that c runs, in Trigger or by UserCode. It walks the stack: it is
 // for rare calls. Contexts of one process beyond the first 63 are taken for one another.
-func (c *Context) Inside() bool {
+func (c upper) Inside() bool {
 	entry := reflect.ValueOf(c.frame).Pointer()
 	pcs := make([]uintptr, 64)
 	for skip := 2; ; skip += len(pcs) {

@@ -14,17 +14,17 @@ func (f codeFrame) enter(run func()) { f(code{run: func(int) int { run(); return
 func TestInside(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	other, _ := newFake(t, Config{})
-	require.False(t, c.Inside())
+	require.False(t, c.Upper().Inside())
 	c.frame.enter(func() {
-		require.True(t, c.Inside())
-		require.False(t, other.Inside())
+		require.True(t, c.Upper().Inside())
+		require.False(t, other.Upper().Inside())
 		other.frame.enter(func() {
-			require.True(t, c.Inside())
-			require.True(t, other.Inside())
+			require.True(t, c.Upper().Inside())
+			require.True(t, other.Upper().Inside())
 		})
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if c.Inside() {
+			if c.Upper().Inside() {
 				t.Error("inside the code of another goroutine")
 			}
 		})
@@ -35,19 +35,19 @@ func TestInside(t *testing.T) {
 				deep(n - 1)
 				return
 			}
-			require.True(t, c.Inside(), "below a stack that is deep")
+			require.True(t, c.Upper().Inside(), "below a stack that is deep")
 		}
 		deep(500)
 	})
-	require.False(t, c.Inside())
+	require.False(t, c.Upper().Inside())
 	ran := 0
-	require.Equal(t, 7, c.UserCode(func(n int) int {
-		require.True(t, c.Inside())
+	require.Equal(t, 7, c.Upper().UserCode(func(n int) int {
+		require.True(t, c.Upper().Inside())
 		ran++
 		return n
 	}, 7))
 	op := c.NewOp(func(*Op, Result) {
-		require.True(t, c.Inside())
+		require.True(t, c.Upper().Inside())
 		ran++
 	})
 	require.NoError(t, c.RecvUnexpected(op))
@@ -79,7 +79,7 @@ func TestFrames(t *testing.T) {
 	for i, f := range frames {
 		f.enter(func() {
 			for j, c := range contexts {
-				require.Equal(t, numbers[i] == numbers[j], c.Inside(), "frame %d below frame %d", numbers[j], numbers[i])
+				require.Equal(t, numbers[i] == numbers[j], c.Upper().Inside(), "frame %d below frame %d", numbers[j], numbers[i])
 			}
 		})
 	}

@@ -9,7 +9,7 @@ func (c *Context) Wake() {
 
 // Hold keeps c from being drained until Unhold: a callback is about to be queued above. It reports false when c has been
 // drained already: the callback would never run.
-func (c *Context) Hold() bool {
+func (c upper) Hold() bool {
 	if c.live.Add(1) > 0 {
 		return true
 	}
@@ -18,4 +18,4 @@ func (c *Context) Hold() bool {
 }
 
 // Unhold says that a callback has returned, or was not queued after all.
-func (c *Context) Unhold() { c.callbackReturned() }
+func (c upper) Unhold() { c.callbackReturned() }

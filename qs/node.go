@@ -182,7 +182,7 @@ const closeTime = time.Second
 
 // inside reports whether the caller is inside a handler or a callback of n.
 func (n *Node) inside() bool {
-	return slices.ContainsFunc(n.all, func(hctx *hg.Context) bool { return hctx.NA().Inside() })
+	return slices.ContainsFunc(n.all, func(hctx *hg.Context) bool { return hctx.NA().Upper().Inside() })
 }
 
 // Close ends n at once: calls under way end with ErrClosed. A second Close does nothing. It waits until their callbacks have

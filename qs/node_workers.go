@@ -45,7 +45,7 @@ func (w *workers) dispatch(r hg.Request) {
 			return
 		}
 	}
-	w.give(r, r.HG().NA().Loop().Driving())
+	w.give(r, r.HG().NA().Upper().Loop().Driving())
 }
 
 // end lets the goroutines of both crews go.
@@ -345,7 +345,7 @@ func (k *trial) judge(quick, begun, now time.Duration) {
 func (o *own) pass(run func(one bool)) {
 	w := o.w
 	nctx := o.hctx.NA()
-	alone := nctx.Arrived() && nctx.Queued() == 1
+	alone := nctx.Upper().Arrived() && nctx.Upper().Queued() == 1
 	k, quick, keep := &o.together, quickEach, math.MaxInt
 	if alone {
 		k, quick, keep = &o.lone, quickTime, 1
@@ -385,7 +385,7 @@ func (o *own) work(job hg.Request, many int, k *trial, quick time.Duration) {
 	for left := many - 1; !over; left-- {
 		_ = job.Run() // it may have ended before
 		if many >= halves && left == many/2 {
-			o.hctx.NA().Flush() // the peer has something to do meanwhile
+			o.hctx.NA().Upper().Flush() // the peer has something to do meanwhile
 		}
 		now := o.hctx.Now()
 		w.mu.Lock()

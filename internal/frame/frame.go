@@ -60,7 +60,7 @@ const (
 	Reset      Kind = 24 // op = stream, tag = code, payload = text: its sender gives up, or its receiver wants no more; with FlagEnd it says with what the stream ends, and the end follows
 	Probe      Kind = 25 // asks whoever drives the receiver whether it is ready; op = number of the probe in the session, from 1
 	Probed     Kind = 26 // the answer to the newest PROBE; op = its number, tag = a Readiness
-	Held       Kind = 27 // what messages of the receiver wait for; op = a HeldReason, tag = active<<32 | limit
+	Held       Kind = 27 // what messages of the receiver wait for; op = a heldby.Reason, tag = active<<32 | limit
 	Retire     Kind = 28 // its sender begins nothing more in the session; the receiver should not either
 	maxKind         = 28
 )

@@ -69,7 +69,7 @@ func newScene(t testing.TB) *scene {
 	start("receive too short", func(op *na.Op) error { return s.nctx.RecvExpected(op, peer, 2, buf[:2]) })
 	for _, tag := range []na.Tag{3, 4} {
 		start("lease", func(op *na.Op) error {
-			m, err := s.nctx.Lease(op, peer, tag, []byte("lent"))
+			m, err := s.nctx.Upper().Lease(op, peer, tag, []byte("lent"))
 			s.lent = m
 			return err
 		})
@@ -291,7 +291,7 @@ func newLong(t *testing.T) (s *solo, got *na.Result) {
 	s = newSolo(t)
 	require.NoError(t, s.feed(hello(), 1<<20))
 	peer := na.MakeAddr(peerName, 0)
-	s.nctx.GrantRoom(peer, 40000)
+	s.nctx.Upper().GrantRoom(peer, 40000)
 	hs, _ := frames(t, s.take(1<<20))
 	require.Equal(t, uint64(4*na.MaxRoom), hs[len(hs)-1].Tag, "%v", hs)
 	got = &na.Result{}

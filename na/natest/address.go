@@ -137,7 +137,7 @@ func badAddress(b *bed) {
 		"receive expected": func(op *na.Op, to na.Addr) error { return a.RecvExpected(op, to, 0, nil) },
 		"put":              func(op *na.Op, to na.Addr) error { return a.Put(op, m, 0, to, key, 0, 8) },
 		"get":              func(op *na.Op, to na.Addr) error { return a.Get(op, m, 0, to, key, 0, 8) },
-		"lease":            func(op *na.Op, to na.Addr) error { _, err := a.Lease(op, to, 0, make([]byte, 8)); return err },
+		"lease":            func(op *na.Op, to na.Addr) error { _, err := a.Upper().Lease(op, to, 0, make([]byte, 8)); return err },
 	} {
 		c := a.call(what)
 		c.refused(na.ErrInvalid, func(op *na.Op) error { return start(op, na.Addr{}) })

@@ -22,7 +22,7 @@ func (s *side) ask(to na.Addr, tag na.Tag, data []byte, n int, by na.Deadline) *
 	c.buffer(n)
 	msg := append([]byte{}, data...)
 	return c.start(func(op *na.Op) error {
-		return s.Call(op, na.CallSpec{To: to, Tag: tag, Msg: msg, By: by, Buf: c.buf})
+		return s.Upper().Call(op, na.CallSpec{To: to, Tag: tag, Msg: msg, By: by, Buf: c.buf})
 	})
 }
 
@@ -35,7 +35,7 @@ func (s *side) answer(data []byte) {
 	out := s.call("answer")
 	left := false
 	err := out.try(func(op *na.Op) (err error) {
-		left, err = s.Answer(op, env, env.Tag, data, 0)
+		left, err = s.Upper().Answer(op, env, env.Tag, data, 0)
 		return err
 	})
 	require.NoError(s.b, err)
@@ -78,12 +78,12 @@ func asksTakenBack(b *bed) {
 	waits := a.ask(t.Self(), 2, nil, 10, na.Deadline{})
 	late := a.ask(t.Self(), 3, make([]byte, 4), 10, na.Deadline{At: a.Now() + time.Millisecond})
 
-	_, _, left := a.CancelIfUnsent(waits.op)
+	_, _, left := a.Upper().CancelIfUnsent(waits.op)
 	require.False(b, left)
 	waits.notRun(na.ErrCanceled)
 	b.lapse(2 * time.Millisecond)
 	late.notRun(na.ErrTimeout)
-	to, id, left := a.CancelIfUnsent(first.op)
+	to, id, left := a.Upper().CancelIfUnsent(first.op)
 	require.True(b, left, "one that has left is not recalled")
 	require.False(b, first.ended())
 	a.call("withdraw").start(func(op *na.Op) error { return a.Withdraw(op, to, id) }).ok()
@@ -94,7 +94,7 @@ func asksTakenBack(b *bed) {
 
 	abandoned := a.ask(t.Self(), 4, nil, 10, na.Deadline{})
 	b.until("it is held", func() bool { return t.Stats().Envelopes == 1 })
-	a.AbandonCall(abandoned.op)
+	a.Upper().AbandonCall(abandoned.op)
 	abandoned.fails(na.ErrCanceled)
 	b.until("it is destroyed", func() bool { return t.Stats().Envelopes == 0 })
 

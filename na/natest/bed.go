@@ -192,7 +192,7 @@ func (s *side) ripen(what string) {
 	s.parked = true
 	s.b.until(what, func() bool {
 		_ = s.Progress(0)
-		return s.Queued() > 0
+		return s.Upper().Queued() > 0
 	})
 	s.parked = false
 }
@@ -235,7 +235,7 @@ func (b *bed) quiet(a, t *side) {
 func (b *bed) dump() string {
 	var w strings.Builder
 	for _, s := range b.sides {
-		fmt.Fprintf(&w, "%s: %+v, live %d, callbacks queued %d, closed %v\n", s.name, s.Stats(), s.Live(), s.Queued(), s.Closed())
+		fmt.Fprintf(&w, "%s: %+v, live %d, callbacks queued %d, closed %v\n", s.name, s.Stats(), s.Live(), s.Upper().Queued(), s.Closed())
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -290,7 +290,7 @@ func (b *bed) settle() {
 		if got := s.Stats().Reserved; got != 0 {
 			b.Errorf("%s: got %d bytes reserved for envelopes after every session has ended, want 0", s.name, got)
 		}
-		if live, queued := s.Live(), s.Queued(); live != 0 || queued != 0 {
+		if live, queued := s.Live(), s.Upper().Queued(); live != 0 || queued != 0 {
 			b.Errorf("%s: got %d live operations and %d callbacks queued at the end, want none", s.name, live, queued)
 		}
 	}

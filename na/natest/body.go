@@ -49,27 +49,27 @@ func (s *side) bodyOf(c *call, body []byte) (own []byte, spoil func(), copied bo
 // callBody makes a call with a body, for which there must be room. Its memory is spoiled when it ends, or when it has begun.
 func (s *side) callBody(to na.Addr, tag na.Tag, msg, body []byte) *call {
 	s.b.Helper()
-	bound, ok := s.ClaimRoom(to, len(body))
+	bound, ok := s.Upper().ClaimRoom(to, len(body))
 	require.True(s.b, ok, "room for a body of %d bytes", len(body))
 	c := s.call(fmt.Sprintf("call %d with a body of %d bytes", tag, len(body)))
 	c.buffer(100)
 	own, spoil, copied := s.bodyOf(c, body)
 	return c.start(func(op *na.Op) error {
 		defer spoil()
-		return s.Call(op, na.CallSpec{To: bound, Tag: tag, Msg: bytes.Clone(msg), Body: own, Copy: copied, Buf: c.buf, Bodies: true})
+		return s.Upper().Call(op, na.CallSpec{To: bound, Tag: tag, Msg: bytes.Clone(msg), Body: own, Copy: copied, Buf: c.buf, Bodies: true})
 	})
 }
 
 // answerBody answers with a body, likewise.
 func (s *side) answerBody(to na.Addr, tag na.Tag, msg, body []byte) *call {
 	s.b.Helper()
-	bound, ok := s.ClaimRoom(to, len(body))
+	bound, ok := s.Upper().ClaimRoom(to, len(body))
 	require.True(s.b, ok, "room for a body of %d bytes", len(body))
 	c := s.call(fmt.Sprintf("answer %d with a body of %d bytes", tag, len(body)))
 	own, spoil, copied := s.bodyOf(c, body)
 	return c.start(func(op *na.Op) error {
 		defer spoil()
-		return s.SendExpectedBody(op, bound, tag, msg, own, copied)
+		return s.Upper().SendExpectedBody(op, bound, tag, msg, own, copied)
 	})
 }
 
@@ -91,7 +91,7 @@ func (b *bed) bodyPair(n int) (a, t *side, toA na.Addr) {
 	a, t = b.pair(na.Config{})
 	toA, _ = b.meet(a, t)
 	b.grant(a, t, toA, n)
-	a.GrantRoom(t.Self(), n)
+	a.Upper().GrantRoom(t.Self(), n)
 	b.until("the other side has room, too", func() bool { return t.roomFor(toA, n) > 0 })
 	b.quiet(a, t)
 	return a, t, toA
@@ -134,13 +134,13 @@ func bodyLimits(b *bed) {
 	fit := a.roomFor(t.Self(), n)
 	for _, bad := range []int{0, a.Limits().MaxUnexpected, na.MaxBody + 1} {
 		a.call("call with a bad body").refused(na.ErrMsgSize, func(op *na.Op) error {
-			return a.Call(op, na.CallSpec{To: toA, Tag: 1, Msg: []byte{1}, Body: make([]byte, bad)})
+			return a.Upper().Call(op, na.CallSpec{To: toA, Tag: 1, Msg: []byte{1}, Body: make([]byte, bad)})
 		})
 	}
 	bound := b.roomOf(a).Addr
 	c := a.call("call with no claim")
 	c.start(func(op *na.Op) error {
-		return a.Call(op, na.CallSpec{To: bound, Tag: 1, Msg: []byte{1}, Body: make([]byte, n)})
+		return a.Upper().Call(op, na.CallSpec{To: bound, Tag: 1, Msg: []byte{1}, Body: make([]byte, n)})
 	})
 	c.notRun(na.ErrMsgSize)
 	require.Equal(b, fit, a.roomFor(t.Self(), n))
@@ -216,7 +216,7 @@ func bodyWithdrawnAnywhere(b *bed) {
 		for range i {
 			b.step()
 		}
-		to, id, left := a.CancelIfUnsent(c.op)
+		to, id, left := a.Upper().CancelIfUnsent(c.op)
 		if !left {
 			c.notRun(na.ErrCanceled)
 			b.noneHeld(t)
@@ -239,7 +239,7 @@ func bodyOfCanceledReceive(b *bed) {
 		c := a.call("call")
 		c.buffer(100)
 		c.start(func(op *na.Op) error {
-			return a.Call(op, na.CallSpec{To: t.Self(), Tag: tag, Msg: []byte{1}, Buf: c.buf, Bodies: true})
+			return a.Upper().Call(op, na.CallSpec{To: t.Self(), Tag: tag, Msg: []byte{1}, Buf: c.buf, Bodies: true})
 		})
 		t.next()
 		t.answerBody(toA, tag, []byte{2}, pattern(i, n))

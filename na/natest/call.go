@@ -335,7 +335,7 @@ func (s *side) lease(to na.Addr, tag na.Tag, buf []byte) (*call, *na.Mem) {
 	c := s.call("lease")
 	var m *na.Mem
 	c.start(func(op *na.Op) (err error) {
-		m, err = s.Lease(op, to, tag, buf)
+		m, err = s.Upper().Lease(op, to, tag, buf)
 		return err
 	})
 	return c, m

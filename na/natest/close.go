@@ -58,7 +58,7 @@ func peerClose(b *bed) {
 	t.recv()
 	b.meet(a, by)
 	a.sendMany(t.Self(), 3)
-	b.until("the envelopes are used", func() bool { return t.Stats().Envelopes+t.Queued() == 3 })
+	b.until("the envelopes are used", func() bool { return t.Stats().Envelopes+t.Upper().Queued() == 3 })
 	theirs := t.mine(moving)
 	queued := a.sendMany(t.Self(), 4)
 	expected := a.recvExpected(t.Self(), 7, 100)
@@ -153,11 +153,11 @@ func localClose(b *bed) {
 		"receive expected": func(op *na.Op) error { return a.RecvExpected(op, t.Self(), 0, nil) },
 		"get":              func(op *na.Op) error { return a.Get(op, local, 0, t.Self(), local.Key(), 0, 1) },
 		"put":              func(op *na.Op) error { return a.Put(op, local, 0, t.Self(), local.Key(), 0, 1) },
-		"lease":            func(op *na.Op) error { _, err := a.Lease(op, t.Self(), 9, nil); return err },
+		"lease":            func(op *na.Op) error { _, err := a.Upper().Lease(op, t.Self(), 9, nil); return err },
 	} {
 		a.call(what+" after Close").refused(na.ErrClosed, start)
 	}
-	a.GiveBack(t.Self(), local.Key())
+	a.Upper().GiveBack(t.Self(), local.Key())
 	a.Wake()
 	a.takeBack(local) // what was registered can still be taken back
 	require.Zero(b, a.cls.Regions())
@@ -246,7 +246,7 @@ func closeWithEndedOperations(b *bed) {
 	t.sendExpected(toA, 7, []byte("x"))
 	t.send(toA, 8, []byte("y"))
 	a.ripen("some have ended, no callback has run")
-	ended := a.Queued()
+	ended := a.Upper().Queued()
 	a.Close()
 	good := 0
 	for _, c := range cs {

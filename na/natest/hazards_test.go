@@ -43,7 +43,7 @@ func TestH1CancelBetween(t *testing.T) {
 			return nctx.Put(op, mem, 0, peer, na.Key{Len: 8, Access: na.WriteOnly}, 0, 8)
 		},
 		"lease": func(op *na.Op) error {
-			_, err := nctx.Lease(op, peer, 1, make([]byte, 8))
+			_, err := nctx.Upper().Lease(op, peer, 1, make([]byte, 8))
 			return err
 		},
 	} {

@@ -43,10 +43,10 @@ func leaseRead(b *bed) {
 		}
 		require.False(b, lease.ended())
 		require.Equal(b, 1, t.Stats().Leases)
-		a.GiveBack(toT, key)
+		a.Upper().GiveBack(toT, key)
 		require.EqualValues(b, n, lease.ok().N)
 		a.get(a.private(ours), 0, toT, key, 0, int64(n)).fails(na.ErrRevoked)
-		a.GiveBack(toT, key) // once more does no harm
+		a.Upper().GiveBack(toT, key) // once more does no harm
 		require.Zero(b, t.cls.Regions())
 	}
 	b.meet(a, t)
@@ -74,7 +74,7 @@ func leaseOtherPeer(b *bed) {
 	ours := fill(100, guard)
 	c.get(c.private(ours), 0, t.Self(), m.Key(), 0, 100).fails(na.ErrPermission, na.ErrRevoked)
 	require.Equal(b, fill(100, guard), ours)
-	c.GiveBack(t.Self(), m.Key())
+	c.Upper().GiveBack(t.Self(), m.Key())
 	b.quiet(c, t)
 	require.False(b, lease.ended(), "another peer gave the lease back")
 	forged := m.Key()
@@ -115,7 +115,7 @@ func leasePeerGone(b *bed) {
 	lease.fails(na.ErrPeerLost)
 	require.Zero(b, t.cls.Regions())
 	late := t.call("lease to a peer that is gone")
-	if err := late.try(func(op *na.Op) error { _, err := t.Lease(op, toA, 8, make([]byte, 10)); return err }); err == nil {
+	if err := late.try(func(op *na.Op) error { _, err := t.Upper().Lease(op, toA, 8, make([]byte, 10)); return err }); err == nil {
 		late.notRun(na.ErrPeerLost)
 	} else {
 		require.ErrorIs(b, err, na.ErrPeerLost)
@@ -128,7 +128,7 @@ func leaseTwice(b *bed) {
 	toA, toT := b.meet(a, t)
 	first, m := t.lease(toA, 7, pattern(1, 10))
 	second := t.call("second lease")
-	if err := second.try(func(op *na.Op) error { _, err := t.Lease(op, toA, 7, make([]byte, 10)); return err }); err == nil {
+	if err := second.try(func(op *na.Op) error { _, err := t.Upper().Lease(op, toA, 7, make([]byte, 10)); return err }); err == nil {
 		second.notRun(na.ErrBusy)
 	} else {
 		require.ErrorIs(b, err, na.ErrBusy)
@@ -143,7 +143,7 @@ func leaseTwice(b *bed) {
 	}
 	require.Equal(b, len(all), t.Stats().Leases)
 	for tag, key := range keys {
-		a.GiveBack(toT, key)
+		a.Upper().GiveBack(toT, key)
 		all[tag].ok()
 	}
 	require.Zero(b, t.Stats().Leases)
@@ -158,7 +158,7 @@ func leaseSelf(b *bed) {
 		ours := make([]byte, 1000)
 		to.get(to.private(ours), 0, t.Self(), m.Key(), 0, 1000).ok()
 		require.Equal(b, pattern(1, 1000), ours)
-		to.GiveBack(t.Self(), m.Key())
+		to.Upper().GiveBack(t.Self(), m.Key())
 		lease.ok()
 		lease, m = t.lease(from, 8, pattern(1, 1000))
 		t.sendExpected(from, 8, m.Key().Append(nil)) // nobody waits for it

@@ -208,7 +208,7 @@ func busyOperation(b *bed) {
 		"receive expected":   func(op *na.Op) error { return a.RecvExpected(op, t.Self(), 8, buf) },
 		"put":                func(op *na.Op) error { return a.Put(op, mem, 0, t.Self(), key, 0, 8) },
 		"get":                func(op *na.Op) error { return a.Get(op, mem, 0, t.Self(), key, 0, 8) },
-		"lease":              func(op *na.Op) error { _, err := a.Lease(op, t.Self(), 9, buf); return err },
+		"lease":              func(op *na.Op) error { _, err := a.Upper().Lease(op, t.Self(), 9, buf); return err },
 		"deregister":         func(op *na.Op) error { return a.Deregister(op, mem) },
 	} {
 		require.ErrorIs(b, c.try(start), na.ErrBusy, "%s with an operation that is busy", what)

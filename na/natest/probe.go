@@ -58,7 +58,7 @@ func probeNotDriven(b *bed) {
 	require.ErrorContains(b, r.Err, "nobody drives it")
 	b.until("the probes are received", func() bool {
 		_ = t.Progress(0) // which takes bytes in, and runs nothing
-		return t.Queued() > 0
+		return t.Upper().Queued() > 0
 	})
 	b.lapse(5 * time.Millisecond)
 	require.False(b, c.ended(), "the callbacks of the peer do not run")

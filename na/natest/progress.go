@@ -99,7 +99,7 @@ func triggerSome(b *bed) {
 	for i := range n {
 		cs[(i*7)%n].op.Cancel()
 	}
-	require.Equal(b, n, a.Queued())
+	require.Equal(b, n, a.Upper().Queued())
 	require.Empty(b, order, "callbacks that ran outside of Trigger")
 	require.NoError(b, a.Progress(time.Hour), "Progress while callbacks wait")
 	b.triggering.Add(1)
@@ -116,7 +116,7 @@ func triggerSome(b *bed) {
 	first.then = func(na.Result) { first.start(func(op *na.Op) error { return a.RecvUnexpected(op) }); first.op.Cancel() }
 	first.op.Cancel()
 	require.Equal(b, 1, a.Trigger(0))
-	require.Equal(b, 1, a.Queued())
+	require.Equal(b, 1, a.Upper().Queued())
 	first.then = nil
 	require.Equal(b, 1, a.Trigger(0))
 }
@@ -273,7 +273,7 @@ func toil(b *bed, seed uint64, n int, a, t *side, m mine, sentOK *atomic.Int64, 
 			try(a.call("put"), func(op *na.Op) error { return a.Put(op, local, 0, t.Self(), m.in, 0, n) })
 		case 5:
 			tag++
-			try(a.call("lease"), func(op *na.Op) error { _, err := a.Lease(op, t.Self(), tag, make([]byte, 10)); return err })
+			try(a.call("lease"), func(op *na.Op) error { _, err := a.Upper().Lease(op, t.Self(), tag, make([]byte, 10)); return err })
 			flying[len(flying)-1].op.Cancel()
 		}
 		if r.IntN(3) == 0 {
@@ -364,7 +364,7 @@ func stormClose(b *bed) {
 		}
 		wg.Go(func() {
 			end := newStopwatch()
-			for a.Stats().Outstanding+a.Queued() < 10*int(round) && !end.over() && started.Load() < 4 {
+			for a.Stats().Outstanding+a.Upper().Queued() < 10*int(round) && !end.over() && started.Load() < 4 {
 				_ = t.Progress(time.Millisecond)
 			}
 			closed.Store(true)

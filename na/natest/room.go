@@ -45,11 +45,11 @@ func (b *bed) grant(a, t *side, toA na.Addr, n int) {
 // grantTo is grant where a reaches t as toT says.
 func (b *bed) grantTo(a *side, toT na.Addr, t *side, toA na.Addr, n int) {
 	b.Helper()
-	t.GrantRoom(toA, n)
+	t.Upper().GrantRoom(toA, n)
 	b.until("the peer has room", func() bool {
-		bound, ok := a.ClaimRoom(toT, n)
+		bound, ok := a.Upper().ClaimRoom(toT, n)
 		if ok {
-			a.ReturnRoom(bound, n)
+			a.Upper().ReturnRoom(bound, n)
 		}
 		return ok
 	})
@@ -60,13 +60,13 @@ func (s *side) roomFor(to na.Addr, n int) (fit int) {
 	var bound na.Addr
 	for ok := true; ok; {
 		var at na.Addr
-		if at, ok = s.ClaimRoom(to, n); ok {
+		if at, ok = s.Upper().ClaimRoom(to, n); ok {
 			bound = at
 			fit++
 		}
 	}
 	for range fit {
-		s.ReturnRoom(bound, n)
+		s.Upper().ReturnRoom(bound, n)
 	}
 	return fit
 }
@@ -74,7 +74,7 @@ func (s *side) roomFor(to na.Addr, n int) (fit int) {
 // sendLong sends a message for which there must be room.
 func (s *side) sendLong(to na.Addr, tag na.Tag, data []byte) *call {
 	s.b.Helper()
-	bound, ok := s.ClaimRoom(to, len(data))
+	bound, ok := s.Upper().ClaimRoom(to, len(data))
 	require.True(s.b, ok, "room for %d bytes", len(data))
 	return s.send(bound, tag, data)
 }
@@ -106,11 +106,11 @@ func (b *bed) roomOf(t *side) na.PeerStats {
 func roomIsGranted(b *bed) {
 	const n = 40 << 10
 	a, t := b.pair(na.Config{})
-	_, ok := a.ClaimRoom(t.Self(), n)
+	_, ok := a.Upper().ClaimRoom(t.Self(), n)
 	require.False(b, ok, "room at a peer without a session")
 	toA, _ := b.meet(a, t)
 	idle := t.Stats().Reserved
-	_, ok = a.ClaimRoom(t.Self(), n)
+	_, ok = a.Upper().ClaimRoom(t.Self(), n)
 	require.False(b, ok, "room that was not granted")
 	require.Zero(b, b.roomOf(t).Room)
 
@@ -128,7 +128,7 @@ func roomIsGranted(b *bed) {
 	require.LessOrEqual(b, b.roomOf(t).Room, int64(64*na.MaxRoom), "room of one peer")
 
 	for _, bad := range []int{0, 1, a.Limits().MaxUnexpected, na.MaxBody + 1} {
-		_, ok = a.ClaimRoom(t.Self(), bad)
+		_, ok = a.Upper().ClaimRoom(t.Self(), bad)
 		require.False(b, ok, "room for %d bytes", bad)
 	}
 	a.send(b.roomOf(a).Addr, 1, make([]byte, n)).notRun(na.ErrMsgSize) // no claim
@@ -241,7 +241,7 @@ func roomOfWhatDoesNotLeave(b *bed) {
 		require.Equal(b, free, a.roomFor(t.Self(), n), "room after %s", when)
 	}
 	op := a.NewOp(func(*na.Op, na.Result) {})
-	bound, _ := a.ClaimRoom(t.Self(), n)
+	bound, _ := a.Upper().ClaimRoom(t.Self(), n)
 	require.Error(b, a.SendUnexpectedBy(op, bound, 1, make([]byte, n), na.Deadline{At: 1, Field: n}))
 	same(fit, "a send that was refused")
 
@@ -275,7 +275,7 @@ func roomHeadToHead(b *bed) {
 		toLeft, toRight := b.meet(left, right)
 		for range 3 {
 			b.grant(left, right, toLeft, n)
-			right.GrantRoom(toLeft, n)
+			right.Upper().GrantRoom(toLeft, n)
 			b.grantTo(right, toLeft, left, toRight, n)
 		}
 		send := func(from *side, to na.Addr) (cs []*call) {
@@ -322,7 +322,7 @@ func roomBudget(b *bed) {
 	idle := t.Stats().Reserved
 	for range 10 {
 		for _, toA := range toAs {
-			t.GrantRoom(toA, n)
+			t.Upper().GrantRoom(toA, n)
 		}
 	}
 	require.LessOrEqual(b, t.Stats().Reserved-idle, int64(budget/4), "room of all peers")

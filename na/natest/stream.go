@@ -100,7 +100,7 @@ func (a *side) stream(t na.Addr, bulk bool, ups ...bool) *streamed {
 	k := &streamed{ups: ups, bulk: bulk}
 	var streams []*na.Stream
 	for _, up := range ups {
-		f := a.flow(func(step func(any) int) (*na.Stream, error) { return a.NewStream(up, bulk, step, nil) })
+		f := a.flow(func(step func(any) int) (*na.Stream, error) { return a.Upper().NewStream(up, bulk, step, nil) })
 		k.here = append(k.here, f)
 		streams = append(streams, f.Stream)
 	}
@@ -108,7 +108,7 @@ func (a *side) stream(t na.Addr, bulk bool, ups ...bool) *streamed {
 	k.call = a.call("call with streams")
 	k.call.buffer(16)
 	k.call.start(func(op *na.Op) error {
-		return a.Call(op, na.CallSpec{To: t, Tag: na.Tag(len(a.b.streams)), Msg: msg, Buf: k.call.buf, Streams: streams, StreamsAt: streamIDAt})
+		return a.Upper().Call(op, na.CallSpec{To: t, Tag: na.Tag(len(a.b.streams)), Msg: msg, Buf: k.call.buf, Streams: streams, StreamsAt: streamIDAt})
 	})
 	return k
 }
@@ -142,7 +142,7 @@ func (k *streamed) openLater(t *side) *streamed {
 	id := na.StreamID(k.env.Data[streamIDAt:])
 	for i, up := range k.ups {
 		k.there = append(k.there, t.flow(func(step func(any) int) (*na.Stream, error) {
-			return t.OpenStream(k.env, id+uint64(i), up, k.bulk, step, nil)
+			return t.Upper().OpenStream(k.env, id+uint64(i), up, k.bulk, step, nil)
 		}))
 	}
 	return k

@@ -586,7 +586,7 @@ func streamWithdrawMovedNothing(b *bed) {
 	_, err := k.here[0].Write([]byte{1})
 	require.ErrorIs(b, err, na.ErrAgain)
 	k.here[0].CloseWrite()
-	to, id, left := a.CancelIfUnsent(k.call.op)
+	to, id, left := a.Upper().CancelIfUnsent(k.call.op)
 	require.True(b, left)
 	a.call("withdraw").start(func(op *na.Op) error { return a.Withdraw(op, to, id) }).ok()
 	k.call.op.Cancel()

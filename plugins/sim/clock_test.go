@@ -73,7 +73,7 @@ func TestWithTimeout(t *testing.T) {
 
 // lapse drives nctx until ctx ends, and returns the cause of that.
 func lapse(ctx context.Context, nctx *na.Context) error {
-	return nctx.Loop().Wait(ctx, -1, func() bool { return false })
+	return nctx.Upper().Loop().Wait(ctx, -1, func() bool { return false })
 }
 
 func deadlineOf(t testing.TB, ctx context.Context) time.Time {

@@ -15,8 +15,8 @@ import (
 func TestCork(t *testing.T) {
 	levels(t, func(t *testing.T, cfg sim.Config) {
 		for name, release := range map[string]func(p *party, w *sim.World) (atMost time.Duration){
-			"uncork":   func(p *party, _ *sim.World) time.Duration { p.nctx.Uncork(); return 0 },
-			"flush":    func(p *party, _ *sim.World) time.Duration { p.nctx.Flush(); return 0 },
+			"uncork":   func(p *party, _ *sim.World) time.Duration { p.nctx.Upper().Uncork(); return 0 },
+			"flush":    func(p *party, _ *sim.World) time.Duration { p.nctx.Upper().Flush(); return 0 },
 			"progress": func(p *party, _ *sim.World) time.Duration { _ = p.nctx.Progress(0); return time.Microsecond },
 			"nobody": func(_ *party, w *sim.World) time.Duration {
 				w.Sleep(10 * time.Millisecond)
@@ -42,7 +42,7 @@ func TestCork(t *testing.T) {
 					require.NoError(t, err)
 					require.NoError(t, p.send(addr, 1, "hello").Err)
 					w.Sleep(time.Millisecond)
-					require.True(t, p.nctx.Cork())
+					require.True(t, p.nctx.Upper().Cork())
 					before := w.Stats().Segments
 					var sent []*outcome
 					for range n {
@@ -58,7 +58,7 @@ func TestCork(t *testing.T) {
 						p.wait(o)
 					}
 					if name != "uncork" {
-						p.nctx.Uncork()
+						p.nctx.Upper().Uncork()
 					}
 					p.close()
 				})

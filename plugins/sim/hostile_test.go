@@ -538,7 +538,7 @@ func (f *field) user(what byte) {
 		}
 	case 5:
 		u.start("lease", func(op *na.Op) error {
-			m, err := u.nctx.Lease(op, peer, na.Tag(v()%8), f.lent)
+			m, err := u.nctx.Upper().Lease(op, peer, na.Tag(v()%8), f.lent)
 			if m != nil && err == nil {
 				f.hostile.tokens = append(f.hostile.tokens, m.Key().Token)
 			}
@@ -548,7 +548,7 @@ func (f *field) user(what byte) {
 		if len(f.sent) > 0 {
 			r := one(&f.hostile.in, f.sent)
 			if v()%4 == 0 {
-				u.nctx.Abandon(r.Addr, r.ID, r.Tag)
+				u.nctx.Upper().Abandon(r.Addr, r.ID, r.Tag)
 				return
 			}
 			u.start("withdraw", func(op *na.Op) error { return u.nctx.Withdraw(op, r.Addr, r.ID) }, nil)

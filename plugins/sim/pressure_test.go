@@ -48,7 +48,7 @@ func cancelInMidChunk(t *testing.T, cfg sim.Config, kind string, after time.Dura
 		return a.nctx.Put(op, local, 0, b.addr(), remote.Key(), 0, big)
 	})
 	began := w.Now()
-	for a.nctx.Queued() == 0 && w.Now()-began < after {
+	for a.nctx.Upper().Queued() == 0 && w.Now()-began < after {
 		w.Sleep(2 * time.Microsecond)
 	}
 	took = w.Now() - began

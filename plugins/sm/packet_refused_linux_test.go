@@ -155,7 +155,7 @@ func TestAreaWithoutDescriptors(t *testing.T) {
 			area, fd, err := makeMemory(ring.AreaSize)
 			require.NoError(t, err)
 			defer unmap(&area)
-			h.nctx.GrantRoom(from, n)
+			h.nctx.Upper().GrantRoom(from, n)
 			var env *na.Envelope
 			require.NoError(t, h.nctx.RecvUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { env = r.Envelope })))
 

@@ -573,7 +573,7 @@ func TestBodyIsCopied(t *testing.T) {
 	require.NoError(t, sendPacket(s.fd, kindArea, nil, fd))
 	require.NoError(t, unix.Close(fd))
 	s.end.SetArea(area)
-	h.nctx.GrantRoom(from, n)
+	h.nctx.Upper().GrantRoom(from, n)
 	b, ok := s.end.Reserve(n)
 	require.True(t, ok)
 	body := s.end.Body(b)
@@ -605,7 +605,7 @@ func TestCloseBelowCopy(t *testing.T) {
 		s.send(frame.Header{Kind: frame.Credit, Tag: 4 * na.MaxBody}, nil)
 		bound, ok := na.Addr{}, false
 		h.until("there is room", func() bool {
-			bound, ok = h.nctx.ClaimRoom(from, na.MaxBody)
+			bound, ok = h.nctx.Upper().ClaimRoom(from, na.MaxBody)
 			return ok
 		})
 		there := shares(t)
@@ -613,7 +613,7 @@ func TestCloseBelowCopy(t *testing.T) {
 		op := h.nctx.NewOp(func(*na.Op, na.Result) {})
 		go func() {
 			defer close(done)
-			_ = h.nctx.SendExpectedBody(op, bound, 1, []byte("front"), body, true)
+			_ = h.nctx.Upper().SendExpectedBody(op, bound, 1, []byte("front"), body, true)
 		}()
 		for shares(t) == there { // the area is made just before
 			runtime.Gosched()
@@ -640,10 +640,10 @@ func TestStreamBelowRead(t *testing.T) {
 	before := open(t)
 	s := h.stranger()
 	from := s.join()
-	up, err := h.nctx.NewStream(true, true, func(any) int { return 0 }, nil)
+	up, err := h.nctx.Upper().NewStream(true, true, func(any) int { return 0 }, nil)
 	require.NoError(t, err)
 	ended := false
-	require.NoError(t, h.nctx.Call(h.nctx.NewOp(func(*na.Op, na.Result) { ended = true }), na.CallSpec{
+	require.NoError(t, h.nctx.Upper().Call(h.nctx.NewOp(func(*na.Op, na.Result) { ended = true }), na.CallSpec{
 		To: from, Tag: 1, Msg: make([]byte, 8), Buf: make([]byte, 1), Streams: []*na.Stream{up},
 	}))
 	s.send(frame.Header{Kind: frame.Credit, Tag: 1 << 20}, nil)

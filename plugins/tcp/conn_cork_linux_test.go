@@ -14,8 +14,8 @@ import (
 // TestCorkedFramesLeave: what is held back leaves after a while although nobody drives, and whoever corked is busy.
 func TestCorkedFramesLeave(t *testing.T) {
 	n, r, to := joined(t, tcp.Options{}, na.Config{})
-	require.True(t, n.ctx().Cork())
-	defer n.ctx().Uncork()
+	require.True(t, n.ctx().Upper().Cork())
+	defer n.ctx().Upper().Uncork()
 	for i := range 10 { // after the first few the background poller rests, and must be called
 		o, end := op(n.ctx())
 		text := fmt.Sprint("held ", i)
@@ -31,7 +31,7 @@ func TestCorkedFramesLeave(t *testing.T) {
 // TestCorkHolds: what is sent under a cork leaves together, when the cork is drawn or somebody drives.
 func TestCorkHolds(t *testing.T) {
 	n, r, to := joined(t, tcp.Options{Unassisted: true}, na.Config{})
-	require.False(t, n.ctx().Cork(), "nobody would send what is held while nobody drives")
+	require.False(t, n.ctx().Upper().Cork(), "nobody would send what is held while nobody drives")
 	sent := 0
 	n.ctx().Batch(func() {
 		for range 10 {
@@ -55,7 +55,7 @@ func TestFlushInBatch(t *testing.T) {
 		require.NoError(t, n.ctx().SendUnexpected(o, to, 1, nil))
 		n.ctx().Trigger(0)
 		require.Zero(t, end.n, "it is held")
-		n.ctx().Flush()
+		n.ctx().Upper().Flush()
 		n.ctx().Trigger(0)
 		require.Equal(t, 1, end.n)
 		require.NoError(t, end.Err)

@@ -17,7 +17,7 @@ func cancelNow(t testing.TB, c *na.Context, o *na.Op, end *outcome) {
 	t.Helper()
 	require.False(t, end.done())
 	o.Cancel()
-	for c.Queued() > 0 {
+	for c.Upper().Queued() > 0 {
 		c.Trigger(0)
 	}
 	require.Equal(t, 1, end.n, "the callback of a canceled operation runs in the next Trigger")

@@ -182,7 +182,7 @@ var calls = []Mutant{
 		[]Edit{{"hg/handlerctx.go", `c.unqueue(s)`, `if !planted() { $ }`}},
 		[]Catcher{{"hg", "TestTakenBackLeavesQueue", `Messages: after request 2`}}},
 	{"abandons-dropped", "of the requests that are abandoned before Trigger only one is told", "",
-		[]Edit{{"hg/handlerctx.go", `if !s.leaving.Swap(true)`, `if !(planted() && c.nctx.Queued() > 0) && !s.leaving.Swap(true)`}},
+		[]Edit{{"hg/handlerctx.go", `if !s.leaving.Swap(true)`, `if !(planted() && c.nctx.Upper().Queued() > 0) && !s.leaving.Swap(true)`}},
 		[]Catcher{{"hg", "TestAbandonManyAtOnce", `contexts of 3000 that have not ended`}}},
 	{"cancel-late", "a cancel takes effect in the next Progress", "",
 		[]Edit{

@@ -252,7 +252,7 @@ func (s *streamWorld) ebbed() bool {
 func (n *streamNode) stuck() {
 	text := ""
 	for _, n := range n.s.nodes {
-		text += fmt.Sprintf("\nnode %d: %d operations, %d requests held, %d callbacks, %+v", n.i, n.pending, len(n.held), n.nctx.Queued(), n.nctx.Stats())
+		text += fmt.Sprintf("\nnode %d: %d operations, %d requests held, %d callbacks, %+v", n.i, n.pending, len(n.held), n.nctx.Upper().Queued(), n.nctx.Stats())
 		for _, e := range n.ends {
 			text += fmt.Sprintf("\nend of stream %d, sends %v: %+v, moved %d, again %v, ready %d of %d", e.line.n, e.sends, *e.line, e.Moved(), e.again, e.ready, e.tried)
 		}
@@ -380,7 +380,7 @@ func (n *streamNode) call(to *streamNode, addr na.Addr) {
 		c.lines = append(c.lines, l)
 		e := n.end(l, l.up)
 		var err error
-		if e.Stream, err = n.nctx.NewStream(l.up, bulk, e.step, nil); err != nil {
+		if e.Stream, err = n.nctx.Upper().NewStream(l.up, bulk, e.step, nil); err != nil {
 			s.fail("NewStream: %v", err)
 			return
 		}
@@ -389,7 +389,7 @@ func (n *streamNode) call(to *streamNode, addr na.Addr) {
 	}
 	n.ends = append(n.ends, c.ends...)
 	binary.LittleEndian.PutUint64(spec.Msg[8:], uint64(c.n))
-	c.op = n.op(func(op *na.Op) error { return n.nctx.Call(op, spec) }, func(r na.Result) {
+	c.op = n.op(func(op *na.Op) error { return n.nctx.Upper().Call(op, spec) }, func(r na.Result) {
 		c.ended = true
 		if r.Err == nil && spec.Buf[0] == 0 {
 			return // the streams go on
@@ -428,7 +428,7 @@ func (n *streamNode) answer(h heldRequest) {
 		}
 		e := n.end(l, !l.up)
 		var err error
-		if e.Stream, err = n.nctx.OpenStream(h.env, id+uint64(i), l.up, l.bulk, e.step, nil); err != nil {
+		if e.Stream, err = n.nctx.Upper().OpenStream(h.env, id+uint64(i), l.up, l.bulk, e.step, nil); err != nil {
 			if !errors.Is(err, na.ErrPeerLost) {
 				n.s.fail("OpenStream of %d: %v", l.n, err)
 			}
