@@ -141,7 +141,7 @@ func (n *Node) attend(i int) {
 
 // attendWith has a goroutine drive a context. A callback that ends the goroutine has another one go on.
 func (n *Node) attendWith(ctx context.Context, hctx *hg.Context) {
-	n.workers.spawn(func() {
+	n.workers.handlers.Spawn(func() {
 		returned := false
 		defer func() {
 			if !returned {

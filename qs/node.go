@@ -64,7 +64,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 	n.clients = clients{n: n, limits: cfg.ClientLimits, held: map[hg.Request]string{}, use: map[string]*share{}}
 	n.workers.init(n)
 	cfg.HG.Dispatch = n.workers.dispatch
-	hghook.DispatchStreams(&cfg.HG, func(r any) { n.workers.apart(*r.(*hg.Request)) })
+	hghook.DispatchStreams(&cfg.HG, func(r any) { n.workers.dispatchStreams(*r.(*hg.Request)) })
 	if cfg.Authorize != nil {
 		cfg.HG.Authorize = n.authorize
 	}
@@ -79,8 +79,8 @@ func Open(addr string, cfg Config) (*Node, error) {
 		n.all = append(n.all, hctx)
 	}
 	n.hctx = n.all[0]
-	for i, hctx := range n.all {
-		n.workers.own[i].init(&n.workers, hctx)
+	for _, hctx := range n.all {
+		n.workers.poll(hctx)
 	}
 	setTLSLogger(cfg.TLS, cfg.HG.Logger)
 	setTLSLogger(cfg.TCP.TLS, cfg.HG.Logger)
@@ -134,14 +134,14 @@ func (n *Node) Serve(ctx context.Context) error {
 // drive has a goroutine drive a context until ctx ends, or the context is closed, and say why it has ended. A handler, or an
 // authorizer, that ends the goroutine has another one go on.
 func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
-	spawned := n.workers.spawn(func() {
+	spawned := n.workers.handlers.Spawn(func() {
 		returned := false
 		defer func() {
 			if !returned {
 				n.drive(ctx, hctx, ends)
 			}
 		}()
-		ends <- hghook.Drive(ctx, hctx, n.workers.own[hctx.ID()].pass)
+		ends <- hghook.Drive(ctx, hctx, n.workers.inline[hctx.ID()].Pass)
 		returned = true
 	})
 	if !spawned {

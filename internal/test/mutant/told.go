@@ -37,8 +37,8 @@ var told = []Mutant{
 		[]Catcher{{"qs", "TestRefusedGoesElsewhere", `Should be empty`}}},
 	{"lone-uncounted", "a handler that the goroutine which drives runs is not one of Config.Workers", "a limit with a way around it",
 		[]Edit{
-			{"qs/node_workers.go", "w.busy++\n\tjob := w.pop()", "if !planted() { w.busy++ }\n\tjob := w.pop()"},
-			{"qs/node_workers.go", "longTime; over {\n\t\t\tw.busy--", "longTime; over {\n\t\t\tif !planted() { w.busy-- }"},
+			{"internal/executor/inline.go", "e.running++\n\tjob := e.pop()", "if !planted() { e.running++ }\n\tjob := e.pop()"},
+			{"internal/executor/inline.go", "maxBlocked; over {\n\t\t\te.running--", "maxBlocked; over {\n\t\t\tif !planted() { e.running-- }"},
 		},
 		[]Catcher{{"qs", "TestLoneIsCounted", `a second handler was at work`}}},
 	{"budget-as-deadline", "the largest time that a request can carry is taken for its deadline", "calls of hours that end after 71 minutes",

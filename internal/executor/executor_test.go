@@ -1,7 +1,8 @@
-package qs
+package executor
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,33 +21,33 @@ func TestBlockedJobs(t *testing.T) {
 			given time.Time
 			done  chan time.Duration
 		}
-		c := crew[job]{most: 1024}
-		c.run = func(j job) {
+		var all sync.WaitGroup
+		e := New(Options[job]{Go: all.Go, MaxRunning: 1024, Run: func(j job) {
 			pause(blocked)
 			j.done <- time.Since(j.given)
-		}
+		}})
 		took := make(chan []time.Duration, callers)
 		for i := range callers {
 			go func() {
 				pause(time.Duration(i) * 7 * time.Microsecond) // never all at once
-				var all []time.Duration
+				var lasted []time.Duration
 				for range each {
 					j := job{time.Now(), make(chan time.Duration, 1)}
-					c.give(j, false)
-					all = append(all, <-j.done)
+					e.Give(j)
+					lasted = append(lasted, <-j.done)
 				}
-				took <- all
+				took <- lasted
 			}()
 		}
-		var all []time.Duration
+		var lasted []time.Duration
 		for range callers {
-			all = append(all, <-took...)
+			lasted = append(lasted, <-took...)
 		}
-		slices.Sort(all)
-		require.LessOrEqual(t, all[len(all)/2], 3*blocked/2, "half of the jobs")
-		require.LessOrEqual(t, all[len(all)*95/100], 3*blocked)
-		c.end()
-		c.all.Wait()
+		slices.Sort(lasted)
+		require.LessOrEqual(t, lasted[len(lasted)/2], 3*blocked/2, "half of the jobs")
+		require.LessOrEqual(t, lasted[len(lasted)*95/100], 3*blocked)
+		e.End()
+		all.Wait()
 	})
 }
 
@@ -54,22 +55,24 @@ func TestBlockedJobs(t *testing.T) {
 func TestQuickJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var running, most atomic.Int64
-		c := crew[int]{most: 1024}
-		c.run = func(int) {
+		var (
+			all           sync.WaitGroup
+			running, most atomic.Int64
+		)
+		e := New(Options[int]{Go: all.Go, MaxRunning: 1024, Run: func(int) {
 			n := running.Add(1)
 			for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
 			}
 			running.Add(-1)
-		}
+		}})
 		for i := range 10_000 {
-			c.give(i, false)
+			e.Give(i)
 		}
 		synctest.Wait()
-		require.LessOrEqual(t, int(most.Load()), few())
-		require.Equal(t, 0, len(c.queue)-c.first)
-		c.end()
-		c.all.Wait()
+		require.LessOrEqual(t, int(most.Load()), shared())
+		require.Zero(t, e.waiting())
+		e.End()
+		all.Wait()
 	})
 }
 
@@ -79,31 +82,38 @@ func TestJobsThatAreOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		free := make(chan struct{})
-		var ran []int
-		c := crew[int]{most: 1, over: func(i int) bool { return i%100 != 0 }}
-		c.run = func(i int) {
+		var (
+			all sync.WaitGroup
+			ran []int
+		)
+		isOver := func(i int) bool { return i%100 != 0 }
+		e := New(Options[int]{Go: all.Go, MaxRunning: 1, IsOver: isOver, Run: func(i int) {
 			<-free
 			ran = append(ran, i)
-		}
-		c.give(-1, false)
+		}})
+		e.Give(-1)
 		var want []int
 		longest := 0
-		for i := range 100 * sweepFirst {
-			c.give(i, false)
-			longest = max(longest, len(c.queue))
+		for i := range 100 * minSweep {
+			e.Give(i)
+			longest = max(longest, len(e.queue))
 			if i%100 == 0 {
 				want = append(want, i)
 			}
 		}
-		require.LessOrEqual(t, longest, 2*sweepFirst)
+		require.LessOrEqual(t, longest, 2*minSweep)
 		close(free)
 		synctest.Wait()
-		ran = slices.DeleteFunc(ran, c.over) // of those that were in the queue in the end
+		ran = slices.DeleteFunc(ran, isOver) // of those that were in the queue in the end
 		require.Equal(t, want, ran)
-		c.end()
-		c.all.Wait()
+		e.End()
+		all.Wait()
 	})
 }
 
 // pause is how long a job blocks, and a caller comes late, in the time of the bubble.
-func pause(d time.Duration) { <-time.NewTimer(d).C }
+func pause(d time.Duration) {
+	if d > 0 {
+		<-time.NewTimer(d).C
+	}
+}

@@ -1,0 +1,136 @@
+package executor
+
+import (
+	"math"
+	"time"
+)
+
+// A Poller is what takes jobs in, on the goroutine of Inline.Pass.
+type Poller interface {
+	// OneJobWaits reports whether a pass has one job and nothing else to run.
+	OneJobWaits() bool
+	// Flush sends what is held back for the end of the pass.
+	Flush()
+	// Now reads the clock.
+	Now() time.Duration
+}
+
+// An Inline runs jobs of an Executor on the goroutine that polls for them. While callbacks run, the jobs among them wait in the queue of the
+// Executor; then the goroutine takes them from there, one after the other, if no other job runs. A second goroutine stands by, and polls
+// when that takes long; goroutines of the Executor take the jobs that still wait. When jobs turn out to take longer than a switch costs,
+// none is run here for a while. A job that comes with nothing else has more time, since nothing waits behind it.
+//
+// Jobs that another goroutine takes in, or that a callback takes in which waits itself, are not left to it.
+type Inline[T any] struct {
+	e      *Executor[T]
+	poller Poller
+	alone  trial // of jobs that come with nothing else; e.mu guards both
+	batch  trial // of others
+}
+
+const (
+	// maxAlone is how long a job that comes alone may take and count as quick, with a body of some size that it decodes; maxInBatch each of
+	// those that come together.
+	maxAlone, maxInBatch = 100 * time.Microsecond, 5 * time.Microsecond
+	// maxBlocked is how long one of a batch may take before goroutines of the Executor take the others.
+	maxBlocked = 50 * time.Microsecond
+	// minHalved is from how many jobs on what those of the first half have sent leaves before the others have run.
+	minHalved = 12
+)
+
+// NewInline returns the Inline of one polling goroutine, or of several of which one polls at a time.
+func NewInline[T any](e *Executor[T], poller Poller) *Inline[T] {
+	return &Inline[T]{e: e, poller: poller}
+}
+
+// Pass runs callbacks by run, all that are ready or only the first, and then jobs that came with them.
+func (i *Inline[T]) Pass(run func(one bool)) {
+	e := i.e
+	trial, maxTime, left := &i.batch, maxInBatch, math.MaxInt
+	alone := i.poller.OneJobWaits()
+	if alone { // beside it no callback is run that might wait for its job
+		trial, maxTime, left = &i.alone, maxAlone, 1
+	}
+	e.mu.Lock()
+	here := e.running == 0 && trial.allows(i.poller)
+	if e.left = 0; here {
+		e.left = left
+	}
+	e.mu.Unlock()
+	run(alone)
+	e.mu.Lock()
+	e.left = 0
+	n := e.waiting()
+	if n == 0 || e.running > 0 || !here {
+		e.startWaiting()
+		e.mu.Unlock()
+		return
+	}
+	e.running++
+	job := e.pop()
+	e.mu.Unlock()
+	i.work(job, n, trial, maxTime)
+}
+
+// work runs job, and the n-1 others that wait, until one takes long.
+func (i *Inline[T]) work(job T, n int, trial *trial, maxTime time.Duration) {
+	e, begun, over := i.e, i.poller.Now(), false
+	defer func() {
+		if !over { // a job has ended the goroutine
+			e.mu.Lock()
+			e.running--
+			e.startWaiting()
+			e.mu.Unlock()
+		}
+	}()
+	for left := n - 1; !over; left-- {
+		e.opts.Run(job)
+		if n >= minHalved && left == n/2 {
+			i.poller.Flush() // the peer has something to do meanwhile
+		}
+		now := i.poller.Now()
+		e.mu.Lock()
+		trial.judge(maxTime, begun, now)
+		if over = e.waiting() == 0 || now-begun > maxBlocked; over {
+			e.running--
+			e.startWaiting()
+		} else {
+			job, begun = e.pop(), now
+		}
+		e.mu.Unlock()
+	}
+}
+
+// A trial decides from the time that jobs have taken whether the next ones are run on the polling goroutine.
+type trial struct {
+	slow  int           // slowStep for each job that took long, less 1 for each that did not
+	again time.Duration // none is run before
+	pause time.Duration // the last one
+}
+
+const (
+	// slowStep jobs that are quick make good for one that is not. At maxSlow none is run for a while: that is one slow job in five, or three
+	// in a row.
+	slowStep, maxSlow = 4, 12
+	// A pause is twice as long as the one before when jobs were quick for no longer than that.
+	firstPause, maxPause = 2 * time.Millisecond, time.Second
+)
+
+// allows reports whether jobs are run. The clock is read in a pause only.
+func (t *trial) allows(clock Poller) bool { return t.again == 0 || clock.Now() >= t.again }
+
+// judge takes down how long a job has run.
+func (t *trial) judge(maxTime, begun, now time.Duration) {
+	if now-begun <= maxTime {
+		t.slow = max(t.slow-1, 0)
+		return
+	}
+	if t.slow += slowStep; t.slow < maxSlow {
+		return
+	}
+	t.slow = 0
+	if t.pause = min(2*t.pause, maxPause); t.pause == 0 || begun-t.again > t.pause {
+		t.pause = firstPause
+	}
+	t.again = now + t.pause
+}

@@ -1,0 +1,160 @@
+package executor
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// script is a Poller in the time of the bubble.
+type script struct {
+	alone   bool
+	start   time.Time
+	flushes int
+}
+
+func (s *script) OneJobWaits() bool  { return s.alone }
+func (s *script) Flush()             { s.flushes++ }
+func (s *script) Now() time.Duration { return time.Since(s.start) + 1 }
+
+// inlineTest has an Inline whose jobs are how long they block. It notes which of them ran on the goroutine that polls.
+type inlineTest struct {
+	e    *Executor[time.Duration]
+	i    *Inline[time.Duration]
+	poll *script
+	all  sync.WaitGroup
+
+	mu    sync.Mutex
+	here  int // jobs that ran while Pass did, on its goroutine
+	total int
+	polls string // the goroutine that polls
+}
+
+func newInlineTest() *inlineTest {
+	x := &inlineTest{poll: &script{start: time.Now()}}
+	x.e = New(Options[time.Duration]{Go: x.all.Go, MaxRunning: 64, Run: func(d time.Duration) {
+		on := goroutine()
+		pause(d)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.total++
+		if on == x.polls {
+			x.here++
+		}
+	}})
+	x.i = NewInline(x.e, x.poll)
+	return x
+}
+
+// goroutine names the one that runs.
+func goroutine() string {
+	b := make([]byte, 64)
+	b = b[:runtime.Stack(b, false)]
+	for i, c := range b {
+		if c == '[' {
+			return string(b[:i])
+		}
+	}
+	return string(b)
+}
+
+// pass is one pass in which jobs come, and how many of them ran on the goroutine that polls.
+func (x *inlineTest) pass(jobs ...time.Duration) (here int) {
+	x.polls = goroutine()
+	x.poll.alone = len(jobs) == 1
+	before := x.here
+	x.i.Pass(func(bool) {
+		for _, d := range jobs {
+			x.e.GivePolled(d)
+		}
+	})
+	synctest.Wait()
+	return x.here - before
+}
+
+func (x *inlineTest) end() {
+	x.e.End()
+	x.all.Wait()
+}
+
+// TestInline: quick jobs run on the goroutine that polls, alone and in a batch; one of a batch that blocks is the last there; when jobs were
+// slow again and again the executor's goroutines run all of them, for a pause that grows.
+func TestInline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x := newInlineTest()
+		require.Equal(t, 1, x.pass(0))
+		require.Equal(t, 20, x.pass(make([]time.Duration, 20)...))
+		require.Equal(t, 1, x.poll.flushes, "the first half of a batch leaves before the second has run")
+		require.Equal(t, 2, x.pass(0, 2*maxBlocked, 0, 0, 0), "those behind one that blocks run elsewhere")
+		require.Equal(t, 26, x.total)
+
+		const slow = 2 * maxAlone
+		for range (maxSlow - 1) / slowStep { // and the one of the batch, which has a count of its own
+			require.Equal(t, 1, x.pass(slow))
+		}
+		require.Equal(t, 1, x.pass(slow), "the one that begins the pause")
+		require.Zero(t, x.pass(0), "in the pause")
+		require.Equal(t, 2, x.pass(0, 0), "jobs that come together are judged by themselves")
+		pause(firstPause)
+		require.Equal(t, 1, x.pass(0), "after the pause")
+		x.end()
+	})
+}
+
+// TestInlineBesideOthers: while a goroutine of the executor runs a job, the one that polls runs none.
+func TestInlineBesideOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x := newInlineTest()
+		x.e.Give(time.Second)
+		require.Zero(t, x.pass(0))
+		x.poll.alone = false
+		x.i.Pass(func(bool) {
+			before := x.total
+			x.e.GivePolled(0)
+			synctest.Wait()
+			require.Equal(t, before+1, x.total, "it waits for no callback")
+		})
+		require.Zero(t, x.pass(0, 0, 0))
+		pause(time.Second)
+		synctest.Wait()
+		require.Equal(t, 1, x.pass(0))
+		require.Equal(t, 7, x.total)
+		x.end()
+	})
+}
+
+// TestInlineEnded: a job that ends the goroutine that polls leaves the executor as after any other job.
+func TestInlineEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			all sync.WaitGroup
+			ran int
+		)
+		e := New(Options[bool]{Go: all.Go, MaxRunning: 4, Run: func(ends bool) {
+			ran++
+			if ends {
+				runtime.Goexit()
+			}
+		}})
+		i := NewInline(e, &script{start: time.Now()})
+		all.Go(func() {
+			i.Pass(func(bool) {
+				e.GivePolled(true)
+				e.GivePolled(false)
+			})
+			t.Error("the job has not ended the goroutine")
+		})
+		synctest.Wait()
+		require.Equal(t, 2, ran)
+		require.Zero(t, e.running)
+		e.End()
+		all.Wait()
+	})
+}
