@@ -2,7 +2,7 @@
 //
 //	raft ── RequestVote, RequestPreVote, TimeoutNow ──► a call each ────────────────────────┐
 //	     ── AppendEntries without entries ──► a call of its own method, the heartbeat ─────┤      ┌─► the heartbeat handler of raft
-//	     ── AppendEntriesPipeline ──► one Duplex: requests up, responses down, in order ───┼─ node ─┤
+//	     ── AppendEntriesPipeline ──► one call: requests up, responses down, in order ─────┼─ node ─┤
 //	     ── InstallSnapshot ──► a call that lends the snapshot; the follower pulls it ──────┘      └─► Consumer: the main loop of raft
 //
 // What always holds:

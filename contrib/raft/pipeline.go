@@ -2,35 +2,50 @@ package raftqs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A pipeline is a Duplex to one follower.
+// A pipeline is a call with two streams to one follower. No goroutine stands between raft and the ones that drive the two nodes:
 //
-//	AppendEntries ─ window ─► inFlight ─► Send ══► servePipeline ── one at a time ──► raft of the follower
-//	Consumer ◄── ready ◄── receive ◄══════════════ Send ◄───────────────────────────────────┘
+//	AppendEntries ─ window ─► inFlight ─► up ════════► inbound.arrived ─► main loop of raft
+//	Consumer ◄── ready ◄── arrived ◄════════ down ◄── inbound.serve ◄── response ─┘
+//
+// AppendEntries and inbound.serve write to the connection themselves. The two functions called arrived are callbacks of the nodes.
 type pipeline struct {
-	ctx    context.Context // of the call: ends with an error or Close
-	cancel context.CancelCauseFunc
-	call   *qs.DuplexCall[raft.AppendEntriesRequest, raft.AppendEntriesResponse]
-	window chan struct{} // has one element for each request in flight
-	ready  chan raft.AppendFuture
-	closed chan struct{}
-	most   time.Duration // Options.Timeout
+	h       *hg.Handle
+	up      frameWriter
+	down    frameReader
+	turn    turn            // of down
+	ctx     context.Context // ends with an error or Close
+	cancel  context.CancelCauseFunc
+	unwatch func() bool   // ends the watch of Transport.ctx
+	window  chan struct{} // has one element for each request in inFlight or ended
+	ready   chan raft.AppendFuture
+	closed  chan struct{}
+	most    time.Duration // Options.Timeout
+	spawn   func(func())
 
-	mu       sync.Mutex // guards the fields below
+	mu       sync.Mutex // guards the fields below, and is held while the call begins
 	inFlight []*appendFuture
-	overdue  *time.Timer // runs while there is one in flight
-	err      error       // why the pipeline has ended
+	overdue  *time.Timer     // runs while there is one in flight
+	ended    []*appendFuture // for which ready has no room yet
+	spilling bool            // a goroutine moves ended to ready
+	err      error           // why the pipeline has ended
 	shut     bool
 }
+
+// pipelineStreams are those of a pipeline: requests go up, responses come down.
+var pipelineStreams = []hg.StreamSpec{{Up: true, Bulk: true}, {}}
 
 // AppendEntriesPipeline implements raft.Transport. The pipeline ends with its first error, and when the oldest response takes longer than
 // Options.Timeout; raft closes it and opens another one.
@@ -46,16 +61,39 @@ func (t *Transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAd
 	}
 	p := &pipeline{
 		window: make(chan struct{}, t.o.MaxInFlight), ready: make(chan raft.AppendFuture, t.o.MaxInFlight), closed: make(chan struct{}),
-		most: t.o.Timeout,
+		most: t.o.Timeout, spawn: t.node.HG().NA().Spawn,
 	}
 	p.ctx, p.cancel = context.WithCancelCause(t.ctx)
 	p.overdue = time.AfterFunc(p.most, func() {
-		p.cancel(qs.Errorf(qs.ErrTimeout, "raftqs: pipeline to server %s: no response for %v", id, p.most))
+		p.end(qs.Errorf(qs.ErrTimeout, "raftqs: pipeline to server %s: no response for %v", id, p.most))
 	})
 	p.overdue.Stop()
-	p.call = t.pipe.Call(p.ctx, peer, struct{}{})
-	t.node.HG().NA().Spawn(p.receive)
+	if p.h, err = t.node.HG().Create(peer.Addr(), t.pipe); err != nil {
+		return nil, err
+	}
+	p.unwatch = context.AfterFunc(t.ctx, func() { p.end(context.Cause(t.ctx)) })
+	if err = p.begin(); err != nil {
+		p.end(err)
+		_ = p.h.Close()
+		return nil, p.cause()
+	}
+	p.arrived() // from now on it is called when something comes
 	return p, nil
+}
+
+// begin makes the call.
+func (p *pipeline) begin() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.h.SetStreams(pipelineStreams...); err != nil {
+		return err
+	}
+	if err := p.h.Forward(nil, p.over); err != nil {
+		return err
+	}
+	p.up.s, p.down.s = p.h.Stream(0), p.h.Stream(1)
+	p.down.s.OnReady(p.arrived)
+	return nil
 }
 
 // AppendEntries implements raft.AppendPipeline: it sends a request, and blocks while Options.MaxInFlight are in flight. One goroutine at a time
@@ -72,11 +110,9 @@ func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.App
 		return nil, err
 	}
 	for _, part := range parts {
-		if err := p.call.Send(*part); err == io.EOF { // receive learns why
-			return nil, raft.ErrPipelineShutdown
-		} else if err != nil {
-			p.cancel(err)
-			return nil, err
+		if err := p.up.send(p.ctx, part); err != nil {
+			p.end(err)
+			return nil, p.cause()
 		}
 	}
 	return f, nil
@@ -93,8 +129,7 @@ func (p *pipeline) Close() error {
 	p.mu.Unlock()
 	if !shut {
 		close(p.closed)
-		p.cancel(raft.ErrPipelineShutdown)
-		p.call.Close()
+		p.end(raft.ErrPipelineShutdown)
 	}
 	return nil
 }
@@ -113,12 +148,40 @@ func (p *pipeline) push(f *appendFuture) error {
 	return nil
 }
 
-// respond gives a response to the oldest in flight, and returns that if it has all.
-func (p *pipeline) respond(resp *raft.AppendEntriesResponse) (*appendFuture, error) {
+// arrived takes the responses that have come. It is a callback of the node, and does not block.
+func (p *pipeline) arrived() {
+	if !p.turn.enter() {
+		return
+	}
+	for {
+		b, err := p.down.next()
+		var resp raft.AppendEntriesResponse
+		switch {
+		case isAgain(err):
+			if p.turn.leave() {
+				runtime.Gosched() // as in inbound.arrived
+				return
+			}
+			continue
+		case err != nil: // the call ends, and says more
+			return
+		}
+		if err = (wire{}).Decode(b, &resp); err == nil {
+			err = p.respond(&resp)
+		}
+		if err != nil {
+			p.end(err)
+			return
+		}
+	}
+}
+
+// respond gives a response to the oldest request in flight, which ends with its last.
+func (p *pipeline) respond(resp *raft.AppendEntriesResponse) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.inFlight) == 0 {
-		return nil, qs.Errorf(qs.ErrInternal, "raftqs: pipeline: a response to no request")
+		return qs.Errorf(qs.ErrInternal, "raftqs: pipeline: a response to no request")
 	}
 	f := p.inFlight[0]
 	if !f.refused {
@@ -126,7 +189,7 @@ func (p *pipeline) respond(resp *raft.AppendEntriesResponse) (*appendFuture, err
 		f.refused = !resp.Success
 	}
 	if f.parts--; f.parts > 0 {
-		return nil, nil
+		return nil
 	}
 	p.inFlight = p.inFlight[1:]
 	if len(p.inFlight) > 0 {
@@ -134,55 +197,88 @@ func (p *pipeline) respond(resp *raft.AppendEntriesResponse) (*appendFuture, err
 	} else {
 		p.overdue.Stop()
 	}
-	return f, nil
+	p.completeLocked(f, nil)
+	return nil
 }
 
-// receive takes the responses until the pipeline ends.
-func (p *pipeline) receive() {
-	defer p.call.Close()
-	for {
-		resp, err := p.call.Receive()
-		var f *appendFuture
-		if err == nil {
-			f, err = p.respond(&resp)
-		}
-		if err != nil {
-			p.fail(err)
+// completeLocked ends f.
+func (p *pipeline) completeLocked(f *appendFuture, err error) {
+	f.err = err
+	close(f.done)
+	if len(p.ended) == 0 {
+		select {
+		case p.ready <- f:
+			<-p.window
 			return
+		default:
 		}
-		if f == nil {
-			continue
-		}
-		close(f.done)
+	}
+	if p.ended = append(p.ended, f); !p.spilling && !p.shut {
+		p.spilling = true
+		p.spawn(p.spill)
+	}
+}
+
+// spill moves ended to ready as raft takes futures from there, which it may leave for a while.
+func (p *pipeline) spill() {
+	for f := p.firstEnded(); f != nil; f = p.nextEnded() {
 		select {
 		case p.ready <- f:
 			<-p.window
 		case <-p.closed:
-			p.fail(raft.ErrPipelineShutdown)
 			return
 		}
 	}
 }
 
-// fail ends the pipeline: whatever is in flight fails.
-func (p *pipeline) fail(err error) {
-	p.cancel(fmt.Errorf("raftqs: pipeline: %w", err))
-	err = p.cause() // of what came first: its time, Close, or err
+func (p *pipeline) firstEnded() *appendFuture {
 	p.mu.Lock()
-	failed := p.inFlight
-	p.inFlight, p.err = nil, err
-	p.overdue.Stop()
-	p.mu.Unlock()
-	for _, f := range failed {
-		f.err = err
-		close(f.done)
+	defer p.mu.Unlock()
+	return p.ended[0]
+}
+
+// nextEnded drops the first of ended, and returns the next; nil if that was the last.
+func (p *pipeline) nextEnded() *appendFuture {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended = p.ended[1:]; len(p.ended) == 0 {
+		p.spilling = false
+		return nil
 	}
+	return p.ended[0]
+}
+
+// over is the end of the call.
+func (p *pipeline) over(_ *hg.Handle, err error) {
+	p.mu.Lock()
+	begun := p.down.s != nil // begin has returned
+	p.mu.Unlock()
+	if begun {
+		p.arrived() // what has come before
+	}
+	if err == nil {
+		err = qs.Errorf(qs.ErrUnavailable, "raftqs: the follower has ended the pipeline")
+	}
+	p.end(fmt.Errorf("raftqs: pipeline: %w", err))
+	_ = p.h.Close()
+}
+
+// end ends the pipeline, unless it has ended: what is in flight fails.
+func (p *pipeline) end(err error) {
+	p.unwatch()
+	p.cancel(err)
+	p.h.Abandon()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.overdue.Stop()
+	if p.err != nil {
+		return
+	}
+	p.err = p.cause() // of what came first
+	failed := p.inFlight
+	p.inFlight = nil
 	for _, f := range failed {
-		select {
-		case p.ready <- f:
-		case <-p.closed:
-			return
-		}
+		p.completeLocked(f, p.err)
 	}
 }
 
@@ -211,19 +307,107 @@ func (f *appendFuture) Start() time.Time                      { return f.start }
 func (f *appendFuture) Request() *raft.AppendEntriesRequest   { return f.args }
 func (f *appendFuture) Response() *raft.AppendEntriesResponse { return f.resp }
 
-// servePipeline has raft answer the requests of a pipeline, one after the other.
-func (t *Transport) servePipeline(ctx context.Context, _ struct{}, s *qs.DuplexServer[raft.AppendEntriesRequest, raft.AppendEntriesResponse]) error {
-	for req, err := range s.All() {
-		if err != nil {
-			return err
-		}
-		resp, err := serve[raft.AppendEntriesResponse](ctx, t, &req, nil, false)
-		if err != nil {
-			return err
-		}
-		if err := s.Send(*resp); err != nil {
-			return err
+// An inbound is a pipeline at the follower. Raft has one request of it at a time: from then until its response has left nothing is read.
+//
+//	arrived: read ─► offer ─ the main loop waits for a request ─► raft ─► answered ─► serve: send, read, offer …
+//	                   └─ it does something else ─► pending, and errPending in answered ─► serve: deliver ─► raft
+type inbound struct {
+	t        *Transport
+	ctx      context.Context
+	from     qs.Caller
+	up       frameReader
+	down     frameWriter
+	turn     turn // of up: from a request on until its response has left
+	answered chan raft.RPCResponse
+	pending  *raft.AppendEntriesRequest // that raft has not taken
+	err      error                      // instead of one; io.EOF: none follows
+}
+
+// errPending in inbound.answered is not an answer of raft: serve has to go on.
+var errPending = errors.New("pending")
+
+// servePipeline serves a pipeline until the leader ends it.
+func (t *Transport) servePipeline(r hg.Request) error {
+	in := &inbound{
+		t: t, ctx: r.Context(), from: r.Caller(), up: frameReader{s: r.Stream(0)}, down: frameWriter{s: r.Stream(1)},
+		answered: make(chan raft.RPCResponse, 1),
+	}
+	in.up.s.OnReady(in.arrived)
+	in.up.s.Expect(maxRequest)
+	in.arrived() // from now on it is called when something comes
+	if err := in.serve(); err != nil {
+		return err
+	}
+	return r.Respond(nil, nil)
+}
+
+// arrived has raft get the next request, if it has come. It is a callback of the node, and does not block.
+func (in *inbound) arrived() {
+	if in.turn.enter() {
+		in.advance()
+		runtime.Gosched() // raft goes on here and now, and not on a thread that has to be woken; a third of the commits of one client
+	}
+}
+
+// advance has raft get the next request, and leaves if none has come.
+func (in *inbound) advance() {
+	for {
+		req, err := in.read()
+		switch {
+		case err == nil && in.t.offer(in.rpc(req)):
+			return
+		case !isAgain(err):
+			in.pending, in.err = req, err
+			in.answered <- raft.RPCResponse{Error: errPending} // there is room: raft has no request
+			return
+		case in.turn.leave():
+			return
 		}
 	}
-	return nil
+}
+
+// read returns the next request.
+func (in *inbound) read() (*raft.AppendEntriesRequest, error) {
+	b, err := in.up.next()
+	if err != nil {
+		return nil, err
+	}
+	req := &raft.AppendEntriesRequest{}
+	if err = decodeOwned(b, req); err != nil {
+		return nil, qs.Errorf(qs.ErrBadInput, "%w", err)
+	}
+	return req, in.t.check(in.from, req)
+}
+
+func (in *inbound) rpc(req *raft.AppendEntriesRequest) raft.RPC {
+	return raft.RPC{Command: req, RespChan: in.answered}
+}
+
+// serve answers requests until the pipeline ends.
+func (in *inbound) serve() error {
+	for {
+		got, err := in.t.await(in.ctx, in.answered)
+		if err != nil {
+			return err
+		}
+		if got.Error == errPending {
+			if in.err == io.EOF {
+				return nil
+			}
+			if in.err != nil {
+				return in.err
+			}
+			if got, err = in.t.deliver(in.ctx, in.rpc(in.pending), false, in.answered); err != nil {
+				return err
+			}
+		}
+		resp, err := answerOf[raft.AppendEntriesResponse](got)
+		if err != nil {
+			return err
+		}
+		if err := in.down.send(in.ctx, resp); err != nil {
+			return err
+		}
+		in.advance()
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -166,5 +167,71 @@ func TestPipelineUnread(t *testing.T) {
 		require.Eventually(t, func() bool { return len(p.Consumer()) == cap(p.Consumer()) && len(p.(*pipeline).window) == 2 }, patience, time.Millisecond)
 		require.NoError(t, p.Close())
 		require.LessOrEqual(t, receive(t, ended), 5)
+	})
+}
+
+// TestPipelineSpills: futures that raft did not take in time come all the same, in order, when it takes them, although nothing is sent then.
+func TestPipelineSpills(t *testing.T) {
+	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+		answer(t, to, func(raft.RPC) (any, error) { return &raft.AppendEntriesResponse{Success: true}, nil })
+		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
+		require.NoError(t, err)
+		defer p.Close()
+		for i := range uint64(4) { // two for Consumer, and two that wait for that
+			f, err := p.AppendEntries(entries(i+1, 1, 1), &raft.AppendEntriesResponse{})
+			require.NoError(t, err)
+			require.NoError(t, f.Error())
+		}
+		for i := range uint64(4) {
+			require.Equal(t, i+1, receive(t, p.Consumer()).Request().Entries[0].Index)
+		}
+	})
+}
+
+// TestPipelineBadFrames: what is not of this protocol ends the call with ErrBadInput, and raft gets nothing.
+func TestPipelineBadFrames(t *testing.T) {
+	for name, bytes := range map[string][]byte{
+		"length":  {0xff, 0xff, 0xff, 0xff},
+		"request": {0, 0, 0, 3, 1, 2, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, Options{}, func(t *testing.T, from, to *Transport) {
+				h, err := from.node.HG().Create(to.node.Addr(), from.pipe)
+				require.NoError(t, err)
+				require.NoError(t, h.SetStreams(pipelineStreams...))
+				ended := make(chan error, 1)
+				require.NoError(t, h.Forward(nil, func(h *hg.Handle, err error) {
+					ended <- err
+					_ = h.Close()
+				}))
+				_, err = h.Stream(0).WriteContext(t.Context(), bytes)
+				require.NoError(t, err)
+				require.ErrorIs(t, receive(t, ended), qs.ErrBadInput)
+			})
+		})
+	}
+}
+
+// TestPipelineEnds: a leader that sends no more ends the call without an error; within a request with one.
+func TestPipelineEnds(t *testing.T) {
+	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+		for _, sent := range [][]byte{nil, {0, 0, 0, 3, 1}} {
+			h, err := from.node.HG().Create(to.node.Addr(), from.pipe)
+			require.NoError(t, err)
+			require.NoError(t, h.SetStreams(pipelineStreams...))
+			ended := make(chan error, 1)
+			require.NoError(t, h.Forward(nil, func(h *hg.Handle, err error) {
+				ended <- err
+				_ = h.Close()
+			}))
+			_, err = h.Stream(0).WriteContext(t.Context(), sent)
+			require.NoError(t, err)
+			h.Stream(0).CloseWrite()
+			if err = receive(t, ended); len(sent) == 0 {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, qs.ErrBadInput)
+			}
+		}
 	})
 }

@@ -92,7 +92,7 @@ func simulate(t *testing.T, seed uint64) (hash uint64, broken int) {
 	w.Go("follower", func() {
 		node := open("sim://follower")
 		to := NewTransport(node, Options{})
-		to.deliver = follower.deliver
+		to.deliver, to.offer = follower.deliver, func(raft.RPC) bool { return false }
 		_ = node.Serve(serving)
 		_ = to.Close()
 	})

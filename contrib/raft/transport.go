@@ -2,7 +2,6 @@ package raftqs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -66,12 +65,13 @@ type Transport struct {
 	consume   chan raft.RPC
 	heartbeat atomic.Pointer[func(raft.RPC)]
 	deliver   func(ctx context.Context, rpc raft.RPC, beat bool, answered <-chan raft.RPCResponse) (raft.RPCResponse, error)
+	offer     func(rpc raft.RPC) bool
 
 	vote     *qs.Method[raft.RequestVoteRequest, raft.RequestVoteResponse]
 	preVote  *qs.Method[raft.RequestPreVoteRequest, raft.RequestPreVoteResponse]
 	beat     *qs.Method[raft.AppendEntriesRequest, raft.AppendEntriesResponse]
 	append   *qs.Method[raft.AppendEntriesRequest, raft.AppendEntriesResponse]
-	pipe     *qs.Duplex[struct{}, raft.AppendEntriesRequest, raft.AppendEntriesResponse]
+	pipe     hg.ID
 	snapshot *qs.Method[snapshot, []byte]
 	timeout  *qs.Method[raft.TimeoutNowRequest, raft.TimeoutNowResponse]
 
@@ -110,13 +110,12 @@ func NewTransport(node *qs.Node, o Options) *Transport {
 	}
 	t := &Transport{node: node, o: o, consume: make(chan raft.RPC), peers: map[raft.ServerAddress]qs.Peer{}, excluded: map[raft.ServerAddress]bool{}}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
-	t.deliver = t.deliverToRaft
+	t.deliver, t.offer = t.deliverToRaft, t.offerToRaft
 	encoding := qs.WithCodec(wire{})
 	t.vote = qs.Define[raft.RequestVoteRequest, raft.RequestVoteResponse](o.Cluster+"/vote", encoding)
 	t.preVote = qs.Define[raft.RequestPreVoteRequest, raft.RequestPreVoteResponse](o.Cluster+"/prevote", encoding)
 	t.beat = qs.Define[raft.AppendEntriesRequest, raft.AppendEntriesResponse](o.Cluster+"/heartbeat", encoding)
 	t.append = qs.Define[raft.AppendEntriesRequest, raft.AppendEntriesResponse](o.Cluster+"/append", encoding)
-	t.pipe = qs.DefineDuplex[struct{}, raft.AppendEntriesRequest, raft.AppendEntriesResponse](o.Cluster+"/pipeline", encoding)
 	t.snapshot = qs.Define[snapshot, []byte](o.Cluster+"/snapshot", qs.WithCodec(codec.Msgpack))
 	t.timeout = qs.Define[raft.TimeoutNowRequest, raft.TimeoutNowResponse](o.Cluster+"/timeout", encoding)
 	handle(t, t.vote, false)
@@ -124,7 +123,7 @@ func NewTransport(node *qs.Node, o Options) *Transport {
 	handle(t, t.beat, true)
 	handle(t, t.append, false)
 	handle(t, t.timeout, false)
-	t.pipe.Handle(node, t.servePipeline)
+	t.pipe = registerPipeline(t)
 	t.snapshot.Handle(node, t.serveSnapshot)
 	return t
 }
@@ -322,10 +321,20 @@ func (t *Transport) cut(p qs.Peer) {
 	}
 }
 
+// registerPipeline has the node serve pipelines.
+func registerPipeline(t *Transport) hg.ID {
+	rpc := hg.RPC{Name: t.o.Cluster + "/pipeline", Handler: t.servePipeline, Codec: wire{}}
+	id, err := t.node.HG().Class().RegisterRPC(rpc)
+	if err != nil {
+		panic(fmt.Sprintf("raftqs: %v", err))
+	}
+	return id
+}
+
 // handle has the node serve a method by raft: the method of heartbeats by its heartbeat handler.
 func handle[In, Out any](t *Transport, m *qs.Method[In, Out], beat bool) {
 	m.Handle(t.node, func(ctx context.Context, in In) (out Out, err error) {
-		got, err := serve[Out](ctx, t, &in, nil, beat)
+		got, err := serve[Out](ctx, t, any(&in).(raft.WithRPCHeader), nil, beat)
 		if err == nil {
 			out = *got
 		}
@@ -334,29 +343,57 @@ func handle[In, Out any](t *Transport, m *qs.Method[In, Out], beat bool) {
 }
 
 // serve has raft answer a request.
-func serve[Out any](ctx context.Context, t *Transport, in any, data io.Reader, beat bool) (*Out, error) {
-	h := in.(raft.WithRPCHeader).GetRPCHeader()
-	if t.o.Authorize != nil {
-		if err := t.o.Authorize(raft.ServerID(h.ID), qs.CallerFrom(ctx)); err != nil {
-			return nil, qs.Refuse(err)
-		}
-	}
-	t.mu.Lock()
-	excluded := t.excludedLocked(raft.ServerAddress(h.Addr))
-	t.mu.Unlock()
-	if excluded {
-		return nil, qs.Refuse(errDisconnected)
+func serve[Out any](ctx context.Context, t *Transport, in raft.WithRPCHeader, data io.Reader, beat bool) (*Out, error) {
+	if err := t.check(qs.CallerFrom(ctx), in); err != nil {
+		return nil, err
 	}
 	answered := make(chan raft.RPCResponse, 1)
 	got, err := t.deliver(ctx, raft.RPC{Command: in, Reader: data, RespChan: answered}, beat, answered)
-	if err = errors.Join(err, got.Error); err != nil {
+	if err != nil {
 		return nil, err
+	}
+	return answerOf[Out](got)
+}
+
+// check returns why a request is refused.
+func (t *Transport) check(from qs.Caller, in raft.WithRPCHeader) error {
+	h := in.GetRPCHeader()
+	if t.o.Authorize != nil {
+		if err := t.o.Authorize(raft.ServerID(h.ID), from); err != nil {
+			return qs.Refuse(err)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.excludedLocked(raft.ServerAddress(h.Addr)) {
+		return qs.Refuse(errDisconnected)
+	}
+	return nil
+}
+
+// answerOf returns what raft has answered.
+func answerOf[Out any](got raft.RPCResponse) (*Out, error) {
+	if got.Error != nil {
+		return nil, got.Error
 	}
 	out, ok := got.Response.(*Out)
 	if !ok || out == nil {
 		return nil, qs.Errorf(qs.ErrInternal, "raftqs: raft has answered with %T", got.Response)
 	}
 	return out, nil
+}
+
+// offerToRaft hands a request to the main loop of raft if that waits for one. It does not block.
+func (t *Transport) offerToRaft(rpc raft.RPC) bool {
+	if t.ctx.Err() != nil {
+		return false
+	}
+	select {
+	case t.consume <- rpc:
+		return true
+	default:
+		return false
+	}
 }
 
 // deliverToRaft hands a request to raft, and waits for its answer. It is left with raft when ctx ends meanwhile: raft may have begun with it, and
@@ -371,6 +408,17 @@ func (t *Transport) deliverToRaft(ctx context.Context, rpc raft.RPC, beat bool, 
 			return got, qs.Refuse(context.Cause(ctx))
 		case <-t.ctx.Done():
 			return got, qs.Refuse(hg.Errorf(qs.ErrNotReady, "%w", raft.ErrTransportShutdown))
+		}
+	}
+	return t.await(ctx, answered)
+}
+
+// await waits for an answer of raft.
+func (t *Transport) await(ctx context.Context, answered <-chan raft.RPCResponse) (got raft.RPCResponse, err error) {
+	if t.node.HG().NA().Scheduled() { // a coroutine of the simulator waits in no channel
+		err = t.node.HG().Wait(ctx, func() bool { return len(answered) > 0 || ctx.Err() != nil })
+		if err != nil {
+			return got, err
 		}
 	}
 	select {

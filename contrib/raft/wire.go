@@ -86,13 +86,22 @@ func (wire) Append(b []byte, v any) ([]byte, error) {
 
 // Decode implements codec.Codec.
 func (wire) Decode(b []byte, v any) error {
-	r := reader{b: b}
+	if _, large := v.(*raft.AppendEntriesRequest); large {
+		return decodeOwned(append([]byte(nil), b...), v) // its fields point into one copy
+	}
+	return (&reader{b: b}).decode(v)
+}
+
+// decodeOwned is Decode from bytes that are not used again: fields of v point into them.
+func decodeOwned(b []byte, v any) error { return (&reader{b: b, owned: true}).decode(v) }
+
+// decode takes all that is left as v.
+func (r *reader) decode(v any) error {
 	switch v := v.(type) {
 	case nil:
 		return nil
 	case *struct{}:
 	case *raft.AppendEntriesRequest:
-		r = reader{b: append([]byte(nil), b...), owned: true} // its fields point into one copy
 		r.header(&v.RPCHeader)
 		r.uints(&v.Term, &v.PrevLogEntry, &v.PrevLogTerm, &v.LeaderCommitIndex)
 		v.Leader = r.field()
