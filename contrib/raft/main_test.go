@@ -17,7 +17,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(serverEnv) != "" {
+		runServer()
+	}
+	leak.Main(m)
+}
 
 // patience bounds what comes soon, on a machine that has much else to do.
 const patience = 30 * time.Second
