@@ -17,7 +17,7 @@ import (
 
 // A pipeline is a call with two streams to one follower. No goroutine stands between raft and the ones that drive the two nodes:
 //
-//	AppendEntries ─ window ─► inFlight ─► up ════════► inbound.arrived ─► main loop of raft
+//	AppendEntries ─► inFlight ─► up, then window ════► inbound.arrived ─► main loop of raft
 //	Consumer ◄── ready ◄── arrived ◄════════ down ◄── inbound.serve ◄── response ─┘
 //
 // AppendEntries and inbound.serve write to the connection themselves. The two functions called arrived are callbacks of the nodes.
@@ -29,7 +29,7 @@ type pipeline struct {
 	ctx     context.Context // ends with an error or Close
 	cancel  context.CancelCauseFunc
 	unwatch func() bool   // ends the watch of Transport.ctx
-	window  chan struct{} // has one element for each request in inFlight or ended
+	window  chan struct{} // has one element for each request in inFlight or ended, and one for the next
 	ready   chan raft.AppendFuture
 	closed  chan struct{}
 	most    time.Duration // Options.Timeout
@@ -63,6 +63,7 @@ func (t *Transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAd
 		window: make(chan struct{}, t.o.MaxInFlight), ready: make(chan raft.AppendFuture, t.o.MaxInFlight), closed: make(chan struct{}),
 		most: t.o.Timeout, spawn: t.node.HG().NA().Spawn,
 	}
+	p.window <- struct{}{}
 	p.ctx, p.cancel = context.WithCancelCause(t.ctx)
 	p.overdue = time.AfterFunc(p.most, func() {
 		p.end(qs.Errorf(qs.ErrTimeout, "raftqs: pipeline to server %s: no response for %v", id, p.most))
@@ -96,14 +97,9 @@ func (p *pipeline) begin() error {
 	return nil
 }
 
-// AppendEntries implements raft.AppendPipeline: it sends a request, and blocks while Options.MaxInFlight are in flight. One goroutine at a time
-// calls it.
+// AppendEntries implements raft.AppendPipeline: it sends a request, and then blocks while Options.MaxInFlight are in flight. Raft makes the next
+// request when it has returned: so that has all entries that have come by then. One goroutine at a time calls it.
 func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	select {
-	case p.window <- struct{}{}:
-	case <-p.ctx.Done():
-		return nil, p.cause()
-	}
 	parts := split(args)
 	f := &appendFuture{start: time.Now(), args: args, resp: resp, parts: len(parts), done: make(chan struct{})}
 	if err := p.push(f); err != nil {
@@ -115,7 +111,12 @@ func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.App
 			return nil, p.cause()
 		}
 	}
-	return f, nil
+	select {
+	case p.window <- struct{}{}:
+		return f, nil
+	case <-p.ctx.Done():
+		return nil, p.cause()
+	}
 }
 
 // Consumer implements raft.AppendPipeline: futures come in the order of their requests, also those that have failed.

@@ -139,7 +139,7 @@ func pipe(t *testing.T, w *sim.World, node *qs.Node, from *Transport, follower *
 	defer p.Close()
 	for next := acked; next < all; {
 		sent := 0
-		for ; sent < 4 && next < all; sent++ {
+		for ; sent < 3 && next < all; sent++ {
 			if _, err := p.AppendEntries(entries(next+1, 1, 100), &raft.AppendEntriesResponse{}); err != nil {
 				return acked
 			}

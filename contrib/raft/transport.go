@@ -28,8 +28,9 @@ type Options struct {
 	// Timeout bounds a call, and the wait for the oldest response of a pipeline. A snapshot has that much for each 256 KiB. Zero means 10 s. A
 	// peer that is lost ends calls sooner: after Config.PeerTimeout of the node.
 	Timeout time.Duration
-	// MaxInFlight is how many requests of a pipeline may wait for their responses; one more blocks. Zero means 2: raft puts what comes
-	// meanwhile in one request, and more requests in flight only make smaller ones.
+	// MaxInFlight is how many requests of a pipeline are under way without a response: the call that sends the last of them blocks until
+	// one has come. Zero means 2: raft puts what comes meanwhile in one request, and more requests in flight only make smaller ones. With 1 there
+	// are no pipelines.
 	MaxInFlight int
 	// Authorize decides whether a request runs, after Config.Authorize of the node: the caller says that it is server id. An error refuses it.
 	// It is quick, and called by many goroutines at once. Nil allows all. See VerifyName.
