@@ -64,10 +64,10 @@ func TestLendNothing(t *testing.T) {
 	}
 }
 
-// What GUIDE says one sees is what one sees.
+// TestGuide: what docs/guide/troubleshooting.md says one sees is what one sees.
 func TestGuide(t *testing.T) {
 	t.Parallel()
-	guide, err := os.ReadFile("../docs/GUIDE.md")
+	guide, err := os.ReadFile("../docs/guide/troubleshooting.md")
 	require.NoError(t, err)
 	kept := make(chan qs.Source, 1)
 	client, to := pair(t, qs.Config{}, func(n *qs.Node) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
@@ -174,6 +176,29 @@ func TestAround(t *testing.T) {
 	require.Contains(t, said.String(), `method=greet tenant=a caller="" error=<nil>`)
 }
 
+// TestSpread: calls spread over the addresses of one name.
+func TestSpread(t *testing.T) {
+	node, err := qs.Open("tcp://", qs.Config{TCP: tcp.Options{Resolver: anyHost{}}})
+	require.NoError(t, err)
+	defer node.Close()
+	ctx := context.Background()
+
+	server, err := node.PeerWith(ctx, qs.PeerOptions{
+		Balancer:       qs.LeastLoaded(),
+		HealthInterval: 200 * time.Millisecond,
+	}, "tcp://kv.default.svc:9000")
+
+	require.NoError(t, err)
+	require.Equal(t, "tcp://kv.default.svc:9000", server.String())
+}
+
+// anyHost is a resolver that knows every host.
+type anyHost struct{}
+
+func (anyHost) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
+	return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+}
+
 type Row struct{ A, B int }
 
 var Rows = qs.DefineStream[string, Row]("rows")
@@ -214,25 +239,22 @@ func TestPage(t *testing.T) {
 
 var block = regexp.MustCompile("(?s)```go\n(.*?)```")
 
-// TestBlocks: what the pages show is code that is built. The first block of README.md is a program of its own, which TestFirstProgram builds.
+// TestBlocks: what the pages show is code that is built. The first block of README.md is a program of its own, which TestFirstProgram
+// builds; whole programs in other pages are compared by TestPrograms.
 func TestBlocks(t *testing.T) {
 	code := "" // of the examples, without indentation
-	for _, pattern := range []string{"qs/*_test.go", "qs/debug/*_test.go", "qs/qstest/*_test.go", "examples/*/*.go", "contrib/*/*.go", "contrib/bench/*/*.go", "contrib/*/*/*/*.go", "examples/plugin/*/*.go", "mercury/*_test.go", "internal/test/proctest/memory_test.go"} {
+	for _, pattern := range []string{"qs/*_test.go", "qs/*/*_test.go", "hg/codec/*_test.go", "examples/*/*.go", "contrib/*/*.go", "contrib/bench/*/*.go", "contrib/*/*/*/*.go", "examples/plugin/*/*.go", "mercury/*_test.go", "internal/test/proctest/memory_test.go"} {
 		code += plain(sources(t, ".", pattern))
 	}
-	pages, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
-	require.NoError(t, err)
 	shown := 0
-	for _, page := range append(pages, filepath.Join(root, "README.md")) {
-		text, err := os.ReadFile(page)
-		require.NoError(t, err)
-		blocks := block.FindAllStringSubmatch(string(text), -1)
-		if filepath.Base(page) == "README.md" {
+	for page, text := range pages(t) {
+		blocks := block.FindAllStringSubmatch(program.ReplaceAllString(text, ""), -1)
+		if page == "README.md" {
 			blocks = blocks[1:]
 		}
 		for _, m := range blocks {
 			for part := range strings.SplitSeq(m[1], "\n\n") {
-				assert.True(t, strings.Contains(code, plain(part)), "%s shows what is nowhere:\n%s", filepath.Base(page), part)
+				assert.True(t, strings.Contains(code, plain(part)), "%s shows what is nowhere:\n%s", page, part)
 				shown++
 			}
 		}

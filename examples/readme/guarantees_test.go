@@ -139,7 +139,7 @@ What Quicksilver promises, and the tests that show it. This page is written by `
 	return b.String()
 }
 
-var update = flag.Bool("update", false, "write docs/GUARANTEES.md anew")
+var update = flag.Bool("update", false, "write docs/GUARANTEES.md, and the programs that pages show, anew")
 
 func TestGuarantees(t *testing.T) {
 	file := filepath.Join(root, "docs/GUARANTEES.md")

@@ -1,4 +1,4 @@
-// Command readme is the program of docs/GUIDE.md with callbacks and explicit progress: a process that calls itself.
+// Command readme is the program of docs/guide/callbacks.md, with callbacks and explicit progress: a process that calls itself.
 package main
 
 import (

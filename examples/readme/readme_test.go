@@ -29,25 +29,10 @@ func readme(t *testing.T) string {
 	return string(b)
 }
 
-// TestProgram: the program in the guide is the one that is built and run.
-func TestProgram(t *testing.T) {
-	guide, err := os.ReadFile(filepath.Join(root, "docs/GUIDE.md"))
-	require.NoError(t, err)
-	_, rest, ok := strings.Cut(string(guide), "\n## A program with callbacks\n")
-	require.True(t, ok)
-	_, rest, ok = strings.Cut(rest, "```go\n")
-	require.True(t, ok, "the guide shows no program")
-	shown, _, _ := strings.Cut(rest, "```")
-	built, err := os.ReadFile("main.go")
-	require.NoError(t, err)
-	require.Equal(t, string(built), shown)
-}
-
 var (
 	// A test of a package: `hg.TestCall`, or `hg: TestCall`; a rule of the conformance suite: `na/natest.Envelopes`.
 	proofs = regexp.MustCompile("`(?:(\\.|[a-z/]+): (\\w+)|([a-z/]+)\\.((?:Test|Fuzz|Benchmark)\\w+)|(na/natest)\\.(\\w+))(?:/(\\w+))?`")
-	names  = regexp.MustCompile("`(na|hg|bulk|request)\\.([A-Z]\\w*)(?:\\.([A-Z]\\w*))?`")
-	runs   = regexp.MustCompile(`go run \./(\S+[a-z])`)
+	names  = regexp.MustCompile("`(na|hg|bulk|request|qs)\\.([A-Z]\\w*)(?:\\.([A-Z]\\w*))?`")
 )
 
 type proof struct{ text, dir, name, sub string }
@@ -192,31 +177,24 @@ func catchers() map[string][]string {
 	return found
 }
 
-// TestNames: every name of the API that the README and the guide give is exported.
+// TestNames: every name of the API that a page for users gives is exported.
 func TestNames(t *testing.T) {
-	guide, err := os.ReadFile(filepath.Join(root, "docs/GUIDE.md"))
-	require.NoError(t, err)
-	found := names.FindAllStringSubmatch(readme(t)+string(guide), -1)
-	require.Greater(t, len(found), 20)
+	found := 0
 	have := map[string]map[string]bool{}
-	for _, m := range found {
-		pkg, want := m[1], m[2]
-		if m[3] != "" {
-			want += "." + m[3]
+	for page, text := range pages(t) {
+		for _, m := range names.FindAllStringSubmatch(text, -1) {
+			found++
+			pkg, want := m[1], m[2]
+			if m[3] != "" {
+				want += "." + m[3]
+			}
+			if have[pkg] == nil {
+				have[pkg] = exported(t, pkg)
+			}
+			assert.True(t, have[pkg][want], "%s names %s, which is not there", page, m[0])
 		}
-		if have[pkg] == nil {
-			have[pkg] = exported(t, pkg)
-		}
-		assert.True(t, have[pkg][want], "%s, which a page names, is not there", m[0])
 	}
-}
-
-// TestPlaces: the programs that the README runs are there. Links are a matter of internal/test/archtest.
-func TestPlaces(t *testing.T) {
-	for _, m := range runs.FindAllStringSubmatch(readme(t), -1) {
-		_, err := os.Stat(filepath.Join(root, m[1]))
-		assert.NoError(t, err, m[0])
-	}
+	require.Greater(t, found, 60)
 }
 
 // sources returns the text of the files of a package that match.

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// pages returns the pages for users by their paths: README.md, docs, and the READMEs of the examples and of contrib.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, pattern := range []string{"README.md", "docs/*.md", "docs/guide/*.md", "examples/*.md", "contrib/*/README.md"} {
+		files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern)))
+		require.NoError(t, err)
+		require.NotEmpty(t, files, pattern)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			name, err := filepath.Rel(root, file)
+			require.NoError(t, err)
+			all[filepath.ToSlash(name)] = string(text)
+		}
+	}
+	return all
+}
+
+// program finds a whole program in a page, or what it prints. The comment above the block says where it comes from:
+//
+//	<!-- program: examples/errors/main.go -->     the file, without its first comment
+//	<!-- output: examples/errors -->              what the example of its test prints
+var program = regexp.MustCompile("(?s)<!-- (program|output): (\\S+) -->\n```(?:go)?\n(.*?)```\n")
+
+// TestPrograms: whole programs in pages, and what they print, are those that tests build and run.
+func TestPrograms(t *testing.T) {
+	shown := 0
+	for page, text := range pages(t) {
+		written := program.ReplaceAllStringFunc(text, func(found string) string {
+			shown++
+			m := program.FindStringSubmatch(found)
+			want := ""
+			if m[1] == "program" {
+				want = programOf(t, m[2])
+			} else {
+				want = outputOf(t, m[2])
+			}
+			if !*update {
+				assert.Equal(t, want, m[3], "%s: the %s of %s; write it anew with -update", page, m[1], m[2])
+				return found
+			}
+			before, _, _ := strings.Cut(found, "```")
+			fence := map[string]string{"program": "```go\n", "output": "```\n"}[m[1]]
+			return before + fence + want + "```\n"
+		})
+		if written != text {
+			require.NoError(t, os.WriteFile(filepath.Join(root, filepath.FromSlash(page)), []byte(written), 0o666))
+		}
+	}
+	require.Greater(t, shown, 10)
+}
+
+// programOf returns a file of an example that has a test beside it, from its package clause or, without one, from its imports on.
+func programOf(t *testing.T, file string) string {
+	t.Helper()
+	dir, name := filepath.Split(filepath.FromSlash(file))
+	text := sources(t, dir, name)
+	_, rest, ok := strings.Cut("\n"+text, "\npackage ")
+	require.True(t, ok, "%s is not a Go file", file)
+	tests, err := filepath.Glob(filepath.Join(root, dir, "*_test.go"))
+	require.NoError(t, err)
+	require.NotEmpty(t, tests, "%s has no test that runs it", file)
+	return "package " + rest
+}
+
+// outputOf returns what the example of a program's test prints.
+func outputOf(t *testing.T, dir string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(sources(t, filepath.FromSlash(dir), "main_test.go"), "\t// Output:")
+	require.True(t, ok, "%s has no example", dir)
+	var b strings.Builder
+	for line := range strings.Lines(rest) {
+		line, more := strings.CutPrefix(strings.TrimLeft(line, "\t "), "// ")
+		if !more && b.Len() > 0 {
+			break
+		}
+		if strings.TrimSpace(line) != "" {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+var (
+	// goes finds what a page has the go command work on: go run ./examples/demo, go test ./cmd/qs/..., go build -o kv ./examples/kv.
+	goes = regexp.MustCompile(`\bgo (?:run|test|build|generate)((?: -[\w.]+(?:[ =][^-.\s]\S*)?)*)((?: \./[\w./-]*[\w.])+)`)
+	// gets finds the packages that a page gets: go get PATH, go install PATH@VERSION.
+	gets = regexp.MustCompile(`\bgo (?:get|install) (\S+[\w])`)
+)
+
+// within finds the module in which the commands of a line run: "in contrib/raft: `go run ./examples/three`".
+var within = regexp.MustCompile(`\bin ((?:contrib|examples)/[\w/]+): `)
+
+// TestCommands: what a page has the go command run, build or get is there. The commands of the tool are a matter of its own tests.
+func TestCommands(t *testing.T) {
+	found := 0
+	for page, text := range pages(t) {
+		for line := range strings.Lines(text) {
+			from := []string{".", filepath.Dir(page)} // commands run in the root, or in the module whose README says so
+			if m := within.FindStringSubmatch(line); m != nil {
+				from = []string{m[1]}
+			}
+			for _, m := range goes.FindAllStringSubmatch(line, -1) {
+				for _, place := range strings.Fields(m[2]) {
+					found++
+					place = strings.TrimSuffix(strings.TrimSuffix(place, "..."), "/")
+					if place == "./store" { // the reader's own
+						continue
+					}
+					assert.True(t, slices.ContainsFunc(from, func(dir string) bool {
+						_, err := os.Stat(filepath.Join(root, dir, place))
+						return err == nil
+					}), "%s runs %s", page, m[0])
+				}
+			}
+			for _, m := range gets.FindAllStringSubmatch(line, -1) {
+				found++
+				path, _, _ := strings.Cut(m[1], "@")
+				rest, ours := strings.CutPrefix(path, module)
+				_, err := os.Stat(filepath.Join(root, filepath.FromSlash(rest)))
+				assert.True(t, !ours || err == nil, "%s gets %s", page, path)
+			}
+		}
+	}
+	require.Greater(t, found, 20)
+}
+
+// TestIndex: every example is in the index of the examples.
+func TestIndex(t *testing.T) {
+	index := pages(t)["examples/README.md"]
+	for _, pattern := range []string{"examples/*", "contrib/*/examples/*", "examples/plugin/*"} {
+		dirs, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern)))
+		require.NoError(t, err)
+		for _, dir := range dirs {
+			if files, err := filepath.Glob(filepath.Join(dir, "*.go")); err != nil || len(files) == 0 {
+				continue
+			}
+			link, err := filepath.Rel(filepath.Join(root, "examples"), dir)
+			require.NoError(t, err)
+			assert.Contains(t, index, "]("+filepath.ToSlash(link)+")", "examples/README.md does not have %s", dir)
+		}
+	}
+}
+
+// TestDocsIndex: every page of docs is in its index.
+func TestDocsIndex(t *testing.T) {
+	all := pages(t)
+	for page := range all {
+		if rest, ok := strings.CutPrefix(page, "docs/"); ok && rest != "README.md" {
+			assert.Contains(t, all["docs/README.md"], "]("+rest, "docs/README.md does not have %s", page)
+		}
+	}
+}
