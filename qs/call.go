@@ -32,13 +32,15 @@ type Call struct {
 	lends    bool          // the method has Sources or Sinks, or answers a stream
 }
 
-// Caller returns at the target who sent the request, as CallerFrom does in a handler: its address, and by TLS its verified certificate and Name. It is asked
-// before the handler, or the interceptor, returns. At the client it is zero.
+// Caller returns, at the server, the sender of the request, as CallerFrom does in a handler: its
+// address and, with TLS, its verified certificate and Name. Call it before the handler, or the
+// interceptor, returns. At the client it is zero.
 func (c *Call) Caller() Caller { return c.in.Caller() }
 
-// CallFrom returns the request that the ctx of a handler, or one made of it, belongs to; nil for any other, as that of Config.Authorize,
-// which is given its Call. It is asked for before the handler returns, by one goroutine at a time. Most handlers want CallerFrom and
-// Metadata only; this has also the Peer, for calls back, and ResponseMetadata.
+// CallFrom returns the request that the ctx of a handler, or one made of it, belongs to; nil for
+// any other ctx, also that of Config.Authorize, which is given its Call. Call it before the handler
+// returns, from one goroutine at a time. Most handlers need CallerFrom and Metadata only; a Call
+// also has the Peer, for calls back, and ResponseMetadata.
 func CallFrom(ctx context.Context) *Call {
 	c, _ := ctx.Value(callKey{}).(*Call)
 	return c
@@ -67,8 +69,9 @@ func Draining(ctx context.Context) context.Context {
 	return context.Background()
 }
 
-// CallerFrom returns in a handler who has called: its address, and by TLS its verified certificate and Name. It is the zero Caller for a
-// ctx that is not a handler's, and is asked before the handler returns.
+// CallerFrom returns in a handler the sender of the request: its address and, with TLS, its
+// verified certificate and Name. It is the zero Caller for a ctx that is not a handler's. Call it
+// before the handler returns.
 func CallerFrom(ctx context.Context) Caller {
 	c := CallFrom(ctx)
 	if c == nil {

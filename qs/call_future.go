@@ -14,7 +14,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Future is a call that Go has begun.
+// A Future is a call that Go has begun. Its methods may be called from any goroutine, and again. It
+// need not be waited for: the call ends by itself, with its context or with the node.
+//
+//	                the call here   at the server
+//	Abandon         ends now        is told: the request is destroyed, or the ctx of its handler ends
+//	Cancel          ends now        is told nothing, and goes on
+//	Withdraw        ends if the server gives the request back, which says for certain that it did not run
 type Future[Out any] struct {
 	f   *future
 	out *Out
@@ -29,8 +35,10 @@ type future struct {
 	cancel context.CancelFunc
 }
 
-// Go is Call on a goroutine of its own; in the simulator, in a coroutine. If the program's code panics in the call, an encoder or an
-// interceptor, Wait, WaitFirst and CallAll panic with the same value; if it ends the goroutine the error matches ErrInvalid.
+// Go begins a call and returns without waiting: Call on a goroutine of its own; in the simulator,
+// in a coroutine. ctx is that of the whole call. What in lends belongs to the call until it has
+// ended. A panic of the program's code in the call, in an encoder or an interceptor, is one of
+// Wait, WaitFirst and CallAll; if that code ends the goroutine the error matches ErrInvalid.
 func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 	k := m.begin(to, in)
 	return &Future[Out]{begin(ctx, &k.outgoing), &k.out}
@@ -81,8 +89,9 @@ func (f *future) ended(ctx context.Context, returned bool, panicked any) {
 // Done is closed when the call has ended. A coroutine of the simulator does not wait for it: Wait does.
 func (f *Future[Out]) Done() <-chan struct{} { return f.f.done }
 
-// Wait returns what Call would have returned. When ctx ends first it returns an error that matches the cause of that and says that the
-// request may have run, and the call goes on.
+// Wait blocks until the call has ended, and returns what Call would have returned. When ctx ends
+// first the call goes on, and the error matches the cause of ctx and says that the request may have
+// run.
 func (f *Future[Out]) Wait(ctx context.Context) (Out, error) {
 	var none Out
 	if err := f.f.wait(ctx); err != nil {
@@ -113,10 +122,12 @@ func (f *future) waitEnd(ctx context.Context) error {
 
 func (f *future) over() bool { return closed(f.done) }
 
-// Cancel ends the call with ErrCanceled, unless it has ended. Nothing is sent: the target goes on.
+// Cancel ends the call with ErrCanceled, unless it has ended. It sends nothing, so the server goes
+// on, and it does not block.
 func (f *Future[Out]) Cancel() { f.f.end((*hg.Handle).Cancel) }
 
-// Abandon is Cancel that lets the target know: the request is destroyed there, or the context of its handler ends.
+// Abandon is Cancel that also tells the server: the request is destroyed there, or the context of
+// its handler ends. It does not block.
 func (f *Future[Out]) Abandon() { f.f.end((*hg.Handle).Abandon) }
 
 // end ends the attempts under way with how, and what waits between two.
@@ -205,9 +216,10 @@ func (w *asking) says(r hg.WithdrawResult) bool {
 	return last
 }
 
-// WaitFirst waits for the first of futures that succeeds, returns its index and output, and abandons the others: when WaitFirst returns they
-// have ended. If none succeeds the index is -1, and the error joins those of all. When ctx ends first the error matches the cause of
-// that and says that a request may have run, and the calls continue.
+// WaitFirst blocks until the first of futures succeeds, returns its index and output, and abandons
+// the others: when it returns they have ended. If none succeeds the index is -1, and the error
+// joins those of all. When ctx ends first the calls go on, and the error matches the cause of ctx
+// and says that a request may have run.
 func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, out Out, err error) {
 	errs := []error{}
 	if len(futures) == 0 {
@@ -275,9 +287,11 @@ func anyOf(ctx context.Context, futures []*future) (int, error) {
 	return -1, err
 }
 
-// CallAll calls m at all peers at once, with the same input, and waits until all calls have ended: by ctx, too. outs[i] and errs[i] are
-// what Method.Call would have returned for peers[i], and FateOf(errs[i]) says whether its request ran; errors.Join(errs...) is nil if
-// all have succeeded. A method may lend memory or a file to all of them; not a Reader, nor a Sink.
+// CallAll calls m at all peers at once, with the same input, and blocks until all calls have ended;
+// the end of ctx ends them. outs[i] and errs[i] are what Method.Call would have returned for
+// peers[i], and FateOf(errs[i]) says whether that request ran; errors.Join(errs...) is nil if all
+// have succeeded. There is no bound on how many calls are in flight: that is len(peers). in may
+// lend memory or a file to all of them, but no Reader and no Sink.
 func CallAll[In, Out any](ctx context.Context, peers []Peer, m *Method[In, Out], in In) (outs []Out, errs []error) {
 	futures := make([]*Future[Out], len(peers))
 	for i, to := range peers {

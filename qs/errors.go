@@ -66,7 +66,8 @@ const (
 	Ran      = hg.Ran
 )
 
-// Errorf is fmt.Errorf for an error that also matches code. A handler that returns it answers with code and text.
+// Errorf is fmt.Errorf, %w included, for an error that also matches code. A handler that returns it
+// answers with the code and the text; what %w wraps stays at the server.
 func Errorf(code Code, format string, args ...any) error { return hg.Errorf(code, format, args...) }
 
 // Refuse marks the error of a handler that has done nothing: the caller gets NotRun, and may repeat the call safely. Retry does so,
@@ -75,10 +76,13 @@ func Errorf(code Code, format string, args ...any) error { return hg.Errorf(code
 // is ErrDenied or a code of yours, one that is full for a moment ErrExhausted.
 func Refuse(err error) error { return hg.Refuse(err) }
 
-// WithDetail attaches a value to the error of a handler, for the caller to read with DetailOf; see hg.WithDetail.
+// WithDetail attaches a value to the error of a handler, for the caller to read with DetailOf. The
+// codec of the method encodes it. A detail of more than 1,024 bytes, or one that does not encode,
+// is left out, which is logged. WithDetail(nil, detail) is nil.
 func WithDetail(err error, detail any) error { return hg.WithDetail(err, detail) }
 
-// DetailOf returns what a handler has attached to its error; false if there is nothing, or nothing that T takes.
+// DetailOf returns the value that the handler has attached by WithDetail; ok is false if there is
+// none, or if it does not decode into T.
 func DetailOf[T any](err error) (detail T, ok bool) {
 	r, ok := hg.RemoteOf(err)
 	if !ok || r.Detail(&detail) != nil {
@@ -87,8 +91,14 @@ func DetailOf[T any](err error) (detail T, ok bool) {
 	return detail, true
 }
 
-// CodeOf returns the code of err: 0 for nil, the code that a handler gave (64 to 255), that with which the library at the target refused
-// the call (ErrNoMethod: it has no such method), hg.ErrRemote for what a target said otherwise.
+// CodeOf returns the code of err, for a switch:
+//
+//   - 0 for nil,
+//   - the code that the handler gave, 64 to 255,
+//   - the code with which the library at the server refused the call, such as ErrNoMethod,
+//   - hg.ErrRemote for everything else that a server has answered,
+//   - ErrTimeout and ErrCanceled for the errors of package context,
+//   - the code of what happened here, such as ErrUnreachable; na.ErrIO for an error without a code.
 func CodeOf(err error) Code { return hg.CodeOf(err) }
 
 // FateOf returns what became of the request of a call that ended with err: Ran for nil. Of several, joined errors or the attempts of

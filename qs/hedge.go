@@ -9,11 +9,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// Hedge returns a client's interceptor that makes a call at a second address when the first has not answered after delay, and when it
-// fails meanwhile. The first answer counts, an error that a handler gave among them; the other attempt is abandoned: its request is
-// destroyed, or the ctx of its handler ends. It is for methods that are Idempotent, and lend nothing; others it leaves alone, and calls
-// to a Peer that has no other address that does well. Put it into Config.ClientInterceptors, or give it to Define: behind Retry, which then
-// repeats what neither address has answered.
+// Hedge returns a client's interceptor that also calls a second address when the first has not
+// answered after delay, or fails meanwhile. With a delay of zero both are called at once. The first
+// answer wins, even a handler's error, and the other attempt is abandoned: its request is
+// destroyed, or the ctx of its handler ends.
+//
+// It applies only to methods that are Idempotent and lend nothing, and to Peers that have a second
+// address that does not fail. Put it into Config.ClientInterceptors, or give it to Define, behind
+// Retry, which then repeats what neither address has answered.
 func Hedge(delay time.Duration) Interceptor {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		if !c.Idempotent || c.lends || c.Peer.p == nil || c.Peer.p.only != nil {

@@ -8,19 +8,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// An Interceptor runs around calls or handlers: those of a node, in Config.ClientInterceptors and Config.ServerInterceptors, or the calls
-// of one method, as an Option of it: inside those of the node that calls, and without effect at the target. A function literal needs the
-// conversion Interceptor(f) to be an Option. It does what it likes, and calls next, with ctx or one made of it, which does
-// the rest: the call ends when ctx does, whatever next was given. A client's may call next again, for another attempt, or several times
-// at once: each next has a Call of its own, made of c, whose Attempt, ResponseMetadata and BytesMoved are in c when it has returned. With a Reader or a
-// Sink, and of a stream, it calls next one after the other: one while another is under way is refused (ErrInvalid), and so is one after
-// bytes of a Reader, a Writer or a stream were moved. A server's calls next once at the most: then it is refused
-// (ErrInvalid). FateOf an error of next, and of the call, covers each attempt in it, whatever
-// error an interceptor returns instead. When an interceptor has returned, next begins nothing any more; what it left under way is
-// abandoned (the handler's ctx ends), and waited for.
-// A server's next returns when the Sinks are flushed, and the items of a stream are with the caller's process, with the error of that. The
-// end of the context that it was given ends that wait, and what the handler waits for in send, a Source or a Sink.
-// If a server's returns an error, panics or ends its goroutine before the handler has begun, the caller is told NotRun.
+// An Interceptor runs around calls or handlers: Config.ClientInterceptors and
+// Config.ServerInterceptors have those of a node, the first outermost. As an Option of a method it
+// runs around the calls of that method, inside those of the node that calls, and has no effect at
+// the server. (A function literal needs the conversion Interceptor(f) to be an Option.) It runs
+// concurrently, for each call on its own. It calls next with ctx, or a context made of it, which
+// does the rest.
+//
+// A client's interceptor
+//
+//   - may change c.Peer and c.Metadata before the request leaves,
+//   - may call next again for another attempt, or several times at once. Each next has a Call of its
+//     own, made of c, and its Attempt, ResponseMetadata and BytesMoved are in c when it has returned.
+//   - calls next one after the other for a call with a Reader or a Sink, and for a stream: a next
+//     while another runs is refused (ErrInvalid), and so is one after bytes of a Reader, a Writer or a
+//     stream have moved.
+//   - cannot keep a call alive: the call ends when its ctx does, whatever next was given.
+//
+// A server's interceptor
+//
+//   - may call next once: a second call of it fails (ErrInvalid),
+//   - gets the error of the handler from next, which returns when the Sinks are flushed and the items
+//     of a stream are with the caller's process,
+//   - may end the context that it gives to next, which ends that wait, and what the handler waits for
+//     in send, a Source or a Sink,
+//   - refuses a request by returning before it calls next: the caller gets NotRun. That is so, too, if
+//     it panics or ends its goroutine then.
+//
+// When an interceptor has returned, next begins nothing any more; what it left in flight is
+// abandoned, and waited for. FateOf an error of next, and of the call, covers every attempt in it,
+// whatever error an interceptor returns instead.
 type Interceptor func(ctx context.Context, c *Call, next func(context.Context) error) error
 
 // chain runs is around last.
@@ -31,8 +48,9 @@ func chain(ctx context.Context, is []Interceptor, c *Call, last func(context.Con
 	return is[0](ctx, c, func(ctx context.Context) error { return chain(ctx, is[1:], c, last) })
 }
 
-// LogCalls returns an interceptor, for either side, that logs each call when it has ended: at slog.LevelDebug, or at
-// slog.LevelWarn with the error, and at a client the fate. A nil l is slog.Default().
+// LogCalls returns an interceptor, for either side, that logs each call when it has ended: at
+// slog.LevelDebug if it succeeded, at slog.LevelWarn with its error, and at a client its fate, if
+// not. A nil l is slog.Default().
 func LogCalls(l *slog.Logger) Interceptor {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		now := func() time.Duration { return 0 }

@@ -13,10 +13,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Sink is room that a caller lends for the time of its call, in a field of the input; the handler pushes into it. Both sides
-// use the same type. The zero Sink has no room. When Call has returned, whatever the error, nobody writes to the caller's
-// memory, or begins to write to its writer, any more. After an error a Buffer holds anything, and what a Writer wrote is a
-// prefix of what the handler did. A Sink serves one attempt of one call at a time: another fails with ErrInvalid. Filled is of the last.
+// A Sink is room that a caller lends for the time of its call, in a field of the input. The handler
+// pushes into it. Both sides use the same type. The zero Sink has no room.
+//
+//   - Made by Buffer, FileBuffer or Writer; filled in the handler by Writer, WriteAt or SendFile.
+//   - When Call has returned, whatever the error, nothing writes to the caller's memory or file any
+//     more, and no Write to its writer begins.
+//   - After an error the contents of a Buffer are undefined, and what a Writer wrote is a prefix of
+//     what the handler wrote.
+//   - A Sink serves one attempt of one call at a time: another one fails with ErrInvalid. Filled is of
+//     the last.
 type Sink struct{ s *sink }
 
 // A sink is a Sink at one side.
@@ -35,7 +41,8 @@ type sink struct {
 	got  *pushed     // of a handler
 }
 
-// Buffer lends memory to be filled.
+// Buffer lends memory to be filled. Do not use it until the call has returned; Filled then says how
+// much of it has arrived.
 func Buffer(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
 
 // FileBuffer lends the first size bytes of a regular file that is open for reading and writing, wherever f stands, mapped where that is possible, without a copy: by its system and its
@@ -44,12 +51,16 @@ func Buffer(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
 // short meanwhile, the call fails, or what was there reads as zeros.
 func FileBuffer(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: size}} }
 
-// Writer lends w: what the handler writes is written to w by a goroutine of the caller's process, in pieces of up to 256 KiB. Up to some MiB
-// are on their way; Call returns when all have been written, though the handler has returned before.
-// No Write begins once Call has returned. One that is running when the call ends has 50 ms, since one that is cut short may break a TLS
-// connection; then it is interrupted by SetWriteDeadline where w has that, and the deadline is cleared; otherwise it may still be running
-// when Call returns. Its error fails the call, as that of Reader does. A
-// call that has written bytes is not repeated by Retry.
+// Writer lends w, for data of any length.
+//
+//   - What the handler writes is written to w by a goroutine of the caller's process, in pieces of up
+//     to 256 KiB, with up to some MiB on their way. Call returns when all has been written, though the
+//     handler has returned before.
+//   - An error of w fails the call, as that of Reader does. A call that has written bytes is not
+//     repeated by Retry.
+//   - A Write still running when the call ends has 50 ms, since one that is cut short may break a TLS
+//     connection. Then it is interrupted by SetWriteDeadline if w has that (the deadline is cleared
+//     afterwards). Otherwise it may still be running when Call returns.
 func Writer(w io.Writer) Sink { return Sink{&sink{into: w}} }
 
 // Len returns the room in bytes; -1 for Writer, which has no limit.
@@ -67,8 +78,8 @@ func (s Sink) Len() int64 {
 	return total(s.s.segs)
 }
 
-// Filled returns, at the caller, how many bytes have come, from the beginning and without gaps, which handlers
-// leave that use WriteAt; after an error only for Writer.
+// Filled is for the caller: the number of bytes that have arrived from the beginning without gaps,
+// which handlers leave that use WriteAt. After an error it is valid only for Writer.
 func (s Sink) Filled() int64 {
 	if s.s == nil {
 		return 0

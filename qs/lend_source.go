@@ -11,10 +11,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Source is bytes that a caller lends for the time of its call, in a field of the input; the handler pulls them when it has
-// room. Both sides use the same type. The zero Source is empty. When Call has returned, whatever the error, nobody reads the
-// caller's memory, or begins to read from its reader, any more. Several calls at once may use one Source, but for a Reader, which refuses
-// the second (ErrInvalid).
+// A Source is bytes that a caller lends for the time of its call, in a field of the input. The
+// handler pulls them when it has room. Both sides use the same type. The zero Source is empty.
+//
+//   - Made by Bytes, File or Reader; read in the handler by Reader, ReadAt or View.
+//   - When Call has returned, whatever the error, nothing reads the caller's memory or file any more,
+//     and no Read of its reader begins.
+//   - In the handler it is good until that returns: wait for goroutines that use it.
+//   - Several calls at once may use one Source, but for a Reader, which refuses the second
+//     (ErrInvalid).
 type Source struct{ s *source }
 
 // A source is a Source at one side.
@@ -28,7 +33,8 @@ type source struct {
 	got  *pulled     // of a handler
 }
 
-// Bytes lends memory. Up to 2 KiB travel inside the request.
+// Bytes lends memory, which is not copied. Do not change it until the call has returned. Up to 2
+// KiB travel inside the request.
 func Bytes(segs ...[]byte) Source { return Source{&source{segs: lent(segs)}} }
 
 // lent tells memory of no segments from nothing at all.
@@ -44,14 +50,23 @@ func lent(segs [][]byte) [][]byte {
 // Reader.
 func File(f *os.File) Source { return Source{&source{file: f}} }
 
-// Reader lends what r gives, up to its end. Nothing of it is read before the handler reads; then r is read ahead of the handler, up to 256 KiB at a time and some
-// MiB in all, on a goroutine of its own: a Read that panics or ends that
-// goroutine fails the call, and so does an error, which the handler reads behind what r had given, and which the error of the call matches beside its own code, unless it is a code of this
-// package or an error of a context. No Read begins once Call has returned. One that is running when the call ends, at its deadline for
-// example, is interrupted by SetReadDeadline where r has that (one that panics is as good as none), and the deadline is cleared; otherwise Call waits for it for 50 ms, and returns
-// while it is still running: then what it reads goes nowhere. When a Read has given bytes, or was left running, r serves
-// no attempt and no call any more (ErrInvalid), and Retry does not repeat; a handler that has not begun to read has used nothing of it.
-// One attempt of one call uses r at a time: another fails with ErrInvalid, too. A call lends at most 15 Readers and Writers (na.MaxStreams).
+// Reader lends what r gives, up to its end, as a stream whose length is not known.
+//
+//   - Nothing is read from r before the handler reads. Then r is read ahead of the handler, up to 256
+//     KiB at a time and some MiB in all, on a goroutine of its own.
+//   - An error of r fails the call, and so does a Read that panics or ends its goroutine. The handler
+//     reads the error behind what r had given. The error of the call matches it beside its own code,
+//     unless it is a code of this package or an error of a context.
+//   - A Read still running when the call ends, at its deadline for example, is interrupted by
+//     SetReadDeadline if r has that (the deadline is cleared afterwards; one that panics counts as
+//     none). Otherwise Call waits for it for 50 ms, then returns, and what that Read returns is
+//     discarded.
+//   - When a Read has given bytes, or was left running, r serves no other attempt and no other call
+//     (ErrInvalid), and Retry does not repeat the call. A handler that has not begun to read has used
+//     nothing of it.
+//   - One attempt of one call uses r at a time: another one fails with ErrInvalid.
+//
+// A call lends at most 15 Readers and Writers (na.MaxStreams).
 func Reader(r io.Reader) Source { return Source{&source{from: r}} }
 
 // Len returns the number of bytes, or -1 if it is not known: that of Reader, of a file that cannot be looked at, and of one that

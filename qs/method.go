@@ -16,7 +16,7 @@ type Method[In, Out any] struct {
 	calls sync.Pool // of *calling, to be used again
 }
 
-// Define names a method, and says more about it by opts. Names are global: package and method, say, with a slash between; 1 to 255 bytes. A Node knows one codec and one
+// Define declares a method; opts say more about it. It reaches no network, and is called where a package variable is initialized. Names are global: package and method, say, with a slash between; 1 to 255 bytes. A Node knows one codec and one
 // kind (Method, Stream, Upload, Duplex, OneWay) for a name: a call of a second definition with another fails with ErrInvalid and NotRun, its Handle panics.
 //
 // The two sides may define a method differently, as when one of them is older. The caller's definition counts. With the default codec:
@@ -48,11 +48,19 @@ func (m *Method[In, Out]) Name() string { return m.m.name }
 //	{Name string, Size int64} -> string
 func (m *Method[In, Out]) Shape() string { return m.m.shape }
 
-// Handle has n serve m with fn, which may block: it holds nobody else up, but for a moment. Its ctx ends at the caller's deadline (ctx.Deadline has it if
-// less than 71 minutes were left when the request left), with the session, when the caller gives the call up, and when fn has returned. At the deadline, and when the caller gives
-// up just before, ctx.Err is DeadlineExceeded; else it is Canceled. An error of fn is the answer:
-// with the outermost Code in it, or hg.ErrHandler. A panic is answered hg.ErrPanic. Handle panics when fn is nil, or n serves m, or its
-// name, already.
+// Handle makes n serve m with fn. n calls fn concurrently, for each request on its own, up to
+// Config.MaxConcurrent at a time and MaxConcurrent of the method. fn may block: other requests wait
+// at most a moment.
+//
+// The ctx of fn ends at the caller's deadline, when the caller gives the call up, when its process
+// is lost, and when fn has returned. At the deadline, and when the caller gives up just before it,
+// ctx.Err is DeadlineExceeded; otherwise it is Canceled. ctx.Deadline has the deadline if less than
+// 71 minutes were left when the request was sent.
+//
+// The caller gets an error of fn with its text and its outermost Code, which is hg.ErrHandler if it
+// has none. It gets hg.ErrPanic for a panic of fn, which is logged here with its stack.
+//
+// Handle panics when fn is nil, and when n serves a method of this name already.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
 	n.serve(m.m, func(r hg.Request) error {
 		s := &serving[In, Out]{request: request{n: n, m: m.m, r: r}, fn: fn}
@@ -92,23 +100,35 @@ func (s *serving[In, Out]) handle(ctx context.Context) (err error) {
 	return err
 }
 
-// Call calls m at to and waits. When ctx ends first the call ends at once (see Reader and Writer for one that lends such), and the target is told. Whatever the error, nobody
-// reads or writes what in lends any more when Call has returned.
+// Call calls m at to, and blocks until it is answered or ctx ends. When ctx ends the call ends at
+// once, whatever the server does, and the server is told (see Reader and Writer for calls that lend
+// these). Without a deadline of ctx, Config.CallTimeout or Timeout of the method, it may wait for
+// ever. It may be called from any goroutine, any number of times at once.
 //
-// A panic of the program's code in the call, an encoder, a codec, an interceptor or a Balancer, is one of Call.
+// What in lends belongs to the call until Call returns; afterwards nothing reads or writes it any
+// more, whatever the error.
 //
-// The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), hg.ErrRemote, or
-// another code of this package. What the library at the target refuses matches hg.ErrRemote and the code of that: ErrNoMethod, a method that
-// the server does not have; ErrDraining, a server that shuts down; ErrTimeout, a handler that could not begin in time. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has
-// answered meanwhile; only success counts more. What an authorizer refuses matches hg.ErrRemote and ErrPermission, or the code that it
-// gave. FateOf says what became of the request: of all attempts, whichever interceptor made them.
+// The error matches exactly one of
+//
+//   - ErrTimeout and context.DeadlineExceeded, or ErrCanceled and context.Canceled: ctx has ended. It
+//     also matches context.Cause(ctx). This is so whatever the server has answered meanwhile, but for
+//     a success.
+//   - hg.ErrRemote: the server has answered. It also matches the code that its handler gave, or, where
+//     its library has refused the call, ErrNoMethod (it has no such method), ErrDraining (it shuts
+//     down), ErrTimeout (the handler could not begin in time), or ErrPermission, if Config.Authorize
+//     refused without a code.
+//   - another code of this package: it could not be called.
+//
+// FateOf(err) says what became of the request, of all attempts together. A panic of the program's
+// code in the call, in an encoder, an interceptor or a Balancer, is a panic of Call.
 func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (out Out, err error) {
 	err = m.CallInto(ctx, to, in, &out)
 	return out, err
 }
 
-// CallInto is Call that decodes the answer into *out, and uses the memory that is there, as the codec does: Msgpack fills a []byte that
-// has room, and adds to a map. So who asks for large answers again and again needs memory once. After an error *out holds anything.
+// CallInto is Call that decodes the answer into *out, and reuses its memory as the codec does:
+// Msgpack fills a []byte that has room, and adds to a map. So repeated large answers can share one
+// buffer. After an error the contents of *out are undefined.
 func (m *Method[In, Out]) CallInto(ctx context.Context, to Peer, in In, out *Out) error {
 	k := m.begin(to, in)
 	k.out = *out
@@ -143,7 +163,7 @@ type calling[In, Out any] struct {
 // A OneWay is a method without an answer.
 type OneWay[In any] struct{ m *method }
 
-// DefineOneWay names a method that has no answer. It panics as Define does; In holds no Sources and Sinks. Of opts, what MaxConcurrent and
+// DefineOneWay declares a method that has no answer. It panics as Define does; In holds no Sources and Sinks. Of opts, what MaxConcurrent and
 // MaxQueue refuse is counted at the target (hg.Stats.Dropped), and its sender is not told.
 func DefineOneWay[In any](name string, opts ...Option) *OneWay[In] {
 	return &OneWay[In]{define(name, opts, schema.OneWay, reflect.TypeFor[In](), nil, nil)}
@@ -168,7 +188,9 @@ func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
 	}, fn == nil)
 }
 
-// Send returns when the request has left, or with an error as Call. Nothing says whether it arrives.
+// Send sends a request and returns when this process has handed it to the network, or with an error
+// as Call. Nothing says whether it arrives, nor whether the server has a handler for it: then it
+// returns nil, too.
 func (m *OneWay[In]) Send(ctx context.Context, to Peer, in In) error {
 	k := &calling[In, struct{}]{in: in}
 	k.begin(m.m, to)

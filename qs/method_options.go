@@ -24,8 +24,8 @@ type optionFunc func(*options)
 
 func (f optionFunc) apply(o *options) { f(o) }
 
-// Idempotent says that it does no harm to run the method twice: Retry repeats it also when it may have run, and Hedge makes two attempts
-// of it. It is the caller's program that uses this.
+// Idempotent declares that running the method twice does no harm: Retry then also repeats a call
+// that may have run, and Hedge makes two attempts of it. The caller's program uses this.
 func Idempotent() Option { return optionFunc(func(o *options) { o.idempotent = true }) }
 
 // Inline has the handlers of the method run on the goroutine that drives the node. They must not block, and be quick: everything else of

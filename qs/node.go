@@ -47,10 +47,21 @@ type Node struct {
 	watches map[watchKey]*watch
 }
 
-// Open opens addr: "tcp://" to call only, "tcp://host:port" to serve too; port 0 lets the system choose. It starts no
-// goroutine that runs code of the program. Requests wait until Serve or a call of this node takes them, so register handlers
-// first. The error matches ErrInvalid for a Config or an address that cannot be, hg.ErrUnsupported for a scheme that nobody serves,
-// ErrNoEntry for a host that is not known, na.ErrAddrInUse (and syscall.EADDRINUSE) where somebody else listens, and ErrPermission for udp beyond loopback without TLS.
+// Open opens a node at addr: "tcp://" only calls, "tcp://host:port" also serves; with port 0 the
+// system chooses one, and Node.Addr returns it. Open looks up the host of addr and binds the port;
+// it dials nobody, and starts no goroutine that runs code of the program. Open one node for the
+// life of the program: it keeps its connections. End it by Close, by Shutdown, or by the end of the
+// context of Serve.
+//
+// Requests wait until Serve or a call of this node takes them, so register handlers first.
+//
+// The error matches
+//
+//   - ErrInvalid: a Config or an address that cannot be; all bad fields are named,
+//   - hg.ErrUnsupported: no plugin has the scheme,
+//   - ErrNoEntry: the host is not known,
+//   - na.ErrAddrInUse, and syscall.EADDRINUSE: the port is taken,
+//   - ErrPermission: udp beyond loopback without TLS.
 func Open(addr string, cfg Config) (*Node, error) {
 	cfg, err := cfg.withDefaults(addr)
 	if err != nil {
@@ -92,7 +103,9 @@ func Open(addr string, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// Addr returns the address at which others reach n.
+// Addr returns the address at which others reach n; its String is what Peer takes. For a node that
+// listens on all interfaces it has the IP address of the interface of the default route, or that of
+// tcp.Options.Advertise.
 func (n *Node) Addr() hg.Addr { return n.class.Addr() }
 
 // HG returns the context of package hg below, the first if there are several, for calls with callbacks. Serve runs one of them at a time:
@@ -104,9 +117,14 @@ func (n *Node) HG() *hg.Context { return n.hctx }
 // does not stop calls: clients that probe (PeerOptions.HealthInterval) and orchestrators send theirs elsewhere.
 func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 
-// Serve drives n on this goroutine, and runs handlers on others, until ctx ends; then it is Shutdown, for Config.ShutdownTimeout. It
-// returns nil when nothing was cut off, and else a *hg.ShutdownError; nil, too, when n was closed by somebody else, by Shutdown or Close,
-// while it ran or before it was called. With several Contexts, calls to the own address need it. A second Serve of n does nothing, and its error matches ErrInvalid.
+// Serve serves the methods of n until ctx ends. It blocks: it drives n on this goroutine, and runs
+// handlers on others. When ctx ends it does what Shutdown does, for Config.ShutdownTimeout. Give it
+// a context of signal.NotifyContext to stop at SIGTERM. Call it once: a second Serve returns an
+// error that matches ErrInvalid.
+//
+// It returns nil when every call could finish, and when n was closed by Shutdown or Close before or
+// meanwhile; otherwise a *hg.ShutdownError that names the handlers that were cut off. With several
+// Contexts, calls to n's own address need a Serve.
 func (n *Node) Serve(ctx context.Context) error {
 	if n.served.Swap(true) {
 		return na.WithText(hg.ErrInvalid, "qs: Serve was called for this Node before: it drives the Node until that is closed, so call it once after each Open")
@@ -151,10 +169,14 @@ func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 
 func never() bool { return false }
 
-// Shutdown refuses new calls, lets what is under way end until ctx does, Config.ShutdownTimeout if ctx has no deadline, cancels the rest, and
-// closes n: at most 1 s after ctx has ended. It returns nil when nothing was canceled, else a *hg.ShutdownError that names it, also what has
-// then ended by itself, a handler that answers a moment later for example. Called in a handler or a callback, which it
-// would wait for, it does nothing, and the error matches na.ErrBusy. A Serve that comes after it, or runs meanwhile, returns nil.
+// Shutdown ends n in good order: it refuses new calls with ErrDraining, waits for calls in flight
+// until ctx ends (for Config.ShutdownTimeout if ctx has no deadline), cancels the rest, and closes
+// n. It returns at most 1 s after ctx has ended. Close, in contrast, waits for nothing.
+//
+// It returns nil when nothing was canceled. Otherwise it returns a *hg.ShutdownError that names
+// what was, also a handler that answered a moment later. In a handler or a callback, for which it
+// would have to wait, it does nothing, and its error matches na.ErrBusy. A Serve that comes after
+// it, or runs meanwhile, returns nil.
 func (n *Node) Shutdown(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var stop context.CancelFunc
@@ -185,9 +207,11 @@ func (n *Node) inside() bool {
 	return slices.ContainsFunc(n.all, func(hctx *hg.Context) bool { return hctx.NA().Upper().Inside() })
 }
 
-// Close ends n at once: calls under way end with ErrClosed. A second Close does nothing. It waits until their callbacks have
-// run, up to a second, but not for handlers; called in a handler or a callback it waits for nothing. A Serve that comes after it returns nil; one
-// that runs meanwhile does when the handlers have returned that run on the goroutines of Serve.
+// Close ends n at once: calls in flight end with ErrClosed, and the contexts of handlers end. It
+// waits up to a second for the callbacks of these calls, but not for handlers; in a handler or a
+// callback it waits for nothing. A second Close does nothing. A Serve that comes after it returns
+// nil; one that runs meanwhile returns nil when the handlers that run on its goroutines have
+// returned.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	was := n.closed

@@ -22,16 +22,19 @@ import (
 
 // A Config says how a node is opened. The zero value works.
 type Config struct {
-	// TLS has every connection of "tcp://" and every packet of "udp://" use TLS 1.3: one configuration for both roles. Nil means what TCP
-	// says, which is no TLS if that is nil too. Both sides must agree. "sm://" needs none, since what peers say stays in memory
-	// that only processes of one user can open: a Config with TLS is refused there, and for every other scheme.
+	// TLS, if set, is used for all connections of "tcp://" and all packets of "udp://": TLS 1.3,
+	// with one configuration as client and server. Nil means what TCP says, and no TLS if that is
+	// nil, too. Both sides must agree. Every other scheme refuses it: "sm://" needs none, since
+	// only processes of one user can open its memory.
 	TLS *tls.Config
-	// Local says when a node over two transports, as "tcp://:7000,sm://", reaches peers of this machine by the second: na.LocalAuto, the
-	// default, where there is no TLS; na.LocalNever, na.LocalAlways.
+	// Local says when a node on two transports ("tcp://:7000,sm://") uses the second one for peers
+	// on this machine: na.LocalAuto, the default, unless TLS is on; na.LocalNever; na.LocalAlways.
 	Local na.Local
-	// TCP is how "tcp://" works otherwise. The node fills in TLS, and, with several Contexts, ReusePort and Spread.
+	// TCP has the other options of "tcp://". The node fills in TLS and, with several Contexts,
+	// ReusePort and Spread.
 	TCP tcp.Options
-	// PeerTimeout is how long a peer may be silent while calls wait for it or are handled for it. Zero means 5 s; at least 500 ms.
+	// PeerTimeout is how long a peer may be silent while calls wait for it, or are handled for it,
+	// before it counts as lost. Zero means 5 s; the least is 500 ms.
 	PeerTimeout time.Duration
 	// IdleTimeout is after how long a session that this node has dialled ends, if nothing goes on in it and its peer agrees; the next call
 	// connects anew. Zero means 5 minutes, and never for a node that serves methods and does not listen; negative means never. See
@@ -43,10 +46,13 @@ type Config struct {
 	// at the certificate of its peer, and the other one follows. Zero means 1 minute; negative means that sessions outlive the certificates of
 	// their peers. Without TLS it means nothing.
 	CertificateGrace time.Duration
-	// CallTimeout bounds calls whose context has no deadline; any Duration will do. Zero means not at all.
+	// CallTimeout is the deadline of calls whose context has none. Zero means none: such a call may
+	// wait for ever.
 	CallTimeout time.Duration
-	// MaxPeers is how many processes may be connected, with room for the requests of each: HG.NA.Budget follows, and HG.NA.Room is 16 MiB
-	// or more. Zero means 488, with the envelopes that there are by default. A node that calls itself is one of them.
+	// MaxPeers is how many processes may be connected, with room for the requests of each. Zero
+	// means 488. Each costs about 130 KiB of HG.NA.Budget, which follows, with the default number
+	// of envelopes, touched only when messages come; HG.NA.Room becomes 16 MiB or more. A node that
+	// calls itself is one of them. Sessions that are idle make room for others.
 	MaxPeers int
 	// MaxInput bounds the encoded input of a call, in bytes, without what it lends: of the calls that n makes and of those that it
 	// accepts. A larger one does not run: the caller gets hg.ErrOverflow, and NotRun. Zero means what HG.MaxInput says, 64 MiB if that is
@@ -55,31 +61,43 @@ type Config struct {
 	// Balancer chooses the address of each attempt, for Peers whose PeerOptions.Balancer is nil, those of Node.Peer among them. Nil is the
 	// first address that does not fail. It is used by all of them at once: RoundRobin takes turns over the calls of all.
 	Balancer Balancer
-	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies it, before its input is decoded: the
-	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, "hg/health" and others of the
-	// library among them, but not for what belongs to a call that is under way: items of a stream, pieces of a Reader or a Writer. It sees who
-	// calls (Caller, Metadata, Method), and not In. It runs on a worker, also for methods that are Inline (unless HG.AuthorizeQuick is set), and
-	// may block: meanwhile it keeps that worker, and a place of HG.MaxActive and HG.MaxActivePerPeer, and others go on as long as
-	// there are more. About "hg/health" and "hg/ping" it is asked on goroutines of their own, up to 16; while it blocks there, the streams
-	// of that client stand still. It is not asked about Peer.Ping and the probes of Peers.
+	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies
+	// it before its input is decoded: the caller gets NotRun and ErrPermission, or the code of the
+	// error.
+	//
+	//   - It is asked about every request, "hg/health" and others of the library among them, but not
+	//     about what belongs to a call in flight (items of a stream, pieces of a Reader or a Writer),
+	//     nor about Peer.Ping and the probes of Peers.
+	//   - It sees the Caller, Metadata and Method of the Call, and not In.
+	//   - It is called concurrently, on workers, also for methods that are Inline (unless
+	//     HG.AuthorizeQuick is set), and may block. Meanwhile it keeps that worker and a place of
+	//     HG.MaxActive and HG.MaxActivePerPeer; others go on as long as there are more.
+	//   - About "hg/health" and "hg/ping" it is asked on up to 16 goroutines of their own; while it
+	//     blocks there, the streams of that client stand still.
 	Authorize func(ctx context.Context, c *Call) error
-	// MaxConcurrent bounds the handlers of all methods that run at once; 0 means HG.MaxActive. The option MaxConcurrent bounds those of
-	// one method, within this. Streams, uploads and duplexes have a goroutine each, and are bounded by HG.MaxStreams and HG.MaxStreamsPerPeer
-	// instead. A handler that waits for another one of this node
-	// needs a worker free for it. A request that has to wait until little of its time is left, an eighth, but at least 1 ms and at
-	// most 250 ms, is refused with ErrTimeout, and the caller hears whether workers or another limit has held it up.
+	// MaxConcurrent is how many handlers of all methods run at a time; 0 means HG.MaxActive. The
+	// option MaxConcurrent bounds those of one method, within this. Streams, uploads and duplexes
+	// have a goroutine each, and are bounded by HG.MaxStreams and HG.MaxStreamsPerPeer instead.
+	//
+	// A handler that calls its own node and waits keeps its place meanwhile: if all places are held
+	// by such handlers, they wait for one another until their deadlines. A request that waits for a
+	// place until little of its time is left (an eighth, but at least 1 ms and at most 250 ms) is
+	// refused with ErrTimeout, and its error says which limit held it up.
 	MaxConcurrent int
 	// ClientLimits bounds what the clients of one name have of the methods of this node together, however many processes and sessions they
 	// are. The name is Identity.Name, which the certificate of a client proves. Under "" is the limit of each name that has none of its own, and of all
 	// clients without a proven name as one. A request beyond a limit is refused at once, after Authorize and before its input is decoded:
 	// its caller gets ErrExhausted and NotRun, and the error names the client and the limit. The map is copied.
 	ClientLimits map[string]ClientLimit
-	// ShutdownTimeout is how long Serve and Shutdown let what is under way end, before they cancel it: the contexts of handlers end then. They
-	// return at most 1 s later, also when a handler does not heed its context. Zero means 10 s, negative that all is canceled at once.
+	// ShutdownTimeout is how long Serve and Shutdown wait for calls in flight before they cancel
+	// them, which ends the contexts of handlers. They return at most 1 s later, also when a handler
+	// does not heed its context. Zero means 10 s, negative that everything is canceled at once.
 	ShutdownTimeout time.Duration
-	// Contexts is how many contexts, with a goroutine each in Serve, share the port, for machines with many cores: 0 is one. Peers
-	// are spread over them: each always reaches the same one, and answers and calls back leave by that. Calls to one Peer always
-	// leave by the same context. On "tcp://" only: over other transports open a Node with an address of its own for each core.
+	// Contexts is the number of event loops, with a goroutine each in Serve, that share the port,
+	// for machines with many cores. Zero means 1. Peers are spread over them: each peer always
+	// reaches the same one, and answers and calls back leave by that. Calls to one Peer always
+	// leave by the same one. On "tcp://" only: over other transports open a Node with an address of
+	// its own for each core.
 	Contexts int
 	// Name is what the node calls itself towards its peers: their logs, errors and tools show a client that does not listen as
 	// "worker (10.0.0.3:41234)". At most 64 bytes of printable characters without parentheses. Empty means the base name of os.Args[0],
@@ -92,11 +110,13 @@ type Config struct {
 	// ClientInterceptors wraps calls, ServerInterceptors wraps handlers. The first is the outermost. Those of a method, which Define was
 	// given, are inside ClientInterceptors.
 	ClientInterceptors, ServerInterceptors []Interceptor
-	// Logger gets what no error can carry, of all layers. Nil means HG.Logger, and slog.Default() if that is nil too. Calls are logged by LogCalls.
+	// Logger gets what no error can carry, from all layers. Nil means HG.Logger, and slog.Default()
+	// if that is nil, too. Calls are logged by LogCalls.
 	Logger *slog.Logger
-	// HG is the configuration of the layers below: limits, Authorize, Observe, Codec. The node sets its Dispatch,
-	// and the rest as the fields above say. A plugin in HG.NA.Plugins has options of its own: it is for the scheme of the node, and
-	// beside one for tcp TLS, TCP and Contexts are refused, beside one for udp TLS.
+	// HG is the configuration of the layers below: limits, Observe, Codec. The node sets its
+	// Dispatch, and the rest as the fields above say. A plugin in HG.NA.Plugins must be for the
+	// node's scheme and brings its own options: with one for tcp, TLS, TCP and Contexts must be
+	// zero; with one for udp, TLS.
 	HG hg.Config
 }
 

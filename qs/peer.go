@@ -62,23 +62,31 @@ type PeerOptions struct {
 // minHealth keeps probes from being most of what a peer does.
 const minHealth = 10 * time.Millisecond
 
-// Peer is PeerWith without options: the addresses of one service, in order of preference. A call goes to the first that does not fail, or
-// as Config.Balancer says.
+// Peer returns the service at addrs, in order of preference: PeerWith without options. A call goes
+// to the first address that does not fail, or as Config.Balancer says. Peer looks up host names
+// until ctx ends, and dials nobody: a server that is not there is an error of the first call, or of
+// Ping. Keep the Peer and share it between goroutines; it needs no Close.
 func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
 	return n.PeerWith(ctx, PeerOptions{}, addrs...)
 }
 
-// PeerWith returns the Peer of a service. It waits for the first answer of the Resolver, until ctx ends, and dials nobody. Later calls
-// follow what the Resolver says: an address that disappears gets no new calls, and those under way continue.
+// PeerWith returns the Peer of a service. It blocks until the Resolver has answered for the first
+// time, or ctx ends, and dials nobody. Later calls follow what the Resolver says: an address that
+// disappears gets no new calls, and those in flight there continue.
 //
-// An address fails when it cannot be reached, is lost, is given up by a call's deadline or by RetryPolicy.ProgressTimeout, or refuses as not
-// ready. Calls then leave it alone for 0.5 to 1 s, doubled up to 30 s while it fails. When hg/health is answered there one call tries it, and
-// another one if that takes as long; when one has done well, all calls may. If all addresses fail, calls go where the failure is oldest. Calls under way at a process that freezes end, or are
-// repeated by Retry, after Config.PeerTimeout: until then nobody knows. A call that is made again goes to an address that it has not
-// been at, if there is one that does not fail.
+// An address fails when it cannot be reached, is lost, is given up by a call's deadline or by
+// RetryPolicy.ProgressTimeout, or refuses as not ready. It is then skipped for 0.5 to 1 s, doubling
+// up to 30 s. Once it answers a probe, one trial call is sent (a second one if the first takes as
+// long); if that succeeds the address is back in use. If all addresses fail, calls go where the
+// failure is oldest. A repeated call goes to an address that it has not been at, if one does not
+// fail.
 //
-// A Peer has at most 1,024 addresses: the first. An address whose host cannot be found is left out, unless none is left. One that cannot be an address of n's transport is
-// an error, which matches ErrInvalid or hg.ErrUnsupported.
+// Calls in flight at a process that freezes end, or are repeated by Retry, after
+// Config.PeerTimeout: nobody can know before.
+//
+// A Peer has at most 1,024 addresses: the first. An address whose host is not found is left out,
+// unless none is left. An address that does not fit the transport of n is an error that matches
+// ErrInvalid or hg.ErrUnsupported.
 func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Peer, error) {
 	if err := o.check(addrs); err != nil {
 		return Peer{}, err

@@ -55,10 +55,11 @@ func (r *roundRobin) Pick(c *Call, ts []Candidate) int {
 	return nth(ts, int(turn%uint64(good)))
 }
 
-// LeastLoaded returns a Balancer that takes the address with the fewest calls of this Peer under way; each MiB that they lend counts as
-// one more. Where calls take more than twice as long as elsewhere each counts as so many, four at most, and an address with none under way as
-// one that has a call. How long they take is a mean of the last calls of all methods, and of streams as a whole: one slow call keeps the
-// others away for some seconds. Of several one is drawn.
+// LeastLoaded returns a Balancer that takes the address with the fewest calls of this Peer in
+// flight; each MiB that they lend counts as one more. Calls to an address that is over twice as
+// slow as others weigh up to four times as much, and an address without calls then counts as having
+// one. Ties are broken at random. How slow an address is is a mean of the last calls of all
+// methods, and of streams as a whole: one slow call keeps others away for some seconds.
 func LeastLoaded() Balancer { return leastLoaded{} }
 
 type leastLoaded struct{}

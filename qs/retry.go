@@ -13,42 +13,53 @@ import (
 
 // A RetryPolicy says how Retry repeats calls. The zero value works.
 type RetryPolicy struct {
-	// Attempts bounds the attempts of a call. Zero means 3.
+	// Attempts is the largest number of attempts of a call, the first included. Zero means 3.
 	Attempts int
-	// Backoff is the pause before the second attempt at one address: doubled each time, up to 1 s, half of it drawn. There is
-	// none before another address, unless that fails, too. Zero means 20 ms, negative none.
+	// Backoff is the pause before the second attempt at one address. It is doubled each time, up to
+	// 1 s, and half of it is random. There is no pause before another address, unless that fails,
+	// too. Zero means 20 ms, negative none.
 	Backoff time.Duration
-	// ProgressTimeout gives an attempt up, with ErrTimeout, that has had neither an answer nor moved a byte of what is lent for so long. It is
-	// for handlers that hang although their process answers. A handler that is at work meanwhile, or a request that waits for a
-	// worker, looks the same from here: choose several times the longest that a healthy one takes from one piece to the next, and
-	// from the last one to its answer; for files and large buffers 30 s rather than 1 s. Zero means never: a peer that is silent
-	// altogether is found after Config.PeerTimeout.
+	// ProgressTimeout is the time without an answer and without a moved byte of what is lent after
+	// which an attempt is given up with ErrTimeout. Zero means never. It is for handlers that hang
+	// although their process answers. A handler that is at work, or a request that waits for a
+	// worker, looks the same from here: choose several times the longest that a healthy one takes
+	// from one piece to the next, and from the last one to its answer; for files and large buffers
+	// 30 s rather than 1 s. A process that is silent altogether is found after Config.PeerTimeout.
 	ProgressTimeout time.Duration
-	// WithdrawTimeout has an attempt that is given up ask the target, for so long, to give the request back. If it does, the request is
-	// certain not to have run, and can be repeated although its method is not idempotent. Zero means not to ask.
+	// WithdrawTimeout is how long an attempt that is given up asks the server to give the request
+	// back. If it does, the request is certain not to have run, and can be repeated although its
+	// method is not idempotent. Zero means not to ask.
 	WithdrawTimeout time.Duration
-	// Codes are what the handler of an Idempotent method may have answered, after it has run, for the call to be repeated. Nil means
-	// ErrUnavailable, ErrNotReady, ErrDraining and ErrAborted; an empty list none.
+	// Codes are the answers of handlers that have run for which calls of Idempotent methods are
+	// repeated. Nil means ErrUnavailable, ErrNotReady, ErrDraining and ErrAborted; an empty list
+	// none.
 	Codes []Code
-	// BudgetRatio bounds the repeated attempts of the last 10 s by so many for each first one, beside 10: those of one node's calls
-	// through one Retry, of all methods that it wraps. Those at another address that does not fail are not counted. Zero means 0.1,
-	// negative no such bound.
+	// BudgetRatio is the retry budget: within 10 s there are at most 10 retries, and BudgetRatio
+	// for each first attempt in addition. Retries at another address that does not fail are not
+	// counted. The budget is that of one node's calls through one Retry, of all methods that it
+	// wraps. Zero means 0.1, negative no bound.
 	BudgetRatio float64
 }
 
-// Retry returns a client's interceptor that repeats calls: those whose requests did not run, and, for methods that are Idempotent,
-// those that may have run, or whose handlers said one of RetryPolicy.Codes. Each attempt goes to an address of the Peer that does not
-// fail and that the call has not been at, if there is one. What no repetition can
-// help is left alone: a request that is wrong, and what a target refuses for good (see Refuse). A call is not repeated when ctx has ended, or when bytes of a Reader or a Writer have been moved.
+// Retry returns a client's interceptor that repeats calls that did not run. For methods that are
+// Idempotent it also repeats calls that may have run, and those whose handlers answered one of
+// RetryPolicy.Codes. Each attempt goes to an address of the Peer that does not fail and that the
+// call has not been at, if there is one.
 //
-// Put it into Config.ClientInterceptors for all calls of a node, or give it to Define for those of one method. If both
-// have one, only the method's repeats its calls: the innermost Retry counts. Interceptors after it run once for each attempt. Those before
-// it, and all of the node if it is the method's, run once for each call:
+// Errors that a repetition cannot fix are returned: bad requests, and what a server refuses for
+// good (see Refuse). A call is not repeated when ctx has ended, or when bytes of a Reader or a
+// Writer have moved.
+//
+// Put it into Config.ClientInterceptors for all calls of a node, or give it to Define for those of
+// one method. If both have one, only that of the method repeats its calls: the innermost Retry
+// counts. Interceptors behind it run once for each attempt; those before it, and all of the node if
+// it is the method's, run once for each call:
 //
 //	qs.Config{ClientInterceptors: []qs.Interceptor{logAll, qs.Retry(qs.RetryPolicy{}), countAttempts}}
 //	var get = qs.Define[Key, Value]("kv/get", qs.Idempotent(), qs.Retry(qs.RetryPolicy{Attempts: 5}))
 //
-// Make it once for a node or a method, not for each call: it keeps the budget of what it has repeated. At a server it does nothing good.
+// Make it once for a node or a method, not for each call: it keeps the budget of retries. At a
+// server it has no use.
 func Retry(p RetryPolicy) Interceptor {
 	if p.Attempts <= 0 {
 		p.Attempts = 3

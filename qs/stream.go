@@ -26,7 +26,7 @@ import (
 // pauses. An item has at most hg.Config.MaxOutput bytes.
 type Stream[In, Item any] struct{ m *method }
 
-// DefineStream names a method with a stream of results. The rules are those of Define; In holds no Sinks. The codec encodes each item by
+// DefineStream declares a method with a stream of results. The rules are those of Define; In holds no Sinks. The codec encodes each item by
 // itself. Inline is refused with a panic, since send blocks.
 func DefineStream[In, Item any](name string, opts ...Option) *Stream[In, Item] {
 	m := define(name, opts, schema.Stream, reflect.TypeFor[In](), nil, reflect.TypeFor[Item]())

@@ -27,7 +27,7 @@ import (
 // Items come in order in each direction, each once; the directions are independent. How they travel, and what bounds them, is as in a Stream.
 type Duplex[In, Up, Down any] struct{ m *method }
 
-// DefineDuplex names a method with items in both directions. The rules are those of DefineStream.
+// DefineDuplex declares a method with items in both directions. The rules are those of DefineStream.
 func DefineDuplex[In, Up, Down any](name string, opts ...Option) *Duplex[In, Up, Down] {
 	return &Duplex[In, Up, Down]{defineItems(name, opts, schema.Duplex, reflect.TypeFor[In](), reflect.TypeFor[Up](), reflect.TypeFor[Down]())}
 }
@@ -36,7 +36,7 @@ func DefineDuplex[In, Up, Down any](name string, opts ...Option) *Duplex[In, Up,
 // file or a Reader goes in a Source instead. It is a package variable that both programs import.
 type Upload[In, Up, Out any] struct{ m *method }
 
-// DefineUpload names a method whose caller sends items. The rules are those of DefineStream.
+// DefineUpload declares a method whose caller sends items. The rules are those of DefineStream.
 func DefineUpload[In, Up, Out any](name string, opts ...Option) *Upload[In, Up, Out] {
 	return &Upload[In, Up, Out]{defineItems(name, opts, schema.Upload, reflect.TypeFor[In](), reflect.TypeFor[Up](), reflect.TypeFor[Out]())}
 }

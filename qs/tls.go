@@ -12,20 +12,23 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// LoadTLS returns a configuration for Config.TLS from PEM files:
+// LoadTLS returns a configuration for Config.TLS, for client and server alike, from PEM files:
 //
-//   - cert, key and ca: both sides prove who they are. cert and key are shown to peers, and a peer's certificate must be signed by
-//     an authority in ca.
-//   - cert and key: servers prove who they are, and who connects needs no certificate. Peers that are dialled must have one that
-//     the system trusts.
-//   - ca: a client that has no certificate, for servers that ask for none.
+//   - cert, key and ca: both sides prove who they are. cert and key are shown to peers, and a peer's
+//     certificate must be signed by an authority in ca.
+//   - cert and key: servers prove who they are; clients need no certificate. A peer that is dialed
+//     must have a certificate that the system trusts.
+//   - ca: a client without a certificate, for servers that ask for none.
 //   - three empty names: nil, no TLS.
 //
-// The certificate of a server must carry the host by which it was looked up: a DNS name, or the IP address where an address has
-// one. All three are read anew when they change: connections that are
-// made from then on use them, and sessions end with their certificates (Config.CertificateGrace), so that they are made anew. Files
-// that cannot be used then are logged, by the Logger of the Node that was opened last with the configuration, and the last ones stay
-// in use. To change authorities, have ca name the old and the new ones until every certificate is of the new ones.
+// The certificate of a server must carry the host by which it was looked up: a DNS name, or the IP
+// address where an address has one.
+//
+// All three files are read again when they change: connections that are made from then on use the
+// new contents, and sessions end with their certificates (Config.CertificateGrace), so that they
+// are made again. Files that cannot be used then are logged, by the Logger of the Node that was
+// opened last with the configuration, and the last good ones stay in use. To change authorities,
+// list the old and the new ones in ca until every certificate is signed by a new one.
 //
 // The error matches ErrInvalid when only one of cert and key is given, or ca holds no certificate.
 func LoadTLS(cert, key, ca string) (*tls.Config, error) {
