@@ -25,11 +25,35 @@ func TestWorkflow(t *testing.T) {
 		return all
 	}
 	require.Equal(t, []string{".ci/run", ".ci/run long"}, commands(linux))
-	require.Equal(t, []string{"go test ./... ./cmd/qs/..."}, commands(portable))
+	contrib := "go test ./contrib/group/... ./contrib/grpc/... ./contrib/otel/... ./contrib/prometheus/... ./contrib/raft/... ./contrib/yokan/..."
+	require.Equal(t, []string{"go test ./... ./cmd/qs/...", contrib}, commands(portable))
+	modules, err := filepath.Glob("../../../contrib/*/go.mod")
+	require.NoError(t, err)
+	for _, file := range modules {
+		require.Contains(t, contrib, " ./contrib/"+filepath.Base(filepath.Dir(file))+"/...")
+	}
 	require.Contains(t, portable, "os: [macos-latest, windows-latest]")
 	ci, err := os.ReadFile(filepath.Join("..", "..", "..", ".ci", "run"))
 	require.NoError(t, err)
 	for _, step := range []string{"darwin/arm64 windows/amd64 linux/386", `"$tmp/types"`, "go test -exec true ./..."} {
 		require.True(t, strings.Contains(string(ci), step), step)
 	}
+}
+
+// Every action of the workflows is named by the hash of a commit, which cannot be changed, with its version behind.
+func TestPinned(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../../.github/workflows/*.yml")
+	require.NoError(t, err)
+	uses, pinned := regexp.MustCompile(`(?m)^.*\buses:.*$`), regexp.MustCompile(`uses: [\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
+	found := 0
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, line := range uses.FindAllString(string(b), -1) {
+			found++
+			require.Regexp(t, pinned, line, "%s", file)
+		}
+	}
+	require.Greater(t, found, 3)
 }
