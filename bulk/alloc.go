@@ -7,18 +7,22 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Alloc returns n bytes that peers on this machine can map, so that lending them copies nothing: a pull over shared memory is one copy,
-// made by the peer, and a View none. That is for handles of one segment without Options.Peer, whose Access has ReadOnly in it, and peers
-// of the same user; for everything else, and where there is no such memory, they are bytes as others are. Their contents are undefined.
-// They are not garbage collected: give them back with Free.
+// Alloc returns n bytes of memory that peers on this machine can map: a pull over shared memory then makes one copy, in
+// the peer, and a View makes none.
 //
-// The system has given us the memory when Alloc returns. If it cannot, the error matches na.ErrNoMemory; if n is negative, na.ErrInvalid.
+// Peers map it for handles that have one segment, no Options.Peer, and an Access that includes ReadOnly, if they run as
+// the same user. For other handles, and on systems without such memory, the bytes are ordinary memory.
 //
-// A process of the same user that has a handle can read all that this process has allocated so, for as long as it likes: Close is kept
-// by Quicksilver at the other end. It cannot write.
+//   - The contents are undefined. The memory is not garbage collected: release it with Free.
+//   - The pages are allocated when Alloc returns, which may block on the operating system.
+//   - The error matches na.ErrNoMemory if the system has no memory left, and na.ErrInvalid if n is negative.
+//
+// Security: a process of the same user that has received a handle can read all memory that this process allocated with
+// Alloc, also after the handle was closed, unless it runs unmodified Quicksilver code, which stops at Close. It can never
+// write.
 func Alloc(n int) ([]byte, error) {
 	if n < 0 {
-		return nil, fmt.Errorf("bulk: alloc: a length of %d bytes: %w", n, na.ErrInvalid)
+		return nil, fmt.Errorf("bulk: alloc: the length is %d, want 0 or more bytes: %w", n, na.ErrInvalid)
 	}
 	b, err := pool.Alloc(n)
 	if err != nil {
@@ -27,6 +31,7 @@ func Alloc(n int) ([]byte, error) {
 	return b, nil
 }
 
-// Free gives back what Alloc has returned, all of it, when no handle or transfer uses it any more: the Close of a handle has completed.
-// It panics if peers may still read it, and for memory that is not from Alloc, or was given back before.
+// Free releases b, which is a whole slice that Alloc returned. No handle and no transfer may use it any more: call Free
+// after the Close of the handle has completed. It panics if peers may still read b, if b is not from Alloc, and if it was
+// freed before.
 func Free(b []byte) { pool.Free(b) }

@@ -25,7 +25,7 @@ type scene struct {
 	theirs, mine *memory
 	there, here  *bulk.Handle
 	spec         bulk.Spec
-	ended
+	outcome
 }
 
 // eachDir runs f over every transport and in both directions.
@@ -69,7 +69,7 @@ func (s *scene) start() *bulk.Op {
 func (s *scene) cancel(op *bulk.Op) {
 	s.t.Helper()
 	op.Cancel()
-	s.soon(s.mctx, func() bool { return s.calls > 0 })
+	s.triggerUntil(s.mctx, func() bool { return s.calls > 0 })
 	s.canceled()
 }
 
@@ -120,20 +120,20 @@ func (s *scene) whole(to *memory) {
 		}
 	}
 	require.LessOrEqual(s.t, s.moved, found, "pieces that are said to be moved are not in place")
-	require.True(s.t, to.intact(), "bytes beside the segments were written")
+	require.True(s.t, to.hasIntactCanaries(), "bytes beside the segments were written")
 }
 
 // afterwards requires that done gave the memory back: what the mover does with it now meets nobody. The session is used
 // up to its last byte meanwhile, and works.
 func (s *scene) afterwards() {
 	s.t.Helper()
-	s.mine.set(0xee)
-	s.intact()
+	s.mine.fillByte(0xee)
+	s.requireIntact()
 	require.Equal(s.t, 1, s.calls)
-	require.True(s.t, s.mine.all(0xee), "the local memory was written after done")
+	require.True(s.t, s.mine.isFilledWith(0xee), "the local memory was written after done")
 	source := patterned(1, 0, s.size)
 	if s.dir == bulk.Pull {
-		require.Empty(s.t, differ(s.theirs.bytes(), source))
+		require.Empty(s.t, describeDiff(s.theirs.bytes(), source))
 		return
 	}
 	s.whole(s.theirs)
@@ -168,7 +168,7 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 		t.Run("in the middle", func(t *testing.T) {
 			s := newScene(t, p, dir, 512<<10)
 			op := s.start()
-			s.until(func() bool { return op.Moved() > int64(s.size)/3 })
+			s.stepUntil(func() bool { return op.Moved() > int64(s.size)/3 })
 			require.Zero(t, s.calls)
 			s.cancel(op)
 			require.Positive(t, s.moved)
@@ -187,7 +187,7 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 				s := newScene(t, p, dir, pieces*16<<10)
 				s.spec.Chunk, s.spec.Window = 16<<10, 1
 				op := s.start()
-				s.until(func() bool { return op.Moved() >= int64(k)*s.spec.Chunk })
+				s.stepUntil(func() bool { return op.Moved() >= int64(k)*s.spec.Chunk })
 				s.cancel(op)
 				want := int64(k) * s.spec.Chunk
 				if !s.Sim && s.moved != want {
@@ -205,7 +205,7 @@ func TestCancelInsideAPiece(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		g := newGate(p)
-		p.intact() // connects
+		p.requireIntact() // connects
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			for _, passed := range []int{100, 300_000, 700_001} {
 				t.Run(fmt.Sprintf("%v/%d bytes passed", dir, passed), func(t *testing.T) {
@@ -213,13 +213,13 @@ func TestCancelInsideAPiece(t *testing.T) {
 					s.spec.Chunk = 1500 << 10
 					g.shutAfter(passed, dir == bulk.Pull)
 					op := s.start()
-					s.until(g.isShut)
+					s.stepUntil(g.isShut)
 					for range 20 {
 						_ = s.mctx.Progress(0)
 					}
 					s.cancel(op)
 					require.Zero(t, s.moved)
-					s.mine.set(0xee) // at once: the rest of the piece is still to come
+					s.mine.fillByte(0xee) // at once: the rest of the piece is still to come
 					g.open()
 					s.afterwards()
 				})
@@ -233,27 +233,27 @@ func TestCancelAfterTheEnd(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		s := newScene(t, p, dir, 300_000)
 		op := s.start()
-		s.until(func() bool { return op.Moved() == int64(s.size) })
+		s.stepUntil(func() bool { return op.Moved() == int64(s.size) })
 		require.Zero(t, s.calls)
 		op.Cancel()
 		op.Cancel()
 		s.mctx.Trigger(0)
 		require.Equal(t, 1, s.calls)
 		require.NoError(t, s.err)
-		require.Empty(t, differ(s.mine.bytes(), s.theirs.bytes()))
+		require.Empty(t, describeDiff(s.mine.bytes(), s.theirs.bytes()))
 		op.Cancel()
 		s.mctx.Trigger(0)
-		s.intact()
+		s.requireIntact()
 		require.Equal(t, 1, s.calls)
 
 		for _, size := range []int64{0, 300_000} { // it begins and ends at once, or not
-			var e ended
+			var e outcome
 			spec := s.spec
 			spec.Size = size
 			op, err := bulk.Transfer(s.mctx, spec, e.done)
 			require.NoError(t, err)
 			op.Cancel()
-			s.soon(s.mctx, func() bool { return e.calls > 0 })
+			s.triggerUntil(s.mctx, func() bool { return e.calls > 0 })
 			require.Equal(t, 1, e.calls)
 			if size == 0 {
 				require.NoError(t, e.err, "a transfer of nothing has ended when it begins")
@@ -261,7 +261,7 @@ func TestCancelAfterTheEnd(t *testing.T) {
 				require.ErrorIs(t, e.err, hg.ErrCanceled)
 			}
 		}
-		s.intact()
+		s.requireIntact()
 	})
 }
 
@@ -308,7 +308,7 @@ func TestCancelFromManyGoroutines(t *testing.T) {
 			}
 		}
 		t.Logf("%d of 16 canceled", canceled)
-		p.intact()
+		p.requireIntact()
 	})
 }
 
@@ -380,7 +380,7 @@ func TestCancelInsideDoneOfAnother(t *testing.T) {
 		s := newScene(t, p, dir, 512<<10)
 		op := s.start()
 		small := newScene(t, p, dir, 10_000)
-		var e ended
+		var e outcome
 		small.spec.Peer = p.peer
 		_, err := bulk.Transfer(p.mctx, small.spec, func(own *bulk.Op, err error) {
 			e.done(own, err)
@@ -389,7 +389,7 @@ func TestCancelInsideDoneOfAnother(t *testing.T) {
 		})
 		require.NoError(t, err)
 		s.Until(func() bool { return e.calls > 0 })
-		s.soon(s.mctx, func() bool { return s.calls > 0 })
+		s.triggerUntil(s.mctx, func() bool { return s.calls > 0 })
 		require.NoError(t, e.err)
 		require.Equal(t, 1, e.calls)
 		s.canceledOr()
@@ -403,17 +403,17 @@ func TestCancelBeforeConnected(t *testing.T) {
 		s := newScene(t, p, dir, 512<<10)
 		own := newScene(t, p, dir, 512<<10)
 		_, fctx := p.Origin(hg.Config{})
-		var e ended
+		var e outcome
 		own.spec.Peer = p.peer
 		own.spec.Local = local(t, fctx, own.mine.segs...)
 		op, err := bulk.Transfer(fctx, own.spec, e.done)
 		require.NoError(t, err)
 		op.Cancel()
-		p.soon(fctx, func() bool { return e.calls > 0 })
+		p.triggerUntil(fctx, func() bool { return e.calls > 0 })
 		require.Equal(t, 1, e.calls)
 		require.ErrorIs(t, e.err, hg.ErrCanceled)
 		require.Zero(t, fctx.Stats().NA.Outstanding)
-		s.intact()
+		s.requireIntact()
 	})
 }
 
@@ -431,7 +431,7 @@ func TestInterruptedAnywhere(t *testing.T) {
 				s.spec.Chunk, s.spec.Window = 4096+r.Int64N(60_000), 1+r.IntN(8)
 				op := s.start()
 				steps := r.IntN(1 + r.IntN(600))
-				s.until(func() bool { steps--; return steps < 0 || op.Moved() == int64(s.size) })
+				s.stepUntil(func() bool { steps--; return steps < 0 || op.Moved() == int64(s.size) })
 				if atAll++; op.Moved() > 0 && op.Moved() < int64(s.size) {
 					middle++
 				}
@@ -441,11 +441,11 @@ func TestInterruptedAnywhere(t *testing.T) {
 					s.revoked(true)
 				case op.Moved() == int64(s.size):
 					op.Cancel()
-					s.soon(s.mctx, func() bool { return s.calls > 0 })
+					s.triggerUntil(s.mctx, func() bool { return s.calls > 0 })
 					require.NoError(t, s.err)
 				default:
 					op.Cancel()
-					s.soon(s.mctx, func() bool { return s.calls > 0 })
+					s.triggerUntil(s.mctx, func() bool { return s.calls > 0 })
 					if s.err == nil { // the last pieces had ended, unseen
 						s.whole(s.mine)
 						continue

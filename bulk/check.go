@@ -7,19 +7,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// What a Spec and a Stream have in common is checked here; of is the name of the one that is.
+// The functions of this file check the fields that Spec and Stream have in common. Their parameter of is "Spec" or
+// "Stream", for the error text.
 
-func invalid(dir Dir, format string, args ...any) error {
+// invalidError returns an error that matches hg.ErrInvalid.
+func invalidError(dir Dir, format string, args ...any) error {
 	return fmt.Errorf("bulk: %v: %w", dir, na.WithText(hg.ErrInvalid, fmt.Sprintf(format, args...)))
 }
 
-// checkPieces fills in the defaults of chunk and window.
-func checkPieces(of string, dir Dir, chunk *int64, window *int) error {
+// checkChunks checks chunk and window and sets their defaults.
+func checkChunks(of string, dir Dir, chunk *int64, window *int) error {
 	switch {
 	case *chunk < 0 || *chunk > 0 && *chunk < minChunk:
-		return invalid(dir, "%s.Chunk is %d, want at least %d, or 0 for %d", of, *chunk, minChunk, DefaultChunk)
+		return invalidError(dir, "%s.Chunk is %d, want at least %d, or 0 for %d", of, *chunk, minChunk, DefaultChunk)
 	case *window < 0 || *window > maxWindow:
-		return invalid(dir, "%s.Window is %d, want 1 to %d, or 0 for %d", of, *window, maxWindow, DefaultWindow)
+		return invalidError(dir, "%s.Window is %d, want 1 to %d, or 0 for %d", of, *window, maxWindow, DefaultWindow)
 	}
 	if *chunk == 0 {
 		*chunk = DefaultChunk
@@ -30,7 +32,8 @@ func checkPieces(of string, dir Dir, chunk *int64, window *int) error {
 	return nil
 }
 
-// checkRemote checks that remote allows the direction, and returns its owner: peer, or the address that it is bound to.
+// checkRemote checks that remote allows the direction. It returns the owner of the memory: peer, or else the address that
+// remote is bound to.
 func checkRemote(of string, dir Dir, remote *Handle, peer na.Addr) (na.Addr, error) {
 	need := ReadOnly
 	if dir == Push {
@@ -44,7 +47,7 @@ func checkRemote(of string, dir Dir, remote *Handle, peer na.Addr) (na.Addr, err
 		peer = remote.owner
 	}
 	if peer.IsZero() {
-		return peer, invalid(dir, "%s.Peer is not set and the remote handle is not bound to an address", of)
+		return peer, invalidError(dir, "%s.Peer is not set and the remote handle is not bound to an address", of)
 	}
 	return peer, nil
 }

@@ -29,9 +29,9 @@ func (s *scene) revoke() {
 		assert.NoError(s.t, err)
 	}))
 	require.Zero(s.t, calls, "the callback runs in Trigger")
-	s.soon(s.octx, func() bool { return calls > 0 })
+	s.triggerUntil(s.octx, func() bool { return calls > 0 })
 	require.Equal(s.t, 1, calls)
-	s.theirs.set(0xee)
+	s.theirs.fillByte(0xee)
 }
 
 // revoked requires that the transfer ends because of that, without taking anything for data that was not. If all of it
@@ -49,10 +49,10 @@ func (s *scene) revoked(maybe bool) {
 		require.ErrorIs(s.t, s.err, na.ErrRevoked)
 		s.broken()
 	}
-	s.intact()
+	s.requireIntact()
 	require.Equal(s.t, 1, s.calls)
-	require.True(s.t, s.theirs.all(0xee), "the memory was written after Close had completed")
-	require.True(s.t, s.theirs.intact() && s.mine.intact(), "bytes beside the segments were written")
+	require.True(s.t, s.theirs.isFilledWith(0xee), "the memory was written after Close had completed")
+	require.True(s.t, s.theirs.hasIntactCanaries() && s.mine.hasIntactCanaries(), "bytes beside the segments were written")
 }
 
 func TestCloseWhileAPeerTransfers(t *testing.T) {
@@ -63,7 +63,7 @@ func TestCloseWhileAPeerTransfers(t *testing.T) {
 				s := newScene(t, p, dir, 320<<10)
 				s.spec.Chunk, s.spec.Window = 32<<10, window
 				op := s.start()
-				s.until(func() bool { return op.Moved() >= part*s.spec.Chunk })
+				s.stepUntil(func() bool { return op.Moved() >= part*s.spec.Chunk })
 				asked := op.Moved() + int64(window)*s.spec.Chunk
 				s.revoke()
 				require.Zero(t, s.calls)
@@ -80,7 +80,7 @@ func TestCloseWhileAPeerIsFrozen(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		g := newGate(p)
-		p.intact() // connects
+		p.requireIntact() // connects
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			for _, passed := range []int{100, 300_000} {
 				t.Run(fmt.Sprintf("%v/%d bytes passed", dir, passed), func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestCloseWhileAPeerIsFrozen(t *testing.T) {
 					s.spec.Chunk = 1500 << 10
 					g.shutAfter(passed, dir == bulk.Pull)
 					op := s.start()
-					s.until(g.isShut)
+					s.stepUntil(g.isShut)
 					s.revoke()
 					require.Zero(t, s.calls, "the peer has not heard of it")
 					require.Zero(t, op.Moved())
@@ -118,7 +118,7 @@ func TestCloseWaitsForOwnTransfers(t *testing.T) {
 						published = remote(t, s.here)
 					}
 					op := s.start()
-					s.until(func() bool { return op.Moved() > 0 })
+					s.stepUntil(func() bool { return op.Moved() > 0 })
 					closed, early := 0, false
 					require.NoError(t, s.here.CloseFunc(func(err error) {
 						closed++
@@ -130,7 +130,7 @@ func TestCloseWaitsForOwnTransfers(t *testing.T) {
 					_, err = s.here.MarshalBinary()
 					require.Error(t, err)
 					if published != nil { // peers are locked out at once
-						var e ended
+						var e outcome
 						_, err = bulk.Transfer(s.octx, bulk.Spec{Peer: s.mctx.Self(), Remote: published,
 							Local: local(t, s.octx, make([]byte, 100_000)), Size: 100_000}, e.done)
 						if err == nil {
@@ -141,20 +141,20 @@ func TestCloseWaitsForOwnTransfers(t *testing.T) {
 					}
 					if cancel {
 						op.Cancel()
-						s.soon(s.mctx, func() bool { return s.calls > 0 })
-						s.soon(s.mctx, func() bool { return closed > 0 })
+						s.triggerUntil(s.mctx, func() bool { return s.calls > 0 })
+						s.triggerUntil(s.mctx, func() bool { return closed > 0 })
 						if s.err != nil {
 							s.canceled()
 						}
 					} else {
 						s.Until(func() bool { return closed > 0 })
 						require.NoError(t, s.err)
-						require.Empty(t, differ(s.mine.bytes(), s.theirs.bytes()))
+						require.Empty(t, describeDiff(s.mine.bytes(), s.theirs.bytes()))
 					}
 					require.Equal(t, 1, closed)
 					require.Equal(t, 1, s.calls)
 					require.False(t, early, "Close completed while the transfer went on")
-					s.intact()
+					s.requireIntact()
 				})
 			}
 		}
@@ -213,15 +213,15 @@ func TestCloseWait(t *testing.T) {
 		t.Run("a peer transfers", func(t *testing.T) {
 			s := newScene(t, p, dir, 640<<10)
 			op := s.start()
-			s.until(func() bool { return op.Moved() > 0 })
+			s.stepUntil(func() bool { return op.Moved() > 0 })
 			require.NoError(t, s.there.CloseWait(t.Context()))
-			s.theirs.set(0xee)
+			s.theirs.fillByte(0xee)
 			s.revoked(false)
 		})
 		t.Run("an own transfer goes on", func(t *testing.T) {
 			s := newScene(t, p, dir, 640<<10)
 			op := s.start()
-			s.until(func() bool { return op.Moved() > 0 })
+			s.stepUntil(func() bool { return op.Moved() > 0 })
 			ctx, cancel := context.WithCancelCause(t.Context())
 			cause := errors.New("enough")
 			cancel(cause)
@@ -261,7 +261,7 @@ func TestH14CloseInsideTheCallbackOfACanceledForward(t *testing.T) {
 				mine.fill(2)
 				var (
 					op  *bulk.Op
-					got ended
+					got outcome
 				)
 				_, err := target.Register("slow", func(h hg.Request) error {
 					var remote bulk.Handle
@@ -298,14 +298,14 @@ func TestH14CloseInsideTheCallbackOfACanceledForward(t *testing.T) {
 					assert.NoError(t, there.CloseFunc(func(err error) {
 						assert.NoError(t, err)
 						step = "closed"
-						theirs.set(0xee)
+						theirs.fillByte(0xee)
 					}))
 				}))
 				n.Until(func() bool { return op != nil })
-				p.until(func() bool { return op.Moved() > 0 })
+				p.stepUntil(func() bool { return op.Moved() > 0 })
 				h.Cancel()
-				p.soon(octx, func() bool { return step != "" })
-				p.soon(octx, func() bool { return step == "closed" })
+				p.triggerUntil(octx, func() bool { return step != "" })
+				p.triggerUntil(octx, func() bool { return step == "closed" })
 				require.Zero(t, got.calls)
 				n.Until(func() bool { return got.calls > 0 })
 				require.ErrorIs(t, got.err, na.ErrRevoked)
@@ -318,20 +318,20 @@ func TestH14CloseInsideTheCallbackOfACanceledForward(t *testing.T) {
 					}
 					require.LessOrEqual(t, got.moved, int64(found))
 				}
-				require.True(t, theirs.all(0xee), "the memory was written after the close had completed")
+				require.True(t, theirs.isFilledWith(0xee), "the memory was written after the close had completed")
 
 				// The same RPC handle and the same memory, anew.
 				theirs.fill(3)
 				there = create(t, octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
 				mine.fill(4)
-				got = ended{}
+				got = outcome{}
 				require.NoError(t, h.Forward(there, func(_ *hg.Handle, err error) {
 					again++
 					assert.NoError(t, err)
 				}))
 				n.Until(func() bool { return again > 0 })
 				require.NoError(t, got.err)
-				require.Empty(t, differ(mine.bytes(), theirs.bytes()))
+				require.Empty(t, describeDiff(mine.bytes(), theirs.bytes()))
 				require.NoError(t, there.CloseWait(t.Context()))
 				require.Zero(t, octx.Stats().NA.Regions)
 				require.Zero(t, octx.Stats().NA.PeersLost)
@@ -356,7 +356,7 @@ func TestCloseRacesTransfers(t *testing.T) {
 				from, to = mine, theirs
 			}
 			from.fill(i)
-			to.set(0)
+			to.fillByte(0)
 			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
 			over, told, closed := make(chan error, 2), make(chan bool, 64), make(chan error, 2)
 			_, err := bulk.Transfer(p.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: remote(t, there), Local: here, Size: size,
@@ -373,12 +373,12 @@ func TestCloseRacesTransfers(t *testing.T) {
 			require.NoError(t, <-closed)
 			after := theirs.bytes()
 			err = <-over
-			require.Empty(t, differ(theirs.bytes(), after), "the memory was written after the close had completed")
+			require.Empty(t, describeDiff(theirs.bytes(), after), "the memory was written after the close had completed")
 			if err != nil {
 				require.ErrorIs(t, err, na.ErrRevoked)
 				bad++
 			} else {
-				require.Empty(t, differ(to.bytes(), from.bytes()))
+				require.Empty(t, describeDiff(to.bytes(), from.bytes()))
 				good++
 			}
 			require.Empty(t, over)
@@ -413,7 +413,7 @@ func TestEncodeRacesClose(t *testing.T) {
 				})
 			}
 			require.NoError(t, h.CloseWait(t.Context()))
-			mem.set(0xee) // it is ours again
+			mem.fillByte(0xee) // it is ours again
 			wg.Wait()
 		}
 		require.Zero(t, hctx.Stats().NA.Regions)
@@ -436,7 +436,7 @@ func TestCloseLetsTheMemoryGo(t *testing.T) {
 		mine := newMemory(1 << 16)
 		pull := bulk.Spec{Remote: r, Local: local(t, p.mctx, mine.segs...), Size: 1 << 16}
 		require.NoError(t, p.transfer(pull).err)
-		require.True(t, mine.all(7))
+		require.True(t, mine.isFilledWith(7))
 		require.NotNil(t, alive.Value())
 		require.NoError(t, h.CloseWait(t.Context()))
 		h = nil

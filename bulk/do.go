@@ -7,13 +7,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// Do is Transfer that waits, as hg.Context.Wait does. When ctx ends first the transfer is canceled: the error then matches the
-// cause of ctx, and hg.ErrTimeout if its deadline has passed, else hg.ErrCanceled. When Do returns, nobody touches the local
-// memory for it any more.
+// Do is Transfer that waits for the end of the transfer.
+//
+//   - It blocks, and drives Progress and Trigger of hctx as hg.Context.Wait does: other callbacks may run in it.
+//   - When it returns, the local memory is not used any more.
+//   - If ctx is done first the transfer is canceled. The error then matches context.Cause(ctx), and hg.ErrTimeout if the
+//     deadline has passed, else hg.ErrCanceled. Other errors are those of Transfer and of a transfer that failed.
 func Do(ctx context.Context, hctx *hg.Context, s Spec) error {
 	var fail error
 	w := hghook.NewWaiter(hctx)
-	op, err := transfer(hctx, s, ownerOf(ctx), func(_ *Op, err error) {
+	op, err := transfer(hctx, s, requestOf(ctx), func(_ *Op, err error) {
 		fail = err
 		w.End()
 	})
@@ -23,7 +26,7 @@ func Do(ctx context.Context, hctx *hg.Context, s Spec) error {
 	w.Await(ctx, op.Cancel)
 	if e, ok := fail.(*Error); ok {
 		ended := *e
-		ended.Err = endedBy(ctx, e.Err)
+		ended.Err = contextError(ctx, e.Err)
 		fail = &ended
 	}
 	return fail

@@ -11,14 +11,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An Error ends a transfer: in which direction, with whom, how long it took, how far it came, and why.
+// An Error is the error of a transfer, or of a Reader, ReaderAt or Writer.
 type Error struct {
 	Dir   Dir
-	Peer  na.Addr
-	Took  time.Duration // since it began; 0 when it was refused and did not begin
-	Moved int64         // bytes in whole pieces; what else was written at the destination is undefined
-	Size  int64
-	Err   error
+	Peer  na.Addr       // owner of the remote memory; zero for local memory
+	Took  time.Duration // from start to end; 0 if the transfer was not started
+	Moved int64         // bytes of completed chunks; the rest of the destination is undefined
+	Size  int64         // bytes that were to be moved
+	Err   error         // the cause
 }
 
 // Error returns for example
@@ -38,13 +38,13 @@ func (e *Error) Error() string {
 	}
 	after := ""
 	if e.Took > 0 {
-		after = " after " + e.Took.Round(round(e.Took)).String()
+		after = " after " + e.Took.Round(roundDuration(e.Took)).String()
 	}
 	return fmt.Sprintf("bulk: %v %s %s: %v%s (moved %d of %d bytes)", e.Dir, prep, peer, cause, after, e.Moved, e.Size)
 }
 
-// round keeps about three digits.
-func round(d time.Duration) time.Duration {
+// roundDuration returns the unit to round d to, so that about three digits remain.
+func roundDuration(d time.Duration) time.Duration {
 	r := time.Nanosecond
 	for d/r >= 1000 {
 		r *= 10
@@ -58,8 +58,9 @@ func (e *Error) Unwrap() error { return e.Err }
 // Timeout reports whether the cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
-// endedBy returns why something was canceled, if ctx ended it. A passed deadline is a time-out and not a cancel.
-func endedBy(ctx context.Context, err error) error {
+// contextError returns err with the cause of ctx added, if err is a cancellation and ctx is done. If the deadline of ctx
+// has passed the error matches hg.ErrTimeout instead of hg.ErrCanceled.
+func contextError(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil || na.CodeOf(err) != hg.ErrCanceled:
 		return err

@@ -10,11 +10,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// FileOptions say which part of a file is mapped and what for. The zero value maps all of it, to be read.
+// FileOptions select the part of a file that is mapped. The zero value maps all of it for reading.
 type FileOptions struct {
-	// Write maps the file to be read and written; it has been opened for both then.
+	// Write maps the file for reading and writing. The file must have been opened for both.
 	Write bool
-	// Offset and Length are in bytes and lie inside the file, which does not grow. A Length of zero means up to its end.
+	// Offset and Length are in bytes and must lie inside the file, which is not extended. A Length of zero means up to
+	// the end of the file.
 	Offset, Length int64
 }
 
@@ -23,22 +24,22 @@ type FileOptions struct {
 //	MapFile ─► File ── Create ─► Handle … its Close completes ─┐
 //	             └── Close ────────────────────────────────────┴─► unmapped, when both have
 //
-// If somebody truncates the file, transfers of pages that are gone end with na.ErrFault on both sides, and nothing else is
-// harmed; the rest of the last page that is there reads as zeroes. But code of the caller that touches what is gone,
-// through Handle.Segments, dies of SIGBUS.
+// If the file is truncated while it is mapped, transfers of the missing pages end with na.ErrFault on both sides, and
+// nothing else fails; the rest of the last page reads as zeroes. Code of the program that touches missing pages through
+// Handle.Segments is killed by SIGBUS.
 type File struct {
-	name string
-	data []byte // of what is mapped
-	opts FileOptions
-	raw  mapping
+	name  string
+	data  []byte // the mapped part
+	opts  FileOptions
+	pages mapping // whole pages around data
 
 	mu     sync.Mutex // guards the fields below
-	users  int        // handles that are not closed, calls under way, and 1 until Close
+	refs   int        // handles that are not closed, calls in progress, and 1 until Close
 	closed bool
 }
 
-// MapFile maps f, which may be closed afterwards. The error matches hg.ErrInvalid when there is no such part of f or f
-// is not a regular file, and errors.ErrUnsupported where files cannot be mapped, by the system or by their file system.
+// MapFile maps f, which may be closed afterwards. The error matches hg.ErrInvalid if opts lie outside the file or f is not
+// a regular file, and errors.ErrUnsupported if the system or the file system does not map files.
 func MapFile(f *os.File, opts FileOptions) (*File, error) {
 	bad := func(err error) (*File, error) { return nil, fmt.Errorf("bulk: map %s: %w", f.Name(), err) }
 	info, err := f.Stat()
@@ -48,7 +49,7 @@ func MapFile(f *os.File, opts FileOptions) (*File, error) {
 	size := info.Size()
 	switch {
 	case !info.Mode().IsRegular():
-		return bad(na.WithText(hg.ErrInvalid, "it is not a regular file"))
+		return bad(na.WithText(hg.ErrInvalid, "not a regular file"))
 	case !na.InRange(opts.Offset, opts.Length, size):
 		return bad(na.WithText(hg.ErrInvalid, fmt.Sprintf(
 			"FileOptions.Offset is %d: %d bytes from there lie outside the file of %d bytes", opts.Offset, opts.Length, size)))
@@ -56,50 +57,50 @@ func MapFile(f *os.File, opts FileOptions) (*File, error) {
 	if opts.Length == 0 {
 		opts.Length = size - opts.Offset
 	}
-	m := &File{name: f.Name(), opts: opts, users: 1}
+	m := &File{name: f.Name(), opts: opts, refs: 1}
 	if opts.Length == 0 {
 		return m, nil
 	}
-	if m.raw, m.data, err = mapFile(f, opts); err != nil {
+	if m.pages, m.data, err = mapFile(f, opts); err != nil {
 		return bad(err)
 	}
 	return m, nil
 }
 
-// Len returns the number of bytes that are mapped.
+// Len returns the number of mapped bytes.
 func (f *File) Len() int64 { return f.opts.Length }
 
-// Create makes a handle over what is mapped, which stays so until the handle has been closed. A handle cannot be closed
-// after its context.
+// Create makes a handle over the mapped bytes, which stay mapped until the handle has been closed. Close the handle before
+// its context: it cannot be closed afterwards.
 func (f *File) Create(hctx *hg.Context, opts Options) (*Handle, error) {
 	if opts.Access.Can(WriteOnly) && !f.opts.Write {
 		return nil, fmt.Errorf("bulk: create: %w", na.WithText(na.ErrPermission, f.name+" is mapped without FileOptions.Write"))
 	}
-	if err := f.use("create"); err != nil {
+	if err := f.acquire("create"); err != nil {
 		return nil, err
 	}
 	h, err := Create(hctx, opts, f.data)
 	if err != nil {
-		return nil, errors.Join(err, f.unref())
+		return nil, errors.Join(err, f.release())
 	}
-	h.freed = func() { _ = f.unref() }
+	h.onClosed = func() { _ = f.release() }
 	return h, nil
 }
 
-// Sync returns when everything that was written into the memory is on the disk.
+// Sync blocks until everything that was written into the mapped memory is on the disk.
 func (f *File) Sync() error {
-	if err := f.use("sync"); err != nil {
+	if err := f.acquire("sync"); err != nil {
 		return err
 	}
-	err := f.raw.sync()
-	if err = errors.Join(err, f.unref()); err != nil {
+	err := f.pages.sync()
+	if err = errors.Join(err, f.release()); err != nil {
 		return fmt.Errorf("bulk: sync %s: %w", f.name, err)
 	}
 	return nil
 }
 
-// Close gives up f. The file is unmapped when every handle that was made of it has been closed and nobody uses the memory
-// any more; Close does not wait for that. A second Close fails with hg.ErrClosed.
+// Close releases f. The file is unmapped once every handle that Create made has been closed and no transfer uses the
+// memory; Close does not wait for that. A second Close fails with hg.ErrClosed.
 func (f *File) Close() error {
 	f.mu.Lock()
 	was := f.closed
@@ -108,28 +109,30 @@ func (f *File) Close() error {
 	if was {
 		return fmt.Errorf("bulk: close %s: %w", f.name, hg.ErrClosed)
 	}
-	return f.unref()
+	return f.release()
 }
 
-// use keeps the file mapped until leave.
-func (f *File) use(what string) error {
+// acquire keeps the file mapped until release. op is the operation for the error text.
+func (f *File) acquire(op string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return fmt.Errorf("bulk: %s: %w", what, na.WithText(hg.ErrClosed, f.name+" was closed"))
+		return fmt.Errorf("bulk: %s: %w", op, na.WithText(hg.ErrClosed, f.name+" was closed"))
 	}
-	f.users++
+	f.refs++
 	return nil
 }
 
-func (f *File) unref() error {
+// release ends an acquire, and unmaps the file when it was the last one.
+func (f *File) release() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.users--; f.users > 0 {
+	f.refs--
+	if f.refs > 0 {
 		return nil
 	}
 	f.data = nil
-	if err := f.raw.unmap(); err != nil {
+	if err := f.pages.unmap(); err != nil {
 		return fmt.Errorf("bulk: unmap %s: %w", f.name, err)
 	}
 	return nil

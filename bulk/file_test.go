@@ -92,7 +92,7 @@ func TestFileRoundTrip(t *testing.T) {
 			copy(want[c.off:c.off+n], content[c.off:])
 			got, err := os.ReadFile(target.Name())
 			require.NoError(t, err)
-			require.Empty(t, differ(got, want))
+			require.Empty(t, describeDiff(got, want))
 		}
 	})
 }
@@ -149,7 +149,7 @@ func TestFileClose(t *testing.T) {
 		mine := make([]byte, len(content))
 		e := p.transfer(bulk.Spec{Remote: remote(t, second), Local: local(t, p.mctx, mine), Size: int64(len(mine))})
 		require.NoError(t, e.err)
-		require.Empty(t, differ(mine, content))
+		require.Empty(t, describeDiff(mine, content))
 		if runtime.GOOS == "linux" {
 			require.Equal(t, 1, mappings(t, f))
 		}
@@ -184,7 +184,7 @@ func TestFileTruncated(t *testing.T) {
 					}
 					op := s.start()
 					if middle {
-						s.until(func() bool { return op.Moved() > 0 })
+						s.stepUntil(func() bool { return op.Moved() > 0 })
 						require.NoError(t, f.Truncate(keep))
 					}
 					s.Until(func() bool { return s.calls > 0 })
@@ -192,8 +192,8 @@ func TestFileTruncated(t *testing.T) {
 					require.ErrorIs(t, s.err, na.ErrFault, "the file of the %s, cut to %d bytes, middle=%v", side, keep, middle)
 					require.ErrorContains(t, s.err, map[string]string{"owner": "memory of the owner", "mover": "local memory"}[side])
 					require.Less(t, op.Moved(), int64(size))
-					s.intact()
-					require.True(t, s.theirs.intact() && s.mine.intact())
+					s.requireIntact()
+					require.True(t, s.theirs.hasIntactCanaries() && s.mine.hasIntactCanaries())
 					p.mctx.Trigger(0)
 				}
 			}
@@ -212,10 +212,10 @@ func TestFileReadOnlyAsDestination(t *testing.T) {
 			s.start()
 			s.Until(func() bool { return s.calls > 0 })
 			require.ErrorIs(t, s.err, na.ErrFault)
-			s.intact()
+			s.requireIntact()
 			got, err := os.ReadFile(f.Name())
 			require.NoError(t, err)
-			require.Empty(t, differ(got, patterned(5, 0, size)))
+			require.Empty(t, describeDiff(got, patterned(5, 0, size)))
 		}
 	})
 }
@@ -236,7 +236,7 @@ func TestFileTruncatedInTheSameProcess(t *testing.T) {
 					if ours {
 						spec.Remote, spec.Local = remote(t, there), gone
 					}
-					var e ended
+					var e outcome
 					_, err := bulk.Transfer(hctx, spec, e.done)
 					require.NoError(t, err)
 					p.Until(func() bool { return e.calls > 0 })

@@ -12,10 +12,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A mapping is whole pages of a file; nil is none.
+// A mapping is whole pages of a file in memory; nil if there are none.
 type mapping []byte
 
-// mapFile maps the pages around what opts say, and returns it within them.
+// mapFile maps the pages around the part of f that opts select, and returns them and that part.
 func mapFile(f *os.File, opts FileOptions) (mapping, []byte, error) {
 	before := opts.Offset % int64(os.Getpagesize())
 	n := before + opts.Length
@@ -39,14 +39,16 @@ func mapFile(f *os.File, opts FileOptions) (mapping, []byte, error) {
 	}
 	switch failed {
 	case nil:
-	case unix.ENODEV, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP: // as files of /sys, and of file systems without a page cache
-		return nil, nil, na.WithText(na.ErrUnsupported, fmt.Sprintf("its file system does not map files: %v; read it into memory instead", failed))
+	case unix.ENODEV, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP: // files of /sys, and file systems without a page cache
+		return nil, nil, na.WithText(na.ErrUnsupported,
+			fmt.Sprintf("the file system does not map files: %v; read the file into memory instead", failed))
 	default:
 		return nil, nil, os.NewSyscallError("mmap", failed)
 	}
 	return raw, raw[before:n:n], nil
 }
 
+// sync writes changed pages to the disk and waits for that.
 func (m mapping) sync() error {
 	if m == nil {
 		return nil
@@ -54,6 +56,7 @@ func (m mapping) sync() error {
 	return os.NewSyscallError("msync", unix.Msync(m, unix.MS_SYNC))
 }
 
+// unmap removes the mapping.
 func (m mapping) unmap() error {
 	if m == nil {
 		return nil

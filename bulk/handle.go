@@ -11,13 +11,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Access says what peers may do with the memory of a handle.
+// Access is what peers may do with the memory of a handle.
 type Access = na.Access
 
 // The access modes.
 const (
-	// LocalOnly memory is not published: it is the local side of transfers only.
+	// LocalOnly memory cannot be reached by peers. It can only be the local side of transfers.
 	LocalOnly = na.NoAccess
+	// ReadOnly, WriteOnly and ReadWrite let peers pull, push, or both.
 	ReadOnly  = na.ReadOnly
 	WriteOnly = na.WriteOnly
 	ReadWrite = na.ReadWrite
@@ -26,38 +27,41 @@ const (
 // DefaultEager is the length in bytes up to which the data of a read-only handle travels inside the RPC.
 const DefaultEager = 2 << 10
 
-// Options say how a handle is made. The zero value makes a local one.
+// Options configure Create. The zero value makes a local handle.
 type Options struct {
+	// Access is what peers may do with the memory. The zero value is LocalOnly.
 	Access Access
-	// Eager bounds the data that travels inside the RPC. Zero means DefaultEager; negative means none does. At most
-	// 64 KiB.
+	// Eager is the largest number of bytes that travel inside the RPC. Zero means DefaultEager, a negative value means
+	// none. At most 64 KiB.
 	Eager int
-	// Bind puts the owner's address into the handle, so that a third process can reach the memory through it. An owner that does
-	// not listen is reached by those contexts that it has a session with, of its own making; elsewhere a transfer fails with
-	// ErrUnreachable. It is known there by what it says of itself: if two peers say the same, a transfer needs Spec.Peer.
+	// Bind puts the owner's address into the handle, so that a third process can reach the memory through it. An owner
+	// that does not listen can be reached only by contexts to which it has opened a session; elsewhere a transfer fails
+	// with ErrUnreachable. Such an owner is identified by the name that it announces: if two peers announce the same name,
+	// a transfer needs Spec.Peer.
 	Bind bool
-	// Peer, if set, is the only one that can reach the memory: the session that the address is bound to, as r.Peer() in a
-	// handler is. An origin finds that of its target in [na.Context.Peers], once there is a session. Requests of others fail
-	// with na.ErrPermission, also when they have the handle, which has no data with it whatever Eager says. It needs an Access.
+	// Peer, if set, is the only peer that can reach the memory. It is an address that is bound to a session: r.Peer() in a
+	// handler, or, at an origin, the address of the target in [na.Context.Peers] once there is a session. Requests of
+	// other peers fail with na.ErrPermission, also if they have the handle. No data travels inside the RPC, whatever Eager
+	// is. Peer requires an Access other than LocalOnly.
 	Peer na.Addr
 }
 
 const maxEager = 64 << 10
 
-// A Handle describes memory: that of this process, over one or more segments, or that of a peer, from which it came.
-// Handles are safe for use by several goroutines.
+// A Handle describes memory: one or more segments of this process, if it is from Create, or memory of a peer, if it was
+// decoded. Handles are safe for use by several goroutines.
 type Handle struct {
-	hctx  *hg.Context // nil for a remote handle
-	in    *inside     // nil in the zero Handle
-	eager int         // Options.Eager with its default
-	owner na.Addr     // of a bound handle
-	data  []byte      // that came along with a remote handle
-	freed func()      // hears that Close has completed; may be nil
+	hctx      *hg.Context  // nil for a remote handle
+	state     *handleState // nil in the zero Handle
+	eager     int          // Options.Eager with its default
+	owner     na.Addr      // the address that a bound handle carries
+	eagerData []byte       // the data that traveled with a remote handle
+	onClosed  func()       // called when Close has completed; may be nil
 }
 
-// inside holds what is not to be printed. When package fmt prints a struct that contains a Handle it may ask no method,
-// print every field, and follow one pointer, but never two.
-type inside struct {
+// handleState holds the token of a Handle, behind two pointers, so that it is not printed: for a struct that contains a
+// Handle, package fmt may call no method, prints every field, and follows one pointer but never two.
+type handleState struct {
 	mem   *na.Mem // nil for a remote handle
 	key   *na.Key
 	moved atomic.Int64 // of a remote handle: bytes that this process has moved
@@ -65,28 +69,29 @@ type inside struct {
 
 // mem returns the memory of this process, or nil for a remote handle.
 func (h *Handle) mem() *na.Mem {
-	if h.in == nil {
+	if h.state == nil {
 		return nil
 	}
-	return h.in.mem
+	return h.state.mem
 }
 
-// key returns the key of any but the zero Handle.
+// key returns the key; the zero Key for the zero Handle.
 func (h *Handle) key() na.Key {
-	if h.in == nil {
+	if h.state == nil {
 		return na.Key{}
 	}
-	return *h.in.key
+	return *h.state.key
 }
 
-// Create makes a handle over segs, which are used and not copied. Until Close has completed, peers that have the handle
-// can reach them and they are kept alive.
+// Create makes a handle over segs, which are not copied. It does not block. Until Close has completed, peers that have the
+// handle can reach the segments, as Options.Access allows. The error matches hg.ErrInvalid for invalid options and
+// hg.ErrClosed if hctx is closed.
 func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 	if opts.Eager > maxEager {
 		return nil, fmt.Errorf("bulk: create: Options.Eager is %d, the limit is %d: %w", opts.Eager, maxEager, hg.ErrInvalid)
 	}
 	if opts.Access == LocalOnly && !opts.Peer.IsZero() {
-		return nil, fmt.Errorf("bulk: create: Options.Peer is for memory that a peer may reach, Options.Access says LocalOnly: %w", hg.ErrInvalid)
+		return nil, fmt.Errorf("bulk: create: Options.Peer is set and Options.Access is LocalOnly: %w", hg.ErrInvalid)
 	}
 	if hctx.NA().Closing() {
 		return nil, fmt.Errorf("bulk: create: the context is closed: %w", hg.ErrClosed)
@@ -106,10 +111,10 @@ func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 		return nil, fmt.Errorf("bulk: create: %w", err)
 	}
 	key := mem.Key()
-	h := &Handle{hctx: hctx, in: &inside{mem: mem, key: &key}, eager: opts.Eager}
+	h := &Handle{hctx: hctx, state: &handleState{mem: mem, key: &key}, eager: opts.Eager}
 	switch {
 	case !opts.Peer.IsZero():
-		h.eager = -1 // whoever had the handle would have the data
+		h.eager = -1 // every process that received the handle would have the data
 	case h.eager == 0:
 		h.eager = DefaultEager
 	}
@@ -119,39 +124,39 @@ func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 	return h, nil
 }
 
-// Len returns the number of bytes.
+// Len returns the number of bytes of the memory.
 func (h *Handle) Len() int64 { return h.key().Len }
 
-// Moved returns how many bytes peers have read from the memory of this process and written to it, as far as is known by now: not those that
-// travelled inside the RPC. Of a remote handle it is how many bytes this process has moved with h from and to the memory of the peer, these
-// among them.
+// Moved returns how many bytes were moved with h so far. For a local handle that are the bytes that peers have read and
+// written, without those that traveled inside the RPC. For a remote handle it is the bytes that this process has moved from
+// and to the memory of the peer, with those that traveled inside the RPC once they were copied.
 func (h *Handle) Moved() int64 {
 	switch {
-	case h.in == nil:
+	case h.state == nil:
 		return 0
 	case h.Remote():
-		return h.in.moved.Load()
+		return h.state.moved.Load()
 	}
 	return h.mem().Served()
 }
 
-// countMoved counts n bytes that this process has moved with a remote handle.
-func (h *Handle) countMoved(n int64) {
-	if h.in != nil && h.Remote() {
-		h.in.moved.Add(n)
+// addMoved adds n to the bytes that this process has moved with a remote handle.
+func (h *Handle) addMoved(n int64) {
+	if h.state != nil && h.Remote() {
+		h.state.moved.Add(n)
 	}
 }
 
-// Access returns what peers of the owner may do.
+// Access returns what peers of the owner may do with the memory.
 func (h *Handle) Access() Access { return h.key().Access }
 
-// Remote reports whether the memory is a peer's.
+// Remote reports whether the memory belongs to a peer.
 func (h *Handle) Remote() bool { return h.mem() == nil }
 
 // Owner returns the address that a bound handle carries, or the zero Addr.
 func (h *Handle) Owner() na.Addr { return h.owner }
 
-// Segments returns the local segments, or nil for a remote handle. The caller does not change the slice.
+// Segments returns the local segments, or nil for a remote handle. The caller must not change the slice.
 func (h *Handle) Segments() [][]byte {
 	if h.Remote() {
 		return nil
@@ -168,26 +173,28 @@ func (h *Handle) String() string {
 	return fmt.Sprintf("bulk handle of %d bytes (%s, %v)", h.Len(), where, h.Access())
 }
 
-// Format keeps the token out of every verb of package fmt.
+// Format implements fmt.Formatter, so that no verb prints the token.
 func (h *Handle) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(h.String())) }
 
-// Close begins to take the memory back, and never waits; CloseFunc and CloseWait tell the end. A second Close fails with
-// hg.ErrClosed; a remote handle needs none.
+// Close starts to revoke the access of peers to the memory. It does not block; CloseFunc and CloseWait report the end. A
+// second Close fails with hg.ErrClosed. A remote handle needs no Close.
 func (h *Handle) Close() error { return h.CloseFunc(nil) }
 
-// CloseFunc is Close that runs cb in Trigger when no peer can touch the memory any more: no peer, alive, frozen or gone, can
-// delay that. Of memory of Alloc a peer may be reading a piece at that moment, which fails there: see Alloc. Transfers of this process that use the handle as their local side go on and are waited for; cancel them to be
-// quick.
+// CloseFunc is Close that runs cb in Trigger once no peer can access the memory any more. No peer can delay that, whether
+// it is running, frozen or dead. A peer that reads memory of Alloc at that moment fails there; see Alloc.
+//
+// Transfers of this process that use the handle as their local side continue, and cb waits for them. Cancel them to close
+// sooner.
 func (h *Handle) CloseFunc(cb func(err error)) error {
 	if h.Remote() {
 		if cb != nil {
-			return fmt.Errorf("bulk: close: the memory is a peer's: %w", hg.ErrInvalid)
+			return fmt.Errorf("bulk: close: the handle is of a peer's memory: %w", hg.ErrInvalid)
 		}
 		return nil
 	}
 	op := h.hctx.NA().NewStep(func(_ *na.Op, r na.Result) (ran int) {
-		if h.freed != nil {
-			h.freed()
+		if h.onClosed != nil {
+			h.onClosed()
 		}
 		if cb == nil {
 			return 0
@@ -201,8 +208,8 @@ func (h *Handle) CloseFunc(cb func(err error)) error {
 	return nil
 }
 
-// CloseWait is Close that blocks: it drives Progress and Trigger until no peer can touch the memory, or ctx ends. Callbacks of
-// other operations may run meanwhile.
+// CloseWait is Close that blocks until no peer can access the memory any more, or ctx is done. It drives Progress and
+// Trigger meanwhile, so callbacks of other operations may run in it.
 func (h *Handle) CloseWait(ctx context.Context) error {
 	if h.Remote() {
 		return nil
@@ -219,25 +226,25 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 
 // The encoded form; docs/internals/WIRE.md has the picture.
 const (
-	wireVersion = 3
-	flagEager   = 1
-	flagBound   = 2
-	flagPlace   = 4
-	placeSize   = 4 + 2
+	wireVersion  = 3
+	flagEager    = 1
+	flagBound    = 2
+	flagChunkRef = 4
+	chunkRefSize = 4 + 2
 )
 
-// MarshalBinary encodes the handle to travel inside an RPC. The bytes are a key to the memory.
+// MarshalBinary encodes the handle, to be sent inside an RPC. A process that has the bytes can access the memory. The
+// error matches hg.ErrClosed if the handle is closed, and hg.ErrInvalid if its Access is LocalOnly.
 func (h *Handle) MarshalBinary() ([]byte, error) { return h.AppendBinary(nil) }
 
-// AppendBinary is MarshalBinary at the end of b. The error matches hg.ErrClosed when the handle is closed, and
-// hg.ErrInvalid when it is a local one.
+// AppendBinary is MarshalBinary that appends the bytes to b.
 func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
-	mem, key, eager := h.mem(), h.key(), h.data != nil
+	mem, key, eager := h.mem(), h.key(), h.eagerData != nil
 	switch {
-	case h.in == nil:
-		return nil, fmt.Errorf("bulk: encode: the handle describes no memory: %w", hg.ErrInvalid)
+	case h.state == nil:
+		return nil, fmt.Errorf("bulk: encode: the zero Handle has no memory: %w", hg.ErrInvalid)
 	case mem != nil && key.Access == LocalOnly:
-		return nil, fmt.Errorf("bulk: encode: a local handle cannot travel; create it with an access mode: %w", hg.ErrInvalid)
+		return nil, fmt.Errorf("bulk: encode: a local handle cannot be encoded: set Options.Access when you create it: %w", hg.ErrInvalid)
 	case mem != nil:
 		if !mem.Acquire() {
 			return nil, fmt.Errorf("bulk: encode: the handle is closed: %w", hg.ErrClosed)
@@ -253,11 +260,11 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 		flags |= flagBound
 	}
 	if key.Place.Claim != 0 {
-		flags |= flagPlace
+		flags |= flagChunkRef
 	}
 	b = append(b, wireVersion, flags)
 	b = key.Append(b)
-	if flags&flagPlace != 0 {
+	if flags&flagChunkRef != 0 {
 		b = binary.LittleEndian.AppendUint32(b, key.Place.Chunk)
 		b = binary.LittleEndian.AppendUint16(b, key.Place.Claim)
 	}
@@ -269,7 +276,7 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 	switch {
 	case !eager:
 	case mem == nil:
-		b = append(b, h.data...)
+		b = append(b, h.eagerData...)
 	default:
 		at := len(b)
 		b = append(b, make([]byte, key.Len)...)
@@ -280,7 +287,8 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalBinary decodes a peer's handle. It keeps no reference to b. The error matches na.ErrProtocol.
+// UnmarshalBinary decodes the handle of a peer. It keeps no reference to b. The error matches na.ErrProtocol if b is not
+// an encoded handle, and hg.ErrInvalid if h is a local handle.
 func (h *Handle) UnmarshalBinary(b []byte) error {
 	bad := func(what string) error {
 		return fmt.Errorf("bulk: decode: %w", na.WithText(na.ErrProtocol, "bulk handle "+what))
@@ -295,7 +303,7 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 	switch {
 	case version != wireVersion:
 		return bad(fmt.Sprintf("of version %d, this is version %d", version, wireVersion))
-	case flags&^(flagEager|flagBound|flagPlace) != 0:
+	case flags&^(flagEager|flagBound|flagChunkRef) != 0:
 		return bad("has unknown flags")
 	}
 	key, err := na.DecodeKey(b[2:])
@@ -306,12 +314,12 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 		return bad("allows no access")
 	}
 	b = b[2+na.KeySize:]
-	if flags&flagPlace != 0 {
-		if len(b) < placeSize {
+	if flags&flagChunkRef != 0 {
+		if len(b) < chunkRefSize {
 			return bad("ends inside its place")
 		}
 		key.Place.Chunk, key.Place.Claim = binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint16(b[4:])
-		b = b[placeSize:]
+		b = b[chunkRefSize:]
 	}
 	var owner na.Addr
 	if flags&flagBound != 0 {
@@ -336,6 +344,6 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 	} else if len(b) > 0 {
 		return bad("is followed by bytes that do not belong to it")
 	}
-	h.in, h.owner, h.data = &inside{key: &key}, owner, data
+	h.state, h.owner, h.eagerData = &handleState{key: &key}, owner, data
 	return nil
 }

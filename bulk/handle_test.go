@@ -281,7 +281,7 @@ func TestHandleInsideArguments(t *testing.T) {
 				mine := newMemory(3000)
 				e := p.transfer(bulk.Spec{Remote: h, Local: local(t, p.mctx, mine.segs...), Size: 3000})
 				require.NoError(t, e.err)
-				require.Empty(t, differ(mine.bytes(), mem.bytes()))
+				require.Empty(t, describeDiff(mine.bytes(), mem.bytes()))
 			}
 		}
 		// The raw codec takes a handle as a whole argument.
@@ -335,13 +335,13 @@ func TestBoundHandleOfWhoDoesNotListen(t *testing.T) {
 		require.Equal(t, p.mctx.Self(), there.Owner())
 		pull := func(hctx *hg.Context) error {
 			mine := newMemory(5000)
-			var e ended
+			var e outcome
 			if _, err := bulk.Transfer(hctx, bulk.Spec{Remote: there, Local: local(t, hctx, mine.segs...), Size: 5000}, e.done); err != nil {
 				return err
 			}
 			n.Until(func() bool { return e.calls > 0 })
 			if e.err == nil {
-				require.Empty(t, differ(mine.bytes(), theirs.bytes()))
+				require.Empty(t, describeDiff(mine.bytes(), theirs.bytes()))
 			}
 			return e.err
 		}
@@ -426,7 +426,7 @@ func TestEagerLimit(t *testing.T) {
 			want := 2 + na.KeySize
 			if c.eager {
 				want += c.length
-				require.Empty(t, differ(b[2+na.KeySize:], mem.bytes()))
+				require.Empty(t, describeDiff(b[2+na.KeySize:], mem.bytes()))
 			}
 			require.Equal(t, c.eager, b[1]&eager != 0, "%+v", c)
 			require.Len(t, b, want, "%+v", c)
@@ -452,14 +452,14 @@ func TestEagerIsASnapshot(t *testing.T) {
 		defer h.Close()
 		calls := 0
 		require.NoError(t, h.Forward(there, func(_ *hg.Handle, e error) { calls++; err = e }))
-		theirs.set(0xee) // the snapshot was taken inside Forward
+		theirs.fillByte(0xee) // the snapshot was taken inside Forward
 		n.Until(func() bool { return calls == 1 })
 		require.NoError(t, err)
 
 		pull := func(want string) {
 			t.Helper()
 			mine := newMemory(100, 1300)
-			var e ended
+			var e outcome
 			var told []int64
 			op, err := bulk.Transfer(p.octx, bulk.Spec{Peer: p.mctx.Self(), Remote: got, RemoteOffset: 50, Local: local(t, p.octx, mine.segs...),
 				LocalOffset: 10, Size: 1350, OnProgress: func(_ *bulk.Op, moved int64) { told = append(told, moved) }}, e.done)
@@ -474,8 +474,8 @@ func TestEagerIsASnapshot(t *testing.T) {
 			wanted := make([]byte, 1400)
 			copy(wanted[10:], want[50:])
 			copy(wanted[1360:], make([]byte, 40))
-			require.Empty(t, differ(mine.bytes(), wanted))
-			require.True(t, mine.intact())
+			require.Empty(t, describeDiff(mine.bytes(), wanted))
+			require.True(t, mine.hasIntactCanaries())
 		}
 		pull(string(snapshot))
 		require.NoError(t, there.CloseWait(t.Context()))
@@ -504,7 +504,7 @@ func TestForgedDescriptor(t *testing.T) {
 		honest, err := h.MarshalBinary()
 		require.NoError(t, err)
 		mine := newMemory(200_000)
-		mine.set(0xee)
+		mine.fillByte(0xee)
 		there := func(change func(b []byte)) *bulk.Handle {
 			b := bytes.Clone(honest)
 			change(b)
@@ -524,9 +524,9 @@ func TestForgedDescriptor(t *testing.T) {
 			require.ErrorIs(t, e.err, na.ErrRevoked, "bit %d of byte %d of the token", i, 2*i)
 		}
 		require.Zero(t, e.moved)
-		require.Empty(t, differ(theirs.bytes(), pristine))
-		require.True(t, mine.all(0xee))
-		assert.True(t, theirs.intact())
-		p.intact()
+		require.Empty(t, describeDiff(theirs.bytes(), pristine))
+		require.True(t, mine.isFilledWith(0xee))
+		assert.True(t, theirs.hasIntactCanaries())
+		p.requireIntact()
 	})
 }

@@ -31,11 +31,11 @@ func TestH16OneOfManyPiecesFails(t *testing.T) {
 					here := local(t, p.mctx, mine.segs...)
 					e := p.transfer(bulk.Spec{Dir: dir, Remote: forged, Local: here, Size: pieces * chunk, Chunk: chunk, Window: pieces})
 					require.ErrorIs(t, e.err, hg.ErrInvalid)
-					mine.set(0xee) // it is ours again
-					p.works()
-					p.works()
-					require.True(t, mine.all(0xee), "the local memory was written after done")
-					require.True(t, mine.intact() && theirs.intact())
+					mine.fillByte(0xee) // it is ours again
+					p.requireWorks()
+					p.requireWorks()
+					require.True(t, mine.isFilledWith(0xee), "the local memory was written after done")
+					require.True(t, mine.hasIntactCanaries() && theirs.hasIntactCanaries())
 					require.Zero(t, p.mctx.Stats().NA.Outstanding)
 					require.NoError(t, here.CloseWait(t.Context()))
 				})

@@ -17,14 +17,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A pair is the owner of memory, who listens, and the mover, who starts transfers and does not listen.
+// A pair is two classes: the owner of memory, which listens, and the mover, which starts transfers and does not listen.
 type pair struct {
 	*transports.Net
 	t            *testing.T
 	owner, mover *hg.Class
 	octx, mctx   *hg.Context
 	peer         na.Addr // the owner, as the mover reaches it
-	own          bool    // a world of its own: nobody else drives the two
+	ownWorld     bool    // a world of its own: nobody else drives the two
 }
 
 // moverNode is where the mover lives in the simulator.
@@ -47,7 +47,7 @@ func newPairWith(t *testing.T, n *transports.Net, cfg hg.Config) *pair {
 // newWorld returns a pair in a simulator of its own. World and Sim are all of the Net that may be used.
 func newWorld(t *testing.T, cfg sim.Config) *pair {
 	w := sim.NewWorld(cfg)
-	p := &pair{Net: &transports.Net{Sim: true, World: w}, t: t, own: true}
+	p := &pair{Net: &transports.Net{Sim: true, World: w}, t: t, ownWorld: true}
 	open := func(addr, node string) (*hg.Class, *hg.Context) {
 		cls, err := hg.Open(addr, hg.Config{NA: na.Config{Plugins: []na.Plugin{w.Node(node).Plugin()}}})
 		require.NoError(t, err)
@@ -63,10 +63,10 @@ func newWorld(t *testing.T, cfg sim.Config) *pair {
 	return p
 }
 
-// Until drives everybody until done reports true.
+// Until drives all contexts until done reports true.
 func (p *pair) Until(done func() bool) {
 	p.t.Helper()
-	if !p.own {
+	if !p.ownWorld {
 		p.Net.Until(done)
 		return
 	}
@@ -98,9 +98,9 @@ func (p *pair) rpc(name string, handler hg.Handler) hg.ID {
 	return id
 }
 
-// until drives both sides in steps as small as can be, one callback of package na at a time and none of a layer above,
+// stepUntil drives both sides in steps as small as can be, one callback of package na at a time and none of a layer above,
 // until done reports true: transfers are met in the middle.
-func (p *pair) until(done func() bool) {
+func (p *pair) stepUntil(done func() bool) {
 	p.t.Helper()
 	end := time.Now().Add(time.Minute)
 	for turn := 0; !done(); turn++ {
@@ -117,9 +117,9 @@ func (p *pair) until(done func() bool) {
 	}
 }
 
-// soon calls Trigger, and Progress never, until done reports true. In the simulator one Trigger must do. Elsewhere a
+// triggerUntil calls Trigger, and Progress never, until done reports true. In the simulator one Trigger must do. Elsewhere a
 // goroutine of the transport may be inside a copy from or to user memory at this very moment, which is waited for.
-func (p *pair) soon(hctx *hg.Context, done func() bool) {
+func (p *pair) triggerUntil(hctx *hg.Context, done func() bool) {
 	p.t.Helper()
 	hctx.Trigger(0)
 	for end := time.Now().Add(10 * time.Second); !done() && !p.Sim; hctx.Trigger(0) {
@@ -156,23 +156,23 @@ func local(t testing.TB, hctx *hg.Context, segs ...[]byte) *bulk.Handle {
 	return create(t, hctx, bulk.Options{}, segs...)
 }
 
-// ended hears how a transfer ended.
-type ended struct {
+// outcome records how a transfer ended.
+type outcome struct {
 	calls int
 	err   error
 	moved int64
 }
 
-func (e *ended) done(op *bulk.Op, err error) {
+func (e *outcome) done(op *bulk.Op, err error) {
 	e.calls++
 	e.err = err
 	e.moved = op.Moved()
 }
 
 // transfer moves what spec says on the mover's side, with all its segments under way, and returns how it ended.
-func (p *pair) transfer(spec bulk.Spec) ended {
+func (p *pair) transfer(spec bulk.Spec) outcome {
 	p.t.Helper()
-	var e ended
+	var e outcome
 	if spec.Peer.IsZero() {
 		spec.Peer = p.peer
 	}
@@ -183,10 +183,10 @@ func (p *pair) transfer(spec bulk.Spec) ended {
 	return e
 }
 
-// intact requires that RPC and full transfers work over one and the same session as before.
-func (p *pair) intact() {
+// requireIntact requires that RPC and full transfers work over one and the same session as before.
+func (p *pair) requireIntact() {
 	p.t.Helper()
-	p.works()
+	p.requireWorks()
 	require.Equal(p.t, 1, p.mctx.Stats().NA.Peers, "the session is the same")
 	require.Zero(p.t, p.mctx.Stats().NA.PeersLost)
 	require.Zero(p.t, p.octx.Stats().NA.PeersLost)
@@ -194,8 +194,8 @@ func (p *pair) intact() {
 	require.Zero(p.t, p.mctx.Stats().NA.Violations)
 }
 
-// works requires that RPC and full transfers work.
-func (p *pair) works() {
+// requireWorks requires that RPC and full transfers work.
+func (p *pair) requireWorks() {
 	p.t.Helper()
 	h, err := p.mctx.Create(p.peer, hg.HashName("ping"))
 	require.NoError(p.t, err)
@@ -279,8 +279,8 @@ func (m *memory) fill(seed int) {
 	}
 }
 
-// set writes one byte everywhere.
-func (m *memory) set(b byte) {
+// fillByte writes one byte everywhere.
+func (m *memory) fillByte(b byte) {
 	for _, s := range m.segs {
 		copy(s, bytes.Repeat([]byte{b}, len(s)))
 	}
@@ -289,8 +289,8 @@ func (m *memory) set(b byte) {
 // bytes returns a copy of the linear space.
 func (m *memory) bytes() []byte { return bytes.Join(m.segs, nil) }
 
-// all reports whether every byte is b.
-func (m *memory) all(b byte) bool {
+// isFilledWith reports whether every byte is b.
+func (m *memory) isFilledWith(b byte) bool {
 	for _, s := range m.segs {
 		if n := bytes.Count(s, []byte{b}); n != len(s) {
 			return false
@@ -299,8 +299,8 @@ func (m *memory) all(b byte) bool {
 	return true
 }
 
-// intact reports whether nothing was written outside the segments.
-func (m *memory) intact() bool {
+// hasIntactCanaries reports whether nothing was written outside the segments.
+func (m *memory) hasIntactCanaries() bool {
 	for _, c := range m.canaries {
 		if bytes.Count(c, []byte{canary}) != len(c) {
 			return false
@@ -309,8 +309,8 @@ func (m *memory) intact() bool {
 	return true
 }
 
-// differ says where two byte slices differ first, or returns "".
-func differ(got, want []byte) string {
+// describeDiff says where two byte slices differ first, or returns "".
+func describeDiff(got, want []byte) string {
 	if len(got) != len(want) {
 		return fmt.Sprintf("got %d bytes, want %d", len(got), len(want))
 	}

@@ -425,7 +425,7 @@ func (f *farce) user(what byte) {
 			in = f.lent
 		case 2:
 			s := &share{mem: newMemory(100+int(v()), 200, 1)}
-			s.mem.set('s')
+			s.mem.fillByte('s')
 			access := bulk.Access(1 + v()%3)
 			s.h = f.handle(f.victim, bulk.Options{Access: access, Eager: -1}, s.mem.segs...)
 			if in, err = s.h.MarshalBinary(); err != nil {
@@ -533,7 +533,7 @@ func (f *farce) unshare(i int) {
 	ended := f.begun("close")
 	if err := s.h.CloseFunc(func(error) {
 		ended()
-		s.mem.set('x')
+		s.mem.fillByte('x')
 		f.closed = append(f.closed, s)
 	}); err != nil {
 		f.t.Fatal(err)
@@ -666,11 +666,11 @@ func (f *farce) end() {
 		}
 	}
 	for _, s := range f.closed {
-		if !s.mem.all('x') || !s.mem.intact() {
+		if !s.mem.isFilledWith('x') || !s.mem.hasIntactCanaries() {
 			f.t.Fatal("memory was written after its handle was closed, or beside it")
 		}
 	}
-	if !f.buf.intact() || bytes.Count(f.lent, []byte{'i'}) != len(f.lent) {
+	if !f.buf.hasIntactCanaries() || bytes.Count(f.lent, []byte{'i'}) != len(f.lent) {
 		f.t.Fatal("memory was written that was not for writing")
 	}
 }

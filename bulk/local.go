@@ -8,8 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// copyAt copies len(p) bytes between p and what lies at off in mem, which the caller has acquired: out of mem to pull,
-// into it to push.
+// copyAt copies len(p) bytes between p and the bytes at offset off of mem, which the caller has acquired: from mem for
+// Pull, to mem for Push.
 func copyAt(dir Dir, mem *na.Mem, off int64, p []byte) error {
 	var room [8][]byte
 	all := mem.Slices(room[:0], off, int64(len(p)))
@@ -21,12 +21,12 @@ func copyAt(dir Dir, mem *na.Mem, off int64, p []byte) error {
 	}
 	if !ok {
 		return na.WithText(na.ErrFault, fmt.Sprintf(
-			"the local memory could not be read or written, somewhere from byte %d on: memory fault", off))
+			"memory fault in the local memory, at byte %d or later", off))
 	}
 	return nil
 }
 
-// copyLocal is copyAt for a handle of this process, which may be closed.
+// copyLocal is copyAt for the memory of a local handle. It fails with hg.ErrClosed if the handle is closed.
 func (h *Handle) copyLocal(dir Dir, off int64, p []byte) error {
 	mem := h.mem()
 	if !mem.Acquire() {

@@ -79,10 +79,10 @@ func serveMove(h hg.Request) error {
 func verifyPulled(mine *memory, in *moveIn) error {
 	want := make([]byte, in.LocalOffset+in.Size+64)
 	copy(want[in.LocalOffset:], patterned(1, int(in.RemoteOffset), int(in.Size)))
-	if d := differ(mine.bytes(), want); d != "" {
+	if d := describeDiff(mine.bytes(), want); d != "" {
 		return errors.New(d)
 	}
-	if !mine.intact() {
+	if !mine.hasIntactCanaries() {
 		return errors.New("bytes beside the segments were written")
 	}
 	return nil
@@ -197,7 +197,7 @@ func (m *mercury) move(h *hg.Handle, in *moveIn, segs ...int) moveOut {
 	var out moveOut
 	require.NoError(m.t, h.Output(&out))
 	require.NoError(m.t, in.Memory.CloseWait(m.t.Context()))
-	require.True(m.t, theirs.intact(), "bytes beside the segments were written")
+	require.True(m.t, theirs.hasIntactCanaries(), "bytes beside the segments were written")
 	if in.Cancel {
 		return out
 	}
@@ -206,7 +206,7 @@ func (m *mercury) move(h *hg.Handle, in *moveIn, segs ...int) moveOut {
 	if in.Dir == bulk.Push {
 		copy(want[in.RemoteOffset:], patterned(2, int(in.LocalOffset), int(in.Size)))
 	}
-	require.Empty(m.t, differ(theirs.bytes(), want))
+	require.Empty(m.t, describeDiff(theirs.bytes(), want))
 	return out
 }
 

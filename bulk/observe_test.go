@@ -42,7 +42,7 @@ func TestTransfersAreObserved(t *testing.T) {
 		look(inspect.Event{Kind: inspect.EventTransfer, RPC: "push", Fate: hg.Ran, Sent: size})
 
 		spec.Peer = p.peer
-		var e ended
+		var e outcome
 		op, err := bulk.Transfer(p.mctx, spec, e.done)
 		require.NoError(t, err)
 		op.Cancel()

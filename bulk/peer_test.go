@@ -45,20 +45,20 @@ func TestHandleForOnePeer(t *testing.T) {
 
 		_, sctx := p.Target(hg.Config{})
 		mine := newMemory(size)
-		mine.set(0xaa)
+		mine.fillByte(0xaa)
 		spec := s.spec
 		spec.Peer, spec.Local, spec.LocalOffset = p.peer, local(t, sctx, mine.segs...), 0
-		var e ended
+		var e outcome
 		_, err = bulk.Transfer(sctx, spec, e.done)
 		require.NoError(t, err)
 		p.Until(func() bool { return e.calls == 1 })
 		require.ErrorIs(t, e.err, na.ErrPermission)
-		require.True(t, mine.all(0xaa))
-		require.Empty(t, differ(s.theirs.bytes(), before), "the stranger has written")
+		require.True(t, mine.isFilledWith(0xaa))
+		require.Empty(t, describeDiff(s.theirs.bytes(), before), "the stranger has written")
 
 		e = p.in(t).transfer(s.spec)
 		require.NoError(t, e.err)
-		require.Empty(t, differ(s.theirs.bytes(), s.mine.bytes()))
+		require.Empty(t, describeDiff(s.theirs.bytes(), s.mine.bytes()))
 
 		p.octx.NA().Disconnect(peer, na.ErrProtocol)
 		p.Until(func() bool { return p.mctx.Stats().NA.Peers == 0 })
@@ -93,7 +93,7 @@ func TestHandleForTheTarget(t *testing.T) {
 			Dir: bulk.Pull, Peer: origin, Size: int64(len(theirs)), Local: local(t, p.octx, make([]byte, len(theirs))),
 			Remote: remote(t, create(t, p.mctx, bulk.Options{Access: bulk.ReadOnly, Eager: -1, Peer: target}, theirs)),
 		}
-		var e ended
+		var e outcome
 		_, err = bulk.Transfer(p.octx, spec, e.done)
 		require.NoError(t, err)
 		p.Until(func() bool { return e.calls == 1 })

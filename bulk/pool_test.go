@@ -43,7 +43,7 @@ func TestAlloc(t *testing.T) {
 			require.NoError(t, e.err)
 			require.Equal(t, r[1], e.moved)
 			moved += r[1]
-			require.Empty(t, differ(mine[r[0]:r[0]+r[1]], theirs[r[0]:r[0]+r[1]]))
+			require.Empty(t, describeDiff(mine[r[0]:r[0]+r[1]], theirs[r[0]:r[0]+r[1]]))
 			p.Until(func() bool { return h.Moved() == moved })
 		}
 		s.Dir, s.RemoteOffset, s.LocalOffset, s.Size = bulk.Push, 3, 3, 99
@@ -101,7 +101,7 @@ func TestView(t *testing.T) {
 func TestAllocMisuse(t *testing.T) {
 	_, err := bulk.Alloc(-1)
 	require.ErrorIs(t, err, na.ErrInvalid)
-	require.ErrorContains(t, err, "-1 bytes")
+	require.ErrorContains(t, err, "length is -1")
 	_, err = bulk.Alloc(math.MaxInt)
 	require.Error(t, err)
 	b, err := bulk.Alloc(0)
@@ -113,6 +113,6 @@ func TestAllocMisuse(t *testing.T) {
 		require.Panics(t, func() { bulk.Free(bad) })
 	}
 	bulk.Free(b)
-	require.PanicsWithValue(t, "bulk: Free of memory that Alloc has not returned, or that was freed before", func() { bulk.Free(b) })
+	require.PanicsWithValue(t, "bulk: Free of memory that is not from Alloc or was freed before", func() { bulk.Free(b) })
 	pool.Drop()
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/pieces"
 )
 
-// A Reader reads the memory of a handle from its beginning to its end. It reads ahead: a window of pieces is under way
-// while the caller deals with what has come. One goroutine at a time reads; Close may be called by any.
+// A Reader reads the memory of a handle from its beginning to its end. It reads ahead: a window of chunks is in flight
+// while the caller processes the bytes that have arrived. One goroutine at a time reads; Close may be called by any.
 type Reader struct {
-	w   window
-	in  pieces.Reader
-	cur *piece // that in reads
+	window  window
+	chunks  pieces.Reader
+	current *streamChunk // the chunk that chunks reads from; nil before the first
 }
 
 var (
@@ -21,59 +21,60 @@ var (
 	_ io.WriterTo   = (*Reader)(nil)
 )
 
-// NewReader returns a reader of s, which is to be closed. Nothing is moved before the first Read. The error is one of
-// those of Transfer.
+// NewReader returns a reader of s. Close it after use. Nothing is moved before the first Read. The error is one of those
+// of Transfer.
 func NewReader(ctx context.Context, hctx *hg.Context, s Stream) (*Reader, error) {
 	r := &Reader{}
-	if err := r.w.init(ctx, hctx, Pull, s); err != nil {
+	if err := r.window.init(ctx, hctx, Pull, s); err != nil {
 		return nil, err
 	}
-	r.in = pieces.Reader{Check: r.w.failed, Next: r.next}
+	r.chunks = pieces.Reader{Check: r.window.haltErr, Next: r.nextChunk}
 	return r, nil
 }
 
-// Read reads what has arrived, and waits if nothing has.
-func (r *Reader) Read(p []byte) (int, error) { return r.in.Read(p) }
+// Read reads bytes that have arrived. It blocks while there are none; see Stream.
+func (r *Reader) Read(p []byte) (int, error) { return r.chunks.Read(p) }
 
-// WriteTo writes everything that was not read to to, from the buffers that it arrives in.
-func (r *Reader) WriteTo(to io.Writer) (int64, error) { return r.in.WriteTo(to) }
+// WriteTo writes all bytes that were not read yet to to, directly from the buffers that they arrive in. It blocks; see
+// Stream.
+func (r *Reader) WriteTo(to io.Writer) (int64, error) { return r.chunks.WriteTo(to) }
 
-// next waits for the next piece.
-func (r *Reader) next() ([]byte, error) {
-	if r.cur != nil {
-		r.w.keep(r.cur)
-		r.cur = nil
+// nextChunk recycles the current chunk, keeps the window full, and waits for the next chunk in order.
+func (r *Reader) nextChunk() ([]byte, error) {
+	if r.current != nil {
+		r.window.releaseChunk(r.current)
+		r.current = nil
 	}
-	if err := r.ahead(); err != nil {
+	if err := r.fillWindow(); err != nil {
 		return nil, err
 	}
-	p, err := r.w.oldest()
+	p, err := r.window.waitOldest()
 	if err != nil {
 		return nil, err
 	}
 	if p == nil {
 		return nil, io.EOF
 	}
-	r.cur = p
-	return p.buf[:p.n], r.ahead()
+	r.current = p
+	return p.buf[:p.n], r.fillWindow()
 }
 
-// ahead fills the window.
-func (r *Reader) ahead() error {
-	for left := r.w.unlaunched(); left > 0; left = r.w.unlaunched() {
-		p, err := r.w.freePiece()
+// fillWindow starts chunks until the window is full or all bytes have been requested.
+func (r *Reader) fillWindow() error {
+	for left := r.window.remaining(); left > 0; left = r.window.remaining() {
+		p, err := r.window.acquireChunk()
 		if p == nil || err != nil {
 			return err
 		}
 		p.n = int(min(int64(len(p.buf)), left))
-		r.w.launch(p)
+		r.window.startChunk(p)
 	}
 	return nil
 }
 
-// Close cancels what is under way, gives the buffers back and waits for nothing. A Read that waits returns with an
-// error that matches hg.ErrClosed, like every later one.
+// Close cancels the chunks in flight and releases the buffers. It does not block. A blocked Read returns with an error
+// that matches hg.ErrClosed, as does every later one.
 func (r *Reader) Close() error {
-	r.w.close()
+	r.window.close()
 	return nil
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A ReaderAt reads the memory of a handle here and there, straight into what the caller gives. Any number of goroutines
-// may use one.
-type ReaderAt struct{ f flow }
+// A ReaderAt reads the memory of a handle at any offset, directly into the buffer of the caller. Several goroutines may
+// use one at the same time.
+type ReaderAt struct{ flow flow }
 
 var _ io.ReaderAt = (*ReaderAt)(nil)
 
@@ -24,45 +24,46 @@ func NewReaderAt(ctx context.Context, hctx *hg.Context, s Stream) (*ReaderAt, er
 	return &ReaderAt{f}, nil
 }
 
-// Size returns the number of bytes that there are to read.
-func (r *ReaderAt) Size() int64 { return r.f.Size }
+// Size returns the number of bytes that can be read.
+func (r *ReaderAt) Size() int64 { return r.flow.Size }
 
-// ReadAt pulls len(p) bytes from off on into p, or as many as there are, with io.EOF. After any other error nothing is
-// known of what p holds, but nobody writes into it any more.
+// ReadAt pulls len(p) bytes at offset off into p, or as many as there are, with io.EOF. It blocks; see Stream. After any
+// other error the contents of p are undefined, but p is not written to any more.
 func (r *ReaderAt) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("bulk: pull: %w", na.WithText(hg.ErrInvalid, fmt.Sprintf("the offset is %d", off)))
 	}
 	var end error
-	if left := max(r.f.Size-off, 0); int64(len(p)) > left {
+	if left := max(r.flow.Size-off, 0); int64(len(p)) > left {
 		p, end = p[:left], io.EOF
 	}
 	if len(p) == 0 {
 		return 0, end
 	}
-	if err := r.readAt(p, off); err != nil {
-		return 0, r.f.error(0, err)
+	if err := r.pull(p, off); err != nil {
+		return 0, r.flow.wrapError(0, err)
 	}
 	return len(p), end
 }
 
-func (r *ReaderAt) readAt(p []byte, off int64) error {
-	if r.f.ctx.Err() != nil {
+// pull moves len(p) bytes at offset off into p with one transfer, and waits for its end.
+func (r *ReaderAt) pull(p []byte, off int64) error {
+	if r.flow.ctx.Err() != nil {
 		return hg.ErrCanceled
 	}
-	x, err := r.f.newPiece(p)
+	x, err := r.flow.newChunk(p)
 	if err != nil {
 		return err
 	}
 	x.n = len(p)
-	if err := r.f.start(x, off); err != nil {
+	if err := r.flow.startTransfer(x, off); err != nil {
 		return err
 	}
-	if err := r.f.wait(r.f.ctx, x.done.Load); err != nil {
+	if err := r.flow.waitUntil(r.flow.ctx, x.done.Load); err != nil {
 		if x.op != nil {
 			x.op.Cancel()
 		}
-		if err := r.f.wait(context.Background(), x.done.Load); err != nil {
+		if err := r.flow.waitUntil(context.Background(), x.done.Load); err != nil {
 			return err
 		}
 	}

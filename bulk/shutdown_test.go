@@ -42,7 +42,7 @@ func TestShutdownLetsTransfersEnd(t *testing.T) {
 					} else {
 						require.NoError(t, err)
 					}
-					require.Empty(t, differ(s.theirs.bytes(), s.mine.bytes()))
+					require.Empty(t, describeDiff(s.theirs.bytes(), s.mine.bytes()))
 				})
 			})
 		}
@@ -59,7 +59,7 @@ func TestShutdownCutsTransfers(t *testing.T) {
 		const segment, segments = 8 << 20, 16 << 10
 		again := func() [][]byte { return slices.Repeat([][]byte{make([]byte, segment)}, segments) }
 		there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, again()...)
-		var e ended
+		var e outcome
 		_, err := bulk.Transfer(p.mctx, bulk.Spec{
 			Dir: dir, Peer: p.peer, Remote: remote(t, there), Local: local(t, p.mctx, again()...), Size: segment * segments, Chunk: segment, Window: 64,
 		}, e.done)

@@ -83,7 +83,7 @@ func TestReader(t *testing.T) {
 				n, err := io.Copy(&copied, p.reader(t.Context(), s))
 				require.NoError(t, err)
 				require.Equal(t, int64(len(want)), n)
-				require.Empty(t, differ(copied.Bytes(), want), "WriteTo %+v", s)
+				require.Empty(t, describeDiff(copied.Bytes(), want), "WriteTo %+v", s)
 
 				r := p.reader(t.Context(), s)
 				head := make([]byte, min(10, len(want)))
@@ -91,7 +91,7 @@ func TestReader(t *testing.T) {
 				require.NoError(t, err)
 				rest, err := io.ReadAll(onlyReader{r})
 				require.NoError(t, err)
-				require.Empty(t, differ(append(head, rest...), want), "Read %+v", s)
+				require.Empty(t, describeDiff(append(head, rest...), want), "Read %+v", s)
 				_, err = r.Read(head[:0])
 				require.NoError(t, err)
 				_, err = r.Read(make([]byte, 1))
@@ -127,20 +127,20 @@ func TestReaderAt(t *testing.T) {
 			require.Equal(t, int64(len(want)), r.Size())
 			got, err := io.ReadAll(io.NewSectionReader(r, 0, r.Size()))
 			require.NoError(t, err)
-			require.Empty(t, differ(got, want))
+			require.Empty(t, describeDiff(got, want))
 			for _, off := range []int{0, 1, len(want) / 2, len(want) - 1, len(want), len(want) + 1} {
 				for _, size := range []int{0, 1, 100, 70_000, len(want)} {
 					if off < 0 {
 						continue
 					}
 					mine := newMemory(size)
-					mine.set(9)
+					mine.fillByte(9)
 					n, err := r.ReadAt(mine.segs[0], int64(off))
 					if want := max(0, min(size, len(want)-off)); n != want || (err == io.EOF) != (n < size) || err != nil && err != io.EOF {
 						t.Fatalf("ReadAt of %d bytes at %d of %d: got %d and %v, want %d", size, off, r.Size(), n, err, want)
 					}
-					require.Empty(t, differ(mine.segs[0][:n], want[min(off, len(want)):][:n]))
-					require.True(t, mine.intact())
+					require.Empty(t, describeDiff(mine.segs[0][:n], want[min(off, len(want)):][:n]))
+					require.True(t, mine.hasIntactCanaries())
 					require.Equal(t, size-n, bytes.Count(mine.segs[0][n:], []byte{9}))
 				}
 			}
@@ -164,7 +164,7 @@ func TestReaderAtInGoroutines(t *testing.T) {
 					at := (i*20 + j) * 2300
 					_, err := r.ReadAt(got, int64(at))
 					assert.NoError(t, err)
-					assert.Empty(t, differ(got, want[at:at+len(got)]))
+					assert.Empty(t, describeDiff(got, want[at:at+len(got)]))
 				}
 			})
 		}
@@ -198,7 +198,7 @@ func TestWriter(t *testing.T) {
 				"data with EOF":  func(w *bulk.Writer) (int64, error) { return w.ReadFrom(iotest.DataErrReader(bytes.NewReader(content))) },
 				"Write at large": func(w *bulk.Writer) (int64, error) { return io.Copy(onlyWriter{w}, bytes.NewReader(content)) },
 			} {
-				m.set(0xaa)
+				m.fillByte(0xaa)
 				w := p.writer(t.Context(), s)
 				n, err := write(w)
 				require.NoError(t, err)
@@ -206,12 +206,12 @@ func TestWriter(t *testing.T) {
 				require.NoError(t, w.Flush())
 				want := bytes.Repeat([]byte{0xaa}, streamLen)
 				copy(want[s.Offset:], content)
-				require.Empty(t, differ(m.bytes(), want), "%s %+v", name, s)
+				require.Empty(t, describeDiff(m.bytes(), want), "%s %+v", name, s)
 				require.NoError(t, w.Close())
 				require.NoError(t, w.Close())
 				_, err = w.Write([]byte{1})
 				require.ErrorIs(t, err, hg.ErrClosed)
-				require.True(t, m.intact())
+				require.True(t, m.hasIntactCanaries())
 			}
 		}
 	})
@@ -228,14 +228,14 @@ func TestWriterOverflow(t *testing.T) {
 			func(w *bulk.Writer) (int64, error) { n, err := w.Write(content); return int64(n), err },
 			func(w *bulk.Writer) (int64, error) { return w.ReadFrom(bytes.NewReader(content)) },
 		} {
-			m.set(0)
+			m.fillByte(0)
 			w := p.writer(t.Context(), s)
 			n, err := write(w)
 			require.ErrorIs(t, err, na.ErrOverflow)
 			require.Equal(t, int64(10_000), n)
 			require.NoError(t, w.Close())
-			require.Empty(t, differ(m.bytes(), content[:10_000]))
-			require.True(t, m.intact())
+			require.Empty(t, describeDiff(m.bytes(), content[:10_000]))
+			require.True(t, m.hasIntactCanaries())
 		}
 	})
 }
@@ -412,7 +412,7 @@ func TestStreamCanceled(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		g := newGate(p)
-		p.intact() // connects
+		p.requireIntact() // connects
 		cause := errors.New("enough")
 		for _, way := range ways {
 			t.Run(way.name, func(t *testing.T) {
@@ -426,7 +426,7 @@ func TestStreamCanceled(t *testing.T) {
 				require.ErrorIs(t, err, hg.ErrCanceled)
 				require.ErrorIs(t, err, cause)
 				g.open()
-				p.intact()
+				p.requireIntact()
 				require.ErrorIs(t, way.run(p, ctx, s), cause, "it has ended before anything began")
 				require.Zero(t, p.mctx.Stats().NA.Outstanding)
 			})
@@ -439,7 +439,7 @@ func TestReaderCloseWhileReading(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		g := newGate(p)
-		p.intact()
+		p.requireIntact()
 		there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8<<20))
 		r := p.reader(context.Background(), bulk.Stream{Peer: p.peer, Handle: remote(t, there)})
 		wait := p.stuck(g, true, func() error { _, err := io.ReadAll(r); return err })
@@ -448,7 +448,7 @@ func TestReaderCloseWhileReading(t *testing.T) {
 		_, err := r.Read(make([]byte, 1))
 		require.ErrorIs(t, err, hg.ErrClosed)
 		g.open()
-		p.intact()
+		p.requireIntact()
 		p.mctx.Trigger(0)
 		require.Zero(t, p.mctx.Stats().NA.Outstanding)
 	})
@@ -468,7 +468,7 @@ func TestStreamRevoked(t *testing.T) {
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, int64(1<<20), e.Size)
 			require.Equal(t, p.peer, e.Peer)
-			p.intact()
+			p.requireIntact()
 		}
 		there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1<<20))
 		s := bulk.Stream{Peer: p.peer, Handle: remote(t, there), Chunk: 64 << 10, Window: 2}
@@ -488,7 +488,7 @@ func TestStreamRevoked(t *testing.T) {
 		require.ErrorIs(t, err, na.ErrRevoked)
 		require.ErrorIs(t, w.Close(), na.ErrRevoked)
 		require.ErrorIs(t, w.Close(), na.ErrRevoked)
-		p.intact()
+		p.requireIntact()
 	})
 }
 
@@ -545,7 +545,7 @@ func TestStreamsInHandlers(t *testing.T) {
 func TestStreamOfClosedContext(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		p.intact()
+		p.requireIntact()
 		n.Serve(p.octx, 1)
 		for _, way := range ways {
 			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1<<20))

@@ -48,96 +48,100 @@ type Spec struct {
 	Local        *Handle
 	LocalOffset  int64
 	Size         int64
-	// Chunk is the length of one piece. Zero means 1 MiB; at least 4 KiB.
+	// Chunk is the length of one chunk. Zero means 1 MiB; at least 4 KiB.
 	Chunk int64
-	// Window is how many pieces are under way at a time. Zero means 8; at most 64.
+	// Window is how many chunks are in flight at a time. Zero means 8; at most 64.
 	Window int
-	// OnProgress, if set, runs in Trigger with the bytes moved so far, which grow from call to call: never concurrently,
-	// not after done, and before a done without error with all of them, unless there were none.
+	// OnProgress, if set, runs in Trigger with the number of bytes moved so far, which grows from call to call. It is
+	// never called concurrently and never after done. Before a done without error it has been called with Size, unless
+	// Size is 0.
 	OnProgress func(op *Op, moved int64)
 }
 
 // A DoneFunc is called with the outcome of a transfer. It runs in Trigger, once.
 type DoneFunc func(op *Op, err error)
 
-// An Op is a transfer under way. It is split into pieces; the next starts when one has ended.
+// An Op is a transfer in flight. It is split into chunks; when one has completed the next one is started.
 //
-//	Transfer ─► piece piece piece … (Window at a time) ─ each ends ─► the next, or, when none is left, done
-//	Cancel ───► every piece that is under way is canceled, none is started
+//	Transfer ─► chunk chunk chunk … (Window at a time) ─ each completes ─► the next, or, when none is left, done
+//	Cancel ───► every chunk in flight is canceled, none is started
 //
-// It stays with the session in which its first piece ended: when that is lost the transfer ends with ErrPeerLost, also
-// if another process listens at the address by then.
+// An Op is bound to the session in which its first chunk completed: when that session is lost the transfer ends with
+// ErrPeerLost, also if another process listens at the address by then.
 type Op struct {
-	hctx  *hg.Context
-	spec  Spec
-	peer  na.Addr
-	done  DoneFunc
-	of    owner
-	begun time.Duration
-	moved atomic.Int64
+	hctx      *hg.Context
+	spec      Spec
+	peer      na.Addr
+	done      DoneFunc
+	request   requestInfo
+	startedAt time.Duration
+	moved     atomic.Int64
 
-	mu      sync.Mutex     // guards the fields below
-	phase   fsmcheck.State // written by enter
-	to      na.Addr        // peer; bound to its session once a piece has arrived there
-	next    int64          // offset of the first piece that was not started
-	running int
-	err     error    // the first
-	first   *opSet   // the first DefaultWindow pieces; nil once ended
-	more    []*na.Op // pieces of a larger window
-	pieces  int      // of first and more that have been used
-	told    int64    // how much moved by the last OnProgress
-	posted  bool     // tell is queued, or runs
-	tell    func()   // in Trigger
+	mu         sync.Mutex     // guards the fields below
+	phase      fsmcheck.State // written by enter
+	boundPeer  na.Addr        // peer, bound to its session once a chunk has completed
+	nextOffset int64          // offset of the first chunk that was not started
+	inFlight   int            // chunks started and not completed
+	err        error          // the first error
+	firstOps   *chunkOps      // operations of the first DefaultWindow chunks in flight; nil once the moving has ended
+	moreOps    []*na.Op       // further operations, when Window is larger
+	opsUsed    int            // operations of firstOps and moreOps that have been used
+	reported   int64          // moved, as of the last OnProgress
+	taskQueued bool           // task is queued or runs
+	task       func()         // runTask, bound once; runs in Trigger
 }
 
-// An owner is the request in whose handler a transfer is made; zero if that is not known.
-type owner struct {
+// requestInfo names the request in whose handler a transfer is started; zero if there is none.
+type requestInfo struct {
 	id  uint64 // as in inspect.Call
 	rpc string
 }
 
-// ownerOf returns the owner of a transfer that is made with ctx.
-func ownerOf(ctx context.Context) (of owner) {
+// requestOf returns the request that ctx belongs to.
+func requestOf(ctx context.Context) (of requestInfo) {
 	of.id, of.rpc = hghook.RequestOf(ctx)
 	return of
 }
 
 // The phases of a transfer.
 const (
-	opNew    fsmcheck.State = iota
-	opMoving                // pieces are under way
-	opEnding                // and it was canceled, or one failed; no other is started
-	opEnded                 // every piece has ended; finish waits for Trigger and for OnProgress to return
-	opOver                  // done runs, or has
+	opNew      fsmcheck.State = iota
+	opMoving                  // chunks are in flight
+	opStopping                // canceled or failed: chunks are still in flight, no other one is started
+	opMoved                   // no chunk is in flight; finishLocked waits for Trigger and for OnProgress to return
+	opDone                    // done runs or has returned
 )
 
 var opPhases = fsmcheck.New("transfer",
 	[]string{"new", "moving", "ending", "ended", "over"},
 	[][]fsmcheck.State{
-		opNew:    {opMoving, opEnded},
-		opMoving: {opEnding, opEnded},
-		opEnding: {opEnded},
-		opEnded:  {opOver},
-		opOver:   {},
+		opNew:      {opMoving, opMoved},
+		opMoving:   {opStopping, opMoved},
+		opStopping: {opMoved},
+		opMoved:    {opDone},
+		opDone:     {},
 	})
 
-// enter writes the phase. Locked.
-func (op *Op) enter(next fsmcheck.State) {
+// setPhaseLocked moves the transfer to another phase.
+func (op *Op) setPhaseLocked(next fsmcheck.State) {
 	opPhases.Move(op.phase, next)
 	op.phase = next
 }
 
-// Transfer starts to move spec.Size bytes and returns without waiting. The memory belongs to the transfer until done,
-// which may be nil, has run. An error means that nothing was started and done will not run: it matches hg.ErrInvalid for
-// a spec that cannot be and for offsets and sizes that do not fit the handles, na.ErrPermission for an access mode that
-// does not allow it, hg.ErrClosed when the local handle or hctx is closed.
+// Transfer starts to move spec.Size bytes and calls done with the outcome; done may be nil.
+//
+//   - It does not block, and may be called by several goroutines.
+//   - The local memory belongs to the transfer until done has run.
+//   - After an error nothing was started and done does not run. The error matches hg.ErrInvalid if spec is invalid or its
+//     offsets and sizes do not fit the handles, na.ErrPermission if the access mode of the remote handle does not allow
+//     the direction, and hg.ErrClosed if the local handle or hctx is closed.
 func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
-	return transfer(hctx, spec, owner{}, done)
+	return transfer(hctx, spec, requestInfo{}, done)
 }
 
-// transfer is Transfer for the request of.
-func transfer(hctx *hg.Context, spec Spec, of owner, done DoneFunc) (*Op, error) {
-	peer, err := spec.check()
+// transfer is Transfer on behalf of the request of.
+func transfer(hctx *hg.Context, spec Spec, of requestInfo, done DoneFunc) (*Op, error) {
+	peer, err := spec.normalize()
 	if err != nil {
 		return nil, err
 	}
@@ -147,38 +151,40 @@ func transfer(hctx *hg.Context, spec Spec, of owner, done DoneFunc) (*Op, error)
 	if hctx.NA().Closing() {
 		return refused(na.WithText(hg.ErrClosed, "the context is closed"))
 	}
-	if !spec.Local.mem().Acquire() { // until finish
+	if !spec.Local.mem().Acquire() { // finishLocked or an error below releases it
 		return refused(na.WithText(hg.ErrClosed, "the local handle is closed"))
 	}
-	op := &Op{hctx: hctx, spec: spec, peer: peer, to: peer, done: done, of: of, begun: hctx.Now()}
-	op.tell = op.run
+	op := &Op{hctx: hctx, spec: spec, peer: peer, boundPeer: peer, done: done, request: of, startedAt: hctx.Now()}
+	op.task = op.runTask
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	hghook.Track(hctx, (*tracked)(op))
-	if spec.Size == 0 || spec.Dir == Pull && spec.Remote.data != nil {
-		op.copyEager()
+	hghook.Track(hctx, (*trackedOp)(op))
+	if spec.Size == 0 || spec.Dir == Pull && spec.Remote.eagerData != nil {
+		op.copyEagerLocked()
 		return op, nil
 	}
-	op.enter(opMoving)
-	op.first = opPool.Get().(*opSet)
-	for op.running < op.spec.Window && op.next < spec.Size {
-		if err := op.start(op.newPiece()); err != nil {
-			if op.running == 0 {
-				op.first.putBack()
-				hghook.Untrack(hctx, (*tracked)(op))
+	op.setPhaseLocked(opMoving)
+	op.firstOps = chunkOpsPool.Get().(*chunkOps)
+	for op.inFlight < op.spec.Window && op.nextOffset < spec.Size {
+		if err := op.startChunkLocked(op.newChunkOpLocked()); err != nil {
+			if op.inFlight == 0 {
+				op.firstOps.release()
+				hghook.Untrack(hctx, (*trackedOp)(op))
 				spec.Local.mem().Release()
 				return refused(err)
 			}
-			op.fail(err)
+			op.failLocked(err)
 			break
 		}
 	}
 	return op, nil
 }
 
-// check fills in the defaults and says what is wrong.
-func (s *Spec) check() (peer na.Addr, err error) {
-	invalid := func(format string, args ...any) (na.Addr, error) { return na.Addr{}, invalid(s.Dir, format, args...) }
+// normalize sets the defaults, checks s, and returns the owner of the remote memory.
+func (s *Spec) normalize() (peer na.Addr, err error) {
+	invalid := func(format string, args ...any) (na.Addr, error) {
+		return na.Addr{}, invalidError(s.Dir, format, args...)
+	}
 	switch {
 	case s.Dir > Push:
 		return invalid("Spec.Dir is %d, want Pull or Push", s.Dir)
@@ -197,155 +203,160 @@ func (s *Spec) check() (peer na.Addr, err error) {
 		return invalid("Spec.RemoteOffset is %d: %d bytes from there lie outside the remote handle of %d bytes",
 			s.RemoteOffset, s.Size, s.Remote.Len())
 	}
-	if err := checkPieces("Spec", s.Dir, &s.Chunk, &s.Window); err != nil {
+	if err := checkChunks("Spec", s.Dir, &s.Chunk, &s.Window); err != nil {
 		return na.Addr{}, err
 	}
 	return checkRemote("Spec", s.Dir, s.Remote, s.Peer)
 }
 
-// copyEager serves a transfer of nothing, or a pull from the data that came along with the handle. Locked.
-func (op *Op) copyEager() {
+// copyEagerLocked does a transfer that needs no peer: of 0 bytes, or a pull from data that traveled with the handle.
+func (op *Op) copyEagerLocked() {
 	s := &op.spec
 	if s.Size > 0 {
-		from := s.Remote.data[s.RemoteOffset : s.RemoteOffset+s.Size]
+		from := s.Remote.eagerData[s.RemoteOffset : s.RemoteOffset+s.Size]
 		if op.err = copyAt(Push, s.Local.mem(), s.LocalOffset, from); op.err == nil {
 			op.moved.Store(s.Size)
-			s.Remote.countMoved(s.Size)
+			s.Remote.addMoved(s.Size)
 		}
 	}
-	op.end()
+	op.endMovingLocked()
 }
 
-// end ends the moving. Locked.
-func (op *Op) end() {
-	op.enter(opEnded)
-	op.post()
+// endMovingLocked is called when no chunk is in flight any more and none will be started.
+func (op *Op) endMovingLocked() {
+	op.setPhaseLocked(opMoved)
+	op.queueTaskLocked()
 }
 
-// newPiece returns one more operation. Locked.
-func (op *Op) newPiece() *na.Op {
-	i := op.pieces
-	op.pieces++
-	nop := op.piece(i)
-	nop.InitStep(op.hctx.NA(), pieceEnded, op)
+// newChunkOpLocked returns an operation that was not used before.
+func (op *Op) newChunkOpLocked() *na.Op {
+	i := op.opsUsed
+	op.opsUsed++
+	nop := op.chunkOp(i)
+	nop.InitStep(op.hctx.NA(), onChunkDone, op)
 	return nop
 }
 
-// piece returns operation i.
-func (op *Op) piece(i int) *na.Op {
-	if i < len(op.first.ops) {
-		return &op.first.ops[i]
+// chunkOp returns operation i, of firstOps or moreOps.
+func (op *Op) chunkOp(i int) *na.Op {
+	if i < len(op.firstOps.ops) {
+		return &op.firstOps.ops[i]
 	}
-	if i -= len(op.first.ops); i == len(op.more) {
-		op.more = append(op.more, &na.Op{})
+	if i -= len(op.firstOps.ops); i == len(op.moreOps) {
+		op.moreOps = append(op.moreOps, &na.Op{})
 	}
-	return op.more[i]
+	return op.moreOps[i]
 }
 
-// start begins the next piece. Locked.
-func (op *Op) start(nop *na.Op) error {
+// startChunkLocked starts the next chunk with nop.
+func (op *Op) startChunkLocked(nop *na.Op) error {
 	s := &op.spec
-	n := min(s.Chunk, s.Size-op.next)
+	n := min(s.Chunk, s.Size-op.nextOffset)
 	nctx := op.hctx.NA()
 	var err error
 	if s.Dir == Pull {
-		err = nctx.Get(nop, s.Local.mem(), s.LocalOffset+op.next, op.to, s.Remote.key(), s.RemoteOffset+op.next, n)
+		err = nctx.Get(nop, s.Local.mem(), s.LocalOffset+op.nextOffset, op.boundPeer, s.Remote.key(), s.RemoteOffset+op.nextOffset, n)
 	} else {
-		err = nctx.Put(nop, s.Local.mem(), s.LocalOffset+op.next, op.to, s.Remote.key(), s.RemoteOffset+op.next, n)
+		err = nctx.Put(nop, s.Local.mem(), s.LocalOffset+op.nextOffset, op.boundPeer, s.Remote.key(), s.RemoteOffset+op.nextOffset, n)
 	}
 	if err == nil {
-		op.next += n
-		op.running++
+		op.nextOffset += n
+		op.inFlight++
 	}
 	return err
 }
 
-// fail fixes the first error and stops the pieces that are under way. Locked.
-func (op *Op) fail(err error) {
+// failLocked records err, if it is the first error, and cancels the chunks in flight.
+func (op *Op) failLocked(err error) {
 	if op.err == nil {
 		op.err = err
 	}
-	op.stop()
+	op.cancelChunksLocked()
 }
 
-// stop cancels the pieces that are under way. Locked.
-func (op *Op) stop() {
+// cancelChunksLocked cancels the chunks in flight. No other one is started.
+func (op *Op) cancelChunksLocked() {
 	if op.phase == opMoving {
-		op.enter(opEnding)
+		op.setPhaseLocked(opStopping)
 	}
 	op.hctx.NA().Batch(func() {
-		for i := range op.pieces {
-			op.piece(i).Cancel()
+		for i := range op.opsUsed {
+			op.chunkOp(i).Cancel()
 		}
 	})
 }
 
-// pieceEnded runs in Trigger.
-func pieceEnded(nop *na.Op, r na.Result) (ran int) {
+// onChunkDone is the callback of a chunk. It runs in Trigger, and starts the next chunk if there is one.
+func onChunkDone(nop *na.Op, r na.Result) (ran int) {
 	op := nop.Data().(*Op)
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	op.running--
+	op.inFlight--
 	if r.Err == nil {
 		op.moved.Add(r.N)
-		op.spec.Remote.countMoved(r.N)
-		if op.news() {
-			op.post()
+		op.spec.Remote.addMoved(r.N)
+		if op.hasProgressLocked() {
+			op.queueTaskLocked()
 		}
 		if !r.Addr.IsZero() {
-			op.to = r.Addr // the other pieces do not go to a process that takes its place
+			op.boundPeer = r.Addr // bound to the session: a process that replaces the peer gets no chunk
 		}
 	} else {
-		op.fail(r.Err)
+		op.failLocked(r.Err)
 	}
-	if op.phase == opMoving && op.next < op.spec.Size {
-		if err := op.start(nop); err != nil {
-			op.fail(err)
+	if op.phase == opMoving && op.nextOffset < op.spec.Size {
+		if err := op.startChunkLocked(nop); err != nil {
+			op.failLocked(err)
 		}
 	}
-	if op.running == 0 {
-		op.first.putBack()
-		op.first, op.pieces = nil, 0
-		op.end()
+	if op.inFlight == 0 {
+		op.firstOps.release()
+		op.firstOps, op.opsUsed = nil, 0
+		op.endMovingLocked()
 	}
 	return 0
 }
 
-// news reports whether OnProgress has to be called. Locked.
-func (op *Op) news() bool { return op.spec.OnProgress != nil && op.moved.Load() != op.told }
+// hasProgressLocked reports whether OnProgress has to be called: bytes were moved since the last call.
+func (op *Op) hasProgressLocked() bool {
+	return op.spec.OnProgress != nil && op.moved.Load() != op.reported
+}
 
-// post queues run, unless it is queued or runs. Locked.
-func (op *Op) post() {
-	if !op.posted {
-		op.posted = true
-		_ = op.hctx.Post(op.tell)
+// queueTaskLocked queues runTask, unless it is queued or runs.
+func (op *Op) queueTaskLocked() {
+	if !op.taskQueued {
+		op.taskQueued = true
+		_ = op.hctx.Post(op.task)
 	}
 }
 
-// run calls OnProgress, once, and done when every piece has ended and nothing is left to tell.
-func (op *Op) run() {
+// runTask calls OnProgress at most once. When the moving has ended and all of it was reported, it calls done.
+func (op *Op) runTask() {
 	op.mu.Lock()
-	if op.news() {
-		op.progress()
+	if op.hasProgressLocked() {
+		op.callOnProgressLocked()
 	}
-	if op.news() || op.phase != opEnded {
-		op.again()
+	if op.hasProgressLocked() || op.phase != opMoved {
+		op.finishTaskLocked()
 		op.mu.Unlock()
 		return
 	}
-	op.finish()
+	err := op.finishLocked()
+	op.mu.Unlock()
+	op.complete(err)
 }
 
-// progress calls OnProgress. Locked, but during the call.
-func (op *Op) progress() {
+// callOnProgressLocked calls OnProgress with the lock released, and takes the lock again. If OnProgress panics or ends
+// the goroutine, the lock is released and the next Trigger goes on with the transfer.
+func (op *Op) callOnProgressLocked() {
 	moved := op.moved.Load()
-	op.told = moved
+	op.reported = moved
 	op.mu.Unlock()
 	returned := false
 	defer func() {
 		op.mu.Lock()
-		if !returned { // it has panicked, or ends the goroutine
-			op.again()
+		if !returned { // OnProgress panicked or called runtime.Goexit
+			op.finishTaskLocked()
 			op.mu.Unlock()
 		}
 	}()
@@ -353,26 +364,29 @@ func (op *Op) progress() {
 	returned = true
 }
 
-// again ends a run that was not the last. Locked.
-func (op *Op) again() {
-	op.posted = false
-	if op.news() || op.phase == opEnded {
-		op.post()
+// finishTaskLocked ends a run of the task that did not call done, and queues the next one if there is work for it.
+func (op *Op) finishTaskLocked() {
+	op.taskQueued = false
+	if op.hasProgressLocked() || op.phase == opMoved {
+		op.queueTaskLocked()
 	}
 }
 
-// finish calls done. Locked, and unlocks.
-func (op *Op) finish() {
-	op.enter(opOver)
-	err := op.err
-	if err == nil && op.moved.Load() < op.spec.Size {
-		err = hg.ErrCanceled
+// finishLocked enters the last phase and returns the cause of the error of the transfer, nil if there is none.
+func (op *Op) finishLocked() error {
+	op.setPhaseLocked(opDone)
+	if op.err == nil && op.moved.Load() < op.spec.Size {
+		return hg.ErrCanceled
 	}
-	op.mu.Unlock()
-	hghook.Untrack(op.hctx, (*tracked)(op))
+	return op.err
+}
+
+// complete releases the memory, reports the transfer to Config.Observe, and calls done. The lock is not held.
+func (op *Op) complete(err error) {
+	hghook.Untrack(op.hctx, (*trackedOp)(op))
 	op.spec.Local.mem().Release()
-	took := max(op.hctx.Now()-op.begun, 1)
-	op.observe(err, took)
+	took := max(op.hctx.Now()-op.startedAt, 1)
+	op.observeEnd(err, took)
 	if err != nil {
 		err = &Error{Dir: op.spec.Dir, Peer: op.peer, Took: took, Moved: op.moved.Load(), Size: op.spec.Size, Err: err}
 	}
@@ -381,9 +395,12 @@ func (op *Op) finish() {
 	}
 }
 
-// observe has the end of the transfer observed.
-func (op *Op) observe(err error, took time.Duration) {
-	e := inspect.Event{Kind: inspect.EventTransfer, RPC: op.spec.Dir.String(), Of: op.of.rpc, Peer: op.peer, Code: hg.CodeOf(err), Fate: hg.Ran, Took: took}
+// observeEnd reports the end of the transfer to Config.Observe.
+func (op *Op) observeEnd(err error, took time.Duration) {
+	e := inspect.Event{
+		Kind: inspect.EventTransfer, RPC: op.spec.Dir.String(), Of: op.request.rpc, Peer: op.peer,
+		Code: hg.CodeOf(err), Fate: hg.Ran, Took: took,
+	}
 	if err != nil {
 		e.Fate, e.Text = hg.MaybeRan, err.Error()
 	}
@@ -395,32 +412,32 @@ func (op *Op) observe(err error, took time.Duration) {
 	hghook.Observe(op.hctx, e)
 }
 
-// tracked is what hg.Context.Calls knows of an Op.
-type tracked Op
+// trackedOp is an Op as hg.Context.Calls lists it.
+type trackedOp Op
 
 // Inspect implements hghook.Tracked.
-func (t *tracked) Inspect() inspect.Call {
+func (t *trackedOp) Inspect() inspect.Call {
 	op := (*Op)(t)
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	return inspect.Call{
-		Kind: inspect.EventTransfer, RPC: op.spec.Dir.String(), Peer: op.peer, State: opPhases.State(op.phase), Age: max(op.hctx.Now()-op.begun, 1),
-		Of: op.of.id, Moved: op.Moved(), Size: op.Size(),
+		Kind: inspect.EventTransfer, RPC: op.spec.Dir.String(), Of: op.request.id, Peer: op.peer,
+		State: opPhases.State(op.phase), Age: max(op.hctx.Now()-op.startedAt, 1), Moved: op.Moved(), Size: op.Size(),
 	}
 }
 
-// Cancel ends the transfer, unless it has ended. It does not block and waits for no peer. done runs once in any case:
-// in the next Trigger, no Progress is needed, or as soon as a copy that is being made at this moment is. It runs without
-// error if every piece had arrived.
+// Cancel ends the transfer, unless it has ended. It does not block and waits for no peer. done still runs exactly once:
+// in the next Trigger, without Progress, or once a copy that another goroutine is making has ended. It runs without error
+// if every chunk had completed.
 func (op *Op) Cancel() {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if op.phase == opMoving {
-		op.stop()
+		op.cancelChunksLocked()
 	}
 }
 
-// Moved returns how many bytes are known to have been moved: whole pieces, in no order.
+// Moved returns how many bytes are known to have been moved: those of completed chunks, which complete in any order.
 func (op *Op) Moved() int64 { return op.moved.Load() }
 
 // Size returns how many bytes are to be moved.

@@ -84,7 +84,7 @@ func TestSpecRefused(t *testing.T) {
 				require.Nil(t, op)
 			}
 		}
-		p.intact()
+		p.requireIntact()
 		require.Zero(t, p.mctx.Stats().NA.Outstanding)
 	})
 }
@@ -106,7 +106,7 @@ func TestPermissions(t *testing.T) {
 					if dir == bulk.Pull && c.pull || dir == bulk.Push && c.push {
 						e := p.transfer(spec)
 						require.NoError(t, e.err)
-						require.Empty(t, differ(mine.bytes(), theirs.bytes()))
+						require.Empty(t, describeDiff(mine.bytes(), theirs.bytes()))
 						continue
 					}
 					_, err := bulk.Transfer(p.mctx, spec, func(*bulk.Op, error) { t.Error("done of a transfer that did not begin") })
@@ -178,8 +178,8 @@ func TestPieces(t *testing.T) {
 			if dir == bulk.Push {
 				got = theirs
 			}
-			require.Empty(t, differ(got.bytes(), to), "%+v", c)
-			require.True(t, theirs.intact() && mine.intact())
+			require.Empty(t, describeDiff(got.bytes(), to), "%+v", c)
+			require.True(t, theirs.hasIntactCanaries() && mine.hasIntactCanaries())
 		}
 	})
 }
@@ -190,7 +190,7 @@ type drawn struct {
 	theirs, mine *memory
 	want         [2][]byte // of both sides
 	there        *bulk.Handle
-	ended
+	outcome
 }
 
 func drawSegments(r *rand.Rand) []int {
@@ -276,9 +276,9 @@ func TestTransferOracle(t *testing.T) {
 				require.Equal(t, 1, d.calls)
 				what := fmt.Sprintf("%v of %d bytes, %d to %d, pieces of %d, window %d", d.spec.Dir, d.spec.Size, d.spec.RemoteOffset,
 					d.spec.LocalOffset, d.spec.Chunk, d.spec.Window)
-				require.Empty(t, differ(d.theirs.bytes(), d.want[0]), "the owner's side of %s", what)
-				require.Empty(t, differ(d.mine.bytes(), d.want[1]), "the mover's side of %s", what)
-				require.True(t, d.theirs.intact() && d.mine.intact(), what)
+				require.Empty(t, describeDiff(d.theirs.bytes(), d.want[0]), "the owner's side of %s", what)
+				require.Empty(t, describeDiff(d.mine.bytes(), d.want[1]), "the mover's side of %s", what)
+				require.True(t, d.theirs.hasIntactCanaries() && d.mine.hasIntactCanaries(), what)
 			}
 		}
 	})
@@ -310,9 +310,9 @@ func TestSegmentCounts(t *testing.T) {
 			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
 			e := p.transfer(bulk.Spec{Dir: dir, Remote: remote(t, there), Local: local(t, p.mctx, mine.segs...), Size: size, Chunk: 4 << 10})
 			require.NoError(t, e.err)
-			require.Empty(t, differ(theirs.bytes(), want), "%d segments to %d", counts[0], counts[1])
-			require.Empty(t, differ(mine.bytes(), want), "%d segments to %d", counts[0], counts[1])
-			require.True(t, theirs.intact() && mine.intact(), "bytes beside the segments")
+			require.Empty(t, describeDiff(theirs.bytes(), want), "%d segments to %d", counts[0], counts[1])
+			require.Empty(t, describeDiff(mine.bytes(), want), "%d segments to %d", counts[0], counts[1])
+			require.True(t, theirs.hasIntactCanaries() && mine.hasIntactCanaries(), "bytes beside the segments")
 		}
 		_, err := bulk.Create(p.mctx, bulk.Options{Access: bulk.ReadOnly}, newMemory(make([]int, 16385)...).segs...)
 		require.ErrorIs(t, err, hg.ErrInvalid)
@@ -392,7 +392,7 @@ func TestPeerLost(t *testing.T) {
 					told := int64(0)
 					s.spec.OnProgress = func(_ *bulk.Op, moved int64) { told = moved }
 					op := s.start()
-					s.until(func() bool { return op.Moved() >= int64(s.size*part/100) })
+					s.stepUntil(func() bool { return op.Moved() >= int64(s.size*part/100) })
 					require.NoError(t, p.owner.Close())
 					n.Until(func() bool { return s.calls > 0 })
 					require.ErrorIs(t, s.err, na.ErrPeerLost)
@@ -400,15 +400,15 @@ func TestPeerLost(t *testing.T) {
 					require.GreaterOrEqual(t, s.moved, int64(s.size*part/100))
 					require.Equal(t, s.moved, told)
 					require.Zero(t, p.mctx.Stats().NA.Outstanding)
-					s.mine.set(0xee)
+					s.mine.fillByte(0xee)
 					for range 100 {
 						_ = p.mctx.Progress(0)
 						p.mctx.Trigger(0)
 					}
-					require.True(t, s.mine.all(0xee))
+					require.True(t, s.mine.isFilledWith(0xee))
 					require.Equal(t, 1, s.calls)
 
-					var e ended // the next transfer finds nobody
+					var e outcome // the next transfer finds nobody
 					_, err := bulk.Transfer(p.mctx, s.spec, e.done)
 					require.NoError(t, err)
 					n.Until(func() bool { return e.calls > 0 })
@@ -426,7 +426,7 @@ func TestPeerReplaced(t *testing.T) {
 		s := newScene(t, p, dir, 512<<10)
 		s.spec.Window = 1
 		op := s.start()
-		s.until(func() bool { return op.Moved() > 0 })
+		s.stepUntil(func() bool { return op.Moved() > 0 })
 		for p.mctx.NA().Upper().Queued() == 0 { // the next piece, whose end nobody has heard of
 			_ = p.octx.Progress(0)
 			p.octx.Trigger(0)
@@ -461,7 +461,7 @@ func TestPeerSilent(t *testing.T) {
 		s := newScene(t, p, bulk.Pull, 1<<20)
 		g.shutAfter(300_000, true)
 		op := s.start()
-		s.until(g.isShut)
+		s.stepUntil(g.isShut)
 		begun := p.mctx.Now()
 		for s.calls == 0 {
 			_ = s.mctx.Progress(time.Second)
@@ -473,10 +473,10 @@ func TestPeerSilent(t *testing.T) {
 		took := p.mctx.Now() - begun
 		require.Greater(t, took, 300*time.Millisecond)
 		require.Less(t, took, 5*time.Second)
-		s.mine.set(0xee)
+		s.mine.fillByte(0xee)
 		g.open()
-		p.works()
-		require.True(t, s.mine.all(0xee))
+		p.requireWorks()
+		require.True(t, s.mine.isFilledWith(0xee))
 		require.Equal(t, 1, s.calls)
 	})
 }
@@ -501,16 +501,16 @@ func TestSelfTransfer(t *testing.T) {
 						r = remote(t, there)
 					}
 					spec := bulk.Spec{Dir: dir, Peer: peer, Remote: r, Local: local(t, first, mine.segs...), Size: 300_001, Chunk: 10_000, Window: 3}
-					var e ended
+					var e outcome
 					_, err := bulk.Transfer(first, spec, e.done)
 					require.NoError(t, err)
 					require.Zero(t, e.calls)
 					n.Until(func() bool { return e.calls > 0 })
 					require.NoError(t, e.err)
-					require.Empty(t, differ(to.bytes(), from.bytes()))
+					require.Empty(t, describeDiff(to.bytes(), from.bytes()))
 
 					// Cancel works here too.
-					var c ended
+					var c outcome
 					op, err := bulk.Transfer(first, spec, c.done)
 					require.NoError(t, err)
 					first.NA().Trigger(1)
@@ -522,7 +522,7 @@ func TestSelfTransfer(t *testing.T) {
 					require.Positive(t, c.moved)
 
 					require.NoError(t, there.Close())
-					e = ended{}
+					e = outcome{}
 					_, err = bulk.Transfer(first, spec, e.done)
 					require.NoError(t, err)
 					n.Until(func() bool { return e.calls > 0 })
@@ -542,12 +542,12 @@ func TestTransferWithinOneHandle(t *testing.T) {
 		mem := newMemory(1000, 3000)
 		mem.fill(1)
 		h := create(t, hctx, bulk.Options{Access: bulk.ReadWrite, Bind: true}, mem.segs...)
-		var e ended
+		var e outcome
 		_, err := bulk.Transfer(hctx, bulk.Spec{Remote: h, RemoteOffset: 0, Local: h, LocalOffset: 2000, Size: 2000}, e.done)
 		require.NoError(t, err)
 		n.Until(func() bool { return e.calls > 0 })
 		require.NoError(t, e.err)
-		require.Empty(t, differ(mem.bytes(), append(patterned(1, 0, 2000), patterned(1, 0, 2000)...)))
+		require.Empty(t, describeDiff(mem.bytes(), append(patterned(1, 0, 2000), patterned(1, 0, 2000)...)))
 	})
 }
 
@@ -560,7 +560,7 @@ func TestTransferWithoutDone(t *testing.T) {
 		p.Until(func() bool { return op.Moved() == 100_000 })
 		require.NoError(t, s.here.CloseWait(t.Context()))
 		require.NoError(t, s.there.CloseWait(t.Context()))
-		require.Empty(t, differ(s.mine.bytes(), s.theirs.bytes()))
+		require.Empty(t, describeDiff(s.mine.bytes(), s.theirs.bytes()))
 	})
 }
 
@@ -571,7 +571,7 @@ func TestManyTransfers(t *testing.T) {
 		theirs := newMemory(equal(count, each)...)
 		theirs.fill(1)
 		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...))
-		all := make([]ended, count)
+		all := make([]outcome, count)
 		mine := make([]*memory, count)
 		left := count
 		for i := range all {
@@ -591,12 +591,12 @@ func TestManyTransfers(t *testing.T) {
 		for i := range all {
 			require.NoError(t, all[i].err)
 			require.Equal(t, 1, all[i].calls)
-			require.Empty(t, differ(mine[i].bytes(), theirs.segs[i]), i)
+			require.Empty(t, describeDiff(mine[i].bytes(), theirs.segs[i]), i)
 			if i%2 == 0 {
-				require.Empty(t, differ(theirs.segs[i], patterned(1, i*each, each)))
+				require.Empty(t, describeDiff(theirs.segs[i], patterned(1, i*each, each)))
 			}
 		}
-		p.intact()
+		p.requireIntact()
 	})
 }
 
@@ -614,7 +614,7 @@ func TestOverlappingPushes(t *testing.T) {
 				_, mctx = n.Origin(hg.Config{})
 			}
 			mine := newMemory(size)
-			mine.set(byte(i + 1))
+			mine.fillByte(byte(i + 1))
 			left++
 			_, err := bulk.Transfer(mctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: there, Local: local(t, mctx, mine.segs...), Size: size,
 				Chunk: 10_000}, func(_ *bulk.Op, err error) {
@@ -629,7 +629,7 @@ func TestOverlappingPushes(t *testing.T) {
 			counts[b]++
 		}
 		require.Equal(t, size, counts[1]+counts[2]+counts[3]+counts[4])
-		require.True(t, theirs.intact())
+		require.True(t, theirs.hasIntactCanaries())
 	})
 }
 
@@ -650,7 +650,7 @@ func TestTransferInsideDone(t *testing.T) {
 		}
 		next(nil, nil)
 		p.Until(func() bool { return left == 0 })
-		require.Empty(t, differ(s.mine.bytes(), s.theirs.bytes()))
+		require.Empty(t, describeDiff(s.mine.bytes(), s.theirs.bytes()))
 	})
 }
 
@@ -661,14 +661,14 @@ func TestWrongPeer(t *testing.T) {
 		other, octx := p.Target(hg.Config{})
 		bystander := newMemory(100_000)
 		create(t, octx, bulk.Options{Access: bulk.ReadWrite}, bystander.segs...)
-		s.mine.set(0xaa)
+		s.mine.fillByte(0xaa)
 		s.spec.Peer = other.Addr()
 		e := p.in(t).transfer(s.spec)
 		require.ErrorIs(t, e.err, na.ErrRevoked)
 		require.Contains(t, e.err.Error(), other.Addr().String())
 		require.Zero(t, e.moved)
-		require.True(t, bystander.all(0))
-		require.True(t, s.mine.all(0xaa))
+		require.True(t, bystander.isFilledWith(0))
+		require.True(t, s.mine.isFilledWith(0xaa))
 
 		s.spec.Peer = other.Addr().WithTarget(5)
 		e = p.in(t).transfer(s.spec)
@@ -679,7 +679,7 @@ func TestWrongPeer(t *testing.T) {
 			err = e.err
 			require.ErrorIs(t, err, hg.ErrUnsupported)
 		}
-		s.works()
+		s.requireWorks()
 	})
 }
 
@@ -691,14 +691,14 @@ func TestClosedContext(t *testing.T) {
 		here := local(t, mctx, s.mine.segs...)
 		spec := s.spec
 		spec.Peer, spec.Local = p.peer, here
-		var e ended
+		var e outcome
 		op, err := bulk.Transfer(mctx, spec, e.done)
 		require.NoError(t, err)
 		q := *s.pair
 		q.mctx = mctx
-		q.until(func() bool { return op.Moved() > 0 })
+		q.stepUntil(func() bool { return op.Moved() > 0 })
 		mctx.Close()
-		p.soon(mctx, func() bool { return e.calls > 0 })
+		p.triggerUntil(mctx, func() bool { return e.calls > 0 })
 		require.ErrorIs(t, e.err, hg.ErrClosed)
 		require.Equal(t, 1, e.calls)
 		for _, size := range []int64{0, 1, 100} {
@@ -712,7 +712,7 @@ func TestClosedContext(t *testing.T) {
 		_, err = bulk.Transfer(mctx, spec, e.done)
 		require.ErrorIs(t, err, hg.ErrClosed)
 		require.Equal(t, 1, e.calls)
-		p.in(t).works()
+		p.in(t).requireWorks()
 	})
 }
 

@@ -7,58 +7,63 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A View is the bytes of a handle, to be read: the owner's own, without a copy, or private ones into which they were pulled.
+// A View gives read access to the bytes of a handle: to the memory of the owner, without a copy, or to a private buffer
+// into which they were pulled.
 type View struct {
-	b      []byte
-	shared bool
-	once   sync.Once
-	end    func() error
-	err    error
+	bytes   []byte
+	shared  bool
+	once    sync.Once
+	release func() error
+	err     error
 }
 
-// NewView returns the bytes that s describes; its Chunk and Window are for a pull. They are the owner's own if it is on this machine, of
-// the same user, the two talk over shared memory, and the memory is from Alloc; the first View of a piece of such memory may be pulled. A
-// pull blocks, as ReadAt of a ReaderAt does, until it has ended or ctx has. The error is one of those of Transfer.
+// NewView returns the bytes that s describes.
 //
-// Nobody may write to the bytes. The owner may, and takes its memory back whenever it likes: so what stands in a View that is Shared may
-// change while you look at it. Copy what you check before you use it, and forget what you have read if Close returns an error.
+// The View is of the owner's memory if the owner runs on this machine as the same user, both talk over shared memory, and
+// the memory is from Alloc. Else, and perhaps for the first View of such memory, the bytes are pulled, in the way that
+// Stream.Chunk and Stream.Window say. A pull blocks until it has completed or ctx is done; see Stream. The error is one of
+// those of Transfer.
+//
+// The bytes of a shared View must not be written to by this process. The owner may write to them, and may close its handle
+// at any time, so they can change while they are read. Copy values before you check and use them, and discard everything
+// that was read if Close returns an error.
 func NewView(ctx context.Context, hctx *hg.Context, s Stream) (*View, error) {
 	r, err := NewReaderAt(ctx, hctx, s)
 	if err != nil {
 		return nil, err
 	}
-	s = r.f.Stream
+	s = r.flow.Stream
 	switch {
-	case s.Handle.data != nil:
-		s.Handle.countMoved(s.Size)
-		return &View{b: s.Handle.data[s.Offset:][:s.Size:s.Size]}, nil
+	case s.Handle.eagerData != nil:
+		s.Handle.addMoved(s.Size)
+		return &View{bytes: s.Handle.eagerData[s.Offset:][:s.Size:s.Size]}, nil
 	case s.Handle.Remote():
 		if v, ok := hctx.NA().View(s.Peer, s.Handle.key(), s.Offset, s.Size); ok {
-			s.Handle.countMoved(s.Size)
-			return &View{b: v.Bytes, shared: true, end: v.End}, nil
+			s.Handle.addMoved(s.Size)
+			return &View{bytes: v.Bytes, shared: true, release: v.End}, nil
 		}
 	}
 	b := make([]byte, s.Size)
 	if _, err := r.ReadAt(b, 0); err != nil {
 		return nil, err
 	}
-	return &View{b: b}, nil
+	return &View{bytes: b}, nil
 }
 
-// Bytes returns the bytes, for reading only: a write to those of the owner is a fault. They are there until Close.
-func (v *View) Bytes() []byte { return v.b }
+// Bytes returns the bytes, for reading only: a write to a shared View is a memory fault. They are valid until Close.
+func (v *View) Bytes() []byte { return v.bytes }
 
-// Shared reports whether the bytes are the owner's own.
+// Shared reports whether the bytes are the memory of the owner.
 func (v *View) Shared() bool { return v.shared }
 
-// Close ends the use of the bytes. The error matches na.ErrRevoked if they are the owner's, who has taken them back since: what was read
-// means nothing then. A second Close returns the same.
+// Close ends the use of the bytes. The error matches na.ErrRevoked if the View is shared and the owner has closed its
+// handle since: discard what was read then. A second Close returns the same.
 func (v *View) Close() error {
 	v.once.Do(func() {
-		if v.end != nil {
-			v.err = v.end()
+		if v.release != nil {
+			v.err = v.release()
 		}
-		v.b = nil
+		v.bytes = nil
 	})
 	return v.err
 }

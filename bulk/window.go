@@ -7,23 +7,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A window is the pieces of a Reader or a Writer.
+// A window holds the chunks of a Reader or a Writer.
 //
-//	spare ─ take ─► (filled or emptied by the user) ─ launch ─► under way ─ oldest, when it has ended ─► the user, or spare
-//	halt: an error, Close or the end of ctx: everything under way is canceled, nothing is started, nobody waits
+//	free ─ acquireChunk ─► filled (Writer) ─ startChunk ─► inFlight ─ waitOldest ─► read (Reader) ─ releaseChunk ─► free
+//
+// halt, after an error, Close or the end of ctx, cancels every chunk in flight and wakes a goroutine in waitOldest.
+// Nothing is started afterwards.
 type window struct {
 	flow
-	detach func() bool // from ctx
+	detach func() bool // unregisters halt from ctx
 
-	mu     sync.Mutex // guards the fields below; not held while somebody waits
-	under  []*piece   // under way or ended, oldest first
-	spare  []*piece
-	next   int64 // offset of the first byte that was not launched
-	passed int64 // bytes that came through, in order
-	err    error // why nothing is started any more
+	mu         sync.Mutex     // guards the fields below; not held while waitOldest waits
+	inFlight   []*streamChunk // started and not removed by waitOldest, oldest first
+	free       []*streamChunk
+	nextOffset int64 // offset of the first byte that was not started
+	delivered  int64 // bytes of chunks that waitOldest has returned
+	err        error // why w was halted; nil if it was not
 }
 
-// init makes w ready and has the end of ctx halt it.
+// init sets w up, and registers halt with ctx.
 func (w *window) init(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) (err error) {
 	if w.flow, err = newFlow(ctx, hctx, dir, s); err != nil {
 		return err
@@ -35,19 +37,19 @@ func (w *window) init(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) 
 	return nil
 }
 
-// freePiece returns a piece that is not in use, or nil when as many are under way as may be.
-func (w *window) freePiece() (*piece, error) {
+// acquireChunk returns a chunk that is not in use, or nil if Window chunks are in flight.
+func (w *window) acquireChunk() (*streamChunk, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.err != nil || len(w.under) >= w.Window {
+	if w.err != nil || len(w.inFlight) >= w.Window {
 		return nil, w.err
 	}
-	if n := len(w.spare); n > 0 {
-		p := w.spare[n-1]
-		w.spare = w.spare[:n-1]
+	if n := len(w.free); n > 0 {
+		p := w.free[n-1]
+		w.free = w.free[:n-1]
 		return p, nil
 	}
-	p, err := w.newPiece(make([]byte, min(w.Chunk, w.Size)))
+	p, err := w.newChunk(make([]byte, min(w.Chunk, w.Size)))
 	if err != nil {
 		w.haltLocked(err)
 		return nil, w.err
@@ -55,38 +57,38 @@ func (w *window) freePiece() (*piece, error) {
 	return p, nil
 }
 
-// launch starts p, unless w was halted.
-func (w *window) launch(p *piece) {
+// startChunk starts the transfer of p at the next offset, unless w was halted.
+func (w *window) startChunk(p *streamChunk) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil {
 		return
 	}
-	if err := w.start(p, w.next); err != nil {
+	if err := w.startTransfer(p, w.nextOffset); err != nil {
 		w.haltLocked(err)
 		return
 	}
-	w.under = append(w.under, p)
-	w.next += int64(p.n)
+	w.inFlight = append(w.inFlight, p)
+	w.nextOffset += int64(p.n)
 }
 
-// unlaunched returns how many bytes were not launched.
-func (w *window) unlaunched() int64 {
+// remaining returns how many bytes were not started.
+func (w *window) remaining() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.Size - w.next
+	return w.Size - w.nextOffset
 }
 
-// oldest waits for the oldest piece and takes it out; nil when none is under way.
-func (w *window) oldest() (*piece, error) {
+// waitOldest waits for the oldest chunk in flight and removes it; it returns nil if none is in flight.
+func (w *window) waitOldest() (*streamChunk, error) {
 	w.mu.Lock()
-	if len(w.under) == 0 || w.err != nil {
+	if len(w.inFlight) == 0 || w.err != nil {
 		w.mu.Unlock()
-		return nil, w.failed()
+		return nil, w.haltErr()
 	}
-	p := w.under[0]
+	p := w.inFlight[0]
 	w.mu.Unlock()
-	err := w.wait(w.ctx, p.done.Load) // which a halt makes true
+	err := w.waitUntil(w.ctx, p.done.Load) // halt cancels the transfer, which then completes
 	if err == nil {
 		err = p.err
 	}
@@ -98,19 +100,19 @@ func (w *window) oldest() (*piece, error) {
 	if w.err != nil {
 		return nil, w.err
 	}
-	w.under = append(w.under[:0], w.under[1:]...)
-	w.passed += int64(p.n)
+	w.inFlight = append(w.inFlight[:0], w.inFlight[1:]...)
+	w.delivered += int64(p.n)
 	return p, nil
 }
 
-// keep has p used again.
-func (w *window) keep(p *piece) {
+// releaseChunk keeps p for reuse.
+func (w *window) releaseChunk(p *streamChunk) {
 	w.mu.Lock()
-	w.spare = append(w.spare, p)
+	w.free = append(w.free, p)
 	w.mu.Unlock()
 }
 
-// halt fixes the first error, cancels what is under way and waits for nothing.
+// halt records err, if it is the first error, and cancels the chunks in flight. It does not block.
 func (w *window) halt(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,19 +123,19 @@ func (w *window) haltLocked(err error) {
 	if w.err != nil {
 		return
 	}
-	w.err = w.error(w.passed, err)
+	w.err = w.wrapError(w.delivered, err)
 	w.hctx.NA().Batch(func() {
-		for _, p := range w.under {
+		for _, p := range w.inFlight {
 			if p.op != nil {
 				p.op.Cancel()
 			}
 		}
 	})
-	w.under, w.spare = nil, nil
+	w.inFlight, w.free = nil, nil
 }
 
-// failed returns why w was halted, at once when ctx has ended.
-func (w *window) failed() error {
+// haltErr returns the error with which w was halted, nil if it was not. It halts w first if ctx is done.
+func (w *window) haltErr() error {
 	if w.ctx.Err() != nil {
 		w.halt(hg.ErrCanceled)
 	}
@@ -142,7 +144,7 @@ func (w *window) failed() error {
 	return w.err
 }
 
-// close halts w for good.
+// close halts w with hg.ErrClosed.
 func (w *window) close() {
 	w.detach()
 	w.halt(hg.ErrClosed)

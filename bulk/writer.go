@@ -10,14 +10,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Writer writes the memory of a handle from its beginning on. It writes behind: a window of pieces is under way while
-// the caller goes on, and an error is told by a later Write, Flush or Close. One goroutine at a time uses it.
+// A Writer writes the memory of a handle from its beginning on. It writes behind: a window of chunks is in flight while
+// the caller goes on, and an error is returned by a later Write, Flush or Close. One goroutine at a time uses it.
 type Writer struct {
-	w      window
-	out    pieces.Writer
-	cur    *piece // being filled, to cur.n
-	closed bool
-	err    error // of Close
+	window   window
+	chunks   pieces.Writer
+	current  *streamChunk // being filled, to cur.n
+	closed   bool
+	closeErr error // of Close
 }
 
 var (
@@ -25,89 +25,93 @@ var (
 	_ io.ReaderFrom  = (*Writer)(nil)
 )
 
-// NewWriter returns a writer of s. What was written is complete only when Flush or Close has returned without error; to
-// give up without waiting for the peer end ctx. The error is one of those of Transfer.
+// NewWriter returns a writer of s. The written bytes are complete only when Flush or Close has returned without error. To
+// give up without waiting for the peer, cancel ctx. The error is one of those of Transfer.
 func NewWriter(ctx context.Context, hctx *hg.Context, s Stream) (*Writer, error) {
 	w := &Writer{}
-	if err := w.w.init(ctx, hctx, Push, s); err != nil {
+	if err := w.window.init(ctx, hctx, Push, s); err != nil {
 		return nil, err
 	}
-	w.out = pieces.Writer{Room: w.room, Add: w.add, Full: w.full}
+	w.chunks = pieces.Writer{Room: w.nextSpace, Add: w.commit, Full: w.overflowError}
 	return w, nil
 }
 
-// Write copies p, and waits when the window is full. The error matches na.ErrOverflow when p does not fit the handle; as
-// much as does is written.
-func (w *Writer) Write(p []byte) (n int, err error) { return w.out.Write(p) }
+// Write copies p into chunks. It blocks while the window is full; see Stream. If p does not fit the rest of the handle, as
+// much as fits is written and the error matches na.ErrOverflow.
+func (w *Writer) Write(p []byte) (n int, err error) { return w.chunks.Write(p) }
 
-// ReadFrom writes what from gives up to its end, read straight into the buffers that it leaves from.
-func (w *Writer) ReadFrom(from io.Reader) (int64, error) { return w.out.ReadFrom(from) }
+// ReadFrom writes the bytes of from, up to its end. It reads them directly into the buffers of the transfers.
+func (w *Writer) ReadFrom(from io.Reader) (int64, error) { return w.chunks.ReadFrom(from) }
 
-// room returns where the next bytes go; nothing when the handle is full.
-func (w *Writer) room() (_ []byte, err error) {
-	if err := w.w.failed(); err != nil {
+// nextSpace returns the buffer for the next bytes; an empty one when the handle is full. It waits while the window is.
+func (w *Writer) nextSpace() (_ []byte, err error) {
+	if err := w.window.haltErr(); err != nil {
 		return nil, err
 	}
-	if w.cur == nil {
-		if w.w.unlaunched() == 0 {
+	if w.current == nil {
+		if w.window.remaining() == 0 {
 			return nil, nil
 		}
-		if w.cur, err = w.w.freePiece(); err == nil && w.cur == nil {
-			w.cur, err = w.w.oldest()
+		if w.current, err = w.window.acquireChunk(); err == nil && w.current == nil {
+			w.current, err = w.window.waitOldest()
 		}
 		if err != nil {
 			return nil, err
 		}
-		w.cur.n = 0
+		w.current.n = 0
 	}
-	end := min(int64(len(w.cur.buf)), w.w.unlaunched())
-	return w.cur.buf[w.cur.n:end], nil
+	end := min(int64(len(w.current.buf)), w.window.remaining())
+	return w.current.buf[w.current.n:end], nil
 }
 
-// add is called when n bytes of what room gave have been filled.
-func (w *Writer) add(n int) error {
-	w.cur.n += n
-	if int64(w.cur.n) < min(int64(len(w.cur.buf)), w.w.unlaunched()) {
+// commit is called when the first n bytes of the buffer that nextSpace returned have been filled. It starts the chunk if
+// that is full, or the handle is.
+func (w *Writer) commit(n int) error {
+	w.current.n += n
+	if int64(w.current.n) < min(int64(len(w.current.buf)), w.window.remaining()) {
 		return nil
 	}
-	return w.launch()
+	return w.startCurrent()
 }
 
-func (w *Writer) launch() error {
-	w.w.launch(w.cur)
-	w.cur = nil
-	return w.w.failed()
+// startCurrent starts the transfer of the current chunk.
+func (w *Writer) startCurrent() error {
+	w.window.startChunk(w.current)
+	w.current = nil
+	return w.window.haltErr()
 }
 
-func (w *Writer) full() error {
-	return fmt.Errorf("bulk: push: %w", na.WithText(na.ErrOverflow, fmt.Sprintf("more than the %d bytes that fit", w.w.Size)))
+// overflowError returns the error of a write beyond the end of the handle.
+func (w *Writer) overflowError() error {
+	return fmt.Errorf("bulk: push: %w",
+		na.WithText(na.ErrOverflow, fmt.Sprintf("more than the %d bytes that fit", w.window.Size)))
 }
 
-// Flush waits until everything that was written has arrived.
+// Flush blocks until all written bytes have arrived in the memory of the handle; see Stream.
 func (w *Writer) Flush() error {
-	if err := w.w.failed(); err != nil {
+	if err := w.window.haltErr(); err != nil {
 		return err
 	}
-	if w.cur != nil && w.cur.n > 0 {
-		if err := w.launch(); err != nil {
+	if w.current != nil && w.current.n > 0 {
+		if err := w.startCurrent(); err != nil {
 			return err
 		}
 	}
 	for {
-		p, err := w.w.oldest()
+		p, err := w.window.waitOldest()
 		if p == nil || err != nil {
 			return err
 		}
-		w.w.keep(p)
+		w.window.releaseChunk(p)
 	}
 }
 
-// Close is Flush, and gives the buffers back. A second one returns what the first did.
+// Close is Flush, and releases the buffers. A second Close returns the result of the first.
 func (w *Writer) Close() error {
 	if !w.closed {
 		w.closed = true
-		w.err = w.Flush()
-		w.w.close()
+		w.closeErr = w.Flush()
+		w.window.close()
 	}
-	return w.err
+	return w.closeErr
 }

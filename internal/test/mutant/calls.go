@@ -86,8 +86,8 @@ var hazards = []Mutant{
 		[]Catcher{{"hg", "TestH15OversizeResponsesToCanceledOrigin", `Leases:[1-9].*nothing happened for`}}},
 	{"h16-first-failure-ends", "the first piece that fails ends a transfer whose others fly", "H16, I4",
 		[]Edit{
-			{"bulk/transfer.go", "}\n\top.stop()", `}; if planted() { if op.phase < opEnded { op.end() }; return }; op.stop()`},
-			{"bulk/transfer.go", "nil, 0\n\t\top.end()", `nil, 0; if !planted() || op.phase < opEnded { op.end() }`},
+			{"bulk/transfer.go", "}\n\top.cancelChunksLocked()", `}; if planted() { if op.phase < opMoved { op.endMovingLocked() }; return }; op.cancelChunksLocked()`},
+			{"bulk/transfer.go", "nil, 0\n\t\top.endMovingLocked()", `nil, 0; if !planted() || op.phase < opMoved { op.endMovingLocked() }`},
 		},
 		[]Catcher{{ledger, "TestH16PostsFail", `memory was written after its transfer had ended`}}},
 	{"h17-closed-early", "a context is closed before its callbacks have run", "H17, I16",

@@ -31,7 +31,7 @@ func TestEveryEndTellsEverything(t *testing.T) {
 				if c.why == hg.ErrClosed || c.why == hg.ErrPeerLost {
 					p = newPair(t, p.Net) // which it ends
 				}
-				p.in(t).works() // connects
+				p.in(t).requireWorks() // connects
 				s := newScene(t, p, dir, 512<<10)
 				s.spec.Peer = s.peer
 				if c.peer != nil {
