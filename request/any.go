@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// WaitAny waits like Wait until one of reqs is completed and returns its index, the lowest if there are several, or -1
-// when timeout has passed. The requests must be of one class. A nil request never completes, so a loop can strike out
-// what it has dealt with; with nothing to wait for, WaitAny returns -1 at once.
+// WaitAny waits like Wait until one of reqs is completed. It returns its index, the lowest if several are completed, or -1
+// when timeout has passed. The requests must be of one class, else it panics. A nil request never completes, so a loop can
+// set the requests that it has processed to nil; if all are nil, WaitAny returns -1 at once.
 func WaitAny(timeout time.Duration, reqs ...*Request) int {
 	c := classOf(reqs)
 	if c == nil {
@@ -25,7 +25,7 @@ func WaitAny(timeout time.Duration, reqs ...*Request) int {
 }
 
 // WaitAll waits like Wait until all of reqs are completed, with one timeout for all of them together, and reports
-// whether they are. The requests must be of one class; nil ones are skipped.
+// whether they are. The requests must be of one class, else it panics; nil requests are skipped.
 func WaitAll(timeout time.Duration, reqs ...*Request) bool {
 	c := classOf(reqs)
 	if c == nil {
@@ -35,9 +35,9 @@ func WaitAll(timeout time.Duration, reqs ...*Request) bool {
 	return ok
 }
 
-// WaitAllContext waits for all of reqs as WaitContext does for one, and joins their errors. When ctx ends first it
-// cancels every request that is not completed, and goes on until all those with a cancel function are; then the
-// error, if there is one, also matches context.Cause(ctx).
+// WaitAllContext waits for all of reqs as WaitContext does for one, and joins their errors. If ctx is done first, it
+// cancels every request that is not completed, and continues until all requests with a cancel function are; the error, if
+// there is one, then also matches context.Cause(ctx).
 func WaitAllContext(ctx context.Context, reqs ...*Request) error {
 	c := classOf(reqs)
 	if c == nil {
@@ -73,7 +73,7 @@ func WaitAllContext(ctx context.Context, reqs ...*Request) error {
 	}
 }
 
-// classOf returns the class that all requests share, and nil if none of them is there.
+// classOf returns the class of the requests, nil if all of them are nil. It panics if they are of different classes.
 func classOf(reqs []*Request) *Class {
 	var c *Class
 	for _, r := range reqs {
@@ -82,7 +82,7 @@ func classOf(reqs []*Request) *Class {
 		case c == nil:
 			c = r.class
 		case c != r.class:
-			panic("request: waiting for requests of different classes at once")
+			panic("request: one wait for requests of different classes")
 		}
 	}
 	return c

@@ -10,42 +10,43 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// slice bounds one Progress of a Progressor that is no Waiter: it cannot be woken.
-const slice = 100 * time.Millisecond
+// maxSlice is the longest single Progress of a Progressor that is not a Waiter: such a Progress cannot be woken.
+const maxSlice = 100 * time.Millisecond
 
-// A Class is the requests that are completed by callbacks of one Progressor.
+// A Class is a set of requests that are completed by callbacks of one Progressor.
 type Class struct {
 	waitFor func(ctx context.Context, timeout time.Duration, done func() bool) error
 	wake    func()
 	loop    *loop.Loop // nil if the Progressor is a Waiter
 
-	mu   sync.Mutex // guards all requests of the class. It is never held in a call out of the package.
-	idle []*group
+	mu         sync.Mutex // guards freeGroups and all requests of the class; never held in a call out of the package
+	freeGroups []*waitGroup
 }
 
-// NewClass returns a class whose waiters drive p. If p is a Waiter, it is waited on by its WaitFor.
+// NewClass returns a class whose waiting goroutines drive p. If p is a Waiter, they wait with its WaitFor.
 func NewClass(p Progressor) *Class {
 	if w, ok := p.(Waiter); ok {
 		return &Class{waitFor: w.WaitFor, wake: w.Wake}
 	}
-	l := loop.New(plain{p}, loop.HandOn)
+	l := loop.New(progressorDriver{p}, loop.HandOn)
 	return &Class{waitFor: l.Wait, wake: l.Wake, loop: l}
 }
 
-// plain is a Progressor that cannot be woken, as package loop drives it.
-type plain struct{ Progressor }
+// progressorDriver implements loop.Driver on a Progressor that is not a Waiter. Its methods without an effect are for
+// drivers that can be woken or that batch their output.
+type progressorDriver struct{ Progressor }
 
 // Poll implements loop.Driver.
-func (p plain) Poll(_ *loop.Waiter, until time.Duration) error {
-	timeout := slice
+func (p progressorDriver) Poll(_ *loop.Waiter, until time.Duration) error {
+	timeout := maxSlice
 	if until != loop.Never {
-		timeout = min(max(until-p.Now(), 0), slice)
+		timeout = min(max(until-p.Now(), 0), maxSlice)
 	}
 	return p.Progress(timeout)
 }
 
 // Run implements loop.Driver.
-func (p plain) Run(w *loop.Waiter, max int) (ran int) {
+func (p progressorDriver) Run(w *loop.Waiter, max int) (ran int) {
 	for ran < max && p.Trigger(1) > 0 {
 		if ran++; w.Stops() {
 			break
@@ -54,24 +55,24 @@ func (p plain) Run(w *loop.Waiter, max int) (ran int) {
 	return ran
 }
 
-func (p plain) Queued() int { return 0 }
-func (p plain) Stir()       {}
-func (p plain) Hold() bool  { return false }
-func (p plain) Unhold()     {}
-func (p plain) Freed()      {}
-func (p plain) Flush()      {}
+func (p progressorDriver) Queued() int { return 0 }
+func (p progressorDriver) Stir()       {}
+func (p progressorDriver) Hold() bool  { return false }
+func (p progressorDriver) Unhold()     {}
+func (p progressorDriver) Freed()      {}
+func (p progressorDriver) Flush()      {}
 
-// Create returns a request that is not completed. WaitContext calls cancel when its context ends; cancel may be nil.
+// Create returns a request that is not completed. WaitContext calls cancel when its context is done; cancel may be nil.
 func (c *Class) Create(cancel func()) *Request {
-	r := &Request{class: c, cancel: canceler(cancel)}
+	r := &Request{class: c, cancel: toCanceler(cancel)}
 	return r
 }
 
-// wait waits for all of reqs, or for one if one is set, and reports whether it got that. The error is Progress's, or the cause
-// of ctx.
-func (c *Class) wait(ctx context.Context, timeout time.Duration, one bool, reqs ...*Request) (bool, error) {
-	g := c.enter(one, reqs)
-	defer c.leave(g) // deferred: a callback may panic, or end the goroutine
+// wait waits for all of reqs, or for the first one if first is set, and reports whether they are completed. The error is
+// that of Progress, or the cause of ctx.
+func (c *Class) wait(ctx context.Context, timeout time.Duration, first bool, reqs ...*Request) (bool, error) {
+	g := c.acquireGroup(first, reqs)
+	defer c.releaseGroup(g) // deferred: a callback may panic, or end the goroutine
 	if g.isDone() {
 		return true, nil
 	}
@@ -82,60 +83,64 @@ func (c *Class) wait(ctx context.Context, timeout time.Duration, one bool, reqs 
 	return g.isDone(), err
 }
 
-// A group is the requests that one Wait waits for. The class keeps a few for reuse, so that a Wait allocates nothing.
-type group struct {
+// A waitGroup is the set of requests that one Wait waits for. The class keeps waitGroups for reuse, so that a Wait
+// allocates nothing.
+type waitGroup struct {
 	reqs   []*Request
-	one    bool
-	isDone func() bool // done, bound once
+	first  bool        // wait for the first request that is completed, not for all
+	isDone func() bool // checkDone, bound once
 }
 
-// maxIdle bounds the groups kept for reuse.
-const maxIdle = 256
+// maxFreeGroups is how many waitGroups a class keeps for reuse at most.
+const maxFreeGroups = 256
 
-func (g *group) done() bool {
+// checkDone reports whether the wait is over.
+func (g *waitGroup) checkDone() bool {
 	for _, r := range g.reqs {
-		if r.done.Load() == g.one {
-			return g.one
+		if r.done.Load() == g.first {
+			return g.first
 		}
 	}
-	return !g.one || len(g.reqs) == 0
+	return !g.first || len(g.reqs) == 0
 }
 
-// enter counts a wait that has not returned.
-func (c *Class) enter(one bool, reqs []*Request) *group {
+// acquireGroup returns a waitGroup for reqs, and counts it as a waiter of each until releaseGroup.
+func (c *Class) acquireGroup(first bool, reqs []*Request) *waitGroup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var g *group
-	if last := len(c.idle) - 1; last >= 0 {
-		g, c.idle = c.idle[last], c.idle[:last]
+	var g *waitGroup
+	if last := len(c.freeGroups) - 1; last >= 0 {
+		g, c.freeGroups = c.freeGroups[last], c.freeGroups[:last]
 	} else {
-		g = &group{}
-		g.isDone = g.done
+		g = &waitGroup{}
+		g.isDone = g.checkDone
 	}
-	g.one = one
+	g.first = first
 	for _, r := range reqs {
 		if r != nil {
-			r.waits++
+			r.waiters++
 			g.reqs = append(g.reqs, r)
 		}
 	}
 	return g
 }
 
-func (c *Class) leave(g *group) {
+// releaseGroup ends an acquireGroup.
+// releaseGroup ends an acquireGroup.
+func (c *Class) releaseGroup(g *waitGroup) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, r := range g.reqs {
-		r.waits--
+		r.waiters--
 		g.reqs[i] = nil
 	}
 	g.reqs = g.reqs[:0]
-	if len(c.idle) < maxIdle {
-		c.idle = append(c.idle, g)
+	if len(c.freeGroups) < maxFreeGroups {
+		c.freeGroups = append(c.freeGroups, g)
 	}
 }
 
-// waitContext waits for all of reqs as WaitContext says. The error is Progress's.
+// waitContext waits for all of reqs, and cancels them when ctx is done, as WaitContext says. The error is that of Progress.
 func (c *Class) waitContext(ctx context.Context, reqs ...*Request) error {
 	ok, err := c.wait(ctx, -1, false, reqs...)
 	if ok || ctx.Err() == nil {
@@ -143,7 +148,7 @@ func (c *Class) waitContext(ctx context.Context, reqs ...*Request) error {
 	}
 	var canceled []*Request
 	for _, r := range reqs {
-		if r != nil && c.cancel(r) {
+		if r != nil && c.cancelRequest(r) {
 			canceled = append(canceled, r)
 		}
 	}
@@ -151,8 +156,9 @@ func (c *Class) waitContext(ctx context.Context, reqs ...*Request) error {
 	return err
 }
 
-// cancel cancels r, once however many contexts end, and reports whether its callback is to be waited for.
-func (c *Class) cancel(r *Request) bool {
+// cancelRequest calls the cancel function of r, but only once for each operation. It reports whether the callback of r is
+// still to come: r is not completed and has a cancel function.
+func (c *Class) cancelRequest(r *Request) bool {
 	c.mu.Lock()
 	canceler, first := r.cancel, !r.canceled
 	if r.done.Load() || canceler == nil {

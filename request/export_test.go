@@ -1,7 +1,7 @@
 package request
 
 // Slice is the longest Progress of a Progressor that cannot be woken.
-const Slice = slice
+const Slice = maxSlice
 
 // Unlocked reports whether the lock of c is free. It means something only while a single goroutine uses c.
 func Unlocked(c *Class) bool {

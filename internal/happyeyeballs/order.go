@@ -2,11 +2,11 @@ package happyeyeballs
 
 import "net/netip"
 
-// Order returns addresses in the order in which they are dialed, without those that occur twice: the families take turns, beginning with that
-// of the first address, and within a family the order stays (RFC 8305, section 4). IPv4 addresses that are mapped to IPv6 are returned as IPv4.
-// A resolver returns the preferred address first (RFC 6724).
+// Order returns the addresses in the order in which to dial them, without duplicates: the families alternate, beginning with
+// that of the first address, and within a family the order stays (RFC 8305, section 4). IPv4-mapped IPv6 addresses are
+// returned as IPv4. A resolver returns the preferred address first (RFC 6724).
 func Order(ips []netip.Addr) []netip.Addr {
-	first, second := families(ips)
+	first, second := splitFamilies(ips)
 	all := make([]netip.Addr, 0, len(first)+len(second))
 	for i := range max(len(first), len(second)) {
 		if i < len(first) {
@@ -19,10 +19,11 @@ func Order(ips []netip.Addr) []netip.Addr {
 	return all
 }
 
-// Groups returns the addresses of one host as those of its servers, where each of the first family is taken for another server: it is the first
-// of a group, and the addresses of the other family, which are shared out, follow it in case that its family cannot be reached.
+// Groups divides the addresses of one host among its servers. Each address of the first family counts as another server and
+// begins a group; the addresses of the other family are distributed over the groups, as alternatives for a network on which
+// the first family cannot be reached.
 func Groups(ips []netip.Addr) [][]netip.Addr {
-	first, second := families(ips)
+	first, second := splitFamilies(ips)
 	groups := make([][]netip.Addr, len(first))
 	for i, ip := range first {
 		groups[i] = []netip.Addr{ip}
@@ -36,8 +37,8 @@ func Groups(ips []netip.Addr) [][]netip.Addr {
 	return groups
 }
 
-// families divides addresses by their family, that of the first address first.
-func families(ips []netip.Addr) (first, second []netip.Addr) {
+// splitFamilies divides addresses by family, without duplicates. first has the family of the first address.
+func splitFamilies(ips []netip.Addr) (first, second []netip.Addr) {
 	seen := make(map[netip.Addr]bool, len(ips))
 	for _, ip := range ips {
 		ip = ip.Unmap()

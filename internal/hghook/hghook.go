@@ -7,129 +7,140 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// EndedBy returns err, with which a call ended that was given ctx. If ctx has ended, it matches ctx.Err and context.Cause(ctx), and
-// no code beside: what came instead is in its text, and hg.RemoteOf finds it. The fate stays.
+// EndedBy converts err, the error of a call that was made with ctx. If ctx is done, the result matches ctx.Err and
+// context.Cause(ctx) and no other code: the text contains the original error, and hg.RemoteOf finds it. The fate stays.
 var EndedBy func(ctx context.Context, err error) error
 
-// A RequestKey is the key under which the context of a handler, or of an authorizer, has its hg.Request.
+// A RequestKey is the key of the hg.Request in the context.Context of a handler or an authorizer.
 type RequestKey struct{}
 
 // Hooks of a *hg.Handle.
 var (
-	// Forbid has the calls of an idle handle fail with ErrCanceled and NotRun, until Reset. It reports false, and does nothing, while a
-	// call is under way. It is for those who end a call that another goroutine is about to begin: Cancel, Abandon and Withdraw leave
-	// an idle handle as it is.
+	// Forbid makes calls of an idle handle fail with ErrCanceled and NotRun, until Reset. While a call is in flight it does
+	// nothing and returns false. It is for canceling a call that another goroutine is about to start: Cancel, Abandon and
+	// Withdraw have no effect on an idle handle.
 	Forbid func(h any) bool
 
-	// HasForwarded reports whether a call of h has begun since Create or Reset: that an encoder has panicked before, for example, or
-	// another callback meanwhile.
+	// HasForwarded reports whether a call of h has started since Create or Reset. It has not if, for example, the encoder
+	// panicked or another callback ran first.
 	HasForwarded func(h any) bool
 
-	// IsOutstanding reports whether h has a call under way that does not end by itself: nobody has ended it, and the answer has not arrived
-	// as a whole. After hg.TooLate it tells a handler that may run from a call that is about to end.
+	// IsOutstanding reports whether h has a call in flight that was not ended on this side and whose response has not
+	// arrived completely. After hg.TooLate it distinguishes a handler that may run from a call that is about to end.
 	IsOutstanding func(h any) bool
 
-	// FreeOutput gives the memory of the last call's output back, which an idle handle keeps else until its next Forward: up to
-	// Config.MaxOutput bytes. The caller has the idle handle to itself, and asks for the output no more.
+	// FreeOutput releases the memory of the output of the last call, up to Config.MaxOutput bytes, which an idle handle
+	// otherwise keeps until its next Forward. The caller has exclusive use of the idle handle and does not use the output
+	// any more.
 	FreeOutput func(h any)
 
-	// OnCall has the next calls by Call call f when they have begun, before they wait. nil is nothing.
+	// OnCall makes the next calls by Call call f when they have started, before they wait. A nil f removes it.
 	OnCall func(h any, f func())
 
-	// OnEnd has the next calls by Call not wait: Call returns nil when a call has begun, and f is called, with locks held, when it has ended.
-	// f has another goroutine call EndCall then. nil is nothing.
+	// OnEnd makes the next calls by Call not wait: Call returns nil when the call has started, and f is called, with locks
+	// held, when it has ended. f must make another goroutine call EndCall. A nil f removes it.
 	OnEnd func(h any, f func())
 
-	// EndCall returns what Call would have returned that OnEnd did not let wait.
+	// EndCall returns the result of a call for which OnEnd made Call not wait.
 	EndCall func(h any, ctx context.Context) error
 
-	// Outlived says that the context of such a call has ended, which ends the call.
+	// Outlived ends such a call because its context is done.
 	Outlived func(h any)
 
-	// TakeStreams takes the streams of the last call, a []*hg.Stream, from an idle handle: they last until they are closed.
+	// TakeStreams removes the streams of the last call, a []*hg.Stream, from an idle handle, and returns them. They last
+	// until they are closed.
 	TakeStreams func(h any) (streams any)
 
-	// ReportCall has Calls ask r about the call that h makes next, until that has ended. nil is nobody.
+	// ReportCall makes hg.Context.Calls call r for the next call of h, until that has ended. r may be nil.
 	ReportCall func(h any, r Reporter)
 )
 
-// Hooks of the *hg.Request, which is r, of a handler.
+// Hooks of a *hg.Request, r.
 var (
-	// ReportRequest has Calls ask by about the request until that has ended.
+	// ReportRequest makes hg.Context.Calls call by for the request, until that has ended.
 	ReportRequest func(r any, by Reporter)
 
-	// RequestOf returns the inspect.Call.ID and the RPC of the request that ctx is of, or was made of; 0 and "" for none.
+	// RequestOf returns the inspect.Call.ID and the RPC of the request whose context ctx is or descends from; 0 and "" if
+	// there is none.
 	RequestOf func(ctx context.Context) (id uint64, rpc string)
 )
 
-// Hooks of a *hg.Context, which is c.
+// Hooks of a *hg.Context, c.
 var (
-	// Drive is hg.Context.Wait for what never comes, by a goroutine that does nothing else: it returns the cause of ctx, or ErrClosed.
-	// around, if it is not nil, is called for each pass, and calls run, which runs the callbacks, or only the first. When what it does afterwards
-	// takes long another goroutine that waits goes on, and nothing is held back while nobody does. In a simulator around is not called.
+	// Drive drives c until ctx is done or c is closed, and returns the cause of ctx or ErrClosed. It is for a goroutine that
+	// does nothing else.
+	//
+	// around, if not nil, is called in each pass. It must call run once, which runs the queued callbacks, or only the first
+	// one. If around takes long after run, another waiting goroutine drives meanwhile; output is not held back while none
+	// does. In a simulator around is not called.
 	Drive func(ctx context.Context, c any, around func(run func(one bool))) error
 
-	// NewWaiter returns a Waiter of c. Its Wait is that of c.
+	// NewWaiter returns a Waiter that drives c while it waits.
 	NewWaiter func(c any) *loop.Waiter
 
-	// Track has Calls list t until Untrack.
+	// Track adds t to the list that hg.Context.Calls returns.
 	Track func(c any, t Tracked)
 
-	// Untrack ends Track.
+	// Untrack removes t from that list.
 	Untrack func(c any, t Tracked)
 
-	// Observe gives e to Config.Observe, on this goroutine, if that is set. It allocates nothing.
+	// Observe calls Config.Observe with e, on this goroutine, if it is set. It allocates nothing.
 	Observe func(c any, e inspect.Event)
 
-	// IdleHandles calls f for each handle of c that is not closed and has no call under way: of its Call the RPC and the Peer are set. It takes
-	// the lock of each handle for a moment, and calls f with none.
+	// IdleHandles calls f for each handle of c that is not closed and has no call in flight. Of the inspect.Call, RPC and
+	// Peer are set. It takes the lock of each handle for a moment, and calls f without locks.
 	IdleHandles func(c any, f func(handle inspect.Call))
 )
 
-// A Reporter knows more of a call or a request that is under way than package hg: it fills in Moved, Size and Flow of c. Report may be
-// called from any goroutine, and after the call has ended; it does not block.
+// A Reporter adds information about a call or request in flight that package hg does not have: it sets Moved, Size and Flow
+// of c. Report may be called by any goroutine, also after the call has ended; it must not block.
 type Reporter interface {
 	Report(c *inspect.Call)
 }
 
-// A Tracked is something that hg.Context.Calls lists beside calls and requests. Inspect may be called from any goroutine.
+// A Tracked is an operation that hg.Context.Calls lists besides calls and requests. Inspect may be called by any goroutine.
 type Tracked interface {
 	Inspect() inspect.Call
 }
 
 // Hooks of a *hg.Class.
 var (
-	// IsReady reports whether hg.HealthRPC answers that the class is ready: it has a context, none of its contexts drains, and SetReady
-	// has not said otherwise.
+	// IsReady reports whether hg.HealthRPC answers that the class is ready: it has a context, none of its contexts is
+	// draining, and SetReady(false) is not in effect.
 	IsReady func(class any) bool
 
-	// OnOpen has hg.Open call f with the class, before that is returned. cfg is the *hg.Config that Open gets, or one that it is a copy of. f
-	// runs after those that were given before.
+	// OnOpen makes hg.Open call f with the new class before Open returns. cfg is the *hg.Config that Open gets, or one that
+	// it is a copy of. Functions are called in the order in which they were added.
 	OnOpen func(cfg any, f func(class any))
 
-	// DispatchStreams has f, instead of Config.Dispatch, be called with requests that have streams, but for RPCs with CountAsCall: a
-	// *hg.Request, which f may keep. cfg is as in OnOpen.
+	// DispatchStreams makes f, instead of Config.Dispatch, be called for requests with streams, except those of RPCs with
+	// CountAsCall. The argument of f is a *hg.Request, which f may keep. cfg is as in OnOpen.
 	DispatchStreams func(cfg any, f func(r any))
 
-	// RegisterRPC is the class's own with what only RPCs of this module are. rpc is a hg.RPC.
+	// RegisterRPC registers rpc, a hg.RPC, as hg.Class.RegisterRPC does, with further options.
 	RegisterRPC func(class, rpc any, own RPCOptions) error
 )
 
-// RPCOptions are what only RPCs of this module are. Origin and target set them alike, each for its own side.
+// RPCOptions are options that only RPCs of this module use. Origin and target must set the same ones.
 type RPCOptions struct {
-	// ServeDraining has the RPC served, and lets it be called, while the class drains, too.
+	// ServeDraining allows the RPC to be called and served also while the class is draining.
 	ServeDraining bool
 
-	// Expedited says that requests of this RPC probe the process: whatever holds ordinary requests up does not hold these. At the origin they pass by requests that wait for an
-	// envelope, have one envelope at the target to themselves, are not counted in na.Config.SendQueue, and are not refused by
-	// na.Config.OnNoCredit. At the target they begin at once, without a place of Config.MaxActive and MaxActivePerPeer. Input that
-	// does not fit their message is accounted for apart from Config.MaxLent and MaxPulled, with limits of the same sizes, and up to
-	// 64 KiB of it is never refused. It needs Inline and a handler that neither blocks nor waits for other requests: until it has
-	// returned, the session has no envelope for the next one. What it detaches nothing else bounds.
+	// Expedited is for RPCs that probe the process: their requests do not wait for ordinary requests.
+	//
+	//   - At the origin they bypass requests that wait for an envelope, have one envelope at the target reserved for them,
+	//     are not counted in na.Config.SendQueue, and are not refused because of na.Config.OnNoCredit.
+	//   - At the target they start at once, without counting for Config.MaxActive and MaxActivePerPeer. Input that does not
+	//     fit their message is counted separately from Config.MaxLent and MaxPulled, with limits of the same sizes, and up
+	//     to 64 KiB of it is never refused.
+	//
+	// Expedited requires Inline and a handler that neither blocks nor waits for other requests: until it has returned, the
+	// session has no envelope for the next expedited request. Requests that the handler detaches are not limited.
 	Expedited bool
 
-	// CountAsCall says that streams of requests of this RPC carry data that ends, as the input of other requests does: at the target such a
-	// request takes a place of Config.MaxActive and MaxActivePerPeer, waits for it, and goes to Config.Dispatch. Without it a request
-	// with streams is counted by Config.MaxStreams, is never queued, and goes to DispatchStreams.
+	// CountAsCall is for RPCs whose streams carry finite data, like the input of other requests. At the target such a
+	// request counts for Config.MaxActive and MaxActivePerPeer, may be queued for them, and is passed to Config.Dispatch.
+	// Without CountAsCall a request with streams counts for Config.MaxStreams, is never queued, and is passed to
+	// DispatchStreams.
 	CountAsCall bool
 }

@@ -1,10 +1,10 @@
-// Package memfault copies and reads memory that may not be there.
+// Package memfault copies and reads memory that may have no pages behind it.
 //
-//	a file is mapped ─► somebody truncates it ─► the pages behind its new end are gone
-//	                                               a system call that touches one    EFAULT
-//	                                               Go code that touches one          SIGBUS: the process dies
-//	                                               Go code in this package           false
+//	a file is mapped ─► the file is truncated ─► accesses beyond its new end fail:
+//	                                               in a system call          EFAULT
+//	                                               in Go code                SIGBUS, which kills the process
+//	                                               in this package           the function returns false
 //
-// Whoever copies memory of a user that peers may reach, or that a transfer uses, copies it with Copy; whoever computes over
-// a mapped file does that in Read. Either costs a few nanoseconds more than without. A fault in user code stays what it is.
+// Memory of a user that peers may reach, or that a transfer uses, is copied with Copy; code that computes over a mapped file
+// runs inside Read. Either costs a few nanoseconds. Faults in other code are not affected.
 package memfault

@@ -1,2 +1,2 @@
-// Package memfd makes memory that one process writes and others map read-only. Linux only.
+// Package memfd makes shared memory that one process writes and others map read-only. Linux only.
 package memfd

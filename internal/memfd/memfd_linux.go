@@ -7,18 +7,18 @@ import (
 )
 
 const (
-	// Kept are the seals of memory that cannot be taken away from those who have mapped it.
+	// Kept are the seals of memory whose size cannot change: its pages cannot be removed from processes that map it.
 	Kept = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
-	// Own are those with which every way to write is refused but the mapping that is there, to the peer and to ourselves. The system
-	// refuses to punch holes, too.
+	// Own are the seals of memory that can be written only through mappings that exist already, by any process. The system
+	// then also refuses to punch holes.
 	Own = Kept | unix.F_SEAL_FUTURE_WRITE
 )
 
-// Make returns n bytes that only this process can write, ever, and a descriptor by which others map them. No page of them is there
-// before it is used. Before Linux 5.1 they are sealed less: others could write, too.
+// Make returns n bytes that only this process can write, and a descriptor with which other processes map them. Pages are
+// allocated on first use. Before Linux 5.1 the seals are only Kept: other processes could write, too.
 func Make(n int) (b []byte, fd int, err error) {
-	fail := func(what string, err error) ([]byte, int, error) {
-		return nil, -1, fmt.Errorf("%s of %d bytes that can be shared: %w", what, n, err)
+	fail := func(action string, err error) ([]byte, int, error) {
+		return nil, -1, fmt.Errorf("%s of %d bytes that can be shared: %w", action, n, err)
 	}
 	fd, err = unix.MemfdCreate("quicksilver", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if err == unix.EINVAL { // before Linux 6.3
@@ -45,14 +45,14 @@ func Make(n int) (b []byte, fd int, err error) {
 	return b, fd, nil
 }
 
-// Check reports why the memory of fd is not n bytes with these seals.
+// Check returns an error unless the memory of fd has n bytes and these seals.
 func Check(fd, n, seals int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Size != int64(n) {
 		return fmt.Errorf("%d bytes of memory, want %d", st.Size, n)
 	}
 	if got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || got&seals != seals {
-		return fmt.Errorf("memory that can be taken away: seals %#x, want %#x", got, seals)
+		return fmt.Errorf("shared memory has seals %#x, want %#x", got, seals)
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ func Map(fd, n int) ([]byte, error) {
 	return b, nil
 }
 
-// Unmap gives memory back; nil is none.
+// Unmap unmaps *b and sets it to nil. It ignores nil.
 func Unmap(b *[]byte) {
 	if *b != nil {
 		_ = unix.Munmap(*b)

@@ -1,7 +1,7 @@
-// Package pieces reads and writes streams that move piece by piece, for package io.
+// Package pieces implements the interfaces of package io over functions that deliver and accept a stream in pieces.
 //
-//	Reader: Read, WriteTo ◄─ the rest of a piece ◄─ Next ◄─ what brings pieces
-//	Writer: Write, ReadFrom ─► Room, Add ─► what takes pieces away when they are full
+//	Reader: Read, WriteTo ◄─ the rest of a piece ◄─ Next ◄─ source of pieces
+//	Writer: Write, ReadFrom ─► Room, Add ─► destination of full pieces
 //
-// It knows nothing of where pieces come from and go to.
+// The functions are set by the user of the package; it does not depend on where pieces come from and go to.
 package pieces

@@ -4,10 +4,10 @@ import "io"
 
 // A Reader is an io.Reader and an io.WriterTo. One goroutine at a time uses it.
 type Reader struct {
-	Check func() error           // says why nothing may be read any more, also of the piece that is there
-	Next  func() ([]byte, error) // returns the next piece, and io.EOF after the last; not called again after an error
-	rest  []byte
-	err   error
+	Check  func() error           // returns an error if reading must stop, also in the middle of a piece
+	Next   func() ([]byte, error) // returns the next piece, and io.EOF after the last; not called again after an error
+	unread []byte                 // rest of the piece
+	err    error                  // of Next
 }
 
 // Read implements io.Reader.
@@ -18,12 +18,12 @@ func (r *Reader) Read(p []byte) (int, error) {
 	if err := r.fetch(); err != nil {
 		return 0, err
 	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
+	n := copy(p, r.unread)
+	r.unread = r.unread[n:]
 	return n, nil
 }
 
-// WriteTo implements io.WriterTo: from the pieces, without a copy.
+// WriteTo implements io.WriterTo. It writes from the pieces, without a copy.
 func (r *Reader) WriteTo(to io.Writer) (total int64, err error) {
 	for {
 		if err := r.fetch(); err == io.EOF {
@@ -31,11 +31,11 @@ func (r *Reader) WriteTo(to io.Writer) (total int64, err error) {
 		} else if err != nil {
 			return total, err
 		}
-		n, err := to.Write(r.rest)
-		if err == nil && n < len(r.rest) {
+		n, err := to.Write(r.unread)
+		if err == nil && n < len(r.unread) {
 			err = io.ErrShortWrite
 		}
-		r.rest = r.rest[n:]
+		r.unread = r.unread[n:]
 		total += int64(n)
 		if err != nil {
 			return total, err
@@ -43,23 +43,23 @@ func (r *Reader) WriteTo(to io.Writer) (total int64, err error) {
 	}
 }
 
-// fetch waits until there is something in rest.
+// fetch calls Next if the current piece was read to its end.
 func (r *Reader) fetch() error {
 	if err := r.Check(); err != nil {
 		return err
 	}
-	if len(r.rest) == 0 && r.err == nil {
-		r.rest, r.err = r.Next()
+	if len(r.unread) == 0 && r.err == nil {
+		r.unread, r.err = r.Next()
 	}
 	return r.err
 }
 
 // A Writer is an io.Writer and an io.ReaderFrom. One goroutine at a time uses it.
 type Writer struct {
-	Room func() ([]byte, error) // returns where the next bytes go; nothing when no more can be taken
-	Add  func(n int) error      // is told that so many bytes of that were filled
-	Full func() error           // is the error of a byte more than can be taken
-	Skip func()                 // is called instead of Add when nothing was filled, though a Read has panicked; may be nil
+	Room func() ([]byte, error) // returns the buffer for the next bytes; an empty one when no more fit
+	Add  func(n int) error      // commits the first n bytes of that buffer
+	Full func() error           // returns the error of a write beyond the end
+	Skip func()                 // called instead of Add when nothing was filled, also after a panic of Read; may be nil
 }
 
 // Write implements io.Writer.
@@ -82,10 +82,10 @@ func (w *Writer) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// maxEmptyReads is how often in a row a Read may give nothing and no error.
+// maxEmptyReads is how often in a row a Read may return 0 bytes and no error.
 const maxEmptyReads = 100
 
-// ReadFrom implements io.ReaderFrom: straight into the pieces.
+// ReadFrom implements io.ReaderFrom. It reads directly into the pieces.
 func (w *Writer) ReadFrom(from io.Reader) (total int64, err error) {
 	for empty := 0; empty < maxEmptyReads; empty++ {
 		room, err := w.Room()
@@ -94,9 +94,9 @@ func (w *Writer) ReadFrom(from io.Reader) (total int64, err error) {
 		}
 		full := len(room) == 0
 		if full {
-			room = make([]byte, 1) // is that the end, too?
+			room = make([]byte, 1) // one byte tells whether the reader is at its end, too
 		}
-		n, err := w.read(from, room, full)
+		n, err := w.readInto(from, room, full)
 		if n > 0 && full {
 			return total, w.Full()
 		}
@@ -117,8 +117,8 @@ func (w *Writer) ReadFrom(from io.Reader) (total int64, err error) {
 	return total, io.ErrNoProgress
 }
 
-// read reads into room, and skips it if nothing came.
-func (w *Writer) read(from io.Reader, room []byte, full bool) (n int, err error) {
+// readInto reads into room, and calls Skip if nothing was read.
+func (w *Writer) readInto(from io.Reader, room []byte, full bool) (n int, err error) {
 	defer func() {
 		if n <= 0 && !full && w.Skip != nil {
 			w.Skip()

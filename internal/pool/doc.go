@@ -1,13 +1,13 @@
-// Package pool is memory of this process that its peers on this machine may map, so that they read it without a copy in between, and
-// without help.
+// Package pool allocates memory that peers on this machine can map, so that they read it without a copy in between and
+// without help of this process.
 //
 //	chunk, a sealed memfd   table: claim claim … │ pages: block, free, block …
 //	                               │               ▲
 //	                               └── check, ─────┘ offset, length
 //
-// Only this process writes a chunk, ever. A block is memory in it; a claim says that peers may read some of a block: whoever knows
-// its check, a random number. A reader looks at the claim before it reads and again afterwards. If it is gone what was read does not
-// count. So the owner takes memory back with one store, and waits for nobody.
+// Only this process can write to a chunk. A block is an allocation in it. A claim allows peers that know its check, a random
+// number, to read a part of a block. A reader loads the claim before it reads and again afterwards; if the claim has been
+// removed, the reader discards what it has read. So the owner revokes access with one store and waits for no reader.
 //
-// Elsewhere than on Linux blocks are ordinary memory, and there are no claims.
+// On systems other than Linux blocks are ordinary memory and there are no claims.
 package pool

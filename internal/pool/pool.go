@@ -11,60 +11,61 @@ import (
 
 const (
 	pageSize = 4 << 10
-	// chunkSize is how much memory a chunk has. A longer block has a chunk of its own.
+	// chunkSize is the number of bytes for blocks in a chunk. A larger block has a chunk of its own.
 	chunkSize = 64 << 20
 )
 
-// A chunk is memory that peers can map. Its descriptor is open as long as it is.
+// A chunk is memory that peers can map. Its descriptor stays open until the chunk is closed.
 type chunk struct {
-	id uint32
-	fd int    // -1 once closed; written with both locks
-	b  []byte // the table, and the pages behind it
+	id  uint32
+	fd  int    // -1 once closed; written with both locks
+	mem []byte // the table, and the pages behind it
 
-	// Guarded by the lock of the pool.
-	filled int    // up to here the system has given us memory for it
-	free   []span // in order, with something between
-	blocks int
+	// The lock of the pool guards these fields.
+	populated  int    // the system has allocated memory up to this offset
+	freeSpans  []span // by offset, never adjacent
+	blockCount int
 
-	mu     sync.Mutex // guards the fields below
-	claims [Claims + 1]bool
-	next   int // claim to try first
+	mu        sync.Mutex       // guards the fields below
+	claims    [Claims + 1]bool // by number: in use
+	nextClaim int              // claim to try first
 }
 
-// A span is pages of a chunk.
-type span struct{ at, n int }
+// A span is a range of pages of a chunk, in bytes.
+type span struct{ offset, length int }
 
 var (
-	mu     sync.Mutex // guards the fields below, and most of a chunk
+	mu     sync.Mutex // guards blocks and lastID, and the fields of chunks that say so
 	blocks = map[*byte]block{}
-	ids    uint32
+	lastID uint32
 
-	chunks atomic.Pointer[[]*chunk] // nil: none; never changed in place
+	chunks atomic.Pointer[[]*chunk] // nil if there are none; the slice is never changed in place
 )
 
-// A block is memory that was allocated.
+// A block is an allocation.
 type block struct {
-	c *chunk // nil: ordinary memory
+	chunk *chunk // nil for ordinary memory
 	span
 }
 
-// Alloc returns n bytes, 0 or more, that are there: if the system cannot give them it is an error. Their contents are undefined.
+// Alloc returns n bytes, 0 or more, with undefined contents. Their pages are allocated: it is an error if the system cannot
+// provide them.
 func Alloc(n int) ([]byte, error) {
 	if n == 0 {
 		return []byte{}, nil
 	}
 	if n > math.MaxInt-pageSize-tableSize {
-		return nil, fmt.Errorf("%d bytes are more than there can be", n)
+		return nil, fmt.Errorf("%d bytes are more than the address space", n)
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	need := span{n: (n + pageSize - 1) &^ (pageSize - 1)}
-	for _, c := range all() {
-		if b, err := c.alloc(need.n, n); b != nil || err != nil {
+	need := span{length: (n + pageSize - 1) &^ (pageSize - 1)}
+	for _, c := range loadChunks() {
+		if b, err := c.allocLocked(need.length, n); b != nil || err != nil {
 			return b, err
 		}
 	}
-	c, err := newChunk(tableSize + max(need.n, chunkSize))
+	c, err := newChunk(tableSize + max(need.length, chunkSize))
 	if err != nil {
 		return nil, err
 	}
@@ -73,42 +74,45 @@ func Alloc(n int) ([]byte, error) {
 		blocks[&b[0]] = block{span: need}
 		return b, nil
 	}
-	ids++
-	c.id, c.next, c.free = ids, 1, []span{{tableSize, len(c.b) - tableSize}}
-	b, err := c.alloc(need.n, n)
+	lastID++
+	c.id, c.nextClaim, c.freeSpans = lastID, 1, []span{{tableSize, len(c.mem) - tableSize}}
+	b, err := c.allocLocked(need.length, n)
 	if err != nil {
 		c.close()
 		return nil, err
 	}
-	list := append(slices.Clone(all()), c)
+	list := append(slices.Clone(loadChunks()), c)
 	chunks.Store(&list)
 	return b, nil
 }
 
-// alloc returns n bytes at the beginning of so many bytes of pages, the first that are free; nil if there are none. Locked.
-func (c *chunk) alloc(pages, n int) ([]byte, error) {
-	i := slices.IndexFunc(c.free, func(s span) bool { return s.n >= pages })
+// allocLocked allocates pages bytes of pages, at the first place where they fit, and returns the first n of them; nil if
+// they fit nowhere. The lock of the pool is held.
+func (c *chunk) allocLocked(pages, n int) ([]byte, error) {
+	i := slices.IndexFunc(c.freeSpans, func(s span) bool { return s.length >= pages })
 	if i < 0 {
 		return nil, nil
 	}
-	s := &c.free[i]
-	at := s.at
-	if end := at + pages; end > c.filled {
-		if err := c.fill(end); err != nil {
+	s := &c.freeSpans[i]
+	at := s.offset
+	if end := at + pages; end > c.populated {
+		if err := c.populate(end); err != nil {
 			return nil, err
 		}
-		c.filled = end
+		c.populated = end
 	}
-	if s.at, s.n = s.at+pages, s.n-pages; s.n == 0 {
-		c.free = slices.Delete(c.free, i, i+1)
+	s.offset += pages
+	s.length -= pages
+	if s.length == 0 {
+		c.freeSpans = slices.Delete(c.freeSpans, i, i+1)
 	}
-	c.blocks++
-	b := c.b[at : at+n : at+n]
+	c.blockCount++
+	b := c.mem[at : at+n : at+n]
 	blocks[&b[0]] = block{c, span{at, pages}}
 	return b, nil
 }
 
-// Free takes back what Alloc has returned. It panics for anything else, and for memory that peers may still read.
+// Free releases a slice that Alloc returned. It panics for other memory, and for memory that peers may still read.
 func Free(b []byte) {
 	if len(b) == 0 {
 		return
@@ -117,24 +121,24 @@ func Free(b []byte) {
 	defer mu.Unlock()
 	was, ok := blocks[&b[0]]
 	if !ok {
-		panic("bulk: Free of memory that Alloc has not returned, or that was freed before")
+		panic("bulk: Free of memory that is not from Alloc or was freed before")
 	}
-	if was.c != nil && was.c.shares(was.span) {
+	if was.chunk != nil && was.chunk.hasClaimIn(was.span) {
 		panic("bulk: Free of memory that peers may still read: close its handle first")
 	}
 	delete(blocks, &b[0])
-	if was.c != nil && was.c.put(was.span) {
-		tidy()
+	if was.chunk != nil && was.chunk.freeLocked(was.span) {
+		releaseUnusedLocked()
 	}
 }
 
-// shares reports whether peers may read of s.
-func (c *chunk) shares(s span) bool {
+// hasClaimIn reports whether peers may read a part of s.
+func (c *chunk) hasClaimIn(s span) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, used := range c.claims {
 		if used {
-			if at := int(*c.word(i, claimOffset)); at >= s.at && at < s.at+s.n {
+			if at := int(*c.word(i, claimOffset)); at >= s.offset && at < s.offset+s.length {
 				return true
 			}
 		}
@@ -142,29 +146,30 @@ func (c *chunk) shares(s span) bool {
 	return false
 }
 
-// put takes a block back, and reports whether it was the last. Locked.
-func (c *chunk) put(s span) bool {
-	i, _ := slices.BinarySearchFunc(c.free, s, func(a, b span) int { return a.at - b.at })
-	c.free = slices.Insert(c.free, i, s)
-	if i+1 < len(c.free) && s.at+s.n == c.free[i+1].at {
-		c.free[i].n += c.free[i+1].n
-		c.free = slices.Delete(c.free, i+1, i+2)
+// freeLocked frees the block s, merges it with adjacent free spans, and reports whether it was the last block of c. The lock
+// of the pool is held.
+func (c *chunk) freeLocked(s span) bool {
+	i, _ := slices.BinarySearchFunc(c.freeSpans, s, func(a, b span) int { return a.offset - b.offset })
+	c.freeSpans = slices.Insert(c.freeSpans, i, s)
+	if i+1 < len(c.freeSpans) && s.offset+s.length == c.freeSpans[i+1].offset {
+		c.freeSpans[i].length += c.freeSpans[i+1].length
+		c.freeSpans = slices.Delete(c.freeSpans, i+1, i+2)
 	}
-	if i > 0 && c.free[i-1].at+c.free[i-1].n == s.at {
-		c.free[i-1].n += c.free[i].n
-		c.free = slices.Delete(c.free, i, i+1)
+	if i > 0 && c.freeSpans[i-1].offset+c.freeSpans[i-1].length == s.offset {
+		c.freeSpans[i-1].length += c.freeSpans[i].length
+		c.freeSpans = slices.Delete(c.freeSpans, i, i+1)
 	}
-	c.blocks--
-	return c.blocks == 0
+	c.blockCount--
+	return c.blockCount == 0
 }
 
-// tidy gives chunks back in which no block is, but for one of the common size. Locked.
-func tidy() {
+// releaseUnusedLocked closes all chunks without blocks, except one of the common size. The lock of the pool is held.
+func releaseUnusedLocked() {
 	kept := false
 	var list []*chunk
-	for _, c := range all() {
-		if c.blocks > 0 || !kept && len(c.b) == tableSize+chunkSize {
-			kept = kept || c.blocks == 0
+	for _, c := range loadChunks() {
+		if c.blockCount > 0 || !kept && len(c.mem) == tableSize+chunkSize {
+			kept = kept || c.blockCount == 0
 			list = append(list, c)
 			continue
 		}
@@ -173,31 +178,33 @@ func tidy() {
 	chunks.Store(&list)
 }
 
-// Drop gives back the chunk that is kept for later. Tests call it.
+// Drop closes all chunks without blocks. It is for tests.
 func Drop() {
 	mu.Lock()
 	defer mu.Unlock()
-	list := slices.Clone(all())
+	list := slices.Clone(loadChunks())
 	for _, c := range list {
-		if c.blocks == 0 {
+		if c.blockCount == 0 {
 			defer c.close()
 		}
 	}
-	list = slices.DeleteFunc(list, func(c *chunk) bool { return c.blocks == 0 })
+	list = slices.DeleteFunc(list, func(c *chunk) bool { return c.blockCount == 0 })
 	chunks.Store(&list)
 }
 
-func all() []*chunk {
+// loadChunks returns the chunks. The caller must not change the slice.
+func loadChunks() []*chunk {
 	if list := chunks.Load(); list != nil {
 		return *list
 	}
 	return nil
 }
 
-func (c *chunk) word(claim, at int) *uint64 { return word(c.b, claim*claimSize+at) }
+// word returns a word of a claim in the table of c.
+func (c *chunk) word(claim, at int) *uint64 { return word(c.mem, claim*claimSize+at) }
 
-// Share lets peers read b that know token, and says where they find it: nowhere if b is not part of a block, or too many claims are
-// there. It ends with Unshare.
+// Share adds a claim, which lets peers that know token read b until Unshare, and returns its Place. It returns the zero
+// Place if b is not part of a block or all claims are in use.
 func Share(b []byte, token *[16]byte) Place {
 	list := chunks.Load()
 	if list == nil || len(b) == 0 {
@@ -205,49 +212,52 @@ func Share(b []byte, token *[16]byte) Place {
 	}
 	first := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	for _, c := range *list {
-		at := first - uintptr(unsafe.Pointer(unsafe.SliceData(c.b)))
-		if at < uintptr(len(c.b)) && len(b) <= len(c.b)-int(at) {
-			return c.share(int(at), len(b), token)
+		at := first - uintptr(unsafe.Pointer(unsafe.SliceData(c.mem)))
+		if at < uintptr(len(c.mem)) && len(b) <= len(c.mem)-int(at) {
+			return c.addClaim(int(at), len(b), token)
 		}
 	}
 	return Place{}
 }
 
-func (c *chunk) share(at, n int, token *[16]byte) Place {
+// addClaim adds a claim on n bytes at offset at; it returns the zero Place if all claims are in use.
+func (c *chunk) addClaim(at, n int, token *[16]byte) Place {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for range Claims {
-		i := c.next
-		if c.next++; c.next > Claims {
-			c.next = 1
+		i := c.nextClaim
+		if c.nextClaim++; c.nextClaim > Claims {
+			c.nextClaim = 1
 		}
 		if !c.claims[i] {
 			c.claims[i] = true
 			atomic.StoreUint64(c.word(i, claimOffset), uint64(at))
 			atomic.StoreUint64(c.word(i, claimLength), uint64(n))
-			atomic.StoreUint64(c.word(i, claimCheck), check(token))
+			atomic.StoreUint64(c.word(i, claimCheck), checkOf(token))
 			return Place{c.id, uint16(i)}
 		}
 	}
 	return Place{}
 }
 
-// Unshare ends what Share began. Nobody who reads after it takes what he has read for the memory's. A claim is ended once.
+// Unshare removes the claim p. A peer that reads the memory afterwards finds the claim removed and discards the bytes. A
+// claim must be removed only once.
 func Unshare(p Place) {
-	c := find(p.Chunk)
+	c := findChunk(p.Chunk)
 	if p.Claim == 0 || c == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// The load has what this process writes afterwards come after the store, on any processor.
+	// The load orders later writes of this process to the memory after the store, on every processor architecture.
 	atomic.StoreUint64(c.word(int(p.Claim), claimCheck), 0)
 	atomic.LoadUint64(c.word(int(p.Claim), claimCheck))
 	c.claims[p.Claim] = false
 }
 
-func find(id uint32) *chunk {
-	for _, c := range all() {
+// findChunk returns the chunk with this id, nil if there is none.
+func findChunk(id uint32) *chunk {
+	for _, c := range loadChunks() {
 		if c.id == id {
 			return c
 		}

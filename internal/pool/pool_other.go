@@ -2,8 +2,9 @@
 
 package pool
 
+// newChunk returns nil: peers cannot map memory on these systems.
 func newChunk(int) (*chunk, error) { return nil, nil }
 
-func (c *chunk) fill(int) error { return nil }
+func (c *chunk) populate(int) error { return nil }
 
 func (c *chunk) close() {}

@@ -27,9 +27,9 @@ func empty(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		require.Empty(t, blocks)
-		for _, c := range all() {
-			require.Zero(t, c.blocks)
-			require.Equal(t, []span{{tableSize, len(c.b) - tableSize}}, c.free, "everything is one piece again")
+		for _, c := range loadChunks() {
+			require.Zero(t, c.blockCount)
+			require.Equal(t, []span{{tableSize, len(c.mem) - tableSize}}, c.freeSpans, "everything is one piece again")
 			c.close()
 		}
 		chunks.Store(nil)
@@ -102,16 +102,16 @@ func TestGivenBack(t *testing.T) {
 	empty(t)
 	small, large := alloc(t, 1), alloc(t, chunkSize+1)
 	more := alloc(t, chunkSize)
-	require.Len(t, all(), 3)
+	require.Len(t, loadChunks(), 3)
 	Free(large)
-	require.Len(t, all(), 2)
+	require.Len(t, loadChunks(), 2)
 	Free(small)
-	require.Len(t, all(), 2)
+	require.Len(t, loadChunks(), 2)
 	Free(more)
-	require.Len(t, all(), 1)
+	require.Len(t, loadChunks(), 1)
 	require.NotNil(t, alloc(t, chunkSize))
-	require.Len(t, all(), 1, "it is used again")
-	Free(all()[0].b[tableSize:])
+	require.Len(t, loadChunks(), 1, "it is used again")
+	Free(loadChunks()[0].mem[tableSize:])
 }
 
 // A claim finds its memory for whoever knows its token, until it ends; each end of memory that is not a block's has none.
@@ -125,7 +125,7 @@ func TestClaims(t *testing.T) {
 	require.Zero(t, Share(make([]byte, 9), token(1)))
 	require.Zero(t, Share(nil, token(1)))
 	require.Zero(t, Share(b[:0], token(1)))
-	c := all()[0]
+	c := loadChunks()[0]
 	var places []Place
 	for i := range Claims {
 		p := Share(b[i:i+10], token(uint64(i+1)))
@@ -136,17 +136,17 @@ func TestClaims(t *testing.T) {
 	require.Panics(t, func() { Free(b) }, "peers may read it")
 	for i, p := range places {
 		own := token(uint64(i + 1))
-		at, n, ok := Look(c.b, p.Claim, own)
+		at, n, ok := Look(c.mem, p.Claim, own)
 		require.True(t, ok)
 		require.Equal(t, 10, n)
-		require.Same(t, &b[i], &c.b[at])
-		require.True(t, Holds(c.b, p.Claim, own))
-		_, _, ok = Look(c.b, p.Claim, token(uint64(i+2)))
+		require.Same(t, &b[i], &c.mem[at])
+		require.True(t, Holds(c.mem, p.Claim, own))
+		_, _, ok = Look(c.mem, p.Claim, token(uint64(i+2)))
 		require.False(t, ok)
 		Unshare(p)
-		_, _, ok = Look(c.b, p.Claim, own)
+		_, _, ok = Look(c.mem, p.Claim, own)
 		require.False(t, ok)
-		require.False(t, Holds(c.b, p.Claim, own))
+		require.False(t, Holds(c.mem, p.Claim, own))
 	}
 	again := Share(b, token(7))
 	require.NotZero(t, again)

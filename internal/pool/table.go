@@ -6,38 +6,41 @@ import (
 	"unsafe"
 )
 
-// A Place says where the claim of shared memory is.
+// A Place identifies a claim.
 type Place struct {
-	Chunk uint32 // its number in the owner's process
-	Claim uint16 // 0: there is none
+	Chunk uint32 // id of the chunk in the owner's process
+	Claim uint16 // number in the chunk; 0: no claim
 }
 
-// A table is the front of a chunk: a header and claims, each of claimSize bytes. The owner writes it.
+// The table at the front of a chunk is a header and claims, each of claimSize bytes. Only the owner writes it.
 const (
 	tableSize = 16 << 10
 	claimSize = 32
-	Claims    = tableSize/claimSize - 1 // in a chunk; they are numbered from 1
+	Claims    = tableSize/claimSize - 1 // claims in a chunk, numbered from 1
 
-	claimCheck  = 0 // not 0: the claim holds
-	claimOffset = 8 // in the chunk
+	// The offsets of the words of a claim.
+	claimCheck  = 0 // not 0: the claim is valid
+	claimOffset = 8 // of the memory in the chunk
 	claimLength = 16
 
-	headGone = 0 // not 0: the owner has given the chunk back
+	// headerReleased is the offset of the word that is not 0 once the owner has released the chunk.
+	headerReleased = 0
 )
 
+// word returns the word of b at offset at.
 func word(b []byte, at int) *uint64 { return (*uint64)(unsafe.Pointer(&b[at : at+8][0])) }
 
-// check is what a claim shows of a token: half of it, which says nothing about the other half.
-func check(token *[16]byte) uint64 { return binary.LittleEndian.Uint64(token[8:]) }
+// checkOf returns the check of a token: half of its bytes, which reveal nothing about the other half.
+func checkOf(token *[16]byte) uint64 { return binary.LittleEndian.Uint64(token[8:]) }
 
-// Look returns where in a chunk of a peer, which is mapped, the memory of a claim is; ok is false if the claim does not hold. What
-// stands there is the peer's, and may change.
+// Look returns the offset and length of the memory of a claim in a mapped chunk of a peer; ok is false if the claim is not
+// valid. The peer may change that memory at any time.
 func Look(chunk []byte, claim uint16, token *[16]byte) (at, n int, ok bool) {
-	if claim < 1 || claim > Claims || len(chunk) < tableSize || check(token) == 0 {
+	if claim < 1 || claim > Claims || len(chunk) < tableSize || checkOf(token) == 0 {
 		return 0, 0, false
 	}
 	c := int(claim) * claimSize
-	if atomic.LoadUint64(word(chunk, c+claimCheck)) != check(token) {
+	if atomic.LoadUint64(word(chunk, c+claimCheck)) != checkOf(token) {
 		return 0, 0, false
 	}
 	off, length := atomic.LoadUint64(word(chunk, c+claimOffset)), atomic.LoadUint64(word(chunk, c+claimLength))
@@ -47,14 +50,16 @@ func Look(chunk []byte, claim uint16, token *[16]byte) (at, n int, ok bool) {
 	return int(off), int(length), true
 }
 
-// fence is stored to by readers, so that what they read before is read before what they load then, on any processor.
+// fence is a dummy: readers store to it so that their earlier reads are ordered before their next load, on every processor
+// architecture.
 var fence atomic.Uint32
 
-// Holds reports whether a claim of which Look returned the memory still holds. What was read before may be used if it does.
+// Holds reports whether a claim for which Look returned memory is still valid. If it is, bytes that were read from the
+// memory before the call of Holds may be used.
 func Holds(chunk []byte, claim uint16, token *[16]byte) bool {
 	fence.Store(1)
-	return atomic.LoadUint64(word(chunk, int(claim)*claimSize+claimCheck)) == check(token)
+	return atomic.LoadUint64(word(chunk, int(claim)*claimSize+claimCheck)) == checkOf(token)
 }
 
-// Gone reports whether the owner has given a chunk back.
-func Gone(chunk []byte) bool { return atomic.LoadUint64(word(chunk, headGone)) != 0 }
+// Gone reports whether the owner has released a chunk.
+func Gone(chunk []byte) bool { return atomic.LoadUint64(word(chunk, headerReleased)) != 0 }

@@ -2,6 +2,7 @@ package slab
 
 import "golang.org/x/sys/unix"
 
-// release gives the pages of a buffer back to the system at once. Its address belongs to the garbage collector, as before: a process
-// that is idle collects nothing for two minutes.
-func release(b []byte) { _ = unix.Madvise(b, unix.MADV_DONTNEED) } // an address within a page is refused; then the collector does it
+// releasePages returns the pages of b to the system at once. The address range stays with the garbage collector, which
+// would return the pages only later: an idle process runs no collection for two minutes. If b does not begin at a page,
+// madvise fails and the collector returns the pages.
+func releasePages(b []byte) { _ = unix.Madvise(b, unix.MADV_DONTNEED) }

@@ -27,7 +27,7 @@ func TestRelease(t *testing.T) {
 	Put(b)
 	full := resident()
 	for range 3 {
-		look()
+		sweep()
 	}
 	require.Less(t, resident(), full-50<<20)
 	require.Nil(t, Spare(60<<20))

@@ -2,5 +2,5 @@
 
 package slab
 
-// release leaves a buffer to the garbage collector.
-func release([]byte) {}
+// releasePages leaves a buffer to the garbage collector.
+func releasePages([]byte) {}

@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	// Least and Max are the sizes of the smallest and of the largest class in bytes: a little more than 64 KiB and 64 MiB, so that a
-	// payload of a round size has its header in the same class.
+	// Least and Max are the sizes in bytes of the smallest and the largest size class: a little more than 64 KiB and
+	// 64 MiB, so that a payload of a power of two fits together with its header.
 	Least = 65 << 10
 	Max   = Least << 10
 
 	classes = 21
 )
 
-// shelves has what nobody uses, by class.
-var shelves [classes]shelf
+// freeLists holds the free buffers of each size class.
+var freeLists [classes]freeList
 
-// class returns the number of the smallest class that holds n bytes, and its size: 65 and 97.5 KiB, 130 and 195 KiB, and so on. A
-// buffer is a third larger than need be at the most.
-func class(n int) (class, size int) {
+// sizeClass returns the number of the smallest class that holds n bytes, and its size: 65 and 97.5 KiB, 130 and 195 KiB,
+// and so on. A buffer above Least is at most half as large again as n.
+func sizeClass(n int) (class, size int) {
 	if n <= Least {
 		return 0, Least
 	}
@@ -32,17 +32,17 @@ func class(n int) (class, size int) {
 	return 2 * up, size
 }
 
-// Size returns the size in bytes of the class for n bytes; 0 when there is none.
+// Size returns the size in bytes of the class for n bytes; 0 if there is none.
 func Size(n int) int {
 	if n < 1 || n > Max {
 		return 0
 	}
-	_, size := class(n)
+	_, size := sizeClass(n)
 	return size
 }
 
-// Get returns a buffer of n bytes, whose capacity is that of its class. There may be anything in it. One of more than Max bytes is made
-// anew.
+// Get returns a buffer of n bytes, with the capacity of its class and undefined contents. A buffer of more than Max bytes
+// is always new.
 func Get(n int) []byte {
 	if n > Max {
 		return make([]byte, n)
@@ -50,41 +50,41 @@ func Get(n int) []byte {
 	if b := Spare(n); b != nil {
 		return b
 	}
-	_, size := class(n)
+	_, size := sizeClass(n)
 	return make([]byte, n, size)
 }
 
-// Spare is Get if that needs no new memory, and returns nil else.
+// Spare returns a free buffer as Get does, or nil if there is none. It allocates nothing.
 func Spare(n int) []byte {
 	if n > Max {
 		return nil
 	}
-	class, _ := class(n)
-	if b := shelves[class].take(); b != nil {
+	class, _ := sizeClass(n)
+	if b := freeLists[class].pop(); b != nil {
 		return b[:n]
 	}
 	return nil
 }
 
-// Put takes back what Get has given, all of it: b begins where that did, and has its capacity. Nobody uses it any more. Nil, and what
-// is larger than Max, is nothing.
+// Put returns b to the pool. b must begin where the buffer of Get did and have its capacity, else Put panics; it must not
+// be used any more. Put ignores nil and buffers of more than Max bytes.
 func Put(b []byte) {
 	if cap(b) == 0 || cap(b) > Max {
 		return
 	}
 	b = b[:cap(b)]
-	class, size := class(len(b))
+	class, size := sizeClass(len(b))
 	if size != len(b) {
-		panic("slab: Put of what Get has not given")
+		panic("slab: Put of a buffer that is not from Get")
 	}
-	if raceflag.Enabled { // who reads it after this shall notice
+	if raceflag.Enabled { // overwrite b, so that a use after Put is detected
 		b[0] = 0xDB
-		for n := 1; n < len(b); n *= 2 { // the detector takes a range a hundred times as fast as its bytes
+		for n := 1; n < len(b); n *= 2 { // with race detection, copying ranges is a hundred times as fast as single bytes
 			copy(b[n:], b[:n])
 		}
 	}
-	shelves[class].put(b)
-	if !looking.Swap(true) {
-		time.AfterFunc(pause, look)
+	freeLists[class].push(b)
+	if !sweepScheduled.Swap(true) {
+		time.AfterFunc(idleTime, sweep)
 	}
 }

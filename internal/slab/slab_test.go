@@ -62,22 +62,22 @@ func TestPut(t *testing.T) {
 // A shelf gives back what lies there from one look to the next but one, and keeps what was in use meanwhile.
 func TestIdle(t *testing.T) {
 	t.Parallel()
-	var s shelf
+	var s freeList
 	a, b := make([]byte, 5), make([]byte, 5)
-	s.put(a)
-	s.put(b)
-	idle, left := s.idle()
+	s.push(a)
+	s.push(b)
+	idle, left := s.takeIdle()
 	require.Empty(t, idle)
 	require.True(t, left)
-	require.Same(t, &b[0], &s.take()[0], "the one used last")
-	s.put(b)
-	idle, left = s.idle()
+	require.Same(t, &b[0], &s.pop()[0], "the one used last")
+	s.push(b)
+	idle, left = s.takeIdle()
 	require.Len(t, idle, 1)
 	require.Same(t, &a[0], &idle[0][0])
 	require.True(t, left)
-	idle, left = s.idle()
+	idle, left = s.takeIdle()
 	require.Len(t, idle, 1)
 	require.Same(t, &b[0], &idle[0][0])
 	require.False(t, left)
-	require.Nil(t, s.take())
+	require.Nil(t, s.pop())
 }

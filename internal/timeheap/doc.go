@@ -1,7 +1,7 @@
-// Package timeheap keeps values in the order in which they are due:
+// Package timeheap is a priority queue of values by time:
 //
-//	Set(v, &v.place, at) ─► binary heap by (at, order of setting) ─► First, All
+//	Set(v, &v.place, at) ─► binary heap by (at, order of Set) ─► First, All
 //
-// A value says where it is in the heap, so that it can be moved and taken out. The times stand in the heap itself: nothing is
-// called, nor looked up, to compare two.
+// Each value stores its index in the heap, so that it can be moved and removed. The times are stored in the heap itself, so
+// a comparison calls no function and follows no pointer.
 package timeheap

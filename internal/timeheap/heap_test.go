@@ -70,7 +70,7 @@ func TestHeapAllocatesNothing(t *testing.T) {
 
 // What many have used is not kept when they are gone.
 func TestHeapGivesBack(t *testing.T) {
-	for _, n := range []int{keep / 2, 10 * keep} {
+	for _, n := range []int{maxIdleCap / 2, 10 * maxIdleCap} {
 		var h Heap[value]
 		all := make([]value, n)
 		for i := range all {
@@ -79,6 +79,6 @@ func TestHeapGivesBack(t *testing.T) {
 		for i := range all {
 			h.Remove(&all[i].place)
 		}
-		require.Equal(t, n > keep, cap(h.slots) == 0)
+		require.Equal(t, n > maxIdleCap, cap(h.slots) == 0)
 	}
 }

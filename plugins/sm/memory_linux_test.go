@@ -126,9 +126,9 @@ func TestMapMemory(t *testing.T) {
 		return fd
 	}
 	_, err := mapMemory(memfd(8192, 0), 8192)
-	require.ErrorContains(t, err, "memory that can be taken away")
+	require.ErrorContains(t, err, "shared memory has seals")
 	_, err = mapMemory(memfd(8192, unix.F_SEAL_GROW), 8192)
-	require.ErrorContains(t, err, "memory that can be taken away")
+	require.ErrorContains(t, err, "shared memory has seals")
 	_, err = mapMemory(memfd(4096, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW), 8192)
 	require.ErrorContains(t, err, "shares 4096 bytes of memory, want 8192")
 	pipe := make([]int, 2)

@@ -404,7 +404,7 @@ func TestBadChunks(t *testing.T) {
 		"two descriptors":     {says(5, size), []int{fd, fd}, "in a way that is not allowed"},
 		"of another size":     {says(5, size+1), []int{fd}, "32768 bytes of memory, want 32769"},
 		"very large":          {says(5, 1<<60), []int{fd}, "in a way that is not allowed"},
-		"that can be written": {says(5, size), []int{plain}, "memory that can be taken away"},
+		"that can be written": {says(5, size), []int{plain}, "shared memory has seals"},
 	} {
 		s := h.stranger()
 		from := s.join()

@@ -1,0 +1,45 @@
+package slab
+
+import (
+	"slices"
+	"sync"
+)
+
+// A freeList holds the free buffers of a size class, in the order of their last use.
+type freeList struct {
+	mu      sync.Mutex
+	free    [][]byte
+	minFree int // the smallest len(free) since the last sweep
+}
+
+// push adds b.
+func (s *freeList) push(b []byte) {
+	s.mu.Lock()
+	s.free = append(s.free, b)
+	s.mu.Unlock()
+}
+
+// pop removes and returns the buffer that was used last, with its full length; nil if there is none.
+func (s *freeList) pop() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := len(s.free) - 1
+	if last < 0 {
+		return nil
+	}
+	b := s.free[last]
+	s.free[last] = nil
+	s.free = s.free[:last]
+	s.minFree = min(s.minFree, last)
+	return b
+}
+
+// takeIdle removes the buffers that were not used since the last call. left reports whether others remain.
+func (s *freeList) takeIdle() (idle [][]byte, left bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	idle = slices.Clone(s.free[:s.minFree]) // buffers that were used since stand behind these
+	s.free = slices.Delete(s.free, 0, s.minFree)
+	s.minFree = len(s.free)
+	return idle, s.minFree > 0
+}
