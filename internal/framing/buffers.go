@@ -5,30 +5,30 @@ import "sync/atomic"
 // bufSize is the size of a buffer.
 const bufSize = 128 << 10
 
-// Buffers are the spare buffers that the streams of one context share. A stream takes one when it has bytes to read or to write, and gives it back
-// when it has none, so idle streams hold none. At most 8 are kept, which is 1 MiB; of more that are given back the garbage collector
-// frees the rest. The zero value is ready. All methods may be called concurrently, and take no lock.
+// Buffers is the buffer pool that the streams of one context share. A stream takes a buffer when it has bytes to read or
+// write and puts it back when it has none, so idle streams hold none. At most 8 buffers (1 MiB) are kept; the garbage
+// collector frees the others. The zero value is ready. All methods may be called concurrently, and take no lock.
 type Buffers struct {
-	spare [8]atomic.Pointer[[bufSize]byte]
+	free [8]atomic.Pointer[[bufSize]byte]
 }
 
-// get returns a spare buffer, or a new one. Its content is what the stream before has left in it.
+// get returns a free buffer, or a new one. Its contents are undefined.
 func (s *Buffers) get() *[bufSize]byte {
-	for i := range s.spare {
-		if s.spare[i].Load() == nil {
+	for i := range s.free {
+		if s.free[i].Load() == nil {
 			continue
 		}
-		if b := s.spare[i].Swap(nil); b != nil {
+		if b := s.free[i].Swap(nil); b != nil {
 			return b
 		}
 	}
 	return new([bufSize]byte)
 }
 
-// put keeps b, unless there are enough.
+// put keeps b for reuse, unless the pool is full.
 func (s *Buffers) put(b *[bufSize]byte) {
-	for i := range s.spare {
-		if s.spare[i].Load() == nil && s.spare[i].CompareAndSwap(nil, b) {
+	for i := range s.free {
+		if s.free[i].Load() == nil && s.free[i].CompareAndSwap(nil, b) {
 			return
 		}
 	}

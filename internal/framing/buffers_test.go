@@ -10,7 +10,7 @@ import (
 // TestBuffersAreUsedAgain: what is given back is what the next stream gets, up to a bound.
 func TestBuffersAreUsedAgain(t *testing.T) {
 	var s Buffers
-	most := len(s.spare)
+	most := len(s.free)
 	given := map[*[bufSize]byte]bool{}
 	for range most + 1 {
 		given[s.get()] = true
@@ -52,8 +52,8 @@ func TestBuffersHaveOneOwner(t *testing.T) {
 func TestIdleStreamHoldsNoBuffer(t *testing.T) {
 	var s Buffers
 	spare := func() (n int) {
-		for i := range s.spare {
-			if s.spare[i].Load() != nil {
+		for i := range s.free {
+			if s.free[i].Load() != nil {
 				n++
 			}
 		}
@@ -69,7 +69,7 @@ func TestIdleStreamHoldsNoBuffer(t *testing.T) {
 	in.Close()
 	require.Equal(t, 1, spare())
 	out := Out{Buffers: &s}
-	out.room()
+	out.ensureBuf()
 	require.Zero(t, spare())
 	out.Close()
 	require.Equal(t, 1, spare())

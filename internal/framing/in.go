@@ -9,141 +9,142 @@ import (
 )
 
 const (
-	// bulkSpace is how much of FlowBulk is read into the buffer at a time, beside what goes to user memory.
-	bulkSpace = 4 << 10
-	// waitSpace is how much a read that may wait takes at a time.
-	waitSpace = 1 << 10
-	// placeFrom is the payload from which a message that is not there whole goes straight to its own buffer.
-	placeFrom = 8 << 10
+	// bulkReadSize is how many bytes of lane Bulk a read takes into the buffer at most, besides those for user memory.
+	bulkReadSize = 4 << 10
+	// waitReadSize is the size of the buffer for a read that may block.
+	waitReadSize = 1 << 10
+	// minDirect is the payload size in bytes from which on a message that has not arrived completely is read directly into
+	// its own memory.
+	minDirect = 8 << 10
 )
 
-// In takes frames off a stream. One goroutine at a time uses it.
+// In parses the frames of a stream. One goroutine at a time uses it. Methods that say so need the context's lock.
 //
 //	for { in.Scatter ─► read ─► in.Got ─► lock ─► in.Parse ─► unlock }
 type In struct {
-	Session carrier.Session // nil until Greet has admitted a peer that connected to us
+	Session carrier.Session // nil until Greet has admitted a peer that has connected
 	Lane    carrier.Lane
-	// Greet, if not nil, takes the peer's HELLO instead of Session.Greet. It sets Session if that is nil, or returns why the peer is
-	// turned away. Locked.
+	// Greet, if not nil, is called with the peer's HELLO instead of Session.Greet, with the lock held. It sets Session if that
+	// is nil, or returns the error with which the peer is refused.
 	Greet   func(g *frame.Greeting) error
-	Large   bool     // a piece of carrier.BulkMin bytes or more has come
-	Buffers *Buffers // set before Space, Scatter or Parse is called; Wait does without
+	Large   bool     // a piece of carrier.BulkMin bytes or more has arrived
+	Buffers *Buffers // must be set before Space, Scatter or Parse is called; Wait works without
 
-	big     *[bufSize]byte // one of Buffers; nil while little is buffered
-	small   []byte         // of reads that wait; nil without
-	buf     []byte         // big, small, or one of the size of what is in it
-	r, w    int
-	greeted bool // the peer's HELLO has come
-	bulk    bool // inside the payload of a piece, or of a long message, which goes to view
-	message bool // it is of a message, and sum covers it
-	sum     frame.Sum
-	head    frame.Header // of the frame that is handled
-	view    carrier.View
-	at      int // payload bytes of it that are placed or dropped
-	lent    bool
-	end     bool // nothing is delivered any more
+	big          *[bufSize]byte // one of Buffers; nil while few bytes are buffered
+	small        []byte         // of reads that may block; nil if there is none
+	buf          []byte         // big, small, or a buffer of the size of its contents
+	r, w         int            // buf[r:w] was read and is not parsed
+	greeted      bool           // the peer's HELLO has arrived
+	inPayload    bool           // the next bytes are the payload of a piece or of a long message, and go to view
+	isMessage    bool           // that payload is of a message, and sum is its checksum
+	sum          frame.Sum
+	head         frame.Header // of the frame that is parsed
+	view         carrier.View
+	viewPos      int  // payload bytes that were copied to view or dropped
+	viewBorrowed bool // between Scatter and Got, if Scatter returned memory of view
+	ended        bool // End was called
 }
 
-// End stops Parse, now and later: the session goes on without this stream, or not at all. Locked.
-func (in *In) End() { in.end = true }
+// End stops Parse, now and later: the session continues without this stream, or has ended. The lock is held.
+func (in *In) End() { in.ended = true }
 
-// Close gives the buffer back. Nobody uses the stream any more.
+// Close releases the buffer. The stream must not be used any more.
 func (in *In) Close() {
 	in.r, in.w = 0, 0
 	in.Idle()
 }
 
-// Scatter appends to iov where the next bytes of the stream go: first the memory that a piece of bulk data or a message is
-// meant for, if it is large and may be touched, then the in buffer, in MaxVectors pieces at most. Got must follow, whatever the
-// read gave.
+// Scatter appends to iov the buffers for the next read: first the memory for which a piece of bulk data or a long message is
+// meant, if at least 4 KiB are left and it may be accessed, then the buffer of in; at most MaxVectors buffers. The caller must
+// call Got or Fault after the read, whatever its result.
 func (in *In) Scatter(iov [][]byte) [][]byte {
-	if in.bulk && in.r == in.w && in.view.Len()-in.at >= 4<<10 && in.view.Borrow() {
-		in.lent = true
-		iov = carrier.Slices(iov, in.view, in.at, in.view.Len()-in.at, MaxVectors)
+	if in.inPayload && in.r == in.w && in.view.Len()-in.viewPos >= 4<<10 && in.view.Borrow() {
+		in.viewBorrowed = true
+		iov = carrier.Slices(iov, in.view, in.viewPos, in.view.Len()-in.viewPos, MaxVectors)
 		if len(iov) == MaxVectors {
 			return iov
 		}
 	}
 	space := in.Space()
-	if in.Lane == carrier.Bulk { // headers are all that is wanted: what follows them is to go straight to user memory
-		space = space[:min(len(space), bulkSpace)]
+	if in.Lane == carrier.Bulk { // only room for headers: the payload behind them can then be read directly into user memory
+		space = space[:min(len(space), bulkReadSize)]
 	}
 	return append(iov, space)
 }
 
-// Space is where the next bytes of the stream go when they do not go to user memory.
+// Space returns the buffer for a read that does not use user memory. The caller must call Got after the read.
 func (in *In) Space() []byte {
 	if in.big == nil {
 		in.big = in.Buffers.get()
-		in.move(in.big[:])
+		in.moveTo(in.big[:])
 	}
 	if in.r > 0 && len(in.buf)-in.w < frame.HeaderSize+frame.TailSize+frame.MaxWhole {
-		in.move(in.buf)
+		in.moveTo(in.buf)
 	}
 	return in.buf[in.w:]
 }
 
-// Wait is Space for a read that may wait: small, because it is held for as long, and there may be many.
+// Wait is Space for a read that may block: the buffer is small, because many streams may hold one for a long time.
 func (in *In) Wait() []byte {
-	if in.big != nil || len(in.buf)-in.w < waitSpace/2 {
-		in.shrink(waitSpace / 2)
+	if in.big != nil || len(in.buf)-in.w < waitReadSize/2 {
+		in.shrink(waitReadSize / 2)
 	}
 	return in.buf[in.w:]
 }
 
-// shrink moves what is buffered to a buffer of its size and room bytes more.
+// shrink moves the buffered bytes to a buffer of their size plus room bytes.
 func (in *In) shrink(room int) {
 	big := in.big
 	in.big = nil
-	if room == 0 { // nobody waits in a read of this stream: idle ones are many
+	if room == 0 { // reads of this stream do not block: keep no buffer while it is idle
 		in.small = nil
 	}
 	switch n := in.w - in.r + room; {
 	case n == 0:
 		in.buf, in.r, in.w = nil, 0, 0
 	case n <= len(in.small):
-		in.move(in.small)
+		in.moveTo(in.small)
 	default:
 		to := make([]byte, n)
-		if room > 0 && n <= waitSpace {
-			to = make([]byte, waitSpace)
+		if room > 0 && n <= waitReadSize {
+			to = make([]byte, waitReadSize)
 			in.small = to
 		}
-		in.move(to)
+		in.moveTo(to)
 	}
 	if big != nil {
 		in.Buffers.put(big)
 	}
 }
 
-// move moves what is buffered to the beginning of to, which is the buffer from now on.
-func (in *In) move(to []byte) {
+// moveTo moves the buffered bytes to the beginning of to, which becomes the buffer.
+func (in *In) moveTo(to []byte) {
 	in.w = copy(to, in.buf[in.r:in.w])
 	in.buf, in.r = to, 0
 }
 
-// Got is called when n bytes were read into what Scatter or Space gave.
+// Got is called after each read, with the number of bytes that were read into the buffers of Scatter, Space or Wait.
 func (in *In) Got(n int) {
-	if in.lent {
-		in.lent = false
-		direct := min(n, in.view.Len()-in.at)
-		if in.message {
+	if in.viewBorrowed {
+		in.viewBorrowed = false
+		direct := min(n, in.view.Len()-in.viewPos)
+		if in.isMessage {
 			var room [1][]byte
-			for _, b := range carrier.Slices(room[:0], in.view, in.at, direct, 1) {
+			for _, b := range carrier.Slices(room[:0], in.view, in.viewPos, direct, 1) {
 				in.sum.Add(b)
 			}
 		}
-		in.at += direct
+		in.viewPos += direct
 		n -= direct
 		in.view.Return()
 	}
 	in.w += n
 }
 
-// Fault hears, instead of Got, that the memory which Scatter gave could not be written, and reports false if it gave
-// none. Nothing was read; what comes for that memory will be dropped.
+// Fault is called instead of Got if the read failed with EFAULT and nothing was read. If Scatter returned user memory, its
+// payload is dropped from now on; otherwise Fault returns false.
 func (in *In) Fault() bool {
-	if !in.lent {
+	if !in.viewBorrowed {
 		return false
 	}
 	in.view.Fault()
@@ -151,31 +152,31 @@ func (in *In) Fault() bool {
 	return true
 }
 
-// Idle gives the buffer back; what is left in it, less than a frame, goes to one of its own size.
+// Idle releases the buffer until the next read. The rest in it, less than a frame, is moved to a buffer of its size.
 func (in *In) Idle() {
 	if in.big != nil || in.r == in.w {
 		in.shrink(0)
 	}
 }
 
-// Bulk reports whether what comes next is bulk data. Locked.
-func (in *In) Bulk() bool { return in.bulk && !in.message }
+// Bulk reports whether the next bytes are bulk data. The lock is held.
+func (in *In) Bulk() bool { return in.inPayload && !in.isMessage }
 
-// Parse handles everything that has been read. An error ends the session: the caller fails the session with it, or turns
-// the peer away if there is no session. Locked.
+// Parse handles all bytes that were read. After an error the caller ends the session with it, or refuses the peer if there is
+// no session. The lock is held.
 func (in *In) Parse() error {
 	for {
-		if in.end || in.Session != nil && in.Session.Down() {
+		if in.ended || in.Session != nil && in.Session.Down() {
 			in.r = in.w
 			return nil
 		}
-		if in.bulk {
-			if whole, err := in.place(); !whole || err != nil {
+		if in.inPayload {
+			if whole, err := in.placePayload(); !whole || err != nil {
 				return err
 			}
 			continue
 		}
-		b := in.bytes()
+		b := in.buffered()
 		if len(b) < frame.HeaderSize {
 			return nil
 		}
@@ -197,21 +198,22 @@ func (in *In) Parse() error {
 			if h.Flags&frame.FlagPayload != 0 {
 				return codes.WithText(codes.ErrProtocol, fmt.Sprintf("%v frame with a checksum of its payload", h.Kind))
 			}
-			if err := in.begin(h); err != nil {
+			if err := in.beginPayload(h); err != nil {
 				return err
 			}
 			continue
 		}
 		if h.Payload() > frame.MaxWhole {
-			return codes.WithText(codes.ErrProtocol, fmt.Sprintf("%v frame with %d bytes, the limit is %d", h.Kind, h.Payload(), frame.MaxWhole))
+			return codes.WithText(codes.ErrProtocol,
+				fmt.Sprintf("%v frame with %d bytes, the limit is %d", h.Kind, h.Payload(), frame.MaxWhole))
 		}
 		total := h.Size() + h.Payload()
 		if len(b) < total {
-			if !in.greeted || h.Payload() < placeFrom || h.Kind != frame.Unexpected && h.Kind != frame.Expected {
+			if !in.greeted || h.Payload() < minDirect || h.Kind != frame.Unexpected && h.Kind != frame.Expected {
 				return nil
 			}
-			in.message, in.sum = true, h.SumOf(b)
-			if err := in.begin(h); err != nil {
+			in.isMessage, in.sum = true, h.SumOf(b)
+			if err := in.beginPayload(h); err != nil {
 				return err
 			}
 			continue
@@ -222,15 +224,17 @@ func (in *In) Parse() error {
 			}
 		}
 		in.r += total
-		if err := in.deliver(h, b[h.Size():total]); err != nil {
+		if err := in.deliverFrame(h, b[h.Size():total]); err != nil {
 			return err
 		}
 	}
 }
 
-func (in *In) bytes() []byte { return in.buf[in.r:in.w] }
+// buffered returns the bytes that are not parsed.
+func (in *In) buffered() []byte { return in.buf[in.r:in.w] }
 
-func (in *In) deliver(h *frame.Header, payload []byte) error {
+// deliverFrame passes a complete frame to the session, or to Greet if it is the HELLO.
+func (in *In) deliverFrame(h *frame.Header, payload []byte) error {
 	switch {
 	case h.Kind == frame.Goaway && in.Session != nil:
 		bye := h.Bye(payload)
@@ -253,37 +257,37 @@ func (in *In) deliver(h *frame.Header, payload []byte) error {
 	return in.Session.Greet(&g)
 }
 
-// begin begins with a payload that goes to a View.
-func (in *In) begin(h *frame.Header) error {
+// beginPayload skips the header h, whose payload goes to the View that the session returns for it.
+func (in *In) beginPayload(h *frame.Header) error {
 	v, err := in.Session.Place(h)
 	if err != nil {
 		return err
 	}
 	in.r += h.Size()
-	in.bulk, in.view, in.at = true, v, 0
+	in.inPayload, in.view, in.viewPos = true, v, 0
 	in.Large = in.Large || h.Kind.Bulk() && v.Len() >= carrier.BulkMin
 	return nil
 }
 
-// place moves what is buffered of a payload to its memory, and reports whether it is complete.
-func (in *In) place() (whole bool, err error) {
-	n := min(in.view.Len()-in.at, in.w-in.r)
+// placePayload copies the buffered bytes of a payload to its View, and reports whether the payload is complete.
+func (in *In) placePayload() (whole bool, err error) {
+	n := min(in.view.Len()-in.viewPos, in.w-in.r)
 	if n > 0 {
 		b := in.buf[in.r : in.r+n]
-		if in.message {
+		if in.isMessage {
 			in.sum.Add(b)
 		}
-		in.view.CopyIn(in.at, b)
+		in.view.CopyIn(in.viewPos, b)
 		in.r += n
-		in.at += n
+		in.viewPos += n
 	}
-	if in.at < in.view.Len() {
+	if in.viewPos < in.view.Len() {
 		return false, nil
 	}
-	if in.message && !in.sum.Check() {
+	if in.isMessage && !in.sum.Check() {
 		return true, codes.WithText(codes.ErrChecksum, fmt.Sprintf("message of %d bytes: checksum does not match", in.view.Len()))
 	}
-	in.bulk, in.message = false, false
+	in.inPayload, in.isMessage = false, false
 	err = in.Session.Placed(in.view)
 	in.view = nil
 	return true, err

@@ -8,77 +8,80 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// fillUntil is when enough small frames are gathered for one write.
-const fillUntil = 64 << 10
+// fillTarget is the number of bytes from which on no more frames are pulled for one write.
+const fillTarget = 64 << 10
 
-// zeroes fill the rest of a piece whose memory is gone.
+// zeroes replace the rest of a piece whose memory cannot be accessed any more.
 var zeroes [64 << 10]byte
 
-// Out puts the frames of a session onto a stream, the HELLO first. One goroutine at a time uses it.
+// Out writes the frames of a session to a stream, the HELLO first. One goroutine at a time uses it. Methods that say so need
+// the context's lock.
 //
 //	for { lock ─► out.Fill ─► unlock ─► out.Gather ─► write ─► out.Wrote }
 type Out struct {
 	Session carrier.Session
 	Lane    carrier.Lane
-	Label   []byte // of the HELLO
-	Large   bool   // a piece of carrier.BulkMin bytes or more has been taken
+	Label   []byte // sent in the HELLO
+	Large   bool   // a piece of carrier.BulkMin bytes or more has been pulled
 	Buffers *Buffers
 
-	greeted bool // the HELLO has been taken
-	buf     *[bufSize]byte
-	b       []byte // of buf, not yet written
-	bulk    bool   // view follows b
-	view    carrier.View
-	at      int // bytes of view that are written
-	lent    bool
-	staged  bool // b is what was taken before Fill
-	filled  bool // the last Fill has found something to write
+	greeted      bool           // the HELLO is in the stream
+	buf          *[bufSize]byte // nil while there is nothing to write
+	unwritten    []byte         // the part of buf to be written
+	inPayload    bool           // the rest of view follows unwritten
+	view         carrier.View
+	viewPos      int  // bytes of view that were written
+	viewBorrowed bool // between Gather and Wrote, if Gather returned memory of view
+	staged       bool // frames were staged since the last Fill; see Stages
+	hasOutput    bool // the last Fill has reported true
 }
 
 var _ carrier.Writer = (*Out)(nil)
 
-// Fill pulls frames until there is enough for one write, and reports whether there is anything to write. Locked.
+// Fill pulls frames from the session until there is enough for one write, and reports whether there is anything to write. The
+// lock is held.
 func (out *Out) Fill() bool {
-	if out.bulk && out.view.Faulted() {
+	if out.inPayload && out.view.Faulted() {
 		out.Session.Faulted(out.view)
 	}
-	if out.bulk && out.at == out.view.Len() {
-		out.bulk = false
+	if out.inPayload && out.viewPos == out.view.Len() {
+		out.inPayload = false
 		out.Session.Sent(out.view)
 		out.view = nil
 	}
 	switch {
-	case out.bulk:
-	case len(out.b) == 0:
-		out.fill()
+	case out.inPayload:
+	case len(out.unwritten) == 0:
+		out.pullFrames()
 	case out.staged:
 		out.Session.Pull(out.Lane, out)
 	}
 	out.staged = false
-	if len(out.b) == 0 && !out.bulk && out.buf != nil {
+	if len(out.unwritten) == 0 && !out.inPayload && out.buf != nil {
 		out.Buffers.put(out.buf)
-		out.buf, out.b = nil, nil
+		out.buf, out.unwritten = nil, nil
 	}
-	out.filled = len(out.b) > 0 || out.bulk
-	return out.filled
+	out.hasOutput = len(out.unwritten) > 0 || out.inPayload
+	return out.hasOutput
 }
 
-// Stages reports whether out takes frames now, because everything before them has been written; they leave with what the next Fill
-// pulls. Locked.
+// Stages reports whether frames may be added now, because everything before them was written. They are written together with
+// those that the next Fill pulls. The lock is held.
 func (out *Out) Stages() bool {
-	if out.filled || !out.greeted {
+	if out.hasOutput || !out.greeted {
 		return false
 	}
-	if len(out.b) == 0 && out.buf != nil {
-		out.b = out.buf[:0]
+	if len(out.unwritten) == 0 && out.buf != nil {
+		out.unwritten = out.buf[:0]
 	}
 	out.staged = true
 	return true
 }
 
-func (out *Out) fill() {
+// pullFrames pulls frames into an empty buffer, after the HELLO if that was not sent.
+func (out *Out) pullFrames() {
 	if out.buf != nil {
-		out.b = out.buf[:0]
+		out.unwritten = out.buf[:0]
 	}
 	if !out.greeted {
 		out.greeted = true
@@ -90,76 +93,79 @@ func (out *Out) fill() {
 
 // Room implements carrier.Writer.
 func (out *Out) Room() (whole, piece int) {
-	if out.bulk || len(out.b) >= fillUntil {
+	if out.inPayload || len(out.unwritten) >= fillTarget {
 		return -1, 0
 	}
-	return min(frame.MaxWhole, bufSize-len(out.b)-frame.HeaderSize-frame.TailSize), carrier.PieceSize
+	return min(frame.MaxWhole, bufSize-len(out.unwritten)-frame.HeaderSize-frame.TailSize), carrier.PieceSize
 }
 
 // Frame implements carrier.Writer.
-func (out *Out) Frame(h *frame.Header, payload []byte) { out.b = h.Append(out.room(), payload) }
+func (out *Out) Frame(h *frame.Header, payload []byte) {
+	out.unwritten = h.Append(out.ensureBuf(), payload)
+}
 
 // Piece implements carrier.Writer.
 func (out *Out) Piece(h *frame.Header, v carrier.View) {
-	out.b = h.AppendFront(out.room(), v.Len())
-	out.view, out.bulk, out.at = v, true, 0
+	out.unwritten = h.AppendFront(out.ensureBuf(), v.Len())
+	out.view, out.inPayload, out.viewPos = v, true, 0
 	out.Large = out.Large || v.Len() >= carrier.BulkMin
 }
 
-// room is the buffer, in use from now on.
-func (out *Out) room() []byte {
+// ensureBuf takes a buffer if there is none, and returns the slice to append frames to.
+func (out *Out) ensureBuf() []byte {
 	if out.buf == nil {
 		out.buf = out.Buffers.get()
-		out.b = out.buf[:0]
+		out.unwritten = out.buf[:0]
 	}
-	return out.b
+	return out.unwritten
 }
 
-// Last adds the last frame of the session, and reports whether that is possible without breaking a frame in the
-// middle. Fill is not called after it. Locked.
+// Last adds the last frame of the session. It returns false if that is impossible in the middle of a frame. Fill must not be
+// called afterwards. The lock is held.
 func (out *Out) Last(b []byte) bool {
-	if out.bulk {
+	if out.inPayload {
 		return false
 	}
-	out.b = append(out.b, b...)
+	out.unwritten = append(out.unwritten, b...)
 	return true
 }
 
-// Close gives the buffer back. Nobody uses the stream any more.
+// Close releases the buffer. The stream must not be used any more.
 func (out *Out) Close() {
 	if out.buf != nil {
 		out.Buffers.put(out.buf)
 	}
-	out.buf, out.b, out.bulk = nil, nil, false
+	out.buf, out.unwritten, out.inPayload = nil, nil, false
 	out.view = nil
 }
 
-// Front returns how many of the bytes that Gather will give belong to frames that a checksum covers; the rest is bulk
+// Front returns how many of the next bytes are in the buffer of out: frames with a checksum. The bytes behind them are bulk
 // data.
-func (out *Out) Front() int { return len(out.b) }
+func (out *Out) Front() int { return len(out.unwritten) }
 
-// Pending reports whether bytes wait to be written.
-func (out *Out) Pending() bool { return len(out.b) > 0 || out.bulk }
+// Pending reports whether there are bytes to write.
+func (out *Out) Pending() bool { return len(out.unwritten) > 0 || out.inPayload }
 
-// MaxVectors is how many pieces of memory Gather and Scatter give at a time.
+// MaxVectors is the largest number of buffers that Gather and Scatter return.
 const MaxVectors = 64
 
-// Gather appends to iov what to write next, MaxVectors pieces at most. Wrote must follow, whatever the write did. User memory
-// is held between.
-func (out *Out) Gather(iov [][]byte) [][]byte { return out.gather(iov, MaxVectors) }
+// Gather appends to iov the buffers to write next, at most MaxVectors. The caller must call Wrote or Fault after the write,
+// whatever its result. User memory is borrowed between these calls.
+func (out *Out) Gather(iov [][]byte) [][]byte { return out.gatherUpTo(iov, MaxVectors) }
 
-func (out *Out) gather(iov [][]byte, most int) [][]byte {
-	if len(out.b) > 0 {
-		iov = append(iov, out.b)
+// gatherUpTo is Gather with a limit of most buffers.
+func (out *Out) gatherUpTo(iov [][]byte, most int) [][]byte {
+	if len(out.unwritten) > 0 {
+		iov = append(iov, out.unwritten)
 	}
-	if !out.bulk {
+	if !out.inPayload {
 		return iov
 	}
 	if out.view.Borrow() {
-		out.lent = true
-		return carrier.Slices(iov, out.view, out.at, out.view.Len()-out.at, most)
+		out.viewBorrowed = true
+		return carrier.Slices(iov, out.view, out.viewPos, out.view.Len()-out.viewPos, most)
 	}
-	for left := out.view.Len() - out.at; left > 0; {
+	for left := out.view.Len() - out.viewPos; left > 0; {
 		n := min(left, len(zeroes))
 		iov = append(iov, zeroes[:n])
 		left -= n
@@ -167,11 +173,11 @@ func (out *Out) gather(iov [][]byte, most int) [][]byte {
 	return iov
 }
 
-// Copy copies to b what to write next, and returns the number of bytes: for a write that may wait, which must not hold
-// user memory. Wrote must not follow. Locked.
+// Copy copies the next bytes to write to b and returns their number. It is for writes that may block, which must not borrow
+// user memory; Wrote must not be called after it. The lock is held.
 func (out *Out) Copy(b []byte) int {
 	var room [8][]byte
-	n, ok := memfault.Gather(b, out.gather(room[:0], math.MaxInt))
+	n, ok := memfault.Gather(b, out.gatherUpTo(room[:0], math.MaxInt))
 	if !ok && out.Fault() {
 		out.Session.Faulted(out.view)
 		return out.Copy(b)
@@ -180,10 +186,10 @@ func (out *Out) Copy(b []byte) int {
 	return n
 }
 
-// Fault hears, instead of Wrote, that the memory which Gather gave could not be read, and reports false if it gave
-// none. Nothing was written; zeroes follow in its place, after the next Fill.
+// Fault is called instead of Wrote if the write failed with EFAULT and nothing was written. If Gather returned user memory,
+// zeroes are sent in its place after the next Fill; otherwise Fault returns false.
 func (out *Out) Fault() bool {
-	if !out.lent {
+	if !out.viewBorrowed {
 		return false
 	}
 	out.view.Fault()
@@ -191,13 +197,13 @@ func (out *Out) Fault() bool {
 	return true
 }
 
-// Wrote hears that n bytes of what Gather gave were written.
+// Wrote is called after each write, with the number of bytes that were written of the buffers that Gather returned.
 func (out *Out) Wrote(n int) {
-	if out.lent {
-		out.lent = false
+	if out.viewBorrowed {
+		out.viewBorrowed = false
 		out.view.Return()
 	}
-	small := min(n, len(out.b))
-	out.b = out.b[small:]
-	out.at += n - small
+	small := min(n, len(out.unwritten))
+	out.unwritten = out.unwritten[small:]
+	out.viewPos += n - small
 }

@@ -7,112 +7,121 @@ import (
 )
 
 const (
-	// batchFrom is how many goroutines must be away at the end of a pass for what they send to be held back.
-	batchFrom = 2
-	// batchTime bounds the wait for the next of them to return.
-	batchTime = 20 * time.Microsecond
-	// parkFrom is how many must be away for the leader to sleep until they have returned, and not only to yield.
-	parkFrom = 8
-	// maxYields is how often it yields before it sleeps all the same.
+	// batchThreshold is how many goroutines must be outstanding at the end of a pass for their output to be held back.
+	batchThreshold = 2
+	// batchTimeout is how long the leader waits for the next outstanding goroutine to return.
+	batchTimeout = 20 * time.Microsecond
+	// parkThreshold is from how many outstanding goroutines on the leader sleeps until they have returned, instead of
+	// yielding.
+	parkThreshold = 8
+	// maxYields is how often the leader yields before it sleeps for fewer goroutines, too.
 	maxYields = 100
-	// splitFrom is from how many on what the first half sends leaves before the second: both processes have something to do.
-	splitFrom = 12
-	// maxRests bounds the passes that do without workers, once a wait for them has timed out.
-	maxRests = 31
+	// splitThreshold is from how many outstanding goroutines on the output of the first half is sent before the second half
+	// has returned, so that the peer can start on it.
+	splitThreshold = 12
+	// maxSkips is the largest number of passes that do not count workers after a wait for them has timed out.
+	maxSkips = 31
 )
 
 // The states of a batch.
 const (
-	noBatch  int32 = iota
-	counting       // callbacks run
-	resting        // the same, and workers are not counted
-	sending        // those that are away are waited for
+	noBatch         int32 = iota
+	counting              // callbacks run
+	skippingWorkers       // callbacks run, and workers are not counted
+	draining              // the leader waits for outstanding goroutines
 )
 
-// A batch is what leaves together: what the callbacks of one pass send, and then the goroutines that are away, which the pass has woken or
-// has given work to (Away), until they come to wait again, or have returned.
+// A batch coalesces output into one write: that of the callbacks of one pass, and that of the outstanding goroutines. These
+// are the workers to which callbacks give work (Away), until they have done it (Home), and the goroutines that the pass
+// wakes, until they wait again.
 //
-//	pass: Begin ─► Run: Away … Away ─► wake ─► fewer than two are away? they send by themselves
-//	                     └─► Home               └─ else the next pass begins with the wait for them: all are back, or none comes for a moment
+//	pass: BeginBatch ─► Run: Away … Away ─► wake ─► fewer than two outstanding: each sends by itself
+//	                          └─► Home               └─ else the next pass first waits until all have returned, or none
+//	                                                    has for batchTimeout
 //
-// After a wait for workers that has timed out the next passes do not count workers: 1 pass, then 3, 7, 15 and at last 31. Goroutines that were
-// woken are counted in any case: they are about to send. The leader waits; a Trigger outside the loop waits for its own batch.
+// After a wait for workers that has timed out the next passes do not count workers: 1 pass, then 3, 7, 15 and at most 31.
+// Woken goroutines are always counted, because they are about to send. The leader waits for outstanding goroutines; a Trigger
+// outside the loop waits for its own batch.
 type batch struct {
 	state       atomic.Int32
 	held        atomic.Bool   // Driver.Hold was called
-	number      atomic.Uint32 // of the batch, or of the last one; not 0
-	outstanding atomic.Int32  // goroutines that are away
-	half        atomic.Int32  // the goroutine that brings outstanding to it sends what is held back
-	workers     atomic.Bool   // Away has counted one
-	rest        atomic.Int32  // passes that do without workers
-	all         chan struct{} // one slot, filled when outstanding comes to 0
+	number      atomic.Uint32 // of this batch, or of the last one; never 0
+	outstanding atomic.Int32  // goroutines counted and not returned
+	splitAt     atomic.Int32  // the goroutine that lowers outstanding to this number flushes the output; -1: none does
+	hasWorkers  atomic.Bool   // Away has counted a worker
+	skips       atomic.Int32  // next passes that do not count workers
+	allReturned chan struct{} // one slot, filled when outstanding becomes 0
 
-	waiting atomic.Bool // a goroutine waits for those that are away; it owns the fields below
-	rests   int32       // rest, after the last wait
-	moment  *time.Timer
+	waiting   atomic.Bool // a goroutine is in drainBatch; it owns the fields below
+	lastSkips int32       // skips, as set after the last wait
+	timer     *time.Timer
 }
 
-// BeginBatch is called by who is about to run callbacks, and EndBatch with what it has returned: 0 while another batch is under way.
+// BeginBatch begins a batch, before callbacks run, and returns its number; 0 if another batch is in progress. EndBatch ends
+// it.
 func (l *Loop) BeginBatch() (number uint32) {
 	b := &l.batch
-	rest := b.rest.Load()
+	skips := b.skips.Load()
 	next := counting
-	if rest > 0 || l.mode != Lend {
-		next = resting
+	if skips > 0 || l.mode != Lend {
+		next = skippingWorkers
 	}
 	if !b.state.CompareAndSwap(noBatch, next) {
 		return 0
 	}
-	b.rest.Store(max(rest-1, 0))
-	b.half.Store(-1)
+	b.skips.Store(max(skips-1, 0))
+	b.splitAt.Store(-1)
 	b.outstanding.Store(0)
-	b.workers.Store(false)
+	b.hasWorkers.Store(false)
 	number = max(b.number.Add(1), 1)
 	b.number.Store(number)
-	if l.d.Queued() > 1 {
-		l.hold()
+	if l.driver.Queued() > 1 {
+		l.holdOutput()
 	}
 	return number
 }
 
-// EndBatch waits for those that are away, and sends what is held back.
+// EndBatch ends the batch with this number: it waits for the outstanding goroutines and sends their output. For number 0 it
+// only flushes the output of the batch in progress.
 func (l *Loop) EndBatch(number uint32) {
 	b := &l.batch
 	if number != b.number.Load() {
-		l.d.Flush() // what is in the batch of another one
+		l.driver.Flush() // the output of this goroutine is in the batch of another one
 		return
 	}
-	b.split(b.outstanding.Load())
+	b.setSplit(b.outstanding.Load())
 	if b.state.Load() != noBatch {
-		b.state.Store(sending)
+		b.state.Store(draining)
 	}
-	l.gather()
+	l.drainBatch()
 }
 
-// Away counts a goroutine that a callback gives work to, which is about to send. Home is called with what it has returned.
+// Away counts a worker to which a callback gives work that will send. The worker calls Home with the result when the work
+// is done.
 func (l *Loop) Away() (number uint32) {
 	b := &l.batch
 	if b.state.Load() != counting {
 		return 0
 	}
-	b.workers.Store(true)
+	b.hasWorkers.Store(true)
 	b.outstanding.Add(1)
 	return b.number.Load()
 }
 
-// Home says that the work is done. The last one sends what is held back if nobody leads who would.
+// Home ends an Away. The last worker of a batch sends the output if there is no leader that will do it.
 func (l *Loop) Home(number uint32) {
 	b := &l.batch
 	if number == 0 || number != b.number.Load() {
 		return
 	}
-	if l.returned() && b.state.Load() == sending && l.lead.Load() == 0 && !b.waiting.Load() && number == b.number.Load() {
+	if l.countReturned() && b.state.Load() == draining && l.lead.Load() == 0 && !b.waiting.Load() && number == b.number.Load() {
 		l.closeBatch()
 	}
 }
 
-// returned counts a goroutine that has come home, and has what is held back sent when that is due. It reports whether it was the last.
-func (l *Loop) returned() (last bool) {
+// countReturned counts a goroutine as returned, and flushes the output if it is the one at which the batch is split. It
+// reports whether it was the last.
+func (l *Loop) countReturned() (last bool) {
 	b := &l.batch
 	if b.outstanding.Load() <= 0 {
 		return false
@@ -120,88 +129,91 @@ func (l *Loop) returned() (last bool) {
 	switch b.outstanding.Add(-1) {
 	case 0:
 		select {
-		case b.all <- struct{}{}:
+		case b.allReturned <- struct{}{}:
 		default:
 		}
 		return true
-	case b.half.Load():
-		l.d.Flush()
+	case b.splitAt.Load():
+		l.driver.Flush()
 	}
 	return false
 }
 
-// hold reports whether what is sent is held back for the batch.
-func (l *Loop) hold() bool {
+// holdOutput makes the Driver hold back output until closeBatch, and reports whether it does.
+func (l *Loop) holdOutput() bool {
 	switch b := &l.batch; {
 	case b.held.Load():
-	case !l.d.Hold():
+	case !l.driver.Hold():
 		return false
-	case b.held.Swap(true): // another goroutine came first
-		l.d.Unhold()
+	case b.held.Swap(true): // another goroutine has called Hold, too
+		l.driver.Unhold()
 	}
 	return true
 }
 
-// settle ends a pass of the leader, which is about to wake so many goroutines. It reports whether exactly one is away.
-func (l *Loop) settle(woken int32) (one bool) {
+// endPass ends a pass of the leader, which is about to wake woken goroutines. It reports whether exactly one goroutine is
+// outstanding.
+func (l *Loop) endPass(woken int32) (one bool) {
 	b := &l.batch
 	n := b.outstanding.Add(woken)
-	if n >= batchFrom && b.state.Load() != noBatch && l.hold() {
-		b.split(n)
-		b.state.Store(sending)
+	if n >= batchThreshold && b.state.Load() != noBatch && l.holdOutput() {
+		b.setSplit(n)
+		b.state.Store(draining)
 		return false
 	}
 	l.closeBatch()
 	return n == 1
 }
 
-// split has the first half of n leave before the second, if there are enough.
-func (b *batch) split(n int32) {
-	if n >= splitFrom {
-		b.half.Store(n / 2)
+// setSplit makes the output of the first half of n goroutines be sent before that of the second, if n is large enough.
+func (b *batch) setSplit(n int32) {
+	if n >= splitThreshold {
+		b.splitAt.Store(n / 2)
 	}
 }
 
-// gather waits until those that are away have come home, and sends what they have sent. It keeps holding back while they come: else each
-// of them would make a write of its own.
-func (l *Loop) gather() {
+// drainBatch waits until the outstanding goroutines have returned, and sends the output. Output is held back meanwhile:
+// otherwise each of them would make a write of its own.
+func (l *Loop) drainBatch() {
 	b := &l.batch
-	if b.state.Load() == sending && b.outstanding.Load() > 0 && b.waiting.CompareAndSwap(false, true) {
-		switch home := b.wait(l.d); {
-		case !b.workers.Load():
-		case home:
-			b.rests = 0
+	if b.state.Load() == draining && b.outstanding.Load() > 0 && b.waiting.CompareAndSwap(false, true) {
+		all := b.waitOutstanding(l.driver)
+		switch {
+		case !b.hasWorkers.Load():
+		case all:
+			b.lastSkips = 0
 		default:
-			b.rests = min(2*b.rests+1, maxRests)
-			b.rest.Store(b.rests)
+			b.lastSkips = min(2*b.lastSkips+1, maxSkips)
+			b.skips.Store(b.lastSkips)
 		}
 		b.waiting.Store(false)
 	}
 	l.closeBatch()
 }
 
-// closeBatch sends what is held back.
+// closeBatch ends the batch and sends its output.
 func (l *Loop) closeBatch() {
 	b := &l.batch
 	b.outstanding.Store(0)
 	held := b.held.Swap(false)
 	b.state.Store(noBatch)
 	if held {
-		l.d.Unhold()
+		l.driver.Unhold()
 	}
 }
 
-// wait waits until all have come home. It gives up, and reports false, when none comes for a while, and has what is held back sent while they do.
-func (b *batch) wait(d Driver) (home bool) {
+// waitOutstanding waits until all outstanding goroutines have returned. It returns false if none has returned for
+// batchTimeout. While they return it flushes the output every batchTimeout.
+func (b *batch) waitOutstanding(d Driver) (all bool) {
 	last, since := b.outstanding.Load(), d.Now()
 	for yields := 0; b.outstanding.Load() > 0; yields++ {
-		if last >= parkFrom && yields > 0 || yields >= maxYields {
-			b.park()
+		if last >= parkThreshold && yields > 0 || yields >= maxYields {
+			b.parkBriefly()
 		} else {
 			runtime.Gosched()
 		}
 		now := d.Now()
-		if now-since < batchTime {
+		if now-since < batchTimeout {
 			continue
 		}
 		n := b.outstanding.Load()
@@ -214,49 +226,50 @@ func (b *batch) wait(d Driver) (home bool) {
 	return true
 }
 
-// park sleeps until all have come home, or for a moment: a goroutine that yields again and again takes a processor away.
-func (b *batch) park() {
-	if b.moment == nil {
-		b.moment = time.NewTimer(batchTime)
+// parkBriefly sleeps until all outstanding goroutines have returned, or for batchTimeout: a goroutine that only yields
+// keeps a processor busy.
+func (b *batch) parkBriefly() {
+	if b.timer == nil {
+		b.timer = time.NewTimer(batchTimeout)
 	} else {
-		b.moment.Reset(batchTime)
+		b.timer.Reset(batchTimeout)
 	}
 	select {
-	case <-b.all:
-		b.moment.Stop()
-	case <-b.moment.C:
+	case <-b.allReturned:
+		b.timer.Stop()
+	case <-b.timer.C:
 	}
 }
 
-// takeDue takes those that are parked and whose end has come off the list, for w, which leads, to wake. They are as many as woken, and w, if it
-// goes away, too.
+// takeDue removes the parked waiters that are over from the lists, for the leader w to wake. woken is their number, plus one
+// if w itself is over and is about to return.
 func (l *Loop) takeDue(w *Waiter) (ready []*Waiter, woken int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ready = l.dueLocked()
-	l.due, l.ready = l.ready[:0], ready // who leads next needs the other one
-	if woken = int32(len(ready)); woken > 0 && w.seemsOver() {
+	ready = l.takeDueLocked()
+	l.due, l.ready = l.ready[:0], ready // the next leader may fill due while w still wakes ready
+	if woken = int32(len(ready)); woken > 0 && w.isOverSafe() {
 		woken++
 	}
 	return ready, woken
 }
 
-// wakeDue wakes those that are parked and whose end has come.
+// wakeDue wakes the parked waiters that are over.
 func (l *Loop) wakeDue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	wake(l.dueLocked())
+	wakeAll(l.takeDueLocked())
 }
 
-// dueLocked takes those off the list. They are where l.due was.
-func (l *Loop) dueLocked() (ready []*Waiter) {
-	if l.look {
-		l.lookDueLocked()
+// takeDueLocked removes the parked waiters that are over from the lists and returns them, in the array of l.due.
+func (l *Loop) takeDueLocked() (ready []*Waiter) {
+	if l.checkAll {
+		l.markDueLocked()
 	}
 	ready = l.due[:0]
 	for _, d := range l.due {
 		d.due = false
-		if d.index >= 0 && d.seemsOver() { // it may have seen so itself, and wait for something else by now
+		if d.index >= 0 && d.isOverSafe() { // it may have returned already, and be parked for another wait
 			l.unlistLocked(d)
 			ready = append(ready, d)
 		}
@@ -266,19 +279,19 @@ func (l *Loop) dueLocked() (ready []*Waiter) {
 	return ready
 }
 
-// wake wakes those that are not listed any more.
-func wake(all []*Waiter) {
+// wakeAll wakes waiters that were removed from the list of parked ones.
+func wakeAll(all []*Waiter) {
 	for i, w := range all {
 		all[i] = nil
 		w.token <- struct{}{}
 	}
 }
 
-// lookDueLocked has those be due whose condition is true.
-func (l *Loop) lookDueLocked() {
-	l.look = false
+// markDueLocked marks the parked waiters that are over as due.
+func (l *Loop) markDueLocked() {
+	l.checkAll = false
 	for _, w := range l.parked {
-		if !w.due && w.seemsOver() {
+		if !w.due && w.isOverSafe() {
 			w.due = true
 			l.due = append(l.due, w)
 		}

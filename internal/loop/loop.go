@@ -13,38 +13,42 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
-// A Driver moves bytes and runs callbacks. No lock of this package is held when its methods are called, but for Hold.
+// A Driver moves bytes and runs callbacks. No lock of this package is held when its methods are called, except Hold.
 type Driver interface {
-	// Poll returns nil when something may be ready for Run, when w.Stirred reports true, or when the clock reads until (Never: no limit); an
-	// error when waiting is of no use. Before it sleeps where only Stir wakes it, it calls w.WillSleep. One that matches
-	// os.ErrDeadlineExceeded counts as nil.
+	// Poll blocks until something may be ready for Run, w.Stirred reports true, or the clock reaches until (Never: no
+	// limit), and returns nil. Before it sleeps in a way that only Stir interrupts, it calls w.WillSleep. It returns an
+	// error if waiting is useless; an error that matches os.ErrDeadlineExceeded counts as nil.
 	Poll(w *Waiter, until time.Duration) error
-	// Queued returns how much Run has to run, as far as that is known before Poll.
+	// Queued returns how many callbacks are known to be ready for Run.
 	Queued() int
-	// Run runs callbacks, max at the most, and returns how many; it ends after one when w.Stops reports true.
+	// Run runs at most max callbacks and returns how many. After each it calls w.Stops, and ends if that reports true.
 	Run(w *Waiter, max int) int
-	// Stir makes a Poll that sleeps look at w.Stirred.
+	// Stir makes a sleeping Poll call w.Stirred.
 	Stir()
-	// Now reads the clock.
+	// Now returns the time of the clock.
 	Now() time.Duration
 
-	// Hold holds back what any goroutine sends, until Unhold or Flush; it reports false where it does not.
+	// Hold makes the Driver hold back the output of all goroutines until Unhold. It returns false if the Driver does not.
 	Hold() bool
+	// Unhold ends Hold and sends the output.
 	Unhold()
+	// Flush sends the output that is held back; later output is still held back.
 	Flush()
-	// Freed is called when the lead has been given up. Another goroutine may have it by then.
+	// Freed is called after a goroutine has released the lead. Another goroutine may have taken it already.
 	Freed()
 }
 
-// A Mode is how a Loop deals with what may keep its leader.
+// A Mode selects what other goroutines do while the leader runs callbacks.
 type Mode int
 
 const (
-	// Lend has the leader keep the lead while it runs callbacks, so that all of a pass are run before any goroutine is woken.
+	// Lend lets the leader keep the lead while it runs callbacks, so that all callbacks of a pass run before goroutines are
+	// woken.
 	Lend Mode = iota
-	// HandOn has it hand the lead on before: for callbacks that may all take long, and a Driver that nothing is sent by.
+	// HandOn makes the leader pass the lead on before it runs callbacks: for callbacks that may take long, and a Driver
+	// that does not send.
 	HandOn
-	// Each has none parked: all drive, one after the other.
+	// Each parks no goroutine: every waiting goroutine calls Poll and Run itself.
 	Each
 )
 
@@ -52,132 +56,140 @@ const (
 const Never = time.Duration(math.MaxInt64)
 
 const (
-	// passSize bounds the callbacks of a pass, pollSize those of a Wait that only looks once.
+	// passSize is the largest number of callbacks in a pass, pollSize that in a Wait with timeout 0.
 	passSize, pollSize = 64, 8192
-	// long is how long a leader may be in Run while others are parked.
-	long = time.Millisecond
-	// maxIdle bounds the waiters that are kept for reuse.
-	maxIdle = 256
+	// longRun is how long a leader may be in Run while other goroutines are parked, before the lead is passed on.
+	longRun = time.Millisecond
+	// maxFreeWaiters is how many waiters are kept for reuse at most.
+	maxFreeWaiters = 256
 )
 
-// The lead is 0 while it is free, else the number of who has it, perhaps with lent.
+// The lead is 0 while it is free, else the id of its waiter, with the bit lent while it is lent, or external.
 const (
-	lent    = 1
-	outside = 2 // who called TryLead
+	lent     = 1
+	external = 2 // taken by TryLead
 )
 
-// ids are the numbers of waiters.
-var ids atomic.Uint64
+// lastID is the last id of a waiter. The ids are even, so that the bit lent is free.
+var lastID atomic.Uint64
 
-func init() { ids.Store(outside) }
+func init() { lastID.Store(external) }
 
-// A Loop is those who wait for one Driver.
+// A Loop is the event loop of one Driver, and the goroutines that wait for it.
 type Loop struct {
-	d    Driver
-	mode Mode
-	stir func() // of d, bound once
+	driver Driver
+	mode   Mode
+	stir   func() // driver.Stir, bound once
 
-	lead    atomic.Uint64
-	polling atomic.Pointer[Waiter] // who has led last
-	until   atomic.Int64           // what the leader polls until
-	stirred atomic.Bool            // it is to come back from Poll
-	passes  atomic.Uint64          // times that the lead was lent
-	running atomic.Int32           // drivers in Run
+	lead         atomic.Uint64
+	lastLeader   atomic.Pointer[Waiter] // the waiter that leads, or has led last
+	pollUntil    atomic.Int64           // the until of the leader's Poll
+	stirred      atomic.Bool            // the leader must return from Poll, for an earlier deadline
+	passes       atomic.Uint64          // how often the lead was lent
+	driversInRun atomic.Int32           // goroutines in Drive that are in Run
 
 	parkedCount atomic.Int32 // len(parked)
-	dueCount    atomic.Int32 // len(due), and look
-	timedCount  atomic.Int32 // in deadlines
+	dueCount    atomic.Int32 // len(due), plus 1 if checkAll is set
+	timedCount  atomic.Int32 // waiters in deadlines
 	batch       batch
 
-	mu        sync.Mutex // guards the rest, and Waiter.index; not held in a call out of the package, but of conditions and Hold
-	parked    []*Waiter
-	due       []*Waiter // that are parked, and are woken at the end of the pass
-	ready     []*Waiter // the other half of due, empty
-	look      bool      // at every condition, at the end of the pass
-	deadlines timeheap.Heap[Waiter]
-	idle      []*Waiter
-	watch     watch
+	// mu guards the fields below and those of Waiter that say so. It is held in calls of conditions and of Driver.Hold, and
+	// in no other call out of the package.
+	mu          sync.Mutex
+	parked      []*Waiter
+	due         []*Waiter // parked waiters that are to be woken at the end of the pass
+	ready       []*Waiter // empty; swapped with due
+	checkAll    bool      // all conditions are to be checked at the end of the pass
+	deadlines   timeheap.Heap[Waiter]
+	freeWaiters []*Waiter
+	watchdog    watchdog
 }
 
-// New returns the loop of those who wait for d.
+// New returns a Loop that drives d.
 func New(d Driver, mode Mode) *Loop {
-	return &Loop{d: d, mode: mode, stir: d.Stir, batch: batch{all: make(chan struct{}, 1)}}
+	return &Loop{driver: d, mode: mode, stir: d.Stir, batch: batch{allReturned: make(chan struct{}, 1)}}
 }
 
-// Wait returns nil when done reports true, the cause of ctx when that ends first, os.ErrDeadlineExceeded after timeout
-// (negative: no limit; zero: one look), or the error of Poll. Callbacks run on this goroutine meanwhile, and done is
-// looked at after each. The code that makes done true calls Wake afterwards. done is quick and takes no lock that is held around Wake.
+// Wait blocks until done reports true. Callbacks may run on this goroutine meanwhile, and done is called after each.
+//
+//   - It returns nil when done reports true, context.Cause(ctx) when ctx is done first, os.ErrDeadlineExceeded after timeout
+//     (negative: no limit; zero: one poll), or the error of Poll.
+//   - The code that changes the result of done must call Wake afterwards.
+//   - done must be quick and must not take a lock that is held in a call of Wake.
 func (l *Loop) Wait(ctx context.Context, timeout time.Duration, done func() bool) error {
 	if done() {
 		return nil
 	}
-	w := l.borrow()
+	w := l.acquireWaiter()
 	w.done = done
-	defer l.giveBack(w)
+	defer l.releaseWaiter(w)
 	return l.wait(ctx, timeout, w)
 }
 
-// Drive is Wait for what never comes, by a goroutine that does nothing else. around is called for each pass, and calls run, which runs the
-// callbacks, or only the first. It is not called unless the mode is Lend. Of several in Drive another one leads when what around does after run takes long, and not
-// when a callback does: so those of one goroutine run in their order.
+// Drive drives until ctx is done or Poll fails, for a goroutine that does nothing else, and returns the cause of ctx or the
+// error of Poll.
+//
+// In mode Lend around is called for each pass and must call run, which runs the callbacks, or only the first one. If around
+// takes long after run, another goroutine in Drive takes the lead. It does not while a callback takes long, so callbacks run
+// in order.
 func (l *Loop) Drive(ctx context.Context, around func(run func(one bool))) error {
 	w := l.NewWaiter()
 	w.around, w.run = around, func(one bool) {
-		l.running.Add(1)
-		defer l.ran() // deferred: a callback may panic
+		l.driversInRun.Add(1)
+		defer l.endRun() // deferred: a callback may panic
 		most := passSize
 		if one {
 			most = 1
 		}
-		w.again = l.run(w, most)
+		w.hasMore = l.runCallbacks(w, most)
 	}
 	return w.Wait(ctx)
 }
 
-// Driving reports whether who has led last is in Drive: not while a callback there waits itself, or another goroutine has taken the lead.
+// Driving reports whether the goroutine that leads, or has led last, is in Drive.
 func (l *Loop) Driving() bool {
-	w := l.polling.Load()
+	w := l.lastLeader.Load()
 	return w != nil && w.around != nil
 }
 
-// ran says that a driver is not in Run any more. One that was parked meanwhile may lead, if nobody does.
-func (l *Loop) ran() {
-	if l.running.Add(-1) == 0 && l.lead.Load() == 0 {
+// endRun counts a goroutine in Drive as not in Run any more. If the lead is free, it is passed to one that parked meanwhile.
+func (l *Loop) endRun() {
+	if l.driversInRun.Add(-1) == 0 && l.lead.Load() == 0 {
 		l.passLead(0)
 	}
 }
 
-// Wake makes all who wait look at their conditions.
+// Wake makes all waiting goroutines check their conditions.
 func (l *Loop) Wake() {
 	l.mu.Lock()
 	if l.parkedCount.Load() > 0 {
-		if !l.look {
-			l.look = true
+		if !l.checkAll {
+			l.checkAll = true
 			l.dueCount.Add(1)
 		}
-		if l.lead.Load()&lent == 0 { // else at the end of the pass
-			l.lookLocked()
+		if l.lead.Load()&lent == 0 { // while it is lent, the end of the pass does it
+			l.wakeOverLocked()
 		}
 	}
-	w := l.polling.Load()
-	stir := l.mode == Each || w != nil && l.lead.Load() == w.id && w.seemsOver()
+	w := l.lastLeader.Load()
+	stir := l.mode == Each || w != nil && l.lead.Load() == w.id && w.isOverSafe()
 	l.mu.Unlock()
 	if stir {
-		l.d.Stir()
+		l.driver.Stir()
 	}
 }
 
-// Parked returns how many are parked.
+// Parked returns how many goroutines are parked.
 func (l *Loop) Parked() int { return int(l.parkedCount.Load()) }
 
-// Quiet reports whether nobody waits.
+// Quiet reports whether no goroutine waits.
 func (l *Loop) Quiet() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lead.Load() == 0 && len(l.parked) == 0 && l.timedCount.Load() == 0
 }
 
-// Unlocked reports whether the lock is free. It means something only while a single goroutine uses l.
+// Unlocked reports whether the lock is free. It is for tests in which a single goroutine uses l.
 func (l *Loop) Unlocked() bool {
 	if !l.mu.TryLock() {
 		return false
@@ -186,41 +198,42 @@ func (l *Loop) Unlocked() bool {
 	return true
 }
 
-// wait is what every waiting goroutine does: lead if nobody does, else park, then look again.
+// wait is the loop of every waiting goroutine: it leads if it can, else parks, and checks its condition again.
 func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error {
-	l.enter(w, timeout)
-	defer l.leave(w) // deferred: a callback may panic, or end the goroutine
-	if w.ctx, w.gone = ctx, ctx.Done(); w.quits() {
+	l.initWait(w, timeout)
+	defer l.endWait(w) // deferred: a callback may panic, or end the goroutine
+	w.ctx, w.canceled = ctx, ctx.Done()
+	if w.isCanceled() {
 		return context.Cause(ctx)
 	}
-	l.returned()
+	l.countReturned()
 	var (
 		failed       error
 		more, polled bool
 	)
 	if l.mode == HandOn {
-		more = l.run(w, w.most())
+		more = l.runCallbacks(w, w.maxCallbacks())
 	}
 	for first := true; ; first = false {
 		if l.timedCount.Load() > 0 {
-			l.expire(l.d.Now())
+			l.expire(l.driver.Now())
 		}
 		switch {
-		case w.over():
+		case w.isOver():
 			return nil
-		case w.quits():
+		case w.isCanceled():
 			return context.Cause(ctx)
 		case polled && w.isLate():
 			return os.ErrDeadlineExceeded
 		case failed != nil && !more:
 			return failed
 		case l.mode == Each:
-			failed, more = l.driveAlone(w)
+			failed, more = l.drivePass(w)
 			polled = true
 		case l.tryLead(w):
 			failed, more = l.pass(w)
 			polled = true
-		case w.poll || !first && w.isLate():
+		case w.pollOnce || !first && w.isLate():
 			return os.ErrDeadlineExceeded
 		default:
 			l.park(w)
@@ -228,69 +241,72 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 	}
 }
 
-// mayLead reports whether w may lead where the lead is s: if it is free or its own, or lent to what may be this very goroutine, further up
-// its stack. A driver takes it from nobody, and runs no callbacks while another one does.
+// mayLead reports whether w may take the lead while that is s: if it is free, or w has it, or it is lent, perhaps by this
+// very goroutine further up its stack. A goroutine in Drive takes only a free lead, and only while no other one in Drive runs
+// callbacks.
 func (l *Loop) mayLead(w *Waiter, s uint64) bool {
 	switch {
 	case s == w.id:
 		return true
 	case w.around != nil:
-		return s == 0 && l.running.Load() == 0
+		return s == 0 && l.driversInRun.Load() == 0
 	}
 	return s == 0 || s&lent != 0
 }
 
-// tryLead reports whether w leads now.
+// tryLead takes the lead if w may have it, and reports whether w leads now.
 func (l *Loop) tryLead(w *Waiter) bool {
 	s := l.lead.Load()
 	return l.mayLead(w, s) && l.lead.CompareAndSwap(s, w.id)
 }
 
-// driveAlone is a pass where none is parked.
-func (l *Loop) driveAlone(w *Waiter) (failed error, more bool) {
+// drivePass is a pass in mode Each.
+func (l *Loop) drivePass(w *Waiter) (failed error, more bool) {
 	failed = l.poll(w, w.deadline)
-	return failed, l.run(w, w.most())
+	return failed, l.runCallbacks(w, w.maxCallbacks())
 }
 
+// poll calls Poll of the Driver. A timeout is no error.
 func (l *Loop) poll(w *Waiter, until time.Duration) error {
-	err := l.d.Poll(w, until)
+	err := l.driver.Poll(w, until)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
 	return err
 }
 
-// pass is one turn of the leader: Poll, and the callbacks that are ready then.
+// pass is one iteration of the leader: it sends the batch, polls, runs the callbacks that are ready and wakes the waiters
+// that are over. It returns the error of Poll, and whether callbacks may be left.
 func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 	if l.batch.state.Load() != noBatch {
-		l.gather()
+		l.drainBatch()
 	}
 	l.stirred.Store(false)
-	if l.dueCount.Load() > 0 { // left by one that has lost the lead
+	if l.dueCount.Load() > 0 { // left by a leader that has lost the lead
 		l.wakeDue()
 	}
-	l.polling.Store(w)
+	l.lastLeader.Store(w)
 	failed = l.poll(w, min(w.deadline, l.firstDeadline()))
 	switch {
-	case l.stirred.Load(): // by one with an earlier deadline
+	case l.stirred.Load(): // by a goroutine that parks with an earlier deadline
 		return failed, true
 	case w.onlyPolls:
 		return failed, false
 	case l.mode == HandOn:
-		l.giveUp(w.id)
-		return failed, l.run(w, w.most())
+		l.releaseLead(w.id)
+		return failed, l.runCallbacks(w, w.maxCallbacks())
 	}
 	batch := l.BeginBatch()
 	l.passes.Add(1)
 	l.lead.Store(w.id | lent)
 	if l.parkedCount.Load() > 0 {
-		l.armWatch()
+		l.armWatchdog()
 	}
 	if w.around == nil {
-		more = l.run(w, w.most())
+		more = l.runCallbacks(w, w.maxCallbacks())
 	} else {
 		w.around(w.run)
-		more = w.again
+		more = w.hasMore
 	}
 	if l.lead.CompareAndSwap(w.id|lent, w.id) {
 		l.wakeTogether(w)
@@ -299,13 +315,13 @@ func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 	if l.dueCount.Load() > 0 {
 		l.wakeDue()
 	}
-	if batch != 0 && batch == l.batch.number.Load() { // who leads has one of its own
+	if batch != 0 && batch == l.batch.number.Load() { // else the goroutine that leads now has begun a batch of its own
 		l.closeBatch()
 	}
 	return failed, more
 }
 
-// wakeTogether wakes those whose end has come, at the end of a pass of w, which leads. What they send from now on is held back, if they are
+// wakeTogether wakes the waiters that are over, at the end of a pass of the leader w. Their output is held back if they are
 // two or more.
 func (l *Loop) wakeTogether(w *Waiter) {
 	var (
@@ -315,31 +331,32 @@ func (l *Loop) wakeTogether(w *Waiter) {
 	if l.dueCount.Load() > 0 {
 		ready, woken = l.takeDue(w)
 	}
-	one := l.settle(woken)
-	wake(ready)
-	if one { // it goes on here and now; a leader that polls would leave it to a processor that has to be woken
+	one := l.endPass(woken)
+	wakeAll(ready)
+	if one { // the woken goroutine runs on this processor at once; otherwise another processor would have to be woken for it
 		runtime.Gosched()
 	}
 }
 
-// run runs callbacks until w need not wait or none is queued; it leaves the rest to others. It reports whether it gave up
-// only to let bytes move, or others go on.
-func (l *Loop) run(w *Waiter, most int) (more bool) {
-	w.ran, w.begun, w.more = 0, -1, false
-	return l.d.Run(w, most) >= most && !w.stopped || w.more
+// runCallbacks runs at most most callbacks, until w is over or none is queued. It reports whether it stopped for another
+// reason, so that callbacks may be left.
+func (l *Loop) runCallbacks(w *Waiter, most int) (more bool) {
+	w.ranInPass, w.passStart, w.ranTooLong = 0, -1, false
+	return l.driver.Run(w, most) >= most && !w.stopped || w.ranTooLong
 }
 
-// most is how many callbacks w runs in a pass.
-func (w *Waiter) most() int {
-	if w.poll {
+// maxCallbacks returns how many callbacks w runs in a pass at most.
+func (w *Waiter) maxCallbacks() int {
+	if w.pollOnce {
 		return pollSize
 	}
 	return passSize
 }
 
-// firstDeadline returns the first deadline of those that are parked, and has those that come with an earlier one stir the leader.
+// firstDeadline returns the earliest deadline of the parked waiters, and stores it as pollUntil: a goroutine that parks with
+// an earlier one wakes the leader.
 func (l *Loop) firstDeadline() time.Duration {
-	l.until.Store(int64(Never)) // first: who counts itself later sees this
+	l.pollUntil.Store(int64(Never)) // before the count is loaded: a goroutine that is counted later sees Never and wakes the leader
 	if l.timedCount.Load() == 0 {
 		return Never
 	}
@@ -349,11 +366,11 @@ func (l *Loop) firstDeadline() time.Duration {
 	if first == nil {
 		return Never
 	}
-	l.until.Store(int64(at))
+	l.pollUntil.Store(int64(at))
 	return at
 }
 
-// expire wakes those that are parked and whose deadline has passed. The leader comes back in time for all.
+// expire wakes the parked waiters whose deadline has passed. The leader returns from Poll in time for the earliest one.
 func (l *Loop) expire(now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -362,47 +379,47 @@ func (l *Loop) expire(now time.Duration) {
 	}
 }
 
-// leave ends a wait; the lead goes on.
-func (l *Loop) leave(w *Waiter) {
-	w.ctx, w.gone = nil, nil
-	if w.unhook != nil {
-		w.unhook()
-		w.unhook = nil
+// endWait ends a wait, and releases the lead if w has it.
+func (l *Loop) endWait(w *Waiter) {
+	w.ctx, w.canceled = nil, nil
+	if w.stopCancelWake != nil {
+		w.stopCancelWake()
+		w.stopCancelWake = nil
 	}
 	if s := l.lead.Load(); s&^lent == w.id {
-		l.giveUp(s)
+		l.releaseLead(s)
 	}
 }
 
-// giveUp ends the lead s of the caller, if it has that still.
-func (l *Loop) giveUp(s uint64) {
+// releaseLead releases the lead if it is still s, that of the caller.
+func (l *Loop) releaseLead(s uint64) {
 	if l.parkedCount.Load() == 0 && l.lead.CompareAndSwap(s, 0) {
 		s = 0
 	}
 	l.passLead(s)
 	if l.batch.held.Load() && l.lead.Load() == 0 {
-		l.armWatch() // if nobody comes who sends what is held back
+		l.armWatchdog() // it sends the output if no goroutine leads until then
 	}
-	l.d.Freed()
+	l.driver.Freed()
 }
 
-// passLead gives the lead, if it is s, to one that is parked, if any is and may have it; else it is free from now on.
+// passLead passes the lead, if it is s, to a parked waiter that may have it; if there is none, the lead becomes free.
 func (l *Loop) passLead(s uint64) {
 	if s == 0 && l.parkedCount.Load() == 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.passLeadLocked(s) && s != 0 && l.lead.CompareAndSwap(s, 0) && l.running.Load() == 0 {
-		l.passLeadLocked(0) // a driver that parked because of one that is not in Run any more
+	if !l.passLeadLocked(s) && s != 0 && l.lead.CompareAndSwap(s, 0) && l.driversInRun.Load() == 0 {
+		l.passLeadLocked(0) // to a goroutine in Drive that parked because another one was still in Run
 	}
 }
 
-// passLeadLocked reports whether one that is parked leads now. It takes the last that was parked, which costs nothing to find: but a driver
-// only while no other one is in Run.
+// passLeadLocked passes the lead, if it is s, to the waiter that parked last, which is found at no cost, and reports whether
+// it did. While a goroutine in Drive is in Run, other ones in Drive are skipped.
 func (l *Loop) passLeadLocked(s uint64) bool {
 	i := len(l.parked) - 1
-	if l.running.Load() > 0 {
+	if l.driversInRun.Load() > 0 {
 		for i >= 0 && l.parked[i].around != nil {
 			i--
 		}
@@ -414,11 +431,12 @@ func (l *Loop) passLeadLocked(s uint64) bool {
 	return true
 }
 
-// TryLead takes the lead for a moment, for what is not a wait, if it is free or lent. Unlead follows.
+// TryLead takes the lead, for code that does not wait, if it is free or lent, and reports whether it did. The caller must
+// call Unlead soon.
 func (l *Loop) TryLead() bool {
 	s := l.lead.Load()
-	return (s == 0 || s&lent != 0) && l.lead.CompareAndSwap(s, outside)
+	return (s == 0 || s&lent != 0) && l.lead.CompareAndSwap(s, external)
 }
 
-// Unlead ends what TryLead began.
-func (l *Loop) Unlead() { l.giveUp(outside) }
+// Unlead releases the lead that TryLead has taken.
+func (l *Loop) Unlead() { l.releaseLead(external) }

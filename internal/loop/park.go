@@ -2,7 +2,7 @@ package loop
 
 import "time"
 
-// park sleeps until there is a reason to look again.
+// park sleeps until w is woken, its context is done, or its deadline has passed. It returns at once if w is over or may lead.
 func (l *Loop) park(w *Waiter) {
 	l.mu.Lock()
 	w.index = len(l.parked)
@@ -10,44 +10,44 @@ func (l *Loop) park(w *Waiter) {
 	w.isParked.Store(true)
 	l.parkedCount.Add(1)
 	if w.deadline != Never && !w.onlyPolls {
-		l.deadlines.Set(w, &w.place, w.deadline)
+		l.deadlines.Set(w, &w.heapIndex, w.deadline)
 		l.timedCount.Add(1)
 	}
-	// Listed first: who ends w, or gives the lead up, from now on sees it. What came before is seen here.
+	// A goroutine that ends w or releases the lead after this point finds w in the list; one that did so before is seen here.
 	s := l.lead.Load()
-	if w.seemsOver() || l.mayLead(w, s) {
+	if w.isOverSafe() || l.mayLead(w, s) {
 		l.unlistLocked(w)
 		l.mu.Unlock()
 		return
 	}
 	if s&lent != 0 {
-		l.armWatchLocked()
+		l.armWatchdogLocked()
 	}
 	l.mu.Unlock()
-	if w.deadline != Never && !w.onlyPolls && int64(w.deadline) < l.until.Load() {
+	if w.deadline != Never && !w.onlyPolls && int64(w.deadline) < l.pollUntil.Load() {
 		l.stirred.Store(true)
-		l.d.Stir()
+		l.driver.Stir()
 	}
 	late := w.startTimer()
-	if w.gone == nil && late == nil {
+	if w.canceled == nil && late == nil {
 		<-w.token
 		return
 	}
 	select {
 	case <-w.token:
-	case <-w.gone:
-		l.comeBack(w)
+	case <-w.canceled:
+		l.unparkSelf(w)
 	case <-late:
-		w.late = true
-		l.comeBack(w)
+		w.timedOut = true
+		l.unparkSelf(w)
 	}
 	if late != nil {
 		w.timer.Stop()
 	}
 }
 
-// comeBack has w not be parked any more.
-func (l *Loop) comeBack(w *Waiter) {
+// unparkSelf removes w, the waiter of the caller, from the list. If another goroutine has done that, it consumes the token.
+func (l *Loop) unparkSelf(w *Waiter) {
 	l.mu.Lock()
 	parked := w.index >= 0
 	if parked {
@@ -59,12 +59,13 @@ func (l *Loop) comeBack(w *Waiter) {
 	}
 }
 
-// startTimer returns what ends the sleep of a poller at its deadline. The deadlines of others are the leader's: it comes back for them.
+// startTimer returns the channel that ends the sleep of a poller at its deadline; nil for other waiters, whose deadlines the
+// leader watches.
 func (w *Waiter) startTimer() <-chan time.Time {
 	if !w.onlyPolls || w.deadline == Never {
 		return nil
 	}
-	left := w.deadline - w.l.d.Now()
+	left := w.deadline - w.loop.driver.Now()
 	if w.timer == nil {
 		w.timer = time.NewTimer(left)
 	} else {
@@ -79,6 +80,7 @@ func (l *Loop) unparkLocked(w *Waiter) {
 	w.token <- struct{}{} // never blocks: the slot is empty while w is parked
 }
 
+// unlistLocked removes w from parked and deadlines.
 func (l *Loop) unlistLocked(w *Waiter) {
 	last := len(l.parked) - 1
 	moved := l.parked[last]
@@ -89,15 +91,15 @@ func (l *Loop) unlistLocked(w *Waiter) {
 	w.index = -1
 	w.isParked.Store(false)
 	if w.deadline != Never && !w.onlyPolls {
-		l.deadlines.Remove(&w.place)
+		l.deadlines.Remove(&w.heapIndex)
 		l.timedCount.Add(-1)
 	}
 }
 
-// End ends what w waits for. It is called from a callback or from any other goroutine: one that runs in a pass of the leader
-// wakes nobody by itself.
+// End ends the wait of w. Any goroutine may call it, also a callback: during a pass of the leader w is woken only at the end
+// of the pass.
 func (w *Waiter) End() {
-	l := w.l
+	l := w.loop
 	w.ended.Store(true)
 	switch {
 	case w.isParked.Load():
@@ -105,11 +107,11 @@ func (w *Waiter) End() {
 		l.endLocked(w)
 		l.mu.Unlock()
 	case l.mode == Each || l.lead.Load() == w.id:
-		l.d.Stir()
+		l.driver.Stir()
 	}
 }
 
-// endLocked wakes w, or has the end of the pass wake it.
+// endLocked wakes w if it is parked: at the end of the pass if one is in progress, else at once.
 func (l *Loop) endLocked(w *Waiter) {
 	if w.index < 0 {
 		return
@@ -119,17 +121,17 @@ func (l *Loop) endLocked(w *Waiter) {
 		l.due = append(l.due, w)
 		l.dueCount.Add(1)
 	}
-	if l.lead.Load()&lent == 0 { // also if it was lent before: who leads now may not have seen that one is due
+	if l.lead.Load()&lent == 0 { // also if it was lent above: the leader may have ended its pass without seeing that w is due
 		l.unparkLocked(w)
 	}
 }
 
-// lookLocked wakes those whose condition is true.
-func (l *Loop) lookLocked() {
-	l.look = false
+// wakeOverLocked wakes the parked waiters that are over.
+func (l *Loop) wakeOverLocked() {
+	l.checkAll = false
 	l.dueCount.Add(-1)
 	for i := len(l.parked) - 1; i >= 0; i-- {
-		if w := l.parked[i]; w.seemsOver() {
+		if w := l.parked[i]; w.isOverSafe() {
 			l.unparkLocked(w)
 		}
 	}

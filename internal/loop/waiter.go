@@ -8,57 +8,57 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
-// A Waiter is one goroutine that waits, or what it waits for: an end that comes once.
+// A Waiter represents a goroutine that waits: for End, or for a condition. One goroutine at a time waits with it.
 type Waiter struct {
-	l      *Loop
-	id     uint64
-	done   func() bool // nil: End was called
-	ended  atomic.Bool
-	around func(run func(one bool)) // of Drive
-	run    func(one bool)           // what it calls, which sets
-	again  bool
+	loop    *Loop
+	id      uint64
+	done    func() bool              // the condition; nil: w waits for End
+	ended   atomic.Bool              // End was called
+	around  func(run func(one bool)) // the argument of Drive; nil for other waits
+	run     func(one bool)           // the argument of around; it sets hasMore
+	hasMore bool                     // callbacks may be left after run
 
-	token     chan struct{} // one slot, filled by who takes it off parked
-	isParked  atomic.Bool   // index is not -1
-	deadline  time.Duration
-	onlyPolls bool            // it runs no callbacks, and has
-	timer     *time.Timer     // that ends its sleep,
-	late      bool            // and has ended it
-	poll      bool            // timeout 0: look once, however late it is
-	ctx       context.Context // of the wait
-	gone      <-chan struct{} // closed when ctx has ended
-	unhook    func() bool     // ends what wakes the leader then; nil: nothing does
-	ran       int             // callbacks in this pass,
-	begun     time.Duration   // of which the first ended then; less than 0: none has
-	stopped   bool            // w waits no longer for more of them,
-	more      bool            // or takes too long
+	token          chan struct{} // one slot, filled by the goroutine that removes w from Loop.parked
+	isParked       atomic.Bool   // index is not -1
+	deadline       time.Duration
+	onlyPolls      bool            // w runs no callbacks: it is from NewPoller
+	timer          *time.Timer     // wakes a parked poller at its deadline
+	timedOut       bool            // timer has fired
+	pollOnce       bool            // the timeout is 0: poll once, also after the deadline
+	ctx            context.Context // of the wait
+	canceled       <-chan struct{} // ctx.Done()
+	stopCancelWake func() bool     // unregisters the function of ctx that wakes the leader; nil if none is registered
+	ranInPass      int             // callbacks that have run in this pass
+	passStart      time.Duration   // when the first callback of this pass ended; negative before that
+	stopped        bool            // callbacks stopped because w is over, canceled or late
+	ranTooLong     bool            // callbacks stopped after longRun, so that bytes can move
 
 	// Loop.mu guards the fields below.
-	due   bool           // in Loop.due
-	index int            // in Loop.parked, -1 when awake
-	place timeheap.Place // in Loop.deadlines, while parked
+	due       bool           // w is in Loop.due
+	index     int            // in Loop.parked; -1 if w is not parked
+	heapIndex timeheap.Place // in Loop.deadlines, while parked
 }
 
-// NewWaiter returns a waiter for an end that has not come. It may be used again after Reset.
+// NewWaiter returns a Waiter that waits for End. It may be used again after Reset.
 func (l *Loop) NewWaiter() *Waiter {
-	return &Waiter{l: l, id: ids.Add(2), token: make(chan struct{}, 1), index: -1}
+	return &Waiter{loop: l, id: lastID.Add(2), token: make(chan struct{}, 1), index: -1}
 }
 
-// Reset makes w ready for another end, when nobody waits.
+// Reset makes w ready for another End. No goroutine may be waiting with w.
 func (w *Waiter) Reset() { w.ended.Store(false) }
 
-// Ended reports whether the end has come.
+// Ended reports whether End was called.
 func (w *Waiter) Ended() bool { return w.ended.Load() }
 
-// Wait returns nil when End was called, or the cause of ctx, or the error of Poll.
+// Wait waits for End, as Loop.Wait does, and returns nil, or the cause of ctx, or the error of Poll.
 func (w *Waiter) Wait(ctx context.Context) error {
-	if w.over() {
+	if w.isOver() {
 		return nil
 	}
-	return w.l.wait(ctx, -1, w)
+	return w.loop.wait(ctx, -1, w)
 }
 
-// Await waits for End, and calls cancel, which is to bring it about, when ctx ends first: never once Await has returned.
+// Await waits for End. If ctx is done first it calls cancel, which must make End be called soon, and continues to wait.
 func (w *Waiter) Await(ctx context.Context, cancel func()) {
 	if w.Wait(ctx) != nil && !w.Ended() {
 		cancel()
@@ -66,117 +66,126 @@ func (w *Waiter) Await(ctx context.Context, cancel func()) {
 	}
 }
 
-// NewPoller returns a waiter that runs no callbacks: it waits until ready reports true.
+// NewPoller returns a Waiter that waits until ready reports true, and runs no callbacks.
 func (l *Loop) NewPoller(ready func() bool) *Waiter {
 	w := l.NewWaiter()
 	w.done, w.onlyPolls = ready, true
 	return w
 }
 
-// PollFor waits until ready reports true, for timeout at the most: the errors are those of Loop.Wait.
+// PollFor waits until ready reports true, at most for timeout. The errors are those of Loop.Wait.
 func (w *Waiter) PollFor(timeout time.Duration) error {
-	return w.l.wait(context.Background(), timeout, w)
+	return w.loop.wait(context.Background(), timeout, w)
 }
 
 // isLate reports whether the deadline has passed.
-func (w *Waiter) isLate() bool { return w.late || w.deadline != Never && w.l.d.Now() >= w.deadline }
+func (w *Waiter) isLate() bool {
+	return w.timedOut || w.deadline != Never && w.loop.driver.Now() >= w.deadline
+}
 
-// over reports whether w need not wait any more.
-func (w *Waiter) over() bool {
+// isOver reports whether the wait of w is over: End was called, or its condition is true.
+func (w *Waiter) isOver() bool {
 	if w.done == nil {
 		return w.ended.Load()
 	}
 	return w.done()
 }
 
-// seemsOver is over for others than w's own goroutine, and under locks: a condition that panics counts as true, for w's
-// goroutine to see.
-func (w *Waiter) seemsOver() (over bool) {
+// isOverSafe is isOver for other goroutines and with locks held: a condition that panics counts as true, so that w is woken
+// and the panic happens on its own goroutine.
+func (w *Waiter) isOverSafe() (over bool) {
 	if w.done == nil {
 		return w.ended.Load()
 	}
-	return w.isDone()
+	return w.isDoneSafe()
 }
 
-func (w *Waiter) isDone() (over bool) {
+// isDoneSafe calls the condition, and returns true if it panics.
+func (w *Waiter) isDoneSafe() (over bool) {
 	over = true
 	defer func() { _ = recover() }()
 	over = w.done()
 	return over
 }
 
-// quits reports whether the context of the wait has ended.
-func (w *Waiter) quits() bool {
+// isCanceled reports whether the context of the wait is done.
+func (w *Waiter) isCanceled() bool {
 	select {
-	case <-w.gone:
+	case <-w.canceled:
 		return true
 	default:
 		return false
 	}
 }
 
-// Stops reports, after a callback that w has run, whether Run is to end: because w waits no longer, or to let bytes move.
+// Stops reports, after each callback, whether Run must end: because w is over, canceled or late, or because callbacks have
+// run for so long that bytes must be moved.
 func (w *Waiter) Stops() bool {
-	d := w.l.d
-	if w.stopped = w.over() || w.quits(); w.stopped {
+	d := w.loop.driver
+	w.stopped = w.isOver() || w.isCanceled()
+	if w.stopped {
 		return true
 	}
-	if w.deadline != Never && !w.poll && d.Now() >= w.deadline {
+	if w.deadline != Never && !w.pollOnce && d.Now() >= w.deadline {
 		w.stopped = true
 		return true
 	}
-	if w.ran++; w.ran%4 != 1 {
+	w.ranInPass++
+	if w.ranInPass%4 != 1 { // the clock is read after every fourth callback
 		return false
 	}
-	if now := d.Now(); w.begun < 0 {
-		w.begun = now
-	} else if now-w.begun >= long {
-		w.more = true
+	if now := d.Now(); w.passStart < 0 {
+		w.passStart = now
+	} else if now-w.passStart >= longRun {
+		w.ranTooLong = true
 	}
-	return w.more
+	return w.ranTooLong
 }
 
-// Stirred reports whether Poll is to return.
+// Stirred reports whether Poll must return.
 func (w *Waiter) Stirred() bool {
-	return w.l.d.Queued() > 0 || w.seemsOver() || w.l.stirred.Load() || w.quits()
+	return w.loop.driver.Queued() > 0 || w.isOverSafe() || w.loop.stirred.Load() || w.isCanceled()
 }
 
-// WillSleep has the end of the context wake the Poll of w: no earlier, since it costs more than a call.
+// WillSleep registers Stir with the context of the wait, so that its end wakes the Poll of w. It is called as late as
+// possible, because it costs more than a whole call.
 func (w *Waiter) WillSleep() {
-	if w.gone != nil && w.unhook == nil {
-		w.unhook = context.AfterFunc(w.ctx, w.l.stir)
+	if w.canceled != nil && w.stopCancelWake == nil {
+		w.stopCancelWake = context.AfterFunc(w.ctx, w.loop.stir)
 	}
 }
 
-func (l *Loop) borrow() *Waiter {
+// acquireWaiter returns a Waiter that is not in use.
+func (l *Loop) acquireWaiter() *Waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last := len(l.idle) - 1
+	last := len(l.freeWaiters) - 1
 	if last < 0 {
 		return l.NewWaiter()
 	}
-	w := l.idle[last]
-	l.idle = l.idle[:last]
+	w := l.freeWaiters[last]
+	l.freeWaiters = l.freeWaiters[:last]
 	return w
 }
 
-func (l *Loop) giveBack(w *Waiter) {
+// releaseWaiter keeps w for reuse.
+func (l *Loop) releaseWaiter(w *Waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.polling.CompareAndSwap(w, nil) // Wake looks at its condition no more
+	l.lastLeader.CompareAndSwap(w, nil) // so that Wake does not check its condition any more
 	w.done = nil
-	if len(l.idle) < maxIdle {
-		l.idle = append(l.idle, w)
+	if len(l.freeWaiters) < maxFreeWaiters {
+		l.freeWaiters = append(l.freeWaiters, w)
 	}
 }
 
-// enter begins a wait.
-func (l *Loop) enter(w *Waiter, timeout time.Duration) {
+// initWait sets the deadline of a wait that begins now.
+func (l *Loop) initWait(w *Waiter, timeout time.Duration) {
 	deadline := Never
 	if timeout >= 0 {
-		if now := l.d.Now(); now < Never-timeout {
+		if now := l.driver.Now(); now < Never-timeout {
 			deadline = now + timeout
 		}
 	}
-	w.deadline, w.poll, w.late = deadline, timeout == 0, false
+	w.deadline, w.pollOnce, w.timedOut = deadline, timeout == 0, false
 }

@@ -18,38 +18,39 @@ import (
 )
 
 const (
-	// lastGrace is how long the last frame of a session may take to be written.
-	lastGrace = 100 * time.Millisecond
-	// moreGrace is how long a read may hold a large buffer.
-	moreGrace = 100 * time.Millisecond
-	// pieceSize is the largest write: what the peer must take of it at least to be one that takes something.
-	pieceSize = 20 << 10
-	// copySize is how much is copied for one write.
+	// closeTimeout is how long the last frame of a session may take to be written.
+	closeTimeout = 100 * time.Millisecond
+	// largeBufTimeout is how long a read may hold a large buffer.
+	largeBufTimeout = 100 * time.Millisecond
+	// maxWrite is the largest single write. Progress of the peer is counted in writes, so it must accept this much to
+	// count as making progress.
+	maxWrite = 20 << 10
+	// copySize is the size of the buffers that frames are copied into for writing.
 	copySize = 64 << 10
 )
 
-// copyBufs are for the time of one write.
+// copyBufs holds buffers for the time of one write.
 var copyBufs = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// A Transport is what a Carrier needs of its plugin.
+// A Transport holds what a Carrier needs from its plugin.
 type Transport struct {
 	// Server accepts connections for the carrier.
 	Server *Server
-	// Dial connects to the peer with a canonical name, which must prove to be host where that is not empty. It blocks, and returns soon
-	// after ctx is canceled. An error carries a code of package codes.
+	// Dial connects to the peer with a canonical name. If host is not empty, the peer must prove that it is host. Dial
+	// blocks, and returns soon after ctx is canceled. Its errors have a code of package codes.
 	Dial func(ctx context.Context, name, host string) (net.Conn, error)
-	// Lost returns the error of a session whose connection could not be read, for a reason other than its end.
+	// Lost converts the error of a read, other than the end of the connection, to the error of the session.
 	Lost func(err error) error
 }
 
-// A Carrier is the carrier of a context whose connections have two goroutines each: a reader that never lends user
-// memory to a read that waits, and a writer that copies before it writes.
+// A Carrier is the carrier of a context whose connections have two goroutines each: a reader that reads into its own
+// buffer, and a writer that copies frames before it writes them. Neither holds user memory while it blocks.
 type Carrier struct {
-	t    *Transport
-	core carrier.Core
-	own  *Listener // with Server.Sibling
+	transport *Transport
+	core      carrier.Core
+	listener  *Listener // the listening socket of this carrier, with Server.Sibling; else nil
 
-	buffers framing.Buffers // of the connections
+	buffers framing.Buffers // shared by the connections
 }
 
 var (
@@ -59,10 +60,10 @@ var (
 	_ carrier.Locator    = (*conn)(nil)
 )
 
-// New makes the carrier of a context. The caller does not change t any more.
+// New returns the carrier of a context. The caller must not change t afterwards.
 func New(t *Transport, core carrier.Core) (_ carrier.Carrier, err error) {
-	ca := &Carrier{t: t, core: core}
-	if ca.own, err = t.Server.Join(ca); err != nil {
+	ca := &Carrier{transport: t, core: core}
+	if ca.listener, err = t.Server.Join(ca); err != nil {
 		return nil, err
 	}
 	return ca, nil
@@ -71,20 +72,20 @@ func New(t *Transport, core carrier.Core) (_ carrier.Carrier, err error) {
 // Core implements Adopter.
 func (ca *Carrier) Core() carrier.Core { return ca.core }
 
-// Adopt implements Adopter: the goroutine that has read the HELLO is the reader.
+// Adopt implements Adopter. The goroutine that has read the HELLO becomes the reader.
 func (ca *Carrier) Adopt(nc net.Conn, in *framing.In, hello *carrier.Greeting, verified bool) (func(), error) {
 	if len(hello.Label) > 0 {
 		return nil, ErrNoBulk
 	}
 	c := ca.newConn(in, nil)
-	c.set(nc)
+	c.attach(nc)
 	s, err := ca.core.Admit(ca, c, hello, verified)
 	if err != nil {
 		return nil, err
 	}
-	c.bind(s)
-	go c.write(nc)
-	return func() { c.read(nc) }, nil
+	c.bindSession(s)
+	go c.writeLoop(nc)
+	return func() { c.readLoop(nc) }, nil
 }
 
 // Dial implements carrier.Carrier.
@@ -100,12 +101,12 @@ func (ca *Carrier) Dial(s carrier.Session) {
 func (ca *Carrier) Flush(sessions []carrier.Session) {
 	for _, s := range sessions {
 		if c, _ := s.Conn().(*conn); c != nil {
-			c.poke()
+			c.wakeWriter()
 		}
 	}
 }
 
-// Cut implements carrier.Carrier: the writer closes the connection, which ends the reader.
+// Cut implements carrier.Carrier. The writer closes the connection, which ends the reader.
 func (ca *Carrier) Cut(s carrier.Session, bye frame.Bye) {
 	c, _ := s.Conn().(*conn)
 	s.SetConn(nil)
@@ -113,85 +114,87 @@ func (ca *Carrier) Cut(s carrier.Session, bye frame.Bye) {
 		return
 	}
 	c.dead = true
-	c.last = bye.Frame()
+	c.lastFrame = bye.Frame()
 	c.in.End()
 	if c.nc == nil {
 		c.cancel()
 		return
 	}
-	_ = c.nc.SetWriteDeadline(time.Now().Add(lastGrace))
-	c.poke()
+	_ = c.nc.SetWriteDeadline(time.Now().Add(closeTimeout))
+	c.wakeWriter()
 }
 
 // Poll implements carrier.Carrier.
 func (ca *Carrier) Poll(time.Duration) time.Duration { return 0 }
 
-// Lingering implements carrier.Carrier: writers end by themselves, within lastGrace of their turn.
+// Lingering implements carrier.Carrier: nothing lingers, because each writer ends by itself within closeTimeout.
 func (ca *Carrier) Lingering(time.Duration) bool { return false }
 
 // Shut implements carrier.Carrier.
-func (ca *Carrier) Shut() { ca.t.Server.Leave(ca, ca.own) }
+func (ca *Carrier) Shut() { ca.transport.Server.Leave(ca, ca.listener) }
 
-// Release implements carrier.Carrier: Shut has cut every connection, and each closes by itself.
+// Release implements carrier.Carrier. It does nothing: Shut has cut every connection, and each closes by itself.
 func (ca *Carrier) Release() {}
 
 // A conn is a connection of a session.
 type conn struct {
 	ca   *Carrier
-	in   *framing.In   // the reader's; Parse under the lock
-	wake chan struct{} // the writer has something to do
+	in   *framing.In   // used by the reader; Parse only with the lock
+	wake chan struct{} // wakes the writer
 
-	// Guarded by the context's lock. out is also used by the writer without it.
-	nc      net.Conn // nil while connecting
-	remote  string   // the address of the peer; set with nc
-	cancel  func()   // ends connecting
-	session carrier.Session
-	out     framing.Out
-	writing bool // a write waits, perhaps
-	mute    bool // writing has failed
-	dead    bool
-	last    []byte
+	// The context's lock guards these fields. The writer also uses out without it.
+	nc          net.Conn // nil while connecting
+	remote      string   // address of the peer; set with nc
+	cancel      func()   // cancels connecting
+	session     carrier.Session
+	out         framing.Out
+	writing     bool   // the writer is in a write, which may block
+	writeFailed bool   // a write has failed
+	dead        bool   // Cut was called
+	lastFrame   []byte // to be written by the writer before it closes the connection
 
-	pieces atomic.Uint64 // that were written
+	writes atomic.Uint64 // writes that have succeeded
 }
 
+// newConn returns a connection of the session s, which may be nil if it is not known yet.
 func (ca *Carrier) newConn(in *framing.In, s carrier.Session) *conn {
 	c := &conn{ca: ca, in: in, wake: make(chan struct{}, 1)}
 	c.in.Buffers, c.out.Buffers = &ca.buffers, &ca.buffers
-	c.bind(s)
+	c.bindSession(s)
 	return c
 }
 
-func (c *conn) bind(s carrier.Session) { c.session, c.in.Session, c.out.Session = s, s, s }
+// bindSession sets the session of c.
+func (c *conn) bindSession(s carrier.Session) { c.session, c.in.Session, c.out.Session = s, s, s }
 
-// set has c use nc. Locked, or before c is known.
-func (c *conn) set(nc net.Conn) {
-	c.nc, c.remote = nc, text(nc.RemoteAddr())
-	if c.remote == "" || c.remote == "@" { // a unix socket that has dialed has no address: that of the listener says as much
-		c.remote = text(nc.LocalAddr())
+// attach makes nc the connection of c. The caller holds the context's lock, or is the only user of c.
+func (c *conn) attach(nc net.Conn) {
+	c.nc, c.remote = nc, addrText(nc.RemoteAddr())
+	if c.remote == "" || c.remote == "@" { // the dialing end of a unix socket has no address; show that of the listener
+		c.remote = addrText(nc.LocalAddr())
 	}
 }
 
-// text is empty for an address that is not known.
-func text(a net.Addr) string {
+// addrText returns the text of a, empty if a is nil.
+func addrText(a net.Addr) string {
 	if a == nil {
 		return ""
 	}
 	return a.String()
 }
 
-// poke tells the writer that there is something to do.
-func (c *conn) poke() {
+// wakeWriter makes the writer check for work. It does not block.
+func (c *conn) wakeWriter() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// dial connects and then is the reader.
+// dial connects, and then runs the reader.
 func (c *conn) dial(ctx context.Context, name, host string) {
 	defer c.cancel()
-	nc, err := c.ca.t.Dial(ctx, name, host)
+	nc, err := c.ca.transport.Dial(ctx, name, host)
 	c.ca.core.Lock()
 	switch {
 	case c.dead:
@@ -205,17 +208,17 @@ func (c *conn) dial(ctx context.Context, name, host string) {
 		c.ca.core.Unlock()
 		return
 	}
-	c.set(nc)
+	c.attach(nc)
 	c.ca.core.Unlock()
-	go c.write(nc)
-	c.read(nc)
+	go c.writeLoop(nc)
+	c.readLoop(nc)
 }
 
-// read takes in what arrives until the connection is dead. Its reads wait with a small buffer; one that has filled its buffer is
-// followed by a large one, which waits for moreGrace at most.
-func (c *conn) read(nc net.Conn) {
+// readLoop reads until the connection is dead. Reads block with a small buffer. After a read that has filled its buffer the
+// next one has a large buffer, and blocks for at most largeBufTimeout.
+func (c *conn) readLoop(nc net.Conn) {
 	defer c.in.Close()
-	defer c.ca.core.Rescue(c.fail)
+	defer c.ca.core.Rescue(c.failSession)
 	for large, dead := false, false; !dead; {
 		b := c.in.Wait()
 		if large {
@@ -224,13 +227,13 @@ func (c *conn) read(nc net.Conn) {
 		n, err := nc.Read(b)
 		c.in.Got(n)
 		failpoint.Read(b[:n])
-		large, dead = c.handle(nc, n, n == len(b), large, err)
+		large, dead = c.handleRead(nc, n, n == len(b), large, err)
 	}
 }
 
-// handle deals with n bytes that have been read, which have filled the buffer or not, and with the error of the read. was says that the buffer was a large one,
-// and large that the next one is to be.
-func (c *conn) handle(nc net.Conn, n int, filled, was bool, err error) (large, dead bool) {
+// handleRead handles the n bytes and the error of a read. filled says that the read has filled its buffer, wasLarge that
+// this was a large one. It reports whether the next read should have a large buffer, and whether the connection is dead.
+func (c *conn) handleRead(nc net.Conn, n int, filled, wasLarge bool, err error) (large, dead bool) {
 	c.ca.core.Lock()
 	defer c.ca.core.UnlockInput()
 	if n > 0 && !c.dead {
@@ -239,22 +242,23 @@ func (c *conn) handle(nc net.Conn, n int, filled, was bool, err error) (large, d
 			c.session.Fail(err)
 		}
 	}
-	if late := was && !c.mute && errors.Is(err, os.ErrDeadlineExceeded); err != nil && !late && !c.dead {
-		c.session.Fail(c.ca.t.readError(err))
+	timedOut := wasLarge && !c.writeFailed && errors.Is(err, os.ErrDeadlineExceeded)
+	if err != nil && !timedOut && !c.dead {
+		c.session.Fail(c.ca.transport.readError(err))
 	}
-	if large = was; !c.mute {
-		switch large = filled; {
-		case large:
-			_ = nc.SetReadDeadline(time.Now().Add(moreGrace))
-		case was:
-			_ = nc.SetReadDeadline(time.Time{})
-		}
+	if c.writeFailed { // the writer has set a deadline for the last reads
+		return wasLarge, c.dead
 	}
-	return large, c.dead
+	if filled {
+		_ = nc.SetReadDeadline(time.Now().Add(largeBufTimeout))
+	} else if wasLarge {
+		_ = nc.SetReadDeadline(time.Time{})
+	}
+	return filled, c.dead
 }
 
-// fail ends the session of c.
-func (c *conn) fail(err error) {
+// failSession ends the session of c with err.
+func (c *conn) failSession(err error) {
 	c.ca.core.Lock()
 	defer c.ca.core.UnlockInput()
 	if !c.dead {
@@ -262,8 +266,8 @@ func (c *conn) fail(err error) {
 	}
 }
 
-// write writes to nc what the session has until the connection is dead, sends the last frame and closes.
-func (c *conn) write(nc net.Conn) {
+// writeLoop writes the frames of the session to nc until the connection is dead, then writes the last frame and closes nc.
+func (c *conn) writeLoop(nc net.Conn) {
 	defer nc.Close()
 	core := c.ca.core
 	core.Lock()
@@ -275,49 +279,50 @@ func (c *conn) write(nc net.Conn) {
 			continue
 		}
 		buf := copyBufs.Get().(*[copySize]byte)
-		n := c.out.Copy(buf[:]) // under the lock: a cancel finds the memory free
-		err := c.send(nc, buf[:n])
+		n := c.out.Copy(buf[:]) // with the lock, so that user memory is not in use when a cancel runs
+		err := c.sendUnlocked(nc, buf[:n])
 		copyBufs.Put(buf)
-		for err != nil && !c.dead { // what the peer sent last may wait to be read
-			c.mute = true
-			_ = nc.SetReadDeadline(time.Now().Add(lastGrace))
+		for err != nil && !c.dead { // wait for the reader, which may still get the reason from the peer
+			c.writeFailed = true
+			_ = nc.SetReadDeadline(time.Now().Add(closeTimeout))
 			core.Unlock()
 			<-c.wake
 			core.Lock()
 		}
 	}
-	last := c.last
+	last := c.lastFrame
 	if !c.out.Last(nil) { // in the middle of a frame
 		last = nil
 	}
 	core.Unlock()
-	c.sendLast(nc, last)
+	c.writeLast(nc, last)
 }
 
-// sendLast sends the frames that are pulled and the last one, if there is one, and lets go of the memory.
-func (c *conn) sendLast(nc net.Conn, last []byte) {
-	_ = nc.SetWriteDeadline(time.Now().Add(lastGrace)) // that of Cut may be over before the writer has run
+// writeLast writes the frames that were pulled from the session and the last frame, if it is not nil, and releases the
+// buffers.
+func (c *conn) writeLast(nc net.Conn, last []byte) {
+	_ = nc.SetWriteDeadline(time.Now().Add(closeTimeout)) // the deadline that Cut has set may have passed already
 	for buf := copyBufs.Get().(*[copySize]byte); c.out.Pending() && last != nil; {
-		if err := c.writePieces(nc, buf[:c.out.Copy(buf[:])]); err != nil {
+		if err := c.writeCounted(nc, buf[:c.out.Copy(buf[:])]); err != nil {
 			last = nil
 		}
 	}
-	if last != nil { // a pipe waits for its reader, whatever is written
+	if last != nil { // not for an empty write, too: a pipe blocks in it until its reader reads
 		_, _ = nc.Write(last)
 	}
 	c.out.Close()
 }
 
-// send writes b. Locked at its beginning and its end, not while it writes.
-func (c *conn) send(nc net.Conn, b []byte) error {
+// sendUnlocked writes b. It is called with the lock, and releases it during the write.
+func (c *conn) sendUnlocked(nc net.Conn, b []byte) error {
 	c.writing = true
 	c.session.Waits()
 	c.ca.core.Pause()
-	err := c.writePieces(nc, b)
+	err := c.writeCounted(nc, b)
 	c.ca.core.Lock()
 	c.writing = false
 	if err != nil && c.dead {
-		c.last = nil // in the middle of a frame
+		c.lastFrame = nil // in the middle of a frame
 	}
 	return err
 }
@@ -328,21 +333,21 @@ func (ca *Carrier) Taken(s carrier.Session, f carrier.Lane) (count uint64, waits
 	if c == nil || f != carrier.Messages {
 		return 0, false
 	}
-	return c.pieces.Load(), c.writing
+	return c.writes.Load(), c.writing
 }
 
-// writePieces writes b in pieces, and counts them. No lock is held.
-func (c *conn) writePieces(nc net.Conn, b []byte) error {
+// writeCounted writes b in writes of at most maxWrite bytes, and counts them. The lock is not held.
+func (c *conn) writeCounted(nc net.Conn, b []byte) error {
 	for len(b) > 0 {
-		n := min(len(b), pieceSize)
+		n := min(len(b), maxWrite)
 		switch wrote, err := nc.Write(b[:n]); {
 		case err != nil:
 			return err
-		case wrote < n: // bulk data has no checksum: going on would damage it
+		case wrote < n: // bulk data has no checksum: continuing would corrupt it
 			return io.ErrShortWrite
 		}
 		b = b[n:]
-		c.pieces.Add(1)
+		c.writes.Add(1)
 	}
 	return nil
 }
@@ -358,7 +363,7 @@ func (c *conn) Proof() carrier.Proof {
 // Remote implements carrier.Locator.
 func (c *conn) Remote() string { return c.remote }
 
-// readError returns the error of a session whose connection has ended with err.
+// readError converts the error of a read to the error of the session.
 func (t *Transport) readError(err error) error {
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) {
 		return ErrEOF
@@ -369,6 +374,6 @@ func (t *Transport) readError(err error) error {
 var (
 	// ErrEOF is the error of a session whose connection the peer has closed.
 	ErrEOF = codes.WithText(codes.ErrPeerLost, "connection closed by peer")
-	// ErrNoBulk turns away a second connection of a session that offers none, or has ended.
+	// ErrNoBulk refuses a second connection for a session that did not offer one, or has ended.
 	ErrNoBulk = codes.WithText(codes.ErrNoEntry, "no session waits for this connection")
 )

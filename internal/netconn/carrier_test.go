@@ -27,7 +27,7 @@ func TestGoawayOfALateWriter(t *testing.T) {
 
 	require.NoError(t, nc.SetWriteDeadline(time.Unix(1, 0)))
 	c := (&Carrier{}).newConn(&framing.In{}, nil)
-	c.sendLast(nc, frame.Bye{Code: codes.ErrClosed, Text: "closed"}.Frame())
+	c.writeLast(nc, frame.Bye{Code: codes.ErrClosed, Text: "closed"}.Frame())
 	require.NoError(t, nc.Close())
 
 	require.NoError(t, peer.SetReadDeadline(time.Now().Add(20*time.Second)))

@@ -16,116 +16,116 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A halfOpen is an accepted connection whose HELLO has not come. It has a goroutine, which reads it.
-type halfOpen struct {
-	s       *Server
-	raw     net.Conn // that was accepted
-	conn    net.Conn // that Begin has returned
-	in      *framing.In
-	since   time.Time
-	evicted bool // closed to make room, and its goroutine has not ended; guarded by pendingList.mu
-	taken   bool
-	locked  carrier.Core // that of the context which it asks for
-	then    func()       // what its goroutine does once the connection is the context's
+// A halfOpenConn is an accepted connection whose HELLO has not arrived. A goroutine of its own reads it.
+type halfOpenConn struct {
+	server       *Server
+	raw          net.Conn // the accepted connection
+	conn         net.Conn // the result of Begin, raw without Begin
+	in           *framing.In
+	acceptedAt   time.Time
+	evicted      bool         // closed to make room, but its goroutine has not ended; guarded by pendingList.mu
+	adopted      bool         // a context has adopted the connection
+	lockedCore   carrier.Core // the context that handleHello has locked; nil before that
+	serveAdopted func()       // the result of Adopt
 }
 
 const (
-	// silence is how long a half-open connection is kept where others wait: then the oldest makes room.
-	silence = 100 * time.Millisecond
-	// maxDrain is how many bytes are read and dropped behind a refusal.
+	// evictAfter is the age from which on the oldest half-open connection is closed when another one waits for its place.
+	evictAfter = 100 * time.Millisecond
+	// maxDrain is how many bytes of the peer are read and dropped after a refusal.
 	maxDrain = 64 << 10
 )
 
-// A pendingList has the half-open connections, at most MaxHalfOpen. When it is full the next waits until one has ended, or until
-// the oldest is old enough to be evicted.
+// A pendingList holds the half-open connections, at most MaxHalfOpen. While it is full, the next connection waits until one
+// is removed, or until the oldest one can be evicted.
 type pendingList struct {
-	mu   sync.Mutex  // guards list; the last lock
-	list []*halfOpen // in the order in which they came
+	mu    sync.Mutex      // guards conns; no other lock is taken while it is held
+	conns []*halfOpenConn // in the order of add
 }
 
-// add adds h, or returns how long to wait before it is called again.
-func (p *pendingList) add(h *halfOpen) (wait time.Duration) {
+// add adds h and returns 0. If the list is full it returns how long to wait before the next call.
+func (p *pendingList) add(h *halfOpenConn) (wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.list) < h.s.MaxHalfOpen {
-		p.list = append(p.list, h)
+	if len(p.conns) < h.server.MaxHalfOpen {
+		p.conns = append(p.conns, h)
 		return 0
 	}
-	i := slices.IndexFunc(p.list, func(other *halfOpen) bool { return !other.evicted })
+	i := slices.IndexFunc(p.conns, func(other *halfOpenConn) bool { return !other.evicted })
 	if i < 0 {
-		return silence
+		return evictAfter
 	}
-	oldest := p.list[i]
-	if wait = silence - time.Since(oldest.since); wait > 0 {
+	oldest := p.conns[i]
+	if wait = evictAfter - time.Since(oldest.acceptedAt); wait > 0 {
 		return wait
 	}
 	oldest.evicted = true
 	_ = oldest.raw.Close()
-	return silence
+	return evictAfter
 }
 
-// remove removes h, and reports false when it has been evicted. It may be called again.
-func (p *pendingList) remove(h *halfOpen) bool {
+// remove removes h, and reports whether it was not evicted. It may be called again.
+func (p *pendingList) remove(h *halfOpenConn) bool {
 	p.mu.Lock()
-	p.list = slices.DeleteFunc(p.list, func(other *halfOpen) bool { return other == h })
+	p.conns = slices.DeleteFunc(p.conns, func(other *halfOpenConn) bool { return other == h })
 	evicted := h.evicted
 	p.mu.Unlock()
 	select {
-	case h.s.left <- struct{}{}:
+	case h.server.slotFreed <- struct{}{}:
 	default:
 	}
 	return !evicted
 }
 
-// clear ends every half-open connection.
-func (p *pendingList) clear() {
+// closeAll closes every half-open connection.
+func (p *pendingList) closeAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, h := range p.list {
+	for _, h := range p.conns {
 		_ = h.raw.Close()
 	}
 }
 
-// take begins with an accepted connection, once the list has room for it; it is closed when functions of the program keep those that
-// were evicted, or when the listener is closed.
-func (s *Server) take(nc net.Conn, done chan struct{}) {
-	h := &halfOpen{s: s, raw: nc, conn: nc, in: &framing.In{}, since: time.Now()}
-	h.in.Greet = h.greet
+// addHalfOpen waits until the list has room for an accepted connection, and starts its goroutine. It closes the connection
+// if the listener is closed meanwhile, or if no place becomes free because functions of the program hold evicted connections.
+func (s *Server) addHalfOpen(nc net.Conn, done chan struct{}) {
+	h := &halfOpenConn{server: s, raw: nc, conn: nc, in: &framing.In{}, acceptedAt: time.Now()}
+	h.in.Greet = h.handleHello
 	for wait := s.pending.add(h); wait > 0; wait = s.pending.add(h) {
-		if time.Since(h.since) > 3*silence || !s.await(wait, done) {
+		if time.Since(h.acceptedAt) > 3*evictAfter || !s.waitForSlot(wait, done) {
 			_ = nc.Close()
 			return
 		}
 	}
-	h.since = time.Now()
+	h.acceptedAt = time.Now()
 	go h.serve()
 }
 
-// await waits until a half-open connection has ended, or for d, and reports false when done was closed meanwhile.
-func (s *Server) await(d time.Duration, done chan struct{}) bool {
+// waitForSlot waits until a half-open connection was removed, or for d. It returns false if done was closed first.
+func (s *Server) waitForSlot(d time.Duration, done chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-done:
 		return false
-	case <-s.left:
+	case <-s.slotFreed:
 	case <-timer.C:
 	}
 	return true
 }
 
-// serve reads the HELLO, after what Begin does, within HandshakeTimeout.
-func (h *halfOpen) serve() {
-	defer func() { // also when a function of the program ends the goroutine
-		h.s.pending.remove(h)
-		if !h.taken {
+// serve runs Begin and reads the HELLO, within HandshakeTimeout, and then runs the adopted connection.
+func (h *halfOpenConn) serve() {
+	defer func() { // also when a function of the program calls runtime.Goexit
+		h.server.pending.remove(h)
+		if !h.adopted {
 			_ = h.raw.Close()
 		}
 	}()
-	defer h.s.Class.Rescue(func(error) { _ = h.raw.Close() })
-	due := time.Now().Add(h.s.HandshakeTimeout)
+	defer h.server.Class.Rescue(func(error) { _ = h.raw.Close() })
+	due := time.Now().Add(h.server.HandshakeTimeout)
 	_ = h.raw.SetDeadline(due)
-	if begin := h.s.Begin; begin != nil {
+	if begin := h.server.Begin; begin != nil {
 		conn, err := begin(h.raw, due)
 		if err != nil {
 			return
@@ -133,28 +133,29 @@ func (h *halfOpen) serve() {
 		h.conn = conn
 	}
 	if err := h.readHello(); err != nil {
-		h.refuse(err)
+		h.sendRefusal(err)
 		return
 	}
-	h.then()
+	h.serveAdopted()
 }
 
-// readHello reads until the HELLO is complete. An error that is a codes.Code says what is wrong with it, others are those of reading.
-func (h *halfOpen) readHello() error {
+// readHello reads until the connection is adopted. An error that is a codes.Code is the reason to refuse the peer; other
+// errors are those of reads.
+func (h *halfOpenConn) readHello() error {
 	late := false
-	for !h.taken {
+	for !h.adopted {
 		b := h.in.Wait()
 		n, err := h.conn.Read(b)
 		h.in.Got(n)
 		failpoint.Read(b[:n])
-		if err := h.parse(); err != nil {
+		if err := h.parseInput(); err != nil {
 			return err
 		}
 		switch {
-		case err == nil || h.taken:
-		case errors.Is(err, os.ErrDeadlineExceeded) && !late: // this process may have been frozen: what has come is read first
+		case err == nil || h.adopted:
+		case errors.Is(err, os.ErrDeadlineExceeded) && !late: // this process may have been frozen: read bytes that have arrived
 			late = true
-			_ = h.raw.SetDeadline(time.Now().Add(lastGrace))
+			_ = h.raw.SetDeadline(time.Now().Add(closeTimeout))
 		default:
 			return err
 		}
@@ -162,64 +163,67 @@ func (h *halfOpen) readHello() error {
 	return nil
 }
 
-// parse handles what has been read, with the context locked from the HELLO on.
-func (h *halfOpen) parse() (err error) {
+// parseInput parses the bytes that were read. From the HELLO on the context that it names is locked; the lock is released
+// before parseInput returns.
+func (h *halfOpenConn) parseInput() (err error) {
 	defer func() {
-		if h.locked != nil {
-			h.locked.UnlockAfter(recover())
+		if h.lockedCore != nil {
+			h.lockedCore.UnlockAfter(recover())
 		}
 	}()
-	if err = h.in.Parse(); h.taken && err != nil {
+	if err = h.in.Parse(); h.adopted && err != nil {
 		h.in.Session.Fail(err)
 		err = nil
 	}
 	return err
 }
 
-// greet gives the connection to the context that the HELLO names.
-func (h *halfOpen) greet(hello *frame.Greeting) (err error) {
-	h.s.spread(hello)
-	to, err := h.s.adopterOf(int(hello.Target))
+// handleHello passes the connection to the context that the HELLO names, and leaves that locked, for parseInput.
+func (h *halfOpenConn) handleHello(hello *frame.Greeting) (err error) {
+	h.server.chooseContext(hello)
+	to, err := h.server.adopterOf(int(hello.Target))
 	if err != nil {
 		return err
 	}
-	if !h.s.pending.remove(h) { // just before
+	if !h.server.pending.remove(h) { // evicted just before
 		return net.ErrClosed
 	}
 	_ = h.raw.SetDeadline(time.Time{})
-	verified := h.s.Verify != nil && hello.Listen != "" && h.s.Verify(h.conn, hello.Listen)
-	h.locked = to.Core()
-	h.locked.Lock()
-	h.then, err = to.Adopt(h.conn, h.in, hello, verified)
-	if h.taken = err == nil; h.taken {
-		h.in.Greet = nil // or else the connection would keep h
+	verified := h.server.Verify != nil && hello.Listen != "" && h.server.Verify(h.conn, hello.Listen)
+	h.lockedCore = to.Core()
+	h.lockedCore.Lock()
+	h.serveAdopted, err = to.Adopt(h.conn, h.in, hello, verified)
+	if err == nil {
+		h.adopted = true
+		h.in.Greet = nil // so that the connection does not keep h alive
 	}
 	return err
 }
 
-// refuse tells the peer why it is turned away, if it has sent something that was read.
-func (h *halfOpen) refuse(err error) {
+// sendRefusal sends err to the peer if it is the result of parsing its bytes, not of a read.
+func (h *halfOpenConn) sendRefusal(err error) {
 	if _, ours := errors.AsType[codes.Code](err); ours {
 		Refuse(h.conn, err)
 	}
 }
 
-// Refuse sends err as the last frame of nc, and gives the peer a moment to read it. It blocks for 0.1 s at most. The caller closes nc.
+// Refuse sends err as the last frame of nc, and waits until the peer has closed its side, so that it can read the frame. It
+// blocks for at most 0.1 s. The caller closes nc.
 func Refuse(nc net.Conn, err error) {
-	_ = nc.SetDeadline(time.Now().Add(lastGrace))
+	_ = nc.SetDeadline(time.Now().Add(closeTimeout))
 	_, _ = nc.Write(frame.ByeOf(err).Frame())
 	Drain(nc)
 }
 
-// Drain ends what is written to nc, which has a deadline, and drops what the peer still sends: closing with bytes unread would reset a
-// connection, and the peer might not read what was sent last.
+// Drain closes the writing side of nc, which must have a deadline, and reads and drops up to 64 KiB from the peer: closing a
+// TCP connection with unread bytes resets it, and the peer might lose the last frame.
 func Drain(nc net.Conn) {
 	c, ok := nc.(interface{ CloseWrite() error })
 	if !ok {
 		return
 	}
 	_ = c.CloseWrite()
-	if s, ok := nc.(interface{ NetConn() net.Conn }); ok { // TLS: below it, what comes is not decrypted any more
+	if s, ok := nc.(interface{ NetConn() net.Conn }); ok { // read below TLS: there is no need to decrypt
 		nc = s.NetConn()
 	}
 	_, _ = io.CopyN(io.Discard, nc, maxDrain)

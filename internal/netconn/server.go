@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// acceptPause is how long nothing is accepted after the process ran out of descriptors.
+// acceptPause is how long nothing is accepted after an error of Accept, which is most likely a lack of descriptors.
 const acceptPause = 100 * time.Millisecond
 
 const (
@@ -24,54 +24,58 @@ const (
 	defaultHandshake = 5 * time.Second
 )
 
-// A Server accepts the connections of a class and hands each to the context that its HELLO names. Its exported fields are set before
-// the first Join; the zero value of each optional one is given.
+// A Server accepts the connections of a class and passes each to the context that its HELLO names. Set its exported fields
+// before the first Join.
 type Server struct {
 	Class carrier.Class
 	Log   *slog.Logger
-	// MaxHalfOpen bounds the connections whose HELLO has not come; 0 means 256. At the bound the oldest is closed after 0.1 s.
+	// MaxHalfOpen is the largest number of half-open connections; 0 means 256. When it is reached and another connection
+	// waits, the oldest one is closed once it is 0.1 s old.
 	MaxHalfOpen int
-	// HandshakeTimeout is how long the HELLO of a connection may take, with what Begin does before it; 0 means 5 s.
+	// HandshakeTimeout is how long Begin and the HELLO of a connection may take together; 0 means 5 s.
 	HandshakeTimeout time.Duration
-	// Spread is the number of contexts over which peers are spread that name none; 0 sends them to the first. Connections are
-	// accepted once there are as many.
+	// Spread is the number of contexts over which peers that name no context are distributed; 0 sends them to the first.
+	// Connections are accepted once there are so many contexts.
 	Spread int
-	// Sibling binds one more listening socket at the same address, one for each context after the first. Nil: they share the first.
+	// Sibling binds one more listening socket at the same address, one for each context after the first. If it is nil, all
+	// contexts share the first socket.
 	Sibling func() (net.Listener, error)
-	// Begin does what precedes the HELLO on an accepted connection, which has the deadline due, and returns the connection to go
-	// on with. After an error the accepted connection is closed. Nil for nothing.
+	// Begin does what precedes the HELLO on an accepted connection, whose deadline is due, and returns the connection to
+	// use instead. After an error the accepted connection is closed. It may be nil.
 	Begin func(nc net.Conn, due time.Time) (net.Conn, error)
-	// Verify reports whether the peer of nc is on the machine that the canonical name names. Nil: no peer is.
+	// Verify reports whether the peer of nc is on the machine of the canonical name. If it is nil, no peer is verified.
 	Verify func(nc net.Conn, name string) bool
 
-	left    chan struct{} // a half-open connection has ended; holds one
-	pending pendingList
+	slotFreed chan struct{} // one slot, filled when a half-open connection is removed
+	pending   pendingList
 
-	mu       sync.Mutex  // guards the fields below, and the listeners; taken inside a context's lock
-	main     *Listener   // nil when there is none
-	open     []Adopter   // that have not been shut, in the order of their ids
-	deferred []*Listener // that accept once there are Spread contexts
+	mu       sync.Mutex  // guards the fields below, and the listeners; may be taken with a context's lock
+	shared   *Listener   // the socket of Listen; nil if there is none
+	adopters []Adopter   // carriers that have joined and not left, in the order of their ids
+	deferred []*Listener // sockets on which to accept once there are Spread contexts
 }
 
-// An Adopter is the carrier of a context, to peers that connect.
+// An Adopter is a carrier that can adopt accepted connections.
 type Adopter interface {
 	carrier.Carrier
 	Core() carrier.Core
-	// Adopt makes nc, whose peer has sent hello, a connection of the carrier; in holds what has been read after that. then is
-	// called without the lock, by the goroutine of the connection, which it may keep. An error leaves nc to the caller. Locked.
+	// Adopt makes nc, whose peer has sent hello, a connection of the carrier; in holds the bytes that were read after the
+	// HELLO. The goroutine of the connection calls then without the lock; then may run as long as it needs. After an error
+	// nc stays with the caller. The caller holds the context's lock.
 	Adopt(nc net.Conn, in *framing.In, hello *carrier.Greeting, verified bool) (then func(), err error)
 }
 
-// A Listener is a listening socket, with a goroutine that accepts once a context exists.
+// A Listener is a listening socket. Its goroutine accepts connections once a context exists.
 type Listener struct {
 	l       net.Listener
-	done    chan struct{}
+	done    chan struct{} // closed by close
 	started bool
 	closed  bool
 }
 
 func newListener(l net.Listener) *Listener { return &Listener{l: l, done: make(chan struct{})} }
 
+// close closes the socket, which ends the goroutine. Server.mu is held.
 func (l *Listener) close() {
 	if !l.closed {
 		l.closed = true
@@ -80,33 +84,34 @@ func (l *Listener) close() {
 	}
 }
 
-// Listen has s accept from l, which it owns from now on. It is called once at most, before the first Join.
-func (s *Server) Listen(l net.Listener) { s.main = newListener(l) }
+// Listen makes s accept connections of l, which s owns from now on. It may be called once, before the first Join.
+func (s *Server) Listen(l net.Listener) { s.shared = newListener(l) }
 
-// Close closes the listening socket if no context ever did.
+// Close closes the listening socket, for a class whose contexts have not done so.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.main != nil {
-		s.main.close()
+	if s.shared != nil {
+		s.shared.close()
 	}
 	return nil
 }
 
-// Join admits peers to a new carrier. With Sibling each has a listening socket of its own, which is returned for Leave.
+// Join adds a new carrier, which then gets connections. With Sibling each carrier has a listening socket of its own, which
+// Join returns, for Leave.
 func (s *Server) Join(ca Adopter) (own *Listener, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.left == nil {
-		s.left = make(chan struct{}, 1)
+	if s.slotFreed == nil {
+		s.slotFreed = make(chan struct{}, 1)
 		s.setDefaults()
 	}
-	starts := s.main
+	starts := s.shared
 	switch {
-	case s.main == nil:
-	case !s.main.started:
+	case s.shared == nil:
+	case !s.shared.started:
 		if s.Sibling != nil {
-			own = s.main
+			own = s.shared
 		}
 	case s.Sibling != nil:
 		l, err := s.Sibling()
@@ -115,17 +120,17 @@ func (s *Server) Join(ca Adopter) (own *Listener, err error) {
 		}
 		own = newListener(l)
 		starts = own
-	case s.main.closed:
+	case s.shared.closed:
 		return nil, codes.WithText(codes.ErrClosed, "the listening socket was closed with the last context")
 	}
-	s.open = append(s.open, ca)
+	s.adopters = append(s.adopters, ca)
 	if starts != nil && !starts.started {
 		starts.started = true
 		s.deferred = append(s.deferred, starts)
 	}
-	if len(s.open) >= s.Spread {
+	if len(s.adopters) >= s.Spread {
 		for _, l := range s.deferred {
-			go s.accept(l)
+			go s.acceptLoop(l)
 		}
 		s.deferred = nil
 	}
@@ -141,37 +146,38 @@ func (s *Server) setDefaults() {
 	}
 }
 
-// Leave admits no peer to ca any more, and to no context when it was the last.
+// Leave removes ca, which gets no more connections, and closes its listening socket. After the last carrier has left, nothing
+// is accepted any more.
 func (s *Server) Leave(ca Adopter, own *Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.open = slices.DeleteFunc(s.open, func(other Adopter) bool { return other == ca })
+	s.adopters = slices.DeleteFunc(s.adopters, func(other Adopter) bool { return other == ca })
 	if own != nil {
 		own.close()
 	}
-	if len(s.open) > 0 {
+	if len(s.adopters) > 0 {
 		return
 	}
-	if s.main != nil {
-		s.main.close()
+	if s.shared != nil {
+		s.shared.close()
 	}
-	s.pending.clear()
+	s.pending.closeAll()
 }
 
-// spread chooses the context for a peer that does not name one.
-func (s *Server) spread(hello *frame.Greeting) {
+// chooseContext sets the context for a peer that does not name one: always the same one for the same context of the peer.
+func (s *Server) chooseContext(hello *frame.Greeting) {
 	if n := uint64(s.Spread); n > 0 && hello.Target == 0 {
 		hello.Any = true
 		hello.Target = uint16((binary.LittleEndian.Uint64(hello.Incarnation[:]) + uint64(hello.Context)) % n)
 	}
 }
 
-// adopterOf returns the open carrier of a target id.
+// adopterOf returns the carrier of the context with this id.
 func (s *Server) adopterOf(target int) (Adopter, error) {
-	if core := s.Class.Context(target); core != nil { // nil until package na knows its carrier
+	if core := s.Class.Context(target); core != nil { // nil until package na has the carrier of the context
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, ca := range s.open {
+		for _, ca := range s.adopters {
 			if ca.Core() == core {
 				return ca, nil
 			}
@@ -180,29 +186,29 @@ func (s *Server) adopterOf(target int) (Adopter, error) {
 	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("there is no context %d", target))
 }
 
-// errAcceptedNothing is the error of a listener that breaks the contract of net.Listener.
-var errAcceptedNothing = errors.New("the listener of the program accepted nil without an error: that is a defect of it")
+// errAcceptedNothing is the error of a net.Listener of the program that violates the contract of Accept.
+var errAcceptedNothing = errors.New("the program's net.Listener has returned a nil connection and no error")
 
-// accept accepts until the socket is closed.
-func (s *Server) accept(l *Listener) {
-	var toldOnce sync.Once
+// acceptLoop accepts connections until the socket is closed.
+func (s *Server) acceptLoop(l *Listener) {
+	var logOnce sync.Once
 	for {
 		nc, err := l.l.Accept()
 		if err == nil && nc == nil {
 			err = errAcceptedNothing
-			toldOnce.Do(func() { s.Log.Error(err.Error(), "addr", text(l.l.Addr())) })
+			logOnce.Do(func() { s.Log.Error(err.Error(), "addr", addrText(l.l.Addr())) })
 		}
 		switch {
 		case err == nil:
-			s.take(nc, l.done)
+			s.addHalfOpen(nc, l.done)
 		case errors.Is(err, net.ErrClosed):
 			select {
 			case <-l.done:
-			default: // it is a socket of the program's
-				s.Log.Error("the listening socket was closed beneath the node: nobody can connect any more", "addr", text(l.l.Addr()))
+			default: // the program has closed its own socket
+				s.Log.Error("the listening socket was closed by the program: no peer can connect any more", "addr", addrText(l.l.Addr()))
 			}
 			return
-		default: // out of descriptors, most likely
+		default: // most likely the process has no descriptors left
 			pause := time.NewTimer(acceptPause)
 			select {
 			case <-pause.C:

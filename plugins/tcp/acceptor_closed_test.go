@@ -57,7 +57,7 @@ func TestListenerClosedBeneath(t *testing.T) {
 				require.Fail(t, "nothing is logged")
 			}
 			require.Contains(t, logged.String(), "addr="+l.Addr().String())
-			require.Equal(t, 1, strings.Count(logged.String(), "closed beneath the node"))
+			require.Equal(t, 1, strings.Count(logged.String(), "closed by the program"))
 		}
 		require.NoError(t, c.Close())
 		if !beneath {

@@ -13,155 +13,165 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A session has a second connection for its bulk data, so that messages do not wait behind that. The listener names it, the side
-// that dialled the session makes it when a large piece of bulk data has passed, either way.
+// A token identifies the second connection of a session.
+//
+// A session has a second connection for bulk data, so that messages do not wait behind bulk data. The listener chooses its
+// token; the side that has dialed the session dials it once a large piece of bulk data was transferred in either direction.
 //
 //	dialler                                     listener
 //	   │ ◄── HELLO of the session, label = token ── │
-//	   │ ── HELLO on a new connection, token ─────► │ FlowUp
+//	   │ ── HELLO on a new connection, token ─────► │ LaneUp
 //	   │ ◄── HELLO, token ───────────────────────── │
-//	FlowUp
+//	LaneUp
 type token [16]byte
 
 const (
-	// bulkTurn bounds the bytes that are read from or written to a connection for bulk data before it is the next connection's
-	// turn: a message waits behind no more at each side. A quarter of a piece of bulk data fits, with its header and what is read
-	// beyond it. When bulkCalm turns have passed without a message of the context they are longer, for more throughput.
-	bulkTurn     = carrier.PieceSize/4 + 8<<10
-	bulkCalmTurn = carrier.PieceSize + 8<<10
-	bulkCalm     = 4
+	// bulkQuota is how many bytes are read from or written to a bulk connection before the next connection is served: a
+	// message waits behind no more than this at each side. It is a quarter of a piece of bulk data, with its header and the
+	// bytes that are read behind it.
+	bulkQuota = carrier.PieceSize/4 + 8<<10
+	// bulkQuietQuota is the quota after bulkQuietTurns turns without a message of the context. It gives more throughput.
+	bulkQuietQuota = carrier.PieceSize + 8<<10
+	bulkQuietTurns = 4
 )
 
-// offer makes the name of the second connection of c, whose peer dialled. Locked.
-func (c *conn) offer() {
+// offerBulk chooses the token of the second connection of c, an accepted connection. The context's lock is held.
+func (c *conn) offerBulk() {
 	_, _ = rand.Read(c.token[:]) // never fails
 	c.out.Label = c.token[:]
 	c.ca.offered[c.token] = c
 }
 
-// greet takes the HELLO of the listener, and remembers what it offers. Locked.
-func (c *conn) greet(g *frame.Greeting) error {
+// handleHello handles the HELLO of the listener, and stores the token in it. The context's lock is held.
+func (c *conn) handleHello(g *frame.Greeting) error {
 	if len(g.Label) == len(c.token) {
 		copy(c.token[:], g.Label)
 	}
-	return c.link.Greet(g)
+	return c.session.Greet(g)
 }
 
-// large dials the second connection of c if a large piece of bulk data has passed. Locked.
-func (c *conn) large() {
-	if c.bulk != nil || !c.dialled || c.dead || !c.in.Large && !c.out.Large || c.token == (token{}) || !c.link.Up() {
+// dialBulkIfNeeded dials the second connection of c if this side has dialed c, the listener offers one, and a large piece of
+// bulk data was transferred. The context's lock is held.
+func (c *conn) dialBulkIfNeeded() {
+	if c.bulk != nil || !c.dialled || c.dead {
 		return
 	}
-	b := c.ca.newConn(&framing.In{}, c.link, carrier.Bulk)
+	if !c.in.Large && !c.out.Large || c.token == (token{}) || !c.session.Up() {
+		return
+	}
+	b := c.ca.newConn(&framing.In{}, c.session, carrier.Bulk)
 	c.bulk, b.token, b.out.Label = b, c.token, c.token[:]
 	b.in.Greet = func(g *frame.Greeting) error {
 		if !bytes.Equal(g.Label, b.token[:]) {
 			return codes.WithText(codes.ErrProtocol, "HELLO is for another connection")
 		}
-		b.link.LaneUp()
+		b.session.LaneUp()
 		return nil
 	}
-	c.ca.dial(b)
+	c.ca.startDial(b)
 }
 
-// adoptBulk makes s the second connection of the session that offered it. Locked.
-func (ca *polled) adoptBulk(s *socket, in *framing.In, hello *frame.Greeting) (func(), error) {
+// adoptBulk makes s the second connection of the session whose token is in hello. The context's lock is held.
+func (ca *epollCarrier) adoptBulk(s *socket, in *framing.In, hello *frame.Greeting) (func(), error) {
 	var name token
 	if len(hello.Label) == len(name) {
 		copy(name[:], hello.Label)
 	}
 	c := ca.offered[name]
-	if c == nil || c.bulk != nil || !c.link.Up() || c.link.Incarnation() != hello.Incarnation {
+	if c == nil || c.bulk != nil || !c.session.Up() || c.session.Incarnation() != hello.Incarnation {
 		return nil, netconn.ErrNoBulk
 	}
-	b, err := ca.holdSocket(s, in, carrier.Bulk)
+	b, err := ca.newConnFrom(s, in, carrier.Bulk)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.samePeer(c); err != nil {
-		b.letGo()
+	if err := b.checkSamePeer(c); err != nil {
+		b.discard()
 		return nil, err
 	}
 	c.bulk, b.out.Label = b, name[:]
-	b.bind(c.link)
-	b.link.LaneUp()
-	b.start(s)
+	b.bindSession(c.session)
+	b.session.LaneUp()
+	b.startPolling(s)
 	return func() { _ = s.tcp.Close() }, nil
 }
 
-// checkPeer is samePeer of a second connection at the side that has dialled it, before its HELLO: what the listener has taken up ends the
-// session when it ends. A peer that has renewed its certificate since has a session without a second connection. Locked.
-func (c *conn) checkPeer() error {
-	if main, ok := c.link.Conn().(*conn); ok && c.flow == carrier.Bulk {
-		return c.samePeer(main)
+// checkBulkPeer checks, at the dialing side and before the HELLO is sent, that a second connection leads to the peer of its
+// session: once the listener has adopted it, its end would end the session. If the peer has renewed its certificate since, the
+// session continues without a second connection. The context's lock is held.
+func (c *conn) checkBulkPeer() error {
+	if main, ok := c.session.Conn().(*conn); ok && c.lane == carrier.Bulk {
+		return c.checkSamePeer(main)
 	}
 	return nil
 }
 
-// samePeer reports why c cannot be the second connection of the session of main: somebody else is at its other end.
-func (c *conn) samePeer(main *conn) error {
+// checkSamePeer returns an error unless the peer of c has the same certificate as the peer of main, the first connection of
+// the session.
+func (c *conn) checkSamePeer(main *conn) error {
 	a, b := c.Proof(), main.Proof()
 	same := a.Secure == b.Secure && len(a.Certificates) > 0 == (len(b.Certificates) > 0)
 	if same && len(a.Certificates) > 0 {
 		same = a.Certificates[0].Equal(b.Certificates[0])
 	}
 	if !same {
-		return codes.WithText(codes.ErrPermission, "the connection does not lead to the peer that the session is with: other certificates")
+		return codes.WithText(codes.ErrPermission, "the connection for bulk data leads to a peer with another certificate than that of the session")
 	}
 	return nil
 }
 
-// holdSocket makes a connection of s that goes on without it. Locked.
-func (ca *polled) holdSocket(s *socket, in *framing.In, f carrier.Lane) (*conn, error) {
+// newConnFrom returns a connection with a duplicate of the descriptor of s, which the caller may then close. The context's
+// lock is held.
+func (ca *epollCarrier) newConnFrom(s *socket, in *framing.In, f carrier.Lane) (*conn, error) {
 	c := ca.newConn(in, nil, f)
-	err := c.hold(s)
+	err := c.attach(s)
 	switch {
 	case err != nil: // the peer may try again
-		err = lost("keep the connection", err)
-	case ended(c.fd):
+		err = lostError("keep the connection", err)
+	case isHungUp(c.fd):
 		err = netconn.ErrEOF
 	}
 	if err != nil {
-		c.letGo()
+		c.discard()
 		return nil, err
 	}
 	return c, nil
 }
 
-// letGo forgets a connection that has not been started. Locked.
-func (c *conn) letGo() {
+// discard closes and removes a connection that was not added to the poller. The context's lock is held.
+func (c *conn) discard() {
 	delete(c.ca.conns, c)
 	if c.fd >= 0 {
 		_ = unix.Close(c.fd)
 	}
 }
 
-// pace measures the turns of a connection for bulk data. Locked.
-func (c *conn) pace() {
-	if c.flow != carrier.Bulk {
+// updateQuota sets the quota of the next turn of a bulk connection. The context's lock is held.
+func (c *conn) updateQuota() {
+	if c.lane != carrier.Bulk {
 		return
 	}
-	if n := c.ca.e.Messages(); n != c.messages {
-		c.messages, c.calm = n, 0
+	if n := c.ca.core.Messages(); n != c.messages {
+		c.messages, c.quietTurns = n, 0
 	}
-	turn := int32(bulkTurn)
-	if c.calm++; c.calm > bulkCalm {
-		turn = bulkCalmTurn
+	turn := int32(bulkQuota)
+	if c.quietTurns++; c.quietTurns > bulkQuietTurns {
+		turn = bulkQuietQuota
 	}
-	c.turn.Store(turn)
+	c.quota.Store(turn)
 }
 
-// goesOn reports whether the turn of c has not ended, in which n bytes were moved.
-func (c *conn) goesOn(n int) bool {
-	return c.flow != carrier.Bulk || n < max(int(c.turn.Load()), bulkTurn)-8<<10
+// hasQuota reports whether the turn of c may continue after n bytes.
+func (c *conn) hasQuota(n int) bool {
+	return c.lane != carrier.Bulk || n < max(int(c.quota.Load()), bulkQuota)-8<<10
 }
 
-// clip bounds what one system call moves.
-func (c *conn) clip(iov [][]byte) [][]byte {
-	if c.flow != carrier.Bulk {
+// clipToQuota limits the buffers of one system call to the quota.
+func (c *conn) clipToQuota(iov [][]byte) [][]byte {
+	if c.lane != carrier.Bulk {
 		return iov
 	}
-	left := max(int(c.turn.Load()), bulkTurn)
+	left := max(int(c.quota.Load()), bulkQuota)
 	for i, b := range iov {
 		if left -= len(b); left <= 0 {
 			iov[i] = b[:len(b)+left]
@@ -171,7 +181,7 @@ func (c *conn) clip(iov [][]byte) [][]byte {
 	return iov
 }
 
-// bulkFD is what the poller knows of a connection for bulk data: it is no carrier.Peeker, messages come first.
+// bulkFD is the Pollable of a bulk connection. It does not implement carrier.Peeker, so that messages are read first.
 type bulkFD conn
 
 // Ready implements carrier.Pollable.

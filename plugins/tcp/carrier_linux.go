@@ -15,120 +15,121 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A polled is the carrier of a context whose sockets are in the context's poller.
-type polled struct {
-	d      *domain
-	e      carrier.Core
-	poller carrier.Poller
-	work   atomic.Bool // failedDials or closing is not empty
+// epollCarrier is the carrier of a context whose sockets are in the context's poller.
+type epollCarrier struct {
+	domain  *domain
+	core    carrier.Core
+	poller  carrier.Poller
+	hasWork atomic.Bool // failedDials or closing is not empty
 
-	buffers framing.Buffers // of conns
+	buffers framing.Buffers // shared by conns
 
-	// Guarded by the endpoint's lock.
+	// The context's lock guards these fields.
 	conns       map[*conn]struct{}
-	offered     map[token]*conn // connections of sessions whose second one may come
-	failedDials []*conn         // at once
+	offered     map[token]*conn // first connections of sessions by the token of their second one
+	failedDials []*conn         // connections whose dial failed at once; reap reports them
 	closing     []*conn         // dead connections whose descriptors are still open
 	released    bool
 
-	own *netconn.Listener // with ReusePort
+	listener *netconn.Listener // the listening socket of this carrier, with ReusePort; else nil
 }
 
 var (
-	_ netconn.Adopter    = (*polled)(nil)
-	_ carrier.WriteMeter = (*polled)(nil)
+	_ netconn.Adopter    = (*epollCarrier)(nil)
+	_ carrier.WriteMeter = (*epollCarrier)(nil)
 )
 
-// newPolled makes the carrier of a context.
-func (d *domain) newPolled(e carrier.Core) (_ carrier.Carrier, err error) {
-	ca := &polled{d: d, e: e, poller: e.Poller(), conns: map[*conn]struct{}{}, offered: map[token]*conn{}}
-	if ca.own, err = d.server.Join(ca); err != nil {
+// newEpollCarrier returns the carrier of a context.
+func (d *domain) newEpollCarrier(e carrier.Core) (_ carrier.Carrier, err error) {
+	ca := &epollCarrier{domain: d, core: e, poller: e.Poller(), conns: map[*conn]struct{}{}, offered: map[token]*conn{}}
+	if ca.listener, err = d.server.Join(ca); err != nil {
 		return nil, err
 	}
 	return ca, nil
 }
 
-func (ca *polled) Core() carrier.Core { return ca.e }
+func (ca *epollCarrier) Core() carrier.Core { return ca.core }
 
-// Adopt implements netconn.Adopter. A connection that the peer has given up meanwhile is nobody's: the session that it has made since
-// must not go for it.
-func (ca *polled) Adopt(nc net.Conn, in *framing.In, hello *frame.Greeting, verified bool) (func(), error) {
+// Adopt implements netconn.Adopter. It refuses a connection that the peer has closed meanwhile: the peer may have opened a
+// new session since, which must not be closed for it.
+func (ca *epollCarrier) Adopt(nc net.Conn, in *framing.In, hello *frame.Greeting, verified bool) (func(), error) {
 	if len(hello.Label) > 0 {
 		return ca.adoptBulk(nc.(*socket), in, hello)
 	}
-	c, err := ca.holdSocket(nc.(*socket), in, carrier.Messages)
+	c, err := ca.newConnFrom(nc.(*socket), in, carrier.Messages)
 	if err != nil {
 		return nil, err
 	}
-	l, err := ca.e.Admit(ca, c, hello, verified)
+	l, err := ca.core.Admit(ca, c, hello, verified)
 	if err != nil {
-		c.letGo()
+		c.discard()
 		return nil, err
 	}
-	c.bind(l)
-	c.offer()
-	c.start(nc.(*socket))
+	c.bindSession(l)
+	c.offerBulk()
+	c.startPolling(nc.(*socket))
 	return func() { _ = nc.(*socket).tcp.Close() }, nil
 }
 
-// ended reports whether the peer has ended a connection, whatever waits to be read.
-func ended(fd int) bool {
+// isHungUp reports whether the peer has closed a connection, also if there are bytes to read.
+func isHungUp(fd int) bool {
 	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	n, _ := unix.Poll(p[:], 0)
 	return n > 0
 }
 
-// Dial implements carrier.Carrier. It reports nothing by itself: what fails at once is found by Poll, because the caller
-// is in the middle of starting an operation.
-func (ca *polled) Dial(l carrier.Session) {
+// Dial implements carrier.Carrier. A dial that fails at once is reported by the next Poll, because the caller is in the
+// middle of starting an operation.
+func (ca *epollCarrier) Dial(l carrier.Session) {
 	c := ca.newConn(&framing.In{}, l, carrier.Messages)
-	c.in.Greet = c.greet
+	c.in.Greet = c.handleHello
 	c.dialled = true
 	l.SetConn(c)
-	ca.dial(c)
+	ca.startDial(c)
 }
 
-// dial begins to make c, a connection to the peer of its session.
-func (ca *polled) dial(c *conn) {
+// startDial starts to connect c to the peer of its session: on a goroutine if that may block, else here.
+func (ca *epollCarrier) startDial(c *conn) {
 	c.connecting = true
-	if ca.d.sec != nil || ca.d.opts.Control != nil || strings.Contains(c.link.Name(), "%") {
+	if ca.domain.security != nil || ca.domain.opts.Control != nil || strings.Contains(c.session.Name(), "%") {
 		ctx, cancel := context.WithCancel(context.Background())
 		c.cancel = cancel
-		go c.connect(ctx, c.link.Name(), c.link.Host())
+		go c.dialBlocking(ctx, c.session.Name(), c.session.Host())
 		return
 	}
-	if err := c.dial(c.link.Name()); err != nil {
-		c.err = unreachable("connect", err)
+	if err := c.startConnect(c.session.Name()); err != nil {
+		c.dialErr = unreachableError("connect", err)
 		ca.failedDials = append(ca.failedDials, c)
-		ca.work.Store(true)
-		ca.e.PollSoon()
+		ca.hasWork.Store(true)
+		ca.core.PollSoon()
 	}
 }
 
 // Flush implements carrier.Carrier.
-func (ca *polled) Flush(ls []carrier.Session) {
+func (ca *epollCarrier) Flush(ls []carrier.Session) {
 	for _, l := range ls {
 		c, _ := l.Conn().(*conn)
 		if c == nil {
 			continue
 		}
-		if c.flush(); c.bulk != nil {
+		c.flush()
+		if c.bulk != nil {
 			c.bulk.flush()
 		}
 	}
 }
 
 // Stage implements carrier.Stager.
-func (ca *polled) Stage(l carrier.Session) carrier.Writer {
+func (ca *epollCarrier) Stage(l carrier.Session) carrier.Writer {
 	c, _ := l.Conn().(*conn)
-	if c == nil || c.writing || c.blocked || c.connecting || c.mute || c.dead || !c.out.Stages() {
+	if c == nil || c.writing || c.blocked || c.connecting || c.writeFailed || c.dead || !c.out.Stages() {
 		return nil
 	}
 	return &c.out
 }
 
-// Cut implements carrier.Carrier. The descriptor is closed by Poll, which the end of the connection wakes.
-func (ca *polled) Cut(l carrier.Session, bye frame.Bye) {
+// Cut implements carrier.Carrier. Poll, which the shutdown of the connection wakes, closes the descriptor.
+func (ca *epollCarrier) Cut(l carrier.Session, bye frame.Bye) {
 	c, _ := l.Conn().(*conn)
 	l.SetConn(nil)
 	if c == nil {
@@ -141,44 +142,44 @@ func (ca *polled) Cut(l carrier.Session, bye frame.Bye) {
 	delete(ca.offered, c.token)
 }
 
-// cut drops one connection. Locked.
+// cut ends one connection, with last as its last frame, if not nil. The context's lock is held.
 func (c *conn) cut(last []byte) {
 	if c.dead {
 		return
 	}
 	c.dead = true
-	c.last = last
+	c.lastFrame = last
 	c.in.End()
 	ca := c.ca
 	ca.closing = append(ca.closing, c)
 	if c.cancel != nil {
 		c.cancel()
 	}
-	ca.work.Store(true)
-	if !c.writing { // else the writer does it when it comes out
-		c.farewell()
+	ca.hasWork.Store(true)
+	if !c.writing { // else the writer does it when it has finished
+		c.sendLastAndShutdown()
 	}
-	ca.e.PollSoon()
+	ca.core.PollSoon()
 }
 
 // Poll implements carrier.Carrier.
-func (ca *polled) Poll(time.Duration) time.Duration {
-	if ca.work.Load() {
+func (ca *epollCarrier) Poll(time.Duration) time.Duration {
+	if ca.hasWork.Load() {
 		ca.reap()
 	}
 	return 0
 }
 
-// reap reports dials that failed at once and closes the descriptors of dead connections.
-func (ca *polled) reap() {
-	ca.e.Lock()
-	defer ca.e.Unlock()
-	ca.work.Store(false)
+// reap reports dials that failed at once, and closes the descriptors of dead connections that are not being written to.
+func (ca *epollCarrier) reap() {
+	ca.core.Lock()
+	defer ca.core.Unlock()
+	ca.hasWork.Store(false)
 	failed := ca.failedDials
 	ca.failedDials = nil
 	for _, c := range failed {
 		if !c.dead {
-			c.fail(c.err)
+			c.fail(c.dialErr)
 		}
 	}
 	closing := ca.closing
@@ -186,18 +187,19 @@ func (ca *polled) reap() {
 	for _, c := range closing {
 		if c.writing {
 			ca.closing = append(ca.closing, c)
-			ca.work.Store(true)
+			ca.hasWork.Store(true)
 			continue
 		}
 		c.close()
 	}
 }
 
-// Lingering implements carrier.Carrier: what is said last goes at once or not at all.
-func (ca *polled) Lingering(time.Duration) bool { return false }
+// Lingering implements carrier.Carrier: nothing lingers, because the last frame is sent at once or not at all.
+func (ca *epollCarrier) Lingering(time.Duration) bool { return false }
 
-// Taken implements carrier.WriteMeter: what the peer's system has acknowledged, and how often there was room again.
-func (ca *polled) Taken(l carrier.Session, f carrier.Lane) (count uint64, waits bool) {
+// Taken implements carrier.WriteMeter. The count is the bytes that the peer's system has acknowledged, plus the number of
+// times that the socket became writable.
+func (ca *epollCarrier) Taken(l carrier.Session, f carrier.Lane) (count uint64, waits bool) {
 	c, _ := l.Conn().(*conn)
 	if c != nil && f == carrier.Bulk {
 		c = c.bulk
@@ -208,19 +210,19 @@ func (ca *polled) Taken(l carrier.Session, f carrier.Lane) (count uint64, waits 
 	if info, err := unix.GetsockoptTCPInfo(c.fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
 		count = info.Bytes_acked
 	}
-	return count + c.rooms, true
+	return count + c.writableCount, true
 }
 
 // Shut implements carrier.Carrier.
-func (ca *polled) Shut() { ca.d.server.Leave(ca, ca.own) }
+func (ca *epollCarrier) Shut() { ca.domain.server.Leave(ca, ca.listener) }
 
 // Release implements carrier.Carrier.
-func (ca *polled) Release() {
-	ca.e.Lock()
-	defer ca.e.Unlock()
+func (ca *epollCarrier) Release() {
+	ca.core.Lock()
+	defer ca.core.Unlock()
 	ca.released = true
 	for c := range ca.conns {
-		if !c.writing { // else the writer closes it when it comes out
+		if !c.writing { // else the writer closes it when it has finished
 			c.close()
 		}
 	}

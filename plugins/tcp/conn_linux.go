@@ -16,75 +16,77 @@ import (
 )
 
 const (
-	maxReads  = 4  // of one connection for one event, then it is the next one's turn
-	maxWrites = 16 // of one connection in a row, then the poller says when to go on
+	maxReads  = 4  // reads from one connection for one event, before the next connection is served
+	maxWrites = 16 // writes to one connection in a row, before the next event of the poller
 
-	// maxUnsent bounds the bytes that the system takes before it can send them: a message waits behind no more. A bound
-	// of one piece of bulk data costs no throughput on loopback and cuts that wait to less than half.
+	// maxUnsent is how many bytes the system accepts before it can send them (TCP_NOTSENT_LOWAT): a message waits behind no
+	// more than this. The size of one piece of bulk data costs no throughput on loopback and shortens that wait to less
+	// than half.
 	maxUnsent = 256 << 10
 
-	// maxRetry bounds the time after which the system sends lost data again, which it doubles otherwise: 3.2 s after the fourth
-	// attempt. Then hardly any attempt tells a lossy network, or one that has just healed, from a peer that is gone before a
-	// PeerTimeout of 5 s is over. One second is the least that Linux takes.
+	// maxRetry is the longest retransmission timeout of the system (TCP_RTO_MAX_MS). Otherwise it doubles the timeout each
+	// time, to 3.2 s after the fourth retransmission: within a PeerTimeout of 5 s there would be too few retransmissions to
+	// distinguish a lossy network, or one that has just healed, from a peer that is gone. Linux accepts no less than 1 s.
 	maxRetry = time.Second
 )
 
-// A conn is a connection of a session. The goroutine that leads reads; one goroutine at a time writes, any:
+// A conn is a connection of a session. The leader of Progress reads; any goroutine writes, one at a time:
 //
 //	flush: lock ─► out.Fill ─► unlock ─► writev ─► lock ─► … until nothing is left, or the socket is full (blocked)
 //	                                                        Ready(writable) ─► flush again
-//	Cut:   dead ─► farewell (by the writer if there is one) ─► shutdown ─► Poll closes the descriptor
+//	Cut:   dead ─► sendLastAndShutdown (by the writer if there is one) ─► Poll closes the descriptor
 //
-// The descriptor stays open until neither a reader nor a writer can use it: the reader closes it, and waits for the
-// writer to come out.
+// The descriptor stays open until neither a reader nor a writer can use it: the reader closes it, once the writer has
+// finished.
 type conn struct {
-	ca   *polled
-	fd   int          // -1 when there is none; set before anybody else knows c
-	flow carrier.Lane // of its session; set likewise
-	in   *framing.In
-	ours bool // the leader's: nobody else uses in any more
-	wire wire // set under the lock before anybody reads or writes
+	ca          *epollCarrier
+	fd          int          // -1 if there is none; set before other goroutines use c
+	lane        carrier.Lane // set before other goroutines use c
+	in          *framing.In
+	leaderOwned bool // the leader has taken over in from the goroutine that has read the HELLO
+	wire        wire // set with the lock held, before the first read or write
 
-	remote string // the address of the peer; set with fd
+	remote string // address of the peer; set with fd
 
-	// Guarded by the endpoint's lock. out is also used by the writer without it.
-	link       carrier.Session
-	out        framing.Out
-	id         carrier.PollID
-	added      bool // to the poller
-	connecting bool
-	cancel     func()       // ends connect
-	rooms      uint64       // how often the socket had room again
-	dialled    bool         // by us
-	token      token        // of bulk; zero when there is none
-	bulk       *conn        // the second connection of the session, once it was tried; nil in itself
-	messages   uint64       // of FlowBulk: those of the context, at its last turn
-	calm       int          // turns since there was one
-	turn       atomic.Int32 // bytes of the next; read without the lock
-	writing    bool         // a goroutine writes
-	blocked    bool         // until the poller says that there is room
-	watched    bool         // the poller was told to say so
-	mute       bool         // writing has failed; the reader hears why
-	dead       bool         // cut
-	closed     bool
-	last       []byte
-	err        error // of a dial that failed at once
+	// The context's lock guards these fields. The writer also uses out without it.
+	session          carrier.Session
+	out              framing.Out
+	id               carrier.PollID
+	added            bool // c is in the poller
+	connecting       bool
+	cancel           func()       // cancels dialBlocking
+	writableCount    uint64       // how often the socket became writable
+	dialled          bool         // this side has dialed c
+	token            token        // of the second connection; zero if none is offered
+	bulk             *conn        // the second connection of the session, once dialed or adopted; nil in a bulk connection
+	messages         uint64       // for lane Bulk: messages of the context, as of the last turn
+	quietTurns       int          // for lane Bulk: turns since the last message
+	quota            atomic.Int32 // for lane Bulk: bytes of the next turn; read without the lock
+	writing          bool         // a goroutine is in flush
+	blocked          bool         // the socket is full, or the turn has ended: wait for the poller
+	watchingWritable bool         // the poller watches for writability
+	writeFailed      bool         // a write has failed; the reader finds the reason
+	dead             bool         // cut was called
+	closed           bool         // the descriptor is closed
+	lastFrame        []byte       // to be sent before the shutdown
+	dialErr          error        // of a dial that failed at once
 }
 
-// newConn makes a connection; l is nil when it is not known yet. Locked.
-func (ca *polled) newConn(in *framing.In, l carrier.Session, f carrier.Lane) *conn {
-	c := &conn{ca: ca, fd: -1, flow: f, in: in}
+// newConn returns a connection of the session l, which is nil if it is not known yet. The context's lock is held.
+func (ca *epollCarrier) newConn(in *framing.In, l carrier.Session, f carrier.Lane) *conn {
+	c := &conn{ca: ca, fd: -1, lane: f, in: in}
 	c.in.Lane, c.out.Lane = f, f
 	c.in.Buffers, c.out.Buffers = &ca.buffers, &ca.buffers
-	c.bind(l)
+	c.bindSession(l)
 	ca.conns[c] = struct{}{}
 	return c
 }
 
-func (c *conn) bind(l carrier.Session) { c.link, c.in.Session, c.out.Session = l, l, l }
+// bindSession sets the session of c.
+func (c *conn) bindSession(l carrier.Session) { c.session, c.in.Session, c.out.Session = l, l, l }
 
-// dial begins to connect. Locked; it does not wait.
-func (c *conn) dial(name string) error {
+// startConnect starts to connect and does not block. The context's lock is held.
+func (c *conn) startConnect(name string) error {
 	ap, err := inet.Parse(scheme, name)
 	if err != nil {
 		return err
@@ -95,46 +97,46 @@ func (c *conn) dial(name string) error {
 		return err
 	}
 	c.wire.fd, c.remote = c.fd, ap.String()
-	c.ca.d.setOptions(c.fd, ap.Addr())
+	c.ca.domain.setSocketOptions(c.fd, ap.Addr())
 	switch err = unix.Connect(c.fd, sa); err {
 	case nil, unix.EINPROGRESS, unix.EINTR:
-		return c.watchFirst()
+		return c.addToPoller()
 	case unix.EAGAIN:
 		return unix.EADDRNOTAVAIL // every port of this machine is in use
 	}
 	return err
 }
 
-// connect connects where that may wait: TLS has a handshake, Options.Control is code of the program, and the zone of an address is the name of an interface, which the system is
-// asked for. A connection that is cut meanwhile ends it.
-func (c *conn) connect(ctx context.Context, name, host string) {
+// dialBlocking connects c where that may block: TLS has a handshake, Options.Control is code of the program, and the zone of
+// an address is the name of an interface, which must be looked up. It runs on a goroutine of its own. Cut cancels it.
+func (c *conn) dialBlocking(ctx context.Context, name, host string) {
 	defer c.cancel()
-	s, err := c.ca.d.connect(ctx, name, host)
-	c.ca.e.Lock()
+	s, err := c.ca.domain.connect(ctx, name, host)
+	c.ca.core.Lock()
 	if !c.dead {
 		c.connecting = false
 		if err == nil {
-			if err = c.hold(s); err != nil { // of this process: dialing again would end the same way
-				err = unreachable("keep the connection", err)
+			if err = c.attach(s); err != nil { // an error of this process: dialing again would fail in the same way
+				err = unreachableError("keep the connection", err)
 			} else {
-				err = c.checkPeer()
+				err = c.checkBulkPeer()
 			}
 		}
 		if err != nil {
 			c.fail(err)
 		} else {
-			c.start(s)
+			c.startPolling(s)
 			c.flush()
 		}
 	}
-	c.ca.e.Unlock()
+	c.ca.core.Unlock()
 	if s != nil {
 		_ = s.tcp.Close()
 	}
 }
 
-// hold gives c a descriptor of its own on the connection of s, which goes on without s. Locked.
-func (c *conn) hold(s *socket) error {
+// attach gives c a duplicate of the descriptor of s, so that s can be closed. The context's lock is held.
+func (c *conn) attach(s *socket) error {
 	fd, err := duplicate(s.tcp)
 	if err != nil {
 		return err
@@ -146,22 +148,22 @@ func (c *conn) hold(s *socket) error {
 	return nil
 }
 
-// start has the poller watch a connection that was made elsewhere. Locked.
-func (c *conn) start(s *socket) {
-	c.ca.d.setOptions(c.fd, ipOf(s.tcp.RemoteAddr()))
+// startPolling adds a connection that has been attached to the poller. The context's lock is held.
+func (c *conn) startPolling(s *socket) {
+	c.ca.domain.setSocketOptions(c.fd, ipOf(s.tcp.RemoteAddr()))
 	if tls := c.wire.tls; tls != nil {
-		tls.begin()
-		c.blocked = true // until the leader has looked at what TLS holds
+		tls.useDescriptor()
+		c.blocked = true // until the leader has read the bytes that TLS has buffered
 	}
-	if err := c.watchFirst(); err != nil {
-		c.fail(lost("watch the connection", err))
+	if err := c.addToPoller(); err != nil {
+		c.fail(lostError("watch the connection", err))
 	}
 }
 
-// watchFirst adds the descriptor to the poller. Locked.
-func (c *conn) watchFirst() (err error) {
+// addToPoller adds the descriptor to the poller. The context's lock is held.
+func (c *conn) addToPoller() (err error) {
 	var to carrier.Pollable = c
-	if c.flow == carrier.Bulk {
+	if c.lane == carrier.Bulk {
 		to = (*bulkFD)(c)
 	}
 	if c.id, err = c.ca.poller.Add(c.fd, to); err != nil {
@@ -169,7 +171,7 @@ func (c *conn) watchFirst() (err error) {
 	}
 	c.added = true
 	if c.connecting || c.blocked {
-		c.watched = true
+		c.watchingWritable = true
 		return c.ca.poller.Watch(c.fd, c.id, true, true)
 	}
 	return nil
@@ -180,33 +182,34 @@ func (c *conn) Ready(readable, writable bool) {
 	if writable && !c.onWritable() {
 		return
 	}
-	if readable || c.wire.holds() {
-		c.read()
+	if readable || c.wire.hasBuffered() {
+		c.readAvailable()
 	}
 }
 
-// onWritable is called when the connection is made, and when the socket has room again. It reports false when the connection is dead.
+// onWritable is called when the connection is established, and when the socket is writable again. It returns false if the
+// connection is dead.
 func (c *conn) onWritable() bool {
-	c.ca.e.Lock()
-	defer c.ca.e.UnlockInput()
+	c.ca.core.Lock()
+	defer c.ca.core.UnlockInput()
 	switch {
 	case c.dead:
 		return false
 	case c.connecting:
-		if err := c.connected(); err != nil {
-			c.fail(unreachable("connect", err))
+		if err := c.connectError(); err != nil {
+			c.fail(unreachableError("connect", err))
 			return false
 		}
 		c.connecting = false
 	}
 	c.blocked = false
-	c.rooms++
+	c.writableCount++
 	c.flush()
 	return true
 }
 
-// connected tells how the attempt to connect ended.
-func (c *conn) connected() error {
+// connectError returns the result of the attempt to connect.
+func (c *conn) connectError() error {
 	errno, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
 		return err
@@ -218,57 +221,57 @@ func (c *conn) connected() error {
 }
 
 // Peek implements carrier.Peeker.
-func (c *conn) Peek() bool { return c.read() }
+func (c *conn) Peek() bool { return c.readAvailable() }
 
-// fail ends what c is there for. Locked.
+// fail ends the session, or, for a bulk connection, only this connection. The context's lock is held.
 func (c *conn) fail(err error) {
-	if c.flow == carrier.Messages {
-		c.link.Fail(err)
+	if c.lane == carrier.Messages {
+		c.session.Fail(err)
 		return
 	}
-	c.link.LaneDown(err)
-	c.cut(nil) // unless the end of the session has
+	c.session.LaneDown(err)
+	c.cut(nil) // has no effect if LaneDown has ended the session
 }
 
-// read takes in what has arrived, some of it, and reports whether anything had.
-func (c *conn) read() (came bool) {
-	if !c.ours { // the goroutine that has read the HELLO may still be looking at what came behind it
-		c.ca.e.Lock()
-		c.ours = true
-		c.ca.e.Unlock()
+// readAvailable reads and handles bytes that have arrived, within the quota, and reports whether there were any.
+func (c *conn) readAvailable() (came bool) {
+	if !c.leaderOwned { // the goroutine that has read the HELLO may still parse bytes behind it, with the lock held
+		c.ca.core.Lock()
+		c.leaderOwned = true
+		c.ca.core.Unlock()
 	}
 	defer c.in.Idle()
 	reads, got := maxReads, 0
-	for i := 0; i < reads && c.goesOn(got) || c.wire.holds(); i++ {
+	for i := 0; i < reads && c.hasQuota(got) || c.wire.hasBuffered(); i++ {
 		n, dry, err := c.readOnce()
 		got += n
 		if n == 0 && err == nil {
-			break // the poller will say when there is more
+			break // the poller reports when there is more
 		}
 		came = true
-		if c.handle(n, err) || dry {
+		if c.handleRead(n, err) || dry {
 			break
 		}
 	}
 	return came
 }
 
-// handle deals with n bytes that have been read, and with the error of the read. It reports whether c is dead.
-func (c *conn) handle(n int, err error) (dead bool) {
-	c.ca.e.Lock()
-	defer c.ca.e.UnlockInput()
+// handleRead handles the n bytes and the error of a read. It reports whether c is dead.
+func (c *conn) handleRead(n int, err error) (dead bool) {
+	c.ca.core.Lock()
+	defer c.ca.core.UnlockInput()
 	if !c.dead && n > 0 {
-		c.pace()
-		c.link.Heard(c.in.Bulk())
+		c.updateQuota()
+		c.session.Heard(c.in.Bulk())
 		if err := c.in.Parse(); err != nil {
 			c.fail(err)
 		}
-		c.large()
+		c.dialBulkIfNeeded()
 	}
 	if !c.dead && err != nil {
 		c.fail(err)
 	}
-	if !c.dead && c.wire.pending() { // TLS has answered something
+	if !c.dead && c.wire.hasPending() { // TLS has written a reply
 		c.flush()
 	}
 	return c.dead
@@ -276,52 +279,53 @@ func (c *conn) handle(n int, err error) (dead bool) {
 
 // Cut implements na.Cutter.
 func (c *conn) Cut(err error) {
-	c.ca.e.Lock()
-	defer c.ca.e.UnlockInput()
-	if !c.dead && c.link != nil {
+	c.ca.core.Lock()
+	defer c.ca.core.UnlockInput()
+	if !c.dead && c.session != nil {
 		c.fail(err)
 	}
 }
 
-// readOnce reads into user memory and the buffer. Memory of an operation is lent to the system for this one call.
+// readOnce reads once, into user memory and the buffer. User memory is used only during this system call, which does not
+// block. dry reports that nothing more has arrived.
 func (c *conn) readOnce() (n int, dry bool, err error) {
 	var room [framing.MaxVectors][]byte
 	iov := room[:0]
-	if c.wire.lends() {
+	if c.wire.canBorrow() {
 		iov = c.in.Scatter(iov)
 	} else {
 		iov = append(iov, c.in.Space())
 	}
-	n, dry, err = c.wire.read(c.clip(iov))
+	n, dry, err = c.wire.read(c.clipToQuota(iov))
 	failpoint.Read(iov[0][:min(n, len(iov[0]))])
 	if err == unix.EFAULT && c.in.Fault() {
-		return 0, true, nil // the bytes are still there, to be read into other memory
+		return 0, true, nil // the next read gets the bytes, into other memory
 	}
 	c.in.Got(n)
 	if err != nil && err != netconn.ErrEOF {
-		err = lost("connection lost", err)
+		err = lostError("connection lost", err)
 	}
 	return n, dry, err
 }
 
-// flush writes what the session has, until there is nothing more or the socket is full, or until the caller has written
-// enough for others. Locked at its beginning and its end, not while it writes.
+// flush writes the frames of the session, until there are none, the socket is full, or the turn has ended. It is called with
+// the context's lock, and releases it during each write.
 func (c *conn) flush() {
-	if c.writing || c.blocked || c.connecting || c.mute || c.dead {
+	if c.writing || c.blocked || c.connecting || c.writeFailed || c.dead {
 		return
 	}
 	c.writing = true
 	sent := 0
-	for n := 0; (c.wire.pending() || c.out.Fill()) && !c.dead; n++ { // pulling frames may end the session
-		if n == maxWrites || !c.goesOn(sent) {
+	for n := 0; (c.wire.hasPending() || c.out.Fill()) && !c.dead; n++ { // pulling frames may end the session
+		if n == maxWrites || !c.hasQuota(sent) {
 			c.blocked = true
 			break
 		}
-		c.pace()
+		c.updateQuota()
 		k, done, err := c.writeUnlocked()
 		sent += k
-		if err != nil { // what the peer sent last may wait to be read
-			c.mute = true
+		if err != nil { // leave it to the reader, which may still get the reason from the peer
+			c.writeFailed = true
 			break
 		}
 		if c.blocked = !done; c.blocked || c.dead {
@@ -330,50 +334,50 @@ func (c *conn) flush() {
 	}
 	c.writing = false
 	if c.dead {
-		c.farewell()
+		c.sendLastAndShutdown()
 		return
 	}
-	c.large()
-	if c.blocked != c.watched && !c.mute {
-		c.watched = c.blocked
+	c.dialBulkIfNeeded()
+	if c.blocked != c.watchingWritable && !c.writeFailed {
+		c.watchingWritable = c.blocked
 		if err := c.ca.poller.Watch(c.fd, c.id, true, c.blocked); err != nil {
-			c.fail(lost("watch the connection", err))
+			c.fail(lostError("watch the connection", err))
 			return
 		}
 		if c.blocked {
-			c.link.Waits()
+			c.session.Waits()
 		}
 	}
 }
 
-// writeUnlocked is write without the lock. Locked at its beginning and its end.
+// writeUnlocked is writeOnce with the context's lock released meanwhile.
 func (c *conn) writeUnlocked() (n int, done bool, err error) {
-	c.ca.e.Pause()
-	defer c.ca.e.Lock()
-	return c.write()
+	c.ca.core.Pause()
+	defer c.ca.core.Lock()
+	return c.writeOnce()
 }
 
-// write writes once what out has, and reports whether the socket may take more. Memory of an operation is lent to the
-// system for this one call.
-func (c *conn) write() (n int, done bool, err error) {
+// writeOnce writes once from out. done is false if the socket is full. User memory is used only during this system call,
+// which does not block.
+func (c *conn) writeOnce() (n int, done bool, err error) {
 	var room [framing.MaxVectors][]byte
-	n, full, err := c.wire.write(c.clip(c.out.Gather(room[:0])), c.out.Front())
+	n, full, err := c.wire.write(c.clipToQuota(c.out.Gather(room[:0])), c.out.Front())
 	if err == unix.EFAULT && c.out.Fault() {
-		return 0, true, nil // there is room, for the zeroes that follow
+		return 0, true, nil // the socket has room for the zeroes that replace the memory
 	}
 	c.out.Wrote(n)
 	return n, !full, err
 }
 
-// farewell sends the last frame, if the stream stands between two frames and the system takes it at once, and ends the
-// connection, which wakes whoever polls. Locked; nobody writes.
-func (c *conn) farewell() {
-	if len(c.last) > 0 && !c.connecting && !c.mute && c.out.Last(c.last) {
-		_, _, _ = c.write()
+// sendLastAndShutdown sends the last frame, if the stream is between two frames and the system accepts it at once, and shuts
+// the connection down, which wakes the poller. The context's lock is held and no goroutine writes.
+func (c *conn) sendLastAndShutdown() {
+	if len(c.lastFrame) > 0 && !c.connecting && !c.writeFailed && c.out.Last(c.lastFrame) {
+		_, _, _ = c.writeOnce()
 	}
-	c.last = nil
+	c.lastFrame = nil
 	if c.fd >= 0 {
-		c.wire.end()
+		c.wire.closeWrite()
 		_ = unix.Shutdown(c.fd, unix.SHUT_RDWR)
 	}
 	if c.ca.released {
@@ -381,7 +385,7 @@ func (c *conn) farewell() {
 	}
 }
 
-// close closes the descriptor. Locked; nobody reads or writes, now or later.
+// close closes the descriptor. The context's lock is held; no goroutine reads or writes, now or later.
 func (c *conn) close() {
 	if c.closed {
 		return
@@ -399,19 +403,20 @@ func (c *conn) close() {
 	_ = unix.Close(c.fd)
 }
 
-// setOptions sets what the options ask for. The buffers are left to the system, which sizes them as it sees fit.
-func (d *domain) setOptions(fd int, peer netip.Addr) {
+// setSocketOptions sets the options of the socket, as far as the system supports them. The sizes of the buffers are left to
+// the automatic tuning of the system.
+func (d *domain) setSocketOptions(fd int, peer netip.Addr) {
 	set := func(level, name, value int) { _ = unix.SetsockoptInt(fd, level, name, value) } // best effort
 	seconds := func(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
 	set(unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
-	set(unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, int(maxRetry/time.Millisecond)) // since Linux 6.15; before that the line above has to do
-	// Within the machine there is no network to be fair to, and what paces itself by measuring one (bbr) moves a fifth less.
+	set(unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, int(maxRetry/time.Millisecond)) // since Linux 6.15; else the line above helps a little
+	// On loopback there is no network to share, and an algorithm that paces by measurement (bbr) moves a fifth less.
 	if peer.Unmap().IsLoopback() {
 		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
 	}
-	keep, user := d.opts.probes(d.peerTimeout)
+	keep, user := d.opts.keepaliveParams(d.peerTimeout)
 	if !keep.Enable {
 		return
 	}
@@ -422,6 +427,7 @@ func (d *domain) setOptions(fd int, peer netip.Addr) {
 	set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(user/time.Millisecond))
 }
 
+// sockaddrOf returns ap as a socket address, and its address family.
 func sockaddrOf(ap netip.AddrPort) (unix.Sockaddr, int) {
 	ip := ap.Addr()
 	if ip.Is4() {

@@ -25,9 +25,9 @@ func TestSocketOptions(t *testing.T) {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		require.NoError(t, err)
 		d := &domain{opts: Options{KeepAlive: row.keepAlive}.withDefaults(row.peerTimeout), peerTimeout: row.peerTimeout}
-		_, user := (&Options{KeepAlive: time.Millisecond, WriteTimeout: time.Minute}).probes(time.Second)
+		_, user := (&Options{KeepAlive: time.Millisecond, WriteTimeout: time.Minute}).keepaliveParams(time.Second)
 		require.Equal(t, 61*time.Second, user, "a peer may take nothing for so long")
-		d.setOptions(fd, netip.MustParseAddr("192.0.2.1"))
+		d.setSocketOptions(fd, netip.MustParseAddr("192.0.2.1"))
 		get := func(level, name int) int {
 			v, err := unix.GetsockoptInt(fd, level, name)
 			require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestCongestion(t *testing.T) {
 		if ip.Unmap().IsLoopback() {
 			want = "reno"
 		}
-		(&domain{}).setOptions(fd, ip)
+		(&domain{}).setSocketOptions(fd, ip)
 		require.Equal(t, want, get(), peer)
 		require.NoError(t, unix.Close(fd))
 	}

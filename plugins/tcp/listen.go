@@ -16,7 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// listen binds the address that the class was opened with and settles its name; nil when there is none.
+// listen binds the address that the class was opened with, and sets its canonical name. It returns nil if the class does not
+// listen.
 func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	if rest == "" {
 		return nil, nil
@@ -30,12 +31,12 @@ func (d *domain) listen(rest string) (*net.TCPListener, error) {
 		if l, err = bind(where, d.opts.Control); err != nil {
 			return nil, bindError(where, err)
 		}
-	} else if err := isAt(l, where); err != nil {
+	} else if err := checkListenerAddr(l, where); err != nil {
 		return nil, err
 	}
 	d.names.Bound = inet.Unmapped(l.Addr().(*net.TCPAddr).AddrPort())
 	if d.opts.ReusePort {
-		if err := d.openToSiblings(l); err != nil {
+		if err := d.enablePortSharing(l); err != nil {
 			_ = l.Close()
 			return nil, err
 		}
@@ -51,8 +52,8 @@ func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	return l, nil
 }
 
-// isAt reports that l does not listen where the class was opened.
-func isAt(l *net.TCPListener, where netip.AddrPort) error {
+// checkListenerAddr returns an error if l, Options.Listener, does not listen at the address that the class is opened at.
+func checkListenerAddr(l *net.TCPListener, where netip.AddrPort) error {
 	at := inet.Unmapped(l.Addr().(*net.TCPAddr).AddrPort())
 	if where.Port() != 0 && where.Port() != at.Port() || where.IsValid() && !where.Addr().IsUnspecified() && where.Addr() != at.Addr() {
 		return codes.WithText(codes.ErrInvalid, fmt.Sprintf("tcp: options: Listener is at %v, but the class is opened at %v", at, where))
@@ -60,7 +61,7 @@ func isAt(l *net.TCPListener, where netip.AddrPort) error {
 	return nil
 }
 
-// bind makes a listening socket; an address without an IP means every address of the machine.
+// bind returns a listening socket. An invalid address means every address of the machine.
 func bind(where netip.AddrPort, control func(network, address string, c syscall.RawConn) error) (*net.TCPListener, error) {
 	lc := net.ListenConfig{Control: control, KeepAlive: -1}
 	lc.SetMultipathTCP(false)
@@ -78,9 +79,9 @@ func bind(where netip.AddrPort, control func(network, address string, c syscall.
 	return l.(*net.TCPListener), nil
 }
 
-// openToSiblings lets further sockets of the same user share the port of l, which was bound exclusively: a second
-// server that is started by mistake is refused all the same, unless it asks to share.
-func (d *domain) openToSiblings(l *net.TCPListener) error {
+// enablePortSharing lets further sockets of the same user share the port of l, which was bound exclusively. A second server
+// that is started by mistake still fails, unless it uses ReusePort, too.
+func (d *domain) enablePortSharing(l *net.TCPListener) error {
 	raw, err := l.SyscallConn()
 	if err == nil {
 		err = reuseport.Control("tcp", "", raw)
@@ -91,7 +92,7 @@ func (d *domain) openToSiblings(l *net.TCPListener) error {
 	return nil
 }
 
-// bindSibling makes one more listening socket on the port of the first.
+// bindSibling returns one more listening socket at the address of the first.
 func (d *domain) bindSibling() (net.Listener, error) {
 	l, err := bind(d.names.Bound, func(network, address string, c syscall.RawConn) error {
 		if f := d.opts.Control; f != nil {
@@ -107,7 +108,7 @@ func (d *domain) bindSibling() (net.Listener, error) {
 	return l, nil
 }
 
-// bindError says why a listening socket cannot be had.
+// bindError converts an error of bind to one with a code.
 func bindError(where netip.AddrPort, err error) error {
 	code := codes.ErrIO
 	switch {
@@ -125,7 +126,7 @@ func bindError(where netip.AddrPort, err error) error {
 	return codes.WithText(code, fmt.Sprintf("listen on %s: %s", text, secure.Innermost(err)))
 }
 
-// isErrno reports whether err is an errno, which has a number of its own on Windows.
+// isErrno reports whether err is this errno, given with its number on Unix and on Windows.
 func isErrno(err error, unix, windows syscall.Errno) bool {
 	if runtime.GOOS == "windows" {
 		unix = windows
@@ -133,7 +134,7 @@ func isErrno(err error, unix, windows syscall.Errno) bool {
 	return errors.Is(err, unix)
 }
 
-// parseAdvertise reads Options.Advertise: an IP address, with port if it has none.
+// parseAdvertise parses Options.Advertise: an IP address and a port, which defaults to port.
 func parseAdvertise(text string, port uint16) (netip.AddrPort, error) {
 	ap, err := netip.ParseAddrPort(text)
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// lastGrace is how long the last bytes of a connection may take to be written.
-const lastGrace = 100 * time.Millisecond
+// closeTimeout is how long the last bytes of a connection may take to be written.
+const closeTimeout = 100 * time.Millisecond
 
-// A socket is a connection whose reads and writes wait, with TLS or without. Deadlines are those of the connection.
+// A socket is a net.Conn over TCP, with or without TLS. Its deadlines are those of the TCP connection.
 type socket struct {
-	io.ReadWriter // tcp, or tls
+	io.ReadWriter // tcp, tls, or a plainReader
 	tcp           *net.TCPConn
-	tls           *tlsConn // nil without
+	tls           *tlsConn // nil without TLS
 }
 
 var (
@@ -28,16 +28,16 @@ var (
 	_ carrier.Prover = (*socket)(nil)
 )
 
-// Close says close_notify, as far as that goes within lastGrace, and closes the connection.
+// Close sends close_notify, if that is possible within closeTimeout, and closes the connection.
 func (s *socket) Close() error {
 	if s.tls != nil {
-		_ = s.tcp.SetWriteDeadline(time.Now().Add(lastGrace))
+		_ = s.tcp.SetWriteDeadline(time.Now().Add(closeTimeout))
 		_ = s.tls.CloseWrite()
 	}
 	return s.tcp.Close()
 }
 
-// CloseWrite ends what is written, with close_notify first.
+// CloseWrite closes the writing side, after close_notify with TLS.
 func (s *socket) CloseWrite() error {
 	if s.tls != nil {
 		_ = s.tls.CloseWrite()
@@ -71,7 +71,8 @@ func (s *socket) Proof() carrier.Proof {
 	return s.tls.proof.Who
 }
 
-// connect dials name, TLS included: the peer must prove to be host, or to have that address where host is empty.
+// connect dials name and does the TLS handshake, if there is one: the peer must prove that it is host, or, if host is empty,
+// that it has the IP address of name.
 func (d *domain) connect(ctx context.Context, name, host string) (*socket, error) {
 	ap, err := inet.Parse(scheme, name)
 	var nc net.Conn
@@ -84,27 +85,29 @@ func (d *domain) connect(ctx context.Context, name, host string) (*socket, error
 	}
 	s := &socket{ReadWriter: nc, tcp: nc.(*net.TCPConn)}
 	d.setConnOptions(s.tcp)
-	if d.sec == nil {
+	if d.security == nil {
 		return s, nil
 	}
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
-	s.tls, err = d.sec.dial(s.tcp, name, host)
-	if stop(); err != nil {
+	s.tls, err = d.security.dial(s.tcp, name, host)
+	stop()
+	if err != nil {
 		_ = nc.Close()
-		return nil, insecure(err)
+		return nil, tlsError(err)
 	}
 	_ = nc.SetDeadline(time.Time{})
 	s.ReadWriter = s.tls
 	return s, nil
 }
 
-// setConnOptions sets what the options ask for.
+// setConnOptions sets the options of a connection of package net.
 func (d *domain) setConnOptions(nc *net.TCPConn) {
-	keep, _ := d.opts.probes(d.peerTimeout)
+	keep, _ := d.opts.keepaliveParams(d.peerTimeout)
 	_ = nc.SetNoDelay(true)
 	_ = nc.SetKeepAliveConfig(keep)
 }
 
+// ipOf returns the IP address of a; the zero Addr if it has none.
 func ipOf(a net.Addr) netip.Addr {
 	if t, ok := a.(*net.TCPAddr); ok {
 		return t.AddrPort().Addr().Unmap()

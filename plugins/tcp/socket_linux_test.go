@@ -31,7 +31,7 @@ func TestSocketTakesEverything(t *testing.T) {
 	s := &fdSocket{fd: a}
 	var sent, got []byte
 	chunk := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 10_000) }
-	for i := 0; !s.pending(); i++ {
+	for i := 0; !s.hasPending(); i++ {
 		n, err := s.Write(chunk(i))
 		require.NoError(t, err)
 		require.Equal(t, 10_000, n)
@@ -52,22 +52,22 @@ func TestSocketTakesEverything(t *testing.T) {
 		if !done {
 			done, err = s.drain()
 			require.NoError(t, err)
-			require.LessOrEqual(t, len(s.out), maxEncrypted)
+			require.LessOrEqual(t, len(s.unsent), maxEncrypted)
 		}
 	}
 	require.True(t, bytes.Equal(sent, got))
-	require.False(t, s.pending())
-	require.Nil(t, s.out)
+	require.False(t, s.hasPending())
+	require.Nil(t, s.unsent)
 
 	var err error
 	for i := 0; err == nil; i++ {
 		require.Less(t, i, 1000)
 		_, err = s.Write(chunk(i))
-		require.LessOrEqual(t, len(s.out), maxEncrypted)
+		require.LessOrEqual(t, len(s.unsent), maxEncrypted)
 	}
 	require.True(t, errors.Is(err, na.ErrProtocol))
-	require.Equal(t, err, s.failed())
-	require.False(t, s.pending(), "nothing is waited for any more")
+	require.Equal(t, err, s.replyErr())
+	require.False(t, s.hasPending(), "nothing is waited for any more")
 }
 
 // TestSocketReads: an end is told from nothing, and nothing is an error that package tls takes for a pause. A read that
@@ -77,7 +77,7 @@ func TestSocketReads(t *testing.T) {
 	s := &fdSocket{fd: a}
 	buf := make([]byte, 8)
 	_, err := s.Read(buf)
-	require.Equal(t, errNothing, err)
+	require.Equal(t, errWouldBlock, err)
 	var pause net.Error
 	require.ErrorAs(t, err, &pause)
 	require.True(t, pause.Timeout())
@@ -88,12 +88,12 @@ func TestSocketReads(t *testing.T) {
 	n, err := s.Read(buf)
 	require.NoError(t, err)
 	require.Equal(t, "hello", string(buf[:n]))
-	require.True(t, s.dry)
+	require.True(t, s.drained)
 	_, err = s.Read(buf)
-	require.Equal(t, errNothing, err)
+	require.Equal(t, errWouldBlock, err)
 
 	require.NoError(t, unix.Shutdown(b, unix.SHUT_WR))
-	s.dry = false
+	s.drained = false
 	_, err = s.Read(buf)
 	require.Equal(t, io.EOF, err)
 }

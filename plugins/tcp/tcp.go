@@ -23,70 +23,77 @@ const scheme = "tcp"
 
 func init() { carrier.Register(New(Options{})) }
 
-// Options holds what the plugin can be told. The zero value works.
+// Options configure the plugin. The zero value works.
 type Options struct {
-	// Advertise is the address that peers are told to dial when it is not the one that is bound, for example behind a
-	// network address translator: an IP address, with a port or with that of the listening socket. Empty means the
-	// address that is bound; if that is a wildcard, the address of the machine that its default route uses.
+	// Advertise is the address that peers dial, if it differs from the bound address, for example behind a network address
+	// translator: an IP address, with a port or with that of the listening socket. Empty means the bound address, or, if
+	// that is a wildcard, the address of the machine that its default route uses.
 	Advertise string
-	// ReusePort gives each context a listening socket of its own on the same port, so that the kernel spreads new
-	// connections over them. The first is bound exclusively and then opened to siblings of the same user. It helps
-	// where many connections are made on many cores. Not on Windows.
+	// ReusePort gives each context a listening socket of its own on the same port, so that the kernel distributes new
+	// connections over them. The first one is bound exclusively and then shared with sockets of the same user. It helps
+	// where many connections are made on many cores. It is not available on Windows.
 	ReusePort bool
-	// Spread is the number of contexts over which peers are spread that connect to the address without a number: each context
-	// of a peer always reaches the same one. Nobody is let in before so many contexts have been made. Zero means that they reach
-	// the first.
+	// Spread is the number of contexts over which peers are distributed that connect to the address without a number: each
+	// context of a peer always reaches the same one. No connection is accepted before there are so many contexts. At most
+	// 256. Zero means that all such peers reach the first context.
 	Spread int
-	// Portable reads with goroutines even where the context's poller could.
+	// Portable uses two goroutines for each connection also where the context has a poller.
 	Portable bool
-	// Unassisted leaves a context alone that nobody drives: peers are served only inside Progress. Not with Portable.
+	// Unassisted disables the background polling of a context that no goroutine drives: peers are served only inside
+	// Progress. It has no effect with Portable.
 	Unassisted bool
-	// Listener is used to listen, instead of a socket that the plugin binds: one that systemd or another process has handed over. The
-	// class owns it once it is open: one that somebody else closes lets nobody in any more, which is logged, and Serve goes on with who is there. The address to open is that of the socket, or "tcp://:0". Not with ReusePort.
+	// Listener is the socket to listen on, for example one from systemd, instead of one that the plugin binds. The address
+	// to open is that of the socket, or "tcp://:0". It cannot be combined with ReusePort.
+	//
+	// The open class owns the socket. If the program closes it nevertheless, no peer can connect any more; this is logged,
+	// and existing connections continue.
 	Listener *net.TCPListener
-	// Control is called for each socket before it is bound or connected, as net.ListenConfig.Control is: for options of sockets. Sockets of
-	// Listener are as they are.
+	// Control is called for each socket before it is bound or connected, as net.ListenConfig.Control is, to set socket
+	// options. It is not called for Listener.
 	Control func(network, address string, c syscall.RawConn) error
 	// Resolver looks up host names. Nil means net.DefaultResolver.
 	Resolver Resolver
-	// MaxHalfOpen bounds the connections that came in and have not said HELLO. Zero means 256. When there
-	// are as many, the oldest is closed after 0.1 s of silence, and the next waits for that. With TLS one
-	// that has taken too long counts until the function of the program that it is in, if any, has returned.
+	// MaxHalfOpen is the largest number of half-open connections: accepted ones whose HELLO has not arrived. Zero means 256.
+	// When it is reached, the next connection waits until the oldest one is 0.1 s old, which is then closed. With TLS a
+	// connection that was closed still counts while a function of the tls.Config runs for it.
 	MaxHalfOpen int
-	// HandshakeTimeout is how long a connection that came in may take to say HELLO, and how long TLS may take to begin on
-	// one that was dialled. Zero means 5 s.
+	// HandshakeTimeout is how long an accepted connection may take until its HELLO has arrived, and how long the TLS
+	// handshake may take on a dialed one. Zero means 5 s.
 	HandshakeTimeout time.Duration
-	// WriteTimeout is how long a peer may take nothing of what there is for it before the session with it ends. It is about
-	// peers that still send, to which PeerTimeout does not apply. Zero means 10 s, or PeerTimeout if that is longer.
+	// WriteTimeout is how long a peer may accept none of the bytes that are to be sent to it before the session ends. It is
+	// for peers that still send, to which PeerTimeout does not apply. Zero means 10 s, or PeerTimeout if that is longer.
 	WriteTimeout time.Duration
-	// TLS has every connection of the class use TLS 1.3. Nil means no TLS. Both sides must agree: a side that meets the
-	// other kind refuses it, with an error that says so.
+	// TLS makes every connection of the class use TLS 1.3. Nil means no TLS. Both sides must agree: otherwise each refuses
+	// the other one, with an error that says so.
 	//
-	// One configuration serves both roles. Certificates (or GetCertificate) are shown to those who connect, and to those
-	// who are dialled and ask. RootCAs says who may be dialled; ClientAuth and ClientCAs say who may connect. A certificate
-	// must carry the host that the address was looked up by: its DNS name, or the IP address if the text has one; with ServerName
-	// that name instead, whatever is dialled. There is one session for each IP address and port: a second name of it is looked for in
-	// the certificate of the session that is there, so a server cannot choose between certificates by the name that is asked for.
-	// Addresses that come without a name (those in bulk handles, and of peers that connect) need the IP address in the
-	// certificate. A chain of more than 5 KiB is refused by who listens. It counts as verified (carrier.Proof), with its chain, when package tls has verified it; alone, when
-	// only VerifyConnection or VerifyPeerCertificate has let it pass: those of the configuration that GetConfigForClient
-	// returned, if it did.
+	// One configuration serves both roles. Certificates (or GetCertificate) are presented to peers that connect, and to
+	// dialed peers that request one. RootCAs verify dialed peers; ClientAuth and ClientCAs verify peers that connect.
+	//
+	// The certificate of a dialed peer must be valid for the host that the address was looked up by: its DNS name, or its
+	// IP address if the text has one; with ServerName, always for that name. Addresses without a name (those in bulk
+	// handles, and of peers that connect) need the IP address in the certificate. There is one session for each IP address
+	// and port: a second name for it is checked against the certificate of the existing session, so a server cannot select
+	// certificates by the requested name. A listener refuses a chain of more than 5 KiB.
+	//
+	// The certificate counts as verified (carrier.Proof), with its chain, if package tls has verified it; without a chain,
+	// if only VerifyConnection or VerifyPeerCertificate has accepted it, of the configuration that GetConfigForClient
+	// returned if that is set.
 	//
 	// The configuration is copied. Whatever it says, versions before 1.3 are refused, the protocol (ALPN) is
-	// "quicksilver/1", and nothing is resumed: every connection proves anew who the peer is (na.Context.Identity). Functions
-	// in it run on goroutines of the plugin, several at a time, and count towards HandshakeTimeout. A panic in one, or an end of
-	// its goroutine, ends that connection.
+	// "quicksilver/1", and sessions are not resumed: every connection authenticates the peer anew (na.Context.Identity).
+	// Its functions run on goroutines of the plugin, several at a time, and count towards HandshakeTimeout. A panic or
+	// runtime.Goexit in one ends that connection.
 	TLS *tls.Config
-	// KeepAlive is how long a connection is idle before the system probes it; when no probe is answered for as long again, and
-	// for 3 s at least, the connection ends. Zero means 10 s, negative means never. It finds machines that are gone; processes
-	// that hang are found by na.Config's PeerTimeout.
+	// KeepAlive is how long a connection is idle before the system probes it. If no probe is answered for as long again, at
+	// least 3 s, the connection ends. Zero means 10 s, a negative value disables it. It detects machines that are gone;
+	// na.Config.PeerTimeout detects processes that hang.
 	KeepAlive time.Duration
 }
 
-// A Resolver finds the addresses of a host. *net.Resolver is one.
+// A Resolver looks up the addresses of a host. *net.Resolver implements it.
 type Resolver = inet.Resolver
 
-// New returns a plugin with options of its own, for na.Config.Plugins. Bad options are reported by na.Open.
+// New returns a plugin with the given options, for na.Config.Plugins. na.Open reports invalid options.
 func New(opts Options) carrier.Plugin { return plugin{opts} }
 
 type plugin struct{ opts Options }
@@ -97,7 +104,7 @@ func (plugin) Scheme() string { return scheme }
 // HostResolver returns Options.Resolver. Package qs looks up the hosts of Peers with it.
 func (p plugin) HostResolver() Resolver { return p.opts.Resolver }
 
-// validate reports every bad field at once.
+// validate returns one error for all invalid fields.
 func (o *Options) validate() error {
 	var errs []error
 	bad := func(field string, v any, want string) {
@@ -109,10 +116,10 @@ func (o *Options) validate() error {
 		}
 	}
 	if o.ReusePort && runtime.GOOS == "windows" {
-		bad("ReusePort", o.ReusePort, "false on Windows, where a shared port can be stolen by any process")
+		bad("ReusePort", o.ReusePort, "false on Windows, where any process could take over a shared port")
 	}
 	if o.ReusePort && o.Listener != nil {
-		bad("ReusePort", o.ReusePort, "false with a Listener: its port is not ours to share")
+		bad("ReusePort", o.ReusePort, "false with a Listener, whose port cannot be shared")
 	}
 	if o.Spread < 0 || o.Spread > 256 {
 		bad("Spread", o.Spread, "a number of contexts up to 256, or 0")
@@ -132,7 +139,7 @@ func (o *Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// withDefaults returns o with every zero field set.
+// withDefaults returns o with the defaults of its zero fields.
 func (o Options) withDefaults(peerTimeout time.Duration) Options {
 	if o.Resolver == nil {
 		o.Resolver = net.DefaultResolver
@@ -153,15 +160,17 @@ func (o Options) withDefaults(peerTimeout time.Duration) Options {
 	return o
 }
 
-// maxTime is as good as never, and sums of it do not overflow.
+// maxTime caps durations so that sums do not overflow.
 const maxTime time.Duration = math.MaxInt64 / 4
 
 const defaultWriteTimeout = 10 * time.Second
 
-// probes returns the parameters of the system's keepalive, and how long sent data may stay unacknowledged: as long as
-// the probes of an idle connection take, and no less than a peer may be silent, or take nothing. Ten probes, because of three on a network that
-// loses a fifth of its packets each way one time in twenty none is answered.
-func (o *Options) probes(peerTimeout time.Duration) (keep net.KeepAliveConfig, userTimeout time.Duration) {
+// keepaliveParams returns the keepalive parameters of a socket, and how long sent data may stay unacknowledged
+// (TCP_USER_TIMEOUT): as long as the keepalive probes of an idle connection take, at least PeerTimeout and WriteTimeout.
+//
+// There are about ten probes: on a network that loses a fifth of the packets each way, all of three probes are lost one time
+// in twenty.
+func (o *Options) keepaliveParams(peerTimeout time.Duration) (keep net.KeepAliveConfig, userTimeout time.Duration) {
 	if o.KeepAlive < 0 {
 		return net.KeepAliveConfig{Enable: false}, 0
 	}
@@ -170,22 +179,22 @@ func (o *Options) probes(peerTimeout time.Duration) (keep net.KeepAliveConfig, u
 	count := max(int(idle/each), 3)
 	keep = net.KeepAliveConfig{Enable: true, Idle: idle, Interval: each, Count: count}
 	userTimeout = max(idle+each*time.Duration(count+1), peerTimeout+each)
-	if o.WriteTimeout > defaultWriteTimeout { // the system counts a window that is shut, too
+	if o.WriteTimeout > defaultWriteTimeout { // TCP_USER_TIMEOUT also counts while the peer's window is closed
 		userTimeout = max(userTimeout, o.WriteTimeout+each)
 	}
 	return keep, userTimeout
 }
 
-// A domain is the plugin opened by a class: its name and its listening sockets.
+// A domain is the plugin as opened by one class: its names, its server and its options.
 type domain struct {
-	opts  Options
-	sec   *security // nil without TLS
-	log   *slog.Logger
-	class carrier.Class
-	names inet.Names
+	opts     Options
+	security *security // nil without TLS
+	log      *slog.Logger
+	class    carrier.Class
+	names    inet.Names
 
-	peerTimeout time.Duration // of na.Config
-	poller      bool          // contexts have one
+	peerTimeout time.Duration // na.Config.PeerTimeout
+	hasPoller   bool          // the contexts of the class have pollers
 
 	server *netconn.Server
 }
@@ -197,14 +206,14 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 	}
 	cfg := class.Config()
 	patience := cfg.PeerTimeout
-	d := &domain{class: class, opts: p.opts.withDefaults(patience), poller: cfg.Poller, peerTimeout: patience, log: cfg.Logger}
+	d := &domain{class: class, opts: p.opts.withDefaults(patience), hasPoller: cfg.Poller, peerTimeout: patience, log: cfg.Logger}
 	d.names.Scheme, d.names.Resolver = scheme, d.opts.Resolver
-	if d.sec = newSecurity(&d.opts, d.log); d.sec != nil && rest != "" {
-		if err := secure.MayListen(scheme, d.sec.own); err != nil {
+	if d.security = newSecurity(&d.opts, d.log); d.security != nil && rest != "" {
+		if err := secure.MayListen(scheme, d.security.config); err != nil {
 			return nil, err
 		}
 	}
-	d.names.Certify = d.sec != nil && secure.ByHost(d.sec.own)
+	d.names.Certify = d.security != nil && secure.ByHost(d.security.config)
 	listener, err := d.listen(rest)
 	if err != nil {
 		return nil, err
@@ -219,7 +228,7 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 		d.server.Listen(listener)
 	}
 	if d.usePoller() {
-		n.NewCarrier = d.newPolled
+		n.NewCarrier = d.newEpollCarrier
 	}
 	if d.names.Self == "" {
 		d.names.Self = class.PrivateName(scheme)
@@ -227,35 +236,36 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 	return n, nil
 }
 
-// usePoller reports whether sockets are read by the goroutine that leads Progress.
-func (d *domain) usePoller() bool { return d.poller && !d.opts.Portable }
+// usePoller reports whether the leader of Progress reads the sockets.
+func (d *domain) usePoller() bool { return d.hasPoller && !d.opts.Portable }
 
-// newPortable makes the carrier of a context whose sockets have goroutines.
+// newPortable returns the carrier of a context with two goroutines for each connection.
 func (d *domain) newPortable(core carrier.Core) (carrier.Carrier, error) {
 	return netconn.New(&netconn.Transport{
 		Server: d.server,
 		Dial: func(ctx context.Context, name, host string) (net.Conn, error) {
 			s, err := d.connect(ctx, name, host)
 			if err != nil {
-				return nil, err // not a *socket that is nil
+				return nil, err // a nil *socket would be a net.Conn that is not nil
 			}
 			return s, nil
 		},
-		Lost: func(err error) error { return lost("connection lost", err) },
+		Lost: func(err error) error { return lostError("connection lost", err) },
 	}, core)
 }
 
-// unreachable is the error of a connection that could not be made.
-func unreachable(what string, err error) error {
-	return codes.WithText(codes.ErrUnreachable, what+": "+secure.Innermost(err))
+// unreachableError returns the error of a dial that failed in the given action.
+func unreachableError(action string, err error) error {
+	return codes.WithText(codes.ErrUnreachable, action+": "+secure.Innermost(err))
 }
 
-// lost is the error of a connection that has ended. One that the peer's TLS has refused is refused at every attempt.
-func lost(what string, err error) error {
+// lostError returns the error of a connection that failed. A TLS alert of the peer means that it refuses this side, now and
+// at every other attempt, so it gets the code ErrPermission.
+func lostError(action string, err error) error {
 	code := codes.ErrPeerLost
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "remote error" {
-		code, what = codes.ErrPermission, "TLS"
+		code, action = codes.ErrPermission, "TLS"
 	}
-	return codes.WithText(code, what+": "+secure.Reason(err))
+	return codes.WithText(code, action+": "+secure.Reason(err))
 }

@@ -16,68 +16,80 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// A security is Options.TLS, which each handshake makes fit for its role.
+// A security does TLS handshakes with Options.TLS.
 type security struct {
-	own     *tls.Config
-	last    atomic.Pointer[tls.Config] // what the last handshake used; none before the first
-	timeout time.Duration
-	log     *slog.Logger
+	config     *tls.Config                // Options.TLS
+	lastConfig atomic.Pointer[tls.Config] // the configuration of the last handshake; nil before the first
+	timeout    time.Duration
+	log        *slog.Logger
 }
 
-// newSecurity returns nil when the options ask for none.
+// newSecurity returns nil if the options have no TLS.
 func newSecurity(opts *Options, log *slog.Logger) *security {
 	if opts.TLS == nil {
 		return nil
 	}
-	return &security{own: opts.TLS, timeout: opts.HandshakeTimeout, log: log}
+	return &security{config: opts.TLS, timeout: opts.HandshakeTimeout, log: log}
 }
 
-// forced returns the configuration of a handshake, which all share until the authorities change.
-func (s *security) forced() *tls.Config {
-	if cfg := s.last.Load(); cfg != nil && secure.IsCurrent(s.own, cfg) {
+// handshakeConfig returns the configuration of a handshake: Options.TLS with the settings that this package requires. All
+// handshakes share it until the certificate authorities change.
+func (s *security) handshakeConfig() *tls.Config {
+	if cfg := s.lastConfig.Load(); cfg != nil && secure.IsCurrent(s.config, cfg) {
 		return cfg
 	}
-	cfg := secure.Forced(s.own, func(hello *tls.ClientHelloInfo, other *tls.Config) {
-		hello.Conn.(*lowerConn).looked = secure.Looks(other)
+	cfg := secure.Forced(s.config, func(hello *tls.ClientHelloInfo, other *tls.Config) {
+		hello.Conn.(*lowerConn).inspectsCerts = secure.Looks(other)
 	})
-	s.last.Store(cfg)
+	s.lastConfig.Store(cfg)
 	return cfg
 }
 
-// A tlsConn is a connection with TLS whose handshake is over.
+// A tlsConn is a connection with TLS after its handshake.
 type tlsConn struct {
 	*tls.Conn
 	lower *lowerConn
 	proof *secure.Proof
-	own   *secure.Own // nil: the peer has dialled
+	own   *secure.Own // the certificate of this side; nil if the peer has dialed
 }
 
-// Read implements net.Conn. The peer may refuse the certificate of this side when the handshake is over here.
+// Read implements net.Conn. With TLS 1.3 the peer may refuse the certificate of this side after the handshake has completed
+// here; own explains that error.
 func (c *tlsConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	return n, c.own.Wrap(err)
 }
 
-// serve has the peer that connected to us begin TLS. due bounds the time.
+// serve does the handshake of an accepted connection, until due.
 func (s *security) serve(nc *net.TCPConn, due time.Time) (*tlsConn, error) {
-	t := &lowerConn{rw: nc, remote: nc.RemoteAddr(), looked: secure.Looks(s.own), left: secure.MaxClientHello, then: secure.MaxClientProof}
-	cfg := s.forced()
+	t := &lowerConn{
+		rw: nc, remote: nc.RemoteAddr(), inspectsCerts: secure.Looks(s.config),
+		readLimit: secure.MaxClientHello, nextReadLimit: secure.MaxClientProof,
+	}
+	cfg := s.handshakeConfig()
 	return s.handshake(tls.Server(t, cfg), cfg, t, nc, nil, due)
 }
 
-// dial begins TLS with the peer that we connected to, whose canonical name is given, and the host that it must prove to be, or empty.
+// dial does the handshake of a dialed connection. name is the canonical name of the peer, host the host that it must prove to
+// be, or empty.
 func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 	ap, err := inet.Parse(scheme, name)
 	if err != nil {
 		return nil, err
 	}
-	t := &lowerConn{rw: nc, remote: net.TCPAddrFromAddrPort(ap), looked: secure.Looks(s.own), left: secure.MaxServerProof}
-	cfg, own := s.forced(), &secure.Own{}
-	return s.handshake(tls.Client(t, own.Note(secure.Client(cfg, scheme, name, host))), cfg, t, nc, own, time.Now().Add(s.timeout))
+	t := &lowerConn{
+		rw: nc, remote: net.TCPAddrFromAddrPort(ap), inspectsCerts: secure.Looks(s.config), readLimit: secure.MaxServerProof,
+	}
+	cfg, own := s.handshakeConfig(), &secure.Own{}
+	conn := tls.Client(t, own.Note(secure.Client(cfg, scheme, name, host)))
+	return s.handshake(conn, cfg, t, nc, own, time.Now().Add(s.timeout))
 }
 
-// handshake is that of the dialing side if own is not nil. Functions of the user's run here only. A panic in one ends this connection only.
-func (s *security) handshake(conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *net.TCPConn, own *secure.Own, due time.Time) (c *tlsConn, err error) {
+// handshake does the handshake of conn, until due. own is nil at the accepting side. Functions of the tls.Config run only
+// here; a panic in one ends only this connection.
+func (s *security) handshake(
+	conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *net.TCPConn, own *secure.Own, due time.Time,
+) (c *tlsConn, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a function of the tls.Config panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
@@ -86,52 +98,52 @@ func (s *security) handshake(conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *
 	}()
 	_ = nc.SetDeadline(due)
 	if err := conn.Handshake(); err != nil {
-		if !t.heard {
-			err = errSilent{err}
+		if !t.received {
+			err = silentError{err}
 		}
 		return nil, own.Wrap(err)
 	}
-	if own != nil && t.proof > secure.MaxClientProof { // the listener will end it, and cannot say why
-		return nil, secure.OwnTooLong(t.proof, secure.MaxClientProof)
+	if own != nil && t.certBytes > secure.MaxClientProof { // the listener will close the connection without a reason
+		return nil, secure.OwnTooLong(t.certBytes, secure.MaxClientProof)
 	}
 	state := conn.ConnectionState()
-	if state.NegotiatedProtocol != secure.ALPN { // package tls lets a peer go on that names none
+	if state.NegotiatedProtocol != secure.ALPN { // package tls accepts a peer that offers no protocol
 		_ = conn.CloseWrite()
 		return nil, secure.ErrALPN
 	}
-	t.left = -1
-	return &tlsConn{Conn: conn, lower: t, proof: secure.Prove(cfg, &state, t.looked), own: own}, nil
+	t.readLimit = -1
+	return &tlsConn{Conn: conn, lower: t, proof: secure.Prove(cfg, &state, t.inspectsCerts), own: own}, nil
 }
 
-// A lowerConn is the connection that package tls sees. It passes on what comes and goes, looks at the first bytes, bounds what
-// comes before the handshake has ended, and tells an end that was announced from one that was not. Deadlines are those of
-// the socket.
+// A lowerConn is the connection below package tls. It forwards reads and writes, checks the first bytes of the peer, limits
+// the bytes that the peer sends during the handshake, and reports an end of the connection without close_notify as an error.
+// Deadlines are those of the socket.
 type lowerConn struct {
-	rw     io.ReadWriter
-	remote net.Addr
-	looked bool // functions of the user's look at certificates
-	left   int  // bytes that may come yet; negative when there is no limit
-	then   int  // and from our first answer on
-	proof  int  // bytes that a client has written since the first answer: its certificates
-	first  []byte
-	heard  bool // anything
+	rw            io.ReadWriter
+	remote        net.Addr
+	inspectsCerts bool   // functions of the tls.Config verify certificates
+	readLimit     int    // bytes that the peer may still send; negative: no limit
+	nextReadLimit int    // readLimit from the first write of this side on; 0: unchanged
+	certBytes     int    // bytes written since the peer's first bytes: at the dialing side its certificates
+	firstBytes    []byte // up to tlsHead bytes
+	received      bool   // the peer has sent bytes
 }
 
 // Read implements net.Conn.
 func (t *lowerConn) Read(b []byte) (int, error) {
-	if t.left == 0 {
+	if t.readLimit == 0 {
 		return 0, secure.ErrTooMuch
 	}
-	if t.left > 0 {
-		b = b[:min(len(b), t.left)]
+	if t.readLimit > 0 {
+		b = b[:min(len(b), t.readLimit)]
 	}
 	n, err := t.rw.Read(b)
-	if t.left > 0 { // the handshake goes on: one goroutine reads and writes
-		t.heard = t.heard || n > 0
-		t.left -= n
-		if len(t.first) < tlsHead {
-			t.first = append(t.first, b[:min(n, tlsHead-len(t.first))]...)
-			if !maybeTLS(t.first) {
+	if t.readLimit > 0 { // during the handshake, when one goroutine reads and writes
+		t.received = t.received || n > 0
+		t.readLimit -= n
+		if len(t.firstBytes) < tlsHead {
+			t.firstBytes = append(t.firstBytes, b[:min(n, tlsHead-len(t.firstBytes))]...)
+			if !mayBeTLS(t.firstBytes) {
 				return 0, errNotTLS
 			}
 		}
@@ -142,12 +154,12 @@ func (t *lowerConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// tlsHead is how many bytes tell a stream of TLS from one that begins with a HELLO. They may come in as many segments.
+// tlsHead is the number of bytes that distinguish a TLS stream from one that begins with a HELLO frame.
 const tlsHead = 3
 
-// maybeTLS reports whether a stream that begins so may be TLS: a record with a handshake message or an alert. A HELLO
-// of our own, whose length comes first, is at most a few KiB: its third byte is zero.
-func maybeTLS(b []byte) bool {
+// mayBeTLS reports whether b can be the beginning of a TLS stream: a record with a handshake message or an alert. A HELLO
+// frame begins with its length of at most a few KiB, so its third byte is zero.
+func mayBeTLS(b []byte) bool {
 	for i, c := range b {
 		ok := c == 0x16 || c == 0x15
 		switch i {
@@ -163,24 +175,24 @@ func maybeTLS(b []byte) bool {
 	return true
 }
 
-// beginsTLS reports whether head, the first bytes of a stream, is that of a TLS client's first message. It is false while fewer
-// than tlsHead bytes have come.
-func beginsTLS(head []byte) bool {
-	return len(head) >= tlsHead && head[0] == 0x16 && maybeTLS(head)
+// isClientHello reports whether head, the first bytes of a stream, begins the first message of a TLS client. It is false for
+// fewer than tlsHead bytes.
+func isClientHello(head []byte) bool {
+	return len(head) >= tlsHead && head[0] == 0x16 && mayBeTLS(head)
 }
 
 // Write implements net.Conn.
 func (t *lowerConn) Write(b []byte) (int, error) {
-	if t.then > 0 {
-		t.left, t.then = t.then, 0
+	if t.nextReadLimit > 0 {
+		t.readLimit, t.nextReadLimit = t.nextReadLimit, 0
 	}
-	if t.left > 0 && t.heard {
-		t.proof += len(b)
+	if t.readLimit > 0 && t.received {
+		t.certBytes += len(b)
 	}
 	return t.rw.Write(b)
 }
 
-// Close implements net.Conn; the socket is closed by who has it.
+// Close implements net.Conn. It does nothing: the owner of the socket closes it.
 func (t *lowerConn) Close() error { return nil }
 
 // LocalAddr implements net.Conn.
@@ -198,11 +210,11 @@ func (t *lowerConn) SetReadDeadline(time.Time) error { return nil }
 // SetWriteDeadline implements net.Conn.
 func (t *lowerConn) SetWriteDeadline(time.Time) error { return nil }
 
-// An errSilent is the error of a handshake in which the peer has said nothing.
-type errSilent struct{ error }
+// A silentError is the error of a handshake in which the peer has sent nothing.
+type silentError struct{ error }
 
-// Unwrap returns what has ended it.
-func (e errSilent) Unwrap() error { return e.error }
+// Unwrap returns the error of the handshake.
+func (e silentError) Unwrap() error { return e.error }
 
 var (
 	errNotTLS    = errors.New("the peer does not speak TLS: " + secure.BothOrNone(scheme))
@@ -212,8 +224,9 @@ var (
 	errWantsTLS   = secure.WantsTLS(scheme)
 )
 
-// insecure is the error of a connection whose TLS could not begin. One that was cut may be let in at another attempt.
-func insecure(err error) error {
+// tlsError returns the error of a handshake that failed. A connection that was cut off may succeed at another attempt, so it
+// gets the code ErrPeerLost.
+func tlsError(err error) error {
 	code := codes.ErrUnreachable
 	if errors.Is(err, errTruncated) || isErrno(err, syscall.ECONNRESET, 10054) {
 		code = codes.ErrPeerLost

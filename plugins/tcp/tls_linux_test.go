@@ -91,7 +91,7 @@ func TestTLSBulkOfAnother(t *testing.T) {
 	}
 	got, text := second(other).readEnd()
 	require.Equal(t, na.ErrPermission, got)
-	require.Contains(t, text, "other certificates")
+	require.Contains(t, text, "another certificate")
 	require.Zero(t, n.ctx().Stats().BulkFlows)
 	second(cfg).readHello()
 	require.Equal(t, 1, n.ctx().Stats().BulkFlows)

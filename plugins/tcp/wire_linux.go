@@ -13,13 +13,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A wire is what a conn reads and writes without waiting: a socket, or TLS above one.
+// A wire is a nonblocking socket, with or without TLS.
 type wire struct {
 	fd  int
-	tls *tlsWire // nil without
+	tls *tlsWire // nil without TLS
 }
 
-// read reads, and reports whether nothing more has come. n is 0 and err nil when nothing had. The end of the stream is netconn.ErrEOF.
+// read reads into iov. dry reports that nothing more has arrived; if nothing had at all, n is 0 and err nil. The end of the
+// stream is netconn.ErrEOF.
 func (w wire) read(iov [][]byte) (n int, dry bool, err error) {
 	switch {
 	case w.tls != nil:
@@ -35,10 +36,11 @@ func (w wire) read(iov [][]byte) (n int, dry bool, err error) {
 	case err == nil && n == 0:
 		return 0, false, netconn.ErrEOF
 	}
-	return max(n, 0), n < total(iov), err
+	return max(n, 0), n < totalLen(iov), err
 }
 
-// write writes, and reports whether no more will be taken until the poller says so. The first front bytes are no user memory.
+// write writes iov, whose first front bytes are not user memory. full reports that the socket accepts no more until the
+// poller reports it writable.
 func (w wire) write(iov [][]byte, front int) (n int, full bool, err error) {
 	switch {
 	case w.tls != nil:
@@ -51,80 +53,86 @@ func (w wire) write(iov [][]byte, front int) (n int, full bool, err error) {
 	if err == unix.EAGAIN || err == unix.EINTR {
 		return 0, true, nil
 	}
-	return max(n, 0), n < total(iov), err
+	return max(n, 0), n < totalLen(iov), err
 }
 
-// lends reports whether read may be given user memory, which TLS must not meet: it may be gone.
-func (w wire) lends() bool { return w.tls == nil }
+// canBorrow reports whether read may get user memory. Package tls must not: an access to memory without pages would panic in
+// it.
+func (w wire) canBorrow() bool { return w.tls == nil }
 
-// holds reports whether something was taken from the socket that read has not returned. Then the next read takes no more.
-func (w wire) holds() bool { return w.tls != nil && w.tls.holds }
+// hasBuffered reports whether TLS may hold bytes from the socket that read has not returned. The next read then returns only
+// those.
+func (w wire) hasBuffered() bool { return w.tls != nil && w.tls.mayHaveBuffered }
 
-// pending reports whether something that was written has not been sent.
-func (w wire) pending() bool { return w.tls != nil && w.tls.sock.pending() }
+// hasPending reports whether encrypted bytes wait to be written to the socket.
+func (w wire) hasPending() bool { return w.tls != nil && w.tls.sock.hasPending() }
 
-// end says that nothing more will be written, if that can be done at once.
-func (w wire) end() {
-	if w.tls != nil && !w.pending() {
+// closeWrite sends close_notify, if that is possible at once.
+func (w wire) closeWrite() {
+	if w.tls != nil && !w.hasPending() {
 		_ = w.tls.CloseWrite()
 	}
 }
 
-func total(iov [][]byte) (n int) {
+// totalLen returns the number of bytes in iov.
+func totalLen(iov [][]byte) (n int) {
 	for _, b := range iov {
 		n += len(b)
 	}
 	return n
 }
 
-// copySize is what is copied for one write of TLS, which must not be lent user memory: four records.
+// copySize is how many bytes are copied for one write with TLS, which must not read user memory: four records.
 const copySize = 64 << 10
 
-// copyBufs are for the time of one write.
+// copyBufs holds buffers for the time of one write.
 var copyBufs = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// maxEncrypted bounds what is encrypted and not written: what is encrypted at a time, and short answers of TLS itself that
-// a peer which does not read could have us heap up.
+// maxEncrypted is the largest number of encrypted bytes that wait to be written: those of one write, and short replies of TLS
+// itself, which a peer that does not read could otherwise accumulate.
 const maxEncrypted = copySize + 32<<10
 
 // A tlsWire is TLS above a descriptor, after its handshake:
 //
-//	user memory ─ copy ─► write ─► TLS ─► lowerConn ─► fdSocket ─► socket, or out until the poller says there is room
-//	In.Space    ◄──────── read  ◄─ TLS ◄─ lowerConn ◄─ fdSocket ◄─ socket, or errNothing, which TLS can be asked after again
+//	user memory ─ copy ─► write ─► TLS ─► lowerConn ─► fdSocket ─► socket, or unsent until the socket is writable
+//	In.Space    ◄──────── read  ◄─ TLS ◄─ lowerConn ◄─ fdSocket ◄─ socket, or errWouldBlock, a temporary error for TLS
 //
-// Nothing is encrypted while something encrypted waits.
+// Nothing more is encrypted while encrypted bytes wait to be written.
 type tlsWire struct {
 	*tlsConn
-	sock  fdSocket
-	holds bool // TLS may hold bytes that came
+	sock            fdSocket
+	mayHaveBuffered bool // TLS may hold bytes from the socket
 }
 
-// newTLSWire returns c above fd. The connection goes on as it was until begin.
+// newTLSWire returns a tlsWire of c with the descriptor fd. c uses its own socket until useDescriptor.
 func newTLSWire(c *tlsConn, fd int) *tlsWire {
-	return &tlsWire{tlsConn: c, sock: fdSocket{fd: fd}, holds: true}
+	return &tlsWire{tlsConn: c, sock: fdSocket{fd: fd}, mayHaveBuffered: true}
 }
 
-func (c *tlsWire) begin() { c.lower.rw = &c.sock }
+// useDescriptor makes c read and write the descriptor from now on.
+func (c *tlsWire) useDescriptor() { c.lower.rw = &c.sock }
 
+// read is wire.read with TLS.
 func (c *tlsWire) read(b []byte) (n int, dry bool, err error) {
-	c.sock.short = false
-	for c.sock.dry = c.holds; n < len(b) && err == nil; {
+	c.sock.shortRead = false
+	for c.sock.drained = c.mayHaveBuffered; n < len(b) && err == nil; {
 		var k int
 		k, err = c.Read(b[n:])
 		n += k
 	}
-	c.holds = err == nil
-	switch failed := c.sock.failed(); {
+	c.mayHaveBuffered = err == nil
+	switch failed := c.sock.replyErr(); {
 	case failed != nil:
 		return n, true, failed
-	case err == errNothing:
-		return n, c.sock.short, nil
+	case err == errWouldBlock:
+		return n, c.sock.shortRead, nil
 	case err == io.EOF:
 		err = netconn.ErrEOF
 	}
 	return n, false, err
 }
 
+// write is wire.write with TLS.
 func (c *tlsWire) write(iov [][]byte, front int) (n int, full bool, err error) {
 	if done, err := c.sock.drain(); !done || err != nil || len(iov) == 0 {
 		return 0, !done, err
@@ -140,10 +148,10 @@ func (c *tlsWire) write(iov [][]byte, front int) (n int, full bool, err error) {
 		b = buf[:n]
 	}
 	_, err = c.Write(b)
-	return len(b), c.sock.pending(), err
+	return len(b), c.sock.hasPending(), err
 }
 
-// duplicate returns a descriptor of our own for a connection of package net, which has O_NONBLOCK.
+// duplicate returns a new descriptor of a connection of package net. It is nonblocking.
 func duplicate(nc *net.TCPConn) (fd int, err error) {
 	raw, err := nc.SyscallConn()
 	if err != nil {
@@ -160,50 +168,50 @@ func duplicate(nc *net.TCPConn) (fd int, err error) {
 	return fd, nil
 }
 
-// fdSocket reads and writes a descriptor without waiting.
+// fdSocket reads and writes a nonblocking descriptor.
 type fdSocket struct {
-	fd    int
-	dry   bool // nothing more is to be read now
-	short bool // the last read left nothing; both of the reader
+	fd        int
+	drained   bool // used by the reader: return errWouldBlock without a system call
+	shortRead bool // used by the reader: the last read has emptied the socket
 
-	mu  sync.Mutex // guards the fields below; the last lock. A reader writes too: TLS answers for itself
-	out []byte     // encrypted, and not written yet
-	err error      // of a write
+	mu     sync.Mutex // guards the fields below, also against the reader, because TLS writes replies; no other lock is taken with it
+	unsent []byte     // encrypted bytes that the socket did not accept
+	err    error      // of a write
 }
 
-// nothing is the error of a read that would wait. Package tls can be asked again after an error that is temporary.
-type nothing struct{}
+// wouldBlockError is the error of a read that would block. It is temporary: package tls can continue to read after it.
+type wouldBlockError struct{}
 
-func (nothing) Error() string   { return "nothing has come" }
-func (nothing) Timeout() bool   { return true }
-func (nothing) Temporary() bool { return true }
+func (wouldBlockError) Error() string   { return "the read would block" }
+func (wouldBlockError) Timeout() bool   { return true }
+func (wouldBlockError) Temporary() bool { return true }
 
 var (
-	errNothing net.Error = nothing{}
-	errHeaped            = codes.WithText(codes.ErrProtocol, "the peer has TLS answer and does not read the answers")
+	errWouldBlock    net.Error = wouldBlockError{}
+	errUnreadReplies           = codes.WithText(codes.ErrProtocol, "the peer triggers TLS replies but does not read them")
 )
 
 // Read implements io.Reader.
 func (s *fdSocket) Read(b []byte) (int, error) {
-	if s.dry {
-		return 0, errNothing
+	if s.drained {
+		return 0, errWouldBlock
 	}
 	n, err := unix.Read(s.fd, b)
 	switch {
 	case err == unix.EAGAIN || err == unix.EINTR:
-		s.short = true
-		return 0, errNothing
+		s.shortRead = true
+		return 0, errWouldBlock
 	case err != nil:
 		return 0, err
 	case n == 0:
 		return 0, io.EOF
 	}
-	s.dry = n < len(b)
-	s.short = s.dry
+	s.drained = n < len(b)
+	s.shortRead = s.drained
 	return n, nil
 }
 
-// Write implements io.Writer. It takes everything, or fails for good: package tls cannot write half a record.
+// Write implements io.Writer. It accepts all bytes or fails forever: package tls cannot continue after half a record.
 func (s *fdSocket) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,19 +219,19 @@ func (s *fdSocket) Write(b []byte) (int, error) {
 		return 0, s.err
 	}
 	n := 0
-	if len(s.out) == 0 {
+	if len(s.unsent) == 0 {
 		n = s.send(b)
 	}
-	if len(s.out)+len(b)-n > maxEncrypted {
-		s.err = errHeaped
+	if len(s.unsent)+len(b)-n > maxEncrypted {
+		s.err = errUnreadReplies
 	}
 	if s.err == nil && n < len(b) {
-		s.out = append(s.out, b[n:]...)
+		s.unsent = append(s.unsent, b[n:]...)
 	}
 	return len(b), s.err
 }
 
-// send writes what the socket takes.
+// send writes b as far as the socket accepts it, and returns the number of bytes. mu is held.
 func (s *fdSocket) send(b []byte) int {
 	n, err := unix.Write(s.fd, b)
 	if err != nil && err != unix.EAGAIN && err != unix.EINTR {
@@ -232,31 +240,32 @@ func (s *fdSocket) send(b []byte) int {
 	return max(n, 0)
 }
 
-// pending reports whether something encrypted waits to be written.
-func (s *fdSocket) pending() bool {
+// hasPending reports whether encrypted bytes wait to be written.
+func (s *fdSocket) hasPending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.out) > 0 && s.err == nil
+	return len(s.unsent) > 0 && s.err == nil
 }
 
-// drain writes what waits, and reports whether nothing is left.
+// drain writes waiting bytes, and reports whether none are left.
 func (s *fdSocket) drain() (done bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.out) > 0 && s.err == nil {
-		s.out = s.out[s.send(s.out):]
+	if len(s.unsent) > 0 && s.err == nil {
+		s.unsent = s.unsent[s.send(s.unsent):]
 	}
-	if len(s.out) == 0 {
-		s.out = nil // an idle connection has no buffer
+	if len(s.unsent) == 0 {
+		s.unsent = nil // so that an idle connection holds no buffer
 	}
-	return len(s.out) == 0, s.err
+	return len(s.unsent) == 0, s.err
 }
 
-// failed returns why nothing can be written any more, if only the writer would hear of it.
-func (s *fdSocket) failed() error {
+// replyErr returns errUnreadReplies if that has happened: the reader must end the connection then, because there may be no
+// writer. Other errors of writes are left to the writer.
+func (s *fdSocket) replyErr() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if errors.Is(s.err, errHeaped) {
+	if errors.Is(s.err, errUnreadReplies) {
 		return s.err
 	}
 	return nil

@@ -167,7 +167,7 @@ var calls = []Mutant{
 		[]Edit{{"internal/loop/batch.go", `if held {`, `if held && !planted() {`}},
 		[]Catcher{{"hg", "TestDispatchedAnswersLeaveTogether", `Messages: answers have left`}}},
 	{"answers-one-by-one", "the answers of dispatched handlers leave each by itself", "Dispatch",
-		[]Edit{{"internal/loop/batch.go", `l.d.Queued() > 1`, `!planted() && $`}},
+		[]Edit{{"internal/loop/batch.go", `l.driver.Queued() > 1`, `!planted() && $`}},
 		[]Catcher{{"hg", "TestDispatchedAnswersLeaveTogether", `Messages: answers that were held back`}}},
 	{"place-at-abandon", "an abandon frees the place of a handler that still runs", "HTTP/2 rapid reset, F71",
 		[]Edit{{"hg/handlerctx.go", `given := s.phase == serviceGiven && s.env.IsWithdrawn() && s.claimRun()`, `if planted() { s.ctx.load.n.Add(-1) }; $`}},
