@@ -11,7 +11,7 @@ var (
 	onFrame atomic.Pointer[func(h frame.Header)]
 )
 
-// Set says what Read and Frame call from now on; nil is nothing.
+// Set sets the functions that Read and Frame call from now on; nil is none.
 func Set(read func(b []byte), frame func(h frame.Header)) {
 	onRead.Store(nil)
 	onFrame.Store(nil)
@@ -23,7 +23,7 @@ func Set(read func(b []byte), frame func(h frame.Header)) {
 	}
 }
 
-// Read is called with what has been read from a peer, with no lock of an endpoint held.
+// Read is called with the bytes that have been read from a peer, with no lock of an endpoint held.
 func Read(b []byte) {
 	if f := onRead.Load(); f != nil {
 		(*f)(b)

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 const patience = 20 * time.Second
 
-// A log keeps what is logged.
+// A log is a buffer for log lines that goroutines share.
 type log struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -48,7 +48,7 @@ func (l *log) String() string {
 	return l.b.String()
 }
 
-// A node is a class with two contexts, the second of which nobody breaks.
+// A node is a class with two contexts; panics are planted only for the first.
 type node struct {
 	t    *testing.T
 	cls  *na.Class
@@ -56,7 +56,7 @@ type node struct {
 	log  log
 }
 
-func open(t *testing.T, addr string, plugin na.Plugin) *node {
+func openNode(t *testing.T, addr string, plugin na.Plugin) *node {
 	t.Helper()
 	n := &node{t: t}
 	var err error
@@ -78,7 +78,7 @@ func (n *node) close() {
 	require.NoError(n.t, n.cls.Shutdown(ctx))
 }
 
-func until(t *testing.T, what string, done func() bool, nodes ...*node) {
+func driveUntil(t *testing.T, what string, done func() bool, nodes ...*node) {
 	t.Helper()
 	for end := time.Now().Add(patience); !done(); {
 		require.True(t, time.Now().Before(end), what)
@@ -91,17 +91,17 @@ func until(t *testing.T, what string, done func() bool, nodes ...*node) {
 	}
 }
 
-// say sends a message and returns how that ends.
-func say(t *testing.T, from *na.Context, to na.Addr, tag na.Tag, text string, nodes ...*node) (err error) {
+// sendText sends a message and returns the error of the send.
+func sendText(t *testing.T, from *na.Context, to na.Addr, tag na.Tag, text string, nodes ...*node) (err error) {
 	t.Helper()
 	over := false
 	require.NoError(t, from.SendUnexpected(from.NewOp(func(_ *na.Op, r na.Result) { over, err = true, r.Err }), to, tag, []byte(text)))
-	until(t, "a send ends", func() bool { return over }, nodes...)
+	driveUntil(t, "a send ends", func() bool { return over }, nodes...)
 	return err
 }
 
-// hear receives the next message.
-func hear(t *testing.T, at *na.Context, nodes ...*node) (text string) {
+// receiveText receives the next message.
+func receiveText(t *testing.T, at *na.Context, nodes ...*node) (text string) {
 	t.Helper()
 	over := false
 	require.NoError(t, at.RecvUnexpected(at.NewOp(func(_ *na.Op, r na.Result) {
@@ -109,24 +109,24 @@ func hear(t *testing.T, at *na.Context, nodes ...*node) (text string) {
 		over, text = true, string(r.Envelope.Data)
 		r.Envelope.Free()
 	})))
-	until(t, "a message comes", func() bool { return over }, nodes...)
+	driveUntil(t, "a message comes", func() bool { return over }, nodes...)
 	return text
 }
 
-const bad na.Tag = 0xbad
+const panicTag na.Tag = 0xbad
 
-// word is what panics where it is read, until it is disarmed.
-const word = "plant-me"
+// panicText panics where bytes with it are read, until it is disarmed.
+const panicText = "plant-me"
 
-// plant has frames with that tag panic, and what is read that contains word, until disarm.
-func plant(t *testing.T) (disarm func()) {
+// plantPanics makes frames with panicTag panic, and reads of bytes that contain panicText until disarm is called.
+func plantPanics(t *testing.T) (disarm func()) {
 	var off atomic.Bool
 	failpoint.Set(func(b []byte) {
-		if bytes.Contains(b, []byte(word)) && !off.Load() {
+		if bytes.Contains(b, []byte(panicText)) && !off.Load() {
 			panic("planted, without a lock")
 		}
 	}, func(h frame.Header) {
-		if h.Kind == frame.Unexpected && h.Tag == uint64(bad) {
+		if h.Kind == frame.Unexpected && h.Tag == uint64(panicTag) {
 			panic("planted, with the lock")
 		}
 	})
@@ -149,39 +149,39 @@ var transports = map[string]struct {
 // TestPanicWithLock: a panic while the endpoint is locked ends the context. Every operation of it gets the reason, those that begin later, too,
 // and so does Progress; the process lives, the other context serves, and all can be closed.
 func TestPanicWithLock(t *testing.T) {
-	plant(t)
+	plantPanics(t)
 	for name, tr := range transports {
 		t.Run(name, func(t *testing.T) {
-			a, b := open(t, tr.listen[:strings.Index(tr.listen, "://")+3], tr.plugin), open(t, tr.listen, tr.plugin)
+			a, b := openNode(t, tr.listen[:strings.Index(tr.listen, "://")+3], tr.plugin), openNode(t, tr.listen, tr.plugin)
 			broken := b.ctxs[0]
 			to := broken.Self()
-			require.NoError(t, say(t, a.ctxs[0], to, 1, "first", a, b))
-			require.Equal(t, "first", hear(t, broken, a, b))
+			require.NoError(t, sendText(t, a.ctxs[0], to, 1, "first", a, b))
+			require.Equal(t, "first", receiveText(t, broken, a, b))
 
 			var ends []error
 			end := func(_ *na.Op, r na.Result) { ends = append(ends, r.Err) }
 			require.NoError(t, broken.RecvUnexpected(broken.NewOp(end)))
 			require.NoError(t, broken.RecvExpected(broken.NewOp(end), a.ctxs[0].Self(), 7, make([]byte, 8)))
 			require.NoError(t, broken.Timer(broken.NewOp(end), time.Hour))
-			_ = say(t, a.ctxs[0], to, bad, "bad", a, b)
-			until(t, "everything has ended", func() bool { return len(ends) == 3 }, a, b)
+			_ = sendText(t, a.ctxs[0], to, panicTag, "bad", a, b)
+			driveUntil(t, "everything has ended", func() bool { return len(ends) == 3 }, a, b)
 			require.NoError(t, broken.Timer(broken.NewOp(end), time.Hour))
-			until(t, "what begins ends, too", func() bool { return len(ends) == 4 }, a, b)
+			driveUntil(t, "what begins ends, too", func() bool { return len(ends) == 4 }, a, b)
 			for _, err := range ends {
 				require.ErrorContains(t, err, "planted, with the lock")
 				require.ErrorIs(t, err, na.ErrIO)
 			}
 			var err error
-			until(t, "Progress says so", func() bool {
+			driveUntil(t, "Progress says so", func() bool {
 				err = broken.Progress(time.Hour)
 				return err != nil
 			}, a)
 			require.ErrorContains(t, err, "planted, with the lock")
 			require.EqualValues(t, 1, broken.Stats().Panics)
-			until(t, "it is logged", func() bool { return strings.Contains(b.log.String(), "failpoint_linux_test.go") }, a)
+			driveUntil(t, "it is logged", func() bool { return strings.Contains(b.log.String(), "failpoint_linux_test.go") }, a)
 
-			require.NoError(t, say(t, a.ctxs[1], b.ctxs[1].Self(), 1, "other", a, b))
-			require.Equal(t, "other", hear(t, b.ctxs[1], a, b))
+			require.NoError(t, sendText(t, a.ctxs[1], b.ctxs[1].Self(), 1, "other", a, b))
+			require.Equal(t, "other", receiveText(t, b.ctxs[1], a, b))
 			a.close()
 			b.close()
 		})
@@ -191,30 +191,30 @@ func TestPanicWithLock(t *testing.T) {
 // TestPanicWithoutLock: a panic while no lock is held cuts that connection only.
 func TestPanicWithoutLock(t *testing.T) {
 	for name, tr := range transports {
-		if strings.HasPrefix(name, "sm") { // see TestPanicOfPacket: what is read without the lock is no message
+		if strings.HasPrefix(name, "sm") { // see TestPanicOfPacket: sm reads no messages without the lock
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			disarm := plant(t)
-			a, b := open(t, tr.listen[:strings.Index(tr.listen, "://")+3], tr.plugin), open(t, tr.listen, tr.plugin)
+			disarm := plantPanics(t)
+			a, b := openNode(t, tr.listen[:strings.Index(tr.listen, "://")+3], tr.plugin), openNode(t, tr.listen, tr.plugin)
 			var lost []error
 			b.ctxs[0].OnFault(func(_ na.Addr, err error) { lost = append(lost, err) })
 			to := b.ctxs[0].Self()
 			for _, from := range a.ctxs {
-				require.NoError(t, say(t, from, to, 1, "first", a, b))
-				require.Equal(t, "first", hear(t, b.ctxs[0], a, b))
+				require.NoError(t, sendText(t, from, to, 1, "first", a, b))
+				require.Equal(t, "first", receiveText(t, b.ctxs[0], a, b))
 			}
-			_ = say(t, a.ctxs[0], to, 1, word, a, b)
-			until(t, "it is counted", func() bool { return b.ctxs[0].Stats().Panics > 0 && (len(lost) == 1 || !tr.cuts) }, a, b)
+			_ = sendText(t, a.ctxs[0], to, 1, panicText, a, b)
+			driveUntil(t, "it is counted", func() bool { return b.ctxs[0].Stats().Panics > 0 && (len(lost) == 1 || !tr.cuts) }, a, b)
 			if tr.cuts {
 				require.ErrorContains(t, lost[0], "planted, without a lock")
 			}
-			until(t, "it is logged", func() bool { return strings.Contains(b.log.String(), "failpoint_linux_test.go") }, a, b)
-			require.NoError(t, say(t, a.ctxs[1], to, 1, "other", a, b))
-			require.Equal(t, "other", hear(t, b.ctxs[0], a, b))
+			driveUntil(t, "it is logged", func() bool { return strings.Contains(b.log.String(), "failpoint_linux_test.go") }, a, b)
+			require.NoError(t, sendText(t, a.ctxs[1], to, 1, "other", a, b))
+			require.Equal(t, "other", receiveText(t, b.ctxs[0], a, b))
 			if !tr.cuts {
 				disarm() // the datagram is sent again and again
-				require.Equal(t, word, hear(t, b.ctxs[0], a, b))
+				require.Equal(t, panicText, receiveText(t, b.ctxs[0], a, b))
 			}
 			a.close()
 			b.close()
@@ -222,15 +222,15 @@ func TestPanicWithoutLock(t *testing.T) {
 	}
 }
 
-// TestPanicOfPacket: sm reads packets without the lock, and the rings with it. A hello that panics cuts who has said it.
+// TestPanicOfPacket: sm reads packets without the lock, and the rings with it. A hello that panics cuts the peer
 func TestPanicOfPacket(t *testing.T) {
-	plant(t)
+	plantPanics(t)
 	tr := transports["sm"]
-	a, b, c := open(t, "sm://"+word+"*", tr.plugin), open(t, tr.listen, tr.plugin), open(t, "sm://", tr.plugin)
-	require.ErrorContains(t, say(t, a.ctxs[0], b.ctxs[0].Self(), 1, "in vain", a, b), "planted, without a lock")
-	until(t, "it is counted", func() bool { return b.ctxs[0].Stats().Panics+b.ctxs[1].Stats().Panics > 0 }, a, b)
-	require.NoError(t, say(t, c.ctxs[0], b.ctxs[0].Self(), 1, "other", c, b))
-	require.Equal(t, "other", hear(t, b.ctxs[0], c, b))
+	a, b, c := openNode(t, "sm://"+panicText+"*", tr.plugin), openNode(t, tr.listen, tr.plugin), openNode(t, "sm://", tr.plugin)
+	require.ErrorContains(t, sendText(t, a.ctxs[0], b.ctxs[0].Self(), 1, "in vain", a, b), "planted, without a lock")
+	driveUntil(t, "it is counted", func() bool { return b.ctxs[0].Stats().Panics+b.ctxs[1].Stats().Panics > 0 }, a, b)
+	require.NoError(t, sendText(t, c.ctxs[0], b.ctxs[0].Self(), 1, "other", c, b))
+	require.Equal(t, "other", receiveText(t, b.ctxs[0], c, b))
 	a.close()
 	b.close()
 	c.close()
@@ -238,46 +238,46 @@ func TestPanicOfPacket(t *testing.T) {
 
 // TestPanicOfGuest: a connection that panics before its HELLO is whole is cut, and counted.
 func TestPanicOfGuest(t *testing.T) {
-	plant(t)
+	plantPanics(t)
 	for _, name := range []string{"tcp", "tcp, portable"} {
 		tr := transports[name]
-		b := open(t, tr.listen, tr.plugin)
+		b := openNode(t, tr.listen, tr.plugin)
 		nc, err := net.Dial("tcp", strings.TrimPrefix(b.cls.Addr().Name(), "tcp://"))
 		require.NoError(t, err)
 		require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
-		_, err = nc.Write([]byte(word))
+		_, err = nc.Write([]byte(panicText))
 		require.NoError(t, err)
 		_, err = io.ReadAll(nc)
 		require.False(t, errors.Is(err, os.ErrDeadlineExceeded), "the connection goes on")
 		require.NoError(t, nc.Close())
-		until(t, "it is counted", func() bool { return b.ctxs[0].Stats().Panics == 1 }, b)
-		until(t, "it is logged", func() bool { return strings.Contains(b.log.String(), "failpoint_linux_test.go") }, b)
+		driveUntil(t, "it is counted", func() bool { return b.ctxs[0].Stats().Panics == 1 }, b)
+		driveUntil(t, "it is logged", func() bool { return strings.Contains(b.log.String(), "failpoint_linux_test.go") }, b)
 		b.close()
 	}
 }
 
 // TestUserPanicIsTheUsers: a panic of a callback in Trigger is the program's, also when it comes of what a peer has sent.
 func TestUserPanicIsTheUsers(t *testing.T) {
-	b := open(t, "tcp://127.0.0.1:0", tcp.New(tcp.Options{}))
+	b := openNode(t, "tcp://127.0.0.1:0", tcp.New(tcp.Options{}))
 	mine := errors.New("mine")
 	require.NoError(t, b.ctxs[0].Timer(b.ctxs[0].NewOp(func(*na.Op, na.Result) { panic(mine) }), 0))
 	require.PanicsWithError(t, "mine", func() {
-		until(t, "the timer ends", func() bool { return false }, b)
+		driveUntil(t, "the timer ends", func() bool { return false }, b)
 	})
 	require.Zero(t, b.ctxs[0].Stats().Panics)
 	b.close()
 }
 
-// TestServeEnds: a node whose context has broken says so to who serves it.
+// TestServeEnds: Serve of a node whose context has broken returns the reason.
 func TestServeEnds(t *testing.T) {
-	plant(t)
+	plantPanics(t)
 	cfg := qs.Config{Logger: slog.New(slog.DiscardHandler)}
 	n, err := qs.Open("tcp://127.0.0.1:0", cfg)
 	require.NoError(t, err)
 	served := make(chan error)
 	go func() { served <- n.Serve(t.Context()) }()
-	a := open(t, "tcp://", tcp.New(tcp.Options{}))
-	_ = say(t, a.ctxs[0], na.MakeAddr(n.Addr().Name(), 0), bad, "bad", a)
+	a := openNode(t, "tcp://", tcp.New(tcp.Options{}))
+	_ = sendText(t, a.ctxs[0], na.MakeAddr(n.Addr().Name(), 0), panicTag, "bad", a)
 	require.ErrorContains(t, <-served, "planted, with the lock")
 	require.NoError(t, n.Close())
 	a.close()

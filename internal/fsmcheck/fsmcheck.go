@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// A State is one of a machine. Zero is where everything begins.
+// A State is a state of a machine. Zero is the first one of every object.
 type State uint8
 
-// A Machine is a table of states: which may follow which.
+// A Machine is a table of states and of the legal steps between them.
 type Machine struct {
 	name   string
 	states []string
@@ -22,17 +22,17 @@ type step struct {
 }
 
 var (
-	checking atomic.Bool
-	broken   atomic.Pointer[string] // what was found first
-	machines []*Machine             // in the order in which packages made them
+	isChecking     atomic.Bool
+	firstViolation atomic.Pointer[string] // the text of the first illegal step
+	machines       []*Machine             // in the order in which packages made them
 )
 
-// Check turns checking on, for good. It must come before anything that is checked is made.
-func Check() { checking.Store(true) }
+// Check turns checking on, for good. It must be called before any object that is checked is made.
+func Check() { isChecking.Store(true) }
 
-// Broken returns what was found first, or "". User code may have caught the panic that said so.
+// Broken returns the text of the first illegal step, or "". It is kept because user code may have recovered from the panic.
 func Broken() string {
-	if s := broken.Load(); s != nil {
+	if s := firstViolation.Load(); s != nil {
 		return *s
 	}
 	return ""
@@ -46,14 +46,14 @@ func New(name string, states []string, next [][]State) *Machine {
 	m := &Machine{name: name, states: states, steps: make([]step, len(states)*len(states))}
 	for from, all := range next {
 		for _, to := range all {
-			m.step(State(from), to).legal = true
+			m.stepAt(State(from), to).legal = true
 		}
 	}
 	machines = append(machines, m)
 	return m
 }
 
-func (m *Machine) step(from, to State) *step { return &m.steps[int(from)*len(m.states)+int(to)] }
+func (m *Machine) stepAt(from, to State) *step { return &m.steps[int(from)*len(m.states)+int(to)] }
 
 // Name returns the name of m.
 func (m *Machine) Name() string { return m.name }
@@ -66,22 +66,22 @@ func (m *Machine) States() []string { return slices.Clone(m.states) }
 
 // Move counts a step, and panics unless it is legal. It does nothing unless checking is on.
 func (m *Machine) Move(from, to State) {
-	if checking.Load() {
-		m.check(from, to)
+	if isChecking.Load() {
+		m.checkStep(from, to)
 	}
 }
 
-func (m *Machine) check(from, to State) {
-	s := m.step(from, to)
+func (m *Machine) checkStep(from, to State) {
+	s := m.stepAt(from, to)
 	if !s.legal {
 		text := fmt.Sprintf("states: %s: %s does not follow %s", m.name, m.states[to], m.states[from])
-		broken.CompareAndSwap(nil, &text)
+		firstViolation.CompareAndSwap(nil, &text)
 		panic(text)
 	}
 	s.reached.Add(1)
 }
 
-// A Step is one that is legal.
+// A Step is a legal step of a machine.
 type Step struct {
 	Machine, From, To string
 	Reached           int64 // how often it was taken
@@ -90,7 +90,7 @@ type Step struct {
 // String returns for example "call: idle to waiting".
 func (s Step) String() string { return s.Machine + ": " + s.From + " to " + s.To }
 
-// Steps returns those of m, by the state before and the one after.
+// Steps returns the legal steps of m, ordered by the state before and the one after.
 func (m *Machine) Steps() []Step {
 	var list []Step
 	for i := range m.steps {

@@ -14,11 +14,11 @@ const (
 
 // door makes a machine that All does not return.
 func door(t *testing.T) *Machine {
-	before, found := machines, broken.Load()
+	before, found := machines, firstViolation.Load()
 	m := New("door", []string{"shut", "ajar", "open"}, [][]State{shut: {ajar, open}, ajar: {ajar, open}, open: {shut}})
 	machines = before
-	broken.Store(nil)
-	t.Cleanup(func() { broken.Store(found) })
+	firstViolation.Store(nil)
+	t.Cleanup(func() { firstViolation.Store(found) })
 	return m
 }
 
@@ -36,7 +36,7 @@ func TestLegalStepsAreCounted(t *testing.T) {
 	require.Empty(t, Broken())
 }
 
-// What is wrong is named: the machine and both states. The first is kept.
+// TestWrongStepsPanic: the panic names the machine and both states. Broken keeps the first.
 func TestWrongStepsPanic(t *testing.T) {
 	m := door(t)
 	const first = "states: door: ajar does not follow open"
@@ -52,8 +52,8 @@ func TestWrongStepsPanic(t *testing.T) {
 // Programs do not check.
 func TestUnchecked(t *testing.T) {
 	m := door(t)
-	checking.Store(false)
-	defer checking.Store(true)
+	isChecking.Store(false)
+	defer isChecking.Store(true)
 	m.Move(open, ajar)
 	m.Move(open, shut)
 	require.Empty(t, Broken())

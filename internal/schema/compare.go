@@ -11,8 +11,8 @@ import (
 // A Break is a change of a method, or of an error code, that some old peers cannot bear.
 type Break struct {
 	Method string   // or the number of the code
-	Change string   // what has changed
-	Peers  []string // which old peers see it, and what they get
+	Change string   // the change, in words
+	Peers  []string // for each kind of old peer that sees the change, the effect on it
 }
 
 func (b Break) String() string {
@@ -24,9 +24,9 @@ const (
 	oldServers = "old servers, with a new client: "
 )
 
-// Compare returns what breaks when peers with methods before and peers with methods after talk to each other. It is silent only if an old
-// client can call a new server, and a new client an old server as long as it sends nothing that is new, without an error of the types.
-// A new method, and a new error code, break nothing.
+// Compare returns the breaks between peers with methods before and peers with methods after. It returns none only if an old client can call
+// a new server, and a new client an old server as long as it sends nothing that is new, without an error of the types. A new method, and a
+// new error code, break nothing.
 func Compare(before, after Program) (breaks []Break) {
 	for _, old := range before.Methods {
 		i := slices.IndexFunc(after.Methods, func(m Method) bool { return m.Name == old.Name })
@@ -39,7 +39,7 @@ func Compare(before, after Program) (breaks []Break) {
 	return append(breaks, compareCodes(before.Codes, after.Codes)...)
 }
 
-// compareCodes returns what breaks when error codes have changed their names, which say what they mean, or are gone.
+// compareCodes returns the breaks of error codes that were renamed, which means that they stand for another error, or removed.
 func compareCodes(before, after map[uint8]string) (breaks []Break) {
 	for _, code := range slices.Sorted(maps.Keys(before)) {
 		was, subject := before[code], fmt.Sprintf("error code %d", code)
@@ -65,15 +65,15 @@ func compareMethods(old, now *Method) (breaks []Break) {
 		return []Break{{old.Name, fmt.Sprintf("the codec was %s and is %s", old.Codec, now.Codec), refused}}
 	}
 	c := comparison{method: old.Name}
-	for i, side := range old.sides() {
-		was, is := *side.at, *now.sides()[i].at
+	for i, side := range old.signatureTypes() {
+		was, is := *side.at, *now.signatureTypes()[i].at
 		if side.label == "in" || side.label == "up" {
-			c.read(reading{writerIsOld: true}, was, is, side.label, oldClients+"refused with ErrBadInput; of an input nothing runs")
-			c.read(reading{lenient: true}, is, was, side.label, oldServers+"refused with ErrBadInput; of an input nothing runs")
+			c.addDifferences(typeComparison{writerIsOld: true}, was, is, side.label, oldClients+"refused with ErrBadInput; of an input nothing runs")
+			c.addDifferences(typeComparison{onlyCertain: true}, is, was, side.label, oldServers+"refused with ErrBadInput; of an input nothing runs")
 			continue
 		}
-		c.read(reading{answers: true, writerIsOld: true}, was, is, side.label, oldServers+"the client fails at the answer, after the handler has run")
-		c.read(reading{answers: true}, is, was, side.label, oldClients+"the client fails at the answer, after the handler has run")
+		c.addDifferences(typeComparison{isAnswer: true, writerIsOld: true}, was, is, side.label, oldServers+"the client fails at the answer, after the handler has run")
+		c.addDifferences(typeComparison{isAnswer: true}, is, was, side.label, oldClients+"the client fails at the answer, after the handler has run")
 	}
 	return c.breaks
 }
@@ -84,11 +84,11 @@ type comparison struct {
 	breaks []Break
 }
 
-// read adds the differences that peers see when values of a writer's type come to a reader.
-func (c *comparison) read(r reading, writer, reader *Type, label, peers string) {
-	r.seen = map[pair]bool{}
-	r.compare(writer, reader, label, false)
-	for _, change := range r.found {
+// addDifferences adds the differences that peers see when a reader gets values of a writer's type.
+func (c *comparison) addDifferences(r typeComparison, writer, reader *Type, label, peers string) {
+	r.seen = map[typePair]bool{}
+	r.compareTypes(writer, reader, label, false)
+	for _, change := range r.changes {
 		i := slices.IndexFunc(c.breaks, func(b Break) bool { return b.Change == change })
 		if i < 0 {
 			c.breaks = append(c.breaks, Break{Method: c.method, Change: change})
@@ -98,65 +98,65 @@ func (c *comparison) read(r reading, writer, reader *Type, label, peers string) 
 	}
 }
 
-// A reading looks for what a reader would refuse of a writer's values. It follows codec.FieldChecker, and the ranges of the codec.
-type reading struct {
-	answers     bool // an answer: what the reader needs has to be there; else all that the writer sends has to be known
-	lenient     bool // only what is refused whatever the values are: the writer need not use what is new
+// A typeComparison finds the values of a writer that a reader would refuse. It follows codec.FieldChecker, and the ranges of the codec.
+type typeComparison struct {
+	isAnswer    bool // an answer has to have all that the reader needs; the reader of an input has to know all that the writer sends
+	onlyCertain bool // count only changes that refuse every value: the writer need not use new members
 	writerIsOld bool
 
-	seen  map[pair]bool
-	found []string
+	seen    map[typePair]bool
+	changes []string
 }
 
-// A pair is two types that have been compared.
-type pair struct {
-	w, t  *Type
-	nilOK bool
+// A typePair is a writer's and a reader's type that have been compared.
+type typePair struct {
+	writer, reader *Type
+	nilOK          bool
 }
 
-func (r *reading) report(path, change string) {
-	if change = path + " " + change; !slices.Contains(r.found, change) {
-		r.found = append(r.found, change)
+func (r *typeComparison) addChange(path, change string) {
+	if change = path + " " + change; !slices.Contains(r.changes, change) {
+		r.changes = append(r.changes, change)
 	}
 }
 
-// reportOnly reports a member that only one side has.
-func (r *reading) reportOnly(path string, m *Member, isWriters bool, added string) {
+// addOneSided reports a member that only one side has.
+func (r *typeComparison) addOneSided(path string, m *Member, isWriters bool, added string) {
 	if change := "was removed"; r.writerIsOld == isWriters {
-		r.report(path, fmt.Sprintf("(%v) %s", m.Type, change))
+		r.addChange(path, fmt.Sprintf("(%v) %s", m.Type, change))
 		return
 	}
-	r.report(path, fmt.Sprintf("(%v) was added%s", m.Type, added))
+	r.addChange(path, fmt.Sprintf("(%v) was added%s", m.Type, added))
 }
 
-// reportTypes reports two types that do not fit.
-func (r *reading) reportTypes(path string, w, t *Type) {
+// addMismatch reports two types that do not fit.
+func (r *typeComparison) addMismatch(path string, w, t *Type) {
 	if !r.writerIsOld {
 		w, t = t, w
 	}
-	r.report(path, fmt.Sprintf("was %v and is %v", w, t))
+	r.addChange(path, fmt.Sprintf("was %v and is %v", w, t))
 }
 
-// compare compares the writer's type w with the reader's t; nilOK says that the reader takes a nil there.
-func (r *reading) compare(w, t *Type, path string, nilOK bool) {
-	key := pair{w, t, nilOK}
+// compareTypes compares the writer's type w with the reader's t; nilOK is whether the reader takes a nil there.
+func (r *typeComparison) compareTypes(w, t *Type, path string, nilOK bool) {
+	key := typePair{w, t, nilOK}
 	if w == t || r.seen[key] {
 		return
 	}
 	r.seen[key] = true
-	if t.Word == "any" && w.fitsAny(map[*Type]bool{}) {
+	if t.Word == "any" && w.fitsInAny(map[*Type]bool{}) {
 		return
 	}
 	canBeNil := t.Kind == reflect.Pointer || t.Kind == reflect.Interface || t.Kind == reflect.Slice || t.Kind == reflect.Map
 	if w.Word == "any" {
-		if !r.lenient {
-			r.reportTypes(path, w, t)
+		if !r.onlyCertain {
+			r.addMismatch(path, w, t)
 		}
 		return
 	}
 	for w.Kind == reflect.Pointer && w.Word == "" {
-		if r.answers && !canBeNil && !nilOK {
-			r.reportTypes(path, w, t)
+		if r.isAnswer && !canBeNil && !nilOK {
+			r.addMismatch(path, w, t)
 			return
 		}
 		w = w.Elem
@@ -165,45 +165,45 @@ func (r *reading) compare(w, t *Type, path string, nilOK bool) {
 		t = t.Elem
 	}
 	switch {
-	case t.Word == "any" && w.fitsAny(map[*Type]bool{}):
+	case t.Word == "any" && w.fitsInAny(map[*Type]bool{}):
 	case w.isBytes() || t.isBytes():
-		if !r.fitsBytes(w, t, nilOK) {
-			r.reportTypes(path, w, t)
+		if !r.canHoldBytes(w, t, nilOK) {
+			r.addMismatch(path, w, t)
 		}
 	case w.Word != "" || t.Word != "":
-		if !r.fitsLeaf(w, t) {
-			r.reportTypes(path, w, t)
+		if !r.canHoldLeaf(w, t) {
+			r.addMismatch(path, w, t)
 		}
 	case w.Kind == reflect.Struct && t.Kind == reflect.Struct && w.Tuple == t.Tuple:
 		r.compareStructs(w, t, path)
 	case w.Kind == reflect.Map && t.Kind == reflect.Map:
-		r.compare(w.Key, t.Key, path+"[key]", false)
-		r.compare(w.Elem, t.Elem, path+"[]", false)
+		r.compareTypes(w.Key, t.Key, path+"[key]", false)
+		r.compareTypes(w.Elem, t.Elem, path+"[]", false)
 	case t.Kind == reflect.Slice && (w.Kind == reflect.Slice || w.Kind == reflect.Array),
-		t.Kind == reflect.Array && w.Kind == reflect.Array && r.fitsLen(w, t):
-		r.compare(w.Elem, t.Elem, path+"[]", false)
+		t.Kind == reflect.Array && w.Kind == reflect.Array && r.canHoldLen(w, t):
+		r.compareTypes(w.Elem, t.Elem, path+"[]", false)
 	default:
-		r.reportTypes(path, w, t)
+		r.addMismatch(path, w, t)
 	}
 }
 
-// fitsAny reports whether an any takes all values of t: maps in it have keys that are text.
-func (t *Type) fitsAny(seen map[*Type]bool) bool {
+// fitsInAny reports whether an any takes all values of t: maps in it have keys that are text.
+func (t *Type) fitsInAny(seen map[*Type]bool) bool {
 	if t == nil || seen[t] || t.Word != "" {
 		return true
 	}
 	seen[t] = true
 	for _, m := range t.Members {
-		if !m.Type.fitsAny(seen) {
+		if !m.Type.fitsInAny(seen) {
 			return false
 		}
 	}
-	return (t.Kind != reflect.Map || t.Key.Word == "string") && t.Elem.fitsAny(seen)
+	return (t.Kind != reflect.Map || t.Key.Word == "string") && t.Elem.fitsInAny(seen)
 }
 
-// fitsLen reports whether the elements of an array have room, and whether there are enough.
-func (r *reading) fitsLen(w, t *Type) bool {
-	return w.Len == t.Len || w.Len < t.Len && !r.answers
+// canHoldLen reports whether the elements of an array have room, and whether there are enough.
+func (r *typeComparison) canHoldLen(w, t *Type) bool {
+	return w.Len == t.Len || w.Len < t.Len && !r.isAnswer
 }
 
 // isBytes reports whether t is a slice or an array of bytes.
@@ -211,30 +211,30 @@ func (t *Type) isBytes() bool {
 	return t.Word == "" && (t.Kind == reflect.Slice || t.Kind == reflect.Array) && t.Elem.Kind == reflect.Uint8
 }
 
-// fitsBytes reports whether t takes all values of w, one of which is bytes.
-func (r *reading) fitsBytes(w, t *Type, nilOK bool) bool {
+// canHoldBytes reports whether t takes all values of w, one of which is bytes.
+func (r *typeComparison) canHoldBytes(w, t *Type, nilOK bool) bool {
 	isText := func(t *Type) bool { return t.Word == "string" || t.isBytes() && t.Kind == reflect.Slice }
 	switch {
 	case !isText(w) && !w.isBytes(), !isText(t) && !t.isBytes():
 		return false
 	case t.Kind == reflect.Array:
-		return w.Kind == reflect.Array && r.fitsLen(w, t)
-	case r.answers && w.Kind == reflect.Slice && t.Word == "string":
+		return w.Kind == reflect.Array && r.canHoldLen(w, t)
+	case r.isAnswer && w.Kind == reflect.Slice && t.Word == "string":
 		return nilOK
 	}
 	return true
 }
 
-// fitsLeaf reports whether t takes all values of w, one of which is a leaf.
-func (r *reading) fitsLeaf(w, t *Type) bool {
+// canHoldLeaf reports whether t takes all values of w, one of which is a leaf.
+func (r *typeComparison) canHoldLeaf(w, t *Type) bool {
 	if w.Word == t.Word {
 		return true
 	}
-	low, high, isInt := w.integers()
-	tLow, tHigh, toInt := t.integers()
+	low, high, isInt := w.intRange()
+	tLow, tHigh, toInt := t.intRange()
 	switch {
 	case isInt && (toInt || t.isFloat()):
-		return r.lenient || tLow <= low && high <= tHigh
+		return r.onlyCertain || tLow <= low && high <= tHigh
 	case w.Kind == reflect.Float32:
 		return t.Kind == reflect.Float64
 	}
@@ -243,8 +243,8 @@ func (r *reading) fitsLeaf(w, t *Type) bool {
 
 func (t *Type) isFloat() bool { return t.Kind == reflect.Float32 || t.Kind == reflect.Float64 }
 
-// integers returns which integers t holds exactly, and whether it is an integer itself.
-func (t *Type) integers() (low int64, high uint64, is bool) {
+// intRange returns which integers t holds exactly, and whether it is an integer itself.
+func (t *Type) intRange() (low int64, high uint64, is bool) {
 	bits := map[reflect.Kind]int{
 		reflect.Int8: 7, reflect.Int16: 15, reflect.Int32: 31, reflect.Int64: 63, reflect.Int: 63, reflect.Float32: 24, reflect.Float64: 53,
 		reflect.Uint8: 8, reflect.Uint16: 16, reflect.Uint32: 32, reflect.Uint64: 64, reflect.Uint: 64,
@@ -259,7 +259,7 @@ func (t *Type) integers() (low int64, high uint64, is bool) {
 	return -1 << bits, high, !t.isFloat()
 }
 
-func (r *reading) compareStructs(w, t *Type, path string) {
+func (r *typeComparison) compareStructs(w, t *Type, path string) {
 	if w.Tuple {
 		names := func(t *Type) (all []string) {
 			for _, m := range t.Members {
@@ -268,36 +268,36 @@ func (r *reading) compareStructs(w, t *Type, path string) {
 			return all
 		}
 		if !slices.Equal(names(w), names(t)) {
-			r.reportTypes(path, w, t)
+			r.addMismatch(path, w, t)
 			return
 		}
 	}
 	for i := range w.Members {
 		m := &w.Members[i]
 		at := path + "." + m.Name
-		same, known := t.find(m.Name)
+		same, known := t.findDecoded(m.Name)
 		switch {
 		case w.Find(m.Name) != m: // hidden
 		case same == nil && !known:
-			if !r.answers && (!r.lenient || !m.canBeEmpty()) {
-				r.reportOnly(at, m, true, ", and is sent even if it is zero: make it a pointer, or give it the tag omitempty")
+			if !r.isAnswer && (!r.onlyCertain || !m.canBeEmpty()) {
+				r.addOneSided(at, m, true, ", and is sent even if it is zero: make it a pointer, or give it the tag omitempty")
 			}
 		case same == nil: // an embedded struct
-		case r.answers && m.Optional && !same.CanBeMissing():
-			r.report(at, fmt.Sprintf("(%v) may be left out by one side, and the other side needs it: the tag omitempty was added or removed", m.Type))
+		case r.isAnswer && m.Optional && !same.CanBeMissing():
+			r.addChange(at, fmt.Sprintf("(%v) may be left out by one side, and the other side needs it: the tag omitempty was added or removed", m.Type))
 		default:
-			r.compare(m.Type, same.Type, at, same.CanBeMissing())
+			r.compareTypes(m.Type, same.Type, at, same.CanBeMissing())
 		}
 	}
 	for i := range t.Members {
-		if m := &t.Members[i]; r.answers && !m.CanBeMissing() && t.Find(m.Name) == m && !slices.ContainsFunc(w.Members, func(other Member) bool { same, _ := t.find(other.Name); return same == m }) {
-			r.reportOnly(path+"."+m.Name, m, false, ", and the client needs it: make it a pointer, or give it the tag omitempty")
+		if m := &t.Members[i]; r.isAnswer && !m.CanBeMissing() && t.Find(m.Name) == m && !slices.ContainsFunc(w.Members, func(other Member) bool { same, _ := t.findDecoded(other.Name); return same == m }) {
+			r.addOneSided(path+"."+m.Name, m, false, ", and the client needs it: make it a pointer, or give it the tag omitempty")
 		}
 	}
 }
 
-// find returns the member that the decoder fills for a name, and whether it knows the name.
-func (t *Type) find(name string) (m *Member, known bool) {
+// findDecoded returns the member that the decoder fills for a name, and whether it knows the name.
+func (t *Type) findDecoded(name string) (m *Member, known bool) {
 	if m = t.Find(name); m != nil {
 		return m, true
 	}
@@ -315,7 +315,7 @@ func (m *Member) canBeEmpty() bool {
 	case m.Optional, t.Kind == reflect.Pointer, t.Kind == reflect.Interface, t.Word == "Source", t.Word == "Sink":
 		return true
 	case t.Word != "":
-		return kinds[t.Word] != reflect.Invalid
+		return kindsByWord[t.Word] != reflect.Invalid
 	default:
 		return t.Kind == reflect.Slice || t.Kind == reflect.Map
 	}

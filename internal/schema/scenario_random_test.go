@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 )
 
-// A family is a random type and what has become of it: each member is an earlier one with one change.
+// A family is a random type and later versions of it: each member is an earlier one with one change.
 func makeFamily(r *rand.Rand, size int) []reflect.Type {
 	all := []reflect.Type{randomStruct(r, 2)}
 	for len(all) < size {
@@ -153,7 +153,7 @@ func fillRandom(r *rand.Rand, v reflect.Value) {
 		v.Set(reflect.New(v.Type().Elem()))
 		switch fillRandom(r, v.Elem()); v.Elem().Kind() {
 		case reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Map:
-			if v.Elem().IsNil() { // which a message does not tell from a nil pointer
+			if v.Elem().IsNil() { // which is the same as a nil pointer in a message
 				v.SetZero()
 			}
 		}
@@ -292,8 +292,8 @@ func hasArrived(sent, got any) bool {
 	return sent == got
 }
 
-// isAnswered reports whether all that the caller reads in got is what the target has answered, and is nil if that has not said it. A field
-// that is left out because it is empty is what its tag promises.
+// isAnswered reports whether every field that the caller reads in got has the value that the target has answered, and is nil if that has
+// not sent it. A field may be left out because it is empty if its tag allows that.
 func isAnswered(answer any, got reflect.Value, mayBeNil bool) bool {
 	if list, ok := answer.([]any); answer == nil || ok && len(list) == 0 && got.Kind() == reflect.Struct { // as good as nil to a struct
 		switch got.Kind() {
@@ -403,8 +403,8 @@ func isEmptied(p any) bool {
 
 var aName = regexp.MustCompile(`\b(Alpha|Beta|Gamma|Delta|Epsilon)\b`)
 
-// TestRandomTypes: of random pairs of types, one of which may be an earlier version of the other, values sent and values answered are what
-// the other side reads, or an error names a field. What Compare finds compatible has no error at all.
+// TestRandomTypes: for random pairs of types, one of which may be an earlier version of the other, the other side reads the values that
+// were sent and answered, or an error names a field. Pairs that Compare finds compatible have no error at all.
 func TestRandomTypes(t *testing.T) {
 	t.Parallel()
 	families, values := long.Or(12, 400), long.Or(2, 4) // families of 16 × 16 pairs
@@ -457,7 +457,7 @@ func TestRandomTypes(t *testing.T) {
 
 var checker = codec.Msgpack.(codec.FieldChecker)
 
-// decode decodes as package qs does: what a caller has sent, or a target has answered.
+// decode decodes a caller's input, or a target's answer, as package qs does.
 func decode(b []byte, v any, check func(b []byte, v any) error) error {
 	if err := codec.Msgpack.Decode(b, v); err != nil {
 		return err
@@ -475,7 +475,7 @@ func requireNamed(t *testing.T, err error, from, to reflect.Type) {
 	require.Contains(t, err.Error(), to.String())
 }
 
-// breaksOf returns which old peers see what, when a type was old and is now.
+// breaksOf returns the old peers that see a break, and which, when a type was old and is now.
 func breaksOf(t *testing.T, old, now reflect.Type) (broken string) {
 	of := func(t reflect.Type) schema.Program {
 		signature := schema.Signature{Kind: schema.Plain, In: schema.Of(t), Out: schema.Of(t)}

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A Kind says what requests and answers of a method are.
+// A Kind is the form of the requests and answers of a method.
 type Kind string
 
 // The kinds of methods.
@@ -24,8 +24,8 @@ const (
 // A Signature is the types of a method.
 type Signature struct {
 	Kind    Kind
-	In, Out *Type // Out is that of the items of a Stream and a Duplex; nil of OneWay
-	Up      *Type // of the caller's items; else nil
+	In, Out *Type // Out is the type of the items of a Stream and a Duplex, and nil for a OneWay
+	Up      *Type // the type of the caller's items; nil without those
 }
 
 // String describes the types on one line: "IN -> OUT", "IN -> ITEM ...", "IN, ITEM ... -> OUT", "IN, ITEM ... -> ITEM ...", and "IN" of a
@@ -44,33 +44,33 @@ func (s Signature) String() string {
 	return text
 }
 
-// ParseSignature reads what Signature.String has written. It fails for a text without types, as that of a method of package hg.
+// ParseSignature parses a text of Signature.String. It fails for a text without types, such as that of a method of package hg.
 func ParseSignature(text string) (s Signature, err error) {
 	p := parser{rest: text}
-	s.Kind, s.In = OneWay, p.parse(0)
-	up, down := p.take(", "), false
+	s.Kind, s.In = OneWay, p.parseType(0)
+	up, down := p.acceptText(", "), false
 	if up {
-		s.Up = p.parse(0)
-		p.want(" ...")
+		s.Up = p.parseType(0)
+		p.expectText(" ...")
 	}
-	if p.take(" -> ") {
-		s.Out = p.parse(0)
-		down = p.take(" ...")
+	if p.acceptText(" -> ") {
+		s.Out = p.parseType(0)
+		down = p.acceptText(" ...")
 		s.Kind = map[[2]bool]Kind{{}: Plain, {false, true}: Stream, {true, false}: Upload, {true, true}: Duplex}[[2]bool{up, down}]
 	}
-	if p.rest != "" || p.bad || up && s.Out == nil {
+	if p.rest != "" || p.failed || up && s.Out == nil {
 		return Signature{}, fmt.Errorf("%q is no description of types, from %q on", text, p.rest)
 	}
 	return s, nil
 }
 
-// A Method is what callers and servers of a method have to agree about.
+// A Method holds all that callers and servers of a method have to agree on.
 type Method struct {
 	Name, Codec string
 	Signature
 }
 
-// A Program is what the peers of a program have to agree about with it.
+// A Program holds all that a program and its peers have to agree on.
 type Program struct {
 	Methods []Method
 	Codes   map[uint8]string // error codes of the program's own, and their names
@@ -85,8 +85,8 @@ func Format(p Program) string {
 	b.WriteString(heading)
 	for _, m := range slices.SortedFunc(slices.Values(p.Methods), func(a, b Method) int { return cmp.Compare(a.Name, b.Name) }) {
 		fmt.Fprintf(&b, "\n%s %s\ncodec %s\n", m.Kind, quoteName(m.Name), quoteName(m.Codec))
-		for _, side := range m.sides() {
-			fmt.Fprintf(&b, "%s %s\n", side.label, (*side.at).lines())
+		for _, side := range m.signatureTypes() {
+			fmt.Fprintf(&b, "%s %s\n", side.label, (*side.at).formatLines())
 		}
 	}
 	for i, code := range slices.Sorted(maps.Keys(p.Codes)) {
@@ -98,72 +98,72 @@ func Format(p Program) string {
 	return b.String()
 }
 
-// A side is a type of a method, and what it is called.
-type side struct {
+// A signatureType is a type of a signature and its label in a schema: in, up, down or out.
+type signatureType struct {
 	label string
 	at    **Type
 }
 
-// sides returns the types that a method of its kind has.
-func (s *Signature) sides() []side {
-	all := []side{{"in", &s.In}}
+// signatureTypes returns the types that a method of its kind has.
+func (s *Signature) signatureTypes() []signatureType {
+	all := []signatureType{{"in", &s.In}}
 	if s.Kind == Upload || s.Kind == Duplex {
-		all = append(all, side{"up", &s.Up})
+		all = append(all, signatureType{"up", &s.Up})
 	}
 	switch s.Kind {
 	case Stream, Duplex:
-		all = append(all, side{"down", &s.Out})
+		all = append(all, signatureType{"down", &s.Out})
 	case Plain, Upload:
-		all = append(all, side{"out", &s.Out})
+		all = append(all, signatureType{"out", &s.Out})
 	}
 	return all
 }
 
 func quoteName(name string) string {
-	if plainName(name) {
+	if needsNoQuotes(name) {
 		return name
 	}
 	return strconv.Quote(name)
 }
 
-// ParseProgram reads what Format has written. An error names the line.
+// ParseProgram parses a text of Format. An error names the line.
 func ParseProgram(text string) (program Program, err error) {
 	p := parser{rest: text}
 	var methods []Method
-	for p.skipComments(); p.rest != "" && !p.bad; p.skipComments() {
+	for p.skipComments(); p.rest != "" && !p.failed; p.skipComments() {
 		m := Method{}
-		switch m.Kind = Kind(p.until(" \n")); m.Kind {
+		switch m.Kind = Kind(p.readUntil(" \n")); m.Kind {
 		case Plain, OneWay, Stream, Upload, Duplex:
 		case "code":
-			p.code(&program)
+			p.parseCode(&program)
 			continue
 		default:
-			p.bad = true
+			p.failed = true
 		}
-		m.Name = p.name()
-		p.want("\ncodec")
-		m.Codec = p.name()
-		for _, side := range m.sides() {
-			p.want("\n" + side.label + " ")
-			*side.at = p.parse(0)
+		m.Name = p.parseName()
+		p.expectText("\ncodec")
+		m.Codec = p.parseName()
+		for _, side := range m.signatureTypes() {
+			p.expectText("\n" + side.label + " ")
+			*side.at = p.parseType(0)
 		}
-		p.bad = p.bad || p.rest != "" && p.rest[0] != '\n' || slices.ContainsFunc(methods, func(other Method) bool { return other.Name == m.Name })
+		p.failed = p.failed || p.rest != "" && p.rest[0] != '\n' || slices.ContainsFunc(methods, func(other Method) bool { return other.Name == m.Name })
 		methods = append(methods, m)
 	}
-	if p.bad {
+	if p.failed {
 		return Program{}, fmt.Errorf("line %d is none that qs schema writes", 1+strings.Count(text[:len(text)-len(p.rest)], "\n"))
 	}
 	program.Methods = methods
 	return program, nil
 }
 
-// code reads the number and the name of a code.
-func (p *parser) code(of *Program) {
-	p.want(" ")
-	n, err := strconv.ParseUint(p.until(" \n"), 10, 8)
-	name := p.name()
+// parseCode reads the number and the name of a code.
+func (p *parser) parseCode(of *Program) {
+	p.expectText(" ")
+	n, err := strconv.ParseUint(p.readUntil(" \n"), 10, 8)
+	name := p.parseName()
 	if _, twice := of.Codes[uint8(n)]; err != nil || name == "" || twice || p.rest != "" && p.rest[0] != '\n' {
-		p.bad = true
+		p.failed = true
 		return
 	}
 	if of.Codes == nil {
@@ -174,18 +174,18 @@ func (p *parser) code(of *Program) {
 
 // skipComments skips white space, and lines that begin with #.
 func (p *parser) skipComments() {
-	for p.space(); p.take("#"); p.space() {
-		p.until("\n")
+	for p.skipSpace(); p.acceptText("#"); p.skipSpace() {
+		p.readUntil("\n")
 	}
 }
 
-// name reads a space and a name.
-func (p *parser) name() (name string) {
-	p.want(" ")
+// parseName reads a space and a name.
+func (p *parser) parseName() (name string) {
+	p.expectText(" ")
 	if quoted, err := strconv.QuotedPrefix(p.rest); err == nil {
 		p.rest = p.rest[len(quoted):]
 		name, _ = strconv.Unquote(quoted)
 		return name
 	}
-	return p.until(" \n")
+	return p.readUntil(" \n")
 }

@@ -9,56 +9,57 @@ import (
 	"unicode"
 )
 
-// maxText is how long the description of a type may get, in bytes: of a struct that begins behind them only the name is written.
+// maxText bounds the description of a type, in bytes: a struct that begins behind it is written as its name alone.
 const maxText = 16 << 10
 
-// String describes t on one line, for people, and for programs that call methods without the type:
+// String describes t on one line, for users, and for programs that call methods without the type:
 //
 //	main.In{Name string, Next? int, Body Source, Sizes map[string]int64, At time.Time}
 //
-// A name with a question mark may be left out of a message; names behind a bar are those that only the decoder knows. A struct that is encoded as an array stands in angle brackets. A type that is
-// no struct is what it is made of, but for a few that are known by name. One that encodes itself is its name and how: slog.Level(text),
-// netip.Addr(binary), kv.Set(own). One that contains itself is its name, inside.
+// A name with a question mark may be left out of a message; names behind a bar are those that only the decoder accepts. A struct that is
+// encoded as an array stands in angle brackets. Any other type is described by its elements, but for a few that have a word. A type that
+// encodes itself is its name and its coding: slog.Level(text), netip.Addr(binary), kv.Set(own). A type that contains itself is its name,
+// inside.
 func (t *Type) String() string {
 	p := printer{}
-	p.print(t, 0)
+	p.printType(t, 0)
 	return p.String()
 }
 
-// lines describes t with each field on a line.
-func (t *Type) lines() string {
-	p := printer{lines: true}
-	p.print(t, 0)
+// formatLines describes t with each field on a line.
+func (t *Type) formatLines() string {
+	p := printer{multiline: true}
+	p.printType(t, 0)
 	return p.String()
 }
 
 type printer struct {
 	strings.Builder
-	lines  bool
-	inside []named
+	multiline bool
+	enclosing []namedType
 }
 
-// A named is a type that has a name and is being described, and what it is called in the text; "any" for the second of one name.
-type named struct {
+// A namedType is a type that is being described and its name in the text; "any" if an enclosing type has that name.
+type namedType struct {
 	t    *Type
 	name string
 }
 
-// enter returns the name of t in the text; "" if it has none there.
-func (p *printer) enter(t *Type) string {
-	name := typeName(t)
-	if slices.ContainsFunc(p.inside, func(n named) bool { return n.name == name }) {
+// enterType returns the name of t in the text; "" if it has none there.
+func (p *printer) enterType(t *Type) string {
+	name := displayName(t)
+	if slices.ContainsFunc(p.enclosing, func(n namedType) bool { return n.name == name }) {
 		name = "any"
 	}
-	p.inside = append(p.inside, named{t, name})
+	p.enclosing = append(p.enclosing, namedType{t, name})
 	if name == "any" || t.Kind != reflect.Struct {
 		return ""
 	}
 	return name
 }
 
-func (p *printer) print(t *Type, depth int) {
-	for _, outer := range p.inside {
+func (p *printer) printType(t *Type, depth int) {
+	for _, outer := range p.enclosing {
 		if outer.t == t && (t.Name != "" || t.Go != nil && t.Go.Name() != "") {
 			p.WriteString(outer.name)
 			return
@@ -69,11 +70,11 @@ func (p *printer) print(t *Type, depth int) {
 		p.WriteString(t.Word)
 		return
 	case t.Kind == reflect.Struct && p.Len() > maxText, depth > maxDepth:
-		p.WriteString(typeName(t))
+		p.WriteString(displayName(t))
 		return
 	}
-	name := p.enter(t)
-	defer func() { p.inside = p.inside[:len(p.inside)-1] }()
+	name := p.enterType(t)
+	defer func() { p.enclosing = p.enclosing[:len(p.enclosing)-1] }()
 	switch t.Kind {
 	case reflect.Pointer:
 		p.WriteString("*")
@@ -83,13 +84,13 @@ func (p *printer) print(t *Type, depth int) {
 		fmt.Fprintf(p, "[%d]", t.Len)
 	case reflect.Map:
 		p.WriteString("map[")
-		p.print(t.Key, depth+1)
+		p.printType(t.Key, depth+1)
 		p.WriteString("]")
 	case reflect.Struct:
 		p.printStruct(t, name, depth)
 		return
 	}
-	p.print(t.Elem, depth+1)
+	p.printType(t.Elem, depth+1)
 }
 
 func (p *printer) printStruct(t *Type, name string, depth int) {
@@ -101,7 +102,7 @@ func (p *printer) printStruct(t *Type, name string, depth int) {
 	defer p.WriteString(closes)
 	separate := func(first bool, depth int) {
 		switch {
-		case p.lines:
+		case p.multiline:
 			p.WriteString("\n" + strings.Repeat("\t", depth))
 		case !first:
 			p.WriteString(", ")
@@ -115,11 +116,11 @@ func (p *printer) printStruct(t *Type, name string, depth int) {
 		separate(written == 0, depth+1)
 		written++
 		name := m.Name
-		if !plainName(name) {
+		if !needsNoQuotes(name) {
 			name = strconv.Quote(name)
 		}
 		for _, a := range t.Aliases {
-			if a.Member == i && plainName(a.Name) {
+			if a.Member == i && needsNoQuotes(a.Name) {
 				name += "|" + a.Name
 			}
 		}
@@ -127,72 +128,72 @@ func (p *printer) printStruct(t *Type, name string, depth int) {
 			name += "?"
 		}
 		p.WriteString(name + " ")
-		p.print(m.Type, depth+1)
+		p.printType(m.Type, depth+1)
 	}
-	if p.lines && written > 0 {
+	if p.multiline && written > 0 {
 		separate(false, depth)
 	}
 }
 
-// typeName is what a type is called where it is not described.
-func typeName(t *Type) string {
+// displayName returns the name of a type where it is not described.
+func displayName(t *Type) string {
 	switch {
 	case t.Name != "":
 		return t.Name
-	case t.Go != nil && nameOf(t.Go) != "":
-		return nameOf(t.Go)
+	case t.Go != nil && qualifiedName(t.Go) != "":
+		return qualifiedName(t.Go)
 	}
 	return "any"
 }
 
-// plainName reports whether a name needs no quotes.
-func plainName(name string) bool {
+// needsNoQuotes reports whether a name needs no quotes.
+func needsNoQuotes(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"\\`?|,{}<>[]", r) })
 }
 
 // maxDepth bounds how deeply a description nests.
 const maxDepth = 100
 
-// Parse reads what String has written, also with a line for each field.
+// Parse parses a text of String, or of formatLines.
 func Parse(text string) (*Type, error) {
 	p := parser{rest: text}
-	t := p.parse(0)
-	if p.space(); p.rest != "" || p.bad {
+	t := p.parseType(0)
+	if p.skipSpace(); p.rest != "" || p.failed {
 		return nil, fmt.Errorf("%q is no description of a type, from %q on", text, p.rest)
 	}
 	return t, nil
 }
 
-// A parser reads descriptions. What it reads comes from a peer.
+// A parser parses descriptions. They come from a peer: nothing of them is trusted.
 type parser struct {
-	rest   string
-	bad    bool
-	inside []*Type // structs that have a name
+	rest      string
+	failed    bool
+	enclosing []*Type // structs that have a name
 }
 
-// take reads text if it is next. After a mistake it reads nothing, so that rest begins there.
-func (p *parser) take(text string) (ok bool) {
-	if p.bad {
+// acceptText reads text if it is next. After a mistake it reads nothing, so that rest begins at the mistake.
+func (p *parser) acceptText(text string) (ok bool) {
+	if p.failed {
 		return false
 	}
 	p.rest, ok = strings.CutPrefix(p.rest, text)
 	return ok
 }
 
-func (p *parser) want(text string) {
-	if !p.take(text) {
-		p.bad = true
+func (p *parser) expectText(text string) {
+	if !p.acceptText(text) {
+		p.failed = true
 	}
 }
 
-func (p *parser) space() {
-	if !p.bad {
+func (p *parser) skipSpace() {
+	if !p.failed {
 		p.rest = strings.TrimLeft(p.rest, " \t\n")
 	}
 }
 
-// until returns what is in front of the next of some bytes.
-func (p *parser) until(bytes string) string {
+// readUntil reads the text in front of the next of some bytes.
+func (p *parser) readUntil(bytes string) string {
 	i := strings.IndexAny(p.rest, bytes)
 	if i < 0 {
 		i = len(p.rest)
@@ -202,8 +203,8 @@ func (p *parser) until(bytes string) string {
 	return word
 }
 
-// kinds are the words that are kinds of Go.
-var kinds = func() map[string]reflect.Kind {
+// kindsByWord holds the leaf words that have a kind of Go.
+var kindsByWord = func() map[string]reflect.Kind {
 	all := map[string]reflect.Kind{"string": reflect.String, "any": reflect.Interface, "error": reflect.Interface, "time.Duration": reflect.Int64}
 	for k := reflect.Bool; k <= reflect.Complex128; k++ {
 		all[k.String()] = k
@@ -211,79 +212,79 @@ var kinds = func() map[string]reflect.Kind {
 	return all
 }()
 
-func (p *parser) parse(depth int) *Type {
+func (p *parser) parseType(depth int) *Type {
 	t := &Type{}
 	switch {
-	case p.bad, depth > maxDepth:
-		p.bad = true
+	case p.failed, depth > maxDepth:
+		p.failed = true
 		return t
-	case p.take("*"):
-		t.Kind, t.Elem = reflect.Pointer, p.parse(depth+1)
+	case p.acceptText("*"):
+		t.Kind, t.Elem = reflect.Pointer, p.parseType(depth+1)
 		return t
-	case p.take("map["):
-		t.Kind, t.Key = reflect.Map, p.parse(depth+1)
-		p.want("]")
-		t.Elem = p.parse(depth + 1)
+	case p.acceptText("map["):
+		t.Kind, t.Key = reflect.Map, p.parseType(depth+1)
+		p.expectText("]")
+		t.Elem = p.parseType(depth + 1)
 		return t
-	case p.take("[]"):
-		t.Kind, t.Elem = reflect.Slice, p.parse(depth+1)
+	case p.acceptText("[]"):
+		t.Kind, t.Elem = reflect.Slice, p.parseType(depth+1)
 		return t
-	case p.take("["):
-		n, err := strconv.ParseUint(p.until("]"), 10, 31)
-		p.bad = p.bad || err != nil
-		p.want("]")
-		t.Kind, t.Len, t.Elem = reflect.Array, int(n), p.parse(depth+1)
+	case p.acceptText("["):
+		n, err := strconv.ParseUint(p.readUntil("]"), 10, 31)
+		p.failed = p.failed || err != nil
+		p.expectText("]")
+		t.Kind, t.Len, t.Elem = reflect.Array, int(n), p.parseType(depth+1)
 		return t
 	}
-	word := p.until(" ,}]>{<\t\n")
+	word := p.readUntil(" ,}]>{<\t\n")
 	switch {
-	case p.take("{"):
+	case p.acceptText("{"):
 		p.parseStruct(t, word, "}", depth)
 		return t
-	case p.take("<"):
+	case p.acceptText("<"):
 		t.Tuple = true
 		p.parseStruct(t, word, ">", depth)
 		return t
 	case word == "", strings.ContainsFunc(word, unicode.IsControl):
-		p.bad = true
+		p.failed = true
 	}
-	for _, outer := range p.inside {
+	for _, outer := range p.enclosing {
 		if outer.Name == word {
 			return outer
 		}
 	}
-	t.Word, t.Kind = word, kinds[word]
+	t.Word, t.Kind = word, kindsByWord[word]
 	return t
 }
 
 func (p *parser) parseStruct(t *Type, name, end string, depth int) {
 	t.Kind, t.Name = reflect.Struct, name
-	p.bad = p.bad || strings.ContainsFunc(name, unicode.IsControl)
+	p.failed = p.failed || strings.ContainsFunc(name, unicode.IsControl)
 	if name != "" {
-		p.inside = append([]*Type{t}, p.inside...)
-		defer func() { p.inside = p.inside[1:] }()
+		p.enclosing = append([]*Type{t}, p.enclosing...)
+		defer func() { p.enclosing = p.enclosing[1:] }()
 	}
 	seen := map[string]bool{}
-	for p.space(); !p.take(end) && !p.bad; p.space() {
-		m := Member{Name: p.until(" ?|,{}<>\n")}
+	for p.skipSpace(); !p.acceptText(end) && !p.failed; p.skipSpace() {
+		m := Member{Name: p.readUntil(" ?|,{}<>\n")}
 		if quoted, err := strconv.QuotedPrefix(m.Name + p.rest); err == nil {
 			p.rest = (m.Name + p.rest)[len(quoted):]
 			m.Name, _ = strconv.Unquote(quoted)
 		}
-		for p.take("|") {
-			t.Aliases = append(t.Aliases, Alias{p.until(" ?|,{}<>\n"), nil, len(t.Members)})
+		for p.acceptText("|") {
+			t.Aliases = append(t.Aliases, Alias{p.readUntil(" ?|,{}<>\n"), nil, len(t.Members)})
 		}
-		m.Optional = p.take("?")
-		p.want(" ")
+		m.Optional = p.acceptText("?")
+		p.expectText(" ")
 		if m.Name == "" || seen[m.Name] {
-			p.bad = true
+			p.failed = true
 			return
 		}
 		seen[m.Name] = true
-		m.Type = p.parse(depth + 1)
+		m.Type = p.parseType(depth + 1)
 		t.Members = append(t.Members, m)
-		if !p.take(", ") && !strings.HasPrefix(p.rest, end) {
-			p.bad = p.bad || !strings.HasPrefix(p.rest, "\n")
+		if !p.acceptText(", ") && !strings.HasPrefix(p.rest, end) {
+			p.failed = p.failed || !strings.HasPrefix(p.rest, "\n")
 		}
 	}
 }

@@ -42,7 +42,7 @@ type shaped struct {
 	Map     map[shapeLevel]*int
 }
 
-// A shape says what is on the wire: the names that msgpack gives, what types are made of, and which encode themselves.
+// A shape describes the wire: the names that msgpack gives, the elements of types, and the types that encode themselves.
 func TestShape(t *testing.T) {
 	got := Of(reflect.TypeFor[shaped]()).String()
 	require.Equal(t, "schema.shaped{ID int, named schema.shapeBase{ID int, Kind int}, Kind string, re? []uint8, Level int8, At time.Time, Wait time.Duration, Month int, "+
@@ -66,7 +66,7 @@ func TestShape(t *testing.T) {
 	require.Less(t, len(Of(wide(6)).String()), 3*maxText)
 }
 
-// wide is a type whose description would be long: fields of fields.
+// wide is a type with a long description: fields of fields.
 func wide(depth int) reflect.Type {
 	if depth == 0 {
 		return reflect.TypeFor[int]()
@@ -97,14 +97,14 @@ type (
 	}
 )
 
-// What String and lines write Parse reads, and writes again.
+// Parse reads texts of String and of formatLines; the type that it returns has the same texts.
 func TestParse(t *testing.T) {
 	for _, typ := range []reflect.Type{
 		reflect.TypeFor[shaped](), reflect.TypeFor[tuple](), reflect.TypeFor[outer](), reflect.TypeFor[odd](), reflect.TypeFor[struct{}](),
 		reflect.TypeFor[map[string][]struct{ A [4]byte }](), reflect.TypeFor[**any](), reflect.TypeFor[error](),
 	} {
 		want := Of(typ)
-		for _, text := range []string{want.String(), want.lines()} {
+		for _, text := range []string{want.String(), want.formatLines()} {
 			got, err := Parse(text)
 			require.NoError(t, err)
 			require.Equal(t, want.String(), got.String())
@@ -127,9 +127,9 @@ func FuzzParse(f *testing.F) {
 	f.Add("<A int>")
 	f.Fuzz(func(t *testing.T, text string) {
 		if typ, err := Parse(text); err == nil {
-			again, err := Parse(typ.lines())
+			again, err := Parse(typ.formatLines())
 			require.NoError(t, err)
-			require.Equal(t, typ.lines(), again.lines())
+			require.Equal(t, typ.formatLines(), again.formatLines())
 		}
 	})
 }

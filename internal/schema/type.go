@@ -15,25 +15,25 @@ import (
 type Type struct {
 	Go   reflect.Type // nil for a type that was parsed
 	Kind reflect.Kind // Invalid for a type that was parsed and of which only Word is known
-	Word string       // the text of a leaf: int8, time.Time, netip.Addr(binary); "" for a type that is made of others
-	Name string       // of a struct that has one, with its package
-	Len  int          // of an array
+	Word string       // the text of a leaf: int8, time.Time, netip.Addr(binary); "" for a type with elements or members
+	Name string       // the name of a struct, with its package; "" if it has none
+	Len  int          // the length of an array
 
 	Key, Elem *Type
-	Fields    []Field  // of a struct, as it declares them; nil for a type that was parsed
-	Members   []Member // of a struct, in the order in which they are encoded
-	Aliases   []Alias  // of a struct
-	Tuple     bool     // the struct is encoded as an array
+	Fields    []Field  // the fields as a struct declares them; nil for a type that was parsed
+	Members   []Member // the members of a struct, in the order in which they are encoded
+	Aliases   []Alias  // the aliases of a struct
+	Tuple     bool     // a struct is encoded as an array
 
-	Encodes, Decodes Coding // a method of the type takes over from the encoder, from the decoder
+	Encodes, Decodes Coding // the method by which the type encodes, and decodes, itself; "" if it does not
 }
 
-// A Coding says by which methods a type encodes or decodes itself.
+// A Coding is the kind of methods by which a type encodes or decodes itself.
 type Coding string
 
 // The methods, in the order in which msgpack looks for them.
 const (
-	Own    Coding = "own" // of package msgpack: any value
+	Own    Coding = "own" // the methods of package msgpack, which write any value
 	Binary Coding = "binary"
 	Text   Coding = "text"
 )
@@ -75,7 +75,7 @@ type Member struct {
 	Optional bool // it may be left out, or nil for its type: omitempty, and fields of a struct that is embedded by pointer
 }
 
-// An Alias is a name that only the decoder knows.
+// An Alias is a name that only the decoder accepts.
 type Alias struct {
 	Name   string
 	Type   *Type
@@ -83,7 +83,7 @@ type Alias struct {
 }
 
 // CanBeMissing reports whether a reader sees that the member was not sent, or does not need it: it is a pointer or an interface, which is
-// nil then, or its tag says omitempty.
+// nil then, or its tag has omitempty.
 func (m *Member) CanBeMissing() bool {
 	return m.Optional || m.Type.Kind == reflect.Pointer || m.Type.Kind == reflect.Interface
 }
@@ -99,9 +99,9 @@ func (t *Type) Find(name string) *Member {
 }
 
 var (
-	types    sync.Map   // reflect.Type → *Type, complete
-	building sync.Mutex // one at a time completes types
-	words    sync.Map   // reflect.Type → string, of NameLeaf
+	types     sync.Map   // reflect.Type → *Type, complete
+	buildMu   sync.Mutex // one at a time completes types
+	leafWords sync.Map   // reflect.Type → string, of NameLeaf
 
 	timeType     = reflect.TypeFor[time.Time]()
 	durationType = reflect.TypeFor[time.Duration]()
@@ -110,7 +110,7 @@ var (
 
 // NameLeaf gives a type that encodes itself a word of its own, and returns the type. It is called before Of sees the type.
 func NameLeaf(t reflect.Type, word string) reflect.Type {
-	words.Store(t, word)
+	leafWords.Store(t, word)
 	return t
 }
 
@@ -119,10 +119,10 @@ func Of(t reflect.Type) *Type {
 	if known, ok := types.Load(t); ok {
 		return known.(*Type)
 	}
-	building.Lock()
-	defer building.Unlock()
-	b := builder{}
-	built := b.add(t)
+	buildMu.Lock()
+	defer buildMu.Unlock()
+	b := typeBuilder{}
+	built := b.addType(t)
 	for _, t := range b {
 		if t.Kind == reflect.Struct {
 			t.addMembers()
@@ -134,10 +134,10 @@ func Of(t reflect.Type) *Type {
 	return built
 }
 
-// A builder holds the types that are being built, because types may contain themselves.
-type builder map[reflect.Type]*Type
+// A typeBuilder holds the types that are being built, because types may contain themselves.
+type typeBuilder map[reflect.Type]*Type
 
-func (b builder) add(t reflect.Type) *Type {
+func (b typeBuilder) addType(t reflect.Type) *Type {
 	if known, ok := types.Load(t); ok {
 		return known.(*Type)
 	}
@@ -145,24 +145,24 @@ func (b builder) add(t reflect.Type) *Type {
 		return begun
 	}
 	s := &Type{Go: t, Kind: t.Kind()}
-	s.Encodes, s.Decodes = methodsOf(t)
-	s.Word = leafWord(s)
+	s.Encodes, s.Decodes = findCodings(t)
+	s.Word = leafWordOf(s)
 	b[t] = s
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Chan:
-		s.Elem = b.add(t.Elem())
+		s.Elem = b.addType(t.Elem())
 	case reflect.Array:
-		s.Elem, s.Len = b.add(t.Elem()), t.Len()
+		s.Elem, s.Len = b.addType(t.Elem()), t.Len()
 	case reflect.Map:
-		s.Key, s.Elem = b.add(t.Key()), b.add(t.Elem())
+		s.Key, s.Elem = b.addType(t.Key()), b.addType(t.Elem())
 	case reflect.Struct:
 		if s.Word == "" {
-			s.Name = nameOf(t)
+			s.Name = qualifiedName(t)
 		}
 		for i := range t.NumField() {
 			f := t.Field(i)
 			tag, options := ParseTag(f.Tag.Get("msgpack"))
-			s.Fields = append(s.Fields, Field{Name: f.Name, Tag: tag, Options: options, Exported: f.IsExported(), Embedded: f.Anonymous, Type: b.add(f.Type)})
+			s.Fields = append(s.Fields, Field{Name: f.Name, Tag: tag, Options: options, Exported: f.IsExported(), Embedded: f.Anonymous, Type: b.addType(f.Type)})
 		}
 	}
 	return s
@@ -177,7 +177,7 @@ func ParseTag(tag string) (name string, options []string) {
 	return parts[0], parts[1:]
 }
 
-var methods = []struct {
+var codingMethods = []struct {
 	encode, decode reflect.Type
 	is             Coding
 }{
@@ -187,10 +187,10 @@ var methods = []struct {
 	{reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextUnmarshaler](), Text},
 }
 
-// methodsOf returns the methods by which t, or *t, encodes and decodes itself.
-func methodsOf(t reflect.Type) (encodes, decodes Coding) {
+// findCodings returns the methods by which t, or *t, encodes and decodes itself.
+func findCodings(t reflect.Type) (encodes, decodes Coding) {
 	implements := func(i reflect.Type) bool { return t.Implements(i) || reflect.PointerTo(t).Implements(i) }
-	for _, m := range slices.Backward(methods) {
+	for _, m := range slices.Backward(codingMethods) {
 		if implements(m.encode) {
 			encodes = m.is
 		}
@@ -201,10 +201,10 @@ func methodsOf(t reflect.Type) (encodes, decodes Coding) {
 	return encodes, decodes
 }
 
-// leafWord returns the text of a type that is not described by what it is made of; "" for others.
-func leafWord(s *Type) string {
+// leafWordOf returns the text of a type that is not described by its elements; "" for others.
+func leafWordOf(s *Type) string {
 	t := s.Go
-	if word, ok := words.Load(t); ok {
+	if word, ok := leafWords.Load(t); ok {
 		return word.(string)
 	}
 	if t == timeType || t == durationType {
@@ -215,12 +215,12 @@ func leafWord(s *Type) string {
 		if t == anyType || t.Name() == "" {
 			return "any"
 		}
-		return nameOf(t)
+		return qualifiedName(t)
 	case reflect.Pointer:
 		return ""
 	}
 	if m := s.Coding(); m != "" {
-		name := nameOf(t)
+		name := qualifiedName(t)
 		if name == "" {
 			name = "any"
 		}
@@ -233,8 +233,8 @@ func leafWord(s *Type) string {
 	return t.Kind().String()
 }
 
-// nameOf returns the name of a type with that of its package; "" if it has none. Type arguments are left out.
-func nameOf(t reflect.Type) string {
+// qualifiedName returns the name of a type with that of its package; "" if it has none. Type arguments are left out.
+func qualifiedName(t reflect.Type) string {
 	if t.Name() == "" {
 		return ""
 	}
@@ -244,11 +244,11 @@ func nameOf(t reflect.Type) string {
 
 // addMembers finds the fields of a struct on the wire by the rules of msgpack.
 func (t *Type) addMembers() {
-	t.Members, t.Aliases, t.Tuple = t.collect(map[*Type]bool{})
+	t.Members, t.Aliases, t.Tuple = t.collectMembers(map[*Type]bool{})
 }
 
-// collect returns the members of t; inside are the structs that are being inlined.
-func (t *Type) collect(inside map[*Type]bool) (members []Member, aliases []Alias, tuple bool) {
+// collectMembers returns the members of t; inside are the structs that are being inlined.
+func (t *Type) collectMembers(inside map[*Type]bool) (members []Member, aliases []Alias, tuple bool) {
 	inside[t] = true
 	defer delete(inside, t)
 	omitEmpty := false
@@ -265,8 +265,8 @@ func (t *Type) collect(inside map[*Type]bool) (members []Member, aliases []Alias
 		if !f.Sent() {
 			continue
 		}
-		if inner, byPointer := f.inlined(); inner != nil && !inside[inner] {
-			added, _, _ := inner.collect(inside)
+		if inner, byPointer := f.inlinedStruct(); inner != nil && !inside[inner] {
+			added, _, _ := inner.collectMembers(inside)
 			hidden := func(m Member) bool { return taken(m.Name) }
 			if insists := slices.Contains(f.Options, "inline"); insists || !slices.ContainsFunc(added, hidden) {
 				added = slices.DeleteFunc(added, hidden)
@@ -288,8 +288,8 @@ func (t *Type) collect(inside map[*Type]bool) (members []Member, aliases []Alias
 	return members, aliases, tuple
 }
 
-// inlined returns the struct whose fields are those of the struct that f is in; nil if there is none.
-func (f *Field) inlined() (inner *Type, byPointer bool) {
+// inlinedStruct returns the embedded struct f if its fields are encoded as those of the outer struct; nil if they are not.
+func (f *Field) inlinedStruct() (inner *Type, byPointer bool) {
 	if !f.Embedded || slices.Contains(f.Options, "noinline") {
 		return nil, false
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
-// A Free is a value whose type nobody has said. In JSON it is what it looks like, and else an object with one name:
+// A Free is a value whose type is not known. In JSON it is the plain value where JSON has one, and else an object with one name:
 //
 //	{"$bytes": "aGk="}   {"$time": "2026-01-02T03:04:05Z"}   {"$float": "NaN"}   {"$map": [[KEY, VALUE], …]}
 type Free struct{ v any } // nil, bool, a number, string, []byte, time.Time, []Free or pairs
@@ -22,7 +22,7 @@ type Free struct{ v any } // nil, bool, a number, string, []byte, time.Time, []F
 // pairs are a map, in the order in which they came.
 type pairs [][2]Free
 
-// IsZero has the codec leave it out.
+// IsZero makes the codec leave a zero value out of a struct.
 func (f Free) IsZero() bool { return f.v == nil }
 
 // EncodeMsgpack implements msgpack.CustomEncoder.
@@ -100,17 +100,17 @@ func (f Free) MarshalJSON() ([]byte, error) {
 	case time.Time:
 		return json.Marshal(map[string]time.Time{"$time": v})
 	case float32:
-		return freeFloat(float64(v), 32)
+		return marshalFreeFloat(float64(v), 32)
 	case float64:
-		return freeFloat(v, 64)
+		return marshalFreeFloat(v, 64)
 	case pairs:
-		return v.json()
+		return v.marshalJSON()
 	}
 	return marshal(f.v)
 }
 
-// freeFloat tells a float from an integer.
-func freeFloat(f float64, bits int) ([]byte, error) {
+// marshalFreeFloat writes a float so that it cannot be taken for an integer.
+func marshalFreeFloat(f float64, bits int) ([]byte, error) {
 	b := floatJSON(f, bits)
 	switch {
 	case b[0] == '"':
@@ -121,7 +121,7 @@ func freeFloat(f float64, bits int) ([]byte, error) {
 	return b, nil
 }
 
-func (p pairs) json() ([]byte, error) {
+func (p pairs) marshalJSON() ([]byte, error) {
 	plain := func(pair [2]Free) bool {
 		name, ok := pair[0].v.(string)
 		return ok && !strings.HasPrefix(name, "$")
@@ -148,8 +148,8 @@ func (p pairs) json() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// free returns what a JSON value means where no type is known.
-func free(v any, path string) (f Free, err error) {
+// freeValue converts a JSON value where no type is known.
+func freeValue(v any, path string) (f Free, err error) {
 	switch v := v.(type) {
 	case json.Number:
 		if n, err := v.Int64(); err == nil {
@@ -166,7 +166,7 @@ func free(v any, path string) (f Free, err error) {
 	case []any:
 		all := []Free{}
 		for i, elem := range v {
-			f, err := free(elem, index(path, i))
+			f, err := freeValue(elem, indexPath(path, i))
 			if err != nil {
 				return f, err
 			}
@@ -174,18 +174,18 @@ func free(v any, path string) (f Free, err error) {
 		}
 		return Free{all}, nil
 	case map[string]any:
-		return freeObject(v, path)
+		return freeValueOfObject(v, path)
 	}
 	return Free{v}, nil // nil, bool, string
 }
 
-func freeObject(v map[string]any, path string) (f Free, err error) {
+func freeValueOfObject(v map[string]any, path string) (f Free, err error) {
 	all := pairs{}
 	for _, name := range sortedNames(v) {
 		if strings.HasPrefix(name, "$") {
-			return special(v, path)
+			return parseSpecialObject(v, path)
 		}
-		f, err := free(v[name], member(path, name))
+		f, err := freeValue(v[name], memberPath(path, name))
 		if err != nil {
 			return f, err
 		}
@@ -194,8 +194,8 @@ func freeObject(v map[string]any, path string) (f Free, err error) {
 	return Free{all}, nil
 }
 
-// special returns what an object with a name that begins with $ means.
-func special(v map[string]any, path string) (f Free, err error) {
+// parseSpecialObject converts an object with a name that begins with $.
+func parseSpecialObject(v map[string]any, path string) (f Free, err error) {
 	const want = `want one of {"$bytes": BASE64}, {"$time": RFC 3339}, {"$float": "NaN", "+Inf" or "-Inf"} and {"$map": [[KEY, VALUE], ...]}`
 	if s, ok := v["$bytes"].(string); ok && len(v) == 1 {
 		f.v, err = base64.StdEncoding.DecodeString(s)
@@ -206,7 +206,7 @@ func special(v map[string]any, path string) (f Free, err error) {
 	} else if list, ok := v["$map"].([]any); ok && len(v) == 1 {
 		all := pairs{}
 		for i, elem := range list {
-			pair, err := free(elem, index(path, i))
+			pair, err := freeValue(elem, indexPath(path, i))
 			if err != nil {
 				return f, err
 			}

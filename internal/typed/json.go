@@ -17,13 +17,13 @@ import (
 	"unicode/utf8"
 )
 
-// bareWord is the error of a text that was to be a string.
-func bareWord(text []byte, err error) error {
+// newUnquotedError returns the error of a text that is meant as a string and has no quotes.
+func newUnquotedError(text []byte, err error) error {
 	return fmt.Errorf(`"%s" is no JSON: %w; a string needs quotes inside the shell's: '"%[1]s"'`, text, err)
 }
 
-// Read reads a JSON text, for FromJSON. What would be read as less than it says is an error: bytes that are not UTF-8, and an object that
-// has a name twice.
+// Read reads a JSON text, for FromJSON. A text of which encoding/json would silently drop something is an error: bytes that are not UTF-8,
+// and an object that has a name twice.
 func Read(text []byte) (v any, err error) {
 	if !utf8.Valid(text) {
 		return nil, fmt.Errorf("%s is no JSON: it is not UTF-8", quote(text))
@@ -31,14 +31,14 @@ func Read(text []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	if err := d.Decode(&v); err != nil {
-		if word.Match(text) {
-			return nil, bareWord(text, err)
+		if unquotedString.Match(text) {
+			return nil, newUnquotedError(text, err)
 		}
 		return nil, fmt.Errorf("%s is no JSON: %w", quote(text), err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		if word.Match(text) { // a number and its unit
-			return nil, bareWord(text, fmt.Errorf("a number with something behind it"))
+		if unquotedString.Match(text) { // a number and its unit
+			return nil, newUnquotedError(text, fmt.Errorf("a number with something behind it"))
 		}
 		return nil, fmt.Errorf("%s is JSON with something behind it", quote(text))
 	}
@@ -58,7 +58,7 @@ func findDuplicate(d *json.Decoder, path string) error {
 		if open == '{' {
 			token, err = d.Token()
 			name, _ := token.(string)
-			at = member(path, name)
+			at = memberPath(path, name)
 			if err == nil && seen[name] {
 				err = fmt.Errorf("%sthe name %q is there twice", path, name)
 			}
@@ -75,8 +75,8 @@ func findDuplicate(d *json.Decoder, path string) error {
 	return err
 }
 
-// word is what somebody types who means a string.
-var word = regexp.MustCompile(`^[0-9.]*[\pL_][\pL\pN_ .:/@-]{0,60}$`)
+// unquotedString matches a text that is likely meant as a string.
+var unquotedString = regexp.MustCompile(`^[0-9.]*[\pL_][\pL\pN_ .:/@-]{0,60}$`)
 
 // maxQuoted is how many bytes of a text are in an error about it.
 const maxQuoted = 100
@@ -89,14 +89,14 @@ func quote(text []byte) string {
 	return fmt.Sprintf("%q", text)
 }
 
-// FromJSON returns a pointer to the value of type t that v, which Read has returned, means; null is its zero value. Errors name the
-// place in the text, what is there and what is wanted.
+// FromJSON converts v, a value that Read has returned, to type t and returns a pointer to it; null is the zero value. Errors name the
+// place in the text, the value there and the wanted type.
 func FromJSON(t reflect.Type, v any) (reflect.Value, error) {
 	p := reflect.New(t)
 	return p, fill(p.Elem(), v, "")
 }
 
-// ToJSON writes a value.
+// ToJSON returns the JSON of a value.
 func ToJSON(v any) (string, error) {
 	b, err := marshal(v)
 	if err != nil {
@@ -114,22 +114,22 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSpace(b.Bytes()), err
 }
 
-// A path is where in the input a value is, with a colon behind it: "Orders[2].Count: ".
-func member(path, name string) string {
+// memberPath returns the path of a member. A path names the place of a value in the input, with a colon behind it: "Orders[2].Count: ".
+func memberPath(path, name string) string {
 	if path = strings.TrimSuffix(path, ": "); path != "" {
 		path += "."
 	}
 	return path + name + ": "
 }
 
-func index(path string, i int) string {
+func indexPath(path string, i int) string {
 	return strings.TrimSuffix(path, ": ") + "[" + strconv.Itoa(i) + "]: "
 }
 
 func sortedNames(v map[string]any) []string { return slices.Sorted(maps.Keys(v)) }
 
-// wrong says that a value is not what is wanted.
-func wrong(path string, v any, want string) error {
+// newTypeError returns the error of a value that is not of the wanted type.
+func newTypeError(path string, v any, want string) error {
 	text, _ := marshal(v)
 	if len(text) > 60 {
 		text = append(text[:60:60], "…"...)
@@ -150,19 +150,19 @@ func wrong(path string, v any, want string) error {
 	return fmt.Errorf("%sthe %s %s is no %s", path, kind, text, want)
 }
 
-// fill sets dst, which is zero, to what v means.
+// fill converts v to the type of dst, which is zero, and stores it there.
 func fill(dst reflect.Value, v any, path string) (err error) {
 	if v == nil {
 		return nil
 	}
 	switch at := dst.Addr().Interface().(type) {
 	case *Free:
-		*at, err = free(v, path)
+		*at, err = freeValue(v, path)
 		return err
 	case *text:
 		s, ok := v.(string)
 		if !ok {
-			return wrong(path, v, "string")
+			return newTypeError(path, v, "string")
 		}
 		at.s = &s
 		return nil
@@ -170,23 +170,23 @@ func fill(dst reflect.Value, v any, path string) (err error) {
 		if s, ok := v.(string); ok {
 			d, err := time.ParseDuration(s)
 			if *at = duration(d); err != nil {
-				return wrong(path, v, `duration: "1.5s", or nanoseconds`)
+				return newTypeError(path, v, `duration: "1.5s", or nanoseconds`)
 			}
 			return nil
 		}
 	case json.Unmarshaler:
 		b, _ := marshal(v)
 		if err := at.UnmarshalJSON(b); err != nil {
-			return fmt.Errorf("%w: %w", wrong(path, v, dst.Type().String()), err)
+			return fmt.Errorf("%w: %w", newTypeError(path, v, dst.Type().String()), err)
 		}
 		return nil
 	case encoding.TextUnmarshaler:
 		s, ok := v.(string)
 		if !ok {
-			return wrong(path, v, dst.Type().String())
+			return newTypeError(path, v, dst.Type().String())
 		}
 		if err := at.UnmarshalText([]byte(s)); err != nil {
-			return fmt.Errorf("%w: %w", wrong(path, v, dst.Type().String()), err)
+			return fmt.Errorf("%w: %w", newTypeError(path, v, dst.Type().String()), err)
 		}
 		return nil
 	}
@@ -215,7 +215,7 @@ func fillScalar(dst reflect.Value, v any, path string) error {
 	b, _ := marshal(v)
 	plain := reflect.New(dst.Type())
 	if err := json.Unmarshal(b, plain.Interface()); err != nil {
-		return wrong(path, v, kind.String())
+		return newTypeError(path, v, kind.String())
 	}
 	dst.Set(plain.Elem())
 	return nil
@@ -229,12 +229,12 @@ func fillRecord(dst reflect.Value, v any, path string) error {
 	}
 	object, ok := v.(map[string]any)
 	if !ok {
-		return wrong(path, v, "object")
+		return newTypeError(path, v, "object")
 	}
 	for _, name := range sortedNames(object) {
-		i, err := fieldOf(t, name, path)
+		i, err := findField(t, name, path)
 		if err == nil {
-			err = fill(dst.Field(i), object[name], member(path, name))
+			err = fill(dst.Field(i), object[name], memberPath(path, name))
 		}
 		if err != nil {
 			return err
@@ -243,11 +243,11 @@ func fillRecord(dst reflect.Value, v any, path string) error {
 	return nil
 }
 
-// fieldOf returns the place of a field.
-func fieldOf(t reflect.Type, name, path string) (int, error) {
+// findField returns the index of a field.
+func findField(t reflect.Type, name, path string) (int, error) {
 	var known []string
 	for i := range t.NumField() {
-		known = append(known, nameOf(t.Field(i)))
+		known = append(known, jsonName(t.Field(i)))
 		if known[i] == name {
 			return i, nil
 		}
@@ -261,7 +261,7 @@ func fieldOf(t reflect.Type, name, path string) (int, error) {
 func fillMap(dst reflect.Value, v any, path string) error {
 	object, ok := v.(map[string]any)
 	if !ok {
-		return wrong(path, v, "object")
+		return newTypeError(path, v, "object")
 	}
 	t := dst.Type()
 	dst.Set(reflect.MakeMap(t))
@@ -274,7 +274,7 @@ func fillMap(dst reflect.Value, v any, path string) error {
 		if err := fill(key, from, path); err != nil {
 			return fmt.Errorf("%sthe name %q is no %s", path, name, t.Key().Kind())
 		}
-		if err := fill(elem, object[name], member(path, name)); err != nil {
+		if err := fill(elem, object[name], memberPath(path, name)); err != nil {
 			return err
 		}
 		dst.SetMapIndex(key, elem)
@@ -287,22 +287,22 @@ func fillList(dst reflect.Value, v any, path string) error {
 	if t.Elem().Kind() == reflect.Uint8 {
 		s, ok := v.(string)
 		if !ok {
-			return wrong(path, v, "base64 of bytes")
+			return newTypeError(path, v, "base64 of bytes")
 		}
 		b, err := base64.StdEncoding.DecodeString(s)
 		if err != nil {
-			return fmt.Errorf("%w: %w", wrong(path, v, "base64 of bytes"), err)
+			return fmt.Errorf("%w: %w", newTypeError(path, v, "base64 of bytes"), err)
 		}
 		dst.SetBytes(b)
 		return nil
 	}
 	list, ok := v.([]any)
 	if !ok {
-		return wrong(path, v, "array")
+		return newTypeError(path, v, "array")
 	}
 	dst.Set(reflect.MakeSlice(t, len(list), len(list)))
 	for i, elem := range list {
-		if err := fill(dst.Index(i), elem, index(path, i)); err != nil {
+		if err := fill(dst.Index(i), elem, indexPath(path, i)); err != nil {
 			return err
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// named are the types that a shape names.
-var named = map[string]reflect.Type{
+// typesByName holds the Go type for each leaf of a shape.
+var typesByName = map[string]reflect.Type{
 	"bool": reflect.TypeFor[bool](), "string": reflect.TypeFor[string](),
 	"int": reflect.TypeFor[int64](), "int8": reflect.TypeFor[int8](), "int16": reflect.TypeFor[int16](), "int32": reflect.TypeFor[int32](), "int64": reflect.TypeFor[int64](),
 	"uint": reflect.TypeFor[uint64](), "uint8": reflect.TypeFor[uint8](), "uint16": reflect.TypeFor[uint16](), "uint32": reflect.TypeFor[uint32](), "uint64": reflect.TypeFor[uint64](),
@@ -32,13 +32,13 @@ var (
 	textType   = reflect.TypeFor[text]()
 )
 
-// A Method is the types of a method. The zero value is one of which nothing is known.
+// A Method is the types of a method. The zero value is a method without known types.
 type Method struct {
-	In, Out reflect.Type // Free where nothing is known
+	In, Out reflect.Type // Free where no type is known
 	Known   bool
 }
 
-// Unknown is a method of which nothing is known.
+// Unknown is a method without known types.
 var Unknown = Method{In: freeType, Out: freeType}
 
 // Parse reads the shape of a method.
@@ -47,32 +47,32 @@ func Parse(shape string) (Method, error) {
 	if err != nil {
 		return Unknown, err
 	}
-	b := builder{inside: map[*schema.Type]bool{}}
-	m := Method{In: b.build(s.In), Out: freeType, Known: true}
+	b := builder{inProgress: map[*schema.Type]bool{}}
+	m := Method{In: b.buildType(s.In), Out: freeType, Known: true}
 	if s.Out != nil {
-		m.Out = b.build(s.Out)
+		m.Out = b.buildType(s.Out)
 	}
-	if b.bad {
+	if b.hasBadName {
 		return Unknown, fmt.Errorf("%q has a field whose name no struct tag can have", shape)
 	}
 	return m, nil
 }
 
-// A builder makes Go types.
+// A builder builds Go types from types of package schema.
 type builder struct {
-	inside map[*schema.Type]bool // types that are being made: one that contains itself is Free there
-	bad    bool
+	inProgress map[*schema.Type]bool // types that are being made: one that contains itself is Free there
+	hasBadName bool
 }
 
-func (b *builder) build(t *schema.Type) reflect.Type {
-	if b.inside[t] {
+func (b *builder) buildType(t *schema.Type) reflect.Type {
+	if b.inProgress[t] {
 		return freeType
 	}
-	b.inside[t] = true
-	defer delete(b.inside, t)
+	b.inProgress[t] = true
+	defer delete(b.inProgress, t)
 	switch {
 	case t.Word != "":
-		if known, ok := named[t.Word]; ok {
+		if known, ok := typesByName[t.Word]; ok {
 			return known
 		}
 		if strings.HasSuffix(t.Word, "(text)") {
@@ -80,39 +80,39 @@ func (b *builder) build(t *schema.Type) reflect.Type {
 		}
 		return freeType
 	case t.Kind == reflect.Pointer:
-		return reflect.PointerTo(b.build(t.Elem))
-	case t.Kind == reflect.Slice, t.Kind == reflect.Array: // the wire does not tell them apart
-		return reflect.SliceOf(b.build(t.Elem))
+		return reflect.PointerTo(b.buildType(t.Elem))
+	case t.Kind == reflect.Slice, t.Kind == reflect.Array: // both have the same form on the wire
+		return reflect.SliceOf(b.buildType(t.Elem))
 	case t.Kind == reflect.Map:
-		key, elem := b.build(t.Key), b.build(t.Elem)
-		if !keyed(key) {
+		key, elem := b.buildType(t.Key), b.buildType(t.Elem)
+		if !canBeMapKey(key) {
 			return freeType
 		}
 		return reflect.MapOf(key, elem)
 	}
-	return b.record(t)
+	return b.buildStruct(t)
 }
 
-// keyed reports whether a JSON object can have such names.
-func keyed(t reflect.Type) bool {
+// canBeMapKey reports whether a JSON object can have such names.
+func canBeMapKey(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.String:
 		return true
 	case reflect.Int64, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Uint64, reflect.Uint8, reflect.Uint16, reflect.Uint32:
-		return t != named["time.Duration"]
+		return t != typesByName["time.Duration"]
 	}
 	return false
 }
 
-// record makes a struct. Its fields are sent only if they are given: the zero value of some types cannot be.
-func (b *builder) record(s *schema.Type) reflect.Type {
+// buildStruct builds a struct. A field is sent only if it is given, because the zero value of some types cannot be encoded.
+func (b *builder) buildStruct(s *schema.Type) reflect.Type {
 	var fields []reflect.StructField
 	for i, m := range s.Members {
-		b.bad = b.bad || strings.ContainsAny(m.Name, "`\"\\,")
-		t := b.build(m.Type)
+		b.hasBadName = b.hasBadName || strings.ContainsAny(m.Name, "`\"\\,")
+		t := b.buildType(m.Type)
 		omit := ",omitempty"
-		if t.Kind() == reflect.Struct && t.PkgPath() != "" && t != freeType && t != textType && t != named["time.Time"] {
-			omit = "" // what it holds cannot be seen
+		if t.Kind() == reflect.Struct && t.PkgPath() != "" && t != freeType && t != textType && t != typesByName["time.Time"] {
+			omit = "" // the codec cannot see whether its unexported fields are zero
 		}
 		fields = append(fields, reflect.StructField{Name: fmt.Sprint("F", i), Type: t,
 			Tag: reflect.StructTag(fmt.Sprintf("msgpack:%q json:%q", m.Name+omit, m.Name))})
@@ -120,8 +120,8 @@ func (b *builder) record(s *schema.Type) reflect.Type {
 	return reflect.StructOf(fields)
 }
 
-// nameOf returns the name of a field of a record.
-func nameOf(f reflect.StructField) string { return f.Tag.Get("json") }
+// jsonName returns the name of a field of a struct that buildStruct has built.
+func jsonName(f reflect.StructField) string { return f.Tag.Get("json") }
 
 // A Field is a Source or a Sink of an input.
 type Field struct {
@@ -129,16 +129,16 @@ type Field struct {
 	Path []int
 }
 
-// Sources and Sinks return the fields of an input that files can be lent in, in the order of the method.
-func (m Method) Sources() []Field { return m.fields(sourceType) }
+// Sources returns the fields of an input that are a Source, in the order of the method, also those in nested structs.
+func (m Method) Sources() []Field { return m.fieldsOfType(sourceType) }
 
-// Sinks are as Sources.
-func (m Method) Sinks() []Field { return m.fields(sinkType) }
+// Sinks returns the fields of an input that are a Sink, in the order of the method, also those in nested structs.
+func (m Method) Sinks() []Field { return m.fieldsOfType(sinkType) }
 
-// fields returns those of one type, also those in structs in the input.
-func (m Method) fields(of reflect.Type) []Field { return fieldsOf(m.In, of, Field{}) }
+// fieldsOfType returns the fields of the input that are of one type, also those in nested structs.
+func (m Method) fieldsOfType(of reflect.Type) []Field { return findFields(m.In, of, Field{}) }
 
-func fieldsOf(t, of reflect.Type, at Field) (all []Field) {
+func findFields(t, of reflect.Type, at Field) (all []Field) {
 	switch {
 	case t == of:
 		return []Field{at}
@@ -146,11 +146,11 @@ func fieldsOf(t, of reflect.Type, at Field) (all []Field) {
 		return nil
 	}
 	for i := range t.NumField() {
-		name := nameOf(t.Field(i))
+		name := jsonName(t.Field(i))
 		if at.Name != "" {
 			name = at.Name + "." + name
 		}
-		all = append(all, fieldsOf(t.Field(i).Type, of, Field{name, append(at.Path[:len(at.Path):len(at.Path)], i)})...)
+		all = append(all, findFields(t.Field(i).Type, of, Field{name, append(at.Path[:len(at.Path):len(at.Path)], i)})...)
 	}
 	return all
 }

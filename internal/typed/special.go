@@ -9,12 +9,12 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// The types that have another JSON than encoding/json gives to what they are made of.
+// These types have another JSON than encoding/json gives to their underlying types.
 type (
 	floatValue   float64
 	float32Value float32
 	duration     int64
-	text         struct{ s *string } // of a type that encodes itself as text; nil: not given
+	text         struct{ s *string } // the value of a type that encodes itself as text; s is nil if it is not given
 )
 
 // MarshalJSON implements json.Marshaler.
@@ -34,7 +34,7 @@ func floatJSON(f float64, bits int) []byte {
 // MarshalJSON implements json.Marshaler.
 func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
-// IsZero has the codec leave it out.
+// IsZero makes the codec leave a value that is not given out of a struct.
 func (t text) IsZero() bool { return t.s == nil }
 
 // MarshalJSON implements json.Marshaler.
