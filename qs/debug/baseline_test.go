@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// run has n requests of each method end in each slot of ten seconds, for so many slots.
-func (c *clock) run(p *Page, slots, n int, took map[string]time.Duration) {
+// countSlots has n requests of each method end in each slot of ten seconds, for so many slots.
+func (c *clock) countSlots(p *Page, slots, n int, took map[string]time.Duration) {
 	for range slots {
 		for name, d := range took {
 			for range n {
@@ -36,9 +36,9 @@ func causesOf(p *Page, kind string) (all []Cause) {
 func TestSlowTellsRates(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
-	c.run(p, 12, 100, map[string]time.Duration{"x": time.Millisecond})
-	c.run(p, 6, 50, map[string]time.Duration{"x": 10 * time.Millisecond})
+	p := c.newPage()
+	c.countSlots(p, 12, 100, map[string]time.Duration{"x": time.Millisecond})
+	c.countSlots(p, 6, 50, map[string]time.Duration{"x": 10 * time.Millisecond})
 	all := causesOf(p, "slow")
 	require.Len(t, all, 1)
 	require.Contains(t, all[0].Text, "There were 5 each second, and 10 before.")
@@ -61,10 +61,10 @@ func TestWaitOrCompute(t *testing.T) {
 		{0.08, 0, " This process has used 0.08 of 2 processors in 1m0s: its handlers wait, and a goroutine profile shows for what, unless other processes take the processors."},
 		{1.9, 0, " This process has used 1.9 of 2 processors in 1m0s, which its handlers may lack: a CPU profile shows what it does."},
 	} {
-		l := &look{usage: Usage{CPU: c.cpu, CPUCovers: time.Minute, Processors: 2}, running: map[methodKey]*methodWork{
+		l := &snapshotBuilder{usage: Usage{CPU: c.cpu, CPUCovers: time.Minute, Processors: 2}, methodWork: map[methodKey]*methodWork{
 			{inspect.EventTarget, "kv/get"}: {waiting: c.waiting}, {inspect.EventOrigin, "kv/get"}: {waiting: 7},
 		}}
-		require.Equal(t, c.want, l.waitOrCompute("kv/get"))
+		require.Equal(t, c.want, l.explainSlow("kv/get"))
 	}
 }
 
@@ -73,10 +73,10 @@ func TestSlowLasts(t *testing.T) {
 	t.Parallel()
 	for _, looks := range []bool{false, true} {
 		var c clock
-		p := c.page()
+		p := c.newPage()
 		run := func(slots int, d time.Duration) {
 			for range slots {
-				c.run(p, 1, 10, map[string]time.Duration{"x": d})
+				c.countSlots(p, 1, 10, map[string]time.Duration{"x": d})
 				if looks {
 					p.Snapshot(Query{})
 				}
@@ -102,7 +102,7 @@ func TestSlowLasts(t *testing.T) {
 func TestSlowMachine(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	usual, slow, few := map[string]time.Duration{}, map[string]time.Duration{}, map[string]time.Duration{}
 	for i := range 8 {
 		name := fmt.Sprint("m", i)
@@ -110,23 +110,23 @@ func TestSlowMachine(t *testing.T) {
 	}
 	slow["m3"] = 200 * time.Millisecond
 	few["m1"], few["m2"] = 10*time.Millisecond, 100*time.Millisecond
-	c.run(p, 12, 10, usual)
-	c.run(p, 7, 10, slow)
+	c.countSlots(p, 12, 10, usual)
+	c.countSlots(p, 7, 10, slow)
 	all := causesOf(p, "slow")
 	require.Len(t, all, 2)
 	require.Contains(t, all[0].Text, "Everything is slower than usual: the process or the machine is busy. It is so for the requests of 8 of 8 methods, m3 the most")
 	require.Regexp(t, `This process has used .* of \d+ processors? in 1m0s, and has \d+ goroutines and .*iB of memory`, all[0].Text)
 	require.Empty(t, all[0].Method)
 	require.Equal(t, "m3", all[1].Method)
-	c.run(p, 12, 10, usual)
-	c.run(p, 7, 10, few)
+	c.countSlots(p, 12, 10, usual)
+	c.countSlots(p, 7, 10, few)
 	all = causesOf(p, "slow")
 	require.Len(t, all, 2)
 	require.Equal(t, []string{"m2", "m1"}, []string{all[0].Method, all[1].Method})
 }
 
-// moments has 98 requests of each method end in each slot as usual, and two that take so long: on a machine that is busy at moments.
-func (c *clock) moments(p *Page, slots int, tails map[methodKey]time.Duration) {
+// countTails has 98 requests of each method end in each slot as usual, and two that take so long: on a machine that is busy at moments.
+func (c *clock) countTails(p *Page, slots int, tails map[methodKey]time.Duration) {
 	for range slots {
 		for key, tail := range tails {
 			for i := range 100 {
@@ -146,19 +146,19 @@ func (c *clock) moments(p *Page, slots int, tails map[methodKey]time.Duration) {
 func TestSlowMoments(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	lone := methodKey{inspect.EventOrigin, "ledger/post"}
 	usual, busy := map[methodKey]time.Duration{lone: 100 * time.Millisecond}, map[methodKey]time.Duration{lone: 420 * time.Millisecond}
 	for i := range 6 {
 		key := methodKey{inspect.EventTarget, fmt.Sprint("m", i)}
 		usual[key], busy[key] = 10*time.Millisecond, time.Duration(25+i)*time.Millisecond
 	}
-	c.moments(p, 12, usual)
-	c.moments(p, 7, busy)
+	c.countTails(p, 12, usual)
+	c.countTails(p, 7, busy)
 	require.Empty(t, causesOf(p, "slow"))
-	c.moments(p, 12, usual)
+	c.countTails(p, 12, usual)
 	usual[lone] = busy[lone]
-	c.moments(p, 7, usual)
+	c.countTails(p, 7, usual)
 	all := causesOf(p, "slow")
 	require.Len(t, all, 1)
 	require.Contains(t, all[0].Text, "Calls of ledger/post are slower than usual: one of a hundred took more than ")
@@ -177,7 +177,7 @@ func TestSlowMomentsOfAShortMethod(t *testing.T) {
 		{300 * time.Millisecond, 2, 3},
 	} {
 		var k clock
-		p := k.page()
+		p := k.newPage()
 		short := methodKey{inspect.EventOrigin, "short"}
 		usual, busy := map[methodKey]time.Duration{short: 6 * time.Millisecond}, map[methodKey]time.Duration{short: c.tail}
 		for i := range 5 {
@@ -186,8 +186,8 @@ func TestSlowMomentsOfAShortMethod(t *testing.T) {
 				busy[key] = 300 * time.Millisecond
 			}
 		}
-		k.moments(p, 12, usual)
-		k.moments(p, 7, busy)
+		k.countTails(p, 12, usual)
+		k.countTails(p, 7, busy)
 		require.Len(t, causesOf(p, "slow"), c.told)
 	}
 }
@@ -197,7 +197,7 @@ func TestSlowMomentsOfAShortMethod(t *testing.T) {
 func TestSlowByTheSame(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	run := func(slots int, delay, ledger time.Duration) {
 		for range slots {
 			for i, took := range []time.Duration{200 * time.Microsecond, 5 * time.Millisecond, 6 * time.Millisecond, 7 * time.Millisecond} {
@@ -234,7 +234,7 @@ func bodyOf(t *testing.T, p *Page, path string) string {
 func TestSlowCalls(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	for i := range 20 {
 		for _, name := range []string{"a", "b", "c"} {
 			for range 10 {
@@ -252,18 +252,18 @@ func TestSlowCalls(t *testing.T) {
 func TestSlowAfterStart(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
-	c.run(p, 1, 100, map[string]time.Duration{"x": time.Millisecond})
+	p := c.newPage()
+	c.countSlots(p, 1, 100, map[string]time.Duration{"x": time.Millisecond})
 	for range 30 {
-		c.run(p, 1, 100, map[string]time.Duration{"x": 20 * time.Millisecond})
+		c.countSlots(p, 1, 100, map[string]time.Duration{"x": 20 * time.Millisecond})
 		require.Empty(t, causesOf(p, "slow"))
 	}
-	c.run(p, 7, 100, map[string]time.Duration{"x": 200 * time.Millisecond})
+	c.countSlots(p, 7, 100, map[string]time.Duration{"x": 200 * time.Millisecond})
 	require.Len(t, causesOf(p, "slow"), 1)
 }
 
-// spread has requests end in each slot as usual, but for two of each hundred, which take so much longer.
-func (c *clock) spread(p *Page, slots int, methods map[string]spreadOf) {
+// countSpread has requests end in each slot as usual, but for two of each hundred, which take so much longer.
+func (c *clock) countSpread(p *Page, slots int, methods map[string]spreadOf) {
 	for range slots {
 		for name, m := range methods {
 			for i := range m.n {
@@ -289,7 +289,7 @@ type spreadOf struct {
 func TestSlowMedianStandsOut(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	usual, busy := map[string]spreadOf{}, map[string]spreadOf{}
 	for i := range 5 {
 		name := fmt.Sprint("m", i)
@@ -298,8 +298,8 @@ func TestSlowMedianStandsOut(t *testing.T) {
 	}
 	usual["images/get"], busy["images/get"] = spreadOf{10, 5 * time.Millisecond, 6 * time.Millisecond}, spreadOf{10, 5 * time.Millisecond, 400 * time.Millisecond}
 	usual["checkout/pay"], busy["checkout/pay"] = spreadOf{100, 5 * time.Millisecond, 6 * time.Millisecond}, spreadOf{100, 200 * time.Millisecond, 240 * time.Millisecond}
-	c.spread(p, 12, usual)
-	c.spread(p, 7, busy)
+	c.countSpread(p, 12, usual)
+	c.countSpread(p, 7, busy)
 	all := causesOf(p, "slow")
 	require.Len(t, all, 2, "%+v", all)
 	require.Equal(t, "checkout/pay", all[0].Method)

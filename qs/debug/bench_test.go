@@ -12,7 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// BenchmarkWatched: what calls cost a server that nobody watches, one whose calls are counted, and one with a page that is renewed each second.
+// BenchmarkWatched measures calls to a server without a page, to one whose calls are counted, and to one with a page that is renewed each
+// second.
 func BenchmarkWatched(b *testing.B) {
 	for _, how := range []string{"not", "counted", "shown"} {
 		b.Run(how, func(b *testing.B) {

@@ -120,7 +120,7 @@ func (b *browser) do(method string, params, answer any) {
 	}
 }
 
-// eval runs an expression in the page, waits for its promise, and stores what it comes to.
+// eval runs an expression in the page, waits for its promise, and stores the result.
 func (b *browser) eval(expression string, to any) {
 	b.t.Helper()
 	var got struct {
@@ -148,7 +148,7 @@ func (b *browser) open(url string) {
 	}
 }
 
-// screenshot writes what is seen to the directory that QUICKSILVER_SCREENSHOTS names.
+// screenshot writes a picture of the page to the directory that QUICKSILVER_SCREENSHOTS names.
 func (b *browser) screenshot(name string) {
 	dir := os.Getenv("QUICKSILVER_SCREENSHOTS")
 	if dir == "" {

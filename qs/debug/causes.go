@@ -12,123 +12,124 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// leakWindows are in how many of the newest samples a leak is looked for.
-var leakWindows = []int{tenSlots, 15, 6}
+// leakWindows are the numbers of newest samples in which a leak is looked for.
+var leakWindows = []int{tenMinuteSlots, 15, 6}
 
-// causeKinds are those of Cause.Kind, the worst first, and last the one that is a guess, from how times have changed.
+// causeKinds are the values of Cause.Kind, the worst first. The last one is a guess, from how times have changed.
 var causeKinds = []string{"not ready", "limit", "no room at peer", "peer lost", "stuck stream", "stalled", "leak", "errors", "slow"}
 
-// What counts as a cause.
+// The thresholds of causes, and the limits of their number.
 const (
-	defaultStalled = 5 * time.Second
-	allSlower      = 3    // methods that are slower, and half of those that are called, are told as one
-	busyShare      = 0.8  // of its processors, from which on the process counts as busy
-	failingShare   = 20   // one of so many calls of the last minute
-	failingLeast   = 10   // calls that failed in it
-	leakLeast      = 500  // by how much handles or regions grow, and by half,
-	leakSteadily   = 100  // or steadily,
-	leakSamples    = 4    // slots in which they were counted
-	leakMany       = 2000 // how many are told of a page that was not there before
-	leakLooks      = 1000 // pieces of registered memory that are looked at
-	fullShare      = 20   // less than one part of so many of the budget is left
-	mostCauses     = 50   // that are told
-	callsMore      = 3    // times as often as before a peer calls that is told to call less
+	defaultStalledAfter = 5 * time.Second
+	minCommonSlow       = 3    // so many slower methods, if they are half of those that are called, have one cause
+	busyShare           = 0.8  // the share of its processors from which on the process counts as busy
+	failingShare        = 20   // one failed call of so many in the last minute
+	minFailures         = 10   // the least number of failed calls in the last minute
+	minLeak             = 500  // the least growth of handles or regions, which is also half of them,
+	minSteadyLeak       = 100  // or the least steady growth
+	minLeakSamples      = 4    // the least number of slots in which they were counted
+	minFirstLeak        = 2000 // the least number that is a cause on a page without samples
+	maxMemoryPieces     = 1000 // the pieces of registered memory that are looked at
+	fullShare           = 20   // a budget is full if less than one part of so many is left
+	maxCauses           = 50   // causes on a page
+	callsMoreFactor     = 3    // the factor from which on a peer counts as calling more often than before
 
-	leakTime   = 5 * time.Minute  // in which something grows steadily
-	causeStays = 10 * time.Second // for which a cause that comes and goes is told after it was found
+	leakTime      = 5 * time.Minute  // the least time of a steady growth
+	causeHoldTime = 10 * time.Second // the time that a cause stays on the page after it was found last
 )
 
-// causes says what is wrong now, in the order of causeKinds.
-func (l *look) causes() []Cause {
+// findCauses returns the causes, in the order of causeKinds.
+func (l *snapshotBuilder) findCauses() []Cause {
 	all := []Cause{}
-	for _, find := range []func() []Cause{l.notReady, l.limits, l.noRoom, l.lostPeers, l.stuckStreams, l.stalled, l.leaks, l.failing, l.slower} {
+	for _, find := range []func() []Cause{l.findNotReady, l.findLimits, l.findNoRoom, l.findLostPeers, l.findStuckStreams, l.findStalled, l.findLeaks, l.findFailing, l.findSlower} {
 		all = append(all, find()...)
 	}
-	all = l.p.withRecent(all, l.now)
-	return all[:min(len(all), mostCauses)]
+	all = l.p.addRecent(all, l.now)
+	return all[:min(len(all), maxCauses)]
 }
 
-// rank returns the place of a kind: what is certain before what is a guess, and then what holds up the most.
-func rank(kind string) int { return slices.Index(causeKinds, kind) }
+// rankOf returns the index of a kind in causeKinds.
+func rankOf(kind string) int { return slices.Index(causeKinds, kind) }
 
-// A recentCause is a cause that stays for a moment when it is no longer found.
+// A recentCause is a cause that stays on the page for causeHoldTime when it is no longer found.
 type recentCause struct {
 	Cause
-	at time.Duration // when it was found, by the clock of the page
+	at time.Duration // when it was found last, by the clock of the page
 }
 
-// withRecent adds to all causes that were found now those that were found a moment ago, and that come and go by their nature.
-func (p *Page) withRecent(all []Cause, now time.Duration) []Cause {
+// addRecent adds to all, the causes that were found now, those with a holdKey that were found within causeHoldTime.
+func (p *Page) addRecent(all []Cause, now time.Duration) []Cause {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range all {
-		if c.stays == "" {
+		if c.holdKey == "" {
 			continue
 		}
-		if p.recent == nil {
-			p.recent = map[string]recentCause{}
+		if p.recentCauses == nil {
+			p.recentCauses = map[string]recentCause{}
 		}
-		p.recent[c.stays] = recentCause{c, now}
+		p.recentCauses[c.holdKey] = recentCause{c, now}
 	}
-	for _, key := range slices.Sorted(maps.Keys(p.recent)) {
-		c := p.recent[key]
+	for _, key := range slices.Sorted(maps.Keys(p.recentCauses)) {
+		c := p.recentCauses[key]
 		switch ago := now - c.at; {
-		case ago >= causeStays:
-			delete(p.recent, key)
-		case !slices.ContainsFunc(all, func(o Cause) bool { return o.stays == key }):
-			c.Text += fmt.Sprintf(" This was so %s ago.", took(max(ago.Round(time.Second), time.Second)))
+		case ago >= causeHoldTime:
+			delete(p.recentCauses, key)
+		case !slices.ContainsFunc(all, func(o Cause) bool { return o.holdKey == key }):
+			c.Text += fmt.Sprintf(" This was so %s ago.", durationText(max(ago.Round(time.Second), time.Second)))
 			all = append(all, c.Cause)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Cause) int { return cmp.Compare(rank(a.Kind), rank(b.Kind)) })
+	slices.SortStableFunc(all, func(a, b Cause) int { return cmp.Compare(rankOf(a.Kind), rankOf(b.Kind)) })
 	return all
 }
 
-// stalledAfter is Page.StalledAfter with its default.
-func (l *look) stalledAfter() time.Duration {
+// stalledAfter returns Page.StalledAfter, or its default.
+func (l *snapshotBuilder) stalledAfter() time.Duration {
 	if l.p.StalledAfter > 0 {
 		return l.p.StalledAfter
 	}
-	return defaultStalled
+	return defaultStalledAfter
 }
 
-func (l *look) notReady() (all []Cause) {
+func (l *snapshotBuilder) findNotReady() (all []Cause) {
 	for _, s := range l.sources {
 		switch {
-		case !s.open():
+		case !s.isOpen():
 			all = append(all, Cause{Kind: "not ready", Text: "The node is closed."})
-		case !s.ready():
+		case !s.isReady():
 			all = append(all, Cause{Kind: "not ready", Text: "The node is not ready: SetReady(false) was called, or it is shutting down and refuses new calls."})
 		}
 	}
 	return all
 }
 
-// A reached is how near to being reached a limit is that requests wait for.
-type reached struct {
-	active, most int
-	waiting      int
-	methods      map[string]int // of those that run; nil if nothing waits
+// A limitUse is the use of a limit on handlers that run at once.
+type limitUse struct {
+	active, max int
+	waiting     int
+	methods     map[string]int // running requests by method; nil if no request waits
 }
 
-// share returns how much of a limit is used, 0 of none.
-func (r reached) share() float64 {
-	if r.most == 0 {
+// usedShare returns how much of the limit is used, 0 to 1; 0 if there is no limit.
+func (r limitUse) usedShare() float64 {
+	if r.max == 0 {
 		return 0
 	}
-	return float64(r.active) / float64(r.most)
+	return float64(r.active) / float64(r.max)
 }
 
-// inWords says how many run, what the limit is, and what it is for. Those that have ended a moment ago leave a place that the next has not taken yet.
-func (r reached) inWords(of string) string {
-	if r.active >= r.most {
+// describe returns a text with the number of running requests, the limit and its purpose. Fewer than the limit may run although requests wait:
+// some have ended a moment ago, and the next have not begun.
+func (r limitUse) describe(of string) string {
+	if r.active >= r.max {
 		return fmt.Sprintf("%d run, which is the limit %s", r.active, of)
 	}
-	return fmt.Sprintf("%d is the limit %s, and it was reached when they came; %d run at this moment, since others have just ended and the next have not begun", r.most, of, r.active)
+	return fmt.Sprintf("%d is the limit %s, and it was reached when they came; %d run at this moment, since others have just ended and the next have not begun", r.max, of, r.active)
 }
 
-// counts counts a request that runs, if others wait for the limit.
-func (r *reached) counts(method string) {
+// addRunning counts a request that runs, if others wait for the limit.
+func (r *limitUse) addRunning(method string) {
 	if r == nil || r.waiting == 0 {
 		return
 	}
@@ -138,8 +139,8 @@ func (r *reached) counts(method string) {
 	r.methods[method]++
 }
 
-// mostOf returns the method that most of those that run are of, and says so.
-func (r *reached) mostOf() (method, text string) {
+// mostFrequent returns the method of most of the running requests, and a text with their number.
+func (r *limitUse) mostFrequent() (method, text string) {
 	for m, n := range r.methods {
 		if most := r.methods[method]; n > most || n == most && m < method {
 			method = m
@@ -151,95 +152,95 @@ func (r *reached) mostOf() (method, text string) {
 	return method, fmt.Sprintf("; of those that run %d are of %s", r.methods[method], method)
 }
 
-// limits finds what requests wait for: each for that limit of its method, of its peer and of its context of which the most is used, of several for
-// the narrowest.
-func (l *look) limits() (all []Cause) {
-	methods, peers := map[string]*reached{}, map[session]*reached{}
-	contexts := make([]reached, len(l.contexts))
+// findLimits finds the limits for which requests wait: of the limits of its method, its peer and its context, a request waits for the one of
+// which the largest share is used; of several with the same share, for the narrowest.
+func (l *snapshotBuilder) findLimits() (all []Cause) {
+	methods, peers := map[string]*limitUse{}, map[session]*limitUse{}
+	contexts := make([]limitUse, len(l.contexts))
 	for i := range l.contexts {
-		contexts[i] = reached{active: int(l.contexts[i].Active), most: l.contexts[i].MaxActive}
+		contexts[i] = limitUse{active: int(l.contexts[i].Active), max: l.contexts[i].MaxActive}
 	}
 	for i := range l.methods {
 		m := &l.methods[i]
-		if w := l.running[methodKey{inspect.EventTarget, m.Name}]; m.Kind == kinds[inspect.EventTarget] && w != nil && m.Limit > 0 {
-			methods[m.Name] = &reached{active: w.active, most: m.Limit}
+		if w := l.methodWork[methodKey{inspect.EventTarget, m.Name}]; m.Kind == kindWords[inspect.EventTarget] && w != nil && m.Limit > 0 {
+			methods[m.Name] = &limitUse{active: w.active, max: m.Limit}
 		}
 	}
 	for i := range l.peers {
 		p := &l.peers[i]
 		at := session{p.Context, p.addr}
-		if w := l.work[at]; w != nil && w.waiting > 0 {
-			peers[at] = &reached{active: w.active, most: l.contexts[p.Context].MaxActivePerPeer}
+		if w := l.peerWork[at]; w != nil && w.waiting > 0 {
+			peers[at] = &limitUse{active: w.active, max: l.contexts[p.Context].MaxActivePerPeer}
 		}
 	}
 	for i := range l.calls {
 		c := &l.calls[i]
-		if c.Kind != kinds[inspect.EventTarget] || c.State != "waiting" {
+		if c.Kind != kindWords[inspect.EventTarget] || c.State != "waiting" {
 			continue
 		}
 		limit := &contexts[c.Context]
-		for _, r := range []*reached{peers[c.busy], methods[c.Method]} {
-			if r != nil && r.most > 0 && r.share() >= limit.share() {
+		for _, r := range []*limitUse{peers[c.session], methods[c.Method]} {
+			if r != nil && r.max > 0 && r.usedShare() >= limit.usedShare() {
 				limit = r
 			}
 		}
 		limit.waiting++
 	}
 	for i := range l.calls {
-		if c := &l.calls[i]; c.Kind == kinds[inspect.EventTarget] && hasPlace(c.State) {
-			peers[c.busy].counts(c.Method)
-			contexts[c.Context].counts(c.Method)
+		if c := &l.calls[i]; c.Kind == kindWords[inspect.EventTarget] && isActiveState(c.State) {
+			peers[c.session].addRunning(c.Method)
+			contexts[c.Context].addRunning(c.Method)
 		}
 	}
 	for i := range l.methods {
 		m := &l.methods[i]
-		if r := methods[m.Name]; r != nil && r.waiting > 0 && m.Kind == kinds[inspect.EventTarget] {
-			all = append(all, Cause{stays: "limit of method " + m.Name, Kind: "limit", Method: m.Name, Count: r.waiting, Text: fmt.Sprintf(
+		if r := methods[m.Name]; r != nil && r.waiting > 0 && m.Kind == kindWords[inspect.EventTarget] {
+			all = append(all, Cause{holdKey: "limit of method " + m.Name, Kind: "limit", Method: m.Name, Count: r.waiting, Text: fmt.Sprintf(
 				"%s of %s %s for a handler to end: %s. Handlers are too slow, or the limit is too low.",
-				plural(r.waiting, "request", "requests"), m.Name, verb(r.waiting, "waits", "wait"), r.inWords("of this method (qs.MaxConcurrent)"))})
+				countNoun(r.waiting, "request", "requests"), m.Name, verbForm(r.waiting, "waits", "wait"), r.describe("of this method (qs.MaxConcurrent)"))})
 		}
 	}
 	for i := range l.peers {
 		p := &l.peers[i]
 		if r := peers[session{p.Context, p.addr}]; r != nil && r.waiting > 0 {
-			method, most := r.mostOf()
-			all = append(all, Cause{stays: "limit of peer " + p.Address, Kind: "limit", Method: method, Peer: p.Address, Count: r.waiting, Text: fmt.Sprintf(
+			method, most := r.mostFrequent()
+			all = append(all, Cause{holdKey: "limit of peer " + p.Address, Kind: "limit", Method: method, Peer: p.Address, Count: r.waiting, Text: fmt.Sprintf(
 				"%s of %s %s for others of this peer to end: %s%s. The limit keeps requests of other peers from waiting for those of this one. %s",
-				plural(r.waiting, "request", "requests"), p.Label, verb(r.waiting, "waits", "wait"), r.inWords("for one peer (HG.MaxActivePerPeer)"), most, l.adviceFor(p))})
+				countNoun(r.waiting, "request", "requests"), p.Label, verbForm(r.waiting, "waits", "wait"), r.describe("for one peer (HG.MaxActivePerPeer)"), most, l.adviseForPeer(p))})
 		}
 	}
 	for i := range l.contexts {
 		c, r := &l.contexts[i], contexts[i]
 		if r.waiting > 0 {
-			method, most := r.mostOf()
-			all = append(all, Cause{stays: fmt.Sprint("limit of context ", i), Kind: "limit", Method: method, Count: r.waiting, Text: fmt.Sprintf(
+			method, most := r.mostFrequent()
+			all = append(all, Cause{holdKey: fmt.Sprint("limit of context ", i), Kind: "limit", Method: method, Count: r.waiting, Text: fmt.Sprintf(
 				"%s for a handler to end: %s%s. Handlers are slow, wait for each other, or there are too few servers.",
-				plural(r.waiting, "request waits", "requests wait"), r.inWords("(HG.MaxActive)"), most)})
+				countNoun(r.waiting, "request waits", "requests wait"), r.describe("(HG.MaxActive)"), most)})
 		}
 		if c.Budget > 0 && c.Reserved > c.Budget-c.Budget/fullShare {
 			all = append(all, Cause{Kind: "limit", Text: fmt.Sprintf(
 				"The memory that is guaranteed to peers is used up: %s of %s for %s (qs.Config.MaxPeers). Idle ones are disconnected to make room for others; if none is idle, new ones cannot connect.",
-				bytesText(c.Reserved), bytesText(c.Budget), plural(c.Peers, "peer", "peers"))})
+				bytesText(c.Reserved), bytesText(c.Budget), countNoun(c.Peers, "peer", "peers"))})
 		}
 	}
-	return append(all, l.withoutWorker()...)
+	return append(all, l.findWithoutWorker()...)
 }
 
-// adviceFor says what to do about a peer whose requests wait for each other.
-func (l *look) adviceFor(p *Peer) string {
-	minute, before := l.p.counted.peerRates(p.addr.Name(), l.now)
-	if minute.Count >= enoughCalls && before.Covers >= usualLeast && minute.PerSecond >= callsMore*before.PerSecond {
+// adviseForPeer returns the advice for a peer whose requests wait for each other.
+func (l *snapshotBuilder) adviseForPeer(p *Peer) string {
+	minute, before := l.p.collector.requestRates(p.addr.Name(), l.now)
+	if minute.Count >= minCalls && before.Covers >= minBaseline && minute.PerSecond >= callsMoreFactor*before.PerSecond {
 		return fmt.Sprintf("It calls far more often than before: %.3g each second in the last minute, and %.3g in %s before. Find out why, and have it call less: a higher limit would "+
-			"have the requests of others wait for it.", minute.PerSecond, before.PerSecond, took(before.Covers))
+			"have the requests of others wait for it.", minute.PerSecond, before.PerSecond, durationText(before.Covers))
 	}
 	return "Have it call less at a time. Only if it needs as many, and what its handlers use has room for more, raise the limit."
 }
 
-// withoutWorker finds requests that have room and no goroutine.
-func (l *look) withoutWorker() []Cause {
+// findWithoutWorker finds requests that may run, but for which there is no worker.
+func (l *snapshotBuilder) findWithoutWorker() []Cause {
 	n, oldest := 0, time.Duration(0)
 	for i := range l.calls {
-		if c := &l.calls[i]; c.State == "given" && c.Kind == kinds[inspect.EventTarget] && c.Age >= l.stalledAfter() {
+		if c := &l.calls[i]; c.State == "given" && c.Kind == kindWords[inspect.EventTarget] && c.Age >= l.stalledAfter() {
 			n++
 			oldest = max(oldest, c.Age)
 		}
@@ -248,11 +249,11 @@ func (l *look) withoutWorker() []Cause {
 		return nil
 	}
 	return []Cause{{Kind: "limit", Count: n, Text: fmt.Sprintf(
-		"%s for a worker, the oldest for %s: as many handlers run as may (qs.Config.MaxConcurrent), or nothing drives the node (Serve).", plural(n, "request waits", "requests wait"), took(oldest))}}
+		"%s for a worker, the oldest for %s: as many handlers run as may (qs.Config.MaxConcurrent), or nothing drives the node (Serve).", countNoun(n, "request waits", "requests wait"), durationText(oldest))}}
 }
 
-// noRoom finds peers that take no messages.
-func (l *look) noRoom() (all []Cause) {
+// findNoRoom finds peers that take no messages.
+func (l *snapshotBuilder) findNoRoom() (all []Cause) {
 	for i := range l.peers {
 		p := &l.peers[i]
 		if p.Waiting == 0 || p.Free > 0 {
@@ -260,7 +261,7 @@ func (l *look) noRoom() (all []Cause) {
 		}
 		oldest := time.Duration(0)
 		for _, addr := range []session{{p.Context, p.addr}, {p.Context, p.addr.Named()}} {
-			if w := l.work[addr]; w != nil {
+			if w := l.peerWork[addr]; w != nil {
 				oldest = max(oldest, w.oldest)
 			}
 		}
@@ -269,41 +270,41 @@ func (l *look) noRoom() (all []Cause) {
 		}
 		all = append(all, Cause{Kind: "no room at peer", Peer: p.Address, Count: p.Waiting, Text: fmt.Sprintf(
 			"%s takes no messages: all %d envelopes that it guarantees are used, and %s here for one. The oldest call to it has been under way for %s. Nothing drives it, or its handlers are all busy: look at its own page.",
-			p.Label, p.Promised, plural(p.Waiting, "message waits", "messages wait"), took(oldest))})
+			p.Label, p.Promised, countNoun(p.Waiting, "message waits", "messages wait"), durationText(oldest))})
 	}
 	return all
 }
 
-// A groupKey is what calls of a cause have in common.
+// A groupKey holds what the calls of a group have in common.
 type groupKey struct{ kind, method, state string }
 
-// A group is calls of which one cause tells.
-type group struct {
+// A callGroup is the calls of one cause.
+type callGroup struct {
 	key    groupKey
-	n      int
+	count  int
 	oldest *Call
-	peers  map[peerPlace]hg.Addr // the other sides of all of them
+	peers  map[peerKey]hg.Addr // the peers of all calls
 }
 
-// with names the other side of a group: the only one there is, or how many there are.
-func (g *group) with() string {
+// otherSide names the peer of a group if it is only one, or the number of its peers.
+func (g *callGroup) otherSide() string {
 	if len(g.peers) == 1 {
-		return g.way() + " " + g.oldest.Peer
+		return g.preposition() + " " + g.oldest.Peer
 	}
-	return fmt.Sprintf("%s %d peers", g.way(), len(g.peers))
+	return fmt.Sprintf("%s %d peers", g.preposition(), len(g.peers))
 }
 
-// way is the word between a call and its other side.
-func (g *group) way() string {
-	if g.key.kind == kinds[inspect.EventTarget] {
+// preposition returns the word between a call and its peer.
+func (g *callGroup) preposition() string {
+	if g.key.kind == kindWords[inspect.EventTarget] {
 		return "from"
 	}
 	return "to"
 }
 
-// groups puts those of calls together that pick wants, those with the oldest first.
-func groups(calls []Call, pick func(c *Call) bool) (all []*group) {
-	of := map[groupKey]*group{}
+// groupCalls groups the calls for which pick is true, the group with the oldest call first.
+func groupCalls(calls []Call, pick func(c *Call) bool) (all []*callGroup) {
+	of := map[groupKey]*callGroup{}
 	for i := range calls {
 		c := &calls[i]
 		if !pick(c) {
@@ -312,36 +313,36 @@ func groups(calls []Call, pick func(c *Call) bool) (all []*group) {
 		key := groupKey{c.Kind, c.Method, c.Means}
 		g := of[key]
 		if g == nil {
-			g = &group{key: key, oldest: c, peers: map[peerPlace]hg.Addr{}}
+			g = &callGroup{key: key, oldest: c, peers: map[peerKey]hg.Addr{}}
 			of[key] = g
 			all = append(all, g)
 		}
-		g.n++
-		g.peers[peerPlace{c.Context, c.Address}] = c.busy.peer
+		g.count++
+		g.peers[peerKey{c.Context, c.Address}] = c.session.peer
 		if c.Age > g.oldest.Age {
 			g.oldest = c
 		}
 	}
-	slices.SortStableFunc(all, func(a, b *group) int { return cmp.Compare(b.oldest.Age, a.oldest.Age) })
+	slices.SortStableFunc(all, func(a, b *callGroup) int { return cmp.Compare(b.oldest.Age, a.oldest.Age) })
 	return all
 }
 
-func (l *look) stuckStreams() (all []Cause) {
-	stuck := func(c *Call) bool { return c.stream().Stuck >= l.stalledAfter() }
-	for _, g := range groups(l.streams, stuck) {
-		c, others := g.oldest, -g.n
+func (l *snapshotBuilder) findStuckStreams() (all []Cause) {
+	stuck := func(c *Call) bool { return c.streamOrZero().Stuck >= l.stalledAfter() }
+	for _, g := range groupCalls(l.streams, stuck) {
+		c, others := g.oldest, -g.count
 		for i := range l.streams {
 			o := &l.streams[i]
 			if o.Kind != c.Kind || o.Method != c.Method {
 				continue
 			}
-			if others++; o.Stream.Stuck > c.Stream.Stuck { // the longest
+			if others++; o.Stream.Stuck > c.Stream.Stuck { // the longest one
 				c = o
 			}
 		}
-		text := fmt.Sprintf("%s of %s %s still: ", plural(g.n, "stream", "streams"), c.Method, verb(g.n, "stands", "stand"))
-		waits := fmt.Sprintf("for %s, and %s wait for it.", took(c.Stream.Stuck), bytesText(c.Stream.Waiting))
-		if c.Kind == kinds[inspect.EventOrigin] {
+		text := fmt.Sprintf("%s of %s %s still: ", countNoun(g.count, "stream", "streams"), c.Method, verbForm(g.count, "stands", "stand"))
+		waits := fmt.Sprintf("for %s, and %s wait for it.", durationText(c.Stream.Stuck), bytesText(c.Stream.Waiting))
+		if c.Kind == kindWords[inspect.EventOrigin] {
 			text += fmt.Sprintf("the loop of this process has taken nothing of %s %s The loop does something else, or waits.", c.Peer, waits)
 		} else {
 			caller := "the caller, " + c.Peer
@@ -351,52 +352,52 @@ func (l *look) stuckStreams() (all []Cause) {
 			text += fmt.Sprintf("%s, has taken nothing %s The handler waits in send. The loop of the caller does something else, or waits.", caller, waits)
 		}
 		if others > 0 {
-			text += fmt.Sprintf(" %s of %s %s on.", plural(others, "other stream", "other streams"), c.Method, verb(others, "goes", "go"))
+			text += fmt.Sprintf(" %s of %s %s on.", countNoun(others, "other stream", "other streams"), c.Method, verbForm(others, "goes", "go"))
 		}
-		all = append(all, Cause{Kind: "stuck stream", Method: c.Method, Peer: c.Address, Count: g.n, Text: text})
+		all = append(all, Cause{Kind: "stuck stream", Method: c.Method, Peer: c.Address, Count: g.count, Text: text})
 	}
 	return all
 }
 
-// stalled finds calls that are older than those of their method are.
-func (l *look) stalled() (all []Cause) {
+// findStalled finds calls that are older than is usual for their method.
+func (l *snapshotBuilder) findStalled() (all []Cause) {
 	late := func(c *Call) bool {
-		held := c.Kind == kinds[inspect.EventTarget] && (c.State == "waiting" || c.State == "given") // limits tells of these
-		w := l.usual(c)
-		return c.Age >= l.stalledAfter() && !held && !inspect.IsBuiltIn(c.Method) && (w.Count < enoughCalls || c.Age > slowerBy*w.P99)
+		held := c.Kind == kindWords[inspect.EventTarget] && (c.State == "waiting" || c.State == "given") // findLimits has these
+		w := l.usualOf(c)
+		return c.Age >= l.stalledAfter() && !held && !inspect.IsBuiltIn(c.Method) && (w.Count < minCalls || c.Age > medianFactor*w.P99)
 	}
-	for _, g := range groups(l.calls, late) {
+	for _, g := range groupCalls(l.calls, late) {
 		c := g.oldest
 		oldest := "the oldest"
 		if len(g.peers) > 1 {
 			oldest = fmt.Sprintf("the oldest, with %s,", c.Peer)
 		}
 		text := fmt.Sprintf("%s of %s %s %s for more than %s, %s for %s: %s.",
-			plural(g.n, c.Kind, c.Kind+"s"), c.Method, g.with(), verb(g.n, "has been under way", "have been under way"),
-			took(l.stalledAfter()), oldest, took(c.Age), c.Means)
-		text += l.ended(g)
+			countNoun(g.count, c.Kind, c.Kind+"s"), c.Method, g.otherSide(), verbForm(g.count, "has been under way", "have been under way"),
+			durationText(l.stalledAfter()), oldest, durationText(c.Age), c.Means)
+		text += l.countEnded(g)
 		if c.Size > 0 {
 			text += fmt.Sprintf(" Of what it lends %s of %s have been moved, what was read ahead included.", bytesText(c.Moved), bytesText(c.Size))
 		}
-		if w := l.usual(c); w.Count >= enoughCalls {
-			text += fmt.Sprintf(" Usually 99 %% take no longer than %s.", took(w.P99))
+		if w := l.usualOf(c); w.Count >= minCalls {
+			text += fmt.Sprintf(" Usually 99 %% take no longer than %s.", durationText(w.P99))
 		}
-		if c.State == "running" && c.Kind == kinds[inspect.EventTarget] {
-			if g.n > 1 {
+		if c.State == "running" && c.Kind == kindWords[inspect.EventTarget] {
+			if g.count > 1 {
 				text += " They may all wait for something that none of them holds, a lock for example."
 			}
 			text += " A goroutine profile of this process shows where the handler is."
 		}
-		all = append(all, Cause{Kind: "stalled", Method: c.Method, Peer: c.Address, Count: g.n, Text: text})
+		all = append(all, Cause{Kind: "stalled", Method: c.Method, Peer: c.Address, Count: g.count, Text: text})
 	}
 	return all
 }
 
-// ended says how many calls like those of g have ended in the last minute, with the same peers and with others: whether the method hangs, or the calls of
-// some peers do.
-func (l *look) ended(g *group) string {
+// countEnded describes how many calls like those of g have ended in the last minute, with the same peers and with others. That shows whether the
+// method hangs, or the calls of some peers do.
+func (l *snapshotBuilder) countEnded(g *callGroup) string {
 	i := slices.IndexFunc(l.methods, func(m Method) bool { return m.Kind == g.key.kind && m.Name == g.key.method })
-	if i < 0 || !l.p.observed.Load() {
+	if i < 0 || !l.p.isObserving.Load() {
 		return ""
 	}
 	all := int(l.methods[i].Minute.Count)
@@ -410,9 +411,9 @@ func (l *look) ended(g *group) string {
 			continue
 		}
 		counted[name] = true
-		n, known := l.p.counted.endedWith(name, g.key.kind, g.key.method, l.now)
+		n, known := l.p.collector.countEnded(name, g.key.kind, g.key.method, l.now)
 		if !known {
-			return fmt.Sprintf(" In the last minute %s of %s %s ended.", plural(all, g.key.kind, g.key.kind+"s"), g.key.method, verb(all, "has", "have"))
+			return fmt.Sprintf(" In the last minute %s of %s %s ended.", countNoun(all, g.key.kind, g.key.kind+"s"), g.key.method, verbForm(all, "has", "have"))
 		}
 		own += n
 	}
@@ -422,14 +423,14 @@ func (l *look) ended(g *group) string {
 	}
 	others := max(all-own, 0)
 	text := fmt.Sprintf(" In the last minute %s of %s %s ended: %s %s %s, %s %s others.",
-		plural(all, g.key.kind, g.key.kind+"s"), g.key.method, verb(all, "has", "have"), noneOr(own), g.way(), with, noneOr(others), g.way())
-	if own == 0 && others >= enoughCalls {
-		text += fmt.Sprintf(" So it is not the method that hangs, but the %ss %s %s.", g.key.kind, g.way(), with)
+		countNoun(all, g.key.kind, g.key.kind+"s"), g.key.method, verbForm(all, "has", "have"), noneOr(own), g.preposition(), with, noneOr(others), g.preposition())
+	if own == 0 && others >= minCalls {
+		text += fmt.Sprintf(" So it is not the method that hangs, but the %ss %s %s.", g.key.kind, g.preposition(), with)
 	}
 	return text
 }
 
-// noneOr writes a number, and 0 as a word.
+// noneOr formats a number, and 0 as a word.
 func noneOr(n int) string {
 	if n == 0 {
 		return "none"
@@ -437,31 +438,31 @@ func noneOr(n int) string {
 	return fmt.Sprint(n)
 }
 
-// leaks finds what is never given back.
-func (l *look) leaks() (all []Cause) {
-	first, past := l.p.history(l.now)
-	now := l.p.sample(l.now)
+// findLeaks finds handles and registered memory that grow in number and are not closed.
+func (l *snapshotBuilder) findLeaks() (all []Cause) {
+	first, past := l.p.sampleHistory(l.now)
+	now := l.p.newSample(l.now)
 	for _, kind := range []struct {
 		name, text string
 		value      func(processSample) int64
-		owner      func(c *Cause) // says in it what they are for
+		owner      func(c *Cause) // adds to c the likely owner
 	}{
 		{
 			"handles", "Something calls Create of package hg, and not Close of the handle. With hg.Config.Trace the error of Shutdown names where they were made.",
-			func(s processSample) int64 { return s.handles }, l.ownerOfHandles,
+			func(s processSample) int64 { return s.handles }, l.nameHandleOwner,
 		},
 		{
 			"registered regions of memory", "Something calls Create or Alloc of package bulk, and not Close: this process, or it waits for a peer that no longer says that it is done.",
-			func(s processSample) int64 { return s.regions }, l.userOfMemory,
+			func(s processSample) int64 { return s.regions }, l.nameMemoryUser,
 		},
 	} {
-		g := growthOf(first, past, now, kind.value)
+		g := trendOf(first, past, now, kind.value)
 		if !g.leaks {
 			continue
 		}
 		c := Cause{Kind: "leak", Count: int(g.have), Text: fmt.Sprintf("%d %s are not in use and not closed", g.have, kind.name)}
 		if g.perSecond > 0 {
-			c.Text += fmt.Sprintf(", and in the last %s have become %.3g more each second", took(g.over), g.perSecond)
+			c.Text += fmt.Sprintf(", and in the last %s have become %.3g more each second", durationText(g.over), g.perSecond)
 		} else {
 			c.Text += ", and nothing is known of before: this goes away within a minute if they do not become more"
 		}
@@ -472,12 +473,12 @@ func (l *look) leaks() (all []Cause) {
 	return all
 }
 
-// ownerOfHandles says in c which method and which peer most of the handles that are not in use are for.
-func (l *look) ownerOfHandles(c *Cause) {
+// nameHandleOwner adds to c the method and the peer of most of the handles that are not in use.
+func (l *snapshotBuilder) nameHandleOwner(c *Cause) {
 	type owner struct{ method, peer string }
 	of, method, peer, n := map[owner]int64{}, "", hg.Addr{}, int64(0)
 	for _, s := range l.sources {
-		s.unused(func(m string, p hg.Addr) {
+		s.countUnused(func(m string, p hg.Addr) {
 			key := owner{m, p.Name()}
 			if of[key]++; of[key] > n {
 				method, peer, n = m, p, of[key]
@@ -485,17 +486,17 @@ func (l *look) ownerOfHandles(c *Cause) {
 		})
 	}
 	if n > 0 {
-		c.Method, c.Peer = clean(method), clean(peer.Name())
-		c.Text += fmt.Sprintf("; %d of them are for %s to %s", n, c.Method, l.label(peer))
+		c.Method, c.Peer = printableText(method), printableText(peer.Name())
+		c.Text += fmt.Sprintf("; %d of them are for %s to %s", n, c.Method, l.labelOf(peer))
 	}
 }
 
-// userOfMemory says in c how large the registered memory is, which peer most of it was used by, or that none has used it.
-func (l *look) userOfMemory(c *Cause) {
+// nameMemoryUser adds to c the size of the registered memory, and the peer that has used most of it, if any.
+func (l *snapshotBuilder) nameMemoryUser(c *Cause) {
 	of, looked, bytes := map[memoryUse]int{}, 0, int64(0)
 	var most memoryUse
 	for _, s := range l.sources {
-		for _, m := range s.memory(leakLooks) {
+		for _, m := range s.listMemory(maxMemoryPieces) {
 			looked++
 			bytes += m.size
 			if of[m]++; of[m] > of[most] {
@@ -524,42 +525,42 @@ func (l *look) userOfMemory(c *Cause) {
 	c.Text += fmt.Sprintf(". Together they are %s%s; %s are alike: %s each, for peers to %s, and %s", about, bytesText(bytes), which, bytesText(most.size), most.access, user)
 }
 
-// A growth is what has become of a value.
-type growth struct {
+// A trend is the growth of a value.
+type trend struct {
 	have      int64
-	perSecond float64       // by how much it has grown,
-	over      time.Duration // in this time; 0 if that is not known
+	perSecond float64       // the growth in a second
+	over      time.Duration // the time in which it grew; 0 if that is not known
 	leaks     bool
 }
 
-// growthOf judges what has become of a value: in ten minutes, in a few or in the last. Of a page that has not counted for long so much may be
-// there that it is told as well.
-func growthOf(first processSample, past []processSample, now processSample, value func(processSample) int64) growth {
+// trendOf returns the growth of a value in the longest of leakWindows in which it leaks. A page that has not counted for long reports a value
+// that is large.
+func trendOf(first processSample, past []processSample, now processSample, value func(processSample) int64) trend {
 	have := value(now)
-	if n := len(past); n >= leakSamples {
+	if n := len(past); n >= minLeakSamples {
 		for _, samples := range leakWindows {
 			from := max(n-samples, 0)
 			if from > 0 && have <= value(slices.MaxFunc(past[:from], func(a, b processSample) int { return cmp.Compare(value(a), value(b)) })) {
-				continue // it has been as many before
+				continue // the value has been as large before
 			}
-			if g := growthIn(past[from:], value); g.leaks {
+			if g := trendIn(past[from:], value); g.leaks {
 				g.have = have
 				return g
 			}
 		}
-		return growth{}
+		return trend{}
 	}
 	since := now.at - first.at
-	if since < leakSamples*slotTime {
-		return growth{have: have, leaks: have >= leakMany}
+	if since < minLeakSamples*slotTime {
+		return trend{have: have, leaks: have >= minFirstLeak}
 	}
 	grew := have - value(first)
-	return growth{have, float64(grew) / since.Seconds(), since, grew >= leakMany}
+	return trend{have, float64(grew) / since.Seconds(), since, grew >= minFirstLeak}
 }
 
-// growthIn compares the least of each third of samples, so that what comes and goes is no leak, nor what has grown once: it leaks if these grow
-// all the time, and enough, or less for long.
-func growthIn(samples []processSample, value func(processSample) int64) growth {
+// trendIn compares the minima of each third of samples. A value leaks if these grow steadily by minLeak, or by minSteadyLeak for leakTime; a
+// value that comes and goes, or has grown once, does not.
+func trendIn(samples []processSample, value func(processSample) int64) trend {
 	n := len(samples)
 	third := func(i int) (least int64) {
 		part := samples[i*n/3 : (i+1)*n/3]
@@ -572,8 +573,8 @@ func growthIn(samples []processSample, value func(processSample) int64) growth {
 	a, b, c := third(0), third(1), third(2)
 	grew, over := c-a, samples[n-1].at-samples[0].at
 	steady := 8*(b-a) >= grew && 8*(c-b) >= grew
-	enough := grew >= leakLeast && grew*2 >= a || grew >= leakSteadily && over >= leakTime
-	return growth{0, float64(grew) / max(samples[2*n/3].at-samples[0].at, slotTime).Seconds(), over, steady && enough}
+	enough := grew >= minLeak && grew*2 >= a || grew >= minSteadyLeak && over >= leakTime
+	return trend{0, float64(grew) / max(samples[2*n/3].at-samples[0].at, slotTime).Seconds(), over, steady && enough}
 }
 
 // A slowMethod is a method that is slower than usual.
@@ -582,101 +583,101 @@ type slowMethod struct {
 	slowness
 }
 
-// slower finds methods that take longer in the last minute than is usual, those first that are the most times slower. What slows most of them down is
-// told once, and beside it those that it does not explain. One whose median is far out is never among those that are told together for their
-// 99th percentiles.
-func (l *look) slower() (all []Cause) {
-	var moments []Cause // that some calls of many methods are slow says less than that most calls of one are
+// findSlower finds methods that took longer in the last minute than is usual, the one with the largest factor first. If most methods are
+// slower, they have one cause, and a cause of its own only the methods that are slower than that explains. A method with a slow median is
+// never in the common cause of methods with a slow 99th percentile.
+func (l *snapshotBuilder) findSlower() (all []Cause) {
+	var moments []Cause // slow tails of many methods: they come last because they mean less than a slow median of one
 	common := slowness{tail: l.commonTail()}
 	for _, kind := range []inspect.EventKind{inspect.EventTarget, inspect.EventOrigin} {
 		var slow []slowMethod
 		judged := 0
 		for i := range l.methods {
 			m := &l.methods[i]
-			if m.Kind != kinds[kind] || !m.isJudged() {
+			if m.Kind != kindWords[kind] || !m.isJudged() {
 				continue
 			}
 			judged++
-			if s, is := slower(m.Minute, m.usual); is {
+			if s, is := compareToUsual(m.Minute, m.usual); is {
 				slow = append(slow, slowMethod{m, s})
 			}
 		}
-		slices.SortStableFunc(slow, func(a, b slowMethod) int { return b.compareTo(a) })
-		n := slices.IndexFunc(slow, func(m slowMethod) bool { return !m.half() })
+		slices.SortStableFunc(slow, func(a, b slowMethod) int { return b.compareSeverity(a) })
+		n := slices.IndexFunc(slow, func(m slowMethod) bool { return !m.isMedianSlow() })
 		if n < 0 {
 			n = len(slow)
 		}
 		halves, tails := slow[:n], slow[n:]
-		most := func(some []slowMethod) bool { return len(some) >= allSlower && 2*len(some) >= judged }
+		most := func(some []slowMethod) bool { return len(some) >= minCommonSlow && 2*len(some) >= judged }
 		switch {
 		case most(halves):
-			all = append(all, l.slowTogether(kind, slow, judged))
-			common.median.atLeast(middle(halves, func(m slowMethod) change { return m.median }))
-			common.tail.atLeast(middle(slow, func(m slowMethod) change { return m.tail }))
-		case most(slow) && len(tails) >= allSlower:
-			moments = append(moments, l.slowTogether(kind, tails, judged))
-			common.tail.atLeast(middle(tails, func(m slowMethod) change { return m.tail }))
+			all = append(all, l.newCommonSlowness(kind, slow, judged))
+			common.median.raiseTo(medianOf(halves, func(m slowMethod) change { return m.median }))
+			common.tail.raiseTo(medianOf(slow, func(m slowMethod) change { return m.tail }))
+		case most(slow) && len(tails) >= minCommonSlow:
+			moments = append(moments, l.newCommonSlowness(kind, tails, judged))
+			common.tail.raiseTo(medianOf(tails, func(m slowMethod) change { return m.tail }))
 		}
 		for _, m := range slow {
 			if !m.isExplainedBy(common) {
-				all = append(all, l.slowMethod(m, common))
+				all = append(all, l.newSlowMethod(m, common))
 			}
 		}
 	}
 	return append(all, moments...)
 }
 
-// compareTo orders by the medians, and where these are not slow by the 99th percentiles.
-func (m slowMethod) compareTo(o slowMethod) int {
+// compareSeverity orders by the medians, and where these are not slow by the 99th percentiles.
+func (m slowMethod) compareSeverity(o slowMethod) int {
 	switch {
-	case m.half() && o.half():
-		return cmp.Compare(m.median.times, o.median.times)
-	case m.half():
+	case m.isMedianSlow() && o.isMedianSlow():
+		return cmp.Compare(m.median.factor, o.median.factor)
+	case m.isMedianSlow():
 		return 1
-	case o.half():
+	case o.isMedianSlow():
 		return -1
 	}
-	return cmp.Compare(m.tail.times, o.tail.times)
+	return cmp.Compare(m.tail.factor, o.tail.factor)
 }
 
-// isJudged reports whether enough is known of m to say whether it is slow.
+// isJudged reports whether m has enough calls, now and in its baseline, to be compared.
 func (m *Method) isJudged() bool {
-	return !inspect.IsBuiltIn(m.Name) && m.Minute.Count >= enoughCalls && m.usual.isEnough()
+	return !inspect.IsBuiltIn(m.Name) && m.Minute.Count >= minCalls && m.usual.isBaseline()
 }
 
-// commonTail returns how much slower than usual the 99th percentile is of half of the methods that do not count as slow: on a machine that is busy for
-// moments it grows for all. It is zero if these are few.
-func (l *look) commonTail() change {
+// commonTail returns by how much the 99th percentile has grown for half of the methods that do not count as slow: on a machine that is busy for
+// moments it grows for all. It is zero if there are fewer than minCommonSlow.
+func (l *snapshotBuilder) commonTail() change {
 	var calm []slowMethod
 	for i := range l.methods {
 		m := &l.methods[i]
 		if !m.isJudged() {
 			continue
 		}
-		if s, slow := slower(m.Minute, m.usual); !slow {
+		if s, slow := compareToUsual(m.Minute, m.usual); !slow {
 			calm = append(calm, slowMethod{m, s})
 		}
 	}
-	if len(calm) < allSlower {
+	if len(calm) < minCommonSlow {
 		return change{}
 	}
-	return middle(calm, func(m slowMethod) change { return m.tail })
+	return medianOf(calm, func(m slowMethod) change { return m.tail })
 }
 
-// middle returns how much slower the one in the middle is, by each measure.
-func middle(some []slowMethod, of func(m slowMethod) change) change {
+// medianOf returns the median of the changes, by each measure.
+func medianOf(some []slowMethod, of func(m slowMethod) change) change {
 	var times []float64
 	var more []time.Duration
 	for _, m := range some {
-		times, more = append(times, of(m).times), append(more, of(m).more)
+		times, more = append(times, of(m).factor), append(more, of(m).added)
 	}
 	slices.Sort(times)
 	slices.Sort(more)
-	return change{times: times[len(times)/2], more: more[len(more)/2]}
+	return change{factor: times[len(times)/2], added: more[len(more)/2]}
 }
 
-// slowTogether tells of methods, the worst first, that became slow together: half of the calls of most of them, or only the slowest calls of all of them.
-func (l *look) slowTogether(kind inspect.EventKind, slow []slowMethod, judged int) Cause {
+// newCommonSlowness returns the cause of methods, the worst first, that became slow together: by their medians, or only by their 99th percentiles.
+func (l *snapshotBuilder) newCommonSlowness(kind inspect.EventKind, slow []slowMethod, judged int) Cause {
 	worst := slow[0]
 	what, lead := "requests", "Everything is slower than usual: the process or the machine is busy."
 	elsewhere := "Look at what else runs on this machine, and at what all handlers wait for."
@@ -684,64 +685,64 @@ func (l *look) slowTogether(kind inspect.EventKind, slow []slowMethod, judged in
 		what, lead = "calls", "All calls are slower than usual: the peers, the network, or this process or its machine are busy."
 		elsewhere = "Look at the pages of the peers, and at what else runs on this machine."
 	}
-	most := fmt.Sprintf("%s the most, half of which take %.3g times as long", worst.Name, worst.median.times)
-	if !worst.half() {
+	most := fmt.Sprintf("%s the most, half of which take %.3g times as long", worst.Name, worst.median.factor)
+	if !worst.isMedianSlow() {
 		lead = fmt.Sprintf("The slowest %s of many methods take longer than usual, and the others hardly do: something is busy at moments.", what)
-		most = fmt.Sprintf("%s the most, of which one of a hundred takes %.3g times as long", worst.Name, worst.tail.times)
+		most = fmt.Sprintf("%s the most, of which one of a hundred takes %.3g times as long", worst.Name, worst.tail.factor)
 	}
 	if l.isBusy() {
 		elsewhere = "The processors are what they wait for: a CPU profile of this process shows what it does."
 	}
-	return Cause{stays: "slow " + what, Kind: "slow", Count: len(slow), Text: fmt.Sprintf(
+	return Cause{holdKey: "slow " + what, Kind: "slow", Count: len(slow), Text: fmt.Sprintf(
 		"%s It is so for the %s of %d of %d methods, %s. This process has used %s, and has %d goroutines and %s of memory. %s",
-		lead, what, len(slow), judged, most, l.usage.processors(), l.usage.Goroutines, bytesText(l.usage.Memory), elsewhere)}
+		lead, what, len(slow), judged, most, l.usage.processorsText(), l.usage.Goroutines, bytesText(l.usage.Memory), elsewhere)}
 }
 
-// slowMethod tells of a method that is slow in another way than most.
-func (l *look) slowMethod(m slowMethod, common slowness) Cause {
+// newSlowMethod returns the cause of a method that is slower than common explains.
+func (l *snapshotBuilder) newSlowMethod(m slowMethod, common slowness) Cause {
 	now, usual := m.Minute, m.usual
-	text := fmt.Sprintf("one of a hundred took more than %s in the last minute, and %s", took(now.P99), took(usual.P99))
-	if m.half() && !(m.few() && m.median.isExplainedBy(common.median)) {
-		text = fmt.Sprintf("half of them took more than %s in the last minute, and %s", took(now.P50), took(usual.P50))
+	text := fmt.Sprintf("one of a hundred took more than %s in the last minute, and %s", durationText(now.P99), durationText(usual.P99))
+	if m.isMedianSlow() && !(m.isTailSlow() && m.median.isExplainedBy(common.median)) {
+		text = fmt.Sprintf("half of them took more than %s in the last minute, and %s", durationText(now.P50), durationText(usual.P50))
 	}
 	since := ""
 	if ago := l.now - m.slowSince; m.slowSince > 0 && ago >= time.Minute {
-		since = " for " + took(ago)
+		since = " for " + durationText(ago)
 	}
 	text = fmt.Sprintf("%ss of %s are slower than usual%s: %s in %s before. There were %.3g each second, and %.3g before.",
-		strings.ToUpper(m.Kind[:1])+m.Kind[1:], m.Name, since, text, took(usual.Covers), now.PerSecond, usual.PerSecond)
-	if m.Kind == kinds[inspect.EventTarget] {
-		text += l.waitOrCompute(m.Name)
+		strings.ToUpper(m.Kind[:1])+m.Kind[1:], m.Name, since, text, durationText(usual.Covers), now.PerSecond, usual.PerSecond)
+	if m.Kind == kindWords[inspect.EventTarget] {
+		text += l.explainSlow(m.Name)
 	}
-	return Cause{stays: "slow " + m.Kind + " of " + m.Name, Kind: "slow", Method: m.Name, Text: text}
+	return Cause{holdKey: "slow " + m.Kind + " of " + m.Name, Kind: "slow", Method: m.Name, Text: text}
 }
 
-// waitOrCompute says whether requests of a method that take long wait for others, or their handlers for a processor or something else, and which
-// profile shows what they do.
-func (l *look) waitOrCompute(method string) string {
-	w := l.running[methodKey{inspect.EventTarget, method}]
+// explainSlow returns a text about whether slow requests of a method wait for others, or their handlers for a processor or something else, and
+// which profile shows that.
+func (l *snapshotBuilder) explainSlow(method string) string {
+	w := l.methodWork[methodKey{inspect.EventTarget, method}]
 	switch {
 	case w != nil && w.waiting > 0:
-		return fmt.Sprintf(" %d of them %s now for others to end, which is part of the time: see the limit that is reached.", w.waiting, verb(w.waiting, "waits", "wait"))
-	case l.usage.CPU == 0: // it is not known
+		return fmt.Sprintf(" %d of them %s now for others to end, which is part of the time: see the limit that is reached.", w.waiting, verbForm(w.waiting, "waits", "wait"))
+	case l.usage.CPU == 0: // the CPU time is not known
 		return ""
 	case l.isBusy():
-		return fmt.Sprintf(" This process has used %s, which its handlers may lack: a CPU profile shows what it does.", l.usage.processors())
+		return fmt.Sprintf(" This process has used %s, which its handlers may lack: a CPU profile shows what it does.", l.usage.processorsText())
 	}
-	return fmt.Sprintf(" This process has used %s: its handlers wait, and a goroutine profile shows for what, unless other processes take the processors.", l.usage.processors())
+	return fmt.Sprintf(" This process has used %s: its handlers wait, and a goroutine profile shows for what, unless other processes take the processors.", l.usage.processorsText())
 }
 
-// failing finds methods of which more than a few calls fail.
-func (l *look) failing() (all []Cause) {
+// findFailing finds methods of which at least minFailures calls, and one in failingShare, failed in the last minute.
+func (l *snapshotBuilder) findFailing() (all []Cause) {
 	for i := range l.methods {
 		m := &l.methods[i]
 		w := m.Minute
-		if inspect.IsBuiltIn(m.Name) || w.Errors < failingLeast || w.Errors*failingShare < w.Count {
+		if inspect.IsBuiltIn(m.Name) || w.Errors < minFailures || w.Errors*failingShare < w.Count {
 			continue
 		}
 		text := fmt.Sprintf("%d of %d %ss of %s in the last minute failed", w.Errors, w.Count, m.Kind, m.Name)
-		for j := range l.errors { // the most frequent first
-			if e := &l.errors[j]; e.Kind == m.Kind && e.Method == m.Name && e.ago <= covered(l.now, minuteSlots) {
+		for j := range l.errors { // sorted, the most frequent first
+			if e := &l.errors[j]; e.Kind == m.Kind && e.Method == m.Name && e.sinceLast <= coveredTime(l.now, minuteSlots) {
 				text += ", most with " + strings.TrimSuffix(e.Error, ".")
 				if e.Text != "" && e.Text != e.Error {
 					text += fmt.Sprintf(", the last said %q", e.Text)
@@ -754,15 +755,15 @@ func (l *look) failing() (all []Cause) {
 	return all
 }
 
-// verb returns the form of a verb for n of something.
-func verb(n int, one, many string) string {
+// verbForm returns the singular or the plural form of a verb.
+func verbForm(n int, one, many string) string {
 	if n == 1 {
 		return one
 	}
 	return many
 }
 
-// plural writes a number with its noun.
-func plural(n int, one, many string) string {
-	return fmt.Sprintf("%d %s", n, verb(n, one, many))
+// countNoun formats a number with its noun.
+func countNoun(n int, one, many string) string {
+	return fmt.Sprintf("%d %s", n, verbForm(n, one, many))
 }

@@ -126,10 +126,10 @@ func TestStuckNamesCallers(t *testing.T) {
 func TestCausesCertainFirst(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
-	c.run(p, 12, 100, map[string]time.Duration{"kv/get": time.Millisecond})
-	c.run(p, 7, 100, map[string]time.Duration{"kv/get": 100 * time.Millisecond})
-	for range failingLeast {
+	p := c.newPage()
+	c.countSlots(p, 12, 100, map[string]time.Duration{"kv/get": time.Millisecond})
+	c.countSlots(p, 7, 100, map[string]time.Duration{"kv/get": 100 * time.Millisecond})
+	for range minFailures {
 		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/put", Code: hg.ErrNotFound, Took: 1})
 	}
 	p.sources = []source{&fakeSource{data: []contextData{under(inspect.Call{Kind: inspect.EventTarget, RPC: "kv/scan", Peer: newPeer(1, "one"), State: "running", Age: 9 * time.Second})}}}
@@ -147,7 +147,7 @@ func TestCausesCertainFirst(t *testing.T) {
 func TestCausesStay(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	wait := func(n int) *fakeSource {
 		d := under(inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: newPeer(1, "one"), State: "running", Age: 9 * time.Second})
 		d.MaxActive, d.Active = 1, 1
@@ -175,22 +175,22 @@ func TestCausesStay(t *testing.T) {
 		require.Equal(t, first, texts())
 	}
 	p.sources = []source{&fakeSource{}}
-	c.now += causeStays - 1
+	c.now += causeHoldTime - 1
 	require.Equal(t, []string{first[0] + " This was so 10s ago."}, texts())
 	c.now++
 	require.Empty(t, texts())
-	require.Empty(t, p.recent)
+	require.Empty(t, p.recentCauses)
 }
 
 // What has ended of a method with a peer is counted for a minute. It is not known of a peer with more methods than are counted.
 func TestEndedWithPeer(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	one := newPeer(1, "one")
 	ends := func(rpc string) { p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: rpc, Peer: one, Took: 1}) }
 	known := func(rpc string) int {
-		n, is := p.counted.endedWith(one.Name(), "request", rpc, c.now)
+		n, is := p.collector.countEnded(one.Name(), "request", rpc, c.now)
 		require.True(t, is)
 		return n
 	}
@@ -205,11 +205,11 @@ func TestEndedWithPeer(t *testing.T) {
 	require.Equal(t, 0, known("y"))
 	c.now += time.Hour
 	require.Equal(t, 0, known("x"))
-	for i := range peerMethods {
+	for i := range maxMethodsPerPeer {
 		ends(fmt.Sprint("m", i))
 	}
 	require.Equal(t, 1, known("m3"))
-	_, is := p.counted.endedWith(one.Name(), "request", "x", c.now)
+	_, is := p.collector.countEnded(one.Name(), "request", "x", c.now)
 	require.False(t, is)
 }
 
@@ -230,7 +230,7 @@ func TestLimitAdvice(t *testing.T) {
 		{0, 1000, 0, 6, "Have it call less at a time. Only if", "far more"},
 	} {
 		var k clock
-		p := k.page()
+		p := k.newPage()
 		ends := func(slots, n int) {
 			for range slots {
 				for range n {

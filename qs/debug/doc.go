@@ -1,5 +1,5 @@
-// Package debug serves a page about a running program: what is wrong, in words; the calls, requests, transfers and streams under way with
-// age and state; methods with rates and percentiles; errors; and its peers.
+// Package debug serves a page about a running program: the causes of problems, in words; the calls, requests, transfers and streams under way
+// with age and state; methods with rates and percentiles; errors; and its peers.
 //
 //	class ── Show ─────────────► sources ──┐
 //	hg.Config.Observe ─ ends ──► collector ┴─ look ─► Snapshot ─► ServeHTTP: HTML, text, JSON

@@ -7,8 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A flowKey is what a stream is known by while it is under way.
-type flowKey struct {
+// A streamKey identifies a stream while it is under way.
+type streamKey struct {
 	source  source
 	context int
 	kind    inspect.EventKind
@@ -16,27 +16,27 @@ type flowKey struct {
 	id      uint64
 }
 
-// A flowMark is how far a stream was when somebody looked.
-type flowMark struct {
+// A streamMark is the progress of a stream at the time of a Snapshot.
+type streamMark struct {
 	at           time.Duration
 	items, bytes int64
 }
 
-// countFlows counts for its method what each stream under way has moved since the last look, or since it began. What it moves between the last look and
-// its end is not counted.
-func (p *Page) countFlows(from []place, data []contextData, now time.Duration) {
+// countStreams counts for its method the items and bytes that each stream under way has moved since the last Snapshot, or since it began.
+// Those that it moves between the last Snapshot and its end are not counted.
+func (p *Page) countStreams(from []contextOrigin, data []contextData, now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	marks := make(map[flowKey]flowMark, len(p.flows))
+	marks := make(map[streamKey]streamMark, len(p.streamMarks))
 	for i := range data {
 		for j := range data[i].calls {
 			c := &data[i].calls[j]
 			if c.Flow == nil {
 				continue
 			}
-			key := flowKey{from[i].source, from[i].number, c.Kind, c.Peer, c.ID}
-			mark := flowMark{now, c.Flow.Items, c.Flow.Bytes}
-			was, seen := p.flows[key]
+			key := streamKey{from[i].source, from[i].number, c.Kind, c.Peer, c.ID}
+			mark := streamMark{now, c.Flow.Items, c.Flow.Bytes}
+			was, seen := p.streamMarks[key]
 			switch {
 			case !seen:
 				was.at = now - c.Age
@@ -45,18 +45,18 @@ func (p *Page) countFlows(from []place, data []contextData, now time.Duration) {
 				continue
 			}
 			marks[key] = mark
-			p.counted.method(methodKey{c.Kind, c.RPC}).addFlow(c.Kind, was, mark)
+			p.collector.methodCounter(methodKey{c.Kind, c.RPC}).addStream(c.Kind, was, mark)
 		}
 	}
-	p.flows = marks
+	p.streamMarks = marks
 }
 
-// addFlow counts what a stream has moved between two marks, evenly for the time between them.
-func (m *methodCounter) addFlow(kind inspect.EventKind, from, to flowMark) {
+// addStream counts the items and bytes that a stream has moved between two marks, evenly for the time between them.
+func (m *methodCounter) addStream(kind inspect.EventKind, from, to streamMark) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.advance(to.at)
-	m.slots.at(to.at)
+	m.advanceLocked(to.at)
+	m.slots.slotAt(to.at)
 	// upTo returns how much of n was moved until the end of a slot.
 	upTo := func(n int64, slot int64) int64 {
 		end := min(time.Duration(slot+1)*slotTime, to.at)
@@ -68,7 +68,7 @@ func (m *methodCounter) addFlow(kind inspect.EventKind, from, to flowMark) {
 	items, bytes := to.items-from.items, to.bytes-from.bytes
 	last := int64(to.at / slotTime)
 	for n := max(last-int64(len(m.slots.slots))+1, 0); n <= last; n++ {
-		slot := m.slots.numbered(n)
+		slot := m.slots.slotNumber(n)
 		if slot == nil {
 			continue
 		}

@@ -15,7 +15,7 @@ import (
 func TestFlowsCountForMethods(t *testing.T) {
 	t.Parallel()
 	c := clock{now: time.Minute}
-	p := c.page()
+	p := c.newPage()
 	flow, taken := &inspect.Flow{}, &inspect.Flow{}
 	d := contextData{calls: []inspect.Call{
 		{Kind: inspect.EventTarget, RPC: "kv/feed", Peer: newPeer(1, "a"), ID: 1, Flow: flow},
@@ -27,7 +27,7 @@ func TestFlowsCountForMethods(t *testing.T) {
 	}
 	f := &fakeSource{}
 	p.sources = []source{f}
-	p.start()
+	p.elapsedTime()
 	*flow = inspect.Flow{Items: 2000, Bytes: 200_000}
 	*taken = inspect.Flow{Items: 1000, Bytes: 100_000}
 	f.data = []contextData{age(d, 20*time.Second)}
@@ -50,7 +50,7 @@ func TestFlowsCountForMethods(t *testing.T) {
 	require.Contains(t, bodyOf(t, p, "/"), "0 + 100 items</td>")
 	f.data = nil
 	p.Snapshot(Query{})
-	require.Empty(t, p.flows)
+	require.Empty(t, p.streamMarks)
 }
 
 // The rates of peers are those of the methods: RPCs of the library count if they are asked for.
@@ -80,7 +80,7 @@ func TestPeersCountAsMethods(t *testing.T) {
 func TestPeersOfMethod(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	d := contextData{}
 	for i, name := range []string{"calls", "called", "calling", "not"} {
 		peer := newPeer(i, name)
@@ -89,7 +89,7 @@ func TestPeersOfMethod(t *testing.T) {
 	}
 	d.calls = []inspect.Call{{Kind: inspect.EventTarget, RPC: "kv/get", Peer: d.Peers[2].Addr, ID: 1}}
 	p.sources = []source{&fakeSource{data: []contextData{d}}}
-	for i := range 3 * peerMethods { // more than are kept of a peer
+	for i := range 3 * maxMethodsPerPeer { // more than are kept of a peer
 		c.now += time.Second
 		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: d.Peers[0].Addr, Took: 1})
 		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: string(rune('a' + i)), Peer: d.Peers[0].Addr, Took: 1})
@@ -113,7 +113,7 @@ func TestPeersOfMethod(t *testing.T) {
 func TestMethodsOfPeer(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	one, other := newPeer(1, "one"), newPeer(2, "other")
 	d := contextData{}
 	for _, peer := range []hg.Addr{one, other} {

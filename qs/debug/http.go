@@ -21,10 +21,10 @@ import (
 )
 
 // ServeHTTP answers paths that end in /healthz and /readyz with 200 or 503, for probes: healthz while every class that is shown is open,
-// readyz while every one is ready, too, which SetReady(false) and a drain end. Any other path is the page, whose parameters are those
-// of Query, and which renews itself, also without JavaScript. It is the Snapshot as JSON with format=json, or for a client that accepts
-// application/json and no HTML, and text with format=text, or for one that accepts text/plain and no HTML. All links are relative: it
-// may be mounted under any path. Guard is asked before, but not for probes.
+// readyz while every one is ready, too, which SetReady(false) and a drain end. Any other path is the page, with the parameters of Query. It
+// renews itself, also without JavaScript. It is the Snapshot as JSON with format=json, or for a client that accepts application/json and no
+// HTML, and text with format=text, or for a client that accepts text/plain and no HTML. All links are relative: the page may be mounted under
+// any path. Guard is called first, but not for probes.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -32,7 +32,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if name := path.Base(r.URL.Path); name == "healthz" || name == "readyz" {
-		p.probe(w, name)
+		p.answerProbe(w, name)
 		return
 	}
 	if p.Guard != nil && !p.Guard(w, r) {
@@ -40,7 +40,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var b bytes.Buffer
 	var err error
-	s, kind := p.Snapshot(parseQuery(r.URL.Query())), kindOf(r)
+	s, kind := p.Snapshot(parseQuery(r.URL.Query())), contentTypeOf(r)
 	switch kind {
 	case "application/json":
 		e := json.NewEncoder(&b)
@@ -49,7 +49,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "text/plain":
 		err = s.writeText(&b)
 	default:
-		err = page.Execute(&b, view{Snapshot: s, Style: style, Script: script})
+		err = pageTemplate.Execute(&b, pageData{Snapshot: s, Style: style, Script: script})
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -57,39 +57,39 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	h := w.Header()
 	h.Set("Content-Type", kind+"; charset=utf-8")
-	h.Set("Content-Security-Policy", policy)
+	h.Set("Content-Security-Policy", contentPolicy)
 	h.Set("Vary", "Accept")
 	h.Set("Referrer-Policy", "no-referrer")
-	plain(h)
+	setNoStore(h)
 	_, _ = w.Write(b.Bytes())
 }
 
-// plain has nothing be kept or guessed of an answer.
-func plain(h http.Header) {
+// setNoStore forbids clients and proxies to store an answer, and browsers to guess its type.
+func setNoStore(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 }
 
-// probe answers 200, or 503: healthz while every class that is shown has a context that is not closed, readyz while all are ready.
-func (p *Page) probe(w http.ResponseWriter, name string) {
-	all := p.all()
+// answerProbe answers 200, or 503: healthz while every class that is shown has a context that is not closed, readyz while all are ready.
+func (p *Page) answerProbe(w http.ResponseWriter, name string) {
+	all := p.allSources()
 	good := len(all) > 0
 	for _, s := range all {
-		good = good && (name == "readyz" && s.ready() || name == "healthz" && s.open())
+		good = good && (name == "readyz" && s.isReady() || name == "healthz" && s.isOpen())
 	}
 	text := "ok"
 	if !good {
 		text = "not " + map[string]string{"readyz": "ready", "healthz": "open"}[name]
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	if plain(w.Header()); !good {
+	if setNoStore(w.Header()); !good {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	fmt.Fprintln(w, text)
 }
 
-// kindOf returns the media type that a client wants.
-func kindOf(r *http.Request) string {
+// contentTypeOf returns the media type that a client wants.
+func contentTypeOf(r *http.Request) string {
 	accept := r.Header.Get("Accept")
 	html := strings.Contains(accept, "text/html")
 	switch format := r.URL.Query().Get("format"); {
@@ -110,81 +110,88 @@ var style template.CSS
 //go:embed page.js
 var script template.JS
 
-var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"bytes": bytesText, "took": took, "rate": rateText, "spark": spark, "parts": parts,
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+	"bytes": bytesText, "took": durationText, "rate": rateText, "spark": newSparkline, "parts": splitName,
 }).Parse(pageText))
 
-// parts splits the name of a method or of a peer behind its first slashes, where a narrow column may break it.
-func parts(name string) []string { return strings.SplitAfterN(name, "/", mostParts) }
+// splitName splits the name of a method or of a peer behind its first slashes, where a narrow column may break it.
+func splitName(name string) []string { return strings.SplitAfterN(name, "/", maxNameParts) }
 
-const mostParts = 4
+const maxNameParts = 4
 
-// policy lets the page use the style and the script that are in it, and nothing else.
-var policy = fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-	hashOf(string(style)), hashOf(string(script)))
+// contentPolicy is the Content-Security-Policy of the page: it may use the style and the script in it, and nothing else.
+var contentPolicy = fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+	cspHash(string(style)), cspHash(string(script)))
 
-func hashOf(text string) string {
+func cspHash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// A view is a Snapshot as HTML.
-type view struct {
+// A pageData is a Snapshot as HTML.
+type pageData struct {
 	Snapshot
 	Style  template.CSS
 	Script template.JS
 }
 
-// A link is a text that leads somewhere.
+// A link is the text and the target of a hyperlink.
 type link struct{ Text, Link string }
 
 // Shows reports whether a list is on the page.
-func (v view) Shows(name string) bool { return v.Query.View == "" || v.Query.View == name }
+func (v pageData) Shows(name string) bool { return v.Query.View == "" || v.Query.View == name }
 
-// About reports whether the page is about a part of what there is.
-func (v view) About() bool { return v.Query.Method != "" || v.Query.Peer != "" || v.Query.Filter != "" }
+// About reports whether the page is about one method or one peer, or is filtered.
+func (v pageData) About() bool {
+	return v.Query.Method != "" || v.Query.Peer != "" || v.Query.Filter != ""
+}
 
 // Overview reports whether the page is about everything.
-func (v view) Overview() bool { return v.Query.View == "" && !v.About() }
+func (v pageData) Overview() bool { return v.Query.View == "" && !v.About() }
 
-// Link returns the page with some parameters changed, Home, OfMethod and OfPeer the overview, of everything and of one.
-func (v view) Link(changes ...string) string { return v.Query.with(changes...) }
+// Link returns the link to the page with some parameters changed.
+func (v pageData) Link(changes ...string) string { return v.Query.linkWith(changes...) }
 
-func (v view) Home() string { return Query{All: v.Query.All}.withDefaults().with() }
+// Home returns the link to the overview.
+func (v pageData) Home() string { return Query{All: v.Query.All}.withDefaults().linkWith() }
 
-func (v view) OfMethod(name string) string {
-	return Query{All: v.Query.All, Method: name}.withDefaults().with()
+// OfMethod returns the link to the overview of one method.
+func (v pageData) OfMethod(name string) string {
+	return Query{All: v.Query.All, Method: name}.withDefaults().linkWith()
 }
 
-func (v view) OfPeer(address string) string {
-	return Query{All: v.Query.All, Peer: address}.withDefaults().with()
+// OfPeer returns the link to the overview of one peer.
+func (v pageData) OfPeer(address string) string {
+	return Query{All: v.Query.All, Peer: address}.withDefaults().linkWith()
 }
 
-func (v view) MethodLink(name string) link { return link{name, v.OfMethod(name)} }
+// MethodLink returns the name of a method as a link to its overview.
+func (v pageData) MethodLink(name string) link { return link{name, v.OfMethod(name)} }
 
-func (v view) PeerLink(label, address string) link { return link{label, v.OfPeer(address)} }
+// PeerLink returns the label of a peer as a link to its overview.
+func (v pageData) PeerLink(label, address string) link { return link{label, v.OfPeer(address)} }
 
-// Hidden are the parameters that the filter keeps.
-func (v view) Hidden() (all []struct{ Name, Value string }) {
-	u, _ := url.ParseQuery(strings.TrimPrefix(v.Query.with("q", ""), "?"))
+// Hidden returns the parameters that the form of the filter sends along.
+func (v pageData) Hidden() (all []struct{ Name, Value string }) {
+	u, _ := url.ParseQuery(strings.TrimPrefix(v.Query.linkWith("q", ""), "?"))
 	for _, name := range slices.Sorted(maps.Keys(u)) {
 		all = append(all, struct{ Name, Value string }{name, u.Get(name)})
 	}
 	return all
 }
 
-// A listLink leads to a list.
+// A listLink is a link to a list.
 type listLink struct {
 	Title, Link string
 	Total       int // -1 for none
 	Current     bool
 }
 
-// Lists are the lists that there are.
-func (v view) Lists() []listLink {
+// Lists returns a link to the overview and to each list.
+func (v pageData) Lists() []listLink {
 	all := []listLink{{"overview", v.Link("view", "", "sort", ""), -1, v.Query.View == ""}}
 	for _, name := range views {
-		total, _ := v.size(name)
+		total, _ := v.countRows(name)
 		title := name
 		if name == "calls" {
 			title = "under way"
@@ -194,8 +201,8 @@ func (v view) Lists() []listLink {
 	return all
 }
 
-// size returns how many rows a list has, and how many are shown.
-func (v view) size(name string) (total, rows int) {
+// countRows returns how many rows a list has, and how many are shown.
+func (v pageData) countRows(name string) (total, rows int) {
 	switch name {
 	case "calls":
 		return v.Calls.Total, len(v.Calls.Rows)
@@ -209,11 +216,11 @@ func (v view) size(name string) (total, rows int) {
 	return v.Peers.Total, len(v.Peers.Rows)
 }
 
-// A heading is the head of a column.
-type heading struct{ Title, Class, Link, Sorted string }
+// A columnHead is the head of a column.
+type columnHead struct{ Title, Class, Link, Sorted string }
 
-// headings are the columns of the lists: name, title and class; those without a name are not sorted by. What tells a row from others is
-// first, then what changes: a phone has no room for more.
+// headings holds the columns of the lists: name, title and class; those without a name are not sorted by. The columns that identify a row
+// come first, then those that change: a phone has no room for more.
 var headings = map[string][][3]string{
 	"calls": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"age", "age", "n"}, {"state", "state", ""}, {"kind", "what", "wide"}, {"moved", "moved", ""}, {"trace", "trace", "wide"}},
 	"streams": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"stuck", "stuck for", "n"}, {"waiting", "waiting", "n"}, {"age", "age", "n"}, {"items", "items", "n"}, {"bytes", "bytes", "n"},
@@ -228,10 +235,11 @@ var headings = map[string][][3]string{
 		{"free", "free there", "n wide"}, {"stalls", "stalls", "n wide"}},
 }
 
-// Columns are those of a list. The link of one sorts by it: the other way round if the list is sorted by it, and the largest first otherwise.
-func (v view) Columns(name string) (all []heading) {
+// Columns returns the heads of the columns of a list. The link of a column sorts by it: in the reverse order if the list is sorted by it,
+// and the largest first otherwise.
+func (v pageData) Columns(name string) (all []columnHead) {
 	for _, c := range headings[name] {
-		h := heading{Title: c[1], Class: c[2]}
+		h := columnHead{Title: c[1], Class: c[2]}
 		sort := "-" + c[0]
 		if v.Query.View == name {
 			switch v.Query.Sort {
@@ -249,15 +257,15 @@ func (v view) Columns(name string) (all []heading) {
 	return all
 }
 
-// A paging says which rows are shown, and leads to others; empty links lead nowhere.
+// A paging holds the range of the rows that are shown, and links to others; a link is empty if there are none.
 type paging struct {
 	Total, First, Last int
 	All, Before, After string
 }
 
-// Pages says which rows of a list are shown.
-func (v view) Pages(name string) paging {
-	total, rows := v.size(name)
+// Pages returns the range of the rows of a list that are shown.
+func (v pageData) Pages(name string) paging {
+	total, rows := v.countRows(name)
 	p := paging{Total: total}
 	if rows > 0 {
 		p.First, p.Last = v.Query.Offset+1, v.Query.Offset+rows
@@ -301,17 +309,17 @@ func (s *Snapshot) writeText(out io.Writer) error {
 	}
 	head(s.Calls.Total, len(s.Calls.Rows), "under way\tage\tmethod\tpeer\tstate\tmoved\tof")
 	for _, c := range s.Calls.Rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Kind, took(c.Age), c.Method, c.Peer, c.Means, bytesText(c.Moved), bytesText(c.Size))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Kind, durationText(c.Age), c.Method, c.Peer, c.Means, bytesText(c.Moved), bytesText(c.Size))
 	}
 	head(s.Streams.Total, len(s.Streams.Rows), "stream\tage\tmethod\tpeer\titems\tbytes\twaiting\tstuck for")
 	for _, c := range s.Streams.Rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", c.Kind, took(c.Age), c.Method, c.Peer, c.Stream.Items, bytesText(c.Stream.Bytes),
-			bytesText(c.Stream.Waiting), took(c.Stream.Stuck))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", c.Kind, durationText(c.Age), c.Method, c.Peer, c.Stream.Items, bytesText(c.Stream.Bytes),
+			bytesText(c.Stream.Waiting), durationText(c.Stream.Stuck))
 	}
 	head(s.Methods.Total, len(s.Methods.Rows), "method\tkind\tper second\titems per second\terrors\tp50\tp99\tp50 in 10 m\tp99\tsent\treceived\tcount")
 	for _, m := range s.Methods.Rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", m.Name, m.Kind, rateText(m.Minute.PerSecond), rateText(m.Minute.ItemsPerSecond()), m.TenMinutes.Errors, took(m.Minute.P50),
-			took(m.Minute.P99), took(m.TenMinutes.P50), took(m.TenMinutes.P99), bytesText(m.Minute.Sent), bytesText(m.Minute.Received), m.Count)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", m.Name, m.Kind, rateText(m.Minute.PerSecond), rateText(m.Minute.ItemsPerSecond()), m.TenMinutes.Errors, durationText(m.Minute.P50),
+			durationText(m.Minute.P99), durationText(m.TenMinutes.P50), durationText(m.TenMinutes.P99), bytesText(m.Minute.Sent), bytesText(m.Minute.Received), m.Count)
 	}
 	head(s.Errors.Total, len(s.Errors.Rows), "error\tkind\tmethod\tcount\tfirst\tlast\tpeer\ttext")
 	for _, e := range s.Errors.Rows {
@@ -325,8 +333,8 @@ func (s *Snapshot) writeText(out io.Writer) error {
 	return w.Flush()
 }
 
-// took writes a time with about three digits.
-func took(d time.Duration) string {
+// durationText formats a time with about three digits.
+func durationText(d time.Duration) string {
 	r := time.Nanosecond
 	for d/r >= 1000 && r < 100*time.Millisecond {
 		r *= 10
@@ -359,24 +367,24 @@ func bytesText(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// processors says how many of the processors are used.
-func (u Usage) processors() string {
-	of := plural(u.Processors, "processor", "processors")
+// processorsText describes how many of the processors are used.
+func (u Usage) processorsText() string {
+	of := countNoun(u.Processors, "processor", "processors")
 	if u.CPUCovers == 0 {
 		return "an unknown part of " + of
 	}
-	return fmt.Sprintf("%.2g of %s in %s", u.CPU, of, took(u.CPUCovers))
+	return fmt.Sprintf("%.2g of %s in %s", u.CPU, of, durationText(u.CPUCovers))
 }
 
-// ItemsPerSecond is how many items of streams there were in each second.
+// ItemsPerSecond returns the items of streams in each second.
 func (w Window) ItemsPerSecond() float64 { return float64(w.Items) / max(w.Covers.Seconds(), 1) }
 
-// InWords is what the page says of u.
+// InWords describes u as the page does.
 func (u Usage) InWords() string {
-	return fmt.Sprintf("%s, %d goroutines, %s of memory, %s of it in objects", u.processors(), u.Goroutines, bytesText(u.Memory), bytesText(u.Heap))
+	return fmt.Sprintf("%s, %d goroutines, %s of memory, %s of it in objects", u.processorsText(), u.Goroutines, bytesText(u.Memory), bytesText(u.Heap))
 }
 
-// The size of a spark in units of its own.
+// The size of a sparkline in units of its viewBox.
 const sparkWidth, sparkHeight = 120, 20
 
 // A sparkline is a history as a line, and in words.
@@ -385,15 +393,15 @@ type sparkline struct {
 	Words  string
 }
 
-// spark draws a history of counts in slots of ten seconds, the newest at the right edge.
-func spark(counts []uint32) sparkline {
+// newSparkline draws a history of counts in slots of ten seconds, the newest at the right edge.
+func newSparkline(counts []uint32) sparkline {
 	most := uint32(1)
 	for _, n := range counts {
 		most = max(most, n)
 	}
 	var b strings.Builder
 	for i, n := range counts {
-		x := sparkWidth - (len(counts)-1-i)*sparkWidth/(tenSlots-2)
+		x := sparkWidth - (len(counts)-1-i)*sparkWidth/(tenMinuteSlots-2)
 		fmt.Fprintf(&b, "%d,%.1f ", x, sparkHeight-1-float64(n)/float64(most)*(sparkHeight-2))
 	}
 	if len(counts) == 0 {

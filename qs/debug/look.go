@@ -20,84 +20,84 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A look is one Snapshot that is being made, with all rows.
-type look struct {
+// A snapshotBuilder builds one Snapshot. It has all rows, before they are filtered and cut.
+type snapshotBuilder struct {
 	p   *Page
 	q   Query
 	now time.Duration
 
-	sources  []source
-	from     []place // of each of contexts
-	data     []contextData
-	contexts []Context
-	calls    []Call
-	streams  []Call
-	methods  []Method
-	errors   []ErrorGroup
-	peers    []Peer
-	load     Load
-	work     map[session]*peerWork
-	running  map[methodKey]*methodWork
-	labels   map[string]string // of peers by their addresses, which a call may know only
-	normal   map[kindAndName]Window
-	usage    Usage
+	sources    []source
+	origins    []contextOrigin // the origins of contexts, by the same index
+	data       []contextData
+	contexts   []Context
+	calls      []Call
+	streams    []Call
+	methods    []Method
+	errors     []ErrorGroup
+	peers      []Peer
+	load       Load
+	peerWork   map[session]*peerWork
+	methodWork map[methodKey]*methodWork
+	labels     map[string]string // labels of peers by their addresses: a call may have only the address
+	usualTimes map[kindAndName]Window
+	usage      Usage
 }
 
-// A kindAndName is what a Method is known by.
+// A kindAndName identifies a Method.
 type kindAndName struct{ kind, name string }
 
-// A place is where a context is from.
-type place struct {
+// A contextOrigin is the source of a context and its index there.
+type contextOrigin struct {
 	source source
-	number int // among those of the source
+	number int // index in source.contexts
 }
 
-// A peerPlace is a peer of a context.
-type peerPlace struct {
+// A peerKey identifies a peer of a context.
+type peerKey struct {
 	context int
 	address string
 }
 
-// A peerWork is what is under way with a session.
+// A peerWork counts the calls and requests under way with a session.
 type peerWork struct {
 	requests, calls int
-	active, waiting int           // of the requests: with a place of MaxActive, without one
+	active, waiting int           // requests that count against MaxActive, and those that wait for that
 	oldest          time.Duration // age of the oldest call
 }
 
-// A methodWork is what is under way of a method.
+// A methodWork counts the calls or requests of a method that are under way.
 type methodWork struct {
-	n               int
+	underWay        int
 	active, waiting int
 }
 
-// Snapshot looks at everything now. Without Attach or Observe it has nothing of calls that have ended.
+// Snapshot returns the state of the classes as of now. Without Attach or Observe it has nothing of calls that have ended.
 func (p *Page) Snapshot(q Query) Snapshot {
-	l := &look{p: p, q: q.withDefaults(), now: p.start(), sources: p.all(), work: map[session]*peerWork{}, running: map[methodKey]*methodWork{}, labels: map[string]string{}}
+	l := &snapshotBuilder{p: p, q: q.withDefaults(), now: p.elapsedTime(), sources: p.allSources(), peerWork: map[session]*peerWork{}, methodWork: map[methodKey]*methodWork{}, labels: map[string]string{}}
 	p.takeSample(l.now)
-	p.hearFaults()
+	p.subscribeFaults()
 	for _, s := range l.sources {
 		for i, d := range s.contexts() {
-			l.from = append(l.from, place{s, i})
+			l.origins = append(l.origins, contextOrigin{s, i})
 			l.data = append(l.data, d)
 			for j := range d.Peers {
 				l.labels[d.Peers[j].Addr.Name()] = d.Peers[j].Label
 			}
 		}
 	}
-	p.countFlows(l.from, l.data, l.now)
-	l.lookAtCalls()
-	l.lookAtContexts()
-	l.lookAtMethods()
-	l.lookAtPeers()
-	l.lookAtErrors()
-	l.usage = l.p.usage(l.now)
-	causes := l.causes() // of all, before the rows are cut
-	return l.snapshot(causes)
+	p.countStreams(l.origins, l.data, l.now)
+	l.addCalls()
+	l.addContexts()
+	l.addMethods()
+	l.addPeers()
+	l.addErrors()
+	l.usage = l.p.currentUsage(l.now)
+	causes := l.findCauses() // before the rows are cut, so that they are about all of them
+	return l.cutRows(causes)
 }
 
-// snapshot cuts the rows to what is wanted.
-func (l *look) snapshot(causes []Cause) Snapshot {
+// cutRows filters and cuts the rows by the query, and returns the Snapshot.
+func (l *snapshotBuilder) cutRows(causes []Cause) Snapshot {
 	q := l.q
 	ofPeer := func(address string) bool { return q.Peer == "" || q.Peer == address }
 	unwanted := func(method string) bool {
@@ -113,27 +113,27 @@ func (l *look) snapshot(causes []Cause) Snapshot {
 	l.errors = slices.DeleteFunc(l.errors, func(e ErrorGroup) bool {
 		return q.Method != "" && q.Method != e.Method || !ofPeer(e.Address) || !q.matches(e.Kind, e.Method, e.Error, e.Text, e.Peer, e.Trace)
 	})
-	calling := map[peerPlace]bool{} // peers with something of q.Method under way
+	calling := map[peerKey]bool{} // peers with something of q.Method under way
 	if q.Method != "" {
 		for _, rows := range [][]Call{l.calls, l.streams} {
 			for i := range rows {
-				calling[peerPlace{rows[i].Context, rows[i].Address}] = true
+				calling[peerKey{rows[i].Context, rows[i].Address}] = true
 			}
 		}
 	}
 	l.peers = slices.DeleteFunc(l.peers, func(p Peer) bool {
-		return q.Method != "" && !p.called && !calling[peerPlace{p.Context, p.Address}] || !ofPeer(p.Address) || !q.matches(p.Label, p.Address, p.Transport)
+		return q.Method != "" && !p.wasCalled && !calling[peerKey{p.Context, p.Address}] || !ofPeer(p.Address) || !q.matches(p.Label, p.Address, p.Transport)
 	})
 	s := Snapshot{
-		Time: time.Now(), Process: l.process(), Query: q, Observed: l.p.observed.Load(), Causes: causes, Load: l.load, Contexts: l.contexts,
-		Calls: list(q, "calls", l.calls, callColumns), Streams: list(q, "streams", l.streams, callColumns),
-		Methods: list(q, "methods", l.methods, methodColumns), Errors: list(q, "errors", l.errors, errorColumns), Peers: list(q, "peers", l.peers, peerColumns),
+		Time: time.Now(), Process: l.newProcess(), Query: q, Observed: l.p.isObserving.Load(), Causes: causes, Load: l.load, Contexts: l.contexts,
+		Calls: listOf(q, "calls", l.calls, callColumns), Streams: listOf(q, "streams", l.streams, callColumns),
+		Methods: listOf(q, "methods", l.methods, methodColumns), Errors: listOf(q, "errors", l.errors, errorColumns), Peers: listOf(q, "peers", l.peers, peerColumns),
 	}
-	// The rest is for those that are shown: it is not free, or is code of the program, which runs with no lock held.
+	// The following is done only for the rows that are shown: it costs time, or calls code of the program, which runs with no lock held.
 	for _, rows := range [][]Call{s.Calls.Rows, s.Streams.Rows} {
 		for i := range rows {
 			r := &rows[i]
-			r.Key = fmt.Sprintf("%s %d %s %d %x", r.Kind, r.Context, r.Address, r.busy.peer.Session(), r.ID)
+			r.Key = fmt.Sprintf("%s %d %s %d %x", r.Kind, r.Context, r.Address, r.session.peer.Session(), r.ID)
 			r.TraceURL = l.p.traceURL(r.Trace)
 			r.Late = l.isLate(r)
 		}
@@ -150,10 +150,10 @@ func (l *look) snapshot(causes []Cause) Snapshot {
 	for i := range s.Peers.Rows {
 		r := &s.Peers.Rows[i]
 		r.Key = fmt.Sprintf("%d %s %d", r.Context, r.Address, r.addr.Session())
-		at := l.from[r.Context]
-		r.Verified, r.Secure = at.source.identity(at.number, r.addr)
+		at := l.origins[r.Context]
+		r.Verified, r.Secure = at.source.identityOf(at.number, r.addr)
 		if q.Peer != "" {
-			r.Methods = l.p.counted.methodsOf(r.addr.Name(), q.All, l.now)
+			r.Methods = l.p.collector.methodsOfPeer(r.addr.Name(), q.All, l.now)
 		}
 	}
 	return s
@@ -161,83 +161,84 @@ func (l *look) snapshot(causes []Cause) Snapshot {
 
 // The columns by which rows can be sorted.
 var (
-	callColumns = []column[Call]{
-		by("age", func(c *Call) time.Duration { return c.Age }), by("kind", func(c *Call) string { return c.Kind }),
-		by("method", func(c *Call) string { return c.Method }), by("peer", func(c *Call) string { return c.Peer }),
-		by("state", func(c *Call) string { return c.Means }), by("moved", func(c *Call) int64 { return c.Moved }),
-		by("items", func(c *Call) int64 { return c.stream().Items }), by("bytes", func(c *Call) int64 { return c.stream().Bytes }),
-		by("stuck", func(c *Call) time.Duration { return c.stream().Stuck }),
+	callColumns = []sortColumn[Call]{
+		columnBy("age", func(c *Call) time.Duration { return c.Age }), columnBy("kind", func(c *Call) string { return c.Kind }),
+		columnBy("method", func(c *Call) string { return c.Method }), columnBy("peer", func(c *Call) string { return c.Peer }),
+		columnBy("state", func(c *Call) string { return c.Means }), columnBy("moved", func(c *Call) int64 { return c.Moved }),
+		columnBy("items", func(c *Call) int64 { return c.streamOrZero().Items }), columnBy("bytes", func(c *Call) int64 { return c.streamOrZero().Bytes }),
+		columnBy("stuck", func(c *Call) time.Duration { return c.streamOrZero().Stuck }),
 	}
-	methodColumns = []column[Method]{
-		by("kind", func(m *Method) string { return m.Kind }), by("method", func(m *Method) string { return m.Name }),
-		by("under_way", func(m *Method) int { return m.UnderWay }), by("count", func(m *Method) int64 { return m.Count }),
-		by("per_second", func(m *Method) float64 { return m.Minute.PerSecond }), by("per_second_10m", func(m *Method) float64 { return m.TenMinutes.PerSecond }), by("errors", func(m *Method) int64 { return m.TenMinutes.Errors }),
-		by("sent", func(m *Method) int64 { return m.Minute.Sent }), by("received", func(m *Method) int64 { return m.Minute.Received }),
-		by("p50", func(m *Method) time.Duration { return m.Minute.P50 }), by("p99", func(m *Method) time.Duration { return m.Minute.P99 }),
-		by("p50_10m", func(m *Method) time.Duration { return m.TenMinutes.P50 }), by("p99_10m", func(m *Method) time.Duration { return m.TenMinutes.P99 }),
-		by("most", func(m *Method) time.Duration { return m.Most }),
+	methodColumns = []sortColumn[Method]{
+		columnBy("kind", func(m *Method) string { return m.Kind }), columnBy("method", func(m *Method) string { return m.Name }),
+		columnBy("under_way", func(m *Method) int { return m.UnderWay }), columnBy("count", func(m *Method) int64 { return m.Count }),
+		columnBy("per_second", func(m *Method) float64 { return m.Minute.PerSecond }), columnBy("per_second_10m", func(m *Method) float64 { return m.TenMinutes.PerSecond }), columnBy("errors", func(m *Method) int64 { return m.TenMinutes.Errors }),
+		columnBy("sent", func(m *Method) int64 { return m.Minute.Sent }), columnBy("received", func(m *Method) int64 { return m.Minute.Received }),
+		columnBy("p50", func(m *Method) time.Duration { return m.Minute.P50 }), columnBy("p99", func(m *Method) time.Duration { return m.Minute.P99 }),
+		columnBy("p50_10m", func(m *Method) time.Duration { return m.TenMinutes.P50 }), columnBy("p99_10m", func(m *Method) time.Duration { return m.TenMinutes.P99 }),
+		columnBy("most", func(m *Method) time.Duration { return m.Most }),
 	}
-	errorColumns = []column[ErrorGroup]{
-		by("count", func(e *ErrorGroup) int64 { return e.Count }), by("kind", func(e *ErrorGroup) string { return e.Kind }),
-		by("method", func(e *ErrorGroup) string { return e.Method }), by("error", func(e *ErrorGroup) string { return e.Error }),
-		by("first", func(e *ErrorGroup) int64 { return e.First.UnixNano() }), by("last", func(e *ErrorGroup) int64 { return e.Last.UnixNano() }),
+	errorColumns = []sortColumn[ErrorGroup]{
+		columnBy("count", func(e *ErrorGroup) int64 { return e.Count }), columnBy("kind", func(e *ErrorGroup) string { return e.Kind }),
+		columnBy("method", func(e *ErrorGroup) string { return e.Method }), columnBy("error", func(e *ErrorGroup) string { return e.Error }),
+		columnBy("first", func(e *ErrorGroup) int64 { return e.First.UnixNano() }), columnBy("last", func(e *ErrorGroup) int64 { return e.Last.UnixNano() }),
 	}
-	peerColumns = []column[Peer]{
-		by("peer", func(p *Peer) string { return p.Label }), by("transport", func(p *Peer) string { return p.Transport }),
-		by("requests", func(p *Peer) int { return p.Requests }), by("calls", func(p *Peer) int { return p.Calls }),
-		by("per_second", func(p *Peer) float64 { return p.Minute.PerSecond }), by("errors", func(p *Peer) int64 { return p.Minute.Errors }),
-		by("sent", func(p *Peer) int64 { return p.Minute.Sent }), by("received", func(p *Peer) int64 { return p.Minute.Received }),
-		by("held", func(p *Peer) int { return p.Held }), by("free", func(p *Peer) int { return p.Free }),
-		by("waiting", func(p *Peer) int { return p.Waiting }), by("stalls", func(p *Peer) int64 { return p.Stalls }),
+	peerColumns = []sortColumn[Peer]{
+		columnBy("peer", func(p *Peer) string { return p.Label }), columnBy("transport", func(p *Peer) string { return p.Transport }),
+		columnBy("requests", func(p *Peer) int { return p.Requests }), columnBy("calls", func(p *Peer) int { return p.Calls }),
+		columnBy("per_second", func(p *Peer) float64 { return p.Minute.PerSecond }), columnBy("errors", func(p *Peer) int64 { return p.Minute.Errors }),
+		columnBy("sent", func(p *Peer) int64 { return p.Minute.Sent }), columnBy("received", func(p *Peer) int64 { return p.Minute.Received }),
+		columnBy("held", func(p *Peer) int { return p.Held }), columnBy("free", func(p *Peer) int { return p.Free }),
+		columnBy("waiting", func(p *Peer) int { return p.Waiting }), columnBy("stalls", func(p *Peer) int64 { return p.Stalls }),
 	}
 )
 
-// Sorts returns the names by which a view can be sorted: see Query.Sort.
+// Sorts returns the names of the columns by which a view can be sorted: see Query.Sort.
 func Sorts(view string) []string {
 	switch view {
 	case "calls", "streams":
-		return names(callColumns)
+		return columnNames(callColumns)
 	case "methods":
-		return names(methodColumns)
+		return columnNames(methodColumns)
 	case "errors":
-		return names(errorColumns)
+		return columnNames(errorColumns)
 	case "peers":
-		return names(peerColumns)
+		return columnNames(peerColumns)
 	}
 	return nil
 }
 
-func names[T any](columns []column[T]) (all []string) {
+func columnNames[T any](columns []sortColumn[T]) (all []string) {
 	for _, c := range columns {
 		all = append(all, c.name)
 	}
 	return all
 }
 
-// stream returns what is known of a stream, or nothing.
-func (c *Call) stream() Stream {
+// streamOrZero returns c.Stream, or the zero value without one.
+func (c *Call) streamOrZero() Stream {
 	if c.Stream == nil {
 		return Stream{}
 	}
 	return *c.Stream
 }
 
-// label returns what shows a peer to people: what it says of itself, if it is known.
-func (l *look) label(peer hg.Addr) string {
+// labelOf returns the text that shows a peer to users: its own label, if that is known.
+func (l *snapshotBuilder) labelOf(peer hg.Addr) string {
 	if peer.Session() == 0 {
 		if text := l.labels[peer.Name()]; text != "" {
-			return clean(text)
+			return printableText(text)
 		}
 	}
-	return clean(peer.Label())
+	return printableText(peer.Label())
 }
 
-// shownText is how many bytes of a name or a text are shown.
-const shownText = keptText
+// maxShownBytes limits a name or a text on the page.
+const maxShownBytes = maxTextBytes
 
-// clean returns a text that peers may have chosen as it is shown: cut, and with escapes in the place of what does not print.
-func clean(text string) string {
-	prints := len(text) <= shownText
+// printableText returns a text that peers may have chosen as the page shows it: cut, and with escapes in the place of characters that do not
+// print.
+func printableText(text string) string {
+	prints := len(text) <= maxShownBytes
 	for i := 0; i < len(text) && prints; i++ {
 		prints = ' ' <= text[i] && text[i] < 0x7f
 	}
@@ -250,7 +251,7 @@ func clean(text string) string {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			part = strings.Trim(strconv.QuoteRune(r), "'")
 		}
-		if b.Len()+len(part) > shownText-len("…") {
+		if b.Len()+len(part) > maxShownBytes-len("…") {
 			b.WriteString("…")
 			break
 		}
@@ -259,19 +260,19 @@ func clean(text string) string {
 	return b.String()
 }
 
-// kinds are the words for what an event or a call is.
-var kinds = [...]string{inspect.EventOrigin: "call", inspect.EventTarget: "request", inspect.EventTransfer: "transfer"}
+// kindWords are the words for the kinds of events and calls.
+var kindWords = [...]string{inspect.EventOrigin: "call", inspect.EventTarget: "request", inspect.EventTransfer: "transfer"}
 
-// A callRef is what a transfer names its request by.
-type callRef struct {
+// A requestKey identifies the request of a transfer.
+type requestKey struct {
 	session
 	id uint64
 }
 
-// lookAtCalls makes the rows of what is under way, and counts it.
-func (l *look) lookAtCalls() {
-	pieces, n := map[callRef]int{}, [2]int{}
-	refOf := func(i int, c *inspect.Call, id uint64) callRef { return callRef{session{i, c.Peer}, id} }
+// addCalls makes the rows of the calls, requests, transfers and streams under way, and counts them.
+func (l *snapshotBuilder) addCalls() {
+	pieces, n := map[requestKey]int{}, [2]int{}
+	refOf := func(i int, c *inspect.Call, id uint64) requestKey { return requestKey{session{i, c.Peer}, id} }
 	for i := range l.data {
 		for j := range l.data[i].calls {
 			switch c := &l.data[i].calls[j]; {
@@ -288,43 +289,43 @@ func (l *look) lookAtCalls() {
 	for i := range l.data {
 		for j := range l.data[i].calls {
 			c := &l.data[i].calls[j]
-			c.RPC = clean(c.RPC)
+			c.RPC = printableText(c.RPC)
 			if c.Kind == inspect.EventTransfer && c.Of != 0 {
-				continue // its request shows it
+				continue // the row of its request counts it
 			}
-			row := l.call(i, c)
+			row := l.newCall(i, c)
 			if c.Kind == inspect.EventTarget && len(pieces) > 0 {
 				ref := refOf(i, c, c.ID)
 				row.Transfers = pieces[ref]
 				delete(pieces, ref)
 			}
-			if l.count(c, &row); row.Stream != nil {
+			if l.countCall(c, &row); row.Stream != nil {
 				l.streams = append(l.streams, row)
 			} else {
 				l.calls = append(l.calls, row)
 			}
 		}
 	}
-	if len(pieces) > 0 { // of requests that have ended, or of which they do not know the peer
+	if len(pieces) > 0 { // transfers of requests that have ended, or whose peer they do not have
 		for i := range l.data {
 			for j := range l.data[i].calls {
 				if c := &l.data[i].calls[j]; c.Kind == inspect.EventTransfer && pieces[refOf(i, c, c.Of)] > 0 {
-					l.calls = append(l.calls, l.call(i, c))
+					l.calls = append(l.calls, l.newCall(i, c))
 				}
 			}
 		}
 	}
 	oldest := func(a, b Call) int { return cmp.Compare(b.Age, a.Age) }
 	for _, rows := range [][]Call{l.calls, l.streams} {
-		if !slices.IsSortedFunc(rows, oldest) { // of several contexts
+		if !slices.IsSortedFunc(rows, oldest) { // rows of several contexts
 			slices.SortStableFunc(rows, oldest)
 		}
 	}
-	l.streams = stuckFirst(l.streams)
+	l.streams = moveStuckFirst(l.streams)
 }
 
-// stuckFirst returns streams with those first that stand still, and else in their order.
-func stuckFirst(streams []Call) []Call {
+// moveStuckFirst moves the streams that are stuck to the front, and keeps the order otherwise.
+func moveStuckFirst(streams []Call) []Call {
 	if !slices.ContainsFunc(streams, func(c Call) bool { return c.isStuck() }) {
 		return streams
 	}
@@ -340,12 +341,12 @@ func stuckFirst(streams []Call) []Call {
 }
 
 // isStuck reports whether c is a stream of which its caller has taken nothing for 1 s.
-func (c *Call) isStuck() bool { return c.stream().Stuck >= time.Second }
+func (c *Call) isStuck() bool { return c.streamOrZero().Stuck >= time.Second }
 
-func (l *look) call(context int, c *inspect.Call) Call {
+func (l *snapshotBuilder) newCall(context int, c *inspect.Call) Call {
 	row := Call{
-		Kind: kinds[c.Kind%3], Context: context, ID: c.ID, Method: c.RPC, Peer: l.label(c.Peer), Address: clean(c.Peer.Name()), State: clean(c.State),
-		Means: meaning(c.Kind, clean(c.State)), Age: c.Age, Moved: c.Moved, Size: c.Size, Trace: c.Trace.String(), busy: session{context, c.Peer},
+		Kind: kindWords[c.Kind%3], Context: context, ID: c.ID, Method: c.RPC, Peer: l.labelOf(c.Peer), Address: printableText(c.Peer.Name()), State: printableText(c.State),
+		Means: stateText(c.Kind, printableText(c.State)), Age: c.Age, Moved: c.Moved, Size: c.Size, Trace: c.Trace.String(), session: session{context, c.Peer},
 	}
 	if f := c.Flow; f != nil {
 		row.Stream = &Stream{Items: f.Items, Bytes: f.Bytes, Waiting: f.Waiting, Stuck: f.Stuck}
@@ -353,19 +354,19 @@ func (l *look) call(context int, c *inspect.Call) Call {
 	return row
 }
 
-// count counts what is under way of methods and of peers.
-func (l *look) count(c *inspect.Call, row *Call) {
+// countCall counts a call that is under way for its method and its peer.
+func (l *snapshotBuilder) countCall(c *inspect.Call, row *Call) {
 	key := methodKey{c.Kind, c.RPC}
-	m := l.running[key]
+	m := l.methodWork[key]
 	if m == nil {
 		m = &methodWork{}
-		l.running[key] = m
+		l.methodWork[key] = m
 	}
-	m.n++
-	w := l.work[row.busy]
+	m.underWay++
+	w := l.peerWork[row.session]
 	if w == nil {
 		w = &peerWork{}
-		l.work[row.busy] = w
+		l.peerWork[row.session] = w
 	}
 	switch c.Kind {
 	case inspect.EventOrigin:
@@ -377,21 +378,21 @@ func (l *look) count(c *inspect.Call, row *Call) {
 		case c.State == "waiting":
 			w.waiting++
 			m.waiting++
-		case hasPlace(c.State):
-			if m.active++; c.Flow == nil { // streams have a limit of their own
+		case isActiveState(c.State):
+			if m.active++; c.Flow == nil { // streams count against MaxStreams instead
 				w.active++
 			}
 		}
 	}
 }
 
-// hasPlace reports whether a request in this state is one of those whose number is limited.
-func hasPlace(state string) bool {
+// isActiveState reports whether a request in this state counts against MaxActive.
+func isActiveState(state string) bool {
 	return state != "waiting" && state != "fetching" && state != "rejected"
 }
 
-// meanings are the states of docs/internals/STATES.md in words.
-var meanings = [...]map[string]string{
+// stateTexts describes the states of docs/internals/STATES.md in words.
+var stateTexts = [...]map[string]string{
 	inspect.EventOrigin: {
 		"waiting":  "the peer has not answered",
 		"fetching": "the answer is being fetched",
@@ -418,16 +419,16 @@ var meanings = [...]map[string]string{
 	},
 }
 
-// meaning returns a state in words.
-func meaning(kind inspect.EventKind, state string) string {
-	if text := meanings[kind%3][state]; text != "" {
+// stateText returns the description of a state, or the state itself without one.
+func stateText(kind inspect.EventKind, state string) string {
+	if text := stateTexts[kind%3][state]; text != "" {
 		return text
 	}
 	return state
 }
 
-// lookAtContexts makes the rows of contexts.
-func (l *look) lookAtContexts() {
+// addContexts makes the rows of contexts.
+func (l *snapshotBuilder) addContexts() {
 	l.contexts = []Context{}
 	for i := range l.data {
 		d := &l.data[i]
@@ -448,8 +449,8 @@ func (l *look) lookAtContexts() {
 	}
 }
 
-// lookAtPeers makes the rows of peers, by their labels.
-func (l *look) lookAtPeers() {
+// addPeers makes the rows of peers, by their labels.
+func (l *snapshotBuilder) addPeers() {
 	n := 0
 	for i := range l.data {
 		n += len(l.data[i].Peers)
@@ -460,19 +461,19 @@ func (l *look) lookAtPeers() {
 			g := &l.data[i].Peers[j]
 			name := g.Addr.Name()
 			row := Peer{
-				Context: i, Label: clean(g.Label), Address: clean(name), Process: clean(g.Process), Remote: clean(g.Remote), Transport: clean(g.Transport), Why: clean(g.Why),
+				Context: i, Label: printableText(g.Label), Address: printableText(name), Process: printableText(g.Process), Remote: printableText(g.Remote), Transport: printableText(g.Transport), Why: printableText(g.Why),
 				Offered: g.Offered, Held: g.Held, HeldMax: g.HeldMax, Promised: g.Promised, Free: g.Free, Waiting: g.Queued, Stalls: g.Stalls,
-				HighWater: g.HighWater, HeldBy: clean(g.HeldBy), Streams: g.Streams, addr: g.Addr,
+				HighWater: g.HighWater, HeldBy: printableText(g.HeldBy), Streams: g.Streams, addr: g.Addr,
 			}
-			for _, addr := range []hg.Addr{g.Addr, g.Addr.Named()} { // as requests and as calls know it
-				if w := l.work[session{i, addr}]; w != nil {
+			for _, addr := range []hg.Addr{g.Addr, g.Addr.Named()} { // the addresses of its requests and of the calls to it
+				if w := l.peerWork[session{i, addr}]; w != nil {
 					row.Requests += w.requests
 					row.Calls += w.calls
 				}
 			}
-			t, called := l.p.counted.peerMinute(name, l.q.All, l.q.Method, l.now)
-			row.called = called
-			row.Minute = Window{Covers: covered(l.now, minuteSlots), Count: int64(t.count), Errors: int64(t.errors), Sent: t.sent, Received: t.received}
+			t, called := l.p.collector.countPeerMinute(name, l.q.All, l.q.Method, l.now)
+			row.wasCalled = called
+			row.Minute = Window{Covers: coveredTime(l.now, minuteSlots), Count: int64(t.count), Errors: int64(t.errors), Sent: t.sent, Received: t.received}
 			row.Minute.PerSecond = perSecond(row.Minute)
 			l.peers = append(l.peers, row)
 		}
@@ -480,39 +481,39 @@ func (l *look) lookAtPeers() {
 	slices.SortStableFunc(l.peers, func(a, b Peer) int { return cmp.Compare(a.Label, b.Label) })
 }
 
-// A span is what ended in some slots.
-type span struct {
+// A slotTotals sums up the calls that ended in some slots.
+type slotTotals struct {
 	count, errors, items, sent, received int64
-	total, most                          time.Duration
+	total, longest                       time.Duration
 	times                                histogram
 }
 
-func (s *span) add(slot *methodSlot) {
+func (s *slotTotals) add(slot *methodSlot) {
 	s.count += int64(slot.count)
 	s.errors += int64(slot.errors)
 	s.items += slot.items
 	s.sent += slot.sent
 	s.received += slot.received
 	s.total += slot.total
-	s.most = max(s.most, slot.most)
+	s.longest = max(s.longest, slot.longest)
 	s.times.add(slot.times)
 }
 
-func (s *span) merge(o *span) {
+func (s *slotTotals) merge(o *slotTotals) {
 	s.count += o.count
 	s.errors += o.errors
 	s.items += o.items
 	s.sent += o.sent
 	s.received += o.received
 	s.total += o.total
-	s.most = max(s.most, o.most)
+	s.longest = max(s.longest, o.longest)
 	s.times.add(&o.times)
 }
 
-func (s *span) window(covers time.Duration) Window {
+func (s *slotTotals) windowOver(covers time.Duration) Window {
 	w := Window{
-		Covers: covers, Count: s.count, Errors: s.errors, Items: s.items, Sent: s.sent, Received: s.received, Most: s.most, Mean: s.total / time.Duration(max(s.count, 1)),
-		P50: s.times.quantile(0.5, s.most), P90: s.times.quantile(0.9, s.most), P99: s.times.quantile(0.99, s.most),
+		Covers: covers, Count: s.count, Errors: s.errors, Items: s.items, Sent: s.sent, Received: s.received, Most: s.longest, Mean: s.total / time.Duration(max(s.count, 1)),
+		P50: s.times.quantile(0.5, s.longest), P90: s.times.quantile(0.9, s.longest), P99: s.times.quantile(0.99, s.longest),
 	}
 	w.PerSecond = perSecond(w)
 	return w
@@ -522,17 +523,17 @@ func perSecond(w Window) float64 {
 	return float64(w.Count) / max(w.Covers.Seconds(), 1)
 }
 
-// A history is what a method, or all of a kind, did in the last ten minutes.
+// A history sums up the calls of a method, or of all methods of a kind, in the last ten minutes.
 type history struct {
-	minute, before span // the last minute; the nine before it
-	slots          [tenSlots - 1]uint32
-	complete       int // of slots
+	minute, before slotTotals // the last minute; the nine before it
+	slots          [tenMinuteSlots - 1]uint32
+	complete       int // how many of slots are complete
 }
 
-// add adds what m did, and returns the slowest. Its lock is held.
+// add adds the calls of m, which is locked, and returns the slot with the slowest one.
 func (h *history) add(m *methodCounter, now time.Duration) (slowest *methodSlot) {
-	m.advance(now)
-	all := m.slots.newest(now, tenSlots)
+	m.advanceLocked(now)
+	all := m.slots.newestSlots(now, tenMinuteSlots)
 	for i, slot := range all {
 		if i >= len(all)-minuteSlots {
 			h.minute.add(slot)
@@ -542,7 +543,7 @@ func (h *history) add(m *methodCounter, now time.Duration) (slowest *methodSlot)
 		if i < len(all)-1 {
 			h.slots[i] += slot.count
 		}
-		if slowest == nil || slot.most > slowest.most {
+		if slowest == nil || slot.longest > slowest.longest {
 			slowest = slot
 		}
 	}
@@ -554,37 +555,37 @@ func (h *history) rates(now time.Duration) Rates {
 	ten := h.before
 	ten.merge(&h.minute)
 	return Rates{
-		Minute: h.minute.window(covered(now, minuteSlots)), TenMinutes: ten.window(covered(now, tenSlots)),
+		Minute: h.minute.windowOver(coveredTime(now, minuteSlots)), TenMinutes: ten.windowOver(coveredTime(now, tenMinuteSlots)),
 		History: slices.Clone(h.slots[:h.complete]),
 	}
 }
 
-// lookAtMethods makes the rows of methods, by name, and the load of each kind.
-func (l *look) lookAtMethods() {
-	var loads [len(kinds)]history
-	counters := l.p.counted.allMethods()
+// addMethods makes the rows of methods, by name, and the load of each kind.
+func (l *snapshotBuilder) addMethods() {
+	var loads [len(kindWords)]history
+	counters := l.p.collector.allMethods()
 	seen := map[methodKey]bool{}
 	for key, m := range counters {
-		seen[methodKey{key.kind, clean(key.name)}] = true
+		seen[methodKey{key.kind, printableText(key.name)}] = true
 		load := &loads[key.kind%3]
 		if inspect.IsBuiltIn(key.name) && !l.q.All {
 			load = new(history)
 		}
-		l.methods = append(l.methods, l.method(m, load))
+		l.methods = append(l.methods, l.newMethod(m, load))
 	}
-	for key := range l.running { // of which none has ended
+	for key := range l.methodWork { // methods of which no call has ended
 		if !seen[key] && key.kind != inspect.EventTransfer {
-			l.methods = append(l.methods, l.method(newMethodCounter(key), &history{}))
+			l.methods = append(l.methods, l.newMethod(newMethodCounter(key), &history{}))
 		}
 	}
-	l.normal = make(map[kindAndName]Window, len(l.methods))
+	l.usualTimes = make(map[kindAndName]Window, len(l.methods))
 	for i := range l.methods {
 		m := &l.methods[i]
 		w := m.usual
-		if !w.isEnough() {
+		if !w.isBaseline() {
 			w = m.TenMinutes
 		}
-		l.normal[kindAndName{m.Kind, m.Name}] = w
+		l.usualTimes[kindAndName{m.Kind, m.Name}] = w
 	}
 	slices.SortFunc(l.methods, func(a, b Method) int { return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(b.Kind, a.Kind)) })
 	for kind, to := range []*Rates{inspect.EventOrigin: &l.load.Calls, inspect.EventTarget: &l.load.Requests, inspect.EventTransfer: &l.load.Transfers} {
@@ -593,53 +594,53 @@ func (l *look) lookAtMethods() {
 	}
 }
 
-// usual returns the times that are usual for the method of c: those of before it became slow, or of the last ten minutes.
-func (l *look) usual(c *Call) Window { return l.normal[kindAndName{c.Kind, c.Method}] }
+// usualOf returns the usual times of the method of c: its baseline, or the last ten minutes without one.
+func (l *snapshotBuilder) usualOf(c *Call) Window { return l.usualTimes[kindAndName{c.Kind, c.Method}] }
 
-// isLate is Call.Late.
-func (l *look) isLate(c *Call) bool {
+// isLate returns Call.Late of a row.
+func (l *snapshotBuilder) isLate(c *Call) bool {
 	if c.Stream != nil {
 		return c.isStuck()
 	}
-	if w := l.usual(c); w.Count >= enoughCalls {
-		return c.Age > max(slowerBy*w.P99, 100*time.Millisecond)
+	if w := l.usualOf(c); w.Count >= minCalls {
+		return c.Age > max(medianFactor*w.P99, 100*time.Millisecond)
 	}
 	return c.Age >= time.Second
 }
 
-func (l *look) method(m *methodCounter, load *history) Method {
+func (l *snapshotBuilder) newMethod(m *methodCounter, load *history) Method {
 	var h history
 	m.mu.Lock()
 	slot := h.add(m, l.now)
 	load.add(m, l.now)
-	row := Method{Kind: kinds[m.key.kind%3], Name: clean(m.key.name), Count: m.count, Errors: m.errors, Most: m.most}
-	if slot.most > 0 {
-		row.Slowest = &Slowest{Took: slot.most, Peer: l.label(slot.slowest.peer), Trace: slot.slowest.trace.String()}
+	row := Method{Kind: kindWords[m.key.kind%3], Name: printableText(m.key.name), Count: m.count, Errors: m.errors, Most: m.longest}
+	if slot.longest > 0 {
+		row.Slowest = &Slowest{Took: slot.longest, Peer: l.labelOf(slot.slowest.peer), Trace: slot.slowest.trace.String()}
 	}
-	row.usual, row.slowSince = m.usual.window(), m.usual.slowSince
+	row.usual, row.slowSince = m.baseline.window(), m.baseline.slowSince
 	m.mu.Unlock()
 	row.Rates = h.rates(l.now)
-	if w := l.running[methodKey{m.key.kind, row.Name}]; w != nil {
-		row.UnderWay = w.n
+	if w := l.methodWork[methodKey{m.key.kind, row.Name}]; w != nil {
+		row.UnderWay = w.underWay
 	}
 	if m.key.kind == inspect.EventTarget {
 		for _, s := range l.sources {
-			row.Limit = max(row.Limit, s.limit(row.Name))
+			row.Limit = max(row.Limit, s.limitOf(row.Name))
 		}
 	}
 	return row
 }
 
-// lookAtErrors makes the rows of errors, the most frequent first.
-func (l *look) lookAtErrors() {
-	c := &l.p.counted
+// addErrors makes the rows of errors, the most frequent first.
+func (l *snapshotBuilder) addErrors() {
+	c := &l.p.collector
 	c.mu.Lock()
 	for key, g := range c.errors {
-		e := &g.event
+		e := &g.lastEvent
 		row := ErrorGroup{
-			Kind: kinds[key.kind%3], Method: clean(key.name), Code: int(key.code), Error: key.code.Error(), Count: g.count, First: g.first, Last: g.last,
-			Text: clean(e.Text), Remote: e.Remote, Fate: e.Fate.String(), Took: e.Took, Peer: l.label(e.Peer), Address: clean(e.Peer.Name()), Trace: e.Trace.String(),
-			ago: l.now - g.at,
+			Kind: kindWords[key.kind%3], Method: printableText(key.name), Code: int(key.code), Error: key.code.Error(), Count: g.count, First: g.first, Last: g.last,
+			Text: printableText(e.Text), Remote: e.Remote, Fate: e.Fate.String(), Took: e.Took, Peer: l.labelOf(e.Peer), Address: printableText(e.Peer.Name()), Trace: e.Trace.String(),
+			sinceLast: l.now - g.lastAt,
 		}
 		l.errors = append(l.errors, row)
 	}
@@ -649,14 +650,14 @@ func (l *look) lookAtErrors() {
 	})
 }
 
-// process describes this program.
-func (l *look) process() Process {
+// newProcess describes this program.
+func (l *snapshotBuilder) newProcess() Process {
 	p := Process{PID: os.Getpid(), Host: hostname(), Version: version(), Go: runtime.Version(), Since: l.p.begun, Ready: len(l.sources) > 0, Usage: l.usage}
 	for _, s := range l.sources {
 		if p.Name == "" {
 			p.Name = s.name()
 		}
-		p.Ready = p.Ready && s.ready()
+		p.Ready = p.Ready && s.isReady()
 	}
 	if p.Name == "" && len(os.Args) > 0 {
 		p.Name = filepath.Base(os.Args[0])

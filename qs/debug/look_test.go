@@ -13,8 +13,8 @@ import (
 func TestLate(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
-	c.run(p, 1, 30, map[string]time.Duration{"report": 30 * time.Second, "get": time.Millisecond, "scan": 80 * time.Millisecond})
+	p := c.newPage()
+	c.countSlots(p, 1, 30, map[string]time.Duration{"report": 30 * time.Second, "get": time.Millisecond, "scan": 80 * time.Millisecond})
 	d := contextData{}
 	id := uint64(0)
 	late := func(method string, age, stuck time.Duration) bool {
@@ -47,7 +47,7 @@ func TestCausesAreCounted(t *testing.T) {
 	p := &Page{}
 	require.Contains(t, bodyOf(t, p, "/"), "<h2>What is wrong</h2>")
 	for _, method := range []string{"a", "b", "c"} {
-		for range failingLeast {
+		for range minFailures {
 			p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: method, Code: 5, Took: 1})
 		}
 	}

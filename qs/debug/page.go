@@ -17,57 +17,58 @@ import (
 // A Page shows the classes of a program. The zero value shows none. It is an http.Handler, and its methods may be called from any
 // goroutine. The exported fields are set before it is used.
 type Page struct {
-	// Guard, if set, is called for each request but for probes. If it reports false it has answered w, and the page says nothing.
+	// Guard, if set, is called for each request but for probes. If it reports false it has answered w, and the page writes nothing.
 	Guard func(w http.ResponseWriter, r *http.Request) bool
 	// TraceURL, if set, returns the URL of the page that shows a trace, by its id of 32 hexadecimal digits, or "" if there is none. Only http, https and
 	// relative URLs become links.
 	TraceURL func(id string) string
-	// StalledAfter is the age from which on calls that have not ended, streams of which nobody takes anything, and messages without
+	// StalledAfter is the age from which on calls that have not ended, streams of which their caller takes nothing, and messages without
 	// room at their peer count among the Causes. Zero means 5 s.
 	StalledAfter time.Duration
 
-	counted  collector
-	lost     lostPeers
-	observed atomic.Bool
-	sampled  atomic.Int64 // the number of the newest slot with a sample, and one
-	begin    sync.Once
-	begun    time.Time                           // set by begin
-	elapsed  func(since time.Time) time.Duration // replaced by tests; nil means time.Since
+	collector   collector
+	lost        lostPeers
+	isObserving atomic.Bool
+	sampledSlot atomic.Int64 // the number of the newest slot with a sample, and one
+	beginOnce   sync.Once
+	begun       time.Time                           // set by begin
+	elapsed     func(since time.Time) time.Duration // replaced by tests; nil means time.Since
 
-	mu      sync.Mutex // guards the fields below
-	sources []source
-	heard   map[source]int       // of their contexts, how many tell of lost peers
-	flows   map[flowKey]flowMark // of streams, at the last look
-	first   processSample
-	samples ring[processSample]
-	recent  map[string]recentCause // by Cause.stays
+	mu            sync.Mutex // guards the fields below
+	sources       []source
+	faultContexts map[source]int           // the number of contexts of a source with a subscription to their faults
+	streamMarks   map[streamKey]streamMark // the progress of streams at the last Snapshot
+	first         processSample
+	samples       slotRing[processSample]
+	recentCauses  map[string]recentCause // by Cause.holdKey
 }
 
 // A source is a class that is shown.
 type source interface {
-	name() string            // of the process, empty for none
-	open() bool              // a context is not closed
-	ready() bool             // hg/health says so
-	limit(method string) int // handlers of a method that run at once; 0 for no limit of its own
-	contexts() []contextData // of now
-	// unused counts what is not closed and not in use: handles of the program, and registered memory. each is called for each of these handles.
-	unused(each func(method string, peer hg.Addr)) (regions int64)
-	memory(most int) []memoryUse // at most so many pieces of registered memory
-	// onFault has contexts from number n on tell of peers that are lost, and returns how many contexts there are.
-	onFault(n int, lost func(peer hg.Addr, why error)) int
-	connected(peer hg.Addr) bool // the session that peer is bound to
-	// identity returns what the certificate of a peer says, and whether the session is encrypted.
-	identity(context int, peer hg.Addr) (verified string, secure bool)
+	name() string              // the name of the process, empty for none
+	isOpen() bool              // whether a context is not closed
+	isReady() bool             // the state that hg/health reports
+	limitOf(method string) int // handlers of a method that run at once; 0 for no limit of its own
+	contexts() []contextData   // of now
+	// countUnused calls each for every handle of the program that is not closed and not in use, and returns how many pieces of registered memory
+	// are not closed and not in use.
+	countUnused(each func(method string, peer hg.Addr)) (regions int64)
+	listMemory(most int) []memoryUse // at most so many pieces of registered memory
+	// subscribeFaults makes the contexts from number n on call lost for each peer that they lose, and returns how many contexts there are.
+	subscribeFaults(n int, lost func(peer hg.Addr, why error)) int
+	isConnected(peer hg.Addr) bool // the session that peer is bound to
+	// identityOf returns the name in the certificate of a peer, and whether the session is encrypted.
+	identityOf(context int, peer hg.Addr) (verified string, secure bool)
 }
 
-// A memoryUse is what is known of a piece of registered memory.
+// A memoryUse describes a piece of registered memory.
 type memoryUse struct {
 	size   int64
-	access string // what peers may do, as na.Access.String
+	access string // the access of peers, as na.Access.String
 	user   uint64 // hg.Addr.Session of the peer that has used it last; 0 for none
 }
 
-// A contextData is what a context tells of now.
+// A contextData is the state of a context at the time of a Snapshot.
 type contextData struct {
 	inspect.Gauges
 	open  bool
@@ -75,8 +76,8 @@ type contextData struct {
 	calls []inspect.Call
 }
 
-// New returns a page about a node that is open: its peers, what is under way, probes and causes. What it shows of calls that have ended
-// it learns from Observe only: use Attach before Open for that, instead of New.
+// New returns a page about a node that is open: its peers, the calls under way, probes and causes. It counts calls that have ended only with
+// Observe: use Attach before Open for that, instead of New.
 func New(node *qs.Node) *Page {
 	p := new(Page)
 	p.Show(node.HG().Class())
@@ -84,11 +85,11 @@ func New(node *qs.Node) *Page {
 }
 
 // Show adds a class, whose contexts are shown from now on, also those that it makes later. The second time it does nothing.
-func (p *Page) Show(class *hg.Class) { p.show(class) }
+func (p *Page) Show(class *hg.Class) { p.addClass(class) }
 
-// show reports whether class was not shown before.
-func (p *Page) show(class *hg.Class) bool {
-	now := p.start()
+// addClass reports whether class was not shown before.
+func (p *Page) addClass(class *hg.Class) bool {
+	now := p.elapsedTime()
 	p.mu.Lock()
 	fresh := !slices.Contains(p.sources, source(classSource{class}))
 	if fresh {
@@ -97,15 +98,15 @@ func (p *Page) show(class *hg.Class) bool {
 	p.mu.Unlock()
 	if fresh {
 		for _, c := range class.Contexts() {
-			c.Calls() // requests have an age from now on
+			c.Calls() // makes requests have an age from now on
 		}
 		p.takeSample(now)
 	}
 	return fresh
 }
 
-// Attach has every node that is opened with cfg be shown, and its calls be counted, beside what cfg observes already. A second Attach of
-// the same page changes nothing. New needs no cfg, and counts none.
+// Attach makes the page show every node that is opened with cfg, and count its calls. An Observe function that cfg already has is called as
+// well. A second Attach of the same page changes nothing.
 func (p *Page) Attach(cfg *qs.Config) {
 	var twice atomic.Bool // another Attach counts already
 	cfg.HG.Observe = inspect.Observers(cfg.HG.Observe, func(e *inspect.Event) {
@@ -114,46 +115,46 @@ func (p *Page) Attach(cfg *qs.Config) {
 		}
 	})
 	hghook.OnOpen(&cfg.HG, func(class any) {
-		if !p.show(class.(*hg.Class)) {
+		if !p.addClass(class.(*hg.Class)) {
 			twice.Store(true)
 		}
 	})
 }
 
-// Observe is for hg.Config.Observe, or is called by what is set there: it counts methods, peers and errors. It does not block.
+// Observe counts methods, peers and errors. Set it as hg.Config.Observe, or call it from the function that is set there. It does not block.
 func (p *Page) Observe(e *inspect.Event) {
-	if !p.observed.Load() {
-		p.observed.Store(true)
+	if !p.isObserving.Load() {
+		p.isObserving.Store(true)
 	}
-	now := p.start()
+	now := p.elapsedTime()
 	p.takeSample(now)
-	p.counted.observe(e, now)
-	p.lost.observe(e, now, p.connected)
+	p.collector.countEvent(e, now)
+	p.lost.countEvent(e, now, p.isConnected)
 }
 
-// start begins to count time, and returns how long ago that was.
-func (p *Page) start() time.Duration {
-	p.begin.Do(func() { p.begun = time.Now() })
+// elapsedTime starts the clock of the page with the first call, and returns the time since then.
+func (p *Page) elapsedTime() time.Duration {
+	p.beginOnce.Do(func() { p.begun = time.Now() })
 	if p.elapsed != nil {
 		return p.elapsed(p.begun)
 	}
 	return time.Since(p.begun)
 }
 
-// connected reports whether the session that peer is bound to is up.
-func (p *Page) connected(peer hg.Addr) bool {
-	return slices.ContainsFunc(p.all(), func(s source) bool { return s.connected(peer) })
+// isConnected reports whether the session that peer is bound to is up.
+func (p *Page) isConnected(peer hg.Addr) bool {
+	return slices.ContainsFunc(p.allSources(), func(s source) bool { return s.isConnected(peer) })
 }
 
-// hearFaults has contexts that are new tell of peers that are lost.
-func (p *Page) hearFaults() {
+// subscribeFaults makes new contexts report the peers that they lose.
+func (p *Page) subscribeFaults() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.sources {
-		if p.heard == nil {
-			p.heard = map[source]int{}
+		if p.faultContexts == nil {
+			p.faultContexts = map[source]int{}
 		}
-		p.heard[s] = s.onFault(p.heard[s], func(peer hg.Addr, why error) { p.lost.lost(peer, why, p.start()) })
+		p.faultContexts[s] = s.subscribeFaults(p.faultContexts[s], func(peer hg.Addr, why error) { p.lost.addLoss(peer, why, p.elapsedTime()) })
 	}
 }
 
@@ -162,8 +163,8 @@ func (p *Page) Publish(name string) {
 	expvar.Publish(name, expvar.Func(func() any { return p.Snapshot(Query{}) }))
 }
 
-// all returns the sources.
-func (p *Page) all() []source {
+// allSources returns a copy of the sources.
+func (p *Page) allSources() []source {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.sources)
@@ -174,13 +175,13 @@ type classSource struct{ class *hg.Class }
 
 func (c classSource) name() string { return c.class.NA().Config().Name }
 
-func (c classSource) open() bool {
+func (c classSource) isOpen() bool {
 	return slices.ContainsFunc(c.class.Contexts(), func(c *hg.Context) bool { return !c.NA().Closed() })
 }
 
-func (c classSource) ready() bool { return hghook.IsReady(c.class) }
+func (c classSource) isReady() bool { return hghook.IsReady(c.class) }
 
-func (c classSource) limit(method string) int {
+func (c classSource) limitOf(method string) int {
 	rpc, _ := c.class.Registered(method)
 	return rpc.MaxActive
 }
@@ -188,16 +189,16 @@ func (c classSource) limit(method string) int {
 func (c classSource) contexts() (all []contextData) {
 	gauges := c.class.Gauges()
 	for i, hctx := range c.class.Contexts() {
-		if i < len(gauges) { // it may be new
+		if i < len(gauges) { // a context that was made after Gauges has none
 			all = append(all, contextData{gauges[i], !hctx.NA().Closed(), hctx.Stats(), hctx.Calls()})
 		}
 	}
 	return all
 }
 
-func (c classSource) unused(each func(method string, peer hg.Addr)) (regions int64) {
+func (c classSource) countUnused(each func(method string, peer hg.Addr)) (regions int64) {
 	for i, hctx := range c.class.Contexts() {
-		if i == 0 { // they are of the class
+		if i == 0 { // every context reports the regions of the class
 			regions = hctx.Stats().NA.Regions
 		}
 		hghook.IdleHandles(hctx, func(h inspect.Call) {
@@ -209,14 +210,14 @@ func (c classSource) unused(each func(method string, peer hg.Addr)) (regions int
 	return regions
 }
 
-func (c classSource) memory(most int) (all []memoryUse) {
+func (c classSource) listMemory(most int) (all []memoryUse) {
 	for _, m := range c.class.NA().Registered(most) {
 		all = append(all, memoryUse{m.Len, m.Access.String(), m.User})
 	}
 	return all
 }
 
-func (c classSource) onFault(n int, lost func(peer hg.Addr, why error)) int {
+func (c classSource) subscribeFaults(n int, lost func(peer hg.Addr, why error)) int {
 	all := c.class.Contexts()
 	for _, hctx := range all[min(n, len(all)):] {
 		hctx.NA().OnFault(lost)
@@ -224,11 +225,11 @@ func (c classSource) onFault(n int, lost func(peer hg.Addr, why error)) int {
 	return len(all)
 }
 
-func (c classSource) connected(peer hg.Addr) bool {
+func (c classSource) isConnected(peer hg.Addr) bool {
 	return slices.ContainsFunc(c.class.Contexts(), func(c *hg.Context) bool { return c.NA().Connected(peer) })
 }
 
-func (c classSource) identity(context int, peer hg.Addr) (verified string, secure bool) {
+func (c classSource) identityOf(context int, peer hg.Addr) (verified string, secure bool) {
 	all := c.class.Contexts()
 	if context >= len(all) {
 		return "", false

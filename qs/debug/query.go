@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// A Query says what a Snapshot is to have. The zero value is an overview. The parameters of the page have the same names as its JSON.
+// A Query selects the rows of a Snapshot. The zero value is an overview. The parameters of the page have the same names as its JSON.
 type Query struct {
-	// View chooses one list of "calls", "streams", "methods", "errors" or "peers", of which Offset and Sort are, and leaves the others
-	// empty. Empty means all of them from their beginning, in their own order.
+	// View chooses one list, "calls", "streams", "methods", "errors" or "peers", to which Offset and Sort apply, and leaves the others empty.
+	// Empty means all of them from their beginning, in their own order.
 	View string `json:"view,omitempty"`
-	// Filter leaves rows in which this text occurs, whatever its case: in a method, a peer, a state, an error or a trace.
+	// Filter keeps the rows with this text in any case: in a method, a peer, a state, an error or a trace.
 	Filter string `json:"q,omitempty"`
-	// Method leaves what is of that method, and the peers with which it is under way or was called in the last ten minutes, if it is one of the last
-	// 16 of that peer. Peer leaves what is of the peer with that Address: of errors the groups whose last one was.
+	// Method keeps the rows of that method, and the peers with which it is under way or was called in the last ten minutes, if it is one of the
+	// last 16 methods of that peer. Peer keeps the rows of the peer with that Address, and the groups of errors whose last one was with it.
 	Method string `json:"method,omitempty"`
 	Peer   string `json:"peer,omitempty"`
 	// Sort is the name of a column of View, with "-" before it for the largest first. See Sorts.
@@ -25,7 +25,7 @@ type Query struct {
 	Limit int `json:"limit"`
 	// Offset is how many rows of View are passed over.
 	Offset int `json:"offset"`
-	// All has what is of RPCs that inspect.IsBuiltIn reports, too.
+	// All includes the RPCs of the library, for which inspect.IsBuiltIn is true.
 	All bool `json:"all,omitempty"`
 }
 
@@ -35,10 +35,10 @@ const (
 	mostRows     = 1000
 )
 
-// views are the lists.
+// views are the names of the lists.
 var views = []string{"calls", "streams", "methods", "errors", "peers"}
 
-// withDefaults returns q as it can be.
+// withDefaults returns q with defaults for the values that are missing or out of range.
 func (q Query) withDefaults() Query {
 	if !slices.Contains(views, q.View) {
 		q.View, q.Sort, q.Offset = "", "", 0
@@ -48,12 +48,12 @@ func (q Query) withDefaults() Query {
 			q.Limit = viewRows
 		}
 	}
-	q.Filter, q.Method, q.Peer, q.Sort = clean(q.Filter), clean(q.Method), clean(q.Peer), clean(q.Sort) // as the rows are
+	q.Filter, q.Method, q.Peer, q.Sort = printableText(q.Filter), printableText(q.Method), printableText(q.Peer), printableText(q.Sort) // because the texts of rows are, too
 	q.Limit, q.Offset = min(q.Limit, mostRows), max(q.Offset, 0)
 	return q
 }
 
-// parseQuery reads the parameters of a page. What cannot be read has its default.
+// parseQuery reads the parameters of a page. A parameter that cannot be read has its default.
 func parseQuery(v url.Values) Query {
 	number := func(name string) int {
 		n, _ := strconv.Atoi(v.Get(name))
@@ -65,8 +65,8 @@ func parseQuery(v url.Values) Query {
 	}.withDefaults()
 }
 
-// with returns the parameters of q, relative to the page, with some of them changed: name, value, …; an empty value leaves one out.
-func (q Query) with(changes ...string) string {
+// linkWith returns the parameters of q, relative to the page, with some of them changed: name, value, …; an empty value leaves one out.
+func (q Query) linkWith(changes ...string) string {
 	v := url.Values{}
 	set := func(name, value string) {
 		if v.Del(name); value != "" {
@@ -90,7 +90,7 @@ func (q Query) with(changes ...string) string {
 	return "?" + v.Encode()
 }
 
-// matches reports whether a row with these texts is wanted by q.Filter.
+// matches reports whether q.Filter keeps a row with these texts.
 func (q Query) matches(texts ...string) bool {
 	if q.Filter == "" {
 		return true
@@ -99,19 +99,19 @@ func (q Query) matches(texts ...string) bool {
 	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), want) })
 }
 
-// A column is something by which rows can be sorted.
-type column[T any] struct {
+// A sortColumn is a column by which rows can be sorted.
+type sortColumn[T any] struct {
 	name    string
 	compare func(a, b *T) int
 }
 
-// by returns a column whose values are compared as cmp.Compare does.
-func by[T any, V cmp.Ordered](name string, value func(*T) V) column[T] {
-	return column[T]{name, func(a, b *T) int { return cmp.Compare(value(a), value(b)) }}
+// columnBy returns a column whose values are compared as cmp.Compare does.
+func columnBy[T any, V cmp.Ordered](name string, value func(*T) V) sortColumn[T] {
+	return sortColumn[T]{name, func(a, b *T) int { return cmp.Compare(value(a), value(b)) }}
 }
 
-// list cuts rows, which are in their own order, to what q wants of them.
-func list[T any](q Query, view string, rows []T, columns []column[T]) List[T] {
+// listOf sorts and cuts rows, which are in their own order, as q wants.
+func listOf[T any](q Query, view string, rows []T, columns []sortColumn[T]) List[T] {
 	l := List[T]{Total: len(rows), Rows: []T{}}
 	if q.View != "" && q.View != view {
 		return l

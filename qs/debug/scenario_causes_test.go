@@ -56,8 +56,8 @@ func newWorld(t *testing.T, cfg qs.Config, elapsed func(time.Time) time.Duration
 	return w
 }
 
-// told waits until a page, its JSON, has a cause of that kind whose text has all of these; the page shows it.
-func (w *world) told(t *testing.T, p *Page, kind string, texts ...string) Cause {
+// waitForCause waits until the JSON of a page has a cause of that kind with all of the texts, and requires that the page shows it.
+func (w *world) waitForCause(t *testing.T, p *Page, kind string, texts ...string) Cause {
 	t.Helper()
 	for {
 		s := p.Snapshot(Query{})
@@ -83,8 +83,8 @@ func holdsAll(text string, parts []string) bool {
 	return true
 }
 
-// quiet requires that a page has no causes.
-func quiet(t *testing.T, p *Page) {
+// requireNoCauses requires that a page has no causes.
+func requireNoCauses(t *testing.T, p *Page) {
 	t.Helper()
 	require.Empty(t, p.Snapshot(Query{}).Causes)
 }
@@ -106,19 +106,19 @@ func TestCauseStalledCall(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, qs.Config{}, nil)
 	hang.Handle(w.server, untilDone)
-	quiet(t, w.serverPage)
+	requireNoCauses(t, w.serverPage)
 	f := hang.Go(w.ctx, w.to, 1)
-	c := w.told(t, w.serverPage, "stalled", "1 request of kv/reindex", "from billing (127.0.0.1:", "its handler has not answered")
+	c := w.waitForCause(t, w.serverPage, "stalled", "1 request of kv/reindex", "from billing (127.0.0.1:", "its handler has not answered")
 	require.Equal(t, "kv/reindex", c.Method)
 	require.NotEmpty(t, w.serverPage.Snapshot(Query{Peer: c.Peer}).Calls.Rows)
-	w.told(t, w.clientPage, "stalled", "1 call of kv/reindex", "to kv (tcp://127.0.0.1:", "the peer has not answered")
+	w.waitForCause(t, w.clientPage, "stalled", "1 call of kv/reindex", "to kv (tcp://127.0.0.1:", "the peer has not answered")
 	f.Abandon()
 	<-f.Done()
 	for w.serverPage.Snapshot(Query{}).Calls.Total > 0 {
 		require.NoError(t, w.ctx.Err())
 	}
-	quiet(t, w.serverPage)
-	quiet(t, w.clientPage)
+	requireNoCauses(t, w.serverPage)
+	requireNoCauses(t, w.clientPage)
 }
 
 // A peer that takes nothing: all of its envelopes are used, and messages wait for one at the client.
@@ -132,7 +132,7 @@ func TestCausePeerTakesNothing(t *testing.T) {
 	for range 10 {
 		hang.Go(w.ctx, w.to, 1)
 	}
-	c := w.told(t, w.clientPage, "no room at peer", "kv (tcp://127.0.0.1:", "takes no messages: all 4 envelopes", "messages wait here for one", "The oldest call to it")
+	c := w.waitForCause(t, w.clientPage, "no room at peer", "kv (tcp://127.0.0.1:", "takes no messages: all 4 envelopes", "messages wait here for one", "The oldest call to it")
 	require.Equal(t, w.server.Addr().String(), c.Peer)
 }
 
@@ -149,8 +149,8 @@ func TestCauseStuckStream(t *testing.T) {
 	})
 	for _, err := range feed.Call(w.ctx, w.to, 1) {
 		require.NoError(t, err)
-		w.told(t, w.serverPage, "stuck stream", "1 stream of kv/feed stands still: the caller, billing (127.0.0.1:", "has taken nothing for", "wait for it")
-		w.told(t, w.clientPage, "stuck stream", "the loop of this process has taken nothing of kv (tcp://127.0.0.1:", "kv/feed")
+		w.waitForCause(t, w.serverPage, "stuck stream", "1 stream of kv/feed stands still: the caller, billing (127.0.0.1:", "has taken nothing for", "wait for it")
+		w.waitForCause(t, w.clientPage, "stuck stream", "the loop of this process has taken nothing of kv (tcp://127.0.0.1:", "kv/feed")
 		break
 	}
 }
@@ -176,7 +176,7 @@ func TestCauseLimitReached(t *testing.T) {
 			for range 5 {
 				c.method.Go(w.ctx, w.to, 1)
 			}
-			cause := w.told(t, w.serverPage, "limit", c.texts...)
+			cause := w.waitForCause(t, w.serverPage, "limit", c.texts...)
 			require.NotZero(t, cause.Count)
 			require.Equal(t, c.method.Name(), cause.Method)
 		})
@@ -190,7 +190,7 @@ func TestCauseBudgetUsedUp(t *testing.T) {
 	getKey.Handle(w.server, func(_ context.Context, in int) (int, error) { return in, nil })
 	_, err := getKey.Call(w.ctx, w.to, 1)
 	require.NoError(t, err)
-	w.told(t, w.serverPage, "limit", "The memory that is guaranteed to peers is used up", "for 1 peer (qs.Config.MaxPeers)")
+	w.waitForCause(t, w.serverPage, "limit", "The memory that is guaranteed to peers is used up", "for 1 peer (qs.Config.MaxPeers)")
 }
 
 // A leak: handles that nobody closes grow each time that somebody looks; those that come and go do not.
@@ -223,10 +223,10 @@ func TestCauseLeak(t *testing.T) {
 	for range 6 { // comes and goes
 		grow()
 		grow()
-		quiet(t, w.clientPage)
+		requireNoCauses(t, w.clientPage)
 		now.Add(int64(slotTime))
 		shrink(600)
-		quiet(t, w.clientPage)
+		requireNoCauses(t, w.clientPage)
 		now.Add(int64(slotTime))
 	}
 	now.Add(int64(time.Hour))
@@ -235,10 +235,10 @@ func TestCauseLeak(t *testing.T) {
 		w.clientPage.Snapshot(Query{})
 		now.Add(int64(slotTime))
 	}
-	c := w.told(t, w.clientPage, "leak", "1501 handles are not in use and not closed, and in the last 50s have become 30 more each second; 1501 of them are for kv/get to kv (tcp://127.0.0.1:", "calls Create of package hg, and not Close")
+	c := w.waitForCause(t, w.clientPage, "leak", "1501 handles are not in use and not closed, and in the last 50s have become 30 more each second; 1501 of them are for kv/get to kv (tcp://127.0.0.1:", "calls Create of package hg, and not Close")
 	require.Equal(t, 1501, c.Count)
 	require.Equal(t, []string{"kv/get", w.server.Addr().String()}, []string{c.Method, c.Peer})
-	w.told(t, w.clientPage, "leak", "registered regions of memory", ". Together they are about 1.5 KiB; all of the 1000 that were looked at are alike: 1 B each, for peers to read, and no peer has used them.", "package bulk")
+	w.waitForCause(t, w.clientPage, "leak", "registered regions of memory", ". Together they are about 1.5 KiB; all of the 1000 that were looked at are alike: 1 B each, for peers to read, and no peer has used them.", "package bulk")
 }
 
 // A method that has become slow: the last minute is compared with what was before, at both sides.
@@ -274,9 +274,9 @@ func TestCauseSlowMethod(t *testing.T) {
 	now.Add(int64(2 * time.Minute))
 	slow.Store(int64(8*usual + 100*time.Millisecond))
 	call()
-	c := w.told(t, w.serverPage, "slow", "Requests of kv/get are slower than usual: half of them took more than", "in the last minute", "in 1m0s before", "and 0.667 before")
+	c := w.waitForCause(t, w.serverPage, "slow", "Requests of kv/get are slower than usual: half of them took more than", "in the last minute", "in 1m0s before", "and 0.667 before")
 	require.Equal(t, "kv/get", c.Method)
-	w.told(t, w.clientPage, "slow", "Calls of kv/get are slower than usual")
+	w.waitForCause(t, w.clientPage, "slow", "Calls of kv/get are slower than usual")
 }
 
 // Calls that fail: the share, the code, and what the last one said.
@@ -293,21 +293,21 @@ func TestCauseErrors(t *testing.T) {
 		_, err := getKey.Call(w.ctx, w.to, i)
 		require.Equal(t, i%2 == 1, err != nil)
 	}
-	w.told(t, w.serverPage, "errors", "10 of 20 requests of kv/get in the last minute failed, most with not found", `the last said "no key user/19"`)
-	w.told(t, w.clientPage, "errors", "10 of 20 calls of kv/get", "no key user/19")
+	w.waitForCause(t, w.serverPage, "errors", "10 of 20 requests of kv/get in the last minute failed, most with not found", `the last said "no key user/19"`)
+	w.waitForCause(t, w.clientPage, "errors", "10 of 20 calls of kv/get", "no key user/19")
 }
 
 // A node that is not ready, and one that is closed.
 func TestCauseNotReady(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, qs.Config{}, nil)
-	quiet(t, w.serverPage)
+	requireNoCauses(t, w.serverPage)
 	w.server.SetReady(false)
-	w.told(t, w.serverPage, "not ready", "SetReady(false) was called")
+	w.waitForCause(t, w.serverPage, "not ready", "SetReady(false) was called")
 	w.server.SetReady(true)
-	quiet(t, w.serverPage)
+	requireNoCauses(t, w.serverPage)
 	require.NoError(t, w.server.Shutdown(w.ctx))
-	w.told(t, w.serverPage, "not ready", "The node is closed")
+	w.waitForCause(t, w.serverPage, "not ready", "The node is closed")
 }
 
 type putIn struct{ Body qs.Source }

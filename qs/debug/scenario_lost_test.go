@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A freezer passes on what two processes say to each other, until it is frozen: connections stay, and nothing is said any more.
+// A freezer forwards the bytes between two processes until it is frozen: then connections stay open, and no byte passes.
 type freezer struct {
 	net.Listener
 	mu     sync.Mutex // guards frozen and conns
@@ -104,9 +104,9 @@ func TestCausePeerLost(t *testing.T) {
 		<-begun
 	}
 	f.freeze()
-	c := w.told(t, w.clientPage, "peer lost", " was lost ", " ago: ", "3 calls to it and 0 requests of it had not ended (kv/reindex)", "na.Config.PeerTimeout")
+	c := w.waitForCause(t, w.clientPage, "peer lost", " was lost ", " ago: ", "3 calls to it and 0 requests of it had not ended (kv/reindex)", "na.Config.PeerTimeout")
 	require.Equal(t, []any{"kv/reindex", 3}, []any{c.Method, c.Count})
-	c = w.told(t, w.serverPage, "peer lost", "billing (127.0.0.1:", "0 calls to it and 3 requests of it had not ended (kv/reindex)")
+	c = w.waitForCause(t, w.serverPage, "peer lost", "billing (127.0.0.1:", "0 calls to it and 3 requests of it had not ended (kv/reindex)")
 	require.NotEmpty(t, c.Peer)
 }
 
@@ -114,7 +114,7 @@ func TestCausePeerLost(t *testing.T) {
 func TestLostPeersAreForgotten(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	f := &fakeSource{}
 	p.sources = []source{f}
 	p.Snapshot(Query{})
@@ -126,18 +126,18 @@ func TestLostPeersAreForgotten(t *testing.T) {
 	}
 	idle := newPeer(1000, "idle")
 	f.lost(idle, errors.New("peer lost: silent"))
-	p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: idle.Bound(7), Took: 1}) // of the process that has taken its place
+	p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: idle.Bound(7), Took: 1}) // of a later process at the same address
 	f.up = newPeer(1001, "up")
 	p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "kv/get", Peer: f.up, Took: 1, Code: hg.ErrPeerLost}) // its handler has called one that was lost
 	require.Empty(t, causesOf(p, "peer lost"))
-	for i := range 3 * keptLost {
+	for i := range 3 * maxLostPeers {
 		lose(i)
 	}
 	all := causesOf(p, "peer lost")
-	require.Len(t, all, lostEach+1)
+	require.Len(t, all, maxLostCauses+1)
 	require.Contains(t, all[0].Text, "peer lost: silent. 0 calls to it and 1 request of it had not ended (kv/get).")
-	require.Equal(t, keptLost-lostEach, all[lostEach].Count)
-	c.now += lostShown + time.Second
+	require.Equal(t, maxLostPeers-maxLostCauses, all[maxLostCauses].Count)
+	c.now += lostCauseTime + time.Second
 	require.Empty(t, causesOf(p, "peer lost"))
-	require.Empty(t, p.lost.all)
+	require.Empty(t, p.lost.peers)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A fakeSource is a class that tells what a test wants.
+// A fakeSource is a class whose state a test sets.
 type fakeSource struct {
 	data    []contextData
 	handles map[hg.Addr]int // not in use, for kv/get
@@ -26,18 +26,18 @@ type fakeSource struct {
 	lost    func(hg.Addr, error) // of the page
 }
 
-func (f *fakeSource) name() string                         { return "big" }
-func (f *fakeSource) open() bool                           { return true }
-func (f *fakeSource) ready() bool                          { return true }
-func (f *fakeSource) limit(string) int                     { return f.most }
-func (f *fakeSource) identity(int, hg.Addr) (string, bool) { return "", false }
-func (f *fakeSource) onFault(n int, lost func(hg.Addr, error)) int {
+func (f *fakeSource) name() string                           { return "big" }
+func (f *fakeSource) isOpen() bool                           { return true }
+func (f *fakeSource) isReady() bool                          { return true }
+func (f *fakeSource) limitOf(string) int                     { return f.most }
+func (f *fakeSource) identityOf(int, hg.Addr) (string, bool) { return "", false }
+func (f *fakeSource) subscribeFaults(n int, lost func(hg.Addr, error)) int {
 	f.lost = lost
 	return 0
 }
-func (f *fakeSource) memory(most int) []memoryUse { return f.mems[:min(most, len(f.mems))] }
-func (f *fakeSource) connected(peer hg.Addr) bool { return peer == f.up }
-func (f *fakeSource) unused(each func(string, hg.Addr)) int64 {
+func (f *fakeSource) listMemory(most int) []memoryUse { return f.mems[:min(most, len(f.mems))] }
+func (f *fakeSource) isConnected(peer hg.Addr) bool   { return peer == f.up }
+func (f *fakeSource) countUnused(each func(string, hg.Addr)) int64 {
 	for peer, n := range f.handles {
 		for range n {
 			each("kv/get", peer)
@@ -82,9 +82,9 @@ func busyPage(peers, streams, calls int) *Page {
 	for i := range calls {
 		add(streams+i, fmt.Sprintf("shop/%d", i%200), nil)
 	}
-	for i := range 20 * keptMethods {
+	for i := range 20 * maxMethods {
 		p.Observe(&inspect.Event{
-			Kind: inspect.EventTarget, RPC: fmt.Sprintf("shop/%d", i%(keptMethods-1)), Peer: d.Peers[i%peers].Addr, Took: time.Duration(i) * time.Microsecond,
+			Kind: inspect.EventTarget, RPC: fmt.Sprintf("shop/%d", i%(maxMethods-1)), Peer: d.Peers[i%peers].Addr, Took: time.Duration(i) * time.Microsecond,
 			Code: hg.Code(i % 2 * int(hg.ErrNotFound)), Text: "no such thing",
 		})
 	}
@@ -101,7 +101,7 @@ func TestManyStreamsAndPeers(t *testing.T) {
 	require.Equal(t, []int{10_000, 10_000, 5000}, []int{s.Streams.Total, s.Calls.Total, s.Peers.Total})
 	require.Equal(t, []int{20, 20, 20, 20, 20}, []int{len(s.Streams.Rows), len(s.Calls.Rows), len(s.Peers.Rows), len(s.Methods.Rows), len(s.Errors.Rows)})
 	require.Equal(t, 10*time.Second, s.Calls.Rows[0].Age, "the oldest first")
-	require.LessOrEqual(t, len(s.Causes), mostCauses)
+	require.LessOrEqual(t, len(s.Causes), maxCauses)
 
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
@@ -172,7 +172,7 @@ func TestHostileNames(t *testing.T) {
 			d.calls = append(d.calls, inspect.Call{Kind: kind, RPC: name, Peer: a, State: name, Age: time.Hour, ID: 7})
 		}
 		d.calls = append(d.calls, inspect.Call{Kind: inspect.EventTarget, RPC: name, Peer: a, State: "running", Age: time.Hour, ID: 8, Flow: &inspect.Flow{Stuck: time.Hour}})
-		for range 2 * failingLeast {
+		for range 2 * minFailures {
 			p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: name, Peer: a, Code: hg.ErrNotFound, Text: name, Took: 1})
 		}
 	}
@@ -180,7 +180,7 @@ func TestHostileNames(t *testing.T) {
 	for i := range hostile {
 		queries := []Query{{}, {Filter: hostile[i][:min(len(hostile[i]), 500)]}, {Method: hostile[i][:min(len(hostile[i]), 500)]}, {Peer: d.Peers[i].Addr.Name()}, {View: "calls", Sort: hostile[i][:min(len(hostile[i]), 20)]}}
 		for _, q := range queries {
-			path := "/" + q.withDefaults().with()
+			path := "/" + q.withDefaults().linkWith()
 			w := httptest.NewRecorder()
 			p.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 			html := w.Body.String()

@@ -12,30 +12,30 @@ type Snapshot struct {
 	Time time.Time `json:"time"`
 	// Process says which program this is.
 	Process Process `json:"process"`
-	// Query is what was asked for, with its defaults.
+	// Query is the query, with its defaults.
 	Query Query `json:"query"`
-	// Observed reports whether the page learns of calls that have ended, by Attach or Observe. Without that, what counts these is empty.
+	// Observed reports whether the page counts calls that have ended, by Attach or Observe. Without that, Methods and Errors are empty.
 	Observed bool `json:"observed"`
-	// Causes are what is wrong now, the worst first, and what is less certain last. Empty means that nothing that the page looks for was found.
+	// Causes are the problems that were found, the worst first, and those that are less certain last.
 	Causes []Cause `json:"causes"`
-	// Load is what all methods together amount to, without those of the library unless Query.All.
+	// Load is the sum of all methods, without those of the library unless Query.All.
 	Load Load `json:"load"`
 	// Contexts are those of the classes that are shown.
 	Contexts []Context `json:"contexts"`
 	// Calls are under way, the oldest first: calls, requests, and transfers that belong to none of these. Streams are not among them.
 	Calls List[Call] `json:"calls"`
-	// Streams are the calls and requests under way whose results come one after the other: first those of which nothing has been taken for 1 s, then the
+	// Streams are the calls and requests with a stream that are under way: first those of which the caller has taken nothing for 1 s, then the
 	// oldest.
 	Streams List[Call] `json:"streams"`
-	// Methods are what has ended since the page began, by method and kind.
+	// Methods counts the calls that have ended since the page began, by method and kind.
 	Methods List[Method] `json:"methods"`
-	// Errors are what has failed, by method, kind and code.
+	// Errors counts the calls that have failed, by method, kind and code.
 	Errors List[ErrorGroup] `json:"errors"`
 	// Peers are the sessions that are up.
 	Peers List[Peer] `json:"peers"`
 }
 
-// A List is a part of what there is.
+// A List is the rows of a list that are shown.
 type List[T any] struct {
 	// Total is how many there are that match the query.
 	Total int `json:"total"`
@@ -45,7 +45,7 @@ type List[T any] struct {
 
 // A Process is a running program.
 type Process struct {
-	// Name is what the node calls itself (qs.Config.Name), else the name of the program.
+	// Name is the name of the node (qs.Config.Name), else that of the program.
 	Name string `json:"name"`
 	// PID is the number of the process.
 	PID int `json:"pid"`
@@ -59,14 +59,14 @@ type Process struct {
 	Since time.Time `json:"since"`
 	// Ready reports whether every class is ready: see Node.SetReady.
 	Ready bool `json:"ready"`
-	// Usage is what it uses of the machine.
+	// Usage is the process's use of the machine.
 	Usage Usage `json:"usage"`
 }
 
-// A Usage is what a process uses of its machine.
+// A Usage is the CPU time and the memory that a process uses.
 type Usage struct {
-	// CPU is how many processors it has used on average in the last CPUCovers, a minute or less, or longer if nothing was counted and
-	// nobody has looked meanwhile; 0 if that is not known. Processors is how many it may use at a time (GOMAXPROCS).
+	// CPU is how many processors it has used on average in the last CPUCovers, a minute or less, or longer if there was no event and no
+	// Snapshot in that time; 0 if that is not known. Processors is how many it may use at a time (GOMAXPROCS).
 	CPU        float64       `json:"cpu"`
 	CPUCovers  time.Duration `json:"cpu_covers_ns"`
 	Processors int           `json:"processors"`
@@ -76,23 +76,23 @@ type Usage struct {
 	Heap       int64 `json:"heap"`
 }
 
-// A Cause is something that is wrong, in words.
+// A Cause is a problem, in words.
 type Cause struct {
 	// Kind is one of "not ready", "limit", "no room at peer", "peer lost", "stuck stream", "stalled", "leak", "errors", "slow", in this order. "slow" is
 	// less certain than the others: it compares times with those of before.
 	Kind string `json:"kind"`
-	// Text says what is wrong, with what it was found by, and what to do.
+	// Text describes the problem, the values that show it, and the remedy.
 	Text string `json:"text"`
 	// Count is how many calls, requests or streams it stands for, if it is about such.
 	Count int `json:"count,omitempty"`
-	// Method and Peer say what it is about; a Peer as in Call.Address.
+	// Method and Peer are those that the cause is about, if it is about one; Peer is as in Call.Address.
 	Method string `json:"method,omitempty"`
 	Peer   string `json:"peer,omitempty"`
 
-	stays string // what it is about, of one that comes and goes and is told for causeStays after it was found; empty for one that goes at once
+	holdKey string // identifies a cause that comes and goes, which stays on the page for causeHoldTime; empty for the others
 }
 
-// A Load is what all requests that this process serves, and all calls that it makes, amount to.
+// A Load sums up all requests that this process serves, and all calls that it makes.
 type Load struct {
 	// Requests are those that this process serves, Calls those that it makes.
 	Requests Rates `json:"requests"`
@@ -110,7 +110,7 @@ type Rates struct {
 	History []uint32 `json:"history"`
 }
 
-// A Window is what ended in the newest part of the past.
+// A Window sums up the calls that ended in the last minute or in the last ten minutes.
 type Window struct {
 	// Covers is how long it is: of the last minute 60 to 70 s, of the last ten minutes 600 to 610 s, or since the page began.
 	Covers time.Duration `json:"covers_ns"`
@@ -119,13 +119,13 @@ type Window struct {
 	Errors int64 `json:"errors"`
 	// PerSecond is Count for each second.
 	PerSecond float64 `json:"per_second"`
-	// Items counts those of streams, also of such as have not ended, as far as looks at the page have seen them: what a stream moves between the last look
-	// and its end is missing. The same is so of the bytes of items in Sent and Received, but those of peers are complete.
+	// Items counts the items of streams, also of streams that have not ended, as of the last Snapshot: those between the last Snapshot and the
+	// end of a stream are missing. The same holds for the bytes of items in Sent and Received, but those of peers are complete.
 	Items int64 `json:"items"`
 	// Sent and Received are bytes of input, output, items and memory.
 	Sent     int64 `json:"sent"`
 	Received int64 `json:"received"`
-	// Mean is the mean time. Half of all took no longer than P50; P90 and P99 likewise. They are right to an eighth from 512 ns to 275 s.
+	// Mean is the mean time. P50, P90 and P99 are percentiles. They are right to an eighth from 512 ns to 275 s.
 	// Most is the longest. 0 if nothing ended.
 	Mean time.Duration `json:"mean_ns"`
 	P50  time.Duration `json:"p50_ns"`
@@ -158,8 +158,8 @@ type Context struct {
 	Lost  int64 `json:"lost"`
 	Left  int64 `json:"left"`
 	Idle  int64 `json:"idle"`
-	// Denied counts requests that the authorizer has denied, HandshakesFailed TLS handshakes of peers that connected and that failed; the
-	// first context has those over tcp. The log has who it was, and why.
+	// Denied counts requests that the authorizer has denied, HandshakesFailed the TLS handshakes of peers that failed; the first
+	// context has those over tcp. The log has the peers and the reasons.
 	Denied           int64 `json:"denied"`
 	HandshakesFailed int64 `json:"handshakes_failed"`
 	// Handles counts handles that are not closed, and requests that have not ended; Spare is how many of these have no call under way.
@@ -167,11 +167,11 @@ type Context struct {
 	Spare   int64 `json:"spare"`
 	// Regions counts registered memory of the class.
 	Regions int64 `json:"regions"`
-	// Lent is bytes of large input and output lent to peers, Fetching such that are being fetched.
+	// Lent is the bytes of large input and output that peers may fetch, Fetching those that are being fetched from peers.
 	Lent     int64 `json:"lent"`
 	Fetching int64 `json:"fetching"`
-	// Envelopes of EnvelopeSize bytes are offered to each peer. Reserved is bytes that are guaranteed to all, of Budget. HighWater is the
-	// most envelopes that this side has needed of a peer, Stalls counts messages that had to wait for one.
+	// Envelopes of EnvelopeSize bytes are offered to each peer. Reserved is the bytes that are guaranteed to all, of Budget. HighWater is the
+	// largest number of envelopes of one peer that this side has needed, Stalls counts messages that had to wait for one.
 	Envelopes    int   `json:"envelopes"`
 	EnvelopeSize int   `json:"envelope_size"`
 	Reserved     int64 `json:"reserved"`
@@ -186,56 +186,56 @@ type Call struct {
 	Key string `json:"key"`
 	// Kind is "call" for a call that this process makes, "request" for one that it serves, "transfer" for one of package bulk.
 	Kind string `json:"kind"`
-	// Context is the place in Contexts of the one that it belongs to.
+	// Context is the index in Contexts of its context.
 	Context int `json:"context"`
 	// ID is the same at both sides of a call.
 	ID uint64 `json:"id"`
 	// Method is "pull" or "push" of a transfer.
 	Method string `json:"method"`
-	// Peer shows the other side to people, Address is what it is known by.
+	// Peer is the other side as text for users, Address its address, which identifies it.
 	Peer    string `json:"peer"`
 	Address string `json:"address"`
-	// State is that of docs/internals/STATES.md, Means the same in words.
+	// State is its state in docs/internals/STATES.md, Means the same in words.
 	State string `json:"state"`
 	Means string `json:"means"`
 	// Age is the time since a call or a transfer began, or a request came.
 	Age time.Duration `json:"age_ns"`
-	// Late reports whether it is older than is usual: than twice the time in which 99 % of its method end, and 100 ms; than 1 s if fewer than 20 have ended.
-	// A stream is late if its caller has taken nothing for 1 s.
+	// Late reports whether it is older than is usual: than twice the time in which 99 % of its method end, and 100 ms; than 1 s if fewer than 20
+	// have ended. A stream is late if its caller has taken nothing for 1 s.
 	Late bool `json:"late"`
-	// Moved is bytes that have been moved from and to what it lends: also what was read ahead, up to 8 MiB that the handler may not have read. Size
-	// is how many these will be, 0 if that is not known.
+	// Moved is the bytes that have been moved from and to its sources and sinks, including up to 8 MiB that were read ahead and that the handler
+	// may not have read. Size is how many these will be, 0 if that is not known.
 	Moved int64 `json:"moved"`
 	Size  int64 `json:"size"`
 	// Transfers counts those under way that belong to it.
 	Transfers int `json:"transfers"`
-	// Trace is the id of its trace, TraceURL what Page.TraceURL makes of it.
+	// Trace is the id of its trace, TraceURL the URL that Page.TraceURL returns for it.
 	Trace    string `json:"trace,omitempty"`
 	TraceURL string `json:"trace_url,omitempty"`
 	// Stream is set in Streams only.
 	Stream *Stream `json:"stream,omitempty"`
 
-	busy session
+	session session
 }
 
-// A session is what the limit on handlers of one peer is for.
+// A session identifies a session of a context: MaxActivePerPeer limits the handlers of one.
 type session struct {
 	context int
 	peer    hg.Addr
 }
 
-// A Stream is what is known of a call whose results come one after the other.
+// A Stream is the progress of a stream.
 type Stream struct {
-	// Items and Bytes are what the handler has sent, or what the loop of the caller has had of items, and what has come of bytes.
+	// Items is how many the handler has sent, or the caller's loop has taken; Bytes is how many were sent, or received.
 	Items int64 `json:"items"`
 	Bytes int64 `json:"bytes"`
-	// Waiting is how many bytes wait: of the handler, because its caller takes no more, or for the loop of the caller.
+	// Waiting is how many bytes wait to be sent, because the caller takes no more, or to be taken by the caller's loop.
 	Waiting int64 `json:"waiting"`
-	// Stuck is for how long the caller has taken nothing while there was something to take; 0 if that is not so.
+	// Stuck is how long the caller has taken nothing while items or bytes waited; 0 if none wait.
 	Stuck time.Duration `json:"stuck_ns"`
 }
 
-// A Method is what is known of the calls, or of the requests, of a method.
+// A Method sums up the calls, or the requests, of a method.
 type Method struct {
 	// Kind is as in Call.
 	Kind string `json:"kind"`
@@ -252,11 +252,11 @@ type Method struct {
 	// Slowest is the one that took the longest in the last ten minutes, if there is any.
 	Slowest *Slowest `json:"slowest,omitempty"`
 
-	usual     Window        // of the minutes before the last that were not slow
+	usual     Window        // the baseline: times of the minutes before the last one that were not slow
 	slowSince time.Duration // when it became slow, by the clock of the page; 0 if it is not, or since this minute
 }
 
-// A Slowest is a call that took the longest.
+// A Slowest is the call that took the longest.
 type Slowest struct {
 	// Took is how long.
 	Took time.Duration `json:"took_ns"`
@@ -267,7 +267,7 @@ type Slowest struct {
 	TraceURL string `json:"trace_url,omitempty"`
 }
 
-// An ErrorGroup is all that has failed of a method with one code.
+// An ErrorGroup counts the calls of a method that failed with one code.
 type ErrorGroup struct {
 	// Kind and Method are as in Call.
 	Kind   string `json:"kind"`
@@ -279,8 +279,8 @@ type ErrorGroup struct {
 	Count int64     `json:"count"`
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
-	// The rest is of the last one. Text is what the handler or the library said, Remote that it came from the other side. Fate says
-	// whether the request ran.
+	// The following fields are of the last one. Text is the text of the error, Remote whether it came from the other side, Fate whether the
+	// request ran.
 	Text   string `json:"text"`
 	Remote bool   `json:"remote"`
 	Fate   string `json:"fate"`
@@ -291,25 +291,25 @@ type ErrorGroup struct {
 	Trace    string        `json:"trace,omitempty"`
 	TraceURL string        `json:"trace_url,omitempty"`
 
-	ago time.Duration // since the last
+	sinceLast time.Duration // the time since the last one
 }
 
 // A Peer is a session with another process.
 type Peer struct {
 	// Key identifies it among all rows.
 	Key string `json:"key"`
-	// Context is the place in Contexts of the one that it belongs to.
+	// Context is the index in Contexts of its context.
 	Context int `json:"context"`
-	// Label shows it to people: its name and where it is. Address is what it is known by.
+	// Label is its name and its location as text for users, Address its address, which identifies it.
 	Label   string `json:"label"`
 	Address string `json:"address"`
-	// Process is what it calls itself, a claim. Remote is its network address as this process sees it. Verified is what its certificate
-	// says, empty for none; Secure that the session is encrypted.
+	// Process is its name as it claims. Remote is its network address as this process sees it. Verified is the name in its certificate, empty
+	// for none; Secure reports whether the session is encrypted.
 	Process  string `json:"process"`
 	Remote   string `json:"remote"`
 	Verified string `json:"verified"`
 	Secure   bool   `json:"secure"`
-	// Transport is the scheme of what it is reached by, Why says why if there was a choice.
+	// Transport is the scheme of the transport in use, Why the reason if there was a choice.
 	Transport string `json:"transport"`
 	Why       string `json:"why"`
 	// Requests counts those of it that are under way here, Calls those to it. Streams are among them.
@@ -317,29 +317,29 @@ type Peer struct {
 	Calls    int `json:"calls"`
 	// Streams is how many of the Requests count in Context.Streams.
 	Streams int64 `json:"streams"`
-	// Minute is what has ended with it in the last minute, without RPCs of the library unless Query.All; it has no times and no items.
+	// Minute counts the calls and requests with it that ended in the last minute, without RPCs of the library unless Query.All; it has no times and no items.
 	Minute Window `json:"minute"`
 	// Offered is how many envelopes it may use here, Held how many messages of it hold one, HeldMax the most that did.
 	Offered int `json:"offered"`
 	Held    int `json:"held"`
 	HeldMax int `json:"held_max"`
 	// Promised is how many envelopes it guarantees to this side, Free how many of these are. Waiting counts messages that wait here for one,
-	// Stalls such that ever had to. HighWater is the most that were needed at a time.
+	// Stalls all that had to wait. HighWater is the largest number of envelopes that were needed at a time.
 	Promised  int   `json:"promised"`
 	Free      int   `json:"free"`
 	Waiting   int   `json:"waiting"`
 	Stalls    int64 `json:"stalls"`
 	HighWater int   `json:"high_water"`
-	// HeldBy is what requests to it wait for there, as it says; empty when they do not wait.
+	// HeldBy is the limit that requests to it wait for there, as it reports; empty when they do not wait.
 	HeldBy string `json:"held_by,omitempty"`
 	// Methods are the last 16 that it called, or was called at, by their names, if Query.Peer is set; those of the library if Query.All is.
 	Methods []PeerMethod `json:"methods,omitempty"`
 
-	addr   hg.Addr // bound to the session
-	called bool    // Query.Method, in the last ten minutes
+	addr      hg.Addr // bound to the session
+	wasCalled bool    // Query.Method, in the last ten minutes
 }
 
-// A PeerMethod is what ended of a method with one peer.
+// A PeerMethod counts the calls of a method with one peer.
 type PeerMethod struct {
 	// Kind and Name are as in Method.
 	Kind string `json:"kind"`

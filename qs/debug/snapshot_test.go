@@ -115,7 +115,7 @@ func jsonFields(t *testing.T, types map[string]*ast.TypeSpec, s *ast.TypeSpec) (
 				continue
 			}
 			name, options, _ := strings.Cut(reflect.StructTag(strings.Trim(f.Tag.Value, "`")).Get("json"), ",")
-			kind := kindOf(t, f.Type)
+			kind := contentTypeOf(t, f.Type)
 			if options == "omitempty" {
 				kind += ", may be missing"
 			}
@@ -125,8 +125,8 @@ func jsonFields(t *testing.T, types map[string]*ast.TypeSpec, s *ast.TypeSpec) (
 	return all
 }
 
-// kindOf names the type of a field as JSON has it.
-func kindOf(t *testing.T, e ast.Expr) string {
+// contentTypeOf names the type of a field as JSON has it.
+func contentTypeOf(t *testing.T, e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
 		switch e.Name {
@@ -139,11 +139,11 @@ func kindOf(t *testing.T, e ast.Expr) string {
 		}
 		return "[" + e.Name + "](#" + strings.ToLower(e.Name) + ")"
 	case *ast.StarExpr:
-		return kindOf(t, e.X)
+		return contentTypeOf(t, e.X)
 	case *ast.ArrayType:
-		return "list of " + kindOf(t, e.Elt)
+		return "list of " + contentTypeOf(t, e.Elt)
 	case *ast.IndexExpr:
-		return "rows of " + kindOf(t, e.Index)
+		return "rows of " + contentTypeOf(t, e.Index)
 	case *ast.SelectorExpr:
 		if e.Sel.Name == "Time" {
 			return "time, RFC 3339"

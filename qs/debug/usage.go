@@ -8,17 +8,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A processSample is what is noted of the process once in each slot, when something ends or somebody looks.
+// A processSample is the state of the process, recorded once in each slot, with the first event or Snapshot in it.
 type processSample struct {
-	seen bool
-	at   time.Duration // by the clock of the page
-	cpu  time.Duration // that the process has used until then
+	isSet bool
+	at    time.Duration // by the clock of the page
+	cpu   time.Duration // CPU time that the process has used until then
 
-	handles, regions int64 // that are not closed and not in use
+	handles, regions int64 // those that are not closed and not in use
 }
 
-// usage returns what the process uses, as of now.
-func (p *Page) usage(now time.Duration) Usage {
+// currentUsage returns the CPU time and the memory that the process uses, as of now.
+func (p *Page) currentUsage(now time.Duration) Usage {
 	u := Usage{Processors: runtime.GOMAXPROCS(0)}
 	read := []metrics.Sample{
 		{Name: "/sched/goroutines:goroutines"}, {Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
@@ -37,58 +37,59 @@ func (p *Page) usage(now time.Duration) Usage {
 }
 
 // isBusy reports whether the process uses nearly all processors that it may.
-func (l *look) isBusy() bool { return l.usage.CPU >= busyShare*float64(l.usage.Processors) }
+func (l *snapshotBuilder) isBusy() bool { return l.usage.CPU >= busyShare*float64(l.usage.Processors) }
 
 // sampleBefore returns the oldest sample of the last minute, or the newest one that is older, if there is none.
 func (p *Page) sampleBefore(now time.Duration) (from processSample, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := p.samples.newest(now, tenSlots)
+	all := p.samples.newestSlots(now, tenMinuteSlots)
 	for i := len(all) - 1; i >= 0; i-- {
-		if s := all[i]; s.seen && s.at < now && (!ok || len(all)-i <= minuteSlots) {
+		if s := all[i]; s.isSet && s.at < now && (!ok || len(all)-i <= minuteSlots) {
 			from, ok = *s, true
 		}
 	}
-	if !ok && p.first.seen && p.first.at < now {
+	if !ok && p.first.isSet && p.first.at < now {
 		return p.first, true
 	}
 	return from, ok
 }
 
-// takeSample notes what there is now, the first time in each slot, and looks for new contexts. It is called when something ends, and when somebody looks.
+// takeSample records a sample the first time that it is called in a slot, and subscribes to the faults of new contexts. It is called for each
+// event and for each Snapshot.
 func (p *Page) takeSample(now time.Duration) {
 	slot := int64(now/slotTime) + 1
-	if was := p.sampled.Load(); was >= slot || !p.sampled.CompareAndSwap(was, slot) {
+	if was := p.sampledSlot.Load(); was >= slot || !p.sampledSlot.CompareAndSwap(was, slot) {
 		return
 	}
-	p.hearFaults()
-	s := p.sample(now)
+	p.subscribeFaults()
+	s := p.newSample(now)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.samples.slots == nil {
-		p.samples = newRing[processSample](tenSlots)
+		p.samples = newRing[processSample](tenMinuteSlots)
 	}
-	if !p.first.seen {
+	if !p.first.isSet {
 		p.first = s
 	}
-	*p.samples.at(now) = s
+	*p.samples.slotAt(now) = s
 }
 
-// sample returns what there is now.
-func (p *Page) sample(now time.Duration) processSample {
-	s := processSample{seen: true, at: now, cpu: cpuTime()}
-	for _, from := range p.all() {
-		s.regions += from.unused(func(string, hg.Addr) { s.handles++ })
+// newSample returns the state of the process at now.
+func (p *Page) newSample(now time.Duration) processSample {
+	s := processSample{isSet: true, at: now, cpu: cpuTime()}
+	for _, from := range p.allSources() {
+		s.regions += from.countUnused(func(string, hg.Addr) { s.handles++ })
 	}
 	return s
 }
 
-// history returns the samples of the last ten minutes, oldest first, and the first ever.
-func (p *Page) history(now time.Duration) (first processSample, all []processSample) {
+// sampleHistory returns the samples of the last ten minutes, oldest first, and the first ever.
+func (p *Page) sampleHistory(now time.Duration) (first processSample, all []processSample) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.samples.newest(now, tenSlots) {
-		if s.seen {
+	for _, s := range p.samples.newestSlots(now, tenMinuteSlots) {
+		if s.isSet {
 			all = append(all, *s)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	p.Snapshot(Query{})
 	before := cpuTime()
 	for cpuTime() == before { // of a coarse clock
@@ -36,9 +36,9 @@ func TestUsage(t *testing.T) {
 // leakPeer is the peer that handles are for.
 var leakPeer = newPeer(1, "kv")
 
-// leakingPage is a page about a class of which a test says what is not in use. It begins to count at the time of the clock.
+// leakingPage returns a page about a class with handles and regions that are not in use. It begins to count at the time of the clock.
 func leakingPage(c *clock, regions int64) (*Page, *fakeSource) {
-	p, f := c.page(), &fakeSource{handles: map[hg.Addr]int{leakPeer: int(regions)}, regions: regions}
+	p, f := c.newPage(), &fakeSource{handles: map[hg.Addr]int{leakPeer: int(regions)}, regions: regions}
 	p.sources = []source{f}
 	p.takeSample(c.now)
 	return p, f

@@ -5,44 +5,44 @@ import (
 	"time"
 )
 
-// What has ended is counted in slots of ten seconds. The last minute is the slot that has begun and six whole ones, ten minutes are
-// that slot and sixty.
+// Calls are counted in slots of ten seconds, by when they end. The last minute is the slot that has begun and six whole ones, the last ten
+// minutes are that slot and sixty.
 const (
-	slotTime    = 10 * time.Second
-	minuteSlots = 1 + int(time.Minute/slotTime)
-	tenSlots    = 1 + int(10*time.Minute/slotTime)
+	slotTime       = 10 * time.Second
+	minuteSlots    = 1 + int(time.Minute/slotTime)
+	tenMinuteSlots = 1 + int(10*time.Minute/slotTime)
 )
 
-// A ring holds a T for each of the newest slots.
-type ring[T any] struct {
+// A slotRing holds a T for each of the newest slots.
+type slotRing[T any] struct {
 	slots []T
 	last  int64 // the number of the newest slot since the page began
 }
 
-func newRing[T any](n int) ring[T] { return ring[T]{slots: make([]T, n)} }
+func newRing[T any](n int) slotRing[T] { return slotRing[T]{slots: make([]T, n)} }
 
-// at returns the slot of now. Those that have passed since the last call are empty.
-func (r *ring[T]) at(now time.Duration) *T {
+// slotAt returns the slot of now. Those that have passed since the last call are empty.
+func (r *slotRing[T]) slotAt(now time.Duration) *T {
 	n := int64(now / slotTime)
 	for k := max(r.last+1, n-int64(len(r.slots))+1); k <= n; k++ {
 		var empty T
 		r.slots[k%int64(len(r.slots))] = empty
 	}
-	r.last = max(r.last, n) // another goroutine may have looked at the clock later, and come first
+	r.last = max(r.last, n) // another goroutine may have read the clock later, and called slotAt first
 	return &r.slots[r.last%int64(len(r.slots))]
 }
 
-// numbered returns the slot of that number, or nil if it has passed, or is to come.
-func (r *ring[T]) numbered(n int64) *T {
+// slotNumber returns the slot with the number n, or nil if it was overwritten, or has not begun.
+func (r *slotRing[T]) slotNumber(n int64) *T {
 	if n < 0 || n > r.last || n <= r.last-int64(len(r.slots)) {
 		return nil
 	}
 	return &r.slots[n%int64(len(r.slots))]
 }
 
-// newest returns the n newest slots, as of now, oldest first. They are there until the next call of at.
-func (r *ring[T]) newest(now time.Duration, n int) []*T {
-	r.at(now)
+// newestSlots returns the n newest slots, as of now, oldest first. They are there until the next call of at.
+func (r *slotRing[T]) newestSlots(now time.Duration, n int) []*T {
+	r.slotAt(now)
 	all := make([]*T, 0, n)
 	for k := max(r.last-int64(n)+1, 0); k <= r.last; k++ {
 		all = append(all, &r.slots[k%int64(len(r.slots))])
@@ -50,13 +50,13 @@ func (r *ring[T]) newest(now time.Duration, n int) []*T {
 	return all
 }
 
-// covered returns the time that the n newest slots stand for.
-func covered(now time.Duration, n int) time.Duration {
+// coveredTime returns the time that the n newest slots stand for.
+func coveredTime(now time.Duration, n int) time.Duration {
 	return min(now, time.Duration(n-1)*slotTime+now%slotTime)
 }
 
-// A histogram counts durations: eight buckets for each doubling from 512 ns to 275 s, one for what is shorter, and one for what is
-// longer. A quantile is right to an eighth between them.
+// A histogram counts durations: eight buckets for each doubling from 512 ns to 275 s, one for shorter durations, and one for longer ones. A
+// quantile is right to an eighth between these.
 type histogram [2 + 8*(maxDoubling-minDoubling)]uint32
 
 const (
@@ -77,8 +77,8 @@ func bucketOf(d time.Duration) int {
 	return 1 + 8*(top-minDoubling) + int(n>>(top-3)&7)
 }
 
-// longest returns the longest duration of a bucket but the last, which has none.
-func longest(bucket int) time.Duration {
+// bucketLimit returns the longest duration of a bucket but the last, which has none.
+func bucketLimit(bucket int) time.Duration {
 	if bucket == 0 {
 		return 1<<minDoubling - 1
 	}
@@ -104,7 +104,7 @@ func (h *histogram) quantile(q float64, most time.Duration) time.Duration {
 	left := uint64(q*float64(total) + 0.5)
 	for i, n := range h[:len(h)-1] {
 		if n > 0 && left <= uint64(n) {
-			return min(longest(i), most)
+			return min(bucketLimit(i), most)
 		}
 		left -= min(uint64(n), left)
 	}

@@ -15,7 +15,7 @@ import (
 // A clock is the time of a page in a test.
 type clock struct{ now time.Duration }
 
-func (c *clock) page() *Page { return &Page{elapsed: func(time.Time) time.Duration { return c.now }} }
+func (c *clock) newPage() *Page { return &Page{elapsed: func(time.Time) time.Duration { return c.now }} }
 
 func (p *Page) method(t *testing.T, name string) Method {
 	t.Helper()
@@ -49,8 +49,8 @@ func TestQuantiles(t *testing.T) {
 		require.Equal(t, all[n-1], m.Most)
 	}
 	for i := range len(histogram{}) - 1 {
-		require.Equal(t, i, bucketOf(longest(i)))
-		require.Equal(t, i+1, bucketOf(longest(i)+1))
+		require.Equal(t, i, bucketOf(bucketLimit(i)))
+		require.Equal(t, i+1, bucketOf(bucketLimit(i)+1))
 	}
 }
 
@@ -58,7 +58,7 @@ func TestQuantiles(t *testing.T) {
 func TestWindows(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	observe := func(n int, took time.Duration) {
 		for range n {
 			p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: "x", Took: took, Sent: 3, Received: 5})
@@ -140,26 +140,26 @@ func TestBytesOfTransfers(t *testing.T) {
 func TestPeersAreForgotten(t *testing.T) {
 	t.Parallel()
 	var c clock
-	p := c.page()
+	p := c.newPage()
 	peer := func(i int) hg.Addr {
 		var a hg.Addr
 		require.NoError(t, a.UnmarshalText([]byte("tcp://@"+string(rune('a'+i%26))+time.Duration(i).String())))
 		return a
 	}
-	const n = 3 * keptPeers * peerShards
+	const n = 3 * maxPeersPerShard * peerShards
 	for i := range n {
 		c.now += time.Millisecond
 		p.Observe(&inspect.Event{RPC: "x", Peer: peer(i), Took: 1})
 	}
 	kept := 0
-	for i := range p.counted.peers {
-		require.LessOrEqual(t, len(p.counted.peers[i].all), keptPeers)
-		kept += len(p.counted.peers[i].all)
+	for i := range p.collector.peers {
+		require.LessOrEqual(t, len(p.collector.peers[i].peers), maxPeersPerShard)
+		kept += len(p.collector.peers[i].peers)
 	}
-	require.Equal(t, keptPeers*peerShards, kept)
+	require.Equal(t, maxPeersPerShard*peerShards, kept)
 	for i := range 1000 {
-		last, _ := p.counted.peerMinute(peer(n-1-i).Name(), false, "", c.now)
-		first, _ := p.counted.peerMinute(peer(i).Name(), false, "", c.now)
+		last, _ := p.collector.countPeerMinute(peer(n-1-i).Name(), false, "", c.now)
+		first, _ := p.collector.countPeerMinute(peer(i).Name(), false, "", c.now)
 		require.EqualValues(t, 1, last.count)
 		require.Zero(t, first.count)
 	}
