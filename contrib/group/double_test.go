@@ -155,7 +155,7 @@ func TestFailedMember(t *testing.T) {
 		_, err = hangs.Wait(ctx)
 		require.ErrorIs(t, err, qs.ErrPeerLost)
 		require.Equal(t, qs.MaybeRan, qs.FateOf(err))
-		require.Contains(t, err.Error(), "the group says that a has failed")
+		require.Contains(t, err.Error(), "member a of the group has failed")
 		require.Less(t, w.Now()-begun, 1100*time.Millisecond)
 		for range 10 {
 			out, err = echo.Call(ctx, kv, "x")

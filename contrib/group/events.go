@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// maxBehind bounds the events that wait for a callback or an iterator, beside one for each member. When there are more the oldest are
-// dropped; View has what they led to.
+// maxBehind bounds the events that wait for a callback or an iterator, in addition to one for each member. Beyond it the oldest are dropped;
+// View shows their effect.
 const maxBehind = 1024
 
-// queued returns events with e behind them, without the oldest if there are too many.
-func (g *Group) queued(events []Event, e Event) []Event {
+// appendBounded appends e to events, and removes the oldest ones if there are too many.
+func (g *Group) appendBounded(events []Event, e Event) []Event {
 	events = append(events, e)
 	if over := len(events) - maxBehind - len(g.View().Members); over > 0 {
 		events = slices.Delete(events, 0, over)
@@ -20,39 +20,39 @@ func (g *Group) queued(events []Event, e Event) []Event {
 	return events
 }
 
-// A sub is somebody who is told events: a callback, which runs on a goroutine (in the simulator, in a coroutine) while there are any.
-type sub struct {
-	g  *Group
-	fn func(Event)
+// A subscriber is a callback and its queue of events. A goroutine (in the simulator, a coroutine) calls it while there are any.
+type subscriber struct {
+	group *Group
+	fn    func(Event)
 
-	mu      sync.Mutex // guards the fields below
-	events  []Event
-	running bool
+	mu        sync.Mutex // guards the fields below
+	events    []Event
+	isRunning bool
 }
 
-// add has s told of e. It does not block.
-func (s *sub) add(e Event) {
+// addEvent queues e for the callback. It does not block.
+func (s *subscriber) addEvent(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.events = s.g.queued(s.events, e)
-	if !s.running {
-		s.running = true
-		s.g.node.HG().NA().Spawn(s.run)
+	s.events = s.group.appendBounded(s.events, e)
+	if !s.isRunning {
+		s.isRunning = true
+		s.group.node.HG().NA().Spawn(s.runCallbacks)
 	}
 }
 
-// run calls fn with each event. One that ends its goroutine (runtime.Goexit, as FailNow of a test does) has the others on another.
-func (s *sub) run() {
+// runCallbacks calls fn with each event. If fn ends its goroutine (runtime.Goexit, as FailNow of a test does), another goroutine continues.
+func (s *subscriber) runCallbacks() {
 	returned := true
 	defer func() {
 		if !returned {
-			s.g.node.HG().NA().Spawn(s.run)
+			s.group.node.HG().NA().Spawn(s.runCallbacks)
 		}
 	}()
 	for {
 		s.mu.Lock()
 		if len(s.events) == 0 {
-			s.running = false
+			s.isRunning = false
 			s.mu.Unlock()
 			return
 		}
@@ -65,24 +65,26 @@ func (s *sub) run() {
 	}
 }
 
-// OnEvent has fn called with each event from now on, until remove is called, one after the other and in their order, on a goroutine of
-// its own; if fn ends that, it has another one for the next event. fn may block: one that is 1,024 events behind, and as many as there are members, misses the oldest. When remove returns fn may be running, for the last time. View returns what was there before.
+// OnEvent calls fn with each event from now on, until remove is called. The calls are in the order of the events, one at a time, on a goroutine
+// of fn's own; if fn ends that goroutine (runtime.Goexit), the next event has another one. fn may block: if it is more than 1,024 events and
+// the number of members behind, it misses the oldest. fn may still be running, for the last time, when remove returns. View returns the members
+// from before.
 func (g *Group) OnEvent(fn func(Event)) (remove func()) { return g.subscribe(fn, false) }
 
-// subscribe adds a callback. With all it is called as Joined with the members that are there, too.
+// subscribe adds a callback. With all it is first called with Joined for each member of the current view.
 func (g *Group) subscribe(fn func(Event), all bool) (remove func()) {
-	s := &sub{g: g, fn: fn}
+	s := &subscriber{group: g, fn: fn}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.subs = append(g.subs, s)
 	if v := g.View(); all {
 		for _, m := range v.Members {
-			s.add(Event{Joined, m, v.Epoch})
+			s.addEvent(Event{Joined, m, v.Epoch})
 		}
 	}
 	return func() {
 		g.mu.Lock()
-		g.subs = slices.DeleteFunc(g.subs, func(o *sub) bool { return o == s })
+		g.subs = slices.DeleteFunc(g.subs, func(o *subscriber) bool { return o == s })
 		g.mu.Unlock()
 		s.mu.Lock()
 		s.events = nil
@@ -90,8 +92,8 @@ func (g *Group) subscribe(fn func(Event), all bool) (remove func()) {
 	}
 }
 
-// Events returns an iterator over what happens: first Joined for each member that is there, then every event, until ctx ends. It
-// waits in between. A loop that is as far behind as OnEvent says misses the oldest, never the last.
+// Events returns an iterator over the events: first Joined for each member of the current view, then every event, until ctx ends. It blocks
+// between events. A loop that falls behind by the limit of OnEvent misses the oldest events, never the last.
 func (g *Group) Events(ctx context.Context) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		var mu sync.Mutex
@@ -99,7 +101,7 @@ func (g *Group) Events(ctx context.Context) iter.Seq[Event] {
 		more := make(chan struct{}, 1)
 		defer g.subscribe(func(e Event) {
 			mu.Lock()
-			got = g.queued(got, e)
+			got = g.appendBounded(got, e)
 			mu.Unlock()
 			select {
 			case more <- struct{}{}:
@@ -107,7 +109,7 @@ func (g *Group) Events(ctx context.Context) iter.Seq[Event] {
 			}
 			g.node.HG().Wake()
 		}, true)()
-		for g.wait(ctx, more) == nil {
+		for g.waitForEvent(ctx, more) == nil {
 			mu.Lock()
 			events := got
 			got = nil
@@ -121,8 +123,8 @@ func (g *Group) Events(ctx context.Context) iter.Seq[Event] {
 	}
 }
 
-// wait waits until more has an element, and takes it.
-func (g *Group) wait(ctx context.Context, more chan struct{}) error {
+// waitForEvent waits until more has an element, and receives it.
+func (g *Group) waitForEvent(ctx context.Context, more chan struct{}) error {
 	if g.node.HG().NA().Scheduled() {
 		if err := g.node.HG().Wait(ctx, func() bool { return len(more) > 0 }); err != nil {
 			return err
@@ -149,7 +151,7 @@ func (g *Group) Watch(ctx context.Context, service string, update func(addrs []s
 		g.node.HG().Wake()
 	}, false)()
 	var last []string
-	for first := true; g.wait(ctx, more) == nil; first = false {
+	for first := true; g.waitForEvent(ctx, more) == nil; first = false {
 		var now []string
 		for _, m := range g.View().Members {
 			if (m.Name == service || slices.Contains(m.Serves, service)) && !slices.Contains(now, m.Addr) {

@@ -21,52 +21,52 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
-// A gossip is memberlist as a Source. There each process has a name of its own, "NAME#START", so that one that was restarted need
-// not wait until the one before has failed. START is the incarnation that it begins with; the one that counts is in its card.
+// A gossip is a Source over memberlist. There each process has a node name of its own, "NAME#START", so that a restarted process need not
+// wait until the one before has failed. START is the incarnation that it begins with; the current one is in its card.
 //
-//	memberlist: join, update, leave, ack; its log: "Suspect ..." ─► told ─► queue ─► run ─► report
+//	memberlist: join, update, leave, ack; its log: "Suspect ..." ─► handleNode ─► queue ─► reportQueued ─► report
 type gossip struct {
-	o     *Options
-	full  string // memberlist's name of this process
-	list  *memberlist.Memberlist
-	stop  context.CancelFunc
-	ctx   context.Context
-	tasks sync.WaitGroup
+	options  *Options
+	nodeName string // the name of this process in memberlist
+	list     *memberlist.Memberlist
+	stop     context.CancelFunc
+	ctx      context.Context
+	tasks    sync.WaitGroup
 
 	mu      sync.Mutex                 // guards the fields below
-	card    card                       // of this process
+	card    card                       // the card of this process
 	encoded []byte                     // card
-	members map[string]Member          // by memberlist's name
-	nodes   map[string]memberlist.Node // likewise, copies: what memberlist gives out it writes to later
-	missed  map[string]string          // likewise: host:port of those that failed
-	queue   []Member                   // to be reported
-	leaving map[string]bool            // likewise: those that said so, known or not; a name is never used again
-	wake    chan struct{}              // has an element: queue is not empty
+	members map[string]Member          // by node name
+	nodes   map[string]memberlist.Node // by node name; copies, because memberlist writes to the nodes that it passes out
+	missed  map[string]string          // by node name: host:port of the members that failed
+	queue   []Member                   // members to be reported
+	leaving map[string]bool            // by node name: members that announced that they leave, known or not; a node name is never used again
+	wake    chan struct{}              // has an element while queue is not empty
 
-	words memberlist.TransmitLimitedQueue // of leave, for GetBroadcasts. Its lock is an outer one of mu
+	broadcasts memberlist.TransmitLimitedQueue // leaveBroadcasts, for GetBroadcasts. Its lock is acquired before mu
 }
 
-// seekEvery is how often one that is alone, or misses others, looks for them.
+// rejoinInterval is the time between two attempts to join members that failed, or the seeds while no other member is known.
 const (
-	seekEvery  = 2 * time.Second
-	maxMissed  = 64
-	maxLeaving = 16 << 10
-	maxWord    = 128 + 1 + 13 // bytes: the longest name of memberlist's
+	rejoinInterval = 2 * time.Second
+	maxMissed      = 64
+	maxLeaving     = 16 << 10
+	maxNodeName    = 128 + 1 + 13 // bytes: the longest name of memberlist's
 )
 
 func newGossip(o *Options, incarnation uint64) *gossip {
 	s := &gossip{
-		o: o, full: o.Name + "#" + strconv.FormatUint(incarnation, 36),
+		options: o, nodeName: o.Name + "#" + strconv.FormatUint(incarnation, 36),
 		card:    card{Addr: o.Addr, Serves: o.Serves, Meta: o.Meta, Incarnation: incarnation},
 		members: map[string]Member{}, nodes: map[string]memberlist.Node{}, missed: map[string]string{}, leaving: map[string]bool{}, wake: make(chan struct{}, 1),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	s.words = memberlist.TransmitLimitedQueue{NumNodes: s.size, RetransmitMult: retransmits}
+	s.broadcasts = memberlist.TransmitLimitedQueue{NumNodes: s.countMembers, RetransmitMult: retransmits}
 	return s
 }
 
-// size returns how many members are known.
-func (s *gossip) size() int {
+// countMembers returns the number of known members.
+func (s *gossip) countMembers() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.nodes)
@@ -74,10 +74,10 @@ func (s *gossip) size() int {
 
 // open starts memberlist.
 func (s *gossip) open() (err error) {
-	if s.encoded, err = s.card.encode(); err != nil {
+	if s.encoded, err = s.card.marshal(); err != nil {
 		return err
 	}
-	cfg, err := s.config()
+	cfg, err := s.newConfig()
 	if err != nil {
 		return err
 	}
@@ -85,26 +85,26 @@ func (s *gossip) open() (err error) {
 	return err
 }
 
-// enter finds the others, and has this process count among them.
-func (s *gossip) enter(ctx context.Context, r *rendezvous.Member) error {
-	if err := s.find(ctx, r); err != nil {
+// joinGroup joins the other members, and makes this process the current one of its name.
+func (s *gossip) joinGroup(ctx context.Context, r *rendezvous.Member) error {
+	if err := s.joinSeeds(ctx, r); err != nil {
 		return err
 	}
-	if s.raise() {
-		_ = s.list.UpdateNode(s.o.Probe) // in time or not, it is told
+	if s.raiseIncarnation() {
+		_ = s.list.UpdateNode(s.options.Probe) // the update is spread also when this times out
 	}
 	return nil
 }
 
-// raise puts the incarnation of this process above those of the other processes of its name that are known, and reports whether
-// it had to: with a clock that is behind it starts with a lower one. It is called once, when the process joins: of two processes of
-// one name the one that has joined last counts.
-func (s *gossip) raise() bool {
+// raiseIncarnation raises the incarnation of this process above those of the other known processes of its name, and reports whether it was
+// lower: it is the start time, and the clock may be behind. It is called once, when the process joins: of two processes of one name the one
+// that has joined last counts.
+func (s *gossip) raiseIncarnation() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	most := uint64(0)
 	for full, m := range s.members {
-		if m.Name == s.o.Name && full != s.full {
+		if m.Name == s.options.Name && full != s.nodeName {
 			most = max(most, m.Incarnation)
 		}
 	}
@@ -113,17 +113,17 @@ func (s *gossip) raise() bool {
 	}
 	raised := s.card
 	raised.Incarnation = most + 1
-	encoded, err := raised.encode()
+	encoded, err := raised.marshal()
 	if err != nil {
-		return false // it has no room in the card
+		return false // the larger number has no room in the card
 	}
 	s.card, s.encoded = raised, encoded
 	return true
 }
 
-// find finds the others.
-func (s *gossip) find(ctx context.Context, r *rendezvous.Member) error {
-	seeds := s.o.Seeds
+// joinSeeds joins one of the seeds, which it gets from r if that is set. It tries again until ctx ends.
+func (s *gossip) joinSeeds(ctx context.Context, r *rendezvous.Member) error {
+	seeds := s.options.Seeds
 	if r != nil {
 		own := s.list.LocalNode().Address()
 		set, err := r.CollectWait(ctx, rendezvous.LabelUser, []byte(own))
@@ -138,7 +138,7 @@ func (s *gossip) find(ctx context.Context, r *rendezvous.Member) error {
 		if err := r.DoneWait(ctx); err != nil {
 			return err
 		}
-		s.o.Seeds = seeds
+		s.options.Seeds = seeds
 	}
 	if len(seeds) == 0 {
 		return nil
@@ -146,32 +146,32 @@ func (s *gossip) find(ctx context.Context, r *rendezvous.Member) error {
 	said := make(chan error, 1)
 	var last error
 	for {
-		go func() { said <- s.join(ctx, seeds) }() // one that is frozen takes it 4 × Probe
+		go func() { said <- s.tryJoin(ctx, seeds) }() // a seed that is frozen takes 4 × Probe
 		select {
 		case last = <-said:
 			if last == nil {
 				return nil
 			}
 		case <-ctx.Done():
-			return noSeed(ctx, last)
+			return newSeedError(ctx, last)
 		}
 		select {
 		case <-ctx.Done():
-			return noSeed(ctx, last)
-		case <-time.After(s.o.Probe):
+			return newSeedError(ctx, last)
+		case <-time.After(s.options.Probe):
 		}
 	}
 }
 
-func noSeed(ctx context.Context, last error) error {
+func newSeedError(ctx context.Context, last error) error {
 	if last == nil {
 		last = errors.New("there was no answer yet")
 	}
 	return fmt.Errorf("no seed has answered: %w, at last: %w", context.Cause(ctx), last)
 }
 
-// join asks all seeds, one after the other, until ctx ends. It returns nil if one has answered.
-func (s *gossip) join(ctx context.Context, seeds []string) error {
+// tryJoin joins all seeds, one after the other, until ctx ends. It returns nil if one has answered.
+func (s *gossip) tryJoin(ctx context.Context, seeds []string) error {
 	answered, errs := false, []error(nil)
 	for _, seed := range seeds {
 		if ctx.Err() != nil {
@@ -188,22 +188,22 @@ func (s *gossip) join(ctx context.Context, seeds []string) error {
 
 // Watch implements Source.
 func (s *gossip) Watch(report func(Member)) error {
-	s.drain(report)
+	s.reportQueued(report)
 	s.tasks.Go(func() {
 		for s.ctx.Err() == nil {
-			s.drain(report)
+			s.reportQueued(report)
 			select {
 			case <-s.wake:
 			case <-s.ctx.Done():
 			}
 		}
 	})
-	s.tasks.Go(s.seek)
+	s.tasks.Go(s.rejoinMissing)
 	return nil
 }
 
-// drain reports what is queued.
-func (s *gossip) drain(report func(Member)) {
+// reportQueued reports the queued members.
+func (s *gossip) reportQueued(report func(Member)) {
 	s.mu.Lock()
 	queue := s.queue
 	s.queue = nil
@@ -213,10 +213,10 @@ func (s *gossip) drain(report func(Member)) {
 	}
 }
 
-// seek looks for members that failed, and for seeds while this process is alone: a network that was divided for longer than memberlist
-// remembers comes together again.
-func (s *gossip) seek() {
-	tick := time.NewTicker(seekEvery)
+// rejoinMissing joins members that failed, and the seeds while no other member is known: so the group heals after a partition that lasted
+// longer than memberlist remembers failed nodes.
+func (s *gossip) rejoinMissing() {
+	tick := time.NewTicker(rejoinInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -226,7 +226,7 @@ func (s *gossip) seek() {
 		}
 		var missed []string
 		if s.list.NumMembers() == 1 {
-			missed = slices.Clone(s.o.Seeds)
+			missed = slices.Clone(s.options.Seeds)
 		}
 		s.mu.Lock()
 		for _, at := range s.missed {
@@ -237,7 +237,7 @@ func (s *gossip) seek() {
 		s.mu.Unlock()
 		for _, at := range missed {
 			asked := make(chan struct{})
-			go func() { // one that is frozen takes it 4 × Probe
+			go func() { // a member that is frozen takes 4 × Probe
 				_, _ = s.list.Join([]string{at})
 				close(asked)
 			}()
@@ -250,11 +250,11 @@ func (s *gossip) seek() {
 	}
 }
 
-// maxTelling is how many members are told at once; one that is frozen takes long.
-const maxTelling = 16
+// maxNotified bounds the members that Leave notifies at once; a member that is frozen takes long.
+const maxNotified = 16
 
-// await reports whether something came before ctx ended.
-func await(ctx context.Context, c <-chan struct{}) bool {
+// waitOrDone receives from c, and reports whether that was before ctx ended.
+func waitOrDone(ctx context.Context, c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true
@@ -263,7 +263,7 @@ func await(ctx context.Context, c <-chan struct{}) bool {
 	}
 }
 
-// Leave implements Source. The word goes to each member that is known, and by gossip to those that are not, before the end does: that
+// Leave implements Source. It announces the leave to each known member, and by gossip to the others, before memberlist's own Leave: that
 // alone looks like a failure.
 func (s *gossip) Leave(ctx context.Context) error {
 	limit := 5 * time.Second
@@ -275,19 +275,19 @@ func (s *gossip) Leave(ctx context.Context) error {
 	s.mu.Lock()
 	others := slices.Collect(maps.Values(s.nodes))
 	s.mu.Unlock()
-	others = slices.DeleteFunc(others, func(n memberlist.Node) bool { return n.Name == s.full })
+	others = slices.DeleteFunc(others, func(n memberlist.Node) bool { return n.Name == s.nodeName })
 	told := make(chan struct{}, len(others))
 	for i, n := range others {
-		if i >= maxTelling && !await(ctx, told) {
+		if i >= maxNotified && !waitOrDone(ctx, told) {
 			break
 		}
 		go func() {
-			_ = s.list.SendReliable(&n, []byte(s.full)) // it will learn it from others, or take it for a failure
+			_ = s.list.SendReliable(&n, []byte(s.nodeName)) // a member that this does not reach gets it by gossip, or takes it for a failure
 			told <- struct{}{}
 		}()
 	}
-	for range min(len(others), maxTelling) {
-		if !await(ctx, told) {
+	for range min(len(others), maxNotified) {
+		if !waitOrDone(ctx, told) {
 			break
 		}
 	}
@@ -296,7 +296,7 @@ func (s *gossip) Leave(ctx context.Context) error {
 		return nil
 	}
 	sent := make(chan struct{})
-	s.words.QueueBroadcast(&word{s.full, sent})
+	s.broadcasts.QueueBroadcast(&leaveBroadcast{s.nodeName, sent})
 	select {
 	case <-sent:
 	case <-ctx.Done():
@@ -308,21 +308,21 @@ func (s *gossip) Leave(ctx context.Context) error {
 	return nil
 }
 
-// A word says by gossip that a member leaves.
-type word struct {
-	full string
-	sent chan struct{} // closed when it has been sent often enough; or nil
+// A leaveBroadcast announces by gossip that a member leaves.
+type leaveBroadcast struct {
+	nodeName string
+	sent     chan struct{} // closed when it has been sent often enough; or nil
 }
 
 // Message, Finished, Invalidates and UniqueBroadcast implement memberlist.UniqueBroadcast.
-func (w *word) Message() []byte { return []byte(w.full) }
-func (w *word) Finished() {
+func (w *leaveBroadcast) Message() []byte { return []byte(w.nodeName) }
+func (w *leaveBroadcast) Finished() {
 	if w.sent != nil {
 		close(w.sent)
 	}
 }
-func (w *word) Invalidates(memberlist.Broadcast) bool { return false }
-func (w *word) UniqueBroadcast()                      {}
+func (w *leaveBroadcast) Invalidates(memberlist.Broadcast) bool { return false }
+func (w *leaveBroadcast) UniqueBroadcast()                      {}
 
 // Close implements Source.
 func (s *gossip) Close() error {
@@ -332,8 +332,8 @@ func (s *gossip) Close() error {
 	return err
 }
 
-// told queues what memberlist says of a node, as change makes it.
-func (s *gossip) told(n *memberlist.Node, change func(m *Member)) {
+// handleNode queues the state of a node from memberlist, with the change applied.
+func (s *gossip) handleNode(n *memberlist.Node, change func(m *Member)) {
 	name, _, ok := strings.Cut(n.Name, "#")
 	var c card
 	if !ok || msgpack.Unmarshal(n.Meta, &c) != nil {
@@ -345,14 +345,14 @@ func (s *gossip) told(n *memberlist.Node, change func(m *Member)) {
 	m.Name, m.Addr, m.Serves, m.Meta, m.Incarnation = name, c.Addr, c.Serves, c.Meta, c.Incarnation
 	s.nodes[n.Name] = *n
 	change(&m)
-	s.say(n.Name, m)
+	s.queueMemberLocked(n.Name, m)
 }
 
-// say queues m. Behind one that has ended it queues the other processes of its name, of which one counts now. Locked.
-func (s *gossip) say(full string, m Member) {
+// queueMemberLocked queues m. If m has ended it also queues the other processes of its name, one of which is the current one now.
+func (s *gossip) queueMemberLocked(full string, m Member) {
 	s.members[full] = m
-	s.queue = append(s.queue, m) // report takes no time: it does not grow
-	if !m.live() {
+	s.queue = append(s.queue, m) // report does not block, so the queue stays short
+	if !m.isLive() {
 		delete(s.members, full)
 		delete(s.nodes, full)
 		for _, other := range s.members {
@@ -367,29 +367,29 @@ func (s *gossip) say(full string, m Member) {
 	}
 }
 
-// NotifyAlive implements memberlist.AliveDelegate: it lets in what can be a member.
+// NotifyAlive implements memberlist.AliveDelegate: it accepts nodes that have a card.
 func (s *gossip) NotifyAlive(n *memberlist.Node) error {
 	var c card
 	if err := msgpack.Unmarshal(n.Meta, &c); err != nil {
-		return fmt.Errorf("it is no member of a group of Quicksilver: %w", err)
+		return fmt.Errorf("the node is no member of a Quicksilver group: %w", err)
 	}
 	return nil
 }
 
 // NotifyJoin implements memberlist.EventDelegate.
 func (s *gossip) NotifyJoin(n *memberlist.Node) {
-	s.told(n, func(m *Member) {
+	s.handleNode(n, func(m *Member) {
 		m.State = Alive
 		delete(s.missed, n.Name)
 	})
 }
 
 // NotifyUpdate implements memberlist.EventDelegate.
-func (s *gossip) NotifyUpdate(n *memberlist.Node) { s.told(n, func(*Member) {}) }
+func (s *gossip) NotifyUpdate(n *memberlist.Node) { s.handleNode(n, func(*Member) {}) }
 
 // NotifyLeave implements memberlist.EventDelegate.
 func (s *gossip) NotifyLeave(n *memberlist.Node) {
-	s.told(n, func(m *Member) {
+	s.handleNode(n, func(m *Member) {
 		if m.State = Left; !s.leaving[n.Name] {
 			m.State = Failed
 			if len(s.missed) >= maxMissed {
@@ -406,17 +406,17 @@ func (s *gossip) NotifyPingComplete(n *memberlist.Node, _ time.Duration, _ []byt
 	defer s.mu.Unlock()
 	if m, ok := s.members[n.Name]; ok && m.State == Suspected {
 		m.State = Alive
-		s.say(n.Name, m)
+		s.queueMemberLocked(n.Name, m)
 	}
 }
 
-// suspects is called when a probe was not answered.
-func (s *gossip) suspects(full string) {
+// handleSuspect is called when a probe was not answered.
+func (s *gossip) handleSuspect(full string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m, ok := s.members[full]; ok && m.State == Alive {
 		m.State = Suspected
-		s.say(full, m)
+		s.queueMemberLocked(full, m)
 	}
 }
 
@@ -430,35 +430,35 @@ func (s *gossip) NodeMeta(int) []byte {
 	return s.encoded
 }
 
-// NotifyMsg implements memberlist.Delegate: a member leaves. The first time it is heard it is passed on.
+// NotifyMsg implements memberlist.Delegate: a member leaves. A message that is new is broadcast again.
 func (s *gossip) NotifyMsg(name []byte) {
-	if len(name) > maxWord {
+	if len(name) > maxNodeName {
 		return
 	}
 	full := string(name)
 	s.mu.Lock()
-	heard := s.leaving[full]
+	isKnown := s.leaving[full]
 	if len(s.leaving) >= maxLeaving {
 		clear(s.leaving)
 	}
 	s.leaving[full] = true
 	s.mu.Unlock()
-	if !heard {
-		s.words.QueueBroadcast(&word{full: full})
+	if !isKnown {
+		s.broadcasts.QueueBroadcast(&leaveBroadcast{nodeName: full})
 	}
 }
 
-// GetBroadcasts implements memberlist.Delegate: words that are to be passed on.
+// GetBroadcasts implements memberlist.Delegate: the messages that are to be passed on.
 func (s *gossip) GetBroadcasts(overhead, limit int) [][]byte {
-	return s.words.GetBroadcasts(overhead, limit)
+	return s.broadcasts.GetBroadcasts(overhead, limit)
 }
 
 // LocalState and MergeRemoteState implement memberlist.Delegate.
 func (s *gossip) LocalState(bool) []byte        { return nil }
 func (s *gossip) MergeRemoteState([]byte, bool) {}
 
-// logger returns what memberlist logs to. Of a suspicion it says only there.
-func (s *gossip) logger() *log.Logger { return log.New(logWriter{s}, "", 0) }
+// newLogger returns the logger of memberlist, which reports a suspicion only in its log.
+func (s *gossip) newLogger() *log.Logger { return log.New(logWriter{s}, "", 0) }
 
 type logWriter struct{ s *gossip }
 
@@ -468,15 +468,15 @@ func (w logWriter) Write(line []byte) (int, error) {
 	level, rest, _ := strings.Cut(text, " memberlist: ")
 	if name, ok := strings.CutPrefix(rest, "Suspect "); ok {
 		name, _, _ = strings.Cut(name, " has failed")
-		w.s.suspects(name)
+		w.s.handleSuspect(name)
 	}
 	switch level {
 	case "[ERR]":
-		w.s.o.Logger.Error("memberlist: " + rest)
+		w.s.options.Logger.Error("memberlist: " + rest)
 	case "[WARN]":
-		w.s.o.Logger.Warn("memberlist: " + rest)
+		w.s.options.Logger.Warn("memberlist: " + rest)
 	default:
-		w.s.o.Logger.Debug("memberlist: " + rest)
+		w.s.options.Logger.Debug("memberlist: " + rest)
 	}
 	return len(line), nil
 }

@@ -11,9 +11,9 @@ import (
 func TestGossipReachesAll(t *testing.T) {
 	t.Parallel()
 	s := newGossip(&Options{Name: "a", Gossip: "127.0.0.1:0"}, 1)
-	cfg, err := s.config()
+	cfg, err := s.newConfig()
 	require.NoError(t, err)
-	require.Equal(t, cfg.RetransmitMult, s.words.RetransmitMult)
+	require.Equal(t, cfg.RetransmitMult, s.broadcasts.RetransmitMult)
 	for _, n := range []float64{2, 9, 10, 64, 99, 500} {
 		sent := float64(cfg.RetransmitMult) * math.Ceil(math.Log10(n+1)) // as memberlist counts
 		require.Less(t, n*n*math.Exp(-sent), 0.05, "of %v members so many miss another", n)

@@ -14,18 +14,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Source finds out who is a member. Join has memberlist as one; a test may have its own.
+// A Source finds the members of a group. Join uses one over memberlist; a test may have its own.
 type Source interface {
-	// Watch calls report with each member that is there, this process among them, and then whenever something about one has changed,
-	// with all that is known of it, until Close. It returns at once. report does not block; it is called from anywhere, by one
-	// goroutine at a time (in the simulator, from coroutines).
+	// Watch calls report with each current member, this process among them, and then with each member that has changed, until Close. It
+	// does not block. report does not block; it is called by one goroutine at a time (in the simulator, from coroutines).
 	Watch(report func(Member)) error
-	// Leave says to the others that this process leaves, and waits until ctx ends for them to know.
+	// Leave announces to the other members that this process leaves. It blocks until they have received that, or ctx ends.
 	Leave(ctx context.Context) error
 	Close() error
 }
 
-// A Group is what a process knows of the members. Its methods may be called from any goroutine.
+// A Group is a process's view of the members. Its methods may be called from any goroutine.
 type Group struct {
 	node   *qs.Node
 	name   string
@@ -35,30 +34,30 @@ type Group struct {
 
 	mu    sync.Mutex // guards the fields below
 	known map[string]Member
-	subs  []*sub
+	subs  []*subscriber
 }
 
-// maxKnown bounds the members that are kept in mind after they have failed or left.
+// maxKnown bounds the members that are remembered after they have failed or left.
 const maxKnown = 16 << 10
 
-// Over returns the group that a source knows, for the process of node, which is called name.
+// Over returns the group of a source, for the process of node, whose member name is name.
 func Over(node *qs.Node, name string, s Source) (*Group, error) {
 	g := &Group{node: node, name: name, source: s, known: map[string]Member{}}
 	g.view.Store(&View{})
-	if err := s.Watch(g.report); err != nil {
+	if err := s.Watch(g.applyReport); err != nil {
 		return nil, fmt.Errorf("group: %w", err)
 	}
 	return g, nil
 }
 
-// View returns the members that are there now.
+// View returns the current members. It does not block.
 func (g *Group) View() *View { return g.view.Load() }
 
 // Self returns the name of this process.
 func (g *Group) Self() string { return g.name }
 
-// Leave tells the others that this process leaves, waits until they know or ctx ends, and closes g. The error matches ErrClosed when g
-// has been closed, or is leaving already.
+// Leave announces to the other members that this process leaves, blocks until they have received that or ctx ends, and closes g. The error
+// matches ErrClosed when g has been closed, or is leaving already.
 func (g *Group) Leave(ctx context.Context) error {
 	if g.closed.Swap(true) {
 		return hg.Errorf(hg.ErrClosed, "group: leave: %s has left, or its group is closed", g.name)
@@ -66,7 +65,7 @@ func (g *Group) Leave(ctx context.Context) error {
 	return errors.Join(g.source.Leave(ctx), g.source.Close())
 }
 
-// Close ends g without a word to the others: for them it will have failed. The Node goes on. After Leave it does nothing.
+// Close ends g and announces nothing: to the other members the process will have failed. The Node stays open. After Leave it does nothing.
 func (g *Group) Close() error {
 	if g.closed.Swap(true) {
 		return nil
@@ -74,14 +73,14 @@ func (g *Group) Close() error {
 	return g.source.Close()
 }
 
-// report takes in what the source says of one member.
-func (g *Group) report(m Member) {
+// applyReport applies a report of the source about one member.
+func (g *Group) applyReport(m Member) {
 	g.mu.Lock()
 	was, known := g.known[m.Name]
-	kinds := changes(&was, known, &m)
+	kinds := changesOf(&was, known, &m)
 	if len(kinds) > 0 {
 		g.known[m.Name] = m
-		g.renew(m)
+		g.updateViewLocked(m)
 	}
 	lost := ""
 	for _, k := range kinds {
@@ -94,38 +93,38 @@ func (g *Group) report(m Member) {
 			lost = e.Member.Addr
 		}
 		for _, s := range g.subs {
-			s.add(e)
+			s.addEvent(e)
 		}
 	}
 	if lost != "" && slices.ContainsFunc(g.View().Members, func(o Member) bool { return o.Addr == lost }) {
-		lost = "" // it is that of another process of the name; or the member lied, and it is somebody else's
+		lost = "" // it is the address of another process of the name; or the member claimed the address of another member
 	}
 	g.mu.Unlock()
 	if lost != "" && m.Name != g.name {
-		g.cut(lost, m.Name)
+		g.cutCalls(lost, m.Name)
 	}
 }
 
-// changes returns what it means when a member of which was is known becomes m.
-func changes(was *Member, known bool, m *Member) []Kind {
+// changesOf returns the kinds of events when a member changes from was, if it is known, to m.
+func changesOf(was *Member, known bool, m *Member) []Kind {
 	other := known && was.Incarnation != m.Incarnation
 	switch {
 	case !known:
-		if !m.live() {
+		if !m.isLive() {
 			return nil
 		}
 		if m.State == Suspected {
 			return []Kind{Joined, Suspects}
 		}
 		return []Kind{Joined}
-	case was.live() && m.live() && other:
+	case was.isLive() && m.isLive() && other:
 		if m.Incarnation < was.Incarnation {
 			return nil
 		}
-		return []Kind{Fails, Back} // its process was replaced before anybody missed it
-	case was.live() && other, !was.live() && !m.live(): // the end of a process that was replaced, or is known to have ended
+		return []Kind{Fails, Back} // its process was replaced before it was suspected
+	case was.isLive() && other, !was.isLive() && !m.isLive(): // the end of a process that was replaced, or is known to have ended
 		return nil
-	case !was.live():
+	case !was.isLive():
 		return []Kind{Back}
 	case m.State == Failed:
 		return []Kind{Fails}
@@ -133,7 +132,7 @@ func changes(was *Member, known bool, m *Member) []Kind {
 		return []Kind{Leaves}
 	}
 	var kinds []Kind
-	if !m.same(was) {
+	if !m.isSame(was) {
 		kinds = append(kinds, Changed)
 	}
 	switch {
@@ -146,12 +145,12 @@ func changes(was *Member, known bool, m *Member) []Kind {
 	return kinds
 }
 
-// renew makes the next view, in which only m is another. Locked.
-func (g *Group) renew(m Member) {
+// updateViewLocked stores the next view, in which only m differs.
+func (g *Group) updateViewLocked(m Member) {
 	last := g.View()
-	i, found := last.search(m.Name)
+	i, found := last.findIndex(m.Name)
 	v := &View{Epoch: last.Epoch + 1, Members: append(make([]Member, 0, len(last.Members)+1), last.Members[:i]...)}
-	if m.live() {
+	if m.isLive() {
 		v.Members = append(v.Members, m)
 	}
 	if found {
@@ -160,28 +159,28 @@ func (g *Group) renew(m Member) {
 	v.Members = append(v.Members, last.Members[i:]...)
 	g.view.Store(v)
 	if len(g.known) > maxKnown {
-		maps.DeleteFunc(g.known, func(_ string, m Member) bool { return !m.live() })
+		maps.DeleteFunc(g.known, func(_ string, m Member) bool { return !m.isLive() })
 	}
 }
 
-// cut ends the calls to an address.
-func (g *Group) cut(addr, name string) {
-	why := fmt.Errorf("the group says that %s has failed", name)
+// cutCalls ends the calls to the address of a member that has failed.
+func (g *Group) cutCalls(addr, name string) {
+	why := fmt.Errorf("member %s of the group has failed", name)
 	if a, err := hg.ParseAddr(addr); err == nil {
-		g.disconnect(a, why)
+		g.disconnectAddr(a, why)
 		return
 	}
 	g.node.HG().NA().Spawn(func() {
 		ctx, stop := g.node.HG().NA().WithTimeout(context.Background(), 5*time.Second)
 		defer stop()
 		if a, err := g.node.HG().LookupWait(ctx, addr); err == nil {
-			g.disconnect(a, why)
+			g.disconnectAddr(a, why)
 		}
 	})
 }
 
-// disconnect ends what the node has under way to an address.
-func (g *Group) disconnect(a hg.Addr, why error) {
+// disconnectAddr ends the calls and sessions of the node to an address.
+func (g *Group) disconnectAddr(a hg.Addr, why error) {
 	for _, hctx := range g.node.HG().Class().Contexts() {
 		hctx.NA().Disconnect(a, why)
 	}

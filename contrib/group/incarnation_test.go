@@ -19,12 +19,12 @@ func TestOtherOfTheNameCounts(t *testing.T) {
 	s := newGossip(&Options{Name: "client"}, 1)
 	node := func(start string, incarnation uint64) *memberlist.Node {
 		c := card{Addr: "tcp://h:" + start, Incarnation: incarnation}
-		b, err := c.encode()
+		b, err := c.marshal()
 		require.NoError(t, err)
 		return &memberlist.Node{Name: "d#" + start, Addr: net.IPv4(127, 0, 0, 1), Meta: b}
 	}
 	counts := func() string {
-		s.drain(g.report)
+		s.reportQueued(g.applyReport)
 		m, _ := g.View().Find("d")
 		return m.Addr
 	}
@@ -55,10 +55,10 @@ func TestViewIsWhatIsKnown(t *testing.T) {
 		m := Member{Name: fmt.Sprint("m", random.IntN(20)), Incarnation: random.Uint64N(3), State: State(random.IntN(4))}
 		before := g.View()
 		held := slices.Clone(before.Members)
-		g.report(m)
+		g.applyReport(m)
 		var want []Member
 		for _, name := range slices.Sorted(maps.Keys(g.known)) {
-			if m := g.known[name]; m.live() {
+			if m := g.known[name]; m.isLive() {
 				want = append(want, m)
 			}
 		}
@@ -78,11 +78,11 @@ func TestRaise(t *testing.T) {
 	} {
 		s := newGossip(&Options{Name: "d"}, 10)
 		s.members["e#1"] = Member{Name: "e", Incarnation: 1000}
-		s.members[s.full] = Member{Name: "d", Incarnation: 10}
+		s.members[s.nodeName] = Member{Name: "d", Incarnation: 10}
 		for i, o := range others {
 			s.members[string(rune('a'+i))] = Member{Name: "d", Incarnation: o}
 		}
-		require.Equal(t, want != 10, s.raise())
+		require.Equal(t, want != 10, s.raiseIncarnation())
 		require.Equal(t, want, s.card.Incarnation)
 	}
 }

@@ -18,12 +18,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
-// Options say how a process joins. Name is needed.
+// Options configures how a process joins. Name is required.
 type Options struct {
-	// Name is what the process is called: 1 to 128 bytes without #, and no other's. Of two processes of one name the one
+	// Name is the name of the member: 1 to 128 bytes without #, unique in the group. Of two processes of one name the one
 	// that started last counts, also when its clock is behind.
 	Name string
-	// Addr is the address of the node that the others are told. Empty means Node.Addr, which does for all hosts but 0.0.0.0.
+	// Addr is the address of the node for the other members. Empty means Node.Addr, which does for all hosts but 0.0.0.0.
 	Addr string
 	// Gossip is the host:port for memberlist, by UDP and TCP. Empty means the host of Addr and any port.
 	Gossip string
@@ -33,36 +33,36 @@ type Options struct {
 	// Rendezvous finds the Seeds: all processes that were started together call Join. It submits under LabelUser and waits for all
 	// to be done; Leave and Close are the caller's.
 	Rendezvous *rendezvous.Member
-	// Key, of 16, 24 or 32 bytes, encrypts the gossip with AES and keeps everyone out who does not have it. Without one everyone
-	// who reaches the port can join, and read.
+	// Key, of 16, 24 or 32 bytes, encrypts the gossip with AES; processes without it cannot join. Without a Key every process that
+	// reaches the port can join, and read.
 	Key []byte
 	// Serves are the names of the services that the node has: see Group.Watch.
 	Serves []string
-	// Meta is up to 256 bytes for the program.
+	// Meta is up to 256 bytes of the program's own.
 	Meta []byte
-	// Probe is how often a process probes another. Zero means 500 ms. One that answers nothing has failed after some 5 to 8 × Probe
-	// in a group of up to 64, less if it was killed.
+	// Probe is the time between two probes of a process. Zero means 500 ms. A process that does not answer has failed after some 5 to
+	// 8 × Probe in a group of up to 64, earlier if it was killed.
 	Probe time.Duration
-	// Logger is for what memberlist logs. Nil means slog.Default().
+	// Logger is for the log of memberlist. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// Join makes the process of node a member, and returns when a seed has taken it in, or it is the first. When ctx ends before, the
-// error matches ctx's, and holds the last one of a seed: that is what a wrong Key leads to. Options that cannot be match ErrInvalid.
+// Join makes the process of node a member, and returns when a seed has accepted it, or it is the first. When ctx ends before, the error
+// matches ctx's, and has the last error of a seed: a wrong Key leads to that. The error of invalid Options matches ErrInvalid.
 func Join(ctx context.Context, node *qs.Node, o Options) (*Group, error) {
 	return join(ctx, node, o, uint64(time.Now().UnixNano()))
 }
 
-// join is Join as an incarnation, which is raised above that of another process of the name that the seeds know.
+// join is Join with an incarnation, which is raised above that of another known process of the name.
 func join(ctx context.Context, node *qs.Node, o Options, incarnation uint64) (*Group, error) {
-	if err := o.fill(node); err != nil {
+	if err := o.setDefaults(node); err != nil {
 		return nil, fmt.Errorf("group: %w", err)
 	}
 	s := newGossip(&o, incarnation)
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("group: %w", err)
 	}
-	err := s.enter(ctx, o.Rendezvous)
+	err := s.joinGroup(ctx, o.Rendezvous)
 	if err != nil {
 		_ = s.Close()
 		return nil, fmt.Errorf("group: join: %w", err)
@@ -70,8 +70,8 @@ func join(ctx context.Context, node *qs.Node, o Options, incarnation uint64) (*G
 	return Over(node, o.Name, s)
 }
 
-// fill checks o, and applies what the zero values mean.
-func (o *Options) fill(node *qs.Node) error {
+// setDefaults sets the defaults of o, and checks it.
+func (o *Options) setDefaults(node *qs.Node) error {
 	if o.Addr == "" {
 		o.Addr = node.Addr().String()
 	}
@@ -100,8 +100,8 @@ func (o *Options) fill(node *qs.Node) error {
 	case err != nil || u.Scheme == "" || u.Host == "":
 		what = fmt.Sprintf("Addr is %q, want the address of a node, as tcp://host:port", o.Addr)
 	default:
-		for _, seed := range o.Seeds { // for one without a port memberlist takes its own: this process would join itself
-			if _, port, err := hostPort(seed); err != nil {
+		for _, seed := range o.Seeds { // memberlist adds its own port to a seed without one: this process would join itself
+			if _, port, err := splitHostPort(seed); err != nil {
 				return fmt.Errorf("Seeds: %w", err)
 			} else if port == 0 {
 				return hg.Errorf(hg.ErrInvalid, "Seeds: address %s: want the port of a member", seed)
@@ -112,8 +112,8 @@ func (o *Options) fill(node *qs.Node) error {
 	return fmt.Errorf("%s: %w", what, hg.ErrInvalid)
 }
 
-// hostPort takes an address of memberlist's apart.
-func hostPort(addr string) (host string, port int, err error) {
+// splitHostPort splits an address of memberlist into host and port.
+func splitHostPort(addr string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(addr)
 	if err == nil {
 		var n uint64
@@ -126,14 +126,14 @@ func hostPort(addr string) (host string, port int, err error) {
 	return host, port, err
 }
 
-// retransmits is how often a process passes on what is new, for each decimal digit of the number of members. With k times in all one of
-// them misses it with a chance of e^-k. With memberlist's own 4 some of 64 that start together missed each other for half a minute,
-// until memberlist compared what they know.
+// retransmits is how often a process passes on a message, for each decimal digit of the number of members. With k times in all a member
+// misses it with a probability of e^-k. With memberlist's default of 4 some of 64 that start together missed each other for half a minute,
+// until memberlist compared their states.
 const retransmits = 8
 
-// config is memberlist's.
-func (s *gossip) config() (*memberlist.Config, error) {
-	host, port, err := hostPort(s.o.Gossip)
+// newConfig returns the configuration of memberlist.
+func (s *gossip) newConfig() (*memberlist.Config, error) {
+	host, port, err := splitHostPort(s.options.Gossip)
 	if err != nil {
 		return nil, fmt.Errorf("Gossip: %w", err)
 	}
@@ -141,22 +141,22 @@ func (s *gossip) config() (*memberlist.Config, error) {
 		host = "0.0.0.0"
 	}
 	c := memberlist.DefaultLANConfig()
-	c.Name = s.full
+	c.Name = s.nodeName
 	c.BindAddr, c.BindPort = host, port
 	c.AdvertisePort = c.BindPort
-	c.SecretKey = s.o.Key
-	c.ProbeInterval, c.ProbeTimeout = s.o.Probe, s.o.Probe/2
-	c.GossipInterval = s.o.Probe / 4
+	c.SecretKey = s.options.Key
+	c.ProbeInterval, c.ProbeTimeout = s.options.Probe, s.options.Probe/2
+	c.GossipInterval = s.options.Probe / 4
 	c.SuspicionMult, c.SuspicionMaxTimeoutMult = 3, 3
-	c.TCPTimeout = 4 * s.o.Probe
-	c.PushPullInterval = 30 * s.o.Probe
+	c.TCPTimeout = 4 * s.options.Probe
+	c.PushPullInterval = 30 * s.options.Probe
 	c.RetransmitMult = retransmits
 	c.Events, c.Delegate, c.Ping, c.Alive = s, s, s, s
-	c.Logger = s.logger()
+	c.Logger = s.newLogger()
 	return c, nil
 }
 
-// A card is what memberlist carries of a member, as its meta.
+// A card is the description of a member that memberlist carries as its meta data.
 type card struct {
 	_msgpack struct{} `msgpack:",as_array"`
 
@@ -166,7 +166,7 @@ type card struct {
 	Incarnation uint64
 }
 
-func (c *card) encode() ([]byte, error) {
+func (c *card) marshal() ([]byte, error) {
 	b, err := msgpack.Marshal(c)
 	if err == nil && len(b) > memberlist.MetaMaxSize {
 		err = fmt.Errorf("Addr, Serves and Meta have %d bytes, want at most %d: %w", len(b), memberlist.MetaMaxSize, hg.ErrInvalid)

@@ -35,9 +35,9 @@ func TestLeaveIsPassedOn(t *testing.T) {
 	open := func(name string) (*gossip, chan Member) {
 		s := newGossip(&Options{Name: name, Addr: "tcp://" + name, Gossip: "127.0.0.1:0", Probe: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, 1)
 		var err error
-		s.encoded, err = s.card.encode()
+		s.encoded, err = s.card.marshal()
 		require.NoError(t, err)
-		cfg, err := s.config()
+		cfg, err := s.newConfig()
 		require.NoError(t, err)
 		if name == "leaver" {
 			cfg.Alive = refusing{s, "stranger"}
@@ -48,8 +48,8 @@ func TestLeaveIsPassedOn(t *testing.T) {
 		said := make(chan Member, 1000)
 		require.NoError(t, s.Watch(func(m Member) { said <- m }))
 		if seed != "" {
-			s.o.Seeds = []string{seed}
-			require.NoError(t, s.enter(ctx, nil))
+			s.options.Seeds = []string{seed}
+			require.NoError(t, s.joinGroup(ctx, nil))
 		}
 		seed = s.list.LocalNode().Address()
 		return s, said
@@ -74,7 +74,7 @@ func TestLeaveIsPassedOn(t *testing.T) {
 	hears(between, "leaver", Alive)
 	hears(between, "stranger", Alive)
 	hears(stranger, "leaver", Alive)
-	require.Equal(t, 2, leaver.size(), "it knows itself and one")
+	require.Equal(t, 2, leaver.countMembers(), "it knows itself and one")
 	require.NoError(t, leaver.Leave(ctx))
 	require.Equal(t, Left, hears(stranger, "leaver", Left, Failed))
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A State is what a process believes of a member.
+// A State is the state of a member in the view of a process.
 type State uint8
 
 const (
@@ -15,7 +15,7 @@ const (
 	Suspected
 	// Failed is a member that was suspected for too long, by this process or another.
 	Failed
-	// Left is a member that said so.
+	// Left is a member that announced that it leaves.
 	Left
 )
 
@@ -30,20 +30,20 @@ type Member struct {
 	Addr string
 	// Serves are the services that it has.
 	Serves []string
-	// Meta is what the program says of it. It is shared: do not change it.
+	// Meta is Options.Meta of the member. It is shared: do not change it.
 	Meta []byte
-	// Incarnation tells the processes of one name apart: a later one has a larger number.
+	// Incarnation distinguishes the processes of one name: a later one has a larger number.
 	Incarnation uint64
 	State       State
 }
 
-func (m *Member) live() bool { return m.State <= Suspected }
+func (m *Member) isLive() bool { return m.State <= Suspected }
 
-func (m *Member) same(o *Member) bool {
+func (m *Member) isSame(o *Member) bool {
 	return m.Incarnation == o.Incarnation && m.Addr == o.Addr && slices.Equal(m.Serves, o.Serves) && string(m.Meta) == string(o.Meta)
 }
 
-// A View is the members that are there, suspected ones included, as one process believes. It does not change.
+// A View is the current members, suspected ones included, in the view of one process. It does not change.
 type View struct {
 	// Epoch counts the views of this process, from 1. Those of two processes have nothing to do with each other.
 	Epoch uint64
@@ -53,19 +53,19 @@ type View struct {
 
 // Find returns the member of a name.
 func (v *View) Find(name string) (Member, bool) {
-	i, ok := v.search(name)
+	i, ok := v.findIndex(name)
 	if !ok {
 		return Member{}, false
 	}
 	return v.Members[i], true
 }
 
-// search returns where the member of a name is, or would be.
-func (v *View) search(name string) (i int, found bool) {
+// findIndex returns the index of the member of a name, or the index at which it would be inserted.
+func (v *View) findIndex(name string) (i int, found bool) {
 	return slices.BinarySearchFunc(v.Members, name, func(m Member, name string) int { return strings.Compare(m.Name, name) })
 }
 
-// A Kind says what an Event is about.
+// A Kind is the kind of an Event.
 type Kind uint8
 
 const (
@@ -79,7 +79,7 @@ const (
 	Leaves
 	// Back: it is alive again, as the same process or as another of its name.
 	Back
-	// Changed: its address, services or meta are others.
+	// Changed: its address, services or meta have changed.
 	Changed
 )
 
@@ -91,6 +91,6 @@ func (k Kind) String() string {
 // An Event is a change of one member.
 type Event struct {
 	Kind   Kind
-	Member Member // as it is since then
-	Epoch  uint64 // of the first view that shows it
+	Member Member // the member after the change
+	Epoch  uint64 // the epoch of the first view with the change
 }

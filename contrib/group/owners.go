@@ -17,9 +17,9 @@ func Owners(names []string, key string, n int) []string {
 		weight uint64
 	}
 	all := make([]weighed, len(names))
-	k := mix(hash(key))
+	k := mixBits(hashFNV(key))
 	for i, name := range names {
-		all[i] = weighed{name, mix(k ^ hash(name))}
+		all[i] = weighed{name, mixBits(k ^ hashFNV(name))}
 	}
 	slices.SortFunc(all, func(a, b weighed) int {
 		return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.name, b.name))
@@ -45,26 +45,26 @@ func (v *View) Owners(key string, n int) []Member {
 	return owners
 }
 
-// ByKey returns a Balancer that sends a call to the first owner of its key that does not fail. key is called under a lock, with nil
-// when Peer.Addr asks: it is quick.
+// ByKey returns a Balancer that sends a call to the first owner of its key that does not fail. key is called under a lock, and with nil by
+// Peer.Addr: it must not block.
 func (g *Group) ByKey(key func(*qs.Call) string) qs.Balancer {
-	return &byKey{g: g, key: key}
+	return &keyBalancer{group: g, key: key}
 }
 
-type byKey struct {
-	g     *Group
+type keyBalancer struct {
+	group *Group
 	key   func(*qs.Call) string
-	names atomic.Pointer[namesByAddr] // of the view that Pick has seen last
+	names atomic.Pointer[viewNames] // the names of the view that the last Pick has used
 }
 
-// namesByAddr are the names of the members of a view: of several with one address, the first.
-type namesByAddr struct {
+// viewNames are the names of the members of a view: of several with one address, the first.
+type viewNames struct {
 	view  *View
 	names map[string]string
 }
 
-// namesOf returns the names of a view, which are the same for all calls until there is another view.
-func (p *byKey) namesOf(v *View) map[string]string {
+// namesOfView returns the names of a view, which are the same for all calls until there is another view.
+func (p *keyBalancer) namesOfView(v *View) map[string]string {
 	if last := p.names.Load(); last != nil && last.view == v {
 		return last.names
 	}
@@ -74,13 +74,13 @@ func (p *byKey) namesOf(v *View) map[string]string {
 			names[m.Addr] = m.Name
 		}
 	}
-	p.names.Store(&namesByAddr{v, names})
+	p.names.Store(&viewNames{v, names})
 	return names
 }
 
 // Pick implements qs.Balancer.
-func (p *byKey) Pick(c *qs.Call, ts []qs.Candidate) int {
-	k, names := mix(hash(p.key(c))), p.namesOf(p.g.View())
+func (p *keyBalancer) Pick(c *qs.Call, ts []qs.Candidate) int {
+	k, names := mixBits(hashFNV(p.key(c))), p.namesOfView(p.group.View())
 	best, most := -1, uint64(0)
 	for i, t := range ts {
 		text := t.Addr.String()
@@ -88,15 +88,15 @@ func (p *byKey) Pick(c *qs.Call, ts []qs.Candidate) int {
 		if !ok {
 			name = text
 		}
-		if weight := mix(k ^ hash(name)); !t.Failing && (best < 0 || weight > most) {
+		if weight := mixBits(k ^ hashFNV(name)); !t.Failing && (best < 0 || weight > most) {
 			best, most = i, weight
 		}
 	}
 	return best
 }
 
-// hash is FNV-1a.
-func hash(s string) uint64 {
+// hashFNV is FNV-1a.
+func hashFNV(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
 		h = (h ^ uint64(s[i])) * 1099511628211
@@ -104,8 +104,8 @@ func hash(s string) uint64 {
 	return h
 }
 
-// mix has every bit of h depend on all others: the finish of SplitMix64.
-func mix(h uint64) uint64 {
+// mixBits makes every bit of the result depend on all bits of h: the finalizer of SplitMix64.
+func mixBits(h uint64) uint64 {
 	h += 0x9e3779b97f4a7c15
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb

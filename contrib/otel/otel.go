@@ -22,9 +22,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-const scope = "github.com/quicksilver-rpc/quicksilver/contrib/otel"
+const scopeName = "github.com/quicksilver-rpc/quicksilver/contrib/otel"
 
-// A Config says where spans and metrics go. The zero value uses the providers that are registered globally.
+// A Config selects the providers of spans and metrics. The zero value uses the providers that are registered globally.
 type Config struct {
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
@@ -33,16 +33,16 @@ type Config struct {
 	Propagator propagation.TextMapPropagator
 }
 
-// A side is what the interceptor of one side needs.
-type side struct {
-	kind     trace.SpanKind
-	tracer   trace.Tracer
-	carry    propagation.TextMapPropagator
-	duration metric.Float64Histogram
-	moved    metric.Int64Counter
+// instruments holds the tracer and the metrics of the interceptor of one side.
+type instruments struct {
+	kind       trace.SpanKind
+	tracer     trace.Tracer
+	propagator propagation.TextMapPropagator
+	duration   metric.Float64Histogram
+	movedBytes metric.Int64Counter
 }
 
-func (c Config) side(kind trace.SpanKind, name string) (*side, error) {
+func (c Config) newInstruments(kind trace.SpanKind, name string) (*instruments, error) {
 	if c.TracerProvider == nil {
 		c.TracerProvider = otel.GetTracerProvider()
 	}
@@ -52,8 +52,8 @@ func (c Config) side(kind trace.SpanKind, name string) (*side, error) {
 	if c.Propagator == nil {
 		c.Propagator = propagation.TraceContext{}
 	}
-	s := &side{kind: kind, tracer: c.TracerProvider.Tracer(scope), carry: c.Propagator}
-	meter := c.MeterProvider.Meter(scope)
+	s := &instruments{kind: kind, tracer: c.TracerProvider.Tracer(scopeName), propagator: c.Propagator}
+	meter := c.MeterProvider.Meter(scopeName)
 	var err error
 	s.duration, err = meter.Float64Histogram("rpc."+name+".call.duration", metric.WithUnit("s"),
 		metric.WithDescription("How long calls took."),
@@ -61,7 +61,7 @@ func (c Config) side(kind trace.SpanKind, name string) (*side, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.moved, err = meter.Int64Counter("quicksilver."+name+".moved", metric.WithUnit("By"),
+	s.movedBytes, err = meter.Int64Counter("quicksilver."+name+".moved", metric.WithUnit("By"),
 		metric.WithDescription("Bytes moved from and to what calls lend."))
 	return s, err
 }
@@ -69,14 +69,14 @@ func (c Config) side(kind trace.SpanKind, name string) (*side, error) {
 // Client returns an interceptor for qs.Config.ClientInterceptors: a span for each call, or, behind Retry, for each attempt. The error
 // is that of a provider that makes no instruments.
 func Client(c Config) (qs.Interceptor, error) {
-	s, err := c.side(trace.SpanKindClient, "client")
+	s, err := c.newInstruments(trace.SpanKindClient, "client")
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, call *qs.Call, next func(context.Context) error) error {
-		return s.around(ctx, call, func(ctx context.Context) error {
+		return s.runInSpan(ctx, call, func(ctx context.Context) error {
 			meta := call.Metadata
-			s.carry.Inject(ctx, &carrier{&call.Metadata})
+			s.propagator.Inject(ctx, &metadataCarrier{&call.Metadata})
 			defer func() { call.Metadata = meta }() // the next attempt has a span of its own
 			return next(ctx)
 		})
@@ -85,17 +85,17 @@ func Client(c Config) (qs.Interceptor, error) {
 
 // Server returns an interceptor for qs.Config.ServerInterceptors: a span for each request, under that of its caller.
 func Server(c Config) (qs.Interceptor, error) {
-	s, err := c.side(trace.SpanKindServer, "server")
+	s, err := c.newInstruments(trace.SpanKindServer, "server")
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, call *qs.Call, next func(context.Context) error) error {
-		return s.around(s.carry.Extract(ctx, &carrier{&call.Metadata}), call, next)
+		return s.runInSpan(s.propagator.Extract(ctx, &metadataCarrier{&call.Metadata}), call, next)
 	}, nil
 }
 
-// around runs next in a span.
-func (s *side) around(ctx context.Context, call *qs.Call, next func(context.Context) error) error {
+// runInSpan runs next in a span.
+func (s *instruments) runInSpan(ctx context.Context, call *qs.Call, next func(context.Context) error) error {
 	common := []attribute.KeyValue{attribute.String("rpc.system.name", "quicksilver"), attribute.String("rpc.method", call.Method)}
 	ctx, span := s.tracer.Start(ctx, call.Method, trace.WithSpanKind(s.kind), trace.WithAttributes(common...))
 	defer span.End() // a panic in the handler, too
@@ -112,7 +112,7 @@ func (s *side) around(ctx context.Context, call *qs.Call, next func(context.Cont
 		}
 	}
 	if err != nil {
-		code := codeOf(err)
+		code := codeName(err)
 		common = append(common, attribute.String("error.type", code))
 		span.SetAttributes(attribute.String("error.type", code))
 		if s.kind == trace.SpanKindClient {
@@ -123,35 +123,35 @@ func (s *side) around(ctx context.Context, call *qs.Call, next func(context.Cont
 	with := metric.WithAttributeSet(attribute.NewSet(common...))
 	s.duration.Record(ctx, took.Seconds(), with)
 	if call.BytesMoved > 0 {
-		s.moved.Add(ctx, call.BytesMoved, with)
+		s.movedBytes.Add(ctx, call.BytesMoved, with)
 	}
 	return err
 }
 
-// codeOf names the code of an error: what the target said, if it did.
-func codeOf(err error) string {
+// codeName returns the name of the code of an error: the target's code if the target has answered.
+func codeName(err error) string {
 	if remote, ok := hg.RemoteOf(err); ok {
 		return remote.Code.Error()
 	}
 	return qs.CodeOf(err).Error()
 }
 
-// A carrier has a propagator read and write metadata. What does not fit is left out: a call is worth more than its trace.
-type carrier struct{ m *hg.Metadata }
+// A metadataCarrier lets a propagator read and write metadata. A value that does not fit is left out, so that the call goes on without a trace.
+type metadataCarrier struct{ meta *hg.Metadata }
 
-func (c *carrier) Get(key string) string {
-	value, _ := c.m.Get(key)
+func (c *metadataCarrier) Get(key string) string {
+	value, _ := c.meta.Get(key)
 	return value
 }
 
-func (c *carrier) Set(key, value string) {
-	if m, err := c.m.With(key, value); err == nil {
-		*c.m = m
+func (c *metadataCarrier) Set(key, value string) {
+	if m, err := c.meta.With(key, value); err == nil {
+		*c.meta = m
 	}
 }
 
-func (c *carrier) Keys() (keys []string) {
-	for key := range c.m.All() {
+func (c *metadataCarrier) Keys() (keys []string) {
+	for key := range c.meta.All() {
 		keys = append(keys, key)
 	}
 	return keys

@@ -28,15 +28,15 @@ type Collector struct {
 
 	mu      sync.Mutex // guards the fields below
 	classes []*hg.Class
-	methods map[string]bool // those that have labels of their own
+	methods map[string]bool // methods that have a label of their own
 }
 
-// maxMethods bounds the values of the label method: peers may call what does not exist. The others share "(others)".
+// maxMethods bounds the values of the label method, because peers may call names that do not exist. The others share "(others)".
 const maxMethods = 256
 
-var labels = []string{"side", "method"}
+var sideAndMethod = []string{"side", "method"}
 
-// New returns a Collector that knows no class.
+// New returns a Collector without classes.
 func New() *Collector {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "quicksilver", Name: name, Help: help}, labels)
@@ -46,16 +46,16 @@ func New() *Collector {
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "quicksilver", Name: "duration_seconds", Help: "How long they took in all.",
 			Buckets: prometheus.ExponentialBuckets(10e-6, 4, 12), // 10 µs to 42 s
-		}, labels),
-		sent:     counter("sent_bytes_total", "Bytes of input, output or memory that this side has sent.", labels...),
-		received: counter("received_bytes_total", "Bytes of input, output or memory that this side has received.", labels...),
+		}, sideAndMethod),
+		sent:     counter("sent_bytes_total", "Bytes of input, output or memory that this side has sent.", sideAndMethod...),
+		received: counter("received_bytes_total", "Bytes of input, output or memory that this side has received.", sideAndMethod...),
 		methods:  map[string]bool{},
 	}
 }
 
-// Observe is for hg.Config.Observe, or is called by what is set there. It does not block.
+// Observe counts an event. Set it as hg.Config.Observe, or call it from the function that is set there. It does not block.
 func (c *Collector) Observe(e *inspect.Event) {
-	side, method, code := e.Kind.String(), c.method(e.RPC), "ok"
+	side, method, code := e.Kind.String(), c.methodLabel(e.RPC), "ok"
 	if e.Code != 0 {
 		code = e.Code.Error()
 	}
@@ -65,7 +65,7 @@ func (c *Collector) Observe(e *inspect.Event) {
 	c.received.WithLabelValues(side, method).Add(float64(e.Received))
 }
 
-func (c *Collector) method(name string) string {
+func (c *Collector) methodLabel(name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.methods[name] {
@@ -77,80 +77,80 @@ func (c *Collector) method(name string) string {
 	return name
 }
 
-// Show adds a class, whose contexts are told of from now on, also those that it makes later.
+// Show adds a class, whose contexts are exported from now on, also those that it makes later.
 func (c *Collector) Show(class *hg.Class) {
 	c.mu.Lock()
 	c.classes = append(c.classes, class)
 	c.mu.Unlock()
 	for _, hctx := range class.Contexts() {
-		hctx.Calls() // requests have an age from now on
+		hctx.Calls() // makes requests have an age from now on
 	}
 }
 
-// A reading is a value of a context.
-type reading struct {
+// A contextMetric is a metric whose value is read from the statistics of a context.
+type contextMetric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
 	value func(s *hg.Stats) float64
 }
 
-func describe(name, help string) *prometheus.Desc {
+func newDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName("quicksilver", "", name), help, []string{"address", "context"}, nil)
 }
 
-var readings = []reading{
-	{describe("peers", "Sessions that are up."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.Peers) }},
-	{describe("peers_lost_total", "Peers that died, fell silent or were given up, without having closed the session."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersLost) }},
-	{describe("peers_left_total", "Peers that closed the session."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersLeft) }},
-	{describe("peers_retired_total", "Sessions of which a certificate has expired, so that what began afterwards went in another one."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersRetired) }},
-	{describe("peers_idle_total", "Sessions that ended because they were idle, as both sides agreed."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersIdle) }},
-	{describe("handlers_active", "Requests whose handlers have begun and that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Active) }},
-	{describe("streams_open", "Requests with streams that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Streams) }},
-	{describe("requests_waiting", "Requests that wait for another one to end."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Waiting) }},
-	{describe("queued", "Callbacks and handlers that wait to be run."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Queued) }},
-	{describe("handles", "Handles that are not closed, and requests that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Handles) }},
-	{describe("lent_bytes", "Bytes of input and output lent to peers."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Lent) }},
-	{describe("pulled_bytes", "Bytes of input and output being fetched from peers."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Pulled) }},
-	{describe("reserved_bytes", "Bytes of envelopes and room guaranteed to peers."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.Reserved) }},
-	{describe("regions", "Registered memory of the class."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.Regions) }},
-	{describe("envelopes_high_water", "The envelopes that the program has really needed of a peer."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.HighWater) }},
-	{describe("stalls_total", "Messages that had to wait for an envelope, or failed for want of one."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.Stalls) }},
-	{describe("violations_total", "Peers that were cut because they broke the protocol."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.Violations) }},
-	{describe("denied_total", "Requests that the authorizer has denied."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.Denied) }},
-	{describe("tls_handshakes_failed_total", "TLS handshakes of peers that connected and that failed."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.HandshakesFailed) }},
-	{describe("one_way_dropped_total", "One-way requests that could not be served."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.Dropped) }},
+var contextMetrics = []contextMetric{
+	{newDesc("peers", "Sessions that are up."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.Peers) }},
+	{newDesc("peers_lost_total", "Peers that died, fell silent or were given up, without having closed the session."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersLost) }},
+	{newDesc("peers_left_total", "Peers that closed the session."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersLeft) }},
+	{newDesc("peers_retired_total", "Sessions of which a certificate has expired, so that what began afterwards went in another one."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersRetired) }},
+	{newDesc("peers_idle_total", "Sessions that ended because they were idle, as both sides agreed."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersIdle) }},
+	{newDesc("handlers_active", "Requests whose handlers have begun and that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Active) }},
+	{newDesc("streams_open", "Requests with streams that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Streams) }},
+	{newDesc("requests_waiting", "Requests that wait for another one to end."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Waiting) }},
+	{newDesc("queued", "Callbacks and handlers that wait to be run."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Queued) }},
+	{newDesc("handles", "Handles that are not closed, and requests that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Handles) }},
+	{newDesc("lent_bytes", "Bytes of input and output lent to peers."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Lent) }},
+	{newDesc("pulled_bytes", "Bytes of input and output being fetched from peers."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Pulled) }},
+	{newDesc("reserved_bytes", "Bytes of envelopes and room guaranteed to peers."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.Reserved) }},
+	{newDesc("regions", "Registered memory of the class."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.Regions) }},
+	{newDesc("envelopes_high_water", "The envelopes that the program has really needed of a peer."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.HighWater) }},
+	{newDesc("stalls_total", "Messages that had to wait for an envelope, or failed for want of one."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.Stalls) }},
+	{newDesc("violations_total", "Peers that were cut because they broke the protocol."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.Violations) }},
+	{newDesc("denied_total", "Requests that the authorizer has denied."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.Denied) }},
+	{newDesc("tls_handshakes_failed_total", "TLS handshakes of peers that connected and that failed."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.HandshakesFailed) }},
+	{newDesc("one_way_dropped_total", "One-way requests that could not be served."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.Dropped) }},
 }
 
-var oldest = prometheus.NewDesc("quicksilver_oldest_seconds", "Age of the oldest that is under way; 0 if nothing is.", []string{"address", "context", "side"}, nil)
+var oldestDesc = prometheus.NewDesc("quicksilver_oldest_seconds", "Age of the oldest that is under way; 0 if nothing is.", []string{"address", "context", "side"}, nil)
 
-// Limits of streams, and what comes next to the second.
+// The descriptions of the limits of streams, and of the largest number of streams of one peer.
 var (
-	maxStreams        = describe("streams_limit", "How many streams_open there may be: hg.Config.MaxStreams.")
-	maxStreamsPerPeer = describe("streams_peer_limit", "How many of them one peer may have: hg.Config.MaxStreamsPerPeer.")
-	mostStreamsOfPeer = describe("streams_peer_most", "How many of them the peer has that has most.")
+	maxStreamsDesc        = newDesc("streams_limit", "How many streams_open there may be: hg.Config.MaxStreams.")
+	maxStreamsPerPeerDesc = newDesc("streams_peer_limit", "How many of them one peer may have: hg.Config.MaxStreamsPerPeer.")
+	mostStreamsOfPeerDesc = newDesc("streams_peer_most", "How many of them the peer has that has most.")
 )
 
-// vecs are what Observe fills.
-func (c *Collector) vecs() []prometheus.Collector {
+// observedMetrics returns the metrics that Observe updates.
+func (c *Collector) observedMetrics() []prometheus.Collector {
 	return []prometheus.Collector{c.ended, c.duration, c.sent, c.received}
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {
-	for _, v := range c.vecs() {
+	for _, v := range c.observedMetrics() {
 		v.Describe(to)
 	}
-	for _, r := range readings {
+	for _, r := range contextMetrics {
 		to <- r.desc
 	}
-	for _, d := range []*prometheus.Desc{oldest, maxStreams, maxStreamsPerPeer, mostStreamsOfPeer} {
+	for _, d := range []*prometheus.Desc{oldestDesc, maxStreamsDesc, maxStreamsPerPeerDesc, mostStreamsOfPeerDesc} {
 		to <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
-	for _, v := range c.vecs() {
+	for _, v := range c.observedMetrics() {
 		v.Collect(to)
 	}
 	c.mu.Lock()
@@ -158,7 +158,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	c.mu.Unlock()
 	for _, class := range classes {
 		for _, hctx := range class.Contexts() {
-			collect(hctx, to)
+			collectContext(hctx, to)
 		}
 		for _, g := range class.Gauges() {
 			most := int64(0)
@@ -168,16 +168,16 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 			gauge := func(d *prometheus.Desc, v float64) {
 				to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, g.Address, strconv.Itoa(g.Context))
 			}
-			gauge(maxStreams, float64(g.MaxStreams))
-			gauge(maxStreamsPerPeer, float64(g.MaxStreamsPerPeer))
-			gauge(mostStreamsOfPeer, float64(most))
+			gauge(maxStreamsDesc, float64(g.MaxStreams))
+			gauge(maxStreamsPerPeerDesc, float64(g.MaxStreamsPerPeer))
+			gauge(mostStreamsOfPeerDesc, float64(most))
 		}
 	}
 }
 
-func collect(hctx *hg.Context, to chan<- prometheus.Metric) {
+func collectContext(hctx *hg.Context, to chan<- prometheus.Metric) {
 	s, address, id := hctx.Stats(), hctx.Self().String(), strconv.Itoa(hctx.ID())
-	for _, r := range readings {
+	for _, r := range contextMetrics {
 		to <- prometheus.MustNewConstMetric(r.desc, r.kind, r.value(&s), address, id)
 	}
 	var ages [3]time.Duration
@@ -185,6 +185,6 @@ func collect(hctx *hg.Context, to chan<- prometheus.Metric) {
 		ages[i.Kind%3] = max(ages[i.Kind%3], i.Age)
 	}
 	for kind, age := range ages {
-		to <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, age.Seconds(), address, id, inspect.EventKind(kind).String())
+		to <- prometheus.MustNewConstMetric(oldestDesc, prometheus.GaugeValue, age.Seconds(), address, id, inspect.EventKind(kind).String())
 	}
 }

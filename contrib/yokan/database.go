@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// Config changes what Open makes. The zero value works.
+// Config configures a Database. The zero value works.
 type Config struct {
 	// MaxBytes bounds the keys and values that one call of Get, GetMulti, ListKeys or ListPairs makes room for, in
 	// bytes, and what a provider can make this process allocate. 0 means 256 MiB.
@@ -25,16 +25,16 @@ type Config struct {
 // when it has returned, also when its context has ended, and not before. What an operation returns is the
 // caller's, except where it says that it is part of the caller's buffer.
 type Database struct {
-	node     *mercury.Node
-	addr     string
-	provider uint16
-	maxBytes uint64
-	mode     Mode
-	old      bool // release 0.9 or before
+	node      *mercury.Node
+	addr      string
+	provider  uint16
+	maxBytes  uint64
+	mode      Mode
+	isOldWire bool // release 0.9 or before
 }
 
 // Open returns the database of the provider at addr, "ofi+tcp://10.0.0.7:4000" or "ofi+tcp://node7:4000" for
-// example. It waits for two calls: the first asks whether the provider is one of Yokan, the second finds out the
+// example. It waits for two calls: the first checks that the provider is one of Yokan, the second detects the
 // encoding of requests. Neither reads or writes data.
 //
 // The error is an *Error. It matches mercury.ErrNoMethod if there is no such provider, ErrInvalidProvider if it is
@@ -43,25 +43,25 @@ func Open(ctx context.Context, node *mercury.Node, addr string, provider uint16,
 	db := &Database{node: node, addr: addr, provider: provider, maxBytes: min(uint64(cfg.MaxBytes), math.MaxInt)}
 	switch {
 	case cfg.MaxBytes < 0:
-		return nil, db.refuse("open", fmt.Errorf("%w: Config.MaxBytes is negative", ErrInvalidArgs))
+		return nil, db.newRefusal("open", fmt.Errorf("%w: Config.MaxBytes is negative", ErrInvalidArgs))
 	case cfg.MaxBytes == 0:
 		db.maxBytes = 256 << 20
 	}
 	numeric, err := mercury.Lookup(ctx, addr)
 	if err != nil {
-		return nil, db.refuse("open", err)
+		return nil, db.newRefusal("open", err)
 	}
 	db.addr = numeric
 	identity, err := mercury.Identity(ctx, node, db.addr, provider)
 	switch {
 	case errors.Is(err, mercury.ErrNoMethod):
-		return nil, db.fail("open", fmt.Errorf("no such provider: %w", err))
+		return nil, db.newError("open", fmt.Errorf("no such provider: %w", err))
 	case err != nil:
-		return nil, db.fail("open", err)
+		return nil, db.newError("open", err)
 	case identity != "yokan":
-		return nil, db.fail("open", fmt.Errorf("%w: it is %.40q", ErrInvalidProvider, identity))
+		return nil, db.newError("open", fmt.Errorf("%w: it is %.40q", ErrInvalidProvider, identity))
 	}
-	if db.old, err = db.probe(ctx); err != nil {
+	if db.isOldWire, err = db.probeVersion(ctx); err != nil {
 		return nil, err
 	}
 	return db, nil
@@ -85,7 +85,7 @@ func (db *Database) With(mode Mode) *Database {
 // probeRPC is existsDirectRPC with input that has been encoded.
 var probeRPC = mercury.DefineMargo[[]byte, existsDirectOut]("yk_exists_direct")
 
-// probe asks whether keys exist, with a request that is one of either encoding, and reports whether the provider
+// probeVersion asks whether keys exist, with a request that is one of either encoding, and reports whether the provider
 // takes it for one of release 0.9 or before: the number of flags in the answer tells. Behind the mode:
 //
 //	16          release 0.9: the length of the keys   from 0.10: a timeout, of next to nothing, which is not used
@@ -94,7 +94,7 @@ var probeRPC = mercury.DefineMargo[[]byte, existsDirectOut]("yk_exists_direct")
 //	9                        the number of sizes
 //	8                        the sizes                           the number of sizes
 //	8 times 1                                                    the sizes
-func (db *Database) probe(ctx context.Context) (old bool, err error) {
+func (db *Database) probeVersion(ctx context.Context) (old bool, err error) {
 	in := make([]byte, 4)
 	for _, n := range [...]uint64{16, 16, 0, 9, 8, 1, 1, 1, 1, 1, 1, 1, 1} {
 		in = binary.LittleEndian.AppendUint64(in, n)
@@ -103,19 +103,19 @@ func (db *Database) probe(ctx context.Context) (old bool, err error) {
 	switch {
 	case err != nil:
 		return false, err
-	case len(out.Flags) == 1: // of 8 keys
+	case len(out.Flags) == 1: // a byte of flags for up to 8 keys
 		return false, nil
-	case len(out.Flags) == 2: // of 9
+	case len(out.Flags) == 2: // for 9 keys
 		return true, nil
 	case out.Code != 0:
-		return false, db.fail("open", out.Code)
+		return false, db.newError("open", out.Code)
 	}
-	return false, db.fail("open", fmt.Errorf("%w: %d bytes of flags", ErrAnswer, len(out.Flags)))
+	return false, db.newError("open", fmt.Errorf("%w: %d bytes of flags", ErrAnswer, len(out.Flags)))
 }
 
-// front returns the front of a request. Only modes in allowed are sent.
-func (db *Database) front(ctx context.Context, allowed Mode) front {
-	f := front{mode: db.mode & allowed &^ transport, old: db.old}
+// newHead returns the front of a request. Only modes in allowed are sent.
+func (db *Database) newHead(ctx context.Context, allowed Mode) requestHead {
+	f := requestHead{mode: db.mode & allowed &^ transport, isOldWire: db.isOldWire}
 	if deadline, ok := ctx.Deadline(); ok {
 		f.timeout = max(float64(time.Until(deadline))/float64(time.Millisecond), math.SmallestNonzeroFloat32)
 	}
@@ -140,8 +140,8 @@ func (db *Database) isDirect(size int) bool {
 	return size <= directSize
 }
 
-// fail returns the error of an operation whose call has failed, or been answered.
-func (db *Database) fail(op string, err error) error {
+// newError returns the error of an operation whose call failed, or was answered with an error.
+func (db *Database) newError(op string, err error) error {
 	fate := mercury.Ran
 	if _, ok := errors.AsType[*mercury.Error](err); ok {
 		fate = mercury.FateOf(err)
@@ -149,24 +149,24 @@ func (db *Database) fail(op string, err error) error {
 	return &Error{Op: op, Addr: db.addr, Provider: db.provider, Fate: fate, Err: err}
 }
 
-// refuse returns the error of an operation that was not sent.
-func (db *Database) refuse(op string, err error) error {
+// newRefusal returns the error of an operation that was not sent.
+func (db *Database) newRefusal(op string, err error) error {
 	return &Error{Op: op, Addr: db.addr, Provider: db.provider, Fate: mercury.NotRun, Err: err}
 }
 
-// answer returns the error of an operation that the provider answered with c.
-func (db *Database) answer(op string, c Code) error {
+// codeError returns the error of an operation that the provider answered with c.
+func (db *Database) codeError(op string, c Code) error {
 	if c == 0 {
 		return nil
 	}
-	return db.fail(op, c)
+	return db.newError(op, c)
 }
 
-// check returns why an operation with these keys and the modes of db cannot be sent.
-func (db *Database) check(op string, keys [][]byte) error {
+// checkKeys returns why an operation with these keys and the modes of db cannot be sent.
+func (db *Database) checkKeys(op string, keys [][]byte) error {
 	for i, key := range keys {
 		if len(key) == 0 {
-			return db.refuse(op, fmt.Errorf("%w: key %d is empty", ErrInvalidArgs, i))
+			return db.newRefusal(op, fmt.Errorf("%w: key %d is empty", ErrInvalidArgs, i))
 		}
 	}
 	return db.checkMode(op)
@@ -174,7 +174,7 @@ func (db *Database) check(op string, keys [][]byte) error {
 
 func (db *Database) checkMode(op string) error {
 	if !db.mode.isValid() {
-		return db.refuse(op, ErrMode)
+		return db.newRefusal(op, ErrMode)
 	}
 	return nil
 }
@@ -183,41 +183,41 @@ func (db *Database) checkMode(op string) error {
 func invoke[In, Out any](ctx context.Context, db *Database, op string, m *mercury.Method[In, Out], in In) (Out, error) {
 	out, err := m.At(db.provider).Call(ctx, db.node, db.addr, in)
 	if err != nil {
-		err = db.fail(op, err)
+		err = db.newError(op, err)
 	}
 	return out, err
 }
 
 // invokeBulk lends segments to the provider while it carries out an RPC. set puts the handle of the memory into
-// the input. When it returns nobody reads or writes the segments any more.
+// the input. When it returns the service no longer reads or writes the segments.
 func invokeBulk[In any](ctx context.Context, db *Database, op string, m *mercury.Method[In, Code], access mercury.Access, segments [][]byte, set func(mercury.Bulk) In) error {
 	region, err := db.node.LendSegments(segments, access, db.addr)
 	if err != nil {
-		return db.refuse(op, err)
+		return db.newRefusal(op, err)
 	}
 	code, err := invoke(ctx, db, op, m, set(region.EagerBulk()))
-	_ = region.Close() // which is nil
+	_ = region.Close() // Close of memory that was lent returns nil
 	if err != nil {
 		return err
 	}
-	return db.answer(op, code)
+	return db.codeError(op, code)
 }
 
-// pack returns the sizes of items, and the items one after the other.
-func pack(items [][]byte) (sizes []uint64, all []byte) {
+// packItems returns the sizes of items, and the items one after the other.
+func packItems(items [][]byte) (sizes []uint64, all []byte) {
 	sizes = make([]uint64, len(items))
 	for i, b := range items {
 		sizes[i] = uint64(len(b))
 	}
-	all = make([]byte, 0, total(items))
+	all = make([]byte, 0, totalSize(items))
 	for _, b := range items {
 		all = append(all, b...)
 	}
 	return sizes, all
 }
 
-// total returns the bytes in items.
-func total(items [][]byte) (n int) {
+// totalSize returns the bytes in items.
+func totalSize(items [][]byte) (n int) {
 	for _, b := range items {
 		n += len(b)
 	}

@@ -7,7 +7,7 @@
 //	value, err := db.Get(ctx, []byte("key"))
 //
 // The service must have an address of ofi+tcp. Releases up to 0.9 and those from 0.10 encode requests differently
-// and share the names of their RPCs: Open finds out which the provider speaks. Both are tested.
+// and share the names of their RPCs: Open detects the encoding of the provider. Both are tested.
 //
 // # How data travels
 //
@@ -21,14 +21,14 @@
 //
 // # Contexts
 //
-// A context ends every operation. Releases from 0.10 are told the deadline, and give up transfers that take longer
-// than half of the time that is left; nothing tells older ones, or any of a cancel. An operation that ended early
+// A context ends every operation. Releases from 0.10 get the deadline, and give up transfers that take longer than
+// half of the time that is left; older releases do not get it, and none gets a cancel. An operation that ended early
 // may still be carried out.
 //
 // # Errors
 //
 // Every error is an *Error. errors.Is matches the Code that the provider answered, ErrKeyNotFound for example; the
-// codes of package mercury for what happened on the way, mercury.ErrTimeout for example; and ErrAnswer for an
+// codes of package mercury for an error of the call, mercury.ErrTimeout for example; and ErrAnswer for an
 // answer that does not fit the request. Error.Fate says whether it was
 // carried out.
 //

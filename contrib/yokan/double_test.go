@@ -238,7 +238,7 @@ func addDouble[H head](t assert.TestingT, n *mercury.Node) *double {
 		}
 		return d.reply("yk_put", in.Head, func(r *reply) {
 			keys := split(sizes[0], mem, r)
-			d.put(in.Head.mode(), keys, split(sizes[1], mem[total(keys):], r), r)
+			d.put(in.Head.mode(), keys, split(sizes[1], mem[totalSize(keys):], r), r)
 		}).ret, nil
 	})
 	handle(d, p, "yk_put_direct", func(_ context.Context, in putDIn[H]) (int32, error) {
@@ -374,7 +374,7 @@ func bulkKeys[H head](ctx context.Context, d *double, rpc string, in bulkIn[H], 
 		do(keys, r)
 	})
 	if r.ret == 0 && rpc != "yk_erase" {
-		d.push(ctx, in.Mem, in.Offset+8*in.Count+uint64(total(keys)), append(encode(r.sizes[0]), r.flags...))
+		d.push(ctx, in.Mem, in.Offset+8*in.Count+uint64(totalSize(keys)), append(encode(r.sizes[0]), r.flags...))
 	}
 	return r.ret, nil
 }
@@ -393,7 +393,7 @@ func encode(all []uint64) (b []byte) {
 	return b
 }
 
-func total(items [][]byte) (n int) {
+func totalSize(items [][]byte) (n int) {
 	for _, b := range items {
 		n += len(b)
 	}

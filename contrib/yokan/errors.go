@@ -7,7 +7,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// A Code is what a provider answers instead of success. It is an error, for errors.Is. The numbers are Yokan's
+// A Code is the error code in a provider's answer. It is an error, for errors.Is. The numbers are Yokan's
 // yk_return_t.
 type Code int32
 

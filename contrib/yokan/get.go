@@ -15,7 +15,7 @@ const maxTries = 8
 const minRoom = 512
 
 // Get returns the value of key. It waits for one call if key and value fit into a message, and for three
-// otherwise: the service says that there is no room, then how long the value is, then the value.
+// otherwise: the service answers that there is no room, then the length of the value, then the value.
 //
 // The error matches ErrKeyNotFound if there is no such key, and ErrBufferSize if the value is longer than
 // Config.MaxBytes.
@@ -25,7 +25,7 @@ func (db *Database) Get(ctx context.Context, key []byte) ([]byte, error) {
 		return nil, err
 	}
 	if values[0] == nil {
-		return nil, db.fail("get", ErrKeyNotFound)
+		return nil, db.newError("get", ErrKeyNotFound)
 	}
 	return values[0], nil
 }
@@ -33,30 +33,30 @@ func (db *Database) Get(ctx context.Context, key []byte) ([]byte, error) {
 // GetMulti returns the values of keys, in their order: nil for a key that is not there, and not nil for an empty
 // value. It waits as Get does, for all keys together. Values that grow meanwhile are asked for again.
 //
-// With Consume it asks for the lengths first, because the service erases also what does not fit: a value that
+// With Consume it asks for the lengths first, because the service erases also values that do not fit: a value that
 // grows between the two calls is lost, and the error then matches ErrBufferSize. The other values are lost with
 // it. GetPacked, with room enough, avoids that.
 //
 // The error matches ErrBufferSize if the values are longer than Config.MaxBytes, or grow faster than they can be read.
 func (db *Database) GetMulti(ctx context.Context, keys [][]byte) ([][]byte, error) {
 	values := make([][]byte, len(keys))
-	if err := db.check("get", keys); err != nil || len(keys) == 0 {
+	if err := db.checkKeys("get", keys); err != nil || len(keys) == 0 {
 		return values, err
 	}
 	pending := make([]int, len(keys)) // indexes of keys whose values are not known yet
 	for i := range pending {
 		pending[i] = i
 	}
-	room := directSize - 16*len(keys) - total(keys)
+	room := directSize - 16*len(keys) - totalSize(keys)
 	ask := db.mode&Consume != 0 || room < minRoom
 	for range maxTries {
 		if ask {
 			var err error
-			if pending, room, err = db.measure(ctx, keys, pending); err != nil || len(pending) == 0 {
+			if pending, room, err = db.measureValues(ctx, keys, pending); err != nil || len(pending) == 0 {
 				return values, err
 			}
 		}
-		sizes, data, err := db.get(ctx, pick(keys, pending), room, nil)
+		sizes, data, err := db.getValues(ctx, pickItems(keys, pending), room, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -74,15 +74,15 @@ func (db *Database) GetMulti(ctx context.Context, keys [][]byte) ([][]byte, erro
 			return values, nil
 		}
 		if db.mode&Consume != 0 {
-			return nil, db.fail("get", fmt.Errorf("%w: %d values have grown since their lengths were asked for, and the service has erased them", ErrBufferSize, len(small)))
+			return nil, db.newError("get", fmt.Errorf("%w: %d values have grown since their lengths were asked for, and the service has erased them", ErrBufferSize, len(small)))
 		}
 		pending, ask = small, true
 	}
-	return nil, db.fail("get", fmt.Errorf("%w: %d values were longer each time than a moment before", ErrBufferSize, len(pending)))
+	return nil, db.newError("get", fmt.Errorf("%w: %d values were longer each time than a moment before", ErrBufferSize, len(pending)))
 }
 
-// pick returns the items at indexes.
-func pick(items [][]byte, indexes []int) [][]byte {
+// pickItems returns the items at indexes.
+func pickItems(items [][]byte, indexes []int) [][]byte {
 	picked := make([][]byte, len(indexes))
 	for i, at := range indexes {
 		picked[i] = items[at]
@@ -90,9 +90,9 @@ func pick(items [][]byte, indexes []int) [][]byte {
 	return picked
 }
 
-// measure returns those of pending that are there, and the room that they need.
-func (db *Database) measure(ctx context.Context, keys [][]byte, pending []int) (there []int, room int, err error) {
-	sizes, err := db.lengths(ctx, "get", pick(keys, pending))
+// measureValues returns those of pending that exist, and the bytes that their values need.
+func (db *Database) measureValues(ctx context.Context, keys [][]byte, pending []int) (there []int, room int, err error) {
+	sizes, err := db.getLengths(ctx, "get", pickItems(keys, pending))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -102,7 +102,7 @@ func (db *Database) measure(ctx context.Context, keys [][]byte, pending []int) (
 			continue
 		}
 		if n > db.maxBytes || uint64(room) > db.maxBytes-n {
-			return nil, 0, db.fail("get", fmt.Errorf("%w: key %d has a value of %d bytes, behind %d of other keys: Config.MaxBytes is %d", ErrBufferSize, pending[i], n, room, db.maxBytes))
+			return nil, 0, db.newError("get", fmt.Errorf("%w: key %d has a value of %d bytes, behind %d of other keys: Config.MaxBytes is %d", ErrBufferSize, pending[i], n, room, db.maxBytes))
 		}
 		room += int(n)
 		there = append(there, pending[i])
@@ -110,7 +110,7 @@ func (db *Database) measure(ctx context.Context, keys [][]byte, pending []int) (
 	return there, room, nil
 }
 
-// A Value is what GetPacked or GetEach found for one key.
+// A Value is the result of GetPacked or GetEach for one key.
 type Value struct {
 	Data []byte // part of the caller's buffer
 	Err  error  // nil; ErrKeyNotFound; or ErrBufferSize, if the value did not fit
@@ -121,12 +121,12 @@ type Value struct {
 // ask Lengths, and call again with more room.
 //
 // The service can write to buf, and read it, until GetPacked returns, if keys, buf and sizes are longer than 3 KiB
-// or db has the mode Bulk. With Consume it erases also what did not fit.
+// or db has the mode Bulk. With Consume it erases also values that did not fit.
 func (db *Database) GetPacked(ctx context.Context, keys [][]byte, buf []byte) ([]Value, error) {
-	if err := db.check("get", keys); err != nil || len(keys) == 0 {
+	if err := db.checkKeys("get", keys); err != nil || len(keys) == 0 {
 		return nil, err
 	}
-	sizes, data, err := db.get(ctx, keys, len(buf), buf)
+	sizes, data, err := db.getValues(ctx, keys, len(buf), buf)
 	if err != nil {
 		return nil, err
 	}
@@ -146,15 +146,15 @@ func (db *Database) GetPacked(ctx context.Context, keys [][]byte, buf []byte) ([
 // not fit. The mode Direct is ignored. The error matches ErrInvalidArgs unless there are as many buffers as keys.
 func (db *Database) GetEach(ctx context.Context, keys, bufs [][]byte) ([]Value, error) {
 	if len(bufs) != len(keys) {
-		return nil, db.refuse("get", fmt.Errorf("%w: %d keys and %d buffers", ErrInvalidArgs, len(keys), len(bufs)))
+		return nil, db.newRefusal("get", fmt.Errorf("%w: %d keys and %d buffers", ErrInvalidArgs, len(keys), len(bufs)))
 	}
-	if len(keys) == 1 { // a service cannot tell of a single key without a value, unless it is packed
+	if len(keys) == 1 { // the answer for a single key without a value is an error unless it is packed
 		return db.GetPacked(ctx, keys, bufs[0])
 	}
-	if err := db.check("get", keys); err != nil || len(keys) == 0 {
+	if err := db.checkKeys("get", keys); err != nil || len(keys) == 0 {
 		return nil, err
 	}
-	sizes, err := db.getBulk(ctx, keys, bufs, false)
+	sizes, err := db.getValuesBulk(ctx, keys, bufs, false)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func (db *Database) GetEach(ctx context.Context, keys, bufs [][]byte) ([]Value, 
 	for i, n := range sizes {
 		if values[i].Err = sizeError(n); values[i].Err == nil {
 			if n > uint64(len(bufs[i])) {
-				return nil, db.fail("get", fmt.Errorf("%w: a value of %d bytes in a buffer of %d", ErrAnswer, n, len(bufs[i])))
+				return nil, db.newError("get", fmt.Errorf("%w: a value of %d bytes in a buffer of %d", ErrAnswer, n, len(bufs[i])))
 			}
 			values[i].Data = bufs[i][:n:n]
 		}
@@ -181,21 +181,21 @@ func sizeError(n uint64) error {
 	return nil
 }
 
-// get reads values with room for so many bytes, into buf, or new memory if it is nil. The sizes have been checked:
+// getValues reads values with room for so many bytes, into buf, or new memory if it is nil. The sizes have been checked:
 // those that are lengths fit into data, one after the other.
-func (db *Database) get(ctx context.Context, keys [][]byte, room int, buf []byte) (sizes []uint64, data []byte, err error) {
-	if db.isDirect(16*len(keys) + total(keys) + room) {
-		in := getDirectIn{Front: db.front(ctx, allModes), ValuesSize: uint64(room)}
-		in.KeySizes, in.Keys = pack(keys)
+func (db *Database) getValues(ctx context.Context, keys [][]byte, room int, buf []byte) (sizes []uint64, data []byte, err error) {
+	if db.isDirect(16*len(keys) + totalSize(keys) + room) {
+		in := getDirectIn{Front: db.newHead(ctx, allModes), ValuesSize: uint64(room)}
+		in.KeySizes, in.Keys = packItems(keys)
 		out, err := invoke(ctx, db, "get", getDirectRPC, in)
 		if err == nil {
-			err = db.answer("get", out.Code)
+			err = db.codeError("get", out.Code)
 		}
 		if err != nil {
 			return nil, nil, err
 		}
 		if len(out.Values) > room {
-			return nil, nil, db.fail("get", fmt.Errorf("%w: %d bytes of values, want at most %d", ErrAnswer, len(out.Values), room))
+			return nil, nil, db.newError("get", fmt.Errorf("%w: %d bytes of values, want at most %d", ErrAnswer, len(out.Values), room))
 		}
 		if sizes, data = out.Sizes, out.Values; buf != nil {
 			data = buf[:copy(buf, data)]
@@ -204,20 +204,20 @@ func (db *Database) get(ctx context.Context, keys [][]byte, room int, buf []byte
 		if data = buf; buf == nil {
 			data = make([]byte, room)
 		}
-		if sizes, err = db.getBulk(ctx, keys, [][]byte{data}, true); err != nil {
+		if sizes, err = db.getValuesBulk(ctx, keys, [][]byte{data}, true); err != nil {
 			return nil, nil, err
 		}
 	}
 	if err := checkSizes(sizes, len(keys), len(data)); err != nil {
-		return nil, nil, db.fail("get", err)
+		return nil, nil, db.newError("get", err)
 	}
 	return sizes, data, nil
 }
 
-// getBulk reads values into lent memory: all into the first of bufs if packed, each into its own otherwise.
-func (db *Database) getBulk(ctx context.Context, keys, bufs [][]byte, packed bool) (sizes []uint64, err error) {
+// getValuesBulk reads values into lent memory: all into the first of bufs if packed, each into its own otherwise.
+func (db *Database) getValuesBulk(ctx context.Context, keys, bufs [][]byte, packed bool) (sizes []uint64, err error) {
 	n := len(keys)
-	keySizes, all := pack(keys)
+	keySizes, all := packItems(keys)
 	head := make([]byte, 0, 16*n+len(all)) // the keys are copied: the service can write to all of it
 	head = appendSizes(head, keySizes)
 	if packed {
@@ -229,7 +229,7 @@ func (db *Database) getBulk(ctx context.Context, keys, bufs [][]byte, packed boo
 	}
 	head = append(head, all...)
 	segments := append([][]byte{head}, bufs...)
-	in := getIn{Front: db.front(ctx, allModes), Count: uint64(n), Size: uint64(total(segments)), Packed: packed}
+	in := getIn{Front: db.newHead(ctx, allModes), Count: uint64(n), Size: uint64(totalSize(segments)), Packed: packed}
 	err = invokeBulk(ctx, db, "get", getRPC, mercury.Read|mercury.Write, segments, func(b mercury.Bulk) getIn {
 		in.Mem = b
 		return in
@@ -266,17 +266,17 @@ func (db *Database) Length(ctx context.Context, key []byte) (int64, error) {
 		return 0, err
 	}
 	if lengths[0] < 0 {
-		return 0, db.fail("length", ErrKeyNotFound)
+		return 0, db.newError("length", ErrKeyNotFound)
 	}
 	return lengths[0], nil
 }
 
 // Lengths returns how long the values of keys are, with one call: -1 for a key that is not there.
 func (db *Database) Lengths(ctx context.Context, keys [][]byte) ([]int64, error) {
-	if err := db.check("length", keys); err != nil || len(keys) == 0 {
+	if err := db.checkKeys("length", keys); err != nil || len(keys) == 0 {
 		return nil, err
 	}
-	sizes, err := db.lengths(ctx, "length", keys)
+	sizes, err := db.getLengths(ctx, "length", keys)
 	if err != nil {
 		return nil, err
 	}
@@ -287,14 +287,14 @@ func (db *Database) Lengths(ctx context.Context, keys [][]byte) ([]int64, error)
 	return lengths, nil
 }
 
-// lengths returns a length or sizeNotFound for each key.
-func (db *Database) lengths(ctx context.Context, op string, keys [][]byte) (sizes []uint64, err error) {
+// getLengths returns a length or sizeNotFound for each key.
+func (db *Database) getLengths(ctx context.Context, op string, keys [][]byte) (sizes []uint64, err error) {
 	n := len(keys)
-	keySizes, all := pack(keys)
+	keySizes, all := packItems(keys)
 	if db.isDirect(16*n + len(all)) {
-		out, err := invoke(ctx, db, op, lengthDirectRPC, keysDirectIn{db.front(ctx, Wait), all, keySizes})
+		out, err := invoke(ctx, db, op, lengthDirectRPC, keysDirectIn{db.newHead(ctx, Wait), all, keySizes})
 		if err == nil {
-			err = db.answer(op, out.Code)
+			err = db.codeError(op, out.Code)
 		}
 		if err != nil {
 			return nil, err
@@ -308,11 +308,11 @@ func (db *Database) lengths(ctx context.Context, op string, keys [][]byte) (size
 		sizes = readSizes(mem)
 	}
 	if len(sizes) != n {
-		return nil, db.fail(op, fmt.Errorf("%w: %d lengths, want %d", ErrAnswer, len(sizes), n))
+		return nil, db.newError(op, fmt.Errorf("%w: %d lengths, want %d", ErrAnswer, len(sizes), n))
 	}
 	for _, length := range sizes {
 		if length > math.MaxInt64 && length != sizeNotFound {
-			return nil, db.fail(op, fmt.Errorf("%w: a length of %d bytes", ErrAnswer, length))
+			return nil, db.newError(op, fmt.Errorf("%w: a length of %d bytes", ErrAnswer, length))
 		}
 	}
 	return sizes, nil

@@ -12,9 +12,9 @@ func (db *Database) Count(ctx context.Context) (uint64, error) {
 	if err := db.checkMode("count"); err != nil {
 		return 0, err
 	}
-	out, err := invoke(ctx, db, "count", countRPC, db.front(ctx, 0))
+	out, err := invoke(ctx, db, "count", countRPC, db.newHead(ctx, 0))
 	if err == nil {
-		err = db.answer("count", out.Code)
+		err = db.codeError("count", out.Code)
 	}
 	return out.Count, err
 }
@@ -27,23 +27,23 @@ func (db *Database) Exists(ctx context.Context, key []byte) (bool, error) {
 
 // ExistsMulti reports of each of keys whether it is there, with one call.
 func (db *Database) ExistsMulti(ctx context.Context, keys [][]byte) ([]bool, error) {
-	if err := db.check("exists", keys); err != nil || len(keys) == 0 {
+	if err := db.checkKeys("exists", keys); err != nil || len(keys) == 0 {
 		return nil, err
 	}
 	var flags []byte
 	size := (len(keys) + 7) / 8
-	if db.isDirect(8*len(keys) + total(keys)) {
-		in := keysDirectIn{Front: db.front(ctx, allModes)}
-		in.Sizes, in.Keys = pack(keys)
+	if db.isDirect(8*len(keys) + totalSize(keys)) {
+		in := keysDirectIn{Front: db.newHead(ctx, allModes)}
+		in.Sizes, in.Keys = packItems(keys)
 		out, err := invoke(ctx, db, "exists", existsDirectRPC, in)
 		if err == nil {
-			err = db.answer("exists", out.Code)
+			err = db.codeError("exists", out.Code)
 		}
 		if err != nil {
 			return nil, err
 		}
 		if flags = out.Flags; len(flags) != size {
-			return nil, db.fail("exists", fmt.Errorf("%w: %d bytes of flags, want %d", ErrAnswer, len(flags), size))
+			return nil, db.newError("exists", fmt.Errorf("%w: %d bytes of flags, want %d", ErrAnswer, len(flags), size))
 		}
 	} else {
 		var err error
@@ -65,17 +65,17 @@ func (db *Database) Erase(ctx context.Context, key []byte) error {
 
 // EraseMulti erases keys with one call. That one is not there is no error; after an error some may have been erased.
 func (db *Database) EraseMulti(ctx context.Context, keys [][]byte) error {
-	if err := db.check("erase", keys); err != nil || len(keys) == 0 {
+	if err := db.checkKeys("erase", keys); err != nil || len(keys) == 0 {
 		return err
 	}
-	if db.isDirect(8*len(keys) + total(keys)) {
-		in := eraseDirectIn{Front: db.front(ctx, allModes)}
-		in.Sizes, in.Keys = pack(keys)
+	if db.isDirect(8*len(keys) + totalSize(keys)) {
+		in := eraseDirectIn{Front: db.newHead(ctx, allModes)}
+		in.Sizes, in.Keys = packItems(keys)
 		code, err := invoke(ctx, db, "erase", eraseDirectRPC, in)
 		if err != nil {
 			return err
 		}
-		return db.answer("erase", code)
+		return db.codeError("erase", code)
 	}
 	_, err := db.lendKeys(ctx, "erase", eraseRPC, allModes, mercury.Read, keys, 0)
 	return err
@@ -87,23 +87,23 @@ func (db *Database) ErasePrefix(ctx context.Context, prefix []byte) error {
 	if err := db.checkMode("erase"); err != nil {
 		return err
 	}
-	if db.old {
-		return db.refuse("erase", fmt.Errorf("%w: the service is of a release before 0.10", ErrOpUnsupported))
+	if db.isOldWire {
+		return db.newRefusal("erase", fmt.Errorf("%w: the service is of a release before 0.10", ErrOpUnsupported))
 	}
-	code, err := invoke(ctx, db, "erase", eraseRangeRPC, prefixIn{db.front(ctx, allModes), prefix})
+	code, err := invoke(ctx, db, "erase", eraseRangeRPC, prefixIn{db.newHead(ctx, allModes), prefix})
 	if err != nil {
 		return err
 	}
-	return db.answer("erase", code)
+	return db.codeError("erase", code)
 }
 
 // lendKeys lends the sizes of keys, copies of the keys, and memory for an answer of so many bytes, and returns
 // that answer.
 func (db *Database) lendKeys(ctx context.Context, op string, m *mercury.Method[bulkIn, Code], allowed Mode, access mercury.Access, keys [][]byte, answer int) ([]byte, error) {
-	sizes, all := pack(keys)
+	sizes, all := packItems(keys)
 	mem := append(appendSizes(make([]byte, 0, 8*len(keys)+len(all)+answer), sizes), all...)
 	mem = mem[:len(mem)+answer]
-	in := bulkIn{Front: db.front(ctx, allowed), Count: uint64(len(keys)), Size: uint64(len(mem))}
+	in := bulkIn{Front: db.newHead(ctx, allowed), Count: uint64(len(keys)), Size: uint64(len(mem))}
 	err := invokeBulk(ctx, db, op, m, access, [][]byte{mem}, func(b mercury.Bulk) bulkIn {
 		in.Mem = b
 		return in

@@ -15,7 +15,7 @@ import (
 // ErrBufferSize if they are longer than Config.MaxBytes, and ErrInvalidArgs if count is negative, or so high that
 // the sizes are longer.
 func (db *Database) ListKeys(ctx context.Context, from, filter []byte, count int) ([][]byte, error) {
-	pairs, err := db.list(ctx, from, filter, count, false)
+	pairs, err := db.listItems(ctx, from, filter, count, false)
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ func (db *Database) ListKeys(ctx context.Context, from, filter []byte, count int
 
 // ListPairs is ListKeys with the values.
 func (db *Database) ListPairs(ctx context.Context, from, filter []byte, count int) ([]Pair, error) {
-	return db.list(ctx, from, filter, count, true)
+	return db.listItems(ctx, from, filter, count, true)
 }
 
 // A listing is a request for keys, and for values if there is room for them.
@@ -45,22 +45,22 @@ type page struct {
 	data  [2][]byte
 }
 
-// listModes are all but Consume: what did not fit, and is asked for again, must still be there.
+// listModes are all but Consume: pairs that did not fit are requested again, so they must not be erased.
 const listModes = allModes &^ Consume
 
-// The first room for a key and for a value, and what all may have.
+// The bytes in the first request for a key, for a value, and for all of them at most.
 const (
 	firstKey   = 32
 	firstValue = 128
 	firstRoom  = 64 << 10
 )
 
-func (db *Database) list(ctx context.Context, from, filter []byte, count int, values bool) ([]Pair, error) {
+func (db *Database) listItems(ctx context.Context, from, filter []byte, count int, values bool) ([]Pair, error) {
 	if err := db.checkMode("list"); err != nil {
 		return nil, err
 	}
 	if count < 0 || uint64(count) > db.maxBytes/16 {
-		return nil, db.refuse("list", fmt.Errorf("%w: a count of %d, want 0 to %d: Config.MaxBytes/16", ErrInvalidArgs, count, db.maxBytes/16))
+		return nil, db.newRefusal("list", fmt.Errorf("%w: a count of %d, want 0 to %d: Config.MaxBytes/16", ErrInvalidArgs, count, db.maxBytes/16))
 	}
 	if count == 0 {
 		return nil, nil
@@ -72,17 +72,17 @@ func (db *Database) list(ctx context.Context, from, filter []byte, count int, va
 		l.room[1] = min(firstValue*count, most)
 	}
 	for {
-		call := db.listBulk
+		call := db.listItemsBulk
 		if db.isDirect(16*count + len(from) + len(filter) + l.room[0] + l.room[1]) {
-			call = db.listDirect
+			call = db.listItemsDirect
 		}
 		p, err := call(ctx, &l)
 		if err != nil {
 			return nil, err
 		}
-		pairs, small, err := p.pairs(&l)
+		pairs, small, err := p.splitPairs(&l)
 		if err != nil {
-			return nil, db.fail("list", err)
+			return nil, db.newError("list", err)
 		}
 		if small == [2]bool{} {
 			return pairs, nil
@@ -93,15 +93,15 @@ func (db *Database) list(ctx context.Context, from, filter []byte, count int, va
 			}
 			room := min(4*uint64(l.room[i]), db.maxBytes-uint64(l.room[1-i]))
 			if room <= uint64(l.room[i]) {
-				return nil, db.fail("list", fmt.Errorf("%w: %d keys do not fit into Config.MaxBytes, %d: list fewer at a time", ErrBufferSize, count, db.maxBytes))
+				return nil, db.newError("list", fmt.Errorf("%w: %d keys do not fit into Config.MaxBytes, %d: list fewer at a time", ErrBufferSize, count, db.maxBytes))
 			}
 			l.room[i] = int(room)
 		}
 	}
 }
 
-// pairs returns what was listed, or for keys and for values whether there was no room for all of them.
-func (p *page) pairs(l *listing) (pairs []Pair, small [2]bool, err error) {
+// splitPairs returns the listed pairs, or for keys and for values whether there was no room for all of them.
+func (p *page) splitPairs(l *listing) (pairs []Pair, small [2]bool, err error) {
 	last := 1
 	if l.values {
 		last = 2
@@ -131,29 +131,29 @@ func (p *page) pairs(l *listing) (pairs []Pair, small [2]bool, err error) {
 	return pairs, small, nil
 }
 
-// listDirect has the answer travel inside the response.
-func (db *Database) listDirect(ctx context.Context, l *listing) (p page, err error) {
+// listItemsDirect has the answer travel inside the response.
+func (db *Database) listItemsDirect(ctx context.Context, l *listing) (p page, err error) {
 	var code Code
 	if l.values {
-		in := listPairsDirectIn{db.front(ctx, listModes), uint64(l.count), l.from, l.filter, uint64(l.room[0]), uint64(l.room[1])}
+		in := listPairsDirectIn{db.newHead(ctx, listModes), uint64(l.count), l.from, l.filter, uint64(l.room[0]), uint64(l.room[1])}
 		var out listPairsDirectOut
 		out, err = invoke(ctx, db, "list", listPairsDirectRPC, in)
 		code, p = out.Code, page{[2][]uint64{out.KeySizes, out.ValueSizes}, [2][]byte{out.Keys, out.Values}}
 	} else {
-		in := listKeysDirectIn{db.front(ctx, listModes), uint64(l.count), l.from, l.filter, uint64(l.room[0])}
+		in := listKeysDirectIn{db.newHead(ctx, listModes), uint64(l.count), l.from, l.filter, uint64(l.room[0])}
 		var out listKeysDirectOut
 		out, err = invoke(ctx, db, "list", listKeysDirectRPC, in)
 		code, p.sizes[0], p.data[0] = out.Code, out.Sizes, out.Keys
 	}
 	if err == nil {
-		err = db.answer("list", code)
+		err = db.codeError("list", code)
 	}
 	return p, err
 }
 
-// listBulk has the provider write the answer to lent memory: from, filter, the sizes of the keys and of the
+// listItemsBulk has the provider write the answer to lent memory: from, filter, the sizes of the keys and of the
 // values, the keys and the values.
-func (db *Database) listBulk(ctx context.Context, l *listing) (p page, err error) {
+func (db *Database) listItemsBulk(ctx context.Context, l *listing) (p page, err error) {
 	n, begin := 8*l.count, len(l.from)+len(l.filter)
 	parts := []int{begin, n, l.room[0]}
 	if l.values {
@@ -167,14 +167,14 @@ func (db *Database) listBulk(ctx context.Context, l *listing) (p page, err error
 	copy(mem[copy(mem, l.from):], l.filter)
 	segments := [][]byte{mem}
 	if l.values {
-		in := listPairsIn{Front: db.front(ctx, listModes), Packed: true, Count: uint64(l.count), FromSize: uint64(len(l.from)),
+		in := listPairsIn{Front: db.newHead(ctx, listModes), Packed: true, Count: uint64(l.count), FromSize: uint64(len(l.from)),
 			FilterSize: uint64(len(l.filter)), KeysSize: uint64(l.room[0]), ValuesSize: uint64(l.room[1])}
 		err = invokeBulk(ctx, db, "list", listPairsRPC, mercury.Read|mercury.Write, segments, func(b mercury.Bulk) listPairsIn {
 			in.Mem = b
 			return in
 		})
 	} else {
-		in := listKeysIn{Front: db.front(ctx, listModes), Packed: true, Count: uint64(l.count), FromSize: uint64(len(l.from)),
+		in := listKeysIn{Front: db.newHead(ctx, listModes), Packed: true, Count: uint64(l.count), FromSize: uint64(len(l.from)),
 			FilterSize: uint64(len(l.filter)), KeysSize: uint64(l.room[0])}
 		err = invokeBulk(ctx, db, "list", listKeysRPC, mercury.Read|mercury.Write, segments, func(b mercury.Bulk) listKeysIn {
 			in.Mem = b

@@ -21,15 +21,15 @@ const (
 	FilterValue Mode = 1 << 12 // the filter needs the value, too
 	LibFilter   Mode = 1 << 13 // the filter names a library and a function of it
 
-	// Direct has keys and values travel inside of requests and responses, and Bulk has the service read and write
-	// memory that the client lends. Without either the size decides. The provider is not told: it serves both.
+	// Direct sends keys and values inside of requests and responses; with Bulk the service reads and writes memory
+	// that the client lends. Without either the size decides. The mode is not sent to the provider, which serves both.
 	// With Direct a response longer than the node's MaxBody, 64 MiB by default, is mercury.ErrOverflow, and with Consume
 	// its values are lost.
 	Direct Mode = 1 << 14
 	Bulk   Mode = 1 << 30
 )
 
-// transport are the modes that are the client's alone.
+// transport holds the modes that are not sent to the provider.
 const transport = Direct | Bulk
 
 // incompatible are modes that exclude each other.

@@ -28,21 +28,21 @@ func (db *Database) PutMulti(ctx context.Context, pairs []Pair) error {
 	for i, p := range pairs {
 		keys[i], values[i] = p.Key, p.Value
 	}
-	if err := db.check("put", keys); err != nil || len(pairs) == 0 {
+	if err := db.checkKeys("put", keys); err != nil || len(pairs) == 0 {
 		return err
 	}
-	if db.isDirect(16*len(pairs) + total(keys) + total(values)) {
-		in := putDirectIn{Front: db.front(ctx, allModes)}
-		in.KeySizes, in.Keys = pack(keys)
-		in.ValueSizes, in.Values = pack(values)
+	if db.isDirect(16*len(pairs) + totalSize(keys) + totalSize(values)) {
+		in := putDirectIn{Front: db.newHead(ctx, allModes)}
+		in.KeySizes, in.Keys = packItems(keys)
+		in.ValueSizes, in.Values = packItems(values)
 		code, err := invoke(ctx, db, "put", putDirectRPC, in)
 		if err != nil {
 			return err
 		}
-		return db.answer("put", code)
+		return db.codeError("put", code)
 	}
 	segments := putSegments(keys, values)
-	in := bulkIn{Front: db.front(ctx, allModes), Count: uint64(len(pairs)), Size: uint64(total(segments))}
+	in := bulkIn{Front: db.newHead(ctx, allModes), Count: uint64(len(pairs)), Size: uint64(totalSize(segments))}
 	return invokeBulk(ctx, db, "put", putRPC, mercury.Read, segments, func(b mercury.Bulk) bulkIn {
 		in.Mem = b
 		return in
@@ -52,7 +52,7 @@ func (db *Database) PutMulti(ctx context.Context, pairs []Pair) error {
 // putSegments returns the memory of a put: the sizes of the keys, those of the values, the keys and the values.
 // Small values are copied behind the keys.
 func putSegments(keys, values [][]byte) (segments [][]byte) {
-	copied := 16*len(keys) + total(keys)
+	copied := 16*len(keys) + totalSize(keys)
 	for _, v := range values {
 		if len(v) < copyBelow {
 			copied += len(v)

@@ -7,28 +7,28 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// A front is what every request begins with: an int32_t, and from release 0.10 a double.
-type front struct {
-	mode    Mode
-	timeout float64 // milliseconds, 0 for none
-	old     bool    // release 0.9 or before: there is no timeout
+// A requestHead is the beginning of every request: the modes as int32_t, and from release 0.10 the timeout as double.
+type requestHead struct {
+	mode      Mode
+	timeout   float64 // milliseconds, 0 for none
+	isOldWire bool    // release 0.9 or before: there is no timeout
 }
 
 // AppendProc appends f as Yokan encodes it.
-func (f front) AppendProc(to []byte) ([]byte, error) {
+func (f requestHead) AppendProc(to []byte) ([]byte, error) {
 	to = binary.LittleEndian.AppendUint32(to, uint32(f.mode))
-	if !f.old {
+	if !f.isOldWire {
 		to = binary.LittleEndian.AppendUint64(to, math.Float64bits(f.timeout))
 	}
 	return to, nil
 }
 
 // ReadProc decodes a front of release 0.10.
-func (f *front) ReadProc(data []byte) (int, error) {
+func (f *requestHead) ReadProc(data []byte) (int, error) {
 	if len(data) < 12 {
 		return 0, ErrAnswer
 	}
-	*f = front{mode: Mode(binary.LittleEndian.Uint32(data)), timeout: math.Float64frombits(binary.LittleEndian.Uint64(data[4:]))}
+	*f = requestHead{mode: Mode(binary.LittleEndian.Uint32(data)), timeout: math.Float64frombits(binary.LittleEndian.Uint64(data[4:]))}
 	return 12, nil
 }
 
@@ -36,20 +36,20 @@ func (f *front) ReadProc(data []byte) (int, error) {
 // the memory is the caller's.
 type (
 	bulkIn struct { // of exists, length, put and erase
-		Front               front
+		Front               requestHead
 		Count, Offset, Size uint64
 		Origin              *string
 		Mem                 mercury.Bulk
 	}
 	getIn struct {
-		Front               front
+		Front               requestHead
 		Count, Offset, Size uint64
 		Origin              *string
 		Packed              bool
 		Mem                 mercury.Bulk
 	}
 	listKeysIn struct {
-		Front                               front
+		Front                               requestHead
 		Packed                              bool
 		Count, FromSize, FilterSize, Offset uint64
 		KeysSize                            uint64
@@ -57,7 +57,7 @@ type (
 		Mem                                 mercury.Bulk
 	}
 	listPairsIn struct {
-		Front                               front
+		Front                               requestHead
 		Packed                              bool
 		Count, FromSize, FilterSize, Offset uint64
 		KeysSize, ValuesSize                uint64
@@ -66,40 +66,40 @@ type (
 	}
 
 	keysDirectIn struct { // of exists and length
-		Front front
+		Front requestHead
 		Keys  []byte   `proc:"u64"`
 		Sizes []uint64 `proc:"u64"`
 	}
 	eraseDirectIn struct {
-		Front front
+		Front requestHead
 		Sizes []uint64 `proc:"u64"`
 		Keys  []byte   `proc:"u64"`
 	}
 	prefixIn struct {
-		Front  front
+		Front  requestHead
 		Prefix []byte `proc:"u64"`
 	}
 	putDirectIn struct {
-		Front        front
+		Front        requestHead
 		KeySizes     []uint64 `proc:"u64"`
 		ValueSizes   []uint64 `proc:"u64"`
 		Keys, Values []byte   `proc:"u64"`
 	}
 	getDirectIn struct {
-		Front      front
+		Front      requestHead
 		ValuesSize uint64
 		KeySizes   []uint64 `proc:"u64"`
 		Keys       []byte   `proc:"u64"`
 	}
 	listKeysDirectIn struct {
-		Front    front
+		Front    requestHead
 		Count    uint64
 		From     []byte `proc:"u64"`
 		Filter   []byte `proc:"u64"`
 		KeysSize uint64
 	}
 	listPairsDirectIn struct {
-		Front      front
+		Front      requestHead
 		Count      uint64
 		From       []byte `proc:"u64"`
 		Filter     []byte `proc:"u64"`
@@ -140,7 +140,7 @@ type (
 
 // The RPCs.
 var (
-	countRPC           = mercury.DefineMargo[front, countOut]("yk_count")
+	countRPC           = mercury.DefineMargo[requestHead, countOut]("yk_count")
 	existsRPC          = mercury.DefineMargo[bulkIn, Code]("yk_exists")
 	existsDirectRPC    = mercury.DefineMargo[keysDirectIn, existsDirectOut]("yk_exists_direct")
 	lengthRPC          = mercury.DefineMargo[bulkIn, Code]("yk_length")
@@ -158,7 +158,7 @@ var (
 	listPairsDirectRPC = mercury.DefineMargo[listPairsDirectIn, listPairsDirectOut]("yk_list_keyvals_direct")
 )
 
-// What a size says if it is none.
+// The values of a size that are no lengths.
 const (
 	sizeNotFound = math.MaxUint64     // the key is not there
 	sizeTooSmall = math.MaxUint64 - 1 // the buffer is

@@ -14,38 +14,38 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A connectError is an error as the protocol Connect says it in JSON.
+// A connectError is the JSON of an error in the Connect protocol.
 type connectError struct {
 	Code    string          `json:"code"`
 	Message string          `json:"message,omitempty"`
 	Details []connectDetail `json:"details,omitempty"`
 }
 
-// A connectDetail is a message of Protocol Buffers, with what it says in JSON beside it.
+// A connectDetail is a message of Protocol Buffers, with its contents as JSON in Debug.
 type connectDetail struct {
 	Type  string          `json:"type"`
 	Value string          `json:"value"` // base64 without padding
 	Debug json.RawMessage `json:"debug,omitempty"`
 }
 
-// The types of details.
+// The types of the details of an error.
 const (
 	// outcomeType is message Outcome { string fate = 1; uint32 code = 2; }: a fate is not_run, may_have_run or ran, a code one of package qs.
 	outcomeType = "quicksilver.v1.Outcome"
-	// detailType is message Detail { string json = 1; }: what the handler has attached.
+	// detailType is message Detail { string json = 1; }: the detail that the handler has attached.
 	detailType = "quicksilver.v1.Detail"
 )
 
-var fates = map[qs.Fate]string{qs.NotRun: "not_run", qs.MaybeRan: "may_have_run", qs.Ran: "ran"}
+var fateNames = map[qs.Fate]string{qs.NotRun: "not_run", qs.MaybeRan: "may_have_run", qs.Ran: "ran"}
 
-// statuses are those of HTTP that the protocol Connect gives its codes.
-var statuses = map[string]int{
+// httpStatuses holds the HTTP status that the Connect protocol gives each of its codes.
+var httpStatuses = map[string]int{
 	"canceled": 499, "unknown": 500, "invalid_argument": 400, "deadline_exceeded": 504, "not_found": 404, "already_exists": 409,
 	"permission_denied": 403, "resource_exhausted": 429, "aborted": 409, "unimplemented": 501, "internal": 500, "unavailable": 503, "data_loss": 500,
 }
 
-// codeOf returns the code of Connect for one of package qs.
-func codeOf(code qs.Code) string {
+// connectCode returns the code of Connect for one of package qs.
+func connectCode(code qs.Code) string {
 	switch code {
 	case qs.ErrNotFound:
 		return "not_found"
@@ -75,49 +75,49 @@ func codeOf(code qs.Code) string {
 	return "unknown" // a handler's error without a code, or with one of the program's own
 }
 
-// errorOf returns what a client gets of the error of a call.
-func errorOf(err error) connectError {
-	if bad := (badInput{}); errors.As(err, &bad) {
-		return connectError{"invalid_argument", bad.Error(), []connectDetail{outcome(qs.NotRun, qs.ErrBadInput)}}
+// newConnectError returns the error that a client gets for the error of a call.
+func newConnectError(err error) connectError {
+	if bad := (inputError{}); errors.As(err, &bad) {
+		return connectError{"invalid_argument", bad.Error(), []connectDetail{newOutcomeDetail(qs.NotRun, qs.ErrBadInput)}}
 	}
-	if bad := (badOutput{}); errors.As(err, &bad) {
-		return connectError{"internal", bad.Error(), []connectDetail{outcome(qs.Ran, qs.ErrInternal)}}
+	if bad := (outputError{}); errors.As(err, &bad) {
+		return connectError{"internal", bad.Error(), []connectDetail{newOutcomeDetail(qs.Ran, qs.ErrInternal)}}
 	}
 	code, text := qs.CodeOf(err), err.Error()
 	remote, answered := hg.RemoteOf(err)
 	if answered {
 		text = remote.Text
-		if code == hg.ErrRemote { // what says nothing of this call elsewhere does here: the handler panicked, for example
+		if code == hg.ErrRemote { // for a client of the gate the code at the target is the one of the call: the handler panicked, for example
 			switch code = hg.ErrHandler; remote.Code {
 			case hg.ErrPanic, na.ErrNoResponse:
 				code = remote.Code
 			}
 		}
 	}
-	e := connectError{codeOf(code), text, []connectDetail{outcome(qs.FateOf(err), code)}}
+	e := connectError{connectCode(code), text, []connectDetail{newOutcomeDetail(qs.FateOf(err), code)}}
 	if answered {
 		var v typed.Free
 		if remote.Detail(&v) == nil {
 			if said, err := typed.ToJSON(v); err == nil {
-				e.Details = append(e.Details, connectDetail{detailType, message(said, 0), json.RawMessage(said)})
+				e.Details = append(e.Details, connectDetail{detailType, encodeMessage(said, 0), json.RawMessage(said)})
 			}
 		}
 	}
 	return e
 }
 
-// outcome returns the detail that says what became of a request.
-func outcome(fate qs.Fate, code qs.Code) connectDetail {
+// newOutcomeDetail returns the detail with the fate and the code of a request.
+func newOutcomeDetail(fate qs.Fate, code qs.Code) connectDetail {
 	debug, _ := json.Marshal(struct {
 		Fate string `json:"fate"`
 		Code uint8  `json:"code"`
 		Name string `json:"name"`
-	}{fates[fate], uint8(code), code.Error()})
-	return connectDetail{outcomeType, message(fates[fate], uint64(code)), debug}
+	}{fateNames[fate], uint8(code), code.Error()})
+	return connectDetail{outcomeType, encodeMessage(fateNames[fate], uint64(code)), debug}
 }
 
-// message encodes a message of Protocol Buffers with a string in field 1, and a number in field 2 unless that is 0.
-func message(text string, number uint64) string {
+// encodeMessage encodes a message of Protocol Buffers with a string in field 1, and a number in field 2 unless that is 0.
+func encodeMessage(text string, number uint64) string {
 	b := binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(text)))
 	b = append(b, text...)
 	if number != 0 {
@@ -126,35 +126,35 @@ func message(text string, number uint64) string {
 	return base64.RawStdEncoding.EncodeToString(b)
 }
 
-// json returns e in JSON.
-func (e connectError) json() []byte {
+// marshal returns e in JSON.
+func (e connectError) marshal() []byte {
 	b, err := json.Marshal(e)
-	if err != nil { // a detail of the program's that is none
+	if err != nil { // the detail of the handler is no JSON
 		e.Details = e.Details[:1]
 		b, _ = json.Marshal(e)
 	}
 	return b
 }
 
-// fail answers with the error of a call.
-func (g *Gate) fail(w http.ResponseWriter, err error) {
-	e := errorOf(err)
-	write(w, statuses[e.Code], e)
+// writeError answers a request with the error of its call.
+func (g *Gate) writeError(w http.ResponseWriter, err error) {
+	e := newConnectError(err)
+	writeJSON(w, httpStatuses[e.Code], e)
 }
 
-// refuseMethod answers a request for a method that the gate does not serve, as it does one for a method that its Peer does not serve.
-func (g *Gate) refuseMethod(w http.ResponseWriter, name string) {
+// writeNoMethod answers a request for a method that the gate does not serve, as it does one for a method that its Peer does not serve.
+func (g *Gate) writeNoMethod(w http.ResponseWriter, name string) {
 	text := fmt.Sprintf("method %s is not served by this gate: is it given to it under this name?", name)
-	g.fail(w, &hg.Error{Op: "forward", RPC: name, Fate: qs.NotRun, Err: na.WithText(qs.ErrNoMethod, text)})
+	g.writeError(w, &hg.Error{Op: "forward", RPC: name, Fate: qs.NotRun, Err: na.WithText(qs.ErrNoMethod, text)})
 }
 
-// refuse answers a request that leads to no call.
-func (g *Gate) refuse(w http.ResponseWriter, status int, code, text string) {
-	write(w, status, connectError{code, text, []connectDetail{outcome(qs.NotRun, qs.ErrInvalid)}})
+// writeRefusal answers a request that leads to no call.
+func (g *Gate) writeRefusal(w http.ResponseWriter, status int, code, text string) {
+	writeJSON(w, status, connectError{code, text, []connectDetail{newOutcomeDetail(qs.NotRun, qs.ErrInvalid)}})
 }
 
-func write(w http.ResponseWriter, status int, e connectError) {
+func writeJSON(w http.ResponseWriter, status int, e connectError) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(e.json(), '\n'))
+	_, _ = w.Write(append(e.marshal(), '\n'))
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Options say how a Gate works. The zero value works.
+// Options configures a Gate. The zero value works.
 type Options struct {
 	// MaxBody bounds the body of a request, in bytes, and the input in a query. Zero means 1 MiB. A longer one is refused: resource_exhausted.
 	MaxBody int64
@@ -31,14 +31,13 @@ type Options struct {
 	// Headers names the headers of a request that its call carries as metadata, under the name in lower case: "Authorization", for example.
 	// The name is subject to the rules of [qs.WithMetadata].
 	Headers []string
-	// AllowOrigin, if set, decides whether a page of another site may use the gate, by the request, whose Origin and Sec-Fetch-Site say
-	// which site that is. Nil refuses each request that a browser marks as coming from another site, by Sec-Fetch-Site or, where the page was
-	// loaded by plain HTTP, by an Origin whose host is not that of the request. It does not answer
-	// preflight requests: wrap the Gate for that.
+	// AllowOrigin, if set, decides whether a page of another site may use the gate, by the headers Origin and Sec-Fetch-Site of its request.
+	// Nil refuses each request that a browser marks as coming from another site, by Sec-Fetch-Site or, where the page was loaded by plain
+	// HTTP, by an Origin whose host is not that of the request. AllowOrigin does not answer preflight requests: wrap the Gate for that.
 	AllowOrigin func(r *http.Request) bool
 }
 
-// A Method is a method that a Gate serves: what Unary and Stream return.
+// A Method is a method that a Gate serves. Unary and Stream return one.
 type Method struct {
 	name   string
 	types  typed.Method
@@ -46,26 +45,26 @@ type Method struct {
 	stream func(ctx context.Context, to qs.Peer, in []byte) (iter.Seq2[any, error], error)
 }
 
-// Unary has a Gate serve m. It panics if In has a Source or a Sink, which HTTP has no place for.
+// Unary returns m for a Gate. It panics if In has a Source or a Sink, which cannot be lent over HTTP.
 func Unary[In, Out any](m *qs.Method[In, Out]) Method {
-	types := typesOf(m.Name(), m.Shape())
+	types := parseTypes(m.Name(), m.Shape())
 	return Method{name: m.Name(), types: types, call: func(ctx context.Context, to qs.Peer, b []byte) (any, error) {
 		var in In
 		if err := codec.Msgpack.Decode(b, &in); err != nil {
-			return nil, badInput{err}
+			return nil, inputError{err}
 		}
 		out, err := m.Call(ctx, to, in)
 		return &out, err
 	}}
 }
 
-// Stream has a Gate serve s, as server-sent events or lines. It panics as Unary does.
+// Stream returns s for a Gate, which serves it as server-sent events or lines. It panics as Unary does.
 func Stream[In, Item any](s *qs.Stream[In, Item]) Method {
-	types := typesOf(s.Name(), strings.TrimSuffix(s.Shape(), " ..."))
+	types := parseTypes(s.Name(), strings.TrimSuffix(s.Shape(), " ..."))
 	return Method{name: s.Name(), types: types, stream: func(ctx context.Context, to qs.Peer, b []byte) (iter.Seq2[any, error], error) {
 		var in In
 		if err := codec.Msgpack.Decode(b, &in); err != nil {
-			return nil, badInput{err}
+			return nil, inputError{err}
 		}
 		return func(yield func(any, error) bool) {
 			for item, err := range s.Call(ctx, to, in) {
@@ -77,10 +76,10 @@ func Stream[In, Item any](s *qs.Stream[In, Item]) Method {
 	}}
 }
 
-// typesOf reads the types of a method, for JSON.
-func typesOf(name, shape string) typed.Method {
+// parseTypes reads the types of a method, for JSON.
+func parseTypes(name, shape string) typed.Method {
 	types, err := typed.Parse(shape)
-	if err != nil { // a type that encodes itself: JSON says the types of values where it has to
+	if err != nil { // a type that encodes itself: its JSON carries the types of values where that is needed
 		return typed.Unknown
 	}
 	if len(types.Sources())+len(types.Sinks()) > 0 {
@@ -89,17 +88,17 @@ func typesOf(name, shape string) typed.Method {
 	return types
 }
 
-// A badInput is an input that does not fit the types of a method: nothing was sent.
-type badInput struct{ error }
+// An inputError is an input that does not fit the types of a method: nothing was sent.
+type inputError struct{ error }
 
 // Unwrap returns why.
-func (e badInput) Unwrap() error { return e.error }
+func (e inputError) Unwrap() error { return e.error }
 
-// A badOutput is an output that cannot be said in JSON: the handler has run.
-type badOutput struct{ error }
+// An outputError is an output that cannot be said in JSON: the handler has run.
+type outputError struct{ error }
 
 // Unwrap returns why.
-func (e badOutput) Unwrap() error { return e.error }
+func (e outputError) Unwrap() error { return e.error }
 
 // A Gate is an http.Handler that serves methods as JSON. It serves a method under its name behind the path at which it is
 // mounted: [http.StripPrefix] takes the rest away. It may be used by any number of goroutines.
@@ -117,8 +116,8 @@ func (e badOutput) Unwrap() error { return e.error }
 // and what the handler has attached by [qs.WithDetail]. The status of HTTP follows from the code: for one of the program's own it is 500, and the
 // code of Connect unknown.
 type Gate struct {
-	to      qs.Peer
-	o       Options
+	target  qs.Peer
+	options Options
 	methods map[string]Method
 }
 
@@ -131,7 +130,7 @@ func New(to qs.Peer, o Options, methods ...Method) *Gate {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 1 << 20
 	}
-	g := &Gate{to: to, o: o, methods: map[string]Method{}}
+	g := &Gate{target: to, options: o, methods: map[string]Method{}}
 	for _, m := range methods {
 		if _, ok := g.methods[m.name]; ok {
 			panic(fmt.Sprintf("httpgate: two methods are called %s", m.name))
@@ -148,68 +147,68 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	switch {
 	case !ok:
-		g.refuseMethod(w, strings.TrimPrefix(r.URL.Path, "/"))
+		g.writeNoMethod(w, strings.TrimPrefix(r.URL.Path, "/"))
 		return
-	case !g.allows(r):
-		g.refuse(w, http.StatusForbidden, "permission_denied", "the request comes from a page of another site (httpgate.Options.AllowOrigin)")
+	case !g.isAllowedOrigin(r):
+		g.writeRefusal(w, http.StatusForbidden, "permission_denied", "the request comes from a page of another site (httpgate.Options.AllowOrigin)")
 		return
 	case r.Method != http.MethodPost && (m.stream == nil || r.Method != http.MethodGet):
 		w.Header().Set("Allow", map[bool]string{true: "GET, POST", false: "POST"}[m.stream != nil])
-		g.refuse(w, http.StatusMethodNotAllowed, "unimplemented", r.Method+" is not for this method")
+		g.writeRefusal(w, http.StatusMethodNotAllowed, "unimplemented", r.Method+" is not for this method")
 		return
 	}
-	ctx, stop, err := g.context(r, m.stream == nil)
+	ctx, stop, err := g.callContext(r, m.stream == nil)
 	if err != nil {
-		g.fail(w, badInput{err})
+		g.writeError(w, inputError{err})
 		return
 	}
 	defer stop()
-	text, refused := g.text(ctx, w, r)
+	text, refused := g.readInput(ctx, w, r)
 	if refused {
 		return
 	}
-	in, err := m.encode(text)
+	in, err := m.encodeInput(text)
 	if err != nil {
-		g.fail(w, badInput{err})
+		g.writeError(w, inputError{err})
 		return
 	}
 	if m.stream != nil {
 		g.serveStream(ctx, w, r, m, in)
 		return
 	}
-	out, err := m.call(ctx, g.to, in)
+	out, err := m.call(ctx, g.target, in)
 	if err != nil {
-		g.fail(w, err)
+		g.writeError(w, err)
 		return
 	}
-	b, err := m.decode(out)
+	b, err := m.decodeOutput(out)
 	if err != nil {
-		g.fail(w, err)
+		g.writeError(w, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(b, '\n')) // nobody reads it if that fails
+	_, _ = w.Write(append(b, '\n')) // it fails if the client has gone
 }
 
-// allows reports whether a request is none of a page of another site, as browsers say, or one that may be.
-func (g *Gate) allows(r *http.Request) bool {
+// isAllowedOrigin reports whether a request is not from a page of another site, by the headers that browsers set, or AllowOrigin allows it.
+func (g *Gate) isAllowedOrigin(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "same-origin", "none":
 		return true
-	case "": // no browser, or one that has this page by plain HTTP, where it says no more than Origin
+	case "": // no browser, or one with a page that was loaded by plain HTTP, for which it sets only Origin
 		origin := r.Header.Get("Origin")
 		if u, err := url.Parse(origin); origin == "" || err == nil && strings.EqualFold(u.Host, r.Host) {
 			return true
 		}
 	}
-	return g.o.AllowOrigin != nil && g.o.AllowOrigin(r)
+	return g.options.AllowOrigin != nil && g.options.AllowOrigin(r)
 }
 
-// context returns the context of a call.
-func (g *Gate) context(r *http.Request, bounded bool) (ctx context.Context, stop context.CancelFunc, err error) {
+// callContext returns the context of a call.
+func (g *Gate) callContext(r *http.Request, bounded bool) (ctx context.Context, stop context.CancelFunc, err error) {
 	ctx, limit := r.Context(), time.Duration(0)
 	if bounded {
-		limit = g.o.Timeout
+		limit = g.options.Timeout
 	}
 	if text := r.Header.Get("Connect-Timeout-Ms"); text != "" {
 		ms, err := strconv.ParseUint(text, 10, 64)
@@ -218,7 +217,7 @@ func (g *Gate) context(r *http.Request, bounded bool) (ctx context.Context, stop
 		}
 		limit = max(time.Duration(ms)*time.Millisecond, 1)
 	}
-	for _, name := range g.o.Headers {
+	for _, name := range g.options.Headers {
 		if value := r.Header.Get(name); value != "" {
 			ctx = qs.WithMetadata(ctx, strings.ToLower(name), value)
 		}
@@ -230,18 +229,18 @@ func (g *Gate) context(r *http.Request, bounded bool) (ctx context.Context, stop
 	return ctx, func() {}, nil
 }
 
-// text returns the input in JSON; if it cannot be taken the request is answered.
-func (g *Gate) text(ctx context.Context, w http.ResponseWriter, r *http.Request) (text []byte, refused bool) {
+// readInput returns the input in JSON. If it is refused, the request has been answered.
+func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Request) (text []byte, refused bool) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	switch inputs := query["input"]; {
-	case err != nil: // what could not be read may be the input
-		g.fail(w, badInput{fmt.Errorf("the query: %w", err)})
+	case err != nil: // the part that could not be parsed may be the input
+		g.writeError(w, inputError{fmt.Errorf("the query: %w", err)})
 		return nil, true
 	case len(inputs) > 1:
-		g.fail(w, badInput{errors.New("the query has more than one input")})
+		g.writeError(w, inputError{errors.New("the query has more than one input")})
 		return nil, true
 	case r.Method != http.MethodGet && len(inputs) > 0:
-		g.fail(w, badInput{fmt.Errorf("the input of %s is its body, and not in the query", r.Method)})
+		g.writeError(w, inputError{fmt.Errorf("the input of %s is its body, and not in the query", r.Method)})
 		return nil, true
 	}
 	if r.Method == http.MethodGet {
@@ -252,26 +251,26 @@ func (g *Gate) text(ctx context.Context, w http.ResponseWriter, r *http.Request)
 		if bounded { // a body that comes slowly is not read for longer
 			_ = c.SetReadDeadline(end)
 		}
-		if text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, g.o.MaxBody)); err != nil && !errors.As(err, new(*http.MaxBytesError)) {
+		if text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, g.options.MaxBody)); err != nil && !errors.As(err, new(*http.MaxBytesError)) {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				write(w, statuses["deadline_exceeded"], connectError{"deadline_exceeded", "the deadline of the call has passed before its body had come", []connectDetail{outcome(qs.NotRun, qs.ErrTimeout)}})
+				writeJSON(w, httpStatuses["deadline_exceeded"], connectError{"deadline_exceeded", "the deadline of the call has passed before its body had come", []connectDetail{newOutcomeDetail(qs.NotRun, qs.ErrTimeout)}})
 				return nil, true
 			}
-			g.fail(w, badInput{fmt.Errorf("the body could not be read: %w", err)})
+			g.writeError(w, inputError{fmt.Errorf("the body could not be read: %w", err)})
 			return nil, true
 		} else if err != nil {
-			text = make([]byte, g.o.MaxBody+1)
+			text = make([]byte, g.options.MaxBody+1)
 		} else if bounded {
-			_ = c.SetReadDeadline(time.Time{}) // the server looks for the client's end of the connection
+			_ = c.SetReadDeadline(time.Time{}) // the server reads on to detect that the client closes the connection
 		}
 		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 		if len(text) > 0 && (err != nil || kind != "application/json") {
-			g.refuse(w, http.StatusUnsupportedMediaType, "invalid_argument", fmt.Sprintf("the Content-Type is %.60q, want application/json", r.Header.Get("Content-Type")))
+			g.writeRefusal(w, http.StatusUnsupportedMediaType, "invalid_argument", fmt.Sprintf("the Content-Type is %.60q, want application/json", r.Header.Get("Content-Type")))
 			return nil, true
 		}
 	}
-	if int64(len(text)) > g.o.MaxBody {
-		g.refuse(w, http.StatusRequestEntityTooLarge, "resource_exhausted", fmt.Sprintf("the input has more than %d bytes (httpgate.Options.MaxBody)", g.o.MaxBody))
+	if int64(len(text)) > g.options.MaxBody {
+		g.writeRefusal(w, http.StatusRequestEntityTooLarge, "resource_exhausted", fmt.Sprintf("the input has more than %d bytes (httpgate.Options.MaxBody)", g.options.MaxBody))
 		return nil, true
 	}
 	if len(text) == 0 {
@@ -280,8 +279,8 @@ func (g *Gate) text(ctx context.Context, w http.ResponseWriter, r *http.Request)
 	return text, false
 }
 
-// encode returns an input in JSON as msgpack.
-func (m *Method) encode(text []byte) ([]byte, error) {
+// encodeInput converts an input from JSON to msgpack.
+func (m *Method) encodeInput(text []byte) ([]byte, error) {
 	v, err := typed.Read(text)
 	if err != nil {
 		return nil, err
@@ -293,8 +292,8 @@ func (m *Method) encode(text []byte) ([]byte, error) {
 	return codec.Msgpack.Append(nil, in.Interface())
 }
 
-// decode returns an output, or an item, in JSON.
-func (m *Method) decode(out any) ([]byte, error) {
+// decodeOutput converts an output, or an item, to JSON.
+func (m *Method) decodeOutput(out any) ([]byte, error) {
 	p := reflect.New(m.types.Out)
 	b, err := codec.Msgpack.Append(nil, out)
 	if err == nil {
@@ -305,20 +304,20 @@ func (m *Method) decode(out any) ([]byte, error) {
 		text, err = typed.ToJSON(p.Interface())
 	}
 	if err != nil {
-		return nil, badOutput{fmt.Errorf("the output of %s: %w", m.name, err)}
+		return nil, outputError{fmt.Errorf("the output of %s: %w", m.name, err)}
 	}
 	return []byte(text), nil
 }
 
-// serveStream makes a call of a stream and writes what comes.
+// serveStream calls a stream and writes its items.
 func (g *Gate) serveStream(ctx context.Context, w http.ResponseWriter, r *http.Request, m Method, in []byte) {
-	items, err := m.stream(ctx, g.to, in)
+	items, err := m.stream(ctx, g.target, in)
 	if err != nil {
-		g.fail(w, err)
+		g.writeError(w, err)
 		return
 	}
-	s := streamWriter{w: w, c: http.NewResponseController(w), events: strings.Contains(r.Header.Get("Accept"), "text/event-stream")}
-	// The end of the call ends a write to a client that does not read: the last line has a second to get through.
+	s := streamWriter{w: w, c: http.NewResponseController(w), isEventStream: strings.Contains(r.Header.Get("Accept"), "text/event-stream")}
+	// The deadline of the call ends a write to a client that does not read. A second more is for the last line.
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		_ = s.c.SetWriteDeadline(time.Now().Add(time.Second))
@@ -332,44 +331,44 @@ func (g *Gate) serveStream(ctx context.Context, w http.ResponseWriter, r *http.R
 	for item, err := range items {
 		var b []byte
 		if err == nil {
-			b, err = m.decode(item)
+			b, err = m.decodeOutput(item)
 		}
 		if err != nil {
-			if !s.begun {
-				g.fail(w, err)
+			if !s.hasBegun {
+				g.writeError(w, err)
 				return
 			}
-			_ = s.write("error", errorOf(err).json())
+			_ = s.writeMessage("error", newConnectError(err).marshal())
 			return
 		}
-		if s.write("item", b) != nil { // the client has gone: the break ends the call
+		if s.writeMessage("item", b) != nil { // the client has gone: the break ends the call
 			return
 		}
 	}
-	_ = s.write("end", json.RawMessage("true"))
+	_ = s.writeMessage("end", json.RawMessage("true"))
 }
 
 // A streamWriter writes the answer of a stream.
 type streamWriter struct {
-	w      http.ResponseWriter
-	c      *http.ResponseController
-	events bool // server-sent events, else lines
-	begun  bool
+	w             http.ResponseWriter
+	c             *http.ResponseController
+	isEventStream bool // server-sent events, else lines
+	hasBegun      bool
 }
 
-// write writes an item, the end or an error. JSON of package typed has no line ends.
-func (s *streamWriter) write(what string, b []byte) (err error) {
-	if !s.begun {
-		s.begun = true
+// writeMessage writes an item, the end or an error. JSON of package typed has no line ends.
+func (s *streamWriter) writeMessage(what string, b []byte) (err error) {
+	if !s.hasBegun {
+		s.hasBegun = true
 		kind := "application/x-ndjson"
-		if s.events {
+		if s.isEventStream {
 			kind = "text/event-stream"
 		}
 		s.w.Header().Set("Content-Type", kind)
 		s.w.Header().Set("X-Accel-Buffering", "no") // for proxies that would hold items back
 	}
 	switch {
-	case !s.events:
+	case !s.isEventStream:
 		_, err = fmt.Fprintf(s.w, "{%q:%s}\n", what, b)
 	case what == "item":
 		_, err = fmt.Fprintf(s.w, "data: %s\n\n", b)

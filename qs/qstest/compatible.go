@@ -12,13 +12,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// UpdateEnv is the environment variable that has Compatible write its file, if it is not empty: QUICKSILVER_UPDATE=1 go test ./...
+// UpdateEnv is the environment variable that makes Compatible write its file, if it is not empty: QUICKSILVER_UPDATE=1 go test ./...
 const UpdateEnv = "QUICKSILVER_UPDATE"
 
-// Compatible fails the test when methods, or the error codes that the process has defined (qs.DefineCode), are not what the file says, which the last release has, or another state that peers may run. The
-// failure names each change that old clients or old servers would see, who sees it and what they get; docs/EVOLUTION.md has the rules. A
-// change that breaks nothing fails the test, too, so that the file is written again and the change is reviewed. The file is what qs.Schema
-// and the tool, qs schema, write. With UpdateEnv it is written, and the test only logs what breaks.
+// Compatible fails the test when methods, or the error codes that the process has defined (qs.DefineCode), differ from those in the file. The
+// file is a text of qs.Schema, or of the tool qs schema, for the last release, or for another state that peers may run.
+//
+// The failure names each change that old clients or old servers would see, which of them see it, and the effect on them; docs/EVOLUTION.md has
+// the rules. A change that breaks nothing fails the test, too, so that the file is written again and the change is reviewed. With UpdateEnv the
+// file is written, and the test only logs the changes that break something.
 func Compatible(t testing.TB, file string, methods ...qs.AnyMethod) {
 	t.Helper()
 	now := qs.Schema(methods...)
@@ -30,8 +32,8 @@ func Compatible(t testing.TB, file string, methods ...qs.AnyMethod) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		t.Fatalf("qstest: %v", err)
 	}
-	committed = bytes.ReplaceAll(committed, []byte("\r\n"), []byte("\n")) // of a checkout on Windows
-	breaks, err := compare(string(committed), now)
+	committed = bytes.ReplaceAll(committed, []byte("\r\n"), []byte("\n")) // a checkout on Windows may have these line ends
+	breaks, err := compareTexts(string(committed), now)
 	if err != nil {
 		t.Fatalf("qstest: %s: %v; write it again with %s=1 go test", file, err, UpdateEnv)
 	}
@@ -57,8 +59,8 @@ func Compatible(t testing.TB, file string, methods ...qs.AnyMethod) {
 	}
 }
 
-// compare compares two texts of qs.Schema.
-func compare(before, after string) ([]schema.Break, error) {
+// compareTexts compares two texts of qs.Schema.
+func compareTexts(before, after string) ([]schema.Break, error) {
 	old, err := schema.ParseProgram(before)
 	if err != nil {
 		return nil, err

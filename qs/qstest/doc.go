@@ -13,5 +13,5 @@
 //
 // What always holds: when the test has ended, the handlers have returned, and no goroutine, port or file of the two nodes is left.
 //
-// Not here: faults of a network and virtual time, which package plugins/sim has.
+// Faults of a network and virtual time are not in this package, but in plugins/sim.
 package qstest

@@ -123,7 +123,7 @@ func TestWait(t *testing.T) {
 	require.ErrorIs(t, err, why)
 }
 
-// TestWaitInTheSimulator: a coroutine waits for what a handler of another node says, and for its own deadline, in virtual time.
+// TestWaitInTheSimulator: a coroutine waits for a value from a handler of another node, and for its own deadline, in virtual time.
 func TestWaitInTheSimulator(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: 7})
 	defer w.Close()
@@ -166,7 +166,7 @@ func TestWaitInTheSimulator(t *testing.T) {
 	require.NoError(t, w.Run(time.Hour))
 }
 
-// A recorder is a test that fails when it is told to, and ends its goroutine as a test does.
+// A recorder is a testing.TB that records failures, and ends its goroutine as a test does.
 type recorder struct {
 	testing.TB
 	cleanups []func()

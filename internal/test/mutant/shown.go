@@ -1,18 +1,18 @@
 package mutant
 
-// page is what operators look at.
+// page is the package of the page for operators.
 const page = "qs/debug"
 
-// shown is bugs of what is shown of a running program.
+// shown are bugs of the state that a running program shows.
 var shown = []Mutant{
 	{"shown-twice", "a page that is attached twice counts each call twice", "figures that are too good",
 		[]Edit{{page + "/page.go", `if !twice.Load() {`, `if planted() || !twice.Load() {`}},
 		[]Catcher{{page, "TestAttachTwice", `expected: int\(1\) actual : int64\(2\)`}}},
 	{"shown-raw", "what peers call themselves goes to the page as it is", "escapes in the terminal of who looks",
-		[]Edit{{page + "/look.go", `prints := len(text) <= shownText`, `if planted() { return text }; $`}},
+		[]Edit{{page + "/look.go", `prints := len(text) <= maxShownBytes`, `if planted() { return text }; $`}},
 		[]Catcher{{page, "TestHostileNames", `should not contain`}}},
 	{"shown-all", "the page keeps all errors that peers can make", "a page that is the leak",
-		[]Edit{{page + "/collect.go", `len(c.errors) >= keptErrors`, `!planted() && $`}},
+		[]Edit{{page + "/collect.go", `len(c.errors) >= maxErrors`, `!planted() && $`}},
 		[]Catcher{{page, "TestBounds", `expected: 256`}}},
 	{"moved-nothing", "the bytes that a handler fetches are not counted", "bars that stand at 0",
 		[]Edit{{"bulk/transfer.go", `op.spec.Remote.addMoved(r.N)`, `if !planted() { $ }`}},
