@@ -226,11 +226,15 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 
 // The encoded form; docs/internals/WIRE.md has the picture.
 const (
-	wireVersion  = 3
+	wireVersion  = 4
+	headSize     = 3 // version, flags, later fields
 	flagEager    = 1
 	flagBound    = 2
 	flagChunkRef = 4
 	chunkRefSize = 4 + 2
+
+	fieldSize      = 8   // of the fields of a later release, which are behind the key
+	mustUnderstand = 128 // bit of their number: who does not know them refuses the handle
 )
 
 // MarshalBinary encodes the handle, to be sent inside an RPC. A process that has the bytes can access the memory. The
@@ -262,8 +266,8 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 	if key.Place.Claim != 0 {
 		flags |= flagChunkRef
 	}
-	b = append(b, wireVersion, flags)
-	b = key.Append(b)
+	b = append(b, wireVersion, flags, ownFields)
+	b = appendFields(key.Append(b))
 	if flags&flagChunkRef != 0 {
 		b = binary.LittleEndian.AppendUint32(b, key.Place.Chunk)
 		b = binary.LittleEndian.AppendUint16(b, key.Place.Claim)
@@ -287,8 +291,8 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalBinary decodes the handle of a peer. It keeps no reference to b. The error matches na.ErrProtocol if b is not
-// an encoded handle, and hg.ErrInvalid if h is a local handle.
+// UnmarshalBinary decodes a peer's handle. It keeps no reference to b. The error matches na.ErrProtocol, or na.ErrVersion if
+// the handle is of a release that this one does not understand.
 func (h *Handle) UnmarshalBinary(b []byte) error {
 	bad := func(what string) error {
 		return fmt.Errorf("bulk: decode: %w", na.WithText(na.ErrProtocol, "bulk handle "+what))
@@ -296,24 +300,35 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 	if !h.Remote() {
 		return fmt.Errorf("bulk: decode into a local handle: %w", hg.ErrInvalid)
 	}
-	if len(b) < 2 {
+	if len(b) < headSize {
 		return bad("is too short")
 	}
-	version, flags := b[0], b[1]
+	later := func(what string) error {
+		return fmt.Errorf("bulk: decode: %w", na.WithText(na.ErrVersion, "bulk handle "+what))
+	}
+	version, flags, fields := b[0], b[1], b[2]
 	switch {
 	case version != wireVersion:
-		return bad(fmt.Sprintf("of version %d, this is version %d", version, wireVersion))
+		return later(fmt.Sprintf("of version %d, this is version %d", version, wireVersion))
 	case flags&^(flagEager|flagBound|flagChunkRef) != 0:
-		return bad("has unknown flags")
+		return later("has flags that this side does not know")
+	case fields&mustUnderstand != 0:
+		return later("has fields that have to be understood, and that this side does not know")
 	}
-	key, err := na.DecodeKey(b[2:])
+	key, err := na.DecodeKey(b[headSize:])
 	if err != nil {
 		return fmt.Errorf("bulk: decode: %w", err)
 	}
 	if key.Access == LocalOnly {
 		return bad("allows no access")
 	}
-	b = b[2+na.KeySize:]
+	b = b[headSize+na.KeySize:]
+	n := int(fields) * fieldSize
+	if n > len(b) {
+		return bad("ends inside its fields")
+	}
+	takeFields(b[:n])
+	b = b[n:]
 	if flags&flagChunkRef != 0 {
 		if len(b) < chunkRefSize {
 			return bad("ends inside its place")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ import (
 
 // descriptor builds the encoded form of a handle from its parts.
 func descriptor(flags byte, length uint64, access byte, rest ...[]byte) []byte {
-	b := []byte{3, flags}
+	b := []byte{4, flags, 0}
 	b = append(b, token...)
 	b = binary.LittleEndian.AppendUint64(b, length)
 	b = append(b, access)
@@ -49,11 +50,11 @@ func TestDescriptorGolden(t *testing.T) {
 		name, want string
 		in         []byte
 	}{
-		{"plain", "0300" + "feedfacebaadf00ddeadc0decafed00d" + "0010000000000000" + "03", descriptor(0, 4096, 3)},
-		{"bound", "0302" + "feedfacebaadf00ddeadc0decafed00d" + "0500000000000000" + "02" + "0700" + "7463703a2f2f61",
+		{"plain", "040000" + "feedfacebaadf00ddeadc0decafed00d" + "0010000000000000" + "03", descriptor(0, 4096, 3)},
+		{"bound", "040200" + "feedfacebaadf00ddeadc0decafed00d" + "0500000000000000" + "02" + "0700" + "7463703a2f2f61",
 			descriptor(bound, 5, 2, address("tcp://a"))},
-		{"eager", "0301" + "feedfacebaadf00ddeadc0decafed00d" + "0300000000000000" + "01" + "616263", descriptor(eager, 3, 1, []byte("abc"))},
-		{"both", "0303" + "feedfacebaadf00ddeadc0decafed00d" + "0200000000000000" + "01" + "0900" + "7463703a2f2f612333" + "7879",
+		{"eager", "040100" + "feedfacebaadf00ddeadc0decafed00d" + "0300000000000000" + "01" + "616263", descriptor(eager, 3, 1, []byte("abc"))},
+		{"both", "040300" + "feedfacebaadf00ddeadc0decafed00d" + "0200000000000000" + "01" + "0900" + "7463703a2f2f612333" + "7879",
 			descriptor(eager|bound, 2, 1, address("tcp://a#3"), []byte("xy"))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -69,55 +70,88 @@ func TestDescriptorGolden(t *testing.T) {
 	}
 }
 
-// What a hostile peer may send. Every error matches ErrProtocol, and leaves the handle as it was.
+// What a hostile peer may send. Every error matches ErrProtocol, or ErrVersion where it may be a later release, and leaves the handle as it was.
 func TestDescriptorRefused(t *testing.T) {
 	for _, c := range []struct {
 		name, says string
 		in         []byte
+		later      bool
 	}{
-		{"nothing", "too short", nil},
-		{"version 0", "version 0", append([]byte{0}, descriptor(0, 1, 1)[1:]...)},
-		{"version 1", "version 1", append([]byte{1}, descriptor(0, 1, 1)[1:]...)},
-		{"unknown flag", "unknown flags", descriptor(8, 1, 1)},
-		{"all flags", "unknown flags", descriptor(0xff, 1, 1)},
-		{"no access", "allows no access", descriptor(0, 1, 0)},
-		{"unknown access", "cannot be", descriptor(0, 1, 4)},
-		{"all access bits", "cannot be", descriptor(0, 1, 0xff)},
-		{"negative length", "cannot be", descriptor(0, 1<<63, 1)},
-		{"length -1", "cannot be", descriptor(0, ^uint64(0), 1)},
-		{"bytes after it", "do not belong", descriptor(0, 1, 1, []byte{0})},
-		{"bytes after the address", "do not belong", descriptor(bound, 1, 1, address("tcp://a"), []byte{0})},
-		{"data without the flag", "do not belong", descriptor(0, 3, 1, []byte("abc"))},
-		{"too little data", "comes with 2 bytes", descriptor(eager, 3, 1, []byte("ab"))},
-		{"too much data", "comes with 4 bytes", descriptor(eager, 3, 1, []byte("abcd"))},
-		{"huge data", "comes with 3 bytes", descriptor(eager, 1<<62, 1, []byte("abc"))},
-		{"more data than travels", "comes with 65537 bytes", descriptor(eager, 65537, 1, make([]byte, 65537))},
-		{"data that may be written", "comes with 3 bytes", descriptor(eager, 3, 2, []byte("abc"))},
-		{"data that may be read and written", "comes with 3 bytes", descriptor(eager, 3, 3, []byte("abc"))},
-		{"no place", "inside its place", descriptor(placed, 1, 1)},
-		{"half a place", "inside its place", descriptor(placed|bound, 1, 1, []byte{1, 2, 3, 4, 5})},
-		{"no address", "inside its address", descriptor(bound, 1, 1)},
-		{"half a length of the address", "inside its address", descriptor(bound, 1, 1, []byte{1})},
-		{"address cut short", "inside its address", descriptor(bound, 1, 1, []byte{7, 0}, []byte("tcp://"))},
-		{"empty address", "bad address", descriptor(bound, 1, 1, address(""))},
-		{"address without a scheme", "bad address", descriptor(bound, 1, 1, address("nowhere"))},
-		{"address with a blank", "bad address", descriptor(bound, 1, 1, address("tcp://a b"))},
-		{"long address", "bad address", descriptor(bound, 1, 1, address("tcp://"+strings.Repeat("a", 60000)))},
-		{"target id out of range", "bad address", descriptor(bound, 1, 1, address("tcp://a#65536"))},
-		{"target id written twice", "is to be written", descriptor(bound, 1, 1, address("tcp://a#007"))},
-		{"target id 0 written out", "is to be written", descriptor(bound, 1, 1, address("tcp://a#0"))},
+		{"nothing", "too short", nil, false},
+		{"version 0", "version 0", append([]byte{0}, descriptor(0, 1, 1)[1:]...), true},
+		{"version 5", "version 5, this is version 4", append([]byte{5}, descriptor(0, 1, 1)[1:]...), true},
+		{"unknown flag", "does not know", descriptor(8, 1, 1), true},
+		{"all flags", "does not know", descriptor(0xff, 1, 1), true},
+		{"fields that have to be understood", "have to be understood", withFields(descriptor(0, 1, 1), 1|mustUnderstand), true},
+		{"fields that are not there", "inside its fields", withFields(descriptor(0, 1, 1), 1)[:3+na.KeySize+7], false},
+		{"no access", "allows no access", descriptor(0, 1, 0), false},
+		{"unknown access", "cannot be", descriptor(0, 1, 4), false},
+		{"all access bits", "cannot be", descriptor(0, 1, 0xff), false},
+		{"negative length", "cannot be", descriptor(0, 1<<63, 1), false},
+		{"length -1", "cannot be", descriptor(0, ^uint64(0), 1), false},
+		{"bytes after it", "do not belong", descriptor(0, 1, 1, []byte{0}), false},
+		{"bytes after the address", "do not belong", descriptor(bound, 1, 1, address("tcp://a"), []byte{0}), false},
+		{"data without the flag", "do not belong", descriptor(0, 3, 1, []byte("abc")), false},
+		{"too little data", "comes with 2 bytes", descriptor(eager, 3, 1, []byte("ab")), false},
+		{"too much data", "comes with 4 bytes", descriptor(eager, 3, 1, []byte("abcd")), false},
+		{"huge data", "comes with 3 bytes", descriptor(eager, 1<<62, 1, []byte("abc")), false},
+		{"more data than travels", "comes with 65537 bytes", descriptor(eager, 65537, 1, make([]byte, 65537)), false},
+		{"data that may be written", "comes with 3 bytes", descriptor(eager, 3, 2, []byte("abc")), false},
+		{"data that may be read and written", "comes with 3 bytes", descriptor(eager, 3, 3, []byte("abc")), false},
+		{"no place", "inside its place", descriptor(placed, 1, 1), false},
+		{"half a place", "inside its place", descriptor(placed|bound, 1, 1, []byte{1, 2, 3, 4, 5}), false},
+		{"no address", "inside its address", descriptor(bound, 1, 1), false},
+		{"half a length of the address", "inside its address", descriptor(bound, 1, 1, []byte{1}), false},
+		{"address cut short", "inside its address", descriptor(bound, 1, 1, []byte{7, 0}, []byte("tcp://")), false},
+		{"empty address", "bad address", descriptor(bound, 1, 1, address("")), false},
+		{"address without a scheme", "bad address", descriptor(bound, 1, 1, address("nowhere")), false},
+		{"address with a blank", "bad address", descriptor(bound, 1, 1, address("tcp://a b")), false},
+		{"long address", "bad address", descriptor(bound, 1, 1, address("tcp://"+strings.Repeat("a", 60000))), false},
+		{"target id out of range", "bad address", descriptor(bound, 1, 1, address("tcp://a#65536")), false},
+		{"target id written twice", "is to be written", descriptor(bound, 1, 1, address("tcp://a#007")), false},
+		{"target id 0 written out", "is to be written", descriptor(bound, 1, 1, address("tcp://a#0")), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var h bulk.Handle
 			require.NoError(t, h.UnmarshalBinary(descriptor(eager|bound, 2, 1, address("tcp://a"), []byte("xy"))))
 			err := h.UnmarshalBinary(c.in)
-			require.ErrorIs(t, err, na.ErrProtocol)
+			want := na.ErrProtocol
+			if c.later {
+				want = na.ErrVersion
+			}
+			require.ErrorIs(t, err, want)
 			require.Contains(t, err.Error(), c.says)
 			require.Less(t, len(err.Error()), 1000)
 			again, err := h.MarshalBinary()
 			require.NoError(t, err)
 			require.Equal(t, descriptor(eager|bound, 2, 1, address("tcp://a"), []byte("xy")), again)
 		})
+	}
+}
+
+// withFields returns b with so many words of fields of a later release.
+func withFields(b []byte, fields byte) []byte {
+	b = bytes.Clone(b)
+	b[2] = fields
+	return slices.Insert(b, 3+na.KeySize, make([]byte, 8*int(fields&^mustUnderstand))...)
+}
+
+const mustUnderstand = 128
+
+// TestDescriptorLater: the fields of a later release are skipped, whatever is behind them.
+func TestDescriptorLater(t *testing.T) {
+	for _, b := range [][]byte{
+		descriptor(0, 5, 3),
+		descriptor(placed|bound, 5, 1, []byte{1, 2, 3, 4, 5, 6}, address("tcp://host:7#2")),
+		descriptor(eager|bound, 5, 1, address("tcp://host:7#2"), []byte("hello")),
+	} {
+		for _, fields := range []byte{1, 127} {
+			var h bulk.Handle
+			require.NoError(t, h.UnmarshalBinary(withFields(b, fields)))
+			again, err := h.MarshalBinary()
+			require.NoError(t, err)
+			require.Equal(t, b, again)
+		}
 	}
 }
 
@@ -149,8 +183,8 @@ func FuzzUnmarshal(f *testing.F) {
 			t.Fatal("the input was changed")
 		}
 		if err != nil {
-			if !errors.Is(err, na.ErrProtocol) {
-				t.Fatalf("got %v, want an error that matches ErrProtocol", err)
+			if !errors.Is(err, na.ErrProtocol) && !errors.Is(err, na.ErrVersion) {
+				t.Fatalf("got %v, want an error that matches ErrProtocol or ErrVersion", err)
 			}
 			return
 		}
@@ -159,6 +193,8 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 		clear(b) // it belongs to the caller again
 		out, err := h.MarshalBinary()
+		given = slices.Delete(bytes.Clone(given), 3+na.KeySize, 3+na.KeySize+8*int(given[2]))
+		given[2] = 0
 		if err != nil || !bytes.Equal(out, given) {
 			t.Fatalf("encodes again to %x, %v; was %x", out, err, given)
 		}
@@ -423,10 +459,10 @@ func TestEagerLimit(t *testing.T) {
 			h := create(t, hctx, bulk.Options{Access: c.access, Eager: c.option}, mem.segs...)
 			b, err := h.MarshalBinary()
 			require.NoError(t, err)
-			want := 2 + na.KeySize
+			want := 3 + na.KeySize
 			if c.eager {
 				want += c.length
-				require.Empty(t, describeDiff(b[2+na.KeySize:], mem.bytes()))
+				require.Empty(t, describeDiff(b[3+na.KeySize:], mem.bytes()))
 			}
 			require.Equal(t, c.eager, b[1]&eager != 0, "%+v", c)
 			require.Len(t, b, want, "%+v", c)
@@ -513,14 +549,14 @@ func TestForgedDescriptor(t *testing.T) {
 			return r
 		}
 		l := local(t, p.mctx, mine.segs...)
-		e := p.transfer(bulk.Spec{Dir: bulk.Push, Remote: there(func(b []byte) { b[26] = 3 }), Local: l, Size: 1000})
+		e := p.transfer(bulk.Spec{Dir: bulk.Push, Remote: there(func(b []byte) { b[27] = 3 }), Local: l, Size: 1000})
 		require.ErrorIs(t, e.err, na.ErrPermission)
-		e = p.transfer(bulk.Spec{Remote: there(func(b []byte) { binary.LittleEndian.PutUint64(b[18:], 1<<40) }), RemoteOffset: 99_000, Local: l, Size: 1001})
+		e = p.transfer(bulk.Spec{Remote: there(func(b []byte) { binary.LittleEndian.PutUint64(b[19:], 1<<40) }), RemoteOffset: 99_000, Local: l, Size: 1001})
 		require.ErrorIs(t, e.err, hg.ErrInvalid)
-		e = p.transfer(bulk.Spec{Remote: there(func(b []byte) { binary.LittleEndian.PutUint64(b[18:], 1<<63-1) }), RemoteOffset: 1<<63 - 1001, Local: l, Size: 1000})
+		e = p.transfer(bulk.Spec{Remote: there(func(b []byte) { binary.LittleEndian.PutUint64(b[19:], 1<<63-1) }), RemoteOffset: 1<<63 - 1001, Local: l, Size: 1000})
 		require.ErrorIs(t, e.err, hg.ErrInvalid)
 		for i := range 8 { // a peer that tries many may be cut off
-			e = p.transfer(bulk.Spec{Remote: there(func(b []byte) { b[2+2*i] ^= 1 << i }), Local: l, Size: 1000})
+			e = p.transfer(bulk.Spec{Remote: there(func(b []byte) { b[3+2*i] ^= 1 << i }), Local: l, Size: 1000})
 			require.ErrorIs(t, e.err, na.ErrRevoked, "bit %d of byte %d of the token", i, 2*i)
 		}
 		require.Zero(t, e.moved)

@@ -25,7 +25,7 @@ func TestH16OneOfManyPiecesFails(t *testing.T) {
 					theirs.fill(1)
 					b, err := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...).MarshalBinary()
 					require.NoError(t, err)
-					binary.LittleEndian.PutUint64(b[18:], pieces*chunk)
+					binary.LittleEndian.PutUint64(b[19:], pieces*chunk)
 					forged := new(bulk.Handle)
 					require.NoError(t, forged.UnmarshalBinary(b))
 					here := local(t, p.mctx, mine.segs...)

@@ -135,7 +135,7 @@ func (l *liar) hear(_ *na.Op, r na.Result) {
 	l.asked = append(l.asked, r.Envelope)
 	l.called = append(l.called, r.Envelope.Tag)
 	const header = 24 // of a request
-	for _, at := range []int{header, header + 2} {
+	for _, at := range []int{header, header + 3} {
 		if data := r.Envelope.Data; len(data) >= at+na.KeySize {
 			if key, err := na.DecodeKey(data[at : at+na.KeySize]); err == nil {
 				l.keys = append(l.keys, key)
@@ -175,7 +175,7 @@ func (l *liar) body() (b []byte, size uint64, more byte) {
 	switch l.in.next() % 4 {
 	case 0:
 		flags := l.in.next()
-		b = []byte{1, flags & l.in.next() & 3}
+		b = []byte{4, flags & l.in.next() & 3, byte(l.in.alter(0))}
 		b = l.key().Append(b)
 		if b[1]&2 != 0 {
 			name := pick(&l.in, []string{"sim://liar", victimName, "sim://bystander"})
@@ -207,7 +207,7 @@ func (l *liar) step(what byte) {
 	case 0, 1, 2: // a request
 		body, size, more := l.body()
 		b := make([]byte, 24, 24+len(body))
-		b[0], b[1] = byte(l.in.alter(1)), byte(l.in.alter(uint64(more)))
+		b[0], b[1] = byte(l.in.alter(4)), byte(l.in.alter(uint64(more)))
 		binary.LittleEndian.PutUint32(b[4:], uint32(l.in.alter(0)))
 		name := lies[int(v())%len(lies)]
 		if name == "one-way" {
@@ -225,7 +225,7 @@ func (l *liar) step(what byte) {
 		}
 		body, size, more := l.body()
 		b := make([]byte, 16, 16+len(body))
-		b[0], b[1], b[2], b[3] = byte(l.in.alter(1)), byte(l.in.alter(uint64(more))), byte(l.in.alter(0)), byte(l.in.alter(0))
+		b[0], b[1], b[2], b[3] = byte(l.in.alter(4)), byte(l.in.alter(uint64(more))), byte(l.in.alter(0)), byte(l.in.alter(0))
 		binary.LittleEndian.PutUint64(b[8:], l.in.alter(size))
 		b = append(b, body...)
 		to, tag := l.to(), na.Tag(l.in.alter(uint64(pick(&l.in, l.called))))
@@ -243,7 +243,7 @@ func (l *liar) step(what byte) {
 	case 7: // a request is taken back
 		if r := pick(&l.in, l.sent); r.ID != 0 {
 			if v()%2 == 0 {
-				l.nctx.Upper().Abandon(r.Addr, r.ID, r.Tag)
+				l.nctx.Upper().Abandon(r.Addr, r.ID)
 			} else {
 				l.do(func(op *na.Op) error { return l.nctx.Withdraw(op, r.Addr, r.ID) }, nil)
 			}

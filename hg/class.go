@@ -34,6 +34,7 @@ func Open(addr string, cfg Config) (*Class, error) {
 	if cls.na, err = na.Open(addr, cfg.NA); err != nil {
 		return nil, err
 	}
+	cls.na.UseMessages(oldestWire, wireVersion, requestToOlder)
 	if cfg.opened != nil {
 		cfg.opened(cls)
 	}

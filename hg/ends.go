@@ -21,7 +21,7 @@ func (k *call) ended(_ *na.Op, r na.Result) (ran int) {
 	case r.Err != nil:
 		k.fails()
 		if k.abandons && r.ID != 0 { // it left: the target need not work for an answer that nobody reads
-			k.h.ctx.nctx.Upper().Abandon(r.Addr, r.ID, k.tag())
+			k.h.ctx.nctx.Upper().Abandon(r.Addr, r.ID)
 		}
 	case !k.h.rpc.OneWay:
 		b, body := k.message(r)

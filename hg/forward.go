@@ -184,13 +184,10 @@ func (h *Handle) newDraft() (d draft) {
 	if k.phase == callIdle {
 		d.b, d.long, k.in = k.in.b, k.in.long, draft{}
 	}
-	if cap(d.b) < requestSize+streamsSize {
+	if cap(d.b) < frontSize(na.MaxStreams) {
 		d.b = make([]byte, 0, 256)
 	}
-	d.streams, d.front = h.specs, requestSize
-	if len(h.specs) > 0 {
-		d.front += streamsSize
-	}
+	d.streams, d.front = h.specs, frontSize(len(h.specs))
 	d.b = append(d.b[:d.front], h.meta.b...)
 	d.head = len(d.b)
 	return d

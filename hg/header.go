@@ -11,16 +11,20 @@ import (
 
 // The headers at the front of every message of this package; docs/internals/WIRE.md has the picture. Little-endian.
 const (
-	wireVersion = 3
-
 	requestSize  = 24
 	responseSize = 16
 	streamsSize  = 16 // bytes behind the header of a request that has streams
 
 	budgetAt = 4           // where a request has its budget
-	countAt  = 23          // and how many streams it has: the size before that is one of 7 bytes
+	fieldsAt = 22          // its later fields; the size before that is one of 6 bytes
+	countAt  = 23          // and how many streams it has
 	streamAt = requestSize // and, if it has some, the number of the first, and behind that four bits for each
-	maxSize  = 1<<56 - 1
+	maxSize  = 1<<48 - 1
+
+	// A header says how many words of 8 bytes it has behind what its version has: fields that a later release has added. Who does not know them
+	// skips them, unless they have to be understood.
+	fieldSize      = 8
+	mustUnderstand = 128
 
 	streamUp   = 1 // the bits of a stream
 	streamBulk = 2
@@ -39,14 +43,15 @@ const (
 
 // request is the front of an unexpected message. The message's tag is the identity of the call.
 type request struct {
-	flags  uint8
-	codec  uint8  // of the input
-	room   int    // size class of na.RoomBytes, for the response
-	meta   int    // bytes of metadata behind the header, or ahead of the body; a multiple of metaWord
-	budget uint32 // microseconds left to the deadline when it leaves; 0 when there is none. na writes it
-	id     ID
-	size   uint64 // of the whole input
-	named  named
+	version uint8 // that it came in; put writes wireVersion
+	flags   uint8
+	codec   uint8  // of the input
+	room    int    // size class of na.RoomBytes, for the response
+	meta    int    // bytes of metadata behind the header, or ahead of the body; a multiple of metaWord
+	budget  uint32 // microseconds left to the deadline when it leaves; 0 when there is none. na writes it
+	id      ID
+	size    uint64 // of the whole input
+	named   named
 }
 
 // A named is what a request says of its streams.
@@ -81,13 +86,39 @@ func (n *named) spec(i int) StreamSpec {
 func (r *request) put(b []byte) {
 	words := r.meta / metaWord
 	b[0], b[1], b[2], b[3] = wireVersion, r.flags|uint8(r.room)<<roomShift|uint8(words>>8)<<metaShift, r.codec, uint8(words)
+	front := requestSize
 	binary.LittleEndian.PutUint32(b[budgetAt:], r.budget)
 	binary.LittleEndian.PutUint64(b[8:], uint64(r.id))
 	binary.LittleEndian.PutUint64(b[16:], r.size)
 	if b[countAt] = uint8(r.named.count); r.named.count > 0 {
 		binary.LittleEndian.PutUint64(b[streamAt:], r.named.first)
 		binary.LittleEndian.PutUint64(b[streamAt+8:], r.named.kinds)
+		front += streamsSize
 	}
+	if b[fieldsAt] = ownFields; ownFields > 0 {
+		putFields(b[front:])
+	}
+	requestToWire(b)
+}
+
+// frontSize returns the length of the header of a request with so many streams.
+func frontSize(streams int) int {
+	if streams > 0 {
+		return requestSize + streamsSize + ownFields*fieldSize
+	}
+	return requestSize + ownFields*fieldSize
+}
+
+// fieldsSize returns how many bytes the fields have that fields, of a header, says. There are so many bytes behind the header.
+func fieldsSize(fields uint8, there int) (n int, err error) {
+	n = int(fields&^mustUnderstand) * fieldSize
+	switch {
+	case fields&mustUnderstand != 0 && n > ownFields*fieldSize:
+		err = na.WithText(na.ErrVersion, "header with fields that have to be understood, and that this side does not know")
+	case n > there:
+		err = na.WithText(na.ErrProtocol, fmt.Sprintf("header with %d bytes of fields, and %d behind it", n, there))
+	}
+	return n, err
 }
 
 // parse takes in a request, and returns its metadata and its payload, which is body if that came beside it. r holds what could be
@@ -96,12 +127,14 @@ func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 	if len(b) < requestSize {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, the header alone has %d", len(b), requestSize))
 	}
+	version := b[0]
+	known := requestFromWire(b)
 	*r = request{
-		flags: b[1] & (flagMore | flagOneWay | flagAhead), room: int(b[1] >> roomShift & 3), codec: b[2], meta: (int(b[3]) | int(b[1]>>metaShift)<<8) * metaWord, budget: binary.LittleEndian.Uint32(b[budgetAt:]),
+		version: version, flags: b[1] & (flagMore | flagOneWay | flagAhead), room: int(b[1] >> roomShift & 3), codec: b[2], meta: (int(b[3]) | int(b[1]>>metaShift)<<8) * metaWord, budget: binary.LittleEndian.Uint32(b[budgetAt:]),
 		id: ID(binary.LittleEndian.Uint64(b[8:])), size: binary.LittleEndian.Uint64(b[16:]) & maxSize,
 	}
-	if b[0] != wireVersion {
-		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("request of RPC protocol version %d, this is version %d", b[0], wireVersion))
+	if !known {
+		return nil, nil, errHeaderVersion("request", version)
 	}
 	head := requestSize
 	if b[countAt] != 0 {
@@ -109,6 +142,14 @@ func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 			return nil, nil, err
 		}
 		head += streamsSize
+	}
+	if b[fieldsAt] != 0 {
+		n, err := fieldsSize(b[fieldsAt], len(b)-head)
+		if err != nil {
+			return nil, nil, err
+		}
+		takeFields(b[head : head+n])
+		head += n
 	}
 	return behind(b[head:], body, r.flags, r.codec, r.meta, r.size)
 }
@@ -127,14 +168,20 @@ func (r *request) parseStreams(b []byte) error {
 	return na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes with %d streams of the kinds %#x that cannot be", len(b), n.count, n.kinds))
 }
 
+// errHeaderVersion returns the error of a message whose header is of another version.
+func errHeaderVersion(what string, version uint8) error {
+	return na.WithText(na.ErrVersion, fmt.Sprintf("%s with an RPC header of version %d, this side has %d to %d", what, version, oldestWire, wireVersion))
+}
+
 // response is the front of an expected message.
 type response struct {
-	flags uint8
-	code  na.Code
-	fate  na.Fate
-	codec uint8  // of the output, or of an error's detail
-	meta  int    // bytes of metadata behind the header, or ahead of the body; a multiple of metaWord
-	size  uint64 // of the whole output, or of the error's text and detail
+	version uint8 // that it came in, or goes in; 0: wireVersion
+	flags   uint8
+	code    na.Code
+	fate    na.Fate
+	codec   uint8  // of the output, or of an error's detail
+	meta    int    // bytes of metadata behind the header, or ahead of the body; a multiple of metaWord
+	size    uint64 // of the whole output, or of the error's text and detail
 
 	text string // of an error, for Config.Observe; not on the wire
 }
@@ -144,6 +191,7 @@ func (r *response) put(b []byte) {
 	b[4], b[7] = r.codec, 0
 	binary.LittleEndian.PutUint16(b[5:], uint16(r.meta/metaWord))
 	binary.LittleEndian.PutUint64(b[8:], r.size)
+	responseToWire(b, r.version)
 }
 
 // parse takes in a response, and returns its metadata and its payload, which is body if that came beside it.
@@ -151,21 +199,34 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 	if len(b) < responseSize {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("response of %d bytes, the header alone has %d", len(b), responseSize))
 	}
+	version := b[0]
+	known := responseFromWire(b)
 	*r = response{
-		flags: b[1], code: na.Code(b[2]), fate: na.Fate(b[3]), codec: b[4], meta: int(binary.LittleEndian.Uint16(b[5:])) * metaWord,
+		version: version, flags: b[1], code: na.Code(b[2]), fate: na.Fate(b[3]), codec: b[4], meta: int(binary.LittleEndian.Uint16(b[5:])) * metaWord,
 		size: binary.LittleEndian.Uint64(b[8:]),
 	}
+	if r.fate > na.Ran { // one of a later release: nothing is known of it
+		r.fate = na.MaybeRan
+	}
 	switch {
-	case b[0] != wireVersion:
-		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("response of RPC protocol version %d, this is version %d", b[0], wireVersion))
-	case r.flags&^(flagMore|flagEarly|flagAhead) != 0 || r.fate > na.Ran || b[7] != 0:
-		return nil, nil, na.WithText(na.ErrProtocol, "response with unknown flags")
+	case !known:
+		return nil, nil, errHeaderVersion("response", version)
+	case r.flags&^(flagMore|flagEarly|flagAhead) != 0:
+		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("response with flags %#x, which this side does not know", r.flags))
 	case r.flags&flagMore != 0 && r.code != na.OK:
 		return nil, nil, na.WithText(na.ErrProtocol, "error response with a body to be read")
 	case r.flags&flagEarly != 0 && (r.code == na.OK || r.fate != na.NotRun && r.code != ErrTimeout):
 		return nil, nil, na.WithText(na.ErrProtocol, "response that refuses a request which has run")
 	}
-	if meta, payload, err = behind(b[responseSize:], body, r.flags, r.codec, r.meta, r.size); err != nil || r.code == na.OK {
+	head := responseSize
+	if b[7] != 0 {
+		n, err := fieldsSize(b[7], len(b)-head)
+		if err != nil {
+			return nil, nil, err
+		}
+		head += n
+	}
+	if meta, payload, err = behind(b[head:], body, r.flags, r.codec, r.meta, r.size); err != nil || r.code == na.OK {
 		return meta, payload, err
 	}
 	if len(payload) < 2 {

@@ -18,7 +18,7 @@ func (c *Context) arrived(env *na.Envelope) (ran int) {
 	var req request
 	meta, payload, err := req.parse(env.Data, env.Body)
 	s.id, s.rpc = req.id, c.class.rpcs.find(req.id)
-	s.most, s.named = na.RoomBytes(req.room), req.named
+	s.most, s.named, s.version = na.RoomBytes(req.room), req.named, req.version
 	s.lasting = s.named.count > 0 && s.rpc != nil && !s.rpc.own.CountAsCall
 	s.oneWay, s.meta, s.codec = req.flags&flagOneWay != 0, meta, req.codec
 	s.setBudget(req.budget)

@@ -193,7 +193,7 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	if size == 0 {
 		resp.codec = codec.NoBytesID
 	}
-	resp.size, resp.meta = uint64(size), out.head-responseSize
+	resp.size, resp.meta, resp.version = uint64(size), out.head-responseSize, s.version
 	resp.put(out.b)
 	msg, body := out.b, []byte(nil)
 	switch n := out.head + out.size(); {

@@ -3,6 +3,7 @@ package hg
 import (
 	"bytes"
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -145,11 +146,9 @@ func FuzzRequest(f *testing.F) {
 			require.NotEqual(t, na.OK, na.CodeOf(err))
 			return
 		}
-		again := make([]byte, requestSize, requestSize+streamsSize)
-		if r.named.count > 0 {
-			again = again[:requestSize+streamsSize]
-		}
+		again := make([]byte, frontSize(r.named.count))
 		r.put(again)
+		b = withoutFields(b, fieldsAt, len(again))
 		require.Equal(t, b, append(append(again, meta...), payload...))
 		readable(t, meta)
 		require.Zero(t, r.flags&^(flagMore|flagOneWay|flagAhead))
@@ -188,7 +187,9 @@ func FuzzResponse(f *testing.F) {
 			return
 		}
 		again := make([]byte, responseSize)
+		b[3] = byte(r.fate) // one that is not known says nothing
 		r.put(again)
+		b = withoutFields(b, 7, responseSize)
 		require.Equal(t, b, append(append(again, meta...), payload...))
 		readable(t, meta)
 		if r.code != na.OK {
@@ -197,6 +198,14 @@ func FuzzResponse(f *testing.F) {
 			require.Equal(t, r.fate == na.NotRun, e.Refused)
 		}
 	})
+}
+
+// withoutFields returns a message whose header, front bytes, says at fields how many fields are behind it, without these.
+func withoutFields(b []byte, fields, front int) []byte {
+	n := int(b[fields]) * fieldSize
+	b = bytes.Clone(b)
+	b[fields] = 0
+	return slices.Delete(b, front, front+n)
 }
 
 // readable requires that metadata which was let in can be given again.
@@ -219,16 +228,16 @@ func TestHeaderBytes(t *testing.T) {
 	require.Equal(t, "\x03a.b\x03\x00xyz\x00\x00\x00\x00\x00\x00\x00", string(m.b))
 	b := make([]byte, requestSize)
 	(&request{flags: flagOneWay, codec: 200, meta: len(m.b), budget: 0x01020304, id: 0x1122334455667788, size: 5}).put(b)
-	require.Equal(t, "\x03\x02\xc8\x02\x04\x03\x02\x01\x88\x77\x66\x55\x44\x33\x22\x11\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
+	require.Equal(t, "\x04\x02\xc8\x02\x04\x03\x02\x01\x88\x77\x66\x55\x44\x33\x22\x11\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
 	b = make([]byte, responseSize)
 	(&response{code: 0x42, fate: na.NotRun, codec: codec.MsgpackID, meta: len(m.b), size: 5}).put(b)
-	require.Equal(t, "\x03\x00\x42\x01\x02\x02\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
+	require.Equal(t, "\x04\x00\x42\x01\x02\x02\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
 	b = make([]byte, requestSize)
 	(&request{flags: flagMore | flagAhead, room: 3, codec: 200, meta: 8192, size: 5}).put(b)
-	require.Equal(t, "\x03\x9d\xc8\x00", string(b[:4]))
+	require.Equal(t, "\x04\x9d\xc8\x00", string(b[:4]))
 	b = make([]byte, responseSize)
 	(&response{fate: na.Ran, flags: flagMore | flagAhead, codec: 200, meta: 8184, size: 5}).put(b)
-	require.Equal(t, "\x03\x11\x00\x02\xc8\xff\x03\x00", string(b[:8]))
+	require.Equal(t, "\x04\x11\x00\x02\xc8\xff\x03\x00", string(b[:8]))
 	b = make([]byte, requestSize+streamsSize)
 	streams := nameStreams([]StreamSpec{{Up: true}, {}, {Up: true, Bulk: true}})
 	streams.first = 0x0102
@@ -312,14 +321,12 @@ func TestUnknownBits(t *testing.T) {
 		_, _, err = new(response).parse(b, nil)
 		require.Equal(t, flags&^flagMore == 0, err == nil, "response flags %#x: %v", flags, err)
 	}
-	for _, at := range []int{6, 7} { // the first has metadata that is not there
-		for bit := range 8 {
-			b := make([]byte, responseSize)
-			(&response{}).put(b)
-			b[at] = 1 << bit
-			_, _, err := new(response).parse(b, nil)
-			require.ErrorIs(t, err, na.ErrProtocol, "reserved byte %d", at)
-		}
+	for bit := range 8 { // metadata that is not there
+		b := make([]byte, responseSize)
+		(&response{}).put(b)
+		b[6] = 1 << bit
+		_, _, err := new(response).parse(b, nil)
+		require.ErrorIs(t, err, na.ErrProtocol)
 	}
 	for count := range 256 { // streams: what they are is four bits each, of which two mean something
 		for bit := range 64 {
@@ -348,9 +355,69 @@ func TestUnknownBits(t *testing.T) {
 	for fate := 3; fate < 256; fate++ {
 		b := make([]byte, responseSize)
 		(&response{fate: na.Fate(fate)}).put(b)
-		_, _, err := new(response).parse(b, nil)
-		require.ErrorIs(t, err, na.ErrProtocol, "fate %d", fate)
+		var r response
+		_, _, err := r.parse(b, nil)
+		require.NoError(t, err, "fate %d", fate)
+		require.Equal(t, na.MaybeRan, r.fate, "a fate of a later release says nothing")
 	}
+}
+
+// TestLaterFields: the fields that a later release has put behind a header are skipped, wherever they begin, unless they have to be
+// understood; and no other byte changes its meaning.
+func TestLaterFields(t *testing.T) {
+	m, err := Metadata{}.With("trace", "1234")
+	require.NoError(t, err)
+	streams := nameStreams([]StreamSpec{{Up: true}, {Bulk: true}})
+	for name, req := range map[string]request{
+		"plain":    {id: 7, size: 3, codec: codec.RawID, budget: 5},
+		"metadata": {id: 7, size: 3, codec: codec.RawID, meta: len(m.b)},
+		"streams":  {id: 7, size: 3, codec: codec.RawID, meta: len(m.b), named: streams},
+	} {
+		t.Run(name, func(t *testing.T) {
+			front := make([]byte, frontSize(req.named.count))
+			req.put(front)
+			behind := append(bytes.Clone(m.b[:req.meta]), "abc"...)
+			var want, got request
+			_, _, err := want.parse(append(bytes.Clone(front), behind...), nil)
+			require.NoError(t, err)
+			for _, words := range []int{1, 2, 127} {
+				b := append(append(bytes.Clone(front), make([]byte, words*fieldSize)...), behind...)
+				b[fieldsAt] = byte(words)
+				meta, payload, err := got.parse(b, nil)
+				require.NoError(t, err)
+				require.Equal(t, want, got)
+				require.Equal(t, m.b[:req.meta], meta)
+				require.Equal(t, "abc", string(payload))
+				b[fieldsAt] |= mustUnderstand
+				_, _, err = got.parse(b, nil)
+				require.ErrorIs(t, err, na.ErrVersion)
+				require.Equal(t, ID(7), got.id, "it can be answered")
+			}
+			short := append(bytes.Clone(front), behind...)
+			short[fieldsAt] = 127
+			_, _, err = got.parse(short, nil)
+			require.ErrorIs(t, err, na.ErrProtocol)
+		})
+	}
+	resp := make([]byte, responseSize)
+	(&response{fate: na.Ran, size: 3, codec: codec.RawID, meta: len(m.b)}).put(resp)
+	behind := append(bytes.Clone(m.b), "abc"...)
+	var got response
+	for _, words := range []int{1, 127} {
+		b := append(append(bytes.Clone(resp), make([]byte, words*fieldSize)...), behind...)
+		b[7] = byte(words)
+		meta, payload, err := got.parse(b, nil)
+		require.NoError(t, err)
+		require.Equal(t, m.b, meta)
+		require.Equal(t, "abc", string(payload))
+		require.Equal(t, na.Ran, got.fate)
+		b[7] |= mustUnderstand
+		_, _, err = got.parse(b, nil)
+		require.ErrorIs(t, err, na.ErrVersion)
+	}
+	resp[7] = 1
+	_, _, err = got.parse(append(resp, "1234567"...), nil)
+	require.ErrorIs(t, err, na.ErrProtocol)
 }
 
 // TestByteLimit: what expedited requests lend and fetch is counted apart, and up to 65 KiB of it is never refused.

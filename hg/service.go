@@ -43,6 +43,7 @@ type service struct {
 	env       *na.Envelope // &message; nil once it is freed
 	tag       na.Tag
 	oneWay    bool
+	version   uint8 // of the header of the request, and of the response
 	input     []byte
 	fetched   []byte // the memory of it, if it was pulled
 	shown     []byte // the copy of input that the handler was given, if misuse is looked for

@@ -20,6 +20,8 @@ type Class struct {
 	unready atomic.Bool // SetReady
 	freed   atomic.Bool // the plugins have given their networks back
 
+	messages messageForms // of the layer above; not changed after UseMessages
+
 	mu       sync.Mutex // guards the fields below
 	contexts []*Context
 	open     int // contexts that have not been released

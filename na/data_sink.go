@@ -80,10 +80,10 @@ func (l *session) place(h *frame.Header) (view, error) {
 	if !l.Up() {
 		return v, WithText(ErrProtocol, fmt.Sprintf("%v frame before the HELLO", h.Kind))
 	}
-	if !h.Kind.Bulk() {
+	if !h.Kind.Bulk() && !h.Kind.IsSkipped() {
 		return l.placeMessage(h)
 	}
-	if err := l.header(h); err != nil {
+	if err := l.header(h); err != nil || h.Kind.IsSkipped() {
 		return v, err
 	}
 	if h.Flags&frame.FlagStream != 0 {

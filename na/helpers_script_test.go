@@ -376,7 +376,7 @@ func (s *script) place(l *session, h frame.Header, payload []byte) error {
 // peerGreeting is the HELLO of the script.
 func peerGreeting(envelopes uint32) frame.Greeting {
 	return frame.Greeting{
-		Version: frame.Version, Incarnation: [16]byte{1}, Listen: scriptPeer, Host: "there", Envelopes: envelopes, Eager: 4096,
+		Versions: frame.Versions(), Incarnation: [16]byte{1}, Listen: scriptPeer, Host: "there", Envelopes: envelopes, Eager: 4096,
 	}
 }
 

@@ -85,7 +85,7 @@ func (l *session) upSelf(c *selfConn) {
 	g := l.e.dom
 	l.conn, l.route = c, &g.self.route
 	l.up(frame.Greeting{
-		Features: frame.FeatureWithdraw | frame.FeatureReserve, Version: frame.Version, Incarnation: g.inc,
+		Features: frame.FeatureWithdraw | frame.FeatureReserve, Versions: frame.Versions(), Messages: g.cls.messages.Range, Incarnation: g.inc,
 		Context: uint16(l.named.Target()), Target: uint16(l.e.id), Envelopes: l.guaranteed, Eager: uint32(g.cfg.Eager),
 	})
 }

@@ -77,9 +77,9 @@ func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 // Abandon tells the peer that the answer to an unexpected message is not wanted any more; to and id are Addr and ID of the
 // Result of its SendUnexpected. If nobody there has accepted it, it is destroyed; else the peer's OnAbandon is called with it.
 // Best effort, no completion.
-func (c upper) Abandon(to Addr, id uint64, tag Tag) {
+func (c upper) Abandon(to Addr, id uint64) {
 	if !c.Closing() {
-		c.ep.abandon(to, id, tag)
+		c.ep.abandon(to, id)
 	}
 }
 

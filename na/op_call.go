@@ -211,7 +211,7 @@ func (o *Op) heldUp() error {
 func (e *endpoint) abandonCall(t ticket, err error) {
 	e.mu.Lock()
 	if o := t.op; t.isTakenIn() {
-		l, id, tag, isCall := o.session, o.id, o.tag, o.kind == kindCall
+		l, id, isCall := o.session, o.id, o.kind == kindCall
 		if isCall && id != 0 && err == ErrTimeout && o.x != nil {
 			for _, s := range o.x.streams {
 				s.reset(ErrTimeout, "the deadline of the call has passed")
@@ -221,7 +221,7 @@ func (e *endpoint) abandonCall(t ticket, err error) {
 			err = o.heldUp()
 		}
 		if e.cancel(o, err); isCall && id != 0 {
-			l.abandon(id, tag)
+			l.abandon(id)
 		}
 	}
 	e.Unlock()

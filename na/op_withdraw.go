@@ -162,22 +162,22 @@ func (e *endpoint) disconnect(peer Addr, err error) {
 }
 
 // abandon: a peer that does not read is not cut for it: what is to be said waits.
-func (e *endpoint) abandon(to Addr, id uint64, tag Tag) {
+func (e *endpoint) abandon(to Addr, id uint64) {
 	e.mu.Lock()
 	if l := e.find(to); l != nil {
-		l.abandon(id, tag)
+		l.abandon(id)
 	}
 	e.Unlock()
 }
 
 // abandon is Abandon. Locked.
-func (l *session) abandon(id uint64, tag Tag) {
+func (l *session) abandon(id uint64) {
 	if !l.Up() || l.e.shut || l.peer.features&frame.FeatureWithdraw == 0 || id == 0 || id > l.seq {
 		return
 	}
 	l.makeBusy()
 	if q := &l.flows[carrier.Messages].abandons; q.len() < maxRecvs+l.e.dom.cfg.SendQueue { // as many calls can be under way, and each is abandoned once
-		q.push(frame.Header{Kind: frame.Abandon, Op: id, Tag: uint64(tag)})
+		q.push(frame.Header{Kind: frame.Abandon, Op: id})
 		l.markPending()
 	}
 }

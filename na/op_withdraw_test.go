@@ -129,7 +129,7 @@ func TestWithdrawUnsupported(t *testing.T) {
 	r := s.withdraw(ms[0])
 	s.trigger()
 	require.ErrorIs(t, r.Err, ErrUnsupported)
-	s.nctx.Upper().Abandon(l.addr(), ms[0].ID, 7)
+	s.nctx.Upper().Abandon(l.addr(), ms[0].ID)
 	require.Empty(t, s.drain(l))
 }
 
@@ -360,21 +360,21 @@ func TestAbandonSays(t *testing.T) {
 	s := newScript(t, Config{})
 	l := s.meetWithdrawing(4)
 	m := s.sentMessages(l, 1)[0]
-	s.nctx.Upper().Abandon(l.addr(), m.ID, 42)
+	s.nctx.Upper().Abandon(l.addr(), m.ID)
 	all := s.drain(l)
 	require.Equal(t, []string{"ABANDON"}, kinds(all))
 	require.Equal(t, m.ID, all[0].Op)
-	require.EqualValues(t, 42, all[0].Tag)
-	s.nctx.Upper().Abandon(l.addr(), m.ID+1, 43)
+	require.Zero(t, all[0].Tag)
+	s.nctx.Upper().Abandon(l.addr(), m.ID+1)
 	require.Empty(t, s.drain(l), "the message has not left")
 	for range 2 * maxControl {
-		s.nctx.Upper().Abandon(l.addr(), m.ID, 42)
+		s.nctx.Upper().Abandon(l.addr(), m.ID)
 	}
 	require.True(t, s.nctx.Connected(l.addr()))
 	require.Len(t, s.drain(l), 2*maxControl)
 	most := maxRecvs + s.e.dom.cfg.SendQueue
 	for range most + 10 {
-		s.nctx.Upper().Abandon(l.addr(), m.ID, 42)
+		s.nctx.Upper().Abandon(l.addr(), m.ID)
 	}
 	require.Len(t, s.drain(l), most)
 	require.True(t, s.nctx.Connected(l.addr()))
@@ -398,7 +398,7 @@ func TestAbandonIsHeard(t *testing.T) {
 	s.trigger()
 	require.True(t, first.Envelope.Accept())
 	for id := range uint64(2) {
-		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 1 + id, Tag: 40 + id}, nil))
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 1 + id}, nil))
 	}
 	require.Equal(t, []Tag{40}, heard, "at once")
 	require.Equal(t, 1, s.nctx.Stats().Envelopes)
@@ -407,13 +407,13 @@ func TestAbandonIsHeard(t *testing.T) {
 	s.trigger()
 	require.EqualValues(t, 42, last.Tag, "the one between is gone")
 	require.False(t, last.Envelope.IsWithdrawn())
-	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 3, Tag: 42}, nil))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 3}, nil))
 	require.True(t, last.Envelope.IsWithdrawn())
 	require.False(t, last.Envelope.Accept())
-	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 3, Tag: 42}, nil))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 3}, nil))
 	first.Envelope.Free()
 	last.Envelope.Free()
-	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 1, Tag: 40}, nil))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 1}, nil))
 	require.Equal(t, []Tag{40}, heard, "one that was withdrawn, or is answered, is not there any more")
 	require.Zero(t, l.requests.n)
 	require.ErrorContains(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 4}, nil), "ABANDON of message 4, 3 have arrived")

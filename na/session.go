@@ -52,6 +52,7 @@ type session struct {
 	secret    frame.Secret   // what the peer shows when it has lost the session and connects anew
 	state     sessionState
 	dialled   bool // by us
+	converts  bool // requests leave in an older version than the newest one: see Class.UseMessages
 	forged    bool // perhaps: the peer has not shown that it receives where its HELLO came from
 	pending   bool
 	looping   bool // in self.todo, whose lock guards this
@@ -118,6 +119,8 @@ type peerInfo struct {
 	process     string
 	envelopes   uint32
 	context     uint16
+	version     uint16       // of frames: the newest that both sides speak
+	messages    uint16       // likewise of the headers in messages; 0 when one side has none
 	secret      frame.Secret // what we show, likewise
 }
 
@@ -314,7 +317,15 @@ func (l *session) up(g frame.Greeting) {
 		l.endAll(WithText(ErrPeerLost, "the peer has restarted since the session that the address was bound to"), false)
 	}
 	l.state = stateUp
-	l.peer = peerInfo{g.Features, g.Incarnation, g.Host, g.Process, g.Envelopes, g.Context, g.Secret}
+	l.peer = peerInfo{
+		features: g.Features, incarnation: g.Incarnation, host: g.Host, process: g.Process, envelopes: g.Envelopes, context: g.Context,
+		secret: g.Secret,
+	}
+	l.peer.version, _ = frame.Versions().Common(g.Versions)
+	if ours := l.e.dom.cls.messages.Range; g.Messages != (frame.Range{}) {
+		l.peer.messages, _ = ours.Common(g.Messages)
+		l.converts = l.peer.messages < ours.Newest && l.peer.messages != 0
+	}
 	if l.refusal = nil; !l.onSecondary() {
 		l.proof = proofOf(l.conn)
 	}
@@ -331,6 +342,7 @@ func (l *session) up(g frame.Greeting) {
 	delete(l.e.waits, l.wanted())
 	delete(l.e.proofs, l.named)
 	l.starts()
+	l.beginLater()
 	l.markPending()
 }
 

@@ -24,7 +24,7 @@ func TestIdleLink(t *testing.T) {
 		"withdraw": func(s *script, l *session) {
 			s.op(func(op *Op) error { return s.nctx.Withdraw(op, l.addr(), 1) })
 		},
-		"abandon":    func(s *script, l *session) { s.e.abandon(l.addr(), 1, 7) },
+		"abandon":    func(s *script, l *session) { s.e.abandon(l.addr(), 1) },
 		"give back":  func(s *script, l *session) { s.e.giveBack(l.addr(), key) },
 		"claim room": func(s *script, l *session) { s.e.claimRoom(l.addr(), 10_000) },
 		"grant room": func(s *script, l *session) { s.e.grantRoom(l.addr(), 10_000) },

@@ -33,7 +33,7 @@ func (l *session) Greet(g *frame.Greeting) error {
 	if l.state != stateDialing {
 		return WithText(ErrProtocol, "HELLO frame inside a session")
 	}
-	if err := l.e.checkGreeting(g); err != nil {
+	if err := l.e.checkGreeting(g, true); err != nil {
 		return err
 	}
 	if wanted := l.named.Target(); int(g.Target) != l.e.id || wanted != 0 && int(g.Context) != wanted { // 0 asks for any
@@ -56,12 +56,12 @@ func (l *session) Greet(g *frame.Greeting) error {
 func (l *session) Incarnation() [16]byte { return l.peer.incarnation }
 
 func (l *session) greeting() frame.Greeting {
-	features := uint64(frame.FeatureWithdraw)
+	features := uint64(frame.FeatureWithdraw | laterFeatures)
 	if l.e.dom.cfg.Reserve == HonestReserve {
 		features |= frame.FeatureReserve
 	}
 	g := frame.Greeting{
-		Features: features, Version: frame.Version, Incarnation: l.e.dom.inc, Listen: l.e.dom.own.Listen, Host: l.e.dom.own.Host,
+		Features: features, Versions: frame.Versions(), Messages: l.e.dom.cls.messages.Range, Incarnation: l.e.dom.inc, Listen: l.e.dom.own.Listen, Host: l.e.dom.own.Host,
 		Context: uint16(l.e.id), Target: uint16(l.named.Target()), Envelopes: l.guaranteed, Eager: uint32(l.e.dom.cfg.Eager),
 		Need: uint32(l.e.dom.cfg.Need), Want: uint32(l.e.dom.cfg.Want), Process: l.e.dom.cfg.Name,
 	}
@@ -74,10 +74,22 @@ func (l *session) greeting() frame.Greeting {
 	return g
 }
 
-// check tells why a peer's greeting cannot be accepted.
-func (e *endpoint) checkGreeting(g *frame.Greeting) error {
-	if g.Version != frame.Version {
-		return WithText(ErrVersion, fmt.Sprintf("peer speaks protocol version %d, this is version %d", g.Version, frame.Version))
+// checkGreeting returns why the HELLO of a peer, which we have dialled or which has dialled us, cannot be accepted.
+func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
+	agree := func(what string, ours, theirs frame.Range) error {
+		if !dialled {
+			ours, theirs = theirs, ours
+		}
+		_, err := frame.Agree(what, ours, theirs)
+		return err
+	}
+	if err := agree("frames", frame.Versions(), g.Versions); err != nil {
+		return err
+	}
+	if ours := e.dom.cls.messages.Range; ours != (frame.Range{}) && g.Messages != (frame.Range{}) {
+		if err := agree("RPC headers", ours, g.Messages); err != nil {
+			return err
+		}
 	}
 	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
 		return WithText(ErrProtocol, fmt.Sprintf("peer offers %d envelopes of %d bytes, out of bounds", g.Envelopes, g.Eager))
@@ -104,7 +116,7 @@ func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 	if e.shut {
 		return nil, WithText(ErrClosed, "the context is closed")
 	}
-	if err := e.checkGreeting(g); err != nil {
+	if err := e.checkGreeting(g, false); err != nil {
 		return nil, err
 	}
 	if int(g.Target) != e.id {

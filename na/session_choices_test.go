@@ -185,7 +185,7 @@ func TestHostNotAccepted(t *testing.T) {
 	s.sendTo(s.host())
 	s.e.Lock()
 	g := peerGreeting(5)
-	g.Version++
+	g.Versions = frame.Range{Oldest: frame.Version + 1, Newest: frame.Version + 1}
 	err := s.attempts[0].Greet(&g)
 	require.ErrorIs(t, err, ErrVersion)
 	s.attempts[0].Fail(err)

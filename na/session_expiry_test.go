@@ -197,7 +197,7 @@ func TestSuccession(t *testing.T) {
 	s.e.Unlock()
 	require.Equal(t, next.addr(), s.nctx.Upper().Current(bound))
 
-	_, err = admit(frame.Greeting{Version: frame.Version, Incarnation: [16]byte{3}, Envelopes: 5, Eager: 4096}, certified(-time.Second), false)
+	_, err = admit(frame.Greeting{Versions: frame.Versions(), Incarnation: [16]byte{3}, Envelopes: 5, Eager: 4096}, certified(-time.Second), false)
 	require.ErrorIs(t, err, ErrPermission, "a connection whose certificate has expired makes no session")
 	require.ErrorContains(t, err, "CN=peer")
 	s.e.Lock()

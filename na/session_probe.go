@@ -142,15 +142,16 @@ var (
 
 // deliverProbed ends the probes that the peer has answered.
 func (l *session) deliverProbed(h *frame.Header) error {
-	if h.Op == 0 || h.Op > l.probeSeq || h.Tag > uint64(frame.ShuttingDown) {
-		return WithText(ErrProtocol, fmt.Sprintf("PROBED with the number %d and the readiness %d, %d probes were sent", h.Op, h.Tag, l.probeSeq))
+	if h.Op == 0 || h.Op > l.probeSeq {
+		return WithText(ErrProtocol, fmt.Sprintf("PROBED with the number %d, %d probes were sent", h.Op, l.probeSeq))
 	}
 	r := Result{Fate: NotRun, Addr: l.addr()}
-	switch frame.Readiness(h.Tag) {
-	case frame.NotReady:
-		r.Err = errPeerNotReady
-	case frame.ShuttingDown:
+	switch h.Tag {
+	case uint64(frame.Ready):
+	case uint64(frame.ShuttingDown):
 		r.Err = errPeerEnds
+	default: // what a later release says beside these is a kind of not ready
+		r.Err = errPeerNotReady
 	}
 	if l.probes.asked.n == 0 {
 		l.e.stats.LateDropped++

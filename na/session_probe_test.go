@@ -88,8 +88,6 @@ func TestProbeHostile(t *testing.T) {
 		{Kind: frame.Probe, Op: 1, Tag: 1},
 		{Kind: frame.Probed},
 		{Kind: frame.Probed, Op: 2},
-		{Kind: frame.Probed, Op: 1, Tag: 3},
-		{Kind: frame.Probed, Op: 1, Tag: 1 << 40},
 	} {
 		t.Run(fmt.Sprint(h.Kind, h.Op, h.Tag), func(t *testing.T) {
 			s := newScript(t, Config{})
@@ -101,6 +99,20 @@ func TestProbeHostile(t *testing.T) {
 			s.trigger()
 			require.ErrorIs(t, p.Err, ErrPeerLost)
 		})
+	}
+}
+
+// TestProbedLater: a readiness of a later release is one of those that are not ready.
+func TestProbedLater(t *testing.T) {
+	for _, readiness := range []uint64{3, 1 << 40} {
+		s := newScript(t, Config{})
+		l := s.meet(9)
+		p := s.probe(0)
+		s.drain(l)
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Probed, Op: 1, Tag: readiness}, nil))
+		s.trigger()
+		require.ErrorIs(t, p.Err, ErrNotReady)
+		require.True(t, l.Up())
 	}
 }
 

@@ -46,6 +46,9 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	case frame.Pong:
 		l.deliverPong(h)
 	case frame.Credit:
+		if err := l.checkCredit(h); err != nil {
+			return err
+		}
 		if err := l.roomGranted(h.Tag); err != nil {
 			return err
 		}
@@ -85,7 +88,10 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	case frame.Retire:
 		return l.deliverRetire(h)
 	default:
-		return WithText(ErrProtocol, fmt.Sprintf("%v frame inside a session", h.Kind))
+		if h.Kind.IsSkipped() {
+			return nil
+		}
+		return l.deliverLater(h)
 	}
 	return nil
 }

@@ -161,7 +161,7 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 			}
 			l.piece(f, w, piece)
 		case messages && (l.creditDue || l.roomUpdateDue()):
-			l.frame(f, w, frame.Header{Kind: frame.Credit, Tag: l.announceRoom()})
+			l.frame(f, w, frame.Header{Kind: frame.Credit, Op: l.creditOp(), Tag: l.announceRoom()})
 		default:
 			return false
 		}
@@ -221,6 +221,9 @@ func (l *session) message(w carrier.Writer, room int) bool {
 		l.beginStreams(o)
 	}
 	o.room = 0 // reserved for its body; from now on the peer returns it
+	if l.converts {
+		l.e.dom.cls.messages.convert(o.buf, l.peer.messages)
+	}
 	l.putMessage(w, o.buf)
 	switch {
 	case o.kind == kindCall && !o.oneWay:

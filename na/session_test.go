@@ -26,7 +26,7 @@ func TestHandshake(t *testing.T) {
 	g, err := frame.ParseGreeting(hello[3:])
 	require.NoError(t, err)
 	require.Equal(t, frame.Greeting{
-		Version: frame.Version, Incarnation: s.dom.inc, Listen: "script://me", Host: "here", Envelopes: 9, Eager: 1024,
+		Versions: frame.Versions(), Incarnation: s.dom.inc, Listen: "script://me", Host: "here", Envelopes: 9, Eager: 1024,
 		Label: []byte("label"), Features: frame.FeatureWithdraw, Secret: l.secret, Process: "me",
 	}, g)
 	require.Equal(t, 2, s.nctx.Stats().Outstanding)
@@ -59,7 +59,10 @@ func TestAnyContext(t *testing.T) {
 
 func TestHandshakeRefuses(t *testing.T) {
 	for text, change := range map[string]func(g *frame.Greeting){
-		"protocol version 9":         func(g *frame.Greeting) { g.Version = 9 },
+		"no common version of frames: the dialing side speaks 7, the listening side 9; upgrade the dialing side": func(g *frame.Greeting) {
+			g.Versions = frame.Range{Oldest: 9, Newest: 9}
+		},
+		"the listening side 5 to 6; upgrade the listening side": func(g *frame.Greeting) { g.Versions = frame.Range{Oldest: 5, Newest: 6} },
 		"offers 0 envelopes":         func(g *frame.Greeting) { g.Envelopes = 0 },
 		"offers 4097 envelopes":      func(g *frame.Greeting) { g.Envelopes = 4097 },
 		"of 255 bytes":               func(g *frame.Greeting) { g.Eager = 255 },

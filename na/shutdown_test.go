@@ -58,7 +58,7 @@ func connectPeer(t testing.TB, c *Context) *endingPeer {
 
 func (p *endingPeer) hello() *carrier.Greeting {
 	return &carrier.Greeting{
-		Version: frame.Version, Incarnation: [16]byte{1}, Listen: fakePeer.Name(), Target: uint16(p.f.e.id), Envelopes: 8, Eager: 4096,
+		Versions: frame.Versions(), Incarnation: [16]byte{1}, Listen: fakePeer.Name(), Target: uint16(p.f.e.id), Envelopes: 8, Eager: 4096,
 	}
 }
 

@@ -76,7 +76,7 @@ func (m *Member) Exchange(ctx context.Context, info Info) (*World, error) {
 }
 
 func (w *World) takeFeatures(rank int, part []byte) bool {
-	if len(part) != 8 {
+	if len(part) < 8 { // more is of a later release
 		return false
 	}
 	w.Members[rank].Features = binary.BigEndian.Uint64(part)
@@ -85,7 +85,7 @@ func (w *World) takeFeatures(rank int, part []byte) bool {
 }
 
 func (w *World) takeGER(rank int, part []byte) bool {
-	if len(part) != 4 {
+	if len(part) < 4 {
 		return false
 	}
 	ger := binary.BigEndian.Uint32(part)

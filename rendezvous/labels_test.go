@@ -37,6 +37,40 @@ func TestExchange(t *testing.T) {
 	require.NoError(t, h.end(t))
 }
 
+// TestExchangeLater: a member of a later release says more under each label, and has a label of its own; those of this one do not see that.
+func TestExchangeLater(t *testing.T) {
+	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
+	var world *rendezvous.World
+	for rank, err := range each(2, func(rank int) error {
+		m, err := rendezvous.Join(within(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		if rank == 0 {
+			world, err = m.Exchange(within(t), rendezvous.Info{Addr: "tcp://a:1", Features: 7, GER: 8, Name: "old"})
+			return err
+		}
+		for _, part := range []struct {
+			label protocol.Label
+			data  string
+		}{
+			{rendezvous.LabelAddr, "tcp://b:1"}, {rendezvous.LabelFeatures, "\x00\x00\x00\x00\x00\x00\x00\x06later"}, {rendezvous.LabelGER, "\x00\x00\x00\x10later"},
+			{rendezvous.LabelName, "new"}, {rendezvous.LabelName + 0x100, "later"},
+		} {
+			if err := m.Collect(part.label, []byte(part.data), func(protocol.Set, error) {}); err != nil {
+				return err
+			}
+		}
+		return m.DoneWait(within(t))
+	}) {
+		require.NoError(t, err, "rank %d", rank)
+	}
+	require.Equal(t, &rendezvous.World{Members: []rendezvous.Info{
+		{Addr: "tcp://a:1", Features: 7, GER: 8, Name: "old"}, {Addr: "tcp://b:1", Features: 6, GER: 16, Name: "new"},
+	}, Features: 6, GER: 8}, world)
+}
+
 // A member that leaves one of the labels out is an error for those who count on it.
 func TestExchangeWithoutAMember(t *testing.T) {
 	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: secret})

@@ -8,9 +8,6 @@ import (
 	"hash/crc32"
 )
 
-// Version is the version of the wire form. Two sides of different versions refuse each other in the handshake.
-const Version = 6
-
 // HeaderSize is the length of a header in bytes.
 const HeaderSize = 32
 
@@ -50,7 +47,7 @@ const (
 	GiveBack   Kind = 14 // tail begins with the token of a lease that is not needed any more
 	Withdraw   Kind = 15 // destroy the unexpected message of this number, if nobody has accepted it
 	Withdrawn  Kind = 16 // the answer; tag = code: OK, or too late
-	Abandon    Kind = 17 // the unexpected message of this number, with tag, needs no answer any more
+	Abandon    Kind = 17 // the unexpected message of this number needs no answer any more
 	Body       Kind = 18 // opens a body, which goes beside a message with tag: operation = its length and its number
 	Read       Kind = 19 // tail = region, 0, bytes of it that the sender has read by itself
 	Leave      Kind = 20 // asks to end an idle session; op = unexpected messages received in it, tag = expected ones
@@ -63,6 +60,8 @@ const (
 	Held       Kind = 27 // what messages of the receiver wait for; op = a heldby.Reason, tag = active<<32 | limit
 	Retire     Kind = 28 // its sender begins nothing more in the session; the receiver should not either
 	maxKind         = 28
+	// FirstOptional is the first of the kinds that a receiver skips if it does not know them. It refuses the others.
+	FirstOptional Kind = 128
 )
 
 // The flags. A receiver refuses those that the kind does not have.
@@ -95,7 +94,7 @@ type shape struct {
 	flags   uint8
 }
 
-var shapes = [maxKind + 1]shape{
+var shapes = [256]shape{
 	Hello:      {"HELLO", 0, true, false, 0},
 	Unexpected: {"UNEXPECTED", 0, true, false, FlagTimed | FlagBody},
 	Expected:   {"EXPECTED", 0, true, false, FlagTell | FlagBody},
@@ -135,18 +134,16 @@ func (k Kind) String() string {
 }
 
 // isKnown reports whether k is one of the kinds.
-func (k Kind) isKnown() bool { return k <= maxKind && shapes[k].name != "" }
+func (k Kind) isKnown() bool { return shapes[k].name != "" }
 
-// shape returns what a kind allows; an unknown one allows nothing.
-func (k Kind) shape() *shape {
-	if k > maxKind {
-		k = 0
-	}
-	return &shapes[k]
-}
+// IsSkipped reports whether frames of k are skipped: this release does not know it, and need not.
+func (k Kind) IsSkipped() bool { return k >= FirstOptional && !k.isKnown() }
+
+// shape returns what a kind allows; an unknown one has neither tail nor flags.
+func (k Kind) shape() *shape { return &shapes[k] }
 
 // Bulk reports whether the payload of k is placed into memory piece by piece rather than handed over whole.
-func (k Kind) Bulk() bool { return k <= maxKind && shapes[k].bulk }
+func (k Kind) Bulk() bool { return shapes[k].bulk }
 
 // A Header is the front of a frame with its tail.
 type Header struct {
@@ -194,7 +191,7 @@ func (h *Header) SetPayload(n int) { h.Length = uint32(h.Kind.shape().tail + n) 
 // Append encodes h and payload at the end of b. The CRC covers header, tail and payload. It sets h.Length. A kind that has
 // no payload is encoded as by AppendFront.
 func (h *Header) Append(b []byte, payload []byte) []byte {
-	if sh := h.Kind.shape(); !sh.payload || sh.bulk {
+	if sh := h.Kind.shape(); !sh.payload && !h.Kind.IsSkipped() || sh.bulk {
 		return h.AppendFront(b, 0)
 	}
 	start := len(b)
@@ -241,7 +238,7 @@ func (t *Tail) Append(b []byte) []byte {
 
 // Need returns how many bytes of b are needed to Parse its front: HeaderSize, or header and tail once the kind is known.
 func Need(b []byte) int {
-	if len(b) > 4 && b[4] <= maxKind {
+	if len(b) > 4 {
 		return HeaderSize + shapes[b[4]].tail
 	}
 	return HeaderSize
@@ -272,10 +269,10 @@ func Parse(b []byte) (Header, error) {
 // Check checks the header of a frame that has come without a checksum, in parts, and takes in its tail: b begins with that. A kind, a
 // flag or a length that is not allowed is an error.
 func (h *Header) Check(b []byte) error {
-	if h.Kind > maxKind || shapes[h.Kind].name == "" {
-		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("frame of unknown kind %d", uint8(h.Kind)))
-	}
 	sh := &shapes[h.Kind]
+	if sh.name == "" {
+		return h.checkUnknown()
+	}
 	if h.Flags&^(sh.flags|FlagPayload) != 0 {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("%v frame with unknown flags %#x", h.Kind, h.Flags))
 	}
@@ -293,6 +290,17 @@ func (h *Header) Check(b []byte) error {
 		if h.Tail.Offset < 0 || h.Tail.Length < 0 {
 			return codes.WithText(codes.ErrProtocol, fmt.Sprintf("%v frame with a negative offset or length", h.Kind))
 		}
+	}
+	return nil
+}
+
+// checkUnknown checks the header of a frame of a kind that this release does not know.
+func (h *Header) checkUnknown() error {
+	switch {
+	case h.Kind < FirstOptional:
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("frame of unknown kind %d, which has to be understood: this side knows 1 to %d", uint8(h.Kind), maxKind))
+	case h.Length > MaxWhole:
+		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("frame of unknown kind %d and length %d, the limit is %d", uint8(h.Kind), h.Length, MaxWhole))
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package frame_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"flag"
 	"fmt"
@@ -62,7 +63,7 @@ func hasTail(k frame.Kind) bool {
 
 func greeting() frame.Greeting {
 	g := frame.Greeting{
-		Version: 1, Listen: "tcp://10.0.0.7:9000", Host: "host", Context: 2, Target: 3, Envelopes: 32, Eager: 4096,
+		Versions: frame.Range{Oldest: 1, Newest: 1}, Listen: "tcp://10.0.0.7:9000", Host: "host", Context: 2, Target: 3, Envelopes: 32, Eager: 4096,
 		Features: 5, Label: []byte("auth"), Secret: frame.Secret([]byte("secret of this  ")), Proof: frame.Secret([]byte("secret of before")),
 	}
 	for i := range g.Incarnation {
@@ -164,7 +165,7 @@ func TestParseRefuses(t *testing.T) {
 	for text, b := range map[string][]byte{
 		"unknown kind 0":                 raw(frame.Ping, 4, 0),
 		"unknown kind 29":                raw(frame.Ping, 4, 29),
-		"unknown kind 255":               raw(frame.Ping, 4, 255),
+		"unknown kind 127":               raw(frame.Ping, 4, 127),
 		"unknown flags 0x80":             edit(frame.Ping, func(h *frame.Header) { h.Flags = 0x80 }),
 		"unknown flags 0x81":             edit(frame.Unexpected, func(h *frame.Header) { h.Flags = 0x80 }),
 		"PING frame of length 1":         raw(frame.Ping, 0, 1),
@@ -186,6 +187,31 @@ func TestParseRefuses(t *testing.T) {
 	got, err := frame.Parse(b)
 	require.NoError(t, err, "the longest frame")
 	require.Equal(t, frame.MaxPayload, got.Payload())
+}
+
+// TestParseUnknownOptional: a frame of an optional kind that is not known is read to its end, whatever its flags; its checksum is checked.
+func TestParseUnknownOptional(t *testing.T) {
+	for _, k := range []frame.Kind{frame.FirstOptional, 200, 255} {
+		require.True(t, k.IsSkipped())
+		for _, payload := range [][]byte{nil, []byte("of a later release")} {
+			h := frame.Header{Kind: k, Flags: 0xfe, Op: 1, Tag: 2, Credit: 3}
+			b := h.Append(nil, payload)
+			got, err := frame.Parse(b)
+			require.NoError(t, err)
+			require.Equal(t, len(payload), got.Payload())
+			require.Equal(t, frame.HeaderSize, got.Size())
+			require.NoError(t, got.Verify(b))
+			b[8] ^= 1
+			require.ErrorIs(t, got.Verify(b), codes.ErrChecksum)
+			binary.LittleEndian.PutUint32(b, frame.MaxWhole+1)
+			_, err = frame.Parse(b)
+			require.ErrorIs(t, err, codes.ErrProtocol, "a length beyond the limit")
+		}
+	}
+	for _, k := range kinds {
+		require.False(t, k.IsSkipped())
+	}
+	require.False(t, frame.Kind(29).IsSkipped())
 }
 
 func TestString(t *testing.T) {

@@ -11,10 +11,10 @@ import (
 	"unique"
 )
 
-// A HELLO is a list of labelled values in ascending order of their labels; a receiver skips labels that it does not
-// know (the rule of the IMPI COLL command). Each is: label 2 bytes, length 2 bytes, value.
+// A HELLO is a list of labelled values in ascending order of their labels. Each is: label 2 bytes, length 2 bytes, value. A receiver skips
+// labels that it does not know, but for those that have to be understood, and what a value has behind what it knows of it.
 const (
-	labelVersion     = 0x0100 // 2 bytes
+	labelVersions    = 0x0100 // 2 and 2 bytes: the oldest and the newest version of frames
 	labelIncarnation = 0x0200 // 16 random bytes of this instance of the class
 	labelListen      = 0x0300 // text: the address that the class listens on, or empty
 	labelHost        = 0x0400 // text: identity of the machine, or empty
@@ -31,6 +31,9 @@ const (
 	labelPlace       = 0x1000 // 16 bytes: of the classes that reach one another by a second transport; absent without one
 	labelOffer       = 0x1100 // 16 bytes: the secret of an Offer of the receiver, by which its sender comes; absent without one
 	labelProcess     = 0x1200 // text: what the process calls itself; absent when it says nothing
+	labelMessages    = 0x1300 // 2 and 2 bytes: likewise of the headers in messages; absent when the layer above na has none
+
+	mustUnderstand = 0x8000 // bit of labels: a receiver that does not know the label refuses the HELLO
 )
 
 // FeatureWithdraw is the bit of Greeting.Features that says that the sender answers Withdraw and takes Abandon.
@@ -49,7 +52,7 @@ const MaxHello = 4096
 
 // A Greeting is what a HELLO says.
 type Greeting struct {
-	Version     uint16
+	Versions    Range
 	Incarnation [16]byte
 	Listen      string
 	Host        string
@@ -69,6 +72,8 @@ type Greeting struct {
 	Offer Secret
 	// Process is what the sender calls itself: empty, or such that ValidName reports true.
 	Process string
+	// Messages is the versions of the headers that the layer above na writes into messages.
+	Messages Range
 	// Any, which does not cross the wire, says that the sender has left the Target to this side.
 	Any bool
 }
@@ -92,7 +97,8 @@ func (g *Greeting) Append(b []byte) []byte {
 		b = le.AppendUint16(b, uint16(len(v)))
 		b = append(b, v...)
 	}
-	put(labelVersion, le.AppendUint16(nil, g.Version))
+	putRange := func(label uint16, r Range) { put(label, le.AppendUint16(le.AppendUint16(nil, r.Oldest), r.Newest)) }
+	putRange(labelVersions, g.Versions)
 	put(labelIncarnation, g.Incarnation[:])
 	put(labelListen, []byte(g.Listen))
 	put(labelHost, []byte(g.Host))
@@ -123,7 +129,10 @@ func (g *Greeting) Append(b []byte) []byte {
 	if g.Process != "" {
 		put(labelProcess, []byte(g.Process))
 	}
-	return b
+	if g.Messages != (Range{}) {
+		putRange(labelMessages, g.Messages)
+	}
+	return appendLater(b)
 }
 
 // ParseHello decodes the first frame of a byte stream.
@@ -134,7 +143,7 @@ func ParseHello(h *Header, payload []byte) (Greeting, error) {
 	return ParseGreeting(payload)
 }
 
-// ParseGreeting decodes a HELLO's payload. Version, incarnation, context, target, envelopes and eager size must be there.
+// ParseGreeting decodes a HELLO's payload. Versions, incarnation, context, target, envelopes and eager size must be there.
 func ParseGreeting(b []byte) (Greeting, error) {
 	var g Greeting
 	if len(b) > MaxHello {
@@ -157,14 +166,20 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		}
 		v := b[:n]
 		b = b[n:]
-		want := -1
-		switch label {
-		case labelVersion:
-			if want = 2; n == want {
-				g.Version = le.Uint16(v)
+		want := -1 // bytes of the value that are known; what is behind them is of a later release
+		getRange := func() (r Range) {
+			if want = 4; n >= want {
+				r = Range{le.Uint16(v), le.Uint16(v[2:])}
 			}
+			return r
+		}
+		switch label {
+		case labelVersions:
+			g.Versions = getRange()
+		case labelMessages:
+			g.Messages = getRange()
 		case labelIncarnation:
-			if want = 16; n == want {
+			if want = 16; n >= want {
 				copy(g.Incarnation[:], v)
 			}
 		case labelListen:
@@ -174,66 +189,74 @@ func ParseGreeting(b []byte) (Greeting, error) {
 				g.Host = host
 			}
 		case labelContext:
-			if want = 2; n == want {
+			if want = 2; n >= want {
 				g.Context = le.Uint16(v)
 			}
 		case labelTarget:
-			if want = 2; n == want {
+			if want = 2; n >= want {
 				g.Target = le.Uint16(v)
 			}
 		case labelEnvelopes:
-			if want = 4; n == want {
+			if want = 4; n >= want {
 				g.Envelopes = le.Uint32(v)
 			}
 		case labelEager:
-			if want = 4; n == want {
+			if want = 4; n >= want {
 				g.Eager = le.Uint32(v)
 			}
 		case labelFeatures:
-			if want = 8; n == want {
+			if want = 8; n >= want {
 				g.Features = le.Uint64(v)
 			}
 		case labelCarrier:
 			g.Label = append([]byte(nil), v...)
 		case labelNeed:
-			if want = 4; n == want {
+			if want = 4; n >= want {
 				g.Need = le.Uint32(v)
 			}
 		case labelWant:
-			if want = 4; n == want {
+			if want = 4; n >= want {
 				g.Want = le.Uint32(v)
 			}
 		case labelSecret:
-			if want = len(g.Secret); n == want {
+			if want = len(g.Secret); n >= want {
 				copy(g.Secret[:], v)
 			}
 		case labelProof:
-			if want = len(g.Proof); n == want {
+			if want = len(g.Proof); n >= want {
 				copy(g.Proof[:], v)
 			}
 		case labelPlace:
-			if want = len(g.Place); n == want {
+			if want = len(g.Place); n >= want {
 				copy(g.Place[:], v)
 			}
 		case labelOffer:
-			if want = len(g.Offer); n == want {
+			if want = len(g.Offer); n >= want {
 				copy(g.Offer[:], v)
 			}
 		case labelProcess:
 			if name := string(v); ValidName(name) { // else it is as if the peer had said nothing
 				g.Process = unique.Make(name).Value() // many peers run one program
 			}
+		default:
+			if !takeLater(label, v) && label&mustUnderstand != 0 {
+				return g, codes.WithText(codes.ErrVersion, fmt.Sprintf("HELLO: label %#x has to be understood, and this side does not know it", label))
+			}
 		}
-		if want >= 0 && n != want {
+		if n < want {
 			return g, codes.WithText(codes.ErrProtocol, fmt.Sprintf("HELLO: label %#x has %d bytes, want %d", label, n, want))
 		}
 		switch label {
-		case labelVersion, labelIncarnation, labelContext, labelTarget, labelEnvelopes, labelEager:
+		case labelVersions, labelIncarnation, labelContext, labelTarget, labelEnvelopes, labelEager:
 			seen++
 		}
 	}
 	if seen != 6 {
 		return g, codes.WithText(codes.ErrProtocol, "HELLO lacks a label that is required")
+	}
+	if g.Versions == (Range{}) || !g.Versions.isValid() || !g.Messages.isValid() {
+		return g, codes.WithText(codes.ErrProtocol, fmt.Sprintf("HELLO: versions %d to %d of frames and %d to %d of messages cannot be",
+			g.Versions.Oldest, g.Versions.Newest, g.Messages.Oldest, g.Messages.Newest))
 	}
 	return g, nil
 }

@@ -1,6 +1,7 @@
 package frame_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -32,7 +33,7 @@ func hello(vs ...labelled) (b []byte) {
 // least is a HELLO with what must be there.
 func least() []labelled {
 	return []labelled{
-		{0x0100, []byte{1, 0}}, {0x0200, make([]byte, 16)}, {0x0500, []byte{2, 0}}, {0x0600, []byte{3, 0}},
+		{0x0100, []byte{1, 0, 1, 0}}, {0x0200, make([]byte, 16)}, {0x0500, []byte{2, 0}}, {0x0600, []byte{3, 0}},
 		{0x0700, []byte{32, 0, 0, 0}}, {0x0800, []byte{0, 16, 0, 0}},
 	}
 }
@@ -42,7 +43,7 @@ func TestGreeting(t *testing.T) {
 	got, err := frame.ParseGreeting(want.Append(nil))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
-	var empty frame.Greeting
+	empty := frame.Greeting{Versions: frame.Range{Oldest: 7, Newest: 9}, Messages: frame.Range{Oldest: 1, Newest: 2}}
 	got, err = frame.ParseGreeting(empty.Append(nil))
 	require.NoError(t, err)
 	require.Empty(t, got.Label)
@@ -50,7 +51,7 @@ func TestGreeting(t *testing.T) {
 	require.Equal(t, empty, got)
 	got, err = frame.ParseGreeting(hello(least()...))
 	require.NoError(t, err)
-	require.Equal(t, frame.Greeting{Version: 1, Context: 2, Target: 3, Envelopes: 32, Eager: 4096}, got)
+	require.Equal(t, frame.Greeting{Versions: frame.Range{Oldest: 1, Newest: 1}, Context: 2, Target: 3, Envelopes: 32, Eager: 4096}, got)
 }
 
 // TestGreetingProcess: a name that no process may have is as none, and nothing else is lost.
@@ -61,7 +62,7 @@ func TestGreetingProcess(t *testing.T) {
 	} {
 		got, err := frame.ParseGreeting(hello(append(least(), labelled{0x1200, []byte(value)})...))
 		require.NoError(t, err)
-		require.Equal(t, frame.Greeting{Version: 1, Context: 2, Target: 3, Envelopes: 32, Eager: 4096, Process: want}, got)
+		require.Equal(t, frame.Greeting{Versions: frame.Range{Oldest: 1, Newest: 1}, Context: 2, Target: 3, Envelopes: 32, Eager: 4096, Process: want}, got)
 	}
 }
 
@@ -93,12 +94,40 @@ func TestGreetingUnknownLabels(t *testing.T) {
 			require.Equal(t, want, got)
 		}
 	}
-	_, err = frame.ParseGreeting(hello(append(least(), labelled{0xffff, nil})...))
+	_, err = frame.ParseGreeting(hello(append(least(), labelled{0x7fff, nil})...))
 	require.NoError(t, err, "the highest label")
+}
+
+// TestGreetingLongerValues: what a value has behind what is known of it is skipped.
+func TestGreetingLongerValues(t *testing.T) {
+	want, err := frame.ParseGreeting(hello(least()...))
+	require.NoError(t, err)
+	for i := range least() {
+		vs := least()
+		vs[i].value = append(vs[i].value, "later"...)
+		got, err := frame.ParseGreeting(hello(vs...))
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+}
+
+// TestGreetingMustUnderstand: a label that has to be understood, and is not known, refuses the HELLO.
+func TestGreetingMustUnderstand(t *testing.T) {
+	_, err := frame.ParseGreeting(hello(append(least(), labelled{0x9234, []byte("later")})...))
+	require.ErrorIs(t, err, codes.ErrVersion)
+	require.ErrorContains(t, err, "label 0x9234 has to be understood, and this side does not know it")
 }
 
 func TestGreetingRefuses(t *testing.T) {
 	full := hello(least()...)
+	for _, versions := range [][]byte{{0, 0, 0, 0}, {0, 0, 1, 0}, {2, 0, 1, 0}, {1, 0, 0, 0}} {
+		vs := least()
+		vs[0].value = versions
+		_, err := frame.ParseGreeting(hello(vs...))
+		require.ErrorContains(t, err, "of frames", "versions % x", versions)
+		_, err = frame.ParseGreeting(hello(append(least(), labelled{0x1300, versions})...))
+		require.Equal(t, bytes.Equal(versions, make([]byte, 4)), err == nil, "versions % x of messages", versions)
+	}
 	for i, v := range least() {
 		without := append(append([]labelled{}, least()[:i]...), least()[i+1:]...)
 		_, err := frame.ParseGreeting(hello(without...))
@@ -109,7 +138,7 @@ func TestGreetingRefuses(t *testing.T) {
 		_, err = frame.ParseGreeting(hello(twice...))
 		require.ErrorContains(t, err, "ascending order", "label %#x twice", v.label)
 
-		for _, n := range []int{0, len(v.value) - 1, len(v.value) + 1} {
+		for _, n := range []int{0, len(v.value) - 1} {
 			other := least()
 			other[i].value = make([]byte, n)
 			_, err = frame.ParseGreeting(hello(other...))
@@ -147,7 +176,7 @@ func FuzzGreeting(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		g, err := frame.ParseGreeting(b)
 		if err != nil {
-			if codes.Of(err) != codes.ErrProtocol {
+			if codes.Of(err) != codes.ErrProtocol && codes.Of(err) != codes.ErrVersion {
 				t.Fatalf("%v", err)
 			}
 			return

@@ -19,10 +19,11 @@ func HeldHeader(reason heldby.Reason, active, limit uint32) Header {
 	return Header{Kind: Held, Op: uint64(reason), Tag: uint64(active)<<activeShift | uint64(limit)}
 }
 
-// Held returns what a HELD says; ok is false for a reason that is not known.
+// Held returns what a HELD says; a reason that this release does not know is heldby.Program. ok is false if it says that requests do not wait,
+// and what for.
 func (h *Header) Held() (reason heldby.Reason, active, limit uint32, ok bool) {
-	if h.Op > uint64(heldby.Program) || h.Op == uint64(heldby.None) && h.Tag != 0 {
+	if h.Op == uint64(heldby.None) && h.Tag != 0 {
 		return heldby.None, 0, 0, false
 	}
-	return heldby.Reason(h.Op), uint32(h.Tag >> activeShift), uint32(h.Tag), true
+	return heldby.Reason(min(h.Op, uint64(heldby.Program))), uint32(h.Tag >> activeShift), uint32(h.Tag), true
 }

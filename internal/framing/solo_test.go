@@ -70,7 +70,7 @@ func (soloCarrier) FlushSoon() {}
 
 func hello() []byte {
 	g := frame.Greeting{
-		Version: frame.Version, Incarnation: [16]byte{1}, Listen: peerName, Envelopes: 32, Eager: 4096,
+		Versions: frame.Versions(), Incarnation: [16]byte{1}, Listen: peerName, Envelopes: 32, Eager: 4096,
 	}
 	h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
 	return h.Append(nil, g.Append(nil))

@@ -144,8 +144,8 @@ func abandon(b *bed) {
 	in.ok()
 	env := in.keep()
 	require.True(b, env.Accept())
-	a.Upper().Abandon(lost.Addr, lost.ID, 1)
-	a.Upper().Abandon(kept.Addr, kept.ID, 0)
+	a.Upper().Abandon(lost.Addr, lost.ID)
+	a.Upper().Abandon(kept.Addr, kept.ID)
 	require.Equal(b, []na.Tag{0}, take(), "the other was destroyed")
 	b.until("it is destroyed", func() bool { return t.Stats().Envelopes == 0 })
 	env.Free()
@@ -161,7 +161,7 @@ func abandon(b *bed) {
 		env := in.keep()
 		require.True(b, env.Watch(nil))
 		if i == 0 {
-			a.Upper().Abandon(sent.Addr, sent.ID, na.Tag(i))
+			a.Upper().Abandon(sent.Addr, sent.ID)
 		} else {
 			a.withdraw(m).ok()
 		}

@@ -115,13 +115,13 @@ func (h *hostile) honestly(f frame.Header, n int) {
 
 func (h *hostile) hello(alter byte) {
 	g := frame.Greeting{
-		Version: frame.Version, Incarnation: [16]byte{h.inc, 0xff}, Listen: hostileName, Host: "sim",
+		Versions: frame.Versions(), Incarnation: [16]byte{h.inc, 0xff}, Listen: hostileName, Host: "sim",
 		Envelopes: hostileGives, Eager: 4096, Features: frame.FeatureWithdraw,
 	}
 	v := h.in.next
 	switch alter % 16 {
 	case 1:
-		g.Version = uint16(v())
+		g.Versions.Newest = uint16(v())
 	case 2:
 		g.Envelopes = uint32(v()) << v()
 	case 3:
@@ -548,7 +548,7 @@ func (f *field) user(what byte) {
 		if len(f.sent) > 0 {
 			r := one(&f.hostile.in, f.sent)
 			if v()%4 == 0 {
-				u.nctx.Upper().Abandon(r.Addr, r.ID, r.Tag)
+				u.nctx.Upper().Abandon(r.Addr, r.ID)
 				return
 			}
 			u.start("withdraw", func(op *na.Op) error { return u.nctx.Withdraw(op, r.Addr, r.ID) }, nil)

@@ -279,6 +279,8 @@ func (p *peer) handle(s *packet) (moved bool) {
 	failpoint.Read(s.body)
 	var err error
 	switch {
+	case s.kind >= firstOptional: // of a later release
+		return false
 	case p.link == nil && s.kind == kindHello:
 		return p.greeted(s)
 	case p.link == nil:
@@ -293,7 +295,7 @@ func (p *peer) handle(s *packet) (moved bool) {
 		err = p.join(s)
 	case s.kind == kindArea && p.end != nil:
 		err = p.mapArea(s)
-	case s.kind >= kindWant && p.end != nil:
+	case (s.kind == kindWant || s.kind == kindChunk) && p.end != nil:
 		err = p.serveMemory(s)
 	default:
 		err = codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet %d where none is allowed", s.kind))
@@ -322,8 +324,12 @@ func (p *peer) serveMemory(s *packet) error {
 // greeted hands a process that has said hello to the context that it names. It reports true when that is another one.
 func (p *peer) greeted(s *packet) (moved bool) {
 	from := p.c
-	g, err := frame.ParseGreeting(s.body)
+	var g frame.Greeting
 	var to *contextCarrier
+	var err error
+	if p.version, err = s.agree(false); err == nil {
+		g, err = frame.ParseGreeting(s.body)
+	}
 	if err == nil {
 		from.d.class.Redirect(&g)
 		to, err = from.d.target(int(g.Target))
@@ -424,7 +430,7 @@ func (p *peer) begin() {
 // offered is the geometry of the segment that the peer writes: we guarantee the envelopes. Locked.
 func (p *peer) offered(g *frame.Greeting) ring.Geometry {
 	own, _ := frame.ParseGreeting(p.link.Hello(carrier.Messages, nil, nil))
-	return ring.Geometry{Envelopes: int(own.Envelopes) + frame.ExpeditedEnvelopes, Eager: min(int(own.Eager), int(g.Eager))}
+	return ring.Geometry{Envelopes: int(own.Envelopes) + frame.ExpeditedEnvelopes, Eager: min(int(own.Eager), int(g.Eager)), Version: p.version}
 }
 
 // makeEnd makes the segment that this side writes: the peer guarantees the envelopes. What the first messages need is touched: memory that
@@ -433,7 +439,7 @@ func (p *peer) makeEnd(g *frame.Greeting, c *contextCarrier) (err error) {
 	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("peer offers %d envelopes of %d bytes, out of bounds", g.Envelopes, g.Eager))
 	}
-	geo := ring.Geometry{Envelopes: int(g.Envelopes) + frame.ExpeditedEnvelopes, Eager: min(int(g.Eager), c.d.class.Config().Eager)}
+	geo := ring.Geometry{Envelopes: int(g.Envelopes) + frame.ExpeditedEnvelopes, Eager: min(int(g.Eager), c.d.class.Config().Eager), Version: p.version}
 	b, fd, err := makeMemory(geo.Size())
 	if err != nil {
 		return err
@@ -469,7 +475,11 @@ func probe(b []byte, geo ring.Geometry) (e *ring.End, err error) {
 
 // answered takes the hello of a process that was dialled, and gives it our segment.
 func (p *peer) answered(s *packet) error {
-	g, err := frame.ParseGreeting(s.body)
+	var g frame.Greeting
+	var err error
+	if p.version, err = s.agree(true); err == nil {
+		g, err = frame.ParseGreeting(s.body)
+	}
 	if err == nil {
 		err = s.want(2)
 	}
@@ -564,6 +574,8 @@ func (p *peer) fetchArea() error {
 		}
 		defer s.drop()
 		switch {
+		case ok && s.kind >= firstOptional:
+			continue
 		case ok && s.kind == kindArea:
 			return p.mapArea(&s)
 		case !ok || s.kind < kindWant:

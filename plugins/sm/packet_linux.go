@@ -12,8 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// What two processes say to each other on their socket, each in one packet: a magic number, the version of the layout, a kind, and
-// what the kind has; with descriptors.
+// What two processes say to each other on their socket, each in one packet: a magic number, the oldest and the newest version of the layout of
+// memory that its sender speaks, a kind, and what the kind has; with descriptors. That head, hello and bye are the same in all versions.
 //
 //	dialler                               listener
 //	   │ ─ hello, its bell ─────────────────► │
@@ -29,6 +29,8 @@ const (
 	kindBye     = 4 // frame.Bye
 	kindWant    = 5 // number of a chunk of the receiver's pool
 	kindChunk   = 6 // that number, and the size of the chunk with one descriptor, or neither
+
+	firstOptional = 0x8000 // the first of the kinds that are skipped if they are not known
 )
 
 const (
@@ -39,10 +41,11 @@ const (
 
 // A packet is what has arrived on the socket at once.
 type packet struct {
-	kind uint16
-	body []byte
-	fds  [2]int
-	n    int // of fds
+	kind   uint16
+	speaks frame.Range // versions of the layout
+	body   []byte
+	fds    [2]int
+	n      int // of fds
 }
 
 // want reports why p has another number of descriptors than n.
@@ -51,6 +54,15 @@ func (p *packet) want(n int) error {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet %d with %d descriptors, want %d", p.kind, p.n, n))
 	}
 	return nil
+}
+
+// agree returns the version of the layout that this process and the peer, one of which has dialled, use. p is the hello of the peer.
+func (p *packet) agree(dialled bool) (version uint16, err error) {
+	dialer, listener := p.speaks, frame.Range{Oldest: ring.OldestVersion, Newest: ring.Version}
+	if dialled {
+		dialer, listener = listener, dialer
+	}
+	return frame.Agree("shared memory", dialer, listener)
 }
 
 // take returns a descriptor, which is the caller's.
@@ -88,7 +100,7 @@ func sendPacket(fd int, kind uint16, body []byte, fds ...int) error {
 	b := make([]byte, packetHead, packetHead+len(body))
 	le := binary.LittleEndian
 	le.PutUint32(b, packetMagic)
-	le.PutUint16(b[4:], ring.Version)
+	b[4], b[5] = ring.OldestVersion, ring.Version
 	le.PutUint16(b[6:], kind)
 	b = append(b, body...)
 	var rights []byte
@@ -178,11 +190,9 @@ func (p *packet) parse(b []byte) error {
 	if m := le.Uint32(b); m != packetMagic {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("a packet begins with %#x, want %#x", m, uint32(packetMagic)))
 	}
-	if v := le.Uint16(b[4:]); v != ring.Version {
-		return codes.WithText(codes.ErrVersion, fmt.Sprintf("the peer has version %d of the layout of shared memory, this is version %d", v, ring.Version))
-	}
+	p.speaks = frame.Range{Oldest: uint16(b[4]), Newest: uint16(b[5])}
 	p.kind, p.body = le.Uint16(b[6:]), b[packetHead:]
-	if p.kind < kindHello || p.kind > kindChunk {
+	if p.kind < kindHello || p.kind > kindChunk && p.kind < firstOptional {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("a packet of unknown kind %d", p.kind))
 	}
 	return nil

@@ -55,6 +55,7 @@ type peer struct {
 	remote       string            // its process, and its user if that is another
 	chunks       map[uint32]*chunk // of its pool
 	peerGeometry ring.Geometry     // of the segment that comes
+	version      uint16            // of the layout of both segments
 	mem          struct{ own, peer, ownArea, peerArea []byte }
 	staged       []piece                       // of the goroutine that sends
 	shown        [carrier.Lanes][]carrier.View // pieces that the peer has not taken, by ring: it reads them in the area

@@ -366,7 +366,7 @@ func TestReachOrdinaryMemory(t *testing.T) {
 		require.NoError(t, err, name)
 		b, err := h.MarshalBinary()
 		require.NoError(t, err, name)
-		require.Equal(t, c.want, len(b) == 2+na.KeySize+6, name)
+		require.Equal(t, c.want, len(b) == 3+na.KeySize+6, name)
 		require.NoError(t, h.Close(), name)
 	}
 }

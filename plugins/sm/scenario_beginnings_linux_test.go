@@ -20,7 +20,7 @@ func TestBeginnings(t *testing.T) {
 	h := newHost(t, Options{})
 	packet := func(kind uint16, body ...byte) []byte {
 		b := binary.LittleEndian.AppendUint32(nil, packetMagic)
-		b = binary.LittleEndian.AppendUint16(b, ring.Version)
+		b = append(b, ring.OldestVersion, ring.Version)
 		return append(binary.LittleEndian.AppendUint16(b, kind), body...)
 	}
 	greeting := packet(kindHello, hello(nil)...)

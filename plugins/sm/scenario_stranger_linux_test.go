@@ -100,7 +100,7 @@ func (s *stranger) recv() (said packet, over bool) {
 }
 
 func hello(change func(g *frame.Greeting)) []byte {
-	g := frame.Greeting{Version: frame.Version, Envelopes: 32, Eager: 4096}
+	g := frame.Greeting{Versions: frame.Versions(), Envelopes: 32, Eager: 4096}
 	_, _ = rand.Read(g.Incarnation[:])
 	if change != nil {
 		change(&g)
@@ -119,8 +119,8 @@ func (s *stranger) greet() {
 	require.NoError(s.t, err)
 	require.Equal(s.t, 2, said.n)
 	s.peerBell = said.take(1)
-	geo := ring.Geometry{Envelopes: int(g.Envelopes) + na.ExpeditedEnvelopes, Eager: 4096}
-	its, err := mapMemory(said.take(0), (ring.Geometry{Envelopes: 32 + na.ExpeditedEnvelopes, Eager: 4096}).Size())
+	geo := ring.Geometry{Envelopes: int(g.Envelopes) + na.ExpeditedEnvelopes, Eager: 4096, Version: ring.Version}
+	its, err := mapMemory(said.take(0), (ring.Geometry{Envelopes: 32 + na.ExpeditedEnvelopes, Eager: 4096, Version: ring.Version}).Size())
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { unmap(&its) })
 	own, fd, err := makeMemory(geo.Size())
@@ -128,7 +128,7 @@ func (s *stranger) greet() {
 	s.t.Cleanup(func() { unmap(&own) })
 	defer unix.Close(fd)
 	s.end = ring.New(own, geo)
-	require.NoError(s.t, s.end.Join(its, ring.Geometry{Envelopes: 32 + na.ExpeditedEnvelopes, Eager: 4096}))
+	require.NoError(s.t, s.end.Join(its, ring.Geometry{Envelopes: 32 + na.ExpeditedEnvelopes, Eager: 4096, Version: ring.Version}))
 	require.NoError(s.t, sendPacket(s.fd, kindSegment, nil, fd))
 }
 
@@ -228,7 +228,7 @@ func TestBadPackets(t *testing.T) {
 		"another protocol":         {raw("GET / HTTP/1.1\r\n"), `a packet begins with 0x`},
 		"half a head":              {raw("QSSM"), `a packet of 4 bytes that is not whole`},
 		"too long":                 {raw(strings.Repeat("x", maxPacket+1)), `that is not whole`},
-		"another layout":           {raw("QSSM\xff\x00\x01\x00"), `the peer has version 255 of the layout`},
+		"another layout":           {raw("QSSM\xfe\xff\x01\x00"), `the dialing side speaks 254 to 255, the listening side 5; upgrade the listening side`},
 		"an unknown kind":          {says(99, nil), `a packet of unknown kind 99`},
 		"no hello":                 {says(kindSegment, nil, plain), `packet 2 before the hello`},
 		"no greeting":              {says(kindHello, []byte("hello"), plain), `HELLO`},

@@ -27,7 +27,7 @@ type raw struct {
 
 // greeting is a HELLO that any context takes.
 func greeting() frame.Greeting {
-	g := frame.Greeting{Version: frame.Version, Envelopes: 32, Eager: 4096}
+	g := frame.Greeting{Versions: frame.Versions(), Envelopes: 32, Eager: 4096}
 	_, _ = rand.Read(g.Incarnation[:])
 	return g
 }

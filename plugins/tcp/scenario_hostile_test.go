@@ -51,7 +51,9 @@ func TestBadHello(t *testing.T) {
 			h := frame.Header{Kind: frame.Hello}
 			return h.Append(nil, g.Append(nil))
 		}(), na.ErrProtocol, "want HELLO"},
-		"version":    {helloFrame(func(g *frame.Greeting) { g.Version = frame.Version + 1 }), na.ErrVersion, fmt.Sprint("version ", frame.Version)},
+		"version": {helloFrame(func(g *frame.Greeting) {
+			g.Versions = frame.Range{Oldest: frame.Version + 1, Newest: frame.Version + 1}
+		}), na.ErrVersion, fmt.Sprintf("the listening side %d; upgrade the listening side", frame.Version)},
 		"no room":    {helloFrame(func(g *frame.Greeting) { g.Envelopes = 0 }), na.ErrProtocol, "envelopes"},
 		"context":    {helloFrame(func(g *frame.Greeting) { g.Target = 300 }), na.ErrNoEntry, "no context 300"},
 		"damaged":    {func() []byte { b := helloFrame(plain); b[50] ^= 1; return b }(), na.ErrChecksum, "checksum"},

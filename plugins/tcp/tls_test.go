@@ -422,7 +422,9 @@ func TestTLSBadHello(t *testing.T) {
 	}{
 		"zeroes":  {make([]byte, 64), na.ErrProtocol, "KIND0"},
 		"context": {helloFrame(func(g *frame.Greeting) { g.Target = 300 }), na.ErrNoEntry, "no context 300"},
-		"version": {helloFrame(func(g *frame.Greeting) { g.Version = frame.Version + 1 }), na.ErrVersion, fmt.Sprint("version ", frame.Version)},
+		"version": {helloFrame(func(g *frame.Greeting) {
+			g.Versions = frame.Range{Oldest: frame.Version + 1, Newest: frame.Version + 1}
+		}), na.ErrVersion, fmt.Sprintf("the listening side %d; upgrade the listening side", frame.Version)},
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)

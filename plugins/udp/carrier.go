@@ -141,6 +141,10 @@ func (d *domain) newCarrier(e carrier.Core) (carrier.Carrier, error) {
 	c.m = arq.New(arq.Config{
 		Overhead: c.overhead(), Proven: d.guard != nil,
 		Profile: d.profile, Ack: d.ack, Context: c.id, Session: func() uint64 { return d.session.Add(1) }, Rand: func(b []byte) { _, _ = rand.Read(b) },
+		WrongVersion: func(oldest, newest uint8) []byte {
+			_, err := frame.Agree("udp packets", frame.Range{Oldest: uint16(oldest), Newest: uint16(newest)}, frame.Range{Oldest: arq.OldestVersion, Newest: arq.Version})
+			return frame.ByeOf(err).Words()
+		},
 		DialRetries: c.sock.retries(), FinTimeout: finTimeout,
 		MaxPeers: d.peers,
 		Receive:  func() int { return int(c.shared.room.Load()) / 4 * 3 },

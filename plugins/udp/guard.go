@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"cmp"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
@@ -9,6 +10,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/binary"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -17,6 +19,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/na/codes"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
@@ -160,8 +163,9 @@ func random64() uint64 {
 // newID returns a connection id for a context.
 func newID(context uint8) uint64 { return random64()>>8 | uint64(context)<<56 }
 
-// A header is that of a long packet.
+// A header is that of a long packet. It is the same in all versions.
 type header struct {
+	version  uint32 // 0: wireVersion
 	kind     byte
 	to, from uint64
 	token    []byte
@@ -170,18 +174,24 @@ type header struct {
 
 func (h *header) append(b []byte) []byte {
 	b = append(b, 0xc0|h.kind<<4)
-	b = binary.BigEndian.AppendUint32(b, wireVersion)
+	b = binary.BigEndian.AppendUint32(b, cmp.Or(h.version, wireVersion))
 	b = binary.BigEndian.AppendUint64(b, h.to)
 	b = binary.BigEndian.AppendUint64(b, h.from)
 	return append(append(b, byte(len(h.token))), h.token...)
 }
 
-// parseLong decodes the header of a long packet, which points into b.
+// parseLong decodes the header of a long packet of our version, which points into b.
 func parseLong(b []byte) (h header, ok bool) {
-	if len(b) < longSize || b[0]&0xc0 != 0xc0 || binary.BigEndian.Uint32(b[1:]) != wireVersion {
+	h, ok = parseAnyLong(b)
+	return h, ok && h.version == wireVersion
+}
+
+// parseAnyLong decodes that of a long packet of any version.
+func parseAnyLong(b []byte) (h header, ok bool) {
+	if len(b) < longSize || b[0]&0xc0 != 0xc0 {
 		return h, false
 	}
-	h = header{kind: b[0] >> 4 & 3, to: binary.BigEndian.Uint64(b[5:]), from: binary.BigEndian.Uint64(b[13:])}
+	h = header{version: binary.BigEndian.Uint32(b[1:]), kind: b[0] >> 4 & 3, to: binary.BigEndian.Uint64(b[5:]), from: binary.BigEndian.Uint64(b[13:])}
 	h.number = longSize + int(b[longSize-1])
 	if len(b) < h.number {
 		return h, false
@@ -290,8 +300,14 @@ func (d *sharedSocket) unseal(a *arrival) bool {
 
 // greet takes a long packet.
 func (d *sharedSocket) greet(a *arrival) {
-	h, ok := parseLong(a.b)
+	h, ok := parseAnyLong(a.b)
 	if !ok {
+		return
+	}
+	if h.version != wireVersion {
+		if h.kind == initial && len(h.token) == 0 {
+			d.refuseVersion(a, &h)
+		}
 		return
 	}
 	if h.kind == word && h.to == 0 { // somebody has no such connection: a hint, as the system's that nobody is there
@@ -322,6 +338,18 @@ func (d *sharedSocket) askToken(a *arrival, h *header) {
 	id := d.guard.idFor(a.from, h)
 	answer := header{kind: retry, to: h.from, from: id, token: d.guard.token(a.from, d.now(), id)}
 	d.say(a, answer.append(nil))
+}
+
+// refuseVersion answers a datagram that asks for a handshake of another version, in that version. A release speaks one: see WIRE.md.
+func (d *sharedSocket) refuseVersion(a *arrival, h *header) {
+	answer := header{version: h.version, kind: word, to: h.from, from: h.to}
+	older := "dialing"
+	if h.version > wireVersion {
+		older = "listening"
+	}
+	words := frame.ByeOf(codes.WithText(codes.ErrVersion, fmt.Sprintf(
+		"no common version of TLS over udp: the dialing side speaks %#x, the listening side %#x; upgrade the %s side", h.version, wireVersion, older))).Words()
+	d.say(a, append(answer.append(nil), words...))
 }
 
 // say answers a datagram with one that is not longer.

@@ -20,7 +20,7 @@ func TestHelloAgainAtTheEnd(t *testing.T) {
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	g := frame.Greeting{Version: frame.Version, Envelopes: 1, Eager: 4096}
+	g := frame.Greeting{Versions: frame.Versions(), Envelopes: 1, Eager: 4096}
 	_, _ = rand.Read(g.Incarnation[:])
 	s := &stranger{crowd: crowd{conn: conn, start: time.Now()}, mine: g}
 	s.m = arq.New(arq.Config{Rand: func(b []byte) { _, _ = rand.Read(b) }, Session: func() uint64 { return uint64(time.Now().UnixNano()) }}, s)

@@ -29,7 +29,7 @@ type crowd struct {
 func (c *crowd) now() time.Duration { return time.Since(c.start) + 1 }
 
 func (c *crowd) Hello(_ *arq.Assoc, dst []byte) []byte {
-	g := frame.Greeting{Version: frame.Version, Envelopes: 1, Eager: 4096, Need: 1, Want: 1, Host: "crowd"}
+	g := frame.Greeting{Versions: frame.Versions(), Envelopes: 1, Eager: 4096, Need: 1, Want: 1, Host: "crowd"}
 	_, _ = rand.Read(g.Incarnation[:])
 	return g.Append(dst)
 }

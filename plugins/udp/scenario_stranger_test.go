@@ -44,7 +44,7 @@ func claim(t *testing.T, n *node, g frame.Greeting, mute bool) *stranger {
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	g.Version, g.Envelopes, g.Eager = frame.Version, 1, 4096
+	g.Versions, g.Envelopes, g.Eager = frame.Versions(), 1, 4096
 	if g.Incarnation == [16]byte{} {
 		_, _ = rand.Read(g.Incarnation[:])
 	}

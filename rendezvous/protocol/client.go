@@ -245,7 +245,7 @@ func (c *Client) command(code Code, payload []byte) error {
 }
 
 func (c *Client) joined(payload []byte) error {
-	if len(payload) != 4 {
+	if len(payload) < 4 || len(payload) > 4 && c.cfg.Form == Strict { // more is of a later release
 		return violation("%v with a length of %d", c.cfg.Form.joinCode(), len(payload))
 	}
 	size := getInt32(payload)

@@ -56,7 +56,10 @@ func TestNativeRefusal(t *testing.T) {
 	}{
 		{command("JOIN", i32(1, 0, 3)), "rank not available: it expects 3 processes, there are 2"},
 		{command("JOIN", i32(1, 7, 0)), "rank not available: 7 is not in 0 to 1"},
-		{command("JOIN", i32(2, 0, 0)), "startup protocol broken: version 2 of the startup protocol, want 1"},
+		{command("JOIN", i32(2, 0, 0)), "startup protocol broken: no common version: the client has said 0x2, the server speaks 1; upgrade the server"},
+		{command("JOIN", i32(2<<16|3, 0, 0)), "startup protocol broken: no common version: the client has said 0x20003, the server speaks 1; upgrade the server"},
+		{command("JOIN", i32(0, 0, 0)), "startup protocol broken: no common version: the client has said 0x0, the server speaks 1; upgrade the client"},
+		{command("JOIN", i32(1, 0)), "startup protocol broken: JOIN with a length of 8"},
 	} {
 		b := newTable(t, protocol.ServerConfig{Size: 2, Auth: open})
 		id := b.connect(c.word)
@@ -77,6 +80,19 @@ func TestNativeOptional(t *testing.T) {
 	c := joinedClient(t, protocol.Native, 0, 2)
 	require.NoError(t, c.Receive(command("\xd7HAT", []byte("abc"))))
 	require.ErrorIs(t, c.Receive(command("WHAT")), protocol.ErrViolation)
+}
+
+// TestNativeLater: clients of a later release, and one of a server, that speak the version of today as well, and say more, are understood.
+func TestNativeLater(t *testing.T) {
+	b := newTable(t, protocol.ServerConfig{Size: 2, Auth: open})
+	ids := []int{b.connect(command("JOIN", i32(1<<16|2, 0, 2), []byte("later"))), b.connect(command("JOIN", i32(1<<16|1, 1, 0)))}
+	for _, id := range ids {
+		b.hears(id, command("JOIN", i32(2)))
+	}
+	c, err := protocol.NewClient(protocol.ClientConfig{Form: protocol.Native, Rank: 0, Auth: open})
+	require.NoError(t, err)
+	require.NoError(t, c.Receive(join(i32(0, 0), command("JOIN", i32(2), []byte("later")))))
+	require.Equal(t, 2, c.Size())
 }
 
 // L-T40: 200 members, half of which are silent, or say nothing.

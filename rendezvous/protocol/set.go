@@ -71,8 +71,22 @@ const MaxStrict = 32
 // MaxNative bounds the number of clients in the native form.
 const MaxNative = 1 << 16
 
-// nativeVersion is what a native client says when it joins.
-const nativeVersion = 1
+// nativeVersions is what a native client says when it joins: its newest version in the lower 16 bits, its oldest in the upper, 0 for the same.
+func nativeVersions() int {
+	if oldestNative == nativeVersion {
+		return nativeVersion
+	}
+	return oldestNative<<16 | nativeVersion
+}
+
+// speaksNative reports whether a client that has said v speaks a version of this server.
+func speaksNative(v int) bool {
+	oldest, newest := v>>16&0xffff, v&0xffff
+	if oldest == 0 {
+		oldest = newest
+	}
+	return oldest <= nativeVersion && oldestNative <= newest && oldest <= newest
+}
 
 func (f Form) joinCode() Code {
 	if f == Strict {
@@ -100,19 +114,23 @@ func (f Form) join(rank, size int) []byte {
 	if f == Strict {
 		return int32s(rank)
 	}
-	return int32s(nativeVersion, rank, size)
+	return int32s(nativeVersions(), rank, size)
 }
 
 // parseJoin returns the rank of a client that joins size others.
 func (f Form) parseJoin(p []byte, size int) (rank int, err error) {
 	switch {
-	case len(p) != len(f.join(0, 0)):
+	case len(p) < len(f.join(0, 0)), f == Strict && len(p) > len(f.join(0, 0)): // more is of a later release
 		return -1, violation("%v with a length of %d", f.joinCode(), len(p))
 	case f == Strict:
 		return getInt32(p), nil
 	}
-	if v := getInt32(p); v != nativeVersion {
-		return -1, violation("version %d of the startup protocol, want %d", v, nativeVersion)
+	if v := getInt32(p); !speaksNative(v) {
+		older := "client"
+		if v&0xffff > nativeVersion {
+			older = "server"
+		}
+		return -1, violation("no common version: the client has said %#x, the server speaks %d; upgrade the %s", v, nativeVersion, older)
 	}
 	if n := getInt32(p[8:]); n != 0 && n != size {
 		return -1, fmt.Errorf("%w: it expects %d processes, there are %d", ErrRank, n, size)

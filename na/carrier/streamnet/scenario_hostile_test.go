@@ -22,7 +22,7 @@ import (
 
 // helloFrame is a HELLO that any context takes.
 func helloFrame() []byte {
-	g := carrier.Greeting{Version: frame.Version, Envelopes: 32, Eager: 4096}
+	g := carrier.Greeting{Versions: frame.Versions(), Envelopes: 32, Eager: 4096}
 	_, _ = rand.Read(g.Incarnation[:])
 	h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
 	return h.Append(nil, g.Append(nil))

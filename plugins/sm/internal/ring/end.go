@@ -112,6 +112,8 @@ func New(own []byte, out Geometry) *End {
 		o.base, o.descs = ring.base, ring.descs
 		o.words, o.ends, o.places = make([]uint64, o.descs), make([]uint64, o.descs), make([]uint8, o.descs)
 	}
+	e.own.store(offForm, out.form())
+	e.own.store(offLength, uint64(out.Size()))
 	e.own.store(offMagic, magic)
 	return e
 }
@@ -127,6 +129,10 @@ func (e *End) Join(peer []byte, g Geometry) error {
 	}
 	if m := memory(peer).load(offMagic); m != magic {
 		return broken("a segment begins with %#x, want %#x", m, uint64(magic))
+	}
+	if form, n := memory(peer).load(offForm), memory(peer).load(offLength); form != g.form() || n != uint64(g.Size()) {
+		return broken("a segment of layout %d with descriptors of %d bytes, which says that it has %d, want layout %d with %d and %d",
+			uint32(form), form>>32, n, g.Version, descSize, g.Size())
 	}
 	e.in = g.rings()
 	e.incoming = bodies{base: offMessages + g.descs()*descSize, size: g.bodies()}

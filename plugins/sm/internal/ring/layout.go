@@ -5,9 +5,6 @@ import (
 	"unsafe"
 )
 
-// Version is the version of the layout. Two sides of different versions refuse each other.
-const Version = 4
-
 const (
 	// Inline is the largest payload that fits into a descriptor, in bytes.
 	Inline = 96
@@ -33,6 +30,8 @@ const (
 // Where things are in a segment. Words that are written at different times are 128 bytes apart.
 const (
 	offMagic    = 0
+	offForm     = 8   // version of the layout 4 bytes, bytes of a descriptor 4
+	offLength   = 16  // of the segment
 	offTaken    = 128 // descriptors that the owner of the segment has taken of each of the peer's rings, modulo 2^32
 	offBell     = 256 // not 0: the owner sleeps, and is woken when there is something for it. A new number for each sleep
 	offWaits    = 264 // not 0: the owner waits for room
@@ -52,8 +51,15 @@ const (
 
 const magic = 0x3130_4d53_5349_5551 // "QUISSM01" as bytes
 
-// Geometry is what the size of a segment follows from: the envelopes that the peer guarantees to its writer, and the bytes of each.
-type Geometry struct{ Envelopes, Eager int }
+// Geometry is what the size of a segment follows from: the envelopes that the peer guarantees to its writer, the bytes of each, and the version of
+// the layout.
+type Geometry struct {
+	Envelopes, Eager int
+	Version          uint16
+}
+
+// form is the word at offForm.
+func (g Geometry) form() uint64 { return uint64(g.Version) | descSize<<32 }
 
 // descs is how many descriptors the ring of messages has: two for each envelope, because each message can be withdrawn, and some for
 // what needs no envelope.

@@ -65,7 +65,7 @@ func TestTwin(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	for _, g := range []Geometry{{1, 256}, {3, 300}, usual} {
+	for _, g := range []Geometry{{1, 256, 0}, {3, 300, Version}, usual} {
 		a, b := pair(t, g)
 		type sent struct {
 			Message
@@ -128,7 +128,7 @@ func TestTwin(t *testing.T) {
 
 // All envelopes fit, full, wherever the ring stands, and so does a withdraw of each.
 func TestGuarantee(t *testing.T) {
-	for _, g := range []Geometry{{1, 256}, {32, 4096}, {5, 300}} {
+	for _, g := range []Geometry{{1, 256, 0}, {32, 4096, 0}, {5, 300, Version}} {
 		a, b := pair(t, g)
 		buf := make([]byte, g.Eager)
 		for k := range 100 + 20*g.Envelopes {

@@ -84,7 +84,7 @@ func (a *Assoc) advance(r *receiver, ahead uint32) (n uint32) {
 // carry fills in the acknowledgment that a packet of lane i carries, and what else all packets have.
 func (a *Assoc) carry(now time.Duration, i int, p *Packet) {
 	l := &a.lane[i]
-	p.id, p.token, p.ts = a.peerID, a.peerToken, clock(now)
+	p.form, p.id, p.token, p.ts = a.form, a.peerID, a.peerToken, clock(now)
 	p.ack = l.rcv
 	p.edge = a.grant(i)
 	// The peer's clock goes back with how long it was kept here, so that waiting for a packet to go with does not look like a slow path.

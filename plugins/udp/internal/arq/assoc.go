@@ -46,6 +46,7 @@ type Assoc struct {
 
 	state                       state
 	via                         uint8
+	form                        uint8 // of the packets, once the version is agreed; before that 0
 	queued                      bool
 	local, selective, slowStart bool
 	peerFin, ourFin, finAcked   bool
@@ -131,6 +132,9 @@ func (a *Assoc) Up() bool { return (a.state == open || a.state == half) && !a.pe
 
 // expects reports whether a packet that names a can be true. It changes nothing.
 func (a *Assoc) expects(p *Packet) bool {
+	if p.form != a.form && p.form != 0 {
+		return false
+	}
 	switch p.kind {
 	case kindAccept, kindCookie:
 		return a.state == dialing || p.kind == kindAccept

@@ -54,6 +54,11 @@ type Config struct {
 	Overhead int  // bytes that the user adds to each packet: 0
 	Proven   bool // the user knows who is at an address: no HELLO needs a cookie
 
+	// WrongVersion returns the words, up to 256 bytes, with which a peer is turned away that speaks no common version of packets, but those from
+	// oldest to newest. nil: it has no answer.
+	WrongVersion   func(oldest, newest uint8) []byte
+	oldest, newest uint8 // versions that this side speaks: OldestVersion, Version
+
 	Context uint8 // which of those that share the address this is
 	// Session returns a number that is greater than any before it, of earlier processes at this address too: it begins with
 	// the nanoseconds of the clock, for instance.
@@ -72,6 +77,9 @@ func (c Config) withDefaults() Config {
 		if *v == 0 {
 			*v = to
 		}
+	}
+	if c.newest == 0 {
+		c.oldest, c.newest = OldestVersion, Version
 	}
 	def(&c.Window, 256)
 	c.Window = min(c.Window, maxAhead)

@@ -12,7 +12,7 @@ import (
 
 const (
 	cookieSize   = 16
-	greetingSize = 56
+	greetingSize = 60
 	cookieEpoch  = 16 * time.Second // a cookie is good for this long, and up to as long again
 	cookiesUsed  = 1 << 13          // that are known
 	halfTimeout  = 2 * time.Second  // an admitted peer that shows nothing by then is forgotten
@@ -42,6 +42,8 @@ type greeting struct {
 	size      uint32    // the largest datagram that it receives
 	profile   uint16
 	cookie    [cookieSize]byte
+	oldest    uint8 // versions of packets that the sender speaks
+	newest    uint8
 	hello     []byte
 }
 
@@ -53,10 +55,12 @@ func (g *greeting) append(b []byte) []byte {
 	}
 	b = le.AppendUint16(le.AppendUint32(b, g.size), g.profile)
 	b = le.AppendUint16(b, uint16(len(g.hello)))
-	return append(append(b, g.cookie[:]...), g.hello...)
+	b = append(append(b, g.cookie[:]...), g.oldest, g.newest)
+	return append(le.AppendUint16(b, greetingSize), g.hello...)
 }
 
-// parseGreeting decodes a body, which has at least greetingSize bytes. What follows it is padding.
+// parseGreeting decodes a body, which has at least greetingSize bytes. What follows it is padding. What a later release has put between what is
+// known here and the engine's HELLO is skipped.
 func parseGreeting(b []byte) (g greeting, ok bool) {
 	le := binary.LittleEndian
 	g = greeting{id: le.Uint32(b), token: le.Uint32(b[4:]), session: le.Uint64(b[8:]),
@@ -64,11 +68,12 @@ func parseGreeting(b []byte) (g greeting, ok bool) {
 		window: [2]uint32{le.Uint32(b[20:]), le.Uint32(b[28:])},
 		size:   le.Uint32(b[32:]), profile: le.Uint16(b[36:])}
 	copy(g.cookie[:], b[40:])
-	n := int(le.Uint16(b[38:]))
-	if n > len(b)-greetingSize || g.size < BaseSize || g.window[0] > maxAhead || g.window[1] > maxAhead {
+	g.oldest, g.newest = b[56], b[57]
+	n, front := int(le.Uint16(b[38:])), int(le.Uint16(b[58:]))
+	if front < greetingSize || n > len(b)-front || g.oldest == 0 || g.oldest > g.newest || g.size < BaseSize || g.window[0] > maxAhead || g.window[1] > maxAhead {
 		return g, false
 	}
-	g.hello = b[greetingSize : greetingSize+n]
+	g.hello = b[front : front+n]
 	return g, true
 }
 
@@ -79,7 +84,7 @@ func (a *Assoc) greeting() greeting {
 	if len(hello) > MaxHello {
 		panic("arq: a hello longer than MaxHello")
 	}
-	g := greeting{id: a.id, token: a.token, size: uint32(m.cfg.Size), hello: hello}
+	g := greeting{id: a.id, token: a.token, size: uint32(m.cfg.Size), oldest: m.cfg.oldest, newest: m.cfg.newest, hello: hello}
 	for i := range a.lane {
 		g.first[i], g.window[i] = a.lane[i].una, min(firstCredit, a.credit(i))
 	}
@@ -93,6 +98,8 @@ func (a *Assoc) greeting() greeting {
 // learn takes what the peer says of itself.
 func (a *Assoc) learn(g *greeting) {
 	a.peerID, a.peerToken = g.id, g.token
+	version, _ := a.m.cfg.agree(g)
+	a.form = formOf(version)
 	for i := range a.lane {
 		l := &a.lane[i]
 		l.rcv, l.granted, l.edge = g.first[i], g.first[i]+firstCredit, l.una+g.window[i]
@@ -101,6 +108,12 @@ func (a *Assoc) learn(g *greeting) {
 	a.restart = uint16(g.window[0])
 	a.selective = g.profile&isSelective != 0 && a.m.cfg.Profile == Modern
 	a.most = uint16(min(uint32(a.most), g.size, MaxSize))
+}
+
+// agree returns the newest version that this side and the peer speak; ok is false if there is none.
+func (c *Config) agree(g *greeting) (version uint8, ok bool) {
+	version = min(c.newest, g.newest)
+	return version, version >= max(c.oldest, g.oldest)
 }
 
 func (m *Machine) newAssoc(to netip.AddrPort, path Path, user any) *Assoc {
@@ -218,6 +231,13 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		m.stats.Invalid++
 		return
 	}
+	if _, ok := m.cfg.agree(&g); !ok {
+		m.stats.Invalid++
+		if m.cfg.WrongVersion != nil {
+			m.refuse(from, p.Via, nil, g.id, g.token, m.cfg.WrongVersion(g.oldest, g.newest))
+		}
+		return
+	}
 	var calling *Assoc
 	// From one address come the associations of several contexts, of an earlier life of the process, and what somebody else forges.
 	known := false
@@ -317,7 +337,7 @@ func (a *Assoc) dialed(now time.Duration, p *Packet) {
 		return
 	}
 	g, ok := parseGreeting(p.body)
-	if !ok || g.session != d.session {
+	if _, speaks := a.m.cfg.agree(&g); !ok || !speaks || g.session != d.session {
 		a.m.stats.Invalid++
 		return
 	}

@@ -219,12 +219,12 @@ func TestIdlePeers(t *testing.T) {
 	}
 	was := heap()
 	for i := range peers {
-		g := greeting{id: uint32(1 + i), token: uint32(i), session: uint64(1 + i), size: BaseSize}
+		g := greeting{oldest: OldestVersion, newest: Version, id: uint32(1 + i), token: uint32(i), session: uint64(1 + i), size: BaseSize}
 		hello := Packet{kind: kindHello, body: append(g.append(nil), make([]byte, BaseSize)...)}
 		srv.m.Receive(n.now, at(i), &hello)
 		srv.flush()
 		a := srv.m.at(at(i))
-		confirm := Packet{kind: kindAck, id: a.id, token: a.token, ack: a.lane[0].una, edge: a.lane[0].edge}
+		confirm := Packet{form: formOf(Version), kind: kindAck, id: a.id, token: a.token, ack: a.lane[0].una, edge: a.lane[0].edge}
 		srv.m.Receive(n.now, at(i), &confirm)
 		srv.flush()
 		require.Nil(t, a.flight)

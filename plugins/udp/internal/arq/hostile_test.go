@@ -33,7 +33,7 @@ func TestUT31Hostile(t *testing.T) {
 	n.stream(a, b, 10, 64, time.Minute)
 	n.idle(time.Second)
 	as := a.assoc
-	good := Packet{kind: kindAck, id: as.id, token: as.token, ack: as.lane[0].una, edge: as.lane[0].edge}
+	good := Packet{form: formOf(Version), kind: kindAck, id: as.id, token: as.token, ack: as.lane[0].una, edge: as.lane[0].edge}
 	bulk := good
 	bulk.flags, bulk.ack, bulk.edge = flagBulk, as.lane[1].una, as.lane[1].edge
 	data := good
@@ -76,7 +76,7 @@ func TestUT31Hostile(t *testing.T) {
 
 // U-T31: what is no packet.
 func TestUT31Malformed(t *testing.T) {
-	whole := rebuild(append((&Packet{kind: kindData}).append(nil), "body"...))
+	whole := rebuild(append((&Packet{form: formOf(Version), kind: kindData}).append(nil), "body"...))
 	_, err := Parse(whole)
 	require.NoError(t, err)
 	for n := range len(whole) {
@@ -125,7 +125,7 @@ func TestUT32Amplification(t *testing.T) {
 		shape := shapes[p.kind]
 		p.body = make([]byte, shape.min)
 		if p.kind == kindHello {
-			g := greeting{id: rnd.Uint32(), token: rnd.Uint32(), session: rnd.Uint64(), size: MaxSize}
+			g := greeting{oldest: OldestVersion, newest: Version, id: rnd.Uint32(), token: rnd.Uint32(), session: rnd.Uint64(), size: MaxSize}
 			p.body = g.append(nil)
 			if i%2 == 0 {
 				p.body = append(p.body, make([]byte, BaseSize-headSize-len(p.body))...)
@@ -172,7 +172,7 @@ func TestPeersAreBounded(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	b := n.add(0, Config{MaxPeers: 3, HalfOpen: 1 << 20})
 	hello := func(i int) *Packet {
-		g := greeting{id: uint32(i), token: uint32(i), session: 1, size: BaseSize}
+		g := greeting{oldest: OldestVersion, newest: Version, id: uint32(i), token: uint32(i), session: 1, size: BaseSize}
 		return &Packet{kind: kindHello, body: append(g.append(nil), make([]byte, BaseSize)...)}
 	}
 	for i := range 5 {
@@ -238,7 +238,7 @@ func TestReplay(t *testing.T) {
 func TestForgedHello(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.pair(Config{}, Config{})
-	g := greeting{id: 77, token: 88, session: 1 << 62, size: MaxSize}
+	g := greeting{oldest: OldestVersion, newest: Version, id: 77, token: 88, session: 1 << 62, size: MaxSize}
 	p := Packet{kind: kindHello, body: append(g.append(nil), make([]byte, BaseSize)...)}
 	b.m.Receive(n.now, a.addr, &p)
 	n.idle(time.Second)

@@ -10,7 +10,7 @@ import (
 // sends gives b a packet of lane 0 as if a had sent it, that far ahead of the next expected one.
 func (n *network) sends(a, b *node, ahead, size int) {
 	as := n.peerOf(a.assoc, b)
-	p := Packet{kind: kindData, id: as.id, token: as.token, seq: as.lane[0].rcv + uint32(ahead), ack: as.lane[0].una, edge: as.lane[0].edge,
+	p := Packet{form: formOf(Version), kind: kindData, id: as.id, token: as.token, seq: as.lane[0].rcv + uint32(ahead), ack: as.lane[0].una, edge: as.lane[0].edge,
 		body: make([]byte, size)}
 	b.m.Receive(n.now, a.addr, &p)
 }

@@ -188,7 +188,7 @@ func hostileAcks(t *testing.T, seed uint64, script []byte) {
 		lane := int(script[0] & 1)
 		size := 8 * int(script[1]%17)
 		as := a.assoc
-		p := Packet{kind: kindAck, flags: uint8(lane) | script[0]&(flagGap|flagDup|flagEcho), id: as.id, token: as.token, seq: rnd.Uint32(),
+		p := Packet{form: formOf(Version), kind: kindAck, flags: uint8(lane) | script[0]&(flagGap|flagDup|flagEcho), id: as.id, token: as.token, seq: rnd.Uint32(),
 			ack: as.lane[lane].una + uint32(int8(script[2])), edge: as.lane[lane].edge + uint32(int8(script[3])), echo: clock(n.now) - uint32(script[3])<<6}
 		script = script[4:]
 		body := make([]byte, size)

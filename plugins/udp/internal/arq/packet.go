@@ -7,9 +7,6 @@ import (
 	"hash/crc32"
 )
 
-// Version is the version of the packets. A packet of another version is dropped.
-const Version = 2
-
 // Sizes in bytes.
 const (
 	headSize = 36  // the head of every packet
@@ -44,8 +41,16 @@ const (
 	kindRefuse kind = 6 // answers a HELLO with no, or ends an association: words
 	kindPing   kind = 7 // asks for a PONG; padded to find out what the path carries
 	kindPong   kind = 8
-	kindReset  kind = 9 // answers a packet of an association that is not known
+	kindReset  kind = 9  // answers a packet of an association that is not known
+	kindOther  kind = 15 // never sent: a packet in the form of a version that this release does not speak
 )
+
+// formOf returns the form of the packets of an association of a version, which stands beside the kind. A release speaks two versions, so three
+// forms tell them, and the one before or after them, apart. The packets of the handshake, and RESET, have form 0, which is the same in all
+// versions, and so are the first 12 bytes and the checksum of every packet.
+func formOf(version uint8) uint8 { return 1 + version%maxForm }
+
+const maxForm = 3
 
 const (
 	flagBulk   uint8 = 1   // number, acknowledgment and edge are of lane 1
@@ -63,16 +68,17 @@ var shapes = [...]struct {
 	name      string
 	flags     uint8
 	min, most int
+	fixed     bool // form 0
 }{
-	kindData:   {"DATA", ^(flagGap | flagDup), 0, MaxSize},
-	kindAck:    {"ACK", flagBulk | flagGap | flagDup | flagEcho, 0, sackSize},
-	kindHello:  {"HELLO", 0, greetingSize, MaxSize},
-	kindAccept: {"ACCEPT", 0, greetingSize, MaxSize},
-	kindCookie: {"COOKIE", 0, cookieSize, cookieSize},
-	kindRefuse: {"REFUSE", 0, 1, mostWords},
-	kindPing:   {"PING", flagEcho, 0, MaxSize},
-	kindPong:   {"PONG", flagEcho, 0, 0},
-	kindReset:  {"RESET", 0, 0, 0},
+	kindData:   {"DATA", ^(flagGap | flagDup), 0, MaxSize, false},
+	kindAck:    {"ACK", flagBulk | flagGap | flagDup | flagEcho, 0, sackSize, false},
+	kindHello:  {"HELLO", 0, greetingSize, MaxSize, true},
+	kindAccept: {"ACCEPT", 0, greetingSize, MaxSize, true},
+	kindCookie: {"COOKIE", 0, cookieSize, cookieSize, true},
+	kindRefuse: {"REFUSE", 0, 1, mostWords, true},
+	kindPing:   {"PING", flagEcho, 0, MaxSize, false},
+	kindPong:   {"PONG", flagEcho, 0, 0, false},
+	kindReset:  {"RESET", 0, 0, 0, true},
 }
 
 func (k kind) String() string {
@@ -86,6 +92,7 @@ func (k kind) String() string {
 type Packet struct {
 	Via uint8 // which address of ours it came to, as the user of the Machine numbers them; what answers it has the same
 
+	form  uint8
 	kind  kind
 	flags uint8
 	delay uint16 // how long the receiver of echo kept it, in units of 8 us
@@ -119,16 +126,19 @@ func Parse(b []byte) (Packet, error) {
 
 // ParseProven is Parse of what is known to be whole: the checksum is not looked at.
 func ParseProven(b []byte) (Packet, error) {
-	if len(b) < headSize || b[0]>>4 != Version {
+	if len(b) < headSize || b[0]>>4 > maxForm {
 		return Packet{}, ErrMalformed
 	}
 	le := binary.LittleEndian
 	p := Packet{
-		kind: kind(b[0] & 15), flags: b[1], delay: le.Uint16(b[2:]), id: le.Uint32(b[4:]), token: le.Uint32(b[8:]),
+		form: b[0] >> 4, kind: kind(b[0] & 15), flags: b[1], delay: le.Uint16(b[2:]), id: le.Uint32(b[4:]), token: le.Uint32(b[8:]),
 		seq: le.Uint32(b[12:]), ack: le.Uint32(b[16:]), edge: le.Uint32(b[20:]), ts: le.Uint32(b[24:]), echo: le.Uint32(b[28:]),
 		body: b[headSize:],
 	}
-	if p.kind == 0 || int(p.kind) >= len(shapes) {
+	if p.form != 0 && p.form != formOf(Version) && p.form != formOf(OldestVersion) {
+		return Packet{form: p.form, kind: kindOther, id: p.id, token: p.token, body: p.body}, nil
+	}
+	if p.kind == 0 || int(p.kind) >= len(shapes) || shapes[p.kind].fixed != (p.form == 0) {
 		return Packet{}, ErrMalformed
 	}
 	shape := &shapes[p.kind]
@@ -166,7 +176,7 @@ func (p *Packet) lane() int { return int(p.flags & flagBulk) }
 // append encodes the head at the end of b, with a checksum that seal fills in. The body follows it.
 func (p *Packet) append(b []byte) []byte {
 	le := binary.LittleEndian
-	b = append(b, byte(p.kind)|Version<<4, p.flags)
+	b = append(b, byte(p.kind)|p.form<<4, p.flags)
 	b = le.AppendUint16(b, p.delay)
 	for _, v := range [...]uint32{p.id, p.token, p.seq, p.ack, p.edge, p.ts, p.echo, 0} {
 		b = le.AppendUint32(b, v)

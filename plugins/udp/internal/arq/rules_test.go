@@ -21,10 +21,10 @@ func TestU11GapIsAnAcknowledgment(t *testing.T) {
 	l := &a.assoc.lane[0]
 	require.EqualValues(t, 8, l.nxt-l.una)
 	for range 10 {
-		a.assoc.acked(n.now, &Packet{kind: kindData, flags: flagGap, ack: l.una, edge: l.edge, seq: l.una + 7})
+		a.assoc.acked(n.now, &Packet{form: formOf(Version), kind: kindData, flags: flagGap, ack: l.una, edge: l.edge, seq: l.una + 7})
 	}
 	require.Zero(t, a.m.Stats().GoneBack, "by packets with data")
-	a.assoc.acked(n.now, &Packet{kind: kindAck, flags: flagGap, ack: l.una, edge: l.edge, seq: l.una + 7})
+	a.assoc.acked(n.now, &Packet{form: formOf(Version), kind: kindAck, flags: flagGap, ack: l.una, edge: l.edge, seq: l.una + 7})
 	require.EqualValues(t, 1, a.m.Stats().GoneBack, "by an acknowledgment")
 }
 

@@ -1,0 +1,14 @@
+//go:build !quicksilver_next
+
+package frame
+
+// The versions of the wire form that this release speaks: Version is its own, OldestVersion that of the release before.
+const (
+	OldestVersion = 7
+	Version       = 7
+)
+
+// appendLater appends the labels of HELLO that only a later release has, and takeLater takes in one that ParseGreeting does not know; false: nor
+// does this release.
+func appendLater(b []byte) []byte           { return b }
+func takeLater(label uint16, v []byte) bool { return false }

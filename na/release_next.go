@@ -1,0 +1,53 @@
+//go:build quicksilver_next
+
+package na
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
+)
+
+const laterFeatures = frame.FeatureNext
+
+// beginLater sends a frame of each new kind, and one with the new flag, to a peer that knows them.
+func (l *session) beginLater() {
+	if l.peer.features&frame.FeatureNext == 0 {
+		return
+	}
+	for _, h := range []frame.Header{
+		{Kind: frame.Note, Flags: frame.FlagNext, Op: 1}, {Kind: frame.Ask, Op: 2}, {Kind: frame.Credit, Flags: frame.FlagNext, Op: l.creditOp()},
+	} {
+		l.control(h)
+	}
+}
+
+func (l *session) creditOp() uint64 {
+	if l.peer.version >= 8 {
+		return 8
+	}
+	return 0
+}
+
+func (l *session) checkCredit(h *frame.Header) error {
+	if h.Op != l.creditOp() || h.Flags&frame.FlagNext != 0 && l.peer.features&frame.FeatureNext == 0 {
+		return WithText(ErrProtocol, fmt.Sprintf("%v frame with the operation %d and the flags %#x in version %d", h.Kind, h.Op, h.Flags, l.peer.version))
+	}
+	if frame.Seen.Credits.Add(1); h.Flags&frame.FlagNext != 0 {
+		frame.Seen.Flags.Add(1)
+	}
+	return nil
+}
+
+func (l *session) deliverLater(h *frame.Header) error {
+	switch {
+	case l.peer.features&frame.FeatureNext == 0:
+	case h.Kind == frame.Note:
+		frame.Seen.Notes.Add(1)
+		return nil
+	case h.Kind == frame.Ask:
+		frame.Seen.Asks.Add(1)
+		return nil
+	}
+	return WithText(ErrProtocol, fmt.Sprintf("%v frame inside a session", h.Kind))
+}
