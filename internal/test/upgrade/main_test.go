@@ -1,0 +1,11 @@
+//go:build linux
+
+package upgrade_test
+
+import (
+	"testing"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
