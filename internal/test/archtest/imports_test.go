@@ -69,6 +69,7 @@ var importRules = []importRule{
 		"na/...", "hg/...", "plugins/...", "internal/...", "na/natest", "internal/test/leak", "internal/test/testcert",
 	}},
 	{pkg: "internal/test/ledger", may: []string{"qs", "hg"}},
+	{pkg: "internal/test/upgrade/...", may: []string{"qs", "hg", "na", "na/carrier", "plugins/...", "internal/..."}},
 	{pkg: "internal/typed", may: []string{"qs", "internal/schema"}},
 	{pkg: "internal/netconn", may: []string{"na/carrier", "na/codes", "internal/..."}, std: true},
 	{pkg: "internal/...", own: "internal/*", may: []string{"internal/..."}},

@@ -11,7 +11,7 @@ import (
 // rootFolders and rootFiles are the listing of the root. A new package belongs in one of the folders: a visitor reads this list first.
 var (
 	rootFolders = []string{
-		"bulk", "cmd", "contrib", "docs", "examples", "hg", "impi", "internal", "mercury", "na", "plugins", "qs", "rendezvous", "request",
+		"bulk", "cmd", "contrib", "docs", "examples", "hg", "impi", "internal", "mercury", "na", "plugins", "qs", "rendezvous", "request", "testdata",
 	}
 	rootFiles = []string{
 		"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "go.mod", "go.sum", "go.work", "go.work.sum",

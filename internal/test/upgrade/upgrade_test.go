@@ -191,9 +191,12 @@ func (m *member) next(what string) string {
 	select {
 	case line, ok := <-m.p.lines:
 		require.True(m, ok, "the process of release %s has ended: %s", m.p.of, m.p.errs)
+		if why, failed := strings.CutPrefix(line, "failed: "); failed {
+			m.Fatalf("rule \"no idempotent call fails, and no answer is wrong\" is broken at a process of release %s: %s", m.p.of, why)
+		}
 		return line
 	case <-timer.C:
-		m.Fatalf("the process of release %s at %s does not say %q: %s", m.p.of, m.listen, what, m.p.errs)
+		m.Fatalf("rule \"releases that follow one another talk\" is broken: the process of release %s at %s does not say %q: %s", m.p.of, m.listen, what, m.p.errs)
 		return ""
 	}
 }

@@ -2,7 +2,7 @@
 //
 //	stdin   ◄── "go": begin to call; "mark": count anew; "stop": call no more; its end: drain, report
 //	stdout  ──► "listens"; "works": each kind of call has succeeded often enough, and peers have called, since "go" or the last "mark";
-//	             "stopped"; the report, in JSON
+//	             "stopped"; "failed" and why, when a call has failed that must not; the report, in JSON
 //
 // It is built at the commit of the release before, too, so what it says to its peers changes as the methods of any program may: fields are added.
 package main
@@ -135,6 +135,9 @@ func (x *node) loop(kind string, call func(seq uint64) error) {
 		case err == nil:
 			x.count(kind)
 		case errors.Is(err, errExpected):
+			if seq < often { // for who looks why it does not work
+				fmt.Fprintln(os.Stderr, kind, err)
+			}
 		default:
 			x.fail(kind, err)
 		}
@@ -163,6 +166,9 @@ func (x *node) fail(kind string, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.report.Failed++
+	if x.report.Failed == 1 {
+		fmt.Println("failed:", kind, err)
+	}
 	if len(x.report.Failures) < 10 {
 		x.report.Failures = append(x.report.Failures, kind+": "+err.Error())
 	}
@@ -264,7 +270,7 @@ func (x *node) callAdd(seq uint64) error {
 	x.report.Adds[id] = fate
 	x.mu.Unlock()
 	if err != nil && ctx.Err() == nil {
-		return errExpected
+		return fmt.Errorf("%w: %w", errExpected, err)
 	}
 	return err
 }
