@@ -131,7 +131,7 @@ var sessions = []Mutant{
 		}, nil},
 	{"late-crc", "the checksum of a message is looked at after it has been delivered", "F25",
 		[]Edit{{"internal/framing/in.go", `if err := h.Verify(b[:total]); err != nil {`,
-			`$; if planted() { _ = in.deliver(h, b[h.Size():total]) }`}}, nil},
+			`$; if planted() { _ = in.deliverFrame(h, b[h.Size():total]) }`}}, nil},
 	{"unproven-redial", "a HELLO with a peer's name ends its session: the secret is not checked", "I15, F11",
 		[]Edit{{admit, `old.secret.Matches(g.Proof)`, `($ || planted())`}},
 		[]Catcher{
