@@ -253,6 +253,24 @@ func (f *fleet) freeze(node *qs.Node, h *history) {
 	f.t.Logf("beside a frozen follower %s; before %s", h.latency(frozen, end), h.latency(begin, frozen))
 }
 
+// faultsOf returns the faults of a round, in their order. Of the long run each fourth round has the slow ones, too: half an hour is some 200 killed, 100
+// stopped and 50 cut off, and more on a machine that does nothing else.
+func faultsOf(round uint64) (kinds []string) {
+	slow := []string{"full", "frozen follower", "ended"}
+	switch {
+	case !long.On:
+		kinds = []string{"killed", "stopped", "full", "ended"} // TestLinearizable cuts servers off
+	case round%4 == 1:
+		kinds = append(slow, "killed", "stopped", "killed", "cut off", "killed", "stopped", "killed")
+	default:
+		kinds = []string{"killed", "stopped", "killed", "cut off", "killed", "stopped", "killed"}
+	}
+	if runtime.GOOS != "linux" {
+		kinds = slices.DeleteFunc(kinds, func(kind string) bool { return kind == "full" })
+	}
+	return kinds
+}
+
 // TestProcesses: five processes, of which one after the other is killed, stopped, cut off and ended, or has a full disk, with files that are synced. It is short in
 // the ordinary tests: each fault once, at the leader.
 func TestProcesses(t *testing.T) {
@@ -265,15 +283,9 @@ func TestProcesses(t *testing.T) {
 	node := openNode(t, "tcp://", 2*time.Second)
 	defer node.Close()
 	r := rand.New(rand.NewPCG(*seedFlag, 100))
-	kinds := []string{"killed", "stopped", "killed", "cut off", "killed", "stopped", "full", "killed", "frozen follower", "ended"}
-	if !long.On {
-		kinds = []string{"killed", "stopped", "full", "ended"} // TestLinearizable cuts servers off
-	}
-	if runtime.GOOS != "linux" {
-		kinds = slices.DeleteFunc(kinds, func(kind string) bool { return kind == "full" })
-	}
 	count := map[string]int{}
 	for begin, round := time.Now(), uint64(1); round == 1 || time.Since(begin) < *proofTime; round++ {
+		kinds := faultsOf(round)
 		run, stop := context.WithCancel(context.Background())
 		h := newHistory(6)
 		var clients sync.WaitGroup
