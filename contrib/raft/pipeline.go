@@ -113,6 +113,11 @@ func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.App
 	}
 	select {
 	case p.window <- struct{}{}:
+		return f, nil // which may have failed already
+	default:
+	}
+	select {
+	case p.window <- struct{}{}:
 		return f, nil
 	case <-p.ctx.Done():
 		return nil, p.cause()
@@ -354,14 +359,18 @@ func (in *inbound) arrived() {
 func (in *inbound) advance() {
 	for {
 		req, err := in.read()
-		switch {
-		case err == nil && in.t.offer(in.rpc(req)):
-			return
-		case !isAgain(err):
+		if err == nil {
+			var known bool
+			if known, err = in.tryCheck(req); known && err == nil && in.t.offer(in.rpc(req)) {
+				return
+			}
+		}
+		if !isAgain(err) {
 			in.pending, in.err = req, err
 			in.answered <- raft.RPCResponse{Error: errPending} // there is room: raft has no request
 			return
-		case in.turn.leave():
+		}
+		if in.turn.leave() {
 			return
 		}
 	}
@@ -377,7 +386,15 @@ func (in *inbound) read() (*raft.AppendEntriesRequest, error) {
 	if err = decodeOwned(b, req); err != nil {
 		return nil, qs.Errorf(qs.ErrBadInput, "%w", err)
 	}
-	return req, in.t.check(in.from, req)
+	return req, nil
+}
+
+// tryCheck is Transport.check in a callback. It reports false if Options.Authorize has panicked: serve asks again, where that is answered as a panic
+// of a handler is.
+func (in *inbound) tryCheck(req *raft.AppendEntriesRequest) (known bool, err error) {
+	defer func() { _ = recover() }()
+	err = in.t.check(in.from, req)
+	return true, err
 }
 
 func (in *inbound) rpc(req *raft.AppendEntriesRequest) raft.RPC {
@@ -397,6 +414,9 @@ func (in *inbound) serve() error {
 			}
 			if in.err != nil {
 				return in.err
+			}
+			if err = in.t.check(in.from, in.pending); err != nil {
+				return err
 			}
 			if got, err = in.t.deliver(in.ctx, in.rpc(in.pending), false, in.answered); err != nil {
 				return err

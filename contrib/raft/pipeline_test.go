@@ -124,9 +124,10 @@ func TestPipelineOverdue(t *testing.T) {
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 		require.NoError(t, err)
 		defer p.Close()
-		first, err := p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{})
-		require.NoError(t, err)
-		require.Same(t, first, receive(t, p.Consumer()))
+		if _, err = p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{}); err != nil { // it has blocked for so long
+			require.ErrorIs(t, err, qs.ErrTimeout)
+		}
+		first := receive(t, p.Consumer())
 		require.ErrorIs(t, first.Error(), qs.ErrTimeout)
 		require.ErrorContains(t, first.Error(), "no response for 50ms")
 		_, err = p.AppendEntries(entries(2, 1, 1), &raft.AppendEntriesResponse{})
@@ -232,6 +233,33 @@ func TestPipelineEnds(t *testing.T) {
 			} else {
 				require.ErrorIs(t, err, qs.ErrBadInput)
 			}
+		}
+	})
+}
+
+// TestPipelineAuthorizePanics: an Authorize that panics ends the pipeline, as it does a call, and not the process; the node goes on.
+func TestPipelineAuthorizePanics(t *testing.T) {
+	o := Options{Authorize: func(id raft.ServerID, _ qs.Caller) error {
+		if id == "strange" {
+			panic("out of order")
+		}
+		return nil
+	}}
+	each(t, o, func(t *testing.T, from, to *Transport) {
+		answer(t, to, func(raft.RPC) (any, error) { return &raft.AppendEntriesResponse{Success: true}, nil })
+		for _, id := range []string{"strange", "from"} {
+			p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
+			require.NoError(t, err)
+			request := entries(1, 1, 1)
+			request.ID = []byte(id)
+			f, err := p.AppendEntries(request, &raft.AppendEntriesResponse{})
+			require.NoError(t, err)
+			if err = f.Error(); id == "strange" {
+				require.ErrorIs(t, err, hg.ErrPanic)
+			} else {
+				require.NoError(t, err)
+			}
+			require.NoError(t, p.Close())
 		}
 	})
 }

@@ -33,7 +33,7 @@ type Options struct {
 	// are no pipelines.
 	MaxInFlight int
 	// Authorize decides whether a request runs, after Config.Authorize of the node: the caller says that it is server id. An error refuses it.
-	// It is quick, and called by many goroutines at once. Nil allows all. See VerifyName.
+	// It is quick, since goroutines that drive the node call it, and called by many at once. Nil allows all. See VerifyName.
 	Authorize func(id raft.ServerID, caller qs.Caller) error
 }
 
