@@ -7,12 +7,19 @@ import (
 // A Code says why a call failed. It is an error, for errors.Is.
 type Code = hg.Code
 
-// Codes that handlers give, with Errorf. 64 to 127 mean the same everywhere, 128 to 255 what the program says. Some resemble those
-// that the library gives: ErrNotFound is a key that a handler does not know, ErrNoMethod a method that the
-// server does not have; ErrDenied is a handler's or an authorizer's no, ErrPermission that of an authorizer without a code, or of a peer's TLS
-// to the certificate of this side (a peer whose own does not fit is ErrUnreachable); ErrExhausted is a limit at the target (MaxConcurrent
-// of a method among them), hg.ErrNoCredit the envelopes of this process there, of a call that does not wait for one (hg.WithNoWait),
-// hg.ErrAgain a limit of this process.
+// Codes for handlers to give, by Errorf. 64 to 127 mean the same in every program; 128 to 255 are
+// the program's own (DefineCode).
+//
+// Some resemble codes that the library gives:
+//
+//   - ErrNotFound: a key that a handler does not know. ErrNoMethod: a method that the server does not
+//     have.
+//   - ErrDenied: a handler or an authorizer has refused. ErrPermission: an authorizer has refused
+//     without a code, or the peer has rejected this side's certificate. (A peer whose own certificate
+//     is bad is ErrUnreachable.)
+//   - ErrExhausted: a limit at the server is reached, MaxConcurrent of a method among them.
+//     hg.ErrNoCredit: this process has used its envelopes there, and does not wait for one
+//     (hg.WithNoWait). hg.ErrAgain: a limit of this process is reached.
 const (
 	ErrNotFound      = hg.ErrNotFound
 	ErrAlreadyExists = hg.ErrAlreadyExists
@@ -26,12 +33,17 @@ const (
 	ErrDraining      = hg.ErrDraining // the server shuts down: see Draining
 )
 
-// Codes of what happened to this process or on the way, those that programs handle; package hg has the others, and a call may end with
-// them, too: hg.ErrAgain, hg.ErrOverflow, hg.ErrUnsupported and hg.ErrNoCredit. hg.ErrRemote matches everything that a target answered,
-// ErrRefused what it answered without having run the handler. Of the others ErrNoMethod, ErrTimeout, ErrPermission, hg.ErrOverflow,
-// hg.ErrUnsupported and ErrInvalid may also be what the library at the target has refused the call with: errors.Is matches them and CodeOf
-// returns them, as if it had happened here, and hg.RemoteOf tells that it was there. A server that shuts down refuses with ErrDraining. What
-// a handler's error says matches hg.ErrRemote only, unless its code is 64 to 255.
+// Codes for what happened here or on the way, those that programs handle. Package hg has the
+// others, which a call may end with, too: hg.ErrAgain, hg.ErrOverflow, hg.ErrUnsupported and
+// hg.ErrNoCredit.
+//
+//   - hg.ErrRemote matches everything that a server has answered; ErrRefused what it has answered
+//     without having run the handler.
+//   - ErrNoMethod, ErrDraining, ErrTimeout, ErrPermission, hg.ErrOverflow, hg.ErrUnsupported and
+//     ErrInvalid may also be the answer of the library at the server when it refuses a call. errors.Is
+//     matches them and CodeOf returns them as if it had happened here; hg.RemoteOf says that it was
+//     there.
+//   - What a handler's error says matches hg.ErrRemote only, unless its code is 64 to 255.
 const (
 	ErrCanceled    = hg.ErrCanceled
 	ErrTimeout     = hg.ErrTimeout

@@ -14,8 +14,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Page shows the classes of a program. The zero value shows none. It is an http.Handler, and its methods may be called from any
-// goroutine. The exported fields are set before it is used.
+// A Page shows the nodes of a program to people, and answers probes. It is an http.Handler for any
+// path, with or without a slash at its end, since its links are relative:
+//
+//	page := new(debug.Page)
+//	page.Attach(&cfg) // before qs.Open: calls that end are counted, too; debug.New(node) after it shows the rest
+//	http.Handle("/debug/qs/", page)
+//
+// Below that path are /healthz (a node is open) and /readyz (it is ready), with 200 or 503. The
+// zero value shows nothing. Set the exported fields before it is used; its methods may be called
+// from any goroutine. Without Guard everybody who can reach it can read it.
 type Page struct {
 	// Guard, if set, is called for each request but for probes. If it reports false it has answered w, and the page writes nothing.
 	Guard func(w http.ResponseWriter, r *http.Request) bool
