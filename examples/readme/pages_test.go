@@ -166,3 +166,30 @@ func TestDocsIndex(t *testing.T) {
 		}
 	}
 }
+
+// figure finds a size, a time or a count of thousands: "64 MiB", "5 s", "4,096".
+var figure = regexp.MustCompile(`\b\d[\d,.]*\d? (?:KiB|MiB|GiB|bytes|us|µs|ms|s|minutes?)\b|\b\d{1,3},\d{3}\b`)
+
+// TestFigures: the figures of the guide are those of the pages that tests hold to the code, or of the comments beside the defaults.
+func TestFigures(t *testing.T) {
+	all := pages(t)
+	known := all["docs/LIMITS.md"] + all["docs/OPERATIONS.md"] + all["docs/BENCHMARKS.md"] + all["docs/GUARANTEES.md"]
+	for _, dir := range []string{"qs", "hg", "na", "contrib/group"} {
+		known += sources(t, dir, "*.go")
+	}
+	known = strings.Join(strings.Fields(strings.ReplaceAll(known, "// ", "")), " ")
+	found := 0
+	for page, text := range all {
+		if !strings.HasPrefix(page, "docs/guide/") {
+			continue
+		}
+		text = fence.ReplaceAllString(program.ReplaceAllString(text, ""), "")
+		for _, f := range figure.FindAllString(text, -1) {
+			found++
+			assert.Regexp(t, `(^|[^\d,.])`+regexp.QuoteMeta(f)+`([^\d]|$)`, known, "%s says %s", page, f)
+		}
+	}
+	require.Greater(t, found, 30)
+}
+
+var fence = regexp.MustCompile("(?s)```.*?```")
