@@ -279,3 +279,60 @@ func ExampleDuplex() {
 	// 42 <nil>
 	// true
 }
+
+// Authorize decides before the input is decoded. With TLS it also has the verified name of the caller.
+func ExampleConfig_authorize() {
+	open, secret := qs.Define[int, string]("public/open"), qs.Define[int, string]("admin/secret")
+	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{
+		Authorize: func(_ context.Context, c *qs.Call) error {
+			if token, _ := c.Metadata.Get("token"); c.Method == "admin/secret" && token != "s3cret" {
+				return qs.Errorf(qs.ErrPermission, "%s is for administrators", c.Method)
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		panic(err)
+	}
+	answer := func(context.Context, int) (string, error) { return "answered", nil }
+	open.Handle(node, answer)
+	secret.Handle(node, answer)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	ended := make(chan error)
+	go func() { ended <- node.Serve(ctx) }()
+	client, err := qs.Open("tcp://", qs.Config{})
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+	to, err := client.Peer(ctx, node.Addr().String())
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(open.Call(ctx, to, 1))
+	_, err = secret.Call(ctx, to, 1)
+	fmt.Println(errors.Is(err, qs.ErrPermission), "-", qs.FateOf(err))
+	fmt.Println(secret.Call(qs.WithMetadata(ctx, "token", "s3cret"), to, 1))
+	stop()
+	fmt.Println(<-ended)
+	// Output:
+	// answered <nil>
+	// true - did not run
+	// answered <nil>
+	// <nil>
+}
+
+// A handler asks who has called. Name is verified by TLS, and empty without; Process is what the caller calls itself.
+func ExampleCallerFrom() {
+	who := qs.Define[string, string]("example/who")
+	to, stop := serving(qs.Config{Name: "billing-7"}, func(n *qs.Node) {
+		who.Handle(n, func(ctx context.Context, _ string) (string, error) {
+			caller := qs.CallerFrom(ctx)
+			return fmt.Sprintf("%q %q over %s", caller.Name, caller.Process, caller.Transport), nil
+		})
+	})
+	defer stop()
+	fmt.Println(who.Call(context.Background(), to, ""))
+	// Output: "" "billing-7" over tcp <nil>
+}
