@@ -11,25 +11,28 @@ import (
 	"slices"
 )
 
-// AgentConfig is what two agents have agreed on, by startup, and the bounds of this one.
+// AgentConfig configures NewAgent, with the values that two agents have agreed on in the startup, and local limits.
 type AgentConfig struct {
-	// Local and Remote are the processes of this agent's host and of the peer's. A packet from or for any other breaks the
-	// protocol. Neither may be empty.
+	// Local and Remote are the processes of this agent's host and of the peer's host. A packet with another process violates
+	// the protocol. Neither may be empty.
 	Local, Remote []Proc
-	// MaxPacket bounds the data of one packet in bytes (IMPI_C_PKTLEN): the smallest value of all clients. Zero means 8,192.
-	// A longer message is a long message, of several packets. Both agents need the same value, as for Hiwater and Ackmark.
+	// MaxPacket is the largest number of data bytes in a packet (IMPI_C_PKTLEN): the smallest value of all clients. Zero
+	// means 8,192. A longer message is a long message, of several packets. Both agents must have the same MaxPacket, Hiwater
+	// and Ackmark.
 	MaxPacket int
-	// Hiwater is how many packets may be on their way to, or held for, one process from one process (IMPI_H_HIWATER). What is
-	// sent beyond it waits. Zero means 32. Up to Hiwater times MaxPacket bytes are held for each pair of processes.
+	// Hiwater is the largest number of packets from one process to one process that are in flight or held
+	// (IMPI_H_HIWATER); further packets wait at the sender. Zero means 32. Up to Hiwater times MaxPacket bytes are held for
+	// each pair of processes.
 	Hiwater int
-	// Ackmark is how many packets are received between two PROTOACKs (IMPI_H_ACKMARK), at most Hiwater. Zero means the half
-	// of Hiwater.
+	// Ackmark is the number of packets for which the receiver sends one PROTOACK (IMPI_H_ACKMARK), at most Hiwater. Zero
+	// means half of Hiwater.
 	Ackmark int
-	// MaxOperations bounds the sends and receives that are active, together with the events that nobody has taken. Send and
-	// Receive fail with ErrFull beyond it. Zero means 1,024.
+	// MaxOperations is the largest number of active sends and receives and of events that were not taken. Send and Receive
+	// fail with ErrFull beyond it. Zero means 1,024.
 	MaxOperations int
 }
 
+// withDefaults returns c with the defaults of its zero fields.
 func (c AgentConfig) withDefaults() AgentConfig {
 	c.MaxPacket = cmp.Or(c.MaxPacket, 8192)
 	c.Hiwater = cmp.Or(c.Hiwater, 32)
@@ -38,6 +41,7 @@ func (c AgentConfig) withDefaults() AgentConfig {
 	return c
 }
 
+// validate returns one error for all invalid fields.
 func (c *AgentConfig) validate() error {
 	var bad []error
 	check := func(ok bool, format string, args ...any) {
@@ -53,46 +57,45 @@ func (c *AgentConfig) validate() error {
 	return errors.Join(bad...)
 }
 
-// An Agent is one end of a channel: the ordered stream of packets between two hosts. It sends and holds the messages of the
-// processes of its host, and answers for them when the peer cancels.
+// An Agent is one end of a channel, which is the ordered stream of packets between two hosts. It sends and holds the messages
+// of the processes of its host, and replies to cancel requests of the peer.
 //
-// It does no input or output: Input takes the bytes that the peer sent, NextPacket gives those to send to it, NextEvent says
-// which operations have ended. Nothing blocks and nothing is called back. What NextPacket has returned counts as having left.
-// An Agent must not be used by two goroutines at a time. Package channel
-// drives one over a connection.
+// It does no I/O: Input handles the bytes of the peer, NextPacket returns the bytes to send to it, NextEvent returns the
+// operations that have ended. No method blocks or calls back. Bytes that NextPacket has returned count as sent. An Agent
+// must not be used by two goroutines at the same time. Package channel drives one over a connection.
 type Agent struct {
 	config AgentConfig
 	local  map[Proc]bool
 	remote map[Proc]bool
 
 	pairs map[pairKey]*pair
-	ready []*pair // those that may have something to send, the next first
+	ready []*pair // pairs that may have packets to send, in the order of their turns
 	sends map[sendKey]*Send
-	seq   uint64 // of the message that was sent last
+	seq   uint64 // sequence number of the last message
 
-	posted   []*Receive          // that no message has matched, the oldest first
-	matched  map[uint64]*Receive // long messages that are arriving, by DestRequest
-	destReq  uint64              // that was given out last
-	held     list.List           // of *envelope: messages that nobody has received, the oldest first
-	heldSize int64               // bytes of data in them
-	stray    uint64
+	posted       []*Receive          // receives without a message, the oldest first
+	matched      map[uint64]*Receive // receives of long messages that are arriving, by DestRequest
+	destReq      uint64              // the last DestRequest
+	heldMessages list.List           // of *envelope: messages without a receive, the oldest first
+	heldSize     int64               // bytes of data in heldMessages
+	strayReplies uint64
 
-	in     Packet // whose data is arriving
-	head   []byte // of a packet that is arriving
-	data   []byte
-	events []Event
+	header    Packet // of the packet that is arriving, once headerBuf is complete
+	headerBuf []byte // of the packet that is arriving
+	data      []byte // of the packet that is arriving
+	events    []Event
 
 	finishing, finiSent, peerFinished bool
-	err                               error // why the channel has ended
+	err                               error // why the channel has ended; nil if it has not
 }
 
-// sendKey: a request number is unique among the active messages of its source process.
+// A sendKey identifies an active send: a request number is unique among the active messages of its source process.
 type sendKey struct {
 	from    Proc
 	request uint64
 }
 
-// NewAgent returns an agent for a channel on which no byte has been sent. It fails if c has bad fields, and names them all.
+// NewAgent returns an agent for a channel on which no bytes were sent. The error describes all invalid fields of c.
 func NewAgent(c AgentConfig) (*Agent, error) {
 	c = c.withDefaults()
 	if err := c.validate(); err != nil {
@@ -115,8 +118,8 @@ func NewAgent(c AgentConfig) (*Agent, error) {
 	return a, nil
 }
 
-// Send accepts s to be sent. Its end is a Sent event. If Send returns an error nothing has started: ErrActive, ErrFull,
-// ErrFinished, a field of s that cannot be, or the reason why the channel has ended.
+// Send queues s to be sent. A Sent event reports its end. If Send returns an error, s was not queued: the error is ErrActive,
+// ErrFull, ErrFinished, that of an invalid field, or the error with which the channel has ended.
 func (a *Agent) Send(s *Send) error {
 	key := sendKey{s.From, s.Request}
 	switch {
@@ -130,35 +133,39 @@ func (a *Agent) Send(s *Send) error {
 		return fmt.Errorf("impi: send to a process that the peer does not have, %d", s.To.PID)
 	case s.Rank < 0 || s.Tag < 0:
 		return fmt.Errorf("impi: send with rank %d and tag %d, want neither to be negative", s.Rank, s.Tag)
-	case a.sends[key] != nil || s.active():
+	case a.sends[key] != nil || s.isActive():
 		return fmt.Errorf("%w: request %d of process %d", ErrActive, s.Request, s.From.PID)
-	case a.full():
+	case a.isFull():
 		return ErrFull
 	}
 	a.seq++
-	s.state, s.cancel, s.seq, s.off, s.destReq = sendQueued, cancelNone, a.seq, 0, 0
+	s.state, s.cancel, s.seq, s.sent, s.destReq = sendQueued, cancelNone, a.seq, 0, 0
 	a.sends[key] = s
-	p := a.pair(s.From, s.To)
-	p.waiting = append(p.waiting, s)
-	a.wake(p)
+	p := a.pairOf(s.From, s.To)
+	p.queuedSends = append(p.queuedSends, s)
+	a.markReady(p)
 	return nil
 }
 
-func (a *Agent) full() bool {
+// isFull reports whether there are MaxOperations operations.
+func (a *Agent) isFull() bool {
 	return len(a.sends)+len(a.posted)+len(a.matched)+len(a.events) >= a.config.MaxOperations
 }
 
-// Cancel takes s back if it can. The answer is Canceled at once if nothing of s has left, and no packet is sent then; the Sent
-// event follows all the same. It is TooLate if the peer has said that s is received, if s needs no more than to leave and has,
-// and if s has ended or was never sent; Unknown if s ended with ErrUnknown. In all other cases it is Asked: the peer is asked,
-// and an Answered event follows. To cancel again changes nothing.
+// Cancel cancels s if that is possible. Another Cancel of s has no effect. The Answer is:
+//
+//   - Canceled if no packet of s was sent; none is sent then. The Sent event follows nevertheless.
+//   - TooLate if the peer has confirmed that s is received, if s is not synchronous and was sent, and if s has ended or was
+//     never passed to Send.
+//   - Unknown if s has ended with ErrUnknown.
+//   - Asked in all other cases: a cancel request is sent to the peer, and an Answered event follows.
 func (a *Agent) Cancel(s *Send) Answer {
 	switch {
 	case s.state == sendLost:
 		return Unknown
 	case s.state == sendQueued:
-		p := a.pair(s.From, s.To)
-		p.waiting = remove(p.waiting, s)
+		p := a.pairOf(s.From, s.To)
+		p.queuedSends = removeFrom(p.queuedSends, s)
 		a.endSend(s, ErrCanceled)
 		return Canceled
 	case s.cancel != cancelNone:
@@ -167,13 +174,13 @@ func (a *Agent) Cancel(s *Send) Answer {
 		return TooLate
 	}
 	s.cancel = cancelWanted
-	p := a.pair(s.From, s.To)
+	p := a.pairOf(s.From, s.To)
 	p.cancels = append(p.cancels, s)
-	a.wake(p)
+	a.markReady(p)
 	return Asked
 }
 
-// endSend ends s. While a reply to its cancel is to come its request number stays taken.
+// endSend ends s with err. Its request number stays in use while a reply to its cancel request is pending.
 func (a *Agent) endSend(s *Send, err error) {
 	s.state = sendEnded
 	if s.cancel == cancelNone {
@@ -182,7 +189,7 @@ func (a *Agent) endSend(s *Send, err error) {
 	a.events = append(a.events, Event{Kind: Sent, Send: s, Err: err})
 }
 
-// answerCancel ends the cancel of s.
+// answerCancel ends the cancel of s with answer.
 func (a *Agent) answerCancel(s *Send, answer Answer) {
 	s.cancel = cancelNone
 	if s.state == sendEnded {
@@ -191,27 +198,29 @@ func (a *Agent) answerCancel(s *Send, answer Answer) {
 	a.events = append(a.events, Event{Kind: Answered, Send: s, Answer: answer})
 }
 
-// active reports whether an agent has s.
-func (s *Send) active() bool {
+// isActive reports whether s belongs to an agent.
+func (s *Send) isActive() bool {
 	return s.cancel != cancelNone || sendIdle < s.state && s.state < sendEnded
 }
 
-// Receive accepts r. The oldest message that is held and matches is received at once, otherwise the first that comes. Of the
-// receives that match one message it goes to the oldest. The end of r is a Received event. If Receive returns an error nothing
-// has started: ErrActive, ErrFull, a process that is not local, or the reason why the channel has ended. What was held when
-// it ended can still be received, but for long messages.
+// Receive starts r, which receives the oldest held message that matches, or else the first one that arrives. A message that
+// several receives match goes to the oldest of them. A Received event reports the end of r.
+//
+// If Receive returns an error, r was not started: the error is ErrActive, ErrFull, that of a process that is not local, or
+// the error with which the channel has ended. After the end of the channel, held messages can still be received, except long
+// ones.
 func (a *Agent) Receive(r *Receive) error {
 	switch {
 	case !a.local[r.To]:
 		return fmt.Errorf("impi: receive by a process that is not local, %d", r.To.PID)
 	case r.state != receiveIdle:
 		return ErrActive
-	case a.full():
+	case a.isFull():
 		return ErrFull
 	}
-	if e := a.find(&r.Match); e != nil {
-		a.unhold(e)
-		if err := a.receive(r, e); err != nil {
+	if e := a.findHeld(&r.Match); e != nil {
+		a.removeHeld(e)
+		if err := a.startReceive(r, e); err != nil {
 			a.Fail(err)
 		}
 		return nil
@@ -224,39 +233,42 @@ func (a *Agent) Receive(r *Receive) error {
 	return nil
 }
 
-// CancelReceive takes r back, which is local: Canceled, and a Received event follows; or TooLate.
+// CancelReceive cancels r, which involves no peer. It returns Canceled, and a Received event follows, or TooLate if a message
+// has matched or r has ended.
 func (a *Agent) CancelReceive(r *Receive) Answer {
 	if r.state != receivePosted {
 		return TooLate
 	}
-	a.posted = remove(a.posted, r)
+	a.posted = removeFrom(a.posted, r)
 	a.endReceive(r, ErrCanceled)
 	return Canceled
 }
 
+// endReceive ends r with err.
 func (a *Agent) endReceive(r *Receive, err error) {
 	r.state = receiveIdle
 	a.events = append(a.events, Event{Kind: Received, Receive: r, Err: err})
 }
 
-// Probe returns the header of the message that Receive would take. The message stays as it is: the peer can still cancel it.
+// Probe returns the header of the held message that a Receive with m would receive. The message is not received: the peer can
+// still cancel it.
 func (a *Agent) Probe(m Match) (Packet, bool) {
-	if e := a.find(&m); e != nil {
+	if e := a.findHeld(&m); e != nil {
 		return e.packet, true
 	}
 	return Packet{}, false
 }
 
-// NextEvent returns what has ended, the first first, and false when there is nothing.
+// NextEvent removes and returns the oldest event; false if there is none.
 func (a *Agent) NextEvent() (Event, bool) {
 	if len(a.events) == 0 {
 		return Event{}, false
 	}
-	return pop(&a.events), true
+	return popFirst(&a.events), true
 }
 
-// Finish says that no more will be sent: when all has left a FINI packet follows. It fails with ErrActive while a send is active.
-// The peer may go on, and its messages are received and its cancels answered.
+// Finish announces that this agent sends no more messages: a FINI packet follows the last packet. It fails with ErrActive
+// while a send is active. The peer may continue to send messages and cancel requests, which are handled.
 func (a *Agent) Finish() error {
 	switch {
 	case a.Finished():
@@ -271,16 +283,16 @@ func (a *Agent) Finish() error {
 // Finished reports whether both agents have finished. The stream can be closed then.
 func (a *Agent) Finished() bool { return a.finiSent && a.peerFinished }
 
-// Err returns why the channel has ended, nil while it has not.
+// Err returns the error with which the channel has ended, nil if it has not.
 func (a *Agent) Err() error { return a.err }
 
-// Fail ends the channel for the given reason, which is not nil: the stream has ended, most often. All that is active ends, in
-// the order in which it began. The first reason counts.
+// Fail ends the channel with reason, which must not be nil, for example because the stream has ended. All active operations
+// end, in the order in which they were started. The first reason counts.
 func (a *Agent) Fail(reason error) {
 	if a.err != nil {
 		return
 	}
-	if reason == io.EOF && len(a.head) > 0 {
+	if reason == io.EOF && len(a.headerBuf) > 0 {
 		reason = io.ErrUnexpectedEOF
 	}
 	a.err = reason
@@ -299,6 +311,7 @@ func (a *Agent) Fail(reason error) {
 	clear(a.matched)
 }
 
+// failSend ends a send, and its cancel, because the channel has ended.
 func (a *Agent) failSend(s *Send) {
 	state := s.state
 	switch state {
@@ -312,7 +325,7 @@ func (a *Agent) failSend(s *Send) {
 	case s.cancel == cancelNone:
 	case state == sendExposed:
 		a.answerCancel(s, Unknown)
-	default: // the SYNCACK has come
+	default: // the SYNCACK has arrived
 		a.answerCancel(s, TooLate)
 	}
 	if state != sendEnded && state != sendQueued {
@@ -322,34 +335,36 @@ func (a *Agent) failSend(s *Send) {
 
 // AgentStats are the gauges of an agent.
 type AgentStats struct {
-	Operations int    // see AgentConfig.MaxOperations
-	Held       int    // messages that nobody has received
-	HeldBytes  int64  // of data in them
-	Stray      uint64 // cancel replies to no request; they were ignored
+	Operations int    // operations that count for AgentConfig.MaxOperations
+	Held       int    // messages without a receive
+	HeldBytes  int64  // bytes of data in these messages
+	Stray      uint64 // cancel replies without a request, which were ignored
 }
 
 // Stats returns the gauges.
 func (a *Agent) Stats() AgentStats {
 	return AgentStats{
 		Operations: len(a.sends) + len(a.posted) + len(a.matched) + len(a.events),
-		Held:       a.held.Len(),
+		Held:       a.heldMessages.Len(),
 		HeldBytes:  a.heldSize,
-		Stray:      a.stray,
+		Stray:      a.strayReplies,
 	}
 }
 
-// pop removes the first of q, which is not empty, and lets the memory go when it was the last.
-func pop[T any](q *[]T) T {
+// popFirst removes and returns the first element of q, which must not be empty. It releases the memory of an empty q.
+func popFirst[T any](q *[]T) T {
 	first := (*q)[0]
 	var zero T
 	(*q)[0] = zero
-	if *q = (*q)[1:]; len(*q) == 0 {
+	*q = (*q)[1:]
+	if len(*q) == 0 {
 		*q = nil
 	}
 	return first
 }
 
-func remove[T comparable](q []T, x T) []T {
+// removeFrom removes x from q, if it is in q.
+func removeFrom[T comparable](q []T, x T) []T {
 	if i := slices.Index(q, x); i >= 0 {
 		return slices.Delete(q, i, i+1)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// AuthFromEnv returns the mechanisms that the environment enables, as LAM/MPI reads it: IMPI_AUTH_NONE if it is set at all,
-// and IMPI_AUTH_KEY with a decimal number. lookup is os.LookupEnv, for instance.
+// AuthFromEnv returns the mechanisms that the environment enables, in the way of LAM/MPI: IMPI_AUTH_NONE, with any value, and
+// IMPI_AUTH_KEY, with a decimal number. lookup is os.LookupEnv or a function like it.
 func AuthFromEnv(lookup func(string) (string, bool)) (auth protocol.Auth, err error) {
 	_, auth.None = lookup("IMPI_AUTH_NONE")
 	text, ok := lookup("IMPI_AUTH_KEY")
@@ -19,7 +19,8 @@ func AuthFromEnv(lookup func(string) (string, bool)) (auth protocol.Auth, err er
 	if err != nil {
 		signed, bad := strconv.ParseInt(text, 10, 64)
 		if bad != nil {
-			return protocol.Auth{}, fmt.Errorf("impi: IMPI_AUTH_KEY is not a number of 64 bits") // and is not shown
+			// The text does not contain the value, which is secret.
+			return protocol.Auth{}, fmt.Errorf("impi: IMPI_AUTH_KEY is not a number of 64 bits")
 		}
 		key = uint64(signed)
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// A Version is one of IMPI.
+// A Version is a version of IMPI.
 type Version struct{ Major, Minor uint32 }
 
-// Default stands for the value that version 0.0 lays down, in CollXSize and CollMaxLinear.
+// Default, in CollXSize and CollMaxLinear, stands for the value that version 0.0 specifies.
 const Default = -1
 
 const (
@@ -20,40 +20,41 @@ const (
 	minMaxTag            = 32767
 )
 
-// A Client is what one client says about itself: an MPI implementation on some hosts.
+// A Client describes one client: an MPI implementation on some hosts.
 type Client struct {
-	Versions      []Version // that it speaks, ascending; the first is 0.0
-	PacketLen     uint32    // the most bytes of data in a packet that it accepts, at least 1
-	MaxTag        int32     // at least 32767
-	CollXSize     int32     // bytes from which collective operations use long protocols, or Default
-	CollMaxLinear int32     // hosts from which they use logarithmic protocols, or Default
+	Versions      []Version // supported versions, ascending; the first is 0.0
+	PacketLen     uint32    // largest number of data bytes in a packet that it accepts, at least 1
+	MaxTag        int32     // largest tag, at least 32767
+	CollXSize     int32     // size in bytes from which on collective operations use long protocols, or Default
+	CollMaxLinear int32     // number of hosts from which on collective operations use logarithmic protocols, or Default
 	Hosts         []Host
 }
 
-// A Host is one agent of a client.
+// A Host describes one agent of a client.
 type Host struct {
-	Addr    [16]byte // IPv6
-	Port    uint32   // where it listens
-	Ackmark uint32   // packets after which it sends credit, at least 1
-	Hiwater uint32   // packets that may be without credit, at least Ackmark
+	Addr    [16]byte // IPv6 address
+	Port    uint32   // listening port
+	Ackmark uint32   // number of packets for which it sends one PROTOACK, at least 1
+	Hiwater uint32   // number of packets that may be sent without a PROTOACK, at least Ackmark
 	Procs   []Proc
 }
 
-func (c *Client) procs() (n int) {
+// procCount returns the number of processes of all hosts.
+func (c *Client) procCount() (n int) {
 	for _, h := range c.Hosts {
 		n += len(h.Procs)
 	}
 	return n
 }
 
-// validate reports what the protocol does not allow.
+// validate returns an error for a value that the protocol does not allow.
 func (c *Client) validate() error {
 	if err := checkVersions(c.Versions); err != nil {
 		return err
 	}
 	switch {
 	case c.PacketLen < 1:
-		return fmt.Errorf("impi: packets of %d bytes", c.PacketLen)
+		return fmt.Errorf("impi: Client.PacketLen is %d, want at least 1", c.PacketLen)
 	case c.MaxTag < minMaxTag:
 		return fmt.Errorf("impi: largest tag is %d, want at least %d", c.MaxTag, minMaxTag)
 	case c.CollXSize < Default || c.CollMaxLinear < Default:
@@ -67,25 +68,26 @@ func (c *Client) validate() error {
 	return nil
 }
 
-// checkVersions: ascending, and 0.0 is among them, so it is the first.
+// checkVersions returns an error unless vs ascend and begin with 0.0, which every client must support.
 func checkVersions(vs []Version) error {
 	if len(vs) == 0 || vs[0] != (Version{}) {
 		return fmt.Errorf("impi: versions %v do not begin with 0.0", vs)
 	}
 	for i := 1; i < len(vs); i++ {
-		if !vs[i-1].less(vs[i]) {
+		if !vs[i-1].isBefore(vs[i]) {
 			return fmt.Errorf("impi: versions %v do not ascend", vs)
 		}
 	}
 	return nil
 }
 
-func (v Version) less(w Version) bool {
+// isBefore reports whether v is lower than w.
+func (v Version) isBefore(w Version) bool {
 	return v.Major < w.Major || v.Major == w.Major && v.Minor < w.Minor
 }
 
-// part returns what the client submits under a label. Integers are big-endian.
-func (c *Client) part(label protocol.Label) (b []byte) {
+// encodeLabel returns the part that the client submits under a label. Integers are big-endian.
+func (c *Client) encodeLabel(label protocol.Label) (b []byte) {
 	u32 := binary.BigEndian.AppendUint32
 	switch label {
 	case LabelVersion:
@@ -96,7 +98,7 @@ func (c *Client) part(label protocol.Label) (b []byte) {
 	case LabelHosts:
 		return u32(b, uint32(len(c.Hosts)))
 	case LabelProcs:
-		return u32(b, uint32(c.procs()))
+		return u32(b, uint32(c.procCount()))
 	case LabelPacketLen:
 		return u32(b, c.PacketLen)
 	case LabelMaxTag:

@@ -2,26 +2,26 @@ package impi
 
 import "container/list"
 
-// An envelope is a message that nobody has received: its first packet.
+// An envelope is the first packet of a message that is not received.
 type envelope struct {
 	packet Packet
 	data   []byte
 	pair   *pair
-	elem   *list.Element // in Agent.held
+	elem   *list.Element // in Agent.heldMessages
 }
 
-// hold keeps a message until it is received or destroyed. It is the newest of its request number.
-func (a *Agent) hold(e *envelope) {
-	e.elem = a.held.PushBack(e)
+// holdMessage keeps a message until it is received or destroyed. It is now the newest message of its request number.
+func (a *Agent) holdMessage(e *envelope) {
+	e.elem = a.heldMessages.PushBack(e)
 	a.heldSize += int64(len(e.data))
 	e.pair.held++
 	e.pair.newest[e.packet.SrcRequest] = e
 }
 
-// unhold forgets a message. When it was the newest of its number none is: those before it are not attached to a request of the
-// sender any more, so that no cancel may find them.
-func (a *Agent) unhold(e *envelope) {
-	a.held.Remove(e.elem)
+// removeHeld removes a held message. If it was the newest of its request number, there is none now: older messages do not
+// belong to an active request of the sender any more, so a cancel must not find them.
+func (a *Agent) removeHeld(e *envelope) {
+	a.heldMessages.Remove(e.elem)
 	a.heldSize -= int64(len(e.data))
 	e.pair.held--
 	if e.pair.newest[e.packet.SrcRequest] == e {
@@ -29,9 +29,9 @@ func (a *Agent) unhold(e *envelope) {
 	}
 }
 
-// find returns the oldest message that is held and matches, or nil.
-func (a *Agent) find(m *Match) *envelope {
-	for elem := a.held.Front(); elem != nil; elem = elem.Next() {
+// findHeld returns the oldest held message that m matches, or nil.
+func (a *Agent) findHeld(m *Match) *envelope {
+	for elem := a.heldMessages.Front(); elem != nil; elem = elem.Next() {
 		if e := elem.Value.(*envelope); m.matches(&e.packet) {
 			return e
 		}

@@ -291,7 +291,7 @@ func (w *world) do(act action) bool {
 		}
 		w.leave(act.at, raw)
 	case doArrive:
-		w.arrive(act.at, pop(&w.wire[act.at]))
+		w.arrive(act.at, popFirst(&w.wire[act.at]))
 	}
 	w.events()
 	return true
@@ -451,7 +451,7 @@ func (w *world) require(ok bool, format string, args ...any) {
 	}
 }
 
-func pop(q *[][]byte) []byte {
+func popFirst(q *[][]byte) []byte {
 	first := (*q)[0]
 	*q = (*q)[1:]
 	return first

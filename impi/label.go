@@ -22,7 +22,7 @@ const (
 	LabelProcPID  protocol.Label = 0x3100 // IMPI_P_PID
 )
 
-// labels is all of them.
+// labels are these labels, in the same order.
 var labels = [...]protocol.Label{
 	LabelVersion, LabelHosts, LabelProcs, LabelPacketLen, LabelMaxTag, LabelCollXSize, LabelCollMaxLinear,
 	LabelHostAddr, LabelHostPort, LabelHostProcs, LabelHostAckmark, LabelHostHiwater, LabelProcAddr, LabelProcPID,

@@ -2,35 +2,36 @@ package impi
 
 import "errors"
 
-// Errors of messages. An error may wrap one of these and also the reason why the channel ended.
+// Errors of messages. An error may wrap one of these and also the error with which the channel has ended.
 var (
-	// ErrProtocol: the peer broke the protocol. The channel has ended.
+	// ErrProtocol means that the peer has violated the protocol. The channel has ended.
 	ErrProtocol = errors.New("impi: protocol violation")
-	// ErrCanceled: the message was destroyed before it was received, or the receive was taken back.
+	// ErrCanceled means that the message was destroyed before it was received, or that the receive was canceled.
 	ErrCanceled = errors.New("impi: canceled")
-	// ErrNotSent: the channel ended before any part of the message had left.
+	// ErrNotSent means that the channel has ended before any part of the message was sent.
 	ErrNotSent = errors.New("impi: not sent")
-	// ErrUnknown: the channel ended while the message was on its way; it may have been received.
+	// ErrUnknown means that the channel has ended while the message was in flight. It may have been received.
 	ErrUnknown = errors.New("impi: channel ended, the message may have been received")
-	// ErrTruncated: the message was longer than the buffer of its receive, which has the beginning.
+	// ErrTruncated means that the message is longer than the buffer of its receive, which has the beginning of the message.
 	ErrTruncated = errors.New("impi: message longer than the buffer")
-	// ErrFull: AgentConfig.MaxOperations are under way. Try again after an event.
+	// ErrFull means that there are AgentConfig.MaxOperations operations. Try again after an event.
 	ErrFull = errors.New("impi: too many operations")
-	// ErrActive: the Send, its Request number, or the Receive is still in use.
+	// ErrActive means that the Send, its Request number, or the Receive is still in use.
 	ErrActive = errors.New("impi: still active")
-	// ErrFinished: the agent has said that it has no more messages.
+	// ErrFinished means that Agent.Finish was called.
 	ErrFinished = errors.New("impi: finished")
 )
 
-// A Send is one message to be sent. It and Data belong to the agent from Agent.Send until the Sent event, and until the
-// Answered event too if Cancel returned Asked.
+// A Send is one message to send. It and Data belong to the agent from Agent.Send until the Sent event, and also until the
+// Answered event if Cancel has returned Asked.
 type Send struct {
 	From, To Proc
-	// Request numbers the message (pk_srqid). Among the active messages of From it must be unique. It may be used again once
-	// this message has ended; a peer may then hold several messages of one number, of which only the newest can be canceled.
+	// Request is the number of the message (pk_srqid). It must be unique among the active messages of From. It may be reused
+	// once this message has ended; a peer may then hold several messages of one number, of which only the newest can be
+	// canceled.
 	Request uint64
-	// Sync asks the peer to say when the message is received, as MPI_Ssend needs. A message longer than MaxPacket is always
-	// synchronous.
+	// Sync makes the Sent event wait until the message is received, as MPI_Ssend requires. A message longer than MaxPacket
+	// is always synchronous.
 	Sync     bool
 	Rank     int32 // of From in its communicator, not negative
 	Tag      int32 // not negative
@@ -42,14 +43,14 @@ type Send struct {
 	state   sendState
 	cancel  cancelState
 	seq     uint64
-	off     int    // of Data has left
+	sent    int    // bytes of Data that were sent
 	destReq uint64 // from the SYNCACK
 }
 
-// A sendState is what a message is in the middle of, at its source. "asked", for example, is sendExposed with cancelAsked. V is a
-// violation, which ends the stream.
+// A sendState is the state of a message at its source. In the table, "asked", for example, is sendExposed with cancelAsked. V
+// is a violation, which ends the stream.
 //
-//	          cancel          the packet leaves    SYNCACK         CANCELYES    CANCELNO     the stream ends
+//	          cancel          a packet is sent     SYNCACK         CANCELYES    CANCELNO     the stream ends
 //	queued    canceled here   exposed, or ended    V               V            ignored      not sent
 //	exposed   wanted          -                    ended, matched  V            ignored      unknown
 //	wanted    joins           the request: asked   the same        V            ignored      unknown
@@ -58,26 +59,28 @@ type Send struct {
 //	matched   too late        ended with the last  V               V            too late     unknown
 //	ended     too late        -                    V               V, ignored   too late     -
 //
-// A short DATA message ends as it leaves; SYNCACK ends a short one and lets the rest of a long one leave (matched). An ended message is
-// kept until its cancel has been answered: then CANCELYES is a violation and CANCELNO means too late; otherwise both are ignored.
+// A short DATA message ends when it is sent. A SYNCACK ends a short message and starts the rest of a long one (matched). An
+// ended message is kept until its cancel has been answered: until then CANCELYES is a violation and CANCELNO means too late;
+// afterwards both are ignored.
 type sendState uint8
 
 const (
 	sendIdle    sendState = iota
-	sendQueued            // nothing has left
-	sendExposed           // the first packet has left; nobody knows whether it is received
-	sendRefused           // a CANCELNO said that it is received; the SYNCACK is still to come
-	sendMatched           // the SYNCACK of a long message has come; the rest is leaving
-	sendEnded             // as Sent said
-	sendLost              // the same, with ErrUnknown
+	sendQueued            // no packet was sent
+	sendExposed           // the first packet was sent; whether the message is received is unknown
+	sendRefused           // a CANCELNO has confirmed that the message is received; the SYNCACK is pending
+	sendMatched           // the SYNCACK of a long message has arrived; the rest is being sent
+	sendEnded             // the Sent event has reported the end
+	sendLost              // the Sent event has reported the end with ErrUnknown
 )
 
+// A cancelState is the state of the cancel of a message.
 type cancelState uint8
 
 const (
 	cancelNone   cancelState = iota
-	cancelWanted             // the request has not left
-	cancelAsked              // the reply has not come
+	cancelWanted             // the request was not sent
+	cancelAsked              // the request was sent and the reply has not arrived
 )
 
 // AnyRank and AnyTag, in a Match, match every rank and every tag.
@@ -94,17 +97,18 @@ type Match struct {
 	Tag     int32 // or AnyTag
 }
 
+// matches reports whether m selects the message whose first packet is p.
 func (m *Match) matches(p *Packet) bool {
 	return m.To == p.Dest && m.Context == p.Context &&
 		(m.Rank == AnyRank || m.Rank == p.Rank) && (m.Tag == AnyTag || m.Tag == p.Tag)
 }
 
-// A Receive takes one message. It and Buf belong to the agent from Agent.Receive until the Received event.
+// A Receive receives one message. It and Buf belong to the agent from Agent.Receive until the Received event.
 type Receive struct {
 	Match
 	Buf []byte
 
-	// Set by the Received event, unless its error says that there was no message.
+	// Packet and N are set when the Received event is returned, if a message was received.
 	Packet Packet // the header of the first packet; MsgLen is the length of the message
 	N      int    // bytes written to Buf
 
@@ -112,42 +116,45 @@ type Receive struct {
 	offset uint64 // bytes of the message that have arrived
 }
 
+// A receiveState is the state of a Receive.
 type receiveState uint8
 
 const (
 	receiveIdle    receiveState = iota
 	receivePosted               // no message has matched
-	receiveMatched              // parts of a long message are to come
+	receiveMatched              // parts of a long message have not arrived
 )
 
-// An Answer says what became of a cancel.
+// An Answer is the outcome of a cancel.
 type Answer uint8
 
 const (
-	// Asked: a cancel request goes to the peer. An Answered event follows.
+	// Asked means that a cancel request is sent to the peer. An Answered event follows.
 	Asked Answer = iota
-	// Canceled: the message is destroyed. Nobody has received it and nobody will.
+	// Canceled means that the message is destroyed. It is never received.
 	Canceled
-	// TooLate: the message has been received, or has left and needs no receiver to be complete, or was over before.
+	// TooLate means that the message is received, or was sent and is not synchronous, or has ended before.
 	TooLate
-	// Unknown: the channel ended before the answer came.
+	// Unknown means that the channel has ended before the reply arrived.
 	Unknown
 )
 
+// String returns the answer in words.
 func (a Answer) String() string {
 	return [...]string{"asked", "canceled", "too late", "unknown"}[a]
 }
 
-// An EventKind says which fields of an Event mean something.
+// An EventKind is the kind of an Event. It determines which fields are set.
 type EventKind uint8
 
 const (
-	// Sent: Send has ended. Err is nil when a synchronous or long message has been received and has left as a whole, and
-	// when another one has left. Otherwise it is ErrCanceled, ErrNotSent or ErrUnknown.
+	// Sent means that Send has ended. Err is nil if the message was sent completely and, if it is synchronous or long, is
+	// received. Otherwise Err matches ErrCanceled, ErrNotSent or ErrUnknown.
 	Sent EventKind = iota
-	// Answered: Answer is that to the cancel request for Send, never Asked.
+	// Answered means that the cancel of Send has ended with Answer, which is not Asked.
 	Answered
-	// Received: Receive has ended. Err is nil, ErrTruncated, ErrCanceled, or the reason why the channel ended.
+	// Received means that Receive has ended. Err is nil, ErrTruncated, ErrCanceled, or the error with which the channel has
+	// ended.
 	Received
 )
 

@@ -5,17 +5,18 @@ import (
 	"fmt"
 )
 
-// PacketSize is the length of a packet's header in bytes. Only DATA and DATASYNC packets have data behind it.
+// PacketSize is the length of the header of a packet in bytes. Only DATA and DATASYNC packets have data after it.
 const PacketSize = 128
 
-// A PacketType says what a packet is for (pk_type).
+// A PacketType is the type of a packet (pk_type).
 type PacketType uint32
 
+// The types of packets.
 const (
 	PacketData      PacketType = iota // a short message, or a part of a long one that is not the first
 	PacketDataSync                    // a first packet whose sender expects a SYNCACK
-	PacketProtoAck                    // Ackmark more packets have been received
-	PacketSyncAck                     // the message has been received
+	PacketProtoAck                    // Ackmark more packets are received
+	PacketSyncAck                     // the message is received
 	PacketCancel                      // cancel request
 	PacketCancelYes                   // cancel reply: the message has been destroyed
 	PacketCancelNo                    // cancel reply: the message has been received
@@ -32,18 +33,18 @@ func (t PacketType) String() string {
 	return fmt.Sprintf("PacketType(%d)", uint32(t))
 }
 
-// hasData reports whether Packet.Len bytes follow the header. The type decides, never the length: LAM/MPI writes 128 into the
-// length of SYNCACK, CANCELNO and FINI packets, and nothing follows them.
+// hasData reports whether Packet.Len bytes follow the header. That depends on the type only: LAM/MPI writes a length of 128
+// into SYNCACK, CANCELNO and FINI packets, which have no data.
 func (t PacketType) hasData() bool { return t == PacketData || t == PacketDataSync }
 
-// counts reports whether flow control counts a packet.
-func (t PacketType) counts() bool { return t != PacketProtoAck && t != PacketFini }
+// isCounted reports whether flow control counts a packet.
+func (t PacketType) isCounted() bool { return t != PacketProtoAck && t != PacketFini }
 
 // A Packet is the header of a packet (IMPI_Packet), in the order of its fields on the wire. Integers are big-endian there.
 type Packet struct {
 	Type        PacketType // offset 0
 	Len         uint32     // 4: bytes of data in this packet
-	Src         Proc       // 8: the process that the packet comes from
+	Src         Proc       // 8: the process that sends the packet
 	Dest        Proc       // 32
 	SrcRequest  uint64     // 56: the sender's number of the message
 	DestRequest uint64     // 64: the receiver's number, from SYNCACK on
@@ -78,11 +79,11 @@ func (p *Packet) Append(dst []byte) []byte {
 	return be.AppendUint64(dst, p.Reserved)
 }
 
-// ParsePacket reads a header from the first 128 bytes of b. It fails with ErrProtocol if there are fewer, or if the type is
-// unknown. It does not judge the other fields, lengths among them.
+// ParsePacket parses the header in the first 128 bytes of b. It fails with ErrProtocol if b is shorter or the type is unknown.
+// It does not check the other fields, such as lengths.
 func ParsePacket(b []byte) (Packet, error) {
 	if len(b) < PacketSize {
-		return Packet{}, fmt.Errorf("%w: a packet of %d bytes, fewer than %d", ErrProtocol, len(b), PacketSize)
+		return Packet{}, fmt.Errorf("%w: a header of %d bytes, want %d", ErrProtocol, len(b), PacketSize)
 	}
 	be := binary.BigEndian
 	p := Packet{
@@ -107,6 +108,7 @@ func ParsePacket(b []byte) (Packet, error) {
 	return p, nil
 }
 
+// parseProc parses a Proc.
 func parseProc(b []byte) (p Proc) {
 	copy(p.Host[:], b)
 	p.PID = int64(binary.BigEndian.Uint64(b[16:]))

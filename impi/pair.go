@@ -1,29 +1,30 @@
 package impi
 
-// A pair is what the agent knows of one local and one remote process: IMPI's virtual channel, with a flow control of its own
-// in each direction. There is at most one for each two processes of AgentConfig.
+// A pair is the state of one local and one remote process: IMPI's virtual channel, with flow control of its own in each
+// direction. There is at most one for each two processes of AgentConfig.
 type pair struct {
 	pairKey
-	ready bool // it is in Agent.ready
+	ready bool // the pair is in Agent.ready
 
-	// What goes to the remote process.
-	unacked int      // packets sent that no PROTOACK has accounted for
-	answers []Packet // SYNCACKs and cancel replies
-	acks    int      // PROTOACKs to send
-	cancels []*Send  // whose cancel request has not left
-	asked   int      // cancel requests to which no reply has come
-	rest    []*Send  // long messages of which the rest may leave
-	waiting []*Send  // of which nothing has left
+	// These fields are for packets to the remote process.
+	unacked      int      // packets that were sent and not acknowledged by a PROTOACK
+	replies      []Packet // SYNCACKs and cancel replies to send
+	acks         int      // PROTOACKs to send
+	cancels      []*Send  // sends whose cancel request is to be sent
+	cancelsAsked int      // cancel requests that were sent and have no reply
+	matchedSends []*Send  // long messages whose rest is to be sent
+	queuedSends  []*Send  // messages whose first packet is to be sent
 
-	// What comes from it.
+	// These fields are for packets from the remote process.
 	received int                  // packets since the last PROTOACK
-	held     int                  // packets that nobody has received
-	newest   map[uint64]*envelope // by request number: the message that came last, if it is still held
+	held     int                  // held messages
+	newest   map[uint64]*envelope // by request number: the newest message, if it is held
 }
 
 type pairKey struct{ local, remote Proc }
 
-func (a *Agent) pair(local, remote Proc) *pair {
+// pairOf returns the pair of two processes, which it makes if there is none.
+func (a *Agent) pairOf(local, remote Proc) *pair {
 	key := pairKey{local, remote}
 	p := a.pairs[key]
 	if p == nil {
@@ -33,27 +34,27 @@ func (a *Agent) pair(local, remote Proc) *pair {
 	return p
 }
 
-// wake makes NextPacket look at p.
-func (a *Agent) wake(p *pair) {
+// markReady makes NextPacket check p.
+func (a *Agent) markReady(p *pair) {
 	if !p.ready && a.err == nil {
 		p.ready = true
 		a.ready = append(a.ready, p)
 	}
 }
 
-// NextPacket appends the next packet to dst, with its data, and returns false when nothing may leave now. Pairs take turns. It
-// copies the data. The bytes must be sent in the order in which they are returned, each of them.
+// NextPacket appends the next packet and its data to dst; it returns false if no packet may be sent now. Pairs take turns. The
+// caller must send all bytes, in the order in which they are returned.
 func (a *Agent) NextPacket(dst []byte) ([]byte, bool) {
 	for len(a.ready) > 0 {
-		p := pop(&a.ready)
-		packet, data, ok := a.next(p)
+		p := popFirst(&a.ready)
+		packet, data, ok := a.nextOf(p)
 		if !ok {
 			p.ready = false
 			continue
 		}
 		a.ready = append(a.ready, p)
 		packet.Src, packet.Dest = p.local, p.remote
-		if packet.Type.counts() {
+		if packet.Type.isCounted() {
 			p.unacked++
 		}
 		return append(packet.Append(dst), data...), true
@@ -66,31 +67,31 @@ func (a *Agent) NextPacket(dst []byte) ([]byte, bool) {
 	return dst, false
 }
 
-// next returns what p sends next. Only messages wait for the window. The others need no room at the peer, and a reply that
-// waited for the receiver to receive could wait for the very process that waits for the reply.
-func (a *Agent) next(p *pair) (packet Packet, data []byte, ok bool) {
+// nextOf returns the next packet of p. Only messages wait for the window. Other packets are not held at the peer, and a reply
+// that waited for a receive could wait for the very process that waits for the reply.
+func (a *Agent) nextOf(p *pair) (packet Packet, data []byte, ok bool) {
 	switch open := p.unacked < a.config.Hiwater; {
-	case len(p.answers) > 0:
-		return pop(&p.answers), nil, true
+	case len(p.replies) > 0:
+		return popFirst(&p.replies), nil, true
 	case p.acks > 0:
 		p.acks--
 		return Packet{Type: PacketProtoAck}, nil, true
-	case len(p.cancels) > 0 && p.asked < a.config.Hiwater:
-		s := pop(&p.cancels)
+	case len(p.cancels) > 0 && p.cancelsAsked < a.config.Hiwater:
+		s := popFirst(&p.cancels)
 		s.cancel = cancelAsked
-		p.asked++
+		p.cancelsAsked++
 		return Packet{Type: PacketCancel, SrcRequest: s.Request}, nil, true
-	case open && len(p.rest) > 0:
-		s := p.rest[0]
-		packet, data = s.part(a.config.MaxPacket)
-		if s.off == len(s.Data) {
-			pop(&p.rest)
+	case open && len(p.matchedSends) > 0:
+		s := p.matchedSends[0]
+		packet, data = s.nextPacket(a.config.MaxPacket)
+		if s.sent == len(s.Data) {
+			popFirst(&p.matchedSends)
 			a.endSend(s, nil)
 		}
 		return packet, data, true
-	case open && len(p.waiting) > 0:
-		s := pop(&p.waiting)
-		packet, data = s.part(a.config.MaxPacket)
+	case open && len(p.queuedSends) > 0:
+		s := popFirst(&p.queuedSends)
+		packet, data = s.nextPacket(a.config.MaxPacket)
 		if packet.Type == PacketDataSync {
 			s.state = sendExposed
 		} else {
@@ -101,9 +102,9 @@ func (a *Agent) next(p *pair) (packet Packet, data []byte, ok bool) {
 	return packet, nil, false
 }
 
-// part returns the next packet of s.
-func (s *Send) part(maxPacket int) (Packet, []byte) {
-	data := s.Data[s.off:min(len(s.Data), s.off+maxPacket)]
+// nextPacket returns the next packet of s and its data, and counts the data as sent.
+func (s *Send) nextPacket(maxPacket int) (Packet, []byte) {
+	data := s.Data[s.sent:min(len(s.Data), s.sent+maxPacket)]
 	p := Packet{
 		Type:        PacketData,
 		Len:         uint32(len(data)),
@@ -117,9 +118,9 @@ func (s *Send) part(maxPacket int) (Packet, []byte) {
 		Count:       s.Count,
 		Datatype:    s.Datatype,
 	}
-	if s.off == 0 && (s.Sync || len(s.Data) > maxPacket) {
+	if s.sent == 0 && (s.Sync || len(s.Data) > maxPacket) {
 		p.Type = PacketDataSync
 	}
-	s.off += len(data)
+	s.sent += len(data)
 	return p, data
 }

@@ -11,36 +11,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// A World is what all clients have said, and what follows from it. Every client comes to the same result, because every
-// client has the same bytes.
+// A World is the description of all clients, and the values that they have in common. It is the same at every client, because
+// every client has the same bytes.
 type World struct {
-	Clients       []Client // by rank of the client
-	PacketLen     uint32   // the smallest of all
-	MaxTag        int32    // the smallest of all
-	CollXSize     int32    // the same for all; never Default
-	CollMaxLinear int32    // the same for all; never Default
+	Clients       []Client // by rank
+	PacketLen     uint32   // the smallest of all clients
+	MaxTag        int32    // the smallest of all clients
+	CollXSize     int32    // equal for all clients; never Default
+	CollMaxLinear int32    // equal for all clients; never Default
 }
 
-// Exchange submits the 14 labels of a client, and says that it is done. It returns when the startup is complete. The member
-// must have the form protocol.Strict. Whatever goes wrong, the member should be closed then.
+// Exchange submits the 14 labels of a client, calls Done, and blocks until the startup is complete. The member must have the
+// form protocol.Strict. After an error the caller should close the member.
 func Exchange(ctx context.Context, m *rendezvous.Member, c Client) (*World, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	r := newReader(m.Size())
+	r := newWorldReader(m.Size())
 	for _, label := range labels {
-		set, err := m.CollectWait(ctx, label, c.part(label))
+		set, err := m.CollectWait(ctx, label, c.encodeLabel(label))
 		if err != nil {
 			return nil, err
 		}
-		if err := r.take(set); err != nil {
+		if err := r.readSet(set); err != nil {
 			return nil, err
 		}
 	}
 	return &r.world, m.DoneWait(ctx)
 }
 
-// Version returns the highest version that two clients have in common. There is always one, because all speak 0.0.
+// Version returns the highest version that two clients have in common. All clients support 0.0.
 func (w *World) Version(i, j int) (v Version) {
 	for _, x := range w.Clients[i].Versions {
 		if slices.Contains(w.Clients[j].Versions, x) {
@@ -50,48 +50,50 @@ func (w *World) Version(i, j int) (v Version) {
 	return v
 }
 
-// A reader makes a World from the sets of the labels, in ascending order. It allocates what has arrived, not what a number
-// announces: hosts with their addresses, processes with theirs.
-type reader struct {
+// A worldReader builds a World from the sets of the labels, in ascending order. It allocates hosts and processes when their
+// addresses have arrived, not when their numbers are announced.
+type worldReader struct {
 	world     World
-	hosts     []uint32 // of each client
-	procs     []uint32 // of each client, as it has said for itself; its hosts must agree
-	hostProcs []uint32 // of each host, of all clients in order
+	hosts     []uint32 // number of hosts, by client
+	procs     []uint32 // number of processes, by client; must be the sum of those of its hosts
+	hostProcs []uint32 // number of processes, by host, over all clients
 }
 
-func newReader(size int) *reader {
-	return &reader{world: World{Clients: make([]Client, size), PacketLen: math.MaxUint32, MaxTag: math.MaxInt32}}
+func newWorldReader(size int) *worldReader {
+	return &worldReader{world: World{Clients: make([]Client, size), PacketLen: math.MaxUint32, MaxTag: math.MaxInt32}}
 }
 
-// take reads one set. Every client must have submitted the label: version 0.0 asks for all 14.
-func (r *reader) take(s protocol.Set) error {
+// readSet reads one set. Every client must have submitted the label, because version 0.0 requires all 14.
+func (r *worldReader) readSet(s protocol.Set) error {
 	for rank := range r.world.Clients {
 		if !s.Mask.Has(rank) {
 			return fmt.Errorf("impi: client %d has not submitted label %v", rank, s.Label)
 		}
 	}
-	err := r.read(s.Label, s.Data)
+	err := r.readLabel(s.Label, s.Data)
 	if err != nil {
 		return fmt.Errorf("impi: label %v: %w", s.Label, err)
 	}
 	return nil
 }
 
-func (r *reader) read(label protocol.Label, data []byte) error {
+// readLabel reads the data of one label.
+func (r *worldReader) readLabel(label protocol.Label, data []byte) error {
 	switch {
 	case label == LabelVersion:
-		return r.versions(data)
+		return r.readVersions(data)
 	case label < LabelHostAddr:
-		return r.perClient(label, data)
+		return r.readPerClient(label, data)
 	case label < LabelProcAddr:
-		return r.perHost(label, data)
+		return r.readPerHost(label, data)
 	default:
-		return r.perProc(label, data)
+		return r.readPerProc(label, data)
 	}
 }
 
-// versions splits the lists of all clients: each begins with 0.0, and 0.0 is nowhere else because lists ascend.
-func (r *reader) versions(data []byte) error {
+// readVersions reads the concatenated lists of versions of all clients. Each list ascends and begins with 0.0, so 0.0 marks
+// the boundaries.
+func (r *worldReader) readVersions(data []byte) error {
 	if len(data)%8 != 0 {
 		return fmt.Errorf("%d bytes", len(data))
 	}
@@ -115,7 +117,8 @@ func (r *reader) versions(data []byte) error {
 	return nil
 }
 
-func (r *reader) perClient(label protocol.Label, data []byte) error {
+// readPerClient reads a label with one number for each client.
+func (r *worldReader) readPerClient(label protocol.Label, data []byte) error {
 	w := &r.world
 	if len(data) != 4*len(w.Clients) {
 		return fmt.Errorf("%d bytes of %d clients", len(data), len(w.Clients))
@@ -141,12 +144,12 @@ func (r *reader) perClient(label protocol.Label, data []byte) error {
 			}
 		case LabelCollXSize:
 			c.CollXSize = int32(v)
-			if err := agree(&w.CollXSize, rank, c.CollXSize, defaultCollXSize); err != nil {
+			if err := checkAgreed(&w.CollXSize, rank, c.CollXSize, defaultCollXSize); err != nil {
 				return err
 			}
 		case LabelCollMaxLinear:
 			c.CollMaxLinear = int32(v)
-			if err := agree(&w.CollMaxLinear, rank, c.CollMaxLinear, defaultCollMaxLinear); err != nil {
+			if err := checkAgreed(&w.CollMaxLinear, rank, c.CollMaxLinear, defaultCollMaxLinear); err != nil {
 				return err
 			}
 		}
@@ -154,10 +157,11 @@ func (r *reader) perClient(label protocol.Label, data []byte) error {
 	return nil
 }
 
-// agree notes a value that must be the same for all.
-func agree(all *int32, rank int, v, otherwise int32) error {
+// checkAgreed checks the value v of a client, or def for Default, which must be equal for all clients. all is the value of
+// client 0.
+func checkAgreed(all *int32, rank int, v, def int32) error {
 	if v == Default {
-		v = otherwise
+		v = def
 	}
 	if rank == 0 {
 		*all = v
@@ -168,12 +172,13 @@ func agree(all *int32, rank int, v, otherwise int32) error {
 	return nil
 }
 
-func (r *reader) perHost(label protocol.Label, data []byte) error {
+// readPerHost reads a label with one value for each host.
+func (r *worldReader) readPerHost(label protocol.Label, data []byte) error {
 	size := 4
 	if label == LabelHostAddr {
 		size = 16
 	}
-	if n := sum(r.hosts); int64(len(data)) != n*int64(size) {
+	if n := sumOf(r.hosts); int64(len(data)) != n*int64(size) {
 		return fmt.Errorf("%d bytes of %d hosts", len(data), n)
 	}
 	for rank := range r.world.Clients {
@@ -201,7 +206,7 @@ func (r *reader) perHost(label protocol.Label, data []byte) error {
 		}
 		if label == LabelHostProcs {
 			of := r.hostProcs[len(r.hostProcs)-len(c.Hosts):]
-			if n := sum(of); n != int64(r.procs[rank]) {
+			if n := sumOf(of); n != int64(r.procs[rank]) {
 				return fmt.Errorf("the hosts of client %d have %d processes, the client %d", rank, n, r.procs[rank])
 			}
 		}
@@ -209,10 +214,12 @@ func (r *reader) perHost(label protocol.Label, data []byte) error {
 	return nil
 }
 
-func (r *reader) perProc(label protocol.Label, data []byte) error {
-	n, size := sum(r.hostProcs), 16
-	if label == LabelProcPID { // 8 bytes with most, 4 in the text of the draft; the same for all
-		if size = 8; int64(len(data)) == 4*n {
+// readPerProc reads a label with one value for each process.
+func (r *worldReader) readPerProc(label protocol.Label, data []byte) error {
+	n, size := sumOf(r.hostProcs), 16
+	if label == LabelProcPID { // 8 bytes in most implementations, 4 in the text of the draft; the same for all clients
+		size = 8
+		if int64(len(data)) == 4*n {
 			size = 4
 		}
 	}
@@ -227,7 +234,7 @@ func (r *reader) perProc(label protocol.Label, data []byte) error {
 				h.Procs, counts = make([]Proc, counts[0]), counts[1:]
 			}
 			for p := range h.Procs {
-				h.Procs[p].set(label, data[:size])
+				h.Procs[p].decodeLabel(label, data[:size])
 				data = data[size:]
 			}
 		}
@@ -235,7 +242,8 @@ func (r *reader) perProc(label protocol.Label, data []byte) error {
 	return nil
 }
 
-func (p *Proc) set(label protocol.Label, b []byte) {
+// decodeLabel sets the field of p for label.
+func (p *Proc) decodeLabel(label protocol.Label, b []byte) {
 	switch {
 	case label == LabelProcAddr:
 		copy(p.Host[:], b)
@@ -246,7 +254,8 @@ func (p *Proc) set(label protocol.Label, b []byte) {
 	}
 }
 
-func sum(counts []uint32) (n int64) {
+// sumOf returns the sum of counts.
+func sumOf(counts []uint32) (n int64) {
 	for _, c := range counts {
 		n += int64(c)
 	}

@@ -42,17 +42,17 @@ func setOf(label protocol.Label, parts ...[]byte) protocol.Set {
 
 // worldOf is what a client makes of all; change may damage a set.
 func worldOf(clients []Client, change func(*protocol.Set)) (*World, error) {
-	r := newReader(len(clients))
+	r := newWorldReader(len(clients))
 	for _, label := range labels {
 		var parts [][]byte
 		for i := range clients {
-			parts = append(parts, clients[i].part(label))
+			parts = append(parts, clients[i].encodeLabel(label))
 		}
 		s := setOf(label, parts...)
 		if change != nil {
 			change(&s)
 		}
-		if err := r.take(s); err != nil {
+		if err := r.readSet(s); err != nil {
 			return nil, err
 		}
 	}
@@ -82,7 +82,7 @@ func TestLabels(t *testing.T) {
 		LabelHostAckmark: u32(2, 2), LabelHostHiwater: u32(8, 8),
 		LabelProcAddr: slices.Concat(p0, p0, p1), LabelProcPID: u32(0, 30000, 0, 30100, 0, 30101),
 	} {
-		require.Equal(t, want, c.part(label), "label %v", label)
+		require.Equal(t, want, c.encodeLabel(label), "label %v", label)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestVersions(t *testing.T) {
 		"one too many":  {u32(0, 0), u32(0, 0, 0, 0)},
 		"half":          {u32(0, 0), u32(0)},
 	} {
-		require.Error(t, newReader(2).take(setOf(LabelVersion, lists...)), name)
+		require.Error(t, newWorldReader(2).readSet(setOf(LabelVersion, lists...)), name)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestAgreement(t *testing.T) {
 	clients[1].CollXSize, clients[0].CollMaxLinear = 1024, 5
 	_, err = worldOf(clients, nil)
 	require.EqualError(t, err, "impi: label 0x1600: client 1 has 4, client 0 has 5")
-	require.Error(t, newReader(1).take(setOf(LabelCollXSize, u32(0xFFFFFFFE))))
+	require.Error(t, newWorldReader(1).readSet(setOf(LabelCollXSize, u32(0xFFFFFFFE))))
 }
 
 // L-T34: the smallest counts.
@@ -137,9 +137,9 @@ func TestMinimum(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint32(1024), w.PacketLen)
 	require.Equal(t, int32(40000), w.MaxTag)
-	require.Error(t, newReader(1).take(setOf(LabelMaxTag, u32(32766))))
-	require.Error(t, newReader(1).take(setOf(LabelMaxTag, u32(1<<31))))
-	require.Error(t, newReader(1).take(setOf(LabelPacketLen, u32(0))))
+	require.Error(t, newWorldReader(1).readSet(setOf(LabelMaxTag, u32(32766))))
+	require.Error(t, newWorldReader(1).readSet(setOf(LabelMaxTag, u32(1<<31))))
+	require.Error(t, newWorldReader(1).readSet(setOf(LabelPacketLen, u32(0))))
 }
 
 // L-T35: hosts and processes go to whom they belong: 3 hosts with 2 processes, 2 with 3, 2 with 4.
@@ -208,25 +208,25 @@ func FuzzWorld(f *testing.F) {
 	clients := []Client{clientOf(0, 1, 2), clientOf(1, 1)}
 	var good []byte
 	for _, label := range labels {
-		data := append(clients[0].part(label), clients[1].part(label)...)
+		data := append(clients[0].encodeLabel(label), clients[1].encodeLabel(label)...)
 		good = append(append(good, byte(len(data))), data...)
 	}
 	f.Add(good)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r := newReader(2)
+		r := newWorldReader(2)
 		for _, label := range labels {
 			if len(b) == 0 {
 				return
 			}
 			n := min(int(b[0]), len(b)-1)
-			if r.take(setOf(label, b[1:1+n], nil)) != nil {
+			if r.readSet(setOf(label, b[1:1+n], nil)) != nil {
 				return
 			}
 			b = b[1+n:]
 		}
 		procs := 0
 		for i := range r.world.Clients {
-			procs += r.world.Clients[i].procs()
+			procs += r.world.Clients[i].procCount()
 			require.NoError(t, checkVersions(r.world.Clients[i].Versions))
 		}
 		require.LessOrEqual(t, 16*procs, 255)

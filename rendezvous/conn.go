@@ -11,30 +11,33 @@ import (
 )
 
 const (
-	// readSize is how much is read at a time.
+	// readSize is the size of a read in bytes.
 	readSize = 8 << 10
-	// writeSize is how much has to leave within ServerConfig.Write.
+	// writeSize is how many bytes the member must accept within ServerConfig.Write.
 	writeSize = 256 << 10
-	// linger is how long a member may take to close its side, so that our last words reach it.
-	linger = time.Second
+	// lingerTime is how long the server waits for a member to close its side after the last bytes were sent to it.
+	lingerTime = time.Second
 )
 
-var errSlow = errors.New("takes nothing of what there is for it")
+// errWriteTimeout is the error of a member that accepts no bytes.
+var errWriteTimeout = errors.New("write timeout: the member does not read")
 
-// A conn is a connection at the server. It has two goroutines, so that a member that does not read is read from.
+// A conn is a connection at the server. One goroutine reads and one writes, so that the server still reads from a member
+// that does not read.
 type conn struct {
 	net.Conn
-	server *server
-	id     int
-	wake   chan struct{} // has room for one: the queue has changed
-	read   chan struct{} // closed when receive has ended
+	server   *server
+	id       int
+	wake     chan struct{} // one slot, filled when the queue has changed
+	readDone chan struct{} // closed when readLoop has ended
 
-	// Guarded by server.mu.
-	queue   [][]byte // its bytes belong to all; bounded by protocol.Limits.Total
-	closing bool
-	joined  bool
+	// server.mu guards these fields.
+	queue     [][]byte // bytes to write; shared with other connections; bounded by protocol.Limits.Total
+	closing   bool     // close the connection when the queue is written
+	hasJoined bool
 }
 
+// enqueueLocked queues an output of the machine and wakes writeLoop. server.mu is held.
 func (c *conn) enqueueLocked(o protocol.Output) {
 	if len(o.Send) > 0 {
 		c.queue = append(c.queue, o.Send)
@@ -49,24 +52,23 @@ func (c *conn) enqueueLocked(o protocol.Output) {
 	}
 }
 
-// receive hands bytes to the machine until there are no more. What comes after the machine is through with this connection
-// is dropped.
-func (c *conn) receive() {
-	defer close(c.read)
+// readLoop passes bytes to the machine until the connection ends. The machine drops bytes for connections that it has closed.
+func (c *conn) readLoop() {
+	defer close(c.readDone)
 	s := c.server
 	_ = c.SetReadDeadline(time.Now().Add(s.cfg.Handshake))
 	buf := make([]byte, readSize)
 	for {
 		n, err := c.Read(buf)
-		s.do(func() {
+		s.runMachine(func() {
 			if f := failpoint.Load(); f != nil {
 				(*f)(buf[:n])
 			}
 			if n > 0 {
 				s.machine.Receive(c.id, buf[:n])
 			}
-			if !c.joined && s.machine.HasJoined(c.id) {
-				c.joined = true
+			if !c.hasJoined && s.machine.HasJoined(c.id) {
+				c.hasJoined = true
 				_ = c.SetReadDeadline(time.Time{})
 			}
 			switch {
@@ -85,25 +87,25 @@ func (c *conn) receive() {
 	}
 }
 
-// send writes what the machine has for this connection, and closes it in the end.
-func (c *conn) send() {
+// writeLoop writes the outputs of the machine for this connection, and closes it in the end.
+func (c *conn) writeLoop() {
 	defer func() { _ = c.Close() }()
 	s := c.server
 	for {
 		s.mu.Lock()
-		queue, closing, joined := c.queue, c.closing, c.joined
+		queue, closing, joined := c.queue, c.closing, c.hasJoined
 		c.queue = nil
 		s.mu.Unlock()
 		for _, b := range queue {
-			if err := c.write(b); err != nil {
-				s.do(func() { s.machine.Lost(c.id, err) })
+			if err := c.writeAll(b); err != nil {
+				s.runMachine(func() { s.machine.Lost(c.id, err) })
 				return
 			}
 		}
 		switch {
 		case closing:
 			if joined && len(queue) > 0 {
-				c.linger()
+				c.waitForClose()
 			}
 			return
 		case len(queue) == 0:
@@ -112,20 +114,22 @@ func (c *conn) send() {
 	}
 }
 
-// linger lets last words arrive: closing a connection whose bytes nobody has read would take them back.
-func (c *conn) linger() {
+// waitForClose closes the writing side and waits for the member to close its side, at most lingerTime: closing a connection
+// with unread input resets it, and the member could lose the last bytes.
+func (c *conn) waitForClose() {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-		_ = c.SetReadDeadline(time.Now().Add(linger))
-		<-c.read
+		_ = c.SetReadDeadline(time.Now().Add(lingerTime))
+		<-c.readDone
 	}
 }
 
-func (c *conn) write(b []byte) error {
+// writeAll writes b. The member must accept writeSize bytes within ServerConfig.Write.
+func (c *conn) writeAll(b []byte) error {
 	for len(b) > 0 {
 		_ = c.SetWriteDeadline(time.Now().Add(c.server.cfg.Write))
 		n, err := c.Write(b[:min(len(b), writeSize)])
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return errSlow
+			return errWriteTimeout
 		}
 		if err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The environment of a process that "qs run" has started; rank and size are also taken from other launchers.
+// The environment variables that "qs run" sets. Rank and size are also read from those of other launchers.
 const (
 	EnvRank = "QS_RANK"
 	EnvSize = "QS_SIZE"
@@ -17,19 +17,19 @@ const (
 	EnvKey  = "QS_RENDEZVOUS_KEY" // the secret, in hexadecimal digits
 )
 
-// DefaultPort is where the first process serves under Slurm, unless Options.Port says otherwise.
+// DefaultPort is the port of the server of the first process under Slurm, unless Options.Port is set.
 const DefaultPort = 7077
 
-// A Place is what the environment says about a process.
+// A Place is the position of a process among those that were started together, as its environment describes it.
 type Place struct {
 	Rank, Size int
-	Addr       string // of the server; empty if Size is 1 and nobody has said where
-	Secret     []byte // nil: none
-	Serve      bool   // this process has to run the server
+	Addr       string // host:port of the server; empty if Size is 1 and EnvAddr is not set
+	Secret     []byte // nil if there is none
+	Serve      bool   // this process must run the server
 }
 
-// launchers are the variables that give rank and size, the most particular first: under Slurm, mpirun starts processes of
-// its own.
+// launchers are the variables with rank and size of each launcher, in the order of precedence: mpirun may run inside a Slurm
+// job, whose variables then describe mpirun itself.
 var launchers = []struct {
 	rank  string
 	sizes []string
@@ -40,16 +40,18 @@ var launchers = []struct {
 	{"SLURM_PROCID", []string{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}},
 }
 
-// FromEnv finds out which process this is. lookup is os.LookupEnv, for instance. Rank and size come from QS_RANK and QS_SIZE,
-// from PMIx, PMI or Slurm; without any of them the process is alone. The server is at QS_RENDEZVOUS; without it, under Slurm,
-// rank 0 serves on the first host of the job, at port.
+// FromEnv reads the Place of this process from its environment. lookup is os.LookupEnv or a function like it.
+//
+// Rank and size come from QS_RANK and QS_SIZE, or from PMIx, PMI or Slurm; without any of them the process is the only one.
+// The address of the server is QS_RENDEZVOUS; without it, under Slurm, rank 0 runs the server, on the first host of the job
+// and the given port.
 func FromEnv(lookup func(string) (string, bool), port int) (Place, error) {
 	p := Place{Size: 1}
 	for _, l := range launchers {
 		if _, ok := lookup(l.rank); !ok {
 			continue
 		}
-		if err := p.read(lookup, l.rank, l.sizes); err != nil {
+		if err := p.readRank(lookup, l.rank, l.sizes); err != nil {
 			return Place{}, err
 		}
 		break
@@ -57,7 +59,8 @@ func FromEnv(lookup func(string) (string, bool), port int) (Place, error) {
 	if text, ok := lookup(EnvKey); ok {
 		key, err := hex.DecodeString(text)
 		if err != nil || len(key) == 0 {
-			return Place{}, errors.New("rendezvous: " + EnvKey + " is not a row of hexadecimal digits") // and is not shown
+			// The text does not contain the value, which is secret.
+			return Place{}, errors.New("rendezvous: " + EnvKey + " is not a string of hexadecimal digits")
 		}
 		p.Secret = key
 	}
@@ -75,20 +78,23 @@ func FromEnv(lookup func(string) (string, bool), port int) (Place, error) {
 		}
 		p.Addr, p.Serve = net.JoinHostPort(host, strconv.Itoa(port)), p.Rank == 0
 	default:
-		return Place{}, fmt.Errorf("rendezvous: one of %d processes, but neither %s nor SLURM_JOB_NODELIST says where the server is", p.Size, EnvAddr)
+		return Place{}, fmt.Errorf(
+			"rendezvous: there are %d processes, and neither %s nor SLURM_JOB_NODELIST is set: set %[2]s to the address of the server",
+			p.Size, EnvAddr)
 	}
 	return p, nil
 }
 
-func (p *Place) read(lookup func(string) (string, bool), rank string, sizes []string) (err error) {
-	if p.Rank, err = number(lookup, rank); err != nil {
+// readRank reads rank and size from the variables of one launcher.
+func (p *Place) readRank(lookup func(string) (string, bool), rank string, sizes []string) (err error) {
+	if p.Rank, err = lookupNumber(lookup, rank); err != nil {
 		return err
 	}
 	for _, size := range sizes {
 		if _, ok := lookup(size); !ok {
 			continue
 		}
-		if p.Size, err = number(lookup, size); err != nil {
+		if p.Size, err = lookupNumber(lookup, size); err != nil {
 			return err
 		}
 		if p.Rank >= p.Size {
@@ -99,7 +105,8 @@ func (p *Place) read(lookup func(string) (string, bool), rank string, sizes []st
 	return fmt.Errorf("rendezvous: %s is set, but not %s", rank, strings.Join(sizes, ", nor "))
 }
 
-func number(lookup func(string) (string, bool), name string) (int, error) {
+// lookupNumber returns the value of a variable, which must be a number.
+func lookupNumber(lookup func(string) (string, bool), name string) (int, error) {
 	text, _ := lookup(name)
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
@@ -108,7 +115,7 @@ func number(lookup func(string) (string, bool), name string) (int, error) {
 	return n, nil
 }
 
-// firstHost returns the first host of a list as Slurm writes it: "node[01-04,7],login" begins with node01.
+// firstHost returns the first host of a list in the syntax of Slurm: that of "node[01-04,7],login" is node01.
 func firstHost(list string) (string, error) {
 	var host strings.Builder
 	for rest := list; rest != "" && rest[0] != ','; {

@@ -10,35 +10,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// The labels of Exchange. A program's own begin at LabelUser and come after Exchange's, or are submitted instead.
+// The labels of Exchange. The labels of a program begin at LabelUser, and are submitted before Exchange's Done or instead of
+// Exchange.
 const (
 	LabelAddr     protocol.Label = 0x10000 // the text of an address
 	LabelFeatures protocol.Label = 0x10100 // 8 bytes, a bit for each feature
 	LabelGER      protocol.Label = 0x10200 // 4 bytes: the guaranteed envelopes that the member offers
-	LabelName     protocol.Label = 0x10300 // text for people
+	LabelName     protocol.Label = 0x10300 // a text to be displayed
 	LabelUser     protocol.Label = 0x1000000
 )
 
-// An Info is what a member tells the others.
+// An Info describes one member to the others.
 type Info struct {
-	Addr     string // where it can be called
-	Features uint64 // what it can do, a bit for each feature; the program decides what they mean
-	GER      uint32 // how many envelopes it guarantees each peer; 0: it does not say
-	Name     string // for people: a host and a process, for instance
+	Addr     string // address for calls
+	Features uint64 // a bit for each feature that the member supports; the program defines the bits
+	GER      uint32 // how many envelopes it guarantees each peer; 0: not specified
+	Name     string // a text to be displayed, for example host and process
 }
 
-// A World is what all members have told, and what follows from it. It is the same for every member.
+// A World is the Info of all members, and the values that they have in common. It is the same for every member.
 type World struct {
 	Members  []Info // by rank
-	Features uint64 // those that all have
-	GER      uint32 // the smallest of those who say; 0 if nobody does
+	Features uint64 // features that all members support
+	GER      uint32 // the smallest GER that is specified; 0 if none is
 }
 
-// Exchange tells the others about this member, says that it is done, and returns when the startup is complete. If ctx ends
-// first the member is closed. It is for the native form.
+// Exchange submits info, calls Done, and blocks until the startup is complete. It returns the Info of all members. If ctx is
+// done first the member is closed. It requires protocol.Native.
 func (m *Member) Exchange(ctx context.Context, info Info) (*World, error) {
 	if m.cfg.Form != protocol.Native {
-		return nil, errors.New("rendezvous: Exchange is for the native form")
+		return nil, errors.New("rendezvous: Exchange requires Config.Form to be protocol.Native")
 	}
 	w := &World{Members: make([]Info, m.Size()), Features: math.MaxUint64}
 	var bad error
@@ -51,8 +52,8 @@ func (m *Member) Exchange(ctx context.Context, info Info) (*World, error) {
 			w.Members[rank].Addr = string(part)
 			return true
 		}},
-		{LabelFeatures, binary.BigEndian.AppendUint64(nil, info.Features), w.takeFeatures},
-		{LabelGER, binary.BigEndian.AppendUint32(nil, info.GER), w.takeGER},
+		{LabelFeatures, binary.BigEndian.AppendUint64(nil, info.Features), w.setFeatures},
+		{LabelGER, binary.BigEndian.AppendUint32(nil, info.GER), w.setGER},
 		{LabelName, []byte(info.Name), func(rank int, part []byte) bool {
 			w.Members[rank].Name = string(part)
 			return true
@@ -75,8 +76,9 @@ func (m *Member) Exchange(ctx context.Context, info Info) (*World, error) {
 	return w, bad
 }
 
-func (w *World) takeFeatures(rank int, part []byte) bool {
-	if len(part) < 8 { // more is of a later release
+// setFeatures decodes the features of a member; it returns false if they are invalid.
+func (w *World) setFeatures(rank int, part []byte) bool {
+	if len(part) < 8 { // a later release may send more
 		return false
 	}
 	w.Members[rank].Features = binary.BigEndian.Uint64(part)
@@ -84,7 +86,8 @@ func (w *World) takeFeatures(rank int, part []byte) bool {
 	return true
 }
 
-func (w *World) takeGER(rank int, part []byte) bool {
+// setGER decodes the GER of a member; it returns false if it is invalid.
+func (w *World) setGER(rank int, part []byte) bool {
 	if len(part) < 4 {
 		return false
 	}

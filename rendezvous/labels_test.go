@@ -100,5 +100,5 @@ func TestExchangeInTheStrictForm(t *testing.T) {
 	require.NoError(t, err)
 	defer m.Close()
 	_, err = m.Exchange(within(t), rendezvous.Info{})
-	require.ErrorContains(t, err, "native form")
+	require.ErrorContains(t, err, "protocol.Native")
 }

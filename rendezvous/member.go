@@ -17,61 +17,62 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/request"
 )
 
-// A Config says who a member is and where its server is. Addr and Auth must be set.
+// A Config configures Join. Addr and Auth must be set.
 type Config struct {
 	Form   protocol.Form
 	Addr   string // host:port of the server
 	Rank   int
-	Size   int // how many members there should be; zero: the server decides
+	Size   int // the expected number of members; zero: any that the server has
 	Auth   protocol.Auth
 	Limits protocol.Limits
-	// TLS is what the connection begins with; nil: nothing.
+	// TLS is the configuration of the connection to the server; nil for no TLS.
 	TLS *tls.Config
-	// Timeout bounds the time until all have joined. Zero means a minute.
+	// Timeout is how long Join waits for all members to join. Zero means a minute.
 	Timeout time.Duration
 }
 
-// ErrClosed is the error of what was under way when a member was closed.
+// ErrClosed is the error of operations that were in flight when their member was closed.
 var ErrClosed = errors.New("rendezvous: closed")
 
-// errGone is the error if the server ends the connection and the form has no way to say why.
-var errGone = errors.New("rendezvous: the server has ended the startup")
+// errServerClosed is the error of a connection that the server has closed without an ABRT.
+var errServerClosed = errors.New("rendezvous: the server has closed the connection")
 
-// sendTimeout bounds the time in which the server takes nothing.
+// sendTimeout is how long the server may accept no bytes.
 const sendTimeout = 10 * time.Second
 
-// A Member is one of the processes that start together. Any number of goroutines may use it.
+// A Member is one of the processes that are started together. Several goroutines may use it.
 //
-// It is a request.Progressor: Progress moves bytes, Trigger runs callbacks. What waits with a context does both.
+// It is a request.Progressor: Progress moves bytes, Trigger runs callbacks. Methods with a context do both.
 type Member struct {
-	cfg   Config
-	conn  net.Conn
-	born  time.Time
-	waits *request.Class
-	stop  func() // of the server, if this process runs it
+	cfg        Config
+	conn       net.Conn
+	startedAt  time.Time // the zero of Now
+	requests   *request.Class
+	stopServer func() // stops the server that runs in this process, if there is one
 
-	reading sync.Mutex // held in Progress
-	buf     []byte
-	writing sync.Mutex // held from the machine's word to its last byte, so that bytes leave in order; before mu
+	readMu  sync.Mutex // held in Progress
+	buf     []byte     // guarded by readMu
+	writeMu sync.Mutex // held while an output of the machine is sent, so that outputs stay in order; taken before mu
 
-	mu      sync.Mutex // guards the rest
-	machine *protocol.Client
-	asked   []collect // ascending by label
-	done    func(error)
-	ready   []func()
-	err     error // has ended
+	mu          sync.Mutex // guards the fields below
+	machine     *protocol.Client
+	pendingSets []pendingSet // ascending by label
+	onStarted   func(error)  // the callback of Done; nil if none is pending
+	callbacks   []func()     // for Trigger
+	err         error        // why the member has ended; nil if it has not
 }
 
-// A collect is a label whose set has not arrived.
-type collect struct {
+// A pendingSet is a submitted label whose set has not arrived.
+type pendingSet struct {
 	label protocol.Label
 	done  func(protocol.Set, error)
 }
 
-// Join connects to the server and returns when all members have joined. A server that is not there yet is tried again.
+// Join connects to the server and blocks until all members have joined, or ctx is done, or Config.Timeout has passed. It
+// dials again until the server accepts connections.
 func Join(ctx context.Context, cfg Config) (*Member, error) {
 	machine, err := protocol.NewClient(protocol.ClientConfig{
-		Form: cfg.Form, Rank: cfg.Rank, Size: cfg.Size, Auth: cfg.Auth, Limits: cfg.Limits, Nonce: random,
+		Form: cfg.Form, Rank: cfg.Rank, Size: cfg.Size, Auth: cfg.Auth, Limits: cfg.Limits, Nonce: fillRandom,
 	})
 	if err != nil {
 		return nil, err
@@ -83,11 +84,11 @@ func Join(ctx context.Context, cfg Config) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous: join %s as rank %d: %w", cfg.Addr, cfg.Rank, err)
 	}
-	m := &Member{cfg: cfg, conn: nc, born: time.Now(), buf: make([]byte, 32<<10), machine: machine, stop: func() {}}
-	m.waits = request.NewClass(m)
+	m := &Member{cfg: cfg, conn: nc, startedAt: time.Now(), buf: make([]byte, 32<<10), machine: machine, stopServer: func() {}}
+	m.requests = request.NewClass(m)
 	stopCancel := context.AfterFunc(ctx, func() { m.fail(context.Cause(ctx)) })
 	defer stopCancel()
-	err = m.act(func() error { return nil })
+	err = m.runMachine(func() error { return nil })
 	for err == nil && m.Size() == 0 {
 		err = m.Progress(-1)
 	}
@@ -98,15 +99,18 @@ func Join(ctx context.Context, cfg Config) (*Member, error) {
 	return m, nil
 }
 
+// A joinTimeout is the cause of a Join that has timed out.
 type joinTimeout struct{ after time.Duration }
 
-func (e *joinTimeout) Error() string { return fmt.Sprintf("not all have joined within %v", e.after) }
+func (e *joinTimeout) Error() string {
+	return fmt.Sprintf("not all members have joined within %v", e.after)
+}
 
 func (e *joinTimeout) Is(err error) bool {
 	return err == os.ErrDeadlineExceeded || err == context.DeadlineExceeded
 }
 
-// dial connects, again and again until the server is there.
+// dial connects to the server, and retries with backoff until it accepts the connection or ctx is done.
 func dial(ctx context.Context, cfg Config) (net.Conn, error) {
 	var d net.Dialer
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
@@ -115,7 +119,7 @@ func dial(ctx context.Context, cfg Config) (net.Conn, error) {
 			return nc, nil
 		}
 		if err == nil {
-			return secure(ctx, nc, cfg)
+			return startTLS(ctx, nc, cfg)
 		}
 		select {
 		case <-ctx.Done():
@@ -125,7 +129,8 @@ func dial(ctx context.Context, cfg Config) (net.Conn, error) {
 	}
 }
 
-func secure(ctx context.Context, nc net.Conn, cfg Config) (net.Conn, error) {
+// startTLS does the TLS handshake. It closes nc after an error.
+func startTLS(ctx context.Context, nc net.Conn, cfg Config) (net.Conn, error) {
 	config := cfg.TLS.Clone()
 	if config.ServerName == "" {
 		host, _, err := net.SplitHostPort(cfg.Addr)
@@ -141,46 +146,47 @@ func secure(ctx context.Context, nc net.Conn, cfg Config) (net.Conn, error) {
 	return tc, nil
 }
 
-// Rank returns the member's rank, from 0 to Size-1.
+// Rank returns the rank of the member, from 0 to Size-1.
 func (m *Member) Rank() int { return m.cfg.Rank }
 
-// Size returns how many members there are.
+// Size returns the number of members.
 func (m *Member) Size() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.machine.Size()
 }
 
-// Collect submits a part, and calls done, in Trigger, with the parts of all members once every one of them has submitted
-// the label, has submitted a higher one, or is done. Labels must ascend. It keeps no reference to part. It may block for
-// as long as the server takes no bytes, up to 10 seconds. If it returns an error, done is not called.
+// Collect submits a part under a label, which must be greater than those before. It calls done, in Trigger, with the parts
+// of all members, once each of them has submitted the label, or a higher one, or is done.
 //
-// An error given to done is the end of the member: there is no part of a set without all of it.
+//   - It keeps no reference to part.
+//   - It blocks while the server accepts no bytes, at most 10 seconds.
+//   - If it returns an error, done is not called. If done is called with an error, the member has ended.
 func (m *Member) Collect(label protocol.Label, part []byte, done func(protocol.Set, error)) error {
-	return m.act(func() error {
+	return m.runMachine(func() error {
 		if err := m.machine.Submit(label, part); err != nil {
 			return err
 		}
-		m.asked = append(m.asked, collect{label, done})
+		m.pendingSets = append(m.pendingSets, pendingSet{label, done})
 		return nil
 	})
 }
 
-// Done says that this member submits no more, and calls done, in Trigger, when all members have said so: the startup is
-// complete then. If it returns an error, done is not called.
+// Done announces that this member submits no more parts. It calls done, in Trigger, when all members have called Done: the
+// startup is complete then. If it returns an error, done is not called.
 func (m *Member) Done(done func(error)) error {
-	return m.act(func() error {
+	return m.runMachine(func() error {
 		if err := m.machine.Done(); err != nil {
 			return err
 		}
-		m.done = done
+		m.onStarted = done
 		return nil
 	})
 }
 
-// CollectWait is Collect, and waits. If ctx ends first the member is closed.
+// CollectWait is Collect that blocks until the set has arrived. If ctx is done first the member is closed.
 func (m *Member) CollectWait(ctx context.Context, label protocol.Label, part []byte) (set protocol.Set, err error) {
-	r := m.waits.Create(m.Close)
+	r := m.requests.Create(m.Close)
 	err = m.Collect(label, part, func(s protocol.Set, err error) {
 		set = s
 		r.Complete(err)
@@ -194,9 +200,9 @@ func (m *Member) CollectWait(ctx context.Context, label protocol.Label, part []b
 	return set, nil
 }
 
-// DoneWait is Done, and waits. If ctx ends first the member is closed.
+// DoneWait is Done that blocks until the startup is complete. If ctx is done first the member is closed.
 func (m *Member) DoneWait(ctx context.Context) error {
-	r := m.waits.Create(m.Close)
+	r := m.requests.Create(m.Close)
 	err := m.Done(r.Complete)
 	if err == nil {
 		err = r.WaitContext(ctx)
@@ -207,30 +213,31 @@ func (m *Member) DoneWait(ctx context.Context) error {
 	return nil
 }
 
-// Leave tells the server that this process has ended in good order, and closes the member. It is for after Done. If this
-// process runs the server, that ends too: the others need it no more, and for them it is no error that it is gone.
+// Leave reports a normal end of this process to the server, and closes the member. Call it after the startup is complete. If
+// this process runs the server, that is stopped, too: the other members do not need it any more, and its end is no error
+// for them.
 func (m *Member) Leave() error {
-	err := m.act(m.machine.Fini)
+	err := m.runMachine(m.machine.Fini)
 	m.Close()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if errors.Is(err, errGone) && m.machine.Started() {
+	if errors.Is(err, errServerClosed) && m.machine.Started() {
 		return nil
 	}
 	return err
 }
 
-// Close ends the member at once. Before Done this fails the startup for everybody; after it, without Leave, the server
-// reports this member as failed.
+// Close closes the member at once. Before the startup is complete this makes it fail for all members; afterwards, without
+// Leave, the server reports this member as failed.
 func (m *Member) Close() {
 	m.fail(ErrClosed)
-	m.stop()
+	m.stopServer()
 }
 
-// act calls the machine and sends what it has to say.
-func (m *Member) act(f func() error) error {
-	m.writing.Lock()
-	defer m.writing.Unlock()
+// runMachine calls f, which calls the machine, and sends the output of the machine.
+func (m *Member) runMachine(f func() error) error {
+	m.writeMu.Lock()
+	defer m.writeMu.Unlock()
 	m.mu.Lock()
 	err := m.err
 	if err == nil {
@@ -244,8 +251,7 @@ func (m *Member) act(f func() error) error {
 	return err
 }
 
-// send writes b. If the server has closed the connection, what it said before that matters more than that we cannot
-// write: Progress reads it.
+// send writes b. It ignores errors except a timeout: if the server has closed the connection, Progress reads the reason.
 func (m *Member) send(b []byte) {
 	_ = m.conn.SetWriteDeadline(time.Now().Add(sendTimeout))
 	if _, err := m.conn.Write(b); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -253,11 +259,11 @@ func (m *Member) send(b []byte) {
 	}
 }
 
-// Progress reads from the server; see request.Progressor. A timeout of zero waits for a millisecond.
+// Progress reads from the server; see request.Progressor. With timeout 0 it waits for a millisecond.
 func (m *Member) Progress(timeout time.Duration) error {
-	m.reading.Lock()
-	defer m.reading.Unlock()
-	if ready, err := m.state(); ready || err != nil {
+	m.readMu.Lock()
+	defer m.readMu.Unlock()
+	if ready, err := m.checkState(); ready || err != nil {
 		return err
 	}
 	var deadline time.Time
@@ -267,68 +273,69 @@ func (m *Member) Progress(timeout time.Duration) error {
 	_ = m.conn.SetReadDeadline(deadline)
 	n, err := m.conn.Read(m.buf)
 	if n > 0 {
-		m.receive(m.buf[:n])
+		m.handleInput(m.buf[:n])
 	}
 	switch {
 	case err == nil:
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		if ready, err := m.state(); ready || err != nil {
+		if ready, err := m.checkState(); ready || err != nil {
 			return err
 		}
 		return os.ErrDeadlineExceeded
 	case errors.Is(err, io.EOF):
-		m.fail(errGone)
+		m.fail(errServerClosed)
 	default:
-		m.fail(fmt.Errorf("%w: %w", errGone, err))
+		m.fail(fmt.Errorf("%w: %w", errServerClosed, err))
 	}
-	_, err = m.state()
+	_, err = m.checkState()
 	return err
 }
 
-// state reports whether callbacks are ready to run; if none are and the member has ended, the error says why.
-func (m *Member) state() (ready bool, err error) {
+// checkState reports whether callbacks are ready to run. If none are, it returns the error with which the member has ended.
+func (m *Member) checkState() (ready bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.ready) > 0 {
+	if len(m.callbacks) > 0 {
 		return true, nil
 	}
 	return false, m.err
 }
 
-func (m *Member) receive(b []byte) {
+// handleInput passes bytes of the server to the machine, and queues the callbacks that are due.
+func (m *Member) handleInput(b []byte) {
 	m.mu.Lock()
 	err := m.machine.Receive(b)
 	out, sets := m.machine.Take()
 	for _, set := range sets {
 		m.deliverLocked(set)
 	}
-	if m.machine.Started() && m.done != nil {
-		done := m.done
-		m.done = nil
-		m.ready = append(m.ready, func() { done(nil) })
+	if m.machine.Started() && m.onStarted != nil {
+		done := m.onStarted
+		m.onStarted = nil
+		m.callbacks = append(m.callbacks, func() { done(nil) })
 	}
 	m.mu.Unlock()
 	if err != nil {
 		m.fail(err)
 		return
 	}
-	if len(out) > 0 { // only while the two sides authenticate: nothing else is being written
+	if len(out) > 0 { // only during authentication, when nothing else is written: writeMu is not needed
 		m.send(out)
 	}
 }
 
-// deliverLocked queues the callback of a set, if it was asked for. Others belong to labels that this member does not know.
+// deliverLocked queues the callback of a set, if this member has submitted its label.
 func (m *Member) deliverLocked(set protocol.Set) {
-	i := slices.IndexFunc(m.asked, func(c collect) bool { return c.label == set.Label })
+	i := slices.IndexFunc(m.pendingSets, func(c pendingSet) bool { return c.label == set.Label })
 	if i < 0 {
 		return
 	}
-	done := m.asked[i].done
-	m.asked = slices.Delete(m.asked, i, i+1)
-	m.ready = append(m.ready, func() { done(set, nil) })
+	done := m.pendingSets[i].done
+	m.pendingSets = slices.Delete(m.pendingSets, i, i+1)
+	m.callbacks = append(m.callbacks, func() { done(set, nil) })
 }
 
-// fail ends the member: what waits ends with err.
+// fail ends the member with err, and queues all callbacks with it. The first error counts.
 func (m *Member) fail(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -336,26 +343,26 @@ func (m *Member) fail(err error) {
 		return
 	}
 	m.err = err
-	for _, c := range m.asked {
-		m.ready = append(m.ready, func() { c.done(protocol.Set{}, err) })
+	for _, c := range m.pendingSets {
+		m.callbacks = append(m.callbacks, func() { c.done(protocol.Set{}, err) })
 	}
-	if done := m.done; done != nil {
-		m.ready = append(m.ready, func() { done(err) })
+	if done := m.onStarted; done != nil {
+		m.callbacks = append(m.callbacks, func() { done(err) })
 	}
-	m.asked, m.done = nil, nil
+	m.pendingSets, m.onStarted = nil, nil
 	_ = m.conn.Close()
 }
 
-// Trigger runs at most max callbacks, all of them if max <= 0, and returns how many.
+// Trigger runs at most max callbacks, all of them if max <= 0, and returns how many it ran.
 func (m *Member) Trigger(max int) (ran int) {
 	for max <= 0 || ran < max {
 		m.mu.Lock()
-		if len(m.ready) == 0 {
+		if len(m.callbacks) == 0 {
 			m.mu.Unlock()
 			return ran
 		}
-		f := m.ready[0]
-		m.ready = m.ready[1:]
+		f := m.callbacks[0]
+		m.callbacks = m.callbacks[1:]
 		m.mu.Unlock()
 		f()
 		ran++
@@ -363,7 +370,7 @@ func (m *Member) Trigger(max int) (ran int) {
 	return ran
 }
 
-// Now reads a monotonic clock.
-func (m *Member) Now() time.Duration { return time.Since(m.born) }
+// Now returns the time of a monotonic clock.
+func (m *Member) Now() time.Duration { return time.Since(m.startedAt) }
 
 var _ request.Progressor = (*Member)(nil)

@@ -16,43 +16,44 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// A ServerConfig says what a server waits for. Size and Auth must be set.
+// A ServerConfig configures Serve. Size and Auth must be set.
 type ServerConfig struct {
 	Form   protocol.Form
-	Size   int // how many members
+	Size   int // the number of members
 	Auth   protocol.Auth
 	Limits protocol.Limits
-	// TLS is what connections begin with; nil: nothing.
+	// TLS is the configuration of the connections; nil for no TLS.
 	TLS *tls.Config
-	// Startup bounds the time until all are done. Zero means a minute.
+	// Startup is how long the startup may take, until all members are done. Zero means a minute.
 	Startup time.Duration
-	// Handshake bounds the time until a connection has joined. Zero means 5 seconds.
+	// Handshake is how long a connection may take to join. Zero means 5 seconds.
 	Handshake time.Duration
-	// Write bounds the time in which a member takes nothing of what there is for it. Zero means 10 seconds.
+	// Write is how long a member may accept none of the bytes that are to be sent to it. Zero means 10 seconds.
 	Write time.Duration
-	// OnEvent is called with what happens, one call at a time. It must return soon; nil: nobody is told.
+	// OnEvent, if set, is called with each event, one at a time. It runs with the lock of the server and must return soon.
 	OnEvent func(protocol.Event)
 }
 
 // A server runs the state machine of package protocol over sockets.
 type server struct {
-	cfg      ServerConfig
-	over     chan struct{} // closed when the machine has ended
-	running  sync.WaitGroup
-	mu       sync.Mutex // guards the machine, and conns with their queues
-	machine  *protocol.Server
-	conns    map[int]*conn
-	last     int // the number of the newest connection
-	finished bool
-	broken   error // a panic of the machine, which nobody uses any more; nil: there was none
+	cfg         ServerConfig
+	machineOver chan struct{} // closed when the machine has ended
+	goroutines  sync.WaitGroup
+	mu          sync.Mutex // guards the machine, conns, and the fields below
+	machine     *protocol.Server
+	conns       map[int]*conn
+	lastConn    int   // the id of the newest connection
+	overClosed  bool  // machineOver is closed
+	panicErr    error // a panic of the machine, which is not used any more then; nil if there was none
 }
 
-// Serve collects and sends until every member has left, the startup has failed, or ctx ends. It closes l. The error is nil
-// only if every member has left in good order; a *protocol.MissingError says who was missing when the time was up.
+// Serve runs a server on l until every member has left, the startup has failed, or ctx is done, and closes l. It blocks. The
+// error is nil only if every member has called Leave. A *protocol.MissingError lists the members that were missing when
+// ServerConfig.Startup had passed.
 func Serve(ctx context.Context, l net.Listener, cfg ServerConfig) error {
 	defer func() { _ = l.Close() }()
 	machine, err := protocol.NewServer(protocol.ServerConfig{
-		Form: cfg.Form, Size: cfg.Size, Auth: cfg.Auth, Limits: cfg.Limits, Nonce: random,
+		Form: cfg.Form, Size: cfg.Size, Auth: cfg.Auth, Limits: cfg.Limits, Nonce: fillRandom,
 	})
 	if err != nil {
 		return err
@@ -60,74 +61,76 @@ func Serve(ctx context.Context, l net.Listener, cfg ServerConfig) error {
 	cfg.Startup = cmp.Or(cfg.Startup, time.Minute)
 	cfg.Handshake = cmp.Or(cfg.Handshake, 5*time.Second)
 	cfg.Write = cmp.Or(cfg.Write, 10*time.Second)
-	s := &server{cfg: cfg, over: make(chan struct{}), machine: machine, conns: map[int]*conn{}}
+	s := &server{cfg: cfg, machineOver: make(chan struct{}), machine: machine, conns: map[int]*conn{}}
 	if cfg.TLS != nil {
 		l = tls.NewListener(l, cfg.TLS)
 	}
-	deadline := time.AfterFunc(cfg.Startup, func() { s.do(machine.Expire) })
+	deadline := time.AfterFunc(cfg.Startup, func() { s.runMachine(machine.Expire) })
 	defer deadline.Stop()
-	stop := context.AfterFunc(ctx, func() { s.do(func() { machine.Stop(context.Cause(ctx)) }) })
+	stop := context.AfterFunc(ctx, func() { s.runMachine(func() { machine.Stop(context.Cause(ctx)) }) })
 	defer stop()
-	s.running.Go(func() { s.accept(l) })
-	<-s.over
+	s.goroutines.Go(func() { s.acceptLoop(l) })
+	<-s.machineOver
 	_ = l.Close()
-	s.running.Wait()
-	if s.broken != nil {
-		return s.broken
+	s.goroutines.Wait()
+	if s.panicErr != nil {
+		return s.panicErr
 	}
 	_, err = machine.Over()
 	return err
 }
 
-// random never fails: package rand sees to it.
-func random(b []byte) { _, _ = rand.Read(b) }
+// fillRandom fills b with random bytes. rand.Read never fails.
+func fillRandom(b []byte) { _, _ = rand.Read(b) }
 
-func (s *server) accept(l net.Listener) {
+// acceptLoop accepts connections until l is closed.
+func (s *server) acceptLoop(l net.Listener) {
 	for {
 		nc, err := l.Accept()
 		if err == nil {
-			s.connect(nc)
+			s.addConn(nc)
 			continue
 		}
 		if errors.Is(err, net.ErrClosed) {
-			s.do(func() { s.machine.Stop(err) })
+			s.runMachine(func() { s.machine.Stop(err) })
 			return
 		}
-		select { // no descriptors, for instance: connections that end give some back
-		case <-s.over:
+		select { // for example no descriptors: try again when connections may have ended
+		case <-s.machineOver:
 			return
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
-func (s *server) connect(nc net.Conn) {
-	c := &conn{Conn: nc, server: s, wake: make(chan struct{}, 1), read: make(chan struct{})}
-	s.do(func() {
-		s.last++
-		c.id = s.last
+// addConn adds an accepted connection and starts its goroutines.
+func (s *server) addConn(nc net.Conn) {
+	c := &conn{Conn: nc, server: s, wake: make(chan struct{}, 1), readDone: make(chan struct{})}
+	s.runMachine(func() {
+		s.lastConn++
+		c.id = s.lastConn
 		s.conns[c.id] = c
 		s.machine.Connect(c.id)
 	})
 	s.mu.Lock()
-	broken := s.broken != nil
+	broken := s.panicErr != nil
 	s.mu.Unlock()
-	if broken { // nobody would wake c.send
+	if broken { // writeLoop would never be woken
 		_ = nc.Close()
 		return
 	}
-	s.running.Go(c.receive)
-	s.running.Go(c.send)
+	s.goroutines.Go(c.readLoop)
+	s.goroutines.Go(c.writeLoop)
 }
 
-// do calls a method of the machine and does what it says.
-func (s *server) do(f func()) {
+// runMachine calls f, which calls the machine, and handles the outputs and events of the machine.
+func (s *server) runMachine(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.broken == nil {
-		s.call(f)
+	if s.panicErr == nil {
+		s.recoverMachineLocked(f)
 	}
-	if s.broken != nil {
+	if s.panicErr != nil {
 		return
 	}
 	out, events := s.machine.Take()
@@ -141,31 +144,33 @@ func (s *server) do(f func()) {
 			s.cfg.OnEvent(e)
 		}
 	}
-	if over, _ := s.machine.Over(); over && !s.finished {
-		s.finished = true
-		close(s.over)
+	if over, _ := s.machine.Over(); over && !s.overClosed {
+		s.overClosed = true
+		close(s.machineOver)
 	}
 }
 
-// call calls f. A panic of the machine, over what a member has sent, ends the server: what it knows of all may be half changed. mu is held.
-func (s *server) call(f func()) {
+// recoverMachineLocked calls f. A panic of the machine, caused by the bytes of a member, ends the server, because its state
+// may be inconsistent. mu is held.
+func (s *server) recoverMachineLocked(f func()) {
 	defer func() {
 		v := recover()
 		if v == nil {
 			return
 		}
-		s.broken = fmt.Errorf("rendezvous: a defect of the server: it panicked while it handled what a member had sent, please report it: %v\n%s", v, debug.Stack())
+		s.panicErr = fmt.Errorf("rendezvous: the server panicked while it handled the bytes of a member, please report it: %v\n%s",
+			v, debug.Stack())
 		for _, c := range s.conns {
 			c.enqueueLocked(protocol.Output{Close: true})
 			_ = c.Close()
 		}
-		if !s.finished {
-			s.finished = true
-			close(s.over)
+		if !s.overClosed {
+			s.overClosed = true
+			close(s.machineOver)
 		}
 	}()
 	f()
 }
 
-// failpoint, if not nil, is called with what a member has sent. Only tests set it.
+// failpoint, if not nil, is called with the bytes of each read. Only tests set it.
 var failpoint atomic.Pointer[func(b []byte)]

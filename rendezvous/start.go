@@ -13,26 +13,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// Options say how a process starts that finds the rest in its environment. All may be zero.
+// Options configure Start. The zero value works.
 type Options struct {
-	// Port is where rank 0 serves under Slurm without QS_RENDEZVOUS. Zero means DefaultPort.
+	// Port is the port of the server of rank 0 under Slurm, if QS_RENDEZVOUS is not set. Zero means DefaultPort.
 	Port int
-	// Timeout bounds the startup. Zero means a minute.
+	// Timeout is how long the startup may take. Zero means a minute.
 	Timeout time.Duration
 	// TLS is for the connection to the server, ServerTLS for the server that rank 0 may have to run.
 	TLS, ServerTLS *tls.Config
 }
 
-// Start joins the processes that were started together with this one; see FromEnv. It returns when all have joined. Without a
-// launcher the process is the only one.
+// Start joins the processes that were started together with this one, which the environment describes; see FromEnv. It
+// blocks until all have joined. Without a launcher the process is the only one.
 //
-// With QS_RENDEZVOUS_KEY, server and members prove to each other that they know it. Without it, and without TLS that asks
-// for certificates, whoever can reach the server can join.
+// With QS_RENDEZVOUS_KEY, server and members authenticate each other with that key. Without it, and without TLS with client
+// certificates, every process that can reach the server can join.
 func Start(ctx context.Context, o Options) (*Member, error) {
-	return start(ctx, o, os.LookupEnv)
+	return startWith(ctx, o, os.LookupEnv)
 }
 
-func start(ctx context.Context, o Options, lookup func(string) (string, bool)) (*Member, error) {
+// startWith is Start with another environment.
+func startWith(ctx context.Context, o Options, lookup func(string) (string, bool)) (*Member, error) {
 	p, err := FromEnv(lookup, cmp.Or(o.Port, DefaultPort))
 	if err != nil {
 		return nil, err
@@ -40,7 +41,7 @@ func start(ctx context.Context, o Options, lookup func(string) (string, bool)) (
 	auth := protocol.Auth{None: p.Secret == nil, Secret: p.Secret}
 	stop := func() {}
 	if p.Serve {
-		if stop, err = p.serve(ctx, ServerConfig{Size: p.Size, Auth: auth, TLS: o.ServerTLS, Startup: o.Timeout}); err != nil {
+		if stop, err = p.startServer(ctx, ServerConfig{Size: p.Size, Auth: auth, TLS: o.ServerTLS, Startup: o.Timeout}); err != nil {
 			return nil, err
 		}
 	}
@@ -49,13 +50,14 @@ func start(ctx context.Context, o Options, lookup func(string) (string, bool)) (
 		stop()
 		return nil, err
 	}
-	m.stop = stop
+	m.stopServer = stop
 	return m, nil
 }
 
-// serve runs the server in this process until stop, which waits for its last words to the others.
-func (p *Place) serve(ctx context.Context, cfg ServerConfig) (stop func(), err error) {
-	listen := "127.0.0.1:0" // alone
+// startServer runs the server in this process until stop is called, which waits until the last bytes were sent to the other
+// members.
+func (p *Place) startServer(ctx context.Context, cfg ServerConfig) (stop func(), err error) {
+	listen := "127.0.0.1:0" // there is no other member
 	if p.Addr != "" {
 		_, port, err := net.SplitHostPort(p.Addr)
 		if err != nil {
@@ -74,7 +76,7 @@ func (p *Place) serve(ctx context.Context, cfg ServerConfig) (stop func(), err e
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = Serve(ctx, l, cfg) // each member is told what went wrong, this one too
+		_ = Serve(ctx, l, cfg) // every member gets the error from the server, this one too
 	}()
 	return func() {
 		cancel(ErrClosed)

@@ -104,7 +104,7 @@ func secretFromEnv() ([]byte, error) {
 	}
 	key, err := hex.DecodeString(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s is not a row of hexadecimal digits", rendezvous.EnvKey)
+		return nil, fmt.Errorf("%s is not a string of hexadecimal digits", rendezvous.EnvKey)
 	}
 	return key, nil
 }

@@ -10,35 +10,37 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/impi"
 )
 
-// A Channel drives an impi.Agent over a connection. Its methods may be called by any number of goroutines.
+// A Channel drives an impi.Agent over a connection. Several goroutines may call its methods.
 type Channel struct {
-	conn    net.Conn
-	wake    chan struct{} // something may have to be written
-	done    chan struct{} // the channel has ended
-	running sync.WaitGroup
+	conn       net.Conn
+	wake       chan struct{} // one slot; wakes writeLoop
+	done       chan struct{} // closed when the channel has ended
+	goroutines sync.WaitGroup
 
-	mu       sync.Mutex // guards the fields below, and the fields of a Send or Receive that the agent has
-	agent    *impi.Agent
-	sends    map[*impi.Send]*Request
-	receives map[*impi.Receive]*Request
-	ended    bool // done is closed
+	mu         sync.Mutex // guards the fields below, and each Send and Receive that belongs to the agent
+	agent      *impi.Agent
+	sends      map[*impi.Send]*Request
+	receives   map[*impi.Receive]*Request
+	doneClosed bool // done is closed
 }
 
-// A Request is a send or a receive under way.
+// A Request is an active send or receive.
 type Request struct {
 	channel  *Channel
-	send     *impi.Send
-	receive  *impi.Receive
-	ended    chan struct{}
-	err      error         // once ended is closed
-	answered chan struct{} // nil until the peer is asked to cancel
-	answer   impi.Answer   // once answered is closed
+	send     *impi.Send    // nil for a receive
+	receive  *impi.Receive // nil for a send
+	done     chan struct{} // closed when the send or receive has ended
+	err      error         // valid once done is closed
+	answered chan struct{} // closed when the peer has replied to a cancel request; nil before one is sent
+	answer   impi.Answer   // valid once answered is closed
 
-	over, asked bool // the lock is held: ended is closed; answered is neither nil nor closed
+	// Channel.mu guards these fields.
+	isDone       bool // done is closed
+	awaitsAnswer bool // a cancel request was sent and answered is not closed
 }
 
-// Open returns a channel over conn, on which nothing has been sent, and starts to read and write. The channel owns conn. The
-// error is that of impi.NewAgent, and conn stays as it was then. Call Close in the end.
+// Open returns a channel over conn, on which no bytes were sent, and starts to read and write. The channel owns conn; call
+// Close in the end. The error is that of impi.NewAgent; conn stays with the caller then.
 func Open(conn net.Conn, config impi.AgentConfig) (*Channel, error) {
 	agent, err := impi.NewAgent(config)
 	if err != nil {
@@ -52,62 +54,62 @@ func Open(conn net.Conn, config impi.AgentConfig) (*Channel, error) {
 		sends:    map[*impi.Send]*Request{},
 		receives: map[*impi.Receive]*Request{},
 	}
-	c.running.Go(c.read)
-	c.running.Go(c.write)
+	c.goroutines.Go(c.readLoop)
+	c.goroutines.Go(c.writeLoop)
 	return c, nil
 }
 
-// Send starts to send s, which belongs to the channel until the Request has ended. It does not block. Its errors are those of
-// impi.Agent.Send.
+// Send starts to send s, which belongs to the channel until the Request has ended. It does not block. The errors are those
+// of impi.Agent.Send.
 func (c *Channel) Send(s *impi.Send) (*Request, error) {
-	return begin(c, c.sends, s, c.agent.Send, &Request{send: s})
+	return startOp(c, c.sends, s, c.agent.Send, &Request{send: s})
 }
 
-// Receive starts to receive r, which belongs to the channel until the Request has ended. It does not block. Its errors are
-// those of impi.Agent.Receive.
+// Receive starts r, which belongs to the channel until the Request has ended. It does not block. The errors are those of
+// impi.Agent.Receive.
 func (c *Channel) Receive(r *impi.Receive) (*Request, error) {
-	return begin(c, c.receives, r, c.agent.Receive, &Request{receive: r})
+	return startOp(c, c.receives, r, c.agent.Receive, &Request{receive: r})
 }
 
-// begin starts what r is of, and notes it.
-func begin[K comparable](c *Channel, active map[K]*Request, what K, start func(K) error, r *Request) (*Request, error) {
+// startOp calls start with op, and adds r, its Request, to active.
+func startOp[K comparable](c *Channel, active map[K]*Request, op K, start func(K) error, r *Request) (*Request, error) {
 	c.mu.Lock()
-	defer c.unlock()
-	if active[what] != nil {
+	defer c.settleAndUnlock()
+	if active[op] != nil {
 		return nil, impi.ErrActive
 	}
-	if err := start(what); err != nil {
+	if err := start(op); err != nil {
 		return nil, err
 	}
-	r.channel, r.ended = c, make(chan struct{})
-	active[what] = r
+	r.channel, r.done = c, make(chan struct{})
+	active[op] = r
 	return r, nil
 }
 
 // Probe is impi.Agent.Probe.
 func (c *Channel) Probe(m impi.Match) (impi.Packet, bool) {
 	c.mu.Lock()
-	defer c.unlock()
+	defer c.settleAndUnlock()
 	return c.agent.Probe(m)
 }
 
 // Stats is impi.Agent.Stats.
 func (c *Channel) Stats() impi.AgentStats {
 	c.mu.Lock()
-	defer c.unlock()
+	defer c.settleAndUnlock()
 	return c.agent.Stats()
 }
 
-// Wait waits until r has ended and returns its error: that of the Sent or the Received event. If ctx ends first Wait returns its
-// error, and r goes on.
+// Wait blocks until r has ended and returns the error of its Sent or Received event. If ctx is done first, Wait returns
+// ctx.Err() and r continues.
 func (r *Request) Wait(ctx context.Context) error {
-	if err := wait(ctx, r.ended); err != nil {
+	if err := wait(ctx, r.done); err != nil {
 		return err
 	}
 	return r.err
 }
 
-// wait waits for done, which counts even if ctx has ended too.
+// wait waits for done or ctx. If both are done, it returns nil.
 func wait(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
@@ -122,9 +124,9 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// Cancel takes the message or the receive back, and returns what came of it. It asks the peer and waits for its answer only
-// where impi.Agent.Cancel says so; several calls ask once and all return that answer. If ctx ends first Cancel returns Unknown and
-// the error of ctx, and the question stands: a later call waits for the same answer.
+// Cancel cancels the send or receive, and returns the outcome, never impi.Asked. It blocks only if the peer must be asked; see
+// impi.Agent.Cancel. Several calls send one request, and all return its answer. If ctx is done first, Cancel returns
+// impi.Unknown and ctx.Err(); a later call waits for the same answer.
 func (r *Request) Cancel(ctx context.Context) (impi.Answer, error) {
 	answer, answered := r.startCancel()
 	if answered == nil {
@@ -136,28 +138,28 @@ func (r *Request) Cancel(ctx context.Context) (impi.Answer, error) {
 	return r.answer, nil
 }
 
-// startCancel returns the answer, or a channel that is closed when r.answer is the answer.
+// startCancel returns the answer, or, if the peer must be asked, a channel that is closed when r.answer is set.
 func (r *Request) startCancel() (impi.Answer, <-chan struct{}) {
 	c := r.channel
 	c.mu.Lock()
-	defer c.unlock()
+	defer c.settleAndUnlock()
 	switch {
 	case r.answered != nil:
 		return impi.Asked, r.answered
-	case r.over:
-		return r.late(), nil
+	case r.isDone:
+		return r.answerAfterEnd(), nil
 	case r.receive != nil:
 		return c.agent.CancelReceive(r.receive), nil
 	}
 	answer := c.agent.Cancel(r.send)
 	if answer == impi.Asked {
-		r.asked, r.answered = true, make(chan struct{})
+		r.awaitsAnswer, r.answered = true, make(chan struct{})
 	}
 	return answer, r.answered
 }
 
-// late returns the answer to a cancel of r, which has ended without one.
-func (r *Request) late() impi.Answer {
+// answerAfterEnd returns the answer to a cancel of r after r has ended.
+func (r *Request) answerAfterEnd() impi.Answer {
 	switch {
 	case errors.Is(r.err, impi.ErrCanceled):
 		return impi.Canceled
@@ -167,9 +169,9 @@ func (r *Request) late() impi.Answer {
 	return impi.TooLate
 }
 
-// Finish ends the channel in good order: it waits until all that was sent has left and the peer's agent has finished too, then
-// closes the connection. Sends must have ended, else it fails with ErrActive. It fails with the reason if the channel ends before
-// that, and with the error of ctx if that ends first; call Close then.
+// Finish shuts the channel down gracefully: it blocks until all packets are written and the agent of the peer has finished,
+// too, and closes the connection. It fails with impi.ErrActive if a send is active, with the error of the channel if that
+// ends before, and with ctx.Err() if ctx is done first; call Close then.
 func (c *Channel) Finish(ctx context.Context) error {
 	if err := c.startFinish(); err != nil {
 		return err
@@ -178,7 +180,7 @@ func (c *Channel) Finish(ctx context.Context) error {
 		return err
 	}
 	c.mu.Lock()
-	defer c.unlock()
+	defer c.settleAndUnlock()
 	if c.agent.Finished() {
 		return nil
 	}
@@ -187,18 +189,19 @@ func (c *Channel) Finish(ctx context.Context) error {
 
 func (c *Channel) startFinish() error {
 	c.mu.Lock()
-	defer c.unlock()
+	defer c.settleAndUnlock()
 	return c.agent.Finish()
 }
 
-// Close closes the connection. Everything that is active ends with an error that wraps net.ErrClosed. What is held can still be
-// received, but for long messages. Close returns when the channel reads and writes no more.
+// Close closes the connection, and blocks until the goroutines of the channel have ended. Active operations end with an error
+// that wraps net.ErrClosed. Held messages can still be received, except long ones.
 func (c *Channel) Close() error {
 	c.fail(net.ErrClosed)
-	c.running.Wait()
+	c.goroutines.Wait()
 	return nil
 }
 
+// fail ends the channel with err and closes the connection.
 func (c *Channel) fail(err error) {
 	c.failAgent(err)
 	c.conn.Close()
@@ -206,61 +209,63 @@ func (c *Channel) fail(err error) {
 
 func (c *Channel) failAgent(err error) {
 	c.mu.Lock()
-	defer c.unlock()
+	defer c.settleAndUnlock()
 	c.agent.Fail(err)
 }
 
-// unlock lets go of mu, after what was done with it held is told to all whom it concerns, the writer among them.
-func (c *Channel) unlock() {
+// settleAndUnlock completes the requests whose operations have ended, wakes writeLoop, and unlocks mu.
+func (c *Channel) settleAndUnlock() {
 	defer c.mu.Unlock()
-	c.settle()
+	c.settleLocked()
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// settle ends the requests whose operations have ended. The lock is held.
-func (c *Channel) settle() {
+// settleLocked completes the requests whose operations have ended.
+func (c *Channel) settleLocked() {
 	for e, ok := c.agent.NextEvent(); ok; e, ok = c.agent.NextEvent() {
-		c.deliver(e)
+		c.handleEventLocked(e)
 	}
-	if c.agent.Err() != nil && !c.ended {
-		c.ended = true
+	if c.agent.Err() != nil && !c.doneClosed {
+		c.doneClosed = true
 		close(c.done)
 	}
 }
 
-func (c *Channel) deliver(e impi.Event) {
+// handleEventLocked completes the request of an event.
+func (c *Channel) handleEventLocked(e impi.Event) {
 	if e.Kind == impi.Received {
 		r := c.receives[e.Receive]
 		delete(c.receives, e.Receive)
-		r.end(e.Err)
+		r.completeLocked(e.Err)
 		return
 	}
 	r := c.sends[e.Send]
 	if e.Kind == impi.Sent {
-		r.end(e.Err)
+		r.completeLocked(e.Err)
 	} else {
-		r.asked, r.answer = false, e.Answer
+		r.awaitsAnswer, r.answer = false, e.Answer
 		close(r.answered)
 	}
-	if r.over && !r.asked {
+	if r.isDone && !r.awaitsAnswer {
 		delete(c.sends, e.Send)
 	}
 }
 
-func (r *Request) end(err error) {
-	r.over, r.err = true, err
-	close(r.ended)
+// completeLocked ends r with err.
+func (r *Request) completeLocked(err error) {
+	r.isDone, r.err = true, err
+	close(r.done)
 }
 
-// read gives the agent what comes, until the connection ends or the peer breaks the protocol.
-func (c *Channel) read() {
+// readLoop passes bytes of the peer to the agent, until the connection ends or the peer violates the protocol.
+func (c *Channel) readLoop() {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := c.conn.Read(buf)
-		if bad := c.input(buf[:n]); bad != nil {
+		if bad := c.handleInput(buf[:n]); bad != nil {
 			err = bad
 		}
 		if err != nil {
@@ -270,14 +275,14 @@ func (c *Channel) read() {
 	}
 }
 
-func (c *Channel) input(b []byte) error {
+func (c *Channel) handleInput(b []byte) error {
 	c.mu.Lock()
-	defer c.unlock()
+	defer c.settleAndUnlock()
 	return c.agent.Input(b)
 }
 
-// write sends what the agent has to send, some packets at a time.
-func (c *Channel) write() {
+// writeLoop writes the packets of the agent, several at a time.
+func (c *Channel) writeLoop() {
 	var buf []byte
 	for {
 		select {
@@ -286,7 +291,8 @@ func (c *Channel) write() {
 			return
 		}
 		for {
-			if buf = c.output(buf[:0]); len(buf) == 0 {
+			buf = c.takePackets(buf[:0])
+			if len(buf) == 0 {
 				break
 			}
 			if _, err := c.conn.Write(buf); err != nil {
@@ -301,14 +307,14 @@ func (c *Channel) write() {
 	}
 }
 
-// output returns packets to write, 64 KiB and one packet at most.
-func (c *Channel) output(buf []byte) []byte {
+// takePackets appends packets to buf, until they have 64 KiB or there are no more.
+func (c *Channel) takePackets(buf []byte) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for more := true; more && len(buf) < 64<<10; {
 		buf, more = c.agent.NextPacket(buf)
 	}
-	c.settle()
+	c.settleLocked()
 	return buf
 }
 
@@ -318,8 +324,8 @@ func (c *Channel) isFinished() bool {
 	return c.agent.Finished()
 }
 
-// closeWrite says that all is written. The peer does the same, and then there is nothing more to read: a connection that is
-// closed earlier could lose what the peer has not read.
+// closeWrite closes the writing side after the last packet. The peer does the same, which ends readLoop. Closing the
+// connection at once could reset it, and the peer could lose bytes that it has not read.
 func (c *Channel) closeWrite() {
 	if half, ok := c.conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		return

@@ -1,10 +1,10 @@
-// Package channel connects two agents of package impi by a net.Conn.
+// Package channel drives an agent of package impi over a net.Conn.
 //
 //	Send, Receive, Probe ──► Channel ──► impi.Agent ──► one goroutine writes ──► conn
 //	Request.Wait, Cancel ◄──          ◄──            ◄── one goroutine reads  ◄──
 //
-// All that is of the protocol is in package impi; here are goroutines, a lock and waiting. When the connection ends, so does
-// everything that is under way, with an error that says what is known of it.
+// The protocol is in package impi; this package adds goroutines, a lock and blocking methods. When the connection ends, all
+// active operations end, with an error that says whether their message may have been received.
 //
-// Not here: listening and dialing, which the addresses of the startup are for.
+// Listening and dialing, with the addresses of the startup, are left to the caller.
 package channel

@@ -8,12 +8,12 @@ import (
 	"errors"
 )
 
-// An Auth says by which mechanisms a client and a server may agree on who they are. At least one must be enabled.
+// An Auth enables mechanisms of authentication. At least one must be enabled.
 type Auth struct {
-	None   bool    // nobody is asked for anything
-	Key    *uint64 // a number that crosses the network as it is, for the strict form
-	Secret []byte  // both sides prove by HMAC-SHA-256 that they know it; native form only
-	// Bare makes a strict client send Key, or 0, without asking which mechanism the server wants. Servers understand both.
+	None   bool    // no authentication
+	Key    *uint64 // a number that is sent unencrypted, for the strict form
+	Secret []byte  // a shared secret, which both sides prove to know by HMAC-SHA-256; native form only
+	// Bare makes a strict client send Key, or 0, without negotiating a mechanism. Servers accept both.
 	Bare bool
 }
 
@@ -24,10 +24,11 @@ const (
 	mechSecret
 )
 
-// nonceLen is the length of a random number in the exchange of proofs.
+// nonceLen is the length of a nonce in bytes.
 const nonceLen = sha256.Size
 
-func (a *Auth) mask(f Form) (mask uint32) {
+// mechanisms returns the mask of the enabled mechanisms.
+func (a *Auth) mechanisms(f Form) (mask uint32) {
 	if a.None {
 		mask |= 1 << mechNone
 	}
@@ -40,25 +41,26 @@ func (a *Auth) mask(f Form) (mask uint32) {
 	return mask
 }
 
-func (a *Auth) check(f Form) error {
-	if a.mask(f) == 0 {
-		return errors.New("rendezvous: no mechanism of authentication is enabled")
+// validate returns an error if no mechanism is enabled.
+func (a *Auth) validate(f Form) error {
+	if a.mechanisms(f) == 0 {
+		return errors.New("rendezvous: no mechanism of authentication is enabled: set Auth.None, Key or Secret")
 	}
 	return nil
 }
 
-// pick returns the strongest mechanism that both sides have enabled.
-func (a *Auth) pick(f Form, offered uint32) (mech int, ok bool) {
+// chooseMechanism returns the strongest enabled mechanism that is in the mask offered.
+func (a *Auth) chooseMechanism(f Form, offered uint32) (mech int, ok bool) {
 	for mech := mechSecret; mech >= mechNone; mech-- {
-		if offered&a.mask(f)>>mech&1 == 1 {
+		if offered&a.mechanisms(f)>>mech&1 == 1 {
 			return mech, true
 		}
 	}
 	return 0, false
 }
 
-// answerLen is how many bytes a client sends after the server has named a mechanism.
-func answerLen(mech int) int {
+// responseLen returns how many bytes a client sends for a mechanism that the server has chosen.
+func responseLen(mech int) int {
 	switch mech {
 	case mechKey:
 		return 8
@@ -68,6 +70,7 @@ func answerLen(mech int) int {
 	return 0
 }
 
+// keyBytes returns Key as it is sent, 0 if it is not set.
 func (a *Auth) keyBytes() []byte {
 	var key uint64
 	if a.Key != nil {
@@ -76,12 +79,14 @@ func (a *Auth) keyBytes() []byte {
 	return binary.BigEndian.AppendUint64(nil, key)
 }
 
-func (a *Auth) keyIs(b []byte) bool {
+// hasKey reports whether Key is enabled and b is its encoding.
+func (a *Auth) hasKey(b []byte) bool {
 	return a.Key != nil && subtle.ConstantTimeCompare(b, a.keyBytes()) == 1
 }
 
-// prove returns the proof that a side knows the secret; role keeps one side from sending the other's proof back.
-func (a *Auth) prove(role string, server, client []byte) []byte {
+// computeProof returns the proof that the side with this role knows the secret. The role prevents a side from sending back
+// the proof of the other one.
+func (a *Auth) computeProof(role string, server, client []byte) []byte {
 	mac := hmac.New(sha256.New, a.Secret)
 	mac.Write([]byte("quicksilver startup 1 " + role + "\n"))
 	mac.Write(server)

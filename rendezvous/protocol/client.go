@@ -7,48 +7,49 @@ import (
 	"slices"
 )
 
-// A ClientConfig says who a client is.
+// A ClientConfig configures NewClient.
 type ClientConfig struct {
 	Form   Form
 	Rank   int
-	Size   int // how many clients there should be; zero: the server decides
+	Size   int // the expected number of clients; zero: any that the server has
 	Auth   Auth
 	Limits Limits
-	// Nonce fills b with random bytes. It is needed for Auth.Secret only.
+	// Nonce fills b with random bytes. It is required for Auth.Secret only.
 	Nonce func(b []byte)
 }
 
-// A Client is the client's state machine. Its methods return an error for what the caller may not do, and Receive one for
-// what the server may not; after that it is of no more use.
+// A Client is the state machine of a client. Its methods return an error for a misuse, which changes nothing. Receive returns
+// an error for a violation by the server; the client cannot be used any more then.
 type Client struct {
-	cfg   ClientConfig
-	in    decoder
-	out   []byte
-	stage clientStage
-	need  int    // raw bytes that the server has to send before its next command
-	nonce []byte // the server's, then our own behind it
-	size  int
-	asked []Label // submitted, and not complete; ascending
-	last  Label   // the last that was submitted
-	heard Label   // the last set that has arrived
-	sets  []Set
-	err   error
+	cfg           ClientConfig
+	in            decoder
+	out           []byte // for Take
+	stage         clientStage
+	needRaw       int     // raw bytes that precede the next command of the server
+	nonces        []byte  // the nonce of the server, then that of this client
+	size          int     // number of clients; 0 before all have joined
+	pendingLabels []Label // submitted labels whose sets have not arrived, ascending
+	lastSubmitted Label
+	lastReceived  Label // label of the last set
+	sets          []Set // for Take
+	err           error // of Receive
 }
 
+// A clientStage is the progress of a client.
 type clientStage int
 
 const (
-	choosing   clientStage = iota // waits for the server to name a mechanism
-	challenged                    // waits for its nonce
-	verifying                     // waits for its proof
-	joining
-	submitting
-	finishing // has sent DONE
-	started
-	left
+	awaitMechanism clientStage = iota // AUTH was sent; the server chooses a mechanism
+	awaitNonce                        // the server sends its nonce
+	awaitProof                        // the server sends its proof
+	awaitMembers                      // the join command was sent
+	submitting                        // all clients have joined
+	awaitDone                         // DONE was sent
+	started                           // the startup is complete
+	left                              // FINI was sent
 )
 
-// NewClient returns a client that has something to send at once.
+// NewClient returns a client whose first command is ready for Take.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	size := cfg.Size
 	if size == 0 {
@@ -60,175 +61,178 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Rank < 0 || cfg.Rank >= size {
 		return nil, fmt.Errorf("rendezvous: rank %d is not in 0 to %d", cfg.Rank, size-1)
 	}
-	if err := cfg.Auth.check(cfg.Form); err != nil {
+	if err := cfg.Auth.validate(cfg.Form); err != nil {
 		return nil, err
 	}
-	if err := cfg.Limits.fill(); err != nil {
+	if err := cfg.Limits.setDefaults(); err != nil {
 		return nil, err
 	}
 	c := &Client{cfg: cfg}
 	if cfg.Auth.Bare {
 		c.send(CodeAuth, cfg.Auth.keyBytes())
-		c.join()
+		c.sendJoin()
 	} else {
-		c.send(CodeAuth, int32s(int(cfg.Auth.mask(cfg.Form))))
-		c.need = 8
+		c.send(CodeAuth, encodeInt32s(int(cfg.Auth.mechanisms(cfg.Form))))
+		c.needRaw = 8
 	}
 	return c, nil
 }
 
-// Take returns the bytes to send, and the sets that have arrived, since the last call.
+// Take returns the bytes to send and the sets that have arrived since the last call.
 func (c *Client) Take() ([]byte, []Set) {
 	out, sets := c.out, c.sets
 	c.out, c.sets = nil, nil
 	return out, sets
 }
 
-// Size returns how many clients there are, or 0 before all have joined.
+// Size returns the number of clients, 0 before all have joined.
 func (c *Client) Size() int { return c.size }
 
 // Started reports whether the startup is complete.
 func (c *Client) Started() bool { return c.stage >= started }
 
-// Submit sends a part. Labels are in ascending order. The set arrives once every client has submitted the label, or a
-// higher one, or is done.
+// Submit sends a part under a label, which must be greater than those before. The set arrives once every client has submitted
+// the label, or a higher one, or is done.
 func (c *Client) Submit(label Label, data []byte) error {
 	switch {
 	case c.err != nil:
 		return c.err
 	case c.stage != submitting:
-		return errors.New("rendezvous: a label can be submitted after all have joined, and before Done")
-	case label <= c.last:
-		return fmt.Errorf("rendezvous: label %v after %v: labels must be positive and ascend", label, c.last)
+		return errors.New("rendezvous: Submit before all clients have joined, or after Done")
+	case label <= c.lastSubmitted:
+		return fmt.Errorf("rendezvous: label %v after %v: labels must be positive and ascend", label, c.lastSubmitted)
 	case len(data) > c.cfg.Limits.Part:
 		return fmt.Errorf("rendezvous: label %v: a part of %d bytes, at most %d allowed", label, len(data), c.cfg.Limits.Part)
 	}
-	c.last = label
-	c.asked = append(c.asked, label)
-	c.send(CodeColl, int32s(int(label)), data)
+	c.lastSubmitted = label
+	c.pendingLabels = append(c.pendingLabels, label)
+	c.send(CodeColl, encodeInt32s(int(label)), data)
 	return nil
 }
 
-// Done says that no more labels come from this client.
+// Done announces that this client submits no more labels.
 func (c *Client) Done() error {
 	if c.err != nil {
 		return c.err
 	}
 	if c.stage != submitting {
-		return errors.New("rendezvous: Done comes once, after all have joined")
+		return errors.New("rendezvous: Done before all clients have joined, or called twice")
 	}
-	c.stage = finishing
+	c.stage = awaitDone
 	c.send(CodeDone)
 	return nil
 }
 
-// Fini says that this client leaves. The server sends nothing back.
+// Fini announces that this client leaves. The server does not reply.
 func (c *Client) Fini() error {
 	if c.err != nil {
 		return c.err
 	}
 	if c.stage != started {
-		return errors.New("rendezvous: Fini comes once, after the startup is complete")
+		return errors.New("rendezvous: Fini before the startup is complete, or called twice")
 	}
 	c.stage = left
 	c.send(CodeFini)
 	return nil
 }
 
-// Receive takes bytes of the server. It keeps no reference to b.
+// Receive handles bytes of the server. It keeps no reference to b.
 func (c *Client) Receive(b []byte) error {
 	if c.err != nil {
 		return c.err
 	}
 	c.in.write(b)
 	for c.err == nil {
-		if c.need > 0 {
-			b, ok := c.in.raw(c.need)
+		if c.needRaw > 0 {
+			b, ok := c.in.takeRaw(c.needRaw)
 			if !ok {
 				return nil
 			}
-			c.err = c.raw(b)
+			c.err = c.handleRaw(b)
 			continue
 		}
-		code, payload, ok, err := c.in.next(c.longest)
+		code, payload, ok, err := c.in.takeCommand(c.maxPayload)
 		if err == nil && !ok {
 			return nil
 		}
 		if err == nil {
-			err = c.command(code, payload)
+			err = c.handleCommand(code, payload)
 		}
 		c.err = err
 	}
 	return c.err
 }
 
-func (c *Client) longest(code Code) int {
+// maxPayload returns the largest payload of a command that the server may send now.
+func (c *Client) maxPayload(code Code) int {
 	switch {
 	case code == CodeColl && c.size > 0:
-		return c.cfg.Form.overhead(c.size) + c.cfg.Limits.Set
+		return c.cfg.Form.setOverhead(c.size) + c.cfg.Limits.Set
 	case code == CodeAbrt && c.cfg.Form == Native:
 		return 4 + maxReason
-	case code&optional != 0 && c.cfg.Form == Native:
+	case code&optionalBit != 0 && c.cfg.Form == Native:
 		return maxOptional
 	}
 	return maxSmall
 }
 
-// raw takes bytes that belong to no command: what the server sends to authenticate.
-func (c *Client) raw(b []byte) error {
-	c.need = 0
+// handleRaw handles bytes of the authentication, which belong to no command.
+func (c *Client) handleRaw(b []byte) error {
+	c.needRaw = 0
 	switch c.stage {
-	case choosing:
-		return c.chosen(getInt32(b), getInt32(b[4:]))
-	case challenged:
-		c.nonce = slices.Concat(b, make([]byte, nonceLen))
-		c.cfg.Nonce(c.nonce[nonceLen:])
-		c.out = append(c.out, c.nonce[nonceLen:]...)
-		c.out = append(c.out, c.cfg.Auth.prove("client", b, c.nonce[nonceLen:])...)
-		c.stage, c.need = verifying, nonceLen
+	case awaitMechanism:
+		return c.handleMechanism(decodeInt32(b), decodeInt32(b[4:]))
+	case awaitNonce:
+		c.nonces = slices.Concat(b, make([]byte, nonceLen))
+		c.cfg.Nonce(c.nonces[nonceLen:])
+		c.out = append(c.out, c.nonces[nonceLen:]...)
+		c.out = append(c.out, c.cfg.Auth.computeProof("client", b, c.nonces[nonceLen:])...)
+		c.stage, c.needRaw = awaitProof, nonceLen
 		return nil
 	default: // verifying
-		if !hmac.Equal(b, c.cfg.Auth.prove("server", c.nonce[:nonceLen], c.nonce[nonceLen:])) {
+		if !hmac.Equal(b, c.cfg.Auth.computeProof("server", c.nonces[:nonceLen], c.nonces[nonceLen:])) {
 			return fmt.Errorf("%w: the server does not know the secret", ErrDenied)
 		}
-		c.join()
+		c.sendJoin()
 		return nil
 	}
 }
 
-// chosen handles the mechanism that the server has named.
-func (c *Client) chosen(mech, n int) error {
-	if mech < 0 || mech > mechSecret || c.cfg.Auth.mask(c.cfg.Form)>>mech&1 == 0 {
-		return fmt.Errorf("%w: the server wants mechanism %d, which was not offered", ErrDenied, mech)
+// handleMechanism handles the choice of the server: a mechanism, and the length of the client's response.
+func (c *Client) handleMechanism(mech, n int) error {
+	if mech < 0 || mech > mechSecret || c.cfg.Auth.mechanisms(c.cfg.Form)>>mech&1 == 0 {
+		return fmt.Errorf("%w: the server has chosen mechanism %d, which was not offered", ErrDenied, mech)
 	}
-	if mech != mechKey && n != answerLen(mech) { // LAM/MPI looks at no length, and a key has only one
-		return violation("mechanism %d with an answer of %d bytes", mech, n)
+	if mech != mechKey && n != responseLen(mech) { // the length is not checked for a key, because LAM/MPI ignores it
+		return violationError("mechanism %d with an answer of %d bytes", mech, n)
 	}
 	switch mech {
 	case mechSecret:
-		c.stage, c.need = challenged, nonceLen
+		c.stage, c.needRaw = awaitNonce, nonceLen
 		return nil
 	case mechKey:
 		c.out = append(c.out, c.cfg.Auth.keyBytes()...)
 	}
-	c.join()
+	c.sendJoin()
 	return nil
 }
 
-func (c *Client) join() {
-	c.stage = joining
-	c.send(c.cfg.Form.joinCode(), c.cfg.Form.join(c.cfg.Rank, c.cfg.Size))
+// sendJoin sends the join command.
+func (c *Client) sendJoin() {
+	c.stage = awaitMembers
+	c.send(c.cfg.Form.joinCode(), c.cfg.Form.joinPayload(c.cfg.Rank, c.cfg.Size))
 }
 
-func (c *Client) command(code Code, payload []byte) error {
+// handleCommand handles one command of the server.
+func (c *Client) handleCommand(code Code, payload []byte) error {
 	switch {
-	case code == c.cfg.Form.joinCode() && c.stage == joining:
-		return c.joined(payload)
-	case code == CodeColl && (c.stage == submitting || c.stage == finishing):
-		return c.collected(payload)
-	case code == CodeDone && c.stage == finishing:
-		if len(c.asked) > 0 {
-			return violation("DONE before label %v", c.asked[0])
+	case code == c.cfg.Form.joinCode() && c.stage == awaitMembers:
+		return c.handleJoined(payload)
+	case code == CodeColl && (c.stage == submitting || c.stage == awaitDone):
+		return c.handleSet(payload)
+	case code == CodeDone && c.stage == awaitDone:
+		if len(c.pendingLabels) > 0 {
+			return violationError("DONE before label %v", c.pendingLabels[0])
 		}
 		c.stage = started
 		return nil
@@ -238,48 +242,50 @@ func (c *Client) command(code Code, payload []byte) error {
 			return err
 		}
 		return abort
-	case code&optional != 0 && c.cfg.Form == Native:
+	case code&optionalBit != 0 && c.cfg.Form == Native:
 		return nil
 	}
-	return violation("%v out of order", code)
+	return violationError("%v out of order", code)
 }
 
-func (c *Client) joined(payload []byte) error {
-	if len(payload) < 4 || len(payload) > 4 && c.cfg.Form == Strict { // more is of a later release
-		return violation("%v with a length of %d", c.cfg.Form.joinCode(), len(payload))
+// handleJoined handles the number of clients, which the server sends when all have joined.
+func (c *Client) handleJoined(payload []byte) error {
+	if len(payload) < 4 || len(payload) > 4 && c.cfg.Form == Strict { // a later release may send more
+		return violationError("%v with a length of %d", c.cfg.Form.joinCode(), len(payload))
 	}
-	size := getInt32(payload)
+	size := decodeInt32(payload)
 	if c.cfg.Form.checkSize(size) != nil || c.cfg.Rank >= size || c.cfg.Size != 0 && size != c.cfg.Size {
-		return violation("%d clients", size)
+		return violationError("%d clients", size)
 	}
 	c.size, c.stage = size, submitting
 	return nil
 }
 
-// collected handles a set. Sets that this client has not asked for are handed over as well: the program may know their
-// labels.
-func (c *Client) collected(payload []byte) error {
+// handleSet handles a set. Sets of labels that this client has not submitted are delivered, too, for programs that know the
+// label.
+func (c *Client) handleSet(payload []byte) error {
 	set, err := c.cfg.Form.parseSet(payload, c.size)
 	if err != nil {
 		return err
 	}
-	mine := len(c.asked) > 0 && c.asked[0] == set.Label
+	mine := len(c.pendingLabels) > 0 && c.pendingLabels[0] == set.Label
 	switch {
-	case set.Label <= c.heard:
-		return violation("label %v after label %v", set.Label, c.heard)
-	case len(c.asked) > 0 && c.asked[0] < set.Label:
-		return violation("label %v before label %v", set.Label, c.asked[0])
+	case set.Label <= c.lastReceived:
+		return violationError("label %v after label %v", set.Label, c.lastReceived)
+	case len(c.pendingLabels) > 0 && c.pendingLabels[0] < set.Label:
+		return violationError("label %v before label %v", set.Label, c.pendingLabels[0])
 	case mine != set.Mask.Has(c.cfg.Rank):
-		return violation("label %v with a wrong word about rank %d", set.Label, c.cfg.Rank)
+		return violationError("label %v has a wrong mask bit for rank %d", set.Label, c.cfg.Rank)
 	}
 	if mine {
-		c.asked = c.asked[1:]
+		c.pendingLabels = c.pendingLabels[1:]
 	}
-	c.heard = set.Label
+	c.lastReceived = set.Label
 	c.sets = append(c.sets, set)
 	return nil
 }
 
+// send appends a command to the output.
 func (c *Client) send(code Code, payload ...[]byte) {
 	c.out = appendCommand(c.out, code, payload...)
 }

@@ -44,9 +44,9 @@ func TestClientOrder(t *testing.T) {
 	c, err := protocol.NewClient(protocol.ClientConfig{Form: protocol.Strict, Auth: open})
 	require.NoError(t, err)
 	c.Take()
-	require.ErrorContains(t, c.Submit(7, nil), "after all have joined")
-	require.ErrorContains(t, c.Done(), "after all have joined")
-	require.ErrorContains(t, c.Fini(), "after the startup is complete")
+	require.ErrorContains(t, c.Submit(7, nil), "Submit before all clients have joined")
+	require.ErrorContains(t, c.Done(), "Done before all clients have joined")
+	require.ErrorContains(t, c.Fini(), "Fini before the startup is complete")
 
 	c = joinedClient(t, protocol.Strict, 0, 2)
 	require.ErrorContains(t, c.Submit(0, nil), "labels must be positive and ascend")
@@ -57,8 +57,8 @@ func TestClientOrder(t *testing.T) {
 	require.NoError(t, c.Submit(7, []byte("a")))
 	require.ErrorContains(t, c.Submit(7, nil), "labels must be positive and ascend")
 	require.NoError(t, c.Done())
-	require.ErrorContains(t, c.Submit(8, nil), "before Done")
-	require.ErrorContains(t, c.Done(), "comes once")
+	require.ErrorContains(t, c.Submit(8, nil), "or after Done")
+	require.ErrorContains(t, c.Done(), "called twice")
 	out, _ = c.Take()
 	require.Equal(t, join(coll(7, 'a'), command("DONE")), out)
 }
@@ -94,7 +94,7 @@ func TestBadServer(t *testing.T) {
 	for name, word := range map[string][]byte{
 		"label zero":                  set(0, 3, ""),
 		"negative label":              set(-3, 3, ""),
-		"of nobody":                   set(3, 0, ""),
+		"empty mask":                  set(3, 0, ""),
 		"rank beyond the size":        set(3, 4, "x"),
 		"mask bit 31":                 set(3, 1<<31, "x"),
 		"without our part":            set(7, 2, "b"),

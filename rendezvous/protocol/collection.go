@@ -6,80 +6,80 @@ import (
 	"slices"
 )
 
-// A part is what one client has submitted under a label. data is not nil, even if it is empty.
+// A part is the data that one client has submitted under a label. data is never nil, but may be empty.
 type part struct {
 	rank int
 	data []byte
 }
 
-// A pending set has not been sent: a client may still submit a part.
-type pending struct {
+// A pendingSet is a set that was not sent, because clients may still submit parts.
+type pendingSet struct {
 	label Label
-	parts []part // in the order of their arrival
-	bytes int
+	parts []part // in the order of arrival
+	size  int    // bytes of all parts
 }
 
-// ended is the progress of a client that submits no more labels.
-const ended = math.MaxInt64
+// noMoreLabels is the lastLabel of a client that submits no more labels.
+const noMoreLabels = math.MaxInt64
 
-// A collection sorts parts into sets, and knows which sets are complete. Clients submit labels in ascending order, so a
-// client that has submitted a label, or has ended, submits nothing below it: a set is complete once every client is at its
-// label or beyond. Sets become complete in ascending order of their labels, for the same reason.
+// A collection sorts parts into sets and determines which sets are complete. Clients submit labels in ascending order, so a
+// client that has submitted a label, or is done, submits no part of a lower one: a set is complete once the last label of
+// every client is not below its label. For the same reason sets become complete in ascending order of their labels.
 type collection struct {
-	limits Limits
-	at     []int64 // by rank: the last label submitted, or ended
-	labels []int   // by rank: how many
-	sets   []*pending
-	total  int
+	limits     Limits
+	lastLabel  []int64       // by rank: the last label that was submitted, or noMoreLabels
+	labelCount []int         // by rank: how many labels were submitted
+	sets       []*pendingSet // ascending by label
+	total      int           // bytes of all parts, with partOverhead for each
 }
 
 func newCollection(size int, limits Limits) collection {
-	return collection{limits: limits, at: make([]int64, size), labels: make([]int, size)}
+	return collection{limits: limits, lastLabel: make([]int64, size), labelCount: make([]int, size)}
 }
 
-// submit takes a part, of which it keeps a copy. Nothing is kept if it returns an error.
+// submit adds a copy of a part. After an error nothing is added.
 func (c *collection) submit(rank int, label Label, data []byte) error {
-	i, found := slices.BinarySearchFunc(c.sets, label, func(s *pending, l Label) int { return cmp.Compare(s.label, l) })
+	i, found := slices.BinarySearchFunc(c.sets, label, func(s *pendingSet, l Label) int { return cmp.Compare(s.label, l) })
 	bytes := 0
 	if found {
-		bytes = c.sets[i].bytes
+		bytes = c.sets[i].size
 	}
 	switch {
 	case label <= 0:
-		return violation("label %v", label)
-	case int64(label) <= c.at[rank]:
-		return violation("label %v after label %v", label, Label(c.at[rank]))
+		return violationError("label %v", label)
+	case int64(label) <= c.lastLabel[rank]:
+		return violationError("label %v after label %v", label, Label(c.lastLabel[rank]))
 	case len(data) > c.limits.Part:
-		return violation("label %v: a part of %d bytes, at most %d allowed", label, len(data), c.limits.Part)
-	case c.labels[rank] >= c.limits.Labels:
-		return violation("label %v: more than %d labels", label, c.limits.Labels)
+		return violationError("label %v: a part of %d bytes, at most %d allowed", label, len(data), c.limits.Part)
+	case c.labelCount[rank] >= c.limits.Labels:
+		return violationError("label %v: more than %d labels", label, c.limits.Labels)
 	case len(data) > c.limits.Set-bytes:
-		return violation("label %v: more than %d bytes from all", label, c.limits.Set)
+		return violationError("label %v: more than %d bytes from all", label, c.limits.Set)
 	case len(data)+partOverhead > c.limits.Total-c.total:
-		return violation("label %v: more than %d bytes in all labels", label, c.limits.Total)
+		return violationError("label %v: more than %d bytes in all labels", label, c.limits.Total)
 	}
 	if !found {
-		c.sets = slices.Insert(c.sets, i, &pending{label: label})
+		c.sets = slices.Insert(c.sets, i, &pendingSet{label: label})
 	}
 	s := c.sets[i]
 	s.parts = append(s.parts, part{rank, append(make([]byte, 0, len(data)), data...)})
-	s.bytes += len(data)
+	s.size += len(data)
 	c.total += len(data) + partOverhead
-	c.at[rank] = int64(label)
-	c.labels[rank]++
+	c.lastLabel[rank] = int64(label)
+	c.labelCount[rank]++
 	return nil
 }
 
-// end notes that rank submits no more.
-func (c *collection) end(rank int) { c.at[rank] = ended }
+// finishRank records that rank submits no more labels.
+func (c *collection) finishRank(rank int) { c.lastLabel[rank] = noMoreLabels }
 
-// complete takes the next complete set, its parts in ascending order of rank. It returns nil if there is none.
-func (c *collection) complete() *pending {
+// takeComplete removes and returns the next complete set, with its parts in ascending order of rank; nil if there is none.
+func (c *collection) takeComplete() *pendingSet {
 	if len(c.sets) == 0 {
 		return nil
 	}
 	s := c.sets[0]
-	for _, at := range c.at {
+	for _, at := range c.lastLabel {
 		if at < int64(s.label) {
 			return nil
 		}
@@ -89,25 +89,26 @@ func (c *collection) complete() *pending {
 	return s
 }
 
-// finished reports whether every client has ended and no set is left.
-func (c *collection) finished() bool {
-	return len(c.sets) == 0 && len(c.undone()) == 0
+// isFinished reports whether no client submits more labels and no set is left.
+func (c *collection) isFinished() bool {
+	return len(c.sets) == 0 && len(c.unfinishedRanks()) == 0
 }
 
-func (c *collection) undone() (ranks []int) {
-	for rank, at := range c.at {
-		if at != ended {
+// unfinishedRanks returns the ranks that may submit more labels, ascending.
+func (c *collection) unfinishedRanks() (ranks []int) {
+	for rank, at := range c.lastLabel {
+		if at != noMoreLabels {
 			ranks = append(ranks, rank)
 		}
 	}
 	return ranks
 }
 
-// waiting lists who is missing, for each incomplete set.
-func (c *collection) waiting() (list []Waiting) {
+// missingParts returns, for each incomplete set, the ranks that may still submit a part.
+func (c *collection) missingParts() (list []Waiting) {
 	for _, s := range c.sets {
 		w := Waiting{Label: s.label}
-		for rank, at := range c.at {
+		for rank, at := range c.lastLabel {
 			if at < int64(s.label) {
 				w.Missing = append(w.Missing, rank)
 			}

@@ -5,22 +5,24 @@ import (
 	"fmt"
 )
 
-// A Code names a command. In ASCII it is four letters.
+// A Code is the code of a command: four letters in ASCII.
 type Code uint32
 
+// The commands.
 const (
-	CodeAuth Code = 0x41555448
+	CodeAuth Code = 0x41555448 // begins authentication
 	CodeIMPI Code = 0x494D5049 // joins, in the strict form
 	CodeJoin Code = 0x4A4F494E // joins, in the native form
-	CodeColl Code = 0x434F4C4C
-	CodeDone Code = 0x444F4E45
-	CodeFini Code = 0x46494E49
-	CodeAbrt Code = 0x41425254 // native form only: why the startup has failed
+	CodeColl Code = 0x434F4C4C // submits a part, or delivers a set
+	CodeDone Code = 0x444F4E45 // no more labels follow, or the startup is complete
+	CodeFini Code = 0x46494E49 // the client leaves
+	CodeAbrt Code = 0x41425254 // the startup has failed; native form only
 )
 
-// optional marks codes that a native peer skips if it does not know them.
-const optional Code = 1 << 31
+// optionalBit marks codes that a native peer ignores if it does not know them.
+const optionalBit Code = 1 << 31
 
+// String returns the four letters, or the number of a code that has others.
 func (c Code) String() string {
 	b := binary.BigEndian.AppendUint32(nil, uint32(c))
 	for _, x := range b {
@@ -31,63 +33,65 @@ func (c Code) String() string {
 	return string(b)
 }
 
-// headerLen is the length of what precedes the payload of every command: code and length, 4 bytes each, big-endian.
+// headerLen is the length of the header of every command: code and payload length, 4 bytes each, big-endian.
 const headerLen = 8
 
-// maxIdle is how much memory a decoder keeps when nothing is in it.
-const maxIdle = 4 << 10
+// maxIdleBuf is the largest buffer, in bytes, that an empty decoder keeps.
+const maxIdleBuf = 4 << 10
 
-// A decoder cuts a stream of bytes into commands and raw fields. Its memory grows with what has been written to it and
-// was not taken.
+// A decoder splits a stream of bytes into commands and raw fields. Its memory grows with the bytes that were written and not
+// taken.
 type decoder struct {
-	buf []byte
-	off int // what has been taken
+	buf   []byte
+	taken int // bytes of buf that were taken
 }
 
+// write appends bytes of the stream.
 func (d *decoder) write(b []byte) {
-	if d.off == len(d.buf) {
-		d.buf, d.off = d.buf[:0], 0
-		if cap(d.buf) > maxIdle {
+	if d.taken == len(d.buf) {
+		d.buf, d.taken = d.buf[:0], 0
+		if cap(d.buf) > maxIdleBuf {
 			d.buf = nil
 		}
-	} else if d.off > len(d.buf)/2 {
-		d.buf = d.buf[:copy(d.buf, d.buf[d.off:])]
-		d.off = 0
+	} else if d.taken > len(d.buf)/2 {
+		d.buf = d.buf[:copy(d.buf, d.buf[d.taken:])]
+		d.taken = 0
 	}
 	d.buf = append(d.buf, b...)
 }
 
-// raw takes n bytes that are part of no command. They are valid until the next write. It reports false while there are
+// takeRaw takes n bytes that belong to no command. They are valid until the next write. It returns false while there are
 // fewer.
-func (d *decoder) raw(n int) ([]byte, bool) {
-	if len(d.buf)-d.off < n {
+func (d *decoder) takeRaw(n int) ([]byte, bool) {
+	if len(d.buf)-d.taken < n {
 		return nil, false
 	}
-	b := d.buf[d.off : d.off+n : d.off+n]
-	d.off += n
+	b := d.buf[d.taken : d.taken+n : d.taken+n]
+	d.taken += n
 	return b, true
 }
 
-// next takes a command; limit gives the longest payload of a code. The payload is valid until the next write. It reports
-// false while the command is incomplete. A length that is too long is an error as soon as the header is there.
-func (d *decoder) next(limit func(Code) int) (Code, []byte, bool, error) {
-	head := d.buf[d.off:]
+// takeCommand takes a command; limit returns the largest payload of a code. The payload is valid until the next write. It
+// returns false while the command is incomplete. A length above the limit is an error as soon as the header has arrived.
+func (d *decoder) takeCommand(limit func(Code) int) (Code, []byte, bool, error) {
+	head := d.buf[d.taken:]
 	if len(head) < headerLen {
 		return 0, nil, false, nil
 	}
 	code := Code(binary.BigEndian.Uint32(head))
 	n := int64(int32(binary.BigEndian.Uint32(head[4:])))
 	if most := limit(code); n < 0 || n > int64(most) {
-		return code, nil, false, violation("%v with a length of %d, at most %d allowed", code, n, most)
+		return code, nil, false, violationError("%v with a length of %d, at most %d allowed", code, n, most)
 	}
 	if int64(len(head)) < headerLen+n {
 		return 0, nil, false, nil
 	}
-	d.off += headerLen
-	payload, _ := d.raw(int(n))
+	d.taken += headerLen
+	payload, _ := d.takeRaw(int(n))
 	return code, payload, true, nil
 }
 
+// appendCommand appends a command whose payload is the concatenation of payload.
 func appendCommand(b []byte, code Code, payload ...[]byte) []byte {
 	n := 0
 	for _, p := range payload {
@@ -101,7 +105,8 @@ func appendCommand(b []byte, code Code, payload ...[]byte) []byte {
 	return b
 }
 
-func int32s(values ...int) []byte {
+// encodeInt32s encodes values as 32-bit integers.
+func encodeInt32s(values ...int) []byte {
 	var b []byte
 	for _, v := range values {
 		b = binary.BigEndian.AppendUint32(b, uint32(int32(v)))
@@ -109,4 +114,5 @@ func int32s(values ...int) []byte {
 	return b
 }
 
-func getInt32(b []byte) int { return int(int32(binary.BigEndian.Uint32(b))) }
+// decodeInt32 decodes the 32-bit integer at the beginning of b.
+func decodeInt32(b []byte) int { return int(int32(binary.BigEndian.Uint32(b))) }

@@ -9,26 +9,27 @@ import (
 	"strings"
 )
 
-// ErrViolation is matched by the error of a peer that has broken the protocol.
-var ErrViolation = errors.New("startup protocol broken")
+// ErrViolation matches the error of a peer that has violated the protocol.
+var ErrViolation = errors.New("startup protocol violation")
 
 // ErrDenied is the error of a connection whose authentication failed.
 var ErrDenied = errors.New("authentication failed")
 
-// ErrLate is the error of a connection that had not joined in time.
+// ErrLate is the error of a connection that has not joined in time.
 var ErrLate = errors.New("did not join in time")
 
-// ErrCrowded is the error of a connection that made room for newer ones before it had joined.
+// ErrCrowded is the error of a connection that was closed to make room for a newer one before it had joined.
 var ErrCrowded = errors.New("too many connections that have not joined")
 
-// ErrRank is the error of a connection that asked for a rank that it cannot have.
+// ErrRank is the error of a connection whose rank is out of range or in use.
 var ErrRank = errors.New("rank not available")
 
-func violation(format string, args ...any) error {
+// violationError returns an error that matches ErrViolation.
+func violationError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrViolation, fmt.Sprintf(format, args...))
 }
 
-// A MemberError says which client was the reason why a startup failed.
+// A MemberError is the error of one client, which makes the startup fail.
 type MemberError struct {
 	Rank int
 	Err  error
@@ -38,7 +39,8 @@ func (e *MemberError) Error() string { return fmt.Sprintf("rank %d: %v", e.Rank,
 
 func (e *MemberError) Unwrap() error { return e.Err }
 
-// An AbortError is what a native server says about a startup that has failed. Rank is -1 if no one client is the reason.
+// An AbortError is the error that a native server sends when the startup has failed. Rank is that of the client that has
+// caused the failure, -1 if there is none.
 type AbortError struct {
 	Rank   int
 	Reason string
@@ -48,15 +50,14 @@ func (e *AbortError) Error() string {
 	return "startup aborted: " + e.Reason
 }
 
-// A MissingError is what a server reports if the startup is not complete when its time is up. It matches
-// os.ErrDeadlineExceeded.
+// A MissingError is the error of a startup that is not complete at its deadline. It matches os.ErrDeadlineExceeded.
 type MissingError struct {
-	Ranks   []int     // have not joined, ascending
-	Waiting []Waiting // labels that are incomplete, ascending
-	Undone  []int     // have joined and have not said that they are done, if no label is incomplete; ascending
+	Ranks   []int     // ranks that have not joined, ascending
+	Waiting []Waiting // incomplete labels, ascending
+	Undone  []int     // if no label is incomplete: ranks that have joined and have not sent DONE, ascending
 }
 
-// A Waiting is a label for which clients are missing.
+// A Waiting is an incomplete label.
 type Waiting struct {
 	Label   Label
 	Missing []int // ranks, ascending
@@ -66,43 +67,44 @@ func (e *MissingError) Error() string {
 	var b strings.Builder
 	b.WriteString("startup not complete in time:")
 	sep := " "
-	say := func(format string, args ...any) {
+	add := func(format string, args ...any) {
 		b.WriteString(sep)
 		fmt.Fprintf(&b, format, args...)
 		sep = "; "
 	}
 	if len(e.Ranks) > 0 {
-		say("missing %s", rankList(e.Ranks))
+		add("missing %s", formatRanks(e.Ranks))
 	}
 	for _, w := range e.Waiting {
-		say("label %v waits for %s", w.Label, rankList(w.Missing))
+		add("label %v waits for %s", w.Label, formatRanks(w.Missing))
 	}
 	if len(e.Undone) > 0 {
-		say("not done: %s", rankList(e.Undone))
+		add("not done: %s", formatRanks(e.Undone))
 	}
 	return b.String()
 }
 
-// shownRanks is how many ranks a text lists at most.
-const shownRanks = 16
+// maxShownRanks is the largest number of ranks in a text.
+const maxShownRanks = 16
 
-func rankList(ranks []int) string {
-	words := make([]string, 0, shownRanks)
-	for _, r := range ranks[:min(len(ranks), shownRanks)] {
+// formatRanks returns a text with ranks.
+func formatRanks(ranks []int) string {
+	words := make([]string, 0, maxShownRanks)
+	for _, r := range ranks[:min(len(ranks), maxShownRanks)] {
 		words = append(words, strconv.Itoa(r))
 	}
 	s := "rank " + strings.Join(words, ", ")
-	if n := len(ranks) - shownRanks; n > 0 {
+	if n := len(ranks) - maxShownRanks; n > 0 {
 		s += fmt.Sprintf(" and %d more", n)
 	}
 	return s
 }
 
-// Is makes the error match os.ErrDeadlineExceeded.
+// Is reports whether target is os.ErrDeadlineExceeded.
 func (e *MissingError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
 
-// firstOf returns the first of the missing ranks, or -1.
-func (e *MissingError) firstOf() int {
+// firstRank returns the first missing rank, -1 if there is none.
+func (e *MissingError) firstRank() int {
 	all := slices.Clone(e.Ranks)
 	for _, w := range e.Waiting {
 		all = append(all, w.Missing...)

@@ -39,7 +39,7 @@ func TestNativeSet(t *testing.T) {
 func TestNativeAbort(t *testing.T) {
 	b, ids := native(t, 3)
 	b.say(ids[2], coll(0))
-	reason := "rank 2: startup protocol broken: label 0x0"
+	reason := "rank 2: startup protocol violation: label 0x0"
 	b.hears(ids[0], command("ABRT", i32(2), []byte(reason)))
 	require.EqualError(t, b.aborted(ids...), reason)
 
@@ -54,12 +54,12 @@ func TestNativeRefusal(t *testing.T) {
 		word []byte
 		why  string
 	}{
-		{command("JOIN", i32(1, 0, 3)), "rank not available: it expects 3 processes, there are 2"},
+		{command("JOIN", i32(1, 0, 3)), "rank not available: the client expects 3 processes, the server 2"},
 		{command("JOIN", i32(1, 7, 0)), "rank not available: 7 is not in 0 to 1"},
-		{command("JOIN", i32(2, 0, 0)), "startup protocol broken: no common version: the client has said 0x2, the server speaks 1; upgrade the server"},
-		{command("JOIN", i32(2<<16|3, 0, 0)), "startup protocol broken: no common version: the client has said 0x20003, the server speaks 1; upgrade the server"},
-		{command("JOIN", i32(0, 0, 0)), "startup protocol broken: no common version: the client has said 0x0, the server speaks 1; upgrade the client"},
-		{command("JOIN", i32(1, 0)), "startup protocol broken: JOIN with a length of 8"},
+		{command("JOIN", i32(2, 0, 0)), "startup protocol violation: no common version: the client supports 0x2, the server 1: upgrade the server"},
+		{command("JOIN", i32(2<<16|3, 0, 0)), "startup protocol violation: no common version: the client supports 0x20003, the server 1: upgrade the server"},
+		{command("JOIN", i32(0, 0, 0)), "startup protocol violation: no common version: the client supports 0x0, the server 1: upgrade the client"},
+		{command("JOIN", i32(1, 0)), "startup protocol violation: JOIN with a length of 8"},
 	} {
 		b := newTable(t, protocol.ServerConfig{Size: 2, Auth: open})
 		id := b.connect(c.word)

@@ -2,7 +2,8 @@
 
 package protocol
 
-// The versions of the native form that this release speaks: nativeVersion is its own, oldestNative that of the release before.
+// The versions of the native form that this release supports: nativeVersion is its own, oldestNative that of the previous
+// release.
 const (
 	oldestNative  = 1
 	nativeVersion = 1

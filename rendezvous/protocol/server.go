@@ -8,95 +8,97 @@ import (
 	"slices"
 )
 
-// A ServerConfig says what a server waits for.
+// A ServerConfig configures NewServer.
 type ServerConfig struct {
 	Form   Form
-	Size   int // how many clients
+	Size   int // number of clients
 	Auth   Auth
 	Limits Limits
-	// Pending bounds the connections that have not joined; the oldest is closed to make room. Zero means Size+256.
+	// Pending is the largest number of connections that have not joined; the oldest one is closed to make room. Zero means
+	// Size+256.
 	Pending int
-	// Nonce fills b with random bytes. It is needed for Auth.Secret only.
+	// Nonce fills b with random bytes. It is required for Auth.Secret only.
 	Nonce func(b []byte)
 }
 
-// An Output is what to do with a connection: send bytes, then close it if Close is set. The bytes may be shared between
-// outputs and must not be changed.
+// An Output is an instruction for a connection: send bytes, then close it if Close is set. Outputs may share bytes, which must
+// not be changed.
 type Output struct {
 	Conn  int
 	Send  []byte
 	Close bool
 }
 
-// An EventKind says what an Event is about.
+// An EventKind is the kind of an Event.
 type EventKind int
 
+// The kinds of events.
 const (
-	Joined  EventKind = iota // a client has its rank
-	Refused                  // a connection was closed that had no rank, or had one before all had joined; Err says why
-	Settled                  // a label is complete and was sent to all
-	Started                  // all clients are done; the startup is complete
-	Odd                      // a client did what is tolerated; Err says what
+	Joined  EventKind = iota // a client has joined
+	Refused                  // a connection was closed before it, or before all clients, had joined; Err is the reason
+	Settled                  // a set is complete and was sent to all clients
+	Started                  // all clients are done: the startup is complete
+	Odd                      // a client has deviated from the protocol in a way that is tolerated; Err describes it
 	Left                     // a client has sent FINI
 	Failed                   // a client has failed after the startup was complete
 	Aborted                  // the startup has failed
 )
 
-// An Event tells the program that runs a server what has happened.
+// An Event is reported to the program that runs a server.
 type Event struct {
 	Kind  EventKind
-	Rank  int // -1 if it is about no client
+	Rank  int // -1 if the event is not about one client
 	Label Label
 	Err   error
 }
 
-// A Server is the server's state machine. Connections have numbers, which the caller chooses and does not use again.
+// A Server is the state machine of the server. Connections have ids, which the caller chooses and does not reuse.
 type Server struct {
-	cfg    ServerConfig
-	conns  map[int]*conn
-	fresh  []int   // connections that have not joined, the oldest first
-	ranks  []*conn // by rank; nil: not there
-	here   int     // how many are not nil
-	gone   int     // how many have left or failed after the start
-	sets   collection
-	stage  stage
-	failed []error
-	err    error
-	out    []Output
-	events []Event
+	cfg         ServerConfig
+	conns       map[int]*conn
+	notJoined   []int   // ids of connections that have not joined, the oldest first
+	ranks       []*conn // by rank; nil before the client has joined
+	joinedCount int     // ranks that are not nil
+	goneCount   int     // clients that have left or failed after the startup was complete
+	sets        collection
+	stage       stage
+	memberErrs  []error  // of clients that have failed after the startup was complete
+	err         error    // the result, valid in stageOver
+	out         []Output // for Take
+	events      []Event  // for Take
 }
 
-// A stage is how far all clients are.
+// A stage is the progress of all clients together.
 type stage int
 
 const (
-	gathering  stage = iota // not all have joined
-	collecting              // not all are done
-	running                 // the startup is complete, not all have left
-	over
+	stageJoining    stage = iota // not all clients have joined
+	stageCollecting              // not all clients are done
+	stageRunning                 // the startup is complete, not all clients have left
+	stageOver
 )
 
 // A conn is one connection.
 type conn struct {
-	id    int
-	in    decoder
-	known bool // authenticated
-	mech  int  // the mechanism that was named, if need is not 0
-	need  int  // raw bytes that it has to send before the next command
-	nonce []byte
-	rank  int // -1: has not joined
-	done  bool
+	id            int
+	in            decoder
+	authenticated bool
+	mech          int    // the chosen mechanism, if needRaw is not 0
+	needRaw       int    // raw bytes that precede the next command of the client
+	nonce         []byte // of the server
+	rank          int    // -1 before the client has joined
+	done          bool   // the client has sent DONE
 }
 
-// NewServer returns a server, or an error if the configuration makes no sense.
+// NewServer returns a server, or an error if the configuration is invalid.
 func NewServer(cfg ServerConfig) (*Server, error) {
 	if err := cfg.Form.checkSize(cfg.Size); err != nil {
 		return nil, err
 	}
-	if err := cfg.Auth.check(cfg.Form); err != nil {
+	if err := cfg.Auth.validate(cfg.Form); err != nil {
 		return nil, err
 	}
-	if err := cfg.Limits.fill(); err != nil {
+	if err := cfg.Limits.setDefaults(); err != nil {
 		return nil, err
 	}
 	if cfg.Pending == 0 {
@@ -110,37 +112,37 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	}, nil
 }
 
-// Take returns what is to be done, in order, and what has happened since the last call.
+// Take returns the outputs, in order, and the events since the last call.
 func (s *Server) Take() ([]Output, []Event) {
 	out, events := s.out, s.events
 	s.out, s.events = nil, nil
 	return out, events
 }
 
-// Over reports whether the server has ended. The error is nil if every client has left with FINI, the reason if the
-// startup has failed, and what became of the clients that have failed after it.
-func (s *Server) Over() (bool, error) { return s.stage == over, s.err }
+// Over reports whether the server has ended. The error is nil if every client has left with FINI; otherwise it is the reason
+// of the failed startup, or the errors of the clients that have failed after it.
+func (s *Server) Over() (bool, error) { return s.stage == stageOver, s.err }
 
-// HasJoined reports whether the connection has joined: until then the caller limits its time, with Lost and ErrLate.
+// HasJoined reports whether the connection has joined. The caller limits the time until then, and calls Lost with ErrLate.
 func (s *Server) HasJoined(id int) bool {
 	c := s.conns[id]
 	return c != nil && c.rank >= 0
 }
 
-// Connect begins a connection.
+// Connect adds a connection.
 func (s *Server) Connect(id int) {
-	if s.stage == over {
+	if s.stage == stageOver {
 		s.out = append(s.out, Output{Conn: id, Close: true})
 		return
 	}
-	if len(s.fresh) >= s.cfg.Pending {
-		s.drop(s.conns[s.fresh[0]], ErrCrowded)
+	if len(s.notJoined) >= s.cfg.Pending {
+		s.drop(s.conns[s.notJoined[0]], ErrCrowded)
 	}
 	s.conns[id] = &conn{id: id, rank: -1}
-	s.fresh = append(s.fresh, id)
+	s.notJoined = append(s.notJoined, id)
 }
 
-// Receive takes bytes of a connection. It keeps no reference to b.
+// Receive handles bytes of a connection. It keeps no reference to b.
 func (s *Server) Receive(id int, b []byte) {
 	c := s.conns[id]
 	if c == nil {
@@ -148,22 +150,22 @@ func (s *Server) Receive(id int, b []byte) {
 	}
 	c.in.write(b)
 	for s.conns[id] == c {
-		if c.need > 0 {
-			answer, ok := c.in.raw(c.need)
+		if c.needRaw > 0 {
+			answer, ok := c.in.takeRaw(c.needRaw)
 			if !ok {
 				return
 			}
-			if err := s.proven(c, answer); err != nil {
+			if err := s.checkProof(c, answer); err != nil {
 				s.drop(c, err)
 			}
 			continue
 		}
-		code, payload, ok, err := c.in.next(func(code Code) int { return s.longest(c, code) })
+		code, payload, ok, err := c.in.takeCommand(func(code Code) int { return s.maxPayload(c, code) })
 		if err == nil && !ok {
 			return
 		}
 		if err == nil {
-			err = s.command(c, code, payload)
+			err = s.handleCommand(c, code, payload)
 		}
 		if err != nil {
 			s.drop(c, err)
@@ -171,7 +173,7 @@ func (s *Server) Receive(id int, b []byte) {
 	}
 }
 
-// Lost ends a connection that has failed, or was closed by its client; err may be nil then.
+// Lost removes a connection that has failed with err, or was closed by its client, for which err is nil.
 func (s *Server) Lost(id int, err error) {
 	if c := s.conns[id]; c != nil {
 		if err == nil {
@@ -181,9 +183,9 @@ func (s *Server) Lost(id int, err error) {
 	}
 }
 
-// Expire ends a startup that is not complete. The error is a *MissingError.
+// Expire aborts a startup that is not complete, with a *MissingError. It has no effect afterwards.
 func (s *Server) Expire() {
-	if s.stage > collecting {
+	if s.stage > stageCollecting {
 		return
 	}
 	missing := &MissingError{}
@@ -192,100 +194,104 @@ func (s *Server) Expire() {
 			missing.Ranks = append(missing.Ranks, rank)
 		}
 	}
-	if s.stage == collecting {
-		missing.Waiting = s.sets.waiting()
+	if s.stage == stageCollecting {
+		missing.Waiting = s.sets.missingParts()
 		if len(missing.Waiting) == 0 {
-			missing.Undone = s.sets.undone()
+			missing.Undone = s.sets.unfinishedRanks()
 		}
 	}
-	s.abort(missing.firstOf(), missing)
+	s.abort(missing.firstRank(), missing)
 }
 
-// Stop ends the server at once. A startup that is not complete is aborted; after it nobody needs the server.
+// Stop ends the server at once. A startup that is not complete is aborted with err.
 func (s *Server) Stop(err error) {
 	switch {
-	case s.stage < running:
+	case s.stage < stageRunning:
 		s.abort(-1, err)
-	case s.stage == running:
-		s.stage, s.err = over, err
-		s.endAll()
+	case s.stage == stageRunning:
+		s.stage, s.err = stageOver, err
+		s.closeAll()
 	}
 }
 
 const (
-	maxSmall    = 64   // the longest payload of every command but a COLL of a client that may send one
-	maxOptional = 4096 // of a command that is skipped
+	// maxSmall is the largest payload of all commands except COLL.
+	maxSmall = 64
+	// maxOptional is the largest payload of a command with optionalBit.
+	maxOptional = 4096
 )
 
-func (s *Server) longest(c *conn, code Code) int {
+// maxPayload returns the largest payload of a command that the client of c may send now.
+func (s *Server) maxPayload(c *conn, code Code) int {
 	switch {
-	case code == CodeColl && c.rank >= 0 && s.stage == collecting:
+	case code == CodeColl && c.rank >= 0 && s.stage == stageCollecting:
 		return 4 + s.cfg.Limits.Part
-	case code&optional != 0 && s.cfg.Form == Native && c.rank >= 0:
+	case code&optionalBit != 0 && s.cfg.Form == Native && c.rank >= 0:
 		return maxOptional
 	}
 	return maxSmall
 }
 
-// command handles one command. An error ends the connection.
-func (s *Server) command(c *conn, code Code, payload []byte) error {
-	if !c.known && code != CodeAuth {
+// handleCommand handles one command. An error ends the connection.
+func (s *Server) handleCommand(c *conn, code Code, payload []byte) error {
+	if !c.authenticated && code != CodeAuth {
 		if !s.cfg.Auth.None {
 			return fmt.Errorf("%w: %v before AUTH", ErrDenied, code)
 		}
-		c.known = true
+		c.authenticated = true
 	}
 	member := c.rank >= 0
 	switch {
-	case code == CodeAuth && !c.known:
+	case code == CodeAuth && !c.authenticated:
 		return s.authenticate(c, payload)
 	case code == s.cfg.Form.joinCode() && !member:
-		return s.join(c, payload)
-	case code == CodeColl && member && s.stage == collecting && !c.done:
-		return s.collect(c, payload)
-	case code == CodeDone && member && s.stage == collecting && !c.done:
-		s.tolerate(c, code, payload)
+		return s.handleJoin(c, payload)
+	case code == CodeColl && member && s.stage == stageCollecting && !c.done:
+		return s.handlePart(c, payload)
+	case code == CodeDone && member && s.stage == stageCollecting && !c.done:
+		s.reportOddPayload(c, code, payload)
 		c.done = true
-		s.sets.end(c.rank)
-		s.advance()
+		s.sets.finishRank(c.rank)
+		s.sendComplete()
 		return nil
-	case code == CodeFini && member && s.stage == running:
-		s.tolerate(c, code, payload)
-		s.leave(c)
+	case code == CodeFini && member && s.stage == stageRunning:
+		s.reportOddPayload(c, code, payload)
+		s.handleFini(c)
 		return nil
-	case code&optional != 0 && member && s.cfg.Form == Native:
+	case code&optionalBit != 0 && member && s.cfg.Form == Native:
 		return nil
 	}
-	return violation("%v out of order", code)
+	return violationError("%v out of order", code)
 }
 
-// tolerate reports a payload where none is expected.
-func (s *Server) tolerate(c *conn, code Code, payload []byte) {
+// reportOddPayload adds an event for a payload of a command that has none.
+func (s *Server) reportOddPayload(c *conn, code Code, payload []byte) {
 	if len(payload) > 0 {
-		s.event(Event{Kind: Odd, Rank: c.rank, Err: fmt.Errorf("%v with a payload of %d bytes", code, len(payload))})
+		s.addEvent(Event{Kind: Odd, Rank: c.rank, Err: fmt.Errorf("%v with a payload of %d bytes", code, len(payload))})
 	}
 }
 
+// authenticate handles an AUTH, and chooses the mechanism.
 func (s *Server) authenticate(c *conn, payload []byte) error {
 	auth := &s.cfg.Auth
 	switch len(payload) {
-	case 8: // a key, and no answer
-		if !auth.None && !auth.keyIs(payload) {
+	case 8: // a key, without negotiation
+		if !auth.None && !auth.hasKey(payload) {
 			return ErrDenied
 		}
-		c.known = true
+		c.authenticated = true
 		return nil
 	case 4: // a mask of mechanisms
 	default:
-		return violation("AUTH with a length of %d", len(payload))
+		return violationError("AUTH with a length of %d", len(payload))
 	}
-	mech, ok := auth.pick(s.cfg.Form, uint32(getInt32(payload)))
+	mech, ok := auth.chooseMechanism(s.cfg.Form, uint32(decodeInt32(payload)))
 	if !ok {
 		return fmt.Errorf("%w: no common mechanism", ErrDenied)
 	}
-	c.mech, c.need = mech, answerLen(mech)
-	c.known = mech == mechNone
-	choice := int32s(mech, c.need)
+	c.mech, c.needRaw = mech, responseLen(mech)
+	c.authenticated = mech == mechNone
+	choice := encodeInt32s(mech, c.needRaw)
 	if mech == mechSecret {
 		c.nonce = make([]byte, nonceLen)
 		s.cfg.Nonce(c.nonce)
@@ -295,28 +301,28 @@ func (s *Server) authenticate(c *conn, payload []byte) error {
 	return nil
 }
 
-// proven checks what a client has sent to prove who it is.
-func (s *Server) proven(c *conn, answer []byte) error {
+// checkProof checks the response of a client for the chosen mechanism.
+func (s *Server) checkProof(c *conn, answer []byte) error {
 	auth := &s.cfg.Auth
-	c.need = 0
+	c.needRaw = 0
 	if c.mech == mechKey {
-		if !auth.keyIs(answer) {
+		if !auth.hasKey(answer) {
 			return ErrDenied
 		}
-		c.known = true
+		c.authenticated = true
 		return nil
 	}
 	nonce, proof := answer[:nonceLen], answer[nonceLen:]
-	if !hmac.Equal(proof, auth.prove("client", c.nonce, nonce)) {
+	if !hmac.Equal(proof, auth.computeProof("client", c.nonce, nonce)) {
 		return ErrDenied
 	}
-	s.send(c, auth.prove("server", c.nonce, nonce))
-	c.known = true
+	s.send(c, auth.computeProof("server", c.nonce, nonce))
+	c.authenticated = true
 	return nil
 }
 
-// join gives a client its rank, and begins to collect when it is the last.
-func (s *Server) join(c *conn, payload []byte) error {
+// handleJoin handles a join command. When the last client has joined, collecting begins.
+func (s *Server) handleJoin(c *conn, payload []byte) error {
 	rank, err := s.cfg.Form.parseJoin(payload, s.cfg.Size)
 	switch {
 	case err != nil:
@@ -324,117 +330,122 @@ func (s *Server) join(c *conn, payload []byte) error {
 	case rank < 0 || rank >= s.cfg.Size:
 		return fmt.Errorf("%w: %d is not in 0 to %d", ErrRank, rank, s.cfg.Size-1)
 	case s.ranks[rank] != nil:
-		return fmt.Errorf("%w: %d is taken", ErrRank, rank)
+		return fmt.Errorf("%w: %d is in use", ErrRank, rank)
 	}
-	s.fresh = slices.DeleteFunc(s.fresh, func(id int) bool { return id == c.id })
+	s.notJoined = slices.DeleteFunc(s.notJoined, func(id int) bool { return id == c.id })
 	c.rank = rank
 	s.ranks[rank] = c
-	s.here++
-	s.event(Event{Kind: Joined, Rank: rank})
-	if s.here == s.cfg.Size {
-		s.stage = collecting
-		s.sendAll(appendCommand(nil, s.cfg.Form.joinCode(), int32s(s.cfg.Size)))
+	s.joinedCount++
+	s.addEvent(Event{Kind: Joined, Rank: rank})
+	if s.joinedCount == s.cfg.Size {
+		s.stage = stageCollecting
+		s.sendAll(appendCommand(nil, s.cfg.Form.joinCode(), encodeInt32s(s.cfg.Size)))
 	}
 	return nil
 }
 
-// collect takes a part.
-func (s *Server) collect(c *conn, payload []byte) error {
+// handlePart handles a COLL.
+func (s *Server) handlePart(c *conn, payload []byte) error {
 	if len(payload) < 4 {
-		return violation("COLL with a length of %d", len(payload))
+		return violationError("COLL with a length of %d", len(payload))
 	}
-	if err := s.sets.submit(c.rank, Label(getInt32(payload)), payload[4:]); err != nil {
+	if err := s.sets.submit(c.rank, Label(decodeInt32(payload)), payload[4:]); err != nil {
 		return err
 	}
-	s.advance()
+	s.sendComplete()
 	return nil
 }
 
-// advance sends what has become complete.
-func (s *Server) advance() {
-	for set := s.sets.complete(); set != nil; set = s.sets.complete() {
+// sendComplete sends the sets that are complete, and DONE when all clients are done.
+func (s *Server) sendComplete() {
+	for set := s.sets.takeComplete(); set != nil; set = s.sets.takeComplete() {
 		s.sendAll(appendCommand(nil, CodeColl, s.cfg.Form.setPayload(set, s.cfg.Size)))
-		s.event(Event{Kind: Settled, Rank: -1, Label: set.label})
+		s.addEvent(Event{Kind: Settled, Rank: -1, Label: set.label})
 	}
-	if s.sets.finished() {
-		s.stage = running
+	if s.sets.isFinished() {
+		s.stage = stageRunning
 		s.sendAll(appendCommand(nil, CodeDone))
-		s.event(Event{Kind: Started, Rank: -1})
+		s.addEvent(Event{Kind: Started, Rank: -1})
 	}
 }
 
-func (s *Server) leave(c *conn) {
-	s.end(c)
-	s.event(Event{Kind: Left, Rank: c.rank})
+// handleFini handles a FINI.
+func (s *Server) handleFini(c *conn) {
+	s.closeConn(c)
+	s.addEvent(Event{Kind: Left, Rank: c.rank})
 	s.countGone()
 }
 
-// drop closes a connection because of err, and does what follows from it for the others.
+// drop closes a connection because of err. While parts are collected that aborts the startup.
 func (s *Server) drop(c *conn, err error) {
 	switch {
-	case s.stage == collecting && c.rank >= 0:
+	case s.stage == stageCollecting && c.rank >= 0:
 		s.abort(c.rank, &MemberError{c.rank, err})
-	case s.stage == running && c.rank >= 0:
-		s.end(c)
-		s.failed = append(s.failed, &MemberError{c.rank, err})
-		s.event(Event{Kind: Failed, Rank: c.rank, Err: err})
+	case s.stage == stageRunning && c.rank >= 0:
+		s.closeConn(c)
+		s.memberErrs = append(s.memberErrs, &MemberError{c.rank, err})
+		s.addEvent(Event{Kind: Failed, Rank: c.rank, Err: err})
 		s.countGone()
 	default:
 		if c.rank >= 0 {
 			s.ranks[c.rank] = nil
-			s.here--
+			s.joinedCount--
 		}
-		if s.cfg.Form == Native && c.known {
+		if s.cfg.Form == Native && c.authenticated {
 			s.send(c, abortCommand(c.rank, err))
 		}
-		s.end(c)
-		s.event(Event{Kind: Refused, Rank: c.rank, Err: err})
+		s.closeConn(c)
+		s.addEvent(Event{Kind: Refused, Rank: c.rank, Err: err})
 	}
 }
 
-// countGone ends the server when nobody is left.
+// countGone counts a client that has left or failed, and ends the server after the last one.
 func (s *Server) countGone() {
-	if s.gone++; s.gone < s.cfg.Size {
+	s.goneCount++
+	if s.goneCount < s.cfg.Size {
 		return
 	}
-	s.stage = over
-	s.err = errors.Join(s.failed...)
-	s.endAll()
+	s.stage = stageOver
+	s.err = errors.Join(s.memberErrs...)
+	s.closeAll()
 }
 
-// abort ends everything. Clients that have joined are told why, if the form has a command for it.
+// abort ends the startup because of err, which the client with the given rank has caused, or none (-1). In the native form
+// clients that have joined get an ABRT with the reason.
 func (s *Server) abort(rank int, err error) {
-	s.stage, s.err = over, err
+	s.stage, s.err = stageOver, err
 	if s.cfg.Form == Native {
 		s.sendAll(abortCommand(rank, err))
 	}
-	s.event(Event{Kind: Aborted, Rank: rank, Err: err})
-	s.endAll()
+	s.addEvent(Event{Kind: Aborted, Rank: rank, Err: err})
+	s.closeAll()
 }
 
-// end closes one connection, endAll all of them.
-func (s *Server) end(c *conn) {
+// closeConn closes and removes a connection.
+func (s *Server) closeConn(c *conn) {
 	delete(s.conns, c.id)
-	s.fresh = slices.DeleteFunc(s.fresh, func(id int) bool { return id == c.id })
+	s.notJoined = slices.DeleteFunc(s.notJoined, func(id int) bool { return id == c.id })
 	s.out = append(s.out, Output{Conn: c.id, Close: true})
 }
 
-func (s *Server) endAll() {
+// closeAll closes all connections, in the order of their ids.
+func (s *Server) closeAll() {
 	ids := make([]int, 0, len(s.conns))
 	for id := range s.conns {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
 	for _, id := range ids {
-		s.end(s.conns[id])
+		s.closeConn(s.conns[id])
 	}
 }
 
+// send adds an output.
 func (s *Server) send(c *conn, b []byte) {
 	s.out = append(s.out, Output{Conn: c.id, Send: b})
 }
 
-// sendAll sends to all that have joined and have not left.
+// sendAll sends b to all clients that have joined and have not left.
 func (s *Server) sendAll(b []byte) {
 	for _, c := range s.ranks {
 		if c != nil && s.conns[c.id] == c {
@@ -443,4 +454,4 @@ func (s *Server) sendAll(b []byte) {
 	}
 }
 
-func (s *Server) event(e Event) { s.events = append(s.events, e) }
+func (s *Server) addEvent(e Event) { s.events = append(s.events, e) }

@@ -8,12 +8,13 @@ import (
 	"slices"
 )
 
-// A Label says what kind of part it is. Labels are positive.
+// A Label identifies a kind of part. Labels are positive.
 type Label int32
 
+// String returns the label in hexadecimal digits.
 func (l Label) String() string { return fmt.Sprintf("%#x", int32(l)) }
 
-// A Mask says which clients have submitted a part: bit i of word w stands for rank 32w+i.
+// A Mask is a set of ranks: bit i of word w stands for rank 32w+i.
 type Mask []uint32
 
 // Has reports whether rank is in the mask.
@@ -21,7 +22,7 @@ func (m Mask) Has(rank int) bool {
 	return rank >= 0 && rank/32 < len(m) && m[rank/32]>>(rank%32)&1 == 1
 }
 
-// Count returns how many ranks are in the mask.
+// Count returns the number of ranks in the mask.
 func (m Mask) Count() (n int) {
 	for _, w := range m {
 		n += bits.OnesCount32(w)
@@ -29,21 +30,21 @@ func (m Mask) Count() (n int) {
 	return n
 }
 
-// words is the length of a mask for size clients.
-func words(size int) int { return (size + 31) / 32 }
+// maskWords returns the length of a Mask for size clients.
+func maskWords(size int) int { return (size + 31) / 32 }
 
-// A Set is what the server sends to all clients about one label.
+// A Set holds the parts of all clients for one label.
 type Set struct {
 	Label Label
-	Mask  Mask
+	Mask  Mask   // ranks that have submitted a part
 	Data  []byte // the parts, in ascending order of rank
-	// Lens has the length of each part, by rank, with -1 for a client that has submitted nothing. It is nil in the strict form,
-	// which does not say where a part ends.
+	// Lens is the length of each part, by rank; -1 for a client without a part. It is nil in the strict form, which does not
+	// transmit the lengths.
 	Lens []int
 }
 
-// Parts cuts Data into the parts, by rank, with nil for a client that has submitted nothing. It returns nil if Lens is nil. The parts
-// share the memory of Data.
+// Parts returns the parts of Data by rank, nil for a client without a part. It returns nil if Lens is nil. The parts share
+// the memory of Data.
 func (s Set) Parts() [][]byte {
 	if s.Lens == nil {
 		return nil
@@ -60,27 +61,29 @@ func (s Set) Parts() [][]byte {
 // A Form is one of the two forms of the protocol.
 type Form int
 
+// The forms.
 const (
-	Native Form = iota // any number of clients, lengths, reasons
+	Native Form = iota // up to MaxNative clients, with lengths of parts and reasons of failures
 	Strict             // IMPI 0.0
 )
 
-// MaxStrict is how many clients there can be in the strict form, whose mask has 32 bits.
+// MaxStrict is the largest number of clients in the strict form, whose mask has 32 bits.
 const MaxStrict = 32
 
-// MaxNative bounds the number of clients in the native form.
+// MaxNative is the largest number of clients in the native form.
 const MaxNative = 1 << 16
 
-// nativeVersions is what a native client says when it joins: its newest version in the lower 16 bits, its oldest in the upper, 0 for the same.
-func nativeVersions() int {
+// encodeVersions returns the versions in the join command of a native client: the newest one in the lower 16 bits, and the oldest
+// one in the upper 16 bits, which is 0 if it is the same.
+func encodeVersions() int {
 	if oldestNative == nativeVersion {
 		return nativeVersion
 	}
 	return oldestNative<<16 | nativeVersion
 }
 
-// speaksNative reports whether a client that has said v speaks a version of this server.
-func speaksNative(v int) bool {
+// hasCommonVersion reports whether a client with the versions v in its join command supports a version of this server.
+func hasCommonVersion(v int) bool {
 	oldest, newest := v>>16&0xffff, v&0xffff
 	if oldest == 0 {
 		oldest = newest
@@ -88,6 +91,7 @@ func speaksNative(v int) bool {
 	return oldest <= nativeVersion && oldestNative <= newest && oldest <= newest
 }
 
+// joinCode returns the code of the join command.
 func (f Form) joinCode() Code {
 	if f == Strict {
 		return CodeIMPI
@@ -95,6 +99,7 @@ func (f Form) joinCode() Code {
 	return CodeJoin
 }
 
+// checkSize returns an error unless there can be size clients.
 func (f Form) checkSize(size int) error {
 	if most := f.maxSize(); size < 1 || size > most {
 		return fmt.Errorf("rendezvous: %d clients, want 1 to %d", size, most)
@@ -102,6 +107,7 @@ func (f Form) checkSize(size int) error {
 	return nil
 }
 
+// maxSize returns the largest number of clients.
 func (f Form) maxSize() int {
 	if f == Strict {
 		return MaxStrict
@@ -109,50 +115,50 @@ func (f Form) maxSize() int {
 	return MaxNative
 }
 
-// join returns the payload by which a client joins; size is 0 if it does not know how many there are.
-func (f Form) join(rank, size int) []byte {
+// joinPayload returns the payload of a join command; size is 0 if the client does not know the number of clients.
+func (f Form) joinPayload(rank, size int) []byte {
 	if f == Strict {
-		return int32s(rank)
+		return encodeInt32s(rank)
 	}
-	return int32s(nativeVersions(), rank, size)
+	return encodeInt32s(encodeVersions(), rank, size)
 }
 
-// parseJoin returns the rank of a client that joins size others.
+// parseJoin returns the rank in a join command to a server for size clients. It is not checked.
 func (f Form) parseJoin(p []byte, size int) (rank int, err error) {
 	switch {
-	case len(p) < len(f.join(0, 0)), f == Strict && len(p) > len(f.join(0, 0)): // more is of a later release
-		return -1, violation("%v with a length of %d", f.joinCode(), len(p))
+	case len(p) < len(f.joinPayload(0, 0)), f == Strict && len(p) > len(f.joinPayload(0, 0)): // a later release may send more
+		return -1, violationError("%v with a length of %d", f.joinCode(), len(p))
 	case f == Strict:
-		return getInt32(p), nil
+		return decodeInt32(p), nil
 	}
-	if v := getInt32(p); !speaksNative(v) {
+	if v := decodeInt32(p); !hasCommonVersion(v) {
 		older := "client"
 		if v&0xffff > nativeVersion {
 			older = "server"
 		}
-		return -1, violation("no common version: the client has said %#x, the server speaks %d; upgrade the %s", v, nativeVersion, older)
+		return -1, violationError("no common version: the client supports %#x, the server %d: upgrade the %s", v, nativeVersion, older)
 	}
-	if n := getInt32(p[8:]); n != 0 && n != size {
-		return -1, fmt.Errorf("%w: it expects %d processes, there are %d", ErrRank, n, size)
+	if n := decodeInt32(p[8:]); n != 0 && n != size {
+		return -1, fmt.Errorf("%w: the client expects %d processes, the server %d", ErrRank, n, size)
 	}
-	return getInt32(p[4:]), nil
+	return decodeInt32(p[4:]), nil
 }
 
-// overhead is the longest payload of a COLL to clients without its data.
-func (f Form) overhead(size int) int {
+// setOverhead returns the largest payload of a COLL to clients, without the parts.
+func (f Form) setOverhead(size int) int {
 	if f == Strict {
 		return 8
 	}
-	return 4 + 4*words(size) + 4*size
+	return 4 + 4*maskWords(size) + 4*size
 }
 
 // setPayload returns the payload of a COLL to size clients.
-func (f Form) setPayload(set *pending, size int) []byte {
-	mask := make(Mask, words(size))
+func (f Form) setPayload(set *pendingSet, size int) []byte {
+	mask := make(Mask, maskWords(size))
 	for _, p := range set.parts {
 		mask[p.rank/32] |= 1 << (p.rank % 32)
 	}
-	b := make([]byte, 0, f.overhead(size)+set.bytes)
+	b := make([]byte, 0, f.setOverhead(size)+set.size)
 	b = binary.BigEndian.AppendUint32(b, uint32(set.label))
 	for _, w := range mask {
 		b = binary.BigEndian.AppendUint32(b, w)
@@ -168,13 +174,13 @@ func (f Form) setPayload(set *pending, size int) []byte {
 	return b
 }
 
-// parseSet reads the payload of a COLL to size clients. The set has memory of its own.
+// parseSet parses the payload of a COLL to size clients. The set does not share memory with p.
 func (f Form) parseSet(p []byte, size int) (Set, error) {
-	masks := words(size)
+	masks := maskWords(size)
 	if len(p) < 4+4*masks {
-		return Set{}, violation("COLL with a length of %d", len(p))
+		return Set{}, violationError("COLL with a length of %d", len(p))
 	}
-	s := Set{Label: Label(getInt32(p)), Mask: make(Mask, masks)}
+	s := Set{Label: Label(decodeInt32(p)), Mask: make(Mask, masks)}
 	p = p[4:]
 	for i := range s.Mask {
 		s.Mask[i] = binary.BigEndian.Uint32(p[4*i:])
@@ -182,30 +188,30 @@ func (f Form) parseSet(p []byte, size int) (Set, error) {
 	p = p[4*masks:]
 	switch {
 	case s.Label <= 0:
-		return Set{}, violation("a set with label %v", s.Label)
+		return Set{}, violationError("a set with label %v", s.Label)
 	case s.Mask.Count() == 0:
-		return Set{}, violation("label %v of nobody", s.Label)
+		return Set{}, violationError("label %v with an empty mask", s.Label)
 	case size%32 != 0 && s.Mask[masks-1]>>(size%32) != 0:
-		return Set{}, violation("label %v of ranks beyond %d", s.Label, size-1)
+		return Set{}, violationError("label %v of ranks beyond %d", s.Label, size-1)
 	}
 	if f == Native {
 		n := s.Mask.Count()
 		if len(p) < 4*n {
-			return Set{}, violation("label %v without the lengths of its parts", s.Label)
+			return Set{}, violationError("label %v without the lengths of its parts", s.Label)
 		}
 		lens, data := p[:4*n], int64(len(p)-4*n)
 		s.Lens = make([]int, size)
 		for rank := range s.Lens {
 			s.Lens[rank] = -1
 			if s.Mask.Has(rank) {
-				s.Lens[rank], lens = getInt32(lens), lens[4:]
+				s.Lens[rank], lens = decodeInt32(lens), lens[4:]
 				if data -= int64(s.Lens[rank]); s.Lens[rank] < 0 {
-					return Set{}, violation("label %v with a part of %d bytes of rank %d", s.Label, s.Lens[rank], rank)
+					return Set{}, violationError("label %v with a part of %d bytes of rank %d", s.Label, s.Lens[rank], rank)
 				}
 			}
 		}
 		if data != 0 {
-			return Set{}, violation("label %v, whose bytes and lengths differ by %d", s.Label, data)
+			return Set{}, violationError("label %v, whose bytes and lengths differ by %d", s.Label, data)
 		}
 		p = p[4*n:]
 	}
@@ -213,18 +219,19 @@ func (f Form) parseSet(p []byte, size int) (Set, error) {
 	return s, nil
 }
 
-// Limits bound what clients may make the server hold. Zero fields have the defaults.
+// Limits limit the parts that clients submit. Zero fields have the defaults.
 type Limits struct {
-	Part   int // the longest part, in bytes; default 1 MiB
-	Set    int // all parts of one label, in bytes; default 32 MiB
+	Part   int // bytes of one part; default 1 MiB
+	Set    int // bytes of all parts of one label; default 32 MiB
 	Labels int // labels of one client; default 256
-	Total  int // what all clients submit from the beginning to the end, in bytes, with 64 for each part; default 64 MiB
+	Total  int // bytes of all parts of all labels, plus 64 for each part; default 64 MiB
 }
 
-// partOverhead is what a part counts in Limits.Total beside its bytes.
+// partOverhead is how many bytes a part counts in Limits.Total in addition to its own.
 const partOverhead = 64
 
-func (l *Limits) fill() error {
+// setDefaults sets the defaults of zero fields, and checks the others.
+func (l *Limits) setDefaults() error {
 	for _, f := range []struct {
 		name      string
 		v         *int
@@ -235,7 +242,7 @@ func (l *Limits) fill() error {
 		if *f.v == 0 {
 			*f.v = f.otherwise
 		}
-		// A COLL says its length in an int32; the mask and the lengths of the parts come before its data.
+		// The length of a COLL is an int32 and includes the mask and the lengths of the parts.
 		if most := math.MaxInt32 - 8*MaxNative; *f.v < 0 || *f.v > most {
 			return fmt.Errorf("rendezvous: limit %s is %d, want 1 to %d, or 0 for %d", f.name, *f.v, most, f.otherwise)
 		}
