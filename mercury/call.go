@@ -11,50 +11,57 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
 )
 
-// The tags of calls. A response and the acknowledgement of one come in the same kind of message, so no tag may stand for a call of
-// each side: C counts from 1, a node that has dialed from firstTag, and one that has been dialed tagCount behind that.
+// The tags of calls. A response and the acknowledgement of a response arrive in the same kind of message, so both sides must
+// use different tags: C counts from 1, the side of a node that has dialed from firstTag, the other side from
+// firstTag+tagCount.
 const (
 	firstTag = 1 << 30
 	tagCount = 1 << 29
 )
 
-// A call waits for its response. The goroutine that removes it from conn.calls ends it, so it ends once.
-type call struct {
-	done   chan struct{} // has room for one
-	out    []byte
-	more   hgwire.Bulk // where the output is, if it travels apart
-	sums   hgwire.Sums // of it
-	err    error
-	notify bool // waits for an acknowledgement
+// A pendingCall is a call that waits for its response. The goroutine that removes it from conn.calls completes it, so that
+// happens once.
+type pendingCall struct {
+	done    chan struct{} // one slot, filled by complete
+	out     []byte
+	outBulk hgwire.Bulk // handle of the output, if that is too long for a message
+	sums    hgwire.Sums // checksums of that output
+	err     error
+	notify  bool // the call is a Notify and waits for an acknowledgement
 }
 
-var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+// callPool holds pendingCalls for reuse.
+var callPool = sync.Pool{New: func() any { return &pendingCall{done: make(chan struct{}, 1)} }}
 
-func (k *call) end(out []byte, err error) {
+// complete wakes the goroutine that waits for k.
+func (k *pendingCall) complete(out []byte, err error) {
 	k.out, k.err = out, err
 	k.done <- struct{}{}
 }
 
-// Call sends in to the RPC id at addr and waits for its output. in is the caller's again when Call returns. When ctx ends so
-// does Call; the target is not told, and its answer is thrown away.
+// Call sends in to the RPC id at addr and blocks until its output has arrived.
 //
-// The error is an *Error. It matches ErrRemote if the target answered, ErrUnreachable, ErrPeerLost, ErrTimeout, ErrCanceled or
-// another code; FateOf says what became of the request.
+//   - When Call returns, in is not used any more.
+//   - When ctx is done, Call returns. The target is not notified, and its response is discarded.
+//   - The error is an *Error. It matches ErrRemote if the target has responded with an error, or else ErrUnreachable,
+//     ErrPeerLost, ErrTimeout, ErrCanceled or another code. FateOf returns whether the request has run.
 func (n *Node) Call(ctx context.Context, addr string, id uint64, in []byte) ([]byte, error) {
-	return n.do(ctx, "call", addr, id, in, 0)
+	return n.callWithDeadline(ctx, "call", addr, id, in, 0)
 }
 
-// Notify sends in to the RPC id at addr, which gives no response: NotRun in an error is certain, but nil does not say that it ran.
-// If in is too long for a message, Notify waits until the target has read it.
+// Notify sends in to the RPC id at addr, which has no response. An error with NotRun is certain, but nil does not mean that
+// the request ran. If in is too long for a message, Notify blocks until the target has read it.
 func (n *Node) Notify(ctx context.Context, addr string, id uint64, in []byte) error {
-	_, err := n.do(ctx, "notify", addr, id, in, hgwire.NoReply)
+	_, err := n.callWithDeadline(ctx, "notify", addr, id, in, hgwire.NoReply)
 	return err
 }
 
-const noAnswer = "no answer: the target may hang, or could not decode the request, which C does not answer"
+// noResponseText is part of the error of a call without a response.
+const noResponseText = "no response: the target hangs, or is C and could not decode the request"
 
-func (n *Node) do(ctx context.Context, name, addr string, id uint64, in []byte, flags uint8) ([]byte, error) {
-	ctx, cancel := n.bound(ctx)
+// callWithDeadline makes a call or a notification, with Config.Timeout if ctx has no deadline.
+func (n *Node) callWithDeadline(ctx context.Context, name, addr string, id uint64, in []byte, flags uint8) ([]byte, error) {
+	ctx, cancel := n.withTimeout(ctx)
 	if cancel != nil {
 		defer cancel()
 	}
@@ -76,19 +83,19 @@ func (n *Node) do(ctx context.Context, name, addr string, id uint64, in []byte, 
 	return out, nil
 }
 
-// call sends a request and waits.
+// call sends a request and waits for its response, or, for a notification with long input, for its acknowledgement.
 func (c *conn) call(ctx context.Context, id uint64, in []byte, flags uint8) ([]byte, Fate, error) {
 	if ctx.Err() != nil {
-		return nil, NotRun, ended(ctx, "")
+		return nil, NotRun, contextError(ctx, "")
 	}
 	var region *Region
 	r := hgwire.Request{ID: id, Flags: flags}
-	if len(in) > c.n.cfg.MessageSize-hgwire.SourceSize-hgwire.HeaderSize(flags&hgwire.Checksums != 0) {
+	if len(in) > c.node.cfg.MessageSize-hgwire.SourceSize-hgwire.HeaderSize(flags&hgwire.Checksums != 0) {
 		var err error
 		if int64(len(in)) > hgwire.MaxBulk {
 			return nil, NotRun, ErrOverflow
 		}
-		if region, err = c.n.lend([][]byte{in}, Read, c, nil); err != nil {
+		if region, err = c.node.newRegion([][]byte{in}, Read, c, nil); err != nil {
 			return nil, NotRun, err
 		}
 		if flags&hgwire.Checksums != 0 {
@@ -98,9 +105,9 @@ func (c *conn) call(ctx context.Context, id uint64, in []byte, flags uint8) ([]b
 		in, _ = b.AppendProc(nil)
 		r.Flags |= hgwire.More
 	}
-	k := calls.Get().(*call)
-	*k = call{done: k.done, notify: flags&hgwire.NoReply != 0}
-	tag, err := c.request1(ctx, k, &r, in)
+	k := callPool.Get().(*pendingCall)
+	*k = pendingCall{done: k.done, notify: flags&hgwire.NoReply != 0}
+	tag, err := c.sendRequest(ctx, k, &r, in)
 	if err != nil || k.notify && region == nil {
 		if region != nil {
 			region.Close()
@@ -110,40 +117,40 @@ func (c *conn) call(ctx context.Context, id uint64, in []byte, flags uint8) ([]b
 	select {
 	case <-k.done:
 	case <-ctx.Done():
-		if c.giveUp(k, tag, region) {
-			return nil, MaybeRan, ended(ctx, noAnswer)
+		if c.abandonCall(k, tag, region) {
+			return nil, MaybeRan, contextError(ctx, noResponseText)
 		}
-		<-k.done // it has been answered
+		<-k.done // the response arrived first
 	}
 	if region != nil {
 		region.Close()
 	}
-	out, more, sums, err := k.out, k.more, k.sums, k.err
-	calls.Put(k)
+	out, more, sums, err := k.out, k.outBulk, k.sums, k.err
+	callPool.Put(k)
 	if e, ok := errors.AsType[*Error](err); ok {
 		return nil, e.Fate, e.Err
 	}
 	if err == nil && !more.IsNull() {
-		if out, err = c.fetch(ctx, tag, more, sums); err != nil {
+		if out, err = c.fetchOutput(ctx, tag, more, sums); err != nil {
 			return nil, Ran, err
 		}
 	}
 	return out, Ran, err
 }
 
-// request1 appends a request and sends it.
-func (c *conn) request1(ctx context.Context, k *call, r *hgwire.Request, in []byte) (tag uint32, err error) {
+// sendRequest sends a request with a new tag. It waits while too much output is queued for the peer.
+func (c *conn) sendRequest(ctx context.Context, k *pendingCall, r *hgwire.Request, in []byte) (tag uint32, err error) {
 	c.mu.Lock()
 	for c.err == nil && len(c.out) > roomSize {
-		if c.room == nil {
-			c.room = make(chan struct{})
+		if c.roomFreed == nil {
+			c.roomFreed = make(chan struct{})
 		}
-		room := c.room
+		room := c.roomFreed
 		c.mu.Unlock()
 		select {
 		case <-room:
 		case <-ctx.Done():
-			return 0, ended(ctx, "the peer does not read")
+			return 0, contextError(ctx, "the peer does not read")
 		}
 		c.mu.Lock()
 	}
@@ -161,14 +168,15 @@ func (c *conn) request1(ctx context.Context, k *call, r *hgwire.Request, in []by
 		c.calls[tag] = k
 	}
 	h := xnet.Header{Op: xnet.Msg, Flags: xnet.Immediate, Tag: uint64(tag)}
-	c.header(&h, hgwire.SourceSize+hgwire.HeaderSize(r.Flags&hgwire.Checksums != 0)+len(in))
+	c.appendHeaderLocked(&h, hgwire.SourceSize+hgwire.HeaderSize(r.Flags&hgwire.Checksums != 0)+len(in))
 	c.out = r.Append(hgwire.AppendSource(c.out, c.self), in)
 	c.flushLocked(false)
 	return tag, nil
 }
 
-// giveUp ends the wait for a response, and reports whether it did. A target that is slow may still read the input: it gets a copy.
-func (c *conn) giveUp(k *call, tag uint32, region *Region) bool {
+// abandonCall ends the wait for a response; it returns false if that has arrived. A slow target may still read long input, so
+// that is replaced with a copy, which stays lent.
+func (c *conn) abandonCall(k *pendingCall, tag uint32, region *Region) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.calls[tag] != k {
@@ -176,25 +184,25 @@ func (c *conn) giveUp(k *call, tag uint32, region *Region) bool {
 	}
 	delete(c.calls, tag)
 	if region != nil {
-		region.keep()
-		if !c.lendLocked(lentOutput{tag, region}) {
+		region.replaceWithCopies()
+		if !c.lendLocked(lentBody{tag, region}) {
 			region.Close()
 		}
 	}
 	return true
 }
 
-// expected takes a response, or the acknowledgement of one, which is a single byte.
-func (c *conn) expected(tag uint32, b []byte) error {
+// handleExpected handles a response, or the acknowledgement of one, which is a single byte.
+func (c *conn) handleExpected(tag uint32, b []byte) error {
 	ack := len(b) == 1
 	c.mu.Lock()
-	if ack && c.lent.release(tag) {
+	if ack && c.lentOut.release(tag) {
 		c.mu.Unlock()
 		return nil
 	}
 	k := c.calls[tag]
-	if k == nil || k.notify != ack { // late: it was given up
-		c.lent.release(tag)
+	if k == nil || k.notify != ack { // the call was abandoned
+		c.lentOut.release(tag)
 		c.mu.Unlock()
 		if r, _, err := hgwire.ParseResponse(b); err == nil && r.Flags&hgwire.More != 0 {
 			c.acknowledge(tag, true)
@@ -204,12 +212,12 @@ func (c *conn) expected(tag uint32, b []byte) error {
 	delete(c.calls, tag)
 	c.mu.Unlock()
 	if ack {
-		k.end(nil, nil)
+		k.complete(nil, nil)
 		return nil
 	}
 	r, payload, err := hgwire.ParseResponse(b)
 	if err == nil {
-		c.saw(r.Flags&hgwire.Checksums != 0)
+		c.recordChecksums(r.Flags&hgwire.Checksums != 0)
 	}
 	switch {
 	case err != nil:
@@ -219,34 +227,34 @@ func (c *conn) expected(tag uint32, b []byte) error {
 	case r.Code != 0:
 		remote := &RemoteError{Code(r.Code)}
 		err = &Error{Fate: Ran, Err: remote}
-		if remote.refused() {
+		if remote.isRefusal() {
 			err = &Error{Fate: NotRun, Err: remote}
 		}
 	case r.Flags&hgwire.More != 0:
-		if _, err = k.more.Parse(payload); err != nil {
+		if _, err = k.outBulk.Parse(payload); err != nil {
 			err = &Error{Fate: Ran, Err: errorf(ErrProtocol, "%v", err)}
-		} else if k.more.Eager != nil {
-			k.more.Eager = slices.Clone(k.more.Eager)
+		} else if k.outBulk.Eager != nil {
+			k.outBulk.Eager = slices.Clone(k.outBulk.Eager)
 		}
 		k.sums = r.Sums
 	case !c.verifier.Payload(r.Sums, payload):
 		err = &Error{Fate: Ran, Err: errorf(ErrChecksum, "%v: the output", ErrChecksum)}
 	default:
-		k.end(slices.Clone(payload), nil)
+		k.complete(slices.Clone(payload), nil)
 		return nil
 	}
-	k.end(nil, err)
+	k.complete(nil, err)
 	return nil
 }
 
-// fetch reads what a message was too short for, and acknowledges it.
-func (c *conn) fetch(ctx context.Context, tag uint32, b hgwire.Bulk, sums hgwire.Sums) ([]byte, error) {
+// fetchOutput reads output that is too long for a message from the memory of the target, and acknowledges it.
+func (c *conn) fetchOutput(ctx context.Context, tag uint32, b hgwire.Bulk, sums hgwire.Sums) ([]byte, error) {
 	defer c.acknowledge(tag, false)
-	if b.Len > uint64(c.n.cfg.MaxBody) {
-		return nil, errorf(ErrOverflow, "output of %d bytes, want at most %d: Config.MaxBody", b.Len, c.n.cfg.MaxBody)
+	if b.Len > uint64(c.node.cfg.MaxBody) {
+		return nil, errorf(ErrOverflow, "the output has %d bytes, Config.MaxBody is %d", b.Len, c.node.cfg.MaxBody)
 	}
 	out := make([]byte, b.Len)
-	r := Remote{n: c.n, conn: c, addr: c.addr, bulk: Bulk{b}}
+	r := Remote{node: c.node, conn: c, addr: c.addr, bulk: Bulk{b}}
 	if _, err := r.Get(ctx, out, 0); err != nil {
 		if e, ok := errors.AsType[*Error](err); ok {
 			err = e.Err
@@ -259,49 +267,52 @@ func (c *conn) fetch(ctx context.Context, tag uint32, b hgwire.Bulk, sums hgwire
 	return out, nil
 }
 
-// acknowledge tells the peer that what it has lent for tag is not needed any more.
+// acknowledge sends the acknowledgement for tag: the memory that the peer has lent for it is not needed any more. If later is
+// set, the caller flushes.
 func (c *conn) acknowledge(tag uint32, later bool) {
 	c.mu.Lock()
-	c.header(&xnet.Header{Op: xnet.Tagged, Tag: uint64(tag)}, 1)
+	c.appendHeaderLocked(&xnet.Header{Op: xnet.Tagged, Tag: uint64(tag)}, 1)
 	c.out = append(c.out, 0)
 	c.flushLocked(later)
 }
 
-// maxLent is how much may be lent to a peer before what it has not asked for in lentIdle is taken away. What it reads is not: that would
-// end the connection. The most that may be lent to it is four times Config.MaxBody, or maxLent if that is more.
 const (
+	// maxLent is how many bytes are lent to a peer before bodies are revoked that it has not read for lentIdle. A body that
+	// it reads is not revoked, because that would end the connection. At most four times Config.MaxBody, or maxLent if that
+	// is more, are lent to a peer.
 	maxLent  = 64 << 20
 	lentIdle = 5 * time.Second
 )
 
-// lentOutputs are bodies that a peer may read until it acknowledges them.
-type lentOutputs struct {
-	order []lentOutput
-	size  uint64
+// lentBodies are the bodies that a peer may read until it acknowledges them.
+type lentBodies struct {
+	bodies []lentBody // the oldest first
+	size   uint64     // bytes of all of them
 }
 
-type lentOutput struct {
+// A lentBody is the input or output of the call with a tag.
+type lentBody struct {
 	tag    uint32
 	region *Region
 }
 
-// lendLocked adds o to what the peer has, and reports whether there was room.
-func (c *conn) lendLocked(o lentOutput) bool {
-	l, size := &c.lent, o.region.size
+// lendLocked adds o to the bodies that are lent to the peer, and reports whether the limit allows it.
+func (c *conn) lendLocked(o lentBody) bool {
+	l, size := &c.lentOut, o.region.size
 	if l.size+size > maxLent {
-		c.takeIdleLocked(size)
+		c.revokeIdleLocked(size)
 	}
-	if len(l.order) > 0 && l.size+size > uint64(max(maxLent, 4*c.n.cfg.MaxBody)) {
+	if len(l.bodies) > 0 && l.size+size > uint64(max(maxLent, 4*c.node.cfg.MaxBody)) {
 		return false
 	}
-	o.region.used.Store(time.Now().UnixNano())
-	l.order = append(l.order, o)
+	o.region.lastUsed.Store(time.Now().UnixNano())
+	l.bodies = append(l.bodies, o)
 	l.size += size
 	return true
 }
 
-// takeIdleLocked takes away the oldest of what the peer does not read, until there is room for size bytes.
-func (c *conn) takeIdleLocked(size uint64) {
+// revokeIdleLocked revokes the oldest bodies that the peer does not read, until size bytes fit into maxLent.
+func (c *conn) revokeIdleLocked(size uint64) {
 	reading := map[*memory]bool{}
 	for _, j := range append(slices.Clone(c.jobs), c.job) {
 		if j == nil {
@@ -312,21 +323,22 @@ func (c *conn) takeIdleLocked(size uint64) {
 		}
 	}
 	since := time.Now().Add(-lentIdle).UnixNano()
-	for _, o := range slices.Clone(c.lent.order) {
+	for _, o := range slices.Clone(c.lentOut.bodies) {
 		isRead := func(s *segment) bool { return reading[&s.mem] }
-		if c.lent.size+size > maxLent && o.region.used.Load() < since && !slices.ContainsFunc(o.region.segments, isRead) {
-			c.lent.release(o.tag)
+		if c.lentOut.size+size > maxLent && o.region.lastUsed.Load() < since && !slices.ContainsFunc(o.region.segments, isRead) {
+			c.lentOut.release(o.tag)
 		}
 	}
 }
 
-func (l *lentOutputs) release(tag uint32) bool {
-	i := slices.IndexFunc(l.order, func(o lentOutput) bool { return o.tag == tag })
+// release removes the body with this tag, and reports whether there was one.
+func (l *lentBodies) release(tag uint32) bool {
+	i := slices.IndexFunc(l.bodies, func(o lentBody) bool { return o.tag == tag })
 	if i < 0 {
 		return false
 	}
-	l.size -= l.order[i].region.size
-	l.order[i].region.Close()
-	l.order = slices.Delete(l.order, i, i+1)
+	l.size -= l.bodies[i].region.size
+	l.bodies[i].region.Close()
+	l.bodies = slices.Delete(l.bodies, i, i+1)
 	return true
 }

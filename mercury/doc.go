@@ -1,18 +1,21 @@
-// Package mercury calls, and serves, programs that use C Mercury over ofi+tcp: Margo and Mochi services among them.
+// Package mercury is a client and server for programs that use C Mercury over ofi+tcp, such as Margo and Mochi services.
 //
 //	Node.Call, Handle ─► requests, responses ─┐
 //	Lend, Remote      ─► reads, writes       ─┴─► conn ◄─── TCP ───► libfabric, Mercury
 //
-// The other side needs nothing installed: Mercury 2.3 or later with libfabric 1.18 or later, on a little-endian machine, with
-// addresses ofi+tcp://. Package mercury/proc encodes arguments as C does; Define joins it with Call.
-// For Margo there are DefineMargo, whose methods are called and served at any provider, and Node.Provide, which begins a provider.
+// The other side needs no changes. It must have Mercury 2.3 or later with libfabric 1.18 or later, run on a little-endian
+// machine, and use addresses ofi+tcp://. Package mercury/proc encodes arguments as C does; Define combines it with Call. For
+// Margo there are DefineMargo, whose methods are called and served at any provider, and Node.Provide, which starts a provider.
 //
-// What always holds: a context ends every operation; when Call, Get, Put or Region.Close returns, nobody touches the caller's memory any
-// more, whether the peer is alive, frozen or gone; each length from a peer is checked, and all that a peer can make grow is bounded.
+// Guarantees: a context ends every operation. When Call, Get, Put or Region.Close has returned, the memory of the caller is
+// not accessed any more, whether the peer is running, frozen or dead. Each length from a peer is checked, and all memory that
+// a peer can make the process use is limited.
 //
-// It promises less than package hg, because C does: a peer that hangs is not noticed, only deadlines end calls; a cancel is not told
-// to the target; a request may be dropped without an answer; nothing guarantees room at the target.
+// The guarantees are weaker than those of package hg, because of the protocol of C: a peer that hangs is not detected, only
+// deadlines end calls; the target is not notified of a cancel; a request may be dropped without a response; nothing reserves
+// memory at the target.
 //
-// There is no security: any process that can connect can call, and nothing is encrypted: listen on loopback, or on a network whose machines
-// you trust. Keys of lent memory are random here; those of C are small numbers, good for every connection.
+// There is no security: every process that can connect can make calls, and nothing is encrypted. Listen on loopback, or on a
+// network whose machines you trust. Keys of lent memory are random here; those of C are small numbers that are valid on every
+// connection.
 package mercury

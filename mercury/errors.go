@@ -8,8 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Code says why an operation failed. It is an error, for errors.Is. Up to 24 they are C Mercury's numbers. They are the codes
-// of the packages quicksilver, hg and na.
+// A Code is the reason of a failure. It is an error, for errors.Is. Codes up to 24 are the numbers of C Mercury. They are the
+// codes of packages qs, hg and na.
 type Code = codes.Code
 
 // The codes of this package.
@@ -31,11 +31,11 @@ const (
 	ErrClosed      = codes.ErrClosed
 	ErrRevoked     = codes.ErrRevoked
 	ErrAnswered    = codes.ErrAnswered
-	ErrRemote      = codes.ErrRemote  // matches everything that a target answered
-	ErrRefused     = codes.ErrRefused // matches what it answered without having run a handler
+	ErrRemote      = codes.ErrRemote  // matches every error with which a target has responded
+	ErrRefused     = codes.ErrRefused // matches the errors with which a target has responded without running a handler
 )
 
-// A Fate says what became of a request at its target.
+// A Fate is whether a request has run at its target.
 type Fate = codes.Fate
 
 // The fates.
@@ -45,10 +45,10 @@ const (
 	Ran      = codes.Ran
 )
 
-// An Error ends an operation with a peer.
+// An Error is the error of an operation with a peer.
 type Error struct {
 	Op   string // "open", "call", "notify", "read" or "write"
-	Addr string // of the peer
+	Addr string // address of the peer
 	ID   uint64 // of the RPC, if Op is "call" or "notify"
 	Fate Fate   // of the request
 	Err  error  // a Code, a *RemoteError, or an error that wraps one
@@ -57,16 +57,18 @@ type Error struct {
 // Error returns for example "mercury: call 0x2 at ofi+tcp://127.0.0.1:9000: peer lost (may have run)".
 func (e *Error) Error() string {
 	s := "mercury: " + e.Op
-	if e.call() {
+	if e.isCall() {
 		s += fmt.Sprintf(" %#x", e.ID)
 	}
-	if s += " at " + e.Addr + ": " + e.Err.Error(); e.call() {
+	s += " at " + e.Addr + ": " + e.Err.Error()
+	if e.isCall() {
 		s += " (" + e.Fate.String() + ")"
 	}
 	return s
 }
 
-func (e *Error) call() bool { return e.Op == "call" || e.Op == "notify" }
+// isCall reports whether the operation is a call or a notification, which has an ID and a Fate.
+func (e *Error) isCall() bool { return e.Op == "call" || e.Op == "notify" }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
@@ -74,17 +76,17 @@ func (e *Error) Unwrap() error { return e.Err }
 // Timeout reports whether the cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, ErrTimeout) }
 
-// A RemoteError is what the target answered instead of output.
+// A RemoteError is an error with which the target has responded.
 type RemoteError struct {
-	// Code is hg_return_t, or what a handler of this package gave. Numbers up to 21 mean the same in all releases
-	// of Mercury. Those of 22 to 26 are 2.4.1's: they were others before, and nothing that a target sends tells its
-	// release. Error names what they may mean.
+	// Code is hg_return_t, or the code of a handler of this package. Numbers up to 21 have the same meaning in all releases
+	// of Mercury. Those from 22 to 26 are as in Mercury 2.4.1; earlier releases have other ones, and a response does not
+	// contain the release. Error lists the possible meanings.
 	Code Code
 }
 
-// shifted are the codes that were others before 2.4.1. 26 is new there, and what targets of this package answer if
-// a handler fails.
-var shifted = map[Code]string{
+// renumberedCodes are the texts of the codes that were renumbered in Mercury 2.4.1. 26 is new in it; targets of this package
+// respond with it if a handler fails.
+var renumberedCodes = map[Code]string{
 	22:         "HG_IO_ERROR, or HG_CHECKSUM_ERROR of Mercury 2.3",
 	23:         "HG_HOSTFIREWALL, or HG_CHECKSUM_ERROR of Mercury 2.4.0, HG_NA_ERROR of 2.3",
 	24:         "HG_CHECKSUM_ERROR, or HG_NA_ERROR of Mercury 2.4.0, HG_OTHER_ERROR of 2.3",
@@ -94,14 +96,14 @@ var shifted = map[Code]string{
 
 // Error returns the text of the code, for example "target: timed out".
 func (e *RemoteError) Error() string {
-	if text := shifted[e.Code]; text != "" {
+	if text := renumberedCodes[e.Code]; text != "" {
 		return "target: " + text
 	}
 	return "target: " + e.Code.Error()
 }
 
-// refused reports whether the library at the target answered, without having run a handler: those are the codes that it uses.
-func (e *RemoteError) refused() bool {
+// isRefusal reports whether the library at the target has responded, without running a handler: only it uses these codes.
+func (e *RemoteError) isRefusal() bool {
 	switch e.Code {
 	case ErrNoMethod, ErrAgain, ErrInvalid, codes.ErrVersion, ErrProtocol, ErrChecksum:
 		return true
@@ -109,34 +111,35 @@ func (e *RemoteError) refused() bool {
 	return false
 }
 
-// Is matches ErrRemote, ErrRefused if no handler ran, and Code if only a target can mean it: ErrNoMethod, and 64 to 127.
+// Is reports whether target is ErrRemote, or ErrRefused if no handler ran, or Code if that can only come from a target:
+// ErrNoMethod, and 64 to 127.
 func (e *RemoteError) Is(target error) bool {
 	switch target {
 	case ErrRemote:
 		return true
 	case ErrRefused:
-		return e.refused()
+		return e.isRefusal()
 	}
 	return target == e.Code && (e.Code >= codes.ErrNotFound || e.Code == ErrNoMethod)
 }
 
-// otherError is HG_OTHER_ERROR, which stands for all that C has no number for.
+// otherError is HG_OTHER_ERROR, for all errors without a number in C.
 const otherError Code = 26
 
-// codeInC returns the number by which the origin learns of a handler's error: HG_OTHER_ERROR if it has none, or one that says that no
-// handler ran, which is not for handlers. docs/MERCURY.md has the table.
+// codeInC returns the number that is sent for the error of a handler. It is HG_OTHER_ERROR if the error has no number in C, or
+// one that means that no handler ran. docs/MERCURY.md has the table.
 func codeInC(err error) int8 {
 	code := CodeOf(err)
-	if code == codes.ErrIO && !errors.Is(err, codes.ErrIO) { // what stands for errors without a code, here
+	if code == codes.ErrIO && !errors.Is(err, codes.ErrIO) { // CodeOf returns ErrIO for errors without a code
 		code = otherError
 	}
-	if code == codes.OK || code > 24 && code < codes.ErrNotFound || code > 127 || (&RemoteError{code}).refused() {
+	if code == codes.OK || code > 24 && code < codes.ErrNotFound || code > 127 || (&RemoteError{code}).isRefusal() {
 		return int8(otherError)
 	}
 	return int8(code)
 }
 
-// CodeOf returns the code inside err, which for a *RemoteError is what the target said.
+// CodeOf returns the code of err; that of the response for a *RemoteError.
 func CodeOf(err error) Code {
 	if r, ok := errors.AsType[*RemoteError](err); ok {
 		return r.Code
@@ -144,7 +147,7 @@ func CodeOf(err error) Code {
 	return codes.Of(err)
 }
 
-// FateOf returns what became of the request whose call ended with err: Ran for nil, MaybeRan for errors of other packages.
+// FateOf returns whether the request ran whose call has ended with err: Ran for nil, MaybeRan for errors of other packages.
 func FateOf(err error) Fate {
 	if err == nil {
 		return Ran
@@ -155,12 +158,14 @@ func FateOf(err error) Fate {
 	return MaybeRan
 }
 
+// errorf returns an error with a code.
 func errorf(code Code, format string, args ...any) error {
 	return codes.WithText(code, fmt.Sprintf(format, args...))
 }
 
-// ended returns the error of what ended because ctx did: it matches the cause of ctx, and exactly one of ErrTimeout and ErrCanceled.
-func ended(ctx context.Context, text string) error {
+// contextError returns the error of an operation that has ended because ctx is done. It matches the cause of ctx, and exactly
+// one of ErrTimeout and ErrCanceled.
+func contextError(ctx context.Context, text string) error {
 	code := ErrCanceled
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		code = ErrTimeout

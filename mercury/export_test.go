@@ -33,7 +33,7 @@ func (n *Node) AgeRegions() {
 	n.regionMu.Lock()
 	defer n.regionMu.Unlock()
 	for _, s := range n.segments {
-		s.region.used.Store(0)
+		s.region.lastUsed.Store(0)
 	}
 }
 

@@ -11,15 +11,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
 )
 
-// A link is the way to a peer while it is being dialled.
-type link struct {
-	ctx    context.Context // of the dial: ends when another connection of the pair takes its place
+// A pendingDial is a dial in progress. Several calls may wait for it.
+type pendingDial struct {
+	ctx    context.Context // canceled also when a connection from the peer replaces the dial
 	cancel context.CancelFunc
 	done   chan struct{} // closed when there is a connection or an error
-	err    error
+	err    error         // valid once done is closed
 }
 
-// connTo returns the connection to addr. It makes one if there is none.
+// connTo returns the connection to addr. It dials if there is none, and waits for it.
 func (n *Node) connTo(ctx context.Context, addr string) (*conn, error) {
 	n.mu.RLock()
 	c := n.conns[addr]
@@ -32,7 +32,7 @@ func (n *Node) connTo(ctx context.Context, addr string) (*conn, error) {
 		return nil, err
 	}
 	if a == n.self {
-		return n.toSelf()
+		return n.connToSelf()
 	}
 	n.mu.Lock()
 	if n.closed {
@@ -43,23 +43,23 @@ func (n *Node) connTo(ctx context.Context, addr string) (*conn, error) {
 		n.mu.Unlock()
 		return c, nil
 	}
-	l := n.links[a]
+	l := n.pendingDials[a]
 	if l == nil {
 		if len(n.conns)+n.setups >= n.cfg.MaxPeers {
 			n.mu.Unlock()
 			return nil, errorf(ErrAgain, "there are %d connections: Config.MaxPeers", n.cfg.MaxPeers)
 		}
 		n.setups++
-		l = &link{done: make(chan struct{})}
+		l = &pendingDial{done: make(chan struct{})}
 		l.ctx, l.cancel = context.WithTimeout(context.Background(), n.cfg.SetupTimeout)
-		n.links[a] = l
+		n.pendingDials[a] = l
 		go n.dial(l, a)
 	}
 	n.mu.Unlock()
 	select {
 	case <-l.done:
 	case <-ctx.Done():
-		return nil, ended(ctx, "no connection yet")
+		return nil, contextError(ctx, "no connection yet")
 	}
 	if l.err != nil {
 		return nil, l.err
@@ -67,15 +67,15 @@ func (n *Node) connTo(ctx context.Context, addr string) (*conn, error) {
 	return n.connTo(ctx, addrText(a))
 }
 
-// dial makes a connection, or fails, or gives way to one that the peer has made.
-func (n *Node) dial(l *link, a netip.AddrPort) {
+// dial connects to a, and ends the pendingDial l, unless a connection from the peer has done so.
+func (n *Node) dial(l *pendingDial, a netip.AddrPort) {
 	err := error(errNack)
 	for pause := 5 * time.Millisecond; err == errNack; pause = min(2*pause, 200*time.Millisecond) {
 		if err = n.dialOnce(l, a); err != errNack {
 			break
 		}
-		// The peer has a connection of the pair: one that it has begun, which arrives here soon, or an old one whose end it has not
-		// noticed yet.
+		// The peer has a connection with this node already: one that it dials, which arrives here soon, or an old one whose end
+		// it has not noticed.
 		select {
 		case <-time.After(pause):
 		case <-l.ctx.Done():
@@ -86,23 +86,24 @@ func (n *Node) dial(l *link, a netip.AddrPort) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.setups--
-	if n.links[a] != l { // taken by accept, which told of it
+	if n.pendingDials[a] != l { // admit has replaced the dial and closed done
 		return
 	}
-	delete(n.links, a)
+	delete(n.pendingDials, a)
 	l.err = err
 	close(l.done)
 }
 
 var (
-	errNack    = errorf(ErrExists, "there is another connection of the pair")
+	errNack    = errorf(ErrExists, "the peer has another connection with this node")
 	errSwapped = errorf(ErrUnsupported, "the peer has another byte order")
 )
 
-func (n *Node) dialOnce(l *link, a netip.AddrPort) error {
+// dialOnce makes one attempt to connect to a. It returns errNack if the peer refuses a second connection, or l is canceled.
+func (n *Node) dialOnce(l *pendingDial, a netip.AddrPort) error {
 	d := net.Dialer{}
 	if own := n.self.Addr(); !own.IsUnspecified() && own.IsLoopback() == a.Addr().IsLoopback() {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(own, 0)) // the peer names us by it
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(own, 0)) // the peer uses it as the address of this node
 	}
 	nc, err := d.DialContext(l.ctx, "tcp4", a.String())
 	if err != nil {
@@ -132,28 +133,28 @@ func (n *Node) dialOnce(l *link, a netip.AddrPort) error {
 		}
 		return err
 	}
-	c := n.newConn(nc, a, n.nameFor(nc), s)
+	c := n.newConn(nc, a, n.nameOnConn(nc), s)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed || n.links[a] != l {
+	if n.closed || n.pendingDials[a] != l {
 		nc.Close()
 		return ErrClosed
 	}
 	n.conns[c.addr] = c
-	c.begin()
+	c.start()
 	return nil
 }
 
-// nameFor returns the address that the other end of nc calls us by: the one it sees, and the port that we tell it.
-func (n *Node) nameFor(nc net.Conn) netip.AddrPort {
+// nameOnConn returns the address of this node for the other end of nc: the IP address of nc, and the port of the node.
+func (n *Node) nameOnConn(nc net.Conn) netip.AddrPort {
 	if a, ok := nc.LocalAddr().(*net.TCPAddr); ok {
 		return netip.AddrPortFrom(a.AddrPort().Addr().Unmap(), n.self.Port())
 	}
 	return n.self
 }
 
-// readSetup reads the peer's set-up message. The error carries ErrUnsupported for one of another protocol that is known, ErrProtocol for one that
-// makes no sense, and otherwise that of nc.
+// readSetup reads the set-up message of the peer. The error has the code ErrUnsupported for another known protocol and
+// ErrProtocol for an invalid message; other errors are those of nc.
 func (n *Node) readSetup(nc net.Conn) (_ xnet.Setup, err error) {
 	defer n.rescueSetup(nc, &err)
 	b := make([]byte, xnet.MaxSetup)
@@ -167,7 +168,7 @@ func (n *Node) readSetup(nc net.Conn) (_ xnet.Setup, err error) {
 	if _, err := io.ReadFull(nc, b[4:size]); err != nil {
 		return xnet.Setup{}, err
 	}
-	read(b[:size])
+	callFailpoint(b[:size])
 	s, err := xnet.ParseSetup(b[:size])
 	switch {
 	case errors.Is(err, xnet.ErrRXM):
@@ -178,14 +179,14 @@ func (n *Node) readSetup(nc net.Conn) (_ xnet.Setup, err error) {
 	return s, err
 }
 
-// accept takes connections until the listener is closed.
-func (n *Node) accept() {
+// acceptLoop accepts connections until the listener is closed.
+func (n *Node) acceptLoop() {
 	for {
 		nc, err := n.ln.Accept()
 		if isClosed(err) {
 			return
 		}
-		if err != nil { // no descriptors, for example: there may be some soon
+		if err != nil { // for example no descriptors
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
@@ -199,12 +200,12 @@ func (n *Node) accept() {
 			nc.Close()
 			continue
 		}
-		go n.greet(nc)
+		go n.setUpAccepted(nc)
 	}
 }
 
-// greet sets up a connection that a peer has made.
-func (n *Node) greet(nc net.Conn) {
+// setUpAccepted sets up an accepted connection, and closes it if that fails.
+func (n *Node) setUpAccepted(nc net.Conn) {
 	c := n.admit(nc)
 	n.mu.Lock()
 	n.setups--
@@ -214,91 +215,93 @@ func (n *Node) greet(nc net.Conn) {
 	}
 }
 
+// admit exchanges the set-up messages on an accepted connection, and returns the conn, or nil if it is refused. If both sides
+// dial each other, the dial of the side with the higher address is kept.
 func (n *Node) admit(nc net.Conn) *conn {
 	_ = nc.SetDeadline(time.Now().Add(n.cfg.SetupTimeout))
 	s, err := n.readSetup(nc)
 	remote, ok := nc.RemoteAddr().(*net.TCPAddr)
-	if !ok || n.refuse(nc, remote.AddrPort(), s, err) {
+	if !ok || n.refuseSetup(nc, remote.AddrPort(), s, err) {
 		return nil
 	}
 	name := netip.AddrPortFrom(remote.AddrPort().Addr().Unmap(), s.Port)
-	self := n.nameFor(nc)
+	self := n.nameOnConn(nc)
 	c := n.newConn(nc, name, self, s)
 	c.firstTag += tagCount
 	refusal := (&xnet.Setup{Kind: xnet.Refuse, Port: s.Port, PID: n.pid}).Append(nil)
 
 	n.mu.Lock()
-	l, old := n.links[name], n.conns[c.addr]
+	l, old := n.pendingDials[name], n.conns[c.addr]
 	nack := old != nil && old.pid == s.PID || name == self || old == nil && l != nil && name.Compare(self) < 0
 	if n.closed || nack {
 		n.mu.Unlock()
 		_, _ = nc.Write(refusal)
 		return nil
 	}
-	// We speak version 0, without rendezvous, which every release of libfabric understands.
+	// Version 0, without libfabric's rendezvous, is supported by every release of libfabric.
 	answer := xnet.Setup{Kind: xnet.Accept, Port: s.Port, PID: n.pid}
 	if _, err = nc.Write(answer.Append(nil)); err != nil || nc.SetDeadline(time.Time{}) != nil {
 		n.mu.Unlock()
 		return nil
 	}
 	n.conns[c.addr] = c
-	if l != nil { // our own dial of the pair gives way
-		delete(n.links, name)
+	if l != nil { // this connection replaces the dial of this node
+		delete(n.pendingDials, name)
 		l.cancel()
 		close(l.done)
 	}
-	c.begin()
+	c.start()
 	n.mu.Unlock()
 	if old != nil {
-		old.fail(errorf(ErrPeerLost, "%v: it was started again, and has another connection", ErrPeerLost))
+		old.fail(errorf(ErrPeerLost, "%v: the peer was restarted and has another connection", ErrPeerLost))
 	}
 	return c
 }
 
-// refuse reports whether the set-up message that a peer begins with makes no connection. What it says of the peer's protocol is logged, and
-// a peer that waits for words of its own protocol gets them.
-func (n *Node) refuse(nc net.Conn, peer netip.AddrPort, s xnet.Setup, err error) bool {
+// refuseSetup reports whether the first set-up message of a peer, s, or the error of reading it, makes a connection
+// impossible. A reason that concerns the protocol is logged, and a peer of ofi_rxm gets a refusal in its protocol.
+func (n *Node) refuseSetup(nc net.Conn, peer netip.AddrPort, s xnet.Setup, err error) bool {
 	switch {
 	case err == nil && s.Kind != xnet.Request:
-		err = errorf(ErrProtocol, "it begins with a set-up message of kind %d", s.Kind)
+		err = errorf(ErrProtocol, "the first set-up message is of kind %d", s.Kind)
 	case err == nil && s.Swapped:
 		err = errSwapped
 	case err == nil:
 		return false
 	case CodeOf(err) == ErrUnsupported:
 		_, _ = nc.Write(xnet.AppendRXMRefusal(nil))
-	case CodeOf(err) != ErrProtocol: // nothing came
+	case CodeOf(err) != ErrProtocol: // the message has not arrived
 		return true
 	}
-	n.refused(peer, err)
+	n.logRefusal(peer, err)
 	return true
 }
 
-// forget takes a connection that has ended out of the tables.
-func (n *Node) forget(c *conn) {
+// removeConn removes a connection that has ended from the tables.
+func (n *Node) removeConn(c *conn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.conns[c.addr] == c {
 		delete(n.conns, c.addr)
 	}
-	if n.own == c || n.ownPeer == c {
-		n.own, n.ownPeer = nil, nil
+	if n.selfConn == c || n.selfPeer == c {
+		n.selfConn, n.selfPeer = nil, nil
 	}
 }
 
-// toSelf returns a connection of the process with itself.
-func (n *Node) toSelf() (*conn, error) {
+// connToSelf returns the connection of the node with itself, which it makes if there is none.
+func (n *Node) connToSelf() (*conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return nil, ErrClosed
 	}
-	if n.own == nil {
+	if n.selfConn == nil {
 		a, b := net.Pipe()
 		s := xnet.Setup{PID: n.pid}
-		n.own, n.ownPeer = n.newConn(a, n.self, n.self, s), n.newConn(b, n.self, n.self, s)
-		n.own.begin()
-		n.ownPeer.begin()
+		n.selfConn, n.selfPeer = n.newConn(a, n.self, n.self, s), n.newConn(b, n.self, n.self, s)
+		n.selfConn.start()
+		n.selfPeer.start()
 	}
-	return n.own, nil
+	return n.selfConn, nil
 }

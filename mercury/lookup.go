@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Lookup returns addr with an IPv4 address in place of the name that it has: that of a network interface of this
-// machine, or of a host, "ofi+tcp://node7:4000" for example. An address without a name is returned as it is.
-// Lookup may wait for the system's resolver; calls take only what it returns, so that none of them waits for that.
+// Lookup replaces the host name in addr, for example "ofi+tcp://node7:4000", with an IPv4 address. The name may also be that
+// of a network interface of this machine. An address without a name is returned unchanged. Lookup may block in the system's
+// resolver; calls accept only numeric addresses, so that they never block in it.
 //
-// The error is ErrInvalid if addr is no address, ErrUnreachable if the name has no IPv4 address, and that of ctx
-// if it has ended.
+// The error is ErrInvalid if addr is not an address, ErrUnreachable if the name has no IPv4 address, and that of ctx if it is
+// done.
 func Lookup(ctx context.Context, addr string) (string, error) {
 	if a, err := parseAddr(addr); err == nil {
 		return addrText(a), nil
@@ -28,7 +28,7 @@ func Lookup(ctx context.Context, addr string) (string, error) {
 		all, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", host)
 		switch {
 		case ctx.Err() != nil:
-			return "", ended(ctx, "lookup of "+host)
+			return "", contextError(ctx, "lookup of "+host)
 		case err != nil:
 			return "", errorf(ErrUnreachable, "mercury: lookup of %s: %v", host, err)
 		case len(all) == 0:

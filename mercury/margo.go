@@ -9,19 +9,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 )
 
-// What Margo puts in front of arguments: the number of the RPC that has led to the call, which is for its statistics, and an hg_return_t.
+// margoIn and margoOut are the lengths of the prefixes of Margo: in input the id of the calling RPC, for statistics, in output
+// an hg_return_t.
 const margoIn, margoOut = 8, 4
 
-// DefaultProvider is Margo's provider for RPCs that belong to none.
+// DefaultProvider is the provider id of Margo for RPCs without a provider.
 const DefaultProvider = hgwire.DefaultProvider
 
-// MargoID returns the identity of an RPC of a Margo provider.
+// MargoID returns the id of an RPC of a Margo provider.
 func MargoID(name string, provider uint16) uint64 { return hgwire.MargoID(name, provider) }
 
-// output takes the front off an output. Margo's own failure is there, and not in the header of the response.
-func (w framing) output(b []byte) ([]byte, error) {
+// trimOutput removes the prefix of an output. Margo sends its errors in this prefix, not in the header of the response.
+func (w margoPrefix) trimOutput(b []byte) ([]byte, error) {
 	if len(b) < w.out {
-		return nil, errorf(ErrProtocol, "an output of %d bytes, want %d at least: the target does not use Margo", len(b), w.out)
+		return nil, errorf(ErrProtocol, "the output has %d bytes, want at least %d: the target does not use Margo", len(b), w.out)
 	}
 	if w.out > 0 && b[0]|b[1]|b[2]|b[3] != 0 {
 		code := Code(b[0])
@@ -33,8 +34,8 @@ func (w framing) output(b []byte) ([]byte, error) {
 	return b[w.out:], nil
 }
 
-// fail answers with an error, where the origin looks for it.
-func (w framing) fail(r *Request, err error) {
+// respondError responds with err, in the prefix for Margo, else in the header.
+func (w margoPrefix) respondError(r *Request, err error) {
 	if w.out == 0 {
 		_ = r.RespondError(err)
 		return
@@ -42,23 +43,23 @@ func (w framing) fail(r *Request, err error) {
 	_ = r.Respond([]byte{uint8(codeInC(err)), 0, 0, 0})
 }
 
-// DefineMargo names a method of Margo, as MARGO_REGISTER does. It is that of DefaultProvider; At names the same of other providers. It
+// DefineMargo defines a method of Margo, as MARGO_REGISTER does, for DefaultProvider; At returns it for other providers. It
 // panics if In or Out cannot be encoded.
 func DefineMargo[In, Out any](name string) *Method[In, Out] {
-	return define[In, Out](name, MargoID(name, DefaultProvider), framing{margoIn, margoOut})
+	return define[In, Out](name, MargoID(name, DefaultProvider), margoPrefix{margoIn, margoOut})
 }
 
-// At returns m as a method of a provider, as MARGO_REGISTER_PROVIDER names it. It costs little: a handle of a database, for example, that holds
-// the address and the provider of a service calls m.At(provider).Call. At panics if m was not defined by DefineMargo.
+// At returns m for a provider, as MARGO_REGISTER_PROVIDER does. It is cheap enough to be called for each call, for example
+// m.At(provider).Call. At panics if m was not defined by DefineMargo.
 func (m *Method[In, Out]) At(provider uint16) *Method[In, Out] {
-	if m.wrap != (framing{margoIn, margoOut}) {
+	if m.prefix != (margoPrefix{margoIn, margoOut}) {
 		panic("mercury: method " + m.name + " has no providers: define it with DefineMargo")
 	}
-	return &Method[In, Out]{m.name, MargoID(m.name, provider), m.wrap}
+	return &Method[In, Out]{m.name, MargoID(m.name, provider), m.prefix}
 }
 
-// A Provider is one of the providers of Margo that a Node serves: methods with the same number, and with a name, its identity, that tells
-// clients what kind they are of. It is safe for concurrent use.
+// A Provider is a Margo provider that a Node serves: a set of methods with the same provider id, and an identity, a name by
+// which clients recognize the kind of service. It is safe for concurrent use.
 type Provider struct {
 	node     *Node
 	id       uint16
@@ -69,40 +70,40 @@ type Provider struct {
 	ids    []uint64 // of the RPCs that it serves
 }
 
-// Provide begins a provider, whose number may come from a configuration, until Provider.Close. It answers Identity, and
-// margo_provider_get_identity in C, with identity, "yokan" for example. HandleAt adds its methods. The error matches ErrExists if n has such a
-// provider, and ErrInvalid if identity has a zero byte.
+// Provide starts a provider, which serves until Provider.Close; HandleAt adds its methods. Identity, and in C
+// margo_provider_get_identity, return its identity, for example "yokan". The error matches ErrExists if n has a provider with
+// this id, and ErrInvalid if identity contains a zero byte.
 func (n *Node) Provide(id uint16, identity string) (*Provider, error) {
 	p := &Provider{node: n, id: id, identity: identity}
 	if strings.IndexByte(identity, 0) >= 0 {
-		return nil, errorf(ErrInvalid, "mercury: provider %d: an identity with a zero byte, where C would end it", id)
+		return nil, errorf(ErrInvalid, "mercury: provider %d: the identity contains a zero byte", id)
 	}
 	answer := func(context.Context, struct{}) (string, error) { return identity, nil }
-	if !p.handle(identityRPC.At(id).id, identityRPC.handler(answer)) {
-		return nil, errorf(ErrExists, "mercury: provider %d is served already: close it, or choose another number", id)
+	if !p.addHandler(identityRPC.At(id).id, identityRPC.newHandler(answer)) {
+		return nil, errorf(ErrExists, "mercury: provider %d is served already: close it, or use another id", id)
 	}
 	return p, nil
 }
 
-// ID returns the number of p.
+// ID returns the provider id of p.
 func (p *Provider) ID() uint16 { return p.id }
 
-// Identity returns what p was begun with.
+// Identity returns the identity that p was started with.
 func (p *Provider) Identity() string { return p.identity }
 
-// handle reports whether the RPC id had no handler, and p is not closed.
-func (p *Provider) handle(id uint64, fn func(*Request)) bool {
+// addHandler adds a handler, and returns false if the RPC id has one already or p is closed.
+func (p *Provider) addHandler(id uint64, fn func(*Request)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || !p.node.addHandler(id, handler{fun: fn, provider: p}) {
+	if p.closed || !p.node.addHandler(id, handler{serve: fn, provider: p}) {
 		return false
 	}
 	p.ids = append(p.ids, id)
 	return true
 }
 
-// Close ends the provider: its requests, and those for its identity, are answered with HG_NOENTRY, and its number is free. Close does not wait
-// for handlers that run. It is nil, and may be called twice.
+// Close ends the provider: the response to its requests, and to those for its identity, is HG_NOENTRY, and its id can be used
+// again. Close does not wait for running handlers. It returns nil, and may be called twice.
 func (p *Provider) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,11 +114,11 @@ func (p *Provider) Close() error {
 	return nil
 }
 
-// HandleAt has p serve m with fn, as Handle does, until p.Close. It panics if p serves m already or is closed, if fn is nil, and if m was not
-// defined by DefineMargo. Whichever provider m is of itself does not matter.
+// HandleAt serves m at p with fn, as Handle does, until p.Close. The provider of m itself is ignored. It panics if p serves m
+// already or is closed, if fn is nil, and if m was not defined by DefineMargo.
 func (m *Method[In, Out]) HandleAt(p *Provider, fn func(ctx context.Context, in In) (Out, error)) {
 	at := m.At(p.id)
-	if !p.handle(at.id, at.handler(fn)) {
+	if !p.addHandler(at.id, at.newHandler(fn)) {
 		panic(fmt.Sprintf("mercury: provider %d serves %s already, or is closed", p.id, m.name))
 	}
 }
@@ -127,30 +128,32 @@ var (
 	shutdownRPC = DefineMargo[struct{}, int32]("__shutdown__")
 )
 
-// Identity asks for the kind of the Margo provider at addr, which every provider that has registered one answers. It waits as Node.Call
-// does, and returns what that does; the error matches ErrNoMethod if there is no such provider.
+// Identity requests the identity of the Margo provider at addr, if it has registered one. It blocks and fails as Node.Call
+// does; the error matches ErrNoMethod if there is no such provider.
 func Identity(ctx context.Context, n *Node, addr string, provider uint16) (string, error) {
 	return identityRPC.At(provider).Call(ctx, n, addr, struct{}{})
 }
 
-// EnableShutdown lets any peer end this process, by ShutdownRemote or, in C, margo_shutdown_remote_instance: the peer is answered, and then stop is
-// called, once, on a goroutine of its own. Without it C gets HG_NOENTRY. stop is usually what cancels the context on which main waits
-// before it closes n; if it closes n itself the answer may be lost. EnableShutdown panics if it was called before.
+// EnableShutdown allows every peer to shut this process down, with ShutdownRemote or, in C, margo_shutdown_remote_instance:
+// the response is sent, and then stop is called, once, on a goroutine of its own. Without it the response is HG_NOENTRY. stop
+// should cancel the context for which main waits before it closes n; if stop closes n itself the response may be lost.
+// EnableShutdown panics if it was called before.
 func (n *Node) EnableShutdown(stop func()) {
 	var once sync.Once
 	n.Handle(shutdownRPC.id, func(r *Request) {
-		answer := shutdownRPC.handler(func(context.Context, struct{}) (int32, error) { return 0, nil })
+		answer := shutdownRPC.newHandler(func(context.Context, struct{}) (int32, error) { return 0, nil })
 		answer(r)
 		once.Do(stop)
 	})
 }
 
-// ShutdownRemote asks the Margo process at addr, or one that has called EnableShutdown, to end, and waits for its answer, not for its end. The
-// error matches ErrPermission if that process does not allow it, and is that of Node.Call else.
+// ShutdownRemote requests a shutdown of the Margo process at addr, or of one that has called EnableShutdown. It blocks until
+// the response has arrived, not until the process has ended. The error matches ErrPermission if the process does not allow
+// it, and is that of Node.Call otherwise.
 func ShutdownRemote(ctx context.Context, n *Node, addr string) error {
 	ret, err := shutdownRPC.Call(ctx, n, addr, struct{}{})
 	if err == nil && ret != 0 {
-		err = &Error{"call", addr, shutdownRPC.id, Ran, errorf(ErrPermission, "%v: the process does not allow it: margo_enable_remote_shutdown", ErrPermission)}
+		err = &Error{"call", addr, shutdownRPC.id, Ran, errorf(ErrPermission, "%v: the process has not called margo_enable_remote_shutdown", ErrPermission)}
 	}
 	return err
 }

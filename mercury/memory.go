@@ -10,14 +10,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 )
 
-// A memory is bytes that a connection may copy from or to until they are taken away. Copies are made under its lock, in pieces, so
-// that taking away waits for one piece at most and never for a peer.
+// A memory is a range of bytes that a connection may copy from or to until revoke. Copies are made with its lock held, in
+// chunks, so that revoke waits for at most one chunk and never for a peer.
 type memory struct {
 	mu  sync.Mutex
-	buf []byte // nil once taken away
+	buf []byte // nil once revoked
 }
 
-// copyOut fills to with what lies at off. It reports whether the memory is still there.
+// copyOut copies the bytes at offset off to to. It returns false if the memory is revoked.
 func (m *memory) copyOut(to []byte, off uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -39,28 +39,29 @@ func (m *memory) copyIn(from []byte, off uint64) bool {
 	return true
 }
 
-func (m *memory) takeAway() {
+// revoke ends all use of the memory. No copy is in progress when it returns.
+func (m *memory) revoke() {
 	m.mu.Lock()
 	m.buf = nil
 	m.mu.Unlock()
 }
 
-// keep puts a copy in place of the memory, which is the caller's again.
-func (m *memory) keep() {
+// replaceWithCopy replaces the bytes with a copy, so that the caller can reuse them.
+func (m *memory) replaceWithCopy() {
 	m.mu.Lock()
 	m.buf = slices.Clone(m.buf)
 	m.mu.Unlock()
 }
 
-// A place is where a try reads or writes: b, or n bytes at off of mem.
-type place struct {
+// A buffer is the source or destination of a nonblocking write or read: b, or n bytes at off of mem.
+type buffer struct {
 	b      []byte
 	mem    *memory
 	off, n uint64
 }
 
-// errGone says that the memory of a place has been taken away.
-var errGone = errorf(ErrRevoked, "the memory has been taken away")
+// errRevoked is the error of an access to a memory after revoke.
+var errRevoked = errorf(ErrRevoked, "the memory is no longer lent")
 
 // Access is what peers may do with lent memory.
 type Access uint8
@@ -76,13 +77,13 @@ type Region struct {
 	node     *Node
 	size     uint64
 	access   Access
-	only     *conn    // nil: any connection
-	peers    []string // nil: any peer
+	only     *conn    // the only connection that may access it; nil: any
+	peers    []string // addresses of the peers that may access it; nil: any
 	segments []*segment
-	used     atomic.Int64 // when only has asked for it last, in nanoseconds
+	lastUsed atomic.Int64 // Unix time of the last access over only, in nanoseconds
 }
 
-// A segment is a part of a Region, which has a key of its own.
+// A segment is a part of a Region, with a key of its own.
 type segment struct {
 	region *Region
 	key    uint64
@@ -90,23 +91,24 @@ type segment struct {
 	mem    memory
 }
 
-// Lend lets peers read or write buf until Region.Close, as HG_Bulk_create does. It does not block, and copies nothing: until then the program
-// must not use buf for something else. A peer needs its key, which is random and part of what Region.Bulk returns; with peers, which are
-// addresses, the key is good for these only.
+// Lend lets peers read or write buf until Region.Close, as HG_Bulk_create does.
 //
-// There is no message that refuses an access: a wrong key or range, or access that was not given, ends the connection, as in C.
-//
-// The error is ErrInvalid for no bytes, an unknown access or peers that are not addresses, and ErrClosed after Node.Close.
+//   - It does not block, and does not copy buf, which must not be used for anything else until Region.Close.
+//   - A peer needs the key, which is random and part of Region.Bulk. If peers are given, which are addresses, the key is
+//     valid for these only.
+//   - An access with a wrong key or range, or of a kind that is not allowed, ends the connection, as in C: the protocol has no
+//     message that refuses one.
+//   - The error is ErrInvalid if buf is empty, access is unknown or peers are not addresses, and ErrClosed after Node.Close.
 func (n *Node) Lend(buf []byte, access Access, peers ...string) (*Region, error) {
 	return n.LendSegments([][]byte{buf}, access, peers...)
 }
 
-// LendSegments is Lend of several pieces of memory, which peers see as one: bufs[1] follows the last byte of bufs[0]. Nothing needs to
-// be copied together for that. Pieces without bytes are left out. The handle takes 72 bytes for each piece; a request with more than some
-// 50 of them is longer than a message, and travels apart.
+// LendSegments is Lend of several buffers, which peers see as one: bufs[1] follows the last byte of bufs[0]. Empty buffers are
+// skipped. The handle needs 72 bytes for each buffer; a request with a handle of more than about 50 does not fit into a message,
+// and the target reads it with a transfer of its own.
 func (n *Node) LendSegments(bufs [][]byte, access Access, peers ...string) (*Region, error) {
 	if access == 0 || access&^(Read|Write) != 0 || !slices.ContainsFunc(bufs, func(b []byte) bool { return len(b) > 0 }) {
-		return nil, errorf(ErrInvalid, "mercury: lend: no bytes or no access; want memory that peers may Read, Write, or both")
+		return nil, errorf(ErrInvalid, "mercury: lend: the memory is empty, or the access is not Read, Write or both")
 	}
 	for i, p := range peers {
 		a, err := parseAddr(p)
@@ -118,10 +120,11 @@ func (n *Node) LendSegments(bufs [][]byte, access Access, peers ...string) (*Reg
 		}
 		peers[i] = addrText(a)
 	}
-	return n.lend(bufs, access, nil, peers)
+	return n.newRegion(bufs, access, nil, peers)
 }
 
-func (n *Node) lend(bufs [][]byte, access Access, only *conn, peers []string) (*Region, error) {
+// newRegion returns a region of bufs, whose segments have new keys.
+func (n *Node) newRegion(bufs [][]byte, access Access, only *conn, peers []string) (*Region, error) {
 	r := &Region{node: n, access: access, only: only, peers: peers}
 	for _, buf := range bufs {
 		if len(buf) > 0 {
@@ -143,14 +146,15 @@ func (n *Node) lend(bufs [][]byte, access Access, only *conn, peers []string) (*
 	return r, nil
 }
 
+// newKey returns a random key.
 func newKey() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:])
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// Bulk returns the handle of r, to be sent to peers in the input or output of a call. It is good until Close. A peer that passes it on
-// needs one that is bound to this process: Region.Bulk().Bind(Node.Addr()).
+// Bulk returns the handle of r, to be sent to peers in the input or output of a call. It is valid until Close. A peer that
+// passes it on needs a bound handle: Region.Bulk().Bind(Node.Addr()).
 func (r *Region) Bulk() Bulk {
 	b := hgwire.Bulk{Len: r.size, Access: uint8(r.access), Segments: make([]hgwire.Segment, len(r.segments))}
 	for i, s := range r.segments {
@@ -159,17 +163,17 @@ func (r *Region) Bulk() Bulk {
 	return Bulk{b}
 }
 
-// maxEager bounds the handle with a copy of the memory. It fits into a message beside some other arguments.
+// maxEager is the largest size of a handle with a copy of the memory. It leaves room for other arguments in a message.
 const maxEager = 3 << 10
 
-// EagerBulk is Bulk with a copy of the memory, as it is now, inside of the handle: its receiver reads that without asking
-// this process. C makes its handles of small memory so. Get of such a handle waits for nothing. The handle is that of Bulk
-// if peers may write to the memory, if it would be longer than 3 KiB, or after Close.
+// EagerBulk is Bulk with a copy of the current contents of the memory in the handle, as C does for small memory: the receiver
+// reads the copy, and Get of such a handle does not block. If peers may write to the memory, if the handle would be longer than
+// 3 KiB, and after Close, it returns the handle of Bulk.
 //
-// The copy goes wherever the handle goes, whatever peers the memory was lent to, and stays there after Close.
+// Every process that receives the handle can read the copy, also if the memory was lent to certain peers, and after Close.
 func (r *Region) EagerBulk() Bulk {
 	b := r.Bulk()
-	if r.access != Read || b.b.WireSize()+r.size > maxEager {
+	if r.access != Read || b.wire.WireSize()+r.size > maxEager {
 		return b
 	}
 	data := make([]byte, r.size)
@@ -180,12 +184,13 @@ func (r *Region) EagerBulk() Bulk {
 		}
 		at += s.size
 	}
-	b.b.Eager = data
+	b.wire.Eager = data
 	return b
 }
 
-// Close takes the memory away from peers: when it returns, nobody reads or writes it for one. A peer that is in the middle of that,
-// or uses a key afterwards, loses its connection. Close waits for no peer, and is nil. It may be called twice.
+// Close revokes the access of peers to the memory: when it returns, the memory is not read or written for a peer any more. A
+// peer that is in the middle of an access, or uses the key afterwards, loses its connection. Close waits for no peer. It
+// returns nil and may be called twice.
 func (r *Region) Close() error {
 	r.node.regionMu.Lock()
 	for _, s := range r.segments {
@@ -193,20 +198,20 @@ func (r *Region) Close() error {
 	}
 	r.node.regionMu.Unlock()
 	for _, s := range r.segments {
-		s.mem.takeAway()
+		s.mem.revoke()
 	}
 	return nil
 }
 
-// keep puts copies in place of the memory, which is the caller's again.
-func (r *Region) keep() {
+// replaceWithCopies replaces the memory with copies, so that the caller can reuse it.
+func (r *Region) replaceWithCopies() {
 	for _, s := range r.segments {
-		s.mem.keep()
+		s.mem.replaceWithCopy()
 	}
 }
 
-// segment returns what key stands for, if c may do access to size bytes at off.
-func (n *Node) segment(c *conn, key, off, size uint64, access Access) *segment {
+// findSegment returns the segment with this key, if c may access size bytes at off of it; otherwise nil.
+func (n *Node) findSegment(c *conn, key, off, size uint64, access Access) *segment {
 	n.regionMu.Lock()
 	s := n.segments[key]
 	n.regionMu.Unlock()

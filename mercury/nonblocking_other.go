@@ -4,9 +4,10 @@ package mercury
 
 import "net"
 
-// A try is a way to use a socket without waiting, which this system does not have.
-type try struct{}
+// A nonblockingIO is never made on these systems.
+type nonblockingIO struct{}
 
-func newTries(net.Conn) (write, read *try) { return nil, nil }
+// newNonblockingIO returns nil: reads and writes block.
+func newNonblockingIO(net.Conn) (write, read *nonblockingIO) { return nil, nil }
 
-func (*try) move(place, bool) (n int, ready bool, err error) { return 0, false, nil }
+func (*nonblockingIO) transfer(buffer, bool) (n int, ready bool, err error) { return 0, false, nil }

@@ -7,20 +7,21 @@ import (
 	"syscall"
 )
 
-// A try writes to a socket, or reads from it. One goroutine at a time may use it.
-type try struct {
-	do   func(func(fd uintptr) bool) error
-	call func(fd int, b []byte) (int, error)
-	fun  func(fd uintptr) bool // run, as a value that is made once
+// A nonblockingIO does system calls for one direction of a socket, reads or writes. One goroutine at a time may use it.
+type nonblockingIO struct {
+	rawIO   func(func(fd uintptr) bool) error   // syscall.RawConn.Read or Write
+	syscall func(fd int, b []byte) (int, error) // syscall.Read or Write
+	runFunc func(fd uintptr) bool               // runOnce, bound once
 
-	at   place // these four are those of the call of move that runs
-	wait bool
-	n    int
-	err  error
+	// These fields are the arguments and results of the transfer in progress.
+	target buffer
+	wait   bool
+	n      int
+	err    error
 }
 
-// newTries returns what writes to nc and what reads from it, or nil if nc is no socket.
-func newTries(nc net.Conn) (write, read *try) {
+// newNonblockingIO returns the two directions of nc; nil if nc is not a socket.
+func newNonblockingIO(nc net.Conn) (write, read *nonblockingIO) {
 	s, ok := nc.(syscall.Conn)
 	if !ok {
 		return nil, nil
@@ -29,21 +30,23 @@ func newTries(nc net.Conn) (write, read *try) {
 	if err != nil {
 		return nil, nil
 	}
-	return newTry(raw.Write, syscall.Write), newTry(raw.Read, syscall.Read)
+	return newDirection(raw.Write, syscall.Write), newDirection(raw.Read, syscall.Read)
 }
 
-func newTry(do func(func(fd uintptr) bool) error, call func(int, []byte) (int, error)) *try {
-	t := &try{do: do, call: call}
-	t.fun = t.run
+// newDirection returns one direction of a socket.
+func newDirection(do func(func(fd uintptr) bool) error, call func(int, []byte) (int, error)) *nonblockingIO {
+	t := &nonblockingIO{rawIO: do, syscall: call}
+	t.runFunc = t.runOnce
 	return t
 }
 
-// move moves some of the bytes at p: at once, or if it may wait as soon as the socket is ready. It reports whether the socket was ready. The
-// error is errGone if the memory of p has been taken away. A place in a memory is locked while the system copies, and not while move waits.
-func (t *try) move(p place, wait bool) (n int, ready bool, err error) {
-	t.at, t.wait, t.n, t.err = p, wait, 0, nil // do returns at once if the connection is closed
-	err = t.do(t.fun)
-	t.at = place{}
+// transfer reads or writes some of the bytes of p, once. If the socket is not ready it waits for that if wait is set, and
+// returns false otherwise. The error is errRevoked if the memory of p is revoked. The lock of a memory is held during the system
+// call, and not while transfer waits.
+func (t *nonblockingIO) transfer(p buffer, wait bool) (n int, ready bool, err error) {
+	t.target, t.wait, t.n, t.err = p, wait, 0, nil // results of a rawIO that does not call runOnce, on a closed connection
+	err = t.rawIO(t.runFunc)
+	t.target = buffer{}
 	if err == nil {
 		err = t.err
 	}
@@ -53,20 +56,20 @@ func (t *try) move(p place, wait bool) (n int, ready bool, err error) {
 	return max(t.n, 0), true, err
 }
 
-// run reports whether move has ended.
-func (t *try) run(fd uintptr) bool {
-	b := t.at.b
-	if m := t.at.mem; m != nil {
+// runOnce does the system call, and reports whether transfer has ended.
+func (t *nonblockingIO) runOnce(fd uintptr) bool {
+	b := t.target.b
+	if m := t.target.mem; m != nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if m.buf == nil {
-			t.err = errGone
+			t.err = errRevoked
 			return true
 		}
-		b = m.buf[t.at.off : t.at.off+t.at.n]
+		b = m.buf[t.target.off : t.target.off+t.target.n]
 	}
 	for {
-		if t.n, t.err = t.call(int(fd), b); t.err != syscall.EINTR {
+		if t.n, t.err = t.syscall(int(fd), b); t.err != syscall.EINTR {
 			return t.err != syscall.EAGAIN || !t.wait
 		}
 	}

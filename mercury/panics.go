@@ -6,37 +6,39 @@ import (
 	"sync/atomic"
 )
 
-// failpoint, if not nil, is called with what a peer has sent. Only tests set it.
+// failpoint, if not nil, is called with the bytes of a peer before they are handled. Only tests set it.
 var failpoint atomic.Pointer[func(b []byte)]
 
-func read(b []byte) {
+// callFailpoint calls failpoint.
+func callFailpoint(b []byte) {
 	if f := failpoint.Load(); f != nil {
 		(*f)(b)
 	}
 }
 
-// Panics counts the panics of the package itself over what peers had sent. Each has cost the peer its connection, and its stack is in the log:
-// please report it.
+// Panics returns the number of panics of this package, not of handlers, caused by the bytes of peers. Each has closed the
+// connection of the peer, and its stack is in the log: please report it.
 func (n *Node) Panics() int64 { return n.panics.Load() }
 
-// caught counts and logs a panic that has been recovered, and returns the error of the connection.
-func (n *Node) caught(v any, peer string) error {
+// recordPanic counts and logs a recovered panic, and returns the error of the connection.
+func (n *Node) recordPanic(v any, peer string) error {
 	n.panics.Add(1)
-	n.log().Error("mercury: a panic while the bytes of a peer were handled: its connection is cut, please report it",
+	n.logger().Error("mercury: a panic while the bytes of a peer were handled: the connection is closed, please report it",
 		"peer", peer, "panic", v, "stack", string(debug.Stack()))
-	return errorf(ErrPeerLost, "%v: a defect of this side: it panicked while it handled what the peer had sent: %v", ErrPeerLost, v)
+	return errorf(ErrPeerLost, "%v: this side panicked while it handled the bytes of the peer: %v", ErrPeerLost, v)
 }
 
-// rescue ends a panic of a goroutine that handles what the peer of c has sent. It is deferred, where no lock is held.
+// rescue recovers from a panic of a goroutine that handles the bytes of the peer of c, and closes c. It must be deferred where
+// no lock is held.
 func (c *conn) rescue() {
 	if v := recover(); v != nil {
-		c.fail(c.n.caught(v, c.addr))
+		c.fail(c.node.recordPanic(v, c.addr))
 	}
 }
 
-// rescueSetup is rescue where there is no connection yet.
+// rescueSetup is rescue for a connection that is being set up.
 func (n *Node) rescueSetup(nc net.Conn, err *error) {
 	if v := recover(); v != nil {
-		*err = n.caught(v, nc.RemoteAddr().String())
+		*err = n.recordPanic(v, nc.RemoteAddr().String())
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 )
 
-// A checksumState is what is known of the headers that a peer's library reads.
+// A checksumState is whether the library of a peer uses the longer headers with checksums.
 type checksumState uint8
 
 const (
@@ -17,7 +17,8 @@ const (
 	sumsOn
 )
 
-// checksums reports whether requests to the peer have the longer header. The first call to a peer that has sent none itself asks.
+// checksums reports whether requests to the peer have the longer header. If the peer has not sent a message that shows it, the
+// first call starts a probe and waits for it.
 func (c *conn) checksums(ctx context.Context) (bool, error) {
 	for {
 		c.mu.Lock()
@@ -34,17 +35,18 @@ func (c *conn) checksums(ctx context.Context) (bool, error) {
 		select {
 		case <-probing:
 		case <-ctx.Done():
-			return false, ended(ctx, "the peer does not answer a request of an unknown RPC, by which its checksums are found: set Config.Checksums")
+			return false, contextError(ctx, "the peer does not respond to the request that detects its checksums: set Config.Checksums")
 		case <-c.done:
-			return false, c.ended()
+			return false, c.endError()
 		}
 	}
 }
 
-// probe sends a request of an RPC that nobody has. Both builds of C answer it, and the answer's flags show which one it is. It goes on
-// until the peer answers, the connection ends, or Config.SetupTimeout has passed and the next call asks again.
+// probe sends a request of an RPC that no peer has. C responds to it with and without checksums, and the flags of the response
+// show which one it is. probe ends when the response has arrived, the connection has ended, or Config.SetupTimeout has passed;
+// the next call then starts another one.
 func (c *conn) probe(probing chan struct{}) {
-	ctx, cancel := context.WithTimeout(c.ctx, c.n.cfg.SetupTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx, c.node.cfg.SetupTimeout)
 	defer cancel()
 	var b [8]byte
 	_, _ = rand.Read(b[:])
@@ -55,8 +57,8 @@ func (c *conn) probe(probing chan struct{}) {
 	close(probing)
 }
 
-// saw notes what a peer's message says of its build.
-func (c *conn) saw(checksums bool) {
+// recordChecksums records whether a message of the peer has the longer header, if that is unknown.
+func (c *conn) recordChecksums(checksums bool) {
 	state := sumsOff
 	if checksums {
 		state = sumsOn
@@ -68,8 +70,8 @@ func (c *conn) saw(checksums bool) {
 	c.mu.Unlock()
 }
 
-// ended returns why c has.
-func (c *conn) ended() error {
+// endError returns the error with which c has ended.
+func (c *conn) endError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err

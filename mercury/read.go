@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	readSize   = 128 << 10
-	smallRead  = 4 << 10  // at a time, while answers to reads are to come
-	directRead = 16 << 10 // of a span that is missing, from which on it is read without a copy in buf
-	maxMessage = 64 << 10 // of a peer that is set to longer messages than usual
+	readSize   = 128 << 10 // size of the buffer
+	smallRead  = 4 << 10   // largest read into the buffer while responses to reads are pending
+	directRead = 16 << 10  // from this size on the rest of a span is read into its memory without a copy
+	maxMessage = 64 << 10  // largest message of a peer, which may be configured to longer messages than usual
 )
 
-// A reader is what the goroutine read knows.
-type reader struct {
-	c    *conn
-	buf  []byte
-	r, w int // what is in buf
-	h    xnet.Header
+// A connReader is the state of readLoop.
+type connReader struct {
+	conn   *conn
+	buf    []byte
+	r, w   int // buf[r:w] was read and is not handled
+	header xnet.Header
 
-	try    *try // nil if reading must wait
-	misses int  // of polls, by which the next ones are skipped
-	skip   int
+	poller    *nonblockingIO // nil if the connection does not support it
+	misses    int            // grows with each poll without success; sets skipPolls
+	skipPolls int            // how many reads block without polling
 }
 
 // next returns the next n bytes, at most readSize, which are valid until the next call.
-func (r *reader) next(n int) ([]byte, error) {
+func (r *connReader) next(n int) ([]byte, error) {
 	for r.w-r.r < n {
-		if err := r.more(); err != nil {
+		if err := r.readMore(); err != nil {
 			return nil, err
 		}
 	}
@@ -43,67 +43,67 @@ func (r *reader) next(n int) ([]byte, error) {
 	return b, nil
 }
 
-// more reads from the socket.
-func (r *reader) more() error {
+// readMore reads bytes into buf.
+func (r *connReader) readMore() error {
 	answers := r.flush()
 	if r.r > 0 {
 		r.w = copy(r.buf, r.buf[r.r:r.w])
 		r.r = 0
 	}
 	b := r.buf[r.w:]
-	if answers { // their data need not pass through buf
+	if answers { // leave their data in the socket, to be read directly into memory
 		b = b[:min(len(b), smallRead)]
 	}
-	n, err := r.read(place{b: b})
+	n, err := r.read(buffer{b: b})
 	r.w += n
 	return err
 }
 
-// flush sends what has been answered, before r waits. It reports whether answers to reads are to come.
-func (r *reader) flush() (answers bool) {
-	r.c.mu.Lock()
-	answers = len(r.c.reads.q) > 0
-	r.c.flushLocked(len(r.c.out) == 0 && len(r.c.jobs) == 0 && r.c.acks == 0)
+// flush sends queued output before r blocks. It reports whether responses to reads are pending.
+func (r *connReader) flush() (answers bool) {
+	r.conn.mu.Lock()
+	answers = len(r.conn.pendingReads.q) > 0
+	r.conn.flushLocked(len(r.conn.out) == 0 && len(r.conn.jobs) == 0 && r.conn.acksToSend == 0)
 	return answers
 }
 
-// read reads what there is to p, or waits for it: by polling for a moment, if what came last came that fast. It returns no bytes with
-// an error, and at least one without.
-func (r *reader) read(p place) (int, error) {
-	if r.try == nil || r.skip > 0 || runtime.GOMAXPROCS(0) == 1 || !polling.CompareAndSwap(false, true) {
-		r.skip--
-		return r.wait(p)
+// read reads at least one byte to p, or returns an error. It polls for pollTime before it blocks, unless that had no success
+// recently.
+func (r *connReader) read(p buffer) (int, error) {
+	if r.poller == nil || r.skipPolls > 0 || runtime.GOMAXPROCS(0) == 1 || !polling.CompareAndSwap(false, true) {
+		r.skipPolls--
+		return r.readBlocking(p)
 	}
 	begun := time.Now()
-	for i := 0; i%8 != 7 || time.Since(begun) < pollFor; i++ {
-		n, ready, err := r.try.move(p, false)
+	for i := 0; i%8 != 7 || time.Since(begun) < pollTime; i++ {
+		n, ready, err := r.poller.transfer(p, false)
 		if ready {
 			polling.Store(false)
 			if n > 0 {
-				r.misses, r.skip = 0, 0
+				r.misses, r.skipPolls = 0, 0
 			}
-			return n, orEOF(n, err)
+			return n, readError(n, err)
 		}
 		runtime.Gosched()
 	}
 	r.misses = min(2*r.misses+1, 255)
-	r.skip = r.misses
+	r.skipPolls = r.misses
 	polling.Store(false)
-	return r.wait(p)
+	return r.readBlocking(p)
 }
 
-// wait is read without polling.
-func (r *reader) wait(p place) (int, error) {
-	if r.try == nil {
-		n, err := r.c.nc.Read(p.b)
-		return n, orEOF(n, err)
+// readBlocking is read without polling first.
+func (r *connReader) readBlocking(p buffer) (int, error) {
+	if r.poller == nil {
+		n, err := r.conn.nc.Read(p.b)
+		return n, readError(n, err)
 	}
-	n, _, err := r.try.move(p, true)
-	return n, orEOF(n, err)
+	n, _, err := r.poller.transfer(p, true)
+	return n, readError(n, err)
 }
 
-// orEOF returns the error of a read that has returned n bytes and err.
-func orEOF(n int, err error) error {
+// readError returns the error of a read of n bytes with err: nil if n is not 0, and io.EOF for 0 bytes without an error.
+func readError(n int, err error) error {
 	switch {
 	case n > 0:
 		return nil
@@ -113,33 +113,34 @@ func orEOF(n int, err error) error {
 	return err
 }
 
-// polling says that some connection of the process is polled: a second one would take a processor from the program.
+// polling is true while a connection of the process is polled. Only one is polled at a time: a second one would take a
+// processor from the program.
 var polling atomic.Bool
 
-// pollFor is how long a connection is polled before its reader sleeps. To be woken takes about as long.
-const pollFor = 50 * time.Microsecond
+// pollTime is how long a connection is polled before its reader sleeps. Waking the reader takes about as long.
+const pollTime = 50 * time.Microsecond
 
-// span moves the next bytes into the memory of s, or nowhere if it has none. The error is errGone if the memory has been taken away; then s is
-// what is missing.
-func (r *reader) span(s *span) error {
+// readSpan reads the next bytes into the memory of s, or drops them if it has none. s is the missing part afterwards. The error
+// is errRevoked if the memory is revoked.
+func (r *connReader) readSpan(s *span) error {
 	for s.n > 0 {
 		n := uint64(0)
 		switch {
 		case r.r < r.w:
 			n = min(s.n, uint64(r.w-r.r))
 			if s.mem != nil && !s.mem.copyIn(r.buf[r.r:r.r+int(n)], s.off) {
-				return errGone
+				return errRevoked
 			}
 			r.r += int(n)
-		case s.mem != nil && r.try != nil && s.n >= directRead:
+		case s.mem != nil && r.poller != nil && s.n >= directRead:
 			r.flush()
-			got, err := r.read(place{mem: s.mem, off: s.off, n: min(s.n, directSize)})
+			got, err := r.read(buffer{mem: s.mem, off: s.off, n: min(s.n, directSize)})
 			if err != nil {
 				return err
 			}
 			n = uint64(got)
 		default:
-			if err := r.more(); err != nil {
+			if err := r.readMore(); err != nil {
 				return err
 			}
 		}
@@ -149,25 +150,26 @@ func (r *reader) span(s *span) error {
 	return nil
 }
 
-// read reads until the connection ends. An inline handler that ends the goroutine has it go on on another.
-func (c *conn) read() {
+// readLoop reads until the connection ends. If an inline handler calls runtime.Goexit, it continues on another goroutine.
+func (c *conn) readLoop() {
 	ended := false
 	defer func() {
 		if !ended && c.ctx.Err() == nil {
-			go c.read()
+			go c.readLoop()
 		}
 	}()
 	defer c.rescue()
-	err := c.in.run()
+	err := c.reader.loop()
 	ended = true
-	c.in.buf = nil // handlers may outlive the connection
+	c.reader.buf = nil // handlers may keep the connection alive
 	if ne := net.Error(nil); errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) || CodeOf(err) == ErrClosed {
 		err = errorf(ErrPeerLost, "%v: %v", ErrPeerLost, err)
 	}
 	c.fail(err)
 }
 
-func (r *reader) run() error {
+// loop reads and handles messages until an error.
+func (r *connReader) loop() error {
 	for {
 		b, err := r.next(xnet.Base)
 		if err != nil {
@@ -181,52 +183,52 @@ func (r *reader) run() error {
 		if b, err = r.next(n); err != nil {
 			return err
 		}
-		if err = r.h.Parse(b); err != nil {
+		if err = r.header.Parse(b); err != nil {
 			return errorf(ErrProtocol, "%v", err)
 		}
-		if err = r.message(); err != nil {
+		if err = r.handleMessage(); err != nil {
 			return err
 		}
 	}
 }
 
-// message deals with what is behind the header.
-func (r *reader) message() error {
-	c, h := r.c, &r.h
+// handleMessage handles the message whose header was read.
+func (r *connReader) handleMessage() error {
+	c, h := r.conn, &r.header
 	switch h.Op {
 	case xnet.ReadReq:
 		return c.serveRead(h)
 	case xnet.ReadResp:
 		c.mu.Lock()
-		o, ok := c.reads.pop()
+		o, ok := c.pendingReads.pop()
 		c.mu.Unlock()
 		if !ok || h.Payload() != o.n {
-			return errorf(ErrProtocol, "an answer of %d bytes to no read, or to another one", h.Payload())
+			return errorf(ErrProtocol, "a read response of %d bytes does not match the oldest read", h.Payload())
 		}
-		return r.answer(o)
+		return r.handleReadResponse(o)
 	case xnet.Write:
 		return r.serveWrite()
 	}
 	if h.IsAck() {
-		return c.acknowledged()
+		return c.handleAck()
 	}
 	if h.Payload() > maxMessage {
-		return errorf(ErrProtocol, "a message of %d bytes, want at most %d", h.Payload(), maxMessage)
+		return errorf(ErrProtocol, "the message has %d bytes, the limit is %d", h.Payload(), maxMessage)
 	}
 	b, err := r.next(int(h.Payload()))
-	read(b)
+	callFailpoint(b)
 	switch {
 	case err != nil:
 		return err
 	case h.Unexpected():
-		return c.request(uint32(h.Tag), b)
+		return c.handleRequest(uint32(h.Tag), b)
 	case h.Op == xnet.Tagged:
-		return c.expected(uint32(h.Tag), b)
+		return c.handleExpected(uint32(h.Tag), b)
 	}
-	return errorf(ErrProtocol, "a message without a tag")
+	return errorf(ErrProtocol, "the message has no tag")
 }
 
-// serveRead answers a peer's read of our memory.
+// serveRead queues the response to a read of the peer.
 func (c *conn) serveRead(h *xnet.Header) error {
 	spans, err := c.spans(h, Read)
 	if err != nil {
@@ -235,25 +237,25 @@ func (c *conn) serveRead(h *xnet.Header) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.jobs) >= maxJobs {
-		return errorf(ErrOverflow, "the peer has %d reads under way", maxJobs)
+		return errorf(ErrOverflow, "the peer has %d reads in flight", maxJobs)
 	}
-	c.jobs = append(c.jobs, &job{head: xnet.Header{Op: xnet.ReadResp}, spans: spans})
+	c.jobs = append(c.jobs, &dataMessage{head: xnet.Header{Op: xnet.ReadResp}, spans: spans})
 	return nil
 }
 
-// serveWrite takes a peer's write into our memory.
-func (r *reader) serveWrite() error {
-	c := r.c
-	spans, err := c.spans(&r.h, Write)
+// serveWrite reads the data of a write of the peer into the memory, and queues the acknowledgement.
+func (r *connReader) serveWrite() error {
+	c := r.conn
+	spans, err := c.spans(&r.header, Write)
 	if err != nil {
 		return err
 	}
-	if n := payload(spans); n != r.h.Payload() {
-		return errorf(ErrProtocol, "a write of %d bytes to %d", r.h.Payload(), n)
+	if n := payloadLen(spans); n != r.header.Payload() {
+		return errorf(ErrProtocol, "the write has %d bytes for memory of %d", r.header.Payload(), n)
 	}
-	deliver := r.h.Flags&(xnet.Deliver|xnet.Commit) != 0
+	deliver := r.header.Flags&(xnet.Deliver|xnet.Commit) != 0
 	for i := range spans {
-		if err := r.span(&spans[i]); err != nil {
+		if err := r.readSpan(&spans[i]); err != nil {
 			return err
 		}
 	}
@@ -261,24 +263,24 @@ func (r *reader) serveWrite() error {
 		return nil
 	}
 	c.mu.Lock()
-	c.acks++
+	c.acksToSend++
 	c.mu.Unlock()
 	return nil
 }
 
-// spans returns the memory that a peer's operation is about.
+// spans returns the memory of a read or write of the peer, which must have access to it.
 func (c *conn) spans(h *xnet.Header, access Access) ([]span, error) {
 	if _, err := h.Total(hgwire.MaxBulk); err != nil {
 		return nil, errorf(ErrProtocol, "%v", err)
 	}
 	spans := make([]span, h.N)
 	for i, v := range h.IOV[:h.N] {
-		s := c.n.segment(c, v.Key, v.Addr, v.Len, access)
+		s := c.node.findSegment(c, v.Key, v.Addr, v.Len, access)
 		if s == nil {
-			return nil, c.refusal()
+			return nil, c.accessError()
 		}
 		if s.region.only != nil {
-			s.region.used.Store(time.Now().UnixNano())
+			s.region.lastUsed.Store(time.Now().UnixNano())
 		}
 		spans[i] = span{&s.mem, v.Addr, v.Len}
 	}

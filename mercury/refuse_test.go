@@ -53,9 +53,9 @@ func TestOtherProtocols(t *testing.T) {
 	swapped := (&xnet.Setup{Port: 7, PID: 9}).Append(nil)
 	swapped[24], swapped[31] = 0, 1
 	for _, c := range []struct{ begins, answer, words string }{
-		{rxmRequest, rxmRefusal, "ofi_rxm: it has Mercury older than 2.3 or libfabric older than 1.18"},
+		{rxmRequest, rxmRefusal, "ofi_rxm: update Mercury to 2.3 or later, and libfabric to 1.18 or later"},
 		{string(swapped), "", "another byte order"},
-		{string((&xnet.Setup{Kind: xnet.Accept, Port: 7}).Append(nil)), "", "a set-up message of kind 1"},
+		{string((&xnet.Setup{Kind: xnet.Accept, Port: 7}).Append(nil)), "", "set-up message is of kind 1"},
 		{"GET / HTTP/1.1\r\n\r\n", "", "set-up version 71, want 3"},
 		{"", "", ""},
 	} {
@@ -127,6 +127,6 @@ func TestCallOfOldMercury(t *testing.T) {
 	require.NoError(t, err)
 	err = <-errs
 	require.ErrorIs(t, err, mercury.ErrUnsupported)
-	require.ErrorContains(t, err, "ofi_rxm: it has Mercury older than 2.3")
+	require.ErrorContains(t, err, "ofi_rxm: update Mercury to 2.3")
 	require.Equal(t, mercury.NotRun, mercury.FateOf(err))
 }

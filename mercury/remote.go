@@ -9,35 +9,35 @@ import (
 )
 
 const (
-	pieceSize = 1 << 20 // of a transfer: what messages behind it wait for
-	window    = 4       // pieces under way
+	chunkSize   = 1 << 20 // bytes of a chunk of a transfer; messages wait behind one
+	maxInFlight = 4       // chunks in flight of a transfer
 )
 
-// A Remote is memory of a peer that it has lent. It is safe for concurrent use.
+// A Remote is memory that a peer has lent. It is safe for concurrent use.
 //
-// No message of C's refuses an access, nor takes one back: a peer that has closed its memory ends the connection, and the answer to a
-// read that was given up is thrown away when it comes.
+// The protocol of C has no messages to refuse or cancel an access: a peer that has revoked the memory closes the connection,
+// and the response to a read that was abandoned is discarded when it arrives.
 type Remote struct {
 	ctx  context.Context // of ReadAt and WriteAt
-	n    *Node
-	conn *conn // of the request that the handle came in; nil: that to addr
+	node *Node
+	conn *conn // of the request with the handle; nil: the connection to addr
 	addr string
 	bulk Bulk
 }
 
-// Remote returns the memory at addr that b is the handle of.
+// Remote returns the memory at addr with the handle b.
 func (n *Node) Remote(addr string, b Bulk) *Remote {
-	return &Remote{ctx: context.Background(), n: n, addr: addr, bulk: b}
+	return &Remote{ctx: context.Background(), node: n, addr: addr, bulk: b}
 }
 
-// With returns the same memory for package io: ReadAt and WriteAt of it end when ctx does.
+// With returns the same memory with another context for ReadAt and WriteAt.
 func (r *Remote) With(ctx context.Context) *Remote {
 	same := *r
 	same.ctx = ctx
 	return &same
 }
 
-// Len returns the bytes in the memory.
+// Len returns the number of bytes of the memory.
 func (r *Remote) Len() int64 { return r.bulk.Len() }
 
 // ReadAt is Get with the context of With. It returns io.EOF where an io.ReaderAt does.
@@ -59,88 +59,92 @@ func (r *Remote) ReadAt(p []byte, off int64) (int, error) {
 // WriteAt is Put with the context of With.
 func (r *Remote) WriteAt(p []byte, off int64) (int, error) { return r.Put(r.ctx, p, off) }
 
-// Get reads from offset off of the memory into p, in pieces of 1 MiB, and waits. It returns how many bytes at the beginning of
-// p were read, len(p) if the error is nil. When ctx ends so does Get, and p is not touched any more.
+// Get reads len(p) bytes at offset off of the memory into p, in chunks of 1 MiB. It blocks until they have arrived or ctx is
+// done; p is not written to any more then. It returns how many bytes at the beginning of p were read, len(p) if the error is
+// nil.
 func (r *Remote) Get(ctx context.Context, p []byte, off int64) (int, error) {
-	if b := &r.bulk.b; b.Eager != nil && r.within("read", Read, len(p), off) == nil {
+	if b := &r.bulk.wire; b.Eager != nil && r.checkAccess("read", Read, len(p), off) == nil {
 		return copy(p, b.Eager[off:]), nil
 	}
-	return r.move(ctx, "read", Read, p, off)
+	return r.transfer(ctx, "read", Read, p, off)
 }
 
-// Put writes p at offset off of the memory, and waits until all of it is there. When ctx ends so does Put, and p is not touched
-// any more; a piece that was under way may still arrive. It returns how many bytes at the beginning of p are known to be there.
+// Put writes p at offset off of the memory. It blocks until all bytes have arrived or ctx is done; p is not read any more then,
+// but a chunk in flight may still arrive. It returns how many bytes at the beginning of p are known to have arrived.
 func (r *Remote) Put(ctx context.Context, p []byte, off int64) (int, error) {
-	return r.move(ctx, "write", Write, p, off)
+	return r.transfer(ctx, "write", Write, p, off)
 }
 
-func (r *Remote) within(op string, access Access, n int, off int64) error {
+// checkAccess returns an error unless the handle allows the access to n bytes at off.
+func (r *Remote) checkAccess(op string, access Access, n int, off int64) error {
 	if off < 0 || off > r.Len() || int64(n) > r.Len()-off {
-		return r.failed(op, errorf(ErrInvalid, "%d bytes at %d of %d", n, off, r.Len()))
+		return r.wrapError(op, errorf(ErrInvalid, "%d bytes at offset %d lie outside the memory of %d bytes", n, off, r.Len()))
 	}
 	if owner := r.bulk.Owner(); owner != "" && owner != r.addr {
-		return r.failed(op, errorf(ErrInvalid, "the memory is that of %s", owner))
+		return r.wrapError(op, errorf(ErrInvalid, "the handle is bound to %s", owner))
 	}
 	if r.bulk.Access()&access == 0 {
-		return r.failed(op, errorf(ErrPermission, "the handle does not allow it"))
+		return r.wrapError(op, errorf(ErrPermission, "the handle does not allow it"))
 	}
 	return nil
 }
 
-func (r *Remote) failed(op string, err error) error {
+// wrapError returns the *Error of an operation.
+func (r *Remote) wrapError(op string, err error) error {
 	return &Error{Op: op, Addr: r.addr, Fate: MaybeRan, Err: err}
 }
 
-// A transfer is a Get or a Put.
+// A transfer is a Get or a Put. The lock of the connection guards all fields except mem and wake.
 type transfer struct {
-	mem   memory
-	wake  chan struct{} // has room for one
-	under int           // pieces under way
-	more  bool          // there are others to begin
-	ended int           // in order
-	err   error
+	mem      memory
+	wake     chan struct{} // one slot; wakes the goroutine of the transfer
+	inFlight int           // chunks in flight
+	hasMore  bool          // not all chunks were started
+	done     int           // bytes of completed chunks, which complete in order
+	err      error
 }
 
-// An op is a piece of one.
-type op struct {
-	t      *transfer
-	off, n uint64
+// A chunkOp is a chunk of a transfer in flight.
+type chunkOp struct {
+	transfer *transfer
+	off, n   uint64
 }
 
-func (r *Remote) move(ctx context.Context, name string, access Access, p []byte, off int64) (int, error) {
-	if err := r.within(name, access, len(p), off); err != nil || len(p) == 0 {
+// transfer reads or writes p, and waits for the end. It keeps maxInFlight chunks in flight.
+func (r *Remote) transfer(ctx context.Context, name string, access Access, p []byte, off int64) (int, error) {
+	if err := r.checkAccess(name, access, len(p), off); err != nil || len(p) == 0 {
 		return 0, err
 	}
-	ctx, cancel := r.n.bound(ctx)
+	ctx, cancel := r.node.withTimeout(ctx)
 	if cancel != nil {
 		defer cancel()
 	}
 	c := r.conn
 	if c == nil {
 		var err error
-		if c, err = r.n.connTo(ctx, r.addr); err != nil {
-			return 0, r.failed(name, err)
+		if c, err = r.node.connTo(ctx, r.addr); err != nil {
+			return 0, r.wrapError(name, err)
 		}
 	}
 	if ctx.Err() != nil {
-		return 0, r.failed(name, ended(ctx, ""))
+		return 0, r.wrapError(name, contextError(ctx, ""))
 	}
 	t := &transfer{mem: memory{buf: p}, wake: make(chan struct{}, 1)}
-	from := r.bulk.b.Seek(uint64(off))
+	from := r.bulk.wire.Seek(uint64(off))
 	c.mu.Lock()
 	for at := 0; ; {
-		for t.err == nil && c.err == nil && t.under < window && at < len(p) {
-			piece := from.Next(min(len(p)-at, pieceSize))
-			o := &op{t, uint64(at), uint64(piece.Len)}
-			t.under++
+		for t.err == nil && c.err == nil && t.inFlight < maxInFlight && at < len(p) {
+			piece := from.Next(min(len(p)-at, chunkSize))
+			o := &chunkOp{t, uint64(at), uint64(piece.Len)}
+			t.inFlight++
 			c.startLocked(o, access, xnet.IOV{Addr: piece.Addr, Len: o.n, Key: piece.Key})
 			at += piece.Len
 		}
-		t.more = at < len(p)
+		t.hasMore = at < len(p)
 		if t.err == nil {
 			t.err = c.err
 		}
-		if t.err != nil || t.under == 0 {
+		if t.err != nil || t.inFlight == 0 {
 			break
 		}
 		c.flushLocked(false)
@@ -149,45 +153,47 @@ func (r *Remote) move(ctx context.Context, name string, access Access, p []byte,
 			c.mu.Lock()
 		case <-ctx.Done():
 			c.mu.Lock()
-			if t.under > 0 && t.err == nil {
-				t.err = ended(ctx, "")
+			if t.inFlight > 0 && t.err == nil {
+				t.err = contextError(ctx, "")
 			}
 		}
 	}
-	err, n := t.err, t.ended
-	c.jobs = slices.DeleteFunc(c.jobs, func(j *job) bool { return j.op != nil && j.op.t == t }) // not begun
-	if j := c.job; j != nil && j.op != nil && j.op.t == t {                                     // the rest of this piece must follow
+	err, n := t.err, t.done
+	// Writes that were not started are removed. One that is being written must be completed, from a copy of its rest.
+	c.jobs = slices.DeleteFunc(c.jobs, func(j *dataMessage) bool { return j.op != nil && j.op.transfer == t })
+	if j := c.job; j != nil && j.op != nil && j.op.transfer == t {
 		for i, s := range j.spans {
 			j.spans[i] = span{&memory{buf: slices.Clone(p[s.off : s.off+s.n])}, 0, s.n}
 		}
 	}
-	t.mem.takeAway()
+	t.mem.revoke()
 	c.mu.Unlock()
 	if err != nil {
-		return n, r.failed(name, err)
+		return n, r.wrapError(name, err)
 	}
 	return n, nil
 }
 
-// startLocked begins a piece.
-func (c *conn) startLocked(o *op, access Access, v xnet.IOV) {
+// startLocked starts a chunk at the memory v of the peer.
+func (c *conn) startLocked(o *chunkOp, access Access, v xnet.IOV) {
 	if access == Read {
 		h := xnet.Header{Op: xnet.ReadReq, N: 1, IOV: [4]xnet.IOV{v}}
-		c.header(&h, 0)
-		c.reads.push(o)
+		c.appendHeaderLocked(&h, 0)
+		c.pendingReads.push(o)
 		return
 	}
 	head := xnet.Header{Op: xnet.Write, Flags: xnet.Deliver, N: 1, IOV: [4]xnet.IOV{v}}
-	c.jobs = append(c.jobs, &job{head: head, spans: []span{{&o.t.mem, o.off, o.n}}, op: o})
+	c.jobs = append(c.jobs, &dataMessage{head: head, spans: []span{{&o.transfer.mem, o.off, o.n}}, op: o})
 }
 
-// endLocked ends a piece, and wakes who waits if there is something to do.
+// endLocked ends a chunk with err, and wakes the goroutine of the transfer if another chunk can be started or the transfer has
+// ended.
 func (t *transfer) endLocked(err error) {
-	t.under--
+	t.inFlight--
 	if err != nil && t.err == nil {
 		t.err = err
 	}
-	if t.err == nil && t.under > 0 && !t.more {
+	if t.err == nil && t.inFlight > 0 && !t.hasMore {
 		return
 	}
 	select {
@@ -196,36 +202,36 @@ func (t *transfer) endLocked(err error) {
 	}
 }
 
-// answer takes what a peer's memory held.
-func (r *reader) answer(o *op) error {
-	s := span{&o.t.mem, o.off, o.n}
-	err := r.span(&s)
-	if err == errGone { // it was given up
+// handleReadResponse reads the data of a response into the memory of the chunk.
+func (r *connReader) handleReadResponse(o *chunkOp) error {
+	s := span{&o.transfer.mem, o.off, o.n}
+	err := r.readSpan(&s)
+	if err == errRevoked { // the transfer was abandoned: drop the rest
 		s.mem = nil
-		err = r.span(&s)
+		err = r.readSpan(&s)
 	}
 	if err != nil {
-		r.c.mu.Lock()
-		o.t.endLocked(errorf(ErrPeerLost, "%v: %v", ErrPeerLost, err))
-		r.c.mu.Unlock()
+		r.conn.mu.Lock()
+		o.transfer.endLocked(errorf(ErrPeerLost, "%v: %v", ErrPeerLost, err))
+		r.conn.mu.Unlock()
 		return err
 	}
-	r.c.mu.Lock()
-	o.t.ended += int(o.n)
-	o.t.endLocked(nil)
-	r.c.mu.Unlock()
+	r.conn.mu.Lock()
+	o.transfer.done += int(o.n)
+	o.transfer.endLocked(nil)
+	r.conn.mu.Unlock()
 	return nil
 }
 
-// acknowledged ends the oldest write.
-func (c *conn) acknowledged() error {
+// handleAck handles the acknowledgement of the oldest write.
+func (c *conn) handleAck() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	o, ok := c.writes.pop()
+	o, ok := c.pendingWrites.pop()
 	if !ok {
-		return errorf(ErrProtocol, "an acknowledgement of no write")
+		return errorf(ErrProtocol, "an acknowledgement without a write")
 	}
-	o.t.ended += int(o.n)
-	o.t.endLocked(nil)
+	o.transfer.done += int(o.n)
+	o.transfer.endLocked(nil)
 	return nil
 }

@@ -12,70 +12,76 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Request is a call that a peer has made. It is answered once, on the connection that it came on.
+// A Request is a call of a peer. It gets one response, on its connection.
 type Request struct {
-	c     *conn
-	tag   uint32
-	id    uint64
-	flags uint8
-	sums  hgwire.Sums
-	in    []byte
-	fun   func(*Request) // its handler, also when that has been removed meanwhile
+	conn    *conn
+	tag     uint32
+	id      uint64
+	flags   uint8
+	sums    hgwire.Sums
+	in      []byte
+	handler func(*Request) // stays if the handler is removed meanwhile
 
-	// These are guarded by c.mu.
-	inline   bool // its handler is on the goroutine that reads, which flushes
-	answered bool
-	detached bool
+	// conn.mu guards these fields.
+	inline   bool // the handler runs on the goroutine of readLoop, which flushes the response
+	answered bool // there is a response
+	detached bool // Detach was called
 }
 
-// Input returns what the origin sent, without headers, Config.MaxBody bytes at most. It is the handler's to keep and to change; only that of
-// HandleInline is good just until the handler returns.
+// Input returns the input of the call, at most Config.MaxBody bytes. The handler may keep and change it; but for HandleInline
+// it is valid only until the handler returns.
 func (r *Request) Input() []byte { return r.in }
 
-// ID returns the identity of the RPC.
+// ID returns the id of the RPC.
 func (r *Request) ID() uint64 { return r.id }
 
-// Peer returns the address of the process that called: the one it has, with the port it says. It is good for Call.
-func (r *Request) Peer() string { return r.c.addr }
+// Peer returns the address of the calling process, which can be used for Call: its IP address, with the port that it has
+// announced.
+func (r *Request) Peer() string { return r.conn.addr }
 
 // Node returns the node that serves the request.
-func (r *Request) Node() *Node { return r.c.n }
+func (r *Request) Node() *Node { return r.conn.node }
 
-// Context ends with the connection or the node. C's requests have no deadline, and nothing tells of one that was given up.
-func (r *Request) Context() context.Context { return r.c.ctx }
+// Context returns a context that is canceled when the connection or the node is closed. Requests of C have no deadline, and
+// the target is not notified of a cancel.
+func (r *Request) Context() context.Context { return r.conn.ctx }
 
-// Remote returns the memory that the origin has lent, to be read and written over the connection of the request.
+// Remote returns memory that the origin has lent. It is accessed over the connection of the request.
 func (r *Request) Remote(b Bulk) *Remote {
-	return &Remote{ctx: r.c.ctx, n: r.c.n, conn: r.c, addr: r.c.addr, bulk: b}
+	return &Remote{ctx: r.conn.ctx, node: r.conn.node, conn: r.conn, addr: r.conn.addr, bulk: b}
 }
 
-// Detach lets the handler return without an answer, which follows later.
+// Detach allows the handler to return before Respond or RespondError is called.
 func (r *Request) Detach() {
-	r.c.mu.Lock()
+	r.conn.mu.Lock()
 	r.detached = true
-	r.c.mu.Unlock()
+	r.conn.mu.Unlock()
 }
 
-// Respond answers with out, of which it makes a copy. It does not wait. The error matches ErrAnswered if there is an answer, ErrOverflow
-// if out is longer than Config.MaxBody, ErrNoMemory if the peer has still to read four times as much, and why the connection ended if it did; nil does not say that the answer arrives.
-// A request that wants no response gets none.
+// Respond sends a response with a copy of out. It does not block.
+//
+// The error matches ErrAnswered if there is a response already, ErrOverflow if out is longer than Config.MaxBody, and
+// ErrNoMemory if the peer has not read four times Config.MaxBody of earlier output; otherwise it is the error with which the
+// connection has ended. nil does not mean that the response arrives. A request without a response gets none.
 func (r *Request) Respond(out []byte) error { return r.respond(0, out) }
 
-// RespondError answers with the number of err. It does not wait, and returns what Respond does. An error that carries a Code which is one of
-// C's numbers is sent as it is, and so are codes from 64 to 127; context.DeadlineExceeded is HG_TIMEOUT and context.Canceled
-// HG_CANCELED. Every other error is HG_OTHER_ERROR, also those whose number means that no handler ran, as ErrNoMethod does. The text of err stays
-// here.
+// RespondError sends a response with the number of err. It does not block, and its error is that of Respond.
+//
+// A Code that is a number of C is sent unchanged, and so are codes from 64 to 127; context.DeadlineExceeded is HG_TIMEOUT and
+// context.Canceled is HG_CANCELED. Every other error is HG_OTHER_ERROR, also one whose number means that no handler ran, such
+// as ErrNoMethod. The text of err is not sent.
 func (r *Request) RespondError(err error) error { return r.respond(codeInC(err), nil) }
 
+// respond sends a response. Output that does not fit into a message is lent to the peer.
 func (r *Request) respond(code int8, out []byte) error {
-	c, h := r.c, hgwire.Response{Code: code, Flags: r.flags & hgwire.Checksums}
+	c, h := r.conn, hgwire.Response{Code: code, Flags: r.flags & hgwire.Checksums}
 	var region *Region
-	if size := hgwire.HeaderSize(h.Flags != 0); len(out)+size > c.n.cfg.MessageSize && r.flags&hgwire.NoReply == 0 {
+	if size := hgwire.HeaderSize(h.Flags != 0); len(out)+size > c.node.cfg.MessageSize && r.flags&hgwire.NoReply == 0 {
 		var err error
-		if int64(len(out)) > c.n.cfg.MaxBody {
-			return errorf(ErrOverflow, "mercury: respond: %d bytes, want at most %d: Config.MaxBody", len(out), c.n.cfg.MaxBody)
+		if int64(len(out)) > c.node.cfg.MaxBody {
+			return errorf(ErrOverflow, "mercury: respond: the output has %d bytes, Config.MaxBody is %d", len(out), c.node.cfg.MaxBody)
 		}
-		if region, err = c.n.lend([][]byte{slices.Clone(out)}, Read, c, nil); err != nil {
+		if region, err = c.node.newRegion([][]byte{slices.Clone(out)}, Read, c, nil); err != nil {
 			return err
 		}
 		if h.Flags != 0 {
@@ -96,10 +102,11 @@ func (r *Request) respond(code int8, out []byte) error {
 		}
 		return c.err
 	}
-	if region != nil && !c.lendLocked(lentOutput{r.tag, region}) {
+	if region != nil && !c.lendLocked(lentBody{r.tag, region}) {
 		c.mu.Unlock()
 		region.Close()
-		return errorf(ErrNoMemory, "mercury: respond: %d bytes, and the peer has still to read output of four times Config.MaxBody", region.size)
+		return errorf(ErrNoMemory,
+			"mercury: respond: the peer has not read earlier output of four times Config.MaxBody, before this of %d bytes", region.size)
 	}
 	r.answered = true
 	if r.flags&hgwire.NoReply != 0 {
@@ -111,41 +118,42 @@ func (r *Request) respond(code int8, out []byte) error {
 	return nil
 }
 
+// respondLocked appends a response to the output.
 func (c *conn) respondLocked(tag uint32, r hgwire.Response, out []byte) {
-	c.header(&xnet.Header{Op: xnet.Tagged, Tag: uint64(tag)}, hgwire.HeaderSize(r.Flags&hgwire.Checksums != 0)+len(out))
+	c.appendHeaderLocked(&xnet.Header{Op: xnet.Tagged, Tag: uint64(tag)}, hgwire.HeaderSize(r.Flags&hgwire.Checksums != 0)+len(out))
 	c.out = r.Append(c.out, out)
 }
 
-// request takes a request. It runs on the goroutine that reads.
-func (c *conn) request(tag uint32, b []byte) error {
-	_, b, err := hgwire.ParseSource(b) // the name is not needed: the answer takes the way back
+// handleRequest handles a request. It runs on the goroutine of readLoop.
+func (c *conn) handleRequest(tag uint32, b []byte) error {
+	_, b, err := hgwire.ParseSource(b) // the address is not needed, because the response is sent on this connection
 	if err != nil {
 		return errorf(ErrProtocol, "%v", err)
 	}
 	h, in, err := hgwire.ParseRequest(b)
-	r := &Request{c: c, tag: tag, id: h.ID, flags: h.Flags, sums: h.Sums, in: in}
+	r := &Request{conn: c, tag: tag, id: h.ID, flags: h.Flags, sums: h.Sums, in: in}
 	if err != nil {
 		code := ErrProtocol
 		if _, ok := errors.AsType[*hgwire.UnknownVersion](err); ok {
 			code = codes.ErrVersion
-			c.n.refused(c.name, err)
+			c.node.logRefusal(c.name, err)
 		}
-		c.refuse(r, code)
+		c.refuseRequest(r, code)
 		return nil
 	}
 	if !c.verifier.Header(h.Sums, h.Flags) || h.Flags&hgwire.More == 0 && !c.verifier.Payload(h.Sums, in) {
-		c.refuse(r, ErrChecksum)
+		c.refuseRequest(r, ErrChecksum)
 		return nil
 	}
-	c.saw(h.Flags&hgwire.Checksums != 0)
-	fn, ok := (*c.n.handlers.Load())[h.ID]
-	r.fun = fn.fun
+	c.recordChecksums(h.Flags&hgwire.Checksums != 0)
+	fn, ok := (*c.node.handlers.Load())[h.ID]
+	r.handler = fn.serve
 	switch {
 	case !ok:
-		c.refuse(r, ErrNoMethod)
+		c.refuseRequest(r, ErrNoMethod)
 	case fn.inline && h.Flags&hgwire.More == 0:
 		r.inline = true
-		r.run()
+		r.runHandler()
 		c.mu.Lock()
 		r.inline = false
 		c.mu.Unlock()
@@ -155,8 +163,8 @@ func (c *conn) request(tag uint32, b []byte) error {
 	return nil
 }
 
-// refuse answers a request that no handler has seen.
-func (c *conn) refuse(r *Request, code Code) {
+// refuseRequest responds with an error to a request for which no handler was called.
+func (c *conn) refuseRequest(r *Request, code Code) {
 	if r.flags&hgwire.NoReply != 0 {
 		return
 	}
@@ -165,37 +173,38 @@ func (c *conn) refuse(r *Request, code Code) {
 	c.respondLocked(r.tag, hgwire.Response{Code: int8(code), Flags: r.flags & hgwire.Checksums}, nil)
 }
 
-// enqueue gives r a goroutine, now or when another one has ended.
+// enqueue starts a goroutine for r, or queues r if Config.MaxActive of them run.
 func (c *conn) enqueue(r *Request) {
-	if !c.n.charge(int64(len(r.in))) {
-		c.refuse(r, ErrAgain)
+	if !c.node.chargeBudget(int64(len(r.in))) {
+		c.refuseRequest(r, ErrAgain)
 		return
 	}
 	r.in = slices.Clone(r.in)
 	c.mu.Lock()
 	switch {
-	case c.active < c.n.cfg.MaxActive:
-		c.active++
+	case c.activeHandlers < c.node.cfg.MaxActive:
+		c.activeHandlers++
 		c.mu.Unlock()
-		go c.work(r)
-	case len(c.queue) < c.n.cfg.MaxQueued && c.err == nil:
-		c.queue = append(c.queue, r)
+		go c.runHandlers(r)
+	case len(c.queuedRequests) < c.node.cfg.MaxQueued && c.err == nil:
+		c.queuedRequests = append(c.queuedRequests, r)
 		c.mu.Unlock()
 	default:
 		c.mu.Unlock()
-		c.n.charge(-int64(len(r.in)))
-		c.refuse(r, ErrAgain)
+		c.node.chargeBudget(-int64(len(r.in)))
+		c.refuseRequest(r, ErrAgain)
 	}
 }
 
-// work runs r and those that wait. A handler that ends the goroutine (runtime.Goexit, as FailNow of a test does) has them on another.
-func (c *conn) work(r *Request) {
+// runHandlers runs the handler of r and of queued requests. If a handler calls runtime.Goexit, as FailNow of a test does, the
+// queue continues on another goroutine.
+func (c *conn) runHandlers(r *Request) {
 	defer func() {
 		if r == nil {
 			return
 		}
 		if r = c.dequeue(); r != nil {
-			go c.work(r)
+			go c.runHandlers(r)
 		}
 	}()
 	for r != nil {
@@ -204,84 +213,88 @@ func (c *conn) work(r *Request) {
 	}
 }
 
-// dequeue returns the next request that waits, or nil: then one handler less runs.
+// dequeue returns the next queued request. If there is none, it returns nil and counts the goroutine as ended.
 func (c *conn) dequeue() (r *Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.queue) == 0 {
-		c.active--
+	if len(c.queuedRequests) == 0 {
+		c.activeHandlers--
 		return nil
 	}
-	r, c.queue[0] = c.queue[0], nil
-	c.queue = c.queue[1:]
+	r, c.queuedRequests[0] = c.queuedRequests[0], nil
+	c.queuedRequests = c.queuedRequests[1:]
 	return r
 }
 
+// serve reads the input if it did not fit into the message, and runs the handler.
 func (r *Request) serve() {
 	charged := int64(len(r.in))
-	defer func() { r.c.n.charge(-charged) }()
-	defer r.c.rescue()
+	defer func() { r.conn.node.chargeBudget(-charged) }()
+	defer r.conn.rescue()
 	if r.flags&hgwire.More != 0 {
-		in, code, err := r.fetch(&charged)
+		in, code, err := r.fetchInput(&charged)
 		if err != nil {
 			if code != 0 {
-				r.c.mu.Lock()
+				r.conn.mu.Lock()
 				r.answered = true
-				r.c.mu.Unlock()
-				r.c.refuse(r, code)
-				r.c.mu.Lock()
-				r.c.flushLocked(false)
+				r.conn.mu.Unlock()
+				r.conn.refuseRequest(r, code)
+				r.conn.mu.Lock()
+				r.conn.flushLocked(false)
 			}
 			return
 		}
 		r.in = in
 	}
-	r.run()
+	r.runHandler()
 }
 
-// fetch reads input that was too long for a message. The code is what the origin is answered, 0 if it is lost.
-func (r *Request) fetch(charged *int64) ([]byte, Code, error) {
+// fetchInput reads input that is too long for a message from the memory of the origin. After an error code is that of the
+// response, 0 if the connection has ended. It adds the length of the input to charged.
+func (r *Request) fetchInput(charged *int64) ([]byte, Code, error) {
 	var b hgwire.Bulk
 	if _, err := b.Parse(r.in); err != nil {
 		return nil, ErrProtocol, err
 	}
-	if b.Len > uint64(r.c.n.cfg.MaxBody) || !r.c.n.charge(int64(b.Len)) {
+	if b.Len > uint64(r.conn.node.cfg.MaxBody) || !r.conn.node.chargeBudget(int64(b.Len)) {
 		return nil, ErrAgain, ErrOverflow
 	}
 	*charged += int64(b.Len)
 	in := make([]byte, b.Len)
-	ctx, cancel := r.c.n.bound(r.c.ctx)
+	ctx, cancel := r.conn.node.withTimeout(r.conn.ctx)
 	if cancel != nil {
 		defer cancel()
 	}
 	if _, err := r.Remote(Bulk{b}).Get(ctx, in, 0); err != nil {
-		if r.c.ctx.Err() != nil {
+		if r.conn.ctx.Err() != nil {
 			return nil, 0, err
 		}
 		return nil, ErrProtocol, err
 	}
 	if r.flags&hgwire.NoReply != 0 {
-		r.c.acknowledge(r.tag, false)
+		r.conn.acknowledge(r.tag, false)
 	}
-	if !r.c.verifier.Payload(r.sums, in) {
+	if !r.conn.verifier.Payload(r.sums, in) {
 		return nil, ErrChecksum, ErrChecksum
 	}
 	return in, 0, nil
 }
 
-// run runs the handler. One that panics, which is logged, or returns without an answer, has failed.
-func (r *Request) run() {
+// runHandler runs the handler. If that panics, which is logged, or returns without a response or Detach, the response is
+// HG_OTHER_ERROR.
+func (r *Request) runHandler() {
 	defer func() {
 		p := recover()
 		if p != nil {
-			r.c.n.log().Error("mercury: a handler panicked", "rpc", fmt.Sprintf("%#x", r.id), "peer", r.c.addr, "panic", p, "stack", string(debug.Stack()))
+			r.conn.node.logger().Error("mercury: a handler panicked", "rpc", fmt.Sprintf("%#x", r.id),
+				"peer", r.conn.addr, "panic", p, "stack", string(debug.Stack()))
 		}
-		r.c.mu.Lock()
+		r.conn.mu.Lock()
 		failed := !r.answered && (p != nil || !r.detached)
-		r.c.mu.Unlock()
+		r.conn.mu.Unlock()
 		if failed {
 			_ = r.respond(int8(otherError), nil)
 		}
 	}()
-	r.fun(r)
+	r.handler(r)
 }

@@ -8,82 +8,84 @@ import (
 )
 
 const (
-	stageSize = 128 << 10 // of memory that is on its way to the socket
-	lightSize = 1 << 20   // what somebody else than the writer may write at a time
-	roomSize  = 1 << 20   // of messages that wait for the socket, before calls wait
-	maxUnread = 16 << 20  // of them, before the peer is given up
-	maxJobs   = 1 << 16   // of reads and writes that wait
+	stageSize        = 128 << 10 // size of a buffer for data that is copied before it is written
+	callerWriteLimit = 1 << 20   // about how many bytes a goroutine other than writeLoop writes at a time
+	roomSize         = 1 << 20   // bytes of queued messages from which on calls wait
+	maxUnread        = 16 << 20  // bytes of queued messages from which on the connection is closed
+	maxJobs          = 1 << 16   // queued responses to reads
 
-	copied     = 32 << 10 // of a message with memory behind it, with its header; the rest is not copied
-	directSize = 1 << 20  // of memory that the system copies at a time, while it is locked
+	copyLimit  = 32 << 10 // bytes of a dataMessage, with its header, that are copied; the rest is written directly
+	directSize = 1 << 20  // bytes of a direct write, during which the memory is locked
 )
 
-// A job is a message with memory behind it: the answer to a read, or a write.
-type job struct {
-	head  xnet.Header
-	spans []span
-	op    *op // of a write
-	begun bool
+// A dataMessage is a message whose payload is in memory: the response to a read, or a write.
+type dataMessage struct {
+	head    xnet.Header
+	spans   []span   // the payload that was not written
+	op      *chunkOp // of a write; nil for a response
+	started bool     // the header was written
 }
 
-// A span is a part of a memory.
+// A span is a part of a memory; nil stands for bytes to be dropped.
 type span struct {
 	mem *memory
 	off uint64
 	n   uint64
 }
 
-func payload(spans []span) (n uint64) {
+// payloadLen returns the number of bytes in spans.
+func payloadLen(spans []span) (n uint64) {
 	for _, s := range spans {
 		n += s.n
 	}
 	return n
 }
 
-// flushLocked sees to it that what was appended leaves, unless the caller does that later. It gives c.mu up.
+// flushLocked writes the queued output, unless later is set. It is called with c.mu and releases it.
 //
-// Who finds nobody writing writes for all, without waiting for the socket: the rest is for the goroutine write.
+// If no other goroutine writes, this one becomes the writer: it writes the output of all goroutines, as far as the socket
+// accepts it without blocking. The rest is left to writeLoop.
 func (c *conn) flushLocked(later bool) {
 	if c.writing || c.err != nil || later {
 		c.mu.Unlock()
 		return
 	}
 	c.writing = true
-	crowd := len(c.calls) > 1
+	yield := len(c.calls) > 1
 	c.mu.Unlock()
-	if crowd { // others have been woken with us, and have something to send, too
+	if yield { // other calls were probably woken together with this one: let them add their output
 		runtime.Gosched()
 	}
-	c.drain(lightSize)
+	c.writePending(callerWriteLimit)
 }
 
-// header appends the header of a message. Locked.
-func (c *conn) header(h *xnet.Header, payload int) {
+// appendHeaderLocked appends the header of a message to the output.
+func (c *conn) appendHeaderLocked(h *xnet.Header, payload int) {
 	h.ID = c.nextID
 	c.nextID++
 	c.out = h.Append(c.out, payload)
 	if len(c.out) > maxUnread && c.err == nil {
-		go c.fail(errorf(ErrPeerLost, "%v: it does not read what it has asked for", ErrPeerLost))
+		go c.fail(errorf(ErrPeerLost, "%v: the peer does not read", ErrPeerLost))
 	}
 }
 
-// drain writes what there is: all of it, waiting for the socket, if limit is 0; otherwise about limit bytes, and hands the rest to
-// the writer. The caller has set c.writing.
-func (c *conn) drain(limit int) {
-	rest, stage := c.rest, c.stage
-	c.rest, c.stage = nil, nil
+// writePending writes the queued output. If limit is 0, it writes all of it and blocks for the socket. Otherwise it writes
+// about limit bytes without blocking, and leaves the rest to writeLoop. The caller has set c.writing and is the writer.
+func (c *conn) writePending(limit int) {
+	rest, stage := c.unwritten, c.staged
+	c.unwritten, c.staged = nil, nil
 	for done := 0; ; {
 		n, err := 0, error(nil)
 		if len(rest) == 0 {
 			c.mu.Lock()
 			if stage != nil {
-				stages.Put(stage)
+				stagePool.Put(stage)
 				stage = nil
 			}
-			if j := c.job; j.direct(c) {
-				n, err = c.copyless(j, limit == 0)
+			if j := c.job; j.isDirect(c) {
+				n, err = c.writeDirect(j, limit == 0)
 				if err == nil && limit > 0 && (n == 0 || done > limit) {
-					c.wake <- struct{}{} // has room: who sets writing is alone
+					c.wake <- struct{}{} // does not block: only the writer fills the slot
 					return
 				}
 			} else if rest, stage = c.nextLocked(); len(rest) == 0 {
@@ -99,7 +101,7 @@ func (c *conn) drain(limit int) {
 			rest = rest[n:]
 		} else if n, err = c.tryWrite(rest); err == nil {
 			if rest = rest[n:]; len(rest) > 0 || done > limit {
-				c.rest, c.stage = rest, stage
+				c.unwritten, c.staged = rest, stage
 				c.wake <- struct{}{}
 				return
 			}
@@ -109,63 +111,67 @@ func (c *conn) drain(limit int) {
 				err = errorf(ErrPeerLost, "%v: %v", ErrPeerLost, err)
 			}
 			c.fail(err)
-			return // writing stays set: nobody writes any more
+			return // writing stays set, so that no goroutine writes any more
 		}
 		done += n
 	}
 }
 
-// direct reports whether what is left of a message goes from its memory to the socket.
-func (j *job) direct(c *conn) bool {
-	return j != nil && j.begun && c.try != nil && j.spans[0].n > copied
+// isDirect reports whether the rest of j is written from its memory, without a copy.
+func (j *dataMessage) isDirect(c *conn) bool {
+	return j != nil && j.started && c.poller != nil && j.spans[0].n > copyLimit
 }
 
-// copyless writes from the memory of j, which is locked while the socket takes what it has room for. It gives c.mu up.
-func (c *conn) copyless(j *job, wait bool) (int, error) {
+// writeDirect writes from the memory of j, which is locked during the system call. It is called with c.mu and releases it.
+func (c *conn) writeDirect(j *dataMessage, wait bool) (int, error) {
 	s := j.spans[0]
 	c.mu.Unlock()
-	n, _, err := c.try.move(place{mem: s.mem, off: s.off, n: min(s.n, directSize)}, wait)
+	n, _, err := c.poller.transfer(buffer{mem: s.mem, off: s.off, n: min(s.n, directSize)}, wait)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err == errGone {
+	if err == errRevoked {
 		if c.err == nil && j.spans[0].mem == s.mem {
-			return 0, c.refusal()
+			return 0, c.accessError()
 		}
-		return 0, nil // a copy has taken its place
+		return 0, nil // the transfer has ended and a copy has replaced the memory
 	}
 	t := &j.spans[0]
 	t.off += uint64(n)
-	if t.n -= uint64(n); t.n == 0 {
-		if j.spans = j.spans[1:]; len(j.spans) == 0 && c.job == j {
+	t.n -= uint64(n)
+	if t.n == 0 {
+		j.spans = j.spans[1:]
+		if len(j.spans) == 0 && c.job == j {
 			c.job = nil
 		}
 	}
 	return n, err
 }
 
-// write is the goroutine that waits for the socket.
-func (c *conn) write() {
+// writeLoop writes output that other goroutines could not write without blocking.
+func (c *conn) writeLoop() {
 	for {
 		select {
 		case <-c.wake:
-			c.drain(0)
+			c.writePending(0)
 		case <-c.done:
 			return
 		}
 	}
 }
 
-var stages = sync.Pool{New: func() any { return new([stageSize]byte) }}
+// stagePool holds buffers for data.
+var stagePool = sync.Pool{New: func() any { return new([stageSize]byte) }}
 
-// nextLocked returns the next bytes to be written. They are in stage, or in the buffer that will be used again next time but one.
+// nextLocked returns the next bytes to write, and the buffer of stagePool that they are in. If that is nil, they are in the
+// buffer of the output, which is reused after the next call.
 func (c *conn) nextLocked() ([]byte, *[stageSize]byte) {
 	if c.err != nil {
 		return nil, nil
 	}
 	for {
 		if c.job == nil {
-			for ; c.acks > 0 && len(c.out) < roomSize; c.acks-- {
-				c.header(&xnet.Header{Op: xnet.Msg, Data: xnet.Ack}, 0)
+			for ; c.acksToSend > 0 && len(c.out) < roomSize; c.acksToSend-- {
+				c.appendHeaderLocked(&xnet.Header{Op: xnet.Msg, Data: xnet.Ack}, 0)
 			}
 			if len(c.out) > 0 {
 				b := c.out
@@ -173,7 +179,7 @@ func (c *conn) nextLocked() ([]byte, *[stageSize]byte) {
 				if cap(c.out) > roomSize {
 					c.out = nil
 				}
-				c.makeRoom()
+				c.signalRoomLocked()
 				return b, nil
 			}
 			if len(c.jobs) == 0 {
@@ -182,16 +188,16 @@ func (c *conn) nextLocked() ([]byte, *[stageSize]byte) {
 			c.job, c.jobs[0] = c.jobs[0], nil
 			c.jobs = c.jobs[1:]
 		}
-		stage := stages.Get().(*[stageSize]byte)
+		stage := stagePool.Get().(*[stageSize]byte)
 		b := stage[:]
-		if c.try != nil {
-			b = stage[:copied]
+		if c.poller != nil {
+			b = stage[:copyLimit]
 		}
-		b, ok := c.fill(c.job, b)
-		if !ok { // a read of memory that is gone: nothing but the end of the connection tells the peer
-			stages.Put(stage)
-			err := c.refusal()
-			go c.fail(err) // which takes the lock
+		b, ok := c.fillLocked(c.job, b)
+		if !ok { // the memory of a read is revoked: the protocol has no error response, so the connection must be closed
+			stagePool.Put(stage)
+			err := c.accessError()
+			go c.fail(err) // fail takes the lock
 			return nil, nil
 		}
 		if len(c.job.spans) == 0 {
@@ -200,24 +206,25 @@ func (c *conn) nextLocked() ([]byte, *[stageSize]byte) {
 		if len(b) > 0 {
 			return b, stage
 		}
-		stages.Put(stage)
+		stagePool.Put(stage)
 	}
 }
 
-func (c *conn) refusal() error {
-	return errorf(ErrRevoked, "the peer read or wrote memory that it may not, or that is no longer lent")
+// accessError returns the error of a connection whose peer has accessed memory without permission.
+func (c *conn) accessError() error {
+	return errorf(ErrRevoked, "the peer has accessed memory without permission, or that is no longer lent")
 }
 
-// fill takes the next bytes of j into b. Locked.
-func (c *conn) fill(j *job, b []byte) ([]byte, bool) {
+// fillLocked copies the next bytes of j to b. It returns false if the memory is revoked.
+func (c *conn) fillLocked(j *dataMessage, b []byte) ([]byte, bool) {
 	at := 0
-	if !j.begun {
-		j.begun = true
+	if !j.started {
+		j.started = true
 		j.head.ID = c.nextID
 		c.nextID++
-		at = len(j.head.Append(b[:0], int(payload(j.spans))))
+		at = len(j.head.Append(b[:0], int(payloadLen(j.spans))))
 		if j.op != nil {
-			c.writes.push(j.op)
+			c.pendingWrites.push(j.op)
 		}
 	}
 	for at < len(b) && len(j.spans) > 0 {
@@ -228,17 +235,18 @@ func (c *conn) fill(j *job, b []byte) ([]byte, bool) {
 		}
 		at += int(n)
 		s.off += n
-		if s.n -= n; s.n == 0 {
+		s.n -= n
+		if s.n == 0 {
 			j.spans = j.spans[1:]
 		}
 	}
 	return b[:at], true
 }
 
-// makeRoom wakes those that wait because too much was to be written. Locked.
-func (c *conn) makeRoom() {
-	if c.room != nil {
-		close(c.room)
-		c.room = nil
+// signalRoomLocked wakes the calls that wait because too much output was queued.
+func (c *conn) signalRoomLocked() {
+	if c.roomFreed != nil {
+		close(c.roomFreed)
+		c.roomFreed = nil
 	}
 }

@@ -11,32 +11,35 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Lent is memory that a call of a C process lends, in place of an hg_bulk_t.
+// Lent is memory that a call lends to the C process, in place of an hg_bulk_t.
 type Lent struct {
-	Buf    []byte // not empty
+	Buf    []byte // must not be empty
 	Access mercury.Access
 }
 
-// Raw is a part of an input that is encoded already.
+// Raw is a part of the input that is already encoded.
 type Raw []byte
 
 // AppendProc appends r.
 func (r Raw) AppendProc(to []byte) ([]byte, error) { return append(to, r...), nil }
 
-// Call calls the RPC id of the C process at addr, through the gateway at gw, and returns its output. The input is what C has as a
-// struct: values that package proc encodes, one after the other, and Lent ones where C has an hg_bulk_t. When Call returns nobody touches
-// what is lent; what C may write holds what C wrote if the error is nil, and anything else. Memory that C may only write travels in
-// both directions too, so that what C leaves alone stays as it was.
+// Call calls the RPC id of the C process at addr, through the gateway gw, blocks, and returns its output.
 //
-// The error matches ErrRemote if the gateway or the C process said so, with C's error as text. Its code is ErrNotFound, ErrDenied, ErrExhausted,
-// ErrBadInput or ErrUnavailable if the C process did nothing, which is also what qs.FateOf says then; ErrAborted if it may have run; else
-// it ran, and the code is Internal, or that of the handler if it is from 64 on.
+// input are the members of the struct in C, in order: values that package proc encodes, and Lent where C has an hg_bulk_t.
+//
+// When Call returns, lent memory is not accessed any more. Memory that C may write holds the data that C wrote if the error is
+// nil; otherwise its contents are undefined. Write-only memory is sent to C, too, so that bytes that C does not write are
+// unchanged.
+//
+// The error matches ErrRemote if it is from the gateway or the C process, with the error of C as text. Its code is ErrNotFound,
+// ErrDenied, ErrExhausted, ErrBadInput or ErrUnavailable if the RPC has not run, ErrAborted if it may have run, and otherwise
+// ErrInternal, or that of the handler if it is 64 or more. qs.FateOf agrees with that.
 func Call(ctx context.Context, gw qs.Peer, addr string, id uint64, input ...any) ([]byte, error) {
 	in := callIn{Addr: addr, ID: id}
 	var memory, written [][]byte
 	for i, v := range input {
 		if m, ok := v.(Lent); ok {
-			in.Lent = append(in.Lent, place{len(in.In), int64(len(m.Buf)), m.Access})
+			in.Lent = append(in.Lent, lentArg{len(in.In), int64(len(m.Buf)), m.Access})
 			memory = append(memory, m.Buf)
 			if m.Access&mercury.Write != 0 {
 				written = append(written, m.Buf)
@@ -53,17 +56,19 @@ func Call(ctx context.Context, gw qs.Peer, addr string, id uint64, input ...any)
 	return call.Call(ctx, gw, in)
 }
 
-// Get reads len(p) bytes at off of memory that a C client has lent. ctx is that of the handler that serves its request.
+// Get reads len(p) bytes at offset off of memory that a C client has lent, and blocks. ctx must be that of the handler that
+// serves its request.
 func Get(ctx context.Context, mem mercury.Bulk, p []byte, off int64) error {
-	return move(ctx, get, mem, off, moveIn{To: qs.Buffer(p)})
+	return transfer(ctx, get, mem, off, transferIn{To: qs.Buffer(p)})
 }
 
-// Put writes p at off of memory that a C client has lent, as Get reads it.
+// Put writes p at offset off of memory that a C client has lent, in the same way as Get.
 func Put(ctx context.Context, mem mercury.Bulk, p []byte, off int64) error {
-	return move(ctx, put, mem, off, moveIn{From: qs.Bytes(p)})
+	return transfer(ctx, put, mem, off, transferIn{From: qs.Bytes(p)})
 }
 
-func move(ctx context.Context, m *qs.Method[moveIn, struct{}], mem mercury.Bulk, off int64, in moveIn) error {
+// transfer calls the method m of the gateway that the request of ctx has passed.
+func transfer(ctx context.Context, m *qs.Method[transferIn, struct{}], mem mercury.Bulk, off int64, in transferIn) error {
 	c := qs.CallFrom(ctx)
 	secret, ok := c.Metadata.Get(requestMeta)
 	if !ok {
@@ -78,7 +83,7 @@ func move(ctx context.Context, m *qs.Method[moveIn, struct{}], mem mercury.Bulk,
 	return err
 }
 
-// Proc is the codec of package proc, for methods that C clients call through a gateway: on the wire its bytes are raw ones.
+// Proc is the codec of package proc, for methods that C clients call through a gateway. On the wire its bytes are raw.
 var Proc codec.Codec = procCodec{}
 
 type procCodec struct{}

@@ -14,64 +14,66 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Config says what a Gateway allows. The zero value lets nobody call C.
+// Config configures a Gateway. The zero value allows no calls to C.
 type Config struct {
-	// Targets are the addresses of the C processes that may be called. "*" stands for every address that the gateway can reach.
+	// Targets are the addresses of the C processes that may be called. "*" allows every address that the gateway can reach.
 	Targets []string
-	// Memory bounds, in bytes, what is lent to C processes, and moved for them, at a time. 0 means 256 MiB. Calls beyond get ErrExhausted.
+	// Memory is the largest number of bytes that are lent to C processes, or transferred for them, at a time. 0 means 256 MiB.
+	// Calls beyond fail with ErrExhausted.
 	Memory int64
-	// Timeout ends the requests of C clients, which have no deadline. 0 means 1 minute.
+	// Timeout is the timeout of the requests of C clients, which have no deadline. 0 means 1 minute.
 	Timeout time.Duration
 }
 
-// A Gateway passes calls on. It ends with its nodes.
+// A Gateway forwards calls. It works until its nodes are closed.
 type Gateway struct {
-	c   *mercury.Node
-	cfg Config
+	node *mercury.Node
+	cfg  Config
 
-	mu       sync.Mutex
-	lent     int64
-	requests map[string]*mercury.Request // of C clients, under way, by what only their service knows
+	mu       sync.Mutex                  // guards the fields below
+	lent     int64                       // bytes of Config.Memory in use
+	requests map[string]*mercury.Request // requests of C clients in flight, by a secret that only their service gets
 }
 
-// A callIn is a call of a C process. The memory that it lends is in Memory, one after the other; what C may write comes back in Written.
+// A callIn is the input of a call of a C process. The lent memory is in Memory, concatenated; memory that C may write is returned
+// in Written.
 type callIn struct {
 	Addr    string
 	ID      uint64
-	In      []byte
-	Lent    []place
+	In      []byte // the input without handles
+	Lent    []lentArg
 	Memory  qs.Source
 	Written qs.Sink
 }
 
-// A place is where the handle of lent memory is in an input.
-type place struct {
-	At     int
+// A lentArg describes lent memory and the position of its handle in the input.
+type lentArg struct {
+	At     int // offset in callIn.In
 	Len    int64
 	Access mercury.Access
 }
 
-// A moveIn moves between memory of the C client whose request is Request, and that of its service.
-type moveIn struct {
+// A transferIn is the input of a transfer between memory of the C client whose request is Request and its service.
+type transferIn struct {
 	Request string
-	Mem     []byte // a handle, as C encodes it
+	Mem     []byte // the encoded handle
 	Off     int64
-	To      qs.Sink   // of get
-	From    qs.Source // of put
+	To      qs.Sink   // for get
+	From    qs.Source // for put
 }
 
 var (
-	call = qs.Define[callIn, []byte]("mercury.call", always)
-	get  = qs.Define[moveIn, struct{}]("mercury.get", always)
-	put  = qs.Define[moveIn, struct{}]("mercury.put", always)
+	call = qs.Define[callIn, []byte]("mercury.call", withMsgpack)
+	get  = qs.Define[transferIn, struct{}]("mercury.get", withMsgpack)
+	put  = qs.Define[transferIn, struct{}]("mercury.put", withMsgpack)
 
-	always = qs.WithCodec(codec.Msgpack) // whatever that of the node
+	withMsgpack = qs.WithCodec(codec.Msgpack) // independent of the codec of the node
 )
 
-// requestMeta is the metadata by which a service names the request of a C client.
+// requestMeta is the key of the metadata with the secret of a C client's request.
 const requestMeta = "mercury-request"
 
-// New has node pass calls on to C processes, by c. Node.Serve and c do the work.
+// New makes node forward calls to C processes, over c. It starts nothing: node must be driven, by Node.Serve for example.
 func New(node *qs.Node, c *mercury.Node, cfg Config) *Gateway {
 	if cfg.Memory == 0 {
 		cfg.Memory = 256 << 20
@@ -79,22 +81,24 @@ func New(node *qs.Node, c *mercury.Node, cfg Config) *Gateway {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = time.Minute
 	}
-	g := &Gateway{c: c, cfg: cfg, requests: map[string]*mercury.Request{}}
-	call.Handle(node, g.call)
-	move := func(put bool) func(context.Context, moveIn) (struct{}, error) {
-		return func(ctx context.Context, in moveIn) (struct{}, error) { return struct{}{}, g.move(ctx, in, put) }
+	g := &Gateway{node: c, cfg: cfg, requests: map[string]*mercury.Request{}}
+	call.Handle(node, g.handleCall)
+	move := func(put bool) func(context.Context, transferIn) (struct{}, error) {
+		return func(ctx context.Context, in transferIn) (struct{}, error) {
+			return struct{}{}, g.handleTransfer(ctx, in, put)
+		}
 	}
 	get.Handle(node, move(false))
 	put.Handle(node, move(true))
 	return g
 }
 
-// Forward passes requests of C clients for the RPC id on to the method name of to, a Peer of the gateway's node. C learns of an error
-// as HG_HOSTUNREACH if the method certainly did not run, and by the number of its code, or HG_OTHER_ERROR, else. Forward panics if id is
-// taken; mercury.ID(name) is what C registers under a name.
+// Forward forwards requests of C clients for the RPC id to the method name of to, a Peer of the gateway's node. The error for C
+// is HG_HOSTUNREACH if the method certainly has not run, otherwise the number of its code, or HG_OTHER_ERROR. Forward panics if
+// id has a handler; mercury.ID(name) is the id that C registers for a name.
 func (g *Gateway) Forward(name string, id uint64, to qs.Peer) {
 	method := qs.Define[[]byte, []byte](name, qs.WithCodec(codec.Raw))
-	g.c.Handle(id, func(r *mercury.Request) {
+	g.node.Handle(id, func(r *mercury.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), g.cfg.Timeout)
 		defer cancel()
 		secret := rand.Text()
@@ -118,53 +122,56 @@ func (g *Gateway) Forward(name string, id uint64, to qs.Peer) {
 			}
 		}
 		if err != nil {
-			_ = r.RespondError(err) // refused if it is Respond that failed, because the client is gone
+			_ = r.RespondError(err) // fails, too, if Respond has failed because the client is gone
 		}
 	})
 }
 
-// charge takes n bytes of what may be lent, or returns the error for the caller.
-func (g *Gateway) charge(n int64) error {
+// reserve reserves n bytes of Config.Memory, or returns the error for the caller.
+func (g *Gateway) reserve(n int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n < 0 || n > g.cfg.Memory-g.lent {
-		return qs.Refuse(qs.Errorf(qs.ErrExhausted, "%d bytes of memory, and %d of %d are in use", n, g.lent, g.cfg.Memory))
+		return qs.Refuse(qs.Errorf(qs.ErrExhausted, "%d bytes of memory requested, %d of %d are in use", n, g.lent, g.cfg.Memory))
 	}
 	g.lent += n
 	return nil
 }
 
+// release ends a reservation of n bytes.
 func (g *Gateway) release(n int64) {
 	g.mu.Lock()
 	g.lent -= n
 	g.mu.Unlock()
 }
 
-// call serves a call of a C process.
-func (g *Gateway) call(ctx context.Context, in callIn) ([]byte, error) {
+// handleCall makes a call of a C process for a caller.
+func (g *Gateway) handleCall(ctx context.Context, in callIn) ([]byte, error) {
 	if !slices.Contains(g.cfg.Targets, in.Addr) && !slices.Contains(g.cfg.Targets, "*") {
 		return nil, qs.Refuse(qs.Errorf(qs.ErrDenied, "%s is not a target of this gateway", in.Addr))
 	}
 	var total, back int64
 	at := 0
 	for _, p := range in.Lent {
-		if p.At < at || p.At > len(in.In) || p.Len <= 0 || p.Len > g.cfg.Memory || p.Access == 0 || p.Access&^(mercury.Read|mercury.Write) != 0 {
+		validAccess := p.Access != 0 && p.Access&^(mercury.Read|mercury.Write) == 0
+		if p.At < at || p.At > len(in.In) || p.Len <= 0 || p.Len > g.cfg.Memory || !validAccess {
 			return nil, qs.Refuse(qs.Errorf(qs.ErrBadInput, "lent memory of %d bytes, access %d, at byte %d", p.Len, p.Access, p.At))
 		}
 		at = p.At
-		if total += p.Len; total > g.cfg.Memory {
+		total += p.Len
+		if total > g.cfg.Memory {
 			break
 		}
 		if p.Access&mercury.Write != 0 {
 			back += p.Len
 		}
 	}
-	if err := g.charge(total); err != nil {
+	if err := g.reserve(total); err != nil {
 		return nil, err
 	}
 	defer g.release(total)
 	if total > 0 && in.Memory.Len() != total || back > 0 && in.Written.Len() != back {
-		return nil, qs.Refuse(qs.Errorf(qs.ErrBadInput, "handles of %d bytes, and %d are lent", total, in.Memory.Len()))
+		return nil, qs.Refuse(qs.Errorf(qs.ErrBadInput, "the handles have %d bytes, the lent memory has %d", total, in.Memory.Len()))
 	}
 	mem := make([]byte, total)
 	if total > 0 {
@@ -174,16 +181,16 @@ func (g *Gateway) call(ctx context.Context, in callIn) ([]byte, error) {
 	}
 	var input []byte
 	var regions []*mercury.Region
-	defer func() { // a region is C's for the time of the call
+	defer func() { // C may access the regions only during the call
 		for _, r := range regions {
 			_ = r.Close()
 		}
 	}()
 	at, rest := 0, mem
 	for _, p := range in.Lent {
-		r, err := g.c.Lend(rest[:p.Len:p.Len], p.Access, in.Addr)
+		r, err := g.node.Lend(rest[:p.Len:p.Len], p.Access, in.Addr)
 		if err != nil {
-			return nil, qs.Refuse(failed(err))
+			return nil, qs.Refuse(callerError(err))
 		}
 		regions, rest = append(regions, r), rest[p.Len:]
 		input = append(input, in.In[at:p.At]...)
@@ -192,9 +199,9 @@ func (g *Gateway) call(ctx context.Context, in callIn) ([]byte, error) {
 		}
 		at = p.At
 	}
-	out, err := g.c.Call(ctx, in.Addr, in.ID, append(input, in.In[at:]...))
+	out, err := g.node.Call(ctx, in.Addr, in.ID, append(input, in.In[at:]...))
 	if err != nil {
-		return nil, failed(err)
+		return nil, callerError(err)
 	}
 	var from, to int64
 	for i, p := range in.Lent {
@@ -210,8 +217,8 @@ func (g *Gateway) call(ctx context.Context, in callIn) ([]byte, error) {
 	return out, nil
 }
 
-// failed is the error of a C process for a caller.
-func failed(err error) error {
+// callerError converts the error of a call to a C process to that for the caller.
+func callerError(err error) error {
 	code, fate := mercury.CodeOf(err), mercury.FateOf(err)
 	switch {
 	case errors.Is(err, mercury.ErrNoMethod):
@@ -223,22 +230,23 @@ func failed(err error) error {
 	case code < qs.ErrNotFound:
 		code = qs.ErrInternal
 	}
-	if err = qs.Errorf(code, "%w", err); fate == mercury.NotRun {
+	err = qs.Errorf(code, "%w", err)
+	if fate == mercury.NotRun {
 		return qs.Refuse(err)
 	}
 	return err
 }
 
-// pieceSize is how much is moved at a time between a C client and its service.
-const pieceSize = 256 << 10
+// chunkSize is the size in bytes of a chunk of a transfer between a C client and its service.
+const chunkSize = 256 << 10
 
-// move moves between a C client and the service that handles its request.
-func (g *Gateway) move(ctx context.Context, in moveIn, put bool) error {
+// handleTransfer transfers data between a C client and the service that serves its request.
+func (g *Gateway) handleTransfer(ctx context.Context, in transferIn, put bool) error {
 	g.mu.Lock()
 	r := g.requests[in.Request]
 	g.mu.Unlock()
 	if r == nil {
-		return qs.Refuse(qs.Errorf(qs.ErrNotFound, "no such request is under way"))
+		return qs.Refuse(qs.Errorf(qs.ErrNotFound, "the request of the C client is not in flight"))
 	}
 	b, rest, err := mercury.ParseBulk(in.Mem)
 	n := in.To.Len()
@@ -246,10 +254,10 @@ func (g *Gateway) move(ctx context.Context, in moveIn, put bool) error {
 		n = in.From.Len()
 	}
 	if err != nil || len(rest) > 0 || n < 0 || in.Off < 0 || in.Off > b.Len() || n > b.Len()-in.Off {
-		return qs.Refuse(qs.Errorf(qs.ErrBadInput, "%d bytes at %d of the client's %d", n, in.Off, b.Len()))
+		return qs.Refuse(qs.Errorf(qs.ErrBadInput, "%d bytes at offset %d lie outside the client's memory of %d bytes", n, in.Off, b.Len()))
 	}
-	buf := make([]byte, min(n, pieceSize))
-	if err := g.charge(int64(len(buf))); err != nil {
+	buf := make([]byte, min(n, chunkSize))
+	if err := g.reserve(int64(len(buf))); err != nil {
 		return err
 	}
 	defer g.release(int64(len(buf)))
@@ -264,7 +272,7 @@ func (g *Gateway) move(ctx context.Context, in moveIn, put bool) error {
 			_, err = in.To.WriteAt(buf, at)
 		}
 		if err != nil {
-			return failed(err)
+			return callerError(err)
 		}
 	}
 	return nil

@@ -172,7 +172,7 @@ func TestCallGivenUp(t *testing.T) {
 
 // The service of ours that C clients call: its codec is C's.
 type (
-	moveIn struct {
+	transferIn struct {
 		From, To mercury.Bulk
 		Off      int64
 	}
@@ -182,14 +182,14 @@ type (
 	}
 )
 
-var serveMoves = qs.Define[moveIn, moveOut]("moves", qs.WithCodec(gateway.Proc))
+var serveMoves = qs.Define[transferIn, moveOut]("moves", qs.WithCodec(gateway.Proc))
 
 // A C client calls a service of ours through a gateway. The service reads and writes what the client lends, while it handles its request.
 func TestServeC(t *testing.T) {
 	client, gwC, gwOurs, service := theirs(t), theirs(t), ours(t), ours(t)
 	kept := make(chan context.Context, 1)
 	var lent mercury.Bulk
-	serveMoves.Handle(service, func(ctx context.Context, in moveIn) (out moveOut, err error) {
+	serveMoves.Handle(service, func(ctx context.Context, in transferIn) (out moveOut, err error) {
 		buf := make([]byte, in.From.Len()-in.Off)
 		if err = gateway.Get(ctx, in.From, buf, in.Off); err != nil {
 			return out, err
@@ -211,10 +211,10 @@ func TestServeC(t *testing.T) {
 	g := gateway.New(gwOurs, gwC, gateway.Config{})
 	g.Forward("moves", mercury.ID("moves"), peer(t, gwOurs, service))
 	g.Forward("nothing", mercury.ID("nothing"), peer(t, gwOurs, service))
-	moves := mercury.Define[moveIn, moveOut]("moves")
+	moves := mercury.Define[transferIn, moveOut]("moves")
 	for _, size := range []int{8, 5000, 3<<20 + 5} {
 		from, to := fill(size), make([]byte, size)
-		in := moveIn{Off: int64(size / 3)}
+		in := transferIn{Off: int64(size / 3)}
 		for b, mem := range map[*mercury.Bulk][]byte{&in.From: from, &in.To: to} {
 			access := mercury.Read
 			if b == &in.To {

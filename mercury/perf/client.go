@@ -12,28 +12,29 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// Options of a measurement.
+// Options configure a measurement.
 type Options struct {
 	Size     int           // bytes of an argument or a transfer; 0 means 64
-	InFlight int           // calls or transfers at a time; 0 means 1
-	For      time.Duration // 0 means 1 second
-	Verify   bool          // the data, of a transfer
+	InFlight int           // number of calls or transfers in flight; 0 means 1
+	For      time.Duration // duration of the measurement; 0 means 1 second
+	Verify   bool          // check the data of transfers
 }
 
-// A Result is what was done in a time.
+// A Result is the result of a measurement.
 type Result struct {
 	Calls int64
 	Bytes int64 // of arguments or transfers
 	Took  time.Duration
 }
 
-// Rate returns the calls in a second.
+// Rate returns the number of calls per second.
 func (r Result) Rate() float64 { return float64(r.Calls) / r.Took.Seconds() }
 
-// MiB returns the MiB in a second.
+// MiB returns the MiB per second.
 func (r Result) MiB() float64 { return float64(r.Bytes) / (1 << 20) / r.Took.Seconds() }
 
-func (o *Options) complete() error {
+// normalize sets the defaults and checks o.
+func (o *Options) normalize() error {
 	if o.Size == 0 {
 		o.Size = 64
 	}
@@ -49,9 +50,10 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Rate calls a server with arguments and no output, as hg_rate does. The server's buffer must be as large: hg_perf_server -z SIZE.
+// Rate calls a server with arguments and without output, as hg_rate does. The buffer of the server must be large enough:
+// hg_perf_server -z SIZE.
 func Rate(ctx context.Context, n *mercury.Node, addr string, o Options) (Result, error) {
-	if err := o.complete(); err != nil {
+	if err := o.normalize(); err != nil {
 		return Result{}, err
 	}
 	if _, err := rateInit.Call(ctx, n, addr, struct{}{}); err != nil {
@@ -59,8 +61,8 @@ func Rate(ctx context.Context, n *mercury.Node, addr string, o Options) (Result,
 	}
 	in := binary.LittleEndian.AppendUint32(nil, uint32(o.Size))
 	in = append(in, make([]byte, o.Size)...)
-	pattern(in[4:], o.Size, 0)
-	return repeat(ctx, o, func(ctx context.Context, _ int) error {
+	fillPattern(in[4:], o.Size, 0)
+	return runConcurrently(ctx, o, func(ctx context.Context, _ int) error {
 		_, err := n.Call(ctx, addr, idRate, in)
 		return err
 	})
@@ -73,9 +75,9 @@ func Ping(ctx context.Context, n *mercury.Node, addr string) (time.Duration, err
 	return time.Since(begun), err
 }
 
-// Bandwidth has a server transfer the memory that it is lent: write it, as hg_bw_read does, or read it, as hg_bw_write does.
+// Bandwidth makes a server transfer lent memory: write it, as hg_bw_read does, or read it, as hg_bw_write does.
 func Bandwidth(ctx context.Context, n *mercury.Node, addr string, serverWrites bool, o Options) (Result, error) {
-	if err := o.complete(); err != nil {
+	if err := o.normalize(); err != nil {
 		return Result{}, err
 	}
 	op, access, method := uint32(pull), mercury.Read, bwWrite
@@ -86,7 +88,7 @@ func Bandwidth(ctx context.Context, n *mercury.Node, addr string, serverWrites b
 	for i := range o.InFlight {
 		mem := all[i*o.Size : (i+1)*o.Size]
 		if !serverWrites {
-			pattern(mem, o.Size, uint32(i))
+			fillPattern(mem, o.Size, uint32(i))
 		}
 		region, err := n.Lend(mem, access, addr)
 		if err != nil {
@@ -99,8 +101,8 @@ func Bandwidth(ctx context.Context, n *mercury.Node, addr string, serverWrites b
 			return Result{}, err
 		}
 	}
-	r, err := repeat(ctx, o, func(ctx context.Context, i int) error {
-		_, err := method.Call(ctx, n, addr, moveIn{Handle: uint32(i), Size: uint32(o.Size)})
+	r, err := runConcurrently(ctx, o, func(ctx context.Context, i int) error {
+		_, err := method.Call(ctx, n, addr, transferIn{Handle: uint32(i), Size: uint32(o.Size)})
 		return err
 	})
 	for i := range o.InFlight {
@@ -111,14 +113,14 @@ func Bandwidth(ctx context.Context, n *mercury.Node, addr string, serverWrites b
 	return r, err
 }
 
-// Done ends a measurement: hg_perf_server frees its buffers and ends, Serve calls its function.
+// Done ends a measurement: hg_perf_server frees its buffers and exits, Serve calls its function.
 func Done(ctx context.Context, n *mercury.Node, addr string) error {
 	_, err := done.Call(ctx, n, addr, struct{}{})
 	return err
 }
 
-// repeat calls do on as many goroutines as are asked for, until the time is over.
-func repeat(ctx context.Context, o Options, do func(ctx context.Context, i int) error) (Result, error) {
+// runConcurrently calls do repeatedly on Options.InFlight goroutines, for Options.For.
+func runConcurrently(ctx context.Context, o Options, do func(ctx context.Context, i int) error) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.For+30*time.Second)
 	defer cancel()
 	var over atomic.Bool

@@ -7,7 +7,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 )
 
-// How C's programs number their RPCs.
+// The ids of the RPCs of the programs.
 const (
 	idRateInit = 1 + iota
 	idRate
@@ -18,29 +18,29 @@ const (
 	idDone
 )
 
-// Who moves the data, seen from the server.
+// The directions of transfers, as seen from the server.
 const (
 	push = 0
 	pull = 1
 )
 
-// An initIn describes the client's memory for one handle.
+// An initIn is the input of bw_init: it describes the memory of the client for one handle.
 type initIn struct {
 	Mem       mercury.Bulk
-	Op        uint32
-	Handle    uint32 // over all clients and servers
+	Op        uint32 // push or pull
+	Handle    uint32 // number over all clients and servers
 	Handles   uint32
-	Count     uint32 // buffers in the memory
-	Size      uint32 // of each
+	Count     uint32 // number of buffers in the memory
+	Size      uint32 // bytes of each buffer
 	Clients   uint32
 	Rank      uint32 // of the server
 	Servers   uint32
 	Verifying bool
 }
 
-// A moveIn asks for a transfer of Size bytes of each buffer.
-type moveIn struct {
-	Mem    mercury.Bulk // or null: that of the handle
+// A transferIn is the input of bw_read and bw_write: a transfer of Size bytes of each buffer.
+type transferIn struct {
+	Mem    mercury.Bulk // HG_BULK_NULL: the memory of bw_init
 	Handle uint32
 	Size   uint32
 }
@@ -49,13 +49,14 @@ var (
 	rateInit = mercury.DefineID[struct{}, struct{}]("rate_init", idRateInit)
 	first    = mercury.DefineID[struct{}, struct{}]("first", idFirst)
 	initMem  = mercury.DefineID[initIn, struct{}]("bw_init", idInit)
-	bwRead   = mercury.DefineID[moveIn, struct{}]("bw_read", idRead)
-	bwWrite  = mercury.DefineID[moveIn, struct{}]("bw_write", idWrite)
+	bwRead   = mercury.DefineID[transferIn, struct{}]("bw_read", idRead)
+	bwWrite  = mercury.DefineID[transferIn, struct{}]("bw_write", idWrite)
 	done     = mercury.DefineID[struct{}, struct{}]("done", idDone)
 )
 
-// pattern fills the buffers in b, of size bytes each, with what both sides expect: the handle, and then numbers that count up.
-func pattern(b []byte, size int, handle uint32) {
+// fillPattern fills the buffers in b, of size bytes each, with the pattern that both sides check: the handle, and then ascending
+// numbers.
+func fillPattern(b []byte, size int, handle uint32) {
 	for at := 0; at < len(b); at += size {
 		buf := b[at:min(at+size, len(b))]
 		for i := 0; i+4 <= len(buf); i += 4 {

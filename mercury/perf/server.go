@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	maxBuffers = 1 << 30  // bytes of a server
-	overhead   = 64 << 10 // of them for each buffer: small ones are bounded too
-	moving     = 8        // transfers at a time for one request
+	maxBuffers    = 1 << 30  // bytes of all buffers, with overhead
+	overhead      = 64 << 10 // bytes that each buffer counts in addition, so that the number of small ones is limited
+	maxConcurrent = 8        // concurrent transfers for one request
 )
 
-// A server has a buffer for each handle of each client.
+// A server holds a buffer for each handle of each client.
 type server struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the fields below
 	buffers map[bufferKey]*buffer
-	size    int64
+	size    int64 // bytes of all buffers, with overhead
 }
 
 type bufferKey struct {
@@ -26,26 +26,31 @@ type bufferKey struct {
 	handle uint32
 }
 
+// A buffer is the memory of the server for one handle.
 type buffer struct {
-	mu sync.Mutex
+	mu sync.Mutex // held during transfers
 	initIn
 	b    []byte
-	stop func() bool // of what forgets it when its client is gone
-	uses int         // of its memory: by the table, and by transfers
+	stop func() bool // unregisters the function that drops the buffer when the client is gone
+	uses int         // references: by server.buffers, and by transfers; guarded by server.mu
 }
 
-// Serve answers C's performance programs on n. Each time one has ended done is called, if it is not nil.
+// Serve serves the performance programs of C at n. done, if not nil, is called each time one has ended.
 func Serve(n *mercury.Node, done func()) {
 	s := &server{buffers: map[bufferKey]*buffer{}}
 	empty := func(r *mercury.Request) { _ = r.Respond(nil) }
 	n.HandleInline(idRateInit, empty)
 	n.HandleInline(idRate, empty)
 	n.HandleInline(idFirst, empty)
-	initMem.Handle(n, s.init)
-	bwRead.Handle(n, func(ctx context.Context, in moveIn) (struct{}, error) { return struct{}{}, s.move(ctx, in, push) })
-	bwWrite.Handle(n, func(ctx context.Context, in moveIn) (struct{}, error) { return struct{}{}, s.move(ctx, in, pull) })
+	initMem.Handle(n, s.handleInit)
+	bwRead.Handle(n, func(ctx context.Context, in transferIn) (struct{}, error) {
+		return struct{}{}, s.handleTransfer(ctx, in, push)
+	})
+	bwWrite.Handle(n, func(ctx context.Context, in transferIn) (struct{}, error) {
+		return struct{}{}, s.handleTransfer(ctx, in, pull)
+	})
 	n.Handle(idDone, func(r *mercury.Request) {
-		s.forget(r.Peer())
+		s.dropPeer(r.Peer())
 		_ = r.Respond(nil)
 		if done != nil {
 			done()
@@ -53,7 +58,8 @@ func Serve(n *mercury.Node, done func()) {
 	})
 }
 
-func (s *server) init(ctx context.Context, in initIn) (out struct{}, err error) {
+// handleInit allocates the buffer for a handle.
+func (s *server) handleInit(ctx context.Context, in initIn) (out struct{}, err error) {
 	size := int64(in.Count) * int64(in.Size)
 	if size == 0 || in.Servers == 0 || size > maxBuffers {
 		return out, mercury.ErrOverflow
@@ -61,8 +67,8 @@ func (s *server) init(ctx context.Context, in initIn) (out struct{}, err error) 
 	r := mercury.RequestOf(ctx)
 	key := bufferKey{r.Peer(), in.Handle / in.Servers}
 	s.mu.Lock()
-	s.drop(key)
-	err = ctx.Err() // of a client that did not wait
+	s.dropLocked(key)
+	err = ctx.Err() // the client may be gone
 	if err == nil && s.size+size+overhead > maxBuffers {
 		err = mercury.ErrNoMemory
 	}
@@ -75,44 +81,46 @@ func (s *server) init(ctx context.Context, in initIn) (out struct{}, err error) 
 	}
 	b := &buffer{initIn: in, b: make([]byte, size), uses: 1}
 	if in.Op == push {
-		pattern(b.b, int(in.Size), in.Handle)
+		fillPattern(b.b, int(in.Size), in.Handle)
 	}
 	s.mu.Lock()
-	s.drop(key)
+	s.dropLocked(key)
 	s.buffers[key] = b
-	b.stop = context.AfterFunc(r.Context(), func() { s.forget(key.peer) })
+	b.stop = context.AfterFunc(r.Context(), func() { s.dropPeer(key.peer) })
 	s.mu.Unlock()
 	return out, nil
 }
 
-// drop forgets a buffer. Locked.
-func (s *server) drop(key bufferKey) {
+// dropLocked removes a buffer.
+func (s *server) dropLocked(key bufferKey) {
 	if b := s.buffers[key]; b != nil {
 		b.stop()
 		delete(s.buffers, key)
-		s.release(b)
+		s.releaseLocked(b)
 	}
 }
 
-// release ends a use of b. Locked.
-func (s *server) release(b *buffer) {
-	if b.uses--; b.uses == 0 {
+// releaseLocked ends a use of b.
+func (s *server) releaseLocked(b *buffer) {
+	b.uses--
+	if b.uses == 0 {
 		s.size -= int64(len(b.b)) + overhead
 	}
 }
 
-func (s *server) forget(peer string) {
+// dropPeer removes all buffers of a client.
+func (s *server) dropPeer(peer string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key := range s.buffers {
 		if key.peer == peer {
-			s.drop(key)
+			s.dropLocked(key)
 		}
 	}
 }
 
-// move transfers the first bytes of each buffer.
-func (s *server) move(ctx context.Context, in moveIn, op uint32) error {
+// handleTransfer transfers the first in.Size bytes of each buffer.
+func (s *server) handleTransfer(ctx context.Context, in transferIn, op uint32) error {
 	r := mercury.RequestOf(ctx)
 	s.mu.Lock()
 	b := s.buffers[bufferKey{r.Peer(), in.Handle}]
@@ -125,7 +133,7 @@ func (s *server) move(ctx context.Context, in moveIn, op uint32) error {
 	}
 	defer func() {
 		s.mu.Lock()
-		s.release(b)
+		s.releaseLocked(b)
 		s.mu.Unlock()
 	}()
 	if in.Size > b.Size {
@@ -138,10 +146,10 @@ func (s *server) move(ctx context.Context, in moveIn, op uint32) error {
 	remote := r.Remote(mem)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	errs := make([]error, min(int(b.Count), moving))
+	errs := make([]error, min(int(b.Count), maxConcurrent))
 	var wg sync.WaitGroup
 	work := func(worker int) {
-		for i := worker; i < int(b.Count) && errs[worker] == nil; i += moving {
+		for i := worker; i < int(b.Count) && errs[worker] == nil; i += maxConcurrent {
 			at := int64(i) * int64(b.Size)
 			buf := b.b[at : at+int64(in.Size)]
 			if op == push {
@@ -151,7 +159,7 @@ func (s *server) move(ctx context.Context, in moveIn, op uint32) error {
 			}
 		}
 	}
-	for worker := 1; worker < len(errs); worker++ { // all buffers at once, as C does, and not more goroutines than help
+	for worker := 1; worker < len(errs); worker++ { // C transfers all buffers at once; more goroutines would not be faster
 		wg.Go(func() { work(worker) })
 	}
 	work(0)

@@ -12,6 +12,7 @@ var (
 	reader   = reflect.TypeFor[Reader]()
 )
 
+// kindOf returns the encoding of t.
 func kindOf(t reflect.Type) (*kind, error) {
 	if k, ok := kinds.Load(t); ok {
 		return k.(*kind), nil
@@ -20,7 +21,7 @@ func kindOf(t reflect.Type) (*kind, error) {
 	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
 		tag = "rest"
 	}
-	k, err := build(t, tag, true, nil)
+	k, err := newKind(t, tag, true, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -28,16 +29,16 @@ func kindOf(t reflect.Type) (*kind, error) {
 	return k, nil
 }
 
-// build makes the kind of t. last says that nothing follows it; within are the types that it is in.
-func build(t reflect.Type, tag string, last bool, within []reflect.Type) (*kind, error) {
+// newKind returns the encoding of t. last says that no field follows; within are the types that contain t.
+func newKind(t reflect.Type, tag string, last bool, within []reflect.Type) (*kind, error) {
 	k := &kind{t: t}
 	if p := reflect.PointerTo(t); p.Implements(appender) && p.Implements(reader) {
-		k.custom, k.least = true, 1
+		k.custom, k.minSize = true, 1
 		return k, nil
 	}
 	for _, w := range within {
 		if w == t {
-			return nil, fmt.Errorf("proc: %s contains itself, which C cannot", t)
+			return nil, fmt.Errorf("proc: %s contains itself, which has no encoding in C", t)
 		}
 	}
 	within = append(within, t)
@@ -47,28 +48,28 @@ func build(t reflect.Type, tag string, last bool, within []reflect.Type) (*kind,
 	switch t.Kind() {
 	case reflect.Bool, reflect.Int8, reflect.Uint8, reflect.Int16, reflect.Uint16, reflect.Int32, reflect.Uint32, reflect.Int64, reflect.Uint64,
 		reflect.Float32, reflect.Float64:
-		k.fixed = int(t.Size())
-		k.least = k.fixed
+		k.size = int(t.Size())
+		k.minSize = k.size
 	case reflect.String:
-		k.least = 8
+		k.minSize = 8
 	case reflect.Pointer:
 		if t.Elem().Kind() != reflect.String {
-			return nil, fmt.Errorf("proc: a %s cannot be encoded: of pointers only *string can, which is nil for a NULL hg_string_t", t)
+			return nil, fmt.Errorf("proc: a %s cannot be encoded: the only pointer is *string, which is nil for a NULL hg_string_t", t)
 		}
-		k.least = 8
+		k.minSize = 8
 	case reflect.Int, reflect.Uint, reflect.Uintptr:
 		return nil, fmt.Errorf("proc: %s has no fixed width: use %s32 or %[2]s64, whichever C has", t, map[bool]string{true: "int", false: "uint"}[t.Kind() == reflect.Int])
 	case reflect.Struct:
 		return k, k.addFields(last, within)
 	case reflect.Array:
 		var err error
-		if k.elem, err = build(t.Elem(), "", last && t.Len() == 1, within); err != nil {
+		if k.elem, err = newKind(t.Elem(), "", last && t.Len() == 1, within); err != nil {
 			return nil, err
 		}
-		if k.elem.least == 0 || t.Len() > 1<<24 {
+		if k.elem.minSize == 0 || t.Len() > 1<<24 {
 			return nil, fmt.Errorf("proc: a %s has elements without bytes, or too many", t)
 		}
-		k.least = t.Len() * k.elem.least
+		k.minSize = t.Len() * k.elem.minSize
 	case reflect.Slice:
 		return k, k.addItems(tag, last, within)
 	default:
@@ -77,6 +78,7 @@ func build(t reflect.Type, tag string, last bool, within []reflect.Type) (*kind,
 	return k, nil
 }
 
+// addFields sets the fields of a struct.
 func (k *kind) addFields(last bool, within []reflect.Type) error {
 	n := k.t.NumField()
 	for i := range n {
@@ -87,32 +89,33 @@ func (k *kind) addFields(last bool, within []reflect.Type) error {
 			}
 			return fmt.Errorf("proc: field %s of %s is not exported", f.Name, k.t)
 		}
-		fk, err := build(f.Type, f.Tag.Get("proc"), last && i == n-1, within)
+		fk, err := newKind(f.Type, f.Tag.Get("proc"), last && i == n-1, within)
 		if err != nil {
 			return fmt.Errorf("%w, in field %s", err, f.Name)
 		}
 		k.fields = append(k.fields, field{i, f.Name, fk})
-		k.least += fk.least
+		k.minSize += fk.minSize
 	}
 	return nil
 }
 
+// addItems sets the count and the elements of a slice.
 func (k *kind) addItems(tag string, last bool, within []reflect.Type) error {
 	widths := map[string]int{"u8": 1, "u16": 2, "u32": 4, "u64": 8, "rest": 0}
 	width, ok := widths[tag]
 	switch {
 	case !ok:
-		return fmt.Errorf("proc: a %s needs a tag that says how wide its count is, `proc:\"u32\"` for example; hg_proc has no lists of its own", k.t)
+		return fmt.Errorf("proc: a %s needs a tag with the width of its count, for example `proc:\"u32\"`", k.t)
 	case tag == "rest" && (!last || k.t.Elem().Kind() != reflect.Uint8):
 		return fmt.Errorf("proc: `proc:\"rest\"` is for []byte, as the last field")
 	}
-	elem, err := build(k.t.Elem(), "", false, within)
+	elem, err := newKind(k.t.Elem(), "", false, within)
 	if err != nil {
 		return err
 	}
-	if elem.least == 0 {
+	if elem.minSize == 0 {
 		return fmt.Errorf("proc: a %s has elements without bytes", k.t)
 	}
-	k.elem, k.count, k.least = elem, width, width
+	k.elem, k.countSize, k.minSize = elem, width, width
 	return nil
 }

@@ -9,21 +9,21 @@ import (
 	"strings"
 )
 
-// An Appender encodes itself.
+// An Appender is a type with an encoding of its own.
 type Appender interface {
 	AppendProc(to []byte) ([]byte, error)
 }
 
-// A Reader decodes itself from the beginning of data, and returns how many bytes it was.
+// A Reader is a type with an encoding of its own. ReadProc decodes it at the beginning of data, and returns the number of bytes.
 type Reader interface {
 	ReadProc(data []byte) (int, error)
 }
 
-// Marshal encodes v. It does not block. The error says which field cannot be encoded, and why: its type, a string with a zero byte, or more
-// items than a count has room for.
+// Marshal encodes v. It does not block. The error names the field that cannot be encoded, and the reason: its type, a string with
+// a zero byte, or more items than the count can hold.
 func Marshal(v any) ([]byte, error) { return Append(nil, v) }
 
-// Append appends the encoding of v to b, as Marshal makes it. If it fails it returns nil, and what is behind len(b) is undefined.
+// Append appends the encoding of v to b. After an error it returns nil, and the bytes after len(b) are undefined.
 func Append(b []byte, v any) ([]byte, error) {
 	if v == nil {
 		return nil, errors.New("proc: nil has no type")
@@ -33,7 +33,7 @@ func Append(b []byte, v any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !from.CanAddr() && k.custom { // its method may be the pointer's
+	if !from.CanAddr() && k.custom { // AppendProc may have a pointer receiver
 		p := reflect.New(from.Type())
 		p.Elem().Set(from)
 		from = p.Elem()
@@ -41,8 +41,8 @@ func Append(b []byte, v any) ([]byte, error) {
 	return k.append(b, from)
 }
 
-// Unmarshal decodes all of data into what v points to. The value keeps no reference to data. The error says that data end too early or
-// that bytes are left, which is how another type at the other side shows; the value may then be set in part.
+// Unmarshal decodes data into the value that v points to, which keeps no reference to data. The error says that data is too short
+// or too long, which means that the other side has another type. The value may be set in part after an error.
 func Unmarshal(data []byte, v any) error {
 	to := reflect.ValueOf(v)
 	if to.Kind() != reflect.Pointer || to.IsNil() {
@@ -54,36 +54,38 @@ func Unmarshal(data []byte, v any) error {
 	}
 	rest, err := k.read(data, to.Elem())
 	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("proc: %d bytes are left behind a %s: the other side has another type", len(rest), to.Type().Elem())
+		err = fmt.Errorf("proc: %d bytes are left after a %s: the other side has another type", len(rest), to.Type().Elem())
 	}
 	return err
 }
 
-// Check returns why t cannot be encoded, or nil.
+// Check returns an error if t cannot be encoded.
 func Check(t reflect.Type) error {
 	_, err := kindOf(t)
 	return err
 }
 
-// A kind is how a type is encoded.
+// A kind is the encoding of a type.
 type kind struct {
-	t      reflect.Type
-	custom bool // by its own methods
-	fixed  int  // bytes of a number
-	least  int  // bytes of the shortest value
-	fields []field
-	elem   *kind // of an array or a slice
-	count  int   // bytes of a slice's count; 0: it goes to the end
+	t         reflect.Type
+	custom    bool    // t is an Appender and a Reader
+	size      int     // bytes of a number
+	minSize   int     // bytes of the shortest value
+	fields    []field // of a struct
+	elem      *kind   // of an array or a slice
+	countSize int     // bytes of the count of a slice; 0: the slice extends to the end
 }
 
+// A field is a field of a struct.
 type field struct {
 	index int
 	name  string
 	kind  *kind
 }
 
-var errShort = errors.New("proc: the data end too early: the other side has another type")
+var errShort = errors.New("proc: the data is too short: the other side has another type")
 
+// append appends the encoding of v to b.
 func (k *kind) append(b []byte, v reflect.Value) ([]byte, error) {
 	if k.custom {
 		return v.Addr().Interface().(Appender).AppendProc(b)
@@ -111,28 +113,28 @@ func (k *kind) append(b []byte, v reflect.Value) ([]byte, error) {
 		return b, nil
 	case reflect.Slice:
 		n := v.Len()
-		if k.count > 0 && k.count < 8 && uint64(n) >= 1<<(8*k.count) {
-			return nil, fmt.Errorf("proc: %d items do not fit into a count of %d bytes", n, k.count)
+		if k.countSize > 0 && k.countSize < 8 && uint64(n) >= 1<<(8*k.countSize) {
+			return nil, fmt.Errorf("proc: %d items do not fit into a count of %d bytes", n, k.countSize)
 		}
-		b = appendNumber(b, uint64(n), k.count)
+		b = appendNumber(b, uint64(n), k.countSize)
 		if k.elem.t.Kind() == reflect.Uint8 {
 			return append(b, v.Bytes()...), nil
 		}
-		return k.items(b, v, n)
+		return k.appendItems(b, v, n)
 	case reflect.Array:
-		return k.items(b, v, v.Len())
+		return k.appendItems(b, v, v.Len())
 	case reflect.Float32:
 		return binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(v.Float()))), nil
 	case reflect.Float64:
 		return binary.LittleEndian.AppendUint64(b, math.Float64bits(v.Float())), nil
 	}
 	if v.CanInt() {
-		return appendNumber(b, uint64(v.Int()), k.fixed), nil
+		return appendNumber(b, uint64(v.Int()), k.size), nil
 	}
-	return appendNumber(b, v.Uint(), k.fixed), nil
+	return appendNumber(b, v.Uint(), k.size), nil
 }
 
-// addressable returns v so that the methods of its pointer can be called.
+// addressable returns v, or a copy of it, on which methods with pointer receivers can be called, if the kind needs that.
 func addressable(v reflect.Value, k *kind) reflect.Value {
 	if v.CanAddr() || !k.custom {
 		return v
@@ -142,13 +144,15 @@ func addressable(v reflect.Value, k *kind) reflect.Value {
 	return p.Elem()
 }
 
-func (k *kind) items(b []byte, v reflect.Value, n int) (_ []byte, err error) {
+// appendItems appends n elements of v.
+func (k *kind) appendItems(b []byte, v reflect.Value, n int) (_ []byte, err error) {
 	for i := 0; i < n && err == nil; i++ {
 		b, err = k.elem.append(b, addressable(v.Index(i), k.elem))
 	}
 	return b, err
 }
 
+// appendNumber appends a number of size bytes.
 func appendNumber(b []byte, n uint64, size int) []byte {
 	for range size {
 		b = append(b, byte(n))
@@ -157,14 +161,15 @@ func appendNumber(b []byte, n uint64, size int) []byte {
 	return b
 }
 
-func number(b []byte) (n uint64) {
+// decodeNumber decodes a number of len(b) bytes.
+func decodeNumber(b []byte) (n uint64) {
 	for i, c := range b {
 		n |= uint64(c) << (8 * i)
 	}
 	return n
 }
 
-// read decodes the beginning of b into v, and returns what follows.
+// read decodes the beginning of b into v, and returns the bytes after it.
 func (k *kind) read(b []byte, v reflect.Value) ([]byte, error) {
 	if k.custom {
 		n, err := v.Addr().Interface().(Reader).ReadProc(b)
@@ -172,11 +177,11 @@ func (k *kind) read(b []byte, v reflect.Value) ([]byte, error) {
 			return nil, err
 		}
 		if n < 0 || n > len(b) {
-			return nil, fmt.Errorf("proc: ReadProc of %s took %d bytes of %d", k.t, n, len(b))
+			return nil, fmt.Errorf("proc: ReadProc of %s has returned %d for %d bytes", k.t, n, len(b))
 		}
 		return b[n:], nil
 	}
-	if len(b) < k.least {
+	if len(b) < k.minSize {
 		return nil, errShort
 	}
 	switch v.Kind() {
@@ -205,10 +210,10 @@ func (k *kind) read(b []byte, v reflect.Value) ([]byte, error) {
 		return b, nil
 	case reflect.Slice:
 		n := uint64(len(b))
-		if k.count > 0 {
-			n, b = number(b[:k.count]), b[k.count:]
+		if k.countSize > 0 {
+			n, b = decodeNumber(b[:k.countSize]), b[k.countSize:]
 		}
-		if n > uint64(len(b)/k.elem.least) {
+		if n > uint64(len(b)/k.elem.minSize) {
 			return nil, errShort
 		}
 		if k.elem.t.Kind() == reflect.Uint8 {
@@ -224,16 +229,17 @@ func (k *kind) read(b []byte, v reflect.Value) ([]byte, error) {
 	case reflect.Float64:
 		v.SetFloat(math.Float64frombits(binary.LittleEndian.Uint64(b)))
 	default:
-		if n := number(b[:k.fixed]); v.CanInt() {
-			shift := 64 - 8*k.fixed
+		if n := decodeNumber(b[:k.size]); v.CanInt() {
+			shift := 64 - 8*k.size
 			v.SetInt(int64(n) << shift >> shift)
 		} else {
 			v.SetUint(n)
 		}
 	}
-	return b[k.fixed:], nil
+	return b[k.size:], nil
 }
 
+// readItems decodes the elements of v.
 func (k *kind) readItems(b []byte, v reflect.Value) (_ []byte, err error) {
 	for i := 0; i < v.Len() && err == nil; i++ {
 		b, err = k.elem.read(b, v.Index(i))
@@ -241,26 +247,28 @@ func (k *kind) readItems(b []byte, v reflect.Value) (_ []byte, err error) {
 	return b, err
 }
 
+// appendString appends an hg_string_t.
 func appendString(b []byte, s string) ([]byte, error) {
 	if strings.IndexByte(s, 0) >= 0 {
-		return nil, errors.New("proc: a string with a zero byte, where C would end it")
+		return nil, errors.New("proc: the string contains a zero byte, which C cannot represent")
 	}
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(s)+1))
-	return append(append(b, s...), 0, 0, 1), nil // its terminator; not const; the decoder owns it
+	return append(append(b, s...), 0, 0, 1), nil // the terminator, and the flags is_const and is_owned
 }
 
-// readString decodes the string at the beginning of b, of 8 bytes at least, and returns what follows it. ok is false for NULL, which is
-// a length of 0: neither a terminator nor the two flags follow it.
+// readString decodes the string at the beginning of b, which has at least 8 bytes, and returns the bytes after it. ok is false for
+// NULL, whose length is 0, without a terminator and flags.
 func readString(b []byte) (s string, ok bool, rest []byte, err error) {
 	n := binary.LittleEndian.Uint64(b)
-	if b = b[8:]; n == 0 {
+	b = b[8:]
+	if n == 0 {
 		return "", false, b, nil
 	}
 	if n > uint64(len(b)) || uint64(len(b))-n < 2 {
 		return "", false, nil, errShort
 	}
 	if b[n-1] != 0 {
-		return "", false, nil, errors.New("proc: a string without a zero byte at its end")
+		return "", false, nil, errors.New("proc: the string has no zero byte at its end")
 	}
 	s, _, _ = strings.Cut(string(b[:n]), "\x00")
 	return s, true, b[n+2:], nil

@@ -158,7 +158,7 @@ func TestRefused(t *testing.T) {
 		"contains itself":          self{},
 		"a map[string]bool cannot": map[string]bool{},
 		"a *int32 cannot":          new(int32),
-		"only *string can":         new(*string),
+		"the only pointer is *string":         new(*string),
 		"is not exported":          struct{ a int32 }{},
 		"elements without bytes": struct {
 			L []struct{} `proc:"u64"`

@@ -1,4 +1,4 @@
-// Package golden has conversations of two C processes, for tests. All but "null" were recorded.
+// Package golden has message traces of two C processes, for tests. All except "null" were recorded.
 package golden
 
 import (
@@ -13,20 +13,23 @@ import (
 //go:embed *.txt
 var files embed.FS
 
-// Names are those of the conversations: a call without arguments, one with arguments that do not fit into a message, transfers to
-// memory that the caller lent, and from memory whose data came in the handle; output that does not fit into a message, and its
-// acknowledgement; calls of an RPC that the target does not have. The two before the last with and without the longer headers of checksums.
-// The last has a NULL hg_string_t in its input, before a uint32_t and bytes, and another in its output, behind a string.
+// Names are the names of the traces:
+//
+//   - "first": a call without arguments; "more": one with arguments that do not fit into a message
+//   - "read": a transfer to lent memory; "eager": a transfer from memory whose data is in the handle
+//   - "overflow": output that does not fit into a message, and its acknowledgement; "overflowsums": with checksums
+//   - "noentry": a call of an RPC that the target does not have; "noentrysums": with checksums
+//   - "null": a NULL hg_string_t in the input, before a uint32_t and bytes, and one in the output, after a string
 var Names = []string{"first", "more", "read", "eager", "overflow", "overflowsums", "noentry", "noentrysums", "null"}
 
-// A Message is one of a conversation.
+// A Message is one message of a trace.
 type Message struct {
 	FromOrigin bool
 	Bytes      []byte
-	Cut        int // bytes of payload that are left out behind Bytes
+	Cut        int // bytes of payload after Bytes that are left out
 }
 
-// Read returns a conversation.
+// Read returns a trace.
 func Read(name string) ([]Message, error) {
 	f, err := files.Open(name + ".txt")
 	if err != nil {

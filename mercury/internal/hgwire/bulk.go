@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// What a bulk handle allows and how it is made.
+// The flags of a bulk handle.
 const (
 	Readable = 1
 	Writable = 2
@@ -17,37 +17,38 @@ const (
 	virtual  = 0x80
 )
 
-// MaxBulk bounds the bytes in all segments of a handle from a peer. Their number is bounded by the length of the handle.
+// MaxBulk is the largest number of bytes in all segments of a handle from a peer. The number of segments is limited by the length
+// of the handle.
 const MaxBulk = 1 << 46
 
 const (
 	descSize    = 16
 	segmentSize = 16
-	keySize     = 48 // of a memory handle: key, length, count of pieces, flags, and one piece
+	keySize     = 48 // length of a memory handle: key, length, number of ranges, flags, and one range
 )
 
-// A Segment is one piece of a bulk handle's memory.
+// A Segment is one range of the memory of a bulk handle.
 type Segment struct {
-	Addr uint64 // at which its peers address its first byte
+	Addr uint64 // address of the first byte in reads and writes of peers
 	Len  uint64
 	Key  uint64
-	Base uint64 // its address in its owner's process, which nobody else needs
+	Base uint64 // address in the owner's process, which only the owner uses
 }
 
 // A Bulk is a handle of memory. The zero Bulk is HG_BULK_NULL.
 type Bulk struct {
-	Len      uint64 // of all segments
+	Len      uint64 // bytes of all segments
 	Access   uint8  // Readable | Writable
 	Segments []Segment
-	Eager    []byte         // the data themselves, of a handle that is readable
-	Owner    netip.AddrPort // whose memory it is, if the handle is bound
-	Context  uint8          // of its owner, if it is bound
+	Eager    []byte         // a copy of the data in a readable handle; nil if there is none
+	Owner    netip.AddrPort // address of the owner, if the handle is bound
+	Context  uint8          // context of the owner, if the handle is bound
 }
 
 // IsNull reports whether b is HG_BULK_NULL.
 func (b *Bulk) IsNull() bool { return len(b.Segments) == 0 }
 
-// WireSize returns the length of b, without that of the length in front of it. It is 0 for HG_BULK_NULL.
+// WireSize returns the length of the encoding of b, without its length prefix. It is 0 for HG_BULK_NULL.
 func (b *Bulk) WireSize() uint64 {
 	if b.IsNull() {
 		return 0
@@ -59,7 +60,7 @@ func (b *Bulk) WireSize() uint64 {
 	return uint64(size)
 }
 
-// Append appends b with its length in front.
+// Append appends the encoding of b, with a length prefix.
 func (b *Bulk) Append(to []byte) []byte {
 	if b.IsNull() {
 		return append(to, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -108,10 +109,10 @@ func (b *Bulk) Append(to []byte) []byte {
 	return append(to, b.Eager...)
 }
 
-// base hides where our memory is. 0 would mean that there is no memory handle.
+// base returns the Base to send. A node sends 1 instead of the addresses of its memory; 0 would mean that there is no memory handle.
 func (s *Segment) base() uint64 { return max(s.Base, 1) }
 
-// Parse parses a handle with its length in front, and returns what follows it. Eager points into b.
+// Parse parses a handle with its length prefix, and returns the bytes after it. Eager shares memory with data.
 func (b *Bulk) Parse(data []byte) (rest []byte, err error) {
 	le := binary.LittleEndian
 	if len(data) < 8 {
@@ -127,7 +128,8 @@ func (b *Bulk) Parse(data []byte) (rest []byte, err error) {
 		return nil, errBulk
 	}
 	d, rest := data[:size], data[size:]
-	total, n, flags := le.Uint64(d), int64(le.Uint32(d[8:])), d[12] // before 2.4.1 the flags are one byte, and rubbish follows
+	// Before Mercury 2.4.1 the flags are one byte, and undefined bytes follow.
+	total, n, flags := le.Uint64(d), int64(le.Uint32(d[8:])), d[12]
 	d = d[descSize:]
 	if n == 0 || total > MaxBulk || n*(segmentSize+8) > int64(len(d)) {
 		return nil, fmt.Errorf("hgwire: a bulk handle of %d bytes in %d segments", total, n)
@@ -178,7 +180,7 @@ func (b *Bulk) Parse(data []byte) (rest []byte, err error) {
 	return rest, nil
 }
 
-// ownerSize is the length of an owner's address, with its lengths in front. Those of a library that knows shared memory may be longer.
+// ownerSize is the length of the address of an owner, with its length prefixes. That of a library with shared memory may be longer.
 const ownerSize = 8 + 8 + SourceSize
 
 // parseOwner parses the address that b is bound to.
@@ -188,7 +190,8 @@ func (b *Bulk) parseOwner(d []byte) (rest []byte, err error) {
 		return nil, errBulk
 	}
 	size := le.Uint64(d)
-	if d = d[8:]; size < ownerSize || size > uint64(len(d)-1) || le.Uint64(d) != 8+SourceSize || le.Uint64(d[8:]) != SourceSize {
+	d = d[8:]
+	if size < ownerSize || size > uint64(len(d)-1) || le.Uint64(d) != 8+SourceSize || le.Uint64(d[8:]) != SourceSize {
 		return nil, errBulk
 	}
 	b.Owner, _, err = ParseSource(d[16:ownerSize])
@@ -202,19 +205,20 @@ type Piece struct {
 	Len       int
 }
 
-// A Cursor walks through the memory of a Bulk.
+// A Cursor is a position in the memory of a Bulk.
 type Cursor struct {
-	segments []Segment
-	off      uint64 // in the first of them
+	segments []Segment // the current one and those after it
+	off      uint64    // offset in segments[0]
 }
 
-// Seek returns a Cursor at offset off of b, which it searches for.
+// Seek returns a Cursor at offset off of b.
 func (b *Bulk) Seek(off uint64) Cursor {
 	c := Cursor{b.Segments, off}
 	c.skip()
 	return c
 }
 
+// skip moves c past segments that are used up.
 func (c *Cursor) skip() {
 	for len(c.segments) > 0 && c.off >= c.segments[0].Len {
 		c.off -= c.segments[0].Len
@@ -222,7 +226,8 @@ func (c *Cursor) skip() {
 	}
 }
 
-// Next returns the piece at c, of at most n bytes, and moves c behind it. At the end of the memory the piece is empty.
+// Next returns the next part of the memory, at most n bytes of one segment, and moves c past it. It is empty at the end of the
+// memory.
 func (c *Cursor) Next(n int) Piece {
 	if len(c.segments) == 0 {
 		return Piece{}
@@ -234,4 +239,4 @@ func (c *Cursor) Next(n int) Piece {
 	return p
 }
 
-var errBulk = errors.New("hgwire: a bulk handle whose parts do not fit together")
+var errBulk = errors.New("hgwire: the bulk handle is inconsistent")

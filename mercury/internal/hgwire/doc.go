@@ -1,9 +1,9 @@
-// Package hgwire has the bytes that C Mercury puts into the messages of a transport: the name of the sender, the headers of requests
-// and responses, bulk handles, and the identities of RPCs.
+// Package hgwire encodes and parses the contents of C Mercury's messages: the address of the sender, the headers of requests and
+// responses, bulk handles, and the ids of RPCs.
 //
-//	unexpected message   Source, Request, input (or with flag More the handle of where it lies)
-//	expected message     Response, output (or the same)
+//	unexpected message   Source, Request, input (with flag More: a handle of the memory with the input)
+//	expected message     Response, output (with flag More: a handle of the memory with the output)
 //
-// It does no I/O. Whatever the bytes, parse functions return an error or a value within the bounds of this package, and allocate at most
-// a constant times the length of what they are given.
+// It does no I/O. For any bytes the parse functions return an error or a value within the limits of this package, and allocate at
+// most a constant times the length of the bytes.
 package hgwire

@@ -10,43 +10,44 @@ import (
 
 // The flags of requests and responses.
 const (
-	More      = 1    // the payload is the handle of where the real one lies
-	NoReply   = 2    // of a request
-	Checksums = 0x80 // the sender is built with checksums: the header is 4 bytes longer
+	More      = 1    // the payload is a handle of the memory with the input or output
+	NoReply   = 2    // the request has no response
+	Checksums = 0x80 // the sender was built with checksums: the header is 4 bytes longer
 )
 
-// Protocol is the version of the headers that this package knows, and Magic the byte before it.
+// Protocol is the supported version of the headers, and Magic the byte before it.
 const (
 	Protocol = 5
 	Magic    = 0xd7
 )
 
-// SourceSize is the length of the name of the sender, before each request.
+// SourceSize is the length of the address of the sender, before each request.
 const SourceSize = 16
 
-// AppendSource appends the name of the sender of an unexpected message, an IPv4 address with a port.
+// AppendSource appends the address of the sender of an unexpected message, an IPv4 address with a port.
 func AppendSource(b []byte, a netip.AddrPort) []byte {
 	ip := a.Addr().As4()
-	b = append(b, 2, 0) // AF_INET in the order of the host
+	b = append(b, 2, 0) // AF_INET, little-endian
 	b = binary.BigEndian.AppendUint16(b, a.Port())
 	b = append(b, ip[:]...)
 	return append(b, 0, 0, 0, 0, 0, 0, 0, 0)
 }
 
-// ParseSource returns the name that the sender of an unexpected message gives itself, and the rest of the message.
+// ParseSource returns the address of the sender of an unexpected message, as the sender states it, and the rest of the message.
 func ParseSource(b []byte) (netip.AddrPort, []byte, error) {
 	if len(b) < SourceSize {
 		return netip.AddrPort{}, nil, errShort
 	}
 	if b[0] != 2 || b[1] != 0 {
-		return netip.AddrPort{}, nil, fmt.Errorf("hgwire: the sender's address is of family %d, want 2, IPv4", binary.LittleEndian.Uint16(b))
+		return netip.AddrPort{}, nil,
+			fmt.Errorf("hgwire: the address of the sender is of family %d, want 2 (IPv4)", binary.LittleEndian.Uint16(b))
 	}
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:])), b[SourceSize:], nil
 }
 
 const coreSize, hashSize, payloadHash = 12, 4, 4
 
-// HeaderSize is the length of a request's or a response's header.
+// HeaderSize returns the length of the header of a request or response.
 func HeaderSize(checksums bool) int {
 	if checksums {
 		return coreSize + hashSize + payloadHash
@@ -58,7 +59,7 @@ func HeaderSize(checksums bool) int {
 type Request struct {
 	ID     uint64
 	Flags  uint8
-	Cookie uint8 // of the context at the origin
+	Cookie uint8 // number of the context at the origin
 	Sums   Sums
 }
 
@@ -70,24 +71,24 @@ type Response struct {
 	Sums   Sums
 }
 
-// Append appends r and payload. With the flag Checksums it appends both checksums, too, which a peer reads if it is configured to.
-// With the flag More as well, that of the payload is r.Sums.Payload, the sum of what the handle in payload stands for.
+// Append appends r and payload. With the flag Checksums it also appends the checksums of both, which a peer verifies if it is
+// configured to. With the flag More, too, the checksum of the payload is r.Sums.Payload, that of the memory of the handle.
 func (r *Request) Append(b, payload []byte) []byte {
 	at := len(b)
 	b = append(b, Magic, Protocol)
 	b = binary.BigEndian.AppendUint64(b, r.ID)
 	b = append(b, r.Flags, r.Cookie)
 	if r.Flags&Checksums != 0 {
-		b = binary.BigEndian.AppendUint16(b, requestSum(b[at:]))
+		b = binary.BigEndian.AppendUint16(b, requestChecksum(b[at:]))
 		b = append(b, 0, 0)
 	}
 	return appendPayload(b, payload, r.Flags, r.Sums.Payload)
 }
 
-// requestSum is the checksum of the header of a request at the beginning of b.
-func requestSum(b []byte) uint16 {
+// requestChecksum returns the checksum of the header of a request at the beginning of b.
+func requestChecksum(b []byte) uint16 {
 	sum := crc16(0, b[:2])
-	for i := 9; i > 1; i-- { // in the order of the host
+	for i := 9; i > 1; i-- { // C computes it over the id in host byte order, little-endian
 		sum = crc16Byte(sum, b[i])
 	}
 	return crc16(sum, b[10:coreSize])
@@ -99,17 +100,19 @@ func (r *Response) Append(b, payload []byte) []byte {
 	b = append(b, uint8(r.Code), r.Flags)
 	b = binary.BigEndian.AppendUint16(b, r.Cookie)
 	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
-	if r.Flags&Checksums != 0 { // C leaves room behind the header, and puts the checksum before that
-		binary.BigEndian.PutUint16(b[at+4:], r.sum())
+	if r.Flags&Checksums != 0 { // C leaves 4 bytes free after the header, and stores the checksum before them
+		binary.BigEndian.PutUint16(b[at+4:], r.checksum())
 		b = append(b, 0, 0, 0, 0)
 	}
 	return appendPayload(b, payload, r.Flags, r.Sums.Payload)
 }
 
-func (r *Response) sum() uint16 {
+// checksum returns the checksum of the header.
+func (r *Response) checksum() uint16 {
 	return crc16(0, []byte{uint8(r.Code), r.Flags, uint8(r.Cookie), uint8(r.Cookie >> 8)})
 }
 
+// appendPayload appends the checksum of the payload, and the payload. sum is the checksum for the flag More.
 func appendPayload(b, payload []byte, flags uint8, sum uint32) []byte {
 	switch flags & (Checksums | More) {
 	case Checksums:
@@ -134,33 +137,33 @@ func ParseRequest(b []byte) (r Request, payload []byte, err error) {
 		return r, nil, &UnknownVersion{b[1]}
 	}
 	if payload, err = r.Sums.parse(b, coreSize, r.Flags); err == nil && r.Flags&Checksums != 0 {
-		r.Sums.want = requestSum(b)
+		r.Sums.expected = requestChecksum(b)
 	}
 	return r, payload, err
 }
 
-// Nameless returns an identity like random whose request, without flags, has the checksum 0: a library that is built with checksums, and
-// verifies them, looks for one where the others have 0.
+// Nameless returns an id near random whose request header, without flags, has the checksum 0. A library that was built with
+// checksums reads a checksum where the header without flags has 0, and accepts the request then.
 func Nameless(random uint64) uint64 {
 	id := random &^ 0xffff
 	for ; ; id++ {
 		r := Request{ID: id}
 		var b [coreSize + payloadHash]byte
-		if requestSum(r.Append(b[:0], nil)) == 0 {
+		if requestChecksum(r.Append(b[:0], nil)) == 0 {
 			return id
 		}
 	}
 }
 
-// An UnknownVersion is a request of a protocol version that this package does not know.
+// An UnknownVersion is the error of a request with another protocol version.
 type UnknownVersion struct{ Version uint8 }
 
 func (e *UnknownVersion) Error() string {
-	return fmt.Sprintf("hgwire: Mercury's protocol version %d, want %d, that of Mercury 2.1 and later", e.Version, Protocol)
+	return fmt.Sprintf("hgwire: the protocol version is %d, want %d, of Mercury 2.1 and later", e.Version, Protocol)
 }
 
-// ParseResponse parses the header of a response and returns its payload. Behind a code other than 0 bytes may follow that mean
-// nothing, or the header may be cut.
+// ParseResponse parses the header of a response and returns its payload. If the code is not 0, the header may be incomplete, and the
+// payload is undefined and not returned.
 func ParseResponse(b []byte) (r Response, payload []byte, err error) {
 	if len(b) < 4 {
 		return r, nil, errShort
@@ -168,7 +171,7 @@ func ParseResponse(b []byte) (r Response, payload []byte, err error) {
 	r = Response{Code: int8(b[0]), Flags: b[1], Cookie: binary.BigEndian.Uint16(b[2:])}
 	payload, err = r.Sums.parse(b, 4, r.Flags)
 	if r.Flags&Checksums != 0 {
-		r.Sums.want = r.sum()
+		r.Sums.expected = r.checksum()
 	}
 	if r.Code != 0 {
 		return r, nil, nil
@@ -178,10 +181,10 @@ func ParseResponse(b []byte) (r Response, payload []byte, err error) {
 
 var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
-	errShort   = errors.New("hgwire: a message that is too short")
+	errShort   = errors.New("hgwire: the message is too short")
 )
 
-// crc16 continues a CRC-16 of the polynomial 0x8bb7, without reflection, begun with 0.
+// crc16 continues a CRC-16 with the polynomial 0x8bb7, without reflection; the initial value is 0.
 func crc16(sum uint16, b []byte) uint16 {
 	for _, c := range b {
 		sum = crc16Byte(sum, c)
@@ -189,6 +192,7 @@ func crc16(sum uint16, b []byte) uint16 {
 	return sum
 }
 
+// crc16Byte continues a CRC-16 with one byte.
 func crc16Byte(sum uint16, c byte) uint16 { return sum<<8 ^ crc16Table[byte(sum>>8)^c] }
 
 var crc16Table = func() (t [256]uint16) {

@@ -2,7 +2,7 @@ package hgwire
 
 import "encoding/binary"
 
-// ID is the identity of the RPC that C registers under name: djb2 over the bytes, in 32 bits.
+// ID returns the id of the RPC that C registers under name: the djb2 hash of its bytes, in 32 bits.
 func ID(name string) uint64 {
 	h := uint32(5381)
 	for _, c := range []byte(name) {
@@ -11,14 +11,16 @@ func ID(name string) uint64 {
 	return uint64(h)
 }
 
-// DefaultProvider is Margo's provider for RPCs that belong to none.
+// DefaultProvider is the provider id of Margo for RPCs without a provider.
 const DefaultProvider = 65535
 
-// MargoID is the identity that Margo registers: Bob Jenkins' hash of 1997 over the name above 32 bits, and the provider below.
+// MargoID returns the id that Margo registers: Bob Jenkins' hash of 1997 of the name in the upper 32 bits, and the provider id in
+// the lower ones.
 func MargoID(name string, provider uint16) uint64 {
 	return uint64(jenkins([]byte(name)))<<32 | uint64(provider)
 }
 
+// jenkins returns Bob Jenkins' hash of 1997, with the initial value of Margo.
 func jenkins(key []byte) uint32 {
 	const golden = 0x9e3779b9
 	a, b, c := uint32(golden), uint32(golden), uint32(0xfeedbeef)
@@ -29,7 +31,7 @@ func jenkins(key []byte) uint32 {
 		c += binary.LittleEndian.Uint32(key[8:])
 		a, b, c = mix(a, b, c)
 	}
-	var last [12]byte // its lowest byte of c is the length's
+	var last [12]byte // the lowest byte of c is for the length
 	copy(last[:8], key)
 	if len(key) > 8 {
 		copy(last[9:], key[8:])
@@ -41,6 +43,7 @@ func jenkins(key []byte) uint32 {
 	return c
 }
 
+// mix is the mixing function of jenkins.
 func mix(a, b, c uint32) (uint32, uint32, uint32) {
 	a = (a - b - c) ^ c>>13
 	b = (b - c - a) ^ a<<8

@@ -8,9 +8,9 @@ import (
 
 // Sums are the checksums of a message with the flag Checksums.
 type Sums struct {
-	Header  uint16 // as it came
-	want    uint16 // as it should be
-	Payload uint32
+	Header   uint16 // checksum of the header in the message
+	expected uint16 // checksum of the header, as computed
+	Payload  uint32 // checksum of the payload in the message
 }
 
 // parse parses the checksums, that of the header at b[at:], and returns the payload.
@@ -25,30 +25,33 @@ func (s *Sums) parse(b []byte, at int, flags uint8) ([]byte, error) {
 	return b[size:], nil
 }
 
-// Sum is the checksum of a payload.
+// Sum returns the checksum of a payload.
 func Sum(payload []byte) uint32 { return crc32.Checksum(payload, castagnoli) }
 
-// A Verifier verifies the checksums of a peer. C fills in none, those of headers, or both, and a message does not say which: so 0 is
-// none until another one has come, and a checksum from then on. The zero Verifier has seen nothing. It is safe for concurrent use.
-type Verifier struct{ header, payload atomic.Bool }
+// A Verifier verifies the checksums of a peer. C sends no checksums, those of headers, or both, and a message does not contain which:
+// so 0 means no checksum until another value has arrived, and is a checksum from then on. The zero Verifier is for a new peer. It is
+// safe for concurrent use.
+type Verifier struct{ header, payload atomic.Bool } // the peer has sent a checksum that is not 0
 
-// Header reports whether the header of a message is as it was sent. flags are those of the message.
+// Header reports whether the header of a message with these flags is undamaged.
 func (v *Verifier) Header(s Sums, flags uint8) bool {
 	if flags&Checksums == 0 {
 		return !v.header.Load()
 	}
-	return verify(&v.header, uint32(s.Header), uint32(s.want))
+	return verifySum(&v.header, uint32(s.Header), uint32(s.expected))
 }
 
-// Payload reports the same of a payload, or of what it is the handle of. C leaves an old checksum in front of a payload of no bytes.
+// Payload reports whether a payload, or the memory of its handle, is undamaged. C sends an old checksum with an empty payload, which
+// is ignored.
 func (v *Verifier) Payload(s Sums, payload []byte) bool {
 	if len(payload) == 0 || s.Payload == 0 && !v.payload.Load() {
 		return true
 	}
-	return verify(&v.payload, s.Payload, Sum(payload))
+	return verifySum(&v.payload, s.Payload, Sum(payload))
 }
 
-func verify(seen *atomic.Bool, got, want uint32) bool {
+// verifySum compares a checksum with the expected one. seen is set once a checksum was sent.
+func verifySum(seen *atomic.Bool, got, want uint32) bool {
 	if got != want {
 		return got == 0 && !seen.Load()
 	}

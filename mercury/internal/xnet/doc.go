@@ -1,9 +1,9 @@
-// Package xnet has the bytes that libfabric's tcp provider puts on a connection: its set-up message and its message headers.
+// Package xnet encodes and parses the protocol of libfabric's tcp provider: its set-up message and its message headers.
 //
 //	connection   Setup ◄─► Setup, then Headers with payloads in both directions
 //
-// It does no I/O and allocates nothing. Whatever the bytes, Parse functions return an error or a value whose lengths are within the
-// bounds of this package; a caller bounds the payload.
+// It does no I/O and allocates nothing. For any bytes the Parse functions return an error or a value whose lengths are within the
+// limits of this package; the caller limits the payload.
 //
-// What a header holds beyond its operation is not looked at: senders leave old bytes there.
+// Fields of a header that its operation does not use are ignored, because senders leave old bytes there.
 package xnet

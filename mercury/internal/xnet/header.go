@@ -7,7 +7,7 @@ import (
 
 // The operations of a message.
 const (
-	Msg      = 0 // with flag Immediate: an unexpected message; without payload and with Data Ack: an acknowledgement
+	Msg      = 0 // an unexpected message, with flag Immediate; an acknowledgement, without payload and with Data Ack
 	Tagged   = 1 // an expected message
 	ReadReq  = 2
 	ReadResp = 3
@@ -17,8 +17,8 @@ const (
 // The flags of a message.
 const (
 	Immediate = 1 // 8 bytes of user data follow the base of the header
-	Deliver   = 4 // the sender wants an acknowledgement
-	Commit    = 8 // the same, once the data are safe
+	Deliver   = 4 // the sender requests an acknowledgement
+	Commit    = 8 // the sender requests an acknowledgement once the data is persistent
 )
 
 // Ack is the Data of an acknowledgement.
@@ -34,46 +34,47 @@ const (
 	headerVersion = 3
 )
 
-// Bits that widen a tag: sent by Mercury before 2.3 with a Tagged message that is an unexpected one.
+// UnexpectedTag is a bit above those of a tag. Mercury before 2.3 sets it in a Tagged message that is an unexpected one.
 const UnexpectedTag = 1 << 32
 
-// An IOV is a piece of the memory that an operation is about.
+// An IOV is a range of the memory of an operation.
 type IOV struct{ Addr, Len, Key uint64 }
 
-// A Header begins each message.
+// A Header is the header of a message.
 type Header struct {
 	Op, Data uint8
 	Flags    uint16
-	ID       uint8 // a counter; only debug builds of libfabric look at it
+	ID       uint8 // a counter; only debug builds of libfabric check it
 	Size     uint64
-	Tag      uint64 // of a Tagged message, or with Immediate the user data
-	N        int    // of IOV in use; only for ReadReq and Write
+	Tag      uint64 // of a Tagged message; with Immediate the user data
+	N        int    // number of IOV in use; only for ReadReq and Write
 	IOV      [maxIOV]IOV
 }
 
 // Len returns the length of the header.
 func (h *Header) Len() int {
 	n := base + h.N*iovSize
-	if h.tagged() {
+	if h.hasTag() {
 		n += word
 	}
 	return n
 }
 
-func (h *Header) tagged() bool { return h.Op == Tagged || h.Flags&Immediate != 0 }
+// hasTag reports whether the header contains a tag or user data.
+func (h *Header) hasTag() bool { return h.Op == Tagged || h.Flags&Immediate != 0 }
 
-// Payload returns how many bytes follow the header.
+// Payload returns the number of bytes after the header.
 func (h *Header) Payload() uint64 { return h.Size - uint64(h.Len()) }
 
 // IsAck reports whether h acknowledges a Write.
 func (h *Header) IsAck() bool { return h.Op == Msg && h.Data == Ack && h.Payload() == 0 }
 
-// Unexpected reports whether h begins an unexpected message, in the form of either of Mercury's versions.
+// Unexpected reports whether h is the header of an unexpected message, of any version of Mercury.
 func (h *Header) Unexpected() bool {
 	return h.Op == Msg && h.Flags&Immediate != 0 || h.Op == Tagged && h.Tag&UnexpectedTag != 0
 }
 
-// Total returns the length of all of IOV, or an error if that is more than limit.
+// Total returns the sum of the lengths of IOV, or an error if that is more than limit.
 func (h *Header) Total(limit uint64) (uint64, error) {
 	var total uint64
 	for _, v := range h.IOV[:h.N] {
@@ -85,7 +86,7 @@ func (h *Header) Total(limit uint64) (uint64, error) {
 	return total, nil
 }
 
-// Append appends h with a Size for payload bytes.
+// Append sets Size for a payload of so many bytes, and appends h.
 func (h *Header) Append(b []byte, payload int) []byte {
 	n := h.Len()
 	h.Size = uint64(n + payload)
@@ -93,7 +94,7 @@ func (h *Header) Append(b []byte, payload int) []byte {
 	b = binary.LittleEndian.AppendUint16(b, h.Flags)
 	b = append(b, h.Data, uint8(h.N), uint8(n), h.ID)
 	b = binary.LittleEndian.AppendUint64(b, h.Size)
-	if h.tagged() {
+	if h.hasTag() {
 		b = binary.LittleEndian.AppendUint64(b, h.Tag)
 	}
 	for _, v := range h.IOV[:h.N] {
@@ -104,22 +105,23 @@ func (h *Header) Append(b []byte, payload int) []byte {
 	return b
 }
 
-// HeaderLen returns the length of the header that begins with b, of which it needs Base bytes.
+// HeaderLen returns the length of the header at the beginning of b, which must have at least Base bytes.
 func HeaderLen(b []byte) (int, error) {
 	if len(b) < Base {
 		return 0, errShort
 	}
 	n := int(b[6])
 	if b[0] != headerVersion || n < Base || n > MaxHeader {
-		return 0, fmt.Errorf("xnet: a message of version %d with a header of %d bytes, want version %d and %d to %d", b[0], n, headerVersion, Base, MaxHeader)
+		return 0, fmt.Errorf("xnet: a message of version %d with a header of %d bytes, want version %d and %d to %d",
+			b[0], n, headerVersion, Base, MaxHeader)
 	}
 	return n, nil
 }
 
-// Base is how much of a header HeaderLen needs.
+// Base is the number of bytes of a header that HeaderLen needs.
 const Base = base
 
-// Parse parses the whole header b into h. Size is at least len(b) afterwards.
+// Parse parses b, which must be a whole header. Size is at least len(b) afterwards.
 func (h *Header) Parse(b []byte) error {
 	n, err := HeaderLen(b)
 	if err != nil {
@@ -149,7 +151,7 @@ func (h *Header) Parse(b []byte) error {
 		return fmt.Errorf("xnet: a message of %d bytes with a header of %d", h.Size, n)
 	}
 	b = b[base:]
-	if h.tagged() {
+	if h.hasTag() {
 		h.Tag, b = binary.LittleEndian.Uint64(b), b[word:]
 	}
 	for i := range h.N {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// SetupSize is the length of a set-up message as we send it. A peer's may be up to MaxSetup long.
+// SetupSize is the length of a set-up message of this package. One of a peer may have up to MaxSetup bytes.
 const (
 	SetupSize = setupHeader + rdmSize
 	MaxSetup  = setupHeader + 256
@@ -18,26 +18,28 @@ const (
 
 // The kinds of set-up message.
 const (
-	Request = 0 // of who dials
-	Accept  = 1 // the answer that makes a connection
-	Refuse  = 6 // the answer that refuses one: there is another connection of the pair
+	Request = 0 // the first message of the dialing side
+	Accept  = 1 // the reply that accepts the connection
+	Refuse  = 6 // the reply that refuses the connection, because the two processes have another one
 )
 
-// A Setup is the first message of each direction.
+// A Setup is the set-up message, the first one in each direction.
 type Setup struct {
 	Kind     uint8
 	Version  uint8 // of the message protocol: 0, or 1 with rendezvous
 	Features uint8
-	Port     uint16 // on which the sender listens; an Accept repeats the Request's
+	Port     uint16 // listening port of the sender; an Accept repeats that of the Request
 	PID      uint32
-	Swapped  bool // the sender's byte order differs from ours, in headers
+	Swapped  bool // the byte order of the sender, in headers, is not little-endian
 }
 
-// ErrRXM is the error of a set-up message of another protocol, libfabric's ofi_rxm over connections of tcp. Mercury before 2.3 asks for it,
-// and libfabric before 1.18 has nothing else.
-var ErrRXM = errors.New("xnet: the peer speaks the protocol of libfabric's provider ofi_rxm: it has Mercury older than 2.3 or libfabric older than 1.18, update it there")
+// ErrRXM is the error of a set-up message of another protocol: libfabric's ofi_rxm over tcp. Mercury before 2.3 uses it, and
+// libfabric before 1.18 has no other one.
+var ErrRXM = errors.New("xnet: the peer uses the protocol of libfabric's provider ofi_rxm: " +
+	"update Mercury to 2.3 or later, and libfabric to 1.18 or later, at the peer")
 
-// The parts of a set-up message of ofi_rxm: of a request 24 bytes, with the versions of its messages, and of a refusal 2 bytes.
+// These constants describe the data of set-up messages of ofi_rxm: 24 bytes of a request, with the versions of its messages, and 2
+// bytes of a refusal.
 const (
 	rxmSize       = 24
 	rxmRefuseSize = 2
@@ -47,7 +49,7 @@ const (
 	rxmRefused    = 1 // ECONNREFUSED
 )
 
-// AppendRXMRefusal appends the message that refuses a request of ofi_rxm, in its words.
+// AppendRXMRefusal appends the message of ofi_rxm that refuses a request.
 func AppendRXMRefusal(b []byte) []byte {
 	b = append(b, setupVersion, Refuse, 0, rxmRefuseSize)
 	b = append(b, make([]byte, 20)...)
@@ -55,7 +57,7 @@ func AppendRXMRefusal(b []byte) []byte {
 	return append(b, rxmVersion, rxmRefused)
 }
 
-// isRXM reports whether a set-up message of kind, with part behind its header, is one of ofi_rxm.
+// isRXM reports whether a set-up message of this kind, with part after its header, is one of ofi_rxm.
 func isRXM(kind uint8, part []byte) bool {
 	switch kind {
 	case Request:
@@ -83,7 +85,7 @@ func (s *Setup) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, s.PID)
 }
 
-// SetupLen returns the length of the set-up message that begins with b, of which it needs 4 bytes. A refusal may have no second part.
+// SetupLen returns the length of the set-up message at the beginning of b, which must have at least 4 bytes.
 func SetupLen(b []byte) (int, error) {
 	if len(b) < 4 {
 		return 0, errShort
@@ -98,7 +100,7 @@ func SetupLen(b []byte) (int, error) {
 	return n, nil
 }
 
-// ParseSetup parses a whole set-up message. The error is ErrRXM for one of that protocol.
+// ParseSetup parses b, which must be a whole set-up message. The error is ErrRXM for a message of that protocol.
 func ParseSetup(b []byte) (Setup, error) {
 	n, err := SetupLen(b)
 	if err != nil {
@@ -125,7 +127,7 @@ func ParseSetup(b []byte) (Setup, error) {
 	case 1 << 56:
 		s.Swapped = true
 	default:
-		return Setup{}, errors.New("xnet: the set-up message does not show the sender's byte order")
+		return Setup{}, errors.New("xnet: the set-up message has an unknown byte order")
 	}
 	s.Version, s.Features = b[32], b[33]
 	if s.Kind == Accept {
@@ -133,9 +135,9 @@ func ParseSetup(b []byte) (Setup, error) {
 	}
 	s.Port, s.PID = binary.BigEndian.Uint16(b[34:]), binary.BigEndian.Uint32(b[36:])
 	if s.Port == 0 {
-		return Setup{}, errors.New("xnet: the peer says that it listens on port 0")
+		return Setup{}, errors.New("xnet: the listening port in the set-up message is 0")
 	}
 	return s, nil
 }
 
-var errShort = errors.New("xnet: a message that is too short")
+var errShort = errors.New("xnet: the message is too short")
