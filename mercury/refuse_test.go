@@ -91,7 +91,7 @@ func TestOtherProtocols(t *testing.T) {
 		require.EqualValues(t, 15, r.Code)
 	}
 	said := log.take()
-	require.Contains(t, said, "protocol version 4, want 5")
+	require.Contains(t, said, "protocol version is 4, want 5")
 	require.Equal(t, 1, strings.Count(said, "refused"))
 	d.request(2, echoID, 0, []byte("in"))
 	_, out := d.response(2)
