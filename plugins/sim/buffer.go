@@ -2,19 +2,19 @@ package sim
 
 // The buffers of segments come in classes, each four times as large as the one before.
 const (
-	bufClasses = 7
-	bufFirst   = 256
-	bufKept    = 1 << 20 // bytes of one class
+	bufClasses  = 7
+	minBufSize  = 256
+	maxFreeBufs = 1 << 20 // bytes of one class
 )
 
-// buffer returns n bytes.
-func (w *World) buffer(n int) []byte {
-	size := bufFirst
-	for i := range w.bufs {
+// allocBuffer returns n bytes.
+func (w *World) allocBuffer(n int) []byte {
+	size := minBufSize
+	for i := range w.freeBufs {
 		if n <= size {
-			if free := w.bufs[i]; len(free) > 0 {
+			if free := w.freeBufs[i]; len(free) > 0 {
 				b := free[len(free)-1]
-				w.bufs[i] = free[:len(free)-1]
+				w.freeBufs[i] = free[:len(free)-1]
 				return b[:n]
 			}
 			return make([]byte, n, size)
@@ -24,13 +24,13 @@ func (w *World) buffer(n int) []byte {
 	return make([]byte, n)
 }
 
-// recycle takes a buffer back.
-func (w *World) recycle(b []byte) {
-	size := bufFirst
-	for i := range w.bufs {
+// freeBuffer takes a buffer back.
+func (w *World) freeBuffer(b []byte) {
+	size := minBufSize
+	for i := range w.freeBufs {
 		if cap(b) == size {
-			if (len(w.bufs[i])+1)*size <= max(bufKept, size) {
-				w.bufs[i] = append(w.bufs[i], b)
+			if (len(w.freeBufs[i])+1)*size <= max(maxFreeBufs, size) {
+				w.freeBufs[i] = append(w.freeBufs[i], b)
 			}
 			return
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// Virtual time zero is epoch, for the deadlines of contexts; what is before horizon is virtual time, for no clock of today shows it.
+// Virtual time zero is epoch, for the deadlines of contexts; a time before horizon is virtual time, because no clock of today shows it.
 var (
 	epoch   = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	horizon = epoch.AddDate(20, 0, 0)
@@ -20,7 +20,7 @@ var (
 var lastTime = horizon.Sub(epoch) - 1
 
 // Scheduled implements simhook.Scheduler.
-func (in *instance) Scheduled() bool { return in.node.w.cur != nil }
+func (in *instance) Scheduled() bool { return in.node.w.current != nil }
 
 // Spawn implements simhook.Scheduler.
 func (in *instance) Spawn(f func()) {
@@ -54,10 +54,10 @@ func (in *instance) WithTimeout(parent context.Context, timeout time.Duration) (
 
 // Spawn runs f in a new coroutine on the node of the coroutine that calls it. It panics when none does: see [World.Go].
 func (w *World) Spawn(f func()) {
-	if w.cur == nil {
+	if w.current == nil {
 		panic("sim: Spawn is called outside the coroutines of the world; use World.Go, which names a node")
 	}
-	w.cur.node.Go(f)
+	w.current.node.Go(f)
 }
 
 // Until returns how much virtual time is left to the deadline of a context that [World.WithTimeout] has made, or that a handler
@@ -67,9 +67,9 @@ func (w *World) Until(deadline time.Time) (time.Duration, error) {
 	switch {
 	case deadline.Before(horizon):
 		return deadline.Sub(epoch) - w.Now(), nil
-	case w.cur != nil:
+	case w.current != nil:
 		return 0, codes.WithText(codes.ErrInvalid, fmt.Sprintf("the context of coroutine %s has a deadline in real time; make it with "+
-			"sim.World.WithTimeout or na.Context.WithTimeout instead of context.WithTimeout", w.cur.name))
+			"sim.World.WithTimeout or na.Context.WithTimeout instead of context.WithTimeout", w.current.name))
 	}
 	return time.Until(deadline), nil
 }
@@ -79,30 +79,30 @@ func (w *World) Until(deadline time.Time) (time.Duration, error) {
 // context.WithTimeout below it changes nothing. One that would be later than 20 years after that is then.
 func (w *World) WithTimeout(parent context.Context, d time.Duration) (ctx context.Context, cancel context.CancelFunc) {
 	d = min(d, lastTime-w.Now())
-	t := &timed{w: w, parent: parent, at: epoch.Add(w.after(max(d, 0))), done: make(chan struct{})}
-	t.ev = event{act: t, slow: true}
+	t := &virtualContext{w: w, parent: parent, at: epoch.Add(w.timeAfter(max(d, 0))), done: make(chan struct{})}
+	t.ev = event{actor: t, isTimer: true}
 	if before, ok := parent.Deadline(); ok && before.Before(t.at) {
 		t.at = before
 	}
 	w.takeTurn()
 	if d > 0 {
-		w.events.set(&t.ev, w.after(d))
+		w.events.schedule(&t.ev, w.timeAfter(d))
 	}
-	w.timed = append(w.timed, t)
-	scheduled := w.cur != nil
-	w.give()
+	w.contexts = append(w.contexts, t)
+	scheduled := w.current != nil
+	w.releaseTurn()
 	switch {
 	case d <= 0:
-		t.end(context.DeadlineExceeded)
+		t.endWith(context.DeadlineExceeded)
 	case !scheduled && parent.Done() != nil:
-		context.AfterFunc(parent, t.follow)
+		context.AfterFunc(parent, t.checkParent)
 	}
-	return t, func() { t.end(context.Canceled) }
+	return t, func() { t.endWith(context.Canceled) }
 }
 
-// A timed is a context that ends by virtual time. The world looks whether its parent has ended: package context tells that to
-// no one but on a goroutine.
-type timed struct {
+// A virtualContext is a context that ends by virtual time. The world checks whether its parent has ended, because package context reports
+// that only on a goroutine.
+type virtualContext struct {
 	w      *World
 	parent context.Context
 	at     time.Time
@@ -114,30 +114,30 @@ type timed struct {
 	funcs []*func() // that end contexts below
 }
 
-var _ context.Context = (*timed)(nil)
+var _ context.Context = (*virtualContext)(nil)
 
 // Deadline implements context.Context.
-func (t *timed) Deadline() (time.Time, bool) { return t.at, true }
+func (t *virtualContext) Deadline() (time.Time, bool) { return t.at, true }
 
 // Value implements context.Context.
-func (t *timed) Value(key any) any { return t.parent.Value(key) }
+func (t *virtualContext) Value(key any) any { return t.parent.Value(key) }
 
 // Done implements context.Context.
-func (t *timed) Done() <-chan struct{} {
-	t.follow()
+func (t *virtualContext) Done() <-chan struct{} {
+	t.checkParent()
 	return t.done
 }
 
 // Err implements context.Context.
-func (t *timed) Err() error {
-	t.follow()
+func (t *virtualContext) Err() error {
+	t.checkParent()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.err
 }
 
-// AfterFunc is how package context has the contexts below end with t.
-func (t *timed) AfterFunc(f func()) (stop func() bool) {
+// AfterFunc is called by package context, so that the contexts below end with t.
+func (t *virtualContext) AfterFunc(f func()) (stop func() bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.err != nil {
@@ -150,20 +150,20 @@ func (t *timed) AfterFunc(f func()) (stop func() bool) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		before := len(t.funcs)
-		t.funcs = without(t.funcs, mine)
+		t.funcs = removeElement(t.funcs, mine)
 		return len(t.funcs) < before
 	}
 }
 
-// follow ends t if its parent has ended.
-func (t *timed) follow() {
+// checkParent ends t if its parent has ended.
+func (t *virtualContext) checkParent() {
 	if err := t.parent.Err(); err != nil {
-		t.end(err)
+		t.endWith(err)
 	}
 }
 
-// end ends t, unless it has ended. The world forgets it later: whoever looks at a context may have the turn.
-func (t *timed) end(err error) {
+// endWith ends t, unless it has ended. The world drops it later, because the goroutine that calls this may have the turn.
+func (t *virtualContext) endWith(err error) {
 	t.mu.Lock()
 	if t.err != nil {
 		t.mu.Unlock()
@@ -180,32 +180,32 @@ func (t *timed) end(err error) {
 }
 
 // fire is the deadline.
-func (t *timed) fire(*event) {
-	t.end(context.DeadlineExceeded)
-	t.w.stirred = true
-	t.w.forgetTimed()
+func (t *virtualContext) fire(*event) {
+	t.endWith(context.DeadlineExceeded)
+	t.w.needsCheck = true
+	t.w.dropEndedContexts()
 }
 
-// forgetTimed lets go of contexts that have ended, or whose parents have.
-func (w *World) forgetTimed() {
-	w.timed = slices.DeleteFunc(w.timed, func(t *timed) bool {
+// dropEndedContexts drops the contexts that have ended, or whose parents have.
+func (w *World) dropEndedContexts() {
+	w.contexts = slices.DeleteFunc(w.contexts, func(t *virtualContext) bool {
 		ended := t.Err() != nil
 		if ended {
-			w.events.unset(&t.ev)
+			w.events.cancel(&t.ev)
 		}
 		return ended
 	})
 }
 
-// stir looks at the contexts whose parents may have ended, and then at all who wait: one of their contexts may have. The turn is
-// held.
-func (w *World) stir() {
-	w.stirred = false
-	w.forgetTimed()
-	for _, c := range w.all {
-		if c.state == coWaiting && c.port != nil && !c.dying && c.ready() {
-			c.port.cos = without(c.port.cos, c)
-			w.readied(c)
+// checkContexts checks the contexts whose parents may have ended, and then all waiting coroutines: one of their contexts may have ended. The
+// turn is held.
+func (w *World) checkContexts() {
+	w.needsCheck = false
+	w.dropEndedContexts()
+	for _, c := range w.coroutines {
+		if c.state == coWaiting && c.port != nil && !c.isKilled && c.ready() {
+			c.port.waiting = removeElement(c.port.waiting, c)
+			w.makeReady(c)
 		}
 	}
 }

@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// A Level says how faithful the connections of a world are.
+// A Level is how closely the connections of a world resemble those of tcp.
 type Level uint8
 
 const (
-	// LevelA carries whole frames: what one flush has arrives in one piece.
+	// LevelA carries whole frames: the bytes of one flush arrive in one piece.
 	LevelA Level = iota
 	// LevelB carries a stream of bytes: cut anywhere, one byte at a time if need be, through a window and a bandwidth
 	// that let frames go out in parts.
 	LevelB
 )
 
-// A Config says what a world is like. The zero value works: no faults, level A, seed 0.
+// A Config configures a world. The zero value works: no faults, level A, seed 0.
 type Config struct {
 	// Seed decides everything that is left to chance.
 	Seed uint64
-	// Faults is what goes wrong.
+	// Faults are the faults of the network and the nodes.
 	Faults Faults
-	// Level says how faithful the connections are.
+	// Level is how closely the connections resemble those of tcp.
 	Level Level
-	// Latency is what every segment, dial and lookup takes one way, at least. Zero means 5 µs.
+	// Latency is the least time of every segment, dial and lookup, one way. Zero means 5 µs.
 	Latency time.Duration
 	// Bandwidth of each direction of a connection in bytes per second. Zero means without limit on level A and 1 GB/s
 	// on level B.
@@ -38,17 +38,17 @@ type Config struct {
 	// PollCost is the virtual time that a Progress takes that does not wait, so that a program that polls sees time
 	// pass. Zero means 1 µs.
 	PollCost time.Duration
-	// NoAssist leaves the bytes that arrive for a context in its receive window until somebody drives that context.
+	// NoAssist leaves the bytes that arrive for a context in its receive window until a goroutine drives that context.
 	// Otherwise everything that needs no callback is served at once, put and get of peers and heartbeats among it.
 	NoAssist bool
 	// Paced lets an idle world wait in real time instead of skipping to the next timer. It is for programs of several
-	// goroutines that are not coroutines of the world: nobody's deadline passes while another is computing. Nothing of
-	// what happens then can be replayed.
+	// goroutines that are not coroutines of the world: no deadline passes while one of them computes. A paced world cannot
+	// be replayed.
 	Paced bool
-	// Choose, if not nil, decides in Run what is next, instead of the seed and of time: it is given how many alternatives
-	// there are, more than one, and returns one of them, counted from 0. They are the coroutines that can go on, then
-	// everything that is under way, in the order in which it was sent, and then the coroutines that have not begun. A stream
-	// keeps its order, and timers wait until nothing is under way. A search over all that it can return is a search over every order of events.
+	// Choose, if not nil, decides in Run which step is next, instead of the seed and of time: it gets the number of alternatives,
+	// more than one, and returns one of them, counted from 0. They are the coroutines that can go on, then the messages in
+	// flight, in the order in which they were sent, and then the coroutines that have not begun. A stream keeps its order, and
+	// timers wait until nothing is in flight. A search over all return values is a search over every order of events.
 	Choose func(n int) int
 	// Patience is how long, in real time, a coroutine may run without a wait in Progress or Sleep before its name and stack are
 	// written to Log: it probably waits for another coroutine. Zero means 5 s, negative means for ever.

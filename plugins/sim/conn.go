@@ -5,9 +5,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// The life of a conn.
+// A connPhase is the phase of a conn.
 //
-//	          somebody listens             the answer is back
+//	         a class listens there         the answer is back
 //	dialing ───────────────────► accepted ───────────────────► connected ──► over, when both ends are closed
 //	    └────► refused ──► over
 type connPhase uint8
@@ -17,137 +17,137 @@ const (
 	connRefused
 	connAccepted
 	connConnected
-	connOver
+	connEnded
 )
 
 // A conn is a connection: two ends and a pipe in each direction. Ends[0] dialled. It belongs to the turn.
 type conn struct {
-	w      *World
-	id     uint64
-	phase  connPhase
-	ev     event // of dialing
-	name   string
-	target int
-	err    error // of a refusal
-	window int
-	ends   [2]end
-	pipes  [2]pipe // pipes[i] leads away from ends[i]
+	w         *World
+	id        uint64
+	phase     connPhase
+	dialEvent event // the progress of dialing
+	name      string
+	target    int
+	err       error // why the dial was refused
+	window    int
+	ends      [2]endpoint
+	pipes     [2]pipe // pipes[i] leads away from ends[i]
 }
 
 // newConn makes the connection of a dial.
-func newConn(p *port, name string, target int) *end {
+func newConn(p *port, name string, target int) *endpoint {
 	c := &conn{w: p.w, name: name, target: target}
 	for i := range c.ends {
 		en := &c.ends[i]
-		en.c, en.side = c, i
+		en.conn, en.side = c, i
 		en.in.Buffers, en.out.Buffers = &p.w.framing, &p.w.framing
-		c.pipes[i].c, c.pipes[i].side = c, i
-		c.pipes[i].ev = event{act: &c.pipes[i]}
-		c.pipes[i].room = event{act: &c.pipes[i]}
+		c.pipes[i].conn, c.pipes[i].side = c, i
+		c.pipes[i].arrival = event{actor: &c.pipes[i]}
+		c.pipes[i].roomEvent = event{actor: &c.pipes[i]}
 	}
-	c.ev = event{act: c}
+	c.dialEvent = event{actor: c}
 	en := &c.ends[0]
 	en.port = p
 	return en
 }
 
-// begin sends the dial on its way.
-func (c *conn) begin() {
+// startDial sends the dial.
+func (c *conn) startDial() {
 	w := c.w
 	en := &c.ends[0]
-	if en.port.gone.Load() {
+	if en.port.isReleased.Load() {
 		return
 	}
 	w.conns++
 	c.id = w.conns
-	w.open = append(w.open, c)
-	en.port.ends = append(en.port.ends, en)
+	w.openConns = append(w.openConns, c)
+	en.port.endpoints = append(en.port.endpoints, en)
 	c.window = w.cfg.Window
 	if c.window == 0 {
-		c.window = int(logUniform(4<<10, 256<<10, w.chance.pcg.Uint64()))
+		c.window = int(logUniform(4<<10, 256<<10, w.faultRNG.pcg.Uint64()))
 	}
 	if w.faults.Narrow > 0 {
-		c.window = max(c.window>>w.chance.below(int(w.faults.Narrow*10)+1), min(c.window, 256))
+		c.window = max(c.window>>w.faultRNG.intn(int(w.faults.Narrow*10)+1), min(c.window, 256))
 	}
 	w.stats.Dials++
-	w.trace("dial", c.name, c.id, uint64(c.target))
-	took := w.delay()
-	if w.chance.chance(w.rates.loss) {
-		took += w.retransmits()
+	w.addTrace("dial", c.name, c.id, uint64(c.target))
+	took := w.drawDelay()
+	if w.faultRNG.hit(w.rates.loss) {
+		took += w.drawRetransmits()
 	}
-	w.events.set(&c.ev, w.after(took))
+	w.events.schedule(&c.dialEvent, w.timeAfter(took))
 }
 
 // fire is the progress of dialing.
 func (c *conn) fire(ev *event) {
-	w, from := c.w, c.ends[0].port.inst.node
+	w, from := c.w, c.ends[0].port.instance.node
 	switch c.phase {
 	case connDialing:
-		c.arrive(ev, from)
+		c.arriveAtTarget(ev, from)
 	case connRefused:
 		w.stats.Refusals++
-		w.trace("refuse", c.name, c.id, 0)
-		c.ends[0].hangup(c.err)
+		w.addTrace("refuse", c.name, c.id, 0)
+		c.ends[0].failSession(c.err)
 	case connAccepted:
 		if c.ends[0].closed {
-			return // meanwhile: it was held
+			return // closed while the event was held
 		}
-		if w.blocked(c.ends[1].port.inst.node, from) {
-			w.hold(ev)
+		if w.isPartitioned(c.ends[1].port.instance.node, from) {
+			w.holdEvent(ev)
 			return
 		}
 		c.phase = connConnected
 		w.stats.Connects++
-		w.trace("connect", c.name, c.id, 0)
-		c.ends[0].up = true
-		c.ends[0].pump()
+		w.addTrace("connect", c.name, c.id, 0)
+		c.ends[0].canSend = true
+		c.ends[0].sendQueued()
 	}
 }
 
-// arrive is the dial at the place that it names.
-func (c *conn) arrive(ev *event, from *Node) {
+// arriveAtTarget handles the arrival of the dial at its address.
+func (c *conn) arriveAtTarget(ev *event, from *Node) {
 	w := c.w
-	in := w.named[c.name]
+	in := w.listeners[c.name]
 	switch {
-	case in == nil && w.lost[c.name] != nil && w.lost[c.name].dark:
-		return // nobody answers
-	case in != nil && w.blocked(from, in.node):
-		w.hold(ev)
+	case in == nil && w.crashedNames[c.name] != nil && w.crashedNames[c.name].isSilent:
+		return // a node without power does not answer
+	case in != nil && w.isPartitioned(from, in.node):
+		w.holdEvent(ev)
 		return
 	}
-	p := in.port(c.target)
+	p := in.openPort(c.target)
 	switch {
-	case w.chance.chance(w.rates.refuse):
+	case w.faultRNG.hit(w.rates.refuse):
 		c.err = codes.WithText(codes.ErrUnreachable, c.name+" refused the connection")
 	case in == nil:
-		c.err = codes.WithText(codes.ErrUnreachable, "nobody listens on "+c.name)
+		c.err = codes.WithText(codes.ErrUnreachable, "no class listens on "+c.name)
 	case p == nil:
 		c.err = codes.WithText(codes.ErrUnreachable, fmt.Sprintf("%s has no open context %d", c.name, c.target))
 	}
 	c.phase = connRefused
 	if c.err == nil {
 		c.phase = connAccepted
-		c.ends[1].accept(p)
+		c.ends[1].acceptAt(p)
 	}
-	w.events.set(&c.ev, w.after(w.delay()))
+	w.events.schedule(&c.dialEvent, w.timeAfter(w.drawDelay()))
 }
 
-// end forgets the connection.
-func (c *conn) end() {
-	if c.phase == connOver {
+// remove removes the connection from the world.
+func (c *conn) remove() {
+	if c.phase == connEnded {
 		return
 	}
 	w := c.w
-	c.phase = connOver
-	w.events.unset(&c.ev)
+	c.phase = connEnded
+	w.events.cancel(&c.dialEvent)
 	for i := range c.pipes {
 		c.pipes[i].clear()
 	}
-	w.open = without(w.open, c)
+	w.openConns = removeElement(w.openConns, c)
 }
 
-// reset breaks the connection: what is under way is lost, and both ends are told.
-func (c *conn) reset() {
+// resetBoth breaks the connection: the segments in flight are lost, and both ends get a reset.
+func (c *conn) resetBoth() {
 	for i := range c.pipes {
 		c.pipes[i].clear()
 		if !c.ends[1-i].closed {

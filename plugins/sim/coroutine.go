@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The states of a coroutine.
+// A coState is the state of a coroutine.
 type coState uint8
 
 const (
@@ -20,25 +20,25 @@ const (
 	coDone
 )
 
-// A coroutine is a part of the program that runs by itself between two waits. One runs at a time.
+// A coroutine is a part of the program that runs alone between two waits. One runs at a time.
 type coroutine struct {
-	w     *World
-	node  *Node
-	name  string
-	id    uint64
-	state coState
-	begun bool // it has run
-	next  func() (struct{}, bool)
-	stop  func()
-	yield func(struct{}) bool
+	w        *World
+	node     *Node
+	name     string
+	id       uint64
+	state    coState
+	hasBegun bool // it has run
+	next     func() (struct{}, bool)
+	stop     func()
+	yield    func(struct{}) bool
 
-	port    *port // where it waits; nil in Sleep
-	ready   func() bool
-	timeout event // the end of the wait, or of a stall
-	late    bool  // the wait is over
-	ok      bool  // what the wait returns
-	limit   time.Duration
-	dying   bool // killed: it ends at its next wait
+	port     *port // the port whose events it waits for; nil in Sleep
+	ready    func() bool
+	timeout  event // ends the wait, or a stall
+	timedOut bool  // timeout has fired
+	result   bool  // the result of the wait
+	deadline time.Duration
+	isKilled bool // killed: it ends at its next wait
 
 	panicked any
 	stack    []byte
@@ -53,15 +53,15 @@ func (w *World) Go(name string, f func()) { w.Node(name).Go(f) }
 func (n *Node) Go(f func()) {
 	w := n.w
 	w.takeTurn()
-	defer w.give()
-	n.made++
+	defer w.releaseTurn()
+	n.started++
 	name := n.name
-	if n.made > 1 {
-		name = fmt.Sprintf("%s/%d", n.name, n.made)
+	if n.started > 1 {
+		name = fmt.Sprintf("%s/%d", n.name, n.started)
 	}
-	w.made++
-	c := &coroutine{w: w, node: n, name: name, id: w.made}
-	c.timeout = event{act: c, slow: true}
+	w.created++
+	c := &coroutine{w: w, node: n, name: name, id: w.created}
+	c.timeout = event{actor: c, isTimer: true}
 	c.next, c.stop = iter.Pull(func(yield func(struct{}) bool) {
 		c.yield = yield
 		defer func() {
@@ -69,66 +69,66 @@ func (n *Node) Go(f func()) {
 				c.panicked, c.stack = r, debug.Stack()
 			}
 		}()
-		c.body(f)
+		c.runBody(f)
 	})
-	w.all = append(w.all, c)
+	w.coroutines = append(w.coroutines, c)
 	w.enqueue(c)
 }
 
-// wait is Progress or Sleep inside a coroutine: it yields to the world.
-func (c *coroutine) wait(p *port, timeout time.Duration, ready func() bool) bool {
-	c.port, c.ready, c.limit = p, ready, c.w.deadline(timeout)
+// yieldUntil implements Progress and Sleep inside a coroutine: it yields to the world.
+func (c *coroutine) yieldUntil(p *port, timeout time.Duration, ready func() bool) bool {
+	c.port, c.ready, c.deadline = p, ready, c.w.deadlineAfter(timeout)
 	if !c.yield(struct{}{}) { // it was dying, and Run unwinds it
 		runtime.Goexit()
 	}
-	return c.ok
+	return c.result
 }
 
-// listen has c told when its port is woken or its time is up, and looks at once.
-func (c *coroutine) listen() {
+// waitForEvent makes c wait until it is ready when its port is woken, or its time is up. It may be ready at once.
+func (c *coroutine) waitForEvent() {
 	c.state = coWaiting
-	if c.limit != forever {
-		c.w.events.set(&c.timeout, c.limit)
+	if c.deadline != noDeadline {
+		c.w.events.schedule(&c.timeout, c.deadline)
 	}
 	p := c.port
 	if p == nil {
 		return
 	}
-	if p.over(c.limit) {
-		c.finish()
+	if p.isWaitInVain(c.deadline) {
+		c.endWait()
 		return
 	}
 	if c.ready() {
-		c.w.readied(c)
+		c.w.makeReady(c)
 		return
 	}
-	p.cos = append(p.cos, c)
+	p.waiting = append(p.waiting, c)
 }
 
-// wakeCoroutines looks at those who wait at a port.
-func (w *World) wakeCoroutines(p *port) {
-	kept := p.cos[:0]
-	for _, c := range p.cos {
+// wakeReady ends the waits of the coroutines at a port that are ready.
+func (w *World) wakeReady(p *port) {
+	kept := p.waiting[:0]
+	for _, c := range p.waiting {
 		switch {
-		case p.over(c.limit):
-			c.finish()
+		case p.isWaitInVain(c.deadline):
+			c.endWait()
 		case c.ready():
-			w.readied(c)
+			w.makeReady(c)
 		default:
 			kept = append(kept, c)
 		}
 	}
-	clear(p.cos[len(kept):])
-	p.cos = kept
+	clear(p.waiting[len(kept):])
+	p.waiting = kept
 }
 
-// readied lets a coroutine resume whose wait has come true.
-func (w *World) readied(c *coroutine) {
-	w.events.unset(&c.timeout)
-	w.trace("ready", c.name, c.id, 0)
+// makeReady makes a coroutine runnable whose wait is satisfied, after a stall if one is drawn.
+func (w *World) makeReady(c *coroutine) {
+	w.events.cancel(&c.timeout)
+	w.addTrace("ready", c.name, c.id, 0)
 	if w.faults.Stall > 0 {
 		c.state = coStalled
-		w.events.set(&c.timeout, w.after(w.chance.exp(w.faults.Stall)))
+		w.events.schedule(&c.timeout, w.timeAfter(w.faultRNG.expDuration(w.faults.Stall)))
 		return
 	}
 	w.enqueue(c)
@@ -139,10 +139,10 @@ func (w *World) enqueue(c *coroutine) {
 	w.runnable = append(w.runnable, c)
 }
 
-// finish ends the wait of c whatever it waited for.
-func (c *coroutine) finish() {
-	c.late = true
-	c.w.events.unset(&c.timeout)
+// endWait ends the wait of c with a timeout.
+func (c *coroutine) endWait() {
+	c.timedOut = true
+	c.w.events.cancel(&c.timeout)
 	c.w.enqueue(c)
 }
 
@@ -152,46 +152,46 @@ func (c *coroutine) fire(*event) {
 		c.w.enqueue(c)
 		return
 	}
-	c.w.trace("timeout", c.name, c.id, 0)
+	c.w.addTrace("timeout", c.name, c.id, 0)
 	if p := c.port; p != nil {
-		p.cos = without(p.cos, c)
+		p.waiting = removeElement(p.waiting, c)
 	}
-	c.finish()
+	c.endWait()
 }
 
 // Kill ends the coroutines of that name: they never resume.
 func (w *World) Kill(name string) {
 	w.takeTurn()
-	defer w.give()
-	for _, c := range w.all {
+	defer w.releaseTurn()
+	for _, c := range w.coroutines {
 		if c.name == name {
-			w.kill(c)
+			w.killCoroutine(c)
 		}
 	}
 }
 
-// kill has c end. Run unwinds it, or its next wait does if it runs now.
-func (w *World) kill(c *coroutine) {
-	if c.dying || c.state == coDone {
+// killCoroutine marks c to end. Run unwinds it, or its next wait does if it runs now.
+func (w *World) killCoroutine(c *coroutine) {
+	if c.isKilled || c.state == coDone {
 		return
 	}
-	c.dying = true
-	w.events.unset(&c.timeout)
+	c.isKilled = true
+	w.events.cancel(&c.timeout)
 	if c.state == coWaiting && c.port != nil {
-		c.port.cos = without(c.port.cos, c)
+		c.port.waiting = removeElement(c.port.waiting, c)
 	}
-	w.runnable = without(w.runnable, c)
+	w.runnable = removeElement(w.runnable, c)
 	w.killed = append(w.killed, c)
 }
 
-// unwind ends a dying coroutine: its deferred calls run. Goexit passes on to whoever unwinds it: that is a goroutine
-// for this alone.
-func (w *World) unwind(c *coroutine) {
+// unwindCoroutine ends a killed coroutine: its deferred calls run. Its Goexit also ends the goroutine that unwinds it, which is therefore one of
+// its own.
+func (w *World) unwindCoroutine(c *coroutine) {
 	if c.state == coDone {
 		return
 	}
-	w.cur = c
-	w.give()
+	w.current = c
+	w.releaseTurn()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -199,20 +199,20 @@ func (w *World) unwind(c *coroutine) {
 	}()
 	<-done
 	w.takeTurn()
-	w.cur = nil
+	w.current = nil
 }
 
-// over forgets a coroutine that has ended.
-func (w *World) over(c *coroutine) {
+// removeCoroutine removes a coroutine that has ended. If it has panicked, so does this.
+func (w *World) removeCoroutine(c *coroutine) {
 	if c.state == coDone {
 		return
 	}
 	c.state = coDone
-	w.events.unset(&c.timeout)
-	w.all = without(w.all, c)
-	w.trace("end", c.name, c.id, 0)
+	w.events.cancel(&c.timeout)
+	w.coroutines = removeElement(w.coroutines, c)
+	w.addTrace("end", c.name, c.id, 0)
 	if c.panicked != nil {
-		w.broken = true
+		w.hasPanicked = true
 		panic(fmt.Sprintf("sim: seed %d: coroutine %s at %v: %v\n\n%s", w.cfg.Seed, c.name, w.Now(), c.panicked, c.stack))
 	}
 }

@@ -8,22 +8,22 @@ import (
 // deadline of any.
 type waiter struct{ deadline time.Duration }
 
-// drive makes the world go on until ready reports true, p is gone or the time is up. p is nil for one who only sleeps.
+// driveUntil runs the world until ready reports true, p is released or the time is up. p is nil for a Sleep.
 //
-//	look ─► nothing ready ─► take the turn ─► what was asked for, next event ─► give the turn ─► look
-//	              │ somebody has the turn, or nothing can happen by itself
-//	              └─► sleep until a Wake, something asked for, or the clock has moved
-func (w *World) drive(p *port, timeout time.Duration, ready func() bool) bool {
+//	check ─► not ready ─► take the turn ─► queued functions, next event ─► release the turn ─► check
+//	              │ the turn is taken, or there is no event
+//	              └─► sleep until a Wake, a queued function, or the clock has moved
+func (w *World) driveUntil(p *port, timeout time.Duration, ready func() bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	me := &waiter{w.deadline(timeout)}
+	me := &waiter{w.deadlineAfter(timeout)}
 	w.waiters = append(w.waiters, me)
-	defer w.leaveLocked(me)
+	defer w.removeWaiterLocked(me)
 	if p != nil {
-		p.drives.Add(1)
-		defer p.drives.Add(-1)
+		p.drivers.Add(1)
+		defer p.drivers.Add(-1)
 	}
-	var seen uint64 // wakes come before the first look: it is never missed
+	var seen uint64 // the wakes before the last check: none is missed
 	for first := true; ; first = false {
 		if p != nil {
 			if n := p.wakes.Load(); n != seen || first {
@@ -36,32 +36,32 @@ func (w *World) drive(p *port, timeout time.Duration, ready func() bool) bool {
 				}
 				continue
 			}
-			if p.over(me.deadline) {
+			if p.isWaitInVain(me.deadline) {
 				return false
 			}
 		}
 		switch {
 		case w.now.Load() >= int64(me.deadline):
 			return false
-		case w.turn:
-			w.restLocked(p, seen, 0)
+		case w.turnTaken:
+			w.sleepUnlessWokenLocked(p, seen, 0)
 		default:
 			w.advanceLocked(me, p, seen)
 		}
 	}
 }
 
-// leaveLocked takes a waiter out; the clock may go on.
-func (w *World) leaveLocked(me *waiter) {
-	w.waiters = without(w.waiters, me)
-	if w.waiting.Load() > 0 {
+// removeWaiterLocked removes a waiter; the clock may go on.
+func (w *World) removeWaiterLocked(me *waiter) {
+	w.waiters = removeElement(w.waiters, me)
+	if w.sleepers.Load() > 0 {
 		w.cond.Broadcast()
 	}
 }
 
-// limitLocked is the first deadline of those who wait.
-func (w *World) limitLocked() time.Duration {
-	limit := forever
+// firstDeadlineLocked returns the first deadline of the waiters.
+func (w *World) firstDeadlineLocked() time.Duration {
+	limit := noDeadline
 	for _, o := range w.waiters {
 		limit = min(limit, o.deadline)
 	}
@@ -71,13 +71,13 @@ func (w *World) limitLocked() time.Duration {
 // advanceLocked takes the turn for one event, or moves the clock to the first deadline, or sleeps.
 func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
 	w.takeTurnLocked()
-	limit := w.limitLocked()
+	limit := w.firstDeadlineLocked()
 	w.mu.Unlock()
-	w.settle()
+	w.runQueued()
 	if p != nil && w.cfg.NoAssist {
-		p.serve()
+		p.serveDelayed()
 	}
-	ev := w.events.min()
+	ev := w.events.first()
 	now := time.Duration(w.now.Load())
 	next := limit
 	if ev != nil {
@@ -86,35 +86,35 @@ func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
 	wait := time.Duration(0) // in real time
 	moved := true
 	switch {
-	case w.cfg.Paced && next != forever && next > now+w.cfg.PollCost && !w.events.busy(): // polls do not wait
+	case w.cfg.Paced && next != noDeadline && next > now+w.cfg.PollCost && !w.events.hasInFlight(): // polls do not wait
 		wait = next - now
-	case w.step(limit):
-		w.settle()
-	case limit == forever, limit <= now:
+	case w.runNext(limit):
+		w.runQueued()
+	case limit == noDeadline, limit <= now:
 		moved = false
 	default:
 		w.now.Store(int64(limit))
 	}
 	w.mu.Lock()
-	again := w.asked.Load()
-	w.turn = false
+	again := w.hasQueued.Load()
+	w.turnTaken = false
 	now = time.Duration(w.now.Load())
-	if w.takers > 0 || now >= limit && len(w.waiters) > 1 {
+	if w.turnWaiters > 0 || now >= limit && len(w.waiters) > 1 {
 		w.cond.Broadcast()
 	}
 	switch {
 	case again, now >= me.deadline:
 	case wait > 0:
-		w.restLocked(p, seen, wait)
-	case !moved && w.limitLocked() == limit: // else who had that deadline has left meanwhile, and nobody else will move the clock
-		w.restLocked(p, seen, 0)
+		w.sleepUnlessWokenLocked(p, seen, wait)
+	case !moved && w.firstDeadlineLocked() == limit: // otherwise the waiter with that deadline has left, and this one has to move the clock
+		w.sleepUnlessWokenLocked(p, seen, 0)
 	}
 }
 
-// restLocked sleeps, unless p was woken since it was seen. wait, if not zero, bounds it in real time.
-func (w *World) restLocked(p *port, seen uint64, wait time.Duration) {
-	w.waiting.Add(1)
-	defer w.waiting.Add(-1)
+// sleepUnlessWokenLocked sleeps, unless p was woken since seen. wait, if not zero, bounds the sleep in real time.
+func (w *World) sleepUnlessWokenLocked(p *port, seen uint64, wait time.Duration) {
+	w.sleepers.Add(1)
+	defer w.sleepers.Add(-1)
 	if p != nil && p.wakes.Load() != seen {
 		return
 	}
@@ -132,15 +132,15 @@ func (w *World) restLocked(p *port, seen uint64, wait time.Duration) {
 	w.cond.Wait()
 }
 
-// creditLocked lets the virtual clock follow the real one for as long as a paced world was idle. The turn has just been
+// catchUpLocked lets the virtual clock follow the real one for as long as a paced world was idle. The turn has just been
 // taken.
-func (w *World) creditLocked() {
+func (w *World) catchUpLocked() {
 	if w.idleFrom.IsZero() {
 		return
 	}
 	now := time.Duration(w.now.Load())
-	to := min(now+time.Since(w.idleFrom), w.limitLocked())
-	if ev := w.events.min(); ev != nil {
+	to := min(now+time.Since(w.idleFrom), w.firstDeadlineLocked())
+	if ev := w.events.first(); ev != nil {
 		to = min(to, ev.at)
 	}
 	w.idleFrom = time.Time{}

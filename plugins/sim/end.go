@@ -10,55 +10,55 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// An end is what a port has of a connection.
-type end struct {
-	c      *conn
-	side   int
-	port   *port
-	in     framing.In
-	out    framing.Out
-	cut    atomic.Bool // package na wants nothing more of it
-	up     bool        // out may send
-	closed bool
+// An endpoint is one side of a connection, which a port has.
+type endpoint struct {
+	conn     *conn
+	side     int
+	port     *port
+	in       framing.In
+	out      framing.Out
+	detached atomic.Bool // package na no longer uses it
+	canSend  bool        // out may send
+	closed   bool
 }
 
-// accept gives the far end to a port.
-func (en *end) accept(p *port) {
-	en.port, en.up = p, true
-	p.ends = append(p.ends, en)
-	dialler := en.c.ends[0].port.inst.name
+// acceptAt attaches the far end to a port.
+func (en *endpoint) acceptAt(p *port) {
+	en.port, en.canSend = p, true
+	p.endpoints = append(p.endpoints, en)
+	dialler := en.conn.ends[0].port.instance.name
 	en.in.Greet = func(g *frame.Greeting) error {
-		l, err := p.e.Admit(p, en, g, g.Listen == dialler)
+		l, err := p.core.Admit(p, en, g, g.Listen == dialler)
 		en.in.Session, en.out.Session = l, l
 		return err
 	}
 }
 
 // Remote implements carrier.Locator.
-func (en *end) Remote() string { return en.other().port.inst.node.name }
+func (en *endpoint) Remote() string { return en.peer().port.instance.node.name }
 
-var _ carrier.Locator = (*end)(nil)
+var _ carrier.Locator = (*endpoint)(nil)
 
-func (en *end) other() *end     { return &en.c.ends[1-en.side] }
-func (en *end) outgoing() *pipe { return &en.c.pipes[en.side] }
-func (en *end) incoming() *pipe { return &en.c.pipes[1-en.side] }
+func (en *endpoint) peer() *endpoint { return &en.conn.ends[1-en.side] }
+func (en *endpoint) outPipe() *pipe  { return &en.conn.pipes[en.side] }
+func (en *endpoint) inPipe() *pipe   { return &en.conn.pipes[1-en.side] }
 
-// pump sends what the session has, as far as the window goes.
-func (en *end) pump() {
-	if !en.up || en.closed || en.out.Session == nil {
+// sendQueued sends the frames of the session, as far as the window allows.
+func (en *endpoint) sendQueued() {
+	if !en.canSend || en.closed || en.out.Session == nil {
 		return
 	}
-	w, p, e := en.c.w, en.outgoing(), en.port.e
+	w, p, e := en.conn.w, en.outPipe(), en.port.core
 	for {
-		room := en.c.window - p.bytes
+		room := en.conn.window - p.bytes
 		if room <= 0 {
-			if !p.full {
-				p.full = true
+			if !p.senderWaits {
+				p.senderWaits = true
 				w.stats.Full++
 			}
 			return
 		}
-		if en.cut.Load() {
+		if en.detached.Load() {
 			return
 		}
 		e.Lock()
@@ -67,13 +67,13 @@ func (en *end) pump() {
 		if !more {
 			return
 		}
-		en.write(room)
+		en.sendSegment(room)
 	}
 }
 
-// write puts bytes of out onto the wire. They are copied here: nobody looks at the program's memory afterwards.
-func (en *end) write(room int) {
-	w := en.c.w
+// sendSegment sends bytes of out as a segment. They are copied here: the program's memory is not read afterwards.
+func (en *endpoint) sendSegment(room int) {
+	w := en.conn.w
 	covered := en.out.Front()
 	w.iov = en.out.Gather(w.iov[:0])
 	n := 0
@@ -81,27 +81,27 @@ func (en *end) write(room int) {
 		n += len(s)
 	}
 	if all := n; w.cfg.Level == LevelB {
-		if n = w.cut(min(n, room)); n < all {
+		if n = w.drawCut(min(n, room)); n < all {
 			w.stats.Cuts++
 		}
 	}
-	b := w.buffer(n)
+	b := w.allocBuffer(n)
 	defer clear(w.iov)
 	if _, ok := memfault.Gather(b, w.iov); !ok {
 		en.out.Fault()
-		w.recycle(b)
-		return // the next turn of pump sends zeroes
+		w.freeBuffer(b)
+		return // the next iteration of sendQueued sends zeroes
 	}
 	en.out.Wrote(n)
-	en.outgoing().push(segment{kind: segmentData, b: b, covered: min(covered, n)})
+	en.outPipe().push(segment{kind: segmentData, data: b, covered: min(covered, n)})
 }
 
-// cut draws how many of n bytes go out together.
-func (w *World) cut(n int) int {
+// drawCut draws how many of n bytes are sent together.
+func (w *World) drawCut(n int) int {
 	if n <= 1 {
 		return n
 	}
-	u := w.chance.pcg.Uint64()
+	u := w.faultRNG.pcg.Uint64()
 	switch u & 7 {
 	case 0:
 		return 1
@@ -111,10 +111,10 @@ func (w *World) cut(n int) int {
 	return int(logUniform(1, time.Duration(n), u>>3))
 }
 
-// feed hands bytes to the carrier.
-func (en *end) feed(b []byte) {
-	w, e := en.c.w, en.port.e
-	for len(b) > 0 && !en.cut.Load() && !en.closed {
+// receive passes received bytes to the parser.
+func (en *endpoint) receive(b []byte) {
+	w, e := en.conn.w, en.port.core
+	for len(b) > 0 && !en.detached.Load() && !en.closed {
 		w.iov = en.in.Scatter(w.iov[:0])
 		n, ok := memfault.Scatter(w.iov, b)
 		if clear(w.iov); !ok {
@@ -125,90 +125,90 @@ func (en *end) feed(b []byte) {
 		b = b[n:]
 		e.Lock()
 		var err error
-		if !en.cut.Load() {
+		if !en.detached.Load() {
 			if err = en.in.Parse(); err != nil && en.in.Session != nil {
 				en.in.Session.Fail(err)
 			}
 		}
 		e.Unlock()
 		if err != nil && en.in.Session == nil {
-			en.cut.Store(true)
-			en.close(frame.ByeOf(err).Frame())
+			en.detached.Store(true)
+			en.closeWith(frame.ByeOf(err).Frame())
 		}
 	}
 	en.in.Idle()
 }
 
-// serve delivers what waited for somebody to drive.
-func (en *end) serve() {
-	if p := en.incoming(); p.due {
-		p.due = false
-		en.c.w.events.set(&p.ev, en.c.w.Now())
+// deliverWaiting delivers a segment that has waited for a goroutine to drive the context.
+func (en *endpoint) deliverWaiting() {
+	if p := en.inPipe(); p.waitsForReceiver {
+		p.waitsForReceiver = false
+		en.conn.w.events.schedule(&p.arrival, en.conn.w.Now())
 	}
 }
 
-// hangup ends the session of an end because of err.
-func (en *end) hangup(err error) {
+// failSession ends the session of the endpoint with err.
+func (en *endpoint) failSession(err error) {
 	if en.closed {
 		return
 	}
-	e := en.port.e
+	e := en.port.core
 	e.Lock()
-	if !en.cut.Load() && en.in.Session != nil {
+	if !en.detached.Load() && en.in.Session != nil {
 		en.in.Session.Fail(err) // it cuts this end
 	}
 	e.Unlock()
 	if en.in.Session == nil {
-		en.close(nil)
+		en.closeWith(nil)
 	}
 }
 
-// close ends the connection at this side, after last if that can still be sent.
-func (en *end) close(last []byte) {
+// closeWith ends the connection at this side, after last if that can still be sent.
+func (en *endpoint) closeWith(last []byte) {
 	if en.closed {
 		return
 	}
-	c := en.c
+	c := en.conn
 	en.closed = true
-	en.port.ends = without(en.port.ends, en)
+	en.port.endpoints = removeElement(en.port.endpoints, en)
 	if c.phase == connDialing || c.phase == connRefused {
-		c.end()
+		c.remove()
 		return
 	}
-	c.w.events.unset(&c.ev)
-	out := en.outgoing()
-	if last != nil && en.up && en.out.Last(last) {
-		n := en.out.Front() // last, and before it what the window had no room for: maybe the rest of a frame
-		b := c.w.buffer(n)
+	c.w.events.cancel(&c.dialEvent)
+	out := en.outPipe()
+	if last != nil && en.canSend && en.out.Last(last) {
+		n := en.out.Front() // last, and before it bytes for which the window had no room: possibly the rest of a frame
+		b := c.w.allocBuffer(n)
 		at := 0
 		for _, s := range en.out.Gather(c.w.iov[:0]) {
 			at += copy(b[at:], s)
 		}
 		en.out.Wrote(n)
-		out.push(segment{kind: segmentData, b: b, covered: n})
+		out.push(segment{kind: segmentData, data: b, covered: n})
 	}
-	en.up = false
-	if en.other().closed {
-		c.end()
+	en.canSend = false
+	if en.peer().closed {
+		c.remove()
 		return
 	}
 	out.push(segment{kind: segmentClose})
 }
 
-// vanish closes an end of a node that has crashed.
-func (en *end) vanish(silent bool) {
-	c := en.c
-	en.closed, en.up = true, false
-	en.port.ends = without(en.port.ends, en)
-	en.serve() // what waits for this end gets its answer, if any
+// crash closes the endpoint of a node that has crashed.
+func (en *endpoint) crash(silent bool) {
+	c := en.conn
+	en.closed, en.canSend = true, false
+	en.port.endpoints = removeElement(en.port.endpoints, en)
+	en.deliverWaiting() // a segment that waits for this endpoint is dropped or answered now
 	switch {
-	case c.phase == connDialing, c.phase == connRefused, en.other().closed:
-		c.end()
+	case c.phase == connDialing, c.phase == connRefused, en.peer().closed:
+		c.remove()
 		return
 	case c.phase == connAccepted && en.side == 0:
-		c.w.events.unset(&c.ev)
+		c.w.events.cancel(&c.dialEvent)
 	}
 	if !silent && (en.side == 1 || c.phase == connConnected || c.phase == connAccepted) {
-		en.outgoing().push(segment{kind: segmentReset})
+		en.outPipe().push(segment{kind: segmentReset})
 	}
 }

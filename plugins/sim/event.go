@@ -8,44 +8,44 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
-// An event is something that happens at a virtual time. Events of one time happen in the order in which they were set.
-// They are embedded in what they happen to and set again and again, so that the heap allocates nothing.
+// An event runs its actor at a virtual time. Events of one time run in the order in which they were scheduled. An event
+// is embedded in its actor and scheduled again and again, so that the heap allocates nothing.
 type event struct {
-	at    time.Duration
-	seq   uint64
-	place timeheap.Place
-	slow  bool // a timer: a paced world that waits for nothing else does not skip to it
-	act   actor
+	at        time.Duration
+	seq       uint64
+	heapIndex timeheap.Place
+	isTimer   bool // a timer: a paced world that waits for nothing else does not skip to it
+	actor     actor
 }
 
-// An actor is what an event happens to. fire runs with the turn held and no lock.
+// An actor handles an event. fire runs with the turn held and no lock.
 type actor interface{ fire(ev *event) }
 
-// events are those that are set.
-type events struct {
+// An eventQueue holds the scheduled events, ordered by time.
+type eventQueue struct {
 	heap timeheap.Heap[event]
 	seq  uint64
 }
 
-func (q *events) min() *event {
+func (q *eventQueue) first() *event {
 	ev, _ := q.heap.First()
 	return ev
 }
 
-// set makes ev happen at a time, also if it was set to another one.
-func (q *events) set(ev *event, at time.Duration) {
+// schedule schedules ev, or moves it to another time.
+func (q *eventQueue) schedule(ev *event, at time.Duration) {
 	q.seq++
 	ev.at, ev.seq = at, q.seq
-	q.heap.Set(ev, &ev.place, at)
+	q.heap.Set(ev, &ev.heapIndex, at)
 }
 
-// unset takes ev out, if it is in.
-func (q *events) unset(ev *event) { q.heap.Remove(&ev.place) }
+// cancel removes ev, if it is scheduled.
+func (q *eventQueue) cancel(ev *event) { q.heap.Remove(&ev.heapIndex) }
 
-// underWay returns the events that are not slow, in the order in which they were set.
-func (q *events) underWay() (all []*event) {
+// inFlight returns the events that are no timers, in the order in which they were scheduled.
+func (q *eventQueue) inFlight() (all []*event) {
 	for ev := range q.heap.All() {
-		if !ev.slow {
+		if !ev.isTimer {
 			all = append(all, ev)
 		}
 	}
@@ -53,10 +53,10 @@ func (q *events) underWay() (all []*event) {
 	return all
 }
 
-// busy reports whether something is under way.
-func (q *events) busy() bool {
+// hasInFlight reports whether there is an event that is no timer.
+func (q *eventQueue) hasInFlight() bool {
 	for ev := range q.heap.All() {
-		if !ev.slow {
+		if !ev.isTimer {
 			return true
 		}
 	}

@@ -10,22 +10,22 @@ import (
 // Remains counts what a quiet world should have none of: connections, events that are held, segments under way.
 func (w *World) Remains() (conns, held, segments int) {
 	w.takeTurn()
-	defer w.give()
-	for _, c := range w.open {
+	defer w.releaseTurn()
+	for _, c := range w.openConns {
 		for i := range c.pipes {
-			segments += len(c.pipes[i].segs)
+			segments += len(c.pipes[i].segments)
 		}
 	}
-	return len(w.open), len(w.held), segments
+	return len(w.openConns), len(w.heldEvents), segments
 }
 
 // Sleepers counts the goroutines that wait for something to happen.
-func (w *World) Sleepers() int { return int(w.waiting.Load()) }
+func (w *World) Sleepers() int { return int(w.sleepers.Load()) }
 
 // A RawHost is a peer of which only the connections live: its node is stopped, and a test says and reads their bytes.
 type RawHost struct {
 	p     *port
-	taken []*end
+	taken []*endpoint
 }
 
 // Raw opens a class on a node of its own, for its name, and stops that node.
@@ -40,14 +40,14 @@ func (w *World) Raw(name string) (*RawHost, error) {
 	}
 	n.Pause(0)
 	w.takeTurn()
-	defer w.give()
+	defer w.releaseTurn()
 	return &RawHost{p: n.instances[0].ports[0]}, nil
 }
 
 // A Raw is an end of a connection of a RawHost.
 type Raw struct {
 	w    *World
-	en   *end
+	en   *endpoint
 	over bool
 }
 
@@ -55,8 +55,8 @@ type Raw struct {
 func (h *RawHost) Dial(name string, target int) *Raw {
 	w := h.p.w
 	en := newConn(h.p, name, target)
-	w.ask(en.c.begin, true)
-	for en.c.phase == connDialing || en.c.phase == connAccepted {
+	w.runInTurn(en.conn.startDial, true)
+	for en.conn.phase == connDialing || en.conn.phase == connAccepted {
 		w.Sleep(time.Microsecond)
 	}
 	h.taken = append(h.taken, en)
@@ -67,8 +67,8 @@ func (h *RawHost) Dial(name string, target int) *Raw {
 func (h *RawHost) Accept() *Raw {
 	w := h.p.w
 	w.takeTurn()
-	defer w.give()
-	for _, en := range slices.Backward(h.p.ends) {
+	defer w.releaseTurn()
+	for _, en := range slices.Backward(h.p.endpoints) {
 		if !slices.Contains(h.taken, en) {
 			h.taken = append(h.taken, en)
 			return &Raw{w: w, en: en}
@@ -80,23 +80,23 @@ func (h *RawHost) Accept() *Raw {
 // Write says b, however much is under way.
 func (r *Raw) Write(b []byte) {
 	r.w.takeTurn()
-	defer r.w.give()
+	defer r.w.releaseTurn()
 	if !r.en.closed {
-		r.en.outgoing().push(segment{kind: segmentData, b: slices.Clone(b)})
+		r.en.outPipe().push(segment{kind: segmentData, data: slices.Clone(b)})
 	}
 }
 
 // Read takes what has come; over tells that there will be no more.
 func (r *Raw) Read() (b []byte, over bool) {
 	r.w.takeTurn()
-	defer r.w.give()
-	for p := r.en.incoming(); p.due; p.due = len(p.segs) > 0 && p.segs[0].at <= r.w.Now() {
+	defer r.w.releaseTurn()
+	for p := r.en.inPipe(); p.waitsForReceiver; p.waitsForReceiver = len(p.segments) > 0 && p.segments[0].at <= r.w.Now() {
 		s := p.pop()
-		p.bytes -= len(s.b)
-		b, r.over = append(b, s.b...), r.over || s.kind != segmentData
-		if p.full {
-			p.full = false
-			r.w.events.set(&p.room, r.w.after(r.w.delay()))
+		p.bytes -= len(s.data)
+		b, r.over = append(b, s.data...), r.over || s.kind != segmentData
+		if p.senderWaits {
+			p.senderWaits = false
+			r.w.events.schedule(&p.roomEvent, r.w.timeAfter(r.w.drawDelay()))
 		}
 	}
 	return b, r.over
@@ -105,6 +105,6 @@ func (r *Raw) Read() (b []byte, over bool) {
 // Close ends the connection.
 func (r *Raw) Close() {
 	r.w.takeTurn()
-	defer r.w.give()
-	r.en.close(nil)
+	defer r.w.releaseTurn()
+	r.en.closeWith(nil)
 }

@@ -17,7 +17,7 @@ func TestExp(t *testing.T) {
 	var sum time.Duration
 	above := 0
 	for range n {
-		v := d.exp(mean)
+		v := d.expDuration(mean)
 		if v < 0 || v >= 50*mean {
 			t.Fatalf("%v of a mean of %v", v, mean)
 		}
@@ -28,8 +28,8 @@ func TestExp(t *testing.T) {
 	}
 	require.InDelta(t, 1, float64(sum)/n/float64(mean), 0.02)
 	require.InDelta(t, 0.37, float64(above)/n, 0.03, "1/e of them are longer")
-	require.Zero(t, d.exp(0))
-	require.Less(t, d.exp(time.Hour), 50*time.Hour, "no overflow")
+	require.Zero(t, d.expDuration(0))
+	require.Less(t, d.expDuration(time.Hour), 50*time.Hour, "no overflow")
 }
 
 func TestLogUniform(t *testing.T) {
@@ -55,14 +55,14 @@ func TestBelow(t *testing.T) {
 	d := newRNG(1, 3)
 	seen := map[int]int{}
 	for range 10_000 {
-		seen[d.below(10)]++
+		seen[d.intn(10)]++
 	}
 	require.Len(t, seen, 10)
 	for v, n := range seen {
 		require.InDelta(t, 1000, n, 150, "%d", v)
 	}
-	require.Zero(t, d.below(1))
-	require.Zero(t, d.below(0))
+	require.Zero(t, d.intn(1))
+	require.Zero(t, d.intn(0))
 }
 
 // Each class of faults is on in half of the draws, in all combinations of two.
@@ -123,11 +123,11 @@ func TestBadConfig(t *testing.T) {
 func TestBuffers(t *testing.T) {
 	w := NewWorld(Config{})
 	for _, n := range []int{0, 1, 256, 257, 5000, 1 << 20, 2 << 20} {
-		b := w.buffer(n)
+		b := w.allocBuffer(n)
 		require.Len(t, b, n)
-		w.recycle(b)
+		w.freeBuffer(b)
 	}
-	a := w.buffer(100)
-	w.recycle(a)
-	require.Same(t, &a[0], &w.buffer(50)[0], "used again")
+	a := w.allocBuffer(100)
+	w.freeBuffer(a)
+	require.Same(t, &a[0], &w.allocBuffer(50)[0], "used again")
 }

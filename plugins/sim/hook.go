@@ -7,41 +7,41 @@ import (
 
 // A hook is something that Run calls between two events.
 type hook struct {
-	w  *World
-	ev event  // of After
-	at uint64 // of AfterEvents
-	f  func()
+	w     *World
+	event event  // scheduled by After
+	at    uint64 // the number of events, for AfterEvents
+	run   func()
 }
 
 // After has Run call f when d has passed. f belongs to no coroutine: it may call anything that does not wait.
 func (w *World) After(d time.Duration, f func()) {
 	w.takeTurn()
-	defer w.give()
-	h := &hook{w: w, f: f}
-	h.ev = event{act: h, slow: true}
-	w.events.set(&h.ev, w.after(max(d, 0)))
+	defer w.releaseTurn()
+	h := &hook{w: w, run: f}
+	h.event = event{actor: h, isTimer: true}
+	w.events.schedule(&h.event, w.timeAfter(max(d, 0)))
 }
 
-func (h *hook) fire(*event) { h.w.due = append(h.w.due, h.f) }
+func (h *hook) fire(*event) { h.w.dueHooks = append(h.w.dueHooks, h.run) }
 
 // AfterEvents has Run call f as soon as n more events have happened, as After does: there it meets a program in states that
 // no time would name. It is dropped if nothing happens any more.
 func (w *World) AfterEvents(n int, f func()) {
 	w.takeTurn()
-	defer w.give()
-	h := &hook{at: w.stats.Events + uint64(max(n, 0)), f: f}
-	w.counted = append(w.counted, h)
+	defer w.releaseTurn()
+	h := &hook{at: w.stats.Events + uint64(max(n, 0)), run: f}
+	w.countedHooks = append(w.countedHooks, h)
 }
 
-// hooks takes out those that are due.
-func (w *World) hooks() (due []func()) {
-	w.counted = slices.DeleteFunc(w.counted, func(h *hook) bool {
+// takeDueHooks takes out those that are due.
+func (w *World) takeDueHooks() (due []func()) {
+	w.countedHooks = slices.DeleteFunc(w.countedHooks, func(h *hook) bool {
 		if h.at > w.stats.Events {
 			return false
 		}
-		w.due = append(w.due, h.f)
+		w.dueHooks = append(w.dueHooks, h.run)
 		return true
 	})
-	due, w.due = w.due, nil
+	due, w.dueHooks = w.dueHooks, nil
 	return due
 }

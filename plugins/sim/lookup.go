@@ -17,8 +17,8 @@ func (in *instance) Check(name string) error {
 
 // A lookup is under way.
 type lookup struct {
-	in       *instance
-	ev       event
+	instance *instance
+	event    event
 	name     string
 	done     func(string, error)
 	canceled atomic.Bool
@@ -32,23 +32,23 @@ func (in *instance) Resolve(text string, done func(string, error)) func() {
 			return nil
 		}
 	}
-	l := &lookup{in: in, name: text, done: done}
-	in.w.ask(l.begin, true)
+	l := &lookup{instance: in, name: text, done: done}
+	in.w.runInTurn(l.start, true)
 	return func() { l.canceled.Store(true) }
 }
 
-func (l *lookup) begin() {
-	w := l.in.w
+func (l *lookup) start() {
+	w := l.instance.w
 	w.stats.Lookups++
-	l.ev.act = l
-	w.events.set(&l.ev, w.after(w.delay()+w.delay()))
+	l.event.actor = l
+	w.events.schedule(&l.event, w.timeAfter(w.drawDelay()+w.drawDelay()))
 }
 
 func (l *lookup) fire(*event) {
-	w := l.in.w
-	if l.canceled.Load() || l.in.dead {
+	w := l.instance.w
+	if l.canceled.Load() || l.instance.dead {
 		return
 	}
-	w.trace("lookup", l.name, uint64(len(l.name)), 0)
+	w.addTrace("lookup", l.name, uint64(len(l.name)), 0)
 	l.done(l.name, nil)
 }

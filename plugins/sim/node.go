@@ -11,17 +11,17 @@ type Node struct {
 	name      string
 	id        uint64
 	instances []*instance
-	made      int  // coroutines made so far
-	paused    bool // stopped, as by SIGSTOP
-	dark      bool // went silently, and nothing has been opened on it since
+	started   int  // coroutines made so far
+	isPaused  bool // stopped, as by SIGSTOP
+	isSilent  bool // went silently, and nothing has been opened on it since
 	resume    event
-	posts     posts
+	posts     postCounter
 }
 
 // Node returns the node of that name, made if need be.
 func (w *World) Node(name string) *Node {
 	w.takeTurn()
-	defer w.give()
+	defer w.releaseTurn()
 	return w.nodeNamed(name)
 }
 
@@ -32,7 +32,7 @@ func (w *World) nodeNamed(name string) *Node {
 		}
 	}
 	n := &Node{w: w, name: name, id: uint64(len(w.nodes) + 1)}
-	n.resume = event{act: n, slow: true}
+	n.resume = event{actor: n, isTimer: true}
 	w.nodes = append(w.nodes, n)
 	return n
 }
@@ -48,33 +48,33 @@ func (n *Node) Plugin() carrier.Plugin { return &plugin{w: n.w, node: n} }
 // not positive, the pause lasts until Resume or Heal.
 func (n *Node) Pause(d time.Duration) {
 	n.w.takeTurn()
-	defer n.w.give()
+	defer n.w.releaseTurn()
 	n.pause(d)
 }
 
 func (n *Node) pause(d time.Duration) {
 	w := n.w
-	until := forever
+	until := noDeadline
 	if d > 0 {
-		until = w.deadline(d)
+		until = w.deadlineAfter(d)
 	}
-	if n.paused && (n.resume.place == 0 || n.resume.at >= until) {
+	if n.isPaused && (n.resume.heapIndex == 0 || n.resume.at >= until) {
 		return
 	}
-	n.paused = true
+	n.isPaused = true
 	w.stats.Pauses++
-	w.trace("pause", n.name, n.id, uint64(d))
-	if until == forever {
-		w.events.unset(&n.resume)
+	w.addTrace("pause", n.name, n.id, uint64(d))
+	if until == noDeadline {
+		w.events.cancel(&n.resume)
 		return
 	}
-	w.events.set(&n.resume, until)
+	w.events.schedule(&n.resume, until)
 }
 
 // coroutines returns those of n that have not been killed.
 func (n *Node) coroutines() (cos []*coroutine) {
-	for _, c := range n.w.all {
-		if c.node == n && !c.dying {
+	for _, c := range n.w.coroutines {
+		if c.node == n && !c.isKilled {
 			cos = append(cos, c)
 		}
 	}
@@ -84,24 +84,24 @@ func (n *Node) coroutines() (cos []*coroutine) {
 // Resume ends a pause.
 func (n *Node) Resume() {
 	n.w.takeTurn()
-	defer n.w.give()
-	n.wake()
+	defer n.w.releaseTurn()
+	n.unpause()
 }
 
-func (n *Node) fire(*event) { n.wake() }
+func (n *Node) fire(*event) { n.unpause() }
 
-// wake lets a paused node go on.
-func (n *Node) wake() {
-	if !n.paused {
+// unpause lets a paused node go on.
+func (n *Node) unpause() {
+	if !n.isPaused {
 		return
 	}
 	w := n.w
-	n.paused = false
-	w.events.unset(&n.resume)
-	w.trace("unpause", n.name, n.id, 0)
+	n.isPaused = false
+	w.events.cancel(&n.resume)
+	w.addTrace("unpause", n.name, n.id, 0)
 	for _, in := range n.instances {
 		for _, p := range in.ports {
-			p.serve()
+			p.serveDelayed()
 		}
 	}
 	for _, c := range n.coroutines() {
@@ -119,14 +119,14 @@ func (n *Node) wake() {
 // until it next waits.
 func (n *Node) Crash() {
 	n.w.takeTurn()
-	defer n.w.give()
-	n.crash(n.w.chance.chance(n.w.rates.silence))
+	defer n.w.releaseTurn()
+	n.crash(n.w.faultRNG.hit(n.w.rates.silence))
 }
 
 // PowerOff is a Crash of which peers hear nothing.
 func (n *Node) PowerOff() {
 	n.w.takeTurn()
-	defer n.w.give()
+	defer n.w.releaseTurn()
 	n.crash(true)
 }
 
@@ -138,14 +138,14 @@ func (n *Node) crash(silent bool) {
 	if silent {
 		how++
 	}
-	w.trace("crash", n.name, uint64(len(cos)), how)
-	n.paused, n.dark = false, silent
-	w.events.unset(&n.resume)
+	w.addTrace("crash", n.name, uint64(len(cos)), how)
+	n.isPaused, n.isSilent = false, silent
+	w.events.cancel(&n.resume)
 	for _, in := range n.instances {
 		in.dead = true
-		if w.named[in.name] == in {
-			delete(w.named, in.name)
-			w.lost[in.name] = n
+		if w.listeners[in.name] == in {
+			delete(w.listeners, in.name)
+			w.crashedNames[in.name] = n
 		}
 		for _, p := range in.ports {
 			p.crash(silent)
@@ -153,6 +153,6 @@ func (n *Node) crash(silent bool) {
 	}
 	n.instances = nil
 	for _, c := range cos {
-		w.kill(c)
+		w.killCoroutine(c)
 	}
 }

@@ -2,93 +2,93 @@ package sim
 
 import "time"
 
-// Partition stops everything from node a to node b, and with both set also from b to a. Nothing is lost: what is sent
-// waits, as for a connection that retransmits.
+// Partition stops all segments and dials from node a to node b, and with both set also from b to a. Nothing is lost: they
+// wait, as on a connection that retransmits.
 func (w *World) Partition(a, b string, both bool) {
 	w.takeTurn()
-	defer w.give()
+	defer w.releaseTurn()
 	from, to := w.nodeNamed(a), w.nodeNamed(b)
-	w.partition(from, to, nil)
+	w.addPartition(from, to, nil)
 	if both {
-		w.partition(to, from, nil)
+		w.addPartition(to, from, nil)
 	}
 }
 
-// partition begins a partition; by ends it, if that is not nil.
-func (w *World) partition(from, to *Node, by *parting) {
-	w.parted[[2]*Node{from, to}] = by
+// addPartition begins a partition; by ends it, if that is not nil.
+func (w *World) addPartition(from, to *Node, by *timedPartition) {
+	w.partitions[[2]*Node{from, to}] = by
 	w.stats.Partitions++
-	w.trace("partition", from.name+"|"+to.name, from.id, to.id)
+	w.addTrace("partition", from.name+"|"+to.name, from.id, to.id)
 }
 
-// partitionFor is a partition that ends by itself.
-func (w *World) partitionFor(from, to *Node, d time.Duration) {
-	heal := &parting{w: w, from: from, to: to}
-	w.partition(from, to, heal)
-	heal.ev = event{act: heal, slow: true}
-	w.events.set(&heal.ev, w.after(d))
+// addTimedPartition is a partition that ends by itself.
+func (w *World) addTimedPartition(from, to *Node, d time.Duration) {
+	heal := &timedPartition{w: w, from: from, to: to}
+	w.addPartition(from, to, heal)
+	heal.event = event{actor: heal, isTimer: true}
+	w.events.schedule(&heal.event, w.timeAfter(d))
 }
 
 // Heal ends every partition, clog and pause. Faults go on being drawn: see SetFaults.
 func (w *World) Heal() {
 	w.takeTurn()
-	defer w.give()
-	w.trace("heal", "all", 0, 0)
-	clear(w.parted)
-	for _, c := range w.open {
+	defer w.releaseTurn()
+	w.addTrace("heal", "all", 0, 0)
+	clear(w.partitions)
+	for _, c := range w.openConns {
 		for i := range c.pipes {
 			p := &c.pipes[i]
 			if p.clogged > w.Now() {
 				p.clogged = 0
-				if p.ev.place != 0 && len(p.segs) > 0 {
-					p.ev.slow = false
-					w.events.set(&p.ev, max(p.segs[0].at, w.Now()))
+				if p.arrival.heapIndex != 0 && len(p.segments) > 0 {
+					p.arrival.isTimer = false
+					w.events.schedule(&p.arrival, max(p.segments[0].at, w.Now()))
 				}
 			}
 		}
 	}
-	w.unhold()
+	w.releaseHeld()
 	for _, n := range w.nodes {
-		n.wake()
+		n.unpause()
 	}
 }
 
-// blocked reports whether nothing passes from one node to another.
-func (w *World) blocked(from, to *Node) bool {
-	if len(w.parted) == 0 {
+// isPartitioned reports whether there is a partition from one node to another.
+func (w *World) isPartitioned(from, to *Node) bool {
+	if len(w.partitions) == 0 {
 		return false
 	}
-	_, ok := w.parted[[2]*Node{from, to}]
+	_, ok := w.partitions[[2]*Node{from, to}]
 	return ok
 }
 
-// hold keeps an event until a partition ends.
-func (w *World) hold(ev *event) { w.held = append(w.held, ev) }
+// holdEvent keeps an event until a partition ends.
+func (w *World) holdEvent(ev *event) { w.heldEvents = append(w.heldEvents, ev) }
 
-// unhold lets the held events happen; those that are still behind a partition are held again.
-func (w *World) unhold() {
-	for i, ev := range w.held {
-		if ev.place == 0 {
-			w.events.set(ev, w.after(w.delay()))
+// releaseHeld schedules the held events; those that are still behind a partition are held again.
+func (w *World) releaseHeld() {
+	for i, ev := range w.heldEvents {
+		if ev.heapIndex == 0 {
+			w.events.schedule(ev, w.timeAfter(w.drawDelay()))
 		}
-		w.held[i] = nil
+		w.heldEvents[i] = nil
 	}
-	w.held = w.held[:0]
+	w.heldEvents = w.heldEvents[:0]
 }
 
-// A parting is a partition that ends by itself.
-type parting struct {
+// A timedPartition is a partition that ends at a virtual time.
+type timedPartition struct {
 	w        *World
 	from, to *Node
-	ev       event
+	event    event
 }
 
-func (p *parting) fire(*event) {
+func (p *timedPartition) fire(*event) {
 	key := [2]*Node{p.from, p.to}
-	if by, ok := p.w.parted[key]; !ok || by != p {
+	if by, ok := p.w.partitions[key]; !ok || by != p {
 		return // it was healed, or is another one by now
 	}
-	delete(p.w.parted, key)
-	p.w.trace("heal", p.from.name+"|"+p.to.name, p.from.id, p.to.id)
-	p.w.unhold()
+	delete(p.w.partitions, key)
+	p.w.addTrace("heal", p.from.name+"|"+p.to.name, p.from.id, p.to.id)
+	p.w.releaseHeld()
 }

@@ -7,24 +7,24 @@ import (
 
 // A pipe is one direction of a connection.
 type pipe struct {
-	c       *conn
-	side    int
-	ev      event // the first segment arrives
-	room    event // signaled when there is room
-	segs    []segment
-	bytes   int           // in segs
-	sending time.Duration // until when the sender's link is busy
-	clogged time.Duration // until when nothing passes
-	due     bool          // the first segment waits for the receiver
-	full    bool          // the sender waits for room
+	conn             *conn
+	side             int
+	arrival          event // the arrival of the first segment
+	roomEvent        event // signaled when there is room
+	segments         []segment
+	bytes            int           // in segs
+	linkBusyUntil    time.Duration // until when the sender's link is busy
+	clogged          time.Duration // until when nothing passes
+	waitsForReceiver bool          // the first segment has arrived and waits for the receiver
+	senderWaits      bool          // the sender waits for room in the window
 }
 
-// A segment is what arrives at one time.
+// A segment is a part of a stream that arrives at one time, or the end of the connection.
 type segment struct {
 	kind    segmentKind
 	at      time.Duration // not before
-	b       []byte
-	covered int // of these, how many at the front a checksum covers
+	data    []byte
+	covered int // the bytes at the front of data that a checksum covers
 }
 
 type segmentKind uint8
@@ -37,109 +37,109 @@ const (
 
 // push puts a segment at the end of the pipe.
 func (p *pipe) push(s segment) {
-	w := p.c.w
+	w := p.conn.w
 	now := w.Now()
 	var takes, late, again time.Duration
 	if bw := w.cfg.Bandwidth; bw > 0 {
-		takes = time.Duration(int64(len(s.b)) * int64(time.Second) / bw)
+		takes = time.Duration(int64(len(s.data)) * int64(time.Second) / bw)
 	}
 	if w.rates.reorder > 0 {
 		late, again = w.sendFault(p, takes)
 	}
 	if takes > 0 {
-		p.sending = max(p.sending, now) + takes
-		now = p.sending
-		p.sending += again
+		p.linkBusyUntil = max(p.linkBusyUntil, now) + takes
+		now = p.linkBusyUntil
+		p.linkBusyUntil += again
 	}
-	s.at = now + w.delay() + late // and not before those ahead of it
-	p.segs = append(p.segs, s)
-	p.bytes += len(s.b)
-	if len(p.segs) == 1 {
-		w.events.set(&p.ev, s.at)
+	s.at = now + w.drawDelay() + late // and not before those ahead of it
+	p.segments = append(p.segments, s)
+	p.bytes += len(s.data)
+	if len(p.segments) == 1 {
+		w.events.schedule(&p.arrival, s.at)
 	}
 }
 
 // pop takes the first segment.
 func (p *pipe) pop() segment {
-	s := p.segs[0]
-	p.segs[0] = segment{}
-	if p.segs = p.segs[1:]; len(p.segs) > 0 {
-		p.c.w.events.set(&p.ev, max(p.segs[0].at, p.c.w.Now()))
+	s := p.segments[0]
+	p.segments[0] = segment{}
+	if p.segments = p.segments[1:]; len(p.segments) > 0 {
+		p.conn.w.events.schedule(&p.arrival, max(p.segments[0].at, p.conn.w.Now()))
 	}
 	return s
 }
 
-// clear drops everything that is under way.
+// clear drops all segments in flight.
 func (p *pipe) clear() {
-	w := p.c.w
-	w.events.unset(&p.ev)
-	w.events.unset(&p.room)
-	for _, s := range p.segs {
-		w.recycle(s.b)
+	w := p.conn.w
+	w.events.cancel(&p.arrival)
+	w.events.cancel(&p.roomEvent)
+	for _, s := range p.segments {
+		w.freeBuffer(s.data)
 	}
-	p.segs, p.bytes, p.due, p.ev.slow = nil, 0, false, false
+	p.segments, p.bytes, p.waitsForReceiver, p.arrival.isTimer = nil, 0, false, false
 }
 
-// fire is the arrival of the first segment, or of the news that there is room.
+// fire handles the arrival of the first segment, or that of the window update.
 func (p *pipe) fire(ev *event) {
-	c := p.c
+	c := p.conn
 	w := c.w
 	from, to := &c.ends[p.side], &c.ends[1-p.side]
-	if ev == &p.room {
-		if w.blocked(to.port.inst.node, from.port.inst.node) {
-			w.hold(ev)
+	if ev == &p.roomEvent {
+		if w.isPartitioned(to.port.instance.node, from.port.instance.node) {
+			w.holdEvent(ev)
 			return
 		}
-		from.pump()
+		from.sendQueued()
 		return
 	}
-	if len(p.segs) == 0 {
+	if len(p.segments) == 0 {
 		return
 	}
 	switch {
-	case w.blocked(from.port.inst.node, to.port.inst.node):
-		w.hold(ev)
+	case w.isPartitioned(from.port.instance.node, to.port.instance.node):
+		w.holdEvent(ev)
 	case p.clogged > w.Now():
-		ev.slow = true
-		w.events.set(ev, p.clogged)
-	case !to.closed && to.port.idle():
-		p.due = true
+		ev.isTimer = true
+		w.events.schedule(ev, p.clogged)
+	case !to.closed && to.port.isUnserved():
+		p.waitsForReceiver = true
 	default:
-		ev.slow = false
+		ev.isTimer = false
 		p.deliver(from, to)
 	}
 }
 
 // deliver hands the first segment to the end that it leads to, unless a fault is drawn.
-func (p *pipe) deliver(from, to *end) {
-	w := p.c.w
-	if p.segs[0].kind == segmentData && !to.closed && w.rates.partition > 0 && w.drawFault(p, from, to) {
+func (p *pipe) deliver(from, to *endpoint) {
+	w := p.conn.w
+	if p.segments[0].kind == segmentData && !to.closed && w.rates.partition > 0 && w.drawFault(p, from, to) {
 		return
 	}
 	s := p.pop()
-	p.bytes -= len(s.b)
-	if p.full && p.bytes <= p.c.window/2 && !from.closed {
-		p.full = false
-		w.events.set(&p.room, w.after(w.delay()))
+	p.bytes -= len(s.data)
+	if p.senderWaits && p.bytes <= p.conn.window/2 && !from.closed {
+		p.senderWaits = false
+		w.events.schedule(&p.roomEvent, w.timeAfter(w.drawDelay()))
 	}
 	w.stats.Segments++
-	w.stats.Bytes += uint64(len(s.b))
+	w.stats.Bytes += uint64(len(s.data))
 	switch {
 	case to.closed:
 		w.stats.Dropped++
-		w.trace("drop", to.port.inst.name, p.c.id, uint64(len(s.b)))
-		if in := to.port.inst; in.dead && !in.node.dark && s.kind == segmentData {
-			p.c.pipes[to.side].push(segment{kind: segmentReset}) // whoever lives there now knows nothing of it
+		w.addTrace("drop", to.port.instance.name, p.conn.id, uint64(len(s.data)))
+		if in := to.port.instance; in.dead && !in.node.isSilent && s.kind == segmentData {
+			p.conn.pipes[to.side].push(segment{kind: segmentReset}) // the endpoint is closed: a node that was restarted does not have this connection
 		}
 	case s.kind == segmentClose:
-		w.trace("close", to.port.inst.name, p.c.id, 0)
-		to.hangup(codes.WithText(codes.ErrPeerLost, "the peer closed the connection"))
+		w.addTrace("close", to.port.instance.name, p.conn.id, 0)
+		to.failSession(codes.WithText(codes.ErrPeerLost, "the peer closed the connection"))
 	case s.kind == segmentReset:
-		w.trace("reset", to.port.inst.name, p.c.id, 0)
-		to.hangup(codes.WithText(codes.ErrPeerLost, "the connection was reset"))
+		w.addTrace("reset", to.port.instance.name, p.conn.id, 0)
+		to.failSession(codes.WithText(codes.ErrPeerLost, "the connection was reset"))
 	default:
-		w.trace("segment", to.port.inst.name, p.c.id<<1|uint64(p.side), sum(s.b))
-		to.feed(s.b)
+		w.addTrace("segment", to.port.instance.name, p.conn.id<<1|uint64(p.side), checksum(s.data))
+		to.receive(s.data)
 	}
-	w.recycle(s.b)
+	w.freeBuffer(s.data)
 }

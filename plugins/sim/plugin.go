@@ -47,42 +47,42 @@ func (p *plugin) Scheme() string { return scheme }
 func (p *plugin) Open(class carrier.Class, rest string) (*carrier.Network, error) {
 	w := p.w
 	w.takeTurn()
-	defer w.give()
+	defer w.releaseTurn()
 	in := &instance{w: w}
 	var self string // left to package na for a class that only originates
 	if rest == "" {
-		w.names++
-		rest = fmt.Sprintf("@%d", w.names)
+		w.unnamed++
+		rest = fmt.Sprintf("@%d", w.unnamed)
 	} else {
 		if err := checkName(rest); err != nil {
 			return nil, err
 		}
 		self = scheme + "://" + rest
-		if w.named[self] != nil {
+		if w.listeners[self] != nil {
 			return nil, codes.WithText(codes.ErrAddrInUse, "somebody listens on "+self)
 		}
-		w.named[self] = in
-		delete(w.lost, self)
+		w.listeners[self] = in
+		delete(w.crashedNames, self)
 	}
 	switch {
 	case p.node != nil:
 		in.node = p.node
-	case w.cur != nil:
-		in.node = w.cur.node
+	case w.current != nil:
+		in.node = w.current.node
 	default:
 		in.node = w.nodeNamed(rest)
 	}
-	in.node.dark = false
+	in.node.isSilent = false
 	if in.name = self; self == "" {
 		in.name = class.PrivateName(scheme)
 	}
 	in.class = class
 	in.node.instances = append(in.node.instances, in)
-	w.trace("open", in.name, uint64(len(in.node.instances)), 0)
+	w.addTrace("open", in.name, uint64(len(in.node.instances)), 0)
 	return &carrier.Network{Listen: self, Names: in, NewCarrier: in.carrier, Host: in.node.name, Close: in.close}, nil
 }
 
-// checkName tells what is wrong with the part of an address after "sim://" that somebody wants to listen on.
+// checkName returns why a class cannot listen on an address with rest behind "sim://".
 func checkName(rest string) error {
 	if rest == "" || len(rest) > 255 {
 		return codes.WithText(codes.ErrInvalid, fmt.Sprintf("sim: a name has 1 to 255 bytes, not %d", len(rest)))
@@ -110,24 +110,24 @@ type instance struct {
 func (in *instance) carrier(e carrier.Core) (carrier.Carrier, error) {
 	w := in.w
 	w.takeTurn()
-	defer w.give()
-	p := &port{w: w, inst: in, e: e, core: e.(simhook.Core)}
-	p.timer = event{act: p, slow: true}
-	p.loose = event{act: p, slow: true}
+	defer w.releaseTurn()
+	p := &port{w: w, instance: in, core: e, driver: e.(simhook.Core)}
+	p.timer = event{actor: p, isTimer: true}
+	p.flushEvent = event{actor: p, isTimer: true}
 	if in.dead {
-		p.gone.Store(true)
-		p.dead.Store(true)
+		p.isReleased.Store(true)
+		p.hasCrashed.Store(true)
 	}
 	in.ports = append(in.ports, p)
 	return p, nil
 }
 
-// port returns the port of a context if it takes connections.
-func (in *instance) port(target int) *port {
+// openPort returns the port of a context if it takes connections.
+func (in *instance) openPort(target int) *port {
 	if in == nil || in.dead || target >= len(in.ports) {
 		return nil
 	}
-	if p := in.ports[target]; !p.shut.Load() && !p.gone.Load() {
+	if p := in.ports[target]; !p.isShut.Load() && !p.isReleased.Load() {
 		return p
 	}
 	return nil
@@ -136,10 +136,10 @@ func (in *instance) port(target int) *port {
 // close gives the name back.
 func (in *instance) close() error {
 	in.w.takeTurn()
-	defer in.w.give()
-	if in.w.named[in.name] == in {
-		delete(in.w.named, in.name)
+	defer in.w.releaseTurn()
+	if in.w.listeners[in.name] == in {
+		delete(in.w.listeners, in.name)
 	}
-	in.node.instances = without(in.node.instances, in)
+	in.node.instances = removeElement(in.node.instances, in)
 	return nil
 }

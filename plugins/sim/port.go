@@ -12,24 +12,24 @@ import (
 
 // A port is the carrier of one context.
 type port struct {
-	w     *World
-	inst  *instance
-	e     carrier.Core
-	core  simhook.Core // the same
-	wakes atomic.Uint64
-	poked atomic.Bool // look is in World.todo
-	held  atomic.Bool // FlushSoon was called
-	shut  atomic.Bool
-	gone  atomic.Bool // released, or its node has crashed
-	dead  atomic.Bool // its node has crashed
+	w          *World
+	instance   *instance
+	core       carrier.Core
+	driver     simhook.Core // the same
+	wakes      atomic.Uint64
+	lookQueued atomic.Bool // look is in World.todo
+	flushSoon  atomic.Bool // FlushSoon was called
+	isShut     atomic.Bool
+	isReleased atomic.Bool // released, or its node has crashed
+	hasCrashed atomic.Bool // its node has crashed
 
-	// What follows belongs to the turn; drives to World.mu.
-	timer  event
-	loose  event // what a cork holds back leaves
-	late   bool  // one of these was due while nobody could serve it
-	ends   []*end
-	cos    []*coroutine // that wait here
-	drives atomic.Int32 // goroutines in drive
+	// The following fields belong to the goroutine that has the turn.
+	timer      event
+	flushEvent event // flushes frames that a cork holds back
+	isOverdue  bool  // one of these events was due while the port was not served
+	endpoints  []*endpoint
+	waiting    []*coroutine // coroutines that wait for this port
+	drivers    atomic.Int32 // goroutines in drive
 }
 
 var (
@@ -39,31 +39,31 @@ var (
 
 // Dial implements carrier.Carrier.
 func (p *port) Dial(l carrier.Session) {
-	if err := p.inst.node.post(); err != nil {
+	if err := p.instance.node.checkPost(); err != nil {
 		l.Fail(err)
 		return
 	}
 	en := newConn(p, l.Name(), l.Target())
 	en.in.Session, en.out.Session = l, l
 	l.SetConn(en)
-	p.w.ask(en.c.begin, false)
+	p.w.runInTurn(en.conn.startDial, false)
 }
 
 // Flush implements carrier.Carrier.
 func (p *port) Flush(ls []carrier.Session) {
 	for _, l := range ls {
-		if en, ok := l.Conn().(*end); ok {
-			p.e.Pause()
-			p.w.ask(en.pump, true)
-			p.e.Lock()
+		if en, ok := l.Conn().(*endpoint); ok {
+			p.core.Pause()
+			p.w.runInTurn(en.sendQueued, true)
+			p.core.Lock()
 		}
 	}
 }
 
-// Stage implements carrier.Stager. In half of the worlds, as the seed says, a message waits for the next Flush, as it does behind another
+// Stage implements carrier.Stager. In half of the worlds, by the seed, a message waits for the next Flush, as it does behind another
 // one.
 func (p *port) Stage(l carrier.Session) carrier.Writer {
-	if en, ok := l.Conn().(*end); ok && p.w.cfg.Seed%2 == 0 && !en.cut.Load() && en.out.Stages() {
+	if en, ok := l.Conn().(*endpoint); ok && p.w.cfg.Seed%2 == 0 && !en.detached.Load() && en.out.Stages() {
 		return &en.out
 	}
 	return nil
@@ -71,10 +71,10 @@ func (p *port) Stage(l carrier.Session) carrier.Writer {
 
 // Cut implements carrier.Carrier.
 func (p *port) Cut(l carrier.Session, bye frame.Bye) {
-	if en, ok := l.Conn().(*end); ok {
+	if en, ok := l.Conn().(*endpoint); ok {
 		l.SetConn(nil)
-		en.cut.Store(true)
-		p.w.ask(func() { en.close(bye.Frame()) }, false)
+		en.detached.Store(true)
+		p.w.runInTurn(func() { en.closeWith(bye.Frame()) }, false)
 	}
 }
 
@@ -85,155 +85,155 @@ func (p *port) Poll(time.Duration) time.Duration { return 0 }
 func (p *port) Lingering(time.Duration) bool { return false }
 
 // Shut implements carrier.Carrier.
-func (p *port) Shut() { p.shut.Store(true) }
+func (p *port) Shut() { p.isShut.Store(true) }
 
 // Release implements carrier.Carrier.
 func (p *port) Release() {
-	p.shut.Store(true)
-	p.gone.Store(true)
+	p.isShut.Store(true)
+	p.isReleased.Store(true)
 	p.Wake()
-	p.w.ask(p.release, true)
+	p.w.runInTurn(p.closeAll, true)
 }
 
 // Drive implements simhook.Driver.
 func (p *port) Drive(timeout time.Duration, ready func() bool) bool {
-	if c := p.w.cur; c != nil {
-		return c.wait(p, timeout, ready)
+	if c := p.w.current; c != nil {
+		return c.yieldUntil(p, timeout, ready)
 	}
-	return p.w.drive(p, timeout, ready)
+	return p.w.driveUntil(p, timeout, ready)
 }
 
-// over reports whether a wait until limit is in vain: the context is closed for good, or crashed and nothing but the limit
-// would end the wait.
-func (p *port) over(limit time.Duration) bool {
-	if p.dead.Load() {
-		return limit == forever
+// isWaitInVain reports whether a wait until limit cannot be satisfied: the context is closed, or its node has crashed and the wait has no
+// limit.
+func (p *port) isWaitInVain(limit time.Duration) bool {
+	if p.hasCrashed.Load() {
+		return limit == noDeadline
 	}
-	return p.gone.Load() && p.core.Closed()
+	return p.isReleased.Load() && p.driver.Closed()
 }
 
 // Wake implements simhook.Driver.
 func (p *port) Wake() {
 	p.wakes.Add(1)
 	w := p.w
-	fresh := !p.poked.Swap(true)
-	if !fresh && w.waiting.Load() == 0 {
+	fresh := !p.lookQueued.Swap(true)
+	if !fresh && w.sleepers.Load() == 0 {
 		return
 	}
 	w.mu.Lock()
 	if fresh {
-		w.todo = append(w.todo, p.look)
-		w.asked.Store(true)
+		w.queued = append(w.queued, p.handleWake)
+		w.hasQueued.Store(true)
 	}
-	if w.waiting.Load() > 0 {
+	if w.sleepers.Load() > 0 {
 		w.cond.Broadcast()
 	}
 	w.mu.Unlock()
 }
 
-// attendAfter is how long a cork holds frames back while nobody drives.
-const attendAfter = 2 * time.Millisecond
+// corkTimeout is how long a cork holds frames back while no goroutine drives.
+const corkTimeout = 2 * time.Millisecond
 
 // FlushSoon implements simhook.Driver.
 func (p *port) FlushSoon() {
-	p.held.Store(true)
+	p.flushSoon.Store(true)
 	p.Wake()
 }
 
-// release ends what is left of a port: connections of peers that have not said who they are.
-func (p *port) release() {
-	p.unset()
-	for len(p.ends) > 0 {
-		en := p.ends[len(p.ends)-1]
-		en.cut.Store(true)
-		en.close(nil)
+// closeAll ends the connections that the port still has: those of peers that have not sent their greeting.
+func (p *port) closeAll() {
+	p.cancelEvents()
+	for len(p.endpoints) > 0 {
+		en := p.endpoints[len(p.endpoints)-1]
+		en.detached.Store(true)
+		en.closeWith(nil)
 	}
 }
 
-// crash takes a port away from its connections.
+// crash ends the connections of a port whose node has crashed.
 func (p *port) crash(silent bool) {
-	p.shut.Store(true)
-	p.gone.Store(true)
-	p.dead.Store(true)
-	p.unset()
-	for len(p.ends) > 0 {
-		en := p.ends[len(p.ends)-1]
-		en.cut.Store(true)
-		en.vanish(silent)
+	p.isShut.Store(true)
+	p.isReleased.Store(true)
+	p.hasCrashed.Store(true)
+	p.cancelEvents()
+	for len(p.endpoints) > 0 {
+		en := p.endpoints[len(p.endpoints)-1]
+		en.detached.Store(true)
+		en.crash(silent)
 	}
 	p.Wake()
 }
 
-// unset takes out what a port that is gone has no use for.
-func (p *port) unset() {
-	p.w.events.unset(&p.timer)
-	p.w.events.unset(&p.loose)
+// cancelEvents cancels the events of a port that is released.
+func (p *port) cancelEvents() {
+	p.w.events.cancel(&p.timer)
+	p.w.events.cancel(&p.flushEvent)
 }
 
-// addr is the address of the context.
-func (p *port) addr() string {
-	if id := p.e.ID(); id != 0 {
-		return fmt.Sprintf("%s#%d", p.inst.name, id)
+// address returns the address of the context.
+func (p *port) address() string {
+	if id := p.core.ID(); id != 0 {
+		return fmt.Sprintf("%s#%d", p.instance.name, id)
 	}
-	return p.inst.name
+	return p.instance.name
 }
 
-// fire is the endpoint's timer, or the end of a cork's patience.
+// fire handles the timer of the core, and the timeout of a cork.
 func (p *port) fire(*event) {
-	if p.gone.Load() {
+	if p.isReleased.Load() {
 		return
 	}
-	if p.idle() {
-		p.late = true
+	if p.isUnserved() {
+		p.isOverdue = true
 		return
 	}
-	p.poll()
+	p.pollTimers()
 }
 
-// idle reports whether nobody serves the port now.
-func (p *port) idle() bool {
-	return p.inst.node.paused || p.w.cfg.NoAssist && p.drives.Load() == 0 && len(p.cos) == 0
+// isUnserved reports whether the port is not served now: its node is paused, or no goroutine drives it and NoAssist is set.
+func (p *port) isUnserved() bool {
+	return p.instance.node.isPaused || p.w.cfg.NoAssist && p.drivers.Load() == 0 && len(p.waiting) == 0
 }
 
-func (p *port) poll() {
-	p.late = false
-	p.w.trace("timer", p.inst.name, uint64(p.e.ID()), 0)
-	p.core.Poll(p.w.Now())
-	p.setTimer()
+func (p *port) pollTimers() {
+	p.isOverdue = false
+	p.w.addTrace("timer", p.instance.name, uint64(p.core.ID()), 0)
+	p.driver.Poll(p.w.Now())
+	p.updateTimer()
 }
 
-// setTimer follows the endpoint's next timer.
-func (p *port) setTimer() {
+// updateTimer schedules the next timer of the core.
+func (p *port) updateTimer() {
 	w := p.w
-	at := p.core.Next()
+	at := p.driver.Next()
 	switch {
-	case at == 0 || p.gone.Load():
-		w.events.unset(&p.timer)
-	case p.late:
-	case p.timer.place == 0 || p.timer.at != at:
-		w.events.set(&p.timer, at)
+	case at == 0 || p.isReleased.Load():
+		w.events.cancel(&p.timer)
+	case p.isOverdue:
+	case p.timer.heapIndex == 0 || p.timer.at != at:
+		w.events.schedule(&p.timer, at)
 	}
 }
 
-// look follows a Wake: the endpoint may have a new timer, a coroutine what it waits for.
-func (p *port) look() {
-	p.poked.Store(false)
-	p.setTimer()
-	if p.held.Swap(false) && p.loose.place == 0 && !p.gone.Load() && p.core.Held() { // it may have left by now
-		p.w.events.set(&p.loose, p.w.after(attendAfter))
+// handleWake handles a Wake: the core may have a new timer, and a coroutine may be ready.
+func (p *port) handleWake() {
+	p.lookQueued.Store(false)
+	p.updateTimer()
+	if p.flushSoon.Swap(false) && p.flushEvent.heapIndex == 0 && !p.isReleased.Load() && p.driver.Held() { // it may have left by now
+		p.w.events.schedule(&p.flushEvent, p.w.timeAfter(corkTimeout))
 	}
-	p.w.wakeCoroutines(p)
+	p.w.wakeReady(p)
 }
 
-// serve does what was left while nobody drove.
-func (p *port) serve() {
-	if p.gone.Load() || p.inst.node.paused {
+// serveDelayed handles the events that were due while the port was not served.
+func (p *port) serveDelayed() {
+	if p.isReleased.Load() || p.instance.node.isPaused {
 		return
 	}
-	if p.late {
-		p.poll()
+	if p.isOverdue {
+		p.pollTimers()
 	}
-	for i := 0; i < len(p.ends); i++ { // ends may be added, and taken out, meanwhile
-		p.ends[i].serve()
+	for i := 0; i < len(p.endpoints); i++ { // ends may be added, and taken out, meanwhile
+		p.endpoints[i].deliverWaiting()
 	}
 }

@@ -12,14 +12,14 @@ import (
 //
 
 // └─ yes ──► the operation ends at once with the error: it did not run
-type posts struct {
-	made   atomic.Int64 // posts so far
+type postCounter struct {
+	count  atomic.Int64 // posts so far
 	failAt atomic.Int64 // the number of the one that fails; 0: none
 	err    error        // what it fails with; guarded by World.mu
 }
 
 // Posts counts the posts of the node's classes so far.
-func (n *Node) Posts() int { return int(n.posts.made.Load()) }
+func (n *Node) Posts() int { return int(n.posts.count.Load()) }
 
 // FailPost lets the k-th post from now on, counted from 1, fail with err; the others do not. k of 0 takes that back.
 func (n *Node) FailPost(k int, err error) {
@@ -31,14 +31,14 @@ func (n *Node) FailPost(k int, err error) {
 	n.posts.err = err
 	n.posts.failAt.Store(0)
 	if k > 0 {
-		n.posts.failAt.Store(n.posts.made.Load() + int64(k))
+		n.posts.failAt.Store(n.posts.count.Load() + int64(k))
 	}
 }
 
-// post counts a post and returns why it fails, or nil.
-func (n *Node) post() error {
+// checkPost counts a post and returns why it fails, or nil.
+func (n *Node) checkPost() error {
 	w := n.w
-	i := n.posts.made.Add(1)
+	i := n.posts.count.Add(1)
 	if at := n.posts.failAt.Load(); at != i && w.again.Load() == 0 {
 		return nil
 	}
@@ -46,21 +46,21 @@ func (n *Node) post() error {
 	defer w.mu.Unlock()
 	err := n.posts.err
 	if n.posts.failAt.Load() != i {
-		if !w.posting.chance(w.again.Load()) {
+		if !w.postRNG.hit(w.again.Load()) {
 			return nil
 		}
 		err = codes.ErrAgain
-		if w.posting.below(2) == 0 {
+		if w.postRNG.intn(2) == 0 {
 			err = codes.ErrNoMemory
 		}
 	}
-	w.failed.Add(1)
-	w.trace("post fails", n.name, n.id, uint64(codes.Of(err)))
+	w.failedPosts.Add(1)
+	w.addTrace("post fails", n.name, n.id, uint64(codes.Of(err)))
 	return err
 }
 
 // FailOp implements simhook.Faults, for memory that is registered.
-func (in *instance) FailOp() error { return in.node.post() }
+func (in *instance) FailOp() error { return in.node.checkPost() }
 
 // FailOp implements simhook.Faults, for operations of a context.
-func (p *port) FailOp() error { return p.inst.node.post() }
+func (p *port) FailOp() error { return p.instance.node.checkPost() }

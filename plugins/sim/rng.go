@@ -11,12 +11,12 @@ type rng struct{ pcg rand.PCG }
 
 func newRNG(seed, stream uint64) rng {
 	var d rng
-	d.pcg.Seed(seed, mix(stream, 0x6e6f6973))
+	d.pcg.Seed(seed, mixHash(stream, 0x6e6f6973))
 	return d
 }
 
-// below draws from 0 to n-1.
-func (d *rng) below(n int) int {
+// intn draws from 0 to n-1.
+func (d *rng) intn(n int) int {
 	if n <= 1 {
 		return 0
 	}
@@ -24,11 +24,11 @@ func (d *rng) below(n int) int {
 	return int(hi)
 }
 
-// chance draws whether something of the given rates happens.
-func (d *rng) chance(p uint64) bool { return p > 0 && d.pcg.Uint64()>>32 < p }
+// hit draws whether something of the given rates happens.
+func (d *rng) hit(p uint64) bool { return p > 0 && d.pcg.Uint64()>>32 < p }
 
-// exp draws from a distribution that is nearly exponential: the logarithm is linear between powers of two.
-func (d *rng) exp(mean time.Duration) time.Duration {
+// expDuration draws from a distribution that is nearly exponential: the logarithm is linear between powers of two.
+func (d *rng) expDuration(mean time.Duration) time.Duration {
 	if mean <= 0 {
 		return 0
 	}

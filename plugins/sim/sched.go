@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Why Run gave up.
+// The errors of a Run that gave up.
 var (
-	// ErrDeadlock: every coroutine waits without limit and nothing is under way.
+	// ErrDeadlock: every coroutine waits without limit and nothing is in flight.
 	ErrDeadlock = errors.New("deadlock")
 	// ErrLimit: coroutines are left when the virtual time of Run is over.
 	ErrLimit = errors.New("time limit")
@@ -18,62 +18,62 @@ var (
 
 // sched is the part of a World that runs coroutines.
 type sched struct {
-	cur      *coroutine
-	running  bool // in Run
-	broken   bool // a coroutine has panicked: it may have locks, which what is asked for would wait for
-	all      []*coroutine
-	runnable []*coroutine
-	killed   []*coroutine // and not yet unwound
-	made     uint64
-	timed    []*timed // contexts that have not ended
-	stirred  bool     // a coroutine or a hook has run, or a context has ended: look at those who wait
+	current     *coroutine
+	isRunning   bool // in Run
+	hasPanicked bool // a coroutine has panicked: it may hold locks for which queued functions would wait
+	coroutines  []*coroutine
+	runnable    []*coroutine
+	killed      []*coroutine // killed coroutines that are not yet unwound
+	created     uint64
+	contexts    []*virtualContext // contexts that have not ended
+	needsCheck  bool              // a coroutine or a hook has run, or a context has ended: waiting coroutines may be ready
 }
 
-// Run runs coroutines and lets the network and the clock go on until every coroutine has returned. It gives up with
-// ErrLimit after limit of virtual time, if that is not zero, and with ErrDeadlock when nothing can happen any more; the
-// error tells who waits. A panic in a coroutine becomes one of Run, with the seed in it.
+// Run runs the coroutines, the network and the clock until every coroutine has returned. It gives up with ErrLimit after
+// limit of virtual time, if that is not zero, and with ErrDeadlock when there is no event left; the error names the waiting
+// coroutines. A panic in a coroutine becomes a panic of Run, with the seed in it.
 func (w *World) Run(limit time.Duration) error {
 	w.takeTurn()
-	if w.running {
-		w.give()
+	if w.isRunning {
+		w.releaseTurn()
 		panic("sim: Run is called inside Run")
 	}
-	w.running = true
-	defer w.watch()()
-	mine := true // the turn
+	w.isRunning = true
+	defer w.startWatchdog()()
+	mine := true // this goroutine has the turn
 	defer func() {
 		if !mine { // a coroutine has ended this goroutine, as FailNow of package testing does
 			w.takeTurn()
-			if c := w.cur; c != nil {
-				w.cur = nil
-				w.over(c)
+			if c := w.current; c != nil {
+				w.current = nil
+				w.removeCoroutine(c)
 			}
 		}
-		w.running = false
-		w.give()
+		w.isRunning = false
+		w.releaseTurn()
 	}()
-	end := forever
+	end := noDeadline
 	if limit > 0 {
-		end = w.deadline(limit)
+		end = w.deadlineAfter(limit)
 	}
 	for {
-		w.settle()
-		if w.stirred {
-			w.stir()
+		w.runQueued()
+		if w.needsCheck {
+			w.checkContexts()
 			continue
 		}
 		for len(w.killed) > 0 {
 			c := w.killed[0]
 			w.killed = w.killed[1:]
 			mine = false
-			w.unwind(c)
+			w.unwindCoroutine(c)
 			mine = true
-			w.over(c)
+			w.removeCoroutine(c)
 		}
-		if due := w.hooks(); len(due) > 0 {
-			w.stirred = true
+		if due := w.takeDueHooks(); len(due) > 0 {
+			w.needsCheck = true
 			mine = false
-			w.give()
+			w.releaseTurn()
 			for _, f := range due {
 				f()
 			}
@@ -81,51 +81,51 @@ func (w *World) Run(limit time.Duration) error {
 			mine = true
 			continue
 		}
-		c, happened := w.next()
+		c, happened := w.takeNext()
 		if happened {
 			continue
 		}
 		if c != nil {
 			mine = false
-			more := w.resume(c)
+			more := w.resumeCoroutine(c)
 			mine = true
-			w.yielded(c, more)
+			w.handleYield(c, more)
 			continue
 		}
-		if len(w.all) == 0 {
+		if len(w.coroutines) == 0 {
 			return nil
 		}
-		ev := w.events.min()
+		ev := w.events.first()
 		switch {
 		case ev == nil:
-			return w.stuck(ErrDeadlock)
+			return w.newStuckError(ErrDeadlock)
 		case ev.at > end:
 			w.now.Store(int64(end))
-			return w.stuck(ErrLimit)
+			return w.newStuckError(ErrLimit)
 		}
-		w.step(end)
+		w.runNext(end)
 	}
 }
 
-// next takes one of the coroutines that can go on, or makes an event happen, if Config.Choose says so.
-func (w *World) next() (c *coroutine, happened bool) {
+// takeNext takes one of the runnable coroutines, or runs an event if Config.Choose selects that.
+func (w *World) takeNext() (c *coroutine, happened bool) {
 	if w.cfg.Choose == nil {
-		return w.pick(), false
+		return w.takeRandom(), false
 	}
 	var first, last []*coroutine
 	for i := 0; i < len(w.runnable); {
 		switch c := w.runnable[i]; {
-		case w.parked(c):
-			w.takeOut(i)
+		case w.isBlocked(c):
+			w.removeRunnable(i)
 			continue
-		case c.begun:
+		case c.hasBegun:
 			first = append(first, c)
 		default:
 			last = append(last, c)
 		}
 		i++
 	}
-	under := w.events.underWay()
+	under := w.events.inFlight()
 	i, n := 0, len(first)+len(under)+len(last)
 	switch n {
 	case 0:
@@ -135,7 +135,7 @@ func (w *World) next() (c *coroutine, happened bool) {
 		i = w.cfg.Choose(n)
 	}
 	if k := i - len(first); k >= 0 && k < len(under) {
-		w.happen(under[k])
+		w.runEvent(under[k])
 		return nil, true
 	}
 	if i >= len(first) {
@@ -143,21 +143,21 @@ func (w *World) next() (c *coroutine, happened bool) {
 	} else {
 		c = first[i]
 	}
-	return w.takeOut(slices.Index(w.runnable, c)), false
+	return w.removeRunnable(slices.Index(w.runnable, c)), false
 }
 
-// pick takes one of the runnable coroutines, drawn by the seed.
-func (w *World) pick() *coroutine {
+// takeRandom takes a runnable coroutine that is drawn by the seed.
+func (w *World) takeRandom() *coroutine {
 	for len(w.runnable) > 0 {
-		if c := w.takeOut(w.order.below(len(w.runnable))); !w.parked(c) {
+		if c := w.removeRunnable(w.orderRNG.intn(len(w.runnable))); !w.isBlocked(c) {
 			return c
 		}
 	}
 	return nil
 }
 
-// takeOut takes the i-th of the runnable coroutines out.
-func (w *World) takeOut(i int) *coroutine {
+// removeRunnable removes the i-th of the runnable coroutines and returns it.
+func (w *World) removeRunnable(i int) *coroutine {
 	last := len(w.runnable) - 1
 	c := w.runnable[i]
 	w.runnable[i] = w.runnable[last]
@@ -166,79 +166,79 @@ func (w *World) takeOut(i int) *coroutine {
 	return c
 }
 
-// parked reports whether a runnable coroutine cannot go on after all; then it waits for something else.
-func (w *World) parked(c *coroutine) bool {
+// isBlocked reports whether a runnable coroutine is no longer able to go on, and makes it wait again if so.
+func (w *World) isBlocked(c *coroutine) bool {
 	switch {
-	case c.node.paused:
+	case c.node.isPaused:
 		c.state = coFrozen
-	case c.ready != nil && !c.late && !c.ready(): // another one has taken what was there
-		c.listen()
+	case c.ready != nil && !c.timedOut && !c.ready(): // another coroutine has consumed the event
+		c.waitForEvent()
 	default:
 		return false
 	}
 	return true
 }
 
-// resume lets c run until it waits again, and reports false when it has returned. The turn is given up meanwhile.
-func (w *World) resume(c *coroutine) bool {
-	c.state, c.begun = coRunning, true
-	c.ok = c.ready != nil && c.ready()
+// resumeCoroutine lets c run until it waits again, and reports false when it has returned. The turn is released during that.
+func (w *World) resumeCoroutine(c *coroutine) bool {
+	c.state, c.hasBegun = coRunning, true
+	c.result = c.ready != nil && c.ready()
 	c.ready, c.port = nil, nil
 	w.stats.Resumes++
-	w.stirred = true
-	w.trace("resume", c.name, c.id, 0)
-	w.cur = c
-	w.give()
+	w.needsCheck = true
+	w.addTrace("resume", c.name, c.id, 0)
+	w.current = c
+	w.releaseTurn()
 	w.watchdog.steps.Add(1)
-	w.watchdog.busy.Store(c)
+	w.watchdog.running.Store(c)
 	_, more := c.next()
-	w.watchdog.busy.Store(nil)
+	w.watchdog.running.Store(nil)
 	w.takeTurn()
-	w.cur = nil
+	w.current = nil
 	return more
 }
 
-// yielded takes note of what a coroutine waits for, or that it has returned.
-func (w *World) yielded(c *coroutine, more bool) {
+// handleYield makes a coroutine that has yielded wait, or removes it if it has returned.
+func (w *World) handleYield(c *coroutine, more bool) {
 	if !more {
-		w.over(c)
+		w.removeCoroutine(c)
 		return
 	}
-	if c.dying {
+	if c.isKilled {
 		return
 	}
-	c.late = false
-	c.listen()
+	c.timedOut = false
+	c.waitForEvent()
 	if p := c.port; p != nil && w.cfg.NoAssist {
-		p.serve()
+		p.serveDelayed()
 	}
 }
 
-// Close ends every coroutine that is left. The world can be looked at afterwards.
+// Close ends every remaining coroutine. The world can be inspected afterwards.
 func (w *World) Close() {
 	w.takeTurn()
-	defer w.give()
-	for len(w.all) > 0 {
-		c := w.all[0]
-		w.kill(c)
-		w.unwind(c)
-		w.over(c)
+	defer w.releaseTurn()
+	for len(w.coroutines) > 0 {
+		c := w.coroutines[0]
+		w.killCoroutine(c)
+		w.unwindCoroutine(c)
+		w.removeCoroutine(c)
 	}
 	w.killed = nil
 }
 
 // Sleep lets virtual time pass.
 func (w *World) Sleep(d time.Duration) {
-	if c := w.cur; c != nil {
-		c.wait(nil, max(d, 0), nil)
+	if c := w.current; c != nil {
+		c.yieldUntil(nil, max(d, 0), nil)
 		return
 	}
-	w.drive(nil, max(d, 0), nil)
+	w.driveUntil(nil, max(d, 0), nil)
 }
 
-// stuck is the error of a Run that gives up. It names the coroutines that are left, a line for each kind: how many have a name and wait for
-// the same, and, if they sleep, until when the first does.
-func (w *World) stuck(why error) error {
+// newStuckError returns the error of a Run that gives up. It names the remaining coroutines, with a line for those that have the same name and
+// wait for the same: how many there are, and, if they sleep, until when the first does.
+func (w *World) newStuckError(why error) error {
 	type kind struct{ name, waits string }
 	type group struct {
 		kind
@@ -247,8 +247,8 @@ func (w *World) stuck(why error) error {
 	}
 	var groups []*group
 	at := map[kind]*group{}
-	for _, c := range w.all {
-		k, until := kind{name: c.name}, forever
+	for _, c := range w.coroutines {
+		k, until := kind{name: c.name}, noDeadline
 		if i := strings.LastIndexByte(c.name, '/'); i > 0 && strings.Trim(c.name[i+1:], "0123456789") == "" { // several of one name are numbered
 			k.name = c.name[:i]
 		}
@@ -256,14 +256,14 @@ func (w *World) stuck(why error) error {
 		case coFrozen:
 			k.waits = "paused"
 		case coWaiting:
-			until = c.limit
+			until = c.deadline
 			if k.waits = "sleeping"; c.port != nil {
-				k.waits = "in Progress on " + c.port.addr()
+				k.waits = "in Progress on " + c.port.address()
 			}
 		}
 		g := at[k]
 		if g == nil {
-			g = &group{kind: k, until: forever}
+			g = &group{kind: k, until: noDeadline}
 			at[k] = g
 			groups = append(groups, g)
 		}
@@ -278,12 +278,12 @@ func (w *World) stuck(why error) error {
 			text += fmt.Sprintf(" x %d", g.n)
 		}
 		until := ""
-		if g.until != forever {
+		if g.until != noDeadline {
 			until = fmt.Sprintf(" until %v", g.until)
 		}
 		if g.waits != "" {
 			text += " (" + g.waits + until + ")"
 		}
 	}
-	return fmt.Errorf("sim: seed %d: %w at %v: %d coroutines are left:%s", w.cfg.Seed, why, w.Now(), len(w.all), text)
+	return fmt.Errorf("sim: seed %d: %w at %v: %d coroutines are left:%s", w.cfg.Seed, why, w.Now(), len(w.coroutines), text)
 }

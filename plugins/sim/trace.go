@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// recent is how many entries a world keeps for its last words.
-const recent = 256
+// traceLen is how many entries a world keeps for its last words.
+const traceLen = 256
 
 // A traceEntry is one line of the trace.
 type traceEntry struct {
 	at   time.Duration
 	kind string
-	who  string
+	name string
 	a, b uint64
 }
 
 func (t *traceEntry) String() string {
-	return fmt.Sprintf("%14v %-11s %s %d %#x", t.at, t.kind, t.who, t.a, t.b)
+	return fmt.Sprintf("%14v %-11s %s %d %#x", t.at, t.kind, t.name, t.a, t.b)
 }
 
-// mix folds a value into a running hash; the steps are those of MurmurHash3's 64-bit rounds.
-func mix(h, v uint64) uint64 {
+// mixHash folds a value into a running hash; the steps are those of MurmurHash3's 64-bit rounds.
+func mixHash(h, v uint64) uint64 {
 	v *= 0x87c37b91114253d5
 	v = bits.RotateLeft64(v, 31) * 0x4cf5ad432745937f
 	h = bits.RotateLeft64(h^v, 27)
@@ -33,16 +33,16 @@ func mix(h, v uint64) uint64 {
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)
 
-// sum is what the trace keeps of bytes.
-func sum(b []byte) uint64 { return uint64(crc32.Checksum(b, crcTable)) | uint64(len(b))<<32 }
+// checksum returns the checksum of bytes, which the trace has instead of them.
+func checksum(b []byte) uint64 { return uint64(crc32.Checksum(b, crcTable)) | uint64(len(b))<<32 }
 
-// trace adds an entry: to the hash, to the recent ones, and to Config.Trace. who is for readers only: it follows from the rest.
-func (w *World) trace(kind, who string, a, b uint64) {
+// addTrace adds an entry: to the hash, to the recent ones, and to Config.Trace. who is for readers only: it follows from the rest.
+func (w *World) addTrace(kind, who string, a, b uint64) {
 	now := time.Duration(w.now.Load())
 	w.traceMu.Lock()
-	w.hash = mix(mix(mix(mix(w.hash, uint64(now)), sum([]byte(kind))), a), b)
-	e := &w.recent[w.entries%recent]
-	w.entries++
+	w.hash = mixHash(mixHash(mixHash(mixHash(w.hash, uint64(now)), checksum([]byte(kind))), a), b)
+	e := &w.recent[w.traceCount%traceLen]
+	w.traceCount++
 	*e = traceEntry{now, kind, who, a, b}
 	if w.cfg.Trace != nil {
 		_, _ = fmt.Fprintln(w.cfg.Trace, e.String())
@@ -52,7 +52,7 @@ func (w *World) trace(kind, who string, a, b uint64) {
 
 // Note mixes an observation of the program into the trace: a completion with its code, a value that was read.
 func (w *World) Note(kind string, a, b uint64) {
-	w.trace("note", kind, mix(sum([]byte(kind)), a), b)
+	w.addTrace("note", kind, mixHash(checksum([]byte(kind)), a), b)
 }
 
 // Hash is a fingerprint of everything that has happened: every delivered byte, fault, timer, resumed coroutine and
@@ -68,11 +68,11 @@ func (w *World) Dump(to io.Writer) error {
 	w.traceMu.Lock()
 	defer w.traceMu.Unlock()
 	first := uint64(0)
-	if w.entries > recent {
-		first = w.entries - recent
+	if w.traceCount > traceLen {
+		first = w.traceCount - traceLen
 	}
-	for i := first; i < w.entries; i++ {
-		if _, err := fmt.Fprintln(to, w.recent[i%recent].String()); err != nil {
+	for i := first; i < w.traceCount; i++ {
+		if _, err := fmt.Fprintln(to, w.recent[i%traceLen].String()); err != nil {
 			return err
 		}
 	}

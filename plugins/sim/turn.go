@@ -10,81 +10,81 @@ func (w *World) takeTurn() {
 }
 
 func (w *World) takeTurnLocked() {
-	for w.turn {
-		w.takers++
+	for w.turnTaken {
+		w.turnWaiters++
 		w.sleepLocked()
-		w.takers--
+		w.turnWaiters--
 	}
-	w.turn = true
-	w.creditLocked()
+	w.turnTaken = true
+	w.catchUpLocked()
 }
 
-// sleepLocked waits until somebody broadcasts.
+// sleepLocked waits until the next broadcast.
 func (w *World) sleepLocked() {
-	w.waiting.Add(1)
+	w.sleepers.Add(1)
 	w.cond.Wait()
-	w.waiting.Add(-1)
+	w.sleepers.Add(-1)
 }
 
-// give gives the turn up.
-func (w *World) give() {
-	w.settle()
+// releaseTurn runs the queued functions and releases the turn.
+func (w *World) releaseTurn() {
+	w.runQueued()
 	w.mu.Lock()
-	w.giveLocked()
+	w.releaseTurnAndUnlock()
 }
 
-// giveLocked is give with the lock held, which it returns.
-func (w *World) giveLocked() {
-	for w.asked.Load() && !w.broken {
+// releaseTurnAndUnlock is releaseTurn for a caller that holds mu, which it unlocks.
+func (w *World) releaseTurnAndUnlock() {
+	for w.hasQueued.Load() && !w.hasPanicked {
 		w.mu.Unlock()
-		w.settle()
+		w.runQueued()
 		w.mu.Lock()
 	}
-	w.turn = false
-	if w.waiting.Load() > 0 { // sleepers look at what has been set
+	w.turnTaken = false
+	if w.sleepers.Load() > 0 { // sleepers check whether they can go on
 		w.cond.Broadcast()
 	}
 	w.mu.Unlock()
 }
 
-// ask has f run by the goroutine that has the turn: at once by this one if nobody has it and now is set, else soon. Whoever gives
-// the turn up runs what was asked for first.
-func (w *World) ask(f func(), now bool) {
+// runInTurn makes a goroutine with the turn run f: this one, before it returns, if the turn is free and now is set; else a later one. A
+// goroutine runs all queued functions before it releases the turn.
+func (w *World) runInTurn(f func(), now bool) {
 	w.mu.Lock()
-	w.todo = append(w.todo, f)
-	w.asked.Store(true)
+	w.queued = append(w.queued, f)
+	w.hasQueued.Store(true)
 	switch {
-	case w.turn:
+	case w.turnTaken:
 	case now:
 		w.takeTurnLocked()
-		w.giveLocked()
+		w.releaseTurnAndUnlock()
 		return
-	case w.waiting.Load() > 0:
+	case w.sleepers.Load() > 0:
 		w.cond.Broadcast()
 	}
 	w.mu.Unlock()
 }
 
-// settle runs what was asked for. The turn is held.
-func (w *World) settle() {
-	for w.asked.Load() && !w.broken {
+// runQueued runs the queued functions. The turn is held.
+func (w *World) runQueued() {
+	for w.hasQueued.Load() && !w.hasPanicked {
 		w.mu.Lock()
-		todo := w.todo
-		w.asked.Store(false)
-		w.todo, w.spare = w.spare[:0], nil
+		todo := w.queued
+		w.hasQueued.Store(false)
+		w.queued, w.spareQueue = w.spareQueue[:0], nil
 		w.mu.Unlock()
 		for _, f := range todo {
 			f()
 		}
 		clear(todo)
 		w.mu.Lock()
-		w.spare = todo[:0]
+		w.spareQueue = todo[:0]
 		w.mu.Unlock()
 	}
 }
 
-// without returns list with x taken out.
-func without[T comparable](list []T, x T) []T {
+// removeElement returns list without x.
+func removeElement[T comparable](list []T, x T) []T {
 	if i := slices.Index(list, x); i >= 0 {
 		return slices.Delete(list, i, i+1)
 	}

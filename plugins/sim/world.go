@@ -11,53 +11,53 @@ import (
 // A World is a network of nodes with one virtual clock. Its methods may be called from any goroutine, callbacks
 // included, but for Run.
 //
-// Whoever has the turn makes things happen, one event at a time; everybody else leaves what is to be done in todo. mu is a
-// leaf: it is held for a few instructions and never while anything of another package is called.
+// The goroutine that has the turn runs the world, one event at a time; all others queue functions for it. mu is a leaf lock:
+// it is held for a few instructions and never while another package is called.
 type World struct {
 	cfg Config
 	now atomic.Int64
 
-	traceMu sync.Mutex // guards the fields below
-	hash    uint64
-	entries uint64
-	recent  []traceEntry
+	traceMu    sync.Mutex // guards the fields below
+	hash       uint64
+	traceCount uint64
+	recent     []traceEntry
 
-	again  atomic.Uint64 // Faults.Again as rates
-	failed atomic.Uint64 // posts
+	again       atomic.Uint64 // Faults.Again as rates
+	failedPosts atomic.Uint64 // posts
 
-	mu       sync.Mutex   // guards the fields below
-	cond     sync.Cond    // the turn is free, the clock has moved, or something is in todo
-	waiting  atomic.Int32 // who sleeps on cond
-	takers   int          // those of them who want nothing but the turn
-	turn     bool
-	asked    atomic.Bool // todo is not empty
-	todo     []func()
-	spare    []func() // the other half of todo
-	rand     rng      // for programs: incarnations, tokens
-	posting  rng      // which post fails
-	waiters  []*waiter
-	idleFrom time.Time // since when an idle paced world has waited; zero when it does not
+	mu          sync.Mutex   // guards the fields below
+	cond        sync.Cond    // the turn is free, the clock has moved, or a function is queued
+	sleepers    atomic.Int32 // goroutines that sleep on cond
+	turnWaiters int          // those of them that wait for the turn only
+	turnTaken   bool
+	hasQueued   atomic.Bool // todo is not empty
+	queued      []func()
+	spareQueue  []func() // the other buffer of queued
+	programRNG  rng      // for programs: incarnations, tokens
+	postRNG     rng      // draws the posts that fail
+	waiters     []*waiter
+	idleFrom    time.Time // since when an idle paced world has waited; zero when it does not
 
-	// What follows belongs to the turn.
-	faults  Faults
-	rates   rates
-	chance  rng // faults and delays
-	order   rng // which coroutine is next
-	events  events
-	stats   Stats
-	named   map[string]*instance // who listens
-	nodes   []*Node              // in the order of their making
-	lost    map[string]*Node     // whose names went with a crash
-	names   int                  // nodes of classes without a name so far
-	conns   uint64
-	open    []*conn  // in the order of their making
-	due     []func() // hooks that Run is to call
-	counted []*hook  // hooks that wait for a number of events
-	held    []*event
-	parted  map[[2]*Node]*parting
-	iov     [][]byte
-	bufs    [bufClasses][][]byte
-	framing framing.Buffers // of the connections
+	// The following fields belong to the goroutine that has the turn.
+	faults       Faults
+	rates        faultRates
+	faultRNG     rng // faults and delays
+	orderRNG     rng // draws the next coroutine
+	events       eventQueue
+	stats        Stats
+	listeners    map[string]*instance // instances by the name that they listen on
+	nodes        []*Node              // in the order of their making
+	crashedNames map[string]*Node     // nodes that have crashed, by the names of their instances
+	unnamed      int                  // nodes of classes without a name so far
+	conns        uint64
+	openConns    []*conn  // in the order of their making
+	dueHooks     []func() // hooks that Run is to call
+	countedHooks []*hook  // hooks that wait for a number of events
+	heldEvents   []*event
+	partitions   map[[2]*Node]*timedPartition
+	iov          [][]byte
+	freeBufs     [bufClasses][][]byte
+	framing      framing.Buffers // of the connections
 	sched
 	watchdog watchdog
 }
@@ -69,13 +69,13 @@ func NewWorld(cfg Config) *World {
 		panic(err)
 	}
 	w := &World{
-		cfg: cfg.withDefaults(), faults: cfg.Faults, rates: cfg.Faults.rates(), hash: mix(0, 1),
-		rand: newRNG(cfg.Seed, 1), chance: newRNG(cfg.Seed, 2), order: newRNG(cfg.Seed, 3), posting: newRNG(cfg.Seed, 4),
-		recent: make([]traceEntry, recent),
-		named:  map[string]*instance{}, parted: map[[2]*Node]*parting{}, lost: map[string]*Node{},
+		cfg: cfg.withDefaults(), faults: cfg.Faults, rates: cfg.Faults.toRates(), hash: mixHash(0, 1),
+		programRNG: newRNG(cfg.Seed, 1), faultRNG: newRNG(cfg.Seed, 2), orderRNG: newRNG(cfg.Seed, 3), postRNG: newRNG(cfg.Seed, 4),
+		recent:    make([]traceEntry, traceLen),
+		listeners: map[string]*instance{}, partitions: map[[2]*Node]*timedPartition{}, crashedNames: map[string]*Node{},
 	}
 	w.cond.L = &w.mu
-	w.again.Store(w.rates.again)
+	w.again.Store(w.rates.postFailure)
 	return w
 }
 
@@ -85,13 +85,13 @@ func (w *World) Seed() uint64 { return w.cfg.Seed }
 // Now reads the virtual clock.
 func (w *World) Now() time.Duration { return time.Duration(w.now.Load()) }
 
-// Rand fills b from the seed. What is drawn here does not change which faults happen.
+// Rand fills b from the seed. It does not change the faults that are drawn.
 func (w *World) Rand(b []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, v := 0, uint64(0); i < len(b); i, v = i+1, v>>8 {
 		if i%8 == 0 {
-			v = w.rand.pcg.Uint64()
+			v = w.programRNG.pcg.Uint64()
 		}
 		b[i] = byte(v)
 	}
@@ -99,18 +99,18 @@ func (w *World) Rand(b []byte) {
 
 // Stats counts what happened in a world.
 type Stats struct {
-	Events     uint64 // of any kind
-	Segments   uint64 // delivered
-	Bytes      uint64 // in them
-	Cuts       uint64 // segments that ended inside what was offered
+	Events     uint64 // events of any kind
+	Segments   uint64 // segments that were delivered
+	Bytes      uint64 // bytes in them
+	Cuts       uint64 // segments that ended inside the data of one flush
 	Full       uint64 // times that a sender met a full window
 	Dials      uint64
 	Connects   uint64
 	Refusals   uint64
 	Lookups    uint64
-	Resumes    uint64 // of coroutines
-	Dropped    uint64 // segments that met nobody
-	Resets     uint64 // faults, from here on
+	Resumes    uint64 // resumes of coroutines
+	Dropped    uint64 // segments whose receiver was gone
+	Resets     uint64 // this and the following are faults
 	Corrupted  uint64
 	Clogs      uint64
 	Pauses     uint64
@@ -119,68 +119,69 @@ type Stats struct {
 	Lost       uint64 // segments that were sent again, once for each time
 	Duplicated uint64
 	Reordered  uint64
-	Failed     uint64 // posts
+	Failed     uint64 // posts that failed
 }
 
 // Stats returns the counters.
 func (w *World) Stats() Stats {
 	w.takeTurn()
-	defer w.give()
-	w.stats.Failed = w.failed.Load()
+	defer w.releaseTurn()
+	w.stats.Failed = w.failedPosts.Load()
 	return w.stats
 }
 
-// SetFaults replaces what goes wrong from now on; what has begun stays until it is over. It panics when f is out of
-// bounds.
+// SetFaults replaces the faults from now on; those that have begun stay until they are over. It panics when f is out of bounds.
 func (w *World) SetFaults(f Faults) {
 	if err := f.validate(); err != nil {
 		panic(err)
 	}
 	w.takeTurn()
-	defer w.give()
-	w.faults, w.rates = f, f.rates()
-	w.again.Store(w.rates.again)
+	defer w.releaseTurn()
+	w.faults, w.rates = f, f.toRates()
+	w.again.Store(w.rates.postFailure)
 }
 
-// step makes the next event happen, unless that is after limit.
-func (w *World) step(limit time.Duration) bool {
-	ev := w.events.min()
+// runNext runs the next event, unless that is after limit.
+func (w *World) runNext(limit time.Duration) bool {
+	ev := w.events.first()
 	if ev == nil || ev.at > limit {
 		return false
 	}
-	w.happen(ev)
+	w.runEvent(ev)
 	return true
 }
 
-// happen makes an event happen.
-func (w *World) happen(ev *event) {
-	w.events.unset(ev)
+// runEvent runs an event.
+func (w *World) runEvent(ev *event) {
+	w.events.cancel(ev)
 	if int64(ev.at) > w.now.Load() {
 		w.now.Store(int64(ev.at))
 	}
 	w.stats.Events++
-	ev.act.fire(ev)
+	ev.actor.fire(ev)
 }
 
-// forever is later than anything.
-const forever = time.Duration(1<<63 - 1)
+// noDeadline is later than any time.
+const noDeadline = time.Duration(1<<63 - 1)
 
-// after is the time d from now.
-func (w *World) after(d time.Duration) time.Duration { return time.Duration(w.now.Load()) + d }
+// timeAfter returns the virtual time d from now.
+func (w *World) timeAfter(d time.Duration) time.Duration { return time.Duration(w.now.Load()) + d }
 
-// deadline is when a wait of d that begins now is over.
-func (w *World) deadline(d time.Duration) time.Duration {
+// deadlineAfter returns the end of a wait of d that begins now.
+func (w *World) deadlineAfter(d time.Duration) time.Duration {
 	switch {
 	case d < 0:
-		return forever
+		return noDeadline
 	case d == 0:
 		d = w.cfg.PollCost
 	}
-	if at := w.after(d); at > 0 {
+	if at := w.timeAfter(d); at > 0 {
 		return at
 	}
-	return forever
+	return noDeadline
 }
 
-// delay draws how long a segment, dial or lookup takes.
-func (w *World) delay() time.Duration { return w.cfg.Latency + w.chance.exp(w.faults.Jitter) }
+// drawDelay draws the time that a segment, dial or lookup takes.
+func (w *World) drawDelay() time.Duration {
+	return w.cfg.Latency + w.faultRNG.expDuration(w.faults.Jitter)
+}
