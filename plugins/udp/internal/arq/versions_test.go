@@ -94,3 +94,24 @@ func TestLongerGreeting(t *testing.T) {
 		require.False(t, ok)
 	}
 }
+
+// TestGoldenPackets: the bytes of packets as release 0.1.0 has sent them. Those of form 0 never change; the others belong to version 3.
+func TestGoldenPackets(t *testing.T) {
+	g := greeting{id: 0x01020304, token: 0x05060708, session: 0x1112131415161718, first: [2]uint32{0x21, 0x22}, window: [2]uint32{0x23, 0x24},
+		size: 1400, profile: isSelective, oldest: 3, newest: 3, hello: []byte("HELLO of the engine")}
+	copy(g.cookie[:], "sixteen bytes...")
+	require.Equal(t, "0403020108070605181716151413121121000000230000002200000024000000780500000100130073697874656"+
+		"56e2062797465732e2e2e03033c0048454c4c4f206f662074686520656e67696e65", fmt.Sprintf("%x", g.append(nil)))
+	got, ok := parseGreeting(g.append(nil))
+	require.True(t, ok)
+	require.Equal(t, g, got)
+	for want, p := range map[string]Packet{
+		"030000000102030400000000000000000000000000000000000000000000000000000000": {kind: kindHello, id: 0x04030201},
+		"114002000403020108070605090000000a0000000b0000000c0000000d00000000000000": {form: formOf(3), kind: kindData, flags: flagEcho, delay: 2,
+			id: 0x01020304, token: 0x05060708, seq: 9, ack: 10, edge: 11, ts: 12, echo: 13},
+		"120400000403020108070605090000000a0000000b0000000c0000000000000000000000": {form: formOf(3), kind: kindAck, flags: flagGap,
+			id: 0x01020304, token: 0x05060708, seq: 9, ack: 10, edge: 11, ts: 12},
+	} {
+		require.Equal(t, want, fmt.Sprintf("%x", p.append(nil)))
+	}
+}
