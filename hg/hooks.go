@@ -29,6 +29,8 @@ func init() {
 	hghook.Drive = func(ctx context.Context, c any, around func(run func(one bool))) error {
 		return c.(*Context).loop.Drive(ctx, around)
 	}
+	hghook.OnIdle = func(c any, f func()) { c.(*Context).loop.OnIdle(f) }
+	hghook.StandIn = func(ctx context.Context, c any) error { return c.(*Context).loop.StandIn(ctx) }
 	hghook.NewWaiter = func(c any) *loop.Waiter { return c.(*Context).loop.NewWaiter() }
 	hghook.Track = func(c any, t hghook.Tracked) { c.(*Context).seen.track(t) }
 	hghook.Untrack = func(c any, t hghook.Tracked) { c.(*Context).seen.untrack(t) }

@@ -33,6 +33,7 @@ type future struct {
 	err    error // once done
 	panic  any   // of the program's code in the call, once done: who waits for the call panics with it
 	cancel context.CancelFunc
+	open   bool // no goroutine makes it: who waits drives
 }
 
 // Go begins a call and returns without waiting: Call on a goroutine of its own; in the simulator,
@@ -51,6 +52,7 @@ func begin(ctx context.Context, o *outgoing) *future {
 	case o.home == nil:
 		f.run(ctx)
 	case o.needsNoGoroutine():
+		f.open = true
 		k := &openCall{f: f}
 		k.begin(ctx)
 	default:
@@ -113,6 +115,9 @@ func (f *future) wait(ctx context.Context) error {
 func (f *future) waitEnd(ctx context.Context) error {
 	if f.over() {
 		return nil
+	}
+	if f.open {
+		_ = f.o.home.n.all[f.o.home.i].Wait(ctx, f.over)
 	}
 	if err := f.o.home.n.await(ctx, f.o.home.i, f.done); err != nil {
 		return &hg.Error{Op: "wait for", RPC: f.o.m.name, Fate: MaybeRan, Err: err}

@@ -4,13 +4,12 @@ import (
 	"context"
 	"sync"
 
-	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
 // An openCall is a call with streams that no goroutine waits for: it may last for ever, and a goroutine with what attempt has on its stack
-// would be the most that it costs. The caller's goroutine begins it, which does not wait, one of the node ends it, and meanwhile the node drives its
-// context.
+// would be the most that it costs. The caller's goroutine begins it, which does not wait; it ends in a callback, or on a goroutine of
+// the node if that may take long; and meanwhile an attendant sees to it that its context is driven.
 //
 //	begin ─► hg.Handle.Call ─ the call has ended, or ctx has ─► settle
 //	  └─ fails: the call is over
@@ -66,7 +65,7 @@ func (k *openCall) forward(ctx context.Context) (err error) {
 	if err = k.x.begin(ctx, &o.top); err != nil {
 		return err
 	}
-	hghook.OnEnd(k.x.h, func() { o.home.n.spawn(k.settle) })
+	hghook.OnEnd(k.x.h, k.ends)
 	if err = k.x.h.Call(ctx, k.x.in, nil); err != nil {
 		return k.x.take(ctx, err)
 	}
@@ -74,6 +73,15 @@ func (k *openCall) forward(ctx context.Context) (err error) {
 	o.home.n.attend(o.home.i)
 	k.unwatch = context.AfterFunc(ctx, k.outlived)
 	return nil
+}
+
+// ends is called with locks held when the call has ended. To take an answer may take long, as what is lent is taken back, and the codec decodes it:
+// a goroutine does that. With items only there is nothing of the kind.
+func (k *openCall) ends() {
+	o := k.f.o
+	if o.reply != nil || len(o.m.fields) > 0 || o.home.n.all[o.home.i].Post(k.settle) != nil {
+		o.home.n.spawn(k.settle)
+	}
 }
 
 // outlived is the end of ctx.
@@ -119,11 +127,14 @@ func (k *openCall) leave(err *error) {
 	}
 }
 
-// An attendant is a goroutine that drives a context while calls are under way that no goroutine waits for.
+// An attendant sees to it that a context is driven while openCalls are under way: by those who wait for something, and by a goroutine that stands
+// in when nobody has for a moment, or when many wait.
 type attendant struct {
-	mu    sync.Mutex // guards the fields below
-	calls int
-	stop  context.CancelFunc // nil while there is none
+	mu       sync.Mutex // guards the fields below
+	calls    int
+	idle     func() // standIn, bound once
+	standsIn bool   // there is that goroutine
+	stop     context.CancelFunc
 }
 
 // attend has context i be driven until unattend. Serve does that already.
@@ -134,31 +145,48 @@ func (n *Node) attend(i int) {
 	if k.calls++; k.calls > 1 || n.served.Load() {
 		return
 	}
-	var ctx context.Context
-	ctx, k.stop = context.WithCancel(context.Background())
-	n.attendWith(ctx, n.all[i])
+	if k.idle == nil {
+		k.idle = func() { n.standIn(i) }
+	}
+	hghook.OnIdle(n.all[i], k.idle)
 }
 
-// attendWith has a goroutine drive a context. A callback that ends the goroutine has another one go on.
-func (n *Node) attendWith(ctx context.Context, hctx *hg.Context) {
-	n.workers.handlers.Spawn(func() {
-		returned := false
-		defer func() {
-			if !returned {
-				n.attendWith(ctx, hctx)
-			}
-		}()
-		_ = hghook.Drive(ctx, hctx, nil)
-		returned = true
+// standIn has a goroutine drive context i.
+func (n *Node) standIn(i int) {
+	k := &n.attendants[i]
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.calls == 0 || k.standsIn {
+		return
+	}
+	var ctx context.Context
+	ctx, k.stop = context.WithCancel(context.Background())
+	k.standsIn = n.workers.handlers.Spawn(func() {
+		defer n.stoodIn(i) // deferred: a callback may end the goroutine
+		_ = hghook.StandIn(ctx, n.all[i])
 	})
+}
+
+// stoodIn is the end of the goroutine of standIn.
+func (n *Node) stoodIn(i int) {
+	k := &n.attendants[i]
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.stop()
+	if k.standsIn = false; k.calls > 0 {
+		hghook.OnIdle(n.all[i], k.idle)
+	}
 }
 
 func (n *Node) unattend(i int) {
 	k := &n.attendants[i]
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.calls--; k.calls == 0 && k.stop != nil {
+	if k.calls--; k.calls > 0 || k.idle == nil {
+		return
+	}
+	hghook.OnIdle(n.all[i], nil)
+	if k.standsIn {
 		k.stop()
-		k.stop = nil
 	}
 }

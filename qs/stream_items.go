@@ -214,7 +214,9 @@ func (w *itemWriter) add(ctx context.Context, b *buffer) error {
 		if w.look == nil {
 			w.look = w.looked
 		}
-		w.hot = w.hctx.Post(w.look) == nil
+		if w.hot = w.hctx.Post(w.look) == nil; w.hot {
+			w.hctx.NA().Upper().Loop().Rouse()
+		}
 	}
 	full := w.pending() >= fullBatch
 	w.mu.Unlock()

@@ -75,6 +75,13 @@ var (
 	// does. In a simulator around is not called.
 	Drive func(ctx context.Context, c any, around func(run func(one bool))) error
 
+	// OnIdle calls f when nobody has driven c for 1 to 2 ms, when a callback has run for so long, and when many wait. f has another goroutine
+	// call StandIn, unless one does already; when that has returned, OnIdle is called again. nil ends OnIdle.
+	OnIdle func(c any, f func())
+
+	// StandIn drives c until ctx is done, while nobody else does, or while many wait.
+	StandIn func(ctx context.Context, c any) error
+
 	// NewWaiter returns a Waiter that drives c while it waits.
 	NewWaiter func(c any) *loop.Waiter
 

@@ -91,6 +91,7 @@ type Loop struct {
 	parkedCount atomic.Int32 // len(parked)
 	dueCount    atomic.Int32 // len(due), plus 1 if checkAll is set
 	timedCount  atomic.Int32 // waiters in deadlines
+	hasIdler    atomic.Bool  // idler is not nil
 	batch       batch
 
 	// mu guards the fields below and those of Waiter that say so. It is held in calls of conditions and of Driver.Hold, and
@@ -103,6 +104,8 @@ type Loop struct {
 	deadlines   timeheap.Heap[Waiter]
 	freeWaiters []*Waiter
 	watchdog    watchdog
+	idler       func()  // of OnIdle
+	resting     *Waiter // of StandIn, while it does not drive
 }
 
 // New returns a Loop that drives d.
@@ -227,6 +230,8 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 			return os.ErrDeadlineExceeded
 		case failed != nil && !more:
 			return failed
+		case polled && l.relieved(w):
+			l.rest(w)
 		case l.mode == Each:
 			failed, more = l.drivePass(w)
 			polled = true
@@ -235,6 +240,8 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 			polled = true
 		case w.pollOnce || !first && w.isLate():
 			return os.ErrDeadlineExceeded
+		case w.standsIn:
+			l.rest(w)
 		default:
 			l.park(w)
 		}
@@ -332,6 +339,7 @@ func (l *Loop) wakeTogether(w *Waiter) {
 		ready, woken = l.takeDue(w)
 	}
 	one := l.endPass(woken)
+	w.woke = int32(len(ready))
 	wakeAll(ready)
 	if one { // the woken goroutine runs on this processor at once; otherwise another processor would have to be woken for it
 		runtime.Gosched()
@@ -397,8 +405,8 @@ func (l *Loop) releaseLead(s uint64) {
 		s = 0
 	}
 	l.passLead(s)
-	if l.batch.held.Load() && l.lead.Load() == 0 {
-		l.armWatchdog() // it sends the output if no goroutine leads until then
+	if (l.batch.held.Load() || l.hasIdler.Load()) && l.lead.Load() == 0 {
+		l.armWatchdog() // if no goroutine leads until then, it sends the output, and calls what OnIdle has given
 	}
 	l.driver.Freed()
 }
@@ -409,9 +417,16 @@ func (l *Loop) passLead(s uint64) {
 		return
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	var idler func()
+	if len(l.parked) >= crowd && l.resting == nil {
+		idler = l.idler // for the next time
+	}
 	if !l.passLeadLocked(s) && s != 0 && l.lead.CompareAndSwap(s, 0) && l.driversInRun.Load() == 0 {
 		l.passLeadLocked(0) // to a goroutine in Drive that parked because another one was still in Run
+	}
+	l.mu.Unlock()
+	if idler != nil {
+		idler()
 	}
 }
 
@@ -419,6 +434,9 @@ func (l *Loop) passLead(s uint64) {
 // it did. While a goroutine in Drive is in Run, other ones in Drive are skipped.
 func (l *Loop) passLeadLocked(s uint64) bool {
 	i := len(l.parked) - 1
+	if i+1 >= crowd && l.standInLocked(s) {
+		return true
+	}
 	if l.driversInRun.Load() > 0 {
 		for i >= 0 && l.parked[i].around != nil {
 			i--

@@ -18,6 +18,9 @@ type Waiter struct {
 	run     func(one bool)           // the argument of around; it sets hasMore
 	hasMore bool                     // callbacks may be left after run
 
+	standsIn bool  // w is from StandIn
+	woke     int32 // how many waiters it has woken at the end of the last pass
+
 	token          chan struct{} // one slot, filled by the goroutine that removes w from Loop.parked
 	isParked       atomic.Bool   // index is not -1
 	deadline       time.Duration

@@ -1,0 +1,152 @@
+package loop_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
+)
+
+// standingIn has a goroutine stand in when nobody leads, until stop.
+func standingIn(l *loop.Loop) (times *atomic.Int32, stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	times = new(atomic.Int32)
+	var idle func()
+	idle = func() {
+		times.Add(1)
+		go func() {
+			if l.StandIn(ctx) == nil {
+				l.OnIdle(idle)
+			}
+		}()
+	}
+	l.OnIdle(idle)
+	return times, func() {
+		l.OnIdle(nil)
+		cancel()
+		synctest.Wait()
+	}
+}
+
+// Nobody waits: a goroutine stands in after a moment, runs what comes, and goes on.
+func TestStandIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		times, stop := standingIn(l)
+		ran := make(chan time.Time, 1)
+		f.post(func() { ran <- time.Now() })
+		begun := time.Now()
+		require.LessOrEqual(t, (<-ran).Sub(begun), 2*ms)
+		pause(time.Second)
+		f.post(func() { ran <- time.Now() })
+		begun = time.Now()
+		require.Zero(t, (<-ran).Sub(begun))
+		require.EqualValues(t, 1, times.Load())
+		stop()
+		quiet(t, f, l)
+	})
+}
+
+// Who waits while a goroutine stands in is woken by it, and leads from then on; it stands in again when nobody has led for a moment, and not
+// between two waits.
+func TestStandInGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		times, stop := standingIn(l)
+		pause(10 * ms)
+		require.EqualValues(t, 1, times.Load())
+		w, end := waiting(l)
+		f.post(w.End)
+		require.NoError(t, <-end)
+		for range 20 {
+			w, end := waiting(l)
+			pause(ms / 2)
+			require.Zero(t, l.Parked(), "who waits leads")
+			f.post(w.End)
+			require.NoError(t, <-end)
+		}
+		require.EqualValues(t, 1, times.Load())
+		pause(10 * ms)
+		w, end = waiting(l)
+		require.Equal(t, 1, l.Parked(), "who waits does not lead")
+		f.post(w.End)
+		require.NoError(t, <-end)
+		stop()
+		quiet(t, f, l)
+	})
+}
+
+// While many wait the one that stands in leads.
+func TestStandInLeadsACrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		times, stop := standingIn(l)
+		var (
+			all  []*loop.Waiter
+			ends []chan error
+		)
+		for range 8 {
+			w, end := waiting(l)
+			all, ends = append(all, w), append(ends, end)
+		}
+		require.Equal(t, 7, l.Parked(), "one of them leads")
+		f.post(all[0].End)
+		require.NoError(t, <-ends[0])
+		synctest.Wait()
+		f.post(all[7].End) // which leads then
+		require.NoError(t, <-ends[7])
+		synctest.Wait()
+		require.Equal(t, 6, l.Parked(), "none of them leads")
+		require.EqualValues(t, 1, times.Load())
+		for i := 1; i < 7; i++ {
+			f.post(all[i].End)
+			require.NoError(t, <-ends[i])
+		}
+		stop()
+		quiet(t, f, l)
+	})
+}
+
+// A leader that is kept in a callback is stood in for.
+func TestStandInForOneInACallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		_, stop := standingIn(l)
+		w, end := waiting(l)
+		hold, ran := make(chan struct{}), make(chan time.Time, 1)
+		f.post(func() { <-hold })
+		f.post(func() { ran <- time.Now() })
+		begun := time.Now()
+		require.LessOrEqual(t, (<-ran).Sub(begun), 3*ms)
+		f.post(w.End)
+		close(hold)
+		require.NoError(t, <-end)
+		stop()
+		quiet(t, f, l)
+	})
+}
+
+// Rouse has a goroutine stand in at once, if nobody leads.
+func TestRouse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		times, stop := standingIn(l)
+		w, end := waiting(l)
+		l.Rouse()
+		require.Zero(t, times.Load())
+		f.post(w.End)
+		require.NoError(t, <-end)
+		ran := make(chan time.Time, 1)
+		f.post(func() { ran <- time.Now() })
+		begun := time.Now()
+		l.Rouse()
+		require.Zero(t, (<-ran).Sub(begun))
+		stop()
+		quiet(t, f, l)
+	})
+}
