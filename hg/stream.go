@@ -198,7 +198,7 @@ func (s *Stream) Wait(ctx context.Context) error {
 	s.inWait = true
 	w := s.waiter
 	if w == nil {
-		w = s.ctx.loop.NewWaiter()
+		w = s.ctx.loop.NewYielding()
 		if s.waiter = w; s.ready {
 			w.End()
 		}

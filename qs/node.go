@@ -150,17 +150,28 @@ func (n *Node) Serve(ctx context.Context) error {
 }
 
 // drive has a goroutine drive a context until ctx ends, or the context is closed, and say why it has ended. A handler, or an
-// authorizer, that ends the goroutine has another one go on.
+// authorizer, that ends the goroutine has another one go on; so has one of a stream that keeps it.
 func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 	spawned := n.workers.handlers.Spawn(func() {
-		returned := false
-		defer func() {
-			if !returned {
+		var replaced atomic.Bool
+		own, stop := context.WithCancel(ctx)
+		defer stop()
+		replace := func() {
+			if !replaced.Swap(true) {
 				n.drive(ctx, hctx, ends)
 			}
-		}()
-		ends <- hghook.Drive(ctx, hctx, n.workers.inline[hctx.ID()].Pass)
-		returned = true
+		}
+		defer replace()
+		keep := func() { // a handler keeps this goroutine
+			replace()
+			stop() // later: it ends otherwise because of ctx
+			hctx.NA().Upper().Loop().HandOn()
+		}
+		inline := n.workers.inline[hctx.ID()]
+		err := hghook.Drive(own, hctx, func(run func(one bool)) { inline.Pass(run, keep) })
+		if !replaced.Swap(true) {
+			ends <- err
+		}
 	})
 	if !spawned {
 		ends <- hg.ErrClosed

@@ -62,13 +62,20 @@ func (w *workers) dispatch(r hg.Request) {
 	}
 }
 
-// dispatchStreams runs a request with streams on a goroutine of its own, since it may last for as long as the node.
+// dispatchStreams runs a request with streams, which may last for as long as the node: where it has come, or on a goroutine of its own.
 func (w *workers) dispatchStreams(r hg.Request) {
 	if nctx := r.HG().NA(); nctx.Scheduled() {
 		nctx.Spawn(func() { runRequest(r) })
 		return
 	}
-	w.handlers.Spawn(func() { runRequest(r) })
+	w.handlers.GiveLasting(r, r.HG().NA().Upper().Loop().Driving())
+}
+
+// blocks says that the handler of a request with streams is about to wait, or that what it has queued waits for who drives.
+func (w *workers) blocks(r hg.Request) {
+	if i := w.inline[r.HG().ID()]; i != nil {
+		i.Blocks(r)
+	}
 }
 
 // end lets the goroutines go.

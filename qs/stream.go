@@ -68,8 +68,8 @@ func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, s
 	}, fn == nil)
 }
 
-// answer ends a request for streams, whose handler has returned err.
-func (s *request) answer(err error) error {
+// answer ends a request whose handler sends items by down, and has returned err.
+func (s *request) answer(down *hg.Stream, err error) error {
 	if err == nil {
 		err = s.say("", "")
 	}
@@ -77,7 +77,13 @@ func (s *request) answer(err error) error {
 	if err != nil {
 		return s.failed(err)
 	}
-	return s.r.RespondRaw(nil, nil)
+	s.r.HG().NA().Batch(func() { // the end of the items and the answer leave together
+		if s.Err() == nil { // else what has not arrived is dropped
+			down.CloseWrite()
+		}
+		err = s.r.RespondRaw(nil, nil)
+	})
+	return err
 }
 
 // A sending is one request for a stream, with its types.
@@ -108,7 +114,11 @@ type sender[Item any] struct {
 // serve serves a request, whose items go in s, with fn.
 func (q *sender[Item]) serve(by hghook.Reporter, r *request, s *hg.Stream, fn func(ctx context.Context) error) error {
 	q.req, q.ctx, q.codec, q.s = r, r, r.n.resolveCodec(r.m), s
-	q.w.hctx, q.w.most, q.w.wait = r.r.HG(), r.n.maxItem(), s.Wait
+	q.w.hctx, q.w.most, q.w.left = r.r.HG(), r.n.maxItem(), r.blocks
+	q.w.wait = func(ctx context.Context) error {
+		r.blocks()
+		return s.Wait(ctx)
+	}
 	s.OnReady(q.w.ready)
 	q.w.bind(s)
 	defer q.end()
@@ -131,7 +141,7 @@ func (q *sender[Item]) serve(by hghook.Reporter, r *request, s *hg.Stream, fn fu
 	if err != nil { // which an interceptor may have made of a success
 		q.fail(r)
 	}
-	return r.answer(err)
+	return r.answer(s, err)
 }
 
 // end is the end of the handler: no item is taken any more.
@@ -147,6 +157,9 @@ func (q *sender[Item]) send(item Item) error {
 	}
 	return q.req.explain(q.ctx, q.w.add(q.ctx, b))
 }
+
+// blocks says that the handler is about to wait, or that what it has queued waits for who drives.
+func (s *request) blocks() { s.n.workers.blocks(s.r) }
 
 // explain returns err, or the cause of the end of ctx, which is on its way when a stream has ended.
 func (s *request) explain(ctx context.Context, err error) error {

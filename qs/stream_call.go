@@ -50,7 +50,8 @@ func newCallStreams(m *method, to *peer) *callStreams {
 		w := hghook.NewWaiter(hctx)
 		if spec.Up {
 			c.sends = w
-			c.up = &itemWriter{tries: true, over: c.sendError, hctx: hctx, most: most, wait: func(ctx context.Context) error { return c.wait(ctx, w, true) }}
+			c.up = &itemWriter{tries: true, over: c.sendError, hctx: hctx, most: most, left: hctx.NA().Upper().Loop().Rouse,
+				wait: func(ctx context.Context) error { return c.wait(ctx, w, true) }}
 		} else {
 			c.receives, c.down = w, &itemReader{hctx: hctx, most: most}
 		}

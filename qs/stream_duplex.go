@@ -105,6 +105,7 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 		case !errors.Is(err, hg.ErrAgain):
 			return item, u.req.explain(u.ctx, err)
 		}
+		u.req.blocks()
 		if err = u.s.Wait(u.ctx); err != nil {
 			return item, err
 		}

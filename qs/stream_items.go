@@ -65,6 +65,7 @@ type itemWriter struct {
 	hctx *hg.Context
 	most int64                           // bytes of an item
 	wait func(ctx context.Context) error // until something may have changed
+	left func()                          // something is posted for who drives
 
 	mu    sync.Mutex   // guards the fields below
 	s     *hg.Stream   // nil until the call has one
@@ -201,6 +202,7 @@ func (w *itemWriter) add(ctx context.Context, b *buffer) error {
 	w.bytes += int64(len(item))
 	w.added += len(w.buf.b) - before
 	b.free()
+	posted := false
 	switch {
 	case w.pending() >= fullBatch:
 		w.flush()
@@ -214,12 +216,14 @@ func (w *itemWriter) add(ctx context.Context, b *buffer) error {
 		if w.look == nil {
 			w.look = w.looked
 		}
-		if w.hot = w.hctx.Post(w.look) == nil; w.hot {
-			w.hctx.NA().Upper().Loop().Rouse()
-		}
+		posted = w.hctx.Post(w.look) == nil
+		w.hot = posted
 	}
 	full := w.pending() >= fullBatch
 	w.mu.Unlock()
+	if posted {
+		w.left()
+	}
 	if full {
 		return w.drain(ctx, fullBatch)
 	}

@@ -9,5 +9,8 @@
 // An [Inline] saves even the switch to one of those goroutines: the goroutine that polls a connection runs quick jobs itself, for as long as
 // they turn out to be quick.
 //
+// A job that may run for ever (GiveLasting) begins on that goroutine, too, if it comes alone. When it is about to wait, or takes long, the goroutine
+// is its own from then on, and another one polls.
+//
 // An Executor starts goroutines by a function that it is given, and has one timer.
 package executor

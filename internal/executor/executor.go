@@ -8,7 +8,7 @@ import (
 )
 
 // Options are those of New.
-type Options[T any] struct {
+type Options[T comparable] struct {
 	// Go starts f on a goroutine of its own.
 	Go func(f func())
 	// Run runs a job. It may block, panic and end its goroutine.
@@ -20,7 +20,7 @@ type Options[T any] struct {
 }
 
 // An Executor runs jobs on goroutines. Its methods may be called from any goroutine, and none of them blocks.
-type Executor[T any] struct {
+type Executor[T comparable] struct {
 	opts Options[T]
 
 	mu      sync.Mutex // guards the rest
@@ -32,6 +32,7 @@ type Executor[T any] struct {
 	ended   bool // no more job is taken
 
 	left    int // how many jobs of the queue are left to an Inline
+	lasting []T // the job of GiveLasting that is left to it; one at most
 	sweepAt int // the length of the queue at which jobs that are over leave it
 
 	timer     *time.Timer
@@ -61,7 +62,7 @@ const (
 func shared() int { return 2 * runtime.GOMAXPROCS(0) }
 
 // New returns an Executor without a goroutine.
-func New[T any](opts Options[T]) *Executor[T] { return &Executor[T]{opts: opts} }
+func New[T comparable](opts Options[T]) *Executor[T] { return &Executor[T]{opts: opts} }
 
 // Give has job run soon, in the order of Give as far as goroutines start jobs in it. After End it does nothing.
 func (e *Executor[T]) Give(job T) { e.give(job, false) }
@@ -91,6 +92,23 @@ func (e *Executor[T]) give(job T, polled bool) {
 	e.startChecks()
 }
 
+// GiveLasting has job, which may run for ever and counts for no limit, begin soon on a goroutine of its own. polled says that the goroutine has
+// taken it in which runs Inline.Pass: it may begin there. After End GiveLasting does nothing.
+func (e *Executor[T]) GiveLasting(job T, polled bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.ended:
+	case polled && e.left == 1 && len(e.lasting) == 0 && e.waiting() == 0:
+		e.lasting = append(e.lasting, job)
+	default:
+		e.startLasting(job)
+	}
+}
+
+// startLasting has a goroutine run job. Locked.
+func (e *Executor[T]) startLasting(job T) { e.opts.Go(func() { e.opts.Run(job) }) }
+
 // Spawn runs f on a goroutine of its own that counts for no limit. It reports false, and does nothing, after End.
 func (e *Executor[T]) Spawn(f func()) bool {
 	e.mu.Lock() // so that Go is not called once End has returned
@@ -110,7 +128,7 @@ func (e *Executor[T]) End() {
 	for _, in := range e.idle {
 		close(in)
 	}
-	e.idle, e.queue, e.first = nil, nil, 0
+	e.idle, e.queue, e.first, e.lasting = nil, nil, 0, nil
 	if e.timer != nil {
 		e.timer.Stop()
 	}

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"math"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,17 +22,22 @@ type Poller interface {
 // none is run here for a while. A job that comes with nothing else has more time, since nothing waits behind it.
 //
 // Jobs that another goroutine takes in, or that a callback takes in which waits itself, are not left to it.
-type Inline[T any] struct {
+type Inline[T comparable] struct {
 	e      *Executor[T]
 	poller Poller
 	alone  trial // of jobs that come with nothing else; e.mu guards both
 	batch  trial // of others
+
+	begins trial                   // of jobs of GiveLasting
+	stay   atomic.Pointer[stay[T]] // the one that runs here, and has not left; nil for none
 }
 
 const (
 	// maxAlone is how long a job that comes alone may take and count as quick, with a body of some size that it decodes; maxInBatch each of
 	// those that come together.
 	maxAlone, maxInBatch = 100 * time.Microsecond, 5 * time.Microsecond
+	// maxLasting is how long a job of GiveLasting may take, which sends its items before its answer.
+	maxLasting = 200 * time.Microsecond
 	// maxBlocked is how long one of a batch may take before goroutines of the Executor take the others.
 	maxBlocked = 50 * time.Microsecond
 	// minHalved is from how many jobs on what those of the first half have sent leaves before the others have run.
@@ -39,12 +45,13 @@ const (
 )
 
 // NewInline returns the Inline of one polling goroutine, or of several of which one polls at a time.
-func NewInline[T any](e *Executor[T], poller Poller) *Inline[T] {
+func NewInline[T comparable](e *Executor[T], poller Poller) *Inline[T] {
 	return &Inline[T]{e: e, poller: poller}
 }
 
-// Pass runs callbacks by run, all that are ready or only the first, and then jobs that came with them.
-func (i *Inline[T]) Pass(run func(one bool)) {
+// Pass runs callbacks by run, all that are ready or only the first, and then jobs that came with them. keep is called, on any goroutine, when the
+// goroutine that is in Pass is not to poll any more, since a job keeps it: another one has to.
+func (i *Inline[T]) Pass(run func(one bool), keep func()) {
 	e := i.e
 	trial, maxTime, left := &i.batch, maxInBatch, math.MaxInt
 	alone := i.poller.OneJobWaits()
@@ -52,15 +59,28 @@ func (i *Inline[T]) Pass(run func(one bool)) {
 		trial, maxTime, left = &i.alone, maxAlone, 1
 	}
 	e.mu.Lock()
+	kept := i.relieve()
 	here := e.running == 0 && trial.allows(i.poller)
 	if e.left = 0; here {
 		e.left = left
 	}
 	e.mu.Unlock()
+	if kept != nil {
+		kept()
+	}
 	run(alone)
 	e.mu.Lock()
 	e.left = 0
 	n := e.waiting()
+	if len(e.lasting) > 0 {
+		job := e.lasting[0]
+		e.lasting = e.lasting[:0]
+		if here && n == 0 && e.running == 0 && i.begins.allows(i.poller) {
+			i.begin(job, keep) // which unlocks
+			return
+		}
+		e.startLasting(job)
+	}
 	if n == 0 || e.running > 0 || !here {
 		e.startWaiting()
 		e.mu.Unlock()
@@ -99,6 +119,68 @@ func (i *Inline[T]) work(job T, n int, trial *trial, maxTime time.Duration) {
 		}
 		e.mu.Unlock()
 	}
+}
+
+// A stay is a job of GiveLasting on the polling goroutine, for as long as it neither blocks nor takes long. Then the goroutine is the job's.
+type stay[T comparable] struct {
+	job  T
+	keep func()
+}
+
+// begin runs a job of GiveLasting. It is called with the lock held, and lets it go.
+func (i *Inline[T]) begin(job T, keep func()) {
+	e, begun := i.e, i.poller.Now()
+	s := &stay[T]{job, keep}
+	i.stay.Store(s)
+	e.running++
+	e.mu.Unlock()
+	defer func() { // deferred: a job may end the goroutine
+		now := i.poller.Now()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if i.stay.Load() == s {
+			i.begins.judge(maxLasting, begun, now)
+			i.leave()
+		}
+	}()
+	e.opts.Run(job)
+}
+
+// leave ends the stay. Locked.
+func (i *Inline[T]) leave() {
+	i.stay.Store(nil)
+	i.e.running--
+	i.e.startWaiting()
+}
+
+// Blocks says that a job of GiveLasting is about to wait, or that what it has queued waits for the polling goroutine: if it runs on that, another
+// one polls from now on.
+func (i *Inline[T]) Blocks(job T) {
+	s := i.stay.Load()
+	if s == nil || s.job != job {
+		return
+	}
+	i.e.mu.Lock()
+	stays := i.stay.Load() == s
+	if stays {
+		i.leave()
+	}
+	i.e.mu.Unlock()
+	if stays {
+		s.keep()
+	}
+}
+
+// relieve ends a stay, if there is one, that has lasted for so long that another goroutine polls; kept is called then. Locked.
+func (i *Inline[T]) relieve() (kept func()) {
+	s := i.stay.Load()
+	if s == nil {
+		return nil
+	}
+	now := i.poller.Now()
+	i.begins.judge(0, now-1, now)
+	i.leave()
+	return s.keep
 }
 
 // A trial decides from the time that jobs have taken whether the next ones are run on the polling goroutine.

@@ -71,7 +71,7 @@ func (x *inlineTest) pass(jobs ...time.Duration) (here int) {
 		for _, d := range jobs {
 			x.e.GivePolled(d)
 		}
-	})
+	}, nil)
 	synctest.Wait()
 	return x.here - before
 }
@@ -119,7 +119,7 @@ func TestInlineBesideOthers(t *testing.T) {
 			x.e.GivePolled(0)
 			synctest.Wait()
 			require.Equal(t, before+1, x.total, "it waits for no callback")
-		})
+		}, nil)
 		require.Zero(t, x.pass(0, 0, 0))
 		pause(time.Second)
 		synctest.Wait()
@@ -148,7 +148,7 @@ func TestInlineEnded(t *testing.T) {
 			i.Pass(func(bool) {
 				e.GivePolled(true)
 				e.GivePolled(false)
-			})
+			}, nil)
 			t.Error("the job has not ended the goroutine")
 		})
 		synctest.Wait()
@@ -156,5 +156,88 @@ func TestInlineEnded(t *testing.T) {
 		require.Zero(t, e.running)
 		e.End()
 		all.Wait()
+	})
+}
+
+// TestLasting: a job that may run for ever begins on the goroutine that polls, unless other jobs run; when it blocks, or says that it will, the
+// goroutine is its own, another one polls, and the jobs behind it run at once.
+func TestLasting(t *testing.T) {
+	for name, c := range map[string]struct {
+		says bool
+		kept int
+	}{"returns": {}, "says that it blocks": {true, 1}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := newInlineTest()
+				defer x.end()
+				x.poll.alone = true
+				free := make(chan struct{})
+				kept, ran := 0, 0
+				on := ""
+				x.e.opts.Run = func(d time.Duration) {
+					ran++
+					on = goroutine()
+					if c.says && ran == 1 {
+						x.i.Blocks(d + 1) // another one
+						require.Zero(t, kept)
+						x.i.Blocks(d)
+						x.i.Blocks(d)
+						<-free
+					}
+				}
+				passed := make(chan struct{})
+				var here string
+				go func() {
+					defer close(passed)
+					here = goroutine()
+					x.i.Pass(func(one bool) {
+						require.True(t, one)
+						x.e.GiveLasting(0, true)
+						require.Zero(t, ran)
+					}, func() { kept++ })
+				}()
+				synctest.Wait()
+				require.Equal(t, 1, ran)
+				require.Equal(t, here, on)
+				require.Equal(t, c.kept, kept)
+				require.Zero(t, x.e.running)
+				close(free)
+				<-passed
+				require.Equal(t, c.kept, kept)
+				require.Zero(t, x.e.running)
+				x.e.GiveLasting(0, false)
+				synctest.Wait()
+				require.NotEqual(t, here, on)
+			})
+		})
+	}
+}
+
+// TestLastingThatBlocks: who polls next takes over from a goroutine that such a job keeps. After three of them none begins there for a while.
+func TestLastingThatBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newInlineTest()
+		defer x.end()
+		x.poll.alone = true
+		free := make(chan struct{})
+		defer close(free)
+		x.e.opts.Run = func(time.Duration) { <-free }
+		for i := range 4 {
+			kept, passed := 0, false
+			x.all.Go(func() {
+				x.i.Pass(func(bool) { x.e.GiveLasting(time.Duration(i), true) }, func() { kept++ })
+				passed = true
+			})
+			synctest.Wait()
+			if i == 3 {
+				require.True(t, passed, "it is not kept")
+				break
+			}
+			require.Equal(t, 1, x.e.running)
+			x.i.Pass(func(bool) {}, nil)
+			require.Equal(t, 1, kept)
+			require.False(t, passed)
+			require.Zero(t, x.e.running)
+		}
 	})
 }

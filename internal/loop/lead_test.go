@@ -284,3 +284,26 @@ func TestLoopUnderLoad(t *testing.T) {
 	drivers.Wait()
 	require.Eventually(t, l.Quiet, 30*time.Second, time.Millisecond)
 }
+
+// One that yields leads as others do while no goroutine in Drive is parked; then it gives the lead to that, and goes on waiting.
+func TestYieldingGivesTheLeadToADriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		w, end := l.NewYielding(), make(chan error, 1)
+		go func() { end <- w.Wait(context.Background()) }()
+		synctest.Wait()
+		stop := driving(t, l, 1, nil)
+		require.Equal(t, 1, l.Parked())
+		ran := false
+		f.post(func() { ran = true })
+		synctest.Wait()
+		require.True(t, ran)
+		require.True(t, l.Driving())
+		require.Equal(t, 1, l.Parked())
+		require.Empty(t, end)
+		f.post(w.End)
+		require.NoError(t, <-end)
+		stop()
+		quiet(t, f, l)
+	})
+}

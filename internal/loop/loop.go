@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,6 +90,7 @@ type Loop struct {
 	driversInRun atomic.Int32           // goroutines in Drive that are in Run
 
 	parkedCount atomic.Int32 // len(parked)
+	drivers     atomic.Int32 // of these in Drive
 	dueCount    atomic.Int32 // len(due), plus 1 if checkAll is set
 	timedCount  atomic.Int32 // waiters in deadlines
 	hasIdler    atomic.Bool  // idler is not nil
@@ -232,6 +234,8 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 			return failed
 		case polled && l.relieved(w):
 			l.rest(w)
+		case w.yields && l.yield(w):
+			l.park(w)
 		case l.mode == Each:
 			failed, more = l.drivePass(w)
 			polled = true
@@ -430,6 +434,21 @@ func (l *Loop) passLead(s uint64) {
 	}
 }
 
+// yield passes the lead of w to a parked goroutine in Drive, and reports whether it did.
+func (l *Loop) yield(w *Waiter) bool {
+	if l.drivers.Load() == 0 || l.driversInRun.Load() > 0 || l.lead.Load() != w.id {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.IndexFunc(l.parked, func(p *Waiter) bool { return p.around != nil })
+	if i < 0 || !l.lead.CompareAndSwap(w.id, l.parked[i].id) {
+		return false
+	}
+	l.unparkLocked(l.parked[i])
+	return true
+}
+
 // passLeadLocked passes the lead, if it is s, to the waiter that parked last, which is found at no cost, and reports whether
 // it did. While a goroutine in Drive is in Run, other ones in Drive are skipped.
 func (l *Loop) passLeadLocked(s uint64) bool {
@@ -447,6 +466,13 @@ func (l *Loop) passLeadLocked(s uint64) bool {
 	}
 	l.unparkLocked(l.parked[i])
 	return true
+}
+
+// HandOn passes a lent lead to a parked goroutine: the one that has it is kept in what around does.
+func (l *Loop) HandOn() {
+	if s := l.lead.Load(); s&lent != 0 {
+		l.passLead(s)
+	}
 }
 
 // TryLead takes the lead, for code that does not wait, if it is free or lent, and reports whether it did. The caller must

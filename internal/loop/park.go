@@ -9,6 +9,9 @@ func (l *Loop) park(w *Waiter) {
 	l.parked = append(l.parked, w)
 	w.isParked.Store(true)
 	l.parkedCount.Add(1)
+	if w.around != nil {
+		l.drivers.Add(1)
+	}
 	if w.deadline != Never && !w.onlyPolls {
 		l.deadlines.Set(w, &w.heapIndex, w.deadline)
 		l.timedCount.Add(1)
@@ -88,6 +91,9 @@ func (l *Loop) unlistLocked(w *Waiter) {
 	l.parked[last] = nil
 	l.parked = l.parked[:last]
 	l.parkedCount.Add(-1)
+	if w.around != nil {
+		l.drivers.Add(-1)
+	}
 	w.index = -1
 	w.isParked.Store(false)
 	if w.deadline != Never && !w.onlyPolls {

@@ -18,6 +18,7 @@ type Waiter struct {
 	run     func(one bool)           // the argument of around; it sets hasMore
 	hasMore bool                     // callbacks may be left after run
 
+	yields   bool  // w is from NewYielding
 	standsIn bool  // w is from StandIn
 	woke     int32 // how many waiters it has woken at the end of the last pass
 
@@ -45,6 +46,13 @@ type Waiter struct {
 // NewWaiter returns a Waiter that waits for End. It may be used again after Reset.
 func (l *Loop) NewWaiter() *Waiter {
 	return &Waiter{loop: l, id: lastID.Add(2), token: make(chan struct{}, 1), index: -1}
+}
+
+// NewYielding returns a Waiter that passes the lead to a goroutine in Drive, if one is parked. It is for waits that may last for long.
+func (l *Loop) NewYielding() *Waiter {
+	w := l.NewWaiter()
+	w.yields = true
+	return w
 }
 
 // Reset makes w ready for another End. No goroutine may be waiting with w.
