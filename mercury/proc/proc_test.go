@@ -155,11 +155,11 @@ func TestRefused(t *testing.T) {
 			B []byte `proc:"rest"`
 			C bool
 		}{},
-		"contains itself":          self{},
-		"a map[string]bool cannot": map[string]bool{},
-		"a *int32 cannot":          new(int32),
-		"the only pointer is *string":         new(*string),
-		"is not exported":          struct{ a int32 }{},
+		"contains itself":             self{},
+		"a map[string]bool cannot":    map[string]bool{},
+		"a *int32 cannot":             new(int32),
+		"the only pointer is *string": new(*string),
+		"is not exported":             struct{ a int32 }{},
 		"elements without bytes": struct {
 			L []struct{} `proc:"u64"`
 		}{},

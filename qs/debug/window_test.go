@@ -15,7 +15,9 @@ import (
 // A clock is the time of a page in a test.
 type clock struct{ now time.Duration }
 
-func (c *clock) newPage() *Page { return &Page{elapsed: func(time.Time) time.Duration { return c.now }} }
+func (c *clock) newPage() *Page {
+	return &Page{elapsed: func(time.Time) time.Duration { return c.now }}
+}
 
 func (p *Page) method(t *testing.T, name string) Method {
 	t.Helper()
