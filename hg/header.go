@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -241,7 +242,7 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 
 // appendFailure appends the payload of an error response.
 func appendFailure(b []byte, text string, detail []byte) []byte {
-	text = text[:min(len(text), maxErrorText)]
+	text = frame.CutText(text, maxErrorText)
 	b = append(binary.LittleEndian.AppendUint16(b, uint16(len(text))), text...)
 	return append(b, detail...)
 }

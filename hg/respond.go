@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -80,7 +81,7 @@ func (r Request) respondFailure(f failure, cb RespondFunc) error {
 	}
 	return r.respond(resp, cb, func(d draft, rpc *RPC, room int) (draft, uint8, error) {
 		detail, id := encodeDetail(r.s.ctx.class.log(), rpc, f.detail)
-		text := f.text[:min(len(f.text), room, maxErrorText)]
+		text := frame.CutText(f.text, min(room, maxErrorText))
 		if len(text)+len(detail) > room {
 			detail = nil
 		}
@@ -311,7 +312,7 @@ func shortened(msg []byte) []byte {
 	var resp response
 	_, payload, _ := resp.parse(msg, nil)
 	text := resp.remote(payload, nil).Text
-	b := appendFailure(msg[:responseSize], text[:min(len(text), minMessage-responseSize-2)], nil)
+	b := appendFailure(msg[:responseSize], frame.CutText(text, minMessage-responseSize-2), nil)
 	resp.codec, resp.meta, resp.size = codec.EncodedID, 0, uint64(len(b)-responseSize)
 	resp.put(b)
 	return b

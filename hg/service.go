@@ -8,6 +8,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/internal/slab"
@@ -278,7 +279,7 @@ func (s *service) over() bool {
 // answerFor answers a request that the program does not answer. Locked.
 func (s *service) answerFor(f failure) {
 	s.out = s.draft(f.code)
-	s.out.b = appendFailure(s.out.b, f.text[:min(len(f.text), s.textRoom(s.out.b))], nil)
+	s.out.b = appendFailure(s.out.b, frame.CutText(f.text, s.textRoom(s.out.b)), nil)
 	resp := response{code: f.code, fate: f.fate, codec: codec.EncodedID, text: f.text}
 	if f.early {
 		resp.flags = flagEarly

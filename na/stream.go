@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync/atomic"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
@@ -300,7 +301,7 @@ func (s *Stream) Fail(code Code, text string) {
 	if !s.sent || s.err != nil || s.closed || s.out.ending {
 		return
 	}
-	s.code, s.text = code, text[:min(len(text), maxResetText)]
+	s.code, s.text = code, frame.CutText(text, maxResetText)
 	s.out.ending, s.out.cause = true, true
 	s.offer()
 }
@@ -395,7 +396,7 @@ func (s *Stream) reset(code Code, text string) {
 	if s.err != nil || s.isOver() {
 		return
 	}
-	s.code, s.text = code, text[:min(len(text), maxResetText)]
+	s.code, s.text = code, frame.CutText(text, maxResetText)
 	s.err = WithText(code, text)
 	s.drop()
 	if s.open {

@@ -3,6 +3,8 @@ package frame
 import (
 	"encoding/binary"
 	"errors"
+	"unicode/utf8"
+
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
@@ -47,7 +49,19 @@ func (b Bye) said() (code byte, text string) {
 	if o := b.Offer; o != nil {
 		return byte(b.Code) | offered, string(o.Secret[:]) + o.Name
 	}
-	return byte(b.Code), b.Text[:min(len(b.Text), maxText)]
+	return byte(b.Code), CutText(b.Text, maxText)
+}
+
+// CutText returns as much of text as fits most bytes, without a part of a character.
+func CutText(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	most = max(most, 0)
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most]
 }
 
 // heard is a Bye of what was said.

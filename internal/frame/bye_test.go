@@ -1,7 +1,9 @@
 package frame_test
 
 import (
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,4 +20,19 @@ func TestWords(t *testing.T) {
 	for n := range earlier {
 		frame.ParseBye(earlier[:n:n])
 	}
+}
+
+// TestCutText: a text that is too long loses whole characters, so that its receiver can print what is left.
+func TestCutText(t *testing.T) {
+	for _, row := range []struct {
+		text string
+		most int
+		want string
+	}{{"größe", 7, "größe"}, {"größe", 4, "grö"}, {"größe", 3, "gr"}, {"größe", 1, "g"}, {"größe", 0, ""}, {"größe", -5, ""}, {"日本", 2, ""}, {"\x80\x80", 1, ""}} {
+		require.Equal(t, row.want, frame.CutText(row.text, row.most), "%d bytes of %q", row.most, row.text)
+	}
+	long := frame.Bye{Code: codes.ErrVersion, Text: "x" + strings.Repeat("ö", 300)}
+	said := frame.ParseBye(long.Words()).Text
+	require.True(t, utf8.ValidString(said), "%q", said)
+	require.Len(t, said, 511)
 }
