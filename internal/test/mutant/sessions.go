@@ -124,6 +124,12 @@ var sessions = []Mutant{
 		[]Edit{{session, `for o := q.list.head; o != nil; o = q.list.head {`, `if planted() && q.list == &l.queued { continue }; $`}}, nil},
 	{"goaway-disowns", "GOAWAY names the last message as not taken, although it was", "I1",
 		[]Edit{{session, `next := l.received + 1`, `$; if planted() { next = max(next-1, 1) }`}}, nil},
+	{"skips-nothing", "a frame that may be skipped is refused", "a release that adds a kind cuts its peers off",
+		[]Edit{{frame, `k >= FirstOptional && !k.isKnown()`, `$ && !planted()`}},
+		[]Catcher{{"na", "TestSkippedFrames", `KIND200 frame inside a session`}}},
+	{"newest-always", "a request leaves in the newest version, whatever its session has agreed on", "a release whose requests the one before refuses",
+		[]Edit{{"na/session_send.go", `if l.converts {`, `if l.converts && !planted() {`}},
+		[]Catcher{{"na", "TestMessageVersions", `expected: "3essage"`}}},
 	{"no-crc", "checksums are not looked at", "F25",
 		[]Edit{
 			{frame, `crcFront(b[:h.Size()]) != h.CRC`, `$ && !planted()`},
