@@ -16,7 +16,7 @@ type answer struct {
 	Data []byte
 }
 
-func reply(in question) answer { return answer{N: in.N, Data: in.Data} }
+func reply(in question) answer { return answer(in) }
 
 // addLater reports what has come of the new things of a later release.
 func addLater(*upgrade.Report) {}
