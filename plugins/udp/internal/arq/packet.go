@@ -50,7 +50,11 @@ const (
 // versions, and so are the first 12 bytes and the checksum of every packet.
 func formOf(version uint8) uint8 { return 1 + version%maxForm }
 
-const maxForm = 3
+const (
+	maxForm    = 3
+	newestForm = 1 + Version%maxForm
+	oldestForm = 1 + OldestVersion%maxForm
+)
 
 const (
 	flagBulk   uint8 = 1   // number, acknowledgment and edge are of lane 1
@@ -135,7 +139,7 @@ func ParseProven(b []byte) (Packet, error) {
 		seq: le.Uint32(b[12:]), ack: le.Uint32(b[16:]), edge: le.Uint32(b[20:]), ts: le.Uint32(b[24:]), echo: le.Uint32(b[28:]),
 		body: b[headSize:],
 	}
-	if p.form != 0 && p.form != formOf(Version) && p.form != formOf(OldestVersion) {
+	if p.form != 0 && p.form != newestForm && p.form != oldestForm {
 		return Packet{form: p.form, kind: kindOther, id: p.id, token: p.token, body: p.body}, nil
 	}
 	if p.kind == 0 || int(p.kind) >= len(shapes) || shapes[p.kind].fixed != (p.form == 0) {
