@@ -32,8 +32,8 @@ func checkChunks(of string, dir Dir, chunk *int64, window *int) error {
 	return nil
 }
 
-// checkRemote checks that remote allows the direction. It returns the owner of the memory: peer, or else the address that
-// remote is bound to.
+// checkRemote checks that remote allows the direction. It returns the owner of the memory: peer, or else the address
+// that remote is bound to.
 func checkRemote(of string, dir Dir, remote *Handle, peer na.Addr) (na.Addr, error) {
 	need := ReadOnly
 	if dir == Push {

@@ -38,8 +38,8 @@ type File struct {
 	closed bool
 }
 
-// MapFile maps f, which may be closed afterwards. The error matches hg.ErrInvalid if opts lie outside the file or f is not
-// a regular file, and errors.ErrUnsupported if the system or the file system does not map files.
+// MapFile maps f, which may be closed afterwards. The error matches hg.ErrInvalid if opts lie outside the file or f
+// is not a regular file, and errors.ErrUnsupported if the system or the file system does not map files.
 func MapFile(f *os.File, opts FileOptions) (*File, error) {
 	bad := func(err error) (*File, error) { return nil, fmt.Errorf("bulk: map %s: %w", f.Name(), err) }
 	info, err := f.Stat()
@@ -70,8 +70,8 @@ func MapFile(f *os.File, opts FileOptions) (*File, error) {
 // Len returns the number of mapped bytes.
 func (f *File) Len() int64 { return f.opts.Length }
 
-// Create makes a handle over the mapped bytes, which stay mapped until the handle has been closed. Close the handle before
-// its context: it cannot be closed afterwards.
+// Create makes a handle over the mapped bytes, which stay mapped until the handle has been closed. Close the handle
+// before its context: it cannot be closed afterwards.
 func (f *File) Create(hctx *hg.Context, opts Options) (*Handle, error) {
 	if opts.Access.Can(WriteOnly) && !f.opts.Write {
 		return nil, fmt.Errorf("bulk: create: %w", na.WithText(na.ErrPermission, f.name+" is mapped without FileOptions.Write"))

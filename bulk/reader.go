@@ -21,8 +21,8 @@ var (
 	_ io.WriterTo   = (*Reader)(nil)
 )
 
-// NewReader returns a reader of s. Close it after use. Nothing is moved before the first Read. The error is one of those
-// of Transfer.
+// NewReader returns a reader of s. Close it after use. Nothing is moved before the first Read. The error is one of
+// those of Transfer.
 func NewReader(ctx context.Context, hctx *hg.Context, s Stream) (*Reader, error) {
 	r := &Reader{}
 	if err := r.window.init(ctx, hctx, Pull, s); err != nil {

@@ -2,7 +2,8 @@
 
 package bulk
 
-// ownFields is how many words of fields this release writes into a handle; appendFields appends them, and takeFields takes those that have come.
+// ownFields is the number of 8-byte fields that this release writes into a handle; appendFields appends them, and
+// takeFields parses those of a peer.
 const ownFields = 0
 
 func appendFields(b []byte) []byte { return b }

@@ -9,13 +9,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Stream describes the memory that a Reader, ReaderAt or Writer reads or writes, and how. Offset, Size and Chunk are in
-// bytes.
+// A Stream describes the memory that a Reader, ReaderAt or Writer reads or writes, and how. Offset, Size and Chunk
+// are in bytes.
 //
-// All three block, and drive Progress and Trigger of the context meanwhile: other callbacks and handlers may run inside
-// Read and Write. They can be used inside a handler, and several goroutines can use different ones at a time. When the
-// context.Context that one was made with is done, it is canceled: its errors then match hg.ErrCanceled, or hg.ErrTimeout
-// if the deadline has passed, and context.Cause.
+// All three block, and drive Progress and Trigger of the context meanwhile: other callbacks and handlers may run
+// inside Read and Write. They can be used inside a handler, and several goroutines can use different ones at a time.
+// When the context.Context that one was made with is done, it is canceled: its errors then match hg.ErrCanceled, or
+// hg.ErrTimeout if the deadline has passed, and context.Cause.
 type Stream struct {
 	// Peer owns the memory: in a handler r.Peer(). It may be left out when Handle is bound, or of this process.
 	Peer   na.Addr
@@ -82,7 +82,8 @@ func (f *flow) newChunk(buf []byte) (*streamChunk, error) {
 	return p, err
 }
 
-// startTransfer starts to move the first p.n bytes of p to or from offset off. Local memory is copied before it returns.
+// startTransfer starts to move the first p.n bytes of p to or from offset off. Local memory is copied before it
+// returns.
 func (f *flow) startTransfer(p *streamChunk, off int64) (err error) {
 	p.err = nil
 	p.done.Store(false)
@@ -113,8 +114,8 @@ func (f *flow) waitUntil(ctx context.Context, over func() bool) error {
 	return na.WithText(hg.ErrClosed, "the context is closed")
 }
 
-// wrapError returns the *Error of a stream that failed with err after moved bytes, with the cause of its context if that
-// is done.
+// wrapError returns the *Error of a stream that failed with err after moved bytes, with the cause of its context if
+// that is done.
 func (f *flow) wrapError(moved int64, err error) error {
 	var took time.Duration
 	if e, ok := err.(*Error); ok { // the error of one chunk

@@ -132,9 +132,9 @@ func (op *Op) setPhaseLocked(next fsmcheck.State) {
 //
 //   - It does not block, and may be called by several goroutines.
 //   - The local memory belongs to the transfer until done has run.
-//   - After an error nothing was started and done does not run. The error matches hg.ErrInvalid if spec is invalid or its
-//     offsets and sizes do not fit the handles, na.ErrPermission if the access mode of the remote handle does not allow
-//     the direction, and hg.ErrClosed if the local handle or hctx is closed.
+//   - After an error nothing was started and done does not run. The error matches hg.ErrInvalid if spec is invalid or
+//     its offsets and sizes do not fit the handles, na.ErrPermission if the access mode of the remote handle does not
+//     allow the direction, and hg.ErrClosed if the local handle or hctx is closed.
 func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 	return transfer(hctx, spec, requestInfo{}, done)
 }
@@ -242,7 +242,8 @@ func (op *Op) chunkOp(i int) *na.Op {
 	if i < len(op.firstOps.ops) {
 		return &op.firstOps.ops[i]
 	}
-	if i -= len(op.firstOps.ops); i == len(op.moreOps) {
+	i -= len(op.firstOps.ops)
+	if i == len(op.moreOps) {
 		op.moreOps = append(op.moreOps, &na.Op{})
 	}
 	return op.moreOps[i]
@@ -426,9 +427,9 @@ func (t *trackedOp) Inspect() inspect.Call {
 	}
 }
 
-// Cancel ends the transfer, unless it has ended. It does not block and waits for no peer. done still runs exactly once:
-// in the next Trigger, without Progress, or once a copy that another goroutine is making has ended. It runs without error
-// if every chunk had completed.
+// Cancel ends the transfer, unless it has ended. It does not block and waits for no peer. done still runs exactly
+// once: in the next Trigger, without Progress, or once a copy that another goroutine is making has ended. It runs
+// without error if every chunk had completed.
 func (op *Op) Cancel() {
 	op.mu.Lock()
 	defer op.mu.Unlock()

@@ -19,14 +19,14 @@ type View struct {
 
 // NewView returns the bytes that s describes.
 //
-// The View is of the owner's memory if the owner runs on this machine as the same user, both talk over shared memory, and
-// the memory is from Alloc. Else, and perhaps for the first View of such memory, the bytes are pulled, in the way that
-// Stream.Chunk and Stream.Window say. A pull blocks until it has completed or ctx is done; see Stream. The error is one of
-// those of Transfer.
+// The View is of the owner's memory if the owner runs on this machine as the same user, both talk over shared memory,
+// and the memory is from Alloc. Else, and perhaps for the first View of such memory, the bytes are pulled, in the way
+// that Stream.Chunk and Stream.Window say. A pull blocks until it has completed or ctx is done; see Stream. The error
+// is one of those of Transfer.
 //
-// The bytes of a shared View must not be written to by this process. The owner may write to them, and may close its handle
-// at any time, so they can change while they are read. Copy values before you check and use them, and discard everything
-// that was read if Close returns an error.
+// The bytes of a shared View must not be written to by this process. The owner may write to them, and may close its
+// handle at any time, so they can change while they are read. Copy values before you check and use them, and discard
+// everything that was read if Close returns an error.
 func NewView(ctx context.Context, hctx *hg.Context, s Stream) (*View, error) {
 	r, err := NewReaderAt(ctx, hctx, s)
 	if err != nil {

@@ -25,8 +25,8 @@ var (
 	_ io.ReaderFrom  = (*Writer)(nil)
 )
 
-// NewWriter returns a writer of s. The written bytes are complete only when Flush or Close has returned without error. To
-// give up without waiting for the peer, cancel ctx. The error is one of those of Transfer.
+// NewWriter returns a writer of s. The written bytes are complete only when Flush or Close has returned without
+// error. To give up without waiting for the peer, cancel ctx. The error is one of those of Transfer.
 func NewWriter(ctx context.Context, hctx *hg.Context, s Stream) (*Writer, error) {
 	w := &Writer{}
 	if err := w.window.init(ctx, hctx, Push, s); err != nil {
@@ -36,8 +36,8 @@ func NewWriter(ctx context.Context, hctx *hg.Context, s Stream) (*Writer, error)
 	return w, nil
 }
 
-// Write copies p into chunks. It blocks while the window is full; see Stream. If p does not fit the rest of the handle, as
-// much as fits is written and the error matches na.ErrOverflow.
+// Write copies p into chunks. It blocks while the window is full; see Stream. If p does not fit the rest of the
+// handle, as much as fits is written and the error matches na.ErrOverflow.
 func (w *Writer) Write(p []byte) (n int, err error) { return w.chunks.Write(p) }
 
 // ReadFrom writes the bytes of from, up to its end. It reads them directly into the buffers of the transfers.
@@ -64,8 +64,8 @@ func (w *Writer) nextSpace() (_ []byte, err error) {
 	return w.current.buf[w.current.n:end], nil
 }
 
-// commit is called when the first n bytes of the buffer that nextSpace returned have been filled. It starts the chunk if
-// that is full, or the handle is.
+// commit is called when the first n bytes of the buffer that nextSpace returned have been filled. It starts the chunk
+// if that is full, or the handle is.
 func (w *Writer) commit(n int) error {
 	w.current.n += n
 	if int64(w.current.n) < min(int64(len(w.current.buf)), w.window.remaining()) {

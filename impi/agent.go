@@ -13,22 +13,22 @@ import (
 
 // AgentConfig configures NewAgent, with the values that two agents have agreed on in the startup, and local limits.
 type AgentConfig struct {
-	// Local and Remote are the processes of this agent's host and of the peer's host. A packet with another process violates
-	// the protocol. Neither may be empty.
+	// Local and Remote are the processes of this agent's host and of the peer's host. A packet with another process
+	// violates the protocol. Neither may be empty.
 	Local, Remote []Proc
-	// MaxPacket is the largest number of data bytes in a packet (IMPI_C_PKTLEN): the smallest value of all clients. Zero
-	// means 8,192. A longer message is a long message, of several packets. Both agents must have the same MaxPacket, Hiwater
-	// and Ackmark.
+	// MaxPacket is the largest number of data bytes in a packet (IMPI_C_PKTLEN): the smallest value of all clients.
+	// Zero means 8,192. A longer message is a long message, of several packets. Both agents must have the same
+	// MaxPacket, Hiwater and Ackmark.
 	MaxPacket int
 	// Hiwater is the largest number of packets from one process to one process that are in flight or held
-	// (IMPI_H_HIWATER); further packets wait at the sender. Zero means 32. Up to Hiwater times MaxPacket bytes are held for
-	// each pair of processes.
+	// (IMPI_H_HIWATER); further packets wait at the sender. Zero means 32. Up to Hiwater times MaxPacket bytes are
+	// held for each pair of processes.
 	Hiwater int
-	// Ackmark is the number of packets for which the receiver sends one PROTOACK (IMPI_H_ACKMARK), at most Hiwater. Zero
-	// means half of Hiwater.
+	// Ackmark is the number of packets for which the receiver sends one PROTOACK (IMPI_H_ACKMARK), at most Hiwater.
+	// Zero means half of Hiwater.
 	Ackmark int
-	// MaxOperations is the largest number of active sends and receives and of events that were not taken. Send and Receive
-	// fail with ErrFull beyond it. Zero means 1,024.
+	// MaxOperations is the largest number of active sends and receives and of events that were not taken. Send and
+	// Receive fail with ErrFull beyond it. Zero means 1,024.
 	MaxOperations int
 }
 
@@ -57,12 +57,12 @@ func (c *AgentConfig) validate() error {
 	return errors.Join(bad...)
 }
 
-// An Agent is one end of a channel, which is the ordered stream of packets between two hosts. It sends and holds the messages
-// of the processes of its host, and replies to cancel requests of the peer.
+// An Agent is one end of a channel, which is the ordered stream of packets between two hosts. It sends and holds the
+// messages of the processes of its host, and replies to cancel requests of the peer.
 //
-// It does no I/O: Input handles the bytes of the peer, NextPacket returns the bytes to send to it, NextEvent returns the
-// operations that have ended. No method blocks or calls back. Bytes that NextPacket has returned count as sent. An Agent
-// must not be used by two goroutines at the same time. Package channel drives one over a connection.
+// It does no I/O: Input handles the bytes of the peer, NextPacket returns the bytes to send to it, NextEvent returns
+// the operations that have ended. No method blocks or calls back. Bytes that NextPacket has returned count as sent.
+// An Agent must not be used by two goroutines at the same time. Package channel drives one over a connection.
 type Agent struct {
 	config AgentConfig
 	local  map[Proc]bool
@@ -118,8 +118,8 @@ func NewAgent(c AgentConfig) (*Agent, error) {
 	return a, nil
 }
 
-// Send queues s to be sent. A Sent event reports its end. If Send returns an error, s was not queued: the error is ErrActive,
-// ErrFull, ErrFinished, that of an invalid field, or the error with which the channel has ended.
+// Send queues s to be sent. A Sent event reports its end. If Send returns an error, s was not queued: the error is
+// ErrActive, ErrFull, ErrFinished, that of an invalid field, or the error with which the channel has ended.
 func (a *Agent) Send(s *Send) error {
 	key := sendKey{s.From, s.Request}
 	switch {
@@ -155,8 +155,8 @@ func (a *Agent) isFull() bool {
 // Cancel cancels s if that is possible. Another Cancel of s has no effect. The Answer is:
 //
 //   - Canceled if no packet of s was sent; none is sent then. The Sent event follows nevertheless.
-//   - TooLate if the peer has confirmed that s is received, if s is not synchronous and was sent, and if s has ended or was
-//     never passed to Send.
+//   - TooLate if the peer has confirmed that s is received, if s is not synchronous and was sent, and if s has ended
+//     or was never passed to Send.
 //   - Unknown if s has ended with ErrUnknown.
 //   - Asked in all other cases: a cancel request is sent to the peer, and an Answered event follows.
 func (a *Agent) Cancel(s *Send) Answer {
@@ -203,12 +203,12 @@ func (s *Send) isActive() bool {
 	return s.cancel != cancelNone || sendIdle < s.state && s.state < sendEnded
 }
 
-// Receive starts r, which receives the oldest held message that matches, or else the first one that arrives. A message that
-// several receives match goes to the oldest of them. A Received event reports the end of r.
+// Receive starts r, which receives the oldest held message that matches, or else the first one that arrives. A
+// message that several receives match goes to the oldest of them. A Received event reports the end of r.
 //
-// If Receive returns an error, r was not started: the error is ErrActive, ErrFull, that of a process that is not local, or
-// the error with which the channel has ended. After the end of the channel, held messages can still be received, except long
-// ones.
+// If Receive returns an error, r was not started: the error is ErrActive, ErrFull, that of a process that is not
+// local, or the error with which the channel has ended. After the end of the channel, held messages can still be
+// received, except long ones.
 func (a *Agent) Receive(r *Receive) error {
 	switch {
 	case !a.local[r.To]:
@@ -233,8 +233,8 @@ func (a *Agent) Receive(r *Receive) error {
 	return nil
 }
 
-// CancelReceive cancels r, which involves no peer. It returns Canceled, and a Received event follows, or TooLate if a message
-// has matched or r has ended.
+// CancelReceive cancels r, which involves no peer. It returns Canceled, and a Received event follows, or TooLate if a
+// message has matched or r has ended.
 func (a *Agent) CancelReceive(r *Receive) Answer {
 	if r.state != receivePosted {
 		return TooLate
@@ -250,8 +250,8 @@ func (a *Agent) endReceive(r *Receive, err error) {
 	a.events = append(a.events, Event{Kind: Received, Receive: r, Err: err})
 }
 
-// Probe returns the header of the held message that a Receive with m would receive. The message is not received: the peer can
-// still cancel it.
+// Probe returns the header of the held message that a Receive with m would receive. The message is not received: the
+// peer can still cancel it.
 func (a *Agent) Probe(m Match) (Packet, bool) {
 	if e := a.findHeld(&m); e != nil {
 		return e.packet, true
@@ -267,8 +267,8 @@ func (a *Agent) NextEvent() (Event, bool) {
 	return popFirst(&a.events), true
 }
 
-// Finish announces that this agent sends no more messages: a FINI packet follows the last packet. It fails with ErrActive
-// while a send is active. The peer may continue to send messages and cancel requests, which are handled.
+// Finish announces that this agent sends no more messages: a FINI packet follows the last packet. It fails with
+// ErrActive while a send is active. The peer may continue to send messages and cancel requests, which are handled.
 func (a *Agent) Finish() error {
 	switch {
 	case a.Finished():
@@ -286,8 +286,8 @@ func (a *Agent) Finished() bool { return a.finiSent && a.peerFinished }
 // Err returns the error with which the channel has ended, nil if it has not.
 func (a *Agent) Err() error { return a.err }
 
-// Fail ends the channel with reason, which must not be nil, for example because the stream has ended. All active operations
-// end, in the order in which they were started. The first reason counts.
+// Fail ends the channel with reason, which must not be nil, for example because the stream has ended. All active
+// operations end, in the order in which they were started. The first reason counts.
 func (a *Agent) Fail(reason error) {
 	if a.err != nil {
 		return

@@ -7,8 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// AuthFromEnv returns the mechanisms that the environment enables, in the way of LAM/MPI: IMPI_AUTH_NONE, with any value, and
-// IMPI_AUTH_KEY, with a decimal number. lookup is os.LookupEnv or a function like it.
+// AuthFromEnv returns the mechanisms that the environment enables, in the way of LAM/MPI: IMPI_AUTH_NONE, with any
+// value, and IMPI_AUTH_KEY, with a decimal number. lookup is os.LookupEnv or a function like it.
 func AuthFromEnv(lookup func(string) (string, bool)) (auth protocol.Auth, err error) {
 	_, auth.None = lookup("IMPI_AUTH_NONE")
 	text, ok := lookup("IMPI_AUTH_KEY")

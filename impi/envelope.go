@@ -18,8 +18,8 @@ func (a *Agent) holdMessage(e *envelope) {
 	e.pair.newest[e.packet.SrcRequest] = e
 }
 
-// removeHeld removes a held message. If it was the newest of its request number, there is none now: older messages do not
-// belong to an active request of the sender any more, so a cancel must not find them.
+// removeHeld removes a held message. If it was the newest of its request number, there is none now: older messages do
+// not belong to an active request of the sender any more, so a cancel must not find them.
 func (a *Agent) removeHeld(e *envelope) {
 	a.heldMessages.Remove(e.elem)
 	a.heldSize -= int64(len(e.data))

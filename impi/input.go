@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Input handles bytes of the peer, which need not be whole packets. It keeps no reference to b. It fails with ErrProtocol if
-// the peer has violated the protocol, which ends the channel as Fail does, and with the error of the channel if that had ended
-// before.
+// Input handles bytes of the peer, which need not be whole packets. It keeps no reference to b. It fails with
+// ErrProtocol if the peer has violated the protocol, which ends the channel as Fail does, and with the error of the
+// channel if that had ended before.
 func (a *Agent) Input(b []byte) error {
 	for len(b) > 0 && a.err == nil {
 		if n := min(len(b), PacketSize-len(a.headerBuf)); n > 0 {
@@ -134,8 +134,8 @@ func (a *Agent) handleFirst(pr *pair, p *Packet, data []byte) error {
 	return nil
 }
 
-// startReceive receives the message of e with r. From now on it is too late to cancel the message, also if parts of it have
-// not arrived.
+// startReceive receives the message of e with r. From now on it is too late to cancel the message, also if parts of
+// it have not arrived.
 func (a *Agent) startReceive(r *Receive, e *envelope) error {
 	a.countReceived(e.pair)
 	p := &e.packet
@@ -207,8 +207,9 @@ func (a *Agent) handleSyncAck(pr *pair, s *Send, p *Packet) error {
 	return nil
 }
 
-// handleCancel replies to a cancel request. The request arrives after its message, so the message is held or received. It
-// applies only to the newest message of its number: if that is received, an older one must not be destroyed instead.
+// handleCancel replies to a cancel request. The request arrives after its message, so the message is held or
+// received. It applies only to the newest message of its number: if that is received, an older one must not be
+// destroyed instead.
 func (a *Agent) handleCancel(pr *pair, p *Packet) error {
 	reply := Packet{Type: PacketCancelNo, SrcRequest: p.SrcRequest}
 	if e := pr.newest[p.SrcRequest]; e != nil {
@@ -219,8 +220,8 @@ func (a *Agent) handleCancel(pr *pair, p *Packet) error {
 	return a.queueReply(pr, reply)
 }
 
-// queueReply queues a SYNCACK or a cancel reply. At most Hiwater of each are queued for a peer that keeps to its window and
-// reads.
+// queueReply queues a SYNCACK or a cancel reply. At most Hiwater of each are queued for a peer that keeps to its
+// window and reads.
 func (a *Agent) queueReply(pr *pair, reply Packet) error {
 	if a.err != nil {
 		return nil

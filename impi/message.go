@@ -12,7 +12,8 @@ var (
 	ErrNotSent = errors.New("impi: not sent")
 	// ErrUnknown means that the channel has ended while the message was in flight. It may have been received.
 	ErrUnknown = errors.New("impi: channel ended, the message may have been received")
-	// ErrTruncated means that the message is longer than the buffer of its receive, which has the beginning of the message.
+	// ErrTruncated means that the message is longer than the buffer of its receive, which has the beginning of the
+	// message.
 	ErrTruncated = errors.New("impi: message longer than the buffer")
 	// ErrFull means that there are AgentConfig.MaxOperations operations. Try again after an event.
 	ErrFull = errors.New("impi: too many operations")
@@ -22,16 +23,16 @@ var (
 	ErrFinished = errors.New("impi: finished")
 )
 
-// A Send is one message to send. It and Data belong to the agent from Agent.Send until the Sent event, and also until the
-// Answered event if Cancel has returned Asked.
+// A Send is one message to send. It and Data belong to the agent from Agent.Send until the Sent event, and also until
+// the Answered event if Cancel has returned Asked.
 type Send struct {
 	From, To Proc
-	// Request is the number of the message (pk_srqid). It must be unique among the active messages of From. It may be reused
-	// once this message has ended; a peer may then hold several messages of one number, of which only the newest can be
-	// canceled.
+	// Request is the number of the message (pk_srqid). It must be unique among the active messages of From. It may be
+	// reused once this message has ended; a peer may then hold several messages of one number, of which only the
+	// newest can be canceled.
 	Request uint64
-	// Sync makes the Sent event wait until the message is received, as MPI_Ssend requires. A message longer than MaxPacket
-	// is always synchronous.
+	// Sync makes the Sent event wait until the message is received, as MPI_Ssend requires. A message longer than
+	// MaxPacket is always synchronous.
 	Sync     bool
 	Rank     int32 // of From in its communicator, not negative
 	Tag      int32 // not negative
@@ -47,8 +48,8 @@ type Send struct {
 	destReq uint64 // from the SYNCACK
 }
 
-// A sendState is the state of a message at its source. In the table, "asked", for example, is sendExposed with cancelAsked. V
-// is a violation, which ends the stream.
+// A sendState is the state of a message at its source. In the table, "asked", for example, is sendExposed with
+// cancelAsked. V is a violation, which ends the stream.
 //
 //	          cancel          a packet is sent     SYNCACK         CANCELYES    CANCELNO     the stream ends
 //	queued    canceled here   exposed, or ended    V               V            ignored      not sent
@@ -59,9 +60,9 @@ type Send struct {
 //	matched   too late        ended with the last  V               V            too late     unknown
 //	ended     too late        -                    V               V, ignored   too late     -
 //
-// A short DATA message ends when it is sent. A SYNCACK ends a short message and starts the rest of a long one (matched). An
-// ended message is kept until its cancel has been answered: until then CANCELYES is a violation and CANCELNO means too late;
-// afterwards both are ignored.
+// A short DATA message ends when it is sent. A SYNCACK ends a short message and starts the rest of a long one
+// (matched). An ended message is kept until its cancel has been answered: until then CANCELYES is a violation and
+// CANCELNO means too late; afterwards both are ignored.
 type sendState uint8
 
 const (
@@ -148,13 +149,13 @@ func (a Answer) String() string {
 type EventKind uint8
 
 const (
-	// Sent means that Send has ended. Err is nil if the message was sent completely and, if it is synchronous or long, is
-	// received. Otherwise Err matches ErrCanceled, ErrNotSent or ErrUnknown.
+	// Sent means that Send has ended. Err is nil if the message was sent completely and, if it is synchronous or
+	// long, is received. Otherwise Err matches ErrCanceled, ErrNotSent or ErrUnknown.
 	Sent EventKind = iota
 	// Answered means that the cancel of Send has ended with Answer, which is not Asked.
 	Answered
-	// Received means that Receive has ended. Err is nil, ErrTruncated, ErrCanceled, or the error with which the channel has
-	// ended.
+	// Received means that Receive has ended. Err is nil, ErrTruncated, ErrCanceled, or the error with which the
+	// channel has ended.
 	Received
 )
 

@@ -33,14 +33,15 @@ func (t PacketType) String() string {
 	return fmt.Sprintf("PacketType(%d)", uint32(t))
 }
 
-// hasData reports whether Packet.Len bytes follow the header. That depends on the type only: LAM/MPI writes a length of 128
-// into SYNCACK, CANCELNO and FINI packets, which have no data.
+// hasData reports whether Packet.Len bytes follow the header. That depends on the type only: LAM/MPI writes a length
+// of 128 into SYNCACK, CANCELNO and FINI packets, which have no data.
 func (t PacketType) hasData() bool { return t == PacketData || t == PacketDataSync }
 
 // isCounted reports whether flow control counts a packet.
 func (t PacketType) isCounted() bool { return t != PacketProtoAck && t != PacketFini }
 
-// A Packet is the header of a packet (IMPI_Packet), in the order of its fields on the wire. Integers are big-endian there.
+// A Packet is the header of a packet (IMPI_Packet), in the order of its fields on the wire. Integers are big-endian
+// there.
 type Packet struct {
 	Type        PacketType // offset 0
 	Len         uint32     // 4: bytes of data in this packet
@@ -79,8 +80,8 @@ func (p *Packet) Append(dst []byte) []byte {
 	return be.AppendUint64(dst, p.Reserved)
 }
 
-// ParsePacket parses the header in the first 128 bytes of b. It fails with ErrProtocol if b is shorter or the type is unknown.
-// It does not check the other fields, such as lengths.
+// ParsePacket parses the header in the first 128 bytes of b. It fails with ErrProtocol if b is shorter or the type is
+// unknown. It does not check the other fields, such as lengths.
 func ParsePacket(b []byte) (Packet, error) {
 	if len(b) < PacketSize {
 		return Packet{}, fmt.Errorf("%w: a header of %d bytes, want %d", ErrProtocol, len(b), PacketSize)

@@ -42,8 +42,8 @@ func (a *Agent) markReady(p *pair) {
 	}
 }
 
-// NextPacket appends the next packet and its data to dst; it returns false if no packet may be sent now. Pairs take turns. The
-// caller must send all bytes, in the order in which they are returned.
+// NextPacket appends the next packet and its data to dst; it returns false if no packet may be sent now. Pairs take
+// turns. The caller must send all bytes, in the order in which they are returned.
 func (a *Agent) NextPacket(dst []byte) ([]byte, bool) {
 	for len(a.ready) > 0 {
 		p := popFirst(&a.ready)
@@ -67,8 +67,8 @@ func (a *Agent) NextPacket(dst []byte) ([]byte, bool) {
 	return dst, false
 }
 
-// nextOf returns the next packet of p. Only messages wait for the window. Other packets are not held at the peer, and a reply
-// that waited for a receive could wait for the very process that waits for the reply.
+// nextOf returns the next packet of p. Only messages wait for the window. Other packets are not held at the peer, and
+// a reply that waited for a receive could wait for the very process that waits for the reply.
 func (a *Agent) nextOf(p *pair) (packet Packet, data []byte, ok bool) {
 	switch open := p.unacked < a.config.Hiwater; {
 	case len(p.replies) > 0:

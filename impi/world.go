@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// A World is the description of all clients, and the values that they have in common. It is the same at every client, because
-// every client has the same bytes.
+// A World is the description of all clients, and the values that they have in common. It is the same at every client,
+// because every client has the same bytes.
 type World struct {
 	Clients       []Client // by rank
 	PacketLen     uint32   // the smallest of all clients
@@ -21,8 +21,8 @@ type World struct {
 	CollMaxLinear int32    // equal for all clients; never Default
 }
 
-// Exchange submits the 14 labels of a client, calls Done, and blocks until the startup is complete. The member must have the
-// form protocol.Strict. After an error the caller should close the member.
+// Exchange submits the 14 labels of a client, calls Done, and blocks until the startup is complete. The member must
+// have the form protocol.Strict. After an error the caller should close the member.
 func Exchange(ctx context.Context, m *rendezvous.Member, c Client) (*World, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -50,8 +50,8 @@ func (w *World) Version(i, j int) (v Version) {
 	return v
 }
 
-// A worldReader builds a World from the sets of the labels, in ascending order. It allocates hosts and processes when their
-// addresses have arrived, not when their numbers are announced.
+// A worldReader builds a World from the sets of the labels, in ascending order. It allocates hosts and processes when
+// their addresses have arrived, not when their numbers are announced.
 type worldReader struct {
 	world     World
 	hosts     []uint32 // number of hosts, by client
@@ -91,8 +91,8 @@ func (r *worldReader) readLabel(label protocol.Label, data []byte) error {
 	}
 }
 
-// readVersions reads the concatenated lists of versions of all clients. Each list ascends and begins with 0.0, so 0.0 marks
-// the boundaries.
+// readVersions reads the concatenated lists of versions of all clients. Each list ascends and begins with 0.0, so 0.0
+// marks the boundaries.
 func (r *worldReader) readVersions(data []byte) error {
 	if len(data)%8 != 0 {
 		return fmt.Errorf("%d bytes", len(data))
@@ -157,8 +157,8 @@ func (r *worldReader) readPerClient(label protocol.Label, data []byte) error {
 	return nil
 }
 
-// checkAgreed checks the value v of a client, or def for Default, which must be equal for all clients. all is the value of
-// client 0.
+// checkAgreed checks the value v of a client, or def for Default, which must be equal for all clients. all is the
+// value of client 0.
 func checkAgreed(all *int32, rank int, v, def int32) error {
 	if v == Default {
 		v = def
@@ -198,7 +198,8 @@ func (r *worldReader) readPerHost(label protocol.Label, data []byte) error {
 			case LabelHostAckmark:
 				h.Ackmark = v
 			case LabelHostHiwater:
-				if h.Hiwater = v; h.Ackmark < 1 || v < h.Ackmark {
+				h.Hiwater = v
+				if h.Ackmark < 1 || v < h.Ackmark {
 					return fmt.Errorf("client %d, host %d: ackmark %d, hiwater %d", rank, i, h.Ackmark, v)
 				}
 			}

@@ -4,8 +4,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 )
 
-// A Bulk is a handle of memory, as hg_bulk_t is: a process that receives it can read or write the memory. The zero Bulk is
-// HG_BULK_NULL.
+// A Bulk is a handle of memory, as hg_bulk_t is: a process that receives it can read or write the memory. The zero
+// Bulk is HG_BULK_NULL.
 type Bulk struct{ wire hgwire.Bulk }
 
 // ParseBulk decodes a handle at the beginning of data, and returns the bytes after it. The error matches ErrProtocol.
@@ -25,11 +25,11 @@ func (b Bulk) Len() int64 { return int64(b.wire.Len) }
 // Access returns what the receiver of the handle may do.
 func (b Bulk) Access() Access { return Access(b.wire.Access) }
 
-// Bind returns b bound to the process at owner, as HG_Bulk_bind does: a process that receives the handle, directly or from a
-// third process, reads and writes the memory of owner.
+// Bind returns b bound to the process at owner, as HG_Bulk_bind does: a process that receives the handle, directly or
+// from a third process, reads and writes the memory of owner.
 //
-// Before a service passes a handle on, it must be bound: bind the handle of a Region to Node.Addr, and an unbound handle in a
-// client's request to Request.Peer. Memory that was lent to certain peers can be used by these only.
+// Before a service passes a handle on, it must be bound: bind the handle of a Region to Node.Addr, and an unbound
+// handle in a client's request to Request.Peer. Memory that was lent to certain peers can be used by these only.
 //
 // The error is ErrInvalid if b is HG_BULK_NULL or bound to another process, or if owner is not an address that other
 // processes can reach.
@@ -50,8 +50,8 @@ func (b Bulk) Bind(owner string) (Bulk, error) {
 }
 
 // Owner returns the address of the process that owns the memory, if the handle is bound to it (HG_Bulk_bind), and ""
-// otherwise: the owner is then the process that has sent the handle. A sender can forge the owner: use it, with Node.Remote,
-// only if you trust the sender.
+// otherwise: the owner is then the process that has sent the handle. A sender can forge the owner: use it, with
+// Node.Remote, only if you trust the sender.
 func (b Bulk) Owner() string {
 	if !b.wire.Owner.IsValid() {
 		return ""

@@ -11,16 +11,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
 )
 
-// The tags of calls. A response and the acknowledgement of a response arrive in the same kind of message, so both sides must
-// use different tags: C counts from 1, the side of a node that has dialed from firstTag, the other side from
-// firstTag+tagCount.
+// The tags of calls. A response and the acknowledgement of a response arrive in the same kind of message, so both
+// sides must use different tags: C counts from 1, the side of a node that has dialed from firstTag, the other side
+// from firstTag+tagCount.
 const (
 	firstTag = 1 << 30
 	tagCount = 1 << 29
 )
 
-// A pendingCall is a call that waits for its response. The goroutine that removes it from conn.calls completes it, so that
-// happens once.
+// A pendingCall is a call that waits for its response. The goroutine that removes it from conn.calls completes it, so
+// that happens once.
 type pendingCall struct {
 	done    chan struct{} // one slot, filled by complete
 	out     []byte
@@ -49,8 +49,8 @@ func (n *Node) Call(ctx context.Context, addr string, id uint64, in []byte) ([]b
 	return n.callWithDeadline(ctx, "call", addr, id, in, 0)
 }
 
-// Notify sends in to the RPC id at addr, which has no response. An error with NotRun is certain, but nil does not mean that
-// the request ran. If in is too long for a message, Notify blocks until the target has read it.
+// Notify sends in to the RPC id at addr, which has no response. An error with NotRun is certain, but nil does not
+// mean that the request ran. If in is too long for a message, Notify blocks until the target has read it.
 func (n *Node) Notify(ctx context.Context, addr string, id uint64, in []byte) error {
 	_, err := n.callWithDeadline(ctx, "notify", addr, id, in, hgwire.NoReply)
 	return err
@@ -160,7 +160,8 @@ func (c *conn) sendRequest(ctx context.Context, k *pendingCall, r *hgwire.Reques
 	}
 	for {
 		c.lastCall = (c.lastCall + 1) % tagCount
-		if tag = c.firstTag + c.lastCall; c.calls[tag] == nil {
+		tag = c.firstTag + c.lastCall
+		if c.calls[tag] == nil {
 			break
 		}
 	}
@@ -174,8 +175,8 @@ func (c *conn) sendRequest(ctx context.Context, k *pendingCall, r *hgwire.Reques
 	return tag, nil
 }
 
-// abandonCall ends the wait for a response; it returns false if that has arrived. A slow target may still read long input, so
-// that is replaced with a copy, which stays lent.
+// abandonCall ends the wait for a response; it returns false if that has arrived. A slow target may still read long
+// input, so that is replaced with a copy, which stays lent.
 func (c *conn) abandonCall(k *pendingCall, tag uint32, region *Region) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,8 +268,8 @@ func (c *conn) fetchOutput(ctx context.Context, tag uint32, b hgwire.Bulk, sums 
 	return out, nil
 }
 
-// acknowledge sends the acknowledgement for tag: the memory that the peer has lent for it is not needed any more. If later is
-// set, the caller flushes.
+// acknowledge sends the acknowledgement for tag: the memory that the peer has lent for it is not needed any more. If
+// later is set, the caller flushes.
 func (c *conn) acknowledge(tag uint32, later bool) {
 	c.mu.Lock()
 	c.appendHeaderLocked(&xnet.Header{Op: xnet.Tagged, Tag: uint64(tag)}, 1)
@@ -277,9 +278,9 @@ func (c *conn) acknowledge(tag uint32, later bool) {
 }
 
 const (
-	// maxLent is how many bytes are lent to a peer before bodies are revoked that it has not read for lentIdle. A body that
-	// it reads is not revoked, because that would end the connection. At most four times Config.MaxBody, or maxLent if that
-	// is more, are lent to a peer.
+	// maxLent is how many bytes are lent to a peer before bodies are revoked that it has not read for lentIdle. A
+	// body that it reads is not revoked, because that would end the connection. At most four times Config.MaxBody, or
+	// maxLent if that is more, are lent to a peer.
 	maxLent  = 64 << 20
 	lentIdle = 5 * time.Second
 )

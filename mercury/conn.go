@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
 )
 
-// A conn is a connection that is set up. One goroutine reads it; any goroutine that has something to send writes it; see
-// write.go.
+// A conn is a connection that is set up. One goroutine reads it; any goroutine that has something to send writes it;
+// see write.go.
 type conn struct {
 	node   *Node
 	nc     net.Conn
@@ -76,7 +76,8 @@ func (f *fifo[T]) pop() (v T, ok bool) {
 	return v, true
 }
 
-// newConn returns a connection over nc with the peer name, which has sent s. self is the address of this node for the peer.
+// newConn returns a connection over nc with the peer name, which has sent s. self is the address of this node for the
+// peer.
 func (n *Node) newConn(nc net.Conn, name, self netip.AddrPort, s xnet.Setup) *conn {
 	c := &conn{node: n, nc: nc, name: name, addr: addrText(name), self: self, pid: s.PID,
 		wake: make(chan struct{}, 1), calls: map[uint32]*pendingCall{}, firstTag: firstTag}
@@ -108,7 +109,8 @@ func (c *conn) tryWrite(b []byte) (int, error) {
 	return n, err
 }
 
-// fail closes the connection, and ends all its operations with err. It may be called more than once; the first err counts.
+// fail closes the connection, and ends all its operations with err. It may be called more than once; the first err
+// counts.
 func (c *conn) fail(err error) {
 	c.mu.Lock()
 	if c.err != nil {

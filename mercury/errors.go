@@ -8,8 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Code is the reason of a failure. It is an error, for errors.Is. Codes up to 24 are the numbers of C Mercury. They are the
-// codes of packages qs, hg and na.
+// A Code is the reason of a failure. It is an error, for errors.Is. Codes up to 24 are the numbers of C Mercury. They
+// are the codes of packages qs, hg and na.
 type Code = codes.Code
 
 // The codes of this package.
@@ -78,14 +78,14 @@ func (e *Error) Timeout() bool { return errors.Is(e.Err, ErrTimeout) }
 
 // A RemoteError is an error with which the target has responded.
 type RemoteError struct {
-	// Code is hg_return_t, or the code of a handler of this package. Numbers up to 21 have the same meaning in all releases
-	// of Mercury. Those from 22 to 26 are as in Mercury 2.4.1; earlier releases have other ones, and a response does not
-	// contain the release. Error lists the possible meanings.
+	// Code is hg_return_t, or the code of a handler of this package. Numbers up to 21 have the same meaning in all
+	// releases of Mercury. Those from 22 to 26 are as in Mercury 2.4.1; earlier releases have other ones, and a
+	// response does not contain the release. Error lists the possible meanings.
 	Code Code
 }
 
-// renumberedCodes are the texts of the codes that were renumbered in Mercury 2.4.1. 26 is new in it; targets of this package
-// respond with it if a handler fails.
+// renumberedCodes are the texts of the codes that were renumbered in Mercury 2.4.1. 26 is new in it; targets of this
+// package respond with it if a handler fails.
 var renumberedCodes = map[Code]string{
 	22:         "HG_IO_ERROR, or HG_CHECKSUM_ERROR of Mercury 2.3",
 	23:         "HG_HOSTFIREWALL, or HG_CHECKSUM_ERROR of Mercury 2.4.0, HG_NA_ERROR of 2.3",
@@ -102,7 +102,8 @@ func (e *RemoteError) Error() string {
 	return "target: " + e.Code.Error()
 }
 
-// isRefusal reports whether the library at the target has responded, without running a handler: only it uses these codes.
+// isRefusal reports whether the library at the target has responded, without running a handler: only it uses these
+// codes.
 func (e *RemoteError) isRefusal() bool {
 	switch e.Code {
 	case ErrNoMethod, ErrAgain, ErrInvalid, codes.ErrVersion, ErrProtocol, ErrChecksum:
@@ -126,8 +127,8 @@ func (e *RemoteError) Is(target error) bool {
 // otherError is HG_OTHER_ERROR, for all errors without a number in C.
 const otherError Code = 26
 
-// codeInC returns the number that is sent for the error of a handler. It is HG_OTHER_ERROR if the error has no number in C, or
-// one that means that no handler ran. docs/MERCURY.md has the table.
+// codeInC returns the number that is sent for the error of a handler. It is HG_OTHER_ERROR if the error has no number
+// in C, or one that means that no handler ran. docs/MERCURY.md has the table.
 func codeInC(err error) int8 {
 	code := CodeOf(err)
 	if code == codes.ErrIO && !errors.Is(err, codes.ErrIO) { // CodeOf returns ErrIO for errors without a code
@@ -147,7 +148,8 @@ func CodeOf(err error) Code {
 	return codes.Of(err)
 }
 
-// FateOf returns whether the request ran whose call has ended with err: Ran for nil, MaybeRan for errors of other packages.
+// FateOf returns whether the request ran whose call has ended with err: Ran for nil, MaybeRan for errors of other
+// packages.
 func FateOf(err error) Fate {
 	if err == nil {
 		return Ran
@@ -163,8 +165,8 @@ func errorf(code Code, format string, args ...any) error {
 	return codes.WithText(code, fmt.Sprintf(format, args...))
 }
 
-// contextError returns the error of an operation that has ended because ctx is done. It matches the cause of ctx, and exactly
-// one of ErrTimeout and ErrCanceled.
+// contextError returns the error of an operation that has ended because ctx is done. It matches the cause of ctx, and
+// exactly one of ErrTimeout and ErrCanceled.
 func contextError(ctx context.Context, text string) error {
 	code := ErrCanceled
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

@@ -74,8 +74,8 @@ func (n *Node) dial(l *pendingDial, a netip.AddrPort) {
 		if err = n.dialOnce(l, a); err != errNack {
 			break
 		}
-		// The peer has a connection with this node already: one that it dials, which arrives here soon, or an old one whose end
-		// it has not noticed.
+		// The peer has a connection with this node already: one that it dials, which arrives here soon, or an old one
+		// whose end it has not noticed.
 		select {
 		case <-time.After(pause):
 		case <-l.ctx.Done():
@@ -99,7 +99,8 @@ var (
 	errSwapped = errorf(ErrUnsupported, "the peer has another byte order")
 )
 
-// dialOnce makes one attempt to connect to a. It returns errNack if the peer refuses a second connection, or l is canceled.
+// dialOnce makes one attempt to connect to a. It returns errNack if the peer refuses a second connection, or l is
+// canceled.
 func (n *Node) dialOnce(l *pendingDial, a netip.AddrPort) error {
 	d := net.Dialer{}
 	if own := n.self.Addr(); !own.IsUnspecified() && own.IsLoopback() == a.Addr().IsLoopback() {
@@ -215,8 +216,8 @@ func (n *Node) setUpAccepted(nc net.Conn) {
 	}
 }
 
-// admit exchanges the set-up messages on an accepted connection, and returns the conn, or nil if it is refused. If both sides
-// dial each other, the dial of the side with the higher address is kept.
+// admit exchanges the set-up messages on an accepted connection, and returns the conn, or nil if it is refused. If
+// both sides dial each other, the dial of the side with the higher address is kept.
 func (n *Node) admit(nc net.Conn) *conn {
 	_ = nc.SetDeadline(time.Now().Add(n.cfg.SetupTimeout))
 	s, err := n.readSetup(nc)

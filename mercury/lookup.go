@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Lookup replaces the host name in addr, for example "ofi+tcp://node7:4000", with an IPv4 address. The name may also be that
-// of a network interface of this machine. An address without a name is returned unchanged. Lookup may block in the system's
-// resolver; calls accept only numeric addresses, so that they never block in it.
+// Lookup replaces the host name in addr, for example "ofi+tcp://node7:4000", with an IPv4 address. The name may also
+// be that of a network interface of this machine. An address without a name is returned unchanged. Lookup may block
+// in the system's resolver; calls accept only numeric addresses, so that they never block in it.
 //
-// The error is ErrInvalid if addr is not an address, ErrUnreachable if the name has no IPv4 address, and that of ctx if it is
-// done.
+// The error is ErrInvalid if addr is not an address, ErrUnreachable if the name has no IPv4 address, and that of ctx
+// if it is done.
 func Lookup(ctx context.Context, addr string) (string, error) {
 	if a, err := parseAddr(addr); err == nil {
 		return addrText(a), nil

@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 )
 
-// A memory is a range of bytes that a connection may copy from or to until revoke. Copies are made with its lock held, in
-// chunks, so that revoke waits for at most one chunk and never for a peer.
+// A memory is a range of bytes that a connection may copy from or to until revoke. Copies are made with its lock
+// held, in chunks, so that revoke waits for at most one chunk and never for a peer.
 type memory struct {
 	mu  sync.Mutex
 	buf []byte // nil once revoked
@@ -94,18 +94,19 @@ type segment struct {
 // Lend lets peers read or write buf until Region.Close, as HG_Bulk_create does.
 //
 //   - It does not block, and does not copy buf, which must not be used for anything else until Region.Close.
-//   - A peer needs the key, which is random and part of Region.Bulk. If peers are given, which are addresses, the key is
-//     valid for these only.
-//   - An access with a wrong key or range, or of a kind that is not allowed, ends the connection, as in C: the protocol has no
-//     message that refuses one.
-//   - The error is ErrInvalid if buf is empty, access is unknown or peers are not addresses, and ErrClosed after Node.Close.
+//   - A peer needs the key, which is random and part of Region.Bulk. If peers are given, which are addresses, the key
+//     is valid for these only.
+//   - An access with a wrong key or range, or of a kind that is not allowed, ends the connection, as in C: the
+//     protocol has no message that refuses one.
+//   - The error is ErrInvalid if buf is empty, access is unknown or peers are not addresses, and ErrClosed after
+//     Node.Close.
 func (n *Node) Lend(buf []byte, access Access, peers ...string) (*Region, error) {
 	return n.LendSegments([][]byte{buf}, access, peers...)
 }
 
-// LendSegments is Lend of several buffers, which peers see as one: bufs[1] follows the last byte of bufs[0]. Empty buffers are
-// skipped. The handle needs 72 bytes for each buffer; a request with a handle of more than about 50 does not fit into a message,
-// and the target reads it with a transfer of its own.
+// LendSegments is Lend of several buffers, which peers see as one: bufs[1] follows the last byte of bufs[0]. Empty
+// buffers are skipped. The handle needs 72 bytes for each buffer; a request with a handle of more than about 50 does
+// not fit into a message, and the target reads it with a transfer of its own.
 func (n *Node) LendSegments(bufs [][]byte, access Access, peers ...string) (*Region, error) {
 	if access == 0 || access&^(Read|Write) != 0 || !slices.ContainsFunc(bufs, func(b []byte) bool { return len(b) > 0 }) {
 		return nil, errorf(ErrInvalid, "mercury: lend: the memory is empty, or the access is not Read, Write or both")
@@ -153,8 +154,8 @@ func newKey() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// Bulk returns the handle of r, to be sent to peers in the input or output of a call. It is valid until Close. A peer that
-// passes it on needs a bound handle: Region.Bulk().Bind(Node.Addr()).
+// Bulk returns the handle of r, to be sent to peers in the input or output of a call. It is valid until Close. A peer
+// that passes it on needs a bound handle: Region.Bulk().Bind(Node.Addr()).
 func (r *Region) Bulk() Bulk {
 	b := hgwire.Bulk{Len: r.size, Access: uint8(r.access), Segments: make([]hgwire.Segment, len(r.segments))}
 	for i, s := range r.segments {
@@ -166,11 +167,12 @@ func (r *Region) Bulk() Bulk {
 // maxEager is the largest size of a handle with a copy of the memory. It leaves room for other arguments in a message.
 const maxEager = 3 << 10
 
-// EagerBulk is Bulk with a copy of the current contents of the memory in the handle, as C does for small memory: the receiver
-// reads the copy, and Get of such a handle does not block. If peers may write to the memory, if the handle would be longer than
-// 3 KiB, and after Close, it returns the handle of Bulk.
+// EagerBulk is Bulk with a copy of the current contents of the memory in the handle, as C does for small memory: the
+// receiver reads the copy, and Get of such a handle does not block. If peers may write to the memory, if the handle
+// would be longer than 3 KiB, and after Close, it returns the handle of Bulk.
 //
-// Every process that receives the handle can read the copy, also if the memory was lent to certain peers, and after Close.
+// Every process that receives the handle can read the copy, also if the memory was lent to certain peers, and after
+// Close.
 func (r *Region) EagerBulk() Bulk {
 	b := r.Bulk()
 	if r.access != Read || b.wire.WireSize()+r.size > maxEager {
@@ -188,9 +190,9 @@ func (r *Region) EagerBulk() Bulk {
 	return b
 }
 
-// Close revokes the access of peers to the memory: when it returns, the memory is not read or written for a peer any more. A
-// peer that is in the middle of an access, or uses the key afterwards, loses its connection. Close waits for no peer. It
-// returns nil and may be called twice.
+// Close revokes the access of peers to the memory: when it returns, the memory is not read or written for a peer any
+// more. A peer that is in the middle of an access, or uses the key afterwards, loses its connection. Close waits for
+// no peer. It returns nil and may be called twice.
 func (r *Region) Close() error {
 	r.node.regionMu.Lock()
 	for _, s := range r.segments {

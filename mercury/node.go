@@ -29,33 +29,34 @@ const (
 
 // Config configures a Node. The zero value works.
 type Config struct {
-	// Timeout is the timeout of calls, reads and writes whose context has no deadline: C does not respond to requests that it
-	// cannot decode, and a peer that hangs is not detected. 0 means 1 minute, a negative value means no timeout.
+	// Timeout is the timeout of calls, reads and writes whose context has no deadline: C does not respond to requests
+	// that it cannot decode, and a peer that hangs is not detected. 0 means 1 minute, a negative value means no
+	// timeout.
 	Timeout time.Duration
-	// Checksums is for requests; responses are like their request. Checksums of a peer are verified if it sends any: the
-	// response to damaged input is HG_CHECKSUM_ERROR, and no handler runs; the error of damaged output is ErrChecksum. Data of
-	// Get and Put have no checksums.
+	// Checksums is for requests; responses are like their request. Checksums of a peer are verified if it sends any:
+	// the response to damaged input is HG_CHECKSUM_ERROR, and no handler runs; the error of damaged output is
+	// ErrChecksum. Data of Get and Put have no checksums.
 	Checksums Checksums
-	// AnyInterface allows Open to listen on every address of the machine. Every process that can connect can make calls; see
-	// the package comment.
+	// AnyInterface allows Open to listen on every address of the machine. Every process that can connect can make
+	// calls; see the package comment.
 	AnyInterface bool
-	// MessageSize is the largest size of a message with its headers in bytes: max_unexpected_size of the C side. 0 means 4,096.
-	// Longer input and output is read by the other side with a transfer of its own.
+	// MessageSize is the largest size of a message with its headers in bytes: max_unexpected_size of the C side. 0
+	// means 4,096. Longer input and output is read by the other side with a transfer of its own.
 	MessageSize int
 	// MaxBody is the largest size in bytes of input and output that does not fit into a message. 0 means 64 MiB.
 	MaxBody int64
-	// Budget is the largest number of bytes of input, over all peers, that was received and whose handler has not returned.
-	// 0 means 256 MiB.
+	// Budget is the largest number of bytes of input, over all peers, that was received and whose handler has not
+	// returned. 0 means 256 MiB.
 	Budget int64
 	// MaxPeers is the largest number of connections. 0 means 1,024.
 	MaxPeers int
-	// MaxActive is how many handlers run at a time for one peer. 0 means 256. MaxQueued is how many more requests of it are
-	// queued. 0 means 4,096. Requests beyond are refused with ErrAgain.
+	// MaxActive is how many handlers run at a time for one peer. 0 means 256. MaxQueued is how many more requests of
+	// it are queued. 0 means 4,096. Requests beyond are refused with ErrAgain.
 	MaxActive, MaxQueued int
 	// SetupTimeout is how long it may take to set up a connection. 0 means 5 seconds.
 	SetupTimeout time.Duration
-	// Logger gets panics of handlers, and the reasons for which peers with another protocol are refused, each reason once for
-	// a host. Nil means slog.Default().
+	// Logger gets panics of handlers, and the reasons for which peers with another protocol are refused, each reason
+	// once for a host. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -116,9 +117,10 @@ type handler struct {
 	provider *Provider // the provider that removes it in Close; nil if there is none
 }
 
-// Open returns a node that listens on addr, for example "ofi+tcp://127.0.0.1:0", where the system chooses port 0. Unless
-// Config.AnyInterface is set, the address must be one of this machine. It may also name an interface or a host, which Lookup
-// resolves, within Config.SetupTimeout. Only IPv4 is supported. C processes reach the node at Addr.
+// Open returns a node that listens on addr, for example "ofi+tcp://127.0.0.1:0", where the system chooses port 0.
+// Unless Config.AnyInterface is set, the address must be one of this machine. It may also name an interface or a
+// host, which Lookup resolves, within Config.SetupTimeout. Only IPv4 is supported. C processes reach the node at
+// Addr.
 func Open(addr string, cfg Config) (*Node, error) {
 	if err := cfg.normalize(); err != nil {
 		return nil, err
@@ -176,8 +178,8 @@ func parseAddr(addr string) (netip.AddrPort, error) {
 // addrText returns the address as C prints it.
 func addrText(a netip.AddrPort) string { return scheme + a.String() }
 
-// Addr returns the address of the node, in the format for HG_Addr_lookup in C. With AnyInterface the host is 0.0.0.0: replace
-// it before you pass it on.
+// Addr returns the address of the node, in the format for HG_Addr_lookup in C. With AnyInterface the host is 0.0.0.0:
+// replace it before you pass it on.
 func (n *Node) Addr() string { return n.addr }
 
 // Peers returns the addresses of the connected processes.
@@ -191,12 +193,12 @@ func (n *Node) Peers() []string {
 	return all
 }
 
-// Handle serves requests of the RPC id with fn, each on a goroutine of its own, until RemoveHandler. It may be called at any
-// time. It panics if id has a handler, or if fn is nil.
+// Handle serves requests of the RPC id with fn, each on a goroutine of its own, until RemoveHandler. It may be called
+// at any time. It panics if id has a handler, or if fn is nil.
 func (n *Node) Handle(id uint64, fn func(*Request)) { n.mustAddHandler(id, handler{serve: fn}) }
 
-// HandleInline is Handle for a function that is quick and never blocks: it runs on the goroutine that reads the connection.
-// The input of the request is valid until fn returns.
+// HandleInline is Handle for a function that is quick and never blocks: it runs on the goroutine that reads the
+// connection. The input of the request is valid until fn returns.
 func (n *Node) HandleInline(id uint64, fn func(*Request)) {
 	n.mustAddHandler(id, handler{serve: fn, inline: true})
 }
@@ -224,9 +226,9 @@ func (n *Node) addHandler(id uint64, h handler) bool {
 	return true
 }
 
-// RemoveHandler removes the handler of the RPC id, as margo_deregister does, and reports whether there was one. The response
-// to later requests is HG_NOENTRY. Requests that were accepted before still run: RemoveHandler does not wait for them. The id
-// may be used for Handle again at once.
+// RemoveHandler removes the handler of the RPC id, as margo_deregister does, and reports whether there was one. The
+// response to later requests is HG_NOENTRY. Requests that were accepted before still run: RemoveHandler does not wait
+// for them. The id may be used for Handle again at once.
 func (n *Node) RemoveHandler(id uint64) bool { return n.removeHandler(id, nil) }
 
 // removeHandler is RemoveHandler; if p is not nil, it removes only a handler of p.

@@ -40,11 +40,12 @@ func newDirection(do func(func(fd uintptr) bool) error, call func(int, []byte) (
 	return t
 }
 
-// transfer reads or writes some of the bytes of p, once. If the socket is not ready it waits for that if wait is set, and
-// returns false otherwise. The error is errRevoked if the memory of p is revoked. The lock of a memory is held during the system
-// call, and not while transfer waits.
+// transfer reads or writes some of the bytes of p, once. If the socket is not ready it waits for that if wait is set,
+// and returns false otherwise. The error is errRevoked if the memory of p is revoked. The lock of a memory is held
+// during the system call, and not while transfer waits.
 func (t *nonblockingIO) transfer(p buffer, wait bool) (n int, ready bool, err error) {
-	t.target, t.wait, t.n, t.err = p, wait, 0, nil // results of a rawIO that does not call runOnce, on a closed connection
+	// Results of a rawIO that does not call runOnce, on a closed connection.
+	t.target, t.wait, t.n, t.err = p, wait, 0, nil
 	err = t.rawIO(t.runFunc)
 	t.target = buffer{}
 	if err == nil {

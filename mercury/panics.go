@@ -16,8 +16,8 @@ func callFailpoint(b []byte) {
 	}
 }
 
-// Panics returns the number of panics of this package, not of handlers, caused by the bytes of peers. Each has closed the
-// connection of the peer, and its stack is in the log: please report it.
+// Panics returns the number of panics of this package, not of handlers, caused by the bytes of peers. Each has closed
+// the connection of the peer, and its stack is in the log: please report it.
 func (n *Node) Panics() int64 { return n.panics.Load() }
 
 // recordPanic counts and logs a recovered panic, and returns the error of the connection.
@@ -28,8 +28,8 @@ func (n *Node) recordPanic(v any, peer string) error {
 	return errorf(ErrPeerLost, "%v: this side panicked while it handled the bytes of the peer: %v", ErrPeerLost, v)
 }
 
-// rescue recovers from a panic of a goroutine that handles the bytes of the peer of c, and closes c. It must be deferred where
-// no lock is held.
+// rescue recovers from a panic of a goroutine that handles the bytes of the peer of c, and closes c. It must be
+// deferred where no lock is held.
 func (c *conn) rescue() {
 	if v := recover(); v != nil {
 		c.fail(c.node.recordPanic(v, c.addr))

@@ -17,8 +17,8 @@ const (
 	sumsOn
 )
 
-// checksums reports whether requests to the peer have the longer header. If the peer has not sent a message that shows it, the
-// first call starts a probe and waits for it.
+// checksums reports whether requests to the peer have the longer header. If the peer has not sent a message that
+// shows it, the first call starts a probe and waits for it.
 func (c *conn) checksums(ctx context.Context) (bool, error) {
 	for {
 		c.mu.Lock()
@@ -42,9 +42,9 @@ func (c *conn) checksums(ctx context.Context) (bool, error) {
 	}
 }
 
-// probe sends a request of an RPC that no peer has. C responds to it with and without checksums, and the flags of the response
-// show which one it is. probe ends when the response has arrived, the connection has ended, or Config.SetupTimeout has passed;
-// the next call then starts another one.
+// probe sends a request of an RPC that no peer has. C responds to it with and without checksums, and the flags of the
+// response show which one it is. probe ends when the response has arrived, the connection has ended, or
+// Config.SetupTimeout has passed; the next call then starts another one.
 func (c *conn) probe(probing chan struct{}) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.node.cfg.SetupTimeout)
 	defer cancel()

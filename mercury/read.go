@@ -67,8 +67,8 @@ func (r *connReader) flush() (answers bool) {
 	return answers
 }
 
-// read reads at least one byte to p, or returns an error. It polls for pollTime before it blocks, unless that had no success
-// recently.
+// read reads at least one byte to p, or returns an error. It polls for pollTime before it blocks, unless that had no
+// success recently.
 func (r *connReader) read(p buffer) (int, error) {
 	if r.poller == nil || r.skipPolls > 0 || runtime.GOMAXPROCS(0) == 1 || !polling.CompareAndSwap(false, true) {
 		r.skipPolls--
@@ -102,7 +102,8 @@ func (r *connReader) readBlocking(p buffer) (int, error) {
 	return n, readError(n, err)
 }
 
-// readError returns the error of a read of n bytes with err: nil if n is not 0, and io.EOF for 0 bytes without an error.
+// readError returns the error of a read of n bytes with err: nil if n is not 0, and io.EOF for 0 bytes without an
+// error.
 func readError(n int, err error) error {
 	switch {
 	case n > 0:
@@ -120,8 +121,8 @@ var polling atomic.Bool
 // pollTime is how long a connection is polled before its reader sleeps. Waking the reader takes about as long.
 const pollTime = 50 * time.Microsecond
 
-// readSpan reads the next bytes into the memory of s, or drops them if it has none. s is the missing part afterwards. The error
-// is errRevoked if the memory is revoked.
+// readSpan reads the next bytes into the memory of s, or drops them if it has none. s is the missing part afterwards.
+// The error is errRevoked if the memory is revoked.
 func (r *connReader) readSpan(s *span) error {
 	for s.n > 0 {
 		n := uint64(0)
@@ -150,7 +151,8 @@ func (r *connReader) readSpan(s *span) error {
 	return nil
 }
 
-// readLoop reads until the connection ends. If an inline handler calls runtime.Goexit, it continues on another goroutine.
+// readLoop reads until the connection ends. If an inline handler calls runtime.Goexit, it continues on another
+// goroutine.
 func (c *conn) readLoop() {
 	ended := false
 	defer func() {

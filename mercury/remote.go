@@ -15,8 +15,8 @@ const (
 
 // A Remote is memory that a peer has lent. It is safe for concurrent use.
 //
-// The protocol of C has no messages to refuse or cancel an access: a peer that has revoked the memory closes the connection,
-// and the response to a read that was abandoned is discarded when it arrives.
+// The protocol of C has no messages to refuse or cancel an access: a peer that has revoked the memory closes the
+// connection, and the response to a read that was abandoned is discarded when it arrives.
 type Remote struct {
 	ctx  context.Context // of ReadAt and WriteAt
 	node *Node
@@ -59,9 +59,9 @@ func (r *Remote) ReadAt(p []byte, off int64) (int, error) {
 // WriteAt is Put with the context of With.
 func (r *Remote) WriteAt(p []byte, off int64) (int, error) { return r.Put(r.ctx, p, off) }
 
-// Get reads len(p) bytes at offset off of the memory into p, in chunks of 1 MiB. It blocks until they have arrived or ctx is
-// done; p is not written to any more then. It returns how many bytes at the beginning of p were read, len(p) if the error is
-// nil.
+// Get reads len(p) bytes at offset off of the memory into p, in chunks of 1 MiB. It blocks until they have arrived or
+// ctx is done; p is not written to any more then. It returns how many bytes at the beginning of p were read, len(p)
+// if the error is nil.
 func (r *Remote) Get(ctx context.Context, p []byte, off int64) (int, error) {
 	if b := &r.bulk.wire; b.Eager != nil && r.checkAccess("read", Read, len(p), off) == nil {
 		return copy(p, b.Eager[off:]), nil
@@ -69,8 +69,9 @@ func (r *Remote) Get(ctx context.Context, p []byte, off int64) (int, error) {
 	return r.transfer(ctx, "read", Read, p, off)
 }
 
-// Put writes p at offset off of the memory. It blocks until all bytes have arrived or ctx is done; p is not read any more then,
-// but a chunk in flight may still arrive. It returns how many bytes at the beginning of p are known to have arrived.
+// Put writes p at offset off of the memory. It blocks until all bytes have arrived or ctx is done; p is not read any
+// more then, but a chunk in flight may still arrive. It returns how many bytes at the beginning of p are known to
+// have arrived.
 func (r *Remote) Put(ctx context.Context, p []byte, off int64) (int, error) {
 	return r.transfer(ctx, "write", Write, p, off)
 }
@@ -186,8 +187,8 @@ func (c *conn) startLocked(o *chunkOp, access Access, v xnet.IOV) {
 	c.jobs = append(c.jobs, &dataMessage{head: head, spans: []span{{&o.transfer.mem, o.off, o.n}}, op: o})
 }
 
-// endLocked ends a chunk with err, and wakes the goroutine of the transfer if another chunk can be started or the transfer has
-// ended.
+// endLocked ends a chunk with err, and wakes the goroutine of the transfer if another chunk can be started or the
+// transfer has ended.
 func (t *transfer) endLocked(err error) {
 	t.inFlight--
 	if err != nil && t.err == nil {

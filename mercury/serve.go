@@ -28,22 +28,22 @@ type Request struct {
 	detached bool // Detach was called
 }
 
-// Input returns the input of the call, at most Config.MaxBody bytes. The handler may keep and change it; but for HandleInline
-// it is valid only until the handler returns.
+// Input returns the input of the call, at most Config.MaxBody bytes. The handler may keep and change it; but for
+// HandleInline it is valid only until the handler returns.
 func (r *Request) Input() []byte { return r.in }
 
 // ID returns the id of the RPC.
 func (r *Request) ID() uint64 { return r.id }
 
-// Peer returns the address of the calling process, which can be used for Call: its IP address, with the port that it has
-// announced.
+// Peer returns the address of the calling process, which can be used for Call: its IP address, with the port that it
+// has announced.
 func (r *Request) Peer() string { return r.conn.addr }
 
 // Node returns the node that serves the request.
 func (r *Request) Node() *Node { return r.conn.node }
 
-// Context returns a context that is canceled when the connection or the node is closed. Requests of C have no deadline, and
-// the target is not notified of a cancel.
+// Context returns a context that is canceled when the connection or the node is closed. Requests of C have no
+// deadline, and the target is not notified of a cancel.
 func (r *Request) Context() context.Context { return r.conn.ctx }
 
 // Remote returns memory that the origin has lent. It is accessed over the connection of the request.
@@ -61,15 +61,16 @@ func (r *Request) Detach() {
 // Respond sends a response with a copy of out. It does not block.
 //
 // The error matches ErrAnswered if there is a response already, ErrOverflow if out is longer than Config.MaxBody, and
-// ErrNoMemory if the peer has not read four times Config.MaxBody of earlier output; otherwise it is the error with which the
-// connection has ended. nil does not mean that the response arrives. A request without a response gets none.
+// ErrNoMemory if the peer has not read four times Config.MaxBody of earlier output; otherwise it is the error with
+// which the connection has ended. nil does not mean that the response arrives. A request without a response gets
+// none.
 func (r *Request) Respond(out []byte) error { return r.respond(0, out) }
 
 // RespondError sends a response with the number of err. It does not block, and its error is that of Respond.
 //
-// A Code that is a number of C is sent unchanged, and so are codes from 64 to 127; context.DeadlineExceeded is HG_TIMEOUT and
-// context.Canceled is HG_CANCELED. Every other error is HG_OTHER_ERROR, also one whose number means that no handler ran, such
-// as ErrNoMethod. The text of err is not sent.
+// A Code that is a number of C is sent unchanged, and so are codes from 64 to 127; context.DeadlineExceeded is
+// HG_TIMEOUT and context.Canceled is HG_CANCELED. Every other error is HG_OTHER_ERROR, also one whose number means
+// that no handler ran, such as ErrNoMethod. The text of err is not sent.
 func (r *Request) RespondError(err error) error { return r.respond(codeInC(err), nil) }
 
 // respond sends a response. Output that does not fit into a message is lent to the peer.
@@ -196,8 +197,8 @@ func (c *conn) enqueue(r *Request) {
 	}
 }
 
-// runHandlers runs the handler of r and of queued requests. If a handler calls runtime.Goexit, as FailNow of a test does, the
-// queue continues on another goroutine.
+// runHandlers runs the handler of r and of queued requests. If a handler calls runtime.Goexit, as FailNow of a test
+// does, the queue continues on another goroutine.
 func (c *conn) runHandlers(r *Request) {
 	defer func() {
 		if r == nil {
@@ -249,8 +250,8 @@ func (r *Request) serve() {
 	r.runHandler()
 }
 
-// fetchInput reads input that is too long for a message from the memory of the origin. After an error code is that of the
-// response, 0 if the connection has ended. It adds the length of the input to charged.
+// fetchInput reads input that is too long for a message from the memory of the origin. After an error code is that of
+// the response, 0 if the connection has ended. It adds the length of the input to charged.
 func (r *Request) fetchInput(charged *int64) ([]byte, Code, error) {
 	var b hgwire.Bulk
 	if _, err := b.Parse(r.in); err != nil {
@@ -280,8 +281,8 @@ func (r *Request) fetchInput(charged *int64) ([]byte, Code, error) {
 	return in, 0, nil
 }
 
-// runHandler runs the handler. If that panics, which is logged, or returns without a response or Detach, the response is
-// HG_OTHER_ERROR.
+// runHandler runs the handler. If that panics, which is logged, or returns without a response or Detach, the response
+// is HG_OTHER_ERROR.
 func (r *Request) runHandler() {
 	defer func() {
 		p := recover()

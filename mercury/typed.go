@@ -7,7 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
 )
 
-// A Method is an RPC with the types of its input and output, which package proc encodes. It usually is a package variable.
+// A Method is an RPC with the types of its input and output, which package proc encodes. It usually is a package
+// variable.
 type Method[In, Out any] struct {
 	name   string
 	id     uint64
@@ -17,8 +18,8 @@ type Method[In, Out any] struct {
 // A margoPrefix is the lengths of the prefixes of input and output; zero for methods without Margo.
 type margoPrefix struct{ in, out int }
 
-// Define defines a method by name, as C does with HG_Register_name or MERCURY_REGISTER. It panics if In or Out cannot be
-// encoded by package proc.
+// Define defines a method by name, as C does with HG_Register_name or MERCURY_REGISTER. It panics if In or Out cannot
+// be encoded by package proc.
 func Define[In, Out any](name string) *Method[In, Out] { return DefineID[In, Out](name, ID(name)) }
 
 // DefineID defines a method by id, as C does with HG_Register; name is for errors.
@@ -41,11 +42,12 @@ func (m *Method[In, Out]) Name() string { return m.name }
 // ID returns the id of the RPC.
 func (m *Method[In, Out]) ID() uint64 { return m.id }
 
-// Call calls m at addr and blocks until its output has arrived, as Node.Call does. When it returns, memory that in refers to is
-// not used any more.
+// Call calls m at addr and blocks until its output has arrived, as Node.Call does. When it returns, memory that in
+// refers to is not used any more.
 //
-// The error is an *Error as for Node.Call. It also matches ErrInvalid if in cannot be encoded, for example a string with a zero
-// byte; the request has not run then. It also matches ErrProtocol if the output is of another type; the request has run then.
+// The error is an *Error as for Node.Call. It also matches ErrInvalid if in cannot be encoded, for example a string
+// with a zero byte; the request has not run then. It also matches ErrProtocol if the output is of another type; the
+// request has run then.
 func (m *Method[In, Out]) Call(ctx context.Context, n *Node, addr string, in In) (out Out, err error) {
 	b, err := m.encode("call", addr, in)
 	if err != nil {
@@ -83,9 +85,9 @@ func (m *Method[In, Out]) encode(op, addr string, in In) ([]byte, error) {
 
 // Handle serves m at n with fn, on a goroutine of its own for each request.
 //
-// ctx is canceled when the connection ends; RequestOf(ctx) is the request, for access to the memory that it has lent. An error
-// of fn is sent as by Request.RespondError. The response to input that cannot be decoded is HG_PROTOCOL_ERROR, and fn is not
-// called. Handle panics if n serves m already, or if fn is nil.
+// ctx is canceled when the connection ends; RequestOf(ctx) is the request, for access to the memory that it has lent.
+// An error of fn is sent as by Request.RespondError. The response to input that cannot be decoded is
+// HG_PROTOCOL_ERROR, and fn is not called. Handle panics if n serves m already, or if fn is nil.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
 	n.Handle(m.id, m.newHandler(fn))
 }

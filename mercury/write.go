@@ -43,8 +43,8 @@ func payloadLen(spans []span) (n uint64) {
 
 // flushLocked writes the queued output, unless later is set. It is called with c.mu and releases it.
 //
-// If no other goroutine writes, this one becomes the writer: it writes the output of all goroutines, as far as the socket
-// accepts it without blocking. The rest is left to writeLoop.
+// If no other goroutine writes, this one becomes the writer: it writes the output of all goroutines, as far as the
+// socket accepts it without blocking. The rest is left to writeLoop.
 func (c *conn) flushLocked(later bool) {
 	if c.writing || c.err != nil || later {
 		c.mu.Unlock()
@@ -69,8 +69,9 @@ func (c *conn) appendHeaderLocked(h *xnet.Header, payload int) {
 	}
 }
 
-// writePending writes the queued output. If limit is 0, it writes all of it and blocks for the socket. Otherwise it writes
-// about limit bytes without blocking, and leaves the rest to writeLoop. The caller has set c.writing and is the writer.
+// writePending writes the queued output. If limit is 0, it writes all of it and blocks for the socket. Otherwise it
+// writes about limit bytes without blocking, and leaves the rest to writeLoop. The caller has set c.writing and is
+// the writer.
 func (c *conn) writePending(limit int) {
 	rest, stage := c.unwritten, c.staged
 	c.unwritten, c.staged = nil, nil
@@ -122,7 +123,8 @@ func (j *dataMessage) isDirect(c *conn) bool {
 	return j != nil && j.started && c.poller != nil && j.spans[0].n > copyLimit
 }
 
-// writeDirect writes from the memory of j, which is locked during the system call. It is called with c.mu and releases it.
+// writeDirect writes from the memory of j, which is locked during the system call. It is called with c.mu and
+// releases it.
 func (c *conn) writeDirect(j *dataMessage, wait bool) (int, error) {
 	s := j.spans[0]
 	c.mu.Unlock()
@@ -162,8 +164,8 @@ func (c *conn) writeLoop() {
 // stagePool holds buffers for data.
 var stagePool = sync.Pool{New: func() any { return new([stageSize]byte) }}
 
-// nextLocked returns the next bytes to write, and the buffer of stagePool that they are in. If that is nil, they are in the
-// buffer of the output, which is reused after the next call.
+// nextLocked returns the next bytes to write, and the buffer of stagePool that they are in. If that is nil, they are
+// in the buffer of the output, which is reused after the next call.
 func (c *conn) nextLocked() ([]byte, *[stageSize]byte) {
 	if c.err != nil {
 		return nil, nil
@@ -194,7 +196,8 @@ func (c *conn) nextLocked() ([]byte, *[stageSize]byte) {
 			b = stage[:copyLimit]
 		}
 		b, ok := c.fillLocked(c.job, b)
-		if !ok { // the memory of a read is revoked: the protocol has no error response, so the connection must be closed
+		// The memory of a read is revoked: the protocol has no error response, so the connection must be closed.
+		if !ok {
 			stagePool.Put(stage)
 			err := c.accessError()
 			go c.fail(err) // fail takes the lock

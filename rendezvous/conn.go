@@ -22,8 +22,8 @@ const (
 // errWriteTimeout is the error of a member that accepts no bytes.
 var errWriteTimeout = errors.New("write timeout: the member does not read")
 
-// A conn is a connection at the server. One goroutine reads and one writes, so that the server still reads from a member
-// that does not read.
+// A conn is a connection at the server. One goroutine reads and one writes, so that the server still reads from a
+// member that does not read.
 type conn struct {
 	net.Conn
 	server   *server
@@ -52,7 +52,8 @@ func (c *conn) enqueueLocked(o protocol.Output) {
 	}
 }
 
-// readLoop passes bytes to the machine until the connection ends. The machine drops bytes for connections that it has closed.
+// readLoop passes bytes to the machine until the connection ends. The machine drops bytes for connections that it has
+// closed.
 func (c *conn) readLoop() {
 	defer close(c.readDone)
 	s := c.server
@@ -114,8 +115,8 @@ func (c *conn) writeLoop() {
 	}
 }
 
-// waitForClose closes the writing side and waits for the member to close its side, at most lingerTime: closing a connection
-// with unread input resets it, and the member could lose the last bytes.
+// waitForClose closes the writing side and waits for the member to close its side, at most lingerTime: closing a
+// connection with unread input resets it, and the member could lose the last bytes.
 func (c *conn) waitForClose() {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(lingerTime))

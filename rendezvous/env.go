@@ -28,8 +28,8 @@ type Place struct {
 	Serve      bool   // this process must run the server
 }
 
-// launchers are the variables with rank and size of each launcher, in the order of precedence: mpirun may run inside a Slurm
-// job, whose variables then describe mpirun itself.
+// launchers are the variables with rank and size of each launcher, in the order of precedence: mpirun may run inside
+// a Slurm job, whose variables then describe mpirun itself.
 var launchers = []struct {
 	rank  string
 	sizes []string
@@ -42,9 +42,9 @@ var launchers = []struct {
 
 // FromEnv reads the Place of this process from its environment. lookup is os.LookupEnv or a function like it.
 //
-// Rank and size come from QS_RANK and QS_SIZE, or from PMIx, PMI or Slurm; without any of them the process is the only one.
-// The address of the server is QS_RENDEZVOUS; without it, under Slurm, rank 0 runs the server, on the first host of the job
-// and the given port.
+// Rank and size come from QS_RANK and QS_SIZE, or from PMIx, PMI or Slurm; without any of them the process is the
+// only one. The address of the server is QS_RENDEZVOUS; without it, under Slurm, rank 0 runs the server, on the first
+// host of the job and the given port.
 func FromEnv(lookup func(string) (string, bool), port int) (Place, error) {
 	p := Place{Size: 1}
 	for _, l := range launchers {

@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// The labels of Exchange. The labels of a program begin at LabelUser, and are submitted before Exchange's Done or instead of
-// Exchange.
+// The labels of Exchange. The labels of a program begin at LabelUser, and are submitted before Exchange's Done or
+// instead of Exchange.
 const (
 	LabelAddr     protocol.Label = 0x10000 // the text of an address
 	LabelFeatures protocol.Label = 0x10100 // 8 bytes, a bit for each feature
@@ -35,8 +35,8 @@ type World struct {
 	GER      uint32 // the smallest GER that is specified; 0 if none is
 }
 
-// Exchange submits info, calls Done, and blocks until the startup is complete. It returns the Info of all members. If ctx is
-// done first the member is closed. It requires protocol.Native.
+// Exchange submits info, calls Done, and blocks until the startup is complete. It returns the Info of all members. If
+// ctx is done first the member is closed. It requires protocol.Native.
 func (m *Member) Exchange(ctx context.Context, info Info) (*World, error) {
 	if m.cfg.Form != protocol.Native {
 		return nil, errors.New("rendezvous: Exchange requires Config.Form to be protocol.Native")

@@ -68,8 +68,8 @@ type pendingSet struct {
 	done  func(protocol.Set, error)
 }
 
-// Join connects to the server and blocks until all members have joined, or ctx is done, or Config.Timeout has passed. It
-// dials again until the server accepts connections.
+// Join connects to the server and blocks until all members have joined, or ctx is done, or Config.Timeout has passed.
+// It dials again until the server accepts connections.
 func Join(ctx context.Context, cfg Config) (*Member, error) {
 	machine, err := protocol.NewClient(protocol.ClientConfig{
 		Form: cfg.Form, Rank: cfg.Rank, Size: cfg.Size, Auth: cfg.Auth, Limits: cfg.Limits, Nonce: fillRandom,
@@ -156,8 +156,8 @@ func (m *Member) Size() int {
 	return m.machine.Size()
 }
 
-// Collect submits a part under a label, which must be greater than those before. It calls done, in Trigger, with the parts
-// of all members, once each of them has submitted the label, or a higher one, or is done.
+// Collect submits a part under a label, which must be greater than those before. It calls done, in Trigger, with the
+// parts of all members, once each of them has submitted the label, or a higher one, or is done.
 //
 //   - It keeps no reference to part.
 //   - It blocks while the server accepts no bytes, at most 10 seconds.
@@ -172,8 +172,8 @@ func (m *Member) Collect(label protocol.Label, part []byte, done func(protocol.S
 	})
 }
 
-// Done announces that this member submits no more parts. It calls done, in Trigger, when all members have called Done: the
-// startup is complete then. If it returns an error, done is not called.
+// Done announces that this member submits no more parts. It calls done, in Trigger, when all members have called
+// Done: the startup is complete then. If it returns an error, done is not called.
 func (m *Member) Done(done func(error)) error {
 	return m.runMachine(func() error {
 		if err := m.machine.Done(); err != nil {
@@ -213,9 +213,9 @@ func (m *Member) DoneWait(ctx context.Context) error {
 	return nil
 }
 
-// Leave reports a normal end of this process to the server, and closes the member. Call it after the startup is complete. If
-// this process runs the server, that is stopped, too: the other members do not need it any more, and its end is no error
-// for them.
+// Leave reports a normal end of this process to the server, and closes the member. Call it after the startup is
+// complete. If this process runs the server, that is stopped, too: the other members do not need it any more, and its
+// end is no error for them.
 func (m *Member) Leave() error {
 	err := m.runMachine(m.machine.Fini)
 	m.Close()
@@ -227,8 +227,8 @@ func (m *Member) Leave() error {
 	return err
 }
 
-// Close closes the member at once. Before the startup is complete this makes it fail for all members; afterwards, without
-// Leave, the server reports this member as failed.
+// Close closes the member at once. Before the startup is complete this makes it fail for all members; afterwards,
+// without Leave, the server reports this member as failed.
 func (m *Member) Close() {
 	m.fail(ErrClosed)
 	m.stopServer()
@@ -251,7 +251,8 @@ func (m *Member) runMachine(f func() error) error {
 	return err
 }
 
-// send writes b. It ignores errors except a timeout: if the server has closed the connection, Progress reads the reason.
+// send writes b. It ignores errors except a timeout: if the server has closed the connection, Progress reads the
+// reason.
 func (m *Member) send(b []byte) {
 	_ = m.conn.SetWriteDeadline(time.Now().Add(sendTimeout))
 	if _, err := m.conn.Write(b); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -291,7 +292,8 @@ func (m *Member) Progress(timeout time.Duration) error {
 	return err
 }
 
-// checkState reports whether callbacks are ready to run. If none are, it returns the error with which the member has ended.
+// checkState reports whether callbacks are ready to run. If none are, it returns the error with which the member has
+// ended.
 func (m *Member) checkState() (ready bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

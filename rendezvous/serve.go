@@ -30,7 +30,8 @@ type ServerConfig struct {
 	Handshake time.Duration
 	// Write is how long a member may accept none of the bytes that are to be sent to it. Zero means 10 seconds.
 	Write time.Duration
-	// OnEvent, if set, is called with each event, one at a time. It runs with the lock of the server and must return soon.
+	// OnEvent, if set, is called with each event, one at a time. It runs with the lock of the server and must return
+	// soon.
 	OnEvent func(protocol.Event)
 }
 
@@ -47,9 +48,9 @@ type server struct {
 	panicErr    error // a panic of the machine, which is not used any more then; nil if there was none
 }
 
-// Serve runs a server on l until every member has left, the startup has failed, or ctx is done, and closes l. It blocks. The
-// error is nil only if every member has called Leave. A *protocol.MissingError lists the members that were missing when
-// ServerConfig.Startup had passed.
+// Serve runs a server on l until every member has left, the startup has failed, or ctx is done, and closes l. It
+// blocks. The error is nil only if every member has called Leave. A *protocol.MissingError lists the members that
+// were missing when ServerConfig.Startup had passed.
 func Serve(ctx context.Context, l net.Listener, cfg ServerConfig) error {
 	defer func() { _ = l.Close() }()
 	machine, err := protocol.NewServer(protocol.ServerConfig{
@@ -150,8 +151,8 @@ func (s *server) runMachine(f func()) {
 	}
 }
 
-// recoverMachineLocked calls f. A panic of the machine, caused by the bytes of a member, ends the server, because its state
-// may be inconsistent. mu is held.
+// recoverMachineLocked calls f. A panic of the machine, caused by the bytes of a member, ends the server, because its
+// state may be inconsistent. mu is held.
 func (s *server) recoverMachineLocked(f func()) {
 	defer func() {
 		v := recover()

@@ -26,8 +26,8 @@ type Options struct {
 // Start joins the processes that were started together with this one, which the environment describes; see FromEnv. It
 // blocks until all have joined. Without a launcher the process is the only one.
 //
-// With QS_RENDEZVOUS_KEY, server and members authenticate each other with that key. Without it, and without TLS with client
-// certificates, every process that can reach the server can join.
+// With QS_RENDEZVOUS_KEY, server and members authenticate each other with that key. Without it, and without TLS with
+// client certificates, every process that can reach the server can join.
 func Start(ctx context.Context, o Options) (*Member, error) {
 	return startWith(ctx, o, os.LookupEnv)
 }
@@ -54,8 +54,8 @@ func startWith(ctx context.Context, o Options, lookup func(string) (string, bool
 	return m, nil
 }
 
-// startServer runs the server in this process until stop is called, which waits until the last bytes were sent to the other
-// members.
+// startServer runs the server in this process until stop is called, which waits until the last bytes were sent to the
+// other members.
 func (p *Place) startServer(ctx context.Context, cfg ServerConfig) (stop func(), err error) {
 	listen := "127.0.0.1:0" // there is no other member
 	if p.Addr != "" {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// WaitAny waits like Wait until one of reqs is completed. It returns its index, the lowest if several are completed, or -1
-// when timeout has passed. The requests must be of one class, else it panics. A nil request never completes, so a loop can
-// set the requests that it has processed to nil; if all are nil, WaitAny returns -1 at once.
+// WaitAny waits like Wait until one of reqs is completed. It returns its index, the lowest if several are completed,
+// or -1 when timeout has passed. The requests must be of one class, else it panics. A nil request never completes, so
+// a loop can set the requests that it has processed to nil; if all are nil, WaitAny returns -1 at once.
 func WaitAny(timeout time.Duration, reqs ...*Request) int {
 	c := classOf(reqs)
 	if c == nil {
@@ -36,8 +36,8 @@ func WaitAll(timeout time.Duration, reqs ...*Request) bool {
 }
 
 // WaitAllContext waits for all of reqs as WaitContext does for one, and joins their errors. If ctx is done first, it
-// cancels every request that is not completed, and continues until all requests with a cancel function are; the error, if
-// there is one, then also matches context.Cause(ctx).
+// cancels every request that is not completed, and continues until all requests with a cancel function are; the
+// error, if there is one, then also matches context.Cause(ctx).
 func WaitAllContext(ctx context.Context, reqs ...*Request) error {
 	c := classOf(reqs)
 	if c == nil {

@@ -48,7 +48,8 @@ func (p progressorDriver) Poll(_ *loop.Waiter, until time.Duration) error {
 // Run implements loop.Driver.
 func (p progressorDriver) Run(w *loop.Waiter, max int) (ran int) {
 	for ran < max && p.Trigger(1) > 0 {
-		if ran++; w.Stops() {
+		ran++
+		if w.Stops() {
 			break
 		}
 	}
@@ -68,8 +69,8 @@ func (c *Class) Create(cancel func()) *Request {
 	return r
 }
 
-// wait waits for all of reqs, or for the first one if first is set, and reports whether they are completed. The error is
-// that of Progress, or the cause of ctx.
+// wait waits for all of reqs, or for the first one if first is set, and reports whether they are completed. The error
+// is that of Progress, or the cause of ctx.
 func (c *Class) wait(ctx context.Context, timeout time.Duration, first bool, reqs ...*Request) (bool, error) {
 	g := c.acquireGroup(first, reqs)
 	defer c.releaseGroup(g) // deferred: a callback may panic, or end the goroutine
@@ -140,7 +141,8 @@ func (c *Class) releaseGroup(g *waitGroup) {
 	}
 }
 
-// waitContext waits for all of reqs, and cancels them when ctx is done, as WaitContext says. The error is that of Progress.
+// waitContext waits for all of reqs, and cancels them when ctx is done, as WaitContext says. The error is that of
+// Progress.
 func (c *Class) waitContext(ctx context.Context, reqs ...*Request) error {
 	ok, err := c.wait(ctx, -1, false, reqs...)
 	if ok || ctx.Err() == nil {
@@ -156,8 +158,8 @@ func (c *Class) waitContext(ctx context.Context, reqs ...*Request) error {
 	return err
 }
 
-// cancelRequest calls the cancel function of r, but only once for each operation. It reports whether the callback of r is
-// still to come: r is not completed and has a cancel function.
+// cancelRequest calls the cancel function of r, but only once for each operation. It reports whether the callback of
+// r is still to come: r is not completed and has a cancel function.
 func (c *Class) cancelRequest(r *Request) bool {
 	c.mu.Lock()
 	canceler, first := r.cancel, !r.canceled

@@ -20,8 +20,8 @@ func withCause(ctx context.Context, err, cause error) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// A deadlineError is the error of an operation that was canceled because the deadline of a context had passed. It matches
-// context.DeadlineExceeded, and does not match context.Canceled.
+// A deadlineError is the error of an operation that was canceled because the deadline of a context had passed. It
+// matches context.DeadlineExceeded, and does not match context.Canceled.
 type deadlineError struct{ err, cause error }
 
 func (e *deadlineError) Error() string { return e.err.Error() + ": " + e.cause.Error() }

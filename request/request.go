@@ -21,18 +21,19 @@ type Progressor interface {
 	Now() time.Duration
 }
 
-// A Waiter is a Progressor that implements waiting itself, such as a context of packages hg and na. Any other Progressor is
-// driven by one waiting goroutine at a time, in slices of at most 100 ms: that goroutine may notice up to 100 ms late that
-// its request was completed by another goroutine, or that its context is done.
+// A Waiter is a Progressor that implements waiting itself, such as a context of packages hg and na. Any other
+// Progressor is driven by one waiting goroutine at a time, in slices of at most 100 ms: that goroutine may notice up
+// to 100 ms late that its request was completed by another goroutine, or that its context is done.
 type Waiter interface {
 	Progressor
 
 	// WaitFor drives progress, or sleeps while another goroutine does, until done reports true. It returns
-	// context.Cause(ctx) when ctx is done first, an error that matches os.ErrDeadlineExceeded after timeout (negative: no
-	// limit; zero: one poll), and any other error when it cannot continue.
+	// context.Cause(ctx) when ctx is done first, an error that matches os.ErrDeadlineExceeded after timeout
+	// (negative: no limit; zero: one poll), and any other error when it cannot continue.
 	WaitFor(ctx context.Context, timeout time.Duration, done func() bool) error
 
-	// Wake makes every goroutine in WaitFor call its done again. Wake does not block and may itself call done functions.
+	// Wake makes every goroutine in WaitFor call its done again. Wake does not block and may itself call done
+	// functions.
 	Wake()
 }
 
@@ -61,9 +62,9 @@ type Request struct {
 	waiters  int // calls of Wait and its variants that have not returned
 }
 
-// Complete ends the request with the outcome of its operation. The callback of the operation calls it, so it normally runs
-// inside Trigger. Any goroutine may call it, also with locks held, except those that the Progressor's Wake takes. A second
-// Complete without a Reset panics.
+// Complete ends the request with the outcome of its operation. The callback of the operation calls it, so it normally
+// runs inside Trigger. Any goroutine may call it, also with locks held, except those that the Progressor's Wake
+// takes. A second Complete without a Reset panics.
 func (r *Request) Complete(err error) {
 	c := r.class
 	c.mu.Lock()
@@ -100,13 +101,14 @@ func (r *Request) result() (done, canceled bool, err error) {
 }
 
 // Wait runs callbacks and moves bytes, or sleeps while another goroutine does, until r is completed or timeout has
-// passed, and reports whether r is completed. It cancels nothing: after false the callback is still to come, and Wait may
-// be called again. A negative timeout is no limit; zero polls once (Trigger, Progress, Trigger).
+// passed, and reports whether r is completed. It cancels nothing: after false the callback is still to come, and Wait
+// may be called again. A negative timeout is no limit; zero polls once (Trigger, Progress, Trigger).
 //
 // Wait returns false early when Progress fails and no callback is queued. Another Wait is then useless: only a callback
 // that another goroutine is running at that moment can still complete r.
 //
-// A callback may call Wait. The Wait that runs this callback cannot return before it does, even if its timeout has passed.
+// A callback may call Wait. The Wait that runs this callback cannot return before it does, even if its timeout has
+// passed.
 func (r *Request) Wait(timeout time.Duration) bool {
 	ok, _ := r.class.wait(context.Background(), timeout, false, r)
 	return ok
@@ -117,8 +119,8 @@ func (r *Request) Wait(timeout time.Duration) bool {
 //  1. It returns only after the callback has run, that is, after Complete was called.
 //  2. If ctx is done first, it calls the cancel function of the request, once, and continues to drive until then.
 //  3. Success wins: if Complete(nil) is called nevertheless, the result is nil.
-//  4. Otherwise the error matches both the error of Complete and context.Cause(ctx). But if the deadline of ctx has passed
-//     it never matches context.Canceled.
+//  4. Otherwise the error matches both the error of Complete and context.Cause(ctx). But if the deadline of ctx has
+//     passed it never matches context.Canceled.
 //
 // There are two exceptions to rule 1; in both the callback may still run later. If r has no cancel function and ctx is
 // done, WaitContext returns the cause at once. If Progress fails, WaitContext returns that error.
@@ -141,9 +143,9 @@ func (r *Request) WaitContext(ctx context.Context) error {
 	}
 }
 
-// Reset makes r ready for another operation, with a new cancel function (or nil). The user data stays. Call it only when
-// the callback of the previous operation has run, or will never run because the operation did not start: a late callback
-// would complete the new operation. It panics while a Wait for r has not returned.
+// Reset makes r ready for another operation, with a new cancel function (or nil). The user data stays. Call it only
+// when the callback of the previous operation has run, or will never run because the operation did not start: a late
+// callback would complete the new operation. It panics while a Wait for r has not returned.
 func (r *Request) Reset(cancel func()) {
 	c := r.class
 	c.mu.Lock()

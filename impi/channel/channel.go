@@ -39,8 +39,8 @@ type Request struct {
 	awaitsAnswer bool // a cancel request was sent and answered is not closed
 }
 
-// Open returns a channel over conn, on which no bytes were sent, and starts to read and write. The channel owns conn; call
-// Close in the end. The error is that of impi.NewAgent; conn stays with the caller then.
+// Open returns a channel over conn, on which no bytes were sent, and starts to read and write. The channel owns conn;
+// call Close in the end. The error is that of impi.NewAgent; conn stays with the caller then.
 func Open(conn net.Conn, config impi.AgentConfig) (*Channel, error) {
 	agent, err := impi.NewAgent(config)
 	if err != nil {
@@ -59,14 +59,14 @@ func Open(conn net.Conn, config impi.AgentConfig) (*Channel, error) {
 	return c, nil
 }
 
-// Send starts to send s, which belongs to the channel until the Request has ended. It does not block. The errors are those
-// of impi.Agent.Send.
+// Send starts to send s, which belongs to the channel until the Request has ended. It does not block. The errors are
+// those of impi.Agent.Send.
 func (c *Channel) Send(s *impi.Send) (*Request, error) {
 	return startOp(c, c.sends, s, c.agent.Send, &Request{send: s})
 }
 
-// Receive starts r, which belongs to the channel until the Request has ended. It does not block. The errors are those of
-// impi.Agent.Receive.
+// Receive starts r, which belongs to the channel until the Request has ended. It does not block. The errors are those
+// of impi.Agent.Receive.
 func (c *Channel) Receive(r *impi.Receive) (*Request, error) {
 	return startOp(c, c.receives, r, c.agent.Receive, &Request{receive: r})
 }
@@ -124,9 +124,9 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// Cancel cancels the send or receive, and returns the outcome, never impi.Asked. It blocks only if the peer must be asked; see
-// impi.Agent.Cancel. Several calls send one request, and all return its answer. If ctx is done first, Cancel returns
-// impi.Unknown and ctx.Err(); a later call waits for the same answer.
+// Cancel cancels the send or receive, and returns the outcome, never impi.Asked. It blocks only if the peer must be
+// asked; see impi.Agent.Cancel. Several calls send one request, and all return its answer. If ctx is done first,
+// Cancel returns impi.Unknown and ctx.Err(); a later call waits for the same answer.
 func (r *Request) Cancel(ctx context.Context) (impi.Answer, error) {
 	answer, answered := r.startCancel()
 	if answered == nil {
@@ -169,9 +169,9 @@ func (r *Request) answerAfterEnd() impi.Answer {
 	return impi.TooLate
 }
 
-// Finish shuts the channel down gracefully: it blocks until all packets are written and the agent of the peer has finished,
-// too, and closes the connection. It fails with impi.ErrActive if a send is active, with the error of the channel if that
-// ends before, and with ctx.Err() if ctx is done first; call Close then.
+// Finish shuts the channel down gracefully: it blocks until all packets are written and the agent of the peer has
+// finished, too, and closes the connection. It fails with impi.ErrActive if a send is active, with the error of the
+// channel if that ends before, and with ctx.Err() if ctx is done first; call Close then.
 func (c *Channel) Finish(ctx context.Context) error {
 	if err := c.startFinish(); err != nil {
 		return err
@@ -193,8 +193,8 @@ func (c *Channel) startFinish() error {
 	return c.agent.Finish()
 }
 
-// Close closes the connection, and blocks until the goroutines of the channel have ended. Active operations end with an error
-// that wraps net.ErrClosed. Held messages can still be received, except long ones.
+// Close closes the connection, and blocks until the goroutines of the channel have ended. Active operations end with
+// an error that wraps net.ErrClosed. Held messages can still be received, except long ones.
 func (c *Channel) Close() error {
 	c.fail(net.ErrClosed)
 	c.goroutines.Wait()

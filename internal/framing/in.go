@@ -13,8 +13,8 @@ const (
 	bulkReadSize = 4 << 10
 	// waitReadSize is the size of the buffer for a read that may block.
 	waitReadSize = 1 << 10
-	// minDirect is the payload size in bytes from which on a message that has not arrived completely is read directly into
-	// its own memory.
+	// minDirect is the payload size in bytes from which on a message that has not arrived completely is read directly
+	// into its own memory.
 	minDirect = 8 << 10
 )
 
@@ -24,8 +24,8 @@ const (
 type In struct {
 	Session carrier.Session // nil until Greet has admitted a peer that has connected
 	Lane    carrier.Lane
-	// Greet, if not nil, is called with the peer's HELLO instead of Session.Greet, with the lock held. It sets Session if that
-	// is nil, or returns the error with which the peer is refused.
+	// Greet, if not nil, is called with the peer's HELLO instead of Session.Greet, with the lock held. It sets
+	// Session if that is nil, or returns the error with which the peer is refused.
 	Greet   func(g *frame.Greeting) error
 	Large   bool     // a piece of carrier.BulkMin bytes or more has arrived
 	Buffers *Buffers // must be set before Space, Scatter or Parse is called; Wait works without
@@ -54,9 +54,9 @@ func (in *In) Close() {
 	in.Idle()
 }
 
-// Scatter appends to iov the buffers for the next read: first the memory for which a piece of bulk data or a long message is
-// meant, if at least 4 KiB are left and it may be accessed, then the buffer of in; at most MaxVectors buffers. The caller must
-// call Got or Fault after the read, whatever its result.
+// Scatter appends to iov the buffers for the next read: first the memory for which a piece of bulk data or a long
+// message is meant, if at least 4 KiB are left and it may be accessed, then the buffer of in; at most MaxVectors
+// buffers. The caller must call Got or Fault after the read, whatever its result.
 func (in *In) Scatter(iov [][]byte) [][]byte {
 	if in.inPayload && in.r == in.w && in.view.Len()-in.viewPos >= 4<<10 && in.view.Borrow() {
 		in.viewBorrowed = true
@@ -66,7 +66,8 @@ func (in *In) Scatter(iov [][]byte) [][]byte {
 		}
 	}
 	space := in.Space()
-	if in.Lane == carrier.Bulk { // only room for headers: the payload behind them can then be read directly into user memory
+	// Only room for headers: the payload behind them can then be read directly into user memory.
+	if in.Lane == carrier.Bulk {
 		space = space[:min(len(space), bulkReadSize)]
 	}
 	return append(iov, space)
@@ -141,8 +142,8 @@ func (in *In) Got(n int) {
 	in.w += n
 }
 
-// Fault is called instead of Got if the read failed with EFAULT and nothing was read. If Scatter returned user memory, its
-// payload is dropped from now on; otherwise Fault returns false.
+// Fault is called instead of Got if the read failed with EFAULT and nothing was read. If Scatter returned user
+// memory, its payload is dropped from now on; otherwise Fault returns false.
 func (in *In) Fault() bool {
 	if !in.viewBorrowed {
 		return false
@@ -162,8 +163,8 @@ func (in *In) Idle() {
 // Bulk reports whether the next bytes are bulk data. The lock is held.
 func (in *In) Bulk() bool { return in.inPayload && !in.isMessage }
 
-// Parse handles all bytes that were read. After an error the caller ends the session with it, or refuses the peer if there is
-// no session. The lock is held.
+// Parse handles all bytes that were read. After an error the caller ends the session with it, or refuses the peer if
+// there is no session. The lock is held.
 func (in *In) Parse() error {
 	for {
 		if in.ended || in.Session != nil && in.Session.Down() {

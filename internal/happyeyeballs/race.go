@@ -15,8 +15,8 @@ type Race struct {
 	nextAt    time.Duration // earliest start of the next attempt
 }
 
-// New returns a Race of so many addresses, the first of which is due now. The delay is shortened so that all attempts start
-// within the first half of timeout.
+// New returns a Race of so many addresses, the first of which is due now. The delay is shortened so that all attempts
+// start within the first half of timeout.
 func New(addresses int, now, timeout time.Duration) Race {
 	return Race{addresses: addresses, nextAt: now, delay: min(Delay, timeout/2/time.Duration(max(addresses, 1)))}
 }

@@ -16,29 +16,29 @@ type RequestKey struct{}
 
 // Hooks of a *hg.Handle.
 var (
-	// Forbid makes calls of an idle handle fail with ErrCanceled and NotRun, until Reset. While a call is in flight it does
-	// nothing and returns false. It is for canceling a call that another goroutine is about to start: Cancel, Abandon and
-	// Withdraw have no effect on an idle handle.
+	// Forbid makes calls of an idle handle fail with ErrCanceled and NotRun, until Reset. While a call is in flight
+	// it does nothing and returns false. It is for canceling a call that another goroutine is about to start: Cancel,
+	// Abandon and Withdraw have no effect on an idle handle.
 	Forbid func(h any) bool
 
-	// HasForwarded reports whether a call of h has started since Create or Reset. It has not if, for example, the encoder
-	// panicked or another callback ran first.
+	// HasForwarded reports whether a call of h has started since Create or Reset. It has not if, for example, the
+	// encoder panicked or another callback ran first.
 	HasForwarded func(h any) bool
 
 	// IsOutstanding reports whether h has a call in flight that was not ended on this side and whose response has not
 	// arrived completely. After hg.TooLate it distinguishes a handler that may run from a call that is about to end.
 	IsOutstanding func(h any) bool
 
-	// FreeOutput releases the memory of the output of the last call, up to Config.MaxOutput bytes, which an idle handle
-	// otherwise keeps until its next Forward. The caller has exclusive use of the idle handle and does not use the output
-	// any more.
+	// FreeOutput releases the memory of the output of the last call, up to Config.MaxOutput bytes, which an idle
+	// handle otherwise keeps until its next Forward. The caller has exclusive use of the idle handle and does not use
+	// the output any more.
 	FreeOutput func(h any)
 
 	// OnCall makes the next calls by Call call f when they have started, before they wait. A nil f removes it.
 	OnCall func(h any, f func())
 
-	// OnEnd makes the next calls by Call not wait: Call returns nil when the call has started, and f is called, with locks
-	// held, when it has ended. f must make another goroutine call EndCall. A nil f removes it.
+	// OnEnd makes the next calls by Call not wait: Call returns nil when the call has started, and f is called, with
+	// locks held, when it has ended. f must make another goroutine call EndCall. A nil f removes it.
 	OnEnd func(h any, f func())
 
 	// EndCall returns the result of a call for which OnEnd made Call not wait.
@@ -47,8 +47,8 @@ var (
 	// Outlived ends such a call because its context is done.
 	Outlived func(h any)
 
-	// TakeStreams removes the streams of the last call, a []*hg.Stream, from an idle handle, and returns them. They last
-	// until they are closed.
+	// TakeStreams removes the streams of the last call, a []*hg.Stream, from an idle handle, and returns them. They
+	// last until they are closed.
 	TakeStreams func(h any) (streams any)
 
 	// ReportCall makes hg.Context.Calls call r for the next call of h, until that has ended. r may be nil.
@@ -60,19 +60,19 @@ var (
 	// ReportRequest makes hg.Context.Calls call by for the request, until that has ended.
 	ReportRequest func(r any, by Reporter)
 
-	// RequestOf returns the inspect.Call.ID and the RPC of the request whose context ctx is or descends from; 0 and "" if
-	// there is none.
+	// RequestOf returns the inspect.Call.ID and the RPC of the request whose context ctx is or descends from; 0 and
+	// "" if there is none.
 	RequestOf func(ctx context.Context) (id uint64, rpc string)
 )
 
 // Hooks of a *hg.Context, c.
 var (
-	// Drive drives c until ctx is done or c is closed, and returns the cause of ctx or ErrClosed. It is for a goroutine that
-	// does nothing else.
+	// Drive drives c until ctx is done or c is closed, and returns the cause of ctx or ErrClosed. It is for a
+	// goroutine that does nothing else.
 	//
-	// around, if not nil, is called in each pass. It must call run once, which runs the queued callbacks, or only the first
-	// one. If around takes long after run, another waiting goroutine drives meanwhile; output is not held back while none
-	// does. In a simulator around is not called.
+	// around, if not nil, is called in each pass. It must call run once, which runs the queued callbacks, or only the
+	// first one. If around takes long after run, another waiting goroutine drives meanwhile; output is not held back
+	// while none does. In a simulator around is not called.
 	Drive func(ctx context.Context, c any, around func(run func(one bool))) error
 
 	// OnIdle calls f when nobody has driven c for 1 to 2 ms, when a callback has run for so long, and when many wait. f has another goroutine
@@ -94,18 +94,19 @@ var (
 	// Observe calls Config.Observe with e, on this goroutine, if it is set. It allocates nothing.
 	Observe func(c any, e inspect.Event)
 
-	// IdleHandles calls f for each handle of c that is not closed and has no call in flight. Of the inspect.Call, RPC and
-	// Peer are set. It takes the lock of each handle for a moment, and calls f without locks.
+	// IdleHandles calls f for each handle of c that is not closed and has no call in flight. Of the inspect.Call, RPC
+	// and Peer are set. It takes the lock of each handle for a moment, and calls f without locks.
 	IdleHandles func(c any, f func(handle inspect.Call))
 )
 
-// A Reporter adds information about a call or request in flight that package hg does not have: it sets Moved, Size and Flow
-// of c. Report may be called by any goroutine, also after the call has ended; it must not block.
+// A Reporter adds information about a call or request in flight that package hg does not have: it sets Moved, Size
+// and Flow of c. Report may be called by any goroutine, also after the call has ended; it must not block.
 type Reporter interface {
 	Report(c *inspect.Call)
 }
 
-// A Tracked is an operation that hg.Context.Calls lists besides calls and requests. Inspect may be called by any goroutine.
+// A Tracked is an operation that hg.Context.Calls lists besides calls and requests. Inspect may be called by any
+// goroutine.
 type Tracked interface {
 	Inspect() inspect.Call
 }
@@ -116,12 +117,12 @@ var (
 	// draining, and SetReady(false) is not in effect.
 	IsReady func(class any) bool
 
-	// OnOpen makes hg.Open call f with the new class before Open returns. cfg is the *hg.Config that Open gets, or one that
-	// it is a copy of. Functions are called in the order in which they were added.
+	// OnOpen makes hg.Open call f with the new class before Open returns. cfg is the *hg.Config that Open gets, or
+	// one that it is a copy of. Functions are called in the order in which they were added.
 	OnOpen func(cfg any, f func(class any))
 
-	// DispatchStreams makes f, instead of Config.Dispatch, be called for requests with streams, except those of RPCs with
-	// CountAsCall. The argument of f is a *hg.Request, which f may keep. cfg is as in OnOpen.
+	// DispatchStreams makes f, instead of Config.Dispatch, be called for requests with streams, except those of RPCs
+	// with CountAsCall. The argument of f is a *hg.Request, which f may keep. cfg is as in OnOpen.
 	DispatchStreams func(cfg any, f func(r any))
 
 	// RegisterRPC registers rpc, a hg.RPC, as hg.Class.RegisterRPC does, with further options.
@@ -135,19 +136,20 @@ type RPCOptions struct {
 
 	// Expedited is for RPCs that probe the process: their requests do not wait for ordinary requests.
 	//
-	//   - At the origin they bypass requests that wait for an envelope, have one envelope at the target reserved for them,
-	//     are not counted in na.Config.SendQueue, and are not refused because of na.Config.OnNoCredit.
-	//   - At the target they start at once, without counting for Config.MaxActive and MaxActivePerPeer. Input that does not
-	//     fit their message is counted separately from Config.MaxLent and MaxPulled, with limits of the same sizes, and up
-	//     to 64 KiB of it is never refused.
+	//   - At the origin they bypass requests that wait for an envelope, have one envelope at the target reserved for
+	//     them, are not counted in na.Config.SendQueue, and are not refused because of na.Config.OnNoCredit.
+	//   - At the target they start at once, without counting for Config.MaxActive and MaxActivePerPeer. Input that
+	//     does not fit their message is counted separately from Config.MaxLent and MaxPulled, with limits of the same
+	//     sizes, and up to 64 KiB of it is never refused.
 	//
-	// Expedited requires Inline and a handler that neither blocks nor waits for other requests: until it has returned, the
-	// session has no envelope for the next expedited request. Requests that the handler detaches are not limited.
+	// Expedited requires Inline and a handler that neither blocks nor waits for other requests: until it has
+	// returned, the session has no envelope for the next expedited request. Requests that the handler detaches are
+	// not limited.
 	Expedited bool
 
 	// CountAsCall is for RPCs whose streams carry finite data, like the input of other requests. At the target such a
-	// request counts for Config.MaxActive and MaxActivePerPeer, may be queued for them, and is passed to Config.Dispatch.
-	// Without CountAsCall a request with streams counts for Config.MaxStreams, is never queued, and is passed to
-	// DispatchStreams.
+	// request counts for Config.MaxActive and MaxActivePerPeer, may be queued for them, and is passed to
+	// Config.Dispatch. Without CountAsCall a request with streams counts for Config.MaxStreams, is never queued, and
+	// is passed to DispatchStreams.
 	CountAsCall bool
 }

@@ -16,8 +16,8 @@ const (
 	parkThreshold = 8
 	// maxYields is how often the leader yields before it sleeps for fewer goroutines, too.
 	maxYields = 100
-	// splitThreshold is from how many outstanding goroutines on the output of the first half is sent before the second half
-	// has returned, so that the peer can start on it.
+	// splitThreshold is from how many outstanding goroutines on the output of the first half is sent before the
+	// second half has returned, so that the peer can start on it.
 	splitThreshold = 12
 	// maxSkips is the largest number of passes that do not count workers after a wait for them has timed out.
 	maxSkips = 31
@@ -31,17 +31,17 @@ const (
 	draining              // the leader waits for outstanding goroutines
 )
 
-// A batch coalesces output into one write: that of the callbacks of one pass, and that of the outstanding goroutines. These
-// are the workers to which callbacks give work (Away), until they have done it (Home), and the goroutines that the pass
-// wakes, until they wait again.
+// A batch coalesces output into one write: that of the callbacks of one pass, and that of the outstanding goroutines.
+// These are the workers to which callbacks give work (Away), until they have done it (Home), and the goroutines that
+// the pass wakes, until they wait again.
 //
 //	pass: BeginBatch ─► Run: Away … Away ─► wake ─► fewer than two outstanding: each sends by itself
 //	                          └─► Home               └─ else the next pass first waits until all have returned, or none
 //	                                                    has for batchTimeout
 //
-// After a wait for workers that has timed out the next passes do not count workers: 1 pass, then 3, 7, 15 and at most 31.
-// Woken goroutines are always counted, because they are about to send. The leader waits for outstanding goroutines; a Trigger
-// outside the loop waits for its own batch.
+// After a wait for workers that has timed out the next passes do not count workers: 1 pass, then 3, 7, 15 and at most
+// 31. Woken goroutines are always counted, because they are about to send. The leader waits for outstanding
+// goroutines; a Trigger outside the loop waits for its own batch.
 type batch struct {
 	state       atomic.Int32
 	held        atomic.Bool   // Driver.Hold was called
@@ -57,8 +57,8 @@ type batch struct {
 	timer     *time.Timer
 }
 
-// BeginBatch begins a batch, before callbacks run, and returns its number; 0 if another batch is in progress. EndBatch ends
-// it.
+// BeginBatch begins a batch, before callbacks run, and returns its number; 0 if another batch is in progress.
+// EndBatch ends it.
 func (l *Loop) BeginBatch() (number uint32) {
 	b := &l.batch
 	skips := b.skips.Load()
@@ -81,8 +81,8 @@ func (l *Loop) BeginBatch() (number uint32) {
 	return number
 }
 
-// EndBatch ends the batch with this number: it waits for the outstanding goroutines and sends their output. For number 0 it
-// only flushes the output of the batch in progress.
+// EndBatch ends the batch with this number: it waits for the outstanding goroutines and sends their output. For
+// number 0 it only flushes the output of the batch in progress.
 func (l *Loop) EndBatch(number uint32) {
 	b := &l.batch
 	if number != b.number.Load() {
@@ -96,8 +96,8 @@ func (l *Loop) EndBatch(number uint32) {
 	l.drainBatch()
 }
 
-// Away counts a worker to which a callback gives work that will send. The worker calls Home with the result when the work
-// is done.
+// Away counts a worker to which a callback gives work that will send. The worker calls Home with the result when the
+// work is done.
 func (l *Loop) Away() (number uint32) {
 	b := &l.batch
 	if b.state.Load() != counting {
@@ -151,8 +151,8 @@ func (l *Loop) holdOutput() bool {
 	return true
 }
 
-// endPass ends a pass of the leader, which is about to wake woken goroutines. It reports whether exactly one goroutine is
-// outstanding.
+// endPass ends a pass of the leader, which is about to wake woken goroutines. It reports whether exactly one
+// goroutine is outstanding.
 func (l *Loop) endPass(woken int32) (one bool) {
 	b := &l.batch
 	n := b.outstanding.Add(woken)
@@ -241,8 +241,8 @@ func (b *batch) parkBriefly() {
 	}
 }
 
-// takeDue removes the parked waiters that are over from the lists, for the leader w to wake. woken is their number, plus one
-// if w itself is over and is about to return.
+// takeDue removes the parked waiters that are over from the lists, for the leader w to wake. woken is their number,
+// plus one if w itself is over and is about to return.
 func (l *Loop) takeDue(w *Waiter) (ready []*Waiter, woken int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

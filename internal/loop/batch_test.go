@@ -30,8 +30,8 @@ func TestCallbacksOfAPassTogether(t *testing.T) {
 	}
 }
 
-// The leader waits for workers that callbacks have given work to, together with those that the pass has woken: what all of them send leaves
-// together, and those that take long hold nothing back.
+// The leader waits for workers that callbacks have given work to, together with those that the pass has woken: what
+// all of them send leaves together, and those that take long hold nothing back.
 func TestWorkersAndWokenTogether(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

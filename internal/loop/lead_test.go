@@ -16,7 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// A goroutine that comes to wait while the leader is in a callback leads at once, and those that have ended by then are woken at once.
+// A goroutine that comes to wait while the leader is in a callback leads at once, and those that have ended by then
+// are woken at once.
 func TestNewcomerTakesALentLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFake()
@@ -48,8 +49,8 @@ func TestNewcomerTakesALentLead(t *testing.T) {
 	})
 }
 
-// driving starts goroutines in Drive, which behind, if it is not nil, is called in behind the callbacks. One that a callback ends is not
-// replaced.
+// driving starts goroutines in Drive, which behind, if it is not nil, is called in behind the callbacks. One that a
+// callback ends is not replaced.
 func driving(t *testing.T, l *loop.Loop, n int, behind func()) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -71,8 +72,8 @@ func driving(t *testing.T, l *loop.Loop, n int, behind func()) (stop func()) {
 	return func() { cancel(); all.Wait() }
 }
 
-// Callbacks of goroutines in Drive run one after the other, however long one takes, waits, and ends; what comes behind them does not keep
-// others from leading.
+// Callbacks of goroutines in Drive run one after the other, however long one takes, waits, and ends; what comes
+// behind them does not keep others from leading.
 func TestDriversRunOneByOne(t *testing.T) {
 	for what, end := range map[string]func(){"returns": func() {}, "panics": func() { panic("on purpose") }, "exits": runtime.Goexit} {
 		t.Run(what, func(t *testing.T) {
@@ -87,7 +88,8 @@ func TestDriversRunOneByOne(t *testing.T) {
 						if i > 0 && i < 3 { // the first and the last keep the lead, which is lent
 							w := l.NewWaiter()
 							go func() { w.End() }()
-							if err := w.Wait(context.Background()); err != nil { // it takes the lead, runs what is queued, and leaves the lead to nobody
+							// It takes the lead, runs what is queued, and leaves the lead to nobody.
+							if err := w.Wait(context.Background()); err != nil {
 								t.Error(err)
 							}
 						}
@@ -218,8 +220,8 @@ func TestTryLead(t *testing.T) {
 	})
 }
 
-// Goroutines that wait with and without limits, in callbacks and outside, for ends from everywhere, all come to their end; so do those
-// whose callbacks end their goroutine.
+// Goroutines that wait with and without limits, in callbacks and outside, for ends from everywhere, all come to their
+// end; so do those whose callbacks end their goroutine.
 func TestLoopUnderLoad(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -285,7 +287,8 @@ func TestLoopUnderLoad(t *testing.T) {
 	require.Eventually(t, l.Quiet, 30*time.Second, time.Millisecond)
 }
 
-// One that yields leads as others do while no goroutine in Drive is parked; then it gives the lead to that, and goes on waiting.
+// One that yields leads as others do while no goroutine in Drive is parked; then it gives the lead to that, and goes
+// on waiting.
 func TestYieldingGivesTheLeadToADriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFake()

@@ -29,7 +29,8 @@ type Driver interface {
 	// Now returns the time of the clock.
 	Now() time.Duration
 
-	// Hold makes the Driver hold back the output of all goroutines until Unhold. It returns false if the Driver does not.
+	// Hold makes the Driver hold back the output of all goroutines until Unhold. It returns false if the Driver does
+	// not.
 	Hold() bool
 	// Unhold ends Hold and sends the output.
 	Unhold()
@@ -43,8 +44,8 @@ type Driver interface {
 type Mode int
 
 const (
-	// Lend lets the leader keep the lead while it runs callbacks, so that all callbacks of a pass run before goroutines are
-	// woken.
+	// Lend lets the leader keep the lead while it runs callbacks, so that all callbacks of a pass run before
+	// goroutines are woken.
 	Lend Mode = iota
 	// HandOn makes the leader pass the lead on before it runs callbacks: for callbacks that may take long, and a Driver
 	// that does not send.
@@ -96,8 +97,8 @@ type Loop struct {
 	hasIdler    atomic.Bool  // idler is not nil
 	batch       batch
 
-	// mu guards the fields below and those of Waiter that say so. It is held in calls of conditions and of Driver.Hold, and
-	// in no other call out of the package.
+	// mu guards the fields below and those of Waiter that say so. It is held in calls of conditions and of
+	// Driver.Hold, and in no other call out of the package.
 	mu          sync.Mutex
 	parked      []*Waiter
 	due         []*Waiter // parked waiters that are to be woken at the end of the pass
@@ -117,8 +118,8 @@ func New(d Driver, mode Mode) *Loop {
 
 // Wait blocks until done reports true. Callbacks may run on this goroutine meanwhile, and done is called after each.
 //
-//   - It returns nil when done reports true, context.Cause(ctx) when ctx is done first, os.ErrDeadlineExceeded after timeout
-//     (negative: no limit; zero: one poll), or the error of Poll.
+//   - It returns nil when done reports true, context.Cause(ctx) when ctx is done first, os.ErrDeadlineExceeded after
+//     timeout (negative: no limit; zero: one poll), or the error of Poll.
 //   - The code that changes the result of done must call Wake afterwards.
 //   - done must be quick and must not take a lock that is held in a call of Wake.
 func (l *Loop) Wait(ctx context.Context, timeout time.Duration, done func() bool) error {
@@ -131,12 +132,12 @@ func (l *Loop) Wait(ctx context.Context, timeout time.Duration, done func() bool
 	return l.wait(ctx, timeout, w)
 }
 
-// Drive drives until ctx is done or Poll fails, for a goroutine that does nothing else, and returns the cause of ctx or the
-// error of Poll.
+// Drive drives until ctx is done or Poll fails, for a goroutine that does nothing else, and returns the cause of ctx
+// or the error of Poll.
 //
-// In mode Lend around is called for each pass and must call run, which runs the callbacks, or only the first one. If around
-// takes long after run, another goroutine in Drive takes the lead. It does not while a callback takes long, so callbacks run
-// in order.
+// In mode Lend around is called for each pass and must call run, which runs the callbacks, or only the first one. If
+// around takes long after run, another goroutine in Drive takes the lead. It does not while a callback takes long, so
+// callbacks run in order.
 func (l *Loop) Drive(ctx context.Context, around func(run func(one bool))) error {
 	w := l.NewWaiter()
 	w.around, w.run = around, func(one bool) {
@@ -157,7 +158,8 @@ func (l *Loop) Driving() bool {
 	return w != nil && w.around != nil
 }
 
-// endRun counts a goroutine in Drive as not in Run any more. If the lead is free, it is passed to one that parked meanwhile.
+// endRun counts a goroutine in Drive as not in Run any more. If the lead is free, it is passed to one that parked
+// meanwhile.
 func (l *Loop) endRun() {
 	if l.driversInRun.Add(-1) == 0 && l.lead.Load() == 0 {
 		l.passLead(0)
@@ -252,9 +254,9 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 	}
 }
 
-// mayLead reports whether w may take the lead while that is s: if it is free, or w has it, or it is lent, perhaps by this
-// very goroutine further up its stack. A goroutine in Drive takes only a free lead, and only while no other one in Drive runs
-// callbacks.
+// mayLead reports whether w may take the lead while that is s: if it is free, or w has it, or it is lent, perhaps by
+// this very goroutine further up its stack. A goroutine in Drive takes only a free lead, and only while no other one
+// in Drive runs callbacks.
 func (l *Loop) mayLead(w *Waiter, s uint64) bool {
 	switch {
 	case s == w.id:
@@ -286,8 +288,8 @@ func (l *Loop) poll(w *Waiter, until time.Duration) error {
 	return err
 }
 
-// pass is one iteration of the leader: it sends the batch, polls, runs the callbacks that are ready and wakes the waiters
-// that are over. It returns the error of Poll, and whether callbacks may be left.
+// pass is one iteration of the leader: it sends the batch, polls, runs the callbacks that are ready and wakes the
+// waiters that are over. It returns the error of Poll, and whether callbacks may be left.
 func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 	if l.batch.state.Load() != noBatch {
 		l.drainBatch()
@@ -332,8 +334,8 @@ func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 	return failed, more
 }
 
-// wakeTogether wakes the waiters that are over, at the end of a pass of the leader w. Their output is held back if they are
-// two or more.
+// wakeTogether wakes the waiters that are over, at the end of a pass of the leader w. Their output is held back if
+// they are two or more.
 func (l *Loop) wakeTogether(w *Waiter) {
 	var (
 		ready []*Waiter
@@ -345,13 +347,14 @@ func (l *Loop) wakeTogether(w *Waiter) {
 	one := l.endPass(woken)
 	w.woke = int32(len(ready))
 	wakeAll(ready)
-	if one { // the woken goroutine runs on this processor at once; otherwise another processor would have to be woken for it
+	// The woken goroutine runs on this processor at once; otherwise another processor would have to be woken for it.
+	if one {
 		runtime.Gosched()
 	}
 }
 
-// runCallbacks runs at most most callbacks, until w is over or none is queued. It reports whether it stopped for another
-// reason, so that callbacks may be left.
+// runCallbacks runs at most most callbacks, until w is over or none is queued. It reports whether it stopped for
+// another reason, so that callbacks may be left.
 func (l *Loop) runCallbacks(w *Waiter, most int) (more bool) {
 	w.ranInPass, w.passStart, w.ranTooLong = 0, -1, false
 	return l.driver.Run(w, most) >= most && !w.stopped || w.ranTooLong
@@ -365,10 +368,11 @@ func (w *Waiter) maxCallbacks() int {
 	return passSize
 }
 
-// firstDeadline returns the earliest deadline of the parked waiters, and stores it as pollUntil: a goroutine that parks with
-// an earlier one wakes the leader.
+// firstDeadline returns the earliest deadline of the parked waiters, and stores it as pollUntil: a goroutine that
+// parks with an earlier one wakes the leader.
 func (l *Loop) firstDeadline() time.Duration {
-	l.pollUntil.Store(int64(Never)) // before the count is loaded: a goroutine that is counted later sees Never and wakes the leader
+	// Before the count is loaded: a goroutine that is counted later sees Never and wakes the leader.
+	l.pollUntil.Store(int64(Never))
 	if l.timedCount.Load() == 0 {
 		return Never
 	}
@@ -449,8 +453,8 @@ func (l *Loop) yield(w *Waiter) bool {
 	return true
 }
 
-// passLeadLocked passes the lead, if it is s, to the waiter that parked last, which is found at no cost, and reports whether
-// it did. While a goroutine in Drive is in Run, other ones in Drive are skipped.
+// passLeadLocked passes the lead, if it is s, to the waiter that parked last, which is found at no cost, and reports
+// whether it did. While a goroutine in Drive is in Run, other ones in Drive are skipped.
 func (l *Loop) passLeadLocked(s uint64) bool {
 	i := len(l.parked) - 1
 	if i+1 >= crowd && l.standInLocked(s) {
@@ -475,8 +479,8 @@ func (l *Loop) HandOn() {
 	}
 }
 
-// TryLead takes the lead, for code that does not wait, if it is free or lent, and reports whether it did. The caller must
-// call Unlead soon.
+// TryLead takes the lead, for code that does not wait, if it is free or lent, and reports whether it did. The caller
+// must call Unlead soon.
 func (l *Loop) TryLead() bool {
 	s := l.lead.Load()
 	return (s == 0 || s&lent != 0) && l.lead.CompareAndSwap(s, external)

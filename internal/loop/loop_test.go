@@ -201,8 +201,8 @@ func TestWaitInsideCallback(t *testing.T) {
 	})
 }
 
-// A panic in a callback, or the end of its goroutine, passes through the Wait of the one who leads. The others go on, those
-// whose callbacks had run before it too, and nothing stays held back.
+// A panic in a callback, or the end of its goroutine, passes through the Wait of the one who leads. The others go on,
+// those whose callbacks had run before it too, and nothing stays held back.
 func TestCallbackPanicsInAPass(t *testing.T) {
 	for _, end := range []func(){func() { panic("ouch") }, runtime.Goexit} {
 		synctest.Test(t, func(t *testing.T) {
@@ -234,7 +234,8 @@ func TestCallbackPanicsInAPass(t *testing.T) {
 	}
 }
 
-// What those that are woken send is held back until they have come home; who does not come home holds nothing back for long.
+// What those that are woken send is held back until they have come home; who does not come home holds nothing back
+// for long.
 func TestGather(t *testing.T) {
 	for _, home := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

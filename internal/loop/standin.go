@@ -2,16 +2,16 @@ package loop
 
 import "context"
 
-// OnIdle has f be called, on any goroutine and without a lock held, when nobody has led for 1 to 2 ms, when one has been in Run for so long, and
-// when many are parked: f has a goroutine call StandIn, unless one does already. When that has ended OnIdle is called again. nil is nothing
-// from now on.
+// OnIdle has f be called, on any goroutine and without a lock held, when nobody has led for 1 to 2 ms, when one has
+// been in Run for so long, and when many are parked: f has a goroutine call StandIn, unless one does already. When
+// that has ended OnIdle is called again. nil is nothing from now on.
 //
 //	the lead is free, for 1 to 2 ms ──┬─► f ─► StandIn: it leads ─ others wait, but few ─► it rests
 //	many are parked when one leaves ──┘          ▲                                             │
 //	            └────────────────────────────────┴─────────────────────────────────────────────┘
 //
-// So what nobody waits for, as a call that may last for ever, goes on; and those who wait drive themselves, which costs no switch between
-// goroutines, though they cease to wait again and again.
+// So what nobody waits for, as a call that may last for ever, goes on; and those who wait drive themselves, which
+// costs no switch between goroutines, though they cease to wait again and again.
 func (l *Loop) OnIdle(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,8 +45,8 @@ func (l *Loop) StandIn(ctx context.Context) error {
 	return w.Wait(ctx)
 }
 
-// crowd is from how many parked on a goroutine that stands in leads: one that does nothing else wakes all that a pass has ended, and each of
-// them would hand the lead on.
+// crowd is from how many parked on a goroutine that stands in leads: one that does nothing else wakes all that a pass
+// has ended, and each of them would hand the lead on.
 const crowd = 4
 
 // relieved reports whether w stands in, and others are to drive from now on.

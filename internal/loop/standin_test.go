@@ -52,8 +52,8 @@ func TestStandIn(t *testing.T) {
 	})
 }
 
-// Who waits while a goroutine stands in is woken by it, and leads from then on; it stands in again when nobody has led for a moment, and not
-// between two waits.
+// Who waits while a goroutine stands in is woken by it, and leads from then on; it stands in again when nobody has
+// led for a moment, and not between two waits.
 func TestStandInGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFake()

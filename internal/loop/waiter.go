@@ -48,7 +48,8 @@ func (l *Loop) NewWaiter() *Waiter {
 	return &Waiter{loop: l, id: lastID.Add(2), token: make(chan struct{}, 1), index: -1}
 }
 
-// NewYielding returns a Waiter that passes the lead to a goroutine in Drive, if one is parked. It is for waits that may last for long.
+// NewYielding returns a Waiter that passes the lead to a goroutine in Drive, if one is parked. It is for waits that
+// may last for long.
 func (l *Loop) NewYielding() *Waiter {
 	w := l.NewWaiter()
 	w.yields = true
@@ -102,8 +103,8 @@ func (w *Waiter) isOver() bool {
 	return w.done()
 }
 
-// isOverSafe is isOver for other goroutines and with locks held: a condition that panics counts as true, so that w is woken
-// and the panic happens on its own goroutine.
+// isOverSafe is isOver for other goroutines and with locks held: a condition that panics counts as true, so that w is
+// woken and the panic happens on its own goroutine.
 func (w *Waiter) isOverSafe() (over bool) {
 	if w.done == nil {
 		return w.ended.Load()
@@ -129,8 +130,8 @@ func (w *Waiter) isCanceled() bool {
 	}
 }
 
-// Stops reports, after each callback, whether Run must end: because w is over, canceled or late, or because callbacks have
-// run for so long that bytes must be moved.
+// Stops reports, after each callback, whether Run must end: because w is over, canceled or late, or because callbacks
+// have run for so long that bytes must be moved.
 func (w *Waiter) Stops() bool {
 	d := w.loop.driver
 	w.stopped = w.isOver() || w.isCanceled()

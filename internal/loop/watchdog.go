@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A watchdog is a timer that passes the lead on if the leader is in Run for longRun while goroutines are parked, and that
-// sends output which is held back, and calls what OnIdle has given, while no goroutine leads.
+// A watchdog is a timer that passes the lead on if the leader is in Run for longRun while goroutines are parked, and
+// that sends output which is held back, and calls what OnIdle has given, while no goroutine leads.
 type watchdog struct {
 	timer      *time.Timer
 	armed      atomic.Bool // the timer is running; written under Loop.mu

@@ -7,8 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 )
 
-// Copy copies src to dst as the built-in copy does. ok is false if src could not be read or dst could not be written; the
-// contents of dst are undefined then.
+// Copy copies src to dst as the built-in copy does. ok is false if src could not be read or dst could not be written;
+// the contents of dst are undefined then.
 func Copy(dst, src []byte) (n int, ok bool) {
 	defer recoverFault(debug.SetPanicOnFault(true))
 	return copy(dst, src), true
@@ -32,9 +32,9 @@ func Scatter(dst [][]byte, src []byte) (n int, ok bool) {
 	return n, true
 }
 
-// GatherAgain is Gather for a retransmission. The peer may have received the bytes already, so the program may own the
-// memory again and write to it: the peer drops the copy in that case. The race detector would report that write, so this
-// function is hidden from it.
+// GatherAgain is Gather for a retransmission. The peer may have received the bytes already, so the program may own
+// the memory again and write to it: the peer drops the copy in that case. The race detector would report that write,
+// so this function is hidden from it.
 //
 //go:norace
 func GatherAgain(dst []byte, src [][]byte) (n int, ok bool) {
@@ -83,8 +83,8 @@ func sink(byte) {}
 // ErrFault is the error of Off: memory could not be read or written.
 var ErrFault = errors.New("memory fault")
 
-// On and Off make a function return with ErrFault where it touches memory without pages. Its other results keep the values
-// that they had at that moment:
+// On and Off make a function return with ErrFault where it touches memory without pages. Its other results keep the
+// values that they had at that moment:
 //
 //	func look(b []byte) (ok bool, err error) {
 //		defer memfault.Off(memfault.On(), &err)
@@ -102,8 +102,8 @@ func Off(before bool, err *error) {
 	}
 }
 
-// recoverFault restores the setting from before SetPanicOnFault and recovers from a fault; the interrupted function returns
-// its zero results. Other panics continue. It must be deferred.
+// recoverFault restores the setting from before SetPanicOnFault and recovers from a fault; the interrupted function
+// returns its zero results. Other panics continue. It must be deferred.
 func recoverFault(before bool) {
 	debug.SetPanicOnFault(before)
 	switch r := recover().(type) {

@@ -9,13 +9,13 @@ import (
 const (
 	// Kept are the seals of memory whose size cannot change: its pages cannot be removed from processes that map it.
 	Kept = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
-	// Own are the seals of memory that can be written only through mappings that exist already, by any process. The system
-	// then also refuses to punch holes.
+	// Own are the seals of memory that can be written only through mappings that exist already, by any process. The
+	// system then also refuses to punch holes.
 	Own = Kept | unix.F_SEAL_FUTURE_WRITE
 )
 
-// Make returns n bytes that only this process can write, and a descriptor with which other processes map them. Pages are
-// allocated on first use. Before Linux 5.1 the seals are only Kept: other processes could write, too.
+// Make returns n bytes that only this process can write, and a descriptor with which other processes map them. Pages
+// are allocated on first use. Before Linux 5.1 the seals are only Kept: other processes could write, too.
 func Make(n int) (b []byte, fd int, err error) {
 	fail := func(action string, err error) ([]byte, int, error) {
 		return nil, -1, fmt.Errorf("%s of %d bytes that can be shared: %w", action, n, err)

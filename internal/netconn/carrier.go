@@ -214,8 +214,8 @@ func (c *conn) dial(ctx context.Context, name, host string) {
 	c.readLoop(nc)
 }
 
-// readLoop reads until the connection is dead. Reads block with a small buffer. After a read that has filled its buffer the
-// next one has a large buffer, and blocks for at most largeBufTimeout.
+// readLoop reads until the connection is dead. Reads block with a small buffer. After a read that has filled its
+// buffer the next one has a large buffer, and blocks for at most largeBufTimeout.
 func (c *conn) readLoop(nc net.Conn) {
 	defer c.in.Close()
 	defer c.ca.core.Rescue(c.failSession)
@@ -231,8 +231,9 @@ func (c *conn) readLoop(nc net.Conn) {
 	}
 }
 
-// handleRead handles the n bytes and the error of a read. filled says that the read has filled its buffer, wasLarge that
-// this was a large one. It reports whether the next read should have a large buffer, and whether the connection is dead.
+// handleRead handles the n bytes and the error of a read. filled says that the read has filled its buffer, wasLarge
+// that this was a large one. It reports whether the next read should have a large buffer, and whether the connection
+// is dead.
 func (c *conn) handleRead(nc net.Conn, n int, filled, wasLarge bool, err error) (large, dead bool) {
 	c.ca.core.Lock()
 	defer c.ca.core.UnlockInput()
@@ -266,7 +267,8 @@ func (c *conn) failSession(err error) {
 	}
 }
 
-// writeLoop writes the frames of the session to nc until the connection is dead, then writes the last frame and closes nc.
+// writeLoop writes the frames of the session to nc until the connection is dead, then writes the last frame and
+// closes nc.
 func (c *conn) writeLoop(nc net.Conn) {
 	defer nc.Close()
 	core := c.ca.core

@@ -30,14 +30,15 @@ type halfOpenConn struct {
 }
 
 const (
-	// evictAfter is the age from which on the oldest half-open connection is closed when another one waits for its place.
+	// evictAfter is the age from which on the oldest half-open connection is closed when another one waits for its
+	// place.
 	evictAfter = 100 * time.Millisecond
 	// maxDrain is how many bytes of the peer are read and dropped after a refusal.
 	maxDrain = 64 << 10
 )
 
-// A pendingList holds the half-open connections, at most MaxHalfOpen. While it is full, the next connection waits until one
-// is removed, or until the oldest one can be evicted.
+// A pendingList holds the half-open connections, at most MaxHalfOpen. While it is full, the next connection waits
+// until one is removed, or until the oldest one can be evicted.
 type pendingList struct {
 	mu    sync.Mutex      // guards conns; no other lock is taken while it is held
 	conns []*halfOpenConn // in the order of add
@@ -86,8 +87,9 @@ func (p *pendingList) closeAll() {
 	}
 }
 
-// addHalfOpen waits until the list has room for an accepted connection, and starts its goroutine. It closes the connection
-// if the listener is closed meanwhile, or if no place becomes free because functions of the program hold evicted connections.
+// addHalfOpen waits until the list has room for an accepted connection, and starts its goroutine. It closes the
+// connection if the listener is closed meanwhile, or if no place becomes free because functions of the program hold
+// evicted connections.
 func (s *Server) addHalfOpen(nc net.Conn, done chan struct{}) {
 	h := &halfOpenConn{server: s, raw: nc, conn: nc, in: &framing.In{}, acceptedAt: time.Now()}
 	h.in.Greet = h.handleHello
@@ -139,8 +141,8 @@ func (h *halfOpenConn) serve() {
 	h.serveAdopted()
 }
 
-// readHello reads until the connection is adopted. An error that is a codes.Code is the reason to refuse the peer; other
-// errors are those of reads.
+// readHello reads until the connection is adopted. An error that is a codes.Code is the reason to refuse the peer;
+// other errors are those of reads.
 func (h *halfOpenConn) readHello() error {
 	late := false
 	for !h.adopted {
@@ -163,8 +165,8 @@ func (h *halfOpenConn) readHello() error {
 	return nil
 }
 
-// parseInput parses the bytes that were read. From the HELLO on the context that it names is locked; the lock is released
-// before parseInput returns.
+// parseInput parses the bytes that were read. From the HELLO on the context that it names is locked; the lock is
+// released before parseInput returns.
 func (h *halfOpenConn) parseInput() (err error) {
 	defer func() {
 		if h.lockedCore != nil {
@@ -207,16 +209,16 @@ func (h *halfOpenConn) sendRefusal(err error) {
 	}
 }
 
-// Refuse sends err as the last frame of nc, and waits until the peer has closed its side, so that it can read the frame. It
-// blocks for at most 0.1 s. The caller closes nc.
+// Refuse sends err as the last frame of nc, and waits until the peer has closed its side, so that it can read the
+// frame. It blocks for at most 0.1 s. The caller closes nc.
 func Refuse(nc net.Conn, err error) {
 	_ = nc.SetDeadline(time.Now().Add(closeTimeout))
 	_, _ = nc.Write(frame.ByeOf(err).Frame())
 	Drain(nc)
 }
 
-// Drain closes the writing side of nc, which must have a deadline, and reads and drops up to 64 KiB from the peer: closing a
-// TCP connection with unread bytes resets it, and the peer might lose the last frame.
+// Drain closes the writing side of nc, which must have a deadline, and reads and drops up to 64 KiB from the peer:
+// closing a TCP connection with unread bytes resets it, and the peer might lose the last frame.
 func Drain(nc net.Conn) {
 	c, ok := nc.(interface{ CloseWrite() error })
 	if !ok {

@@ -48,8 +48,8 @@ type block struct {
 	span
 }
 
-// Alloc returns n bytes, 0 or more, with undefined contents. Their pages are allocated: it is an error if the system cannot
-// provide them.
+// Alloc returns n bytes, 0 or more, with undefined contents. Their pages are allocated: it is an error if the system
+// cannot provide them.
 func Alloc(n int) ([]byte, error) {
 	if n == 0 {
 		return []byte{}, nil
@@ -86,8 +86,8 @@ func Alloc(n int) ([]byte, error) {
 	return b, nil
 }
 
-// allocLocked allocates pages bytes of pages, at the first place where they fit, and returns the first n of them; nil if
-// they fit nowhere. The lock of the pool is held.
+// allocLocked allocates pages bytes of pages, at the first place where they fit, and returns the first n of them; nil
+// if they fit nowhere. The lock of the pool is held.
 func (c *chunk) allocLocked(pages, n int) ([]byte, error) {
 	i := slices.IndexFunc(c.freeSpans, func(s span) bool { return s.length >= pages })
 	if i < 0 {
@@ -146,8 +146,8 @@ func (c *chunk) hasClaimIn(s span) bool {
 	return false
 }
 
-// freeLocked frees the block s, merges it with adjacent free spans, and reports whether it was the last block of c. The lock
-// of the pool is held.
+// freeLocked frees the block s, merges it with adjacent free spans, and reports whether it was the last block of c.
+// The lock of the pool is held.
 func (c *chunk) freeLocked(s span) bool {
 	i, _ := slices.BinarySearchFunc(c.freeSpans, s, func(a, b span) int { return a.offset - b.offset })
 	c.freeSpans = slices.Insert(c.freeSpans, i, s)
@@ -240,8 +240,8 @@ func (c *chunk) addClaim(at, n int, token *[16]byte) Place {
 	return Place{}
 }
 
-// Unshare removes the claim p. A peer that reads the memory afterwards finds the claim removed and discards the bytes. A
-// claim must be removed only once.
+// Unshare removes the claim p. A peer that reads the memory afterwards finds the claim removed and discards the
+// bytes. A claim must be removed only once.
 func Unshare(p Place) {
 	c := findChunk(p.Chunk)
 	if p.Claim == 0 || c == nil {

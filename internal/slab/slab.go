@@ -19,8 +19,8 @@ const (
 // freeLists holds the free buffers of each size class.
 var freeLists [classes]freeList
 
-// sizeClass returns the number of the smallest class that holds n bytes, and its size: 65 and 97.5 KiB, 130 and 195 KiB,
-// and so on. A buffer above Least is at most half as large again as n.
+// sizeClass returns the number of the smallest class that holds n bytes, and its size: 65 and 97.5 KiB, 130 and 195
+// KiB, and so on. A buffer above Least is at most half as large again as n.
 func sizeClass(n int) (class, size int) {
 	if n <= Least {
 		return 0, Least
@@ -41,8 +41,8 @@ func Size(n int) int {
 	return size
 }
 
-// Get returns a buffer of n bytes, with the capacity of its class and undefined contents. A buffer of more than Max bytes
-// is always new.
+// Get returns a buffer of n bytes, with the capacity of its class and undefined contents. A buffer of more than Max
+// bytes is always new.
 func Get(n int) []byte {
 	if n > Max {
 		return make([]byte, n)
@@ -66,8 +66,8 @@ func Spare(n int) []byte {
 	return nil
 }
 
-// Put returns b to the pool. b must begin where the buffer of Get did and have its capacity, else Put panics; it must not
-// be used any more. Put ignores nil and buffers of more than Max bytes.
+// Put returns b to the pool. b must begin where the buffer of Get did and have its capacity, else Put panics; it must
+// not be used any more. Put ignores nil and buffers of more than Max bytes.
 func Put(b []byte) {
 	if cap(b) == 0 || cap(b) > Max {
 		return
@@ -79,7 +79,8 @@ func Put(b []byte) {
 	}
 	if raceflag.Enabled { // overwrite b, so that a use after Put is detected
 		b[0] = 0xDB
-		for n := 1; n < len(b); n *= 2 { // with race detection, copying ranges is a hundred times as fast as single bytes
+		// With race detection, copying ranges is a hundred times as fast as single bytes.
+		for n := 1; n < len(b); n *= 2 {
 			copy(b[n:], b[:n])
 		}
 	}

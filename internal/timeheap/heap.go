@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Heap holds values ordered by the time at which they are due; values with equal times are in the order of Set. The zero
-// value is empty.
+// A Heap holds values ordered by the time at which they are due; values with equal times are in the order of Set. The
+// zero value is empty.
 type Heap[T any] struct {
 	slots []slot[T]
 	seq   uint64
@@ -21,7 +21,8 @@ type slot[T any] struct {
 	seq   uint64
 }
 
-// A Place is the index of a value in its heap, counted from 1; 0 if it is in none. The value stores it, the Heap sets it.
+// A Place is the index of a value in its heap, counted from 1; 0 if it is in none. The value stores it, the Heap sets
+// it.
 type Place int32
 
 // maxIdleCap is the largest capacity, in values, that an empty heap keeps.

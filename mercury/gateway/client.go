@@ -25,15 +25,16 @@ func (r Raw) AppendProc(to []byte) ([]byte, error) { return append(to, r...), ni
 
 // Call calls the RPC id of the C process at addr, through the gateway gw, blocks, and returns its output.
 //
-// input are the members of the struct in C, in order: values that package proc encodes, and Lent where C has an hg_bulk_t.
+// input are the members of the struct in C, in order: values that package proc encodes, and Lent where C has an
+// hg_bulk_t.
 //
-// When Call returns, lent memory is not accessed any more. Memory that C may write holds the data that C wrote if the error is
-// nil; otherwise its contents are undefined. Write-only memory is sent to C, too, so that bytes that C does not write are
-// unchanged.
+// When Call returns, lent memory is not accessed any more. Memory that C may write holds the data that C wrote if the
+// error is nil; otherwise its contents are undefined. Write-only memory is sent to C, too, so that bytes that C does
+// not write are unchanged.
 //
-// The error matches ErrRemote if it is from the gateway or the C process, with the error of C as text. Its code is ErrNotFound,
-// ErrDenied, ErrExhausted, ErrBadInput or ErrUnavailable if the RPC has not run, ErrAborted if it may have run, and otherwise
-// ErrInternal, or that of the handler if it is 64 or more. qs.FateOf agrees with that.
+// The error matches ErrRemote if it is from the gateway or the C process, with the error of C as text. Its code is
+// ErrNotFound, ErrDenied, ErrExhausted, ErrBadInput or ErrUnavailable if the RPC has not run, ErrAborted if it may
+// have run, and otherwise ErrInternal, or that of the handler if it is 64 or more. qs.FateOf agrees with that.
 func Call(ctx context.Context, gw qs.Peer, addr string, id uint64, input ...any) ([]byte, error) {
 	in := callIn{Addr: addr, ID: id}
 	var memory, written [][]byte
@@ -56,8 +57,8 @@ func Call(ctx context.Context, gw qs.Peer, addr string, id uint64, input ...any)
 	return call.Call(ctx, gw, in)
 }
 
-// Get reads len(p) bytes at offset off of memory that a C client has lent, and blocks. ctx must be that of the handler that
-// serves its request.
+// Get reads len(p) bytes at offset off of memory that a C client has lent, and blocks. ctx must be that of the
+// handler that serves its request.
 func Get(ctx context.Context, mem mercury.Bulk, p []byte, off int64) error {
 	return transfer(ctx, get, mem, off, transferIn{To: qs.Buffer(p)})
 }

@@ -16,10 +16,11 @@ import (
 
 // Config configures a Gateway. The zero value allows no calls to C.
 type Config struct {
-	// Targets are the addresses of the C processes that may be called. "*" allows every address that the gateway can reach.
+	// Targets are the addresses of the C processes that may be called. "*" allows every address that the gateway can
+	// reach.
 	Targets []string
-	// Memory is the largest number of bytes that are lent to C processes, or transferred for them, at a time. 0 means 256 MiB.
-	// Calls beyond fail with ErrExhausted.
+	// Memory is the largest number of bytes that are lent to C processes, or transferred for them, at a time. 0 means
+	// 256 MiB. Calls beyond fail with ErrExhausted.
 	Memory int64
 	// Timeout is the timeout of the requests of C clients, which have no deadline. 0 means 1 minute.
 	Timeout time.Duration
@@ -35,8 +36,8 @@ type Gateway struct {
 	requests map[string]*mercury.Request // requests of C clients in flight, by a secret that only their service gets
 }
 
-// A callIn is the input of a call of a C process. The lent memory is in Memory, concatenated; memory that C may write is returned
-// in Written.
+// A callIn is the input of a call of a C process. The lent memory is in Memory, concatenated; memory that C may write
+// is returned in Written.
 type callIn struct {
 	Addr    string
 	ID      uint64
@@ -73,7 +74,8 @@ var (
 // requestMeta is the key of the metadata with the secret of a C client's request.
 const requestMeta = "mercury-request"
 
-// New makes node forward calls to C processes, over c. It starts nothing: node must be driven, by Node.Serve for example.
+// New makes node forward calls to C processes, over c. It starts nothing: node must be driven, by Node.Serve for
+// example.
 func New(node *qs.Node, c *mercury.Node, cfg Config) *Gateway {
 	if cfg.Memory == 0 {
 		cfg.Memory = 256 << 20
@@ -93,9 +95,9 @@ func New(node *qs.Node, c *mercury.Node, cfg Config) *Gateway {
 	return g
 }
 
-// Forward forwards requests of C clients for the RPC id to the method name of to, a Peer of the gateway's node. The error for C
-// is HG_HOSTUNREACH if the method certainly has not run, otherwise the number of its code, or HG_OTHER_ERROR. Forward panics if
-// id has a handler; mercury.ID(name) is the id that C registers for a name.
+// Forward forwards requests of C clients for the RPC id to the method name of to, a Peer of the gateway's node. The
+// error for C is HG_HOSTUNREACH if the method certainly has not run, otherwise the number of its code, or
+// HG_OTHER_ERROR. Forward panics if id has a handler; mercury.ID(name) is the id that C registers for a name.
 func (g *Gateway) Forward(name string, id uint64, to qs.Peer) {
 	method := qs.Define[[]byte, []byte](name, qs.WithCodec(codec.Raw))
 	g.node.Handle(id, func(r *mercury.Request) {

@@ -50,8 +50,8 @@ func (o *Options) normalize() error {
 	return nil
 }
 
-// Rate calls a server with arguments and without output, as hg_rate does. The buffer of the server must be large enough:
-// hg_perf_server -z SIZE.
+// Rate calls a server with arguments and without output, as hg_rate does. The buffer of the server must be large
+// enough: hg_perf_server -z SIZE.
 func Rate(ctx context.Context, n *mercury.Node, addr string, o Options) (Result, error) {
 	if err := o.normalize(); err != nil {
 		return Result{}, err

@@ -54,8 +54,8 @@ var (
 	done     = mercury.DefineID[struct{}, struct{}]("done", idDone)
 )
 
-// fillPattern fills the buffers in b, of size bytes each, with the pattern that both sides check: the handle, and then ascending
-// numbers.
+// fillPattern fills the buffers in b, of size bytes each, with the pattern that both sides check: the handle, and
+// then ascending numbers.
 func fillPattern(b []byte, size int, handle uint32) {
 	for at := 0; at < len(b); at += size {
 		buf := b[at:min(at+size, len(b))]

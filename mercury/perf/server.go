@@ -159,7 +159,8 @@ func (s *server) handleTransfer(ctx context.Context, in transferIn, op uint32) e
 			}
 		}
 	}
-	for worker := 1; worker < len(errs); worker++ { // C transfers all buffers at once; more goroutines would not be faster
+	// C transfers all buffers at once; more goroutines would not be faster.
+	for worker := 1; worker < len(errs); worker++ {
 		wg.Go(func() { work(worker) })
 	}
 	work(0)

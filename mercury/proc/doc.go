@@ -1,5 +1,5 @@
-// Package proc encodes Go values as hg_proc does in C Mercury. The encoding is the sequence of the fields, without types or
-// names.
+// Package proc encodes Go values as hg_proc does in C Mercury. The encoding is the sequence of the fields, without
+// types or names.
 //
 //	C                      Go
 //	int32_t, uint8_t …     int32, uint8 …; hg_bool_t is bool, 1 byte
@@ -15,9 +15,9 @@
 //	bytes to the end       []byte with `proc:"rest"`, as the last field; or a []byte alone
 //	no argument            struct{}
 //
-// int, uint and uintptr are refused, because they have no fixed width: use int32 or int64. Other pointers, maps, interfaces and
-// recursive types are refused, too. The byte order is little-endian, as on the machines that package mercury supports. The
-// encoding of a C library that was built with MERCURY_USE_XDR is different and not supported.
+// int, uint and uintptr are refused, because they have no fixed width: use int32 or int64. Other pointers, maps,
+// interfaces and recursive types are refused, too. The byte order is little-endian, as on the machines that package
+// mercury supports. The encoding of a C library that was built with MERCURY_USE_XDR is different and not supported.
 //
 // For any bytes Unmarshal returns an error or a value; it allocates at most a constant times their length.
 package proc

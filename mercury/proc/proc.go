@@ -14,13 +14,14 @@ type Appender interface {
 	AppendProc(to []byte) ([]byte, error)
 }
 
-// A Reader is a type with an encoding of its own. ReadProc decodes it at the beginning of data, and returns the number of bytes.
+// A Reader is a type with an encoding of its own. ReadProc decodes it at the beginning of data, and returns the
+// number of bytes.
 type Reader interface {
 	ReadProc(data []byte) (int, error)
 }
 
-// Marshal encodes v. It does not block. The error names the field that cannot be encoded, and the reason: its type, a string with
-// a zero byte, or more items than the count can hold.
+// Marshal encodes v. It does not block. The error names the field that cannot be encoded, and the reason: its type, a
+// string with a zero byte, or more items than the count can hold.
 func Marshal(v any) ([]byte, error) { return Append(nil, v) }
 
 // Append appends the encoding of v to b. After an error it returns nil, and the bytes after len(b) are undefined.
@@ -41,8 +42,9 @@ func Append(b []byte, v any) ([]byte, error) {
 	return k.append(b, from)
 }
 
-// Unmarshal decodes data into the value that v points to, which keeps no reference to data. The error says that data is too short
-// or too long, which means that the other side has another type. The value may be set in part after an error.
+// Unmarshal decodes data into the value that v points to, which keeps no reference to data. The error says that data
+// is too short or too long, which means that the other side has another type. The value may be set in part after an
+// error.
 func Unmarshal(data []byte, v any) error {
 	to := reflect.ValueOf(v)
 	if to.Kind() != reflect.Pointer || to.IsNil() {
@@ -134,7 +136,8 @@ func (k *kind) append(b []byte, v reflect.Value) ([]byte, error) {
 	return appendNumber(b, v.Uint(), k.size), nil
 }
 
-// addressable returns v, or a copy of it, on which methods with pointer receivers can be called, if the kind needs that.
+// addressable returns v, or a copy of it, on which methods with pointer receivers can be called, if the kind needs
+// that.
 func addressable(v reflect.Value, k *kind) reflect.Value {
 	if v.CanAddr() || !k.custom {
 		return v
@@ -256,8 +259,8 @@ func appendString(b []byte, s string) ([]byte, error) {
 	return append(append(b, s...), 0, 0, 1), nil // the terminator, and the flags is_const and is_owned
 }
 
-// readString decodes the string at the beginning of b, which has at least 8 bytes, and returns the bytes after it. ok is false for
-// NULL, whose length is 0, without a terminator and flags.
+// readString decodes the string at the beginning of b, which has at least 8 bytes, and returns the bytes after it. ok
+// is false for NULL, whose length is 0, without a terminator and flags.
 func readString(b []byte) (s string, ok bool, rest []byte, err error) {
 	n := binary.LittleEndian.Uint64(b)
 	b = b[8:]

@@ -52,8 +52,8 @@ func (d *domain) beginConn(nc net.Conn, due time.Time) (net.Conn, error) {
 	return nil, err
 }
 
-// isVerified reports whether the peer of nc is on the machine of the canonical name, and, with TLS, whether its certificate
-// is for that name.
+// isVerified reports whether the peer of nc is on the machine of the canonical name, and, with TLS, whether its
+// certificate is for that name.
 func (d *domain) isVerified(nc net.Conn, name string) bool {
 	s := nc.(*socket)
 	return d.names.Verified(name, ipOf(s.tcp.LocalAddr()), ipOf(s.tcp.RemoteAddr())) &&

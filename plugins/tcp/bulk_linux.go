@@ -15,8 +15,9 @@ import (
 
 // A token identifies the second connection of a session.
 //
-// A session has a second connection for bulk data, so that messages do not wait behind bulk data. The listener chooses its
-// token; the side that has dialed the session dials it once a large piece of bulk data was transferred in either direction.
+// A session has a second connection for bulk data, so that messages do not wait behind bulk data. The listener
+// chooses its token; the side that has dialed the session dials it once a large piece of bulk data was transferred in
+// either direction.
 //
 //	dialler                                     listener
 //	   │ ◄── HELLO of the session, label = token ── │
@@ -26,11 +27,12 @@ import (
 type token [16]byte
 
 const (
-	// bulkQuota is how many bytes are read from or written to a bulk connection before the next connection is served: a
-	// message waits behind no more than this at each side. It is a quarter of a piece of bulk data, with its header and the
-	// bytes that are read behind it.
+	// bulkQuota is how many bytes are read from or written to a bulk connection before the next connection is served:
+	// a message waits behind no more than this at each side. It is a quarter of a piece of bulk data, with its header
+	// and the bytes that are read behind it.
 	bulkQuota = carrier.PieceSize/4 + 8<<10
-	// bulkQuietQuota is the quota after bulkQuietTurns turns without a message of the context. It gives more throughput.
+	// bulkQuietQuota is the quota after bulkQuietTurns turns without a message of the context. It gives more
+	// throughput.
 	bulkQuietQuota = carrier.PieceSize + 8<<10
 	bulkQuietTurns = 4
 )
@@ -50,8 +52,8 @@ func (c *conn) handleHello(g *frame.Greeting) error {
 	return c.session.Greet(g)
 }
 
-// dialBulkIfNeeded dials the second connection of c if this side has dialed c, the listener offers one, and a large piece of
-// bulk data was transferred. The context's lock is held.
+// dialBulkIfNeeded dials the second connection of c if this side has dialed c, the listener offers one, and a large
+// piece of bulk data was transferred. The context's lock is held.
 func (c *conn) dialBulkIfNeeded() {
 	if c.bulk != nil || !c.dialled || c.dead {
 		return
@@ -96,9 +98,9 @@ func (ca *epollCarrier) adoptBulk(s *socket, in *framing.In, hello *frame.Greeti
 	return func() { _ = s.tcp.Close() }, nil
 }
 
-// checkBulkPeer checks, at the dialing side and before the HELLO is sent, that a second connection leads to the peer of its
-// session: once the listener has adopted it, its end would end the session. If the peer has renewed its certificate since, the
-// session continues without a second connection. The context's lock is held.
+// checkBulkPeer checks, at the dialing side and before the HELLO is sent, that a second connection leads to the peer
+// of its session: once the listener has adopted it, its end would end the session. If the peer has renewed its
+// certificate since, the session continues without a second connection. The context's lock is held.
 func (c *conn) checkBulkPeer() error {
 	if main, ok := c.session.Conn().(*conn); ok && c.lane == carrier.Bulk {
 		return c.checkSamePeer(main)
@@ -106,8 +108,8 @@ func (c *conn) checkBulkPeer() error {
 	return nil
 }
 
-// checkSamePeer returns an error unless the peer of c has the same certificate as the peer of main, the first connection of
-// the session.
+// checkSamePeer returns an error unless the peer of c has the same certificate as the peer of main, the first
+// connection of the session.
 func (c *conn) checkSamePeer(main *conn) error {
 	a, b := c.Proof(), main.Proof()
 	same := a.Secure == b.Secure && len(a.Certificates) > 0 == (len(b.Certificates) > 0)
@@ -120,8 +122,8 @@ func (c *conn) checkSamePeer(main *conn) error {
 	return nil
 }
 
-// newConnFrom returns a connection with a duplicate of the descriptor of s, which the caller may then close. The context's
-// lock is held.
+// newConnFrom returns a connection with a duplicate of the descriptor of s, which the caller may then close. The
+// context's lock is held.
 func (ca *epollCarrier) newConnFrom(s *socket, in *framing.In, f carrier.Lane) (*conn, error) {
 	c := ca.newConn(in, nil, f)
 	err := c.attach(s)

@@ -50,8 +50,8 @@ func (d *domain) newEpollCarrier(e carrier.Core) (_ carrier.Carrier, err error) 
 
 func (ca *epollCarrier) Core() carrier.Core { return ca.core }
 
-// Adopt implements netconn.Adopter. It refuses a connection that the peer has closed meanwhile: the peer may have opened a
-// new session since, which must not be closed for it.
+// Adopt implements netconn.Adopter. It refuses a connection that the peer has closed meanwhile: the peer may have
+// opened a new session since, which must not be closed for it.
 func (ca *epollCarrier) Adopt(nc net.Conn, in *framing.In, hello *frame.Greeting, verified bool) (func(), error) {
 	if len(hello.Label) > 0 {
 		return ca.adoptBulk(nc.(*socket), in, hello)
@@ -197,8 +197,8 @@ func (ca *epollCarrier) reap() {
 // Lingering implements carrier.Carrier: nothing lingers, because the last frame is sent at once or not at all.
 func (ca *epollCarrier) Lingering(time.Duration) bool { return false }
 
-// Taken implements carrier.WriteMeter. The count is the bytes that the peer's system has acknowledged, plus the number of
-// times that the socket became writable.
+// Taken implements carrier.WriteMeter. The count is the bytes that the peer's system has acknowledged, plus the
+// number of times that the socket became writable.
 func (ca *epollCarrier) Taken(l carrier.Session, f carrier.Lane) (count uint64, waits bool) {
 	c, _ := l.Conn().(*conn)
 	if c != nil && f == carrier.Bulk {

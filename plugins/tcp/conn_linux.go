@@ -19,14 +19,15 @@ const (
 	maxReads  = 4  // reads from one connection for one event, before the next connection is served
 	maxWrites = 16 // writes to one connection in a row, before the next event of the poller
 
-	// maxUnsent is how many bytes the system accepts before it can send them (TCP_NOTSENT_LOWAT): a message waits behind no
-	// more than this. The size of one piece of bulk data costs no throughput on loopback and shortens that wait to less
-	// than half.
+	// maxUnsent is how many bytes the system accepts before it can send them (TCP_NOTSENT_LOWAT): a message waits
+	// behind no more than this. The size of one piece of bulk data costs no throughput on loopback and shortens that
+	// wait to less than half.
 	maxUnsent = 256 << 10
 
-	// maxRetry is the longest retransmission timeout of the system (TCP_RTO_MAX_MS). Otherwise it doubles the timeout each
-	// time, to 3.2 s after the fourth retransmission: within a PeerTimeout of 5 s there would be too few retransmissions to
-	// distinguish a lossy network, or one that has just healed, from a peer that is gone. Linux accepts no less than 1 s.
+	// maxRetry is the longest retransmission timeout of the system (TCP_RTO_MAX_MS). Otherwise it doubles the timeout
+	// each time, to 3.2 s after the fourth retransmission: within a PeerTimeout of 5 s there would be too few
+	// retransmissions to distinguish a lossy network, or one that has just healed, from a peer that is gone. Linux
+	// accepts no less than 1 s.
 	maxRetry = time.Second
 )
 
@@ -107,8 +108,9 @@ func (c *conn) startConnect(name string) error {
 	return err
 }
 
-// dialBlocking connects c where that may block: TLS has a handshake, Options.Control is code of the program, and the zone of
-// an address is the name of an interface, which must be looked up. It runs on a goroutine of its own. Cut cancels it.
+// dialBlocking connects c where that may block: TLS has a handshake, Options.Control is code of the program, and the
+// zone of an address is the name of an interface, which must be looked up. It runs on a goroutine of its own. Cut
+// cancels it.
 func (c *conn) dialBlocking(ctx context.Context, name, host string) {
 	defer c.cancel()
 	s, err := c.ca.domain.connect(ctx, name, host)
@@ -187,8 +189,8 @@ func (c *conn) Ready(readable, writable bool) {
 	}
 }
 
-// onWritable is called when the connection is established, and when the socket is writable again. It returns false if the
-// connection is dead.
+// onWritable is called when the connection is established, and when the socket is writable again. It returns false if
+// the connection is dead.
 func (c *conn) onWritable() bool {
 	c.ca.core.Lock()
 	defer c.ca.core.UnlockInput()
@@ -286,8 +288,8 @@ func (c *conn) Cut(err error) {
 	}
 }
 
-// readOnce reads once, into user memory and the buffer. User memory is used only during this system call, which does not
-// block. dry reports that nothing more has arrived.
+// readOnce reads once, into user memory and the buffer. User memory is used only during this system call, which does
+// not block. dry reports that nothing more has arrived.
 func (c *conn) readOnce() (n int, dry bool, err error) {
 	var room [framing.MaxVectors][]byte
 	iov := room[:0]
@@ -308,8 +310,8 @@ func (c *conn) readOnce() (n int, dry bool, err error) {
 	return n, dry, err
 }
 
-// flush writes the frames of the session, until there are none, the socket is full, or the turn has ended. It is called with
-// the context's lock, and releases it during each write.
+// flush writes the frames of the session, until there are none, the socket is full, or the turn has ended. It is
+// called with the context's lock, and releases it during each write.
 func (c *conn) flush() {
 	if c.writing || c.blocked || c.connecting || c.writeFailed || c.dead {
 		return
@@ -357,8 +359,8 @@ func (c *conn) writeUnlocked() (n int, done bool, err error) {
 	return c.writeOnce()
 }
 
-// writeOnce writes once from out. done is false if the socket is full. User memory is used only during this system call,
-// which does not block.
+// writeOnce writes once from out. done is false if the socket is full. User memory is used only during this system
+// call, which does not block.
 func (c *conn) writeOnce() (n int, done bool, err error) {
 	var room [framing.MaxVectors][]byte
 	n, full, err := c.wire.write(c.clipToQuota(c.out.Gather(room[:0])), c.out.Front())
@@ -369,8 +371,8 @@ func (c *conn) writeOnce() (n int, done bool, err error) {
 	return n, !full, err
 }
 
-// sendLastAndShutdown sends the last frame, if the stream is between two frames and the system accepts it at once, and shuts
-// the connection down, which wakes the poller. The context's lock is held and no goroutine writes.
+// sendLastAndShutdown sends the last frame, if the stream is between two frames and the system accepts it at once,
+// and shuts the connection down, which wakes the poller. The context's lock is held and no goroutine writes.
 func (c *conn) sendLastAndShutdown() {
 	if len(c.lastFrame) > 0 && !c.connecting && !c.writeFailed && c.out.Last(c.lastFrame) {
 		_, _, _ = c.writeOnce()
@@ -403,15 +405,16 @@ func (c *conn) close() {
 	_ = unix.Close(c.fd)
 }
 
-// setSocketOptions sets the options of the socket, as far as the system supports them. The sizes of the buffers are left to
-// the automatic tuning of the system.
+// setSocketOptions sets the options of the socket, as far as the system supports them. The sizes of the buffers are
+// left to the automatic tuning of the system.
 func (d *domain) setSocketOptions(fd int, peer netip.Addr) {
 	set := func(level, name, value int) { _ = unix.SetsockoptInt(fd, level, name, value) } // best effort
 	seconds := func(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
 	set(unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
-	set(unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, int(maxRetry/time.Millisecond)) // since Linux 6.15; else the line above helps a little
+	// Since Linux 6.15; else the line above helps a little.
+	set(unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, int(maxRetry/time.Millisecond))
 	// On loopback there is no network to share, and an algorithm that paces by measurement (bbr) moves a fifth less.
 	if peer.Unmap().IsLoopback() {
 		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")

@@ -1,5 +1,5 @@
-// Package tcp is the TCP transport of package na: one connection for each pair of contexts with a session, and on Linux a
-// second one for bulk data.
+// Package tcp is the TCP transport of package na: one connection for each pair of contexts with a session, and on
+// Linux a second one for bulk data.
 //
 //	tcp://10.0.0.7:9000     listen there, or dial it
 //	tcp://:9000  tcp://:0   listen on every address of the machine; port 0: the system chooses
@@ -21,9 +21,9 @@
 // accepted connection names a context in its HELLO and is passed to that context, whichever context has accepted it.
 //
 // Invariants: no descriptor is closed while a goroutine may use its number; no lock is held in a system call that may
-// block; user memory is used by the kernel only during a system call that does not block. So a canceled operation releases
-// its memory at once, whatever the peer does, and the connection stays usable: the rest of a piece that was interrupted is
-// sent as zeroes, or read and dropped.
+// block; user memory is used by the kernel only during a system call that does not block. So a canceled operation
+// releases its memory at once, whatever the peer does, and the connection stays usable: the rest of a piece that was
+// interrupted is sent as zeroes, or read and dropped.
 //
 // With Options.TLS every connection uses TLS 1.3 below the frames, also the one for bulk data. The handshake runs on a
 // goroutine of its own; the bytes and the time of a peer are limited until it has completed.

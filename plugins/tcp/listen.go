@@ -16,8 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// listen binds the address that the class was opened with, and sets its canonical name. It returns nil if the class does not
-// listen.
+// listen binds the address that the class was opened with, and sets its canonical name. It returns nil if the class
+// does not listen.
 func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	if rest == "" {
 		return nil, nil
@@ -52,7 +52,8 @@ func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	return l, nil
 }
 
-// checkListenerAddr returns an error if l, Options.Listener, does not listen at the address that the class is opened at.
+// checkListenerAddr returns an error if l, Options.Listener, does not listen at the address that the class is opened
+// at.
 func checkListenerAddr(l *net.TCPListener, where netip.AddrPort) error {
 	at := inet.Unmapped(l.Addr().(*net.TCPAddr).AddrPort())
 	if where.Port() != 0 && where.Port() != at.Port() || where.IsValid() && !where.Addr().IsUnspecified() && where.Addr() != at.Addr() {
@@ -79,8 +80,8 @@ func bind(where netip.AddrPort, control func(network, address string, c syscall.
 	return l.(*net.TCPListener), nil
 }
 
-// enablePortSharing lets further sockets of the same user share the port of l, which was bound exclusively. A second server
-// that is started by mistake still fails, unless it uses ReusePort, too.
+// enablePortSharing lets further sockets of the same user share the port of l, which was bound exclusively. A second
+// server that is started by mistake still fails, unless it uses ReusePort, too.
 func (d *domain) enablePortSharing(l *net.TCPListener) error {
 	raw, err := l.SyscallConn()
 	if err == nil {

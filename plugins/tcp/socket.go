@@ -71,8 +71,8 @@ func (s *socket) Proof() carrier.Proof {
 	return s.tls.proof.Who
 }
 
-// connect dials name and does the TLS handshake, if there is one: the peer must prove that it is host, or, if host is empty,
-// that it has the IP address of name.
+// connect dials name and does the TLS handshake, if there is one: the peer must prove that it is host, or, if host is
+// empty, that it has the IP address of name.
 func (d *domain) connect(ctx context.Context, name, host string) (*socket, error) {
 	ap, err := inet.Parse(scheme, name)
 	var nc net.Conn

@@ -25,68 +25,69 @@ func init() { carrier.Register(New(Options{})) }
 
 // Options configure the plugin. The zero value works.
 type Options struct {
-	// Advertise is the address that peers dial, if it differs from the bound address, for example behind a network address
-	// translator: an IP address, with a port or with that of the listening socket. Empty means the bound address, or, if
-	// that is a wildcard, the address of the machine that its default route uses.
+	// Advertise is the address that peers dial, if it differs from the bound address, for example behind a network
+	// address translator: an IP address, with a port or with that of the listening socket. Empty means the bound
+	// address, or, if that is a wildcard, the address of the machine that its default route uses.
 	Advertise string
 	// ReusePort gives each context a listening socket of its own on the same port, so that the kernel distributes new
 	// connections over them. The first one is bound exclusively and then shared with sockets of the same user. It helps
 	// where many connections are made on many cores. It is not available on Windows.
 	ReusePort bool
-	// Spread is the number of contexts over which peers are distributed that connect to the address without a number: each
-	// context of a peer always reaches the same one. No connection is accepted before there are so many contexts. At most
-	// 256. Zero means that all such peers reach the first context.
+	// Spread is the number of contexts over which peers are distributed that connect to the address without a number:
+	// each context of a peer always reaches the same one. No connection is accepted before there are so many
+	// contexts. At most 256. Zero means that all such peers reach the first context.
 	Spread int
 	// Portable uses two goroutines for each connection also where the context has a poller.
 	Portable bool
 	// Unassisted disables the background polling of a context that no goroutine drives: peers are served only inside
 	// Progress. It has no effect with Portable.
 	Unassisted bool
-	// Listener is the socket to listen on, for example one from systemd, instead of one that the plugin binds. The address
-	// to open is that of the socket, or "tcp://:0". It cannot be combined with ReusePort.
+	// Listener is the socket to listen on, for example one from systemd, instead of one that the plugin binds. The
+	// address to open is that of the socket, or "tcp://:0". It cannot be combined with ReusePort.
 	//
-	// The open class owns the socket. If the program closes it nevertheless, no peer can connect any more; this is logged,
-	// and existing connections continue.
+	// The open class owns the socket. If the program closes it nevertheless, no peer can connect any more; this is
+	// logged, and existing connections continue.
 	Listener *net.TCPListener
 	// Control is called for each socket before it is bound or connected, as net.ListenConfig.Control is, to set socket
 	// options. It is not called for Listener.
 	Control func(network, address string, c syscall.RawConn) error
 	// Resolver looks up host names. Nil means net.DefaultResolver.
 	Resolver Resolver
-	// MaxHalfOpen is the largest number of half-open connections: accepted ones whose HELLO has not arrived. Zero means 256.
-	// When it is reached, the next connection waits until the oldest one is 0.1 s old, which is then closed. With TLS a
-	// connection that was closed still counts while a function of the tls.Config runs for it.
+	// MaxHalfOpen is the largest number of half-open connections: accepted ones whose HELLO has not arrived. Zero
+	// means 256. When it is reached, the next connection waits until the oldest one is 0.1 s old, which is then
+	// closed. With TLS a connection that was closed still counts while a function of the tls.Config runs for it.
 	MaxHalfOpen int
 	// HandshakeTimeout is how long an accepted connection may take until its HELLO has arrived, and how long the TLS
 	// handshake may take on a dialed one. Zero means 5 s.
 	HandshakeTimeout time.Duration
-	// WriteTimeout is how long a peer may accept none of the bytes that are to be sent to it before the session ends. It is
-	// for peers that still send, to which PeerTimeout does not apply. Zero means 10 s, or PeerTimeout if that is longer.
+	// WriteTimeout is how long a peer may accept none of the bytes that are to be sent to it before the session ends.
+	// It is for peers that still send, to which PeerTimeout does not apply. Zero means 10 s, or PeerTimeout if that
+	// is longer.
 	WriteTimeout time.Duration
-	// TLS makes every connection of the class use TLS 1.3. Nil means no TLS. Both sides must agree: otherwise each refuses
-	// the other one, with an error that says so.
+	// TLS makes every connection of the class use TLS 1.3. Nil means no TLS. Both sides must agree: otherwise each
+	// refuses the other one, with an error that says so.
 	//
 	// One configuration serves both roles. Certificates (or GetCertificate) are presented to peers that connect, and to
 	// dialed peers that request one. RootCAs verify dialed peers; ClientAuth and ClientCAs verify peers that connect.
 	//
-	// The certificate of a dialed peer must be valid for the host that the address was looked up by: its DNS name, or its
-	// IP address if the text has one; with ServerName, always for that name. Addresses without a name (those in bulk
-	// handles, and of peers that connect) need the IP address in the certificate. There is one session for each IP address
-	// and port: a second name for it is checked against the certificate of the existing session, so a server cannot select
-	// certificates by the requested name. A listener refuses a chain of more than 5 KiB.
+	// The certificate of a dialed peer must be valid for the host that the address was looked up by: its DNS name, or
+	// its IP address if the text has one; with ServerName, always for that name. Addresses without a name (those in
+	// bulk handles, and of peers that connect) need the IP address in the certificate. There is one session for each
+	// IP address and port: a second name for it is checked against the certificate of the existing session, so a
+	// server cannot select certificates by the requested name. A listener refuses a chain of more than 5 KiB.
 	//
-	// The certificate counts as verified (carrier.Proof), with its chain, if package tls has verified it; without a chain,
-	// if only VerifyConnection or VerifyPeerCertificate has accepted it, of the configuration that GetConfigForClient
-	// returned if that is set.
+	// The certificate counts as verified (carrier.Proof), with its chain, if package tls has verified it; without a
+	// chain, if only VerifyConnection or VerifyPeerCertificate has accepted it, of the configuration that
+	// GetConfigForClient returned if that is set.
 	//
 	// The configuration is copied. Whatever it says, versions before 1.3 are refused, the protocol (ALPN) is
-	// "quicksilver/1", and sessions are not resumed: every connection authenticates the peer anew (na.Context.Identity).
-	// Its functions run on goroutines of the plugin, several at a time, and count towards HandshakeTimeout. A panic or
-	// runtime.Goexit in one ends that connection.
+	// "quicksilver/1", and sessions are not resumed: every connection authenticates the peer anew
+	// (na.Context.Identity). Its functions run on goroutines of the plugin, several at a time, and count towards
+	// HandshakeTimeout. A panic or runtime.Goexit in one ends that connection.
 	TLS *tls.Config
-	// KeepAlive is how long a connection is idle before the system probes it. If no probe is answered for as long again, at
-	// least 3 s, the connection ends. Zero means 10 s, a negative value disables it. It detects machines that are gone;
-	// na.Config.PeerTimeout detects processes that hang.
+	// KeepAlive is how long a connection is idle before the system probes it. If no probe is answered for as long
+	// again, at least 3 s, the connection ends. Zero means 10 s, a negative value disables it. It detects machines
+	// that are gone; na.Config.PeerTimeout detects processes that hang.
 	KeepAlive time.Duration
 }
 
@@ -166,10 +167,11 @@ const maxTime time.Duration = math.MaxInt64 / 4
 const defaultWriteTimeout = 10 * time.Second
 
 // keepaliveParams returns the keepalive parameters of a socket, and how long sent data may stay unacknowledged
-// (TCP_USER_TIMEOUT): as long as the keepalive probes of an idle connection take, at least PeerTimeout and WriteTimeout.
+// (TCP_USER_TIMEOUT): as long as the keepalive probes of an idle connection take, at least PeerTimeout and
+// WriteTimeout.
 //
-// There are about ten probes: on a network that loses a fifth of the packets each way, all of three probes are lost one time
-// in twenty.
+// There are about ten probes: on a network that loses a fifth of the packets each way, all of three probes are lost
+// one time in twenty.
 func (o *Options) keepaliveParams(peerTimeout time.Duration) (keep net.KeepAliveConfig, userTimeout time.Duration) {
 	if o.KeepAlive < 0 {
 		return net.KeepAliveConfig{Enable: false}, 0
@@ -259,8 +261,8 @@ func unreachableError(action string, err error) error {
 	return codes.WithText(codes.ErrUnreachable, action+": "+secure.Innermost(err))
 }
 
-// lostError returns the error of a connection that failed. A TLS alert of the peer means that it refuses this side, now and
-// at every other attempt, so it gets the code ErrPermission.
+// lostError returns the error of a connection that failed. A TLS alert of the peer means that it refuses this side,
+// now and at every other attempt, so it gets the code ErrPermission.
 func lostError(action string, err error) error {
 	code := codes.ErrPeerLost
 	var op *net.OpError

@@ -32,8 +32,8 @@ func newSecurity(opts *Options, log *slog.Logger) *security {
 	return &security{config: opts.TLS, timeout: opts.HandshakeTimeout, log: log}
 }
 
-// handshakeConfig returns the configuration of a handshake: Options.TLS with the settings that this package requires. All
-// handshakes share it until the certificate authorities change.
+// handshakeConfig returns the configuration of a handshake: Options.TLS with the settings that this package requires.
+// All handshakes share it until the certificate authorities change.
 func (s *security) handshakeConfig() *tls.Config {
 	if cfg := s.lastConfig.Load(); cfg != nil && secure.IsCurrent(s.config, cfg) {
 		return cfg
@@ -53,8 +53,8 @@ type tlsConn struct {
 	own   *secure.Own // the certificate of this side; nil if the peer has dialed
 }
 
-// Read implements net.Conn. With TLS 1.3 the peer may refuse the certificate of this side after the handshake has completed
-// here; own explains that error.
+// Read implements net.Conn. With TLS 1.3 the peer may refuse the certificate of this side after the handshake has
+// completed here; own explains that error.
 func (c *tlsConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	return n, c.own.Wrap(err)
@@ -70,8 +70,8 @@ func (s *security) serve(nc *net.TCPConn, due time.Time) (*tlsConn, error) {
 	return s.handshake(tls.Server(t, cfg), cfg, t, nc, nil, due)
 }
 
-// dial does the handshake of a dialed connection. name is the canonical name of the peer, host the host that it must prove to
-// be, or empty.
+// dial does the handshake of a dialed connection. name is the canonical name of the peer, host the host that it must
+// prove to be, or empty.
 func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 	ap, err := inet.Parse(scheme, name)
 	if err != nil {
@@ -85,8 +85,8 @@ func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 	return s.handshake(conn, cfg, t, nc, own, time.Now().Add(s.timeout))
 }
 
-// handshake does the handshake of conn, until due. own is nil at the accepting side. Functions of the tls.Config run only
-// here; a panic in one ends only this connection.
+// handshake does the handshake of conn, until due. own is nil at the accepting side. Functions of the tls.Config run
+// only here; a panic in one ends only this connection.
 func (s *security) handshake(
 	conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *net.TCPConn, own *secure.Own, due time.Time,
 ) (c *tlsConn, err error) {
@@ -115,9 +115,9 @@ func (s *security) handshake(
 	return &tlsConn{Conn: conn, lower: t, proof: secure.Prove(cfg, &state, t.inspectsCerts), own: own}, nil
 }
 
-// A lowerConn is the connection below package tls. It forwards reads and writes, checks the first bytes of the peer, limits
-// the bytes that the peer sends during the handshake, and reports an end of the connection without close_notify as an error.
-// Deadlines are those of the socket.
+// A lowerConn is the connection below package tls. It forwards reads and writes, checks the first bytes of the peer,
+// limits the bytes that the peer sends during the handshake, and reports an end of the connection without
+// close_notify as an error. Deadlines are those of the socket.
 type lowerConn struct {
 	rw            io.ReadWriter
 	remote        net.Addr
@@ -157,8 +157,8 @@ func (t *lowerConn) Read(b []byte) (int, error) {
 // tlsHead is the number of bytes that distinguish a TLS stream from one that begins with a HELLO frame.
 const tlsHead = 3
 
-// mayBeTLS reports whether b can be the beginning of a TLS stream: a record with a handshake message or an alert. A HELLO
-// frame begins with its length of at most a few KiB, so its third byte is zero.
+// mayBeTLS reports whether b can be the beginning of a TLS stream: a record with a handshake message or an alert. A
+// HELLO frame begins with its length of at most a few KiB, so its third byte is zero.
 func mayBeTLS(b []byte) bool {
 	for i, c := range b {
 		ok := c == 0x16 || c == 0x15
@@ -175,8 +175,8 @@ func mayBeTLS(b []byte) bool {
 	return true
 }
 
-// isClientHello reports whether head, the first bytes of a stream, begins the first message of a TLS client. It is false for
-// fewer than tlsHead bytes.
+// isClientHello reports whether head, the first bytes of a stream, begins the first message of a TLS client. It is
+// false for fewer than tlsHead bytes.
 func isClientHello(head []byte) bool {
 	return len(head) >= tlsHead && head[0] == 0x16 && mayBeTLS(head)
 }
@@ -224,8 +224,8 @@ var (
 	errWantsTLS   = secure.WantsTLS(scheme)
 )
 
-// tlsError returns the error of a handshake that failed. A connection that was cut off may succeed at another attempt, so it
-// gets the code ErrPeerLost.
+// tlsError returns the error of a handshake that failed. A connection that was cut off may succeed at another
+// attempt, so it gets the code ErrPeerLost.
 func tlsError(err error) error {
 	code := codes.ErrUnreachable
 	if errors.Is(err, errTruncated) || isErrno(err, syscall.ECONNRESET, 10054) {

@@ -19,8 +19,8 @@ type wire struct {
 	tls *tlsWire // nil without TLS
 }
 
-// read reads into iov. dry reports that nothing more has arrived; if nothing had at all, n is 0 and err nil. The end of the
-// stream is netconn.ErrEOF.
+// read reads into iov. dry reports that nothing more has arrived; if nothing had at all, n is 0 and err nil. The end
+// of the stream is netconn.ErrEOF.
 func (w wire) read(iov [][]byte) (n int, dry bool, err error) {
 	switch {
 	case w.tls != nil:
@@ -56,12 +56,12 @@ func (w wire) write(iov [][]byte, front int) (n int, full bool, err error) {
 	return max(n, 0), n < totalLen(iov), err
 }
 
-// canBorrow reports whether read may get user memory. Package tls must not: an access to memory without pages would panic in
-// it.
+// canBorrow reports whether read may get user memory. Package tls must not: an access to memory without pages would
+// panic in it.
 func (w wire) canBorrow() bool { return w.tls == nil }
 
-// hasBuffered reports whether TLS may hold bytes from the socket that read has not returned. The next read then returns only
-// those.
+// hasBuffered reports whether TLS may hold bytes from the socket that read has not returned. The next read then
+// returns only those.
 func (w wire) hasBuffered() bool { return w.tls != nil && w.tls.mayHaveBuffered }
 
 // hasPending reports whether encrypted bytes wait to be written to the socket.
@@ -88,8 +88,8 @@ const copySize = 64 << 10
 // copyBufs holds buffers for the time of one write.
 var copyBufs = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// maxEncrypted is the largest number of encrypted bytes that wait to be written: those of one write, and short replies of TLS
-// itself, which a peer that does not read could otherwise accumulate.
+// maxEncrypted is the largest number of encrypted bytes that wait to be written: those of one write, and short
+// replies of TLS itself, which a peer that does not read could otherwise accumulate.
 const maxEncrypted = copySize + 32<<10
 
 // A tlsWire is TLS above a descriptor, after its handshake:
@@ -260,8 +260,8 @@ func (s *fdSocket) drain() (done bool, err error) {
 	return len(s.unsent) == 0, s.err
 }
 
-// replyErr returns errUnreadReplies if that has happened: the reader must end the connection then, because there may be no
-// writer. Other errors of writes are left to the writer.
+// replyErr returns errUnreadReplies if that has happened: the reader must end the connection then, because there may
+// be no writer. Other errors of writes are left to the writer.
 func (s *fdSocket) replyErr() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

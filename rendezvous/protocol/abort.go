@@ -12,8 +12,8 @@ func abortCommand(rank int, err error) []byte {
 	return appendCommand(nil, CodeAbrt, encodeInt32s(rank), []byte(text))
 }
 
-// parseAbort parses the payload of an ABRT. Control characters in the text become spaces, because it may be displayed in a
-// terminal.
+// parseAbort parses the payload of an ABRT. Control characters in the text become spaces, because it may be displayed
+// in a terminal.
 func parseAbort(p []byte) (*AbortError, error) {
 	if len(p) < 4 {
 		return nil, violationError("ABRT with a length of %d", len(p))

@@ -84,8 +84,8 @@ func (a *Auth) hasKey(b []byte) bool {
 	return a.Key != nil && subtle.ConstantTimeCompare(b, a.keyBytes()) == 1
 }
 
-// computeProof returns the proof that the side with this role knows the secret. The role prevents a side from sending back
-// the proof of the other one.
+// computeProof returns the proof that the side with this role knows the secret. The role prevents a side from sending
+// back the proof of the other one.
 func (a *Auth) computeProof(role string, server, client []byte) []byte {
 	mac := hmac.New(sha256.New, a.Secret)
 	mac.Write([]byte("quicksilver startup 1 " + role + "\n"))

@@ -18,8 +18,8 @@ type ClientConfig struct {
 	Nonce func(b []byte)
 }
 
-// A Client is the state machine of a client. Its methods return an error for a misuse, which changes nothing. Receive returns
-// an error for a violation by the server; the client cannot be used any more then.
+// A Client is the state machine of a client. Its methods return an error for a misuse, which changes nothing. Receive
+// returns an error for a violation by the server; the client cannot be used any more then.
 type Client struct {
 	cfg           ClientConfig
 	in            decoder
@@ -91,8 +91,8 @@ func (c *Client) Size() int { return c.size }
 // Started reports whether the startup is complete.
 func (c *Client) Started() bool { return c.stage >= started }
 
-// Submit sends a part under a label, which must be greater than those before. The set arrives once every client has submitted
-// the label, or a higher one, or is done.
+// Submit sends a part under a label, which must be greater than those before. The set arrives once every client has
+// submitted the label, or a higher one, or is done.
 func (c *Client) Submit(label Label, data []byte) error {
 	switch {
 	case c.err != nil:
@@ -261,8 +261,8 @@ func (c *Client) handleJoined(payload []byte) error {
 	return nil
 }
 
-// handleSet handles a set. Sets of labels that this client has not submitted are delivered, too, for programs that know the
-// label.
+// handleSet handles a set. Sets of labels that this client has not submitted are delivered, too, for programs that
+// know the label.
 func (c *Client) handleSet(payload []byte) error {
 	set, err := c.cfg.Form.parseSet(payload, c.size)
 	if err != nil {

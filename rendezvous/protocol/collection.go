@@ -22,9 +22,10 @@ type pendingSet struct {
 // noMoreLabels is the lastLabel of a client that submits no more labels.
 const noMoreLabels = math.MaxInt64
 
-// A collection sorts parts into sets and determines which sets are complete. Clients submit labels in ascending order, so a
-// client that has submitted a label, or is done, submits no part of a lower one: a set is complete once the last label of
-// every client is not below its label. For the same reason sets become complete in ascending order of their labels.
+// A collection sorts parts into sets and determines which sets are complete. Clients submit labels in ascending
+// order, so a client that has submitted a label, or is done, submits no part of a lower one: a set is complete once
+// the last label of every client is not below its label. For the same reason sets become complete in ascending order
+// of their labels.
 type collection struct {
 	limits     Limits
 	lastLabel  []int64       // by rank: the last label that was submitted, or noMoreLabels
@@ -73,7 +74,8 @@ func (c *collection) submit(rank int, label Label, data []byte) error {
 // finishRank records that rank submits no more labels.
 func (c *collection) finishRank(rank int) { c.lastLabel[rank] = noMoreLabels }
 
-// takeComplete removes and returns the next complete set, with its parts in ascending order of rank; nil if there is none.
+// takeComplete removes and returns the next complete set, with its parts in ascending order of rank; nil if there is
+// none.
 func (c *collection) takeComplete() *pendingSet {
 	if len(c.sets) == 0 {
 		return nil

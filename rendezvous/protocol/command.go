@@ -39,8 +39,8 @@ const headerLen = 8
 // maxIdleBuf is the largest buffer, in bytes, that an empty decoder keeps.
 const maxIdleBuf = 4 << 10
 
-// A decoder splits a stream of bytes into commands and raw fields. Its memory grows with the bytes that were written and not
-// taken.
+// A decoder splits a stream of bytes into commands and raw fields. Its memory grows with the bytes that were written
+// and not taken.
 type decoder struct {
 	buf   []byte
 	taken int // bytes of buf that were taken
@@ -60,8 +60,8 @@ func (d *decoder) write(b []byte) {
 	d.buf = append(d.buf, b...)
 }
 
-// takeRaw takes n bytes that belong to no command. They are valid until the next write. It returns false while there are
-// fewer.
+// takeRaw takes n bytes that belong to no command. They are valid until the next write. It returns false while there
+// are fewer.
 func (d *decoder) takeRaw(n int) ([]byte, bool) {
 	if len(d.buf)-d.taken < n {
 		return nil, false
@@ -71,8 +71,9 @@ func (d *decoder) takeRaw(n int) ([]byte, bool) {
 	return b, true
 }
 
-// takeCommand takes a command; limit returns the largest payload of a code. The payload is valid until the next write. It
-// returns false while the command is incomplete. A length above the limit is an error as soon as the header has arrived.
+// takeCommand takes a command; limit returns the largest payload of a code. The payload is valid until the next
+// write. It returns false while the command is incomplete. A length above the limit is an error as soon as the header
+// has arrived.
 func (d *decoder) takeCommand(limit func(Code) int) (Code, []byte, bool, error) {
 	head := d.buf[d.taken:]
 	if len(head) < headerLen {

@@ -39,8 +39,8 @@ func (e *MemberError) Error() string { return fmt.Sprintf("rank %d: %v", e.Rank,
 
 func (e *MemberError) Unwrap() error { return e.Err }
 
-// An AbortError is the error that a native server sends when the startup has failed. Rank is that of the client that has
-// caused the failure, -1 if there is none.
+// An AbortError is the error that a native server sends when the startup has failed. Rank is that of the client that
+// has caused the failure, -1 if there is none.
 type AbortError struct {
 	Rank   int
 	Reason string

@@ -14,15 +14,15 @@ type ServerConfig struct {
 	Size   int // number of clients
 	Auth   Auth
 	Limits Limits
-	// Pending is the largest number of connections that have not joined; the oldest one is closed to make room. Zero means
-	// Size+256.
+	// Pending is the largest number of connections that have not joined; the oldest one is closed to make room. Zero
+	// means Size+256.
 	Pending int
 	// Nonce fills b with random bytes. It is required for Auth.Secret only.
 	Nonce func(b []byte)
 }
 
-// An Output is an instruction for a connection: send bytes, then close it if Close is set. Outputs may share bytes, which must
-// not be changed.
+// An Output is an instruction for a connection: send bytes, then close it if Close is set. Outputs may share bytes,
+// which must not be changed.
 type Output struct {
 	Conn  int
 	Send  []byte
@@ -119,11 +119,12 @@ func (s *Server) Take() ([]Output, []Event) {
 	return out, events
 }
 
-// Over reports whether the server has ended. The error is nil if every client has left with FINI; otherwise it is the reason
-// of the failed startup, or the errors of the clients that have failed after it.
+// Over reports whether the server has ended. The error is nil if every client has left with FINI; otherwise it is the
+// reason of the failed startup, or the errors of the clients that have failed after it.
 func (s *Server) Over() (bool, error) { return s.stage == stageOver, s.err }
 
-// HasJoined reports whether the connection has joined. The caller limits the time until then, and calls Lost with ErrLate.
+// HasJoined reports whether the connection has joined. The caller limits the time until then, and calls Lost with
+// ErrLate.
 func (s *Server) HasJoined(id int) bool {
 	c := s.conns[id]
 	return c != nil && c.rank >= 0
@@ -410,8 +411,8 @@ func (s *Server) countGone() {
 	s.closeAll()
 }
 
-// abort ends the startup because of err, which the client with the given rank has caused, or none (-1). In the native form
-// clients that have joined get an ABRT with the reason.
+// abort ends the startup because of err, which the client with the given rank has caused, or none (-1). In the native
+// form clients that have joined get an ABRT with the reason.
 func (s *Server) abort(rank int, err error) {
 	s.stage, s.err = stageOver, err
 	if s.cfg.Form == Native {

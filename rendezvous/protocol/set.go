@@ -38,13 +38,13 @@ type Set struct {
 	Label Label
 	Mask  Mask   // ranks that have submitted a part
 	Data  []byte // the parts, in ascending order of rank
-	// Lens is the length of each part, by rank; -1 for a client without a part. It is nil in the strict form, which does not
-	// transmit the lengths.
+	// Lens is the length of each part, by rank; -1 for a client without a part. It is nil in the strict form, which
+	// does not transmit the lengths.
 	Lens []int
 }
 
-// Parts returns the parts of Data by rank, nil for a client without a part. It returns nil if Lens is nil. The parts share
-// the memory of Data.
+// Parts returns the parts of Data by rank, nil for a client without a part. It returns nil if Lens is nil. The parts
+// share the memory of Data.
 func (s Set) Parts() [][]byte {
 	if s.Lens == nil {
 		return nil
@@ -73,8 +73,8 @@ const MaxStrict = 32
 // MaxNative is the largest number of clients in the native form.
 const MaxNative = 1 << 16
 
-// encodeVersions returns the versions in the join command of a native client: the newest one in the lower 16 bits, and the oldest
-// one in the upper 16 bits, which is 0 if it is the same.
+// encodeVersions returns the versions in the join command of a native client: the newest one in the lower 16 bits,
+// and the oldest one in the upper 16 bits, which is 0 if it is the same.
 func encodeVersions() int {
 	if oldestNative == nativeVersion {
 		return nativeVersion
@@ -205,7 +205,8 @@ func (f Form) parseSet(p []byte, size int) (Set, error) {
 			s.Lens[rank] = -1
 			if s.Mask.Has(rank) {
 				s.Lens[rank], lens = decodeInt32(lens), lens[4:]
-				if data -= int64(s.Lens[rank]); s.Lens[rank] < 0 {
+				data -= int64(s.Lens[rank])
+				if s.Lens[rank] < 0 {
 					return Set{}, violationError("label %v with a part of %d bytes of rank %d", s.Label, s.Lens[rank], rank)
 				}
 			}

@@ -17,8 +17,8 @@ const (
 	virtual  = 0x80
 )
 
-// MaxBulk is the largest number of bytes in all segments of a handle from a peer. The number of segments is limited by the length
-// of the handle.
+// MaxBulk is the largest number of bytes in all segments of a handle from a peer. The number of segments is limited
+// by the length of the handle.
 const MaxBulk = 1 << 46
 
 const (
@@ -109,7 +109,8 @@ func (b *Bulk) Append(to []byte) []byte {
 	return append(to, b.Eager...)
 }
 
-// base returns the Base to send. A node sends 1 instead of the addresses of its memory; 0 would mean that there is no memory handle.
+// base returns the Base to send. A node sends 1 instead of the addresses of its memory; 0 would mean that there is no
+// memory handle.
 func (s *Segment) base() uint64 { return max(s.Base, 1) }
 
 // Parse parses a handle with its length prefix, and returns the bytes after it. Eager shares memory with data.
@@ -180,7 +181,8 @@ func (b *Bulk) Parse(data []byte) (rest []byte, err error) {
 	return rest, nil
 }
 
-// ownerSize is the length of the address of an owner, with its length prefixes. That of a library with shared memory may be longer.
+// ownerSize is the length of the address of an owner, with its length prefixes. That of a library with shared memory
+// may be longer.
 const ownerSize = 8 + 8 + SourceSize
 
 // parseOwner parses the address that b is bound to.
@@ -226,8 +228,8 @@ func (c *Cursor) skip() {
 	}
 }
 
-// Next returns the next part of the memory, at most n bytes of one segment, and moves c past it. It is empty at the end of the
-// memory.
+// Next returns the next part of the memory, at most n bytes of one segment, and moves c past it. It is empty at the
+// end of the memory.
 func (c *Cursor) Next(n int) Piece {
 	if len(c.segments) == 0 {
 		return Piece{}

@@ -33,7 +33,8 @@ func AppendSource(b []byte, a netip.AddrPort) []byte {
 	return append(b, 0, 0, 0, 0, 0, 0, 0, 0)
 }
 
-// ParseSource returns the address of the sender of an unexpected message, as the sender states it, and the rest of the message.
+// ParseSource returns the address of the sender of an unexpected message, as the sender states it, and the rest of
+// the message.
 func ParseSource(b []byte) (netip.AddrPort, []byte, error) {
 	if len(b) < SourceSize {
 		return netip.AddrPort{}, nil, errShort
@@ -71,8 +72,9 @@ type Response struct {
 	Sums   Sums
 }
 
-// Append appends r and payload. With the flag Checksums it also appends the checksums of both, which a peer verifies if it is
-// configured to. With the flag More, too, the checksum of the payload is r.Sums.Payload, that of the memory of the handle.
+// Append appends r and payload. With the flag Checksums it also appends the checksums of both, which a peer verifies
+// if it is configured to. With the flag More, too, the checksum of the payload is r.Sums.Payload, that of the memory
+// of the handle.
 func (r *Request) Append(b, payload []byte) []byte {
 	at := len(b)
 	b = append(b, Magic, Protocol)
@@ -124,7 +126,8 @@ func appendPayload(b, payload []byte, flags uint8, sum uint32) []byte {
 	return append(b, payload...)
 }
 
-// ParseRequest parses the header of a request and returns its payload. The error is an *UnknownVersion for another protocol version.
+// ParseRequest parses the header of a request and returns its payload. The error is an *UnknownVersion for another
+// protocol version.
 func ParseRequest(b []byte) (r Request, payload []byte, err error) {
 	if len(b) < coreSize {
 		return r, nil, errShort
@@ -142,8 +145,8 @@ func ParseRequest(b []byte) (r Request, payload []byte, err error) {
 	return r, payload, err
 }
 
-// Nameless returns an id near random whose request header, without flags, has the checksum 0. A library that was built with
-// checksums reads a checksum where the header without flags has 0, and accepts the request then.
+// Nameless returns an id near random whose request header, without flags, has the checksum 0. A library that was
+// built with checksums reads a checksum where the header without flags has 0, and accepts the request then.
 func Nameless(random uint64) uint64 {
 	id := random &^ 0xffff
 	for ; ; id++ {
@@ -162,8 +165,8 @@ func (e *UnknownVersion) Error() string {
 	return fmt.Sprintf("hgwire: the protocol version is %d, want %d, of Mercury 2.1 and later", e.Version, Protocol)
 }
 
-// ParseResponse parses the header of a response and returns its payload. If the code is not 0, the header may be incomplete, and the
-// payload is undefined and not returned.
+// ParseResponse parses the header of a response and returns its payload. If the code is not 0, the header may be
+// incomplete, and the payload is undefined and not returned.
 func ParseResponse(b []byte) (r Response, payload []byte, err error) {
 	if len(b) < 4 {
 		return r, nil, errShort

@@ -14,8 +14,8 @@ func ID(name string) uint64 {
 // DefaultProvider is the provider id of Margo for RPCs without a provider.
 const DefaultProvider = 65535
 
-// MargoID returns the id that Margo registers: Bob Jenkins' hash of 1997 of the name in the upper 32 bits, and the provider id in
-// the lower ones.
+// MargoID returns the id that Margo registers: Bob Jenkins' hash of 1997 of the name in the upper 32 bits, and the
+// provider id in the lower ones.
 func MargoID(name string, provider uint16) uint64 {
 	return uint64(jenkins([]byte(name)))<<32 | uint64(provider)
 }

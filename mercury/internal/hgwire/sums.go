@@ -28,9 +28,9 @@ func (s *Sums) parse(b []byte, at int, flags uint8) ([]byte, error) {
 // Sum returns the checksum of a payload.
 func Sum(payload []byte) uint32 { return crc32.Checksum(payload, castagnoli) }
 
-// A Verifier verifies the checksums of a peer. C sends no checksums, those of headers, or both, and a message does not contain which:
-// so 0 means no checksum until another value has arrived, and is a checksum from then on. The zero Verifier is for a new peer. It is
-// safe for concurrent use.
+// A Verifier verifies the checksums of a peer. C sends no checksums, those of headers, or both, and a message does
+// not contain which: so 0 means no checksum until another value has arrived, and is a checksum from then on. The zero
+// Verifier is for a new peer. It is safe for concurrent use.
 type Verifier struct{ header, payload atomic.Bool } // the peer has sent a checksum that is not 0
 
 // Header reports whether the header of a message with these flags is undamaged.
@@ -41,8 +41,8 @@ func (v *Verifier) Header(s Sums, flags uint8) bool {
 	return verifySum(&v.header, uint32(s.Header), uint32(s.expected))
 }
 
-// Payload reports whether a payload, or the memory of its handle, is undamaged. C sends an old checksum with an empty payload, which
-// is ignored.
+// Payload reports whether a payload, or the memory of its handle, is undamaged. C sends an old checksum with an empty
+// payload, which is ignored.
 func (v *Verifier) Payload(s Sums, payload []byte) bool {
 	if len(payload) == 0 || s.Payload == 0 && !v.payload.Load() {
 		return true

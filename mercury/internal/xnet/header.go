@@ -34,7 +34,8 @@ const (
 	headerVersion = 3
 )
 
-// UnexpectedTag is a bit above those of a tag. Mercury before 2.3 sets it in a Tagged message that is an unexpected one.
+// UnexpectedTag is a bit above those of a tag. Mercury before 2.3 sets it in a Tagged message that is an unexpected
+// one.
 const UnexpectedTag = 1 << 32
 
 // An IOV is a range of the memory of an operation.

@@ -33,13 +33,13 @@ type Setup struct {
 	Swapped  bool // the byte order of the sender, in headers, is not little-endian
 }
 
-// ErrRXM is the error of a set-up message of another protocol: libfabric's ofi_rxm over tcp. Mercury before 2.3 uses it, and
-// libfabric before 1.18 has no other one.
+// ErrRXM is the error of a set-up message of another protocol: libfabric's ofi_rxm over tcp. Mercury before 2.3 uses
+// it, and libfabric before 1.18 has no other one.
 var ErrRXM = errors.New("xnet: the peer uses the protocol of libfabric's provider ofi_rxm: " +
 	"update Mercury to 2.3 or later, and libfabric to 1.18 or later, at the peer")
 
-// These constants describe the data of set-up messages of ofi_rxm: 24 bytes of a request, with the versions of its messages, and 2
-// bytes of a refusal.
+// These constants describe the data of set-up messages of ofi_rxm: 24 bytes of a request, with the versions of its
+// messages, and 2 bytes of a refusal.
 const (
 	rxmSize       = 24
 	rxmRefuseSize = 2
