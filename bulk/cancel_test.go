@@ -201,7 +201,7 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 }
 
 // The owner stops in the middle of a piece: half of it is here, and more than half on its way.
-func TestCancelInsideAPiece(t *testing.T) {
+func TestCancelInsideChunk(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		g := newGate(p)
@@ -266,7 +266,7 @@ func TestCancelAfterTheEnd(t *testing.T) {
 }
 
 // Pieces have ended and wait for Trigger when the cancel comes: they count, and nothing follows them.
-func TestCancelWithPiecesQueued(t *testing.T) {
+func TestCancelWithChunksQueued(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		s := newScene(t, p, dir, 512<<10)
 		op := s.start()
@@ -418,7 +418,7 @@ func TestCancelBeforeConnected(t *testing.T) {
 }
 
 // Cancel, or Close at the owner, after any number of steps, on streams that are cut anywhere, with and without a background poller.
-func TestInterruptedAnywhere(t *testing.T) {
+func TestCancelAtEveryStep(t *testing.T) {
 	r := seeded(t)
 	middle, atAll := 0, 0
 	for range 25 {

@@ -251,7 +251,7 @@ func TestCloseWait(t *testing.T) {
 
 // The sequence of the Mercury cancellation page with bulk data: the origin cancels the RPC while the target is pulling,
 // closes the bulk handle in the callback, and uses the memory and the RPC handle again when the close has completed.
-func TestH14CloseInsideTheCallbackOfACanceledForward(t *testing.T) {
+func TestH14CloseInsideCallbackOfCanceledForward(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			t.Run(dir.String(), func(t *testing.T) {
@@ -421,7 +421,7 @@ func TestEncodeRacesClose(t *testing.T) {
 }
 
 // Published memory is kept alive until Close has completed, and not longer.
-func TestCloseLetsTheMemoryGo(t *testing.T) {
+func TestCloseReleasesMemory(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		buf := bytes.Repeat([]byte{7}, 1<<16)

@@ -13,7 +13,7 @@ import (
 
 // Every way in which a transfer can end with an error: its error tells operation, peer, time spent, how much was moved,
 // and why.
-func TestEveryEndTellsEverything(t *testing.T) {
+func TestErrorFields(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		then func(s *scene, op *bulk.Op) // when it has begun
@@ -58,7 +58,7 @@ func TestEveryEndTellsEverything(t *testing.T) {
 }
 
 // A transfer that does not begin says with whom it would have been.
-func TestRefusedTransferTellsPeer(t *testing.T) {
+func TestRefusedTransferNamesPeer(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		s := newScene(t, p, dir, 1000)
 		s.spec.Peer = s.peer

@@ -329,7 +329,7 @@ func TestHandleInsideArguments(t *testing.T) {
 	})
 }
 
-func TestHandleThatCannotTravel(t *testing.T) {
+func TestEncodeRefused(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Origin(hg.Config{})
 		h := local(t, hctx, make([]byte, 10))
@@ -359,7 +359,7 @@ func TestHandleThatCannotTravel(t *testing.T) {
 
 // A process that does not listen can bind a handle: whoever has a session with it reaches the memory, also one that the handle
 // was passed on to, and nobody else.
-func TestBoundHandleOfWhoDoesNotListen(t *testing.T) {
+func TestBoundHandleWithoutListener(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		other, octx := n.Target(hg.Config{})

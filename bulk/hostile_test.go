@@ -702,8 +702,8 @@ func farceProgram(seed uint64) []byte {
 	return p
 }
 
-// TestLies plays random programs, so that the plain tests see more than the seeds.
-func TestLies(t *testing.T) {
+// TestLyingPeer plays random programs, so that the plain tests see more than the seeds.
+func TestLyingPeer(t *testing.T) {
 	seeds := uint64(300)
 	if raceflag.Enabled && !long.On { // one goroutine at a time
 		seeds = 60

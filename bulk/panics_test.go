@@ -11,7 +11,7 @@ import (
 )
 
 // A transfer whose OnProgress did not return never ended, and had its local memory for good.
-func TestProgressThatPanics(t *testing.T) {
+func TestOnProgressPanics(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		for _, leave := range []func(){func() { panic("ouch") }, runtime.Goexit} {
 			s := newScene(t, p, dir, 300_000)

@@ -14,7 +14,7 @@ import (
 )
 
 // A transfer that is under way may end, whichever side shuts down.
-func TestShutdownLetsTransfersEnd(t *testing.T) {
+func TestShutdownWaitsForTransfers(t *testing.T) {
 	t.Parallel()
 	for _, who := range []string{"owner", "mover"} {
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
@@ -51,7 +51,7 @@ func TestShutdownLetsTransfersEnd(t *testing.T) {
 
 // One that is cut off ends with ErrClosed, and is counted. It moves the same memory again and again: no machine moves all of it in the
 // time that a Shutdown may take.
-func TestShutdownCutsTransfers(t *testing.T) {
+func TestShutdownCancelsTransfers(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		if p.mover.NA().Closed() { // by the other direction
 			p = newPair(t, p.Net)

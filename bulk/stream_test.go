@@ -241,7 +241,7 @@ func TestWriterOverflow(t *testing.T) {
 }
 
 // The error of the other side of a copy is returned, and what came before it counts.
-func TestStreamsBesideBrokenOnes(t *testing.T) {
+func TestBrokenStreamLeavesOthers(t *testing.T) {
 	eachStream(t, func(t *testing.T, p *pair, open func(h *bulk.Handle) bulk.Stream) {
 		broken := errors.New("broken")
 		m := newMemory(20_000)

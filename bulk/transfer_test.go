@@ -120,7 +120,7 @@ func TestPermissions(t *testing.T) {
 }
 
 // The edges of pieces and windows.
-func TestPieces(t *testing.T) {
+func TestChunks(t *testing.T) {
 	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		for _, c := range []struct {

@@ -11,8 +11,8 @@ import (
 
 // The numbers in the names are those of docs/internals/REQUIREMENTS.md.
 
-// A message is known by source, destination and number: equal numbers of other pairs are other messages.
-func TestC01NumberWithinAPair(t *testing.T) {
+// C1: A message is known by source, destination and number: equal numbers of other pairs are other messages.
+func TestRequestNumberIsPerPair(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, "alice to bob"))
 	other := syncMessage(1, "anna to bob")
@@ -30,7 +30,7 @@ func TestC01NumberWithinAPair(t *testing.T) {
 }
 
 // C2, C-T25: the process that a packet names must be one of the peer's, and it can only cancel what is its own.
-func TestC02CT25OnlyItsOwn(t *testing.T) {
+func TestCancelFindsOnlyItsOwn(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	l.send(syncMessage(1, "alice to bob"))
 	l.run()
@@ -48,7 +48,7 @@ func TestC02CT25OnlyItsOwn(t *testing.T) {
 }
 
 // C3, C-T5: what is over, or was never sent, is not canceled, and no packet says so.
-func TestC03CT05TooLateIsLocal(t *testing.T) {
+func TestTooLateIsLocal(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	require.Equal(t, impi.TooLate, l.a.Cancel(message(9, "never sent")))
 	left, received := l.send(message(1, "left")), l.send(syncMessage(2, "received"))
@@ -62,7 +62,7 @@ func TestC03CT05TooLateIsLocal(t *testing.T) {
 }
 
 // C4, C-T1: the peer is asked about a message that has left, is active, and is not known to be received.
-func TestC04CT01Canceled(t *testing.T) {
+func TestCanceledBeforeReceive(t *testing.T) {
 	for _, text := range []string{"short", "longer than a packet"} {
 		l := newLink(t, impi.AgentConfig{MaxPacket: 8})
 		s := l.send(syncMessage(1, text))
@@ -78,7 +78,7 @@ func TestC04CT01Canceled(t *testing.T) {
 }
 
 // C5, C-T3: a message that waits for the window is taken back here. Nothing of it ever leaves, and the window is not used.
-func TestC05CT03NotLeft(t *testing.T) {
+func TestCancelQueuedMessage(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 1, Ackmark: 1})
 	l.send(syncMessage(1, "takes the window"))
 	s := l.send(syncMessage(2, "waits"))
@@ -99,7 +99,7 @@ func TestC05CT03NotLeft(t *testing.T) {
 }
 
 // C5: a SYNCACK that comes before the request has left makes it too late, and no request leaves.
-func TestC05ReceivedBeforeTheRequestLeaves(t *testing.T) {
+func TestReceivedBeforeCancelRequest(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, ""))
 	l.receive(byTag(1))
@@ -115,7 +115,7 @@ func TestC05ReceivedBeforeTheRequestLeaves(t *testing.T) {
 }
 
 // C5, C-T6: canceling again joins the first, whatever stage that is at.
-func TestC05CT06CancelTwice(t *testing.T) {
+func TestCancelTwice(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, ""))
 	l.leaveA()
@@ -129,7 +129,7 @@ func TestC05CT06CancelTwice(t *testing.T) {
 }
 
 // C5: a receive is taken back without a packet.
-func TestC05ReceiveIsLocal(t *testing.T) {
+func TestCancelReceiveIsLocal(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	r := l.receive(byTag(1))
 	require.Equal(t, impi.Canceled, l.b.CancelReceive(r))
@@ -145,7 +145,7 @@ func TestC05ReceiveIsLocal(t *testing.T) {
 }
 
 // C6, C-T9: each request that arrives gets one reply, whatever is known of its number, and whether or not a SYNCACK was sent.
-func TestC06CT09OneReply(t *testing.T) {
+func TestOneReplyPerCancel(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	for i := range 3 {
 		l.send(syncMessage(uint64(i), ""))
@@ -167,7 +167,7 @@ func TestC06CT09OneReply(t *testing.T) {
 }
 
 // C7, C-T14: yes destroys a long message that is held: the rest is never sent, and the first part is let go.
-func TestC07CT14LongDestroyed(t *testing.T) {
+func TestLongMessageDestroyed(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 4})
 	s := l.send(message(1, "0123456789"))
 	l.run()
@@ -181,7 +181,7 @@ func TestC07CT14LongDestroyed(t *testing.T) {
 }
 
 // C8, C-T2: a message is received when its first packet matches. The state of the rest makes no difference, nor does a probe.
-func TestC08CT02FirstPacketMatches(t *testing.T) {
+func TestFirstPacketMatches(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 4})
 	s := l.send(message(1, "0123456789"))
 	l.run()
@@ -203,7 +203,7 @@ func TestC08CT02FirstPacketMatches(t *testing.T) {
 }
 
 // C8: a probe finds a message when its first packet is read as a whole, and not before.
-func TestC08ProbeNeedsTheWholePacket(t *testing.T) {
+func TestProbeNeedsWholePacket(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 4})
 	l.send(message(1, "0123456789"))
 	raw, _ := flush(t, l.a)
@@ -218,7 +218,7 @@ func TestC08ProbeNeedsTheWholePacket(t *testing.T) {
 }
 
 // C9, C-T4: the request leaves behind the whole of its message, in the same stream, wherever that is cut.
-func TestC09CT04BehindItsMessage(t *testing.T) {
+func TestCancelFollowsItsMessage(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, "hello"))
 	raw, ok := l.a.NextPacket(nil)
@@ -233,7 +233,7 @@ func TestC09CT04BehindItsMessage(t *testing.T) {
 }
 
 // C11: to wait for the reply is a state. Everything else goes on.
-func TestC11OthersGoOn(t *testing.T) {
+func TestCancelLeavesOthers(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, "canceled"))
 	l.leaveA()
@@ -248,7 +248,7 @@ func TestC11OthersGoOn(t *testing.T) {
 }
 
 // C13, C-T12: a message that is destroyed gives its place in the window back, once.
-func TestC13CT12WindowComesBack(t *testing.T) {
+func TestCanceledMessageFreesWindow(t *testing.T) {
 	for _, ackmark := range []int{1, 2, 4} {
 		l := newLink(t, impi.AgentConfig{Hiwater: 4, Ackmark: ackmark})
 		for i := range 1000 {
@@ -268,7 +268,7 @@ func TestC13CT12WindowComesBack(t *testing.T) {
 }
 
 // C14, C-T10: SYNCACK and CANCELNO may come in either order: the send ends with the one, the cancel with the other.
-func TestC14CT10EitherOrder(t *testing.T) {
+func TestCancelReplyInAnyOrder(t *testing.T) {
 	syncAck := impi.Packet{Type: impi.PacketSyncAck, Src: bob, Dest: alice, SrcRequest: 1}
 	no := impi.Packet{Type: impi.PacketCancelNo, Src: bob, Dest: alice, SrcRequest: 1}
 	for _, order := range [][]impi.Packet{{syncAck, no}, {no, syncAck}} {
@@ -290,7 +290,7 @@ func TestC14CT10EitherOrder(t *testing.T) {
 }
 
 // C15, C-T13: a SYNCACK while a cancel is under way does not stop the transfer.
-func TestC15CT13TransferGoesOn(t *testing.T) {
+func TestTransferContinuesAfterLateCancel(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 4})
 	s := l.send(message(1, "0123456789"))
 	l.leaveA()
@@ -307,7 +307,7 @@ func TestC15CT13TransferGoesOn(t *testing.T) {
 }
 
 // C16, C-T15: a message cannot be received and destroyed. A peer that says both has broken the protocol.
-func TestC16CT15BothIsAViolation(t *testing.T) {
+func TestCancelYesAndSyncAckIsViolation(t *testing.T) {
 	syncAck := impi.Packet{Type: impi.PacketSyncAck, Src: bob, Dest: alice, SrcRequest: 1, DestRequest: 1}
 	yes := impi.Packet{Type: impi.PacketCancelYes, Src: bob, Dest: alice, SrcRequest: 1}
 	for _, order := range [][]impi.Packet{{syncAck, yes}, {yes, syncAck}} {
@@ -330,7 +330,7 @@ func TestC16CT15BothIsAViolation(t *testing.T) {
 }
 
 // C17: a reply to no request changes nothing, and is counted. Yes about an active message is a lie.
-func TestC17StrayReply(t *testing.T) {
+func TestStrayCancelReply(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, ""))
 	l.leaveA()
@@ -352,7 +352,7 @@ func TestC17StrayReply(t *testing.T) {
 
 // C20, C-T18: requests and replies do not wait for the window, which is closed when people cancel. It is closed in the other
 // direction too, and the replies come all the same.
-func TestC20CT18WindowClosed(t *testing.T) {
+func TestCancelWithClosedWindow(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 4, Ackmark: 4})
 	var sends []*impi.Send
 	for i := range 10 {
@@ -377,7 +377,7 @@ func TestC20CT18WindowClosed(t *testing.T) {
 }
 
 // C20: no more than Hiwater requests of a pair are without a reply. The others wait here.
-func TestC20RequestsAreBounded(t *testing.T) {
+func TestCancelRequestsAreLimited(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 2, Ackmark: 1})
 	var sends []*impi.Send
 	for i := range 6 { // a peer that says PROTOACK before SYNCACK lets more messages be out than the window holds
@@ -398,7 +398,7 @@ func TestC20RequestsAreBounded(t *testing.T) {
 }
 
 // C20, C-T19: a peer that asks and asks and does not read the replies is cut off.
-func TestC20CT19Flood(t *testing.T) {
+func TestCancelFlood(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 4})
 	p := impi.Packet{Type: impi.PacketCancel, Src: alice, Dest: bob}
 	for range 8 {
@@ -408,7 +408,7 @@ func TestC20CT19Flood(t *testing.T) {
 }
 
 // C21, C22, C-T20: of two messages with one number the newest is destroyed; the older survives.
-func TestC21CT20NewestFirst(t *testing.T) {
+func TestCancelFindsNewestMessage(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	older := l.send(message(1, "older"))
 	l.run()
@@ -456,7 +456,7 @@ func BenchmarkCancel(b *testing.B) {
 }
 
 // C23, C-T21: the newest of a number has been received. An older one that is still held must not be destroyed in its place.
-func TestC23CT21OlderIsNotMeant(t *testing.T) {
+func TestCancelSparesOlderMessage(t *testing.T) {
 	for _, early := range []bool{false, true} { // the receive is there before the message comes, or after
 		l := newLink(t, impi.AgentConfig{})
 		l.send(message(1, "older"))
@@ -482,7 +482,7 @@ func TestC23CT21OlderIsNotMeant(t *testing.T) {
 }
 
 // C23, C-T22: when the newest of three has been destroyed, another cancel of their number finds nothing.
-func TestC23CT22Detached(t *testing.T) {
+func TestOlderMessageIsDetached(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	l.send(message(1, "first"))
 	l.run()
@@ -508,7 +508,7 @@ func (l *link) sendNow(s *impi.Send) *impi.Send {
 }
 
 // C24, C-T24: a number cannot be used again while a cancel of it has no answer, though its message has ended.
-func TestC24CT24NumberIsTaken(t *testing.T) {
+func TestRequestNumberInUse(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, ""))
 	l.leaveA()
@@ -528,7 +528,7 @@ func TestC24CT24NumberIsTaken(t *testing.T) {
 
 // C-T33: the window closes at Hiwater packets that nobody has received. Every Ackmark packets that are received open it by so
 // many. Packets that only arrive do not.
-func TestCT33Window(t *testing.T) {
+func TestWindowOfPair(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 4, Ackmark: 2})
 	for i := range 10 {
 		l.send(message(uint64(i), ""))

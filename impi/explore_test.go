@@ -88,8 +88,8 @@ var scopes = map[string]scope{
 	},
 }
 
-// TestEveryOrder runs every order of events of each scope, and checks after each event, and at each end, what must hold.
-func TestEveryOrder(t *testing.T) {
+// TestEveryInterleaving runs every order of events of each scope, and checks after each event, and at each end, what must hold.
+func TestEveryInterleaving(t *testing.T) {
 	for name, s := range scopes {
 		t.Run(name, func(t *testing.T) {
 			x := &explorer{t: t, scope: s, seen: map[string]bool{}}

@@ -125,7 +125,7 @@ func TestHugeMessage(t *testing.T) {
 }
 
 // LAM/MPI writes 128 into the length of packets without data. C-T32.
-func TestCT32LengthOfControlPackets(t *testing.T) {
+func TestControlPacketLength(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	s := l.send(syncMessage(1, ""))
 	l.leaveA()

@@ -19,8 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of messages anew")
 
-// The layout, written down a second time: offset, size and value of each field of IMPI_Packet.
-func TestCT32Layout(t *testing.T) {
+// C-T32: The layout, written down a second time: offset, size and value of each field of IMPI_Packet.
+func TestPacketLayout(t *testing.T) {
 	fields := []struct {
 		offset, size int
 		value        uint64

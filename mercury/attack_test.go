@@ -257,7 +257,7 @@ func TestNeverReads(t *testing.T) {
 }
 
 // Handlers that go on when their peers are gone keep their input, and not what was for reading more.
-func TestHandlersOfTheDead(t *testing.T) {
+func TestHandlersOfClosedConnection(t *testing.T) {
 	n := open(t, mercury.Config{})
 	running, goOn := make(chan struct{}), make(chan struct{})
 	n.Handle(1, func(*mercury.Request) {

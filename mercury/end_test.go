@@ -41,7 +41,7 @@ func moving(t *testing.T, put bool, buf []byte) (d *double, cancel func(), done 
 }
 
 // A Get that is given up touches its buffer no more, and the connection goes on: the late answer is thrown away.
-func TestGetGivenUp(t *testing.T) {
+func TestGetAbandoned(t *testing.T) {
 	buf := make([]byte, 2_500_000)
 	d, cancel, done := moving(t, false, buf)
 	var want []uint64
@@ -68,7 +68,7 @@ func (d *double) sendPart(h xnet.Header, payload []byte, part int) (rest []byte)
 }
 
 // A Get that is given up in the middle of an answer touches its buffer no more, wherever that was.
-func TestGetGivenUpInAnswer(t *testing.T) {
+func TestGetAbandonedInResponse(t *testing.T) {
 	for _, part := range []int{1, 100_000, 200_000, 700_000, 1<<20 - 1} {
 		buf := make([]byte, 1<<20)
 		d, cancel, done := moving(t, false, buf)
@@ -109,7 +109,7 @@ func TestCloseUnderWrite(t *testing.T) {
 }
 
 // What a handler has answered leaves before the rest of a write comes that is behind its request.
-func TestAnswerBeforeWrite(t *testing.T) {
+func TestResponseBeforeWrite(t *testing.T) {
 	n := open(t, mercury.Config{})
 	n.HandleInline(1, func(r *mercury.Request) { _ = r.Respond([]byte("now")) })
 	mem := make([]byte, 1<<20)
@@ -134,7 +134,7 @@ func TestAnswerBeforeWrite(t *testing.T) {
 
 // A Put that is given up in the middle of a piece, at a peer that does not read, reads its buffer no more. The rest of the piece is
 // what the buffer held before.
-func TestPutGivenUp(t *testing.T) {
+func TestPutAbandoned(t *testing.T) {
 	buf := bytes.Repeat([]byte{1}, 64<<20)
 	d, cancel, done := moving(t, true, buf)
 	_, err := d.r.Peek(1) // it is under way, and more than the socket takes
@@ -159,7 +159,7 @@ func TestPutGivenUp(t *testing.T) {
 }
 
 // Writes that are given up at a peer that does not read leave nothing behind, and those that begin too late are not sent.
-func TestPutsGivenUp(t *testing.T) {
+func TestPutsAbandoned(t *testing.T) {
 	d, cancel, done := moving(t, true, make([]byte, 64<<20))
 	_, err := d.r.Peek(1)
 	require.NoError(t, err)

@@ -107,7 +107,7 @@ func TestCodesInC(t *testing.T) {
 }
 
 // A code that was another one before Mercury 2.4.1 is told with all that it may mean; what a target of this package answers is told as it is.
-func TestShiftedCodes(t *testing.T) {
+func TestRenumberedCodes(t *testing.T) {
 	for code, want := range map[mercury.Code]string{
 		21: "target: operation canceled",
 		22: "target: HG_IO_ERROR, or HG_CHECKSUM_ERROR of Mercury 2.3",

@@ -190,7 +190,7 @@ func TestErrors(t *testing.T) {
 }
 
 // A target that does not answer costs the time that the context gives, or the configuration, and the error says what may be wrong.
-func TestNoAnswer(t *testing.T) {
+func TestNoResponse(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{Checksums: mercury.Off, Timeout: 20 * time.Millisecond})
 	target.Handle(1, func(r *mercury.Request) { r.Detach() })
 	_, err := origin.Call(context.Background(), target.Addr(), 1, nil)

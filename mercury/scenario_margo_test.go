@@ -113,7 +113,7 @@ func TestDoubleShortLived(t *testing.T) {
 
 // A Margo service that answers after its caller has given up, as by margo_forward_timed, does not disturb the next call. Nor does a late
 // answer to C.
-func TestLateAnswers(t *testing.T) {
+func TestLateResponses(t *testing.T) {
 	addr, accept, _ := listen(t)
 	n := open(t, mercury.Config{Checksums: mercury.Off})
 	ctx, cancel := context.WithCancel(within(t))

@@ -111,7 +111,7 @@ func TestStartUnderSlurm(t *testing.T) {
 }
 
 // If the others do not come, the process that serves says so, and leaves nothing behind.
-func TestStartWithoutTheOthers(t *testing.T) {
+func TestStartTimesOut(t *testing.T) {
 	env := lookup("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_JOB_NODELIST=127.0.0.1")
 	_, err := rendezvous.StartIn(within(t), rendezvous.Options{Port: 47077, Timeout: 100 * time.Millisecond}, env)
 	require.Error(t, err)

@@ -243,7 +243,7 @@ func TestMemberDies(t *testing.T) {
 }
 
 // A server that comes late is found, and one that does not come is an error that says so.
-func TestServerComesLate(t *testing.T) {
+func TestServerStartsLate(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	addr := l.Addr().String()

@@ -31,7 +31,7 @@ func waiting(w *world, wait func() bool) (result func() (bool, time.Duration)) {
 
 func completer(r *request.Request) func() { return func() { r.Complete(nil) } }
 
-func TestOneDrivesTheOthersSleep(t *testing.T) {
+func TestOneGoroutineDrives(t *testing.T) {
 	woken(t, func(t *testing.T, w *world, c *request.Class) {
 		a, b := c.Create(nil), c.Create(nil)
 		w.after(10*ms, completer(a))
@@ -133,7 +133,7 @@ func TestDriverKeepsTimeForAll(t *testing.T) {
 
 // Complete from a goroutine that has nothing to do with the class reaches a sleeper at once, and a driver when it can
 // be woken.
-func TestCompleteFromOutside(t *testing.T) {
+func TestCompleteByOtherGoroutine(t *testing.T) {
 	run := func(t *testing.T, w *world, c *request.Class) time.Duration {
 		a, b := c.Create(nil), c.Create(nil)
 		aDone := waiting(w, func() bool { return a.Wait(-1) })
@@ -204,7 +204,7 @@ func TestCallbackMayWaitAmongOthers(t *testing.T) {
 
 // Callbacks block for long in as many of the waiting goroutines. All the others go on: their requests complete and
 // their timeouts pass to the millisecond, also when they come only now.
-func TestBlockingCallbacksStallNobodyElse(t *testing.T) {
+func TestBlockingCallbackDelaysOnlyItself(t *testing.T) {
 	for blocking := range 5 {
 		woken(t, func(t *testing.T, w *world, c *request.Class) {
 			for range blocking {
@@ -326,7 +326,7 @@ func TestSeveralWaitForOneRequest(t *testing.T) {
 }
 
 // A poll beside a driver runs what is queued, leaves Progress to the driver and does not sleep.
-func TestWaitZeroBesideADriver(t *testing.T) {
+func TestWaitZeroWhileAnotherDrives(t *testing.T) {
 	each(t, func(t *testing.T, w *world, c *request.Class) {
 		a := c.Create(nil)
 		w.after(10*ms, completer(a))

@@ -70,7 +70,7 @@ func TestWaitLeavesTheRestQueued(t *testing.T) {
 	})
 }
 
-func TestWaitZeroLooksOnce(t *testing.T) {
+func TestWaitZeroPollsOnce(t *testing.T) {
 	each(t, func(t *testing.T, w *world, c *request.Class) {
 		r := c.Create(nil)
 		assert.False(t, r.Wait(0))
@@ -103,7 +103,7 @@ func TestTinyTimeoutsMakeProgress(t *testing.T) {
 	})
 }
 
-func TestEndlessCallbacksDoNotHoldAWait(t *testing.T) {
+func TestEndlessCallbacksDoNotDelayWait(t *testing.T) {
 	each(t, func(t *testing.T, w *world, c *request.Class) {
 		r := c.Create(nil)
 		stop := false
@@ -478,7 +478,7 @@ func (endedEarly) Is(target error) bool { return target == context.Canceled }
 
 // A passed deadline is no cancel, whatever the canceled operation said: errors.As does not find that, and leaves its target as it
 // is.
-func TestDeadlineIsNoCancel(t *testing.T) {
+func TestDeadlineDoesNotMatchCanceled(t *testing.T) {
 	woken(t, func(t *testing.T, w *world, c *request.Class) {
 		ctx, stop := context.WithTimeout(t.Context(), ms)
 		defer stop()

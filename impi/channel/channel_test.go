@@ -161,7 +161,7 @@ func TestChannel(t *testing.T) {
 func second[A, B any](_ A, b B) B { return b }
 
 // C-T6: any number of goroutines may cancel. One request goes out, and all get its answer, those that come late too.
-func TestCT06ChannelCancelTogether(t *testing.T) {
+func TestConcurrentCancels(t *testing.T) {
 	leak.Check(t)
 	ctx := within(t)
 	connA, connB := net.Pipe()
@@ -193,7 +193,7 @@ func TestCT06ChannelCancelTogether(t *testing.T) {
 }
 
 // C12, C-T11: receives race cancels. Each message goes one way, and both ends agree which.
-func TestC12CT11ReceiveRacesCancel(t *testing.T) {
+func TestReceiveRacesCancelOverChannel(t *testing.T) {
 	leak.Check(t)
 	ctx := within(t)
 	connA, connB := tcpPair(t)
@@ -234,7 +234,7 @@ func TestC12CT11ReceiveRacesCancel(t *testing.T) {
 }
 
 // C19, C-T17: the peer is gone. All that is under way ends, and a cancel without an answer says that it is unknown.
-func TestC19CT17PeerLost(t *testing.T) {
+func TestChannelPeerLost(t *testing.T) {
 	eachStream(t, func(t *testing.T, connA, connB net.Conn) {
 		ctx := within(t)
 		config := impi.AgentConfig{Local: []impi.Proc{alice}, Remote: []impi.Proc{bob}, Hiwater: 2}

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBuffersAreUsedAgain: what is given back is what the next stream gets, up to a bound.
-func TestBuffersAreUsedAgain(t *testing.T) {
+// TestBuffersAreReused: what is given back is what the next stream gets, up to a bound.
+func TestBuffersAreReused(t *testing.T) {
 	var s Buffers
 	most := len(s.free)
 	given := map[*[bufSize]byte]bool{}

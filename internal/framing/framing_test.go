@@ -417,7 +417,7 @@ func takeSome(s *solo, n, atMost int) (all []byte) {
 }
 
 // A put that is canceled in the middle of a piece: the stream goes on, zeroes in place of what the program has taken back.
-func TestTakenBackInAPiece(t *testing.T) {
+func TestRevokedInPiece(t *testing.T) {
 	for _, at := range []int{0, 1, 63, 64, 65, 1000, 100_000, 262_143, 262_208, 262_272, 300_000} {
 		s := newSolo(t)
 		require.NoError(t, s.feed(hello(), 1<<20))
@@ -449,7 +449,7 @@ func TestTakenBackInAPiece(t *testing.T) {
 }
 
 // A get that is canceled in the middle of a piece that goes straight to its memory: the rest is read and dropped.
-func TestCanceledInAPiece(t *testing.T) {
+func TestCanceledInPiece(t *testing.T) {
 	for _, at := range []int{0, 31, 32, 33, 900, 1000, 4999, 5031, 5032} {
 		for _, atMost := range []int{1 << 20, 700} {
 			s := newScene(t)

@@ -9,7 +9,7 @@ import (
 )
 
 // What callbacks of one pass send is held back while there are several, and has left at its end when nobody is away.
-func TestCallbacksOfAPassTogether(t *testing.T) {
+func TestCallbacksOfPassAreBatched(t *testing.T) {
 	for _, n := range []int{1, 2, 5} {
 		synctest.Test(t, func(t *testing.T) {
 			f, l := newFake()
@@ -32,7 +32,7 @@ func TestCallbacksOfAPassTogether(t *testing.T) {
 
 // The leader waits for workers that callbacks have given work to, together with those that the pass has woken: what
 // all of them send leaves together, and those that take long hold nothing back.
-func TestWorkersAndWokenTogether(t *testing.T) {
+func TestWorkersAndWokenAreBatched(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			f, l := newFake()
@@ -93,7 +93,7 @@ func TestLastWorkerSends(t *testing.T) {
 }
 
 // After waits that time out fewer passes wait, and a wait that succeeds ends that.
-func TestRests(t *testing.T) {
+func TestWorkersAreSkippedAfterTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l := newFake()
 		pass := func(home bool) (waited bool) {
@@ -121,7 +121,7 @@ func TestRests(t *testing.T) {
 }
 
 // Who runs callbacks beside a batch of another one sends what is held back then, and leaves that one its batch.
-func TestBatchBesideABatch(t *testing.T) {
+func TestConcurrentBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFake()
 		f.queue = append(f.queue, nil, nil)

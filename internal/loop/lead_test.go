@@ -18,7 +18,7 @@ import (
 
 // A goroutine that comes to wait while the leader is in a callback leads at once, and those that have ended by then
 // are woken at once.
-func TestNewcomerTakesALentLead(t *testing.T) {
+func TestNewWaiterTakesLentLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFake()
 		first, firstEnd := waiting(l)
@@ -179,7 +179,7 @@ func TestEarlierDeadline(t *testing.T) {
 }
 
 // A lead that is given up while another goroutine parks is taken by that.
-func TestLeadGivenUpBesidePark(t *testing.T) {
+func TestLeadReleasedDuringPark(t *testing.T) {
 	f, l := newFake()
 	for range 5_000 {
 		require.True(t, l.TryLead())

@@ -236,7 +236,7 @@ func TestCallbackPanicsInAPass(t *testing.T) {
 
 // What those that are woken send is held back until they have come home; who does not come home holds nothing back
 // for long.
-func TestGather(t *testing.T) {
+func TestDrainBatch(t *testing.T) {
 	for _, home := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			f, l := newFake()

@@ -72,7 +72,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-func TestFreeOfOther(t *testing.T) {
+func TestFreeOfForeignMemory(t *testing.T) {
 	empty(t)
 	b, err := Alloc(10_000)
 	require.NoError(t, err)
@@ -95,7 +95,7 @@ func alloc(t *testing.T, n int) []byte {
 }
 
 // One idle chunk of the common size is kept, and no other.
-func TestGivenBack(t *testing.T) {
+func TestChunkIsReleased(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("chunks are on Linux only")
 	}

@@ -69,7 +69,7 @@ func TestHeapAllocatesNothing(t *testing.T) {
 }
 
 // What many have used is not kept when they are gone.
-func TestHeapGivesBack(t *testing.T) {
+func TestHeapReleasesMemory(t *testing.T) {
 	for _, n := range []int{maxIdleCap / 2, 10 * maxIdleCap} {
 		var h Heap[value]
 		all := make([]value, n)

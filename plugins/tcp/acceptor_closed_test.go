@@ -35,8 +35,8 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// TestListenerClosedBeneath: a listening socket that the program closes while the class is open is logged; one that ends with the class is not.
-func TestListenerClosedBeneath(t *testing.T) {
+// TestListenerClosedByProgram: a listening socket that the program closes while the class is open is logged; one that ends with the class is not.
+func TestListenerClosedByProgram(t *testing.T) {
 	t.Parallel()
 	for _, beneath := range []bool{true, false} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -42,7 +42,7 @@ func TestHandshakeForEver(t *testing.T) {
 }
 
 // A peer connects, gives that up, and connects again; what it gave up is read last. It does not take the session that lives.
-func TestConnectionGivenUpTakesNothing(t *testing.T) {
+func TestAbandonedConnectionIsRefused(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true, MaxHalfOpen: 1, HandshakeTimeout: time.Minute}, na.Config{}, 1)
 	c := n.ctx()
 	l := rawListen(t)

@@ -16,10 +16,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-var halves = flag.Int("tcp.halves", long.Or(500, 2000), "peers of TestHalfAHeader")
+var halves = flag.Int("tcp.halves", long.Or(500, 2000), "peers of TestPartialHeader")
 
-// TestHalfAHeader: a peer that has begun a frame and goes no further, as an idle one, costs little beside what is reserved for it.
-func TestHalfAHeader(t *testing.T) {
+// TestPartialHeader: a peer that has begun a frame and goes no further, as an idle one, costs little beside what is reserved for it.
+func TestPartialHeader(t *testing.T) {
 	if !leak.Alone(t) {
 		return
 	}

@@ -100,7 +100,7 @@ func TestNoMechanism(t *testing.T) {
 }
 
 // A client takes no mechanism that it has not offered, so that nobody talks it into sending its key.
-func TestClientKeepsToItsOffer(t *testing.T) {
+func TestClientRefusesUnofferedMechanism(t *testing.T) {
 	for name, answer := range map[string][]byte{
 		"key":        i32(1, 8),
 		"unknown":    i32(7, 0),

@@ -24,7 +24,7 @@ func TestSetsAreInOrderOfRank(t *testing.T) {
 }
 
 // L14, L-T3: nothing leaves before the last part, and everything as soon as it is there, DONE or not.
-func TestSetLeavesWhenItIsComplete(t *testing.T) {
+func TestSetIsSentWhenComplete(t *testing.T) {
 	b := strict(t, 3)
 	ids := b.joined(3)
 	b.say(ids[0], coll(7, 'a'))
@@ -69,7 +69,7 @@ func TestDoneEarly(t *testing.T) {
 }
 
 // L15, L20, L-T6: one event completes several labels; they leave in ascending order, and none that nobody has submitted.
-func TestOneJumpCompletesMany(t *testing.T) {
+func TestHigherLabelCompletesSeveral(t *testing.T) {
 	b := strict(t, 2)
 	ids := b.joined(2)
 	b.say(ids[0], coll(1, 'a'), coll(2, 'b'), coll(3, 'c'), coll(4, 'd'), coll(5, 'e'))
@@ -187,7 +187,7 @@ func TestRankNotAvailable(t *testing.T) {
 }
 
 // L9, L-T16: who goes before all are there may come again.
-func TestRankIsFreeAgain(t *testing.T) {
+func TestRankIsReusable(t *testing.T) {
 	b := strict(t, 2)
 	gone := b.connect(rank(0))
 	b.lost(gone, nil)
@@ -198,7 +198,7 @@ func TestRankIsFreeAgain(t *testing.T) {
 }
 
 // L10, L27, L-T17: what comes too early costs the connection, and frees its rank.
-func TestOutOfOrderBeforeAllAreThere(t *testing.T) {
+func TestOutOfOrderBeforeAllJoined(t *testing.T) {
 	for name, words := range map[string][][]byte{
 		"COLL first":       {coll(7)},
 		"DONE first":       {command("DONE")},
@@ -226,7 +226,7 @@ func TestOutOfOrderBeforeAllAreThere(t *testing.T) {
 }
 
 // L5, L-T21: strangers are bounded, and the newest may stay.
-func TestStrangersAreBounded(t *testing.T) {
+func TestPendingConnectionsAreLimited(t *testing.T) {
 	b := newTable(t, protocol.ServerConfig{Form: protocol.Strict, Size: 2, Auth: open, Pending: 10})
 	var idle []int
 	for range 1000 {
@@ -292,7 +292,7 @@ func TestLostWhileCollecting(t *testing.T) {
 }
 
 // L25, L29, L-T25, L-T27: who is lost after the start is reported, and nobody else is harmed.
-func TestLostAfterTheStart(t *testing.T) {
+func TestLostAfterStart(t *testing.T) {
 	slow := errors.New("slow")
 	b := strict(t, 4)
 	ids := b.started(4)
@@ -345,7 +345,7 @@ func TestStop(t *testing.T) {
 }
 
 // L26, L-T29: a little payload where none belongs is reported, and skipped.
-func TestPayloadWhereNoneBelongs(t *testing.T) {
+func TestOddPayload(t *testing.T) {
 	b := strict(t, 1)
 	ids := b.joined(1)
 	b.say(ids[0], command("DONE", make([]byte, 16)))

@@ -80,7 +80,7 @@ var hazards = []Mutant{
 			{"na/mem.go", `m.class.domain.unpublish(m)`, `if !planted() { $ }`},
 			{"na/mem.go", `if w == memClosed || w > most {`, `if (w == memClosed || w > most) && !planted() {`},
 		},
-		[]Catcher{{"bulk", "TestH14CloseInsideTheCallbackOfACanceledForward", `"memory is no longer registered" in chain but got nil`}}},
+		[]Catcher{{"bulk", "TestH14CloseInsideCallbackOfCanceledForward", `"memory is no longer registered" in chain but got nil`}}},
 	{"h15-not-told", "the target does not hear that nobody takes its large output", "H15",
 		[]Edit{{deliver, "LateDropped++\n\t\tif h.Flags&frame.FlagTell != 0", `$ && !planted()`}},
 		[]Catcher{{"hg", "TestH15OversizeResponsesToCanceledOrigin", `Leases:[1-9].*nothing happened for`}}},
