@@ -55,7 +55,7 @@ func TestTransfersAllocateLittle(t *testing.T) {
 					}
 					runtime.ReadMemStats(&after)
 					require.NoError(t, failed)
-					// Goroutines stand in for those who do not drive, and wake up every 2 ms.
+					// Background pollers drive contexts that no goroutine drives, and wake up every 2 ms.
 					return int64(after.Mallocs - before.Mallocs), 2*rounds + 50 + time.Since(begun).Milliseconds()
 				}
 				transfers() // fills the lists of spare parts

@@ -17,7 +17,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A scene is a transfer that a test interferes with: memory of the owner, memory of the mover, and how the transfer ended.
+// A scene is a transfer that a test interferes with: memory of the owner, memory of the mover, and how the transfer
+// ended.
 type scene struct {
 	*pair
 	dir          bulk.Dir
@@ -65,7 +66,7 @@ func (s *scene) start() *bulk.Op {
 	return op
 }
 
-// cancel ends the transfer and hears of it without Progress.
+// cancel cancels the transfer, whose done then runs without Progress.
 func (s *scene) cancel(op *bulk.Op) {
 	s.t.Helper()
 	op.Cancel()
@@ -73,8 +74,8 @@ func (s *scene) cancel(op *bulk.Op) {
 	s.canceled()
 }
 
-// canceledOr is canceled for a transfer whose Trigger ran before the cancel: outside the simulator the background pollers of both
-// sides may have moved everything meanwhile.
+// canceledOr is canceled for a transfer whose Trigger ran before the cancel: outside the simulator the background
+// pollers of both sides may have moved everything meanwhile.
 func (s *scene) canceledOr() {
 	s.t.Helper()
 	if s.err != nil || s.Sim {
@@ -417,7 +418,8 @@ func TestCancelBeforeConnected(t *testing.T) {
 	})
 }
 
-// Cancel, or Close at the owner, after any number of steps, on streams that are cut anywhere, with and without a background poller.
+// Cancel, or Close at the owner, after any number of steps, on streams that are cut anywhere, with and without a
+// background poller.
 func TestCancelAtEveryStep(t *testing.T) {
 	r := seeded(t)
 	middle, atAll := 0, 0

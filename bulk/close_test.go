@@ -19,7 +19,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// revoke closes the owner's handle and hears of it without Progress on either side: nobody helps. Then the owner writes
+// revoke closes the owner's handle, whose callback then runs without Progress on either side. Then the owner writes
 // something else into the memory.
 func (s *scene) revoke() {
 	s.t.Helper()
@@ -86,7 +86,7 @@ func TestCloseWhileAPeerIsFrozen(t *testing.T) {
 				t.Run(fmt.Sprintf("%v/%d bytes passed", dir, passed), func(t *testing.T) {
 					size := 1500 << 10
 					if dir == bulk.Pull && !p.Sim {
-						size = 8 << 20 // more than the system takes in when nobody reads
+						size = 8 << 20 // more than the system buffers while the peer does not read
 					}
 					s := newScene(t, p, dir, size)
 					s.spec.Chunk = 1500 << 10
@@ -450,8 +450,8 @@ func TestCloseReleasesMemory(t *testing.T) {
 	})
 }
 
-// A handle can be closed when its context is closed already, and its callback still runs. When that is drained it cannot: the
-// memory is taken back all the same, and Closed stays true.
+// A handle can be closed when its context is closed already, and its callback still runs. When that is drained it
+// cannot: the memory is taken back all the same, and Closed stays true.
 func TestCloseAfterTheContext(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, hctx := n.Origin(hg.Config{})

@@ -53,7 +53,7 @@ func (p *pair) handleOf(m *bulk.File, hctx *hg.Context, access bulk.Access) *bul
 	return h
 }
 
-// closeNow closes h, if it is not, and hears of it.
+// closeNow closes h, if it is not closed, and waits for the callback.
 func (p *pair) closeNow(h *bulk.Handle) {
 	p.t.Helper()
 	done := false

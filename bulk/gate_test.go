@@ -17,8 +17,8 @@ import (
 // A gate stands between the mover and the owner. It shuts when a number of bytes has passed in one direction, in the
 // middle of a frame as well, and lets nothing more through until it is opened: the owner is as good as frozen.
 //
-// Over tcp it is a relay of its own; over udp one that loses what it does not let through, in both directions; in the simulator a
-// partition.
+// Over tcp it is a relay of its own; over udp one that loses what it does not let through, in both directions; in the
+// simulator a partition.
 type gate struct {
 	p     *pair
 	sim   bool
@@ -27,7 +27,7 @@ type gate struct {
 	udp   *relay.Relay
 }
 
-// newGate puts a gate in the way of the mover, who reaches the owner through p.peer from now on.
+// newGate puts a gate between the mover and the owner, which the mover reaches through p.peer from now on.
 func newGate(p *pair) *gate {
 	g := &gate{p: p, sim: p.Sim}
 	if p.Name == "sm" || p.Beside {

@@ -70,7 +70,8 @@ func TestDescriptorGolden(t *testing.T) {
 	}
 }
 
-// What a hostile peer may send. Every error matches ErrProtocol, or ErrVersion where it may be a later release, and leaves the handle as it was.
+// What a hostile peer may send. Every error matches ErrProtocol, or ErrVersion where it may be a later release, and
+// leaves the handle as it was.
 func TestDescriptorRefused(t *testing.T) {
 	for _, c := range []struct {
 		name, says string
@@ -357,8 +358,8 @@ func TestEncodeRefused(t *testing.T) {
 	})
 }
 
-// A process that does not listen can bind a handle: whoever has a session with it reaches the memory, also one that the handle
-// was passed on to, and nobody else.
+// A process that does not listen can bind a handle: every process with a session with it reaches the memory, also one
+// that the handle was passed on to, and no other one.
 func TestBoundHandleWithoutListener(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)

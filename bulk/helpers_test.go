@@ -24,7 +24,7 @@ type pair struct {
 	owner, mover *hg.Class
 	octx, mctx   *hg.Context
 	peer         na.Addr // the owner, as the mover reaches it
-	ownWorld     bool    // a world of its own: nobody else drives the two
+	ownWorld     bool    // a world of its own: only this pair drives the two contexts
 }
 
 // moverNode is where the mover lives in the simulator.
@@ -98,8 +98,8 @@ func (p *pair) rpc(name string, handler hg.Handler) hg.ID {
 	return id
 }
 
-// stepUntil drives both sides in steps as small as can be, one callback of package na at a time and none of a layer above,
-// until done reports true: transfers are met in the middle.
+// stepUntil drives both sides in steps as small as can be, one callback of package na at a time and none of a layer
+// above, until done reports true: transfers are met in the middle.
 func (p *pair) stepUntil(done func() bool) {
 	p.t.Helper()
 	end := time.Now().Add(time.Minute)
@@ -117,8 +117,9 @@ func (p *pair) stepUntil(done func() bool) {
 	}
 }
 
-// triggerUntil calls Trigger, and Progress never, until done reports true. In the simulator one Trigger must do. Elsewhere a
-// goroutine of the transport may be inside a copy from or to user memory at this very moment, which is waited for.
+// triggerUntil calls Trigger, and Progress never, until done reports true. In the simulator one Trigger must do.
+// Elsewhere a goroutine of the transport may be inside a copy from or to user memory at this very moment, which is
+// waited for.
 func (p *pair) triggerUntil(hctx *hg.Context, done func() bool) {
 	p.t.Helper()
 	hctx.Trigger(0)

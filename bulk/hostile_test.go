@@ -20,9 +20,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// A liar is a peer that keeps the rules of package na and none of those above: a program of bytes tells it which requests,
-// answers, keys and bulk handles to make up, which of the real ones to alter, what to do with memory that is not its own,
-// and when to leave. (FuzzSession is about who breaks the rules of package na.)
+// A liar is a peer that keeps the rules of package na and none of those above: a program of bytes tells it which
+// requests, answers, keys and bulk handles to make up, which of the real ones to alter, what to do with memory that
+// is not its own, and when to leave. (FuzzSession is about peers that break the rules of package na.)
 //
 //	program ─► liar: na ═══ sim ═══ na, hg, bulk: victim ◄─ what its user does ─ program
 //	                                 └═══ sim ═══ bystander: is served all the time
@@ -355,8 +355,8 @@ func (f *farce) begun(what string) (ended func()) {
 // never takes back the last begun, which an error has refused.
 func (f *farce) never() { f.starts = f.starts[:len(f.starts)-1] }
 
-// serve is the handler of the victim's RPCs. The bystander gets the answer at once, and the liar's requests wait if the RPC
-// says so.
+// serve is the handler of the victim's RPCs. The bystander gets the answer at once, and the liar's requests wait if
+// the RPC says so.
 func (f *farce) serve(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
@@ -526,7 +526,7 @@ func (f *farce) forward(h *hg.Handle, in []byte) {
 	}
 }
 
-// unshare takes memory back. When it is the victim's again nobody writes it.
+// unshare closes a handle. Once that has completed the memory is not written any more.
 func (f *farce) unshare(i int) {
 	s := f.shared[i]
 	f.shared = append(f.shared[:i:i], f.shared[i+1:]...)
@@ -540,7 +540,7 @@ func (f *farce) unshare(i int) {
 	}
 }
 
-// turn lets everybody do what there is to do, some times.
+// turn drives all contexts a few times.
 func (f *farce) turn(times int) {
 	for range times {
 		for _, hctx := range []*hg.Context{f.victim, f.other} {
@@ -675,8 +675,8 @@ func (f *farce) end() {
 	}
 }
 
-// FuzzCalls: whatever a peer says and does above package na, nothing panics, every callback runs once, memory is the owner's
-// again when its handle is closed, nothing stays behind, and others are served all the time.
+// FuzzCalls: whatever a peer says and does above package na, nothing panics, every callback runs once, memory is the
+// owner's again when its handle is closed, nothing stays behind, and others are served all the time.
 func FuzzCalls(f *testing.F) {
 	for seed := range uint64(8) {
 		f.Add(farceProgram(seed))

@@ -1,7 +1,7 @@
 package bulk_test
 
-// The bulk cases of C Mercury's own unit tests (Testing/unit/hg/test_bulk.c), each under a name that matches, over every
-// transport and in both directions; and the cancel that is not reached there.
+// The bulk cases of C Mercury's own unit tests (Testing/unit/hg/test_bulk.c), each under a name that matches, over
+// every transport and in both directions; and the cancel that is not reached there.
 
 import (
 	"errors"
@@ -26,7 +26,7 @@ type moveIn struct {
 	RemoteOffset int64
 	LocalOffset  int64
 	Size         int64
-	Bound        bool   // the owner is who the handle says, not who called
+	Bound        bool   // the owner is the process in the handle, not the caller
 	Cancel       bool   // in the middle
 	Next         string // forward to there
 }
@@ -144,7 +144,7 @@ func TestMercuryBulk(t *testing.T) {
 	t.Run("SeveralContexts", func(t *testing.T) { transports.Each(t, mercuryContexts) })
 }
 
-// mercury is an origin, who owns memory, and a target, who moves data.
+// mercury is an origin, which owns memory, and a target, which moves data.
 type mercury struct {
 	*transports.Net
 	t              *testing.T
@@ -155,7 +155,7 @@ type mercury struct {
 func newMercury(t *testing.T, n *transports.Net) *mercury {
 	m := &mercury{Net: n, t: t}
 	m.target, m.tctx = n.Target(hg.Config{})
-	m.origin, m.octx = n.Target(hg.Config{}) // who binds a handle must be reachable
+	m.origin, m.octx = n.Target(hg.Config{}) // the owner of a bound handle must be reachable
 	m.register(m.target)
 	m.register(m.origin)
 	return m

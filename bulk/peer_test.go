@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Memory for one peer is out of reach for others that have the handle, and for everybody once the session has ended.
+// Memory for one peer cannot be reached by other processes that have the handle, and by none once the session has
+// ended.
 func TestHandleForOnePeer(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		const size = 100_000
@@ -101,7 +102,8 @@ func TestHandleForTheTarget(t *testing.T) {
 	})
 }
 
-// Class.Registered names the peer that has used registered memory last, none before one has, and lists no more than is asked for.
+// Class.Registered names the peer that has used registered memory last, none before one has, and lists no more than
+// is asked for.
 func TestRegisteredMemoryHasAUser(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		const size = 100_000

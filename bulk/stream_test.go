@@ -341,8 +341,8 @@ type readerFunc func(b []byte) (int, error)
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 // stuck has f run in a goroutine until it waits for a peer that is behind a gate: in mid-stream, or in the simulator,
-// where somebody else drives while we look at the gate, from the beginning. What is returned waits for its error while
-// nothing comes through the gate.
+// where another goroutine drives while the test reads the gate, from the beginning. What is returned waits for its
+// error while nothing comes through the gate.
 func (p *pair) stuck(g *gate, fromOwner bool, f func() error) func() error {
 	p.t.Helper()
 	if g.sim {
@@ -492,7 +492,7 @@ func TestStreamRevoked(t *testing.T) {
 	})
 }
 
-// closeBulk closes an owner's handle and hears of it.
+// closeBulk closes an owner's handle and waits for the callback.
 func (p *pair) closeBulk(h *bulk.Handle) {
 	p.t.Helper()
 	done := false

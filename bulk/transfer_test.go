@@ -284,8 +284,8 @@ func TestTransferOracle(t *testing.T) {
 	})
 }
 
-// From one segment to as many as there may be, of odd lengths that differ on the two sides (F62): every byte arrives, and
-// none beside the segments is touched.
+// From one segment to as many as there may be, of odd lengths that differ on the two sides (F62): every byte arrives,
+// and none beside the segments is touched.
 func TestSegmentCounts(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		const size = 9001
@@ -355,7 +355,8 @@ func TestOnProgress(t *testing.T) {
 	})
 }
 
-// A Trigger that calls OnProgress calls it once, although bytes arrive meanwhile: it would not return before the last of them.
+// A Trigger that calls OnProgress calls it once, although bytes arrive meanwhile: it would not return before the last
+// of them.
 func TestOnProgressOnceATrigger(t *testing.T) {
 	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
@@ -408,7 +409,7 @@ func TestPeerLost(t *testing.T) {
 					require.True(t, s.mine.isFilledWith(0xee))
 					require.Equal(t, 1, s.calls)
 
-					var e outcome // the next transfer finds nobody
+					var e outcome // the next transfer reaches no process
 					_, err := bulk.Transfer(p.mctx, s.spec, e.done)
 					require.NoError(t, err)
 					n.Until(func() bool { return e.calls > 0 })
@@ -427,7 +428,7 @@ func TestPeerReplaced(t *testing.T) {
 		s.spec.Window = 1
 		op := s.start()
 		s.stepUntil(func() bool { return op.Moved() > 0 })
-		for p.mctx.NA().Upper().Queued() == 0 { // the next piece, whose end nobody has heard of
+		for p.mctx.NA().Upper().Queued() == 0 { // the next chunk, whose callback has not run
 			_ = p.octx.Progress(0)
 			p.octx.Trigger(0)
 			_ = p.mctx.NA().Progress(0)

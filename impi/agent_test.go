@@ -388,7 +388,7 @@ func TestRefusals(t *testing.T) {
 	require.ErrorIs(t, l.a.Send(message(1, "")), impi.ErrActive)
 }
 
-// Active sends and receives and events that nobody took are bounded together.
+// Active sends and receives and events that were not taken have one limit together.
 func TestMaxOperations(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxOperations: 2})
 	l.send(message(1, ""))

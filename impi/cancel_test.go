@@ -77,7 +77,8 @@ func TestCanceledBeforeReceive(t *testing.T) {
 	}
 }
 
-// C5, C-T3: a message that waits for the window is taken back here. Nothing of it ever leaves, and the window is not used.
+// C5, C-T3: a message that waits for the window is taken back here. Nothing of it ever leaves, and the window is not
+// used.
 func TestCancelQueuedMessage(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 1, Ackmark: 1})
 	l.send(syncMessage(1, "takes the window"))
@@ -144,7 +145,8 @@ func TestCancelReceiveIsLocal(t *testing.T) {
 	l.requireReceived(r, "a")
 }
 
-// C6, C-T9: each request that arrives gets one reply, whatever is known of its number, and whether or not a SYNCACK was sent.
+// C6, C-T9: each request that arrives gets one reply, whatever is known of its number, and whether or not a SYNCACK
+// was sent.
 func TestOneReplyPerCancel(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{})
 	for i := range 3 {
@@ -180,7 +182,8 @@ func TestLongMessageDestroyed(t *testing.T) {
 	require.Zero(t, count(l.ab, impi.PacketData))
 }
 
-// C8, C-T2: a message is received when its first packet matches. The state of the rest makes no difference, nor does a probe.
+// C8, C-T2: a message is received when its first packet matches. The state of the rest makes no difference, nor does
+// a probe.
 func TestFirstPacketMatches(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{MaxPacket: 4})
 	s := l.send(message(1, "0123456789"))
@@ -350,8 +353,8 @@ func TestStrayCancelReply(t *testing.T) {
 	l.requireSent(s, impi.ErrUnknown)
 }
 
-// C20, C-T18: requests and replies do not wait for the window, which is closed when people cancel. It is closed in the other
-// direction too, and the replies come all the same.
+// C20, C-T18: requests and replies do not wait for the window, which is closed when people cancel. It is closed in
+// the other direction too, and the replies come all the same.
 func TestCancelWithClosedWindow(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 4, Ackmark: 4})
 	var sends []*impi.Send
@@ -455,7 +458,8 @@ func BenchmarkCancel(b *testing.B) {
 	}
 }
 
-// C23, C-T21: the newest of a number has been received. An older one that is still held must not be destroyed in its place.
+// C23, C-T21: the newest of a number has been received. An older one that is still held must not be destroyed in its
+// place.
 func TestCancelSparesOlderMessage(t *testing.T) {
 	for _, early := range []bool{false, true} { // the receive is there before the message comes, or after
 		l := newLink(t, impi.AgentConfig{})
@@ -526,8 +530,8 @@ func TestRequestNumberInUse(t *testing.T) {
 	l.send(message(1, ""))
 }
 
-// C-T33: the window closes at Hiwater packets that nobody has received. Every Ackmark packets that are received open it by so
-// many. Packets that only arrive do not.
+// C-T33: the window closes at Hiwater packets that are not received. Every Ackmark packets that are received open it
+// by so many. Packets that only arrive do not.
 func TestWindowOfPair(t *testing.T) {
 	l := newLink(t, impi.AgentConfig{Hiwater: 4, Ackmark: 2})
 	for i := range 10 {

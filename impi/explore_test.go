@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/impi"
 )
 
-// A scope is a small program for two agents. Its messages are sent in order; cancels and receives happen at any time, or not
-// before something else is over; packets leave and arrive at any time, in order.
+// A scope is a small program for two agents. Its messages are sent in order; cancels and receives happen at any time,
+// or not before something else is over; packets leave and arrive at any time, in order.
 type scope struct {
 	config   impi.AgentConfig
 	messages []scopeMessage
@@ -88,7 +88,8 @@ var scopes = map[string]scope{
 	},
 }
 
-// TestEveryInterleaving runs every order of events of each scope, and checks after each event, and at each end, what must hold.
+// TestEveryInterleaving runs every order of events of each scope, and checks after each event, and at each end, what
+// must hold.
 func TestEveryInterleaving(t *testing.T) {
 	for name, s := range scopes {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +182,7 @@ func (x *explorer) replay(path []action) *world {
 	return w
 }
 
-// A world is two agents, the packets between them, and what the test knows of the messages.
+// A world is two agents, the packets between them, and the state of the messages as the test tracks it.
 type world struct {
 	t        *testing.T
 	scope    scope
@@ -333,8 +334,9 @@ func (w *world) leave(from int, raw []byte) {
 	}
 }
 
-// arrive hands a packet to an agent. The answer to a cancel request is foretold: among the messages of its number the one that
-// came last is looked for, and the answer is yes if that can be probed, which it cannot afterwards; the others stay as they are.
+// arrive hands a packet to an agent. The answer to a cancel request is foretold: among the messages of its number the
+// one that came last is looked for, and the answer is yes if that can be probed, which it cannot afterwards; the
+// others stay as they are.
 func (w *world) arrive(at int, raw []byte) {
 	p := w.parse(raw)
 	var before []bool

@@ -169,7 +169,7 @@ func TestPIDOfFourBytes(t *testing.T) {
 	require.Equal(t, int64(0xFFFFFFFF), w.Clients[1].Hosts[0].Procs[0].PID)
 }
 
-// L17, L27: what does not fit is an error, and a number alone makes nobody allocate.
+// L17, L27: inconsistent data is an error, and an announced number alone causes no allocation.
 func TestBadSets(t *testing.T) {
 	clients := []Client{clientOf(0, 2), clientOf(1, 1)}
 	for _, c := range []struct {

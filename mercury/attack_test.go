@@ -75,7 +75,8 @@ func TestWrongAccess(t *testing.T) {
 	require.Equal(t, make([]byte, 100), mem)
 }
 
-// Requests that claim another source address, have a wrong version, or lend input that cannot be read are answered on their own connection.
+// Requests that claim another source address, have a wrong version, or lend input that cannot be read are answered on
+// their own connection.
 func TestForged(t *testing.T) {
 	n := open(t, mercury.Config{MaxBody: 1000})
 	n.Handle(2, func(r *mercury.Request) { _ = r.Respond([]byte(r.Peer())) })
@@ -122,7 +123,7 @@ func TestUnknown(t *testing.T) {
 	echo(n)
 	d := dialled(t, n, 73)
 	before := heap()
-	under := make(chan struct{}, 10_000) // requests: who does not read 16 MiB of answers is given up
+	under := make(chan struct{}, 10_000) // requests: the connection of a peer that does not read 16 MiB of responses is closed
 	go func() {
 		for i := range *unknowns {
 			under <- struct{}{}
@@ -137,8 +138,8 @@ func TestUnknown(t *testing.T) {
 	require.Less(t, heap(), before+8<<20)
 }
 
-// Each bit of a request with checksums is changed on its way: no handler sees what was not sent, and the origin is told. The same
-// for input that travels apart.
+// Each bit of a request with checksums is changed on its way: no handler sees what was not sent, and the origin is
+// told. The same for input that travels apart.
 func TestDamagedRequest(t *testing.T) {
 	n := open(t, mercury.Config{})
 	echo(n)
@@ -149,7 +150,7 @@ func TestDamagedRequest(t *testing.T) {
 	r := hgwire.Request{ID: echoID, Flags: hgwire.Checksums}
 	wire := r.Append(hgwire.AppendSource(nil, d.self), []byte("input"))
 	for at := hgwire.SourceSize; at < len(wire); at++ {
-		if off := at - hgwire.SourceSize; off == 14 || off == 15 { // nobody reads them
+		if off := at - hgwire.SourceSize; off == 14 || off == 15 { // these bytes are ignored
 			continue
 		}
 		for bit := range 8 {
@@ -195,7 +196,7 @@ func TestDamagedResponse(t *testing.T) {
 	r := hgwire.Response{Flags: hgwire.Checksums}
 	wire := r.Append(nil, []byte("output"))
 	for at := range wire {
-		if at >= 6 && at < 16 { // nobody reads them
+		if at >= 6 && at < 16 { // these bytes are ignored
 			continue
 		}
 		for bit := range 8 {
@@ -364,7 +365,8 @@ func TestLongOutputs(t *testing.T) {
 	wg.Wait()
 }
 
-// Output that is lent and never acknowledged is bounded: first there is no room for more, then the oldest is taken away.
+// Output that is lent and never acknowledged is bounded: first there is no room for more, then the oldest is taken
+// away.
 func TestNeverAcknowledges(t *testing.T) {
 	n := open(t, mercury.Config{MaxBody: 20 << 20})
 	out := make([]byte, 8<<20)

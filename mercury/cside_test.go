@@ -109,7 +109,8 @@ func TestDoubleNull(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// A C server is called by Go: the probe, the headers that follow from it, lent input, lent output and its acknowledgement.
+// A C server is called by Go: the probe, the headers that follow from it, lent input, lent output and its
+// acknowledgement.
 func TestDoubleServes(t *testing.T) {
 	for _, version := range []uint8{0, 1} {
 		for _, sums := range []bool{false, true} {
@@ -221,7 +222,8 @@ func TestDoubleMemory(t *testing.T) {
 	d.response(1)
 }
 
-// segments is a handle of memory of a double in n segments of 3 bytes, which begin with the key 1. Segments without bytes are between them.
+// segments is a handle of memory of a double in n segments of 3 bytes, which begin with the key 1. Segments without
+// bytes are between them.
 func segments(n int) hgwire.Bulk {
 	b := hgwire.Bulk{Len: 3 * uint64(n), Access: hgwire.Readable | hgwire.Writable}
 	for i := range n {
@@ -323,8 +325,8 @@ func TestDoubleReaches(t *testing.T) {
 	d.ended()
 }
 
-// C reads and writes memory of Go in several pieces, each by the key and the offset in it that the handle gives. A bound handle names Go's
-// address behind that, as C's own do.
+// C reads and writes memory of Go in several pieces, each by the key and the offset in it that the handle gives. A
+// bound handle names Go's address behind that, as C's own do.
 func TestDoubleReachesSegments(t *testing.T) {
 	n := open(t, mercury.Config{})
 	bufs := [][]byte{fill(10), nil, fill(20)}
@@ -361,7 +363,7 @@ func TestDoubleReachesSegments(t *testing.T) {
 	require.NoError(t, region.Close())
 }
 
-// A peer that refuses because it still knows an older connection is asked again; one that always refuses is not reached.
+// A peer that refuses because it still has an older connection is dialed again; one that always refuses is unreachable.
 func TestNack(t *testing.T) {
 	addr, accept, _ := listen(t)
 	n := open(t, mercury.Config{Checksums: mercury.Off})
@@ -439,7 +441,8 @@ func TestBothDial(t *testing.T) {
 	}
 }
 
-// A process that was started again on its port takes the place of the old one; a second connection of the same one is refused.
+// A process that was started again on its port takes the place of the old one; a second connection of the same one is
+// refused.
 func TestRestart(t *testing.T) {
 	n := open(t, mercury.Config{})
 	echo(n)

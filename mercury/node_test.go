@@ -49,8 +49,8 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// Input and output that travel apart in both directions of one connection, lent and acknowledged by calls and notifications of
-// each side at a time.
+// Input and output that travel apart in both directions of one connection, lent and acknowledged by calls and
+// notifications of each side at a time.
 func TestLongBothWays(t *testing.T) {
 	long := fill(1 << 20)
 	for range 8 {
@@ -133,7 +133,7 @@ func TestErrors(t *testing.T) {
 			r.Detach()
 			never <- struct{}{}
 		},
-		6: func(r *mercury.Request) { // a refusal is not for handlers: nobody may take it for one
+		6: func(r *mercury.Request) { // a handler cannot respond with a refusal
 			_ = r.RespondError(mercury.ErrNoMethod)
 			if err := r.Respond(nil); !errors.Is(err, mercury.ErrAnswered) {
 				panic(err)
@@ -189,7 +189,8 @@ func TestErrors(t *testing.T) {
 	require.NoError(t, any.Close())
 }
 
-// A target that does not answer costs the time that the context gives, or the configuration, and the error says what may be wrong.
+// A target that does not answer costs the time that the context gives, or the configuration, and the error says what
+// may be wrong.
 func TestNoResponse(t *testing.T) {
 	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{Checksums: mercury.Off, Timeout: 20 * time.Millisecond})
 	target.Handle(1, func(r *mercury.Request) { r.Detach() })
@@ -318,7 +319,8 @@ func TestLendSegments(t *testing.T) {
 	}
 }
 
-// A handle of memory that peers may only read has a copy of it inside if that is small: the receiver needs nothing more of its owner.
+// A handle of memory that peers may only read has a copy of it inside if that is small: the receiver needs nothing
+// more of its owner.
 func TestEagerBulk(t *testing.T) {
 	owner, user := open(t, mercury.Config{}), open(t, mercury.Config{})
 	read := mercury.Define[mercury.Bulk, []byte]("read")
@@ -375,7 +377,8 @@ func TestEagerBulk(t *testing.T) {
 	}
 }
 
-// A service passes the handle of its client's memory on, bound by either of them, and a third process reads and writes that.
+// A service passes the handle of its client's memory on, bound by either of them, and a third process reads and
+// writes that.
 func TestBind(t *testing.T) {
 	client, service, third := open(t, mercury.Config{}), open(t, mercury.Config{}), open(t, mercury.Config{})
 	work := mercury.Define[mercury.Bulk, struct{}]("work")
@@ -464,8 +467,8 @@ func TestActive(t *testing.T) {
 	}
 }
 
-// Handlers that end their goroutine, inline or not, are answered for as failed, and neither take room from the next ones nor end
-// the connection.
+// Handlers that end their goroutine, inline or not, are answered for as failed, and neither take room from the next
+// ones nor end the connection.
 func TestGoexit(t *testing.T) {
 	target, origin := open(t, mercury.Config{MaxActive: 2}), open(t, mercury.Config{})
 	target.Handle(1, func(*mercury.Request) { runtime.Goexit() })

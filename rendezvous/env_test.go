@@ -101,7 +101,7 @@ func TestStartUnderSlurm(t *testing.T) {
 		}
 		if rank != 0 {
 			<-gone
-			for m.Progress(time.Millisecond) == nil { // until it knows
+			for m.Progress(time.Millisecond) == nil { // until it has the error
 			}
 		}
 		return m.Leave()

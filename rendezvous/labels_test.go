@@ -37,7 +37,8 @@ func TestExchange(t *testing.T) {
 	require.NoError(t, h.end(t))
 }
 
-// TestExchangeLater: a member of a later release says more under each label, and has a label of its own; those of this one do not see that.
+// TestExchangeLater: a member of a later release says more under each label, and has a label of its own; those of
+// this one do not see that.
 func TestExchangeLater(t *testing.T) {
 	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
 	var world *rendezvous.World
@@ -71,7 +72,7 @@ func TestExchangeLater(t *testing.T) {
 	}, Features: 6, GER: 8}, world)
 }
 
-// A member that leaves one of the labels out is an error for those who count on it.
+// A member that does not submit one of the labels is an error for the others.
 func TestExchangeWithoutAMember(t *testing.T) {
 	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
 	errs := each(2, func(rank int) error {

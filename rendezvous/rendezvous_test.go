@@ -176,7 +176,7 @@ func TestCallbacks(t *testing.T) {
 	require.NoError(t, h.end(t))
 }
 
-// L31, L-T31: who is missing is named, to the server and to those who wait.
+// L31, L-T31: the error of the server and of waiting members names the missing members.
 func TestMissingMember(t *testing.T) {
 	t.Parallel()
 	h := serve(t, rendezvous.ServerConfig{Size: 3, Auth: secret, Startup: time.Second})
@@ -194,7 +194,7 @@ func TestMissingMember(t *testing.T) {
 	require.ErrorIs(t, h.err, os.ErrDeadlineExceeded)
 }
 
-// L-T41: a collect that takes too long is an error, with nothing of the set, and tells the others.
+// L-T41: a collect that takes too long is an error, without a part of the set, and the other members get the reason.
 func TestCollectTimesOut(t *testing.T) {
 	t.Parallel()
 	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
@@ -318,7 +318,8 @@ func TestLateConnections(t *testing.T) {
 	require.ErrorIs(t, h.events[0].Err, protocol.ErrLate)
 }
 
-// L32, L-T25: a member that does not read holds up nobody until its time is over; then the startup fails, and names it.
+// L32, L-T25: a member that does not read delays no other one until its write timeout; then the startup fails, and
+// the error names it.
 func TestMemberThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	limits := protocol.Limits{Part: 24 << 20}

@@ -37,7 +37,7 @@ func TestWaitAnyAmongCompleted(t *testing.T) {
 		b.Complete(nil)
 		assert.Equal(t, 1, request.WaitAny(-1, a, b, d), "the lowest")
 		assert.Equal(t, 2, request.WaitAny(-1, a, a, d, a))
-		a.Reset(nil) // nobody waits for a any more
+		a.Reset(nil) // no goroutine waits for a any more
 	})
 }
 

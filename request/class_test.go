@@ -285,7 +285,7 @@ func TestPromotedSleeperLeaves(t *testing.T) {
 	t.Error("the third never got the lead while b was in the callback")
 }
 
-// All waiters but the last are inside callbacks; nobody is left to promote, and the one that comes leads.
+// All waiters but the last are inside callbacks; no other one can be promoted, and the next goroutine that waits leads.
 func TestLeadIsFreeWhileAllRunCallbacks(t *testing.T) {
 	each(t, func(t *testing.T, w *world, c *request.Class) {
 		release := make(chan struct{})

@@ -17,14 +17,14 @@ type sum struct {
 
 func (s *sum) Forward(a, b int, cb func(total int, err error)) {
 	s.cb = cb
-	if a != 0 { // nobody answers a sum with 0
+	if a != 0 { // the sum is never 0
 		s.net.sent = func() { cb(a+b, nil) }
 	}
 }
 
 func (s *sum) Cancel() { s.net.ready = func() { s.cb(0, context.Canceled) } }
 
-// Wait only reports, as in C Mercury: who gives up cancels, and waits for the callback, which comes soon.
+// Wait only reports, as in C Mercury: to give up, cancel and wait for the callback, which runs soon.
 func ExampleRequest_Wait() {
 	net := &instant{}
 	class := request.NewClass(net)

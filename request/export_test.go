@@ -12,7 +12,7 @@ func Unlocked(c *Class) bool {
 	return c.loop == nil || c.loop.Unlocked()
 }
 
-// Quiet reports whether c has nobody left who waits.
+// Quiet reports whether no goroutine waits for c.
 func Quiet(c *Class) bool {
 	return c.loop == nil || c.loop.Quiet()
 }

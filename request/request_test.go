@@ -160,7 +160,7 @@ func TestWaitAfterCancel(t *testing.T) {
 }
 
 // Forward has returned an error, so the callback never comes. The request can be used for the next attempt, and the
-// one beside it, dropped, is in nobody's way.
+// one that was dropped next to it has no effect.
 func TestForwardFailed(t *testing.T) {
 	each(t, func(t *testing.T, w *world, c *request.Class) {
 		dropped, r := c.Create(nil), c.Create(nil)
@@ -211,7 +211,7 @@ func TestWaitContext(t *testing.T) {
 	type op struct { // what the operation does, and when
 		result   error
 		after    time.Duration // -1: never, unless canceled
-		onCancel error         // what its callback hears after Cancel; nil: it succeeds all the same
+		onCancel error         // the error of its callback after Cancel; nil: it succeeds nevertheless
 		reaction time.Duration // from Cancel to the callback
 		noCancel bool          // the request has no cancel function
 	}
@@ -476,8 +476,8 @@ type endedEarly int
 func (endedEarly) Error() string        { return "ended early" }
 func (endedEarly) Is(target error) bool { return target == context.Canceled }
 
-// A passed deadline is no cancel, whatever the canceled operation said: errors.As does not find that, and leaves its target as it
-// is.
+// A passed deadline is no cancel, whatever the canceled operation said: errors.As does not find that, and leaves its
+// target as it is.
 func TestDeadlineDoesNotMatchCanceled(t *testing.T) {
 	woken(t, func(t *testing.T, w *world, c *request.Class) {
 		ctx, stop := context.WithTimeout(t.Context(), ms)

@@ -116,7 +116,7 @@ func (s *scene) script() (b []byte, begins []int) {
 	apart(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.ids[frame.Get], Tag: 4300}, data[4300:])
 	apart(frame.Header{Kind: frame.Get, Op: 501, Tail: frame.Tail{Token: s.out1.Key().Token, Offset: 7, Length: 200}}, nil)
 	apart(frame.Header{Kind: frame.Done, Op: s.ids[frame.Get]}, nil)
-	apart(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: 4711}, make([]byte, 50)) // nobody waits for it
+	apart(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: 4711}, make([]byte, 50)) // without an operation for it
 	apart(frame.Header{Kind: frame.Cancel, Op: 999}, nil)
 	apart(frame.Header{Kind: frame.Put, Op: 502, Tail: frame.Tail{Length: 10}}, nil) // to no memory
 	apart(frame.Header{Kind: frame.Data, Op: 502}, make([]byte, 10))
@@ -274,7 +274,7 @@ func TestLongestFrame(t *testing.T) {
 	}
 }
 
-// longFrames is a long unexpected message, an expected one for tag 7, one that nobody waits for, and a short one.
+// longFrames is a long unexpected message, an expected one for tag 7, one without an operation for it, and a short one.
 func longFrames() []byte {
 	var b []byte
 	for i, h := range []frame.Header{
@@ -416,7 +416,8 @@ func takeSome(s *solo, n, atMost int) (all []byte) {
 	return all
 }
 
-// A put that is canceled in the middle of a piece: the stream goes on, zeroes in place of what the program has taken back.
+// A put that is canceled in the middle of a piece: the stream goes on, zeroes in place of what the program has taken
+// back.
 func TestRevokedInPiece(t *testing.T) {
 	for _, at := range []int{0, 1, 63, 64, 65, 1000, 100_000, 262_143, 262_208, 262_272, 300_000} {
 		s := newSolo(t)
@@ -520,7 +521,8 @@ func TestEnd(t *testing.T) {
 	s.close()
 }
 
-// TestIdleHoldsNothing: a stream whose first reads waited has given their buffer back when it is idle: idle peers are many.
+// TestIdleHoldsNothing: a stream whose first reads waited has given their buffer back when it is idle: idle peers are
+// many.
 func TestIdleHoldsNothing(t *testing.T) {
 	heap := func() int64 {
 		runtime.GC()

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What callbacks of one pass send is held back while there are several, and has left at its end when nobody is away.
+// Output of callbacks of one pass is held back while there are several, and is sent at its end when no goroutine is
+// outstanding.
 func TestCallbacksOfPassAreBatched(t *testing.T) {
 	for _, n := range []int{1, 2, 5} {
 		synctest.Test(t, func(t *testing.T) {
@@ -70,7 +71,7 @@ func TestWorkersAndWokenAreBatched(t *testing.T) {
 	}
 }
 
-// When the leader has gone, and nobody has come, the last of the workers sends what is held back.
+// When no goroutine leads any more, the last of the workers sends the output.
 func TestLastWorkerSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFake()

@@ -88,7 +88,7 @@ func TestDriversRunOneByOne(t *testing.T) {
 						if i > 0 && i < 3 { // the first and the last keep the lead, which is lent
 							w := l.NewWaiter()
 							go func() { w.End() }()
-							// It takes the lead, runs what is queued, and leaves the lead to nobody.
+							// It takes the lead, runs what is queued, and releases the lead.
 							if err := w.Wait(context.Background()); err != nil {
 								t.Error(err)
 							}

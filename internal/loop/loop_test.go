@@ -115,7 +115,7 @@ func waiting(t *loop.Loop) (w *loop.Waiter, result chan error) {
 	return w, result
 }
 
-// quiet requires that nobody is left, and nothing held back.
+// quiet requires that no goroutine waits and no output is held back.
 func quiet(t *testing.T, f *fake, l *loop.Loop) {
 	t.Helper()
 	pause(10 * ms) // the watch may still be on
@@ -124,7 +124,7 @@ func quiet(t *testing.T, f *fake, l *loop.Loop) {
 	require.Zero(t, f.holds.Load(), "holds")
 }
 
-// All callbacks of a pass run before anybody is woken, and the one who leads goes on leading.
+// All callbacks of a pass run before goroutines are woken, and the leader keeps the lead.
 func TestPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFake()
@@ -201,7 +201,7 @@ func TestWaitInsideCallback(t *testing.T) {
 	})
 }
 
-// A panic in a callback, or the end of its goroutine, passes through the Wait of the one who leads. The others go on,
+// A panic in a callback, or the end of its goroutine, passes through the Wait of the leader. The others go on,
 // those whose callbacks had run before it too, and nothing stays held back.
 func TestCallbackPanicsInAPass(t *testing.T) {
 	for _, end := range []func(){func() { panic("ouch") }, runtime.Goexit} {
@@ -312,7 +312,8 @@ func TestConditionPanics(t *testing.T) {
 	})
 }
 
-// Wake makes everybody look, also in the middle of a pass, and a Wait ends with its context and at its time.
+// Wake makes all waiters check their conditions, also in the middle of a pass, and a Wait ends with its context and
+// at its time.
 func TestWakeAndLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFake()
@@ -341,7 +342,7 @@ func TestWakeAndLimits(t *testing.T) {
 	})
 }
 
-// Where everybody that was woken goes for good, and nobody is left to lead, nothing stays held back.
+// When all woken goroutines have ended and none leads, no output stays held back.
 func TestNothingHeldBackWithoutALeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFake()
@@ -364,7 +365,7 @@ func TestNothingHeldBackWithoutALeader(t *testing.T) {
 	})
 }
 
-// A context that may end costs nothing where nobody sleeps: each goroutine looks at it by itself.
+// A cancelable context costs nothing while no goroutine sleeps: each goroutine checks it itself.
 func TestContextCostsNothing(t *testing.T) {
 	f, l := newFake()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -381,7 +382,7 @@ func TestContextCostsNothing(t *testing.T) {
 	require.Zero(t, allocs)
 }
 
-// The end of its context ends the wait of the one who leads, asleep in Progress, and of one who sleeps.
+// The end of its context ends the wait of the leader, asleep in Progress, and of a parked goroutine.
 func TestContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, l := newFake()

@@ -27,8 +27,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestNeverReads: a peer that asks for bulk data and says that it lives, but never reads, is cut when WriteTimeout has passed (F68),
-// what waits for it ends, and it takes no memory meanwhile. A peer that reads slowly is left alone.
+// TestNeverReads: a peer that asks for bulk data and says that it lives, but never reads, is cut when WriteTimeout
+// has passed (F68), what waits for it ends, and it takes no memory meanwhile. A peer that reads slowly is left alone.
 func TestNeverReads(t *testing.T) {
 	if !leak.Alone(t) {
 		return
@@ -117,8 +117,8 @@ func pause(d time.Duration) {
 	<-timer.C
 }
 
-// TestSlowloris: a thousand connections that send a byte of their HELLO now and then, none of which ends it: each is cut when
-// HandshakeTimeout has passed (F69), and others are accepted all the time.
+// TestSlowloris: a thousand connections that send a byte of their HELLO now and then, none of which ends it: each is
+// cut when HandshakeTimeout has passed (F69), and others are accepted all the time.
 func TestSlowloris(t *testing.T) {
 	if !leak.Alone(t) {
 		return
@@ -179,8 +179,8 @@ func TestSlowloris(t *testing.T) {
 	})
 }
 
-// TestConnectFlood: of connections beyond MaxHalfOpen the oldest are closed (F70): memory does not grow meanwhile, and sessions are
-// served, soon enough that nobody would take this process for dead.
+// TestConnectFlood: of connections beyond MaxHalfOpen the oldest are closed (F70): memory does not grow meanwhile,
+// and sessions are served, before a peer would consider this process dead.
 func TestConnectFlood(t *testing.T) {
 	if !leak.Alone(t) {
 		return

@@ -191,8 +191,8 @@ func TestBulkRefused(t *testing.T) {
 	require.Zero(t, n.ctx().Stats().BulkFlows)
 }
 
-// TestBulkOfStranger: nobody gets at a session by a connection that it did not offer, that is in use, or that another process
-// was offered.
+// TestBulkOfStranger: a session cannot be reached by a connection that it did not offer, that is in use, or that
+// another process was offered.
 func TestBulkOfStranger(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{}, 1)
 	r := rawJoin(t, n, greeting())
@@ -234,7 +234,8 @@ func TestMessagesPassBulk(t *testing.T) {
 	require.Len(t, second.readMove(1), size)
 }
 
-// TestGoawayWithBulk: why the peer ended the session, and what it has not taken, is heard although its second connection ends first.
+// TestGoawayWithBulk: why the peer ended the session, and what it has not taken, is heard although its second
+// connection ends first.
 func TestGoawayWithBulk(t *testing.T) {
 	for range 5 {
 		n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true}, na.Config{}, 1)

@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestCorkedFramesLeave: what is held back leaves after a while although nobody drives, and whoever corked is busy.
+// TestCorkedFramesLeave: output that is held back is sent after a while, also if no goroutine drives and the one that
+// corked is busy.
 func TestCorkedFramesLeave(t *testing.T) {
 	n, r, to := joined(t, tcp.Options{}, na.Config{})
 	require.True(t, n.ctx().Upper().Cork())
@@ -28,7 +29,7 @@ func TestCorkedFramesLeave(t *testing.T) {
 	}
 }
 
-// TestCorkHolds: what is sent under a cork leaves together, when the cork is drawn or somebody drives.
+// TestCorkHolds: output under a cork is sent together, when the cork is removed or a goroutine drives.
 func TestCorkHolds(t *testing.T) {
 	n, r, to := joined(t, tcp.Options{Unassisted: true}, na.Config{})
 	require.False(t, n.ctx().Upper().Cork(), "nobody would send what is held while nobody drives")

@@ -14,7 +14,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestCreditUnread: credit that has arrived and that nobody has read counts, for a send that would fail without it (G-T4,
+// TestCreditUnread: credit that has arrived and was not read counts, for a send that would fail without it (G-T4,
 // G11). Nobody drives here.
 func TestCreditUnread(t *testing.T) {
 	l := rawListen(t)
@@ -40,8 +40,8 @@ func TestCreditUnread(t *testing.T) {
 	}
 }
 
-// TestManySenders: a hundred goroutines send to one peer with few envelopes (G-T30): all arrives, and what each has sent
-// keeps its order.
+// TestManySenders: a hundred goroutines send to one peer with few envelopes (G-T30): all arrives, and what each has
+// sent keeps its order.
 func TestManySenders(t *testing.T) {
 	t.Parallel()
 	const senders, each = 100, 40
@@ -71,8 +71,8 @@ func TestManySenders(t *testing.T) {
 	require.EqualValues(t, senders*each, left.Load())
 }
 
-// TestWithdrawBehindAPart: a withdraw that is asked for while its message is half written follows the whole of it, and the
-// session goes on (C-T4).
+// TestWithdrawBehindAPart: a withdraw that is asked for while its message is half written follows the whole of it,
+// and the session goes on (C-T4).
 func TestWithdrawBehindAPart(t *testing.T) {
 	l := rawListen(t)
 	n := open(t, "tcp://", tcp.Options{}, na.Config{PeerTimeout: time.Minute, Eager: 48 << 10}, 1)
@@ -81,8 +81,8 @@ func TestWithdrawBehindAPart(t *testing.T) {
 	r := joinAs(t, n, l, g)
 	message := make([]byte, 48<<10)
 	sent, ends := 0, []*outcome{}
-	// The peer does not read: what the system takes is full, and a message is written in part. The system may say so for a
-	// moment before that, too.
+	// The peer does not read: what the system takes is full, and a message is written in part. The system may say so
+	// for a moment before that, too.
 	quiet := 0
 	await(t, "a message that is written in part", func() bool {
 		for n.ctx().Stats().Queued < 3 {

@@ -108,7 +108,7 @@ func TestLookupAtOnce(t *testing.T) {
 	require.NoError(t, end.Err)
 }
 
-// blocked is a resolver that answers nobody until its caller gives up.
+// blocked is a resolver that blocks until its caller gives up.
 type blocked struct{ asked chan string }
 
 func (b blocked) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, error) {
@@ -138,7 +138,7 @@ func TestCancelLookup(t *testing.T) {
 	})
 }
 
-// TestUnresolved: an address that was parsed only may be used if it is canonical; else the error tells what to do.
+// TestUnresolved: an address that was parsed only may be used if it is canonical; else the error says what to do.
 func TestUnresolved(t *testing.T) {
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
 	for text, want := range map[string]struct {

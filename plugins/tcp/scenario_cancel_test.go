@@ -91,7 +91,7 @@ func TestCancelGet(t *testing.T) {
 
 		cancelNow(t, n.ctx(), o, end)
 		require.Equal(t, theirs[:half], buf[:half], "half a piece had arrived")
-		for i := range buf { // ours again: the race detector hears of any other use
+		for i := range buf { // the memory is free again: the race detector reports any other use
 			buf[i] = 0x11
 		}
 
@@ -227,7 +227,8 @@ func TestDeregisterWhileRead(t *testing.T) {
 }
 
 // TestCancelUnderLoad: another goroutine is reading or writing the memory at full speed when the operation is
-// canceled. The callback runs in the next Trigger all the same, if the system lets go in time, and nobody touches the memory after it.
+// canceled. The callback runs in the next Trigger all the same, if the system releases it in time, and the memory is
+// not accessed after it.
 func TestCancelUnderLoad(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const size = 4 << 20
@@ -243,8 +244,8 @@ func TestCancelUnderLoad(t *testing.T) {
 		require.NoError(t, err)
 		defer driven(a)()
 		defer driven(b)()
-		// How long an operation takes is the machine's affair. The pause before the cancel finds it out: it grows after an operation
-		// that the cancel has ended, and is halved after one that has ended before.
+		// How long an operation takes is the machine's affair. The pause before the cancel finds it out: it grows
+		// after an operation that the cancel has ended, and is halved after one that has ended before.
 		pause, canceled, whole := 50*time.Microsecond, 0, 0
 		for i := 0; canceled < 40 || whole < 8; i++ {
 			require.Less(t, i, 2000, "%d operations were canceled, %d were not", canceled, whole)

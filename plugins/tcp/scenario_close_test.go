@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestGoaway: who closes tells its peers, whoever made the connection.
+// TestGoaway: a side that closes notifies its peers, whichever side has dialed.
 func TestGoaway(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for range 20 {

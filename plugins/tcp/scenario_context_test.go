@@ -131,7 +131,7 @@ func TestAcceptorCloses(t *testing.T) {
 					}
 					b.ctxs[i].Close()
 				}
-				// Nobody accepts now: whoever connects hears so at once.
+				// No context accepts now: a peer that connects is refused at once.
 				a := open(t, "tcp://", opts, na.Config{}, 1)
 				o, end := op(a.ctx())
 				require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr(), 1, []byte("x")))

@@ -129,8 +129,8 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestRestartUnnoticed: the peer is gone without a word, and another instance of the same name connects. The session that is there is
-// asked before it makes room.
+// TestRestartUnnoticed: the peer is gone without a word, and another instance of the same name connects. The session
+// that is there is asked before it makes room.
 func TestRestartUnnoticed(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -158,8 +158,8 @@ func TestRestartUnnoticed(t *testing.T) {
 	})
 }
 
-// TestUsurper: a peer that lives keeps its session, whoever says HELLO with its address, and with its incarnation, which it tells
-// everybody.
+// TestUsurper: a peer that lives keeps its session, whoever says HELLO with its address, and with its incarnation,
+// which it tells everybody.
 func TestUsurper(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -259,7 +259,7 @@ func TestReconnect(t *testing.T) {
 	})
 }
 
-// closedPort returns an address on which nobody listens, nor begins to before the test is over: a connection is bound to it.
+// closedPort returns an address on which no process listens during the test: a connection is bound to it.
 func closedPort(t testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -298,7 +298,7 @@ func TestDialRefused(t *testing.T) {
 	})
 }
 
-// TestConnectTimeout: somebody accepts and does not answer.
+// TestConnectTimeout: a listener accepts and sends nothing.
 func TestConnectTimeout(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -318,7 +318,8 @@ func TestConnectTimeout(t *testing.T) {
 	})
 }
 
-// TestConnectTimeoutAfterRefusal: the first wish for a session after the pause that a refusal brings has the whole time.
+// TestConnectTimeoutAfterRefusal: the first wish for a session after the pause that a refusal brings has the whole
+// time.
 func TestConnectTimeoutAfterRefusal(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -335,7 +336,7 @@ func TestConnectTimeoutAfterRefusal(t *testing.T) {
 			return end.Err
 		}
 		require.ErrorContains(t, send(), "refused")
-		l, err = net.Listen("tcp", at) // and nobody answers
+		l, err = net.Listen("tcp", at) // and sends nothing
 		require.NoError(t, err)
 		defer func() { _ = l.Close() }()
 		begin, err := time.Now(), error(nil)

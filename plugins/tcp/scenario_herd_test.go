@@ -65,7 +65,8 @@ func call(t testing.TB, c *na.Context, to na.Addr) (answer, sent *outcome) {
 	return answer, sent
 }
 
-// TestHerd: many peers connect and call at once, as when a parallel job starts, or a server has started again. Nobody is turned away.
+// TestHerd: many peers connect and call at once, as when a parallel job starts, or a server has started again. Nobody
+// is turned away.
 func TestHerd(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		server := open(t, "tcp://127.0.0.1:0", opts, na.Config{Budget: 4 << 30}, 1)
@@ -97,7 +98,7 @@ func TestHerd(t *testing.T) {
 	})
 }
 
-// TestRedials: sockets that say nothing, and dial again whenever they are closed, keep nobody else out.
+// TestRedials: peers that send nothing, and dial again whenever they are closed, do not keep other peers out.
 func TestRedials(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {

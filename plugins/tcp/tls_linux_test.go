@@ -19,8 +19,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestTLSBulk: large transfers go over a second connection that has TLS too, there and back, and cancels in their middle leave the
-// session as it was.
+// TestTLSBulk: large transfers go over a second connection that has TLS too, there and back, and cancels in their
+// middle leave the session as it was.
 func TestTLSBulk(t *testing.T) {
 	const size = 8 << 20
 	opts := with(tcp.Options{}, mutualTLS(t))
@@ -76,7 +76,7 @@ func TestTLSBulk(t *testing.T) {
 	require.Equal(t, 1, a.ctx().Stats().BulkFlows)
 }
 
-// TestTLSBulkOfAnother: a second connection is of the peer that the session is of, whoever knows its name.
+// TestTLSBulkOfAnother: a second connection must be of the peer of the session, also if another peer has its token.
 func TestTLSBulkOfAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
@@ -98,8 +98,8 @@ func TestTLSBulkOfAnother(t *testing.T) {
 	r.ping()
 }
 
-// TestTLSBulkToAnother: where the second connection is dialled the same peer must answer as before. Another one gets no HELLO: if it took the
-// connection up, its end would be that of the session.
+// TestTLSBulkToAnother: where the second connection is dialled the same peer must answer as before. Another one gets
+// no HELLO: if it took the connection up, its end would be that of the session.
 func TestTLSBulkToAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))

@@ -23,7 +23,8 @@ func lookedUp(t *testing.T, n *node, text string) (na.Addr, error) {
 	return end.Addr, end.Err
 }
 
-// greet sends a message to an address, and returns how that ended and, if it arrived, whom the target takes the origin for.
+// greet sends a message to an address, and returns how that ended and, if it arrived, whom the target takes the
+// origin for.
 func greet(t *testing.T, a, b *node, to na.Addr) (who na.Identity, err error) {
 	t.Helper()
 	recv, got := op(b.ctx())
@@ -120,7 +121,7 @@ func TestTLSNames(t *testing.T) {
 			a := client(t)
 			first, err := lookedUp(t, a, "tcp://kv.test"+port)
 			require.NoError(t, err)
-			early, err := lookedUp(t, a, "tcp://evil.test"+port) // nobody knows yet
+			early, err := lookedUp(t, a, "tcp://evil.test"+port) // no session has been verified
 			require.NoError(t, err)
 			second, err := lookedUp(t, a, "tcp://kv-0.pods.test"+port)
 			require.NoError(t, err)

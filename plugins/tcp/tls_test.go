@@ -65,7 +65,7 @@ func (r *raw) ping() {
 	r.readKind(frame.Pong)
 }
 
-// TestTLSIdentity: each side knows whose certificate the other has proven, and nothing that was not verified.
+// TestTLSIdentity: each side has the verified certificate of the other, and nothing that was not verified.
 func TestTLSIdentity(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	server, client := ca.issue("server", nil), ca.issue("client", nil)
@@ -116,8 +116,8 @@ func TestTLSIdentity(t *testing.T) {
 	})
 }
 
-// TestTLSIdentityChain: certificates that a peer sends beside its chain are not in its identity, nor is a chain that nobody
-// has verified.
+// TestTLSIdentityChain: certificates that a peer sends beside its chain are not in its identity, nor is a chain that
+// nobody has verified.
 func TestTLSIdentityChain(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	x := ca.under("x")
@@ -162,8 +162,8 @@ func TestTLSIdentityChain(t *testing.T) {
 	})
 }
 
-// TestTLSIdentityForClient: a certificate that nobody looks at proves nothing, although the functions of a configuration that was
-// not used would have looked at it.
+// TestTLSIdentityForClient: a certificate that nobody looks at proves nothing, although the functions of a
+// configuration that was not used would have looked at it.
 func TestTLSIdentityForClient(t *testing.T) {
 	ca, stranger := newAuthority(t, "cluster"), newAuthority(t, "stranger")
 	server, client := ca.issue("server", nil), stranger.issue("client", nil)
@@ -209,8 +209,8 @@ func TestTLSIdentityForClient(t *testing.T) {
 	})
 }
 
-// TestTLSRefused (F83): whoever cannot prove what is asked for is refused before anything of a message leaves, is told what
-// to do, and leaves nothing; others are served.
+// TestTLSRefused (F83): whoever cannot prove what is asked for is refused before anything of a message leaves, is
+// told what to do, and leaves nothing; others are served.
 func TestTLSRefused(t *testing.T) {
 	t.Parallel()
 	ca, stranger := newAuthority(t, "cluster"), newAuthority(t, "stranger")
@@ -497,7 +497,7 @@ func TestTLSReplay(t *testing.T) {
 	})
 }
 
-// TestTLSResumesNothing: no tickets are given, and none are used: every connection proves anew who the peer is.
+// TestTLSResumesNothing: no tickets are given, and none are used: every connection authenticates the peer anew.
 func TestTLSResumesNothing(t *testing.T) {
 	cfg := mutualTLS(t)
 	tickets := tls.NewLRUClientSessionCache(8)
@@ -567,7 +567,7 @@ func TestIdentityWithoutTLS(t *testing.T) {
 	})
 }
 
-// TestTLSHalfOpen: what strangers hold before they have proven who they are is bounded: in number, in time, and in memory,
+// TestTLSHalfOpen: the resources of peers that are not authenticated are limited: in number, in time, and in memory,
 // wherever in the handshake they stop. Who has shown certificates that are accepted may hold twice as much.
 func TestTLSHalfOpen(t *testing.T) {
 	if !leak.Alone(t) {
@@ -675,7 +675,7 @@ func (p *partial) Read(b []byte) (int, error) {
 	return p.Conn.Read(b)
 }
 
-// TestTLSTooMuch: who says too much before it has proven who it is does not get further.
+// TestTLSTooMuch: a peer that sends too much before it is authenticated is refused.
 func TestTLSTooMuch(t *testing.T) {
 	cfg := mutualTLS(t)
 	wide := raw13(cfg)
@@ -729,8 +729,8 @@ func clientHello(t testing.TB, cfg *tls.Config) []byte {
 	return <-hello
 }
 
-// TestTLSSlowFunction: a handshake that a function of the program keeps counts as half open until the function returns, though
-// its time is over.
+// TestTLSSlowFunction: a handshake that a function of the program keeps counts as half open until the function
+// returns, though its time is over.
 func TestTLSSlowFunction(t *testing.T) {
 	t.Parallel()
 	const limit = 4
@@ -769,8 +769,8 @@ func TestTLSSlowFunction(t *testing.T) {
 	})
 }
 
-// TestTLSPanic: a function of the program that panics, or ends its goroutine, ends the connection that it was called for, and
-// that counts as half open no longer.
+// TestTLSPanic: a function of the program that panics, or ends its goroutine, ends the connection that it was called
+// for, and that counts as half open no longer.
 func TestTLSPanic(t *testing.T) {
 	t.Parallel()
 	cfg := mutualTLS(t)
@@ -851,8 +851,8 @@ func TestTLSNobodyAnswers(t *testing.T) {
 	})
 }
 
-// TestTLSNameOfAnother: a peer whose certificate is not for the address at which it says that it listens is not taken for
-// the one that does.
+// TestTLSNameOfAnother: a peer whose certificate is not for the address at which it says that it listens is not taken
+// for the one that does.
 func TestTLSNameOfAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg := ca.mutual(ca.issue("node", nil))
@@ -885,7 +885,7 @@ func TestTLSNameOfAnother(t *testing.T) {
 		_, payload = true1.readKind(frame.Unexpected)
 		require.Equal(t, "hello", string(payload))
 
-		// So is one whose chain nobody has verified yet.
+		// So is one whose chain was not verified yet.
 		own := cfg.Clone()
 		own.ClientAuth, own.VerifyConnection = tls.RequireAnyClientCert, func(tls.ConnectionState) error { return nil }
 		m := open(t, "tcp://127.0.0.1:0", with(opts, own), na.Config{}, 1)
@@ -918,7 +918,8 @@ func longer(cfg *tls.Config, n int) *tls.Config {
 	return cfg
 }
 
-// TestTLSLongChain: a client whose certificates are too long hears that, and what to do; the server logs and counts it.
+// TestTLSLongChain: a client whose certificates are too long gets an error that says so, and what to do; the server
+// logs and counts it.
 func TestTLSLongChain(t *testing.T) {
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
