@@ -59,6 +59,6 @@ func BenchmarkPullAlloc(b *testing.B) {
 		require.NoError(b, h.CloseWait(context.Background()))
 		require.NoError(b, l.CloseWait(context.Background()))
 		bulk.Free(theirs)
-		pool.Drop()
+		pool.ReleaseUnused()
 	}
 }

@@ -21,7 +21,7 @@ func alloc(t *testing.T, n int) []byte {
 	b, err := bulk.Alloc(n)
 	require.NoError(t, err)
 	require.Len(t, b, n)
-	t.Cleanup(func() { bulk.Free(b); pool.Drop() })
+	t.Cleanup(func() { bulk.Free(b); pool.ReleaseUnused() })
 	return b
 }
 
@@ -114,5 +114,5 @@ func TestAllocMisuse(t *testing.T) {
 	}
 	bulk.Free(b)
 	require.PanicsWithValue(t, "bulk: Free of memory that is not from Alloc or was freed before", func() { bulk.Free(b) })
-	pool.Drop()
+	pool.ReleaseUnused()
 }

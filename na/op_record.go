@@ -22,7 +22,7 @@ type opState struct {
 	reply    []byte // receives the answer of a call whose request has not left: then it becomes buf
 	replyMax int    // likewise most
 	by       Deadline
-	place    timeheap.Place // in endpoint.timers, of a timer, or of a call that has a deadline
+	place    timeheap.Index // in endpoint.timers, of a timer, or of a call that has a deadline
 	room     int            // claimed for an unexpected message that has not left
 
 	oneWay  bool // a call without an answer

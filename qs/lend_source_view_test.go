@@ -107,7 +107,7 @@ func TestSourceView(t *testing.T) {
 				require.NoError(t, err, "it is a copy")
 			}
 			bulk.Free(mem) // the call has ended: nobody uses it
-			pool.Drop()
+			pool.ReleaseUnused()
 		})
 	}
 }

@@ -40,7 +40,7 @@ type Waiter struct {
 	// Loop.mu guards the fields below.
 	due       bool           // w is in Loop.due
 	index     int            // in Loop.parked; -1 if w is not parked
-	heapIndex timeheap.Place // in Loop.deadlines, while parked
+	heapIndex timeheap.Index // in Loop.deadlines, while parked
 }
 
 // NewWaiter returns a Waiter that waits for End. It may be used again after Reset.

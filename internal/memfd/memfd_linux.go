@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// Kept are the seals of memory whose size cannot change: its pages cannot be removed from processes that map it.
-	Kept = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
-	// Own are the seals of memory that can be written only through mappings that exist already, by any process. The
+	// FixedSize are the seals of memory whose size cannot change: its pages cannot be removed from processes that map it.
+	FixedSize = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	// OwnerWritable are the seals of memory that can be written only through mappings that exist already, by any process. The
 	// system then also refuses to punch holes.
-	Own = Kept | unix.F_SEAL_FUTURE_WRITE
+	OwnerWritable = FixedSize | unix.F_SEAL_FUTURE_WRITE
 )
 
 // Make returns n bytes that only this process can write, and a descriptor with which other processes map them. Pages
-// are allocated on first use. Before Linux 5.1 the seals are only Kept: other processes could write, too.
+// are allocated on first use. Before Linux 5.1 the seals are only FixedSize: other processes could write, too.
 func Make(n int) (b []byte, fd int, err error) {
 	fail := func(action string, err error) ([]byte, int, error) {
 		return nil, -1, fmt.Errorf("%s of %d bytes that can be shared: %w", action, n, err)
@@ -34,8 +34,8 @@ func Make(n int) (b []byte, fd int, err error) {
 		_ = unix.Close(fd)
 		return fail("map memory", err)
 	}
-	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, Own|unix.F_SEAL_SEAL); err != nil {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, Kept|unix.F_SEAL_SEAL)
+	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, OwnerWritable|unix.F_SEAL_SEAL); err != nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, FixedSize|unix.F_SEAL_SEAL)
 	}
 	if err != nil {
 		_ = unix.Close(fd)

@@ -178,8 +178,8 @@ func releaseUnusedLocked() {
 	chunks.Store(&list)
 }
 
-// Drop closes all chunks without blocks. It is for tests.
-func Drop() {
+// ReleaseUnused closes all chunks without blocks. It is for tests.
+func ReleaseUnused() {
 	mu.Lock()
 	defer mu.Unlock()
 	list := slices.Clone(loadChunks())

@@ -21,7 +21,7 @@ func newChunk(size int) (*chunk, error) {
 		return nil, err
 	}
 	c := &chunk{mem: b, fd: fd}
-	if memfd.Check(fd, size, memfd.Own) != nil { // before Linux 5.1
+	if memfd.Check(fd, size, memfd.OwnerWritable) != nil { // before Linux 5.1
 		c.close()
 		return nil, nil
 	}

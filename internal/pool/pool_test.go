@@ -136,17 +136,17 @@ func TestClaims(t *testing.T) {
 	require.Panics(t, func() { Free(b) }, "peers may read it")
 	for i, p := range places {
 		own := token(uint64(i + 1))
-		at, n, ok := Look(c.mem, p.Claim, own)
+		at, n, ok := FindClaim(c.mem, p.Claim, own)
 		require.True(t, ok)
 		require.Equal(t, 10, n)
 		require.Same(t, &b[i], &c.mem[at])
-		require.True(t, Holds(c.mem, p.Claim, own))
-		_, _, ok = Look(c.mem, p.Claim, token(uint64(i+2)))
+		require.True(t, IsClaimValid(c.mem, p.Claim, own))
+		_, _, ok = FindClaim(c.mem, p.Claim, token(uint64(i+2)))
 		require.False(t, ok)
 		Unshare(p)
-		_, _, ok = Look(c.mem, p.Claim, own)
+		_, _, ok = FindClaim(c.mem, p.Claim, own)
 		require.False(t, ok)
-		require.False(t, Holds(c.mem, p.Claim, own))
+		require.False(t, IsClaimValid(c.mem, p.Claim, own))
 	}
 	again := Share(b, token(7))
 	require.NotZero(t, again)
@@ -178,20 +178,20 @@ func TestLookRefuses(t *testing.T) {
 		{"another's", 6, tableSize, 1, false},
 	} {
 		write(c.check, c.off, c.n)
-		at, n, ok := Look(chunk, 7, token(5))
+		at, n, ok := FindClaim(chunk, 7, token(5))
 		require.Equal(t, c.ok, ok, c.name)
 		if ok {
 			require.Equal(t, []int{int(c.off), int(c.n)}, []int{at, n}, c.name)
 		}
 	}
 	write(0, tableSize, 1)
-	_, _, ok := Look(chunk, 7, token(0))
+	_, _, ok := FindClaim(chunk, 7, token(0))
 	require.False(t, ok, "no claim is no claim, whatever the token")
 	write(5, tableSize, 1)
 	for _, claim := range []uint16{0, 6, Claims + 1, 0xffff} {
-		_, _, ok = Look(chunk, claim, token(5))
+		_, _, ok = FindClaim(chunk, claim, token(5))
 		require.False(t, ok, "claim %d", claim)
 	}
-	_, _, ok = Look(chunk[:claimSize], 7, token(5))
+	_, _, ok = FindClaim(chunk[:claimSize], 7, token(5))
 	require.False(t, ok, "a chunk that is shorter than its table")
 }

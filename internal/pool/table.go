@@ -33,9 +33,9 @@ func word(b []byte, at int) *uint64 { return (*uint64)(unsafe.Pointer(&b[at : at
 // checkOf returns the check of a token: half of its bytes, which reveal nothing about the other half.
 func checkOf(token *[16]byte) uint64 { return binary.LittleEndian.Uint64(token[8:]) }
 
-// Look returns the offset and length of the memory of a claim in a mapped chunk of a peer; ok is false if the claim
+// FindClaim returns the offset and length of the memory of a claim in a mapped chunk of a peer; ok is false if the claim
 // is not valid. The peer may change that memory at any time.
-func Look(chunk []byte, claim uint16, token *[16]byte) (at, n int, ok bool) {
+func FindClaim(chunk []byte, claim uint16, token *[16]byte) (at, n int, ok bool) {
 	if claim < 1 || claim > Claims || len(chunk) < tableSize || checkOf(token) == 0 {
 		return 0, 0, false
 	}
@@ -54,12 +54,12 @@ func Look(chunk []byte, claim uint16, token *[16]byte) (at, n int, ok bool) {
 // processor architecture.
 var fence atomic.Uint32
 
-// Holds reports whether a claim for which Look returned memory is still valid. If it is, bytes that were read from the
-// memory before the call of Holds may be used.
-func Holds(chunk []byte, claim uint16, token *[16]byte) bool {
+// IsClaimValid reports whether a claim for which FindClaim returned memory is still valid. If it is, bytes that were read from the
+// memory before the call of IsClaimValid may be used.
+func IsClaimValid(chunk []byte, claim uint16, token *[16]byte) bool {
 	fence.Store(1)
 	return atomic.LoadUint64(word(chunk, int(claim)*claimSize+claimCheck)) == checkOf(token)
 }
 
-// Gone reports whether the owner has released a chunk.
-func Gone(chunk []byte) bool { return atomic.LoadUint64(word(chunk, headerReleased)) != 0 }
+// IsReleased reports whether the owner has released a chunk.
+func IsReleased(chunk []byte) bool { return atomic.LoadUint64(word(chunk, headerReleased)) != 0 }

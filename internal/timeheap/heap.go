@@ -16,14 +16,14 @@ type Heap[T any] struct {
 // A slot is one entry of a Heap.
 type slot[T any] struct {
 	value *T
-	place *Place
+	index *Index
 	at    time.Duration
 	seq   uint64
 }
 
-// A Place is the index of a value in its heap, counted from 1; 0 if it is in none. The value stores it, the Heap sets
+// An Index is the position of a value in its heap, counted from 1; 0 if it is in none. The value stores it, the Heap sets
 // it.
-type Place int32
+type Index int32
 
 // maxIdleCap is the largest capacity, in values, that an empty heap keeps.
 const maxIdleCap = 64
@@ -47,27 +47,27 @@ func (h *Heap[T]) All() iter.Seq[*T] {
 	}
 }
 
-// Set adds v with time at, or changes its time if it is in the heap. place is the Place that v stores.
-func (h *Heap[T]) Set(v *T, place *Place, at time.Duration) {
+// Set adds v with time at, or changes its time if it is in the heap. index is the Index that v stores.
+func (h *Heap[T]) Set(v *T, index *Index, at time.Duration) {
 	h.seq++
-	s := slot[T]{v, place, at, h.seq}
-	if *place == 0 {
+	s := slot[T]{v, index, at, h.seq}
+	if *index == 0 {
 		h.slots = append(h.slots, s)
-		*place = Place(len(h.slots))
+		*index = Index(len(h.slots))
 	}
-	h.siftFrom(int(*place-1), s)
+	h.siftFrom(int(*index-1), s)
 }
 
-// Remove removes the value that stores place, if it is in the heap.
-func (h *Heap[T]) Remove(place *Place) {
-	i, last := int(*place-1), len(h.slots)-1
+// Remove removes the value that stores index, if it is in the heap.
+func (h *Heap[T]) Remove(index *Index) {
+	i, last := int(*index-1), len(h.slots)-1
 	if i < 0 {
 		return
 	}
 	s := h.slots[last]
 	h.slots[last] = slot[T]{}
 	h.slots = h.slots[:last]
-	*place = 0
+	*index = 0
 	if i < last {
 		h.siftFrom(i, s)
 	} else if last == 0 && cap(h.slots) > maxIdleCap {
@@ -99,7 +99,7 @@ func (h *Heap[T]) siftFrom(i int, s slot[T]) {
 // setSlot stores s at index i, and the index in its value.
 func (h *Heap[T]) setSlot(i int, s slot[T]) {
 	h.slots[i] = s
-	*s.place = Place(i + 1)
+	*s.index = Index(i + 1)
 }
 
 // isBefore reports whether s is due before o.

@@ -13,7 +13,7 @@ import (
 type value struct {
 	at    time.Duration
 	seq   int
-	place Place
+	index Index
 }
 
 // The heap against a sorted slice.
@@ -28,14 +28,14 @@ func TestHeap(t *testing.T) {
 			switch rng.IntN(4) {
 			case 0, 1:
 				v.at, v.seq = time.Duration(rng.IntN(20)), seq
-				h.Set(v, &v.place, v.at)
+				h.Set(v, &v.index, v.at)
 				if !slices.Contains(oracle, v) {
 					oracle = append(oracle, v)
 				}
 			case 2:
-				h.Remove(&v.place)
+				h.Remove(&v.index)
 				oracle = slices.DeleteFunc(oracle, func(o *value) bool { return o == v })
-				require.Zero(t, v.place)
+				require.Zero(t, v.index)
 			default:
 				first, at := h.First()
 				if first == nil {
@@ -45,7 +45,7 @@ func TestHeap(t *testing.T) {
 				slices.SortFunc(oracle, func(a, b *value) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
 				require.Same(t, oracle[0], first)
 				require.Equal(t, first.at, at)
-				h.Remove(&first.place)
+				h.Remove(&first.index)
 				oracle = oracle[1:]
 			}
 			require.ElementsMatch(t, oracle, slices.Collect(h.All()))
@@ -58,10 +58,10 @@ func TestHeapAllocatesNothing(t *testing.T) {
 	all := make([]value, 20)
 	round := func() {
 		for i := range all {
-			h.Set(&all[i], &all[i].place, time.Duration(i%7))
+			h.Set(&all[i], &all[i].index, time.Duration(i%7))
 		}
 		for v, _ := h.First(); v != nil; v, _ = h.First() {
-			h.Remove(&v.place)
+			h.Remove(&v.index)
 		}
 	}
 	round()
@@ -74,10 +74,10 @@ func TestHeapReleasesMemory(t *testing.T) {
 		var h Heap[value]
 		all := make([]value, n)
 		for i := range all {
-			h.Set(&all[i], &all[i].place, 1)
+			h.Set(&all[i], &all[i].index, 1)
 		}
 		for i := range all {
-			h.Remove(&all[i].place)
+			h.Remove(&all[i].index)
 		}
 		require.Equal(t, n > maxIdleCap, cap(h.slots) == 0)
 	}

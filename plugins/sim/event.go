@@ -13,7 +13,7 @@ import (
 type event struct {
 	at        time.Duration
 	seq       uint64
-	heapIndex timeheap.Place
+	heapIndex timeheap.Index
 	isTimer   bool // a timer: a paced world that waits for nothing else does not skip to it
 	actor     actor
 }

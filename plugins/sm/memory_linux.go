@@ -16,7 +16,7 @@ func makeMemory(n int) (b []byte, fd int, err error) {
 }
 
 // mapMemory maps n bytes of a peer for reading, and closes fd. What could take them away later is refused.
-func mapMemory(fd, n int) ([]byte, error) { return mapSealed(fd, n, memfd.Kept) }
+func mapMemory(fd, n int) ([]byte, error) { return mapSealed(fd, n, memfd.FixedSize) }
 
 // mapSealed is mapMemory of memory with these seals.
 func mapSealed(fd, n, seals int) ([]byte, error) {

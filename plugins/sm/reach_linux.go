@@ -72,14 +72,14 @@ func (p *peer) find(key *carrier.Region, off, n int64) (c *chunk, at int) {
 func (c *chunk) look(key *carrier.Region) (at, n int, ok bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
-	return pool.Look(c.mem, key.Place.Claim, &key.Token)
+	return pool.FindClaim(c.mem, key.Place.Claim, &key.Token)
 }
 
 // holds reports whether a claim holds.
 func (c *chunk) holds(claim uint16, token *[16]byte) (ok bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
-	return pool.Holds(c.mem, claim, token)
+	return pool.IsClaimValid(c.mem, claim, token)
 }
 
 // leave ends a use of c. Locked.
@@ -157,7 +157,7 @@ func (p *peer) mapChunk(s *packet) error {
 	if size > 1<<46 {
 		return bad
 	}
-	mem, err := mapSealed(s.take(0), int(size), memfd.Own)
+	mem, err := mapSealed(s.take(0), int(size), memfd.OwnerWritable)
 	if codes.Of(err) == codes.ErrNoMemory {
 		return nil // the peer is asked for everything, as before
 	}
@@ -168,7 +168,7 @@ func (p *peer) mapChunk(s *packet) error {
 func (c *chunk) isGone() (gone bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
-	return c.mem != nil && pool.Gone(c.mem)
+	return c.mem != nil && pool.IsReleased(c.mem)
 }
 
 // Fetch implements carrier.Reacher.

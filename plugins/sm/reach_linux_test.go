@@ -59,7 +59,7 @@ func newNeighbourhoodWith(t *testing.T, size int, opts Options) *neighbourhood {
 		n.close(n.owner)
 		n.close(n.other)
 		qbulk.Free(n.mem)
-		pool.Drop()
+		pool.ReleaseUnused()
 		require.NoError(t, os.RemoveAll(dir))
 	})
 	n.lend()

@@ -138,7 +138,7 @@ func TestPoison(t *testing.T) {
 	f := newFuneral(t)
 	mem, err := bulk.Alloc(lentSize)
 	require.NoError(t, err)
-	defer func() { bulk.Free(mem); pool.Drop() }()
+	defer func() { bulk.Free(mem); pool.ReleaseUnused() }()
 	f.maps, f.fds = shared(t)
 	p := f.reader()
 	seen := map[string]int{}

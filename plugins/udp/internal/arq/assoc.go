@@ -38,7 +38,7 @@ type Assoc struct {
 	id, token           uint32         // chosen here: what comes in
 	peerID, peerToken   uint32         // chosen there: what goes out
 	sibling             uint32         // slot of an older association with the same hash of the address
-	place               timeheap.Place // in Machine.timers
+	place               timeheap.Index // in Machine.timers
 	srtt, rttvar, least uint32         // us
 	cwnd                uint32         // bytes
 	mtu, most           uint16         // datagrams: known to arrive, worth trying
