@@ -1,69 +1,118 @@
 package bulk_test
 
 import (
-	"fmt"
-	"runtime"
+	"bytes"
+	"context"
+	"math"
+	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
-	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
-	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/pool"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A transfer of any size allocates itself and next to nothing else, at both ends together.
-func TestTransfersAllocateLittle(t *testing.T) {
-	transports.Fast(t, func(t *testing.T, n *transports.Net) {
-		const rounds = 100
-		sizes := []int{4 << 10, 1 << 20, long.Or(4<<20+1, 16<<20+1)}
-		if raceflag.Enabled {
-			sizes = sizes[:2]
-		}
+// alloc returns n bytes of Alloc, which are freed when the test has ended.
+func alloc(t *testing.T, n int) []byte {
+	b, err := bulk.Alloc(n)
+	require.NoError(t, err)
+	require.Len(t, b, n)
+	t.Cleanup(func() { bulk.Free(b); pool.ReleaseUnused() })
+	return b
+}
+
+// Memory of Alloc is memory as any other, and is pulled as it is at that time, wherever in it.
+func TestAlloc(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		for _, size := range sizes {
-			owned, err := bulk.Create(p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, size))
-			require.NoError(t, err)
-			local, err := bulk.Create(p.mctx, bulk.Options{Access: bulk.LocalOnly}, make([]byte, size))
-			require.NoError(t, err)
-			there := remote(t, owned)
-			for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
-				var failed error
-				ended := 0
-				done := func(_ *bulk.Op, err error) {
-					ended++
-					if err != nil {
-						failed = err
-					}
-				}
-				transfers := func() (allocations, most int64) {
-					begun := time.Now()
-					var before, after runtime.MemStats
-					runtime.ReadMemStats(&before)
-					for ended = 0; ended < rounds; {
-						want := ended + 1
-						_, err := bulk.Transfer(p.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: there, Local: local, Size: int64(size)}, done)
-						require.NoError(t, err)
-						for ended < want {
-							p.mctx.Trigger(0)
-							_ = p.octx.Progress(0)
-							p.octx.Trigger(0)
-							_ = p.mctx.Progress(0)
-						}
-					}
-					runtime.ReadMemStats(&after)
-					require.NoError(t, failed)
-					// Background pollers drive contexts that no goroutine drives, and wake up every 2 ms.
-					return int64(after.Mallocs - before.Mallocs), 2*rounds + 50 + time.Since(begun).Milliseconds()
-				}
-				transfers() // fills the lists of spare parts
-				got, most := transfers()
-				require.LessOrEqual(t, got, most, fmt.Sprintf("%d transfers, %v %d", rounds, dir, size))
-			}
-			require.NoError(t, owned.Close())
-			require.NoError(t, local.Close())
+		const size = 1<<20 + 5
+		theirs := alloc(t, size)
+		h := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs)
+		mine := make([]byte, size)
+		s := bulk.Spec{Dir: bulk.Pull, Peer: p.peer, Remote: remote(t, h), Local: local(t, p.mctx, mine), Size: size}
+		moved := int64(0)
+		for i, r := range [][2]int64{{0, size}, {0, size}, {0, 1}, {size - 1, 1}, {4095, 4098}, {size - 5, 5}, {1 << 18, 1 << 18}, {7, 0}, {1, size - 1}} {
+			_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(theirs)
+			clear(mine)
+			s.RemoteOffset, s.LocalOffset, s.Size = r[0], r[0], r[1]
+			e := p.in(t).transfer(s)
+			require.NoError(t, e.err)
+			require.Equal(t, r[1], e.moved)
+			moved += r[1]
+			require.Empty(t, describeDiff(mine[r[0]:r[0]+r[1]], theirs[r[0]:r[0]+r[1]]))
+			p.Until(func() bool { return h.Moved() == moved })
 		}
+		s.Dir, s.RemoteOffset, s.LocalOffset, s.Size = bulk.Push, 3, 3, 99
+		clear(mine)
+		require.NoError(t, p.in(t).transfer(s).err)
+		require.Equal(t, make([]byte, 99), theirs[3:102])
 	})
+}
+
+// A view shows what a pull would read, and over shared memory what the owner writes then, until the owner takes the memory back.
+func TestView(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n)
+		const size = 300_000
+		theirs := alloc(t, size)
+		copy(theirs, patterned(1, 0, size))
+		h := create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, theirs)
+		far := remote(t, h)
+		view := func(s bulk.Stream) *bulk.View {
+			v, err := bulk.NewView(context.Background(), p.mctx, s)
+			require.NoError(t, err)
+			return v
+		}
+		for range 2 {
+			v := view(bulk.Stream{Peer: p.peer, Handle: far, Offset: 5, Size: size - 7})
+			require.True(t, bytes.Equal(theirs[5:size-2], v.Bytes()))
+			require.NoError(t, v.Close())
+			require.NoError(t, v.Close())
+		}
+		small := view(bulk.Stream{Peer: p.peer, Handle: remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, theirs[:9]))})
+		require.Equal(t, theirs[:9], small.Bytes(), "what came with the handle")
+		require.False(t, small.Shared())
+		require.NoError(t, small.Close())
+		own := view(bulk.Stream{Handle: h, Size: 10})
+		require.Equal(t, theirs[:10], own.Bytes())
+		require.NoError(t, own.Close())
+		_, err := bulk.NewView(context.Background(), p.mctx, bulk.Stream{Peer: p.peer, Handle: far, Offset: size, Size: 1})
+		require.ErrorIs(t, err, hg.ErrInvalid)
+
+		v := view(bulk.Stream{Peer: p.peer, Handle: far})
+		theirs[1]++
+		require.Equal(t, v.Shared(), theirs[1] == v.Bytes()[1])
+		require.NoError(t, h.CloseWait(context.Background()))
+		if v.Shared() {
+			require.ErrorIs(t, v.Close(), na.ErrRevoked)
+		} else {
+			require.NoError(t, v.Close(), "it is a copy")
+		}
+		_, err = bulk.NewView(context.Background(), p.mctx, bulk.Stream{Peer: p.peer, Handle: far})
+		require.ErrorIs(t, err, na.ErrRevoked)
+	})
+}
+
+// Bad lengths and bad Frees say what is wrong.
+func TestAllocMisuse(t *testing.T) {
+	_, err := bulk.Alloc(-1)
+	require.ErrorIs(t, err, na.ErrInvalid)
+	require.ErrorContains(t, err, "length is -1")
+	_, err = bulk.Alloc(math.MaxInt)
+	require.Error(t, err)
+	b, err := bulk.Alloc(0)
+	require.NoError(t, err)
+	bulk.Free(b)
+	b, err = bulk.Alloc(3 << 12)
+	require.NoError(t, err)
+	for _, bad := range [][]byte{b[1:], make([]byte, 10)} {
+		require.Panics(t, func() { bulk.Free(bad) })
+	}
+	bulk.Free(b)
+	require.PanicsWithValue(t, "bulk: Free of memory that is not from Alloc or was freed before", func() { bulk.Free(b) })
+	pool.ReleaseUnused()
 }
