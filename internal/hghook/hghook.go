@@ -75,11 +75,12 @@ var (
 	// while none does. In a simulator around is not called.
 	Drive func(ctx context.Context, c any, around func(run func(one bool))) error
 
-	// OnIdle calls f when nobody has driven c for 1 to 2 ms, when a callback has run for so long, and when many wait. f has another goroutine
-	// call StandIn, unless one does already; when that has returned, OnIdle is called again. nil ends OnIdle.
+	// OnIdle makes c call f when no goroutine has driven it for 1 to 2 ms, when a callback has run for so long, and
+	// when many goroutines wait. f must make another goroutine call StandIn, unless one is in it; when that has
+	// returned, OnIdle must be called again. A nil f removes it.
 	OnIdle func(c any, f func())
 
-	// StandIn drives c until ctx is done, while nobody else does, or while many wait.
+	// StandIn drives c while no other goroutine does, or while many wait, until ctx is done.
 	StandIn func(ctx context.Context, c any) error
 
 	// NewWaiter returns a Waiter that drives c while it waits.

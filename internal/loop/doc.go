@@ -21,7 +21,7 @@
 //   - A goroutine that parks first adds itself to the list, and then checks its condition again. A goroutine that
 //     ends a wait or releases the lead does that first, and then checks the list. So neither misses the other.
 //
-// A goroutine may stand in where nobody waits, or many do: see OnIdle.
+// Another goroutine can stand in as the leader while no goroutine waits, or many do; see OnIdle.
 //
 // The output of the callbacks of one pass, of the workers to which they give work, and of the goroutines that the
 // pass wakes is sent together, by one write; see batch.

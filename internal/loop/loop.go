@@ -94,21 +94,21 @@ type Loop struct {
 	drivers     atomic.Int32 // of these in Drive
 	dueCount    atomic.Int32 // len(due), plus 1 if checkAll is set
 	timedCount  atomic.Int32 // waiters in deadlines
-	hasIdler    atomic.Bool  // idler is not nil
+	hasOnIdle   atomic.Bool  // onIdle is not nil
 	batch       batch
 
 	// mu guards the fields below and those of Waiter that say so. It is held in calls of conditions and of
 	// Driver.Hold, and in no other call out of the package.
-	mu          sync.Mutex
-	parked      []*Waiter
-	due         []*Waiter // parked waiters that are to be woken at the end of the pass
-	ready       []*Waiter // empty; swapped with due
-	checkAll    bool      // all conditions are to be checked at the end of the pass
-	deadlines   timeheap.Heap[Waiter]
-	freeWaiters []*Waiter
-	watchdog    watchdog
-	idler       func()  // of OnIdle
-	resting     *Waiter // of StandIn, while it does not drive
+	mu             sync.Mutex
+	parked         []*Waiter
+	due            []*Waiter // parked waiters that are to be woken at the end of the pass
+	ready          []*Waiter // empty; swapped with due
+	checkAll       bool      // all conditions are to be checked at the end of the pass
+	deadlines      timeheap.Heap[Waiter]
+	freeWaiters    []*Waiter
+	watchdog       watchdog
+	onIdle         func()  // set by OnIdle; nil if there is none
+	restingStandIn *Waiter // the waiter in StandIn that rests; nil if there is none
 }
 
 // New returns a Loop that drives d.
@@ -234,9 +234,9 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 			return os.ErrDeadlineExceeded
 		case failed != nil && !more:
 			return failed
-		case polled && l.relieved(w):
-			l.rest(w)
-		case w.yields && l.yield(w):
+		case polled && l.shouldRest(w):
+			l.restStandIn(w)
+		case w.yieldsLead && l.yieldLead(w):
 			l.park(w)
 		case l.mode == Each:
 			failed, more = l.drivePass(w)
@@ -247,7 +247,7 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 		case w.pollOnce || !first && w.isLate():
 			return os.ErrDeadlineExceeded
 		case w.standsIn:
-			l.rest(w)
+			l.restStandIn(w)
 		default:
 			l.park(w)
 		}
@@ -345,7 +345,7 @@ func (l *Loop) wakeTogether(w *Waiter) {
 		ready, woken = l.takeDue(w)
 	}
 	one := l.endPass(woken)
-	w.woke = int32(len(ready))
+	w.lastWoken = int32(len(ready))
 	wakeAll(ready)
 	// The woken goroutine runs on this processor at once; otherwise another processor would have to be woken for it.
 	if one {
@@ -413,8 +413,8 @@ func (l *Loop) releaseLead(s uint64) {
 		s = 0
 	}
 	l.passLead(s)
-	if (l.batch.held.Load() || l.hasIdler.Load()) && l.lead.Load() == 0 {
-		l.armWatchdog() // if no goroutine leads until then, it sends the output, and calls what OnIdle has given
+	if (l.batch.held.Load() || l.hasOnIdle.Load()) && l.lead.Load() == 0 {
+		l.armWatchdog() // if no goroutine leads until then, it sends the output and calls onIdle
 	}
 	l.driver.Freed()
 }
@@ -425,21 +425,21 @@ func (l *Loop) passLead(s uint64) {
 		return
 	}
 	l.mu.Lock()
-	var idler func()
-	if len(l.parked) >= crowd && l.resting == nil {
-		idler = l.idler // for the next time
+	var onIdle func()
+	if len(l.parked) >= standInThreshold && l.restingStandIn == nil {
+		onIdle = l.onIdle // for the next time
 	}
 	if !l.passLeadLocked(s) && s != 0 && l.lead.CompareAndSwap(s, 0) && l.driversInRun.Load() == 0 {
 		l.passLeadLocked(0) // to a goroutine in Drive that parked because another one was still in Run
 	}
 	l.mu.Unlock()
-	if idler != nil {
-		idler()
+	if onIdle != nil {
+		onIdle()
 	}
 }
 
-// yield passes the lead of w to a parked goroutine in Drive, and reports whether it did.
-func (l *Loop) yield(w *Waiter) bool {
+// yieldLead passes the lead of w to a parked goroutine in Drive, and reports whether it did.
+func (l *Loop) yieldLead(w *Waiter) bool {
 	if l.drivers.Load() == 0 || l.driversInRun.Load() > 0 || l.lead.Load() != w.id {
 		return false
 	}
@@ -457,7 +457,7 @@ func (l *Loop) yield(w *Waiter) bool {
 // whether it did. While a goroutine in Drive is in Run, other ones in Drive are skipped.
 func (l *Loop) passLeadLocked(s uint64) bool {
 	i := len(l.parked) - 1
-	if i+1 >= crowd && l.standInLocked(s) {
+	if i+1 >= standInThreshold && l.standInLocked(s) {
 		return true
 	}
 	if l.driversInRun.Load() > 0 {
@@ -472,7 +472,7 @@ func (l *Loop) passLeadLocked(s uint64) bool {
 	return true
 }
 
-// HandOn passes a lent lead to a parked goroutine: the one that has it is kept in what around does.
+// HandOn passes a lent lead to a parked goroutine. It is called in the function around of Drive before that blocks.
 func (l *Loop) HandOn() {
 	if s := l.lead.Load(); s&lent != 0 {
 		l.passLead(s)

@@ -2,33 +2,33 @@ package loop
 
 import "context"
 
-// OnIdle has f be called, on any goroutine and without a lock held, when nobody has led for 1 to 2 ms, when one has
-// been in Run for so long, and when many are parked: f has a goroutine call StandIn, unless one does already. When
-// that has ended OnIdle is called again. nil is nothing from now on.
+// OnIdle makes the Loop call f when no goroutine has led for 1 to 2 ms, when the leader has been in Run for so long,
+// and when many goroutines are parked. f is called on any goroutine, without locks, and must make a goroutine call
+// StandIn, unless one is in it. When that has returned, OnIdle must be called again. A nil f removes it.
 //
 //	the lead is free, for 1 to 2 ms ──┬─► f ─► StandIn: it leads ─ others wait, but few ─► it rests
 //	many are parked when one leaves ──┘          ▲                                             │
 //	            └────────────────────────────────┴─────────────────────────────────────────────┘
 //
-// So what nobody waits for, as a call that may last for ever, goes on; and those who wait drive themselves, which
-// costs no switch between goroutines, though they cease to wait again and again.
+// So operations for which no goroutine waits, such as a call that may last forever, make progress. Waiting goroutines
+// drive themselves, which needs no switch between goroutines, also if there are short times in which none waits.
 func (l *Loop) OnIdle(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.idler = f
-	l.hasIdler.Store(f != nil)
+	l.onIdle = f
+	l.hasOnIdle.Store(f != nil)
 	if f != nil {
 		l.armWatchdogLocked()
 	}
 }
 
-// Rouse calls what OnIdle has given at once, if nobody leads: something was queued that is not to wait.
+// Rouse makes a goroutine stand in at once, if none leads, for work that must not wait until the Loop is idle.
 func (l *Loop) Rouse() {
-	if !l.hasIdler.Load() || l.lead.Load() != 0 {
+	if !l.hasOnIdle.Load() || l.lead.Load() != 0 {
 		return
 	}
 	l.mu.Lock()
-	f := l.idler
+	f := l.onIdle
 	if l.standInLocked(0) {
 		f = nil
 	}
@@ -38,36 +38,37 @@ func (l *Loop) Rouse() {
 	}
 }
 
-// StandIn drives until ctx ends, while nobody else does, or while many wait. The error is that of Wait.
+// StandIn drives while no other goroutine does, or while many are parked, and rests otherwise, until ctx is done. The
+// error is that of Wait.
 func (l *Loop) StandIn(ctx context.Context) error {
 	w := l.NewWaiter()
 	w.standsIn = true
 	return w.Wait(ctx)
 }
 
-// crowd is from how many parked on a goroutine that stands in leads: one that does nothing else wakes all that a pass
-// has ended, and each of them would hand the lead on.
-const crowd = 4
+// standInThreshold is from how many parked goroutines on the one in StandIn leads: it wakes all waiters that are over
+// in a pass, while each of them would have to pass the lead on.
+const standInThreshold = 4
 
-// relieved reports whether w stands in, and others are to drive from now on.
-func (l *Loop) relieved(w *Waiter) bool {
+// shouldRest reports whether w stands in and others should drive from now on: a few wait, or were woken by w.
+func (l *Loop) shouldRest(w *Waiter) bool {
 	if !w.standsIn {
 		return false
 	}
-	n := w.woke + l.parkedCount.Load()
-	w.woke = 0
-	return n > 0 && n < crowd
+	n := w.lastWoken + l.parkedCount.Load()
+	w.lastWoken = 0
+	return n > 0 && n < standInThreshold
 }
 
-// rest has w, which stands in, sleep until it is handed the lead.
-func (l *Loop) rest(w *Waiter) {
+// restStandIn releases the lead of w, which stands in, and sleeps until w gets it again, or its context is done.
+func (l *Loop) restStandIn(w *Waiter) {
 	l.mu.Lock()
-	if l.resting != nil { // one is enough
+	if l.restingStandIn != nil { // another goroutine stands in already
 		l.mu.Unlock()
 		<-w.canceled
 		return
 	}
-	l.resting = w
+	l.restingStandIn = w
 	l.mu.Unlock()
 	if s := l.lead.Load(); s&^lent == w.id {
 		l.releaseLead(s)
@@ -76,24 +77,24 @@ func (l *Loop) rest(w *Waiter) {
 	case <-w.token:
 	case <-w.canceled:
 		l.mu.Lock()
-		rests := l.resting == w
-		if rests {
-			l.resting = nil
+		isResting := l.restingStandIn == w
+		if isResting {
+			l.restingStandIn = nil
 		}
 		l.mu.Unlock()
-		if !rests {
+		if !isResting {
 			<-w.token
 		}
 	}
 }
 
-// standInLocked hands the lead s to the one that rests, and reports whether it has it.
+// standInLocked passes the lead, if it is s, to the goroutine that rests in StandIn, and reports whether it did.
 func (l *Loop) standInLocked(s uint64) bool {
-	w := l.resting
+	w := l.restingStandIn
 	if w == nil || !l.lead.CompareAndSwap(s, w.id) {
 		return false
 	}
-	l.resting = nil
+	l.restingStandIn = nil
 	w.token <- struct{}{}
 	return true
 }

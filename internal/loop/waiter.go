@@ -18,9 +18,9 @@ type Waiter struct {
 	run     func(one bool)           // the argument of around; it sets hasMore
 	hasMore bool                     // callbacks may be left after run
 
-	yields   bool  // w is from NewYielding
-	standsIn bool  // w is from StandIn
-	woke     int32 // how many waiters it has woken at the end of the last pass
+	yieldsLead bool  // w is from NewYielding
+	standsIn   bool  // w is from StandIn
+	lastWoken  int32 // how many waiters w has woken at the end of its last pass
 
 	token          chan struct{} // one slot, filled by the goroutine that removes w from Loop.parked
 	isParked       atomic.Bool   // index is not -1
@@ -48,11 +48,11 @@ func (l *Loop) NewWaiter() *Waiter {
 	return &Waiter{loop: l, id: lastID.Add(2), token: make(chan struct{}, 1), index: -1}
 }
 
-// NewYielding returns a Waiter that passes the lead to a goroutine in Drive, if one is parked. It is for waits that
-// may last for long.
+// NewYielding returns a Waiter that passes the lead to a parked goroutine in Drive, if there is one. It is for waits
+// that may last long.
 func (l *Loop) NewYielding() *Waiter {
 	w := l.NewWaiter()
-	w.yields = true
+	w.yieldsLead = true
 	return w
 }
 

@@ -6,7 +6,7 @@ import (
 )
 
 // A watchdog is a timer that passes the lead on if the leader is in Run for longRun while goroutines are parked, and
-// that sends output which is held back, and calls what OnIdle has given, while no goroutine leads.
+// that sends output which is held back, and calls the function of OnIdle, while no goroutine leads.
 type watchdog struct {
 	timer      *time.Timer
 	armed      atomic.Bool // the timer is running; written under Loop.mu
@@ -42,20 +42,20 @@ func (l *Loop) onWatchdog() {
 	l.mu.Lock()
 	w := &l.watchdog
 	w.armed.Store(false)
-	var idler func()
+	var onIdle func()
 	s, passes := l.lead.Load(), l.passes.Load()
 	switch {
-	case s != 0 && s&lent == 0, s == 0 && l.idler == nil:
+	case s != 0 && s&lent == 0, s == 0 && l.onIdle == nil:
 	case w.seenPasses != passes:
 		w.seenPasses = passes
 		l.armWatchdogLocked()
 	case s == 0:
 		if !l.standInLocked(0) {
-			idler = l.idler
+			onIdle = l.onIdle
 		}
 	case !l.passLeadLocked(s): // the goroutine in the callback sees the loss of the lead when the callback returns
 		if !l.standInLocked(s) {
-			idler = l.idler
+			onIdle = l.onIdle
 		}
 		l.armWatchdogLocked()
 	}
@@ -64,7 +64,7 @@ func (l *Loop) onWatchdog() {
 	if unhold {
 		l.closeBatch()
 	}
-	if idler != nil {
-		idler()
+	if onIdle != nil {
+		onIdle()
 	}
 }
