@@ -17,13 +17,13 @@ const programArgs = "program arguments"
 
 var negativeNumber = regexp.MustCompile(`^-[0-9.]`)
 
-// normalize rewrites a command line to the form that pflag reads: the command, its flags, "--" and its arguments.
+// normalizeArgs rewrites a command line to the form that pflag reads: the command, its flags, "--" and its arguments.
 //
 //   - A long flag may have one dash, as in -timeout 3s, and a short one two. This is how flags were written before they had short names.
 //   - A negative number is an argument, not a flag.
 //
 // It returns the command, too. An unknown command is a usageError with a suggestion.
-func normalize(root *cobra.Command, args []string) ([]string, *cobra.Command, error) {
+func normalizeArgs(root *cobra.Command, args []string) ([]string, *cobra.Command, error) {
 	if len(args) > 0 && (args[0] == cobra.ShellCompRequestCmd || args[0] == cobra.ShellCompNoDescRequestCmd) {
 		return args, root, nil
 	}
@@ -44,7 +44,7 @@ func normalize(root *cobra.Command, args []string) ([]string, *cobra.Command, er
 				continue
 			}
 			if cmd == root {
-				return nil, root, unknownCommand(root, arg)
+				return nil, root, newUnknownCommandError(root, arg)
 			}
 			rest = append(rest, arg)
 			if cmd.Annotations[programArgs] != "" {
@@ -114,8 +114,8 @@ func findShort(cmd *cobra.Command, name string) *pflag.Flag {
 	return cmd.InheritedFlags().ShorthandLookup(name[:1])
 }
 
-// unknownCommand is the error for a name that is no command below c.
-func unknownCommand(c *cobra.Command, name string) error {
+// newUnknownCommandError is the error for a name that is no command below c.
+func newUnknownCommandError(c *cobra.Command, name string) error {
 	var names, found []string
 	for _, sub := range c.Commands() {
 		if sub.Hidden {
@@ -127,7 +127,7 @@ func unknownCommand(c *cobra.Command, name string) error {
 		}
 	}
 	if len(found) == 0 {
-		found = similar(name, names)
+		found = similarNames(name, names)
 	}
 	help := "qs help lists the commands"
 	if name == "ls" {
@@ -136,13 +136,13 @@ func unknownCommand(c *cobra.Command, name string) error {
 	if c.HasParent() {
 		help = c.CommandPath() + " --help lists them"
 	}
-	return usageError{fmt.Sprintf("there is no command %q%s (%s)", name, suggest(found), help)}
+	return usageError{fmt.Sprintf("there is no command %q%s (%s)", name, suggestionText(found), help)}
 }
 
 // otherFlags are names that other tools have for flags of this one.
 var otherFlags = map[string]string{"duration": "time", "requests": "count", "connect-timeout": "timeout", "deadline": "timeout", "header": "meta", "metadata": "meta"}
 
-// commandHints say what a flag of another tool is here, by command and flag.
+// commandHints holds the counterparts of flags of other tools, by command and flag.
 var commandHints = map[string]string{
 	"call -d": "JSON is the argument behind METHOD, without a flag", "call --data": "JSON is the argument behind METHOD, without a flag",
 	"bench -z": "the time of the run is -d", "bench -r": "the rate is -q or --rate, and input that is no JSON is --raw",
@@ -151,7 +151,7 @@ var commandHints = map[string]string{
 	"serve -p":     "the address is an argument: qs serve 127.0.0.1:PORT", "serve --listen": "the address is an argument: qs serve 127.0.0.1:PORT",
 }
 
-// explainFlagError adds to the error for a flag what the user may have meant.
+// explainFlagError adds the likely intended flag to the error for a flag.
 func explainFlagError(cmd *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := unknown.GetSpecifiedName()
@@ -171,12 +171,12 @@ func explainFlagError(cmd *cobra.Command, err error) error {
 		if other := otherFlags[name]; other != "" && cmd.Flag(other) != nil {
 			found = []string{other}
 		} else if len(name) > 1 {
-			found = similar(name, names)
+			found = similarNames(name, names)
 		}
 		for i := range found {
 			found[i] = "--" + found[i]
 		}
-		return usageError{fmt.Sprintf("%v%s (%s --help lists the flags)", err, suggest(found), cmd.CommandPath())}
+		return usageError{fmt.Sprintf("%v%s (%s --help lists the flags)", err, suggestionText(found), cmd.CommandPath())}
 	}
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		f, value := invalid.GetFlag(), invalid.GetValue()
@@ -195,7 +195,7 @@ func explainFlagError(cmd *cobra.Command, err error) error {
 	return usageError{err.Error()}
 }
 
-func suggest(names []string) string {
+func suggestionText(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}
@@ -205,9 +205,8 @@ func suggest(names []string) string {
 // mostSimilar is how many names similar returns.
 const mostSimilar = 3
 
-// similar returns the names that somebody may have meant who has typed another one: those that end or begin with it, else the most
-// similar ones.
-func similar(typed string, names []string) (found []string) {
+// similarNames returns the names that are likely meant by a text that is none: those that end or begin with it, else the most similar ones.
+func similarNames(typed string, names []string) (found []string) {
 	lower := strings.ToLower(typed)
 	least := max(1, len(typed)/3) // letters that may be wrong
 	for _, name := range names {

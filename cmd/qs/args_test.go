@@ -37,7 +37,7 @@ func TestNormalize(t *testing.T) {
 		"__complete ping -timeout 1":                       "__complete ping -timeout 1",
 		"mercury -in i32 -out string ofi+tcp://h call x 1": "mercury --in=i32 --out=string -- ofi+tcp://h call x 1",
 	} {
-		got, _, err := normalize((&app{}).newRoot(), strings.Fields(line))
+		got, _, err := normalizeArgs((&app{}).newRoot(), strings.Fields(line))
 		require.NoError(t, err, line)
 		require.Equal(t, want, strings.Join(got, " "), line)
 	}
@@ -53,7 +53,7 @@ func TestOldFlags(t *testing.T) {
 			if f.NoOptDefVal == "" {
 				args, want = append(args, "x"), []string{c.Name(), "--" + f.Name + "=x"}
 			}
-			got, _, err := normalize(root, args)
+			got, _, err := normalizeArgs(root, args)
 			require.NoError(t, err)
 			if !c.DisableFlagParsing {
 				require.Equal(t, want, got)

@@ -48,26 +48,26 @@ const benchExamples = `  qs bench ADDRESS greet '"Ada"'     # 50 in flight for 1
   # two runs that have ended: the ratios are of after.json to before.json
   qs bench --compare before.json after.json`
 
-// A benching is one qs bench.
-type benching struct {
-	calling
-	cfg     load.Config
-	nodes   []string
-	size    int
-	lines   bool
-	compare string
-	given   func(flag string) bool // on the command line
+// A benchCommand is one qs bench.
+type benchCommand struct {
+	callCommand
+	cfg           load.Config
+	nodes         []string
+	size          int
+	lines         bool
+	compare       string
+	baselineGiven func(flag string) bool // on the command line
 }
 
 func (a *app) newBench() *cobra.Command {
-	b := &benching{calling: calling{app: a}}
+	b := &benchCommand{callCommand: callCommand{app: a}}
 	c := &cobra.Command{
 		Use: "bench ADDRESS METHOD [JSON]", Short: "Load a method of a program, and measure its calls", Long: benchAbout, Example: benchExamples,
 		Args: b.wantArgs, ValidArgsFunction: b.network.completeMethods, SuggestFor: []string{"load", "loadtest", "stress", "benchmark", "hey", "ghz"},
-		RunE: func(_ *cobra.Command, args []string) error { return b.bench(args) },
+		RunE: func(_ *cobra.Command, args []string) error { return b.runBench(args) },
 	}
 	fs := c.Flags()
-	b.given = fs.Changed
+	b.baselineGiven = fs.Changed
 	b.network.peerFlags(fs)
 	fs.DurationVar(&b.network.spin, "spin", 50*time.Microsecond, "`time` to poll before sleeping, while answers come fast, as programs do by default; 0 for none")
 	fs.IntVarP(&b.cfg.Concurrency, "concurrency", "c", 0, "`calls` in flight at most, over all connections; default 50, with --rate 1000")
@@ -89,7 +89,7 @@ func (a *app) newBench() *cobra.Command {
 }
 
 // wantArgs checks the number of arguments: one is the file of a run, to be compared.
-func (b *benching) wantArgs(c *cobra.Command, args []string) error {
+func (b *benchCommand) wantArgs(c *cobra.Command, args []string) error {
 	if b.compare != "" && len(args) == 1 && !strings.Contains(args[0], "://") && !hostPort.MatchString(args[0]) {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (b *benching) wantArgs(c *cobra.Command, args []string) error {
 }
 
 // compareRuns prints how the run of a file differs from an earlier one.
-func (b *benching) compareRuns(name string) error {
+func (b *benchCommand) compareRuns(name string) error {
 	before, err := readResult(b.compare)
 	if err != nil {
 		return err
@@ -107,10 +107,10 @@ func (b *benching) compareRuns(name string) error {
 		return err
 	}
 	after.CompareWith(before, b.compare, name)
-	if b.app.json {
-		err = show.JSON(b.app.out, after)
+	if b.app.isJSON {
+		err = show.JSON(b.app.stdout, after)
 	} else {
-		err = after.Report(b.app.out)
+		err = after.Report(b.app.stdout)
 	}
 	if err == nil && len(after.Settings) > 0 {
 		err = errors.New("the runs had other settings: NOT COMPARED")
@@ -121,12 +121,12 @@ func (b *benching) compareRuns(name string) error {
 	return nil
 }
 
-// bench loads the method, and prints the result.
-func (b *benching) bench(args []string) error {
+// runBench loads the method, and prints the result.
+func (b *benchCommand) runBench(args []string) error {
 	if len(args) == 1 {
 		return b.compareRuns(args[0])
 	}
-	if err := wantAddressFirst(args); err != nil {
+	if err := newAddressError(args); err != nil {
 		return err
 	}
 	b.method = args[1]
@@ -137,7 +137,7 @@ func (b *benching) bench(args []string) error {
 			return usageError{"--meta: " + err.Error()}
 		}
 	}
-	if err := b.check(); err != nil {
+	if err := b.checkFlags(); err != nil {
 		return err
 	}
 	var before *load.Result
@@ -148,7 +148,7 @@ func (b *benching) bench(args []string) error {
 	}
 	ctx, stop := b.app.untilSignal()
 	defer stop()
-	if err := b.prepare(ctx, args[2:]); err != nil {
+	if err := b.prepareInputs(ctx, args[2:]); err != nil {
 		return err
 	}
 	if before != nil {
@@ -159,17 +159,17 @@ func (b *benching) bench(args []string) error {
 	}
 	begun := time.Now()
 	res, err := b.runLoad(ctx)
-	res.Began, res.Version = begun, buildInfo().Version
+	res.Began, res.Version = begun, newBuildReport().Version
 	if err != nil && res.Calls == 0 || errors.Is(err, load.ErrRefused) && res.Succeeded == 0 {
 		return err
 	}
 	if before != nil {
 		res.CompareWith(before, b.compare, "this run")
 	}
-	if b.app.json {
-		err = errors.Join(err, show.JSON(b.app.out, &res))
+	if b.app.isJSON {
+		err = errors.Join(err, show.JSON(b.app.stdout, &res))
 	} else {
-		err = errors.Join(err, res.Report(b.app.out))
+		err = errors.Join(err, res.Report(b.app.stdout))
 	}
 	if err == nil && res.Failed > 0 {
 		err = fmt.Errorf("%d of %d calls failed", res.Failed, res.Calls)
@@ -187,11 +187,11 @@ const (
 	maxRate        = 10_000_000
 )
 
-// check checks the flags, and fills in what they leave open.
-func (b *benching) check() error {
+// checkFlags checks the flags, and sets the defaults of those that are not given.
+func (b *benchCommand) checkFlags() error {
 	c := &b.cfg
 	for flag, value := range map[string]int64{"concurrency": int64(c.Concurrency), "time": int64(c.Duration), "count": c.Count} {
-		if b.given(flag) && value <= 0 {
+		if b.baselineGiven(flag) && value <= 0 {
 			return usageError{fmt.Sprintf("--%s is not positive", flag)}
 		}
 	}
@@ -241,8 +241,8 @@ func (b *benching) check() error {
 	return nil
 }
 
-// prepare asks the first node what the method is, and encodes the input.
-func (b *benching) prepare(ctx context.Context, args []string) (err error) {
+// prepareInputs gets the types of the method from the first node, and encodes the inputs.
+func (b *benchCommand) prepareInputs(ctx context.Context, args []string) (err error) {
 	switch {
 	case b.size >= 0 && len(args) > 0:
 		return usageError{"--size makes the input up: give no other"}
@@ -251,7 +251,7 @@ func (b *benching) prepare(ctx context.Context, args []string) (err error) {
 	case b.size < 0:
 		b.text = []byte("null")
 		if len(args) > 0 {
-			if b.text, err = argument(args[0]); err != nil {
+			if b.text, err = readArgument(args[0]); err != nil {
 				return failedError{fmt.Errorf("the input cannot be read: %w: NOT sent", err)}
 			}
 		} else if b.isRaw {
@@ -268,7 +268,7 @@ func (b *benching) prepare(ctx context.Context, args []string) (err error) {
 	if !b.isRaw && b.size < 0 {
 		for i, text := range texts {
 			if values[i], err = typed.Read(text); err != nil {
-				return b.wrongInput(i, err.Error())
+				return b.newInputError(i, err.Error())
 			}
 		}
 	}
@@ -293,13 +293,13 @@ func (b *benching) prepare(ctx context.Context, args []string) (err error) {
 		}
 		for i, text := range texts {
 			if err := b.checkRaw(&about, text); err != nil {
-				return b.wrongInput(i, err.Error())
+				return b.newInputError(i, err.Error())
 			}
 		}
 	case about.codec != "msgpack":
 		return usageError{fmt.Sprintf("%s is of codec %s, which has no JSON: --raw sends the input as it is; NOT sent", b.method, about.codec)}
 	default:
-		if texts, err = b.encode(&about, values); err != nil {
+		if texts, err = b.encodeInputs(&about, values); err != nil {
 			return err
 		}
 	}
@@ -318,16 +318,16 @@ func splitLines(text []byte) (lines [][]byte) {
 	return lines
 }
 
-// wrongInput is the error of input i, counted from 0.
-func (b *benching) wrongInput(i int, text string) error {
+// newInputError is the error of input i, counted from 0.
+func (b *benchCommand) newInputError(i int, text string) error {
 	if b.lines {
 		text = fmt.Sprintf("line %d: %s", i+1, text)
 	}
 	return usageError{text}
 }
 
-// encode encodes the inputs by the type of the method.
-func (b *benching) encode(about *description, values []any) (all [][]byte, err error) {
+// encodeInputs encodes the inputs by the type of the method.
+func (b *benchCommand) encodeInputs(about *methodDescription, values []any) (all [][]byte, err error) {
 	if b.size >= 0 {
 		in := reflect.New(about.In)
 		switch {
@@ -339,9 +339,9 @@ func (b *benching) encode(about *description, values []any) (all [][]byte, err e
 		return [][]byte{one}, err
 	}
 	for i, v := range values {
-		in, err := about.input(v)
+		in, err := about.newInput(v)
 		if err != nil {
-			return nil, b.wrongInput(i, err.Error())
+			return nil, b.newInputError(i, err.Error())
 		}
 		one, err := codec.Msgpack.Append(nil, in.Interface())
 		if err != nil {
@@ -352,21 +352,21 @@ func (b *benching) encode(about *description, values []any) (all [][]byte, err e
 	return all, nil
 }
 
-// runLoad opens what makes the calls, and makes them.
-func (b *benching) runLoad(ctx context.Context) (load.Result, error) {
-	cfg, err := b.network.config(b.cfg.Nodes[0])
+// runLoad opens a class and makes the calls.
+func (b *benchCommand) runLoad(ctx context.Context) (load.Result, error) {
+	cfg, err := b.network.newConfig(b.cfg.Nodes[0])
 	if err != nil {
 		return load.Result{}, err
 	}
 	cfg.NA.Contexts, cfg.NA.SendQueue = b.cfg.Connections, max(b.cfg.Concurrency, 8192)
-	if b.cfg.Class, err = hg.Open(b.network.to(b.cfg.Nodes[0]), cfg); err != nil {
+	if b.cfg.Class, err = hg.Open(b.network.clientAddr(b.cfg.Nodes[0]), cfg); err != nil {
 		return load.Result{}, err
 	}
 	defer b.cfg.Class.Close()
 	b.cfg.GiveUp = b.network.timeout
 	shown, last := b.app.newStatus(), load.Snapshot{}
 	b.cfg.Progress = func(now load.Snapshot) {
-		shown.show("%s", now.Line(last, b.cfg.Warmup))
+		shown.update("%s", now.Line(last, b.cfg.Warmup))
 		last = now
 	}
 	res, err := load.Run(ctx, b.cfg)
@@ -376,7 +376,7 @@ func (b *benching) runLoad(ctx context.Context) (load.Result, error) {
 	case errors.As(err, &unreachable) && errors.Is(err, hg.ErrUnreachable):
 		err = files.Explain(unreachable.Node, unreachable.Err)
 	case errors.Is(err, load.ErrRefused):
-		err = b.c.advise(b.method, err)
+		err = b.c.adviseError(b.method, err)
 	}
 	return res, err
 }

@@ -136,7 +136,7 @@ func TestBenchCompare(t *testing.T) {
 
 	require.NotContains(t, run(t, 0, "bench", "--help").out.String(), "default -1")
 	require.Contains(t, run(t, 0, "bench", "-n", "1", "-raw", s.addr, hg.PingRPC, "x").out.String(), "inputs of 1 byte\n")
-	require.Equal(t, buildInfo().Version, res.Version)
+	require.Equal(t, newBuildReport().Version, res.Version)
 	require.WithinDuration(t, time.Now(), res.Began, patience)
 	open := filepath.Join(t.TempDir(), "open.json")
 	writeFile(t, open, run(t, 0, "bench", "-json", "-n", "10", "-rate", "1000", "-c", "1", "-raw", s.addr, hg.PingRPC).out.Bytes())

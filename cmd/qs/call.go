@@ -40,16 +40,16 @@ const callExamples = `  qs call tcp://10.0.0.7:9000 greet '"Ada"'
   # with --json errors are objects, with code, fate and exit_code
   qs call tcp://10.0.0.7:9000 shop/report --json > report.json 2> error.json`
 
-// A calling is one qs call.
-type calling struct {
+// A callCommand is one qs call.
+type callCommand struct {
 	app        *app
 	network    network
 	timeout    time.Duration // 0: without limit
-	count      int           // of items of a stream; 0: all
+	count      int           // items of a stream to print; 0: all
 	isRaw      bool
-	metaFlag   assignments
-	sourceFlag assignments
-	sinkFlag   assignments
+	metaFlag   fieldFlags
+	sourceFlag fieldFlags
+	sinkFlag   fieldFlags
 
 	c       *client
 	method  string
@@ -62,7 +62,7 @@ type calling struct {
 }
 
 func (a *app) newCall() *cobra.Command {
-	k := &calling{app: a, text: []byte("null")}
+	k := &callCommand{app: a, text: []byte("null")}
 	c := &cobra.Command{
 		Use: "call ADDRESS METHOD [JSON]", Short: "Call a method, in JSON", Long: callAbout, Example: callExamples,
 		Args: wantMethod, ValidArgsFunction: k.network.completeMethods, SuggestFor: []string{"request", "req", "invoke", "send", "sub", "subscribe", "stream", "pub", "publish", "curl"},
@@ -80,8 +80,8 @@ func (a *app) newCall() *cobra.Command {
 	return c
 }
 
-func (k *calling) run(args []string) error {
-	if err := wantAddressFirst(args); err != nil {
+func (k *callCommand) run(args []string) error {
+	if err := newAddressError(args); err != nil {
 		return err
 	}
 	k.method = args[1]
@@ -94,7 +94,7 @@ func (k *calling) run(args []string) error {
 	if k.isRaw && len(k.sourceFlag)+len(k.sinkFlag) > 0 {
 		return usageError{"--source and --sink are for methods that take msgpack, not for --raw"}
 	}
-	err := k.read(args[2:])
+	err := k.parseCommandLine(args[2:])
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (k *calling) run(args []string) error {
 			return usageError{"--meta: " + err.Error()}
 		}
 	}
-	defer k.drop()
+	defer k.closeFiles()
 	if err := k.openSources(k.sourceFlag); err != nil {
 		return failedError{fmt.Errorf("%w: NOT sent", err)}
 	}
@@ -126,7 +126,7 @@ func (k *calling) run(args []string) error {
 	if len(args) == 2 {
 		k.noteNoInput("call", &about)
 	}
-	out := k.app.out
+	out := k.app.stdout
 	switch {
 	case k.count > 0 && !about.stream:
 		return usageError{fmt.Sprintf("--count is for streams, and %s is none; NOT sent", k.method)}
@@ -140,16 +140,16 @@ func (k *calling) run(args []string) error {
 	case about.codec != "msgpack":
 		return usageError{fmt.Sprintf("%s is of codec %s, which has no JSON: --raw sends the argument as it is; NOT sent", k.method, about.codec)}
 	case about.stream, len(k.sourceFlag)+len(k.sinkFlag) > 0:
-		return k.lending(ctx, about, k.sinkFlag, out)
+		return k.callLending(ctx, about, k.sinkFlag, out)
 	}
-	return k.plain(ctx, about, out)
+	return k.callTyped(ctx, about, out)
 }
 
-// read reads the third argument.
-func (k *calling) read(args []string) (err error) {
+// parseCommandLine reads the third argument.
+func (k *callCommand) parseCommandLine(args []string) (err error) {
 	switch {
 	case len(args) > 0:
-		if k.text, err = argument(args[0]); err != nil {
+		if k.text, err = readArgument(args[0]); err != nil {
 			return failedError{fmt.Errorf("the input cannot be read: %w: NOT sent", err)}
 		}
 	case k.isRaw:
@@ -164,8 +164,8 @@ func (k *calling) read(args []string) (err error) {
 	return nil
 }
 
-// argument returns what an argument stands for.
-func argument(text string) ([]byte, error) {
+// readArgument returns the data of an argument: its text, or the contents of the file or standard input that it names.
+func readArgument(text string) ([]byte, error) {
 	switch name, file := strings.CutPrefix(text, "@"); {
 	case text == "-", text == "@-":
 		return io.ReadAll(os.Stdin)
@@ -175,56 +175,56 @@ func argument(text string) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// handle returns a handle for the method.
-func (k *calling) handle() (*hg.Handle, error) {
-	if err := k.forget(); err != nil {
+// newHandle returns a handle for the method.
+func (k *callCommand) newHandle() (*hg.Handle, error) {
+	if err := k.closeHandle(); err != nil {
 		return nil, err
 	}
-	id, err := k.c.hctx.Class().RegisterRPC(hg.RPC{Name: k.method, Codec: codec.Msgpack, OneWay: k.oneWay})
+	id, err := k.c.context.Class().RegisterRPC(hg.RPC{Name: k.method, Codec: codec.Msgpack, OneWay: k.oneWay})
 	if err != nil {
 		return nil, err
 	}
-	h, err := k.c.hctx.Create(k.c.peer, id)
+	h, err := k.c.context.Create(k.c.peer, id)
 	if err != nil {
 		return nil, err
 	}
 	return h, h.SetMeta(k.meta)
 }
 
-// forget makes room for a method that is built in here, too, with another codec.
-func (k *calling) forget() error {
-	if _, ok := k.c.hctx.Class().Registered(k.method); !ok {
+// closeHandle makes room for a method that is built in here, too, with another codec.
+func (k *callCommand) closeHandle() error {
+	if _, ok := k.c.context.Class().Registered(k.method); !ok {
 		return nil
 	}
-	return k.c.hctx.Class().Deregister(hg.HashName(k.method))
+	return k.c.context.Class().Deregister(hg.HashName(k.method))
 }
 
 // callRaw sends and prints bytes.
-func (k *calling) callRaw(ctx context.Context) error {
-	h, err := k.handle()
+func (k *callCommand) callRaw(ctx context.Context) error {
+	h, err := k.newHandle()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
 	b, err := h.CallRaw(ctx, k.text)
 	if err != nil {
-		return k.c.advise(k.method, err)
+		return k.c.adviseError(k.method, err)
 	}
-	out, flush := k.app.data()
-	if _, onTerminal := terminalWidth(k.app.out); onTerminal && (!utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0) {
+	out, flush := k.app.dataWriter()
+	if _, onTerminal := terminalWidth(k.app.stdout); onTerminal && (!utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0) {
 		return ranError{fmt.Errorf("the output of %s is %d bytes that are no text, and not for a terminal: send it to a file or a pipe; the method ran", k.method, len(b))}
 	}
 	_, err = out.Write(b)
-	return unwritten(k.method, errors.Join(err, flush()))
+	return newOutputError(k.method, errors.Join(err, flush()))
 }
 
-// plain makes a call that lends nothing.
-func (k *calling) plain(ctx context.Context, about description, out io.Writer) error {
-	in, err := about.input(k.input)
+// callTyped makes a call that lends nothing.
+func (k *callCommand) callTyped(ctx context.Context, about methodDescription, out io.Writer) error {
+	in, err := about.newInput(k.input)
 	if err != nil {
 		return err
 	}
-	h, err := k.handle()
+	h, err := k.newHandle()
 	if err != nil {
 		return err
 	}
@@ -236,17 +236,17 @@ func (k *calling) plain(ctx context.Context, about description, out io.Writer) e
 			}
 			return k.callRaw(ctx)
 		}
-		return k.c.advise(k.method, err)
+		return k.c.adviseError(k.method, err)
 	}
 	b, err := h.OutputRaw()
 	if err != nil {
-		return k.c.advise(k.method, err)
+		return k.c.adviseError(k.method, err)
 	}
-	return about.print(out, b)
+	return about.printMethod(out, b)
 }
 
-// advise says of the error of a call what it was, what became of the request, and what can be done.
-func (c *client) advise(method string, err error) error {
+// adviseError adds the method, the fate of the request and the remedy to the error of a call.
+func (c *client) adviseError(method string, err error) error {
 	if errors.As(err, &usageError{}) || errors.As(err, &unansweredError{}) || err == nil {
 		return err
 	}
@@ -265,19 +265,19 @@ func (c *client) advise(method string, err error) error {
 			}
 		}
 	}
-	what := advice(code, hg.FateOf(err), answered, c.peer.String())
+	what := adviceFor(code, hg.FateOf(err), answered, c.peer.String())
 	if answered && code == hg.ErrNoMethod && hg.FateOf(err) != hg.Ran {
-		what = c.listing(method)
+		what = c.listingAdvice(method)
 	}
 	if call, ok := errors.AsType[*hg.Error](err); ok {
-		err = show.Reword(err, strings.Replace(err.Error(), call.Error(), c.sayFailed(method, call), 1))
+		err = show.Reword(err, strings.Replace(err.Error(), call.Error(), c.describeFailure(method, call), 1))
 	}
 	lines = append([]string{fmt.Sprintf("code:   %d, %v", uint8(code), code)}, lines...)
 	return show.Advise(err, append(lines, "to do:  "+what)...)
 }
 
-// sayFailed says how a call of a method has failed, and what became of the request.
-func (c *client) sayFailed(method string, call *hg.Error) string {
+// describeFailure describes the error of a call, and the fate of the request.
+func (c *client) describeFailure(method string, call *hg.Error) string {
 	fate := map[hg.Fate]string{hg.Ran: "it ran", hg.NotRun: "it did NOT RUN", hg.MaybeRan: "it MAY HAVE RUN"}[call.Fate]
 	what := files.SayUnanswered(c.peer, call)
 	remote, answered := hg.RemoteOf(call)
@@ -296,9 +296,9 @@ func (c *client) sayFailed(method string, call *hg.Error) string {
 	return method + ": " + what + "; " + fate
 }
 
-// advice says what to do about a call that has failed with a code and a fate; answered: by the target. The library there uses codes
-// for what it refuses, and a handler that has run for anything.
-func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
+// adviceFor returns the remedy for a call that has failed with a code and a fate; answered is whether the error is an answer of the target. The
+// library there uses a code for one meaning, a handler for any.
+func adviceFor(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
 	case code == hg.ErrTimeout && fate == hg.NotRun && !answered:
 		return "it did not run: repeat it, or give it more time with --timeout; qs ping " + addr + " shows whether it answers"
@@ -310,7 +310,7 @@ func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 		return "the method ran and said so: what to do is in its text"
 	case code == hg.ErrPermission:
 		return "show a certificate that the program lets in: --cert and --key"
-	case answered && fate == hg.NotRun && final(code):
+	case answered && fate == hg.NotRun && isFinal(code):
 		return "it did not run, and a repetition will not help: do what the text says, then call again"
 	case fate == hg.NotRun:
 		return "it did not run: repeat it, or look at what the text says"
@@ -318,8 +318,8 @@ func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	return "it may have run: look before you repeat it"
 }
 
-// final reports whether a refusal with code is for good: see qs.Refuse.
-func final(code hg.Code) bool {
+// isFinal reports whether a refusal with code is for good: see qs.Refuse.
+func isFinal(code hg.Code) bool {
 	switch code {
 	case hg.ErrNotFound, hg.ErrAlreadyExists, hg.ErrBadInput, hg.ErrDenied, hg.ErrOverflow, hg.ErrInvalid, hg.ErrUnsupported,
 		hg.ErrPermission, na.ErrProtocol:

@@ -477,7 +477,7 @@ func TestLookupFate(t *testing.T) {
 		"  to do:  repeat it, or give it more time with --timeout; qs ping "+addr+" shows whether it answers\n", q.errors.String())
 	require.NotContains(t, run(t, exitNotRun, "rpcs", "-json", "-timeout", "100ms", addr).errors.String(), `"fate"`)
 	require.Contains(t, run(t, exitUsage, "call", typedTarget(t, false), "nosuch").errors.String(), "to do:  look at what there is: qs rpcs ")
-	require.Contains(t, advice(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a shows")
+	require.Contains(t, adviceFor(hg.ErrTimeout, hg.NotRun, false, "a"), "it did not run: repeat it, or give it more time with --timeout; qs ping a shows")
 }
 
 // TestNoInput: only "-" and "@-" read the standard input. Without an input the zero value is sent, whatever is in a pipe or a file, and a note says so.
@@ -599,7 +599,7 @@ func TestServeDrains(t *testing.T) {
 			looker, err := dial(&network{timeout: patience}, addr)
 			require.NoError(t, err)
 			soon(t, "the call", func() bool {
-				l, err := looker.look(t.Context())
+				l, err := looker.fetchGauges(t.Context())
 				return err == nil && slices.ContainsFunc(l.all[0].Calls, func(s inspect.CallState) bool { return s.RPC == c.method }) || q.hasEnded()
 			})
 			looker.close()
@@ -686,7 +686,7 @@ func TestCallAdvice(t *testing.T) {
 		{hg.ErrDraining, hg.NotRun, "it did not run: repeat it"},
 		{hg.ErrPeerLost, hg.MaybeRan, "it may have run"},
 	} {
-		require.Contains(t, advice(c.code, c.fate, true, "a"), c.want, "%v, %v", c.code, c.fate)
+		require.Contains(t, adviceFor(c.code, c.fate, true, "a"), c.want, "%v, %v", c.code, c.fate)
 	}
 	s := serveFiles(t, "")
 	says := run(t, exitHandler, "call", s.addr, "qs/file/open", `{"Path": "nosuch"}`).errors.String()

@@ -19,9 +19,9 @@ import (
 
 // A client is an origin with one target.
 type client struct {
-	node *qs.Node
-	hctx *hg.Context // of the node
-	peer na.Addr
+	node    *qs.Node
+	context *hg.Context // of the node
+	peer    na.Addr
 
 	timeout time.Duration // of the calls that are made, for texts
 }
@@ -31,11 +31,11 @@ func dial(n *network, addr string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := n.config(addr)
+	cfg, err := n.newConfig(addr)
 	if err != nil {
 		return nil, err
 	}
-	node, err := qs.Open(n.to(addr), qs.Config{HG: cfg})
+	node, err := qs.Open(n.clientAddr(addr), qs.Config{HG: cfg})
 	if err != nil {
 		return nil, err
 	}
@@ -46,10 +46,10 @@ func dial(n *network, addr string) (*client, error) {
 	if err != nil {
 		return nil, errors.Join(explainLookup(addr, err), node.Close())
 	}
-	return &client{node: node, hctx: node.HG(), peer: peer}, nil
+	return &client{node: node, context: node.HG(), peer: peer}, nil
 }
 
-// explainLookup says why there is no peer at addr to connect to.
+// explainLookup returns the error of a lookup of addr, with its reason.
 func explainLookup(addr string, err error) error {
 	call, ok := errors.AsType[*hg.Error](err)
 	switch {
@@ -65,11 +65,11 @@ func explainLookup(addr string, err error) error {
 // close ends everything that is under way; no peer can delay it.
 func (c *client) close() { _ = c.node.Close() }
 
-// askTimeout is how long commands without a flag for it wait for what they ask.
-const askTimeout = 10 * time.Second
+// readOnlyTimeout is how long commands without a flag for it wait for the answer to a read-only call.
+const readOnlyTimeout = 10 * time.Second
 
-// ask makes a call that changes nothing, and waits for its answer for a time. The error says that the program did not do what was asked.
-func (c *client) ask(ctx context.Context, within time.Duration, what, rpc string, in []byte, meta hg.Metadata) ([]byte, error) {
+// callReadOnly makes a call that changes nothing, and waits up to the timeout for its answer. The error describes the request that failed.
+func (c *client) callReadOnly(ctx context.Context, within time.Duration, what, rpc string, in []byte, meta hg.Metadata) ([]byte, error) {
 	ctx, stop := context.WithTimeout(ctx, within)
 	defer stop()
 	b, err := c.callRaw(ctx, rpc, in, meta)
@@ -90,8 +90,8 @@ func (c *client) ask(ctx context.Context, within time.Duration, what, rpc string
 	return nil, err
 }
 
-// adviseAsk says what to do about the error of ask; flag is that which gives more time, or "".
-func (c *client) adviseAsk(err error, flag string) error {
+// adviseReadOnly adds the remedy to an error of callReadOnly; flag is the one that sets a longer timeout, or "".
+func (c *client) adviseReadOnly(err error, flag string) error {
 	if !errors.As(err, new(unansweredError)) {
 		return err
 	}
@@ -110,8 +110,8 @@ var (
 	hostOnly = regexp.MustCompile(`^(localhost|[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+|\[[0-9a-fA-F:.%]+\])$`)
 )
 
-// sayAddress is the text of an error about an address, without the words of the library.
-func sayAddress(err error) string {
+// addressErrorText is the text of an error about an address, without the words of the library.
+func addressErrorText(err error) string {
 	text := err.Error()
 	for _, words := range []string{"qs: open: ", "na: address ", "na: open "} {
 		text = strings.TrimPrefix(text, words)
@@ -124,8 +124,8 @@ func isAddress(text string) bool {
 	return strings.Contains(text, "://") || hostPort.MatchString(text)
 }
 
-// wantAddressFirst finds arguments ADDRESS and METHOD that were exchanged.
-func wantAddressFirst(args []string) error {
+// newAddressError finds arguments ADDRESS and METHOD that were exchanged.
+func newAddressError(args []string) error {
 	if len(args) > 1 && !isAddress(args[0]) && isAddress(args[1]) {
 		return usageError{fmt.Sprintf("%q is no address; ADDRESS comes before METHOD", args[0])}
 	}
@@ -172,7 +172,7 @@ func parseAddr(text string) (string, error) {
 		return "", err
 	}
 	if _, err := na.ParseAddr(text); err != nil {
-		return "", usageError{sayAddress(err)}
+		return "", usageError{addressErrorText(err)}
 	}
 	if scheme, rest, _ := strings.Cut(text, "://"); scheme != "sm" && strings.Contains(rest, "/") {
 		return "", usageError{text + ": the address ends at the port; METHOD is the next argument"}

@@ -22,15 +22,15 @@ import (
 
 // An app is one run of the program: its streams, and the flags that all commands have.
 //
-// A command is a method newNAME in NAME.go that returns a cobra.Command, and a line in newRoot. Its RunE prints results to out and
-// notes to diag, prints JSON if json is set, and returns an error. A usageError says that the command line is wrong; exit.go derives
+// A command is a method newNAME in NAME.go that returns a cobra.Command, and a line in newRoot. Its RunE prints results to stdout and
+// notes to stderr, prints JSON if isJSON is set, and returns an error. A usageError means that the command line is wrong; exit.go derives
 // the exit code from any other error.
 type app struct {
-	out, diag io.Writer
-	json      bool
+	stdout, stderr io.Writer
+	isJSON         bool
 
-	running  bool        // the command line is right
-	signaled atomic.Bool // untilSignal has seen a signal
+	isRunning bool        // the command line is right
+	gotSignal atomic.Bool // untilSignal has seen a signal
 }
 
 // The groups of commands in the help.
@@ -54,17 +54,17 @@ ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME; HOS
   qs ping tcp://127.0.0.1:9000
   qs rpcs tcp://127.0.0.1:9000
   qs call tcp://127.0.0.1:9000 greet '"Ada"'`,
-		Version:          buildInfo().String(),
+		Version:          newBuildReport().String(),
 		SilenceErrors:    true,
 		SilenceUsage:     true,
-		PersistentPreRun: func(*cobra.Command, []string) { a.running = true },
+		PersistentPreRun: func(*cobra.Command, []string) { a.isRunning = true },
 	}
-	root.SetOut(a.out)
-	root.SetErr(a.diag)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { printHelp(c) })
 	root.SetFlagErrorFunc(explainFlagError)
-	root.PersistentFlags().BoolVarP(&a.json, "json", "j", false, "print JSON, and errors as JSON to the standard error (see qs help json)")
+	root.PersistentFlags().BoolVarP(&a.isJSON, "json", "j", false, "print JSON, and errors as JSON to the standard error (see qs help json)")
 	root.AddGroup(
 		&cobra.Group{ID: groupCall, Title: "Call programs:"},
 		&cobra.Group{ID: groupInspect, Title: "Look into programs:"},
@@ -110,7 +110,7 @@ ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME; HOS
 // newHidden returns a command that qs itself starts in another process.
 func (a *app) newHidden(name string, run func(args []string, out io.Writer) error) *cobra.Command {
 	return &cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true, RunE: func(_ *cobra.Command, args []string) error {
-		return run(args, a.out)
+		return run(args, a.stdout)
 	}}
 }
 
@@ -140,8 +140,8 @@ func countText(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// oneOf has the shell complete the values of a flag.
-func oneOf(c *cobra.Command, flag string, values ...string) {
+// choiceText has the shell complete the values of a flag.
+func choiceText(c *cobra.Command, flag string, values ...string) {
 	err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
 		panic(err)
@@ -150,41 +150,42 @@ func oneOf(c *cobra.Command, flag string, values ...string) {
 
 // printResult prints a result: as JSON if --json is set, else by print.
 func (a *app) printResult(v any, print func(out io.Writer)) error {
-	if a.json {
-		return show.JSON(a.out, v)
+	if a.isJSON {
+		return show.JSON(a.stdout, v)
 	}
-	print(a.out)
+	print(a.stdout)
 	return nil
 }
 
-// A noteReport is what -json prints to the standard error about something that is no error.
+// A noteReport is the JSON of a note, which is printed to the standard error.
 type noteReport struct {
 	Note string `json:"note"`
 }
 
-// note prints something that the user should know to the standard error.
-func (a *app) note(command, text string) {
-	if a.json {
-		_ = show.JSON(a.diag, noteReport{text})
+// printNote prints a note for the user to the standard error.
+func (a *app) printNote(command, text string) {
+	if a.isJSON {
+		_ = show.JSON(a.stderr, noteReport{text})
 		return
 	}
-	fmt.Fprintf(a.diag, "qs %s: %s\n", command, show.Text(text))
+	fmt.Fprintf(a.stderr, "qs %s: %s\n", command, show.Text(text))
 }
 
-// data returns where data of a peer is written as it is, and a function that ends it. On a terminal the data is not what it obeys.
-func (a *app) data() (out io.Writer, flush func() error) {
-	if _, onTerminal := terminalWidth(a.out); onTerminal {
-		w := show.NewWriter(a.out)
+// dataWriter returns the writer for data of a peer, and a function that flushes it. On a terminal it escapes control sequences; elsewhere it
+// writes the data as it is.
+func (a *app) dataWriter() (out io.Writer, flush func() error) {
+	if _, onTerminal := terminalWidth(a.stdout); onTerminal {
+		w := show.NewWriter(a.stdout)
 		return w, w.Flush
 	}
-	return a.out, func() error { return nil }
+	return a.stdout, func() error { return nil }
 }
 
 // errInterrupted is the cause of a context that a signal has canceled.
 var errInterrupted = errors.New("interrupted")
 
-// interrupted runs when a command that was told to end has announced that to its peers. Tests replace it.
-var interrupted = func() {}
+// onInterrupted runs when an interrupted command has announced its end to its peers. Tests replace it.
+var onInterrupted = func() {}
 
 // untilSignal returns a context that SIGINT or SIGTERM cancels, with errInterrupted as the cause. After the first signal the next one
 // ends the process. stop releases it.
@@ -198,9 +199,9 @@ func (a *app) untilSignal() (ctx context.Context, stop func()) {
 		select {
 		case <-signals:
 			signal.Stop(signals)
-			a.signaled.Store(true)
+			a.gotSignal.Store(true)
 			cancel(errInterrupted)
-			interrupted()
+			onInterrupted()
 		case <-ctx.Done():
 		}
 	}()
@@ -211,16 +212,16 @@ func (a *app) untilSignal() (ctx context.Context, stop func()) {
 	}
 }
 
-// A build says what this program was built from.
-type build struct {
+// A buildReport is the JSON of the version of this program.
+type buildReport struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
 
-func buildInfo() build {
-	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+func newBuildReport() buildReport {
+	b := buildReport{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		b.Version = cmp.Or(info.Main.Version, b.Version)
 		if i := slices.IndexFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "vcs.revision" }); i >= 0 {
@@ -230,7 +231,7 @@ func buildInfo() build {
 	return b
 }
 
-func (b build) String() string {
+func (b buildReport) String() string {
 	commit := ""
 	if b.Version == "(devel)" && b.Commit != "" {
 		commit = " " + b.Commit
@@ -245,7 +246,7 @@ func (a *app) newVersion() *cobra.Command {
 		Example: `  qs version
   qs version --json`,
 		RunE: func(*cobra.Command, []string) error {
-			b := buildInfo()
+			b := newBuildReport()
 			return a.printResult(b, func(out io.Writer) { fmt.Fprintln(out, b) })
 		},
 	}

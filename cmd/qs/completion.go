@@ -54,7 +54,7 @@ __qs_init_completion()
 func adaptCompletion(c *cobra.Command) {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return unknownCommand(c, args[0])
+			return newUnknownCommandError(c, args[0])
 		}
 		return c.Help()
 	}
@@ -74,8 +74,8 @@ func adaptCompletion(c *cobra.Command) {
 	}
 }
 
-// isPlainWord reports whether no shell expands or parts a word. The script for bash puts what several completions begin with on
-// the command line unquoted, and evaluates the line at the next Tab: a name such as $(COMMAND) would run.
+// isPlainWord reports whether no shell expands or splits a word. The script for bash puts the common prefix of several completions on the
+// command line unquoted, and evaluates the line at the next Tab: a name such as $(COMMAND) would run.
 func isPlainWord(word string) bool {
 	if strings.HasPrefix(word, "-") {
 		return false // a flag

@@ -40,7 +40,7 @@ const cpExamples = `  qs cp big.iso tcp://10.0.0.7:9000/images/
   tar c photos | qs cp - tcp://10.0.0.7:9000/photos.tar
   qs cp tcp://10.0.0.7:9000/photos.tar - | tar x`
 
-// A copyResult is what --json prints.
+// A copyResult is the JSON of qs cp.
 type copyResult struct {
 	Bytes    int64   `json:"bytes"` // moved by this run
 	Files    int     `json:"files"`
@@ -90,11 +90,11 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	case opts.Timeout <= 0:
 		return usageError{"--timeout is not positive"}
 	}
-	from, err := parsePlace(source)
+	from, err := parseLocation(source)
 	if err != nil {
 		return err
 	}
-	to, err := parsePlace(destination)
+	to, err := parseLocation(destination)
 	if err != nil {
 		return err
 	}
@@ -102,9 +102,9 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	case from.addr != "" && to.addr != "":
 		return usageError{"both are on programs; copy to this machine first"}
 	case from.addr == "" && to.addr == "":
-		return usageError{noTransport(source, destination)}
+		return usageError{newTwoPathsError(source, destination)}
 	}
-	opts.Upload, opts.Into = to.addr != "", to.into
+	opts.Upload, opts.Into = to.addr != "", to.isIntoDir
 	here, there := to, from
 	if opts.Upload {
 		here, there = from, to
@@ -112,17 +112,17 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	opts.Remote = there.path
 	results := a // prints them
 	finish := func() error { return nil }
-	progressTo := a.diag
+	progressTo := a.stderr
 	switch {
-	case here.std && opts.Upload && to.into:
+	case here.isStdio && opts.Upload && to.isIntoDir:
 		return usageError{fmt.Sprintf("%q is a directory: what the standard input holds needs the name of a file", destination)}
-	case here.std && opts.Upload:
+	case here.isStdio && opts.Upload:
 		opts.From = os.Stdin
-	case here.std:
-		opts.To, finish = a.data()
-		results = &app{out: a.diag, json: a.json}
-		if _, onTerminal := terminalWidth(a.out); onTerminal {
-			progressTo = struct{ io.Writer }{a.diag} // no bar between the lines of the data
+	case here.isStdio:
+		opts.To, finish = a.dataWriter()
+		results = &app{stdout: a.stderr, isJSON: a.isJSON}
+		if _, onTerminal := terminalWidth(a.stdout); onTerminal {
+			progressTo = struct{ io.Writer }{a.stderr} // no bar between the lines of the data
 		}
 	default:
 		if opts.Folder, opts.Local, err = here.resolve(opts.Upload); err != nil {
@@ -138,14 +138,14 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	}
 	c, err := files.NewCopier(ctx, target.node, target.peer, opts)
 	if err != nil {
-		return cpError(fmt.Errorf("copy %v: %w", from, err), files.Counts{}, here.std, "")
+		return newCopyError(fmt.Errorf("copy %v: %w", from, err), files.Counts{}, here.isStdio, "")
 	}
 	defer c.Close()
 	total := c.Bytes()
 	if opts.From != nil {
 		total = -1
 	}
-	bar := newProgress(progressTo, total, a.json || progressTo != a.diag)
+	bar := newProgress(progressTo, total, a.isJSON || progressTo != a.stderr)
 	for _, s := range c.Skipped() {
 		bar.Note(s + ": left out")
 	}
@@ -153,7 +153,7 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	bar.close()
 	if err != nil {
 		err = fmt.Errorf("copy %w", err)
-		if dir, _, nested := cutLast(to.path); opts.Upload && nested && strings.Contains(err.Error(), files.NoDirectory) {
+		if dir, _, nested := splitLast(to.path); opts.Upload && nested && strings.Contains(err.Error(), files.NoDirectory) {
 			err = fmt.Errorf("%w; qs cp %s %s/%s/ makes it", err, source, to.addr, dir)
 		}
 		kept := ""
@@ -162,9 +162,9 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 			if opts.Upload {
 				in = to.addr + "/"
 			}
-			kept = sayKept(c.Counts(), c.State(), in)
+			kept = keptText(c.Counts(), c.State(), in)
 		}
-		return cpError(err, c.Counts(), here.std, kept)
+		return newCopyError(err, c.Counts(), here.isStdio, kept)
 	}
 	r := newCopyResult(c, time.Since(begun))
 	return results.printResult(r, r.print)
@@ -180,8 +180,8 @@ func newCopyResult(c *files.Copier, took time.Duration) *copyResult {
 	return r
 }
 
-// cutLast cuts a path at its last slash.
-func cutLast(path string) (dir, name string, found bool) {
+// splitLast cuts a path at its last slash.
+func splitLast(path string) (dir, name string, found bool) {
 	i := strings.LastIndexByte(path, '/')
 	if i < 0 {
 		return "", path, false
@@ -189,8 +189,8 @@ func cutLast(path string) (dir, name string, found bool) {
 	return path[:i], path[i+1:], true
 }
 
-// noTransport says of two paths which of them is to be that of a program.
-func noTransport(source, destination string) string {
+// newTwoPathsError returns the error of two paths of which none is that of a program.
+func newTwoPathsError(source, destination string) string {
 	text := fmt.Sprintf("neither %s nor %s has a transport: write tcp://", source, destination)
 	for _, path := range []string{destination, source} {
 		if hostPort.MatchString(path) {
@@ -200,11 +200,11 @@ func noTransport(source, destination string) string {
 	return text + "HOST:PORT/PATH"
 }
 
-// keptLine begins a line of an error that says what is there of a copy that was broken off.
+// keptLine begins the line of an error about the parts that are left of an interrupted copy.
 const keptLine = "kept:   "
 
-// sayKept says what is there of a copy that has done did and was broken off in a state. in stands before the names of files.
-func sayKept(did files.Counts, state files.State, in string) string {
+// keptText describes the parts that are left of an interrupted copy that has done did. in stands before the names of files.
+func keptText(did files.Counts, state files.State, in string) string {
 	var kept []string
 	if did.Files > 0 {
 		kept = append(kept, countText(did.Files, "complete file"))
@@ -220,9 +220,9 @@ func sayKept(did files.Counts, state files.State, in string) string {
 	return fmt.Sprintf("%s; %s%s was not touched", strings.Join(kept, "; "), in, state.Name)
 }
 
-// cpError gives the error of a copy that has done did its exit code, and says what is there and what the user can do. A stream begins anew each
+// newCopyError gives the error of a copy that has done did its exit code, and says what is there and what the user can do. A stream begins anew each
 // time. kept is of sayKept.
-func cpError(err error, did files.Counts, stream bool, kept string) error {
+func newCopyError(err error, did files.Counts, stream bool, kept string) error {
 	_, answered := hg.RemoteOf(err)
 	var lines []string
 	if kept != "" {

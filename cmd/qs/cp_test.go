@@ -291,7 +291,7 @@ func TestCpSaysWhatArrived(t *testing.T) {
 		{files.ErrNoSource, files.Counts{}, false, exitUsage, ""},
 		{na.ErrChecksum, files.Counts{Bytes: 1}, false, exitFailed, ""},
 	} {
-		err := cpError(c.err, c.did, c.stream, "")
+		err := newCopyError(c.err, c.did, c.stream, "")
 		require.Equal(t, c.err.Error()+c.want, show.Error(err))
 		require.Equal(t, c.code, (&app{}).exitCode(err), "%v %v", c.err, c.did)
 	}

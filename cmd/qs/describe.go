@@ -20,8 +20,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A description is what is known of a method.
-type description struct {
+// A methodDescription is the description of a method.
+type methodDescription struct {
 	typed.Method
 	name, codec, shape string
 	why                string // nothing is known; "" if it is
@@ -29,15 +29,15 @@ type description struct {
 	stream             bool   // its output is that of each item
 }
 
-// describe asks the program what the method is. Of one that does not tell nothing is known, and the call can be made all the same.
-func (k *calling) describe(ctx context.Context) (description, error) {
-	d := description{Method: typed.Unknown, name: k.method, codec: "msgpack"}
-	if _, ok := k.c.hctx.Class().Registered(k.method); ok {
+// describe gets the description of the method from the program. A program without it has an unknown method, which can still be called.
+func (k *callCommand) describe(ctx context.Context) (methodDescription, error) {
+	d := methodDescription{Method: typed.Unknown, name: k.method, codec: "msgpack"}
+	if _, ok := k.c.context.Class().Registered(k.method); ok {
 		d.why, d.builtIn = "it is built in", true
 		return d, nil
 	}
-	within := cmp.Or(k.timeout, askTimeout)
-	b, err := k.c.ask(ctx, within, "publish its types", inspect.RPCsRPC, nil, k.meta)
+	within := cmp.Or(k.timeout, readOnlyTimeout)
+	b, err := k.c.callReadOnly(ctx, within, "publish its types", inspect.RPCsRPC, nil, k.meta)
 	if _, answered := hg.RemoteOf(err); answered {
 		d.why = "the program does not tell what it serves (qs.Config.Inspect)"
 		return d, nil
@@ -46,19 +46,19 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 		if hg.CodeOf(err) == hg.ErrTimeout {
 			err = show.Reword(err, fmt.Sprintf("%s did not answer within %v (asked for its types first)", k.c.peer, within))
 		}
-		return d, k.c.adviseAsk(notSentError{fmt.Errorf("%s: NOT sent: %w", k.method, err)}, "--timeout")
+		return d, k.c.adviseReadOnly(notSentError{fmt.Errorf("%s: NOT sent: %w", k.method, err)}, "--timeout")
 	}
 	if err != nil {
-		return d, k.c.advise(inspect.RPCsRPC, err)
+		return d, k.c.adviseError(inspect.RPCsRPC, err)
 	}
 	all, err := inspect.DecodeRPCs(b)
 	if err != nil {
 		return d, fmt.Errorf("what %s says of its RPCs: %w", k.c.peer, err)
 	}
-	learnCodes(b)
+	defineCodes(b)
 	i := slices.IndexFunc(all, func(rpc inspect.RPC) bool { return rpc.Name == k.method })
 	if i < 0 {
-		return d, k.c.noMethod(k.method, ": NOT sent", all)
+		return d, k.c.newNoMethodError(k.method, ": NOT sent", all)
 	}
 	if r := newRPCReport(all[i]); r.Items != "" {
 		return d, usageError{fmt.Sprintf("%s is of kind %s: its caller sends items, which needs a program that calls it with package qs; NOT sent", k.method, r.Kind)}
@@ -71,9 +71,9 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 	return d, nil
 }
 
-// learnCodes has errors say the names that a program has given its own codes, which it publishes with its methods. One that is none, or that
-// another program has called otherwise, stays a number.
-func learnCodes(listing []byte) {
+// defineCodes defines the names of a program's own error codes, which it publishes with its methods. A name that is invalid, or that differs from
+// that of another program, is ignored: the code stays a number.
+func defineCodes(listing []byte) {
 	all, err := inspect.DecodeCodes(listing)
 	if err != nil {
 		return
@@ -83,21 +83,21 @@ func learnCodes(listing []byte) {
 	}
 }
 
-// noMethod is the error for a method that is not among those of the program; then is what that means for the command.
-func (c *client) noMethod(method, then string, all []inspect.RPC) error {
+// newNoMethodError returns the error for a method that the program does not have; then is the consequence for the command.
+func (c *client) newNoMethodError(method, then string, all []inspect.RPC) error {
 	var names []string
 	for _, rpc := range all {
 		if show.Text(rpc.Name) == rpc.Name { // else nobody can type it
 			names = append(names, rpc.Name)
 		}
 	}
-	found := similar(method, names)
-	text := fmt.Sprintf("%s serves no method %q%s%s", c.peer, method, then, suggest(found))
-	return show.Advise(usageError{text}, "to do:  "+c.listing(append(found, method)...))
+	found := similarNames(method, names)
+	text := fmt.Sprintf("%s serves no method %q%s%s", c.peer, method, then, suggestionText(found))
+	return show.Advise(usageError{text}, "to do:  "+c.listingAdvice(append(found, method)...))
 }
 
-// listing says how to see the methods of the program, with those of Quicksilver itself if one of the names is like theirs.
-func (c *client) listing(methods ...string) string {
+// listingAdvice returns the command that lists the methods of the program, with those of the library if one of the names is like theirs.
+func (c *client) listingAdvice(methods ...string) string {
 	all := ""
 	if slices.ContainsFunc(methods, inspect.IsBuiltIn) {
 		all = "--all "
@@ -105,30 +105,30 @@ func (c *client) listing(methods ...string) string {
 	return fmt.Sprintf("look at what there is: qs rpcs %s%s", all, c.peer)
 }
 
-// noteNoInput notes that a call has no input, if a file or a pipe is the standard input: an argument reads it, and nothing else does. What is in
-// the pipe, and when it comes, makes no difference.
-func (k *calling) noteNoInput(command string, d *description) {
+// noteNoInput prints a note that a call has no input although a file or a pipe is the standard input: only the argument - reads it. The data in
+// the pipe makes no difference.
+func (k *callCommand) noteNoInput(command string, d *methodDescription) {
 	takesNone := !k.isRaw && d.In.Kind() == reflect.Struct && d.In.NumField() == 0
-	if !isStdinGiven() || takesNone || slices.ContainsFunc(k.sourceFlag, func(a assignment) bool { return a.value == "-" }) {
+	if !isStdinGiven() || takesNone || slices.ContainsFunc(k.sourceFlag, func(a fieldFlag) bool { return a.value == "-" }) {
 		return
 	}
 	sent := "no JSON given, the zero value is sent"
 	if k.isRaw {
 		sent = "no input given, an empty one is sent"
 	}
-	k.app.note(command, "note: "+sent+`; "-" reads the standard input`)
+	k.app.printNote(command, "note: "+sent+`; "-" reads the standard input`)
 }
 
 // checkRaw refuses an input of --raw that a method with the codec msgpack cannot decode.
-func (k *calling) checkRaw(d *description, input []byte) error {
+func (k *callCommand) checkRaw(d *methodDescription, input []byte) error {
 	if d.codec != "msgpack" || d.builtIn || d.why != "" || len(input) == 0 || codec.Msgpack.Decode(input, new(msgpack.RawMessage)) == nil {
 		return nil
 	}
 	return usageError{fmt.Sprintf("%s is of codec msgpack, and the input of --raw is none: without --raw JSON is converted; NOT sent", k.method)}
 }
 
-// input returns the input, by its type.
-func (d *description) input(v any) (reflect.Value, error) {
+// newInput returns the input, by its type.
+func (d *methodDescription) newInput(v any) (reflect.Value, error) {
 	in, err := typed.FromJSON(d.In, v)
 	if err != nil {
 		text := show.Text("the input: " + err.Error() + "; NOT sent")
@@ -145,8 +145,8 @@ func (d *description) input(v any) (reflect.Value, error) {
 	return in, nil
 }
 
-// print decodes an answer and prints the output in it.
-func (d *description) print(out io.Writer, b []byte) error {
+// printMethod decodes an answer and prints the output in it.
+func (d *methodDescription) printMethod(out io.Writer, b []byte) error {
 	p := reflect.New(d.Out)
 	if len(b) > 0 {
 		if err := codec.Msgpack.Decode(b, p.Interface()); err != nil {
@@ -158,5 +158,5 @@ func (d *description) print(out io.Writer, b []byte) error {
 		return fmt.Errorf("the output of %s %w; the method ran", d.name, err)
 	}
 	_, err = fmt.Fprintf(out, "%s\n", show.EscapeJSON([]byte(line)))
-	return unwritten(d.name, err)
+	return newOutputError(d.name, err)
 }

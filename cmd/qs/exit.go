@@ -38,8 +38,8 @@ const exitCodes = `  0    success
   5    the handler ran, and its answer is an error
   130  interrupted by SIGINT or SIGTERM: treat it as 4`
 
-// kinds name the exit codes in JSON.
-var kinds = map[int]string{
+// errorKinds name the exit codes in JSON.
+var errorKinds = map[int]string{
 	exitFailed: "failed", exitUsage: "usage", exitNotRun: "did_not_run", exitMayHaveRun: "may_have_run", exitHandler: "handler",
 	exitInterrupted: "interrupted",
 }
@@ -56,28 +56,28 @@ type notSentError struct{ err error }
 func (e notSentError) Error() string { return e.err.Error() }
 func (e notSentError) Unwrap() error { return e.err }
 
-// refusedError is an error before anything was done that the same command meets again, until it is changed: the program refuses what
-// it asks for, or a certificate is missing.
+// refusedError is an error before anything was done, which the same command gets again until it is changed: the program refuses the request, or
+// a certificate is missing.
 type refusedError struct{ err error }
 
 func (e refusedError) Error() string { return e.err.Error() }
 func (e refusedError) Unwrap() error { return e.err }
 
-// repeatableError is that of a command which may be given again as it is, whatever became of its requests: they were to move bytes,
-// and those that have arrived stay.
+// repeatableError is the error of a command that may be repeated as it is, whatever the fate of its requests: they move bytes, and those that
+// have arrived are kept.
 type repeatableError struct{ err error }
 
 func (e repeatableError) Error() string { return e.err.Error() }
 func (e repeatableError) Unwrap() error { return e.err }
 
-// ranError is an error behind the beginning of the handler: the method ran, whatever else it was that failed.
+// ranError is an error after the handler has begun: the method ran.
 type ranError struct{ err error }
 
 func (e ranError) Error() string { return e.err.Error() }
 func (e ranError) Unwrap() error { return e.err }
 
-// unwritten is the error of a call whose output could not be written.
-func unwritten(method string, err error) error {
+// newOutputError returns the error of a call whose output could not be written.
+func newOutputError(method string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -99,7 +99,7 @@ func isNoMethod(err error) bool {
 	return ok && remote.Refused && remote.Code == hg.ErrNoMethod || errors.Is(err, mercury.ErrNoMethod)
 }
 
-// failedError is an error of a command that makes many requests: the fate of one of them says nothing.
+// failedError is an error of a command that makes many requests: the fate of one of them is not that of the command.
 type failedError struct{ err error }
 
 func (e failedError) Error() string { return e.err.Error() }
@@ -114,11 +114,11 @@ func withoutFate(err error) error {
 	return failedError{err}
 }
 
-// brokenPromise is an error that a check has found, or that the end of a server has: an interrupt does not hide it.
-type brokenPromise struct{ err error }
+// brokenPromiseError is an error that a check has found, or that the end of a server has: an interrupt does not hide it.
+type brokenPromiseError struct{ err error }
 
-func (e brokenPromise) Error() string { return e.err.Error() }
-func (e brokenPromise) Unwrap() error { return e.err }
+func (e brokenPromiseError) Error() string { return e.err.Error() }
+func (e brokenPromiseError) Unwrap() error { return e.err }
 
 // exitCode returns the code for an error of a command.
 func (a *app) exitCode(err error) int {
@@ -128,10 +128,10 @@ func (a *app) exitCode(err error) int {
 	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}
-	if errors.As(err, new(brokenPromise)) {
+	if errors.As(err, new(brokenPromiseError)) {
 		return exitFailed
 	}
-	if a.signaled.Load() {
+	if a.gotSignal.Load() {
 		return exitInterrupted
 	}
 	if isNoMethod(err) || errors.As(err, new(refusedError)) || files.NeedsCertificate(err) {
@@ -145,7 +145,7 @@ func (a *app) exitCode(err error) int {
 	}
 	if remote, answered := hg.RemoteOf(err); answered {
 		switch {
-		case remote.Refused && final(remote.Code):
+		case remote.Refused && isFinal(remote.Code):
 			return exitUsage
 		case remote.Refused:
 			return exitNotRun
@@ -167,7 +167,7 @@ func (a *app) exitCode(err error) int {
 	return exitFailed
 }
 
-// An errorReport is what --json prints about an error.
+// An errorReport is the JSON of an error.
 type errorReport struct {
 	Command  string   `json:"command"`
 	Kind     string   `json:"kind"`
@@ -181,17 +181,17 @@ type errorReport struct {
 	ToDo     []string `json:"to_do,omitempty"`
 }
 
-// fail prints the error of a command, if there is one, and returns its exit code.
-func (a *app) fail(cmd *cobra.Command, err error) int {
+// reportError prints the error of a command, if there is one, and returns its exit code.
+func (a *app) reportError(cmd *cobra.Command, err error) int {
 	code := a.exitCode(err)
 	if err == nil {
 		return 0
 	}
-	if !a.json {
-		fmt.Fprintf(a.diag, "%s: %s\n", cmd.CommandPath(), show.Error(err))
+	if !a.isJSON {
+		fmt.Fprintf(a.stderr, "%s: %s\n", cmd.CommandPath(), show.Error(err))
 		return code
 	}
-	r := errorReport{Command: cmd.Name(), Kind: kinds[code], ExitCode: code}
+	r := errorReport{Command: cmd.Name(), Kind: errorKinds[code], ExitCode: code}
 	var lines []string
 	r.Message, lines = show.SplitError(err)
 	for _, l := range lines {
@@ -202,11 +202,11 @@ func (a *app) fail(cmd *cobra.Command, err error) int {
 		}
 	}
 	r.describeCall(err)
-	_ = show.JSON(a.diag, map[string]errorReport{"error": r})
+	_ = show.JSON(a.stderr, map[string]errorReport{"error": r})
 	return code
 }
 
-// describeCall adds what is known of a call that has failed.
+// describeCall adds the code, the text and the fate of a call that has failed.
 func (r *errorReport) describeCall(err error) {
 	remote, answered := hg.RemoteOf(err)
 	_, called := errors.AsType[*hg.Error](err)

@@ -2,7 +2,7 @@ package main
 
 import "github.com/quicksilver-rpc/quicksilver/hg/inspect"
 
-// A contextReport is what --json prints of the gauges of a context: those of inspect.Gauges.
+// A contextReport is the JSON of the gauges of a context: those of inspect.Gauges.
 type contextReport struct {
 	Context      int          `json:"context"`
 	Address      string       `json:"address"`

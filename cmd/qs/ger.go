@@ -25,8 +25,8 @@ const gerExamples = `  qs ger --peers 2000
   qs ger --groups 4 --tags 8 --peers 128 --eager 1024
   qs ger tcp://10.0.0.7:9000`
 
-// A guarantee is what a number of peers, envelopes and bytes comes to.
-type guarantee struct {
+// A guaranteeReport is the memory for a number of peers, envelopes and bytes.
+type guaranteeReport struct {
 	Peers     int   `json:"peers"`
 	Envelopes int   `json:"envelopes_per_peer"`
 	Eager     int   `json:"eager_bytes"`
@@ -38,7 +38,7 @@ type guarantee struct {
 	NodeMsgs  int64 `json:"message_bytes_per_node"`
 }
 
-// An envelopePlan is what the flags of qs ger say about the envelopes that a program needs.
+// An envelopePlan holds the flags of qs ger about the envelopes that a program needs.
 type envelopePlan struct {
 	groups, tags int
 	contexts     string
@@ -47,14 +47,14 @@ type envelopePlan struct {
 
 func (a *app) newGer() *cobra.Command {
 	var n network
-	var g guarantee
+	var g guaranteeReport
 	var p envelopePlan
 	c := &cobra.Command{
 		Use: "ger [ADDRESS]", Short: "Compute the memory of envelopes, or show what a program needs", Long: gerAbout, Example: gerExamples,
 		Args: wantArgs(0, 1), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				return a.askGer(&n, args[0])
+				return a.requestGauges(&n, args[0])
 			}
 			return a.computeGer(&g, &p)
 		},
@@ -72,8 +72,8 @@ func (a *app) newGer() *cobra.Command {
 	return c
 }
 
-// computeGer prints what the guarantee g costs.
-func (a *app) computeGer(g *guarantee, p *envelopePlan) error {
+// computeGer prints the memory that the guarantee g needs.
+func (a *app) computeGer(g *guaranteeReport, p *envelopePlan) error {
 	if p.groups < 0 || p.tags < 1 || p.groups > 1<<24 || p.tags > 1<<24 {
 		return usageError{fmt.Sprintf("--groups %d and --tags %d must be positive, and not absurd", p.groups, p.tags)}
 	}
@@ -82,7 +82,7 @@ func (a *app) computeGer(g *guarantee, p *envelopePlan) error {
 	}
 	if p.contexts != "" {
 		var err error
-		if g.Envelopes, err = contextsGer(p.contexts); err != nil {
+		if g.Envelopes, err = computeContexts(p.contexts); err != nil {
 			return err
 		}
 	}
@@ -100,8 +100,8 @@ func (a *app) computeGer(g *guarantee, p *envelopePlan) error {
 	return a.printResult(g, g.print)
 }
 
-// contextsGer is the largest sum of tags over the groups of a pair.
-func contextsGer(text string) (most int, err error) {
+// computeContexts is the largest sum of tags over the groups of a pair.
+func computeContexts(text string) (most int, err error) {
 	for pair := range strings.SplitSeq(text, ",") {
 		sum := 0
 		for group := range strings.SplitSeq(pair, "+") {
@@ -121,7 +121,7 @@ func contextsGer(text string) (most int, err error) {
 	return most, nil
 }
 
-func (g *guarantee) compute() {
+func (g *guaranteeReport) compute() {
 	g.All = g.Peers * g.Envelopes
 	g.Messages = int64(g.All) * int64(g.Eager)
 	g.Bytes = na.GuaranteedBytes(g.Peers, g.Envelopes, g.Eager)
@@ -129,7 +129,7 @@ func (g *guarantee) compute() {
 	g.NodeBytes = g.Bytes * int64(g.Processes)
 }
 
-func (g *guarantee) print(out io.Writer) {
+func (g *guaranteeReport) print(out io.Writer) {
 	l := newList()
 	l.addRow("envelopes guaranteed to each peer", fmt.Sprint(g.Envelopes))
 	l.addRow("envelopes of a process", fmt.Sprint(g.All))
@@ -150,8 +150,8 @@ func (g *guarantee) print(out io.Writer) {
 	l.print(out)
 }
 
-// askGer asks a program for its gauges.
-func (a *app) askGer(n *network, addr string) error {
+// requestGauges asks a program for its gauges.
+func (a *app) requestGauges(n *network, addr string) error {
 	client, err := dial(n, addr)
 	if err != nil {
 		return err
@@ -169,7 +169,7 @@ func (a *app) askGer(n *network, addr string) error {
 }
 
 func (c *client) gauges(ctx context.Context) (all []inspect.Gauges, err error) {
-	b, err := c.ask(ctx, askTimeout, "tell its gauges", inspect.GaugesRPC, nil, hg.Metadata{})
+	b, err := c.callReadOnly(ctx, readOnlyTimeout, "tell its gauges", inspect.GaugesRPC, nil, hg.Metadata{})
 	if err == nil {
 		err = codec.Msgpack.Decode(b, &all)
 	}

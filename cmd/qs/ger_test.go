@@ -20,9 +20,9 @@ func TestGer(t *testing.T) {
 	require.Regexp(t, `(?m)^and for expedited messages, envelopes +128$`, out)
 	require.Regexp(t, `(?m)^messages of 4 processes on a node +16.0 MiB$`, out)
 	require.Regexp(t, `(?m)^na.Config +\{Peers: 128, Envelopes: 32, Eager: 1024, Budget: 4595712\}$`, out)
-	var g guarantee
+	var g guaranteeReport
 	require.NoError(t, json.Unmarshal(run(t, 0, append(args, "-json")...).out.Bytes(), &g))
-	require.Equal(t, guarantee{
+	require.Equal(t, guaranteeReport{
 		Peers: 128, Envelopes: 32, Eager: 1024, Processes: 4, All: 4096, Messages: 4 << 20, NodeMsgs: 16 << 20,
 		Bytes: na.GuaranteedBytes(128, 32, 1024), NodeBytes: 4 * na.GuaranteedBytes(128, 32, 1024),
 	}, g)

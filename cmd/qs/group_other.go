@@ -7,7 +7,7 @@ import (
 	"os/exec"
 )
 
-var passed = []os.Signal{os.Interrupt}
+var forwardedSignals = []os.Signal{os.Interrupt}
 
 var (
 	terminate = os.Kill
@@ -16,10 +16,10 @@ var (
 
 func catchBrokenPipe() (stop func()) { return func() {} }
 
-func ends(os.Signal) bool { return true }
+func isTermination(os.Signal) bool { return true }
 
-func ownGroup(*exec.Cmd) {}
+func setProcessGroup(*exec.Cmd) {}
 
-func signalGroup(cmd *exec.Cmd, s os.Signal) { _ = cmd.Process.Signal(s) }
+func signalProcessGroup(cmd *exec.Cmd, s os.Signal) { _ = cmd.Process.Signal(s) }
 
-func killGroup(*exec.Cmd) bool { return false }
+func killProcessGroup(*exec.Cmd) bool { return false }

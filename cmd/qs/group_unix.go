@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// passed are the signals that qs run passes on.
-var passed = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+// forwardedSignals are the signals that qs run passes on.
+var forwardedSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 
 const (
 	terminate = syscall.SIGTERM
@@ -24,19 +24,21 @@ func catchBrokenPipe() (stop func()) {
 	return func() { signal.Stop(caught) }
 }
 
-// ends reports whether a signal asks for the end.
-func ends(s os.Signal) bool { return s != syscall.SIGUSR1 && s != syscall.SIGUSR2 }
+// isTermination reports whether a signal ends qs run.
+func isTermination(s os.Signal) bool { return s != syscall.SIGUSR1 && s != syscall.SIGUSR2 }
 
-// ownGroup puts a process and what it starts into a group, which a terminal does not send its Ctrl-C to: it comes from us. The
-// process ends with the thread that starts it, where the system can do that.
-func ownGroup(cmd *exec.Cmd) {
+// setProcessGroup puts a process and its children into a group of their own, so that a terminal does not send them Ctrl-C: qs run passes it
+// on. The process ends with the thread that starts it, where the system supports that.
+func setProcessGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	endWithParent(cmd.SysProcAttr)
 }
 
-func signalGroup(cmd *exec.Cmd, s os.Signal) {
+func signalProcessGroup(cmd *exec.Cmd, s os.Signal) {
 	_ = syscall.Kill(-cmd.Process.Pid, s.(syscall.Signal))
 }
 
-// killGroup kills what a process that has ended has left in its group, and reports whether there was anything.
-func killGroup(cmd *exec.Cmd) bool { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) == nil }
+// killProcessGroup kills the processes that are left in the group of a process that has ended, and reports whether there were any.
+func killProcessGroup(cmd *exec.Cmd) bool {
+	return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) == nil
+}

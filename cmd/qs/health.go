@@ -14,7 +14,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A healthReport is what --json prints.
+// A healthReport is the JSON of qs health.
 type healthReport struct {
 	Address string `json:"address"`
 	OK      bool   `json:"ok"`
@@ -82,11 +82,11 @@ func askHealth(ctx context.Context, n *network, timeout time.Duration, addr stri
 	}
 	defer c.close()
 	r = healthReport{Address: c.peer.String(), OK: true}
-	if _, err = c.ask(ctx, timeout, "answer", hg.HealthRPC, nil, hg.Metadata{}); err != nil {
+	if _, err = c.callReadOnly(ctx, timeout, "answer", hg.HealthRPC, nil, hg.Metadata{}); err != nil {
 		err = files.Explain(c.peer, err)
 		r.OK = false
 		r.Why, _ = show.SplitError(err)
-		err = failedError{c.adviseAsk(err, "--timeout")}
+		err = failedError{c.adviseReadOnly(err, "--timeout")}
 	}
 	return r, err
 }

@@ -22,7 +22,7 @@ const maxHelpWidth = 100
 
 // terminalWidth returns the columns of the terminal that w is, and whether it is one.
 func terminalWidth(w io.Writer) (width int, ok bool) {
-	f, isFile := fileOf(w)
+	f, isFile := underlyingFile(w)
 	if !isFile || !term.IsTerminal(int(f.Fd())) {
 		return 80, false
 	}
@@ -32,8 +32,8 @@ func terminalWidth(w io.Writer) (width int, ok bool) {
 	return 80, true
 }
 
-// fileOf returns the file that w writes to, if it is one.
-func fileOf(w io.Writer) (*os.File, bool) {
+// underlyingFile returns the file that w writes to, if it is one.
+func underlyingFile(w io.Writer) (*os.File, bool) {
 	if o, ok := w.(*output); ok {
 		w = o.to
 	}
@@ -41,8 +41,8 @@ func fileOf(w io.Writer) (*os.File, bool) {
 	return f, ok
 }
 
-// isScreen reports whether w is a terminal that can move its cursor.
-func isScreen(w io.Writer) bool {
+// isTerminal reports whether w is a terminal that can move its cursor.
+func isTerminal(w io.Writer) bool {
 	_, ok := terminalWidth(w)
 	return ok && os.Getenv("TERM") != "dumb"
 }
@@ -56,7 +56,7 @@ func printHelp(c *cobra.Command) {
 	if about == "" {
 		about = c.Short
 	}
-	fmt.Fprintf(w, "%s\n\nUsage:\n", wrap(about, width))
+	fmt.Fprintf(w, "%s\n\nUsage:\n", wrapText(about, width))
 	if c.Runnable() {
 		fmt.Fprintf(w, "  %s\n", c.UseLine())
 	}
@@ -87,18 +87,18 @@ func printHelp(c *cobra.Command) {
 	var names []string
 	connection.VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
 	if len(names) > 0 {
-		fmt.Fprintf(w, "\n%s\n", wrap("Flags of the connection ("+connectionTopic+"): "+strings.Join(names, ", "), width))
+		fmt.Fprintf(w, "\n%s\n", wrapText("Flags of the connection ("+connectionTopic+"): "+strings.Join(names, ", "), width))
 	}
 	if !c.HasParent() {
 		fmt.Fprintf(w, "\nExit codes:\n%s\n\nqs help COMMAND shows the flags and examples of a command.\n", exitCodes)
 	}
 }
 
-// A jsonOutput is what a command prints with --json.
+// A jsonOutput describes the JSON of a command.
 type jsonOutput struct {
 	command string
 	what    string
-	defs    []string // its names in $defs of docs/qs.schema.json; none for what a method or a program decides
+	defs    []string // its names in $defs of docs/qs.schema.json; none if a method or a program decides the JSON
 }
 
 var jsonOutputs = []jsonOutput{
@@ -125,10 +125,10 @@ var jsonOutputs = []jsonOutput{
 
 const jsonTopic = "Each value is one line of JSON; names are in snake_case, with the unit at the end. docs/qs.schema.json of Quicksilver is a JSON Schema, with these names in $defs."
 
-// printJSONTopic prints what commands print with --json.
+// printJSONTopic prints the descriptions of the JSON of all commands.
 func printJSONTopic(w io.Writer) {
 	width, _ := terminalWidth(w)
-	fmt.Fprintf(w, "%s\n\n", wrap(jsonTopic, min(width, maxHelpWidth)))
+	fmt.Fprintf(w, "%s\n\n", wrapText(jsonTopic, min(width, maxHelpWidth)))
 	t := newTable("command", "prints", "in the schema")
 	for _, o := range jsonOutputs {
 		t.addRow(o.command, o.what, strings.Join(o.defs, ", "))
@@ -136,7 +136,7 @@ func printJSONTopic(w io.Writer) {
 	t.print(w)
 }
 
-// connectionTopic is the command that shows what help has one line about.
+// connectionTopic is the help topic about the flags of connections, which other helps show in one line.
 const connectionTopic = "qs help connection"
 
 // printConnection prints the flags that every command has which connects.
@@ -147,7 +147,7 @@ func printConnection(w io.Writer) {
 	var fs pflag.FlagSet
 	n.peerFlags(&fs)
 	about := "Flags of the connection: commands that connect to a program, or serve one, have them."
-	fmt.Fprintf(w, "%s\n\n%s", wrap(about, width), fs.FlagUsagesWrapped(width))
+	fmt.Fprintf(w, "%s\n\n%s", wrapText(about, width), fs.FlagUsagesWrapped(width))
 }
 
 // unquoteUsages takes the marks of the names of values from the usages of all flags, for the shell, which shows them as they are.
@@ -181,15 +181,15 @@ func printCommands(w io.Writer, c *cobra.Command) {
 	}
 }
 
-// padding is what the wrapping leaves at the ends of lines.
-var padding = regexp.MustCompile(`(?m) +$`)
+// linePadding matches the spaces that the wrapping leaves at the ends of lines.
+var linePadding = regexp.MustCompile(`(?m) +$`)
 
-// wrap breaks the lines of paragraphs. Lines that begin with a space stay as they are.
-func wrap(about string, width int) string {
+// wrapText breaks the lines of paragraphs. Lines that begin with a space stay as they are.
+func wrapText(about string, width int) string {
 	paragraphs := strings.Split(about, "\n\n")
 	for i, p := range paragraphs {
 		if !strings.HasPrefix(p, " ") {
-			paragraphs[i] = padding.ReplaceAllString(text.WrapSoft(strings.ReplaceAll(p, "\n", " "), width), "")
+			paragraphs[i] = linePadding.ReplaceAllString(text.WrapSoft(strings.ReplaceAll(p, "\n", " "), width), "")
 		}
 	}
 	return strings.Join(paragraphs, "\n\n")
@@ -228,7 +228,7 @@ func newHelp(root *cobra.Command) *cobra.Command {
 					asked = asked[:len(asked)-1] // completion bash
 				}
 				if sub == nil {
-					return unknownCommand(cmd, name)
+					return newUnknownCommandError(cmd, name)
 				}
 				asked, cmd = append(asked, sub), sub
 			}

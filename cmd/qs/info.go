@@ -17,16 +17,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A fact is one line of qs info, and one field of its JSON. A fact that cannot be had here has an error.
-type fact struct {
-	key   string // of the JSON
+// An infoFact is one line of qs info, and one field of its JSON. A fact that is not available has an error.
+type infoFact struct {
+	key   string // the name of the field of the JSON
 	label string
 	value any
 	unit  string
 	err   error
 }
 
-func (f fact) String() string {
+func (f infoFact) String() string {
 	if f.err != nil {
 		return "unknown: " + f.err.Error()
 	}
@@ -67,7 +67,7 @@ With ADDRESS it shows by which transport that program is reached, and why. Value
 	return c
 }
 
-func (a *app) printFacts(facts []fact) error {
+func (a *app) printFacts(facts []infoFact) error {
 	object := map[string]any{}
 	for _, f := range facts {
 		object[f.key] = f.value
@@ -85,29 +85,29 @@ func (a *app) printFacts(facts []fact) error {
 }
 
 // peerFacts are about a peer, as this machine sees it.
-func peerFacts(n *network, addr string) ([]fact, error) {
+func peerFacts(n *network, addr string) ([]infoFact, error) {
 	c, err := dial(n, addr)
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
-	if _, err := c.ask(context.Background(), askTimeout, "answer", hg.PingRPC, nil, hg.Metadata{}); err != nil {
-		return nil, c.adviseAsk(files.Explain(c.peer, err), "")
+	if _, err := c.callReadOnly(context.Background(), readOnlyTimeout, "answer", hg.PingRPC, nil, hg.Metadata{}); err != nil {
+		return nil, c.adviseReadOnly(files.Explain(c.peer, err), "")
 	}
-	var facts []fact
-	for _, p := range c.hctx.NA().Peers() {
+	var facts []infoFact
+	for _, p := range c.context.NA().Peers() {
 		facts = append(facts,
-			fact{key: "address", label: "address", value: p.Addr.String()},
-			fact{key: "transport", label: "reached by", value: p.Transport},
-			fact{key: "why", label: "because", value: cmp.Or(p.Why, "no other transport is open here (--local)")},
-			fact{key: "envelopes", label: "envelopes guaranteed to this process", value: p.Promised})
+			infoFact{key: "address", label: "address", value: p.Addr.String()},
+			infoFact{key: "transport", label: "reached by", value: p.Transport},
+			infoFact{key: "why", label: "because", value: cmp.Or(p.Why, "no other transport is open here (--local)")},
+			infoFact{key: "envelopes", label: "envelopes guaranteed to this process", value: p.Promised})
 	}
 	return facts, nil
 }
 
 // programFacts are about this program, with what a class uses that is told nothing.
-func programFacts() []fact {
-	facts := []fact{
+func programFacts() []infoFact {
+	facts := []infoFact{
 		{key: "go", label: "Go", value: runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH},
 		{key: "cores", label: "cores", value: runtime.NumCPU()},
 		{key: "gomaxprocs", label: "GOMAXPROCS", value: runtime.GOMAXPROCS(0)},
@@ -116,11 +116,11 @@ func programFacts() []fact {
 	for _, scheme := range na.Schemes() {
 		class, err := na.Open(scheme+"://", na.Config{})
 		if err != nil {
-			facts = append(facts, fact{key: scheme, label: scheme, err: err})
+			facts = append(facts, infoFact{key: scheme, label: scheme, err: err})
 			continue
 		}
 		l, cfg := class.Limits(), class.Config()
-		for _, f := range []fact{
+		for _, f := range []infoFact{
 			{"max_unexpected_bytes", "unexpected message, at most", l.MaxUnexpected, "bytes", nil},
 			{"max_expected_bytes", "expected message, at most", l.MaxExpected, "bytes", nil},
 			{"max_segments", "segments of one memory, at most", l.MaxSegments, "", nil},
@@ -143,9 +143,9 @@ func programFacts() []fact {
 }
 
 // networkFacts are about the interfaces.
-func networkFacts() []fact {
-	listen := fact{key: "addresses", label: "addresses to listen on"}
-	mtu := fact{key: "loopback_mtu", label: "MTU of the loopback", unit: "bytes", err: fmt.Errorf("no interface is a loopback")}
+func networkFacts() []infoFact {
+	listen := infoFact{key: "addresses", label: "addresses to listen on"}
+	mtu := infoFact{key: "loopback_mtu", label: "MTU of the loopback", unit: "bytes", err: fmt.Errorf("no interface is a loopback")}
 	var addrs []string
 	interfaces, err := net.Interfaces()
 	for _, i := range interfaces {
@@ -169,5 +169,5 @@ func networkFacts() []fact {
 		addrs = append(addrs, "sm://NAME")
 	}
 	listen.value, listen.err = addrs, err
-	return []fact{listen, mtu}
+	return []infoFact{listen, mtu}
 }

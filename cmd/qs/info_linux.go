@@ -9,24 +9,24 @@ import (
 )
 
 // kernelFacts are those that decide how fast and how large things can be.
-func kernelFacts() []fact {
-	facts := []fact{
-		release(),
-		has("epoll_pwait2", "epoll_pwait2", hasEpollPwait2()),
-		has("so_reuseport", "SO_REUSEPORT", hasReusePort()),
-		sysctl("tcp_congestion_control", "tcp congestion control", "net/ipv4/tcp_congestion_control", ""),
-		sysctl("rmem_max", "socket receive buffer, at most", "net/core/rmem_max", "bytes"),
-		sysctl("wmem_max", "socket send buffer, at most", "net/core/wmem_max", "bytes"),
-		sysctl("tcp_rmem", "tcp receive buffer: least, first, most", "net/ipv4/tcp_rmem", "bytes"),
-		sysctl("tcp_wmem", "tcp send buffer: least, first, most", "net/ipv4/tcp_wmem", "bytes"),
-		sysctl("somaxconn", "connections that wait for an accept", "net/core/somaxconn", ""),
+func kernelFacts() []infoFact {
+	facts := []infoFact{
+		kernelRelease(),
+		syscallFact("epoll_pwait2", "epoll_pwait2", hasEpollPwait2()),
+		syscallFact("so_reuseport", "SO_REUSEPORT", hasReusePort()),
+		sysctlFact("tcp_congestion_control", "tcp congestion control", "net/ipv4/tcp_congestion_control", ""),
+		sysctlFact("rmem_max", "socket receive buffer, at most", "net/core/rmem_max", "bytes"),
+		sysctlFact("wmem_max", "socket send buffer, at most", "net/core/wmem_max", "bytes"),
+		sysctlFact("tcp_rmem", "tcp receive buffer: least, first, most", "net/ipv4/tcp_rmem", "bytes"),
+		sysctlFact("tcp_wmem", "tcp send buffer: least, first, most", "net/ipv4/tcp_wmem", "bytes"),
+		sysctlFact("somaxconn", "connections that wait for an accept", "net/core/somaxconn", ""),
 	}
-	return append(facts, limit("nofile", "descriptors of a process (NOFILE)", unix.RLIMIT_NOFILE, ""),
-		limit("memlock", "locked memory of a process (MEMLOCK)", unix.RLIMIT_MEMLOCK, "bytes"))
+	return append(facts, rlimitFact("nofile", "descriptors of a process (NOFILE)", unix.RLIMIT_NOFILE, ""),
+		rlimitFact("memlock", "locked memory of a process (MEMLOCK)", unix.RLIMIT_MEMLOCK, "bytes"))
 }
 
-func release() fact {
-	f := fact{key: "kernel", label: "kernel"}
+func kernelRelease() infoFact {
+	f := infoFact{key: "kernel", label: "kernel"}
 	var u unix.Utsname
 	if f.err = unix.Uname(&u); f.err == nil {
 		f.value = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
@@ -34,18 +34,18 @@ func release() fact {
 	return f
 }
 
-// has is a fact about something that the kernel has or has not.
-func has(key, label string, err error) fact {
+// syscallFact is a fact about something that the kernel has or has not.
+func syscallFact(key, label string, err error) infoFact {
 	switch err {
 	case nil:
-		return fact{key: key, label: label, value: true}
+		return infoFact{key: key, label: label, value: true}
 	case unix.ENOSYS, unix.ENOPROTOOPT:
-		return fact{key: key, label: label, value: false}
+		return infoFact{key: key, label: label, value: false}
 	}
-	return fact{key: key, label: label, err: err}
+	return infoFact{key: key, label: label, err: err}
 }
 
-// hasEpollPwait2 asks with a descriptor that is none: a kernel that knows the call says so.
+// hasEpollPwait2 makes the call with an invalid descriptor: a kernel that has the call returns EBADF.
 func hasEpollPwait2() error {
 	_, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, ^uintptr(0), 0, 0, 0, 0, 0)
 	if errno == unix.ENOSYS {
@@ -63,9 +63,9 @@ func hasReusePort() error {
 	return unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 }
 
-// sysctl reads a setting: a number, or text.
-func sysctl(key, label, path, unit string) fact {
-	f := fact{key: key, label: label, unit: unit}
+// sysctlFact reads a setting: a number, or text.
+func sysctlFact(key, label, path, unit string) infoFact {
+	f := infoFact{key: key, label: label, unit: unit}
 	b, err := os.ReadFile("/proc/sys/" + path)
 	if err != nil {
 		f.err = err
@@ -80,8 +80,8 @@ func sysctl(key, label, path, unit string) fact {
 	return f
 }
 
-func limit(key, label string, which int, unit string) fact {
-	f := fact{key: key, label: label, unit: unit}
+func rlimitFact(key, label string, which int, unit string) infoFact {
+	f := infoFact{key: key, label: label, unit: unit}
 	var r unix.Rlimit
 	if f.err = unix.Getrlimit(which, &r); f.err != nil {
 		return f

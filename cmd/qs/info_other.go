@@ -7,7 +7,7 @@ import (
 	"runtime"
 )
 
-// kernelFacts says that the facts of Linux are not to be had here.
-func kernelFacts() []fact {
-	return []fact{{key: "kernel", label: "kernel", err: fmt.Errorf("facts of the kernel are read on Linux only, not on %s", runtime.GOOS)}}
+// kernelFacts returns that the facts of the kernel are available on Linux only.
+func kernelFacts() []infoFact {
+	return []infoFact{{key: "kernel", label: "kernel", err: fmt.Errorf("facts of the kernel are read on Linux only, not on %s", runtime.GOOS)}}
 }

@@ -37,8 +37,8 @@ func TestInfoJSON(t *testing.T) {
 }
 
 func TestFact(t *testing.T) {
-	require.Equal(t, "unknown: no", fact{value: 1, err: errors.New("no")}.String())
-	require.Equal(t, "a  b", fact{value: []string{"a", "b"}}.String())
-	require.Equal(t, "none", fact{value: []string{}}.String())
-	require.Equal(t, "7 bytes", fact{value: 7, unit: "bytes"}.String())
+	require.Equal(t, "unknown: no", infoFact{value: 1, err: errors.New("no")}.String())
+	require.Equal(t, "a  b", infoFact{value: []string{"a", "b"}}.String())
+	require.Equal(t, "none", infoFact{value: []string{}}.String())
+	require.Equal(t, "7 bytes", infoFact{value: 7, unit: "bytes"}.String())
 }

@@ -33,10 +33,10 @@ var outputs = map[string]any{
 	"cp":    copyResult{}, "error": struct {
 		Error errorReport `json:"error"`
 	}{},
-	"ger": guarantee{}, "health": healthReport{}, "ger-address": []contextReport{}, "mercury-ping": mercuryPing{}, "mercury-rate": mercuryResult{},
+	"ger": guaranteeReport{}, "health": healthReport{}, "ger-address": []contextReport{}, "mercury-ping": mercuryPing{}, "mercury-rate": mercuryResult{},
 	"mercury-serve": mercuryListening{}, "perf": []bench.Result{}, "perf-idle": bench.IdleResult{}, "perf-mixed": bench.MixedResult{},
 	"perf-table": bench.Table{}, "ping": pingStats{}, "rendezvous": rendezvousReport{}, "rpcs": []rpcReport{}, "schema": []schemaReport{}, "run": lineReport{}, "note": noteReport{},
-	"serve": serveReport{}, "soak": soak.Report{}, "top": topReport{}, "version": build{},
+	"serve": serveReport{}, "soak": soak.Report{}, "top": topReport{}, "version": buildReport{},
 }
 
 // makeSchema returns the schema of all outputs, from their types.
@@ -174,6 +174,6 @@ func TestJSONOfCommands(t *testing.T) {
 		var e struct{ Error errorReport }
 		require.NoError(t, json.Unmarshal(q.errors.Bytes(), &e))
 		require.Equal(t, code, e.Error.ExitCode, line)
-		require.Equal(t, kinds[code], e.Error.Kind, line)
+		require.Equal(t, errorKinds[code], e.Error.Kind, line)
 	}
 }

@@ -20,27 +20,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// assignments are a flag of the form NAME=VALUE that may be repeated.
-type assignments []assignment
+// fieldFlags are a flag of the form NAME=VALUE that may be repeated.
+type fieldFlags []fieldFlag
 
-type assignment struct{ name, value string }
+type fieldFlag struct{ name, value string }
 
 // String implements pflag.Value.
-func (*assignments) String() string { return "" }
+func (*fieldFlags) String() string { return "" }
 
 // Type implements pflag.Value.
-func (*assignments) Type() string { return "NAME=VALUE" }
+func (*fieldFlags) Type() string { return "NAME=VALUE" }
 
 // Set implements pflag.Value.
-func (a *assignments) Set(text string) error {
+func (a *fieldFlags) Set(text string) error {
 	name, value, ok := strings.Cut(text, "=")
 	if !ok || name == "" {
 		return errors.New("want NAME=VALUE")
 	}
-	if slices.ContainsFunc(*a, func(a assignment) bool { return a.name == name }) {
+	if slices.ContainsFunc(*a, func(a fieldFlag) bool { return a.name == name }) {
 		return fmt.Errorf("%s is there already", name)
 	}
-	*a = append(*a, assignment{name, value})
+	*a = append(*a, fieldFlag{name, value})
 	return nil
 }
 
@@ -52,8 +52,8 @@ type lentFile struct {
 	end   func(ok bool) error // closes it; a sink that is ok gets its name
 }
 
-// openSources opens what is to be read.
-func (k *calling) openSources(flags assignments) error {
+// openSources opens the files that are to be read.
+func (k *callCommand) openSources(flags fieldFlags) error {
 	for _, a := range flags {
 		l := lentFile{field: a.name, f: os.Stdin, end: func(bool) error { return nil }}
 		if a.value != "-" {
@@ -71,8 +71,8 @@ func (k *calling) openSources(flags assignments) error {
 	return nil
 }
 
-// openSinks opens what is to be written.
-func (k *calling) openSinks(flags assignments) error {
+// openSinks opens the files that are to be written.
+func (k *callCommand) openSinks(flags fieldFlags) error {
 	for _, a := range flags {
 		l, err := openSink(a.value)
 		if err != nil {
@@ -80,7 +80,7 @@ func (k *calling) openSinks(flags assignments) error {
 		}
 		l.field, l.w = a.name, l.f
 		if l.f == os.Stdout {
-			out, flush := k.app.data()
+			out, flush := k.app.dataWriter()
 			l.w, l.end = out, func(bool) error { return flush() }
 		}
 		k.sinks = append(k.sinks, l)
@@ -88,22 +88,22 @@ func (k *calling) openSinks(flags assignments) error {
 	return nil
 }
 
-// drop closes what is open; a sink that has not got its name does not.
-func (k *calling) drop() {
+// closeFiles closes the open files; a sink that is not complete is removed.
+func (k *callCommand) closeFiles() {
 	for _, l := range append(k.sources, k.sinks...) {
 		_ = l.end(false)
 	}
 }
 
-// most is how many Sinks a method may have, and how many Sources can be lent: each is a field of a type here.
-const most = 4
+// maxSinks is how many Sinks a method may have, and how many Sources can be lent: each is a field of a type here.
+const maxSinks = 4
 
 type (
-	// An input is what goes to a method that lends: a value of its type, in which the lent fields are put when they are encoded.
-	input[Sinks any] struct {
+	// An lendingInput is what goes to a method that lends: a value of its type, in which the lent fields are put when they are encoded.
+	lendingInput[Sinks any] struct {
 		sources
 		Sinks Sinks
-		into  *merger
+		into  *inputEncoder
 	}
 	sources struct{ A, B, C, D qs.Source }
 	sinks1  struct{ A qs.Sink }
@@ -112,14 +112,14 @@ type (
 	sinks4  struct{ A, B, C, D qs.Sink }
 )
 
-// A merger knows where the fields belong.
-type merger struct {
+// An inputEncoder puts lent fields into an input when it is encoded.
+type inputEncoder struct {
 	in             reflect.Value // a pointer
 	sources, sinks [][]int       // where in it
 }
 
 // EncodeMsgpack implements msgpack.CustomEncoder.
-func (i input[Sinks]) EncodeMsgpack(e *msgpack.Encoder) error {
+func (i lendingInput[Sinks]) EncodeMsgpack(e *msgpack.Encoder) error {
 	own := reflect.New(i.into.in.Type().Elem())
 	own.Elem().Set(i.into.in.Elem())
 	put := func(from any, paths [][]int) {
@@ -132,44 +132,44 @@ func (i input[Sinks]) EncodeMsgpack(e *msgpack.Encoder) error {
 	return e.Encode(own.Interface())
 }
 
-// lending makes a call that lends files, or one of a stream.
-func (k *calling) lending(ctx context.Context, d description, flags assignments, out io.Writer) error {
+// callLending makes a call that lends files, or one of a stream.
+func (k *callCommand) callLending(ctx context.Context, d methodDescription, flags fieldFlags, out io.Writer) error {
 	if d.why != "" {
 		return usageError{fmt.Sprintf("--source and --sink: %s: nobody knows the fields of %s; NOT sent", d.why, d.name)}
 	}
-	in, err := d.input(k.input)
+	in, err := d.newInput(k.input)
 	if err != nil {
 		return err
 	}
-	into := &merger{in: in}
+	into := &inputEncoder{in: in}
 	var from sources
 	for n, l := range k.sources {
-		path, err := d.place("--source", l.field, "Source", d.Sources())
+		path, err := d.findField("--source", l.field, "Source", d.Sources())
 		if err != nil {
 			return err
 		}
-		if n == most {
-			return usageError{fmt.Sprintf("--source: at most %d", most)}
+		if n == maxSinks {
+			return usageError{fmt.Sprintf("--source: at most %d", maxSinks)}
 		}
 		into.sources = append(into.sources, path)
-		reflect.ValueOf(&from).Elem().Field(n).Set(reflect.ValueOf(lend(l.f)))
+		reflect.ValueOf(&from).Elem().Field(n).Set(reflect.ValueOf(newSource(l.f)))
 	}
 	places := d.Sinks()
 	for _, a := range flags {
-		if _, err := d.place("--sink", a.name, "Sink", places); err != nil {
+		if _, err := d.findField("--sink", a.name, "Sink", places); err != nil {
 			return err
 		}
 		if a.value == "-" {
 			out = os.Stderr
 		}
 	}
-	if len(places) > most {
-		return usageError{fmt.Sprintf("--source and --sink: %s has %d Sinks, there may be %d", d.name, len(places), most)}
+	if len(places) > maxSinks {
+		return usageError{fmt.Sprintf("--source and --sink: %s has %d Sinks, there may be %d", d.name, len(places), maxSinks)}
 	}
 	if err := k.openSinks(flags); err != nil {
 		return failedError{fmt.Errorf("%w: NOT sent", err)}
 	}
-	var to [most]qs.Sink // in the order of the method
+	var to [maxSinks]qs.Sink // in the order of the method
 	for n, place := range places {
 		into.sinks = append(into.sinks, place.Path)
 		for _, l := range k.sinks {
@@ -179,35 +179,35 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 		}
 	}
 	if d.stream {
-		return k.items(ctx, &d, from, into, out)
+		return k.callStream(ctx, &d, from, into, out)
 	}
-	call := []func(context.Context, *calling, sources, *merger, [most]qs.Sink) (msgpack.RawMessage, error){
-		lendingTo[struct{}], lendingTo[sinks1], lendingTo[sinks2], lendingTo[sinks3], lendingTo[sinks4]}[len(places)]
+	call := []func(context.Context, *callCommand, sources, *inputEncoder, [maxSinks]qs.Sink) (msgpack.RawMessage, error){
+		newLendingInput[struct{}], newLendingInput[sinks1], newLendingInput[sinks2], newLendingInput[sinks3], newLendingInput[sinks4]}[len(places)]
 	b, err := call(ctx, k, from, into, to)
 	if err != nil {
-		return k.c.advise(k.method, err)
+		return k.c.adviseError(k.method, err)
 	}
 	for i := range k.sinks {
 		if err := k.sinks[i].end(true); err != nil {
-			return unwritten(k.method, err)
+			return newOutputError(k.method, err)
 		}
 	}
-	return d.print(out, b)
+	return d.printMethod(out, b)
 }
 
-// items makes a call of a stream.
-func (k *calling) items(ctx context.Context, d *description, from sources, into *merger, out io.Writer) error {
-	ctx, peer, err := k.typed(ctx)
+// callStream makes a call of a stream.
+func (k *callCommand) callStream(ctx context.Context, d *methodDescription, from sources, into *inputEncoder, out io.Writer) error {
+	ctx, peer, err := k.newTypedInput(ctx)
 	if err != nil {
 		return err
 	}
 	count := 0
-	s := qs.DefineStream[input[struct{}], msgpack.RawMessage](k.method, qs.WithCodec(codec.Msgpack))
-	for item, err := range s.Call(ctx, peer, input[struct{}]{sources: from, into: into}) {
+	s := qs.DefineStream[lendingInput[struct{}], msgpack.RawMessage](k.method, qs.WithCodec(codec.Msgpack))
+	for item, err := range s.Call(ctx, peer, lendingInput[struct{}]{sources: from, into: into}) {
 		if err != nil {
 			return k.adviseItems(count, err)
 		}
-		if err := d.print(out, item); err != nil {
+		if err := d.printMethod(out, item); err != nil {
 			return err
 		}
 		if count++; count == k.count {
@@ -218,10 +218,10 @@ func (k *calling) items(ctx context.Context, d *description, from sources, into 
 }
 
 // adviseItems is advise for the error of a stream behind so many items: the handler has begun if there was one.
-func (k *calling) adviseItems(count int, err error) error {
+func (k *callCommand) adviseItems(count int, err error) error {
 	_, answered := hg.RemoteOf(err)
 	if count == 0 || answered {
-		return k.c.advise(k.method, err)
+		return k.c.adviseError(k.method, err)
 	}
 	by := "ended by --timeout, " + k.timeout.String() + ","
 	switch {
@@ -242,42 +242,42 @@ func (k *calling) adviseItems(count int, err error) error {
 	return ranError{show.Advise(err, lines...)}
 }
 
-// typed returns the context and the Peer of a call by package qs.
-func (k *calling) typed(ctx context.Context) (context.Context, qs.Peer, error) {
+// newTypedInput returns the context and the Peer of a call by package qs.
+func (k *callCommand) newTypedInput(ctx context.Context) (context.Context, qs.Peer, error) {
 	for name, value := range k.meta.All() {
 		ctx = qs.WithMetadata(ctx, name, value)
 	}
-	if err := k.forget(); err != nil {
+	if err := k.closeHandle(); err != nil {
 		return ctx, qs.Peer{}, err
 	}
 	peer, err := k.c.node.Peer(ctx, k.c.peer.String())
 	return ctx, peer, err
 }
 
-// lendingTo makes a call of a method with so many Sinks.
-func lendingTo[Sinks any](ctx context.Context, k *calling, from sources, into *merger, to [most]qs.Sink) (msgpack.RawMessage, error) {
-	ctx, peer, err := k.typed(ctx)
+// newLendingInput makes a call of a method with so many Sinks.
+func newLendingInput[Sinks any](ctx context.Context, k *callCommand, from sources, into *inputEncoder, to [maxSinks]qs.Sink) (msgpack.RawMessage, error) {
+	ctx, peer, err := k.newTypedInput(ctx)
 	if err != nil {
 		return nil, err
 	}
-	in := input[Sinks]{sources: from, into: into}
+	in := lendingInput[Sinks]{sources: from, into: into}
 	for n := range into.sinks {
 		reflect.ValueOf(&in.Sinks).Elem().Field(n).Set(reflect.ValueOf(to[n]))
 	}
-	m := qs.Define[input[Sinks], msgpack.RawMessage](k.method, qs.WithCodec(codec.Msgpack))
+	m := qs.Define[lendingInput[Sinks], msgpack.RawMessage](k.method, qs.WithCodec(codec.Msgpack))
 	return m.Call(ctx, peer, in)
 }
 
-// lend lends a file as it can be.
-func lend(f *os.File) qs.Source {
+// newSource lends a file as it can be.
+func newSource(f *os.File) qs.Source {
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && f != os.Stdin {
 		return qs.File(f)
 	}
 	return qs.Reader(f)
 }
 
-// place returns where in the input a field is that a flag names.
-func (d *description) place(flag, name, kind string, all []typed.Field) ([]int, error) {
+// findField returns the path in the input of a field that a flag names.
+func (d *methodDescription) findField(flag, name, kind string, all []typed.Field) ([]int, error) {
 	var known []string
 	for _, f := range all {
 		if f.Name == name {

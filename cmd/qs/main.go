@@ -32,7 +32,7 @@ func main() { os.Exit(start(os.Args[1:], os.Stdout, os.Stderr)) }
 // start runs a command line and returns the exit code.
 func start(args []string, out, diag io.Writer) int {
 	written := &output{to: out}
-	a := &app{out: written, diag: diag}
+	a := &app{stdout: written, stderr: diag}
 	root := a.newRoot()
 	if len(args) == 0 {
 		root.SetOut(diag)
@@ -42,20 +42,20 @@ func start(args []string, out, diag io.Writer) int {
 	if len(args) > 0 && args[0] == cobra.ShellCompRequestCmd {
 		unquoteUsages(root)
 	}
-	a.json = slices.ContainsFunc(args, isJSONFlag) // for mistakes that are found before the flags are parsed
-	normal, cmd, err := normalize(root, args)
+	a.isJSON = slices.ContainsFunc(args, isJSONFlag) // for mistakes that are found before the flags are parsed
+	normal, cmd, err := normalizeArgs(root, args)
 	if err != nil {
-		return a.fail(cmd, err)
+		return a.reportError(cmd, err)
 	}
 	root.SetArgs(normal)
 	cmd, err = root.ExecuteC()
-	if err != nil && !a.running { // cobra and pflag report mistakes in the command line as plain errors
+	if err != nil && !a.isRunning { // cobra and pflag report mistakes in the command line as plain errors
 		err = usageError{err.Error()}
 	}
-	if err == nil && written.failed() != nil {
-		err = failedError{fmt.Errorf("the output could not be written: %w", written.failed())}
+	if err == nil && written.failure() != nil {
+		err = failedError{fmt.Errorf("the output could not be written: %w", written.failure())}
 	}
-	return a.fail(cmd, err)
+	return a.reportError(cmd, err)
 }
 
 func isJSONFlag(arg string) bool { return arg == "--json" || arg == "-json" || arg == "-j" }

@@ -56,7 +56,7 @@ func (a *app) newMercury() *cobra.Command {
 	fs.IntVarP(&q.o.InFlight, "inflight", "n", 1, "`calls` in flight")
 	fs.DurationVarP(&q.o.For, "time", "d", time.Second, "`time` to measure for")
 	fs.BoolVar(&q.o.Verify, "verify", false, "check the data of read and write")
-	fs.BoolVar(&q.done, "done", false, "stop the server afterwards: hg_perf_server serves one client")
+	fs.BoolVar(&q.sent, "done", false, "stop the server afterwards: hg_perf_server serves one client")
 	fs.StringVar(&q.hostfile, "hostfile", "", "`file` to write the address of serve or gateway to")
 	fs.StringVar(&q.via, "via", "", "`address` of a gateway to call through")
 	fs.StringVarP(&q.listen, "listen", "l", "tcp://127.0.0.1:0", "`address` at which gateway listens for programs of this module")
@@ -66,7 +66,7 @@ func (a *app) newMercury() *cobra.Command {
 	return c
 }
 
-// run does what the second argument says.
+// run runs the subcommand that the second argument names.
 func (q *mercuryCommand) run(args []string) error {
 	if q.provider < -1 || q.provider > 65535 {
 		return usageError{"--provider is not 0 to 65535"}
@@ -79,9 +79,9 @@ func (q *mercuryCommand) run(args []string) error {
 	verb, rest := args[1], args[2:]
 	switch {
 	case verb == "serve" && len(rest) == 0:
-		return q.serve(ctx)
+		return q.runServe(ctx)
 	case verb == "gateway" && (q.service == "") == (len(rest) == 0):
-		return q.gateway(ctx, rest)
+		return q.runGateway(ctx, rest)
 	case verb == "gateway":
 		return usageError{"--service and names of its methods belong together"}
 	}
@@ -92,11 +92,11 @@ func (q *mercuryCommand) run(args []string) error {
 	defer n.Close()
 	switch {
 	case verb == "call" && (len(rest) == 1 || len(rest) == 2):
-		err = q.call(ctx, n, rest)
+		err = q.runCall(ctx, n, rest)
 	case verb == "ping" && len(rest) == 0:
 		var took time.Duration
 		if took, err = perf.Ping(ctx, n, q.addr); err == nil {
-			return q.app.printResult(mercuryPing{q.addr, true, micros(took)}, func(out io.Writer) {
+			return q.app.printResult(mercuryPing{q.addr, true, toMicros(took)}, func(out io.Writer) {
 				fmt.Fprintf(out, "answered by %s after %v\n", q.addr, took.Round(time.Microsecond))
 			})
 		} else if errors.Is(err, mercury.ErrNoMethod) {
@@ -105,11 +105,11 @@ func (q *mercuryCommand) run(args []string) error {
 			})
 		}
 	case (verb == "rate" || verb == "read" || verb == "write") && len(rest) == 0:
-		err = q.measure(ctx, n, verb)
+		err = q.runMeasure(ctx, n, verb)
 	default:
 		return usageError{fmt.Sprintf("%q is not call NAME [JSON], rate, read, write, ping, serve or gateway [NAME ...]", strings.Join(args[1:], " "))}
 	}
-	if err == nil && q.done {
+	if err == nil && q.sent {
 		err = perf.Done(ctx, n, q.addr)
 	}
 	return err
@@ -123,7 +123,7 @@ type mercuryCommand struct {
 	provider int
 	timeout  time.Duration
 	hostfile string
-	done     bool
+	sent     bool
 	o        perf.Options
 
 	network              network
@@ -131,20 +131,20 @@ type mercuryCommand struct {
 	targets              []string
 }
 
-// A mercuryListening is what --json prints of serve and gateway when they listen.
+// A mercuryListening is the JSON of serve and gateway when they listen.
 type mercuryListening struct {
 	Address string `json:"address"`           // for programs of C Mercury
 	Gateway string `json:"gateway,omitempty"` // for programs of this module
 }
 
-// A mercuryPing is what --json prints of ping.
+// A mercuryPing is the JSON of ping.
 type mercuryPing struct {
 	Address     string  `json:"address"`
 	PerfServer  bool    `json:"perf_server"`
 	RoundTripUs float64 `json:"round_trip_us,omitempty"`
 }
 
-// A mercuryResult is what --json prints of rate, read and write.
+// A mercuryResult is the JSON of rate, read and write.
 type mercuryResult struct {
 	Calls   int64   `json:"calls"`
 	Bytes   int     `json:"bytes"` // of each
@@ -153,8 +153,8 @@ type mercuryResult struct {
 	MiB     float64 `json:"mib_per_s,omitempty"` // of read and write
 }
 
-// announce writes to the host file, and prints, where C finds n, and where programs of this module find the gateway, if there is one.
-func (q *mercuryCommand) announce(n *mercury.Node, gateway string) error {
+// printListening writes to the host file, and prints, where C finds n, and where programs of this module find the gateway, if there is one.
+func (q *mercuryCommand) printListening(n *mercury.Node, gateway string) error {
 	if q.hostfile != "" {
 		if err := os.WriteFile(q.hostfile, []byte(n.Addr()+"\n"), 0o644); err != nil {
 			return err
@@ -168,9 +168,9 @@ func (q *mercuryCommand) announce(n *mercury.Node, gateway string) error {
 	})
 }
 
-// gateway passes calls on until ctx ends.
-func (q *mercuryCommand) gateway(ctx context.Context, names []string) error {
-	cfg, err := q.network.config(q.listen)
+// runGateway passes calls on until ctx ends.
+func (q *mercuryCommand) runGateway(ctx context.Context, names []string) error {
+	cfg, err := q.network.newConfig(q.listen)
 	if err != nil {
 		return err
 	}
@@ -194,14 +194,14 @@ func (q *mercuryCommand) gateway(ctx context.Context, names []string) error {
 			g.Forward(name, mercury.ID(name), service)
 		}
 	}
-	if err := q.announce(c, node.Addr().String()); err != nil {
+	if err := q.printListening(c, node.Addr().String()); err != nil {
 		return err
 	}
 	return node.Serve(ctx)
 }
 
-// send makes a call, by a gateway if there is one.
-func (q *mercuryCommand) send(ctx context.Context, n *mercury.Node, id uint64, in []byte) ([]byte, error) {
+// runSend makes a call, by a gateway if there is one.
+func (q *mercuryCommand) runSend(ctx context.Context, n *mercury.Node, id uint64, in []byte) ([]byte, error) {
 	if q.via == "" {
 		return n.Call(ctx, q.addr, id, in)
 	}
@@ -219,21 +219,21 @@ func (q *mercuryCommand) send(ctx context.Context, n *mercury.Node, id uint64, i
 	return gateway.Call(ctx, peer, q.addr, id, gateway.Raw(in))
 }
 
-func (q *mercuryCommand) serve(ctx context.Context) error {
+func (q *mercuryCommand) runServe(ctx context.Context) error {
 	n, err := mercury.Open(q.addr, mercury.Config{})
 	if err != nil {
 		return err
 	}
 	defer n.Close()
 	perf.Serve(n, nil)
-	if err := q.announce(n, ""); err != nil {
+	if err := q.printListening(n, ""); err != nil {
 		return err
 	}
 	<-ctx.Done()
 	return nil
 }
 
-func (q *mercuryCommand) measure(ctx context.Context, n *mercury.Node, verb string) error {
+func (q *mercuryCommand) runMeasure(ctx context.Context, n *mercury.Node, verb string) error {
 	if verb == "rate" {
 		r, err := perf.Rate(ctx, n, q.addr, q.o)
 		if err != nil {
@@ -255,7 +255,7 @@ func (q *mercuryCommand) measure(ctx context.Context, n *mercury.Node, verb stri
 	})
 }
 
-func (q *mercuryCommand) call(ctx context.Context, n *mercury.Node, args []string) error {
+func (q *mercuryCommand) runCall(ctx context.Context, n *mercury.Node, args []string) error {
 	id, err := strconv.ParseUint(args[0], 0, 64)
 	if err != nil {
 		id = mercury.ID(args[0])
@@ -284,7 +284,7 @@ func (q *mercuryCommand) call(ctx context.Context, n *mercury.Node, args []strin
 	if err != nil {
 		return err
 	}
-	if b, err = q.send(ctx, n, id, b); err != nil {
+	if b, err = q.runSend(ctx, n, id, b); err != nil {
 		return err
 	}
 	switch {
@@ -302,7 +302,7 @@ func (q *mercuryCommand) call(ctx context.Context, n *mercury.Node, args []strin
 	}
 	line, err := json.Marshal(values)
 	if err == nil {
-		_, err = fmt.Fprintf(q.app.out, "%s\n", show.EscapeJSON(line))
+		_, err = fmt.Fprintf(q.app.stdout, "%s\n", show.EscapeJSON(line))
 	}
 	return err
 }

@@ -19,9 +19,9 @@ import (
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
 )
 
-// network is what the flags of every command say about the network.
+// network holds the flags about the network, which every command has.
 type network struct {
-	transport string // of a target that is started
+	transport string // for a target that is started
 	local     bool
 	spin      time.Duration
 	timeout   time.Duration
@@ -39,10 +39,10 @@ func (n *network) measureFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&n.busy, "busy", 0, "`goroutines` that keep the processors busy, in each process")
 }
 
-// handlerFlag is the flag of commands that serve, or start what serves.
+// handlerFlag adds the flag of commands that serve, or start a program that serves.
 func (n *network) handlerFlag(c *cobra.Command) {
 	c.Flags().StringVar(&n.handlers, "handlers", "inline", "where handlers of the target run: `inline`, on the goroutine that drives, dispatch or typed, on others")
-	oneOf(c, "handlers", "inline", "dispatch", "typed")
+	choiceText(c, "handlers", "inline", "dispatch", "typed")
 }
 
 // peerFlags are the flags of every command that connects.
@@ -62,8 +62,8 @@ func markConnection(fs *pflag.FlagSet, names ...string) {
 	}
 }
 
-// args are the flags that give another qs the same network.
-func (n *network) args() []string {
+// childArgs are the flags that give another qs the same network.
+func (n *network) childArgs() []string {
 	args := []string{"--spin", n.spin.String(), "--peer-timeout", n.timeout.String(), "--busy", strconv.Itoa(n.busy)}
 	if n.local {
 		args = append(args, "--local")
@@ -77,12 +77,12 @@ func (n *network) args() []string {
 	return append(args, n.secrets.args()...)
 }
 
-// maxReserved bounds what is set aside for messages of peers: a MiB each, so there is room for some 250.
+// maxReserved bounds the memory that is reserved for messages of peers: a MiB each, so there is room for some 250.
 const maxReserved = 256 << 20
 
-// config is that of every class of this program, at addr or with a target there: bodies are bytes unless a method says otherwise, and
-// many requests may be outstanding.
-func (n *network) config(addr string) (hg.Config, error) {
+// newConfig returns the configuration of a class of this program, at addr or with a target there: bodies are bytes unless a method sets a codec,
+// and many requests may be in flight.
+func (n *network) newConfig(addr string) (hg.Config, error) {
 	plugins, err := n.secrets.plugins(addr)
 	if err != nil {
 		return hg.Config{}, err
@@ -114,22 +114,22 @@ func (n *network) startProfile() (stop func(), err error) {
 	}, nil
 }
 
-// to is what opens a class that calls targets of a transport, or at an address.
-func (n *network) to(addr string) string {
+// clientAddr returns the address with which to open a class that calls targets of a transport, or at an address.
+func (n *network) clientAddr(addr string) string {
 	scheme, _, _ := strings.Cut(addr, "://")
-	return n.both(scheme + "://")
+	return n.withSharedMemory(scheme + "://")
 }
 
-// both adds the second transport to what opens a class, if there is to be one.
-func (n *network) both(addr string) string {
+// withSharedMemory adds sm to the address of a class, if that transport is enabled.
+func (n *network) withSharedMemory(addr string) string {
 	if n.local && !strings.HasPrefix(addr, "sm://") {
 		return addr + ",sm://"
 	}
 	return addr
 }
 
-// choose takes in a --transport: "auto" is tcp, with sm beside it.
-func (n *network) choose(transport string) error {
+// setTransport sets the transport by the flag --transport: "auto" is tcp together with sm.
+func (n *network) setTransport(transport string) error {
 	if n.transport = transport; transport == "auto" {
 		n.transport, n.local = "tcp", true
 	}
@@ -139,10 +139,10 @@ func (n *network) choose(transport string) error {
 	return nil
 }
 
-// anywhere is an address of this machine to listen on that is free.
-func (n *network) anywhere() string {
+// anyListenAddr returns an address of this machine with a free port to listen on.
+func (n *network) anyListenAddr() string {
 	if n.transport == "sm" {
 		return "sm://*"
 	}
-	return n.both(n.transport + "://127.0.0.1:0")
+	return n.withSharedMemory(n.transport + "://127.0.0.1:0")
 }

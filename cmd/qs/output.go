@@ -26,8 +26,8 @@ func (o *output) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// failed returns the first error of Write.
-func (o *output) failed() error {
+// failure returns the first error of Write.
+func (o *output) failure() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.err

@@ -49,31 +49,31 @@ func (a *app) newPerf() *cobra.Command {
 	fs.StringVarP(&m.inflight, "inflight", "n", "1,16,64", "calls in flight, a `list`; in a table over sizes the last, of calls or transfers")
 	fs.StringVar(&m.target, "target", "", "`address` of a running qs serve; without it one is started")
 	fs.StringVar(&m.op, "op", "", "`what` to measure: rate, lat, read or write for a table over sizes, mixed or idle")
-	fs.BoolVar(&m.both, "both", false, "--op rate and lat: the output has the size of the input, instead of none")
+	fs.BoolVar(&m.withSharedMemory, "both", false, "--op rate and lat: the output has the size of the input, instead of none")
 	fs.IntVar(&m.peers, "peers", 1000, "how many `peers`, with --op idle")
 	fs.IntVar(&m.processes, "processes", 10, "how many `processes` run them, each peer in a context of its own")
-	fs.BoolVar(&m.floor, "floor", false, "also measure the least that a call could cost: a bare echo over one tcp connection, and one over a unix socket through package net")
-	oneOf(c, "transport", append(na.Schemes(), "auto")...)
-	oneOf(c, "api", "callback", "sync", "typed")
-	oneOf(c, "op", "rate", "lat", "read", "write", "mixed", "idle")
+	fs.BoolVar(&m.isFloor, "floor", false, "also measure the least that a call could cost: a bare echo over one tcp connection, and one over a unix socket through package net")
+	choiceText(c, "transport", append(na.Schemes(), "auto")...)
+	choiceText(c, "api", "callback", "sync", "typed")
+	choiceText(c, "op", "rate", "lat", "read", "write", "mixed", "idle")
 	return c
 }
 
-// A measurement is what the flags of qs perf say.
+// A measurement holds the flags of qs perf.
 type measurement struct {
-	app                 *app
-	network             network
-	perf                bench.Perf
-	transport, inflight string
-	target, op          string
-	both, floor         bool
-	peers, processes    int
+	app                       *app
+	network                   network
+	perf                      bench.Perf
+	transport, inflight       string
+	target, op                string
+	withSharedMemory, isFloor bool
+	peers, processes          int
 }
 
 // run makes the measurements.
 func (m *measurement) run() error {
 	n, p := &m.network, &m.perf
-	if err := n.choose(m.transport); err != nil {
+	if err := n.setTransport(m.transport); err != nil {
 		return err
 	}
 	switch {
@@ -87,11 +87,11 @@ func (m *measurement) run() error {
 		return usageError{fmt.Sprintf("--size %d is more than --bulk %d: the table over sizes would be empty", p.Size, p.Bulk)}
 	case p.Alloc && (p.API == "typed" || m.op != "" && m.op != "write"):
 		return usageError{"--alloc is for --op write, or no --op, and not for --api typed"}
-	case m.both && !bench.OfCalls(m.op):
+	case m.withSharedMemory && !bench.OfCalls(m.op):
 		return usageError{"--both is for --op rate and lat"}
-	case m.floor && m.op != "":
+	case m.isFloor && m.op != "":
 		return usageError{"--floor is measured without --op"}
-	case m.floor && p.Size < 1:
+	case m.isFloor && p.Size < 1:
 		return usageError{"--floor needs a --size of at least 1"}
 	case m.op == "idle" && (n.busy != 0 || n.profile != "" || m.target != ""):
 		return usageError{"--op idle has no --busy, --cpuprofile and --target"}
@@ -108,7 +108,7 @@ func (m *measurement) run() error {
 		p.Inflight = append(p.Inflight, v)
 	}
 	if m.op == "idle" {
-		return m.idle()
+		return m.measureIdle()
 	}
 	addr := m.target
 	if addr != "" {
@@ -121,31 +121,31 @@ func (m *measurement) run() error {
 		n.handlers = "typed"
 	}
 	if addr == "" {
-		c, err := self.Start("", slices.Concat([]string{"serve", "--child"}, n.args(), []string{n.anywhere()})...)
+		c, err := self.Start("", slices.Concat([]string{"serve", "--child"}, n.childArgs(), []string{n.anyListenAddr()})...)
 		if err != nil {
 			return err
 		}
 		defer c.Stop()
 		addr = c.Addr
 	}
-	cfg, err := n.config(addr)
+	cfg, err := n.newConfig(addr)
 	if err != nil {
 		return err
 	}
-	if err := p.Open(cfg, n.to(addr), addr); err != nil && p.Peer().IsZero() {
+	if err := p.Open(cfg, n.clientAddr(addr), addr); err != nil && p.Peer().IsZero() {
 		return explainLookup(addr, err)
 	} else if err != nil {
 		return withoutFate(files.Explain(p.Peer(), err))
 	}
 	defer p.Close()
-	if err := m.measure(); err != nil {
+	if err := m.measureRung(); err != nil {
 		return failedError{err}
 	}
 	return nil
 }
 
-// measure makes the measurements with a target that has answered. After a signal it prints those that have ended.
-func (m *measurement) measure() error {
+// measureRung makes the measurements with a target that has answered. After a signal it prints those that have ended.
+func (m *measurement) measureRung() error {
 	n, p := &m.network, &m.perf
 	stopProfile, err := n.startProfile()
 	if err != nil {
@@ -159,7 +159,7 @@ func (m *measurement) measure() error {
 	shown := m.app.newStatus()
 	defer shown.clear()
 	p.Step = func(done, all int, what string) {
-		shown.show("%d of %d: %s, %v each", done+1, all, what, p.Time)
+		shown.update("%d of %d: %s, %v each", done+1, all, what, p.Time)
 	}
 	switch m.op {
 	case "":
@@ -176,7 +176,7 @@ func (m *measurement) measure() error {
 }
 
 // measureAll measures latency, rates and throughput.
-func (m *measurement) measureAll(shown *status) error {
+func (m *measurement) measureAll(shown *statusLine) error {
 	p := &m.perf
 	r, err := p.All()
 	r.Peer = "quicksilver-" + p.By() + "-" + p.API
@@ -185,8 +185,8 @@ func (m *measurement) measureAll(shown *status) error {
 		func() (bench.Result, error) { return p.Floor(m.network.spin) },
 		func() (bench.Result, error) { return p.FloorUnix(m.network.busy) },
 	} {
-		if m.floor && err == nil {
-			shown.show("the floor, %v", p.Time)
+		if m.isFloor && err == nil {
+			shown.update("the floor, %v", p.Time)
 			if r, err = floor(); err == nil {
 				rs = append(rs, r)
 			}
@@ -208,17 +208,17 @@ func printPerf(p *bench.Perf, out io.Writer, rs []bench.Result) {
 	}
 	t := newTable(append(columns, ">bulk MiB/s")...)
 	for _, r := range rs {
-		row := []string{r.Peer, figure(r.P50, 1), figure(r.P99, 1)}
+		row := []string{r.Peer, figureText(r.P50, 1), figureText(r.P99, 1)}
 		for _, n := range p.Inflight {
-			row = append(row, figure(r.Rate[strconv.Itoa(n)], 0))
+			row = append(row, figureText(r.Rate[strconv.Itoa(n)], 0))
 		}
-		t.addRow(append(row, figure(r.Bulk, 0))...)
+		t.addRow(append(row, figureText(r.Bulk, 0))...)
 	}
 	t.print(out)
 }
 
-// measureMixed measures calls beside bulk data.
-func (m *measurement) measureMixed(shown *status) error {
+// measureMixed measures calls while bulk data is transferred.
+func (m *measurement) measureMixed(shown *statusLine) error {
 	r, err := m.perf.Mixed()
 	if err != nil && !errors.Is(err, bench.ErrStopped) {
 		return err
@@ -226,49 +226,49 @@ func (m *measurement) measureMixed(shown *status) error {
 	shown.clear()
 	return errors.Join(m.app.printResult(r, func(out io.Writer) {
 		t := newTable("calls", ">p50 us", ">p99 us", ">bulk MiB/s")
-		t.addRow("alone", figure(r.IdleP50, 1), figure(r.IdleP99, 1), "")
-		t.addRow("beside bulk", figure(r.BusyP50, 1), figure(r.BusyP99, 1), figure(r.Bulk, 0))
+		t.addRow("alone", figureText(r.IdleP50, 1), figureText(r.IdleP99, 1), "")
+		t.addRow("beside bulk", figureText(r.BusyP50, 1), figureText(r.BusyP99, 1), figureText(r.Bulk, 0))
 		t.print(out)
 	}), err)
 }
 
 // measureTable measures a table over sizes. Its lines are printed as they are measured, with the columns of C Mercury's programs.
-func (m *measurement) measureTable(shown *status) error {
+func (m *measurement) measureTable(shown *statusLine) error {
 	p := &m.perf
-	if bench.OfCalls(m.op) && !m.both {
+	if bench.OfCalls(m.op) && !m.withSharedMemory {
 		if err := p.OfTake(); err != nil {
 			return err
 		}
 	}
-	out := shown.over(m.app.out)
-	if !m.app.json {
+	out := shown.writerAbove(m.app.stdout)
+	if !m.app.isJSON {
 		column, title, inflight := p.Describe(m.op)
 		fmt.Fprintf(out, "# quicksilver %s: %s, %d in flight\n%-10s %20s %20s\n", p.Peer().Scheme(), title, inflight, "# Size", column, "Time (us)")
 	}
 	t, err := p.Ladder(m.op, func(r bench.Rung) {
-		if !m.app.json {
+		if !m.app.isJSON {
 			fmt.Fprintf(out, "%-10d %20.2f %20.2f\n", r.Size, r.Value, r.Time)
 		}
 	})
-	if m.app.json && (err == nil || errors.Is(err, bench.ErrStopped)) {
+	if m.app.isJSON && (err == nil || errors.Is(err, bench.ErrStopped)) {
 		shown.clear()
-		return errors.Join(show.JSON(m.app.out, t), err)
+		return errors.Join(show.JSON(m.app.stdout, t), err)
 	}
 	return err
 }
 
-// figure prints a number, or a dash for what was not measured.
-func figure(v float64, digits int) string {
+// figureText formats a number, or a dash for one that was not measured.
+func figureText(v float64, digits int) string {
 	if v == 0 {
 		return "-"
 	}
 	return strconv.FormatFloat(v, 'f', digits, 64)
 }
 
-// idle measures what silent peers cost.
-func (m *measurement) idle() error {
+// measureIdle measures the CPU time and the memory for silent peers.
+func (m *measurement) measureIdle() error {
 	n := &m.network
-	cfg, err := n.config(n.anywhere())
+	cfg, err := n.newConfig(n.anyListenAddr())
 	if err != nil {
 		return err
 	}
@@ -276,8 +276,8 @@ func (m *measurement) idle() error {
 	defer stop()
 	shown := m.app.newStatus()
 	defer shown.clear()
-	shown.show("%d peers in %d processes, %v", m.peers, min(m.peers, m.processes), m.perf.Time)
-	r, err := bench.Idle(ctx, cfg, n.anywhere(), func(addr string, peers int) (*self.Child, error) {
+	shown.update("%d peers in %d processes, %v", m.peers, min(m.peers, m.processes), m.perf.Time)
+	r, err := bench.Idle(ctx, cfg, n.anyListenAddr(), func(addr string, peers int) (*self.Child, error) {
 		return self.Start(swarmReady, slices.Concat([]string{"swarm"}, n.secrets.args(), []string{addr, strconv.Itoa(peers)})...)
 	}, m.peers, min(m.peers, m.processes), m.perf.Time)
 	if errors.Is(err, bench.ErrStopped) {
@@ -293,7 +293,7 @@ func (m *measurement) idle() error {
 	return errors.Join(err, context.Cause(ctx))
 }
 
-// swarmReady is what a process of many peers says when each has had an answer.
+// swarmReady is the line that a process of many peers prints when each peer has had an answer.
 const swarmReady = "connected"
 
 // newSwarm returns the command of a process of many peers, which ends with its input.
@@ -304,14 +304,14 @@ func (a *app) newSwarm() *cobra.Command {
 		if err != nil {
 			return usageError{err.Error()}
 		}
-		cfg, err := n.config(args[0])
+		cfg, err := n.newConfig(args[0])
 		if err != nil {
 			return err
 		}
-		if err := bench.Swarm(cfg, n.to(args[0]), args[0], peers); err != nil {
+		if err := bench.Swarm(cfg, n.clientAddr(args[0]), args[0], peers); err != nil {
 			return err
 		}
-		fmt.Fprintln(a.out, swarmReady)
+		fmt.Fprintln(a.stdout, swarmReady)
 		_, err = io.Copy(io.Discard, os.Stdin)
 		return err
 	}}

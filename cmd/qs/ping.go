@@ -28,16 +28,16 @@ type pinger struct {
 	size     int
 	out      io.Writer // of the lines; nil for none
 
-	class *hg.Class
-	hctx  *hg.Context
-	h     *hg.Handle
-	peer  na.Addr
-	met   bool  // there is a session, or was
-	fault error // it was lost
+	class       *hg.Class
+	hctx        *hg.Context
+	h           *hg.Handle
+	peer        na.Addr
+	hasAnswered bool  // there is a session, or was
+	lostErr     error // it was lost
 
-	shown  *status   // how long there has been no answer
-	silent time.Time // when the first call in a row was made that has no answer
-	down   error     // why there is none, once the program is known to be lost or was silent for the peer timeout
+	silenceShownAt *statusLine // the status line with the time without an answer
+	silentSince    time.Time   // when the first call in a row was made that has no answer
+	downErr        error       // why there is none, once the program is known to be lost or was silent for the peer timeout
 
 	stats pingStats
 	times []time.Duration // the last maxTimes
@@ -47,7 +47,7 @@ type pinger struct {
 const maxTimes = 1 << 20
 
 func (a *app) newPing() *cobra.Command {
-	p := &pinger{app: a, out: a.out}
+	p := &pinger{app: a, out: a.stdout}
 	c := &cobra.Command{
 		Use: "ping ADDRESS", Short: "Measure round trips to a program, one by one",
 		Long: `Measures round trips to a program, one by one, until Ctrl-C or --count.
@@ -77,13 +77,13 @@ func (p *pinger) ping(addr string) error {
 	if p.interval < 0 || p.timeout <= 0 || p.count < 0 || p.size < 0 || p.size > 64<<20 {
 		return usageError{"--interval, --count or --size is negative, --timeout not positive, or --size more than 64 MiB"}
 	}
-	p.shown = p.app.newStatus()
-	if p.app.json {
+	p.silenceShownAt = p.app.newStatus()
+	if p.app.isJSON {
 		p.out = nil
 	} else {
-		p.out = p.shown.over(p.out)
+		p.out = p.silenceShownAt.writerAbove(p.out)
 	}
-	if err := p.open(addr); err != nil {
+	if err := p.connect(addr); err != nil {
 		return err
 	}
 	ctx, stop := p.app.untilSignal()
@@ -97,32 +97,32 @@ func (p *pinger) ping(addr string) error {
 	defer stopProfile()
 	bench.Burden(p.n.busy)
 	err = p.run(ctx)
-	p.shown.clear()
+	p.silenceShownAt.clear()
 	if p.stats.Answered == 0 {
 		if !errors.As(err, new(unansweredError)) {
 			err = withoutFate(err)
 		}
-	} else if err != nil && !errors.As(err, new(brokenPromise)) {
+	} else if err != nil && !errors.As(err, new(brokenPromiseError)) {
 		err = failedError{err}
 	}
 	p.close()
-	p.sum()
+	p.computeStats()
 	if err != nil {
 		p.stats.Error, _ = show.SplitError(err)
 	}
 	return errors.Join(err, p.app.printResult(&p.stats, p.print))
 }
 
-func (p *pinger) open(addr string) error {
+func (p *pinger) connect(addr string) error {
 	addr, err := parseAddr(addr)
 	if err != nil {
 		return err
 	}
-	cfg, err := p.n.config(addr)
+	cfg, err := p.n.newConfig(addr)
 	if err != nil {
 		return err
 	}
-	if p.class, err = hg.Open(p.n.to(addr), cfg); err != nil {
+	if p.class, err = hg.Open(p.n.clientAddr(addr), cfg); err != nil {
 		return err
 	}
 	if p.hctx, err = p.class.NewContext(); err != nil {
@@ -131,12 +131,12 @@ func (p *pinger) open(addr string) error {
 	if p.peer, err = p.hctx.LookupWait(context.Background(), addr); err != nil {
 		return explainLookup(addr, err)
 	}
-	p.hctx.OnFault(func(_ na.Addr, err error) { p.fault = err })
+	p.hctx.OnFault(func(_ na.Addr, err error) { p.lostErr = err })
 	p.h, err = p.hctx.Create(p.peer, hg.HashName(hg.PingRPC))
 	return err
 }
 
-// close ends everything; nobody has to be waited for.
+// close closes the class. It does not wait for peers.
 func (p *pinger) close() {
 	p.h.Close()
 	_ = p.class.Close()
@@ -148,8 +148,8 @@ func (p *pinger) close() {
 // retryInterval is the least time between two calls of a program that is lost.
 const retryInterval = 250 * time.Millisecond
 
-// goesOn reports whether ping waits for a program that is lost: it has answered before, and no number of calls was asked for.
-func (p *pinger) goesOn() bool { return p.count == 0 && p.stats.Answered > 0 }
+// waitsForLost reports whether ping waits for a program that is lost: it has answered before, and --count is not set.
+func (p *pinger) waitsForLost() bool { return p.count == 0 && p.stats.Answered > 0 }
 
 // run pings until count calls were made, ctx ends, or the target is lost and not waited for.
 func (p *pinger) run(ctx context.Context) error {
@@ -157,65 +157,65 @@ func (p *pinger) run(ctx context.Context) error {
 	in := bench.Pattern(p.size)
 	for (p.count == 0 || p.stats.Sent < p.count) && ctx.Err() == nil {
 		begun := time.Now()
-		if p.silent.IsZero() {
-			p.silent = begun
+		if p.silentSince.IsZero() {
+			p.silentSince = begun
 		}
 		patience := p.timeout
-		if !p.goesOn() {
-			patience = min(patience, time.Until(p.silent.Add(p.n.timeout)))
+		if !p.waitsForLost() {
+			patience = min(patience, time.Until(p.silentSince.Add(p.n.timeout)))
 		}
-		p.fault = nil
-		answered, err := p.once(ctx, in, patience)
+		p.lostErr = nil
+		answered, err := p.pingOnce(ctx, in, patience)
 		took := time.Since(begun)
 		next := begun.Add(p.interval)
 		switch {
 		case answered:
-			p.silent, p.down = time.Time{}, nil
-			p.shown.clear()
-			p.answered(took)
+			p.silentSince, p.downErr = time.Time{}, nil
+			p.silenceShownAt.clear()
+			p.countAnswer(took)
 		case ctx.Err() != nil:
 			p.stats.Sent-- // nobody knows what would have become of it
-		case err != nil && !p.goesOn():
-			return p.lost(err)
+		case err != nil && !p.waitsForLost():
+			return p.endLost(err)
 		case err != nil:
 			p.stats.Lost++
-			p.down = err
+			p.downErr = err
 			next = begun.Add(max(p.interval, retryInterval))
 		default:
-			p.missed(took)
-			if time.Since(p.silent) < p.n.timeout {
+			p.countMiss(took)
+			if time.Since(p.silentSince) < p.n.timeout {
 				break
 			}
-			if !p.goesOn() {
-				return p.silentFor(p.n.timeout)
+			if !p.waitsForLost() {
+				return p.newSilenceError(p.n.timeout)
 			}
-			p.down = na.ErrTimeout
+			p.downErr = na.ErrTimeout
 		}
 		if p.count > 0 && p.stats.Sent == p.count {
 			break
 		}
-		if err := p.until(ctx, next, func() bool { return p.fault != nil && p.down == nil }); err != nil {
+		if err := p.progressUntil(ctx, next, func() bool { return p.lostErr != nil && p.downErr == nil }); err != nil {
 			return err
 		}
-		if p.fault == nil || p.down != nil {
+		if p.lostErr == nil || p.downErr != nil {
 			continue
 		}
-		if !p.goesOn() {
-			return p.lost(p.fault)
+		if !p.waitsForLost() {
+			return p.endLost(p.lostErr)
 		}
-		p.silent, p.down = time.Now(), p.fault
+		p.silentSince, p.downErr = time.Now(), p.lostErr
 	}
 	switch {
 	case p.stats.Answered == 0 && p.stats.Sent > 0:
-		return p.silentFor(p.timeout)
-	case p.down != nil:
-		return brokenPromise{fmt.Errorf("%s was lost at the end: %s", p.peer, saySilence(time.Since(p.silent), p.down))}
+		return p.newSilenceError(p.timeout)
+	case p.downErr != nil:
+		return brokenPromiseError{fmt.Errorf("%s was lost at the end: %s", p.peer, silenceText(time.Since(p.silentSince), p.downErr))}
 	}
 	return nil
 }
 
-// saySilence says for how long a program has not answered, and why, as far as the error of a call says that.
-func saySilence(d time.Duration, err error) string {
+// silenceText describes for how long a program has not answered, and the reason if the error of a call has it.
+func silenceText(d time.Duration, err error) string {
 	text := fmt.Sprintf("no answer for %v", d.Truncate(time.Second))
 	if call, ok := errors.AsType[*hg.Error](err); ok {
 		err = call.Err
@@ -230,15 +230,15 @@ func saySilence(d time.Duration, err error) string {
 	return text + ": " + show.Text(strings.TrimPrefix(why, na.ErrUnreachable.Error()+": "))
 }
 
-// once makes one call. It is canceled when there is no answer in time. A refusal is an answer, too.
-func (p *pinger) once(ctx context.Context, in []byte, patience time.Duration) (answered bool, err error) {
+// pingOnce makes one call. It is canceled when there is no answer in time. A refusal is an answer, too.
+func (p *pinger) pingOnce(ctx context.Context, in []byte, patience time.Duration) (answered bool, err error) {
 	done := false
 	var failed error
 	p.stats.Sent++
 	if err := p.h.ForwardRaw(in, func(_ *hg.Handle, err error) { done, failed = true, err }); err != nil {
 		return false, err
 	}
-	if err := p.until(ctx, time.Now().Add(patience), func() bool { return done }); err != nil {
+	if err := p.progressUntil(ctx, time.Now().Add(patience), func() bool { return done }); err != nil {
 		return false, err
 	}
 	if !done {
@@ -247,7 +247,7 @@ func (p *pinger) once(ctx context.Context, in []byte, patience time.Duration) (a
 			p.hctx.Trigger(0)
 		}
 	}
-	p.met = p.met || hg.FateOf(failed) != na.NotRun
+	p.hasAnswered = p.hasAnswered || hg.FateOf(failed) != na.NotRun
 	if errors.Is(failed, na.ErrCanceled) {
 		return false, nil
 	}
@@ -257,17 +257,17 @@ func (p *pinger) once(ctx context.Context, in []byte, patience time.Duration) (a
 	return failed == nil, failed
 }
 
-// until moves bytes until done reports true, or the time has come, or ctx ends. It shows how long there has been no answer.
-func (p *pinger) until(ctx context.Context, end time.Time, done func() bool) error {
+// progressUntil calls Progress until done reports true, or end has passed, or ctx ends. It shows how long there has been no answer.
+func (p *pinger) progressUntil(ctx context.Context, end time.Time, done func() bool) error {
 	for p.hctx.Trigger(0); !done() && ctx.Err() == nil; p.hctx.Trigger(0) {
 		left := time.Until(end)
 		if left <= 0 {
 			return nil
 		}
-		if p.goesOn() && !p.silent.IsZero() {
-			silence := time.Since(p.silent)
+		if p.waitsForLost() && !p.silentSince.IsZero() {
+			silence := time.Since(p.silentSince)
 			if silence >= silenceShown {
-				p.shown.show("%s", saySilence(silence, p.down))
+				p.silenceShownAt.update("%s", silenceText(silence, p.downErr))
 			}
 			left = min(left, silence.Truncate(time.Second)+time.Second-silence)
 		}
@@ -281,21 +281,21 @@ func (p *pinger) until(ctx context.Context, end time.Time, done func() bool) err
 // silenceShown is how long a program may be silent before ping and top show it.
 const silenceShown = time.Second
 
-// silentFor returns the error of a ping whose target has answered nothing for d.
-func (p *pinger) silentFor(d time.Duration) error {
+// newSilenceError returns the error of a ping whose target has not answered for d.
+func (p *pinger) newSilenceError(d time.Duration) error {
 	switch {
-	case !p.met:
-		return p.lost(na.WithText(na.ErrUnreachable, fmt.Sprintf("no connection within %v", d)))
+	case !p.hasAnswered:
+		return p.endLost(na.WithText(na.ErrUnreachable, fmt.Sprintf("no connection within %v", d)))
 	case p.stats.Answered == 0:
 		p.stats.Lost = p.stats.Sent
 		return show.Advise(unansweredError{fmt.Sprintf("%s is connected and has answered nothing for %v", p.peer, d), na.ErrTimeout},
 			"to do:  see what the program does: it has to call Serve, or Progress; if it is busy or stopped, --timeout waits for longer")
 	}
-	return p.lost(fmt.Errorf("no answer for %v: %w", d, na.ErrPeerLost))
+	return p.endLost(fmt.Errorf("no answer for %v: %w", d, na.ErrPeerLost))
 }
 
-// lost ends the ping.
-func (p *pinger) lost(err error) error {
+// endLost ends the ping because its target is lost.
+func (p *pinger) endLost(err error) error {
 	p.stats.Lost = p.stats.Sent - p.stats.Answered
 	switch {
 	case errors.Is(err, na.ErrUnreachable):

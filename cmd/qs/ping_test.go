@@ -38,9 +38,9 @@ func TestPingStats(t *testing.T) {
 	var out strings.Builder
 	p := &pinger{out: &out}
 	for _, took := range []time.Duration{401_600 * time.Nanosecond, 508_400 * time.Nanosecond, 12_349_999 * time.Nanosecond} {
-		p.answered(took)
+		p.countAnswer(took)
 	}
-	p.sum()
+	p.computeStats()
 	p.print(&out)
 	lines := strings.Split(out.String(), "\n")
 	for i, want := range []string{"time=402 µs", "time=508 µs", "time=12.3 ms", "min 402 µs, p50 508 µs, p99 12.3 ms, max 12.3 ms"} {

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 )
 
-// pingStats is what --json prints.
+// pingStats is the JSON of qs ping.
 type pingStats struct {
 	Peer     string  `json:"peer"`
 	Bytes    int     `json:"bytes"`
@@ -26,7 +26,7 @@ type pingStats struct {
 	min, max time.Duration
 }
 
-func (p *pinger) answered(took time.Duration) {
+func (p *pinger) countAnswer(took time.Duration) {
 	if p.out != nil {
 		fmt.Fprintf(p.out, "%d bytes from %s: seq=%d time=%s\n", p.size, p.peer, p.stats.Sent, timeText(took))
 	}
@@ -43,15 +43,15 @@ func (p *pinger) answered(took time.Duration) {
 	s.Answered++
 }
 
-func (p *pinger) missed(took time.Duration) {
+func (p *pinger) countMiss(took time.Duration) {
 	p.stats.Lost++
 	if p.out != nil {
 		fmt.Fprintf(p.out, "no answer from %s: seq=%d time=%s\n", p.peer, p.stats.Sent, timeText(took))
 	}
 }
 
-// sum sums up.
-func (p *pinger) sum() {
+// computeStats computes the statistics.
+func (p *pinger) computeStats() {
 	if len(p.times) == 0 {
 		return
 	}

@@ -8,41 +8,41 @@ import (
 	"strings"
 )
 
-// A place is what an argument of qs cp names: a path on this machine, or below the root of a target.
+// A location is an argument of qs cp: a path on this machine, or below the root of a target.
 //
 //	tcp://10.0.0.7:9000/data/big.bin     addr is tcp://10.0.0.7:9000, path is data/big.bin
 //
 // The first / after :// ends the address; the rest is the path, letter by letter.
-type place struct {
-	addr string // "" for this machine
-	path string
-	std  bool // it is -: the standard input or output
-	into bool // there is a / at the end: what is copied goes into this directory
+type location struct {
+	addr      string // "" for this machine
+	path      string
+	isStdio   bool // it is -: the standard input or output
+	isIntoDir bool // there is a / at the end: files are copied into this directory
 }
 
-var remotePlace = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://`)
+var remoteLocation = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://`)
 
-func parsePlace(text string) (place, error) {
+func parseLocation(text string) (location, error) {
 	if text == "" {
-		return place{}, usageError{"a path is empty"}
+		return location{}, usageError{"a path is empty"}
 	}
 	if text == "-" {
-		return place{path: text, std: true}, nil
+		return location{path: text, isStdio: true}, nil
 	}
-	if !remotePlace.MatchString(text) {
+	if !remoteLocation.MatchString(text) {
 		if strings.HasPrefix(text, "tcp:") || strings.HasPrefix(text, "udp:") || strings.HasPrefix(text, "sm:") || strings.Contains(text, "://") {
-			return place{}, usageError{fmt.Sprintf("%q is neither a path nor an address; write tcp://HOST:PORT/PATH, or ./%s", text, text)}
+			return location{}, usageError{fmt.Sprintf("%q is neither a path nor an address; write tcp://HOST:PORT/PATH, or ./%s", text, text)}
 		}
-		return place{path: text, into: os.IsPathSeparator(text[len(text)-1])}, nil
+		return location{path: text, isIntoDir: os.IsPathSeparator(text[len(text)-1])}, nil
 	}
 	scheme, rest, _ := strings.Cut(text, "://")
 	host, path, found := strings.Cut(rest, "/")
 	if !found {
-		return place{}, usageError{fmt.Sprintf("%q has no path; write %s/PATH, and %[2]s/ for the root of the target", text, text)}
+		return location{}, usageError{fmt.Sprintf("%q has no path; write %s/PATH, and %[2]s/ for the root of the target", text, text)}
 	}
-	p := place{addr: scheme + "://" + host, path: path, into: path == "" || strings.HasSuffix(path, "/")}
+	p := location{addr: scheme + "://" + host, path: path, isIntoDir: path == "" || strings.HasSuffix(path, "/")}
 	if _, err := parseAddr(p.addr); err != nil {
-		return place{}, usageError{fmt.Sprintf("%q: %v", text, err)}
+		return location{}, usageError{fmt.Sprintf("%q: %v", text, err)}
 	}
 	if p.path == "" {
 		p.path = "."
@@ -50,7 +50,7 @@ func parsePlace(text string) (place, error) {
 	return p, nil
 }
 
-func (p place) String() string {
+func (p location) String() string {
 	switch {
 	case p.addr == "":
 		return p.path
@@ -62,7 +62,7 @@ func (p place) String() string {
 
 // resolve returns the folder that a path of this machine is in, and its name there. Links are followed up to the folder,
 // and, for a source, the last one too.
-func (p place) resolve(source bool) (folder, name string, err error) {
+func (p location) resolve(source bool) (folder, name string, err error) {
 	full, err := filepath.Abs(p.path)
 	if err == nil && source {
 		full, err = filepath.EvalSymlinks(full)

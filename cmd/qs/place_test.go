@@ -7,20 +7,20 @@ import (
 )
 
 func TestPlace(t *testing.T) {
-	for text, want := range map[string]place{
+	for text, want := range map[string]location{
 		"f":                          {path: "f"},
 		"/a/b ":                      {path: "/a/b "},
-		"dir/":                       {path: "dir/", into: true},
+		"dir/":                       {path: "dir/", isIntoDir: true},
 		"./tcp":                      {path: "./tcp"},
-		"tcp://h:1/":                 {addr: "tcp://h:1", path: ".", into: true},
+		"tcp://h:1/":                 {addr: "tcp://h:1", path: ".", isIntoDir: true},
 		"tcp://h:1/f":                {addr: "tcp://h:1", path: "f"},
 		"tcp://h:1/a b/ü:c":          {addr: "tcp://h:1", path: "a b/ü:c"},
-		"tcp://h:1/d/":               {addr: "tcp://h:1", path: "d/", into: true},
+		"tcp://h:1/d/":               {addr: "tcp://h:1", path: "d/", isIntoDir: true},
 		"tcp://[::1]:9000#2/x":       {addr: "tcp://[::1]:9000#2", path: "x"},
 		"tcp://h:1//etc/passwd":      {addr: "tcp://h:1", path: "/etc/passwd"},
 		"tcp://h:1/tcp://h:2/%20?#!": {addr: "tcp://h:1", path: "tcp://h:2/%20?#!"},
 	} {
-		got, err := parsePlace(text)
+		got, err := parseLocation(text)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 		require.Equal(t, text, got.String())
@@ -34,7 +34,7 @@ func TestPlace(t *testing.T) {
 		"tcp://a b/x":      "blank or control character",
 		"tcp://h:1#none/x": `target id "none" is not a number`,
 	} {
-		_, err := parsePlace(text)
+		_, err := parseLocation(text)
 		require.ErrorContains(t, err, want)
 		require.ErrorAs(t, err, &usageError{})
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// A progress shows how far qs cp is: a bar on a terminal, elsewhere a line every second at most.
-type progress struct {
+// A progressDisplay shows how far qs cp is: a bar on a terminal, elsewhere a line every second at most.
+type progressDisplay struct {
 	out   io.Writer
 	quiet bool
 	bars  *mpb.Progress // on a terminal
@@ -21,20 +21,20 @@ type progress struct {
 
 	endless bool // total is not known
 
-	mu      sync.Mutex // guards the fields below
-	total   int64
-	moved   int64 // in this run
-	skipped int64 // need not be moved
-	name    string
-	begun   time.Time
-	told    time.Time
+	mu        sync.Mutex // guards the fields below
+	total     int64
+	moved     int64 // in this run
+	skipped   int64 // need not be moved
+	name      string
+	startTime time.Time
+	lastShown time.Time
 }
 
 // newProgress shows on out. A quiet one shows nothing but notes, unless out is a terminal. A total of -1 is not known.
-func newProgress(out io.Writer, total int64, quiet bool) *progress {
-	p := &progress{out: out, quiet: quiet, total: total, endless: total < 0, begun: time.Now()}
-	p.told = p.begun
-	if isScreen(out) {
+func newProgress(out io.Writer, total int64, quiet bool) *progressDisplay {
+	p := &progressDisplay{out: out, quiet: quiet, total: total, endless: total < 0, startTime: time.Now()}
+	p.lastShown = p.startTime
+	if isTerminal(out) {
 		p.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(40))
 		if total == 0 {
 			total = 1
@@ -42,39 +42,38 @@ func newProgress(out io.Writer, total int64, quiet bool) *progress {
 		p.bar = p.bars.AddBar(total, mpb.AppendDecorators(decor.Any(func(decor.Statistics) string {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			return p.text(time.Now())
+			return p.statusTextLocked(time.Now())
 		})))
 	}
 	return p
 }
 
 // File names the file that is copied now.
-func (p *progress) File(name string) {
+func (p *progressDisplay) File(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.name = show.Text(name)
 }
 
 // Add counts bytes that were moved.
-func (p *progress) Add(n int64) {
-	p.step(&p.moved, n)
+func (p *progressDisplay) Add(n int64) {
+	p.addCount(&p.moved, n)
 }
 
 // Skip counts bytes that need not be moved.
-func (p *progress) Skip(n int64) {
-	p.step(&p.skipped, n)
+func (p *progressDisplay) Skip(n int64) {
+	p.addCount(&p.skipped, n)
 }
 
-// Grow says that there is more to do than it seemed.
-func (p *progress) Grow(n int64) {
+// Grow adds n to the total.
+func (p *progressDisplay) Grow(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.total += n
 }
 
-// step adds n to one of the counts and shows it. The bar is told without the lock: it runs the decorator, which takes the
-// lock, before it hears of anything else.
-func (p *progress) step(count *int64, n int64) {
+// addCount adds n to one of the counts and shows it. The bar is updated without the lock, because it may first run the decorator, which locks.
+func (p *progressDisplay) addCount(count *int64, n int64) {
 	if p.bar != nil {
 		defer p.bar.IncrInt64(n)
 	}
@@ -84,24 +83,24 @@ func (p *progress) step(count *int64, n int64) {
 	if p.bar != nil {
 		return
 	}
-	if now := time.Now(); !p.quiet && now.Sub(p.told) >= time.Second {
-		p.told = now
-		fmt.Fprintln(p.out, p.text(now))
+	if now := time.Now(); !p.quiet && now.Sub(p.lastShown) >= time.Second {
+		p.lastShown = now
+		fmt.Fprintln(p.out, p.statusTextLocked(now))
 	}
 }
 
-// text tells how far it is, how fast it goes, and how long it will take at that rate. Locked.
-func (p *progress) text(now time.Time) string {
+// statusTextLocked returns the text with the progress, the rate and the remaining time.
+func (p *progressDisplay) statusTextLocked(now time.Time) string {
 	done := p.moved + p.skipped
 	if p.endless {
-		rate := float64(done) / max(now.Sub(p.begun).Seconds(), 1e-9)
+		rate := float64(done) / max(now.Sub(p.startTime).Seconds(), 1e-9)
 		return fmt.Sprintf("%s, %s/s  %s", bytesText(done), bytesText(int64(rate)), p.name)
 	}
 	percent := int64(100)
 	if done < p.total {
 		percent = done * 100 / p.total
 	}
-	rate := float64(p.moved) / max(now.Sub(p.begun).Seconds(), 1e-9)
+	rate := float64(p.moved) / max(now.Sub(p.startTime).Seconds(), 1e-9)
 	left := "?"
 	if rate > 0 {
 		left = (time.Duration(float64(max(p.total-done, 0))/rate*1e9)*time.Nanosecond + time.Second - 1).Truncate(time.Second).String()
@@ -109,8 +108,8 @@ func (p *progress) text(now time.Time) string {
 	return fmt.Sprintf("%3d %%  %s of %s, %s/s, %s left  %s", percent, bytesText(done), bytesText(p.total), bytesText(int64(rate)), left, p.name)
 }
 
-// Note says something that the user should know.
-func (p *progress) Note(text string) {
+// Note prints a note for the user.
+func (p *progressDisplay) Note(text string) {
 	text = show.Text(text)
 	if p.bars != nil {
 		_, _ = fmt.Fprintln(p.bars, text)
@@ -120,7 +119,7 @@ func (p *progress) Note(text string) {
 }
 
 // close ends the bar.
-func (p *progress) close() {
+func (p *progressDisplay) close() {
 	if p.bars == nil {
 		return
 	}

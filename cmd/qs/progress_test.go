@@ -45,7 +45,7 @@ func TestPlainProgress(t *testing.T) {
 	}, lines())
 
 	p := newProgress(out, 100, true)
-	p.told = p.told.Add(-time.Hour)
+	p.lastShown = p.lastShown.Add(-time.Hour)
 	p.Add(50)
 	p.Note("something")
 	p.close()

@@ -50,7 +50,7 @@ func stall(bytes, file string) {
 	if err != nil {
 		panic(err)
 	}
-	interrupted = func() { _ = os.Remove(file) }
+	onInterrupted = func() { _ = os.Remove(file) }
 	files.Verified = func(at int64) {
 		if at < limit {
 			return

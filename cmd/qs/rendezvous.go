@@ -36,7 +36,7 @@ With --impi it speaks IMPI 0.0, and prints its address only; IMPI_AUTH_NONE and 
 	return c
 }
 
-// A rendezvousServer is what the flags of qs rendezvous say.
+// A rendezvousServer holds the flags of qs rendezvous.
 type rendezvousServer struct {
 	n       int
 	listen  string
@@ -44,7 +44,7 @@ type rendezvousServer struct {
 	timeout time.Duration
 }
 
-// A rendezvousReport is what --json prints when the server listens: the environment of the processes.
+// A rendezvousReport is the JSON of the server when it listens: the environment of the processes.
 type rendezvousReport struct {
 	Address string `json:"address"`
 	Key     string `json:"key,omitempty"` // hexadecimal; absent if the environment of this process has it
@@ -55,7 +55,7 @@ func (a *app) serveRendezvous(s *rendezvousServer) error {
 	if s.n < 1 {
 		return usageError{"--processes says how many processes there are"}
 	}
-	cfg := rendezvous.ServerConfig{Size: s.n, Startup: s.timeout, OnEvent: a.noteEvent}
+	cfg := rendezvous.ServerConfig{Size: s.n, Startup: s.timeout, OnEvent: a.printEvent}
 	var err error
 	if s.strict {
 		cfg.Form = protocol.Strict
@@ -109,14 +109,14 @@ func secretFromEnv() ([]byte, error) {
 	return key, nil
 }
 
-// noteEvent prints how a startup goes.
-func (a *app) noteEvent(e protocol.Event) {
+// printEvent prints how a startup goes.
+func (a *app) printEvent(e protocol.Event) {
 	switch e.Kind {
 	case protocol.Started:
-		a.note("rendezvous", "all processes have started")
+		a.printNote("rendezvous", "all processes have started")
 	case protocol.Refused:
-		a.note("rendezvous", "refused: "+e.Err.Error())
+		a.printNote("rendezvous", "refused: "+e.Err.Error())
 	case protocol.Odd, protocol.Failed:
-		a.note("rendezvous", fmt.Sprintf("rank %d: %v", e.Rank, e.Err))
+		a.printNote("rendezvous", fmt.Sprintf("rank %d: %v", e.Rank, e.Err))
 	}
 }

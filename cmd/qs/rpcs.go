@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) newRPCs() *cobra.Command {
-	var l rpcLister
+	var l rpcsCommand
 	c := &cobra.Command{
 		Use: "rpcs ADDRESS [METHOD]", Short: "List the methods of a program, with their types",
 		Long: `Lists the methods and RPCs that a program serves, with codec, input and output. The program must have set qs.Config.Inspect, or hg.Config.Reflect. Those of Quicksilver itself, whose names begin with hg/ or qs/, are listed with --all only. With METHOD it shows that one, a field a line. The kind of a method is call, one-way, stream, upload or duplex. qs call takes the first three: the caller of an upload or a duplex sends items, which needs a program.`,
@@ -34,14 +34,14 @@ func (a *app) newRPCs() *cobra.Command {
 	return c
 }
 
-// An rpcLister is what the flags of qs rpcs say.
-type rpcLister struct {
+// An rpcsCommand holds the flags of qs rpcs.
+type rpcsCommand struct {
 	network network
 	timeout time.Duration
 	all     bool
 }
 
-// An rpcReport is what --json prints of an RPC. Input and Output are types in Go's words; the output of a stream is that of each item.
+// An rpcReport is the JSON of an RPC. Input and Output are types in Go syntax; the output of a stream is the type of each item.
 type rpcReport struct {
 	Name   string `json:"name"`
 	Codec  string `json:"codec"`
@@ -67,8 +67,8 @@ func newRPCReport(rpc inspect.RPC) rpcReport {
 }
 
 // listRPCs prints the RPCs that a program serves, or one of them: args are its address and a name.
-func (a *app) listRPCs(l *rpcLister, args []string) error {
-	if err := wantAddressFirst(args); err != nil {
+func (a *app) listRPCs(l *rpcsCommand, args []string) error {
+	if err := newAddressError(args); err != nil {
 		return err
 	}
 	c, err := dial(&l.network, strings.TrimSuffix(args[0], "/"))
@@ -76,12 +76,12 @@ func (a *app) listRPCs(l *rpcLister, args []string) error {
 		return err
 	}
 	defer c.close()
-	b, err := c.ask(context.Background(), l.timeout, "list its methods", inspect.RPCsRPC, nil, hg.Metadata{})
+	b, err := c.callReadOnly(context.Background(), l.timeout, "list its methods", inspect.RPCsRPC, nil, hg.Metadata{})
 	if isNoMethod(err) {
 		return show.Reword(err, fmt.Sprintf("%s does not publish its RPCs: set qs.Config.Inspect there, or hg.Config.Reflect", c.peer))
 	}
 	if err != nil {
-		return c.adviseAsk(c.advise(inspect.RPCsRPC, err), "--timeout")
+		return c.adviseReadOnly(c.adviseError(inspect.RPCsRPC, err), "--timeout")
 	}
 	rpcs, err := inspect.DecodeRPCs(b)
 	if err != nil {
@@ -90,7 +90,7 @@ func (a *app) listRPCs(l *rpcLister, args []string) error {
 	if len(args) == 2 {
 		one := slices.IndexFunc(rpcs, func(rpc inspect.RPC) bool { return rpc.Name == args[1] })
 		if one < 0 {
-			return c.noMethod(args[1], "", rpcs)
+			return c.newNoMethodError(args[1], "", rpcs)
 		}
 		r := newRPCReport(rpcs[one])
 		return a.printResult([]rpcReport{r}, r.print)
@@ -98,7 +98,7 @@ func (a *app) listRPCs(l *rpcLister, args []string) error {
 	if !l.all {
 		rpcs = slices.DeleteFunc(rpcs, func(rpc inspect.RPC) bool { return inspect.IsBuiltIn(rpc.Name) })
 		if len(rpcs) == 0 {
-			a.note("rpcs", fmt.Sprintf("%s serves only RPCs of Quicksilver itself: --all lists them", c.peer))
+			a.printNote("rpcs", fmt.Sprintf("%s serves only RPCs of Quicksilver itself: --all lists them", c.peer))
 		}
 	}
 	reports := []rpcReport{}
@@ -114,7 +114,7 @@ func (a *app) listRPCs(l *rpcLister, args []string) error {
 	})
 }
 
-// print prints what a method is, with each field of its types on a line.
+// print prints the description of a method, with each field of its types on a line.
 func (r rpcReport) print(out io.Writer) {
 	fmt.Fprintf(out, "%s: %s, codec %s\n", show.Text(r.Name), strings.ReplaceAll(r.Kind, "_", "-"), show.Text(r.Codec))
 	for _, side := range [][2]string{{"input", r.Input}, {"items", r.Items}, {"output", r.Output}} {
@@ -166,7 +166,7 @@ func (n *network) completeMethods(_ *cobra.Command, args []string, typed string)
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	defer c.close()
-	b, err := c.ask(context.Background(), completionTime, "list its methods", inspect.RPCsRPC, nil, hg.Metadata{})
+	b, err := c.callReadOnly(context.Background(), completionTime, "list its methods", inspect.RPCsRPC, nil, hg.Metadata{})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -181,7 +181,7 @@ func (n *network) completeMethods(_ *cobra.Command, args []string, typed string)
 
 // callRaw makes a call of bytes, whose deadline travels with it.
 func (c *client) callRaw(ctx context.Context, rpc string, in []byte, meta hg.Metadata) ([]byte, error) {
-	h, err := c.hctx.Create(c.peer, hg.HashName(rpc))
+	h, err := c.context.Create(c.peer, hg.HashName(rpc))
 	if err != nil {
 		return nil, err
 	}

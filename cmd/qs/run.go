@@ -32,14 +32,14 @@ type launch struct {
 	keep           bool
 	env            []string
 	cmds           []*exec.Cmd // by rank; nil: has ended
-	n              int
-	lines          lines
-	exits          chan exit
-	joined         atomic.Bool // somebody uses the server
+	processes      int
+	lines          lineWriter
+	exits          chan processExit
+	isJoined       atomic.Bool // somebody uses the server
 }
 
-// An exit is the end of one process.
-type exit struct {
+// An processExit is the end of one process.
+type processExit struct {
 	rank int
 	err  error
 	left bool // others of its process group were running
@@ -52,38 +52,38 @@ func (a *app) newRun() *cobra.Command {
 		Example: `  qs run -n 4 -- ./program --its-flag
   qs run -n 4 --json ./program > lines.json`,
 		Args: wantArgs(1, 1<<20), Annotations: map[string]string{programArgs: "true"}, DisableFlagsInUseLine: true,
-		RunE: func(_ *cobra.Command, args []string) error { return l.run(args) },
+		RunE: func(_ *cobra.Command, args []string) error { return l.runProcesses(args) },
 	}
 	fs := c.Flags()
-	fs.IntVarP(&l.n, "processes", "n", 0, "how many `processes` to start")
+	fs.IntVarP(&l.processes, "processes", "n", 0, "how many `processes` to start")
 	fs.DurationVar(&l.grace, "grace", 9*time.Second, "`time` for the others to end by themselves after a failure or a signal; 2s before its end, or halfway, they get SIGTERM, at its end they are killed")
 	fs.BoolVar(&l.keep, "keep", false, "do not end the others when one fails")
 	fs.DurationVarP(&l.timeout, "timeout", "t", time.Minute, "`time` within which all must join")
 	return c
 }
 
-// run starts the processes, and waits for all of them.
-func (l *launch) run(program []string) error {
+// runProcesses starts the processes, and waits for all of them.
+func (l *launch) runProcesses(program []string) error {
 	switch {
-	case l.n < 1:
+	case l.processes < 1:
 		return usageError{"--processes says how many processes to start"}
-	case l.n > protocol.MaxNative:
-		return usageError{fmt.Sprintf("--processes is %d, want at most %d", l.n, protocol.MaxNative)}
+	case l.processes > protocol.MaxNative:
+		return usageError{fmt.Sprintf("--processes is %d, want at most %d", l.processes, protocol.MaxNative)}
 	case l.grace < 0:
 		return usageError{"--grace is negative"}
 	}
 	l.program = program
-	l.lines.json = l.app.json
+	l.lines.json = l.app.isJSON
 	l.lines.failed = make(chan error, 1)
 	runtime.LockOSThread() // the processes end with the thread that has started them
 	defer runtime.UnlockOSThread()
 	defer catchBrokenPipe()()
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, passed...)
+	signal.Notify(signals, forwardedSignals...)
 	defer signal.Stop(signals)
 
 	ctx, stop := context.WithCancel(context.Background())
-	served, err := l.serve(ctx)
+	served, err := l.serveRendezvous(ctx)
 	if err != nil {
 		stop()
 		return err
@@ -92,15 +92,15 @@ func (l *launch) run(program []string) error {
 		stop()
 		<-served
 	}()
-	if err := l.start(); err != nil {
+	if err := l.startProcesses(); err != nil {
 		return err
 	}
-	w := waiting{l: l, left: l.n}
-	return w.wait(signals, served)
+	w := waitState{launch: l, left: l.processes}
+	return w.waitAll(signals, served)
 }
 
-// serve begins to serve the processes; the channel yields how it ended.
-func (l *launch) serve(ctx context.Context) (<-chan error, error) {
+// serveRendezvous begins to serve the processes; the channel yields how it ended.
+func (l *launch) serveRendezvous(ctx context.Context) (<-chan error, error) {
 	key, err := secretFromEnv()
 	if err != nil {
 		return nil, err
@@ -110,17 +110,17 @@ func (l *launch) serve(ctx context.Context) (<-chan error, error) {
 		return nil, err
 	}
 	l.env = append(os.Environ(),
-		fmt.Sprintf("%s=%d", rendezvous.EnvSize, l.n),
+		fmt.Sprintf("%s=%d", rendezvous.EnvSize, l.processes),
 		fmt.Sprintf("%s=%s", rendezvous.EnvAddr, listener.Addr()),
 		fmt.Sprintf("%s=%x", rendezvous.EnvKey, key))
 	served := make(chan error, 1)
 	go func() {
 		defer close(served)
 		served <- rendezvous.Serve(ctx, listener, rendezvous.ServerConfig{
-			Size: l.n, Auth: protocol.Auth{Secret: key}, Startup: l.timeout,
+			Size: l.processes, Auth: protocol.Auth{Secret: key}, Startup: l.timeout,
 			OnEvent: func(e protocol.Event) {
 				if e.Kind == protocol.Joined {
-					l.joined.Store(true)
+					l.isJoined.Store(true)
 				}
 			},
 		})
@@ -128,18 +128,18 @@ func (l *launch) serve(ctx context.Context) (<-chan error, error) {
 	return served, nil
 }
 
-// start starts the processes; if one cannot be started, those before it are killed.
-func (l *launch) start() error {
-	l.exits = make(chan exit, l.n)
-	for rank := range l.n {
+// startProcesses starts the processes; if one cannot be started, those before it are killed.
+func (l *launch) startProcesses() error {
+	l.exits = make(chan processExit, l.processes)
+	for rank := range l.processes {
 		cmd := exec.Command(l.program[0], l.program[1:]...)
 		cmd.Env = append(l.env[:len(l.env):len(l.env)], fmt.Sprintf("%s=%d", rendezvous.EnvRank, rank))
-		out, diag := l.lines.of(rank, "stdout", l.app.out), l.lines.of(rank, "stderr", l.app.diag)
+		out, diag := l.lines.newRankLines(rank, "stdout", l.app.stdout), l.lines.newRankLines(rank, "stderr", l.app.stderr)
 		cmd.Stdout, cmd.Stderr = out, diag
 		cmd.WaitDelay = outputDelay
-		ownGroup(cmd)
+		setProcessGroup(cmd)
 		if err := cmd.Start(); err != nil {
-			l.signal(os.Kill)
+			l.signalAll(os.Kill)
 			for range l.cmds {
 				<-l.exits
 			}
@@ -148,23 +148,23 @@ func (l *launch) start() error {
 		l.cmds = append(l.cmds, cmd)
 		go func() {
 			err := cmd.Wait()
-			left := killGroup(cmd)
+			left := killProcessGroup(cmd)
 			if errors.Is(err, exec.ErrWaitDelay) { // of what it has left behind
 				err = nil
 			}
-			out.end()
-			diag.end()
-			l.exits <- exit{rank, err, left}
+			out.flushLast()
+			diag.flushLast()
+			l.exits <- processExit{rank, err, left}
 		}()
 	}
 	return nil
 }
 
-// signal sends s to all processes that run, and to those that they have started.
-func (l *launch) signal(s os.Signal) {
+// signalAll sends s to all processes that run, and to those that they have started.
+func (l *launch) signalAll(s os.Signal) {
 	for _, cmd := range l.cmds {
 		if cmd != nil {
-			signalGroup(cmd, s)
+			signalProcessGroup(cmd, s)
 		}
 	}
 }

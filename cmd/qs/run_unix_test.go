@@ -377,13 +377,13 @@ func TestRendezvousIMPI(t *testing.T) {
 // A line without an end is kept within bounds.
 func TestLongLine(t *testing.T) {
 	var out strings.Builder
-	var all lines
-	r := all.of(7, "stdout", &out)
+	var all lineWriter
+	r := all.newRankLines(7, "stdout", &out)
 	for range 3 * maxLine / 1000 {
 		_, err := r.Write(make([]byte, 1000))
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(r.rest), maxLine)
 	}
-	r.end()
+	r.flushLast()
 	require.Equal(t, 3, strings.Count(out.String(), "[7] "))
 }

@@ -8,27 +8,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// lines keeps the lines of several processes whole.
-type lines struct {
+// lineWriter keeps the lines of several processes whole.
+type lineWriter struct {
 	mu     sync.Mutex
 	json   bool       // each line is a JSON object
 	failed chan error // yields the first write that failed; nothing is written after it
 	broken bool       // guarded by mu
 }
 
-func (l *lines) of(rank int, stream string, out io.Writer) *rankLines {
-	return &rankLines{all: l, out: out, rank: rank, stream: stream}
+func (l *lineWriter) newRankLines(rank int, stream string, out io.Writer) *rankLines {
+	return &rankLines{lines: l, out: out, rank: rank, stream: stream}
 }
 
-// A lineReport is what --json prints of a line of a process.
+// A lineReport is the JSON of a line of a process.
 type lineReport struct {
 	Rank   int    `json:"rank"`
 	Stream string `json:"stream"` // stdout or stderr
 	Line   string `json:"line"`
 }
 
-// blocked reports whether a line is being written at this moment.
-func (l *lines) blocked() bool {
+// isWriting reports whether a line is being written at this moment.
+func (l *lineWriter) isWriting() bool {
 	if !l.mu.TryLock() {
 		return true
 	}
@@ -41,7 +41,7 @@ const maxLine = 64 << 10
 
 // rankLines is one stream of one process. Its lines are written behind the rank that they come from.
 type rankLines struct {
-	all    *lines
+	lines  *lineWriter
 	out    io.Writer
 	rank   int
 	stream string
@@ -50,7 +50,7 @@ type rankLines struct {
 	rest []byte     // of a line that has not ended
 }
 
-// Write never fails: the processes go on while they are told to end.
+// Write never fails, so that the processes can go on until they end.
 func (r *rankLines) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,25 +66,25 @@ func (r *rankLines) Write(b []byte) (int, error) {
 }
 
 func (r *rankLines) writeLocked() {
-	r.all.mu.Lock()
-	defer r.all.mu.Unlock()
-	if !r.all.broken {
+	r.lines.mu.Lock()
+	defer r.lines.mu.Unlock()
+	if !r.lines.broken {
 		var err error
-		if r.all.json {
+		if r.lines.json {
 			err = show.JSON(r.out, lineReport{r.rank, r.stream, string(r.rest)})
 		} else {
 			_, err = fmt.Fprintf(r.out, "[%d] %s\n", r.rank, r.rest)
 		}
 		if err != nil {
-			r.all.broken = true
-			r.all.failed <- err
+			r.lines.broken = true
+			r.lines.failed <- err
 		}
 	}
 	r.rest = r.rest[:0]
 }
 
-// end writes a last line that has no end.
-func (r *rankLines) end() {
+// flushLast writes a last line that has no end.
+func (r *rankLines) flushLast() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.rest) > 0 {

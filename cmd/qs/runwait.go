@@ -11,159 +11,159 @@ import (
 )
 
 const (
-	// lastCall is how long before the end of the grace processes are told to end: they may not have noticed.
-	lastCall = 2 * time.Second
-	// outputDelay is how long the output of a process that has ended may stay open: what it has started may have it.
+	// killWarning is how long before the end of the grace period processes get another signal: they may not have handled the first.
+	killWarning = 2 * time.Second
+	// outputDelay is how long the output of a process that has ended may stay open: its children may have it.
 	outputDelay = time.Second
 	// reapDelay is how long the end of a process that was killed may take.
 	reapDelay = 2 * outputDelay
 )
 
-// A waiting waits for the processes of a launch.
+// A waitState waits for the processes of a launch.
 //
 //	all run ── one fails, a signal comes ──► grace ── SIGTERM ──► last call ── SIGKILL ──► reaping ── gives up
 //	   └────────── all have ended ──────────────┴───────────────────┴─────────────────────────┴──► the result
-type waiting struct {
-	l      *launch
-	left   int // processes that have not ended
-	failed []string
-	next   []step // what is done to those left, in this order
-	due    <-chan time.Time
-	killed bool
-	asked  bool // by SIGINT or SIGTERM to end
+type waitState struct {
+	launch   *launch
+	left     int // processes that have not ended
+	failures []string
+	steps    []endStep // the steps that end the remaining processes, in this order
+	nextStep <-chan time.Time
+	isKilled bool
+	isEnding bool // by SIGINT or SIGTERM to end
 }
 
-// A step is what is done when its time has come.
-type step struct {
-	after time.Duration // the step before
+// An endStep is an action that ends the remaining processes, after a delay.
+type endStep struct {
+	after time.Duration // the delay after the step before
 	do    func() error
 }
 
-// wait returns when all processes have ended: nil, or what has failed.
-func (w *waiting) wait(signals <-chan os.Signal, served <-chan error) error {
+// waitAll blocks until all processes have ended. It returns the failures, or nil.
+func (w *waitState) waitAll(signals <-chan os.Signal, served <-chan error) error {
 	for w.left > 0 {
 		select {
-		case e := <-w.l.exits:
-			w.ended(e)
+		case e := <-w.launch.exits:
+			w.handleExit(e)
 		case s := <-signals:
-			w.signaled(s)
-		case err := <-w.l.lines.failed:
-			w.unread(err)
+			w.handleSignal(s)
+		case err := <-w.launch.lines.failed:
+			w.handleOutputError(err)
 		case err := <-served:
 			served = nil
 			var missing *protocol.MissingError
-			if errors.As(err, &missing) && w.l.joined.Load() {
-				w.fail(err.Error())
+			if errors.As(err, &missing) && w.launch.isJoined.Load() {
+				w.recordFailure(err.Error())
 			}
-		case <-w.due:
-			if err := w.step(); err != nil {
+		case <-w.nextStep:
+			if err := w.runStep(); err != nil {
 				return err
 			}
 		}
 	}
 	switch {
-	case len(w.failed) > 1:
-		return fmt.Errorf("%d failures, the first: %s", len(w.failed), w.failed[0])
-	case len(w.failed) > 0:
+	case len(w.failures) > 1:
+		return fmt.Errorf("%d failures, the first: %s", len(w.failures), w.failures[0])
+	case len(w.failures) > 0:
 		return errors.New("1 failure")
 	}
 	return nil
 }
 
-func (w *waiting) ended(e exit) {
+func (w *waitState) handleExit(e processExit) {
 	w.left--
-	w.l.cmds[e.rank] = nil
-	if e.left && !w.killed {
-		w.say("rank %d has left processes behind: killed", e.rank)
+	w.launch.cmds[e.rank] = nil
+	if e.left && !w.isKilled {
+		w.printText("rank %d has left processes behind: killed", e.rank)
 	}
 	if e.err == nil {
 		return
 	}
 	text := fmt.Sprintf("rank %d: %v", e.rank, e.err)
-	if w.killed {
+	if w.isKilled {
 		text += ": it did not end on request"
 	}
-	w.fail(text)
+	w.recordFailure(text)
 }
 
-func (w *waiting) say(format string, args ...any) {
-	w.l.app.note("run", fmt.Sprintf(format, args...))
+func (w *waitState) printText(format string, args ...any) {
+	w.launch.app.printNote("run", fmt.Sprintf(format, args...))
 }
 
-// fail notes a failure, which ends the others unless they are to go on.
-func (w *waiting) fail(text string) {
-	w.say("%s", text)
-	w.failed = append(w.failed, text)
-	if !w.l.keep {
-		w.end()
+// recordFailure records a failure, which ends the other processes unless --keep-going is set.
+func (w *waitState) recordFailure(text string) {
+	w.printText("%s", text)
+	w.failures = append(w.failures, text)
+	if !w.launch.keep {
+		w.startGrace()
 	}
 }
 
-// signaled passes a signal on.
-func (w *waiting) signaled(s os.Signal) {
-	w.l.signal(s)
+// handleSignal passes a signal on.
+func (w *waitState) handleSignal(s os.Signal) {
+	w.launch.signalAll(s)
 	switch {
-	case !ends(s):
+	case !isTermination(s):
 		return
-	case w.asked && s != hangup:
-		w.say("%v again: %s killed", s, w.running())
-		w.next = w.kill(0)
-		w.due = time.After(0)
+	case w.isEnding && s != hangup:
+		w.printText("%v again: %s killed", s, w.runningText())
+		w.steps = w.killSteps(0)
+		w.nextStep = time.After(0)
 		return
 	}
-	w.asked = w.asked || s != hangup
-	w.say("%v: %s to end within %v", s, w.running(), w.l.grace)
-	w.end()
+	w.isEnding = w.isEnding || s != hangup
+	w.printText("%v: %s to end within %v", s, w.runningText(), w.launch.grace)
+	w.startGrace()
 }
 
-// unread ends the processes when their output cannot be written any more.
-func (w *waiting) unread(err error) {
+// handleOutputError ends the processes when their output can no longer be written.
+func (w *waitState) handleOutputError(err error) {
 	text := fmt.Sprintf("output: %v", err)
-	w.say("%s: %s to end within %v", text, w.running(), w.l.grace)
-	w.failed = append(w.failed, text)
-	w.l.signal(terminate)
-	w.end()
+	w.printText("%s: %s to end within %v", text, w.runningText(), w.launch.grace)
+	w.failures = append(w.failures, text)
+	w.launch.signalAll(terminate)
+	w.startGrace()
 }
 
-// end begins the grace, if it has not begun.
-func (w *waiting) end() {
-	if w.next != nil || w.killed {
+// startGrace starts the grace period, if it has not started.
+func (w *waitState) startGrace() {
+	if w.steps != nil || w.isKilled {
 		return
 	}
-	last := min(lastCall, w.l.grace/2)
-	w.next = append([]step{{w.l.grace - last, func() error {
-		w.l.signal(terminate)
+	last := min(killWarning, w.launch.grace/2)
+	w.steps = append([]endStep{{w.launch.grace - last, func() error {
+		w.launch.signalAll(terminate)
 		return nil
-	}}}, w.kill(last)...)
-	w.due = time.After(w.next[0].after)
+	}}}, w.killSteps(last)...)
+	w.nextStep = time.After(w.steps[0].after)
 }
 
-func (w *waiting) kill(after time.Duration) []step {
-	return []step{{after, func() error {
-		w.killed = true
-		w.l.signal(os.Kill)
+func (w *waitState) killSteps(after time.Duration) []endStep {
+	return []endStep{{after, func() error {
+		w.isKilled = true
+		w.launch.signalAll(os.Kill)
 		return nil
 	}}, {reapDelay, func() error {
-		if w.l.lines.blocked() {
-			return fmt.Errorf("%s killed, and %v later their output is not written: what qs run prints is not read", w.running(), reapDelay)
+		if w.launch.lines.isWriting() {
+			return fmt.Errorf("%s killed, and %v later their output is not written: what qs run prints is not read", w.runningText(), reapDelay)
 		}
-		return fmt.Errorf("%s killed, and not gone %v later", w.running(), reapDelay)
+		return fmt.Errorf("%s killed, and not gone %v later", w.runningText(), reapDelay)
 	}}}
 }
 
-// step does the next step.
-func (w *waiting) step() error {
-	do := w.next[0].do
-	if w.next = w.next[1:]; len(w.next) > 0 {
-		w.due = time.After(w.next[0].after)
+// runStep runs the next step.
+func (w *waitState) runStep() error {
+	do := w.steps[0].do
+	if w.steps = w.steps[1:]; len(w.steps) > 0 {
+		w.nextStep = time.After(w.steps[0].after)
 	}
 	return do()
 }
 
-// running names who has not ended.
-func (w *waiting) running() string {
+// runningText names the processes that have not ended.
+func (w *waitState) runningText() string {
 	var ranks []string
-	for rank, cmd := range w.l.cmds {
+	for rank, cmd := range w.launch.cmds {
 		if cmd != nil {
 			ranks = append(ranks, fmt.Sprint(rank))
 		}

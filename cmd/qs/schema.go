@@ -26,7 +26,7 @@ import (
 )
 
 func (a *app) newSchema() *cobra.Command {
-	var s schemaPrinter
+	var s schemaCommand
 	c := &cobra.Command{
 		Use: "schema ADDRESS|PACKAGE", Short: "Print the methods and error codes of a program as text to commit",
 		Long: `Prints the methods of a program, in the order of their names: kind, codec and types, a field a line; then the error codes that it defines with qs.DefineCode, number and name. The text can be committed, and qstest.Compatible compares it with a program in a test.
@@ -43,13 +43,13 @@ With ADDRESS the methods are those that the running program serves; it must have
 	return c
 }
 
-// A schemaPrinter is what the flags of qs schema say.
-type schemaPrinter struct {
+// A schemaCommand holds the flags of qs schema.
+type schemaCommand struct {
 	network network
 	timeout time.Duration
 }
 
-// A schemaReport is what --json prints of a method, or of an error code. Types are in Go's words.
+// A schemaReport is the JSON of a method, or of an error code. Types are in Go syntax.
 type schemaReport struct {
 	Name  string `json:"name"`
 	Kind  string `json:"kind"`           // method, one-way, stream, upload or duplex; or code
@@ -61,7 +61,7 @@ type schemaReport struct {
 	Out   string `json:"out,omitempty"`
 }
 
-func (a *app) printSchema(ctx context.Context, s *schemaPrinter, of string) error {
+func (a *app) printSchema(ctx context.Context, s *schemaCommand, of string) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
@@ -87,7 +87,7 @@ func (a *app) printSchema(ctx context.Context, s *schemaPrinter, of string) erro
 		reports = append(reports, schemaReport{Name: program.Codes[code], Kind: "code", Code: code})
 	}
 	for _, note := range notes {
-		a.note("schema", note)
+		a.printNote("schema", note)
 	}
 	return a.printResult(reports, func(out io.Writer) {
 		for line := range strings.Lines(schema.Format(program)) {
@@ -97,10 +97,10 @@ func (a *app) printSchema(ctx context.Context, s *schemaPrinter, of string) erro
 	})
 }
 
-// readSchema returns what a running program, or a package, has.
-func readSchema(ctx context.Context, s *schemaPrinter, of string) (program schema.Program, notes []string, err error) {
+// readSchema returns the schema of a running program, or of a package.
+func readSchema(ctx context.Context, s *schemaCommand, of string) (program schema.Program, notes []string, err error) {
 	if isAddress(of) {
-		return askSchema(ctx, s, of)
+		return fetchSchema(ctx, s, of)
 	}
 	text, err := compileSchema(ctx, of)
 	if err == nil {
@@ -112,19 +112,19 @@ func readSchema(ctx context.Context, s *schemaPrinter, of string) (program schem
 	return program, nil, err
 }
 
-// askSchema asks a running program. The notes name methods whose types it does not tell.
-func askSchema(ctx context.Context, s *schemaPrinter, address string) (program schema.Program, notes []string, err error) {
+// fetchSchema gets the schema of a running program. The notes name methods without types.
+func fetchSchema(ctx context.Context, s *schemaCommand, address string) (program schema.Program, notes []string, err error) {
 	c, err := dial(&s.network, strings.TrimSuffix(address, "/"))
 	if err != nil {
 		return program, nil, err
 	}
 	defer c.close()
-	b, err := c.ask(ctx, s.timeout, "list its methods", inspect.RPCsRPC, nil, hg.Metadata{})
+	b, err := c.callReadOnly(ctx, s.timeout, "list its methods", inspect.RPCsRPC, nil, hg.Metadata{})
 	if isNoMethod(err) {
 		return program, nil, fmt.Errorf("%s does not publish its methods; set qs.Config.Inspect there, or hg.Config.Reflect: %w", c.peer, err)
 	}
 	if err != nil {
-		return program, nil, c.adviseAsk(c.advise(inspect.RPCsRPC, err), "--timeout")
+		return program, nil, c.adviseReadOnly(c.adviseError(inspect.RPCsRPC, err), "--timeout")
 	}
 	rpcs, err := inspect.DecodeRPCs(b)
 	if err != nil {
@@ -147,8 +147,8 @@ func askSchema(ctx context.Context, s *schemaPrinter, address string) (program s
 	return program, notes, nil
 }
 
-// generated is a test file of the package, which writes the schema as soon as the package variables have their values.
-const generated = `package %s
+// generatedProgram is a test file of the package, which writes the schema as soon as the package variables have their values.
+const generatedProgram = `package %s
 
 import (
 	osOfSchema "os"
@@ -174,7 +174,7 @@ func init() {
 // compileSchema returns the text of qs.Schema for the package variables of a package. It compiles the tests of the package with one more
 // file, which the overlay of the go command puts there, and runs them: the file ends the program before a test, or main, begins.
 func compileSchema(ctx context.Context, pattern string) (string, error) {
-	listed, err := outputOf(ctx, "go", "list", "-json=Dir,Name,ImportPath,GoFiles,CgoFiles", "--", pattern)
+	listed, err := runProgram(ctx, "go", "list", "-json=Dir,Name,ImportPath,GoFiles,CgoFiles", "--", pattern)
 	if err != nil {
 		return "", fmt.Errorf("%s is no address, and no package: %w", pattern, err)
 	}
@@ -210,16 +210,16 @@ func compileSchema(ctx context.Context, pattern string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(source, fmt.Appendf(nil, generated, pkg.Name, strings.Join(names, ", "), result), 0o666); err != nil {
+	if err := os.WriteFile(source, fmt.Appendf(nil, generatedProgram, pkg.Name, strings.Join(names, ", "), result), 0o666); err != nil {
 		return "", err
 	}
 	if err := os.WriteFile(overlay, replace, 0o666); err != nil {
 		return "", err
 	}
-	if _, err := outputOf(ctx, "go", "test", "-c", "-overlay="+overlay, "-o", binary, pkg.ImportPath); err != nil {
+	if _, err := runProgram(ctx, "go", "test", "-c", "-overlay="+overlay, "-o", binary, pkg.ImportPath); err != nil {
 		return "", fmt.Errorf("compile %s: %w", pkg.ImportPath, err)
 	}
-	if _, err := outputOf(ctx, binary); err != nil {
+	if _, err := runProgram(ctx, binary); err != nil {
 		return "", fmt.Errorf("initialize the variables of %s: %w", pkg.ImportPath, err)
 	}
 	text, err := os.ReadFile(result)
@@ -251,8 +251,8 @@ func packageVars(file string) (names []string, err error) {
 	return names, nil
 }
 
-// outputOf runs a program and returns what it prints. An error has what it says on the standard error.
-func outputOf(ctx context.Context, name string, args ...string) ([]byte, error) {
+// runProgram runs a program and returns its standard output. An error has its standard error.
+func runProgram(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var said bytes.Buffer
 	cmd.Stderr = &said

@@ -22,7 +22,7 @@ import (
 )
 
 func (a *app) newServe() *cobra.Command {
-	var s serving
+	var s serveCommand
 	c := &cobra.Command{
 		Use: "serve [ADDRESS]", Short: "Serve files and the other commands",
 		Long: `Serves the other commands: ping, health, perf, cp, call, bench, rpcs, top and ger. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses. The first line of its output is its address.
@@ -44,7 +44,7 @@ There is no access control without --ca: anyone who can connect reads what is be
   qs serve --root /data --write --cert me.pem --key me.key --ca ca.pem
   qs serve --debug localhost:8080`,
 		Args: wantArgs(0, 1), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(_ *cobra.Command, args []string) error { return a.serve(&s, args) },
+		RunE: func(_ *cobra.Command, args []string) error { return a.runServe(&s, args) },
 	}
 	fs := c.Flags()
 	s.network.measureFlags(fs)
@@ -57,8 +57,8 @@ There is no access control without --ca: anyone who can connect reads what is be
 	return c
 }
 
-// A serving is what the flags of qs serve say.
-type serving struct {
+// A serveCommand holds the flags of qs serve.
+type serveCommand struct {
 	network network
 	child   bool
 	root    string
@@ -67,7 +67,7 @@ type serving struct {
 	drain   time.Duration
 }
 
-// A serveReport is what --json prints when the program listens.
+// A serveReport is the JSON of the program when it listens.
 type serveReport struct {
 	Address   string `json:"address"`
 	DebugPage string `json:"debug_page,omitempty"` // its URL
@@ -76,7 +76,7 @@ type serveReport struct {
 // maxSleep bounds how long the method sleep lets a caller wait.
 const maxSleep = time.Hour
 
-// serveExamples serves methods with types for the first attempts with the other commands, and to rehearse what fails.
+// serveExamples serves methods with types for the first attempts with the other commands, and to try out failures.
 func serveExamples(class *hg.Class) error {
 	for _, rpc := range []hg.RPC{
 		{Name: "add", Shape: "{A int, B int} -> int", Handler: func(r hg.Request) error {
@@ -157,8 +157,8 @@ func serveCount(ctx context.Context, in countInput, send func(int) error) error 
 	return nil
 }
 
-// serve is a target until it is told to end by a signal, or by the end of its input if --child is set.
-func (a *app) serve(s *serving, args []string) error {
+// runServe is a target until it is told to end by a signal, or by the end of its input if --child is set.
+func (a *app) runServe(s *serveCommand, args []string) error {
 	if s.write && s.root == "" {
 		return usageError{"--write needs --root: the folder that may be written to"}
 	}
@@ -173,7 +173,7 @@ func (a *app) serve(s *serving, args []string) error {
 		}
 	}
 	n := &s.network
-	cfg, err := n.config(addr)
+	cfg, err := n.newConfig(addr)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (a *app) serve(s *serving, args []string) error {
 	if !ownWorkers {
 		node, err := qs.Open(addr, qs.Config{HG: cfg})
 		if err != nil {
-			return show.Reword(err, sayAddress(err))
+			return show.Reword(err, addressErrorText(err))
 		}
 		defer node.Close()
 		bench.TypedEcho.Handle(node, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
@@ -216,7 +216,7 @@ func (a *app) serve(s *serving, args []string) error {
 		shutdown = node.Shutdown
 	} else {
 		if class, err = hg.Open(addr, cfg); err != nil {
-			return show.Reword(err, sayAddress(err))
+			return show.Reword(err, addressErrorText(err))
 		}
 		hctx, err := class.NewContext()
 		if err != nil {
@@ -274,7 +274,7 @@ func (a *app) serve(s *serving, args []string) error {
 		}()
 	}
 	drained := make(chan error, 1)
-	kept := context.AfterFunc(ctx, func() { drained <- a.drain(class, shutdown, s.drain) })
+	kept := context.AfterFunc(ctx, func() { drained <- a.drainClass(class, shutdown, s.drain) })
 	err = run()
 	if !kept() {
 		err = errors.Join(err, <-drained)
@@ -282,14 +282,14 @@ func (a *app) serve(s *serving, args []string) error {
 	return err
 }
 
-// drain shuts a class down, and returns an error that says what was broken off after a time.
-func (a *app) drain(class *hg.Class, shutdown func(context.Context) error, within time.Duration) error {
+// drainClass shuts a class down, and returns an error with the requests that were interrupted after the timeout.
+func (a *app) drainClass(class *hg.Class, shutdown func(context.Context) error, within time.Duration) error {
 	active := int64(0)
 	for _, g := range class.Gauges() {
 		active += g.Active + g.Streams
 	}
 	if active > 0 && within > 0 {
-		a.note("serve", fmt.Sprintf("%s under way: waits up to %v for the end", countText(int(active), "request"), within))
+		a.printNote("serve", fmt.Sprintf("%s under way: waits up to %v for the end", countText(int(active), "request"), within))
 	}
 	ctx, stop := context.WithTimeout(context.Background(), within)
 	defer stop()
@@ -312,5 +312,5 @@ func (a *app) drain(class *hg.Class, shutdown func(context.Context) error, withi
 	if len(left.Open) > 0 {
 		what = ": " + strings.Join(left.Open, "; ")
 	}
-	return brokenPromise{fmt.Errorf("broken off after %v: %s%s", within, all, what)}
+	return brokenPromiseError{fmt.Errorf("broken off after %v: %s%s", within, all, what)}
 }

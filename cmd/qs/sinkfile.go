@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// openSink opens a part beside a file, which becomes the file at the end; what is not a regular file is written to as it is.
+// openSink opens a partial file in the directory of a file, which replaces it at the end; a file that is not regular is written to directly.
 func openSink(name string) (lentFile, error) {
 	if name == "-" {
 		return lentFile{f: os.Stdout, end: func(bool) error { return nil }}, nil
@@ -49,7 +49,7 @@ func openSink(name string) (lentFile, error) {
 	}}, err
 }
 
-// newPart makes a file beside name that nobody else has.
+// newPart creates a file with a unique name in the directory of name.
 func newPart(name string) (*os.File, error) {
 	for i := 0; ; i++ {
 		f, err := os.OpenFile(fmt.Sprintf("%s.qs-part%d", name, i), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)

@@ -30,14 +30,14 @@ The audit: each call ends once. It ran if the caller was told that it ran, and d
 The load continues until each kind of fault has occurred and all calls have ended, so a short --time takes longer: half a minute more with the default --every and --peer-timeout. With auto it does not wait for reset and stall, because shared memory may carry everything. Ctrl-C ends the load early; the audit is made all the same. The exit code is 1 when a promise was broken. The same --seed draws the same load and faults, but not at the same moments.`
 
 func (a *app) newSoak() *cobra.Command {
-	s := soaking{cfg: soak.Config{Log: io.Discard}}
+	s := soakCommand{cfg: soak.Config{Log: io.Discard}}
 	c := &cobra.Command{
 		Use: "soak", Short: "Load targets, break them, and audit what became of every call", Long: soakAbout,
 		Example: `  qs soak
   qs soak --time 10m --transport udp --seed 7
   qs soak --faults kill,stop --json`,
 		Args: wantArgs(0, 0), ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(*cobra.Command, []string) error { return a.soak(&s) },
+		RunE: func(*cobra.Command, []string) error { return a.runSoak(&s) },
 	}
 	fs, cfg := c.Flags(), &s.cfg
 	s.network.peerFlags(fs)
@@ -52,23 +52,23 @@ func (a *app) newSoak() *cobra.Command {
 	fs.StringVar(&cfg.Transport, "transport", "tcp", "`scheme` of the targets; auto: tcp, with sm beside it")
 	fs.StringVar(&s.faults, "faults", "", "`list` of faults, such as kill,stop, or none; by default all: kill, stop, end, reset, stall")
 	fs.BoolVarP(&s.verbose, "verbose", "v", false, "log to the standard error")
-	oneOf(c, "transport", append(na.Schemes(), "auto")...)
-	oneOf(c, "faults", append(slices.Clone(soak.Faults), "none")...)
+	choiceText(c, "transport", append(na.Schemes(), "auto")...)
+	choiceText(c, "faults", append(slices.Clone(soak.Faults), "none")...)
 	return c
 }
 
-// A soaking is what the flags of qs soak say.
-type soaking struct {
+// A soakCommand holds the flags of qs soak.
+type soakCommand struct {
 	network network
 	cfg     soak.Config
 	faults  string
 	verbose bool
 }
 
-// soak loads, breaks and audits.
-func (a *app) soak(s *soaking) error {
+// runSoak loads, breaks and audits.
+func (a *app) runSoak(s *soakCommand) error {
 	n, cfg := &s.network, &s.cfg
-	if err := n.choose(cfg.Transport); err != nil {
+	if err := n.setTransport(cfg.Transport); err != nil {
 		return err
 	}
 	switch s.faults {
@@ -82,16 +82,16 @@ func (a *app) soak(s *soaking) error {
 		return usageError{err.Error()}
 	}
 	var err error
-	if cfg.HG, err = soakConfig(n, n.anywhere()); err != nil {
+	if cfg.HG, err = soakConfig(n, n.anyListenAddr()); err != nil {
 		return err
 	}
-	cfg.PeerTimeout, cfg.Listen, cfg.To = n.timeout, n.anywhere(), n.to(n.transport)
+	cfg.PeerTimeout, cfg.Listen, cfg.To = n.timeout, n.anyListenAddr(), n.clientAddr(n.transport)
 	start := func(what, book string, more ...string) (*self.Child, error) {
 		args := append([]string{what, "--peer-timeout", n.timeout.String(), "--book", book}, n.secrets.args()...)
 		return self.Start(self.Ready, append(args, more...)...)
 	}
 	cfg.StartTarget = func(book, addr string) (*self.Child, error) {
-		return start("soaktarget", book, n.both(strings.TrimSuffix(addr, ",sm://")))
+		return start("soaktarget", book, n.withSharedMemory(strings.TrimSuffix(addr, ",sm://")))
 	}
 	cfg.StartOrigin = func(book string, c soak.Calls) (*self.Child, error) {
 		calls, err := json.Marshal(c)
@@ -105,14 +105,14 @@ func (a *app) soak(s *soaking) error {
 	shown := a.newStatus()
 	defer shown.clear()
 	if s.verbose {
-		cfg.Log = shown.over(a.diag)
+		cfg.Log = shown.writerAbove(a.stderr)
 	}
 	cfg.Show = func(now soak.Status) {
 		if now.Ending {
-			shown.show("%v: the load has ended; the audit follows", now.For.Round(time.Second))
+			shown.update("%v: the load has ended; the audit follows", now.For.Round(time.Second))
 			return
 		}
-		shown.show("%v of %v: %s calls from this process; faults: %s", now.For.Round(time.Second), cfg.Time, humanize.Comma(now.Calls), countsText(now.Faults))
+		shown.update("%v of %v: %s calls from this process; faults: %s", now.For.Round(time.Second), cfg.Time, humanize.Comma(now.Calls), countsText(now.Faults))
 	}
 	report, err := soak.Run(ctx, *cfg)
 	shown.clear()
@@ -124,7 +124,7 @@ func (a *app) soak(s *soaking) error {
 		return errors.Join(err, printed)
 	}
 	if err != nil {
-		return brokenPromise{err}
+		return brokenPromiseError{err}
 	}
 	return context.Cause(ctx)
 }
@@ -178,7 +178,7 @@ func printSoak(r *soak.Report, faults []string, kept bool, out io.Writer) {
 }
 
 func soakConfig(n *network, addr string) (hg.Config, error) {
-	cfg, err := n.config(addr)
+	cfg, err := n.newConfig(addr)
 	cfg.NA.Envelopes = 0 // the default: the load exceeds it
 	cfg.Codec = nil      // types
 	return cfg, err
@@ -208,7 +208,7 @@ func (a *app) newSoakTarget() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return soak.Target(addr, s.book, cfg, func(addr string) { fmt.Fprintln(a.out, self.Ready+addr) })
+		return soak.Target(addr, s.book, cfg, func(addr string) { fmt.Fprintln(a.stdout, self.Ready+addr) })
 	})
 }
 
@@ -223,6 +223,6 @@ func (a *app) newSoakOrigin() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return soak.Origin(s.book, c, cfg, func() { fmt.Fprintln(a.out, self.Ready) })
+		return soak.Origin(s.book, c, cfg, func() { fmt.Fprintln(a.stdout, self.Ready) })
 	})
 }

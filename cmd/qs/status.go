@@ -12,25 +12,25 @@ import (
 // statusInterval is how often a status is printed where there is no terminal.
 const statusInterval = 10 * time.Second
 
-// A status shows how far a long command is: in the last line of a terminal, elsewhere as a line from time to time. The results of the
+// A statusLine shows how far a long command is: in the last line of a terminal, elsewhere as a line from time to time. The results of the
 // command are written through its Writer, which may be the same terminal.
-type status struct {
+type statusLine struct {
 	to     io.Writer
 	screen bool
 	quiet  bool // elsewhere nothing is printed
 
-	mu      sync.Mutex // guards the fields below
-	line    string     // that is shown
-	printed time.Time
+	mu        sync.Mutex // guards the fields below
+	line      string     // that is shown
+	isPrinted time.Time
 }
 
 // newStatus returns a status on the standard error. With -json, only a terminal shows it.
-func (a *app) newStatus() *status {
-	return &status{to: a.diag, screen: isScreen(a.diag), quiet: a.json}
+func (a *app) newStatus() *statusLine {
+	return &statusLine{to: a.stderr, screen: isTerminal(a.stderr), quiet: a.isJSON}
 }
 
-// show shows how far the command is.
-func (s *status) show(format string, args ...any) {
+// update shows how far the command is.
+func (s *statusLine) update(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	line := fmt.Sprintf(format, args...)
@@ -40,14 +40,14 @@ func (s *status) show(format string, args ...any) {
 		fmt.Fprintf(s.to, "\r\x1b[K%s", s.line)
 		return
 	}
-	if now := time.Now(); !s.quiet && now.Sub(s.printed) >= statusInterval {
-		s.printed = now
+	if now := time.Now(); !s.quiet && now.Sub(s.isPrinted) >= statusInterval {
+		s.isPrinted = now
 		fmt.Fprintln(s.to, line)
 	}
 }
 
 // clear takes the line from the terminal.
-func (s *status) clear() {
+func (s *statusLine) clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.line != "" {
@@ -56,11 +56,11 @@ func (s *status) clear() {
 	}
 }
 
-// over returns a writer to out that keeps the line of the status below what is written.
-func (s *status) over(out io.Writer) io.Writer { return &statusWriter{s, out} }
+// writerAbove returns a writer to out that keeps the status line below the output.
+func (s *statusLine) writerAbove(out io.Writer) io.Writer { return &statusWriter{s, out} }
 
 type statusWriter struct {
-	s   *status
+	s   *statusLine
 	out io.Writer
 }
 

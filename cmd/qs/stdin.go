@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// isStdinGiven reports whether somebody has connected a pipe or a file as the standard input. A terminal and /dev/null are neither.
+// isStdinGiven reports whether the standard input is a pipe or a file. A terminal and /dev/null are neither.
 func isStdinGiven() bool {
 	info, err := os.Stdin.Stat()
 	return err == nil && (info.Mode().IsRegular() || info.Mode()&fs.ModeNamedPipe != 0)

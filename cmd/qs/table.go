@@ -17,12 +17,12 @@ import (
 
 // A textTable prints rows under the names of columns. On a terminal its last column is wrapped, and rows that are longer still are cut.
 type textTable struct {
-	rows   table.Writer
-	right  []bool // the column is aligned to the right
-	widths []int  // of the columns
-	snips  bool   // on a terminal cells are cut, not wrapped
-	names  []string
-	drops  []string // columns that a narrow terminal does without, in this order
+	rows        table.Writer
+	right       []bool // the column is aligned to the right
+	widths      []int  // of the columns
+	shortenable bool   // on a terminal cells are cut, not wrapped
+	isNames     []string
+	optional    []string // columns that a narrow terminal does without, in this order
 }
 
 // newTable returns a table with columns. A name that begins with > is of a column that is aligned to the right.
@@ -31,12 +31,12 @@ func newTable(columns ...string) *textTable {
 	for i := range columns {
 		columns[i], t.right[i] = strings.CutPrefix(columns[i], ">")
 	}
-	t.names = columns
+	t.isNames = columns
 	style := table.Style{Name: "plain", Box: table.StyleBoxDefault, Format: table.FormatOptions{Header: text.FormatDefault}}
 	style.Box.PaddingLeft, style.Box.PaddingRight, style.Box.UnfinishedRow = "", "  ", " ~"
 	t.rows.SetStyle(style)
 	if strings.Join(columns, "") != "" {
-		t.rows.AppendHeader(t.row(columns))
+		t.rows.AppendHeader(t.addCells(columns))
 	}
 	return t
 }
@@ -45,9 +45,9 @@ func newTable(columns ...string) *textTable {
 func newList() *textTable { return newTable("", "") }
 
 // addRow adds a row. The cells may be texts of peers.
-func (t *textTable) addRow(cells ...string) { t.rows.AppendRow(t.row(cells)) }
+func (t *textTable) addRow(cells ...string) { t.rows.AppendRow(t.addCells(cells)) }
 
-func (t *textTable) row(cells []string) table.Row {
+func (t *textTable) addCells(cells []string) table.Row {
 	row := make(table.Row, len(cells))
 	for i, cell := range cells {
 		cell = show.Text(cell)
@@ -74,12 +74,12 @@ func (t *textTable) print(out io.Writer) {
 // lines returns the lines of the table, for a terminal of so many columns, or for none if width is 0.
 func (t *textTable) lines(width int) (lines []string) {
 	enforcer := text.WrapSoft
-	if t.snips {
+	if t.shortenable {
 		enforcer = func(cell string, width int) string { return text.Snip(cell, width, "~") }
 	}
 	configs := make([]table.ColumnConfig, len(t.right))
-	hidden := t.hidden(width)
-	limits := t.limits(width, hidden)
+	hidden := t.hiddenColumns(width)
+	limits := t.columnWidths(width, hidden)
 	for i, right := range t.right {
 		configs[i].Number, configs[i].Hidden = i+1, hidden[i]
 		if right {
@@ -100,10 +100,10 @@ func (t *textTable) lines(width int) (lines []string) {
 // usefulWidth is to how many columns a text is cut rather than another column is left out.
 const usefulWidth = 24
 
-// hidden returns which columns a terminal does without: as many of drops as the others need to be of use.
-func (t *textTable) hidden(width int) []bool {
+// hiddenColumns returns which columns a terminal does without: as many of drops as the others need to be of use.
+func (t *textTable) hiddenColumns(width int) []bool {
 	hidden := make([]bool, len(t.right))
-	for _, name := range t.drops {
+	for _, name := range t.optional {
 		need := -2
 		for i, right := range t.right {
 			switch {
@@ -117,13 +117,13 @@ func (t *textTable) hidden(width int) []bool {
 		if width == 0 || need <= width {
 			break
 		}
-		hidden[slices.Index(t.names, name)] = true
+		hidden[slices.Index(t.isNames, name)] = true
 	}
 	return hidden
 }
 
-// limits returns how wide the columns of text may be on a terminal: the narrow ones as wide as they are, and the others share what is left.
-func (t *textTable) limits(width int, hidden []bool) []int {
+// columnWidths returns how wide the columns of text may be on a terminal: narrow ones keep their width, and the others share the rest.
+func (t *textTable) columnWidths(width int, hidden []bool) []int {
 	limits := make([]int, len(t.right))
 	if width == 0 {
 		return limits
@@ -152,5 +152,5 @@ func (t *textTable) limits(width int, hidden []bool) []int {
 // bytesText returns a number of bytes for people.
 func bytesText(n int64) string { return humanize.IBytesN(uint64(max(n, 0)), 3) }
 
-// micros returns a time in microseconds, as JSON has it.
-func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+// toMicros returns a time in microseconds, as JSON has it.
+func toMicros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }

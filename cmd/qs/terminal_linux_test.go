@@ -57,9 +57,9 @@ func TestProgressBarIsNotWaitedFor(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	screen, terminal := openTerminal(t)
 	go func() { _, _ = io.Copy(io.Discard, screen) }()
-	for name, count := range map[string]func(p *progress){
-		"add":  func(p *progress) { p.Add(1) },
-		"skip": func(p *progress) { p.Skip(1) },
+	for name, count := range map[string]func(p *progressDisplay){
+		"add":  func(p *progressDisplay) { p.Add(1) },
+		"skip": func(p *progressDisplay) { p.Skip(1) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newProgress(terminal, 2, false)

@@ -28,7 +28,7 @@ A program that falls silent, or ends and starts again, does not end top: it show
 Without a terminal it prints the lists for each look, and with --json a line of JSON. The first report comes after one --interval, since rates are of what has ended between two looks; --once prints no other.`
 
 func (a *app) newTop() *cobra.Command {
-	t := topping{app: a}
+	t := topCommand{app: a}
 	c := &cobra.Command{
 		Use: "top ADDRESS", Short: "Watch the calls, the peers and the methods of a program", Long: topAbout,
 		Example: `  qs top tcp://10.0.0.7:9000
@@ -45,12 +45,12 @@ func (a *app) newTop() *cobra.Command {
 	fs.StringVarP(&t.view.order, "sort", "s", byRate, "`column` to sort by: rate, errors, p50, p90, p99, max, in, out or name; time and latency are p99")
 	fs.StringVarP(&t.view.filter, "filter", "f", "", "show only methods and peers with this `text` in their names")
 	fs.BoolVarP(&t.all, "all", "a", false, "show RPCs of Quicksilver itself, too")
-	oneOf(c, "sort", slices.Sorted(maps.Keys(orders))...)
+	choiceText(c, "sort", slices.Sorted(maps.Keys(sortOrders))...)
 	return c
 }
 
-// A topping is what the flags of qs top say.
-type topping struct {
+// A topCommand holds the flags of qs top.
+type topCommand struct {
 	app      *app
 	network  network
 	interval time.Duration
@@ -60,7 +60,7 @@ type topping struct {
 	view     topView
 }
 
-func (t *topping) run(addr string) error {
+func (t *topCommand) run(addr string) error {
 	switch {
 	case t.interval <= 0 || t.interval > 10*time.Second:
 		return usageError{fmt.Sprintf("--interval is %v, want more than 0s and at most 10s", t.interval)}
@@ -68,11 +68,11 @@ func (t *topping) run(addr string) error {
 		return usageError{"--count is negative"}
 	case t.once && t.count > 1:
 		return usageError{fmt.Sprintf("--once prints one report, --count %d more: give one of them", t.count)}
-	case orders[t.view.order] == "":
-		found := similar(t.view.order, slices.Sorted(maps.Keys(orders)))
-		return usageError{fmt.Sprintf("--sort is %q, want rate, errors, p50, p90, p99, max, in, out or name%s", t.view.order, suggest(found))}
+	case sortOrders[t.view.order] == "":
+		found := similarNames(t.view.order, slices.Sorted(maps.Keys(sortOrders)))
+		return usageError{fmt.Sprintf("--sort is %q, want rate, errors, p50, p90, p99, max, in, out or name%s", t.view.order, suggestionText(found))}
 	}
-	if t.view.order = orders[t.view.order]; t.once {
+	if t.view.order = sortOrders[t.view.order]; t.once {
 		t.count = 1
 	}
 	c, err := dial(&t.network, addr)
@@ -82,10 +82,10 @@ func (t *topping) run(addr string) error {
 	defer c.close()
 	ctx, stop := t.app.untilSignal()
 	defer stop()
-	screen, onScreen := fileOf(t.app.out)
-	onScreen = onScreen && isScreen(screen) && term.IsTerminal(int(os.Stdin.Fd()))
-	if onScreen && !t.app.json && t.count == 0 {
-		return t.watch(ctx, c, screen)
+	screen, onScreen := underlyingFile(t.app.stdout)
+	onScreen = onScreen && isTerminal(screen) && term.IsTerminal(int(os.Stdin.Fd()))
+	if onScreen && !t.app.isJSON && t.count == 0 {
+		return t.runScreen(ctx, c, screen)
 	}
 	err = t.print(ctx, c)
 	if ctx.Err() != nil {
@@ -94,26 +94,26 @@ func (t *topping) run(addr string) error {
 	return err
 }
 
-// A follower is told what follow learns. A function that returns true or an error ends follow.
-type follower struct {
-	report func(now, before *look) (done bool, err error) // before is nil at first
-	silent func(text string) error                        // each second: for how long there is no answer, or ""
-	keys   <-chan rune                                    // may be nil
-	press  func(key rune) (quit bool, err error)
+// A reportHandler handles the events of pollReports. A function that returns true or an error ends it.
+type reportHandler struct {
+	onReport  func(now, before *gaugesSample) (done bool, err error) // before is nil at first
+	onSilence func(text string) error                                // each second: for how long there is no answer, or ""
+	keys      <-chan rune                                            // may be nil
+	onKey     func(key rune) (quit bool, err error)
 }
 
-// follow looks at a program every interval until ctx ends, or f has it end. A program that does not answer does not hold up f.
-func (t *topping) follow(ctx context.Context, c *client, f follower) error {
+// pollReports polls a program every interval until ctx ends, or f ends it. A program that does not answer does not delay f.
+func (t *topCommand) pollReports(ctx context.Context, c *client, f reportHandler) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {
-		l   *look
+		l   *gaugesSample
 		err error
 	}
 	answers, ask := make(chan answer, 1), make(chan struct{}, 1)
 	go func() {
 		for range ask {
-			l, err := c.look(ctx)
+			l, err := c.fetchGauges(ctx)
 			answers <- answer{l, err}
 		}
 	}()
@@ -122,8 +122,8 @@ func (t *topping) follow(ctx context.Context, c *client, f follower) error {
 	defer again.Stop()
 	defer second.Stop()
 	ask <- struct{}{}
-	var before *look
-	var why error // of the last look, if it has failed
+	var before *gaugesSample
+	var why error // the error of the last poll, if it has failed
 	answered, waiting := time.Now(), true
 	for {
 		select {
@@ -133,17 +133,17 @@ func (t *topping) follow(ctx context.Context, c *client, f follower) error {
 			if !ok {
 				return nil
 			}
-			if quit, err := f.press(key); quit || err != nil {
+			if quit, err := f.onKey(key); quit || err != nil {
 				return err
 			}
 		case got := <-answers:
 			if waiting, why = false, got.err; why != nil {
-				if ctx.Err() == nil && !t.goesOn(before, why) {
+				if ctx.Err() == nil && !t.waitsForLost(before, why) {
 					return why
 				}
 				break
 			}
-			if done, err := f.report(got.l, before); done || err != nil {
+			if done, err := f.onReport(got.l, before); done || err != nil {
 				return err
 			}
 			if before == nil {
@@ -153,9 +153,9 @@ func (t *topping) follow(ctx context.Context, c *client, f follower) error {
 		case <-second.C:
 			text := ""
 			if silence := time.Since(answered); before != nil && (why != nil || silence > 2*t.interval+silenceShown) {
-				text = saySilence(silence, why)
+				text = silenceText(silence, why)
 			}
-			if err := f.silent(text); err != nil {
+			if err := f.onSilence(text); err != nil {
 				return err
 			}
 		case <-again.C:
@@ -167,76 +167,76 @@ func (t *topping) follow(ctx context.Context, c *client, f follower) error {
 	}
 }
 
-// goesOn reports whether top waits for a program that does not answer: it has answered before, the same question can have an answer later, and
+// waitsForLost reports whether top waits for a program that does not answer: it has answered before, the same question can have an answer later, and
 // no number of reports was asked for.
-func (t *topping) goesOn(before *look, err error) bool {
+func (t *topCommand) waitsForLost(before *gaugesSample, err error) bool {
 	return t.count == 0 && before != nil && !isNoMethod(err) && !files.NeedsCertificate(err)
 }
 
 // print prints reports without a screen. The first is one interval behind the first look, so that it has rates.
-func (t *topping) print(ctx context.Context, c *client) error {
+func (t *topCommand) print(ctx context.Context, c *client) error {
 	shown := t.app.newStatus()
 	defer shown.clear()
 	printed := 0
-	return t.follow(ctx, c, follower{
-		report: func(now, before *look) (done bool, err error) {
+	return t.pollReports(ctx, c, reportHandler{
+		onReport: func(now, before *gaugesSample) (done bool, err error) {
 			shown.clear()
 			if before == nil {
 				return false, nil
 			}
 			printed++
-			return printed == t.count, t.printReport(reportLooks(c.peer.String(), now, before, t.all))
+			return printed == t.count, t.printReport(newTopReport(c.peer.String(), now, before, t.all))
 		},
-		silent: func(text string) error {
+		onSilence: func(text string) error {
 			if text != "" {
-				shown.show("%s", text)
+				shown.update("%s", text)
 			}
 			return nil
 		},
 	})
 }
 
-func (t *topping) printReport(r *topReport) error {
+func (t *topCommand) printReport(r *topReport) error {
 	r.filter(t.view.filter)
 	r.sort(t.view.order)
-	if t.app.json {
-		return show.JSON(t.app.out, r)
+	if t.app.isJSON {
+		return show.JSON(t.app.stdout, r)
 	}
-	width, onTerminal := terminalWidth(t.app.out)
+	width, onTerminal := terminalWidth(t.app.stdout)
 	if !onTerminal {
 		width = 0
 	}
-	out := bufio.NewWriter(t.app.out)
+	out := bufio.NewWriter(t.app.stdout)
 	r.print(func(line string) { fmt.Fprintln(out, line) }, width)
 	fmt.Fprintln(out)
 	return out.Flush()
 }
 
-// look asks a program what it does.
-func (c *client) look(ctx context.Context) (*look, error) {
+// fetchGauges gets the gauges of a program.
+func (c *client) fetchGauges(ctx context.Context) (*gaugesSample, error) {
 	in, err := inspect.EncodeGaugesRequest(inspect.GaugesRequest{Watch: true})
 	if err != nil {
 		return nil, err
 	}
-	b, err := c.ask(ctx, askTimeout, "tell its gauges", inspect.GaugesRPC, in, hg.Metadata{})
+	b, err := c.callReadOnly(ctx, readOnlyTimeout, "tell its gauges", inspect.GaugesRPC, in, hg.Metadata{})
 	if err != nil {
 		return nil, c.explainGauges(err)
 	}
-	l := &look{at: time.Now()}
+	l := &gaugesSample{at: time.Now()}
 	l.all, err = inspect.DecodeActivity(b)
 	return l, err
 }
 
-// explainGauges says what to do about a program that does not tell its gauges.
+// explainGauges adds the remedy to the error of a program that does not report its gauges.
 func (c *client) explainGauges(err error) error {
 	if isNoMethod(err) {
 		return fmt.Errorf("%s does not tell its gauges: set qs.Config.Inspect there, or call hg.Class.ServeGauges: %w", c.peer, err)
 	}
-	return c.adviseAsk(files.Explain(c.peer, err), "")
+	return c.adviseReadOnly(files.Explain(c.peer, err), "")
 }
 
-// watch draws the screen until a key or a signal ends it.
-func (t *topping) watch(ctx context.Context, c *client, screen *os.File) error {
+// runScreen draws the screen until a key or a signal ends it.
+func (t *topCommand) runScreen(ctx context.Context, c *client, screen *os.File) error {
 	in := int(os.Stdin.Fd())
 	was, err := term.MakeRaw(in)
 	if err != nil {
@@ -252,40 +252,40 @@ func (t *topping) watch(ctx context.Context, c *client, screen *os.File) error {
 	keys := make(chan rune)
 	go readKeys(os.Stdin, keys, ctx.Done())
 	v := &t.view
-	v.styled, v.note = hasColors(), "connecting to "+c.peer.String()
-	if err := t.draw(screen); err != nil {
+	v.styled, v.message = hasColors(), "connecting to "+c.peer.String()
+	if err := t.drawScreen(screen); err != nil {
 		return err
 	}
-	return t.follow(ctx, c, follower{
-		report: func(now, before *look) (done bool, err error) {
-			if v.note = ""; !v.paused || v.report == nil {
-				v.report = reportLooks(c.peer.String(), now, before, t.all)
+	return t.pollReports(ctx, c, reportHandler{
+		onReport: func(now, before *gaugesSample) (done bool, err error) {
+			if v.message = ""; !v.paused || v.report == nil {
+				v.report = newTopReport(c.peer.String(), now, before, t.all)
 			}
-			return false, t.draw(screen)
+			return false, t.drawScreen(screen)
 		},
-		silent: func(text string) error {
+		onSilence: func(text string) error {
 			if text != "" {
-				v.note = text
+				v.message = text
 			}
-			return t.draw(screen)
+			return t.drawScreen(screen)
 		},
 		keys: keys,
-		press: func(key rune) (quit bool, err error) {
-			if v.press(key) {
+		onKey: func(key rune) (quit bool, err error) {
+			if v.handleKey(key) {
 				return true, nil
 			}
-			return false, t.draw(screen)
+			return false, t.drawScreen(screen)
 		},
 	})
 }
 
-// draw draws the view as large as the terminal is now.
-func (t *topping) draw(screen *os.File) error {
+// drawScreen draws the view as large as the terminal is now.
+func (t *topCommand) drawScreen(screen *os.File) error {
 	width, height, err := term.GetSize(int(screen.Fd()))
 	if err != nil || width < 1 || height < 1 {
 		width, height = 80, 24
 	}
-	_, err = io.WriteString(screen, frame(t.view.render(width, height)))
+	_, err = io.WriteString(screen, drawCommands(t.view.render(width, height)))
 	return err
 }
 
@@ -302,7 +302,7 @@ func skipSequence(in *bufio.Reader) error {
 	return err
 }
 
-// readKeys sends what is typed, until the input or done ends. Keys that are sequences, such as arrows, are left out.
+// readKeys sends the typed keys, until the input or done ends. Keys that are sequences, such as arrows, are left out.
 func readKeys(from io.Reader, keys chan<- rune, done <-chan struct{}) {
 	defer close(keys)
 	in := bufio.NewReader(from)

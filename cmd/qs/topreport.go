@@ -12,17 +12,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A look is what a program told at one time.
-type look struct {
+// A gaugesSample is the gauges of a program at one time.
+type gaugesSample struct {
 	at  time.Time
 	all []inspect.Activity
 }
 
-// A topReport is what -json prints of a look: what is under way, and what has ended since the look before.
+// A topReport is the JSON of a sample: the calls under way, and those that have ended since the sample before.
 type topReport struct {
 	Address  string          `json:"address"`
 	Time     time.Time       `json:"time"`
-	Seconds  float64         `json:"seconds"` // that rates and percentiles are about; 0 if nothing has been counted yet
+	Seconds  float64         `json:"seconds"` // the time for rates and percentiles; 0 for the first sample
 	Contexts []contextReport `json:"contexts"`
 	Calls    []callReport    `json:"calls"` // under way, the oldest first
 	More     int             `json:"more_calls"`
@@ -30,7 +30,7 @@ type topReport struct {
 	Peers    []trafficReport `json:"peers"`
 
 	allMethods, allPeers int    // before the filter
-	noPeer               string // why the filter has left none
+	noPeer               string // why the filter matches no peer
 }
 
 // A callReport is a call, a request or a transfer that is under way.
@@ -62,7 +62,7 @@ type methodReport struct {
 	Max      float64 `json:"max_us"`
 }
 
-// A trafficReport is about a peer: who it is, what has ended with it, and the items of what is under way.
+// A trafficReport is the JSON of a peer: its identity, the calls with it that have ended, and the items of those under way.
 type trafficReport struct {
 	Name      string  `json:"name,omitempty"` // that it claims
 	Own       bool    `json:"own,omitempty"`  // it is the program that looks
@@ -80,12 +80,12 @@ type trafficReport struct {
 	label string
 }
 
-// reportLooks returns the report of a look. Its rates are since the look before, if there is one. RPCs of Quicksilver itself are in it with
+// newTopReport returns the report of a look. Its rates are since the look before, if there is one. RPCs of Quicksilver itself are in it with
 // all only.
-func reportLooks(address string, now, before *look, all bool) *topReport {
+func newTopReport(address string, now, before *gaugesSample, all bool) *topReport {
 	r := &topReport{Address: address, Time: now.at, Calls: []callReport{}, Methods: []methodReport{}, Peers: []trafficReport{}}
 	gauges := make([]inspect.Gauges, len(now.all))
-	own, at := ownLook(now)
+	own, at := findOwnCall(now)
 	for i := range now.all {
 		a := &now.all[i]
 		gauges[i] = a.Gauges
@@ -109,9 +109,9 @@ func reportLooks(address string, now, before *look, all bool) *topReport {
 	return r
 }
 
-// ownLook returns the label of the peer that has asked for a look, and the index of the context whose handler was answering it: -1 if
-// none is known. When several programs look at once the label is not known.
-func ownLook(l *look) (label string, context int) {
+// findOwnCall returns the label of the peer that has requested the sample, and the index of the context whose handler was answering it: -1 if
+// none is found. When several programs request samples at once the label is not known.
+func findOwnCall(l *gaugesSample) (label string, context int) {
 	context = -1
 	for i := range l.all {
 		for _, c := range l.all[i].Calls {
@@ -165,7 +165,7 @@ func (r *topReport) addMethods(a, since *inspect.Activity, seconds float64, all 
 			Kind: m.Kind.String(), Method: m.RPC, Count: m.Count - w.Count,
 			Rate: perSecond(m.Count-w.Count, seconds), Errors: perSecond(m.Errors-w.Errors, seconds),
 			Sent: perSecond(m.Sent-w.Sent, seconds), Received: perSecond(m.Received-w.Received, seconds),
-			P50: quantile(times, 0.5), P90: quantile(times, 0.9), P99: quantile(times, 0.99), Max: quantile(times, 1),
+			P50: quantileOf(times, 0.5), P90: quantileOf(times, 0.9), P99: quantileOf(times, 0.99), Max: quantileOf(times, 1),
 		})
 	}
 }
@@ -188,8 +188,8 @@ func (r *topReport) addPeers(a, since *inspect.Activity, seconds float64, own st
 	}
 }
 
-// addFlows adds what is under way to its method and its peer: that it is, and what has come and gone of its items. What ends counts their
-// bytes nowhere else.
+// addFlows adds the calls under way to their methods and peers, with their items so far. The bytes of items are not counted elsewhere when a
+// call ends.
 func (r *topReport) addFlows(a, since *inspect.Activity, seconds float64, all bool) {
 	type key struct {
 		kind      inspect.EventKind
@@ -206,7 +206,7 @@ func (r *topReport) addFlows(a, since *inspect.Activity, seconds float64, all bo
 		if !all && inspect.IsBuiltIn(c.RPC) || c.Kind == inspect.EventTransfer {
 			continue
 		}
-		m := r.method(c)
+		m := r.methodOf(c)
 		m.Active++
 		items, sent, received := 0.0, 0.0, 0.0
 		if w := was[key{c.Kind, c.RPC, c.Peer, c.ID}]; c.Items > 0 && (w != nil || c.Age.Seconds() <= seconds) {
@@ -229,8 +229,8 @@ func (r *topReport) addFlows(a, since *inspect.Activity, seconds float64, all bo
 	}
 }
 
-// method returns the report of a call's method, a new one if none of its calls has ended.
-func (r *topReport) method(c *inspect.CallState) *methodReport {
+// methodOf returns the report of a call's method, a new one if none of its calls has ended.
+func (r *topReport) methodOf(c *inspect.CallState) *methodReport {
 	for i := range r.Methods {
 		if m := &r.Methods[i]; m.Kind == c.Kind.String() && m.Method == c.RPC {
 			return m
@@ -247,8 +247,8 @@ func perSecond(n int64, seconds float64) float64 {
 	return float64(n) / seconds
 }
 
-// quantile returns microseconds that a share q did not exceed, by counts of inspect.TimeBucket; 0 of none.
-func quantile(times map[int]int64, q float64) float64 {
+// quantileOf returns microseconds that a share q did not exceed, by counts of inspect.TimeBucket; 0 of none.
+func quantileOf(times map[int]int64, q float64) float64 {
 	total := int64(0)
 	for _, n := range times {
 		total += n
@@ -256,13 +256,13 @@ func quantile(times map[int]int64, q float64) float64 {
 	left := max(int64(math.Ceil(q*float64(total))), 1)
 	for _, bucket := range slices.Sorted(maps.Keys(times)) {
 		if left -= times[bucket]; left <= 0 {
-			return micros(inspect.BucketTime(bucket))
+			return toMicros(inspect.BucketTime(bucket))
 		}
 	}
 	return 0
 }
 
-// The orders of a report.
+// The columns by which a report can be sorted.
 const (
 	byRate   = "rate"
 	byErrors = "errors"
@@ -275,14 +275,14 @@ const (
 	byName   = "name"
 )
 
-// orders are the orders by the names that --sort takes: their own, those of the columns, and what others call them.
-var orders = map[string]string{
+// sortOrders are the orders by the names that --sort accepts: their own, those of the columns, and common synonyms.
+var sortOrders = map[string]string{
 	byRate: byRate, "calls/s": byRate, byErrors: byErrors, "err/s": byErrors, byP50: byP50, byP90: byP90, byP99: byP99, "latency": byP99, "time": byP99,
 	byMax: byMax, byIn: byIn, "in/s": byIn, byOut: byOut, "out/s": byOut, byName: byName, "method": byName,
 }
 
-// keyOrders are those that the key s goes through.
-var keyOrders = []string{byRate, byP99, byErrors, byName}
+// sortKeys are those that the key s goes through.
+var sortKeys = []string{byRate, byP99, byErrors, byName}
 
 // sort brings the lists in an order. Calls are the oldest first, unless they are sorted by name. Peers have no times: the orders by time
 // have those first that wait.
@@ -316,8 +316,8 @@ func (r *topReport) sort(order string) {
 	})
 }
 
-// filter keeps what has a text in the name of its method, or in the name or address of its peer, and the peers that have a call under way
-// which it keeps. An empty text keeps all.
+// filter keeps the rows with a text in the name of the method, or in the name or address of the peer, and the peers with a call under way that
+// it keeps. An empty text keeps all.
 func (r *topReport) filter(text string) {
 	has := func(texts ...string) bool {
 		return strings.Contains(strings.ToLower(strings.Join(texts, "\n")), strings.ToLower(text))

@@ -14,21 +14,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// A topView is the screen of qs top, without the terminal: what it shows, and what keys change.
+// A topView is the screen of qs top, without the terminal: its contents, and the state that keys change.
 type topView struct {
-	order  string
-	filter string
-	only   int // the section that has the screen for itself: 1 to 3, or 0 for all
-	paused bool
-	typing bool // the filter
-	styled bool // headings are bold, what needs a look is red
+	order       string
+	filter      string
+	fullSection int // the section that fills the screen: 1 to 3, or 0 for all
+	paused      bool
+	typing      bool // the filter
+	styled      bool // headings are bold, problems are red
 
-	report *topReport
-	note   string // why there is no report, or no new one
+	report  *topReport
+	message string // why there is no report, or no new one
 }
 
-// press takes in a key, and reports whether it ends the view.
-func (v *topView) press(key rune) (quit bool) {
+// handleKey handles a key, and reports whether it ends the view.
+func (v *topView) handleKey(key rune) (quit bool) {
 	const ctrlC, escape, backspace, del = 3, 0x1b, 8, 0x7f
 	if v.typing {
 		switch {
@@ -50,46 +50,46 @@ func (v *topView) press(key rune) (quit bool) {
 	case 'p', ' ':
 		v.paused = !v.paused
 	case 's':
-		v.order = keyOrders[(slices.Index(keyOrders, v.order)+1)%len(keyOrders)]
+		v.order = sortKeys[(slices.Index(sortKeys, v.order)+1)%len(sortKeys)]
 	case '/':
 		v.typing, v.filter = true, ""
 	case escape:
-		v.filter, v.only = "", 0
+		v.filter, v.fullSection = "", 0
 	case '0', '1', '2', '3':
-		v.only = int(key - '0')
+		v.fullSection = int(key - '0')
 	}
 	return false
 }
 
-// A section is a heading and the lines of a table, of which the first has the names of the columns.
-type section struct {
+// A screenSection is a heading and the lines of a table, of which the first has the names of the columns.
+type screenSection struct {
 	heading string
 	lines   []string
 }
 
 // render returns the lines of the screen, at most height of them, each at most width columns wide.
 func (v *topView) render(width, height int) []string {
-	head := []string{v.status(width), v.help(width)}
+	head := []string{v.statusText(width), v.helpText(width)}
 	if v.report == nil {
 		return head[:min(len(head), height)]
 	}
-	sections := v.sections(width)
-	if v.only > 0 {
-		sections = sections[v.only-1 : v.only]
+	sections := v.listSections(width)
+	if v.fullSection > 0 {
+		sections = sections[v.fullSection-1 : v.fullSection]
 	}
 	room := height - len(head)
 	lines := head
 	for i, s := range sections {
 		left := len(sections) - i
-		mine := min(room/left, len(s.lines)+2) // with the heading and an empty line; what it does not need is for the others
+		mine := min(room/left, len(s.lines)+2) // with the heading and an empty line; lines that it does not need are for the others
 		room -= mine
-		lines = append(lines, s.cut(mine, width, v.styled)...)
+		lines = append(lines, s.firstLines(mine, width, v.styled)...)
 	}
 	return lines[:min(len(lines), height)]
 }
 
-// cut returns n lines of a section at most: an empty one, the heading, and the first of the table.
-func (s section) cut(n, width int, styled bool) []string {
+// firstLines returns n lines of a section at most: an empty one, the heading, and the first of the table.
+func (s screenSection) firstLines(n, width int, styled bool) []string {
 	if n < 3 {
 		return nil
 	}
@@ -105,9 +105,9 @@ func (s section) cut(n, width int, styled bool) []string {
 	return append([]string{"", heading}, shown...)
 }
 
-func (v *topView) status(width int) string {
+func (v *topView) statusText(width int) string {
 	if v.report == nil {
-		return text.Trim(show.Text(v.note), width)
+		return text.Trim(show.Text(v.message), width)
 	}
 	r := v.report
 	active, waiting := int64(0), int64(0)
@@ -116,8 +116,8 @@ func (v *topView) status(width int) string {
 		waiting += c.Waiting
 	}
 	line := fmt.Sprintf("%s  %s  ", r.Address, r.Time.Format(time.TimeOnly))
-	if v.note != "" { // in place of what is not known now
-		line += v.note
+	if v.message != "" { // in place of a value that is not known
+		line += v.message
 	} else {
 		line += fmt.Sprintf("%s at work, %s", countText(int(active), "handler"), waitText(waiting))
 	}
@@ -125,7 +125,7 @@ func (v *topView) status(width int) string {
 		line += "  PAUSED"
 	}
 	line = text.Trim(show.Text(line), width)
-	if v.styled && v.note != "" {
+	if v.styled && v.message != "" {
 		return "\x1b[31m" + line + "\x1b[0m"
 	}
 	return line
@@ -138,15 +138,15 @@ func waitText(requests int64) string {
 	return fmt.Sprintf("%d requests wait", requests)
 }
 
-// shownOf returns how many of a list are shown, and how many there are if the filter leaves some out.
-func shownOf(shown, all int) string {
+// shownText returns how many of a list are shown, and how many there are if the filter leaves some out.
+func shownText(shown, all int) string {
 	if shown == all {
 		return fmt.Sprint(all)
 	}
 	return fmt.Sprintf("%d of %d", shown, all)
 }
 
-func (v *topView) help(width int) string {
+func (v *topView) helpText(width int) string {
 	line := fmt.Sprintf("q quit  p pause  s sort: %s  / filter: %s  1 calls 2 peers 3 methods 0 all", v.order, cmp.Or(v.filter, "none"))
 	if v.typing {
 		line = "filter: " + v.filter + "_  (Enter: keep it, Esc: none)"
@@ -154,19 +154,19 @@ func (v *topView) help(width int) string {
 	return text.Trim(show.Text(line), width)
 }
 
-// sections returns the tables, sorted and filtered.
-func (v *topView) sections(width int) []section {
+// listSections returns the tables, sorted and filtered.
+func (v *topView) listSections(width int) []screenSection {
 	r := *v.report
 	r.Calls, r.Methods, r.Peers = slices.Clone(r.Calls), slices.Clone(r.Methods), slices.Clone(r.Peers)
 	r.filter(v.filter)
 	r.sort(v.order)
-	return r.sections(width)
+	return r.listSections(width)
 }
 
-// sections returns the tables for a terminal of so many columns, or for none if width is 0.
-func (r *topReport) sections(width int) []section {
+// listSections returns the tables for a terminal of so many columns, or for none if width is 0.
+func (r *topReport) listSections(width int) []screenSection {
 	calls := newTable(">age", "state", "kind", ">moved", "method", "peer")
-	calls.drops = []string{"kind"}
+	calls.optional = []string{"kind"}
 	for _, c := range r.Calls {
 		moved := ""
 		if c.Items > 0 {
@@ -181,7 +181,7 @@ func (r *topReport) sections(width int) []section {
 		calls.addRow(shortTime(c.Age), c.State, c.Kind, moved, c.Method, c.Peer)
 	}
 	peers := newTable("name", "address", ">active", ">calls/s", ">err/s", ">in/s", ">out/s", ">held", ">queued", "by")
-	peers.drops = []string{"held", "queued", "in/s", "out/s", "by", "active", "err/s"}
+	peers.optional = []string{"held", "queued", "in/s", "out/s", "by", "active", "err/s"}
 	for _, p := range r.Peers {
 		name := cmp.Or(p.Name, "-")
 		if p.Own {
@@ -191,16 +191,16 @@ func (r *topReport) sections(width int) []section {
 			bytesText(int64(p.Sent)), fmt.Sprint(p.Held), fmt.Sprint(p.Queued), p.Transport)
 	}
 	methods := newTable("method", ">active", ">calls/s", ">err/s", ">p50", ">p90", ">p99", ">max", ">items/s", ">in/s", ">out/s", "kind")
-	methods.drops = []string{"kind", "in/s", "out/s", "max", "p90", "items/s", "active", "err/s"}
+	methods.optional = []string{"kind", "in/s", "out/s", "max", "p90", "items/s", "active", "err/s"}
 	for _, m := range r.Methods {
 		methods.addRow(m.Method, fmt.Sprint(m.Active), rateText(m.Rate), rateText(m.Errors), shortTime(m.P50/1e6), shortTime(m.P90/1e6),
 			shortTime(m.P99/1e6), shortTime(m.Max/1e6), rateText(m.Items), bytesText(int64(m.Received)), bytesText(int64(m.Sent)), m.Kind)
 	}
-	calls.snips, peers.snips, methods.snips = true, true, true
-	return []section{
+	calls.shortenable, peers.shortenable, methods.shortenable = true, true, true
+	return []screenSection{
 		{fmt.Sprintf("Calls under way: %d", len(r.Calls)+r.More), calls.lines(width)},
-		{"Peers: " + shownOf(len(r.Peers), r.allPeers) + r.noPeer, peers.lines(width)},
-		{fmt.Sprintf("Methods: %s, of the last %.1f s", shownOf(len(r.Methods), r.allMethods), r.Seconds), methods.lines(width)},
+		{"Peers: " + shownText(len(r.Peers), r.allPeers) + r.noPeer, peers.lines(width)},
+		{fmt.Sprintf("Methods: %s, of the last %.1f s", shownText(len(r.Methods), r.allMethods), r.Seconds), methods.lines(width)},
 	}
 }
 
@@ -232,8 +232,8 @@ func rateText(rate float64) string {
 // print prints the report for a pipe, or for a terminal that scrolls.
 func (r *topReport) print(lines func(line string), width int) {
 	v := topView{report: r}
-	lines(v.status(cmp.Or(width, 1000)))
-	for _, s := range r.sections(width) {
+	lines(v.statusText(cmp.Or(width, 1000)))
+	for _, s := range r.listSections(width) {
 		lines("")
 		lines(s.heading)
 		for _, l := range s.lines {
@@ -245,7 +245,7 @@ func (r *topReport) print(lines func(line string), width int) {
 // hasColors reports whether output may be styled: NO_COLOR is not set (see no-color.org).
 func hasColors() bool { return os.Getenv("NO_COLOR") == "" }
 
-// frame returns what draws lines on the screen of a terminal in raw mode.
-func frame(lines []string) string {
+// drawCommands returns the control sequences that draw lines on a terminal in raw mode.
+func drawCommands(lines []string) string {
 	return "\x1b[H" + strings.Join(lines, "\x1b[K\r\n") + "\x1b[K\x1b[J"
 }

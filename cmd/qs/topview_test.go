@@ -15,11 +15,11 @@ import (
 )
 
 // looks are two looks at a program that are 2 s apart.
-func looks() (now, before *look) {
+func looks() (now, before *gaugesSample) {
 	times := func(n int64) map[int]int64 {
 		return map[int]int64{inspect.TimeBucket(time.Millisecond): 9 * n, inspect.TimeBucket(time.Second): n}
 	}
-	made := func(watched time.Duration, n int64) *look {
+	made := func(watched time.Duration, n int64) *gaugesSample {
 		a := inspect.Activity{
 			Watched: watched,
 			Gauges: inspect.Gauges{Active: 2, Waiting: 1, Peers: []inspect.PeerGauges{
@@ -38,7 +38,7 @@ func looks() (now, before *look) {
 			},
 			Traffic: []inspect.PeerCount{{Address: "tcp://@2", Count: 10 * n, Errors: n, Sent: 4096 * n}},
 		}
-		return &look{all: []inspect.Activity{a}}
+		return &gaugesSample{all: []inspect.Activity{a}}
 	}
 	return made(3*time.Second, 30), made(time.Second, 10)
 }
@@ -46,7 +46,7 @@ func looks() (now, before *look) {
 // TestReportLooks: rates and percentiles are of what has ended between two looks.
 func TestReportLooks(t *testing.T) {
 	now, before := looks()
-	r := reportLooks("tcp://h:1", now, before, false)
+	r := newTopReport("tcp://h:1", now, before, false)
 	require.Equal(t, 2.0, r.Seconds)
 	require.Len(t, r.Calls, 2, "none of Quicksilver's own")
 	require.Len(t, r.Methods, 3, "that which is under way, too")
@@ -58,24 +58,24 @@ func TestReportLooks(t *testing.T) {
 	require.InDelta(t, 1e6, get.P99, 1e5)
 	require.InDelta(t, 1e6, get.Max, 1e5)
 	require.Equal(t, []float64{0, 100, 10, 40960}, []float64{r.Peers[0].Rate, r.Peers[1].Rate, r.Peers[1].Errors, r.Peers[1].Sent})
-	require.Len(t, reportLooks("tcp://h:1", now, before, true).Methods, 4)
+	require.Len(t, newTopReport("tcp://h:1", now, before, true).Methods, 4)
 	require.EqualValues(t, 1, r.Contexts[0].Active, "without the look itself")
 	require.Equal(t, []bool{true, false}, []bool{r.Peers[0].Own, r.Peers[1].Own})
 	now.all[0].Calls = append(now.all[0].Calls, inspect.CallState{Kind: inspect.EventTarget, RPC: "hg/gauges", Peer: "another"})
-	r = reportLooks("tcp://h:1", now, before, false)
+	r = newTopReport("tcp://h:1", now, before, false)
 	require.EqualValues(t, 1, r.Contexts[0].Active)
 	require.False(t, r.Peers[0].Own, "it is not known whose look it is")
 
 	before.all[0].Watched = time.Hour // it has begun to count anew
-	r = reportLooks("tcp://h:1", now, before, false)
+	r = newTopReport("tcp://h:1", now, before, false)
 	require.Equal(t, 3.0, r.Seconds)
 	require.Equal(t, 100.0, r.Methods[0].Rate)
-	require.Zero(t, reportLooks("tcp://h:1", &look{all: []inspect.Activity{{}}}, nil, false).Seconds)
+	require.Zero(t, newTopReport("tcp://h:1", &gaugesSample{all: []inspect.Activity{{}}}, nil, false).Seconds)
 }
 
 // TestReportStreams: a stream under way is at work, and its items are in the rates of its method and of its peer.
 func TestReportStreams(t *testing.T) {
-	stream := func(items int64, age time.Duration) *look {
+	stream := func(items int64, age time.Duration) *gaugesSample {
 		now, _ := looks()
 		now.all[0].Watched = age
 		now.all[0].Traffic = nil
@@ -86,7 +86,7 @@ func TestReportStreams(t *testing.T) {
 		now.all[0].Peers[1].Label = "b"
 		return now
 	}
-	r := reportLooks("tcp://h:1", stream(30, 5*time.Second), stream(10, 3*time.Second), false)
+	r := newTopReport("tcp://h:1", stream(30, 5*time.Second), stream(10, 3*time.Second), false)
 	i := slices.IndexFunc(r.Methods, func(m methodReport) bool { return m.Method == "log/tail" })
 	require.Positive(t, i)
 	tail, put := r.Methods[i], r.Methods[i+1]
@@ -94,9 +94,9 @@ func TestReportStreams(t *testing.T) {
 	require.Equal(t, []float64{10, 0, 10}, []float64{put.Items, put.Sent, put.Received})
 	require.Equal(t, []int{1, 1, 2}, []int{tail.Active, put.Active, r.Peers[1].Active})
 	require.Equal(t, []float64{1000, 10}, []float64{r.Peers[1].Sent, r.Peers[1].Received})
-	r = reportLooks("tcp://h:1", stream(30, 5*time.Second), nil, false)
+	r = newTopReport("tcp://h:1", stream(30, 5*time.Second), nil, false)
 	require.Equal(t, 6.0, r.Methods[i].Items, "it is no older than the watch")
-	shown := strings.Join(r.sections(0)[0].lines, "\n")
+	shown := strings.Join(r.listSections(0)[0].lines, "\n")
 	require.Contains(t, shown, "30 items, 2.93 KiB")
 	r.filter("tail")
 	require.Len(t, r.Peers, 1, "a filter by a method keeps the peer that calls it")
@@ -107,7 +107,7 @@ func TestTopNarrow(t *testing.T) {
 	now, before := looks()
 	p := &now.all[0].Peers[1]
 	p.Process, p.Remote = "billing", "192.168.100.200:34567"
-	v := topView{order: byRate, report: reportLooks("tcp://h:1", now, before, false)}
+	v := topView{order: byRate, report: newTopReport("tcp://h:1", now, before, false)}
 	for width, want := range map[int]string{
 		80: `(?m)^name +address +active +calls/s +err/s +out/s +by$`, 100: `(?m)^name +address .* in/s +out/s +held +queued +by$`, 60: `(?m)^name +address +calls/s +err/s$`,
 	} {
@@ -127,10 +127,10 @@ func TestTopViewFits(t *testing.T) {
 	for i := range 300 {
 		now.all[0].Calls = append(now.all[0].Calls, inspect.CallState{RPC: fmt.Sprint("many/", i), Peer: strings.Repeat("世", 50)})
 	}
-	v := topView{order: byRate, report: reportLooks("tcp://h:1", now, before, false)}
+	v := topView{order: byRate, report: newTopReport("tcp://h:1", now, before, false)}
 	for _, size := range [][2]int{{80, 24}, {200, 60}, {40, 10}, {20, 3}, {1, 1}} {
 		for only := range 4 {
-			v.only = only
+			v.fullSection = only
 			lines := v.render(size[0], size[1])
 			require.LessOrEqual(t, len(lines), size[1])
 			for _, l := range lines {
@@ -140,9 +140,9 @@ func TestTopViewFits(t *testing.T) {
 			}
 		}
 	}
-	v.only = 2
+	v.fullSection = 2
 	require.Len(t, v.render(80, 24), 7, "a line for each of two peers, however long their names are")
-	v.only = 0
+	v.fullSection = 0
 	shown := strings.Join(v.render(120, 40), "\n")
 	for _, want := range []string{"1 handler at work, 1 request waits", "Calls under way: 302  (", "Peers: 2", "Methods: 303, of the last 2.0 s", "1m30s  running", "1.00 MiB/4.00 MiB", "idle (this top)", "10.0.0.2:7"} {
 		require.Contains(t, shown, want)
@@ -154,11 +154,11 @@ func TestTopViewFits(t *testing.T) {
 // TestTopViewKeys: keys sort, filter, pause, choose a list, and quit.
 func TestTopViewKeys(t *testing.T) {
 	now, before := looks()
-	v := topView{order: byRate, report: reportLooks("tcp://h:1", now, before, false)}
+	v := topView{order: byRate, report: newTopReport("tcp://h:1", now, before, false)}
 	shows := func() string { return strings.Join(v.render(120, 40), "\n") }
 	press := func(keys string) {
 		for _, key := range keys {
-			require.False(t, v.press(key), "%q", key)
+			require.False(t, v.handleKey(key), "%q", key)
 		}
 	}
 	first := func(a, b string) bool { return strings.Index(shows(), a) < strings.Index(shows(), b) }
@@ -184,22 +184,22 @@ func TestTopViewKeys(t *testing.T) {
 	require.Contains(t, shows(), "PAUSED")
 	press(" ")
 	require.NotContains(t, shows(), "PAUSED")
-	require.True(t, v.press('q'))
-	require.True(t, v.press(3))
+	require.True(t, v.handleKey('q'))
+	require.True(t, v.handleKey(3))
 }
 
 // TestTopOrders: every column of the table of methods can be sorted by, by its name.
 func TestTopOrders(t *testing.T) {
 	now, before := looks()
-	for name, order := range orders {
-		require.NotPanics(t, func() { reportLooks("tcp://h:1", now, before, true).sort(order) }, name)
+	for name, order := range sortOrders {
+		require.NotPanics(t, func() { newTopReport("tcp://h:1", now, before, true).sort(order) }, name)
 	}
-	r := reportLooks("tcp://h:1", now, before, false)
-	r.sort(orders["latency"])
+	r := newTopReport("tcp://h:1", now, before, false)
+	r.sort(sortOrders["latency"])
 	require.Equal(t, "kv/put", r.Methods[0].Method, "a minute")
-	r.sort(orders["calls/s"])
+	r.sort(sortOrders["calls/s"])
 	require.Equal(t, "kv/get", r.Methods[0].Method)
-	for _, column := range strings.Fields(r.sections(0)[2].lines[0]) {
-		require.True(t, orders[column] != "" || slices.Contains([]string{"kind", "active", "items/s"}, column), column)
+	for _, column := range strings.Fields(r.listSections(0)[2].lines[0]) {
+		require.True(t, sortOrders[column] != "" || slices.Contains([]string{"kind", "active", "items/s"}, column), column)
 	}
 }
