@@ -8,20 +8,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 )
 
-// bulkRate has the target make count transfers of size bytes at a time, and returns MiB per second.
-func (p *Perf) bulkRate(dir moveDir, size int64, count int) (float64, error) {
+// measureBulkRate has the target make count transfers of size bytes at a time, and returns MiB per second.
+func (p *Perf) measureBulkRate(dir moveDir, size int64, count int) (float64, error) {
 	m, err := p.newMover(dir, size, count)
 	if err != nil {
 		return 0, err
 	}
 	defer m.close()
-	if err := m.once(true); err != nil {
+	if err := m.moveOnce(true); err != nil {
 		return 0, err
 	}
 	moved := int64(0)
 	begun := time.Now()
 	for moved == 0 || p.goesOn(begun.Add(p.Time)) {
-		if err := m.once(false); err != nil {
+		if err := m.moveOnce(false); err != nil {
 			return 0, err
 		}
 		moved += size * int64(count)
@@ -64,8 +64,8 @@ func (p *Perf) newMover(dir moveDir, size int64, count int) (*mover, error) {
 	return m, m.c.h.Reset(p.peer, p.move)
 }
 
-// once has the transfers made. With check the side that receives looks at the bytes.
-func (m *mover) once(check bool) error {
+// moveOnce has the transfers made. With check the side that receives looks at the bytes.
+func (m *mover) moveOnce(check bool) error {
 	r := moveRequest{dir: m.dir, check: check && m.dir == pull, count: uint32(m.count), size: uint64(len(m.buf))}
 	var err error
 	if m.c.in, err = m.mem.AppendBinary(r.append(m.c.in[:0])); err != nil {

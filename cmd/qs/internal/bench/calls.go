@@ -12,14 +12,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// checkEcho sends a Pattern of size bytes and looks at what comes back.
+// checkEcho sends a Pattern of size bytes and checks the answer.
 func (p *Perf) checkEcho(size int) error {
 	c, err := p.newCall(append(slices.Clip(p.key), Pattern(size)...))
 	if err != nil {
 		return err
 	}
 	defer c.h.Close()
-	if err := c.once(); err != nil {
+	if err := c.callOnce(); err != nil {
 		return err
 	}
 	if p.API == "typed" {
@@ -48,14 +48,14 @@ func (p *Perf) newCall(in []byte) (*call, error) {
 		return nil, err
 	}
 	c := &call{p: p, h: h, in: in}
-	c.cb = c.ended
+	c.cb = c.handleEnd
 	return c, nil
 }
 
-func (c *call) ended(_ *hg.Handle, err error) { c.done, c.err = true, err }
+func (c *call) handleEnd(_ *hg.Handle, err error) { c.done, c.err = true, err }
 
-// once makes the call in the way that is measured.
-func (c *call) once() error {
+// callOnce makes the call in the way that is measured.
+func (c *call) callOnce() error {
 	if c.p.API == "typed" {
 		out, err := TypedEcho.Call(context.Background(), c.p.to, c.in)
 		if err == nil && len(out) != len(c.in) {
@@ -85,15 +85,15 @@ func (c *call) forward() error {
 	return c.err
 }
 
-// latencies makes one call after the other and returns how long each took, sorted.
-func (p *Perf) latencies(in []byte) ([]time.Duration, error) {
+// measureLatencies makes one call after the other and returns how long each took, sorted.
+func (p *Perf) measureLatencies(in []byte) ([]time.Duration, error) {
 	c, err := p.newCall(in)
 	if err != nil {
 		return nil, err
 	}
 	defer c.h.Close()
 	for i, end := 0, time.Now().Add(p.Time); i < 100 && p.goesOn(end); i++ { // warm
-		if err := c.once(); err != nil {
+		if err := c.callOnce(); err != nil {
 			return nil, err
 		}
 	}
@@ -103,7 +103,7 @@ func (p *Perf) latencies(in []byte) ([]time.Duration, error) {
 		if len(lat) > 0 && (!begun.Before(end) || p.stopped.Load()) {
 			break
 		}
-		if err := c.once(); err != nil {
+		if err := c.callOnce(); err != nil {
 			return nil, err
 		}
 		lat = append(lat, time.Since(begun))
@@ -115,13 +115,13 @@ func (p *Perf) latencies(in []byte) ([]time.Duration, error) {
 	return lat, p.ended(nil)
 }
 
-// rate keeps n calls in flight and returns calls per second.
-func (p *Perf) rate(n int, in []byte) (float64, error) {
+// measureRate keeps n calls in flight and returns calls per second.
+func (p *Perf) measureRate(n int, in []byte) (float64, error) {
 	if p.API != "callback" {
-		return p.rateSync(n, in)
+		return p.measureSyncRate(n, in)
 	}
-	f := &flight{in: in}
-	f.cb = f.ended
+	f := &callLoop{in: in}
+	f.cb = f.handleEnd
 	begun := time.Now()
 	for range n {
 		c, err := p.newCall(nil)
@@ -140,7 +140,7 @@ func (p *Perf) rate(n int, in []byte) (float64, error) {
 		}
 		p.hctx.Trigger(0)
 		if !p.goesOn(begun.Add(p.Time)) {
-			f.over = true
+			f.isOver = true
 		}
 		if p.Pause > 0 {
 			time.Sleep(p.Pause)
@@ -149,29 +149,29 @@ func (p *Perf) rate(n int, in []byte) (float64, error) {
 	return float64(f.done) / time.Since(begun).Seconds(), p.ended(f.err)
 }
 
-// A flight is calls of which each is forwarded again when it has ended.
-type flight struct {
+// A callLoop is calls of which each is forwarded again when it has ended.
+type callLoop struct {
 	in           []byte
 	cb           hg.ForwardFunc
 	active, done int
-	over         bool
+	isOver       bool
 	err          error
 }
 
-func (f *flight) ended(h *hg.Handle, err error) {
+func (f *callLoop) handleEnd(h *hg.Handle, err error) {
 	f.done++
-	if err == nil && !f.over {
+	if err == nil && !f.isOver {
 		if err = h.ForwardRaw(f.in, f.cb); err == nil {
 			return
 		}
 	}
 	f.active--
 	if err != nil && f.err == nil {
-		f.err, f.over = err, true
+		f.err, f.isOver = err, true
 	}
 }
 
-func (p *Perf) rateSync(n int, in []byte) (float64, error) {
+func (p *Perf) measureSyncRate(n int, in []byte) (float64, error) {
 	var total atomic.Int64
 	errs := make([]error, n)
 	var all sync.WaitGroup
@@ -186,7 +186,7 @@ func (p *Perf) rateSync(n int, in []byte) (float64, error) {
 			defer c.h.Close()
 			ended := int64(0)
 			for ; errs[i] == nil && (ended == 0 || p.goesOn(end)); ended++ { // one at least: a rate of 0 is no figure
-				errs[i] = c.once()
+				errs[i] = c.callOnce()
 				if p.Pause > 0 {
 					time.Sleep(p.Pause)
 				}

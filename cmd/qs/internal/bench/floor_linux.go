@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
-// The floor is what a call could cost at best: two processes that send size bytes to and fro over one tcp connection,
+// The floor is the least time of a call: two processes that send size bytes to and fro over one tcp connection,
 // each of which reads the socket itself, polling for a while before it sleeps in an epoll set of its own. No frames, no
 // operations, no callbacks.
 //
@@ -85,7 +85,7 @@ func (e *floorEnd) read(b []byte) error {
 	return nil
 }
 
-// write sends b. What does not fit the socket waits for room.
+// write sends b, and blocks while the socket is full.
 func (e *floorEnd) write(b []byte) error {
 	for len(b) > 0 {
 		n, err := unix.Write(e.fd, b)
@@ -138,7 +138,7 @@ func (p *Perf) Floor(spin time.Duration) (r Result, err error) {
 	return floorResult("floor-tcp", start, lat, in)
 }
 
-// floorResult is what round trips since start amount to, of which the last has brought in.
+// floorResult returns the result of the round trips since start; in is the answer of the last one.
 func floorResult(peer string, start time.Time, lat []time.Duration, in []byte) (r Result, err error) {
 	rate := float64(len(lat)) / time.Since(start).Seconds()
 	if !isPattern(in) {
@@ -162,7 +162,7 @@ func floorArgs[T any](args []string, what string, parse func(string) (T, error))
 // acceptOne accepts one connection. The process ends when the one that started it does, after clean.
 func acceptOne(l net.Listener, out io.Writer, clean func()) (net.Conn, error) {
 	fmt.Fprintln(out, self.Ready+l.Addr().Network()+"://"+l.Addr().String())
-	go func() { // who started us is gone
+	go func() { // the process that started this one is gone
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		clean()
 		os.Exit(0)

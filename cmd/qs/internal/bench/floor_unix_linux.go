@@ -13,7 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
-// FloorUnix measures what a program would do without any of this: two processes that echo over a unix socket, read and
+// FloorUnix measures an echo without the library: two processes that echo over a unix socket, read and
 // written through package net, with the pauses and the busy goroutines of the measurement.
 func (p *Perf) FloorUnix(busy int) (r Result, err error) {
 	c, err := self.Start(self.Ready, "floor-unix", strconv.Itoa(p.Size), strconv.Itoa(busy))

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// An IdleResult is what peers cost that do nothing.
+// An IdleResult is the CPU time and the memory for peers that do nothing.
 type IdleResult struct {
 	Peers     int     `json:"peers"`
 	Processes int     `json:"processes"`
@@ -28,7 +28,7 @@ func Idle(ctx context.Context, cfg hg.Config, listen string, swarm func(addr str
 	if err != nil {
 		return r, err
 	}
-	if _, err := class.Register(rpcEcho, echo); err != nil {
+	if _, err := class.Register(rpcEcho, handleEcho); err != nil {
 		return r, err
 	}
 	hctx, err := class.NewContext()

@@ -15,11 +15,11 @@ type ladder struct {
 var ladders = map[string]*ladder{
 	"rate": {"rate of calls", "Rate (ops/s)", func(p *Perf, size int64) (float64, float64, error) {
 		n := max(1, min(int64(p.ladderInflight()), maxUnderWay/size))
-		rate, err := p.rate(int(n), Pattern(int(size)))
+		rate, err := p.measureRate(int(n), Pattern(int(size)))
 		return rate, 1e6 / rate, err
 	}},
 	"lat": {"latency of calls", "p50 (us)", func(p *Perf, size int64) (float64, float64, error) {
-		lat, err := p.latencies(Pattern(int(size)))
+		lat, err := p.measureLatencies(Pattern(int(size)))
 		if err != nil {
 			return 0, 0, err
 		}
@@ -44,7 +44,7 @@ func OfCalls(op string) bool { return op == "rate" || op == "lat" }
 
 func bulkStep(dir moveDir) func(p *Perf, size int64) (float64, float64, error) {
 	return func(p *Perf, size int64) (float64, float64, error) {
-		rate, err := p.bulkRate(dir, size, p.ladderInflight())
+		rate, err := p.measureBulkRate(dir, size, p.ladderInflight())
 		return rate, float64(size) / (1 << 20) / rate * 1e6, err
 	}
 }
@@ -56,14 +56,14 @@ type Rung struct {
 	Time  float64 `json:"time_us"`
 }
 
-// A Table is what Ladder measures.
+// A Table is the result of Ladder.
 type Table struct {
 	Op     string `json:"op"`
 	Column string `json:"column"` // what the values are
 	Rungs  []Rung `json:"sizes"`
 }
 
-// Describe returns what the values of a table are, what is measured, and how many calls or transfers are in flight.
+// Describe describes the values of a table, the measurement, and how many calls or transfers are in flight.
 func (p *Perf) Describe(op string) (column, title string, inflight int) {
 	inflight = p.ladderInflight()
 	if op == "lat" {
@@ -79,7 +79,7 @@ func (p *Perf) Ladder(op string, each func(Rung)) (t Table, err error) {
 	least := int64(max(p.Size, 1))
 	all := bits.Len64(uint64(p.Bulk / least))
 	for size := least; size <= p.Bulk; size *= 2 {
-		p.step(len(t.Rungs), all, fmt.Sprintf("%s of %d bytes", l.title, size))
+		p.reportStep(len(t.Rungs), all, fmt.Sprintf("%s of %d bytes", l.title, size))
 		value, micros, err := l.step(p, size)
 		if err != nil {
 			return t, fmt.Errorf("size %d: %w", size, err)

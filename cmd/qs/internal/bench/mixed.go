@@ -15,33 +15,33 @@ type MixedResult struct {
 	Bulk    float64 `json:"bulk_mib_per_s"`
 }
 
-// Mixed measures the latencies of calls, alone and beside bulk data. Its result has what was measured, also if there is an error.
+// Mixed measures the latencies of calls, alone and together with bulk data. With an error the result has the measurements until then.
 func (p *Perf) Mixed() (r MixedResult, err error) {
-	p.step(0, 2, "latency of calls alone")
-	lat, err := p.latencies(Pattern(p.Size))
+	p.reportStep(0, 2, "latency of calls alone")
+	lat, err := p.measureLatencies(Pattern(p.Size))
 	if err != nil {
 		return r, err
 	}
 	r.IdleP50, r.IdleP99 = Percentile(lat, 50), Percentile(lat, 99)
-	p.step(1, 2, "latency of calls beside bulk data")
+	p.reportStep(1, 2, "latency of calls beside bulk data")
 	m, err := p.newMover(push, p.Bulk, 1)
 	if err != nil {
 		return r, err
 	}
 	defer m.close()
-	if err := m.once(true); err != nil {
+	if err := m.moveOnce(true); err != nil {
 		return r, err
 	}
-	s := &stream{m: m, running: true}
+	s := &bulkLoop{m: m, running: true}
 	begun := time.Now()
-	if err := m.c.h.ForwardRaw(m.c.in, s.again); err != nil {
+	if err := m.c.h.ForwardRaw(m.c.in, s.startMove); err != nil {
 		return r, err
 	}
-	if lat, err = p.latencies(Pattern(p.Size)); err != nil {
+	if lat, err = p.measureLatencies(Pattern(p.Size)); err != nil {
 		return r, err
 	}
 	r.BusyP50, r.BusyP99 = Percentile(lat, 50), Percentile(lat, 99)
-	for s.over = true; s.running; {
+	for s.isOver = true; s.running; {
 		if err := p.hctx.Progress(-1); err != nil {
 			return r, err
 		}
@@ -54,18 +54,18 @@ func (p *Perf) Mixed() (r MixedResult, err error) {
 	return r, nil
 }
 
-// A stream is transfers one after the other.
-type stream struct {
-	m             *mover
-	over, running bool
-	moved         int64
-	err           error
+// A bulkLoop is transfers one after the other.
+type bulkLoop struct {
+	m               *mover
+	isOver, running bool
+	moved           int64
+	err             error
 }
 
-func (s *stream) again(h *hg.Handle, err error) {
+func (s *bulkLoop) startMove(h *hg.Handle, err error) {
 	s.moved += int64(len(s.m.buf))
-	if err == nil && !s.over {
-		if err = h.ForwardRaw(s.m.c.in, s.again); err == nil {
+	if err == nil && !s.isOver {
+		if err = h.ForwardRaw(s.m.c.in, s.startMove); err == nil {
 			return
 		}
 	}

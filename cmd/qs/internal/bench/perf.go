@@ -30,7 +30,7 @@ type Perf struct {
 	Time     time.Duration // of each measurement
 	Pause    time.Duration // between calls
 
-	// Step, if it is not nil, is told of each measurement before it begins: done of all have ended.
+	// Step, if it is not nil, is called before each measurement begins: done of all have ended.
 	Step func(done, all int, what string)
 
 	stopped atomic.Bool
@@ -126,7 +126,7 @@ func (p *Perf) Close() { _ = p.hctx.Class().Close() }
 // ErrStopped is the error of measurements that Stop has ended.
 var ErrStopped = errors.New("stopped before the last measurement had ended")
 
-// Stop ends the measurement that is under way, whose figures are not used, and those after it. It may be called from any goroutine.
+// Stop ends the current measurement, whose figures are discarded, and those after it. It may be called from any goroutine.
 func (p *Perf) Stop() {
 	p.stopped.Store(true)
 	if p.hctx != nil {
@@ -134,7 +134,7 @@ func (p *Perf) Stop() {
 	}
 }
 
-func (p *Perf) step(done, all int, what string) {
+func (p *Perf) reportStep(done, all int, what string) {
 	if p.Step != nil {
 		p.Step(done, all, what)
 	}
@@ -159,27 +159,27 @@ func (p *Perf) All() (r Result, err error) {
 		all++
 	}
 	r.Rate = map[string]float64{}
-	p.step(0, all, "latency of calls")
-	lat, err := p.latencies(in)
+	p.reportStep(0, all, "latency of calls")
+	lat, err := p.measureLatencies(in)
 	if err != nil {
 		return r, err
 	}
 	r.P50, r.P99 = Percentile(lat, 50), Percentile(lat, 99)
 	for i, n := range p.Inflight {
-		p.step(1+i, all, fmt.Sprintf("rate of calls, %d in flight", n))
-		rate, err := p.rate(n, in)
+		p.reportStep(1+i, all, fmt.Sprintf("rate of calls, %d in flight", n))
+		rate, err := p.measureRate(n, in)
 		if err != nil {
 			return r, err
 		}
 		r.Rate[strconv.Itoa(n)] = rate
 	}
 	if p.Bulk > 0 {
-		p.step(all-1, all, "throughput of bulk transfers")
+		p.reportStep(all-1, all, "throughput of bulk transfers")
 		dir := push
 		if p.Alloc {
 			dir = pull
 		}
-		r.Bulk, err = p.bulkRate(dir, p.Bulk, 1)
+		r.Bulk, err = p.measureBulkRate(dir, p.Bulk, 1)
 	}
 	return r, err
 }

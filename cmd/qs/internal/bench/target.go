@@ -33,7 +33,7 @@ const (
 	pull
 )
 
-// What a request may ask of a target.
+// The limits of a request to a target.
 const (
 	MaxMove  = 1 << 30
 	maxMoves = 4096
@@ -71,9 +71,9 @@ func parseMove(b []byte) (r moveRequest, rest []byte, err error) {
 	return r, b[moveRequestSize:], nil
 }
 
-// A moves serves rpcMove, in one memory, that of the last size. While it is in use nobody gets one of another size, or one
-// that is to be checked.
-type moves struct {
+// A moveServer serves rpcMove with one piece of memory, of the last size. While that is in use, requests for another size, or for a
+// check, are refused.
+type moveServer struct {
 	mu    sync.Mutex // guards the fields below
 	mem   *bulk.Handle
 	buf   []byte
@@ -81,24 +81,24 @@ type moves struct {
 	check bool // the one there is checks what arrives
 }
 
-// Register has class be a target, whose handlers run inline, or else where hg.Config.Dispatch has them run.
+// Register makes class a target, whose handlers run inline, or else where hg.Config.Dispatch runs them.
 func Register(class *hg.Class, inline bool) (err error) {
-	m := &moves{}
-	for name, handler := range map[string]hg.Handler{rpcEcho: echo, rpcTake: take, rpcLook: look, rpcMove: m.serve} {
+	m := &moveServer{}
+	for name, handler := range map[string]hg.Handler{rpcEcho: handleEcho, rpcTake: handleTake, rpcLook: handleLook, rpcMove: m.serveMove} {
 		_, failed := class.RegisterRPC(hg.RPC{Name: name, Handler: handler, Inline: inline})
 		err = errors.Join(err, failed)
 	}
 	return err
 }
 
-func take(h hg.Request) error {
+func handleTake(h hg.Request) error {
 	if _, err := h.InputRaw(); err != nil {
 		return err
 	}
 	return h.RespondRaw(nil, nil)
 }
 
-func echo(h hg.Request) error {
+func handleEcho(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -106,8 +106,8 @@ func echo(h hg.Request) error {
 	return h.RespondRaw(in, nil)
 }
 
-// look looks at one byte of each 4 MiB, so that bytes which are not copied are not moved by looking either.
-func look(h hg.Request) error {
+// handleLook looks at one byte of each 4 MiB, so that bytes which are not copied are not moved by looking either.
+func handleLook(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -134,8 +134,8 @@ func look(h hg.Request) error {
 	return h.RespondRaw(in[1+in[0]:], nil)
 }
 
-// take returns memory of size bytes with the Pattern in it, or cleared for a check. drop gives it back.
-func (m *moves) take(hctx *hg.Context, size uint64, check bool) (*bulk.Handle, []byte, error) {
+// acquireMemory returns memory of size bytes with the Pattern in it, or cleared for a check. releaseMemory returns it.
+func (m *moveServer) acquireMemory(hctx *hg.Context, size uint64, check bool) (*bulk.Handle, []byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	same := m.mem != nil && uint64(len(m.buf)) == size
@@ -162,13 +162,13 @@ func (m *moves) take(hctx *hg.Context, size uint64, check bool) (*bulk.Handle, [
 	return m.mem, m.buf, nil
 }
 
-func (m *moves) drop() {
+func (m *moveServer) releaseMemory() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.users--
 }
 
-func (m *moves) serve(h hg.Request) error {
+func (m *moveServer) serveMove(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -181,12 +181,12 @@ func (m *moves) serve(h hg.Request) error {
 	if err := remote.UnmarshalBinary(rest); err != nil {
 		return err
 	}
-	local, buf, err := m.take(h.HG(), r.size, r.check)
+	local, buf, err := m.acquireMemory(h.HG(), r.size, r.check)
 	if err != nil {
 		return err
 	}
 	if err := h.Detach(); err != nil {
-		m.drop()
+		m.releaseMemory()
 		return err
 	}
 	j := &job{h: h, check: r.check, buf: buf, moves: m}
@@ -194,15 +194,15 @@ func (m *moves) serve(h hg.Request) error {
 	if r.dir == pull {
 		spec.Dir = bulk.Pull
 	}
-	done := j.ended
+	done := j.handleEnd
 	j.left = 1
 	for range r.count {
 		j.add(1)
 		if _, err := bulk.Transfer(h.HG(), spec, done); err != nil {
-			j.end(err)
+			j.respond(err)
 		}
 	}
-	j.end(nil)
+	j.respond(nil)
 	return nil
 }
 
@@ -211,7 +211,7 @@ type job struct {
 	h     hg.Request
 	check bool
 	buf   []byte
-	moves *moves // whose memory buf is
+	moves *moveServer // whose memory buf is
 
 	mu   sync.Mutex // guards the fields below
 	left int
@@ -224,10 +224,10 @@ func (j *job) add(n int) {
 	j.mu.Unlock()
 }
 
-func (j *job) ended(_ *bulk.Op, err error) { j.end(err) }
+func (j *job) handleEnd(_ *bulk.Op, err error) { j.respond(err) }
 
-// end counts a transfer, and answers after the last.
-func (j *job) end(err error) {
+// respond counts a transfer, and answers after the last.
+func (j *job) respond(err error) {
 	j.mu.Lock()
 	if j.err == nil {
 		j.err = err
@@ -241,7 +241,7 @@ func (j *job) end(err error) {
 	if err == nil && j.check && !isPattern(j.buf) {
 		err = fmt.Errorf("%d bytes that were pulled did not arrive as they were", len(j.buf))
 	}
-	j.moves.drop()
+	j.moves.releaseMemory()
 	if err != nil {
 		_ = j.h.RespondError(err, nil)
 	} else {

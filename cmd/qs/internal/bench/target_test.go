@@ -39,29 +39,29 @@ func TestMemory(t *testing.T) {
 	require.NoError(t, err)
 	hctx, err := class.NewContext()
 	require.NoError(t, err)
-	m := &moves{}
+	m := &moveServer{}
 	refused := func(size uint64, check bool) {
 		t.Helper()
-		_, _, err := m.take(hctx, size, check)
+		_, _, err := m.acquireMemory(hctx, size, check)
 		require.ErrorIs(t, err, hg.ErrAgain)
 	}
-	first, buf, err := m.take(hctx, 100, false)
+	first, buf, err := m.acquireMemory(hctx, 100, false)
 	require.NoError(t, err)
 	require.True(t, isPattern(buf))
-	second, _, err := m.take(hctx, 100, false)
+	second, _, err := m.acquireMemory(hctx, 100, false)
 	require.NoError(t, err)
 	require.Same(t, first, second, "many may move the same")
 	for range 2 {
 		refused(101, false)
 		refused(100, true)
-		m.drop()
+		m.releaseMemory()
 	}
-	_, buf, err = m.take(hctx, 101, true)
+	_, buf, err = m.acquireMemory(hctx, 101, true)
 	require.NoError(t, err, "nobody uses it any more")
 	require.Equal(t, make([]byte, 101), buf)
 	refused(101, false)
 	refused(101, true)
-	m.drop()
+	m.releaseMemory()
 	require.Len(t, m.buf, 101)
 	require.NoError(t, class.Shutdown(t.Context()))
 }

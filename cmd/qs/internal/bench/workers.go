@@ -26,7 +26,7 @@ func NewWorkers() *Workers {
 	for range 2 * runtime.GOMAXPROCS(0) {
 		bell := make(chan struct{}, 1)
 		w.idle = append(w.idle, bell)
-		w.all.Go(func() { w.work(bell) })
+		w.all.Go(func() { w.runWorker(bell) })
 	}
 	return w
 }
@@ -39,11 +39,11 @@ func (w *Workers) Dispatch(r hg.Request) {
 		w.queue, w.first = append(w.queue[:0], w.queue[w.first:]...), 0
 	}
 	w.queue = append(w.queue, r)
-	w.wake()
+	w.wakeOne()
 }
 
-// wake wakes one more, if there is something to do. Locked.
-func (w *Workers) wake() {
+// wakeOne wakes one more, if there is something to do. Locked.
+func (w *Workers) wakeOne() {
 	last := len(w.idle) - 1
 	if w.waking || last < 0 || w.first == len(w.queue) {
 		return
@@ -53,7 +53,7 @@ func (w *Workers) wake() {
 	w.idle = w.idle[:last]
 }
 
-func (w *Workers) work(bell chan struct{}) {
+func (w *Workers) runWorker(bell chan struct{}) {
 	for range bell {
 		w.mu.Lock()
 		w.waking = false
@@ -63,7 +63,7 @@ func (w *Workers) work(bell chan struct{}) {
 			if w.first++; w.first == len(w.queue) {
 				w.queue, w.first = w.queue[:0], 0
 			}
-			w.wake()
+			w.wakeOne()
 			w.mu.Unlock()
 			_ = r.Run() // it may have ended before
 			w.mu.Lock()

@@ -73,7 +73,7 @@ func (p *buffers) takeLocked(size int64) (*buffer, error) {
 		}
 	}
 	for p.bytes+size > maxBuffered && len(p.spare) > 0 {
-		p.forget(p.spare[0])
+		p.releaseClient(p.spare[0])
 		p.kept -= int64(len(p.spare[0].mem))
 		p.spare = p.spare[1:]
 	}
@@ -100,11 +100,11 @@ func (p *buffers) put(client string, b *buffer) {
 		p.spare = append(p.spare, b)
 		return
 	}
-	p.forget(b)
+	p.releaseClient(b)
 }
 
-// forget gives a buffer up. Locked.
-func (p *buffers) forget(b *buffer) {
+// releaseClient gives a buffer up. Locked.
+func (p *buffers) releaseClient(b *buffer) {
 	b.close()
 	p.bytes -= int64(len(b.mem))
 }

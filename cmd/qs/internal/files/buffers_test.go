@@ -66,7 +66,7 @@ func TestBuffersAreBounded(t *testing.T) {
 		all[0] = b
 		got <- err
 	}()
-	has.giveBack(all[0])
+	has.releaseBuffer(all[0])
 	require.NoError(t, <-got)
 	has.lent.Add(-1)
 

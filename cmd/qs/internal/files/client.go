@@ -47,16 +47,16 @@ func (c *client) close() {
 	<-c.served
 }
 
-// late is why a call is given up that nobody answers.
-func (c *client) late(method string) error {
+// newLateError is why a call is given up that nobody answers.
+func (c *client) newLateError(method string) error {
 	return na.WithText(na.ErrTimeout, fmt.Sprintf("%s did not answer %s within %v", c.addr, method, c.timeout))
 }
 
-// call calls m. The target is not told of the timeout: what it answers then would take the place of what this side says.
-func call[In, Out any](ctx context.Context, c *client, m *qs.Method[In, Out], in In) (Out, error) {
+// callMethod calls m. The target is not told of the timeout: what it answers then would take the place of what this side says.
+func callMethod[In, Out any](ctx context.Context, c *client, m *qs.Method[In, Out], in In) (Out, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer time.AfterFunc(c.timeout, func() { cancel(c.late(m.Name())) }).Stop()
+	defer time.AfterFunc(c.timeout, func() { cancel(c.newLateError(m.Name())) }).Stop()
 	out, err := m.Call(ctx, c.to, in)
 	switch {
 	case err == nil:
@@ -90,7 +90,7 @@ func (c *client) forward(in *pieceRequest) (*pending, error) {
 // wait waits for the answer, and cancels the request when ctx ends or there is none in time.
 func (p *pending) wait(ctx context.Context) (out pieceReply, err error) {
 	defer func() { _ = p.h.Close() }()
-	ctx, stop := context.WithTimeoutCause(ctx, p.c.timeout, p.c.late(rpcPiece))
+	ctx, stop := context.WithTimeoutCause(ctx, p.c.timeout, p.c.newLateError(rpcPiece))
 	defer stop()
 	select {
 	case err = <-p.done:
@@ -111,7 +111,7 @@ func Explain(peer na.Addr, err error) error {
 	remote, ok := hg.RemoteOf(err)
 	switch {
 	case errors.Is(err, hg.ErrUnreachable):
-		return unreachable(peer, err)
+		return newUnreachableError(peer, err)
 	case ok && remote.Refused && remote.Code == hg.ErrNoMethod:
 		return show.Reword(err, fmt.Sprintf("%s does not serve that; start it with qs serve of the same version, for files with --root DIR", peer))
 	case ok:
@@ -142,8 +142,8 @@ func NeedsCertificate(err error) bool { return errors.As(err, new(certificateErr
 
 const bothTLS = "give --cert, --key and --ca as they are there: both ends use TLS, or neither does"
 
-// insecure says in the words of the flags what can be done about an error of TLS, whose text is for programs.
-func insecure(what string) (said, todo string, known bool) {
+// explainTLSError says in the words of the flags what can be done about an error of TLS, whose text is for programs.
+func explainTLSError(what string) (said, todo string, known bool) {
 	for _, c := range [][2]string{
 		{"is for another host", "give --server-name with a name that the certificate carries, or an address with such a host"},
 		{"authority that is unknown here", "give --ca with the authority that signed the peer's certificate"},
@@ -163,17 +163,17 @@ func insecure(what string) (said, todo string, known bool) {
 	return what, bothTLS, false
 }
 
-// sayVersion is what a peer says of its version; the frames that others send say nothing to people.
-func sayVersion(what string) string {
+// versionText is what a peer says of its version; the frames that others send say nothing to people.
+func versionText(what string) string {
 	if strings.Contains(what, "speaks protocol version") {
 		return " (" + what + ")"
 	}
 	return ""
 }
 
-// unreachable says why no session with peer could be made. What a transport says beside ErrUnreachable, a peer or a program in its
+// newUnreachableError says why no session with peer could be made. What a transport says beside ErrUnreachable, a peer or a program in its
 // place has said.
-func unreachable(peer na.Addr, err error) error {
+func newUnreachableError(peer na.Addr, err error) error {
 	if e, ok := errors.AsType[*hg.Error](err); ok {
 		err = e.Err
 	}
@@ -181,9 +181,9 @@ func unreachable(peer na.Addr, err error) error {
 	todo, needsCertificate := "", false
 	switch {
 	case strings.Contains(what, "TLS"):
-		what, todo, needsCertificate = insecure(what)
+		what, todo, needsCertificate = explainTLSError(what)
 	case strings.HasPrefix(what, "session begins with"), strings.Contains(what, "speaks protocol version"), errors.Is(err, na.ErrProtocol):
-		what = "what answers there does not speak Quicksilver, or another version of it" + sayVersion(what)
+		what = "what answers there does not speak Quicksilver, or another version of it" + versionText(what)
 		todo = "correct the address, or use the same version at both ends"
 	case strings.HasPrefix(what, "no connection within"):
 		todo = "see what runs there: a process that is stopped, or no Quicksilver program, does not answer; a firewall may be in between"

@@ -31,7 +31,7 @@ type Copier struct {
 	kept    int64 // of current: bytes that are verified in its part
 }
 
-// Options say what is copied, and how.
+// Options configures a copy.
 type Options struct {
 	Upload bool   // from this machine to the target
 	Folder string // of this machine
@@ -51,7 +51,7 @@ type Options struct {
 	Timeout time.Duration // for each answer
 }
 
-// Counts are what has been done.
+// Counts counts the work that has been done.
 type Counts struct {
 	Files   int    // copied
 	Same    int    // were there already
@@ -60,7 +60,7 @@ type Counts struct {
 	Sum     string // of the last file
 }
 
-// A Progress is told how far it is, by several goroutines.
+// A Progress shows the progress of a copy. Several goroutines call it.
 type Progress interface {
 	File(name string) // that is copied now
 	Add(n int64)      // bytes that were moved
@@ -69,7 +69,7 @@ type Progress interface {
 	Note(text string) // what the user should know
 }
 
-// NewCopier looks at what there is to do between the target at addr and this machine. node, which it takes over, is used for nothing else.
+// NewCopier plans a copy between the target at addr and this machine. It owns node, which must not be used for anything else.
 func NewCopier(ctx context.Context, node *qs.Node, addr na.Addr, opts Options) (*Copier, error) {
 	local := &disk{}
 	streamed := opts.From != nil || opts.To != nil
@@ -112,7 +112,7 @@ func (c *Copier) Bytes() int64 { return c.plan.bytes }
 // Skipped returns the names of what is neither a file nor a directory, and is left out, each with what it is.
 func (c *Copier) Skipped() []string { return c.plan.skipped }
 
-// Counts returns what Run has done.
+// Counts returns the counts of Run until now.
 func (c *Copier) Counts() Counts {
 	if len(c.plan.files) != 1 {
 		c.counts.Sum = ""
@@ -120,7 +120,7 @@ func (c *Copier) Counts() Counts {
 	return c.counts
 }
 
-// A State is what Run has left of a file whose copy was broken off.
+// A State describes the part that Run has left of a file whose copy was interrupted.
 type State struct {
 	Name string // at the destination; "" if no copy of a file had begun
 	Size int64  // of the source
@@ -128,7 +128,7 @@ type State struct {
 	Part string // its name
 }
 
-// State returns what Run has left. A target that is gone may have kept less.
+// State returns the state of the interrupted copy. A target that is gone may have kept less.
 func (c *Copier) State() State {
 	if !c.begun {
 		return State{}
@@ -199,8 +199,8 @@ func (c *Copier) same(s step) {
 	c.show.Skip(s.stamp.Size)
 }
 
-// resume counts what an earlier run has left.
-func (c *Copier) resume(at int64, note string) {
+// countResumed counts what an earlier run has left.
+func (c *Copier) countResumed(at int64, note string) {
 	if note != "" {
 		c.show.Note(note)
 	}
@@ -211,11 +211,11 @@ func (c *Copier) resume(at int64, note string) {
 	}
 }
 
-// seek has the target look at what is there already, until nothing is left.
-func (c *Copier) seek(ctx context.Context, req seekRequest, r *seekReply) (err error) {
+// verifyPrefix has the target look at what is there already, until nothing is left.
+func (c *Copier) verifyPrefix(ctx context.Context, req seekRequest, r *seekReply) (err error) {
 	for r.Left > 0 {
 		before := r.Left
-		if *r, err = call(ctx, c.c, methodSeek, req); err != nil {
+		if *r, err = callMethod(ctx, c.c, methodSeek, req); err != nil {
 			return err
 		}
 		if r.Left >= before {
@@ -225,8 +225,8 @@ func (c *Copier) seek(ctx context.Context, req seekRequest, r *seekReply) (err e
 	return nil
 }
 
-// copied counts a file that is complete.
-func (c *Copier) copied(sum string) {
+// countCopied counts a file that is complete.
+func (c *Copier) countCopied(sum string) {
 	c.counts.Files++
 	c.counts.Sum = sum
 }
@@ -258,15 +258,15 @@ func (c *Copier) pieceDone(p *piece) {
 	c.show.Add(p.size)
 }
 
-// farewell bounds how long a target is told that a transfer is broken off.
-const farewell = 500 * time.Millisecond
+// closeTimeout bounds the call that aborts a transfer at the target.
+const closeTimeout = 500 * time.Millisecond
 
-// breakOff tells the target not to wait for more pieces, so that it lets its file go now. It need not hear it.
-func (c *Copier) breakOff(id uint64, why error) {
+// abortTransfer ends the transfer at the target, so that it closes its file now instead of after its timeout. An error is ignored.
+func (c *Copier) abortTransfer(id uint64, why error) {
 	if errors.Is(why, na.ErrPeerLost) || errors.Is(why, na.ErrUnreachable) {
 		return
 	}
-	ctx, stop := context.WithTimeout(context.Background(), farewell)
+	ctx, stop := context.WithTimeout(context.Background(), closeTimeout)
 	defer stop()
-	_, _ = call(ctx, c.c, methodClose, closeRequest{ID: id})
+	_, _ = callMethod(ctx, c.c, methodClose, closeRequest{ID: id})
 }

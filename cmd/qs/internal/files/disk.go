@@ -16,7 +16,7 @@ import (
 
 // A store is a tree of files: on a disk of this machine, or a target's.
 type store interface {
-	// stat tells what path leads to; a missing one is no error.
+	// stat describes the file at path; a missing one is no error.
 	stat(ctx context.Context, path string) (entry, error)
 	// list returns some entries of a directory, sorted by name, beginning behind after; none when that was the last.
 	list(ctx context.Context, dir, after string) ([]entry, error)
@@ -41,8 +41,8 @@ func (d *disk) close() {
 	}
 }
 
-// inside returns the form of a path that os.Root takes. It says in words what os.Root would refuse, links excepted.
-func inside(p string) (string, error) {
+// cleanPath returns the form of a path that os.Root accepts, or an error with the reason why os.Root would refuse it, except for links.
+func cleanPath(p string) (string, error) {
 	clean := path.Clean(p)
 	if strings.ContainsRune(p, 0) || !filepath.IsLocal(filepath.FromSlash(clean)) {
 		return "", fmt.Errorf("%q leads out of the root; name a path below it, without / in front: %w", p, na.ErrPermission)
@@ -67,7 +67,7 @@ func (d *disk) open(name string) (*os.File, fs.FileInfo, error) {
 }
 
 func (d *disk) stat(_ context.Context, p string) (entry, error) {
-	p, err := inside(p)
+	p, err := cleanPath(p)
 	if err != nil {
 		return entry{}, err
 	}
@@ -85,7 +85,7 @@ func (d *disk) stat(_ context.Context, p string) (entry, error) {
 }
 
 func (d *disk) list(_ context.Context, dir, after string) ([]entry, error) {
-	dir, err := inside(dir)
+	dir, err := cleanPath(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (d *disk) list(_ context.Context, dir, after string) ([]entry, error) {
 }
 
 func (d *disk) mkdir(_ context.Context, p string, mode uint32) error {
-	p, err := inside(p)
+	p, err := cleanPath(p)
 	if err != nil {
 		return err
 	}

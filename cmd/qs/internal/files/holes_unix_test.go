@@ -70,7 +70,7 @@ func TestPartOfSparseFile(t *testing.T) {
 
 		p, err = d.openPart("f", st, how)
 		require.NoError(t, err)
-		left, err := p.check()
+		left, err := p.verifyNext()
 		require.NoError(t, err)
 		require.Zero(t, left)
 		require.EqualValues(t, half, p.sums.at)

@@ -9,7 +9,7 @@ import (
 	"os"
 )
 
-// A record says of which source a part is, how far it is verified, and its checksum up to there.
+// A record holds the stamp of the source of a part, the verified length, and its checksum.
 type record struct {
 	Size    int64  `json:"source_size"`
 	ModTime int64  `json:"source_mtime_ns"`
@@ -30,10 +30,10 @@ type journal struct {
 	at   int64 // of the record that is in it
 }
 
-// errLocked says that another transfer writes the part.
+// errLocked is the error of a part that another transfer is writing.
 var errLocked = errors.New("locked by another transfer")
 
-// errEmpty says that a journal holds no record yet.
+// errEmpty is the error of a journal without a record.
 var errEmpty = errors.New("the journal is empty")
 
 // openJournal opens a journal, which it makes if there is none, and keeps other transfers away from it until it is closed.
@@ -44,7 +44,7 @@ func (d *disk) openJournal(name string) (*journal, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := lock(f); err != nil {
+		if err := lockFile(f); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
 		mine, err := f.Stat()

@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// lock keeps every other lock of the file away until f is closed. It does not wait: a file that is locked is errLocked. A file system that
+// lockFile locks the file exclusively until f is closed. It does not block: the error of a locked file is errLocked. A file system that
 // knows no locks keeps nobody away.
-func lock(f *os.File) error {
+func lockFile(f *os.File) error {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
 		return errLocked
 	}

@@ -19,8 +19,8 @@ type move struct {
 	done chan error
 }
 
-// cut takes the first n bytes off a piece that has not begun.
-func (m *move) cut(n int64) *move {
+// splitFront takes the first n bytes off a piece that has not begun.
+func (m *move) splitFront(n int64) *move {
 	front := &move{req: m.req}
 	front.req.Size = n
 	m.req.Offset += n
@@ -31,7 +31,7 @@ func (m *move) cut(n int64) *move {
 
 func (t *transfer) answer(m *move, reply *pieceReply, err error) {
 	if m.buf != nil {
-		t.giveBack(m.buf)
+		t.releaseBuffer(m.buf)
 	}
 	if m.h != (hg.Request{}) {
 		m.respond(reply, err)
@@ -40,14 +40,14 @@ func (t *transfer) answer(m *move, reply *pieceReply, err error) {
 
 func (m *move) respond(reply *pieceReply, err error) {
 	if err != nil {
-		_ = m.h.RespondError(coded(err), nil)
+		_ = m.h.RespondError(withCode(err), nil)
 		return
 	}
 	_ = m.h.Respond(reply, nil)
 }
 
-// begin starts the transfer of a piece between the origin's memory and a buffer, or the source.
-func (t *transfer) begin(ctx context.Context, m *move) (err error) {
+// startMove starts the transfer of a piece between the origin's memory and a buffer, or the source.
+func (t *transfer) startMove(ctx context.Context, m *move) (err error) {
 	spec := bulk.Spec{Dir: bulk.Pull, Peer: t.peer, Remote: m.req.Memory, RemoteOffset: m.req.At, Size: m.req.Size}
 	if t.source == nil || t.source.mapped == nil {
 		if m.buf, err = t.buffer(ctx, m.req.Size); err != nil {
@@ -86,7 +86,7 @@ func (t *transfer) buffer(ctx context.Context, size int64) (*buffer, error) {
 	}
 }
 
-func (t *transfer) giveBack(b *buffer) {
+func (t *transfer) releaseBuffer(b *buffer) {
 	t.files.buffers.put(t.client, b)
 	t.lent.Add(-1)
 	select {
@@ -109,7 +109,7 @@ func (t *transfer) read(m *move) (mem *bulk.Handle, at int64, err error) {
 	return mem, at, err
 }
 
-// write puts what has arrived into the file, and verifies a piece that is complete.
+// write writes the bytes that have arrived to the file, and verifies a piece that is complete.
 func (t *transfer) write(m *move) error {
 	t.filesMu.Lock()
 	defer t.filesMu.Unlock()

@@ -4,5 +4,5 @@ package files
 
 import "syscall"
 
-// nonBlock opens a pipe that nobody writes to without waiting for somebody.
+// nonBlock opens a named pipe without blocking until a process opens it for writing.
 const nonBlock = syscall.O_NONBLOCK

@@ -12,9 +12,9 @@ import (
 )
 
 var (
-	// errNotOurs says that a file with the name of a part or a journal is not one that a transfer has made. It is left as it is.
+	// errNotOurs is the error of a file with the name of a part or a journal that no transfer has created. It is left as it is.
 	errNotOurs = fmt.Errorf("move it away or name another destination: %w", na.ErrExists)
-	// errShared says that others may have the file open: it has rights for them.
+	// errShared is the error of a file with rights for other users, who may have it open.
 	errShared = fmt.Errorf("can be read or written by other users: %w", errNotOurs)
 )
 
@@ -58,29 +58,29 @@ func (d *disk) createOrOpen(name string) (f *os.File, made bool, err error) {
 // requireOurs returns errNotOurs, with the reason, if info is not of a file that createOrOpen can have made.
 func (d *disk) requireOurs(name string, info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is %s: %w", name, whatIs(info.Mode()), errNotOurs)
+		return fmt.Errorf("%s is %s: %w", name, kindText(info.Mode()), errNotOurs)
 	}
-	if namesOf(info) > 1 {
+	if countLinks(info) > 1 {
 		return fmt.Errorf("%s is a file with other names (hard links): %w", name, errNotOurs)
 	}
-	made, err := d.probe(path.Dir(name))
+	made, err := d.createProbe(path.Dir(name))
 	if err != nil {
 		return err
 	}
 	if ownerOf(info) != ownerOf(made) {
 		return fmt.Errorf("%s belongs to another user: %w", name, errNotOurs)
 	}
-	if othersMay(info)&^othersMay(made) != 0 {
+	if othersRights(info)&^othersRights(made) != 0 {
 		return fmt.Errorf("%s %w", name, errShared)
 	}
 	return nil
 }
 
-func othersMay(info fs.FileInfo) fs.FileMode { return info.Mode().Perm() & 0o077 }
+func othersRights(info fs.FileInfo) fs.FileMode { return info.Mode().Perm() & 0o077 }
 
-// probe returns what a new file in dir is like. Some file systems know no owners or rights, or have others than this process
+// createProbe returns the owner and the rights of a new file in dir. Some file systems have no owners or rights, or others than this process
 // has.
-func (d *disk) probe(dir string) (fs.FileInfo, error) {
+func (d *disk) createProbe(dir string) (fs.FileInfo, error) {
 	name := path.Join(dir, ".qs-probe-"+rand.Text())
 	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

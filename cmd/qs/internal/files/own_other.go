@@ -4,6 +4,6 @@ package files
 
 import "io/fs"
 
-func namesOf(fs.FileInfo) uint64 { return 1 }
+func countLinks(fs.FileInfo) uint64 { return 1 }
 
 func ownerOf(fs.FileInfo) uint32 { return 0 }

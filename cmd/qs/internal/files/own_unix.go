@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// namesOf returns how many names (hard links) a file has.
-func namesOf(info fs.FileInfo) uint64 {
+// countLinks returns how many names (hard links) a file has.
+func countLinks(info fs.FileInfo) uint64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return uint64(st.Nlink)
 	}

@@ -82,7 +82,7 @@ func TestPartWithModeOfSource(t *testing.T) {
 
 	p, err := d.openPart("f", stamp{Size: 300, Mode: 0o600}, partOptions{})
 	require.NoError(t, err)
-	left, err := p.check()
+	left, err := p.verifyNext()
 	require.NoError(t, err)
 	require.Zero(t, left)
 	require.Zero(t, p.sums.at)

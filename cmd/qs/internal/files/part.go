@@ -29,34 +29,34 @@ const partSuffix = ".qs-part"
 // A part that was left behind is gone on with if the source's stamp is the same, and if check finds in it the bytes that the
 // journal promises. A file that no transfer of this user has made is never written to: see createOrOpen.
 type part struct {
-	disk    *disk
-	name    string
-	stamp   stamp
-	f       *os.File
-	sums    sums
-	room    int64 // is reserved up to here
-	journal *journal
-	claimed int64 // by the journal; check has verified sums.at bytes of it
-	crc     uint32
-	sha     bool
-	sparse  bool   // what is zero is not written
-	stream  bool   // stamp.Size is known at the end
-	cut     bool   // of sparse: nothing is behind sums.at, so what is not written is zero
-	failed  error  // the first write that failed: sums are ahead of the file since then
-	note    string // why a part was not gone on with
-	done    bool   // it has become the file
+	disk      *disk
+	name      string
+	stamp     stamp
+	f         *os.File
+	sums      sums
+	room      int64 // is reserved up to here
+	journal   *journal
+	journaled int64 // by the journal; check has verified sums.at bytes of it
+	crc       uint32
+	sha       bool
+	sparse    bool   // what is zero is not written
+	stream    bool   // stamp.Size is known at the end
+	cut       bool   // of sparse: nothing is behind sums.at, so what is not written is zero
+	failed    error  // the first write that failed: sums are ahead of the file since then
+	note      string // why a part was not gone on with
+	done      bool   // it has become the file
 }
 
 // reserveStep is how much room is reserved at a time, of files that are longer: some file systems fill all of it with pages
 // then, and the network is not to wait for that.
 const reserveStep = 16 << 20
 
-// errSame says that the file is there already.
+// errSame is the result for a file that is already there with the same stamp.
 var errSame = errors.New("the same file is there already")
 
 // openPart begins or goes on with a part of name.
 func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
-	name, err := inside(name)
+	name, err := cleanPath(name)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 	case info.Mode().Type() == fs.ModeSymlink:
 		return nil, fmt.Errorf("%s is a symbolic link: name the file that it leads to, or remove the link: %w", name, na.ErrExists)
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is %s, which is not replaced: name another file, or remove it: %w", name, whatIs(info.Mode()), na.ErrExists)
+		return nil, fmt.Errorf("%s is %s, which is not replaced: name another file, or remove it: %w", name, kindText(info.Mode()), na.ErrExists)
 	case !o.Anew && stampOf(info) == st:
 		return nil, errSame
 	}
@@ -88,9 +88,9 @@ func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 	case j.Size != st.Size || j.ModTime != st.ModTime || j.At > st.Size:
 		p.note = name + ": the source has changed since the transfer was broken off: it begins anew"
 	default:
-		p.claimed, p.crc = j.At, j.CRC
+		p.journaled, p.crc = j.At, j.CRC
 	}
-	if p.claimed == 0 {
+	if p.journaled == 0 {
 		err = p.reset()
 	}
 	if err == nil {
@@ -103,8 +103,8 @@ func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 	return p, nil
 }
 
-// whatIs says what is not a regular file.
-func whatIs(mode fs.FileMode) string {
+// kindText describes the kind of a file that is not regular.
+func kindText(mode fs.FileMode) string {
 	switch {
 	case mode.IsDir():
 		return "a directory"
@@ -123,12 +123,12 @@ func whatIs(mode fs.FileMode) string {
 // NoDirectory begins the text of the error for a part whose directory is missing.
 const NoDirectory = "there is no directory"
 
-// open opens the journal and the part, and returns what the journal says.
+// open opens the journal and the part, and returns the record of the journal.
 func (p *part) open() (j record, err error) {
 	p.journal, err = p.disk.openJournal(p.name + partSuffix + ".journal")
 	switch {
 	case errors.Is(err, errLocked):
-		return j, inUse(p.name, "")
+		return j, newInUseError(p.name, "")
 	case errors.Is(err, fs.ErrNotExist):
 		return j, show.Reword(err, fmt.Sprintf("%s %s below the root", NoDirectory, path.Dir(p.name)))
 	case err != nil:
@@ -174,26 +174,26 @@ func (p *part) openFile(known bool) (err error) {
 }
 
 func (p *part) reset() error {
-	p.claimed, p.sums = 0, newSums(p.sha)
+	p.journaled, p.sums = 0, newSums(p.sha)
 	if err := p.journal.write(record{Size: p.stamp.Size, ModTime: p.stamp.ModTime}); err != nil {
 		return err
 	}
 	return p.f.Truncate(0)
 }
 
-// check looks at a step of what was left behind and returns how much there is still to look at. Bytes that are not what
+// verifyNext looks at a step of what was left behind and returns how much there is still to look at. Bytes that are not what
 // the journal says are not used. It comes before the first piece.
-func (p *part) check() (left int64, err error) {
-	if p.sums.at > p.claimed {
+func (p *part) verifyNext() (left int64, err error) {
+	if p.sums.at > p.journaled {
 		return 0, fmt.Errorf("%s: there is nothing to look at behind the first piece: %w", p.name, na.ErrProtocol)
 	}
-	err = p.sums.addFrom(p.f, min(p.claimed, p.sums.at+seekStep))
+	err = p.sums.addFrom(p.f, min(p.journaled, p.sums.at+seekStep))
 	switch {
 	case errors.Is(err, io.EOF):
 	case err != nil:
 		return 0, err
-	case p.sums.at < p.claimed:
-		return p.claimed - p.sums.at, nil
+	case p.sums.at < p.journaled:
+		return p.journaled - p.sums.at, nil
 	case p.sums.crc == p.crc:
 		return 0, nil
 	}
@@ -204,19 +204,19 @@ func (p *part) check() (left int64, err error) {
 // Verified is called when a piece has been verified and noted. Tests stop a transfer here.
 var Verified = func(at int64) {}
 
-// bite is how many bytes are summed and written in one go: few enough to be in the processor's cache the second time, and
+// chunkSize is how many bytes are summed and written in one go: few enough to be in the processor's cache the second time, and
 // enough for the file system to keep them in large units.
-const bite = 1 << 20
+const chunkSize = 1 << 20
 
 // write adds the next bytes. They do not count until they are verified.
 func (p *part) write(offset int64, b []byte) error {
 	if p.failed != nil {
 		return p.failed
 	}
-	if offset != p.sums.at || !p.stream && int64(len(b)) > p.stamp.Size-offset || offset < p.claimed {
+	if offset != p.sums.at || !p.stream && int64(len(b)) > p.stamp.Size-offset || offset < p.journaled {
 		return fmt.Errorf("%s: a piece at %d, want %d: %w", p.name, offset, p.sums.at, na.ErrProtocol)
 	}
-	for b := range slices.Chunk(b, bite) {
+	for b := range slices.Chunk(b, chunkSize) {
 		at := p.sums.at
 		p.sums.add(b)
 		if p.sparse {
@@ -231,7 +231,7 @@ func (p *part) write(offset int64, b []byte) error {
 	return nil
 }
 
-// writeSparse writes what is not zero. The file ends behind it then, also when it ends with a hole.
+// writeSparse writes the bytes that are not zero, and extends the file to its end, also when that is a hole.
 func (p *part) writeSparse(b []byte, at int64) error {
 	if !p.cut { // an earlier transfer may have written more than it has verified
 		if err := p.f.Truncate(at); err != nil {
@@ -252,7 +252,7 @@ func (p *part) makeRoom(at int64) error {
 	}
 	n := min(reserveStep, p.stamp.Size-at)
 	p.room = at + n
-	return reserve(p.f, at, n)
+	return reserveSpace(p.f, at, n)
 }
 
 // verify compares the checksum of all that was written with the source's, and notes how far it is.
@@ -261,7 +261,7 @@ func (p *part) verify(crc uint32) error {
 		return p.failed
 	}
 	if p.sums.crc != crc {
-		return p.damaged(fmt.Sprintf("CRC-32C of the first %d bytes is %08x, want %08x", p.sums.at, p.sums.crc, crc))
+		return p.newDamagedError(fmt.Sprintf("CRC-32C of the first %d bytes is %08x, want %08x", p.sums.at, p.sums.crc, crc))
 	}
 	if !p.stream && p.sums.at < p.stamp.Size { // else it is complete in a moment
 		if err := p.journal.write(record{p.stamp.Size, p.stamp.ModTime, p.sums.at, crc}); err != nil {
@@ -272,7 +272,7 @@ func (p *part) verify(crc uint32) error {
 	return nil
 }
 
-func (p *part) damaged(text string) error {
+func (p *part) newDamagedError(text string) error {
 	return fmt.Errorf("%s was damaged on the way: %s: %w", p.name, text, na.ErrChecksum)
 }
 
@@ -289,7 +289,7 @@ func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 		return fmt.Errorf("%s: %d of %d bytes have arrived: %w", p.name, p.sums.at, p.stamp.Size, na.ErrProtocol)
 	case p.sums.crc != crc || !bytes.Equal(p.sums.digest(), sha):
 		text := fmt.Sprintf("its checksums are %08x %x, want %08x %x", p.sums.crc, p.sums.digest(), crc, sha)
-		return errors.Join(p.damaged(text), p.reset())
+		return errors.Join(p.newDamagedError(text), p.reset())
 	}
 	part := p.name + partSuffix
 	root := p.disk.root

@@ -40,7 +40,7 @@ func TestPartWithoutWriteMode(t *testing.T) {
 
 	p, err = d.openPart("f", st, partOptions{})
 	require.NoError(t, err)
-	_, err = p.check()
+	_, err = p.verifyNext()
 	require.NoError(t, err)
 	require.EqualValues(t, 100, p.sums.at)
 	require.NoError(t, p.write(100, data[100:]))
@@ -67,7 +67,7 @@ func TestPartReserves(t *testing.T) {
 	probe, err := os.Create(filepath.Join(dir, "probe"))
 	require.NoError(t, err)
 	defer probe.Close()
-	able := unix.Fallocate(int(probe.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, bite) == nil
+	able := unix.Fallocate(int(probe.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, chunkSize) == nil
 	has := func(want int64) {
 		t.Helper()
 		require.Equal(t, want, p.room)
@@ -77,12 +77,12 @@ func TestPartReserves(t *testing.T) {
 		var st unix.Stat_t
 		require.NoError(t, unix.Stat(filepath.Join(dir, "f.qs-part"), &st))
 		require.GreaterOrEqual(t, st.Blocks*512, want)
-		require.Less(t, st.Blocks*512, want+bite)
+		require.Less(t, st.Blocks*512, want+chunkSize)
 	}
 	has(0)
-	require.NoError(t, p.write(0, make([]byte, bite)))
+	require.NoError(t, p.write(0, make([]byte, chunkSize)))
 	has(reserveStep)
-	require.NoError(t, p.write(bite, make([]byte, reserveStep)))
+	require.NoError(t, p.write(chunkSize, make([]byte, reserveStep)))
 	has(2 * reserveStep)
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A plan is what is to be copied: directories, the outer before the inner, and files.
+// A plan lists the directories, the outer before the inner, and the files that are to be copied.
 type plan struct {
 	dirs    []step
 	files   []step

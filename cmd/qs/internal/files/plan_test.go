@@ -42,7 +42,7 @@ func TestEndlessSeek(t *testing.T) {
 	c := dial(t, target(t, func(n *qs.Node) {
 		methodSeek.Handle(n, func(context.Context, seekRequest) (seekReply, error) { return seekReply{Left: 5}, nil })
 	}))
-	err := (&Copier{c: c}).seek(t.Context(), seekRequest{}, &seekReply{Left: 6})
+	err := (&Copier{c: c}).verifyPrefix(t.Context(), seekRequest{}, &seekReply{Left: 6})
 	require.ErrorIs(t, err, na.ErrProtocol)
 	require.ErrorContains(t, err, "has 5 bytes to look at, before 5")
 }

@@ -3,5 +3,5 @@
 package files
 
 // populate and sequential do nothing: a mapped file is read page by page when it is touched.
-func populate([]byte, int64, int64) {}
-func sequential([]byte)             {}
+func populatePages([]byte, int64, int64) {}
+func adviseSequential([]byte)            {}

@@ -45,7 +45,7 @@ const (
 	seekStep = 256 << 20
 )
 
-// A stamp is what tells whether a file is still the same.
+// A stamp holds the properties by which a changed file is detected.
 type stamp struct {
 	Size    int64
 	ModTime int64 // nanoseconds since 1970, from 1678 to 2262: for times outside the nearest of these
@@ -66,12 +66,12 @@ func nanosOf(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// sameData reports whether two stamps are of the same contents, as far as stamps can tell.
-func (s stamp) sameData(o stamp) bool { return s.Size == o.Size && s.ModTime == o.ModTime }
+// isSameData reports whether two stamps are of the same contents, by size and modification time.
+func (s stamp) isSameData(o stamp) bool { return s.Size == o.Size && s.ModTime == o.ModTime }
 
 func (s stamp) modTime() time.Time { return time.Unix(0, s.ModTime) }
 
-// partOptions say how a file is received.
+// partOptions configures how a file is received.
 type partOptions struct {
 	SHA256 bool
 	Anew   bool  // whatever is there already
@@ -79,7 +79,7 @@ type partOptions struct {
 	Stream bool  // its size is not known: it is complete when the sender says so
 }
 
-// A kind is what an entry is. Only files and directories are copied.
+// A kind is the kind of an entry. Only files and directories are copied.
 type kind uint8
 
 const (
@@ -102,7 +102,7 @@ func kindOf(mode fs.FileMode) kind {
 	return special
 }
 
-// An entry is a name in a directory, or what a path leads to.
+// An entry is a name in a directory, or the file at a path.
 type entry struct {
 	Name  string
 	Kind  kind
@@ -178,8 +178,8 @@ type closeRequest struct {
 
 type closeReply struct{ SHA256 []byte }
 
-// coded gives an error of a target the code by which the origin knows it.
-func coded(err error) error {
+// withCode gives an error of a target the code by which the origin recognizes it.
+func withCode(err error) error {
 	if err == nil {
 		return nil
 	}

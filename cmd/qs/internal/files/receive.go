@@ -19,38 +19,38 @@ func (c *Copier) receiveFile(ctx context.Context, s step, anew bool) error {
 		return err
 	}
 	defer dst.close()
-	opened, err := call(ctx, c.c, methodOpen, openRequest{Path: s.from, How: partOptions{SHA256: c.opts.SHA256}})
+	opened, err := callMethod(ctx, c.c, methodOpen, openRequest{Path: s.from, How: partOptions{SHA256: c.opts.SHA256}})
 	if err != nil {
 		return err
 	}
 	if err := c.receivePart(ctx, opened, dst); err != nil {
 		if errors.Is(err, na.ErrChecksum) { // which may be so because the bytes were changed before they were sent
-			if now, failed := (remote{c.c}).stat(ctx, s.from); failed == nil && !now.Stamp.sameData(s.stamp) {
-				err = changed(s.from)
+			if now, failed := (remote{c.c}).stat(ctx, s.from); failed == nil && !now.Stamp.isSameData(s.stamp) {
+				err = newChangedError(s.from)
 			}
 		}
-		c.breakOff(opened.ID, err)
+		c.abortTransfer(opened.ID, err)
 		return err
 	}
-	sums, err := call(ctx, c.c, methodClose, closeRequest{ID: opened.ID, Commit: true})
+	sums, err := callMethod(ctx, c.c, methodClose, closeRequest{ID: opened.ID, Commit: true})
 	if err != nil {
 		return err
 	}
 	if err := dst.commit(dst.sums.crc, sums.SHA256, c.opts.Sync); err != nil {
 		return err
 	}
-	c.copied(dst.sums.String())
+	c.countCopied(dst.sums.String())
 	return nil
 }
 
 // receivePart goes on with a part.
 func (c *Copier) receivePart(ctx context.Context, opened openReply, dst *part) error {
-	if !opened.Stamp.sameData(dst.stamp) {
+	if !opened.Stamp.isSameData(dst.stamp) {
 		return fmt.Errorf("it was changed at this moment: run the same command again: %w", na.ErrIO)
 	}
-	for left := dst.claimed; left > 0 && ctx.Err() == nil; {
+	for left := dst.journaled; left > 0 && ctx.Err() == nil; {
 		var err error
-		if left, err = dst.check(); err != nil {
+		if left, err = dst.verifyNext(); err != nil {
 			return err
 		}
 	}
@@ -59,12 +59,12 @@ func (c *Copier) receivePart(ctx context.Context, opened openReply, dst *part) e
 	}
 	offset := dst.sums.at
 	seek := seekReply{Left: offset}
-	if err := c.seek(ctx, seekRequest{opened.ID, offset, dst.sums.crc}, &seek); errors.Is(err, na.ErrChecksum) {
+	if err := c.verifyPrefix(ctx, seekRequest{opened.ID, offset, dst.sums.crc}, &seek); errors.Is(err, na.ErrChecksum) {
 		return fmt.Errorf("%w: %w", errOther, err)
 	} else if err != nil {
 		return err
 	}
-	c.resume(offset, dst.note)
+	c.countResumed(offset, dst.note)
 	return c.receivePieces(ctx, opened, offset, func(b []byte, crc uint32) error {
 		if err := dst.write(dst.sums.at, b); err != nil {
 			return err
@@ -73,7 +73,7 @@ func (c *Copier) receivePart(ctx context.Context, opened openReply, dst *part) e
 	})
 }
 
-// receivePieces asks for what is behind offset, and calls take with each piece and the checksum of all up to its end.
+// receivePieces requests the bytes behind offset, and calls take with each piece and the checksum of all bytes up to its end.
 func (c *Copier) receivePieces(ctx context.Context, opened openReply, offset int64, take func(b []byte, crc uint32) error) error {
 	next := func(ctx context.Context) (*piece, error) {
 		p, err := c.nextPiece(ctx, opened.Stamp.Size-offset)

@@ -19,11 +19,11 @@ type remote struct{ c *client }
 var _ store = remote{}
 
 func (r remote) stat(ctx context.Context, path string) (entry, error) {
-	return call(ctx, r.c, methodStat, pathRequest{path})
+	return callMethod(ctx, r.c, methodStat, pathRequest{path})
 }
 
 func (r remote) list(ctx context.Context, dir, after string) ([]entry, error) {
-	reply, err := call(ctx, r.c, methodList, listRequest{dir, after})
+	reply, err := callMethod(ctx, r.c, methodList, listRequest{dir, after})
 	for _, e := range reply.Entries {
 		// Names become paths on this machine.
 		if e.Name == "." || !filepath.IsLocal(e.Name) || strings.ContainsAny(e.Name, separators) || e.Name <= after {
@@ -35,6 +35,6 @@ func (r remote) list(ctx context.Context, dir, after string) ([]entry, error) {
 }
 
 func (r remote) mkdir(ctx context.Context, path string, mode uint32) error {
-	_, err := call(ctx, r.c, methodMkdir, mkdirRequest{path, mode})
+	_, err := callMethod(ctx, r.c, methodMkdir, mkdirRequest{path, mode})
 	return err
 }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// requireRoom tells at the beginning whether the file system has room for all size bytes of f, as far as it knows.
+// requireRoom returns an error if the file system reports less room than size bytes for f.
 func requireRoom(f *os.File, size int64) error {
 	var disk unix.Statfs_t
 	var file unix.Stat_t
@@ -25,9 +25,9 @@ func requireRoom(f *os.File, size int64) error {
 	return &os.PathError{Op: "reserve", Path: f.Name(), Err: err}
 }
 
-// reserve asks the file system for room for n bytes of f, from at on, without making it longer: writes are cheaper then. Not
+// reserveSpace asks the file system for room for n bytes of f, from at on, without making it longer: writes are cheaper then. Not
 // every file system can do that.
-func reserve(f *os.File, at, n int64) error {
+func reserveSpace(f *os.File, at, n int64) error {
 	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, at, n)
 	if errors.Is(err, unix.ENOSPC) {
 		return &os.PathError{Op: "reserve", Path: f.Name(), Err: err}

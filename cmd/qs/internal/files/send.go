@@ -13,11 +13,11 @@ func (c *Copier) sendFile(ctx context.Context, s step, anew bool) error {
 		return err
 	}
 	defer src.close()
-	src.share(c.c.node.HG(), bulk.ReadOnly)
-	if !src.stamp.sameData(s.stamp) {
+	src.shareFile(c.c.node.HG(), bulk.ReadOnly)
+	if !src.stamp.isSameData(s.stamp) {
 		c.show.Grow(src.stamp.Size - s.stamp.Size)
 	}
-	opened, err := call(ctx, c.c, methodOpen, openRequest{Path: s.to, Write: true, Stamp: src.stamp, How: partOptions{SHA256: c.opts.SHA256, Anew: anew, Holes: s.holes}})
+	opened, err := callMethod(ctx, c.c, methodOpen, openRequest{Path: s.to, Write: true, Stamp: src.stamp, How: partOptions{SHA256: c.opts.SHA256, Anew: anew, Holes: s.holes}})
 	if err != nil {
 		return err
 	}
@@ -25,25 +25,25 @@ func (c *Copier) sendFile(ctx context.Context, s step, anew bool) error {
 		c.same(s)
 		return nil
 	}
-	if err := src.because(c.sendPieces(ctx, opened, src)); err != nil {
-		c.breakOff(opened.ID, err)
+	if err := src.failureReason(c.sendPieces(ctx, opened, src)); err != nil {
+		c.abortTransfer(opened.ID, err)
 		return err
 	}
 	if err := src.verify(); err != nil {
-		c.breakOff(opened.ID, err)
+		c.abortTransfer(opened.ID, err)
 		return err
 	}
 	c.begun = false // from here on the file may have its name
-	if _, err := call(ctx, c.c, methodClose, closeRequest{opened.ID, true, c.opts.Sync, src.sums.crc, src.sums.digest()}); err != nil {
+	if _, err := callMethod(ctx, c.c, methodClose, closeRequest{opened.ID, true, c.opts.Sync, src.sums.crc, src.sums.digest()}); err != nil {
 		return err
 	}
-	c.copied(src.sums.String())
+	c.countCopied(src.sums.String())
 	return nil
 }
 
 func (c *Copier) sendPieces(ctx context.Context, opened openReply, src *source) error {
 	at := seekReply{Left: opened.At, Note: opened.Note}
-	if err := c.seek(ctx, seekRequest{ID: opened.ID}, &at); err != nil {
+	if err := c.verifyPrefix(ctx, seekRequest{ID: opened.ID}, &at); err != nil {
 		return err
 	}
 	for left := int64(1); left > 0 && ctx.Err() == nil; {
@@ -52,7 +52,7 @@ func (c *Copier) sendPieces(ctx context.Context, opened openReply, src *source) 
 			return err
 		}
 	}
-	c.resume(at.At, at.Note)
+	c.countResumed(at.At, at.Note)
 	next := func(ctx context.Context) (*piece, error) {
 		p, err := c.nextPiece(ctx, src.stamp.Size-src.sums.at)
 		if err != nil {

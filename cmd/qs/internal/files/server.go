@@ -52,7 +52,7 @@ func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	handle(fs, methodOpen, fs.open)
 	handle(fs, methodSeek, fs.seek)
 	handle(fs, methodClose, fs.finish)
-	piece := func(h hg.Request) error { return coded(fs.piece(h)) }
+	piece := func(h hg.Request) error { return withCode(fs.piece(h)) }
 	if _, err := n.HG().Class().RegisterRPC(hg.RPC{Name: rpcPiece, Handler: piece, Inline: true, Codec: codec.Msgpack}); err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ var errReadOnly = fmt.Errorf("this target takes no files; start it with qs serve
 func handle[In, Out any](fs *Server, m *qs.Method[In, Out], serve func(by qs.Caller, in In) (Out, error)) {
 	m.Handle(fs.node, func(ctx context.Context, in In) (out Out, err error) {
 		out, err = serve(qs.CallerFrom(ctx), in)
-		return out, coded(err)
+		return out, withCode(err)
 	})
 }
 
@@ -93,7 +93,7 @@ func (fs *Server) mkdir(_ qs.Caller, in mkdirRequest) (r struct{}, err error) {
 }
 
 func (fs *Server) open(by qs.Caller, in openRequest) (r openReply, err error) {
-	path, err := inside(in.Path)
+	path, err := cleanPath(in.Path)
 	if err != nil {
 		return r, err
 	}
@@ -102,7 +102,7 @@ func (fs *Server) open(by qs.Caller, in openRequest) (r openReply, err error) {
 		if !fs.write {
 			return r, errReadOnly
 		}
-		if err := fs.makeWay(by, path); err != nil {
+		if err := fs.evictIdle(by, path); err != nil {
 			return r, err
 		}
 		t.part, err = fs.disk.openPart(path, in.Stamp, in.How)
@@ -111,7 +111,7 @@ func (fs *Server) open(by qs.Caller, in openRequest) (r openReply, err error) {
 		}
 	} else {
 		if t.source, err = fs.disk.openSource(path, in.How.SHA256); err == nil {
-			t.source.share(fs.buffers.hctx, bulk.LocalOnly)
+			t.source.shareFile(fs.buffers.hctx, bulk.LocalOnly)
 		}
 	}
 	if err != nil {
@@ -120,7 +120,7 @@ func (fs *Server) open(by qs.Caller, in openRequest) (r openReply, err error) {
 	if t.source != nil {
 		r.Stamp = t.source.stamp
 	} else {
-		r.At, r.Note = t.part.claimed, t.part.note
+		r.At, r.Note = t.part.journaled, t.part.note
 	}
 	if err := fs.add(t); err != nil {
 		t.close()
@@ -135,7 +135,7 @@ func (fs *Server) seek(by qs.Caller, in seekRequest) (r seekReply, err error) {
 	if err != nil {
 		return r, err
 	}
-	return t.seek(in)
+	return t.verifyPrefix(in)
 }
 
 func (fs *Server) finish(by qs.Caller, in closeRequest) (r closeReply, err error) {
@@ -159,7 +159,7 @@ func (fs *Server) piece(h hg.Request) error {
 	return t.enqueue(h, req)
 }
 
-// Close breaks off what is under way and waits for it. The node has been closed, so no request comes any more.
+// Close ends the transfers and waits for them. The node must be closed before, so that no request arrives later.
 func (fs *Server) Close() {
 	fs.mu.Lock()
 	fs.closed = true

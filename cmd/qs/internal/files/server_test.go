@@ -26,16 +26,16 @@ func TestHostileOrigin(t *testing.T) {
 	require.NoError(t, err)
 	open := func(in openRequest) uint64 {
 		t.Helper()
-		r, err := call(ctx, a, methodOpen, in)
+		r, err := callMethod(ctx, a, methodOpen, in)
 		require.NoError(t, err)
 		return r.ID
 	}
 	closeFile := func(c *client, in closeRequest) error {
-		_, err := call(ctx, c, methodClose, in)
+		_, err := callMethod(ctx, c, methodClose, in)
 		return err
 	}
 	seek := func(c *client, in seekRequest) error {
-		_, err := call(ctx, c, methodSeek, in)
+		_, err := callMethod(ctx, c, methodSeek, in)
 		return err
 	}
 	ask := func(c *client, in pieceRequest) (r pieceReply, err error) {
@@ -96,10 +96,10 @@ func TestHostileOrigin(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(root, "g.qs-part")))
 	require.NoError(t, os.Remove(filepath.Join(root, "g.qs-part.journal")))
 	// The last bites of a piece cannot be pulled.
-	short, err := newBuffer(a.node.HG(), bulk.ReadOnly, 2*bite+1)
+	short, err := newBuffer(a.node.HG(), bulk.ReadOnly, 2*chunkSize+1)
 	require.NoError(t, err)
-	id := open(openRequest{Path: "g", Write: true, Stamp: stamp{Size: 5 * bite}})
-	_, err = ask(a, pieceRequest{ID: id, Size: 5 * bite, Memory: short.h})
+	id := open(openRequest{Path: "g", Write: true, Stamp: stamp{Size: 5 * chunkSize}})
+	_, err = ask(a, pieceRequest{ID: id, Size: 5 * chunkSize, Memory: short.h})
 	require.ErrorIs(t, err, na.ErrInvalid)
 	require.ErrorContains(t, err, "outside the remote handle")
 	err = closeFile(a, closeRequest{ID: id, Commit: true})
@@ -115,7 +115,7 @@ func TestHostileOrigin(t *testing.T) {
 		{openRequest{Path: "."}, na.ErrInvalid},
 		{openRequest{Path: "none"}, na.ErrNoEntry},
 	} {
-		_, err := call(ctx, a, methodOpen, c.in)
+		_, err := callMethod(ctx, a, methodOpen, c.in)
 		require.ErrorIs(t, err, c.code)
 	}
 
@@ -136,7 +136,7 @@ func TestPieceOvertakes(t *testing.T) {
 	require.NoError(t, err)
 	move := func(in openRequest) {
 		t.Helper()
-		opened, err := call(t.Context(), c, methodOpen, in)
+		opened, err := callMethod(t.Context(), c, methodOpen, in)
 		require.NoError(t, err)
 		var pieces []*pending
 		for _, at := range []int64{1000, 500, 0} {
@@ -148,7 +148,7 @@ func TestPieceOvertakes(t *testing.T) {
 			_, err := p.wait(t.Context())
 			require.NoError(t, err)
 		}
-		_, err = call(t.Context(), c, methodClose, closeRequest{ID: opened.ID, Commit: true, CRC: crcOf(data)})
+		_, err = callMethod(t.Context(), c, methodClose, closeRequest{ID: opened.ID, Commit: true, CRC: crcOf(data)})
 		require.NoError(t, err)
 	}
 	move(openRequest{Path: "f"})
@@ -164,21 +164,21 @@ func TestSecondUpload(t *testing.T) {
 	addr, root := serveFiles(t)
 	a, b := dial(t, addr), dial(t, addr)
 	in := openRequest{Path: "f", Write: true, Stamp: stamp{Size: 10}}
-	first, err := call(t.Context(), a, methodOpen, in)
+	first, err := callMethod(t.Context(), a, methodOpen, in)
 	require.NoError(t, err)
 	in.Path = "./d/../f"
-	_, err = call(t.Context(), b, methodOpen, in)
+	_, err = callMethod(t.Context(), b, methodOpen, in)
 	require.ErrorIs(t, err, na.ErrAgain)
 	require.Regexp(t, `: f is being written by another copy from 127\.0\.0\.1:\d+, which goes on; this one has not touched it: `, err)
-	again, err := call(t.Context(), a, methodOpen, in)
+	again, err := callMethod(t.Context(), a, methodOpen, in)
 	require.NoError(t, err, "of the same origin")
-	_, err = call(t.Context(), a, methodClose, closeRequest{ID: first.ID, Commit: true})
+	_, err = callMethod(t.Context(), a, methodClose, closeRequest{ID: first.ID, Commit: true})
 	require.ErrorIs(t, err, na.ErrCanceled)
-	_, err = call(t.Context(), a, methodClose, closeRequest{ID: again.ID})
+	_, err = callMethod(t.Context(), a, methodClose, closeRequest{ID: again.ID})
 	require.NoError(t, err)
-	second, err := call(t.Context(), b, methodOpen, in)
+	second, err := callMethod(t.Context(), b, methodOpen, in)
 	require.NoError(t, err)
-	_, err = call(t.Context(), b, methodClose, closeRequest{ID: second.ID})
+	_, err = callMethod(t.Context(), b, methodClose, closeRequest{ID: second.ID})
 	require.NoError(t, err)
 	requireNames(t, root)
 }
@@ -193,19 +193,19 @@ func TestTransfersOfClient(t *testing.T) {
 	var last openReply
 	for i := range maxTransfersOfClient {
 		var err error
-		last, err = call(t.Context(), hogs[i%2], methodOpen, in)
+		last, err = callMethod(t.Context(), hogs[i%2], methodOpen, in)
 		require.NoError(t, err)
 	}
 	for _, hog := range append(hogs, dial(t, addr)) {
-		_, err := call(t.Context(), hog, methodOpen, in)
+		_, err := callMethod(t.Context(), hog, methodOpen, in)
 		require.ErrorIs(t, err, na.ErrAgain)
 		require.ErrorContains(t, err, "the target has 128 transfers of this client; try again when some have ended")
 	}
 	_, err := s.open(qs.Caller{Identity: na.Identity{Transport: "tcp", Remote: "10.0.0.1:7"}}, in)
 	require.NoError(t, err)
-	_, err = call(t.Context(), hogs[1], methodClose, closeRequest{ID: last.ID})
+	_, err = callMethod(t.Context(), hogs[1], methodClose, closeRequest{ID: last.ID})
 	require.NoError(t, err)
-	_, err = call(t.Context(), hogs[0], methodOpen, in)
+	_, err = callMethod(t.Context(), hogs[0], methodOpen, in)
 	require.NoError(t, err)
 }
 

@@ -28,7 +28,7 @@ type source struct {
 const mapFrom = 1 << 20
 
 func (d *disk) openSource(name string, sha bool) (*source, error) {
-	name, err := inside(name)
+	name, err := cleanPath(name)
 	if err != nil {
 		return nil, err
 	}
@@ -39,8 +39,8 @@ func (d *disk) openSource(name string, sha bool) (*source, error) {
 	return &source{name: name, f: f, stamp: stampOf(info), sums: newSums(sha)}, nil
 }
 
-// share maps the file, if that pays, for transfers of hctx.
-func (s *source) share(hctx *hg.Context, access bulk.Access) {
+// shareFile maps the file, if that pays, for transfers of hctx.
+func (s *source) shareFile(hctx *hg.Context, access bulk.Access) {
 	if s.stamp.Size < mapFrom {
 		return
 	}
@@ -54,10 +54,10 @@ func (s *source) share(hctx *hg.Context, access bulk.Access) {
 		return
 	}
 	s.mapped = h
-	sequential(h.Segments()[0])
+	adviseSequential(h.Segments()[0])
 }
 
-// errOther says that a part is not of this source, whatever the stamps say.
+// errOther is the error of a part that is not of this source although the stamps are the same.
 var errOther = fmt.Errorf("what was left behind is not of this source: %w", na.ErrChecksum)
 
 // seek prepares to send from the offset to, where the checksum must be crc. It looks at a step of the bytes before in each
@@ -80,7 +80,7 @@ func (s *source) seek(to int64, crc uint32) (left int64, err error) {
 func (s *source) read(buf *buffer, n int64) (mem *bulk.Handle, at int64, err error) {
 	if s.mapped != nil {
 		at = s.sums.at
-		populate(s.mapped.Segments()[0], at, n)
+		populatePages(s.mapped.Segments()[0], at, n)
 		if !memfault.Read(s.mapped.Segments()[0][at:at+n], s.sums.add) {
 			return nil, 0, s.changed(io.EOF)
 		}
@@ -94,10 +94,10 @@ func (s *source) read(buf *buffer, n int64) (mem *bulk.Handle, at int64, err err
 	return buf.h, 0, nil
 }
 
-// verify reports whether the file is still what it was when it was opened.
+// verify returns an error if the file has changed since it was opened.
 func (s *source) verify() error {
 	info, err := s.f.Stat()
-	if err == nil && !stampOf(info).sameData(s.stamp) {
+	if err == nil && !stampOf(info).isSameData(s.stamp) {
 		err = io.EOF
 	}
 	if err != nil {
@@ -114,10 +114,10 @@ func (s *source) changed(err error) error {
 	if !errors.Is(err, io.EOF) {
 		return err
 	}
-	if info, err := s.f.Stat(); err == nil && stampOf(info).sameData(s.stamp) {
+	if info, err := s.f.Stat(); err == nil && stampOf(info).isSameData(s.stamp) {
 		return s.wrongSize()
 	}
-	return changed(s.name)
+	return newChangedError(s.name)
 }
 
 func (s *source) wrongSize() error {
@@ -125,12 +125,12 @@ func (s *source) wrongSize() error {
 		s.name, s.stamp.Size, na.ErrInvalid)
 }
 
-func changed(name string) error {
+func newChangedError(name string) error {
 	return fmt.Errorf("%s was changed while it was copied: copy it again when it is at rest: %w", name, na.ErrIO)
 }
 
-// because returns why the file could not be sent: what err says, or, if it could be the reason, that the file was changed.
-func (s *source) because(err error) error {
+// failureReason returns why the file could not be sent: err, or, if that may be the reason, that the file was changed.
+func (s *source) failureReason(err error) error {
 	if errors.Is(err, na.ErrFault) || errors.Is(err, na.ErrChecksum) {
 		if changed := s.verify(); changed != nil {
 			return changed
@@ -139,7 +139,7 @@ func (s *source) because(err error) error {
 	return err
 }
 
-// close lets the file go. Nobody is inside read.
+// close closes the file. No read may be running.
 func (s *source) close() {
 	if s.mapped != nil {
 		_ = s.mapped.Close()

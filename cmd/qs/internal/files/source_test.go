@@ -29,7 +29,7 @@ func newSource(t *testing.T, size int) (src *source, buf *buffer, name string, d
 	require.NoError(t, err)
 	src, err = d.openSource("f", true)
 	require.NoError(t, err)
-	src.share(hctx, bulk.ReadOnly)
+	src.shareFile(hctx, bulk.ReadOnly)
 	buf, err = newBuffer(hctx, bulk.ReadOnly, testPiece)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -71,16 +71,16 @@ func TestSourceTruncated(t *testing.T) {
 			_, _, err := src.read(buf, testPiece)
 			require.NoError(t, err)
 			lost, damaged := na.WithText(na.ErrFault, "of a transfer"), na.WithText(na.ErrChecksum, "at the peer")
-			require.ErrorIs(t, src.because(lost), na.ErrFault, "the file is what it was")
+			require.ErrorIs(t, src.failureReason(lost), na.ErrFault, "the file is what it was")
 			require.NoError(t, os.Truncate(name, testPiece))
 			_, _, err = src.read(buf, testPiece)
-			for _, err := range []error{err, src.because(lost), src.because(damaged)} {
+			for _, err := range []error{err, src.failureReason(lost), src.failureReason(damaged)} {
 				require.ErrorIs(t, err, na.ErrIO)
 				require.ErrorContains(t, err, "f was changed while it was copied")
 			}
 			other := errors.New("another")
-			require.Equal(t, other, src.because(other))
-			require.NoError(t, src.because(nil))
+			require.Equal(t, other, src.failureReason(other))
+			require.NoError(t, src.failureReason(nil))
 		})
 	}
 }

@@ -34,10 +34,10 @@ func (c *Copier) planStream(ctx context.Context) error {
 // streamMode is the mode of a file that was sent from a stream, which has none.
 const streamMode = 0o644
 
-// sendStream uploads what Options.From reads, up to its end. It becomes the file when all of it has arrived, and is never resumed.
+// sendStream uploads the bytes of Options.From, up to its end. They become the file when all have arrived, and are never resumed.
 func (c *Copier) sendStream(ctx context.Context, s step, _ bool) error {
 	st := stamp{ModTime: nanosOf(time.Now()), Mode: streamMode}
-	opened, err := call(ctx, c.c, methodOpen, openRequest{Path: s.to, Write: true, Stamp: st, How: partOptions{SHA256: c.opts.SHA256, Anew: true, Stream: true}})
+	opened, err := callMethod(ctx, c.c, methodOpen, openRequest{Path: s.to, Write: true, Stamp: st, How: partOptions{SHA256: c.opts.SHA256, Anew: true, Stream: true}})
 	if err != nil {
 		return err
 	}
@@ -58,14 +58,14 @@ func (c *Copier) sendStream(ctx context.Context, s step, _ bool) error {
 		return p, err
 	}
 	if err := overlap(ctx, c.opts.Window, next, c.pieceAnswered); err != nil {
-		c.breakOff(opened.ID, err)
+		c.abortTransfer(opened.ID, err)
 		return err
 	}
 	c.begun = false // from here on the file may have its name
-	if _, err := call(ctx, c.c, methodClose, closeRequest{opened.ID, true, c.opts.Sync, sums.crc, sums.digest()}); err != nil {
+	if _, err := callMethod(ctx, c.c, methodClose, closeRequest{opened.ID, true, c.opts.Sync, sums.crc, sums.digest()}); err != nil {
 		return err
 	}
-	c.copied(sums.String())
+	c.countCopied(sums.String())
 	return nil
 }
 
@@ -94,23 +94,23 @@ func readFull(ctx context.Context, r io.Reader, b []byte) (int64, error) {
 
 // receiveStream downloads one file and writes it to Options.To. What is written has been verified.
 func (c *Copier) receiveStream(ctx context.Context, s step, _ bool) error {
-	opened, err := call(ctx, c.c, methodOpen, openRequest{Path: s.from, How: partOptions{SHA256: c.opts.SHA256}})
+	opened, err := callMethod(ctx, c.c, methodOpen, openRequest{Path: s.from, How: partOptions{SHA256: c.opts.SHA256}})
 	if err != nil {
 		return err
 	}
 	w := streamWriter{newSums(c.opts.SHA256), c.opts.To}
 	if err := c.receivePieces(ctx, opened, 0, w.write); err != nil {
-		c.breakOff(opened.ID, err)
+		c.abortTransfer(opened.ID, err)
 		return err
 	}
-	end, err := call(ctx, c.c, methodClose, closeRequest{ID: opened.ID, Commit: true})
+	end, err := callMethod(ctx, c.c, methodClose, closeRequest{ID: opened.ID, Commit: true})
 	if err != nil {
 		return err
 	}
 	if !bytes.Equal(end.SHA256, w.sums.digest()) {
 		return fmt.Errorf("the SHA-256 of all of it is %x, want %x: %w", w.sums.digest(), end.SHA256, na.ErrChecksum)
 	}
-	c.copied(w.sums.String())
+	c.countCopied(w.sums.String())
 	return nil
 }
 

@@ -31,7 +31,7 @@ func newSums(sha bool) sums {
 func (s *sums) add(b []byte) {
 	s.at += int64(len(b))
 	for page := range slices.Chunk(b, 4<<10) {
-		fetch(page)
+		prefetch(page)
 		s.crc = crc32.Update(s.crc, castagnoli, page)
 	}
 	if s.sha != nil {
@@ -39,9 +39,9 @@ func (s *sums) add(b []byte) {
 	}
 }
 
-// fetch brings b into the processor's cache. Package crc32 reads three places of a KiB each in turn, for which processors do
+// prefetch brings b into the processor's cache. Package crc32 reads three places of a KiB each in turn, for which processors do
 // not read ahead: from memory that takes it twice as long as this way.
-func fetch(b []byte) {
+func prefetch(b []byte) {
 	var sum byte
 	for at := 0; at < len(b); at += 64 {
 		sum += b[at]
@@ -54,7 +54,7 @@ func fetch(b []byte) {
 //go:noinline
 func sink(byte) {}
 
-// addFrom adds what r has at s.at, up to the offset to.
+// addFrom adds the bytes of r from s.at to the offset to.
 func (s *sums) addFrom(r io.ReaderAt, to int64) error {
 	buf := make([]byte, min(1<<20, to-s.at))
 	for s.at < to {

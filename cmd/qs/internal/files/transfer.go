@@ -62,7 +62,7 @@ func (fs *Server) newTransfer(peer na.Addr, client, from, path string) *transfer
 	return t
 }
 
-// enqueue takes a request in, or says why not.
+// enqueue queues a request, or returns why it is refused.
 func (t *transfer) enqueue(h hg.Request, req pieceRequest) error {
 	if req.Size < 1 || req.Size > MaxPiece || req.Memory == nil {
 		return fmt.Errorf("a piece of %d bytes, want 1 to %d: %w", req.Size, MaxPiece, na.ErrInvalid)
@@ -70,7 +70,7 @@ func (t *transfer) enqueue(h hg.Request, req pieceRequest) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.last {
-		return t.gone()
+		return t.goneError()
 	}
 	t.used = time.Now()
 	if err := h.Detach(); err != nil {
@@ -85,8 +85,8 @@ func (t *transfer) enqueue(h hg.Request, req pieceRequest) error {
 	}
 }
 
-// gone says why pieces are not taken any more.
-func (t *transfer) gone() error {
+// goneError returns why pieces are no longer accepted.
+func (t *transfer) goneError() error {
 	if err := context.Cause(t.ctx); err != nil {
 		return err
 	}
@@ -96,29 +96,29 @@ func (t *transfer) gone() error {
 // How many bites of an upload, or pieces of a download, wait between first and second: enough for either to go on while the
 // other sleeps.
 const (
-	bitesAhead  = 16
+	chunksAhead = 16
 	piecesAhead = 2
 )
 
-// run moves pieces until the transfer is ended or fails.
-func (t *transfer) run() {
+// runStages moves pieces until the transfer is ended or fails.
+func (t *transfer) runStages() {
 	depth := piecesAhead
 	if t.part != nil {
-		depth = bitesAhead
+		depth = chunksAhead
 	}
-	err := overlap(t.ctx, depth, t.first, t.second)
+	err := overlap(t.ctx, depth, t.runFirstStage, t.runSecondStage)
 	if err != nil {
 		t.cancel(err)
 	}
 	t.stop()
 	if t.rest != nil {
-		t.rest.respond(nil, t.gone())
+		t.rest.respond(nil, t.goneError())
 	}
 	for _, m := range t.early {
-		m.respond(nil, t.gone())
+		m.respond(nil, t.goneError())
 	}
 	for m := range t.queue { // closed by stop
-		m.respond(nil, t.gone())
+		m.respond(nil, t.goneError())
 	}
 	close(t.ended)
 	if err != nil {
@@ -136,13 +136,13 @@ func (t *transfer) stop() {
 	}
 }
 
-// lateTime is how long a piece that has come early waits for those before it.
-const lateTime = time.Second
+// lateTimeout is how long a piece that has come early waits for those before it.
+const lateTimeout = time.Second
 
-// next returns the next piece of the file. The origin sends the pieces in their order, but several goroutines of the node may
+// takeNext returns the next piece of the file. The origin sends the pieces in their order, but several goroutines of the node may
 // take them in, and one may overtake another: an early piece waits for those before it. If they do not come, or too many are
 // early, it is returned all the same, and refused because of its offset.
-func (t *transfer) next(ctx context.Context) (*move, error) {
+func (t *transfer) takeNext(ctx context.Context) (*move, error) {
 	var late <-chan time.Time
 	for {
 		i := slices.IndexFunc(t.early, func(m *move) bool { return m.req.Offset <= t.at })
@@ -164,7 +164,7 @@ func (t *transfer) next(ctx context.Context) (*move, error) {
 				}
 				t.early = append(t.early, m)
 				if late == nil {
-					late = time.After(lateTime)
+					late = time.After(lateTimeout)
 				}
 				continue
 			}
@@ -186,32 +186,32 @@ func (t *transfer) offset() int64 {
 	return t.source.sums.at
 }
 
-// first begins to pull the next bite from the origin, or reads the next piece from the file and begins to push it.
-func (t *transfer) first(ctx context.Context) (*move, error) {
+// runFirstStage begins to pull the next bite from the origin, or reads the next piece from the file and begins to push it.
+func (t *transfer) runFirstStage(ctx context.Context) (*move, error) {
 	m := t.rest
 	if m == nil {
 		var err error
-		if m, err = t.next(ctx); err != nil {
+		if m, err = t.takeNext(ctx); err != nil {
 			return nil, err
 		}
 	}
 	t.rest = nil
-	if t.part != nil && m.req.Size > bite {
-		t.rest, m = m, m.cut(bite)
+	if t.part != nil && m.req.Size > chunkSize {
+		t.rest, m = m, m.splitFront(chunkSize)
 	}
-	if err := t.begin(ctx, m); err != nil {
+	if err := t.startMove(ctx, m); err != nil {
 		t.answer(m, nil, err)
 		return nil, err
 	}
 	return m, nil
 }
 
-// second waits for it, and writes it to the file if it was pulled.
-func (t *transfer) second(ctx context.Context, m *move) error {
+// runSecondStage waits for it, and writes it to the file if it was pulled.
+func (t *transfer) runSecondStage(ctx context.Context, m *move) error {
 	err := m.wait(ctx)
 	switch {
 	case t.source != nil:
-		err = t.source.because(err)
+		err = t.source.failureReason(err)
 	case err == nil:
 		err = t.write(m)
 	}
@@ -219,8 +219,8 @@ func (t *transfer) second(ctx context.Context, m *move) error {
 	return err
 }
 
-// use notes that the origin still wants t, and reports false when t has ended.
-func (t *transfer) use() bool {
+// markUsed notes that the origin still wants t, and reports false when t has ended.
+func (t *transfer) markUsed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.used = time.Now()
@@ -234,10 +234,10 @@ func (t *transfer) lastUse() time.Time {
 	return t.used
 }
 
-// seek looks at what is there already.
-func (t *transfer) seek(req seekRequest) (r seekReply, err error) {
-	if !t.use() {
-		return r, t.gone()
+// verifyPrefix verifies a step of the bytes that an earlier transfer has left.
+func (t *transfer) verifyPrefix(req seekRequest) (r seekReply, err error) {
+	if !t.markUsed() {
+		return r, t.goneError()
 	}
 	t.filesMu.Lock()
 	defer t.filesMu.Unlock()
@@ -245,12 +245,12 @@ func (t *transfer) seek(req seekRequest) (r seekReply, err error) {
 		r.Left, err = t.source.seek(req.At, req.CRC)
 		return r, err
 	}
-	r.Left, err = t.part.check()
+	r.Left, err = t.part.verifyNext()
 	r.At, r.CRC, r.Note = t.part.sums.at, t.part.sums.crc, t.part.note
 	return r, err
 }
 
-// finish ends a transfer whose pieces have all been answered, or breaks it off.
+// finish ends a transfer: it commits one whose pieces have all been answered, or aborts it.
 func (t *transfer) finish(req closeRequest) (r closeReply, err error) {
 	if !req.Commit {
 		t.cancel(fmt.Errorf("the origin has broken the transfer off: %w", na.ErrCanceled))

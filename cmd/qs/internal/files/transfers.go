@@ -11,26 +11,26 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// inUse is the error of a copy to a file that another copy is writing: the first one wins. from is where that comes from, if known.
-func inUse(path, from string) error {
+// newInUseError is the error of a copy to a file that another copy is writing: the first one wins. from is where that comes from, if known.
+func newInUseError(path, from string) error {
 	if from != "" {
 		from = " from " + from
 	}
 	return fmt.Errorf("%s is being written by another copy%s, which goes on; this one has not touched it: %w", path, from, na.ErrAgain)
 }
 
-// probeTime is how long the origin of an upload may take to answer before another upload takes its place.
-const probeTime = time.Second
+// probeTimeout is how long the origin of an upload may take to answer before another upload takes its place.
+const probeTimeout = time.Second
 
-// makeWay returns inUse if another origin uploads the same file, and answers. It ends the upload of one that is gone or does not, and one of the
+// evictIdle returns inUse if another origin uploads the same file, and answers. It ends the upload of one that is gone or does not, and one of the
 // same origin, which has broken it off.
-func (fs *Server) makeWay(by qs.Caller, path string) error {
+func (fs *Server) evictIdle(by qs.Caller, path string) error {
 	for _, t := range fs.all() {
 		if t.part == nil || t.path != path {
 			continue
 		}
-		if t.peer != by.Addr && context.Cause(t.ctx) == nil && fs.answers(t) {
-			return inUse(path, t.from)
+		if t.peer != by.Addr && context.Cause(t.ctx) == nil && fs.probeOrigin(t) {
+			return newInUseError(path, t.from)
 		}
 		t.cancel(fmt.Errorf("this origin did not answer, and another copy of %s has taken its place: %w", path, na.ErrCanceled))
 		<-t.ended
@@ -39,13 +39,13 @@ func (fs *Server) makeWay(by qs.Caller, path string) error {
 	return nil
 }
 
-// answers reports whether the origin of a transfer answers a probe, or asks for something meanwhile, within probeTime.
-func (fs *Server) answers(t *transfer) bool {
+// probeOrigin reports whether the origin of a transfer answers a probe, or sends a request, within probeTimeout.
+func (fs *Server) probeOrigin(t *transfer) bool {
 	before := t.lastUse()
 	hctx := fs.node.HG().NA()
 	result := make(chan error, 1)
 	op := hctx.NewOp(func(_ *na.Op, r na.Result) { result <- r.Err })
-	if err := hctx.Probe(op, t.peer, probeTime); err != nil {
+	if err := hctx.Probe(op, t.peer, probeTimeout); err != nil {
 		return false
 	}
 	return <-result == nil || t.lastUse().After(before)
@@ -53,7 +53,7 @@ func (fs *Server) answers(t *transfer) bool {
 
 // add gives t its number, and begins to run it. When there are too many, of all clients or of its own, those that rest have to go.
 func (fs *Server) add(t *transfer) error {
-	if all := fs.all(); len(all) >= maxTransfers || countOf(all, t.client) >= maxTransfersOfClient {
+	if all := fs.all(); len(all) >= maxTransfers || countTransfers(all, t.client) >= maxTransfersOfClient {
 		for _, old := range all {
 			if idle := time.Since(old.lastUse()); idle > maxIdle {
 				old.cancel(fmt.Errorf("the transfer of %s has rested for %v: %w", old.path, idle.Round(time.Second), na.ErrTimeout))
@@ -69,18 +69,18 @@ func (fs *Server) add(t *transfer) error {
 		return fmt.Errorf("the target is ending: %w", na.ErrClosed)
 	case len(fs.transfers) >= maxTransfers:
 		return fmt.Errorf("the target has %d transfers; try again when some have ended: %w", maxTransfers, na.ErrAgain)
-	case countOf(slices.Collect(maps.Values(fs.transfers)), t.client) >= maxTransfersOfClient:
+	case countTransfers(slices.Collect(maps.Values(fs.transfers)), t.client) >= maxTransfersOfClient:
 		return fmt.Errorf("the target has %d transfers of this client; try again when some have ended: %w", maxTransfersOfClient, na.ErrAgain)
 	}
 	fs.lastID++
 	t.id = fs.lastID
 	fs.transfers[t.id] = t
-	fs.running.Go(t.run)
+	fs.running.Go(t.runStages)
 	return nil
 }
 
-// countOf returns how many transfers are of a client.
-func countOf(all []*transfer, client string) (n int) {
+// countTransfers returns how many transfers are of a client.
+func countTransfers(all []*transfer, client string) (n int) {
 	for _, t := range all {
 		if t.client == client {
 			n++
@@ -105,7 +105,7 @@ func (fs *Server) all() []*transfer {
 	return slices.Collect(maps.Values(fs.transfers))
 }
 
-// drop closes the files of a transfer that has ended. They are closed when it returns, also when somebody else closes them.
+// drop closes the files of a transfer that has ended. They are closed when it returns, also when another goroutine closes them.
 func (fs *Server) drop(t *transfer) {
 	t.closed.Do(t.close)
 	fs.mu.Lock()

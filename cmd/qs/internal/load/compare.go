@@ -102,7 +102,7 @@ func seconds(s float64) time.Duration {
 
 // ChangedSettings says in which settings two runs differ, so that their figures do not compare.
 func ChangedSettings(before, after *Result) (all []string) {
-	if before, after := before.loop(), after.loop(); before != after {
+	if before, after := before.loopText(), after.loopText(); before != after {
 		all = append(all, fmt.Sprintf("%s before, now %s", before, after))
 	}
 	for _, s := range []struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Config says what is called, how often, and for how long. Class, Nodes, Method, Inputs, Concurrency, Connections and Timeout must be
+// A Config configures the calls, their rate and the length of the run. Class, Nodes, Method, Inputs, Concurrency, Connections and Timeout must be
 // set, and Duration, Count or both.
 type Config struct {
 	Class       *hg.Class     // makes the calls. It must allow Connections contexts; Run closes those that it has made
@@ -35,15 +35,15 @@ type Config struct {
 	Progress func(Snapshot)
 }
 
-// Errors of Run, beside those of connecting.
+// The errors of Run, in addition to those of connecting.
 var (
 	// ErrNoAnswer ends a run whose nodes cannot be reached any more.
 	ErrNoAnswer = errors.New("the run ended early: no node could be reached any more")
-	// ErrRefused ends a run when the first answers say that no call of it can succeed: an unknown method, another codec, no permission.
+	// ErrRefused ends a run when the first answers show that no call of it can succeed: an unknown method, another codec, no permission.
 	ErrRefused = errors.New("the run ended early: the method cannot be called so")
 )
 
-// A ConnectError says which node could not be called before the run.
+// A ConnectError is the error of a node that could not be called before the run.
 type ConnectError struct {
 	Node hg.Addr
 	Err  error
@@ -80,8 +80,8 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 		return Result{}, fmt.Errorf("%d calls in flight are fewer than the %d connections", cfg.Concurrency, r.lanes)
 	}
 	r.left.Store(cfg.Count)
-	r.first = r.dueBefore(cfg.Warmup)
-	id, err := r.register()
+	r.first = r.countDueBefore(cfg.Warmup)
+	id, err := r.registerMethod()
 	if err != nil {
 		return Result{}, err
 	}
@@ -100,8 +100,8 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 			return Result{}, err
 		}
 	}
-	err = r.drive(ctx, workers)
-	res := r.result(workers)
+	err = r.driveWorkers(ctx, workers)
+	res := r.newResult(workers)
 	switch cause := context.Cause(ctx); {
 	case err != nil:
 	case errors.Is(cause, ErrNoAnswer), errors.Is(cause, ErrRefused):
@@ -112,8 +112,8 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	return res, err
 }
 
-// register makes the method known to the class, in place of one that is built in there.
-func (r *run) register() (hg.ID, error) {
+// registerMethod registers the method with the class, in place of one that is built in there.
+func (r *run) registerMethod() (hg.ID, error) {
 	class := r.cfg.Class
 	if _, ok := class.Registered(r.cfg.Method); ok {
 		if err := class.Deregister(hg.HashName(r.cfg.Method)); err != nil {
@@ -123,30 +123,30 @@ func (r *run) register() (hg.ID, error) {
 	return class.RegisterRPC(hg.RPC{Name: r.cfg.Method, OneWay: r.cfg.OneWay})
 }
 
-// drive runs the workers: the first one on this goroutine, the others on goroutines of their own.
-func (r *run) drive(ctx context.Context, workers []*worker) error {
+// driveWorkers runs the workers: the first one on this goroutine, the others on goroutines of their own.
+func (r *run) driveWorkers(ctx context.Context, workers []*worker) error {
 	errs := make([]error, len(workers))
 	var all sync.WaitGroup
 	for _, w := range workers {
-		w.begin()
+		w.start()
 	}
 	if r.cfg.Progress != nil {
 		over := make(chan struct{})
 		var watch sync.WaitGroup
-		watch.Go(func() { r.watch(workers, over) })
+		watch.Go(func() { r.reportProgress(workers, over) })
 		defer watch.Wait()
 		defer close(over)
 	}
 	for i, w := range workers[1:] {
-		all.Go(func() { errs[i+1] = w.run(ctx) })
+		all.Go(func() { errs[i+1] = w.drive(ctx) })
 	}
-	errs[0] = workers[0].run(ctx)
+	errs[0] = workers[0].drive(ctx)
 	all.Wait()
 	return errors.Join(errs...)
 }
 
-// watch calls Config.Progress until over is closed.
-func (r *run) watch(workers []*worker, over <-chan struct{}) {
+// reportProgress calls Config.Progress until over is closed.
+func (r *run) reportProgress(workers []*worker, over <-chan struct{}) {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -172,7 +172,7 @@ func (r *run) snapshot(workers []*worker) Snapshot {
 	total := newHistogram(digits)
 	for _, w := range workers {
 		w.mu.Lock()
-		s.Elapsed = w.now() - r.cfg.Warmup
+		s.Elapsed = w.elapsed() - r.cfg.Warmup
 		s.InFlight += w.inFlight
 		s.Failed += w.rec.failed.TotalCount()
 		total.Merge(w.rec.latency)
@@ -183,43 +183,43 @@ func (r *run) snapshot(workers []*worker) Snapshot {
 	return s
 }
 
-// over reports whether the time of the run is over at t, since the beginning.
-func (r *run) over(t time.Duration) bool {
+// isOver reports whether the time of the run is over at t, since the beginning.
+func (r *run) isOver(t time.Duration) bool {
 	return r.cfg.Duration > 0 && t >= r.cfg.Warmup+r.cfg.Duration
 }
 
-// take reports whether a closed loop may make one more call at t.
-func (r *run) take(t time.Duration) bool {
-	return !r.over(t) && (r.cfg.Count == 0 || t < r.cfg.Warmup || r.left.Add(-1) >= 0)
+// acquireCall reports whether a closed loop may make one more call at t.
+func (r *run) acquireCall(t time.Duration) bool {
+	return !r.isOver(t) && (r.cfg.Count == 0 || t < r.cfg.Warmup || r.left.Add(-1) >= 0)
 }
 
-// due returns when call number i of an open loop is to be sent, since the beginning.
-func (r *run) due(i int64) time.Duration {
+// dueTime returns when call number i of an open loop is to be sent, since the beginning.
+func (r *run) dueTime(i int64) time.Duration {
 	return time.Duration(float64(i) / r.cfg.Rate * float64(time.Second))
 }
 
-// dueBefore returns how many calls of an open loop are due before t, since the beginning.
-func (r *run) dueBefore(t time.Duration) int64 {
+// countDueBefore returns how many calls of an open loop are due before t, since the beginning.
+func (r *run) countDueBefore(t time.Duration) int64 {
 	if r.cfg.Rate == 0 || t <= 0 {
 		return 0
 	}
 	n := int64(t.Seconds() * r.cfg.Rate)
-	for n > 0 && r.due(n-1) >= t {
+	for n > 0 && r.dueTime(n-1) >= t {
 		n--
 	}
-	for r.due(n) < t {
+	for r.dueTime(n) < t {
 		n++
 	}
 	return n
 }
 
-// scheduled reports whether an open loop has a call number i.
-func (r *run) scheduled(i int64) bool {
-	return !r.over(r.due(i)) && (r.cfg.Count == 0 || i < r.first+r.cfg.Count)
+// hasCall reports whether an open loop has a call number i.
+func (r *run) hasCall(i int64) bool {
+	return !r.isOver(r.dueTime(i)) && (r.cfg.Count == 0 || i < r.first+r.cfg.Count)
 }
 
-// refused ends the run if err, with which a node refused a call, says that none can succeed.
-func (r *run) refused(err error, code hg.Code) {
+// handleRefusal ends the run if err, with which a node refused a call, shows that none can succeed.
+func (r *run) handleRefusal(err error, code hg.Code) {
 	switch code {
 	case hg.ErrNoMethod, hg.ErrPermission, na.ErrProtocol:
 		if !r.succeeded.Load() {
@@ -228,5 +228,5 @@ func (r *run) refused(err error, code hg.Code) {
 	}
 }
 
-// isTimeout reports whether Progress has only waited for as long as it was told.
+// isTimeout reports whether err is the end of the timeout of Progress.
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

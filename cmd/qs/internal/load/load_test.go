@@ -93,16 +93,16 @@ func TestRunLateAtTheEnd(t *testing.T) {
 		cfg := newConfig(t, newTarget(t, nil))
 		cfg.Rate, cfg.Duration, cfg.Concurrency = 1000, 100*time.Millisecond, inFlight
 		r := &run{cfg: cfg, lanes: 1, cancel: func(error) {}}
-		id, err := r.register()
+		id, err := r.registerMethod()
 		require.NoError(t, err)
 		w, err := newWorker(bounded(t), r, 0, id)
 		require.NoError(t, err)
 		defer w.close()
-		w.begin()
+		w.start()
 		w.started -= time.Second
-		require.NoError(t, w.run(bounded(t)))
+		require.NoError(t, w.drive(bounded(t)))
 		require.Equal(t, want, w.lanes[0].sent)
-		res := r.result([]*worker{w})
+		res := r.newResult([]*worker{w})
 		require.Equal(t, want, res.Succeeded)
 		require.Equal(t, 100-want, res.Unsent)
 	}

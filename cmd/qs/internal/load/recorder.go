@@ -27,7 +27,7 @@ func recordIn(h *hdr.Histogram, d time.Duration) {
 	_ = h.RecordValue(int64(min(max(d, 0), maxLatency))) // within its bounds
 }
 
-// A recorder keeps what one worker has measured. Its times are since the end of the warm-up.
+// A recorder holds the measurements of one worker. Its times are since the end of the warm-up.
 type recorder struct {
 	warmup  time.Duration
 	end     time.Duration // of the run, as far as it is known: calls that end later are not in the rate
@@ -99,15 +99,15 @@ func (rec *recorder) record(c *call, now time.Duration, received int) {
 	}
 	rec.sent += int64(c.bytes)
 	rec.received += int64(received)
-	s := rec.slice(at)
+	s := rec.sliceAt(at)
 	if s.latency == nil {
 		s.latency = newHistogram(sliceDigits)
 	}
 	recordIn(s.latency, latency)
 }
 
-// example is the text of an error without what the report says beside it: method, node, code and fate.
-func example(err error) string {
+// shortErrorText returns the text of an error without its method, node, code and fate, which the report has elsewhere.
+func shortErrorText(err error) string {
 	if remote, ok := hg.RemoteOf(err); ok {
 		return cmp.Or(remote.Text, remote.Code.Error())
 	}
@@ -127,7 +127,7 @@ func (rec *recorder) recordFailure(c *call, now time.Duration, err error) {
 	rec.lastEnd = now - rec.warmup
 	recordIn(rec.failed, now-c.due)
 	if at := now - rec.warmup; rec.end == 0 || at < rec.end {
-		rec.slice(at).failed++
+		rec.sliceAt(at).failed++
 	}
 	key := failureKey{code: hg.CodeOf(err), fate: hg.FateOf(err)}
 	if remote, ok := hg.RemoteOf(err); ok {
@@ -135,17 +135,17 @@ func (rec *recorder) recordFailure(c *call, now time.Duration, err error) {
 	}
 	f := rec.failures[key]
 	if f == nil {
-		f = &Failure{Code: uint8(key.code), Meaning: key.code.Error(), Fate: strings.ReplaceAll(key.fate.String(), " ", "_"), Answered: key.remote, Example: example(err)}
+		f = &Failure{Code: uint8(key.code), Meaning: key.code.Error(), Fate: strings.ReplaceAll(key.fate.String(), " ", "_"), Answered: key.remote, Example: shortErrorText(err)}
 		rec.failures[key] = f
 	}
 	f.Count++
 }
 
-// slice returns the slice at t, and makes slices wider when there are too many.
-func (rec *recorder) slice(t time.Duration) *slice {
+// sliceAt returns the slice at t, and makes slices wider when there are too many.
+func (rec *recorder) sliceAt(t time.Duration) *slice {
 	i := int(t / rec.width)
 	for i >= maxSlices {
-		rec.widen()
+		rec.doubleSlices()
 		i = int(t / rec.width)
 	}
 	for len(rec.slices) <= i {
@@ -154,8 +154,8 @@ func (rec *recorder) slice(t time.Duration) *slice {
 	return &rec.slices[i]
 }
 
-// widen makes slices twice as wide.
-func (rec *recorder) widen() {
+// doubleSlices makes slices twice as wide.
+func (rec *recorder) doubleSlices() {
 	wide := make([]slice, (len(rec.slices)+1)/2)
 	for i, s := range rec.slices {
 		wide[i/2].merge(s)
@@ -173,7 +173,7 @@ func (s *slice) merge(from slice) {
 	}
 }
 
-// merge adds what another recorder has measured.
+// merge adds the measurements of another recorder.
 func (rec *recorder) merge(from *recorder) {
 	rec.warm += from.warm
 	rec.canceled += from.canceled
@@ -196,10 +196,10 @@ func (rec *recorder) merge(from *recorder) {
 		}
 	}
 	for rec.width < from.width {
-		rec.widen()
+		rec.doubleSlices()
 	}
 	for from.width < rec.width {
-		from.widen()
+		from.doubleSlices()
 	}
 	for i, s := range from.slices {
 		for len(rec.slices) <= i {

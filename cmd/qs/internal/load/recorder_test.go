@@ -35,7 +35,7 @@ func TestRecorderSlices(t *testing.T) {
 	long, short := fill(300), fill(300)
 	requireEven(long, 300*time.Second, 10)
 	for range 3 {
-		short.widen()
+		short.doubleSlices()
 	}
 	require.Greater(t, short.width, long.width)
 	long.merge(short)

@@ -10,41 +10,41 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// Report writes r for people.
+// Report writes r as text for users.
 func (r *Result) Report(out io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s at %s\n", show.Text(r.Method), show.Text(strings.Join(r.Nodes, ", ")))
-	fmt.Fprintf(&b, "%s, at most %d call%s in flight, %d connection%s to each node, inputs of %d byte%s\n\n", r.loop(), r.Concurrency, plural(r.Concurrency), r.Connections, plural(r.Connections), r.InputBytes, plural(r.InputBytes))
+	fmt.Fprintf(&b, "%s, at most %d call%s in flight, %d connection%s to each node, inputs of %d byte%s\n\n", r.loopText(), r.Concurrency, countNoun(r.Concurrency), r.Connections, countNoun(r.Connections), r.InputBytes, countNoun(r.InputBytes))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "calls\t%d in %s s, %d succeeded, %d failed%s\n", r.Calls, number(r.Seconds), r.Succeeded, r.Failed, r.others())
+	fmt.Fprintf(w, "calls\t%d in %s s, %d succeeded, %d failed%s\n", r.Calls, formatNumber(r.Seconds), r.Succeeded, r.Failed, r.otherCallsText())
 	if r.Succeeded > 0 {
-		fmt.Fprintf(w, "rate\t%s calls/s, %s/s sent, %s/s received\n", number(r.CallsPerS), bytesText(r.SentPerS), bytesText(r.ReceivedPerS))
+		fmt.Fprintf(w, "rate\t%s calls/s, %s/s sent, %s/s received\n", formatNumber(r.CallsPerS), bytesText(r.SentPerS), bytesText(r.ReceivedPerS))
 	}
 	_ = w.Flush()
-	for _, s := range r.stalls() {
+	for _, s := range r.findStalls() {
 		fmt.Fprintf(&b, "\nNo call ended from %.1f to %.1f s.\n", s.from, s.to)
 	}
 	if r.Unsent > 0 {
 		fmt.Fprintf(&b, "\nThe rate was not reached: %d calls were due and not sent, since %d were in flight (-c). The latencies are without them, and too low.\n", r.Unsent, r.Concurrency)
 	}
-	r.latencies(&b)
-	r.errors(&b)
-	r.nodes(&b)
-	r.changes(&b)
+	r.writeLatencies(&b)
+	r.writeErrors(&b)
+	r.writeNodes(&b)
+	r.writeChanges(&b)
 	_, err := io.WriteString(out, b.String())
 	return err
 }
 
-// loop says by what calls are made.
-func (r *Result) loop() string {
+// loopText describes the loop that makes the calls.
+func (r *Result) loopText() string {
 	if r.TargetRate > 0 {
-		return fmt.Sprintf("open loop at %s calls/s", number(r.TargetRate))
+		return fmt.Sprintf("open loop at %s calls/s", formatNumber(r.TargetRate))
 	}
 	return "closed loop"
 }
 
-// others says what became of calls that neither succeeded nor failed.
-func (r *Result) others() (text string) {
+// otherCallsText describes the calls that neither succeeded nor failed.
+func (r *Result) otherCallsText() (text string) {
 	if r.Late*100 > r.Succeeded { // the last calls of a closed loop are few
 		text += fmt.Sprintf("; %d ended after that, and are not in the rate", r.Late)
 	}
@@ -66,8 +66,8 @@ type stall struct{ from, to float64 }
 // minStalled is how many calls must have ended in a stall by the mean rate of the run: gaps between few calls are none.
 const minStalled = 20
 
-// stalls returns the stalls of two slices and more.
-func (r *Result) stalls() (all []stall) {
+// findStalls returns the stalls of two slices and more.
+func (r *Result) findStalls() (all []stall) {
 	for i := 0; i < len(r.Slices); i++ {
 		first := i
 		for i < len(r.Slices) && r.Slices[i].Ended == 0 {
@@ -85,7 +85,7 @@ func (r *Result) stalls() (all []stall) {
 	return all
 }
 
-func (r *Result) latencies(b *strings.Builder) {
+func (r *Result) writeLatencies(b *strings.Builder) {
 	if r.Calls == 0 {
 		return
 	}
@@ -111,7 +111,7 @@ func (r *Result) latencies(b *strings.Builder) {
 	}
 }
 
-func (r *Result) errors(b *strings.Builder) {
+func (r *Result) writeErrors(b *strings.Builder) {
 	if len(r.Errors) == 0 {
 		return
 	}
@@ -123,7 +123,7 @@ func (r *Result) errors(b *strings.Builder) {
 	_ = w.Flush()
 }
 
-func (r *Result) nodes(b *strings.Builder) {
+func (r *Result) writeNodes(b *strings.Builder) {
 	if len(r.ByNode) == 0 {
 		return
 	}
@@ -135,7 +135,7 @@ func (r *Result) nodes(b *strings.Builder) {
 	_ = w.Flush()
 }
 
-func (r *Result) changes(b *strings.Builder) {
+func (r *Result) writeChanges(b *strings.Builder) {
 	if r.Before != "" {
 		fmt.Fprintf(b, "\nbefore: %s\nnow:    %s\n", show.Text(r.Before), show.Text(r.Now))
 	}
@@ -148,7 +148,7 @@ func (r *Result) changes(b *strings.Builder) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\n\tbefore\tnow\tratio\tnoise\t")
 	for _, c := range r.Changes {
-		text, name := number, c.Name
+		text, name := formatNumber, c.Name
 		switch {
 		case strings.HasSuffix(name, "_us"):
 			text, name = timeText, strings.ReplaceAll(strings.TrimSuffix(name, "_us"), "_", ".")
@@ -180,20 +180,20 @@ func (s Snapshot) Line(before Snapshot, warmup time.Duration) string {
 	rate := float64(s.Calls-before.Calls) / max((s.Elapsed-max(before.Elapsed, 0)).Seconds(), 1e-9)
 	times := ""
 	if s.Calls > s.Failed {
-		times = fmt.Sprintf("p50 %s  p99 %s  ", timeText(micros(int64(s.P50))), timeText(micros(int64(s.P99))))
+		times = fmt.Sprintf("p50 %s  p99 %s  ", timeText(toMicros(int64(s.P50))), timeText(toMicros(int64(s.P99))))
 	}
-	return fmt.Sprintf("%.1f s  %d calls  %s/s now  %s%d failed  %d in flight", s.Elapsed.Seconds(), s.Calls, number(rate), times, s.Failed, s.InFlight)
+	return fmt.Sprintf("%.1f s  %d calls  %s/s now  %s%d failed  %d in flight", s.Elapsed.Seconds(), s.Calls, formatNumber(rate), times, s.Failed, s.InFlight)
 }
 
-func plural(n int) string {
+func countNoun(n int) string {
 	if n == 1 {
 		return ""
 	}
 	return "s"
 }
 
-// number writes v with three significant digits, or all that it has before the point.
-func number(v float64) string {
+// formatNumber writes v with three significant digits, or all that it has before the point.
+func formatNumber(v float64) string {
 	if v < 1 {
 		return fmt.Sprintf("%.3g", v)
 	}
@@ -204,7 +204,7 @@ func number(v float64) string {
 	return text
 }
 
-func percentText(v float64) string { return number(100*v) + " %" }
+func percentText(v float64) string { return formatNumber(100*v) + " %" }
 
 // timeText writes microseconds with three significant digits.
 func timeText(us float64) string {
@@ -231,9 +231,9 @@ func significant(v float64) string {
 func bytesText(v float64) string {
 	for _, unit := range []string{"B", "KiB", "MiB"} {
 		if v < 1024 {
-			return number(v) + " " + unit
+			return formatNumber(v) + " " + unit
 		}
 		v /= 1024
 	}
-	return number(v) + " GiB"
+	return formatNumber(v) + " GiB"
 }

@@ -9,7 +9,7 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// A Result is what a run has measured; as JSON it is what Compare takes later. Calls of the warm-up are in WarmupCalls alone.
+// A Result is the measurements of a run; Compare reads its JSON. Calls of the warm-up are in WarmupCalls alone.
 //
 // Calls = Succeeded + Failed, and beside them are those that ended with the run: Canceled.
 type Result struct {
@@ -96,20 +96,20 @@ type Slice struct {
 	P999      float64 `json:"p99_9_us"`
 }
 
-func micros(ns int64) float64 { return float64(ns) / 1e3 }
+func toMicros(ns int64) float64 { return float64(ns) / 1e3 }
 
 func latenciesOf(h *hdr.Histogram) Latencies {
 	l := Latencies{Calls: h.TotalCount()}
 	if l.Calls == 0 {
 		return l
 	}
-	at := func(percent float64) float64 { return micros(min(h.ValueAtPercentile(percent), h.Max())) }
-	l.Min, l.Mean, l.Max = micros(h.Min()), h.Mean()/1e3, micros(h.Max())
+	at := func(percent float64) float64 { return toMicros(min(h.ValueAtPercentile(percent), h.Max())) }
+	l.Min, l.Mean, l.Max = toMicros(h.Min()), h.Mean()/1e3, toMicros(h.Max())
 	l.P50, l.P90, l.P99, l.P999 = at(50), at(90), at(99), at(99.9)
 	return l
 }
 
-// Settings returns a Result that has nothing but what a run of c has before it begins.
+// Settings returns a Result with the settings of a run of c, without measurements.
 func (c *Config) Settings() Result {
 	return Result{
 		Method: c.Method, Nodes: c.Nodes, Concurrency: c.Concurrency, Connections: c.Connections, TargetRate: c.Rate,
@@ -118,19 +118,19 @@ func (c *Config) Settings() Result {
 	}
 }
 
-// result adds up what the workers have measured. They have ended.
-func (r *run) result(workers []*worker) Result {
+// newResult sums up the measurements of the workers, which have ended.
+func (r *run) newResult(workers []*worker) Result {
 	cfg := &r.cfg
 	res := cfg.Settings()
 	rec := workers[0].rec
 	for _, w := range workers[1:] {
 		rec.merge(w.rec)
 	}
-	end := max(r.ended(rec), 1)
+	end := max(r.measuredTime(rec), 1)
 	for _, w := range workers {
 		for _, l := range w.lanes {
-			if l.full {
-				res.Unsent += l.unsent(rec.warmup + end)
+			if l.hasNoIdleCall {
+				res.Unsent += l.countUnsent(rec.warmup + end)
 			}
 		}
 	}
@@ -162,15 +162,15 @@ func (r *run) result(workers []*worker) Result {
 	return res
 }
 
-// ended returns when the run has ended, since the end of the warm-up: after Duration, unless Count or an interrupt has ended it before. The
+// measuredTime returns when the run has ended, since the end of the warm-up: after Duration, unless Count or an interrupt has ended it before. The
 // last call of an open loop with Count has its part of the time, as every other one has.
-func (r *run) ended(rec *recorder) time.Duration {
+func (r *run) measuredTime(rec *recorder) time.Duration {
 	if r.cfg.Count == 0 || rec.end > 0 && rec.latency.TotalCount()+rec.failed.TotalCount() < r.cfg.Count {
 		return cmp.Or(rec.end, rec.lastEnd)
 	}
 	end := rec.lastEnd
 	if r.cfg.Rate > 0 {
-		end = max(end, r.due(r.first+r.cfg.Count)-r.cfg.Warmup)
+		end = max(end, r.dueTime(r.first+r.cfg.Count)-r.cfg.Warmup)
 	}
 	if rec.end > 0 {
 		end = min(end, rec.end)

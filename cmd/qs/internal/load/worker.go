@@ -11,20 +11,20 @@ import (
 
 // A worker is an event loop: a context with a connection to each node, driven by one goroutine.
 type worker struct {
-	r       *run
+	run     *run
 	hctx    *hg.Context
 	lanes   []*lane
 	started time.Duration // by the clock of hctx
 	stepFn  func()        // step
 
-	// Of the goroutine that drives.
+	// The following fields belong to the goroutine that drives the worker.
 	ctx         context.Context
 	stopped     bool          // no more calls are made
 	finished    bool          // and none is in flight
-	stale       bool          // a call has ended after step: wait is not true any more
+	hasNewEnds  bool          // a call has ended after step: wait is not true any more
 	wait        time.Duration // until there is something to do; negative: until something happens
 	unreachable bool          // the last call that ended could not be sent
-	answered    time.Duration // when a node has answered last, since the beginning
+	lastAnswer  time.Duration // when a node has answered last, since the beginning
 
 	mu       sync.Mutex // guards the fields below, for Snapshot
 	inFlight int
@@ -33,33 +33,33 @@ type worker struct {
 
 // A lane is the calls of one worker to one node.
 type lane struct {
-	w      *worker
-	node   int           // index in Config.Nodes
-	number int           // of this lane among all
-	sent   int64         // calls; the next one is number + sent×lanes of the run
-	rest   time.Duration // before which a closed loop makes no call
-	calls  []*call
-	free   []*call // idle ones of these
-	full   bool    // none was idle when the last call of an open loop could have been made
+	worker        *worker
+	node          int           // index in Config.Nodes
+	number        int           // of this lane among all
+	sent          int64         // calls; the next one is number + sent×lanes of the run
+	notBefore     time.Duration // before which a closed loop makes no call
+	calls         []*call
+	free          []*call // idle ones of these
+	hasNoIdleCall bool    // none was idle when the last call of an open loop could have been made
 }
 
 // A call is a handle that is forwarded again and again.
 type call struct {
 	lane      *lane
-	h         *hg.Handle
-	endedFn   hg.ForwardFunc // ended
+	handle    *hg.Handle
+	onEnd     hg.ForwardFunc // ended
 	due, sent time.Duration  // since the beginning
 	bytes     int            // of the input
 	inFlight  bool
 }
 
-// newWorker returns a worker that has connected to each node. Also beside an error it is to be closed, if it is not nil.
+// newWorker returns a worker that has connected to each node. With an error, too, it must be closed if it is not nil.
 func newWorker(ctx context.Context, r *run, index int, id hg.ID) (*worker, error) {
 	hctx, err := r.cfg.Class.NewContext()
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{r: r, hctx: hctx, rec: newRecorder(r.cfg)}
+	w := &worker{run: r, hctx: hctx, rec: newRecorder(r.cfg)}
 	w.stepFn = w.step
 	for node, text := range r.cfg.Nodes {
 		addr, err := hctx.LookupWait(ctx, text)
@@ -69,7 +69,7 @@ func newWorker(ctx context.Context, r *run, index int, id hg.ID) (*worker, error
 		if err != nil {
 			return w, err
 		}
-		l := &lane{w: w, node: node, number: index*len(r.cfg.Nodes) + node}
+		l := &lane{worker: w, node: node, number: index*len(r.cfg.Nodes) + node}
 		w.lanes = append(w.lanes, l)
 		share := r.cfg.Concurrency / r.lanes
 		if l.number < r.cfg.Concurrency%r.lanes {
@@ -91,7 +91,7 @@ func (w *worker) connect(ctx context.Context, addr hg.Addr) error {
 		return err
 	}
 	defer h.Close()
-	h.SetTimeout(w.r.cfg.Timeout)
+	h.SetTimeout(w.run.cfg.Timeout)
 	_, err = h.CallRaw(ctx, nil)
 	if _, answered := hg.RemoteOf(err); answered || err == nil {
 		return nil
@@ -100,22 +100,22 @@ func (w *worker) connect(ctx context.Context, addr hg.Addr) error {
 }
 
 func (l *lane) addCall(addr hg.Addr, id hg.ID) error {
-	h, err := l.w.hctx.Create(addr, id)
+	h, err := l.worker.hctx.Create(addr, id)
 	if err != nil {
 		return err
 	}
-	c := &call{lane: l, h: h}
-	c.endedFn = c.ended
+	c := &call{lane: l, handle: h}
+	c.onEnd = c.handleEnd
 	l.calls, l.free = append(l.calls, c), append(l.free, c)
-	h.SetTimeout(l.w.r.cfg.Timeout)
-	return h.SetMeta(l.w.r.cfg.Meta)
+	h.SetTimeout(l.worker.run.cfg.Timeout)
+	return h.SetMeta(l.worker.run.cfg.Meta)
 }
 
-// close gives everything back. It waits for no node.
+// close closes the handles and the context. It waits for no node.
 func (w *worker) close() {
 	for _, l := range w.lanes {
 		for _, c := range l.calls {
-			_ = c.h.Close()
+			_ = c.handle.Close()
 		}
 	}
 	w.hctx.Close()
@@ -127,14 +127,14 @@ func (w *worker) close() {
 	}
 }
 
-// begin sets the beginning of the run.
-func (w *worker) begin() { w.started = w.hctx.Now() }
+// start sets the start time of the run.
+func (w *worker) start() { w.started = w.hctx.Now() }
 
-// now is the time since the beginning.
-func (w *worker) now() time.Duration { return w.hctx.Now() - w.started }
+// elapsed returns the time since the start.
+func (w *worker) elapsed() time.Duration { return w.hctx.Now() - w.started }
 
-// run makes calls until the run is over and all have ended. What calls send leaves together, since step runs in Trigger.
-func (w *worker) run(ctx context.Context) error {
+// drive makes calls until the run is over and all have ended. The messages of several calls are sent together, since step runs in Trigger.
+func (w *worker) drive(ctx context.Context) error {
 	w.ctx = ctx
 	defer context.AfterFunc(ctx, w.hctx.Wake)()
 	for {
@@ -147,7 +147,7 @@ func (w *worker) run(ctx context.Context) error {
 		if w.finished {
 			return nil
 		}
-		if w.stale { // its end was queued behind step
+		if w.hasNewEnds { // its end was queued behind step
 			w.wait = 0
 		}
 		if err := w.hctx.Progress(w.wait); err != nil && !isTimeout(err) {
@@ -156,13 +156,13 @@ func (w *worker) run(ctx context.Context) error {
 	}
 }
 
-// step makes the calls that are to be made now, and says how long there is nothing more to do.
+// step makes the calls that are due, and sets wait to the time until the next one.
 func (w *worker) step() {
-	now := w.now()
-	w.stale = false
-	w.publish()
-	if w.unreachable && w.r.cfg.GiveUp > 0 && now-time.Duration(w.r.answered.Load()) > w.r.cfg.GiveUp {
-		w.r.cancel(ErrNoAnswer)
+	now := w.elapsed()
+	w.hasNewEnds = false
+	w.publishAnswer()
+	if w.unreachable && w.run.cfg.GiveUp > 0 && now-time.Duration(w.run.answered.Load()) > w.run.cfg.GiveUp {
+		w.run.cancel(ErrNoAnswer)
 	}
 	if w.ctx.Err() != nil {
 		w.stop(now)
@@ -171,9 +171,9 @@ func (w *worker) step() {
 	if !w.stopped {
 		over := true
 		for _, l := range w.lanes {
-			if next, more := l.launch(now); more {
+			if next, more := l.sendClosedLoop(now); more {
 				over = false
-				w.wakeAt(next, now)
+				w.limitWait(next, now)
 			}
 		}
 		w.stopped = over
@@ -181,24 +181,24 @@ func (w *worker) step() {
 	w.finished = w.stopped && w.inFlight == 0
 }
 
-// publish tells the other workers of answers.
-func (w *worker) publish() {
-	if w.answered == 0 {
+// publishAnswer publishes the time of the last answer to the other workers.
+func (w *worker) publishAnswer() {
+	if w.lastAnswer == 0 {
 		return
 	}
-	if w.rec.latency.TotalCount() > 0 && !w.r.succeeded.Load() {
-		w.r.succeeded.Store(true)
+	if w.rec.latency.TotalCount() > 0 && !w.run.succeeded.Load() {
+		w.run.succeeded.Store(true)
 	}
-	if int64(w.answered) > w.r.answered.Load() {
-		w.r.answered.Store(int64(w.answered))
+	if int64(w.lastAnswer) > w.run.answered.Load() {
+		w.run.answered.Store(int64(w.lastAnswer))
 	}
 }
 
 // wakeEarly is how long before it has something to do a worker stops sleeping: the system wakes a sleeper late, by 50 µs and more.
 const wakeEarly = 150 * time.Microsecond
 
-// wakeAt has the loop go on at t at the latest, if t is not negative.
-func (w *worker) wakeAt(t, now time.Duration) {
+// limitWait lowers wait so that the loop goes on at t at the latest, if t is not negative.
+func (w *worker) limitWait(t, now time.Duration) {
 	if wait := max(t-now-wakeEarly, 0); t >= 0 && (w.wait < 0 || wait < w.wait) {
 		w.wait = wait
 	}
@@ -211,26 +211,26 @@ func (w *worker) stop(now time.Duration) {
 		w.rec.cut(now)
 	}
 	for _, l := range w.lanes {
-		l.full = l.full || len(l.free) == 0
+		l.hasNoIdleCall = l.hasNoIdleCall || len(l.free) == 0
 		for _, c := range l.calls {
 			if c.inFlight {
-				c.h.Abandon()
+				c.handle.Abandon()
 			}
 		}
 	}
 }
 
-// launch makes the calls of a lane that are to be made at now. more is false when the lane has no calls any more; next is when it has
+// sendClosedLoop makes the calls of a lane that are to be made at now. more is false when the lane has no calls any more; next is when it has
 // the next one, negative when it waits for the end of a call.
-func (l *lane) launch(now time.Duration) (next time.Duration, more bool) {
-	if l.w.r.cfg.Rate > 0 {
-		return l.launchDue(now)
+func (l *lane) sendClosedLoop(now time.Duration) (next time.Duration, more bool) {
+	if l.worker.run.cfg.Rate > 0 {
+		return l.sendDue(now)
 	}
 	for len(l.free) > 0 {
-		if now < l.rest {
-			return l.rest, true
+		if now < l.notBefore {
+			return l.notBefore, true
 		}
-		if now = l.w.now(); !l.w.r.take(now) {
+		if now = l.worker.elapsed(); !l.worker.run.acquireCall(now) {
 			return 0, false
 		}
 		l.send(now)
@@ -238,36 +238,36 @@ func (l *lane) launch(now time.Duration) (next time.Duration, more bool) {
 	return -1, true
 }
 
-// launchDue is launch of an open loop. A worker that wakes behind the end of the run still makes the calls that were due before.
-func (l *lane) launchDue(now time.Duration) (next time.Duration, more bool) {
+// sendDue is launch of an open loop. A worker that wakes behind the end of the run still makes the calls that were due before.
+func (l *lane) sendDue(now time.Duration) (next time.Duration, more bool) {
 	for {
-		i := l.next()
-		if !l.w.r.scheduled(i) {
+		i := l.nextNumber()
+		if !l.worker.run.hasCall(i) {
 			return 0, false
 		}
-		due := l.w.r.due(i)
+		due := l.worker.run.dueTime(i)
 		switch {
 		case due > now:
 			return due, true
 		case len(l.free) == 0:
-			l.full = l.w.r.over(now)
-			return -1, !l.full
+			l.hasNoIdleCall = l.worker.run.isOver(now)
+			return -1, !l.hasNoIdleCall
 		}
 		l.send(due)
 	}
 }
 
-// next is the number of the lane's next call among all of the run.
-func (l *lane) next() int64 { return int64(l.number) + l.sent*int64(l.w.r.lanes) }
+// nextNumber is the number of the lane's next call among all of the run.
+func (l *lane) nextNumber() int64 { return int64(l.number) + l.sent*int64(l.worker.run.lanes) }
 
-// unsent is how many calls of an open loop were due from the end of the warm-up to end, and have not been sent since none was idle.
-func (l *lane) unsent(end time.Duration) int64 {
-	r, step := l.w.r, int64(l.w.r.lanes)
-	limit := r.dueBefore(end)
+// countUnsent is how many calls of an open loop were due from the end of the warm-up to end, and have not been sent since none was idle.
+func (l *lane) countUnsent(end time.Duration) int64 {
+	r, step := l.worker.run, int64(l.worker.run.lanes)
+	limit := r.countDueBefore(end)
 	if r.cfg.Count > 0 {
 		limit = min(limit, r.first+r.cfg.Count)
 	}
-	next := l.next()
+	next := l.nextNumber()
 	if next < r.first {
 		next += (r.first - next + step - 1) / step * step
 	}
@@ -278,31 +278,31 @@ func (l *lane) unsent(end time.Duration) int64 {
 func (l *lane) send(due time.Duration) {
 	c := l.free[len(l.free)-1]
 	l.free = l.free[:len(l.free)-1]
-	in := l.w.r.cfg.Inputs[l.next()%int64(len(l.w.r.cfg.Inputs))]
+	in := l.worker.run.cfg.Inputs[l.nextNumber()%int64(len(l.worker.run.cfg.Inputs))]
 	l.sent++
 	c.due, c.sent, c.bytes, c.inFlight = due, due, len(in), true
-	if l.w.r.cfg.Rate > 0 {
-		c.sent = l.w.now()
+	if l.worker.run.cfg.Rate > 0 {
+		c.sent = l.worker.elapsed()
 	}
-	l.w.inFlight++
-	if err := c.h.ForwardRaw(in, c.endedFn); err != nil {
-		c.ended(c.h, err)
+	l.worker.inFlight++
+	if err := c.handle.ForwardRaw(in, c.onEnd); err != nil {
+		c.handleEnd(c.handle, err)
 	}
 }
 
-// ended takes in the end of a call.
-func (c *call) ended(h *hg.Handle, err error) {
-	w, now := c.lane.w, c.lane.w.now()
+// handleEnd records the end of a call.
+func (c *call) handleEnd(h *hg.Handle, err error) {
+	w, now := c.lane.worker, c.lane.worker.elapsed()
 	w.inFlight--
-	w.stale, c.inFlight = true, false
+	w.hasNewEnds, c.inFlight = true, false
 	c.lane.free = append(c.lane.free, c)
 	if err != nil {
-		c.failed(err, now)
+		c.recordFailure(err, now)
 		return
 	}
-	w.answered, w.unreachable = now, false
+	w.lastAnswer, w.unreachable = now, false
 	received := 0
-	if !w.r.cfg.OneWay {
+	if !w.run.cfg.OneWay {
 		if out, err := h.OutputRaw(); err == nil {
 			received = len(out)
 		}
@@ -310,22 +310,22 @@ func (c *call) ended(h *hg.Handle, err error) {
 	w.rec.record(c, now, received)
 }
 
-// failed takes in the end of a call that has failed at now.
-func (c *call) failed(err error, now time.Duration) {
-	w := c.lane.w
+// recordFailure records a call that has failed at now.
+func (c *call) recordFailure(err error, now time.Duration) {
+	w := c.lane.worker
 	remote, answered := hg.RemoteOf(err)
 	switch {
 	case answered:
-		w.answered, w.unreachable = now, false
+		w.lastAnswer, w.unreachable = now, false
 		if remote.Refused {
-			w.r.refused(err, remote.Code)
+			w.run.handleRefusal(err, remote.Code)
 		}
 	case w.ctx.Err() != nil && errors.Is(err, hg.ErrCanceled):
 		w.rec.canceled++
 		return
 	case hg.FateOf(err) == hg.NotRun:
 		w.unreachable = true
-		c.lane.rest = now + restAfter
+		c.lane.notBefore = now + restAfter
 	}
 	w.rec.recordFailure(c, now, err)
 }

@@ -14,7 +14,7 @@ import (
 // Env marks the environment of a process that this program started; its tests start it again by their own binary.
 const Env = "QUICKSILVER_QS_CHILD"
 
-// Ready begins the line in which a target tells its address.
+// Ready begins the line with which a target reports its address.
 const Ready = "listening at "
 
 // A Child is this program in another process: a target, most of the time.
@@ -24,7 +24,7 @@ type Child struct {
 	stdin io.WriteCloser
 }
 
-// Start starts this program again, and waits until it says word, and with it its address, if it has one.
+// Start starts this program again, and waits until it prints word, and with it its address, if it has one.
 func Start(word string, args ...string) (*Child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -56,7 +56,7 @@ func Start(word string, args ...string) (*Child, error) {
 	return c, nil
 }
 
-// early keeps what a process says until it has started, and passes it on from then on.
+// early buffers the output of a process until it has started, and passes it on from then on.
 type early struct {
 	mu      sync.Mutex // guards the fields below
 	b       []byte
@@ -80,7 +80,7 @@ func (e *early) pass() {
 	_, _ = os.Stderr.Write(e.b)
 }
 
-// readLine reads up to a newline, byte by byte: what follows stays in the pipe.
+// readLine reads up to a newline, byte by byte: the bytes behind it stay in the pipe.
 func readLine(r io.Reader) (string, error) {
 	var line []byte
 	var b [1]byte

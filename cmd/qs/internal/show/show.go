@@ -30,7 +30,7 @@ func Text(text string) string {
 	return b.String()
 }
 
-// ToDo begins a line of Advise that says what to do about the error.
+// ToDo begins a line of Advise with the remedy for an error.
 const ToDo = "to do:  "
 
 // A Writer writes data of a peer to a terminal: like Text, but for newlines and tabs.
@@ -39,7 +39,7 @@ type Writer struct {
 	rest []byte // the beginning of a character
 }
 
-// NewWriter returns a Writer to out. Flush writes what it holds back.
+// NewWriter returns a Writer to out. Flush writes the bytes that it holds back.
 func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
 
 // Write implements io.Writer.
@@ -99,8 +99,8 @@ func (e *advised) Error() string {
 
 func (e *advised) Unwrap() error { return e.err }
 
-// Advise returns err with lines of this program below it: they cannot be mistaken for what a peer says, whose lines Error
-// does not break.
+// Advise returns err with lines of this program below it. They cannot be mistaken for a text of a peer, because Error
+// writes that without line breaks.
 func Advise(err error, lines ...string) error { return &advised{err, lines} }
 
 // reworded is an error with a text of this program.
@@ -115,7 +115,7 @@ func (e *reworded) Unwrap() error { return e.err }
 // Reword returns err with another text.
 func Reword(err error, text string) error { return &reworded{err, text} }
 
-// Error returns the text of an error, whatever a peer has put in it: in one line, and those of Advise.
+// Error returns the text of an error without control characters of a peer: one line, and those of Advise.
 func Error(err error) string {
 	text := err.Error()
 	if e, ok := errors.AsType[*advised](err); ok {
@@ -140,7 +140,7 @@ func SplitError(err error) (text string, lines []string) {
 	}
 }
 
-// EscapeJSON returns JSON of the same value without what is not printable.
+// EscapeJSON returns JSON of the same value without characters that are not printable.
 func EscapeJSON(text []byte) []byte {
 	b := make([]byte, 0, len(text))
 	for len(text) > 0 {

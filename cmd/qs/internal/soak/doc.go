@@ -1,4 +1,4 @@
-// Package soak is the processes and the faults of "qs soak". What is called, and the audit, are package ledger's.
+// Package soak has the processes and the faults of "qs soak". The calls and the audit are in package ledger.
 //
 //	Run: origin 0, here ─┐                       ┌─► Target, a process each ─► book
 //	     Origin, a       ├─ relay (tcp), calls ──┤

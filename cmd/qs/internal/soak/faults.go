@@ -16,8 +16,8 @@ import (
 type victim interface {
 	fmt.Stringer
 	process() *self.Child
-	start() error // again
-	ended(killed bool)
+	start() error // also starts it again
+	handleEnd(killed bool)
 	net() *relay // nil if there is none
 }
 
@@ -25,7 +25,7 @@ type victim interface {
 type target struct {
 	s       *soak
 	i       int
-	listen  string // where the process is to listen
+	listen  string // the address on which the process is to listen
 	reached string // its address for origins
 	relay   *relay // has an address that stays, so that of the process may change
 
@@ -52,14 +52,14 @@ func (s *soak) startTarget(i int) (t *target, err error) {
 	return t, nil
 }
 
-// start starts the process. Behind a relay it has another port each time: somebody else may have taken the last one.
+// start starts the process. Behind a relay it has another port each time: another process may have taken the last one.
 func (t *target) start() error {
-	c, err := t.s.StartTarget(t.s.book("target", uint64(t.i)), t.listen)
+	c, err := t.s.StartTarget(t.s.bookPath("target", uint64(t.i)), t.listen)
 	if err != nil {
 		return err
 	}
 	if t.relay != nil {
-		t.relay.passTo(strings.TrimPrefix(c.Addr, "tcp://"))
+		t.relay.setTarget(strings.TrimPrefix(c.Addr, "tcp://"))
 	}
 	t.mu.Lock()
 	t.child = c
@@ -69,7 +69,7 @@ func (t *target) start() error {
 
 func (t *target) String() string       { return fmt.Sprint("target ", t.i) }
 func (t *target) process() *self.Child { return t.child }
-func (t *target) ended(bool)           {}
+func (t *target) handleEnd(bool)       {}
 func (t *target) net() *relay          { return t.relay }
 
 func (t *target) pid() int {
@@ -100,9 +100,9 @@ type origin struct {
 }
 
 func (o *origin) start() (err error) {
-	c := o.s.calls()
+	c := o.s.newCalls()
 	o.number = c.Number
-	o.child, err = o.s.StartOrigin(o.s.book("origin", c.Number), c)
+	o.child, err = o.s.StartOrigin(o.s.bookPath("origin", c.Number), c)
 	return err
 }
 
@@ -110,8 +110,8 @@ func (o *origin) String() string       { return fmt.Sprint("origin ", o.number) 
 func (o *origin) process() *self.Child { return o.child }
 func (o *origin) net() *relay          { return nil }
 
-// ended says that the process is no more. The calls of one that was killed have no end.
-func (o *origin) ended(killed bool) {
+// handleEnd records that the process has ended. The calls of one that was killed have no end.
+func (o *origin) handleEnd(killed bool) {
 	if killed {
 		o.s.mu.Lock()
 		o.s.died[o.number] = true
@@ -119,8 +119,8 @@ func (o *origin) ended(killed bool) {
 	}
 }
 
-// victims returns who is not spared: all but the first target, and the origin in this process.
-func (s *soak) victims() (all []victim) {
+// listVictims returns the processes that faults may hit: all but the first target, and the origin in this process.
+func (s *soak) listVictims() (all []victim) {
 	for _, t := range s.targets[1:] {
 		all = append(all, t)
 	}
@@ -130,10 +130,10 @@ func (s *soak) victims() (all []victim) {
 	return all
 }
 
-// chaos does one thing after the other to v until ctx ends, and puts each right again. All kinds come once before one comes again. A
+// runFaults does one thing after the other to v until ctx ends, and puts each right again. All kinds come once before one comes again. A
 // reset of no connection does not count, nor does a stall that held nothing.
-func (s *soak) chaos(ctx context.Context, v victim, rng *rand.Rand) {
-	every := float64(s.Every) * float64(len(s.victims()))
+func (s *soak) runFaults(ctx context.Context, v victim, rng *rand.Rand) {
+	every := float64(s.Every) * float64(len(s.listVictims()))
 	var kinds []string
 	for s.failure() == nil && pause(ctx, time.Duration(rng.ExpFloat64()*every)) {
 		if len(kinds) == 0 {
@@ -147,12 +147,12 @@ func (s *soak) chaos(ctx context.Context, v victim, rng *rand.Rand) {
 		kinds = kinds[1:]
 		last := time.Duration(rng.Int64N(int64(s.PeerTimeout)))
 		if rng.IntN(2) == 0 {
-			last += s.PeerTimeout // the peer is lost meanwhile
+			last += s.PeerTimeout // long enough for the peer to be lost
 		}
 		fmt.Fprintf(s.Log, "soak: %s %v for %v\n", kind, v, last.Round(time.Millisecond))
-		struck, err := s.strike(ctx, v, kind, last, 1+rng.IntN(3))
+		struck, err := s.applyFault(ctx, v, kind, last, 1+rng.IntN(3))
 		if err != nil {
-			s.failed(err)
+			s.fail(err)
 		}
 		if struck {
 			s.mu.Lock()
@@ -162,16 +162,16 @@ func (s *soak) chaos(ctx context.Context, v victim, rng *rand.Rand) {
 	}
 }
 
-// strike applies one fault to v, keeps it up for the given time, and then repairs it.
-func (s *soak) strike(ctx context.Context, v victim, kind string, last time.Duration, directions int) (struck bool, err error) {
+// applyFault applies one fault to v, keeps it up for the given time, and then repairs it.
+func (s *soak) applyFault(ctx context.Context, v victim, kind string, last time.Duration, directions int) (struck bool, err error) {
 	p := v.process()
 	switch kind {
 	case "kill":
 		_ = p.Cmd.Process.Kill()
 		_ = p.Cmd.Wait()
-		v.ended(true)
+		v.handleEnd(true)
 	case "end":
-		v.ended(!p.End(s.patience()))
+		v.handleEnd(!p.End(s.patience()))
 	case "stop":
 		if err := stopProcess(p.Cmd.Process); err != nil {
 			return false, err
@@ -181,9 +181,9 @@ func (s *soak) strike(ctx context.Context, v victim, kind string, last time.Dura
 	case "reset":
 		return v.net().reset() > 0, nil
 	case "stall":
-		v.net().hold(directions)
+		v.net().holdBack(directions)
 		pause(ctx, last)
-		return v.net().hold(0) > 0, nil
+		return v.net().holdBack(0) > 0, nil
 	}
 	pause(ctx, last/8)
 	for range 40 { // over udp a socket of another process may have the port for a while

@@ -16,8 +16,8 @@ import (
 // site is this machine.
 var site = ledger.Site{Open: qs.Open, Go: func(f func()) { go f() }, Sleep: time.Sleep}
 
-// grace is how long a target that ends lets its handlers end, many of which do not.
-const grace = 300 * time.Millisecond
+// stopTimeout is how long a target that ends lets its handlers end, many of which do not.
+const stopTimeout = 300 * time.Millisecond
 
 // appendTo opens a book.
 func appendTo(name string) (*os.File, error) {
@@ -43,7 +43,7 @@ func Target(addr, book string, cfg hg.Config, listening func(addr string)) error
 		return err
 	}
 	t := &ledger.Target{Site: site, Book: ledger.NewBook(f)}
-	err = t.Serve(untilEOF(t.End), addr, qs.Config{ShutdownTimeout: grace, HG: cfg}, listening)
+	err = t.Serve(untilEOF(t.End), addr, qs.Config{ShutdownTimeout: stopTimeout, HG: cfg}, listening)
 	if _, cut := errors.AsType[*hg.ShutdownError](err); cut {
 		return nil
 	}
@@ -54,7 +54,7 @@ func Target(addr, book string, cfg hg.Config, listening func(addr string)) error
 func NewOrigin(book io.Writer, c Calls, cfg hg.Config) *ledger.Origin {
 	return &ledger.Origin{
 		Site: site, Book: ledger.NewBook(book), Number: c.Number, Seed: c.Seed, Addr: c.To, Targets: c.Targets, Callers: c.Callers, Streams: c.Streams, MaxData: int(c.MaxBulk),
-		Config: func() qs.Config { return qs.Config{ShutdownTimeout: grace, HG: cfg} }, Life: 2 * time.Second, Patience: 2*cfg.NA.PeerTimeout + 30*time.Second,
+		Config: func() qs.Config { return qs.Config{ShutdownTimeout: stopTimeout, HG: cfg} }, Life: 2 * time.Second, Patience: 2*cfg.NA.PeerTimeout + 30*time.Second,
 	}
 }
 

@@ -15,11 +15,11 @@ type relay struct {
 	all sync.WaitGroup
 
 	mu    sync.Mutex // guards the fields below
-	to    string     // the address; none before passTo
+	to    string     // the address of the target; "" before setTarget
 	moved sync.Cond  // held or ended has changed
 	conns map[net.Conn]bool
 	held  int // bits: 1 to the target, 2 from it
-	stuck int // how often something waited for that
+	stuck int // how often data had to wait for that
 	ended bool
 }
 
@@ -36,8 +36,8 @@ func newRelay() (*relay, error) {
 
 func (r *relay) addr() string { return r.lis.Addr().String() }
 
-// passTo passes the connections that come from now on to an address.
-func (r *relay) passTo(to string) {
+// setTarget passes the connections that come from now on to an address.
+func (r *relay) setTarget(to string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.to = to
@@ -55,23 +55,23 @@ func (r *relay) accept() {
 
 // join connects near with the target; where there is none, near is reset.
 func (r *relay) join(near net.Conn) {
-	if !r.add(near) {
+	if !r.addConn(near) {
 		return
 	}
 	r.mu.Lock()
 	to := r.to
 	r.mu.Unlock()
 	far, err := net.Dial("tcp", to)
-	if err != nil || !r.add(far) {
-		r.drop(near)
+	if err != nil || !r.addConn(far) {
+		r.dropConn(near)
 		return
 	}
-	r.all.Go(func() { r.pass(far, near, 1) })
-	r.pass(near, far, 2)
+	r.all.Go(func() { r.forward(far, near, 1) })
+	r.forward(near, far, 2)
 }
 
-// add keeps a connection, unless the relay has ended.
-func (r *relay) add(c net.Conn) bool {
+// addConn keeps a connection, unless the relay has ended.
+func (r *relay) addConn(c net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended {
@@ -82,8 +82,8 @@ func (r *relay) add(c net.Conn) bool {
 	return true
 }
 
-// drop resets a connection.
-func (r *relay) drop(c net.Conn) {
+// dropConn resets a connection.
+func (r *relay) dropConn(c net.Conn) {
 	r.mu.Lock()
 	delete(r.conns, c)
 	r.mu.Unlock()
@@ -91,8 +91,8 @@ func (r *relay) drop(c net.Conn) {
 	_ = c.Close()
 }
 
-// pass copies from one connection to the other, while nothing holds that direction, and resets both at the end.
-func (r *relay) pass(to, from net.Conn, direction int) {
+// forward copies from one connection to the other, while nothing holds that direction, and resets both at the end.
+func (r *relay) forward(to, from net.Conn, direction int) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
@@ -109,8 +109,8 @@ func (r *relay) pass(to, from net.Conn, direction int) {
 			break
 		}
 	}
-	r.drop(from)
-	r.drop(to)
+	r.dropConn(from)
+	r.dropConn(to)
 }
 
 // wait waits until nothing holds a direction.
@@ -125,9 +125,9 @@ func (r *relay) wait(direction int) {
 	}
 }
 
-// hold lets nothing pass in the directions whose bits are set: 1 to the target, 2 from it. It returns how often something had
-// to wait since the last time.
-func (r *relay) hold(directions int) (stuck int) {
+// holdBack stops the data in the directions whose bits are set: 1 to the target, 2 from it. It returns how often data had to
+// wait since the last time.
+func (r *relay) holdBack(directions int) (stuck int) {
 	r.mu.Lock()
 	r.held = directions
 	stuck, r.stuck = r.stuck, 0
@@ -145,7 +145,7 @@ func (r *relay) reset() int {
 	}
 	r.mu.Unlock()
 	for _, c := range all {
-		r.drop(c)
+		r.dropConn(c)
 	}
 	return len(all)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/ledger"
 )
 
-// A Report is the last line of the output. What Err names must be zero.
+// A Report is the last line of the output. The counts that Err names must be zero.
 type Report struct {
 	Commit  string         `json:"commit,omitempty"`
 	Seed    uint64         `json:"seed"`
@@ -45,14 +45,14 @@ type growth struct {
 	Last  int64 `json:"last"`
 }
 
-func (r *Report) note(format string, args ...any) {
+func (r *Report) addNote(format string, args ...any) {
 	if len(r.Notes) < 8 {
 		r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 	}
 }
 
-// sample reads the gauges.
-func (r *Report) sample(s *soak, at func(*growth) *int64) {
+// takeSample reads the gauges.
+func (r *Report) takeSample(s *soak, at func(*growth) *int64) {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -82,13 +82,13 @@ func (r *Report) slow(s *soak) {
 				r.SlowCancels++
 			}
 		}
-		r.note("a cancel took %v", all[n-1])
+		r.addNote("a cancel took %v", all[n-1])
 	}
 }
 
-// outgrown counts the gauges that grew by more than a load can explain that has begun again since: each target has a
+// countOutgrown counts the gauges that grew by more than a load can explain that has begun again since: each target has a
 // connection through a relay and pipes, and what the first target moved last may wait for its collector.
-func (r *Report) outgrown(s *soak) {
+func (r *Report) countOutgrown(s *soak) {
 	each := int64(8*(len(s.targets)+len(s.origins)) + 2*s.Callers)
 	for _, g := range []struct {
 		what string
@@ -102,12 +102,12 @@ func (r *Report) outgrown(s *soak) {
 	} {
 		if g.Last > g.First+g.more {
 			r.Outgrown++
-			r.note("%s: %d, and %d at the end", g.what, g.First, g.Last)
+			r.addNote("%s: %d, and %d at the end", g.what, g.First, g.Last)
 		}
 	}
 }
 
-// Err says which promises were broken.
+// Err returns an error that names the guarantees that were broken.
 func (r *Report) Err() error {
 	var wrong []string
 	for _, f := range []struct {
@@ -131,7 +131,7 @@ func (r *Report) Err() error {
 	return err
 }
 
-// residentKiB returns the resident memory of a process, where the system tells.
+// residentKiB returns the resident memory of a process, where the system reports it.
 func residentKiB(pid int) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -143,7 +143,7 @@ func residentKiB(pid int) int64 {
 	return kib
 }
 
-// commit returns what this program was built from, as far as is known.
+// commit returns the commit that this program was built from, if that is known.
 func commit() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

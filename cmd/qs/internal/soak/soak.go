@@ -23,7 +23,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Config says what a soak does. All fields are needed, but Faults and Seed.
+// A Config configures a soak. All fields are required, except Faults and Seed.
 type Config struct {
 	Transport   string // of the targets
 	To          string // opens a node that calls them
@@ -38,9 +38,9 @@ type Config struct {
 	Faults      []string      // some of Faults
 	PeerTimeout time.Duration // that of HG
 	HG          hg.Config     // of origins
-	Log         io.Writer     // is told what happens
-	Show        func(Status)  // is told every second how far the load is
-	Listen      string        // where targets listen at first
+	Log         io.Writer     // the log of events
+	Show        func(Status)  // is called every second with the state of the load
+	Listen      string        // the address on which targets listen at first
 	// StartTarget starts a process that runs Target at addr, StartOrigin one that runs Origin with c, whose Config it knows.
 	StartTarget func(book, addr string) (*self.Child, error)
 	StartOrigin func(book string, c Calls) (*self.Child, error)
@@ -51,10 +51,10 @@ type Status struct {
 	For    time.Duration  // since it began
 	Calls  int64          // of the first origin that have ended
 	Faults map[string]int // by kind
-	Ending bool           // the load is over: what is left is to end everything, and the audit
+	Ending bool           // the load is over: the processes end, and the audit follows
 }
 
-// Calls are what one origin does.
+// Calls configures the calls of one origin.
 type Calls struct {
 	Number, Seed uint64
 	Callers      int
@@ -66,7 +66,7 @@ type Calls struct {
 
 const maxBulk = 1 << 30
 
-// Check says what is wrong with what a user has chosen.
+// Check returns the error of a field that is out of bounds.
 func (c *Config) Check() error {
 	if c.Time <= 0 {
 		return fmt.Errorf("--time is not positive")
@@ -112,7 +112,7 @@ func FaultsOver(transport string) []string {
 // needsRelay reports whether a fault is done to connections.
 func needsRelay(fault string) bool { return fault == "reset" || fault == "stall" }
 
-// hasConnections reports whether a transport has some; with auto they are what comes after shared memory.
+// hasConnections reports whether a transport has connections; with auto they are used after shared memory.
 func hasConnections(transport string) bool { return transport == "tcp" || transport == "auto" }
 
 // A soak is one run: the first origin is driven by this process, each process that is not spared is broken by a goroutine.
@@ -125,7 +125,7 @@ type soak struct {
 
 	endEarly context.CancelFunc // ends the load
 	ended    atomic.Int64       // calls of here
-	ending   atomic.Bool        // the load is over
+	isEnding atomic.Bool        // the load is over
 
 	mu      sync.Mutex // guards the fields below
 	faults  map[string]int
@@ -165,7 +165,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		return nil, err
 	}
 	defer func() { _ = book.Close() }()
-	s.here = NewOrigin(&endCounter{book, &s.ended}, s.calls(), s.HG)
+	s.here = NewOrigin(&endCounter{book, &s.ended}, s.newCalls(), s.HG)
 	s.here.Spared = true
 	for range s.Origins {
 		o := &origin{s: s}
@@ -188,26 +188,26 @@ func (s *soak) run(ctx context.Context, r *Report) error {
 	load, endLoad := context.WithCancel(context.Background())
 	defer endLoad()
 	var here sync.WaitGroup
-	here.Go(func() { s.failed(s.here.Run(load, 0)) })
+	here.Go(func() { s.fail(s.here.Run(load, 0)) })
 	breaks, heal := context.WithCancel(load)
 	defer heal()
 	var chaos sync.WaitGroup
 	if len(s.Faults) > 0 {
 		seed := s.Seed
-		for _, v := range s.victims() {
+		for _, v := range s.listVictims() {
 			seed++
 			rng := rand.New(rand.NewPCG(seed, 3))
-			chaos.Go(func() { s.chaos(breaks, v, rng) })
+			chaos.Go(func() { s.runFaults(breaks, v, rng) })
 		}
 	}
 	pause(ctx, s.Time/10)
-	r.sample(s, func(g *growth) *int64 { return &g.First })
+	r.takeSample(s, func(g *growth) *int64 { return &g.First })
 	pause(ctx, s.Time-time.Since(begun))
-	for end := time.Now().Add(s.patience() + 20*s.Every); ctx.Err() == nil && !s.allCame() && s.failure() == nil && time.Now().Before(end); {
+	for end := time.Now().Add(s.patience() + 20*s.Every); ctx.Err() == nil && !s.haveAllFaults() && s.failure() == nil && time.Now().Before(end); {
 		pause(ctx, 20*time.Millisecond)
 	}
 	r.Interrupted = ctx.Err() != nil
-	s.ending.Store(true)
+	s.isEnding.Store(true)
 	heal()
 	chaos.Wait() // it has put everything right
 	if s.failure() == nil {
@@ -218,18 +218,18 @@ func (s *soak) run(ctx context.Context, r *Report) error {
 	for _, o := range s.origins {
 		if !o.child.End(s.patience()) {
 			r.Left++
-			r.note("an origin does not end")
+			r.addNote("an origin does not end")
 		}
 	}
 	here.Wait()
-	r.sample(s, func(g *growth) *int64 { return &g.Last })
+	r.takeSample(s, func(g *growth) *int64 { return &g.Last })
 	r.Seconds = time.Since(begun).Seconds()
 	r.slow(s)
-	r.outgrown(s)
+	r.countOutgrown(s)
 	return s.failure()
 }
 
-// endCounter counts the calls whose end is written down.
+// endCounter counts the calls whose end is recorded.
 type endCounter struct {
 	book  io.Writer
 	ended *atomic.Int64
@@ -243,7 +243,7 @@ func (c *endCounter) Write(line []byte) (int, error) {
 	return c.book.Write(line)
 }
 
-// showStatus tells Config.Show every second how far the load is, until stop is called.
+// showStatus calls Config.Show every second with the state of the load, until stop is called.
 func (s *soak) showStatus(begun time.Time) (stop func()) {
 	if s.Show == nil {
 		return func() {}
@@ -255,7 +255,7 @@ func (s *soak) showStatus(begun time.Time) (stop func()) {
 			s.mu.Lock()
 			faults := maps.Clone(s.faults)
 			s.mu.Unlock()
-			s.Show(Status{time.Since(begun), s.ended.Load(), faults, s.ending.Load()})
+			s.Show(Status{time.Since(begun), s.ended.Load(), faults, s.isEnding.Load()})
 			if !pause(ctx, time.Second) {
 				return
 			}
@@ -267,9 +267,9 @@ func (s *soak) showStatus(begun time.Time) (stop func()) {
 	}
 }
 
-// allCame reports whether each kind of fault has come. With auto, what is done to connections may find none for as long as the
+// haveAllFaults reports whether each kind of fault has come. With auto, what is done to connections may find none for as long as the
 // load lasts, because shared memory carries all calls: it is not waited for.
-func (s *soak) allCame() bool {
+func (s *soak) haveAllFaults() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !slices.ContainsFunc(s.Faults, func(k string) bool {
@@ -277,8 +277,8 @@ func (s *soak) allCame() bool {
 	})
 }
 
-// failed keeps err, if there is one, as the reason why the soak itself cannot go on, and ends the load.
-func (s *soak) failed(err error) {
+// fail keeps err, if there is one, as the reason why the soak itself cannot go on, and ends the load.
+func (s *soak) fail(err error) {
 	if err == nil {
 		return
 	}
@@ -296,8 +296,8 @@ func (s *soak) failure() error {
 	return s.broken
 }
 
-// calls returns what the next origin does.
-func (s *soak) calls() Calls {
+// newCalls returns the calls of the next origin.
+func (s *soak) newCalls() Calls {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.numbers++
@@ -312,7 +312,7 @@ func (s *soak) calls() Calls {
 func (s *soak) knock() (silent int) {
 	n, err := qs.Open(s.To, qs.Config{HG: s.HG})
 	if err != nil {
-		s.failed(err)
+		s.fail(err)
 		return 0
 	}
 	defer func() { _ = n.Close() }()
@@ -383,6 +383,6 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 var canStop = runtime.GOOS != "windows"
 
-func (s *soak) book(kind string, n uint64) string {
+func (s *soak) bookPath(kind string, n uint64) string {
 	return filepath.Join(s.dir, kind+"-"+strconv.FormatUint(n, 10))
 }
