@@ -15,12 +15,12 @@ import (
 const (
 	// longest is how many bytes of each input are sent at the most, one more each time.
 	longest = 64
-	// atOnce is how many connections are being made at a time, and waiting how many say nothing more, or have half closed.
-	atOnce, waiting = 8, 48
+	// maxDials is how many connections are being made at a time, and maxWaiting how many say nothing more, or have half closed.
+	maxDials, maxWaiting = 8, 48
 )
 
-// inputs are what comes to any port.
-func inputs() [][]byte {
+// strangerInputs are inputs of other protocols, which arrive at any port.
+func strangerInputs() [][]byte {
 	return [][]byte{
 		make([]byte, longest),
 		bytes.Repeat([]byte{0xff}, longest),
@@ -46,81 +46,81 @@ func clientHello() []byte {
 func Send(t testing.TB, dial func() (net.Conn, error), sessions ...[][]byte) {
 	t.Helper()
 	s := newSender(dial)
-	for _, in := range append(inputs(), flat(sessions)...) {
+	for _, in := range append(strangerInputs(), joinBytes(sessions)...) {
 		for n := 1; n <= min(len(in), longest); n++ {
-			for how := range ends {
-				s.begin([][]byte{in[:n]}, how)
+			for how := range connectionEnds {
+				s.startConn([][]byte{in[:n]}, how)
 			}
 			if n > 1 {
-				s.begin([][]byte{in[:n/2], in[n/2 : n]}, n%ends)
-				s.begin([][]byte{in[:1], in[1:n]}, n%ends)
+				s.startConn([][]byte{in[:n/2], in[n/2 : n]}, n%connectionEnds)
+				s.startConn([][]byte{in[:1], in[1:n]}, n%connectionEnds)
 			}
 		}
 	}
-	s.cut(sessions)
-	s.end(t)
+	s.sendPrefixes(sessions)
+	s.finish(t)
 }
 
 // SendSessions is Send of sessions alone, each ended in and after each of its packets: for connections that cost much, as those with TLS.
 func SendSessions(t testing.TB, dial func() (net.Conn, error), sessions ...[][]byte) {
 	t.Helper()
 	s := newSender(dial)
-	s.cut(sessions)
-	s.end(t)
+	s.sendPrefixes(sessions)
+	s.finish(t)
 }
 
-func flat(sessions [][][]byte) (all [][]byte) {
+func joinBytes(sessions [][][]byte) (all [][]byte) {
 	for _, session := range sessions {
 		all = append(all, session...)
 	}
 	return all
 }
 
-// How a connection ends.
+// The ways in which a connection ends, and their number.
 const (
 	closed = iota
 	halfClosed
 	silent
-	ends
+	connectionEnds
 )
 
 // A sender makes connections, and keeps those that have not ended.
 type sender struct {
 	dial   func() (net.Conn, error)
-	places chan struct{} // one for each that is being made
+	places chan struct{} // holds an element for each dial in progress
 	wait   sync.WaitGroup
 
 	mu   sync.Mutex // guards the fields below
 	open []net.Conn
-	err  error // of the first dial that failed
+	err  error // the error of the first dial that failed
 }
 
 func newSender(dial func() (net.Conn, error)) *sender {
-	return &sender{dial: dial, places: make(chan struct{}, atOnce)}
+	return &sender{dial: dial, places: make(chan struct{}, maxDials)}
 }
 
-// begin has a connection send packets.
-func (s *sender) begin(packets [][]byte, how int) {
+// startConn sends packets on a connection of their own.
+func (s *sender) startConn(packets [][]byte, how int) {
 	s.places <- struct{}{}
 	s.wait.Go(func() {
-		s.send(packets, how)
+		s.sendPackets(packets, how)
 		<-s.places
 	})
 }
 
-// cut sends the beginnings of sessions.
-func (s *sender) cut(sessions [][][]byte) {
+// sendPrefixes sends the prefixes of sessions, each on a connection of its own.
+func (s *sender) sendPrefixes(sessions [][][]byte) {
 	for _, session := range sessions {
 		for i, packet := range session {
 			for _, n := range []int{1, len(packet) / 2, len(packet) - 1, len(packet)} {
-				s.begin(append(slices.Clone(session[:i]), packet[:n]), (i+n)%ends)
+				s.startConn(append(slices.Clone(session[:i]), packet[:n]), (i+n)%connectionEnds)
 			}
 		}
 	}
 }
 
-// end waits until all is sent, and closes what is open.
-func (s *sender) end(t testing.TB) {
+// finish waits until all packets are sent, and closes the open connections.
+func (s *sender) finish(t testing.TB) {
 	t.Helper()
 	s.wait.Wait()
 	for _, nc := range s.open {
@@ -129,7 +129,7 @@ func (s *sender) end(t testing.TB) {
 	require.NoError(t, s.err)
 }
 
-func (s *sender) send(packets [][]byte, how int) {
+func (s *sender) sendPackets(packets [][]byte, how int) {
 	nc, err := s.dial()
 	if err != nil {
 		s.mu.Lock()
@@ -154,7 +154,7 @@ func (s *sender) send(packets [][]byte, how int) {
 	}
 	s.mu.Lock()
 	s.open = append(s.open, nc)
-	if len(s.open) > waiting {
+	if len(s.open) > maxWaiting {
 		nc = s.open[0]
 		s.open = s.open[1:]
 	} else {
@@ -195,8 +195,8 @@ func Record(t testing.TB, network, target string) (addr string, session func() [
 			mu.Lock()
 			pairs = append(pairs, client, server)
 			mu.Unlock()
-			wait.Go(func() { pass(server, client, keep) })
-			wait.Go(func() { pass(client, server, func([]byte) {}) })
+			wait.Go(func() { copyAndRecord(server, client, keep) })
+			wait.Go(func() { copyAndRecord(client, server, func([]byte) {}) })
 		}
 	})
 	end := sync.OnceFunc(func() {
@@ -215,7 +215,7 @@ func Record(t testing.TB, network, target string) (addr string, session func() [
 	}
 }
 
-func pass(to, from net.Conn, keep func([]byte)) {
+func copyAndRecord(to, from net.Conn, keep func([]byte)) {
 	b := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(b)

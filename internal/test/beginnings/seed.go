@@ -2,14 +2,14 @@ package beginnings
 
 import "testing"
 
-// most is how many beginnings of one input are seeds.
-const most = 256
+// maxSeedLen is how many beginnings of one input are seeds.
+const maxSeedLen = 256
 
 // Seed adds b and its beginnings, with no byte behind them that could be read by mistake, to what f is tried with. rest are the other arguments of the
 // target.
 func Seed(f *testing.F, b []byte, rest ...any) {
 	f.Helper()
-	for n := range min(len(b), most) {
+	for n := range min(len(b), maxSeedLen) {
 		f.Add(append([]any{b[:n:n]}, rest...)...)
 	}
 	f.Add(append([]any{b}, rest...)...)

@@ -1,4 +1,4 @@
-// Package leak fails the tests of a package that leave something behind.
+// Package leak fails the tests of a package that leave goroutines or descriptors behind.
 //
 //	func TestMain(m *testing.M) { leak.Main(m) }
 //

@@ -30,7 +30,7 @@ var patience = 5 * time.Second
 
 var eachFlag = flag.Bool("leak.each", false, "run each test in a process of its own, which says which of them leaks")
 
-// Parallel is how many tests that call t.Parallel run at a time, unless -parallel says it. A package may set it before Main.
+// Parallel is how many tests that call t.Parallel run at a time, unless -parallel is given. A package may set it before Main.
 var Parallel = 8
 
 // Main runs the tests of a package and ends the process. It fails if goroutines or descriptors are left afterwards. Tests that
@@ -43,10 +43,10 @@ func Main(m *testing.M) {
 		debug.SetGCPercent(400)
 	}
 	if *eachFlag {
-		os.Exit(mainEach())
+		os.Exit(runEach())
 	}
 	startNetpoller()
-	before := look()
+	before := listOpen()
 	code := m.Run()
 	if s := fsmcheck.Broken(); s != "" {
 		fmt.Println(s)
@@ -61,10 +61,10 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// mainEach runs this program again for every test that -run names, and returns its exit code.
-func mainEach() (code int) {
+// runEach runs this program again for every test that -run names, and returns its exit code.
+func runEach() (code int) {
 	pattern, _, _ := strings.Cut(flag.Lookup("test.run").Value.String(), "/")
-	names, err := again("-test.list=" + cmp.Or(pattern, "."))
+	names, err := runAgain("-test.list=" + cmp.Or(pattern, "."))
 	if err != nil {
 		fmt.Printf("%s%v\n", names, err)
 		return 1
@@ -73,7 +73,7 @@ func mainEach() (code int) {
 		if !strings.HasPrefix(name, "Test") {
 			continue
 		}
-		if out, err := again("-test.run=^" + name + "$"); err != nil {
+		if out, err := runAgain("-test.run=^" + name + "$"); err != nil {
 			fmt.Printf("%s: %v\n%s\n", name, err, out)
 			code = 1
 		}
@@ -81,8 +81,8 @@ func mainEach() (code int) {
 	return code
 }
 
-// again runs this program with its arguments and more.
-func again(more ...string) (string, error) {
+// runAgain runs this program with its arguments and more.
+func runAgain(more ...string) (string, error) {
 	args := slices.Concat(os.Args[1:], []string{"-leak.each=false"}, more)
 	out, err := exec.Command(os.Args[0], args...).CombinedOutput()
 	return string(out), err
@@ -92,13 +92,13 @@ func again(more ...string) (string, error) {
 // that call t.Parallel: another test's would be counted.
 func Check(t testing.TB) {
 	t.Helper()
-	check(t, patience)
+	checkLeft(t, patience)
 }
 
-func check(t testing.TB, patience time.Duration) {
+func checkLeft(t testing.TB, patience time.Duration) {
 	t.Helper()
 	startNetpoller()
-	before := look()
+	before := listOpen()
 	t.Cleanup(func() {
 		t.Helper()
 		if s := fsmcheck.Broken(); s != "" {
@@ -113,25 +113,25 @@ func check(t testing.TB, patience time.Duration) {
 	})
 }
 
-// look describes what is open and what runs, by keys that are never used again.
-func look() map[string]string {
-	found := goroutines()
-	maps.Copy(found, descriptors())
+// listOpen describes the open descriptors and the running goroutines, by keys that are never used again.
+func listOpen() map[string]string {
+	found := listGoroutines()
+	maps.Copy(found, listDescriptors())
 	return found
 }
 
-// leftSince describes what is there and was not before, once patience is over or nothing is left.
+// leftSince describes the entries that were not there before, once patience is over or there are none.
 func leftSince(before map[string]string, patience time.Duration) string {
 	var left []string
-	settle(patience, func() bool {
-		left = fresh(look(), before)
+	waitUntilSettled(patience, func() bool {
+		left = newEntries(listOpen(), before)
 		return len(left) == 0
 	})
 	return strings.Join(left, "\n\n")
 }
 
-// settle returns once done reports true or patience is over.
-func settle(patience time.Duration, done func() bool) {
+// waitUntilSettled returns once done reports true or patience is over.
+func waitUntilSettled(patience time.Duration, done func() bool) {
 	for range 10 {
 		if done() {
 			return
@@ -160,8 +160,8 @@ var startNetpoller = sync.OnceFunc(func() {
 	}
 })
 
-// fresh describes what is in now but was not before, in the order of the keys.
-func fresh(now, before map[string]string) (left []string) {
+// newEntries describes the entries of now that are not in before, in the order of the keys.
+func newEntries(now, before map[string]string) (left []string) {
 	for _, key := range slices.Sorted(maps.Keys(now)) {
 		if _, old := before[key]; !old {
 			left = append(left, now[key])
@@ -170,8 +170,8 @@ func fresh(now, before map[string]string) (left []string) {
 	return left
 }
 
-// goroutines returns the stacks of all goroutines that a test is responsible for, by "goroutine N", without the caller's.
-func goroutines() map[string]string {
+// listGoroutines returns the stacks of all goroutines that a test is responsible for, by "goroutine N", without the caller's.
+func listGoroutines() map[string]string {
 	buf := make([]byte, 64<<10)
 	n := runtime.Stack(buf, true)
 	for n == len(buf) {
@@ -181,7 +181,7 @@ func goroutines() map[string]string {
 	stacks := strings.Split(strings.TrimSpace(string(buf[:n])), "\n\n")
 	found := make(map[string]string, len(stacks))
 	for _, stack := range stacks[1:] { // the caller's comes first
-		if !tolerated(stack) {
+		if !isTolerated(stack) {
 			id, _, _ := strings.Cut(stack, " [")
 			found[id] = stack
 		}
@@ -189,8 +189,8 @@ func goroutines() map[string]string {
 	return found
 }
 
-// tolerated reports whether a goroutine belongs to something that no test can end.
-func tolerated(stack string) bool {
+// isTolerated reports whether a goroutine belongs to something that no test can end.
+func isTolerated(stack string) bool {
 	_, creator, ok := strings.Cut(stack, "\ncreated by ")
 	if !ok {
 		return true // the main goroutine
@@ -203,8 +203,8 @@ func tolerated(stack string) bool {
 	return false
 }
 
-// descriptors returns descriptions of all open descriptors, by number and link.
-func descriptors() map[string]string {
+// listDescriptors returns descriptions of all open descriptors, by number and link.
+func listDescriptors() map[string]string {
 	const dir = "/proc/self/fd"
 	found := map[string]string{}
 	if runtime.GOOS != "linux" {

@@ -54,7 +54,7 @@ func leakyFunction(stop chan struct{}) { <-stop }
 func TestCatchesGoroutine(t *testing.T) {
 	Check(t)
 	tb := &fakeTB{}
-	check(tb, short)
+	checkLeft(tb, short)
 	stop := make(chan struct{})
 	go leakyFunction(stop)
 	wantMention(t, tb.end(), "left behind", "leakyFunction", "chan receive")
@@ -68,7 +68,7 @@ func TestCatchesFile(t *testing.T) {
 	Check(t)
 	path := filepath.Join(t.TempDir(), "forgotten")
 	tb := &fakeTB{}
-	check(tb, short)
+	checkLeft(tb, short)
 	f, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestCatchesDescriptorThatTookANumber(t *testing.T) {
 	}
 	first := create("first")
 	tb := &fakeTB{}
-	check(tb, short)
+	checkLeft(tb, short)
 	fd := first.Fd()
 	_ = first.Close()
 	second := create("second")
@@ -110,7 +110,7 @@ func TestCatchesListener(t *testing.T) {
 	}
 	Check(t)
 	tb := &fakeTB{}
-	check(tb, short)
+	checkLeft(tb, short)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestToleratesWhatWasThereBefore(t *testing.T) {
 	stop := make(chan struct{})
 	go leakyFunction(stop)
 	tb := &fakeTB{}
-	check(tb, short)
+	checkLeft(tb, short)
 	if got := tb.end(); got != "" {
 		t.Errorf("got %q, want no complaint about older goroutines", got)
 	}
@@ -177,7 +177,7 @@ func TestToleratesWhatWasThereBefore(t *testing.T) {
 
 func TestToleratesSignalsAndSubtests(t *testing.T) {
 	tb := &fakeTB{}
-	check(tb, time.Second)
+	checkLeft(tb, time.Second)
 	ch := make(chan os.Signal, 1)
 	signal.Notify(ch, os.Interrupt)
 	signal.Stop(ch)
@@ -187,7 +187,7 @@ func TestToleratesSignalsAndSubtests(t *testing.T) {
 
 	tb = &fakeTB{}
 	t.Run("group", func(t *testing.T) {
-		check(tb, short)
+		checkLeft(tb, short)
 		t.Run("waiting", func(t *testing.T) { t.Parallel() })
 		if got := tb.end(); got != "" {
 			t.Errorf("got %q, want no complaint about other tests", got)
@@ -197,7 +197,7 @@ func TestToleratesSignalsAndSubtests(t *testing.T) {
 
 func TestHardlyWaitsAfterFailure(t *testing.T) {
 	tb := &fakeTB{}
-	check(tb, 2*time.Second)
+	checkLeft(tb, 2*time.Second)
 	tb.Errorf("failed before")
 	stop := make(chan struct{})
 	go leakyFunction(stop)

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// An Audit is what the books say, and which promises were broken. The zero Audit is not ready: see NewAudit.
+// An Audit sums up the books, and counts the guarantees that were broken. The zero Audit is not ready: see NewAudit.
 type Audit struct {
 	Calls     int            `json:"calls"`
 	Executed  int            `json:"executed"`  // calls that ran
 	Repeated  int            `json:"repeated"`  // calls that ran more than once, and may have
 	Cut       int            `json:"cut"`       // calls of origins that died
-	Kinds     map[string]int `json:"kinds"`     // calls, by what they are
+	Kinds     map[string]int `json:"kinds"`     // calls by kind
 	Outcomes  map[string]int `json:"outcomes"`  // by how they ended: success, CanceledOnPurpose, or an error
 	Withdraws map[string]int `json:"withdraws"` // by result
 
@@ -28,7 +28,7 @@ type Audit struct {
 	RanTooOften  int `json:"ran_too_often"`
 	Unknown      int `json:"ran_and_never_called"`
 	Wrong        int `json:"wrong"` // that somebody has seen
-	// Broken counts them by what is said of them, First are some of each.
+	// Broken counts the broken guarantees by their format, First has some texts of each.
 	Broken map[string]int `json:"broken,omitempty"`
 	First  []string       `json:"first_wrong,omitempty"`
 
@@ -40,11 +40,11 @@ func NewAudit() *Audit {
 	return &Audit{Kinds: map[string]int{}, Outcomes: map[string]int{}, Withdraws: map[string]int{}, Broken: map[string]int{}, byOrigin: map[uint64][]entry{}}
 }
 
-// entry returns that of a call. Numbers of calls have no gaps.
-func (a *Audit) entry(id ID) *entry {
+// entryOf returns that of a call. Numbers of calls have no gaps.
+func (a *Audit) entryOf(id ID) *entry {
 	all, n := a.byOrigin[id.origin()], int(id&(1<<perOrigin-1))
 	if n >= 1<<30 {
-		a.broken(&a.Unknown, "call %v is none that was made", id)
+		a.addBroken(&a.Unknown, "call %v is none that was made", id)
 		n = 0
 	}
 	if n >= len(all) {
@@ -54,7 +54,7 @@ func (a *Audit) entry(id ID) *entry {
 	return &all[n]
 }
 
-func (a *Audit) broken(count *int, format string, args ...any) {
+func (a *Audit) addBroken(count *int, format string, args ...any) {
 	*count++
 	text := fmt.Sprintf(format, args...)
 	kind, _, _ := strings.Cut(numbers.ReplaceAllString(text, "N"), ": hg:")
@@ -66,31 +66,31 @@ func (a *Audit) broken(count *int, format string, args ...any) {
 
 var numbers = regexp.MustCompile(`[0-9][0-9.]*`)
 
-// Close compares what callers were told with what ran. Calls of an origin that died need no end.
+// Close compares the outcomes that callers got with the runs of handlers. Calls of an origin that died need no end.
 func (a *Audit) Close(died func(origin uint64) bool) {
 	for _, origin := range slices.Sorted(maps.Keys(a.byOrigin)) {
 		for i, e := range a.byOrigin[origin] {
 			if e != (entry{}) {
-				a.judge(ID(origin<<perOrigin|uint64(i)), e, died(origin))
+				a.judgeCall(ID(origin<<perOrigin|uint64(i)), e, died(origin))
 			}
 		}
 	}
 }
 
-func (a *Audit) judge(id ID, e entry, died bool) {
+func (a *Audit) judgeCall(id ID, e entry, died bool) {
 	if e.runs > 0 {
 		a.Executed++
 	}
 	switch {
 	case e.begun == 0:
-		a.broken(&a.Unknown, "call %v ran, and nobody made it", id)
+		a.addBroken(&a.Unknown, "call %v ran, and nobody made it", id)
 		return
 	case e.ends == 0 && died:
 		a.Cut++
 	case e.ends == 0:
-		a.broken(&a.Unended, "call %v has not ended", id)
+		a.addBroken(&a.Unended, "call %v has not ended", id)
 	case e.ends > 1 || e.begun > 1:
-		a.broken(&a.EndedTwice, "call %v ended twice", id)
+		a.addBroken(&a.EndedTwice, "call %v ended twice", id)
 	}
 	most := e.most
 	if e.ends > 0 {
@@ -98,37 +98,37 @@ func (a *Audit) judge(id ID, e entry, died bool) {
 	}
 	switch {
 	case e.runs > max(most, 1):
-		a.broken(&a.RanTooOften, "call %v ran %d times, in %d attempts, and may %d times", id, e.runs, e.attempts, e.most)
+		a.addBroken(&a.RanTooOften, "call %v ran %d times, in %d attempts, and may %d times", id, e.runs, e.attempts, e.most)
 	case e.runs > 1:
 		a.Repeated++
 	}
 	if e.back && e.runs > 0 {
-		a.broken(&a.WithdrawnRan, "call %v was withdrawn, and ran", id)
+		a.addBroken(&a.WithdrawnRan, "call %v was withdrawn, and ran", id)
 	}
 	switch {
 	case e.bounded && e.runs < e.least:
-		a.broken(&a.RanNot, "call %v is said to have run at %d peers, and ran %d times", id, e.least, e.runs)
+		a.addBroken(&a.RanNot, "call %v is said to have run at %d peers, and ran %d times", id, e.least, e.runs)
 	case e.bounded && e.runs > e.atMost && e.most < 100:
-		a.broken(&a.NotRunRan, "call %v is said to have run at %d peers at the most, and ran %d times", id, e.atMost, e.runs)
+		a.addBroken(&a.NotRunRan, "call %v is said to have run at %d peers at the most, and ran %d times", id, e.atMost, e.runs)
 	}
 	switch e.fate {
 	case fateNotRun:
 		if e.runs > 0 {
-			a.broken(&a.NotRunRan, "call %v is said not to have run, and ran %d times, in %d attempts", id, e.runs, e.attempts)
+			a.addBroken(&a.NotRunRan, "call %v is said not to have run, and ran %d times, in %d attempts", id, e.runs, e.attempts)
 		}
 	case fateRan:
 		if e.runs == 0 && !e.refused {
-			a.broken(&a.RanNot, "call %v is said to have run, and did not", id)
+			a.addBroken(&a.RanNot, "call %v is said to have run, and did not", id)
 		}
 	case fateOK:
 		if e.dones == 0 && e.most != oneWay {
-			a.broken(&a.RanNot, "call %v succeeded, and its handler did not", id)
+			a.addBroken(&a.RanNot, "call %v succeeded, and its handler did not", id)
 		}
 	}
 }
 
-// add takes in the counts of another audit, which is closed.
-func (a *Audit) add(b *Audit) {
+// merge adds the counts of another audit, which is closed.
+func (a *Audit) merge(b *Audit) {
 	a.Calls, a.Executed, a.Repeated, a.Cut = a.Calls+b.Calls, a.Executed+b.Executed, a.Repeated+b.Repeated, a.Cut+b.Cut
 	for _, m := range [][2]map[string]int{{a.Kinds, b.Kinds}, {a.Outcomes, b.Outcomes}, {a.Withdraws, b.Withdraws}, {a.Broken, b.Broken}} {
 		for k, n := range m[1] {
@@ -137,7 +137,7 @@ func (a *Audit) add(b *Audit) {
 	}
 }
 
-// Err says which promises were broken.
+// Err returns an error that names the guarantees that were broken.
 func (a *Audit) Err() error {
 	var wrong []string
 	for _, f := range []struct {

@@ -23,7 +23,7 @@ func (id ID) origin() uint64 { return uint64(id >> perOrigin) }
 
 func (id ID) String() string { return fmt.Sprintf("%d.%d", id.origin(), uint64(id)&(1<<perOrigin-1)) }
 
-// A Book is where origins and targets write down what they do, a line in one write.
+// A Book is the log of origins and targets. Each line is written with one write.
 //
 //	call ID WHAT MOST          it begins, and may run MOST times
 //	end ID FATE ATTEMPTS CODE  it has ended
@@ -39,7 +39,7 @@ type Book struct {
 // NewBook returns a book that is written to w.
 func NewBook(w io.Writer) *Book { return &Book{to: w} }
 
-func (b *Book) line(format string, args ...any) {
+func (b *Book) writeLine(format string, args ...any) {
 	text := fmt.Appendf(nil, format+"\n", args...)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -48,19 +48,19 @@ func (b *Book) line(format string, args ...any) {
 	}
 }
 
-func (b *Book) call(id ID, what string, most int) { b.line("call %v %s %d", id, what, most) }
+func (b *Book) addCall(id ID, what string, most int) { b.writeLine("call %v %s %d", id, what, most) }
 
-// end says how a call ended that its caller has not taken back.
-func (b *Book) end(id ID, attempts int, err error) {
+// addEnd adds the end of a call that its caller has not canceled, abandoned or withdrawn.
+func (b *Book) addEnd(id ID, attempts int, err error) {
 	how := outcome(err)
 	if how == qs.ErrCanceled.Error() {
-		b.wrong("call %v was canceled, and nobody canceled it: %v", id, err)
+		b.addWrong("call %v was canceled, and nobody canceled it: %v", id, err)
 	}
 	b.writeEnd(id, attempts, err, how)
 }
 
-// endTaken says how a call ended that its caller has canceled, abandoned or withdrawn, or was about to.
-func (b *Book) endTaken(id ID, attempts int, err error) {
+// addTakenEnd adds the end of a call that its caller has canceled, abandoned or withdrawn, or was about to.
+func (b *Book) addTakenEnd(id ID, attempts int, err error) {
 	how := outcome(err)
 	if how == qs.ErrCanceled.Error() {
 		how = CanceledOnPurpose
@@ -73,24 +73,24 @@ func (b *Book) writeEnd(id ID, attempts int, err error, how string) {
 	if err != nil {
 		fate = map[hg.Fate]string{qs.NotRun: "notrun", qs.MaybeRan: "maybe", qs.Ran: "ran"}[qs.FateOf(err)]
 	}
-	b.line("end %v %s %d %s", id, fate, attempts, how)
+	b.writeLine("end %v %s %d %s", id, fate, attempts, how)
 }
 
-func (b *Book) back(id ID, r hg.WithdrawResult) {
-	b.line("back %v %s", id, map[hg.WithdrawResult]string{hg.Withdrawn: "withdrawn", hg.TooLate: "too-late", hg.Indeterminate: "indeterminate"}[r])
+func (b *Book) addWithdraw(id ID, r hg.WithdrawResult) {
+	b.writeLine("back %v %s", id, map[hg.WithdrawResult]string{hg.Withdrawn: "withdrawn", hg.TooLate: "too-late", hg.Indeterminate: "indeterminate"}[r])
 }
 
-// ran says how often a call to several peers ran at least, and at the most.
-func (b *Book) ran(id ID, least, most int) { b.line("ran %v %d %d", id, least, most) }
+// addRuns adds how often a call to several peers ran at least, and at most.
+func (b *Book) addRuns(id ID, least, most int) { b.writeLine("ran %v %d %d", id, least, most) }
 
-func (b *Book) run(id ID)  { b.line("run %v", id) }
-func (b *Book) done(id ID) { b.line("done %v", id) }
+func (b *Book) addRun(id ID)  { b.writeLine("run %v", id) }
+func (b *Book) addDone(id ID) { b.writeLine("done %v", id) }
 
-// refused says that a handler of id has begun and says that it did nothing.
-func (b *Book) refused(id ID) { b.line("refused %v", id) }
+// addRefused adds that a handler of id has begun and has answered that it did nothing.
+func (b *Book) addRefused(id ID) { b.writeLine("refused %v", id) }
 
-func (b *Book) wrong(format string, args ...any) {
-	b.line("wrong %s", strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " "))
+func (b *Book) addWrong(format string, args ...any) {
+	b.writeLine("wrong %s", strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " "))
 }
 
 // CanceledOnPurpose is the outcome of a call that its caller has canceled, abandoned or withdrawn. Such an end is no error.
@@ -108,7 +108,7 @@ func outcome(err error) string {
 	return qs.CodeOf(err).Error()
 }
 
-// An entry is what is known of a call: a ledger has millions.
+// An entry is the state of a call. It is small, because an audit has millions.
 type entry struct {
 	begun, ends    uint8
 	most, attempts uint8
@@ -132,19 +132,19 @@ const (
 
 var fates = map[string]fate{"ok": fateOK, "notrun": fateNotRun, "maybe": fateMaybe, "ran": fateRan}
 
-func small(text string) uint8 {
+func parseSmall(text string) uint8 {
 	n, _ := strconv.ParseUint(text, 10, 8)
 	return uint8(n)
 }
 
-// Read takes in a book.
+// Read reads a book into the audit.
 func (a *Audit) Read(book io.Reader) error {
 	in := bufio.NewScanner(book)
 	in.Buffer(nil, 1<<20)
 	for in.Scan() {
 		word, rest, _ := strings.Cut(in.Text(), " ")
 		if word == "wrong" {
-			a.broken(&a.Wrong, "%s", rest)
+			a.addBroken(&a.Wrong, "%s", rest)
 			continue
 		}
 		f := strings.Fields(rest)
@@ -157,20 +157,20 @@ func (a *Audit) Read(book io.Reader) error {
 		if err := errors.Join(err1, err2); err != nil {
 			return fmt.Errorf("%q is no line of a book: %w", in.Text(), err)
 		}
-		e := a.entry(ID(o<<perOrigin | n))
+		e := a.entryOf(ID(o<<perOrigin | n))
 		switch word {
 		case "call":
-			e.begun, e.most = min(e.begun+1, 2), small(f[2])
+			e.begun, e.most = min(e.begun+1, 2), parseSmall(f[2])
 			a.Calls++
 			a.Kinds[f[1]]++
 		case "end":
-			e.ends, e.fate, e.attempts = min(e.ends+1, 2), fates[f[1]], small(f[2])
+			e.ends, e.fate, e.attempts = min(e.ends+1, 2), fates[f[1]], parseSmall(f[2])
 			a.Outcomes[strings.Join(f[3:], " ")]++
 		case "back":
 			a.Withdraws[f[1]]++
 			e.back = e.back || f[1] == "withdrawn"
 		case "ran":
-			e.bounded, e.least, e.atMost = true, small(f[1]), small(f[2])
+			e.bounded, e.least, e.atMost = true, parseSmall(f[1]), parseSmall(f[2])
 		case "run":
 			e.runs = min(e.runs, 254) + 1
 		case "refused":

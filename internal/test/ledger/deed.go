@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Deeds are kinds of what callers do.
+// Deeds is a set of the actions of callers.
 type Deeds uint32
 
 const (
@@ -39,15 +39,15 @@ const (
 
 // A caller makes one call after the other.
 type caller struct {
-	*life
+	*nodeLife
 	rng *rand.Rand
 	mem []byte // its own, lent to calls
 
 	taken [][]byte // of mem, back from the last call
 }
 
-func newCaller(l *life, seed uint64) *caller {
-	return &caller{life: l, rng: rand.New(rand.NewPCG(l.Seed, seed)), mem: make([]byte, l.MaxData)}
+func newCaller(l *nodeLife, seed uint64) *caller {
+	return &caller{nodeLife: l, rng: rand.New(rand.NewPCG(l.Seed, seed)), mem: make([]byte, l.MaxData)}
 }
 
 func (c *caller) run() {
@@ -55,12 +55,12 @@ func (c *caller) run() {
 		if c.Pause > 0 {
 			c.Sleep(time.Duration(c.rng.Int64N(int64(c.Pause))))
 		}
-		c.next()
+		c.callOnce()
 	}
-	c.lookAtPoison()
+	c.checkPoison()
 }
 
-// A request is one call and what is known of it.
+// A request is one call and its state.
 type request struct {
 	*caller
 	id       ID
@@ -69,7 +69,7 @@ type request struct {
 	deadline bool
 	attempts atomic.Int32
 	to       qs.Peer
-	in       ask
+	in       askInput
 	lend     *lend // nil if nothing is lent
 	how      Deeds // what becomes of it; 0 for nothing
 	again    bool
@@ -81,15 +81,15 @@ type future interface {
 	Cancel()
 	Abandon()
 	Withdraw(ctx context.Context) hg.WithdrawResult
-	Wait(ctx context.Context) (answer, error)
+	Wait(ctx context.Context) (askAnswer, error)
 	Done() <-chan struct{}
 }
 
-// on reports, one time in n, that a deed that is not off is to be done.
-func (c *caller) on(d Deeds, n int) bool { return c.rng.IntN(n) == 0 && c.Off&d == 0 }
+// shouldDo reports, one time in n, that a deed that is not off is to be done.
+func (c *caller) shouldDo(d Deeds, n int) bool { return c.rng.IntN(n) == 0 && c.Off&d == 0 }
 
-// size draws a length, small ones as likely as large ones.
-func (c *caller) size(most int) int {
+// drawSize draws a length, small ones as likely as large ones.
+func (c *caller) drawSize(most int) int {
 	bits := 1
 	for 1<<bits < most {
 		bits++
@@ -97,24 +97,24 @@ func (c *caller) size(most int) int {
 	return min(1<<c.rng.IntN(bits+1), most) - c.rng.IntN(2)
 }
 
-// next makes a call, or two.
-func (c *caller) next() {
+// callOnce makes one drawn call, or a deed of two.
+func (c *caller) callOnce() {
 	var err error
 	switch {
 	case c.sprints:
-		r := c.draw()
-		err = r.make()
-	case c.on(DeedNote, 20):
-		err = c.note()
-	case c.on(DeedHedge, 12):
-		err = c.hedge()
-	case c.on(DeedFirst, 12):
-		err = c.first()
-	case c.on(DeedAll, 12):
-		err = c.all()
+		r := c.drawRequest()
+		err = r.makeAndEnd()
+	case c.shouldDo(DeedNote, 20):
+		err = c.sendOneWay()
+	case c.shouldDo(DeedHedge, 12):
+		err = c.callHedged()
+	case c.shouldDo(DeedFirst, 12):
+		err = c.callFirst()
+	case c.shouldDo(DeedAll, 12):
+		err = c.callAll()
 	default:
-		r := c.draw()
-		err = r.make()
+		r := c.drawRequest()
+		err = r.makeAndEnd()
 	}
 	if err != nil && !c.sprints && c.rng.IntN(2) == 0 {
 		c.Sleep(time.Duration(c.rng.Int64N(int64(10 * time.Millisecond))))
@@ -127,8 +127,8 @@ func (c *caller) newRequest() *request {
 	return r
 }
 
-// draw draws a call.
-func (c *caller) draw() *request {
+// drawRequest draws a call.
+func (c *caller) drawRequest() *request {
 	r := c.newRequest()
 	if c.sprints && c.rng.IntN(50) > 0 { // few handlers hear of a cancel, and wait until the deadline
 		r.to, r.how = c.peers[0], []Deeds{DeedAbandon, DeedAbandon, DeedAbandon, DeedAbandon, DeedAbandon, DeedAbandon, DeedWithdraw, DeedCancel}[c.rng.IntN(8)]
@@ -140,25 +140,25 @@ func (c *caller) draw() *request {
 		return r
 	}
 	switch {
-	case c.on(DeedCancel, 8):
+	case c.shouldDo(DeedCancel, 8):
 		r.how = DeedCancel
-	case c.on(DeedAbandon, 8):
+	case c.shouldDo(DeedAbandon, 8):
 		r.how = DeedAbandon
-	case c.on(DeedWithdraw, 12):
+	case c.shouldDo(DeedWithdraw, 12):
 		r.how = DeedWithdraw
-	case c.on(DeedContext, 12):
+	case c.shouldDo(DeedContext, 12):
 		r.how = DeedContext
-	case c.on(DeedDeadline, 8):
+	case c.shouldDo(DeedDeadline, 8):
 		r.how = DeedDeadline
 	}
 	switch n := c.rng.IntN(40); {
 	case n < 8:
-		r.in.Act, r.in.Pause = actPause, c.soon()
+		r.in.Act, r.in.Pause = actPause, c.drawPause()
 	case n == 8:
 		r.in.Act = actFail
 	case n == 9 && c.Off&DeedPanic == 0:
 		r.in.Act = actPanic
-		if c.on(DeedExit, 2) {
+		if c.shouldDo(DeedExit, 2) {
 			r.in.Act = actExit
 		}
 	case n == 10:
@@ -167,35 +167,35 @@ func (c *caller) draw() *request {
 		r.inline = true
 		r.again = false
 	}
-	if r.how != 0 && c.on(DeedHang, 2) {
+	if r.how != 0 && c.shouldDo(DeedHang, 2) {
 		r.in.Act, r.inline = actHang, false
-		if d := c.soon(); c.rng.IntN(2) == 0 {
+		if d := c.drawPause(); c.rng.IntN(2) == 0 {
 			r.in.Lull.pause = func() { r.pause(d) }
 		}
 	}
 	if !r.inline && r.in.Act != actRefuse {
-		if c.on(DeedLend, 5) {
+		if c.shouldDo(DeedLend, 5) {
 			r.lend = c.newLend(false)
-		} else if c.on(DeedStream, 30) {
+		} else if c.shouldDo(DeedStream, 30) {
 			r.lend = c.newLend(true)
 		}
 	}
 	return r
 }
 
-// soon draws a time: microseconds as likely as milliseconds.
-func (c *caller) soon() time.Duration {
+// drawPause draws a time: microseconds as likely as milliseconds.
+func (c *caller) drawPause() time.Duration {
 	return time.Duration(c.rng.Int64N(int64(time.Microsecond) << c.rng.IntN(14)))
 }
 
-// begin writes a call down.
-func (r *request) begin() {
+// recordBegin adds a call to the book.
+func (r *request) recordBegin() {
 	r.id = r.Origin.id()
 	r.in.ID = r.id
 	r.ctx, r.cancel = context.WithValue(context.Background(), attemptsKey{}, &r.attempts), func() {}
 	switch {
 	case r.how == DeedDeadline:
-		r.ctx, r.cancel = r.node.HG().NA().WithTimeout(r.ctx, r.soon()+r.soon())
+		r.ctx, r.cancel = r.node.HG().NA().WithTimeout(r.ctx, r.drawPause()+r.drawPause())
 		r.deadline = true
 	case r.how == DeedContext:
 		r.ctx, r.cancel = r.node.HG().NA().WithTimeout(r.ctx, time.Hour)
@@ -206,7 +206,7 @@ func (r *request) begin() {
 	}
 	what := actNames[r.in.Act]
 	if r.lend != nil {
-		r.lend.begin(r)
+		r.lend.setInput(r)
 		what += "-lend"
 		if r.lend.streams {
 			what = actNames[r.in.Act] + "-stream"
@@ -218,21 +218,21 @@ func (r *request) begin() {
 				most = 6 << 20
 			}
 		}
-		r.in.Data = make([]byte, r.size(most))
+		r.in.Data = make([]byte, r.drawSize(most))
 		fillPattern(r.in.Data, r.id, 0)
 	}
 	if r.times > 0 {
 		what += "-all"
 	}
-	r.Book.call(r.id, what, r.most(r.again)*max(r.times, 1))
+	r.Book.addCall(r.id, what, r.maxRuns(r.again)*max(r.times, 1))
 }
 
-func bind[In any](r *request, m *qs.Method[In, answer], in In) (func() (answer, error), func() future) {
-	return func() (answer, error) { return m.Call(r.ctx, r.to, in) }, func() future { return m.Go(r.ctx, r.to, in) }
+func bind[In any](r *request, m *qs.Method[In, askAnswer], in In) (func() (askAnswer, error), func() future) {
+	return func() (askAnswer, error) { return m.Call(r.ctx, r.to, in) }, func() future { return m.Go(r.ctx, r.to, in) }
 }
 
-// verbs returns what makes the call, waiting for its end or not.
-func (r *request) verbs() (call func() (answer, error), begin func() future) {
+// callFuncs returns the functions that make the call: one that blocks until its end, and one that does not.
+func (r *request) callFuncs() (call func() (askAnswer, error), begin func() future) {
 	switch {
 	case r.lend != nil && r.again:
 		return bind(r, movesAgain, r.lend.in)
@@ -246,36 +246,36 @@ func (r *request) verbs() (call func() (answer, error), begin func() future) {
 	return bind(r, asks, r.in)
 }
 
-// make makes a call, and does to it what was drawn.
-func (r *request) make() error {
-	r.begin()
+// makeAndEnd makes a call, and applies the deed that was drawn for it.
+func (r *request) makeAndEnd() error {
+	r.recordBegin()
 	defer r.cancel()
-	call, begin := r.verbs()
+	call, begin := r.callFuncs()
 	switch r.how {
 	case DeedContext:
-		cancel, d := r.cancel, r.soon()
+		cancel, d := r.cancel, r.drawPause()
 		r.Go(func() { r.pause(d); cancel() })
 		fallthrough
 	case 0, DeedDeadline:
 		if r.rng.IntN(2) == 0 {
 			out, err := call()
-			return r.end(out, err)
+			return r.judgeEnd(out, err)
 		}
 		return r.wait(begin())
 	}
 	f := begin()
 	if !r.sprints && r.rng.IntN(2) == 0 {
-		r.pause(r.soon())
+		r.pause(r.drawPause())
 	} else {
 		r.pauseUntilBegun()
 	}
-	r.takeBack(f)
+	r.applyDrawn(f)
 	return r.wait(f)
 }
 
 // pauseUntilBegun waits for the very microseconds in which an attempt begins.
 func (r *request) pauseUntilBegun() {
-	if r.life.attempts && !r.node.HG().NA().Scheduled() {
+	if r.nodeLife.attempts && !r.node.HG().NA().Scheduled() {
 		for begun := time.Now(); r.attempts.Load() == 0 && time.Since(begun) < time.Millisecond; {
 			runtime.Gosched()
 		}
@@ -293,8 +293,8 @@ func (r *request) pause(d time.Duration) {
 	r.Sleep(d)
 }
 
-// takeBack does to a call what was drawn for it, and says how that must end.
-func (r *request) takeBack(f future) {
+// applyDrawn applies the deed that was drawn for a call, and adds to the book how it must end.
+func (r *request) applyDrawn(f future) {
 	now := time.Now()
 	early := func() bool { // its own deadline is far away
 		end, ok := r.ctx.Deadline()
@@ -303,13 +303,13 @@ func (r *request) takeBack(f future) {
 	}
 	switch r.how {
 	case DeedWithdraw:
-		ctx, cancel := r.node.HG().NA().WithTimeout(context.Background(), r.soon()*8)
+		ctx, cancel := r.node.HG().NA().WithTimeout(context.Background(), r.drawPause()*8)
 		result := f.Withdraw(ctx)
 		cancel()
-		r.Book.back(r.id, result)
+		r.Book.addWithdraw(r.id, result)
 		if result == hg.Withdrawn {
 			if _, err := f.Wait(context.Background()); err == nil || qs.FateOf(err) != qs.NotRun {
-				r.Book.wrong("call %v was withdrawn, and ended otherwise: %v", r.id, err)
+				r.Book.addWrong("call %v was withdrawn, and ended otherwise: %v", r.id, err)
 			}
 			return
 		}
@@ -327,7 +327,7 @@ func (r *request) takeBack(f future) {
 	awake := r.watch(f, now)
 	_, err := f.Wait(context.Background())
 	if awake && r.ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
-		r.Book.wrong("call %v was canceled (%#x) %v before its deadline, and went on until then (%s)", r.id, uint32(r.how), hangs/2, r.desc)
+		r.Book.addWrong("call %v was canceled (%#x) %v before its deadline, and went on until then (%s)", r.id, uint32(r.how), hangs/2, r.desc)
 	}
 	if errors.Is(err, qs.ErrCanceled) {
 		r.mu.Lock()
@@ -360,72 +360,72 @@ func (r *request) watch(f future, last time.Time) (awake bool) {
 
 func (r *request) wait(f future) error {
 	out, err := f.Wait(context.Background())
-	return r.end(out, err)
+	return r.judgeEnd(out, err)
 }
 
-// end judges the end of a call, and writes it down.
-func (r *request) end(out answer, err error) error {
+// judgeEnd checks the end of a call, and adds it to the book.
+func (r *request) judgeEnd(out askAnswer, err error) error {
 	ended := r.ctx.Err()
 	attempts := int(r.attempts.Load())
-	if !r.life.attempts {
+	if !r.nodeLife.attempts {
 		attempts = 1
 	}
 	if r.how&(DeedCancel|DeedAbandon|DeedWithdraw|DeedContext|DeedFirst) != 0 {
-		r.Book.endTaken(r.id, attempts, err)
+		r.Book.addTakenEnd(r.id, attempts, err)
 	} else {
-		r.Book.end(r.id, attempts, err)
+		r.Book.addEnd(r.id, attempts, err)
 	}
 	if r.lend != nil {
-		r.lend.end(r, err)
+		r.lend.checkEnd(r, err)
 	}
-	if text := looksRight(err); text != "" {
-		r.Book.wrong("call %v: %s: %v", r.id, text, err)
+	if text := checkError(err); text != "" {
+		r.Book.addWrong("call %v: %s: %v", r.id, text, err)
 	}
 	remote, isRemote := hg.RemoteOf(err)
 	switch {
 	case isRemote && ended != nil && r.in.Act == actHang && remote.Code != qs.ErrUnavailable && !remote.Refused && !errors.Is(err, ended) && !r.cut.Load():
-		r.Book.wrong("call %v: its context has ended, and the error does not match that: %v", r.id, err)
+		r.Book.addWrong("call %v: its context has ended, and the error does not match that: %v", r.id, err)
 	case err == nil && (out.ID != r.id || r.lend == nil && len(out.Data) != len(r.in.Data) || !isPattern(out.Data, r.id, 0)):
-		r.Book.wrong("call %v: a wrong answer, of call %v", r.id, out.ID)
+		r.Book.addWrong("call %v: a wrong answer, of call %v", r.id, out.ID)
 	case err == nil && (r.in.Act == actFail || r.in.Act == actPanic || r.in.Act == actExit || r.in.Act == actRefuse):
-		r.Book.wrong("call %v: it succeeded, and was to %s", r.id, actNames[r.in.Act])
+		r.Book.addWrong("call %v: it succeeded, and was to %s", r.id, actNames[r.in.Act])
 	case err != nil && r.Spared && r.to == r.peers[0] && r.how == 0 && (r.in.Act == actEcho || r.in.Act == actPause) && !r.cut.Load() &&
 		!r.stalls && (r.lend == nil || !r.lend.streams):
-		r.Book.wrong("call %v to the spared target: %v", r.id, err)
+		r.Book.addWrong("call %v to the spared target: %v", r.id, err)
 	}
 	return err
 }
 
-// note makes a one-way call.
-func (c *caller) note() error {
+// sendOneWay makes a one-way call.
+func (c *caller) sendOneWay() error {
 	r := c.newRequest()
 	r.id = r.Origin.id()
 	r.in.ID = r.id
-	r.Book.call(r.id, "note", oneWay)
+	r.Book.addCall(r.id, "note", oneWay)
 	err := notes.Send(context.WithValue(context.Background(), attemptsKey{}, &r.attempts), r.to, r.in)
-	r.Book.end(r.id, max(1, int(r.attempts.Load())), err)
-	if text := looksRight(err); text != "" {
-		r.Book.wrong("note %v: %s: %v", r.id, text, err)
+	r.Book.addEnd(r.id, max(1, int(r.attempts.Load())), err)
+	if text := checkError(err); text != "" {
+		r.Book.addWrong("note %v: %s: %v", r.id, text, err)
 	}
 	return err
 }
 
-// hedge makes a call, and another one when that takes too long; the first that ends has the others taken back.
-func (c *caller) hedge() error {
+// callHedged makes a call, and another one when that takes too long; the first that ends has the others taken back.
+func (c *caller) callHedged() error {
 	hows := []Deeds{DeedCancel, DeedAbandon, DeedWithdraw}
 	var rs [2]*request
 	for i := range rs {
 		rs[i] = c.newRequest()
 		rs[i].how = hows[c.rng.IntN(len(hows))]
 		if c.rng.IntN(2) == 0 {
-			rs[i].in.Act, rs[i].in.Pause = actPause, c.soon()
+			rs[i].in.Act, rs[i].in.Pause = actPause, c.drawPause()
 		}
 	}
 	a, b := rs[0], rs[1]
-	a.begin()
-	_, begin := a.verbs()
+	a.recordBegin()
+	_, begin := a.callFuncs()
 	f := begin()
-	ctx, cancel := c.node.HG().NA().WithTimeout(context.Background(), c.soon())
+	ctx, cancel := c.node.HG().NA().WithTimeout(context.Background(), c.drawPause())
 	_, _ = f.Wait(ctx)
 	cancel()
 	select {
@@ -433,17 +433,17 @@ func (c *caller) hedge() error {
 		return a.wait(f)
 	default:
 	}
-	b.begin()
-	_, begin = b.verbs()
+	b.recordBegin()
+	_, begin = b.callFuncs()
 	g := begin()
-	ctx, cancel = c.node.HG().NA().WithTimeout(context.Background(), c.soon())
+	ctx, cancel = c.node.HG().NA().WithTimeout(context.Background(), c.drawPause())
 	_, _ = g.Wait(ctx)
 	cancel()
 	select {
 	case <-g.Done():
-		a.takeBack(f)
+		a.applyDrawn(f)
 	default:
-		b.takeBack(g)
+		b.applyDrawn(g)
 	}
 	err := a.wait(f)
 	return errors.Join(err, b.wait(g))

@@ -1,4 +1,4 @@
-// Package ledger compares what callers are told with what ran.
+// Package ledger compares the outcomes that callers get with the runs of handlers.
 //
 //	Origin: callers ─ a random program over package qs ─► Target: handlers
 //	            │ call, end, back                                  │ run, done

@@ -13,7 +13,7 @@ import (
 // A lend is what a call lends: a Source, a Sink, or both, each of memory or of a stream. It looks at what it may look at: nobody
 // touches memory or streams of a call that has ended.
 type lend struct {
-	in      move
+	in      moveInput
 	streams bool
 	source  []byte // of mem
 	sink    []byte
@@ -21,7 +21,7 @@ type lend struct {
 	into    *writer
 }
 
-// poison is what memory holds that was taken back.
+// poison fills memory whose call has ended.
 const poison = 0xE7
 
 func (c *caller) newLend(streams bool) *lend {
@@ -29,10 +29,10 @@ func (c *caller) newLend(streams bool) *lend {
 	l.in.At = c.rng.IntN(2) == 0
 	n, half := c.rng.IntN(3), c.MaxData/2
 	if n != 0 {
-		l.source = c.mem[:c.size(half)]
+		l.source = c.mem[:c.drawSize(half)]
 	}
 	if n != 1 {
-		l.sink = c.mem[half : half+c.size(half)]
+		l.sink = c.mem[half : half+c.drawSize(half)]
 	}
 	if streams {
 		after, end := -1, c.rng.IntN(3)
@@ -49,9 +49,9 @@ func (c *caller) newLend(streams bool) *lend {
 	return l
 }
 
-// begin lends.
-func (l *lend) begin(r *request) {
-	r.lookAtPoison()
+// setInput sets the sources and sinks in the input of a call.
+func (l *lend) setInput(r *request) {
+	r.checkPoison()
 	l.in.Ask, l.in.N = r.in, len(l.sink)
 	fillPattern(l.source, r.id, 0)
 	if l.source != nil {
@@ -70,18 +70,18 @@ func (l *lend) begin(r *request) {
 	}
 }
 
-// end looks at what has come, and has everything fail that comes later.
-func (l *lend) end(r *request, err error) {
+// checkEnd checks the bytes that have arrived, and makes later access fail.
+func (l *lend) checkEnd(r *request, err error) {
 	if l.from != nil {
 		l.from.over.Store(true)
 	}
 	if l.into != nil {
 		l.into.over.Store(true)
 		if err == nil && l.into.got != len(l.sink) {
-			r.Book.wrong("call %v: %d bytes were written of %d", r.id, l.into.got, len(l.sink))
+			r.Book.addWrong("call %v: %d bytes were written of %d", r.id, l.into.got, len(l.sink))
 		}
 	} else if err == nil && !isPattern(l.sink, r.id, 0) {
-		r.Book.wrong("call %v: wrong bytes in its memory", r.id)
+		r.Book.addWrong("call %v: wrong bytes in its memory", r.id)
 	}
 	r.taken = [][]byte{l.source, l.sink}
 	for _, mem := range r.taken {
@@ -91,11 +91,11 @@ func (l *lend) end(r *request, err error) {
 	}
 }
 
-// lookAtPoison looks whether memory was written that was taken back.
-func (c *caller) lookAtPoison() {
+// checkPoison checks that memory was not written after its call had ended.
+func (c *caller) checkPoison() {
 	for _, mem := range c.taken {
 		if slices.ContainsFunc(mem, func(b byte) bool { return b != poison }) {
-			c.Book.wrong("memory was written after a call had ended, before call %v", ID(c.Number<<perOrigin|c.calls.Load()-1))
+			c.Book.addWrong("memory was written after a call had ended, before call %v", ID(c.Number<<perOrigin|c.calls.Load()-1))
 		}
 	}
 	c.taken = nil
@@ -122,7 +122,7 @@ type reader struct {
 
 func (s *reader) Read(p []byte) (int, error) {
 	if s.over.Load() {
-		s.r.Book.wrong("call %v: its reader is read after its end", s.r.id)
+		s.r.Book.addWrong("call %v: its reader is read after its end", s.r.id)
 	}
 	if s.after--; s.after == -1 {
 		return 0, stop(s.how)
@@ -146,13 +146,13 @@ type writer struct {
 
 func (s *writer) Write(p []byte) (int, error) {
 	if s.over.Load() {
-		s.r.Book.wrong("call %v: its writer is written to after its end", s.r.id)
+		s.r.Book.addWrong("call %v: its writer is written to after its end", s.r.id)
 	}
 	if s.after--; s.after == -1 {
 		return 0, stop(s.how)
 	}
 	if !isPattern(p, s.r.id, s.got) {
-		s.r.Book.wrong("call %v: its writer gets wrong bytes at %d", s.r.id, s.got)
+		s.r.Book.addWrong("call %v: its writer gets wrong bytes at %d", s.r.id, s.got)
 	}
 	s.got += len(p)
 	return len(p), nil

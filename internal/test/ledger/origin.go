@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// oneWay is how often a call may run that has no answer: once, and its success does not say that it did.
+// oneWay is how often a one-way call may run: once, and its success does not imply that it did.
 const oneWay = 0
 
 // An Origin makes calls, by one node after the other.
@@ -50,8 +50,8 @@ func (o *Origin) Cancels() []time.Duration {
 	return slices.Clone(o.cancels)
 }
 
-// A life is one node of an origin, and what it is like.
-type life struct {
+// A nodeLife is one node of an origin, from Open to Close, with its drawn configuration.
+type nodeLife struct {
 	*Origin
 	rng      *rand.Rand
 	node     *qs.Node
@@ -69,15 +69,15 @@ type life struct {
 // Run lives until ctx ends, or so many lives if lives is not 0.
 func (o *Origin) Run(ctx context.Context, lives int) error {
 	for n := uint64(0); ctx.Err() == nil && (lives == 0 || n < uint64(lives)); n++ {
-		l := &life{Origin: o, rng: rand.New(rand.NewPCG(o.Seed, o.Number<<20|n))}
-		if err := l.live(ctx); err != nil {
+		l := &nodeLife{Origin: o, rng: rand.New(rand.NewPCG(o.Seed, o.Number<<20|n))}
+		if err := l.runLife(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *life) live(ctx context.Context) error {
+func (l *nodeLife) runLife(ctx context.Context) error {
 	l.sprints = l.rng.IntN(4) == 0
 	cfg := l.Config()
 	cfg.ClientInterceptors = l.interceptors()
@@ -93,7 +93,7 @@ func (l *life) live(ctx context.Context) error {
 	for _, addrs := range all {
 		var p qs.Peer
 		err := error(nil)
-		o := l.options()
+		o := l.drawOptions()
 		for range 100 { // memory and room may be short for a moment
 			if p, err = l.node.PeerWith(context.Background(), o, addrs...); err == nil {
 				break
@@ -117,14 +117,14 @@ func (l *life) live(ctx context.Context) error {
 		s := l.newStreamer(i)
 		l.Go(func() {
 			defer l.left.Add(-1)
-			s.run()
+			s.runStreams()
 		})
 	}
 	if l.Streams > 0 && l.Spared {
 		l.left.Add(1)
 		l.Go(func() {
 			defer l.left.Add(-1)
-			l.pings()
+			l.pingSpared()
 		})
 	}
 	end := time.Duration(0)
@@ -147,11 +147,11 @@ func (l *life) live(ctx context.Context) error {
 		l.Sleep(step)
 	}
 	if left := l.left.Load(); left > 0 {
-		l.Book.wrong("%d calls have not ended %v after the last began", left, l.Patience) // which ones the audit knows
+		l.Book.addWrong("%d calls have not ended %v after the last began", left, l.Patience) // which ones the audit knows
 		return nil
 	}
 	if st := l.node.HG().Stats(); !l.cut.Load() && (st.Lent != 0 || st.NA.Regions != 0) {
-		l.Book.wrong("all calls of a node have ended, and something is still lent: %+v", st)
+		l.Book.addWrong("all calls of a node have ended, and something is still lent: %+v", st)
 	}
 	if l.rng.IntN(2) == 0 {
 		_ = l.node.Shutdown(context.Background())
@@ -159,8 +159,8 @@ func (l *life) live(ctx context.Context) error {
 	return nil
 }
 
-// options draws how a Peer chooses its address.
-func (l *life) options() (o qs.PeerOptions) {
+// drawOptions draws how a Peer chooses its address.
+func (l *nodeLife) drawOptions() (o qs.PeerOptions) {
 	if l.Off&DeedPick != 0 {
 		return o
 	}
@@ -174,7 +174,7 @@ func (l *life) options() (o qs.PeerOptions) {
 type attemptsKey struct{}
 
 // interceptors draws those of a node. The innermost counts attempts.
-func (l *life) interceptors() (is []qs.Interceptor) {
+func (l *nodeLife) interceptors() (is []qs.Interceptor) {
 	l.desc = "plain"
 	draw := l.rng.IntN(6)
 	if draw == 0 {
@@ -203,7 +203,7 @@ func (l *life) interceptors() (is []qs.Interceptor) {
 	}
 	if (draw == 2 || draw == 5) && l.Off&DeedTwice == 0 {
 		at := l.rng.IntN(len(is) + 1)
-		is = slices.Insert(is, at, twice)
+		is = slices.Insert(is, at, retryOnce)
 		l.again = true
 		l.desc += fmt.Sprint(" twice at ", at)
 	}
@@ -216,9 +216,9 @@ func (l *life) interceptors() (is []qs.Interceptor) {
 	})
 }
 
-// twice is an interceptor that somebody could have written: what may be repeated, and has moved nothing, is tried once more when it
+// retryOnce is an interceptor that somebody could have written: what may be repeated, and has moved nothing, is tried once more when it
 // has failed.
-func twice(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+func retryOnce(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 	err := next(ctx)
 	if err != nil && c.Idempotent && c.BytesMoved == 0 {
 		err = next(ctx)
@@ -226,8 +226,8 @@ func twice(ctx context.Context, c *qs.Call, next func(context.Context) error) er
 	return err
 }
 
-// most is how often a call may run.
-func (l *life) most(again bool) int {
+// maxRuns is how often a call may run.
+func (l *nodeLife) maxRuns(again bool) int {
 	if !again {
 		return 1
 	}
@@ -237,8 +237,8 @@ func (l *life) most(again bool) int {
 // id gives out a number.
 func (o *Origin) id() ID { return ID(o.Number<<perOrigin | (o.calls.Add(1) - 1)) }
 
-// looksRight checks what an error matches.
-func looksRight(err error) string {
+// checkError checks that an error matches its code.
+func checkError(err error) string {
 	if err == nil {
 		return ""
 	}

@@ -54,7 +54,7 @@ func TestSeeds(t *testing.T) {
 				o := drawOptions(*fromSeed + at)
 				w, err := play(o)
 				mu.Lock()
-				total.add(w.audit)
+				total.merge(w.audit)
 				for k, n := range w.broke {
 					broke[k] += n
 				}

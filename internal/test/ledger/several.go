@@ -7,33 +7,33 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// first makes two or three calls; the first that succeeds has the others abandoned.
-func (c *caller) first() error {
+// callFirst makes two or three calls; the first that succeeds has the others abandoned.
+func (c *caller) callFirst() error {
 	var rs []*request
-	var fs []*qs.Future[answer]
+	var fs []*qs.Future[askAnswer]
 	for range 2 + c.rng.IntN(2) {
 		r := c.newRequest()
 		r.how = DeedFirst
 		if c.rng.IntN(2) == 0 {
-			r.in.Act, r.in.Pause = actPause, c.soon()
+			r.in.Act, r.in.Pause = actPause, c.drawPause()
 		}
-		r.begin()
-		_, begin := r.verbs()
-		rs, fs = append(rs, r), append(fs, begin().(*qs.Future[answer]))
+		r.recordBegin()
+		_, begin := r.callFuncs()
+		rs, fs = append(rs, r), append(fs, begin().(*qs.Future[askAnswer]))
 	}
-	ctx, cancel := c.node.HG().NA().WithTimeout(context.Background(), 8*c.soon())
+	ctx, cancel := c.node.HG().NA().WithTimeout(context.Background(), 8*c.drawPause())
 	i, out, err := qs.WaitFirst(ctx, fs...)
 	cancel()
 	if err == nil {
 		if out.ID != rs[i].id {
-			c.Book.wrong("First says that call %v has succeeded, with the answer of %v", rs[i].id, out.ID)
+			c.Book.addWrong("First says that call %v has succeeded, with the answer of %v", rs[i].id, out.ID)
 		}
 		for j, f := range fs {
 			select {
 			case <-f.Done():
 			default:
 				if !c.cut.Load() { // in the simulator nobody waits with a Node that is closed
-					c.Book.wrong("call %v goes on when First has returned", rs[j].id)
+					c.Book.addWrong("call %v goes on when First has returned", rs[j].id)
 				}
 			}
 		}
@@ -45,18 +45,18 @@ func (c *caller) first() error {
 	return errors.Join(errs...)
 }
 
-// all makes one call to several peers.
-func (c *caller) all() error {
+// callAll makes one call to several peers.
+func (c *caller) callAll() error {
 	r := c.newRequest()
 	if c.rng.IntN(2) == 0 {
-		r.in.Act, r.in.Pause = actPause, c.soon()
+		r.in.Act, r.in.Pause = actPause, c.drawPause()
 	}
 	var peers []qs.Peer
 	for _, i := range c.rng.Perm(len(c.peers))[:min(len(c.peers), 2+c.rng.IntN(2))] {
 		peers = append(peers, c.peers[i])
 	}
 	r.times = len(peers)
-	r.begin()
+	r.recordBegin()
 	m := asks
 	if r.again {
 		m = asksAgain
@@ -71,28 +71,28 @@ func (c *caller) all() error {
 		if fate != qs.NotRun {
 			most++
 		}
-		if text := looksRight(err); text != "" {
-			c.Book.wrong("call %v: %s: %v", r.id, text, err)
+		if text := checkError(err); text != "" {
+			c.Book.addWrong("call %v: %s: %v", r.id, text, err)
 		}
 		if err == nil && outs[i].ID != r.id {
-			c.Book.wrong("call %v: a wrong answer, of call %v", r.id, outs[i].ID)
+			c.Book.addWrong("call %v: a wrong answer, of call %v", r.id, outs[i].ID)
 		}
 	}
-	c.Book.ran(r.id, least, most)
+	c.Book.addRuns(r.id, least, most)
 	attempts := int(r.attempts.Load())
-	if !c.life.attempts {
+	if !c.nodeLife.attempts {
 		attempts = len(peers)
 	}
 	err := errors.Join(errs...)
 	worst := err
 	if least == len(peers) && err != nil && qs.FateOf(err) != qs.Ran {
-		c.Book.wrong("call %v ran at all peers, and the joined error says %v", r.id, qs.FateOf(err))
+		c.Book.addWrong("call %v ran at all peers, and the joined error says %v", r.id, qs.FateOf(err))
 	}
 	for _, e := range errs {
 		if e == nil {
 			worst = nil // it has succeeded somewhere
 		}
 	}
-	r.Book.end(r.id, attempts, worst)
+	r.Book.addEnd(r.id, attempts, worst)
 	return err
 }

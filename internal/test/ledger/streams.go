@@ -25,8 +25,8 @@ type sequence struct {
 	N  int
 }
 
-// A flow is the input of a call with a stream of bytes.
-type flow struct {
+// A flowInput is the input of a call with a stream of bytes.
+type flowInput struct {
 	ID   ID
 	N    int           // bytes
 	Pace time.Duration // what the handler waits for before each piece that it reads
@@ -42,7 +42,7 @@ type item struct {
 
 var (
 	streamsItems = qs.DefineStream[sequence, item]("ledger/items")
-	streamsBytes = qs.Define[flow, answer]("ledger/bytes")
+	streamsBytes = qs.Define[flowInput, askAnswer]("ledger/bytes")
 )
 
 const (
@@ -55,8 +55,8 @@ const (
 // paces are the speeds of readers, by the piece.
 var paces = []time.Duration{0, time.Millisecond, 50 * time.Millisecond, stops}
 
-func (t *Target) items(_ context.Context, in sequence, send func(item) error) error {
-	t.Book.run(in.ID)
+func (t *Target) streamItems(_ context.Context, in sequence, send func(item) error) error {
+	t.Book.addRun(in.ID)
 	b := make([]byte, itemBytes)
 	for i := range in.N {
 		fillPattern(b, in.ID, i*itemBytes)
@@ -64,63 +64,63 @@ func (t *Target) items(_ context.Context, in sequence, send func(item) error) er
 			return err
 		}
 	}
-	t.Book.done(in.ID)
+	t.Book.addDone(in.ID)
 	return nil
 }
 
-func (t *Target) bytes(ctx context.Context, in flow) (answer, error) {
-	t.Book.run(in.ID)
+func (t *Target) streamBytes(ctx context.Context, in flowInput) (askAnswer, error) {
+	t.Book.addRun(in.ID)
 	b := make([]byte, flowPiece)
 	if in.From.Len() != 0 {
 		r, at := in.From.Reader(ctx), 0
 		for {
 			if in.Pace > 0 && at > 0 {
 				if err := t.node.HG().Sleep(ctx, in.Pace); err != nil {
-					return answer{}, err
+					return askAnswer{}, err
 				}
 			}
 			n, err := r.Read(b)
 			if !isPattern(b[:n], in.ID, at) {
-				t.Book.wrong("stream %v: its target read wrong bytes at %d", in.ID, at)
+				t.Book.addWrong("stream %v: its target read wrong bytes at %d", in.ID, at)
 			}
 			if at += n; err == io.EOF {
 				break
 			} else if err != nil {
-				return answer{}, err
+				return askAnswer{}, err
 			}
 		}
 		if at != in.N {
-			t.Book.wrong("stream %v: its target read %d bytes of %d", in.ID, at, in.N)
+			t.Book.addWrong("stream %v: its target read %d bytes of %d", in.ID, at, in.N)
 		}
 	} else {
 		w := in.To.Writer(ctx)
 		for at := 0; at < in.N; at += flowPiece {
 			fillPattern(b, in.ID, at)
 			if _, err := w.Write(b[:min(flowPiece, in.N-at)]); err != nil {
-				return answer{}, err
+				return askAnswer{}, err
 			}
 		}
 	}
-	t.Book.done(in.ID)
-	return answer{ID: in.ID}, nil
+	t.Book.addDone(in.ID)
+	return askAnswer{ID: in.ID}, nil
 }
 
 // A streamer makes one call with a stream after the other, of one kind and one pace.
 type streamer struct {
-	*life
+	*nodeLife
 	peer qs.Peer
 	kind int
 	pace time.Duration
 }
 
 // newStreamer returns the i-th of an origin.
-func (l *life) newStreamer(i int) *streamer {
-	return &streamer{life: l, peer: l.peers[i%len(l.peers)], kind: i % 3, pace: paces[i/3%len(paces)]}
+func (l *nodeLife) newStreamer(i int) *streamer {
+	return &streamer{nodeLife: l, peer: l.peers[i%len(l.peers)], kind: i % 3, pace: paces[i/3%len(paces)]}
 }
 
-func (s *streamer) run() {
+func (s *streamer) runStreams() {
 	for !s.over.Load() {
-		if err := s.stream(); err != nil {
+		if err := s.readItems(); err != nil {
 			s.Sleep(10 * time.Millisecond)
 		}
 	}
@@ -129,31 +129,31 @@ func (s *streamer) run() {
 // now reads the clock of the node.
 func (s *streamer) now() time.Duration { return s.node.HG().NA().Now() }
 
-// stream makes one call, and judges its end.
-func (s *streamer) stream() error {
+// readItems makes one call, and judges its end.
+func (s *streamer) readItems() error {
 	var attempts atomic.Int32
 	ctx, cancel := s.node.HG().NA().WithTimeout(context.WithValue(context.Background(), attemptsKey{}, &attempts), streamLimit)
 	defer cancel()
 	begun := s.now()
-	in := flow{ID: s.id(), N: 40 * flowPiece, Pace: s.pace}
-	s.Book.call(in.ID, []string{"items", "from", "into"}[s.kind], 1)
-	err := s.move(ctx, in)
+	in := flowInput{ID: s.id(), N: 40 * flowPiece, Pace: s.pace}
+	s.Book.addCall(in.ID, []string{"items", "from", "into"}[s.kind], 1)
+	err := s.moveBytes(ctx, in)
 	n := 1
 	if s.attempts {
 		n = int(attempts.Load())
 	}
-	s.Book.end(in.ID, n, err)
-	if text := looksRight(err); text != "" {
-		s.Book.wrong("stream %v: %s: %v", in.ID, text, err)
+	s.Book.addEnd(in.ID, n, err)
+	if text := checkError(err); text != "" {
+		s.Book.addWrong("stream %v: %s: %v", in.ID, text, err)
 	}
 	if took := s.now() - begun; took > streamLimit+s.Patience {
-		s.Book.wrong("stream %v ended %v after its deadline: %v", in.ID, took-streamLimit, err)
+		s.Book.addWrong("stream %v ended %v after its deadline: %v", in.ID, took-streamLimit, err)
 	}
 	return err
 }
 
-// move moves the bytes of a stream.
-func (s *streamer) move(ctx context.Context, in flow) error {
+// moveBytes moves the bytes of a stream.
+func (s *streamer) moveBytes(ctx context.Context, in flowInput) error {
 	switch s.kind {
 	case 0:
 		const n = 400
@@ -163,13 +163,13 @@ func (s *streamer) move(ctx context.Context, in flow) error {
 				return err
 			}
 			if it.At != got || !isPattern(it.Data, in.ID, got) {
-				s.Book.wrong("stream %v: a wrong item at %d", in.ID, got)
+				s.Book.addWrong("stream %v: a wrong item at %d", in.ID, got)
 			}
 			got += len(it.Data)
-			s.wait(ctx)
+			s.pauseReader(ctx)
 		}
 		if got != n*itemBytes {
-			s.Book.wrong("stream %v: %d bytes came of %d", in.ID, got, n*itemBytes)
+			s.Book.addWrong("stream %v: %d bytes came of %d", in.ID, got, n*itemBytes)
 		}
 		return nil
 	case 1:
@@ -179,7 +179,7 @@ func (s *streamer) move(ctx context.Context, in flow) error {
 		in.Pace, in.To = 0, qs.Writer(w)
 		_, err := streamsBytes.Call(ctx, s.peer, in)
 		if got := w.got.Load(); err == nil && got != int64(in.N) {
-			s.Book.wrong("stream %v: %d bytes were written of %d", in.ID, got, in.N)
+			s.Book.addWrong("stream %v: %d bytes were written of %d", in.ID, got, in.N)
 		}
 		return err
 	}
@@ -187,8 +187,8 @@ func (s *streamer) move(ctx context.Context, in flow) error {
 	return err
 }
 
-// wait is what the reader does between two pieces.
-func (s *streamer) wait(ctx context.Context) {
+// pauseReader pauses the reader between two pieces.
+func (s *streamer) pauseReader(ctx context.Context) {
 	if s.pace > 0 {
 		_ = s.node.HG().Sleep(ctx, s.pace)
 	}
@@ -220,24 +220,24 @@ type flowWriter struct {
 
 func (w *flowWriter) Write(p []byte) (int, error) {
 	if !isPattern(p, w.id, int(w.got.Load())) {
-		w.s.Book.wrong("stream %v: its writer gets wrong bytes at %d", w.id, w.got.Load())
+		w.s.Book.addWrong("stream %v: its writer gets wrong bytes at %d", w.id, w.got.Load())
 	}
 	w.got.Add(int64(len(p)))
-	w.s.wait(w.ctx)
+	w.s.pauseReader(w.ctx)
 	return len(p), w.ctx.Err()
 }
 
 // pingLimit is how long a ping of the spared target may take, on a busy machine.
 const pingLimit = 5 * time.Second
 
-// pings asks the spared target all the time: whatever streams and calls there are, it answers.
-func (l *life) pings() {
+// pingSpared calls the spared target all the time: it must answer whatever streams and calls there are.
+func (l *nodeLife) pingSpared() {
 	for !l.over.Load() {
 		ctx, cancel := l.node.HG().NA().WithTimeout(context.Background(), pingLimit)
 		_, err := l.peers[0].Ping(ctx)
 		cancel()
 		if err != nil && !l.over.Load() && !errors.Is(err, hg.ErrClosed) {
-			l.Book.wrong("a ping of the spared target: %v", err)
+			l.Book.addWrong("a ping of the spared target: %v", err)
 		}
 		l.Sleep(5 * time.Millisecond)
 	}

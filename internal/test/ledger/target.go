@@ -17,64 +17,64 @@ type Site struct {
 	Sleep func(d time.Duration)
 }
 
-// An act is what a handler does.
-type act uint8
+// A handlerAct is the action of a handler.
+type handlerAct uint8
 
 const (
-	actEcho   act = iota
-	actPause      // answers later
-	actHang       // waits for the end of its context, and returns the error of that
-	actFail       // answers with a code
-	actPanic      // what its name says
-	actExit       // ends its goroutine
-	actRefuse     // does nothing, and says so
+	actEcho   handlerAct = iota
+	actPause             // answers later
+	actHang              // waits for the end of its context, and returns the error of that
+	actFail              // answers with a code
+	actPanic             // what its name says
+	actExit              // ends its goroutine
+	actRefuse            // does nothing, and says so
 )
 
 var actNames = [...]string{"echo", "pause", "hang", "fail", "panic", "exit", "refuse"}
 
-// An ask is the input of a call.
-type ask struct {
+// An askInput is the input of a call.
+type askInput struct {
 	ID    ID
-	Act   act
+	Act   handlerAct
 	Pause time.Duration
 	Data  []byte
-	Lull  lull
+	Lull  slowValue
 }
 
-// A lull takes its time to be encoded: a call can be taken back right before it leaves.
-type lull struct{ pause func() }
+// A slowValue takes its time to be encoded: a call can be taken back right before it leaves.
+type slowValue struct{ pause func() }
 
-func (l lull) MarshalBinary() ([]byte, error) {
+func (l slowValue) MarshalBinary() ([]byte, error) {
 	if l.pause != nil {
 		l.pause()
 	}
 	return nil, nil
 }
 
-func (l *lull) UnmarshalBinary([]byte) error { return nil }
+func (l *slowValue) UnmarshalBinary([]byte) error { return nil }
 
-// A move is an ask that lends.
-type move struct {
-	Ask  ask
+// A moveInput is an ask that lends.
+type moveInput struct {
+	Ask  askInput
 	From qs.Source // the bytes of the call
 	To   qs.Sink   // is to get so many of them
 	N    int
 	At   bool // by ReadAt and WriteAt
 }
 
-type answer struct {
+type askAnswer struct {
 	ID   ID
 	Data []byte
 }
 
 // The methods. Those that may be repeated are other ones.
 var (
-	asks       = qs.Define[ask, answer]("ledger/ask")
-	asksAgain  = qs.Define[ask, answer]("ledger/ask-again", qs.Idempotent())
-	asksInline = qs.Define[ask, answer]("ledger/ask-inline", qs.Inline())
-	moves      = qs.Define[move, answer]("ledger/move")
-	movesAgain = qs.Define[move, answer]("ledger/move-again", qs.Idempotent())
-	notes      = qs.DefineOneWay[ask]("ledger/note")
+	asks       = qs.Define[askInput, askAnswer]("ledger/ask")
+	asksAgain  = qs.Define[askInput, askAnswer]("ledger/ask-again", qs.Idempotent())
+	asksInline = qs.Define[askInput, askAnswer]("ledger/ask-inline", qs.Inline())
+	moves      = qs.Define[moveInput, askAnswer]("ledger/move")
+	movesAgain = qs.Define[moveInput, askAnswer]("ledger/move-again", qs.Idempotent())
+	notes      = qs.DefineOneWay[askInput]("ledger/note")
 )
 
 // A Target serves them.
@@ -96,48 +96,48 @@ func (t *Target) Serve(ctx context.Context, addr string, cfg qs.Config, listenin
 		return err
 	}
 	t.node = n
-	asks.Handle(n, t.ask)
-	asksAgain.Handle(n, t.ask)
-	asksInline.Handle(n, t.ask)
-	moves.Handle(n, t.move)
-	movesAgain.Handle(n, t.move)
-	notes.Handle(n, func(ctx context.Context, in ask) { _, _ = t.ask(ctx, in) })
-	streamsItems.Handle(n, t.items)
-	streamsBytes.Handle(n, t.bytes)
+	asks.Handle(n, t.handleAsk)
+	asksAgain.Handle(n, t.handleAsk)
+	asksInline.Handle(n, t.handleAsk)
+	moves.Handle(n, t.handleMove)
+	movesAgain.Handle(n, t.handleMove)
+	notes.Handle(n, func(ctx context.Context, in askInput) { _, _ = t.handleAsk(ctx, in) })
+	streamsItems.Handle(n, t.streamItems)
+	streamsBytes.Handle(n, t.streamBytes)
 	listening(n.Addr().String())
 	return n.Serve(ctx)
 }
 
-// End says that the context of Serve is about to end.
+// End announces that the context of Serve is about to end.
 func (t *Target) End() { t.ends.Store(true) }
 
-// errEnds is the answer of a handler whose context ended with its target.
-var errEnds = qs.Errorf(qs.ErrUnavailable, "the target ends")
+// errEnding is the answer of a handler whose context ended with its target.
+var errEnding = qs.Errorf(qs.ErrUnavailable, "the target ends")
 
-func (t *Target) ask(ctx context.Context, in ask) (answer, error) {
+func (t *Target) handleAsk(ctx context.Context, in askInput) (askAnswer, error) {
 	if in.Act == actRefuse {
-		t.Book.refused(in.ID)
-		return answer{}, qs.Refuse(qs.Errorf(qs.ErrUnavailable, "asked to refuse"))
+		t.Book.addRefused(in.ID)
+		return askAnswer{}, qs.Refuse(qs.Errorf(qs.ErrUnavailable, "asked to refuse"))
 	}
-	t.Book.run(in.ID)
-	if err := t.act(ctx, in); err != nil {
-		return answer{}, err
+	t.Book.addRun(in.ID)
+	if err := t.runAct(ctx, in); err != nil {
+		return askAnswer{}, err
 	}
 	if !isPattern(in.Data, in.ID, 0) {
-		t.Book.wrong("call %v has wrong bytes in its input", in.ID)
+		t.Book.addWrong("call %v has wrong bytes in its input", in.ID)
 	}
-	t.Book.done(in.ID)
-	return answer{in.ID, in.Data}, nil
+	t.Book.addDone(in.ID)
+	return askAnswer{in.ID, in.Data}, nil
 }
 
-func (t *Target) act(ctx context.Context, in ask) error {
+func (t *Target) runAct(ctx context.Context, in askInput) error {
 	switch in.Act {
 	case actPause:
 		_ = t.node.HG().Sleep(context.Background(), in.Pause)
 	case actHang:
 		_ = t.node.HG().Sleep(ctx, hangs)
 		if t.ends.Load() {
-			return errEnds
+			return errEnding
 		}
 		return ctx.Err()
 	case actFail:
@@ -150,24 +150,24 @@ func (t *Target) act(ctx context.Context, in ask) error {
 	return nil
 }
 
-func (t *Target) move(ctx context.Context, in move) (answer, error) {
+func (t *Target) handleMove(ctx context.Context, in moveInput) (askAnswer, error) {
 	id := in.Ask.ID
-	t.Book.run(id)
-	if err := t.act(ctx, in.Ask); err != nil {
-		return answer{}, err
+	t.Book.addRun(id)
+	if err := t.runAct(ctx, in.Ask); err != nil {
+		return askAnswer{}, err
 	}
-	if err := t.pull(ctx, in); err != nil {
-		return answer{}, err
+	if err := t.pullFrom(ctx, in); err != nil {
+		return askAnswer{}, err
 	}
-	if err := t.push(ctx, in); err != nil {
-		return answer{}, err
+	if err := t.pushTo(ctx, in); err != nil {
+		return askAnswer{}, err
 	}
-	t.Book.done(id)
-	return answer{ID: id}, nil
+	t.Book.addDone(id)
+	return askAnswer{ID: id}, nil
 }
 
-// pull reads what the caller lends. What comes is right, also when not all of it comes.
-func (t *Target) pull(ctx context.Context, in move) error {
+// pullFrom reads the source of the caller. The bytes that arrive are right, also when not all of them do.
+func (t *Target) pullFrom(ctx context.Context, in moveInput) error {
 	var got []byte
 	var err error
 	if n := in.From.Len(); in.At && n >= 0 {
@@ -181,12 +181,12 @@ func (t *Target) pull(ctx context.Context, in move) error {
 		got, err = io.ReadAll(in.From.Reader(ctx))
 	}
 	if !isPattern(got, in.Ask.ID, 0) {
-		t.Book.wrong("call %v: its target read wrong bytes, among %d (%v)", in.Ask.ID, len(got), err)
+		t.Book.addWrong("call %v: its target read wrong bytes, among %d (%v)", in.Ask.ID, len(got), err)
 	}
 	return err
 }
 
-func (t *Target) push(ctx context.Context, in move) (err error) {
+func (t *Target) pushTo(ctx context.Context, in moveInput) (err error) {
 	if in.N == 0 {
 		return nil
 	}

@@ -1,4 +1,4 @@
-// Package relay passes datagrams on between peers and a target, and does to them what networks do.
+// Package relay forwards datagrams between peers and a target, with the faults of networks.
 //
 //	peer ──► Relay.Addr ═══ Rules: lost, repeated, late, damaged ═══► target
 //	     ◄──            ═══ the same                             ◄══

@@ -10,36 +10,36 @@ import (
 	"time"
 )
 
-// Rules say what happens to datagrams, each as a share of them from 0 to 1, for each independently of the others.
+// Rules configures the faults of datagrams. A rate is a probability from 0 to 1 that is drawn for each datagram.
 type Rules struct {
 	Lose    float64
 	Repeat  float64
 	Damage  float64 // a bit is turned over; the checksum of UDP fits
 	Delay   float64 // 2 to 20 others overtake it, or as many as come within 5 ms
 	Seed    uint64
-	Latency time.Duration // of every datagram, beside that
+	Latency time.Duration // added to every datagram
 }
 
 // lull is how long a delayed datagram waits for others to overtake it.
 const lull = 5 * time.Millisecond
 
-// A Relay passes datagrams on. Its methods may be called from any goroutine.
+// A Relay forwards datagrams. Its methods may be called from any goroutine.
 type Relay struct {
 	front *net.UDPConn
 	to    *net.UDPAddr
 	wait  sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows
-	rules  Rules
-	rnd    *rand.Rand
-	backs  map[netip.AddrPort]*net.UDPConn
-	moved  []*net.UDPConn // backs that nothing comes through any more
-	left   [2]int         // bytes that may still pass: to the target, and from it; negative: no limit
-	shut   bool
-	closed bool
-	passed [2]int64
-	hurt   int64
-	watch  func(b []byte, fromTarget bool)
+	mu        sync.Mutex // guards the fields below
+	rules     Rules
+	rnd       *rand.Rand
+	peers     map[netip.AddrPort]*net.UDPConn
+	moved     []*net.UDPConn // backs that nothing comes through any more
+	bytesLeft [2]int         // bytes that may still pass: to the target, and from it; negative: no limit
+	isShut    bool
+	closed    bool
+	passed    [2]int64
+	damaged   int64
+	watch     func(b []byte, fromTarget bool)
 }
 
 // New returns a Relay to the target at to, on a port of its own of the loopback device.
@@ -54,25 +54,25 @@ func At(at, to netip.AddrPort, rules Rules) (*Relay, error) {
 		return nil, err
 	}
 	r := &Relay{front: front, to: net.UDPAddrFromAddrPort(to), rules: rules, rnd: rand.New(rand.NewPCG(rules.Seed, 1)),
-		backs: map[netip.AddrPort]*net.UDPConn{}, left: [2]int{-1, -1}}
-	roomy(front)
-	r.wait.Go(r.forth)
+		peers: map[netip.AddrPort]*net.UDPConn{}, bytesLeft: [2]int{-1, -1}}
+	setBuffers(front)
+	r.wait.Go(r.forwardToTarget)
 	return r, nil
 }
 
-func roomy(c *net.UDPConn) {
+func setBuffers(c *net.UDPConn) {
 	_ = c.SetReadBuffer(4 << 20)
 	_ = c.SetWriteBuffer(4 << 20)
 }
 
-// Addr is what peers send to instead of the target.
+// Addr returns the address to which peers send instead of the target.
 func (r *Relay) Addr() netip.AddrPort { return r.front.LocalAddr().(*net.UDPAddr).AddrPort() }
 
 // Passed returns how many datagrams have come towards the target and from it, and to how many something has happened.
 func (r *Relay) Passed() (forth, back, hurt int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.passed[0], r.passed[1], r.hurt
+	return r.passed[0], r.passed[1], r.damaged
 }
 
 // Watch has f called with each datagram that comes, which f may neither change nor keep. f calls no method of r.
@@ -86,9 +86,9 @@ func (r *Relay) Watch(f func(b []byte, fromTarget bool)) {
 func (r *Relay) ShutAfter(n int, fromTarget bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.left, r.shut = [2]int{n, -1}, false
+	r.bytesLeft, r.isShut = [2]int{n, -1}, false
 	if fromTarget {
-		r.left = [2]int{-1, n}
+		r.bytesLeft = [2]int{-1, n}
 	}
 }
 
@@ -96,24 +96,24 @@ func (r *Relay) ShutAfter(n int, fromTarget bool) {
 func (r *Relay) Shut() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.shut
+	return r.isShut
 }
 
 // Open lets everything through again.
 func (r *Relay) Open() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.left, r.shut = [2]int{-1, -1}, false
+	r.bytesLeft, r.isShut = [2]int{-1, -1}, false
 }
 
-// Move has what peers send leave from other ports, as an address translator does that has forgotten them. What comes to the old ones
+// Move makes the datagrams of peers leave from other ports, as an address translator does that has dropped their mappings. What comes to the old ones
 // is lost.
 func (r *Relay) Move() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for peer, c := range r.backs {
+	for peer, c := range r.peers {
 		r.moved = append(r.moved, c)
-		delete(r.backs, peer)
+		delete(r.peers, peer)
 	}
 }
 
@@ -122,7 +122,7 @@ func (r *Relay) Close() {
 	r.mu.Lock()
 	r.closed = true
 	_ = r.front.Close()
-	for _, c := range r.backs {
+	for _, c := range r.peers {
 		_ = c.Close()
 	}
 	for _, c := range r.moved {
@@ -132,31 +132,31 @@ func (r *Relay) Close() {
 	r.wait.Wait()
 }
 
-// forth passes on what peers send.
-func (r *Relay) forth() {
-	r.pump(r.front, 0, func(b []byte, from netip.AddrPort) {
-		if c := r.back(from); c != nil {
+// forwardToTarget forwards the datagrams of peers.
+func (r *Relay) forwardToTarget() {
+	r.copyDatagrams(r.front, 0, func(b []byte, from netip.AddrPort) {
+		if c := r.peerSocket(from); c != nil {
 			_, _ = c.Write(b)
 		}
 	})
 }
 
-// back returns the socket of a peer.
-func (r *Relay) back(peer netip.AddrPort) *net.UDPConn {
+// peerSocket returns the socket of a peer.
+func (r *Relay) peerSocket(peer netip.AddrPort) *net.UDPConn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := r.backs[peer]
+	c := r.peers[peer]
 	if c == nil && !r.closed {
 		var err error
 		if c, err = net.DialUDP("udp4", nil, r.to); err != nil {
 			return nil
 		}
-		roomy(c)
-		r.backs[peer] = c
+		setBuffers(c)
+		r.peers[peer] = c
 		r.wait.Go(func() {
-			r.pump(c, 1, func(b []byte, _ netip.AddrPort) {
+			r.copyDatagrams(c, 1, func(b []byte, _ netip.AddrPort) {
 				r.mu.Lock()
-				moved := r.backs[peer] != c
+				moved := r.peers[peer] != c
 				r.mu.Unlock()
 				if !moved {
 					_, _ = r.front.WriteToUDPAddrPort(b, peer)
@@ -167,18 +167,18 @@ func (r *Relay) back(peer netip.AddrPort) *net.UDPConn {
 	return c
 }
 
-// A late datagram waits for others to overtake it.
-type late struct {
+// A delayedDatagram waits for others to overtake it.
+type delayedDatagram struct {
 	b    []byte
 	from netip.AddrPort
 	n    int
 }
 
-// pump passes on what arrives at one socket.
-func (r *Relay) pump(in *net.UDPConn, dir int, send func(b []byte, from netip.AddrPort)) {
+// copyDatagrams forwards the datagrams that arrive at one socket.
+func (r *Relay) copyDatagrams(in *net.UDPConn, dir int, send func(b []byte, from netip.AddrPort)) {
 	buf := make([]byte, 64<<10)
-	pass := func(b []byte, from netip.AddrPort) { r.after(b, func(b []byte) { send(b, from) }) }
-	var held []late
+	pass := func(b []byte, from netip.AddrPort) { r.deliverAfter(b, func(b []byte) { send(b, from) }) }
+	var held []delayedDatagram
 	release := func(all bool) {
 		kept := held[:0]
 		for _, l := range held {
@@ -207,9 +207,9 @@ func (r *Relay) pump(in *net.UDPConn, dir int, send func(b []byte, from netip.Ad
 			continue
 		}
 		b := buf[:n]
-		times, delay := r.judge(b, dir)
+		times, delay := r.drawFate(b, dir)
 		if delay > 0 {
-			held = append(held, late{append([]byte(nil), b...), from, delay})
+			held = append(held, delayedDatagram{append([]byte(nil), b...), from, delay})
 			continue
 		}
 		for range times {
@@ -219,8 +219,8 @@ func (r *Relay) pump(in *net.UDPConn, dir int, send func(b []byte, from netip.Ad
 	}
 }
 
-// after sends b when its time on the way is over.
-func (r *Relay) after(b []byte, send func(b []byte)) {
+// deliverAfter sends b after Rules.Latency.
+func (r *Relay) deliverAfter(b []byte, send func(b []byte)) {
 	if r.rules.Latency == 0 {
 		send(b)
 		return
@@ -233,27 +233,27 @@ func (r *Relay) after(b []byte, send func(b []byte)) {
 	})
 }
 
-// judge decides how often a datagram is passed on, and how many others are to overtake it. It damages it.
-func (r *Relay) judge(b []byte, dir int) (times, delay int) {
+// drawFate decides how often a datagram is passed on, and how many others are to overtake it. It damages it.
+func (r *Relay) drawFate(b []byte, dir int) (times, delay int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.passed[dir]++
 	if r.watch != nil {
 		r.watch(b, dir == 1)
 	}
-	if r.left[dir] >= 0 {
-		if r.left[dir] -= len(b); r.left[dir] < 0 {
-			r.left[dir], r.shut = 0, true
+	if r.bytesLeft[dir] >= 0 {
+		if r.bytesLeft[dir] -= len(b); r.bytesLeft[dir] < 0 {
+			r.bytesLeft[dir], r.isShut = 0, true
 		}
 	}
 	drawn := func(share float64) bool {
 		if share == 0 || r.rnd.Float64() >= share {
 			return false
 		}
-		r.hurt++
+		r.damaged++
 		return true
 	}
-	if r.shut || drawn(r.rules.Lose) {
+	if r.isShut || drawn(r.rules.Lose) {
 		return 0, 0
 	}
 	if drawn(r.rules.Damage) && len(b) > 0 {

@@ -43,7 +43,7 @@ func NewWith(change func(*x509.Certificate)) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// Pool returns what trusts a certificate.
+// Pool returns a pool that trusts a certificate.
 func Pool(c tls.Certificate) *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(c.Leaf)

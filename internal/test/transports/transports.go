@@ -26,25 +26,25 @@ import (
 // patience bounds every wait of a test in wall-clock time: a minute.
 const patience = time.Minute
 
-// afterwards bounds those that come when one was in vain: what they wait for is broken, and each test is to say so before the time
-// of the whole run is over.
-const afterwards = 2 * time.Second
+// shortPatience bounds the waits after one has timed out: the cause is likely the same, and each test is to fail before the time of the whole
+// run is over.
+const shortPatience = 2 * time.Second
 
-// vain says that a wait of this process was in vain.
-var vain atomic.Bool
+// hasTimedOut is set when a wait of this process has timed out.
+var hasTimedOut atomic.Bool
 
-// over is what a plain run asks of package hg and those above: the fastest transport, and the one with virtual time. Every
-// transport is asked in .ci/run, and in long runs.
-var over = flag.String("transports", long.Or("tcp,sim", "tcp,tcp-portable,udp,udp-portable,udp-tls,tcp-sm,udp-sm,sm,sim"),
+// transportsFlag selects the transports. A plain run of package hg and those above uses the fastest one, and the one with virtual time.
+// .ci/run and long runs use all of them.
+var transportsFlag = flag.String("transports", long.Or("tcp,sim", "tcp,tcp-portable,udp,udp-portable,udp-tls,tcp-sm,udp-sm,sm,sim"),
 	"the transports of what runs over every transport, of tcp, tcp-portable, tcp-tls, tcp-tls-portable, udp, udp-portable, udp-tls, udp-tls-portable, tcp-sm, udp-sm, sm, sim")
 
 // A Net is one transport during one test.
 type Net struct {
 	t       *testing.T
 	Name    string
-	TLS     bool       // peers have proved who they are
+	TLS     bool       // peers are authenticated
 	Sim     bool       // virtual time
-	World   *sim.World // of sim
+	World   *sim.World // the world of sim; nil for others
 	Beside  bool       // shared memory is the second transport, by which all peers are reached
 	plugins []na.Plugin
 	listen  func(n int) string
@@ -56,7 +56,7 @@ type Net struct {
 
 // Each runs f over every transport that -transports names, as subtests.
 func Each(t *testing.T, f func(t *testing.T, n *Net)) {
-	for name := range strings.SplitSeq(*over, ",") {
+	for name := range strings.SplitSeq(*transportsFlag, ",") {
 		kind, variant, _ := strings.Cut(name, "-")
 		portable := strings.HasSuffix(variant, "portable")
 		switch {
@@ -82,14 +82,14 @@ func Each(t *testing.T, f func(t *testing.T, n *Net)) {
 
 func overSim(t *testing.T, f func(t *testing.T, n *Net)) {
 	w := sim.NewWorld(sim.Config{Seed: 1, Paced: true}) // some tests use several goroutines
-	run(t, &Net{Name: "sim", Sim: true, World: w, plugins: []na.Plugin{w.Plugin()}, origin: "sim://",
+	runTest(t, &Net{Name: "sim", Sim: true, World: w, plugins: []na.Plugin{w.Plugin()}, origin: "sim://",
 		listen: func(n int) string { return fmt.Sprintf("sim://node%d", n) }}, f)
 }
 
 // TCP runs f over tcp with its defaults only: for tests of speed.
 func TCP(t *testing.T, f func(t *testing.T, n *Net)) { overTCP(t, "tcp", tcp.Options{}, f) }
 
-// Fast runs f over tcp and, where it is, sm, each with its defaults only: for tests of what an operation costs.
+// Fast runs f over tcp and, where available, sm, each with its defaults only: for tests of the cost of an operation.
 func Fast(t *testing.T, f func(t *testing.T, n *Net)) {
 	t.Run("tcp", func(t *testing.T) { TCP(t, f) })
 	if runtime.GOOS == "linux" {
@@ -99,21 +99,21 @@ func Fast(t *testing.T, f func(t *testing.T, n *Net)) {
 
 func overTCP(t *testing.T, name string, opts tcp.Options, f func(t *testing.T, n *Net)) {
 	opts.Resolver = slowResolver{}
-	run(t, beside(t, &Net{Name: name, TLS: opts.TLS != nil, plugins: []na.Plugin{tcp.New(opts)}, origin: "tcp://",
+	runTest(t, addSharedMemory(t, &Net{Name: name, TLS: opts.TLS != nil, plugins: []na.Plugin{tcp.New(opts)}, origin: "tcp://",
 		listen: func(int) string { return "tcp://127.0.0.1:0" }}), f)
 }
 
-// UDP runs f over udp with its defaults only: for tests of what happens to datagrams.
+// UDP runs f over udp with its defaults only: for tests of faults of datagrams.
 func UDP(t *testing.T, f func(t *testing.T, n *Net)) { overUDP(t, "udp", udp.Options{}, f) }
 
 func overUDP(t *testing.T, name string, opts udp.Options, f func(t *testing.T, n *Net)) {
 	opts.Resolver = slowResolver{}
-	run(t, beside(t, &Net{Name: name, TLS: opts.TLS != nil, plugins: []na.Plugin{udp.New(opts)}, origin: "udp://",
+	runTest(t, addSharedMemory(t, &Net{Name: name, TLS: opts.TLS != nil, plugins: []na.Plugin{udp.New(opts)}, origin: "udp://",
 		listen: func(int) string { return "udp://127.0.0.1:0" }}), f)
 }
 
-// beside adds shared memory as the second transport if the name of n ends in "sm".
-func beside(t *testing.T, n *Net) *Net {
+// addSharedMemory adds shared memory as the second transport if the name of n ends in "sm".
+func addSharedMemory(t *testing.T, n *Net) *Net {
 	if strings.HasSuffix(n.Name, "-sm") {
 		n.Beside = true
 		n.plugins = append(n.plugins, sm.New(sm.Options{Dir: smDir(t)}))
@@ -132,18 +132,18 @@ func smDir(t *testing.T) string {
 }
 
 func overSM(t *testing.T, f func(t *testing.T, n *Net)) {
-	run(t, &Net{Name: "sm", plugins: []na.Plugin{sm.New(sm.Options{Dir: smDir(t)})}, origin: "sm://", listen: func(int) string { return "sm://*" }}, f)
+	runTest(t, &Net{Name: "sm", plugins: []na.Plugin{sm.New(sm.Options{Dir: smDir(t)})}, origin: "sm://", listen: func(int) string { return "sm://*" }}, f)
 }
 
-// Virtual runs f over a simulated network whose clock moves only while somebody waits in Progress or World.Sleep: for
+// Virtual runs f over a simulated network whose clock moves only during a wait in Progress or World.Sleep: for
 // tests of times, which are exact there. One goroutine drives.
 func Virtual(t *testing.T, f func(t *testing.T, n *Net)) {
 	w := sim.NewWorld(sim.Config{Seed: 1})
-	run(t, &Net{Name: "virtual", Sim: true, World: w, plugins: []na.Plugin{w.Plugin()}, origin: "sim://origin",
+	runTest(t, &Net{Name: "virtual", Sim: true, World: w, plugins: []na.Plugin{w.Plugin()}, origin: "sim://origin",
 		listen: func(n int) string { return fmt.Sprintf("sim://node%d", n) }}, f)
 }
 
-func run(t *testing.T, n *Net, f func(t *testing.T, n *Net)) {
+func runTest(t *testing.T, n *Net, f func(t *testing.T, n *Net)) {
 	n.t = t
 	t.Cleanup(n.shutdown)
 	f(t, n)
@@ -235,24 +235,24 @@ func (n *Net) Until(done func() bool) {
 	}
 }
 
-// Bounded returns what a loop that waits calls in each round: it fails the test when the wait takes too long.
+// Bounded returns a function for a loop that waits to call in each round: it fails the test when the wait takes too long.
 func (n *Net) Bounded() (still func()) {
 	n.t.Helper()
 	most := patience
-	if vain.Load() {
-		most = afterwards
+	if hasTimedOut.Load() {
+		most = shortPatience
 	}
 	end := time.Now().Add(most)
 	return func() {
 		n.t.Helper()
 		if time.Now().After(end) {
-			vain.Store(true)
-			n.fail(most)
+			hasTimedOut.Store(true)
+			n.failTest(most)
 		}
 	}
 }
 
-// Serve drives a context in goroutines of its own until the test ends: its handlers run beside the test.
+// Serve drives a context in goroutines of its own until the test ends: its handlers run concurrently with the test.
 func (n *Net) Serve(hctx *hg.Context, goroutines int) {
 	n.Undriven(hctx)
 	var stop atomic.Bool
@@ -278,7 +278,7 @@ func (n *Net) Serve(hctx *hg.Context, goroutines int) {
 	})
 }
 
-func (n *Net) fail(most time.Duration) {
+func (n *Net) failTest(most time.Duration) {
 	n.t.Helper()
 	buf := make([]byte, 1<<20)
 	buf = buf[:runtime.Stack(buf, true)]
@@ -288,7 +288,7 @@ func (n *Net) fail(most time.Duration) {
 	n.t.Fatalf("nothing happened for %v\n%s", most, buf)
 }
 
-// shutdown closes every class and requires that every callback has run. What the test has left open is its own affair.
+// shutdown closes every class and requires that every callback has run. Classes that the test has opened by itself are not closed.
 func (n *Net) shutdown() {
 	for _, cls := range n.classes {
 		_ = cls.Close()
