@@ -29,11 +29,11 @@ type function struct {
 	file     string   // import path of the package, and name of the file
 	from, to position // its braces
 	literals []*function
-	sites    []site
+	sites    []callSite
 }
 
-// A site is a call of something that is counted.
-type site struct {
+// A callSite is a call of a function that a figure counts.
+type callSite struct {
 	figure string // locks, clockReads or systemCalls
 	at     position
 }
@@ -174,7 +174,7 @@ func (v *visitor) visitInside(n ast.Node, f *function) {
 			return false
 		case *ast.CallExpr:
 			if figure := v.figureOf(n); f != nil && figure != "" {
-				f.sites = append(f.sites, site{figure, v.position(n.Pos())})
+				f.sites = append(f.sites, callSite{figure, v.position(n.Pos())})
 			}
 		}
 		return true

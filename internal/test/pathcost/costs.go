@@ -30,7 +30,7 @@ const (
 // lists are what is recorded by function.
 var lists = []string{functions, varying, locks, clockReads, clockReaders, systemCalls, allocations, frames}
 
-// costs are what a call costs: for each figure how much of it is in which function.
+// costs are the costs of a call: for each figure the amount by function.
 type costs map[string]map[string]float64
 
 func (c costs) add(figure, name string, n float64) {
@@ -43,9 +43,9 @@ func (c costs) add(figure, name string, n float64) {
 	c[figure][name] += n
 }
 
-// least returns the lesser of two measurements of the same: what only some rounds have is none of the call. Of frames it is the higher
-// stack: a handler may run on a worker of its own now and then, and has few below it there.
-func least(a, b costs) costs {
+// minCosts returns the minimum of two measurements of the same call: costs of only some rounds are not those of the call. Of frames it returns
+// the higher stack: a handler may run on a worker now and then, and has few frames below it there.
+func minCosts(a, b costs) costs {
 	c := costs{}
 	for _, list := range lists {
 		switch {
@@ -54,7 +54,7 @@ func least(a, b costs) costs {
 		case list == frames:
 			c[frames] = b[frames]
 		case list == varying:
-			c[varying] = most(a[varying], b[varying])
+			c[varying] = maxFrames(a[varying], b[varying])
 		default:
 			for name, n := range a[list] {
 				c.add(list, name, min(n, b[list][name]))
@@ -64,7 +64,7 @@ func least(a, b costs) costs {
 	return c
 }
 
-func most(a, b map[string]float64) map[string]float64 {
+func maxFrames(a, b map[string]float64) map[string]float64 {
 	all := map[string]float64{}
 	maps.Copy(all, a)
 	for name, n := range b {
@@ -73,17 +73,17 @@ func most(a, b map[string]float64) map[string]float64 {
 	return all
 }
 
-// steady returns c as it is recorded, without what does not happen in every call. A function counts once, however often it is entered;
+// withoutVarying returns c as it is recorded, without costs that not every call has. A function counts once, however often it is entered;
 // the rest is rounded to tenths.
-func (c costs) steady() costs {
+func (c costs) withoutVarying() costs {
 	s := costs{}
 	for list, of := range c {
 		for name, n := range of {
 			switch {
 			case list == functions:
-				s.add(list, name, boolNumber(n >= usual))
+				s.add(list, name, boolNumber(n >= usualShare))
 			case list == varying:
-				s.add(list, name, boolNumber(n >= unusual && c[functions][name] < usual))
+				s.add(list, name, boolNumber(n >= unusualShare && c[functions][name] < usualShare))
 			default:
 				s.add(list, name, math.Round(10*n)/10)
 			}
@@ -92,8 +92,8 @@ func (c costs) steady() costs {
 	return s
 }
 
-// A function belongs to a call if it is entered usual times a call, and not at all if it is never entered unusual times a call.
-const usual, unusual = 0.5, 0.2
+// A function belongs to a call if it is entered usualShare times a call, and not at all if it is never entered unusualShare times a call.
+const usualShare, unusualShare = 0.5, 0.2
 
 func boolNumber(is bool) float64 {
 	if is {

@@ -10,9 +10,9 @@ func TestLeast(t *testing.T) {
 	a := costs{functions: {"a": 1, "b": 2}, varying: {"a": 1, "b": 2}, locks: {"a": 1}, frames: {"a": 2, "b": 2}}
 	b := costs{functions: {"a": 3, "c": 1}, varying: {"a": 3, "c": 1}, frames: {"c": 3}}
 	want := costs{functions: {"a": 1}, varying: {"a": 3, "b": 2, "c": 1}, frames: {"a": 2, "b": 2}}
-	require.Equal(t, want, least(a, b))
-	require.Equal(t, want, least(b, a))
-	require.Equal(t, costs{functions: {"a": 1}, varying: {"b": 1, "c": 1}, frames: {"a": 2, "b": 2}}, want.steady())
+	require.Equal(t, want, minCosts(a, b))
+	require.Equal(t, want, minCosts(b, a))
+	require.Equal(t, costs{functions: {"a": 1}, varying: {"b": 1, "c": 1}, frames: {"a": 2, "b": 2}}, want.withoutVarying())
 }
 
 func TestSteady(t *testing.T) {
@@ -25,5 +25,5 @@ func TestSteady(t *testing.T) {
 		functions: {"always": 1, "often": 1, "half": 1},
 		varying:   {"seldom": 1},
 		locks:     {"always": 2, "seldom": 0.3},
-	}, raw.steady())
+	}, raw.withoutVarying())
 }

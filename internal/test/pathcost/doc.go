@@ -1,4 +1,4 @@
-// Package pathcost measures what one call costs in structure, and holds it.
+// Package pathcost measures the costs of one call in functions, locks and allocations, and fails when they rise.
 //
 //	calls (a program) ── built plain ──────► allocations, stack frames, processor time
 //	        │

@@ -16,7 +16,7 @@ import (
 // callsPerRound is how many calls are counted together: few, so that there are rounds which nothing else on the machine disturbs.
 const callsPerRound = 250
 
-// A meter has what measures calls.
+// A meter has the programs and the code that measuring needs.
 type meter struct {
 	module          string
 	folder          string // for files
@@ -46,7 +46,7 @@ func newMeter(program, folder string) (*meter, error) {
 	return m, err
 }
 
-// measure returns what a call costs, the least of some rounds, and the nanoseconds of processor time that it takes.
+// measure returns the costs of a call, the minimum of some rounds, and its processor time in nanoseconds.
 func (m *meter) measure(c cell, rounds int) (costs, float64, error) {
 	args := []string{"-kind", c.kind, "-transport", c.transport, "-rounds", strconv.Itoa(rounds), "-calls", strconv.Itoa(callsPerRound)}
 	counters, err := os.MkdirTemp(m.folder, "counters")
@@ -65,7 +65,7 @@ func (m *meter) measure(c cell, rounds int) (costs, float64, error) {
 		if all == nil {
 			all = one
 		}
-		all = least(all, one)
+		all = minCosts(all, one)
 	}
 	rest, err := runCommand(m.folder, m.plain, args...)
 	if err != nil {
@@ -104,7 +104,7 @@ func (m *meter) readRound(folder string) (costs, error) {
 // patience is how long a command may take; compiling everything takes a minute on a slow machine.
 const patience = 5 * time.Minute
 
-// runCommand runs a command in a folder and returns what it prints, without space around it. The error has all that it prints.
+// runCommand runs a command in a folder and returns its output, without space around it. The error has all of the output.
 func runCommand(folder, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -149,5 +149,5 @@ func TestMeasure(t *testing.T) {
 		systemCalls:  {"p.Call": 2},
 		allocations:  {"p.T.Call": 1},
 		frames:       {"p.Call": 1, "runtime.main": 1},
-	}, found.steady())
+	}, found.withoutVarying())
 }

@@ -12,14 +12,14 @@ import (
 )
 
 // A profile has the blocks of each file, in the order of the text. A block is code that runs from its beginning to its end.
-type profile map[string][]block
+type profile map[string][]profileBlock
 
-type block struct {
+type profileBlock struct {
 	at    position
 	count float64 // how often it ran
 }
 
-// readProfile reads what go tool covdata textfmt writes.
+// readProfile reads the output of go tool covdata textfmt.
 func readProfile(r io.Reader) (profile, error) {
 	p := profile{}
 	lines := bufio.NewScanner(r)
@@ -32,13 +32,13 @@ func readProfile(r io.Reader) (profile, error) {
 		p[file] = append(p[file], b)
 	}
 	for _, blocks := range p {
-		slices.SortFunc(blocks, func(a, b block) int { return cmp.Or(a.at.compare(b.at), cmp.Compare(b.count, a.count)) })
+		slices.SortFunc(blocks, func(a, b profileBlock) int { return cmp.Or(a.at.compare(b.at), cmp.Compare(b.count, a.count)) })
 	}
 	return p, lines.Err()
 }
 
 // parseBlock parses a line such as "example.org/m/file.go:12.34,15.2 3 1000": from, to, statements, count.
-func parseBlock(line string) (file string, b block, err error) {
+func parseBlock(line string) (file string, b profileBlock, err error) {
 	i := strings.LastIndexByte(line, ':')
 	fields := strings.FieldsFunc(line[i+1:], func(r rune) bool { return r == '.' || r == ',' || r == ' ' })
 	if i < 0 || len(fields) != 6 {
@@ -51,10 +51,10 @@ func parseBlock(line string) (file string, b block, err error) {
 			return "", b, fmt.Errorf("not a line of a profile: %q", line)
 		}
 	}
-	return line[:i], block{position{n[0], n[1]}, float64(n[5])}, nil
+	return line[:i], profileBlock{position{n[0], n[1]}, float64(n[5])}, nil
 }
 
-// countCosts returns what a call cost in a round.
+// countCosts returns the costs of a call in a round.
 func countCosts(code []*function, p profile, calls int) costs {
 	c := costs{}
 	for _, f := range code {
@@ -70,7 +70,7 @@ func countCosts(code []*function, p profile, calls int) costs {
 }
 
 // countAt returns how often the block of f that contains a position ran.
-func countAt(blocks []block, f *function, at position) float64 {
+func countAt(blocks []profileBlock, f *function, at position) float64 {
 	i := sort.Search(len(blocks), func(i int) bool { return blocks[i].at.compare(at) > 0 })
 	for i--; i >= 0 && blocks[i].at.compare(f.from) >= 0; i-- {
 		if !f.isInLiteral(blocks[i].at) {

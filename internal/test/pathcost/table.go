@@ -89,7 +89,7 @@ func writeRow(b *strings.Builder, name string, number func(c cell) float64) {
 	b.WriteString("\n")
 }
 
-// parseTable parses what write returns.
+// parseTable parses a text of write.
 func parseTable(text string) (table, error) {
 	t := table{}
 	for _, c := range allCells() {
@@ -142,7 +142,7 @@ func (c cell) compareCosts(recorded, measured costs) (risen, fallen []string) {
 	for _, figure := range figures {
 		before, now := recorded[figure], measured[figure]
 		if figure == functions {
-			before, now = without(before, measured[varying]), without(now, recorded[varying])
+			before, now = exceptIn(before, measured[varying]), exceptIn(now, recorded[varying])
 		}
 		was, is, tolerance := sum(before), sum(now), c.tolerance(figure)
 		text := fmt.Sprintf("%v: %s: got %.4g, recorded %.4g, tolerance %g\n", c, figure, is, was, tolerance)
@@ -160,8 +160,8 @@ func (c cell) compareCosts(recorded, measured costs) (risen, fallen []string) {
 	return risen, fallen
 }
 
-// without returns what is in all and not in some.
-func without(all, some map[string]float64) map[string]float64 {
+// exceptIn returns the entries of all that are not in some.
+func exceptIn(all, some map[string]float64) map[string]float64 {
 	rest := map[string]float64{}
 	for name, n := range all {
 		if some[name] == 0 {
@@ -174,7 +174,7 @@ func without(all, some map[string]float64) map[string]float64 {
 // listChanges returns a line for each function in which there is more, and then one for each in which there is less.
 func listChanges(recorded, measured map[string]float64) string {
 	var more, less strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(most(recorded, measured))) {
+	for _, name := range slices.Sorted(maps.Keys(maxFrames(recorded, measured))) {
 		was, is := recorded[name], measured[name]
 		switch {
 		case is > was:

@@ -33,15 +33,15 @@ func TestCosts(t *testing.T) {
 		costs, used, err := m.measure(c, rounds)
 		require.NoError(t, err)
 		for range attempts - 1 { // a machine that is busy with something else only adds
-			up, _ := c.compareCosts(recorded[c], costs.steady())
+			up, _ := c.compareCosts(recorded[c], costs.withoutVarying())
 			if len(up) == 0 {
 				break
 			}
 			again, _, err := m.measure(c, rounds)
 			require.NoError(t, err)
-			costs = least(costs, again)
+			costs = minCosts(costs, again)
 		}
-		found[c] = costs.steady()
+		found[c] = costs.withoutVarying()
 		up, down := c.compareCosts(recorded[c], found[c])
 		risen, fallen = append(risen, up...), append(fallen, down...)
 		cpu[c] = used / 1000

@@ -70,19 +70,19 @@ type way struct {
 	to   *hg.Context
 }
 
-// gone reports whether hooks have nothing to do here any more.
-func (a *actor) gone() bool { return a.crashed || a.closing || a.cls == nil || a.s.calmed > 0 }
+// hasEnded reports whether hooks have nothing to do here any more.
+func (a *actor) hasEnded() bool { return a.crashed || a.closing || a.cls == nil || a.s.calmed > 0 }
 
-func (a *actor) main() {
+func (a *actor) runActor() {
 	s := a.s
-	if !a.start() {
+	if !a.openClass() {
 		return
 	}
 	for a.ops < s.quota && !a.closing && s.failed == nil {
-		a.act()
+		a.doOne()
 		a.progress(time.Duration(a.rng.IntN(3000)) * time.Microsecond)
 	}
-	a.settle()
+	a.serveUntilSettled()
 	finalized := a.closing
 	a.shutdown()
 	if finalized && s.failed == nil {
@@ -90,8 +90,8 @@ func (a *actor) main() {
 	}
 }
 
-// start opens the class.
-func (a *actor) start() bool {
+// openClass opens the class.
+func (a *actor) openClass() bool {
 	s := a.s
 	var err error
 	name := "sim://" + s.names[a.i]
@@ -102,14 +102,14 @@ func (a *actor) start() bool {
 	if cfg.NA.IdleTimeout = a.s.Idle; a.s.Idle > 0 {
 		cfg.NA.PeerTimeout = 500 * time.Millisecond // it is looked at each tenth of that
 	}
-	if few := a.rng.IntN(8) == 0; few && s.on(actFew) {
+	if few := a.rng.IntN(8) == 0; few && s.isOn(actFew) {
 		a.few = true
 		cfg.MaxActive, cfg.MaxActivePerPeer = 1+a.rng.IntN(8), 1+a.rng.IntN(4)
 	}
-	if slow := a.rng.IntN(6) == 0; slow && s.on(actSlow) {
+	if slow := a.rng.IntN(6) == 0; slow && s.isOn(actSlow) {
 		a.slow = time.Duration(1 + a.rng.IntN(1<<(10+a.rng.IntN(15))))
 	}
-	if a.lot = drawing(s.Seed, 0xd000+uint64(a.i)); a.lot.IntN(3) == 0 && s.on(actDispatch) {
+	if a.lot = newRand(s.Seed, 0xd000+uint64(a.i)); a.lot.IntN(3) == 0 && s.isOn(actDispatch) {
 		cfg.Dispatch = a.dispatch
 	}
 	if a.cls, err = hg.Open(name, cfg); err != nil {
@@ -175,7 +175,7 @@ func (a *actor) progress(d time.Duration) {
 	_ = hctx.Progress(d)
 	waited, most := a.s.w.Now() > begun, a.rng.IntN(8)
 	if hctx.Trigger(most); waited && most == 0 {
-		a.overdue(hctx, begun)
+		a.checkOverdue(hctx, begun)
 	}
 	if a.rng.IntN(16) == 0 {
 		a.check(hctx)
@@ -198,12 +198,12 @@ func (a *actor) check(hctx *hg.Context) {
 		}
 	}
 	if n := len(s.watched); n > 0 {
-		s.look(a.rng.IntN(n))
+		s.checkRetired(a.rng.IntN(n))
 	}
 }
 
-// empty waits until nothing is left in a context.
-func (a *actor) empty(hctx *hg.Context, end time.Duration) {
+// waitUntilEmpty waits until a context has no operations left.
+func (a *actor) waitUntilEmpty(hctx *hg.Context, end time.Duration) {
 	s := a.s
 	for s.failed == nil {
 		st := hctx.Stats()
@@ -236,7 +236,7 @@ func (a *actor) finalize() {
 		return
 	}
 	a.s.reach[reachFinalize]++
-	cancel := a.rng.IntN(2) == 0 && a.s.on(actCancel)
+	cancel := a.rng.IntN(2) == 0 && a.s.isOn(actCancel)
 	for _, l := range a.handles {
 		if cancel && l.busy {
 			l.call.canceled = true
@@ -318,18 +318,18 @@ func (a *actor) inOrder() {
 		s.fail("node %s: Shutdown took %v", s.names[a.i], took)
 	case err == nil && len(a.handles)+a.regions > 0: // requests may have ended by themselves
 		s.fail("node %s: Shutdown says that nothing is left: %d handles, %d regions", s.names[a.i], len(a.handles), a.regions)
-	case err != nil && (!errors.As(err, &left) || s.parting && left.Calls+left.Handlers == 0 && (left.Unconfirmed == 0 || !a.alone())):
+	case err != nil && (!errors.As(err, &left) || s.parting && left.Calls+left.Handlers == 0 && (left.Unconfirmed == 0 || !a.isAlone())):
 		s.fail("node %s: Shutdown: %v", s.names[a.i], err)
 	}
 }
 
-// alone reports whether a may have sent requests for which it has posted no receive: one-way calls, or some whose receive failed.
-func (a *actor) alone() bool {
+// isAlone reports whether a may have sent requests for which it has posted no receive: one-way calls, or some whose receive failed.
+func (a *actor) isAlone() bool {
 	return a.s.Faults.Again > 0 || slices.ContainsFunc(a.s.calls, func(c *callEntry) bool { return c.by == a && c.oneWay })
 }
 
-// begin writes a line of the ledger.
-func (a *actor) begin(kind string) *callEntry {
+// beginCall writes a line of the ledger.
+func (a *actor) beginCall(kind string) *callEntry {
 	s := a.s
 	c := &callEntry{token: uint64(len(s.calls) + 1), kind: kind, by: a, begun: s.w.Now()}
 	s.calls = append(s.calls, c)
@@ -341,8 +341,8 @@ func (a *actor) begin(kind string) *callEntry {
 	return c
 }
 
-// refused marks a line: the operation was not accepted, and why must be one of what can be.
-func (a *actor) refused(c *callEntry, err error) {
+// recordRefusal records that the operation of an entry was not accepted, and checks the error.
+func (a *actor) recordRefusal(c *callEntry, err error) {
 	c.refused = true
 	a.open--
 	if c.kind != "response" {
@@ -350,19 +350,19 @@ func (a *actor) refused(c *callEntry, err error) {
 	}
 	late := c.kind == "response" && errors.Is(err, na.ErrAnswered) // the request has ended by itself
 	if !late && !errors.Is(err, na.ErrAgain) && !errors.Is(err, na.ErrNoMemory) {
-		a.wrong(c.kind, err)
+		a.failUnlessClosing(c.kind, err)
 	}
 }
 
-// wrong fails for an error that only the close of the class explains.
-func (a *actor) wrong(what string, err error) {
+// failUnlessClosing fails the run for an error that only the close of the class explains.
+func (a *actor) failUnlessClosing(what string, err error) {
 	if !a.closing || !errors.Is(err, hg.ErrClosed) {
 		a.s.fail(what+": %v", err)
 	}
 }
 
-// ended is the callback of an operation.
-func (c *callEntry) ended(err error) {
+// handleEnd is the callback of an operation.
+func (c *callEntry) handleEnd(err error) {
 	s := c.by.s
 	c.callbacks++
 	c.err = err

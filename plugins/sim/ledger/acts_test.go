@@ -32,34 +32,34 @@ type lending struct {
 	moving int  // transfers under way
 }
 
-// act does one random thing.
-func (a *actor) act() {
+// doOne does one random act.
+func (a *actor) doOne() {
 	s := a.s
-	if a.lot.IntN(16) == 0 && s.on(actWait) {
-		a.wait()
+	if a.lot.IntN(16) == 0 && s.isOn(actWait) {
+		a.callInCoroutine()
 		return
 	}
 	switch r := a.rng.IntN(100); {
-	case r < 5 && s.on(actLookup):
+	case r < 5 && s.isOn(actLookup):
 		a.lookup()
-	case r < 14 && s.on(actCancel):
+	case r < 14 && s.isOn(actCancel):
 		a.cancelSomething()
-	case r < 23 && s.on(actWithdraw):
+	case r < 23 && s.isOn(actWithdraw):
 		a.withdrawSomething()
-	case r < 25 && s.on(actAbandon):
+	case r < 25 && s.isOn(actAbandon):
 		a.abandonSomething()
 	case r < 33:
 		a.answerKept(a.rng.IntN(3))
-	case r < 40 && s.on(actClose):
+	case r < 40 && s.isOn(actClose):
 		a.closeSomething()
 	default:
 		a.forward()
 	}
 }
 
-// callback is what a callback or handler does beside its work: anything.
-func (a *actor) callback(l *live) {
-	if !a.s.on(actCallback) || a.rng.IntN(8) > 0 || a.depth >= 2 {
+// doInCallback does random acts in a callback or handler, in addition to its work.
+func (a *actor) doInCallback(l *live) {
+	if !a.s.isOn(actCallback) || a.rng.IntN(8) > 0 || a.depth >= 2 {
 		return
 	}
 	a.depth++
@@ -94,8 +94,8 @@ func (a *actor) callback(l *live) {
 	}
 }
 
-// peer draws an address: mostly another node, sometimes itself, or a context that may not be there.
-func (a *actor) peer() na.Addr {
+// drawPeer draws an address: mostly another node, sometimes itself, or a context that may not be there.
+func (a *actor) drawPeer() na.Addr {
 	addr := na.MakeAddr("sim://"+a.s.names[a.rng.IntN(len(a.s.names))], 0)
 	if a.rng.IntN(4) == 0 {
 		addr = addr.WithTarget(a.rng.IntN(3))
@@ -118,9 +118,9 @@ func (a *actor) forward() {
 }
 
 func (a *actor) create(hctx *hg.Context) *live {
-	h, err := hctx.Create(a.peer(), hg.HashName("echo"))
+	h, err := hctx.Create(a.drawPeer(), hg.HashName("echo"))
 	if err != nil {
-		a.wrong("create", err)
+		a.failUnlessClosing("create", err)
 		return nil
 	}
 	l := &live{h: h}
@@ -134,18 +134,18 @@ func (a *actor) call(l *live, name string, input []byte, done ...func(err error)
 	relayed := name != ""
 	if !relayed {
 		name = s.rpcs[a.rng.IntN(len(s.rpcs))]
-		if a.rng.IntN(30) == 0 && s.on(actNobody) {
+		if a.rng.IntN(30) == 0 && s.isOn(actNobody) {
 			name = "nobody"
 		}
 	}
-	to := a.peer()
+	to := a.drawPeer()
 	if err := l.h.Reset(to, hg.HashName(name)); err != nil {
-		a.wrong("reset of an idle handle", err)
+		a.failUnlessClosing("reset of an idle handle", err)
 		return false
 	}
-	c := a.begin("call")
+	c := a.beginCall("call")
 	c.to, c.oneWay, c.handle = to.WithTarget(0), name == "note", l
-	c.deadline = a.timeout(l, relayed)
+	c.deadline = a.drawTimeout(l, relayed)
 	in := binary.LittleEndian.AppendUint64(a.room[:0], c.token)
 	switch {
 	case relayed:
@@ -153,11 +153,11 @@ func (a *actor) call(l *live, name string, input []byte, done ...func(err error)
 	case name == "pull", name == "push", name == "relay":
 		var err error
 		if in, err = a.lend(c, name, l.h.HG(), in); err != nil {
-			a.refused(c, err)
+			a.recordRefusal(c, err)
 			return false
 		}
 	default:
-		in = append(in, pattern(c.token, body(a.rng, s.MaxSize))...)
+		in = append(in, tokenPattern(c.token, drawLen(a.rng, s.MaxSize))...)
 	}
 	a.room = in
 	if err := l.h.SetMeta(s.metaOf(c.token)); err != nil {
@@ -166,46 +166,46 @@ func (a *actor) call(l *live, name string, input []byte, done ...func(err error)
 	l.busy, l.call = true, c
 	err := l.h.Forward(in, func(h *hg.Handle, err error) {
 		l.busy = false
-		c.ended(err)
+		c.handleEnd(err)
 		if err == nil && !c.oneWay {
 			a.checkOutput(name, c, h)
 		}
-		a.free(c)
+		a.takeBackMemory(c)
 		for _, f := range done {
 			f(err)
 		}
-		a.callback(l)
+		a.doInCallback(l)
 	})
 	if err != nil {
 		l.busy = false
-		a.refused(c, err)
-		a.free(c)
+		a.recordRefusal(c, err)
+		a.takeBackMemory(c)
 		return false
 	}
 	if c.deadline > 0 {
 		a.timed = append(a.timed, c)
 	}
-	a.plan(l, c)
+	a.planCancel(l, c)
 	return true
 }
 
-// wait makes a call that a coroutine of its own waits for. Nothing is known of its order: it is longer than what is looked at for that.
-func (a *actor) wait() {
+// callInCoroutine makes a call that a coroutine of its own waits for. Nothing is known of its order: it is longer than what is looked at for that.
+func (a *actor) callInCoroutine() {
 	s := a.s
 	l := a.create(a.anyContext())
 	if l == nil {
 		return
 	}
 	name := []string{"echo", "later", "grow", "fail"}[a.lot.IntN(4)]
-	to := a.peer()
+	to := a.drawPeer()
 	if err := l.h.Reset(to, hg.HashName(name)); err != nil {
-		a.wrong("reset of a new handle", err)
+		a.failUnlessClosing("reset of a new handle", err)
 		return
 	}
-	c := a.begin("call")
-	c.to, c.handle, c.deadline = to.WithTarget(0), l, a.timeout(l, false)
+	c := a.beginCall("call")
+	c.to, c.handle, c.deadline = to.WithTarget(0), l, a.drawTimeout(l, false)
 	in := binary.LittleEndian.AppendUint64(nil, c.token)
-	in = append(in, pattern(c.token, waitedHead+body(a.lot, s.MaxSize))...)
+	in = append(in, tokenPattern(c.token, waitedHead+drawLen(a.lot, s.MaxSize))...)
 	if err := l.h.SetMeta(s.metaOf(c.token)); err != nil {
 		s.fail("metadata of call %x: %v", c.token, err)
 	}
@@ -217,7 +217,7 @@ func (a *actor) wait() {
 		a.callers--
 		a.open++
 		l.busy = false
-		c.ended(err)
+		c.handleEnd(err)
 		if err == nil {
 			s.reach[reachWaited]++
 			a.checkAnswer(name, c, out) // the handle may be closed by now
@@ -225,14 +225,14 @@ func (a *actor) wait() {
 	})
 }
 
-// timeout bounds some calls: from a microsecond to 10 s; and all those that handlers wait for, since two nodes with few
+// drawTimeout bounds some calls: from a microsecond to 10 s; and all those that handlers wait for, since two nodes with few
 // handlers would wait for each other for ever. It returns when the time is up.
-func (a *actor) timeout(l *live, relayed bool) time.Duration {
+func (a *actor) drawTimeout(l *live, relayed bool) time.Duration {
 	d := time.Duration(0)
 	switch some := a.rng.IntN(4) == 0; {
 	case relayed:
 		d = time.Second
-	case some && a.s.on(actDeadline):
+	case some && a.s.isOn(actDeadline):
 		d = 1000 + size(a.rng, 10*time.Second)
 	}
 	l.h.SetTimeout(d)
@@ -242,11 +242,11 @@ func (a *actor) timeout(l *live, relayed bool) time.Duration {
 	return a.s.w.Now() + d
 }
 
-// plan sets hooks: a cancel after some events or at the very deadline, memory that is taken back too early.
-func (a *actor) plan(l *live, c *callEntry) {
+// planCancel sets hooks: a cancel after some events or exactly at the deadline, or a free of the memory too early.
+func (a *actor) planCancel(l *live, c *callEntry) {
 	s := a.s
 	cancel := func() {
-		if l.call == c && l.busy && !a.gone() {
+		if l.call == c && l.busy && !a.hasEnded() {
 			if c.deadline == s.w.Now() {
 				s.reach[reachTie]++
 			}
@@ -254,10 +254,10 @@ func (a *actor) plan(l *live, c *callEntry) {
 			l.h.Cancel()
 		}
 	}
-	if a.rng.IntN(6) == 0 && s.on(actSoon) {
+	if a.rng.IntN(6) == 0 && s.isOn(actSoon) {
 		s.w.AfterEvents(a.rng.IntN(1<<a.rng.IntN(8)), cancel)
 	}
-	if c.deadline > 0 && c.deadline < s.w.Now()+20*time.Millisecond && a.rng.IntN(2) == 0 && s.on(actCancel) {
+	if c.deadline > 0 && c.deadline < s.w.Now()+20*time.Millisecond && a.rng.IntN(2) == 0 && s.isOn(actCancel) {
 		tie := func() { s.w.After(c.deadline-s.w.Now(), cancel) }
 		if a.rng.IntN(2) == 0 {
 			tie() // the cancel comes first
@@ -265,14 +265,14 @@ func (a *actor) plan(l *live, c *callEntry) {
 			s.w.AfterEvents(1, tie) // the engine has set its timer by now
 		}
 	}
-	if c.lent != nil && a.rng.IntN(4) == 0 && s.on(actFree) {
+	if c.lent != nil && a.rng.IntN(4) == 0 && s.isOn(actFree) {
 		s.w.AfterEvents(a.rng.IntN(1<<a.rng.IntN(9)), func() {
-			if l.call == c && l.busy && !a.gone() {
+			if l.call == c && l.busy && !a.hasEnded() {
 				c.lent.early = true
 				if c.lent.moving > 0 {
 					s.reach[reachFree]++
 				}
-				a.free(c)
+				a.takeBackMemory(c)
 			}
 		})
 	}
@@ -281,12 +281,12 @@ func (a *actor) plan(l *live, c *callEntry) {
 // lend makes memory for others and puts its descriptor behind in.
 func (a *actor) lend(c *callEntry, name string, hctx *hg.Context, in []byte) ([]byte, error) {
 	memory := make([]byte, size(a.rng, a.s.MaxSize))
-	copy(memory, pattern(c.token, len(memory)))
+	copy(memory, tokenPattern(c.token, len(memory)))
 	opts := bulk.Options{Access: bulk.ReadOnly, Bind: name == "relay"}
 	if name == "push" {
 		opts.Access = bulk.WriteOnly
 	}
-	region, err := bulk.Create(hctx, opts, split(a.rng, memory)...)
+	region, err := bulk.Create(hctx, opts, splitRandom(a.rng, memory)...)
 	if err != nil {
 		return nil, err
 	}
@@ -295,8 +295,8 @@ func (a *actor) lend(c *callEntry, name string, hctx *hg.Context, in []byte) ([]
 	return region.AppendBinary(in)
 }
 
-// free takes memory back; when that has completed nobody may touch it.
-func (a *actor) free(c *callEntry) {
+// takeBackMemory ends the loan of memory; when that has completed peers must not access it.
+func (a *actor) takeBackMemory(c *callEntry) {
 	l := c.lent
 	if l == nil || l.closed {
 		return
@@ -308,7 +308,7 @@ func (a *actor) free(c *callEntry) {
 		if err != nil {
 			a.s.fail("close of a region: %v", err)
 		}
-		a.s.retire(fmt.Sprintf("region of call %x", c.token), l.memory)
+		a.s.fillRetired(fmt.Sprintf("region of call %x", c.token), l.memory)
 	}); err != nil {
 		a.regions--
 		a.s.fail("close of a region: %v", err)
@@ -334,28 +334,28 @@ func (a *actor) checkAnswer(name string, c *callEntry, out []byte) {
 	}
 	switch name {
 	case "echo", "later", "never", "grow":
-		if !bytes.Equal(out[8:], pattern(c.token, len(out)-8)) {
+		if !bytes.Equal(out[8:], tokenPattern(c.token, len(out)-8)) {
 			a.s.fail("call %x: output of %d bytes differs", c.token, len(out))
 		}
 	case "push":
-		if !c.lent.early && !bytes.Equal(c.lent.memory, pattern(^c.token, len(c.lent.memory))) {
+		if !c.lent.early && !bytes.Equal(c.lent.memory, tokenPattern(^c.token, len(c.lent.memory))) {
 			a.s.fail("call %x: pushed memory differs", c.token)
 		}
 	}
 }
 
 func (a *actor) lookup() {
-	c := a.begin("lookup")
-	want := a.peer()
+	c := a.beginCall("lookup")
+	want := a.drawPeer()
 	l, err := a.anyContext().Lookup(want.String(), func(addr na.Addr, err error) {
-		c.ended(err)
+		c.handleEnd(err)
 		if err == nil && addr != want {
 			a.s.fail("lookup of %v gave %v", want, addr)
 		}
-		a.callback(nil)
+		a.doInCallback(nil)
 	})
 	if err != nil {
-		a.refused(c, err)
+		a.recordRefusal(c, err)
 		return
 	}
 	a.lookups = append(a.lookups, &lookup{l, c})
@@ -396,7 +396,7 @@ func (a *actor) withdrawSomething() {
 	if l.call == nil || l.call.refused {
 		return
 	}
-	c := a.begin("withdraw")
+	c := a.beginCall("withdraw")
 	c.of = l.call
 	timeout := time.Duration(0)
 	if a.rng.IntN(4) == 0 {
@@ -410,11 +410,11 @@ func (a *actor) withdrawSomething() {
 		}
 		c.result = r
 		c.of.withdrawn = c.of.withdrawn || r != hg.TooLate
-		c.ended(nil)
+		c.handleEnd(nil)
 		a.s.w.Note("withdraw", c.token, uint64(r))
-		a.callback(l)
+		a.doInCallback(l)
 	}); err != nil {
-		a.refused(c, err)
+		a.recordRefusal(c, err)
 	}
 }
 
@@ -474,14 +474,14 @@ func (a *actor) handler(name string) hg.Handler {
 			err = errors.New("asked to fail")
 		case "grow":
 			out := binary.LittleEndian.AppendUint64(a.room[:0], token)
-			a.room = append(out, pattern(token, body(a.rng, s.MaxSize))...)
+			a.room = append(out, tokenPattern(token, drawLen(a.rng, s.MaxSize))...)
 			err = a.respond(h, token, a.room)
 		case "pull", "push":
 			err = a.move(h, name, token, in[8:])
 		case "relay":
 			err = a.relay(h, token, in[8:])
 		}
-		a.callback(nil)
+		a.doInCallback(nil)
 		return err // nothing was answered: silent, note
 	}
 }
@@ -493,7 +493,7 @@ func (a *actor) relay(h hg.Request, token uint64, in []byte) error {
 		return na.ErrClosed
 	}
 	_ = h.Detach()
-	if !a.call(l, "pull", in, func(err error) { a.moved(h, token, err) }) {
+	if !a.call(l, "pull", in, func(err error) { a.answerMoved(h, token, err) }) {
 		return na.ErrAgain
 	}
 	return nil
@@ -518,9 +518,9 @@ func (a *actor) move(h hg.Request, name string, token uint64, in []byte) error {
 	}
 	if name == "push" {
 		spec.Dir = bulk.Push
-		copy(local, pattern(^owner.token, len(local)))
+		copy(local, tokenPattern(^owner.token, len(local)))
 	}
-	lh, err := bulk.Create(h.HG(), bulk.Options{Access: bulk.LocalOnly}, split(a.rng, local)...)
+	lh, err := bulk.Create(h.HG(), bulk.Options{Access: bulk.LocalOnly}, splitRandom(a.rng, local)...)
 	if err != nil {
 		return err
 	}
@@ -532,27 +532,27 @@ func (a *actor) move(h hg.Request, name string, token uint64, in []byte) error {
 		}
 		last = moved
 	}
-	c := a.begin("transfer")
+	c := a.beginCall("transfer")
 	c.of = owner
 	_ = h.Detach()
 	owner.lent.moving++
 	op, err := bulk.Transfer(h.HG(), spec, func(op *bulk.Op, err error) {
 		owner.lent.moving--
-		c.ended(err)
+		c.handleEnd(err)
 		whole := last
 		if err == nil {
 			whole = spec.Size
 		}
-		if name == "pull" && (err == nil || spec.Window == 1) && !bytes.Equal(local[:whole], pattern(owner.token, int(whole))) {
+		if name == "pull" && (err == nil || spec.Window == 1) && !bytes.Equal(local[:whole], tokenPattern(owner.token, int(whole))) {
 			s.fail("transfer for call %x: %d bytes that were pulled differ", token, whole)
 		}
-		s.retire(fmt.Sprintf("local memory of the %s for call %x", name, token), local)
-		a.moved(h, token, err)
-		a.callback(nil)
+		s.fillRetired(fmt.Sprintf("local memory of the %s for call %x", name, token), local)
+		a.answerMoved(h, token, err)
+		a.doInCallback(nil)
 	})
 	if err != nil {
 		owner.lent.moving--
-		a.refused(c, err)
+		a.recordRefusal(c, err)
 		return err
 	}
 	if a.moves = append(a.moves, &move{op, c}); len(a.moves) > 32 {

@@ -96,8 +96,8 @@ func (d *duel) run(c *choices) error {
 	d.w = sim.NewWorld(sim.Config{Seed: 1, Choose: c.choose})
 	defer d.w.Close()
 	d.c = c
-	d.w.Go("target", d.target)
-	d.w.Go("origin", func() { d.origin(c) })
+	d.w.Go("target", d.runTarget)
+	d.w.Go("origin", func() { d.runOrigin(c) })
 	if err := d.w.Run(time.Minute); err != nil {
 		d.fail("%v", err)
 	}
@@ -111,7 +111,7 @@ func (d *duel) open(name string) (*hg.Class, *hg.Context) {
 	return openNode(d.w.Plugin(), name, 256, d.work)
 }
 
-func (d *duel) target() {
+func (d *duel) runTarget() {
 	var cls *hg.Class
 	cls, d.at = d.open("target")
 	for !d.over {
@@ -119,7 +119,7 @@ func (d *duel) target() {
 		d.at.Trigger(0)
 	}
 	if d.deed == "crash origin" {
-		drive(d.at, time.Second, func() bool { st := d.at.Stats(); return nothingLeft(&st) })
+		driveUntil(d.at, time.Second, func() bool { st := d.at.Stats(); return nothingLeft(&st) })
 		d.c.on = false
 		for what, err := range map[string]error{"a transfer": d.moveErr, "a response": d.answerErr} {
 			if err != nil && !errors.Is(err, na.ErrPeerLost) && !errors.Is(err, na.ErrAnswered) {
@@ -127,10 +127,10 @@ func (d *duel) target() {
 			}
 		}
 	}
-	d.end(cls, d.at)
+	d.closeClass(cls, d.at)
 }
 
-func (d *duel) origin(c *choices) {
+func (d *duel) runOrigin(c *choices) {
 	d.cls, d.hctx = d.open("origin")
 	if !d.cold {
 		h, err := d.hctx.Create(na.MakeAddr("sim://target", 0), hg.HashName("work"))
@@ -146,7 +146,7 @@ func (d *duel) origin(c *choices) {
 			d.hctx.Trigger(0)
 		}
 		h.Close()
-		drive(d.hctx, time.Millisecond, nil)
+		driveUntil(d.hctx, time.Millisecond, nil)
 		d.runs = 0
 	}
 	c.on = true
@@ -155,7 +155,7 @@ func (d *duel) origin(c *choices) {
 		on = "chaos"
 	}
 	d.forward()
-	d.w.Go(on, d.do)
+	d.w.Go(on, d.applyAction)
 	for !d.done || d.ends == 0 && d.err == nil || d.asked && d.told == 0 || d.freed < d.freeing {
 		_ = d.hctx.Progress(-1)
 		d.hctx.Trigger(0)
@@ -166,12 +166,12 @@ func (d *duel) origin(c *choices) {
 	c.on = false
 	d.audit()
 	if d.region != nil && d.freeing == 0 {
-		d.free()
+		d.takeBackMemory()
 	}
 	if d.deed != "close" {
 		d.h.Close()
 	}
-	d.end(d.cls, d.hctx)
+	d.closeClass(d.cls, d.hctx)
 	d.over = true
 	if d.at != nil {
 		d.at.Wake()
@@ -222,8 +222,8 @@ func (d *duel) forward() {
 	}
 }
 
-// do is what comes at any moment.
-func (d *duel) do() {
+// applyAction applies the action of the duel, which may come at any moment.
+func (d *duel) applyAction() {
 	defer func() {
 		d.done = true
 		d.hctx.Wake()
@@ -244,7 +244,7 @@ func (d *duel) do() {
 			d.fail("withdraw: %v", err)
 		}
 	case "free":
-		d.free()
+		d.takeBackMemory()
 	case "finalize":
 		_ = d.cls.Close()
 	case "crash":
@@ -257,8 +257,8 @@ func (d *duel) do() {
 	}
 }
 
-// free takes the memory back. Nobody may write it then.
-func (d *duel) free() {
+// takeBackMemory ends the loan of the memory. Peers must not write it then.
+func (d *duel) takeBackMemory() {
 	d.freeing++
 	freed := func(error) {
 		d.freed++
@@ -302,8 +302,8 @@ func (d *duel) audit() {
 	}
 }
 
-// end closes, and looks whether nothing is left and nothing came late.
-func (d *duel) end(cls *hg.Class, hctx *hg.Context) {
+// closeClass closes a class, and checks that nothing is left and that no callback came late.
+func (d *duel) closeClass(cls *hg.Class, hctx *hg.Context) {
 	endNode(cls, hctx, d.fail)
 	if d.freed > 0 && !bytes.Equal(d.memory, poisoned[:len(d.memory)]) {
 		d.fail("memory was written after it had been taken back")
@@ -313,8 +313,8 @@ func (d *duel) end(cls *hg.Class, hctx *hg.Context) {
 	}
 }
 
-// count adds how a run ended: the call, or where its origin crashed what the target did.
-func (d *duel) count(ends map[string]int) {
+// countEnds counts the end of a run: that of the call, or, where its origin crashed, the action of the target.
+func (d *duel) countEnds(ends map[string]int) {
 	if d.deed != "crash origin" {
 		ends[outcomeOf(d.err)]++
 		return
@@ -371,7 +371,7 @@ func TestEveryOrder(t *testing.T) {
 					require.NoError(t, err, "%s, %s, cold %v: order %v", call, deed, cold, c.path)
 					n++
 					longest = max(longest, len(c.path))
-					d.count(ends)
+					d.countEnds(ends)
 				}
 				total += n
 				for _, end := range mustEnd(call, deed) {

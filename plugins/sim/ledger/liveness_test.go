@@ -9,11 +9,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// settle serves until all work of all nodes has ended, which it must within 30 s of calm, and shows then that all of them
+// serveUntilSettled serves until all work of all nodes has ended, which it must within 30 s of calm, and shows then that all of them
 // reach each other.
-func (a *actor) settle() {
+func (a *actor) serveUntilSettled() {
 	s := a.s
-	if !a.until("all work has ended", func() bool {
+	if !a.driveUntil("all work has ended", func() bool {
 		for _, b := range s.nodes {
 			if b.open > 0 || b.callers > 0 || b.regions > 0 || len(b.kept) > 0 || b.ops < s.quota || b.closing {
 				return false
@@ -23,39 +23,39 @@ func (a *actor) settle() {
 	}) {
 		return
 	}
-	a.greet()
-	a.meet("all have greeted")
+	a.callEveryNode()
+	a.waitForAll("all have greeted")
 	a.closeAll()
 	end := s.w.Now() + 10*time.Second
 	for _, c := range a.hctxs {
-		a.empty(c, end)
+		a.waitUntilEmpty(c, end)
 	}
-	a.meet("all are empty")
-	a.part()
-	a.meet("all part")
+	a.waitForAll("all are empty")
+	a.leaveUnanswered()
+	a.waitForAll("all part")
 }
 
-// meet waits until every node has come here.
-func (a *actor) meet(where string) {
+// waitForAll waits until every node has reached this point.
+func (a *actor) waitForAll(where string) {
 	s := a.s
 	if s.failed != nil || a.closing {
 		return
 	}
 	s.came[where]++
-	a.until(where, func() bool { return s.came[where] >= len(s.nodes) })
+	a.driveUntil(where, func() bool { return s.came[where] >= len(s.nodes) })
 }
 
-// part leaves a call behind that nobody answers: one side or the other closes.
-func (a *actor) part() {
+// leaveUnanswered leaves a call without an answer: one side or the other closes.
+func (a *actor) leaveUnanswered() {
 	s := a.s
 	s.parting = true
-	if c := a.reach(a.anyContext(), "never", s.names[(a.i+1)%len(s.names)]); c != nil {
-		a.until("the last call runs", func() bool { return c.ran > 0 || c.callbacks > 0 })
+	if c := a.callUncanceled(a.anyContext(), "never", s.names[(a.i+1)%len(s.names)]); c != nil {
+		a.driveUntil("the last call runs", func() bool { return c.ran > 0 || c.callbacks > 0 })
 	}
 }
 
-// until serves until done, at most 30 s of calm.
-func (a *actor) until(what string, done func() bool) bool {
+// driveUntil serves until done, at most 30 s of calm.
+func (a *actor) driveUntil(what string, done func() bool) bool {
 	s := a.s
 	for end := time.Duration(0); !done(); a.serve() {
 		switch {
@@ -90,24 +90,24 @@ func (a *actor) serve() {
 		_ = c.Progress(time.Millisecond)
 		waited := a.s.w.Now() > begun
 		if c.Trigger(0); waited {
-			a.overdue(c, begun)
+			a.checkOverdue(c, begun)
 		}
 	}
 }
 
-// greet calls every node. A session that has died in silence, or a name that could not be dialled, may cost one try, where
+// callEveryNode calls every node. A session that has died in silence, or a name that could not be dialled, may cost one try, where
 // something went wrong.
-func (a *actor) greet() {
+func (a *actor) callEveryNode() {
 	s := a.s
 	hctx, left := a.anyContext(), s.names
 	for try := 1; len(left) > 0; try++ {
 		calls := make([]*callEntry, len(left))
 		for i, name := range left {
-			if calls[i] = a.reach(hctx, "echo", name); calls[i] == nil {
+			if calls[i] = a.callUncanceled(hctx, "echo", name); calls[i] == nil {
 				return
 			}
 		}
-		if !a.until("greetings have ended", func() bool {
+		if !a.driveUntil("greetings have ended", func() bool {
 			for _, c := range calls {
 				if c.callbacks == 0 {
 					return false
@@ -134,8 +134,8 @@ func (a *actor) greet() {
 	}
 }
 
-// reach makes a small call that nobody cancels.
-func (a *actor) reach(hctx *hg.Context, rpc, name string) *callEntry {
+// callUncanceled makes a small call that is not canceled.
+func (a *actor) callUncanceled(hctx *hg.Context, rpc, name string) *callEntry {
 	s := a.s
 	h, err := hctx.Create(na.MakeAddr("sim://"+name, 0), hg.HashName(rpc))
 	if err != nil {
@@ -143,13 +143,13 @@ func (a *actor) reach(hctx *hg.Context, rpc, name string) *callEntry {
 		return nil
 	}
 	defer h.Close()
-	c := a.begin("call")
-	in := append(binary.LittleEndian.AppendUint64(nil, c.token), pattern(c.token, 16)...)
+	c := a.beginCall("call")
+	in := append(binary.LittleEndian.AppendUint64(nil, c.token), tokenPattern(c.token, 16)...)
 	if err := h.SetMeta(s.metaOf(c.token)); err != nil {
 		s.fail("metadata of call %x: %v", c.token, err)
 	}
 	if err := h.Forward(in, func(h *hg.Handle, err error) {
-		c.ended(err)
+		c.handleEnd(err)
 		if out, bad := h.OutputRaw(); err == nil && (bad != nil || !bytes.Equal(out, in)) {
 			s.fail("call %x: got %x, %v, want %x", c.token, out, bad, in)
 		}
@@ -166,9 +166,9 @@ func (s *scenario) mayLose() bool {
 	return st.Resets+st.Corrupted+st.Clogs+st.Pauses+st.Partitions+st.Crashes+st.Lost > 0 || s.reach[reachFinalize] > 0 || s.NoAssist || s.parting
 }
 
-// overdue looks for calls whose time was up at begun, after which hctx has looked for what is new (a Progress that finds
+// checkOverdue looks for calls whose time was up at begun, after which hctx has looked for what is new (a Progress that finds
 // something to trigger does not) and has triggered all of it. It may meet such a call once.
-func (a *actor) overdue(hctx *hg.Context, begun time.Duration) {
+func (a *actor) checkOverdue(hctx *hg.Context, begun time.Duration) {
 	kept := a.timed[:0]
 	for _, c := range a.timed {
 		if c.callbacks > 0 {

@@ -14,7 +14,7 @@ func (s *scenario) metaOf(token uint64) (m hg.Metadata) {
 	}
 	m, err := m.With("token", strconv.FormatUint(token, 16))
 	if err == nil {
-		m, err = m.With("room", string(pattern(token, int(token%81))))
+		m, err = m.With("room", string(tokenPattern(token, int(token%81))))
 	}
 	if err != nil {
 		s.fail("metadata of call %x: %v", token, err)

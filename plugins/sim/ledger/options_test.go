@@ -75,7 +75,7 @@ func (a acts) String() string {
 
 // drawOptions draws those of a seed: every kind of act is off in one of four, and every class of fault in one of two.
 func drawOptions(seed uint64) options {
-	r := drawing(seed, 0)
+	r := newRand(seed, 0)
 	o := options{Seed: seed, Level: sim.Level(r.IntN(2)), NoAssist: r.IntN(4) == 0}
 	o.Faults = sim.Storm().Draw(r)
 	o.Nodes = 2 + min(r.IntN(7), r.IntN(7))
@@ -94,8 +94,8 @@ func drawOptions(seed uint64) options {
 	return o
 }
 
-// body draws the length of an input or output: some around each size class of room, some that go beside their messages.
-func body(r *rand.Rand, most int) int {
+// drawLen draws the length of an input or output: some around each size class of room, some that go beside their messages.
+func drawLen(r *rand.Rand, most int) int {
 	n := size(r, most)
 	switch k := r.IntN(32); k {
 	case 0:
@@ -121,7 +121,7 @@ const waitedHead = 128
 
 // The bytes of payloads: those of a token begin at a place in table that depends on it.
 var table = func() []byte {
-	r := drawing(0, 0)
+	r := newRand(0, 0)
 	b := make([]byte, 4093+waitedHead+na.MaxRoom+1<<20) // the last place, and the longest input
 	for i := range b {
 		b[i] = byte(r.Uint32())
@@ -129,14 +129,14 @@ var table = func() []byte {
 	return b
 }()
 
-// pattern returns the n bytes of a token. They are not to be written.
-func pattern(token uint64, n int) []byte {
+// tokenPattern returns the n bytes of a token. They are not to be written.
+func tokenPattern(token uint64, n int) []byte {
 	at := token * 2654435761 % 4093
 	return table[at : at+uint64(n)]
 }
 
-// split cuts b into segments: few of them mostly, up to 64 at times.
-func split(r *rand.Rand, b []byte) [][]byte {
+// splitRandom cuts b into segments: few of them mostly, up to 64 at times.
+func splitRandom(r *rand.Rand, b []byte) [][]byte {
 	var segs [][]byte
 	n := 1 + r.IntN(6)
 	if r.IntN(4) == 0 {

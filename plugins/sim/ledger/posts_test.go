@@ -110,12 +110,12 @@ func (p *post) call(hctx *hg.Context) {
 			p.fail("output of %d bytes, %v", len(out), err)
 		}
 	}); p.err == nil {
-		drive(hctx, 30*time.Second, func() bool { return p.ends > 0 })
+		driveUntil(hctx, 30*time.Second, func() bool { return p.ends > 0 })
 		if p.ends != 1 {
 			p.fail("%d callbacks", p.ends)
 		}
 	}
-	drive(hctx, time.Millisecond, nil) // nothing comes twice
+	driveUntil(hctx, time.Millisecond, nil) // nothing comes twice
 	switch fate := hg.FateOf(p.err); {
 	case p.ends > 1:
 		p.fail("%d callbacks", p.ends)
@@ -129,7 +129,7 @@ func (p *post) call(hctx *hg.Context) {
 		if err := region.CloseFunc(func(error) { closed = true }); err != nil {
 			p.fail("close of the region: %v", err)
 		}
-		drive(hctx, time.Second, func() bool { return closed })
+		driveUntil(hctx, time.Second, func() bool { return closed })
 		if !closed {
 			p.fail("the region is not closed")
 		}

@@ -31,7 +31,7 @@ type ask struct {
 	r       hg.WithdrawResult
 }
 
-func (c *raceCall) ended(err error) {
+func (c *raceCall) handleEnd(err error) {
 	c.callbacks++
 	c.err = err
 	c.by.s.w.Note("end", c.token, uint64(na.CodeOf(err)))
@@ -102,7 +102,7 @@ func (s *race) auditAsk(c *raceCall, k *ask) {
 			s.fail("call %d was withdrawn and its error says %v", c.token, hg.FateOf(c.err))
 		}
 	case hg.TooLate:
-		lost := !s.opts.clean() && (c.oneWay || errors.Is(c.err, hg.ErrPeerLost) || errors.Is(c.err, hg.ErrUnreachable))
+		lost := !s.opts.isClean() && (c.oneWay || errors.Is(c.err, hg.ErrPeerLost) || errors.Is(c.err, hg.ErrUnreachable))
 		dropped := c.oneWay && c.canceled // it had left, but its body had not
 		if c.ran != 1 && !k.over && !k.bounded && !lost && !dropped {
 			s.fail("withdraw of call %d came too late, and it did not run; it ended with %v", c.token, c.err)
@@ -111,7 +111,7 @@ func (s *race) auditAsk(c *raceCall, k *ask) {
 		switch {
 		case k.ended, k.over && k == &c.asks[0]:
 			s.fail("call %d was over, its withdraw gave %v", c.token, k.r)
-		case s.opts.clean() && !c.canceled && !c.bounded:
+		case s.opts.isClean() && !c.canceled && !c.bounded:
 			s.fail("nobody knows about call %d, and nothing went wrong; it ended with %v", c.token, c.err)
 		case c.err == nil && !c.oneWay:
 			s.fail("nobody knows about call %d, and it succeeded", c.token)

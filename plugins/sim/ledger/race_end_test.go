@@ -11,12 +11,12 @@ import (
 // every envelope.
 func (a *racer) finish() {
 	s := a.s
-	if !a.until("all calls have ended", func() bool {
+	if !a.driveUntil("all calls have ended", func() bool {
 		if !s.calmed {
 			return false
 		}
 		for _, b := range s.racers {
-			if b.open > 0 || len(b.kept) > 0 || b.working() {
+			if b.open > 0 || len(b.kept) > 0 || b.isWorking() {
 				return false
 			}
 		}
@@ -24,31 +24,31 @@ func (a *racer) finish() {
 	}, a.serve) {
 		return
 	}
-	a.meet("work", a.serve)
+	a.waitForAll("work", a.serve)
 	a.useHandles()
-	a.meet("handles", a.serve)
-	a.settled()
-	a.meet("settled", a.serve)
+	a.waitForAll("handles", a.serve)
+	a.waitUntilSettled()
+	a.waitForAll("settled", a.serve)
 	a.useEnvelopes()
-	a.meet("envelopes", a.serve)
+	a.waitForAll("envelopes", a.serve)
 	for _, en := range a.entries {
 		if en.h != nil {
 			en.h.Close()
 		}
 	}
-	a.settled()
-	a.meet("end", a.serve)
+	a.waitUntilSettled()
+	a.waitForAll("end", a.serve)
 	a.close()
 }
 
-// working reports whether a's program is still in its first part.
-func (a *racer) working() bool { return a.cls == nil || a.s.working() }
+// isWorking reports whether a's program is still in its first part.
+func (a *racer) isWorking() bool { return a.cls == nil || a.s.isWorking() }
 
 // patience is how long anything may take once the world is calm: a peer that is lost is noticed within PeerTimeout.
 func (a *racer) patience() time.Duration { return 30*time.Second + 30*a.s.opts.span }
 
-// until runs turn until done reports true.
-func (a *racer) until(what string, done func() bool, turn func(time.Duration)) bool {
+// driveUntil runs turn until done reports true.
+func (a *racer) driveUntil(what string, done func() bool, turn func(time.Duration)) bool {
 	s := a.s
 	pause, end := time.Microsecond, time.Duration(0)
 	for !done() {
@@ -75,52 +75,52 @@ func (a *racer) serve(d time.Duration) {
 		_ = r.Run() // unless it was taken back
 	}
 	a.hctx.Trigger(0)
-	a.due()
+	a.runDue()
 	_ = a.hctx.Progress(d)
 }
 
-// hold is a turn that runs no handler.
-func (a *racer) hold(d time.Duration) {
+// progressOnly calls Progress and runs no handler.
+func (a *racer) progressOnly(d time.Duration) {
 	a.holding = true
 	a.hctx.Trigger(0)
 	_ = a.hctx.Progress(0)
 	a.s.w.Sleep(d)
 }
 
-// meet waits until every node has come here.
-func (a *racer) meet(where string, turn func(time.Duration)) {
+// waitForAll waits until every node has reached this point.
+func (a *racer) waitForAll(where string, turn func(time.Duration)) {
 	a.s.came[where]++
-	a.until("everybody is at "+where, func() bool { return a.s.came[where] >= len(a.s.names) }, turn)
+	a.driveUntil("everybody is at "+where, func() bool { return a.s.came[where] >= len(a.s.names) }, turn)
 }
 
 // useHandles calls once with every handle, and every node once.
 func (a *racer) useHandles() {
 	for _, en := range a.entries {
 		en.todo = [4]deed{}
-		a.use(en, a.rng.IntN(len(a.s.names)))
+		a.callOnceOrTwice(en, a.rng.IntN(len(a.s.names)))
 	}
 	for to := range a.s.names {
-		a.use(a.entries[0], to)
+		a.callOnceOrTwice(a.entries[0], to)
 	}
 }
 
-// use makes a call that succeeds. A session that has died in silence may cost a try.
-func (a *racer) use(en *entry, to int) {
+// callOnceOrTwice makes a call that succeeds. A session that has died in silence may cost a try.
+func (a *racer) callOnceOrTwice(en *entry, to int) {
 	s := a.s
 	tries := 1
-	if !s.opts.clean() {
+	if !s.opts.isClean() {
 		tries = 4
 	}
 	for try := range tries {
 		if try > 0 {
 			end := s.w.Now() + time.Second // of the pause after a dial that failed; others may be dialling us
-			a.until("the pause is over", func() bool { return s.w.Now() >= end }, a.serve)
+			a.driveUntil("the pause is over", func() bool { return s.w.Now() >= end }, a.serve)
 		}
 		if !a.call(en, "now", to) {
 			return
 		}
 		c := en.call
-		if !a.until("a call of a used handle", func() bool { return c.callbacks > 0 }, a.serve) || c.err == nil {
+		if !a.driveUntil("a call of a used handle", func() bool { return c.callbacks > 0 }, a.serve) || c.err == nil {
 			return
 		}
 		if try == tries-1 {
@@ -150,25 +150,25 @@ func (a *racer) useEnvelopes() {
 			all, calls = append(all, en), append(calls, en.call)
 		}
 	}
-	if !a.until("every envelope is in use", func() bool { return guaranteed(a.hctx.Stats().NA) }, a.hold) {
+	if !a.driveUntil("every envelope is in use", func() bool { return guaranteed(a.hctx.Stats().NA) }, a.progressOnly) {
 		return
 	}
-	a.meet("in use", a.hold)
+	a.waitForAll("in use", a.progressOnly)
 	for range 20 {
-		a.hold(50 * time.Microsecond)
+		a.progressOnly(50 * time.Microsecond)
 	}
 	if st := a.hctx.Stats().NA; !guaranteed(st) {
 		s.fail("node %s: %d requests wait for an envelope, %d are in one", s.names[a.i], st.Queued, st.Envelopes)
 	}
-	a.meet("full", a.hold)
+	a.waitForAll("full", a.progressOnly)
 	for _, en := range all {
 		a.withdraw(en, 0)
 	}
 	stats := func() na.Stats { return a.hctx.Stats().NA }
-	if !a.until("no envelope is in use", func() bool { return stats().Envelopes == 0 && stats().Outstanding == 0 }, a.hold) {
+	if !a.driveUntil("no envelope is in use", func() bool { return stats().Envelopes == 0 && stats().Outstanding == 0 }, a.progressOnly) {
 		return
 	}
-	a.meet("empty", a.hold)
+	a.waitForAll("empty", a.progressOnly)
 	a.hctx.Trigger(0)
 	for i, en := range all {
 		if c := calls[i]; c.callbacks != 1 || c.asks[0].told != 1 || c.asks[0].r != hg.Withdrawn {
@@ -178,8 +178,8 @@ func (a *racer) useEnvelopes() {
 	}
 }
 
-// settled waits until nothing is under way at this node, and looks what is kept for peers.
-func (a *racer) settled() {
+// waitUntilSettled waits until nothing is under way at this node, and looks what is kept for peers.
+func (a *racer) waitUntilSettled() {
 	s := a.s
 	var st hg.Stats
 	handles := 0
@@ -189,7 +189,7 @@ func (a *racer) settled() {
 		}
 	}
 	each := int64(s.ger[a.i]+na.ExpeditedEnvelopes) * int64(a.hctx.NA().Limits().MaxUnexpected+64) // and what an envelope costs beside its bytes
-	a.until("nothing is under way", func() bool {
+	a.driveUntil("nothing is under way", func() bool {
 		st = a.hctx.Stats()
 		n := &st.NA
 		room := int64(0)
@@ -211,7 +211,7 @@ func (a *racer) close() {
 	s.late += st.LateDropped
 	s.stalls += st.Stalls
 	_ = a.cls.Close()
-	if a.until("the class is closed", a.cls.NA().Closed, a.serve) {
+	if a.driveUntil("the class is closed", a.cls.NA().Closed, a.serve) {
 		if st := a.hctx.Stats().NA; st.Reserved != 0 {
 			s.fail("node %s: %d bytes are reserved at the end", s.names[a.i], st.Reserved)
 		}

@@ -52,15 +52,15 @@ type raceOptions struct {
 	crashes   int
 }
 
-// clean reports whether no session is ever lost.
-func (o *raceOptions) clean() bool {
+// isClean reports whether no session is ever lost.
+func (o *raceOptions) isClean() bool {
 	f := o.faults
 	return o.crashes == 0 && f.Reset == 0 && f.Clog == 0 && f.Pause == 0 && f.Partition == 0 && f.Refuse == 0 && f.Corrupt == 0
 }
 
 // drawRace draws what kind of race a seed is: half of them lose nothing.
 func drawRace(seed uint64, races int) *race {
-	r := drawing(seed, 1000)
+	r := newRand(seed, 1000)
 	o := raceOptions{races: races}
 	at := func(most time.Duration) time.Duration {
 		return time.Duration(r.Int64N(int64(most))) * time.Duration(r.IntN(2))
@@ -79,7 +79,7 @@ func drawRace(seed uint64, races int) *race {
 }
 
 func newRace(seed uint64, opts raceOptions) *race {
-	s := &race{seed: seed, opts: opts, rng: drawing(seed, 1001), crashes: opts.crashes, came: map[string]int{}}
+	s := &race{seed: seed, opts: opts, rng: newRand(seed, 1001), crashes: opts.crashes, came: map[string]int{}}
 	s.cfg = sim.Config{Seed: seed, Level: sim.Level(s.rng.IntN(2)), NoAssist: s.rng.IntN(4) == 0, Faults: opts.faults}
 	s.w = sim.NewWorld(s.cfg)
 	if s.opts.span == 0 {
@@ -113,7 +113,7 @@ func (s *race) run() error {
 	for i := range s.names {
 		s.start(i)
 	}
-	s.w.Go("chaos", s.chaos)
+	s.w.Go("chaos", s.runFaults)
 	if err := s.w.Run(s.opts.until + 10*time.Minute); err != nil {
 		return errors.Join(s.failed, err)
 	}
@@ -123,7 +123,7 @@ func (s *race) run() error {
 	return s.failed
 }
 
-func (s *race) working() bool {
+func (s *race) isWorking() bool {
 	if s.failed != nil {
 		return false
 	}
@@ -133,11 +133,11 @@ func (s *race) working() bool {
 	return s.asked < s.opts.races
 }
 
-// chaos crashes nodes and restarts them, and calms the world when the work is done.
-func (s *race) chaos() {
-	for s.working() {
+// runFaults crashes nodes and restarts them, and calms the world when the work is done.
+func (s *race) runFaults() {
+	for s.isWorking() {
 		s.w.Sleep(time.Duration(s.rng.Int64N(int64(10 * s.opts.span))))
-		if s.crashes == 0 || s.rng.IntN(4) > 0 || !s.working() {
+		if s.crashes == 0 || s.rng.IntN(4) > 0 || !s.isWorking() {
 			continue
 		}
 		s.crashes--
@@ -156,7 +156,7 @@ func (s *race) chaos() {
 // start opens a node's class and runs its program.
 func (s *race) start(i int) {
 	s.made++
-	a := &racer{s: s, i: i, rng: drawing(s.seed, 2000+s.made), node: s.w.Node(s.names[i])}
+	a := &racer{s: s, i: i, rng: newRand(s.seed, 2000+s.made), node: s.w.Node(s.names[i])}
 	if i < len(s.racers) {
 		s.racers[i] = a
 	} else {
@@ -244,7 +244,7 @@ func (a *racer) main() {
 	for range 1 + a.rng.IntN(8) {
 		a.entries = append(a.entries, &entry{})
 	}
-	for s.working() {
+	for s.isWorking() {
 		a.step()
 	}
 	a.finish()
@@ -263,7 +263,7 @@ func (a *racer) step() {
 	if a.rng.IntN(16) == 0 && a.hctx.Stats().Waiting > 0 {
 		s.full++
 	}
-	next := a.due()
+	next := a.runDue()
 	pause := time.Duration(a.rng.Int64N(int64(s.opts.span)))
 	if a.idle++; busy {
 		a.idle = 0
@@ -279,8 +279,8 @@ func (a *racer) step() {
 	}
 }
 
-// due does what is due and returns when the next thing is.
-func (a *racer) due() (next time.Duration) {
+// runDue runs the deeds that are due, and returns the time of the next one.
+func (a *racer) runDue() (next time.Duration) {
 	now := a.s.w.Now()
 	soon := func(at time.Duration) {
 		if next == 0 || at < next {
@@ -294,7 +294,7 @@ func (a *racer) due() (next time.Duration) {
 			case d.at <= now:
 				what := d.what
 				d.what = doNothing
-				a.do(en, what)
+				a.applyDeed(en, what)
 			default:
 				soon(d.at)
 			}
@@ -317,7 +317,7 @@ func (a *racer) due() (next time.Duration) {
 	return next
 }
 
-func (a *racer) do(en *entry, what uint8) {
+func (a *racer) applyDeed(en *entry, what uint8) {
 	switch what {
 	case doWithdraw:
 		a.withdraw(en, 0)
@@ -402,7 +402,7 @@ func (a *racer) call(en *entry, rpc string, to int) bool {
 	h := en.h
 	err = h.ForwardRaw(in, func(h *hg.Handle, err error) {
 		a.open--
-		c.ended(err)
+		c.handleEnd(err)
 		if err == nil && !c.oneWay {
 			if out, err := h.OutputRaw(); err != nil || len(out) != 8 || binary.LittleEndian.Uint64(out) != c.token {
 				s.fail("call %d has the answer of another: %x, %v", c.token, out, err)
@@ -412,7 +412,7 @@ func (a *racer) call(en *entry, rpc string, to int) bool {
 			return // it was closed meanwhile
 		}
 		en.call = nil
-		if s.opts.plain || !s.working() {
+		if s.opts.plain || !s.isWorking() {
 			return
 		}
 		switch a.rng.IntN(16) { // a callback may do anything with its handle

@@ -30,8 +30,8 @@ func (a *actor) answerKept(n int) {
 	}
 }
 
-// moved answers a request whose transfer has ended.
-func (a *actor) moved(h hg.Request, token uint64, err error) {
+// answerMoved answers a request whose transfer has ended.
+func (a *actor) answerMoved(h hg.Request, token uint64, err error) {
 	if err == nil {
 		_ = a.respond(h, token, binary.LittleEndian.AppendUint64(nil, token))
 	} else {
@@ -49,23 +49,23 @@ func (a *actor) respond(h hg.Request, token uint64, out []byte) error {
 // answer writes a response into the ledger, and cancels some. Half of those that were canceled are given again.
 func (a *actor) answer(h hg.Request, token uint64, give, again func(cb hg.RespondFunc) error) error {
 	s := a.s
-	c := a.begin("response")
+	c := a.beginCall("response")
 	c.of = s.entry(token)
 	if of := c.of; of.callbacks > 0 && of.handle != nil && of.handle.busy && of.handle.call != of {
 		s.reach[reachReused]++
 	}
 	if err := give(func(h hg.Request, err error) {
-		c.ended(err)
+		c.handleEnd(err)
 		if na.CodeOf(err) == na.ErrCanceled && a.rng.IntN(2) == 0 {
 			_ = a.answer(h, token, again, again)
 		}
-		a.callback(nil)
+		a.doInCallback(nil)
 	}); err != nil {
-		a.refused(c, err)
+		a.recordRefusal(c, err)
 		return err
 	}
 	c.of.response = c
-	if a.rng.IntN(8) == 0 && s.on(actCancel) && !a.gone() {
+	if a.rng.IntN(8) == 0 && s.isOn(actCancel) && !a.hasEnded() {
 		c.canceled = true
 		h.Cancel()
 	}
@@ -88,8 +88,8 @@ func (s *scenario) auditResponse(c *callEntry) {
 	}
 }
 
-// answered reports whether a response to a call has left, as far as anybody knows.
-func (c *callEntry) answered() bool {
+// isAnswered reports whether a response to a call has left, as far as anybody knows.
+func (c *callEntry) isAnswered() bool {
 	r := c.response
 	return r != nil && (r.callbacks > 0 && r.err == nil || r.by.crashed)
 }

@@ -80,22 +80,22 @@ var poisoned = bytes.Repeat([]byte{poison}, 1<<20+na.MaxRoom)
 func newScenario(seed uint64) *scenario { return newScenarioOf(drawOptions(seed)) }
 
 func newScenarioOf(o options) *scenario {
-	s := &scenario{options: o, rng: drawing(o.Seed, 1<<32), outcomes: map[string]int64{}, came: map[string]int{}}
+	s := &scenario{options: o, rng: newRand(o.Seed, 1<<32), outcomes: map[string]int64{}, came: map[string]int{}}
 	s.w = sim.NewWorld(sim.Config{Seed: o.Seed, Level: o.Level, NoAssist: o.NoAssist, Faults: o.Faults})
 	for i := range o.Nodes {
 		s.names = append(s.names, fmt.Sprintf("n%d", i))
 	}
 	s.quota = (o.Ops + o.Nodes - 1) / o.Nodes
 	for _, r := range rpcs {
-		if r.act == 0 || s.on(r.act) {
+		if r.act == 0 || s.isOn(r.act) {
 			s.rpcs = append(s.rpcs, r.name)
 		}
 	}
 	return s
 }
 
-// on reports whether programs do this.
-func (s *scenario) on(what acts) bool { return !s.Off.has(what) }
+// isOn reports whether programs do this.
+func (s *scenario) isOn(what acts) bool { return !s.Off.has(what) }
 
 func (s *scenario) summary() string {
 	return fmt.Sprintf("options %v\nops %d, outcomes %v, virtual %v, %+v", &s.options, s.ops, s.outcomes, s.w.Now(), s.w.Stats())
@@ -128,7 +128,7 @@ func (s *scenario) run() (err error) {
 	for i := range s.names {
 		s.start(i)
 	}
-	s.w.Go("chaos", s.chaos)
+	s.w.Go("chaos", s.runFaults)
 	if err := s.w.Run(2 * time.Hour); err != nil {
 		if s.failed == nil {
 			s.kind = fmt.Sprint(errors.Is(err, sim.ErrDeadlock), errors.Is(err, sim.ErrLimit))
@@ -139,8 +139,8 @@ func (s *scenario) run() (err error) {
 	return s.failed
 }
 
-// chaos crashes nodes and closes classes, all of which begin again, and calms the world when the work is done.
-func (s *scenario) chaos() {
+// runFaults crashes nodes and closes classes, all of which begin again, and calms the world when the work is done.
+func (s *scenario) runFaults() {
 	type strike struct {
 		at    int // when so many operations have been begun
 		close bool
@@ -196,13 +196,13 @@ func (s *scenario) crash(i int) {
 // start opens a node's class and runs its program.
 func (s *scenario) start(i int) *actor {
 	s.made++
-	a := &actor{s: s, i: i, rng: drawing(s.Seed, s.made), node: s.w.Node(s.names[i]), order: map[way]uint64{}}
+	a := &actor{s: s, i: i, rng: newRand(s.Seed, s.made), node: s.w.Node(s.names[i]), order: map[way]uint64{}}
 	if i < len(s.nodes) {
 		s.nodes[i] = a
 	} else {
 		s.nodes = append(s.nodes, a)
 	}
-	a.node.Go(a.main)
+	a.node.Go(a.runActor)
 	return a
 }
 
@@ -224,7 +224,7 @@ func (s *scenario) audit() {
 		}
 	}
 	for i := range s.watched {
-		s.look(i)
+		s.checkRetired(i)
 	}
 	if s.Planted && s.cancels > 0 && s.reach[reachFinalize] > 0 {
 		s.fail("the planted mistake")
@@ -269,9 +269,9 @@ func (s *scenario) auditEntry(c *callEntry) {
 	switch {
 	case c.err == nil && !c.oneWay && c.ran != 1:
 		s.fail("call %x succeeded and ran %d times", c.token, c.ran)
-	case c.err == nil && !c.oneWay && !c.answered():
+	case c.err == nil && !c.oneWay && !c.isAnswered():
 		s.fail("call %x succeeded, and no response to it has left", c.token)
-	case noResponse(c.err) && c.answered() && !c.response.by.crashed:
+	case noResponse(c.err) && c.isAnswered() && !c.response.by.crashed:
 		s.fail("call %x ended with %v, and response %x to it has left", c.token, c.err, c.response.token)
 	case c.err != nil && hg.FateOf(c.err) == na.NotRun && c.ran != 0:
 		s.fail("call %x did not run, says %q, and ran", c.token, c.err)
@@ -323,16 +323,16 @@ func outcomeOf(err error) string {
 	return na.CodeOf(err).Error()
 }
 
-// retire fills memory whose operation has ended; look sees whether it stayed so.
-func (s *scenario) retire(what string, b []byte) {
+// fillRetired fills memory whose operation has ended; checkRetired checks that it stays so.
+func (s *scenario) fillRetired(what string, b []byte) {
 	if len(b) > 0 {
 		copy(b, poisoned)
 		s.watched = append(s.watched, watched{what, b})
 	}
 }
 
-// look looks at memory that was retired.
-func (s *scenario) look(i int) {
+// checkRetired checks that retired memory was not written.
+func (s *scenario) checkRetired(i int) {
 	if m := &s.watched[i]; !bytes.Equal(m.b, poisoned[:len(m.b)]) {
 		s.broken.Writes++
 		s.fail("%s was written after its end", m.what)

@@ -37,7 +37,7 @@ func TestSeeds(t *testing.T) {
 		switch {
 		case s.failed != nil:
 			_ = s.w.Dump(os.Stderr)
-			t.Log(shrunk(s))
+			t.Log(shrunkText(s))
 		case err != nil:
 			_ = strain.Dump(os.Stderr)
 		}
@@ -49,7 +49,7 @@ func TestSeeds(t *testing.T) {
 		total    tally
 		failures int
 	)
-	steps := taken()
+	steps := countSteps()
 	n := *seeds
 	if raceflag.Enabled { // a seed is one goroutine at a time: there is little to find
 		n = min(n, 80)
@@ -74,14 +74,14 @@ func TestSeeds(t *testing.T) {
 		if err != nil {
 			t.Errorf("seed %d (replay with: go test ./plugins/sim/ledger -run TestSeeds -sim.seed=%d): %v\n%s", seed, seed, err, s.summary())
 			if failures++; failures == 1 && s.failed != nil {
-				t.Log(shrunk(s))
+				t.Log(shrunkText(s))
 			}
 		}
 		return err == nil
 	})
 	line := total.report()
 	text := ""
-	line.StepsTaken, line.StepsLegal, text = steps.since()
+	line.StepsTaken, line.StepsLegal, text = steps.stepsSince()
 	t.Logf("%d seeds in %v, at least %d operations in each\n%v\n%s", n, took.Round(time.Millisecond), total.leastOps, line, text)
 	if *reportTo != "" {
 		require.NoError(t, line.write(*reportTo))
@@ -193,5 +193,5 @@ func TestReplay(t *testing.T) {
 	require.Equal(t, string(golden), want.String(), "the trace has changed; if it was meant to, run with QUICKSILVER_UPDATE=1")
 }
 
-// drawing is the scenario's own stream of randomness, apart from the world's.
-func drawing(seed, stream uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x5eed_0000+stream)) }
+// newRand is the scenario's own stream of randomness, apart from the world's.
+func newRand(seed, stream uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x5eed_0000+stream)) }

@@ -36,23 +36,23 @@ type shrinker struct {
 // shrink returns a case that fails as o does, from which nothing can be taken, as far as runs and time suffice.
 func shrink(o options, kind string, runs int, most time.Duration) options {
 	k := &shrinker{options: o, kind: kind, runs: runs, end: time.Now().Add(most)}
-	for before := (options{}); k.options != before && k.more(); {
+	for before := (options{}); k.options != before && k.hasTime(); {
 		before = k.options
-		k.faults()
-		k.numbers()
-		k.acts()
+		k.shrinkFaults()
+		k.shrinkNumbers()
+		k.shrinkActs()
 	}
 	return k.options
 }
 
-func (k *shrinker) more() bool { return k.runs > 0 && time.Now().Before(k.end) }
+func (k *shrinker) hasTime() bool { return k.runs > 0 && time.Now().Before(k.end) }
 
 // try keeps a case if it fails in the same way, with its own seed or one of a few others: what was taken away changes what
 // the rest draws.
 func (k *shrinker) try(change func(o *options)) bool {
 	o := k.options
 	change(&o)
-	for i := uint64(0); o != k.options && i < 16 && k.more(); i++ {
+	for i := uint64(0); o != k.options && i < 16 && k.hasTime(); i++ {
 		k.runs--
 		next := o
 		next.Seed += i * 1_000_003
@@ -65,14 +65,14 @@ func (k *shrinker) try(change func(o *options)) bool {
 	return false
 }
 
-func (k *shrinker) faults() {
+func (k *shrinker) shrinkFaults() {
 	k.try(func(o *options) { o.Faults = sim.Faults{} })
 	for i := range reflect.TypeFor[sim.Faults]().NumField() {
 		k.try(func(o *options) { reflect.ValueOf(&o.Faults).Elem().Field(i).SetZero() })
 	}
 }
 
-func (k *shrinker) numbers() {
+func (k *shrinker) shrinkNumbers() {
 	k.try(func(o *options) { o.Level = sim.LevelA })
 	k.try(func(o *options) { o.NoAssist = false })
 	for _, n := range []struct {
@@ -93,15 +93,15 @@ func (k *shrinker) numbers() {
 	}
 }
 
-func (k *shrinker) acts() {
+func (k *shrinker) shrinkActs() {
 	k.try(func(o *options) { o.Off = actsEnd - 1 })
 	for a := acts(1); a < actsEnd; a <<= 1 {
 		k.try(func(o *options) { o.Off |= a })
 	}
 }
 
-// regression is the source of a test that replays a case.
-func regression(o options, err error) []byte {
+// regressionTest is the source of a test that replays a case.
+func regressionTest(o options, err error) []byte {
 	text, _, _ := strings.Cut(err.Error(), "\n")
 	literal := strings.NewReplacer("ledger.options{", "options{\n", "Faults:sim.Faults{", "Faults: sim.Faults{\n", ", ", ",\n", "}", ",\n}").
 		Replace(fmt.Sprintf("%#v", o))
@@ -128,8 +128,8 @@ func TestRegress%d(t *testing.T) {
 	return out
 }
 
-// shrunk shrinks a failure and returns what there is to say about it. With -sim.shrink it writes the test, too.
-func shrunk(s *scenario) string {
+// shrunkText shrinks a failure and returns a text about it. With -sim.shrink it writes a regression test, too.
+func shrunkText(s *scenario) string {
 	runs, most := 200, 5*time.Second
 	if *writeShrunk {
 		runs, most = 5000, time.Minute
@@ -141,7 +141,7 @@ func shrunk(s *scenario) string {
 		return "it does not fail again"
 	}
 	name := fmt.Sprintf("regress_%d_test.go", o.Seed)
-	src := regression(o, err)
+	src := regressionTest(o, err)
 	text := fmt.Sprintf("shrunk: %v\n%s\n%s:\n%s", err, small.summary(), name, src)
 	if *writeShrunk {
 		if err := os.WriteFile(name, src, 0o644); err != nil {
@@ -181,7 +181,7 @@ func TestShrink(t *testing.T) {
 	require.NotZero(t, on)
 	require.LessOrEqual(t, bits.OnesCount32(uint32(on)), 3, "acts: %v", on)
 
-	src := regression(small, err)
+	src := regressionTest(small, err)
 	require.True(t, bytes.Contains(src, []byte(fmt.Sprintf("func TestRegress%d(", small.Seed))), "%s", src)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "regress_test.go")

@@ -32,8 +32,8 @@ func openNode(plugin na.Plugin, name string, eager int, work hg.Handler) (*hg.Cl
 	return cls, hctx
 }
 
-// drive drives a context until done, or d has passed.
-func drive(hctx *hg.Context, d time.Duration, done func() bool) {
+// driveUntil drives a context until done, or d has passed.
+func driveUntil(hctx *hg.Context, d time.Duration, done func() bool) {
 	end := hctx.Now() + d
 	for turn := 0; turn < 100_000 && hctx.Now() < end && (done == nil || !done()); turn++ { // a closed context lets no time pass
 		hctx.Trigger(0)
@@ -52,11 +52,11 @@ func nothingLeft(st *hg.Stats) bool {
 // endNode looks whether nothing is left, and closes.
 func endNode(cls *hg.Class, hctx *hg.Context, fail func(string, ...any)) {
 	clean := func() bool { st := hctx.Stats(); return nothingLeft(&st) && st.NA.Violations == 0 }
-	if drive(hctx, 10*time.Second, clean); !clean() {
+	if driveUntil(hctx, 10*time.Second, clean); !clean() {
 		fail("something is left at %v: %+v", cls.Addr(), hctx.Stats())
 	}
 	_ = cls.Close()
-	if drive(hctx, time.Second, cls.NA().Closed); !cls.NA().Closed() {
+	if driveUntil(hctx, time.Second, cls.NA().Closed); !cls.NA().Closed() {
 		fail("Close has not completed: %+v", hctx.Stats())
 	}
 }

@@ -19,7 +19,7 @@ func TestSoak(t *testing.T) {
 	if !long.On {
 		hour, crashes, calls, faults = 10*time.Minute, 30, 5000, 5
 	}
-	before := heap()
+	before := heapInUse()
 	storm := sim.Storm()
 	storm.Again = 0 // a race tries nothing twice
 	s := newRace(1, raceOptions{until: hour, span: 200 * time.Millisecond, faults: storm, crashes: crashes})
@@ -27,7 +27,7 @@ func TestSoak(t *testing.T) {
 	st := s.w.Stats()
 	var total toll
 	total.add(s)
-	t.Logf("%v; heap %d KiB more for %d calls", &total, (heap()-before)>>10, len(s.calls))
+	t.Logf("%v; heap %d KiB more for %d calls", &total, (heapInUse()-before)>>10, len(s.calls))
 	require.NoError(t, err, s.summary())
 	require.GreaterOrEqual(t, s.w.Now(), hour)
 	require.Zero(t, s.crashes, "crashes that were left")
@@ -36,12 +36,12 @@ func TestSoak(t *testing.T) {
 		"partitions": st.Partitions, "refusals": st.Refusals} {
 		require.GreaterOrEqual(t, n, faults, name)
 	}
-	require.Less(t, heap()-before, int64(len(s.calls))*384+4<<20, "bytes on the heap")
+	require.Less(t, heapInUse()-before, int64(len(s.calls))*384+4<<20, "bytes on the heap")
 	runtime.KeepAlive(s)
 }
 
-// heap is how many bytes are in use.
-func heap() int64 {
+// heapInUse returns the bytes of the heap in use.
+func heapInUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -10,7 +10,7 @@ import (
 // stepCounts are how often each step of a state machine had been taken.
 type stepCounts map[string]int64
 
-func taken() stepCounts {
+func countSteps() stepCounts {
 	r := stepCounts{}
 	for _, m := range fsmcheck.All() {
 		for _, s := range m.Steps() {
@@ -20,8 +20,8 @@ func taken() stepCounts {
 	return r
 }
 
-// since says how many of the steps were taken since.
-func (before stepCounts) since() (got, legal int, text string) {
+// stepsSince returns how many of the steps were taken since before.
+func (before stepCounts) stepsSince() (got, legal int, text string) {
 	var missing []string
 	for _, m := range fsmcheck.All() {
 		for _, s := range m.Steps() {

@@ -49,7 +49,7 @@ var errStrain = errors.New("the codec does not want to")
 
 // runStrain is the whole life of a strain; its world is over.
 func runStrain(seed uint64) (*sim.World, error) {
-	r := drawing(seed, 2000)
+	r := newRand(seed, 2000)
 	cfg := sim.Config{Seed: seed, NoAssist: r.IntN(4) == 0}
 	if r.IntN(2) == 0 {
 		cfg.Faults = sim.Faults{Jitter: 20 * time.Microsecond, Reset: 0.02 * r.Float64(), Clog: 0.02, ClogFor: time.Millisecond, Narrow: r.Float64()}
@@ -57,7 +57,7 @@ func runStrain(seed uint64) (*sim.World, error) {
 	s := &strain{w: sim.NewWorld(cfg)}
 	defer s.w.Close()
 	for i := range 2 {
-		a := &strainer{Codec: codec.Raw, s: s, i: i, rng: drawing(seed, 2001+uint64(i)), working: true, closing: r.IntN(3) == 0}
+		a := &strainer{Codec: codec.Raw, s: s, i: i, rng: newRand(seed, 2001+uint64(i)), working: true, closing: r.IntN(3) == 0}
 		s.nodes = append(s.nodes, a)
 		node := s.w.Node(fmt.Sprintf("s%d", i))
 		node.Go(func() { a.main(node) })
@@ -82,8 +82,8 @@ func (a *strainer) check(what string, err error, may ...na.Code) {
 	a.s.fail("%s: %v", what, err)
 }
 
-// once returns what a callback is to call.
-func (a *strainer) once(what string) func() {
+// expectOnce returns a function that a callback calls, and fails the run if it is called twice.
+func (a *strainer) expectOnce(what string) func() {
 	a.open++
 	n := 0
 	return func() {
@@ -110,12 +110,12 @@ func (a *strainer) main(node *sim.Node) {
 	a.region, _ = bulk.Create(a.hctx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, 64<<10))
 	a.s.nodes[1-a.i].key, _ = a.region.MarshalBinary()
 	for range 5 {
-		h, err := a.hctx.Create(a.peer(), hg.HashName("work"))
+		h, err := a.hctx.Create(a.drawPeer(), hg.HashName("work"))
 		a.check("create", err)
 		a.handles = append(a.handles, h)
 	}
 	for range 150 {
-		a.act()
+		a.doOne()
 		if a.rng.IntN(8) == 0 { // much ends before the next Trigger
 			for range 1 + a.rng.IntN(8) {
 				a.s.w.Sleep(time.Duration(a.rng.IntN(60)) * time.Microsecond)
@@ -153,7 +153,7 @@ func (a *strainer) main(node *sim.Node) {
 	}
 }
 
-func (a *strainer) peer() na.Addr {
+func (a *strainer) drawPeer() na.Addr {
 	i := 1 - a.i
 	if a.rng.IntN(8) == 0 {
 		i = a.i
@@ -162,7 +162,7 @@ func (a *strainer) peer() na.Addr {
 	return addr
 }
 
-func (a *strainer) size() int { return a.rng.IntN(1 + 1<<a.rng.IntN(15)) }
+func (a *strainer) drawSize() int { return a.rng.IntN(1 + 1<<a.rng.IntN(15)) }
 
 // trigger runs callbacks, inside one too.
 func (a *strainer) trigger() {
@@ -173,8 +173,8 @@ func (a *strainer) trigger() {
 	}
 }
 
-// act does one random thing. It may be called wherever user code runs.
-func (a *strainer) act() {
+// doOne does one random act. It may be called wherever user code runs.
+func (a *strainer) doOne() {
 	h := a.handles[a.rng.IntN(len(a.handles))]
 	switch r := a.rng.IntN(100); {
 	case r < 35 && a.working:
@@ -184,14 +184,14 @@ func (a *strainer) act() {
 	case r < 50:
 		h.Abandon()
 	case r < 62:
-		ended := a.once("a withdraw")
+		ended := a.expectOnce("a withdraw")
 		if err := h.Withdraw(time.Duration(a.rng.IntN(2)*a.rng.IntN(100))*time.Microsecond, func(*hg.Handle, hg.WithdrawResult) { ended() }); err != nil {
 			a.open--
 			a.check("withdraw", err, na.ErrBusy)
 		}
 	case r < 66:
 		rpc := []string{"work", "work", "note", "nobody"}[a.rng.IntN(4)]
-		a.check("reset", h.Reset(a.peer(), hg.HashName(rpc)), na.ErrBusy)
+		a.check("reset", h.Reset(a.drawPeer(), hg.HashName(rpc)), na.ErrBusy)
 	case r < 69:
 		if _, err := h.OutputRaw(); na.CodeOf(err) == na.ErrBusy && a.rng.IntN(4) == 0 {
 			a.trigger()
@@ -199,7 +199,7 @@ func (a *strainer) act() {
 	case r < 75:
 		h.SetTimeout(time.Duration(a.rng.IntN(2)*(1+a.rng.IntN(200))) * time.Microsecond)
 	case r < 85:
-		a.imp(1 + a.rng.IntN(3))
+		a.actInTrigger(1 + a.rng.IntN(3))
 	case r < 92 && len(a.kept) > 0:
 		a.kept[a.rng.IntN(len(a.kept))].Cancel()
 	case r < 94 && len(a.moves) > 0:
@@ -209,20 +209,20 @@ func (a *strainer) act() {
 	}
 }
 
-// imp acts between the completions of one Trigger.
-func (a *strainer) imp(times int) {
-	a.between(func() {
-		a.act()
-		a.act()
+// actInTrigger does random acts between the completions of one Trigger.
+func (a *strainer) actInTrigger(times int) {
+	a.runBetweenEnds(func() {
+		a.doOne()
+		a.doOne()
 		if times > 1 {
-			a.imp(times - 1)
+			a.actInTrigger(times - 1)
 		}
 	})
 }
 
-// between runs f between the completions of one Trigger: as the callback of an operation of the user's, behind those that
+// runBetweenEnds runs f between the completions of one Trigger: as the callback of an operation of the user's, behind those that
 // have ended by now.
-func (a *strainer) between(f func()) {
+func (a *strainer) runBetweenEnds(f func()) {
 	op := a.hctx.NA().NewOp(func(*na.Op, na.Result) { f() })
 	if a.hctx.NA().Timer(op, time.Hour) == nil {
 		op.Cancel()
@@ -230,12 +230,12 @@ func (a *strainer) between(f func()) {
 }
 
 func (a *strainer) forward(h *hg.Handle) {
-	in := make([]byte, a.size())
-	ended := a.once("a call")
+	in := make([]byte, a.drawSize())
+	ended := a.expectOnce("a call")
 	if err := h.Forward(in, func(*hg.Handle, error) {
 		ended()
 		if a.rng.IntN(2) == 0 {
-			a.act()
+			a.doOne()
 		}
 	}); err != nil {
 		a.open--
@@ -249,8 +249,8 @@ func (a *strainer) Append(dst []byte, v any) ([]byte, error) {
 		a.inCodec++
 		switch a.rng.IntN(8) {
 		case 0:
-			a.act()
-			a.act()
+			a.doOne()
+			a.doOne()
 		case 1:
 			a.trigger()
 		case 2:
@@ -282,7 +282,7 @@ func (a *strainer) handle(h hg.Request) error {
 	case 5:
 		a.respond(h)
 		h.Cancel()
-		a.imp(1)
+		a.actInTrigger(1)
 		a.trigger()
 	default:
 		a.respond(h)
@@ -294,7 +294,7 @@ func (a *strainer) respond(h hg.Request) {
 	var cb hg.RespondFunc
 	ended := func() {}
 	if a.rng.IntN(2) == 0 {
-		ended = a.once("a response")
+		ended = a.expectOnce("a response")
 		cb = func(h hg.Request, err error) {
 			ended()
 			switch a.rng.IntN(4) {
@@ -303,11 +303,11 @@ func (a *strainer) respond(h hg.Request) {
 			case 1:
 				a.respond(h)
 			case 2:
-				a.act()
+				a.doOne()
 			}
 		}
 	}
-	if err := h.Respond(make([]byte, a.size()), cb); err != nil {
+	if err := h.Respond(make([]byte, a.drawSize()), cb); err != nil {
 		if cb != nil {
 			a.open--
 		}
@@ -315,7 +315,7 @@ func (a *strainer) respond(h hg.Request) {
 	} else if a.rng.IntN(4) == 0 {
 		h.Cancel()
 		if a.rng.IntN(2) == 0 {
-			a.between(func() {
+			a.runBetweenEnds(func() {
 				h.Cancel()
 				a.respond(h)
 			})
@@ -364,7 +364,7 @@ func (a *strainer) move(h hg.Request) {
 			}
 		}
 	}
-	ended := a.once("a transfer")
+	ended := a.expectOnce("a transfer")
 	op, err := bulk.Transfer(a.hctx, spec, func(op *bulk.Op, err error) {
 		ended()
 		op.Cancel()

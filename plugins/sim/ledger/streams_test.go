@@ -114,8 +114,8 @@ type streamNode struct {
 }
 
 func newStreamWorld(seed uint64) *streamWorld {
-	s := &streamWorld{seed: seed, rng: drawing(seed, 3000)}
-	r := drawing(seed, 3001)
+	s := &streamWorld{seed: seed, rng: newRand(seed, 3000)}
+	r := newRand(seed, 3001)
 	pick := func(of ...int) int { return of[r.IntN(len(of))] }
 	cfg := sim.Config{Seed: seed, Level: sim.Level(r.IntN(2)), NoAssist: r.IntN(4) == 0}
 	if r.IntN(3) == 0 {
@@ -152,7 +152,7 @@ func (s *streamWorld) summary() string {
 // run is the whole life of the world.
 func (s *streamWorld) run() error {
 	defer s.w.Close()
-	s.w.Go("chaos", s.chaos)
+	s.w.Go("chaos", s.runFaults)
 	if err := s.w.Run(time.Hour); err != nil {
 		return errors.Join(s.failed, err)
 	}
@@ -164,8 +164,8 @@ func (s *streamWorld) run() error {
 
 const streamCalls = 10 // of each node
 
-// chaos crashes nodes, and calms the world when the work is done.
-func (s *streamWorld) chaos() {
+// runFaults crashes nodes, and calms the world when the work is done.
+func (s *streamWorld) runFaults() {
 	for left := s.crashes; s.failed == nil; {
 		s.w.Sleep(time.Duration(1+s.rng.IntN(3000)) * time.Microsecond)
 		begun, want := 0, len(s.nodes)*streamCalls
@@ -200,7 +200,7 @@ func (s *streamWorld) crash(i int) {
 
 func (s *streamWorld) start(i int) *streamNode {
 	s.made++
-	n := &streamNode{s: s, i: i, rng: drawing(s.seed, 3001+s.made), node: s.w.Node(fmt.Sprint("n", i))}
+	n := &streamNode{s: s, i: i, rng: newRand(s.seed, 3001+s.made), node: s.w.Node(fmt.Sprint("n", i))}
 	s.nodes[i] = n
 	n.node.Go(n.main)
 	return n
@@ -219,19 +219,19 @@ func (n *streamNode) main() {
 	n.mem, _ = n.cls.Register(na.WriteOnly, make([]byte, 5000)) // a post may fail
 	for n.s.failed == nil && !n.s.calmed {
 		if n.begun < streamCalls && n.rng.IntN(3) == 0 {
-			n.act()
+			n.doOne()
 		}
-		n.turn()
+		n.actAndDrive()
 	}
 	limit, resumed := n.nctx.Now()+10*time.Minute, false
 	for n.s.failed == nil && !n.s.allQuiet() {
-		if n.s.resumed = n.s.resumed || n.s.ebbed(); n.s.resumed && !resumed {
+		if n.s.resumed = n.s.resumed || n.s.isQuiet(); n.s.resumed && !resumed {
 			limit, resumed = n.nctx.Now()+10*time.Minute, true
 		}
-		n.turn()
+		n.actAndDrive()
 		n.quiet = n.pending == 0 && len(n.ends) == 0 && len(n.held) == 0 && n.nctx.Stats().Streams == 0 && n.nctx.Stats().Envelopes == 0
 		if n.nctx.Now() > limit {
-			n.stuck()
+			n.reportStuck()
 		}
 	}
 	n.close()
@@ -241,15 +241,15 @@ func (s *streamWorld) allQuiet() bool {
 	return !slices.ContainsFunc(s.nodes, func(n *streamNode) bool { return !n.quiet })
 }
 
-// ebbed reports whether every stream has come to its end but those of ends that stand still.
-func (s *streamWorld) ebbed() bool {
+// isQuiet reports whether every stream has ended, except those of paused ends.
+func (s *streamWorld) isQuiet() bool {
 	return !slices.ContainsFunc(s.nodes, func(n *streamNode) bool {
 		return n.pending > 0 || len(n.held) > 0 || slices.ContainsFunc(n.ends, func(e *streamEnd) bool { return !e.line.stalled })
 	})
 }
 
-// stuck says what stands still though the world is calm.
-func (n *streamNode) stuck() {
+// reportStuck reports the streams that make no progress although there are no faults.
+func (n *streamNode) reportStuck() {
 	text := ""
 	for _, n := range n.s.nodes {
 		text += fmt.Sprintf("\nnode %d: %d operations, %d requests held, %d callbacks, %+v", n.i, n.pending, len(n.held), n.nctx.Upper().Queued(), n.nctx.Stats())
@@ -283,8 +283,8 @@ func (n *streamNode) close() {
 	}
 }
 
-// op makes an operation whose end is counted.
-func (n *streamNode) op(start func(op *na.Op) error, done func(r na.Result)) *na.Op {
+// startOp starts an operation whose end is counted.
+func (n *streamNode) startOp(start func(op *na.Op) error, done func(r na.Result)) *na.Op {
 	op := n.nctx.NewOp(func(_ *na.Op, r na.Result) {
 		n.pending--
 		done(r)
@@ -316,8 +316,8 @@ func (n *streamNode) receive() {
 	n.receives = n.nctx.RecvUnexpected(op) == nil // a post may fail
 }
 
-// turn does some of what there is to do, and drives.
-func (n *streamNode) turn() {
+// actAndDrive does some acts, and drives.
+func (n *streamNode) actAndDrive() {
 	n.receive()
 	for i := 0; i < len(n.held); i++ {
 		if n.s.calmed || n.rng.IntN(4) == 0 {
@@ -344,19 +344,19 @@ func (n *streamNode) turn() {
 	n.nctx.Trigger(0)
 }
 
-// act begins something.
-func (n *streamNode) act() {
+// doOne starts a random operation.
+func (n *streamNode) doOne() {
 	to := n.s.nodes[n.rng.IntN(len(n.s.nodes))]
 	addr := na.MakeAddr(fmt.Sprint("sim://n", to.i), 0)
 	switch n.rng.IntN(6) {
 	case 0: // a message
-		n.op(func(op *na.Op) error {
+		n.startOp(func(op *na.Op) error {
 			return n.nctx.SendUnexpected(op, addr, 1, make([]byte, 16+n.rng.IntN(200)))
 		}, func(na.Result) {})
 	case 1: // a put
 		m, err := n.cls.NewMem(make([]byte, 1+n.rng.IntN(5000)))
 		if err == nil && to.mem != nil {
-			n.op(func(op *na.Op) error {
+			n.startOp(func(op *na.Op) error {
 				return n.nctx.Put(op, m, 0, addr, to.mem.Key(), 0, m.Len())
 			}, func(na.Result) {})
 		}
@@ -389,7 +389,7 @@ func (n *streamNode) call(to *streamNode, addr na.Addr) {
 	}
 	n.ends = append(n.ends, c.ends...)
 	binary.LittleEndian.PutUint64(spec.Msg[8:], uint64(c.n))
-	c.op = n.op(func(op *na.Op) error { return n.nctx.Upper().Call(op, spec) }, func(r na.Result) {
+	c.op = n.startOp(func(op *na.Op) error { return n.nctx.Upper().Call(op, spec) }, func(r na.Result) {
 		c.ended = true
 		if r.Err == nil && spec.Buf[0] == 0 {
 			return // the streams go on
@@ -449,7 +449,7 @@ func (n *streamNode) answer(h heldRequest) {
 
 // reply answers, and again if the post has failed.
 func (n *streamNode) reply(to na.Addr, tag na.Tag, msg []byte) {
-	n.op(func(op *na.Op) error { return n.nctx.SendExpected(op, to, tag, msg) }, func(r na.Result) {
+	n.startOp(func(op *na.Op) error { return n.nctx.SendExpected(op, to, tag, msg) }, func(r na.Result) {
 		if errors.Is(r.Err, na.ErrAgain) || errors.Is(r.Err, na.ErrNoMemory) {
 			n.pending++
 			n.s.w.After(time.Millisecond, func() { n.pending--; n.reply(to, tag, msg) })

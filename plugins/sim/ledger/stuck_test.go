@@ -212,10 +212,10 @@ func TestNoProgress(t *testing.T) {
 			}
 			begun := p.w.Now()
 			drive(begun + time.Second)
-			early := heap()
+			early := heapInUse()
 			st := p.octx.Stats()
 			drive(begun + 5*time.Second)
-			require.Less(t, heap()-early, int64(256<<10), "bytes more in 4 s")
+			require.Less(t, heapInUse()-early, int64(256<<10), "bytes more in 4 s")
 			now := p.octx.Stats()
 			require.Equal(t, n-ger, now.NA.Queued)
 			require.Equal(t, st.NA.Queued, now.NA.Queued)

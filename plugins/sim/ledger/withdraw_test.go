@@ -116,7 +116,7 @@ type toll struct {
 
 func (p *toll) add(s *race) {
 	p.seeds++
-	if s.opts.clean() {
+	if s.opts.isClean() {
 		p.clean++
 	}
 	p.calls += len(s.calls)

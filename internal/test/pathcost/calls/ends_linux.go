@@ -12,14 +12,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// ends are an origin and a target that are connected.
-type ends struct {
+// callEnds are an origin and a target that are connected.
+type callEnds struct {
 	call  func(n int) error // makes n calls, one after the other
 	close func(ctx context.Context) error
 }
 
-// open returns two ends that are connected by a transport, for calls of a kind.
-func open(kind, transport string) (*ends, error) {
+// openEnds returns two ends that are connected by a transport, for calls of a kind.
+func openEnds(kind, transport string) (*callEnds, error) {
 	listen, ok := map[string]string{"tcp": "tcp://127.0.0.1:0", "udp": "udp://127.0.0.1:0", "sm": "sm://*"}[transport]
 	if !ok {
 		return nil, fmt.Errorf("-transport %q: want tcp, udp or sm", transport)
@@ -50,8 +50,8 @@ func echoRaw(r hg.Request) error {
 	return r.RespondRaw(in, nil)
 }
 
-// check returns an error if an echo is not as long as what was sent.
-func check(out []byte) error {
+// checkEcho returns an error if an echo is not as long as what was sent.
+func checkEcho(out []byte) error {
 	if len(out) != len(payload) {
 		return fmt.Errorf("sent %d bytes, got %d", len(payload), len(out))
 	}
@@ -81,7 +81,7 @@ func openRaw(listen, from string) (target, origin *hg.Context, h *hg.Handle, err
 }
 
 // openCallback makes calls by ForwardRaw with a callback. One goroutine drives both ends in turn.
-func openCallback(listen, from string) (*ends, error) {
+func openCallback(listen, from string) (*callEnds, error) {
 	target, origin, h, err := openRaw(listen, from)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func openCallback(listen, from string) (*ends, error) {
 			out, err = h.OutputRaw()
 		}
 		if err == nil {
-			err = check(out)
+			err = checkEcho(out)
 		}
 		ended, failed = true, err
 	}
@@ -120,11 +120,11 @@ func openCallback(listen, from string) (*ends, error) {
 	stop := func(ctx context.Context) error {
 		return errors.Join(h.Close(), origin.Class().Shutdown(ctx), target.Class().Shutdown(ctx))
 	}
-	return &ends{call, stop}, nil
+	return &callEnds{call, stop}, nil
 }
 
 // openBlocking makes calls by CallRaw. A goroutine drives the target.
-func openBlocking(listen, from string) (*ends, error) {
+func openBlocking(listen, from string) (*callEnds, error) {
 	target, origin, h, err := openRaw(listen, from)
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func openBlocking(listen, from string) (*ends, error) {
 		for range n {
 			out, err := h.CallRaw(context.Background(), payload)
 			if err == nil {
-				err = check(out)
+				err = checkEcho(out)
 			}
 			if err != nil {
 				return err
@@ -144,7 +144,7 @@ func openBlocking(listen, from string) (*ends, error) {
 		}
 		return nil
 	}
-	return &ends{call, func(ctx context.Context) error {
+	return &callEnds{call, func(ctx context.Context) error {
 		err := errors.Join(h.Close(), origin.Class().Shutdown(ctx))
 		stop()
 		served.Wait()
@@ -158,7 +158,7 @@ type message struct{ Data []byte }
 var echo = qs.Define[message, message]("echo")
 
 // openTyped makes calls by Method.Call. A goroutine serves the target's node.
-func openTyped(listen, from string) (*ends, error) {
+func openTyped(listen, from string) (*callEnds, error) {
 	target, err := qs.Open(listen, qs.Config{HG: noSpin})
 	if err != nil {
 		return nil, err
@@ -184,7 +184,7 @@ func openTyped(listen, from string) (*ends, error) {
 		for range n {
 			out, err := echo.Call(context.Background(), to, message{payload})
 			if err == nil {
-				err = check(out.Data)
+				err = checkEcho(out.Data)
 			}
 			if err != nil {
 				return err
@@ -192,7 +192,7 @@ func openTyped(listen, from string) (*ends, error) {
 		}
 		return nil
 	}
-	return &ends{call, func(context.Context) error {
+	return &callEnds{call, func(context.Context) error {
 		err := origin.Close()
 		stop()
 		return errors.Join(err, <-served, target.Close())

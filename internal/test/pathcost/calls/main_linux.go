@@ -56,7 +56,7 @@ func main() {
 
 // measure makes one round, with ends of its own: what a node learns on a busy machine, as that handlers are slow, ends with the node.
 func (r *report) measure(round int) error {
-	e, err := open(*kind, *transport)
+	e, err := openEnds(*kind, *transport)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (r *report) measure(round int) error {
 }
 
 // count makes calls and writes their counters to a folder.
-func (e *ends) count(folder string) error {
+func (e *callEnds) count(folder string) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (e *ends) count(folder string) error {
 }
 
 // measureRest measures all but the counters.
-func (r *report) measureRest(e *ends) error {
+func (r *report) measureRest(e *callEnds) error {
 	before := processorTime()
 	if err := e.call(*calls); err != nil {
 		return err

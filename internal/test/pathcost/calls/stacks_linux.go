@@ -10,7 +10,7 @@ import (
 const module = "github.com/quicksilver-rpc/quicksilver/"
 
 // countAllocations returns how much each function allocates in a call.
-func (e *ends) countAllocations(calls int) (map[string]float64, error) {
+func (e *callEnds) countAllocations(calls int) (map[string]float64, error) {
 	runtime.MemProfileRate = 1 // every one
 	defer func() { runtime.MemProfileRate = 0 }()
 	before := readAllocations()
@@ -49,7 +49,7 @@ func readAllocations() map[string]float64 {
 var handlerFrames *[]string
 
 // recordFrames makes a call and returns the functions below its handler.
-func (e *ends) recordFrames() (frames []string, err error) {
+func (e *callEnds) recordFrames() (frames []string, err error) {
 	handlerFrames = &frames
 	err = e.call(1)
 	handlerFrames = nil
