@@ -14,33 +14,33 @@ const (
 	calling   = "na/op_call.go"
 )
 
-// What tests say that wait for the end of a call.
+// The output of tests that wait for the end of a call.
 const (
-	waits     = `nothing happened for`
-	waitsMore = `Outstanding:1 .*nothing happened for` // with an operation that nobody ends
+	waitTests     = `nothing happened for`
+	moreWaitTests = `Outstanding:1 .*nothing happened for` // with an operation that nobody ends
 )
 
-// hazards are those of docs/internals/FAULTS.md.
-var hazards = []Mutant{
+// hazardMutants are those of docs/internals/FAULTS.md.
+var hazardMutants = []Mutant{
 	{"h1-cancel-before-post", "a cancel while Forward posts is lost, and all later ones with it", "H1",
 		[]Edit{{forward, `if limit != 0 && !k.setDeadline(limit) {`, `if planted() { planted.Gap(&h.mu) }; $`}},
-		[]Catcher{{"hg", "TestH1CancelRacesForward", waitsMore}}},
+		[]Catcher{{"hg", "TestH1CancelRacesForward", moreWaitTests}}},
 	{"h1-cancel-between", "a cancel between the start of an operation and its post is lost", "H1",
 		[]Edit{{operation, `t.isCanceling():`, `t.isCanceling() && !planted():`}},
 		[]Catcher{{"na/natest", "TestH1CancelBetween", `expected: 1 actual : 0 .*Messages: (lookup|receive|send|get|put|lease)`}}},
 	{"h2-second-part", "a call that is canceled has a part more than was posted", "H2",
 		[]Edit{{ends, `func (k *call) goOn() {`, `$; if planted() && k.r.Err != nil { k.parts++ }`}},
-		[]Catcher{{"hg", "TestH2EndsOnce", waits}}},
+		[]Catcher{{"hg", "TestH2EndsOnce", waitTests}}},
 	{"h3-deaf-pull", "the pull of a large output cannot be canceled", "H3",
 		[]Edit{{call, `k.pull.cancel()`, `if !planted() { $ }`}},
 		[]Catcher{{"hg", "TestH3CancelWhileFetched", `canceled while its output was fetched`}}},
 	{"h3b-pull-not-begun", "a pull that could not begin is waited for", "H3b",
 		[]Edit{{ends, `{ // it gave the body back`, `{ if planted() { k.parts++ }`}},
-		[]Catcher{{"hg", "TestH3bFetchThatCannotBegin", waits}}},
+		[]Catcher{{"hg", "TestH3bFetchThatCannotBegin", waitTests}}},
 	{"h3b-pull-refused", "a pull that ends at once, before anything is asked for, is waited for", "H3b",
 		[]Edit{{overflow, `func (p *pull) moved(_ *na.Op, r na.Result) (ran int) {`, `$; if planted() && r.Err != nil && r.Fate == na.NotRun { return 0 }`}},
 		[]Catcher{
-			{"hg", "TestH3bTargetGoesBeforeTheFetch", waits},
+			{"hg", "TestH3bTargetGoesBeforeTheFetch", waitTests},
 			{ledger, "TestH3bPostsFail", `0 callbacks`},
 		}},
 	{"h4-loan-outlives", "the peer can read a large input after the call has ended", "H4",
@@ -98,8 +98,8 @@ var hazards = []Mutant{
 		[]Catcher{{"hg", "TestH17CallbackStillToRun", `Messages: closed before the callback has run`}}},
 }
 
-// calls are bugs of calls, beside the hazards.
-var calls = []Mutant{
+// callMutants are bugs of calls, in addition to the hazards.
+var callMutants = []Mutant{
 	{"double-end", "a response that ties with a cancel is counted twice", "I1, F39",
 		[]Edit{{ends, `return k.partEnded()
 }
@@ -128,7 +128,7 @@ var calls = []Mutant{
 		[]Edit{{"qs/call.go", `s.fate, s.which = fate, a.number`, `if !planted() { $ }`}},
 		[]Catcher{
 			{"qs", "TestFateOfAttempts", `expected: 0x[02] actual : 0x1`},
-			{outermost, "TestSeeds", `is said not to have run, and ran`},
+			{outcomeLedger, "TestSeeds", `is said not to have run, and ran`},
 		}},
 	{"fate-by-order", "of several errors the first says what became of the request", "A retried call that lies",
 		[]Edit{{"hg/codes.go", `(!found || worst == NotRun || fate == Ran)`, `$ && !(planted() && found)`}},
@@ -152,7 +152,7 @@ var calls = []Mutant{
 		[]Catcher{{"hg", "TestExpiredInTheQueue", `"i/o timeout" in chain but got nil`}}},
 	{"waits-for-ever", "a request that waits for room outlives its deadline", "F47",
 		[]Edit{{"hg/dispatch.go", `s.ctx.load.leave(s)`, `!planted() && $`}},
-		[]Catcher{{"hg", "TestExpiredBehindMaxActive", waits}}},
+		[]Catcher{{"hg", "TestExpiredBehindMaxActive", waitTests}}},
 	{"fetched-for-ever", "the input of a request whose deadline has passed is fetched to the end", "F47",
 		[]Edit{{"hg/deadline.go", `s.pull.cancel()`, `if !planted() { $ }`}},
 		[]Catcher{{"hg", "TestExpiredWhileFetched", `Max difference between 100ms and`}}},
@@ -162,7 +162,7 @@ var calls = []Mutant{
 		[]Edit{{"hg/respond.go", `s.loan = nil; s.phase == serviceLending {`, `s.loan = nil; s.phase == serviceLending && !planted() {`}}, nil},
 	{"dispatched-for-ever", "a dispatched request that nobody runs outlives its deadline", "Dispatch",
 		[]Edit{{"hg/dispatch.go", `return s.claimRun()`, `return !planted() && s.claimRun()`}},
-		[]Catcher{{"hg", "TestDispatchedAndNeverRun", waits}}},
+		[]Catcher{{"hg", "TestDispatchedAndNeverRun", waitTests}}},
 	{"answers-stay", "what is held back for dispatched handlers stays when the Trigger has returned", "Dispatch",
 		[]Edit{{"internal/loop/batch.go", `if held {`, `if held && !planted() {`}},
 		[]Catcher{{"hg", "TestDispatchedAnswersLeaveTogether", `Messages: answers have left`}}},

@@ -1,6 +1,6 @@
-// Package mutant is bugs to plant in the code, one at a time, to prove that the tests catch them.
+// Package mutant has bugs to plant in the code, one at a time, to prove that the tests catch them.
 //
-//	calls.go, memory.go, sessions.go, packets.go, rings.go, streams.go, disagree.go: the bugs, each as an edit of a file, and the tests that must fail
+//	calls.go, memory.go, sessions.go, packets.go, rings.go, streams.go, schema.go, outcomes.go, page.go: the bugs, each as an edit of a file, and the tests that must fail
 //	                 │
 //	              Overlay ── files with every bug in them, each behind planted.Is("its-name") ── go test -overlay
 //	                 │

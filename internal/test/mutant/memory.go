@@ -1,7 +1,7 @@
 package mutant
 
-// memory is bugs of operations and memory.
-var memory = []Mutant{
+// memoryMutants is bugs of operations and memory.
+var memoryMutants = []Mutant{
 	{"stale-ticket", "the generation of an operation is not raised when it ends", "I1",
 		[]Edit{{"na/op.go", "op.word.Store((w>>opGenShift + 1) << opGenShift)\n\treturn r", `if planted() { w -= 1 << opGenShift }; $`}},
 		[]Catcher{{"na", "TestOpLife", `Should be false Test: TestOpLife/a_ticket_is_good_for_one_life`}}},

@@ -2,13 +2,13 @@ package mutant
 
 import "slices"
 
-// What a program that is built with the overlay finds in its environment.
+// The environment variables of a program that is built with the overlay.
 const (
 	Env      = "QUICKSILVER_MUTANT"       // the name of the mutant that is on
-	EnvBlind = "QUICKSILVER_MUTANT_BLIND" // if set, the tables of internal/fsmcheck are not looked at
+	EnvBlind = "QUICKSILVER_MUTANT_BLIND" // if set, the tables of internal/fsmcheck are not checked
 )
 
-// A Mutant is a bug that a system of this kind has had, or a promise of ours broken.
+// A Mutant is a bug that a system of this kind has had, or a violation of a guarantee of this one.
 type Mutant struct {
 	Name string
 	Bug  string
@@ -25,16 +25,16 @@ type Edit struct {
 	With   string // where $ is the anchor, and planted() reports whether the mutant is on
 }
 
-// A Catcher is a test that must fail when the mutant is on, and for its sake: Says is a regular expression that its output
-// matches, with one blank for all white space. The tables of internal/fsmcheck are not looked at meanwhile: many mutants would meet
-// them before the test could say anything.
+// A Catcher is a test that must fail when the mutant is on, and because of it: Says is a regular expression that its output
+// matches, with one blank for all white space. The tables of internal/fsmcheck are not checked then: they would catch many mutants
+// before the test could.
 type Catcher struct{ Pkg, Test, Says string }
 
 func (c Catcher) String() string { return c.Pkg + " " + c.Test }
 
 // All returns every mutant, in order.
 func All() []Mutant {
-	return slices.Concat(hazards, calls, memory, sessions, packets, rings, streams, told, shown, disagree)
+	return slices.Concat(hazardMutants, callMutants, memoryMutants, sessionMutants, packetMutants, ringMutants, streamMutants, outcomeMutants, pageMutants, schemaMutants)
 }
 
 // Named returns the mutant with this name, or nil.
@@ -46,8 +46,8 @@ func Named(name string) *Mutant {
 	return nil
 }
 
-// harness is what the overlay changes beside the bugs, in what tests are made of.
-var harness = []Edit{
+// harnessEdits are the changes of the overlay to the helpers of tests.
+var harnessEdits = []Edit{
 	{"internal/test/leak/leak.go", `fsmcheck.Check()`, `if !planted.Blind() { $ }`},
 	{"internal/test/transports/transports.go", `patience = time.Minute`, `patience = 10 * time.Second`},
 	{ledger + "/seeds_test.go", `most := uint64(5)`, `most := uint64(1)`},        // one seed is enough,

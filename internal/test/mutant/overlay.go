@@ -13,19 +13,19 @@ import (
 	"strings"
 )
 
-// A piece is a part of a file that is replaced.
-type piece struct {
+// A replacement is a part of a file that is replaced.
+type replacement struct {
 	begin, end int
-	with       string
-	whose      string
+	text       string
+	mutant     string
 }
 
 // Overlay writes every file that a mutant changes, with all mutants in it, to dir, and returns the name of the file in dir
 // that is for go's flag -overlay. root is where the module is.
 func Overlay(root, dir string) (string, error) {
-	pieces, text := map[string][]piece{}, map[string]string{}
+	pieces, text := map[string][]replacement{}, map[string]string{}
 	var wrong []error
-	for _, m := range append(All(), Mutant{Name: "harness", Edits: harness}) {
+	for _, m := range append(All(), Mutant{Name: "harness", Edits: harnessEdits}) {
 		for _, e := range m.Edits {
 			if text[e.File] == "" {
 				b, err := os.ReadFile(filepath.Join(root, e.File))
@@ -41,7 +41,7 @@ func Overlay(root, dir string) (string, error) {
 			}
 			at := strings.Index(text[e.File], e.Anchor)
 			with := strings.ReplaceAll(e.With, "planted()", fmt.Sprintf("planted.Is(%q)", m.Name))
-			pieces[e.File] = append(pieces[e.File], piece{at, at + len(e.Anchor), strings.ReplaceAll(with, "$", e.Anchor), m.Name})
+			pieces[e.File] = append(pieces[e.File], replacement{at, at + len(e.Anchor), strings.ReplaceAll(with, "$", e.Anchor), m.Name})
 		}
 	}
 	if len(wrong) > 0 {
@@ -49,7 +49,7 @@ func Overlay(root, dir string) (string, error) {
 	}
 	replace := map[string]string{}
 	for file := range pieces {
-		b, err := patch(text[file], pieces[file])
+		b, err := applyEdits(text[file], pieces[file])
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", file, err)
 		}
@@ -76,17 +76,17 @@ func Overlay(root, dir string) (string, error) {
 
 var clause = regexp.MustCompile(`(?m)^package \w+$`)
 
-// patch returns a file with all its pieces replaced, which must not overlap.
-func patch(text string, pieces []piece) ([]byte, error) {
-	slices.SortFunc(pieces, func(a, b piece) int { return cmp.Compare(a.begin, b.begin) })
+// applyEdits returns a file with all its pieces replaced, which must not overlap.
+func applyEdits(text string, pieces []replacement) ([]byte, error) {
+	slices.SortFunc(pieces, func(a, b replacement) int { return cmp.Compare(a.begin, b.begin) })
 	var b strings.Builder
 	at := 0
 	for i, p := range pieces {
 		if p.begin < at {
-			return nil, fmt.Errorf("%s and %s change the same lines", pieces[i-1].whose, p.whose)
+			return nil, fmt.Errorf("%s and %s change the same lines", pieces[i-1].mutant, p.mutant)
 		}
 		b.WriteString(text[at:p.begin])
-		b.WriteString(p.with)
+		b.WriteString(p.text)
 		at = p.end
 	}
 	b.WriteString(text[at:])

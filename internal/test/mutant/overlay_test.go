@@ -29,7 +29,7 @@ func TestOverlay(t *testing.T) {
 	require.NoError(t, err)
 
 	pkgs := map[string]bool{}
-	for _, m := range append(All(), Mutant{Edits: harness}) {
+	for _, m := range append(All(), Mutant{Edits: harnessEdits}) {
 		for _, e := range m.Edits {
 			pkgs["./"+path.Dir(e.File)] = true
 		}
@@ -67,7 +67,7 @@ func TestTable(t *testing.T) {
 // TestPatch: pieces that overlap, or leave what is not Go, are an error.
 func TestPatch(t *testing.T) {
 	const text = "package p\n\nfunc f() int { return 1 }\n"
-	b, err := patch(text, []piece{{33, 34, "3", "b"}, {26, 32, `if planted.Is("a") { return 2 }; return`, "a"}})
+	b, err := applyEdits(text, []replacement{{33, 34, "3", "b"}, {26, 32, `if planted.Is("a") { return 2 }; return`, "a"}})
 	require.NoError(t, err)
 	require.Equal(t, `package p
 
@@ -80,9 +80,9 @@ func f() int {
 	return 3
 }
 `, string(b))
-	_, err = patch(text, []piece{{26, 34, "return 2", "a"}, {33, 34, "3", "b"}})
+	_, err = applyEdits(text, []replacement{{26, 34, "return 2", "a"}, {33, 34, "3", "b"}})
 	require.EqualError(t, err, "a and b change the same lines")
-	_, err = patch(text, []piece{{33, 34, "(", "a"}})
+	_, err = applyEdits(text, []replacement{{33, 34, "(", "a"}})
 	require.Error(t, err)
 }
 

@@ -1,7 +1,7 @@
 package mutant
 
-// packets is bugs of the protocol of udp.
-var packets = []Mutant{
+// packetMutants is bugs of the protocol of udp.
+var packetMutants = []Mutant{
 	{"repeated-ack-resends", "an acknowledgment that says nothing new sends the window again", "I2",
 		[]Edit{{arq + "ack.go", `advanced := l.una != p.ack`, `$; if planted() && !advanced && l.una != s.high { a.goBack(i) }`}},
 		[]Catcher{{arqPkg, "TestScripts/ut11-same-ack", `Not equal`}}},

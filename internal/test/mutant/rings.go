@@ -8,8 +8,8 @@ const (
 	ringEnd = ring + "/end.go"
 )
 
-// rings is bugs of shared memory.
-var rings = []Mutant{
+// ringMutants is bugs of shared memory.
+var ringMutants = []Mutant{
 	{"takes-any-file", "who listens on sm removes whatever has the name", "",
 		[]Edit{{"plugins/sm/place_linux.go", `why := inTheWay(path, marked || o.ownsDir()); why != ""`, `$ && !planted()`}},
 		[]Catcher{{"plugins/sm", "TestFilesOfOthers", `Messages: poetry`}}},

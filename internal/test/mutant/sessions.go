@@ -11,8 +11,8 @@ const (
 	idle     = "na/session_idle.go"
 )
 
-// sessions is bugs of sessions.
-var sessions = []Mutant{
+// sessionMutants is bugs of sessions.
+var sessionMutants = []Mutant{
 	{"probe-by-nobody", "a probe is answered although nobody drives the context", "a node that hangs and looks well",
 		[]Edit{{"na/session_probe.go", `l.probes.due = true
 	e := l.e`, `if planted() { l.probes.answering, l.stateDue = h.Op, true; l.markPending(); return nil }; $`}},

@@ -6,8 +6,8 @@ const (
 	streamSession = "na/session_stream.go"
 )
 
-// streams is bugs of the streams of calls.
-var streams = []Mutant{
+// streamMutants is bugs of the streams of calls.
+var streamMutants = []Mutant{
 	{"limit-plus-one", "a stream may send one byte beyond its window", "",
 		[]Edit{{streamReceive, `off > r.limit-n:`, `off > r.limit-n && !(planted() && off == r.limit-n+1):`}},
 		[]Catcher{{"na", "TestStreamHostileFields/offset", `in chain but got nil`}}},

@@ -26,8 +26,8 @@ type busyOrigin struct {
 
 const busyCalls = 32
 
-// busy begins the calls that nobody cancels.
-func busy(o *origin, addr string) *busyOrigin {
+// startBusyOrigin starts calls that are not canceled.
+func startBusyOrigin(o *origin, addr string) *busyOrigin {
 	b := &busyOrigin{origin: o}
 	peer, err := na.ParseAddr(addr)
 	require.NoError(o.t, err)
@@ -99,9 +99,9 @@ func cancelTenThousand(t *testing.T, tr transport) {
 	if raceflag.Enabled {
 		rounds = 2000
 	}
-	p := tr.target(t, "")
-	b := busy(tr.from(t, p, hg.Config{NA: na.Config{PeerTimeout: time.Hour}}), tr.target(t, "").Addr)
-	h := b.handle("echo")
+	p := tr.startTarget(t, "")
+	b := startBusyOrigin(tr.newOrigin(t, p, hg.Config{NA: na.Config{PeerTimeout: time.Hour}}), tr.startTarget(t, "").Addr)
+	h := b.newHandle("echo")
 	defer h.Close()
 	require.NoError(t, b.call(h, "before"))
 	target := func() na.PeerStats {
@@ -116,7 +116,7 @@ func cancelTenThousand(t *testing.T, tr transport) {
 
 	alive := b.cancel(h, rounds)
 	require.Equal(t, rounds, alive.callbacks)
-	b.until(idle)
+	b.driveUntil(idle)
 
 	p.stop()
 	late := b.hctx.Stats().NA.LateDropped
@@ -136,19 +136,19 @@ func cancelTenThousand(t *testing.T, tr transport) {
 	var out string
 	require.NoError(t, h.Output(&out))
 	require.Equal(t, "own answer", out)
-	b.until(func() bool { return idle() && b.hctx.Stats().NA.LateDropped >= late+int64(stopped.sent) })
+	b.driveUntil(func() bool { return idle() && b.hctx.Stats().NA.LateDropped >= late+int64(stopped.sent) })
 	require.Zero(t, b.hctx.Stats().NA.PeersLost)
 
 	p.signal(syscall.SIGKILL)
 	dead := b.cancel(h, rounds)
 	require.Equal(t, rounds, dead.callbacks)
-	b.until(func() bool { return b.hctx.Stats().NA.PeersLost == 1 })
+	b.driveUntil(func() bool { return b.hctx.Stats().NA.PeersLost == 1 })
 
-	t.Logf("Cancel to callback, target alive:    %s, %d had left", spread(alive.took), alive.sent)
-	t.Logf("Cancel to callback, target stopped:  %s", spread(stopped.took))
-	t.Logf("Cancel to callback, target dead:     %s", spread(dead.took))
+	t.Logf("Cancel to callback, target alive:    %s, %d had left", spreadText(alive.took), alive.sent)
+	t.Logf("Cancel to callback, target stopped:  %s", spreadText(stopped.took))
+	t.Logf("Cancel to callback, target dead:     %s", spreadText(dead.took))
 	b.over = true
-	b.until(func() bool { return b.flying == 0 })
+	b.driveUntil(func() bool { return b.flying == 0 })
 	require.NoError(t, b.fail, "a call that nobody canceled")
 	t.Logf("%d calls to a target that lived were answered meanwhile", b.answered)
 }

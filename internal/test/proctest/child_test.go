@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 }
 
 // roles are what a child may be.
-var roles = map[string]func() error{"target": child}
+var roles = map[string]func() error{"target": runTarget}
 
 // exposed is what the child gives away: a region to be pulled.
 type exposed struct {
@@ -65,10 +65,10 @@ func init() {
 	}
 }
 
-// child is a target: it echoes, holds requests, pulls, and owns memory. It ends when its standard input does.
-func child() error { return target(hg.Config{}) }
+// runTarget is a target: it echoes, holds requests, pulls, and owns memory. It ends when its standard input does.
+func runTarget() error { return serveTarget(hg.Config{}) }
 
-func target(cfg hg.Config) error {
+func serveTarget(cfg hg.Config) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
@@ -81,7 +81,7 @@ func target(cfg hg.Config) error {
 	if err != nil {
 		return err
 	}
-	for name, handler := range handlers(hctx) {
+	for name, handler := range newHandlers(hctx) {
 		if _, err := cls.Register(name, handler); err != nil {
 			return err
 		}
@@ -100,7 +100,7 @@ func serve(hctx *hg.Context) error {
 	}
 }
 
-func echo(h hg.Request) error {
+func handleEcho(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -108,22 +108,22 @@ func echo(h hg.Request) error {
 	return h.RespondRaw(in, nil)
 }
 
-// handlers are what a target does.
-func handlers(hctx *hg.Context) map[string]hg.Handler {
+// newHandlers are what a target does.
+func newHandlers(hctx *hg.Context) map[string]hg.Handler {
 	var held []hg.Request
 	expose := func(size int) hg.Handler {
 		return func(h hg.Request) error {
 			region := make([]byte, size)
-			fill(region)
+			fillPattern(region)
 			b, err := bulk.Create(hctx, bulk.Options{Access: bulk.ReadOnly}, region)
 			if err != nil {
 				return err
 			}
-			return h.Respond(&exposed{b, sum(region)}, nil)
+			return h.Respond(&exposed{b, checksum(region)}, nil)
 		}
 	}
 	return map[string]hg.Handler{
-		"echo":   echo,
+		"echo":   handleEcho,
 		"expose": expose(regionSize),
 		"lend":   expose(1 << 20),
 		"answer": func(h hg.Request) error { // says when the answer has left
@@ -148,7 +148,7 @@ func handlers(hctx *hg.Context) map[string]hg.Handler {
 				return err
 			}
 			_ = h.Detach()
-			return pull(h, &in, func(*bulk.Op) {
+			return handlePull(h, &in, func(*bulk.Op) {
 				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 				select {} // the process may run on for a moment, this transfer must not
 			}, nil)
@@ -162,9 +162,9 @@ type pullArgs struct {
 	Size, Point int64
 }
 
-// pull pulls what the origin of h has asked for, and answers. It calls point once, in the middle, and done at the end; done may
+// handlePull pulls what the origin of h has asked for, and answers. It calls point once, in the middle, and done at the end; done may
 // be nil.
-func pull(h hg.Request, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc) error {
+func handlePull(h hg.Request, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc) error {
 	local, err := bulk.Create(h.HG(), bulk.Options{Access: bulk.LocalOnly}, make([]byte, in.Size))
 	if err != nil {
 		return err
@@ -188,8 +188,8 @@ func pull(h hg.Request, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc) 
 	return err
 }
 
-// fill writes bytes that depend on their position: a block of noise again and again, each with its number in front.
-func fill(b []byte) {
+// fillPattern writes bytes that depend on their position: a block of noise again and again, each with its number in front.
+func fillPattern(b []byte) {
 	block := make([]byte, 64<<10)
 	x := uint64(88172645463325252)
 	for i := 0; i < len(block); i += 8 {
@@ -204,8 +204,8 @@ func fill(b []byte) {
 	}
 }
 
-// sum goes over b piece by piece: one call for all of it could not be preempted, and nobody would answer for the process meanwhile.
-func sum(b []byte) (crc uint64) {
+// checksum goes over b piece by piece: one call for all of it could not be preempted, and nobody would answer for the process meanwhile.
+func checksum(b []byte) (crc uint64) {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	for piece := range slices.Chunk(b, 1<<20) {
 		crc = uint64(crc32.Update(uint32(crc), table, piece))
@@ -239,12 +239,12 @@ func startRole(t *testing.T, role string, env ...string) *process {
 		_ = stdin.Close()
 		_ = cmd.Wait()
 	})
-	p.Addr = p.line()
+	p.Addr = p.readLine()
 	return p
 }
 
-// line is the next that the child says.
-func (p *process) line() string {
+// readLine is the next that the child says.
+func (p *process) readLine() string {
 	p.t.Helper()
 	line, err := p.out.ReadString('\n')
 	require.NoError(p.t, err)
@@ -260,11 +260,11 @@ func (p *process) signal(s syscall.Signal) {
 func (p *process) stop() {
 	p.t.Helper()
 	p.signal(syscall.SIGSTOP)
-	p.stopped()
+	p.waitStopped()
 }
 
-// stopped returns when the child is stopped.
-func (p *process) stopped() {
+// waitStopped returns when the child is stopped.
+func (p *process) waitStopped() {
 	p.t.Helper()
 	var ws syscall.WaitStatus
 	for {
@@ -300,7 +300,7 @@ func openAt(t *testing.T, addr string, cfg hg.Config, does map[string]hg.Handler
 	require.NoError(t, err)
 	hctx, err := cls.NewContext()
 	require.NoError(t, err)
-	for name := range handlers(nil) {
+	for name := range newHandlers(nil) {
 		_, err = cls.Register(name, does[name])
 		require.NoError(t, err)
 	}
@@ -312,22 +312,22 @@ func openAt(t *testing.T, addr string, cfg hg.Config, does map[string]hg.Handler
 	return &origin{t: t, cls: cls, hctx: hctx}
 }
 
-// meet has the next handles go to p.
-func (o *origin) meet(p *process) {
+// connect makes the next handles of o call p.
+func (o *origin) connect(p *process) {
 	o.t.Helper()
 	peer, err := na.ParseAddr(p.Addr)
 	require.NoError(o.t, err)
 	o.peer = peer
 }
 
-func (o *origin) handle(name string) *hg.Handle {
+func (o *origin) newHandle(name string) *hg.Handle {
 	o.t.Helper()
 	h, err := o.hctx.Create(o.peer, hg.HashName(name))
 	require.NoError(o.t, err)
 	return h
 }
 
-func (o *origin) until(done func() bool) {
+func (o *origin) driveUntil(done func() bool) {
 	o.t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); {
 		o.by.call()
@@ -346,13 +346,13 @@ func (o *origin) until(done func() bool) {
 func (o *origin) drive(d time.Duration) {
 	o.t.Helper()
 	end := time.Now().Add(d)
-	o.until(func() bool { return !time.Now().Before(end) })
+	o.driveUntil(func() bool { return !time.Now().Before(end) })
 }
 
 func (o *origin) call(h *hg.Handle, in any) error {
 	o.t.Helper()
 	c := o.forward(h, in)
-	o.until(func() bool { return c.ended > 0 })
+	o.driveUntil(func() bool { return c.ended > 0 })
 	return c.err
 }
 

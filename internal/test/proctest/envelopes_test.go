@@ -29,9 +29,9 @@ const (
 	budgetEnv    = "QUICKSILVER_TEST_BUDGET"
 )
 
-func init() { roles["holder"] = holder }
+func init() { roles["holder"] = runHolder }
 
-// held is what a holder says of itself.
+// held is the report of a holder about its messages and memory.
 type held struct {
 	Stats    na.Stats
 	Peers    int
@@ -41,8 +41,8 @@ type held struct {
 	Heap     int64
 }
 
-// holder is a target that takes in nothing: what arrives stays in its envelopes. It answers each line with a held.
-func holder() error {
+// runHolder is a target that takes in nothing: what arrives stays in its envelopes. It answers each line with a held.
+func runHolder() error {
 	budget, err := strconv.ParseInt(os.Getenv(budgetEnv), 10, 64)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func holder() error {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		debug.FreeOSMemory()
 		h := held{Stats: nctx.Stats()}
-		h.Resident, h.Shared = resident()
+		h.Resident, h.Shared = residentMemory()
 		for _, p := range nctx.Peers() {
 			h.Peers++
 			h.Fullest = max(h.Fullest, p.HeldMax)
@@ -78,8 +78,8 @@ func holder() error {
 	return nil
 }
 
-// resident is the memory of this process that is in use, in bytes: its own, and what it shares.
-func resident() (own, shared int64) {
+// residentMemory is the memory of this process that is in use, in bytes: its own, and what it shares.
+func residentMemory() (own, shared int64) {
 	var size, pages, both int64
 	b, err := os.ReadFile("/proc/self/statm")
 	if err == nil {
@@ -92,11 +92,11 @@ func resident() (own, shared int64) {
 	return (pages - both) * page, both * page
 }
 
-func (p *process) held() (h held) {
+func (p *process) readHeld() (h held) {
 	p.t.Helper()
 	_, err := fmt.Fprintln(p.in)
 	require.NoError(p.t, err)
-	require.NoError(p.t, json.Unmarshal([]byte(p.line()), &h))
+	require.NoError(p.t, json.Unmarshal([]byte(p.readLine()), &h))
 	return h
 }
 
@@ -127,7 +127,7 @@ func newSender(t *testing.T, tr transport, p *process) *sender {
 	return &sender{t: t, cls: cls, nctx: nctx, to: to}
 }
 
-func (s *sender) done(_ *na.Op, r na.Result) {
+func (s *sender) handleEnd(_ *na.Op, r na.Result) {
 	s.ended++
 	s.fail = r.Err
 }
@@ -136,12 +136,12 @@ func (s *sender) send(n int) {
 	s.t.Helper()
 	message := make([]byte, gerEager)
 	for range n {
-		require.NoError(s.t, s.nctx.SendUnexpected(s.nctx.NewOp(s.done), s.to, 1, message))
+		require.NoError(s.t, s.nctx.SendUnexpected(s.nctx.NewOp(s.handleEnd), s.to, 1, message))
 	}
 }
 
-// until drives s.
-func (s *sender) until(done func() bool) {
+// driveUntil drives s.
+func (s *sender) driveUntil(done func() bool) {
 	s.t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); {
 		require.True(s.t, time.Now().Before(end), "nothing happened for a minute: %+v", s.nctx.Stats())
@@ -150,14 +150,14 @@ func (s *sender) until(done func() bool) {
 	}
 }
 
-// meet makes the connection and sends nothing over it.
-func (s *sender) meet() {
+// connect makes the connection and sends nothing over it.
+func (s *sender) connect() {
 	s.t.Helper()
-	op := s.nctx.NewOp(s.done)
+	op := s.nctx.NewOp(s.handleEnd)
 	require.NoError(s.t, s.nctx.RecvExpected(op, s.to, 1, nil))
-	s.until(func() bool { return s.ended > 0 || s.nctx.Stats().Peers > 0 })
+	s.driveUntil(func() bool { return s.ended > 0 || s.nctx.Stats().Peers > 0 })
 	op.Cancel()
-	s.until(func() bool { return s.ended > 0 })
+	s.driveUntil(func() bool { return s.ended > 0 })
 	require.ErrorIs(s.t, s.fail, na.ErrCanceled)
 	s.ended = 0
 }
@@ -182,23 +182,23 @@ func gerExample(t *testing.T, tr transport, spare int) {
 	if spare > 0 {
 		budget += na.GuaranteedBytes(1, spare, gerEager)
 	}
-	p := startRole(t, "holder", listenEnv+"="+tr.listen(), fmt.Sprintf("%s=%d", budgetEnv, budget))
+	p := startRole(t, "holder", listenEnv+"="+tr.listenAddr(), fmt.Sprintf("%s=%d", budgetEnv, budget))
 	senders := make([]*sender, gerPeers)
 	for i := range senders {
 		senders[i] = newSender(t, tr, p)
-		senders[i].meet()
+		senders[i].connect()
 	}
-	before := p.held()
+	before := p.readHeld()
 	require.Equal(t, gerPeers, before.Peers)
 	require.EqualValues(t, guaranteed, before.Stats.Reserved, "reserved before the first message")
 	for _, s := range senders {
 		s.send(gerEnvelopes + 1)
-		s.until(func() bool { return s.ended == gerEnvelopes })
+		s.driveUntil(func() bool { return s.ended == gerEnvelopes })
 		require.NoError(t, s.fail)
 	}
 	var now held
 	for end := time.Now().Add(time.Minute); now.Stats.Envelopes < gerPeers*gerEnvelopes && time.Now().Before(end); {
-		now = p.held()
+		now = p.readHeld()
 	}
 	require.Equal(t, gerPeers*gerEnvelopes, now.Stats.Envelopes, "all are held")
 	require.Equal(t, gerEnvelopes, now.Fullest)
@@ -221,15 +221,15 @@ func gerExample(t *testing.T, tr transport, spare int) {
 	late := newSender(t, tr, p)
 	late.send(spare + 1)
 	if spare == 0 {
-		late.until(func() bool { return late.ended == 1 })
+		late.driveUntil(func() bool { return late.ended == 1 })
 		require.ErrorIs(t, late.fail, na.ErrUnreachable)
 		require.ErrorContains(t, late.fail, fmt.Sprintf("of the budget of %d bytes 0 are left", guaranteed))
 	} else {
-		late.until(func() bool { return late.ended == spare && late.nctx.Stats().Peers == 1 })
+		late.driveUntil(func() bool { return late.ended == spare && late.nctx.Stats().Peers == 1 })
 		require.NoError(t, late.fail)
 		require.Equal(t, 1, late.nctx.Stats().Queued)
 	}
-	now = p.held()
+	now = p.readHeld()
 	require.EqualValues(t, budget, now.Stats.Reserved)
 	require.Equal(t, gerEnvelopes, now.Fullest, "the guarantees of the others are untouched")
 }

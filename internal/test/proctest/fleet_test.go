@@ -66,8 +66,8 @@ func (c *counter) Pick(call *qs.Call, ts []qs.Candidate) int {
 	return i
 }
 
-// since returns what was picked since the last time.
-func (c *counter) since() map[string]int {
+// countsSince returns what was picked since the last time.
+func (c *counter) countsSince() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	was := c.picked
@@ -79,9 +79,9 @@ func (c *counter) since() map[string]int {
 // has gone gets no calls, and in the end all that are there get equally many.
 func TestFleet(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, tr transport) {
+	eachTransport(t, func(t *testing.T, tr transport) {
 		t.Parallel()
-		a, b, c, d := tr.target(t, ""), tr.target(t, ""), tr.target(t, ""), tr.target(t, "")
+		a, b, c, d := tr.startTarget(t, ""), tr.startTarget(t, ""), tr.startTarget(t, ""), tr.startTarget(t, "")
 		n, err := qs.Open(tr.origin, qs.Config{PeerTimeout: 2 * time.Second, ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, n.Close()) }()
@@ -109,9 +109,9 @@ func TestFleet(t *testing.T) {
 		equal := func(ps ...*process) {
 			t.Helper()
 			for {
-				counts.since()
+				counts.countsSince()
 				require.NoError(t, n.HG().Sleep(ctx, 200*time.Millisecond))
-				got := counts.since()
+				got := counts.countsSince()
 				least, most := 1<<30, 0
 				for _, p := range ps {
 					least, most = min(least, got[p.Addr]), max(most, got[p.Addr])

@@ -27,18 +27,18 @@ type worker struct {
 	active int
 }
 
-// work begins to call the peer of o with n handles.
-func (o *origin) work(n int) *worker {
+// startWorker starts calls to the peer of o with n handles.
+func (o *origin) startWorker(n int) *worker {
 	o.t.Helper()
 	w := &worker{o: o, failed: map[na.Code]int{}}
 	for range n {
 		w.active++
-		w.next(o.handle("echo"))
+		w.forwardNext(o.newHandle("echo"))
 	}
 	return w
 }
 
-func (w *worker) next(h *hg.Handle) {
+func (w *worker) forwardNext(h *hg.Handle) {
 	if err := h.ForwardRaw([]byte("work"), func(h *hg.Handle, err error) {
 		w.ended++
 		if err != nil {
@@ -49,33 +49,33 @@ func (w *worker) next(h *hg.Handle) {
 			h.Close()
 			return
 		}
-		w.next(h)
+		w.forwardNext(h)
 	}); err != nil {
 		w.o.t.Error(err)
 	}
 }
 
-// rest ends the calls.
-func (w *worker) rest() {
+// stop ends the calls.
+func (w *worker) stop() {
 	w.o.t.Helper()
 	w.over = true
-	w.o.until(func() bool { return w.active == 0 })
+	w.o.driveUntil(func() bool { return w.active == 0 })
 }
 
 // A target stops for a second (F08): nobody is accused and no call fails.
 func TestShortFreeze(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, tr transport) {
+	eachTransport(t, func(t *testing.T, tr transport) {
 		t.Parallel()
-		p, o := tr.meet(t, hg.Config{})
-		w := o.work(8)
-		o.until(func() bool { return w.ended > 100 })
+		p, o := tr.startPair(t, hg.Config{})
+		w := o.startWorker(8)
+		o.driveUntil(func() bool { return w.ended > 100 })
 		p.stop()
 		o.drive(time.Second)
 		p.signal(syscall.SIGCONT)
 		ended := w.ended
-		o.until(func() bool { return w.ended > ended+100 })
-		w.rest()
+		o.driveUntil(func() bool { return w.ended > ended+100 })
+		w.stop()
 		require.Empty(t, w.failed)
 		require.Zero(t, o.hctx.Stats().NA.PeersLost)
 	})
@@ -87,17 +87,17 @@ const shortest = 1500 * time.Millisecond // a PeerTimeout that a busy machine ca
 // still has to say is dropped, and a new session serves.
 func TestLongFreeze(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, tr transport) {
+	eachTransport(t, func(t *testing.T, tr transport) {
 		t.Parallel()
-		p, o := tr.meet(t, hg.Config{NA: na.Config{PeerTimeout: shortest}})
-		h := o.handle("hold")
+		p, o := tr.startPair(t, hg.Config{NA: na.Config{PeerTimeout: shortest}})
+		h := o.newHandle("hold")
 		defer h.Close()
 		old := o.forward(h, nil)
-		o.until(func() bool { return true })
-		require.Equal(t, "began", p.line())
+		o.driveUntil(func() bool { return true })
+		require.Equal(t, "began", p.readLine())
 		p.stop()
 		begun := time.Now()
-		o.until(func() bool { return old.ended > 0 })
+		o.driveUntil(func() bool { return old.ended > 0 })
 		took := old.at.Sub(begun)
 		t.Logf("SIGSTOP to callback: %v, PeerTimeout is %v", took, shortest)
 		require.ErrorIs(t, old.err, hg.ErrPeerLost)
@@ -106,20 +106,20 @@ func TestLongFreeze(t *testing.T) {
 
 		now := o.forward(h, nil) // the same handle, and the zombie owes an answer to its last call
 		p.signal(syscall.SIGCONT)
-		require.Equal(t, "began", o.next(p))
-		release := o.handle("release")
+		require.Equal(t, "began", o.waitForNext(p))
+		release := o.newHandle("release")
 		defer release.Close()
 		require.Zero(t, now.ended, "it was answered with what belongs to another call")
 		require.NoError(t, o.call(release, nil))
-		o.until(func() bool { return now.ended > 0 })
+		o.driveUntil(func() bool { return now.ended > 0 })
 		require.NoError(t, now.err)
 		require.Equal(t, 1, old.ended)
 		require.EqualValues(t, 1, o.hctx.Stats().NA.PeersLost)
 	})
 }
 
-// next is the next line of a child, for which it may need this side to be driven.
-func (o *origin) next(p *process) string {
+// waitForNext returns the next line of a child, and drives this side until it comes.
+func (o *origin) waitForNext(p *process) string {
 	o.t.Helper()
 	lines := make(chan string, 1)
 	go func() {
@@ -127,7 +127,7 @@ func (o *origin) next(p *process) string {
 		lines <- line
 	}()
 	var line string
-	o.until(func() bool {
+	o.driveUntil(func() bool {
 		select {
 		case line = <-lines:
 			return true
@@ -213,19 +213,19 @@ func workerChild() error {
 // healthy peer for dead, although its clock says that it has not heard of it for long.
 func TestOwnFreeze(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, tr transport) {
+	eachTransport(t, func(t *testing.T, tr transport) {
 		t.Parallel()
 		served := 0
 		var held hg.Request
-		o := openAt(t, tr.listen(), hg.Config{}, map[string]hg.Handler{
-			"echo": func(h hg.Request) error { served++; return echo(h) },
+		o := openAt(t, tr.listenAddr(), hg.Config{}, map[string]hg.Handler{
+			"echo": func(h hg.Request) error { served++; return handleEcho(h) },
 			"hold": func(h hg.Request) error { held = h; return h.Detach() },
 		})
 		o.watch(tr)
 		p := startRole(t, "worker", peerEnv+"="+o.cls.Addr().String())
 		goesOn := func() {
 			seen := served
-			o.until(func() bool { return served > seen && held != (hg.Request{}) })
+			o.driveUntil(func() bool { return served > seen && held != (hg.Request{}) })
 		}
 		for i := range time.Duration(long.Or(1, 2)) {
 			goesOn()
@@ -241,7 +241,7 @@ func TestOwnFreeze(t *testing.T) {
 		goesOn() // the answer was before this
 		require.NoError(t, p.in.Close())
 		var c counts
-		require.NoError(t, json.Unmarshal([]byte(o.next(p)), &c))
+		require.NoError(t, json.Unmarshal([]byte(o.waitForNext(p)), &c))
 		t.Logf("%+v", c)
 		require.Zero(t, c.Failed)
 		require.Zero(t, c.Lost)
@@ -253,18 +253,18 @@ func TestOwnFreeze(t *testing.T) {
 // it for dead.
 func TestStarvedTarget(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, tr transport) {
+	eachTransport(t, func(t *testing.T, tr transport) {
 		t.Parallel()
 		const cycle, share, cycles = 100 * time.Millisecond, 20, 17 // longer than PeerTimeout
-		p, o := tr.meet(t, hg.Config{NA: na.Config{PeerTimeout: shortest}})
-		w := o.work(4)
+		p, o := tr.startPair(t, hg.Config{NA: na.Config{PeerTimeout: shortest}})
+		w := o.startWorker(4)
 		for range cycles {
 			p.stop()
 			o.drive(cycle - cycle/share)
 			p.signal(syscall.SIGCONT)
 			o.drive(cycle / share)
 		}
-		w.rest()
+		w.stop()
 		t.Logf("%d calls in %v", w.ended, cycles*cycle)
 		require.Empty(t, w.failed)
 		require.Zero(t, o.hctx.Stats().NA.PeersLost)

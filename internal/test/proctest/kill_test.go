@@ -27,26 +27,26 @@ func TestKilledTarget(t *testing.T) {
 		want      error
 	}{
 		{"unread", "echo", func(p *process, begin func()) { p.stop(); begin() }, hg.ErrPeerLost},
-		{"in the handler", "hold", func(p *process, begin func()) { begin(); require.Equal(p.t, "began", p.line()) }, hg.ErrPeerLost},
-		{"answered", "answer", func(p *process, begin func()) { begin(); require.Equal(p.t, "answered", p.line()) }, nil},
+		{"in the handler", "hold", func(p *process, begin func()) { begin(); require.Equal(p.t, "began", p.readLine()) }, hg.ErrPeerLost},
+		{"answered", "answer", func(p *process, begin func()) { begin(); require.Equal(p.t, "answered", p.readLine()) }, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			each(t, func(t *testing.T, tr transport) {
-				p, o := tr.meet(t, tr.attentive())
+			eachTransport(t, func(t *testing.T, tr transport) {
+				p, o := tr.startPair(t, tr.shortTimeouts())
 				lost := 0
 				o.hctx.OnFault(func(na.Addr, error) { lost++ })
-				h := o.handle(row.rpc)
+				h := o.newHandle(row.rpc)
 				defer h.Close()
 				var c *outcome
 				row.until(p, func() { c = o.forward(h, "x") })
 				begun := time.Now()
 				p.kill()
-				o.until(func() bool { return c.ended == 1 })
+				o.driveUntil(func() bool { return c.ended == 1 })
 				if row.want == nil && !tr.connected { // nothing is open: the next call finds out
 					require.Zero(t, lost)
 					require.ErrorIs(t, o.call(h, "next"), hg.ErrPeerLost)
 				}
-				o.until(func() bool { return lost == 1 })
+				o.driveUntil(func() bool { return lost == 1 })
 				t.Logf("SIGKILL to callback: %v", c.at.Sub(begun))
 				if row.want == nil {
 					require.NoError(t, c.err)
@@ -122,19 +122,19 @@ func originChild() error {
 // is given after it does ends with ErrPeerLost or is refused, and nothing of that peer is left, also of an answer so large that it is lent.
 func TestKilledOrigin(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, tr transport) {
+	eachTransport(t, func(t *testing.T, tr transport) {
 		for _, size := range []int{10, 8 << 20} {
 			for _, early := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%d bytes, early %v", size, early), func(t *testing.T) {
 					var held hg.Request
-					o := openAt(t, tr.listen(), tr.attentive(), map[string]hg.Handler{
+					o := openAt(t, tr.listenAddr(), tr.shortTimeouts(), map[string]hg.Handler{
 						"hold": func(h hg.Request) error { held = h; return h.Detach() },
 					})
 					o.watch(tr)
-					o.until(func() bool { return o.by.calls > 0 })
+					o.driveUntil(func() bool { return o.by.calls > 0 })
 					before := o.hctx.Stats().NA
 					p := startRole(t, "origin", peerEnv+"="+o.cls.Addr().String(), jobEnv+"=hold")
-					o.until(func() bool { return held != (hg.Request{}) })
+					o.driveUntil(func() bool { return held != (hg.Request{}) })
 					p.stop()
 					ended := 0
 					var got error
@@ -146,7 +146,7 @@ func TestKilledOrigin(t *testing.T) {
 					}
 					begun := time.Now()
 					p.kill()
-					o.until(func() bool { return o.hctx.Stats().NA.PeersLost == 1 })
+					o.driveUntil(func() bool { return o.hctx.Stats().NA.PeersLost == 1 })
 					t.Logf("SIGKILL to loss: %v", time.Since(begun))
 					require.Error(t, held.Context().Err())
 					var refused error
@@ -156,13 +156,13 @@ func TestKilledOrigin(t *testing.T) {
 					if refused != nil { // Trigger has told of the loss: the request is over
 						require.ErrorIs(t, refused, na.ErrAnswered)
 					} else {
-						o.until(func() bool { return ended == 1 })
+						o.driveUntil(func() bool { return ended == 1 })
 						if !early {
 							require.ErrorIs(t, got, hg.ErrPeerLost)
 						}
 						require.Equal(t, 1, ended)
 					}
-					o.until(func() bool { return o.hctx.Stats().NA.Leases == 0 })
+					o.driveUntil(func() bool { return o.hctx.Stats().NA.Leases == 0 })
 					after := o.hctx.Stats().NA
 					require.Equal(t, before.Reserved, after.Reserved, "its envelopes are given back")
 					require.Equal(t, before.Peers, after.Peers)
@@ -178,7 +178,7 @@ var moved = flag.Int64("proctest.size", 8<<20, "bytes of the transfers in the mi
 
 // eachPoint runs f with a transfer and where in it something is to happen.
 func eachPoint(t *testing.T, f func(t *testing.T, tr transport, size, point int64)) {
-	each(t, func(t *testing.T, tr transport) {
+	eachTransport(t, func(t *testing.T, tr transport) {
 		for _, percent := range []int64{50, 99} {
 			t.Run(fmt.Sprintf("%d%%", percent), func(t *testing.T) { f(t, tr, *moved, *moved/100*percent) })
 		}
@@ -189,18 +189,18 @@ func eachPoint(t *testing.T, f func(t *testing.T, tr transport, size, point int6
 func TestKilledPuller(t *testing.T) {
 	t.Parallel()
 	eachPoint(t, func(t *testing.T, tr transport, size, point int64) {
-		p, o := tr.meet(t, tr.attentive())
+		p, o := tr.startPair(t, tr.shortTimeouts())
 		region, err := bulk.Create(o.hctx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, size))
 		require.NoError(t, err)
-		h := o.handle("pull")
+		h := o.newHandle("pull")
 		defer h.Close()
 		c := o.forward(h, &pullArgs{region, size, point})
 		stop := make(chan struct{})
 		go func() { // it stops itself, while this process has to serve it
 			defer close(stop)
-			p.stopped()
+			p.waitStopped()
 		}()
-		o.until(func() bool {
+		o.driveUntil(func() bool {
 			select {
 			case <-stop:
 				return true
@@ -211,12 +211,12 @@ func TestKilledPuller(t *testing.T) {
 		require.Zero(t, c.ended)
 		begun := time.Now()
 		p.kill()
-		o.until(func() bool { return c.ended == 1 })
+		o.driveUntil(func() bool { return c.ended == 1 })
 		t.Logf("SIGKILL to callback: %v", c.at.Sub(begun))
 		require.ErrorIs(t, c.err, hg.ErrPeerLost)
 		freed := false
 		require.NoError(t, region.CloseFunc(func(err error) { freed = err == nil }))
-		o.until(func() bool { return freed })
+		o.driveUntil(func() bool { return freed })
 	})
 }
 
@@ -229,23 +229,23 @@ func TestKilledOwner(t *testing.T) {
 		var begun time.Time
 		var ended *bulk.Op
 		var got error
-		o := openAt(t, tr.listen(), tr.attentive(), map[string]hg.Handler{
+		o := openAt(t, tr.listenAddr(), tr.shortTimeouts(), map[string]hg.Handler{
 			"pull": func(h hg.Request) error {
 				var in pullArgs
 				if err := h.Input(&in); err != nil {
 					return err
 				}
 				_ = h.Detach()
-				return pull(h, &in, func(*bulk.Op) { begun = time.Now(); p.kill() }, func(op *bulk.Op, err error) { ended, got = op, err })
+				return handlePull(h, &in, func(*bulk.Op) { begun = time.Now(); p.kill() }, func(op *bulk.Op, err error) { ended, got = op, err })
 			},
 		})
 		o.watch(tr)
 		p = startRole(t, "origin", peerEnv+"="+o.cls.Addr().String(), jobEnv+"=pull", fmt.Sprintf("%s=%d %d", sizeEnv, size, point))
-		o.until(func() bool { return ended != nil })
+		o.driveUntil(func() bool { return ended != nil })
 		t.Logf("SIGKILL to callback: %v, %d of %d bytes", time.Since(begun), ended.Moved(), size)
 		require.ErrorIs(t, got, hg.ErrPeerLost)
 		require.GreaterOrEqual(t, ended.Moved(), point)
 		require.Less(t, ended.Moved(), size)
-		o.until(func() bool { return o.hctx.Stats().NA.Regions == 0 })
+		o.driveUntil(func() bool { return o.hctx.Stats().NA.Regions == 0 })
 	})
 }

@@ -44,11 +44,11 @@ var (
 	lentGet = qs.Define[lentSink, int]("lent/get")
 )
 
-func init() { roles["borrower"] = borrower }
+func init() { roles["borrower"] = runBorrower }
 
-// borrower is a target that uses what callers lend. It says "point" after Point bytes, and "over" when a handler has ended, after
+// runBorrower is a target that uses what callers lend. It says "point" after Point bytes, and "over" when a handler has ended, after
 // it has tried to go on without leave; with "poison" if it has read that.
-func borrower() error {
+func runBorrower() error {
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -59,7 +59,7 @@ func borrower() error {
 		return err
 	}
 	want := make([]byte, lentSize)
-	fill(want)
+	fillPattern(want)
 	piece := make([]byte, lentPiece)
 	over := func(at int, poisoned bool, err error) {
 		said := fmt.Sprintf("over: %d bytes, %v", at, err)
@@ -122,7 +122,7 @@ func TestLentMemory(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, node.Close()) })
 			for _, kind := range []string{"Bytes", "Reader", "Buffer", "Writer"} {
-				p := startRole(t, "borrower", listenEnv+"="+tr.listen())
+				p := startRole(t, "borrower", listenEnv+"="+tr.listenAddr())
 				for _, state := range []string{"running", "stopped", "killed"} { // in this order: the target is the same
 					t.Run(kind+"/"+state, func(t *testing.T) {
 						points := long.Or(1, 24)
@@ -130,7 +130,7 @@ func TestLentMemory(t *testing.T) {
 							points = 1
 						}
 						for i := range points {
-							lend(t, node, p, kind, state, 1+(lentSize-2)*(2*i+1)/(2*points))
+							lendAt(t, node, p, kind, state, 1+(lentSize-2)*(2*i+1)/(2*points))
 						}
 					})
 				}
@@ -139,14 +139,14 @@ func TestLentMemory(t *testing.T) {
 	}
 }
 
-// lend makes a call and cancels it when the target is at a point.
-func lend(t *testing.T, node *qs.Node, p *process, kind, state string, point int) {
+// lendAt makes a call that lends, and cancels it when the target is at a point.
+func lendAt(t *testing.T, node *qs.Node, p *process, kind, state string, point int) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	to, err := node.Peer(ctx, p.Addr)
 	require.NoError(t, err)
 	mem, want := make([]byte, lentSize), make([]byte, lentSize)
-	fill(want)
+	fillPattern(want)
 	copy(mem, want)
 	var returned atomic.Bool
 	through := 0
@@ -206,13 +206,13 @@ func lend(t *testing.T, node *qs.Node, p *process, kind, state string, point int
 			errors.Is(err, hg.ErrRemote), "%v", err)
 	}
 	if state == "stopped" {
-		p.stopped()
+		p.waitStopped()
 		p.signal(syscall.SIGCONT)
 	}
 	if state == "killed" {
 		_ = p.cmd.Wait()
 	} else {
-		said := p.line()
+		said := p.readLine()
 		require.Contains(t, said, "over: ")
 		require.NotContains(t, said, "poison")
 	}

@@ -27,7 +27,7 @@ var small = hg.Config{
 
 const smallLimit = 48 << 20 // GOMEMLIMIT
 
-func init() { roles["small"] = func() error { return target(small) } }
+func init() { roles["small"] = func() error { return serveTarget(small) } }
 
 // TestSmallProfile: the profile that docs/LIMITS.md publishes is the one that TestLittleMemory tries.
 func TestSmallProfile(t *testing.T) {
@@ -42,8 +42,8 @@ func TestSmallProfile(t *testing.T) {
 	require.Contains(t, string(page), fmt.Sprintf("GOMEMLIMIT=%dMiB", smallLimit>>20))
 }
 
-// peak is the most memory that a process has had, in bytes.
-func (p *process) peak() (n int64) {
+// peakMemory is the most memory that a process has had, in bytes.
+func (p *process) peakMemory() (n int64) {
 	p.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	require.NoError(p.t, err)
@@ -58,19 +58,19 @@ func (p *process) peak() (n int64) {
 // 300 have been answered: its resident memory never exceeds 64 MiB, and every other call is refused because of one of
 // these settings.
 func TestLittleMemory(t *testing.T) {
-	each(t, func(t *testing.T, tr transport) {
+	eachTransport(t, func(t *testing.T, tr transport) {
 		const limit, flight = 64 << 20, 48
 		enough := 300
 		if raceflag.Enabled {
 			enough = 30
 		}
-		p := startRole(t, "small", listenEnv+"="+tr.listen(), fmt.Sprintf("GOMEMLIMIT=%d", smallLimit))
+		p := startRole(t, "small", listenEnv+"="+tr.listenAddr(), fmt.Sprintf("GOMEMLIMIT=%d", smallLimit))
 		o := openAt(t, tr.origin, hg.Config{}, nil)
-		o.meet(p)
+		o.connect(p)
 		o.watch(tr)
 		body := make([]byte, 1<<20-16)
-		fill(body)
-		before, ended, answered, again, wrong, open := p.peak(), 0, 0, 0, 0, flight
+		fillPattern(body)
+		before, ended, answered, again, wrong, open := p.peakMemory(), 0, 0, 0, 0, flight
 		var next hg.ForwardFunc
 		next = func(h *hg.Handle, err error) {
 			ended++
@@ -96,10 +96,10 @@ func TestLittleMemory(t *testing.T) {
 			require.NoError(t, h.ForwardRaw(body[:len(body)>>(ended%8)], next))
 		}
 		for range flight {
-			require.NoError(t, o.handle("echo").ForwardRaw(body, next))
+			require.NoError(t, o.newHandle("echo").ForwardRaw(body, next))
 		}
-		o.until(func() bool { return open == 0 })
-		peak := p.peak()
+		o.driveUntil(func() bool { return open == 0 })
+		peak := p.peakMemory()
 		t.Logf("%d calls, %d refused; %d bytes at most, %d before", ended, again, peak, before)
 		require.Zero(t, wrong)
 		require.Positive(t, again, "the target could have taken them all")

@@ -21,9 +21,9 @@ var echoes = qs.Define[int, int]("echo", qs.Idempotent())
 // again when it has gone on.
 func TestFrozenReplica(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, tr transport) {
+	eachTransport(t, func(t *testing.T, tr transport) {
 		t.Parallel()
-		one, two := tr.target(t, ""), tr.target(t, "")
+		one, two := tr.startTarget(t, ""), tr.startTarget(t, "")
 		n, err := qs.Open(tr.origin, qs.Config{PeerTimeout: 2 * time.Second, ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, n.Close()) }()

@@ -22,21 +22,21 @@ var restarts = flag.Int("proctest.restarts", long.Or(10, 100), "restarts of Test
 // A target is killed in the middle of a call and another one takes its address (F11): the call ends with ErrPeerLost, the next one
 // of the same handle is served, and what the old one had lent is refused.
 func TestRestart(t *testing.T) {
-	each(t, func(t *testing.T, tr transport) {
-		p, o := tr.meet(t, hg.Config{})
-		lend := o.handle("lend")
+	eachTransport(t, func(t *testing.T, tr transport) {
+		p, o := tr.startPair(t, hg.Config{})
+		lend := o.newHandle("lend")
 		defer lend.Close()
 		require.NoError(t, o.call(lend, nil))
 		var ex exposed
 		require.NoError(t, lend.Output(&ex))
-		h := o.handle("hold")
+		h := o.newHandle("hold")
 		defer h.Close()
 		c := o.forward(h, nil)
-		require.Equal(t, "began", p.line())
+		require.Equal(t, "began", p.readLine())
 		p.kill()
-		again := tr.target(t, p.Addr)
+		again := tr.startTarget(t, p.Addr)
 		require.Equal(t, p.Addr, again.Addr)
-		o.until(func() bool { return c.ended > 0 })
+		o.driveUntil(func() bool { return c.ended > 0 })
 		require.ErrorIs(t, c.err, hg.ErrPeerLost)
 
 		require.NoError(t, h.Reset(o.peer, hg.HashName("echo")))
@@ -52,7 +52,7 @@ func TestRestart(t *testing.T) {
 		_, err = bulk.Transfer(o.hctx, bulk.Spec{Dir: bulk.Pull, Peer: o.peer, Remote: ex.Region, Local: local, Size: 1 << 20},
 			func(_ *bulk.Op, err error) { ended++; got = err })
 		require.NoError(t, err)
-		o.until(func() bool { return ended > 0 })
+		o.driveUntil(func() bool { return ended > 0 })
 		t.Logf("an old key: %v", got)
 		require.ErrorIs(t, got, na.ErrRevoked)
 		require.Equal(t, make([]byte, 1<<20), memory)
@@ -63,9 +63,9 @@ func TestRestart(t *testing.T) {
 // A target is killed and started again many times under load (F12): every call ends, and neither descriptors nor memory grow.
 func TestManyRestarts(t *testing.T) {
 	n := *restarts
-	each(t, func(t *testing.T, tr transport) {
-		p, o := tr.meet(t, hg.Config{})
-		w := o.work(8)
+	eachTransport(t, func(t *testing.T, tr transport) {
+		p, o := tr.startPair(t, hg.Config{})
+		w := o.startWorker(8)
 		descriptors := func() int {
 			all, err := os.ReadDir("/proc/self/fd")
 			require.NoError(t, err)
@@ -83,21 +83,21 @@ func TestManyRestarts(t *testing.T) {
 		var memory int64
 		for i := range n {
 			seen := good()
-			o.until(func() bool { return good() > seen+50 })
+			o.driveUntil(func() bool { return good() > seen+50 })
 			if i == 1 {
 				files, memory = descriptors(), heap()
 			}
 			p.kill()
 			_ = p.in.Close()
-			p = tr.target(t, p.Addr)
+			p = tr.startTarget(t, p.Addr)
 		}
 		seen := good()
-		o.until(func() bool { return good() > seen+50 })
+		o.driveUntil(func() bool { return good() > seen+50 })
 		t.Logf("%d restarts: %d calls, failed %v; descriptors %d and %d, heap %d and %d", n, w.ended, w.failed, files, descriptors(),
 			memory, heap())
 		require.LessOrEqual(t, descriptors(), files+2)
 		require.Less(t, heap(), memory+1<<20)
-		w.rest()
+		w.stop()
 		require.EqualValues(t, n, o.hctx.Stats().NA.PeersLost)
 	})
 }

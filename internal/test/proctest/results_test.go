@@ -36,7 +36,7 @@ func serveNumbers(n *qs.Node, ended func(why error)) {
 
 func init() { roles["numbers"], roles["reader"] = numbersChild, readerChild }
 
-func (tr transport) node() qs.Config { return qs.Config{PeerTimeout: time.Second} }
+func (tr transport) nodeConfig() qs.Config { return qs.Config{PeerTimeout: time.Second} }
 
 // numbersChild serves the stream until it is killed.
 func numbersChild() error {
@@ -44,7 +44,7 @@ func numbersChild() error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
-	n, err := qs.Open(os.Getenv(listenEnv), transport{}.node())
+	n, err := qs.Open(os.Getenv(listenEnv), transport{}.nodeConfig())
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func readerChild() error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
-	n, err := qs.Open(os.Getenv(listenEnv), transport{}.node())
+	n, err := qs.Open(os.Getenv(listenEnv), transport{}.nodeConfig())
 	if err != nil {
 		return err
 	}
@@ -106,8 +106,8 @@ func eachEnd(t *testing.T, f func(t *testing.T, tr transport, step int, end func
 func TestStreamOfEndedTarget(t *testing.T) {
 	t.Parallel()
 	eachEnd(t, func(t *testing.T, tr transport, step int, end func(p *process)) {
-		p := startRole(t, "numbers", listenEnv+"="+tr.listen())
-		n, err := qs.Open(tr.origin, tr.node())
+		p := startRole(t, "numbers", listenEnv+"="+tr.listenAddr())
+		n, err := qs.Open(tr.origin, tr.nodeConfig())
 		require.NoError(t, err)
 		defer func() { require.NoError(t, n.Close()) }()
 		to, err := n.Peer(context.Background(), p.Addr)
@@ -133,7 +133,7 @@ func TestStreamOfEndedTarget(t *testing.T) {
 func TestStreamToEndedOrigin(t *testing.T) {
 	t.Parallel()
 	eachEnd(t, func(t *testing.T, tr transport, step int, end func(p *process)) {
-		n, err := qs.Open(tr.listen(), tr.node())
+		n, err := qs.Open(tr.listenAddr(), tr.nodeConfig())
 		require.NoError(t, err)
 		ended := make(chan error, 1)
 		serveNumbers(n, func(why error) { ended <- why })
@@ -145,7 +145,7 @@ func TestStreamToEndedOrigin(t *testing.T) {
 			require.NoError(t, <-served)
 		}()
 		p := startRole(t, "reader", listenEnv+"="+tr.origin, peerEnv+"="+n.Addr().String(), fmt.Sprint(sizeEnv, "=", step))
-		require.Equal(t, "there", p.line())
+		require.Equal(t, "there", p.readLine())
 		end(p)
 		require.ErrorIs(t, <-ended, qs.ErrPeerLost)
 	})

@@ -26,15 +26,15 @@ func slowTargetAmongTen(t *testing.T, tr transport) {
 	if raceflag.Enabled {
 		rounds = 2 // they take long, and tell nothing of speed
 	}
-	slow := tr.target(t, "")
+	slow := tr.startTarget(t, "")
 	o := openAt(t, tr.origin, hg.Config{NA: na.Config{PeerTimeout: time.Hour}}, nil)
-	o.meet(slow)
-	h := o.handle("echo")
+	o.connect(slow)
+	h := o.newHandle("echo")
 	defer h.Close()
 	require.NoError(t, o.call(h, "before"))
 	var handles []*hg.Handle
 	for range fast {
-		addr, err := na.ParseAddr(tr.target(t, "").Addr)
+		addr, err := na.ParseAddr(tr.startTarget(t, "").Addr)
 		require.NoError(t, err)
 		for range flight {
 			h, err := o.hctx.Create(addr, hg.HashName("echo"))
@@ -58,7 +58,7 @@ func slowTargetAmongTen(t *testing.T, tr transport) {
 			left--
 			require.NoError(t, h.ForwardRaw([]byte("work"), again))
 		}
-		o.until(func() bool { return answered == calls })
+		o.driveUntil(func() bool { return answered == calls })
 		return time.Since(begun)
 	}
 	round() // connects
@@ -68,7 +68,7 @@ func slowTargetAmongTen(t *testing.T, tr transport) {
 	stuck := make([]*hg.Handle, 8192)
 	lost, canceled := 0, 0
 	for i := range stuck {
-		stuck[i] = o.handle("echo")
+		stuck[i] = o.newHandle("echo")
 		defer stuck[i].Close()
 	}
 	for i := range 2 * rounds {
@@ -93,7 +93,7 @@ func slowTargetAmongTen(t *testing.T, tr transport) {
 		for _, h := range stuck {
 			h.Cancel()
 		}
-		o.until(func() bool { return lost == len(stuck) })
+		o.driveUntil(func() bool { return lost == len(stuck) })
 		require.Equal(t, len(stuck), canceled)
 		lost, canceled = 0, 0
 	}

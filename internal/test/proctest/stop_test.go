@@ -24,8 +24,8 @@ var rounds = flag.Int("rounds", long.Or(3, 6), "cancels of TestStoppedOwner")
 
 var zeroes = make([]byte, 1<<20)
 
-// spread describes durations.
-func spread(d []time.Duration) string {
+// spreadText describes durations.
+func spreadText(d []time.Duration) string {
 	slices.Sort(d)
 	at := func(q float64) time.Duration { return d[min(int(q*float64(len(d))), len(d)-1)] }
 	return fmt.Sprintf("n=%d p50=%v p99=%v p99.9=%v max=%v", len(d), at(0.5), at(0.99), at(0.999), d[len(d)-1])
@@ -34,16 +34,16 @@ func spread(d []time.Duration) string {
 // A target stopped for 3 s (C-T28): 1,000 calls to it are canceled at once, and after it goes on the same session serves.
 func TestStoppedTarget(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, tr transport) {
+	eachTransport(t, func(t *testing.T, tr transport) {
 		t.Parallel()
 		stoppedTarget(t, tr)
 	})
 }
 
 func stoppedTarget(t *testing.T, tr transport) {
-	p := tr.target(t, "")
-	o := tr.from(t, p, hg.Config{NA: na.Config{PeerTimeout: 30 * time.Second}}) // a busy machine takes its time, too
-	h := o.handle("echo")
+	p := tr.startTarget(t, "")
+	o := tr.newOrigin(t, p, hg.Config{NA: na.Config{PeerTimeout: 30 * time.Second}}) // a busy machine takes its time, too
+	h := o.newHandle("echo")
 	defer h.Close()
 	require.NoError(t, o.call(h, "before"))
 	sessions := o.hctx.Stats().NA
@@ -71,7 +71,7 @@ func stoppedTarget(t *testing.T, tr transport) {
 	// The same with all of them in flight at once.
 	handles := make([]*hg.Handle, 1000)
 	for i := range handles {
-		handles[i] = o.handle("echo")
+		handles[i] = o.newHandle("echo")
 		require.NoError(t, handles[i].Forward(i, ended))
 	}
 	var together []time.Duration
@@ -84,8 +84,8 @@ func stoppedTarget(t *testing.T, tr transport) {
 		h.Close()
 	}
 	require.Equal(t, 2000, canceled)
-	t.Logf("Cancel to callback, one in flight:   %s", spread(took))
-	t.Logf("Cancel to callback, 1000 in flight:  %s", spread(together))
+	t.Logf("Cancel to callback, one in flight:   %s", spreadText(took))
+	t.Logf("Cancel to callback, 1000 in flight:  %s", spreadText(together))
 
 	for time.Since(stopped) < 3*time.Second {
 		_ = o.hctx.Progress(3*time.Second - time.Since(stopped))
@@ -108,13 +108,13 @@ func stoppedTarget(t *testing.T, tr transport) {
 // goes on the whole region is pulled in the same session, byte for byte.
 func TestStoppedOwner(t *testing.T) {
 	t.Parallel()
-	each(t, stoppedOwner)
+	eachTransport(t, stoppedOwner)
 }
 
 func stoppedOwner(t *testing.T, tr transport) {
-	p := tr.target(t, "")
-	o := tr.from(t, p, hg.Config{NA: na.Config{PeerTimeout: time.Minute}}) // filling a gigabyte may take its time
-	h := o.handle("expose")
+	p := tr.startTarget(t, "")
+	o := tr.newOrigin(t, p, hg.Config{NA: na.Config{PeerTimeout: time.Minute}}) // filling a gigabyte may take its time
+	h := o.newHandle("expose")
 	defer h.Close()
 	require.NoError(t, o.call(h, nil))
 	var ex exposed
@@ -124,7 +124,7 @@ func stoppedOwner(t *testing.T, tr transport) {
 	lh, err := bulk.Create(o.hctx, bulk.Options{Access: bulk.LocalOnly}, local)
 	require.NoError(t, err)
 	spec := bulk.Spec{Dir: bulk.Pull, Peer: o.peer, Remote: ex.Region, Local: lh, Size: int64(regionSize)}
-	echo := o.handle("echo")
+	echo := o.newHandle("echo")
 	defer echo.Close()
 	var took []time.Duration
 	for round := range *rounds {
@@ -132,7 +132,7 @@ func stoppedOwner(t *testing.T, tr transport) {
 		var got error
 		op, err := bulk.Transfer(o.hctx, spec, func(_ *bulk.Op, err error) { calls++; got = err })
 		require.NoError(t, err)
-		o.until(func() bool { return op.Moved() > int64(round%20)<<20 })
+		o.driveUntil(func() bool { return op.Moved() > int64(round%20)<<20 })
 		p.stop()
 		for range 50 { // until what was on its way has arrived
 			_ = o.hctx.Progress(time.Millisecond)
@@ -156,15 +156,15 @@ func stoppedOwner(t *testing.T, tr transport) {
 			}
 		}
 	}
-	t.Logf("Cancel of a pull to callback: %s", spread(took))
+	t.Logf("Cancel of a pull to callback: %s", spreadText(took))
 
 	calls := 0
 	var got error
 	_, err = bulk.Transfer(o.hctx, spec, func(_ *bulk.Op, err error) { calls++; got = err })
 	require.NoError(t, err)
-	o.until(func() bool { return calls > 0 })
+	o.driveUntil(func() bool { return calls > 0 })
 	require.NoError(t, got)
-	require.Equal(t, ex.Sum, sum(local))
+	require.Equal(t, ex.Sum, checksum(local))
 	require.Zero(t, o.hctx.Stats().NA.PeersLost)
 	require.NoError(t, lh.Close())
 }

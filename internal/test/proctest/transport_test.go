@@ -38,10 +38,10 @@ func init() {
 // listeners counts the addresses that listen has given out.
 var listeners atomic.Uint32
 
-// listen is where a target listens: where the machine has them, at an IP address of its own. The port of a target that is
+// listenAddr is where a target listens: where the machine has them, at an IP address of its own. The port of a target that is
 // killed is free, and a target of another test, or another package's, that listened at the same address could be given it
 // while calls to the dead one have to fail.
-func (tr transport) listen() string {
+func (tr transport) listenAddr() string {
 	switch {
 	case tr.name == "sm":
 		return "sm://*"
@@ -52,8 +52,8 @@ func (tr transport) listen() string {
 	return fmt.Sprintf("%s127.%d.%d.%d:0", tr.origin, 1+pid>>8%254, pid&0xff, 1+n%254)
 }
 
-// each runs f over every transport.
-func each(t *testing.T, f func(t *testing.T, tr transport)) {
+// eachTransport runs f over every transport.
+func eachTransport(t *testing.T, f func(t *testing.T, tr transport)) {
 	for _, tr := range transports {
 		t.Run(tr.name, func(t *testing.T) {
 			f(t, tr)
@@ -67,42 +67,42 @@ func eachCostly(t *testing.T, f func(t *testing.T, tr transport)) {
 		t.Run(transports[0].name, func(t *testing.T) { f(t, transports[0]) })
 		return
 	}
-	each(t, f)
+	eachTransport(t, f)
 }
 
-// attentive is a configuration that notices the death of a peer soon. The end of a connection has to tell of it where there are
+// shortTimeouts returns a configuration that detects the death of a peer soon. The end of a connection has to tell of it where there are
 // connections, not silence.
-func (tr transport) attentive() hg.Config {
+func (tr transport) shortTimeouts() hg.Config {
 	if tr.connected {
 		return hg.Config{NA: na.Config{PeerTimeout: time.Hour}}
 	}
 	return hg.Config{NA: na.Config{PeerTimeout: time.Second}}
 }
 
-// target starts a child that listens over tr, at addr unless that is empty.
-func (tr transport) target(t *testing.T, addr string) *process {
+// startTarget starts a child that listens over tr, at addr unless that is empty.
+func (tr transport) startTarget(t *testing.T, addr string) *process {
 	t.Helper()
 	if addr == "" {
-		addr = tr.listen()
+		addr = tr.listenAddr()
 	}
 	return startRole(t, "target", listenEnv+"="+addr)
 }
 
-// from opens an origin whose handles go to p.
-func (tr transport) from(t *testing.T, p *process, cfg hg.Config) *origin {
+// newOrigin opens an origin whose handles call p.
+func (tr transport) newOrigin(t *testing.T, p *process, cfg hg.Config) *origin {
 	t.Helper()
 	o := openAt(t, tr.origin, cfg, nil)
-	o.meet(p)
+	o.connect(p)
 	return o
 }
 
-// meet starts a target and opens an origin that has met it. A bystander is there too.
-func (tr transport) meet(t *testing.T, cfg hg.Config) (*process, *origin) {
+// startPair starts a target and opens an origin that is connected to it, with a bystander.
+func (tr transport) startPair(t *testing.T, cfg hg.Config) (*process, *origin) {
 	t.Helper()
-	p := tr.target(t, "")
+	p := tr.startTarget(t, "")
 	o := openAt(t, tr.origin, cfg, nil)
-	o.meet(p)
-	h := o.handle("echo")
+	o.connect(p)
+	h := o.newHandle("echo")
 	defer h.Close()
 	require.NoError(t, o.call(h, "hello"))
 	o.watch(tr)
@@ -120,15 +120,15 @@ type bystander struct {
 	most   time.Duration
 }
 
-// watch has o call a bystander until the test ends, which fails if one of the calls does.
+// watch makes o call a bystander until the test ends, and fails the test if one of the calls fails.
 func (o *origin) watch(tr transport) {
 	o.t.Helper()
 	peer := o.peer
-	o.meet(tr.target(o.t, ""))
-	b := &bystander{o: o, h: o.handle("echo")}
+	o.connect(tr.startTarget(o.t, ""))
+	b := &bystander{o: o, h: o.newHandle("echo")}
 	o.peer, o.by = peer, b
 	o.t.Cleanup(func() {
-		o.until(func() bool { return !b.flying && b.calls > 0 })
+		o.driveUntil(func() bool { return !b.flying && b.calls > 0 })
 		o.by = nil
 		b.h.Close()
 		o.t.Logf("bystander: %d calls, longest %v", b.calls, b.most)

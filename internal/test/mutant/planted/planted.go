@@ -23,7 +23,7 @@ func Is(name string) bool { return on == name }
 // Blind reports whether the tables of internal/fsmcheck are left alone.
 func Blind() bool { return os.Getenv(mutant.EnvBlind) != "" }
 
-// Gap opens a lock that is held for a moment: what happens where a lock is missing.
+// Gap unlocks a lock for a moment, as if it were missing there.
 func Gap(mu *sync.Mutex) {
 	mu.Unlock()
 	for range 3 {

@@ -68,8 +68,8 @@ func TestRelayed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // it waits rather than computes
 			s := &scene{world: emptyWorld(t, "udp")}
-			s.a, s.b = s.side("a", "10.78.0.1"), s.side("b", "10.79.0.1")
-			middle := s.side("r", "10.78.0.2")
+			s.a, s.b = s.newSide("a", "10.78.0.1"), s.newSide("b", "10.79.0.1")
+			middle := s.newSide("r", "10.78.0.2")
 			s.a.connect(middle)
 			middle.dev, middle.addr = "vr2", "10.79.0.2"
 			s.b.connect(middle)
@@ -79,14 +79,14 @@ func TestRelayed(t *testing.T) {
 				{at("10.78.0.2:9100"), at("10.79.0.1:9100"), relay.Rules{}},
 				{at("10.79.0.2:9000"), at("10.78.0.1:9000"), rules},
 			}})
-			s.people("udp", setup{})
-			s.begin(fmt.Sprintf("%d+", rate), "udp://10.79.0.2:9000", "udp://10.78.0.2:9000", "udp://10.78.0.2:9100")
+			s.startNodes("udp", setup{})
+			s.startLoad(fmt.Sprintf("%d+", rate), "udp://10.79.0.2:9000", "udp://10.78.0.2:9000", "udp://10.78.0.2:9100")
 			pause(*length)
-			hurt, err := strconv.Atoi(relays.say("hurt?"))
+			hurt, err := strconv.Atoi(relays.command("hurt?"))
 			require.NoError(t, err)
 			t.Logf("%d datagrams were struck", hurt)
 			require.Positive(t, hurt)
-			near := s.well()
+			near := s.requireHealthy()
 			require.GreaterOrEqual(t, float64(near.Calls)/time.Since(s.begun).Seconds(), 200.0, "calls a second")
 		})
 	}
@@ -96,18 +96,18 @@ func TestRelayed(t *testing.T) {
 // no more are made, and nothing is lost.
 func TestTrainsAreLost(t *testing.T) {
 	s := newScene(t, "udp", setup{}, fmt.Sprintf("%d++", rate))
-	s.both("meta length > 2000 counter drop")
+	s.setBothInputs("meta length > 2000 counter drop")
 	pulls := func(n int) {
-		from := s.near.reports()[0].Pulls
-		await(t, "pulls", func() bool { return s.near.reports()[0].Pulls > from+n })
+		from := s.near.readReports()[0].Pulls
+		waitUntil(t, "pulls", func() bool { return s.near.readReports()[0].Pulls > from+n })
 	}
 	pulls(100)
-	struck := s.a.struck()
+	struck := s.a.countDropped()
 	require.Positive(t, struck)
 	t.Logf("%d trains were lost", struck)
 	pulls(200)
-	require.Equal(t, struck, s.a.struck(), "trains that were lost")
-	s.well()
+	require.Equal(t, struck, s.a.countDropped(), "trains that were lost")
+	s.requireHealthy()
 }
 
 // Eight flows share a narrow link (F34): together they use most of it, and the slowest has at least a quarter of what the fastest has.
@@ -118,18 +118,18 @@ func TestFlows(t *testing.T) {
 	var sinks []*node
 	for i := range flows {
 		n := w.a.start("udp", 9001+i, setup{})
-		n.say("load %s 1++", source.Addr)
+		n.command("load %s 1++", source.Addr)
 		sinks = append(sinks, n)
 	}
 	for _, n := range sinks {
-		await(t, "a pull", func() bool { return n.reports()[0].Pulls > 0 })
+		waitUntil(t, "a pull", func() bool { return n.readReports()[0].Pulls > 0 })
 	}
-	w.b.must(run("tc", "-n", w.b.ns, "qdisc", "add", "dev", w.b.dev, "root", "tbf", "rate", fmt.Sprintf("%dmbit", mbit),
+	w.b.requireOK(runTool("tc", "-n", w.b.ns, "qdisc", "add", "dev", w.b.dev, "root", "tbf", "rate", fmt.Sprintf("%dmbit", mbit),
 		"burst", "16kb", "latency", "50ms"))
 	pause(time.Second) // until their windows know the link
 	count := func() (all []int) {
 		for _, n := range sinks {
-			all = append(all, n.reports()[0].Pulls)
+			all = append(all, n.readReports()[0].Pulls)
 		}
 		return all
 	}
@@ -147,7 +147,7 @@ func TestFlows(t *testing.T) {
 	require.Less(t, used, 1.1, "the link is not narrow")
 	require.GreaterOrEqual(t, 4*least, most)
 	for _, n := range sinks {
-		r := n.reports()[0]
+		r := n.readReports()[0]
 		require.Zero(t, r.Wrong, r.LastWrong)
 		require.Empty(t, r.Errors)
 	}
@@ -162,8 +162,8 @@ type copying struct {
 	size           int64
 }
 
-// build returns the path of a new qs.
-func build(t *testing.T) (tool string) {
+// buildTool returns the path of a new qs.
+func buildTool(t *testing.T) (tool string) {
 	t.Helper()
 	tool = filepath.Join(t.TempDir(), "qs")
 	workspace, err := filepath.Abs("../../../../go.work")
@@ -187,7 +187,7 @@ func newCopying(t *testing.T, tool string, size int64, flags ...string) *copying
 	require.NoError(t, f.Close())
 
 	c.world = newWorld(t, "udp")
-	serve := c.at(c.b, "serve", "-root", filepath.Join(dir, "root"), "udp://"+addrB+":9000")
+	serve := c.commandAt(c.b, "serve", "-root", filepath.Join(dir, "root"), "udp://"+addrB+":9000")
 	out, err := serve.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, serve.Start())
@@ -197,15 +197,15 @@ func newCopying(t *testing.T, tool string, size int64, flags ...string) *copying
 	return c
 }
 
-// at is qs with the flags, at a side.
-func (c *copying) at(s *side, command string, args ...string) *exec.Cmd {
+// commandAt is qs with the flags, at a side.
+func (c *copying) commandAt(s *side, command string, args ...string) *exec.Cmd {
 	return exec.Command("ip", slices.Concat([]string{"netns", "exec", s.ns, c.tool, command}, c.flags, args)...)
 }
 
-// begin copies the file. The function that it returns waits for the end, when the copy is whole.
-func (c *copying) begin() (end func()) {
+// start copies the file. The function that it returns waits for the end, when the copy is whole.
+func (c *copying) start() (end func()) {
 	c.t.Helper()
-	cp := c.at(c.a, "cp", "udp://"+addrB+":9000/file", c.dst)
+	cp := c.commandAt(c.a, "cp", "udp://"+addrB+":9000/file", c.dst)
 	var said strings.Builder
 	cp.Stdout, cp.Stderr = &said, &said
 	begun := time.Now()
@@ -215,12 +215,12 @@ func (c *copying) begin() (end func()) {
 		require.NoError(c.t, cp.Wait(), "%s", &said)
 		took := time.Since(begun)
 		c.t.Logf("%d MiB in %v, %.0f MiB/s; %d and %d packets were struck", c.size>>20, took.Round(time.Millisecond),
-			float64(c.size>>20)/took.Seconds(), c.a.struck(), c.b.struck())
-		require.Equal(c.t, sum(c.t, c.src), sum(c.t, c.dst))
+			float64(c.size>>20)/took.Seconds(), c.a.countDropped(), c.b.countDropped())
+		require.Equal(c.t, fileSum(c.t, c.src), fileSum(c.t, c.dst))
 	}
 }
 
-func sum(t *testing.T, path string) [32]byte {
+func fileSum(t *testing.T, path string) [32]byte {
 	t.Helper()
 	f, err := os.Open(path)
 	require.NoError(t, err)
@@ -233,7 +233,7 @@ func sum(t *testing.T, path string) [32]byte {
 
 // A file arrives whole by qs cp although one packet in twenty is lost, with TLS and without.
 func TestCopy(t *testing.T) {
-	tool := build(t)
+	tool := buildTool(t)
 	for name, flags := range map[string][]string{"plain": nil, "tls": tlsFlags(t)} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("QS_UDP_TRUSTED", "1")
@@ -242,8 +242,8 @@ func TestCopy(t *testing.T) {
 				s.nft("table inet fault {", "chain in {", "type filter hook input priority 0",
 					"meta l4proto udp numgen random mod 100 < 5 counter drop", "}", "}")
 			}
-			c.begin()()
-			require.Positive(t, c.a.struck())
+			c.start()()
+			require.Positive(t, c.a.countDropped())
 		})
 	}
 }
@@ -256,17 +256,17 @@ func tlsFlags(t *testing.T) []string {
 
 // The address of who copies a file changes in the middle of it, and the old one is gone: with TLS the transfer goes on.
 func TestAddressChanges(t *testing.T) {
-	c := newCopying(t, build(t), 64<<20, tlsFlags(t)...)
-	c.a.must(run("tc", "-n", c.b.ns, "qdisc", "add", "dev", c.b.dev, "root", "tbf", "rate", "300mbit", "burst", "128kb", "latency", "20ms"))
+	c := newCopying(t, buildTool(t), 64<<20, tlsFlags(t)...)
+	c.a.requireOK(runTool("tc", "-n", c.b.ns, "qdisc", "add", "dev", c.b.dev, "root", "tbf", "rate", "300mbit", "burst", "128kb", "latency", "20ms"))
 	c.a.nft("table inet fault {", "chain in {", "type filter hook input priority 0", "meta l4proto udp counter", "}", "}")
-	end := c.begin()
+	end := c.start()
 	for _, next := range []string{"10.77.0.3", "10.77.0.4"} {
-		before := c.a.struck()
-		await(t, "packets", func() bool { return c.a.struck() > before+100 })
-		c.a.must(run("ip", "-n", c.a.ns, "addr", "flush", "dev", c.a.dev))
-		c.a.must(run("ip", "-n", c.a.ns, "addr", "add", next+"/24", "dev", c.a.dev))
+		before := c.a.countDropped()
+		waitUntil(t, "packets", func() bool { return c.a.countDropped() > before+100 })
+		c.a.requireOK(runTool("ip", "-n", c.a.ns, "addr", "flush", "dev", c.a.dev))
+		c.a.requireOK(runTool("ip", "-n", c.a.ns, "addr", "add", next+"/24", "dev", c.a.dev))
 	}
-	before := c.a.struck()
+	before := c.a.countDropped()
 	end()
-	require.Greater(t, c.a.struck(), before+1000, "it was over before the address changed")
+	require.Greater(t, c.a.countDropped(), before+1000, "it was over before the address changed")
 }

@@ -22,7 +22,7 @@ var length = flag.Duration("netns.for", long.Or(4*time.Second, 3*time.Minute), "
 // schemes are the transports that the tests run over.
 var schemes = []string{"tcp", "udp"}
 
-func each(t *testing.T, f func(t *testing.T, scheme string)) {
+func eachScheme(t *testing.T, f func(t *testing.T, scheme string)) {
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) { f(t, scheme) })
 	}
@@ -45,45 +45,45 @@ func newScene(t *testing.T, scheme string, set setup, rates ...string) *scene {
 		ours = rates[0]
 	}
 	s := &scene{world: newWorld(t, scheme)}
-	s.people(scheme, set)
-	s.begin(ours, s.near.Addr, s.far.Addr, s.other.Addr)
+	s.startNodes(scheme, set)
+	s.startLoad(ours, s.near.Addr, s.far.Addr, s.other.Addr)
 	return s
 }
 
-// people starts those who call.
-func (s *scene) people(scheme string, set setup) {
+// startNodes starts the nodes that call each other.
+func (s *scene) startNodes(scheme string, set setup) {
 	s.near = s.a.start(scheme, 9000, set)
 	s.far = s.b.start(scheme, 9000, set)
 	s.other = s.b.start(scheme, 9100, setup{Cert: set.Cert, Key: set.Key})
 }
 
-// begin has them call each other at these addresses.
-func (s *scene) begin(ours, near, far, other string) {
+// startLoad makes the nodes call each other at these addresses.
+func (s *scene) startLoad(ours, near, far, other string) {
 	s.t.Helper()
 	s.begun = time.Now()
-	s.near.say("load %s %s", far, ours)
-	s.near.say("load %s 50", other)
-	s.far.say("load %s %d", near, rate)
-	await(s.t, "the first answers", func() bool {
-		r := s.near.reports()
-		return r[0].Calls > 0 && r[1].Calls > 0 && s.far.reports()[0].Calls > 0
+	s.near.command("load %s %s", far, ours)
+	s.near.command("load %s 50", other)
+	s.far.command("load %s %d", near, rate)
+	waitUntil(s.t, "the first answers", func() bool {
+		r := s.near.readReports()
+		return r[0].Calls > 0 && r[1].Calls > 0 && s.far.readReports()[0].Calls > 0
 	})
 }
 
 // sessionErrors are what calls may fail with; the last two when a HELLO is damaged.
 var sessionErrors = []string{na.ErrPeerLost.Error(), na.ErrUnreachable.Error(), na.ErrChecksum.Error(), na.ErrProtocol.Error()}
 
-// rest ends the calls, waits for what is under way, and checks what must be true always: no answer was wrong, nothing ran twice,
+// stopLoad ends the calls, waits for those in flight, and checks what must be true always: no answer was wrong, nothing ran twice,
 // calls fail for no other reason than that the session ended or none could be had, and the bystander felt nothing.
-func (s *scene) rest() (near, far report) {
+func (s *scene) stopLoad() (near, far report) {
 	s.t.Helper()
-	await(s.t, "the bystander's answers", func() bool { return s.near.reports()[1].Calls > 10 })
-	s.near.say("rest")
-	s.far.say("rest")
-	await(s.t, "the last answers", func() bool {
-		return s.near.reports()[0].Outstanding == 0 && s.far.reports()[0].Outstanding == 0
+	waitUntil(s.t, "the bystander's answers", func() bool { return s.near.readReports()[1].Calls > 10 })
+	s.near.command("rest")
+	s.far.command("rest")
+	waitUntil(s.t, "the last answers", func() bool {
+		return s.near.readReports()[0].Outstanding == 0 && s.far.readReports()[0].Outstanding == 0
 	})
-	near, far = s.near.reports()[0], s.far.reports()[0] // what one runs for the other, it runs after its own last answer
+	near, far = s.near.readReports()[0], s.far.readReports()[0] // what one runs for the other, it runs after its own last answer
 	for _, r := range []report{near, far} {
 		s.t.Logf("to %s: %d calls (%.0f/s), %d pulls, errors %v, lost %d times, longest call %v, pull %v %s", r.Peer, r.Calls,
 			float64(r.Calls)/time.Since(s.begun).Seconds(), r.Pulls, r.Errors, len(r.Lost), r.Longest.Round(time.Millisecond),
@@ -96,26 +96,26 @@ func (s *scene) rest() (near, far report) {
 	}
 	require.GreaterOrEqual(s.t, far.Ran, near.Calls)
 	require.GreaterOrEqual(s.t, near.Ran, far.Calls)
-	by := s.near.reports()[1]
+	by := s.near.readReports()[1]
 	require.Empty(s.t, by.Errors, "of the bystander")
 	require.Empty(s.t, by.Lost, "the bystander")
 	require.Zero(s.t, by.Outstanding)
 	return near, far
 }
 
-// unhurt is rest, after which no call has failed and nobody was accused, although rules have struck packets at both sides.
-func (s *scene) unhurt() (near report) {
+// requireNoLoss is rest, after which no call has failed and nobody was accused, although rules have struck packets at both sides.
+func (s *scene) requireNoLoss() (near report) {
 	s.t.Helper()
-	s.t.Logf("%d and %d packets were struck", s.a.struck(), s.b.struck())
-	require.Positive(s.t, s.a.struck())
-	require.Positive(s.t, s.b.struck())
-	return s.well()
+	s.t.Logf("%d and %d packets were struck", s.a.countDropped(), s.b.countDropped())
+	require.Positive(s.t, s.a.countDropped())
+	require.Positive(s.t, s.b.countDropped())
+	return s.requireHealthy()
 }
 
-// well is rest, after which no call has failed and nobody was accused.
-func (s *scene) well() (near report) {
+// requireHealthy is rest, after which no call has failed and nobody was accused.
+func (s *scene) requireHealthy() (near report) {
 	s.t.Helper()
-	near, far := s.rest()
+	near, far := s.stopLoad()
 	for _, r := range []report{near, far} {
 		require.Empty(s.t, r.Errors, "of calls to %s: %s", r.Peer, r.LastError)
 		require.Empty(s.t, r.Lost, "accused %s", r.Peer)
@@ -124,12 +124,12 @@ func (s *scene) well() (near report) {
 	return near
 }
 
-// lost waits until a child has lost its peer and says how long that took.
-func (s *scene) lost(n *node, what string, since time.Time) time.Duration {
+// waitForLoss waits until a child has lost its peer, and returns how long that took.
+func (s *scene) waitForLoss(n *node, what string, since time.Time) time.Duration {
 	s.t.Helper()
 	var took time.Duration
-	await(s.t, what, func() bool {
-		all := n.reports()[0].Lost
+	waitUntil(s.t, what, func() bool {
+		all := n.readReports()[0].Lost
 		i := slices.IndexFunc(all, func(at time.Time) bool { return !at.Before(since) })
 		if i < 0 {
 			return false
@@ -141,11 +141,11 @@ func (s *scene) lost(n *node, what string, since time.Time) time.Duration {
 	return took
 }
 
-// recovered waits until both sides are served again.
-func (s *scene) recovered(since time.Time) {
+// waitForRecovery waits until both sides are served again.
+func (s *scene) waitForRecovery(since time.Time) {
 	s.t.Helper()
 	for _, n := range []*node{s.near, s.far} {
-		await(s.t, "calls after the fault", func() bool { return n.reports()[0].Good.After(since) })
+		waitUntil(s.t, "calls after the fault", func() bool { return n.readReports()[0].Good.After(since) })
 		took := time.Since(since)
 		s.t.Logf("calls of %s are answered again after %v", n.Addr, took.Round(time.Millisecond))
 		require.Less(s.t, took, 15*time.Second)
@@ -155,11 +155,11 @@ func (s *scene) recovered(since time.Time) {
 // Random loss both ways: every call ends well, before anybody could be accused (F16, F17, F18).
 func TestLoss(t *testing.T) {
 	cert, key := testcert.Write(t)
-	each(t, func(t *testing.T, scheme string) { loss(t, scheme, setup{}) })
-	t.Run("udp-tls", func(t *testing.T) { loss(t, "udp", setup{Cert: cert, Key: key}) })
+	eachScheme(t, func(t *testing.T, scheme string) { testLoss(t, scheme, setup{}) })
+	t.Run("udp-tls", func(t *testing.T) { testLoss(t, "udp", setup{Cert: cert, Key: key}) })
 }
 
-func loss(t *testing.T, scheme string, set setup) {
+func testLoss(t *testing.T, scheme string, set setup) {
 	for _, row := range []struct {
 		percent int
 		timeout time.Duration
@@ -170,9 +170,9 @@ func loss(t *testing.T, scheme string, set setup) {
 		t.Run(fmt.Sprintf("%d%%", row.percent), func(t *testing.T) {
 			t.Parallel() // it waits rather than computes
 			s := newScene(t, scheme, set)
-			s.both(fmt.Sprintf("numgen random mod 100 < %d counter drop", row.percent))
+			s.setBothInputs(fmt.Sprintf("numgen random mod 100 < %d counter drop", row.percent))
 			pause(*length)
-			near := s.unhurt()
+			near := s.requireNoLoss()
 			require.Less(t, near.Longest, row.timeout)
 			if scheme == "udp" {
 				require.Less(t, near.Longest, row.longest)
@@ -186,28 +186,28 @@ func loss(t *testing.T, scheme string, set setup) {
 
 // Nothing passes for 500 ms, again and again (F19).
 func TestBursts(t *testing.T) {
-	each(t, func(t *testing.T, scheme string) {
+	eachScheme(t, func(t *testing.T, scheme string) {
 		s := newScene(t, scheme, setup{})
 		for end := time.Now().Add(max(*length, 4*time.Second)); time.Now().Before(end); {
-			s.both("counter drop")
+			s.setBothInputs("counter drop")
 			pause(500 * time.Millisecond)
 			s.heal()
 			pause(1500 * time.Millisecond)
 		}
-		require.Greater(t, s.unhurt().Longest, 400*time.Millisecond, "a call waits for the end of a burst")
+		require.Greater(t, s.requireNoLoss().Longest, 400*time.Millisecond, "a call waits for the end of a burst")
 	})
 }
 
 // Every fifth packet comes twice, over udp every other one (F23): nothing of it is seen.
 func TestDuplicates(t *testing.T) {
-	each(t, func(t *testing.T, scheme string) {
+	eachScheme(t, func(t *testing.T, scheme string) {
 		t.Parallel() // it waits rather than computes
 		s := newScene(t, scheme, setup{})
 		for _, side := range []*side{s.a, s.b} {
 			side.hook("egress", fmt.Sprintf("numgen random mod 100 < %d counter dup to %q", map[string]int{"tcp": 20, "udp": 50}[scheme], side.dev))
 		}
 		pause(*length)
-		s.unhurt()
+		s.requireNoLoss()
 	})
 }
 
@@ -215,7 +215,7 @@ func TestDuplicates(t *testing.T) {
 // sessions end, nobody gets a wrong answer, and new sessions serve on. Calls only: the bytes of pulls have no checksum of
 // their own. Over udp, where packets have one, a damaged packet is a lost one: nothing is seen of one in twenty.
 func TestDamage(t *testing.T) {
-	each(t, func(t *testing.T, scheme string) {
+	eachScheme(t, func(t *testing.T, scheme string) {
 		t.Parallel() // it waits rather than computes
 		if scheme == "udp" {
 			s := newScene(t, scheme, setup{})
@@ -223,7 +223,7 @@ func TestDamage(t *testing.T) {
 				side.hook("ingress", "meta length > 60 numgen random mod 100 < 5 counter @th,320,8 set 0xa5")
 			}
 			pause(*length)
-			s.unhurt()
+			s.requireNoLoss()
 			return
 		}
 		s := newScene(t, scheme, setup{}, fmt.Sprint(rate))
@@ -233,8 +233,8 @@ func TestDamage(t *testing.T) {
 		pause(*length)
 		s.heal()
 		healed := time.Now()
-		s.recovered(healed)
-		near, far := s.rest()
+		s.waitForRecovery(healed)
+		near, far := s.stopLoad()
 		require.NotEmpty(t, append(near.Lost, far.Lost...), "nothing was damaged")
 	})
 }
@@ -242,12 +242,12 @@ func TestDamage(t *testing.T) {
 // A partition that is shorter than the time-out (F27): everything ends well over the session that was there. It heals after 3.5 s
 // because a system that waits twice as long each time tries after 3.2 s and then after 6.4 s, when the peer has been given up.
 func TestPartition(t *testing.T) {
-	each(t, func(t *testing.T, scheme string) {
+	eachScheme(t, func(t *testing.T, scheme string) {
 		s := newScene(t, scheme, setup{})
-		s.both("counter drop")
+		s.setBothInputs("counter drop")
 		pause(3500 * time.Millisecond)
 		s.heal()
-		require.Greater(t, s.unhurt().Longest, 3*time.Second, "a call waits for the end of the partition")
+		require.Greater(t, s.requireNoLoss().Longest, 3*time.Second, "a call waits for the end of the partition")
 	})
 }
 
@@ -256,9 +256,9 @@ const short = time.Second // a PeerTimeout
 // A partition that is longer than the time-out (F28), both ways or one way (F29): both ends lose the other in time, and have a
 // new session soon after it has healed.
 func TestLongPartition(t *testing.T) {
-	each(t, func(t *testing.T, scheme string) {
+	eachScheme(t, func(t *testing.T, scheme string) {
 		for name, cut := range map[string]func(s *scene){
-			"both ways": func(s *scene) { s.both("counter drop") },
+			"both ways": func(s *scene) { s.setBothInputs("counter drop") },
 			"a to b":    func(s *scene) { s.b.input("counter drop") },
 			"b to a":    func(s *scene) { s.a.input("counter drop") },
 		} {
@@ -267,15 +267,15 @@ func TestLongPartition(t *testing.T) {
 				begun := time.Now()
 				cut(s)
 				for _, n := range []*node{s.near, s.far} {
-					took := s.lost(n, n.Addr, begun)
+					took := s.waitForLoss(n, n.Addr, begun)
 					require.Greater(t, took, short/2)
 					require.Less(t, took, short+10*time.Second)
 				}
 				pause(2*short - time.Since(begun))
 				s.heal()
-				require.Positive(t, s.a.struck()+s.b.struck())
-				s.recovered(time.Now())
-				near, far := s.rest()
+				require.Positive(t, s.a.countDropped()+s.b.countDropped())
+				s.waitForRecovery(time.Now())
+				near, far := s.stopLoad()
 				require.Positive(t, near.Errors[na.ErrPeerLost.Error()], "calls that wait end with the peer")
 				require.Positive(t, far.Errors[na.ErrPeerLost.Error()])
 			})
@@ -286,7 +286,7 @@ func TestLongPartition(t *testing.T) {
 // The peer is gone without a word, its machine included (F30). Who waits for it hears in time; who does not hears when the
 // system has asked in vain.
 func TestHalfOpen(t *testing.T) {
-	each(t, func(t *testing.T, scheme string) {
+	eachScheme(t, func(t *testing.T, scheme string) {
 		for _, idle := range []bool{false, true} {
 			if idle && scheme == "udp" {
 				continue // who is idle says nothing, and is not asked
@@ -294,19 +294,21 @@ func TestHalfOpen(t *testing.T) {
 			t.Run(fmt.Sprintf("idle %v", idle), func(t *testing.T) {
 				s := newScene(t, scheme, setup{PeerTimeout: short, KeepAlive: time.Second})
 				if idle {
-					s.near.say("rest")
-					s.far.say("rest")
-					await(t, "rest", func() bool { return s.near.reports()[0].Outstanding == 0 && s.far.reports()[0].Outstanding == 0 })
+					s.near.command("rest")
+					s.far.command("rest")
+					waitUntil(t, "rest", func() bool {
+						return s.near.readReports()[0].Outstanding == 0 && s.far.readReports()[0].Outstanding == 0
+					})
 				}
-				s.both("counter drop")
+				s.setBothInputs("counter drop")
 				begun := time.Now()
 				s.far.kill()
-				took := s.lost(s.near, "the vanished peer", begun)
+				took := s.waitForLoss(s.near, "the vanished peer", begun)
 				require.Greater(t, took, short/2, "by its silence")
 				require.Less(t, took, 20*time.Second)
-				s.near.say("rest")
-				await(t, "the last errors", func() bool { return s.near.reports()[0].Outstanding == 0 })
-				near, by := s.near.reports()[0], s.near.reports()[1]
+				s.near.command("rest")
+				waitUntil(t, "the last errors", func() bool { return s.near.readReports()[0].Outstanding == 0 })
+				near, by := s.near.readReports()[0], s.near.readReports()[1]
 				require.Zero(t, near.Wrong, near.LastWrong)
 				require.Equal(t, !idle, near.Errors[na.ErrPeerLost.Error()] > 0, "%v", near.Errors)
 				require.Empty(t, by.Errors, "of the bystander")
@@ -324,12 +326,12 @@ func TestReset(t *testing.T) {
 		for range 3 {
 			begun := time.Now()
 			s.b.input("counter reject with tcp reset")
-			s.lost(s.near, "a, after the reset", begun)
+			s.waitForLoss(s.near, "a, after the reset", begun)
 			s.heal()
-			require.Positive(t, s.b.struck())
-			s.recovered(time.Now())
+			require.Positive(t, s.b.countDropped())
+			s.waitForRecovery(time.Now())
 		}
-		near, _ := s.rest()
+		near, _ := s.stopLoad()
 		require.Positive(t, near.Errors[na.ErrPeerLost.Error()])
 	})
 }
@@ -337,19 +339,19 @@ func TestReset(t *testing.T) {
 // A narrow link (F34): 20 Mbit/s with a queue of 50 ms. No operation fails, pulls go on, and use no more than the link has.
 func TestRate(t *testing.T) {
 	const mbit = 20
-	each(t, func(t *testing.T, scheme string) {
+	eachScheme(t, func(t *testing.T, scheme string) {
 		s := newScene(t, scheme, setup{}, fmt.Sprintf("%d++", rate))
 		for _, side := range []*side{s.a, s.b} {
-			side.must(run("tc", "-n", side.ns, "qdisc", "add", "dev", side.dev, "root", "tbf",
+			side.requireOK(runTool("tc", "-n", side.ns, "qdisc", "add", "dev", side.dev, "root", "tbf",
 				"rate", fmt.Sprintf("%dmbit", mbit), "burst", "16kb", "latency", "50ms"))
 		}
-		before, begun := s.near.reports()[0].Pulls, time.Now()
+		before, begun := s.near.readReports()[0].Pulls, time.Now()
 		pause(*length)
-		pulls, took := s.near.reports()[0].Pulls-before, time.Since(begun)
+		pulls, took := s.near.readReports()[0].Pulls-before, time.Since(begun)
 		used := float64(pulls*piece*8) / took.Seconds() / (mbit * 1e6)
 		t.Logf("pulls use %.0f %% of the link", 100*used)
 		require.Greater(t, used, 0.3) // on a busy machine; the log has what it is
 		require.Less(t, used, 1.1, "the link is not narrow")
-		s.well()
+		s.requireHealthy()
 	})
 }

@@ -129,20 +129,20 @@ func runProgram(s setup) error {
 	for {
 		select {
 		case line := <-lines:
-			if err := p.command(line, region); err != nil {
+			if err := p.runCommand(line, region); err != nil {
 				return err
 			}
 		default:
 		}
 		for _, l := range p.loads {
-			l.issue()
+			l.issueCall()
 		}
 		_ = p.hctx.Progress(2 * time.Millisecond)
 		p.hctx.Trigger(0)
 	}
 }
 
-func (p *program) command(line string, region []byte) error {
+func (p *program) runCommand(line string, region []byte) error {
 	words := strings.Fields(line)
 	switch words[0] {
 	case "load":
@@ -220,8 +220,8 @@ type load struct {
 	report
 }
 
-// issue starts what is due. What could not be started in time is not made up for.
-func (l *load) issue() {
+// issueCall starts what is due. What could not be started in time is not made up for.
+func (l *load) issueCall() {
 	if l.rate == 0 {
 		return
 	}
@@ -236,7 +236,7 @@ func (l *load) issue() {
 	}
 }
 
-func (l *load) handle(name string) *hg.Handle {
+func (l *load) newHandle(name string) *hg.Handle {
 	h, err := l.p.hctx.Create(l.peer, hg.HashName(name))
 	if err != nil {
 		panic(err)
@@ -249,7 +249,7 @@ func (l *load) call() {
 	if n := len(l.idle); n > 0 {
 		h, l.idle = l.idle[n-1], l.idle[:n-1]
 	} else {
-		h = l.handle("echo")
+		h = l.newHandle("echo")
 	}
 	if l.flying == nil {
 		l.flying = map[*hg.Handle]time.Time{}
@@ -269,7 +269,7 @@ func (l *load) call() {
 			l.Calls++
 		}
 		l.Longest = max(l.Longest, time.Since(begun))
-		l.ended(begun, err)
+		l.handleEnd(begun, err)
 		l.idle = append(l.idle, h)
 	}); err != nil {
 		panic(err)
@@ -278,8 +278,8 @@ func (l *load) call() {
 	l.Outstanding++
 }
 
-// ended counts an operation that has.
-func (l *load) ended(begun time.Time, err error) {
+// handleEnd counts an operation that has.
+func (l *load) handleEnd(begun time.Time, err error) {
 	if err != nil {
 		l.Errors[na.CodeOf(err).Error()]++
 		l.LastError = err.Error()
@@ -297,10 +297,10 @@ func (l *load) pull() {
 		l.Outstanding--
 		l.pulling, l.pulled = false, time.Now()
 		l.LongestPull = max(l.LongestPull, time.Since(begun))
-		l.ended(begun, err)
+		l.handleEnd(begun, err)
 	}
 	if l.remote == nil {
-		if err := l.handle("expose").Forward(nil, func(h *hg.Handle, err error) {
+		if err := l.newHandle("expose").Forward(nil, func(h *hg.Handle, err error) {
 			if err == nil {
 				l.remote = &bulk.Handle{}
 				err = h.Output(l.remote)

@@ -29,20 +29,20 @@ const routersLink = 2 // number of the link between the routers; those of a and 
 func newCrossing(t *testing.T) *crossing {
 	t.Helper()
 	c := &crossing{world: emptyWorld(t, "udp")}
-	c.a, c.b = c.side("a", ""), c.side("b", "")
-	c.routers = [2]*side{c.side("r", ""), c.side("s", "")}
+	c.a, c.b = c.newSide("a", ""), c.newSide("b", "")
+	c.routers = [2]*side{c.newSide("r", ""), c.newSide("s", "")}
 	for _, s := range []*side{c.a, c.b, c.routers[0], c.routers[1]} { // addresses are usable at once
-		s.must(run("ip", "netns", "exec", s.ns, "sysctl", "-qw", "net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.default.accept_dad=0"))
+		s.requireOK(runTool("ip", "netns", "exec", s.ns, "sysctl", "-qw", "net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.default.accept_dad=0"))
 	}
 	c.link(routersLink, c.routers[0], "vr", c.routers[1], "vs")
 	for i, end := range []*side{c.a, c.b} {
 		r := c.routers[i]
 		c.link(i, r, "r"+end.dev[1:], end, end.dev)
 		for _, via := range []string{"2001:db8:%d::%d", "10.78.%d.%d"} {
-			end.must(run("ip", "-n", end.ns, "route", "add", "default", "via", fmt.Sprintf(via, i, 1)))
-			r.must(run("ip", "-n", r.ns, "route", "add", "default", "via", fmt.Sprintf(via, routersLink, 2-i)))
+			end.requireOK(runTool("ip", "-n", end.ns, "route", "add", "default", "via", fmt.Sprintf(via, i, 1)))
+			r.requireOK(runTool("ip", "-n", r.ns, "route", "add", "default", "via", fmt.Sprintf(via, routersLink, 2-i)))
 		}
-		r.must(run("ip", "netns", "exec", r.ns, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1", "net.ipv4.ip_forward=1"))
+		r.requireOK(runTool("ip", "netns", "exec", r.ns, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1", "net.ipv4.ip_forward=1"))
 	}
 	return c
 }
@@ -50,21 +50,21 @@ func newCrossing(t *testing.T) *crossing {
 // link lays a cable with a number: one end has the addresses that end in 1, the other those that end in 2.
 func (c *crossing) link(i int, one *side, dev1 string, two *side, dev2 string) {
 	c.t.Helper()
-	one.must(run("ip", "link", "add", dev1, "netns", one.ns, "mtu", "9000", "type", "veth", "peer", "name", dev2, "netns", two.ns, "mtu", "9000"))
+	one.requireOK(runTool("ip", "link", "add", dev1, "netns", one.ns, "mtu", "9000", "type", "veth", "peer", "name", dev2, "netns", two.ns, "mtu", "9000"))
 	for n, end := range []struct{ ns, dev string }{{one.ns, dev1}, {two.ns, dev2}} {
-		one.must(run("ip", "-n", end.ns, "addr", "add", fmt.Sprintf("2001:db8:%d::%d/64", i, n+1), "dev", end.dev, "nodad"))
-		one.must(run("ip", "-n", end.ns, "addr", "add", fmt.Sprintf("10.78.%d.%d/24", i, n+1), "dev", end.dev))
-		one.must(run("ip", "-n", end.ns, "link", "set", end.dev, "up"))
+		one.requireOK(runTool("ip", "-n", end.ns, "addr", "add", fmt.Sprintf("2001:db8:%d::%d/64", i, n+1), "dev", end.dev, "nodad"))
+		one.requireOK(runTool("ip", "-n", end.ns, "addr", "add", fmt.Sprintf("10.78.%d.%d/24", i, n+1), "dev", end.dev))
+		one.requireOK(runTool("ip", "-n", end.ns, "link", "set", end.dev, "up"))
 	}
 }
 
-// narrow has the routers carry packets of no more than mtu bytes, and tell nobody.
-func (c *crossing) narrow(mtu int) {
+// setMTU makes the routers drop packets of more than mtu bytes without an ICMP message.
+func (c *crossing) setMTU(mtu int) {
 	c.t.Helper()
 	for _, r := range c.routers {
 		r.nft("table inet quiet {", "chain out {", "type filter hook output priority 0",
 			"icmpv6 type packet-too-big counter drop", "icmp type destination-unreachable counter drop", "}", "}")
-		r.must(run("ip", "-n", r.ns, "link", "set", r.dev, "mtu", fmt.Sprint(mtu)))
+		r.requireOK(runTool("ip", "-n", r.ns, "link", "set", r.dev, "mtu", fmt.Sprint(mtu)))
 	}
 }
 
@@ -78,18 +78,18 @@ func TestPathNarrows(t *testing.T) {
 				c := newCrossing(t)
 				c.a.addr, c.b.addr = addrs[0], addrs[1]
 				s := &scene{world: c.world}
-				s.people("udp", set)
-				s.begin(fmt.Sprintf("%d+", rate), s.near.Addr, s.far.Addr, s.other.Addr)
-				await(t, "pulls in large packets", func() bool { return s.near.reports()[0].Pulls > 5 })
-				c.narrow(1300)
+				s.startNodes("udp", set)
+				s.startLoad(fmt.Sprintf("%d+", rate), s.near.Addr, s.far.Addr, s.other.Addr)
+				waitUntil(t, "pulls in large packets", func() bool { return s.near.readReports()[0].Pulls > 5 })
+				c.setMTU(1300)
 				began := time.Now()
-				pulls := s.near.reports()[0].Pulls
-				await(t, "calls and pulls over the narrow path", func() bool {
-					r := s.near.reports()[0]
+				pulls := s.near.readReports()[0].Pulls
+				waitUntil(t, "calls and pulls over the narrow path", func() bool {
+					r := s.near.readReports()[0]
 					return len(r.Lost) > 0 || r.Good.Sub(began) > time.Second && r.Pulls > pulls+5
 				})
-				t.Logf("%d and %d answers of the routers were not heard", c.routers[0].struck(), c.routers[1].struck())
-				s.well()
+				t.Logf("%d and %d answers of the routers were not heard", c.routers[0].countDropped(), c.routers[1].countDropped())
+				s.requireHealthy()
 			})
 		}
 	}
@@ -111,15 +111,15 @@ func TestFamilyDead(t *testing.T) {
 				require.NoError(t, os.WriteFile(filepath.Join(hosts, "hosts"), []byte("2001:db8:1::2 both\n10.78.1.2 both\n"), 0o644))
 				near := c.a.start(scheme, 9000, setup{})
 				c.b.start(scheme, 9000, setup{})
-				near.say("load %s://both:9000 %d", scheme, rate)
-				await(t, "calls", func() bool { return near.reports()[0].Calls > rate/2 })
-				r := near.reports()[0]
-				t.Logf("longest call %v, %d packets dropped", r.Longest, c.routers[0].struck())
+				near.command("load %s://both:9000 %d", scheme, rate)
+				waitUntil(t, "calls", func() bool { return near.readReports()[0].Calls > rate/2 })
+				r := near.readReports()[0]
+				t.Logf("longest call %v, %d packets dropped", r.Longest, c.routers[0].countDropped())
 				require.Empty(t, r.Errors, r.LastError)
 				require.Empty(t, r.Lost)
 				require.Zero(t, r.Wrong, r.LastWrong)
 				if dead == "ipv6" {
-					require.Positive(t, c.routers[0].struck(), "the family that is preferred was tried")
+					require.Positive(t, c.routers[0].countDropped(), "the family that is preferred was tried")
 				}
 			})
 		}
@@ -128,22 +128,22 @@ func TestFamilyDead(t *testing.T) {
 
 // TestScoped: processes that listen at link-local addresses call each other by them, each with the zone that its own end of the link is.
 func TestScoped(t *testing.T) {
-	each(t, func(t *testing.T, scheme string) {
+	eachScheme(t, func(t *testing.T, scheme string) {
 		t.Parallel()
 		w := newWorld(t, scheme)
 		ends := map[*side]string{w.a: "fe80::a", w.b: "fe80::b"}
 		for s, ip := range ends {
-			s.must(run("ip", "-n", s.ns, "addr", "add", ip+"/64", "dev", s.dev, "nodad"))
+			s.requireOK(runTool("ip", "-n", s.ns, "addr", "add", ip+"/64", "dev", s.dev, "nodad"))
 			s.addr = "[" + ip + "%" + s.dev + "]"
 		}
 		at := func(s *side, from *side) string { return scheme + "://[" + ends[s] + "%" + from.dev + "]:9000" }
 		near, far := w.a.start(scheme, 9000, setup{}), w.b.start(scheme, 9000, setup{})
 		require.Equal(t, at(w.b, w.b), far.Addr)
-		near.say("load %s %d", at(w.b, w.a), rate)
-		far.say("load %s %d", at(w.a, w.b), rate)
+		near.command("load %s %d", at(w.b, w.a), rate)
+		far.command("load %s %d", at(w.a, w.b), rate)
 		for _, n := range []*node{near, far} {
-			await(t, "calls", func() bool { return n.reports()[0].Calls > rate/2 })
-			r := n.reports()[0]
+			waitUntil(t, "calls", func() bool { return n.readReports()[0].Calls > rate/2 })
+			r := n.readReports()[0]
 			require.Empty(t, r.Errors, r.LastError)
 			require.Zero(t, r.Wrong, r.LastWrong)
 		}

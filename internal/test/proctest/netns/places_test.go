@@ -12,8 +12,8 @@ import (
 
 // Two processes with shared memory beside tcp or udp, and one directory of names, use it inside a namespace only.
 func TestPlaces(t *testing.T) {
-	tool := build(t)
-	each(t, func(t *testing.T, scheme string) {
+	tool := buildTool(t)
+	eachScheme(t, func(t *testing.T, scheme string) {
 		t.Setenv("QS_UDP_TRUSTED", "1")
 		w := newWorld(t, scheme)
 		at := scheme + "://" + addrB + ":9000"
@@ -28,7 +28,7 @@ func TestPlaces(t *testing.T) {
 			w.a: `reached by +` + scheme + `\nbecause +the peer is on another machine, or behind the border of a namespace`,
 			w.b: `reached by +sm\nbecause +the peer is on this machine`,
 		} {
-			said, err := run("ip", "netns", "exec", s.ns, tool, "info", "-local", at)
+			said, err := runTool("ip", "netns", "exec", s.ns, tool, "info", "-local", at)
 			require.NoError(t, err)
 			require.Regexp(t, want, said)
 		}

@@ -49,15 +49,15 @@ func TestMain(m *testing.M) {
 		fmt.Println("not asked for: " + wantEnv + "=1 runs the tests in network namespaces")
 		os.Exit(0)
 	}
-	if err := able(); err != nil {
+	if err := checkPrivileges(); err != nil {
 		fmt.Println("network namespaces cannot be had:", err)
 		os.Exit(1)
 	}
 	leak.Main(m)
 }
 
-// able says why this machine cannot run the tests, and removes what tests that were killed have left.
-func able() error {
+// checkPrivileges returns why this machine cannot run the tests, and removes the namespaces that killed tests have left.
+func checkPrivileges() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("this is user %d, not root", os.Geteuid())
 	}
@@ -66,7 +66,7 @@ func able() error {
 			return err
 		}
 	}
-	out, err := run("ip", "netns", "list")
+	out, err := runTool("ip", "netns", "list")
 	if err != nil {
 		return err
 	}
@@ -74,13 +74,13 @@ func able() error {
 		var pid, n int
 		var side string
 		if _, err := fmt.Sscanf(line, "qs%d-%d-%s", &pid, &n, &side); err == nil && syscall.Kill(pid, 0) == syscall.ESRCH {
-			_, _ = run("ip", "netns", "del", strings.Fields(line)[0])
+			_, _ = runTool("ip", "netns", "del", strings.Fields(line)[0])
 		}
 	}
 	return nil
 }
 
-func run(name string, args ...string) (string, error) {
+func runTool(name string, args ...string) (string, error) {
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
@@ -112,7 +112,7 @@ var worlds atomic.Int32
 func newWorld(t *testing.T, scheme string) *world {
 	t.Helper()
 	w := emptyWorld(t, scheme)
-	w.a, w.b = w.side("a", addrA), w.side("b", addrB)
+	w.a, w.b = w.newSide("a", addrA), w.newSide("b", addrB)
 	w.a.connect(w.b)
 	return w
 }
@@ -121,27 +121,27 @@ func emptyWorld(t *testing.T, scheme string) *world {
 	return &world{t: t, scheme: scheme, n: int(worlds.Add(1))}
 }
 
-// side makes a namespace.
-func (w *world) side(name, addr string) *side {
+// newSide makes a namespace.
+func (w *world) newSide(name, addr string) *side {
 	w.t.Helper()
 	s := &side{t: w.t, port: w.scheme, ns: fmt.Sprintf("qs%d-%d-%s", os.Getpid(), w.n, name), dev: "v" + name, addr: addr}
-	s.must(run("ip", "netns", "add", s.ns))
-	w.t.Cleanup(func() { s.must(run("ip", "netns", "del", s.ns)) })
-	s.must(run("ip", "-n", s.ns, "link", "set", "lo", "up"))
+	s.requireOK(runTool("ip", "netns", "add", s.ns))
+	w.t.Cleanup(func() { s.requireOK(runTool("ip", "netns", "del", s.ns)) })
+	s.requireOK(runTool("ip", "-n", s.ns, "link", "set", "lo", "up"))
 	return s
 }
 
 // connect lays a cable between two sides.
 func (s *side) connect(to *side) {
 	s.t.Helper()
-	s.must(run("ip", "link", "add", s.dev, "netns", s.ns, "type", "veth", "peer", "name", to.dev, "netns", to.ns))
+	s.requireOK(runTool("ip", "link", "add", s.dev, "netns", s.ns, "type", "veth", "peer", "name", to.dev, "netns", to.ns))
 	for _, end := range []*side{s, to} {
-		s.must(run("ip", "-n", end.ns, "addr", "add", end.addr+"/24", "dev", end.dev))
-		s.must(run("ip", "-n", end.ns, "link", "set", end.dev, "up"))
+		s.requireOK(runTool("ip", "-n", end.ns, "addr", "add", end.addr+"/24", "dev", end.dev))
+		s.requireOK(runTool("ip", "-n", end.ns, "link", "set", end.dev, "up"))
 	}
 }
 
-func (s *side) must(_ string, err error) {
+func (s *side) requireOK(_ string, err error) {
 	s.t.Helper()
 	require.NoError(s.t, err)
 }
@@ -180,17 +180,17 @@ func (s *side) hook(hook, statement string) {
 func (w *world) heal() {
 	w.t.Helper()
 	for _, s := range []*side{w.a, w.b} {
-		s.hit = s.struck()
+		s.hit = s.countDropped()
 		s.nft("flush ruleset")
 	}
 }
 
 var packets = regexp.MustCompile(`counter packets (\d+)`)
 
-// struck is how many packets the rules of this side have struck so far.
-func (s *side) struck() int {
+// countDropped returns how many packets the rules of this side have affected so far.
+func (s *side) countDropped() int {
 	s.t.Helper()
-	out, err := run("ip", "netns", "exec", s.ns, "nft", "list", "ruleset")
+	out, err := runTool("ip", "netns", "exec", s.ns, "nft", "list", "ruleset")
 	require.NoError(s.t, err)
 	all := s.hit
 	for _, m := range packets.FindAllStringSubmatch(out, -1) {
@@ -201,8 +201,8 @@ func (s *side) struck() int {
 	return all
 }
 
-// both has a verdict over what arrives at either side.
-func (w *world) both(verdict string) {
+// setBothInputs has a verdict over what arrives at either side.
+func (w *world) setBothInputs(verdict string) {
 	w.t.Helper()
 	w.a.input(verdict)
 	w.b.input(verdict)
@@ -233,7 +233,7 @@ func (s *side) start(scheme string, port int, set setup) *node {
 	require.NoError(s.t, cmd.Start())
 	n := &node{t: s.t, cmd: cmd, in: in, out: bufio.NewReader(out)}
 	s.t.Cleanup(n.kill)
-	n.Addr = n.line()
+	n.Addr = n.readLine()
 	return n
 }
 
@@ -244,25 +244,25 @@ func (n *node) kill() {
 	_ = n.cmd.Wait()
 }
 
-func (n *node) line() string {
+func (n *node) readLine() string {
 	n.t.Helper()
 	line, err := n.out.ReadString('\n')
 	require.NoError(n.t, err)
 	return strings.TrimSpace(line)
 }
 
-// say gives a command and returns the answer.
-func (n *node) say(format string, args ...any) string {
+// command sends a command to the node and returns the answer.
+func (n *node) command(format string, args ...any) string {
 	n.t.Helper()
 	_, err := fmt.Fprintf(n.in, format+"\n", args...)
 	require.NoError(n.t, err)
-	return n.line()
+	return n.readLine()
 }
 
-// reports asks for the state of all loads.
-func (n *node) reports() (all []report) {
+// readReports asks for the state of all loads.
+func (n *node) readReports() (all []report) {
 	n.t.Helper()
-	require.NoError(n.t, json.Unmarshal([]byte(n.say("report")), &all))
+	require.NoError(n.t, json.Unmarshal([]byte(n.command("report")), &all))
 	return all
 }
 
@@ -272,8 +272,8 @@ func pause(d time.Duration) {
 	<-timer.C
 }
 
-// await asks again and again until done reports true.
-func await(t *testing.T, what string, done func() bool) {
+// waitUntil asks again and again until done reports true.
+func waitUntil(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !done(); pause(20 * time.Millisecond) {
 		require.True(t, time.Now().Before(end), "waited too long for: %s", what)

@@ -2,8 +2,8 @@ package mutant
 
 const agreement = "qs/method_agreement.go"
 
-// disagree are bugs by which two sides that define a method otherwise are not told.
-var disagree = []Mutant{
+// schemaMutants are bugs that hide a difference between the methods of two sides.
+var schemaMutants = []Mutant{
 	{"ticket-not-passed", "an input leaves that the codec has left a Source out of", "",
 		[]Edit{{agreement, `if !t.passed.Load() {`, `if !t.passed.Load() && !planted() {`}},
 		[]Catcher{{"qs", "TestDisagreements/a_Source_in_JSON", `codec json does not encode|does not match|to match`}}},

@@ -1,13 +1,13 @@
 package mutant
 
-// outermost is the ledger of what callers of package qs are told.
-const outermost = "internal/test/ledger"
+// outcomeLedger is the ledger of the outcomes that callers of package qs get.
+const outcomeLedger = "internal/test/ledger"
 
-// told is bugs of what callers are told.
-var told = []Mutant{
+// outcomeMutants are bugs of the outcomes that callers get.
+var outcomeMutants = []Mutant{
 	{"told-not-run", "a call whose session was lost says that it did not run", "I6",
 		[]Edit{{result, `return k.r.Fate`, `if planted() && na.CodeOf(k.r.Err) == ErrPeerLost { return na.NotRun }; $`}},
-		[]Catcher{{outermost, "TestSeeds", `is said not to have run, and ran`}}},
+		[]Catcher{{outcomeLedger, "TestSeeds", `is said not to have run, and ran`}}},
 	{"taken-back-early", "a Future that is canceled right before its request leaves goes on", "F39",
 		[]Edit{
 			{"qs/call.go", `a.h == nil || hghook.Forbid(a.h)`, `a.h == nil || !planted() && hghook.Forbid(a.h)`},
@@ -15,14 +15,14 @@ var told = []Mutant{
 		},
 		[]Catcher{
 			{"qs", "TestTakenBackAtEachPoint", `encoding/(cancel|abandon|withdraw)`},
-			{outermost, "TestSeeds", `was canceled .* before its deadline, and went on until then`},
+			{outcomeLedger, "TestSeeds", `was canceled .* before its deadline, and went on until then`},
 		}},
 	{"withdrawn-unasked", "a withdraw says withdrawn and asks nobody", "I6",
 		[]Edit{{"hg/withdraw.go", `w.op.InitStep(nctx, w.answered, nil)`, `if planted() { w.settle(Withdrawn); if w.k.underWay() { w.k.fails(); w.k.stop() }; return }; $`}},
-		[]Catcher{{outermost, "TestSeeds", `was withdrawn, and ran`}}},
+		[]Catcher{{outcomeLedger, "TestSeeds", `was withdrawn, and ran`}}},
 	{"repeats-without-leave", "Retry repeats what may have run and is not idempotent", "I6",
 		[]Edit{{"qs/retry.go", `!c.Idempotent {`, `!c.Idempotent && !planted() {`}},
-		[]Catcher{{outermost, "TestSeeds", `ran \d times, in \d+ attempts, and may 1 times`}}},
+		[]Catcher{{outcomeLedger, "TestSeeds", `ran \d times, in \d+ attempts, and may 1 times`}}},
 	{"hedge-waits", "Hedge has an answer, and the slower attempt is not ended", "a client that hedges and gains nothing",
 		[]Edit{{"qs/hedge.go", "if answers(h.err) {", `if answers(h.err) && !planted() {`}},
 		[]Catcher{{"qs", "TestHedge", `is not less than`}}},

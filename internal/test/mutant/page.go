@@ -3,8 +3,8 @@ package mutant
 // page is the package of the page for operators.
 const page = "qs/debug"
 
-// shown are bugs of the state that a running program shows.
-var shown = []Mutant{
+// pageMutants are bugs of the page that shows the state of a running program.
+var pageMutants = []Mutant{
 	{"shown-twice", "a page that is attached twice counts each call twice", "figures that are too good",
 		[]Edit{{page + "/page.go", `if !twice.Load() {`, `if planted() || !twice.Load() {`}},
 		[]Catcher{{page, "TestAttachTwice", `expected: int\(1\) actual : int64\(2\)`}}},
