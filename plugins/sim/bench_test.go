@@ -115,7 +115,7 @@ func BenchmarkStorm(b *testing.B) {
 	events := uint64(0)
 	for b.Loop() {
 		seed++
-		events += storm(b, seed).Stats().Events
+		events += runStorm(b, seed).Stats().Events
 	}
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "seeds/s")
 	b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")

@@ -22,7 +22,7 @@ func (w *World) Remains() (conns, held, segments int) {
 // Sleepers counts the goroutines that wait for something to happen.
 func (w *World) Sleepers() int { return int(w.sleepers.Load()) }
 
-// A RawHost is a peer of which only the connections live: its node is stopped, and a test says and reads their bytes.
+// A RawHost is a peer of which only the connections work: its node is paused, and a test writes and reads their bytes.
 type RawHost struct {
 	p     *port
 	taken []*endpoint
@@ -63,7 +63,7 @@ func (h *RawHost) Dial(name string, target int) *Raw {
 	return &Raw{w: w, en: en}
 }
 
-// Accept returns the newest connection that somebody else has made, once; nil if there is none.
+// Accept returns the newest connection that another node has made, once; nil if there is none.
 func (h *RawHost) Accept() *Raw {
 	w := h.p.w
 	w.takeTurn()
@@ -77,7 +77,7 @@ func (h *RawHost) Accept() *Raw {
 	return nil
 }
 
-// Write says b, however much is under way.
+// Write sends b, however much is in flight.
 func (r *Raw) Write(b []byte) {
 	r.w.takeTurn()
 	defer r.w.releaseTurn()
@@ -86,7 +86,7 @@ func (r *Raw) Write(b []byte) {
 	}
 }
 
-// Read takes what has come; over tells that there will be no more.
+// Read returns the bytes that have arrived; over is whether no more will.
 func (r *Raw) Read() (b []byte, over bool) {
 	r.w.takeTurn()
 	defer r.w.releaseTurn()

@@ -140,7 +140,7 @@ func segments(seed byte, sizes ...int) [][]byte {
 	var all [][]byte
 	off := 0
 	for _, n := range sizes {
-		all = append(all, bytes.Clone(pattern(seed, off, n)))
+		all = append(all, bytes.Clone(patternAt(seed, off, n)))
 		off += n
 	}
 	return all
@@ -152,8 +152,8 @@ var noise = sync.OnceValue(func() []byte {
 	return b
 })
 
-// pattern is n bytes of what belongs at an offset. It is not to be written to.
-func pattern(seed byte, off, n int) []byte {
+// patternAt is n bytes of what belongs at an offset. It is not to be written to.
+func patternAt(seed byte, off, n int) []byte {
 	from := int(seed)*4099 + off
 	return noise()[from : from+n]
 }
@@ -163,7 +163,7 @@ func holds(t testing.TB, m *na.Mem, seed byte) {
 	t.Helper()
 	off := 0
 	for i, s := range m.Segments() {
-		if !bytes.Equal(s, pattern(seed, off, len(s))) {
+		if !bytes.Equal(s, patternAt(seed, off, len(s))) {
 			t.Fatalf("segment %d of %d bytes at %d does not hold the pattern", i, len(s), off)
 		}
 		off += len(s)

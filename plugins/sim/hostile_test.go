@@ -86,8 +86,8 @@ func (h *hostile) connect() {
 	h.credit, h.sent, h.pongs, h.code = hostileGives, 0, 0, 0
 }
 
-// say sends bytes, behind what is left of a frame that was cut.
-func (h *hostile) say(b []byte) {
+// sendBytes sends bytes, behind what is left of a frame that was cut.
+func (h *hostile) sendBytes(b []byte) {
 	if h.conn == nil {
 		h.connect()
 	}
@@ -95,8 +95,8 @@ func (h *hostile) say(b []byte) {
 	h.rest = nil
 }
 
-// frame sends a frame whose payload is n bytes.
-func (h *hostile) frame(f frame.Header, n int) {
+// sendFrame sends a frame whose payload is n bytes.
+func (h *hostile) sendFrame(f frame.Header, n int) {
 	payload := bytes.Repeat([]byte{'h'}, n)
 	switch f.Kind {
 	case frame.Hello, frame.Unexpected, frame.Expected, frame.Goaway:
@@ -104,13 +104,13 @@ func (h *hostile) frame(f frame.Header, n int) {
 	default: // DATA, and kinds that must have none
 		h.last = append(f.AppendFront(nil, n), payload...)
 	}
-	h.say(h.last)
+	h.sendBytes(h.last)
 }
 
 // honestly sends a frame with the credit that belongs into it.
 func (h *hostile) honestly(f frame.Header, n int) {
 	f.Credit = h.credit
-	h.frame(f, n)
+	h.sendFrame(f, n)
 }
 
 func (h *hostile) hello(alter byte) {
@@ -152,7 +152,7 @@ func (h *hostile) hello(alter byte) {
 		f.Tag++
 	}
 	h.last = f.Append(nil, payload)
-	h.say(h.last)
+	h.sendBytes(h.last)
 	h.greets = true
 }
 
@@ -176,8 +176,8 @@ func (h *hostile) odd() int64 {
 	return int64(b) * 16
 }
 
-// step has the peer say one thing.
-func (h *hostile) step(what byte) {
+// sendNext makes the peer send one frame.
+func (h *hostile) sendNext(what byte) {
 	v := h.in.next
 	switch what % 20 {
 	case 0:
@@ -203,7 +203,7 @@ func (h *hostile) step(what byte) {
 		case 6:
 			f.Op += uint64(v()) << 32
 		}
-		h.frame(f, int(v())*int(v()%32))
+		h.sendFrame(f, int(v())*int(v()%32))
 	case 4: // a message, while there is an envelope
 		h.sent++
 		h.honestly(frame.Header{Kind: frame.Unexpected, Op: h.sent, Tag: uint64(v())}, int(v()))
@@ -244,18 +244,18 @@ func (h *hostile) step(what byte) {
 			b[(int(flip)+int(v()))%len(b)] ^= 1 << (flip >> 5)
 			h.torn = true
 		}
-		h.say(b)
+		h.sendBytes(b)
 	case 15: // what follows begins inside another frame, or is its rest
 		f := frame.Header{Kind: frame.Ping, Credit: h.credit}
 		b := f.AppendFront(nil, 0)
 		n := int(v()) % len(b)
-		h.say(b[:n])
+		h.sendBytes(b[:n])
 		if h.rest = b[n:]; v()%2 == 0 {
 			h.rest, h.torn = nil, true
 		}
 	case 16:
 		f := frame.Header{Kind: frame.Goaway, Tag: uint64(v())}
-		h.frame(f, int(v())*4)
+		h.sendFrame(f, int(v())*4)
 		h.gone = true
 	case 17:
 		if h.conn != nil {
@@ -270,8 +270,8 @@ func (h *hostile) step(what byte) {
 	}
 }
 
-// hear reads and remembers. The victim's own frames are whole and right, whatever it was told.
-func (h *hostile) hear() {
+// readFrames reads the frames of the victim and remembers their ids. They must be whole and right, whatever the peer has sent.
+func (h *hostile) readFrames() {
 	if h.conn == nil || h.mute {
 		return
 	}
@@ -323,7 +323,7 @@ func (h *hostile) heard(f frame.Header) {
 // regionSize is the length of the victim's memory that peers may reach.
 const regionSize = 1000
 
-// A user is the program above an endpoint. It counts what it has started and what has ended.
+// A user is the program above an endpoint. It counts the operations that it has started, and those that have ended.
 type user struct {
 	t      testing.TB
 	nctx   *na.Context
@@ -419,7 +419,7 @@ func newField(t testing.TB, in []byte) *field {
 	f.hostile = &hostile{t: t, host: host, in: in, inc: 1, ops: []uint64{0, 1, 2, 1 << 32}, tags: []uint64{0, 1, 2, 3},
 		tokens: [][16]byte{{}, f.in.Key().Token, f.out.Key().Token}}
 	for range 2 {
-		f.receive()
+		f.receiveAll()
 	}
 	return f
 }
@@ -432,14 +432,14 @@ func (f *field) register(access na.Access, segs ...[]byte) *na.Mem {
 	return m
 }
 
-// receive has the victim answer the bystander, and keep what the hostile sends until the program says otherwise.
-func (f *field) receive() {
+// receiveAll has the victim answer the bystander, and keep what the hostile sends until the program says otherwise.
+func (f *field) receiveAll() {
 	u := f.victim
 	u.start("receive", u.nctx.RecvUnexpected, func(r na.Result) {
 		if r.Err != nil {
 			return
 		}
-		f.receive()
+		f.receiveAll()
 		env := r.Envelope
 		if env.Tag&bystanders == 0 {
 			u.held = append(u.held, env)
@@ -451,8 +451,8 @@ func (f *field) receive() {
 	})
 }
 
-// turn lets everybody do what there is to do, some times.
-func (f *field) turn(times int) {
+// driveAll drives all nodes, some times.
+func (f *field) driveAll(times int) {
 	for range times {
 		for _, u := range []*user{f.victim, f.other} {
 			_ = u.nctx.Progress(0)
@@ -460,7 +460,7 @@ func (f *field) turn(times int) {
 			}
 		}
 		f.w.Sleep(roundTrip)
-		f.hostile.hear()
+		f.hostile.readFrames()
 	}
 }
 
@@ -486,7 +486,7 @@ func (f *field) bystand() {
 		u.start("put", func(op *na.Op) error { return u.nctx.Put(op, local, 50, peer, key, 50, 50) }, nil),
 	}
 	for range 200 {
-		f.turn(1)
+		f.driveAll(1)
 		if works[0].ended+works[1].ended+works[2].ended+works[3].ended == 4 {
 			break
 		}
@@ -586,7 +586,7 @@ func (f *field) run() {
 	for steps := 0; len(h.in) > 0 && steps < 200; steps++ {
 		switch b := h.in.next(); {
 		case b < 128:
-			h.step(b)
+			h.sendNext(b)
 		case b < 224:
 			f.user(b)
 		case b < 232:
@@ -596,16 +596,16 @@ func (f *field) run() {
 		case b < 240:
 			continue // with what comes next, at one go
 		}
-		f.turn(1 + steps%2)
-		f.gauges()
+		f.driveAll(1 + steps%2)
+		f.checkGauges()
 	}
 	f.bystand()
 	f.audit()
 	f.close()
 }
 
-// gauges looks at what the hostile could have made grow.
-func (f *field) gauges() {
+// checkGauges checks the gauges that the hostile peer could have made grow.
+func (f *field) checkGauges() {
 	st := f.victim.nctx.Stats()
 	if st.Envelopes > 8*(st.Peers+int(st.PeersLost)+1) || st.Reserved > 64<<20 || st.Leases > 1024 {
 		f.t.Fatalf("beyond the limits: %+v", st)
@@ -616,16 +616,16 @@ func (f *field) gauges() {
 func (f *field) audit() {
 	h := f.hostile
 	h.mute = false
-	f.turn(3)
+	f.driveAll(3)
 	if h.conn == nil || !h.greets || h.over || h.gone || h.torn {
 		return
 	}
 	if h.rest != nil {
-		h.say(nil)
+		h.sendBytes(nil)
 	}
 	before := h.pongs
 	h.honestly(frame.Header{Kind: frame.Ping, Tag: 1}, 0)
-	f.turn(5)
+	f.driveAll(5)
 	if !h.over && h.pongs == before {
 		f.t.Fatalf("the session is neither ended nor in use")
 	}
@@ -643,7 +643,7 @@ func (f *field) close() {
 		_ = u.nctx.Class().Close()
 	}
 	for i := 0; !f.victim.nctx.Closed() || !f.other.nctx.Closed(); i++ {
-		f.turn(1)
+		f.driveAll(1)
 		if i > 1000 {
 			f.t.Fatalf("the class does not close: %d operations are left", f.victim.nctx.Live())
 		}

@@ -97,7 +97,7 @@ func TestCutAnywhere(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag, Level: sim.LevelB, Window: 300})
 	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
 	for n := range 600 {
-		text := pattern(byte(n), 0, n)
+		text := patternAt(byte(n), 0, n)
 		o := a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), na.Tag(n), text) })
 		r := b.recv()
 		require.NoError(t, r.Err)

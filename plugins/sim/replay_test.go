@@ -16,9 +16,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// storm runs a few nodes through everything that can go wrong, and returns the world at its end. What the nodes see
+// runStorm runs a few nodes through everything that can go wrong, and returns the world at its end. What the nodes see
 // goes into the trace.
-func storm(t testing.TB, seed uint64) *sim.World {
+func runStorm(t testing.TB, seed uint64) *sim.World {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	cfg := sim.Config{Seed: seed, Faults: sim.Storm().Draw(rng), Level: sim.Level(rng.Uint64() & 1)}
 	cfg.Faults.Again = 0 // an answer that cannot be posted would be waited for
@@ -101,14 +101,14 @@ func TestReplay(t *testing.T) {
 	seen := map[uint64]uint64{}
 	var all sim.Stats
 	for seed := range uint64(60) {
-		w := storm(t, seed)
+		w := runStorm(t, seed)
 		if other, ok := seen[w.Hash()]; ok {
 			t.Errorf("seeds %d and %d have the same hash", seed, other)
 		}
 		seen[w.Hash()] = seed
 		add(&all, w.Stats())
 		if seed%4 == 0 {
-			if again := storm(t, seed); again.Hash() != w.Hash() {
+			if again := runStorm(t, seed); again.Hash() != w.Hash() {
 				t.Errorf("seed %d: hash %#x, then %#x", seed, w.Hash(), again.Hash())
 			}
 		}
@@ -160,7 +160,7 @@ func TestReplayAcrossProcesses(t *testing.T) {
 	const env = "SIM_HASHES"
 	hashes := func() (lines []string) {
 		for seed := range uint64(8) {
-			lines = append(lines, fmt.Sprintf("hash %d %#x", seed, storm(t, seed).Hash()))
+			lines = append(lines, fmt.Sprintf("hash %d %#x", seed, runStorm(t, seed).Hash()))
 		}
 		return lines
 	}
