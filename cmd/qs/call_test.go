@@ -286,7 +286,7 @@ func TestCallSpoilsNothing(t *testing.T) {
 	require.Contains(t, call(2, "shop/goods", `{}`, "-sink", "Goods="+file), `no Sink "Goods"; it has none`)
 	require.Contains(t, call(exitHandler, "shop/parcel", `{"Label": "fail"}`, "-sink", "Back="+file), "fails behind its first bytes")
 	require.Contains(t, call(exitFailed, "shop/parcel", `{}`, "-sink", "Back="+filepath.Join(dir, "no", "file")), "NOT sent")
-	require.Contains(t, run(t, 2, "call", "-source", "Goods="+file, typedTarget(t, false), "shop/parcel", `{}`).errors.String(), "nobody knows the fields")
+	require.Contains(t, run(t, 2, "call", "-source", "Goods="+file, typedTarget(t, false), "shop/parcel", `{}`).errors.String(), "are not known")
 	require.Equal(t, "precious", readFile(t, file))
 	requireNames(t, dir, "file")
 

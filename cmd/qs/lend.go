@@ -135,7 +135,7 @@ func (i lendingInput[Sinks]) EncodeMsgpack(e *msgpack.Encoder) error {
 // callLending makes a call that lends files, or one of a stream.
 func (k *callCommand) callLending(ctx context.Context, d methodDescription, flags fieldFlags, out io.Writer) error {
 	if d.why != "" {
-		return usageError{fmt.Sprintf("--source and --sink: %s: nobody knows the fields of %s; NOT sent", d.why, d.name)}
+		return usageError{fmt.Sprintf("--source and --sink: %s: the fields of %s are not known; NOT sent", d.why, d.name)}
 	}
 	in, err := d.newInput(k.input)
 	if err != nil {

@@ -52,8 +52,8 @@ func TestPages(t *testing.T) {
 // command only.
 func parseLine(line string, whole bool) error {
 	words := splitWords(line)[1:]
-	a := &app{out: io.Discard, diag: io.Discard}
-	normal, cmd, err := normalize(a.newRoot(), words)
+	a := &app{stdout: io.Discard, stderr: io.Discard}
+	normal, cmd, err := normalizeArgs(a.newRoot(), words)
 	if err != nil && !whole && strings.Contains(err.Error(), "flag needs an argument") {
 		return nil // the flag is there
 	}

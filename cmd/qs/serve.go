@@ -52,8 +52,8 @@ There is no access control without --ca: anyone who can connect reads what is be
 	fs.BoolVar(&s.child, "child", false, "exit at the end of the standard input")
 	fs.StringVarP(&s.root, "root", "r", "", "`folder` that qs cp may read")
 	fs.DurationVar(&s.drain, "drain", 10*time.Second, "`time` in which requests under way may end after a signal; 0: none")
-	fs.BoolVarP(&s.write, "write", "w", false, "let qs cp write there, too: everyone who can reach the address")
-	fs.StringVarP(&s.debug, "debug", "d", "", "`HOST:PORT` of an HTTP page with the state of this process: everyone who can reach it sees peers and names of methods")
+	fs.BoolVarP(&s.write, "write", "w", false, "let qs cp write there, too: any program that can reach the address")
+	fs.StringVarP(&s.debug, "debug", "d", "", "`HOST:PORT` of an HTTP page with the state of this process: any client that can reach it sees peers and names of methods")
 	return c
 }
 

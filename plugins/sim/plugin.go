@@ -59,7 +59,7 @@ func (p *plugin) Open(class carrier.Class, rest string) (*carrier.Network, error
 		}
 		self = scheme + "://" + rest
 		if w.listeners[self] != nil {
-			return nil, codes.WithText(codes.ErrAddrInUse, "somebody listens on "+self)
+			return nil, codes.WithText(codes.ErrAddrInUse, "a class already listens on "+self)
 		}
 		w.listeners[self] = in
 		delete(w.crashedNames, self)

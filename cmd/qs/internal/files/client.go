@@ -147,8 +147,8 @@ func explainTLSError(what string) (said, todo string, known bool) {
 	for _, c := range [][2]string{
 		{"is for another host", "give --server-name with a name that the certificate carries, or an address with such a host"},
 		{"authority that is unknown here", "give --ca with the authority that signed the peer's certificate"},
-		{"the peer wants a certificate", "give --cert and --key: a certificate of an authority that the peer knows"},
-		{"does not know who signed", "give --cert and --key of an authority that the peer knows"},
+		{"the peer wants a certificate", "give --cert and --key: a certificate of an authority that the peer trusts"},
+		{"does not know who signed", "give --cert and --key of an authority that the peer trusts"},
 		{"has expired", "renew the certificate"},
 		{"TLS is required here", bothTLS},
 		{"the peer does not speak TLS", bothTLS},
