@@ -9,7 +9,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The load of a context is the requests whose handlers have begun and that have not ended. It is bounded, for the context, for
+// The admission of a context is the requests whose handlers have begun and that have not ended. It is bounded, for the context, for
 // each session, and for an RPC that says so: a request beyond a bound is not accepted, so it keeps its envelope, can be
 // withdrawn, and holds its origin back. It begins when another one ends, oldest first among those that may.
 //
@@ -21,7 +21,7 @@ import (
 //
 // Requests with streams are counted apart, with bounds of their own, since they may last for ever: one beyond them is refused at once. They wait
 // only for the bound of their RPC. Those of RPCs with CountAsCall are counted with the others: their streams are data that ends.
-type load struct {
+type admission struct {
 	most, mostPerPeer               int64
 	mostStreams, mostStreamsPerPeer int64
 
@@ -34,26 +34,26 @@ type load struct {
 	streamsWait int        // requests with streams among them
 }
 
-// A bound is that of an RPC, in all contexts of the class.
-type bound struct {
+// A methodLimit is that of an RPC, in all contexts of the class.
+type methodLimit struct {
 	most, queue int64
 	n, waiting  atomic.Int64 // its requests that have room, and that wait because there is none
 }
 
 // newBound returns what bounds the requests of an RPC by themselves; nil for nothing.
-func (r *RPC) newBound() *bound {
+func (r *RPC) newBound() *methodLimit {
 	if r.MaxActive <= 0 {
 		return nil
 	}
-	b := &bound{most: int64(r.MaxActive), queue: int64(max(r.Queue, 0))}
+	b := &methodLimit{most: int64(r.MaxActive), queue: int64(max(r.Queue, 0))}
 	if r.Queue == 0 {
 		b.queue = b.most
 	}
 	return b
 }
 
-// take takes room, if there is some.
-func (b *bound) take() bool {
+// acquire takes room, if there is some.
+func (b *methodLimit) acquire() bool {
 	if b == nil || b.n.Add(1) <= b.most {
 		return true
 	}
@@ -61,8 +61,8 @@ func (b *bound) take() bool {
 	return false
 }
 
-// queues reports whether one more may wait; it is counted if it waits for this bound.
-func (b *bound) queues() (counted, ok bool) {
+// tryEnqueue reports whether one more may wait; it is counted if it waits for this bound.
+func (b *methodLimit) tryEnqueue() (counted, ok bool) {
 	if b == nil || b.n.Load() < b.most {
 		return false, true
 	}
@@ -79,16 +79,16 @@ const oneStream = 1 << 32
 // ofPeer returns both halves.
 func ofPeer(load int64) (requests, streams int64) { return int64(uint32(load)), load >> 32 }
 
-// active is how many requests have room, those with streams among them.
-func (d *load) active() int64 { return d.n.Load() + d.streams.Load() }
+// activeCount is how many requests have room, those with streams among them.
+func (d *admission) activeCount() int64 { return d.n.Load() + d.streams.Load() }
 
-// take takes room for s, if there is some.
-func (d *load) take(s *service) bool {
+// tryAcquire takes room for s, if there is some.
+func (d *admission) tryAcquire(s *service) bool {
 	if s.lasting {
-		return s.rpc.bound.take() // the rest it has: see takeStreams
+		return s.rpc.bound.acquire() // the rest it has: see takeStreams
 	}
 	if d.n.Add(1) <= d.most {
-		if int64(uint32(s.peerLoad.Add(1))) <= d.mostPerPeer && s.rpc.bound.take() {
+		if int64(uint32(s.peerLoad.Add(1))) <= d.mostPerPeer && s.rpc.bound.acquire() {
 			return true
 		}
 		s.peerLoad.Add(-1)
@@ -98,7 +98,7 @@ func (d *load) take(s *service) bool {
 }
 
 // takeStreams takes room for a request with streams, once, or returns the refusal.
-func (d *load) takeStreams(s *service) error {
+func (d *admission) takeStreams(s *service) error {
 	if s.streaming {
 		return nil
 	}
@@ -117,14 +117,14 @@ func (d *load) takeStreams(s *service) error {
 }
 
 // leaveStreams returns the room of takeStreams.
-func (d *load) leaveStreams(s *service) {
+func (d *admission) leaveStreams(s *service) {
 	s.streaming = false
 	s.peerLoad.Add(-oneStream)
 	d.streams.Add(-1)
 }
 
-// admit reports whether the handler of s may begin, or is not to; otherwise s is dispatched again when it may.
-func (c *Context) admit(s *service) bool {
+// admitRequest reports whether the handler of s may begin, or is not to; otherwise s is dispatched again when it may.
+func (c *Context) admitRequest(s *service) bool {
 	d := &c.load
 	if s.admitted || s.rpc.own.Expedited || c.nctx.Draining() {
 		return true
@@ -132,58 +132,58 @@ func (c *Context) admit(s *service) bool {
 	streaming := s.lasting
 	if streaming {
 		if err := d.takeStreams(s); err != nil {
-			s.reject(err)
+			s.rejectRequest(err)
 			return false
 		}
 	}
-	if (d.waiting.Load() == 0 || streaming && s.rpc.bound == nil) && d.take(s) {
+	if (d.waiting.Load() == 0 || streaming && s.rpc.bound == nil) && d.tryAcquire(s) {
 		s.admitted = true
 		return true
 	}
-	waits, err := c.queue(s)
+	waits, err := c.queueRequest(s)
 	switch {
 	case err != nil:
-		s.reject(err)
+		s.rejectRequest(err)
 	case waits:
-		c.advance() // there may be room by now
+		c.dispatchWaiting() // there may be room by now
 	}
 	return !waits && err == nil
 }
 
-// queue has s wait for room, unless it is to be refused.
-func (c *Context) queue(s *service) (waits bool, err error) {
+// queueRequest has s wait for room, unless it is to be refused.
+func (c *Context) queueRequest(s *service) (waits bool, err error) {
 	c.hearFaults()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.arm(s.patience)
-	if s.late() || !s.env.Watch((*waitsForRoom)(s)) { // looked at here: the alarm either finds s waiting, or has rung before
+	s.armTimer(s.patience)
+	if s.isLate() || !s.env.Watch((*waitsForRoom)(s)) { // looked at here: the alarm either finds s waiting, or has rung before
 		return false, nil
 	}
 	if s.deadline != 0 && c.Now() >= s.patience {
 		return false, heldUpBy(s.fullBound())
 	}
-	if err := c.enqueue(s); err != nil {
+	if err := c.appendWaiting(s); err != nil {
 		return false, err
 	}
 	if s.env.IsWithdrawn() { // meanwhile: abandon has not found it in the list, or has taken it out
-		c.unqueue(s)
+		c.dispatchWithdrawn(s)
 	}
 	return true, nil
 }
 
-// enqueue puts s at the end of the list, unless as many requests of its RPC wait as may. Locked.
-func (c *Context) enqueue(s *service) error {
+// appendWaiting puts s at the end of the list, unless as many requests of its RPC wait as may. Locked.
+func (c *Context) appendWaiting(s *service) error {
 	d := &c.load
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b := s.rpc.bound
-	counted, ok := b.queues()
+	counted, ok := b.tryEnqueue()
 	if !ok {
-		return na.WithText(ErrExhausted, fmt.Sprintf("%d requests of %s are at work and %d wait, which is the limit there", b.most, s.name(), b.queue))
+		return na.WithText(ErrExhausted, fmt.Sprintf("%d requests of %s are at work and %d wait, which is the limit there", b.most, s.rpcName(), b.queue))
 	}
 	s.counted = counted
-	s.to(serviceWaiting)
-	d.push(s)
+	s.setPhase(serviceWaiting)
+	d.pushBack(s)
 	return nil
 }
 
@@ -192,7 +192,7 @@ func (s *service) fullBound() string {
 	waiting := s.ctx.load.waiting.Load()
 	switch reason, limit := s.fullLimit(); reason {
 	case heldby.Method:
-		return fmt.Sprintf("%d calls of %s are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and %d wait", limit, s.name(), s.rpc.bound.waiting.Load())
+		return fmt.Sprintf("%d calls of %s are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and %d wait", limit, s.rpcName(), s.rpc.bound.waiting.Load())
 	case heldby.PerPeer:
 		return fmt.Sprintf("%d calls of this process are active there (hg.Config.MaxActivePerPeer), and %d of all processes wait", limit, waiting)
 	case heldby.Total:
@@ -201,8 +201,8 @@ func (s *service) fullBound() string {
 	return fmt.Sprintf("%d calls wait there for others to end", waiting)
 }
 
-// dismiss returns the room of s.
-func (c *Context) dismiss(s *service) {
+// releaseRoomOf returns the room of s.
+func (c *Context) releaseRoomOf(s *service) {
 	streaming := s.streaming
 	if streaming {
 		c.load.leaveStreams(s)
@@ -219,20 +219,20 @@ func (c *Context) dismiss(s *service) {
 	if b != nil {
 		b.n.Add(-1)
 	}
-	c.advance()
+	c.dispatchWaiting()
 	if b == nil || b.waiting.Load() == 0 {
 		return
 	}
 	for _, other := range c.class.Contexts() {
 		if other != c {
-			other.advance()
+			other.dispatchWaiting()
 		}
 	}
 }
 
-// advance dispatches what has waited for room and may begin; when the context is shut down or closed, everything, to be
+// dispatchWaiting dispatches what has waited for room and may begin; when the context is shut down or closed, everything, to be
 // refused.
-func (c *Context) advance() {
+func (c *Context) dispatchWaiting() {
 	d := &c.load
 	if d.waiting.Load() == 0 {
 		return
@@ -246,25 +246,25 @@ func (c *Context) advance() {
 		if !closing && full && d.streamsWait == 0 {
 			return
 		}
-		if closing || (!full || s.lasting) && d.take(s) {
+		if closing || (!full || s.lasting) && d.tryAcquire(s) {
 			s.admitted = !closing
-			c.dispatch(s)
+			c.dispatchAgain(s)
 		}
 		s = next
 	}
 }
 
-// unqueue dispatches s, which has been taken back, if it waits. The lock of the endpoint may be held.
-func (c *Context) unqueue(s *service) {
+// dispatchWithdrawn dispatches s, which has been taken back, if it waits. The lock of the endpoint may be held.
+func (c *Context) dispatchWithdrawn(s *service) {
 	c.load.mu.Lock()
 	defer c.load.mu.Unlock()
 	if s.waits {
-		c.dispatch(s)
+		c.dispatchAgain(s)
 	}
 }
 
-// leave takes s out of the list, and reports false if it was not there.
-func (d *load) leave(s *service) bool {
+// removeWaiting takes s out of the list, and reports false if it was not there.
+func (d *admission) removeWaiting(s *service) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !s.waits {
@@ -274,13 +274,13 @@ func (d *load) leave(s *service) bool {
 	return true
 }
 
-// dispatch has a request that waits go on. Locked.
-func (c *Context) dispatch(s *service) {
+// dispatchAgain has a request that waits go on. Locked.
+func (c *Context) dispatchAgain(s *service) {
 	c.load.remove(s)
 	_ = c.post(&s.dispatch)
 }
 
-func (d *load) push(s *service) {
+func (d *admission) pushBack(s *service) {
 	s.waits, s.prev, s.next = true, d.tail, nil
 	if d.tail == nil {
 		d.head = s
@@ -294,7 +294,7 @@ func (d *load) push(s *service) {
 	}
 }
 
-func (d *load) remove(s *service) {
+func (d *admission) remove(s *service) {
 	if s.prev == nil {
 		d.head = s.next
 	} else {

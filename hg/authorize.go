@@ -34,18 +34,18 @@ type Caller struct {
 // String returns the Label of Addr: "worker (10.0.0.3:41234)".
 func (c Caller) String() string { return c.Addr.Label() }
 
-// authorizes reports whether Config.Authorize is to be asked about requests of rpc.
-func (c *Class) authorizes(rpc *RPC) bool { return c.cfg.Authorize != nil }
+// needsAuthorizer reports whether Config.Authorize is to be asked about requests of rpc.
+func (c *Class) needsAuthorizer(rpc *RPC) bool { return c.cfg.Authorize != nil }
 
-// pass reports whether a request goes on now: the authorizer has agreed and the input is here, or it is to be refused for
+// tryProceed reports whether a request goes on now: the authorizer has agreed and the input is here, or it is to be refused for
 // another reason.
-func (s *service) pass() bool {
+func (s *service) tryProceed() bool {
 	switch {
-	case s.allowed, !s.ctx.class.authorizes(s.rpc):
+	case s.allowed, !s.ctx.class.needsAuthorizer(s.rpc):
 		return true
-	case s.ctx.nctx.Draining() && !s.rpc.own.ServeDraining || s.late() || !s.env.Watch((*waitsForAuthorizer)(s)): // and stays so
+	case s.ctx.nctx.Draining() && !s.rpc.own.ServeDraining || s.isLate() || !s.env.Watch((*waitsForAuthorizer)(s)): // and stays so
 		return true
-	case !s.authorized():
+	case !s.askAuthorizer():
 		return false
 	case !s.more:
 		if s.skip > 0 { // metadata, and that was all
@@ -55,23 +55,23 @@ func (s *service) pass() bool {
 	}
 	s.more = false
 	if err := s.fetchInput(); err != nil {
-		s.reject(err)
+		s.rejectRequest(err)
 	}
 	return false
 }
 
-// authorized asks, and rejects the request unless the answer is a plain yes.
-func (s *service) authorized() (ok bool) {
-	r := s.incoming() // held: it has not begun
+// askAuthorizer asks, and rejects the request unless the answer is a plain yes.
+func (s *service) askAuthorizer() (ok bool) {
+	r := s.request() // held: it has not begun
 	from := r.Caller()
 	why := na.WithText(ErrPermission, "the authorizer has not decided")
 	defer func() { // it may panic, or end its goroutine
 		if p := recover(); p != nil {
-			s.ctx.class.log().Error("authorizer panicked", "rpc", s.name(), "peer", s.addr.Label(), "panic", p, "stack", string(debug.Stack()))
+			s.ctx.class.logger().Error("authorizer panicked", "rpc", s.rpcName(), "peer", s.addr.Label(), "panic", p, "stack", string(debug.Stack()))
 		}
 		if s.allowed = ok; !ok {
-			s.denied(from, why)
-			s.reject(why)
+			s.recordDenial(from, why)
+			s.rejectRequest(why)
 		}
 	}()
 	if err := s.ctx.class.cfg.Authorize(r.Context(), from, s.rpc); err != nil {
@@ -85,11 +85,11 @@ func (s *service) authorized() (ok bool) {
 	return true
 }
 
-// denied counts a request that the authorizer has denied, and logs it with what is known of the caller, at most once a second.
-func (s *service) denied(from Caller, why error) {
+// recordDenial counts a request that the authorizer has denied, and logs it with what is known of the caller, at most once a second.
+func (s *service) recordDenial(from Caller, why error) {
 	c := s.ctx
 	if skipped, ok := c.denials.Allow(c.nctx.Now()); ok {
-		c.class.log().Warn("a request was denied", "rpc", s.name(), "caller", from.Identity.Name, "peer", s.addr.Label(), "reason", why.Error(), "more", skipped)
+		c.class.logger().Warn("a request was denied", "rpc", s.rpcName(), "caller", from.Identity.Name, "peer", s.addr.Label(), "reason", why.Error(), "more", skipped)
 	}
 	c.denied.Add(1) // counted before it is logged
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// bodies counts input and output that did not fit an envelope, or a receive of that size.
-type bodies struct {
+// bodyStats counts input and output that did not fit an envelope, or a receive of that size.
+type bodyStats struct {
 	inline atomic.Int64 // went with its message all the same
 	lent   atomic.Int64
 	noRoom atomic.Int64 // of these, for want of room
@@ -16,7 +16,7 @@ type bodies struct {
 }
 
 // countLent counts a body that is lent, of n bytes.
-func (b *bodies) countLent(n int) {
+func (b *bodyStats) countLent(n int) {
 	b.lent.Add(1)
 	if n <= na.MaxBody {
 		b.noRoom.Add(1)
@@ -59,15 +59,15 @@ func (k *call) returnRoom() {
 
 // freeOutput ends the use of a response. Locked.
 func (k *call) freeOutput() {
-	k.held.free()
+	k.responseMemory.free()
 	k.output, k.meta = nil, nil
 }
 
 // free gives the memory of a response back.
-func (m *held) free() {
+func (m *responseMemory) free() {
 	if m.env != nil {
 		m.env.Free()
 	}
 	slab.Put(m.fetched)
-	*m = held{}
+	*m = responseMemory{}
 }

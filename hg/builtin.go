@@ -32,12 +32,12 @@ func (c *Class) isReady() bool {
 // registerBuiltIn makes a new class know the RPCs of this package.
 func (c *Class) registerBuiltIn() error {
 	all := []RPC{
-		{Name: PingRPC, Handler: ping, Inline: true, own: hghook.RPCOptions{Expedited: true}},
-		{Name: HealthRPC, Handler: c.health, Inline: true, own: hghook.RPCOptions{ServeDraining: true, Expedited: true}},
+		{Name: PingRPC, Handler: handlePing, Inline: true, own: hghook.RPCOptions{Expedited: true}},
+		{Name: HealthRPC, Handler: c.handleHealth, Inline: true, own: hghook.RPCOptions{ServeDraining: true, Expedited: true}},
 		{Name: inspect.RPCsRPC, Inline: true},
 	}
 	if c.cfg.Reflect {
-		all[2].Handler = c.reflect
+		all[2].Handler = c.handleReflect
 	}
 	for _, rpc := range all {
 		if _, err := c.RegisterRPC(rpc); err != nil {
@@ -47,7 +47,7 @@ func (c *Class) registerBuiltIn() error {
 	return nil
 }
 
-func ping(r Request) error {
+func handlePing(r Request) error {
 	in, err := r.InputRaw()
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func ping(r Request) error {
 	return r.RespondRaw(in, nil)
 }
 
-func (c *Class) health(r Request) error {
+func (c *Class) handleHealth(r Request) error {
 	switch {
 	case r.HG().nctx.Draining():
 		return errDraining
@@ -65,7 +65,7 @@ func (c *Class) health(r Request) error {
 	return r.RespondRaw(nil, nil)
 }
 
-func (c *Class) reflect(r Request) error {
+func (c *Class) handleReflect(r Request) error {
 	var all []inspect.RPC
 	for _, rpc := range *c.rpcs.all.Load() {
 		if rpc.Handler != nil {

@@ -45,51 +45,51 @@ type call struct {
 	timer *na.Op // nil until there is one
 	done  na.Task
 
-	in      draft     // header, metadata and encoded input
-	codec   uint8     // of the input
-	msg     []byte    // that says where the input is
-	buf     []byte    // receives the response
-	last    held      // of the call before, while this one begins
-	streams []*Stream // of the last call
+	in       draft          // header, metadata and encoded input
+	codec    uint8          // of the input
+	msg      []byte         // that says where the input is
+	buf      []byte         // receives the response
+	previous responseMemory // of the call before, while this one begins
+	streams  []*Stream      // of the last call
 
-	life
+	callState
 }
 
-// held is the memory of a response.
-type held struct {
+// responseMemory is the memory of a response.
+type responseMemory struct {
 	env     *na.Envelope // if it is longer than buf
 	fetched []byte       // of an output that was pulled
 }
 
-// life is what begins anew with each Forward.
-type life struct {
-	phase     fsmcheck.State // written by to
-	parts     int            // that have not ended
-	canceling bool           // this side has ended it,
-	why       na.Code        // and why
-	abandons  bool           // and the target is to be told, as far as it has not been
-	begun     time.Duration
-	by        na.Deadline
-	timing    bool // the timer runs, and is a part
-	cb        ForwardFunc
-	waits     bool // Handle.waiter does, instead of a callback
-	postponed bool // its end is in Trigger's queue
+// callState is what begins anew with each Forward.
+type callState struct {
+	phase       fsmcheck.State // written by to
+	openParts   int            // that have not ended
+	canceling   bool           // this side has ended it,
+	cancelCode  na.Code        // and why
+	tellsTarget bool           // and the target is to be told, as far as it has not been
+	begun       time.Duration
+	deadline    na.Deadline
+	timing      bool // the timer runs, and is a part
+	callback    ForwardFunc
+	hasWaiter   bool // Handle.waiter does, instead of a callback
+	postponed   bool // its end is in Trigger's queue
 
-	held
+	responseMemory
 	room int // size class that is reserved for it
 	loan *loan
 	pull *pull
 
-	beside []byte // the input, if it goes beside the message
+	bodyBeside []byte // the input, if it goes beside the message
 
-	asking     bool        // op is under way
-	r          na.Result   // how it has ended
-	lent       na.Result   // of a one-way call: how the loan has, if it failed
+	opRunning  bool        // op is under way
+	opResult   na.Result   // how it has ended
+	loanResult na.Result   // of a one-way call: how the loan has, if it failed
 	withdrawal *withdrawal // the first of this call; or nil
 	answer     response
-	understood bool   // answer is valid
+	isParsed   bool   // answer is valid
 	meta       []byte // of answer
-	answered   bool   // and its payload complete
+	isAnswered bool   // and its payload complete
 	failure    error  // of understanding or fetching the answer
 	output     []byte
 	err        error // of the last call
@@ -99,8 +99,8 @@ func newCall(h *Handle) *call {
 	k := &call{h: h}
 	k.err = na.WithText(ErrInvalid, "the handle has not been forwarded")
 	k.slot, k.gen = h.ctx.takeSlot()
-	k.op.InitStep(h.ctx.nctx, k.ended, nil)
-	k.done.Init(k.finish, nil)
+	k.op.InitStep(h.ctx.nctx, k.onOpEnded, nil)
+	k.done.Init(k.finishInTrigger, nil)
 	return k
 }
 
@@ -155,8 +155,8 @@ func (k *call) tag() na.Tag {
 	return na.Tag(k.gen<<slotBits | uint64(k.slot))
 }
 
-// stop cancels every part that has not ended. Locked.
-func (k *call) stop() {
+// cancelParts cancels every part that has not ended. Locked.
+func (k *call) cancelParts() {
 	k.op.Cancel()
 	if k.loan != nil {
 		k.loan.op.Cancel()
@@ -166,37 +166,37 @@ func (k *call) stop() {
 	}
 }
 
-// cancel ends the call, if one is under way. Locked.
-func (k *call) cancel(why na.Code) {
-	if k.underWay() {
-		k.end(why)
+// cancelUnderWay ends the call, if one is under way. Locked.
+func (k *call) cancelUnderWay(why na.Code) {
+	if k.isUnderWay() {
+		k.endFromHere(why)
 	}
 }
 
-// end ends the call from this side. Whoever comes first says why. Locked.
-func (k *call) end(why na.Code) {
+// endFromHere ends the call from this side. Whoever comes first says why. Locked.
+func (k *call) endFromHere(why na.Code) {
 	if !k.canceling {
-		k.canceling, k.why = true, why
-		k.fails()
-		k.stop()
+		k.canceling, k.cancelCode = true, why
+		k.markFailed()
+		k.cancelParts()
 	}
 }
 
-// underWay reports whether some part has not ended. Locked.
-func (k *call) underWay() bool { return k.phase != callIdle && k.phase != callQueued }
+// isUnderWay reports whether some part has not ended. Locked.
+func (k *call) isUnderWay() bool { return k.phase != callIdle && k.phase != callQueued }
 
-// fails notes that the call will fail, or has been ended from this side. Locked.
-func (k *call) fails() {
+// markFailed notes that the call will fail, or has been ended from this side. Locked.
+func (k *call) markFailed() {
 	if k.phase != callEnding {
-		k.to(callEnding)
+		k.setPhase(callEnding)
 		if len(k.streams) > 0 {
 			k.resetStreams(k.whyFails())
 		}
 	}
 }
 
-// to writes the phase. Locked.
-func (k *call) to(next fsmcheck.State) {
+// setPhase writes the phase. Locked.
+func (k *call) setPhase(next fsmcheck.State) {
 	callPhases.Move(k.phase, next)
 	k.phase = next
 }

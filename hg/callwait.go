@@ -26,7 +26,7 @@ func (h *Handle) Call(ctx context.Context, in, out any) error {
 	}
 	left, hasty, err := h.readContext(ctx)
 	if err != nil {
-		d.trim()
+		d.releaseLarge()
 		return err
 	}
 	h.mu.Lock()
@@ -34,11 +34,11 @@ func (h *Handle) Call(ctx context.Context, in, out any) error {
 	if !held {
 		return err
 	}
-	defer h.release()
+	defer h.releaseHold()
 	if err != nil || out == nil {
 		return err
 	}
-	return h.decode(b, id, out)
+	return h.decodeOutput(b, id, out)
 }
 
 // CallRaw is Call for bytes. The output is valid until the next call or Close.
@@ -60,7 +60,7 @@ func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error)
 	case h.refs.Load() == 1: // h has been closed meanwhile, and the memory of the output goes with the last hold
 		out = bytes.Clone(out)
 	}
-	h.release()
+	h.releaseHold()
 	return out, err
 }
 
@@ -90,7 +90,7 @@ func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty boo
 // Locked, and unlocks.
 func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit time.Duration, hasty bool) (out []byte, id uint8, held bool, err error) {
 	h.hasty = hasty
-	err = h.forward(in, codec, limit, true, nil)
+	err = h.forwardDraft(in, codec, limit, true, nil)
 	onCall, onEnd := h.onCall, h.onEnd
 	h.mu.Unlock()
 	if err != nil {
@@ -108,7 +108,7 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit t
 			h.abandonWait()
 		}
 	}()
-	h.waiter.Await(ctx, h.outlived)
+	h.waiter.Await(ctx, h.abandonAtContextEnd)
 	settled = true
 	return h.settleCall(ctx)
 }
@@ -116,15 +116,15 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit t
 // settleCall ends a call that has been waited for. What it returns is as of callAndWait.
 func (h *Handle) settleCall(ctx context.Context) (out []byte, id uint8, held bool, err error) {
 	h.mu.Lock()
-	o := h.call.settle()
+	o := h.call.settleLocked()
 	out, id = h.call.output, h.call.answer.codec
 	h.mu.Unlock()
 	defer func() {
 		if !held { // Config.Observe has panicked
-			h.release()
+			h.releaseHold()
 		}
 	}()
-	o.seen.tell()
+	o.seen.deliver()
 	return out, id, true, h.ctx.endedBy(ctx, o.err)
 }
 
@@ -132,13 +132,13 @@ func (h *Handle) settleCall(ctx context.Context) (out []byte, id uint8, held boo
 func (h *Handle) endCall(ctx context.Context) error {
 	_, _, held, err := h.settleCall(ctx)
 	if held {
-		h.release()
+		h.releaseHold()
 	}
 	return err
 }
 
-// endWait says that a call has ended to who waits for it. Locked.
-func (k *call) endWait() {
+// wakeWaiter says that a call has ended to who waits for it. Locked.
+func (k *call) wakeWaiter() {
 	if k.h.onEnd != nil {
 		k.h.onEnd()
 		return
@@ -164,15 +164,15 @@ func (c *Context) endedBy(ctx context.Context, err error) error {
 	return endedBy(ctx, err)
 }
 
-// outlived abandons the call whose context has ended. One that was canceled before stays canceled: the target is not told. One whose
+// abandonAtContextEnd abandons the call whose context has ended. One that was canceled before stays canceled: the target is not told. One whose
 // deadline has passed, too, ends by that, since it knows what has held it up.
-func (h *Handle) outlived() {
+func (h *Handle) abandonAtContextEnd() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := h.call
-	isLate := k.by.At != 0 && h.ctx.Now() >= k.by.At
-	if k.underWay() && !k.canceling && !isLate {
-		k.abandon(ErrCanceled)
+	isLate := k.deadline.At != 0 && h.ctx.Now() >= k.deadline.At
+	if k.isUnderWay() && !k.canceling && !isLate {
+		k.abandonTarget(ErrCanceled)
 	}
 }
 
@@ -180,7 +180,7 @@ func (h *Handle) outlived() {
 func (h *Handle) abandonWait() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.call.waits = false
+	h.call.hasWaiter = false
 	if h.call.phase == callQueued && !h.call.postponed {
 		_ = h.ctx.post(&h.call.done)
 	}

@@ -41,8 +41,8 @@ func Open(addr string, cfg Config) (*Class, error) {
 	return cls, nil
 }
 
-// log returns where the class logs.
-func (c *Class) log() *slog.Logger {
+// logger returns where the class logs.
+func (c *Class) logger() *slog.Logger {
 	if c.cfg.Logger != nil {
 		return c.cfg.Logger
 	}

@@ -104,14 +104,14 @@ func Refuse(err error) error {
 	return &refusal{err}
 }
 
-// A detailed is an error with a value for the origin.
-type detailed struct {
+// A detailedError is an error with a value for the origin.
+type detailedError struct {
 	err    error
 	detail any
 }
 
-func (e *detailed) Error() string { return e.err.Error() }
-func (e *detailed) Unwrap() error { return e.err }
+func (e *detailedError) Error() string { return e.err.Error() }
+func (e *detailedError) Unwrap() error { return e.err }
 
 // WithDetail attaches a value to err, for the origin to read with [RemoteError.Detail]. It is encoded with the RPC's codec
 // when a handler answers with err; one that fails to encode or takes more than 1,024 bytes is left out and logged.
@@ -120,7 +120,7 @@ func WithDetail(err error, detail any) error {
 	if err == nil {
 		return nil
 	}
-	return &detailed{err, detail}
+	return &detailedError{err, detail}
 }
 
 // A RemoteError is what the target answered instead of output. Nothing failed in this process or on the way.
@@ -168,11 +168,11 @@ func (e *RemoteError) Is(target error) bool {
 	case ErrRefused:
 		return e.Refused
 	}
-	return e.speaks() && (target == e.Code || e.early && e.Code.Is(target))
+	return e.isCodeKnown() && (target == e.Code || e.early && e.Code.Is(target))
 }
 
-// speaks reports whether Code says here what it says at the target.
-func (e *RemoteError) speaks() bool {
+// isCodeKnown reports whether Code says here what it says at the target.
+func (e *RemoteError) isCodeKnown() bool {
 	switch e.Code {
 	case ErrHandler, ErrPanic, na.ErrNoResponse:
 		return true
@@ -198,7 +198,7 @@ func (e *RemoteError) Detail(v any) error {
 func (e *RemoteError) As(target any) bool {
 	code, ok := target.(*Code)
 	if ok {
-		if *code = ErrRemote; e.early && e.speaks() {
+		if *code = ErrRemote; e.early && e.isCodeKnown() {
 			*code = e.Code
 		}
 	}
@@ -252,8 +252,8 @@ func fateIn(err error) (worst Fate, found bool) {
 	return worst, found
 }
 
-// A failure is what an error response says.
-type failure struct {
+// A errorBody is what an error response says.
+type errorBody struct {
 	code   Code
 	fate   Fate
 	text   string
@@ -263,8 +263,8 @@ type failure struct {
 
 // failureOf returns what a handler's error says to the origin: the outermost code in its chain, unless that is OK or a code
 // which only origins use.
-func failureOf(err error) failure {
-	f := failure{code: ErrHandler, fate: Ran, text: err.Error()}
+func failureOf(err error) errorBody {
+	f := errorBody{code: ErrHandler, fate: Ran, text: err.Error()}
 	if c, ok := errors.AsType[Code](err); ok {
 		switch c {
 		case na.OK:
@@ -277,7 +277,7 @@ func failureOf(err error) failure {
 	if _, ok := errors.AsType[*refusal](err); ok {
 		f.fate = NotRun
 	}
-	if d, ok := errors.AsType[*detailed](err); ok {
+	if d, ok := errors.AsType[*detailedError](err); ok {
 		f.detail = d.detail
 	}
 	return f

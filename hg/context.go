@@ -16,26 +16,26 @@ type Context struct {
 	class  *Class
 	nctx   *na.Context
 	limits na.Limits
-	posts  posts
+	posts  postedPool
 	loop   *loop.Loop
 
 	mu    sync.Mutex // guards the fields below
 	slots []uint64   // generations of call identities, by slot
 	free  []uint32   // slots that no handle has
-	open  *open      // the last that was made
+	open  *openEntry // the last that was made
 
 	services spareServices
 
-	load     load
+	load     admission
 	faults   sync.Once    // the OnFault of requests
 	lookAt   atomic.Int64 // when detached requests are looked at; 0: never
 	cutOff   atomic.Bool  // Shutdown waits no longer for handlers
 	starting atomic.Int32 // calls between the look at whether c drains and their beginning
 	lent     byteLimit
 	pulled   byteLimit
-	bodies   bodies
-	seen     seen
-	watch    watch
+	bodies   bodyStats
+	seen     tracker
+	watch    activityWatch
 	dropped  atomic.Int64 // one-way requests that could not be served
 	denied   atomic.Int64 // requests, by the authorizer
 	denials  loglimit.Limiter
@@ -66,10 +66,10 @@ func newContext(cls *Class, nctx *na.Context) *Context {
 	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
 	c.load.mostStreams, c.load.mostStreamsPerPeer = int64(cls.cfg.MaxStreams), int64(cls.cfg.MaxStreamsPerPeer)
 	c.loop = nctx.Upper().Loop()
-	nctx.Upper().OnRun(c.overdue)
-	nctx.Upper().OnAbandon(c.abandon)
+	nctx.Upper().OnRun(c.logOverdue)
+	nctx.Upper().OnAbandon(c.markAbandoned)
 	nctx.Upper().Records(c.takeService, c.putService)
-	nctx.Upper().OnMessage(c.arrived, c.closed)
+	nctx.Upper().OnMessage(c.onRequest, c.onClosed)
 	return c
 }
 
@@ -107,7 +107,7 @@ func (c *Context) Progress(timeout time.Duration) error { return c.nctx.Progress
 // What callbacks of one Trigger send leaves together, as far as they are quick.
 func (c *Context) Trigger(max int) int {
 	c.nctx.Upper().Flush()
-	c.overdue()
+	c.logOverdue()
 	if c.nctx.Upper().Settled() == 0 {
 		return 0
 	}
@@ -146,9 +146,9 @@ type Lookup struct {
 // Lookup resolves the text of an address, for example "tcp://node7:9000". It does not connect. cb runs in Trigger.
 func (c *Context) Lookup(text string, cb LookupFunc) (*Lookup, error) {
 	l := &Lookup{c: c, text: text, begun: c.Now(), cb: cb}
-	l.op = c.nctx.NewOp(l.ended)
+	l.op = c.nctx.NewOp(l.onEnded)
 	if err := c.nctx.Lookup(l.op, text); err != nil {
-		return nil, &Error{Op: "lookup", RPC: text, Fate: na.NotRun, Err: bare(err)}
+		return nil, &Error{Op: "lookup", RPC: text, Fate: na.NotRun, Err: unwrapNA(err)}
 	}
 	return l, nil
 }
@@ -156,10 +156,10 @@ func (c *Context) Lookup(text string, cb LookupFunc) (*Lookup, error) {
 // Cancel ends the lookup, unless it has ended. It does not block; the callback runs once in any case.
 func (l *Lookup) Cancel() { l.op.Cancel() }
 
-func (l *Lookup) ended(_ *na.Op, r na.Result) {
+func (l *Lookup) onEnded(_ *na.Op, r na.Result) {
 	err := r.Err
 	if err != nil {
-		err = &Error{Op: "lookup", RPC: l.text, Took: l.c.since(l.begun), Fate: na.NotRun, Err: bare(err)}
+		err = &Error{Op: "lookup", RPC: l.text, Took: l.c.elapsedSince(l.begun), Fate: na.NotRun, Err: unwrapNA(err)}
 	}
 	if l.cb != nil {
 		l.cb(r.Addr, err)

@@ -59,18 +59,18 @@ func (h *Handle) SetTimeout(d time.Duration) {
 func (h *Handle) Abandon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if k := h.call; k.underWay() {
-		k.abandon(ErrCanceled)
+	if k := h.call; k.isUnderWay() {
+		k.abandonTarget(ErrCanceled)
 	}
 }
 
-// abandon ends the call from this side and lets the target know. Locked.
-func (k *call) abandon(why na.Code) {
-	if k.abandons = !k.understood; k.abandons && k.asking && !k.canceling {
+// abandonTarget ends the call from this side and lets the target know. Locked.
+func (k *call) abandonTarget(why na.Code) {
+	if k.tellsTarget = !k.isParsed; k.tellsTarget && k.opRunning && !k.canceling {
 		k.h.ctx.nctx.Upper().AbandonCall(&k.op)
-		k.abandons = false
+		k.tellsTarget = false
 	}
-	k.end(why)
+	k.endFromHere(why)
 }
 
 // maxTimeout is for ever, and can be added to a time.
@@ -81,32 +81,32 @@ func (k *call) setDeadline(limit time.Duration) bool {
 	if limit < 0 {
 		return false
 	}
-	k.by = na.Deadline{At: k.begun + min(limit, maxTimeout), Field: budgetAt}
+	k.deadline = na.Deadline{At: k.begun + min(limit, maxTimeout), Field: budgetAt}
 	return true
 }
 
 // startTimer makes the deadline a part of a call whose operation has ended. Locked.
 func (k *call) startTimer() {
-	if k.by.At == 0 {
+	if k.deadline.At == 0 {
 		return
 	}
 	nctx := k.h.ctx.nctx
 	if k.timer == nil {
 		k.timer = nctx.NewStep(k.onTimer)
 	}
-	if nctx.Upper().TimerAt(k.timer, k.by.At) == nil { // else the context is closed, and the other parts end too
+	if nctx.Upper().TimerAt(k.timer, k.deadline.At) == nil { // else the context is closed, and the other parts end too
 		k.timing = true
-		k.parts++
+		k.openParts++
 	}
 }
 
 func (k *call) onTimer(_ *na.Op, r na.Result) (ran int) {
 	k.h.mu.Lock()
 	k.timing = false
-	if r.Err == nil && k.parts > 1 && !k.canceling {
-		k.end(ErrTimeout)
+	if r.Err == nil && k.openParts > 1 && !k.canceling {
+		k.endFromHere(ErrTimeout)
 	}
-	return k.partEnded()
+	return k.finishPart()
 }
 
 // setBudget takes in the time that a request was given, or that its RPC gives it if that is less. One with more than its header can say has
@@ -137,49 +137,49 @@ const (
 	maxHurry = 250 * time.Millisecond
 )
 
-// late reports whether the deadline of a request has passed.
-func (s *service) late() bool { return s.deadline != 0 && s.ctx.Now() >= s.deadline }
+// isLate reports whether the deadline of a request has passed.
+func (s *service) isLate() bool { return s.deadline != 0 && s.ctx.Now() >= s.deadline }
 
-// hurries reports whether the deadline of a request is near. An origin that abandons a call then does so at its own deadline, which by
+// isNearDeadline reports whether the deadline of a request is near. An origin that abandons a call then does so at its own deadline, which by
 // the clocks here is a little before or after: either way the handler's context says that it was the deadline.
-func (s *service) hurries() bool { return s.deadline != 0 && s.ctx.Now() >= s.patience }
+func (s *service) isNearDeadline() bool { return s.deadline != 0 && s.ctx.Now() >= s.patience }
 
 // timedOut reports whether the context of the handler of r has ended by the deadline, and whether that is RPC.Timeout.
 func (r Request) timedOut() (late, bounded bool) {
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
 		return false, false
 	}
 	defer s.mu.Unlock()
 	g := s.handling
-	return s.late() || g != nil && g.due != nil && g.due.Err() != nil, s.bounded
+	return s.isLate() || g != nil && g.due != nil && g.due.Err() != nil, s.bounded
 }
 
-// An alarm rings at the deadline of a request. It is made only where something waits for that, and does not hold the record. One that
+// An deadlineTimer rings at the deadline of a request. It is made only where something waits for that, and does not hold the record. One that
 // was canceled is used for another request.
-type alarm struct {
+type deadlineTimer struct {
 	s  *service
 	op na.Op
 }
 
 // alarms holds those that are free. It is not in the context: a sync.Pool, and what it is part of, stays in memory until two collections
 // of garbage after its last use.
-var alarms = sync.Pool{New: func() any { return &alarm{} }}
+var alarms = sync.Pool{New: func() any { return &deadlineTimer{} }}
 
 // putBack takes an alarm back whose operation is idle. Nothing keeps what it was for alive.
-func (a *alarm) putBack() {
+func (a *deadlineTimer) putBack() {
 	a.s = nil
 	a.op.InitStep(nil, nil, nil)
 	alarms.Put(a)
 }
 
-// arm has the alarm ring at a time, and then at the deadline, of a request that has one. Locked.
-func (s *service) arm(at time.Duration) {
+// armTimer has the alarm ring at a time, and then at the deadline, of a request that has one. Locked.
+func (s *service) armTimer(at time.Duration) {
 	nctx := s.ctx.nctx
 	if s.deadline == 0 || s.alarm != nil {
 		return
 	}
-	a := alarms.Get().(*alarm)
+	a := alarms.Get().(*deadlineTimer)
 	a.op.InitStep(nctx, ringAlarm, a)
 	a.s = s
 	if nctx.Upper().TimerAt(&a.op, at) == nil {
@@ -188,11 +188,11 @@ func (s *service) arm(at time.Duration) {
 }
 
 // ringAlarm is what the operation of an alarm does at its end.
-func ringAlarm(op *na.Op, r na.Result) (ran int) { return op.Data().(*alarm).ring(r) }
+func ringAlarm(op *na.Op, r na.Result) (ran int) { return op.Data().(*deadlineTimer).fire(r) }
 
-// ring ends what waits: the wait for room or for Run, a little before the deadline; at the deadline also the fetching of the input, a
+// fire ends what waits: the wait for room or for Run, a little before the deadline; at the deadline also the fetching of the input, a
 // detached request, and the context of a handler.
-func (a *alarm) ring(r na.Result) (ran int) {
+func (a *deadlineTimer) fire(r na.Result) (ran int) {
 	s := a.s
 	s.mu.Lock()
 	if s.alarm != a { // the record may serve another request by now
@@ -204,7 +204,7 @@ func (a *alarm) ring(r na.Result) (ran int) {
 		s.mu.Unlock()
 		return 0
 	}
-	late, why := s.late(), s.heldUp()
+	late, why := s.isLate(), s.heldUp()
 	waited := s.endWait()
 	switch {
 	case waited:
@@ -213,15 +213,15 @@ func (a *alarm) ring(r na.Result) (ran int) {
 	case s.phase == serviceFetching:
 		s.pull.cancel()
 	case s.phase == serviceRunning && s.detached:
-		s.answerFor(failure{code: ErrTimeout, fate: na.MaybeRan, text: errTooLong.Error()})
+		s.answerFor(errorBody{code: ErrTimeout, fate: na.MaybeRan, text: errTooLong.Error()})
 	}
 	if late {
-		s.ends((*handling).expire)
+		s.endWithContext((*handlerContext).expireAtDeadline)
 	} else {
 		s.mu.Unlock()
 	}
 	if waited {
-		s.reject(why)
+		s.rejectRequest(why)
 	}
 	return 0
 }

@@ -30,7 +30,7 @@ func (r Request) Run() error {
 			}
 		}
 	}
-	return misuse("run", r.Name(), r.Peer(), ErrInvalid, "the request waits for no Run")
+	return misuseError("run", r.Name(), r.Peer(), ErrInvalid, "the request waits for no Run")
 }
 
 // runGiven runs the request of generation gen, and returns 1, if it waits for Run.
@@ -41,8 +41,8 @@ func (s *service) runGiven(gen int) int {
 		return 0
 	}
 	defer s.ctx.loop.Home(s.batch)
-	if !s.ctx.class.authorizes(s.rpc) {
-		s.begin()
+	if !s.ctx.class.needsAuthorizer(s.rpc) {
+		s.beginHandler()
 		return 1
 	}
 	s.mu.Unlock()
@@ -52,25 +52,25 @@ func (s *service) runGiven(gen int) int {
 
 // proceed goes on with a request that was taken or is not to be dispatched.
 func (s *service) proceed() {
-	if s.pass() {
+	if s.tryProceed() {
 		s.mu.Lock()
-		s.begin()
+		s.beginHandler()
 	}
 }
 
-// give hands a request to Config.Dispatch. It reports false if it is to be refused at once.
-func (s *service) give() bool {
+// handToDispatch hands a request to Config.Dispatch. It reports false if it is to be refused at once.
+func (s *service) handToDispatch() bool {
 	c := s.ctx
 	c.hearFaults()
 	s.mu.Lock()
-	s.arm(s.patience)
-	if s.late() || c.nctx.Draining() && !s.rpc.own.ServeDraining || !s.env.Watch((*waitsForRun)(s)) { // looked at here: the alarm either finds it given, or has rung before
+	s.armTimer(s.patience)
+	if s.isLate() || c.nctx.Draining() && !s.rpc.own.ServeDraining || !s.env.Watch((*waitsForRun)(s)) { // looked at here: the alarm either finds it given, or has rung before
 		s.mu.Unlock()
 		return false
 	}
-	s.to(serviceGiven)
+	s.setPhase(serviceGiven)
 	s.batch = c.loop.Away()
-	r, always, dispatch := s.incoming(), s.rpc.own.ServeDraining, c.class.cfg.Dispatch
+	r, always, dispatch := s.request(), s.rpc.own.ServeDraining, c.class.cfg.Dispatch
 	if s.lasting && c.class.cfg.apart != nil {
 		dispatch = c.class.cfg.apart
 	}
@@ -87,15 +87,15 @@ func (s *service) give() bool {
 func (s *service) claimRun() bool {
 	taken := s.phase == serviceGiven
 	if taken {
-		s.to(serviceArrived)
+		s.setPhase(serviceArrived)
 	}
 	return taken
 }
 
 // endWait ends the wait for room, or for Run; whoever it reports true to has to go on with the request. Locked.
 func (s *service) endWait() bool {
-	if s.phase == serviceWaiting && s.ctx.load.leave(s) {
-		s.to(serviceArrived)
+	if s.phase == serviceWaiting && s.ctx.load.removeWaiting(s) {
+		s.setPhase(serviceArrived)
 		return true
 	}
 	return s.claimRun()
@@ -107,14 +107,14 @@ func (s *service) refuseUnclaimed(why error) {
 	taken := s.phase == serviceGiven && !s.rpc.own.ServeDraining && s.claimRun()
 	s.mu.Unlock()
 	if taken {
-		s.reject(why)
+		s.rejectRequest(why)
 	}
 }
 
-// refuse refuses the requests of c that wait for room or for Run: a shutdown has begun.
-func (c *Context) refuse() {
-	c.advance()
-	for _, o := range c.all() {
+// refuseWaiting refuses the requests of c that wait for room or for Run: a shutdown has begun.
+func (c *Context) refuseWaiting() {
+	c.dispatchWaiting()
+	for _, o := range c.allOpen() {
 		if s, ok := o.(*service); ok {
 			s.refuseUnclaimed(errDraining)
 		}
@@ -126,17 +126,17 @@ func (c *Context) refuse() {
 func (s *service) beginInline() {
 	c, rpc, begun := s.ctx, s.rpc, s.ctx.Now()
 	s.mu.Lock()
-	s.begin()
+	s.beginHandler()
 	took := c.Now() - begun
 	if took <= slowInline || inspect.IsBuiltIn(rpc.Name) {
 		return
 	}
 	if _, said := c.class.slow.LoadOrStore(rpc, true); !said {
-		c.class.log().Warn("inline handler keeps Trigger", "rpc", rpc.Name, "took", took)
+		c.class.logger().Warn("inline handler keeps Trigger", "rpc", rpc.Name, "took", took)
 	}
 }
 
 // notRun is what methods return that need a request to have been run.
 func (s *service) notRun(op string) error {
-	return misuse(op, s.name(), s.addr, na.ErrInvalid, "the request has not been run")
+	return misuseError(op, s.rpcName(), s.addr, na.ErrInvalid, "the request has not been run")
 }

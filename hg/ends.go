@@ -6,61 +6,61 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// ended goes on when the answer has come, or none will.
-func (k *call) ended(_ *na.Op, r na.Result) (ran int) {
+// onOpEnded goes on when the answer has come, or none will.
+func (k *call) onOpEnded(_ *na.Op, r na.Result) (ran int) {
 	k.h.mu.Lock()
-	if r.Err != nil && na.CodeOf(r.Err) == na.ErrMsgSize && r.ID == 0 && !k.shortest() && !k.canceling {
-		if r.Err = k.resend(); r.Err == nil {
+	if r.Err != nil && na.CodeOf(r.Err) == na.ErrMsgSize && r.ID == 0 && !k.isShortest() && !k.canceling {
+		if r.Err = k.resendAsLoan(); r.Err == nil {
 			k.h.mu.Unlock()
 			return 0
 		}
 	}
-	k.asking, k.r = false, r
+	k.opRunning, k.opResult = false, r
 	k.returnRoom() // whatever came: nothing of this call arrives any more
 	switch {
 	case r.Err != nil:
-		k.fails()
-		if k.abandons && r.ID != 0 { // it left: the target need not work for an answer that nobody reads
+		k.markFailed()
+		if k.tellsTarget && r.ID != 0 { // it left: the target need not work for an answer that nobody reads
 			k.h.ctx.nctx.Upper().Abandon(r.Addr, r.ID)
 		}
 	case !k.h.rpc.OneWay:
-		b, body := k.message(r)
-		k.understand(b, body, r.Addr)
+		b, body := k.receivedMessage(r)
+		k.parseResponse(b, body, r.Addr)
 	}
-	if k.recalling() {
+	if k.isWithdrawing() {
 		k.withdrawal.requestEnded(r)
 	}
-	k.goOn()
-	return k.partEnded()
+	k.chooseNextPhase()
+	return k.finishPart()
 }
 
-// goOn decides what the call waits for now that the operation has ended. Locked.
-func (k *call) goOn() {
-	if k.loan != nil && (k.r.Err != nil || !k.h.rpc.OneWay && k.pull == nil) {
+// chooseNextPhase decides what the call waits for now that the operation has ended. Locked.
+func (k *call) chooseNextPhase() {
+	if k.loan != nil && (k.opResult.Err != nil || !k.h.rpc.OneWay && k.pull == nil) {
 		k.loan.op.Cancel() // the target has what it needs, or never will
 	}
 	switch {
-	case k.phase == callEnding || k.parts == 1:
+	case k.phase == callEnding || k.openParts == 1:
 	case k.pull != nil:
-		k.to(callFetching)
+		k.setPhase(callFetching)
 		k.startTimer()
 	case k.h.rpc.OneWay:
-		k.to(callLending)
+		k.setPhase(callLending)
 		k.startTimer()
 	default:
-		k.to(callLeaving)
+		k.setPhase(callLeaving)
 	}
 }
 
-// shortest reports whether the message was as short as it can be.
-func (k *call) shortest() bool { return k.loan != nil && len(k.msg) <= minMessage }
+// isShortest reports whether the message was as short as it can be.
+func (k *call) isShortest() bool { return k.loan != nil && len(k.msg) <= minMessage }
 
-// resend lends the input, and the metadata if need be, when the peer takes shorter messages than this side.
-func (k *call) resend() error {
+// resendAsLoan lends the input, and the metadata if need be, when the peer takes shorter messages than this side.
+func (k *call) resendAsLoan() error {
 	if k.loan != nil {
 		k.loan.op.Cancel()
 	}
-	if k.in.gone > 0 { // a part of the input was the caller's memory, which has been given back
+	if k.in.droppedLen > 0 { // a part of the input was the caller's memory, which has been given back
 		return na.ErrMsgSize
 	}
 	k.in.b[1] |= flagMore
@@ -69,36 +69,36 @@ func (k *call) resend() error {
 	if err != nil {
 		return err
 	}
-	return k.ask(to, msg)
+	return k.sendRequest(to, msg)
 }
 
-// message returns the response that a receive has brought, and what came beside it.
-func (k *call) message(r na.Result) (b, body []byte) {
+// receivedMessage returns the response that a receive has brought, and what came beside it.
+func (k *call) receivedMessage(r na.Result) (b, body []byte) {
 	if r.Envelope == nil {
 		return k.buf[:r.N], nil
 	}
-	k.env, k.r.Envelope = r.Envelope, nil
+	k.env, k.opResult.Envelope = r.Envelope, nil
 	return k.env.Data, k.env.Body
 }
 
-// understand reads the response, and fetches its body if that is still at the target.
-func (k *call) understand(b, body []byte, from na.Addr) {
+// parseResponse reads the response, and fetches its body if that is still at the target.
+func (k *call) parseResponse(b, body []byte, from na.Addr) {
 	resp := &k.answer
 	meta, payload, err := resp.parse(b, body)
 	if err != nil {
 		k.failure = err
 		return
 	}
-	k.meta, k.understood = meta, true
+	k.meta, k.isParsed = meta, true
 	if resp.flags&flagMore == 0 {
 		if limit := k.h.ctx.class.cfg.MaxOutput; int64(len(payload)) > limit && resp.code == na.OK {
 			k.failure = na.WithText(ErrOverflow, fmt.Sprintf("output of %d bytes, Config.MaxOutput is %d", len(payload), limit))
 			return
 		}
-		k.output, k.answered = payload, true
+		k.output, k.isAnswered = payload, true
 		return
 	}
-	key, err := bodyKey(payload, ahead(resp.flags, resp.meta), resp.size)
+	key, err := bodyKey(payload, metaAhead(resp.flags, resp.meta), resp.size)
 	if err != nil {
 		k.failure = err
 		return
@@ -106,74 +106,74 @@ func (k *call) understand(b, body []byte, from na.Addr) {
 	c := k.h.ctx
 	switch {
 	case k.canceling: // too late for the answer: the whole of it has not arrived
-		k.failure = k.why
+		k.failure = k.cancelCode
 		c.nctx.Upper().GiveBack(from, key)
 	case int64(resp.size) > c.class.cfg.MaxOutput || int64(resp.size) < 0:
 		k.failure = na.WithText(ErrOverflow, "the output is larger than Config.MaxOutput allows")
 		c.nctx.Upper().GiveBack(from, key)
 	default:
-		c.grantRoom(from, key.Len-ahead(resp.flags, resp.meta), 0)
-		if k.pull, err = c.fetch(from, key, 0, key.Len, account{}, k.onPulled); err != nil { // it gave the body back
+		c.grantRoom(from, key.Len-metaAhead(resp.flags, resp.meta), 0)
+		if k.pull, err = c.fetchBody(from, key, 0, key.Len, account{}, k.onPulled); err != nil { // it gave the body back
 			k.failure = err
 			return
 		}
-		k.parts++
+		k.openParts++
 	}
 }
 
 func (k *call) onPulled(body []byte, err error) (ran int) {
 	k.h.mu.Lock()
 	k.pull, k.fetched = nil, body
-	if n := ahead(k.answer.flags, k.answer.meta); err == nil && n > 0 {
-		k.meta, body, err = apart(body, n)
+	if n := metaAhead(k.answer.flags, k.answer.meta); err == nil && n > 0 {
+		k.meta, body, err = splitBody(body, n)
 	}
 	if err != nil {
 		k.failure = err
 	} else {
-		k.output, k.answered = body, true
+		k.output, k.isAnswered = body, true
 	}
 	if k.loan != nil {
 		k.loan.op.Cancel()
 	}
-	return k.partEnded()
+	return k.finishPart()
 }
 
 func (k *call) onLoanEnded(l *loan, r na.Result) (ran int) {
 	k.h.mu.Lock()
 	if k.loan != l { // the one before: see resend
-		return k.partEnded()
+		return k.finishPart()
 	}
 	k.loan = nil
 	if k.h.rpc.OneWay && r.Err != nil {
-		k.failure, k.lent = r.Err, r
+		k.failure, k.loanResult = r.Err, r
 	}
-	return k.partEnded()
+	return k.finishPart()
 }
 
-// partEnded runs the callback when no part is left. Locked, and unlocks.
-func (k *call) partEnded() (ran int) {
-	if k.parts--; k.parts == 1 && k.timing { // only the timer is left, and it is a part so that it cannot outlive the call
+// finishPart runs the callback when no part is left. Locked, and unlocks.
+func (k *call) finishPart() (ran int) {
+	if k.openParts--; k.openParts == 1 && k.timing { // only the timer is left, and it is a part so that it cannot outlive the call
 		k.timer.Cancel()
 		if k.phase != callEnding && k.phase != callLeaving {
-			k.to(callLeaving)
+			k.setPhase(callLeaving)
 		}
 	}
-	if k.parts > 0 {
+	if k.openParts > 0 {
 		k.h.mu.Unlock()
 		return 0
 	}
-	k.to(callQueued)
+	k.setPhase(callQueued)
 	switch {
-	case k.recalling():
+	case k.isWithdrawing():
 		k.withdrawal.callEnds()
 		k.postponed = true // the target's word may have come, and decides the result
 		k.h.ctx.nctx.Upper().Follow(&k.done)
-	case k.waits:
-		k.endWait()
+	case k.hasWaiter:
+		k.wakeWaiter()
 	default:
-		o := k.settle()
+		o := k.settleLocked()
 		k.h.mu.Unlock()
-		return o.run()
+		return o.runCallback()
 	}
 	k.h.mu.Unlock()
 	return 0

@@ -30,10 +30,10 @@ func partsOf(t *testing.T) (k *call, ended *int) {
 	t.Cleanup(func() { require.NoError(t, h.Close()) })
 	ended = new(int)
 	k = h.call
-	k.to(callWaiting)
-	k.parts, k.asking, k.loan = 2, true, &loan{c: c, op: c.nctx.NewOp(nil)}
+	k.setPhase(callWaiting)
+	k.openParts, k.opRunning, k.loan = 2, true, &loan{c: c, op: c.nctx.NewOp(nil)}
 	k.msg = []byte{0}
-	k.cb = func(*Handle, error) { *ended++ }
+	k.callback = func(*Handle, error) { *ended++ }
 	h.refs.Add(1)
 	return k, ended
 }
@@ -50,7 +50,7 @@ func bothEnd(t *testing.T, begin func(k *call)) {
 					c := k.h.ctx
 					begin(k)
 					ends := []func(){
-						func() { k.ended(nil, na.Result{Err: asked, Fate: na.MaybeRan}) },
+						func() { k.onOpEnded(nil, na.Result{Err: asked, Fate: na.MaybeRan}) },
 						func() { k.onLoanEnded(k.loan, na.Result{Err: lent}) },
 					}
 					if !askedFirst {
@@ -111,7 +111,7 @@ func TestH3bBadKey(t *testing.T) {
 			return h.RespondRaw([]byte("good"), nil)
 		}
 		msg := make([]byte, responseSize)
-		(&response{flags: flagMore, fate: na.Ran, codec: codec.RawID, size: 1000}).put(msg)
+		(&response{flags: flagMore, fate: na.Ran, codec: codec.RawID, size: 1000}).writeHeader(msg)
 		msg = na.Key{Len: 1000, Access: na.ReadOnly}.Append(msg)
 		bad(msg)
 		require.NoError(t, h.Detach())

@@ -34,7 +34,7 @@ func (e *Error) Error() string {
 	}
 	s += ": " + e.Err.Error()
 	if e.Took > 0 {
-		s += " after " + e.Took.Round(round(e.Took)).String()
+		s += " after " + e.Took.Round(roundDuration(e.Took)).String()
 	}
 	if e.Op == "forward" || e.Took > 0 && e.Op != "lookup" {
 		s += " (" + e.Fate.String()
@@ -46,8 +46,8 @@ func (e *Error) Error() string {
 	return s
 }
 
-// round keeps about three digits.
-func round(d time.Duration) time.Duration {
+// roundDuration keeps about three digits.
+func roundDuration(d time.Duration) time.Duration {
 	r := time.Nanosecond
 	for d/r >= 1000 {
 		r *= 10
@@ -75,19 +75,19 @@ func endedBy(ctx context.Context, err error) error {
 	if ctx.Err() == context.DeadlineExceeded {
 		code, why = ErrTimeout, errTooLong
 	}
-	o := &overtaken{why: []error{why}}
-	was, overtook := e.Err.(*overtaken)
+	o := &overtakenError{why: []error{why}}
+	was, overtook := e.Err.(*overtakenError)
 	switch {
 	case overtook && was.code() == code && errors.Is(was, cause):
 		return err
 	case overtook:
 		o.said = was.said
-	case only(e.Err, code):
+	case isBareCode(e.Err, code):
 		if errors.Is(e.Err, cause) {
 			return err
 		}
 		o.why[0] = e.Err
-	case !only(e.Err, ErrCanceled) && !only(e.Err, ErrTimeout):
+	case !isBareCode(e.Err, ErrCanceled) && !isBareCode(e.Err, ErrTimeout):
 		o.said = e.Err
 	}
 	ended := *e
@@ -98,18 +98,18 @@ func endedBy(ctx context.Context, err error) error {
 	return &ended
 }
 
-// only reports whether code is all that err says.
-func only(err error, code Code) bool {
+// isBareCode reports whether code is all that err says.
+func isBareCode(err error, code Code) bool {
 	switch e := err.(type) {
 	case Code:
 		return e == code
 	case *RemoteError:
 		return false
 	case interface{ Unwrap() error }:
-		return only(e.Unwrap(), code)
+		return isBareCode(e.Unwrap(), code)
 	case interface{ Unwrap() []error }:
 		for _, in := range e.Unwrap() {
-			if !only(in, code) {
+			if !isBareCode(in, code) {
 				return false
 			}
 		}
@@ -118,13 +118,13 @@ func only(err error, code Code) bool {
 	return na.CodeOf(err) == code
 }
 
-// An overtaken is the cause of a call that this side had ended, or whose time was up, when something else was said.
-type overtaken struct {
+// An overtakenError is the cause of a call that this side had ended, or whose time was up, when something else was said.
+type overtakenError struct {
 	why  []error // a code, and the cause of a context if that is another
 	said error   // nil if it was the same
 }
 
-func (e *overtaken) Error() string {
+func (e *overtakenError) Error() string {
 	s := e.why[0].Error()
 	if len(e.why) > 1 {
 		s += ": " + e.why[1].Error()
@@ -136,27 +136,27 @@ func (e *overtaken) Error() string {
 }
 
 // code is what ctx.Err says.
-func (e *overtaken) code() Code { return na.CodeOf(e.why[0]) }
+func (e *overtakenError) code() Code { return na.CodeOf(e.why[0]) }
 
-func (e *overtaken) Unwrap() []error { return e.why }
+func (e *overtakenError) Unwrap() []error { return e.why }
 
 // As finds a RemoteError, of which no code matches.
-func (e *overtaken) As(target any) bool {
+func (e *overtakenError) As(target any) bool {
 	r, ok := target.(**RemoteError)
 	return ok && errors.As(e.said, r)
 }
 
-// bare takes the wrapping of package na off an error, which hg.Error says again and better.
-func bare(err error) error {
+// unwrapNA takes the wrapping of package na off an error, which hg.Error says again and better.
+func unwrapNA(err error) error {
 	if e, ok := err.(*na.OpError); ok {
 		return e.Err
 	}
 	return err
 }
 
-// since is the time that something took which has begun, at least 1 ns.
-func (c *Context) since(begun time.Duration) time.Duration { return max(c.Now()-begun, 1) }
+// elapsedSince is the time that something took which has begun, at least 1 ns.
+func (c *Context) elapsedSince(begun time.Duration) time.Duration { return max(c.Now()-begun, 1) }
 
-func misuse(op, rpc string, peer na.Addr, code na.Code, format string, args ...any) error {
+func misuseError(op, rpc string, peer na.Addr, code na.Code, format string, args ...any) error {
 	return &Error{Op: op, RPC: rpc, Peer: peer, Fate: na.NotRun, Err: na.WithText(code, fmt.Sprintf(format, args...))}
 }

@@ -23,7 +23,7 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.forward(d, h.rpc.Codec.ID(), 0, false, cb)
+	return h.forwardDraft(d, h.rpc.Codec.ID(), 0, false, cb)
 }
 
 // ForwardRaw is Forward for input that is bytes already: any codec of the target may decode it.
@@ -32,120 +32,120 @@ func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 	defer h.mu.Unlock()
 	d := h.newDraft()
 	d.setRaw(in)
-	return h.forward(d, codec.EncodedID, 0, false, cb)
+	return h.forwardDraft(d, codec.EncodedID, 0, false, cb)
 }
 
 // A draft is a message that is being made. A payload that is too large to be kept is in memory of package slab, which is given back
 // when the message is not needed any more: behind the front, or apart from it.
 type draft struct {
-	b       []byte // header and metadata, which are head bytes, and what is not apart
-	head    int
-	front   int          // bytes of the header of a request
-	apart   []byte       // the payload; or nil
-	slab    []byte       // the memory; or nil
-	short   []byte       // what b was before its memory was that of slab; or nil
-	loose   bool         // apart is the program's, until Forward or Respond returns
-	gone    int          // bytes of a payload that was, and has been copied by the transport
-	streams []StreamSpec // of a request
-	long    int          // how long the last payload of this kind was, if it was too large to be kept, and encoded; else 0
+	b          []byte // header and metadata, which are head bytes, and what is not apart
+	head       int
+	front      int          // bytes of the header of a request
+	separate   []byte       // the payload; or nil
+	slab       []byte       // the memory; or nil
+	short      []byte       // what b was before its memory was that of slab; or nil
+	isBorrowed bool         // apart is the program's, until Forward or Respond returns
+	droppedLen int          // bytes of a payload that was, and has been copied by the transport
+	streams    []StreamSpec // of a request
+	lastLong   int          // how long the last payload of this kind was, if it was too large to be kept, and encoded; else 0
 }
 
 // size is the length of the payload in bytes.
-func (d *draft) size() int { return max(len(d.payload()), d.gone) }
+func (d *draft) size() int { return max(len(d.payload()), d.droppedLen) }
 
 func (d *draft) payload() []byte {
-	if d.apart != nil {
-		return d.apart
+	if d.separate != nil {
+		return d.separate
 	}
 	return d.b[d.head:]
 }
 
-// split returns what is lent of a message with a header of the given size, and what is in front of the key: without the metadata if
+// splitForLoan returns what is lent of a message with a header of the given size, and what is in front of the key: without the metadata if
 // that leaves no room for a key in limit bytes. Then it is ahead of the payload.
-func (d *draft) split(header, limit int) (body, front []byte, flags uint8) {
+func (d *draft) splitForLoan(header, limit int) (body, front []byte, flags uint8) {
 	if d.head == header || d.head+na.KeySize <= limit {
 		return d.payload(), d.b[:d.head], flagMore
 	}
-	if d.apart != nil {
-		d.b = append(d.b[:d.head:d.head], d.apart...)
+	if d.separate != nil {
+		d.b = append(d.b[:d.head:d.head], d.separate...)
 		slab.Put(d.slab)
-		d.apart, d.slab = nil, nil
+		d.separate, d.slab = nil, nil
 	}
 	return d.b[header:], d.b[:header], flagMore | flagAhead
 }
 
-// borrow has v be the payload, which is too large for a message: the transport copies it to where it is read, without a copy in between,
+// borrowPayload has v be the payload, which is too large for a message: the transport copies it to where it is read, without a copy in between,
 // unless it is lent.
-func (d *draft) borrow(v []byte) {
+func (d *draft) borrowPayload(v []byte) {
 	if d.head > minMessage || len(v) > na.MaxBody { // it may be lent
-		d.copy(v)
+		d.copyPayload(v)
 		return
 	}
-	d.apart, d.loose = v, true
+	d.separate, d.isBorrowed = v, true
 }
 
 // setRaw has v be the payload: a copy of it if it may fit a message.
 func (d *draft) setRaw(v []byte) {
 	if len(v) > na.MaxRoom-requestSize {
-		d.borrow(v)
+		d.borrowPayload(v)
 	} else {
 		d.b = append(d.b, v...)
 	}
 }
 
-// own makes a copy of a payload that was borrowed, and passed has it be gone.
-func (d *draft) own() {
-	if d.loose {
-		d.loose = false
-		d.copy(d.apart)
+// ownBorrowed makes a copy of a payload that was borrowed, and passed has it be gone.
+func (d *draft) ownBorrowed() {
+	if d.isBorrowed {
+		d.isBorrowed = false
+		d.copyPayload(d.separate)
 	}
 }
 
-func (d *draft) passed() {
-	if d.loose {
-		d.gone = len(d.apart)
-		d.apart, d.loose = nil, false
+func (d *draft) dropBorrowed() {
+	if d.isBorrowed {
+		d.droppedLen = len(d.separate)
+		d.separate, d.isBorrowed = nil, false
 	}
 }
 
-// copy makes a copy of v, which is too large to be kept, the payload.
-func (d *draft) copy(v []byte) {
+// copyPayload makes a copy of v, which is too large to be kept, the payload.
+func (d *draft) copyPayload(v []byte) {
 	if len(v) > slab.Max {
-		d.apart = append([]byte(nil), v...)
+		d.separate = append([]byte(nil), v...)
 		return
 	}
 	d.slab = slab.Get(len(v))
 	copy(d.slab, v)
-	d.apart = d.slab
+	d.separate = d.slab
 }
 
-// foresee has an encoding that will be as long as the last find its memory there.
-func (d *draft) foresee() {
-	if n := d.long + d.head; n > maxKept && n <= slab.Max {
+// reserveForEncoding has an encoding that will be as long as the last find its memory there.
+func (d *draft) reserveForEncoding() {
+	if n := d.lastLong + d.head; n > maxKept && n <= slab.Max {
 		d.short, d.slab = d.b, slab.Get(n)
 		d.b = append(d.slab[:0], d.b...)
 	}
 }
 
-// trim lets go of what is too large to be kept, and remembers that it was there. Nobody uses it any more.
-func (d *draft) trim() {
+// releaseLarge lets go of what is too large to be kept, and remembers that it was there. Nobody uses it any more.
+func (d *draft) releaseLarge() {
 	if len(d.b) > 0 {
-		if d.long = 0; d.apart == nil && len(d.b) > maxKept {
-			d.long = d.size()
+		if d.lastLong = 0; d.separate == nil && len(d.b) > maxKept {
+			d.lastLong = d.size()
 		}
 	}
-	if d.apart == nil && d.slab != nil || cap(d.b) > maxKept {
+	if d.separate == nil && d.slab != nil || cap(d.b) > maxKept {
 		d.b = d.short[:0]
 	}
 	slab.Put(d.slab)
-	d.apart, d.short, d.slab, d.loose, d.gone = nil, nil, nil, false, 0
+	d.separate, d.short, d.slab, d.isBorrowed, d.droppedLen = nil, nil, nil, false, 0
 }
 
 // encode appends the input v.
 func (d *draft) encode(c codec.Codec, v any) error {
 	b, err := encode(c, d.b, v)
 	if err != nil {
-		d.trim()
+		d.releaseLarge()
 		return err
 	}
 	d.b = b
@@ -174,15 +174,15 @@ func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 // whatever it had before.
 const maxKept = 88 << 10
 
-// trim lets go of what is too large to be kept. Locked.
-func (k *call) trim() { k.in.trim() }
+// releaseLarge lets go of what is too large to be kept. Locked.
+func (k *call) releaseLarge() { k.in.releaseLarge() }
 
 // newDraft returns a draft of an input with header and metadata. Its buffer is that of the idle handle, which has none until forward
 // gives it back. Locked.
 func (h *Handle) newDraft() (d draft) {
 	k := h.call
 	if k.phase == callIdle {
-		d.b, d.long, k.in = k.in.b, k.in.long, draft{}
+		d.b, d.lastLong, k.in = k.in.b, k.in.lastLong, draft{}
 	}
 	if cap(d.b) < frontSize(na.MaxStreams) {
 		d.b = make([]byte, 0, 256)
@@ -198,21 +198,21 @@ func (h *Handle) longDraft() draft {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.newDraft()
-	d.foresee()
+	d.reserveForEncoding()
 	return d
 }
 
-// forward sends a draft. If waits, the end of the call is that of Handle.waiter instead of a callback,
+// forwardDraft sends a draft. If waits, the end of the call is that of Handle.waiter instead of a callback,
 // and the request waits for an envelope, too. limit bounds its time beside SetTimeout; 0: it does not. Locked.
-func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool, cb ForwardFunc) (err error) {
+func (h *Handle) forwardDraft(in draft, codec uint8, limit time.Duration, waits bool, cb ForwardFunc) (err error) {
 	k := h.call
 	switch {
 	case h.closed:
-		return misuse("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
+		return misuseError("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case k.phase != callIdle:
-		return misuse("forward", h.Name(), h.addr, na.ErrBusy, "the handle has a call that has not ended")
+		return misuseError("forward", h.Name(), h.addr, na.ErrBusy, "the handle has a call that has not ended")
 	case h.forbids:
-		return misuse("forward", h.Name(), h.addr, ErrCanceled, "canceled before it was forwarded")
+		return misuseError("forward", h.Name(), h.addr, ErrCanceled, "canceled before it was forwarded")
 	}
 	h.refs.Add(1) // until the callback has run: Close in another goroutine does no harm
 	k.in, k.codec = in, codec
@@ -226,34 +226,34 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 		limit = h.timeout
 	}
 	h.ctx.starting.Add(1)
-	if err = k.begin(limit, cb); err == nil {
-		if k.waits = waits; waits && h.onEnd == nil {
+	if err = k.beginCall(limit, cb); err == nil {
+		if k.hasWaiter = waits; waits && h.onEnd == nil {
 			h.waiter.Reset()
 		}
-		err = k.post()
+		err = k.postRequest()
 	}
 	h.ctx.starting.Add(-1)
-	k.last.free()
+	k.previous.free()
 	if err == nil {
 		h.forwarded = true
 		return nil
 	}
 	h.refs.Add(-1) // not the last: the program has one
 	if k.phase != callIdle {
-		k.to(callIdle)
+		k.setPhase(callIdle)
 	}
 	if len(k.streams) > 0 {
 		k.closeStreams()
 	}
-	k.trim()
-	k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
+	k.releaseLarge()
+	k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: unwrapNA(err)}
 	return k.err
 }
 
-// begin makes k the record of a new call. Locked.
-func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
+// beginCall makes k the record of a new call. Locked.
+func (k *call) beginCall(limit time.Duration, cb ForwardFunc) error {
 	h := k.h
-	if h.ctx.nctx.Draining() && !h.rpc.own.ServeDraining && !h.ctx.class.serving() {
+	if h.ctx.nctx.Draining() && !h.rpc.own.ServeDraining && !h.ctx.class.isServing() {
 		return errClosing
 	}
 	if size, limit := int64(k.in.size()), h.ctx.class.cfg.MaxInput; size > limit {
@@ -265,12 +265,12 @@ func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	if len(k.streams) > 0 {
 		k.closeStreams()
 	}
-	if k.in.loose { // it may be what is sent: forward frees it
-		k.last, k.held = k.held, held{}
+	if k.in.isBorrowed { // it may be what is sent: forward frees it
+		k.previous, k.responseMemory = k.responseMemory, responseMemory{}
 	}
 	k.freeOutput()
-	k.life = life{cb: cb, begun: h.ctx.Now()}
-	k.to(callWaiting)
+	k.callState = callState{callback: cb, begun: h.ctx.Now()}
+	k.setPhase(callWaiting)
 	if limit != 0 && !k.setDeadline(limit) {
 		return errTooLong
 	}
@@ -280,29 +280,29 @@ func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	return nil
 }
 
-// post starts the call. An error means that nothing of it has begun. Locked.
-func (k *call) post() error {
-	msg, to, err := k.request()
+// postRequest starts the call. An error means that nothing of it has begun. Locked.
+func (k *call) postRequest() error {
+	msg, to, err := k.buildRequest()
 	if err != nil {
 		return err
 	}
-	if err = k.ask(to, msg); err != nil {
+	if err = k.sendRequest(to, msg); err != nil {
 		k.returnRoom()
-		if k.parts == 0 {
+		if k.openParts == 0 {
 			return err
 		}
-		k.r = na.Result{Err: err, Fate: na.NotRun}
-		k.fails()
-		k.stop()
+		k.opResult = na.Result{Err: err, Fate: na.NotRun}
+		k.markFailed()
+		k.cancelParts()
 		return nil
 	}
-	k.parts++
+	k.openParts++
 	return nil
 }
 
-// ask sends msg and awaits the answer. Locked.
-func (k *call) ask(to na.Addr, msg []byte) error {
-	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.beside, Copy: k.in.loose, Bodies: true, By: k.by, OneWay: k.h.rpc.OneWay}
+// sendRequest sends msg and awaits the answer. Locked.
+func (k *call) sendRequest(to na.Addr, msg []byte) error {
+	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.bodyBeside, Copy: k.in.isBorrowed, Bodies: true, By: k.deadline, OneWay: k.h.rpc.OneWay}
 	if len(k.streams) > 0 {
 		spec.Streams, spec.StreamsAt = k.streamEnds(), streamAt
 	}
@@ -317,16 +317,16 @@ func (k *call) ask(to na.Addr, msg []byte) error {
 		spec.Buf, spec.Most = k.buf, na.RoomBytes(k.room)
 	}
 	err := k.h.ctx.nctx.Upper().Call(&k.op, spec)
-	if k.asking = err == nil; err == nil {
-		k.in.passed()
+	if k.opRunning = err == nil; err == nil {
+		k.in.dropBorrowed()
 	}
-	k.beside = nil
+	k.bodyBeside = nil
 	return err
 }
 
-// request returns the message that asks for the call, and where to send it. An input that does not fit one, with the room that
+// buildRequest returns the message that asks for the call, and where to send it. An input that does not fit one, with the room that
 // the target has granted, goes beside it, and is lent when there is no room. Locked.
-func (k *call) request() (msg []byte, to na.Addr, err error) {
+func (k *call) buildRequest() (msg []byte, to na.Addr, err error) {
 	h := k.h
 	req := request{codec: k.codec, meta: k.in.head - k.in.front, id: h.id, size: uint64(k.in.size())}
 	if len(k.in.streams) > 0 {
@@ -346,27 +346,27 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 	if to = h.addr; h.bound {
 		to = nctx.Upper().Current(to)
 	}
-	k.beside = nil
+	k.bodyBeside = nil
 	switch n := in.head + in.size(); {
 	case n <= h.ctx.limits.MaxUnexpected:
-		req.put(in.b)
+		req.writeHeader(in.b)
 		return in.b, to, nil
-	case n <= na.MaxRoom && in.apart == nil:
+	case n <= na.MaxRoom && in.separate == nil:
 		if bound, ok := nctx.Upper().ClaimRoom(to, n); ok {
 			h.ctx.bodies.inline.Add(1)
-			req.put(in.b)
+			req.writeHeader(in.b)
 			return in.b, bound, nil
 		}
 	case in.head <= h.ctx.limits.MaxUnexpected:
 		if bound, ok := nctx.Upper().ClaimRoom(to, in.size()); ok {
 			h.ctx.bodies.inline.Add(1)
-			req.put(in.b)
-			k.beside = in.payload()
+			req.writeHeader(in.b)
+			k.bodyBeside = in.payload()
 			return in.b[:in.head], bound, nil
 		}
 	}
 	req.flags |= flagMore
-	req.put(in.b)
+	req.writeHeader(in.b)
 	to = nctx.Upper().Current(to) // the loan and the request go in the same session
 	if msg, err = k.lendInput(to, h.ctx.limits.MaxUnexpected); err != nil {
 		k.returnRoom()
@@ -378,15 +378,15 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 // Locked.
 func (k *call) lendInput(to na.Addr, limit int) (msg []byte, err error) {
 	h := k.h
-	k.in.own()
-	body, head, flags := k.in.split(k.in.front, limit)
+	k.in.ownBorrowed()
+	body, head, flags := k.in.splitForLoan(k.in.front, limit)
 	h.ctx.bodies.countLent(k.in.size())
-	loan, key, err := h.ctx.lend(to, k.tag()|loanTag, body, account{expedited: h.rpc.own.Expedited}, k.onLoanEnded)
+	loan, key, err := h.ctx.lendBody(to, k.tag()|loanTag, body, account{expedited: h.rpc.own.Expedited}, k.onLoanEnded)
 	if err != nil {
 		return nil, err
 	}
 	k.loan = loan
-	k.parts++
+	k.openParts++
 	k.msg = key.Append(append(k.msg[:0], head...))
 	k.msg[1] |= flags
 	return k.msg, nil

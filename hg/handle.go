@@ -22,7 +22,7 @@ import (
 // A handle that is closed in flight stays safe, as C Mercury's reference count keeps it there: what is under way holds it, and
 // its callback still runs.
 type Handle struct {
-	open
+	openEntry
 	ctx   *Context
 	id    ID
 	rpc   *RPC
@@ -50,12 +50,12 @@ type Handle struct {
 
 // Create returns a handle for calls of an RPC at addr. The error matches ErrNoEntry when id was not registered.
 func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
-	rpc := c.class.rpcs.find(id)
+	rpc := c.class.rpcs.findRPC(id)
 	if rpc == nil {
-		return nil, misuse("create", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "no RPC with this id is registered here")
+		return nil, misuseError("create", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "no RPC with this id is registered here")
 	}
 	h := &Handle{ctx: c, id: id, rpc: rpc, addr: addr, bound: addr.Session() != 0}
-	h.open.of = h
+	h.openEntry.of = h
 	h.call = newCall(h)
 	h.refs.Store(1)
 	if c.class.cfg.Trace {
@@ -64,7 +64,7 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 	}
 	c.handles.Add(1)
 	c.mu.Lock()
-	c.enlist(&h.open)
+	c.addOpen(&h.openEntry)
 	c.mu.Unlock()
 	return h, nil
 }
@@ -73,24 +73,24 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 // SetTarget. The error matches na.ErrBusy while a call is under way, and ErrNoEntry when id was not registered; the handle is
 // as before then.
 func (h *Handle) Reset(addr na.Addr, id ID) error {
-	rpc := h.ctx.class.rpcs.find(id)
+	rpc := h.ctx.class.rpcs.findRPC(id)
 	if rpc == nil {
-		return misuse("reset", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "no RPC with this id is registered here")
+		return misuseError("reset", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "no RPC with this id is registered here")
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.closed:
-		return misuse("reset", h.Name(), h.addr, ErrClosed, "the handle is closed")
+		return misuseError("reset", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case h.call.phase != callIdle:
-		return misuse("reset", h.Name(), h.addr, na.ErrBusy, "the handle has a call that has not ended")
+		return misuseError("reset", h.Name(), h.addr, na.ErrBusy, "the handle has a call that has not ended")
 	}
 	h.addr, h.bound, h.id, h.rpc, h.forbids, h.forwarded = addr, addr.Session() != 0, id, rpc, false, false
 	return nil
 }
 
-// forbid is hghook.Forbid.
-func (h *Handle) forbid() bool {
+// forbidForward is hghook.Forbid.
+func (h *Handle) forbidForward() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.call.phase != callIdle {
@@ -112,7 +112,7 @@ func (h *Handle) SetMeta(m Metadata) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return misuse("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
+		return misuseError("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	}
 	h.meta = m
 	return nil
@@ -151,14 +151,14 @@ func (h *Handle) Close() error {
 	h.closed = true
 	h.mu.Unlock()
 	if was {
-		return misuse("close", h.Name(), h.Peer(), ErrClosed, "the handle is closed")
+		return misuseError("close", h.Name(), h.Peer(), ErrClosed, "the handle is closed")
 	}
-	h.release()
+	h.releaseHold()
 	return nil
 }
 
-// release gives up what the program, or something under way, holds of h.
-func (h *Handle) release() {
+// releaseHold gives up what the program, or something under way, holds of h.
+func (h *Handle) releaseHold() {
 	if h.refs.Add(-1) > 0 {
 		return
 	}
@@ -169,7 +169,7 @@ func (h *Handle) release() {
 	c := h.ctx
 	c.mu.Lock()
 	c.freeSlot(h.call)
-	c.delist(&h.open)
+	c.removeOpen(&h.openEntry)
 	c.mu.Unlock()
 	c.handles.Add(-1)
 }
@@ -179,7 +179,7 @@ func (h *Handle) release() {
 func (h *Handle) Cancel() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.call.cancel(ErrCanceled)
+	h.call.cancelUnderWay(ErrCanceled)
 }
 
 // peersLost has nothing to do: the parts of a call end by themselves.
@@ -191,9 +191,9 @@ func (h *Handle) answerForgotten() {}
 func (h *Handle) endNow(left *ShutdownError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.call.underWay() {
+	if h.call.isUnderWay() {
 		left.Calls++
-		h.call.cancel(ErrClosed)
+		h.call.cancelUnderWay(ErrClosed)
 	}
 }
 
@@ -204,5 +204,5 @@ func (h *Handle) countOpen(left *ShutdownError) {
 	if h.made != "" {
 		text += ", made at " + h.made
 	}
-	left.name(text)
+	left.addOpen(text)
 }

@@ -9,40 +9,40 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A handling is what is behind a Request.Context.
-type handling struct {
+// A handlerContext is what is behind a Request.Context.
+type handlerContext struct {
 	c      *Context
 	peer   na.Addr
-	late   bool      // the deadline had passed when it was made
-	gone   bool      // the origin had abandoned the call then
-	due    *deadline // nil when there is none
+	late   bool            // the deadline had passed when it was made
+	gone   bool            // the origin had abandoned the call then
+	due    *deadlineParent // nil when there is none
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
 
 // newHandling makes what Request.Context returns. Locked.
-func (s *service) newHandling() *handling {
+func (s *service) newHandling() *handlerContext {
 	nctx := s.ctx.nctx
-	g := &handling{c: s.ctx, peer: s.addr, gone: s.gone.Load()}
+	g := &handlerContext{c: s.ctx, peer: s.addr, gone: s.gone.Load()}
 	parent := context.Background()
 	if s.deadline != 0 {
-		g.due = &deadline{at: nctx.Upper().WallTime(s.deadline), done: make(chan struct{})}
+		g.due = &deadlineParent{at: nctx.Upper().WallTime(s.deadline), done: make(chan struct{})}
 		parent = g.due
-		if g.late = s.late() || g.gone && s.hurries(); !g.late {
-			s.arm(s.deadline)
+		if g.late = s.isLate() || g.gone && s.isNearDeadline(); !g.late {
+			s.armTimer(s.deadline)
 		}
 	}
 	g.ctx, g.cancel = context.WithCancelCause(parent) // right below g.due: see there
-	g.ctx = context.WithValue(g.ctx, hghook.RequestKey{}, s.incoming())
+	g.ctx = context.WithValue(g.ctx, hghook.RequestKey{}, s.request())
 	return g
 }
 
-// begin looks for what has happened before g could be found.
-func (g *handling) begin() {
+// checkEnded looks for what has happened before g could be found.
+func (g *handlerContext) checkEnded() {
 	g.c.hearFaults()
 	switch {
 	case g.late:
-		g.expire()
+		g.expireAtDeadline()
 	case g.gone:
 		g.cancel(errAbandoned)
 	case g.c.cutOff.Load(), g.c.nctx.Closing():
@@ -52,27 +52,27 @@ func (g *handling) begin() {
 	}
 }
 
-// expire ends the context at its deadline.
-func (g *handling) expire() { g.due.pass() }
+// expireAtDeadline ends the context at its deadline.
+func (g *handlerContext) expireAtDeadline() { g.due.endChild() }
 
-// over ends the context with its request.
-func (g *handling) over() { g.cancel(errOver) }
+// endWithRequest ends the context with its request.
+func (g *handlerContext) endWithRequest() { g.cancel(errOver) }
 
-// abandon marks the request of e, whose origin wants no answer any more, and queues its record, once: so nothing has to be
+// markAbandoned marks the request of e, whose origin wants no answer any more, and queues its record, once: so nothing has to be
 // dropped, however many calls are abandoned before Trigger. One that waits for room does not from now on. It is called with the lock of the
 // endpoint held.
-func (c *Context) abandon(e *na.Envelope) {
+func (c *Context) markAbandoned(e *na.Envelope) {
 	s := e.Record.(*service)
 	s.gone.Store(true)
-	c.unqueue(s)
+	c.dispatchWithdrawn(s)
 	if !s.leaving.Swap(true) && !c.nctx.Upper().Queue(&s.leave) {
 		s.leaving.Store(false)
 	}
 }
 
-// left runs in Trigger after abandon. It ends the context of the handler, or the wait for Run, unless the record serves another
+// onAbandoned runs in Trigger after abandon. It ends the context of the handler, or the wait for Run, unless the record serves another
 // request by now.
-func (s *service) left(any) (ran int) {
+func (s *service) onAbandoned(any) (ran int) {
 	s.leaving.Store(false)
 	s.mu.Lock()
 	if s.phase == serviceSpare || !s.gone.Load() {
@@ -80,15 +80,15 @@ func (s *service) left(any) (ran int) {
 		return 0
 	}
 	given := s.phase == serviceGiven && s.env.IsWithdrawn() && s.claimRun()
-	s.ends(func(g *handling) {
-		if s.hurries() {
-			g.expire()
+	s.endWithContext(func(g *handlerContext) {
+		if s.isNearDeadline() {
+			g.expireAtDeadline()
 		} else {
 			g.cancel(errAbandoned)
 		}
 	})
 	if given {
-		s.reject(errAbandoned)
+		s.rejectRequest(errAbandoned)
 	}
 	return 0
 }
@@ -97,16 +97,16 @@ func (s *service) left(any) (ran int) {
 func (c *Context) hearFaults() {
 	c.faults.Do(func() {
 		c.nctx.OnFault(func(_ na.Addr, err error) {
-			for _, o := range c.all() {
+			for _, o := range c.allOpen() {
 				o.peersLost(err)
 			}
 		})
 	})
 }
 
-// A deadline is the parent of a context that ends at a time by a clock of our own. Package context has no way to cancel
+// A deadlineParent is the parent of a context that ends at a time by a clock of our own. Package context has no way to cancel
 // with DeadlineExceeded but for its own clock; a child does so when it finds its parent ended thus.
-type deadline struct {
+type deadlineParent struct {
 	at    time.Time
 	done  chan struct{}
 	once  sync.Once
@@ -120,13 +120,13 @@ var timedOut = func() context.Context {
 	return ctx
 }()
 
-var _ context.Context = (*deadline)(nil)
+var _ context.Context = (*deadlineParent)(nil)
 
-func (d *deadline) Deadline() (time.Time, bool) { return d.at, true }
-func (d *deadline) Done() <-chan struct{}       { return d.done }
-func (d *deadline) Value(key any) any           { return timedOut.Value(key) }
+func (d *deadlineParent) Deadline() (time.Time, bool) { return d.at, true }
+func (d *deadlineParent) Done() <-chan struct{}       { return d.done }
+func (d *deadlineParent) Value(key any) any           { return timedOut.Value(key) }
 
-func (d *deadline) Err() error {
+func (d *deadlineParent) Err() error {
 	select {
 	case <-d.done:
 		return context.DeadlineExceeded
@@ -136,13 +136,13 @@ func (d *deadline) Err() error {
 }
 
 // AfterFunc is how package context has f end a child, in the place of a goroutine that waits for Done.
-func (d *deadline) AfterFunc(f func()) (stop func() bool) {
+func (d *deadlineParent) AfterFunc(f func()) (stop func() bool) {
 	d.child = f
 	return func() bool { return false }
 }
 
-// pass ends the child.
-func (d *deadline) pass() {
+// endChild ends the child.
+func (d *deadlineParent) endChild() {
 	d.once.Do(func() {
 		close(d.done)
 		d.child()

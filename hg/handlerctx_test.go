@@ -56,8 +56,8 @@ func asking(t *testing.T, f func(t *testing.T, p *pair, a *asker, calls [2]*hg.H
 	})
 }
 
-// ended requires that every context has ended because of cause.
-func ended(t *testing.T, a *asker, cause error) {
+// endedError requires that every context has ended because of cause.
+func endedError(t *testing.T, a *asker, cause error) {
 	t.Helper()
 	for i, ctx := range a.all() {
 		require.Equal(t, context.Canceled, ctx.Err(), "%d", i)
@@ -81,7 +81,7 @@ func TestAbandonEndsHandlers(t *testing.T) {
 			require.Equal(t, na.MaybeRan, hg.FateOf(outs[i].err))
 		}
 		p.roundTrip()
-		ended(t, a, context.Canceled)
+		endedError(t, a, context.Canceled)
 		require.ErrorContains(t, context.Cause(a.ctxs[0]), "abandoned")
 		require.Same(t, a.ctxs[0], a.kept[0].Context())
 		require.NoError(t, a.kept[0].Respond(nil, nil), "it may answer all the same")
@@ -219,7 +219,7 @@ func TestPeerLossEndsHandlers(t *testing.T) {
 	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
 		require.NoError(t, p.origin.Close())
 		p.Until(func() bool { return a.ctxs[0].Err() != nil })
-		ended(t, a, hg.ErrPeerLost)
+		endedError(t, a, hg.ErrPeerLost)
 		p.Until(func() bool { return outs[0].calls+outs[1].calls == 2 })
 	})
 }
@@ -293,7 +293,7 @@ func TestPeerLossAmongMuchNews(t *testing.T) {
 			p.wait(time.Millisecond)
 		}
 		p.tctx.Trigger(0)
-		ended(t, a, hg.ErrPeerLost)
+		endedError(t, a, hg.ErrPeerLost)
 		p.Until(func() bool { return outs[0].calls+outs[1].calls == 2 })
 	})
 }
@@ -303,7 +303,7 @@ func TestCloseEndsHandlers(t *testing.T) {
 	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
 		p.tctx.Close()
 		p.tctx.Trigger(0)
-		ended(t, a, hg.ErrClosed)
+		endedError(t, a, hg.ErrClosed)
 		p.Until(func() bool { return outs[0].calls+outs[1].calls == 2 })
 	})
 }

@@ -52,18 +52,18 @@ type request struct {
 	budget  uint32 // microseconds left to the deadline when it leaves; 0 when there is none. na writes it
 	id      ID
 	size    uint64 // of the whole input
-	named   named
+	named   streamNames
 }
 
-// A named is what a request says of its streams.
-type named struct {
+// A streamNames is what a request says of its streams.
+type streamNames struct {
 	first uint64 // its number; na writes it when the request leaves
 	count int
 	kinds uint64 // four bits for each, from the lowest
 }
 
 // nameStreams returns the named of specs, but for the number.
-func nameStreams(specs []StreamSpec) (n named) {
+func nameStreams(specs []StreamSpec) (n streamNames) {
 	n.count = len(specs)
 	for i, spec := range specs {
 		kind := uint64(0)
@@ -78,13 +78,13 @@ func nameStreams(specs []StreamSpec) (n named) {
 	return n
 }
 
-// spec returns what a stream is.
-func (n *named) spec(i int) StreamSpec {
+// streamSpec returns what a stream is.
+func (n *streamNames) streamSpec(i int) StreamSpec {
 	kind := n.kinds >> (4 * i)
 	return StreamSpec{Up: kind&streamUp != 0, Bulk: kind&streamBulk != 0}
 }
 
-func (r *request) put(b []byte) {
+func (r *request) writeHeader(b []byte) {
 	words := r.meta / metaWord
 	b[0], b[1], b[2], b[3] = wireVersion, r.flags|uint8(r.room)<<roomShift|uint8(words>>8)<<metaShift, r.codec, uint8(words)
 	front := requestSize
@@ -152,12 +152,12 @@ func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 		takeFields(b[head : head+n])
 		head += n
 	}
-	return behind(b[head:], body, r.flags, r.codec, r.meta, r.size)
+	return splitBehindHeader(b[head:], body, r.flags, r.codec, r.meta, r.size)
 }
 
 // parseStreams takes in what a request says of its streams.
 func (r *request) parseStreams(b []byte) error {
-	n := named{count: int(b[countAt])}
+	n := streamNames{count: int(b[countAt])}
 	if len(b) >= requestSize+streamsSize && n.count <= na.MaxStreams && r.flags&flagOneWay == 0 {
 		n.first, n.kinds = na.StreamID(b[streamAt:]), binary.LittleEndian.Uint64(b[streamAt+8:])
 		known := uint64(streamUp|streamBulk) * 0x1111_1111_1111_1111 >> (64 - 4*n.count)
@@ -187,7 +187,7 @@ type response struct {
 	text string // of an error, for Config.Observe; not on the wire
 }
 
-func (r *response) put(b []byte) {
+func (r *response) writeHeader(b []byte) {
 	b[0], b[1], b[2], b[3] = wireVersion, r.flags, uint8(r.code), uint8(r.fate)
 	b[4], b[7] = r.codec, 0
 	binary.LittleEndian.PutUint16(b[5:], uint16(r.meta/metaWord))
@@ -227,7 +227,7 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 		}
 		head += n
 	}
-	if meta, payload, err = behind(b[head:], body, r.flags, r.codec, r.meta, r.size); err != nil || r.code == na.OK {
+	if meta, payload, err = splitBehindHeader(b[head:], body, r.flags, r.codec, r.meta, r.size); err != nil || r.code == na.OK {
 		return meta, payload, err
 	}
 	if len(payload) < 2 {
@@ -247,8 +247,8 @@ func appendFailure(b []byte, text string, detail []byte) []byte {
 	return append(b, detail...)
 }
 
-// remote returns the error that a response says. parse has checked the payload.
-func (r *response) remote(payload []byte, c codec.Codec) *RemoteError {
+// remoteError returns the error that a response says. parse has checked the payload.
+func (r *response) remoteError(payload []byte, c codec.Codec) *RemoteError {
 	end := 2 + int(binary.LittleEndian.Uint16(payload))
 	e := &RemoteError{Code: r.code, Text: string(payload[2:end]), Refused: r.fate == na.NotRun, early: r.flags&flagEarly != 0}
 	if len(payload) > end {
@@ -257,9 +257,9 @@ func (r *response) remote(payload []byte, c codec.Codec) *RemoteError {
 	return e
 }
 
-// behind splits what is behind a header into metadata and payload, which may be beside it, and checks the claimed size against what is
+// splitBehindHeader splits what is behind a header into metadata and payload, which may be beside it, and checks the claimed size against what is
 // there. Metadata ahead of the body is not there.
-func behind(b, body []byte, flags, id uint8, metaSize int, size uint64) (meta, payload []byte, err error) {
+func splitBehindHeader(b, body []byte, flags, id uint8, metaSize int, size uint64) (meta, payload []byte, err error) {
 	if flags&flagAhead != 0 {
 		if flags&flagMore == 0 || metaSize == 0 || metaSize > maxMeta+maxOwnMeta {
 			return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes of metadata ahead of a body that cannot be", metaSize))
@@ -298,8 +298,8 @@ func checkCodec(c codec.Codec, id uint8) error {
 	return na.WithText(na.ErrProtocol, fmt.Sprintf("encoded with codec %s, and decoded with %s: both sides need the same", codec.NameOf(id), c.Name()))
 }
 
-// ahead returns how many of meta bytes of metadata are in front of the body that the message has a key of.
-func ahead(flags uint8, meta int) int64 {
+// metaAhead returns how many of meta bytes of metadata are in front of the body that the message has a key of.
+func metaAhead(flags uint8, meta int) int64 {
 	if flags&flagAhead == 0 {
 		return 0
 	}
@@ -315,8 +315,8 @@ func bodyKey(payload []byte, ahead int64, size uint64) (na.Key, error) {
 	return key, err
 }
 
-// apart splits what was read from a sender's memory into metadata, which it checks, and body.
-func apart(b []byte, ahead int64) (meta, body []byte, err error) {
+// splitBody splits what was read from a sender's memory into metadata, which it checks, and body.
+func splitBody(b []byte, ahead int64) (meta, body []byte, err error) {
 	if err := checkMeta(b[:ahead]); err != nil {
 		return nil, nil, err
 	}

@@ -12,7 +12,7 @@ import (
 func init() {
 	hghook.EndedBy = endedBy
 
-	hghook.Forbid = func(h any) bool { return h.(*Handle).forbid() }
+	hghook.Forbid = func(h any) bool { return h.(*Handle).forbidForward() }
 	hghook.HasForwarded = func(h any) bool { return h.(*Handle).hasForwarded() }
 	hghook.IsOutstanding = func(h any) bool { return h.(*Handle).isOutstanding() }
 	hghook.FreeOutput = func(h any) { h.(*Handle).freeOutput() }
@@ -20,7 +20,7 @@ func init() {
 	hghook.OnCall = func(h any, f func()) { h.(*Handle).setOnCall(f) }
 	hghook.OnEnd = func(h any, f func()) { h.(*Handle).setOnEnd(f) }
 	hghook.EndCall = func(h any, ctx context.Context) error { return h.(*Handle).endCall(ctx) }
-	hghook.Outlived = func(h any) { h.(*Handle).outlived() }
+	hghook.Outlived = func(h any) { h.(*Handle).abandonAtContextEnd() }
 	hghook.TakeStreams = func(h any) any { return h.(*Handle).takeStreams() }
 	hghook.ReportCall = func(h any, r hghook.Reporter) { h.(*Handle).reportBy(r) }
 	hghook.ReportRequest = func(r any, by hghook.Reporter) { r.(*Request).reportBy(by) }

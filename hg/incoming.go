@@ -18,11 +18,11 @@ type Request struct {
 	gen uint64
 }
 
-// incoming returns the request that s serves. Locked, or with a hold.
-func (s *service) incoming() Request { return Request{s, s.gen} }
+// request returns the request that s serves. Locked, or with a hold.
+func (s *service) request() Request { return Request{s, s.gen} }
 
-// enter locks the record of r. It reports false, with no lock held, when r has ended.
-func (r Request) enter() (*service, bool) {
+// lockService locks the record of r. It reports false, with no lock held, when r has ended.
+func (r Request) lockService() (*service, bool) {
 	if r.s == nil {
 		return nil, false
 	}
@@ -34,9 +34,9 @@ func (r Request) enter() (*service, bool) {
 	return r.s, true
 }
 
-// ended is what methods of a request return that has.
-func ended(op string) error {
-	return misuse(op, "", na.Addr{}, na.ErrAnswered, "the request has ended")
+// endedError is what methods of a request return that has.
+func endedError(op string) error {
+	return misuseError(op, "", na.Addr{}, na.ErrAnswered, "the request has ended")
 }
 
 // Input decodes the request's input into v. A handler that returns the error answers ErrBadInput. It matches na.ErrAnswered when the
@@ -61,16 +61,16 @@ func (r Request) InputRaw() ([]byte, error) {
 }
 
 func (r Request) inputRaw() ([]byte, *RPC, error) {
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
-		return nil, nil, ended("input")
+		return nil, nil, endedError("input")
 	}
 	defer s.mu.Unlock()
 	if s.env != nil && s.phase < serviceRunning {
 		return nil, nil, s.notRun("input of")
 	}
 	if s.env == nil {
-		return nil, nil, misuse("input of", s.name(), s.addr, na.ErrAnswered, "the request has been answered, its input is gone")
+		return nil, nil, misuseError("input of", s.rpcName(), s.addr, na.ErrAnswered, "the request has been answered, its input is gone")
 	}
 	if !raceflag.Enabled && !s.ctx.class.cfg.Trace {
 		return s.input, s.rpc, nil
@@ -83,7 +83,7 @@ func (r Request) inputRaw() ([]byte, *RPC, error) {
 
 // Meta returns the metadata that came with the request. It is empty once the request has been answered.
 func (r Request) Meta() Metadata {
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
 		return Metadata{}
 	}
@@ -93,7 +93,7 @@ func (r Request) Meta() Metadata {
 
 // Peer returns the origin, bound to the session that the request came on.
 func (r Request) Peer() (peer na.Addr) {
-	if s, ok := r.enter(); ok {
+	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
 		peer = s.addr
 	}
@@ -102,7 +102,7 @@ func (r Request) Peer() (peer na.Addr) {
 
 // Caller returns who sent the request. Once that has been answered only Addr is set, and nothing is verified.
 func (r Request) Caller() (from Caller) {
-	if s, ok := r.enter(); ok {
+	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
 		from.Addr = s.addr
 		if s.env != nil {
@@ -114,16 +114,16 @@ func (r Request) Caller() (from Caller) {
 
 // Name returns the name of the RPC.
 func (r Request) Name() (name string) {
-	if s, ok := r.enter(); ok {
+	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
-		name = s.name()
+		name = s.rpcName()
 	}
 	return name
 }
 
 // ID returns the id of the RPC.
 func (r Request) ID() (id ID) {
-	if s, ok := r.enter(); ok {
+	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
 		id = s.id
 	}
@@ -140,7 +140,7 @@ func (r Request) HG() *Context {
 
 // SetData keeps a value of the program's with the request.
 func (r Request) SetData(v any) {
-	if s, ok := r.enter(); ok {
+	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
 		s.data = v
 	}
@@ -148,7 +148,7 @@ func (r Request) SetData(v any) {
 
 // Data returns what SetData kept.
 func (r Request) Data() (v any) {
-	if s, ok := r.enter(); ok {
+	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()
 		v = s.data
 	}
@@ -158,7 +158,7 @@ func (r Request) Data() (v any) {
 // TimeLeft returns how much of the time that the origin has given the call is left; ok is false when it has set no
 // timeout, or one that does not fit the header: see [Handle.SetTimeout]. It is at least 1 ns, so that a handler that makes a call of its own can give it to SetTimeout.
 func (r Request) TimeLeft() (left time.Duration, ok bool) {
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
 		return 0, false
 	}
@@ -187,7 +187,7 @@ func (r Request) TimeLeft() (left time.Duration, ok bool) {
 // does. Its Deadline is that by the clock on the wall, as it was when the context was made; nothing goes by it, and
 // [Request.TimeLeft] is exact. It has none where TimeLeft knows of none. A Request that has ended returns a context that has ended, too.
 func (r Request) Context() context.Context {
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
 		return overContext
 	}
@@ -199,7 +199,7 @@ func (r Request) Context() context.Context {
 	}
 	s.mu.Unlock()
 	if fresh {
-		g.begin()
+		g.checkEnded()
 	}
 	return g.ctx
 }
@@ -217,18 +217,18 @@ var overContext = func() context.Context {
 // requests have been detached for longer than that. The error matches na.ErrAnswered when
 // the request has been answered, and ErrUnsupported for a one-way RPC.
 func (r Request) Detach() error {
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
-		return ended("detach")
+		return endedError("detach")
 	}
 	s.ctx.hearFaults() // before the session is looked at, in over
 	defer s.mu.Unlock()
-	if err := s.unanswerable("detach"); err != nil {
+	if err := s.checkAnswerable("detach"); err != nil {
 		return err
 	}
 	s.detached, s.sent, s.since = true, na.Result{}, s.ctx.Now()
 	s.ctx.lookAfter()
-	s.arm(s.deadline)
+	s.armTimer(s.deadline)
 	return nil
 }
 

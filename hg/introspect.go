@@ -18,8 +18,8 @@ import (
 // that, unless Config.Observe is set. Nothing is noted of calls for it but the time when a request comes, from the first Calls on.
 func (c *Context) Calls() (all []inspect.Call) {
 	c.seen.watch(c)
-	for _, o := range c.all() {
-		i, by, ok := o.info()
+	for _, o := range c.allOpen() {
+		i, by, ok := o.callInfo()
 		if !ok {
 			continue
 		}
@@ -28,13 +28,13 @@ func (c *Context) Calls() (all []inspect.Call) {
 		}
 		all = append(all, i)
 	}
-	all = append(all, c.seen.transfers()...)
+	all = append(all, c.seen.openTransfers()...)
 	slices.SortStableFunc(all, func(a, b inspect.Call) int { return cmp.Compare(b.Age, a.Age) })
 	return all
 }
 
-// seen is what a context keeps for Calls.
-type seen struct {
+// tracker is what a context keeps for Calls.
+type tracker struct {
 	since atomic.Int64 // 1 more than Now at the first Calls; 0 before
 
 	mu      sync.Mutex // guards the fields below
@@ -43,7 +43,7 @@ type seen struct {
 }
 
 // track is hghook.Track.
-func (w *seen) track(t hghook.Tracked) {
+func (w *tracker) track(t hghook.Tracked) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.tracked == nil {
@@ -54,19 +54,19 @@ func (w *seen) track(t hghook.Tracked) {
 }
 
 // untrack is hghook.Untrack.
-func (w *seen) untrack(t hghook.Tracked) {
+func (w *tracker) untrack(t hghook.Tracked) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.tracked, t)
 }
 
-func (w *seen) watch(c *Context) {
+func (w *tracker) watch(c *Context) {
 	if w.since.Load() == 0 {
 		w.since.CompareAndSwap(0, int64(c.Now())+1)
 	}
 }
 
-func (w *seen) transfers() (all []inspect.Call) {
+func (w *tracker) openTransfers() (all []inspect.Call) {
 	w.mu.Lock()
 	list := maps.Clone(w.tracked)
 	w.mu.Unlock()
@@ -80,7 +80,7 @@ func (w *seen) transfers() (all []inspect.Call) {
 
 // idleHandles is hghook.IdleHandles.
 func (c *Context) idleHandles(f func(handle inspect.Call)) {
-	for _, o := range c.all() {
+	for _, o := range c.allOpen() {
 		h, ok := o.(*Handle)
 		if !ok {
 			continue
@@ -94,8 +94,8 @@ func (c *Context) idleHandles(f func(handle inspect.Call)) {
 	}
 }
 
-// info tells of the call that is under way, if one is.
-func (h *Handle) info() (i inspect.Call, by hghook.Reporter, ok bool) {
+// callInfo tells of the call that is under way, if one is.
+func (h *Handle) callInfo() (i inspect.Call, by hghook.Reporter, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := h.call
@@ -103,25 +103,25 @@ func (h *Handle) info() (i inspect.Call, by hghook.Reporter, ok bool) {
 		return i, nil, false
 	}
 	return inspect.Call{
-		Kind: inspect.EventOrigin, RPC: h.Name(), Peer: h.addr, State: callPhases.State(k.phase), Age: h.ctx.since(k.begun),
+		Kind: inspect.EventOrigin, RPC: h.Name(), Peer: h.addr, State: callPhases.State(k.phase), Age: h.ctx.elapsedSince(k.begun),
 		ID: uint64(k.tag()), Trace: h.meta.traceID(),
 	}, h.reporter, true
 }
 
-// info describes a request for Calls. ok is false while the record is free, or a goroutine is working on it.
-func (s *service) info() (i inspect.Call, by hghook.Reporter, ok bool) {
+// callInfo describes a request for Calls. ok is false while the record is free, or a goroutine is working on it.
+func (s *service) callInfo() (i inspect.Call, by hghook.Reporter, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.phase <= serviceArrived {
 		return i, nil, false
 	}
 	i = inspect.Call{
-		Kind: inspect.EventTarget, RPC: s.name(), Peer: s.addr, State: servicePhases.State(s.phase), ID: uint64(s.tag), Trace: Metadata{s.meta}.traceID(),
+		Kind: inspect.EventTarget, RPC: s.rpcName(), Peer: s.addr, State: servicePhases.State(s.phase), ID: uint64(s.tag), Trace: Metadata{s.meta}.traceID(),
 	}
 	if came := s.came; came != 0 {
-		i.Age = s.ctx.since(came)
+		i.Age = s.ctx.elapsedSince(came)
 	} else {
-		i.Age = s.ctx.since(time.Duration(s.ctx.seen.since.Load() - 1))
+		i.Age = s.ctx.elapsedSince(time.Duration(s.ctx.seen.since.Load() - 1))
 	}
 	return i, s.reporter, true
 }
@@ -135,7 +135,7 @@ func (h *Handle) reportBy(r hghook.Reporter) {
 
 // reportBy is hghook.ReportRequest.
 func (r *Request) reportBy(by hghook.Reporter) {
-	if s, ok := r.enter(); ok {
+	if s, ok := r.lockService(); ok {
 		s.reporter = by
 		s.mu.Unlock()
 	}
@@ -147,10 +147,10 @@ func requestOf(ctx context.Context) (id uint64, rpc string) {
 	if !ok {
 		return 0, ""
 	}
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
 		return 0, ""
 	}
 	defer s.mu.Unlock()
-	return uint64(s.tag), s.name()
+	return uint64(s.tag), s.rpcName()
 }

@@ -40,7 +40,7 @@ func (m Metadata) With(name, value string) (Metadata, error) {
 	case ownName(name):
 		return m, fmt.Errorf("hg: metadata: %q cannot be a name: those that begin with qs- are the library's, of which programs give %s only: %w", name, KeyMeta, ErrInvalid)
 	}
-	return m.with(name, value, maxEntries, maxMeta)
+	return m.withEntry(name, value, maxEntries, maxMeta)
 }
 
 // WithOwn is With for the names that begin with "qs-": by these the packages of this module speak to one another. They do not count
@@ -49,7 +49,7 @@ func (m Metadata) WithOwn(name, value string) (Metadata, error) {
 	if !metaName(name) || !ownName(name) {
 		return m, fmt.Errorf("hg: metadata: %q cannot be a name of the library's own: these begin with qs-: %w", name, ErrInvalid)
 	}
-	return m.with(name, value, maxOwn, maxOwnMeta)
+	return m.withEntry(name, value, maxOwn, maxOwnMeta)
 }
 
 // WithoutOwn returns the entries of m that a program has given.
@@ -63,14 +63,14 @@ func (m Metadata) WithoutOwn() Metadata {
 			b = appendEntry(b, name, value)
 		}
 	}
-	return Metadata{padded(b)}
+	return Metadata{padToWord(b)}
 }
 
 // ownName reports whether a name is one that programs do not give.
 func ownName(name string) bool { return strings.HasPrefix(name, "qs-") && name != KeyMeta }
 
-// with returns m with an entry. Those of its kind may be so many, of so many bytes.
-func (m Metadata) with(name, value string, entries, size int) (Metadata, error) {
+// withEntry returns m with an entry. Those of its kind may be so many, of so many bytes.
+func (m Metadata) withEntry(name, value string, entries, size int) (Metadata, error) {
 	if len(value) > size {
 		return m, fmt.Errorf("hg: metadata: %s has a value of %d bytes, all of it may have %d: %w", name, len(value), size, ErrOverflow)
 	}
@@ -86,14 +86,14 @@ func (m Metadata) with(name, value string, entries, size int) (Metadata, error) 
 		}
 	}
 	same = appendEntry(same, name, value)
-	if sum := len(padded(same)); sum > size || n > entries {
+	if sum := len(padToWord(same)); sum > size || n > entries {
 		return m, fmt.Errorf("hg: metadata: with %s %d entries of %d bytes, there may be %d of %d: %w", name, n, sum, entries, size, ErrOverflow)
 	}
-	return Metadata{padded(append(b, same...))}, nil
+	return Metadata{padToWord(append(b, same...))}, nil
 }
 
-// padded returns b with zeros up to the next word.
-func padded(b []byte) []byte { return append(b, make([]byte, -len(b)&(metaWord-1))...) }
+// padToWord returns b with zeros up to the next word.
+func padToWord(b []byte) []byte { return append(b, make([]byte, -len(b)&(metaWord-1))...) }
 
 func appendEntry(b []byte, name, value string) []byte {
 	b = append(append(b, byte(len(name))), name...)

@@ -11,7 +11,7 @@ import (
 // observe is hghook.Observe.
 func (c *Context) observe(e inspect.Event) {
 	if c.class.cfg.Observe != nil || c.watch.on.Load() {
-		newPendingEvent(c, e).tell()
+		newPendingEvent(c, e).deliver()
 	}
 }
 
@@ -28,7 +28,7 @@ func newPendingEvent(c *Context, e inspect.Event) *pendingEvent {
 	s, _ := sightings.Get().(*pendingEvent)
 	if s == nil {
 		s = &pendingEvent{}
-		s.task.Init(func(any) int { s.tell(); return 1 }, nil)
+		s.task.Init(func(any) int { s.deliver(); return 1 }, nil)
 	}
 	s.c, s.Event = c, e
 	return s
@@ -46,13 +46,13 @@ func (k *call) endEvent(err error) *pendingEvent {
 		return nil
 	}
 	s := newPendingEvent(h.ctx, inspect.Event{
-		Kind: inspect.EventOrigin, RPC: h.Name(), Peer: h.addr, Fate: FateOf(err), Took: h.ctx.since(k.begun),
+		Kind: inspect.EventOrigin, RPC: h.Name(), Peer: h.addr, Fate: FateOf(err), Took: h.ctx.elapsedSince(k.begun),
 		Sent: int64(k.in.size()), Received: int64(len(k.output)), Trace: h.meta.traceID(),
 	})
 	if remote, ok := errors.AsType[*RemoteError](err); ok {
 		s.Code, s.Text, s.Remote = remote.Code, remote.Text, true
 	} else if err != nil {
-		s.Code, s.Text = na.CodeOf(err), bare(err).Error()
+		s.Code, s.Text = na.CodeOf(err), unwrapNA(err).Error()
 	}
 	if err == nil && h.rpc.OneWay {
 		s.Fate = MaybeRan
@@ -60,22 +60,22 @@ func (k *call) endEvent(err error) *pendingEvent {
 	return s
 }
 
-// tell calls Config.Observe, and has the watch count; s may be nil.
-func (s *pendingEvent) tell() {
+// deliver calls Config.Observe, and has the watch count; s may be nil.
+func (s *pendingEvent) deliver() {
 	if s == nil {
 		return
 	}
 	defer s.rest()
 	if c := s.c; c.watch.on.Load() {
-		c.watch.count(c.Now(), &s.Event)
+		c.watch.countEvent(c.Now(), &s.Event)
 	}
 	if observe := s.c.class.cfg.Observe; observe != nil {
 		observe(&s.Event)
 	}
 }
 
-// arrives begins what is observed of a request, and what Calls says of it. Locked.
-func (s *service) arrives() {
+// observeArrival begins what is observed of a request, and what Calls says of it. Locked.
+func (s *service) observeArrival() {
 	observed := s.ctx.class.cfg.Observe != nil || s.ctx.watch.on.Load()
 	if observed {
 		s.event = inspect.Event{Kind: inspect.EventTarget, Peer: s.addr, Code: ErrCanceled, Fate: NotRun}
@@ -87,10 +87,10 @@ func (s *service) arrives() {
 	}
 }
 
-// begins notes that the handler begins. Locked.
-func (s *service) begins() {
+// observeBegin notes that the handler begins. Locked.
+func (s *service) observeBegin() {
 	if s.event.Kind == inspect.EventTarget {
-		s.event.Queued, s.event.Received, s.event.Fate = s.ctx.since(s.came), int64(len(s.input)), Ran
+		s.event.Queued, s.event.Received, s.event.Fate = s.ctx.elapsedSince(s.came), int64(len(s.input)), Ran
 		s.event.Trace = Metadata{s.meta}.traceID()
 		if s.event.Code = na.OK; !s.oneWay {
 			s.event.Code = na.ErrNoResponse // until it is answered
@@ -98,19 +98,19 @@ func (s *service) begins() {
 	}
 }
 
-// says notes an answer, or why there is none. Locked.
-func (s *service) says(code Code, fate Fate, size int64, text string) {
+// observeAnswer notes an answer, or why there is none. Locked.
+func (s *service) observeAnswer(code Code, fate Fate, size int64, text string) {
 	s.event.Code, s.event.Fate, s.event.Sent, s.event.Text = code, fate, size, text
 }
 
-// observed has Trigger observe the end of the request. Locked.
-func (s *service) observed() {
+// postObserved has Trigger observe the end of the request. Locked.
+func (s *service) postObserved() {
 	c := s.ctx
 	if s.event.Kind != inspect.EventTarget { // nobody observed when it came
 		return
 	}
 	o := newPendingEvent(c, s.event)
-	o.RPC, o.Took = s.name(), c.since(s.came)
+	o.RPC, o.Took = s.rpcName(), c.elapsedSince(s.came)
 	if c.post(&o.task) != nil {
 		o.rest()
 	}

@@ -30,8 +30,8 @@ type account struct {
 	expedited bool
 }
 
-// count is where bytes are counted.
-func (b *byteLimit) count(expedited bool) *byteCount {
+// countOf is where bytes are counted.
+func (b *byteLimit) countOf(expedited bool) *byteCount {
 	if expedited {
 		return &b.expedited
 	}
@@ -42,7 +42,7 @@ func (b *byteLimit) count(expedited bool) *byteCount {
 // but for its first; over says so. Expedited bodies that are no longer than a message may be are never refused: the envelopes of
 // their sessions bound them.
 func (b *byteLimit) acquire(n, limit int64, a account, what, setting string) (over error) {
-	c := b.count(a.expedited)
+	c := b.countOf(a.expedited)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	have := c.of[a.session]
@@ -66,7 +66,7 @@ func (b *byteLimit) acquire(n, limit int64, a account, what, setting string) (ov
 
 // release ends what acquire has counted.
 func (b *byteLimit) release(n int64, a account) {
-	c := b.count(a.expedited)
+	c := b.countOf(a.expedited)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.n -= n
@@ -96,13 +96,13 @@ type loan struct {
 	done func(*loan, na.Result) (ran int)
 }
 
-// lend lets to read body, which is counted for of. done runs when nobody can read it any more, in Trigger, with no lock held.
-func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, of account, done func(*loan, na.Result) (ran int)) (*loan, na.Key, error) {
+// lendBody lets to read body, which is counted for of. done runs when nobody can read it any more, in Trigger, with no lock held.
+func (c *Context) lendBody(to na.Addr, tag na.Tag, body []byte, of account, done func(*loan, na.Result) (ran int)) (*loan, na.Key, error) {
 	l := &loan{c: c, size: int64(len(body)), of: of, done: done}
 	if over := c.lent.acquire(l.size, c.class.cfg.MaxLent, of, "lent to peers", "MaxLent"); over != nil {
 		return nil, na.Key{}, over
 	}
-	l.op = c.nctx.NewStep(l.ended)
+	l.op = c.nctx.NewStep(l.onEnded)
 	l.op.SetExpedited(of.expedited)
 	mem, err := c.nctx.Upper().Lease(l.op, to, tag, body)
 	if err != nil {
@@ -112,7 +112,7 @@ func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, of account, done fun
 	return l, mem.Key(), nil
 }
 
-func (l *loan) ended(_ *na.Op, r na.Result) (ran int) {
+func (l *loan) onEnded(_ *na.Op, r na.Result) (ran int) {
 	l.c.lent.release(l.size, l.of)
 	return l.done(l, r)
 }
@@ -145,19 +145,19 @@ func (p *pull) cancel() {
 	p.op.Cancel()
 }
 
-// fetch reads the memory of key from at to end, which the caller has checked, counted for of, and gives it back if that is all that is
+// fetchBody reads the memory of key from at to end, which the caller has checked, counted for of, and gives it back if that is all that is
 // left, or reading fails. done runs in Trigger, with no lock held, and owns body. If fetch returns an error, done does not run.
-func (c *Context) fetch(from na.Addr, key na.Key, at, end int64, of account, done func(body []byte, err error) (ran int)) (*pull, error) {
+func (c *Context) fetchBody(from na.Addr, key na.Key, at, end int64, of account, done func(body []byte, err error) (ran int)) (*pull, error) {
 	n := end - at
 	if over := c.pulled.acquire(n, c.class.cfg.MaxPulled, of, "being fetched from peers", "MaxPulled"); over != nil {
 		c.nctx.Upper().GiveBack(from, key)
 		return nil, over
 	}
 	p := &pull{c: c, from: from, key: key, at: at, n: n, of: of, done: done}
-	p.op = c.nctx.NewStep(p.moved)
+	p.op = c.nctx.NewStep(p.onMoved)
 	p.op.SetExpedited(of.expedited)
 	p.mu.Lock()
-	err := p.next()
+	err := p.fetchNext()
 	p.mu.Unlock()
 	if err != nil {
 		c.pulled.release(n, of)
@@ -167,9 +167,9 @@ func (c *Context) fetch(from na.Addr, key na.Key, at, end int64, of account, don
 	return p, nil
 }
 
-// next asks for three times what has arrived, or for all where that needs no new memory. Locked: a cancel finds either the flag unread
+// fetchNext asks for three times what has arrived, or for all where that needs no new memory. Locked: a cancel finds either the flag unread
 // or the operation under way.
-func (p *pull) next() error {
+func (p *pull) fetchNext() error {
 	if p.canceled {
 		return ErrCanceled
 	}
@@ -189,12 +189,12 @@ func (p *pull) next() error {
 	return p.c.nctx.Get(p.op, mem, 0, p.from, p.key, p.at+p.got, n)
 }
 
-func (p *pull) moved(_ *na.Op, r na.Result) (ran int) {
+func (p *pull) onMoved(_ *na.Op, r na.Result) (ran int) {
 	err := r.Err
 	if err == nil {
 		p.mu.Lock()
 		if p.got += r.N; p.got < p.n {
-			if err = p.next(); err == nil {
+			if err = p.fetchNext(); err == nil {
 				p.mu.Unlock()
 				return 0
 			}

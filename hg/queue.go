@@ -6,24 +6,24 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A posted is a function that waits for Trigger, in a task that is used again.
-type posted struct {
+// A postedFunc is a function that waits for Trigger, in a task that is used again.
+type postedFunc struct {
 	task na.Task
-	next *posted // of those that are spare
+	next *postedFunc // of those that are spare
 	fn   func()
 }
 
-// posts are the spare ones of a context.
-type posts struct {
+// postedPool are the spare ones of a context.
+type postedPool struct {
 	mu    sync.Mutex // guards the fields below
-	spare *posted
+	spare *postedFunc
 	n     int
 }
 
 // maxSparePosts bounds them.
 const maxSparePosts = 64
 
-func (p *posts) get(fn func()) *posted {
+func (p *postedPool) get(fn func()) *postedFunc {
 	p.mu.Lock()
 	t := p.spare
 	if t != nil {
@@ -32,22 +32,22 @@ func (p *posts) get(fn func()) *posted {
 	}
 	p.mu.Unlock()
 	if t == nil {
-		t = &posted{}
+		t = &postedFunc{}
 		t.task.Init(p.run, t)
 	}
 	t.fn = fn
 	return t
 }
 
-func (p *posts) run(data any) (ran int) {
-	t := data.(*posted)
+func (p *postedPool) run(data any) (ran int) {
+	t := data.(*postedFunc)
 	fn := t.fn
 	p.put(t)
 	fn()
 	return 1
 }
 
-func (p *posts) put(t *posted) {
+func (p *postedPool) put(t *postedFunc) {
 	t.fn = nil
 	p.mu.Lock()
 	if p.n < maxSparePosts {

@@ -48,7 +48,7 @@ type RPC struct {
 	// Shape describes input and output, for [inspect.RPCsRPC]; the program chooses how.
 	Shape string
 
-	bound *bound            // by MaxActive and Queue; nil for none
+	bound *methodLimit      // by MaxActive and Queue; nil for none
 	own   hghook.RPCOptions // of an RPC of this module
 }
 
@@ -65,7 +65,7 @@ func (r *registry) init() {
 	r.all.Store(&map[ID]*RPC{})
 }
 
-func (r *registry) find(id ID) *RPC { return (*r.all.Load())[id] }
+func (r *registry) findRPC(id ID) *RPC { return (*r.all.Load())[id] }
 
 // HashName returns the id of a name.
 func HashName(name string) ID {
@@ -144,19 +144,19 @@ func (c *Class) Deregister(id ID) error {
 
 // Registered returns what was registered under a name.
 func (c *Class) Registered(name string) (RPC, bool) {
-	if rpc := c.rpcs.find(c.rpcs.hash(name)); rpc != nil && rpc.Name == name {
+	if rpc := c.rpcs.findRPC(c.rpcs.hash(name)); rpc != nil && rpc.Name == name {
 		return *rpc, true
 	}
 	return RPC{}, false
 }
 
-// unknown is the answer to a request for an RPC that is not served here; the origin adds the name, which does not travel. With help it names
+// noMethodError is the answer to a request for an RPC that is not served here; the origin adds the name, which does not travel. With help it names
 // others: Config.Reflect.
-func (r *registry) unknown(id ID, help bool) error {
+func (r *registry) noMethodError(id ID, help bool) error {
 	if !help {
 		return na.WithText(ErrNoMethod, fmt.Sprintf("no method has the id %#x", uint64(id)))
 	}
-	if rpc := r.find(id); rpc != nil {
+	if rpc := r.findRPC(id); rpc != nil {
 		return na.WithText(ErrNoMethod, fmt.Sprintf("%q has no handler", rpc.Name))
 	}
 	var names []string

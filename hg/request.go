@@ -12,12 +12,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// arrived takes in a request: it finds the RPC, fetches an input that did not fit the message, or runs the handler.
-func (c *Context) arrived(env *na.Envelope) (ran int) {
+// onRequest takes in a request: it finds the RPC, fetches an input that did not fit the message, or runs the handler.
+func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	s := c.newService(env)
 	var req request
 	meta, payload, err := req.parse(env.Data, env.Body)
-	s.id, s.rpc = req.id, c.class.rpcs.find(req.id)
+	s.id, s.rpc = req.id, c.class.rpcs.findRPC(req.id)
 	s.most, s.named, s.version = na.RoomBytes(req.room), req.named, req.version
 	s.lasting = s.named.count > 0 && s.rpc != nil && !s.rpc.own.CountAsCall
 	s.oneWay, s.meta, s.codec = req.flags&flagOneWay != 0, meta, req.codec
@@ -27,10 +27,10 @@ func (c *Context) arrived(env *na.Envelope) (ran int) {
 	case c.nctx.Draining() && (s.rpc == nil || !s.rpc.own.ServeDraining):
 		err = errDraining
 	case s.rpc == nil || s.rpc.Handler == nil:
-		err = c.class.rpcs.unknown(req.id, c.class.cfg.Reflect)
+		err = c.class.rpcs.noMethodError(req.id, c.class.cfg.Reflect)
 	case s.rpc.OneWay != s.oneWay:
 		err = na.WithText(na.ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", s.rpc.Name))
-	case s.late():
+	case s.isLate():
 		err = errLate
 	case req.flags&flagMore == 0 && int64(len(payload)) > c.class.cfg.MaxInput:
 		err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", len(payload), c.class.cfg.MaxInput))
@@ -39,7 +39,7 @@ func (c *Context) arrived(env *na.Envelope) (ran int) {
 	}
 	// Also of a request that is refused: what it lends is given back, else it would stay pinned at the origin until the call ends.
 	if req.flags&flagMore != 0 && len(payload) > 0 {
-		s.ahead = ahead(req.flags, req.meta)
+		s.ahead = metaAhead(req.flags, req.meta)
 		key, keyErr := bodyKey(payload, s.ahead, req.size)
 		switch {
 		case keyErr != nil && err == nil:
@@ -50,9 +50,9 @@ func (c *Context) arrived(env *na.Envelope) (ran int) {
 		case key.Len-s.ahead > c.class.cfg.MaxInput:
 			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len-s.ahead, c.class.cfg.MaxInput))
 			c.nctx.Upper().GiveBack(s.addr, key)
-		case c.class.authorizes(s.rpc): // it sees the metadata before this side makes room for the input of who may not call
+		case c.class.needsAuthorizer(s.rpc): // it sees the metadata before this side makes room for the input of who may not call
 			if s.more, s.body = key.Len > s.ahead, key; s.ahead > 0 {
-				if err = s.fetch(0, s.ahead, s.metaFetched); err == nil {
+				if err = s.fetchPart(0, s.ahead, s.metaFetched); err == nil {
 					return 0
 				}
 				s.more = false // it has been given back
@@ -65,19 +65,19 @@ func (c *Context) arrived(env *na.Envelope) (ran int) {
 		}
 	}
 	if err != nil {
-		s.reject(err)
+		s.rejectRequest(err)
 		return 0
 	}
 	if !s.more {
 		s.input = payload
 	}
-	return s.run()
+	return s.runInTrigger()
 }
 
-// closed runs when the context has been closed: nothing waits for room any more, handlers are told, and nobody can answer.
-func (c *Context) closed() {
-	c.advance()
-	for _, o := range c.all() {
+// onClosed runs when the context has been closed: nothing waits for room any more, handlers are told, and nobody can answer.
+func (c *Context) onClosed() {
+	c.dispatchWaiting()
+	for _, o := range c.allOpen() {
 		o.peersLost(errClosed)
 	}
 }
@@ -85,7 +85,7 @@ func (c *Context) closed() {
 // fetchInput fetches an input that did not fit the message. It has given the body back if there is an error.
 func (s *service) fetchInput() error {
 	s.grantRoom()
-	return s.fetch(s.skip, s.body.Len, s.inputFetched)
+	return s.fetchPart(s.skip, s.body.Len, s.inputFetched)
 }
 
 // grantRoom lets the origin send more such input at once if it is not too long for that.
@@ -93,14 +93,14 @@ func (s *service) grantRoom() {
 	s.ctx.grantRoom(s.addr, s.body.Len-s.ahead-s.skip, requestSize+len(s.meta)+int(s.ahead))
 }
 
-// fetch fetches a part of what is at the origin.
-func (s *service) fetch(at, end int64, done func([]byte, error) int) (err error) {
+// fetchPart fetches a part of what is at the origin.
+func (s *service) fetchPart(at, end int64, done func([]byte, error) int) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.arm(s.patience)
+	s.armTimer(s.patience)
 	s.gen++ // the next dispatch has a Request of its own
-	if s.pull, err = s.ctx.fetch(s.addr, s.body, at, end, account{s.addr.Session(), s.rpc.own.Expedited}, done); err == nil {
-		s.to(serviceFetching)
+	if s.pull, err = s.ctx.fetchBody(s.addr, s.body, at, end, account{s.addr.Session(), s.rpc.own.Expedited}, done); err == nil {
+		s.setPhase(serviceFetching)
 	}
 	return err
 }
@@ -110,70 +110,70 @@ func (s *service) metaFetched(b []byte, err error) (ran int) {
 	if err != nil {
 		s.more = false // it has been given back
 	}
-	if s.took(b, err, "metadata") {
+	if s.onFetched(b, err, "metadata") {
 		s.skip, s.input, s.fetched, s.meta = int64(len(b)), nil, nil, bytes.Clone(s.meta)
 		slab.Put(b)
-		ran = s.run()
+		ran = s.runInTrigger()
 	}
 	return ran
 }
 
 // inputFetched goes on with a request whose input did not fit the message.
 func (s *service) inputFetched(b []byte, err error) (ran int) {
-	if s.took(b, err, "input") {
-		ran = s.run()
+	if s.onFetched(b, err, "input") {
+		ran = s.runInTrigger()
 	}
 	return ran
 }
 
-// took takes in what has been fetched, or rejects the request.
-func (s *service) took(b []byte, err error, what string) (ok bool) {
+// onFetched takes in what has been fetched, or rejects the request.
+func (s *service) onFetched(b []byte, err error, what string) (ok bool) {
 	s.mu.Lock()
-	s.to(serviceArrived)
+	s.setPhase(serviceArrived)
 	s.pull = nil
 	s.mu.Unlock()
 	s.fetched = b
 	if err == nil && s.ahead > 0 {
-		s.meta, b, err = apart(b, s.ahead)
+		s.meta, b, err = splitBody(b, s.ahead)
 		s.ahead = 0
 	}
 	switch {
-	case err != nil && s.late():
-		s.reject(errLate)
+	case err != nil && s.isLate():
+		s.rejectRequest(errLate)
 	case err != nil:
-		s.refuse(failure{code: na.CodeOf(err), fate: na.NotRun, text: fmt.Sprintf("fetching the %s: %v", what, bare(err))}) // whatever it is
+		s.refuseWith(errorBody{code: na.CodeOf(err), fate: na.NotRun, text: fmt.Sprintf("fetching the %s: %v", what, unwrapNA(err))}) // whatever it is
 	default:
 		s.input = b
 	}
 	return err == nil
 }
 
-// reject answers a request whose handler will not run because of err.
-func (s *service) reject(err error) { s.refuse(early(err)) }
+// rejectRequest answers a request whose handler will not run because of err.
+func (s *service) rejectRequest(err error) { s.refuseWith(refusalError(err)) }
 
-// early is a refusal by the library.
-func early(err error) failure {
-	return failure{code: na.CodeOf(err), fate: na.NotRun, text: err.Error(), early: true}
+// refusalError is a refusal by the library.
+func refusalError(err error) errorBody {
+	return errorBody{code: na.CodeOf(err), fate: na.NotRun, text: err.Error(), early: true}
 }
 
-// refuse answers a request whose handler will not run.
-func (s *service) refuse(f failure) {
+// refuseWith answers a request whose handler will not run.
+func (s *service) refuseWith(f errorBody) {
 	if s.env.Accept() {
 		s.refuseAccepted(f)
 		return
 	}
 	s.mu.Lock()
-	s.drop()
+	s.dropRequest()
 }
 
 // refuseAccepted is refuse of a request that was accepted.
-func (s *service) refuseAccepted(f failure) {
+func (s *service) refuseAccepted(f errorBody) {
 	s.mu.Lock()
-	s.to(serviceRejected)
+	s.setPhase(serviceRejected)
 	f.early = f.early || s.named.count > 0 // its streams were not opened
 	if s.oneWay {
 		s.ctx.dropped.Add(1)
-		s.says(f.code, na.NotRun, 0, f.text)
+		s.observeAnswer(f.code, na.NotRun, 0, f.text)
 	} else {
 		s.answerFor(f)
 	}
@@ -181,85 +181,85 @@ func (s *service) refuseAccepted(f failure) {
 	s.unlock()
 }
 
-// drop ends a request for whose answer nobody waits: its origin has withdrawn or abandoned it before it was accepted, or nobody can answer.
+// dropRequest ends a request for whose answer nobody waits: its origin has withdrawn or abandoned it before it was accepted, or nobody can answer.
 // Locked, and unlocks.
-func (s *service) drop() {
-	s.to(serviceAnswered)
+func (s *service) dropRequest() {
+	s.setPhase(serviceAnswered)
 	s.holds--
 	s.unlock()
 }
 
-// again goes on with a request that has waited for room.
-func (s *service) again(any) (ran int) {
+// proceedAgain goes on with a request that has waited for room.
+func (s *service) proceedAgain(any) (ran int) {
 	s.mu.Lock()
-	s.to(serviceArrived)
+	s.setPhase(serviceArrived)
 	s.mu.Unlock()
-	return s.run()
+	return s.runInTrigger()
 }
 
-// run goes on with a request in Trigger.
-func (s *service) run() (ran int) {
+// runInTrigger goes on with a request in Trigger.
+func (s *service) runInTrigger() (ran int) {
 	c := s.ctx
 	switch dispatch := c.class.cfg.Dispatch != nil; {
-	case dispatch && (!s.rpc.Inline || c.class.authorizes(s.rpc) && !c.class.cfg.AuthorizeQuick):
-		if c.admit(s) && !s.give() {
+	case dispatch && (!s.rpc.Inline || c.class.needsAuthorizer(s.rpc) && !c.class.cfg.AuthorizeQuick):
+		if c.admitRequest(s) && !s.handToDispatch() {
 			s.proceed()
 		}
-	case !s.pass() || !c.admit(s):
+	case !s.tryProceed() || !c.admitRequest(s):
 	case dispatch:
 		s.beginInline()
 	default:
 		s.mu.Lock()
-		s.begin()
+		s.beginHandler()
 	}
 	return 1
 }
 
-// begin runs the handler, unless the request is to be refused. Locked, and unlocks.
-func (s *service) begin() {
+// beginHandler runs the handler, unless the request is to be refused. Locked, and unlocks.
+func (s *service) beginHandler() {
 	closing := s.ctx.nctx.Closing()
-	if why := s.refusal(closing); why != nil {
+	if why := s.refusalReason(closing); why != nil {
 		s.mu.Unlock()
-		s.reject(why)
+		s.rejectRequest(why)
 		return
 	}
 	if !s.env.Accept() || closing {
-		s.drop()
+		s.dropRequest()
 		return
 	}
 	if s.named.count > 0 {
 		if err := s.openStreams(); err != nil {
 			s.mu.Unlock()
-			s.refuseAccepted(early(err))
+			s.refuseAccepted(refusalError(err))
 			return
 		}
 	}
-	s.to(serviceRunning)
+	s.setPhase(serviceRunning)
 	s.began = true
-	s.begins()
-	r, rpc := s.incoming(), s.rpc
+	s.observeBegin()
+	r, rpc := s.request(), s.rpc
 	s.mu.Unlock()
-	f := failure{code: ErrPanic, fate: na.Ran} // a handler may end its goroutine
+	f := errorBody{code: ErrPanic, fate: na.Ran} // a handler may end its goroutine
 	defer func() { s.handlerReturned(r, f) }()
 	f = s.ctx.callHandler(r, rpc)
 }
 
-// refusal returns why the handler does not begin; nil if it does, or if nobody can be told.
-func (s *service) refusal(closing bool) error {
+// refusalReason returns why the handler does not begin; nil if it does, or if nobody can be told.
+func (s *service) refusalReason(closing bool) error {
 	switch {
-	case s.late():
+	case s.isLate():
 		return errLate
 	case closing:
 	case s.ctx.nctx.Draining() && !s.rpc.own.ServeDraining:
 		return errDraining
-	case s.ctx.class.authorizes(s.rpc) && !s.allowed: // cannot be
+	case s.ctx.class.needsAuthorizer(s.rpc) && !s.allowed: // cannot be
 		return ErrPermission
 	}
 	return nil
 }
 
 // handlerReturned ends the handler of r, whose error is f.
-func (s *service) handlerReturned(r Request, f failure) {
+func (s *service) handlerReturned(r Request, f errorBody) {
 	if f.code == ErrPanic && f.text == "" {
 		f.text = "the handler of " + r.Name() + " ended its goroutine"
 	}
@@ -290,31 +290,31 @@ func (s *service) handlerReturned(r Request, f failure) {
 
 // answerError answers with the error that a handler has returned. One that cannot be an answer is counted, and logged if it
 // comes after the answer.
-func (c *Context) answerError(r Request, f failure) {
+func (c *Context) answerError(r Request, f errorBody) {
 	switch err := r.respondFailure(f, nil); na.CodeOf(err) {
 	case ErrUnsupported:
 		c.dropped.Add(1)
 	case na.ErrAnswered:
 		c.late.Add(1)
-		c.class.log().Warn("handler returned an error after its answer", "rpc", r.Name(), "peer", r.Peer().Label(), "error", f.text)
+		c.class.logger().Warn("handler returned an error after its answer", "rpc", r.Name(), "peer", r.Peer().Label(), "error", f.text)
 	}
 }
 
 // callHandler runs a handler and returns what its error says. A panic, of that too, is an error and ends nothing else. It
 // is logged with its stack and a random id; the origin gets only the id, since the value may be confidential.
-func (c *Context) callHandler(r Request, rpc *RPC) (f failure) {
+func (c *Context) callHandler(r Request, rpc *RPC) (f errorBody) {
 	defer func() {
 		if p := recover(); p != nil {
 			var id [8]byte
 			c.class.na.Rand(id[:])
-			c.class.log().Error("handler panicked", "rpc", rpc.Name, "peer", r.Peer().Label(), "id", fmt.Sprintf("%x", id), "panic", p,
+			c.class.logger().Error("handler panicked", "rpc", rpc.Name, "peer", r.Peer().Label(), "id", fmt.Sprintf("%x", id), "panic", p,
 				"stack", string(debug.Stack()))
-			f = failure{code: ErrPanic, fate: na.Ran, text: fmt.Sprintf("the handler of %s panicked; the target's log has it as %x", rpc.Name, id)}
+			f = errorBody{code: ErrPanic, fate: na.Ran, text: fmt.Sprintf("the handler of %s panicked; the target's log has it as %x", rpc.Name, id)}
 		}
 	}()
 	err := rpc.Handler(r)
 	if err == nil {
-		return failure{}
+		return errorBody{}
 	}
 	f = failureOf(err)
 	// The context of the handler has ended at the deadline of the request: the answer says that, rather than an error of the handler.

@@ -17,13 +17,13 @@ type RespondFunc func(r Request, err error)
 // SetOutputMeta has the answer carry m. The error matches na.ErrAnswered when it has been given. An answer that is an error leaves m out
 // when it does not fit a message.
 func (r Request) SetOutputMeta(m Metadata) error {
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
-		return ended("respond")
+		return endedError("respond")
 	}
 	defer s.mu.Unlock()
 	if s.phase > serviceRejected {
-		return misuse("respond", s.name(), s.addr, na.ErrAnswered, "the request has been answered")
+		return misuseError("respond", s.rpcName(), s.addr, na.ErrAnswered, "the request has been answered")
 	}
 	s.said = m
 	return nil
@@ -37,7 +37,7 @@ func (r Request) SetOutputMeta(m Metadata) error {
 // otherwise the library answers with the error.
 func (r Request) Respond(out any, cb RespondFunc) error {
 	return r.respond(response{fate: na.Ran}, cb, func(d draft, rpc *RPC, _ int) (draft, uint8, error) {
-		d.foresee()
+		d.reserveForEncoding()
 		b, err := appendWith(rpc.Codec, d.b, out)
 		if err != nil {
 			return d, 0, fmt.Errorf("the answer could not be encoded: %w", err)
@@ -51,15 +51,15 @@ func (r Request) Respond(out any, cb RespondFunc) error {
 func (r Request) RespondRaw(out []byte, cb RespondFunc) error {
 	if len(out) > na.MaxRoom-responseSize {
 		return r.respond(response{fate: na.Ran}, cb, func(d draft, _ *RPC, _ int) (draft, uint8, error) {
-			d.borrow(out)
+			d.borrowPayload(out)
 			return d, codec.EncodedID, nil
 		})
 	}
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
-		return ended("respond")
+		return endedError("respond")
 	}
-	d := s.draft(na.OK)
+	d := s.newDraft(na.OK)
 	d.b = append(d.b, out...)
 	return s.respond(response{fate: na.Ran, codec: codec.EncodedID}, cb, d, nil)
 }
@@ -68,19 +68,19 @@ func (r Request) RespondRaw(out []byte, cb RespondFunc) error {
 // outermost code in err, or ErrHandler, and the text of err.
 func (r Request) RespondError(err error, cb RespondFunc) error {
 	if err == nil {
-		return misuse("respond", r.Name(), r.Peer(), ErrInvalid, "the error to respond with is nil")
+		return misuseError("respond", r.Name(), r.Peer(), ErrInvalid, "the error to respond with is nil")
 	}
 	return r.respondFailure(failureOf(err), cb)
 }
 
 // respondFailure answers with an error response: it is cut rather than lent.
-func (r Request) respondFailure(f failure, cb RespondFunc) error {
+func (r Request) respondFailure(f errorBody, cb RespondFunc) error {
 	resp := response{code: f.code, fate: f.fate, text: f.text}
 	if f.early {
 		resp.flags = flagEarly
 	}
 	return r.respond(resp, cb, func(d draft, rpc *RPC, room int) (draft, uint8, error) {
-		detail, id := encodeDetail(r.s.ctx.class.log(), rpc, f.detail)
+		detail, id := encodeDetail(r.s.ctx.class.logger(), rpc, f.detail)
 		text := frame.CutText(f.text, min(room, maxErrorText))
 		if len(text)+len(detail) > room {
 			detail = nil
@@ -122,17 +122,17 @@ func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 // respond answers with what encode gives, which may be user code: it runs with no lock held, before anything is changed. room is how much
 // of an error fits.
 func (r Request) respond(resp response, cb RespondFunc, encode func(d draft, rpc *RPC, room int) (draft, uint8, error)) error {
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
-		return ended("respond")
+		return endedError("respond")
 	}
-	d, rpc := s.draft(resp.code), s.rpc
+	d, rpc := s.newDraft(resp.code), s.rpc
 	room := s.textRoom(d.b)
 	s.mu.Unlock()
 	d, id, err := encode(d, rpc, room)
-	if s, ok = r.enter(); !ok {
-		d.trim()
-		return ended("respond")
+	if s, ok = r.lockService(); !ok {
+		d.releaseLarge()
+		return endedError("respond")
 	}
 	resp.codec = id
 	return s.respond(resp, cb, d, err)
@@ -141,7 +141,7 @@ func (r Request) respond(resp response, cb RespondFunc, encode func(d draft, rpc
 // respond answers with d, unless making it has failed. Locked, and unlocks.
 func (s *service) respond(resp response, cb RespondFunc, d draft, err error) error {
 	defer s.unlock()
-	if why := s.unanswerable("respond"); why != nil {
+	if why := s.checkAnswerable("respond"); why != nil {
 		return why
 	}
 	if err == nil {
@@ -149,30 +149,30 @@ func (s *service) respond(resp response, cb RespondFunc, d draft, err error) err
 		err = s.transmit(resp, cb)
 	}
 	if err != nil {
-		s.sent.Err = bare(err) // over answers with it, unless the handler still does
-		return &Error{Op: "respond", RPC: s.name(), Peer: s.addr, Fate: na.Ran, Err: s.sent.Err}
+		s.sent.Err = unwrapNA(err) // over answers with it, unless the handler still does
+		return &Error{Op: "respond", RPC: s.rpcName(), Peer: s.addr, Fate: na.Ran, Err: s.sent.Err}
 	}
 	return nil
 }
 
-// unanswerable says why a program cannot answer; nil if it can. Locked.
-func (s *service) unanswerable(op string) error {
+// checkAnswerable says why a program cannot answer; nil if it can. Locked.
+func (s *service) checkAnswerable(op string) error {
 	switch {
 	case s.oneWay:
-		return misuse(op, s.name(), s.addr, ErrUnsupported, "the RPC is one-way")
+		return misuseError(op, s.rpcName(), s.addr, ErrUnsupported, "the RPC is one-way")
 	case s.phase < serviceRunning:
 		return s.notRun(op)
 	case s.phase != serviceRunning:
-		return misuse(op, s.name(), s.addr, na.ErrAnswered, "the request has been answered")
+		return misuseError(op, s.rpcName(), s.addr, na.ErrAnswered, "the request has been answered")
 	}
 	return nil
 }
 
-// draft returns a draft of an output with header and metadata. Of an error, metadata that leaves too little room is left out. Locked.
-func (s *service) draft(code na.Code) (d draft) {
+// newDraft returns a draft of an output with header and metadata. Of an error, metadata that leaves too little room is left out. Locked.
+func (s *service) newDraft(code na.Code) (d draft) {
 	if s.phase <= serviceRejected && s.loan == nil {
-		s.out.trim()
-		d.b, d.long, s.out = s.out.b, s.out.long, draft{}
+		s.out.releaseLarge()
+		d.b, d.lastLong, s.out = s.out.b, s.out.lastLong, draft{}
 	}
 	if cap(d.b) < responseSize {
 		d.b = make([]byte, 0, 256)
@@ -195,13 +195,13 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 		resp.codec = codec.NoBytesID
 	}
 	resp.size, resp.meta, resp.version = uint64(size), out.head-responseSize, s.version
-	resp.put(out.b)
+	resp.writeHeader(out.b)
 	msg, body := out.b, []byte(nil)
 	switch n := out.head + out.size(); {
 	case n <= s.ctx.limits.MaxExpected:
-	case n <= s.most && out.apart == nil:
+	case n <= s.most && out.separate == nil:
 		s.ctx.bodies.inline.Add(1)
-	case s.claim():
+	case s.claimRoom():
 		s.ctx.bodies.inline.Add(1)
 		msg, body = out.b[:out.head], out.payload()
 	default:
@@ -214,24 +214,24 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	if cb != nil {
 		s.begun = s.ctx.Now()
 	}
-	left, err := s.post(msg, body)
+	left, err := s.postResponse(msg, body)
 	if err != nil {
 		if s.loan != nil {
 			s.loan.op.Cancel()
 		}
 		return err
 	}
-	s.says(resp.code, resp.fate, size, resp.text)
+	s.observeAnswer(resp.code, resp.fate, size, resp.text)
 	s.freeInput()
 	if s.returned && len(s.streams) > 0 {
 		s.endStreams()
 	}
 	if !left {
-		s.to(serviceSending)
+		s.setPhase(serviceSending)
 		s.holds++ // until it has left and its callback has run
 		return nil
 	}
-	s.settle()
+	s.settleAnswer()
 	if cb != nil {
 		s.holds++ // until its callback has run
 		_ = s.ctx.post(&s.done)
@@ -239,8 +239,8 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	return nil
 }
 
-// claim claims room at the origin for an output that goes beside its message. Locked.
-func (s *service) claim() bool {
+// claimRoom claims room at the origin for an output that goes beside its message. Locked.
+func (s *service) claimRoom() bool {
 	if s.out.head > s.ctx.limits.MaxExpected {
 		return false
 	}
@@ -248,12 +248,12 @@ func (s *service) claim() bool {
 	return ok
 }
 
-// post sends the response, and reports whether it has left. Locked.
-func (s *service) post(msg, body []byte) (left bool, err error) {
+// postResponse sends the response, and reports whether it has left. Locked.
+func (s *service) postResponse(msg, body []byte) (left bool, err error) {
 	nctx := s.ctx.nctx
 	if body != nil {
-		if err = nctx.Upper().SendExpectedBody(s.send, s.addr, s.tag, msg, body, s.out.loose); err == nil {
-			if s.out.passed(); s.env != nil {
+		if err = nctx.Upper().SendExpectedBody(s.send, s.addr, s.tag, msg, body, s.out.isBorrowed); err == nil {
+			if s.out.dropBorrowed(); s.env != nil {
 				s.env.Free()
 				s.env = nil
 			}
@@ -273,10 +273,10 @@ func (s *service) post(msg, body []byte) (left bool, err error) {
 // so. Locked.
 func (s *service) lendOutput(limit int) (msg []byte, err error) {
 	var key na.Key
-	s.out.own()
-	body, head, flags := s.out.split(responseSize, limit)
+	s.out.ownBorrowed()
+	body, head, flags := s.out.splitForLoan(responseSize, limit)
 	s.ctx.bodies.countLent(s.out.size())
-	if s.loan, key, err = s.ctx.lend(s.addr, s.tag, body, account{session: s.addr.Session()}, s.onLoanEnded); err != nil {
+	if s.loan, key, err = s.ctx.lendBody(s.addr, s.tag, body, account{session: s.addr.Session()}, s.onLoanEnded); err != nil {
 		return nil, err
 	}
 	s.holds++ // until the loan has ended
@@ -286,15 +286,15 @@ func (s *service) lendOutput(limit int) (msg []byte, err error) {
 	return s.msg, nil
 }
 
-// resend gives a peer that takes shorter messages than this side what it can take: a loan, or fewer words of an error.
+// resendShorter gives a peer that takes shorter messages than this side what it can take: a loan, or fewer words of an error.
 // Locked.
-func (s *service) resend() (err error) {
+func (s *service) resendShorter() (err error) {
 	msg := s.out.b
 	switch {
 	case s.failed && len(msg) > minMessage:
-		msg = shortened(msg)
+		msg = shortenError(msg)
 		s.out.b, s.out.head = msg, responseSize
-	case s.failed, s.loan != nil, s.out.gone > 0:
+	case s.failed, s.loan != nil, s.out.droppedLen > 0:
 		return na.ErrMsgSize
 	default:
 		if msg, err = s.lendOutput(minMessage); err != nil {
@@ -307,14 +307,14 @@ func (s *service) resend() (err error) {
 	return err
 }
 
-// shortened leaves of an error response what any peer takes.
-func shortened(msg []byte) []byte {
+// shortenError leaves of an error response what any peer takes.
+func shortenError(msg []byte) []byte {
 	var resp response
 	_, payload, _ := resp.parse(msg, nil)
-	text := resp.remote(payload, nil).Text
+	text := resp.remoteError(payload, nil).Text
 	b := appendFailure(msg[:responseSize], frame.CutText(text, minMessage-responseSize-2), nil)
 	resp.codec, resp.meta, resp.size = codec.EncodedID, 0, uint64(len(b)-responseSize)
-	resp.put(b)
+	resp.writeHeader(b)
 	return b
 }
 
@@ -328,7 +328,7 @@ const minMessage = 256
 // Cancel ends the response under way: it does not leave, if it has not yet. It sends nothing that it waits for and never
 // blocks. The callback still runs exactly once, with ErrCanceled if the cancel won.
 func (r Request) Cancel() {
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
 		return
 	}
@@ -341,7 +341,7 @@ func (r Request) Cancel() {
 func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	s.mu.Lock()
 	if na.CodeOf(r.Err) == na.ErrMsgSize {
-		if r.Err = s.resend(); r.Err == nil {
+		if r.Err = s.resendShorter(); r.Err == nil {
 			s.mu.Unlock()
 			return 0
 		}
@@ -352,17 +352,17 @@ func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	}
 	switch canceled := na.CodeOf(r.Err) == ErrCanceled; {
 	case r.Err == nil, r.Fate != na.NotRun, !canceled && !s.ctx.nctx.Connected(s.addr):
-		s.settle()
+		s.settleAnswer()
 	default: // it may be answered again, and over does so: the origin waits
-		s.to(serviceRecalled)
+		s.setPhase(serviceRecalled)
 		if s.failed && !canceled {
 			if s.tries++; s.tries == maxTries {
-				s.ctx.nctx.Disconnect(s.addr, na.WithText(ErrAgain, fmt.Sprintf("no answer to it can be sent: %v", bare(r.Err))))
+				s.ctx.nctx.Disconnect(s.addr, na.WithText(ErrAgain, fmt.Sprintf("no answer to it can be sent: %v", unwrapNA(r.Err))))
 			}
 		}
 	}
 	if s.cb != nil {
-		return s.tell()
+		return s.runCallback()
 	}
 	s.answerAgain()
 	s.holds--
@@ -370,12 +370,12 @@ func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// settle ends the answering. Locked.
-func (s *service) settle() {
+// settleAnswer ends the answering. Locked.
+func (s *service) settleAnswer() {
 	if s.loan != nil {
-		s.to(serviceLending)
+		s.setPhase(serviceLending)
 	} else {
-		s.to(serviceAnswered)
+		s.setPhase(serviceAnswered)
 	}
 }
 
@@ -384,9 +384,9 @@ func (s *service) answerAgain() {
 	switch {
 	case s.phase != serviceRecalled:
 	case s.began:
-		s.to(serviceRunning)
+		s.setPhase(serviceRunning)
 	default:
-		s.to(serviceRejected)
+		s.setPhase(serviceRejected)
 	}
 }
 
@@ -395,7 +395,7 @@ func (s *service) onLoanEnded(l *loan, _ na.Result) (ran int) {
 	s.mu.Lock()
 	if s.loan == l {
 		if s.loan = nil; s.phase == serviceLending {
-			s.to(serviceAnswered)
+			s.setPhase(serviceAnswered)
 		}
 	}
 	s.holds--
@@ -403,22 +403,22 @@ func (s *service) onLoanEnded(l *loan, _ na.Result) (ran int) {
 	return 0
 }
 
-// finish tells, in Trigger, that a response has left.
-func (s *service) finish(any) (ran int) {
+// onResponseLeft tells, in Trigger, that a response has left.
+func (s *service) onResponseLeft(any) (ran int) {
 	s.mu.Lock()
-	return s.tell()
+	return s.runCallback()
 }
 
-// tell runs the callback of a response. Locked, and unlocks.
-func (s *service) tell() (ran int) {
-	cb, err, r := s.cb, s.sent.Err, s.incoming()
+// runCallback runs the callback of a response. Locked, and unlocks.
+func (s *service) runCallback() (ran int) {
+	cb, err, r := s.cb, s.sent.Err, s.request()
 	s.cb = nil
 	s.answerAgain()
 	if err != nil {
-		err = &Error{Op: "respond", RPC: s.name(), Peer: s.addr, Took: s.ctx.since(s.begun), Fate: na.Ran, Err: bare(err)}
+		err = &Error{Op: "respond", RPC: s.rpcName(), Peer: s.addr, Took: s.ctx.elapsedSince(s.begun), Fate: na.Ran, Err: unwrapNA(err)}
 	}
 	s.mu.Unlock()
-	defer s.release() // deferred: the callback may panic, or end the goroutine
+	defer s.releaseHold() // deferred: the callback may panic, or end the goroutine
 	cb(r, err)
 	return 1
 }

@@ -9,9 +9,9 @@ import (
 // fate tells what became of the request if no answer came.
 func (k *call) fate() na.Fate {
 	switch {
-	case k.r.Err != nil:
-		return k.r.Fate
-	case k.lent.ID != 0 && k.lent.ID <= k.r.ID && k.lent.Addr.Session() == k.r.Addr.Session(): // the session ended before the target has taken it
+	case k.opResult.Err != nil:
+		return k.opResult.Fate
+	case k.loanResult.ID != 0 && k.loanResult.ID <= k.opResult.ID && k.loanResult.Addr.Session() == k.opResult.Addr.Session(): // the session ended before the target has taken it
 		return na.NotRun
 	}
 	return na.MaybeRan
@@ -23,55 +23,55 @@ func (k *call) result() error {
 	fate := k.fate()
 	var cause error
 	switch {
-	case k.withdrawn():
+	case k.isWithdrawn():
 		fate, cause = na.NotRun, ErrCanceled
-	case k.answered && k.answer.code == na.OK:
+	case k.isAnswered && k.answer.code == na.OK:
 		return nil
-	case k.answered:
+	case k.isAnswered:
 		fate = k.answer.fate
-		said := k.answer.remote(k.output, h.rpc.Codec)
+		said := k.answer.remoteError(k.output, h.rpc.Codec)
 		if said.early && said.Code == ErrNoMethod {
 			said.nameMethod(h.rpc.Name, h.addr)
 		}
-		cause = k.overtakes(said)
+		cause = k.overtakenBy(said)
 		k.output = nil
-	case h.rpc.OneWay && k.r.Err == nil && k.failure == nil:
+	case h.rpc.OneWay && k.opResult.Err == nil && k.failure == nil:
 		return nil
-	case k.r.Err == nil && !h.rpc.OneWay: // an answer came and could not be taken in
-		cause = bare(k.failure)
-		if k.understood {
+	case k.opResult.Err == nil && !h.rpc.OneWay: // an answer came and could not be taken in
+		cause = unwrapNA(k.failure)
+		if k.isParsed {
 			fate = na.Ran
 		}
 		if k.canceling && na.CodeOf(cause) == ErrCanceled {
-			cause = k.why
+			cause = k.cancelCode
 		}
 	case k.canceling:
-		cause = k.why
-	case k.r.Err != nil:
-		cause = bare(k.r.Err)
+		cause = k.cancelCode
+	case k.opResult.Err != nil:
+		cause = unwrapNA(k.opResult.Err)
 	default:
-		cause = bare(k.failure)
+		cause = unwrapNA(k.failure)
 	}
 	if cause == error(ErrClosed) {
 		cause = errClosed
 	}
-	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(k.begun), Fate: fate, Err: cause}
+	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.elapsedSince(k.begun), Fate: fate, Err: cause}
 }
 
-// overtakes returns why the call has ended that was answered with an error: that, or what this side had ended it for before. A
+// overtakenBy returns why the call has ended that was answered with an error: that, or what this side had ended it for before. A
 // target that says that the time is up is believed when it nearly is: two clocks differ by less than a thousandth. Locked.
-func (k *call) overtakes(said error) error {
+func (k *call) overtakenBy(said error) error {
 	now, timeout := k.h.ctx.Now(), k.answer.code == ErrTimeout
-	left := k.by.At - now
-	switch up := k.by.At != 0 && (left <= 0 || timeout && left <= (now-k.begun)/1000); {
-	case k.canceling && k.why == ErrCanceled:
-		return &overtaken{[]error{ErrCanceled}, said}
+	left := k.deadline.At - now
+	switch up := k.deadline.At != 0 && (left <= 0 || timeout && left <= (now-k.begun)/1000); {
+	case k.canceling && k.cancelCode == ErrCanceled:
+		return &overtakenError{[]error{ErrCanceled}, said}
 	case up && timeout && k.answer.fate == na.NotRun:
 		return errLate
 	case up && timeout:
 		return errTooLong
-	case up, k.canceling && k.why == ErrTimeout:
-		return &overtaken{[]error{errTooLong}, said}
+	case up, k.canceling && k.cancelCode == ErrTimeout:
+		return &overtakenError{[]error{errTooLong}, said}
 	}
 	return said
 }
@@ -84,38 +84,38 @@ type outcome struct {
 	err  error
 }
 
-// finish ends a call that had to wait for something, in Trigger.
-func (k *call) finish(any) (ran int) {
+// finishInTrigger ends a call that had to wait for something, in Trigger.
+func (k *call) finishInTrigger(any) (ran int) {
 	k.h.mu.Lock()
-	if k.waits {
+	if k.hasWaiter {
 		k.postponed = false
-		k.endWait()
+		k.wakeWaiter()
 		k.h.mu.Unlock()
 		return 0
 	}
-	o := k.settle()
+	o := k.settleLocked()
 	k.h.mu.Unlock()
-	return o.run()
+	return o.runCallback()
 }
 
-// settle decides the result of a call whose parts have ended, and makes the handle idle. Locked.
-func (k *call) settle() outcome {
+// settleLocked decides the result of a call whose parts have ended, and makes the handle idle. Locked.
+func (k *call) settleLocked() outcome {
 	h := k.h
 	k.err = k.result()
-	if k.err != nil && len(k.streams) > 0 && !(k.answered && (k.answer.flags&flagEarly == 0 || k.answer.fate != na.NotRun)) { // else the target ends them
-		k.resetStreams(bare(k.err.(*Error).Err))
+	if k.err != nil && len(k.streams) > 0 && !(k.isAnswered && (k.answer.flags&flagEarly == 0 || k.answer.fate != na.NotRun)) { // else the target ends them
+		k.resetStreams(unwrapNA(k.err.(*Error).Err))
 	}
-	o := outcome{h, k.cb, k.endEvent(k.err), k.err}
-	k.cb = nil
-	k.to(callIdle)
-	k.trim()
+	o := outcome{h, k.callback, k.endEvent(k.err), k.err}
+	k.callback = nil
+	k.setPhase(callIdle)
+	k.releaseLarge()
 	return o
 }
 
-// run runs the callback: the handle is idle again then.
-func (o *outcome) run() (ran int) {
-	defer o.h.release() // deferred: the callback may panic, or end the goroutine
-	o.seen.tell()
+// runCallback runs the callback: the handle is idle again then.
+func (o *outcome) runCallback() (ran int) {
+	defer o.h.releaseHold() // deferred: the callback may panic, or end the goroutine
+	o.seen.deliver()
 	if o.cb != nil {
 		o.cb(o.h, o.err)
 	}
@@ -129,11 +129,11 @@ func (h *Handle) Output(v any) error {
 	if err != nil {
 		return err
 	}
-	return h.decode(b, id, v)
+	return h.decodeOutput(b, id, v)
 }
 
-// decode decodes the output b, of the codec with a number, into v.
-func (h *Handle) decode(b []byte, id uint8, v any) error {
+// decodeOutput decodes the output b, of the codec with a number, into v.
+func (h *Handle) decodeOutput(b []byte, id uint8, v any) error {
 	err := checkCodec(h.rpc.Codec, id)
 	if err == nil {
 		err = h.rpc.Codec.Decode(b, v)
@@ -167,9 +167,9 @@ func (h *Handle) output() (b []byte, codec uint8, err error) {
 	defer h.mu.Unlock()
 	switch {
 	case h.closed && h.refs.Load() == 0: // else its callback looks at the output
-		return nil, 0, misuse("output of", h.Name(), h.addr, ErrClosed, "the handle is closed")
+		return nil, 0, misuseError("output of", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case h.call.phase != callIdle:
-		return nil, 0, misuse("output of", h.Name(), h.addr, na.ErrBusy, "the call has not ended")
+		return nil, 0, misuseError("output of", h.Name(), h.addr, na.ErrBusy, "the call has not ended")
 	}
 	if h.call.err != nil {
 		return nil, 0, h.call.err

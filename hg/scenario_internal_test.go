@@ -19,7 +19,7 @@ import (
 // A cancel between two pieces of a body found no operation under way, and was forgotten.
 func TestPullCanceledBetweenPieces(t *testing.T) {
 	p := &pull{canceled: true, key: na.Key{Len: 1 << 20}}
-	require.ErrorIs(t, p.next(), ErrCanceled)
+	require.ErrorIs(t, p.fetchNext(), ErrCanceled)
 }
 
 // Two names of one id: both are named.
@@ -56,7 +56,7 @@ func TestFateOfTheLent(t *testing.T) {
 		{"it was not", na.Result{Addr: peer, ID: 3}, na.Result{Err: na.ErrPeerLost, Addr: peer, ID: 3}, na.NotRun},
 		{"another session", na.Result{Addr: peer, ID: 3}, na.Result{Err: na.ErrPeerLost, Addr: peer.Named().Bound(8), ID: 3}, na.MaybeRan},
 	} {
-		k := &call{life: life{r: c.r, lent: c.lent}}
+		k := &call{callState: callState{opResult: c.r, loanResult: c.lent}}
 		require.Equal(t, c.want, k.fate(), c.name)
 	}
 }
@@ -89,7 +89,7 @@ func TestAbandonMarksTheRecord(t *testing.T) {
 	for i, env := range requests {
 		s := c.newService(env)
 		require.Same(t, &s.message, env)
-		s.rpc = cls.rpcs.find(id)
+		s.rpc = cls.rpcs.findRPC(id)
 		s.mu.Lock()
 		g := s.newHandling()
 		s.handling = g
@@ -97,20 +97,20 @@ func TestAbandonMarksTheRecord(t *testing.T) {
 		ctxs[i], all[i] = g.ctx, s
 	}
 	for range 3 {
-		c.abandon(requests[1])
+		c.markAbandoned(requests[1])
 	}
 	require.EqualValues(t, 1, c.nctx.Upper().Queued())
 	c.Trigger(0)
 	require.NoError(t, ctxs[0].Err(), "another call of the same identity")
 	require.ErrorIs(t, context.Cause(ctxs[1]), ErrCanceled)
 	require.NoError(t, ctxs[2].Err())
-	c.abandon(requests[2])
+	c.markAbandoned(requests[2])
 	require.NoError(t, c.nctx.Timer(all[0].send, time.Hour))
 	for _, s := range all {
 		s.mu.Lock()
-		s.to(serviceAnswered) // nobody waits for an answer
+		s.setPhase(serviceAnswered) // nobody waits for an answer
 		s.mu.Unlock()
-		s.release()
+		s.releaseHold()
 		require.False(t, s.gone.Load())
 	}
 	c.Trigger(0) // the last one was queued, and is over
@@ -119,22 +119,22 @@ func TestAbandonMarksTheRecord(t *testing.T) {
 
 func FuzzRequest(f *testing.F) {
 	b := make([]byte, requestSize)
-	(&request{id: 7, size: 3, codec: codec.MsgpackID}).put(b)
+	(&request{id: 7, size: 3, codec: codec.MsgpackID}).writeHeader(b)
 	beginnings.Seed(f, append(bytes.Clone(b), "abc"...))
 	beginnings.Seed(f, append(bytes.Clone(b), "abcd"...))
 	m, err := Metadata{}.With("trace", "1234")
 	require.NoError(f, err)
-	(&request{id: 7, size: 1, codec: codec.RawID, meta: len(m.b)}).put(b)
+	(&request{id: 7, size: 1, codec: codec.RawID, meta: len(m.b)}).writeHeader(b)
 	beginnings.Seed(f, append(append(bytes.Clone(b), m.b...), 'x'))
-	(&request{id: 7, size: 1 << 40, flags: flagMore | flagOneWay, budget: 1, codec: 200}).put(b)
+	(&request{id: 7, size: 1 << 40, flags: flagMore | flagOneWay, budget: 1, codec: 200}).writeHeader(b)
 	beginnings.Seed(f, na.Key{Len: 1 << 40, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	beginnings.Seed(f, na.Key{Len: 1, Access: na.ReadOnly}.Append(bytes.Clone(b)))
-	(&request{id: 7, size: 5, flags: flagMore | flagAhead, codec: codec.RawID, meta: 4096}).put(b)
+	(&request{id: 7, size: 5, flags: flagMore | flagAhead, codec: codec.RawID, meta: 4096}).writeHeader(b)
 	beginnings.Seed(f, na.Key{Len: 4101, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	streams := nameStreams([]StreamSpec{{Up: true}, {Bulk: true}, {Up: true, Bulk: true}})
 	streams.first = 1 << 60
 	long := make([]byte, requestSize+streamsSize)
-	(&request{id: 7, size: 3, codec: codec.MsgpackID, named: streams}).put(long)
+	(&request{id: 7, size: 3, codec: codec.MsgpackID, named: streams}).writeHeader(long)
 	beginnings.Seed(f, append(bytes.Clone(long), "abc"...))
 	long[streamAt+8] = 4
 	beginnings.Seed(f, append(bytes.Clone(long), "abc"...))
@@ -147,13 +147,13 @@ func FuzzRequest(f *testing.F) {
 			return
 		}
 		again := make([]byte, frontSize(r.named.count))
-		r.put(again)
+		r.writeHeader(again)
 		b = withoutFields(b, fieldsAt, len(again))
 		require.Equal(t, b, append(append(again, meta...), payload...))
 		readable(t, meta)
 		require.Zero(t, r.flags&^(flagMore|flagOneWay|flagAhead))
 		if r.flags&flagMore != 0 {
-			n := ahead(r.flags, r.meta)
+			n := metaAhead(r.flags, r.meta)
 			require.True(t, n == 0 || n <= maxMeta+maxOwnMeta && len(meta) == 0)
 			if key, err := bodyKey(payload, n, r.size); err == nil {
 				require.GreaterOrEqual(t, key.Len, n)
@@ -167,16 +167,16 @@ func FuzzRequest(f *testing.F) {
 
 func FuzzResponse(f *testing.F) {
 	b := make([]byte, responseSize)
-	(&response{code: 3, size: 6, codec: codec.RawID}).put(b)
+	(&response{code: 3, size: 6, codec: codec.RawID}).writeHeader(b)
 	beginnings.Seed(f, append(bytes.Clone(b), "\x03\x00abcd"...))
 	m, err := Metadata{}.With("trace", "1234")
 	require.NoError(f, err)
 	refused := appendFailure(nil, "quota", []byte("detail"))
-	(&response{code: codes.ErrExhausted, fate: na.NotRun, size: uint64(len(refused)), codec: codec.MsgpackID, meta: len(m.b)}).put(b)
+	(&response{code: codes.ErrExhausted, fate: na.NotRun, size: uint64(len(refused)), codec: codec.MsgpackID, meta: len(m.b)}).writeHeader(b)
 	beginnings.Seed(f, append(append(bytes.Clone(b), m.b...), refused...))
-	(&response{size: 9, fate: na.Ran, flags: flagMore, codec: codec.MsgpackID}).put(b)
+	(&response{size: 9, fate: na.Ran, flags: flagMore, codec: codec.MsgpackID}).writeHeader(b)
 	beginnings.Seed(f, na.Key{Len: 9, Access: na.ReadOnly}.Append(bytes.Clone(b)))
-	(&response{size: 9, fate: na.Ran, flags: flagMore | flagAhead, codec: codec.MsgpackID, meta: 4096}).put(b)
+	(&response{size: 9, fate: na.Ran, flags: flagMore | flagAhead, codec: codec.MsgpackID, meta: 4096}).writeHeader(b)
 	beginnings.Seed(f, na.Key{Len: 4105, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	beginnings.Seed(f, b[:responseSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -188,12 +188,12 @@ func FuzzResponse(f *testing.F) {
 		}
 		again := make([]byte, responseSize)
 		b[3] = byte(r.fate) // one that is not known says nothing
-		r.put(again)
+		r.writeHeader(again)
 		b = withoutFields(b, 7, responseSize)
 		require.Equal(t, b, append(append(again, meta...), payload...))
 		readable(t, meta)
 		if r.code != na.OK {
-			e := r.remote(payload, codec.Msgpack)
+			e := r.remoteError(payload, codec.Msgpack)
 			require.Equal(t, payload, appendFailure(nil, e.Text, e.detail))
 			require.Equal(t, r.fate == na.NotRun, e.Refused)
 		}
@@ -227,21 +227,21 @@ func TestHeaderBytes(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "\x03a.b\x03\x00xyz\x00\x00\x00\x00\x00\x00\x00", string(m.b))
 	b := make([]byte, requestSize)
-	(&request{flags: flagOneWay, codec: 200, meta: len(m.b), budget: 0x01020304, id: 0x1122334455667788, size: 5}).put(b)
+	(&request{flags: flagOneWay, codec: 200, meta: len(m.b), budget: 0x01020304, id: 0x1122334455667788, size: 5}).writeHeader(b)
 	require.Equal(t, "\x04\x02\xc8\x02\x04\x03\x02\x01\x88\x77\x66\x55\x44\x33\x22\x11\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
 	b = make([]byte, responseSize)
-	(&response{code: 0x42, fate: na.NotRun, codec: codec.MsgpackID, meta: len(m.b), size: 5}).put(b)
+	(&response{code: 0x42, fate: na.NotRun, codec: codec.MsgpackID, meta: len(m.b), size: 5}).writeHeader(b)
 	require.Equal(t, "\x04\x00\x42\x01\x02\x02\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
 	b = make([]byte, requestSize)
-	(&request{flags: flagMore | flagAhead, room: 3, codec: 200, meta: 8192, size: 5}).put(b)
+	(&request{flags: flagMore | flagAhead, room: 3, codec: 200, meta: 8192, size: 5}).writeHeader(b)
 	require.Equal(t, "\x04\x9d\xc8\x00", string(b[:4]))
 	b = make([]byte, responseSize)
-	(&response{fate: na.Ran, flags: flagMore | flagAhead, codec: 200, meta: 8184, size: 5}).put(b)
+	(&response{fate: na.Ran, flags: flagMore | flagAhead, codec: 200, meta: 8184, size: 5}).writeHeader(b)
 	require.Equal(t, "\x04\x11\x00\x02\xc8\xff\x03\x00", string(b[:8]))
 	b = make([]byte, requestSize+streamsSize)
 	streams := nameStreams([]StreamSpec{{Up: true}, {}, {Up: true, Bulk: true}})
 	streams.first = 0x0102
-	(&request{size: 5, named: streams}).put(b)
+	(&request{size: 5, named: streams}).writeHeader(b)
 	require.Equal(t, "\x05\x00\x00\x00\x00\x00\x00\x03\x02\x01\x00\x00\x00\x00\x00\x00\x01\x03\x00\x00\x00\x00\x00\x00", string(b[16:]))
 	require.Equal(t, "\x04\x00textdetail", string(appendFailure(nil, "text", []byte("detail"))))
 }
@@ -298,7 +298,7 @@ func TestIdentitiesHaveALimit(t *testing.T) {
 func TestUnknownBits(t *testing.T) {
 	for flags := range 256 {
 		b := make([]byte, requestSize)
-		(&request{id: 7}).put(b)
+		(&request{id: 7}).writeHeader(b)
 		b[1] = byte(flags)
 		if flags&flagMore != 0 {
 			b[2], b[16] = codec.RawID, 1
@@ -312,7 +312,7 @@ func TestUnknownBits(t *testing.T) {
 		require.Equal(t, uint8(flags), r.flags|uint8(r.room)<<roomShift|uint8(r.meta/metaWord>>8)<<metaShift)
 
 		b = make([]byte, responseSize)
-		(&response{}).put(b)
+		(&response{}).writeHeader(b)
 		b[1] = byte(flags)
 		if flags&flagMore != 0 {
 			b[4], b[8] = codec.RawID, 1
@@ -323,7 +323,7 @@ func TestUnknownBits(t *testing.T) {
 	}
 	for bit := range 8 { // metadata that is not there
 		b := make([]byte, responseSize)
-		(&response{}).put(b)
+		(&response{}).writeHeader(b)
 		b[6] = 1 << bit
 		_, _, err := new(response).parse(b, nil)
 		require.ErrorIs(t, err, na.ErrProtocol)
@@ -331,7 +331,7 @@ func TestUnknownBits(t *testing.T) {
 	for count := range 256 { // streams: what they are is four bits each, of which two mean something
 		for bit := range 64 {
 			b := make([]byte, requestSize+streamsSize)
-			(&request{id: 7}).put(b)
+			(&request{id: 7}).writeHeader(b)
 			b[countAt], b[streamAt+8+bit/8] = byte(count), 1<<(bit%8)
 			var r request
 			_, _, err := r.parse(b, nil)
@@ -347,14 +347,14 @@ func TestUnknownBits(t *testing.T) {
 	}
 	for _, at := range []int{2, 3} { // a codec without bytes, metadata that is not there
 		b := make([]byte, requestSize)
-		(&request{id: 7}).put(b)
+		(&request{id: 7}).writeHeader(b)
 		b[at] = 1
 		_, _, err := new(request).parse(b, nil)
 		require.ErrorIs(t, err, na.ErrProtocol, "byte %d", at)
 	}
 	for fate := 3; fate < 256; fate++ {
 		b := make([]byte, responseSize)
-		(&response{fate: na.Fate(fate)}).put(b)
+		(&response{fate: na.Fate(fate)}).writeHeader(b)
 		var r response
 		_, _, err := r.parse(b, nil)
 		require.NoError(t, err, "fate %d", fate)
@@ -375,7 +375,7 @@ func TestLaterFields(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			front := make([]byte, frontSize(req.named.count))
-			req.put(front)
+			req.writeHeader(front)
 			behind := append(bytes.Clone(m.b[:req.meta]), "abc"...)
 			var want, got request
 			_, _, err := want.parse(append(bytes.Clone(front), behind...), nil)
@@ -400,7 +400,7 @@ func TestLaterFields(t *testing.T) {
 		})
 	}
 	resp := make([]byte, responseSize)
-	(&response{fate: na.Ran, size: 3, codec: codec.RawID, meta: len(m.b)}).put(resp)
+	(&response{fate: na.Ran, size: 3, codec: codec.RawID, meta: len(m.b)}).writeHeader(resp)
 	behind := append(bytes.Clone(m.b), "abc"...)
 	var got response
 	for _, words := range []int{1, 127} {

@@ -25,8 +25,8 @@ var (
 	misuseSeed  = flag.Uint64("hg.misuse.seed", 0, "seed of TestMisuseAtRandom; 0: a random one")
 )
 
-// A misuse is a program in which everybody does anything at any time.
-type misuse struct {
+// A misuseError is a program in which everybody does anything at any time.
+type misuseError struct {
 	p    *pair
 	id   hg.ID
 	kept chan kept
@@ -45,7 +45,7 @@ type kept struct {
 
 // A question is a call. The lock is what a program needs that closes a handle while a callback looks at its output.
 type question struct {
-	m     *misuse
+	m     *misuseError
 	token int64
 	mu    sync.Mutex // guards the fields below
 	h     *hg.Handle
@@ -53,13 +53,13 @@ type question struct {
 	ended int
 }
 
-func (m *misuse) fail(format string, args ...any) {
+func (m *misuseError) fail(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	m.wrong.CompareAndSwap(nil, &err)
 }
 
 // handler answers, or lets others do it, or nobody.
-func (m *misuse) handler(r hg.Request) error {
+func (m *misuseError) handler(r hg.Request) error {
 	var in []byte
 	if err := r.Input(&in); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (m *misuse) handler(r hg.Request) error {
 }
 
 // answer gives r the answer to the question, and counts the callbacks.
-func (m *misuse) answer(r hg.Request, question []byte) {
+func (m *misuseError) answer(r hg.Request, question []byte) {
 	m.asked.Add(1)
 	if err := r.Respond(question, func(r hg.Request, err error) {
 		m.told.Add(1)
@@ -106,7 +106,7 @@ func (m *misuse) answer(r hg.Request, question []byte) {
 }
 
 // step does something with requests that run, were answered, or serve somebody else by now.
-func (m *misuse) step(rng *rand.Rand, r kept) {
+func (m *misuseError) step(rng *rand.Rand, r kept) {
 	switch rng.IntN(9) {
 	case 0, 1, 2:
 		m.answer(r.Request, r.in)
@@ -217,7 +217,7 @@ func TestMisuseAtRandom(t *testing.T) {
 	}
 	t.Logf("run again with -hg.misuse.seed=%d", seed)
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		m := &misuse{p: newPair(t, n, hg.Config{Logger: slog.New(slog.DiscardHandler)}), kept: make(chan kept, 256)}
+		m := &misuseError{p: newPair(t, n, hg.Config{Logger: slog.New(slog.DiscardHandler)}), kept: make(chan kept, 256)}
 		m.id = m.p.rpc("any", m.handler)
 		steps := *misuseSteps
 		if n.Sim && !long.On { // eight goroutines and one that drives stand in each other's way

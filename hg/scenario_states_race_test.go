@@ -36,18 +36,18 @@ func TestEveryOrderOfParts(t *testing.T) {
 
 	var (
 		failed = na.Result{Err: na.ErrPeerLost, Fate: na.MaybeRan}
-		fails  = func(k *call) { k.ended(nil, failed) }
-		answer = func(k *call) { k.ended(nil, receive(k, there, 0, nil)) }
+		fails  = func(k *call) { k.onOpEnded(nil, failed) }
+		answer = func(k *call) { k.onOpEnded(nil, receive(k, there, 0, nil)) }
 		large  = func(k *call) {
-			k.ended(nil, receive(k, there, 1<<20, na.Key{Len: 1 << 20, Access: na.ReadOnly}.Append(nil)))
+			k.onOpEnded(nil, receive(k, there, 1<<20, na.Key{Len: 1 << 20, Access: na.ReadOnly}.Append(nil)))
 		}
-		unlent   = func(k *call) { k.loan.ended(nil, na.Result{}) }
+		unlent   = func(k *call) { k.loan.onEnded(nil, na.Result{}) }
 		late     = func(k *call) { k.onTimer(nil, na.Result{}) }
 		stopped  = func(k *call) { k.onTimer(nil, failed) }
 		cancel   = func(k *call) { k.h.Cancel() }
 		abandon  = func(k *call) { k.h.Abandon() }
 		withdraw = func(k *call) { require.NoError(t, k.h.Withdraw(time.Hour, nil)) }
-		overdue  = func(k *call) { k.withdrawal.expired(nil, na.Result{}) }
+		overdue  = func(k *call) { k.withdrawal.onTimer(nil, na.Result{}) }
 		misuse   = func(k *call) {
 			require.ErrorIs(t, k.h.ForwardRaw(nil, nil), na.ErrBusy)
 			require.ErrorIs(t, k.h.Reset(there, id), na.ErrBusy)
@@ -90,21 +90,21 @@ func TestEveryOrderOfParts(t *testing.T) {
 	arrive := func() *service {
 		s := c.newService(requests[0])
 		requests = requests[1:]
-		s.rpc = cls.rpcs.find(id)
-		s.to(serviceRunning)
+		s.rpc = cls.rpcs.findRPC(id)
+		s.setPhase(serviceRunning)
 		s.began = true
 		return s
 	}
 	s := arrive() // nobody answers, and the context is closed while that is made good
 	require.NoError(t, c.nctx.Timer(s.send, time.Hour))
-	s.release()
+	s.releaseHold()
 	require.Equal(t, serviceSpare, s.phase)
 
 	s = arrive() // two responses were lent, and the first to be recalled is the last to end
 	s.giveUp()
 	s.holds++
 	s.onLoanEnded(&loan{}, na.Result{})
-	s.release()
+	s.releaseHold()
 	require.Equal(t, serviceSpare, s.phase)
 }
 
@@ -117,8 +117,8 @@ func TestAnswerBeatsIndeterminate(t *testing.T) {
 		withdraw = func(k *call) { require.NoError(t, k.h.Withdraw(0, nil)) }
 		unasked  = func(k *call) {
 			k.withdrawal.phase = withdrawalNew // as if the request had left
-			k.withdrawal.ask(there.Bound(1), 1)
-			k.withdrawal.answered(nil, na.Result{Err: na.ErrAgain, Fate: na.NotRun})
+			k.withdrawal.sendWithdraw(there.Bound(1), 1)
+			k.withdrawal.onAnswer(nil, na.Result{Err: na.ErrAgain, Fate: na.NotRun})
 		}
 	)
 	for name, steps := range map[string][]func(*call){
@@ -140,7 +140,7 @@ func TestAnswerBeatsIndeterminate(t *testing.T) {
 			if i == 0 {
 				end = receive(h.call, there, 0, nil)
 			}
-			h.call.ended(nil, end)
+			h.call.onOpEnded(nil, end)
 			require.Equal(t, withdrawalSettled, wd.phase, name)
 			require.Equal(t, result, wd.result, name)
 			require.Equal(t, result == Indeterminate, h.call.result() != nil, name)
@@ -179,9 +179,9 @@ func TestAnswerOfDestroyedRequest(t *testing.T) {
 	require.NoError(t, h.Withdraw(0, nil))
 	wd := h.call.withdrawal
 	require.Equal(t, withdrawalAsking, wd.phase)
-	h.call.ended(nil, receive(h.call, there, 0, nil)) // the answer
+	h.call.onOpEnded(nil, receive(h.call, there, 0, nil)) // the answer
 	require.Equal(t, withdrawalAsking, wd.phase)
-	wd.answered(nil, na.Result{Addr: there}) // and: it was destroyed
+	wd.onAnswer(nil, na.Result{Addr: there}) // and: it was destroyed
 	require.Equal(t, withdrawalSettled, wd.phase)
 	require.Equal(t, TooLate, wd.result)
 	require.False(t, c.nctx.Connected(there), "the session with a peer that lies")
@@ -193,8 +193,8 @@ func arriveFrom(t *testing.T, c *Context, tags ...na.Tag) (all []*na.Envelope) {
 	require.NoError(t, err)
 	origin, err := cls.NewContext()
 	require.NoError(t, err)
-	c.nctx.Upper().OnMessage(func(env *na.Envelope) int { all = append(all, env); return 1 }, c.closed)
-	defer c.nctx.Upper().OnMessage(c.arrived, c.closed)
+	c.nctx.Upper().OnMessage(func(env *na.Envelope) int { all = append(all, env); return 1 }, c.onClosed)
+	defer c.nctx.Upper().OnMessage(c.onRequest, c.onClosed)
 	for _, tag := range tags {
 		require.NoError(t, origin.SendUnexpected(origin.NewOp(func(*na.Op, na.Result) {}), c.nctx.Self(), tag, nil))
 		for i, before := 0, len(all); len(all) == before; i++ {
@@ -215,6 +215,6 @@ func receive(k *call, from na.Addr, size uint64, payload []byte) na.Result {
 		resp.flags, resp.codec = flagMore, codec.RawID
 	}
 	b := append(k.buf[:responseSize], payload...)
-	resp.put(b)
+	resp.writeHeader(b)
 	return na.Result{N: int64(len(b)), Addr: from}
 }

@@ -24,7 +24,7 @@ import (
 // The handler holds it, and so do a response that is on its way, with its callback, and a body that is lent. mu guards what
 // changes after the handler began.
 type service struct {
-	open
+	openEntry
 	ctx *Context
 
 	message na.Envelope // that the request came in: na finds the record by it until it is freed, when the request has been answered
@@ -67,15 +67,15 @@ type service struct {
 	cutOff    bool          // Shutdown has counted it, at work
 	peerLoad  *atomic.Int64
 
-	deadline time.Duration // by Context.Now; 0 when there is none
-	bounded  bool          // deadline is that of RPC.Timeout
-	patience time.Duration // likewise: the request waits no longer for room or for Run; valid if there is a deadline
-	pull     *pull         // fetches the input
-	alarm    *alarm        // rings at the deadline; nil until somebody would hear it
-	handling *handling     // behind Request.Context; nil until that is asked for
-	lasting  bool          // it has streams, and is counted with the requests that may last for ever
-	named    named         // its streams, as the request says,
-	streams  []*Stream     // and from when the handler begins
+	deadline time.Duration   // by Context.Now; 0 when there is none
+	bounded  bool            // deadline is that of RPC.Timeout
+	patience time.Duration   // likewise: the request waits no longer for room or for Run; valid if there is a deadline
+	pull     *pull           // fetches the input
+	alarm    *deadlineTimer  // rings at the deadline; nil until somebody would hear it
+	handling *handlerContext // behind Request.Context; nil until that is asked for
+	lasting  bool            // it has streams, and is counted with the requests that may last for ever
+	named    streamNames     // its streams, as the request says,
+	streams  []*Stream       // and from when the handler begins
 
 	failed bool     // the response is an error
 	tries  int      // how many of these could not be sent
@@ -131,8 +131,8 @@ var servicePhases = fsmcheck.New("service",
 		serviceAnswered: {serviceSpare},
 	})
 
-// to writes the phase. Locked.
-func (s *service) to(next fsmcheck.State) {
+// setPhase writes the phase. Locked.
+func (s *service) setPhase(next fsmcheck.State) {
 	servicePhases.Move(s.phase, next)
 	s.phase = next
 }
@@ -142,30 +142,30 @@ func (c *Context) takeService() *na.Envelope {
 	s := c.services.pop()
 	if s == nil {
 		s = &service{ctx: c}
-		s.open.of = s
+		s.openEntry.of = s
 		c.mu.Lock()
-		c.enlist(&s.open)
+		c.addOpen(&s.openEntry)
 		c.mu.Unlock()
 		s.message.Record = s
-		s.dispatch.Init(s.again, nil)
+		s.dispatch.Init(s.proceedAgain, nil)
 		s.resume = s.runGiven
-		s.done.Init(s.finish, nil)
-		s.leave.Init(s.left, nil)
+		s.done.Init(s.onResponseLeft, nil)
+		s.leave.Init(s.onAbandoned, nil)
 		s.send = c.nctx.NewStep(s.onSent)
 	}
 	return &s.message
 }
 
 // putService takes back the record of a message that is not needed any more.
-func (c *Context) putService(e *na.Envelope) { c.recycle(e.Record.(*service)) }
+func (c *Context) putService(e *na.Envelope) { c.keepSpare(e.Record.(*service)) }
 
-// recycle keeps a record that serves no request for the next one, unless there are enough.
-func (c *Context) recycle(s *service) {
+// keepSpare keeps a record that serves no request for the next one, unless there are enough.
+func (c *Context) keepSpare(s *service) {
 	if c.services.push(s) {
 		return
 	}
 	c.mu.Lock()
-	c.delist(&s.open)
+	c.removeOpen(&s.openEntry)
 	c.mu.Unlock()
 }
 
@@ -213,14 +213,14 @@ func (c *Context) newService(env *na.Envelope) *service {
 	c.handles.Add(1)
 	s.mu.Lock() // who has found s while it served another request looks at it
 	defer s.mu.Unlock()
-	s.to(serviceArrived)
+	s.setPhase(serviceArrived)
 	s.env, s.tag, s.addr, s.peerLoad, s.holds = env, env.Tag, env.From, env.Load, 1
-	s.arrives()
+	s.observeArrival()
 	return s
 }
 
-// release gives a hold back.
-func (s *service) release() {
+// releaseHold gives a hold back.
+func (s *service) releaseHold() {
 	s.mu.Lock()
 	s.holds--
 	s.unlock()
@@ -229,7 +229,7 @@ func (s *service) release() {
 // unlock unlocks s. A request that nothing holds any more ends: the library answers what nobody else will, and once that has
 // left the record is free for another.
 func (s *service) unlock() {
-	if s.phase == serviceSpare || s.holds > 0 || !s.over() {
+	if s.phase == serviceSpare || s.holds > 0 || !s.isOver() {
 		s.mu.Unlock()
 		return
 	}
@@ -238,26 +238,26 @@ func (s *service) unlock() {
 	if s.more {
 		c.nctx.Upper().GiveBack(s.addr, s.body)
 	}
-	c.dismiss(s)
+	c.releaseRoomOf(s)
 	if len(s.streams) > 0 { // of a request that nobody could answer
 		s.endStreams()
 	}
 	alarm, handling := s.alarm, s.handling
-	s.observed()
+	s.postObserved()
 	s.reset()
 	if alarm != nil {
 		alarm.op.Cancel() // locked: another request may have it soon
 	}
 	s.mu.Unlock()
 	if handling != nil {
-		handling.over()
+		handling.endWithRequest()
 	}
 	c.handles.Add(-1)
-	c.recycle(s)
+	c.keepSpare(s)
 }
 
-// over reports whether nothing is to come any more of a request that nothing holds. Locked.
-func (s *service) over() bool {
+// isOver reports whether nothing is to come any more of a request that nothing holds. Locked.
+func (s *service) isOver() bool {
 	nctx := s.ctx.nctx
 	switch {
 	case s.phase == serviceAnswered, s.oneWay, nctx.Closing():
@@ -265,7 +265,7 @@ func (s *service) over() bool {
 	case s.detached && s.sent.Err == nil && nctx.Connected(s.addr):
 		return false // the program answers
 	}
-	f := failure{code: na.ErrNoResponse, fate: na.Ran, text: na.ErrNoResponse.Error()}
+	f := errorBody{code: na.ErrNoResponse, fate: na.Ran, text: na.ErrNoResponse.Error()}
 	if s.phase == serviceRejected {
 		f.fate, f.early = na.NotRun, s.named.count > 0
 	}
@@ -277,8 +277,8 @@ func (s *service) over() bool {
 }
 
 // answerFor answers a request that the program does not answer. Locked.
-func (s *service) answerFor(f failure) {
-	s.out = s.draft(f.code)
+func (s *service) answerFor(f errorBody) {
+	s.out = s.newDraft(f.code)
 	s.out.b = appendFailure(s.out.b, frame.CutText(f.text, s.textRoom(s.out.b)), nil)
 	resp := response{code: f.code, fate: f.fate, codec: codec.EncodedID, text: f.text}
 	if f.early {
@@ -291,7 +291,7 @@ func (s *service) answerFor(f failure) {
 
 // giveUp ends a request that nobody can answer any more. Locked.
 func (s *service) giveUp() {
-	s.settle()
+	s.settleAnswer()
 	if s.returned && len(s.streams) > 0 {
 		s.endStreams()
 	}
@@ -299,21 +299,21 @@ func (s *service) giveUp() {
 	if s.ctx.nctx.Closing() {
 		why = ErrClosed
 	}
-	s.says(why, s.event.Fate, 0, "")
+	s.observeAnswer(why, s.event.Fate, 0, "")
 }
 
 // reset makes s ready for another request. What newService sets, and what nobody reads before it was set, stays: the
 // record is large, and this is done for each request.
 func (s *service) reset() {
-	s.to(serviceSpare)
+	s.setPhase(serviceSpare)
 	s.gen++
 	s.gone.Store(false) // the message is freed: nobody marks it any more
-	s.out.trim()
+	s.out.releaseLarge()
 	s.oneWay, s.more, s.allowed, s.failed = false, false, false, false
 	s.began, s.returned, s.detached, s.cutOff = false, false, false, false
 	s.deadline, s.ahead, s.skip, s.tries, s.alarm, s.handling, s.cb = 0, 0, 0, 0, nil, nil, nil
 	s.said, s.next, s.prev, s.rpc, s.data = Metadata{}, nil, nil, nil, nil
-	s.reporter, s.named, s.lasting = nil, named{}, false
+	s.reporter, s.named, s.lasting = nil, streamNames{}, false
 	if s.sent.Err != nil {
 		s.sent = na.Result{}
 	}
@@ -332,8 +332,8 @@ func (s *service) freeInput() {
 	s.input, s.shown, s.meta, s.fetched = nil, nil, nil, nil
 }
 
-// name returns the name of the RPC.
-func (s *service) name() string { return nameOf(s.id, s.rpc) }
+// rpcName returns the name of the RPC.
+func (s *service) rpcName() string { return nameOf(s.id, s.rpc) }
 
 // peersLost ends the context of a handler whose origin nobody can answer any more, and why, and a request that is detached, or waits
 // for room or for Run.
@@ -347,14 +347,14 @@ func (s *service) peersLost(why error) {
 	if s.detached && s.phase == serviceRunning {
 		s.giveUp()
 	}
-	s.ends(func(g *handling) { g.cancel(why) })
+	s.endWithContext(func(g *handlerContext) { g.cancel(why) })
 	if waited {
-		s.reject(why)
+		s.rejectRequest(why)
 	}
 }
 
-// ends ends a request whose handler has a context that ends before. Locked, and unlocks.
-func (s *service) ends(end func(*handling)) {
+// endWithContext ends a request whose handler has a context that ends before. Locked, and unlocks.
+func (s *service) endWithContext(end func(*handlerContext)) {
 	if g := s.handling; g != nil {
 		s.holds++
 		s.mu.Unlock()
@@ -369,24 +369,24 @@ func (s *service) ends(end func(*handling)) {
 // handler's context.
 func (s *service) endNow(left *ShutdownError) {
 	s.mu.Lock()
-	defer s.ends(func(g *handling) { g.cancel(errClosed) })
+	defer s.endWithContext(func(g *handlerContext) { g.cancel(errClosed) })
 	switch {
 	case s.phase == serviceSending:
 		left.Responses++
-	case s.forgotten():
+	case s.isForgotten():
 		left.Handlers++
-		left.name("handler of " + s.name() + " has not answered")
+		left.addOpen("handler of " + s.rpcName() + " has not answered")
 	case s.phase == serviceRunning && s.admitted:
 		s.cutOff = true
 		left.Handlers++
-		left.name(s.wasCutOff())
+		left.addOpen(s.wasCutOff())
 	}
 }
 
-func (s *service) wasCutOff() string { return "handler of " + s.name() + " was cut off" }
+func (s *service) wasCutOff() string { return "handler of " + s.rpcName() + " was cut off" }
 
-// forgotten reports whether a request waits for the program to answer it. Locked.
-func (s *service) forgotten() bool { return s.detached && s.returned && s.phase == serviceRunning }
+// isForgotten reports whether a request waits for the program to answer it. Locked.
+func (s *service) isForgotten() bool { return s.detached && s.returned && s.phase == serviceRunning }
 
 // overdueAfter is how long a detached request goes unanswered before that is logged, and again.
 const overdueAfter = time.Minute
@@ -394,8 +394,8 @@ const overdueAfter = time.Minute
 // lookAfter has detached requests that nobody has answered logged from time to time.
 func (c *Context) lookAfter() { c.lookAt.CompareAndSwap(0, int64(c.Now()+overdueAfter)) }
 
-// overdue logs them, if it is time.
-func (c *Context) overdue() {
+// logOverdue logs them, if it is time.
+func (c *Context) logOverdue() {
 	at := c.lookAt.Load()
 	if at == 0 {
 		return
@@ -404,22 +404,22 @@ func (c *Context) overdue() {
 	if int64(now) < at || !c.lookAt.CompareAndSwap(at, 0) {
 		return
 	}
-	for _, o := range c.all() {
-		if s, ok := o.(*service); ok && s.overdue(now) {
+	for _, o := range c.allOpen() {
+		if s, ok := o.(*service); ok && s.logIfOverdue(now) {
 			c.lookAfter()
 		}
 	}
 }
 
-// overdue logs a detached request that is old, and reports whether it may have to be logged later.
-func (s *service) overdue(now time.Duration) bool {
+// logIfOverdue logs a detached request that is old, and reports whether it may have to be logged later.
+func (s *service) logIfOverdue(now time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.forgotten() {
+	if !s.isForgotten() {
 		return false
 	}
 	if age := now - s.since; age >= overdueAfter {
-		s.ctx.class.log().Warn("detached request not answered", "rpc", s.name(), "peer", s.addr.Label(), "for", age)
+		s.ctx.class.logger().Warn("detached request not answered", "rpc", s.rpcName(), "peer", s.addr.Label(), "for", age)
 	}
 	return true
 }
@@ -427,8 +427,8 @@ func (s *service) overdue(now time.Duration) bool {
 // answerForgotten answers a detached request that its program has not answered when the class shuts down.
 func (s *service) answerForgotten() {
 	s.mu.Lock()
-	if s.forgotten() {
-		s.answerFor(failure{code: na.ErrNoResponse, fate: na.Ran, text: "the target has shut down, and nobody had answered"})
+	if s.isForgotten() {
+		s.answerFor(errorBody{code: na.ErrNoResponse, fate: na.Ran, text: "the target has shut down, and nobody had answered"})
 	}
 	s.unlock()
 }
@@ -444,10 +444,10 @@ func (s *service) countOpen(left *ShutdownError) {
 	if s.phase == serviceRunning && !s.oneWay {
 		what = " has not answered"
 	}
-	what = "handler of " + s.name() + what
+	what = "handler of " + s.rpcName() + what
 	if !s.cutOff {
 		left.Handlers++
-		left.name(what)
+		left.addOpen(what)
 	} else if i := slices.Index(left.Open, s.wasCutOff()); i >= 0 {
 		left.Open[i] = what
 	}

@@ -48,8 +48,8 @@ func TestKeptRecordsAreListed(t *testing.T) {
 	c := &Context{}
 	for range maxSpare + 5 {
 		s := &service{ctx: c}
-		c.enlist(&s.open)
-		c.recycle(s)
+		c.addOpen(&s.openEntry)
+		c.keepSpare(s)
 	}
-	require.Len(t, c.all(), maxSpare)
+	require.Len(t, c.allOpen(), maxSpare)
 }

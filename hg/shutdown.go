@@ -71,14 +71,14 @@ func (e *ShutdownError) Error() string {
 // Unwrap returns Err.
 func (e *ShutdownError) Unwrap() error { return e.Err }
 
-// name adds what is open.
-func (e *ShutdownError) name(text string) {
+// addOpen adds what is open.
+func (e *ShutdownError) addOpen(text string) {
 	if len(e.Open) < maxOpen {
 		e.Open = append(e.Open, text)
 	}
 }
 
-func (e *ShutdownError) none() bool {
+func (e *ShutdownError) isEmpty() bool {
 	return e.Calls+e.Responses+e.Streams+e.Transfers+e.Leases+e.Handlers+e.Handles+e.Unconfirmed == 0 && e.Regions+e.Callbacks == 0
 }
 
@@ -114,11 +114,11 @@ func (c *Context) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, []*Context{c}, e, func() int64 { return 0 })
 }
 
-// serving reports whether there is a handler that has begun.
-func (c *Class) serving() bool {
+// isServing reports whether there is a handler that has begun.
+func (c *Class) isServing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.ContainsFunc(c.contexts, func(hctx *Context) bool { return hctx.load.active() > 0 })
+	return slices.ContainsFunc(c.contexts, func(hctx *Context) bool { return hctx.load.activeCount() > 0 })
 }
 
 func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions func() int64) error {
@@ -132,11 +132,11 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 	e.Drain = func() {
 		drain()
 		for _, hctx := range contexts {
-			hctx.refuse()
+			hctx.refuseWaiting()
 		}
 	}
 	e.Trigger = func(i int) int { return contexts[i].Trigger(0) }
-	e.Idle = func(i int) bool { return contexts[i].idle() }
+	e.Idle = func(i int) bool { return contexts[i].isIdle() }
 	patience := time.Duration(0) // for detached requests
 	e.CancelRest = func() {
 		patience = contexts[0].Now() + partTime
@@ -144,16 +144,16 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 			hctx.cutOff.Store(true)
 		}
 		for _, hctx := range contexts {
-			hctx.cut(left)
+			hctx.endRest(left)
 		}
 	}
 	e.NoMoreReplies = func(i int) bool {
 		if c := contexts[i]; contexts[0].Now() >= patience {
-			for _, o := range c.all() {
+			for _, o := range c.allOpen() {
 				o.answerForgotten()
 			}
 		}
-		return contexts[i].load.active() == 0
+		return contexts[i].load.activeCount() == 0
 	}
 	for _, hctx := range contexts {
 		e.Contexts = append(e.Contexts, hctx.nctx)
@@ -163,7 +163,7 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 	}
 	left.Regions = regions()
 	for _, hctx := range contexts {
-		hctx.look(left)
+		hctx.countOpen(left)
 	}
 	for _, u := range e.Unconfirmed {
 		left.Unconfirmed += u.Messages
@@ -171,10 +171,10 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 		if u.Peer.IsZero() {
 			peer = "other peers"
 		}
-		left.name(fmt.Sprintf("%d not confirmed by %s", u.Messages, peer))
+		left.addOpen(fmt.Sprintf("%d not confirmed by %s", u.Messages, peer))
 	}
 	switch {
-	case left.Err == nil && left.none():
+	case left.Err == nil && left.isEmpty():
 		return nil
 	case left.Err == nil:
 		left.Err = na.ErrBusy
@@ -198,33 +198,33 @@ func awaitOpen(contexts []*Context, regions func() int64) {
 	}
 }
 
-// idle reports whether nothing is under way but the news of sessions that have ended. What a handler wrote to a stream before it
+// isIdle reports whether nothing is under way but the news of sessions that have ended. What a handler wrote to a stream before it
 // returned is, until it has left.
-func (c *Context) idle() bool {
+func (c *Context) isIdle() bool {
 	for c.starting.Load() > 0 { // a call that has seen no Drain; once it has begun it counts in Live
 		runtime.Gosched()
 	}
-	return c.nctx.Live()-c.nctx.Upper().News() <= 0 && !c.nctx.Upper().Arrived() && c.load.active() == 0 && c.load.waiting.Load() == 0 &&
+	return c.nctx.Live()-c.nctx.Upper().News() <= 0 && !c.nctx.Upper().Arrived() && c.load.activeCount() == 0 && c.load.waiting.Load() == 0 &&
 		c.nctx.Upper().Underway().Streams == 0
 }
 
-// cut counts what has not ended, and ends calls, detached requests and the contexts of handlers.
-func (c *Context) cut(left *ShutdownError) {
+// endRest counts what has not ended, and ends calls, detached requests and the contexts of handlers.
+func (c *Context) endRest(left *ShutdownError) {
 	u := c.nctx.Upper().Underway()
 	left.Transfers += u.Moves + u.Served
 	left.Leases += u.Leases
 	left.Streams += c.nctx.Stats().Streams
-	for _, o := range c.all() {
+	for _, o := range c.allOpen() {
 		o.endNow(left)
 	}
 }
 
-// look counts what is open in the end.
-func (c *Context) look(left *ShutdownError) {
+// countOpen counts what is open in the end.
+func (c *Context) countOpen(left *ShutdownError) {
 	if !c.nctx.Closed() {
 		left.Callbacks += c.nctx.Live()
 	}
-	for _, o := range c.all() {
+	for _, o := range c.allOpen() {
 		o.countOpen(left)
 	}
 }

@@ -49,13 +49,13 @@ type Stream struct {
 // newStream makes one end of a stream with open, which is NewStream or OpenStream.
 func (c *Context) newStream(spec StreamSpec, open func(step func(any) int) (*na.Stream, error)) (s *Stream, err error) {
 	s = &Stream{ctx: c, spec: spec}
-	s.end, err = open(s.step)
+	s.end, err = open(s.onReady)
 	return s, err
 }
 
-// step runs in Trigger when what was refused with ErrAgain may be tried again.
-func (s *Stream) step(any) (ran int) {
-	fn := s.wake()
+// onReady runs in Trigger when what was refused with ErrAgain may be tried again.
+func (s *Stream) onReady(any) (ran int) {
+	fn := s.wakeWaiter()
 	if fn == nil {
 		return 0
 	}
@@ -63,8 +63,8 @@ func (s *Stream) step(any) (ran int) {
 	return 1
 }
 
-// wake has Wait return, and returns the callback.
-func (s *Stream) wake() (fn func()) {
+// wakeWaiter has Wait return, and returns the callback.
+func (s *Stream) wakeWaiter() (fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waiter == nil {
@@ -90,14 +90,14 @@ func (s *Stream) OnReady(fn func()) {
 // goes up before the handler reads it. Other errors say how the stream has ended, or match ErrInvalid after CloseWrite.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	n, err = s.end.Write(b)
-	return n, s.explain(err)
+	return n, s.explainError(err)
 }
 
 // Reserve returns memory of the stream for at most n bytes, at least one, to be filled; then Commit follows in any case, also after Close: the
 // memory is the caller's until then. The errors are those of Write.
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	b, err := s.end.Reserve(n)
-	return b, s.explain(err)
+	return b, s.explainError(err)
 }
 
 // Commit has the first n bytes of what Reserve has returned leave; after an error 0.
@@ -114,7 +114,7 @@ func (s *Stream) Fail(code Code, text string) { s.end.Fail(code, text) }
 // side, which drops it.
 func (s *Stream) Next() ([]byte, error) {
 	b, err := s.end.Next()
-	return b, s.explain(err)
+	return b, s.explainError(err)
 }
 
 // Release ends the use of the first n bytes of what Next has returned: the sender may send as many more.
@@ -134,24 +134,24 @@ func (s *Stream) reset(why error) {
 	if ended := s.end.Reset(na.CodeOf(why), why.Error()); ended != nil {
 		why = ended
 	}
-	s.ends(why)
+	s.noteEnd(why)
 }
 
 // Close ends the use of the stream by the program: after CloseWrite what was written still leaves, and one that has not come to its end is
 // reset with ErrCanceled. The next Forward and Close of the handle, and the end of the request, do so, too.
 func (s *Stream) Close() {
 	s.OnReady(nil)
-	s.close(errStreamClosed)
+	s.closeWith(errStreamClosed)
 }
 
-// close ends the use of the stream: why is what its methods return from now on, unless there was a reset.
-func (s *Stream) close(why error) {
+// closeWith ends the use of the stream: why is what its methods return from now on, unless there was a reset.
+func (s *Stream) closeWith(why error) {
 	s.end.Close()
-	s.ends(why)
+	s.noteEnd(why)
 }
 
-// ends tells who waits why this side has ended the stream, the first time.
-func (s *Stream) ends(why error) {
+// noteEnd tells who waits why this side has ended the stream, the first time.
+func (s *Stream) noteEnd(why error) {
 	s.mu.Lock()
 	first := s.why == nil
 	if first {
@@ -161,13 +161,13 @@ func (s *Stream) ends(why error) {
 	if !first {
 		return
 	}
-	if fn := s.wake(); fn != nil {
+	if fn := s.wakeWaiter(); fn != nil {
 		_ = s.ctx.Post(fn)
 	}
 }
 
-// explain returns err, or why this side has ended the stream.
-func (s *Stream) explain(err error) error {
+// explainError returns err, or why this side has ended the stream.
+func (s *Stream) explainError(err error) error {
 	if err == nil || na.CodeOf(err) != ErrInvalid {
 		return err
 	}
@@ -262,11 +262,11 @@ func (h *Handle) SetStreams(specs ...StreamSpec) error {
 	defer h.mu.Unlock()
 	switch {
 	case h.closed:
-		return misuse("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
+		return misuseError("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case len(specs) > na.MaxStreams:
-		return misuse("forward", h.Name(), h.addr, ErrInvalid, "%d streams, a call has at most %d", len(specs), na.MaxStreams)
+		return misuseError("forward", h.Name(), h.addr, ErrInvalid, "%d streams, a call has at most %d", len(specs), na.MaxStreams)
 	case h.rpc.OneWay && len(specs) > 0:
-		return misuse("forward", h.Name(), h.addr, ErrUnsupported, "the RPC is one-way")
+		return misuseError("forward", h.Name(), h.addr, ErrUnsupported, "the RPC is one-way")
 	}
 	h.specs = append([]StreamSpec(nil), specs...)
 	return nil
@@ -341,7 +341,7 @@ var (
 func (k *call) closeStreams() {
 	for _, s := range k.streams {
 		s.OnReady(nil) // the program has ended their use itself
-		s.close(errNextCall)
+		s.closeWith(errNextCall)
 	}
 	k.streams = nil
 }
@@ -356,14 +356,14 @@ func (k *call) resetStreams(why error) {
 // whyFails returns why a call fails that has not been answered, as its streams are told. Locked.
 func (k *call) whyFails() error {
 	switch {
-	case k.canceling && k.why == ErrTimeout:
+	case k.canceling && k.cancelCode == ErrTimeout:
 		return errTooLong
-	case k.canceling && k.why == ErrClosed:
+	case k.canceling && k.cancelCode == ErrClosed:
 		return errClosed
-	case k.canceling && k.why != ErrCanceled:
-		return k.why
-	case !k.canceling && k.r.Err != nil:
-		return bare(k.r.Err)
+	case k.canceling && k.cancelCode != ErrCanceled:
+		return k.cancelCode
+	case !k.canceling && k.opResult.Err != nil:
+		return unwrapNA(k.opResult.Err)
 	}
 	return errCallCanceled
 }
@@ -371,7 +371,7 @@ func (k *call) whyFails() error {
 // Stream returns this end of a stream of the request, by its index in [Handle.SetStreams] at the origin, from when the handler begins until
 // it has returned and the request was answered. It is nil if there is none.
 func (r Request) Stream(i int) *Stream {
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
 		return nil
 	}
@@ -384,13 +384,13 @@ func (r Request) Stream(i int) *Stream {
 
 // Streams returns what the streams of the request are, in their order.
 func (r Request) Streams() (specs []StreamSpec) {
-	s, ok := r.enter()
+	s, ok := r.lockService()
 	if !ok {
 		return nil
 	}
 	defer s.mu.Unlock()
 	for i := range s.named.count {
-		specs = append(specs, s.named.spec(i))
+		specs = append(specs, s.named.streamSpec(i))
 	}
 	return specs
 }
@@ -399,7 +399,7 @@ func (r Request) Streams() (specs []StreamSpec) {
 func (s *service) openStreams() error {
 	c := s.ctx
 	for i := range s.named.count {
-		spec := s.named.spec(i)
+		spec := s.named.streamSpec(i)
 		st, err := c.newStream(spec, func(step func(any) int) (*na.Stream, error) {
 			return c.nctx.Upper().OpenStream(s.env, s.named.first+uint64(i), spec.Up, spec.Bulk, step, nil)
 		})
@@ -415,7 +415,7 @@ func (s *service) openStreams() error {
 		}
 		for _, st := range s.streams {
 			st.reset(err)
-			st.close(err)
+			st.closeWith(err)
 		}
 		s.streams = nil
 		return err
@@ -431,7 +431,7 @@ func (s *service) endStreams() {
 		gone = context.Cause(g.ctx)
 	case s.gone.Load():
 		gone = errAbandoned
-	case s.late():
+	case s.isLate():
 		gone = errTooLong
 	}
 	for _, st := range s.streams {
@@ -443,7 +443,7 @@ func (s *service) endStreams() {
 		default:
 			st.end.CloseWrite()
 		}
-		st.close(errReturned)
+		st.closeWith(errReturned)
 	}
 	s.streams = nil
 }

@@ -5,25 +5,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// An open is a place in the list of what a context may have open: the handles that are not closed, and the records of requests, also
+// An openEntry is a place in the list of what a context may have open: the handles that are not closed, and the records of requests, also
 // while they serve none. So a request is not entered into the list, nor taken out.
-type open struct {
-	of             opened
-	older, younger *open // Context.mu guards them
+type openEntry struct {
+	of             openObject
+	older, younger *openEntry // Context.mu guards them
 }
 
-// An opened is what may have to end with its context.
-type opened interface {
+// An openObject is what may have to end with its context.
+type openObject interface {
 	peersLost(why error)           // sessions have ended, or the context
 	endNow(left *ShutdownError)    // Shutdown ends what has not ended
 	answerForgotten()              // a while later: ends what still nobody has ended
 	countOpen(left *ShutdownError) // counts what is left
 	// info says what it is in the middle of, if anything, and who knows more, which may be nil.
-	info() (inspect.Call, hghook.Reporter, bool)
+	callInfo() (inspect.Call, hghook.Reporter, bool)
 }
 
-// enlist puts o into the list. Locked.
-func (c *Context) enlist(o *open) {
+// addOpen puts o into the list. Locked.
+func (c *Context) addOpen(o *openEntry) {
 	o.older, o.younger = c.open, nil
 	if c.open != nil {
 		c.open.younger = o
@@ -31,8 +31,8 @@ func (c *Context) enlist(o *open) {
 	c.open = o
 }
 
-// delist takes it out again. Locked.
-func (c *Context) delist(o *open) {
+// removeOpen takes it out again. Locked.
+func (c *Context) removeOpen(o *openEntry) {
 	if o.older != nil {
 		o.older.younger = o.younger
 	}
@@ -44,8 +44,8 @@ func (c *Context) delist(o *open) {
 	o.older, o.younger = nil, nil
 }
 
-// all returns what may be open now. A record may serve no request, or another one by the time it is looked at.
-func (c *Context) all() (all []opened) {
+// allOpen returns what may be open now. A record may serve no request, or another one by the time it is looked at.
+func (c *Context) allOpen() (all []openObject) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for o := c.open; o != nil; o = o.older {

@@ -19,11 +19,11 @@ const (
 	others = "(others)"
 )
 
-// A watch counts the calls, requests and transfers of a context that end, while a tool looks. Nothing is counted, and no call reads a
+// A activityWatch counts the calls, requests and transfers of a context that end, while a tool looks. Nothing is counted, and no call reads a
 // clock for it, while none does.
 //
 //	off ── ask ──► on ── an event watchTime after the last ask ──► off
-type watch struct {
+type activityWatch struct {
 	on atomic.Bool
 
 	mu      sync.Mutex // guards the fields below
@@ -38,8 +38,8 @@ type watchedMethod struct {
 	name string
 }
 
-// ask begins to count, or goes on, and adds to a what was counted.
-func (w *watch) ask(now time.Duration, a *inspect.Activity) {
+// startCounting begins to count, or goes on, and adds to a what was counted.
+func (w *activityWatch) startCounting(now time.Duration, a *inspect.Activity) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.on.Load() || now-w.asked > watchTime {
@@ -62,8 +62,8 @@ func (w *watch) ask(now time.Duration, a *inspect.Activity) {
 	}
 }
 
-// count counts an event, unless nobody has asked for long.
-func (w *watch) count(now time.Duration, e *inspect.Event) {
+// countEvent counts an event, unless nobody has asked for long.
+func (w *activityWatch) countEvent(now time.Duration, e *inspect.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if now-w.asked > watchTime {
@@ -89,7 +89,7 @@ func (w *watch) count(now time.Duration, e *inspect.Event) {
 	}
 }
 
-func (w *watch) methodLocked(key watchedMethod) *inspect.MethodCount {
+func (w *activityWatch) methodLocked(key watchedMethod) *inspect.MethodCount {
 	m := w.methods[key]
 	if m == nil && len(w.methods) >= watchedMethods {
 		key.name = others
@@ -102,7 +102,7 @@ func (w *watch) methodLocked(key watchedMethod) *inspect.MethodCount {
 	return m
 }
 
-func (w *watch) peerLocked(address string) *inspect.PeerCount {
+func (w *activityWatch) peerLocked(address string) *inspect.PeerCount {
 	p := w.peers[address]
 	if p == nil && len(w.peers) >= watchedPeers {
 		address = others
@@ -136,7 +136,7 @@ func (c *Class) activity() []inspect.Activity {
 			}
 			a.Calls = append(a.Calls, s)
 		}
-		hctx.watch.ask(hctx.Now(), a)
+		hctx.watch.startCounting(hctx.Now(), a)
 	}
 	return all
 }

@@ -13,14 +13,14 @@ import (
 
 // TestWatchIsBounded: peers that call many names make a program keep some of them only.
 func TestWatchIsBounded(t *testing.T) {
-	var w watch
+	var w activityWatch
 	var a inspect.Activity
-	w.ask(0, &a)
+	w.startCounting(0, &a)
 	for i := range 5000 {
-		w.count(1, &inspect.Event{Kind: inspect.EventTarget, RPC: fmt.Sprint(i), Peer: na.MakeAddr(fmt.Sprintf("tcp://10.0.0.1:%d", i+1), 0), Code: na.ErrNoMethod, Took: time.Second})
+		w.countEvent(1, &inspect.Event{Kind: inspect.EventTarget, RPC: fmt.Sprint(i), Peer: na.MakeAddr(fmt.Sprintf("tcp://10.0.0.1:%d", i+1), 0), Code: na.ErrNoMethod, Took: time.Second})
 	}
 	a = inspect.Activity{}
-	w.ask(2, &a)
+	w.startCounting(2, &a)
 	require.Len(t, a.Methods, 257)
 	require.Len(t, a.Traffic, 1025)
 	sum := int64(0)
@@ -33,22 +33,22 @@ func TestWatchIsBounded(t *testing.T) {
 
 // TestWatchEnds: what ends is not counted any more when nobody has asked for long.
 func TestWatchEnds(t *testing.T) {
-	var w watch
+	var w activityWatch
 	var a inspect.Activity
 	e := &inspect.Event{RPC: "x", Peer: na.MakeAddr("tcp://10.0.0.1:1", 0)}
-	w.ask(0, &a)
-	w.count(15*time.Second, e)
-	w.ask(15*time.Second, &a)
+	w.startCounting(0, &a)
+	w.countEvent(15*time.Second, e)
+	w.startCounting(15*time.Second, &a)
 	require.EqualValues(t, 1, a.Methods[0].Count)
 	require.Equal(t, 15*time.Second, a.Watched)
 	require.True(t, w.on.Load())
-	w.count(30*time.Second+1, e)
+	w.countEvent(30*time.Second+1, e)
 	require.False(t, w.on.Load())
 	a = inspect.Activity{}
-	w.ask(31*time.Second, &a)
+	w.startCounting(31*time.Second, &a)
 	require.Empty(t, a.Methods)
 	require.Zero(t, a.Watched)
-	w.ask(60*time.Second, &a) // nothing has ended meanwhile, and nobody has asked
+	w.startCounting(60*time.Second, &a) // nothing has ended meanwhile, and nobody has asked
 	require.Zero(t, a.Watched)
 }
 
@@ -56,9 +56,9 @@ func TestWatchEnds(t *testing.T) {
 func TestWatchBeginsMeanwhile(t *testing.T) {
 	c := &Context{class: &Class{}}
 	s := &service{ctx: c, event: inspect.Event{Kind: inspect.EventTarget}}
-	s.arrives()
+	s.observeArrival()
 	c.watch.on.Store(true)
-	s.begins()
+	s.observeBegin()
 	require.Zero(t, s.event.Queued)
-	s.observed() // would need a clock
+	s.postObserved() // would need a clock
 }

@@ -88,46 +88,46 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return misuse("withdraw", h.Name(), h.addr, ErrClosed, "the handle is closed")
+		return misuseError("withdraw", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	}
 	before := k.withdrawal
 	if before != nil && k.phase != callIdle && before.phase < withdrawalSettled { // join it
 		before.cbs = append(before.cbs, cb)
-		before.limit(timeout)
+		before.startTimer(timeout)
 		return nil
 	}
 	if !h.ctx.nctx.Upper().Hold() {
-		return misuse("withdraw", h.Name(), h.addr, ErrClosed, "the context is closed and drained")
+		return misuseError("withdraw", h.Name(), h.addr, ErrClosed, "the context is closed and drained")
 	}
 	defer h.ctx.nctx.Upper().Unhold()
 	h.refs.Add(1) // until tell
 	w := &withdrawal{h: h, k: k, gen: k.gen}
 	w.cbs = append(w.cbs, cb)
-	w.task.Init(w.tell, nil)
+	w.task.Init(w.runInTrigger, nil)
 	switch {
 	case before != nil && k.phase != callIdle:
 		w.settle(before.result)
-	case !k.underWay(), k.canceling, k.understood || k.answered || k.pull != nil:
+	case !k.isUnderWay(), k.canceling, k.isParsed || k.isAnswered || k.pull != nil:
 		w.settle(TooLate)
-	case !k.asking && k.r.Err == nil: // one-way
+	case !k.opRunning && k.opResult.Err == nil: // one-way
 		w.settle(TooLate)
-	case !k.asking: // the call ends with that
+	case !k.opRunning: // the call ends with that
 		k.withdrawal = w
-		w.to(withdrawalLost)
+		w.setPhase(withdrawalLost)
 	default:
 		k.withdrawal = w
-		w.limit(timeout)
+		w.startTimer(timeout)
 		if to, id, left := h.ctx.nctx.Upper().CancelIfUnsent(&k.op); left {
-			w.ask(to, id)
+			w.sendWithdraw(to, id)
 		} else {
-			w.to(withdrawalRecalling) // the operation has ended, of this or already
+			w.setPhase(withdrawalRecalling) // the operation has ended, of this or already
 		}
 	}
 	return nil
 }
 
-// to writes the phase. Locked.
-func (w *withdrawal) to(next fsmcheck.State) {
+// setPhase writes the phase. Locked.
+func (w *withdrawal) setPhase(next fsmcheck.State) {
 	withdrawalPhases.Move(w.phase, next)
 	w.phase = next
 }
@@ -137,55 +137,57 @@ func (h *Handle) isOutstanding() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := h.call
-	return k.underWay() && !k.canceling && (k.pull != nil || !k.understood && !k.answered)
+	return k.isUnderWay() && !k.canceling && (k.pull != nil || !k.isParsed && !k.isAnswered)
 }
 
-// recalling reports whether it is not known yet what becomes of the request that is to be taken back. Locked.
-func (k *call) recalling() bool { return k.withdrawal != nil && k.withdrawal.phase < withdrawalSettled }
+// isWithdrawing reports whether it is not known yet what becomes of the request that is to be taken back. Locked.
+func (k *call) isWithdrawing() bool {
+	return k.withdrawal != nil && k.withdrawal.phase < withdrawalSettled
+}
 
-// withdrawn reports whether the request was withdrawn. Locked.
-func (k *call) withdrawn() bool {
+// isWithdrawn reports whether the request was withdrawn. Locked.
+func (k *call) isWithdrawn() bool {
 	return k.withdrawal != nil && k.withdrawal.phase >= withdrawalSettled && k.withdrawal.result == Withdrawn
 }
 
-// limit starts a timer. Locked.
-func (w *withdrawal) limit(timeout time.Duration) {
+// startTimer starts a timer. Locked.
+func (w *withdrawal) startTimer(timeout time.Duration) {
 	if timeout <= 0 {
 		return
 	}
 	nctx := w.h.ctx.nctx
-	timer := nctx.NewStep(w.expired)
+	timer := nctx.NewStep(w.onTimer)
 	if nctx.Timer(timer, timeout) == nil {
 		w.timers = append(w.timers, timer)
 	}
 }
 
-// ask asks the target. Locked.
-func (w *withdrawal) ask(to na.Addr, id uint64) {
+// sendWithdraw asks the target. Locked.
+func (w *withdrawal) sendWithdraw(to na.Addr, id uint64) {
 	nctx := w.h.ctx.nctx
-	w.op.InitStep(nctx, w.answered, nil)
+	w.op.InitStep(nctx, w.onAnswer, nil)
 	if err := nctx.Withdraw(&w.op, to, id); err != nil {
-		w.to(withdrawalLost) // the context is closed, which ends the call
+		w.setPhase(withdrawalLost) // the context is closed, which ends the call
 		return
 	}
-	w.to(withdrawalAsking)
+	w.setPhase(withdrawalAsking)
 }
 
 // giveUp cancels the call, because nobody will say what became of the request. An answer that is there already still counts,
 // so callEnds decides. Locked.
 func (w *withdrawal) giveUp() {
-	w.to(withdrawalLost)
-	w.k.end(ErrCanceled)
+	w.setPhase(withdrawalLost)
+	w.k.endFromHere(ErrCanceled)
 }
 
-// answered is called with what the target says.
-func (w *withdrawal) answered(_ *na.Op, r na.Result) (ran int) {
+// onAnswer is called with what the target says.
+func (w *withdrawal) onAnswer(_ *na.Op, r na.Result) (ran int) {
 	h := w.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := w.k
 	mine := k.gen == w.gen && k.phase != callIdle // the call's callback has not run
-	answered := w.late || mine && k.understood
+	answered := w.late || mine && k.isParsed
 	code := na.CodeOf(r.Err)
 	switch {
 	case code == na.OK && answered:
@@ -193,15 +195,15 @@ func (w *withdrawal) answered(_ *na.Op, r na.Result) (ran int) {
 		w.settle(TooLate)
 	case code == na.OK:
 		w.settle(Withdrawn)
-		if mine && k.underWay() {
-			k.fails()
-			k.stop()
+		if mine && k.isUnderWay() {
+			k.markFailed()
+			k.cancelParts()
 		}
 	case code == na.ErrTooLate, answered:
 		w.settle(TooLate)
 	case code == na.ErrUnsupported:
 		w.settle(NotSupported)
-	case mine && k.underWay():
+	case mine && k.isUnderWay():
 		w.giveUp()
 	default:
 		w.settle(Indeterminate)
@@ -209,8 +211,8 @@ func (w *withdrawal) answered(_ *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// expired is called when the time is up.
-func (w *withdrawal) expired(_ *na.Op, r na.Result) (ran int) {
+// onTimer is called when the time is up.
+func (w *withdrawal) onTimer(_ *na.Op, r na.Result) (ran int) {
 	h := w.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -222,7 +224,7 @@ func (w *withdrawal) expired(_ *na.Op, r na.Result) (ran int) {
 
 // settle fixes the result and has the callbacks run. Locked.
 func (w *withdrawal) settle(r WithdrawResult) {
-	w.to(withdrawalSettled)
+	w.setPhase(withdrawalSettled)
 	w.result = r
 	for _, timer := range w.timers {
 		timer.Cancel()
@@ -239,42 +241,42 @@ func (w *withdrawal) requestEnded(r na.Result) {
 	case na.CodeOf(r.Err) == ErrCanceled && r.Fate == na.NotRun && !w.k.canceling:
 		w.settle(Withdrawn)
 	default:
-		w.to(withdrawalLost) // and the call ends with that
+		w.setPhase(withdrawalLost) // and the call ends with that
 	}
 }
 
 // callEnds is called when the call's parts have ended. Locked.
 func (w *withdrawal) callEnds() {
-	w.late = w.k.understood
+	w.late = w.k.isParsed
 	switch {
 	case w.phase == withdrawalAsking:
 		w.op.Cancel() // unless its answer is there already
-	case w.k.answered: // one whose output was still to be fetched came too late for a call that was canceled
+	case w.k.isAnswered: // one whose output was still to be fetched came too late for a call that was canceled
 		w.settle(TooLate)
 	default:
 		w.settle(Indeterminate)
 	}
 }
 
-// tell runs in Trigger.
-func (w *withdrawal) tell(any) (ran int) {
+// runInTrigger runs in Trigger.
+func (w *withdrawal) runInTrigger(any) (ran int) {
 	h := w.h
 	h.mu.Lock()
 	cbs := w.cbs
 	w.cbs = nil
-	w.to(withdrawalTold)
+	w.setPhase(withdrawalTold)
 	h.mu.Unlock()
-	defer h.release()
-	w.call(cbs)
+	defer h.releaseHold()
+	w.runCallbacks(cbs)
 	return 1
 }
 
-// call runs callbacks, the others too when one panics or ends the goroutine.
-func (w *withdrawal) call(cbs []WithdrawFunc) {
+// runCallbacks runs callbacks, the others too when one panics or ends the goroutine.
+func (w *withdrawal) runCallbacks(cbs []WithdrawFunc) {
 	if len(cbs) == 0 {
 		return
 	}
-	defer w.call(cbs[1:])
+	defer w.runCallbacks(cbs[1:])
 	if cb := cbs[0]; cb != nil {
 		cb(w.h, w.result)
 	}

@@ -19,12 +19,12 @@ import (
 // While it ticks the gate, which costs a system call each way, is left alone.
 type backgroundPoller struct {
 	nctx *Context
-	gate gate
+	gate pollGate
 	quit atomic.Bool
 }
 
-// A gate is where the background poller rests. All but park and sleepFor are called from anywhere.
-type gate interface {
+// A pollGate is where the background poller rests. All but park and sleepFor are called from anywhere.
+type pollGate interface {
 	// park waits until something is ready in the context's poller while the gate is open, which shuts it, or until wake or
 	// the time of alarm. It reports false after close. A wake before it counts.
 	park() bool
@@ -69,7 +69,7 @@ func (a *backgroundPoller) start() {
 	go a.run()
 }
 
-func (a *backgroundPoller) drop() {
+func (a *backgroundPoller) detach() {
 	if a != nil {
 		a.gate.close()
 	}
@@ -126,7 +126,7 @@ func (a *backgroundPoller) run() {
 	for !a.quit.Load() && a.gate.park() {
 		ticking := a.setDoing(backgroundTicks) == backgroundTicks
 		for {
-			if !ticking && c.passes.Load() == seen && a.pass() {
+			if !ticking && c.passes.Load() == seen && a.runWhileFree() {
 				break
 			}
 			ticking = false
@@ -142,7 +142,7 @@ func (a *backgroundPoller) run() {
 				c.Upper().Flush() // what was held back before had us tick in vain
 				break
 			}
-			if a.pass() {
+			if a.runWhileFree() {
 				break
 			}
 		}
@@ -150,25 +150,25 @@ func (a *backgroundPoller) run() {
 	}
 }
 
-// pass drives, if nobody leads, until there is nothing to take in, and opens the gate. Between two rounds it gives up the lead.
-func (a *backgroundPoller) pass() bool {
+// runWhileFree drives, if nobody leads, until there is nothing to take in, and opens the gate. Between two rounds it gives up the lead.
+func (a *backgroundPoller) runWhileFree() bool {
 	for a.nctx.loop.TryLead() {
-		if a.round() {
+		if a.driveOnce() {
 			return true
 		}
 	}
 	return false
 }
 
-// round drives once, and reports whether the gate is open afterwards. It is called with lead held and gives it up.
-func (a *backgroundPoller) round() bool {
+// driveOnce drives once, and reports whether the gate is open afterwards. It is called with lead held and gives it up.
+func (a *backgroundPoller) driveOnce() bool {
 	c := a.nctx
 	defer c.loop.Unlead()
 	if c.state.Load() == ctxReleased {
 		return true
 	}
 	now := c.Now()
-	c.look(now)
+	c.pollAll(now)
 	c.nudged.Store(false)
 	if next := c.ep.Poll(now); next != 0 {
 		a.gate.alarm(max(next-now, 0))

@@ -25,23 +25,23 @@ type body struct {
 	slab  []byte // the memory of it, if it is to be used again
 	room  int    // that it takes; 0 once its envelope has it
 	named bool   // its BODY has come
-	msg   *arriving
+	msg   *placedMessage
 }
 
-// A packed is a copy of a body, for one whose memory is its owner's again when the call or send has begun.
-type packed struct {
+// A packedBody is a copy of a body, for one whose memory is its owner's again when the call or send has begun.
+type packedBody struct {
 	body  []byte
 	slab  []byte        // if it is body
 	shelf carrier.Shelf // if it is there, and BODY has not said so
 	at    int64
 }
 
-// pack makes a copy of body: where the peer can read it, if there is such a place.
-func (e *endpoint) pack(to Addr, body []byte) (p packed, err error) {
+// packBody makes a copy of body: where the peer can read it, if there is such a place.
+func (e *endpoint) packBody(to Addr, body []byte) (p packedBody, err error) {
 	e.mu.Lock()
-	if l := e.find(to); l != nil && l.state == stateUp {
+	if l := e.findSession(to); l != nil && l.state == stateUp {
 		if s, ok := l.route.carrier.(carrier.Shelver); ok {
-			p = l.shelve(s.Shelf(l), body)
+			p = l.packToShelf(s.Shelf(l), body)
 		}
 	}
 	e.mu.Unlock()
@@ -56,14 +56,14 @@ func (e *endpoint) pack(to Addr, body []byte) (p packed, err error) {
 	return p, nil
 }
 
-// shelve is pack to a carrier.Shelf, which may be nil. Locked, though not while it copies.
-func (l *session) shelve(s carrier.Shelf, body []byte) (p packed) {
+// packToShelf is pack to a carrier.Shelf, which may be nil. Locked, though not while it copies.
+func (l *session) packToShelf(s carrier.Shelf, body []byte) (p packedBody) {
 	if s == nil {
-		return packed{}
+		return packedBody{}
 	}
 	room, at := s.Reserve(len(body))
 	if room == nil {
-		return packed{}
+		return packedBody{}
 	}
 	s.Fill()
 	l.e.Pause()
@@ -71,21 +71,21 @@ func (l *session) shelve(s carrier.Shelf, body []byte) (p packed) {
 	l.e.mu.Lock()
 	if s.Filled(); !ok {
 		s.Drop(at, len(body))
-		return packed{}
+		return packedBody{}
 	}
-	return packed{body: room, shelf: s, at: at}
+	return packedBody{body: room, shelf: s, at: at}
 }
 
-// unpack ends the use of it, which s, if it is not nil, sends. Where the carrier still reads, the memory is left to the garbage
+// release ends the use of it, which s, if it is not nil, sends. Where the carrier still reads, the memory is left to the garbage
 // collector. Locked.
-func (p *packed) unpack(s *source) {
+func (p *packedBody) release(s *outboundBulk) {
 	if p.shelf != nil {
 		p.shelf.Drop(p.at, len(p.body))
 	}
 	if s == nil || s.views == 0 {
 		slab.Put(p.slab)
 	}
-	*p = packed{}
+	*p = packedBody{}
 }
 
 // enqueueSend has o leave, which has its envelope if it needs one: after its body.
@@ -100,7 +100,7 @@ func (l *session) enqueueSend(o *Op) {
 	if p := &o.x.packed; p.shelf != nil {
 		p.shelf = nil // the peer empties it
 		l.msgs.push(o)
-		l.control(frame.Header{ // last: it may be what ends l
+		l.queueControl(frame.Header{ // last: it may be what ends l
 			Kind: frame.Body, Op: o.x.bodyID, Tag: uint64(o.tag), Tail: frame.Tail{Offset: p.at, Length: int64(len(o.x.body))},
 		})
 		return
@@ -110,7 +110,7 @@ func (l *session) enqueueSend(o *Op) {
 	s.op, s.bytes, s.id, s.n, s.flow = o, o.x.body, o.x.bodyID, int64(len(o.x.body)), o.x.flow
 	o.x.source = s
 	l.bodies.push(o)
-	l.queue(s)
+	l.queueSource(s)
 	l.controlOn(o.x.flow, frame.Header{Kind: frame.Body, Op: o.x.bodyID, Tag: uint64(o.tag)})
 }
 
@@ -133,7 +133,7 @@ func (l *session) recallBody(o *Op) {
 }
 
 // bodyOf returns the body of the peer with an identity; one that is new takes its room.
-func (l *session) bodyOf(id uint64) (*sink, error) {
+func (l *session) bodyOf(id uint64) (*inboundBulk, error) {
 	if s := l.arrivals[id]; s != nil {
 		return s, nil
 	}
@@ -145,9 +145,9 @@ func (l *session) bodyOf(id uint64) (*sink, error) {
 	if need == 0 || l.room == nil || l.room.announced-l.room.taken < uint64(need) {
 		return nil, WithText(ErrProtocol, fmt.Sprintf("body of %d bytes, and no room for it was offered", n))
 	}
-	l.room.take(need)
+	l.room.claim(need)
 	s := l.e.sinks.get()
-	*s = sink{id: id, n: n, body: l.e.incoming.get()}
+	*s = inboundBulk{id: id, n: n, body: l.e.incoming.get()}
 	s.body.room = need
 	if b := s.body; need < slab.Least { // no class of slab takes just its room
 		b.buf = make([]byte, n)
@@ -156,7 +156,7 @@ func (l *session) bodyOf(id uint64) (*sink, error) {
 		b.buf = b.slab
 	}
 	if l.arrivals == nil {
-		l.arrivals = map[uint64]*sink{}
+		l.arrivals = map[uint64]*inboundBulk{}
 	}
 	l.arrivals[id] = s
 	return s, nil
@@ -175,8 +175,8 @@ func (l *session) deliverBody(h *frame.Header) error {
 	return nil
 }
 
-// attach gives env, of the message of h, its body, and reports whether that is complete. If not the message waits for it.
-func (l *session) attach(h *frame.Header, env *Envelope) (whole bool, err error) {
+// attachBody gives env, of the message of h, its body, and reports whether that is complete. If not the message waits for it.
+func (l *session) attachBody(h *frame.Header, env *Envelope) (whole bool, err error) {
 	s, err := l.bodyOf(h.Op)
 	switch {
 	case err != nil:
@@ -189,7 +189,7 @@ func (l *session) attach(h *frame.Header, env *Envelope) (whole bool, err error)
 	b.slab, b.room = nil, 0
 	if s.got < s.n {
 		b.msg = l.e.arrivings.get()
-		*b.msg = arriving{head: *h, env: env}
+		*b.msg = placedMessage{head: *h, env: env}
 		return false, nil
 	}
 	delete(l.arrivals, s.id)
@@ -198,7 +198,7 @@ func (l *session) attach(h *frame.Header, env *Envelope) (whole bool, err error)
 }
 
 // bodyCame goes on with a body whose last byte has come, if its message has.
-func (l *session) bodyCame(s *sink) {
+func (l *session) bodyCame(s *inboundBulk) {
 	if s.body.msg == nil {
 		return
 	}
@@ -207,7 +207,7 @@ func (l *session) bodyCame(s *sink) {
 	l.e.dropSink(s)
 	l.confirmLater()
 	if m.head.Kind == frame.Unexpected {
-		l.present(m.env)
+		l.presentMessage(m.env)
 		return
 	}
 	l.deliverWhole(&m.head, m.env.Data, m.env)
@@ -258,8 +258,8 @@ func (l *session) endBodies() {
 		env := s.body.msg.env
 		env.Body, env.slab = nil, nil
 		if s.body.msg.head.Kind == frame.Unexpected {
-			l.e.accept(env)
-			l.e.discard(env)
+			l.e.acceptMessage(env)
+			l.e.discardMessage(env)
 			continue
 		}
 		l.freeBytes(env.taken, 0)

@@ -32,8 +32,8 @@ type CallSpec struct {
 	StreamsAt int
 }
 
-// long is the length of what of a request needs a claim of room, 0 for nothing.
-func (s *CallSpec) long(limit int) int {
+// claimLen is the length of what of a request needs a claim of room, 0 for nothing.
+func (s *CallSpec) claimLen(limit int) int {
 	switch {
 	case s.Body != nil:
 		return len(s.Body)
@@ -49,17 +49,17 @@ func (s *CallSpec) long(limit int) int {
 // found, for Withdraw; ID is 0 of one that has not. Result.Fate is NotRun too of one that the peer says it has not taken.
 func (c upper) Call(op *Op, s CallSpec) error {
 	limit := c.limits.MaxUnexpected
-	if err := s.fits(limit); err != nil {
-		return c.refuse(kindCall, s.To, err)
+	if err := s.checkSize(limit); err != nil {
+		return c.refusedError(kindCall, s.To, err)
 	}
 	t, err := ticket{}, s.By.checkField(s.Msg)
 	if err != nil {
-		err = c.refuse(kindCall, s.To, err)
+		err = c.refusedError(kindCall, s.To, err)
 	} else {
-		t, err = c.start(op, kindCall, s.To)
+		t, err = c.startOp(op, kindCall, s.To)
 	}
 	if err != nil {
-		if n := s.long(limit); n > 0 {
+		if n := s.claimLen(limit); n > 0 {
 			c.ep.returnRoom(s.To, n)
 		}
 		return err
@@ -69,11 +69,11 @@ func (c upper) Call(op *Op, s CallSpec) error {
 	return nil
 }
 
-// fits tells why a request cannot be sent, whatever room there is.
-func (s *CallSpec) fits(limit int) error {
+// checkSize tells why a request cannot be sent, whatever room there is.
+func (s *CallSpec) checkSize(limit int) error {
 	switch {
 	case len(s.Streams) > 0 && (len(s.Streams) > MaxStreams || s.StreamsAt < 0 || s.StreamsAt > len(s.Msg)-streamIDSize):
-		return outside("the message", int64(s.StreamsAt), streamIDSize, int64(len(s.Msg)))
+		return outOfRange("the message", int64(s.StreamsAt), streamIDSize, int64(len(s.Msg)))
 	case len(s.Msg) > limit && (s.To.Session() == 0 || len(s.Msg) > MaxRoom || s.Body != nil):
 		return tooLong(len(s.Msg), limit)
 	case s.Body != nil && (s.To.Session() == 0 || len(s.Body) <= limit || len(s.Body) > MaxBody):
@@ -84,7 +84,7 @@ func (s *CallSpec) fits(limit int) error {
 
 // CancelIfUnsent cancels the Call of op if its request has not left; otherwise it changes nothing and returns where that has gone.
 func (c upper) CancelIfUnsent(op *Op) (to Addr, id uint64, left bool) {
-	if t, ok := op.canceling(); ok && c.state.Load() != ctxReleased {
+	if t, ok := op.markCanceling(); ok && c.state.Load() != ctxReleased {
 		return c.ep.cancelIfUnsent(t)
 	}
 	return Addr{}, 0, false
@@ -92,7 +92,7 @@ func (c upper) CancelIfUnsent(op *Op) (to Addr, id uint64, left bool) {
 
 // AbandonCall cancels the Call of op, and lets the peer know if the request has left: see Abandon.
 func (c upper) AbandonCall(op *Op) {
-	if t, ok := op.canceling(); ok && c.state.Load() != ctxReleased {
+	if t, ok := op.markCanceling(); ok && c.state.Load() != ctxReleased {
 		c.ep.abandonCall(t, ErrCanceled)
 	}
 }
@@ -102,16 +102,16 @@ func (c upper) AbandonCall(op *Op) {
 func (c upper) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (left bool, err error) {
 	to := env.From
 	if limit := max(c.limits.MaxExpected, min(most, MaxRoom)); len(msg) > limit {
-		return false, c.refuse(kindSendExpected, to, tooLong(len(msg), limit))
+		return false, c.refusedError(kindSendExpected, to, tooLong(len(msg), limit))
 	}
 	if c.Closing() {
-		return false, c.refuse(kindSendExpected, to, ErrClosed)
+		return false, c.refusedError(kindSendExpected, to, ErrClosed)
 	}
-	left, failed := c.ep.answer(env, to, tag, msg, most)
+	left, failed := c.ep.sendAnswer(env, to, tag, msg, most)
 	if left {
 		return true, nil
 	}
-	t, err := c.start(op, kindSendExpected, to)
+	t, err := c.startOp(op, kindSendExpected, to)
 	if err != nil {
 		return false, err
 	}
@@ -127,10 +127,10 @@ func (c upper) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (lef
 // SendExpectedBody is SendExpected with a body beside msg, as CallSpec.Body is, with Copy if copied. The receive is one that takes bodies.
 func (c upper) SendExpectedBody(op *Op, to Addr, tag Tag, msg, body []byte, copied bool) error {
 	s := CallSpec{To: to, Msg: msg, Body: body}
-	if err := s.fits(c.limits.MaxExpected); err != nil {
-		return c.refuse(kindSendExpected, to, err)
+	if err := s.checkSize(c.limits.MaxExpected); err != nil {
+		return c.refusedError(kindSendExpected, to, err)
 	}
-	t, err := c.start(op, kindSendExpected, to)
+	t, err := c.startOp(op, kindSendExpected, to)
 	if err != nil {
 		c.ep.returnRoom(to, len(body))
 		return err

@@ -15,7 +15,7 @@ type Class struct {
 	cfg     Config
 	domain  *domain
 	regions atomic.Int64
-	tokens  tokens
+	tokens  tokenSource
 	serves  atomic.Bool
 	unready atomic.Bool // SetReady
 	freed   atomic.Bool // the plugins have given their networks back
@@ -48,12 +48,12 @@ func Open(addr string, cfg Config) (*Class, error) {
 	}
 	var beside carrier.Companion
 	if both {
-		if beside, err = companion(addr, second, cfg.Plugins); err != nil {
+		if beside, err = secondPluginFor(addr, second, cfg.Plugins); err != nil {
 			return nil, err
 		}
 	}
 	cls := &Class{cfg: cfg.withDefaults()}
-	if err := cls.cfg.contract(); err != nil {
+	if err := cls.cfg.envelopeContract(); err != nil {
 		return nil, err
 	}
 	if cls.domain, err = openDomain(cls, p, rest, beside); err != nil {
@@ -87,7 +87,7 @@ func (c *Class) Regions() int64 { return c.regions.Load() }
 // Registered describes registered memory: all that there is, or most arbitrary ones of more. It may be called from any goroutine, and takes a lock
 // that requests of peers for memory need, for some microseconds for each thousand.
 func (c *Class) Registered(most int) (all []MemStat) {
-	for _, m := range c.domain.registered(most) {
+	for _, m := range c.domain.listRegistered(most) {
 		all = append(all, MemStat{m.key.Len, m.key.Access, m.user.Load()})
 	}
 	return all
@@ -131,7 +131,7 @@ func (c *Class) Close() error {
 	contexts, last := c.contexts, c.open == 0
 	c.mu.Unlock()
 	if last {
-		return c.free()
+		return c.closeNetworks()
 	}
 	for _, nctx := range contexts {
 		nctx.Close()
@@ -142,8 +142,8 @@ func (c *Class) Close() error {
 // Closed reports whether everything has been given back: every context is drained, and the plugin has freed the address.
 func (c *Class) Closed() bool { return c.freed.Load() }
 
-// released is called when a context has given everything back. The lead of that context is held, so that no logger may run here.
-func (c *Class) released(nctx *Context) {
+// onContextReleased is called when a context has given everything back. The lead of that context is held, so that no logger may run here.
+func (c *Class) onContextReleased(nctx *Context) {
 	c.mu.Lock()
 	c.open--
 	last := c.closed && c.open == 0
@@ -151,13 +151,13 @@ func (c *Class) released(nctx *Context) {
 	if !last {
 		return
 	}
-	if err := c.free(); err != nil {
+	if err := c.closeNetworks(); err != nil {
 		nctx.Spawn(func() { c.domain.logCloseError(err) })
 	}
 }
 
-// free gives the networks back. It is called once.
-func (c *Class) free() error {
+// closeNetworks gives the networks back. It is called once.
+func (c *Class) closeNetworks() error {
 	defer c.freed.Store(true)
 	return c.domain.close()
 }

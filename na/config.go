@@ -86,8 +86,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// log returns Logger, or slog.Default().
-func (c *Config) log() *slog.Logger {
+// logger returns Logger, or slog.Default().
+func (c *Config) logger() *slog.Logger {
 	if c.Logger != nil {
 		return c.Logger
 	}
@@ -143,17 +143,17 @@ func (c *Config) validate() error {
 
 // withDefaults returns c with every zero field set.
 func (c Config) withDefaults() Config {
-	def(&c.Contexts, 16)
-	def(&c.Eager, 4<<10)
-	def(&c.Envelopes, 32)
-	def(&c.Budget, 64<<20)
-	def(&c.SendQueue, 8192)
-	def(&c.Probe, 200*time.Millisecond)
-	def(&c.PeerTimeout, 5*time.Second)
-	def(&c.ConnectTimeout, c.PeerTimeout)
-	def(&c.Linger, 2*time.Second)
-	def(&c.CertificateGrace, time.Minute)
-	def(&c.Spin, 50*time.Microsecond)
+	defaultTo(&c.Contexts, 16)
+	defaultTo(&c.Eager, 4<<10)
+	defaultTo(&c.Envelopes, 32)
+	defaultTo(&c.Budget, 64<<20)
+	defaultTo(&c.SendQueue, 8192)
+	defaultTo(&c.Probe, 200*time.Millisecond)
+	defaultTo(&c.PeerTimeout, 5*time.Second)
+	defaultTo(&c.ConnectTimeout, c.PeerTimeout)
+	defaultTo(&c.Linger, 2*time.Second)
+	defaultTo(&c.CertificateGrace, time.Minute)
+	defaultTo(&c.Spin, 50*time.Microsecond)
 	for _, d := range []*time.Duration{&c.Probe, &c.PeerTimeout, &c.ConnectTimeout, &c.Spin, &c.IdleTimeout, &c.CertificateGrace} {
 		*d = min(*d, maxTime)
 	}
@@ -167,7 +167,7 @@ const idleTimeout = 5 * time.Minute
 // maxTime bounds every duration, so that sums of them do not overflow a Duration.
 const maxTime time.Duration = math.MaxInt64 / 4
 
-func def[T comparable](v *T, d T) {
+func defaultTo[T comparable](v *T, d T) {
 	var zero T
 	if *v == zero {
 		*v = d

@@ -70,16 +70,16 @@ type Context struct {
 	slow         atomic.Int32 // how many of them Trigger has waited for without result, until the next is queued
 	state        atomic.Int32
 	woken        atomic.Bool
-	frame        codeFrame
+	frame        userFrame
 	frameNumber  int
 	handshakes   atomic.Int64 // of TLS, that have failed: Stats.HandshakesFailed
 	handshakeLog loglimit.Limiter
 	panics       atomic.Int64          // that were recovered: Stats.Panics
 	broken       atomic.Pointer[error] // why the endpoint has ended by itself; nil: it has not
 
-	leading
+	drivingState
 	poller     *poller
-	waits      waiter // poller; in a test something else
+	waits      leaderPoller // poller; in a test something else
 	corks      atomic.Int32
 	background *backgroundPoller
 
@@ -99,7 +99,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 			return nil, fmt.Errorf("na: new context: %w", err)
 		}
 		c.waits = c.poller
-		c.poller.panicked = c.recovered
+		c.poller.panicked = c.onPanic
 	}
 	if c.poller != nil && !cls.domain.own.Unassisted {
 		if c.background, err = newBackgroundPoller(c); err != nil {
@@ -108,7 +108,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 		}
 	}
 	if c.ep, err = cls.domain.openEndpoint(c); err != nil { // the last that can fail: what it takes, as the listening socket, is kept
-		c.background.drop()
+		c.background.detach()
 		c.closePoller()
 		return nil, fmt.Errorf("na: new context: %w", err)
 	}
@@ -156,16 +156,16 @@ func (c *Context) Closing() bool { return c.state.Load() >= ctxClosing }
 // Draining reports whether Drain or Close was called: layers above begin nothing new.
 func (c *Context) Draining() bool { return c.state.Load() != ctxOpen }
 
-// settle waits for operations that have ended, were canceled most likely, while another goroutine used their memory, so
+// waitForUse waits for operations that have ended, were canceled most likely, while another goroutine used their memory, so
 // that a Trigger after a Cancel runs the callback. What it waits for is one copy, or one system call that does not wait. If that
 // takes longer all the same, the callback is for the Trigger after its end, and none before waits for it again.
-func (c *Context) settle() {
-	settle(settleTime, func() bool { return c.lingering.Load() <= c.slow.Load() })
+func (c *Context) waitForUse() {
+	spinUntil(settleTime, func() bool { return c.lingering.Load() <= c.slow.Load() })
 	c.slow.Store(c.lingering.Load())
 }
 
-// settle waits, for limit at the most, until other goroutines have done what is not worth sleeping for.
-func settle(limit time.Duration, done func() bool) {
+// spinUntil waits, for limit at the most, until other goroutines have done what is not worth sleeping for.
+func spinUntil(limit time.Duration, done func() bool) {
 	for i := 0; i < 100 && !done(); i++ {
 		runtime.Gosched()
 	}
@@ -187,13 +187,13 @@ func (c *Context) Close() {
 	}
 }
 
-// deliver queues an operation that has ended.
-func (c *Context) deliver(op *Op) {
+// queueEnded queues an operation that has ended.
+func (c *Context) queueEnded(op *Op) {
 	c.cq.push(&op.task)
-	c.rouse()
+	c.wakeLeader()
 }
 
-func (c *Context) cancel(t ticket) {
+func (c *Context) cancelOp(t ticket) {
 	if c.state.Load() != ctxReleased {
 		c.ep.cancelTicket(t)
 	}
@@ -206,34 +206,34 @@ func (c *Context) callbackReturned() {
 	}
 }
 
-func (c *Context) releasable() bool {
+func (c *Context) isReleasable() bool {
 	return c.state.Load() == ctxShut && c.live.Load() == 0 && !c.ep.isLingering()
 }
 
 // tryRelease gives everything back when c is closed and drained, unless somebody leads, who then does.
 func (c *Context) tryRelease() {
-	if !c.releasable() {
+	if !c.isReleasable() {
 		return
 	}
 	if !c.loop.TryLead() {
-		c.rouse()
+		c.wakeLeader()
 		return
 	}
-	if c.releasable() {
-		c.release()
+	if c.isReleasable() {
+		c.releaseLocked()
 	}
 	c.loop.Unlead() // which is tryRelease again, for one who found the lead taken meanwhile
 }
 
-// release is called with lead held, and reports whether c has been given back. Closed reports true once it is done.
-func (c *Context) release() bool {
+// releaseLocked is called with lead held, and reports whether c has been given back. Closed reports true once it is done.
+func (c *Context) releaseLocked() bool {
 	if c.state.Load() != ctxShut || c.ep.isLingering() || !c.live.CompareAndSwap(0, drained) {
 		return c.state.Load() == ctxReleased
 	}
 	c.background.stop()
 	c.ep.release()
 	c.closePoller()
-	c.class.released(c)
+	c.class.onContextReleased(c)
 	returnFrame(c.frameNumber)
 	c.state.Store(ctxReleased)
 	if c.driver != nil {

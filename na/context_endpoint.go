@@ -9,7 +9,7 @@ func (c *Context) pollSoon() {
 		c.driver.Wake()
 	}
 	c.nudged.Store(true)
-	if c.asleep() {
+	if c.isAsleep() {
 		c.waits.wake()
 	}
 }
@@ -29,8 +29,8 @@ func (c *Context) receiveAll() {
 	if c.poller == nil {
 		return
 	}
-	c.peek()
-	for left := c.poller.rounds(); left > 0 && c.waits.wait(0) == eventsAtOnce; left-- {
+	c.pollInlets()
+	for left := c.poller.waitRounds(); left > 0 && c.waits.wait(0) == eventsAtOnce; left-- {
 	}
 }
 
@@ -41,7 +41,7 @@ func (c *Context) tryPoll() {
 	}
 	if c.state.Load() != ctxReleased {
 		now := c.Now()
-		c.look(now)
+		c.pollAll(now)
 		c.ep.Poll(now)
 	}
 	c.loop.Unlead()

@@ -47,7 +47,7 @@ func sleeper(t *testing.T, c *Context, timeout time.Duration) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- c.Progress(timeout) }()
-	eventually(t, "Progress sleeps", c.asleep)
+	eventually(t, "Progress sleeps", c.isAsleep)
 	return done
 }
 
@@ -203,7 +203,7 @@ func TestFollowerLeads(t *testing.T) {
 	f.plugin.skew.Store(int64(2 * time.Hour))
 	c.pollSoon()
 	require.ErrorIs(t, received(t, leader, "the leader's time is over"), ErrTimeout)
-	eventually(t, "the second leads", func() bool { return c.loop.Parked() == 0 && c.asleep() })
+	eventually(t, "the second leads", func() bool { return c.loop.Parked() == 0 && c.isAsleep() })
 	f.end(op, Result{})
 	require.NoError(t, received(t, follower, "the second hears of the completion"))
 	c.Trigger(0)
@@ -537,7 +537,7 @@ func TestDriver(t *testing.T) {
 		e := f.e
 		e.Lock()
 		for o := e.receivers.head; o != nil; o = e.receivers.head {
-			e.finish(o, Result{})
+			e.finishOp(o, Result{})
 		}
 		e.Unlock()
 		return ready()
@@ -630,7 +630,7 @@ func TestTriggerWaitsForNoDisk(t *testing.T) {
 		c, _ := newFakeOf(t, &fakePlugin{drive: func(_ *fakeCarrier, _ time.Duration, ready func() bool) bool { return ready() }}, Config{})
 		var ended, others int
 		op := c.NewOp(func(*Op, Result) { ended++ })
-		tk, err := op.start(kindPut, Addr{})
+		tk, err := op.beginLife(kindPut, Addr{})
 		require.NoError(t, err)
 		require.True(t, tk.hold())
 		disk, read := make(chan struct{}), make(chan struct{})
@@ -646,7 +646,7 @@ func TestTriggerWaitsForNoDisk(t *testing.T) {
 		other := c.NewOp(func(*Op, Result) { others++ })
 		begun := time.Now() // of the bubble: nobody's but who sleeps
 		for range 20 {
-			tk, err := other.start(kindPost, Addr{})
+			tk, err := other.beginLife(kindPost, Addr{})
 			require.NoError(t, err)
 			require.True(t, tk.finish(Result{}))
 			c.Trigger(0)

@@ -8,11 +8,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A sink is bulk data that arrives: our get, a put of the peer, or the body of a message.
+// A inboundBulk is bulk data that arrives: our get, a put of the peer, or the body of a message.
 //
 //	our get ─ beginMoves ─► sink ─ DATA… ─► the peer's DONE, or all bytes over an Exact carrier, end the get
 //	PUT of the peer ──────► sink ─ DATA… ─► all bytes: DONE
-type sink struct {
+type inboundBulk struct {
 	op    *Op // our get, while it has not ended
 	id    uint64
 	mem   *Mem
@@ -27,7 +27,7 @@ type sink struct {
 }
 
 // dropSink has a sink take nothing more. It is used again when the carrier has no view of it.
-func (e *endpoint) dropSink(s *sink) {
+func (e *endpoint) dropSink(s *inboundBulk) {
 	s.dead, s.op = true, nil
 	if s.views > 0 {
 		return
@@ -43,7 +43,7 @@ func (e *endpoint) dropSink(s *sink) {
 }
 
 // sinkOf returns the sink that a DATA frame is for, or nil.
-func (l *session) sinkOf(h *frame.Header) *sink {
+func (l *session) sinkOf(h *frame.Header) *inboundBulk {
 	if h.Flags&frame.FlagBody != 0 {
 		return l.arrivals[h.Op]
 	}
@@ -61,29 +61,29 @@ func (l *session) sinkOf(h *frame.Header) *sink {
 // message. Everything is checked before: a stream's pieces follow one another without gap or overlap, and no carrier places
 // more bytes than were asked for. An error means that the peer broke the protocol: the carrier calls Fail with it. Locked.
 func (l *session) Place(h *frame.Header) (carrier.View, error) {
-	v, err := l.place(h)
+	v, err := l.placeData(h)
 	if err != nil {
 		return nil, err
 	}
-	return l.e.lend(v), nil
+	return l.e.lendView(v), nil
 }
 
-// place is Place, whose View is not lent yet.
-func (l *session) place(h *frame.Header) (view, error) {
+// placeData is Place, whose View is not lent yet.
+func (l *session) placeData(h *frame.Header) (view, error) {
 	n := int64(h.Payload())
 	v := view{n: n}
 	if l.state == stateDown {
 		return v, nil
 	}
 	l.makeBusy()
-	l.alive()
+	l.noteAlive()
 	if !l.Up() {
 		return v, WithText(ErrProtocol, fmt.Sprintf("%v frame before the HELLO", h.Kind))
 	}
 	if !h.Kind.Bulk() && !h.Kind.IsSkipped() {
 		return l.placeMessage(h)
 	}
-	if err := l.header(h); err != nil || h.Kind.IsSkipped() {
+	if err := l.checkHeader(h); err != nil || h.Kind.IsSkipped() {
 		return v, err
 	}
 	if h.Flags&frame.FlagStream != 0 {
@@ -123,14 +123,14 @@ func (l *session) Placed(of carrier.View) error {
 	}
 	if v.chunk != nil {
 		l.placedStream(&v)
-		l.sign()
+		l.noteIdleSign()
 		return nil
 	}
 	s := v.sink
 	if l.state == stateDown || s == nil {
 		return nil
 	}
-	l.sign()
+	l.noteIdleSign()
 	s.views--
 	if s.dead {
 		l.e.dropSink(s)
@@ -153,15 +153,15 @@ func (l *session) Placed(of carrier.View) error {
 	switch {
 	case o == nil && s.got == s.n:
 		delete(l.sinks, s.id)
-		l.control(frame.Header{Kind: frame.Done, Op: s.id, Tag: uint64(s.code)})
+		l.queueControl(frame.Header{Kind: frame.Done, Op: s.id, Tag: uint64(s.code)})
 		l.e.dropSink(s)
 	case o == nil:
 	case s.code != OK: // ErrFault: nothing else takes the memory of an operation that has not ended
-		l.faulted(o)
+		l.failMemory(o)
 	default:
 		o.x.at = s.got
 		if o.x.at == o.x.n && l.route.Exact {
-			l.e.finish(o, Result{N: o.x.n, Fate: Ran, Addr: l.addr()})
+			l.e.finishOp(o, Result{N: o.x.n, Fate: Ran, Addr: l.addr()})
 		}
 	}
 	return nil

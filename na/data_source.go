@@ -8,13 +8,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A source is bulk data that leaves: our put, a get of the peer that we serve, or the body of a message. It waits in its flow for its turn, or its
+// A outboundBulk is bulk data that leaves: our put, a get of the peer that we serve, or the body of a message. It waits in its flow for its turn, or its
 // last pieces are with the carrier.
 //
 //	our put ─ beginMoves ─► PUT, source ─ DATA… ─► the last piece is sent: gone. The peer's DONE ends the put
 //	GET of the peer ─────────► source ─ DATA… ─► the last piece is sent: DONE, gone
 //	enqueueSend ────► BODY, source ─ DATA… ─► the last piece is sent: the message leaves
-type source struct {
+type outboundBulk struct {
 	op     *Op // our put, or message with a body, while it has not ended
 	serve  bool
 	mem    *Mem
@@ -43,9 +43,9 @@ func (l *session) beginMoves() {
 		h := frame.Header{Kind: frame.Get, Op: o.id, Tail: frame.Tail{Token: o.x.key.Token, Offset: o.x.roff, Length: o.x.n}}
 		if o.kind == kindGet {
 			o.x.sink = l.e.sinks.get()
-			*o.x.sink = sink{op: o, mem: o.x.mem, off: o.x.loff, n: o.x.n}
-			if !l.reaches(o) {
-				l.control(h)
+			*o.x.sink = inboundBulk{op: o, mem: o.x.mem, off: o.x.loff, n: o.x.n}
+			if !l.readsDirectly(o) {
+				l.queueControl(h)
 			}
 			continue
 		}
@@ -54,33 +54,33 @@ func (l *session) beginMoves() {
 			s := l.e.sources.get()
 			s.op, s.mem, s.id, s.off, s.n, s.flow = o, o.x.mem, o.id, o.x.loff, o.x.n, o.x.flow
 			o.x.source = s
-			l.queue(s)
+			l.queueSource(s)
 		}
 		l.controlOn(o.x.flow, h)
 	}
 }
 
-// serve begins to answer a peer's get.
-func (l *session) serve(id uint64, mem *Mem, off, n int64) {
+// serveGet begins to answer a peer's get.
+func (l *session) serveGet(id uint64, mem *Mem, off, n int64) {
 	l.e.reached++
 	s := l.e.sources.get()
 	s.serve, s.mem, s.id, s.off, s.n, s.flow = true, mem, id, off, n, l.flowFor(n)
 	if l.served == nil {
-		l.served = map[uint64]*source{}
+		l.served = map[uint64]*outboundBulk{}
 	}
 	l.served[id] = s
-	l.queue(s)
+	l.queueSource(s)
 }
 
-// queue has s wait for its turn.
-func (l *session) queue(s *source) {
+// queueSource has s wait for its turn.
+func (l *session) queueSource(s *outboundBulk) {
 	s.queued = true
-	l.flows[s.flow].of(s).push(s)
+	l.flows[s.flow].queueOf(s).push(s)
 	l.markPending()
 }
 
-// piece sends a piece of the next source in turn, of most bytes.
-func (l *session) piece(f carrier.Lane, w carrier.Writer, most int) {
+// sendPiece sends a piece of the next source in turn, of most bytes.
+func (l *session) sendPiece(f carrier.Lane, w carrier.Writer, most int) {
 	s := l.flows[f].next()
 	s.queued = false
 	if s.dead || s.code != OK {
@@ -105,12 +105,12 @@ func (l *session) piece(f carrier.Lane, w carrier.Writer, most int) {
 	case s.at == s.n:
 	case s.bytes != nil:
 		s.queued = true
-		l.flows[f].bodies.unpop(s)
+		l.flows[f].bodies.unpopFront(s)
 	default:
-		l.queue(s)
+		l.queueSource(s)
 	}
 	s.views++
-	w.Piece(l.head(f, int(n)), l.e.lend(v))
+	w.Piece(l.completeHeader(f, int(n)), l.e.lendView(v))
 }
 
 // Sent is called when the payload of v is on its way, complete, or when nothing more of it will be. A view whose memory was
@@ -125,8 +125,8 @@ func (l *session) Sent(of carrier.View) {
 	}
 	if v.chunk != nil {
 		v.chunk.drop()
-		v.stream.out.rest()
-		l.sign()
+		v.stream.out.releaseIdleChunk()
+		l.noteIdleSign()
 		return
 	}
 	s := v.source
@@ -140,7 +140,7 @@ func (l *session) Sent(of carrier.View) {
 	if s.serve && v.code == OK {
 		s.mem.countServed(l, v.n)
 	}
-	l.sign() // the peer takes bytes: behind so much of them it may not have seen our Ping yet
+	l.noteIdleSign() // the peer takes bytes: behind so much of them it may not have seen our Ping yet
 	if s.code == OK {
 		s.code = v.code
 	}
@@ -151,23 +151,23 @@ func (l *session) Sent(of carrier.View) {
 // that the peer's word about what it got cannot come first. Locked.
 func (l *session) Faulted(v carrier.View) {
 	if s := v.(*view).source; s != nil && s.op != nil {
-		l.faulted(s.op)
+		l.failMemory(s.op)
 	}
 }
 
-// faulted ends an operation of this process whose local memory could not be read or written.
-func (l *session) faulted(o *Op) {
-	l.e.cancel(o, WithText(ErrFault, fmt.Sprintf(
+// failMemory ends an operation of this process whose local memory could not be read or written.
+func (l *session) failMemory(o *Op) {
+	l.e.cancelOp(o, WithText(ErrFault, fmt.Sprintf(
 		"the local memory could not be read or written, somewhere from byte %d to %d: memory fault", o.x.loff, o.x.loff+o.x.n)))
 }
 
 // dropSource has a source send nothing more; what is with the carrier already goes on.
-func (l *session) dropSource(s *source) {
+func (l *session) dropSource(s *outboundBulk) {
 	s.dead, s.op = true, nil
 	if !s.queued {
 		return // its last piece ends it
 	}
-	q := l.flows[s.flow].of(s)
+	q := l.flows[s.flow].queueOf(s)
 	if i := slices.Index(q.all(), s); i >= 0 {
 		q.remove(i)
 	}
@@ -176,7 +176,7 @@ func (l *session) dropSource(s *source) {
 }
 
 // settleSource ends s when it neither waits for its turn nor is with the carrier.
-func (l *session) settleSource(s *source) {
+func (l *session) settleSource(s *outboundBulk) {
 	if s.queued || s.views > 0 {
 		return
 	}
@@ -191,16 +191,16 @@ func (l *session) settleSource(s *source) {
 		case s.code == OK:
 			l.bodySent(o)
 		default:
-			l.e.cancel(o, s.code)
+			l.e.cancelOp(o, s.code)
 		}
 	}
 	l.e.sources.put(s)
 }
 
 // endSources drops all sources of a flow: the session is over.
-func endSources(q *fifo[*source]) {
+func endSources(q *fifo[*outboundBulk]) {
 	for _, s := range q.all() {
 		s.dead, s.op = true, nil
 	}
-	*q = fifo[*source]{}
+	*q = fifo[*outboundBulk]{}
 }

@@ -15,20 +15,20 @@ type view struct {
 	bytes  []byte // of a body, instead of mem
 	off    int64
 	n      int64
-	source *source   // what it is a piece of, sending
-	sink   *sink     // and receiving
-	msg    *arriving // instead of mem: a message
-	chunk  *chunk    // bytes are of it, of a stream
-	stream *Stream   // that it is of,
-	at     int64     // and where it is placed
-	out    bool      // it is with the carrier
-	code   Code      // why it is gone: ErrRevoked after a Borrow that reported false, ErrFault after Fault
+	source *outboundBulk  // what it is a piece of, sending
+	sink   *inboundBulk   // and receiving
+	msg    *placedMessage // instead of mem: a message
+	chunk  *chunk         // bytes are of it, of a stream
+	stream *Stream        // that it is of,
+	at     int64          // and where it is placed
+	out    bool           // it is with the carrier
+	code   Code           // why it is gone: ErrRevoked after a Borrow that reported false, ErrFault after Fault
 }
 
 var _ carrier.View = (*view)(nil)
 
-// lend returns a View for the carrier, like v. It comes back with endpoint.takeBack. Locked.
-func (e *endpoint) lend(v view) *view {
+// lendView returns a View for the carrier, like v. It comes back with endpoint.takeBack. Locked.
+func (e *endpoint) lendView(v view) *view {
 	p := e.views.get()
 	*p, p.out = v, true
 	return p
@@ -70,7 +70,7 @@ func (v *view) Borrow() bool {
 		return v.code == OK
 	}
 	switch {
-	case own && !v.mem.join(), !own && !v.mem.Acquire():
+	case own && !v.mem.acquireLocal(), !own && !v.mem.Acquire():
 		v.code = ErrRevoked
 	case own && !v.t.hold():
 		v.mem.Release()

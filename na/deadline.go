@@ -24,13 +24,13 @@ type Deadline struct {
 // checkField returns the error of a deadline whose Field is not in the message.
 func (d Deadline) checkField(msg []byte) error {
 	if d.At != 0 && (d.Field < 0 || d.Field > len(msg)-4) {
-		return outside("the message", int64(d.Field), 4, int64(len(msg)))
+		return outOfRange("the message", int64(d.Field), 4, int64(len(msg)))
 	}
 	return nil
 }
 
-// stamp writes into a message that leaves now how much time is left. It reports false when there is none.
-func (d Deadline) stamp(buf []byte, now time.Duration) bool {
+// stampMessage writes into a message that leaves now how much time is left. It reports false when there is none.
+func (d Deadline) stampMessage(buf []byte, now time.Duration) bool {
 	left := d.At - now
 	if left <= 0 {
 		return false

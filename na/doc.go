@@ -13,7 +13,7 @@
 // [Class.Register], [Context.Put], [Context.Get] and [Op.Cancel]. Transports come from package plugins/all or from one of the plugins.
 //
 //	Context: SendUnexpected, RecvUnexpected, SendExpected, RecvExpected, Put, Get, Lookup, Lease, Deregister
-//	      │ Op.start ─► ticket                                        Done(op, result)
+//	      │ Op.beginLife ─► ticket                                        Done(op, result)
 //	      ▼                                                                ▲ Trigger (user code runs here only)
 //	  endpoint: sessions, envelopes, memory ─► finish ─► completion queue
 //	      │ Session.Pull        ▲ Session.Deliver, Place

@@ -46,7 +46,7 @@ type domain struct {
 	session atomic.Uint64 // sessions made so far
 	unsent  atomic.Int64  // bytes of streams that wait to leave
 	missed  atomic.Int64  // bytes of room that the last peer without any was refused, less what others have yielded since
-	self    self
+	self    selfCarrier
 
 	mu       sync.Mutex // guards the fields below
 	mems     map[[16]byte]memEntry
@@ -54,7 +54,7 @@ type domain struct {
 	reserved int64          // bytes of envelopes guaranteed to peers
 	room     int64          // likewise, of room
 	eps      []*endpoint
-	offers   map[frame.Secret]offer
+	offers   map[frame.Secret]transportOffer
 }
 
 // memEntry is registered memory; what has a session, as a lease has, is for that one only.
@@ -67,7 +67,7 @@ var _ carrier.Class = (*domain)(nil)
 
 // openDomain has p open its network for cls, and beside, if that is not nil, another one.
 func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Companion) (*domain, error) {
-	d := &domain{cls: cls, cfg: cls.cfg, start: time.Now(), mems: map[[16]byte]memEntry{}, bound: map[uint64]int{}, offers: map[frame.Secret]offer{}}
+	d := &domain{cls: cls, cfg: cls.cfg, start: time.Now(), mems: map[[16]byte]memEntry{}, bound: map[uint64]int{}, offers: map[frame.Secret]transportOffer{}}
 	if d.clock, _ = p.(simhook.Clock); d.clock != nil {
 		d.driven = d.clock.Driven()
 	}
@@ -84,7 +84,7 @@ func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Comp
 	if n == nil {
 		return nil, brokenContract(p.Scheme(), "Open returned neither a Network nor an error")
 	}
-	d.add(p.Scheme(), n)
+	d.addContext(p.Scheme(), n)
 	if err := cmp.Or(checkNetwork(p.Scheme(), n), d.checkSelf()); err != nil {
 		d.logCloseError(d.close())
 		return nil, err
@@ -93,7 +93,7 @@ func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Comp
 	d.faults, _ = n.Names.(simhook.Faults)
 	d.self.dom, d.self.route = d, route{network: &network{}, carrier: &d.self}
 	if beside != nil {
-		if err := d.join(beside); err != nil {
+		if err := d.openSecond(beside); err != nil {
 			d.logCloseError(d.close())
 			return nil, err
 		}
@@ -103,7 +103,7 @@ func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Comp
 	return d, nil
 }
 
-func (d *domain) add(scheme string, n *carrier.Network) {
+func (d *domain) addContext(scheme string, n *carrier.Network) {
 	d.networks = append(d.networks, network{Network: *n, scheme: scheme, self: cmp.Or(n.Listen, d.PrivateName(scheme))})
 }
 
@@ -131,7 +131,7 @@ func privatePrefix(scheme string) string { return scheme + "://@" }
 
 // Config implements carrier.Class.
 func (d *domain) Config() carrier.Config {
-	return carrier.Config{Logger: d.cfg.log(), PeerTimeout: d.cfg.PeerTimeout, Contexts: d.cfg.Contexts, Eager: d.cfg.Eager, Poller: pollerSupported && !d.driven}
+	return carrier.Config{Logger: d.cfg.logger(), PeerTimeout: d.cfg.PeerTimeout, Contexts: d.cfg.Contexts, Eager: d.cfg.Eager, Poller: pollerSupported && !d.driven}
 }
 
 func (d *domain) limits() Limits {
@@ -180,7 +180,7 @@ func (d *domain) close() error {
 // logCloseError logs an error of close, if that is not nil. The logger is the program's: no lock is held.
 func (d *domain) logCloseError(err error) {
 	if err != nil {
-		d.cfg.log().Error("na: the network of a closed class could not be given back: its address may stay in use",
+		d.cfg.logger().Error("na: the network of a closed class could not be given back: its address may stay in use",
 			"address", d.networks[0].self, "error", err)
 	}
 }
@@ -213,14 +213,14 @@ func (d *domain) openEndpoint(c *Context) (*endpoint, error) {
 
 // Context implements carrier.Class.
 func (d *domain) Context(target int) carrier.Core {
-	if e := d.endpoint(target); e != nil {
+	if e := d.endpointOf(target); e != nil {
 		return e
 	}
 	return nil
 }
 
-// endpoint returns the endpoint of a target id, or nil.
-func (d *domain) endpoint(target int) *endpoint {
+// endpointOf returns the endpoint of a target id, or nil.
+func (d *domain) endpointOf(target int) *endpoint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if target < 0 || target >= len(d.eps) {
@@ -236,14 +236,14 @@ func (d *domain) register(m *Mem) error {
 			return err
 		}
 	}
-	d.publish(m, m.only)
+	d.bindToSession(m, m.only)
 	return nil
 }
 
-// publish binds registered memory to one session, if that is not 0.
-func (d *domain) publish(m *Mem, session uint64) {
+// bindToSession binds registered memory to one session, if that is not 0.
+func (d *domain) bindToSession(m *Mem, session uint64) {
 	d.mu.Lock()
-	d.unbind(d.mems[m.Key().Token])
+	d.unbindMem(d.mems[m.Key().Token])
 	d.mems[m.Key().Token] = memEntry{m, session}
 	if session != 0 {
 		d.bound[session]++
@@ -251,21 +251,21 @@ func (d *domain) publish(m *Mem, session uint64) {
 	d.mu.Unlock()
 }
 
-// unpublish stops peers from reaching m, and reports whether they could.
-func (d *domain) unpublish(m *Mem) bool {
+// unpublishMem stops peers from reaching m, and reports whether they could.
+func (d *domain) unpublishMem(m *Mem) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	entry := d.mems[m.Key().Token]
 	if entry.m != m {
 		return false
 	}
-	d.unbind(entry)
+	d.unbindMem(entry)
 	delete(d.mems, m.Key().Token)
 	return true
 }
 
-// registered returns at most that many of what is published.
-func (d *domain) registered(most int) []*Mem {
+// listRegistered returns at most that many of what is published.
+func (d *domain) listRegistered(most int) []*Mem {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	all := make([]*Mem, 0, max(min(most, len(d.mems)), 0))
@@ -278,8 +278,8 @@ func (d *domain) registered(most int) []*Mem {
 	return all
 }
 
-// unbind ends the binding of memory that is unpublished, or published for another session. d.mu is held.
-func (d *domain) unbind(entry memEntry) {
+// unbindMem ends the binding of memory that is unpublished, or published for another session. d.mu is held.
+func (d *domain) unbindMem(entry memEntry) {
 	if s := entry.session; s != 0 {
 		if d.bound[s]--; d.bound[s] == 0 {
 			delete(d.bound, s)
@@ -287,26 +287,26 @@ func (d *domain) unbind(entry memEntry) {
 	}
 }
 
-// rebind binds memory to another session, if it is still published.
-func (d *domain) rebind(m *Mem, session uint64) {
+// rebindMem binds memory to another session, if it is still published.
+func (d *domain) rebindMem(m *Mem, session uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if entry := d.mems[m.Key().Token]; entry.m == m {
-		d.unbind(entry)
+		d.unbindMem(entry)
 		d.mems[m.Key().Token] = memEntry{m, session}
 		d.bound[session]++
 	}
 }
 
-// binds reports whether memory is registered for a session alone.
-func (d *domain) binds(session uint64) bool {
+// isBound reports whether memory is registered for a session alone.
+func (d *domain) isBound(session uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.bound[session] > 0
 }
 
-// reach finds the memory that a peer's request names and checks the request: token, session, access and range.
-func (d *domain) reach(l *session, t frame.Tail, need Access) (*Mem, Code) {
+// findMem finds the memory that a peer's request names and checks the request: token, session, access and range.
+func (d *domain) findMem(l *session, t frame.Tail, need Access) (*Mem, Code) {
 	d.mu.Lock()
 	entry, ok := d.mems[t.Token]
 	d.mu.Unlock()

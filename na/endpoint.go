@@ -29,8 +29,8 @@ const (
 	maxLookups         = 1024     // lookups of one context
 )
 
-// full is the error of an operation of which as many wait as may.
-func full(limit int, what string) error {
+// queueFullError is the error of an operation of which as many wait as may.
+func queueFullError(limit int, what string) error {
 	return WithText(ErrAgain, fmt.Sprintf("%d %s already, which is the limit", limit, what))
 }
 
@@ -87,14 +87,14 @@ type endpoint struct {
 	arrived   atomic.Int32 // messages in it
 
 	ops       []*Op // the operations that are taken in
-	exts      spares[opExt]
+	exts      spares[opExtra]
 	freeEnvs  []*Envelope
-	buffers   []*buffer // that nobody uses,
-	idleBytes int       // and their bytes
-	sources   spares[source]
-	sinks     spares[sink]
+	buffers   []*messageBuffer // that nobody uses,
+	idleBytes int              // and their bytes
+	sources   spares[outboundBulk]
+	sinks     spares[inboundBulk]
 	incoming  spares[body]
-	arrivings spares[arriving]
+	arrivings spares[placedMessage]
 	views     spares[view]
 	head      frame.Header // of the frame that leaves now
 	stats     Stats
@@ -129,7 +129,7 @@ func (e *endpoint) Poller() carrier.Poller {
 // PollSoon implements carrier.Core. Where nobody leads the background poller polls: the endpoint's own timers, which call pollSoon, do not need that.
 func (e *endpoint) PollSoon() {
 	e.nctx.pollSoon()
-	if e.nctx.driver == nil && !e.nctx.asleep() {
+	if e.nctx.driver == nil && !e.nctx.isAsleep() {
 		e.nctx.background.startTicking()
 	}
 }
@@ -152,8 +152,8 @@ func (e *endpoint) startLookup(t ticket, text string) {
 		return
 	}
 	e.mu.Lock()
-	if err := e.refusal(t); err != nil {
-		e.refuse(t, err)
+	if err := e.refusalOf(t); err != nil {
+		e.refuseStart(t, err)
 		return
 	}
 	addr, err := ParseAddr(text)
@@ -162,10 +162,10 @@ func (e *endpoint) startLookup(t ticket, text string) {
 			text, e.dom.own.scheme, addr.Scheme()))
 	}
 	if err == nil && e.lookups.n >= maxLookups {
-		err = full(maxLookups, "lookups of the context are under way")
+		err = queueFullError(maxLookups, "lookups of the context are under way")
 	}
 	if err != nil {
-		e.refuse(t, err)
+		e.refuseStart(t, err)
 		return
 	}
 	o, lk := e.beginExt(t), &lookup{op: t.op}
@@ -179,7 +179,7 @@ func (e *endpoint) startLookup(t ticket, text string) {
 			if err == nil {
 				r.Addr, r.Err = e.lookedUp(addr, name)
 			}
-			e.finish(lk.op, r)
+			e.finishOp(lk.op, r)
 		}
 		e.mu.Unlock()
 	})
@@ -204,7 +204,7 @@ func (e *endpoint) startSendUnexpected(t ticket, to Addr, tag Tag, buf []byte, b
 		e.returnRoom(to, len(buf)) // a claim ends with the send
 		return
 	}
-	e.send(t, kindSendUnexpected, to, tag, buf, packed{}, nil, by, 0)
+	e.send(t, kindSendUnexpected, to, tag, buf, packedBody{}, nil, by, 0)
 }
 
 // startSendExpected sends buf to the receive that the peer has posted for this context and tag. No envelope is used. A
@@ -218,17 +218,17 @@ func (e *endpoint) startSendExpected(t ticket, to Addr, tag Tag, buf, body []byt
 		}
 		return
 	}
-	p := packed{body: body}
+	p := packedBody{body: body}
 	var err error
 	if copied && body != nil {
-		p, err = e.pack(to, body)
+		p, err = e.packBody(to, body)
 	}
 	e.send(t, kindSendExpected, to, tag, buf, p, err, Deadline{}, most)
 }
 
-func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p packed, bad error, by Deadline, most int) {
+func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p packedBody, bad error, by Deadline, most int) {
 	body := p.body
-	if k == kindSendUnexpected && (e.dom.cfg.OnNoCredit != Queue && !t.op.expedited || t.op.hasty) && e.short(to) {
+	if k == kindSendUnexpected && (e.dom.cfg.OnNoCredit != Queue && !t.op.expedited || t.op.hasty) && e.hasNoEnvelope(to) {
 		e.nctx.tryPoll() // credit may have arrived that nobody has read (G11)
 	}
 	e.mu.Lock()
@@ -252,17 +252,17 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 		err = WithText(ErrNoCredit, fmt.Sprintf(
 			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", e.dom.cfg.SendQueue))
 	case k == kindSendExpected && l.answers >= maxAnswers:
-		err = full(maxAnswers, "expected messages to the peer wait to leave")
+		err = queueFullError(maxAnswers, "expected messages to the peer wait to leave")
 	}
 	if err != nil {
-		p.unpack(nil)
+		p.release(nil)
 		if claimed != nil {
 			claimed.returnRoom(claim)
 		}
-		e.refuse(t, err)
+		e.refuseStart(t, err)
 		return
 	}
-	o := e.begin(t)
+	o := e.takeIn(t)
 	o.session, o.tag, o.buf, o.by, o.most, o.room = l, tag, buf, by, most, claim
 	if body != nil {
 		o.x = e.exts.get()
@@ -284,7 +284,7 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 func (e *endpoint) startRecvUnexpected(t ticket) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.refusal(t); err != nil {
+	if err := e.refusalOf(t); err != nil {
 		t.finish(Result{Err: err})
 		return
 	}
@@ -293,7 +293,7 @@ func (e *endpoint) startRecvUnexpected(t ticket) {
 		t.finish(Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
 		return
 	}
-	e.receivers.push(e.begin(t))
+	e.receivers.push(e.takeIn(t))
 }
 
 // startRecvExpected receives the message with tag from a peer into buf; a longer one of up to most bytes in Result.Envelope,
@@ -309,13 +309,13 @@ func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, m
 	case l.posted.find(tag) != nil:
 		err = WithText(ErrBusy, "a receive of this peer and tag is posted already")
 	case l.recvs.n-maxRecvs >= e.dom.cfg.SendQueue: // calls wait in the send queue with their receives posted
-		err = full(l.recvs.n, "receives of the peer are posted")
+		err = queueFullError(l.recvs.n, "receives of the peer are posted")
 	}
 	if err != nil {
-		e.refuse(t, err)
+		e.refuseStart(t, err)
 		return
 	}
-	o := e.begin(t)
+	o := e.takeIn(t)
 	o.session, o.tag, o.buf, o.most = l, tag, buf, most
 	l.posted.add(o)
 	l.waiting++
@@ -348,7 +348,7 @@ func (e *endpoint) startMove(t ticket, local *Mem, loff int64, to Addr, key Key,
 		limit *= 2
 	}
 	if err == nil && l.queuedMoves.n >= limit {
-		err = full(limit, "gets and puts to the peer wait to begin")
+		err = queueFullError(limit, "gets and puts to the peer wait to begin")
 	}
 	if err != nil {
 		e.mu.Unlock()
@@ -381,7 +381,7 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 		limit = maxExpeditedLeases
 	}
 	if err == nil && l.leases.n >= limit {
-		err = full(limit, "leases of the peer have not ended")
+		err = queueFullError(limit, "leases of the peer have not ended")
 	}
 	if err == nil && e.leases[leaseKey{l, tag}] != nil {
 		err = WithText(ErrBusy, "a lease for this peer and tag has not ended")
@@ -397,7 +397,7 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 	o.session, o.tag, o.x.mem = l, tag, m
 	e.leases[leaseKey{l, tag}] = o
 	e.tokens[m.Key().Token] = o
-	e.dom.publish(m, l.id)
+	e.dom.bindToSession(m, l.id)
 	l.waiting++
 	l.leases.push(o)
 	e.Unlock()
@@ -406,8 +406,8 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 // giveBack tells the owner of a lease that it is not needed any more. Best effort, no completion.
 func (e *endpoint) giveBack(to Addr, key Key) {
 	e.mu.Lock()
-	if l := e.find(to); l != nil && l.Up() && !e.shut {
-		l.control(giveBack(key))
+	if l := e.findSession(to); l != nil && l.Up() && !e.shut {
+		l.queueControl(giveBack(key))
 	}
 	e.Unlock()
 }
@@ -421,7 +421,7 @@ func (e *endpoint) cancelTicket(t ticket) {
 		return // being started: it will see Canceling; or ended
 	}
 	stop := t.op.lookupStop()
-	e.cancel(t.op, ErrCanceled)
+	e.cancelOp(t.op, ErrCanceled)
 	e.Unlock()
 	if stop != nil {
 		stop()
@@ -440,24 +440,24 @@ func (e *endpoint) shutDown() {
 		e.routes[i].carrier.Shut()
 	}
 	for o := e.receivers.head; o != nil; o = e.receivers.head {
-		e.finish(o, Result{Err: ErrClosed})
+		e.finishOp(o, Result{Err: ErrClosed})
 	}
 	var stops []func()
 	for o := e.lookups.head; o != nil; o = e.lookups.head {
 		if stop := o.lookupStop(); stop != nil {
 			stops = append(stops, stop)
 		}
-		e.finish(o, Result{Err: ErrClosed})
+		e.finishOp(o, Result{Err: ErrClosed})
 	}
-	for _, l := range e.sorted() {
+	for _, l := range e.sortedSessions() {
 		l.close(ErrClosed, ErrClosed, "the process closed the context", false)
 	}
 	for o, _ := e.timers.First(); o != nil; o, _ = e.timers.First() { // without those of calls by now
-		e.finish(o, Result{Err: ErrClosed})
+		e.finishOp(o, Result{Err: ErrClosed})
 	}
 	for env := e.takeEnvelope(); env != nil; env = e.takeEnvelope() {
-		e.accept(env)
-		e.discard(env)
+		e.acceptMessage(env)
+		e.discardMessage(env)
 	}
 	e.countArrived()
 	e.pending = e.pending[:0]
@@ -513,9 +513,9 @@ func (e *endpoint) peerStats() []PeerStats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var all []PeerStats
-	for _, l := range e.sorted() {
+	for _, l := range e.sortedSessions() {
 		if l.Up() {
-			all = append(all, l.gauges())
+			all = append(all, l.peerStats())
 		}
 	}
 	return all

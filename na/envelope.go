@@ -38,12 +38,12 @@ type Envelope struct {
 	accepted  bool
 	withdrawn bool
 	watched   bool
-	holder    heldby.Holder // what has taken it and not accepted it; nil: nobody has said
-	inbox     bool          // no receive has taken it
-	made      bool          // by upper.Records
-	buf       *buffer       // under Data
-	slab      []byte        // the buffer under Body
-	taken     int           // bytes of room that go back with Free
+	holder    heldby.Holder  // what has taken it and not accepted it; nil: nobody has said
+	inbox     bool           // no receive has taken it
+	made      bool           // by upper.Records
+	buf       *messageBuffer // under Data
+	slab      []byte         // the buffer under Body
+	taken     int            // bytes of room that go back with Free
 }
 
 // Accept takes the message for good, and returns the guaranteed room to the sender. It reports false when the sender has

@@ -19,9 +19,9 @@ import (
 // Beyond these there is always ExpeditedEnvelopes, of which no header speaks: expedited messages may use it, too. They wait in a
 // queue of their own, which is fed first.
 
-// reserve takes room for envelopes out of the budget, and for ExpeditedEnvelopes beside: as many as want, fewer when it is short,
+// reserveEnvelopes takes room for envelopes out of the budget, and for ExpeditedEnvelopes beside: as many as want, fewer when it is short,
 // an error below least.
-func (d *domain) reserve(want, least int) (n int, short bool, err error) {
+func (d *domain) reserveEnvelopes(want, least int) (n int, short bool, err error) {
 	each := envelopeBytes(d.cfg.Eager)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -45,15 +45,15 @@ func (d *domain) budgetLeft() int64 {
 	return left
 }
 
-// unreserve returns what reserve took for n envelopes.
-func (d *domain) unreserve(n int) {
+// returnEnvelopes returns what reserve took for n envelopes.
+func (d *domain) returnEnvelopes(n int) {
 	d.mu.Lock()
 	d.reserved -= GuaranteedBytes(1, n, d.cfg.Eager)
 	d.mu.Unlock()
 }
 
-// batch is how many freed of n envelopes make a frame.
-func (d *domain) batch(n int) uint32 {
+// creditBatch is how many freed of n envelopes make a frame.
+func (d *domain) creditBatch(n int) uint32 {
 	b := d.cfg.CreditBatch
 	if b == 0 {
 		b = n / 4
@@ -72,7 +72,7 @@ func (d *domain) reserveFor(need, want int) (n int, short bool, err error) {
 		return 0, false, WithText(ErrNoMemory, fmt.Sprintf(
 			"the peer needs %d envelopes, and %d are guaranteed to each peer here (Config.Envelopes)", need, most))
 	}
-	return d.reserve(d.cfg.guaranteed(most), d.cfg.guaranteed(max(least, need)))
+	return d.reserveEnvelopes(d.cfg.guaranteedEnvelopes(most), d.cfg.guaranteedEnvelopes(max(least, need)))
 }
 
 // checkNeed tells why the envelopes of l, which were reserved before the peer said what it needs, will not do.
@@ -83,8 +83,8 @@ func (l *session) checkNeed(g *frame.Greeting) error {
 	return WithText(ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes, and %d are guaranteed to it", g.Need, l.guaranteed))
 }
 
-// reserves reports whether the last envelope of the peer is for sends that wait.
-func (l *session) reserves() bool {
+// keepsLastEnvelope reports whether the last envelope of the peer is for sends that wait.
+func (l *session) keepsLastEnvelope() bool {
 	switch l.e.dom.cfg.Reserve {
 	case LiteralReserve:
 		return true
@@ -94,15 +94,15 @@ func (l *session) reserves() bool {
 	return false
 }
 
-// free is the envelopes of the peer that are known to be free; negative when expedited messages use theirs, too.
-func (l *session) free() int { return int(int32(l.credits - l.used)) }
+// freeEnvelopes is the envelopes of the peer that are known to be free; negative when expedited messages use theirs, too.
+func (l *session) freeEnvelopes() int { return int(int32(l.credits - l.used)) }
 
-// short reports whether the session with a peer is up and has no envelope for a message that does not wait.
-func (e *endpoint) short(to Addr) bool {
+// hasNoEnvelope reports whether the session with a peer is up and has no envelope for a message that does not wait.
+func (e *endpoint) hasNoEnvelope(to Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.find(to)
-	return l != nil && l.state == stateUp && (l.queuedLen() > 0 || l.free() <= 0 || l.free() == 1 && l.reserves())
+	l := e.findSession(to)
+	return l != nil && l.state == stateUp && (l.queuedLen() > 0 || l.freeEnvelopes() <= 0 || l.freeEnvelopes() == 1 && l.keepsLastEnvelope())
 }
 
 // takeCredit uses an envelope of the peer for o, if o may have one. Nobody waits for one.
@@ -110,14 +110,14 @@ func (l *session) takeCredit(o *Op) bool {
 	if l.state != stateUp {
 		return false
 	}
-	switch free := l.free(); {
+	switch free := l.freeEnvelopes(); {
 	case o.expedited:
 		if free+ExpeditedEnvelopes <= 0 {
 			return false
 		}
 	case free <= 0:
 		return false
-	case free == 1 && l.reserves():
+	case free == 1 && l.keepsLastEnvelope():
 		if !o.patient {
 			return false
 		}
@@ -145,7 +145,7 @@ func (l *session) sendQueued() {
 
 // queuedLen is how many messages wait for an envelope.
 func (l *session) queuedLen() int {
-	if l.active == nil {
+	if l.activeState == nil {
 		return 0
 	}
 	return l.queued.n + l.expedited.n
@@ -176,8 +176,8 @@ func (l *session) queueFor(o *Op) *opList {
 	return &l.queued
 }
 
-// starts feeds the messages that waited for the session.
-func (l *session) starts() {
+// sendWaiting feeds the messages that waited for the session.
+func (l *session) sendWaiting() {
 	l.sendQueued()
 	for _, q := range []*opList{&l.expedited, &l.queued} {
 		for o := q.head; o != nil; {
@@ -196,7 +196,7 @@ func (l *session) noCredit(o *Op) {
 	l.stalls++
 	l.e.stats.Stalls++
 	if o.hasty || l.e.dom.cfg.OnNoCredit != Queue && !o.patient && !o.expedited {
-		l.e.finish(o, Result{Err: ErrNoCredit, Fate: NotRun})
+		l.e.finishOp(o, Result{Err: ErrNoCredit, Fate: NotRun})
 	}
 }
 
@@ -212,8 +212,8 @@ func (l *session) noteHighWater() {
 // holdLast holds on to a message that has left and used the last envelope: it ends when there is another (G10).
 func (l *session) holdLast(o *Op) {
 	o.id = l.seq
-	if l.free() > 0 {
-		l.e.finish(o, l.sentResult(o))
+	if l.freeEnvelopes() > 0 {
+		l.e.finishOp(o, l.sentResult(o))
 		return
 	}
 	l.msgs.remove(o)
@@ -229,23 +229,23 @@ func (l *session) sentResult(o *Op) Result {
 // releaseLast ends the messages that used the last envelope.
 func (l *session) releaseLast() {
 	for o := l.heldLast.head; o != nil; o = l.heldLast.head {
-		l.e.finish(o, l.sentResult(o))
+		l.e.finishOp(o, l.sentResult(o))
 	}
 }
 
-// credited hears of the peer's credit.
-func (l *session) credited(credit uint32) {
+// onCredit hears of the peer's credit.
+func (l *session) onCredit(credit uint32) {
 	l.credits = credit
 	l.tookCredited()
 	l.releaseLast()
 	l.sendQueued()
 }
 
-// freed returns an envelope to the peer.
-func (l *session) freed() {
+// returnEnvelope returns an envelope to the peer.
+func (l *session) returnEnvelope() {
 	l.held--
 	if l.state == stateDown {
-		l.settle()
+		l.returnReserve()
 		return
 	}
 	l.released++
@@ -273,29 +273,29 @@ func (l *session) credit() uint32 {
 func (l *session) probeLater() {
 	l.e.readClock()
 	l.probed = l.e.now
-	l.e.hurry(l.probed + l.e.dom.cfg.Probe)
+	l.e.tickNoLaterThan(l.probed + l.e.dom.cfg.Probe)
 }
 
-// probe asks the peer for its credit if messages have waited long enough (G20), and returns when to do so next; 0 when
+// probeCredit asks the peer for its credit if messages have waited long enough (G20), and returns when to do so next; 0 when
 // none waits.
-func (l *session) probe(now time.Duration) time.Duration {
+func (l *session) probeCredit(now time.Duration) time.Duration {
 	if l.queuedLen() == 0 && l.heldLast.n == 0 {
 		return 0
 	}
 	if now-l.probed >= l.e.dom.cfg.Probe {
 		l.probed = now
-		l.ping()
+		l.sendPing()
 	}
 	return l.probed + l.e.dom.cfg.Probe
 }
 
-// gauges is what PeerStats says.
-func (l *session) gauges() PeerStats {
+// peerStats is what PeerStats says.
+func (l *session) peerStats() PeerStats {
 	s := PeerStats{
 		Addr: l.addr(), Offered: int(l.guaranteed), Held: int(l.held), HeldMax: int(l.heldMax),
 		Bytes:    GuaranteedBytes(1, l.reserved, l.e.dom.cfg.Eager),
-		Promised: int(l.peer.envelopes), Free: max(l.free(), 0), Queued: l.queuedLen(), HighWater: int(l.highWater), Stalls: l.stalls,
-		Transport: l.route.scheme, Why: l.because(),
+		Promised: int(l.peer.envelopes), Free: max(l.freeEnvelopes(), 0), Queued: l.queuedLen(), HighWater: int(l.highWater), Stalls: l.stalls,
+		Transport: l.route.scheme, Why: l.transportReason(),
 		Process: l.peer.process, Remote: l.remoteAddr(), HeldBy: l.heldThere().String(),
 	}
 	s.Load = l.load.Load()

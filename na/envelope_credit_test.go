@@ -115,7 +115,7 @@ func TestReserve(t *testing.T) {
 	canceled.Cancel()
 	one.trigger()
 	require.Equal(t, NotRun, canceled.Fate)
-	require.Equal(t, 1, l.free())
+	require.Equal(t, 1, l.freeEnvelopes())
 }
 
 // HonestReserve needs a peer that keeps the hidden envelope; else it is no rule at all.
@@ -126,7 +126,7 @@ func TestHonestReserve(t *testing.T) {
 	s.drain(l)
 	s.trigger()
 	require.NoError(t, sent.Err, "the peer keeps no hidden one: its only envelope is for everybody")
-	g := l.greeting()
+	g := l.buildGreeting()
 	require.EqualValues(t, 4, g.Envelopes, "one more than is advertised")
 	require.NotZero(t, g.Features&frame.FeatureReserve)
 	require.Equal(t, 3, s.nctx.Limits().Envelopes)
@@ -168,7 +168,7 @@ func TestNeedAndWant(t *testing.T) {
 		g.Listen, g.Incarnation, g.Need, g.Want = "", [16]byte{inc}, need, want
 		s.e.Lock()
 		defer s.e.Unlock()
-		return s.e.admit(scriptCarrier{s}, "conn", &g, false)
+		return s.e.admitHello(scriptCarrier{s}, "conn", &g, false)
 	}
 	_, err := admit(1, 2, 0, 0)
 	require.ErrorIs(t, err, ErrNoMemory)
@@ -179,9 +179,9 @@ func TestNeedAndWant(t *testing.T) {
 	require.Zero(t, s.nctx.Stats().Reserved, "who is refused takes nothing")
 	l, err := admit(3, 3, 2, 6)
 	require.NoError(t, err)
-	require.EqualValues(t, 6, l.greeting().Envelopes)
-	require.EqualValues(t, 3, l.greeting().Need)
-	require.EqualValues(t, 5, l.greeting().Want)
+	require.EqualValues(t, 6, l.buildGreeting().Envelopes)
+	require.EqualValues(t, 3, l.buildGreeting().Need)
+	require.EqualValues(t, 5, l.buildGreeting().Want)
 	s.works(l)
 	l, err = admit(4, 3, 0, 0)
 	require.NoError(t, err)
@@ -191,7 +191,7 @@ func TestNeedAndWant(t *testing.T) {
 	require.ErrorContains(t, err, "8 of 4160 bytes are asked for, at least 7, and of the budget of 95680 bytes 29120 are left, enough for 6")
 	l, err = admit(6, 3, 6, 0)
 	require.NoError(t, err)
-	require.EqualValues(t, 6, l.greeting().Envelopes)
+	require.EqualValues(t, 6, l.buildGreeting().Envelopes)
 	require.Equal(t, 23*each, s.nctx.Stats().Reserved)
 
 	for _, c := range []struct {
@@ -223,7 +223,7 @@ func TestNeedWhileDialing(t *testing.T) {
 		g.Incarnation[i] = 0xff // greater than ours: theirs would stay
 	}
 	s.e.Lock()
-	_, err := s.e.admit(scriptCarrier{s}, "conn", &g, true)
+	_, err := s.e.admitHello(scriptCarrier{s}, "conn", &g, true)
 	s.e.Unlock()
 	require.ErrorContains(t, err, "the peer needs 9 envelopes, and 8 are guaranteed to it")
 	require.Empty(t, s.cuts[l])
@@ -245,7 +245,7 @@ func TestMinEnvelopes(t *testing.T) {
 		g.Listen, g.Incarnation, g.Want = "", [16]byte{inc}, want
 		s.e.Lock()
 		defer s.e.Unlock()
-		l, err := s.e.admit(scriptCarrier{s}, "conn", &g, false)
+		l, err := s.e.admitHello(scriptCarrier{s}, "conn", &g, false)
 		if err == nil {
 			l.views++ // it is not idle
 		}
@@ -347,7 +347,7 @@ func TestReserveComesBack(t *testing.T) {
 		gr := peerGreeting(5)
 		gr.Listen, gr.Incarnation = "", [16]byte{byte(i), byte(i >> 8), 1}
 		s.e.Lock()
-		l, err := s.e.admit(scriptCarrier{s}, "conn", &gr, false)
+		l, err := s.e.admitHello(scriptCarrier{s}, "conn", &gr, false)
 		s.e.Unlock()
 		require.NoError(t, err, "cycle %d", i)
 		for range g {

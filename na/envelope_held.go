@@ -11,7 +11,7 @@ import (
 // These serve the methods of Envelope.
 func (e *endpoint) acceptEnvelope(env *Envelope) bool {
 	e.mu.Lock()
-	e.accept(env)
+	e.acceptMessage(env)
 	accepted := !env.withdrawn
 	e.Unlock()
 	return accepted
@@ -30,26 +30,26 @@ func (e *endpoint) watchEnvelope(env *Envelope, by heldby.Holder) bool {
 	return !env.withdrawn
 }
 
-func (e *endpoint) accept(env *Envelope) {
+func (e *endpoint) acceptMessage(env *Envelope) {
 	if env.accepted {
 		return
 	}
 	env.accepted = true
 	e.stats.Envelopes--
-	env.session.freed()
+	env.session.returnEnvelope()
 }
 
 func (e *endpoint) freeEnvelope(env *Envelope) {
 	e.mu.Lock()
-	e.accept(env)
-	e.recycle(env)
+	e.acceptMessage(env)
+	e.recycleMessage(env)
 	e.Unlock()
 }
 
-// recycle ends the use of a message's bytes, and lets its session forget it.
-func (e *endpoint) recycle(env *Envelope) {
+// recycleMessage ends the use of a message's bytes, and lets its session forget it.
+func (e *endpoint) recycleMessage(env *Envelope) {
 	if l := env.session; env.id != 0 {
-		if l.active != nil && !env.withdrawn {
+		if l.activeState != nil && !env.withdrawn {
 			l.unfreed--
 			l.requests.remove(env)
 		}
@@ -58,9 +58,9 @@ func (e *endpoint) recycle(env *Envelope) {
 	e.dropEnvelope(env)
 }
 
-// discard is recycle of a message that nobody has been given.
-func (e *endpoint) discard(env *Envelope) {
-	e.recycle(env)
+// discardMessage is recycle of a message that nobody has been given.
+func (e *endpoint) discardMessage(env *Envelope) {
+	e.recycleMessage(env)
 	if env.made {
 		e.nctx.putRecord(env)
 	}
@@ -109,8 +109,8 @@ func (e *endpoint) newMessage(n int) *Envelope {
 	return env
 }
 
-// adopt has an envelope of the layer above, if that makes them, take over the message of env, which is unexpected.
-func (e *endpoint) adopt(env *Envelope) *Envelope {
+// adoptMessage has an envelope of the layer above, if that makes them, take over the message of env, which is unexpected.
+func (e *endpoint) adoptMessage(env *Envelope) *Envelope {
 	if e.nctx.getRecord == nil {
 		return env
 	}
@@ -121,8 +121,8 @@ func (e *endpoint) adopt(env *Envelope) *Envelope {
 	return m
 }
 
-// A buffer has the bytes of a message.
-type buffer struct {
+// A messageBuffer has the bytes of a message.
+type messageBuffer struct {
 	b     []byte
 	class int // size class of one that is longer than Config.Eager; else 0
 }
@@ -134,16 +134,16 @@ const (
 )
 
 // newBuffer returns a buffer for a message of n bytes.
-func (e *endpoint) newBuffer(n int) *buffer {
+func (e *endpoint) newBuffer(n int) *messageBuffer {
 	if n > e.dom.cfg.Eager {
 		return longBuffer(n)
 	}
-	var b *buffer
+	var b *messageBuffer
 	if last := len(e.buffers) - 1; last >= 0 {
 		b, e.buffers = e.buffers[last], e.buffers[:last]
 		e.idleBytes -= cap(b.b)
 	} else {
-		b = &buffer{}
+		b = &messageBuffer{}
 	}
 	if cap(b.b) < n {
 		size := 256
@@ -156,7 +156,7 @@ func (e *endpoint) newBuffer(n int) *buffer {
 }
 
 // dropBuffer ends the use of b, which may be nil.
-func (e *endpoint) dropBuffer(b *buffer) {
+func (e *endpoint) dropBuffer(b *messageBuffer) {
 	switch {
 	case b == nil:
 	case b.class > 0:
@@ -171,11 +171,11 @@ func (e *endpoint) dropBuffer(b *buffer) {
 // who reserved the room; these belong to the garbage collector, so that a burst does not keep memory for ever.
 var longBuffers [roomClasses]sync.Pool
 
-func longBuffer(n int) *buffer {
+func longBuffer(n int) *messageBuffer {
 	class := roomClass(n)
-	b, ok := longBuffers[class-1].Get().(*buffer)
+	b, ok := longBuffers[class-1].Get().(*messageBuffer)
 	if !ok {
-		b = &buffer{make([]byte, RoomBytes(class)), class}
+		b = &messageBuffer{make([]byte, RoomBytes(class)), class}
 	}
 	return b
 }

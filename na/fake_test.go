@@ -130,7 +130,7 @@ func (f *fakeCarrier) end(o *Op, r Result) {
 	f.e.Lock()
 	defer f.e.Unlock()
 	if o.at != 0 {
-		f.e.finish(o, r)
+		f.e.finishOp(o, r)
 	}
 }
 
@@ -141,7 +141,7 @@ func (f *fakeCarrier) finish(t ticket) bool {
 	if !t.isTakenIn() {
 		return t.finish(Result{})
 	}
-	f.e.finish(t.op, Result{})
+	f.e.finishOp(t.op, Result{})
 	return true
 }
 
@@ -149,11 +149,11 @@ func (f *fakeCarrier) finish(t ticket) bool {
 func (f *fakeCarrier) keep(t ticket) {
 	f.e.Lock()
 	defer f.e.Unlock()
-	if err := f.e.refusal(t); err != nil {
+	if err := f.e.refusalOf(t); err != nil {
 		t.finish(Result{Err: err})
 		return
 	}
-	f.e.begin(t)
+	f.e.takeIn(t)
 }
 
 // newFake opens a class with one context.

@@ -43,7 +43,7 @@ const (
 )
 
 // String names the policy.
-func (p Policy) String() string { return name(p, "Queue", "Fail", "Block") }
+func (p Policy) String() string { return nameOf(p, "Queue", "Fail", "Block") }
 
 // A Reserve says who may use the last envelope that a peer has free. LAM's rule gives it to sends that wait only, which
 // then end when the peer has room again, so that a sender never outruns what it knows.
@@ -61,9 +61,9 @@ const (
 )
 
 // String names the reserve.
-func (r Reserve) String() string { return name(r, "NoReserve", "HonestReserve", "LiteralReserve") }
+func (r Reserve) String() string { return nameOf(r, "NoReserve", "HonestReserve", "LiteralReserve") }
 
-func name[T ~uint8](v T, names ...string) string {
+func nameOf[T ~uint8](v T, names ...string) string {
 	if int(v) < len(names) {
 		return names[v]
 	}
@@ -130,9 +130,9 @@ func (c *Config) validateFlow(bad func(field string, v any, want string)) {
 	}
 }
 
-// contract settles how many envelopes each peer is offered, with the defaults filled in: as many as Envelopes says, and
+// envelopeContract settles how many envelopes each peer is offered, with the defaults filled in: as many as Envelopes says, and
 // where Peers says for how many peers Budget must do, as many as it does for. It is an error when these are too few.
-func (c *Config) contract() error {
+func (c *Config) envelopeContract() error {
 	if c.CreditBatch > c.Envelopes {
 		return fmt.Errorf("na: config: CreditBatch is %d, want at most Envelopes, which is %d: a peer would never hear of "+
 			"the last of them: %w", c.CreditBatch, c.Envelopes, ErrInvalid)
@@ -140,22 +140,22 @@ func (c *Config) contract() error {
 	if c.MinEnvelopes > c.Envelopes {
 		return fmt.Errorf("na: config: MinEnvelopes is %d, want at most Envelopes, which is %d: %w", c.MinEnvelopes, c.Envelopes, ErrInvalid)
 	}
-	if c.guaranteed(c.Envelopes) > 4096 {
+	if c.guaranteedEnvelopes(c.Envelopes) > 4096 {
 		return fmt.Errorf("na: config: Envelopes is %d, want at most 4095: HonestReserve adds one: %w", c.Envelopes, ErrInvalid)
 	}
 	if c.Reserve == LiteralReserve {
-		c.log().Warn("na: LiteralReserve: of the envelopes that a peer guarantees one less can be used by sends that do not wait",
+		c.logger().Warn("na: LiteralReserve: of the envelopes that a peer guarantees one less can be used by sends that do not wait",
 			"envelopes", c.Envelopes)
 	}
 	least := c.MinEnvelopes
-	def(&least, c.Envelopes)
-	def(&c.MinEnvelopes, 1)
-	if one := GuaranteedBytes(1, c.guaranteed(c.MinEnvelopes), c.Eager); one > c.Budget {
+	defaultTo(&least, c.Envelopes)
+	defaultTo(&c.MinEnvelopes, 1)
+	if one := GuaranteedBytes(1, c.guaranteedEnvelopes(c.MinEnvelopes), c.Eager); one > c.Budget {
 		return fmt.Errorf("na: config: Budget is %d, and one peer needs %d bytes for the fewest envelopes that it is offered: raise Budget, "+
 			"or lower MinEnvelopes (%d) or Eager: %w", c.Budget, one, c.MinEnvelopes, ErrNoMemory)
 	}
 	if bytes := c.guaranteedBytes(c.Envelopes); bytes > c.Budget && c.Peers > 0 {
-		n := int(c.Budget/(int64(c.Peers)*envelopeBytes(c.Eager))) - c.guaranteed(0) - ExpeditedEnvelopes
+		n := int(c.Budget/(int64(c.Peers)*envelopeBytes(c.Eager))) - c.guaranteedEnvelopes(0) - ExpeditedEnvelopes
 		if n < least {
 			return fmt.Errorf("na: config: %d envelopes of %d bytes for each of %d peers, with one more for expedited messages, need %d bytes, Budget is %d, enough "+
 				"for %d: raise Budget, or lower Peers, Envelopes, MinEnvelopes (%d) or Eager: %w",
@@ -167,8 +167,8 @@ func (c *Config) contract() error {
 	return nil
 }
 
-// guaranteed is how many envelopes a peer gets when n are advertised: HonestReserve adds the hidden one.
-func (c *Config) guaranteed(n int) int {
+// guaranteedEnvelopes is how many envelopes a peer gets when n are advertised: HonestReserve adds the hidden one.
+func (c *Config) guaranteedEnvelopes(n int) int {
 	if c.Reserve == HonestReserve {
 		n++
 	}
@@ -177,7 +177,7 @@ func (c *Config) guaranteed(n int) int {
 
 // guaranteedBytes is what n advertised envelopes for each of Peers take.
 func (c *Config) guaranteedBytes(n int) int64 {
-	return GuaranteedBytes(c.Peers, c.guaranteed(n), c.Eager)
+	return GuaranteedBytes(c.Peers, c.guaranteedEnvelopes(n), c.Eager)
 }
 
 // Peers returns the gauges of every session that is up, in the order in which they began.

@@ -138,11 +138,11 @@ func TestFlowNames(t *testing.T) {
 func TestBudgetHoldsOnePeer(t *testing.T) {
 	for _, c := range []Config{{}, {MinEnvelopes: 4}, {Eager: 1024, Reserve: HonestReserve, OnNoCredit: Fail}} {
 		c = c.withDefaults()
-		c.Budget = GuaranteedBytes(1, c.guaranteed(max(c.MinEnvelopes, 1)), c.Eager)
+		c.Budget = GuaranteedBytes(1, c.guaranteedEnvelopes(max(c.MinEnvelopes, 1)), c.Eager)
 		least := c
-		require.NoError(t, least.contract())
+		require.NoError(t, least.envelopeContract())
 		c.Budget--
-		err := c.contract()
+		err := c.envelopeContract()
 		require.ErrorIs(t, err, ErrNoMemory)
 		require.ErrorContains(t, err, "raise Budget")
 	}

@@ -21,7 +21,7 @@ type netGate struct {
 	opens, shuts func(fd uintptr)
 }
 
-func newGate(p *poller) (gate, error) {
+func newGate(p *poller) (pollGate, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll_create: %w", err)

@@ -3,4 +3,4 @@
 package na
 
 // newGate returns none: a background poller is not needed where plugins read in goroutines of their own.
-func newGate(*poller) (gate, error) { return nil, nil }
+func newGate(*poller) (pollGate, error) { return nil, nil }

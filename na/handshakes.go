@@ -4,7 +4,7 @@ package na
 // It is called with no lock held: the logger is the program's.
 func (c *Context) handshakeFailed(peer, why string) {
 	if skipped, ok := c.handshakeLog.Allow(c.Now()); ok {
-		c.class.cfg.log().Warn("na: a TLS handshake of a peer that connected has failed", "peer", peer, "reason", why, "more", skipped)
+		c.class.cfg.logger().Warn("na: a TLS handshake of a peer that connected has failed", "peer", peer, "reason", why, "more", skipped)
 	}
 	c.handshakes.Add(1) // counted before it is logged
 }

@@ -263,7 +263,7 @@ type pulled struct {
 }
 
 // noRoom is a carrier.Writer without room.
-type noRoom struct{ parcel }
+type noRoom struct{ selfFrame }
 
 func (noRoom) Room() (int, int) { return -1, 0 }
 
@@ -280,7 +280,7 @@ func (s *script) pull(l *session) (p pulled, ok bool) {
 
 func (s *script) pullFrom(l *session, f carrier.Lane) (p pulled, ok bool) {
 	more := l.hasMore(f)
-	var w parcel
+	var w selfFrame
 	l.Pull(f, &w)
 	require.False(s, w.taken && !more, "a carrier.Writer without room is told that there is nothing")
 	if !w.taken {

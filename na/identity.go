@@ -72,5 +72,5 @@ func (id Identity) certificate() *x509.Certificate {
 // Identity says what is known of the peer of the session that peer is bound to, as the address of a message is, or of that name; ok is
 // false when there is none that is up.
 func (c *Context) Identity(peer Addr) (id Identity, ok bool) {
-	return c.ep.identity(peer)
+	return c.ep.identityOf(peer)
 }

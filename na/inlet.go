@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// bells are the inlets of a context. The goroutine that leads uses them.
+// inletSet are the inlets of a context. The goroutine that leads uses them.
 //
 // They are armed while a leader sleeps in the poller, or the background poller rests behind its open gate; otherwise somebody looks, the
 // leader now or the background poller within 2 ms. So a leader that looks while they are armed disarms them, and then has the background poller
 // tick: it may leave for user code without another word.
-type bells struct {
+type inletSet struct {
 	inlets   []carrier.Inlet // not changed once the context has its endpoint
 	armed    bool
 	panicked func(v, at any) // is told of a panic in a method of at
 }
 
 // AddInlet makes the leader look at s. It is called while the endpoint is made.
-func (p *poller) AddInlet(s carrier.Inlet) { p.bells.inlets = append(p.bells.inlets, s) }
+func (p *poller) AddInlet(s carrier.Inlet) { p.inletSet.inlets = append(p.inletSet.inlets, s) }
 
 // arm arms all, and reports whether there is work already.
-func (b *bells) arm() (work bool) {
+func (b *inletSet) arm() (work bool) {
 	for _, s := range b.inlets {
 		b.armed = true
 		if s.Arm() {
@@ -31,7 +31,7 @@ func (b *bells) arm() (work bool) {
 }
 
 // disarm disarms all, and reports whether they were armed.
-func (b *bells) disarm() bool {
+func (b *inletSet) disarm() bool {
 	if !b.armed {
 		return false
 	}
@@ -42,9 +42,9 @@ func (b *bells) disarm() bool {
 	return true
 }
 
-// peek takes in what has come without a descriptor, and reports whether anything had.
-func (c *Context) peek() (came bool) {
-	b := &c.poller.bells
+// pollInlets takes in what has come without a descriptor, and reports whether anything had.
+func (c *Context) pollInlets() (came bool) {
+	b := &c.poller.inletSet
 	if b.disarm() {
 		c.background.startTicking()
 	}
@@ -57,7 +57,7 @@ func (c *Context) peek() (came bool) {
 }
 
 // peekInlet survives a panic of one.
-func (b *bells) peekInlet(i int) (came bool) {
+func (b *inletSet) peekInlet(i int) (came bool) {
 	s := b.inlets[i]
 	defer func() {
 		if v := recover(); v != nil {
@@ -68,17 +68,17 @@ func (b *bells) peekInlet(i int) (came bool) {
 	return s.Peek()
 }
 
-// look takes in what has come, and waits for nothing.
-func (c *Context) look(now time.Duration) {
+// pollAll takes in what has come, and waits for nothing.
+func (c *Context) pollAll(now time.Duration) {
 	c.looked.Store(int64(now))
-	c.peek()
+	c.pollInlets()
 	c.waits.wait(0)
 }
 
-// glance looks as a leader does that polls: at the inlets each time, at the descriptors less often, because that takes a
+// pollSpinning looks as a leader does that polls: at the inlets each time, at the descriptors less often, because that takes a
 // system call.
-func (c *Context) glance() bool {
-	if c.peek() {
+func (c *Context) pollSpinning() bool {
+	if c.pollInlets() {
 		return true
 	}
 	every := uint(hotLooks)
@@ -93,8 +93,8 @@ func (c *Context) glance() bool {
 	return c.waits.wait(0) > 0
 }
 
-// A waiter is the poller as the leader uses it.
-type waiter interface {
+// A leaderPoller is the poller as the leader uses it.
+type leaderPoller interface {
 	wait(d time.Duration) int
 	sleep(d time.Duration) int
 	dispatch(n int)

@@ -9,11 +9,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// leading is how a context is driven: by the goroutine that leads its loop, or the background poller.
+// drivingState is how a context is driven: by the goroutine that leads its loop, or the background poller.
 //
 // What Poll ends, and what callbacks queue, may be ready again and again before any leader sleeps. So a leader looks at the
 // sockets first whenever nobody has done so for lookEvery, and a Progress that finds something ready looks then, too.
-type leading struct {
+type drivingState struct {
 	loop     *loop.Loop
 	progress atomic.Pointer[loop.Waiter] // of a Progress that has returned
 	isReady  func() bool                 // ready, bound once
@@ -29,8 +29,8 @@ type leading struct {
 // lookEvery is how long what has arrived waits for a leader who has other things to do.
 const lookEvery = 500 * time.Microsecond
 
-// unseen reports whether nobody has looked at the inlets and descriptors for lookEvery.
-func (c *Context) unseen(now time.Duration) bool {
+// isLookDue reports whether nobody has looked at the inlets and descriptors for lookEvery.
+func (c *Context) isLookDue(now time.Duration) bool {
 	return now-time.Duration(c.looked.Load()) >= lookEvery
 }
 
@@ -47,23 +47,23 @@ func (c *Context) Progress(timeout time.Duration) error {
 
 func (c *Context) progressFor(timeout time.Duration) error {
 	c.Upper().Flush()
-	if c.ready() {
-		if c.driver == nil && c.unseen(c.Now()) {
+	if c.hasReady() {
+		if c.driver == nil && c.isLookDue(c.Now()) {
 			c.tryPoll()
 		}
 		return nil
 	}
 	if c.driver != nil {
-		return c.pollDriver(timeout, (*progress)(c))
+		return c.pollDriver(timeout, (*progressWait)(c))
 	}
-	w := c.leading.progress.Swap(nil)
+	w := c.drivingState.progress.Swap(nil)
 	if w == nil {
 		w = c.loop.NewPoller(c.isReady)
 	}
 	err := w.PollFor(timeout)
-	c.leading.progress.Store(w)
+	c.drivingState.progress.Store(w)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return c.idle()
+		return c.nothingHappened()
 	}
 	return err
 }
@@ -74,7 +74,7 @@ func (c *Context) makeLoop() {
 	if !c.Upper().Batches() {
 		mode = loop.Each
 	}
-	c.loop, c.isReady = loop.New((*driver)(c), mode), c.ready
+	c.loop, c.isReady = loop.New((*loopDriver)(c), mode), c.hasReady
 }
 
 // Loop returns the loop of those who wait for c, for the layer above.
@@ -83,33 +83,35 @@ func (c upper) Loop() *loop.Loop { return c.loop }
 // OnRun has the leader of the loop call f before callbacks run. It is for the layer above, and called before anybody drives c.
 func (c upper) OnRun(f func()) { c.onRun = f }
 
-// progress is a Context as what Progress waits for in a simulator.
-type progress Context
+// progressWait is a Context as what Progress waits for in a simulator.
+type progressWait Context
 
-func (p *progress) Stirred() bool { return (*Context)(p).ready() }
-func (p *progress) WillSleep()    {}
+func (p *progressWait) Stirred() bool { return (*Context)(p).hasReady() }
+func (p *progressWait) WillSleep()    {}
 
-// A polling is what a goroutine that polls waits for.
-type polling interface {
+// A pollWaiter is what a goroutine that polls waits for.
+type pollWaiter interface {
 	// Stirred reports whether it is to return. It is quick and does not panic.
 	Stirred() bool
 	// WillSleep is called before it sleeps where only a wake-up ends that.
 	WillSleep()
 }
 
-// driver is a Context as its loop drives it.
-type driver Context
+// loopDriver is a Context as its loop drives it.
+type loopDriver Context
 
-func (d *driver) Poll(w *loop.Waiter, until time.Duration) error { return (*Context)(d).poll(w, until) }
-func (d *driver) Queued() int                                    { return (*Context)(d).Upper().Queued() }
-func (d *driver) Stir()                                          { (*Context)(d).rouse() }
-func (d *driver) Now() time.Duration                             { return (*Context)(d).Now() }
-func (d *driver) Hold() bool                                     { return (*Context)(d).Upper().Cork() }
-func (d *driver) Unhold()                                        { (*Context)(d).Upper().Uncork() }
-func (d *driver) Flush()                                         { (*Context)(d).Upper().Flush() }
-func (d *driver) Freed()                                         { (*Context)(d).tryRelease() }
+func (d *loopDriver) Poll(w *loop.Waiter, until time.Duration) error {
+	return (*Context)(d).poll(w, until)
+}
+func (d *loopDriver) Queued() int        { return (*Context)(d).Upper().Queued() }
+func (d *loopDriver) Stir()              { (*Context)(d).wakeLeader() }
+func (d *loopDriver) Now() time.Duration { return (*Context)(d).Now() }
+func (d *loopDriver) Hold() bool         { return (*Context)(d).Upper().Cork() }
+func (d *loopDriver) Unhold()            { (*Context)(d).Upper().Uncork() }
+func (d *loopDriver) Flush()             { (*Context)(d).Upper().Flush() }
+func (d *loopDriver) Freed()             { (*Context)(d).tryRelease() }
 
-func (d *driver) Run(w *loop.Waiter, max int) int {
+func (d *loopDriver) Run(w *loop.Waiter, max int) int {
 	c := (*Context)(d)
 	if c.onRun != nil {
 		c.onRun()
@@ -121,9 +123,9 @@ func (d *driver) Run(w *loop.Waiter, max int) int {
 }
 
 // poll moves bytes until w.Stirred reports true, or the clock reads until (loop.Never: no limit). The goroutine leads.
-func (c *Context) poll(w polling, until time.Duration) error {
+func (c *Context) poll(w pollWaiter, until time.Duration) error {
 	c.Upper().Flush()
-	if w.Stirred() && (c.driver != nil || !c.unseen(c.Now())) {
+	if w.Stirred() && (c.driver != nil || !c.isLookDue(c.Now())) {
 		return nil
 	}
 	if c.driver != nil {
@@ -140,7 +142,7 @@ func (c *Context) poll(w polling, until time.Duration) error {
 }
 
 // pollDriver is poll in a simulator.
-func (c *Context) pollDriver(timeout time.Duration, w polling) error {
+func (c *Context) pollDriver(timeout time.Duration, w pollWaiter) error {
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
 	}
@@ -151,11 +153,11 @@ func (c *Context) pollDriver(timeout time.Duration, w polling) error {
 		return nil
 	}
 	c.tryRelease()
-	return c.idle()
+	return c.nothingHappened()
 }
 
 // drive polls until something is ready: it Polls the endpoint, and waits.
-func (c *Context) drive(until time.Duration, w polling) error {
+func (c *Context) drive(until time.Duration, w pollWaiter) error {
 	c.passes.Add(1)
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
@@ -170,8 +172,8 @@ func (c *Context) drive(until time.Duration, w polling) error {
 			c.spinner.learn(way, now-begun, came)
 			begun = -1
 		}
-		if c.unseen(now) || !looked && now >= until {
-			c.look(now)
+		if c.isLookDue(now) || !looked && now >= until {
+			c.pollAll(now)
 		}
 		if c.nudged.Load() {
 			c.nudged.Store(false)
@@ -180,7 +182,7 @@ func (c *Context) drive(until time.Duration, w polling) error {
 		switch {
 		case w.Stirred():
 			return nil
-		case c.releasable() && c.release():
+		case c.isReleasable() && c.releaseLocked():
 			return ErrClosed
 		case c.brokenBy() != nil:
 			return c.brokenBy()
@@ -196,7 +198,7 @@ func (c *Context) drive(until time.Duration, w polling) error {
 			wait = max(next-now, 0)
 		}
 		if wait == 0 { // there is more to do
-			c.look(now)
+			c.pollAll(now)
 			continue
 		}
 		way, begun, came = c.spinner.choose(now), now, false
@@ -229,27 +231,27 @@ func (c *Context) drive(until time.Duration, w polling) error {
 // sleep waits in the poller. A goroutine that queues a completion meanwhile, or sets a timer, sees that it sleeps and wakes it; one who did so
 // before is seen here. Work at an inlet rings, or was there when the bells were armed. It reports whether anything came, or
 // only the time.
-func (c *Context) sleep(now, wait time.Duration, w polling) (came bool) {
+func (c *Context) sleep(now, wait time.Duration, w pollWaiter) (came bool) {
 	c.watch.Or(leaderAsleep)
 	c.background.leaderSleeps()
 	n := 0
-	if !w.Stirred() && !c.nudged.Load() && !c.releasable() && c.brokenBy() == nil && !c.poller.arm() {
+	if !w.Stirred() && !c.nudged.Load() && !c.isReleasable() && c.brokenBy() == nil && !c.poller.arm() {
 		n = c.waits.sleep(wait)
 	}
 	c.watch.And(^leaderAsleep) // before anything is delivered here: what the leader queues wakes nobody
 	c.waits.dispatch(n)
-	came = c.peek() || n > 0
+	came = c.pollInlets() || n > 0
 	end := c.Now()
 	c.looked.Store(int64(end))
 	c.background.leaderWakes(end-now, len(c.poller.inlets) > 0)
 	return came
 }
 
-// asleep reports whether a leader sleeps in the poller, or is about to.
-func (c *Context) asleep() bool { return c.watch.Load()&leaderAsleep != 0 }
+// isAsleep reports whether a leader sleeps in the poller, or is about to.
+func (c *Context) isAsleep() bool { return c.watch.Load()&leaderAsleep != 0 }
 
-// idle is the error of a Progress in which nothing happened.
-func (c *Context) idle() error {
+// nothingHappened is the error of a Progress in which nothing happened.
+func (c *Context) nothingHappened() error {
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
 	}
@@ -259,20 +261,20 @@ func (c *Context) idle() error {
 	return ErrTimeout
 }
 
-// ready reports whether Trigger has something to run, or somebody has called Wake.
-func (c *Context) ready() bool { return c.woken.Load() || c.Upper().HasQueued() }
+// hasReady reports whether Trigger has something to run, or somebody has called Wake.
+func (c *Context) hasReady() bool { return c.woken.Load() || c.Upper().HasQueued() }
 
 // HasQueued reports whether Trigger has something to run.
 func (c upper) HasQueued() bool {
 	return c.cq.len() > 0 || c.onMessage != nil && c.ep.countInbox() > 0
 }
 
-// rouse makes the leader look whether something is ready, if it sleeps.
-func (c *Context) rouse() {
+// wakeLeader makes the leader look whether something is ready, if it sleeps.
+func (c *Context) wakeLeader() {
 	if c.driver != nil {
 		c.driver.Wake()
 	}
-	if c.asleep() {
+	if c.isAsleep() {
 		c.waits.wake()
 	}
 }

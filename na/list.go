@@ -36,8 +36,8 @@ func (q *fifo[T]) pop() T {
 	return v
 }
 
-// unpop puts back what pop has taken, if nothing else was done since.
-func (q *fifo[T]) unpop(v T) {
+// unpopFront puts back what pop has taken, if nothing else was done since.
+func (q *fifo[T]) unpopFront(v T) {
 	if q.len() == 0 {
 		q.push(v)
 		return

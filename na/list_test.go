@@ -72,7 +72,7 @@ func TestTagTableOracle(t *testing.T) {
 		for range long.Or(2000, 20_000) {
 			tag := Tag(r.IntN(256)) << shift
 			if o := alive[tag]; o == nil {
-				o = &Op{opState: opState{tag: tag}}
+				o = &Op{endpointState: endpointState{tag: tag}}
 				table.add(o)
 				alive[tag] = o
 			} else {

@@ -30,8 +30,8 @@ func (l Local) String() string {
 	return fmt.Sprintf("Local(%d)", uint8(l))
 }
 
-// companion returns the plugin of the second transport in addr.
-func companion(addr, second string, given []Plugin) (carrier.Companion, error) {
+// secondPluginFor returns the plugin of the second transport in addr.
+func secondPluginFor(addr, second string, given []Plugin) (carrier.Companion, error) {
 	p, rest, err := pluginOf(addr, second, given)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// self is the carrier from a class to itself: between its contexts, or from a context to itself. Frames go through
+// selfCarrier is the carrier from a class to itself: between its contexts, or from a context to itself. Frames go through
 // memory, with the same rules as everywhere. A session of it has a twin in the endpoint that it leads to; the session of a
 // context with itself is its own twin.
 //
@@ -20,7 +20,7 @@ import (
 //
 // One goroutine at a time pumps; the others leave their sessions in todo. It never holds two endpoints' locks. Whatever the
 // others leave meanwhile, it goes its own way soon: a drain is short, and the context whose session is next goes on.
-type self struct {
+type selfCarrier struct {
 	dom   *domain
 	route route
 
@@ -30,11 +30,11 @@ type self struct {
 	mu      sync.Mutex // guards the fields below, and session.looping
 	todo    []*session
 	pumping bool
-	parcel  parcel // of the goroutine that pumps
+	parcel  selfFrame // of the goroutine that pumps
 }
 
-// A parcel is a carrier.Writer for one frame.
-type parcel struct {
+// A selfFrame is a carrier.Writer for one frame.
+type selfFrame struct {
 	head  frame.Header
 	buf   []byte
 	view  carrier.View // of a piece
@@ -42,7 +42,7 @@ type parcel struct {
 }
 
 // Room implements carrier.Writer.
-func (p *parcel) Room() (whole, piece int) {
+func (p *selfFrame) Room() (whole, piece int) {
 	if p.taken {
 		return -1, 0
 	}
@@ -50,12 +50,12 @@ func (p *parcel) Room() (whole, piece int) {
 }
 
 // Frame implements carrier.Writer.
-func (p *parcel) Frame(h *frame.Header, payload []byte) {
+func (p *selfFrame) Frame(h *frame.Header, payload []byte) {
 	p.head, p.buf, p.taken = *h, append(p.buf[:0], payload...), true
 }
 
 // Piece implements carrier.Writer.
-func (p *parcel) Piece(h *frame.Header, v carrier.View) { p.head, p.view, p.taken = *h, v, true }
+func (p *selfFrame) Piece(h *frame.Header, v carrier.View) { p.head, p.view, p.taken = *h, v, true }
 
 const (
 	maxPump  = 256 << 10   // bytes of a session in a row, or a little more, then it is the next one's turn
@@ -69,7 +69,7 @@ type selfConn struct {
 	ends [2]*session
 }
 
-var _ carrier.Carrier = (*self)(nil)
+var _ carrier.Carrier = (*selfCarrier)(nil)
 
 // connectSelf brings up a session to the own class. Its twin is made when the first frame goes over.
 func (l *session) connectSelf() {
@@ -84,14 +84,14 @@ func (l *session) connectSelf() {
 func (l *session) upSelf(c *selfConn) {
 	g := l.e.dom
 	l.conn, l.route = c, &g.self.route
-	l.up(frame.Greeting{
+	l.startUp(frame.Greeting{
 		Features: frame.FeatureWithdraw | frame.FeatureReserve, Versions: frame.Versions(), Messages: g.cls.messages.Range, Incarnation: g.inc,
 		Context: uint16(l.named.Target()), Target: uint16(l.e.id), Envelopes: l.guaranteed, Eager: uint32(g.cfg.Eager),
 	})
 }
 
-// other returns the twin of l, or nil when there is none yet.
-func (c *selfConn) other(l *session) *session {
+// peerConn returns the twin of l, or nil when there is none yet.
+func (c *selfConn) peerConn(l *session) *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ends[0] == l {
@@ -100,13 +100,13 @@ func (c *selfConn) other(l *session) *session {
 	return c.ends[0]
 }
 
-// twin returns the other end of l, made if need be; nil when its context is not there.
-func (p *self) twin(l *session) *session {
+// twinOf returns the other end of l, made if need be; nil when its context is not there.
+func (p *selfCarrier) twinOf(l *session) *session {
 	c := l.conn.(*selfConn)
-	if other := c.other(l); other != nil {
+	if other := c.peerConn(l); other != nil {
 		return other
 	}
-	e := p.dom.endpoint(l.named.Target())
+	e := p.dom.endpointOf(l.named.Target())
 	if e == nil {
 		return nil
 	}
@@ -117,7 +117,7 @@ func (p *self) twin(l *session) *session {
 	}
 	named := p.dom.addr.WithTarget(l.e.id)
 	t := e.addSession(named)
-	t.promise(int(l.guaranteed))
+	t.setGuarantee(int(l.guaranteed))
 	if e.names[named] == nil { // else both ends were made at once: each keeps its own twin
 		e.names[named] = t
 	}
@@ -129,13 +129,13 @@ func (p *self) twin(l *session) *session {
 }
 
 // Dial implements carrier.Carrier; a session of it is up from its beginning.
-func (p *self) Dial(carrier.Session) {}
+func (p *selfCarrier) Dial(carrier.Session) {}
 
 // Flush implements carrier.Carrier.
-func (p *self) Flush(ls []carrier.Session) {
+func (p *selfCarrier) Flush(ls []carrier.Session) {
 	p.mu.Lock()
 	for _, l := range ls {
-		p.push(l.(*session))
+		p.pushTodo(l.(*session))
 	}
 	p.mu.Unlock()
 	if p.rest.Load() { // whoever polls goes on; no call does more than one drain
@@ -144,19 +144,19 @@ func (p *self) Flush(ls []carrier.Session) {
 	e := ls[0].(*session).e
 	e.Pause()
 	defer e.Lock()
-	p.drain()
+	p.drainTodo()
 }
 
-// push puts l in todo, once. p.mu is held.
-func (p *self) push(l *session) {
+// pushTodo puts l in todo, once. p.mu is held.
+func (p *selfCarrier) pushTodo(l *session) {
 	if !l.looping {
 		l.looping = true
 		p.todo = append(p.todo, l)
 	}
 }
 
-// drain pumps the sessions in todo, unless another goroutine does, and no more than maxDrain.
-func (p *self) drain() {
+// drainTodo pumps the sessions in todo, unless another goroutine does, and no more than maxDrain.
+func (p *selfCarrier) drainTodo() {
 	p.mu.Lock()
 	if p.pumping {
 		p.mu.Unlock()
@@ -170,15 +170,15 @@ func (p *self) drain() {
 		p.todo = p.todo[1:]
 		l.looping = false
 		p.mu.Unlock()
-		n := p.pump(l)
+		n := p.pumpConn(l)
 		p.mu.Lock()
 		if n >= maxPump {
-			p.push(l)
+			p.pushTodo(l)
 		}
 		room -= max(n, minCost)
 	}
 	p.pumping = false
-	next := p.next()
+	next := p.nextRunner()
 	p.mu.Unlock()
 	if next != nil {
 		next.pollSoon()
@@ -186,8 +186,8 @@ func (p *self) drain() {
 	}
 }
 
-// next is who goes on with what is left, or nil. p.mu is held.
-func (p *self) next() *Context {
+// nextRunner is who goes on with what is left, or nil. p.mu is held.
+func (p *selfCarrier) nextRunner() *Context {
 	if len(p.todo) == 0 {
 		p.todo = nil
 		return nil
@@ -202,10 +202,10 @@ func (p *self) next() *Context {
 	return nil // a Shut that has not ended its sessions will drain
 }
 
-// pump moves what l has, until that is maxPump, and returns how much it was.
-func (p *self) pump(l *session) (n int) {
+// pumpConn moves what l has, until that is maxPump, and returns how much it was.
+func (p *selfCarrier) pumpConn(l *session) (n int) {
 	for n < maxPump {
-		to := p.twin(l)
+		to := p.twinOf(l)
 		down := to != nil && to.isDown()
 		l.e.mu.Lock()
 		switch {
@@ -214,7 +214,7 @@ func (p *self) pump(l *session) (n int) {
 			l.e.mu.Unlock()
 			return n
 		case down:
-			l.fail(WithText(ErrPeerLost, "the session of the process with itself has ended"))
+			l.failWith(WithText(ErrPeerLost, "the session of the process with itself has ended"))
 			l.e.mu.Unlock()
 			return n
 		}
@@ -229,14 +229,14 @@ func (p *self) pump(l *session) (n int) {
 		to.e.mu.Lock()
 		if !f.head.Kind.Bulk() {
 			if err := to.Deliver(&f.head, f.buf); err != nil {
-				to.fail(err)
+				to.failWith(err)
 			}
 			to.e.Unlock()
 			continue
 		}
 		v, err := to.Place(&f.head)
 		if err != nil {
-			to.fail(err)
+			to.failWith(err)
 		}
 		to.e.mu.Unlock()
 		copyView(v, f.view)
@@ -245,7 +245,7 @@ func (p *self) pump(l *session) (n int) {
 		l.e.mu.Unlock()
 		to.e.mu.Lock()
 		if err := to.Placed(v); err != nil {
-			to.fail(err)
+			to.failWith(err)
 		}
 		to.e.Unlock()
 	}
@@ -290,26 +290,26 @@ func (l *session) isDown() bool {
 }
 
 // Cut implements Carrier: the twin goes too, as soon as its lock is free.
-func (p *self) Cut(s carrier.Session, _ frame.Bye) {
+func (p *selfCarrier) Cut(s carrier.Session, _ frame.Bye) {
 	l := s.(*session)
-	other := l.conn.(*selfConn).other(l)
+	other := l.conn.(*selfConn).peerConn(l)
 	if other == nil {
 		return
 	}
 	p.mu.Lock() // the other endpoint's lock cannot be taken now: the next pump finds the twin gone
-	p.push(other)
+	p.pushTodo(other)
 	p.pending.Store(true)
 	p.mu.Unlock()
 }
 
 // Poll implements carrier.Carrier.
-func (p *self) Poll(time.Duration) time.Duration { return 0 }
+func (p *selfCarrier) Poll(time.Duration) time.Duration { return 0 }
 
 // Lingering implements carrier.Carrier.
-func (p *self) Lingering(time.Duration) bool { return false }
+func (p *selfCarrier) Lingering(time.Duration) bool { return false }
 
 // Shut implements carrier.Carrier.
-func (p *self) Shut() {}
+func (p *selfCarrier) Shut() {}
 
 // Release implements carrier.Carrier.
-func (p *self) Release() {}
+func (p *selfCarrier) Release() {}

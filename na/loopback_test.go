@@ -54,16 +54,16 @@ func TestLoopGoesOnElsewhere(t *testing.T) {
 	}()
 	p := &s.dom.self
 	p.pumping = true // nobody touches what is left
-	p.push(&session{e: s.dom.endpoint(0)})
-	p.push(p.todo[0])
+	p.pushTodo(&session{e: s.dom.endpointOf(0)})
+	p.pushTodo(p.todo[0])
 	require.Len(t, p.todo, 1, "a session waits once")
-	p.push(&session{e: s.dom.endpoint(1)})
-	require.Same(t, s.nctx, p.next())
+	p.pushTodo(&session{e: s.dom.endpointOf(1)})
+	require.Same(t, s.nctx, p.nextRunner())
 	s.nctx.Close()
-	require.Same(t, other, p.next())
+	require.Same(t, other, p.nextRunner())
 	require.True(t, p.rest.Swap(false))
 	p.todo = nil
-	require.Nil(t, p.next())
+	require.Nil(t, p.nextRunner())
 	require.False(t, p.pending.Load() || p.rest.Load())
 	p.pumping = false
 }

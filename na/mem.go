@@ -198,7 +198,7 @@ func (m *Mem) Segments() [][]byte { return m.segs }
 // to be quick. A second Deregister fails with ErrClosed, and so does one of a context that is closed and drained: the memory is
 // taken back, and op does not complete. Private memory may be taken back too.
 func (c *Context) Deregister(op *Op, m *Mem) error {
-	t, err := op.start(kindDeregister, Addr{})
+	t, err := op.beginLife(kindDeregister, Addr{})
 	if errors.Is(err, ErrClosed) {
 		m.revoke(ticket{}, Result{})
 	}
@@ -206,7 +206,7 @@ func (c *Context) Deregister(op *Op, m *Mem) error {
 		return err
 	}
 	if !m.revoke(t, Result{N: m.key.Len}) {
-		op.abandon()
+		op.undoStart()
 		return &OpError{Op: kindText[kindDeregister], Fate: NotRun, Err: ErrClosed}
 	}
 	return nil
@@ -220,18 +220,18 @@ func (m *Mem) revoke(t ticket, r Result) bool {
 	}
 	if m.public {
 		pool.Unshare(m.key.Place)
-		m.class.domain.unpublish(m)
+		m.class.domain.unpublishMem(m)
 		m.class.regions.Add(-1)
 	}
 	m.closer, m.ending = t, r
 	if m.word.Add(memClosed) == memClosed {
-		m.end()
+		m.finishRevoke()
 	}
 	return true
 }
 
-// end says that nobody touches m any more.
-func (m *Mem) end() {
+// finishRevoke says that nobody touches m any more.
+func (m *Mem) finishRevoke() {
 	if m.closer.isValid() {
 		m.closer.finish(m.ending)
 	}
@@ -239,14 +239,14 @@ func (m *Mem) end() {
 
 // Acquire borrows m, and reports false when it has been taken back. The endpoint calls it for the requests of peers, and a
 // layer above for as long as it will start operations with m as their local side.
-func (m *Mem) Acquire() bool { return m.borrow(memClosed - 1) }
+func (m *Mem) Acquire() bool { return m.addUser(memClosed - 1) }
 
-// join is Acquire for operations of this process, which Deregister waits for: it also borrows memory that has been taken
+// acquireLocal is Acquire for operations of this process, which Deregister waits for: it also borrows memory that has been taken
 // back, as long as somebody else still has it.
-func (m *Mem) join() bool { return m.borrow(math.MaxInt64) }
+func (m *Mem) acquireLocal() bool { return m.addUser(math.MaxInt64) }
 
-// borrow counts a user unless m has been taken back with no user left, or its word is above most.
-func (m *Mem) borrow(most int64) bool {
+// addUser counts a user unless m has been taken back with no user left, or its word is above most.
+func (m *Mem) addUser(most int64) bool {
 	for {
 		w := m.word.Load()
 		if w == memClosed || w > most {
@@ -261,7 +261,7 @@ func (m *Mem) borrow(most int64) bool {
 // Release ends what Acquire or Join began.
 func (m *Mem) Release() {
 	if m.word.Add(-1) == memClosed {
-		m.end()
+		m.finishRevoke()
 	}
 }
 

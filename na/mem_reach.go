@@ -14,8 +14,8 @@ import (
 //
 // What was read is told to the peer, which counts it, when there is a message for it, or soon: READ.
 
-// reaches has the carrier read for a get that begins, if it can.
-func (l *session) reaches(o *Op) bool {
+// readsDirectly has the carrier read for a get that begins, if it can.
+func (l *session) readsDirectly(o *Op) bool {
 	return o.x.key.Place.Claim != 0 && o.x.n > 0 && l.route.reacher != nil && l.route.reacher.Fetch(l, o.id, carrier.Region{Token: o.x.key.Token, Place: o.x.key.Place}, o.x.roff, o.x.n)
 }
 
@@ -28,7 +28,7 @@ func (l *session) PlaceOwn(id uint64, at, n int64) carrier.View {
 	s := o.x.sink
 	s.begun += n
 	s.views++
-	return l.e.lend(view{t: o.ticket(), mem: s.mem, off: s.off + at, n: n, sink: s})
+	return l.e.lendView(view{t: o.ticket(), mem: s.mem, off: s.off + at, n: n, sink: s})
 }
 
 // PlacedOwn ends PlaceOwn. valid is whether the bytes were still the owner's to give when they had been read. Locked.
@@ -48,14 +48,14 @@ func (l *session) PlacedOwn(of carrier.View, valid bool) {
 	o := s.op
 	switch {
 	case !valid:
-		l.e.finish(o, Result{N: o.x.at, Fate: Ran, Addr: l.addr(), Err: errTakenBack})
+		l.e.finishOp(o, Result{N: o.x.at, Fate: Ran, Addr: l.addr(), Err: errTakenBack})
 	case v.code != OK:
-		l.faulted(o)
+		l.failMemory(o)
 	default:
 		l.tellRead(o.x.key.Token, v.n)
 		s.got += v.n
 		if o.x.at = s.got; o.x.at == o.x.n {
-			l.e.finish(o, Result{N: o.x.n, Fate: Ran, Addr: l.addr()})
+			l.e.finishOp(o, Result{N: o.x.n, Fate: Ran, Addr: l.addr()})
 		}
 	}
 }
@@ -66,7 +66,7 @@ var errTakenBack = WithText(ErrRevoked, "the owner took the memory back: "+ErrRe
 func (e *endpoint) viewShared(to Addr, key Key, off, n int64) (v View, ok bool) {
 	e.mu.Lock()
 	defer e.Unlock()
-	l := e.find(to)
+	l := e.findSession(to)
 	if l == nil || l.state != stateUp || l.route.reacher == nil {
 		return v, false
 	}
@@ -94,7 +94,7 @@ func (e *endpoint) viewShared(to Addr, key Key, off, n int64) (v View, ok bool) 
 // endView ends the use of memory of the peer where it is.
 func (l *session) endView() {
 	l.e.mu.Lock()
-	if l.active != nil {
+	if l.activeState != nil {
 		l.views--
 	}
 	l.e.mu.Unlock()
@@ -108,8 +108,8 @@ const (
 	mostRead  = 1 << 40 // bytes of which a peer tells at a time
 )
 
-// A read is what was read of memory of the peer, of which it was not told.
-type read struct {
+// A remoteRead is what was read of memory of the peer, of which it was not told.
+type remoteRead struct {
 	token [16]byte
 	n     int64
 }
@@ -122,9 +122,9 @@ func (l *session) tellRead(token [16]byte, n int64) {
 	}
 	if len(l.reads) == 0 {
 		l.e.readClock()
-		l.e.hurry(l.e.now + readDelay)
+		l.e.tickNoLaterThan(l.e.now + readDelay)
 	}
-	l.reads = append(l.reads, read{token, n})
+	l.reads = append(l.reads, remoteRead{token, n})
 	if len(l.reads) > maxReads {
 		l.readsDue()
 	}
@@ -133,7 +133,7 @@ func (l *session) tellRead(token [16]byte, n int64) {
 // readsDue has the peer told now.
 func (l *session) readsDue() {
 	for _, r := range l.reads {
-		l.control(r.head())
+		l.queueControl(r.headBytes())
 	}
 	l.reads = l.reads[:0]
 }
@@ -145,19 +145,19 @@ func (l *session) putReads(w carrier.Writer) {
 		if room, _ := w.Room(); room < 0 {
 			break
 		}
-		l.frame(carrier.Messages, w, l.reads[n].head())
+		l.sendFrame(carrier.Messages, w, l.reads[n].headBytes())
 	}
 	l.reads = slices.Delete(l.reads, 0, n)
 }
 
-func (r *read) head() frame.Header {
+func (r *remoteRead) headBytes() frame.Header {
 	return frame.Header{Kind: frame.Read, Tail: frame.Tail{Token: r.token, Length: r.n}}
 }
 
 // deliverRead counts what the peer has read of our memory; it may have been taken back.
 func (l *session) deliverRead(h *frame.Header) {
 	t := frame.Tail{Token: h.Tail.Token}
-	if mem, code := l.e.dom.reach(l, t, ReadOnly); code == OK {
+	if mem, code := l.e.dom.findMem(l, t, ReadOnly); code == OK {
 		mem.countServed(l, min(h.Tail.Length, mostRead))
 	}
 }

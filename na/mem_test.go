@@ -110,7 +110,7 @@ func TestMemUsers(t *testing.T) {
 	m, err := c.Class().Register(ReadWrite, make([]byte, 8))
 	require.NoError(t, err)
 	require.True(t, m.Acquire())
-	require.True(t, m.join())
+	require.True(t, m.acquireLocal())
 	ran := 0
 	op := c.NewOp(func(_ *Op, r Result) {
 		require.NoError(t, r.Err)
@@ -119,7 +119,7 @@ func TestMemUsers(t *testing.T) {
 	})
 	require.NoError(t, c.Deregister(op, m))
 	require.False(t, m.Acquire(), "a new request after Deregister")
-	require.True(t, m.join(), "one more of this process, while it is in use")
+	require.True(t, m.acquireLocal(), "one more of this process, while it is in use")
 	require.ErrorIs(t, c.Deregister(c.NewOp(func(*Op, Result) { t.Error("a refused Deregister has ended") }), m), ErrClosed)
 	for range 3 {
 		require.Zero(t, c.Trigger(0))
@@ -127,7 +127,7 @@ func TestMemUsers(t *testing.T) {
 	}
 	require.Equal(t, 1, c.Trigger(0))
 	require.Equal(t, 1, ran)
-	require.False(t, m.join(), "after Deregister has ended")
+	require.False(t, m.acquireLocal(), "after Deregister has ended")
 	require.False(t, m.Acquire())
 
 	// The local side of an operation counts, from start to end.
@@ -160,7 +160,7 @@ func TestMemRevokeRace(t *testing.T) {
 		for g := range 4 {
 			take := m.Acquire
 			if g%2 == 1 {
-				take = m.join
+				take = m.acquireLocal
 			}
 			wg.Go(func() {
 				for take() {

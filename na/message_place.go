@@ -6,8 +6,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// An arriving is a message whose payload the carrier places.
-type arriving struct {
+// An placedMessage is a message whose payload the carrier places.
+type placedMessage struct {
 	head frame.Header
 	env  *Envelope // nil: nobody wants it
 }
@@ -38,15 +38,15 @@ func (l *session) placeMessage(h *frame.Header) (view, error) {
 }
 
 // placedMessage delivers a message that is complete.
-func (l *session) placedMessage(m *arriving) error {
+func (l *session) placedMessage(m *placedMessage) error {
 	if l.state == stateDown {
 		return nil
 	}
 	l.makeBusy()
-	l.alive()
+	l.noteAlive()
 	h, env := &m.head, m.env
 	defer l.e.arrivings.put(m)
-	if err := l.header(h); err != nil {
+	if err := l.checkHeader(h); err != nil {
 		return err
 	}
 	if h.Kind == frame.Stream {
@@ -58,7 +58,7 @@ func (l *session) placedMessage(m *arriving) error {
 		if err := l.checkUnexpected(h.Payload()); err != nil {
 			return err
 		}
-		return l.arrive(h, l.e.adopt(env))
+		return l.onUnexpected(h, l.e.adoptMessage(env))
 	}
 	var payload []byte
 	if env != nil {

@@ -12,7 +12,7 @@ type Tag uint64
 // Lookup resolves the text of an address, for example "tcp://node7:9000"; op ends with Result.Addr. It does not
 // connect: a connection is made by the first operation. It may be canceled.
 func (c *Context) Lookup(op *Op, text string) error {
-	t, err := c.start(op, kindLookup, Addr{})
+	t, err := c.startOp(op, kindLookup, Addr{})
 	if err != nil {
 		return err
 	}
@@ -31,13 +31,13 @@ func (c *Context) SendUnexpected(op *Op, to Addr, tag Tag, buf []byte) error {
 // op at the deadline whatever happens, start a Timer and cancel op.
 func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Deadline) error {
 	if limit := c.limits.MaxUnexpected; len(buf) > limit && (to.Session() == 0 || len(buf) > MaxRoom) {
-		return c.refuse(kindSendUnexpected, to, tooLong(len(buf), limit))
+		return c.refusedError(kindSendUnexpected, to, tooLong(len(buf), limit))
 	}
 	t, err := ticket{}, by.checkField(buf)
 	if err != nil {
-		err = c.refuse(kindSendUnexpected, to, err)
+		err = c.refusedError(kindSendUnexpected, to, err)
 	} else {
-		t, err = c.start(op, kindSendUnexpected, to)
+		t, err = c.startOp(op, kindSendUnexpected, to)
 	}
 	if err != nil {
 		if len(buf) > c.limits.MaxUnexpected {
@@ -52,7 +52,7 @@ func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Dead
 // RecvUnexpected receives the oldest unexpected message; op ends with Result.Envelope, which the callback owns.
 func (c *Context) RecvUnexpected(op *Op) error {
 	c.class.Serve()
-	t, err := c.start(op, kindRecvUnexpected, Addr{})
+	t, err := c.startOp(op, kindRecvUnexpected, Addr{})
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (c *Context) RecvUnexpected(op *Op) error {
 // knows; with ErrUnsupported when the peer cannot do it. The question uses no envelope. op may be canceled; the peer
 // may have destroyed the message all the same.
 func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
-	t, err := c.start(op, kindWithdraw, to)
+	t, err := c.startOp(op, kindWithdraw, to)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 // Best effort, no completion.
 func (c upper) Abandon(to Addr, id uint64) {
 	if !c.Closing() {
-		c.ep.abandon(to, id)
+		c.ep.abandonRequest(to, id)
 	}
 }
 
@@ -95,7 +95,7 @@ func (c *Context) Disconnect(peer Addr, err error) {
 		err = errNoReason
 	}
 	if !c.Closing() {
-		c.ep.disconnect(peer, err)
+		c.ep.disconnectSession(peer, err)
 	}
 }
 
@@ -111,7 +111,7 @@ func (c *Context) Disconnect(peer Addr, err error) {
 //
 // A probe needs no envelope, and no limit on requests holds it up. Result.Fate is NotRun.
 func (c *Context) Probe(op *Op, to Addr, timeout time.Duration) error {
-	t, err := c.start(op, kindProbe, to)
+	t, err := c.startOp(op, kindProbe, to)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (c *Context) Timer(op *Op, d time.Duration) error {
 
 // TimerAt is Timer that ends op when Now reads at.
 func (c upper) TimerAt(op *Op, at time.Duration) error {
-	t, err := c.start(op, kindTimer, Addr{})
+	t, err := c.startOp(op, kindTimer, Addr{})
 	if err != nil {
 		return err
 	}
@@ -147,9 +147,9 @@ func (c *Context) SendExpected(op *Op, to Addr, tag Tag, buf []byte) error {
 // may have so many, MaxRoom at most.
 func (c *Context) SendExpectedLong(op *Op, to Addr, tag Tag, buf []byte, most int) error {
 	if limit := max(c.limits.MaxExpected, min(most, MaxRoom)); len(buf) > limit {
-		return c.refuse(kindSendExpected, to, tooLong(len(buf), limit))
+		return c.refusedError(kindSendExpected, to, tooLong(len(buf), limit))
 	}
-	t, err := c.start(op, kindSendExpected, to)
+	t, err := c.startOp(op, kindSendExpected, to)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (c *Context) RecvExpected(op *Op, from Addr, tag Tag, buf []byte) error {
 // with Result.Envelope, which the callback owns, and buf is as it was. No memory is taken before the message comes. The
 // sender has to be told of most.
 func (c *Context) RecvExpectedLong(op *Op, from Addr, tag Tag, buf []byte, most int) error {
-	t, err := c.start(op, kindRecvExpected, from)
+	t, err := c.startOp(op, kindRecvExpected, from)
 	if err != nil {
 		return err
 	}
@@ -205,13 +205,13 @@ func (c *Context) Get(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n 
 // the peer gives the memory back, with ErrNoEntry when the peer dropped the expected message with tag, with ErrPeerLost
 // when the peer is gone, with ErrCanceled after a cancel; the memory is out of reach then.
 func (c upper) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
-	t, err := c.start(op, kindLease, to)
+	t, err := c.startOp(op, kindLease, to)
 	if err != nil {
 		return nil, err
 	}
 	m, err := c.class.register(ReadOnly, 0, [][]byte{buf}, false)
 	if err != nil {
-		op.abandon()
+		op.undoStart()
 		return nil, err
 	}
 	c.ep.startLease(t, to, tag, m)
@@ -225,15 +225,15 @@ func (c upper) GiveBack(to Addr, key Key) {
 	}
 }
 
-// start starts an operation of c, which is not closed; with a peer unless it is of a kind that has none.
-func (c *Context) start(op *Op, kind opKind, peer Addr) (ticket, error) {
+// startOp starts an operation of c, which is not closed; with a peer unless it is of a kind that has none.
+func (c *Context) startOp(op *Op, kind opKind, peer Addr) (ticket, error) {
 	if kind >= kindsOfPeer && peer.IsZero() {
-		return ticket{}, c.refuse(kind, peer, WithText(ErrInvalid, "no address given"))
+		return ticket{}, c.refusedError(kind, peer, WithText(ErrInvalid, "no address given"))
 	}
-	t, err := op.start(kind, peer)
+	t, err := op.beginLife(kind, peer)
 	if err == nil && c.Closing() {
-		op.abandon()
-		err = c.refuse(kind, peer, ErrClosed)
+		op.undoStart()
+		err = c.refusedError(kind, peer, ErrClosed)
 	}
 	return t, err
 }
@@ -246,28 +246,28 @@ func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr
 	}
 	switch {
 	case local == nil:
-		return ticket{}, c.refuse(kind, to, WithText(ErrInvalid, "no local memory given"))
+		return ticket{}, c.refusedError(kind, to, WithText(ErrInvalid, "no local memory given"))
 	case !local.contains(loff, n):
-		return ticket{}, c.refuse(kind, to, outside("local memory", loff, n, local.Len()))
+		return ticket{}, c.refusedError(kind, to, outOfRange("local memory", loff, n, local.Len()))
 	case !InRange(roff, n, key.Len):
-		return ticket{}, c.refuse(kind, to, outside("remote memory", roff, n, key.Len))
+		return ticket{}, c.refusedError(kind, to, outOfRange("remote memory", roff, n, key.Len))
 	case !key.Access.Can(need):
-		return ticket{}, c.refuse(kind, to, WithText(ErrPermission,
+		return ticket{}, c.refusedError(kind, to, WithText(ErrPermission,
 			fmt.Sprintf("remote memory allows %v, %s needs %v", key.Access, kindText[kind], need)))
 	}
-	t, err := c.start(op, kind, to)
+	t, err := c.startOp(op, kind, to)
 	if err != nil {
 		return ticket{}, err
 	}
-	if !local.join() {
-		op.abandon()
-		return ticket{}, c.refuse(kind, to, WithText(ErrRevoked, "local memory has been deregistered"))
+	if !local.acquireLocal() {
+		op.undoStart()
+		return ticket{}, c.refusedError(kind, to, WithText(ErrRevoked, "local memory has been deregistered"))
 	}
 	return t, nil
 }
 
-// refuse is the error of an operation that was not started.
-func (c *Context) refuse(kind opKind, peer Addr, err error) error {
+// refusedError is the error of an operation that was not started.
+func (c *Context) refusedError(kind opKind, peer Addr, err error) error {
 	return &OpError{Op: kindText[kind], Addr: peer, Fate: NotRun, Err: err}
 }
 
@@ -275,6 +275,6 @@ func tooLong(n, limit int) error {
 	return WithText(ErrMsgSize, fmt.Sprintf("message of %d bytes, the limit is %d", n, limit))
 }
 
-func outside(what string, off, n, size int64) error {
+func outOfRange(what string, off, n, size int64) error {
 	return WithText(ErrInvalid, fmt.Sprintf("%d bytes at offset %d lie outside %s of %d bytes", n, off, what, size))
 }

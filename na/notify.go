@@ -45,7 +45,7 @@ func (c *Context) reportLost(peer Addr, err error) {
 		c.newsMu.Unlock()
 		tellAll(fns, peer, err)
 	})
-	if t, err := op.start(kindPost, Addr{}); err == nil { // it is idle
+	if t, err := op.beginLife(kindPost, Addr{}); err == nil { // it is idle
 		t.finish(Result{})
 	}
 }

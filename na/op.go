@@ -10,7 +10,7 @@ import "sync/atomic"
 //	                 └──┘                         │  ▲   no holds left
 //	             Hold, Release: a transport       └──┘ borrows the operation's memory
 //
-// The endpoint lists the Op itself from begin to finish (see opState), under its lock. What may outlive that keeps a ticket: the Op and
+// The endpoint lists the Op itself from begin to finish (see endpointState), under its lock. What may outlive that keeps a ticket: the Op and
 // the generation that it was given. A ticket of an earlier life changes nothing. Delivery waits until every hold is released, so that nobody
 // touches the memory after the callback.
 const (
@@ -84,7 +84,7 @@ type Op struct {
 
 	expedited bool // see SetExpedited
 
-	opState
+	endpointState
 }
 
 // NewOp returns an idle operation that calls done at its end. It may be started again after each end.
@@ -123,7 +123,7 @@ func endOp(data any) (ran int) {
 		return 0
 	}
 	step := op.step // op may be started anew, or be another's, once take has returned
-	return step(op, op.consume())
+	return step(op, op.takeResult())
 }
 
 // Init makes op, which is zero or idle, an operation of c that calls done at its end, and keeps data with it: NewOp for
@@ -156,13 +156,13 @@ func (op *Op) Busy() bool { return op.word.Load()&opPhaseMask != opIdle }
 // when Cancel returns, also if another goroutine was about to end the operation: the endpoint, whose lock that goroutine
 // holds, is asked in any case.
 func (op *Op) Cancel() {
-	if t, ok := op.canceling(); ok {
-		op.nctx.cancel(t)
+	if t, ok := op.markCanceling(); ok {
+		op.nctx.cancelOp(t)
 	}
 }
 
-// canceling has whoever starts op see that it is to end, and reports whether there is anything to end.
-func (op *Op) canceling() (t ticket, ok bool) {
+// markCanceling has whoever starts op see that it is to end, and reports whether there is anything to end.
+func (op *Op) markCanceling() (t ticket, ok bool) {
 	for {
 		w := op.word.Load()
 		if w&opPhaseMask == opIdle {
@@ -174,8 +174,8 @@ func (op *Op) canceling() (t ticket, ok bool) {
 	}
 }
 
-// start takes an idle operation into a new life.
-func (op *Op) start(kind opKind, addr Addr) (ticket, error) {
+// beginLife takes an idle operation into a new life.
+func (op *Op) beginLife(kind opKind, addr Addr) (ticket, error) {
 	w := op.word.Load()
 	if w&opPhaseMask != opIdle || !op.word.CompareAndSwap(w, w|opActive) {
 		return ticket{}, &OpError{Op: kindText[kind], Addr: addr, Fate: NotRun, Err: ErrBusy}
@@ -183,13 +183,13 @@ func (op *Op) start(kind opKind, addr Addr) (ticket, error) {
 	op.kind, op.addr = kind, addr
 	if !op.nctx.Upper().Hold() {
 		op.word.Store(w)
-		return ticket{}, op.nctx.refuse(kind, addr, ErrClosed)
+		return ticket{}, op.nctx.refusedError(kind, addr, ErrClosed)
 	}
 	return ticket{op, w >> opGenShift}, nil
 }
 
-// abandon undoes start when nothing was handed to a plugin.
-func (op *Op) abandon() {
+// undoStart undoes start when nothing was handed to a plugin.
+func (op *Op) undoStart() {
 	w := op.word.Load()
 	op.word.Store((w>>opGenShift + 1) << opGenShift)
 	op.nctx.callbackReturned()
@@ -214,8 +214,8 @@ func (op *Op) expire() bool {
 	}
 }
 
-// consume ends the queued life of op and returns its result: what Trigger does before it runs the callback.
-func (op *Op) consume() Result {
+// takeResult ends the queued life of op and returns its result: what Trigger does before it runs the callback.
+func (op *Op) takeResult() Result {
 	r := op.result
 	op.result.Err, op.result.Envelope = nil, nil
 	switch {
@@ -279,7 +279,7 @@ func (t ticket) release() {
 			if last {
 				nctx := t.op.nctx
 				if w&opDue == 0 {
-					nctx.deliver(t.op)
+					nctx.queueEnded(t.op)
 				}
 				nctx.slow.Store(0)
 				nctx.lingering.Add(-1)
@@ -298,7 +298,7 @@ func (t ticket) setDue() {
 			return
 		}
 		if t.op.word.CompareAndSwap(w, w|opDue) {
-			t.op.nctx.deliver(t.op)
+			t.op.nctx.queueEnded(t.op)
 			return
 		}
 	}
@@ -316,7 +316,7 @@ func (t ticket) finish(r Result) bool {
 			if t.op.word.CompareAndSwap(w, w&^opPhaseMask|opQueued) {
 				t.op.result = r
 				if w&opDue == 0 {
-					t.op.nctx.deliver(t.op)
+					t.op.nctx.queueEnded(t.op)
 				}
 				return true
 			}

@@ -18,10 +18,10 @@ import (
 // maxStaged is the longest message in bytes that is staged while frames are held back: many long ones would not stay in the caches.
 const maxStaged = 8 << 10
 
-// stager returns what takes a message of n bytes at once, because no more than so many messages wait; nil otherwise.
-func (l *session) stager(n, before int) carrier.Writer {
+// stagerFor returns what takes a message of n bytes at once, because no more than so many messages wait; nil otherwise.
+func (l *session) stagerFor(n, before int) carrier.Writer {
 	s := l.route.stager
-	if s == nil || l.state != stateUp || l.msgs.n > before || l.pong || l.flows[carrier.Messages].controls() || l.e.nctx.corks.Load() > 0 && n > maxStaged {
+	if s == nil || l.state != stateUp || l.msgs.n > before || l.pong || l.flows[carrier.Messages].hasControls() || l.e.nctx.corks.Load() > 0 && n > maxStaged {
 		return nil
 	}
 	w := s.Stage(l)
@@ -34,11 +34,11 @@ func (l *session) stager(n, before int) carrier.Writer {
 	return w
 }
 
-// stage has the carrier take the only message of l.
-func (l *session) stage() {
-	if o := l.msgs.head; o != nil && l.fits(o) {
-		if w := l.stager(len(o.buf), 1); w != nil {
-			l.message(w, len(o.buf))
+// stageMessage has the carrier take the only message of l.
+func (l *session) stageMessage() {
+	if o := l.msgs.head; o != nil && l.canTake(o) {
+		if w := l.stagerFor(len(o.buf), 1); w != nil {
+			l.sendMessage(w, len(o.buf))
 		}
 	}
 }
@@ -49,13 +49,13 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 		e.returnRoom(s.To, max(len(s.Msg), len(s.Body)))
 		return
 	}
-	if (e.dom.cfg.OnNoCredit != Queue && !t.op.expedited || t.op.hasty) && e.short(s.To) {
+	if (e.dom.cfg.OnNoCredit != Queue && !t.op.expedited || t.op.hasty) && e.hasNoEnvelope(s.To) {
 		e.nctx.tryPoll() // credit may have arrived that nobody has read (G11)
 	}
-	var p packed
+	var p packedBody
 	var bad error
 	if s.Copy && s.Body != nil {
-		p, bad = e.pack(s.To, s.Body)
+		p, bad = e.packBody(s.To, s.Body)
 		s.Body = p.body
 	}
 	e.mu.Lock()
@@ -67,14 +67,14 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 		}
 	}
 	if err != nil {
-		p.unpack(nil)
+		p.release(nil)
 		if claimed != nil {
 			claimed.returnRoom(claim)
 		}
-		e.refuse(t, err)
+		e.refuseStart(t, err)
 		return
 	}
-	o := e.begin(t)
+	o := e.takeIn(t)
 	o.session, o.tag, o.buf, o.by, o.room, o.bodies = l, s.Tag, s.Msg, s.By, claim, s.Bodies
 	if s.Body != nil || len(s.Streams) > 0 {
 		o.x = e.exts.get()
@@ -91,7 +91,7 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 		sooner = e.addTimer(o, s.By.At)
 	}
 	l.enqueueRequest(o)
-	l.stage()
+	l.stageMessage()
 	l.markPending()
 	e.Unlock()
 	if sooner {
@@ -112,7 +112,7 @@ func (l *session) mayAsk(t ticket, s *CallSpec, claim int) error {
 	case !s.OneWay && l.posted.find(s.Tag) != nil:
 		return WithText(ErrBusy, "a receive of this peer and tag is posted already")
 	case l.posted.n >= calls:
-		return full(l.posted.n, "receives of the peer are posted")
+		return queueFullError(l.posted.n, "receives of the peer are posted")
 	case l.sendQueue() >= limit && !t.op.patient && !t.op.expedited:
 		return WithText(ErrNoCredit, fmt.Sprintf(
 			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", limit))
@@ -123,7 +123,7 @@ func (l *session) mayAsk(t ticket, s *CallSpec, claim int) error {
 // claimOf uses the claim of room for a message of n bytes, if it needs any.
 func (e *endpoint) claimOf(to Addr, n int) (claim int, of *session) {
 	if n > e.dom.cfg.Eager {
-		if of = e.find(to); of != nil {
+		if of = e.findSession(to); of != nil {
 			claim = of.useClaim(n)
 		}
 	}
@@ -151,7 +151,7 @@ func (l *session) awaitReply(o *Op) {
 	l.uncountExpedited(o)
 	if x := o.x; x != nil {
 		if x.packed.body != nil {
-			x.packed.unpack(x.source)
+			x.packed.release(x.source)
 		}
 		x.body = nil
 	}
@@ -160,8 +160,8 @@ func (l *session) awaitReply(o *Op) {
 	o.id, o.buf, o.most, o.reply = l.seq, o.reply, o.replyMax, nil
 }
 
-// ended completes how a call ends without an answer.
-func (o *Op) ended(r *Result) {
+// completeCall completes how a call ends without an answer.
+func (o *Op) completeCall(r *Result) {
 	if r.Fate = NotRun; o.id != 0 {
 		r.Fate, r.Addr, r.ID = MaybeRan, o.session.addr(), o.id
 	}
@@ -178,7 +178,7 @@ func (e *endpoint) cancelIfUnsent(t ticket) (to Addr, id uint64, left bool) {
 	case o.id != 0:
 		return o.session.addr(), o.id, true
 	}
-	e.cancel(o, ErrCanceled)
+	e.cancelOp(o, ErrCanceled)
 	return Addr{}, 0, false
 }
 
@@ -214,22 +214,22 @@ func (e *endpoint) abandonCall(t ticket, err error) {
 		l, id, isCall := o.session, o.id, o.kind == kindCall
 		if isCall && id != 0 && err == ErrTimeout && o.x != nil {
 			for _, s := range o.x.streams {
-				s.reset(ErrTimeout, "the deadline of the call has passed")
+				s.resetLocked(ErrTimeout, "the deadline of the call has passed")
 			}
 		}
 		if err == ErrTimeout {
 			err = o.heldUp()
 		}
-		if e.cancel(o, err); isCall && id != 0 {
-			l.abandon(id)
+		if e.cancelOp(o, err); isCall && id != 0 {
+			l.sendAbandon(id)
 		}
 	}
 	e.Unlock()
 }
 
-// answer is startSendExpected of a message that leaves at once, with no operation, and FreeEnvelope of env. Otherwise it does
+// sendAnswer is startSendExpected of a message that leaves at once, with no operation, and FreeEnvelope of env. Otherwise it does
 // nothing, and startSendExpected follows; unless there is an error, with which that would end.
-func (e *endpoint) answer(env *Envelope, to Addr, tag Tag, buf []byte, most int) (left bool, err error) {
+func (e *endpoint) sendAnswer(env *Envelope, to Addr, tag Tag, buf []byte, most int) (left bool, err error) {
 	if e.faults != nil {
 		if err := e.failOp(); err != nil {
 			return false, err
@@ -237,24 +237,24 @@ func (e *endpoint) answer(env *Envelope, to Addr, tag Tag, buf []byte, most int)
 		e.counted.Store(true) // the startSendExpected that follows
 	}
 	e.mu.Lock()
-	l := e.find(to)
+	l := e.findSession(to)
 	if l == nil || l.state != stateUp || e.shut || len(buf) > max(l.eager, most) {
 		e.mu.Unlock()
 		return false, nil
 	}
 	l.makeBusy()
 	if len(l.reads) > 0 {
-		if w := l.stager(0, 0); w != nil {
+		if w := l.stagerFor(0, 0); w != nil {
 			l.putReads(w)
 		}
 	}
-	w := l.stager(len(buf), 0)
+	w := l.stagerFor(len(buf), 0)
 	if w == nil {
 		e.mu.Unlock()
 		return false, nil
 	}
-	e.accept(env)
-	e.recycle(env)
+	e.acceptMessage(env)
+	e.recycleMessage(env)
 	if e.faults != nil {
 		e.counted.Store(false)
 	}

@@ -8,13 +8,13 @@ import (
 
 var errTooLong = WithText(ErrMsgSize, "message is longer than the peer takes")
 
-// fits reports whether the peer takes a message of that length.
-func (l *session) fits(o *Op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
+// canTake reports whether the peer takes a message of that length.
+func (l *session) canTake(o *Op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
 
-// unfit tells why a message cannot leave though its turn has come. One with a deadline is told the time that is left: the
+// unsendableError tells why a message cannot leave though its turn has come. One with a deadline is told the time that is left: the
 // clock is read for such messages only, here and when they arrive.
-func (l *session) unfit(o *Op) error {
-	if !l.fits(o) { // it was queued before the peer said what it takes
+func (l *session) unsendableError(o *Op) error {
+	if !l.canTake(o) { // it was queued before the peer said what it takes
 		return errTooLong
 	}
 	if o.by.At == 0 {
@@ -23,15 +23,15 @@ func (l *session) unfit(o *Op) error {
 	l.e.readClock()
 	if o.ticket().hold() {
 		defer o.ticket().release()
-		if o.by.stamp(o.buf, l.e.now) {
+		if o.by.stampMessage(o.buf, l.e.now) {
 			return nil
 		}
 	}
 	return WithText(ErrTimeout, "the deadline passed before the message could leave")
 }
 
-// arrival is when the unexpected message of h came, if somebody will ask.
-func (l *session) arrival(h *frame.Header) time.Duration {
+// arrivalTime is when the unexpected message of h came, if somebody will ask.
+func (l *session) arrivalTime(h *frame.Header) time.Duration {
 	if h.Flags&frame.FlagTimed == 0 {
 		return 0
 	}

@@ -5,9 +5,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// opState is what an endpoint has of an operation that it has taken in: the part of an Op that endpoint.mu guards. It is zero before begin and
+// endpointState is what an endpoint has of an operation that it has taken in: the part of an Op that endpoint.mu guards. It is zero before begin and
 // after finish, so an idle Op keeps no memory of the program alive. An operation is in at most one list.
-type opState struct {
+type endpointState struct {
 	at       int // in endpoint.ops, counted from 1; 0: it is not taken in
 	session  *session
 	list     *opList
@@ -30,11 +30,11 @@ type opState struct {
 	last    bool // a message that uses the last envelope of a peer, and ends when there is another
 	counted bool // in active.expediting
 
-	x *opExt // nil for most messages and calls
+	x *opExtra // nil for most messages and calls
 }
 
-// An opExt is what only some operations have. It comes from endpoint.exts, and goes back when the operation ends.
-type opExt struct {
+// An opExtra is what only some operations have. It comes from endpoint.exts, and goes back when the operation ends.
+type opExtra struct {
 	// Of a put or get; of a lease there is mem only.
 	mem  *Mem // the local side
 	loff int64
@@ -42,17 +42,17 @@ type opExt struct {
 	roff int64
 	n    int64
 	at   int64 // bytes sent or received so far
-	sink *sink
+	sink *inboundBulk
 
 	// Of a message that has not left.
-	body      []byte    // beside it
-	packed    packed    // has body, if it was copied
-	bodyID    uint64    // while the peer may have some of it, and no message
-	streams   []*Stream // of a call
-	streamsAt int       // where in buf they are named
+	body      []byte     // beside it
+	packed    packedBody // has body, if it was copied
+	bodyID    uint64     // while the peer may have some of it, and no message
+	streams   []*Stream  // of a call
+	streamsAt int        // where in buf they are named
 
-	source *source      // of a put or a body,
-	flow   carrier.Lane // which leaves there
+	source *outboundBulk // of a put or a body,
+	flow   carrier.Lane  // which leaves there
 
 	lookup *lookup
 }
@@ -69,22 +69,22 @@ type leaseKey struct {
 	tag     Tag
 }
 
-// begin takes in an operation that was started. From now on endpoint.finish ends it, and ticket.finish alone does not. Locked.
-func (e *endpoint) begin(t ticket) *Op {
+// takeIn takes in an operation that was started. From now on endpoint.finishOp ends it, and ticket.finish alone does not. Locked.
+func (e *endpoint) takeIn(t ticket) *Op {
 	e.ops = append(e.ops, t.op)
 	t.op.at = len(e.ops)
 	return t.op
 }
 
-// beginExt is begin of one that has an opExt. Locked.
+// beginExt is begin of one that has an opExtra. Locked.
 func (e *endpoint) beginExt(t ticket) *Op {
-	o := e.begin(t)
+	o := e.takeIn(t)
 	o.x = e.exts.get()
 	return o
 }
 
-// moved is how many bytes of a put or get have been sent or received.
-func (o *Op) moved() int64 {
+// movedBytes is how many bytes of a put or get have been sent or received.
+func (o *Op) movedBytes() int64 {
 	if o.x == nil {
 		return 0
 	}
@@ -102,8 +102,8 @@ func (o *Op) lookupStop() func() {
 	return o.x.lookup.stop
 }
 
-// refusal tells why an operation that is just being started must end at once. Locked.
-func (e *endpoint) refusal(t ticket) error {
+// refusalOf tells why an operation that is just being started must end at once. Locked.
+func (e *endpoint) refusalOf(t ticket) error {
 	switch {
 	case e.shut:
 		return e.closedErr()
@@ -113,23 +113,23 @@ func (e *endpoint) refusal(t ticket) error {
 	return nil
 }
 
-// refuse ends a start that must not begin. Locked; it returns the lock.
-func (e *endpoint) refuse(t ticket, err error) {
+// refuseStart ends a start that must not begin. Locked; it returns the lock.
+func (e *endpoint) refuseStart(t ticket, err error) {
 	e.mu.Unlock()
 	t.finish(Result{Err: err, Fate: NotRun})
 }
 
-// finish ends o, which was taken in: removes it from every table, and fixes its outcome. From then on o may be anybody's. Locked.
-func (e *endpoint) finish(o *Op, r Result) {
-	e.detach(o)
+// finishOp ends o, which was taken in: removes it from every table, and fixes its outcome. From then on o may be anybody's. Locked.
+func (e *endpoint) finishOp(o *Op, r Result) {
+	e.detachOp(o)
 	if r.Err != nil && o.kind == kindCall && o.x != nil {
 		o.x.endClosedStreams()
 	}
-	e.end(o, r)
+	e.finishDetached(o, r)
 }
 
-// end is finish of an operation that is in no table any more. Locked.
-func (e *endpoint) end(o *Op, r Result) {
+// finishDetached is finish of an operation that is in no table any more. Locked.
+func (e *endpoint) finishDetached(o *Op, r Result) {
 	t, mem := o.ticket(), (*Mem)(nil)
 	if o.x != nil {
 		mem = o.x.mem
@@ -143,7 +143,7 @@ func (e *endpoint) end(o *Op, r Result) {
 	if o.x != nil {
 		e.exts.put(o.x)
 	}
-	o.opState = opState{}
+	o.endpointState = endpointState{}
 	switch {
 	case lease && mem.revoke(t, r):
 		return
@@ -153,8 +153,8 @@ func (e *endpoint) end(o *Op, r Result) {
 	t.finish(r)
 }
 
-// detach takes o out of its list and of the tables.
-func (e *endpoint) detach(o *Op) {
+// detachOp takes o out of its list and of the tables.
+func (e *endpoint) detachOp(o *Op) {
 	if o.list != nil {
 		if o.session != nil {
 			o.session.waiting--
@@ -201,7 +201,7 @@ func (e *endpoint) detach(o *Op) {
 	}
 	if x := o.x; x != nil {
 		if x.packed.body != nil {
-			x.packed.unpack(x.source)
+			x.packed.release(x.source)
 		}
 		if x.bodyID != 0 {
 			o.session.recallBody(o)
@@ -209,9 +209,9 @@ func (e *endpoint) detach(o *Op) {
 	}
 }
 
-// cancel ends o with err. Locked.
-func (e *endpoint) cancel(o *Op, err error) {
-	r := Result{Err: err, Fate: MaybeRan, N: o.moved()}
+// cancelOp ends o with err. Locked.
+func (e *endpoint) cancelOp(o *Op, err error) {
+	r := Result{Err: err, Fate: MaybeRan, N: o.movedBytes()}
 	l, flow := o.session, carrier.Messages
 	moving := uint64(0) // what the peer may stop
 	switch o.kind {
@@ -226,7 +226,7 @@ func (e *endpoint) cancel(o *Op, err error) {
 		if o.id == 0 && (o.list == &l.msgs || o.list == &l.bodies) {
 			l.returnCredit()
 		}
-		o.ended(&r)
+		o.completeCall(&r)
 	case kindProbe:
 		r.Fate = NotRun
 	case kindPut, kindGet:
@@ -235,7 +235,7 @@ func (e *endpoint) cancel(o *Op, err error) {
 			r.Fate = NotRun
 		}
 	}
-	e.finish(o, r)
+	e.finishOp(o, r)
 	if moving != 0 && l.Up() {
 		l.controlOn(flow, cancelMove(moving)) // a courtesy: the peer may stop early. It may also be what ends l.
 	}

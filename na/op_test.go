@@ -61,11 +61,11 @@ func TestOpLife(t *testing.T) {
 				switch word {
 				case "start":
 					old = now
-					tk, err := op.start(kindPost, Addr{})
+					tk, err := op.beginLife(kindPost, Addr{})
 					require.NoError(t, err, at)
 					now = tk
 				case "start!":
-					_, err := op.start(kindPost, Addr{})
+					_, err := op.beginLife(kindPost, Addr{})
 					require.ErrorIs(t, err, ErrBusy, at)
 				case "finish+", "finish-":
 					require.Equal(t, word == "finish+", f.finish(now), at)
@@ -105,7 +105,7 @@ func TestOpLife(t *testing.T) {
 func TestOpHoldsHaveALimit(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	op := c.NewOp(func(*Op, Result) {})
-	tk, err := op.start(kindPost, Addr{})
+	tk, err := op.beginLife(kindPost, Addr{})
 	require.NoError(t, err)
 	n := 0
 	for tk.hold() {
@@ -138,7 +138,7 @@ func TestCancelMeetsTheEnd(t *testing.T) {
 	c, f := newFake(t, Config{})
 	ran := 0
 	op := c.NewOp(func(*Op, Result) { ran++ })
-	tk, err := op.start(kindPost, Addr{})
+	tk, err := op.beginLife(kindPost, Addr{})
 	require.NoError(t, err)
 	f.e.Lock() // as the goroutine that finishes the operation does
 	require.True(t, tk.hold())
@@ -177,7 +177,7 @@ func TestOpRace(t *testing.T) {
 		delivered.Add(1)
 	})
 	for life := range lives {
-		tk, err := op.start(kindPost, Addr{})
+		tk, err := op.beginLife(kindPost, Addr{})
 		require.NoError(t, err)
 		var wg sync.WaitGroup
 		for g := range 4 {
@@ -190,7 +190,7 @@ func TestOpRace(t *testing.T) {
 				}
 				switch g {
 				case 0:
-					if stale, ok := op.canceling(); ok && stale.finish(Result{Err: ErrCanceled}) {
+					if stale, ok := op.markCanceling(); ok && stale.finish(Result{Err: ErrCanceled}) {
 						wins.Add(1)
 					}
 				default:
@@ -225,7 +225,7 @@ func TestOpRaceHolders(t *testing.T) {
 	})
 	lives := long.Or(10, 100)
 	for life := range lives {
-		tk, err := op.start(kindPost, Addr{})
+		tk, err := op.beginLife(kindPost, Addr{})
 		require.NoError(t, err)
 		var wg sync.WaitGroup
 		var mu sync.Mutex // transports write one after the other
@@ -257,7 +257,7 @@ func TestOpStaleTickets(t *testing.T) {
 	var tickets [ops][]ticket
 	starts, ends := 0, 0
 	start := func(i int, op *Op) {
-		tk, err := op.start(kindPost, Addr{})
+		tk, err := op.beginLife(kindPost, Addr{})
 		require.NoError(t, err)
 		starts++
 		f.keep(tk) // before anybody has the ticket: only an operation that is taken in may be finished by others
@@ -347,7 +347,7 @@ func TestOpIsTakenIn(t *testing.T) {
 	f.end(op, Result{})
 	require.False(t, first.isTakenIn())
 	require.Empty(t, f.e.ops)
-	require.Zero(t, op.opState)
+	require.Zero(t, op.endpointState)
 	c.Trigger(0)
 	require.NoError(t, c.RecvUnexpected(op))
 	require.Same(t, op, f.e.receivers.head)

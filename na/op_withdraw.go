@@ -18,8 +18,8 @@ import (
 // WITHDRAW takes the way of its message, so it never comes before it. It needs no envelope; a source has at most as many
 // unanswered as the peer guarantees envelopes, further ones wait.
 
-// withdrawals is the source's side.
-type withdrawals struct {
+// withdrawalState is the source's side.
+type withdrawalState struct {
 	waiting opList // not asked yet
 	asked   opList
 	open    int // asked and not answered, those that were canceled here among them
@@ -43,13 +43,13 @@ func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 	case l.withdraws.ids[id] != nil:
 		err = WithText(ErrBusy, "the message is being withdrawn already")
 	case l.withdraws.waiting.n >= maxAsking:
-		err = full(maxAsking, "withdraws at the peer wait to be asked")
+		err = queueFullError(maxAsking, "withdraws at the peer wait to be asked")
 	}
 	if err != nil {
-		e.refuse(t, err)
+		e.refuseStart(t, err)
 		return
 	}
-	o := e.begin(t)
+	o := e.takeIn(t)
 	o.session, o.id = l, id
 	if l.withdraws.ids == nil {
 		l.withdraws.ids = map[uint64]*Op{}
@@ -63,10 +63,10 @@ func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 
 // sessionOf returns the session that an address is bound to.
 func (e *endpoint) sessionOf(t ticket, a Addr) (*session, error) {
-	if err := e.refusal(t); err != nil {
+	if err := e.refusalOf(t); err != nil {
 		return nil, err
 	}
-	if l := e.find(a); l != nil && l.Up() {
+	if l := e.findSession(a); l != nil && l.Up() {
 		l.makeBusy()
 		return l, nil
 	}
@@ -79,7 +79,7 @@ func (l *session) askWithdraws() {
 		o := l.withdraws.waiting.pop()
 		l.withdraws.asked.push(o)
 		l.withdraws.open++
-		l.control(frame.Header{Kind: frame.Withdraw, Op: o.id})
+		l.queueControl(frame.Header{Kind: frame.Withdraw, Op: o.id})
 	}
 }
 
@@ -93,7 +93,7 @@ func (l *session) deliverWithdrawn(h *frame.Header) error {
 		return WithText(ErrProtocol, fmt.Sprintf("WITHDRAWN for message %d with code %d, %d are asked for", h.Op, h.Tag, l.withdraws.open))
 	}
 	l.withdraws.open--
-	l.took(h.Op)
+	l.noteTaken(h.Op)
 	o := l.withdraws.ids[h.Op]
 	if o == nil || o.list != &l.withdraws.asked {
 		l.e.stats.LateDropped++
@@ -102,7 +102,7 @@ func (l *session) deliverWithdrawn(h *frame.Header) error {
 		if code != OK {
 			r.Err, r.Fate = code, Ran
 		}
-		l.e.finish(o, r)
+		l.e.finishOp(o, r)
 	}
 	l.askWithdraws()
 	return nil
@@ -117,15 +117,15 @@ func (l *session) deliverWithdraw(h *frame.Header) error {
 		return WithText(ErrProtocol, fmt.Sprintf("more than %d WITHDRAW frames without reading the answers", l.guaranteed))
 	}
 	code := ErrTooLate
-	if l.destroy(h.Op) {
+	if l.destroyMessage(h.Op) {
 		code = OK
 	}
-	l.control(frame.Header{Kind: frame.Withdrawn, Op: h.Op, Tag: uint64(code)})
+	l.queueControl(frame.Header{Kind: frame.Withdrawn, Op: h.Op, Tag: uint64(code)})
 	return nil
 }
 
-// destroy takes a message away that nobody has accepted, and reports whether there was one.
-func (l *session) destroy(id uint64) bool {
+// destroyMessage takes a message away that nobody has accepted, and reports whether there was one.
+func (l *session) destroyMessage(id uint64) bool {
 	env := l.requests.find(id)
 	if env == nil || env.accepted {
 		return false
@@ -137,23 +137,23 @@ func (l *session) destroy(id uint64) bool {
 	if env.watched {
 		l.e.nctx.reportAbandoned(env)
 	}
-	l.e.accept(env)
+	l.e.acceptMessage(env)
 	if env.inbox {
 		l.e.inbox.remove(env)
 		l.e.countArrived()
-		l.e.discard(env)
+		l.e.discardMessage(env)
 	}
 	return true
 }
 
-// disconnect ends a session because of err.
-func (e *endpoint) disconnect(peer Addr, err error) {
+// disconnectSession ends a session because of err.
+func (e *endpoint) disconnectSession(peer Addr, err error) {
 	e.mu.Lock()
-	if l := e.find(peer); l != nil && !e.shut {
+	if l := e.findSession(peer); l != nil && !e.shut {
 		l.takenExpected = l.sentExpected // the program gives up what it has answered
 		if l.Up() {
-			l.stay() // what waits for the end is given up, too
-			l.fail(err)
+			l.cancelLeave() // what waits for the end is given up, too
+			l.failWith(err)
 		} else {
 			l.close(WithText(ErrPeerLost, "peer lost: "+err.Error()), OK, "", false)
 		}
@@ -161,17 +161,17 @@ func (e *endpoint) disconnect(peer Addr, err error) {
 	e.Unlock()
 }
 
-// abandon: a peer that does not read is not cut for it: what is to be said waits.
-func (e *endpoint) abandon(to Addr, id uint64) {
+// abandonRequest: a peer that does not read is not cut for it: what is to be said waits.
+func (e *endpoint) abandonRequest(to Addr, id uint64) {
 	e.mu.Lock()
-	if l := e.find(to); l != nil {
-		l.abandon(id)
+	if l := e.findSession(to); l != nil {
+		l.sendAbandon(id)
 	}
 	e.Unlock()
 }
 
-// abandon is Abandon. Locked.
-func (l *session) abandon(id uint64) {
+// sendAbandon is Abandon. Locked.
+func (l *session) sendAbandon(id uint64) {
 	if !l.Up() || l.e.shut || l.peer.features&frame.FeatureWithdraw == 0 || id == 0 || id > l.seq {
 		return
 	}
@@ -188,7 +188,7 @@ func (l *session) deliverAbandon(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.received {
 		return WithText(ErrProtocol, fmt.Sprintf("ABANDON of message %d, %d have arrived", h.Op, l.received))
 	}
-	if !l.destroy(h.Op) {
+	if !l.destroyMessage(h.Op) {
 		if env := l.requests.find(h.Op); env != nil {
 			l.e.nctx.reportAbandoned(env)
 		}
@@ -200,7 +200,7 @@ func (l *session) deliverAbandon(h *frame.Header) error {
 func (e *endpoint) isConnected(peer Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.find(peer)
+	l := e.findSession(peer)
 	return l != nil && l.Up()
 }
 

@@ -27,7 +27,7 @@ func (p *libraryPanic) Unwrap() error { return ErrIO }
 // may hold locks.
 func (c *Context) reportPanic(p *libraryPanic) {
 	c.panics.Add(1)
-	log, id, broken := c.class.cfg.log(), c.id, c.isBroken()
+	log, id, broken := c.class.cfg.logger(), c.id, c.isBroken()
 	c.Spawn(func() {
 		log.Error("na: a panic while the bytes of a peer were handled: the process goes on, please report it",
 			"context", id, "broken", broken, "panic", p.value, "stack", string(p.stack))
@@ -37,7 +37,7 @@ func (c *Context) reportPanic(p *libraryPanic) {
 // breakBy says that the endpoint has ended because of err, which every operation gets, and Progress once nothing is ready.
 func (c *Context) breakBy(err error) {
 	if c.broken.CompareAndSwap(nil, &err) {
-		c.rouse()
+		c.wakeLeader()
 	}
 }
 
@@ -52,8 +52,8 @@ func (c *Context) brokenBy() error {
 	return nil
 }
 
-// recovered deals with a panic in a method of at, with no lock held: it ends what at stands for, and nothing else.
-func (c *Context) recovered(v, at any) {
+// onPanic deals with a panic in a method of at, with no lock held: it ends what at stands for, and nothing else.
+func (c *Context) onPanic(v, at any) {
 	p := caughtPanic(v)
 	if cut, ok := at.(carrier.Cutter); ok {
 		cut.Cut(p)

@@ -20,7 +20,7 @@ type poller struct {
 	alone      bool           // nothing else was ready then
 	round      round
 
-	bells
+	inletSet
 
 	// slots is read without a lock, for each descriptor that is ready. It is written under mu: a longer one takes its place, and shares the
 	// slots of it.
@@ -144,8 +144,8 @@ func (p *poller) Remove(fd int, id carrier.PollID) {
 	p.free = append(p.free, id)
 }
 
-// rounds is in how many waits each descriptor that is ready now is found.
-func (p *poller) rounds() int { return len(*p.slots.Load())/eventsAtOnce + 1 }
+// waitRounds is in how many waits each descriptor that is ready now is found.
+func (p *poller) waitRounds() int { return len(*p.slots.Load())/eventsAtOnce + 1 }
 
 // wait sleeps for at most d (negative: no limit) until something is ready, and calls its owners.
 func (p *poller) wait(d time.Duration) int {
@@ -197,7 +197,7 @@ func (p *poller) callOwners(r *round) {
 			p.hot = id
 		}
 		r.calling = to
-		ready(to, ev.Events)
+		isEventReady(to, ev.Events)
 	}
 	p.alone = r.found == 1 && r.laters == 0
 	for r.lateAt < r.laters {
@@ -205,13 +205,13 @@ func (p *poller) callOwners(r *round) {
 		r.lateAt++
 		if to := p.owner(carrier.PollID{Slot: ev.Fd, Generation: ev.Pad}); to != nil {
 			r.calling = to
-			ready(to, ev.Events)
+			isEventReady(to, ev.Events)
 		}
 	}
 	r.calling = nil
 }
 
-func ready(to carrier.Pollable, events uint32) {
+func isEventReady(to carrier.Pollable, events uint32) {
 	failed := events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
 	to.Ready(failed || events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0, failed || events&unix.EPOLLOUT != 0)
 }

@@ -116,7 +116,7 @@ func TestPollerOwnersChange(t *testing.T) {
 		}
 		defer unix.Close(fd)
 	}
-	require.Equal(t, (many+2)/3/eventsAtOnce+1, p.rounds())
+	require.Equal(t, (many+2)/3/eventsAtOnce+1, p.waitRounds())
 	stop.Store(true)
 	leader.Wait()
 }

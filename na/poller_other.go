@@ -12,7 +12,7 @@ const pollerSupported = false
 
 // A poller only sleeps and is woken here: plugins read their connections in goroutines of their own.
 type poller struct {
-	bells
+	inletSet
 	ch chan struct{}
 }
 
@@ -23,7 +23,7 @@ func (p *poller) wait(d time.Duration) int { return p.sleep(d) }
 // eventsAtOnce is more than one wait finds.
 const eventsAtOnce = 2
 
-func (p *poller) rounds() int { return 1 }
+func (p *poller) waitRounds() int { return 1 }
 
 // peek asks nobody.
 func (p *poller) peek() (came, asked bool) { return false, false }

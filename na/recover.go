@@ -54,7 +54,7 @@ func (d *domain) Rescue(cut func(err error)) {
 	if v := recover(); v != nil {
 		p := caughtPanic(v)
 		cut(p)
-		if e := d.endpoint(0); e != nil {
+		if e := d.endpointOf(0); e != nil {
 			e.nctx.reportPanic(p)
 		}
 	}
@@ -70,37 +70,37 @@ func (e *endpoint) breakDown(p *libraryPanic) {
 	e.broken, e.shut = err, true
 	e.freeEnvs = nil
 	for i := range e.routes {
-		attempt(e.routes[i].carrier.Shut)
+		tryCall(e.routes[i].carrier.Shut)
 	}
 	for _, l := range e.sessions {
-		attempt(func() {
+		tryCall(func() {
 			l.close(err, ErrPeerLost, "the process has ended the context: a defect of Quicksilver there", false)
 		})
 	}
 	for _, o := range slices.Clone(e.ops) { // those of no session, and what is left
-		attempt(func() { e.drop(o, err) })
+		tryCall(func() { e.dropOp(o, err) })
 	}
-	attempt(func() {
+	tryCall(func() {
 		for env := e.takeEnvelope(); env != nil; env = e.takeEnvelope() {
-			e.accept(env)
+			e.acceptMessage(env)
 		}
 		e.countArrived()
 	})
-	attempt(e.flushPending)
+	tryCall(e.flushPending)
 	e.pending = nil
 	e.timer.Store(0)
 	e.due.Store(0)
 	e.nctx.breakBy(err)
 }
 
-// attempt calls f, of which nothing is expected any more.
-func attempt(f func()) {
+// tryCall calls f, of which nothing is expected any more.
+func tryCall(f func()) {
 	defer func() { _ = recover() }()
 	f()
 }
 
-// drop ends an operation that is in whatever tables it may be. Locked.
-func (e *endpoint) drop(o *Op, err error) {
+// dropOp ends an operation that is in whatever tables it may be. Locked.
+func (e *endpoint) dropOp(o *Op, err error) {
 	stop := o.lookupStop()
 	if x := o.x; x != nil {
 		if x.source != nil {
@@ -110,7 +110,7 @@ func (e *endpoint) drop(o *Op, err error) {
 			x.sink.dead, x.sink.op = true, nil
 		}
 	}
-	e.end(o, Result{Err: err, Fate: MaybeRan})
+	e.finishDetached(o, Result{Err: err, Fate: MaybeRan})
 	if stop != nil {
 		stop()
 	}

@@ -66,7 +66,7 @@ func (e *endpoint) unlockSoon(flush bool) {
 func (e *endpoint) unlock() {
 	e.mu.Unlock()
 	if e.dom.self.pending.Load() {
-		e.dom.self.drain()
+		e.dom.self.drainTodo()
 	}
 }
 
@@ -132,15 +132,15 @@ func (e *endpoint) Poll(now time.Duration) time.Duration {
 	}
 	next := time.Duration(0)
 	for i := range e.routes {
-		next = sooner(next, e.pollCarrier(i, now))
+		next = earlierOf(next, e.pollCarrier(i, now))
 	}
 	if e.hasPending.Load() || e.dom.self.pending.Load() {
 		e.flushHeld()
 	}
 	if e.dom.self.rest.Load() {
-		e.dom.self.drain()
+		e.dom.self.drainTodo()
 	}
-	return sooner(next, e.Next())
+	return earlierOf(next, e.Next())
 }
 
 // pollCarrier polls a carrier. One of a broken endpoint may panic again; it has returned the lock by then.
@@ -156,11 +156,11 @@ func (e *endpoint) Next() time.Duration {
 	if e.dom.self.pending.Load() || e.dom.self.rest.Load() {
 		return 1
 	}
-	return sooner(sooner(time.Duration(e.timer.Load()), time.Duration(e.due.Load())), time.Duration(e.heldDue.Load()))
+	return earlierOf(earlierOf(time.Duration(e.timer.Load()), time.Duration(e.due.Load())), time.Duration(e.heldDue.Load()))
 }
 
-// sooner returns the earlier of two times; 0 is never.
-func sooner(a, b time.Duration) time.Duration {
+// earlierOf returns the earlier of two times; 0 is never.
+func earlierOf(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
 	}

@@ -23,7 +23,7 @@ func TestRandomTokens(t *testing.T) {
 		var tail frame.Tail
 		binary.LittleEndian.PutUint64(tail.Token[:], r.Uint64())
 		binary.LittleEndian.PutUint64(tail.Token[8:], r.Uint64())
-		if _, code := s.dom.reach(l, tail, ReadOnly); code != ErrRevoked {
+		if _, code := s.dom.findMem(l, tail, ReadOnly); code != ErrRevoked {
 			t.Fatalf("token %x: %v", tail.Token, code)
 		}
 	}

@@ -123,7 +123,7 @@ func newDuel(t testing.TB, c scope) *duel {
 	g, err := frame.ParseGreeting(d.from.l.Hello(carrier.Messages, nil, nil))
 	require.NoError(t, err)
 	d.to.e.Lock()
-	d.to.l, err = d.to.e.admit(duelCarrier{&d.to}, nil, &g, true)
+	d.to.l, err = d.to.e.admitHello(duelCarrier{&d.to}, nil, &g, true)
 	d.to.e.Unlock()
 	require.NoError(t, err)
 	g, err = frame.ParseGreeting(d.to.l.Hello(carrier.Messages, nil, nil))
@@ -149,7 +149,7 @@ func (d *duel) close() {
 func (s *side) pull() ([]byte, bool) {
 	s.e.Lock()
 	defer s.e.Unlock()
-	var w parcel
+	var w selfFrame
 	s.l.Pull(carrier.Messages, &w)
 	if !w.taken {
 		return nil, false

@@ -127,7 +127,7 @@ func TestForgedCredit(t *testing.T) {
 				if !c.ok {
 					require.ErrorIs(t, err, ErrProtocol)
 				}
-				require.Equal(t, c.free, l.free())
+				require.Equal(t, c.free, l.freeEnvelopes())
 			})
 		}
 	}

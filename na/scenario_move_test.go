@@ -363,7 +363,7 @@ func TestLeases(t *testing.T) {
 	g := peerGreeting(5)
 	g.Incarnation, g.Listen = [16]byte{9}, ""
 	s.e.Lock()
-	other, err := s.e.admit(scriptCarrier{s}, "conn", &g, false)
+	other, err := s.e.admitHello(scriptCarrier{s}, "conn", &g, false)
 	s.e.Unlock()
 	require.NoError(t, err)
 	tail := frame.Tail{Token: key.Token, Length: 4}

@@ -18,7 +18,7 @@ func TestTwoConnectionsUp(t *testing.T) {
 		g.Incarnation = [16]byte{inc}
 		s.e.Lock()
 		defer s.e.Unlock()
-		l, err := s.e.admit(scriptCarrier{s}, "old", &g, true)
+		l, err := s.e.admitHello(scriptCarrier{s}, "old", &g, true)
 		require.NoError(s, err)
 		return l
 	}
@@ -50,7 +50,7 @@ func TestTwoConnectionsUp(t *testing.T) {
 					g := peerGreeting(5)
 					g.Incarnation, g.Secret, g.Proof = [16]byte{inc}, frame.Secret{9}, proof(l)
 					s.e.Lock()
-					again, err := s.e.admit(scriptCarrier{s}, "new", &g, true)
+					again, err := s.e.admitHello(scriptCarrier{s}, "new", &g, true)
 					s.e.Unlock()
 					if shows != "the secret" {
 						require.ErrorIs(t, err, ErrDuplicate)
@@ -106,7 +106,7 @@ func TestSecretIsShownToItsPeer(t *testing.T) {
 	s.e.Lock()
 	defer s.e.Unlock()
 	for i := range 3 * mostProofs {
-		s.e.remember(MakeAddr(scriptPeer, i+10), lastSession{secret: frame.Secret{1}})
+		s.e.rememberSession(MakeAddr(scriptPeer, i+10), lastSession{secret: frame.Secret{1}})
 	}
 	require.LessOrEqual(t, len(s.e.proofs), mostProofs)
 }
@@ -157,7 +157,7 @@ func TestStrangerIsNoPeerLost(t *testing.T) {
 func (s *script) admit() *session {
 	s.e.Lock()
 	defer s.e.Unlock()
-	l, err := s.e.admit(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)
+	l, err := s.e.admitHello(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)
 	require.NoError(s, err)
 	return l
 }

@@ -29,8 +29,8 @@ const (
 	maxOffers = 4096
 )
 
-// An offer stands until its peer comes by it, or its time is over.
-type offer struct {
+// An transportOffer stands until its peer comes by it, or its time is over.
+type transportOffer struct {
 	to      [16]byte       // incarnation of the peer
 	context int            // of ours
 	named   Addr           // by which the peer is reached, as it was on the first transport
@@ -38,16 +38,16 @@ type offer struct {
 	until   time.Duration
 }
 
-// join opens the second transport. Where this process cannot have it, which is logged, the class stays on its first, which reaches
+// openSecond opens the second transport. Where this process cannot have it, which is logged, the class stays on its first, which reaches
 // every peer.
-func (d *domain) join(p carrier.Companion) error {
+func (d *domain) openSecond(p carrier.Companion) error {
 	if d.driven || d.networks[0].scheme == p.Scheme() {
 		return WithText(ErrUnsupported, fmt.Sprintf("%s:// takes no %s:// beside it", d.networks[0].scheme, p.Scheme()))
 	}
 	n, err := p.OpenBeside(d, d.networks[0].Listen != "")
 	switch {
 	case n == nil && err != nil:
-		d.cfg.log().Warn(p.Scheme()+":// is left out: peers on this machine are reached by the first transport, too",
+		d.cfg.logger().Warn(p.Scheme()+":// is left out: peers on this machine are reached by the first transport, too",
 			"addr", d.networks[0].self, "err", err)
 		return nil
 	case err != nil:
@@ -55,7 +55,7 @@ func (d *domain) join(p carrier.Companion) error {
 	case n == nil:
 		return brokenContract(p.Scheme(), "OpenBeside returned neither a Network nor an error")
 	}
-	d.add(p.Scheme(), n)
+	d.addContext(p.Scheme(), n)
 	if err := checkNetwork(p.Scheme(), n); err != nil {
 		return err
 	}
@@ -70,8 +70,8 @@ func (d *domain) join(p carrier.Companion) error {
 	return nil
 }
 
-// secondary returns the route of the second transport, or nil.
-func (e *endpoint) secondary() *route {
+// secondRoute returns the route of the second transport, or nil.
+func (e *endpoint) secondRoute() *route {
 	if len(e.routes) < 2 {
 		return nil
 	}
@@ -79,11 +79,11 @@ func (e *endpoint) secondary() *route {
 }
 
 // onSecondary reports whether l goes by the second transport, or tries to.
-func (l *session) onSecondary() bool { return l.route != nil && l.route == l.e.secondary() }
+func (l *session) onSecondary() bool { return l.route != nil && l.route == l.e.secondRoute() }
 
 // makeOffer returns what turns a peer of our place away that has come by the first transport and sent g; nil when it may stay.
 func (e *endpoint) makeOffer(g *frame.Greeting, named Addr, proof *carrier.Proof) *frame.Offer {
-	to := e.secondary()
+	to := e.secondRoute()
 	if to == nil || to.Listen == "" || g.Place != e.dom.place || g.Place == ([16]byte{}) {
 		return nil
 	}
@@ -103,7 +103,7 @@ func (e *endpoint) makeOffer(g *frame.Greeting, named Addr, proof *carrier.Proof
 			return nil
 		}
 	}
-	all[o.Secret] = offer{to: g.Incarnation, context: e.id, named: named, proof: proof, until: e.now + offerLife}
+	all[o.Secret] = transportOffer{to: g.Incarnation, context: e.id, named: named, proof: proof, until: e.now + offerLife}
 	return o
 }
 
@@ -119,11 +119,11 @@ func (d *domain) Redirect(h *frame.Greeting) {
 // Meets reports whether l, and the connection that its peer makes to us with g, would both be turned away with an offer. Then neither
 // may stay: the two sides would disagree about which one does.
 func (l *session) Meets(g *frame.Greeting) bool {
-	return g.Place != ([16]byte{}) && l.greeting().Place == g.Place
+	return g.Place != ([16]byte{}) && l.buildGreeting().Place == g.Place
 }
 
 // tookOffer ends the offer by which a peer has come in at the second transport, and returns it.
-func (e *endpoint) tookOffer(g *frame.Greeting) (offer, error) {
+func (e *endpoint) tookOffer(g *frame.Greeting) (transportOffer, error) {
 	e.readClock()
 	e.dom.mu.Lock()
 	defer e.dom.mu.Unlock()
@@ -137,8 +137,8 @@ func (e *endpoint) tookOffer(g *frame.Greeting) (offer, error) {
 
 // followOffer dials what the peer offers, and reports whether that was asked for.
 func (l *session) followOffer(o *frame.Offer) bool {
-	to := l.e.secondary()
-	if to == nil || l.state != stateDialing || l.onSecondary() || l.greeting().Place == ([16]byte{}) || to.Names.Check(o.Name) != nil {
+	to := l.e.secondRoute()
+	if to == nil || l.state != stateDialing || l.onSecondary() || l.buildGreeting().Place == ([16]byte{}) || to.Names.Check(o.Name) != nil {
 		return false
 	}
 	proof := proofOf(l.conn)
@@ -146,12 +146,12 @@ func (l *session) followOffer(o *frame.Offer) bool {
 		return false // it came before the handshake was over: anyone on the path can have sent it
 	}
 	l.proof = proof
-	l.cut(frame.Bye{})
+	l.cutConnection(frame.Bye{})
 	l.e.readClock()
 	left := l.born + l.e.dom.cfg.ConnectTimeout - l.e.now
 	l.route, l.name, l.offerSecret, l.offerEnd = to, o.Name, o.Secret, l.e.now+min(offerTime, left/2) // the first has the rest
-	l.dial()
-	l.e.hurry(l.due())
+	l.connect()
+	l.e.tickNoLaterThan(l.nextTick())
 	return true
 }
 
@@ -167,12 +167,12 @@ func (l *session) fallBackToPrimary(err error) {
 	l.dialAgain(err, backoffFirst)
 }
 
-// reason says why the session is reached by the transport by which it is, and not by the other one.
-func (l *session) reason(g *frame.Greeting) string {
-	switch second := l.e.secondary(); {
+// routeReason says why the session is reached by the transport by which it is, and not by the other one.
+func (l *session) routeReason(g *frame.Greeting) string {
+	switch second := l.e.secondRoute(); {
 	case l.onSecondary():
 		return "the peer is on this machine"
-	case l.active != nil && l.secondaryFailure != "":
+	case l.activeState != nil && l.secondaryFailure != "":
 		return l.secondaryFailure
 	case l.e.dom.apart != "":
 		return l.e.dom.apart

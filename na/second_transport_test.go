@@ -51,7 +51,7 @@ func (s *script) fail(l *session, err error) {
 func (s *script) admitted(c carrier.Carrier, g frame.Greeting) (*session, error) {
 	s.e.Lock()
 	defer s.e.Unlock()
-	return s.e.admit(c, "conn", &g, true)
+	return s.e.admitHello(c, "conn", &g, true)
 }
 
 var theOffer = frame.Bye{Code: ErrAgain, Offer: &frame.Offer{Name: "near://there", Secret: frame.Secret{9}}}
@@ -81,7 +81,7 @@ func TestOfferTaken(t *testing.T) {
 	s.trigger()
 	require.NoError(t, r.Err)
 	require.Same(t, l, s.e.names[s.addr()])
-	id, _ := s.e.identity(l.addr())
+	id, _ := s.e.identityOf(l.addr())
 	require.Equal(t, []string{"near", "the peer is on this machine"}, []string{id.Transport, id.Why})
 }
 
@@ -111,7 +111,7 @@ func TestOfferInVain(t *testing.T) {
 			s.drain(l)
 			s.trigger()
 			require.NoError(t, r.Err)
-			id, _ := s.e.identity(l.addr())
+			id, _ := s.e.identityOf(l.addr())
 			require.Equal(t, "script", id.Transport)
 			require.Contains(t, id.Why, "near has come to nothing")
 		})
@@ -199,7 +199,7 @@ func TestOfferMade(t *testing.T) {
 	require.NoError(t, err)
 	require.Same(t, l, s.e.names[s.addr()], "it is reached by the name that it listens at")
 	require.True(t, l.route.Exact)
-	id, _ := s.e.identity(l.addr())
+	id, _ := s.e.identityOf(l.addr())
 	require.Equal(t, "near", id.Transport)
 	s.fail(l, ErrPeerLost)
 	refused(shown, "a second time")
@@ -261,7 +261,7 @@ func TestPlaces(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			id, _ := s.e.identity(l.addr())
+			id, _ := s.e.identityOf(l.addr())
 			require.Equal(t, []string{"script", c.why}, []string{id.Transport, id.Why})
 		})
 	}

@@ -35,21 +35,21 @@ const (
 type session struct {
 	conn any // the carrier's: what it knows of the connection
 
-	*active // nil while nothing goes on
+	*activeState // nil while nothing goes on
 
 	e         *endpoint
 	route     *route // its transport and carrier
 	name      string // to dial
 	host      string // that the peer there must prove to be; empty for the address itself
 	id        uint64
-	named     Addr           // how operations find it; zero for a peer that cannot be dialled
-	choices   *choices       // the addresses of its host, if there are several; else nil
-	peer      peerInfo       // from the HELLO on
-	proof     *carrier.Proof // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
-	why       *string        // the transport is this one, of two; nil for one
-	remote    string         // what remoteAddr has returned last
-	label     *string        // of its addresses, once it is up; nil for none
-	secret    frame.Secret   // what the peer shows when it has lost the session and connects anew
+	named     Addr            // how operations find it; zero for a peer that cannot be dialled
+	choices   *addressChoices // the addresses of its host, if there are several; else nil
+	peer      peerInfo        // from the HELLO on
+	proof     *carrier.Proof  // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
+	why       *string         // the transport is this one, of two; nil for one
+	remote    string          // what remoteAddr has returned last
+	label     *string         // of its addresses, once it is up; nil for none
+	secret    frame.Secret    // what the peer shows when it has lost the session and connects anew
 	state     sessionState
 	dialled   bool // by us
 	converts  bool // requests leave in an older version than the newest one: see Class.UseMessages
@@ -82,8 +82,8 @@ type session struct {
 	shelved           int64    // bytes of streams in its carrier.Shelf
 	unconfirmedOneWay []uint64 // those that no receive was posted for, and that the peer is not known to have taken
 	stalls            int64
-	room              *room  // nil without
-	probeSeq          uint64 // PROBEs that have left
+	room              *peerRoom // nil without
+	probeSeq          uint64    // PROBEs that have left
 	highWater         int32
 
 	// Expected messages that have left; when Confirm asked; that the peer is known to have taken.
@@ -155,8 +155,8 @@ func (l *session) Down() bool { return l.state == stateDown }
 // addr is the peer's address as receivers of its messages see it, bound to the session.
 func (l *session) addr() Addr { return l.named.Bound(l.id).Labeled(l.label) }
 
-// find returns the session of an address, or nil. Locked.
-func (e *endpoint) find(a Addr) *session {
+// findSession returns the session of an address, or nil. Locked.
+func (e *endpoint) findSession(a Addr) *session {
 	if e.found != nil && a == e.recent { // most programs talk to one peer for a while, and a map has to hash the whole address
 		return e.found
 	}
@@ -166,7 +166,7 @@ func (e *endpoint) find(a Addr) *session {
 	} else {
 		l = e.names[a.WithHost("")]
 		if l == nil {
-			l = e.upAt(e.expand(a))
+			l = e.upAt(e.expandHost(a))
 		}
 	}
 	e.recent, e.found = a, l
@@ -175,10 +175,10 @@ func (e *endpoint) find(a Addr) *session {
 
 // sessionFor returns the session of an operation that is being started, and dials if there is none. Locked.
 func (e *endpoint) sessionFor(t ticket, a Addr) (*session, error) {
-	if err := e.refusal(t); err != nil {
+	if err := e.refusalOf(t); err != nil {
 		return nil, err
 	}
-	if l := e.find(a); l != nil {
+	if l := e.findSession(a); l != nil {
 		l.makeBusy()
 		return l, l.mustBe(a)
 	}
@@ -197,14 +197,14 @@ func (e *endpoint) sessionFor(t ticket, a Addr) (*session, error) {
 		}
 	}
 	if strings.HasPrefix(a.Name(), privatePrefix(e.dom.own.scheme)) && a.Name() != e.dom.own.self {
-		return e.caller(a)
+		return e.callerSession(a)
 	}
-	return e.dial(a)
+	return e.dialSession(a)
 }
 
-// caller returns the session of a peer that has dialled us and that nobody can dial. Its name is what it says itself, so if two
+// callerSession returns the session of a peer that has dialled us and that nobody can dial. Its name is what it says itself, so if two
 // say the same, neither is taken.
-func (e *endpoint) caller(a Addr) (found *session, err error) {
+func (e *endpoint) callerSession(a Addr) (found *session, err error) {
 	for _, l := range e.sessions {
 		switch {
 		case l.named != a || !l.Up() || l.retiring != nil && l.hasSuccessor():
@@ -221,8 +221,8 @@ func (e *endpoint) caller(a Addr) (found *session, err error) {
 	return found, nil
 }
 
-// dial makes a session to a named address.
-func (e *endpoint) dial(a Addr) (*session, error) {
+// dialSession makes a session to a named address.
+func (e *endpoint) dialSession(a Addr) (*session, error) {
 	self := a.Name() == e.dom.own.self
 	if !self {
 		if a.Scheme() != e.dom.own.scheme {
@@ -248,25 +248,25 @@ func (e *endpoint) dial(a Addr) (*session, error) {
 		return l, nil
 	}
 	l.usePrimary()
-	l.choose(e.expand(a))
+	l.chooseAddresses(e.expandHost(a))
 	l.dialled = true
 	l.born, l.since = e.now, e.now
 	if l.short {
 		l.since += askAgain
 	} else {
-		l.dial()
+		l.connect()
 	}
 	if l.state == stateDown { // the carrier knew at once
 		return nil, WithText(ErrUnreachable, "the address cannot be reached")
 	}
-	e.hurry(l.due())
+	e.tickNoLaterThan(l.nextTick())
 	return l, nil
 }
 
 // newSession makes a session with its envelopes reserved. If they are to be had as soon as an idle session has ended, one that may wait for
 // that is short.
 func (e *endpoint) newSession(named Addr, need, want uint32, mayWait bool) (*session, error) {
-	n, err := e.reserve(int(need), int(want))
+	n, err := e.reserveForPeer(int(need), int(want))
 	short := err == errMakingRoom && mayWait
 	if err != nil && !short {
 		return nil, err
@@ -275,7 +275,7 @@ func (e *endpoint) newSession(named Addr, need, want uint32, mayWait bool) (*ses
 	if l.short = short; short {
 		e.shorts++
 	}
-	l.promise(n)
+	l.setGuarantee(n)
 	l.reserved = n
 	e.dom.rand(l.secret[:])
 	if !named.IsZero() && e.names[named] == nil {
@@ -293,27 +293,27 @@ func (e *endpoint) addSession(named Addr) *session {
 	return l
 }
 
-// promise sets how many envelopes the peer is guaranteed, before the session is up.
-func (l *session) promise(n int) {
-	l.guaranteed, l.advertised, l.batch = uint32(n), uint32(n), l.e.dom.batch(n)
+// setGuarantee sets how many envelopes the peer is guaranteed, before the session is up.
+func (l *session) setGuarantee(n int) {
+	l.guaranteed, l.advertised, l.batch = uint32(n), uint32(n), l.e.dom.creditBatch(n)
 }
 
-// dial has the carrier connect, once the envelopes of the session are reserved.
-func (l *session) dial() {
+// connect has the carrier connect, once the envelopes of the session are reserved.
+func (l *session) connect() {
 	if l.short && !l.reserveAgain() {
 		return
 	}
 	l.state = stateDialing
-	if l.choices.open() {
+	if l.choices.isUndecided() {
 		l.startRace()
 		return
 	}
 	l.route.carrier.Dial(l)
 }
 
-// up starts the session.
-func (l *session) up(g frame.Greeting) {
-	if l.active != nil && l.only != ([16]byte{}) && l.only != g.Incarnation {
+// startUp starts the session.
+func (l *session) startUp(g frame.Greeting) {
+	if l.activeState != nil && l.only != ([16]byte{}) && l.only != g.Incarnation {
 		l.endAll(WithText(ErrPeerLost, "the peer has restarted since the session that the address was bound to"), false)
 	}
 	l.state = stateUp
@@ -330,37 +330,37 @@ func (l *session) up(g frame.Greeting) {
 		l.proof = proofOf(l.conn)
 	}
 	l.setLabel()
-	if l.e.secondary() != nil {
-		why := l.reason(&g)
+	if l.e.secondRoute() != nil {
+		why := l.routeReason(&g)
 		l.why = &why
 	}
 	l.eager = min(l.e.dom.cfg.Eager, int(g.Eager))
 	l.credits = g.Envelopes // what waited before may leave now, as far as the peer has guaranteed envelopes
-	l.alive()
+	l.noteAlive()
 	l.watchExpiry()
 	l.sinceHeard, l.sinceMessage = 0, 0
-	delete(l.e.waits, l.wanted())
+	delete(l.e.waits, l.wantedAddr())
 	delete(l.e.proofs, l.named)
-	l.starts()
+	l.sendWaiting()
 	l.beginLater()
 	l.markPending()
 }
 
 // Fail ends the session, or the attempt to make one, because of err: the connection is cut and every operation ends.
 // Locked.
-func (l *session) Fail(err error) { l.fail(err) }
+func (l *session) Fail(err error) { l.failWith(err) }
 
-func (l *session) fail(err error) {
+func (l *session) failWith(err error) {
 	if err == nil {
 		err = brokenContract(l.route.scheme, "it ended a session without an error")
 	}
 	switch {
 	case l.state == stateDown:
 		return
-	case l.active != nil && l.writing: // Pull goes on with the operation of the message, and then fails
+	case l.activeState != nil && l.writing: // Pull goes on with the operation of the message, and then fails
 		l.writeErr = err
 	case l.leavesQuietly(err):
-		l.retire()
+		l.endIdle()
 	case l.Up():
 		code := CodeOf(err)
 		if code == ErrProtocol || code == ErrChecksum {
@@ -378,14 +378,14 @@ func (l *session) fail(err error) {
 	case (CodeOf(err) == ErrPeerLost || CodeOf(err) == ErrAgain) && l.state == stateDialing && !l.e.shut:
 		// Somebody accepted, and ended the connection before an answer: many connect at once, or the peer is just starting, or an idle
 		// session has to end there first.
-		l.dialAgain(err, l.e.failed(l.wanted(), err))
+		l.dialAgain(err, l.e.lengthenBackoff(l.wantedAddr(), err))
 	default:
-		_, other := errors.AsType[otherHost](err)
+		_, other := errors.AsType[otherHostError](err)
 		if CodeOf(err) != ErrUnreachable { // the reason is in the text: an error has one code
 			err = WithText(ErrUnreachable, ErrUnreachable.Error()+": "+err.Error())
 		}
 		if !other { // by its own name the peer may be reached at once
-			l.e.failed(l.wanted(), err)
+			l.e.lengthenBackoff(l.wantedAddr(), err)
 		}
 		l.close(err, OK, "", false)
 	}
@@ -397,16 +397,16 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 		return
 	}
 	wasUp := l.Up()
-	lost := wasUp && fault && (!l.forged || l.active != nil && l.waiting > 0) // else there may have been no peer
-	l.stay()
+	lost := wasUp && fault && (!l.forged || l.activeState != nil && l.waiting > 0) // else there may have been no peer
+	l.cancelLeave()
 	l.state = stateDown
 	e := l.e
 	// Our bye says which message would have been the next: the peer may tell its callers that those from it on have not run.
 	next := l.received + 1
-	for e.shut && l.active != nil && l.destroy(next-1) { // nobody will accept them
+	for e.shut && l.activeState != nil && l.destroyMessage(next-1) { // nobody will accept them
 		next--
 	}
-	l.cut(frame.Bye{Code: code, Next: next, Text: text})
+	l.cutConnection(frame.Bye{Code: code, Next: next, Text: text})
 	e.found = nil
 	l.resting.remove(l)
 	if l.short {
@@ -417,19 +417,19 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	if e.names[l.named] == l {
 		delete(e.names, l.named)
 		if wasUp {
-			e.remember(l.named, lastSession{secret: l.peer.secret, dialled: l.dialled})
+			e.rememberSession(l.named, lastSession{secret: l.peer.secret, dialled: l.dialled})
 		}
 	}
 	l.forgetChoices()
 	l.forgetSuccession()
 	if wasUp && !e.shut {
-		l.lose()
+		l.noteLost()
 	}
-	if l.active != nil {
+	if l.activeState != nil {
 		l.endAll(err, wasUp)
 	}
 	l.forgetProbe()
-	l.settle()
+	l.returnReserve()
 	if lost {
 		if l.leaves {
 			e.stats.PeersLeft++
@@ -440,8 +440,8 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	}
 }
 
-// remember keeps what the next HELLO to a name shows. Without it the peer asks whether its old session lives, and that takes longer.
-func (e *endpoint) remember(name Addr, s lastSession) {
+// rememberSession keeps what the next HELLO to a name shows. Without it the peer asks whether its old session lives, and that takes longer.
+func (e *endpoint) rememberSession(name Addr, s lastSession) {
 	if len(e.proofs) >= mostProofs {
 		clear(e.proofs)
 	}
@@ -477,8 +477,8 @@ func (l *session) endAll(err error, wasUp bool) {
 			if o.kind == kindCall && o.id != 0 {
 				r.Addr, r.ID = l.addr(), o.id
 			}
-			r.N = o.moved()
-			l.e.finish(o, r)
+			r.N = o.movedBytes()
+			l.e.finishOp(o, r)
 		}
 	}
 	for i := range l.flows {
@@ -490,10 +490,10 @@ func (l *session) endAll(err error, wasUp bool) {
 	l.served, l.sinks, l.flows = nil, nil, [carrier.Lanes]laneQueue{}
 }
 
-// settle returns the reserve to the budget once the session is over and its envelopes have been dealt with.
-func (l *session) settle() {
+// returnReserve returns the reserve to the budget once the session is over and its envelopes have been dealt with.
+func (l *session) returnReserve() {
 	if l.state == stateDown && l.held == 0 && l.reserved > 0 {
-		l.e.dom.unreserve(l.reserved)
+		l.e.dom.returnEnvelopes(l.reserved)
 		l.reserved = 0
 		l.e.hurryShort()
 	}
@@ -506,13 +506,13 @@ func (l *session) settle() {
 // Refused is called when the peer ends the session, or refuses it, and says why. Locked.
 func (l *session) Refused(bye frame.Bye) {
 	if l.state == stateLeaving && bye.Code == byeIdle {
-		l.agreed()
+		l.endByAgreement()
 		return
 	}
 	if l.Up() {
 		l.makeBusy()
 		l.firstNotTaken, l.leaves = bye.Next, bye.Code == ErrClosed
-		l.fail(WithText(ErrPeerLost, "the peer ended the session: "+bye.Text))
+		l.failWith(WithText(ErrPeerLost, "the peer ended the session: "+bye.Text))
 		return
 	}
 	if bye.Offer != nil {
@@ -521,11 +521,11 @@ func (l *session) Refused(bye frame.Bye) {
 		}
 		bye = frame.Bye{Code: ErrProtocol, Text: "it offers another transport, for which nobody has asked"}
 	}
-	l.fail(refusal(bye))
+	l.failWith(refusalError(bye))
 }
 
-// refusal is the error of a peer that refuses a session.
-func refusal(bye frame.Bye) error {
+// refusalError is the error of a peer that refuses a session.
+func refusalError(bye frame.Bye) error {
 	code := bye.Code
 	if code == OK || code == ErrCanceled || code == ErrTimeout || code == ErrClosed { // only this process can say so of its operations
 		code = ErrUnreachable
@@ -533,8 +533,8 @@ func refusal(bye frame.Bye) error {
 	return WithText(code, "the peer refused: "+bye.Text)
 }
 
-// sorted returns the sessions in the order in which they began.
-func (e *endpoint) sorted() []*session {
+// sortedSessions returns the sessions in the order in which they began.
+func (e *endpoint) sortedSessions() []*session {
 	all := make([]*session, 0, len(e.sessions))
 	for _, l := range e.sessions {
 		all = append(all, l)

@@ -7,9 +7,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// An active is what a session has while something goes on: it is being made, or something is open with its peer, or frames wait to
+// An activeState is what a session has while something goes on: it is being made, or something is open with its peer, or frames wait to
 // leave. It is made by whatever begins, and goes with a tick that finds nothing, and that nothing has come since the one before.
-type active struct {
+type activeState struct {
 	// Until the session is up.
 	offerSecret      frame.Secret  // by which the second transport is dialled,
 	offerEnd         time.Duration // and until when that is tried
@@ -53,19 +53,19 @@ type active struct {
 	posted        postedTable // the same by their tags
 	leases        opList
 	views         int // memory of the peer that is being read where it is
-	withdraws     withdrawals
-	reads         []read        // of which the peer was not told
+	withdraws     withdrawalState
+	reads         []remoteRead  // of which the peer was not told
 	probed        time.Duration // when the peer was last asked for its credit, or messages began to wait for it
 
-	probes   probes
+	probes   probeState
 	heldBack heldReport
 
 	// Receiving.
-	requests messageTable       // messages of the peer, until they are freed
-	answered int                // answers to withdraws that wait to leave
-	sinks    map[uint64]*sink   // puts of the peer, by its operation id
-	arrivals map[uint64]*sink   // bodies of the peer, by their identities, that are not complete or whose message has not come
-	served   map[uint64]*source // gets of the peer, likewise
+	requests messageTable             // messages of the peer, until they are freed
+	answered int                      // answers to withdraws that wait to leave
+	sinks    map[uint64]*inboundBulk  // puts of the peer, by its operation id
+	arrivals map[uint64]*inboundBulk  // bodies of the peer, by their identities, that are not complete or whose message has not come
+	served   map[uint64]*outboundBulk // gets of the peer, likewise
 
 	// Streams, of both directions.
 	streams map[streamKey]*Stream
@@ -82,8 +82,8 @@ func (l *session) sendQueue() int { return l.toLeave() - l.answers - l.expeditin
 
 // makeBusy has l ready for something, and the tick look after it.
 func (l *session) makeBusy() {
-	if l.active == nil {
-		l.active = &active{}
+	if l.activeState == nil {
+		l.activeState = &activeState{}
 		l.resting.remove(l)
 		l.e.lookAfter(l)
 		l.lastHeard = l.e.now // nothing was to be heard before
@@ -101,8 +101,8 @@ func (e *endpoint) lookAfter(l *session) {
 	e.busy = append(e.busy, l)
 }
 
-// open reports whether the peer owes a sign of life: its silence counts then.
-func (l *session) open() bool { return l.hasWork() || l.state == stateLeaving }
+// isOpen reports whether the peer owes a sign of life: its silence counts then.
+func (l *session) isOpen() bool { return l.hasWork() || l.state == stateLeaving }
 
 // hasWork reports whether anything is open with the peer: what we wait for, or what we do for it.
 func (l *session) hasWork() bool {
@@ -112,10 +112,10 @@ func (l *session) hasWork() bool {
 
 // isIdle reports whether a session has nothing open, and nothing to send.
 func (l *session) isIdle() bool {
-	return !l.open() && l.sentAll() && !l.pending && !l.pong && !l.creditDue && !l.probes.busy() && !l.heldBack.busy()
+	return !l.isOpen() && l.sentAll() && !l.pending && !l.pong && !l.creditDue && !l.probes.isBusy() && !l.heldBack.isBusy()
 }
 
 // sentAll reports whether everything has left that is more than a courtesy to the peer.
 func (l *session) sentAll() bool {
-	return !l.stillWaits() && len(l.reads) == 0 && l.withdraws.open == 0 && l.owing.len() == 0 && l.flows[carrier.Messages].empty() && l.flows[carrier.Bulk].empty()
+	return !l.stillWaits() && len(l.reads) == 0 && l.withdraws.open == 0 && l.owing.len() == 0 && l.flows[carrier.Messages].isEmpty() && l.flows[carrier.Bulk].isEmpty()
 }

@@ -24,20 +24,20 @@ func TestIdleLink(t *testing.T) {
 		"withdraw": func(s *script, l *session) {
 			s.op(func(op *Op) error { return s.nctx.Withdraw(op, l.addr(), 1) })
 		},
-		"abandon":    func(s *script, l *session) { s.e.abandon(l.addr(), 1) },
+		"abandon":    func(s *script, l *session) { s.e.abandonRequest(l.addr(), 1) },
 		"give back":  func(s *script, l *session) { s.e.giveBack(l.addr(), key) },
 		"claim room": func(s *script, l *session) { s.e.claimRoom(l.addr(), 10_000) },
 		"grant room": func(s *script, l *session) { s.e.grantRoom(l.addr(), 10_000) },
 		"confirm": func(s *script, _ *session) {
-			peers, messages := s.e.confirm(true)
+			peers, messages := s.e.askConfirmations(true)
 			require.Equal(s, [2]int{1, 1}, [2]int{peers, messages})
 		},
-		"underway": func(s *script, _ *session) { require.Zero(s, s.e.underway()) },
+		"underway": func(s *script, _ *session) { require.Zero(s, s.e.countUnderway()) },
 		"gauges": func(s *script, _ *session) {
 			require.Equal(s, 1, s.e.collectStats().Peers)
 			require.Len(s, s.e.peerStats(), 1)
 		},
-		"disconnect": func(s *script, l *session) { s.e.disconnect(l.addr(), ErrPeerLost) },
+		"disconnect": func(s *script, l *session) { s.e.disconnectSession(l.addr(), ErrPeerLost) },
 		"shut":       func(s *script, _ *session) { s.nctx.Close() },
 		"flow up":    func(s *script, l *session) { s.e.Lock(); l.LaneUp(); s.e.Unlock() },
 		"bytes":      func(s *script, l *session) { s.e.Lock(); l.Heard(false); l.Heard(true); s.e.Unlock() },
@@ -48,7 +48,7 @@ func TestIdleLink(t *testing.T) {
 			defer s.e.Unlock()
 			g := peerGreeting(5)
 			g.Incarnation[0]++
-			_, err := s.e.admit(s.e.routes[0].carrier, "conn", &g, true)
+			_, err := s.e.admitHello(s.e.routes[0].carrier, "conn", &g, true)
 			require.ErrorIs(s, err, ErrDuplicate)
 		},
 		"data": func(s *script, l *session) {
@@ -61,7 +61,7 @@ func TestIdleLink(t *testing.T) {
 			h.SetPayload(3)
 			v, err := l.Place(&h)
 			require.NoError(s, err)
-			l.active = nil // it takes long
+			l.activeState = nil // it takes long
 			require.NoError(s, l.Placed(v))
 		},
 	}
@@ -80,7 +80,7 @@ func TestIdleLink(t *testing.T) {
 			require.NoError(t, r.Err)
 			s.pass(time.Hour)
 			s.pass(time.Hour)
-			require.Nil(t, l.active)
+			require.Nil(t, l.activeState)
 			require.Zero(t, s.e.Next(), "when an idle session is looked after")
 			do(s, l)
 			s.drain(l)

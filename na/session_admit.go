@@ -12,12 +12,12 @@ import (
 // Hello appends to dst what our HELLO says on l, and returns it: as often as the carrier likes, it changes nothing. label is
 // the carrier's own, for its other side. Only what begins the session has its secret, so f is the flow of the connection. Locked.
 func (l *session) Hello(f carrier.Lane, dst, label []byte) []byte {
-	return l.hello(f, dst, label, l.secret, l.named)
+	return l.buildHello(f, dst, label, l.secret, l.named)
 }
 
-// hello is Hello with a secret, for the peer at an address.
-func (l *session) hello(f carrier.Lane, dst, label []byte, secret frame.Secret, to Addr) []byte {
-	g := l.greeting()
+// buildHello is Hello with a secret, for the peer at an address.
+func (l *session) buildHello(f carrier.Lane, dst, label []byte, secret frame.Secret, to Addr) []byte {
+	g := l.buildGreeting()
 	if g.Label = label; f == carrier.Messages {
 		last := l.e.proofs[to]
 		if g.Secret, g.Proof = secret, last.secret; last.retires {
@@ -45,17 +45,17 @@ func (l *session) Greet(g *frame.Greeting) error {
 	if err := l.checkNeed(g); err != nil {
 		return err
 	}
-	if err := l.proves(l.shown(), l.also); err != nil {
-		return otherHost{err}
+	if err := l.hasProven(l.shownIdentity(), l.also); err != nil {
+		return otherHostError{err}
 	}
-	l.up(*g)
+	l.startUp(*g)
 	return nil
 }
 
 // Incarnation is that of the peer of a session that is up. Locked.
 func (l *session) Incarnation() [16]byte { return l.peer.incarnation }
 
-func (l *session) greeting() frame.Greeting {
+func (l *session) buildGreeting() frame.Greeting {
 	features := uint64(frame.FeatureWithdraw | laterFeatures)
 	if l.e.dom.cfg.Reserve == HonestReserve {
 		features |= frame.FeatureReserve
@@ -68,7 +68,7 @@ func (l *session) greeting() frame.Greeting {
 	switch {
 	case l.onSecondary() && l.state == stateDialing:
 		g.Offer = l.offerSecret
-	case !l.onSecondary() && (l.active == nil || l.secondaryFailure == ""):
+	case !l.onSecondary() && (l.activeState == nil || l.secondaryFailure == ""):
 		g.Place = l.e.dom.place
 	}
 	return g
@@ -105,14 +105,14 @@ func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
 // that g.Listen names, so that operations to that name may use this session. c is the carrier, conn becomes the session's Conn. An error is
 // what the carrier tells the peer before it closes the connection. Locked.
 func (e *endpoint) Admit(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (carrier.Session, error) {
-	l, err := e.admit(c, conn, g, verified)
+	l, err := e.admitHello(c, conn, g, verified)
 	if err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (*session, error) {
+func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (*session, error) {
 	if e.shut {
 		return nil, WithText(ErrClosed, "the context is closed")
 	}
@@ -133,7 +133,7 @@ func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 		return nil, WithText(ErrPermission, errExpired(proof))
 	}
 	var named Addr // nobody else is reached by our own name, whatever he says
-	if r == e.secondary() {
+	if r == e.secondRoute() {
 		o, err := e.tookOffer(g)
 		if err != nil {
 			return nil, err
@@ -143,26 +143,26 @@ func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 		strings.HasPrefix(g.Listen, e.dom.own.scheme+"://") && e.dom.own.Names.Check(g.Listen) == nil {
 		named = MakeAddr(g.Listen, int(g.Context))
 	}
-	if old := e.reaches(named); old != nil && !old.Up() && !named.IsZero() &&
-		(old.proves(proof, []string{old.host}) != nil || old.proves(proof, old.also) != nil) {
+	if old := e.sessionReaching(named); old != nil && !old.Up() && !named.IsZero() &&
+		(old.hasProven(proof, []string{old.host}) != nil || old.hasProven(proof, old.also) != nil) {
 		named = Addr{} // it is not the peer that is being dialled there
 	}
-	if e.crossed(named, g) {
+	if e.isCrossedDial(named, g) {
 		return nil, WithText(ErrDuplicate, "the peer has taken another connection of the pair since")
 	}
 	if o := e.makeOffer(g, named, proof); o != nil {
 		return nil, o
 	}
-	for old := e.reaches(named); old != nil && !named.IsZero() && !old.besides(g); old = e.reaches(named) { // twice, if what waited for old's end dials
+	for old := e.sessionReaching(named); old != nil && !named.IsZero() && !old.isSecondConnection(g); old = e.sessionReaching(named) { // twice, if what waited for old's end dials
 		if old.short && !old.reserveFor(g) {
 			return nil, errMakingRoom
 		}
-		if err := e.compete(old, g); err != nil {
+		if err := e.chooseConnection(old, g); err != nil {
 			return nil, err
 		}
 		if old.state != stateDown && old.retiring == nil {
 			old.settleOn(named)
-			old.adopt(r, conn, proof, g)
+			old.adoptConnection(r, conn, proof, g)
 			return old, nil
 		}
 	}
@@ -173,27 +173,27 @@ func (e *endpoint) admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 	if named.IsZero() {
 		l.named = MakeAddr(privateName(e.dom.own.scheme, g.Incarnation), int(g.Context))
 	}
-	l.adopt(r, conn, proof, g)
+	l.adoptConnection(r, conn, proof, g)
 	return l, nil
 }
 
-// besides reports whether a HELLO in the name of l's peer begins another session than l, which stays: where peers are spread over several
+// isSecondConnection reports whether a HELLO in the name of l's peer begins another session than l, which stays: where peers are spread over several
 // contexts we have dialled any of the peer's, and it was not the one that dials; or that one has dialled any of ours, so that it does
 // not know l by the name that it has dialled.
-func (l *session) besides(g *frame.Greeting) bool {
+func (l *session) isSecondConnection(g *frame.Greeting) bool {
 	return l.Up() && l.dialled && l.peer.incarnation == g.Incarnation && (l.peer.context != g.Context || g.Any && l.e.id != 0)
 }
 
-// crossed reports whether a HELLO in the name of a peer is of a dial that the peer has given up for a connection of ours, and comes late. In both the
+// isCrossedDial reports whether a HELLO in the name of a peer is of a dial that the peer has given up for a connection of ours, and comes late. In both the
 // peer has sent the secret of its session, which is a new one once it has lost that. So the HELLO is no sign that it has, and begins no session after
 // the end of that one. In a session that the peer has dialled the secret proves nothing: the peer sends it again when it dials again, because our
 // answer was lost.
-func (e *endpoint) crossed(named Addr, g *frame.Greeting) bool {
+func (e *endpoint) isCrossedDial(named Addr, g *frame.Greeting) bool {
 	if named.IsZero() {
 		return false
 	}
 	last := e.proofs[named]
-	if l := e.reaches(named); l != nil && l.Up() {
+	if l := e.sessionReaching(named); l != nil && l.Up() {
 		last = lastSession{secret: l.peer.secret, dialled: l.dialled}
 	}
 	return last.dialled && last.secret.Matches(g.Secret)
@@ -203,23 +203,23 @@ func (e *endpoint) crossed(named Addr, g *frame.Greeting) bool {
 // lost. Locked.
 func (l *session) Unproven() { l.forged = true }
 
-// compete decides between a session that exists and a connection that says it is of the same peer. It returns nil with old taken down,
+// chooseConnection decides between a session that exists and a connection that says it is of the same peer. It returns nil with old taken down,
 // retiring, or fit to adopt the new connection, and an error when the new one must go. Anybody on the peer's machine can say its name and
 // its incarnation. So a session ends only for somebody who knows its secret: the peer, which had this session and has lost it. Anybody
 // else has the peer asked whether it lives: a peer that has restarted, one that had not heard of the session, and a stranger. A HELLO that
 // has only crossed with ours does not come here.
 // Of two connections that are being made at the same time the one that the larger incarnation dialled stays.
-func (e *endpoint) compete(old *session, g *frame.Greeting) error {
+func (e *endpoint) chooseConnection(old *session, g *frame.Greeting) error {
 	ours := slices.Compare(e.dom.inc[:], g.Incarnation[:]) > 0
 	switch {
 	case old.Up() && old.secret.Matches(g.Proof):
 		if g.Features&frame.FeatureRetires != 0 {
 			old.startRetiring("the peer has made another session in its place")
 		} else {
-			old.fail(WithText(ErrPeerLost, "the peer connected anew"))
+			old.failWith(WithText(ErrPeerLost, "the peer connected anew"))
 		}
 	case old.Up():
-		old.suspect()
+		old.checkLiveness()
 		return WithText(ErrDuplicate, "a session with this address is up; its peer is asked whether it lives")
 	case ours && old.state == stateDialing:
 		return WithText(ErrDuplicate, "a connection of this pair is being made")
@@ -227,15 +227,15 @@ func (e *endpoint) compete(old *session, g *frame.Greeting) error {
 		if err := old.checkNeed(g); err != nil {
 			return err
 		}
-		old.cut(frame.Bye{})
+		old.cutConnection(frame.Bye{})
 		old.dialled = false
 	}
 	return nil
 }
 
-// adopt brings l up over a connection that the peer made.
-func (l *session) adopt(r *route, conn any, proof *carrier.Proof, g *frame.Greeting) {
+// adoptConnection brings l up over a connection that the peer made.
+func (l *session) adoptConnection(r *route, conn any, proof *carrier.Proof, g *frame.Greeting) {
 	l.route, l.conn, l.proof = r, conn, proof
-	l.succeed(g)
-	l.up(*g)
+	l.noteSuccessor(g)
+	l.startUp(*g)
 }

@@ -22,16 +22,16 @@ const (
 
 // dialAgain makes another attempt after a pause, within ConnectTimeout.
 func (l *session) dialAgain(why error, pause time.Duration) {
-	l.cut(frame.Bye{})
+	l.cutConnection(frame.Bye{})
 	l.usePrimary() // an offer is good for one attempt
 	l.state, l.refusal = stateWaiting, why
 	l.e.readClock()
 	l.since = l.e.now + pause
-	l.e.hurry(l.since)
+	l.e.tickNoLaterThan(l.since)
 }
 
-// failed lengthens the backoff of a name, and returns it.
-func (e *endpoint) failed(name Addr, why error) time.Duration {
+// lengthenBackoff lengthens the backoff of a name, and returns it.
+func (e *endpoint) lengthenBackoff(name Addr, why error) time.Duration {
 	e.readClock()
 	w := e.waits[name]
 	if w == nil {

@@ -18,8 +18,8 @@ import (
 //	  ▲                                             └─ Fail ─► the next attempt, or, if that was the last one, the session fails
 //	  └── 250 ms, or an attempt has failed ◄────────────┘
 
-// choices is the addresses of the host of a session.
-type choices struct {
+// addressChoices is the addresses of the host of a session.
+type addressChoices struct {
 	looked   Addr           // by which operations find the session; it stands for all of addrs
 	addrs    []Addr         // in the order in which they are dialed; nil once the session has one of them
 	attempts []*dialAttempt // that have begun since the session has dialed last, addrs[i] by attempts[i]
@@ -47,8 +47,8 @@ const (
 
 var _ carrier.Session = (*dialAttempt)(nil)
 
-// expand returns the addresses that a stands for, nil if it is one.
-func (e *endpoint) expand(a Addr) (all []Addr) {
+// expandHost returns the addresses that a stands for, nil if it is one.
+func (e *endpoint) expandHost(a Addr) (all []Addr) {
 	x, ok := e.dom.own.Names.(carrier.Expander)
 	if !ok || a.Session() != 0 || !a.set {
 		return nil
@@ -69,8 +69,8 @@ func (e *endpoint) upAt(addrs []Addr) *session {
 	return nil
 }
 
-// reaches returns the session that has an address, or may come to have it; nil if none. Locked.
-func (e *endpoint) reaches(a Addr) *session {
+// sessionReaching returns the session that has an address, or may come to have it; nil if none. Locked.
+func (e *endpoint) sessionReaching(a Addr) *session {
 	if l := e.names[a]; l != nil || a.IsZero() {
 		return l
 	}
@@ -82,20 +82,20 @@ func (e *endpoint) reaches(a Addr) *session {
 	return nil
 }
 
-// choose gives l the addresses of its host, nil for one.
-func (l *session) choose(addrs []Addr) {
+// chooseAddresses gives l the addresses of its host, nil for one.
+func (l *session) chooseAddresses(addrs []Addr) {
 	if len(addrs) > 0 {
-		l.choices = &choices{looked: l.named, addrs: addrs}
+		l.choices = &addressChoices{looked: l.named, addrs: addrs}
 		l.e.choosing = append(l.e.choosing, l)
 	}
 }
 
-// open reports whether it is not known which address the session will have.
-func (c *choices) open() bool { return c != nil && c.addrs != nil }
+// isUndecided reports whether it is not known which address the session will have.
+func (c *addressChoices) isUndecided() bool { return c != nil && c.addrs != nil }
 
-// due is when the next attempt begins; ok is false if none does.
-func (c *choices) due() (at time.Duration, ok bool) {
-	if !c.open() {
+// nextAttemptAt is when the next attempt begins; ok is false if none does.
+func (c *addressChoices) nextAttemptAt() (at time.Duration, ok bool) {
+	if !c.isUndecided() {
 		return 0, false
 	}
 	return c.race.Due()
@@ -105,7 +105,7 @@ func (c *choices) due() (at time.Duration, ok bool) {
 func (l *session) startRace() {
 	l.e.readClock()
 	if other := l.e.upAt(l.choices.addrs); other != nil { // it was dialed by its address meanwhile: the next operation finds it
-		l.fail(WithText(ErrUnreachable, "a session with "+other.named.String()+" was made at the same time"))
+		l.failWith(WithText(ErrUnreachable, "a session with "+other.named.String()+" was made at the same time"))
 		return
 	}
 	l.choices.attempts = nil
@@ -127,14 +127,14 @@ func (l *session) startAttempts() {
 		l.route.carrier.Dial(a)
 	}
 	if c.race.Lost() {
-		l.fail(c.err())
+		l.failWith(c.err())
 		return
 	}
-	l.e.hurry(l.due())
+	l.e.tickNoLaterThan(l.nextTick())
 }
 
 // err is why no attempt has led to a session: its text names every address. What calls for another attempt of the session is its code.
-func (c *choices) err() error {
+func (c *addressChoices) err() error {
 	code, other := ErrUnreachable, error(nil)
 	var texts []string
 	for i, addr := range c.addrs {
@@ -147,7 +147,7 @@ func (c *choices) err() error {
 				if k := CodeOf(err); k == ErrDuplicate || k == ErrPeerLost || k == ErrAgain {
 					code = k
 				}
-				if _, is := errors.AsType[otherHost](err); is {
+				if _, is := errors.AsType[otherHostError](err); is {
 					other = err
 				}
 			}
@@ -156,7 +156,7 @@ func (c *choices) err() error {
 	}
 	err := WithText(code, strings.Join(texts, "; "))
 	if other != nil {
-		return otherHost{err}
+		return otherHostError{err}
 	}
 	return err
 }
@@ -164,11 +164,11 @@ func (c *choices) err() error {
 // settleOn gives l one of its addresses, and ends the attempts at the others.
 func (l *session) settleOn(named Addr) {
 	c := l.choices
-	if !c.open() {
+	if !c.isUndecided() {
 		return
 	}
 	e := l.e
-	delete(e.waits, l.wanted())
+	delete(e.waits, l.wantedAddr())
 	for _, a := range c.attempts {
 		if a.addr == named { // the peer there has been shown the secret of the attempt
 			l.secret = a.secret
@@ -199,9 +199,9 @@ func (l *session) cutAttempts(bye frame.Bye) {
 	}
 }
 
-// cut ends the connection of l, or the attempts to make one.
-func (l *session) cut(bye frame.Bye) {
-	if l.choices.open() {
+// cutConnection ends the connection of l, or the attempts to make one.
+func (l *session) cutConnection(bye frame.Bye) {
+	if l.choices.isUndecided() {
 		l.cutAttempts(bye)
 		return
 	}
@@ -251,7 +251,7 @@ func (a *dialAttempt) Hello(f carrier.Lane, dst, label []byte) []byte {
 	if a.state == attemptSettled {
 		return a.session.Hello(f, dst, label)
 	}
-	return a.hello(f, dst, label, a.secret, a.addr)
+	return a.buildHello(f, dst, label, a.secret, a.addr)
 }
 
 // Greet implements carrier.Session. The attempt whose HELLO is accepted first is that of the session.
@@ -267,12 +267,12 @@ func (a *dialAttempt) Greet(g *frame.Greeting) error {
 		l.conn, l.secret = nil, secret
 		return err
 	}
-	a.settle()
+	a.decide()
 	return nil
 }
 
-// settle has the session go on with the connection of a.
-func (a *dialAttempt) settle() {
+// decide has the session go on with the connection of a.
+func (a *dialAttempt) decide() {
 	a.state = attemptSettled
 	a.session.conn = a.conn
 	a.settleOn(a.addr)
@@ -289,7 +289,7 @@ func (a *dialAttempt) Fail(err error) {
 		l.route.carrier.Cut(a, frame.Bye{})
 		l.e.readClock()
 		l.choices.race.Fail(l.e.now)
-		l.e.hurry(l.e.now)
+		l.e.tickNoLaterThan(l.e.now)
 	}
 }
 
@@ -305,12 +305,12 @@ func (a *dialAttempt) Silent(err error) {
 // Refused implements carrier.Session. A peer that offers another transport is the one.
 func (a *dialAttempt) Refused(bye frame.Bye) {
 	if a.state == attemptDialing && bye.Offer != nil {
-		a.settle()
+		a.decide()
 	}
 	switch a.state {
 	case attemptSettled:
 		a.session.Refused(bye)
 	case attemptDialing:
-		a.Fail(refusal(bye))
+		a.Fail(refusalError(bye))
 	}
 }

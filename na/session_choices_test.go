@@ -227,7 +227,7 @@ func TestHostConnects(t *testing.T) {
 		g := peerGreeting(5)
 		g.Incarnation, g.Listen = [16]byte{255}, four
 		s.e.Lock()
-		l, err := s.e.admit(scriptCarrier{s}, "theirs", &g, true)
+		l, err := s.e.admitHello(scriptCarrier{s}, "theirs", &g, true)
 		s.e.Unlock()
 		require.NoError(t, err)
 		require.Same(t, l, s.e.names[s.host()])

@@ -17,8 +17,8 @@ const maxUnconfirmed = 32
 // confirmEvery bounds what is not confirmed of a session with much traffic, but for what comes between two ticks.
 const confirmEvery = 128
 
-// confirm asks peers for a sign of what they have taken, and returns how many have not given it. Control frames go before messages, so a peer is asked when there are none to leave.
-func (e *endpoint) confirm(last bool) (peers, messages int) {
+// askConfirmations asks peers for a sign of what they have taken, and returns how many have not given it. Control frames go before messages, so a peer is asked when there are none to leave.
+func (e *endpoint) askConfirmations(last bool) (peers, messages int) {
 	e.mu.Lock()
 	if last && !e.finishing {
 		e.finishing = true
@@ -28,24 +28,24 @@ func (e *endpoint) confirm(last bool) (peers, messages int) {
 			}
 		}
 	}
-	for _, l := range e.sorted() {
+	for _, l := range e.sortedSessions() {
 		if !l.Up() || l.confirmed {
 			continue
 		}
 		peers++
-		messages += l.unconfirmed()
+		messages += l.unconfirmedCount()
 		l.makeBusy()
 		if !last {
 			if !l.asking {
 				l.asking = true
-				l.ping()
+				l.sendPing()
 			}
 			continue
 		}
 		if !l.asked && l.answers == 0 && l.flows[carrier.Bulk].ctl.len() == 0 {
 			l.asked = true // of every PING to come: a PONG is for the last one
 			l.lastExpected = l.sentExpected
-			l.control(frame.Header{Kind: frame.Ping})
+			l.queueControl(frame.Header{Kind: frame.Ping})
 		}
 	}
 	e.Unlock()
@@ -57,9 +57,9 @@ func (e *endpoint) listUnconfirmed() []Unconfirmed {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	all := append([]Unconfirmed(nil), e.lost...)
-	for _, l := range e.sorted() {
+	for _, l := range e.sortedSessions() {
 		if l.Up() {
-			all = addUnconfirmed(all, l.addr().Named(), l.unconfirmed())
+			all = addUnconfirmed(all, l.addr().Named(), l.unconfirmedCount())
 		}
 	}
 	return all
@@ -81,9 +81,9 @@ func addUnconfirmed(all []Unconfirmed, peer Addr, n int) []Unconfirmed {
 	return append(all, Unconfirmed{Peer: peer, Messages: n})
 }
 
-// unconfirmed is the number of messages that the peer is not known to have taken, requests of calls not counted: these end with
+// unconfirmedCount is the number of messages that the peer is not known to have taken, requests of calls not counted: these end with
 // the session, and say so.
-func (l *session) unconfirmed() int { return len(l.unconfirmedOneWay) + l.unconfirmedExpected() }
+func (l *session) unconfirmedCount() int { return len(l.unconfirmedOneWay) + l.unconfirmedExpected() }
 
 // unconfirmedExpected leaves out what has left after Confirm has asked: requests that came too late were refused.
 func (l *session) unconfirmedExpected() int {
@@ -94,12 +94,12 @@ func (l *session) unconfirmedExpected() int {
 	return int(sent - min(sent, l.takenExpected))
 }
 
-// lose notes what the peer has not confirmed of a session that ends. If it has ended the session in order, it has said what it has
+// noteLost notes what the peer has not confirmed of a session that ends. If it has ended the session in order, it has said what it has
 // not taken. Answers count at the end of this context, if the peer has fallen silent: one that has gone misses none, and to one that
 // was lost before its own error says it.
-func (l *session) lose() {
+func (l *session) noteLost() {
 	n, notTaken := 0, uint64(0)
-	if l.active != nil {
+	if l.activeState != nil {
 		notTaken = l.firstNotTaken
 	}
 	for _, id := range l.unconfirmedOneWay {
@@ -116,7 +116,7 @@ func (l *session) lose() {
 // Silent is Fail of a peer that does not answer any more: it may wait for what was sent to it. Locked.
 func (l *session) Silent(err error) {
 	l.silenced = true
-	l.fail(err)
+	l.failWith(err)
 }
 
 // Confirmed notes that the peer has everything that was sent. A carrier calls it that knows. Locked.
@@ -131,8 +131,8 @@ func (l *session) noteSent(o *Op) {
 	}
 }
 
-// took notes that the peer has taken the unexpected messages up to number id.
-func (l *session) took(id uint64) {
+// noteTaken notes that the peer has taken the unexpected messages up to number id.
+func (l *session) noteTaken(id uint64) {
 	n := 0
 	for n < len(l.unconfirmedOneWay) && l.unconfirmedOneWay[n] <= id {
 		n++
@@ -145,12 +145,12 @@ func (l *session) took(id uint64) {
 // tookCredited does it for those that the peer has accepted, by its credit.
 func (l *session) tookCredited() {
 	if id := l.seq - uint64(uint32(l.seq)-(l.credits-l.peer.envelopes)); id <= l.seq {
-		l.took(id)
+		l.noteTaken(id)
 	}
 }
 
-// mark completes a PING that leaves: what has left before, and whether it is the last question.
-func (l *session) mark(h *frame.Header) {
+// markPing completes a PING that leaves: what has left before, and whether it is the last question.
+func (l *session) markPing(h *frame.Header) {
 	if h.Op, h.Tag = l.seq, l.sentExpected<<1; l.asked {
 		h.Tag |= 1
 	}
@@ -159,7 +159,7 @@ func (l *session) mark(h *frame.Header) {
 // deliverPong takes in what mark has said. What cannot be true says nothing.
 func (l *session) deliverPong(h *frame.Header) {
 	if expected := h.Tag >> 1; h.Op <= l.seq && expected <= l.sentExpected {
-		l.took(h.Op)
+		l.noteTaken(h.Op)
 		l.takenExpected = max(l.takenExpected, expected)
 		l.confirmed = l.confirmed || l.asked && h.Tag&1 != 0
 	}

@@ -62,14 +62,14 @@ func TestUnconfirmedRefusal(t *testing.T) {
 		s.drain(l)
 	}
 	answer()
-	peers, messages := s.e.confirm(true)
+	peers, messages := s.e.askConfirmations(true)
 	require.Equal(t, [2]int{1, 1}, [2]int{peers, messages})
 	ping := s.drain(l)
 	require.Len(t, ping, 1)
 	answer()
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong, Op: ping[0].Op, Tag: ping[0].Tag}, nil))
 	answer()
-	peers, messages = s.e.confirm(true)
+	peers, messages = s.e.askConfirmations(true)
 	require.Equal(t, [2]int{0, 0}, [2]int{peers, messages})
 	require.Empty(t, s.e.listUnconfirmed())
 }

@@ -1,14 +1,14 @@
 package na
 
-// drain has Admit refuse from now on.
-func (e *endpoint) drain() {
+// refuseNewPeers has Admit refuse from now on.
+func (e *endpoint) refuseNewPeers() {
 	e.mu.Lock()
 	e.draining = true
 	e.mu.Unlock()
 }
 
-// underway counts what has not ended.
-func (e *endpoint) underway() Underway {
+// countUnderway counts what has not ended.
+func (e *endpoint) countUnderway() Underway {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	u := Underway{Reached: e.reached}

@@ -49,8 +49,8 @@ func (l *session) watchExpiry() {
 	if p, e := l.proof, l.e; p != nil && !p.Expires.IsZero() && e.dom.cfg.CertificateGrace >= 0 {
 		e.readClock()
 		at := e.now + min(max(p.Expires.Sub(e.dom.wallClock()), 0), expiryLook)
-		e.expiryDue = sooner(e.expiryDue, at)
-		e.hurry(at)
+		e.expiryDue = earlierOf(e.expiryDue, at)
+		e.tickNoLaterThan(at)
 	}
 }
 
@@ -67,10 +67,10 @@ func (e *endpoint) retireExpired(now time.Duration) (next time.Duration) {
 			continue
 		}
 		if left := p.Expires.Sub(wall); left > 0 {
-			e.expiryDue = sooner(e.expiryDue, now+min(max(left, expiryEvery), expiryLook))
+			e.expiryDue = earlierOf(e.expiryDue, now+min(max(left, expiryEvery), expiryLook))
 			continue
 		}
-		l.control(frame.Header{Kind: frame.Retire})
+		l.queueControl(frame.Header{Kind: frame.Retire})
 		l.startRetiring(errExpired(p))
 	}
 	return e.expiryDue
@@ -96,26 +96,26 @@ func (l *session) startRetiring(why string) {
 	if grace := e.dom.cfg.CertificateGrace; grace >= 0 {
 		e.readClock()
 		l.retiring.by = e.now + grace
-		e.hurry(l.retiring.by)
+		e.tickNoLaterThan(l.retiring.by)
 	}
 	e.stats.PeersRetired++
 	e.found = nil
 	if e.names[l.named] == l {
 		delete(e.names, l.named)
-		e.remember(l.named, lastSession{l.peer.secret, l.dialled, true})
+		e.rememberSession(l.named, lastSession{l.peer.secret, l.dialled, true})
 	}
 	l.forgetChoices()
-	l.renew()
+	l.startSuccessor()
 }
 
-// renew makes the next session to the peer of l, which retires, if nothing else may do so: the peer has no other way to this process.
-func (l *session) renew() {
+// startSuccessor makes the next session to the peer of l, which retires, if nothing else may do so: the peer has no other way to this process.
+func (l *session) startSuccessor() {
 	e := l.e
 	if !l.dialled || e.shut || e.idleTimeout() != 0 && (e.dom.own.Listen != "" || e.dom.cls.Regions() == 0) {
 		return
 	}
 	if e.names[l.named] == nil {
-		_, _ = e.dial(l.wanted()) // without it the session ends when its time is over, and says so
+		_, _ = e.dialSession(l.wantedAddr()) // without it the session ends when its time is over, and says so
 	}
 }
 
@@ -132,17 +132,17 @@ func (l *session) hasSuccessor() bool {
 func (l *session) tickRetiring(now time.Duration) {
 	switch r := l.retiring; {
 	case r.by != 0 && now >= r.by:
-		l.fail(WithText(ErrPeerLost, fmt.Sprintf("peer lost: %s; what was under way has not ended within %v (Config.CertificateGrace)",
+		l.failWith(WithText(ErrPeerLost, fmt.Sprintf("peer lost: %s; what was under way has not ended within %v (Config.CertificateGrace)",
 			r.why, l.e.dom.cfg.CertificateGrace)))
 	case l.state == stateUp && l.keepUntil <= now && l.mayLeave():
-		l.leave()
+		l.askToLeave()
 	case l.state == stateUp:
-		l.renew()
+		l.startSuccessor()
 	}
 }
 
-// succeed notes that l is the next session of the peer whose HELLO is g, if that says so.
-func (l *session) succeed(g *frame.Greeting) {
+// noteSuccessor notes that l is the next session of the peer whose HELLO is g, if that says so.
+func (l *session) noteSuccessor(g *frame.Greeting) {
 	if g.Features&frame.FeatureRetires != 0 && g.Proof != (frame.Secret{}) && l.e.successors[g.Proof] == nil {
 		proof := g.Proof
 		l.succeeds = &proof
@@ -158,26 +158,26 @@ func (l *session) forgetSuccession() {
 	}
 }
 
-// current returns the address, bound to its session, to which an operation that begins now goes: that of the next session if the session of a
+// currentAddr returns the address, bound to its session, to which an operation that begins now goes: that of the next session if the session of a
 // retires. It is a itself when there is none, while it is dialled, and where no session retires because there are no certificates.
-func (e *endpoint) current(a Addr) Addr {
+func (e *endpoint) currentAddr(a Addr) Addr {
 	e.mu.Lock()
 	defer e.Unlock()
 	if e.shut {
 		return a
 	}
-	l := e.find(a)
+	l := e.findSession(a)
 	switch {
 	case l == nil && (a.Session() != 0 || strings.HasPrefix(a.Name(), privatePrefix(e.dom.own.scheme))):
 		return a
 	case l == nil:
-		n, err := e.dial(a)
+		n, err := e.dialSession(a)
 		if err != nil {
 			return a
 		}
 		l = n
 	case l.retiring != nil:
-		a = l.wanted()
+		a = l.wantedAddr()
 		n, err := e.sessionAgain(a, l.peer.incarnation)
 		if err != nil {
 			return a // the operation fails with the same error
@@ -199,5 +199,5 @@ func (c upper) Current(to Addr) Addr {
 	if c.Closing() {
 		return to
 	}
-	return c.ep.current(to)
+	return c.ep.currentAddr(to)
 }

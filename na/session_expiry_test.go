@@ -164,7 +164,7 @@ func TestSuccession(t *testing.T) {
 	admit := func(g frame.Greeting, conn any, verified bool) (*session, error) {
 		s.e.Lock()
 		defer s.e.Unlock()
-		return s.e.admit(scriptCarrier{s}, conn, &g, verified)
+		return s.e.admitHello(scriptCarrier{s}, conn, &g, verified)
 	}
 	renewed := func(g frame.Greeting, of *session) frame.Greeting {
 		g.Proof = of.secret

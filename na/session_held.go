@@ -27,8 +27,8 @@ type heldReport struct {
 	by   heldby.State // what the peer has said
 }
 
-// busy reports whether the peer is still to learn that its requests do not wait any more.
-func (h *heldReport) busy() bool { return h.owes || h.said.Reason != heldby.None }
+// isBusy reports whether the peer is still to learn that its requests do not wait any more.
+func (h *heldReport) isBusy() bool { return h.owes || h.said.Reason != heldby.None }
 
 // watchHeld has the messages of l looked at.
 func (l *session) watchHeld() {
@@ -70,7 +70,7 @@ func (e *endpoint) reportHeld(now time.Duration) {
 
 // oldestUnaccepted returns the oldest message that is not accepted, or nil.
 func (l *session) oldestUnaccepted() *Envelope {
-	if l.active == nil {
+	if l.activeState == nil {
 		return nil
 	}
 	return l.requests.oldestUnaccepted()
@@ -89,7 +89,7 @@ func (env *Envelope) heldBy() heldby.State {
 
 // sayHeld sends h to the peer, if that is new.
 func (l *session) sayHeld(h heldby.State) {
-	if l.active == nil || !l.Up() || l.heldBack.said == h {
+	if l.activeState == nil || !l.Up() || l.heldBack.said == h {
 		return
 	}
 	l.heldBack.said, l.heldBack.owes, l.stateDue = h, true, true
@@ -117,7 +117,7 @@ func (l *session) deliverHeld(h *frame.Header) error {
 
 // heldThere is what requests to the peer wait for there, as far as it has said.
 func (l *session) heldThere() heldby.State {
-	if l.active == nil {
+	if l.activeState == nil {
 		return heldby.State{}
 	}
 	return l.heldBack.by

@@ -11,17 +11,17 @@ const maxHosts = 64
 // Host is the name of the host that the peer must prove to be, when Name alone does not say it; else empty.
 func (l *session) Host() string { return l.host }
 
-// certifier returns the transport's, or nil.
-func (e *endpoint) certifier() carrier.Certifier {
+// certifierOf returns the transport's, or nil.
+func (e *endpoint) certifierOf() carrier.Certifier {
 	c, _ := e.dom.own.Names.(carrier.Certifier)
 	return c
 }
 
-// An otherHost is the error of a peer that proves to be what was dialled, and not what else it was looked up by.
-type otherHost struct{ error }
+// An otherHostError is the error of a peer that proves to be what was dialled, and not what else it was looked up by.
+type otherHostError struct{ error }
 
 // Unwrap returns what the certificate says.
-func (e otherHost) Unwrap() error { return e.error }
+func (e otherHostError) Unwrap() error { return e.error }
 
 // lookedUp returns the address that text was resolved to. Locked.
 func (e *endpoint) lookedUp(text Addr, name string) (Addr, error) {
@@ -29,13 +29,13 @@ func (e *endpoint) lookedUp(text Addr, name string) (Addr, error) {
 		return Addr{}, brokenContract(e.dom.own.scheme, "Resolve found neither a name nor an error")
 	}
 	addr := MakeAddr(name, text.Target())
-	c := e.certifier()
+	c := e.certifierOf()
 	if c == nil {
 		return addr, nil
 	}
 	host := c.Host(text.Name())
 	if l := e.names[addr]; l != nil && l.Up() && host != l.host {
-		if err := l.carries(l.proof, host); err != nil {
+		if err := l.isRouteOf(l.proof, host); err != nil {
 			return Addr{}, err
 		}
 	}
@@ -49,39 +49,39 @@ func (l *session) mustBe(a Addr) error {
 	if host == l.host || a.Session() != 0 {
 		return nil
 	}
-	if l.e.certifier() == nil || slices.Contains(l.also, host) {
+	if l.e.certifierOf() == nil || slices.Contains(l.also, host) {
 		return nil
 	}
 	if l.Up() {
-		if err := l.carries(l.proof, host); err != nil {
+		if err := l.isRouteOf(l.proof, host); err != nil {
 			return err
 		}
 	}
 	if len(l.also) < maxHosts {
 		l.also = append(l.also, host)
 	} else if !l.Up() {
-		return full(maxHosts, "names of one host that is being dialled")
+		return queueFullError(maxHosts, "names of one host that is being dialled")
 	}
 	return nil
 }
 
-// proves reports whether what was proven will do for hosts. Locked.
-func (l *session) proves(proof *carrier.Proof, hosts []string) error {
+// hasProven reports whether what was proven will do for hosts. Locked.
+func (l *session) hasProven(proof *carrier.Proof, hosts []string) error {
 	for _, host := range hosts {
-		if err := l.carries(proof, host); err != nil {
+		if err := l.isRouteOf(proof, host); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *session) carries(proof *carrier.Proof, host string) error {
-	c := l.e.certifier()
+func (l *session) isRouteOf(proof *carrier.Proof, host string) error {
+	c := l.e.certifierOf()
 	if c == nil {
 		return nil
 	}
 	return c.Carries(proof, l.named.Name(), host)
 }
 
-// wanted returns the address that was dialled, with the host that the peer must prove to be.
-func (l *session) wanted() Addr { return l.named.WithHost(l.host) }
+// wantedAddr returns the address that was dialled, with the host that the peer must prove to be.
+func (l *session) wantedAddr() Addr { return l.named.WithHost(l.host) }

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// identity says what is known of the peer of the session that peer is bound to, or of that name; ok is false when there is none that is up.
-func (e *endpoint) identity(peer Addr) (Identity, bool) {
+// identityOf says what is known of the peer of the session that peer is bound to, or of that name; ok is false when there is none that is up.
+func (e *endpoint) identityOf(peer Addr) (Identity, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.find(peer)
+	l := e.findSession(peer)
 	if l == nil || !l.Up() {
 		return Identity{}, false
 	}
@@ -28,7 +28,7 @@ func (l *session) identity() Identity {
 	if l.proof != nil && !l.onSecondary() {
 		id.Secure, id.Certificates, id.Name = l.proof.Secure, l.proof.Certificates, l.proof.Name
 	}
-	id.Host, id.Incarnation, id.Transport, id.Why = l.peer.host, l.peer.incarnation, l.route.scheme, l.because()
+	id.Host, id.Incarnation, id.Transport, id.Why = l.peer.host, l.peer.incarnation, l.route.scheme, l.transportReason()
 	id.Process, id.Remote = l.peer.process, l.remoteAddr()
 	return id
 }
@@ -53,16 +53,16 @@ func (l *session) remoteAddr() string {
 	return l.remote
 }
 
-// because is why l goes by its transport, of two; empty for one.
-func (l *session) because() string {
+// transportReason is why l goes by its transport, of two; empty for one.
+func (l *session) transportReason() string {
 	if l.why == nil {
 		return ""
 	}
 	return *l.why
 }
 
-// shown returns what the peer that was dialled has proven: when it is reached by an offer, on the connection that made it.
-func (l *session) shown() *carrier.Proof {
+// shownIdentity returns what the peer that was dialled has proven: when it is reached by an offer, on the connection that made it.
+func (l *session) shownIdentity() *carrier.Proof {
 	if l.onSecondary() {
 		return l.proof
 	}

@@ -66,10 +66,10 @@ func (q *idleList) remove(l *session) {
 	l.resting, l.older, l.newer = nil, nil, nil
 }
 
-// rest lets go of what l, which is idle since then, does not need, and has it end some time. One of the process with itself costs nobody
+// onIdle lets go of what l, which is idle since then, does not need, and has it end some time. One of the process with itself costs nobody
 // a connection, and stays.
-func (e *endpoint) rest(l *session, since time.Duration) {
-	l.active = nil
+func (e *endpoint) onIdle(l *session, since time.Duration) {
+	l.activeState = nil
 	if l.route == &e.dom.self.route {
 		return
 	}
@@ -80,7 +80,7 @@ func (e *endpoint) rest(l *session, since time.Duration) {
 	}
 	e.idle[1].push(l)
 	if timeout := e.idleTimeout(); timeout > 0 {
-		e.hurry(since + timeout)
+		e.tickNoLaterThan(since + timeout)
 	}
 }
 
@@ -105,7 +105,7 @@ func (e *endpoint) endIdle(now time.Duration) (next time.Duration) {
 	}
 	for l := q.oldest; l != nil && now-l.idleSince >= timeout; l = q.oldest {
 		if l.mayLeave() && l.keepUntil <= now {
-			l.leave()
+			l.askToLeave()
 			continue
 		}
 		q.remove(l)
@@ -124,21 +124,21 @@ func (l *session) mayLeave() bool {
 	if l.e.dom.own.Listen == "" && l.e.dom.cls.Regions() > 0 && (l.retiring == nil || !l.hasSuccessor()) {
 		return false
 	}
-	return (l.active == nil || !l.hasWork() && l.sentAll()) && l.held == 0 &&
-		(l.room == nil || l.room.claimed == 0 && l.room.held == 0) && !l.e.dom.binds(l.id)
+	return (l.activeState == nil || !l.hasWork() && l.sentAll()) && l.held == 0 &&
+		(l.room == nil || l.room.claimed == 0 && l.room.held == 0) && !l.e.dom.isBound(l.id)
 }
 
-// leave asks the peer whether the session may end.
-func (l *session) leave() {
+// askToLeave asks the peer whether the session may end.
+func (l *session) askToLeave() {
 	l.makeBusy()
 	l.state = stateLeaving
 	l.e.leaving++
 	l.leftAt = l.received
-	l.control(frame.Header{Kind: frame.Leave, Op: l.received, Tag: l.receivedExpected})
+	l.queueControl(frame.Header{Kind: frame.Leave, Op: l.received, Tag: l.receivedExpected})
 }
 
-// stay has a session that leaves go on.
-func (l *session) stay() {
+// cancelLeave has a session that leaves go on.
+func (l *session) cancelLeave() {
 	if l.state == stateLeaving {
 		l.state = stateUp
 		l.stateDue = true
@@ -149,10 +149,10 @@ func (l *session) stay() {
 // deliverLeave ends the session if this side has no use for it either. A message that the peer had not received is on its way.
 func (l *session) deliverLeave(h *frame.Header) {
 	if h.Op != l.seq || h.Tag != l.sentExpected || !l.mayLeave() {
-		l.control(frame.Header{Kind: frame.Stay})
+		l.queueControl(frame.Header{Kind: frame.Stay})
 		return
 	}
-	l.agreed()
+	l.endByAgreement()
 }
 
 // deliverStay takes in the answer that the session goes on.
@@ -160,22 +160,22 @@ func (l *session) deliverStay(h *frame.Header) error {
 	if l.state != stateLeaving {
 		return WithText(ErrProtocol, "STAY frame without a LEAVE")
 	}
-	l.stay()
+	l.cancelLeave()
 	l.keepUntil = l.e.now + keepFor
-	l.starts()
+	l.sendWaiting()
 	l.markPending()
 	return nil
 }
 
-// agreed ends a session as both sides want: each has taken everything.
-func (l *session) agreed() {
+// endByAgreement ends a session as both sides want: each has taken everything.
+func (l *session) endByAgreement() {
 	l.Confirmed()
 	for _, q := range []*opList{&l.withdraws.waiting, &l.withdraws.asked} {
 		for o := q.head; o != nil; o = q.head {
-			l.e.finish(o, Result{Err: ErrTooLate, Fate: Ran, Addr: l.addr(), ID: o.id})
+			l.e.finishOp(o, Result{Err: ErrTooLate, Fate: Ran, Addr: l.addr(), ID: o.id})
 		}
 	}
-	l.retire()
+	l.endIdle()
 }
 
 // leavesQuietly reports whether the end of the connection is the one that was asked for, its last words lost.
@@ -185,9 +185,9 @@ func (l *session) leavesQuietly(err error) bool {
 		l.received == l.leftAt && l.unfreed == 0
 }
 
-// retire ends an idle session, or one that has retired. What has begun since it was asked to end begins anew.
-func (l *session) retire() {
-	e, a, also := l.e, l.wanted(), l.also
+// endIdle ends an idle session, or one that has retired. What has begun since it was asked to end begins anew.
+func (l *session) endIdle() {
+	e, a, also := l.e, l.wantedAddr(), l.also
 	held := l.takeHeld()
 	if len(e.retired) >= maxRetired {
 		clear(e.retired)
@@ -213,7 +213,7 @@ func (l *session) retire() {
 	}
 	for _, o := range held {
 		if err != nil {
-			e.finish(o, Result{Err: err, Fate: NotRun})
+			e.finishOp(o, Result{Err: err, Fate: NotRun})
 		} else {
 			n.takeOver(o)
 		}
@@ -255,7 +255,7 @@ func (l *session) takeOver(o *Op) {
 	asks := o.kind == kindRecvExpected || o.kind == kindCall && !o.oneWay
 	if asks && l.posted.find(o.tag) != nil || o.kind == kindLease && e.leases[leaseKey{l, o.tag}] != nil {
 		l.posted.add(o) // as finish expects it
-		e.finish(o, Result{Err: WithText(ErrBusy, "a receive, or lease, of this peer and tag is posted already"), Fate: NotRun})
+		e.finishOp(o, Result{Err: WithText(ErrBusy, "a receive, or lease, of this peer and tag is posted already"), Fate: NotRun})
 		return
 	}
 	l.waiting++
@@ -276,7 +276,7 @@ func (l *session) takeOver(o *Op) {
 		l.recvs.push(o)
 	case kindLease:
 		e.leases[leaseKey{l, o.tag}] = o
-		e.dom.rebind(o.x.mem, l.id)
+		e.dom.rebindMem(o.x.mem, l.id)
 		l.leases.push(o)
 	case kindProbe:
 		l.probes.waiting.push(o)
@@ -293,9 +293,9 @@ func (e *endpoint) sessionAgain(a Addr, incarnation [16]byte) (*session, error) 
 	switch {
 	case l != nil:
 	case strings.HasPrefix(a.Name(), privatePrefix(e.dom.own.scheme)):
-		return e.caller(a)
+		return e.callerSession(a)
 	default:
-		if l, err = e.dial(a); err != nil {
+		if l, err = e.dialSession(a); err != nil {
 			return nil, err
 		}
 	}
@@ -309,15 +309,15 @@ func (e *endpoint) sessionAgain(a Addr, incarnation [16]byte) (*session, error) 
 	return l, l.mustBe(a)
 }
 
-// reserve takes envelopes for one more peer out of the budget. If that is short, and an idle session can make room, the error is
+// reserveForPeer takes envelopes for one more peer out of the budget. If that is short, and an idle session can make room, the error is
 // errMakingRoom.
-func (e *endpoint) reserve(need, want int) (int, error) {
+func (e *endpoint) reserveForPeer(need, want int) (int, error) {
 	n, short, err := e.dom.reserveFor(need, want)
 	if !short || !e.makeRoom() {
 		return n, err
 	}
 	if err == nil {
-		e.dom.unreserve(n)
+		e.dom.returnEnvelopes(n)
 	}
 	return 0, errMakingRoom
 }
@@ -352,11 +352,11 @@ func (e *endpoint) makeRoomHere() bool {
 	e.readClock()
 	l := e.leastRecent()
 	if l == nil {
-		e.sweep()
+		e.sweepIdle()
 		l = e.leastRecent()
 	}
 	if l != nil {
-		l.leave()
+		l.askToLeave()
 	}
 	return e.leaving > 0
 }
@@ -378,8 +378,8 @@ func (e *endpoint) leastRecent() *session {
 	return nil
 }
 
-// sweep finds the sessions that have become idle since the last tick.
-func (e *endpoint) sweep() {
+// sweepIdle finds the sessions that have become idle since the last tick.
+func (e *endpoint) sweepIdle() {
 	var idle []*session
 	e.busy = slices.DeleteFunc(e.busy, func(l *session) bool {
 		found := l.state == stateUp && l.isIdle()
@@ -390,13 +390,13 @@ func (e *endpoint) sweep() {
 	})
 	slices.SortStableFunc(idle, func(a, b *session) int { return int(a.lastHeard - b.lastHeard) })
 	for _, l := range idle {
-		e.rest(l, l.lastHeard)
+		e.onIdle(l, l.lastHeard)
 	}
 }
 
 // reserveAgain takes the envelopes of a session that waits for them, and reports whether it has them.
 func (l *session) reserveAgain() bool {
-	n, err := l.e.reserve(0, 0)
+	n, err := l.e.reserveForPeer(0, 0)
 	switch {
 	case err == errMakingRoom:
 		l.state, l.since, l.refusal = stateWaiting, l.e.now+askAgain, err
@@ -411,7 +411,7 @@ func (l *session) reserveAgain() bool {
 
 // reserveFor is reserveAgain for a peer that connects to us meanwhile.
 func (l *session) reserveFor(g *frame.Greeting) bool {
-	n, err := l.e.reserve(int(g.Need), int(g.Want))
+	n, err := l.e.reserveForPeer(int(g.Need), int(g.Want))
 	if err != nil {
 		return false
 	}
@@ -423,7 +423,7 @@ func (l *session) reservedLate(n int) {
 	l.short = false
 	l.e.shorts--
 	l.reserved = n
-	l.promise(n)
+	l.setGuarantee(n)
 }
 
 // hurryShort has sessions that wait for envelopes look at once.
@@ -434,7 +434,7 @@ func (e *endpoint) hurryShort() {
 	for _, l := range e.busy {
 		if l.short {
 			l.since = e.now
-			e.hurry(e.now)
+			e.tickNoLaterThan(e.now)
 		}
 	}
 }

@@ -143,7 +143,7 @@ func TestLeaveRefused(t *testing.T) {
 	require.Equal(t, "[STAY]", leave(s, l, 1, 1), "memory for the session")
 	s.op(func(op *Op) error { return s.nctx.Deregister(op, mem) })
 	s.trigger()
-	require.Equal(t, "[PING STAY]", func() string { l.ping(); return leave(s, l, 1, 1) }(), "something to send")
+	require.Equal(t, "[PING STAY]", func() string { l.sendPing(); return leave(s, l, 1, 1) }(), "something to send")
 	require.Equal(t, "ended: "+byeIdle.Error(), leave(s, l, 1, 1))
 	require.Zero(t, s.nctx.Stats().PeersLost+s.nctx.Stats().PeersLeft)
 	require.Empty(t, s.nctx.Upper().Unconfirmed())
@@ -158,7 +158,7 @@ func TestLeastRecent(t *testing.T) {
 		g.Listen, g.Incarnation = "", [16]byte{inc}
 		s.e.Lock()
 		defer s.e.Unlock()
-		return s.e.admit(scriptCarrier{s}, "conn", &g, false)
+		return s.e.admitHello(scriptCarrier{s}, "conn", &g, false)
 	}
 	var ls []*session
 	for inc := range byte(3) {

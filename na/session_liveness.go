@@ -12,8 +12,8 @@ import (
 // readClock is for the rare steps that happen long after a Poll: a program may drive nothing for minutes, then dial.
 func (e *endpoint) readClock() { e.now = max(e.now, e.dom.now()) }
 
-// hurry makes the next tick no later than at.
-func (e *endpoint) hurry(at time.Duration) {
+// tickNoLaterThan makes the next tick no later than at.
+func (e *endpoint) tickNoLaterThan(at time.Duration) {
 	if t := e.timer.Load(); t == 0 || int64(at) < t {
 		e.timer.Store(max(int64(at), 1))
 		e.nctx.pollSoon()
@@ -33,7 +33,7 @@ func (e *endpoint) tickEvery() time.Duration {
 // gives up those that have been silent for PeerTimeout. Silence, and the time that a dial takes, count only as fast as ticks
 // come: after a freeze of this process a peer is asked afresh, and what it has answered is read, before it is judged.
 func (e *endpoint) tick(now time.Duration) {
-	frozen := e.frozen(now)
+	frozen := e.frozenFor(now)
 	passed := min(now-e.lastTick, 2*e.tickEvery())
 	e.lastTick = now
 	next := now + e.tickEvery()
@@ -51,40 +51,40 @@ func (e *endpoint) tick(now time.Duration) {
 			l.tick(now, passed)
 			if r := l.retiring; r != nil && l.Up() {
 				l.tickRetiring(now)
-				next = sooner(next, r.by)
+				next = earlierOf(next, r.by)
 			}
 			if l.Up() {
 				l.readsDue()
 			}
-			if left := e.dom.cfg.PeerTimeout - l.sinceHeard; l.Up() && l.open() && left < next-now {
+			if left := e.dom.cfg.PeerTimeout - l.sinceHeard; l.Up() && l.isOpen() && left < next-now {
 				next = now + left // it is judged in time, however late the ticks were that came before
 			}
-			if at := l.probe(now); at != 0 {
+			if at := l.probeCredit(now); at != 0 {
 				next = min(next, at)
 			}
 		case l.state == stateDown:
 		case now-l.born >= e.dom.cfg.ConnectTimeout && frozen > 0 && !l.spared: // the answer may have come
 			l.spared = true
-			l.born += e.grace()
+			l.born += e.tickGrace()
 		case now-l.born >= e.dom.cfg.ConnectTimeout:
-			l.fail(l.tooLate())
+			l.failWith(l.tooLate())
 		case l.state == stateDialing && l.onSecondary() && now >= l.offerEnd:
 			l.fallBackToPrimary(WithText(ErrUnreachable, fmt.Sprintf("no connection within %v", offerTime)))
 		case l.state == stateWaiting && now >= l.since:
 			l.since, l.dialled = now, true
-			l.dial()
-		case l.state == stateDialing && l.choices.open():
+			l.connect()
+		case l.state == stateDialing && l.choices.isUndecided():
 			l.startAttempts()
 		}
 		if l.state == stateDown {
-			l.active = nil
+			l.activeState = nil
 			continue
 		}
 		if idle && l.state == stateUp {
-			e.rest(l, now)
+			e.onIdle(l, now)
 			continue
 		}
-		if at := l.due(); at != 0 {
+		if at := l.nextTick(); at != 0 {
 			next = min(next, at)
 		}
 		e.busy = append(e.busy, l)
@@ -93,12 +93,12 @@ func (e *endpoint) tick(now time.Duration) {
 	if len(e.busy) == 0 {
 		next = 0
 	}
-	next = sooner(sooner(next, idle), expiry)
+	next = earlierOf(earlierOf(next, idle), expiry)
 	e.timer.Store(int64(next))
 }
 
-// due is when a session that waits or dials has to be looked after; 0 for one that is up.
-func (l *session) due() time.Duration {
+// nextTick is when a session that waits or dials has to be looked after; 0 for one that is up.
+func (l *session) nextTick() time.Duration {
 	end := l.born + l.e.dom.cfg.ConnectTimeout
 	switch l.state {
 	case stateWaiting:
@@ -107,7 +107,7 @@ func (l *session) due() time.Duration {
 		if l.onSecondary() {
 			return min(l.offerEnd, end)
 		}
-		if at, ok := l.choices.due(); ok {
+		if at, ok := l.choices.nextAttemptAt(); ok {
 			return min(at, end)
 		}
 		return end
@@ -118,7 +118,7 @@ func (l *session) due() time.Duration {
 // tooLate is the error of a session that could not be made in time.
 func (l *session) tooLate() error {
 	text := fmt.Sprintf("no connection within %v", l.e.dom.cfg.ConnectTimeout)
-	if l.choices.open() && l.state == stateDialing {
+	if l.choices.isUndecided() && l.state == stateDialing {
 		l.refusal = l.choices.err()
 	}
 	if l.refusal != nil {
@@ -127,33 +127,33 @@ func (l *session) tooLate() error {
 	return WithText(ErrUnreachable, text)
 }
 
-// frozen is how much too late a tick comes, if that is more than a busy machine explains.
-func (e *endpoint) frozen(now time.Duration) time.Duration {
+// frozenFor is how much too late a tick comes, if that is more than a busy machine explains.
+func (e *endpoint) frozenFor(now time.Duration) time.Duration {
 	late := now - max(time.Duration(e.timer.Load()), e.lastTick)
-	if late <= e.grace() {
+	if late <= e.tickGrace() {
 		return 0
 	}
 	return late
 }
 
-// grace is how late a tick may come without being a freeze, and what a dial is left with after one that outlasts it.
-func (e *endpoint) grace() time.Duration { return min(e.tickEvery(), e.dom.cfg.ConnectTimeout/2) }
+// tickGrace is how late a tick may come without being a freeze, and what a dial is left with after one that outlasts it.
+func (e *endpoint) tickGrace() time.Duration { return min(e.tickEvery(), e.dom.cfg.ConnectTimeout/2) }
 
 func (l *session) tick(now, passed time.Duration) {
 	if !l.checkTaken(passed) {
 		return
 	}
-	if l.unconfirmed() > confirmEvery {
-		l.ping()
+	if l.unconfirmedCount() > confirmEvery {
+		l.sendPing()
 	}
 	if l.gotMessage {
 		l.gotMessage, l.suspected, l.sinceHeard, l.sinceMessage = false, false, 0, 0
-		if l.open() {
+		if l.isOpen() {
 			l.sinceHeard = min(passed, now-l.lastHeard)
 		}
 		return
 	}
-	if !l.open() {
+	if !l.isOpen() {
 		return
 	}
 	timeout := l.e.dom.cfg.PeerTimeout
@@ -161,7 +161,7 @@ func (l *session) tick(now, passed time.Duration) {
 	l.sinceHeard = min(l.sinceHeard+passed, now-l.lastHeard)
 	switch {
 	case l.suspected && l.sinceHeard >= timeout/2: // so that the new connection gets in before it is given up
-		l.fail(WithText(ErrPeerLost, "the peer restarted, or has lost this session: it connected anew, and is silent here"))
+		l.failWith(WithText(ErrPeerLost, "the peer restarted, or has lost this session: it connected anew, and is silent here"))
 		return
 	case l.sinceHeard >= timeout:
 		l.Silent(WithText(ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
@@ -170,17 +170,17 @@ func (l *session) tick(now, passed time.Duration) {
 		l.Silent(WithText(ErrPeerLost, fmt.Sprintf("no message of the peer was complete for %v", maxPartial*timeout)))
 		return
 	}
-	l.ping()
+	l.sendPing()
 }
 
-// suspect asks the peer for a sign of life, and judges it, whether anything is open or not: it has connected although it has a
+// checkLiveness asks the peer for a sign of life, and judges it, whether anything is open or not: it has connected although it has a
 // session, and may have lost that one without a word.
-func (l *session) suspect() {
+func (l *session) checkLiveness() {
 	l.makeBusy()
 	if !l.suspected {
 		l.suspected, l.gotMessage, l.sinceHeard, l.sinceMessage = true, false, 0, 0
 	}
-	l.ping()
+	l.sendPing()
 	l.markPending()
 }
 
@@ -189,28 +189,28 @@ func (l *session) suspect() {
 // there are as many bytes.
 const maxPartial = 3
 
-// ping asks the peer for a sign of life. One at a time: a peer that reads slowly is not flooded.
-func (l *session) ping() {
+// sendPing asks the peer for a sign of life. One at a time: a peer that reads slowly is not flooded.
+func (l *session) sendPing() {
 	if slices.ContainsFunc(l.flows[carrier.Messages].ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
 		return
 	}
-	l.control(frame.Header{Kind: frame.Ping})
+	l.queueControl(frame.Header{Kind: frame.Ping})
 }
 
-// sign notes a sign of life of a session that may not be looked after.
-func (l *session) sign() {
-	if l.active != nil {
-		l.alive()
+// noteIdleSign notes a sign of life of a session that may not be looked after.
+func (l *session) noteIdleSign() {
+	if l.activeState != nil {
+		l.noteAlive()
 	}
 }
 
-// alive notes a sign of life: silence counts from here.
-func (l *session) alive() { l.gotMessage, l.lastHeard = true, l.e.now }
+// noteAlive notes a sign of life: silence counts from here.
+func (l *session) noteAlive() { l.gotMessage, l.lastHeard = true, l.e.now }
 
 // Heard notes that bytes of the peer arrived: of bulk data whose front was verified, or of a message that may not be complete.
 // Locked.
 func (l *session) Heard(bulk bool) {
-	if l.active != nil {
+	if l.activeState != nil {
 		l.gotMessage = l.gotMessage || bulk
 		l.lastHeard = l.e.now
 	}

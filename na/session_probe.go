@@ -19,8 +19,8 @@ import (
 // maxProbes bounds the probes of one session.
 const maxProbes = 1024
 
-// probes is what a session has of probes, its own and the peer's.
-type probes struct {
+// probeState is what a session has of probes, its own and the peer's.
+type probeState struct {
 	waiting opList // that have not left
 	asked   opList // that have left; op.id is the number of their PROBE
 
@@ -30,8 +30,8 @@ type probes struct {
 	readiness frame.Readiness
 }
 
-// busy reports whether a probe of the peer has not been answered.
-func (p *probes) busy() bool { return p.due || p.answering != 0 }
+// isBusy reports whether a probe of the peer has not been answered.
+func (p *probeState) isBusy() bool { return p.due || p.answering != 0 }
 
 // startProbe begins a probe of the peer at to.
 func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
@@ -41,13 +41,13 @@ func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
 	e.mu.Lock()
 	l, err := e.sessionFor(t, to)
 	if err == nil && l.probes.waiting.n+l.probes.asked.n >= maxProbes {
-		err = full(maxProbes, "probes of the peer are under way")
+		err = queueFullError(maxProbes, "probes of the peer are under way")
 	}
 	if err != nil {
-		e.refuse(t, err)
+		e.refuseStart(t, err)
 		return
 	}
-	o := e.begin(t)
+	o := e.takeIn(t)
 	o.session = l
 	l.waiting++
 	l.probes.waiting.push(o)
@@ -124,7 +124,7 @@ func (e *endpoint) answerProbes(any) (ran int) {
 
 // forgetProbe takes l, which ends, out of those that wait for Trigger.
 func (l *session) forgetProbe() {
-	if l.active == nil || !l.probes.due {
+	if l.activeState == nil || !l.probes.due {
 		return
 	}
 	e := l.e
@@ -157,7 +157,7 @@ func (l *session) deliverProbed(h *frame.Header) error {
 		l.e.stats.LateDropped++
 	}
 	for o := l.probes.asked.head; o != nil && o.id <= h.Op; o = l.probes.asked.head {
-		l.e.finish(o, r)
+		l.e.finishOp(o, r)
 	}
 	return nil
 }

@@ -15,11 +15,11 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	}
 	failpoint.Frame(h)
 	l.makeBusy()
-	l.alive() // any frame shows that the peer lives, before it is known whether it is a good one
+	l.noteAlive() // any frame shows that the peer lives, before it is known whether it is a good one
 	if !l.Up() {
 		return WithText(ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
 	}
-	if err := l.header(h); err != nil {
+	if err := l.checkHeader(h); err != nil {
 		return err
 	}
 	l.forged = false // the frame names a session and its numbers, which only the peer has been told
@@ -61,11 +61,11 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 		return l.deliverAbandon(h)
 	case frame.Dropped:
 		if o := l.e.leases[leaseKey{l, Tag(h.Tag)}]; o != nil {
-			l.e.finish(o, Result{Err: WithText(ErrNoEntry, "the peer dropped the message of the lease"), Fate: MaybeRan})
+			l.e.finishOp(o, Result{Err: WithText(ErrNoEntry, "the peer dropped the message of the lease"), Fate: MaybeRan})
 		}
 	case frame.GiveBack:
 		if o := l.e.tokens[h.Tail.Token]; o != nil && o.session == l {
-			l.e.finish(o, Result{N: o.x.mem.Len()})
+			l.e.finishOp(o, Result{N: o.x.mem.Len()})
 		}
 	case frame.Read:
 		l.deliverRead(h)
@@ -103,8 +103,8 @@ func (l *session) countMessage(h *frame.Header) {
 	}
 }
 
-// header checks what every frame of a session carries. A credit that is older than the last one has come on another flow.
-func (l *session) header(h *frame.Header) error {
+// checkHeader checks what every frame of a session carries. A credit that is older than the last one has come on another flow.
+func (l *session) checkHeader(h *frame.Header) error {
 	if int(h.Context) != l.e.id {
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame for context %d in a session with context %d", h.Kind, h.Context, l.e.id))
 	}
@@ -113,7 +113,7 @@ func (l *session) header(h *frame.Header) error {
 	case h.Credit-l.used > maxCredit:
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame with credit %d after %d, %d used", h.Kind, h.Credit, l.credits, l.used))
 	default:
-		l.credited(h.Credit)
+		l.onCredit(h.Credit)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
 	}
 	env := l.e.newMessage(len(payload))
 	copy(env.Data, payload)
-	return l.arrive(h, env)
+	return l.onUnexpected(h, env)
 }
 
 // checkUnexpected reports why an unexpected message of n bytes must not come now.
@@ -137,12 +137,12 @@ func (l *session) checkUnexpected(n int) error {
 	return l.checkRoom(n)
 }
 
-// arrive takes in an unexpected message.
-func (l *session) arrive(h *frame.Header, env *Envelope) error {
+// onUnexpected takes in an unexpected message.
+func (l *session) onUnexpected(h *frame.Header, env *Envelope) error {
 	whole := true
 	if h.Flags&frame.FlagBody != 0 {
 		var err error
-		if whole, err = l.attach(h, env); err != nil {
+		if whole, err = l.attachBody(h, env); err != nil {
 			return err
 		}
 	}
@@ -153,26 +153,26 @@ func (l *session) arrive(h *frame.Header, env *Envelope) error {
 	l.scheduleCredit()
 	l.takeRoom(env)
 	l.keepEnvelope(env, Tag(h.Tag))
-	env.Arrived = l.arrival(h)
+	env.Arrived = l.arrivalTime(h)
 	if whole {
-		l.present(env)
+		l.presentMessage(env)
 	}
 	return nil
 }
 
-// present has an unexpected message taken by a receive, or wait for one. One that was withdrawn before its body was complete is gone.
-func (l *session) present(env *Envelope) {
+// presentMessage has an unexpected message taken by a receive, or wait for one. One that was withdrawn before its body was complete is gone.
+func (l *session) presentMessage(env *Envelope) {
 	if env.withdrawn {
-		l.e.discard(env)
+		l.e.discardMessage(env)
 		return
 	}
 	if o := l.e.receivers.head; o != nil {
-		l.e.finish(o, Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
+		l.e.finishOp(o, Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
 		return
 	}
 	l.e.inbox.push(env)
 	l.e.countArrived()
-	l.e.nctx.rouse()
+	l.e.nctx.wakeLeader()
 }
 
 // deliverExpected ends the receive that an expected message is for. env, if not nil, has the payload in it, of which nobody else
@@ -184,7 +184,7 @@ func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope
 			env = l.e.newEnvelope(len(payload))
 			copy(env.Data, payload)
 		}
-		if whole, err := l.attach(h, env); !whole {
+		if whole, err := l.attachBody(h, env); !whole {
 			return err
 		}
 	}
@@ -206,7 +206,7 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 		len(payload) < n && n <= max(len(o.buf), o.most) { // posted after the message had begun to come
 		l.e.stats.LateDropped++
 		if h.Flags&frame.FlagTell != 0 {
-			l.control(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
+			l.queueControl(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
 		}
 		l.e.dropEnvelope(env)
 		return
@@ -226,13 +226,13 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 		r.Err = WithText(ErrOverflow, fmt.Sprintf("message of %d bytes for a receive of %d", n, max(len(o.buf), o.most)))
 		r.Fate = Ran
 		if h.Flags&frame.FlagTell != 0 {
-			l.control(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
+			l.queueControl(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
 		}
 	default:
 		copy(o.buf, payload) // nobody holds it: it is only ended under this lock
 	}
 	l.e.dropEnvelope(env)
-	l.e.finish(o, r)
+	l.e.finishOp(o, r)
 }
 
 // deliverDone ends a put or a get that the owner has reported done.
@@ -255,13 +255,13 @@ func (l *session) deliverDone(h *frame.Header) error {
 	case o.x.at != o.x.n:
 		return WithText(ErrProtocol, fmt.Sprintf("%v after %d of %d bytes", h.Kind, o.x.at, o.x.n))
 	}
-	l.e.finish(o, r)
+	l.e.finishOp(o, r)
 	return nil
 }
 
-// reach returns the memory that a peer's get or put is for, or nil when it is ended at once; under are those that are under way.
-func (l *session) reach(h *frame.Header, need Access, under int) (*Mem, error) {
-	mem, code := l.e.dom.reach(l, h.Tail, need)
+// reachMem returns the memory that a peer's get or put is for, or nil when it is ended at once; under are those that are under way.
+func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error) {
+	mem, code := l.e.dom.findMem(l, h.Tail, need)
 	if code == OK && under >= maxServing {
 		code = ErrAgain
 	}
@@ -269,8 +269,8 @@ func (l *session) reach(h *frame.Header, need Access, under int) (*Mem, error) {
 		return mem, nil
 	}
 	// The answer is the code alone: a peer that may not reach memory does not learn whether there is any, or how long it is.
-	l.control(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
-	return nil, l.denied(code, h.Tail.Token)
+	l.queueControl(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
+	return nil, l.countDenied(code, h.Tail.Token)
 }
 
 // deliverGet begins to serve a get.
@@ -278,11 +278,11 @@ func (l *session) deliverGet(h *frame.Header) error {
 	if l.served[h.Op] != nil {
 		return WithText(ErrProtocol, fmt.Sprintf("GET with the identity %#x of one that is served", h.Op))
 	}
-	mem, err := l.reach(h, ReadOnly, len(l.served))
+	mem, err := l.reachMem(h, ReadOnly, len(l.served))
 	if mem == nil {
 		return err
 	}
-	l.serve(h.Op, mem, h.Tail.Offset, h.Tail.Length)
+	l.serveGet(h.Op, mem, h.Tail.Offset, h.Tail.Length)
 	return nil
 }
 
@@ -291,26 +291,26 @@ func (l *session) deliverPut(h *frame.Header) error {
 	if l.sinks[h.Op] != nil {
 		return WithText(ErrProtocol, fmt.Sprintf("PUT with the identity %#x of one that is under way", h.Op))
 	}
-	mem, err := l.reach(h, WriteOnly, len(l.sinks))
+	mem, err := l.reachMem(h, WriteOnly, len(l.sinks))
 	if mem == nil {
 		return err
 	}
 	l.e.reached++
 	s := l.e.sinks.get()
-	*s = sink{id: h.Op, mem: mem, off: h.Tail.Offset, n: h.Tail.Length}
+	*s = inboundBulk{id: h.Op, mem: mem, off: h.Tail.Offset, n: h.Tail.Length}
 	if l.sinks == nil {
-		l.sinks = map[uint64]*sink{}
+		l.sinks = map[uint64]*inboundBulk{}
 	}
 	l.sinks[h.Op] = s
 	return nil
 }
 
-// denied counts tokens for which a request was refused; a peer that tries keys is cut. Each counts once, whatever it was
+// countDenied counts tokens for which a request was refused; a peer that tries keys is cut. Each counts once, whatever it was
 // refused for: who holds a handle of an earlier session, or of an earlier life of this process, asks for all its pieces.
 // Memory that was there a moment ago does not count.
-func (l *session) denied(code Code, token [16]byte) error {
+func (l *session) countDenied(code Code, token [16]byte) error {
 	switch {
-	case code == OK || code == ErrAgain || code == ErrRevoked && l.e.dom.cls.issued(token):
+	case code == OK || code == ErrAgain || code == ErrRevoked && l.e.dom.cls.isIssued(token):
 		return nil
 	case l.guesses == nil:
 		l.guesses = map[[16]byte]struct{}{}

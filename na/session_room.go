@@ -14,7 +14,7 @@ import (
 //	          granted ◄──────────────── CREDIT ◄── announced ◄───────┘
 //
 // It is nil in a session until there is some.
-type room struct {
+type peerRoom struct {
 	// Source.
 	granted uint64 // bytes that the peer has ever granted
 	used    uint64 // claimed or sent
@@ -49,9 +49,9 @@ func (l *session) roomOf(n int) int {
 }
 
 // ensureRoom returns the account of l.
-func (l *session) ensureRoom() *room {
+func (l *session) ensureRoom() *peerRoom {
 	if l.room == nil {
-		l.room = &room{}
+		l.room = &peerRoom{}
 	}
 	return l.room
 }
@@ -83,7 +83,7 @@ func (d *domain) roomLeft() int64 {
 		return d.cfg.Room - d.room
 	}
 	share := d.cfg.Budget / 4
-	if promised := GuaranteedBytes(d.cfg.Peers, d.cfg.guaranteed(d.cfg.Envelopes), d.cfg.Eager); d.cfg.Peers > 0 {
+	if promised := GuaranteedBytes(d.cfg.Peers, d.cfg.guaranteedEnvelopes(d.cfg.Envelopes), d.cfg.Eager); d.cfg.Peers > 0 {
 		share = min(share, d.cfg.Budget-promised)
 	}
 	return min(share, d.cfg.Budget-d.reserved) - d.room
@@ -113,7 +113,7 @@ func (d *domain) unreserveRoom(n int64) {
 func (e *endpoint) claimRoom(to Addr, n int) (bound Addr, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.find(to)
+	l := e.findSession(to)
 	if l == nil || l.state != stateUp || l.room == nil {
 		return Addr{}, false
 	}
@@ -129,7 +129,7 @@ func (e *endpoint) claimRoom(to Addr, n int) (bound Addr, ok bool) {
 func (e *endpoint) returnRoom(bound Addr, n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if l := e.find(bound); l != nil {
+	if l := e.findSession(bound); l != nil {
 		l.returnRoom(l.useClaim(n))
 	}
 }
@@ -173,7 +173,7 @@ const firstGrant = 4
 func (e *endpoint) grantRoom(peer Addr, n int) {
 	e.mu.Lock()
 	defer e.Unlock()
-	l := e.find(peer)
+	l := e.findSession(peer)
 	if l == nil || l.state != stateUp || e.shut {
 		return
 	}
@@ -208,12 +208,12 @@ func (l *session) checkRoom(n int) error {
 // takeRoom has env, a message of the peer, take its room.
 func (l *session) takeRoom(env *Envelope) {
 	if n := l.roomOf(len(env.Data)); n > 0 {
-		l.room.take(n)
+		l.room.claim(n)
 		env.taken += n
 	}
 }
 
-func (r *room) take(n int) {
+func (r *peerRoom) claim(n int) {
 	r.taken += uint64(n)
 	r.held += int64(n)
 }
@@ -237,23 +237,23 @@ func (l *session) freeBytes(n int, keep int64) {
 		r.reserved -= int64(n) // it is not granted again
 	}
 	if l.state == stateDown {
-		l.settle()
+		l.returnReserve()
 		return
 	}
 	l.scheduleRoomUpdate()
 }
 
-// unannounced is how much room the peer has and does not know of.
-func (r *room) unannounced() uint64 { return r.freed + uint64(r.reserved) - r.announced }
+// unannouncedBytes is how much room the peer has and does not know of.
+func (r *peerRoom) unannouncedBytes() uint64 { return r.freed + uint64(r.reserved) - r.announced }
 
 // scheduleRoomUpdate has the peer told of free room by a frame of its own, when half of all is free. What is less goes behind a message.
 func (l *session) scheduleRoomUpdate() {
 	r := l.room
-	due := 2*r.unannounced() >= uint64(r.reserved)
-	if l.active != nil && len(l.streams) > 0 { // what streams hold whose readers have stopped may be more than half
-		due = due || r.unannounced() >= r.announced-r.taken
+	due := 2*r.unannouncedBytes() >= uint64(r.reserved)
+	if l.activeState != nil && len(l.streams) > 0 { // what streams hold whose readers have stopped may be more than half
+		due = due || r.unannouncedBytes() >= r.announced-r.taken
 	}
-	if !r.updateDue && r.unannounced() > 0 && due {
+	if !r.updateDue && r.unannouncedBytes() > 0 && due {
 		r.updateDue = true
 		l.markPending()
 	}
@@ -266,7 +266,7 @@ func (l *session) announceRoom() uint64 {
 	if l.room == nil {
 		return 0
 	}
-	l.room.announced += l.room.unannounced()
+	l.room.announced += l.room.unannouncedBytes()
 	l.room.updateDue = false
 	return l.room.announced
 }

@@ -8,42 +8,42 @@ import (
 // A flow is what a session has to send on one carrier.Lane, beside the messages.
 type laneQueue struct {
 	ctl        fifo[frame.Header]
-	abandons   fifo[frame.Header] // on carrier.Messages: apart from ctl, since a peer that does not read is not cut for them
-	sources    fifo[*source]      // in turn
-	bodies     fifo[*source]      // one after the other: the message behind the first is wanted soon
-	streams    fifo[*Stream]      // in turn
-	streamed   bool               // one of streams went last
-	hasStreams bool               // streams is not empty
-	rotates    bool               // bodies went last
-	taken      taken
+	abandons   fifo[frame.Header]  // on carrier.Messages: apart from ctl, since a peer that does not read is not cut for them
+	sources    fifo[*outboundBulk] // in turn
+	bodies     fifo[*outboundBulk] // one after the other: the message behind the first is wanted soon
+	streams    fifo[*Stream]       // in turn
+	streamed   bool                // one of streams went last
+	hasStreams bool                // streams is not empty
+	rotates    bool                // bodies went last
+	taken      takenState
 }
 
-func (q *laneQueue) empty() bool { return !q.controls() && q.waiting() == 0 && !q.hasStreams }
+func (q *laneQueue) isEmpty() bool { return !q.hasControls() && q.waiting() == 0 && !q.hasStreams }
 
-// controls reports whether frames without payload wait, which go before messages.
-func (q *laneQueue) controls() bool { return q.ctl.len() > 0 || q.abandons.len() > 0 }
+// hasControls reports whether frames without payload wait, which go before messages.
+func (q *laneQueue) hasControls() bool { return q.ctl.len() > 0 || q.abandons.len() > 0 }
 
 // waiting is how many sources there are.
 func (q *laneQueue) waiting() int { return q.sources.len() + q.bodies.len() }
 
 // next takes the source whose turn it is: the bodies together have one beside each other source.
-func (q *laneQueue) next() *source {
+func (q *laneQueue) next() *outboundBulk {
 	if q.rotates = q.sources.len() == 0 || q.bodies.len() > 0 && !q.rotates; q.rotates {
 		return q.bodies.pop()
 	}
 	return q.sources.pop()
 }
 
-// of is where a source waits.
-func (q *laneQueue) of(s *source) *fifo[*source] {
+// queueOf is where a source waits.
+func (q *laneQueue) queueOf(s *outboundBulk) *fifo[*outboundBulk] {
 	if s.bytes != nil {
 		return &q.bodies
 	}
 	return &q.sources
 }
 
-// control queues a frame that has no payload.
-func (l *session) control(h frame.Header) { l.controlOn(carrier.Messages, h) }
+// queueControl queues a frame that has no payload.
+func (l *session) queueControl(h frame.Header) { l.controlOn(carrier.Messages, h) }
 
 // controlOn queues one on a flow: behind the data that it is about.
 func (l *session) controlOn(f carrier.Lane, h frame.Header) {
@@ -53,7 +53,7 @@ func (l *session) controlOn(f carrier.Lane, h frame.Header) {
 	l.makeBusy()
 	q := &l.flows[f].ctl
 	if q.len() >= maxControl { // nothing here is ours to drop, and memory that the peer alone makes grow needs a bound
-		l.fail(WithText(ErrOverflow, "the peer asks and does not read the answers"))
+		l.failWith(WithText(ErrOverflow, "the peer asks and does not read the answers"))
 		return
 	}
 	q.push(h)
@@ -77,7 +77,7 @@ func (l *session) LaneUp() {
 // FlowDown ends carrier.Bulk. The session ends with it because of err, if it was up. Locked.
 func (l *session) LaneDown(err error) {
 	if l.bulk {
-		l.fail(err)
+		l.failWith(err)
 	}
 }
 
@@ -91,8 +91,8 @@ func (l *session) flowFor(n int64) carrier.Lane {
 
 // Sends reports whether Pull has something to give, of either flow. Locked.
 func (l *session) Sends() bool {
-	return l.active != nil && (l.hasMessage() || l.pong || l.stateDue || l.creditDue || l.roomUpdateDue() || l.mayBegin() ||
-		!l.flows[carrier.Messages].empty() || !l.flows[carrier.Bulk].empty())
+	return l.activeState != nil && (l.hasMessage() || l.pong || l.stateDue || l.creditDue || l.roomUpdateDue() || l.mayBegin() ||
+		!l.flows[carrier.Messages].isEmpty() || !l.flows[carrier.Bulk].isEmpty())
 }
 
 // hasMessage reports whether a message may leave.
@@ -104,7 +104,7 @@ func (l *session) hasMessage() bool { return l.msgs.n > 0 && l.state == stateUp 
 // memory and calls at the peer; messages; puts and gets that may begin, whose pieces then go in turn; last a credit that no other frame
 // has carried.
 func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
-	if l.active == nil {
+	if l.activeState == nil {
 		return false
 	}
 	q := &l.flows[f]
@@ -112,14 +112,14 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 		room, piece := w.Room()
 		switch messages := f == carrier.Messages; {
 		case room < 0:
-			return !q.empty() || messages && (l.pong || l.stateDue || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin())
+			return !q.isEmpty() || messages && (l.pong || l.stateDue || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin())
 		case messages && l.pong:
 			h := frame.Header{Kind: frame.Pong}
 			// It confirms everything before the Ping. While bodies of messages or bytes of streams before it are on their way, it only says that we live.
 			if l.pong, l.pongLater = false, l.awaitsBulk(); !l.pongLater {
 				h.Op, h.Tag = l.pongOp, l.pongTag
 			}
-			l.frame(f, w, h)
+			l.sendFrame(f, w, h)
 		case messages && l.stateDue:
 			if !l.sendState(w, room) {
 				return true
@@ -132,18 +132,18 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 			case frame.Withdrawn:
 				l.answered--
 			case frame.Ping:
-				l.mark(&h)
+				l.markPing(&h)
 			}
-			l.frame(f, w, h)
+			l.sendFrame(f, w, h)
 		case q.abandons.len() > 0:
-			l.frame(f, w, q.abandons.pop())
+			l.sendFrame(f, w, q.abandons.pop())
 		case messages && l.hasMessage() && (l.burst < maxBurst || !q.hasStreams):
 			l.writing = true
-			left := l.message(w, room)
+			left := l.sendMessage(w, room)
 			l.writing = false
 			if err := l.writeErr; err != nil {
 				l.writeErr = nil
-				l.fail(err)
+				l.failWith(err)
 			} else if !left {
 				return true
 			}
@@ -159,9 +159,9 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 			if piece <= 0 {
 				return true
 			}
-			l.piece(f, w, piece)
+			l.sendPiece(f, w, piece)
 		case messages && (l.creditDue || l.roomUpdateDue()):
-			l.frame(f, w, frame.Header{Kind: frame.Credit, Op: l.creditOp(), Tag: l.announceRoom()})
+			l.sendFrame(f, w, frame.Header{Kind: frame.Credit, Op: l.creditOp(), Tag: l.announceRoom()})
 		default:
 			return false
 		}
@@ -169,14 +169,14 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 	return false
 }
 
-// frame sends a frame without payload.
-func (l *session) frame(f carrier.Lane, w carrier.Writer, h frame.Header) {
+// sendFrame sends a frame without payload.
+func (l *session) sendFrame(f carrier.Lane, w carrier.Writer, h frame.Header) {
 	l.e.head = h
-	w.Frame(l.head(f, 0), nil)
+	w.Frame(l.completeHeader(f, 0), nil)
 }
 
-// head completes endpoint.head with what every frame of the session carries.
-func (l *session) head(f carrier.Lane, payload int) *frame.Header {
+// completeHeader completes endpoint.head with what every frame of the session carries.
+func (l *session) completeHeader(f carrier.Lane, payload int) *frame.Header {
 	h := &l.e.head
 	h.Context = l.peer.context
 	if h.Credit = l.advertised; f == carrier.Messages { // elsewhere the peer may see it late
@@ -186,18 +186,18 @@ func (l *session) head(f carrier.Lane, payload int) *frame.Header {
 	return h
 }
 
-// message sends the first message, or ends it if it cannot leave; false when there is no room for it. Its operation ends here,
+// sendMessage sends the first message, or ends it if it cannot leave; false when there is no room for it. Its operation ends here,
 // sent.
-func (l *session) message(w carrier.Writer, room int) bool {
+func (l *session) sendMessage(w carrier.Writer, room int) bool {
 	o := l.msgs.head
-	if len(o.buf) > room && l.fits(o) {
+	if len(o.buf) > room && l.canTake(o) {
 		return false
 	}
-	if err := l.unfit(o); err != nil {
+	if err := l.unsendableError(o); err != nil {
 		if o.kind != kindSendExpected {
 			l.returnCredit()
 		}
-		l.e.finish(o, Result{Err: err, Fate: NotRun})
+		l.e.finishOp(o, Result{Err: err, Fate: NotRun})
 		return true
 	}
 	if o.kind == kindSendExpected {
@@ -206,7 +206,7 @@ func (l *session) message(w carrier.Writer, room int) bool {
 			n += int64(len(o.x.body))
 		}
 		l.putExpected(w, o.tag, o.buf, o)
-		l.e.finish(o, Result{N: n, Addr: l.addr(), ID: l.seq})
+		l.e.finishOp(o, Result{N: n, Addr: l.addr(), ID: l.seq})
 		return true
 	}
 	l.seq++
@@ -231,7 +231,7 @@ func (l *session) message(w carrier.Writer, room int) bool {
 	case o.last:
 		l.holdLast(o)
 	default:
-		l.e.finish(o, Result{N: int64(len(o.buf)), Addr: l.addr(), ID: l.seq})
+		l.e.finishOp(o, Result{N: int64(len(o.buf)), Addr: l.addr(), ID: l.seq})
 	}
 	return true
 }
@@ -261,8 +261,8 @@ func nameBody(h *frame.Header, o *Op) {
 func (l *session) putMessage(w carrier.Writer, buf []byte) {
 	l.countMessage(&l.e.head)
 	l.burst += len(buf)
-	w.Frame(l.head(carrier.Messages, len(buf)), buf) // nobody holds its memory: its op is only ended under this lock
-	if r := l.room; r != nil && r.unannounced() > 0 {
+	w.Frame(l.completeHeader(carrier.Messages, len(buf)), buf) // nobody holds its memory: its op is only ended under this lock
+	if r := l.room; r != nil && r.unannouncedBytes() > 0 {
 		r.updateDue = true
 	}
 }

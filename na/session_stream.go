@@ -62,16 +62,16 @@ func (d *domain) unreserveStream(ofRoom bool) {
 	d.mu.Unlock()
 }
 
-// stream returns the stream of a key, or nil.
-func (l *session) stream(k streamKey) *Stream {
-	if l.active == nil {
+// findStream returns the stream of a key, or nil.
+func (l *session) findStream(k streamKey) *Stream {
+	if l.activeState == nil {
 		return nil
 	}
 	return l.streams[k]
 }
 
-// begin adds s to the table.
-func (l *session) begin(s *Stream) {
+// addStream adds s to the table.
+func (l *session) addStream(s *Stream) {
 	l.makeBusy()
 	if l.streams == nil {
 		l.streams = map[streamKey]*Stream{}
@@ -83,10 +83,10 @@ func (l *session) begin(s *Stream) {
 	}
 }
 
-// forget takes s out of the table.
-func (l *session) forget(s *Stream) {
+// removeStream takes s out of the table.
+func (l *session) removeStream(s *Stream) {
 	s.open = false
-	if l.active != nil {
+	if l.activeState != nil {
 		delete(l.streams, streamKey{s.id, s.own})
 		l.confirmLater()
 	}
@@ -99,17 +99,17 @@ func (l *session) beginStreams(o *Op) {
 		l.streamSeq++
 		s.id = l.streamSeq
 		if s.err == nil && (!s.closed || s.out.ending) {
-			l.begin(s)
+			l.addStream(s)
 		}
 	}
 }
 
 // endClosedStreams ends those streams of a call that fails which the program has closed and the target has not opened: it may never do. After an answer
 // it may still open them, or the layer above knows better.
-func (x *opExt) endClosedStreams() {
+func (x *opExtra) endClosedStreams() {
 	for _, s := range x.streams {
 		if s.closed && !s.isOpened() {
-			s.reset(ErrCanceled, "the call has ended")
+			s.resetLocked(ErrCanceled, "the call has ended")
 		}
 	}
 }
@@ -138,10 +138,10 @@ func (l *session) growForReaders() {
 	}
 }
 
-// relieve grows the room when others hold all of it, and a reader goes on with no more than the reserve of its stream: that is a kibibyte for each
+// growRoomIfHeld grows the room when others hold all of it, and a reader goes on with no more than the reserve of its stream: that is a kibibyte for each
 // time that the peer is told. Readers that have stopped hold a window each, so it ends.
-func (l *session) relieve() {
-	if r := l.ensureRoom(); r.announced == r.taken && r.unannounced() == 0 {
+func (l *session) growRoomIfHeld() {
+	if r := l.ensureRoom(); r.announced == r.taken && r.unannouncedBytes() == 0 {
 		l.growRoom(max(2*r.reserved, firstRoom))
 	}
 }
@@ -154,8 +154,8 @@ func (l *session) roomLeft() int64 {
 	return int64(l.room.granted - l.room.used)
 }
 
-// owe has a WINDOW or a RESET of s leave.
-func (l *session) owe(s *Stream) {
+// queueWindow has a WINDOW or a RESET of s leave.
+func (l *session) queueWindow(s *Stream) {
 	l.makeBusy()
 	if !s.owing {
 		s.owing = true
@@ -167,7 +167,7 @@ func (l *session) owe(s *Stream) {
 
 func (l *session) oweWindow(s *Stream) {
 	s.owesWindow = true
-	l.owe(s)
+	l.queueWindow(s)
 }
 
 // sendState sends the next frame that says how things are now: a PROBED, PROBE or HELD, a RESET or WINDOW. It reports false when there is no
@@ -175,7 +175,7 @@ func (l *session) oweWindow(s *Stream) {
 func (l *session) sendState(w carrier.Writer, room int) bool {
 	switch {
 	case l.owesState():
-		l.frame(carrier.Messages, w, l.stateFrame())
+		l.sendFrame(carrier.Messages, w, l.stateFrame())
 	case l.owing.len() > 0:
 		return l.sendOwed(w, room)
 	default:
@@ -191,18 +191,18 @@ func (l *session) sendOwed(w carrier.Writer, room int) bool {
 	var payload [8]byte
 	switch {
 	case s.owesReset && room < len(s.text), s.owesWindow && room < len(payload):
-		l.owing.unpop(s)
+		l.owing.unpopFront(s)
 		return false
 	case s.owesReset:
-		*h = s.header(frame.Reset)
+		*h = s.frameHeader(frame.Reset)
 		h.Tag = uint64(s.code)
-		w.Frame(l.head(carrier.Messages, len(s.text)), []byte(s.text))
+		w.Frame(l.completeHeader(carrier.Messages, len(s.text)), []byte(s.text))
 	case s.owesWindow && s.open:
-		limit, granted := s.in.tell(s.maxWindow())
-		*h = s.header(frame.Window)
+		limit, granted := s.in.windowToSend(s.maxWindow())
+		*h = s.frameHeader(frame.Window)
 		h.Tag = uint64(limit)
 		binary.LittleEndian.PutUint64(payload[:], granted)
-		w.Frame(l.head(carrier.Messages, len(payload)), payload[:])
+		w.Frame(l.completeHeader(carrier.Messages, len(payload)), payload[:])
 	}
 	s.owing, s.owesReset, s.owesWindow = false, false, false
 	if s.open && !s.sent && s.in.owesWindow() { // the first one said less than the window
@@ -211,8 +211,8 @@ func (l *session) sendOwed(w carrier.Writer, room int) bool {
 	return true
 }
 
-// header returns the header of a frame of s.
-func (s *Stream) header(k frame.Kind) frame.Header {
+// frameHeader returns the header of a frame of s.
+func (s *Stream) frameHeader(k frame.Kind) frame.Header {
 	h := frame.Header{Kind: k, Op: s.id}
 	if !s.own {
 		h.Flags = frame.FlagAnswer
@@ -231,8 +231,8 @@ func (s *Stream) maxWindow() int64 {
 	return max(min(most, (maxStreamRoom-r.held)/8, r.reserved), firstWindow)
 }
 
-// offer has s wait for its turn if anything of it may leave. What waits for room is offered again when there is some.
-func (s *Stream) offer() {
+// queueOutput has s wait for its turn if anything of it may leave. What waits for room is offered again when there is some.
+func (s *Stream) queueOutput() {
 	l := s.l
 	if !s.open || s.listed || s.err != nil {
 		return
@@ -248,7 +248,7 @@ func (s *Stream) offer() {
 		l.flows[lane].streams.push(s)
 		l.flows[lane].hasStreams = true
 		l.markPending()
-	case s.out.unsent() > 0 && s.out.limit > s.out.sent && !s.starved:
+	case s.out.unsentBytes() > 0 && s.out.limit > s.out.sent && !s.starved:
 		s.starved = true
 		l.starved.push(s)
 	}
@@ -256,13 +256,13 @@ func (s *Stream) offer() {
 
 // feedStreams offers the streams that wait for room.
 func (l *session) feedStreams() {
-	if l.active == nil {
+	if l.activeState == nil {
 		return
 	}
 	for n := l.starved.len(); n > 0 && l.roomLeft() > 0; n-- {
 		s := l.starved.pop()
 		s.starved = false
-		s.offer()
+		s.queueOutput()
 	}
 }
 
@@ -273,7 +273,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 	s.listed, q.hasStreams = false, q.streams.len() > 0
 	n, toRoom := s.out.allowance(l.roomLeft())
 	if !s.open || s.err != nil || n == 0 && !s.out.isEnding() {
-		s.offer()
+		s.queueOutput()
 		return true
 	}
 	var c *chunk
@@ -288,55 +288,55 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 			most = len(b)
 		}
 	} else if f != carrier.Messages { // its end is a message
-		s.offer()
+		s.queueOutput()
 		return true
 	}
 	if most <= 0 && len(b) > 0 {
 		s.listed, q.hasStreams = true, true
-		q.streams.unpop(s)
+		q.streams.unpopFront(s)
 		return false
 	}
 	b = b[:min(len(b), most)]
 	h := &l.e.head
-	if whole && s.out.cause && s.out.unsent() == int64(len(b)) { // of the end, which follows
+	if whole && s.out.cause && s.out.unsentBytes() == int64(len(b)) { // of the end, which follows
 		s.listed, q.hasStreams = true, true
-		q.streams.unpop(s)
+		q.streams.unpopFront(s)
 		if room < len(s.text) {
 			return false
 		}
 		s.out.cause = false
-		*h = s.header(frame.Reset)
+		*h = s.frameHeader(frame.Reset)
 		h.Tag = uint64(s.code)
 		h.Flags |= frame.FlagEnd
-		w.Frame(l.head(f, len(s.text)), []byte(s.text))
+		w.Frame(l.completeHeader(f, len(s.text)), []byte(s.text))
 		return true
 	}
 	l.burst = 0
-	*h = s.header(frame.Stream)
+	*h = s.frameHeader(frame.Stream)
 	h.Tag = uint64(s.out.sent)
 	if toRoom && len(b) > 0 {
 		h.Flags |= frame.FlagRoom
 		l.room.used += uint64(len(b))
 	}
 	if whole {
-		if s.out.ending && s.out.unsent() == int64(len(b)) {
+		if s.out.ending && s.out.unsentBytes() == int64(len(b)) {
 			h.Flags |= frame.FlagEnd
 			s.out.ended = true
-			l.forget(s)
+			l.removeStream(s)
 		}
-		w.Frame(l.head(f, len(b)), b)
+		w.Frame(l.completeHeader(f, len(b)), b)
 	} else {
 		h.Kind = frame.Data
 		h.Flags |= frame.FlagStream
 		c.refs++
 		v := view{bytes: c.buf, off: s.out.sent%s.out.chunks.span() - int64(c.base), n: int64(len(b)), chunk: c, stream: s}
-		w.Piece(l.head(f, len(b)), l.e.lend(v))
+		w.Piece(l.completeHeader(f, len(b)), l.e.lendView(v))
 	}
-	s.out.leave(int64(len(b)), toRoom)
+	s.out.noteLeft(int64(len(b)), toRoom)
 	l.e.dom.unsent.Add(-int64(len(b)))
-	s.offer()
-	if s.unsentLeft() >= s.out.unsent() {
-		s.wake()
+	s.queueOutput()
+	if s.unsentLeft() >= s.out.unsentBytes() {
+		s.queueStep()
 	}
 	return true
 }
@@ -373,7 +373,7 @@ func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 		s.in.charge(int64(h.Tag), n, end, toRoom)
 	}
 	if toRoom {
-		l.room.take(int(n))
+		l.room.claim(int(n))
 	}
 	if s == nil {
 		l.e.stats.LateDropped++
@@ -381,7 +381,7 @@ func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 			l.freeBytes(int(n), 0)
 		}
 		if own && h.Tag == 0 {
-			l.control(frame.Header{Kind: frame.Reset, Op: h.Op, Tag: uint64(ErrCanceled)})
+			l.queueControl(frame.Header{Kind: frame.Reset, Op: h.Op, Tag: uint64(ErrCanceled)})
 		}
 		return nil, nil
 	}
@@ -395,21 +395,21 @@ func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 func (l *session) deliverStream(h *frame.Header, payload []byte) error {
 	s, err := l.admitStream(h, int64(len(payload)))
 	if s != nil {
-		s.came(s.in.write(int64(h.Tag), payload))
+		s.onBytes(s.in.write(int64(h.Tag), payload))
 	}
 	return err
 }
 
-// came has the program read if there is more that it can, and ends the record of a stream of which all has come.
-func (s *Stream) came(more bool) {
+// onBytes has the program read if there is more that it can, and ends the record of a stream of which all has come.
+func (s *Stream) onBytes(more bool) {
 	if more {
-		s.wake()
+		s.queueStep()
 	}
 	switch {
-	case s.in.over():
-		s.finish()
-	case s.in.complete():
-		s.l.forget(s)
+	case s.in.isRead():
+		s.finishReceiving()
+	case s.in.isComplete():
+		s.l.removeStream(s)
 	}
 }
 
@@ -433,7 +433,7 @@ func (l *session) placeStream(h *frame.Header) (v view, err error) {
 // placedStream takes in a piece of a stream that has come.
 func (l *session) placedStream(v *view) {
 	if s := v.stream; s.err == nil && !s.closed {
-		s.came(s.in.placed(v.chunk, v.at, v.n))
+		s.onBytes(s.in.notePlaced(v.chunk, v.at, v.n))
 	}
 	v.chunk.drop()
 }
@@ -450,7 +450,7 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	granted := binary.LittleEndian.Uint64(payload)
 	if s == nil {
 		if own && h.Tag == firstWindow { // every other one goes further
-			l.control(frame.Header{Kind: frame.Reset, Op: h.Op, Tag: uint64(ErrCanceled)})
+			l.queueControl(frame.Header{Kind: frame.Reset, Op: h.Op, Tag: uint64(ErrCanceled)})
 		}
 		return nil
 	}
@@ -461,9 +461,9 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	if int64(granted-s.out.granted) > 0 {
 		s.out.granted = granted
 	}
-	s.offer()
+	s.queueOutput()
 	if s.unsentLeft() > 0 {
-		s.wake()
+		s.queueStep()
 	}
 	return nil
 }
@@ -493,8 +493,8 @@ func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 		s.in.cause = err
 		return nil
 	}
-	l.forget(s)
-	s.fail(err)
+	l.removeStream(s)
+	s.failWith(err)
 	return nil
 }
 
@@ -516,6 +516,6 @@ func (l *session) endStreams(err error) {
 	l.streams, l.owing, l.starved = nil, fifo[*Stream]{}, fifo[*Stream]{}
 	for _, s := range all {
 		s.open = false
-		s.fail(err)
+		s.failWith(err)
 	}
 }

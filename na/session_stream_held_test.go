@@ -13,9 +13,9 @@ import (
 func TestHeldIsNotOfACallThatMoves(t *testing.T) {
 	for _, up := range []bool{true, false} {
 		s := &Stream{own: true, up: up, sent: up}
-		l := &session{state: stateUp, active: &active{}}
+		l := &session{state: stateUp, activeState: &activeState{}}
 		l.heldBack.by = heldby.State{Reason: heldby.Authorizer}
-		o := &Op{kind: kindCall, opState: opState{id: 1, session: l, x: &opExt{streams: []*Stream{s}}}}
+		o := &Op{kind: kindCall, endpointState: endpointState{id: 1, session: l, x: &opExtra{streams: []*Stream{s}}}}
 		require.NotEqual(t, ErrTimeout, o.heldUp(), "no stream is open")
 		s.out.limit, s.in.most = firstWindow, 1
 		require.Equal(t, ErrTimeout, o.heldUp())

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// taken is what is known of one flow of a session.
-type taken struct {
+// takenState is what is known of one flow of a session.
+type takenState struct {
 	waits bool // at the last look
 	count uint64
 	since time.Duration // how long it waits and the count has not grown
@@ -21,15 +21,15 @@ func (l *session) Waits() {
 	}
 }
 
-// waits reports whether something waited for the peer at the last look.
-func (l *session) waits() bool {
+// wasWaiting reports whether something waited for the peer at the last look.
+func (l *session) wasWaiting() bool {
 	return l.flows[carrier.Messages].taken.waits || l.flows[carrier.Bulk].taken.waits
 }
 
 // stillWaits is waits, of now: what waited at the last look may have been taken since.
 func (l *session) stillWaits() bool {
 	t, ok := l.route.carrier.(carrier.WriteMeter)
-	if !ok || !l.waits() {
+	if !ok || !l.wasWaiting() {
 		return false
 	}
 	for i := range l.flows {
@@ -40,14 +40,14 @@ func (l *session) stillWaits() bool {
 			f.waits = true
 		}
 	}
-	return l.waits()
+	return l.wasWaiting()
 }
 
 // checkTaken looks at both flows, and reports false when it has ended the session.
 func (l *session) checkTaken(passed time.Duration) bool {
 	t, ok := l.route.carrier.(carrier.WriteMeter)
 	limit := l.e.dom.own.WriteTimeout
-	if !ok || limit <= 0 || !l.waits() {
+	if !ok || limit <= 0 || !l.wasWaiting() {
 		return true
 	}
 	for i := range l.flows {

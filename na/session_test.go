@@ -764,7 +764,7 @@ func TestBackoffIsBounded(t *testing.T) {
 	s.e.Lock()
 	for i := range 3 * backoffNames {
 		s.clock += time.Millisecond
-		s.e.failed(MakeAddr(scriptPeer, i), ErrUnreachable)
+		s.e.lengthenBackoff(MakeAddr(scriptPeer, i), ErrUnreachable)
 	}
 	require.LessOrEqual(t, len(s.e.waits), backoffNames)
 	s.e.Unlock()
@@ -813,7 +813,7 @@ func TestTwoConnections(t *testing.T) {
 				g.Incarnation = s.dom.inc
 			}
 			s.e.Lock()
-			l, err := s.e.admit(scriptCarrier{s}, "conn", &g, true)
+			l, err := s.e.admitHello(scriptCarrier{s}, "conn", &g, true)
 			s.e.Unlock()
 			require.Equal(t, c.code, CodeOf(err))
 			if c.code != OK {
@@ -844,7 +844,7 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 		s.pass(time.Hour)
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit}, nil)) // what came before the doubt does not count
 		s.e.Lock()
-		_, err := s.e.admit(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)
+		_, err := s.e.admitHello(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)
 		s.e.Unlock()
 		require.ErrorIs(t, err, ErrDuplicate)
 		require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
@@ -865,7 +865,7 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 		ticks := s.e.Next() != 0
 		require.False(t, ticks)
 		s.e.Lock()
-		_, err = s.e.admit(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)
+		_, err = s.e.admitHello(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)
 		s.e.Unlock()
 		require.Equal(t, lives, err != nil)
 		s.trigger()
@@ -880,7 +880,7 @@ func TestCrossedHello(t *testing.T) {
 	admit := func(s *script) (*session, error) {
 		s.e.Lock()
 		defer s.e.Unlock()
-		return s.e.admit(scriptCarrier{s}, "late", &crossing, true)
+		return s.e.admitHello(scriptCarrier{s}, "late", &crossing, true)
 	}
 	dialled := func(s *script) *session {
 		r := s.expect(1, nil)
@@ -933,7 +933,7 @@ func TestCrossedHello(t *testing.T) {
 			if crossing := crossing; l.Down() { // what it begins from now on is another session
 				crossing.Secret[0]++
 				s.e.Lock()
-				l, err := s.e.admit(scriptCarrier{s}, "new", &crossing, true)
+				l, err := s.e.admitHello(scriptCarrier{s}, "new", &crossing, true)
 				s.e.Unlock()
 				require.Equal(t, c.begins, err != nil)
 				require.Equal(t, err == nil, l != nil && l.Up())
@@ -968,7 +968,7 @@ func TestCrossedSecret(t *testing.T) {
 			s := newScript(t, Config{})
 			before := said(s, dial(s))
 			s.e.Lock()
-			l, err := s.e.admit(scriptCarrier{s}, "theirs", &theirs, true)
+			l, err := s.e.admitHello(scriptCarrier{s}, "theirs", &theirs, true)
 			s.e.Unlock()
 			require.NoError(t, err)
 			require.Equal(t, before, said(s, l))
@@ -1011,11 +1011,11 @@ func TestPrivatePeers(t *testing.T) {
 		g := peerGreeting(5)
 		g.Listen, g.Incarnation = c.listen, [16]byte{7, byte(i)}
 		s.e.Lock()
-		l, err := s.e.admit(scriptCarrier{s}, "conn", &g, c.verified)
+		l, err := s.e.admitHello(scriptCarrier{s}, "conn", &g, c.verified)
 		s.e.Unlock()
 		require.NoError(t, err)
 		require.True(t, strings.HasPrefix(l.addr().Name(), c.want), "%+v: got %v", c, l.addr())
-		require.Equal(t, l, s.e.find(l.addr()))
+		require.Equal(t, l, s.e.findSession(l.addr()))
 	}
 }
 
@@ -1027,7 +1027,7 @@ func TestPrivateNameIsASession(t *testing.T) {
 		g.Listen, g.Incarnation = "", [16]byte{7}
 		s.e.Lock()
 		defer s.e.Unlock()
-		l, err := s.e.admit(scriptCarrier{s}, "conn", &g, false)
+		l, err := s.e.admitHello(scriptCarrier{s}, "conn", &g, false)
 		require.NoError(t, err)
 		return l
 	}
@@ -1064,15 +1064,15 @@ func TestBudget(t *testing.T) {
 		g.Listen, g.Incarnation = "", [16]byte{inc}
 		s.e.Lock()
 		defer s.e.Unlock()
-		return s.e.admit(scriptCarrier{s}, "conn", &g, false)
+		return s.e.admitHello(scriptCarrier{s}, "conn", &g, false)
 	}
 	first, err := admit(1)
 	require.NoError(t, err)
-	require.EqualValues(t, 4, first.greeting().Envelopes)
+	require.EqualValues(t, 4, first.buildGreeting().Envelopes)
 	s.works(first)
 	second, err := admit(2)
 	require.NoError(t, err)
-	require.EqualValues(t, 1, second.greeting().Envelopes, "the budget is short")
+	require.EqualValues(t, 1, second.buildGreeting().Envelopes, "the budget is short")
 	s.works(second)
 	_, err = admit(3)
 	require.ErrorIs(t, err, ErrNoMemory)
@@ -1092,7 +1092,7 @@ func TestBudget(t *testing.T) {
 	require.Equal(t, 2*each, s.nctx.Stats().Reserved)
 	third, err := admit(3)
 	require.NoError(t, err)
-	require.EqualValues(t, 4, third.greeting().Envelopes)
+	require.EqualValues(t, 4, third.buildGreeting().Envelopes)
 	require.Equal(t, "x", string(r.Envelope.Data))
 	r.Envelope.Free()
 }

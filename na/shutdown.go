@@ -42,7 +42,7 @@ func (c upper) Unconfirmed() []Unconfirmed { return c.ep.listUnconfirmed() }
 // until Close. It may be called anywhere.
 func (c *Context) Drain() {
 	if c.state.CompareAndSwap(ctxOpen, ctxDraining) {
-		c.ep.drain()
+		c.ep.refuseNewPeers()
 	}
 }
 
@@ -58,7 +58,7 @@ func (c *Class) Drain() {
 }
 
 // Underway counts what has not ended.
-func (c upper) Underway() Underway { return c.ep.underway() }
+func (c upper) Underway() Underway { return c.ep.countUnderway() }
 
 // Shutdown is Shutdown of every context of c together.
 func (c *Class) Shutdown(ctx context.Context) error {
@@ -82,7 +82,7 @@ func (c *Context) Shutdown(ctx context.Context) error {
 }
 
 func shutdown(ctx context.Context, e *Shutdown) error {
-	if e.inside() {
+	if e.isInside() {
 		return fmt.Errorf("na: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
 	}
 	var cut Underway
@@ -171,7 +171,7 @@ func (s *Shutdown) Run(ctx context.Context) error {
 		})
 	}
 	if s.all((*Context).Closed) {
-		settle(ackTime, s.Closed) // callbacks that other goroutines run
+		spinUntil(ackTime, s.Closed) // callbacks that other goroutines run
 	}
 	switch {
 	case err != nil || s.Closed():
@@ -249,11 +249,11 @@ func (s *Shutdown) askAcks() (confirmed bool, messages int) {
 			continue
 		}
 		last := s.NoMoreReplies(i)
-		if last && c.ep.underway().Sends > 0 {
+		if last && c.ep.countUnderway().Sends > 0 {
 			confirmed = false
 			continue
 		}
-		peers, n := c.ep.confirm(last)
+		peers, n := c.ep.askConfirmations(last)
 		if confirmed = confirmed && last && peers == 0; last {
 			messages += n
 		}
@@ -266,7 +266,7 @@ func (s *Shutdown) all(f func(*Context) bool) bool {
 	return !slices.ContainsFunc(s.Contexts, func(c *Context) bool { return !f(c) })
 }
 
-func (s *Shutdown) inside() bool {
+func (s *Shutdown) isInside() bool {
 	return slices.ContainsFunc(s.Contexts, func(c *Context) bool { return c.Upper().Inside() })
 }
 

@@ -107,21 +107,21 @@ func (p *endingPeer) read(id uint64, m *Mem) {
 }
 
 // smallParcel is a parcel without room for more than a control frame.
-type smallParcel struct{ parcel }
+type smallParcel struct{ selfFrame }
 
 func (p *smallParcel) Room() (whole, piece int) {
-	whole, _ = p.parcel.Room()
+	whole, _ = p.selfFrame.Room()
 	return min(whole, 0), 0
 }
 
 // pull takes a frame, as far as the peer has room. Locked.
-func (p *endingPeer) pull() *parcel {
+func (p *endingPeer) pull() *selfFrame {
 	if p.looks <= p.opens {
 		w := &smallParcel{}
 		p.l.Pull(carrier.Messages, w)
-		return &w.parcel
+		return &w.selfFrame
 	}
-	w := &parcel{}
+	w := &selfFrame{}
 	p.l.Pull(carrier.Messages, w)
 	return w
 }

@@ -54,13 +54,13 @@ const (
 )
 
 // How a spin ended.
-type spun int
+type spinResult int
 
 const (
-	spinNone spun = iota // it did not begin: so many others spin that no processor would be left
-	spinCame             // something is ready, or may be
-	spinVain             // nothing came for as long as the spinner polls
-	spinDue              // Poll is due, which says nothing of peers: neither that one answers nor that none does
+	spinNone spinResult = iota // it did not begin: so many others spin that no processor would be left
+	spinCame                   // something is ready, or may be
+	spinVain                   // nothing came for as long as the spinner polls
+	spinDue                    // Poll is due, which says nothing of peers: neither that one answers nor that none does
 )
 
 // spinning is how many goroutines of this process spin. One processor is left to those that do not.
@@ -128,7 +128,7 @@ func (s *spinner) yielded(now, took time.Duration) (giveUp bool) {
 
 // spin polls from now on until something is ready, for as long as pays and no longer than wait (negative: no limit). It returns
 // when it ended if that was for lack of time.
-func (c *Context) spin(now, wait time.Duration, w polling) (end time.Duration, how spun) {
+func (c *Context) spin(now, wait time.Duration, w pollWaiter) (end time.Duration, how spinResult) {
 	s := &c.spinner
 	defer spinning.Add(-1)
 	if int(spinning.Add(1)) >= s.procs {
@@ -141,7 +141,7 @@ func (c *Context) spin(now, wait time.Duration, w polling) (end time.Duration, h
 	s.since = 0 // an answer that comes at once needs none
 	for took := time.Duration(0); ; took = s.yield(c.Now) {
 		for range spinYield {
-			if c.glance() || w.Stirred() || c.releasable() {
+			if c.pollSpinning() || w.Stirred() || c.isReleasable() {
 				if took >= yieldHog {
 					s.yielded(c.Now(), took)
 				}

@@ -125,7 +125,7 @@ func TestSpinnerLearnsWhatItDid(t *testing.T) {
 		op := c.NewOp(func(*Op, Result) { done <- struct{}{} })
 		require.NoError(t, c.RecvUnexpected(op))
 		go func() {
-			for !c.asleep() {
+			for !c.isAsleep() {
 				runtime.Gosched()
 			}
 			f.end(op, Result{})

@@ -112,15 +112,15 @@ func (c upper) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data 
 		err = WithText(ErrPeerLost, "the session of the request has ended")
 	case c.ep.shut:
 		err = ErrClosed
-	case l.stream(streamKey{id, false}) != nil:
+	case l.findStream(streamKey{id, false}) != nil:
 		err = WithText(ErrDuplicate, fmt.Sprintf("the peer has named stream %d twice", id))
 	}
 	if err != nil {
 		s.closed = true
-		s.finish()
+		s.finishReceiving()
 		return nil, err
 	}
-	l.begin(s)
+	l.addStream(s)
 	if s.sent {
 		s.out.limit, s.out.granted = firstWindow, StreamReserve
 	}
@@ -175,14 +175,14 @@ func (s *Stream) Moved() int64 {
 	return s.in.next
 }
 
-// again is ErrAgain, and has step be called when it may be tried again. Locked.
-func (s *Stream) again() error {
+// tryAgain is ErrAgain, and has step be called when it may be tried again. Locked.
+func (s *Stream) tryAgain() error {
 	s.wants = true
 	return ErrAgain
 }
 
-// wake has step be called, if the program was told ErrAgain. Locked.
-func (s *Stream) wake() {
+// queueStep has step be called, if the program was told ErrAgain. Locked.
+func (s *Stream) queueStep() {
 	if s.wants && !s.closed {
 		s.wants = false
 		if s.queued.CompareAndSwap(false, true) && !s.c.Upper().Queue(&s.task) {
@@ -191,15 +191,15 @@ func (s *Stream) wake() {
 	}
 }
 
-// writable tells why nothing may be written, nil if something may. Locked.
-func (s *Stream) writable() error {
+// checkWritable tells why nothing may be written, nil if something may. Locked.
+func (s *Stream) checkWritable() error {
 	switch {
 	case !s.sent || s.out.ending || s.closed:
 		return ErrInvalid
 	case s.err != nil:
 		return s.err
 	case s.out.limit == 0 || s.unsentLeft() <= 0:
-		return s.again()
+		return s.tryAgain()
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (s *Stream) unsentLeft() int64 {
 	if s.c.ep.dom.unsent.Load() >= maxClassUnsent {
 		most = StreamReserve
 	}
-	return most - s.out.unsent()
+	return most - s.out.unsentBytes()
 }
 
 // Write copies as many bytes of b as go into the stream, which leave as its window allows, and returns how many; at least one, or ErrAgain. Nothing may be written
@@ -225,13 +225,13 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
-	if err := s.writable(); err != nil {
+	if err := s.checkWritable(); err != nil {
 		return 0, err
 	}
 	for left := s.unsentLeft(); n < len(b) && left > 0; {
-		to := s.reserve(min(int64(len(b)-n), left))
+		to := s.reserveLocked(min(int64(len(b)-n), left))
 		k := copy(to, b[n:])
-		s.commit(k)
+		s.commitLocked(k)
 		n += k
 		left -= int64(k)
 	}
@@ -243,18 +243,18 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
-	if err := s.writable(); err != nil {
+	if err := s.checkWritable(); err != nil {
 		return nil, err
 	}
 	s.out.takeBack()
-	b := s.reserve(min(int64(n), s.unsentLeft()))
+	b := s.reserveLocked(min(int64(n), s.unsentLeft()))
 	s.out.lend()
 	return b, nil
 }
 
-// reserve returns memory for at most n bytes: where the peer can read it, if there is such a place. Streams whose readers have not begun have
+// reserveLocked returns memory for at most n bytes: where the peer can read it, if there is such a place. Streams whose readers have not begun have
 // none of that, and all of a session together up to maxShelved. Locked.
-func (s *Stream) reserve(n int64) []byte {
+func (s *Stream) reserveLocked(n int64) []byte {
 	s.out.chunks.shelf = nil
 	if s.bulk && s.open && n >= minPiece && s.out.limit > firstWindow && s.l.shelved < maxShelved {
 		if c, ok := s.l.route.carrier.(carrier.Shelver); ok {
@@ -269,16 +269,16 @@ func (s *Stream) Commit(n int) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
 	if s.err == nil && !s.closed && n > 0 {
-		s.commit(n)
+		s.commitLocked(n)
 	}
 	s.out.takeBack()
 }
 
-// commit has n more bytes wait to leave. Locked.
-func (s *Stream) commit(n int) {
+// commitLocked has n more bytes wait to leave. Locked.
+func (s *Stream) commitLocked(n int) {
 	s.out.written += int64(n)
 	s.c.ep.dom.unsent.Add(int64(n))
-	s.offer()
+	s.queueOutput()
 }
 
 // CloseWrite says that nothing more is written: the receiver reads io.EOF behind what was. The stream ends by itself when that has left, Close
@@ -290,7 +290,7 @@ func (s *Stream) CloseWrite() {
 		return
 	}
 	s.out.ending = true
-	s.offer()
+	s.queueOutput()
 }
 
 // Fail is CloseWrite with an error: the receiver gets that behind what was written, instead of io.EOF. Reset drops what has not been read. The text is
@@ -303,7 +303,7 @@ func (s *Stream) Fail(code Code, text string) {
 	}
 	s.code, s.text = code, frame.CutText(text, maxResetText)
 	s.out.ending, s.out.cause = true, true
-	s.offer()
+	s.queueOutput()
 }
 
 // Next returns the bytes that can be read next, some of them or all, without a copy: they are valid until Release. The error is ErrAgain when
@@ -319,19 +319,19 @@ func (s *Stream) Next() ([]byte, error) {
 		return b, nil
 	}
 	switch {
-	case s.in.over() && s.in.cause != nil:
+	case s.in.isRead() && s.in.cause != nil:
 		return nil, s.in.cause
-	case s.in.over():
+	case s.in.isRead():
 		return nil, io.EOF
 	case s.err != nil:
 		return nil, s.err
 	}
-	s.start()
-	return nil, s.again()
+	s.startReceiving()
+	return nil, s.tryAgain()
 }
 
-// start has the first WINDOW of a stream that goes up leave: its receiver reads now. Locked.
-func (s *Stream) start() {
+// startReceiving has the first WINDOW of a stream that goes up leave: its receiver reads now. Locked.
+func (s *Stream) startReceiving() {
 	if s.open && s.in.limit == 0 {
 		s.l.oweWindow(s)
 	}
@@ -350,7 +350,7 @@ func (s *Stream) Expect(n int64) {
 		s.l.growRoom(min(n, maxExpectedRoom))
 		s.in.expect(n, s.maxWindow())
 	}
-	s.start()
+	s.startReceiving()
 	if s.in.limit > 0 && (!s.own || s.isOpened()) && s.in.owesWindow() { // else the target may not know it yet, and would drop a WINDOW
 		s.l.oweWindow(s)
 	}
@@ -370,14 +370,14 @@ func (s *Stream) Release(n int) {
 		s.l.oweWindow(s)
 	}
 	if s.open && room < int64(n) {
-		s.l.relieve()
+		s.l.growRoomIfHeld()
 	}
 	s.freeRoom(room)
 	if s.open && room > 0 { // all of it may have come at once, before anything could be read
 		s.l.growForReaders()
 	}
-	if s.in.over() {
-		s.finish()
+	if s.in.isRead() {
+		s.finishReceiving()
 	}
 }
 
@@ -387,23 +387,23 @@ func (s *Stream) Reset(code Code, text string) (ended error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
 	ended = s.err
-	s.reset(code, text)
+	s.resetLocked(code, text)
 	return ended
 }
 
-// reset is Reset. Locked.
-func (s *Stream) reset(code Code, text string) {
+// resetLocked is Reset. Locked.
+func (s *Stream) resetLocked(code Code, text string) {
 	if s.err != nil || s.isOver() {
 		return
 	}
 	s.code, s.text = code, frame.CutText(text, maxResetText)
 	s.err = WithText(code, text)
-	s.drop()
+	s.dropBytes()
 	if s.open {
 		s.owesReset = true
-		s.l.owe(s)
+		s.l.queueWindow(s)
 	}
-	s.finish()
+	s.finishReceiving()
 }
 
 // isOver reports whether s has come to its end: everything has left, or has been read.
@@ -411,7 +411,7 @@ func (s *Stream) isOver() bool {
 	if s.sent {
 		return s.out.ended
 	}
-	return s.in.over()
+	return s.in.isRead()
 }
 
 // Close ends the use of the stream by the program: after CloseWrite what was written still leaves, and nothing else calls step. A stream that
@@ -426,16 +426,16 @@ func (s *Stream) Close() {
 		s.closed = true // it ends when all has left
 		return
 	}
-	s.reset(ErrCanceled, "the stream was closed")
+	s.resetLocked(ErrCanceled, "the stream was closed")
 	s.closed = true
-	s.drop()
-	s.finish()
+	s.dropBytes()
+	s.finishReceiving()
 }
 
-// drop lets go of all bytes. Locked.
-func (s *Stream) drop() {
+// dropBytes lets go of all bytes. Locked.
+func (s *Stream) dropBytes() {
 	if s.sent {
-		s.c.ep.dom.unsent.Add(-s.out.unsent())
+		s.c.ep.dom.unsent.Add(-s.out.unsentBytes())
 		s.out.written = s.out.sent
 		s.out.chunks.dropAll()
 		return
@@ -450,30 +450,30 @@ func (s *Stream) freeRoom(n int64) {
 	}
 }
 
-// finish gives back what is reserved for a stream that receives nothing more, once. Locked.
-func (s *Stream) finish() {
+// finishReceiving gives back what is reserved for a stream that receives nothing more, once. Locked.
+func (s *Stream) finishReceiving() {
 	if s.open {
-		s.l.forget(s)
+		s.l.removeStream(s)
 	}
-	if !s.sent && !s.finished && s.in.unread() == 0 {
+	if !s.sent && !s.finished && s.in.unreadBytes() == 0 {
 		s.finished = true
 		s.c.ep.dom.unreserveStream(s.ofRoom)
 	}
 }
 
-// fail ends s because of its session or of the peer. What has come in order can still be read. Locked.
-func (s *Stream) fail(err error) {
+// failWith ends s because of its session or of the peer. What has come in order can still be read. Locked.
+func (s *Stream) failWith(err error) {
 	if s.err != nil || s.isOver() {
 		return
 	}
-	if s.sent || !s.in.complete() {
+	if s.sent || !s.in.isComplete() {
 		s.err = err
 	}
 	if s.sent {
-		s.drop()
+		s.dropBytes()
 	}
-	s.wake()
-	if s.sent || s.in.unread() == 0 {
-		s.finish()
+	s.queueStep()
+	if s.sent || s.in.unreadBytes() == 0 {
+		s.finishReceiving()
 	}
 }

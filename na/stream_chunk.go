@@ -94,7 +94,7 @@ type chunks struct {
 	shelf   carrier.Shelf
 	shelved *int64
 	// filled are bytes that carriers are writing, in no lock: few runs, one of each lane.
-	filled []run
+	filled []byteRange
 }
 
 // span is how many bytes one covers.
@@ -158,7 +158,7 @@ func (q *chunks) copy(to, from *chunk, start int64) {
 		copy(to.buf[at-start-int64(to.base):], from.buf[at-start-int64(from.base):until-start-int64(from.base)])
 	}
 	for {
-		next := run{end, end} // the first that is being written
+		next := byteRange{end, end} // the first that is being written
 		for _, f := range q.filled {
 			if f.from >= at && f.from < next.from {
 				next = f
@@ -179,7 +179,7 @@ func (q *chunks) place(off, n int64) (c *chunk, at int) {
 		c, _ = q.grow(off, int(n))
 	}
 	c.refs++
-	q.filled = append(q.filled, run{off, off + n})
+	q.filled = append(q.filled, byteRange{off, off + n})
 	return c, int(off%q.span()) - c.base
 }
 
@@ -197,7 +197,7 @@ func blockOf(off, n int64) (start int64, size int) {
 
 // placed notes that a carrier has written n bytes at off into c. They are copied if the chunk has grown since.
 func (q *chunks) placed(c *chunk, off, n int64) {
-	i := slices.Index(q.filled, run{off, off + n})
+	i := slices.Index(q.filled, byteRange{off, off + n})
 	q.filled = slices.Delete(q.filled, i, i+1)
 	if now, _ := q.at(off); now != c {
 		_, to := q.grow(off, int(n))

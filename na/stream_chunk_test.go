@@ -18,14 +18,14 @@ func TestChunkGrowsWhileWritten(t *testing.T) {
 	d, dat := r.chunks.place(streamChunk/2, minPiece) // on another lane
 	require.Len(t, d.buf, streamChunk)
 	copy(c.buf[at:], "abc")
-	require.True(t, r.placed(c, 10, 3))
+	require.True(t, r.notePlaced(c, 10, 3))
 	c.drop()
 	require.Equal(t, append([]byte("0123456789abc"), make([]byte, 5000)...), r.peek())
 	r.write(5013, make([]byte, streamChunk/2-5013))
 	for i := range minPiece {
 		d.buf[dat+i] = 7
 	}
-	require.True(t, r.placed(d, streamChunk/2, minPiece))
+	require.True(t, r.notePlaced(d, streamChunk/2, minPiece))
 	d.drop()
 	b := r.peek()
 	require.Len(t, b, streamChunk/2+minPiece)

@@ -464,7 +464,7 @@ func FuzzStreamReceiver(f *testing.F) {
 					p := out[i]
 					out = append(out[:i], out[i+1:]...)
 					fill(p.c.buf[p.at:][:p.n], p.off)
-					r.placed(p.c, p.off, p.n)
+					r.notePlaced(p.c, p.off, p.n)
 					p.c.drop()
 				}
 			case 5, 6: // the program reads
@@ -478,7 +478,7 @@ func FuzzStreamReceiver(f *testing.F) {
 			case 7:
 				if r.owesWindow() {
 					before, granted := r.limit, r.granted
-					limit, g := r.tell(256 << 10)
+					limit, g := r.windowToSend(256 << 10)
 					if limit < before || g < granted {
 						t.Fatalf("a WINDOW goes back: %d after %d, %d after %d", limit, before, g, granted)
 					}
@@ -493,14 +493,14 @@ func FuzzStreamReceiver(f *testing.F) {
 					t.Fatalf("runs %v, %d has come", r.ahead, r.next)
 				}
 			}
-			if r.unread() != r.next-r.read+ahead+filled || r.room != held || r.reserved < 0 || r.reserved > StreamReserve || r.unread() > r.limit-r.read {
-				t.Fatalf("got %d unread, %d and %d charged, %d held; %d to %d come, ahead %d, filled %d", r.unread(), r.reserved, r.room, held, r.read, r.next, ahead, filled)
+			if r.unreadBytes() != r.next-r.read+ahead+filled || r.room != held || r.reserved < 0 || r.reserved > StreamReserve || r.unreadBytes() > r.limit-r.read {
+				t.Fatalf("got %d unread, %d and %d charged, %d held; %d to %d come, ahead %d, filled %d", r.unreadBytes(), r.reserved, r.room, held, r.read, r.next, ahead, filled)
 			}
 			if len(r.ahead) > maxGaps {
 				t.Fatalf("%d gaps", len(r.ahead))
 			}
 		}
-		if held -= r.drop(); held != 0 || r.unread() != 0 {
+		if held -= r.drop(); held != 0 || r.unreadBytes() != 0 {
 			t.Fatalf("got %d of room held at the end", held)
 		}
 		refs := map[*chunk]int{}

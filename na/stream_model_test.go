@@ -63,7 +63,7 @@ func (m *streamModel) step() {
 	case 1: // send
 		n, toRoom := m.out.allowance(m.room)
 		if n == 0 {
-			if m.out.ending && m.out.unsent() == 0 && !m.out.ended {
+			if m.out.ending && m.out.unsentBytes() == 0 && !m.out.ended {
 				m.out.ended = true
 				m.lanes[0] = append(m.lanes[0], modelPiece{off: m.out.sent, end: true})
 			}
@@ -76,12 +76,12 @@ func (m *streamModel) step() {
 		if toRoom {
 			m.room -= int64(len(b))
 		}
-		m.out.leave(int64(len(b)), toRoom)
+		m.out.noteLeft(int64(len(b)), toRoom)
 	case 2: // arrive
 		i := m.rng.IntN(2)
 		if f := m.filling[i]; f != nil {
 			copy(f.c.buf[f.at:], f.piece.b)
-			m.in.placed(f.c, f.piece.off, int64(len(f.piece.b)))
+			m.in.notePlaced(f.c, f.piece.off, int64(len(f.piece.b)))
 			f.c.drop()
 			m.filling[i] = nil
 			return
@@ -115,7 +115,7 @@ func (m *streamModel) step() {
 		m.held -= room
 		m.room += room
 		if m.in.owesWindow() {
-			limit, granted := m.in.tell(256 << 10)
+			limit, granted := m.in.windowToSend(256 << 10)
 			m.acks = append(m.acks, modelWindow{limit, granted})
 		}
 	case 4: // hear
@@ -127,7 +127,7 @@ func (m *streamModel) step() {
 	}
 	require.LessOrEqual(m.t, m.in.reserved, int64(StreamReserve), "bytes charged to the reserve")
 	require.Equal(m.t, m.held, m.in.room, "bytes charged to the room")
-	require.LessOrEqual(m.t, m.in.unread(), m.in.window+firstWindow, "bytes that were not read")
+	require.LessOrEqual(m.t, m.in.unreadBytes(), m.in.window+firstWindow, "bytes that were not read")
 }
 
 // run sends n bytes with some room, and checks what becomes of them.
@@ -140,13 +140,13 @@ func (m *streamModel) run(n, room int) {
 	m.room = int64(room)
 	m.in.limit, m.in.granted = firstWindow, StreamReserve
 	m.out.limit, m.out.granted = firstWindow, StreamReserve
-	for i := 0; !m.in.over(); i++ {
+	for i := 0; !m.in.isRead(); i++ {
 		require.Less(m.t, i, 10_000_000, "the stream stands still at %d of %d bytes", m.in.read, n)
 		m.step()
 	}
 	require.True(m.t, bytes.Equal(m.data, m.read))
 	require.EqualValues(m.t, room, m.room)
-	require.Zero(m.t, m.in.unread())
+	require.Zero(m.t, m.in.unreadBytes())
 	for _, c := range m.in.chunks.list.all() {
 		require.Nil(m.t, c, "a chunk of a stream that is over")
 	}

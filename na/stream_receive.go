@@ -16,14 +16,14 @@ import (
 // no harm. A byte that is read goes back to the reserve first.
 type receiver struct {
 	chunks chunks
-	read   int64 // what was read
-	next   int64 // what has come without a gap
-	most   int64 // the end of what has come
-	limit  int64 // up to where the sender may go, as it has been told
-	window int64 // how far beyond read the limit is set
-	final  int64 // how long the stream is; -1: not known
-	ahead  []run // what has come beyond next, in order, with gaps between
-	cause  error // what is behind the last byte instead of io.EOF
+	read   int64       // what was read
+	next   int64       // what has come without a gap
+	most   int64       // the end of what has come
+	limit  int64       // up to where the sender may go, as it has been told
+	window int64       // how far beyond read the limit is set
+	final  int64       // how long the stream is; -1: not known
+	ahead  []byteRange // what has come beyond next, in order, with gaps between
+	cause  error       // what is behind the last byte instead of io.EOF
 
 	granted  uint64 // bytes of the reserve, ever, as the sender has been told
 	taken    uint64 // of these, by bytes that have come
@@ -32,8 +32,8 @@ type receiver struct {
 	used     int64  // bytes that have come since the last WINDOW
 }
 
-// A run is the bytes of a stream from one offset to another.
-type run struct{ from, to int64 }
+// A byteRange is the bytes of a stream from one offset to another.
+type byteRange struct{ from, to int64 }
 
 const (
 	// StreamReserve is how many bytes are reserved for each stream while it is open, at the side that receives them: so many arrive
@@ -73,7 +73,7 @@ func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
 	case off > r.next && len(r.ahead) >= maxGaps:
 		return bad("%d gaps before it", len(r.ahead))
 	}
-	if i := r.behind(off); i > 0 && r.ahead[i-1].to > off || i < len(r.ahead) && r.ahead[i].from < off+n {
+	if i := r.firstRunFrom(off); i > 0 && r.ahead[i-1].to > off || i < len(r.ahead) && r.ahead[i].from < off+n {
 		return bad("some of them have come")
 	}
 	for _, f := range r.chunks.filled {
@@ -84,9 +84,9 @@ func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
 	return nil
 }
 
-// behind returns the index of the first run of ahead that begins at off or behind.
-func (r *receiver) behind(off int64) int {
-	i, _ := slices.BinarySearchFunc(r.ahead, off, func(a run, off int64) int { return int(a.from - off) })
+// firstRunFrom returns the index of the first run of ahead that begins at off or behind.
+func (r *receiver) firstRunFrom(off int64) int {
+	i, _ := slices.BinarySearchFunc(r.ahead, off, func(a byteRange, off int64) int { return int(a.from - off) })
 	return i
 }
 
@@ -105,10 +105,10 @@ func (r *receiver) charge(off, n int64, end, toRoom bool) {
 	}
 }
 
-// arrived notes that n bytes at off are in their chunks, and reports whether more can be read than before.
-func (r *receiver) arrived(off, n int64) bool {
+// noteArrived notes that n bytes at off are in their chunks, and reports whether more can be read than before.
+func (r *receiver) noteArrived(off, n int64) bool {
 	if n > 0 && off != r.next {
-		i := r.behind(off)
+		i := r.firstRunFrom(off)
 		if i > 0 && r.ahead[i-1].to == off {
 			r.ahead[i-1].to += n
 			if i < len(r.ahead) && r.ahead[i].from == off+n {
@@ -118,7 +118,7 @@ func (r *receiver) arrived(off, n int64) bool {
 		} else if i < len(r.ahead) && r.ahead[i].from == off+n {
 			r.ahead[i].from = off
 		} else {
-			r.ahead = slices.Insert(r.ahead, i, run{off, off + n})
+			r.ahead = slices.Insert(r.ahead, i, byteRange{off, off + n})
 		}
 		return false
 	}
@@ -127,7 +127,7 @@ func (r *receiver) arrived(off, n int64) bool {
 		r.next = r.ahead[0].to
 		r.ahead = slices.Delete(r.ahead, 0, 1)
 	}
-	return n > 0 || r.complete()
+	return n > 0 || r.isComplete()
 }
 
 // write takes in the n bytes b at off, which were checked and charged, and reports whether more can be read than before.
@@ -139,26 +139,26 @@ func (r *receiver) write(off int64, b []byte) bool {
 		b = b[n:]
 		at += int64(n)
 		if len(b) == 0 {
-			return r.arrived(off, at-off)
+			return r.noteArrived(off, at-off)
 		}
 	}
-	return r.arrived(off, 0)
+	return r.noteArrived(off, 0)
 }
 
-// placed notes that a carrier has written n bytes at off into a chunk of place, and reports whether more can be read than before.
-func (r *receiver) placed(c *chunk, off, n int64) bool {
+// notePlaced notes that a carrier has written n bytes at off into a chunk of place, and reports whether more can be read than before.
+func (r *receiver) notePlaced(c *chunk, off, n int64) bool {
 	r.chunks.placed(c, off, n)
-	return r.arrived(off, n)
+	return r.noteArrived(off, n)
 }
 
-// complete reports whether all of the stream has come.
-func (r *receiver) complete() bool { return r.final >= 0 && r.next == r.final }
+// isComplete reports whether all of the stream has come.
+func (r *receiver) isComplete() bool { return r.final >= 0 && r.next == r.final }
 
-// over reports whether all of it has been read.
-func (r *receiver) over() bool { return r.final >= 0 && r.read == r.final }
+// isRead reports whether all of it has been read.
+func (r *receiver) isRead() bool { return r.final >= 0 && r.read == r.final }
 
-// unread is how many bytes have come and were not read; some may be behind a gap.
-func (r *receiver) unread() int64 { return r.reserved + r.room }
+// unreadBytes is how many bytes have come and were not read; some may be behind a gap.
+func (r *receiver) unreadBytes() int64 { return r.reserved + r.room }
 
 // peek returns bytes that can be read, in one piece; nil when there are none.
 func (r *receiver) peek() []byte {
@@ -194,15 +194,15 @@ func (r *receiver) owesWindow() bool {
 // expect sets the window for a stream of which n bytes are about to come, up to most.
 func (r *receiver) expect(n, most int64) { r.window = max(r.window, min(n, most)) }
 
-// tell returns what the sender is told now: the limit, and what the reserve has granted. The window grows while its reader is as fast as
+// windowToSend returns what the sender is told now: the limit, and what the reserve has granted. The window grows while its reader is as fast as
 // its sender, which then uses at least half of it between two WINDOWs; up to most. The first WINDOW, which opens a stream that goes up, always
 // says firstWindow: that is how a sender that knows no such stream any more recognizes it.
-func (r *receiver) tell(most int64) (limit int64, granted uint64) {
+func (r *receiver) windowToSend(most int64) (limit int64, granted uint64) {
 	if r.limit == 0 {
 		r.limit, r.granted = firstWindow, r.grantable()
 		return r.limit, r.granted
 	}
-	if 2*r.used >= r.window && 4*r.unread() <= r.window {
+	if 2*r.used >= r.window && 4*r.unreadBytes() <= r.window {
 		r.window *= 2
 	}
 	r.window = min(r.window, most)

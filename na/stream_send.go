@@ -17,8 +17,8 @@ type sender struct {
 	cause   bool // it ends with an error, of which the receiver is told before the end
 }
 
-// unsent is how many bytes wait to leave.
-func (s *sender) unsent() int64 { return s.written - s.sent }
+// unsentBytes is how many bytes wait to leave.
+func (s *sender) unsentBytes() int64 { return s.written - s.sent }
 
 // reserve returns memory for up to n bytes, which commit has leave: as many as go into a chunk.
 func (s *sender) reserve(n int) []byte {
@@ -44,7 +44,7 @@ func (s *sender) takeBack() {
 	}
 	s.lent = nil
 	c.drop()
-	s.rest()
+	s.releaseIdleChunk()
 	if c.shelf != nil {
 		c.shelf.Filled()
 	}
@@ -53,7 +53,7 @@ func (s *sender) takeBack() {
 // allowance returns how many of the bytes that wait may leave, when the session has room for so many, and whether they are charged to
 // that. The reserve is left for when there is none.
 func (s *sender) allowance(room int64) (n int64, toRoom bool) {
-	n = max(min(s.unsent(), s.limit-s.sent), 0)
+	n = max(min(s.unsentBytes(), s.limit-s.sent), 0)
 	if room > 0 {
 		return min(n, room), true
 	}
@@ -61,7 +61,7 @@ func (s *sender) allowance(room int64) (n int64, toRoom bool) {
 }
 
 // isEnding reports whether only the end is left to be told. One that the receiver has not opened would miss it.
-func (s *sender) isEnding() bool { return s.ending && !s.ended && s.unsent() == 0 && s.limit > 0 }
+func (s *sender) isEnding() bool { return s.ending && !s.ended && s.unsentBytes() == 0 && s.limit > 0 }
 
 // piece returns up to n of the bytes that wait, as many as lie in one chunk.
 func (s *sender) piece(n int64) (c *chunk, b []byte) {
@@ -69,18 +69,18 @@ func (s *sender) piece(n int64) (c *chunk, b []byte) {
 	return c, b[:min(n, s.chunks.span()-s.sent%s.chunks.span())]
 }
 
-// leave notes that n bytes have left, charged to the room or to the reserve.
-func (s *sender) leave(n int64, toRoom bool) {
+// noteLeft notes that n bytes have left, charged to the room or to the reserve.
+func (s *sender) noteLeft(n int64, toRoom bool) {
 	if !toRoom {
 		s.used += uint64(n)
 	}
 	s.sent += n
 	s.chunks.dropBefore(s.sent)
-	s.rest()
+	s.releaseIdleChunk()
 }
 
-// rest lets go of the chunk where the next bytes go while nobody uses it: an idle stream has no memory.
-func (s *sender) rest() {
+// releaseIdleChunk lets go of the chunk where the next bytes go while nobody uses it: an idle stream has no memory.
+func (s *sender) releaseIdleChunk() {
 	if s.sent == s.written {
 		s.chunks.dropAt(s.sent)
 	}

@@ -8,17 +8,17 @@ import (
 	"sync/atomic"
 )
 
-// tokens are those of a class: the count of those made so far, encrypted under a random key. Nobody can guess
+// tokenSource are those of a class: the count of those made so far, encrypted under a random key. Nobody can guess
 // one, and the class knows its own again after it has forgotten them, which tells a peer that is late from one that
 // guesses.
-type tokens struct {
+type tokenSource struct {
 	key   sync.Once // guards the drawing of block
 	block cipher.Block
 	made  atomic.Uint64
 }
 
 // next fills in a token that was never made before.
-func (t *tokens) next(token *[16]byte, rand func([]byte)) {
+func (t *tokenSource) next(token *[16]byte, rand func([]byte)) {
 	t.key.Do(func() {
 		var key [16]byte
 		rand(key[:])
@@ -29,8 +29,8 @@ func (t *tokens) next(token *[16]byte, rand func([]byte)) {
 	t.block.Encrypt(token[:], token[:])
 }
 
-// knows reports whether it has made the token.
-func (t *tokens) knows(token [16]byte) bool {
+// isOwn reports whether it has made the token.
+func (t *tokenSource) isOwn(token [16]byte) bool {
 	if t.made.Load() == 0 {
 		return false
 	}
@@ -39,6 +39,6 @@ func (t *tokens) knows(token [16]byte) bool {
 	return n-1 < t.made.Load() && binary.LittleEndian.Uint64(token[8:]) == 0
 }
 
-// issued reports whether a token is or was that of memory which c has registered. Plugins ask when a peer names one that
+// isIssued reports whether a token is or was that of memory which c has registered. Plugins ask when a peer names one that
 // is not registered now: it may be late, or it guesses.
-func (c *Class) issued(token [16]byte) bool { return c.tokens.knows(token) }
+func (c *Class) isIssued(token [16]byte) bool { return c.tokens.isOwn(token) }

@@ -9,7 +9,7 @@ func (c upper) Queue(t *Task) bool {
 		return false
 	}
 	c.cq.push(t)
-	c.rouse()
+	c.wakeLeader()
 	return true
 }
 
@@ -40,8 +40,8 @@ func (c upper) Records(get func() *Envelope, put func(*Envelope)) {
 // maxTaken is how many messages are taken at a time.
 const maxTaken = 1024
 
-// arrived returns the messages that have come, as tasks.
-func (c *Context) arrived() (first *Task) {
+// takeMessages returns the messages that have come, as tasks.
+func (c *Context) takeMessages() (first *Task) {
 	if c.onMessage == nil || c.ep.countInbox() == 0 || !c.Upper().Hold() {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (c upper) Arrived() bool { return c.ep.countInbox() > 0 }
 // Settled is Queued that waits a moment for operations that have ended and whose memory is lent.
 func (c upper) Settled() int {
 	if c.lingering.Load() > c.slow.Load() {
-		c.settle()
+		c.waitForUse()
 	}
 	return c.Queued()
 }
@@ -87,7 +87,7 @@ func (c *Context) Trigger(max int) int {
 	if c.Upper().Settled() == 0 {
 		return 0
 	}
-	return c.frame(code{c: c, max: max, step: 1})
+	return c.frame(userCode{c: c, max: max, step: 1})
 }
 
 // A Stopper says, after each callback, whether TriggerUntil is to end: a loop.Waiter.
@@ -96,16 +96,16 @@ type Stopper interface{ Stops() bool }
 // TriggerUntil is Trigger for the layer above: it counts the callbacks of the program, and not the steps that run none, and ends after one
 // when w, if it is not nil, says so.
 func (c upper) TriggerUntil(w Stopper, max int) int {
-	return c.frame(code{c: c.Context, max: max, stop: w})
+	return c.frame(userCode{c: c.Context, max: max, stop: w})
 }
 
-// run runs tasks until max have been counted, or, if max <= 0, as many as are queued when it begins. A task that runs no callback counts
+// runTasks runs tasks until max have been counted, or, if max <= 0, as many as are queued when it begins. A task that runs no callback counts
 // as so many.
-func (c *Context) run(max, step int, w Stopper) (n int) {
+func (c *Context) runTasks(max, step int, w Stopper) (n int) {
 	var t *Task // taken, and not run
 	all := max <= 0
 	if all {
-		if t = c.arrived(); t != nil && c.cq.gather() { // behind what is older
+		if t = c.takeMessages(); t != nil && c.cq.gather() { // behind what is older
 			c.cq.putBack(t)
 			t = nil
 		}
@@ -118,7 +118,7 @@ func (c *Context) run(max, step int, w Stopper) (n int) {
 	for n < max {
 		if t == nil {
 			if t = c.cq.take(); t == nil {
-				if t = c.arrived(); t == nil {
+				if t = c.takeMessages(); t == nil {
 					break
 				}
 			}
@@ -126,11 +126,11 @@ func (c *Context) run(max, step int, w Stopper) (n int) {
 		if rest := t.next; rest != nil {
 			t.next = nil
 			c.cq.putBack(rest) // another goroutine may go on with it while this one is in the program's code
-			c.rouse()
+			c.wakeLeader()
 		}
 		if ran := c.runTask(t); ran > 0 {
 			n += ran
-			p.ran()
+			p.onRan()
 			if w != nil && w.Stops() {
 				break
 			}
@@ -166,7 +166,7 @@ const (
 	paceTime = 10 * time.Microsecond
 )
 
-func (p *pacer) ran() {
+func (p *pacer) onRan() {
 	if p.n++; p.n%paceCount != 0 || p.c.corks.Load() == 0 {
 		return
 	}

@@ -7,92 +7,92 @@ import (
 	"sync"
 )
 
-// A codeFrame is a function below which a context runs code of the program: callbacks, handlers and authorizers. Each context has one of
+// A userFrame is a function below which a context runs code of the program: callbacks, handlers and authorizers. Each context has one of
 // its own, so a walk of the stack finds whose code the calling goroutine is in; a goroutine has no other name that costs nothing to set.
-type codeFrame func(k code) int
+type userFrame func(k userCode) int
 
-// code is what a context runs below its frame: run(max), or what is queued.
-type code struct {
+// userCode is what a context runs below its frame: run(max), or what is queued.
+type userCode struct {
 	c         *Context
-	run       func(int) int // nil: Context.run
+	run       func(int) int // nil: Context.runTasks
 	max, step int
 	stop      Stopper
 }
 
-func (k code) do() int {
+func (k userCode) do() int {
 	if k.run != nil {
 		return k.run(k.max)
 	}
-	return k.c.run(k.max, k.step, k.stop)
+	return k.c.runTasks(k.max, k.step, k.stop)
 }
 
 // codeFrames are the frames, by their number. A literal each: their entries tell them apart. The last is shared by all contexts for which
 // no other is free.
-var codeFrames = [frameCount]codeFrame{
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
-	func(k code) int { return k.do() },
+var codeFrames = [frameCount]userFrame{
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
+	func(k userCode) int { return k.do() },
 }
 
 const (
@@ -107,7 +107,7 @@ var (
 )
 
 // takeFrame returns a frame for one context, and its number for returnFrame.
-func takeFrame() (codeFrame, int) {
+func takeFrame() (userFrame, int) {
 	framesMu.Lock()
 	defer framesMu.Unlock()
 	i := min(bits.TrailingZeros64(freeFrames), sharedFrame)
@@ -126,7 +126,7 @@ func returnFrame(i int) {
 }
 
 // UserCode returns run(n), which runs code of the program that the layer above runs outside Trigger: meanwhile Inside reports true.
-func (c upper) UserCode(run func(int) int, n int) int { return c.frame(code{run: run, max: n}) }
+func (c upper) UserCode(run func(int) int, n int) int { return c.frame(userCode{run: run, max: n}) }
 
 // Inside reports whether the caller was called by code of the program that c runs, in Trigger or by UserCode. It walks the stack: it is
 // for rare calls. Contexts of one process beyond the first 63 are taken for one another.

@@ -8,7 +8,7 @@ import (
 )
 
 // enter returns run called below the frame, as code of the program.
-func (f codeFrame) enter(run func()) { f(code{run: func(int) int { run(); return 0 }}) }
+func (f userFrame) enter(run func()) { f(userCode{run: func(int) int { run(); return 0 }}) }
 
 // A frame is found on the stack of the goroutine that runs below it, and on no other; not that of another context.
 func TestInside(t *testing.T) {
@@ -58,7 +58,7 @@ func TestInside(t *testing.T) {
 
 // Each frame is itself. Contexts for which there is none are taken for one another, and for none that has one of its own.
 func TestFrames(t *testing.T) {
-	var frames [sharedFrame + 2]codeFrame
+	var frames [sharedFrame + 2]userFrame
 	var numbers [len(frames)]int
 	n := 0
 	for i := range frames {

@@ -3,7 +3,7 @@ package na
 // Wake has one Progress that sleeps now, or else the next one, return nil.
 func (c *Context) Wake() {
 	c.woken.Store(true)
-	c.rouse()
+	c.wakeLeader()
 	c.loop.Wake()
 }
 

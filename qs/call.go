@@ -25,7 +25,7 @@ type Call struct {
 	BytesMoved       int64       // bytes that have been moved from and to what the input lends, in this attempt: after next
 
 	in       hg.Request // at the target
-	ctl      *control
+	ctl      *attemptControl
 	retries  int           // number of Retry interceptors that the call has passed; only the innermost repeats it
 	stall    time.Duration // RetryPolicy.ProgressTimeout: an attempt that makes no progress for this time is canceled
 	withdraw time.Duration // RetryPolicy.WithdrawTimeout: how long that attempt waits for its request to be withdrawn
@@ -92,12 +92,12 @@ type (
 // 16 names and, with 3 bytes for each, 8 KiB of them and their values: one with more, or with a bad name, does not run and fails with
 // hg.ErrOverflow or ErrInvalid.
 func WithMetadata(ctx context.Context, name, value string) context.Context {
-	was, _ := ctx.Value(metaKey{}).(carried)
+	was, _ := ctx.Value(metaKey{}).(metaFromContext)
 	if was.err != nil {
 		return ctx
 	}
 	m, err := was.m.With(name, value)
-	return context.WithValue(ctx, metaKey{}, carried{m, err})
+	return context.WithValue(ctx, metaKey{}, metaFromContext{m, err})
 }
 
 // Metadata returns in a handler the value that the caller has given by WithMetadata under name; false if there is none, and for a
@@ -111,18 +111,18 @@ func Metadata(ctx context.Context, name string) (value string, ok bool) {
 	return c.Metadata.Get(name)
 }
 
-type carried struct {
+type metaFromContext struct {
 	m   hg.Metadata
 	err error
 }
 
-// A control knows what is under way of a call, and what became of what has ended. Whatever ends a call from outside says so
+// A attemptControl knows what is under way of a call, and what became of what has ended. Whatever ends a call from outside says so
 // here, and each attempt asks here before it begins; hghook.Forbid closes the moment between that and its Forward. So no end is lost.
 //
 //	run ─► scope ─ interceptor ─ next ─► scope ─ interceptor ─ next ─► scope ─► attempt
 //	         ▲                             ▲                             │ its fate
 //	         └─────────────────────────────┴─────────────────────────────┘
-type control struct {
+type attemptControl struct {
 	mu       sync.Mutex           // guards the fields below
 	stopped  error                // no attempt begins any more
 	asking   int                  // or while so many ask targets to give the request back
@@ -133,13 +133,13 @@ type control struct {
 	been     map[hg.Addr]struct{} // of those before; nil while all went to one
 	streamed int64                // bytes of a Reader or a Writer that were moved
 	left     bool                 // a Read or a Write of an attempt is still running
-	top      scope
+	top      callScope
 }
 
-// A scope is one call of next, or the whole call. Its error says what became of all attempts in it, whatever the interceptors
+// A callScope is one call of next, or the whole call. Its error says what became of all attempts in it, whatever the interceptors
 // have made of theirs.
-type scope struct {
-	up    *scope
+type callScope struct {
+	up    *callScope
 	fate  hg.Fate       // of the worst attempt,
 	which int           // and its number
 	begun int           // attempts
@@ -151,19 +151,19 @@ type scope struct {
 	settled bool // and this: the interceptor has returned, and what it was given does not change any more
 }
 
-// A nested is what one call of next makes: a scope, and the Call that the interceptor, or the attempt, in it has.
-type nested struct {
-	scope
+// A nestedScope is what one call of next makes: a scope, and the Call that the interceptor, or the attempt, in it has.
+type nestedScope struct {
+	callScope
 	call   Call
 	before int // answers of the scope around, when it began
 }
 
 // An attempt is one way of a request to a target.
 type attempt struct {
-	s      *scope // nil when it has ended
+	s      *callScope // nil when it has ended
 	number int
 	h      *hg.Handle // while the call of it may be under way
-	loans  *loans
+	loans  *loanSet
 	next   *attempt
 
 	stalled bool // it was given up
@@ -198,8 +198,8 @@ func (c *Call) hasBeenAt(addr hg.Addr) bool {
 	return been || c.ctl.to == addr
 }
 
-// spent says why another attempt would not get all that the call lends; "" if it would.
-func (c *control) spent() string {
+// spentReason says why another attempt would not get all that the call lends; "" if it would.
+func (c *attemptControl) spentReason() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -211,16 +211,16 @@ func (c *control) spent() string {
 	return ""
 }
 
-// spend counts bytes of a Reader, a Writer or a stream that were moved; left is whether a Read or a Write is still running.
-func (c *control) spend(n int64, left bool) {
+// addSpent counts bytes of a Reader, a Writer or a stream that were moved; left is whether a Read or a Write is still running.
+func (c *attemptControl) addSpent(n int64, left bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.streamed += n
 	c.left = c.left || left
 }
 
-// refuses says why nothing begins in s. Locked.
-func (c *control) refuses(s *scope) error {
+// refusalIn says why nothing begins in s. Locked.
+func (c *attemptControl) refusalIn(s *callScope) error {
 	for ; s != nil; s = s.up {
 		if s.over {
 			return errNextLate
@@ -232,11 +232,11 @@ func (c *control) refuses(s *scope) error {
 	return c.stopped
 }
 
-// enter begins an attempt in s, which Retry calls number n.
-func (c *control) enter(s *scope, n int) (*attempt, error) {
+// addAttempt begins an attempt in s, which Retry calls number n.
+func (c *attemptControl) addAttempt(s *callScope, n int) (*attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.refuses(s); err != nil {
+	if err := c.refusalIn(s); err != nil {
 		return nil, err
 	}
 	a := &c.first
@@ -253,22 +253,22 @@ func (c *control) enter(s *scope, n int) (*attempt, error) {
 	return a, nil
 }
 
-// forwards says that h is about to be forwarded for a.
-func (c *control) forwards(a *attempt, h *hg.Handle, stall, withdraw time.Duration) error {
+// beginForward says that h is about to be forwarded for a.
+func (c *attemptControl) beginForward(a *attempt, h *hg.Handle, stall, withdraw time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.refuses(a.s); err != nil {
+	if err := c.refusalIn(a.s); err != nil {
 		return err
 	}
 	a.h = h
 	if stall > 0 {
-		c.look(a, stall, withdraw)
+		c.checkStall(a, stall, withdraw)
 	}
 	return nil
 }
 
-// ended says what became of the request of a. Nobody ends it from outside any more.
-func (c *control) ended(a *attempt, fate hg.Fate) {
+// recordOutcome says what became of the request of a. Nobody ends it from outside any more.
+func (c *attemptControl) recordOutcome(a *attempt, fate hg.Fate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a.h = nil
@@ -283,8 +283,8 @@ func (c *control) ended(a *attempt, fate hg.Fate) {
 	}
 }
 
-// remove is the end of a. It reports whether somebody has waited for that.
-func (c *control) remove(a *attempt) (awaited bool) {
+// removeAttempt is the end of a. It reports whether somebody has waited for that.
+func (c *attemptControl) removeAttempt(a *attempt) (awaited bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := &c.under
@@ -302,9 +302,9 @@ func (c *control) remove(a *attempt) (awaited bool) {
 	return awaited
 }
 
-// close has no attempt begin in s any more, and abandons those under way. The channel, if it is not nil, is closed when there are
+// closeScope has no attempt begin in s any more, and abandons those under way. The channel, if it is not nil, is closed when there are
 // none.
-func (c *control) close(s *scope) <-chan struct{} {
+func (c *attemptControl) closeScope(s *callScope) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.over = true
@@ -312,15 +312,15 @@ func (c *control) close(s *scope) <-chan struct{} {
 		return nil
 	}
 	for a := c.under; a != nil; a = a.next {
-		if a.within(s) {
-			a.end((*hg.Handle).Abandon)
+		if a.isWithin(s) {
+			a.endCall((*hg.Handle).Abandon)
 		}
 	}
 	s.quiet = make(chan struct{})
 	return s.quiet
 }
 
-func (a *attempt) within(of *scope) bool {
+func (a *attempt) isWithin(of *callScope) bool {
 	for s := a.s; s != nil; s = s.up {
 		if s == of {
 			return true
@@ -329,8 +329,8 @@ func (a *attempt) within(of *scope) bool {
 	return false
 }
 
-// end ends the call of a, with f if it has begun. It reports whether f was called. Locked.
-func (a *attempt) end(f func(*hg.Handle)) bool {
+// endCall ends the call of a, with f if it has begun. It reports whether f was called. Locked.
+func (a *attempt) endCall(f func(*hg.Handle)) bool {
 	if a.h == nil || hghook.Forbid(a.h) {
 		return false
 	}
@@ -338,38 +338,38 @@ func (a *attempt) end(f func(*hg.Handle)) bool {
 	return true
 }
 
-// stop has no attempt begin any more, and calls f for each under way. It reports whether there was one.
-func (c *control) stop(f func(*hg.Handle)) (any bool) {
+// stopAttempts has no attempt begin any more, and calls f for each under way. It reports whether there was one.
+func (c *attemptControl) stopAttempts(f func(*hg.Handle)) (any bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopped = hg.ErrCanceled
-	return c.each(f)
+	return c.forEachAttempt(f)
 }
 
-// each calls f for each attempt under way, and has none begin that is about to. It reports whether there was one. Locked.
-func (c *control) each(f func(*hg.Handle)) (any bool) {
+// forEachAttempt calls f for each attempt under way, and has none begin that is about to. It reports whether there was one. Locked.
+func (c *attemptControl) forEachAttempt(f func(*hg.Handle)) (any bool) {
 	for a := c.under; a != nil; a = a.next {
-		any = a.end(f) || any
+		any = a.endCall(f) || any
 	}
 	return any
 }
 
-// ask is stop until resume.
-func (c *control) ask(f func(*hg.Handle)) (any bool) {
+// pauseAttempts is stop until resume.
+func (c *attemptControl) pauseAttempts(f func(*hg.Handle)) (any bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asking++
-	return c.each(f)
+	return c.forEachAttempt(f)
 }
 
-func (c *control) resume() {
+func (c *attemptControl) resumeAttempts() {
 	c.mu.Lock()
 	c.asking--
 	c.mu.Unlock()
 }
 
-// outstanding reports whether a target may still answer.
-func (c *control) outstanding() bool {
+// mayBeAnswered reports whether a target may still answer.
+func (c *attemptControl) mayBeAnswered() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for a := c.under; a != nil; a = a.next {
@@ -381,21 +381,21 @@ func (c *control) outstanding() bool {
 }
 
 // isStopped reports whether the call was taken back.
-func (c *control) isStopped() bool {
+func (c *attemptControl) isStopped() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stopped != nil || c.asking > 0
 }
 
 // stalledOut reports whether a was given up because nothing came, and for no other reason.
-func (c *control) stalledOut(a *attempt) bool {
+func (c *attemptControl) stalledOut(a *attempt) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return a.stalled && c.refuses(a.s) == nil
+	return a.stalled && c.refusalIn(a.s) == nil
 }
 
-// tells returns err as the error of s, which was given ctx: with the worst fate of its attempts, or that of err if it is worse.
-func (c *control) tells(ctx context.Context, s *scope, method string, err error) error {
+// withFate returns err as the error of s, which was given ctx: with the worst fate of its attempts, or that of err if it is worse.
+func (c *attemptControl) withFate(ctx context.Context, s *callScope, method string, err error) error {
 	c.mu.Lock()
 	fate, which := s.fate, s.which
 	if s.begun < 2 {
@@ -418,8 +418,8 @@ func (c *control) tells(ctx context.Context, s *scope, method string, err error)
 	return hghook.EndedBy(ctx, e)
 }
 
-// look gives a up if nothing has been moved when stall has passed, and else looks again. Locked.
-func (c *control) look(a *attempt, stall, withdraw time.Duration) {
+// checkStall gives a up if nothing has been moved when stall has passed, and else looks again. Locked.
+func (c *attemptControl) checkStall(a *attempt, stall, withdraw time.Duration) {
 	h := a.h
 	nctx := h.HG().NA()
 	op := nctx.NewOp(func(op *na.Op, r na.Result) {
@@ -432,12 +432,12 @@ func (c *control) look(a *attempt, stall, withdraw time.Duration) {
 		if a.loans != nil {
 			if moved := a.loans.progress(); moved > a.moved {
 				a.moved = moved
-				c.look(a, stall, withdraw)
+				c.checkStall(a, stall, withdraw)
 				return
 			}
 		}
 		a.stalled = true
-		a.end(func(h *hg.Handle) {
+		a.endCall(func(h *hg.Handle) {
 			if withdraw <= 0 {
 				h.Abandon()
 				return

@@ -16,15 +16,15 @@ import (
 //	begin ─► h is ready ─► hg.Handle.Call ─► take ─► finish
 //	  └─ fails ──────────────────────────────────────►┘
 type exchange struct {
-	o   *outgoing
+	o   *outgoingCall
 	c   *Call
 	ctx context.Context
 	a   *attempt // nil until it has begun
 	h   *hg.Handle
 	in  any
-	l   *loans // nil if nothing is lent, and there is no stream
+	l   *loanSet // nil if nothing is lent, and there is no stream
 
-	trip     trip
+	trip     backendAttempt
 	traveled bool        // trip has begun
 	unwatch  func() bool // ends the watch of the caller's context; nil if there is none
 	streams  bool        // an attempt of the streams of items has begun
@@ -33,18 +33,18 @@ type exchange struct {
 	over     bool        // the call of h has ended
 }
 
-// begin makes everything ready for the call of h.
-func (x *exchange) begin(ctx context.Context, s *scope) (err error) {
+// prepareHandle makes everything ready for the call of h.
+func (x *exchange) prepareHandle(ctx context.Context, s *callScope) (err error) {
 	o, c := x.o, x.c
 	x.ctx = ctx
 	if c.Peer.p == nil {
 		return noPeer(o.m.name)
 	}
-	if x.a, err = o.enter(s, c.Attempt); err != nil {
+	if x.a, err = o.addAttempt(s, c.Attempt); err != nil {
 		return err
 	}
 	if ctx.Done() != o.caller.Done() { // an interceptor's own, which may go on when the caller's has ended
-		x.unwatch = context.AfterFunc(o.caller, func() { o.stop((*hg.Handle).Abandon) })
+		x.unwatch = context.AfterFunc(o.caller, func() { o.stopAttempts((*hg.Handle).Abandon) })
 		if o.caller.Err() != nil {
 			x.ctx = o.caller // nothing is sent
 		}
@@ -55,10 +55,10 @@ func (x *exchange) begin(ctx context.Context, s *scope) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := o.whole(); err != nil {
+	if err := o.checkWhole(); err != nil {
 		return err
 	}
-	if x.trip, err = p.depart(c); err != nil {
+	if x.trip, err = p.acquireAddr(c); err != nil {
 		return err
 	}
 	x.traveled = true
@@ -66,14 +66,14 @@ func (x *exchange) begin(ctx context.Context, s *scope) (err error) {
 	meta := c.Metadata.WithoutOwn()
 	x.in = c.In
 	if o.streams != nil {
-		if err = o.streams.begin(); err != nil {
+		if err = o.streams.beginAttempt(); err != nil {
 			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: to, Fate: NotRun, Err: err}
 		}
 		x.streams = true
 	}
 	if len(o.m.fields) > 0 || o.streams != nil {
-		x.l = &loans{n: n, hctx: n.all[p.i], m: o.m, streams: o.streams}
-		if x.in, err = x.l.lend(c.In); err == nil {
+		x.l = &loanSet{n: n, hctx: n.all[p.i], m: o.m, streams: o.streams}
+		if x.in, err = x.l.lendInput(c.In); err == nil {
 			meta, err = x.l.requestMeta(meta)
 		}
 		if err != nil {
@@ -83,52 +83,52 @@ func (x *exchange) begin(ctx context.Context, s *scope) (err error) {
 			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: to, Fate: NotRun, Err: err}
 		}
 		x.a.loans = x.l
-		p.lends(&x.trip, x.l.lent())
+		p.addLent(&x.trip, x.l.lentBytes())
 	}
-	if x.h, err = n.handle(p.i, to, id); err != nil {
+	if x.h, err = n.takeHandle(p.i, to, id); err != nil {
 		return err
 	}
-	if err = x.prepare(meta); err != nil {
-		x.settle()
+	if err = x.setBesideInput(meta); err != nil {
+		x.returnHandle()
 	}
 	return err
 }
 
-// prepare sets what the call of h has beside its input.
-func (x *exchange) prepare(meta hg.Metadata) (err error) {
+// setBesideInput sets what the call of h has beside its input.
+func (x *exchange) setBesideInput(meta hg.Metadata) (err error) {
 	o, h := x.o, x.h
 	if x.said = !meta.IsZero(); x.said {
 		if err = h.SetMeta(meta); err != nil {
 			return err
 		}
 	}
-	if l := x.l; l != nil && len(l.specs()) > 0 {
+	if l := x.l; l != nil && len(l.streamSpecs()) > 0 {
 		x.bound = true
-		hghook.OnCall(h, func() { l.bind(h) })
-		if err = h.SetStreams(l.specs()...); err != nil {
+		hghook.OnCall(h, func() { l.bindStreams(h) })
+		if err = h.SetStreams(l.streamSpecs()...); err != nil {
 			return err
 		}
 	}
 	if x.l != nil {
 		hghook.ReportCall(h, x.l)
 	}
-	return o.forwards(x.a, h, x.c.stall, x.c.withdraw)
+	return o.beginForward(x.a, h, x.c.stall, x.c.withdraw)
 }
 
-// take takes the answer of the call of h, which has ended with err.
-func (x *exchange) take(ctx context.Context, err error) error {
+// takeAnswer takes the answer of the call of h, which has ended with err.
+func (x *exchange) takeAnswer(ctx context.Context, err error) error {
 	o, h := x.o, x.h
 	if err == nil && x.l != nil {
-		err = x.l.finish(ctx, x.c.Peer.p.i, h.Peer())
+		err = x.l.finishPumps(ctx, x.c.Peer.p.i, h.Peer())
 	}
 	fate := FateOf(err)
 	if err == nil && o.m.oneWay {
 		fate = MaybeRan // it has left
 	}
 	stalled := o.stalledOut(x.a)
-	o.ended(x.a, fate)
+	o.recordOutcome(x.a, fate)
 	if err == nil {
-		err = o.decode(x.c, h)
+		err = o.decodeAnswer(x.c, h)
 		if stalled && x.streams {
 			o.streams.giveUp(stalledAfter(x.c.stall))
 		}
@@ -138,7 +138,7 @@ func (x *exchange) take(ctx context.Context, err error) error {
 		err = &late
 	}
 	if x.bound {
-		x.l.take(h, err)
+		x.l.takeStreams(h, err)
 	}
 	if x.l != nil || x.c != &o.Call { // an interceptor looks at it
 		answer := h.OutputMeta()
@@ -146,7 +146,7 @@ func (x *exchange) take(ctx context.Context, err error) error {
 			err = x.l.takeAnswer(answer)
 		}
 	}
-	x.settle()
+	x.returnHandle()
 	return err
 }
 
@@ -155,8 +155,8 @@ func stalledAfter(stall time.Duration) error {
 	return na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.ProgressTimeout)", stall))
 }
 
-// settle gives h back, whose call has ended, or has not begun.
-func (x *exchange) settle() {
+// returnHandle gives h back, whose call has ended, or has not begun.
+func (x *exchange) returnHandle() {
 	if x.said {
 		_ = x.h.SetMeta(hg.Metadata{}) // of the next call
 	}
@@ -170,7 +170,7 @@ func (x *exchange) settle() {
 	}
 	x.over = true
 	p := x.c.Peer.p
-	p.n.keep(p.i, x.h)
+	p.n.keepHandle(p.i, x.h)
 }
 
 // finish ends x, with *err.
@@ -182,26 +182,26 @@ func (x *exchange) finish(err *error) {
 		if x.unwatch != nil {
 			x.unwatch()
 		}
-		if x.o.remove(x.a) {
+		if x.o.removeAttempt(x.a) {
 			x.o.home.n.all[x.o.home.i].Wake()
 		}
 	}()
 	p := x.c.Peer.p
 	if x.traveled {
-		defer func() { p.arrive(x.trip, *err) }()
+		defer func() { p.finishAttempt(x.trip, *err) }()
 	}
 	if x.streams {
-		defer x.o.streams.fail()
+		defer x.o.streams.failAttempt()
 	}
 	if x.l != nil {
-		defer func() { *err = x.l.end(x.o, x.c, *err) }()
+		defer func() { *err = x.l.takeBack(x.o, x.c, *err) }()
 	}
 	if x.h != nil && !x.over {
 		fate := NotRun // the encoder has panicked, or ended the goroutine,
 		if hghook.HasForwarded(x.h) {
 			fate = MaybeRan // or a callback of somebody else in the wait
 		}
-		x.o.ended(x.a, fate)
+		x.o.recordOutcome(x.a, fate)
 		_ = x.h.Close()
 	}
 }

@@ -22,12 +22,12 @@ import (
 //	Cancel          ends now        is told nothing, and goes on
 //	Withdraw        ends if the server gives the request back, which says for certain that it did not run
 type Future[Out any] struct {
-	f   *future
+	f   *futureCall
 	out *Out
 }
 
-type future struct {
-	o      *outgoing
+type futureCall struct {
+	o      *outgoingCall
 	ctx    context.Context // the caller's
 	done   chan struct{}
 	err    error // once done
@@ -42,11 +42,11 @@ type future struct {
 // Wait, WaitFirst and CallAll; if that code ends the goroutine the error matches ErrInvalid.
 func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 	k := m.begin(to, in)
-	return &Future[Out]{begin(ctx, &k.outgoing), &k.out}
+	return &Future[Out]{begin(ctx, &k.outgoingCall), &k.out}
 }
 
-func begin(ctx context.Context, o *outgoing) *future {
-	f := &future{o: o, ctx: ctx, done: make(chan struct{})}
+func begin(ctx context.Context, o *outgoingCall) *futureCall {
+	f := &futureCall{o: o, ctx: ctx, done: make(chan struct{})}
 	ctx, f.cancel = context.WithCancel(ctx)
 	switch {
 	case o.home == nil:
@@ -61,27 +61,27 @@ func begin(ctx context.Context, o *outgoing) *future {
 	return f
 }
 
-func (f *future) run(ctx context.Context) {
+func (f *futureCall) run(ctx context.Context) {
 	returned := false
-	defer func() { f.ended(ctx, returned, recover()) }()
+	defer func() { f.onEnd(ctx, returned, recover()) }()
 	f.err = hghook.EndedBy(f.ctx, f.o.run(ctx)) // it may have ended, and ctx not yet
 	returned = true
 }
 
-// ended is the end of the call: returned is false if the program's code has panicked, or has ended the goroutine.
-func (f *future) ended(ctx context.Context, returned bool, panicked any) {
+// onEnd is the end of the call: returned is false if the program's code has panicked, or has ended the goroutine.
+func (f *futureCall) onEnd(ctx context.Context, returned bool, panicked any) {
 	o := f.o
 	if !returned {
 		why := "an interceptor or a codec has ended the goroutine of the call"
 		if f.panic = panicked; panicked != nil {
 			why = fmt.Sprintf("an interceptor or a codec has panicked: %v", panicked)
 		}
-		f.err = o.tells(ctx, &o.top, o.m.name, &hg.Error{Op: "forward", RPC: o.m.name, Fate: NotRun, Err: na.WithText(ErrInvalid, why)})
+		f.err = o.withFate(ctx, &o.top, o.m.name, &hg.Error{Op: "forward", RPC: o.m.name, Fate: NotRun, Err: na.WithText(ErrInvalid, why)})
 	}
 	f.cancel()
 	close(f.done)
 	if o.streams != nil {
-		o.streams.end(f.err)
+		o.streams.endCall(f.err)
 	}
 	if p := o.home; p != nil {
 		p.n.all[p.i].Wake()
@@ -103,7 +103,7 @@ func (f *Future[Out]) Wait(ctx context.Context) (Out, error) {
 }
 
 // wait returns nil when the call has ended. It panics as that did.
-func (f *future) wait(ctx context.Context) error {
+func (f *futureCall) wait(ctx context.Context) error {
 	err := f.waitEnd(ctx)
 	if err == nil && f.panic != nil {
 		panic(f.panic)
@@ -112,39 +112,39 @@ func (f *future) wait(ctx context.Context) error {
 }
 
 // waitEnd is wait that does not panic.
-func (f *future) waitEnd(ctx context.Context) error {
-	if f.over() {
+func (f *futureCall) waitEnd(ctx context.Context) error {
+	if f.isOver() {
 		return nil
 	}
 	if f.open {
-		_ = f.o.home.n.all[f.o.home.i].Wait(ctx, f.over)
+		_ = f.o.home.n.all[f.o.home.i].Wait(ctx, f.isOver)
 	}
-	if err := f.o.home.n.await(ctx, f.o.home.i, f.done); err != nil {
+	if err := f.o.home.n.awaitDone(ctx, f.o.home.i, f.done); err != nil {
 		return &hg.Error{Op: "wait for", RPC: f.o.m.name, Fate: MaybeRan, Err: err}
 	}
 	return nil
 }
 
-func (f *future) over() bool { return closed(f.done) }
+func (f *futureCall) isOver() bool { return isClosed(f.done) }
 
 // Cancel ends the call with ErrCanceled, unless it has ended. It sends nothing, so the server goes
 // on, and it does not block.
-func (f *Future[Out]) Cancel() { f.f.end((*hg.Handle).Cancel) }
+func (f *Future[Out]) Cancel() { f.f.endAttempts((*hg.Handle).Cancel) }
 
 // Abandon is Cancel that also tells the server: the request is destroyed there, or the context of
 // its handler ends. It does not block.
-func (f *Future[Out]) Abandon() { f.f.end((*hg.Handle).Abandon) }
+func (f *Future[Out]) Abandon() { f.f.endAttempts((*hg.Handle).Abandon) }
 
-// end ends the attempts under way with how, and what waits between two.
-func (f *future) end(how func(*hg.Handle)) {
-	f.o.stop(how)
+// endAttempts ends the attempts under way with how, and what waits between two.
+func (f *futureCall) endAttempts(how func(*hg.Handle)) {
+	f.o.stopAttempts(how)
 	f.cancel()
 }
 
-// finish abandons the call unless it has ended, and waits until it has. It panics as that did.
-func (f *future) finish() {
-	if !f.over() {
-		f.end((*hg.Handle).Abandon)
+// abandonAndWait abandons the call unless it has ended, and waits until it has. It panics as that did.
+func (f *futureCall) abandonAndWait() {
+	if !f.isOver() {
+		f.endAttempts((*hg.Handle).Abandon)
 	}
 	_ = f.wait(context.Background())
 }
@@ -156,23 +156,23 @@ func (f *future) finish() {
 // hg.TooLate, and hg.NotSupported, a handler may run or has run: the call goes on as if nobody had asked, or has ended. Retry makes no other
 // attempt until the result is there, and later only after the last two.
 func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
-	w := &asking{told: make(chan struct{}), result: hg.Withdrawn}
+	w := &withdrawVotes{told: make(chan struct{}), result: hg.Withdrawn}
 	w.left.Store(1)
 	o := f.f.o
-	asked := o.ask(func(h *hg.Handle) {
+	asked := o.pauseAttempts(func(h *hg.Handle) {
 		w.left.Add(1)
 		if h.Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) {
-			if w.says(r) {
+			if w.addVote(r) {
 				o.home.n.all[o.home.i].Wake()
 			}
 		}) != nil {
-			w.says(hg.TooLate) // it has ended
+			w.addVote(hg.TooLate) // it has ended
 		}
 	})
-	w.says(hg.Withdrawn)
+	w.addVote(hg.Withdrawn)
 	if asked {
 		hctx := o.home.n.all[o.home.i]
-		heard := func() bool { return closed(w.told) }
+		heard := func() bool { return isClosed(w.told) }
 		if hctx.Wait(ctx, heard) != nil && !heard() {
 			f.Cancel()
 			_ = hctx.WaitFor(context.Background(), time.Minute, heard)
@@ -181,9 +181,9 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 			return hg.Indeterminate
 		}
 		if w.result == hg.TooLate || w.result == hg.NotSupported { // or an attempt was just ending, which ends the call
-			_ = hctx.Wait(ctx, func() bool { return f.f.over() || o.outstanding() })
-			if !f.f.over() {
-				o.resume()
+			_ = hctx.Wait(ctx, func() bool { return f.f.isOver() || o.mayBeAnswered() })
+			if !f.f.isOver() {
+				o.resumeAttempts()
 				return w.result
 			}
 		}
@@ -199,16 +199,16 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 	return hg.TooLate
 }
 
-// An asking is what the targets of the attempts of a call say that is to be taken back.
-type asking struct {
+// An withdrawVotes is what the targets of the attempts of a call say that is to be taken back.
+type withdrawVotes struct {
 	mu     sync.Mutex // guards result
 	result hg.WithdrawResult
 	left   atomic.Int32
 	told   chan struct{}
 }
 
-// says takes in what one says, and reports whether it was the last.
-func (w *asking) says(r hg.WithdrawResult) bool {
+// addVote takes in what one says, and reports whether it was the last.
+func (w *withdrawVotes) addVote(r hg.WithdrawResult) bool {
 	w.mu.Lock()
 	if r == hg.TooLate || r == hg.NotSupported && w.result != hg.TooLate {
 		w.result = r
@@ -230,7 +230,7 @@ func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, ou
 	if len(futures) == 0 {
 		errs = append(errs, na.WithText(ErrInvalid, "qs: WaitFirst of no futures"))
 	}
-	left := make([]*future, len(futures))
+	left := make([]*futureCall, len(futures))
 	for i, f := range futures {
 		left[i] = f.f
 	}
@@ -257,13 +257,13 @@ func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, ou
 }
 
 // anyOf waits for one of futures, some of which are nil, and returns its index.
-func anyOf(ctx context.Context, futures []*future) (int, error) {
+func anyOf(ctx context.Context, futures []*futureCall) (int, error) {
 	var some *Node
 	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}
 	for i, f := range futures {
 		var done reflect.Value
 		if f != nil {
-			if f.over() {
+			if f.isOver() {
 				return i, nil
 			}
 			some, done = f.o.home.n, reflect.ValueOf(f.done)
@@ -279,7 +279,7 @@ func anyOf(ctx context.Context, futures []*future) (int, error) {
 	ended := -1
 	err := some.hctx.Wait(ctx, func() bool {
 		for i, f := range futures {
-			if f != nil && f.over() {
+			if f != nil && f.isOver() {
 				ended = i
 				return true
 			}

@@ -16,7 +16,7 @@ import (
 //
 // A call with interceptors, which are functions that wait, has a goroutine; so has one in the simulator.
 type openCall struct {
-	f *future
+	f *futureCall
 
 	mu      sync.Mutex // guards the fields below, and is held while the call begins, and while it ends
 	x       exchange
@@ -27,8 +27,8 @@ type openCall struct {
 }
 
 // needsNoGoroutine reports whether o may be an openCall.
-func (o *outgoing) needsNoGoroutine() bool {
-	return o.streams != nil && len(o.interceptors(o.home.n)) == 0 && !o.home.n.hctx.NA().Scheduled()
+func (o *outgoingCall) needsNoGoroutine() bool {
+	return o.streams != nil && len(o.allInterceptors(o.home.n)) == 0 && !o.home.n.hctx.NA().Scheduled()
 }
 
 // begin begins the call. If that fails it is over.
@@ -39,7 +39,7 @@ func (k *openCall) begin(ctx context.Context) {
 	returned := false
 	defer func() {
 		if !k.open {
-			f.ended(ctx, returned, recover())
+			f.onEnd(ctx, returned, recover())
 		}
 	}()
 	err := k.forward(ctx)
@@ -56,22 +56,22 @@ func (k *openCall) forward(ctx context.Context) (err error) {
 	k.x, k.ctx = exchange{o: o, c: &o.Call}, ctx
 	defer func() { // deferred: a codec may panic, or end the goroutine
 		if !k.open {
-			k.leave(&err)
+			k.endWith(&err)
 		}
 	}()
 	if err != nil {
 		return err
 	}
-	if err = k.x.begin(ctx, &o.top); err != nil {
+	if err = k.x.prepareHandle(ctx, &o.top); err != nil {
 		return err
 	}
 	hghook.OnEnd(k.x.h, k.ends)
 	if err = k.x.h.Call(ctx, k.x.in, nil); err != nil {
-		return k.x.take(ctx, err)
+		return k.x.takeAnswer(ctx, err)
 	}
 	k.open = true
-	o.home.n.attend(o.home.i)
-	k.unwatch = context.AfterFunc(ctx, k.outlived)
+	o.home.n.beginDriving(o.home.i)
+	k.unwatch = context.AfterFunc(ctx, k.onContextEnd)
 	return nil
 }
 
@@ -79,13 +79,13 @@ func (k *openCall) forward(ctx context.Context) (err error) {
 // a goroutine does that. With items only there is nothing of the kind.
 func (k *openCall) ends() {
 	o := k.f.o
-	if o.reply != nil || len(o.m.fields) > 0 || o.home.n.all[o.home.i].Post(k.settle) != nil {
-		o.home.n.spawn(k.settle)
+	if o.reply != nil || len(o.m.fields) > 0 || o.home.n.all[o.home.i].Post(k.onEnd) != nil {
+		o.home.n.spawn(k.onEnd)
 	}
 }
 
-// outlived is the end of ctx.
-func (k *openCall) outlived() {
+// onContextEnd is the end of ctx.
+func (k *openCall) onContextEnd() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.open {
@@ -93,8 +93,8 @@ func (k *openCall) outlived() {
 	}
 }
 
-// settle is the end of the call.
-func (k *openCall) settle() {
+// onEnd is the end of the call.
+func (k *openCall) onEnd() {
 	f := k.f
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -103,27 +103,27 @@ func (k *openCall) settle() {
 	}
 	k.open = false
 	k.unwatch()
-	f.o.home.n.unattend(f.o.home.i)
+	f.o.home.n.endDriving(f.o.home.i)
 	returned := false
-	defer func() { f.ended(k.ctx, returned, recover()) }()
-	f.err = hghook.EndedBy(f.ctx, k.take())
+	defer func() { f.onEnd(k.ctx, returned, recover()) }()
+	f.err = hghook.EndedBy(f.ctx, k.takeAnswer())
 	returned = true
 }
 
-// take takes the answer.
-func (k *openCall) take() (err error) {
-	defer k.leave(&err)
-	return k.x.take(k.ctx, hghook.EndCall(k.x.h, k.ctx))
+// takeAnswer takes the answer.
+func (k *openCall) takeAnswer() (err error) {
+	defer k.endWith(&err)
+	return k.x.takeAnswer(k.ctx, hghook.EndCall(k.x.h, k.ctx))
 }
 
-// leave ends what was begun for the call, which ends with *err.
-func (k *openCall) leave(err *error) {
+// endWith ends what was begun for the call, which ends with *err.
+func (k *openCall) endWith(err *error) {
 	defer k.stop()
 	o := k.f.o
 	k.x.finish(err)
-	_ = o.close(&o.top) // nothing is under way
+	_ = o.closeScope(&o.top) // nothing is under way
 	if *err != nil {
-		*err = o.tells(k.ctx, &o.top, o.m.name, *err)
+		*err = o.withFate(k.ctx, &o.top, o.m.name, *err)
 	}
 }
 
@@ -137,8 +137,8 @@ type attendant struct {
 	stop     context.CancelFunc
 }
 
-// attend has context i be driven until unattend. Serve does that already.
-func (n *Node) attend(i int) {
+// beginDriving has context i be driven until unattend. Serve does that already.
+func (n *Node) beginDriving(i int) {
 	k := &n.attendants[i]
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -178,7 +178,7 @@ func (n *Node) stoodIn(i int) {
 	}
 }
 
-func (n *Node) unattend(i int) {
+func (n *Node) endDriving(i int) {
 	k := &n.attendants[i]
 	k.mu.Lock()
 	defer k.mu.Unlock()

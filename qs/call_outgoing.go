@@ -11,13 +11,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An outgoing is a Call at its origin.
+// An outgoingCall is a Call at its origin.
 //
 //	run ─ interceptors ─► attempt: lend ─► hg.Handle.Call ─► take back what was lent: nobody touches it any more
 //	                         ▲ again, or beside, by an interceptor that calls next again
-type outgoing struct {
+type outgoingCall struct {
 	Call
-	control
+	attemptControl
 	m       *method
 	home    *peer           // that the call began with
 	caller  context.Context // what it was given
@@ -28,24 +28,24 @@ type outgoing struct {
 	taken   bool            // there was an answer
 }
 
-func (o *outgoing) begin(m *method, to Peer) {
+func (o *outgoingCall) begin(m *method, to Peer) {
 	o.m, o.home = m, to.p
-	o.Call.Method, o.Idempotent, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o.idempotent, to, 1, &o.control, len(m.fields) > 0 || o.streams != nil
+	o.Call.Method, o.Idempotent, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o.idempotent, to, 1, &o.attemptControl, len(m.fields) > 0 || o.streams != nil
 	o.top.fate = NotRun
 }
 
 // run is call that interceptors, a Future and what was lent may take part in.
-func (o *outgoing) run(ctx context.Context) (err error) {
+func (o *outgoingCall) run(ctx context.Context) (err error) {
 	ctx, stop, err := o.prepare(ctx)
 	defer stop()
 	if err != nil {
 		return err
 	}
-	return o.through(ctx, o.interceptors(o.home.n), &o.top, &o.Call)
+	return o.runInterceptors(ctx, o.allInterceptors(o.home.n), &o.top, &o.Call)
 }
 
 // prepare returns the context of the call, of which the time is bounded until stop.
-func (o *outgoing) prepare(ctx context.Context) (_ context.Context, stop context.CancelFunc, err error) {
+func (o *outgoingCall) prepare(ctx context.Context) (_ context.Context, stop context.CancelFunc, err error) {
 	stop = func() {}
 	if o.Peer.p == nil {
 		return ctx, stop, noPeer(o.m.name)
@@ -57,7 +57,7 @@ func (o *outgoing) prepare(ctx context.Context) (_ context.Context, stop context
 		}
 	}
 	o.caller = ctx
-	if c, ok := ctx.Value(metaKey{}).(carried); ok {
+	if c, ok := ctx.Value(metaKey{}).(metaFromContext); ok {
 		if c.err != nil {
 			return ctx, stop, &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: c.err}
 		}
@@ -66,8 +66,8 @@ func (o *outgoing) prepare(ctx context.Context) (_ context.Context, stop context
 	return ctx, stop, nil
 }
 
-// interceptors returns what wraps the call: those of the node around those of the method.
-func (o *outgoing) interceptors(n *Node) []Interceptor {
+// allInterceptors returns what wraps the call: those of the node around those of the method.
+func (o *outgoingCall) allInterceptors(n *Node) []Interceptor {
 	switch ofNode, ofMethod := n.cfg.ClientInterceptors, o.m.o.interceptors; {
 	case len(ofMethod) == 0:
 		return ofNode
@@ -78,12 +78,12 @@ func (o *outgoing) interceptors(n *Node) []Interceptor {
 	}
 }
 
-// through runs interceptors, and the attempts that they make, in s, which c is of.
-func (o *outgoing) through(ctx context.Context, is []Interceptor, s *scope, c *Call) (err error) {
+// runInterceptors runs interceptors, and the attempts that they make, in s, which c is of.
+func (o *outgoingCall) runInterceptors(ctx context.Context, is []Interceptor, s *callScope, c *Call) (err error) {
 	returned := false
 	defer func() {
-		if quiet := o.close(s); quiet != nil {
-			_ = o.home.n.await(context.Background(), o.home.i, quiet)
+		if quiet := o.closeScope(s); quiet != nil {
+			_ = o.home.n.awaitDone(context.Background(), o.home.i, quiet)
 		}
 		if len(is) > 0 {
 			o.taking.Lock()
@@ -94,14 +94,14 @@ func (o *outgoing) through(ctx context.Context, is []Interceptor, s *scope, c *C
 			return
 		}
 		if err != nil {
-			err = o.tells(ctx, s, o.m.name, err)
+			err = o.withFate(ctx, s, o.m.name, err)
 		}
 	}()
 	if len(is) == 0 {
-		err = o.attempt(ctx, s, c)
+		err = o.callOnce(ctx, s, c)
 	} else {
 		err = is[0](ctx, c, func(ctx context.Context) error {
-			in := &nested{scope: scope{up: s, fate: NotRun}}
+			in := &nestedScope{callScope: callScope{up: s, fate: NotRun}}
 			o.taking.Lock()
 			in.call, in.before = *c, s.answers
 			if c.Out != nil { // others at once have theirs
@@ -111,8 +111,8 @@ func (o *outgoing) through(ctx context.Context, is []Interceptor, s *scope, c *C
 			}
 			o.taking.Unlock()
 			err := errNextLate // if it does not return
-			defer func() { o.back(c, s, in, err) }()
-			err = o.through(ctx, is[1:], &in.scope, &in.call)
+			defer func() { o.resultFor(c, s, in, err) }()
+			err = o.runInterceptors(ctx, is[1:], &in.callScope, &in.call)
 			return err
 		})
 	}
@@ -120,9 +120,9 @@ func (o *outgoing) through(ctx context.Context, is []Interceptor, s *scope, c *C
 	return err
 }
 
-// back gives an interceptor, which is in s, what is known after next. What an attempt that was overtaken leaves says nothing of the answer:
+// resultFor gives an interceptor, which is in s, what is known after next. What an attempt that was overtaken leaves says nothing of the answer:
 // neither after an error, nor when another next has succeeded since this one began; and nothing is said once the interceptor has returned.
-func (o *outgoing) back(to *Call, s *scope, in *nested, err error) {
+func (o *outgoingCall) resultFor(to *Call, s *callScope, in *nestedScope, err error) {
 	o.taking.Lock()
 	defer o.taking.Unlock()
 	if s.settled {
@@ -142,27 +142,27 @@ func (o *outgoing) back(to *Call, s *scope, in *nested, err error) {
 	to.ResponseMetadata, to.BytesMoved = from.ResponseMetadata, from.BytesMoved
 }
 
-// attempt makes the call once.
-func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
+// callOnce makes the call once.
+func (o *outgoingCall) callOnce(ctx context.Context, s *callScope, c *Call) (err error) {
 	x := exchange{o: o, c: c}
 	defer func() { x.finish(&err) }() // deferred: a codec may panic, or end the goroutine
-	if err = x.begin(ctx, s); err != nil {
+	if err = x.prepareHandle(ctx, s); err != nil {
 		return err
 	}
-	return x.take(x.ctx, x.h.Call(x.ctx, x.in, nil))
+	return x.takeAnswer(x.ctx, x.h.Call(x.ctx, x.in, nil))
 }
 
-// whole reports why another attempt would not get all that the call lends: what a Reader has given, or a Writer has taken, is gone.
-func (o *outgoing) whole() error {
-	if why := o.spent(); why != "" {
+// checkWhole reports why another attempt would not get all that the call lends: what a Reader has given, or a Writer has taken, is gone.
+func (o *outgoingCall) checkWhole() error {
+	if why := o.spentReason(); why != "" {
 		return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: na.WithText(ErrInvalid, why)}
 	}
 	return nil
 }
 
-// decode decodes the answer that h has got for c. Memory that the caller gave is used once: decoders add to maps, and what is there may
+// decodeAnswer decodes the answer that h has got for c. Memory that the caller gave is used once: decoders add to maps, and what is there may
 // be the answer.
-func (o *outgoing) decode(c *Call, h *hg.Handle) error {
+func (o *outgoingCall) decodeAnswer(c *Call, h *hg.Handle) error {
 	if o.reply == nil {
 		return nil
 	}
@@ -172,31 +172,31 @@ func (o *outgoing) decode(c *Call, h *hg.Handle) error {
 	o.taken = true
 	if c.Out == nil || c.Out == o.Call.Out { // there is no interceptor between, and so no other attempt
 		o.into = o.reply
-		return h.Output((*output)(o))
+		return h.Output((*decodedOutput)(o))
 	}
 	out := reflect.ValueOf(c.Out).Elem()
 	if again {
 		out.SetZero()
 	}
 	o.into = c.Out
-	return h.Output((*output)(o))
+	return h.Output((*decodedOutput)(o))
 }
 
-// end takes back what was lent, and says how far the Sinks were filled.
-func (l *loans) end(o *outgoing, c *Call, err error) error {
+// takeBack takes back what was lent, and says how far the Sinks were filled.
+func (l *loanSet) takeBack(o *outgoingCall, c *Call, err error) error {
 	left := false
 	for _, g := range l.pumps {
 		left = g.close() || left
-		if _, failed := g.pumped(); failed != nil && err != nil && !errors.Is(err, failed) {
+		if _, failed := g.pumpedBytes(); failed != nil && err != nil && !errors.Is(err, failed) {
 			err = failedBy(err, failed)
 		}
 	}
 	o.taking.Lock()
 	defer o.taking.Unlock()
-	c.BytesMoved = l.moved()
-	o.spend(l.spent(), left)
+	c.BytesMoved = l.movedBytes()
+	o.addSpent(l.spentBytes(), left)
 	for _, h := range l.handles {
-		l.revoke(h)
+		l.revokeHandle(h)
 	}
 	for _, g := range l.pumps {
 		g.release()
@@ -205,7 +205,7 @@ func (l *loans) end(o *outgoing, c *Call, err error) error {
 		_ = m.Close()
 	}
 	if err == nil {
-		err = l.fill()
+		err = l.fillSinks()
 	}
 	for _, s := range l.sinks {
 		switch {

@@ -6,8 +6,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// call makes the call for the goroutine of the program that asked for it. When it returns nothing of it is under way.
-func (o *outgoing) call(ctx context.Context) error {
+// callNow makes the call for the goroutine of the program that asked for it. When it returns nothing of it is under way.
+func (o *outgoingCall) callNow(ctx context.Context) error {
 	if o.isPlain() {
 		return o.callPlain(ctx)
 	}
@@ -16,32 +16,32 @@ func (o *outgoing) call(ctx context.Context) error {
 
 // isPlain reports whether only the goroutine that makes the call can reach it: there is no interceptor, which might keep the Call or make
 // several attempts, and nothing is lent. A Future, which others may cancel, is not asked.
-func (o *outgoing) isPlain() bool {
+func (o *outgoingCall) isPlain() bool {
 	return o.home != nil && len(o.home.n.cfg.ClientInterceptors) == 0 && len(o.m.o.interceptors) == 0 && !o.lends
 }
 
 // callPlain makes a call that isPlain: one attempt, without a lock and without what control keeps for those who end a call from outside.
-func (o *outgoing) callPlain(ctx context.Context) (err error) {
+func (o *outgoingCall) callPlain(ctx context.Context) (err error) {
 	ctx, stop, err := o.prepare(ctx)
 	defer stop()
 	if err != nil {
 		return err
 	}
 	if err = o.attemptPlain(ctx); err != nil {
-		return o.tells(ctx, &o.top, o.m.name, err)
+		return o.withFate(ctx, &o.top, o.m.name, err)
 	}
 	return nil
 }
 
 // attemptPlain is the attempt of callPlain.
-func (o *outgoing) attemptPlain(ctx context.Context) (err error) {
+func (o *outgoingCall) attemptPlain(ctx context.Context) (err error) {
 	p := o.Peer.p
 	n := p.n
 	id, err := n.idOf(o.m)
 	if err != nil {
 		return err
 	}
-	t, err := p.depart(&o.Call)
+	t, err := p.acquireAddr(&o.Call)
 	if err != nil {
 		return err
 	}
@@ -50,9 +50,9 @@ func (o *outgoing) attemptPlain(ctx context.Context) (err error) {
 		if h != nil {
 			_ = h.Close()
 		}
-		p.arrive(t, err)
+		p.finishAttempt(t, err)
 	}()
-	if h, err = n.handle(p.i, t.at.addr, id); err != nil {
+	if h, err = n.takeHandle(p.i, t.at.addr, id); err != nil {
 		return err
 	}
 	meta := o.Metadata.WithoutOwn()
@@ -64,12 +64,12 @@ func (o *outgoing) attemptPlain(ctx context.Context) (err error) {
 	err = h.Call(ctx, o.In, nil)
 	if err == nil && o.reply != nil {
 		o.into = o.reply
-		err = h.Output((*output)(o))
+		err = h.Output((*decodedOutput)(o))
 	}
 	if !meta.IsZero() {
 		_ = h.SetMeta(hg.Metadata{}) // of the next call
 	}
-	n.keep(p.i, h)
+	n.keepHandle(p.i, h)
 	h = nil
 	return err
 }

@@ -16,18 +16,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// serve registers a handler.
-func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
+// registerHandler registers a handler.
+func (n *Node) registerHandler(m *method, h hg.Handler, isNil bool) {
 	if isNil {
 		panic(fmt.Sprintf("qs: method %s: the handler is nil", m.name))
 	}
-	is, c := n.describe(m), n.codecOf(m)
+	is, c := n.describeDefinition(m), n.codecOf(m)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := n.define(m.name, is); err != nil {
+	if err := n.useDefinition(m.name, is); err != nil {
 		panic(fmt.Sprintf("qs: method %s: %v", m.name, err))
 	}
-	rpc := hg.RPC{Name: m.name, Handler: n.clients.handler(h), OneWay: m.oneWay, Inline: m.o.inline, MaxActive: m.o.maxConcurrent, Queue: m.o.maxQueue, Timeout: m.o.timeout, Codec: c, Shape: m.shape}
+	rpc := hg.RPC{Name: m.name, Handler: n.clients.limitHandler(h), OneWay: m.oneWay, Inline: m.o.inline, MaxActive: m.o.maxConcurrent, Queue: m.o.maxQueue, Timeout: m.o.timeout, Codec: c, Shape: m.shape}
 	if was, ok := n.class.Registered(m.name); ok && was.Handler != nil { // one without was called from here
 		panic(fmt.Sprintf("qs: the node serves a method called %s already; Handle is called once for each name", m.name))
 	}
@@ -42,7 +42,7 @@ func (n *Node) authorize(ctx context.Context, from Caller, rpc *hg.RPC) error {
 	if !ok {
 		return Errorf(ErrPermission, "the request has ended")
 	}
-	p := &peer{n: n, i: r.HG().ID(), only: &place{addr: from.Addr}}
+	p := &peer{n: n, i: r.HG().ID(), only: &backend{addr: from.Addr}}
 	return n.cfg.Authorize(ctx, &Call{Method: rpc.Name, Peer: Peer{p}, Metadata: r.Meta().WithoutOwn(), Attempt: 1, in: r})
 }
 
@@ -58,27 +58,27 @@ type request struct {
 	flushed   bool // the Sinks, with this error
 	unflushed error
 
-	mu    sync.Mutex            // guards the fields below, and is held where asked is set
-	asked atomic.Pointer[asked] // nil until somebody has asked
-	begun bool                  // the handler has been called,
-	quiet chan struct{}         // and is running; closed when it has returned
-	over  bool                  // the interceptors have returned
+	mu    sync.Mutex                  // guards the fields below, and is held where asked is set
+	asked atomic.Pointer[handlerMeta] // nil until somebody has asked
+	begun bool                        // the handler has been called,
+	quiet chan struct{}               // and is running; closed when it has returned
+	over  bool                        // the interceptors have returned
 }
 
-// An asked is what an interceptor, or a handler by CallFrom, has asked for.
-type asked struct {
+// An handlerMeta is what an interceptor, or a handler by CallFrom, has asked for.
+type handlerMeta struct {
 	Call
 	from  peer
-	place place
+	place backend
 }
 
-// call returns the Call of s.
-func (s *request) call() *Call {
+// callOf returns the Call of s.
+func (s *request) callOf() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := s.asked.Load()
 	if a == nil {
-		a = &asked{from: peer{n: s.n, i: s.r.HG().ID()}, place: place{addr: s.r.Peer()}}
+		a = &handlerMeta{from: peer{n: s.n, i: s.r.HG().ID()}, place: backend{addr: s.r.Peer()}}
 		a.from.only = &a.place
 		a.Call = Call{Method: s.m.name, Idempotent: s.m.o.idempotent, Peer: Peer{&a.from}, Metadata: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r, lends: len(s.m.fields) > 0 || s.m.streams != nil}
 		s.asked.Store(a)
@@ -86,14 +86,14 @@ func (s *request) call() *Call {
 	return &a.Call
 }
 
-// input decodes the input, and makes its Sources and Sinks usable. An error is one of a request that has not run.
-func (s *request) input() (err error) {
+// decodeInput decodes the input, and makes its Sources and Sinks usable. An error is one of a request that has not run.
+func (s *request) decodeInput() (err error) {
 	meta := s.r.Meta()
-	if err = s.m.agree(s.r); err == nil {
-		err = named(meta, s.r.Input((*input)(s)))
+	if err = s.m.checkAgreement(s.r); err == nil {
+		err = withField(meta, s.r.Input((*decodedInput)(s)))
 	}
 	if err == nil || errors.Is(err, codec.ErrUnknownField) { // which may be what is lent
-		s.attach()
+		s.attachLent()
 		if lost := s.m.checkTickets(meta, s.lent); lost != nil {
 			err = lost
 		}
@@ -117,7 +117,7 @@ func (s *request) Report(c *inspect.Call) {
 		if t == nil {
 			continue
 		}
-		c.Moved += t.moved()
+		c.Moved += t.movedBytes()
 		c.Size += t.size()
 		known = known && !t.isStream() && s.lent[i].sink == nil // the handler may fill as little of that as it likes
 	}
@@ -126,8 +126,8 @@ func (s *request) Report(c *inspect.Call) {
 	}
 }
 
-// A handling is a handler with its input.
-type handling interface {
+// A typedHandler is a handler with its input.
+type typedHandler interface {
 	handle(ctx context.Context) error
 }
 
@@ -135,35 +135,35 @@ type handlingFunc func(ctx context.Context) error
 
 func (f handlingFunc) handle(ctx context.Context) error { return f(ctx) }
 
-// run runs the handler within the interceptors.
-func (s *request) run(h handling) error {
+// runHandler runs the handler within the interceptors.
+func (s *request) runHandler(h typedHandler) error {
 	is := s.n.cfg.ServerInterceptors
 	if len(is) == 0 {
 		return h.handle(s)
 	}
-	return s.within(is, h)
+	return s.runWithin(is, h)
 }
 
-// within runs the handler within interceptors.
-func (s *request) within(is []Interceptor, h handling) error {
+// runWithin runs the handler within interceptors.
+func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 	ctx, leave := context.WithCancel(s)
 	defer leave()
 	returned := false
 	defer func() { // before the panic, or the end of the goroutine, is answered as that of a handler
-		if !returned && !s.close(leave) && !s.m.oneWay {
+		if !returned && !s.closeHandler(leave) && !s.m.oneWay {
 			_ = s.r.RespondError(hg.Refuse(hg.Errorf(hg.ErrPanic,
 				"an interceptor of %s panicked, or ended its goroutine, before the handler began; the target's log has it", s.m.name)), nil)
 		}
 	}()
-	err := chain(ctx, is, s.call(), func(ctx context.Context) error {
-		if err := s.begin(); err != nil {
+	err := chainAround(ctx, is, s.callOf(), func(ctx context.Context) error {
+		if err := s.checkBegin(); err != nil {
 			return err
 		}
-		defer s.returned()
+		defer s.onReturn()
 		s.ctx = ctx
 		return h.handle(ctx)
 	})
-	if returned = true; !s.close(leave) {
+	if returned = true; !s.closeHandler(leave) {
 		err = hg.Refuse(err)
 	}
 	return err
@@ -171,8 +171,8 @@ func (s *request) within(is []Interceptor, h handling) error {
 
 var errNextAgain = na.WithText(ErrInvalid, "a server's interceptor calls next once: the handler has begun")
 
-// begin reports why the handler does not begin.
-func (s *request) begin() error {
+// checkBegin reports why the handler does not begin.
+func (s *request) checkBegin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -185,8 +185,8 @@ func (s *request) begin() error {
 	return nil
 }
 
-// returned is the end of the handler.
-func (s *request) returned() {
+// onReturn is the end of the handler.
+func (s *request) onReturn() {
 	s.mu.Lock()
 	late := s.over
 	close(s.quiet)
@@ -196,16 +196,16 @@ func (s *request) returned() {
 	}
 }
 
-// close has no handler begin any more, and reports whether one has. If it is running, on a goroutine of an interceptor, its
+// closeHandler has no handler begin any more, and reports whether one has. If it is running, on a goroutine of an interceptor, its
 // context ends, and it is waited for.
-func (s *request) close(leave func()) (begun bool) {
+func (s *request) closeHandler(leave func()) (begun bool) {
 	s.mu.Lock()
 	s.over = true
 	begun, quiet := s.begun, s.quiet
 	s.mu.Unlock()
-	if begun && !closed(quiet) {
+	if begun && !isClosed(quiet) {
 		leave()
-		_ = s.n.await(context.Background(), s.r.HG().ID(), quiet)
+		_ = s.n.awaitDone(context.Background(), s.r.HG().ID(), quiet)
 	}
 	return begun
 }
@@ -218,8 +218,8 @@ func (s *request) handlerContext() context.Context {
 	return s.ctx
 }
 
-// flush ends the use of Sinks, until ctx ends. It is done once, within the interceptors: they get its error.
-func (s *request) flush(ctx context.Context) (err error) {
+// flushSinks ends the use of Sinks, until ctx ends. It is done once, within the interceptors: they get its error.
+func (s *request) flushSinks(ctx context.Context) (err error) {
 	if s.flushed {
 		return s.unflushed
 	}
@@ -245,8 +245,8 @@ func (s *request) answerMeta() (m hg.Metadata) {
 	return m
 }
 
-// say sets the metadata of the answer, with a value under a name of this package's, unless that is empty.
-func (s *request) say(name, value string) (err error) {
+// setAnswerMeta sets the metadata of the answer, with a value under a name of this package's, unless that is empty.
+func (s *request) setAnswerMeta(name, value string) (err error) {
 	m := s.answerMeta()
 	if value != "" {
 		if m, err = m.WithOwn(name, value); err != nil {
@@ -259,19 +259,19 @@ func (s *request) say(name, value string) (err error) {
 	return s.r.SetOutputMeta(m)
 }
 
-// failed is the end of a handler with an error.
-func (s *request) failed(err error) error {
+// onFailure is the end of a handler with an error.
+func (s *request) onFailure(err error) error {
 	_ = s.r.SetOutputMeta(s.answerMeta()) // the answer matters more
 	return err
 }
 
-// end ends the use of the Sources and Sinks, and returns the share of the client: the handler has returned, or panics.
-func (s *request) end() {
+// endLent ends the use of the Sources and Sinks, and returns the share of the client: the handler has returned, or panics.
+func (s *request) endLent() {
 	for i := range s.lent {
 		s.lent[i].end()
 	}
 	if len(s.n.clients.limits) > 0 {
-		s.n.clients.leave(s.r)
+		s.n.clients.returnShare(s.r)
 	}
 }
 
@@ -293,7 +293,7 @@ func (s *request) Err() error { return s.r.Context().Err() }
 func (s *request) Value(key any) any {
 	switch key {
 	case callKey{}:
-		return s.call()
+		return s.callOf()
 	case drainKey{}:
 		return s.n.life
 	}
@@ -302,8 +302,8 @@ func (s *request) Value(key any) any {
 
 // A lentField is a Source or a Sink of a request.
 type lentField struct {
-	source *pulled
-	sink   *pushed
+	source *pulledSource
+	sink   *pushedSink
 	filled sinkFill // of a Sink, when the handler has ended
 }
 
@@ -318,8 +318,8 @@ func (l *lentField) ticket() *ticket {
 	return nil
 }
 
-// attach makes the Sources and Sinks in the input usable, until end.
-func (s *request) attach() {
+// attachLent makes the Sources and Sinks in the input usable, until end.
+func (s *request) attachLent() {
 	if len(s.m.fields) == 0 {
 		return
 	}

@@ -48,7 +48,7 @@ func ExampleDefine() {
 		qs.Idempotent(), qs.Retry(qs.RetryPolicy{Attempts: 5}), // callers: it may run twice; repeat it
 		qs.MaxConcurrent(8), qs.MaxQueue(32), // the server: 8 handlers at a time, and 32 requests that wait
 		qs.Timeout(time.Second)) // the server: a handler's ctx ends then
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		square.Handle(n, func(_ context.Context, n int) (int, error) { return n * n, nil })
 	})
 	defer stop()
@@ -62,7 +62,7 @@ func ExampleDefine() {
 // A handler that takes too long ends by itself, and its caller gets ErrTimeout.
 func ExampleTimeout() {
 	slow := qs.Define[int, int]("example/slow", qs.Timeout(10*time.Millisecond))
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		slow.Handle(n, func(ctx context.Context, _ int) (int, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
@@ -79,7 +79,7 @@ func ExampleCallAll() {
 	where := qs.Define[string, string]("example/where")
 	var peers []qs.Peer
 	for _, city := range []string{"Paris", "Rome"} {
-		to, stop := serving(qs.Config{}, func(n *qs.Node) {
+		to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 			where.Handle(n, func(context.Context, string) (string, error) { return city, nil })
 		})
 		defer stop()
@@ -93,7 +93,7 @@ func ExampleCallAll() {
 // The first of several calls is enough; the others are abandoned.
 func ExampleWaitFirst() {
 	sleep := qs.Define[time.Duration, string]("example/sleep")
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		sleep.Handle(n, func(ctx context.Context, d time.Duration) (string, error) {
 			select {
 			case <-time.After(d):
@@ -112,7 +112,7 @@ func ExampleWaitFirst() {
 // Refuse says that nothing was done: the call may be repeated, whatever the method.
 func ExampleRefuse() {
 	charge := qs.Define[int, string]("example/charge")
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		charge.Handle(n, func(_ context.Context, cents int) (string, error) {
 			if cents > 100 {
 				return "", qs.Refuse(qs.Errorf(qs.ErrExhausted, "the day's limit is reached"))
@@ -130,7 +130,7 @@ func ExampleRefuse() {
 func ExampleWithDetail() {
 	type quota struct{ Used, Limit int }
 	store := qs.Define[string, string]("example/store")
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		store.Handle(n, func(context.Context, string) (string, error) {
 			return "", qs.WithDetail(qs.Errorf(qs.ErrDenied, "full"), quota{100, 100})
 		})
@@ -144,7 +144,7 @@ func ExampleWithDetail() {
 // Metadata travels beside the input.
 func ExampleWithMetadata() {
 	tenant := qs.Define[string, string]("example/tenant")
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		tenant.Handle(n, func(ctx context.Context, _ string) (string, error) {
 			name, _ := qs.Metadata(ctx, "tenant")
 			return name, nil
@@ -158,14 +158,14 @@ func ExampleWithMetadata() {
 // The second server is asked when the first does not answer in time.
 func ExampleHedge() {
 	answer := qs.Define[int, string]("example/hedged", qs.Idempotent(), qs.Hedge(time.Millisecond))
-	hangs, stop := serving(qs.Config{}, func(n *qs.Node) {
+	hangs, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		answer.Handle(n, func(ctx context.Context, _ int) (string, error) {
 			<-ctx.Done() // abandoned
 			return "", context.Cause(ctx)
 		})
 	})
 	defer stop()
-	works, stop2 := serving(qs.Config{}, func(n *qs.Node) {
+	works, stop2 := typedRequest(qs.Config{}, func(n *qs.Node) {
 		answer.Handle(n, func(context.Context, int) (string, error) { return "from the second", nil })
 	})
 	defer stop2()
@@ -227,7 +227,7 @@ func ExampleDraining() {
 // The caller sends items, and the handler answers once.
 func ExampleUpload() {
 	sum := qs.DefineUpload[string, int, int]("example/sum")
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		sum.Handle(n, func(_ context.Context, _ string, items *qs.Receiver[int]) (total int, err error) {
 			for n, err := range items.All() {
 				if err != nil {
@@ -253,7 +253,7 @@ func ExampleUpload() {
 // Both sides send items.
 func ExampleDuplex() {
 	twice := qs.DefineDuplex[string, int, int]("example/twice")
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		twice.Handle(n, func(_ context.Context, _ string, s *qs.DuplexServer[int, int]) error {
 			for n, err := range s.All() {
 				if err != nil {
@@ -326,7 +326,7 @@ func ExampleConfig_authorize() {
 // A handler asks who has called. Name is verified by TLS, and empty without; Process is what the caller calls itself.
 func ExampleCallerFrom() {
 	who := qs.Define[string, string]("example/who")
-	to, stop := serving(qs.Config{Name: "billing-7"}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{Name: "billing-7"}, func(n *qs.Node) {
 		who.Handle(n, func(ctx context.Context, _ string) (string, error) {
 			caller := qs.CallerFrom(ctx)
 			return fmt.Sprintf("%q %q over %s", caller.Name, caller.Process, caller.Transport), nil

@@ -13,8 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// serving opens a server for an example, which ends with stop, and a client of it.
-func serving(cfg qs.Config, register func(n *qs.Node)) (to qs.Peer, stop func()) {
+// typedRequest opens a server for an example, which ends with stop, and a client of it.
+func typedRequest(cfg qs.Config, register func(n *qs.Node)) (to qs.Peer, stop func()) {
 	server, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	if err != nil {
 		panic(err)
@@ -40,7 +40,7 @@ func serving(cfg qs.Config, register func(n *qs.Node)) (to qs.Peer, stop func())
 // A handler sends rows, and the caller loops over them. A break ends the handler's context.
 func ExampleStream() {
 	primes := qs.DefineStream[int, int]("example/primes")
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		primes.Handle(n, func(ctx context.Context, from int, send func(int) error) error {
 		next:
 			for p := from; ; p++ {
@@ -79,7 +79,7 @@ func ExampleSource() {
 		Body qs.Source
 	}
 	put := qs.Define[upload, int64]("example/put")
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		put.Handle(n, func(ctx context.Context, in upload) (int64, error) {
 			return io.Copy(io.Discard, in.Body.Reader(ctx))
 		})
@@ -101,7 +101,7 @@ func ExampleSink() {
 		Into qs.Sink
 	}
 	get := qs.Define[download, string]("example/get")
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		get.Handle(n, func(ctx context.Context, in download) (string, error) {
 			_, err := io.WriteString(in.Into.Writer(ctx), "hello, "+in.Name)
 			return "text/plain", err
@@ -124,7 +124,7 @@ func ExampleSink() {
 func ExampleRetry() {
 	count := qs.Define[string, int]("example/count")
 	calls := 0
-	to, stop := serving(qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}},
+	to, stop := typedRequest(qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}},
 		func(n *qs.Node) {
 			count.Handle(n, func(context.Context, string) (int, error) {
 				if calls++; calls < 3 {
@@ -141,7 +141,7 @@ func ExampleRetry() {
 // A handler gives its errors a code, and the caller asks for it.
 func ExampleErrorf() {
 	find := qs.Define[string, string]("example/find")
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		find.Handle(n, func(_ context.Context, key string) (string, error) {
 			return "", qs.Errorf(qs.ErrNotFound, "no key %q", key)
 		})
@@ -156,7 +156,7 @@ func ExampleErrorf() {
 func ExampleFuture_Withdraw() {
 	work := qs.Define[string, string]("example/work", qs.MaxConcurrent(1))
 	begun, release := make(chan string, 2), make(chan struct{})
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		work.Handle(n, func(_ context.Context, what string) (string, error) {
 			begun <- what
 			<-release
@@ -186,7 +186,7 @@ func ExampleInterceptor() {
 		fmt.Println(c.Method, *c.In.(*string), *c.Out.(*string), err)
 		return err
 	}
-	to, stop := serving(qs.Config{ClientInterceptors: []qs.Interceptor{tell}}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{ClientInterceptors: []qs.Interceptor{tell}}, func(n *qs.Node) {
 		Greet.Handle(n, func(_ context.Context, name string) (string, error) { return "hello, " + name, nil })
 	})
 	defer stop()
@@ -208,7 +208,7 @@ func ExampleLoadTLS() {
 // The deadline of a call travels, and the context of its handler ends with it.
 func ExampleMethod_Call() {
 	wait := qs.Define[int, int]("example/wait")
-	to, stop := serving(qs.Config{}, func(n *qs.Node) {
+	to, stop := typedRequest(qs.Config{}, func(n *qs.Node) {
 		wait.Handle(n, func(ctx context.Context, _ int) (int, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
@@ -228,9 +228,9 @@ func ExampleLeastLoaded() {
 	serve := func(n *qs.Node) {
 		answer.Handle(n, func(context.Context, int) (string, error) { return "done", nil })
 	}
-	one, stop := serving(qs.Config{}, serve)
+	one, stop := typedRequest(qs.Config{}, serve)
 	defer stop()
-	two, stop2 := serving(qs.Config{}, serve)
+	two, stop2 := typedRequest(qs.Config{}, serve)
 	defer stop2()
 	client, err := qs.Open("tcp://", qs.Config{})
 	if err != nil {

@@ -53,7 +53,7 @@ func (n *Node) Streams() int {
 }
 
 // Over reports whether the call has ended.
-func (f *Future[Out]) Over() bool { return f.f.over() }
+func (f *Future[Out]) Over() bool { return f.f.isOver() }
 
 // Addrs returns all addresses that there are now.
 func (p Peer) Addrs() (all []hg.Addr) {
@@ -65,7 +65,7 @@ func (p Peer) Addrs() (all []hg.Addr) {
 	}
 	p.p.mu.Lock()
 	defer p.p.mu.Unlock()
-	p.p.follow(p.p.n.now())
+	p.p.followService(p.p.n.now())
 	for _, at := range p.p.places {
 		all = append(all, at.addr)
 	}
@@ -77,8 +77,8 @@ func (c *Call) Lends() bool { return c.lends }
 
 // UseShare has a client of a name take its share, and return it if it got one; it returns how many names are kept.
 func (n *Node) UseShare(name string) (names int, err error) {
-	if err = n.clients.take(hg.Request{}, name, n.clients.limit(name)); err == nil {
-		n.clients.leave(hg.Request{})
+	if err = n.clients.takeShare(hg.Request{}, name, n.clients.limitOf(name)); err == nil {
+		n.clients.returnShare(hg.Request{})
 	}
 	return len(n.clients.use), err
 }

@@ -22,13 +22,13 @@ func Hedge(delay time.Duration) Interceptor {
 		if !c.Idempotent || c.lends || c.Peer.p == nil || c.Peer.p.only != nil {
 			return next(ctx)
 		}
-		h := &hedge{c: c, home: c.Peer.p, ctx: ctx, next: next}
+		h := &hedgedCall{c: c, home: c.Peer.p, ctx: ctx, next: next}
 		return h.run(delay)
 	}
 }
 
-// A hedge is a call that may be made twice.
-type hedge struct {
+// A hedgedCall is a call that may be made twice.
+type hedgedCall struct {
 	c    *Call
 	home *peer
 	ctx  context.Context
@@ -42,29 +42,29 @@ type hedge struct {
 	panic  any   // the second has panicked
 }
 
-func (h *hedge) run(delay time.Duration) error {
+func (h *hedgedCall) run(delay time.Duration) error {
 	n := h.home.n
 	ctx, stop := context.WithCancel(h.ctx)
 	defer stop()
-	defer n.after(h.ctx, delay, func() { h.beside(stop) })()
+	defer n.runAfter(h.ctx, delay, func() { h.runSecond(stop) })()
 	err := h.next(ctx)
-	second := h.end(answers(err))
+	second := h.endFirst(isAnswered(err))
 	if second == nil {
 		return err
 	}
-	_ = n.await(context.Background(), h.home.i, second) // it ends soon: it was stopped, or the call ends with ctx
+	_ = n.awaitDone(context.Background(), h.home.i, second) // it ends soon: it was stopped, or the call ends with ctx
 	if h.panic != nil {
 		panic(h.panic)
 	}
-	if answers(err) || !answers(h.err) && FateOf(err) != NotRun {
+	if isAnswered(err) || !isAnswered(h.err) && FateOf(err) != NotRun {
 		return err
 	}
 	return h.err
 }
 
-// answers reports whether err is the end of a call that was answered: by output, or by a handler. What came when this side had ended
+// isAnswered reports whether err is the end of a call that was answered: by output, or by a handler. What came when this side had ended
 // the call is no answer: the handler may have said no more than that.
-func answers(err error) bool {
+func isAnswered(err error) bool {
 	if err == nil {
 		return true
 	}
@@ -72,9 +72,9 @@ func answers(err error) bool {
 	return ok && !r.Refused && FateOf(err) == Ran && !errors.Is(err, ErrCanceled) && !errors.Is(err, ErrTimeout)
 }
 
-// end is the end of the first attempt, and of the second too if that is not needed. It returns what is closed at the end of the second,
+// endFirst is the end of the first attempt, and of the second too if that is not needed. It returns what is closed at the end of the second,
 // nil if there is none.
-func (h *hedge) end(answered bool) <-chan struct{} {
+func (h *hedgedCall) endFirst(answered bool) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.over = true
@@ -84,10 +84,10 @@ func (h *hedge) end(answered bool) <-chan struct{} {
 	return h.second
 }
 
-// beside makes the second attempt, which stops the first when it is answered.
-func (h *hedge) beside(stop func()) {
+// runSecond makes the second attempt, which stops the first when it is answered.
+func (h *hedgedCall) runSecond(stop func()) {
 	h.mu.Lock()
-	if h.over || h.ctx.Err() != nil || !h.c.Peer.elsewhere(h.c) {
+	if h.over || h.ctx.Err() != nil || !h.c.Peer.hasOtherBackend(h.c) {
 		h.mu.Unlock()
 		return
 	}
@@ -105,7 +105,7 @@ func (h *hedge) beside(stop func()) {
 	}()
 	h.err = errNextLate // if next does not return
 	h.err = h.next(ctx)
-	if answers(h.err) {
+	if isAnswered(h.err) {
 		stop()
 	}
 }

@@ -40,12 +40,12 @@ import (
 // whatever error an interceptor returns instead.
 type Interceptor func(ctx context.Context, c *Call, next func(context.Context) error) error
 
-// chain runs is around last.
-func chain(ctx context.Context, is []Interceptor, c *Call, last func(context.Context) error) error {
+// chainAround runs is around last.
+func chainAround(ctx context.Context, is []Interceptor, c *Call, last func(context.Context) error) error {
 	if len(is) == 0 {
 		return last(ctx)
 	}
-	return is[0](ctx, c, func(ctx context.Context) error { return chain(ctx, is[1:], c, last) })
+	return is[0](ctx, c, func(ctx context.Context) error { return chainAround(ctx, is[1:], c, last) })
 }
 
 // LogCalls returns an interceptor, for either side, that logs each call when it has ended: at

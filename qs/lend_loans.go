@@ -17,8 +17,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// loans is what one attempt has lent.
-type loans struct {
+// loanSet is what one attempt has lent.
+type loanSet struct {
 	n       *Node
 	hctx    *hg.Context
 	m       *method
@@ -33,12 +33,12 @@ type loans struct {
 
 // A lentSink is a Sink of an attempt.
 type lentSink struct {
-	*sink
+	*sinkState
 	told bool // it has a ticket: the answer says how far it was filled
 }
 
-// lend returns a pointer to a copy of the input in which Sources and Sinks can be encoded.
-func (l *loans) lend(in any) (any, error) {
+// lendInput returns a pointer to a copy of the input in which Sources and Sinks can be encoded.
+func (l *loanSet) lendInput(in any) (any, error) {
 	own := reflect.New(reflect.TypeOf(in).Elem())
 	own.Elem().Set(reflect.ValueOf(in).Elem())
 	for _, f := range l.m.fields {
@@ -47,13 +47,13 @@ func (l *loans) lend(in any) (any, error) {
 			if at.s == nil {
 				continue
 			}
-			wire, err := l.source(at.s)
+			wire, err := l.lendSource(at.s)
 			if err != nil {
 				return nil, err
 			}
 			at.s = nil
-			if t := l.ticket(f, wire); t != nil {
-				at.s = &source{lent: t}
+			if t := l.newTicket(f, wire); t != nil {
+				at.s = &sourceState{lent: t}
 			}
 		case *Sink:
 			if at.s == nil {
@@ -62,15 +62,15 @@ func (l *loans) lend(in any) (any, error) {
 			if at.s.into == nil && !at.s.used.CompareAndSwap(false, true) { // a Writer is taken by its pump
 				return nil, errInUse
 			}
-			l.sinks = append(l.sinks, lentSink{sink: at.s})
-			wire, err := l.sink(at.s)
+			l.sinks = append(l.sinks, lentSink{sinkState: at.s})
+			wire, err := l.lendSink(at.s)
 			if err != nil {
 				return nil, err
 			}
 			at.s = nil
-			if t := l.ticket(f, wire); t != nil {
+			if t := l.newTicket(f, wire); t != nil {
 				l.sinks[len(l.sinks)-1].told = true
-				at.s = &sink{lent: t}
+				at.s = &sinkState{lent: t}
 			}
 		}
 	}
@@ -80,8 +80,8 @@ func (l *loans) lend(in any) (any, error) {
 	return &lentInput{own.Interface(), l}, nil
 }
 
-// ticket numbers what travels in the place of a field; nil for nothing.
-func (l *loans) ticket(f field, wire []byte) *lentTicket {
+// newTicket numbers what travels in the place of a field; nil for nothing.
+func (l *loanSet) newTicket(f field, wire []byte) *lentTicket {
 	if len(wire) == 0 {
 		return nil
 	}
@@ -94,37 +94,37 @@ func (l *loans) ticket(f field, wire []byte) *lentTicket {
 	return t
 }
 
-func (l *loans) source(s *source) ([]byte, error) {
+func (l *loanSet) lendSource(s *sourceState) ([]byte, error) {
 	switch {
 	case s.segs != nil:
-		return l.memory(bulk.ReadOnly, s.segs)
+		return l.lendMemory(bulk.ReadOnly, s.segs)
 	case s.file != nil:
-		if unsized(s.file) {
-			return l.stream(&sectionReader{f: s.file}, nil, new(used))
+		if isUnsized(s.file) {
+			return l.lendStream(&sectionReader{f: s.file}, nil, new(streamUse))
 		}
 		m, err := mapFile(s.file, bulk.FileOptions{})
 		if errors.Is(err, errors.ErrUnsupported) {
-			return l.stream(&sectionReader{f: s.file}, nil, new(used))
+			return l.lendStream(&sectionReader{f: s.file}, nil, new(streamUse))
 		}
 		if err != nil {
 			return nil, err
 		}
-		return l.mapped(bulk.ReadOnly, m)
+		return l.lendMapped(bulk.ReadOnly, m)
 	case s.from != nil:
-		return l.stream(s.from, nil, &s.used)
+		return l.lendStream(s.from, nil, &s.used)
 	case s.got != nil:
 		return nil, notInCall("Source")
 	}
 	return nil, errNilSource
 }
 
-func (l *loans) sink(s *sink) ([]byte, error) {
+func (l *loanSet) lendSink(s *sinkState) ([]byte, error) {
 	if s.into == nil {
 		s.filled.Store(0)
 	}
 	switch {
 	case s.segs != nil:
-		return l.memory(bulk.WriteOnly, s.segs)
+		return l.lendMemory(bulk.WriteOnly, s.segs)
 	case s.file != nil:
 		if s.size < 0 {
 			return nil, fmt.Errorf("qs: FileBuffer: a size of %d, want 0 or more: %w", s.size, hg.ErrInvalid)
@@ -141,16 +141,16 @@ func (l *loans) sink(s *sink) ([]byte, error) {
 		}
 		m, err := mapFile(s.file, bulk.FileOptions{Write: true, Length: s.size})
 		if errors.Is(err, errors.ErrUnsupported) {
-			through := &sink{into: &roomWriter{f: s.file, room: s.size}, of: s}
-			l.sinks[len(l.sinks)-1].sink = through
-			return l.stream(nil, through, &through.used)
+			through := &sinkState{into: &roomWriter{f: s.file, room: s.size}, of: s}
+			l.sinks[len(l.sinks)-1].sinkState = through
+			return l.lendStream(nil, through, &through.used)
 		}
 		if err != nil {
 			return nil, err
 		}
-		return l.mapped(bulk.WriteOnly, m)
+		return l.lendMapped(bulk.WriteOnly, m)
 	case s.into != nil:
-		return l.stream(nil, s, &s.used)
+		return l.lendStream(nil, s, &s.used)
 	case s.got != nil:
 		return nil, notInCall("Sink")
 	}
@@ -177,8 +177,8 @@ func (w *roomWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-func (l *loans) memory(access bulk.Access, segs [][]byte) ([]byte, error) {
-	if total(segs) == 0 {
+func (l *loanSet) lendMemory(access bulk.Access, segs [][]byte) ([]byte, error) {
+	if totalLen(segs) == 0 {
 		return []byte{}, nil
 	}
 	h, err := bulk.Create(l.hctx, bulk.Options{Access: access}, segs...)
@@ -189,7 +189,7 @@ func (l *loans) memory(access bulk.Access, segs [][]byte) ([]byte, error) {
 	return h.AppendBinary([]byte{ticketMemory, 0})
 }
 
-func (l *loans) mapped(access bulk.Access, m *bulk.File) ([]byte, error) {
+func (l *loanSet) lendMapped(access bulk.Access, m *bulk.File) ([]byte, error) {
 	l.files = append(l.files, m)
 	if m.Len() == 0 {
 		return []byte{}, nil
@@ -202,8 +202,8 @@ func (l *loans) mapped(access bulk.Access, m *bulk.File) ([]byte, error) {
 	return h.AppendBinary([]byte{ticketMemory, 0})
 }
 
-// stream lends a reader or a writer, by a stream of the call.
-func (l *loans) stream(from io.Reader, into *sink, used *used) ([]byte, error) {
+// lendStream lends a reader or a writer, by a stream of the call.
+func (l *loanSet) lendStream(from io.Reader, into *sinkState, used *streamUse) ([]byte, error) {
 	index := len(l.m.streams) + len(l.pumps)
 	if index == na.MaxStreams {
 		return nil, hg.Errorf(ErrInvalid, "the input has more than %d Readers and Writers, each of which is a stream of the call: lend memory or files, or make several calls", na.MaxStreams-len(l.m.streams))
@@ -220,8 +220,8 @@ func (l *loans) stream(from io.Reader, into *sink, used *used) ([]byte, error) {
 	return appendStreamTicket(nil, index, length), nil
 }
 
-// specs returns what the streams of the call are: those of items, and behind them those of pumps.
-func (l *loans) specs() []hg.StreamSpec {
+// streamSpecs returns what the streams of the call are: those of items, and behind them those of pumps.
+func (l *loanSet) streamSpecs() []hg.StreamSpec {
 	if len(l.pumps) == 0 {
 		return l.m.streams
 	}
@@ -232,8 +232,8 @@ func (l *loans) specs() []hg.StreamSpec {
 	return specs
 }
 
-// bind has the streams of a call that has begun be used.
-func (l *loans) bind(h *hg.Handle) {
+// bindStreams has the streams of a call that has begun be used.
+func (l *loanSet) bindStreams(h *hg.Handle) {
 	var items []*hg.Stream
 	for i := range l.m.streams {
 		items = append(items, h.Stream(i))
@@ -242,20 +242,20 @@ func (l *loans) bind(h *hg.Handle) {
 		g.start(h.Stream(len(items) + i))
 	}
 	if l.streams != nil {
-		l.streams.bind(items)
+		l.streams.bindAttempt(items)
 	}
 }
 
-// take takes the streams of a call that has ended with err; pumps have theirs.
-func (l *loans) take(h *hg.Handle, err error) {
+// takeStreams takes the streams of a call that has ended with err; pumps have theirs.
+func (l *loanSet) takeStreams(h *hg.Handle, err error) {
 	all, _ := hghook.TakeStreams(h).([]*hg.Stream)
 	if l.streams != nil {
-		l.streams.take(all[:min(len(all), len(l.m.streams))], err)
+		l.streams.endAttempt(all[:min(len(all), len(l.m.streams))], err)
 	}
 }
 
-// finish waits, after a call that has succeeded, until the program's writers have got all bytes.
-func (l *loans) finish(ctx context.Context, i int, to hg.Addr) error {
+// finishPumps waits, after a call that has succeeded, until the program's writers have got all bytes.
+func (l *loanSet) finishPumps(ctx context.Context, i int, to hg.Addr) error {
 	for _, g := range l.pumps {
 		if err := g.finish(ctx, l.n, i); err != nil {
 			return hghook.EndedBy(ctx, brokenStream(l.m, to, err))
@@ -264,53 +264,53 @@ func (l *loans) finish(ctx context.Context, i int, to hg.Addr) error {
 	return nil
 }
 
-// lent returns how many bytes are lent; of a stream nobody knows.
-func (l *loans) lent() (n int64) {
+// lentBytes returns how many bytes are lent; of a stream nobody knows.
+func (l *loanSet) lentBytes() (n int64) {
 	for _, h := range l.handles {
 		n += h.Len()
 	}
 	return n
 }
 
-// moved returns how many bytes of what is lent have been moved.
-func (l *loans) moved() (n int64) {
+// movedBytes returns how many bytes of what is lent have been moved.
+func (l *loanSet) movedBytes() (n int64) {
 	for _, h := range l.handles {
 		n += h.Moved()
 	}
 	for _, g := range l.pumps {
-		n += g.passed()
+		n += g.passedBytes()
 	}
 	if l.streams != nil {
-		n += l.streams.moved()
+		n += l.streams.movedBytes()
 	}
 	return n
 }
 
 // Report implements hghook.Reporter.
-func (l *loans) Report(c *inspect.Call) {
-	c.Moved = l.moved()
+func (l *loanSet) Report(c *inspect.Call) {
+	c.Moved = l.movedBytes()
 	if len(l.pumps) == 0 && len(l.sinks) == 0 { // else nobody knows
-		c.Size = l.lent()
+		c.Size = l.lentBytes()
 	}
 	if l.streams != nil {
 		c.Moved, c.Size, c.Flow = 0, 0, l.streams.flow()
 	}
 }
 
-// spent returns how many bytes of readers, writers and items have moved, which no other attempt could move again.
-func (l *loans) spent() (n int64) {
+// spentBytes returns how many bytes of readers, writers and items have moved, which no other attempt could move again.
+func (l *loanSet) spentBytes() (n int64) {
 	for _, g := range l.pumps {
-		k, _ := g.pumped()
+		k, _ := g.pumpedBytes()
 		n += k
 	}
 	if l.streams != nil {
-		n += l.streams.moved()
+		n += l.streams.movedBytes()
 	}
 	return n
 }
 
 // progress grows with each byte that moves, also one that waits to leave.
-func (l *loans) progress() (n int64) {
+func (l *loanSet) progress() (n int64) {
 	for _, h := range l.handles {
 		n += h.Moved()
 	}
@@ -323,34 +323,34 @@ func (l *loans) progress() (n int64) {
 	return n
 }
 
-// revoke ends the use of h by peers.
-func (l *loans) revoke(h *bulk.Handle) {
+// revokeHandle ends the use of h by peers.
+func (l *loanSet) revokeHandle(h *bulk.Handle) {
 	if h.CloseWait(context.Background()) != nil {
-		l.n.drained()
+		l.n.waitDrained()
 	}
 }
 
 // failedBy returns err, of a call, that matches also what its reader or writer has failed with, and reads so unless the target has said it.
 func failedBy(err, failed error) error {
 	if r, ok := hg.RemoteOf(err); ok && strings.Contains(r.Text, failed.Error()) {
-		return saidBefore{err, failed}
+		return repeatedCause{err, failed}
 	}
 	return fmt.Errorf("%w: %w", err, failed)
 }
 
-// A saidBefore is an error whose text has that of its cause.
-type saidBefore struct {
+// A repeatedCause is an error whose text has that of its cause.
+type repeatedCause struct {
 	error
 	cause error
 }
 
-func (e saidBefore) Unwrap() []error { return []error{e.error, e.cause} }
+func (e repeatedCause) Unwrap() []error { return []error{e.error, e.cause} }
 
-// fill takes in what the target says of the Sinks.
-func (l *loans) fill() error {
+// fillSinks takes in what the target says of the Sinks.
+func (l *loanSet) fillSinks() error {
 	filled := l.filled
 	for _, lent := range l.sinks {
-		s, n := lent.sink, sinkFill{}
+		s, n := lent.sinkState, sinkFill{}
 		if lent.told {
 			if len(filled) == 0 {
 				return fmt.Errorf("qs: method %s: the answer says of %d Sinks how far they were filled, there are more: %w", l.m.name, len(l.filled), na.ErrProtocol)

@@ -26,9 +26,9 @@ import (
 type pump struct {
 	hctx *hg.Context
 	log  func(text string, args ...any)
-	from io.Reader // one of these two
-	into *sink     //
-	used *used     // of the Source or the Sink
+	from io.Reader  // one of these two
+	into *sinkState //
+	used *streamUse // of the Source or the Sink
 
 	file  bool // from or into is a file of this package: it does not block for long
 	ended bool // of the goroutine: it has come to its end by itself
@@ -48,9 +48,9 @@ type pump struct {
 // pumpPiece is how many bytes one Read gets at the most. A stream gives and takes no more in one piece.
 const pumpPiece = 256 << 10
 
-// A used says that an attempt uses a reader or a writer of the program. When a Read has given bytes, or was left behind, the next attempt
+// A streamUse says that an attempt uses a reader or a writer of the program. When a Read has given bytes, or was left behind, the next attempt
 // would lack bytes without knowing.
-type used struct {
+type streamUse struct {
 	atomic.Bool
 	spent bool // there is no next one
 }
@@ -60,7 +60,7 @@ var errInUse = na.WithText(ErrInvalid, "another attempt or call uses this Source
 var errSpent = na.WithText(ErrInvalid, "a call before has used bytes of this Reader, or left its Read running: lend a new one")
 
 // newPump returns the pump of one attempt of a call, which has to release it.
-func (n *Node) newPump(hctx *hg.Context, from io.Reader, into *sink, u *used) (*pump, error) {
+func (n *Node) newPump(hctx *hg.Context, from io.Reader, into *sinkState, u *streamUse) (*pump, error) {
 	if !u.CompareAndSwap(false, true) {
 		return nil, errInUse
 	}
@@ -89,7 +89,7 @@ func (g *pump) start(s *hg.Stream) {
 		run = g.fill
 	}
 	g.hctx.NA().Spawn(func() {
-		defer g.returned()
+		defer g.onReturn()
 		run()
 		g.ended = true
 	})
@@ -136,14 +136,14 @@ func (g *pump) close() (left bool) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.left = !closed(g.gone)
+	g.left = !isClosed(g.gone)
 	return g.left
 }
 
 // await reports whether the goroutine ends within d; a negative d is no limit.
 func (g *pump) await(d time.Duration) bool {
 	if g.hctx.NA().Scheduled() { // a coroutine does not wait on a channel
-		over := func() bool { return closed(g.gone) }
+		over := func() bool { return isClosed(g.gone) }
 		_ = g.hctx.WaitFor(context.Background(), d, over)
 		return over()
 	}
@@ -157,7 +157,7 @@ func (g *pump) await(d time.Duration) bool {
 	case <-g.gone:
 		return true
 	case <-t.C:
-		return closed(g.gone)
+		return isClosed(g.gone)
 	}
 }
 
@@ -192,16 +192,16 @@ func (g *pump) setDeadline(at time.Time) (set bool) {
 	return ok && w.SetWriteDeadline(at) == nil
 }
 
-// enter reports whether a Read or a Write may begin.
-func (g *pump) enter() bool {
+// tryEnter reports whether a Read or a Write may begin.
+func (g *pump) tryEnter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.busy = !g.closed
 	return g.busy
 }
 
-// leave notes that a Read or a Write has moved n bytes and has failed with err, if that is not nil. It reports whether to go on.
-func (g *pump) leave(n int, err error) bool {
+// noteMoved notes that a Read or a Write has moved n bytes and has failed with err, if that is not nil. It reports whether to go on.
+func (g *pump) noteMoved(n int, err error) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.busy = false
@@ -243,7 +243,7 @@ func (g *pump) fill() {
 			}
 			continue
 		}
-		if !g.enter() {
+		if !g.tryEnter() {
 			g.s.Commit(0)
 			return
 		}
@@ -255,7 +255,7 @@ func (g *pump) fill() {
 		case end:
 			err = nil
 		case err != nil:
-			err = programs{err}
+			err = programError{err}
 		case n > 0:
 			empty = 0
 		default:
@@ -263,7 +263,7 @@ func (g *pump) fill() {
 				err = io.ErrNoProgress
 			}
 		}
-		more := g.leave(n, err)
+		more := g.noteMoved(n, err)
 		g.s.Commit(n)
 		switch {
 		case err != nil:
@@ -290,19 +290,19 @@ func (g *pump) drain() {
 				return
 			}
 			continue
-		case !g.enter():
+		case !g.tryEnter():
 			return
 		}
 		n, err := g.into.into.Write(b)
 		switch {
 		case err != nil:
-			err = programs{err}
+			err = programError{err}
 		case n < len(b):
 			err = io.ErrShortWrite
 		case n > len(b):
 			err = fmt.Errorf("a Write of %d bytes returned %d", len(b), n)
 		}
-		more := g.leave(max(min(n, len(b)), 0), err)
+		more := g.noteMoved(max(min(n, len(b)), 0), err)
 		g.s.Release(len(b))
 		if err != nil {
 			g.fail(err)
@@ -322,21 +322,21 @@ func (g *pump) fail(err error) {
 	g.s.Reset(na.ErrIO, fmt.Sprintf("the caller's writer has failed: %v", err))
 }
 
-// returned is the end of the goroutine that reads or writes.
-func (g *pump) returned() {
+// onReturn is the end of the goroutine that reads or writes.
+func (g *pump) onReturn() {
 	err := errGoexit
 	p := recover() // of the program's reader or writer: it fails the call instead of the process
 	if p != nil {
 		err = fmt.Errorf("panic: %v", p)
 	}
 	if !g.ended {
-		g.leave(0, err)
+		g.noteMoved(0, err)
 		if g.from != nil {
 			g.s.Commit(0) // of what Read was given
 		}
 		g.fail(err)
 	}
-	defer g.vanish() // deferred: SetReadDeadline may end the goroutine
+	defer g.onGoroutineEnd() // deferred: SetReadDeadline may end the goroutine
 	g.mu.Lock()
 	set := g.taking
 	g.mu.Unlock()
@@ -346,8 +346,8 @@ func (g *pump) returned() {
 	}
 }
 
-// vanish is the end of the goroutine: those who wait for it go on.
-func (g *pump) vanish() {
+// onGoroutineEnd is the end of the goroutine: those who wait for it go on.
+func (g *pump) onGoroutineEnd() {
 	g.mu.Lock()
 	left := g.left
 	close(g.gone)
@@ -362,15 +362,15 @@ func (g *pump) vanish() {
 
 var errGoexit = error(hg.Errorf(hg.ErrAborted, "the Read or Write of the caller's stream ended its goroutine (runtime.Goexit)"))
 
-// pumped returns how many bytes were read or written, and the error of the program's reader or writer.
-func (g *pump) pumped() (int64, error) {
+// pumpedBytes returns how many bytes were read or written, and the error of the program's reader or writer.
+func (g *pump) pumpedBytes() (int64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.moved, g.err
 }
 
-// passed returns how many bytes have left for the handler, or have been written.
-func (g *pump) passed() int64 {
+// passedBytes returns how many bytes have left for the handler, or have been written.
+func (g *pump) passedBytes() int64 {
 	g.mu.Lock()
 	s, n := g.s, g.moved
 	g.mu.Unlock()
@@ -399,7 +399,7 @@ func (g *pump) finish(ctx context.Context, n *Node, i int) error {
 	if g.into == nil {
 		return nil
 	}
-	if err := n.await(ctx, i, g.gone); err != nil {
+	if err := n.awaitDone(ctx, i, g.gone); err != nil {
 		if ctx.Err() == context.DeadlineExceeded {
 			return hg.ErrTimeout
 		} else if ctx.Err() != nil {
@@ -458,11 +458,11 @@ func (r *sectionReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A programs is an error of the program's own reader or writer. It matches what that does, but for codes and the errors of contexts,
+// A programError is an error of the program's own reader or writer. It matches what that does, but for codes and the errors of contexts,
 // which would speak of the call.
-type programs struct{ error }
+type programError struct{ error }
 
-func (e programs) Is(target error) bool {
+func (e programError) Is(target error) bool {
 	switch target.(type) {
 	case hg.Code, *hg.RemoteError, *hg.Error:
 		return false
@@ -470,7 +470,7 @@ func (e programs) Is(target error) bool {
 	return target != context.Canceled && target != context.DeadlineExceeded && target != os.ErrDeadlineExceeded && errors.Is(e.error, target)
 }
 
-func (e programs) As(target any) bool {
+func (e programError) As(target any) bool {
 	switch target.(type) {
 	case *hg.Code, **hg.RemoteError, **hg.Error:
 		return false

@@ -23,33 +23,33 @@ import (
 //     what the handler wrote.
 //   - A Sink serves one attempt of one call at a time: another one fails with ErrInvalid. Filled is of
 //     the last.
-type Sink struct{ s *sink }
+type Sink struct{ s *sinkState }
 
-// A sink is a Sink at one side.
-type sink struct {
+// A sinkState is a Sink at one side.
+type sinkState struct {
 	segs [][]byte  // of the caller: one of these three
 	file *os.File  // grown to size
 	size int64     //
 	into io.Writer //
-	used used      // by an attempt
+	used streamUse // by an attempt
 
-	of *sink // of a file that cannot be mapped, behind into
+	of *sinkState // of a file that cannot be mapped, behind into
 
 	filled atomic.Int64
 
 	lent *lentTicket // in the input of one attempt
-	got  *pushed     // of a handler
+	got  *pushedSink // of a handler
 }
 
 // Buffer lends memory to be filled. Do not use it until the call has returned; Filled then says how
 // much of it has arrived.
-func Buffer(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
+func Buffer(segs ...[]byte) Sink { return Sink{&sinkState{segs: isLent(segs)}} }
 
 // FileBuffer lends the first size bytes of a regular file that is open for reading and writing, wherever f stands, mapped where that is possible, without a copy: by its system and its
 // file system; else it is written as a stream, and the handler has Writer alone. It is grown to size bytes, and, when the call has succeeded,
 // cut behind the last byte that was written; what nobody wrote before that stays as it was, zeros in a new file. If another process cuts it
 // short meanwhile, the call fails, or what was there reads as zeros.
-func FileBuffer(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: size}} }
+func FileBuffer(f *os.File, size int64) Sink { return Sink{&sinkState{file: f, size: size}} }
 
 // Writer lends w, for data of any length.
 //
@@ -61,7 +61,7 @@ func FileBuffer(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: 
 //   - A Write still running when the call ends has 50 ms, since one that is cut short may break a TLS
 //     connection. Then it is interrupted by SetWriteDeadline if w has that (the deadline is cleared
 //     afterwards). Otherwise it may still be running when Call returns.
-func Writer(w io.Writer) Sink { return Sink{&sink{into: w}} }
+func Writer(w io.Writer) Sink { return Sink{&sinkState{into: w}} }
 
 // Len returns the room in bytes; -1 for Writer, which has no limit.
 func (s Sink) Len() int64 {
@@ -75,7 +75,7 @@ func (s Sink) Len() int64 {
 	case s.s.file != nil:
 		return s.s.size
 	}
-	return total(s.s.segs)
+	return totalLen(s.s.segs)
 }
 
 // Filled is for the caller: the number of bytes that have arrived from the beginning without gaps,
@@ -140,7 +140,7 @@ func (s Sink) MarshalBinary() ([]byte, error) {
 	case s.s.lent == nil:
 		return nil, notInCall("Sink")
 	}
-	return s.s.lent.pass(), nil
+	return s.s.lent.encoded(), nil
 }
 
 // UnmarshalBinary is for codecs. The error matches ErrProtocol.
@@ -151,7 +151,7 @@ func (s *Sink) UnmarshalBinary(b []byte) error {
 	}
 	s.s = nil
 	if t != nil {
-		s.s = &sink{got: &pushed{borrowed: borrowed{ticket: *t}}}
+		s.s = &sinkState{got: &pushedSink{borrowedMem: borrowedMem{ticket: *t}}}
 	}
 	return nil
 }
@@ -160,9 +160,9 @@ type failWriter struct{ err error }
 
 func (w failWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// A pushed is a Sink at its handler.
-type pushed struct {
-	borrowed
+// A pushedSink is a Sink at its handler.
+type pushedSink struct {
+	borrowedMem
 	w    *pushWriter // what Writer returns
 	full []extent    // what has been written by WriteAt, in order
 }
@@ -170,16 +170,16 @@ type pushed struct {
 // An extent is bytes from one offset to another.
 type extent struct{ from, to int64 }
 
-// usable says why p cannot be used; it is nil at the caller.
-func (p *pushed) usable() error {
+// checkUsable says why p cannot be used; it is nil at the caller.
+func (p *pushedSink) checkUsable() error {
 	if p == nil {
 		return notHere("Sink")
 	}
-	return p.check("Sink")
+	return p.checkMemory("Sink")
 }
 
-func (p *pushed) writer(ctx context.Context) io.Writer {
-	if err := p.usable(); err != nil {
+func (p *pushedSink) writer(ctx context.Context) io.Writer {
+	if err := p.checkUsable(); err != nil {
 		return failWriter{err}
 	}
 	w := p.writerOf()
@@ -191,7 +191,7 @@ func (p *pushed) writer(ctx context.Context) io.Writer {
 	return w
 }
 
-func (p *pushed) writerOf() *pushWriter {
+func (p *pushedSink) writerOf() *pushWriter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.w == nil {
@@ -203,8 +203,8 @@ func (p *pushed) writerOf() *pushWriter {
 	return p.w
 }
 
-func (p *pushed) writeAt(b []byte, off int64) (int, error) {
-	if err := p.usable(); err != nil {
+func (p *pushedSink) writeAt(b []byte, off int64) (int, error) {
+	if err := p.checkUsable(); err != nil {
 		return 0, err
 	}
 	switch {
@@ -216,19 +216,19 @@ func (p *pushed) writeAt(b []byte, off int64) (int, error) {
 		return 0, nil
 	}
 	if err := p.push(p.req.handlerContext(), b, off); err != nil {
-		return 0, p.cause("Sink", err)
+		return 0, p.causeOf("Sink", err)
 	}
 	p.mu.Lock()
 	p.full = append(p.full, extent{off, off + int64(len(b))})
 	if len(p.full) > 64 {
-		p.full = merged(p.full)
+		p.full = mergeExtents(p.full)
 	}
 	p.mu.Unlock()
 	return len(b), nil
 }
 
 // push moves b to off and waits.
-func (p *pushed) push(ctx context.Context, b []byte, off int64) error {
+func (p *pushedSink) push(ctx context.Context, b []byte, off int64) error {
 	hctx := p.req.r.HG()
 	local, err := bulk.Create(hctx, bulk.Options{}, b)
 	if err != nil {
@@ -238,8 +238,8 @@ func (p *pushed) push(ctx context.Context, b []byte, off int64) error {
 	return bulk.Do(ctx, hctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: p.handle, RemoteOffset: off, Local: local, Size: int64(len(b))})
 }
 
-func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
-	if err := p.usable(); err != nil {
+func (p *pushedSink) sendFile(ctx context.Context, f *os.File) (int64, error) {
+	if err := p.checkUsable(); err != nil {
 		return 0, err
 	}
 	m, err := mapFile(f, bulk.FileOptions{})
@@ -284,7 +284,7 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 
 // flush is the end of a handler without an error; it waits until ctx ends. It returns how many bytes have been written from the beginning
 // on, without gaps, and where the last of all ends.
-func (p *pushed) flush(ctx context.Context) (prefix, end int64, err error) {
+func (p *pushedSink) flush(ctx context.Context) (prefix, end int64, err error) {
 	p.mu.Lock()
 	p.over = true // nothing is written from now on, whatever goroutines the handler has left behind
 	w, all := p.w, slices.Clone(p.full)
@@ -298,7 +298,7 @@ func (p *pushed) flush(ctx context.Context) (prefix, end int64, err error) {
 		all = append(all, extent{0, w.pos})
 		w.unlock()
 	}
-	if all = merged(all); len(all) == 0 {
+	if all = mergeExtents(all); len(all) == 0 {
 		return 0, 0, err
 	}
 	if all[0].from == 0 {
@@ -307,8 +307,8 @@ func (p *pushed) flush(ctx context.Context) (prefix, end int64, err error) {
 	return prefix, all[len(all)-1].to, err
 }
 
-// merged returns the extents in order, without those that touch one another.
-func merged(all []extent) []extent {
+// mergeExtents returns the extents in order, without those that touch one another.
+func mergeExtents(all []extent) []extent {
 	slices.SortFunc(all, func(a, b extent) int {
 		switch {
 		case a.from < b.from:

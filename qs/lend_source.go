@@ -20,25 +20,25 @@ import (
 //   - In the handler it is good until that returns: wait for goroutines that use it.
 //   - Several calls at once may use one Source, but for a Reader, which refuses the second
 //     (ErrInvalid).
-type Source struct{ s *source }
+type Source struct{ s *sourceState }
 
-// A source is a Source at one side.
-type source struct {
+// A sourceState is a Source at one side.
+type sourceState struct {
 	segs [][]byte  // of the caller: one of these three
 	file *os.File  //
 	from io.Reader //
-	used used      // of Reader
+	used streamUse // of Reader
 
-	lent *lentTicket // in the input of one attempt
-	got  *pulled     // of a handler
+	lent *lentTicket   // in the input of one attempt
+	got  *pulledSource // of a handler
 }
 
 // Bytes lends memory, which is not copied. Do not change it until the call has returned. Up to 2
 // KiB travel inside the request.
-func Bytes(segs ...[]byte) Source { return Source{&source{segs: lent(segs)}} }
+func Bytes(segs ...[]byte) Source { return Source{&sourceState{segs: isLent(segs)}} }
 
-// lent tells memory of no segments from nothing at all.
-func lent(segs [][]byte) [][]byte {
+// isLent tells memory of no segments from nothing at all.
+func isLent(segs [][]byte) [][]byte {
 	if segs == nil {
 		return [][]byte{}
 	}
@@ -48,7 +48,7 @@ func lent(segs [][]byte) [][]byte {
 // File lends the bytes of a regular file from its beginning to its end, wherever f stands, mapped where that is possible, without a copy. f is open until Call has returned. If
 // somebody cuts it short meanwhile the call fails. One that holds bytes although its size is 0, as those of /proc, is lent as a stream: see
 // Reader.
-func File(f *os.File) Source { return Source{&source{file: f}} }
+func File(f *os.File) Source { return Source{&sourceState{file: f}} }
 
 // Reader lends what r gives, up to its end, as a stream whose length is not known.
 //
@@ -67,7 +67,7 @@ func File(f *os.File) Source { return Source{&source{file: f}} }
 //   - One attempt of one call uses r at a time: another one fails with ErrInvalid.
 //
 // A call lends at most 15 Readers and Writers (na.MaxStreams).
-func Reader(r io.Reader) Source { return Source{&source{from: r}} }
+func Reader(r io.Reader) Source { return Source{&sourceState{from: r}} }
 
 // Len returns the number of bytes, or -1 if it is not known: that of Reader, of a file that cannot be looked at, and of one that
 // is longer than it says.
@@ -78,9 +78,9 @@ func (s Source) Len() int64 {
 	case s.s.got != nil:
 		return s.s.got.size()
 	case s.s.segs != nil:
-		return total(s.s.segs)
+		return totalLen(s.s.segs)
 	case s.s.file != nil:
-		if info, err := s.s.file.Stat(); err == nil && !unsized(s.s.file) {
+		if info, err := s.s.file.Stat(); err == nil && !isUnsized(s.s.file) {
 			return info.Size()
 		}
 		return -1
@@ -90,7 +90,7 @@ func (s Source) Len() int64 {
 	return 0
 }
 
-func total(segs [][]byte) (n int64) {
+func totalLen(segs [][]byte) (n int64) {
 	for _, seg := range segs {
 		n += int64(len(seg))
 	}
@@ -143,7 +143,7 @@ func (s Source) MarshalBinary() ([]byte, error) {
 	case s.s.lent == nil:
 		return nil, notInCall("Source")
 	}
-	return s.s.lent.pass(), nil
+	return s.s.lent.encoded(), nil
 }
 
 func notInCall(what string) error {
@@ -158,27 +158,27 @@ func (s *Source) UnmarshalBinary(b []byte) error {
 	}
 	s.s = nil
 	if t != nil {
-		s.s = &source{got: &pulled{borrowed: borrowed{ticket: *t}}}
+		s.s = &sourceState{got: &pulledSource{borrowedMem: borrowedMem{ticket: *t}}}
 	}
 	return nil
 }
 
-// A pulled is a Source at its handler.
-type pulled struct {
-	borrowed
+// A pulledSource is a Source at its handler.
+type pulledSource struct {
+	borrowedMem
 	tail *streamReader // of Reader
 }
 
-// usable says why p cannot be used; it is nil at the caller.
-func (p *pulled) usable() error {
+// checkUsable says why p cannot be used; it is nil at the caller.
+func (p *pulledSource) checkUsable() error {
 	if p == nil {
 		return notHere("Source")
 	}
-	return p.check("Source")
+	return p.checkMemory("Source")
 }
 
-func (p *pulled) reader(ctx context.Context) io.Reader {
-	if err := p.usable(); err != nil {
+func (p *pulledSource) reader(ctx context.Context) io.Reader {
+	if err := p.checkUsable(); err != nil {
 		return &pullReader{fail: err}
 	}
 	if p.isStream() {
@@ -192,11 +192,11 @@ func (p *pulled) reader(ctx context.Context) io.Reader {
 	if err != nil {
 		return &pullReader{fail: err}
 	}
-	return &pullReader{r: r, p: p, stop: p.keep(func() { _ = r.Close() })}
+	return &pullReader{r: r, p: p, stop: p.stopAtReturn(func() { _ = r.Close() })}
 }
 
-func (p *pulled) readAt(b []byte, off int64) (int, error) {
-	if err := p.usable(); err != nil {
+func (p *pulledSource) readAt(b []byte, off int64) (int, error) {
+	if err := p.checkUsable(); err != nil {
 		return 0, err
 	}
 	if p.isStream() {
@@ -207,11 +207,11 @@ func (p *pulled) readAt(b []byte, off int64) (int, error) {
 		return 0, err
 	}
 	n, err := r.ReadAt(b, off)
-	return n, p.cause("Source", err)
+	return n, p.causeOf("Source", err)
 }
 
-func (p *pulled) view(ctx context.Context) (*bulk.View, error) {
-	err := p.usable()
+func (p *pulledSource) view(ctx context.Context) (*bulk.View, error) {
+	err := p.checkUsable()
 	switch {
 	case err != nil:
 		return nil, err
@@ -220,16 +220,16 @@ func (p *pulled) view(ctx context.Context) (*bulk.View, error) {
 	}
 	v, err := bulk.NewView(ctx, p.req.r.HG(), bulk.Stream{Peer: p.peer, Handle: p.handle})
 	if err != nil {
-		return nil, p.cause("Source", err)
+		return nil, p.causeOf("Source", err)
 	}
-	p.keep(func() { _ = v.Close() })
+	p.stopAtReturn(func() { _ = v.Close() })
 	return v, nil
 }
 
 // A pullReader is a bulk.Reader that ends with its request.
 type pullReader struct {
 	r    *bulk.Reader
-	p    *pulled
+	p    *pulledSource
 	stop func()
 	fail error
 }
@@ -239,7 +239,7 @@ func (r *pullReader) Read(b []byte) (int, error) {
 		return 0, r.fail
 	}
 	n, err := r.r.Read(b)
-	return n, r.ended(err)
+	return n, r.onEnd(err)
 }
 
 // WriteTo implements io.WriterTo: without a copy of its own.
@@ -252,22 +252,22 @@ func (r *pullReader) WriteTo(w io.Writer) (int64, error) {
 	}
 	n, err := r.r.WriteTo(w)
 	if err == nil {
-		_ = r.ended(io.EOF)
+		_ = r.onEnd(io.EOF)
 	}
-	return n, r.ended(err)
+	return n, r.onEnd(err)
 }
 
-// ended gives the buffers back at the end.
-func (r *pullReader) ended(err error) error {
+// onEnd gives the buffers back at the end.
+func (r *pullReader) onEnd(err error) error {
 	if err == io.EOF {
 		r.fail = io.EOF
 		r.stop()
 	}
-	return r.p.cause("Source", err)
+	return r.p.causeOf("Source", err)
 }
 
-// A borrowed is what a Source and a Sink at their handler have in common.
-type borrowed struct {
+// A borrowedMem is what a Source and a Sink at their handler have in common.
+type borrowedMem struct {
 	ticket
 	req  *request
 	peer hg.Addr
@@ -282,8 +282,8 @@ func notHere(what string) error {
 	return fmt.Errorf("qs: a %s is used by the handler that got it: %w", what, hg.ErrUnsupported)
 }
 
-// check says why the memory cannot be used.
-func (b *borrowed) check(what string) error {
+// checkMemory says why the memory cannot be used.
+func (b *borrowedMem) checkMemory(what string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.over {
@@ -292,19 +292,19 @@ func (b *borrowed) check(what string) error {
 	return nil
 }
 
-// cause returns the error of an operation that ended with err: what was under way when the handler returned says so.
-func (b *borrowed) cause(what string, err error) error {
+// causeOf returns the error of an operation that ended with err: what was under way when the handler returned says so.
+func (b *borrowedMem) causeOf(what string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	if over := b.check(what); over != nil {
+	if over := b.checkMemory(what); over != nil {
 		return over
 	}
 	return err
 }
 
-// keep has stop called when the handler returns, unless what it returns is before.
-func (b *borrowed) keep(stop func()) (now func()) {
+// stopAtReturn has stop called when the handler returns, unless what it returns is before.
+func (b *borrowedMem) stopAtReturn(stop func()) (now func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.over {
@@ -325,7 +325,7 @@ func (b *borrowed) keep(stop func()) (now func()) {
 	}
 }
 
-func (b *borrowed) end() {
+func (b *borrowedMem) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.over = true
@@ -340,8 +340,8 @@ func (b *borrowed) end() {
 // mapFile is replaced by tests of systems where files cannot be mapped.
 var mapFile = bulk.MapFile
 
-// unsized reports whether f holds bytes although its size is 0, as files of /proc do: they are read to their end.
-func unsized(f *os.File) bool {
+// isUnsized reports whether f holds bytes although its size is 0, as files of /proc do: they are read to their end.
+func isUnsized(f *os.File) bool {
 	info, err := f.Stat()
 	if err != nil || info.Size() != 0 || !info.Mode().IsRegular() {
 		return false

@@ -14,17 +14,17 @@ import (
 // A streamReader reads a Reader of the caller at its handler.
 type streamReader struct {
 	pieces.Reader
-	p     *pulled
+	p     *pulledSource
 	ctx   context.Context
 	begun bool
 	lent  int // bytes of the piece that is being read
 }
 
-func newStreamReader(p *pulled) *streamReader {
+func newStreamReader(p *pulledSource) *streamReader {
 	r := &streamReader{p: p}
-	r.Reader = pieces.Reader{Check: func() error { return p.check("Source") }, Next: func() ([]byte, error) {
+	r.Reader = pieces.Reader{Check: func() error { return p.checkMemory("Source") }, Next: func() ([]byte, error) {
 		b, err := r.next()
-		return b, p.cause("Source", err)
+		return b, p.causeOf("Source", err)
 	}}
 	return r
 }
@@ -53,11 +53,11 @@ func (r *streamReader) next() ([]byte, error) {
 // A streamWriter writes a Writer of the caller at its handler. It has the turn of its pushWriter.
 type streamWriter struct {
 	pieces.Writer
-	p   *pushed
+	p   *pushedSink
 	pos int64 // bytes that were written
 }
 
-func newStreamWriter(p *pushed) *streamWriter {
+func newStreamWriter(p *pushedSink) *streamWriter {
 	w := &streamWriter{p: p}
 	w.Writer = pieces.Writer{Room: w.room, Add: w.add, Skip: func() { p.stream.Commit(0) }}
 	return w
@@ -66,7 +66,7 @@ func newStreamWriter(p *pushed) *streamWriter {
 // room waits for memory of the stream, where the next bytes go.
 func (w *streamWriter) room() ([]byte, error) {
 	for {
-		if err := w.p.check("Sink"); err != nil {
+		if err := w.p.checkMemory("Sink"); err != nil {
 			return nil, err
 		}
 		b, err := w.p.stream.Reserve(pumpPiece)
@@ -86,7 +86,7 @@ func (w *streamWriter) add(n int) error {
 }
 
 // wait waits, after ErrAgain, until the stream of b can go on, or ctx has ended. It returns any other error as the handler gets it.
-func (b *borrowed) wait(ctx context.Context, what string, err error) error {
+func (b *borrowedMem) wait(ctx context.Context, what string, err error) error {
 	if isAgain(err) {
 		if err = endOf(ctx, what); err != nil {
 			return err
@@ -105,7 +105,7 @@ func (b *borrowed) wait(ctx context.Context, what string, err error) error {
 	if hg.CodeOf(err) == na.ErrIO { // of the program's, there: its code says nothing of this call
 		return errors.New("qs: " + err.Error())
 	}
-	if err = b.req.explain(b.req, err); b.req.Err() != nil {
+	if err = b.req.explainError(b.req, err); b.req.Err() != nil {
 		return endOf(b.req, what)
 	}
 	return err

@@ -18,8 +18,8 @@ type lentTicket struct {
 	passed atomic.Bool // the codec has asked for it
 }
 
-// pass returns what travels, to the codec.
-func (t *lentTicket) pass() []byte {
+// encoded returns what travels, to the codec.
+func (t *lentTicket) encoded() []byte {
 	t.passed.Store(true)
 	return t.wire
 }
@@ -60,7 +60,7 @@ func parseTicket(b []byte, what string) (*ticket, error) {
 		return nil, notTicket(what)
 	}
 	if other != what {
-		return nil, &otherTicket{int(b[1]), other, what}
+		return nil, &otherTicketError{int(b[1]), other, what}
 	}
 	t := &ticket{number: int(b[1])}
 	switch b[0] &^ ticketSink {
@@ -80,8 +80,8 @@ func parseTicket(b []byte, what string) (*ticket, error) {
 // isStream reports whether what is lent goes through a stream.
 func (t *ticket) isStream() bool { return t.handle == nil }
 
-// moved returns how many bytes have been moved.
-func (t *ticket) moved() int64 {
+// movedBytes returns how many bytes have been moved.
+func (t *ticket) movedBytes() int64 {
 	if t.isStream() {
 		return t.stream.Moved()
 	}
@@ -100,14 +100,14 @@ func notTicket(what string) error {
 	return fmt.Errorf("the bytes of the field are no %s's: both sides need the same type: %w", what, na.ErrProtocol)
 }
 
-// An otherTicket is the error of a ticket of one kind in a field of the other.
-type otherTicket struct {
+// An otherTicketError is the error of a ticket of one kind in a field of the other.
+type otherTicketError struct {
 	number     int
 	lent, here string
 }
 
-func (e *otherTicket) Error() string {
+func (e *otherTicketError) Error() string {
 	return fmt.Sprintf("the caller lends a %s in a field that is a %s here: both sides need the same", e.lent, e.here)
 }
 
-func (e *otherTicket) Unwrap() error { return na.ErrProtocol }
+func (e *otherTicketError) Unwrap() error { return na.ErrProtocol }

@@ -13,7 +13,7 @@ import (
 // A pushWriter is the stream of a Sink at its handler. Goroutines that a handler has left behind may still use it when the handler has
 // returned, and the library flushes it then: so they take turns, and what the user's reader does in ReadFrom is outside of a turn.
 type pushWriter struct {
-	p     *pushed
+	p     *pushedSink
 	busy  atomic.Bool  // somebody has the turn
 	waits atomic.Int32 // for it
 
@@ -21,13 +21,13 @@ type pushWriter struct {
 	ctx  context.Context // bounds what the user calls; what is under way then, and the flush, end with the request only
 	pos  int64           // bytes before w
 	n    int64           // bytes that w has taken
-	w    *pushing        // nil when nothing is under way
+	w    *pushState      // nil when nothing is under way
 	stop func()
 	tail *streamWriter // of Writer, instead
 }
 
-// A pushing is what is under way, until ctx ends.
-type pushing struct {
+// A pushState is what is under way, until ctx ends.
+type pushState struct {
 	*bulk.Writer
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -35,13 +35,13 @@ type pushing struct {
 
 // begin takes the turn, unless the handler has returned.
 func (w *pushWriter) begin() error {
-	if err := w.p.check("Sink"); err != nil {
+	if err := w.p.checkMemory("Sink"); err != nil {
 		return err
 	}
 	if err := w.lock(context.Background()); err != nil {
 		return err
 	}
-	if err := w.p.check("Sink"); err != nil {
+	if err := w.p.checkMemory("Sink"); err != nil {
 		w.unlock()
 		return err
 	}
@@ -74,7 +74,7 @@ func (w *pushWriter) unlock() {
 }
 
 // close ends what is under way, whose context has ended, so that it waits for nothing; if somebody has the turn, leave does it.
-func (w *pushWriter) close(bw *pushing) {
+func (w *pushWriter) close(bw *pushState) {
 	if w.busy.CompareAndSwap(false, true) {
 		_ = bw.Close()
 		w.busy.Store(false)
@@ -96,9 +96,9 @@ func (w *pushWriter) open() (io.Writer, error) {
 			cancel()
 			return nil, err
 		}
-		bw := &pushing{to, ctx, cancel}
+		bw := &pushState{to, ctx, cancel}
 		w.w = bw
-		w.stop = w.p.keep(func() { // without waiting for what is under way
+		w.stop = w.p.stopAtReturn(func() { // without waiting for what is under way
 			cancel()
 			w.close(bw)
 		})
@@ -106,12 +106,12 @@ func (w *pushWriter) open() (io.Writer, error) {
 	return w.w, nil
 }
 
-// bound has the end of the user's context end what is under way, until the function that it returns is called.
-func (w *pushWriter) bound() (unbound func() bool, err error) {
+// bindContext has the end of the user's context end what is under way, until the function that it returns is called.
+func (w *pushWriter) bindContext() (unbound func() bool, err error) {
 	if w.ctx == context.Context(w.p.req) {
 		return func() bool { return true }, nil
 	}
-	if err := w.ended(); err != nil {
+	if err := w.contextError(); err != nil {
 		return nil, err
 	}
 	if w.w == nil { // of Writer, which waits for this context itself
@@ -120,17 +120,17 @@ func (w *pushWriter) bound() (unbound func() bool, err error) {
 	return context.AfterFunc(w.ctx, w.w.cancel), nil
 }
 
-// ended says why the user's context has ended; nil while it has not.
-func (w *pushWriter) ended() error { return endOf(w.ctx, "sink") }
+// contextError says why the user's context has ended; nil while it has not.
+func (w *pushWriter) contextError() error { return endOf(w.ctx, "sink") }
 
-// wrote counts n bytes, and returns the error of the user's call.
-func (w *pushWriter) wrote(n int64, err error) error {
+// noteWritten counts n bytes, and returns the error of the user's call.
+func (w *pushWriter) noteWritten(n int64, err error) error {
 	w.n += n
-	if ended := w.ended(); err != nil && ended != nil {
+	if ended := w.contextError(); err != nil && ended != nil {
 		err = ended
 	}
 	w.unlock()
-	return w.p.cause("Sink", err)
+	return w.p.causeOf("Sink", err)
 }
 
 func (w *pushWriter) Write(b []byte) (n int, err error) {
@@ -142,15 +142,15 @@ func (w *pushWriter) Write(b []byte) (n int, err error) {
 	}
 	to, err := w.open()
 	if err != nil {
-		return 0, w.wrote(0, err)
+		return 0, w.noteWritten(0, err)
 	}
-	unbound, err := w.bound()
+	unbound, err := w.bindContext()
 	if err != nil {
-		return 0, w.wrote(0, err)
+		return 0, w.noteWritten(0, err)
 	}
 	defer unbound()
 	n, err = to.Write(b)
-	return n, w.wrote(int64(n), err)
+	return n, w.noteWritten(int64(n), err)
 }
 
 // ReadFrom implements io.ReaderFrom: without a copy of its own.
@@ -160,29 +160,29 @@ func (w *pushWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	}
 	to, err := w.open()
 	if err != nil {
-		err = w.wrote(0, err)
+		err = w.noteWritten(0, err)
 		if n, rerr := r.Read(make([]byte, 1)); n == 0 && rerr == io.EOF {
 			return 0, nil
 		}
 		return 0, err
 	}
-	unbound, err := w.bound()
+	unbound, err := w.bindContext()
 	if err != nil {
-		return 0, w.wrote(0, err)
+		return 0, w.noteWritten(0, err)
 	}
 	defer unbound()
-	in := &outside{w: w, r: r}
+	in := &unlockedReader{w: w, r: r}
 	defer func() {
 		n := n - in.counted
 		if !in.out { // else r has panicked or ended the goroutine, or the node is closed: it has no turn
-			err = w.wrote(n, err)
+			err = w.noteWritten(n, err)
 		}
 	}()
 	return to.(io.ReaderFrom).ReadFrom(in)
 }
 
-// An outside reads outside of the turn.
-type outside struct {
+// An unlockedReader reads outside of the turn.
+type unlockedReader struct {
 	w   *pushWriter
 	r   io.Reader
 	out bool // now
@@ -190,7 +190,7 @@ type outside struct {
 	last, counted int64 // bytes of the last Read; of all before, which have been taken
 }
 
-func (o *outside) Read(b []byte) (int, error) {
+func (o *unlockedReader) Read(b []byte) (int, error) {
 	o.w.n += o.last
 	o.counted += o.last
 	o.last, o.out = 0, true
@@ -200,7 +200,7 @@ func (o *outside) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	o.out = false
-	if over := o.w.p.check("Sink"); over != nil { // b is nobody's any more
+	if over := o.w.p.checkMemory("Sink"); over != nil { // b is nobody's any more
 		return 0, over
 	}
 	o.last = int64(n)
@@ -212,13 +212,13 @@ func (w *pushWriter) settleBounded() error {
 	if w.w == nil && w.tail == nil {
 		return nil
 	}
-	unbound, err := w.bound()
+	unbound, err := w.bindContext()
 	if err != nil {
 		return err
 	}
 	defer unbound()
 	err = w.settle()
-	if ended := w.ended(); err != nil && ended != nil {
+	if ended := w.contextError(); err != nil && ended != nil {
 		return ended
 	}
 	return err

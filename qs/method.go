@@ -37,7 +37,7 @@ type Method[In, Out any] struct {
 // pointer, slice, array or map, in a field that is not exported or that its tag leaves out, embedded, or in Out. A program that sets
 // Config.HG.Codec and has types that msgpack does not send gives that codec by WithCodec, too.
 func Define[In, Out any](name string, opts ...Option) *Method[In, Out] {
-	return &Method[In, Out]{m: define(name, opts, schema.Plain, reflect.TypeFor[In](), nil, reflect.TypeFor[Out]())}
+	return &Method[In, Out]{m: defineMethod(name, opts, schema.Plain, reflect.TypeFor[In](), nil, reflect.TypeFor[Out]())}
 }
 
 // Name returns the name of m, as Call.Method has it.
@@ -62,30 +62,30 @@ func (m *Method[In, Out]) Shape() string { return m.m.shape }
 //
 // Handle panics when fn is nil, and when n serves a method of this name already.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
-	n.serve(m.m, func(r hg.Request) error {
-		s := &serving[In, Out]{request: request{n: n, m: m.m, r: r}, fn: fn}
+	n.registerHandler(m.m, func(r hg.Request) error {
+		s := &typedRequest[In, Out]{request: request{n: n, m: m.m, r: r}, fn: fn}
 		s.request.in, s.request.out = &s.in, &s.out
-		defer s.end()
-		if err := s.input(); err != nil {
+		defer s.endLent()
+		if err := s.decodeInput(); err != nil {
 			return err
 		}
-		err := s.run(s)
+		err := s.runHandler(s)
 		if err == nil { // which an interceptor may have made of an error
-			err = s.flush(s)
+			err = s.flushSinks(s)
 		}
 		if err == nil {
-			err = s.say(filledMeta, s.filled())
+			err = s.setAnswerMeta(filledMeta, s.filledSinks())
 		}
-		s.end() // before the caller is answered
+		s.endLent() // before the caller is answered
 		if err != nil {
-			return s.failed(err)
+			return s.onFailure(err)
 		}
 		return r.Respond(&s.out, nil)
 	}, fn == nil)
 }
 
-// A serving is one request with its types.
-type serving[In, Out any] struct {
+// A typedRequest is one request with its types.
+type typedRequest[In, Out any] struct {
 	request
 	fn  func(context.Context, In) (Out, error)
 	in  In
@@ -93,9 +93,9 @@ type serving[In, Out any] struct {
 }
 
 // handle implements handling.
-func (s *serving[In, Out]) handle(ctx context.Context) (err error) {
+func (s *typedRequest[In, Out]) handle(ctx context.Context) (err error) {
 	if s.out, err = s.fn(ctx, s.in); err == nil {
-		err = s.flush(ctx)
+		err = s.flushSinks(ctx)
 	}
 	return err
 }
@@ -132,30 +132,30 @@ func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (out Out, er
 func (m *Method[In, Out]) CallInto(ctx context.Context, to Peer, in In, out *Out) error {
 	k := m.begin(to, in)
 	k.out = *out
-	err := k.call(ctx)
+	err := k.callNow(ctx)
 	*out = k.out
 	if k.isPlain() { // nobody else has seen it
-		*k = calling[In, Out]{}
+		*k = typedCall[In, Out]{}
 		m.calls.Put(k)
 	}
 	return err
 }
 
-func (m *Method[In, Out]) begin(to Peer, in In) *calling[In, Out] {
-	k, _ := m.calls.Get().(*calling[In, Out])
+func (m *Method[In, Out]) begin(to Peer, in In) *typedCall[In, Out] {
+	k, _ := m.calls.Get().(*typedCall[In, Out])
 	if k == nil {
-		k = &calling[In, Out]{}
+		k = &typedCall[In, Out]{}
 	}
 	k.in = in
-	k.outgoing.begin(m.m, to)
+	k.outgoingCall.begin(m.m, to)
 	k.Call.In, k.Call.Out = &k.in, &k.out
 	k.reply = &k.out
 	return k
 }
 
-// A calling is one call with its types.
-type calling[In, Out any] struct {
-	outgoing
+// A typedCall is one call with its types.
+type typedCall[In, Out any] struct {
+	outgoingCall
 	in  In
 	out Out
 }
@@ -166,7 +166,7 @@ type OneWay[In any] struct{ m *method }
 // DefineOneWay declares a method that has no answer. It panics as Define does; In holds no Sources and Sinks. Of opts, what MaxConcurrent and
 // MaxQueue refuse is counted at the target (hg.Stats.Dropped), and its sender is not told.
 func DefineOneWay[In any](name string, opts ...Option) *OneWay[In] {
-	return &OneWay[In]{define(name, opts, schema.OneWay, reflect.TypeFor[In](), nil, nil)}
+	return &OneWay[In]{defineMethod(name, opts, schema.OneWay, reflect.TypeFor[In](), nil, nil)}
 }
 
 // Name returns the name of m, as Call.Method has it.
@@ -174,14 +174,14 @@ func (m *OneWay[In]) Name() string { return m.m.name }
 
 // Handle has n serve m with fn, as Method.Handle does.
 func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
-	n.serve(m.m, func(r hg.Request) error {
-		s := &serving[In, struct{}]{request: request{n: n, m: m.m, r: r}}
+	n.registerHandler(m.m, func(r hg.Request) error {
+		s := &typedRequest[In, struct{}]{request: request{n: n, m: m.m, r: r}}
 		s.request.in = &s.in
-		defer s.end()
-		if err := s.input(); err != nil {
+		defer s.endLent()
+		if err := s.decodeInput(); err != nil {
 			return err
 		}
-		return s.run(handlingFunc(func(ctx context.Context) error {
+		return s.runHandler(handlingFunc(func(ctx context.Context) error {
 			fn(ctx, s.in)
 			return nil
 		}))
@@ -192,8 +192,8 @@ func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
 // as Call. Nothing says whether it arrives, nor whether the server has a handler for it: then it
 // returns nil, too.
 func (m *OneWay[In]) Send(ctx context.Context, to Peer, in In) error {
-	k := &calling[In, struct{}]{in: in}
+	k := &typedCall[In, struct{}]{in: in}
 	k.begin(m.m, to)
 	k.Call.In = &k.in
-	return k.call(ctx)
+	return k.callNow(ctx)
 }

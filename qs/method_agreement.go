@@ -31,7 +31,7 @@ const maxFieldName = 24
 // A lentInput is the input of an attempt, in which Sources and Sinks can be encoded.
 type lentInput struct {
 	in any
-	l  *loans
+	l  *loanSet
 }
 
 // A methodCodec is the codec of a method: it encodes also inputs with Sources and Sinks, and compares the fields of what it decodes with
@@ -60,18 +60,18 @@ func (c methodCodec) Append(dst []byte, v any) ([]byte, error) {
 // Decode decodes an input, an output or anything else.
 func (c methodCodec) Decode(b []byte, v any) error {
 	switch v := v.(type) {
-	case *input:
+	case *decodedInput:
 		return decodeSent(c.Codec, b, v.in)
-	case *output:
+	case *decodedOutput:
 		return decodeAnswered(c.Codec, b, v.into)
 	}
 	return c.Codec.Decode(b, v)
 }
 
-// An input is a request whose input is decoded, and an output a call whose answer is.
+// An decodedInput is a request whose input is decoded, and an decodedOutput a call whose answer is.
 type (
-	input  request
-	output outgoing
+	decodedInput  request
+	decodedOutput outgoingCall
 )
 
 // What the caller says counts. A target that does not know all that it is sent would do less than it is asked for, and an answer without
@@ -111,7 +111,7 @@ func (n *Node) resolveCodec(m *method) codec.Codec {
 func (n *Node) codecOf(m *method) codec.Codec { return methodCodec{n.resolveCodec(m)} }
 
 // requestMeta returns the metadata of a request: m, and what the target has to know.
-func (l *loans) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {
+func (l *loanSet) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {
 	if len(l.tickets) == 0 {
 		return m, nil
 	}
@@ -129,7 +129,7 @@ type sinkFill struct {
 }
 
 // takeAnswer takes in what the metadata of an answer says of the Sinks.
-func (l *loans) takeAnswer(m hg.Metadata) error {
+func (l *loanSet) takeAnswer(m hg.Metadata) error {
 	text, ok := m.Get(filledMeta)
 	if !ok {
 		return nil
@@ -151,8 +151,8 @@ func (l *loans) takeAnswer(m hg.Metadata) error {
 	return nil
 }
 
-// agree reports, before the input is decoded, whether the caller calls what m is.
-func (m *method) agree(r hg.Request) error {
+// checkAgreement reports, before the input is decoded, whether the caller calls what m is.
+func (m *method) checkAgreement(r hg.Request) error {
 	theirs := r.Streams()
 	if i := slices.IndexFunc(theirs, func(s hg.StreamSpec) bool { return s.Bulk }); i >= 0 {
 		theirs = theirs[:i] // what follows is lent, and belongs to tickets of the input
@@ -188,9 +188,9 @@ func lentFields(meta hg.Metadata) (names []string) {
 	return names
 }
 
-// named returns the error of a decoder with the field that it speaks of.
-func named(meta hg.Metadata, err error) error {
-	if e, ok := errors.AsType[*otherTicket](err); ok {
+// withField returns the error of a decoder with the field that it speaks of.
+func withField(meta hg.Metadata, err error) error {
+	if e, ok := errors.AsType[*otherTicketError](err); ok {
 		if names := lentFields(meta); e.number < len(names) {
 			return fmt.Errorf("%s: %w", names[e.number], err)
 		}
@@ -228,8 +228,8 @@ func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 	return hg.Errorf(hg.ErrBadInput, "the caller lends %q, which does not arrive: the input of %s here %s; both sides need the same field, and a codec that encodes it", names[n], m.name, has)
 }
 
-// filled returns what the answer says of the Sinks of a request; "" if it has lent none.
-func (s *request) filled() string {
+// filledSinks returns what the answer says of the Sinks of a request; "" if it has lent none.
+func (s *request) filledSinks() string {
 	var told []*lentField
 	for i := range s.lent {
 		if f := &s.lent[i]; f.sink != nil {

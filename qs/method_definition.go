@@ -21,8 +21,8 @@ type method struct {
 	fields    []field // Sources and Sinks of the input
 }
 
-// define defines a method whose types are those of s.
-func define(name string, opts []Option, kind schema.Kind, in, up, out reflect.Type) *method {
+// defineMethod defines a method whose types are those of s.
+func defineMethod(name string, opts []Option, kind schema.Kind, in, up, out reflect.Type) *method {
 	if name == "" || len(name) > 255 {
 		panic(fmt.Sprintf("qs: the method name %q has %d bytes, want 1 to 255", name, len(name)))
 	}
@@ -70,7 +70,7 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	if id, ok := n.known.Load(m); ok {
 		return id.(hg.ID), nil
 	}
-	is := n.describe(m)
+	is := n.describeDefinition(m)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	id := hg.HashName(m.name)
@@ -78,7 +78,7 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	if ok && n.defined[m.name] == "" {
 		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: hg.Errorf(ErrInvalid, "the program has registered %s with package hg, too: give it another name", was.Name)}
 	}
-	if err := n.define(m.name, is); err != nil {
+	if err := n.useDefinition(m.name, is); err != nil {
 		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: err}
 	}
 	if !ok {
@@ -91,8 +91,8 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	return id, nil
 }
 
-// define reports whether n has used another definition of a name, by which requests would be made otherwise. Locked.
-func (n *Node) define(name, is string) error {
+// useDefinition reports whether n has used another definition of a name, by which requests would be made otherwise. Locked.
+func (n *Node) useDefinition(name, is string) error {
 	switch was := n.defined[name]; was {
 	case "":
 		n.defined[name] = is
@@ -103,8 +103,8 @@ func (n *Node) define(name, is string) error {
 	return nil
 }
 
-// describe says in what definitions of one name have to agree.
-func (n *Node) describe(m *method) string {
+// describeDefinition says in what definitions of one name have to agree.
+func (n *Node) describeDefinition(m *method) string {
 	kind := "a method"
 	switch {
 	case m.oneWay:
@@ -133,23 +133,23 @@ const maxFields = 64
 
 // fieldsOf finds the Sources and Sinks of a type that a codec encodes. It panics when one is where it would not be sent.
 func fieldsOf(method string, t *schema.Type, c codec.Codec) []field {
-	w := walk{method: method, tags: c == nil || c.ID() == codec.MsgpackID, seen: map[*schema.Type]bool{}}
-	w.at(t, nil, "", true)
+	w := typeWalk{method: method, tags: c == nil || c.ID() == codec.MsgpackID, seen: map[*schema.Type]bool{}}
+	w.visitType(t, nil, "", true)
 	if len(w.found) > maxFields {
 		panic(fmt.Sprintf("qs: method %s has %d Sources and Sinks in its input, there may be %d", method, len(w.found), maxFields))
 	}
 	return w.found
 }
 
-type walk struct {
+type typeWalk struct {
 	method string
 	tags   bool                  // those of msgpack count
 	seen   map[*schema.Type]bool // that are pointed to
 	found  []field
 }
 
-// at looks at t, to which path leads, and name; direct says whether through structs only, else name says where it is.
-func (w *walk) at(t *schema.Type, path []int, name string, direct bool) {
+// visitType looks at t, to which path leads, and name; direct says whether through structs only, else name says where it is.
+func (w *typeWalk) visitType(t *schema.Type, path []int, name string, direct bool) {
 	if t.Go == sourceType || t.Go == sinkType {
 		if !direct {
 			panic(fmt.Sprintf("qs: method %s has a %v in %s, where Call cannot find it: put it into a field of a struct",
@@ -165,36 +165,36 @@ func (w *walk) at(t *schema.Type, path []int, name string, direct bool) {
 		}
 		w.seen[t] = true
 		if t.Kind == reflect.Map {
-			w.at(t.Key, nil, "a map", false)
+			w.visitType(t.Key, nil, "a map", false)
 		}
-		w.at(t.Elem, nil, "a "+t.Kind.String(), false)
+		w.visitType(t.Elem, nil, "a "+t.Kind.String(), false)
 	case reflect.Struct:
 		if !direct && w.seen[t] {
 			return
 		}
 		w.seen[t] = w.seen[t] || !direct
 		for i := range t.Fields {
-			w.field(t, &t.Fields[i], append(path, i), name, direct)
+			w.visitField(t, &t.Fields[i], append(path, i), name, direct)
 		}
 	}
 }
 
-// field looks at a field of t, which is called in.
-func (w *walk) field(t *schema.Type, f *schema.Field, path []int, in string, direct bool) {
+// visitField looks at a field of t, which is called in.
+func (w *typeWalk) visitField(t *schema.Type, f *schema.Field, path []int, in string, direct bool) {
 	name := f.Name
 	if in != "" {
 		name = in + "." + name
 	}
 	switch {
 	case !direct:
-		w.at(f.Type, nil, in, false)
+		w.visitType(f.Type, nil, in, false)
 	case !f.Exported && (!f.Embedded || f.Type.Kind != reflect.Struct):
-		w.at(f.Type, nil, "the unexported field "+name, false)
+		w.visitType(f.Type, nil, "the unexported field "+name, false)
 	case f.Embedded && (f.Type.Go == sourceType || f.Type.Go == sinkType):
 		panic(fmt.Sprintf("qs: method %s has a %v that %v embeds, whose methods would encode all of it as that: give the field a name", w.method, f.Type.Go, t.Go))
 	case w.tags && f.Tag == "-" && t.Coding() == "":
-		w.at(f.Type, nil, "the field "+name+", which its tag leaves out", false)
+		w.visitType(f.Type, nil, "the field "+name+", which its tag leaves out", false)
 	default:
-		w.at(f.Type, path, name, true)
+		w.visitType(f.Type, path, name, true)
 	}
 }

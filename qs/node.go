@@ -26,11 +26,11 @@ type Node struct {
 	all     []*hg.Context
 	hctx    *hg.Context // the first
 	workers workers
-	clients clients
+	clients clientShares
 
-	known   sync.Map // *method: hg.ID
-	budgets sync.Map // *RetryPolicy: *budget, of what Retry has returned
-	idle    []idle   // handles, for each context
+	known   sync.Map      // *method: hg.ID
+	budgets sync.Map      // *RetryPolicy: *budget, of what Retry has returned
+	idle    []handleCache // handles, for each context
 
 	attendants []attendant // of each context
 
@@ -44,7 +44,7 @@ type Node struct {
 	closed  bool
 	probes  map[*na.Op]struct{} // of addresses, under way
 	looks   map[*na.Op]struct{} // timers of PeerOptions.HealthInterval
-	watches map[watchKey]*watch
+	watches map[watchKey]*addrWatch
 }
 
 // Open opens a node at addr: "tcp://" only calls, "tcp://host:port" also serves; with port 0 the
@@ -68,11 +68,11 @@ func Open(addr string, cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, idle: make([]idle, cfg.Contexts), attendants: make([]attendant, cfg.Contexts), defined: map[string]string{},
-		probes: map[*na.Op]struct{}{}, looks: map[*na.Op]struct{}{}, watches: map[watchKey]*watch{},
+		cfg: cfg, idle: make([]handleCache, cfg.Contexts), attendants: make([]attendant, cfg.Contexts), defined: map[string]string{},
+		probes: map[*na.Op]struct{}{}, looks: map[*na.Op]struct{}{}, watches: map[watchKey]*addrWatch{},
 	}
 	n.life, n.die = context.WithCancel(context.Background())
-	n.clients = clients{n: n, limits: cfg.ClientLimits, held: map[hg.Request]string{}, use: map[string]*share{}}
+	n.clients = clientShares{n: n, limits: cfg.ClientLimits, held: map[hg.Request]string{}, use: map[string]*clientShare{}}
 	n.workers.init(n)
 	cfg.HG.Dispatch = n.workers.dispatch
 	hghook.DispatchStreams(&cfg.HG, func(r any) { n.workers.dispatchStreams(*r.(*hg.Request)) })
@@ -135,8 +135,8 @@ func (n *Node) Serve(ctx context.Context) error {
 	} else {
 		ends := make(chan error, 2*len(n.all))
 		for _, hctx := range n.all {
-			n.drive(ctx, hctx, ends)
-			n.drive(ctx, hctx, ends)
+			n.driveContext(ctx, hctx, ends)
+			n.driveContext(ctx, hctx, ends)
 		}
 		err = <-ends // of one: the others end, too
 	}
@@ -149,16 +149,16 @@ func (n *Node) Serve(ctx context.Context) error {
 	return err
 }
 
-// drive has a goroutine drive a context until ctx ends, or the context is closed, and say why it has ended. A handler, or an
+// driveContext has a goroutine drive a context until ctx ends, or the context is closed, and say why it has ended. A handler, or an
 // authorizer, that ends the goroutine has another one go on; so has one of a stream that keeps it.
-func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
+func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 	spawned := n.workers.handlers.Spawn(func() {
 		var replaced atomic.Bool
 		own, stop := context.WithCancel(ctx)
 		defer stop()
 		replace := func() {
 			if !replaced.Swap(true) {
-				n.drive(ctx, hctx, ends)
+				n.driveContext(ctx, hctx, ends)
 			}
 		}
 		defer replace()
@@ -194,7 +194,7 @@ func (n *Node) Shutdown(ctx context.Context) error {
 		ctx, stop = n.withTimeout(ctx, max(n.cfg.ShutdownTimeout, 0))
 		defer stop()
 	}
-	if n.inside() {
+	if n.isInside() {
 		return fmt.Errorf("qs: Shutdown was called in a handler or a callback, which it would wait for; call it on a goroutine of its own, or use Close: %w", na.ErrBusy)
 	}
 	n.ending.Store(true)
@@ -213,8 +213,8 @@ func (n *Node) Shutdown(ctx context.Context) error {
 // closeTime bounds what Close waits for: callbacks that still have to run.
 const closeTime = time.Second
 
-// inside reports whether the caller is inside a handler or a callback of n.
-func (n *Node) inside() bool {
+// isInside reports whether the caller is inside a handler or a callback of n.
+func (n *Node) isInside() bool {
 	return slices.ContainsFunc(n.all, func(hctx *hg.Context) bool { return hctx.NA().Upper().Inside() })
 }
 
@@ -234,7 +234,7 @@ func (n *Node) Close() error {
 	}
 	n.dropHandles()
 	err := n.class.Close()
-	if !n.inside() { // else what calls Close would be waited for
+	if !n.isInside() { // else what calls Close would be waited for
 		for _, hctx := range n.all {
 			_ = hctx.WaitFor(context.Background(), closeTime, never)
 		}
@@ -278,8 +278,8 @@ func (n *Node) logger() *slog.Logger {
 // now reads the node's clock.
 func (n *Node) now() time.Duration { return n.hctx.Now() }
 
-// An idle is the handles of a context that make no call.
-type idle struct {
+// An handleCache is the handles of a context that make no call.
+type handleCache struct {
 	mu sync.Mutex
 	h  []*hg.Handle
 }
@@ -287,8 +287,8 @@ type idle struct {
 // maxIdle bounds them.
 const maxIdle = 256
 
-// handle returns a handle for one call.
-func (n *Node) handle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
+// takeHandle returns a handle for one call.
+func (n *Node) takeHandle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	k := &n.idle[i]
 	k.mu.Lock()
 	last := len(k.h) - 1
@@ -306,8 +306,8 @@ func (n *Node) handle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	return h, nil
 }
 
-// keep takes the handle of a call back that has ended, without its output.
-func (n *Node) keep(i int, h *hg.Handle) {
+// keepHandle takes the handle of a call back that has ended, without its output.
+func (n *Node) keepHandle(i int, h *hg.Handle) {
 	hghook.FreeOutput(h)
 	k := &n.idle[i]
 	k.mu.Lock()
@@ -321,8 +321,8 @@ func (n *Node) keep(i int, h *hg.Handle) {
 	}
 }
 
-// probe asks whether the context at to is driven and ready. It waits for the answer, or for the end of ctx.
-func (n *Node) probe(ctx context.Context, i int, to hg.Addr) error {
+// probeAddr asks whether the context at to is driven and ready. It waits for the answer, or for the end of ctx.
+func (n *Node) probeAddr(ctx context.Context, i int, to hg.Addr) error {
 	hctx := n.all[i]
 	begun := n.now()
 	refused := func(err error) error {
@@ -390,10 +390,10 @@ func (n *Node) dropHandles() {
 	}
 }
 
-// await returns nil when done is closed, by somebody who wakes context i then.
-func (n *Node) await(ctx context.Context, i int, done <-chan struct{}) error {
+// awaitDone returns nil when done is closed, by somebody who wakes context i then.
+func (n *Node) awaitDone(ctx context.Context, i int, done <-chan struct{}) error {
 	if n.hctx.NA().Scheduled() {
-		if err := n.all[i].Wait(ctx, func() bool { return closed(done) }); err != nil && !closed(done) {
+		if err := n.all[i].Wait(ctx, func() bool { return isClosed(done) }); err != nil && !isClosed(done) {
 			return err
 		}
 		return nil
@@ -406,7 +406,7 @@ func (n *Node) await(ctx context.Context, i int, done <-chan struct{}) error {
 	}
 }
 
-func closed(done <-chan struct{}) bool {
+func isClosed(done <-chan struct{}) bool {
 	select {
 	case <-done:
 		return true
@@ -415,15 +415,15 @@ func closed(done <-chan struct{}) bool {
 	}
 }
 
-// jitter returns d, half of it drawn.
-func (n *Node) jitter(d time.Duration) time.Duration {
+// jitterOf returns d, half of it drawn.
+func (n *Node) jitterOf(d time.Duration) time.Duration {
 	var b [8]byte
 	n.class.NA().Rand(b[:])
 	return d/2 + time.Duration(binary.LittleEndian.Uint64(b[:])%uint64(d/2+1))
 }
 
-// after calls f on a goroutine of its own, in the simulator in a coroutine, when d has passed, unless ctx has ended, or stop was called.
-func (n *Node) after(ctx context.Context, d time.Duration, f func()) (stop func()) {
+// runAfter calls f on a goroutine of its own, in the simulator in a coroutine, when d has passed, unless ctx has ended, or stop was called.
+func (n *Node) runAfter(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	if !n.hctx.NA().Scheduled() {
 		t := time.AfterFunc(d, f)
 		return func() { t.Stop() }
@@ -437,8 +437,8 @@ func (n *Node) after(ctx context.Context, d time.Duration, f func()) (stop func(
 	return cancel
 }
 
-// drained waits until nothing of a node that was closed uses memory any more.
-func (n *Node) drained() {
+// waitDrained waits until nothing of a node that was closed uses memory any more.
+func (n *Node) waitDrained() {
 	for _, hctx := range n.all {
 		_ = hctx.WaitFor(context.Background(), closeTime, never)
 	}

@@ -41,20 +41,20 @@ func (l ClientLimit) burst() float64 {
 	return max(1, l.Rate)
 }
 
-// clients tracks what the clients of each name have of a node. Handlers take their share before their input is decoded, after the authorizer.
-type clients struct {
+// clientShares tracks what the clients of each name have of a node. Handlers take their share before their input is decoded, after the authorizer.
+type clientShares struct {
 	n       *Node
 	limits  map[string]ClientLimit // Config.ClientLimits
 	refused loglimit.Limiter       // of the log
 
-	mu    sync.Mutex            // guards the fields below
-	held  map[hg.Request]string // the name whose share a request has
-	use   map[string]*share     // those with a handler at work, and a bucket that is not full, and some that are neither
-	sweep int                   // when use has so many names the idle ones are dropped
+	mu    sync.Mutex              // guards the fields below
+	held  map[hg.Request]string   // the name whose share a request has
+	use   map[string]*clientShare // those with a handler at work, and a bucket that is not full, and some that are neither
+	sweep int                     // when use has so many names the idle ones are dropped
 }
 
-// A share is what the clients of one name use.
-type share struct {
+// A clientShare is what the clients of one name use.
+type clientShare struct {
 	active int
 	tokens float64       // requests that may begin
 	at     time.Duration // when tokens was computed, by Node.now
@@ -63,47 +63,47 @@ type share struct {
 // sweepNames is how many names are kept at least before idle ones are dropped.
 const sweepNames = 1024
 
-// handler returns h, which takes a share of the client's first.
-func (c *clients) handler(h hg.Handler) hg.Handler {
+// limitHandler returns h, which takes a share of the client's first.
+func (c *clientShares) limitHandler(h hg.Handler) hg.Handler {
 	if len(c.limits) == 0 {
 		return h
 	}
 	return func(r hg.Request) error {
 		name := r.Caller().Name
-		limit := c.limit(name)
+		limit := c.limitOf(name)
 		if limit == (ClientLimit{}) {
 			return h(r)
 		}
-		if err := c.take(r, name, limit); err != nil {
+		if err := c.takeShare(r, name, limit); err != nil {
 			if skipped, ok := c.refused.Allow(c.n.now()); ok {
 				c.n.logger().Warn("a request was refused by the limits of its client", "rpc", r.Name(), "caller", name, "peer", r.Peer().Label(),
 					"reason", err.Error(), "more", skipped)
 			}
 			return hg.Refuse(err)
 		}
-		defer c.leave(r)
+		defer c.returnShare(r)
 		return h(r)
 	}
 }
 
-// limit returns what bounds the clients of a name.
-func (c *clients) limit(name string) ClientLimit {
+// limitOf returns what bounds the clients of a name.
+func (c *clientShares) limitOf(name string) ClientLimit {
 	if limit, ok := c.limits[name]; ok {
 		return limit
 	}
 	return c.limits[""]
 }
 
-// label is what a name is called in an error.
-func label(name string) string {
+// labelOf is what a name is called in an error.
+func labelOf(name string) string {
 	if name == "" {
 		return "clients without a proven name"
 	}
 	return fmt.Sprintf("client %q", name)
 }
 
-// take takes a share for one request, or returns the refusal.
-func (c *clients) take(r hg.Request, name string, limit ClientLimit) error {
+// takeShare takes a share for one request, or returns the refusal.
+func (c *clientShares) takeShare(r hg.Request, name string, limit ClientLimit) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.n.now()
@@ -112,15 +112,15 @@ func (c *clients) take(r hg.Request, name string, limit ClientLimit) error {
 		if len(c.use) >= max(c.sweep, sweepNames) {
 			c.dropIdle(now)
 		}
-		s = &share{tokens: limit.burst(), at: now}
+		s = &clientShare{tokens: limit.burst(), at: now}
 		c.use[name] = s
 	}
-	s.fill(limit, now)
+	s.refill(limit, now)
 	switch {
 	case limit.MaxConcurrent > 0 && s.active >= limit.MaxConcurrent:
-		return hg.Errorf(ErrExhausted, "%s: %d handlers are at work, which is the limit there (qs.Config.ClientLimits)", label(name), s.active)
+		return hg.Errorf(ErrExhausted, "%s: %d handlers are at work, which is the limit there (qs.Config.ClientLimits)", labelOf(name), s.active)
 	case limit.Rate > 0 && s.tokens < 1:
-		return hg.Errorf(ErrExhausted, "%s: more than %g requests a second, which is the limit there (qs.Config.ClientLimits)", label(name), limit.Rate)
+		return hg.Errorf(ErrExhausted, "%s: more than %g requests a second, which is the limit there (qs.Config.ClientLimits)", labelOf(name), limit.Rate)
 	}
 	if s.active++; limit.Rate > 0 {
 		s.tokens--
@@ -129,14 +129,14 @@ func (c *clients) take(r hg.Request, name string, limit ClientLimit) error {
 	return nil
 }
 
-// fill adds the requests that may begin since the last time.
-func (s *share) fill(limit ClientLimit, now time.Duration) {
+// refill adds the requests that may begin since the last time.
+func (s *clientShare) refill(limit ClientLimit, now time.Duration) {
 	s.tokens = min(limit.burst(), s.tokens+(now-s.at).Seconds()*limit.Rate)
 	s.at = now
 }
 
-// leave returns the share of a request, unless it has been returned. That is before the answer leaves: a client that has it may call again.
-func (c *clients) leave(r hg.Request) {
+// returnShare returns the share of a request, unless it has been returned. That is before the answer leaves: a client that has it may call again.
+func (c *clientShares) returnShare(r hg.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if name, ok := c.held[r]; ok {
@@ -146,10 +146,10 @@ func (c *clients) leave(r hg.Request) {
 }
 
 // dropIdle forgets names whose shares say nothing: no handler is at work, and all requests may begin. Locked.
-func (c *clients) dropIdle(now time.Duration) {
+func (c *clientShares) dropIdle(now time.Duration) {
 	for name, s := range c.use {
-		limit := c.limit(name)
-		if s.fill(limit, now); s.active == 0 && s.tokens >= limit.burst() {
+		limit := c.limitOf(name)
+		if s.refill(limit, now); s.active == 0 && s.tokens >= limit.burst() {
 			delete(c.use, name)
 		}
 	}

@@ -122,7 +122,7 @@ type Config struct {
 
 // withDefaults returns c, complete, for a node at addr.
 func (c Config) withDefaults(addr string) (Config, error) {
-	scheme, beside := schemes(addr)
+	scheme, beside := schemesOf(addr)
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("qs: config: "+format+": %w", append(args, hg.ErrInvalid)...))
@@ -172,7 +172,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 		}
 		c.HG.NA.Local = c.Local
 	}
-	own := c.transport(scheme, beside, addr, bad)
+	own := c.transportPlugin(scheme, beside, addr, bad)
 	if c.HG.Dispatch != nil {
 		bad("HG.Dispatch is set, but handlers run as MaxConcurrent says; use package hg")
 	}
@@ -203,7 +203,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 		c.HG.MaxInput = c.MaxInput
 	}
 	if c.Balancer == nil {
-		c.Balancer = first{}
+		c.Balancer = inOrder{}
 	}
 	if c.Logger != nil {
 		c.HG.Logger = c.Logger
@@ -248,25 +248,25 @@ func (c *Config) setBudget(bad func(format string, args ...any)) {
 	}
 }
 
-// schemes returns those of the transports that addr opens; the second is empty when there is one.
-func schemes(addr string) (first, second string) {
+// schemesOf returns those of the transports that addr opens; the second is empty when there is one.
+func schemesOf(addr string) (first, second string) {
 	first, second, _ = strings.Cut(addr, ",")
 	first, _, _ = strings.Cut(first, "://")
 	second, _, _ = strings.Cut(second, "://")
 	return first, second
 }
 
-// plainly says why there is no TLS over a transport.
-func plainly(scheme string) string {
+// noTLSReason says why there is no TLS over a transport.
+func noTLSReason(scheme string) string {
 	if scheme == "sm" {
 		return "it needs none, for what peers say stays in memory that only processes of one user can open"
 	}
 	return "nothing would be encrypted"
 }
 
-// transport returns the plugin that TLS, TCP and Contexts ask for, nil if they ask for nothing. None of them, and no plugin that is
+// transportPlugin returns the plugin that TLS, TCP and Contexts ask for, nil if they ask for nothing. None of them, and no plugin that is
 // given, may come to nothing without a word: the node would go without TLS.
-func (c *Config) transport(scheme, beside, addr string, bad func(format string, args ...any)) na.Plugin {
+func (c *Config) transportPlugin(scheme, beside, addr string, bad func(format string, args ...any)) na.Plugin {
 	given := false // one for tcp or udp
 	for _, p := range c.HG.NA.Plugins {
 		switch {
@@ -284,7 +284,7 @@ func (c *Config) transport(scheme, beside, addr string, bad func(format string, 
 		field, of, hint string
 		fits            bool
 	}{
-		{c.TLS != nil, "TLS", "tcp:// and udp://", plainly(scheme), scheme == "tcp" || scheme == "udp"},
+		{c.TLS != nil, "TLS", "tcp:// and udp://", noTLSReason(scheme), scheme == "tcp" || scheme == "udp"},
 		{!reflect.ValueOf(c.TCP).IsZero(), "TCP", "tcp://", "use HG.NA.Plugins for options of others", scheme == "tcp"},
 		{several, "Contexts", "tcp://", "several share an address there only: open a Node for each, at addresses of their own", scheme == "tcp"},
 	} {

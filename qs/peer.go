@@ -19,25 +19,25 @@ type Peer struct{ p *peer }
 
 type peer struct {
 	n      *Node
-	i      int    // of the context that calls leave by
-	only   *place // the one address that there will ever be, of a Peer with no choice and no probes
+	i      int      // of the context that calls leave by
+	only   *backend // the one address that there will ever be, of a Peer with no choice and no probes
 	pick   Balancer
 	health time.Duration
 	opts   PeerOptions
 
 	mu       sync.Mutex // guards the fields below, and what places point to
-	services []service
-	places   []*place
+	services []serviceWatch
+	places   []*backend
 	seen     []Candidate // of places, for pick
 	look     *na.Op      // the timer of health; nil when it is not set
 	used     time.Duration
 }
 
-// A service is where a Peer has addresses from.
-type service struct {
+// A serviceWatch is where a Peer has addresses from.
+type serviceWatch struct {
 	text  string
 	fixed hg.Addr // zero if w has them
-	w     *watch
+	w     *addrWatch
 	known *[]hg.Addr // of w, that places has
 }
 
@@ -100,7 +100,7 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 	}
 	var errs []error
 	for _, text := range addrs {
-		s, err := n.service(ctx, o, text)
+		s, err := n.findService(ctx, o, text)
 		switch hg.CodeOf(err) {
 		case na.OK:
 			p.services = append(p.services, s)
@@ -113,13 +113,13 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 			}
 		}
 	}
-	p.gather()
+	p.updateBackends()
 	switch {
 	case len(p.places) > 0:
 	case len(errs) > 0:
 		return Peer{}, fmt.Errorf("qs: peer: %w", errors.Join(errs...))
 	default:
-		return Peer{}, fmt.Errorf("qs: peer: %w", p.nobody())
+		return Peer{}, fmt.Errorf("qs: peer: %w", p.noBackendError())
 	}
 	if len(p.services) == 1 && p.services[0].w == nil && p.health == 0 {
 		p.only = p.places[0]
@@ -148,26 +148,26 @@ func (o *PeerOptions) check(addrs []string) error {
 	return fmt.Errorf("qs: peer: %s: %w", what, hg.ErrInvalid)
 }
 
-// service finds what text names, and waits for the first answer.
-func (n *Node) service(ctx context.Context, o PeerOptions, text string) (s service, err error) {
+// findService finds what text names, and waits for the first answer.
+func (n *Node) findService(ctx context.Context, o PeerOptions, text string) (s serviceWatch, err error) {
 	s.text = text
 	if o.Resolver == nil {
-		o.Resolver = dns{n}
+		o.Resolver = dnsResolver{n}
 	}
-	if _, ok := o.Resolver.(dns); ok {
-		if _, _, _, ok := hosted(text); !ok {
+	if _, ok := o.Resolver.(dnsResolver); ok {
+		if _, _, _, ok := splitHost(text); !ok {
 			s.fixed, err = n.hctx.LookupWait(ctx, text)
 			return s, err
 		}
 	}
-	if s.w, err = n.watch(watchKey{o.Resolver, text}, o.ResolveInterval); err != nil {
+	if s.w, err = n.watchService(watchKey{o.Resolver, text}, o.ResolveInterval); err != nil {
 		return s, err
 	}
-	return s, s.w.first(ctx)
+	return s, s.w.waitFirst(ctx)
 }
 
-// follow takes in what the Resolver has said since the last call, and keeps it watching. Locked.
-func (p *peer) follow(now time.Duration) {
+// followService takes in what the Resolver has said since the last call, and keeps it watching. Locked.
+func (p *peer) followService(now time.Duration) {
 	changed := false
 	for i := range p.services {
 		s := &p.services[i]
@@ -176,7 +176,7 @@ func (p *peer) follow(now time.Duration) {
 		}
 		s.w.used.Store(int64(now))
 		if s.w.over.Load() {
-			if w, err := p.n.watch(s.w.key, p.opts.ResolveInterval); err == nil {
+			if w, err := p.n.watchService(s.w.key, p.opts.ResolveInterval); err == nil {
 				s.w = w
 			}
 		}
@@ -185,13 +185,13 @@ func (p *peer) follow(now time.Duration) {
 		}
 	}
 	if changed {
-		p.gather()
+		p.updateBackends()
 	}
 }
 
-// gather makes places of the addresses that there are now, of the first maxAddrs. Those that were there stay as they are. Locked.
-func (p *peer) gather() {
-	was := make(map[hg.Addr]*place, len(p.places))
+// updateBackends makes places of the addresses that there are now, of the first maxAddrs. Those that were there stay as they are. Locked.
+func (p *peer) updateBackends() {
+	was := make(map[hg.Addr]*backend, len(p.places))
 	for _, at := range p.places {
 		was[at.addr] = at
 	}
@@ -204,7 +204,7 @@ func (p *peer) gather() {
 		now[addr] = struct{}{}
 		at := was[addr]
 		if at == nil {
-			at = &place{addr: addr}
+			at = &backend{addr: addr}
 		}
 		p.places = append(p.places, at)
 	}
@@ -225,19 +225,19 @@ func (p *peer) gather() {
 	}
 }
 
-// nobody is the error of a call that there is no address for. Locked.
-func (p *peer) nobody() error {
-	text := "the service " + p.texts() + " has no address"
+// noBackendError is the error of a call that there is no address for. Locked.
+func (p *peer) noBackendError() error {
+	text := "the service " + p.serviceTexts() + " has no address"
 	for i := range p.services {
-		if w := p.services[i].w; w != nil && w.failed() != nil {
-			text += ": " + w.failed().Error()
+		if w := p.services[i].w; w != nil && w.lastError() != nil {
+			text += ": " + w.lastError().Error()
 		}
 	}
 	return na.WithText(hg.ErrUnreachable, text)
 }
 
-// texts returns the services as they were given, with commas between. They do not change.
-func (p *peer) texts() string {
+// serviceTexts returns the services as they were given, with commas between. They do not change.
+func (p *peer) serviceTexts() string {
 	var all []string
 	for i := range p.services {
 		all = append(all, p.services[i].text)
@@ -256,7 +256,7 @@ func (p Peer) Ping(ctx context.Context) (time.Duration, error) {
 	}
 	n := p.p.n
 	begun := n.now()
-	err := n.probe(ctx, p.p.i, p.Addr())
+	err := n.probeAddr(ctx, p.p.i, p.Addr())
 	if code := hg.CodeOf(err); code == ErrNotReady || code == ErrDraining {
 		err = nil
 	}
@@ -277,7 +277,7 @@ func (p Peer) Addr() hg.Addr {
 	}
 	p.p.mu.Lock()
 	defer p.p.mu.Unlock()
-	if at := p.p.choose(nil); at != nil {
+	if at := p.p.chooseBackend(nil); at != nil {
 		return at.addr
 	}
 	return hg.Addr{}
@@ -308,10 +308,10 @@ func (p Peer) String() string {
 	case p.p.only != nil:
 		return p.p.only.addr.Label()
 	}
-	return p.p.texts()
+	return p.p.serviceTexts()
 }
 
-// A place is what a Peer knows of one of its addresses. It stays the same when the list of addresses changes. No call waits for
+// A backend is what a Peer knows of one of its addresses. It stays the same when the list of addresses changes. No call waits for
 // an address that has failed: a probe asks there, then one call tries it, and only then do all others.
 //
 //	up ─── an attempt fails ───► failing ─── pause over, at the next attempt anywhere ───► probing
@@ -323,7 +323,7 @@ func (p Peer) String() string {
 //
 // An attempt that began before the last change between up and failing says nothing: those that hang in a frozen process end
 // all at once, and are one failure.
-type place struct {
+type backend struct {
 	addr     hg.Addr
 	inFlight int
 	lent     int64
@@ -331,17 +331,17 @@ type place struct {
 	tookAt   time.Duration // when that was known
 	answered time.Duration // when there was an answer
 	asked    bool          // a probe of Health is under way
-	state    placeState
+	state    backendState
 	change   int           // counts those between up and failing
 	failed   time.Duration // when it last did
 	pause    time.Duration
 	until    time.Duration // its end; when trying, until when no other attempt does
 }
 
-type placeState uint8
+type backendState uint8
 
 const (
-	placeUp placeState = iota
+	placeUp backendState = iota
 	placeFailing
 	placeProbing
 	placeReady

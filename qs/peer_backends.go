@@ -15,39 +15,39 @@ const (
 	pauseLast  = 30 * time.Second
 )
 
-// A trip is an attempt at a place.
-type trip struct {
-	at     *place
+// A backendAttempt is an attempt at a place.
+type backendAttempt struct {
+	at     *backend
 	change int // of at, when it began
 	begun  time.Duration
 	lent   int64
 }
 
-// pace returns how long an attempt takes, about, by what is known now.
-func (at *place) pace(now time.Duration) time.Duration {
+// expectedTime returns how long an attempt takes, about, by what is known now.
+func (at *backend) expectedTime(now time.Duration) time.Duration {
 	return at.took >> min(max(now-at.tookAt, 0)/time.Second, 62)
 }
 
-func (at *place) fails() bool { return at.state != placeUp && at.state != placeReady }
+func (at *backend) isFailing() bool { return at.state != placeUp && at.state != placeReady }
 
-// choose returns the place for an attempt; nil if there is none. One that the call has been at is taken if there is no better one.
+// chooseBackend returns the place for an attempt; nil if there is none. One that the call has been at is taken if there is no better one.
 // Locked.
-func (p *peer) choose(c *Call) *place {
+func (p *peer) chooseBackend(c *Call) *backend {
 	been, now := false, p.n.now()
 	p.seen = p.seen[:0]
 	for _, at := range p.places {
-		t := Candidate{at.addr, at.inFlight, at.lent, at.pace(now), at.fails()}
+		t := Candidate{at.addr, at.inFlight, at.lent, at.expectedTime(now), at.isFailing()}
 		if !t.Failing && c.hasBeenAt(at.addr) {
 			t.Failing, been = true, true
 		}
 		p.seen = append(p.seen, t)
 	}
-	at := p.picked(c)
+	at := p.pickFrom(c)
 	if at == nil && been {
 		for i, at := range p.places {
-			p.seen[i].Failing = at.fails()
+			p.seen[i].Failing = at.isFailing()
 		}
-		at = p.picked(c)
+		at = p.pickFrom(c)
 	}
 	if at != nil || len(p.places) == 0 {
 		return at
@@ -61,8 +61,8 @@ func (p *peer) choose(c *Call) *place {
 	return at
 }
 
-// picked returns what p.pick takes of what is seen. Locked.
-func (p *peer) picked(c *Call) *place {
+// pickFrom returns what p.pick takes of what is seen. Locked.
+func (p *peer) pickFrom(c *Call) *backend {
 	if len(p.seen) == 0 {
 		return nil
 	}
@@ -72,43 +72,43 @@ func (p *peer) picked(c *Call) *place {
 	return nil
 }
 
-// elsewhere reports whether there is an address that does not fail and that the call has not been at.
-func (p Peer) elsewhere(c *Call) bool {
+// hasOtherBackend reports whether there is an address that does not fail and that the call has not been at.
+func (p Peer) hasOtherBackend(c *Call) bool {
 	if p.p == nil || p.p.only != nil {
 		return false
 	}
 	p.p.mu.Lock()
 	defer p.p.mu.Unlock()
-	p.p.follow(p.p.n.now())
+	p.p.followService(p.p.n.now())
 	for _, at := range p.p.places {
-		if !at.fails() && !c.hasBeenAt(at.addr) {
+		if !at.isFailing() && !c.hasBeenAt(at.addr) {
 			return true
 		}
 	}
 	return false
 }
 
-// depart begins an attempt.
-func (p *peer) depart(c *Call) (trip, error) {
+// acquireAddr begins an attempt.
+func (p *peer) acquireAddr(c *Call) (backendAttempt, error) {
 	if p.only != nil {
-		return trip{at: p.only}, nil
+		return backendAttempt{at: p.only}, nil
 	}
-	t, due, err := p.departs(c)
+	t, due, err := p.acquireAddrUnprobed(c)
 	if due.at != nil {
-		p.probe(due)
+		p.probeBackend(due)
 	}
 	return t, err
 }
 
-// departs is depart that leaves a probe, which is due, to the caller.
-func (p *peer) departs(c *Call) (t, due trip, err error) {
+// acquireAddrUnprobed is depart that leaves a probe, which is due, to the caller.
+func (p *peer) acquireAddrUnprobed(c *Call) (t, due backendAttempt, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.n.now()
-	p.follow(now)
-	at := p.choose(c)
+	p.followService(now)
+	at := p.chooseBackend(c)
 	if at == nil {
-		return t, due, &hg.Error{Op: "forward", RPC: c.Method, Fate: NotRun, Err: p.nobody()}
+		return t, due, &hg.Error{Op: "forward", RPC: c.Method, Fate: NotRun, Err: p.noBackendError()}
 	}
 	c.goesTo(at.addr)
 	if at.state == placeReady {
@@ -126,14 +126,14 @@ func (p *peer) departs(c *Call) (t, due trip, err error) {
 			at.state, at.pause = placeReady, min(2*at.pause, pauseLast)
 		case at.state == placeFailing && due.at == nil:
 			at.state = placeProbing
-			due = trip{at: at, change: at.change}
+			due = backendAttempt{at: at, change: at.change}
 		}
 	}
-	return trip{at: at, change: at.change, begun: now}, due, nil
+	return backendAttempt{at: at, change: at.change, begun: now}, due, nil
 }
 
-// lends says how much an attempt lends.
-func (p *peer) lends(t *trip, bytes int64) {
+// addLent says how much an attempt lends.
+func (p *peer) addLent(t *backendAttempt, bytes int64) {
 	if p.only != nil || bytes == 0 {
 		return
 	}
@@ -143,8 +143,8 @@ func (p *peer) lends(t *trip, bytes int64) {
 	t.at.lent += bytes
 }
 
-// arrive ends an attempt, with err.
-func (p *peer) arrive(t trip, err error) {
+// finishAttempt ends an attempt, with err.
+func (p *peer) finishAttempt(t backendAttempt, err error) {
 	if p.only != nil {
 		return
 	}
@@ -153,18 +153,18 @@ func (p *peer) arrive(t trip, err error) {
 	at, now := t.at, p.n.now()
 	at.inFlight--
 	at.lent -= t.lent
-	at.took, at.tookAt = at.pace(now)*7/8+(now-t.begun)/8, now
+	at.took, at.tookAt = at.expectedTime(now)*7/8+(now-t.begun)/8, now
 	if at.change != t.change {
 		return
 	}
 	_, answered := hg.RemoteOf(err)
 	switch {
-	case suspect(err):
+	case speaksAgainstAddr(err):
 		switch at.failed = now; at.state {
 		case placeUp:
-			p.fails(at)
+			p.markFailing(at)
 		case placeTrying:
-			p.rest(at, 2*at.pause)
+			p.pauseBackend(at, 2*at.pause)
 		}
 	case err == nil || answered:
 		at.answered = now
@@ -177,27 +177,27 @@ func (p *peer) arrive(t trip, err error) {
 	}
 }
 
-// fails has a place that did well fail. Locked.
-func (p *peer) fails(at *place) {
+// markFailing has a place that did well fail. Locked.
+func (p *peer) markFailing(at *backend) {
 	at.change++
 	at.failed = p.n.now()
-	p.rest(at, pauseFirst)
+	p.pauseBackend(at, pauseFirst)
 	for i := range p.services {
 		if w := p.services[i].w; w != nil {
-			w.ask()
+			w.refreshSoon()
 		}
 	}
 }
 
-// rest leaves a place alone for a pause. Locked.
-func (p *peer) rest(at *place, pause time.Duration) {
+// pauseBackend leaves a place alone for a pause. Locked.
+func (p *peer) pauseBackend(at *backend, pause time.Duration) {
 	at.state, at.pause = placeFailing, min(pause, pauseLast)
-	at.until = p.n.now() + p.n.jitter(at.pause)
+	at.until = p.n.now() + p.n.jitterOf(at.pause)
 }
 
-// probe asks whether a process serves at a place that has failed. The answer is taken by the goroutine that drives the node.
-func (p *peer) probe(t trip) {
-	p.ask(t.at, func(err error) {
+// probeBackend asks whether a process serves at a place that has failed. The answer is taken by the goroutine that drives the node.
+func (p *peer) probeBackend(t backendAttempt) {
+	p.sendProbe(t.at, func(err error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if t.at.change != t.change || t.at.state != placeProbing {
@@ -208,7 +208,7 @@ func (p *peer) probe(t trip) {
 			return
 		}
 		t.at.failed = p.n.now()
-		p.rest(t.at, 2*t.at.pause)
+		p.pauseBackend(t.at, 2*t.at.pause)
 	})
 }
 
@@ -222,8 +222,8 @@ func (p *peer) lookLater() {
 		p.n.mu.Lock()
 		delete(p.n.looks, op)
 		p.n.mu.Unlock()
-		for _, at := range p.due(r.Err == nil) {
-			p.check(at)
+		for _, at := range p.dueProbes(r.Err == nil) {
+			p.checkBackend(at)
 		}
 	})
 	p.n.mu.Lock()
@@ -235,13 +235,13 @@ func (p *peer) lookLater() {
 	p.n.looks[op] = struct{}{}
 }
 
-// due returns the places that are to be probed now that the timer has ended, and sets it again while there are calls.
-func (p *peer) due(again bool) (all []*place) {
+// dueProbes returns the places that are to be probed now that the timer has ended, and sets it again while there are calls.
+func (p *peer) dueProbes(again bool) (all []*backend) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.look = nil
 	now := p.n.now()
-	p.follow(now)
+	p.followService(now)
 	busy := now-p.used < 2*p.health
 	for _, at := range p.places {
 		busy = busy || at.inFlight > 0
@@ -259,10 +259,10 @@ func (p *peer) due(again bool) (all []*place) {
 	return all
 }
 
-// check probes a place that does well. If calls are answered there meanwhile, the probe only waits behind others.
-func (p *peer) check(at *place) {
+// checkBackend probes a place that does well. If calls are answered there meanwhile, the probe only waits behind others.
+func (p *peer) checkBackend(at *backend) {
 	begun := p.n.now()
-	p.ask(at, func(err error) {
+	p.sendProbe(at, func(err error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		at.asked = false
@@ -272,13 +272,13 @@ func (p *peer) check(at *place) {
 		switch code := hg.CodeOf(err); {
 		case err == nil, code == hg.ErrClosed, code == hg.ErrCanceled:
 		case code == ErrNotReady, code == ErrDraining, at.answered < begun:
-			p.fails(at)
+			p.markFailing(at)
 		}
 	})
 }
 
-// ask probes a place, without a goroutine, and then calls tell, in a callback, with what came of it.
-func (p *peer) ask(at *place, tell func(error)) {
+// sendProbe probes a place, without a goroutine, and then calls tell, in a callback, with what came of it.
+func (p *peer) sendProbe(at *backend, tell func(error)) {
 	n := p.n
 	nctx := n.all[p.i].NA()
 	op := nctx.NewOp(func(op *na.Op, r na.Result) {
@@ -300,8 +300,8 @@ func (p *peer) ask(at *place, tell func(error)) {
 	}
 }
 
-// suspect reports whether an error speaks against the address that the call went to.
-func suspect(err error) bool {
+// speaksAgainstAddr reports whether an error speaks against the address that the call went to.
+func speaksAgainstAddr(err error) bool {
 	if r, ok := hg.RemoteOf(err); ok {
 		return r.Refused && (r.Code == ErrNotReady || r.Code == ErrDraining || r.Code == ErrUnavailable || r.Code == hg.ErrTimeout)
 	}

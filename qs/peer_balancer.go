@@ -24,11 +24,11 @@ type Candidate struct {
 	Failing   bool          // others are to be preferred: it fails, or this call has been there
 }
 
-// first is the Balancer that goes by the order of the addresses.
-type first struct{}
+// inOrder is the Balancer that goes by the order of the addresses.
+type inOrder struct{}
 
 // Pick implements Balancer.
-func (first) Pick(_ *Call, ts []Candidate) int {
+func (inOrder) Pick(_ *Call, ts []Candidate) int {
 	for i := range ts {
 		if !ts[i].Failing {
 			return i
@@ -52,7 +52,7 @@ func (r *roundRobin) Pick(c *Call, ts []Candidate) int {
 	if good == 0 {
 		return -1
 	}
-	return nth(ts, int(turn%uint64(good)))
+	return nthHealthy(ts, int(turn%uint64(good)))
 }
 
 // LeastLoaded returns a Balancer that takes the address with the fewest calls of this Peer in
@@ -125,8 +125,8 @@ func goodOf(ts []Candidate) (n int) {
 	return n
 }
 
-// nth returns the index of the nth of ts that does not fail.
-func nth(ts []Candidate, n int) int {
+// nthHealthy returns the index of the nth of ts that does not fail.
+func nthHealthy(ts []Candidate, n int) int {
 	for i := range ts {
 		if !ts[i].Failing {
 			if n == 0 {

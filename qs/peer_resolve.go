@@ -30,10 +30,10 @@ type Resolver interface {
 	Watch(ctx context.Context, service string, update func(addrs []string, err error)) error
 }
 
-// dns is the Resolver that looks up hosts: "tcp://kv.example:9000" is every address of kv.example, with that port. If a host has
+// dnsResolver is the Resolver that looks up hosts: "tcp://kv.example:9000" is every address of kv.example, with that port. If a host has
 // addresses of both families, those of the family that the resolver prefers are taken for its servers, and each has addresses of the other
 // family that are dialed when it does not answer. Each process has an order of its own for them.
-type dns struct{ n *Node }
+type dnsResolver struct{ n *Node }
 
 // A hostResolver is a plugin whose options have a resolver of hosts; nil is the system's.
 type hostResolver interface{ HostResolver() tcp.Resolver }
@@ -53,8 +53,8 @@ func (n *Node) hostResolver() tcp.Resolver {
 	return net.DefaultResolver
 }
 
-// hosted splits the text of an address with the name of a host; ok is false for any other.
-func hosted(text string) (scheme, host, port string, ok bool) {
+// splitHost splits the text of an address with the name of a host; ok is false for any other.
+func splitHost(text string) (scheme, host, port string, ok bool) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok || scheme != "tcp" && scheme != "udp" {
 		return "", "", "", false
@@ -73,8 +73,8 @@ func hosted(text string) (scheme, host, port string, ok bool) {
 const maxChoices = 8
 
 // Watch implements Resolver. It asks once.
-func (d dns) Watch(ctx context.Context, service string, update func(addrs []string, err error)) error {
-	scheme, host, port, ok := hosted(service)
+func (d dnsResolver) Watch(ctx context.Context, service string, update func(addrs []string, err error)) error {
+	scheme, host, port, ok := splitHost(service)
 	if !ok {
 		update([]string{service}, nil)
 		return nil
@@ -103,12 +103,12 @@ func (d dns) Watch(ctx context.Context, service string, update func(addrs []stri
 	return nil
 }
 
-// A watch keeps the addresses of a service, on a goroutine of its own while a Peer of it makes calls.
+// A addrWatch keeps the addresses of a service, on a goroutine of its own while a Peer of it makes calls.
 //
 //	a call ─► running? ─ no ─► Watch ◄─ ResolveInterval, or an address has failed ─ pause
 //	                             ├─ update ─► found: Peers look at their next call │
 //	                             └─ returns ───────────────────────────────────────┘   no call for idleLooks × ResolveInterval ─► over
-type watch struct {
+type addrWatch struct {
 	n    *Node
 	key  watchKey
 	ctx  context.Context // ends with the Node, or w
@@ -143,8 +143,8 @@ const (
 	maxWatches = 1024
 )
 
-// watch returns the watch of a service, which has been begun if there was none.
-func (n *Node) watch(key watchKey, refresh time.Duration) (*watch, error) {
+// watchService returns the watch of a service, which has been begun if there was none.
+func (n *Node) watchService(key watchKey, refresh time.Duration) (*addrWatch, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	w := n.watches[key]
@@ -158,7 +158,7 @@ func (n *Node) watch(key watchKey, refresh time.Duration) (*watch, error) {
 	case len(n.watches) >= maxWatches:
 		return nil, na.WithText(hg.ErrAgain, fmt.Sprintf("%d services are watched, there may be no more", maxWatches))
 	default:
-		w = &watch{n: n, key: key, again: make(chan struct{}, 1), told: make(chan struct{})}
+		w = &addrWatch{n: n, key: key, again: make(chan struct{}, 1), told: make(chan struct{})}
 		w.ctx, w.stop = context.WithCancel(n.life)
 		w.refresh.Store(int64(refresh))
 		n.watches[key] = w
@@ -169,9 +169,9 @@ func (n *Node) watch(key watchKey, refresh time.Duration) (*watch, error) {
 }
 
 // run is the goroutine of w.
-func (w *watch) run() {
+func (w *addrWatch) run() {
 	defer w.end()
-	w.n.spawn(w.mind)
+	w.n.spawn(w.endIfUnused)
 	for w.ctx.Err() == nil {
 		begun := w.n.now()
 		err := w.key.resolver.Watch(w.ctx, w.key.service, w.update)
@@ -182,8 +182,8 @@ func (w *watch) run() {
 	}
 }
 
-// mind ends w when there were no calls.
-func (w *watch) mind() {
+// endIfUnused ends w when there were no calls.
+func (w *addrWatch) endIfUnused() {
 	defer w.end()
 	for {
 		idle := idleLooks * time.Duration(w.refresh.Load())
@@ -198,31 +198,31 @@ func (w *watch) mind() {
 }
 
 // end ends w; a later call begins another one.
-func (w *watch) end() {
+func (w *addrWatch) end() {
 	w.stop()
 	w.n.mu.Lock()
 	if w.over.Store(true); w.n.watches[w.key] == w {
 		delete(w.n.watches, w.key)
 	}
 	w.n.mu.Unlock()
-	w.answered(hg.ErrClosed)
+	w.endFirstWait(hg.ErrClosed)
 }
 
-// first waits for the first answer.
-func (w *watch) first(ctx context.Context) error {
+// waitFirst waits for the first answer.
+func (w *addrWatch) waitFirst(ctx context.Context) error {
 	w.waits.Add(1)
 	defer w.waits.Add(-1)
-	if err := w.n.await(ctx, 0, w.told); err != nil {
+	if err := w.n.awaitDone(ctx, 0, w.told); err != nil {
 		return fmt.Errorf("no answer about %s: %w", w.key.service, err)
 	}
-	return w.failed()
+	return w.lastError()
 }
 
 // pause waits until it is time for the next Watch; the last one was begun at some time.
-func (w *watch) pause(begun time.Duration) {
+func (w *addrWatch) pause(begun time.Duration) {
 	refresh := time.Duration(w.refresh.Load())
 	least := begun + min(refresh, againTime) - w.n.now()
-	if w.n.sleep(w.ctx, least) != nil || w.failed() != nil {
+	if w.n.sleep(w.ctx, least) != nil || w.lastError() != nil {
 		return
 	}
 	left := begun + refresh - w.n.now()
@@ -243,15 +243,15 @@ func (w *watch) pause(begun time.Duration) {
 	}
 }
 
-// failed returns the error of the last answer.
-func (w *watch) failed() error {
+// lastError returns the error of the last answer.
+func (w *addrWatch) lastError() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// ask has the addresses looked up soon: one has failed.
-func (w *watch) ask() {
+// refreshSoon has the addresses looked up soon: one has failed.
+func (w *addrWatch) refreshSoon() {
 	select {
 	case w.again <- struct{}{}:
 	default:
@@ -259,9 +259,9 @@ func (w *watch) ask() {
 }
 
 // update takes in what a Resolver says.
-func (w *watch) update(addrs []string, err error) {
+func (w *addrWatch) update(addrs []string, err error) {
 	var found []hg.Addr
-	addrs = distinct(addrs)
+	addrs = withoutDuplicates(addrs)
 	if many := len(addrs); many > maxAddrs {
 		addrs = addrs[:maxAddrs]
 		if !w.many.Swap(true) {
@@ -270,7 +270,7 @@ func (w *watch) update(addrs []string, err error) {
 		}
 	}
 	if err == nil {
-		found, err = w.n.lookup(w.ctx, addrs)
+		found, err = w.n.lookupAddrs(w.ctx, addrs)
 	}
 	if w.ctx.Err() != nil {
 		return
@@ -278,11 +278,11 @@ func (w *watch) update(addrs []string, err error) {
 	if err == nil {
 		w.found.Store(&found)
 	}
-	w.answered(err)
+	w.endFirstWait(err)
 }
 
-// distinct returns all without those that came before.
-func distinct(all []string) (out []string) {
+// withoutDuplicates returns all without those that came before.
+func withoutDuplicates(all []string) (out []string) {
 	seen := make(map[string]struct{}, len(all))
 	for _, s := range all {
 		if _, again := seen[s]; !again {
@@ -293,8 +293,8 @@ func distinct(all []string) (out []string) {
 	return out
 }
 
-// answered ends the wait for the first answer.
-func (w *watch) answered(err error) {
+// endFirstWait ends the wait for the first answer.
+func (w *addrWatch) endFirstWait(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.err = err
@@ -304,8 +304,8 @@ func (w *watch) answered(err error) {
 	}
 }
 
-// lookup returns the addresses that texts name. One that cannot be found is left out, unless none is left.
-func (n *Node) lookup(ctx context.Context, texts []string) (found []hg.Addr, err error) {
+// lookupAddrs returns the addresses that texts name. One that cannot be found is left out, unless none is left.
+func (n *Node) lookupAddrs(ctx context.Context, texts []string) (found []hg.Addr, err error) {
 	var errs []error
 	for _, text := range texts {
 		addr, err := n.hctx.LookupWait(ctx, text)

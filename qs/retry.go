@@ -79,13 +79,13 @@ func Retry(p RetryPolicy) Interceptor {
 		}
 		c.retries++
 		depth := c.retries
-		b := c.Peer.p.n.budget(&p)
+		b := c.Peer.p.n.budgetFor(&p)
 		c.stall, c.withdraw = p.ProgressTimeout, p.WithdrawTimeout
-		b.first(c.Peer)
+		b.countFirst(c.Peer)
 		pause := p.Backoff
 		for ; ; c.Attempt++ {
 			err := next(ctx)
-			if err == nil || ctx.Err() != nil || !c.repeatable(err, p.Codes) {
+			if err == nil || ctx.Err() != nil || !c.isRepeatable(err, p.Codes) {
 				return err
 			}
 			if c.retries > depth { // an inner Retry has given up
@@ -94,12 +94,12 @@ func Retry(p RetryPolicy) Interceptor {
 			if c.Attempt >= p.Attempts {
 				return fmt.Errorf("%w (attempt %d of %d)", err, c.Attempt, p.Attempts)
 			}
-			elsewhere := c.Peer.elsewhere(c)
-			if !elsewhere && !b.allows(c.Peer) {
+			elsewhere := c.Peer.hasOtherBackend(c)
+			if !elsewhere && !b.tryRepeat(c.Peer) {
 				return fmt.Errorf("%w (attempt %d of %d, and RetryPolicy.BudgetRatio allows no other for now)", err, c.Attempt, p.Attempts)
 			}
 			if pause > 0 && !elsewhere {
-				if c.Peer.p.n.sleep(ctx, c.Peer.p.n.jitter(pause)) != nil {
+				if c.Peer.p.n.sleep(ctx, c.Peer.p.n.jitterOf(pause)) != nil {
 					return err
 				}
 				pause = min(2*pause, time.Second)
@@ -108,9 +108,9 @@ func Retry(p RetryPolicy) Interceptor {
 	}
 }
 
-// repeatable reports whether a call that ended with err may be repeated, and whether that may help; codes are what handlers may say.
-func (c *Call) repeatable(err error, codes []Code) bool {
-	if c.ctl.isStopped() || c.ctl.spent() != "" {
+// isRepeatable reports whether a call that ended with err may be repeated, and whether that may help; codes are what handlers may say.
+func (c *Call) isRepeatable(err error, codes []Code) bool {
+	if c.ctl.isStopped() || c.ctl.spentReason() != "" {
 		return false
 	}
 	if FateOf(err) != NotRun && !c.Idempotent {
@@ -132,17 +132,17 @@ func (c *Call) repeatable(err error, codes []Code) bool {
 	return code < 128 // else the program's
 }
 
-// budget returns the budget of a node's calls through what Retry has returned for p.
-func (n *Node) budget(p *RetryPolicy) *budget {
+// budgetFor returns the budget of a node's calls through what Retry has returned for p.
+func (n *Node) budgetFor(p *RetryPolicy) *retryBudget {
 	b, ok := n.budgets.Load(p)
 	if !ok {
-		b, _ = n.budgets.LoadOrStore(p, &budget{share: p.BudgetRatio})
+		b, _ = n.budgets.LoadOrStore(p, &retryBudget{share: p.BudgetRatio})
 	}
-	return b.(*budget)
+	return b.(*retryBudget)
 }
 
-// A budget bounds the attempts that are repeated by those that are not.
-type budget struct {
+// A retryBudget bounds the attempts that are repeated by those that are not.
+type retryBudget struct {
 	share float64
 
 	mu     sync.Mutex // guards the fields below
@@ -156,8 +156,8 @@ const (
 	budgetFree = 10
 )
 
-// turn begins a new period when the last is over. Locked.
-func (b *budget) turn(to Peer) {
+// rollPeriod begins a new period when the last is over. Locked.
+func (b *retryBudget) rollPeriod(to Peer) {
 	if to.p == nil {
 		return
 	}
@@ -173,18 +173,18 @@ func (b *budget) turn(to Peer) {
 	b.begun = now
 }
 
-func (b *budget) first(to Peer) {
+func (b *retryBudget) countFirst(to Peer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.turn(to)
+	b.rollPeriod(to)
 	b.firsts[0]++
 }
 
-// allows reports whether one more attempt may be repeated, and counts it.
-func (b *budget) allows(to Peer) bool {
+// tryRepeat reports whether one more attempt may be repeated, and counts it.
+func (b *retryBudget) tryRepeat(to Peer) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.turn(to)
+	b.rollPeriod(to)
 	if b.share >= 0 && float64(b.extra[0]+b.extra[1]) >= budgetFree+b.share*float64(b.firsts[0]+b.firsts[1]) {
 		return false
 	}

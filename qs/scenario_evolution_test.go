@@ -120,10 +120,10 @@ func (d *definition) serve(n *Node, name string, begun *atomic.Bool) {
 		return
 	}
 	m := d.method(name)
-	n.serve(m, func(r hg.Request) error {
+	n.registerHandler(m, func(r hg.Request) error {
 		s := &request{n: n, m: m, r: r, in: reflect.New(reflect.TypeOf(d.in)).Interface()}
-		defer s.end()
-		if err := s.input(); err != nil {
+		defer s.endLent()
+		if err := s.decodeInput(); err != nil {
 			return err
 		}
 		begun.Store(true)
@@ -136,9 +136,9 @@ func (d *definition) serve(n *Node, name string, begun *atomic.Bool) {
 
 func (d *definition) method(name string) *method {
 	if d.kind == schema.OneWay {
-		return define(name, d.opts, d.kind, reflect.TypeOf(d.in), nil, nil)
+		return defineMethod(name, d.opts, d.kind, reflect.TypeOf(d.in), nil, nil)
 	}
-	return define(name, d.opts, d.kind, reflect.TypeOf(d.in), nil, reflect.TypeOf(d.out))
+	return defineMethod(name, d.opts, d.kind, reflect.TypeOf(d.in), nil, reflect.TypeOf(d.out))
 }
 
 // call does what Call does.
@@ -155,7 +155,7 @@ func (d *definition) call(ctx context.Context, to Peer, name string) (err error)
 	}
 	in := reflect.New(reflect.TypeOf(d.in))
 	in.Elem().Set(reflect.ValueOf(d.in))
-	o := &outgoing{}
+	o := &outgoingCall{}
 	o.begin(d.method(name), to)
 	if o.Call.In = in.Interface(); d.kind != schema.OneWay {
 		o.reply = reflect.New(reflect.TypeOf(d.out)).Interface()

@@ -107,8 +107,8 @@ func soon(t testing.TB) context.Context {
 	return ctx
 }
 
-// answers has a node ping a peer.
-func answers(t testing.TB, ctx context.Context, n *qs.Node, to qs.Peer) {
+// isAnswered has a node ping a peer.
+func isAnswered(t testing.TB, ctx context.Context, n *qs.Node, to qs.Peer) {
 	t.Helper()
 	_, err := to.Ping(ctx)
 	require.NoError(t, err, "ping")
@@ -145,7 +145,7 @@ func (c *crowd) streams(t *testing.T, n *qs.Node, to qs.Peer, streams int) {
 		assert.Equal(t, 100, got)
 	})
 	c.wait(ctx, t)
-	answers(t, ctx, n, to) // while those that have begun hold all places, and those that wait all envelopes
+	isAnswered(t, ctx, n, to) // while those that have begun hold all places, and those that wait all envelopes
 	close(c.open)
 	all.Wait()
 }
@@ -200,7 +200,7 @@ func TestStreamsOfManyClients(t *testing.T) {
 	}
 	c.wait(ctx, t)
 	n := open(t, "tcp://", qs.Config{})
-	answers(t, ctx, n, peer(t, n, s.Addr().String()))
+	isAnswered(t, ctx, n, peer(t, n, s.Addr().String()))
 	close(c.open)
 	all.Wait()
 }
@@ -225,7 +225,7 @@ func TestLongCallsAndStream(t *testing.T) {
 			})
 		}
 		c.wait(ctx, t)
-		answers(t, ctx, n, to)
+		isAnswered(t, ctx, n, to)
 	}
 	require.Equal(t, 40, items)
 	close(c.open)
@@ -289,7 +289,7 @@ func TestSlowReadersAndWriters(t *testing.T) {
 		var into bytes.Buffer
 		c.get(ctx, t, to, &into)
 		require.Equal(t, crowdBytes, into.Len())
-		answers(t, ctx, n, to)
+		isAnswered(t, ctx, n, to)
 	}
 	close(gateOpen)
 	all.Wait()
@@ -326,8 +326,8 @@ func uploadsEachWay(t *testing.T, at string, cfg qs.Config) {
 		}
 	}
 	c.wait(ctx, t)
-	answers(t, ctx, a, ab)
-	answers(t, ctx, b, ba)
+	isAnswered(t, ctx, a, ab)
+	isAnswered(t, ctx, b, ba)
 	close(c.open)
 	all.Wait()
 }

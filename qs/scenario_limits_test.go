@@ -211,8 +211,8 @@ func (l *workload) begin(rng *rand.Rand, ctx context.Context, n *qs.Node, to qs.
 	}
 }
 
-// idle reports whether nothing of the load is left at a node.
-func idle(n *qs.Node) bool {
+// handleCache reports whether nothing of the load is left at a node.
+func handleCache(n *qs.Node) bool {
 	st := n.HG().Stats()
 	return st.Active == 0 && st.Waiting == 0 && st.Lent == 0 && st.Pulled == 0 && st.NA.Queued == 0 && st.NA.Leases == 0 && n.Streams() == 0
 }
@@ -290,12 +290,12 @@ func playLimit(t *testing.T, lim limit, v int, seed uint64) {
 				w.Sleep(10 * time.Millisecond)
 			}
 			for range 100 {
-				if idle(n) {
+				if handleCache(n) {
 					break
 				}
 				w.Sleep(100 * time.Millisecond)
 			}
-			if !idle(n) {
+			if !handleCache(n) {
 				t.Errorf("seed %d: node %s: something is left: %+v", seed, name, n.HG().Stats())
 			}
 			begun++
@@ -335,10 +335,10 @@ func TestDefaultLimits(t *testing.T) {
 		require.Eventually(t, func() bool { st := n.HG().Stats(); return st.Active == 128 && st.Waiting > 0 }, time.Minute, time.Millisecond)
 	}
 	for i, n := range nodes {
-		answers(t, ctx, n, peer(t, n, nodes[1-i].Addr().String()))
+		isAnswered(t, ctx, n, peer(t, n, nodes[1-i].Addr().String()))
 	}
 	close(reached.open)
-	require.Eventually(t, func() bool { return l.left.Load() == 0 && idle(nodes[0]) && idle(nodes[1]) }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return l.left.Load() == 0 && handleCache(nodes[0]) && handleCache(nodes[1]) }, time.Minute, time.Millisecond)
 }
 
 // TestLeasesBeyond: a stream goes on when the calls of the same process hold all that may be lent to the peer, in number and in bytes, and
@@ -378,7 +378,7 @@ func TestLeasesBeyond(t *testing.T) {
 				st := a.HG().Stats()
 				return (most == 0 || refused.Load() > 0) && refused.Load()+int64(st.NA.Queued) >= leases
 			}, time.Minute, time.Millisecond)
-			answers(t, ctx, a, ab)
+			isAnswered(t, ctx, a, ab)
 		}
 		require.Equal(t, 8, items)
 		close(c.open)

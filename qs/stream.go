@@ -29,7 +29,7 @@ type Stream[In, Item any] struct{ m *method }
 // DefineStream declares a method with a stream of results. The rules are those of Define; In holds no Sinks. The codec encodes each item by
 // itself. Inline is refused with a panic, since send blocks.
 func DefineStream[In, Item any](name string, opts ...Option) *Stream[In, Item] {
-	m := define(name, opts, schema.Stream, reflect.TypeFor[In](), nil, reflect.TypeFor[Item]())
+	m := defineMethod(name, opts, schema.Stream, reflect.TypeFor[In](), nil, reflect.TypeFor[Item]())
 	switch {
 	case slices.ContainsFunc(m.fields, func(f field) bool { return f.sink }):
 		panic(fmt.Sprintf("qs: stream %s has a Sink in its input; a stream sends items, use Define", name))
@@ -57,25 +57,25 @@ func (s *Stream[In, Item]) Shape() string { return s.m.shape }
 // item in the midst of others. So a server gets rid of a caller that does not read: by an error, or by an interceptor that ends the context of
 // next. After fn has returned send fails with ErrClosed.
 func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, send func(Item) error) error) {
-	n.serve(s.m, func(r hg.Request) error {
-		q := &sending[In, Item]{request: request{n: n, m: s.m, r: r}}
+	n.registerHandler(s.m, func(r hg.Request) error {
+		q := &typedSender[In, Item]{request: request{n: n, m: s.m, r: r}}
 		q.request.in = &q.in
-		defer q.end()
-		if err := q.input(); err != nil {
+		defer q.endLent()
+		if err := q.decodeInput(); err != nil {
 			return err
 		}
-		return q.items.serve(q, &q.request, r.Stream(0), func(ctx context.Context) error { return fn(ctx, q.in, q.items.send) })
+		return q.items.serveRequest(q, &q.request, r.Stream(0), func(ctx context.Context) error { return fn(ctx, q.in, q.items.sendItem) })
 	}, fn == nil)
 }
 
-// answer ends a request whose handler sends items by down, and has returned err.
-func (s *request) answer(down *hg.Stream, err error) error {
+// answerStreams ends a request whose handler sends items by down, and has returned err.
+func (s *request) answerStreams(down *hg.Stream, err error) error {
 	if err == nil {
-		err = s.say("", "")
+		err = s.setAnswerMeta("", "")
 	}
-	s.end() // before the caller is answered
+	s.endLent() // before the caller is answered
 	if err != nil {
-		return s.failed(err)
+		return s.onFailure(err)
 	}
 	s.r.HG().NA().Batch(func() { // the end of the items and the answer leave together
 		if s.Err() == nil { // else what has not arrived is dropped
@@ -86,21 +86,21 @@ func (s *request) answer(down *hg.Stream, err error) error {
 	return err
 }
 
-// A sending is one request for a stream, with its types.
-type sending[In, Item any] struct {
+// A typedSender is one request for a stream, with its types.
+type typedSender[In, Item any] struct {
 	request
 	in    In
-	items sender[Item]
+	items itemSender[Item]
 }
 
 // Report implements hghook.Reporter.
-func (q *sending[In, Item]) Report(c *inspect.Call) {
+func (q *typedSender[In, Item]) Report(c *inspect.Call) {
 	q.request.Report(c)
 	c.Flow = q.items.w.flow()
 }
 
-// A sender is the handler's end of the items that it sends.
-type sender[Item any] struct {
+// A itemSender is the handler's end of the items that it sends.
+type itemSender[Item any] struct {
 	w      itemWriter
 	req    *request
 	ctx    context.Context // of the handler
@@ -111,43 +111,43 @@ type sender[Item any] struct {
 	headed bool // the header has been sent, of a Duplex
 }
 
-// serve serves a request, whose items go in s, with fn.
-func (q *sender[Item]) serve(by hghook.Reporter, r *request, s *hg.Stream, fn func(ctx context.Context) error) error {
+// serveRequest serves a request, whose items go in s, with fn.
+func (q *itemSender[Item]) serveRequest(by hghook.Reporter, r *request, s *hg.Stream, fn func(ctx context.Context) error) error {
 	q.req, q.ctx, q.codec, q.s = r, r, r.n.resolveCodec(r.m), s
 	q.w.hctx, q.w.most, q.w.left = r.r.HG(), r.n.maxItem(), r.blocks
 	q.w.wait = func(ctx context.Context) error {
 		r.blocks()
 		return s.Wait(ctx)
 	}
-	s.OnReady(q.w.ready)
+	s.OnReady(q.w.onReady)
 	q.w.bind(s)
-	defer q.end()
+	defer q.endItems()
 	hghook.ReportRequest(&r.r, by)
 	returned := false
 	defer func() { // a panic, and the end of the goroutine, come behind the items, as an error does
 		if !returned {
-			q.fail(r)
+			q.failItems(r)
 		}
 	}()
-	err := r.run(handlingFunc(func(ctx context.Context) error {
+	err := r.runHandler(handlingFunc(func(ctx context.Context) error {
 		q.ctx = ctx
 		if err := fn(ctx); err != nil {
-			q.fail(ctx)
+			q.failItems(ctx)
 			return err
 		}
-		return q.last(ctx)
+		return q.flushItems(ctx)
 	}))
 	returned = true
 	if err != nil { // which an interceptor may have made of a success
-		q.fail(r)
+		q.failItems(r)
 	}
-	return r.answer(s, err)
+	return r.answerStreams(s, err)
 }
 
-// end is the end of the handler: no item is taken any more.
-func (q *sender[Item]) end() { q.w.stop(errStreamOver) }
+// endItems is the end of the handler: no item is taken any more.
+func (q *itemSender[Item]) endItems() { q.w.stop(errStreamOver) }
 
-func (q *sender[Item]) send(item Item) error {
+func (q *itemSender[Item]) sendItem(item Item) error {
 	var none Item
 	q.item = item
 	b, err := encodeItem(q.codec, &q.item)
@@ -155,14 +155,14 @@ func (q *sender[Item]) send(item Item) error {
 	if err != nil {
 		return fmt.Errorf("qs: stream %s: the item could not be encoded: %w", q.req.m.name, err)
 	}
-	return q.req.explain(q.ctx, q.w.add(q.ctx, b))
+	return q.req.explainError(q.ctx, q.w.add(q.ctx, b))
 }
 
 // blocks says that the handler is about to wait, or that what it has queued waits for who drives.
 func (s *request) blocks() { s.n.workers.blocks(s.r) }
 
-// explain returns err, or the cause of the end of ctx, which is on its way when a stream has ended.
-func (s *request) explain(ctx context.Context, err error) error {
+// explainError returns err, or the cause of the end of ctx, which is on its way when a stream has ended.
+func (s *request) explainError(ctx context.Context, err error) error {
 	if err == nil || err == errStreamOver || ctx.Err() != nil || hg.CodeOf(err) == hg.ErrOverflow {
 		return err
 	}
@@ -172,9 +172,9 @@ func (s *request) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// last waits until all items have been written to the stream.
-func (q *sender[Item]) last(ctx context.Context) error {
-	err := q.req.explain(ctx, q.w.drain(ctx, 1))
+// flushItems waits until all items have been written to the stream.
+func (q *itemSender[Item]) flushItems(ctx context.Context) error {
+	err := q.req.explainError(ctx, q.w.drain(ctx, 1))
 	q.w.stop(errStreamOver)
 	return err
 }
@@ -182,9 +182,9 @@ func (q *sender[Item]) last(ctx context.Context) error {
 // lastItemsTime is how long the error of a handler waits for the items before it.
 const lastItemsTime = time.Second
 
-// fail is last of a handler that fails: it waits for some time at most. Items that cannot be written are dropped, with those that have not left;
+// failItems is last of a handler that fails: it waits for some time at most. Items that cannot be written are dropped, with those that have not left;
 // so are these when ctx has ended. The second time it does nothing.
-func (q *sender[Item]) fail(ctx context.Context) {
+func (q *itemSender[Item]) failItems(ctx context.Context) {
 	if q.over {
 		return
 	}
@@ -213,13 +213,13 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 			yield(none, noPeer(s.m.name))
 			return
 		}
-		k := &receiving[In]{in: in}
+		k := &typedReceiver[In]{in: in}
 		k.streams = newCallStreams(s.m, to.p)
 		k.begin(s.m, to)
 		k.Call.In = &k.in
-		f := begin(ctx, &k.outgoing)
-		defer k.streams.close()
-		defer f.finish()
+		f := begin(ctx, &k.outgoingCall)
+		defer k.streams.closeUse()
+		defer f.abandonAndWait()
 		c := to.p.n.resolveCodec(s.m)
 		for {
 			b, err := k.streams.next(f)
@@ -229,7 +229,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 			var item Item
 			if err == nil {
 				err = decodeAnswered(c, b, &item)
-				if k.streams.down.done(); err != nil {
+				if k.streams.down.releaseItem(); err != nil {
 					err = brokenStream(s.m, to.Addr(), err)
 				}
 			}
@@ -244,8 +244,8 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 	}
 }
 
-// A receiving is one call of a stream, with its types.
-type receiving[In any] struct {
-	outgoing
+// A typedReceiver is one call of a stream, with its types.
+type typedReceiver[In any] struct {
+	outgoingCall
 	in In
 }

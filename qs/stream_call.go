@@ -67,8 +67,8 @@ func (n *Node) maxItem() int64 {
 	return 64 << 20
 }
 
-// begin begins an attempt.
-func (c *callStreams) begin() error {
+// beginAttempt begins an attempt.
+func (c *callStreams) beginAttempt() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -81,26 +81,26 @@ func (c *callStreams) begin() error {
 	return nil
 }
 
-// bind gives the program the streams of an attempt whose call has begun.
-func (c *callStreams) bind(all []*hg.Stream) {
+// bindAttempt gives the program the streams of an attempt whose call has begun.
+func (c *callStreams) bindAttempt(all []*hg.Stream) {
 	c.mu.Lock()
 	c.streams = all
 	c.mu.Unlock()
 	for _, s := range all {
 		if s.Spec().Up {
-			s.OnReady(func() { c.up.ready(); c.sends.End() })
+			s.OnReady(func() { c.up.onReady(); c.sends.End() })
 			c.up.bind(s)
 		} else {
-			s.OnReady(func() { c.down.came(); c.receives.End() })
+			s.OnReady(func() { c.down.onBytes(); c.receives.End() })
 			c.down.bind(s)
 		}
 	}
 	c.wake()
 }
 
-// take ends an attempt. Its streams go on if the handler has answered, or something has moved.
-func (c *callStreams) take(all []*hg.Stream, err error) {
-	moved := c.moved() > 0
+// endAttempt ends an attempt. Its streams go on if the handler has answered, or something has moved.
+func (c *callStreams) endAttempt(all []*hg.Stream, err error) {
+	moved := c.movedBytes() > 0
 	c.mu.Lock()
 	c.spent = c.spent || err == nil || moved
 	c.live = false
@@ -116,8 +116,8 @@ func (c *callStreams) take(all []*hg.Stream, err error) {
 	}
 }
 
-// fail ends an attempt whose call has not begun.
-func (c *callStreams) fail() {
+// failAttempt ends an attempt whose call has not begun.
+func (c *callStreams) failAttempt() {
 	c.mu.Lock()
 	c.live = false
 	c.mu.Unlock()
@@ -140,8 +140,8 @@ func (c *callStreams) whyBroken(err error) error {
 	return err
 }
 
-// end says that the call has ended, with err.
-func (c *callStreams) end(err error) {
+// endCall says that the call has ended, with err.
+func (c *callStreams) endCall(err error) {
 	c.mu.Lock()
 	c.over = true
 	c.mu.Unlock()
@@ -169,8 +169,8 @@ func isNodeClosed(err error) bool {
 	return !remote && hg.CodeOf(err) == ErrClosed
 }
 
-// close ends the use of the streams by the program. The call has ended, and those who wait return.
-func (c *callStreams) close() {
+// closeUse ends the use of the streams by the program. The call has ended, and those who wait return.
+func (c *callStreams) closeUse() {
 	c.mu.Lock()
 	all := c.streams
 	c.streams, c.closed = nil, true
@@ -209,11 +209,11 @@ func (c *callStreams) wait(ctx context.Context, w waiter, up bool) error {
 	if s, over := c.stream(up); over && s != nil {
 		return s.Wait(ctx)
 	}
-	return await(ctx, w)
+	return awaitWaiter(ctx, w)
 }
 
-// await waits for the end of w, which is used again.
-func await(ctx context.Context, w waiter) error {
+// awaitWaiter waits for the end of w, which is used again.
+func awaitWaiter(ctx context.Context, w waiter) error {
 	err := w.Wait(ctx)
 	if w.Ended() {
 		w.Reset()
@@ -224,11 +224,11 @@ func await(ctx context.Context, w waiter) error {
 
 // next waits for the next item of the call f, and returns it: it is valid until the next call. The error is io.EOF behind the last of a call that
 // has succeeded, or that of the call.
-func (c *callStreams) next(f *future) ([]byte, error) {
+func (c *callStreams) next(f *futureCall) ([]byte, error) {
 	o := f.o
 	for {
 		if f.ctx.Err() != nil {
-			f.finish()
+			f.abandonAndWait()
 			err := f.err
 			if err == nil {
 				err = brokenStream(o.m, o.Peer.Addr(), ErrCanceled)
@@ -263,10 +263,10 @@ func (c *callStreams) next(f *future) ([]byte, error) {
 		case again:
 			err = c.wait(f.ctx, c.receives, false)
 		default: // what becomes of the call counts more
-			err = await(f.ctx, c.receives)
+			err = awaitWaiter(f.ctx, c.receives)
 		}
 		if err != nil && f.ctx.Err() == nil { // the node is closed
-			switch f.finish(); {
+			switch f.abandonAndWait(); {
 			case isNodeClosed(err):
 				err = &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: FateOf(f.err), Err: errNodeClosed}
 			case f.err != nil:
@@ -281,7 +281,7 @@ func (c *callStreams) next(f *future) ([]byte, error) {
 
 // withoutStream returns how the items of a call end that has succeeded and has no stream: an interceptor has answered, and no item comes, or
 // the program has closed the call before.
-func (c *callStreams) withoutStream(o *outgoing) error {
+func (c *callStreams) withoutStream(o *outgoingCall) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -290,13 +290,13 @@ func (c *callStreams) withoutStream(o *outgoing) error {
 	return io.EOF
 }
 
-// moved returns how many bytes of items have come, or have left.
-func (c *callStreams) moved() (n int64) {
+// movedBytes returns how many bytes of items have come, or have left.
+func (c *callStreams) movedBytes() (n int64) {
 	if c.down != nil {
-		n += c.down.moved()
+		n += c.down.movedBytes()
 	}
 	if c.up != nil {
-		n += c.up.moved()
+		n += c.up.movedBytes()
 	}
 	return n
 }
@@ -307,7 +307,7 @@ func (c *callStreams) progress() (n int64) {
 		n += c.down.progress()
 	}
 	if c.up != nil {
-		n += c.up.moved()
+		n += c.up.movedBytes()
 	}
 	return n
 }

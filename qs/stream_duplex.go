@@ -48,7 +48,7 @@ var (
 
 // defineItems defines a method whose caller sends items.
 func defineItems(name string, opts []Option, kind schema.Kind, in, up, out reflect.Type) *method {
-	m := define(name, opts, kind, in, up, out)
+	m := defineMethod(name, opts, kind, in, up, out)
 	switch {
 	case slices.ContainsFunc(m.fields, func(f field) bool { return f.sink }):
 		panic(fmt.Sprintf("qs: method %s has a Sink in its input; it sends items, use Define", name))
@@ -80,7 +80,7 @@ type Receiver[Up any] struct {
 func (u *Receiver[Up]) begin(r *request, c codec.Codec, s *hg.Stream) {
 	u.req, u.ctx, u.codec, u.s = r, r, c, s
 	u.r.hctx, u.r.most = r.r.HG(), r.n.maxItem()
-	s.OnReady(u.r.came)
+	s.OnReady(u.r.onBytes)
 	u.r.bind(s)
 }
 
@@ -96,14 +96,14 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 		case err == nil:
 			u.n++
 			err = decodeSent(u.codec, b, &item)
-			if u.r.done(); err != nil {
+			if u.r.releaseItem(); err != nil {
 				err = hg.Errorf(ErrBadInput, "qs: item %d of the caller of %s could not be decoded: %w", u.n, u.req.m.name, err)
 			}
 			return item, err
 		case err == io.EOF:
 			return item, err
 		case !errors.Is(err, hg.ErrAgain):
-			return item, u.req.explain(u.ctx, err)
+			return item, u.req.explainError(u.ctx, err)
 		}
 		u.req.blocks()
 		if err = u.s.Wait(u.ctx); err != nil {
@@ -118,7 +118,7 @@ func (u *Receiver[Up]) All() iter.Seq2[Up, error] { return allOf(u.Receive) }
 // SetTrailer has the caller get value by Trailer under name, also when the handler returns an error. It is Call.ResponseMetadata, of CallFrom,
 // with the rules of WithMetadata; the error matches ErrInvalid or hg.ErrOverflow. It is called by one goroutine at a time, before the handler returns.
 func (u *Receiver[Up]) SetTrailer(name, value string) error {
-	c := u.req.call()
+	c := u.req.callOf()
 	m, err := c.ResponseMetadata.With(name, value)
 	if err == nil {
 		c.ResponseMetadata = m
@@ -143,7 +143,7 @@ func allOf[Item any](receive func() (Item, error)) iter.Seq2[Item, error] {
 // an error, while another goroutine sends. The end of a context that the handler derives from ctx ends neither.
 type DuplexServer[Up, Down any] struct {
 	Receiver[Up]
-	down sender[Down]
+	down itemSender[Down]
 }
 
 // Send sends an item to the caller. It blocks, and fails, as send of [Stream.Handle] does.
@@ -153,7 +153,7 @@ func (d *DuplexServer[Up, Down]) Send(item Down) error {
 			return err
 		}
 	}
-	return d.down.send(item)
+	return d.down.sendItem(item)
 }
 
 var errHeaderLate = hg.Errorf(ErrInvalid, "qs: the header goes before the first item, once")
@@ -169,69 +169,69 @@ func (d *DuplexServer[Up, Down]) SendHeader(header map[string]string) error {
 	if err == nil {
 		err = d.down.w.add(d.down.ctx, b)
 	}
-	return d.req.explain(d.down.ctx, err)
+	return d.req.explainError(d.down.ctx, err)
 }
 
 // Handle has n serve d with fn, under the rules of Stream.Handle. When fn returns the caller gets what was sent and has not arrived, then the end,
 // or the error; its own Sends fail from then on.
 func (d *Duplex[In, Up, Down]) Handle(n *Node, fn func(ctx context.Context, in In, s *DuplexServer[Up, Down]) error) {
-	n.serve(d.m, func(r hg.Request) error {
-		q := &duplex[In, Up, Down]{request: request{n: n, m: d.m, r: r}}
+	n.registerHandler(d.m, func(r hg.Request) error {
+		q := &typedDuplex[In, Up, Down]{request: request{n: n, m: d.m, r: r}}
 		q.request.in = &q.in
-		defer q.end()
-		if err := q.input(); err != nil {
+		defer q.endLent()
+		if err := q.decodeInput(); err != nil {
 			return err
 		}
 		q.s.Receiver.begin(&q.request, n.resolveCodec(d.m), r.Stream(0))
-		return q.s.down.serve(q, &q.request, r.Stream(1), func(ctx context.Context) error {
+		return q.s.down.serveRequest(q, &q.request, r.Stream(1), func(ctx context.Context) error {
 			q.s.ctx = ctx
 			return fn(ctx, q.in, &q.s)
 		})
 	}, fn == nil)
 }
 
-// A duplex is one request for a Duplex, with its types.
-type duplex[In, Up, Down any] struct {
+// A typedDuplex is one request for a Duplex, with its types.
+type typedDuplex[In, Up, Down any] struct {
 	request
 	in In
 	s  DuplexServer[Up, Down]
 }
 
 // Report implements hghook.Reporter.
-func (q *duplex[In, Up, Down]) Report(c *inspect.Call) {
+func (q *typedDuplex[In, Up, Down]) Report(c *inspect.Call) {
 	q.request.Report(c)
 	c.Flow = q.s.down.w.flow()
 }
 
 // Handle has n serve u with fn, under the rules of Method.Handle.
 func (u *Upload[In, Up, Out]) Handle(n *Node, fn func(ctx context.Context, in In, items *Receiver[Up]) (Out, error)) {
-	n.serve(u.m, func(r hg.Request) error {
-		q := &uploading[In, Up, Out]{request: request{n: n, m: u.m, r: r}}
+	n.registerHandler(u.m, func(r hg.Request) error {
+		q := &typedUpload[In, Up, Out]{request: request{n: n, m: u.m, r: r}}
 		q.request.in, q.request.out = &q.in, &q.out
-		defer q.end()
-		if err := q.input(); err != nil {
+		defer q.endLent()
+		if err := q.decodeInput(); err != nil {
 			return err
 		}
 		q.items.begin(&q.request, n.resolveCodec(u.m), r.Stream(0))
 		hghook.ReportRequest(&q.r, q)
-		err := q.run(handlingFunc(func(ctx context.Context) (err error) {
+		err := q.runHandler(handlingFunc(func(ctx context.Context) (err error) {
 			q.items.ctx = ctx
 			q.out, err = fn(ctx, q.in, &q.items)
 			return err
 		}))
 		if err == nil {
-			err = q.say("", "")
+			err = q.setAnswerMeta("", "")
 		}
-		q.end() // before the caller is answered
+		q.endLent() // before the caller is answered
 		if err != nil {
-			return q.failed(err)
+			return q.onFailure(err)
 		}
 		return r.Respond(&q.out, nil)
 	}, fn == nil)
 }
 
-// An uploading is one request for an Upload, with its types.
-type uploading[In, Up, Out any] struct {
+// An typedUpload is one request for an Upload, with its types.
+type typedUpload[In, Up, Out any] struct {
 	request
 	in    In
 	out   Out
@@ -239,15 +239,15 @@ type uploading[In, Up, Out any] struct {
 }
 
 // Report implements hghook.Reporter.
-func (q *uploading[In, Up, Out]) Report(c *inspect.Call) {
+func (q *typedUpload[In, Up, Out]) Report(c *inspect.Call) {
 	q.request.Report(c)
 	c.Flow = q.items.r.flow()
 }
 
 // A streamCall is a call of which the program has the streams.
 type streamCall struct {
-	outgoing
-	f      *future // nil if it was made at no peer
+	outgoingCall
+	f      *futureCall // nil if it was made at no peer
 	codec  codec.Codec
 	shut   atomic.Bool // CloseSend or Close
 	err    error       // of the last receive: how the call has ended
@@ -263,12 +263,12 @@ func (k *streamCall) start(ctx context.Context, m *method, to Peer) {
 	}
 	k.codec = to.p.n.resolveCodec(m)
 	k.streams = newCallStreams(m, to.p)
-	k.outgoing.begin(m, to)
-	k.f = begin(ctx, &k.outgoing)
+	k.outgoingCall.begin(m, to)
+	k.f = begin(ctx, &k.outgoingCall)
 }
 
-// add sends an item that append encodes.
-func (k *streamCall) add(item any) error {
+// sendItem sends an item that append encodes.
+func (k *streamCall) sendItem(item any) error {
 	switch {
 	case k.f == nil:
 		return io.EOF
@@ -293,8 +293,8 @@ func (k *streamCall) closeSend() {
 	}
 }
 
-// receive waits for the next item. What it returns is valid until the next receive.
-func (k *streamCall) receive() (b []byte, err error) {
+// receiveItem waits for the next item. What it returns is valid until the next receive.
+func (k *streamCall) receiveItem() (b []byte, err error) {
 	if k.err != nil {
 		return nil, k.err
 	}
@@ -306,8 +306,8 @@ func (k *streamCall) receive() (b []byte, err error) {
 func (k *streamCall) close() {
 	k.shut.Store(true)
 	if k.f != nil {
-		defer k.streams.close()
-		k.f.finish()
+		defer k.streams.closeUse()
+		k.f.abandonAndWait()
 	}
 }
 
@@ -325,7 +325,7 @@ func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *Duplex
 
 // Send sends an item. It blocks while the handler has more to receive than is held for it, or has not begun. The error is io.EOF when the
 // call has ended, and Receive says why; the cause of ctx if that has; or ErrClosed after CloseSend and Close, and when this node is closed.
-func (c *DuplexCall[Up, Down]) Send(item Up) error { return c.k.add(&item) }
+func (c *DuplexCall[Up, Down]) Send(item Up) error { return c.k.sendItem(&item) }
 
 // CloseSend says that no item follows: the handler receives io.EOF. It does not block.
 func (c *DuplexCall[Up, Down]) CloseSend() { c.k.closeSend() }
@@ -333,7 +333,7 @@ func (c *DuplexCall[Up, Down]) CloseSend() { c.k.closeSend() }
 // Header waits for what the handler has given SendHeader, and returns it; nil if it has sent an item, or has returned, without that. The
 // error is that of Receive, but for io.EOF. It is called by the goroutine that receives.
 func (c *DuplexCall[Up, Down]) Header() (header map[string]string, err error) {
-	if err = c.k.head(); err == io.EOF {
+	if err = c.k.takeHeader(); err == io.EOF {
 		err = nil
 	}
 	return c.k.header, err
@@ -341,32 +341,32 @@ func (c *DuplexCall[Up, Down]) Header() (header map[string]string, err error) {
 
 // Receive waits for the next item. The error is io.EOF behind the last when the handler has returned nil, else that of Method.Call.
 func (c *DuplexCall[Up, Down]) Receive() (item Down, err error) {
-	if err = c.k.head(); err != nil {
+	if err = c.k.takeHeader(); err != nil {
 		return item, err
 	}
-	b, err := c.k.receive()
+	b, err := c.k.receiveItem()
 	if err != nil {
 		return item, err
 	}
 	err = decodeAnswered(c.k.codec, b, &item)
-	if c.k.streams.down.done(); err != nil {
+	if c.k.streams.down.releaseItem(); err != nil {
 		c.k.err = brokenStream(c.k.m, c.k.Peer.Addr(), err)
 	}
 	return item, c.k.err
 }
 
-// head takes the header.
-func (k *streamCall) head() error {
+// takeHeader takes the header.
+func (k *streamCall) takeHeader() error {
 	if k.headed || k.err != nil {
 		return k.err
 	}
-	b, err := k.receive()
+	b, err := k.receiveItem()
 	if err != nil {
 		return err
 	}
 	k.headed = true
 	err = codec.Msgpack.Decode(b, &k.header)
-	if k.streams.down.done(); err != nil {
+	if k.streams.down.releaseItem(); err != nil {
 		k.err = brokenStream(k.m, k.Peer.Addr(), err)
 	}
 	return k.err
@@ -380,7 +380,7 @@ func (c *DuplexCall[Up, Down]) Trailer() hg.Metadata { return c.k.trailer() }
 
 // trailer returns the metadata of the answer, if that is there.
 func (k *streamCall) trailer() hg.Metadata {
-	if k.f == nil || !k.f.over() {
+	if k.f == nil || !k.f.isOver() {
 		return hg.Metadata{}
 	}
 	return k.Call.ResponseMetadata
@@ -406,7 +406,7 @@ func (u *Upload[In, Up, Out]) Call(ctx context.Context, to Peer, in In) *UploadC
 }
 
 // Send is that of a DuplexCall; after io.EOF CloseAndReceive says why the call has ended.
-func (c *UploadCall[Up, Out]) Send(item Up) error { return c.k.add(&item) }
+func (c *UploadCall[Up, Out]) Send(item Up) error { return c.k.sendItem(&item) }
 
 // CloseAndReceive says that no item follows, waits for the answer, and returns it. The error is that of Method.Call.
 func (c *UploadCall[Up, Out]) CloseAndReceive() (out Out, err error) {
@@ -414,7 +414,7 @@ func (c *UploadCall[Up, Out]) CloseAndReceive() (out Out, err error) {
 		return out, c.k.err
 	}
 	c.k.closeSend()
-	defer c.k.streams.close()
+	defer c.k.streams.closeUse()
 	if err = c.k.f.wait(context.Background()); err == nil { // ctx ends the call
 		err = c.k.f.err
 	}

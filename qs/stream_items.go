@@ -31,17 +31,17 @@ const (
 	keptBuffer = 128 << 10
 )
 
-// A buffer has bytes of items for as long as they need it: a stream on which nothing moves has none.
-type buffer struct{ b []byte }
+// A itemBuffer has bytes of items for as long as they need it: a stream on which nothing moves has none.
+type itemBuffer struct{ b []byte }
 
 // idleBuffers are those that nobody uses.
-var idleBuffers = sync.Pool{New: func() any { return &buffer{} }}
+var idleBuffers = sync.Pool{New: func() any { return &itemBuffer{} }}
 
 // takeBuffer returns one that is empty.
-func takeBuffer() *buffer { return idleBuffers.Get().(*buffer) }
+func takeBuffer() *itemBuffer { return idleBuffers.Get().(*itemBuffer) }
 
 // free gives b back, which may be nil. Its bytes are not used any more.
-func (b *buffer) free() {
+func (b *itemBuffer) free() {
 	if b == nil {
 		return
 	}
@@ -52,7 +52,7 @@ func (b *buffer) free() {
 }
 
 // encodeItem returns a buffer with an item, which is a pointer.
-func encodeItem(c codec.Codec, item any) (b *buffer, err error) {
+func encodeItem(c codec.Codec, item any) (b *itemBuffer, err error) {
 	b = takeBuffer()
 	if b.b, err = c.Append(b.b, item); err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ type itemWriter struct {
 	over  func() error // unless the call has ended: then this says how
 	shut  bool         // nothing follows
 	wrote int64        // bytes, in all
-	buf   *buffer      // what waits to be written; nil if nothing does
+	buf   *itemBuffer  // what waits to be written; nil if nothing does
 	at    int          // of buf: what is before has been written
 	err   error
 	look  func()        // looked, bound once
@@ -94,8 +94,8 @@ func (w *itemWriter) bind(s *hg.Stream) {
 	w.flush()
 }
 
-// pending is how many bytes wait to be written. Locked.
-func (w *itemWriter) pending() int {
+// pendingBytes is how many bytes wait to be written. Locked.
+func (w *itemWriter) pendingBytes() int {
 	if w.buf == nil {
 		return 0
 	}
@@ -104,7 +104,7 @@ func (w *itemWriter) pending() int {
 
 // flush writes as much as can be. Locked.
 func (w *itemWriter) flush() {
-	for w.s != nil && w.err == nil && w.pending() > 0 {
+	for w.s != nil && w.err == nil && w.pendingBytes() > 0 {
 		n, err := w.s.Write(w.buf.b[w.at:])
 		w.at += n
 		w.wrote += int64(n)
@@ -117,7 +117,7 @@ func (w *itemWriter) flush() {
 			w.err = err
 		}
 	}
-	if w.pending() == 0 {
+	if w.pendingBytes() == 0 {
 		w.buf.free()
 		w.buf, w.at = nil, 0
 		if w.shut && w.s != nil && w.err == nil {
@@ -134,15 +134,15 @@ func (w *itemWriter) closeWrite() {
 	w.flush()
 }
 
-// ready goes on when the stream says that it can.
-func (w *itemWriter) ready() {
+// onReady goes on when the stream says that it can.
+func (w *itemWriter) onReady() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.flush()
 }
 
-// looked writes what has been added meanwhile. While much is added it is called from time to time, and add writes what is full.
-func (w *itemWriter) looked() {
+// writeAdded writes what has been added meanwhile. While much is added it is called from time to time, and add writes what is full.
+func (w *itemWriter) writeAdded() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	added := w.added
@@ -150,20 +150,20 @@ func (w *itemWriter) looked() {
 	if w.err != nil {
 		return
 	}
-	if w.pending() > 0 {
+	if w.pendingBytes() > 0 {
 		w.last = w.hctx.Now()
 		w.flush()
 	}
 	if added >= fastFrom {
 		if w.timer == nil {
-			w.timer = w.hctx.NA().NewOp(func(*na.Op, na.Result) { w.looked() })
+			w.timer = w.hctx.NA().NewOp(func(*na.Op, na.Result) { w.writeAdded() })
 		}
 		w.hot = w.hctx.NA().Timer(w.timer, fastLook) == nil
 	}
 }
 
-// fails returns why nothing can be added. Locked.
-func (w *itemWriter) fails(ctx context.Context) error {
+// checkError returns why nothing can be added. Locked.
+func (w *itemWriter) checkError(ctx context.Context) error {
 	switch {
 	case w.err == errStreamOver:
 		return w.err
@@ -181,14 +181,14 @@ func (w *itemWriter) fails(ctx context.Context) error {
 var errStreamOver = hg.Errorf(ErrClosed, "qs: the handler of the stream has returned; items are sent until then")
 
 // add takes an item, with its buffer. While the stream is full it waits, until ctx ends.
-func (w *itemWriter) add(ctx context.Context, b *buffer) error {
+func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 	item := b.b
 	if int64(len(item)) > w.most {
 		b.free()
 		return hg.Errorf(hg.ErrOverflow, "qs: an item of %d bytes, hg.Config.MaxOutput is %d", len(item), w.most)
 	}
 	w.mu.Lock()
-	if err := w.fails(ctx); err != nil {
+	if err := w.checkError(ctx); err != nil {
 		w.mu.Unlock()
 		b.free()
 		return err
@@ -204,7 +204,7 @@ func (w *itemWriter) add(ctx context.Context, b *buffer) error {
 	b.free()
 	posted := false
 	switch {
-	case w.pending() >= fullBatch:
+	case w.pendingBytes() >= fullBatch:
 		w.flush()
 	case w.hot:
 	default:
@@ -214,12 +214,12 @@ func (w *itemWriter) add(ctx context.Context, b *buffer) error {
 			break
 		}
 		if w.look == nil {
-			w.look = w.looked
+			w.look = w.writeAdded
 		}
 		posted = w.hctx.Post(w.look) == nil
 		w.hot = posted
 	}
-	full := w.pending() >= fullBatch
+	full := w.pendingBytes() >= fullBatch
 	w.mu.Unlock()
 	if posted {
 		w.left()
@@ -235,8 +235,8 @@ func (w *itemWriter) drain(ctx context.Context, most int) error {
 	for {
 		w.mu.Lock()
 		w.flush()
-		err := w.fails(ctx)
-		done := w.pending() < most
+		err := w.checkError(ctx)
+		done := w.pendingBytes() < most
 		switch {
 		case done || err != nil:
 			w.stuck = 0
@@ -265,8 +265,8 @@ func (w *itemWriter) stop(err error) {
 	}
 }
 
-// moved returns how many bytes have been written to the stream.
-func (w *itemWriter) moved() int64 {
+// movedBytes returns how many bytes have been written to the stream.
+func (w *itemWriter) movedBytes() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.wrote
@@ -276,7 +276,7 @@ func (w *itemWriter) moved() int64 {
 func (w *itemWriter) flow() *inspect.Flow {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	f := &inspect.Flow{Items: w.items, Bytes: w.bytes, Waiting: int64(w.pending())}
+	f := &inspect.Flow{Items: w.items, Bytes: w.bytes, Waiting: int64(w.pendingBytes())}
 	if w.stuck != 0 {
 		f.Stuck = max(w.hctx.Now()-w.stuck, 1)
 	}
@@ -297,12 +297,12 @@ type itemReader struct {
 	looks int64
 	idle  time.Duration // when bytes were last taken, or came when there were none, by hg.Context.Now
 
-	b     []byte  // what Next has returned
-	off   int     // of it
-	had   int64   // items of it,
-	size  int64   // and their bytes
-	part  *buffer // of an item that does not lie in one piece, with its length; nil without one
-	whole int     // how long part will be; 0: not known
+	b     []byte      // what Next has returned
+	off   int         // of it
+	had   int64       // items of it,
+	size  int64       // and their bytes
+	part  *itemBuffer // of an item that does not lie in one piece, with its length; nil without one
+	whole int         // how long part will be; 0: not known
 }
 
 // bind has r read s from now on.
@@ -312,15 +312,15 @@ func (r *itemReader) bind(s *hg.Stream) {
 	r.s, r.idle = s, r.hctx.Now()
 }
 
-// came says that there is something to take, which there was not before.
-func (r *itemReader) came() {
+// onBytes says that there is something to take, which there was not before.
+func (r *itemReader) onBytes() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.idle = r.hctx.Now()
 }
 
-// more has Next return more bytes, when those that it has returned have been used.
-func (r *itemReader) more() (err error) {
+// releaseRead has Next return more bytes, when those that it has returned have been used.
+func (r *itemReader) releaseRead() (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.b != nil {
@@ -343,8 +343,8 @@ func (r *itemReader) more() (err error) {
 	return err
 }
 
-// done ends the use of what next has returned.
-func (r *itemReader) done() {
+// releaseItem ends the use of what next has returned.
+func (r *itemReader) releaseItem() {
 	if r.whole > 0 && len(r.part.b) == r.whole {
 		r.part.free()
 		r.part, r.whole = nil, 0
@@ -354,10 +354,10 @@ func (r *itemReader) done() {
 // next returns the next item, which is valid until done, or the next call. The error is hg.ErrAgain if it has not come, io.EOF behind the last, or says
 // how the stream has ended.
 func (r *itemReader) next() ([]byte, error) {
-	r.done()
+	r.releaseItem()
 	for {
 		if r.off == len(r.b) {
-			if err := r.more(); err != nil {
+			if err := r.releaseRead(); err != nil {
 				return nil, err
 			}
 		}
@@ -427,8 +427,8 @@ func (r *itemReader) gather(b []byte) (item []byte, err error) {
 	return part.b[head:r.whole:r.whole], nil
 }
 
-// moved returns how many bytes have come.
-func (r *itemReader) moved() int64 {
+// movedBytes returns how many bytes have come.
+func (r *itemReader) movedBytes() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.s == nil {
@@ -439,7 +439,7 @@ func (r *itemReader) moved() int64 {
 
 // progress is moved that grows, too, while there is something to take.
 func (r *itemReader) progress() int64 {
-	n := r.moved()
+	n := r.movedBytes()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n > r.taken {
@@ -450,7 +450,7 @@ func (r *itemReader) progress() int64 {
 
 // flow describes the stream for hg.Context.Calls.
 func (r *itemReader) flow() *inspect.Flow {
-	n := r.moved()
+	n := r.movedBytes()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := &inspect.Flow{In: true, Items: r.items, Bytes: r.bytes, Waiting: n - r.taken}

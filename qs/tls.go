@@ -85,7 +85,7 @@ type watchedFiles struct {
 
 // load reads the files for the first time.
 func (w *watchedFiles) load() error {
-	seen, err := w.look()
+	seen, err := w.statFiles()
 	if err != nil {
 		return err
 	}
@@ -95,16 +95,16 @@ func (w *watchedFiles) load() error {
 
 // reload reads the files if they have changed. The error says why they cannot be used.
 func (w *watchedFiles) reload() error {
-	seen, err := w.look()
-	if err != nil || slices.EqualFunc(seen, w.seen, same) {
+	seen, err := w.statFiles()
+	if err != nil || slices.EqualFunc(seen, w.seen, isSameFile) {
 		return nil // one of them is being replaced, or nothing is new
 	}
 	w.seen = seen
 	return w.read()
 }
 
-// look returns what the files are now.
-func (w *watchedFiles) look() (seen []os.FileInfo, err error) {
+// statFiles returns what the files are now.
+func (w *watchedFiles) statFiles() (seen []os.FileInfo, err error) {
 	for _, name := range w.names {
 		info, err := os.Stat(name)
 		if err != nil {
@@ -191,7 +191,7 @@ func (f *tlsFiles) readAuthorities(file string) error {
 	return nil
 }
 
-// same reports whether a file has not been replaced or written to.
-func same(a, b os.FileInfo) bool {
+// isSameFile reports whether a file has not been replaced or written to.
+func isSameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A door is the listening socket of a class. The pollers of all its contexts watch it, and the first context that is awake accepts: peers
+// A acceptor is the listening socket of a class. The pollers of all its contexts watch it, and the first context that is awake accepts: peers
 // reach one context although nobody drives another.
-type door struct {
+type acceptor struct {
 	mu    sync.Mutex        // guards the fields below, and accept; taken inside an endpoint's lock
-	place *place            // nil: nobody comes in
+	place *socketPlace      // nil: nobody comes in
 	open  []*contextCarrier // that have not been shut
 }
 
@@ -32,19 +32,19 @@ func (d *domain) open(rest string) error {
 func (d *domain) close() error {
 	d.door.mu.Lock()
 	defer d.door.mu.Unlock()
-	d.door.shut()
+	d.door.closeListener()
 	return nil
 }
 
-func (p *door) shut() {
+func (p *acceptor) closeListener() {
 	if p.place != nil {
 		p.place.close()
 		p.place = nil
 	}
 }
 
-// target returns the open carrier of the context that a peer names. It stays open while its endpoint is locked.
-func (d *domain) target(id int) (*contextCarrier, error) {
+// targetCarrier returns the open carrier of the context that a peer names. It stays open while its endpoint is locked.
+func (d *domain) targetCarrier(id int) (*contextCarrier, error) {
 	d.door.mu.Lock()
 	defer d.door.mu.Unlock()
 	for _, c := range d.door.open {
@@ -55,10 +55,10 @@ func (d *domain) target(id int) (*contextCarrier, error) {
 	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("there is no context %d", id))
 }
 
-type doorFD contextCarrier
+type acceptorFD contextCarrier
 
 // Ready implements carrier.Pollable: it lets in those who wait at the door.
-func (f *doorFD) Ready(_, _ bool) {
+func (f *acceptorFD) Ready(_, _ bool) {
 	c := (*contextCarrier)(f)
 	for range 64 { // then the peers that are there get their turn
 		fd, ok := c.accept()
@@ -78,13 +78,13 @@ func (c *contextCarrier) accept() (fd int, ok bool) {
 		c.e.Lock()
 		c.doorShut = c.d.now() + restTime
 		c.watchDoor(false)
-		c.later()
+		c.pollSoon()
 		c.e.Unlock()
 	}
 	return -1, false
 }
 
-func (d *door) accept() (fd int, err error) {
+func (d *acceptor) accept() (fd int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.place == nil {

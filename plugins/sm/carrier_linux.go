@@ -45,7 +45,7 @@ type contextCarrier struct {
 	starved  []*peer // left alone until descriptors may be free
 	resume   []*peer // that have more to send than one turn
 	closing  []*peer
-	reaches  []reach // gets that copy
+	reaches  []directGet // gets that copy
 	released bool
 	id       carrier.PollID // of the door
 	watching bool
@@ -83,7 +83,7 @@ func (d *domain) newCarrier(e carrier.Core) (carrier.Carrier, error) {
 	defer d.door.mu.Unlock()
 	if d.door.place != nil {
 		var err error
-		if c.id, err = c.poller.Add(d.door.place.fd, (*doorFD)(c)); err != nil {
+		if c.id, err = c.poller.Add(d.door.place.fd, (*acceptorFD)(c)); err != nil {
 			return nil, codes.WithText(codes.ErrIO, err.Error())
 		}
 		c.watching = true
@@ -105,7 +105,7 @@ func (c *contextCarrier) Shut() {
 		c.poller.Remove(d.place.fd, c.id)
 	}
 	if len(d.open) == 0 {
-		d.shut()
+		d.closeListener()
 	}
 }
 
@@ -128,11 +128,11 @@ func (c *contextCarrier) dial(p *peer) {
 		p.err = err
 		c.failed = append(c.failed, p)
 	}
-	c.later()
+	c.pollSoon()
 }
 
-// later has Poll look, of the background poller too: nobody drives a context whose callbacks wait to run. Locked.
-func (c *contextCarrier) later() {
+// pollSoon has Poll look, of the background poller too: nobody drives a context whose callbacks wait to run. Locked.
+func (c *contextCarrier) pollSoon() {
 	c.work.Store(true)
 	c.e.PollSoon()
 	c.e.FlushSoon()
@@ -153,7 +153,7 @@ func (c *contextCarrier) Stage(l carrier.Session) carrier.Writer {
 	if p == nil || p.writing || p.blocked || !p.up || p.dead.Load() || p.err != nil {
 		return nil
 	}
-	return (*messages)(p)
+	return (*messageFlow)(p)
 }
 
 // Shelf implements carrier.Shelver.
@@ -170,7 +170,7 @@ func (c *contextCarrier) Cut(l carrier.Session, bye frame.Bye) {
 	p, _ := l.Conn().(*peer)
 	l.SetConn(nil)
 	if p != nil {
-		p.cut(bye)
+		p.cutWithBye(bye)
 	}
 }
 
@@ -208,13 +208,13 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 		}
 	}
 	c.sendAgain(now)
-	c.feed(now)
+	c.resumePaused(now)
 	for _, p := range resume {
 		p.resumes = false
 		p.flush()
 	}
 	for _, p := range closing {
-		if p.busy() {
+		if p.isSending() {
 			c.closing = append(c.closing, p)
 			continue
 		}
@@ -222,7 +222,7 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 	}
 	c.reachOn()
 	for len(c.guests) > 0 && now >= c.guests[0].due {
-		c.guests[0].cut(frame.Bye{})
+		c.guests[0].cutWithBye(frame.Bye{})
 	}
 	if c.doorShut != 0 && now >= c.doorShut {
 		c.doorShut = 0
@@ -284,12 +284,12 @@ func (c *contextCarrier) Release() {
 	c.released = true
 	closeFD(&c.spare)
 	for p := range c.peers {
-		p.cut(frame.Bye{})
+		p.cutWithBye(frame.Bye{})
 		p.unwatch()
 		p.closeReleased() // else the last that is busy does
 	}
 	for _, r := range c.reaches {
-		r.chunk.leave()
+		r.chunk.releaseUse()
 	}
 	c.closing, c.redials, c.unsent, c.starved, c.failed, c.reaches = nil, nil, nil, nil, nil, nil
 }
@@ -303,8 +303,8 @@ func (c *contextCarrier) warmUp(p *peer) {
 	}
 }
 
-// merge makes hot what others have warmed up.
-func (c *contextCarrier) merge() {
+// mergeHot makes hot what others have warmed up.
+func (c *contextCarrier) mergeHot() {
 	c.e.Lock()
 	warm := c.warm
 	c.warm = nil
@@ -314,12 +314,12 @@ func (c *contextCarrier) merge() {
 	}
 	c.e.Pause()
 	for _, p := range warm {
-		c.heat(p)
+		c.makeHot(p)
 	}
 }
 
-// heat makes a peer hot, and another one cold when there are too many. By the leader.
-func (c *contextCarrier) heat(p *peer) {
+// makeHot makes a peer hot, and another one cold when there are too many. By the leader.
+func (c *contextCarrier) makeHot(p *peer) {
 	if p.idle = 0; p.hot.Load() || p.dead.Load() || p.starved || p.end == nil {
 		return
 	}
@@ -331,7 +331,7 @@ func (c *contextCarrier) heat(p *peer) {
 			}
 		}
 		if something, err := c.hot[coldest].arm(); !something && err == nil {
-			c.cool(coldest)
+			c.makeCold(coldest)
 		}
 	}
 	p.hot.Store(true)
@@ -341,8 +341,8 @@ func (c *contextCarrier) heat(p *peer) {
 	}
 }
 
-// cool makes a hot peer, which is armed, cold.
-func (c *contextCarrier) cool(i int) {
+// makeCold makes a hot peer, which is armed, cold.
+func (c *contextCarrier) makeCold(i int) {
 	c.hot[i].hot.Store(false)
 	c.hot = slices.Delete(c.hot, i, i+1)
 }
@@ -350,10 +350,10 @@ func (c *contextCarrier) cool(i int) {
 // Peek implements carrier.Inlet.
 func (c *contextCarrier) Peek() (came bool) {
 	if c.fresh.Load() {
-		c.merge()
+		c.mergeHot()
 	}
 	for i := 0; i < len(c.hot); i++ {
-		p, err := c.look(&i)
+		p, err := c.nextReady(&i)
 		if p == nil {
 			break
 		}
@@ -368,16 +368,16 @@ func (c *contextCarrier) Peek() (came bool) {
 	return came
 }
 
-// scratch returns n bytes into which messages of a peer are copied, one at a time. They are shared by peers.
-func (c *contextCarrier) scratch(n int) []byte {
+// scratchBuffer returns n bytes into which messages of a peer are copied, one at a time. They are shared by peers.
+func (c *contextCarrier) scratchBuffer(n int) []byte {
 	if len(c.body) < n {
 		c.body = make([]byte, n)
 	}
 	return c.body[:n]
 }
 
-// look returns the next hot peer, from the i-th, for which there is something to do; nil when there is none.
-func (c *contextCarrier) look(i *int) (found *peer, err error) {
+// nextReady returns the next hot peer, from the i-th, for which there is something to do; nil when there is none.
+func (c *contextCarrier) nextReady(i *int) (found *peer, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	for ; *i < len(c.hot); *i++ {
 		p := c.hot[*i]
@@ -393,7 +393,7 @@ func (c *contextCarrier) look(i *int) (found *peer, err error) {
 func (c *contextCarrier) Arm() (work bool) {
 	c.armed = true
 	if c.fresh.Load() {
-		c.merge()
+		c.mergeHot()
 	}
 	for i := 0; i < len(c.hot); i++ {
 		p := c.hot[i]
@@ -404,7 +404,7 @@ func (c *contextCarrier) Arm() (work bool) {
 		case something:
 			work = true
 		case p.idle >= maxIdle:
-			c.cool(i)
+			c.makeCold(i)
 			i--
 		default:
 			p.idle++

@@ -20,11 +20,11 @@ import (
 // connect connects to the name of the session and sends HELLO; both are done at once, before the peer looks. It returns EAGAIN when the peer's
 // backlog is full, and when the system takes no HELLO now; then p is as it was before. Locked.
 func (p *peer) connect() error {
-	name, err := parse(p.link.Name())
+	name, err := parseName(p.link.Name())
 	if err != nil {
 		return err
 	}
-	path, err := p.c.d.opts.path(name)
+	path, err := p.c.d.opts.socketPath(name)
 	if err != nil {
 		return err
 	}
@@ -43,13 +43,13 @@ func (p *peer) connect() error {
 		return codes.WithText(codes.ErrUnreachable, "connect to "+path+": "+err.Error())
 	}
 	p.fd = fd
-	uid, pid, err := who(fd) // as it was when the peer began to listen
-	p.know(uid, pid)
+	uid, pid, err := peerCredentials(fd) // as it was when the peer began to listen
+	p.recordCredentials(uid, pid)
 	if err == nil {
-		err = p.c.d.opts.allows(uid)
+		err = p.c.d.opts.checkUser(uid)
 	}
 	if err == nil {
-		err = p.meet(pid)
+		err = p.makeBell(pid)
 	}
 	if err == nil {
 		err = p.sendHello(p.bell) // before the descriptors are watched: nobody else knows p, if it has to be sent again
@@ -71,9 +71,9 @@ func (p *peer) closeSocket() {
 	}
 }
 
-// know notes the user and the process of the peer. A process of another namespace has no pid here, and is shown by its user only if that
+// recordCredentials notes the user and the process of the peer. A process of another namespace has no pid here, and is shown by its user only if that
 // is another.
-func (p *peer) know(uid, pid int) {
+func (p *peer) recordCredentials(uid, pid int) {
 	p.near = uid == unix.Geteuid()
 	var parts []string
 	if pid > 0 {
@@ -90,16 +90,16 @@ func (p *peer) Remote() string { return p.remote }
 
 var _ carrier.Locator = (*peer)(nil)
 
-// allows reports why a process of a user is not talked to.
-func (o *Options) allows(uid int) error {
+// checkUser reports why a process of a user is not talked to.
+func (o *Options) checkUser(uid int) error {
 	if own := unix.Geteuid(); uid != own && !o.AnyUser {
 		return codes.WithText(codes.ErrPermission, fmt.Sprintf("the peer belongs to user %d, this process to %d (Options.AnyUser)", uid, own))
 	}
 	return nil
 }
 
-// meet makes the bell that the peer gets, and watches its process unless that is our own.
-func (p *peer) meet(pid int) (err error) {
+// makeBell makes the bell that the peer gets, and watches its process unless that is our own.
+func (p *peer) makeBell(pid int) (err error) {
 	if p.bell, err = newBell(); err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (p *peer) sendMemory() (err error) {
 		}
 		p.due = now + againAfter
 		p.c.unsent = append(p.c.unsent, p)
-		p.c.later()
+		p.c.pollSoon()
 		return nil
 	}
 }
@@ -170,31 +170,31 @@ func (c *contextCarrier) letIn(fd int) {
 	defer c.e.UnlockInput()
 	p := c.newPeer(fd)
 	p.due = c.d.now() + helloTime
-	uid, pid, err := who(fd)
-	p.know(uid, pid)
+	uid, pid, err := peerCredentials(fd)
+	p.recordCredentials(uid, pid)
 	if err == nil {
-		err = c.d.opts.allows(uid)
+		err = c.d.opts.checkUser(uid)
 	}
 	if err == nil && len(c.guests) >= maxGuests {
 		err = codes.WithText(codes.ErrAgain, fmt.Sprintf("%d processes are about to say hello, the limit is %d", maxGuests, maxGuests))
 	}
 	if err == nil {
-		err = p.meet(pid)
+		err = p.makeBell(pid)
 	}
 	if err == nil {
 		err = p.watch()
 	}
 	if err != nil {
-		p.cut(frame.ByeOf(err)) // with the reason: else who dials sees a socket that closes, and tries again
+		p.cutWithBye(frame.ByeOf(err)) // with the reason: else who dials sees a socket that closes, and tries again
 	} else {
 		c.guests = append(c.guests, p)
-		c.later()
+		c.pollSoon()
 	}
 }
 
-// recv is recvPacket with the context's spare descriptor: the memory of most packets is mapped and the descriptor closed at once, so that
+// recvPacket is recvPacket with the context's spare descriptor: the memory of most packets is mapped and the descriptor closed at once, so that
 // one is enough. By the leader.
-func (p *peer) recv() (s packet, ok bool, err error) {
+func (p *peer) recvPacket() (s packet, ok bool, err error) {
 	c := p.c
 	c.holdSpare()
 	if s, ok, err = recvPacket(p.fd, c.buf); err != errStarved || c.spare < 0 {
@@ -215,43 +215,43 @@ func (c *contextCarrier) holdSpare() {
 // Ready implements carrier.Pollable: the peer has said something, or is gone.
 func (p *peer) Ready(_, _ bool) {
 	for !p.dead.Load() {
-		s, ok, err := p.recv()
+		s, ok, err := p.recvPacket()
 		if err == errStarved {
 			p.c.e.Lock()
-			p.starve()
+			p.pauseForDescriptors()
 			p.c.e.Unlock()
 			return
 		}
 		if err != nil {
-			p.ended(err)
+			p.onSocketEnd(err)
 			return
 		}
 		if !ok {
 			return
 		}
-		if p.handle(&s) {
+		if p.handlePacket(&s) {
 			return
 		}
 	}
 }
 
-// starve leaves p alone for a while: descriptors may be free then. What it has sent stays where it is. Locked, by the leader.
-func (p *peer) starve() {
+// pauseForDescriptors leaves p alone for a while: descriptors may be free then. What it has sent stays where it is. Locked, by the leader.
+func (p *peer) pauseForDescriptors() {
 	if p.dead.Load() || p.starved {
 		return
 	}
 	p.starved = true
 	if i := slices.Index(p.c.hot, p); i >= 0 {
-		p.c.cool(i)
+		p.c.makeCold(i)
 	}
 	_ = p.c.poller.Watch(p.fd, p.ids[0], false, false)
 	p.due = p.c.d.now() + restTime
 	p.c.starved = append(p.c.starved, p)
-	p.c.later()
+	p.c.pollSoon()
 }
 
-// feed looks at those again that were left alone. Locked, by the leader.
-func (c *contextCarrier) feed(now time.Duration) {
+// resumePaused looks at those again that were left alone. Locked, by the leader.
+func (c *contextCarrier) resumePaused(now time.Duration) {
 	all := c.starved
 	c.starved = nil
 	for _, p := range all {
@@ -262,37 +262,37 @@ func (c *contextCarrier) feed(now time.Duration) {
 		default:
 			p.starved = false
 			_ = c.poller.Watch(p.fd, p.ids[0], true, false) // Ready is called
-			c.heat(p)                                       // it was not armed
+			c.makeHot(p)                                    // it was not armed
 		}
 	}
 }
 
-// ended is called when the socket has. What the peer had sent counts.
-func (p *peer) ended(err error) {
+// onSocketEnd is called when the socket has. What the peer had sent counts.
+func (p *peer) onSocketEnd(err error) {
 	p.drain()
 	p.fail(err)
 }
 
-// handle deals with a packet. It reports true when p is another context's from now on.
-func (p *peer) handle(s *packet) (moved bool) {
-	defer s.drop()
+// handlePacket deals with a packet. It reports true when p is another context's from now on.
+func (p *peer) handlePacket(s *packet) (moved bool) {
+	defer s.closeRest()
 	failpoint.Read(s.body)
 	var err error
 	switch {
 	case s.kind >= firstOptional: // of a later release
 		return false
 	case p.link == nil && s.kind == kindHello:
-		return p.greeted(s)
+		return p.onHello(s)
 	case p.link == nil:
 		err = codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet %d before the hello", s.kind))
 	case s.kind == kindBye:
 		bye := frame.ParseBye(s.body) // the buffer is used again
 		p.drain()                     // what the peer sent before its bye counts
-		p.left(bye)
+		p.onBye(bye)
 	case s.kind == kindHello && p.end == nil:
-		err = p.answered(s)
+		err = p.onAnswer(s)
 	case s.kind == kindSegment && p.end != nil && p.mem.peer == nil:
-		err = p.join(s)
+		err = p.takeSegment(s)
 	case s.kind == kindArea && p.end != nil:
 		err = p.mapArea(s)
 	case (s.kind == kindWant || s.kind == kindChunk) && p.end != nil:
@@ -306,8 +306,8 @@ func (p *peer) handle(s *packet) (moved bool) {
 	return false
 }
 
-// left ends the session of a peer that has said bye.
-func (p *peer) left(bye frame.Bye) {
+// onBye ends the session of a peer that has said bye.
+func (p *peer) onBye(bye frame.Bye) {
 	p.c.e.Lock()
 	defer p.c.e.UnlockInput()
 	if !p.dead.Load() {
@@ -321,8 +321,8 @@ func (p *peer) serveMemory(s *packet) error {
 	return p.aboutPool(s)
 }
 
-// greeted hands a process that has said hello to the context that it names. It reports true when that is another one.
-func (p *peer) greeted(s *packet) (moved bool) {
+// onHello hands a process that has said hello to the context that it names. It reports true when that is another one.
+func (p *peer) onHello(s *packet) (moved bool) {
 	from := p.c
 	var g frame.Greeting
 	var to *contextCarrier
@@ -332,10 +332,10 @@ func (p *peer) greeted(s *packet) (moved bool) {
 	}
 	if err == nil {
 		from.d.class.Redirect(&g)
-		to, err = from.d.target(int(g.Target))
+		to, err = from.d.targetCarrier(int(g.Target))
 	}
 	if err == nil {
-		err = s.want(1)
+		err = s.checkDescriptors(1)
 	}
 	if err == nil {
 		err = checkBell(s.fds[0])
@@ -343,23 +343,23 @@ func (p *peer) greeted(s *packet) (moved bool) {
 	if err == nil {
 		err = p.makeEnd(&g, to) // without a lock: the system clears the pages
 	}
-	p.enter(s, &g, to, err)
+	p.addTo(s, &g, to, err)
 	return p.c != from
 }
 
-// enter makes a process that has said hello a peer of to, unless there is an error already.
-func (p *peer) enter(s *packet, g *frame.Greeting, to *contextCarrier, err error) {
+// addTo makes a process that has said hello a peer of to, unless there is an error already.
+func (p *peer) addTo(s *packet, g *frame.Greeting, to *contextCarrier, err error) {
 	from := p.c
 	from.e.Lock()
 	defer func() { p.c.e.UnlockAfter(recover()) }()
 	if err == nil && !p.dead.Load() {
-		p.peerBell = s.take(0)
+		p.peerBell = s.takeDescriptor(0)
 		from.guests = slices.DeleteFunc(from.guests, func(other *peer) bool { return other == p })
 		if to != from {
-			err = p.move(to)
+			err = p.moveTo(to)
 		}
 		if err == nil {
-			err = p.admit(g)
+			err = p.bringUp(g)
 		}
 		if err == nil && to != from && !p.dead.Load() {
 			err = p.watch() // not before: its new leader would take what it says next for its first words
@@ -370,15 +370,15 @@ func (p *peer) enter(s *packet, g *frame.Greeting, to *contextCarrier, err error
 	}
 }
 
-// move takes p to another context, where nobody watches it yet, unless that has been closed meanwhile. The context of p is locked,
+// moveTo takes p to another context, where nobody watches it yet, unless that has been closed meanwhile. The context of p is locked,
 // before and after. By its leader.
-func (p *peer) move(to *contextCarrier) error {
+func (p *peer) moveTo(to *contextCarrier) error {
 	from := p.c
 	p.unwatch()
 	delete(from.peers, p)
 	from.e.Unlock() // two contexts are never locked at once: another peer may move the other way
 	to.e.Lock()
-	if _, err := from.d.target(to.e.ID()); err != nil {
+	if _, err := from.d.targetCarrier(to.e.ID()); err != nil {
 		to.e.Unlock()
 		from.e.Lock()
 		return err
@@ -388,12 +388,12 @@ func (p *peer) move(to *contextCarrier) error {
 	return nil
 }
 
-// admit brings the session of a process up that has said hello. Locked.
-func (p *peer) admit(g *frame.Greeting) (err error) {
+// bringUp brings the session of a process up that has said hello. Locked.
+func (p *peer) bringUp(g *frame.Greeting) (err error) {
 	if hungUp(p.fd) { // it went on without us: nobody's operations wait for it
 		return errEOF
 	}
-	uid, _, err := who(p.fd)
+	uid, _, err := peerCredentials(p.fd)
 	if err != nil {
 		return err
 	}
@@ -404,12 +404,12 @@ func (p *peer) admit(g *frame.Greeting) (err error) {
 		p.link = nil
 		return err
 	}
-	p.peerGeometry = p.offered(g)
+	p.peerGeometry = p.offeredGeometry(g)
 	if err = p.sendMemory(); err != nil {
 		p.link.Fail(err)
 		return nil
 	}
-	p.begin()
+	p.startFrames()
 	return nil
 }
 
@@ -420,15 +420,15 @@ func hungUp(fd int) bool {
 	return err == nil && look[0].Revents&unix.POLLHUP != 0
 }
 
-// begin lets frames go. Locked.
-func (p *peer) begin() {
+// startFrames lets frames go. Locked.
+func (p *peer) startFrames() {
 	p.up = true
 	p.link.LaneUp()
 	p.flush()
 }
 
-// offered is the geometry of the segment that the peer writes: we guarantee the envelopes. Locked.
-func (p *peer) offered(g *frame.Greeting) ring.Geometry {
+// offeredGeometry is the geometry of the segment that the peer writes: we guarantee the envelopes. Locked.
+func (p *peer) offeredGeometry(g *frame.Greeting) ring.Geometry {
 	own, _ := frame.ParseGreeting(p.link.Hello(carrier.Messages, nil, nil))
 	return ring.Geometry{Envelopes: int(own.Envelopes) + frame.ExpeditedEnvelopes, Eager: min(int(own.Eager), int(g.Eager)), Version: p.version}
 }
@@ -445,8 +445,8 @@ func (p *peer) makeEnd(g *frame.Greeting, c *contextCarrier) (err error) {
 		return err
 	}
 	p.mem.own, p.segment = b, fd
-	if p.end, err = probe(b, geo); err != nil {
-		return reason(err)
+	if p.end, err = probeMemory(b, geo); err != nil {
+		return translateError(err)
 	}
 	if c.d.beside { // where it cannot be had the peer is reached by the first transport: later is too late for that
 		return p.makeArea()
@@ -465,7 +465,7 @@ func (p *peer) makeArea() error {
 	return nil
 }
 
-func probe(b []byte, geo ring.Geometry) (e *ring.End, err error) {
+func probeMemory(b []byte, geo ring.Geometry) (e *ring.End, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	e = ring.New(b, geo)
 	e.Probe()
@@ -473,15 +473,15 @@ func probe(b []byte, geo ring.Geometry) (e *ring.End, err error) {
 	return e, nil
 }
 
-// answered takes the hello of a process that was dialled, and gives it our segment.
-func (p *peer) answered(s *packet) error {
+// onAnswer takes the hello of a process that was dialled, and gives it our segment.
+func (p *peer) onAnswer(s *packet) error {
 	var g frame.Greeting
 	var err error
 	if p.version, err = s.agree(true); err == nil {
 		g, err = frame.ParseGreeting(s.body)
 	}
 	if err == nil {
-		err = s.want(2)
+		err = s.checkDescriptors(2)
 	}
 	if err == nil {
 		err = checkBell(s.fds[1])
@@ -495,7 +495,7 @@ func (p *peer) answered(s *packet) error {
 	case p.dead.Load():
 		return nil
 	case err == nil:
-		err = p.share(s.take(0), p.offered(&g))
+		err = p.mapSegment(s.takeDescriptor(0), p.offeredGeometry(&g))
 	}
 	if err == nil {
 		err = p.link.Greet(&g)
@@ -507,18 +507,18 @@ func (p *peer) answered(s *packet) error {
 		p.failLocked(err)
 		return nil
 	}
-	p.peerBell = s.take(1)
-	p.begin()
+	p.peerBell = s.takeDescriptor(1)
+	p.startFrames()
 	p.c.warmUp(p)
 	return nil
 }
 
-// share maps the segment of the peer, whose descriptor it takes. Locked.
-func (p *peer) share(fd int, geo ring.Geometry) (err error) {
+// mapSegment maps the segment of the peer, whose descriptor it takes. Locked.
+func (p *peer) mapSegment(fd int, geo ring.Geometry) (err error) {
 	if p.mem.peer, err = mapMemory(fd, geo.Size()); err != nil {
 		return err
 	}
-	p.buf = p.c.scratch(max(geo.Eager, ring.Inline))
+	p.buf = p.c.scratchBuffer(max(geo.Eager, ring.Inline))
 	return p.connectEnd(geo)
 }
 
@@ -527,9 +527,9 @@ func (p *peer) connectEnd(geo ring.Geometry) (err error) {
 	return p.end.Join(p.mem.peer, geo)
 }
 
-// join takes the segment of a process that has dialled. Its bell is rung: what was sent before could not.
-func (p *peer) join(s *packet) error {
-	if err := s.want(1); err != nil {
+// takeSegment takes the segment of a process that has dialled. Its bell is rung: what was sent before could not.
+func (p *peer) takeSegment(s *packet) error {
+	if err := s.checkDescriptors(1); err != nil {
 		return err
 	}
 	p.c.e.Lock()
@@ -537,7 +537,7 @@ func (p *peer) join(s *packet) error {
 	if p.dead.Load() {
 		return nil
 	}
-	if err := p.share(s.take(0), p.peerGeometry); err != nil {
+	if err := p.mapSegment(s.takeDescriptor(0), p.peerGeometry); err != nil {
 		p.failLocked(err)
 		return nil
 	}
@@ -550,10 +550,10 @@ func (p *peer) join(s *packet) error {
 
 // mapArea takes the area of the peer.
 func (p *peer) mapArea(s *packet) error {
-	if err := s.want(1); err != nil {
+	if err := s.checkDescriptors(1); err != nil {
 		return err
 	}
-	b, err := mapMemory(s.take(0), ring.AreaSize)
+	b, err := mapMemory(s.takeDescriptor(0), ring.AreaSize)
 	if err != nil {
 		return err
 	}
@@ -568,11 +568,11 @@ func (p *peer) mapArea(s *packet) error {
 // fetchArea takes the area of a peer that has written to it: the packet was sent before. Locked.
 func (p *peer) fetchArea() error {
 	for {
-		s, ok, err := p.recv()
+		s, ok, err := p.recvPacket()
 		if err != nil {
 			return err
 		}
-		defer s.drop()
+		defer s.closeRest()
 		switch {
 		case ok && s.kind >= firstOptional:
 			continue
@@ -593,13 +593,13 @@ func (p *peer) aboutPool(s *packet) error {
 	case p.dead.Load():
 		return nil
 	case s.kind == kindWant:
-		return p.wanted(s)
+		return p.sendChunk(s)
 	}
 	return p.mapChunk(s)
 }
 
-// reason puts an error of the shared memory into the words of package na.
-func reason(err error) error {
+// translateError puts an error of the shared memory into the words of package na.
+func translateError(err error) error {
 	var code codes.Code
 	switch {
 	case errors.As(err, &code):

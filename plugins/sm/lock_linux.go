@@ -22,8 +22,8 @@ const (
 // looksAtMost is how long lock waits for a process that only checks. One that is stopped may hold its lock for longer.
 const looksAtMost = 2 * time.Second
 
-// lock creates the lock file if need be, and locks it for a listener. The error is EAGAIN if another one holds it.
-func lock(path string) (fd int, err error) {
+// lockFile creates the lock file if need be, and locks it for a listener. The error is EAGAIN if another one holds it.
+func lockFile(path string) (fd int, err error) {
 	for end := time.Now().Add(looksAtMost); ; time.Sleep(100 * time.Microsecond) {
 		var holder int64
 		if fd, holder, err = tryLock(path, unix.O_CREAT, lives); err == nil || holder == lives || err != unix.EAGAIN || time.Now().After(end) {
@@ -55,7 +55,7 @@ func tryLock(path string, flags int, n int64) (fd int, holder int64, err error) 
 	return -1, holder, err
 }
 
-func unlock(path string, fd int) {
+func unlockFile(path string, fd int) {
 	_ = unix.Unlink(path)
 	_ = unix.Close(fd)
 }
@@ -80,21 +80,21 @@ func isMarked(fd int) (bool, error) {
 	return false, errors.New("it is a file of another program; remove it, or use another name")
 }
 
-func mark(fd int) error {
+func writeLockMark(fd int) error {
 	_, err := unix.Pwrite(fd, []byte(lockMark), 0)
 	return err
 }
 
-// sweep removes what processes that died have left: names whose lock file has our mark and is free, and the sockets beside
+// removeStale removes what processes that died have left: names whose lock file has our mark and is free, and the sockets beside
 // them at which nobody listens; and sockets that are ours by their names and have lost their lock files. It leaves everything else alone.
-func (o *Options) sweep() {
-	all, err := os.ReadDir(o.dir())
+func (o *Options) removeStale() {
+	all, err := os.ReadDir(o.socketDir())
 	if err != nil {
 		return
 	}
 	for _, entry := range all {
 		name, ok := strings.CutSuffix(entry.Name(), lockSuffix)
-		switch path := filepath.Join(o.dir(), name); {
+		switch path := filepath.Join(o.socketDir(), name); {
 		case checkName(name) != nil:
 		case ok && entry.Type().IsRegular():
 			sweepName(path)
@@ -118,7 +118,7 @@ func sweepName(path string) {
 		return
 	}
 	_ = unix.Unlink(path)
-	unlock(path+lockSuffix, fd)
+	unlockFile(path+lockSuffix, fd)
 }
 
 // sweepSocket removes a socket of ours that has no lock file, unless somebody listens there. The lock file is made meanwhile, so that nobody
@@ -131,5 +131,5 @@ func sweepSocket(path string) {
 	if inTheWay(path, true) == "" {
 		_ = unix.Unlink(path)
 	}
-	unlock(path+lockSuffix, fd)
+	unlockFile(path+lockSuffix, fd)
 }

@@ -107,12 +107,12 @@ func TestProbe(t *testing.T) {
 	b, err := unix.Mmap(fd, 0, geo.Size(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, unix.Munmap(b)) }()
-	_, err = probe(b, geo)
+	_, err = probeMemory(b, geo)
 	require.NoError(t, err)
 	require.NoError(t, unix.Ftruncate(fd, 4096))
-	_, err = probe(b, geo)
+	_, err = probeMemory(b, geo)
 	require.Error(t, err)
-	require.ErrorIs(t, reason(err), na.ErrNoMemory)
+	require.ErrorIs(t, translateError(err), na.ErrNoMemory)
 }
 
 // What a peer shares must be as long as it says, and stay.

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// names is what a class knows about the addresses of the transport. It implements carrier.Names.
-type names struct {
+// addressNames is what a class knows about the addresses of the transport. It implements carrier.Names.
+type addressNames struct {
 	self string // canonical or private name of the class
 }
 
 // maxName bounds a name: with its directory it must fit into the address of a socket.
 const maxName = 64
 
-// parse returns what follows sm:// in a canonical name.
-func parse(name string) (string, error) {
+// parseName returns what follows sm:// in a canonical name.
+func parseName(name string) (string, error) {
 	rest, ok := strings.CutPrefix(name, scheme+"://")
 	if !ok {
 		return "", notValid(name, "is not an sm address")
@@ -57,14 +57,14 @@ func notValid(name, why string) error {
 }
 
 // Check implements carrier.Names.
-func (n *names) Check(name string) error {
-	_, err := parse(name)
+func (n *addressNames) Check(name string) error {
+	_, err := parseName(name)
 	return err
 }
 
 // Resolve implements carrier.Names. A name is its own address, so it is done at once.
-func (n *names) Resolve(text string, done func(name string, err error)) (cancel func()) {
-	switch _, err := parse(text); {
+func (n *addressNames) Resolve(text string, done func(name string, err error)) (cancel func()) {
+	switch _, err := parseName(text); {
 	case text == n.self:
 		done(text, nil)
 	case err != nil && strings.HasPrefix(text, scheme+"://@"):

@@ -48,8 +48,8 @@ type packet struct {
 	n      int // of fds
 }
 
-// want reports why p has another number of descriptors than n.
-func (p *packet) want(n int) error {
+// checkDescriptors reports why p has another number of descriptors than n.
+func (p *packet) checkDescriptors(n int) error {
 	if p.n != n {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet %d with %d descriptors, want %d", p.kind, p.n, n))
 	}
@@ -65,15 +65,15 @@ func (p *packet) agree(dialled bool) (version uint16, err error) {
 	return frame.Agree("shared memory", dialer, listener)
 }
 
-// take returns a descriptor, which is the caller's.
-func (p *packet) take(i int) int {
+// takeDescriptor returns a descriptor, which is the caller's.
+func (p *packet) takeDescriptor(i int) int {
 	fd := p.fds[i]
 	p.fds[i] = -1
 	return fd
 }
 
-// drop closes the descriptors that nobody has taken.
-func (p *packet) drop() {
+// closeRest closes the descriptors that nobody has taken.
+func (p *packet) closeRest() {
 	for _, fd := range p.fds[:p.n] {
 		if fd >= 0 {
 			_ = unix.Close(fd)
@@ -129,7 +129,7 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	case err != nil:
 		return p, false, codes.WithText(codes.ErrPeerLost, "the socket to the peer: "+err.Error())
 	}
-	bad := p.rights(oob[:oobn])
+	bad := p.takeRights(oob[:oobn])
 	switch {
 	case n == 0:
 		bad = errEOF
@@ -140,26 +140,26 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 		bad = p.parse(buf[:n])
 	}
 	if bad == nil && flags&unix.MSG_CTRUNC != 0 {
-		if p.n == 0 && p.transient() {
+		if p.n == 0 && p.isTransient() {
 			return packet{}, false, errStarved
 		}
 		bad = codes.WithText(codes.ErrNoMemory, "the descriptors of a packet have not all come: they are too many, or this process can have no more")
 	}
 	_, _, _, _, _ = unix.Recvmsg(fd, nil, nil, unix.MSG_DONTWAIT) // it is taken out of the socket
 	if bad != nil {
-		p.drop()
+		p.closeRest()
 		return packet{}, false, bad
 	}
 	return p, true, nil
 }
 
-// transient reports whether the descriptor of p is closed once its memory is mapped.
-func (p *packet) transient() bool {
+// isTransient reports whether the descriptor of p is closed once its memory is mapped.
+func (p *packet) isTransient() bool {
 	return p.kind == kindSegment || p.kind == kindArea || p.kind == kindChunk
 }
 
-// rights takes the descriptors out of what came beside a packet.
-func (p *packet) rights(oob []byte) error {
+// takeRights takes the descriptors out of what came beside a packet.
+func (p *packet) takeRights(oob []byte) error {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return codes.WithText(codes.ErrProtocol, "a packet with damaged control data")
@@ -228,8 +228,8 @@ func ringBell(fd int) {
 	_, _ = unix.Write(fd, one[:])
 }
 
-// who returns the user and the process at the other end of a socket.
-func who(fd int) (uid, pid int, err error) {
+// peerCredentials returns the user and the process at the other end of a socket.
+func peerCredentials(fd int) (uid, pid int, err error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return -1, 0, codes.WithText(codes.ErrPermission, "who is the peer: "+err.Error())

@@ -51,19 +51,19 @@ type peer struct {
 	touched      int  // bytes of its room for bodies that the system has memory for
 	blocked      bool // until the peer has taken something
 	resumes      bool
-	near         bool              // of the same user
-	remote       string            // its process, and its user if that is another
-	chunks       map[uint32]*chunk // of its pool
-	peerGeometry ring.Geometry     // of the segment that comes
-	version      uint16            // of the layout of both segments
+	near         bool                  // of the same user
+	remote       string                // its process, and its user if that is another
+	chunks       map[uint32]*poolChunk // of its pool
+	peerGeometry ring.Geometry         // of the segment that comes
+	version      uint16                // of the layout of both segments
 	mem          struct{ own, peer, ownArea, peerArea []byte }
-	staged       []piece                       // of the goroutine that sends
+	staged       []bulkPiece                   // of the goroutine that sends
 	shown        [carrier.Lanes][]carrier.View // pieces that the peer has not taken, by ring: it reads them in the area
 	closed       bool
 }
 
-// A piece is bulk data whose place in the ring is taken.
-type piece struct {
+// A bulkPiece is bulk data whose place in the ring is taken.
+type bulkPiece struct {
 	v    carrier.View
 	spot ring.Spot
 	gone bool
@@ -118,8 +118,8 @@ func (p *peer) unwatch() {
 	p.added = [3]bool{}
 }
 
-// cut ends p in any state, and says bye. Locked.
-func (p *peer) cut(bye frame.Bye) {
+// cutWithBye ends p in any state, and says bye. Locked.
+func (p *peer) cutWithBye(bye frame.Bye) {
 	if p.dead.Swap(true) {
 		return
 	}
@@ -129,7 +129,7 @@ func (p *peer) cut(bye frame.Bye) {
 	c := p.c
 	c.guests = slices.DeleteFunc(c.guests, func(other *peer) bool { return other == p })
 	c.closing = append(c.closing, p)
-	c.later()
+	c.pollSoon()
 }
 
 // close gives back what p holds. Locked, by the leader; nobody sends.
@@ -142,7 +142,7 @@ func (p *peer) close() {
 	delete(c.peers, p)
 	c.warm = slices.DeleteFunc(c.warm, func(other *peer) bool { return other == p })
 	if i := slices.Index(c.hot, p); i >= 0 {
-		c.cool(i)
+		c.makeCold(i)
 	}
 	p.unwatch()
 	for _, fd := range []int{p.fd, p.bell, p.peerBell, p.pidfd, p.segment, p.area} {
@@ -155,7 +155,7 @@ func (p *peer) close() {
 	}
 	p.unmapArea()
 	for _, ch := range p.chunks {
-		ch.drop()
+		ch.unmapIfUnused()
 	}
 }
 
@@ -166,12 +166,12 @@ func (p *peer) unmapArea() {
 	}
 }
 
-// busy reports whether a goroutine sends, without the lock. Locked.
-func (p *peer) busy() bool { return p.writing }
+// isSending reports whether a goroutine sends, without the lock. Locked.
+func (p *peer) isSending() bool { return p.writing }
 
 // closeReleased closes p if its carrier was released and nobody is busy. Locked.
 func (p *peer) closeReleased() {
-	if p.c.released && !p.busy() {
+	if p.c.released && !p.isSending() {
 		p.close()
 	}
 }
@@ -190,9 +190,9 @@ func (p *peer) failLocked(err error) {
 	switch {
 	case p.dead.Load():
 	case p.link == nil:
-		p.cut(frame.ByeOf(err))
+		p.cutWithBye(frame.ByeOf(err))
 	default:
-		p.link.Fail(reason(err))
+		p.link.Fail(translateError(err))
 	}
 }
 
@@ -204,7 +204,7 @@ type (
 // Ready implements carrier.Pollable: the peer has something for a side that sleeps.
 func (b *bellFD) Ready(_, _ bool) {
 	p := (*peer)(b)
-	p.c.heat(p)
+	p.c.makeHot(p)
 	p.read()
 }
 
@@ -239,23 +239,23 @@ func (p *peer) read() (came bool) {
 	n, m, err := 0, 0, error(nil)
 	p.c.copied = 0
 	for ok := true; ok && err == nil && n < maxMessages && p.c.copied < maxCopied; n++ {
-		if ok, err = p.next(ring.Messages); !ok {
+		if ok, err = p.nextMessage(ring.Messages); !ok {
 			break
 		}
 	}
 	for ok := true; ok && err == nil && m < maxPieces && p.c.copied < maxCopied; m++ {
-		if ok, err = p.next(ring.Bulk); !ok {
+		if ok, err = p.nextMessage(ring.Bulk); !ok {
 			break
 		}
 	}
 	if !p.dead.Load() {
-		p.settle(n, m, err)
+		p.endRead(n, m, err)
 	}
 	return n+m > 0
 }
 
-// settle ends a read of n messages and m pieces. Locked.
-func (p *peer) settle(n, m int, err error) {
+// endRead ends a read of n messages and m pieces. Locked.
+func (p *peer) endRead(n, m int, err error) {
 	if n+m > 0 {
 		p.link.Heard(n == 0)
 	}
@@ -283,17 +283,17 @@ func (p *peer) report() (wake bool, err error) {
 	return p.end.Report(), nil
 }
 
-// next takes the next message of a ring. Locked, though not while it copies much.
-func (p *peer) next(r int) (ok bool, err error) {
+// nextMessage takes the next message of a ring. Locked, though not while it copies much.
+func (p *peer) nextMessage(r int) (ok bool, err error) {
 	t := &p.c.m
-	ok, needs, err := p.take(r, t)
+	ok, needs, err := p.takeMessage(r, t)
 	if needs {
 		if err = p.fetchArea(); err == errStarved {
-			p.starve()
+			p.pauseForDescriptors()
 			return false, nil
 		}
 		if err == nil {
-			ok, _, err = p.take(r, t)
+			ok, _, err = p.takeMessage(r, t)
 		}
 	}
 	if !ok || err != nil {
@@ -308,7 +308,7 @@ func (p *peer) next(r int) (ok bool, err error) {
 	return !p.dead.Load(), err
 }
 
-func (p *peer) take(r int, t *ring.Taken) (ok, needs bool, err error) {
+func (p *peer) takeMessage(r int, t *ring.Taken) (ok, needs bool, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	ok, needs, err = p.end.Take(r, t, p.buf)
 	if raceflag.Enabled {
@@ -338,13 +338,13 @@ func (p *peer) deliver(t *ring.Taken) error {
 		if err != nil {
 			return err
 		}
-		return p.place(h, body)
+		return p.placeBody(h, body)
 	}
 	if t.Block {
 		return p.placeBlock(h)
 	}
 	if h.Kind.Bulk() || t.Slot >= 0 {
-		return p.place(h, t.Body)
+		return p.placeBody(h, t.Body)
 	}
 	if h.Size() > frame.HeaderSize {
 		t.Body = nil
@@ -366,14 +366,14 @@ func (p *peer) placeBlock(h *frame.Header) error {
 		return err
 	}
 	*h = frame.Header{Kind: frame.Data, Flags: frame.FlagBody, Context: h.Context, Op: h.Op, Credit: h.Credit, Length: uint32(n)}
-	return p.place(h, body)
+	return p.placeBody(h, body)
 }
 
 // copyUnlocked is from how many bytes a copy is made without the lock.
 const copyUnlocked = 16 << 10
 
-// place copies a body to where it goes.
-func (p *peer) place(h *frame.Header, body []byte) error {
+// placeBody copies a body to where it goes.
+func (p *peer) placeBody(h *frame.Header, body []byte) error {
 	v, err := p.link.Place(h)
 	if err != nil {
 		return err

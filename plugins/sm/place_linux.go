@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A place is a name in the directory that this process listens at: a socket, and beside it a file that it holds locked as long as
+// A socketPlace is a name in the directory that this process listens at: a socket, and beside it a file that it holds locked as long as
 // it lives. So a name whose lock is free belongs to nobody, and what is left of it may go: a lock file with our mark, and a socket
 // beside it at which nobody listens. In the default directory, which is the library's own, such a socket may go without a lock file, too:
 // cleaners of /tmp remove plain files that are old, and leave sockets. Anything else at these names is somebody else's, and stays.
-type place struct {
+type socketPlace struct {
 	path string
 	fd   int // of the socket
 	lock int
@@ -28,8 +28,8 @@ type place struct {
 // backlog is how many processes may be about to connect; the system has a limit, too.
 const backlog = 4096
 
-// dir returns the directory of names.
-func (o *Options) dir() string {
+// socketDir returns the directory of names.
+func (o *Options) socketDir() string {
 	switch run := os.Getenv("XDG_RUNTIME_DIR"); {
 	case o.Dir != "":
 		return o.Dir
@@ -39,9 +39,9 @@ func (o *Options) dir() string {
 	return fmt.Sprintf("/tmp/quicksilver-%d", os.Geteuid())
 }
 
-// path returns the address of the socket of a name.
-func (o *Options) path(name string) (string, error) {
-	p := filepath.Join(o.dir(), name)
+// socketPath returns the address of the socket of a name.
+func (o *Options) socketPath(name string) (string, error) {
+	p := filepath.Join(o.socketDir(), name)
 	if len(p) > 107 {
 		return "", codes.WithText(codes.ErrInvalid, fmt.Sprintf("the path %s of a socket has %d bytes, the system allows 107", p, len(p)))
 	}
@@ -50,7 +50,7 @@ func (o *Options) path(name string) (string, error) {
 
 // makeDir makes the directory if need be, and checks that nobody else has a hand in it.
 func (o *Options) makeDir() error {
-	dir := o.dir()
+	dir := o.socketDir()
 	if err := o.validate(); err != nil {
 		return err
 	}
@@ -83,15 +83,15 @@ func (o *Options) makeDir() error {
 // dirID identifies the directory of names: processes with the same one find each other. It is empty when there is none.
 func (o *Options) dirID() string {
 	var st unix.Stat_t
-	if unix.Stat(o.dir(), &st) != nil {
+	if unix.Stat(o.socketDir(), &st) != nil {
 		return ""
 	}
 	return fmt.Sprintf("%x:%x", st.Dev, st.Ino)
 }
 
-// reach identifies the processes that find each other: those with one directory, on one machine, without a border of namespaces between
+// reachID identifies the processes that find each other: those with one directory, on one machine, without a border of namespaces between
 // them. Memory could be shared over some of these borders, but who has drawn one does not want that.
-func (o *Options) reach() (place [16]byte, err error) {
+func (o *Options) reachID() (place [16]byte, err error) {
 	if err := o.makeDir(); err != nil {
 		return place, err
 	}
@@ -112,7 +112,7 @@ func (o *Options) reach() (place [16]byte, err error) {
 }
 
 // listen takes a name, and returns it: one that ends in * is completed.
-func (o *Options) listen(name string) (*place, string, error) {
+func (o *Options) listen(name string) (*socketPlace, string, error) {
 	front, open := strings.CutSuffix(name, "*")
 	if open {
 		var b [6]byte
@@ -125,13 +125,13 @@ func (o *Options) listen(name string) (*place, string, error) {
 	if err := o.makeDir(); err != nil {
 		return nil, "", err
 	}
-	path, err := o.path(name)
+	path, err := o.socketPath(name)
 	if err != nil {
 		return nil, "", err
 	}
-	o.sweep() // here: only who listens leaves something behind
-	p := &place{path: path, fd: -1}
-	if p.lock, err = lock(path + lockSuffix); err != nil {
+	o.removeStale() // here: only who listens leaves something behind
+	p := &socketPlace{path: path, fd: -1}
+	if p.lock, err = lockFile(path + lockSuffix); err != nil {
 		if err == unix.EAGAIN {
 			text := "another process listens on sm://" + name
 			if _, err := os.Lstat(path); err != nil {
@@ -150,7 +150,7 @@ func (o *Options) listen(name string) (*place, string, error) {
 		if marked {
 			_ = unix.Close(p.lock)
 		} else { // we have just created it
-			unlock(path+lockSuffix, p.lock)
+			unlockFile(path+lockSuffix, p.lock)
 		}
 		return nil, "", codes.WithText(codes.ErrAddrInUse, path+" is in the way of sm://"+name+": "+why)
 	}
@@ -177,14 +177,14 @@ func inTheWay(path string, ours bool) string {
 		return "it is not a socket; remove it, or use another name"
 	case !ours:
 		return "it is a socket of another program; remove it, or use another name"
-	case !deserted(path):
+	case !isDeserted(path):
 		return "another program listens there; use another name"
 	}
 	return ""
 }
 
-// deserted reports whether nobody listens at a socket.
-func deserted(path string) bool {
+// isDeserted reports whether nobody listens at a socket.
+func isDeserted(path string) bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false
@@ -193,8 +193,8 @@ func deserted(path string) bool {
 	return unix.Connect(fd, &unix.SockaddrUnix{Name: path}) == unix.ECONNREFUSED
 }
 
-func (p *place) bind(anyUser bool) (err error) {
-	if err := mark(p.lock); err != nil { // before the socket: who dies in between leaves nothing that looks like another program's
+func (p *socketPlace) bind(anyUser bool) (err error) {
+	if err := writeLockMark(p.lock); err != nil { // before the socket: who dies in between leaves nothing that looks like another program's
 		return err
 	}
 	_ = unix.Unlink(p.path) // of one who died: inTheWay has looked
@@ -205,7 +205,7 @@ func (p *place) bind(anyUser bool) (err error) {
 	if err := unix.Bind(p.fd, &unix.SockaddrUnix{Name: p.path}); err != nil {
 		return err
 	}
-	p.node = inode(p.path)
+	p.node = inodeOf(p.path)
 	mode := uint32(0o600) // bind has obeyed the umask; nobody can connect before Listen
 	if anyUser {
 		mode = 0o666
@@ -217,18 +217,18 @@ func (p *place) bind(anyUser bool) (err error) {
 }
 
 // close gives the name back.
-func (p *place) close() {
-	if p.node != 0 && inode(p.path) == p.node { // else somebody has put something else there
+func (p *socketPlace) close() {
+	if p.node != 0 && inodeOf(p.path) == p.node { // else somebody has put something else there
 		_ = unix.Unlink(p.path)
 	}
 	if p.fd >= 0 {
 		_ = unix.Close(p.fd)
 	}
-	unlock(p.path+lockSuffix, p.lock)
+	unlockFile(p.path+lockSuffix, p.lock)
 }
 
-// inode identifies what is at path; 0 if nothing is.
-func inode(path string) uint64 {
+// inodeOf identifies what is at path; 0 if nothing is.
+func inodeOf(path string) uint64 {
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) != nil {
 		return 0

@@ -53,7 +53,7 @@ func TestNameOfTheDead(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					o.sweep()
+					o.removeStale()
 				}
 			}
 		})
@@ -95,7 +95,7 @@ func TestLockFileCleanedAway(t *testing.T) {
 			if t.Setenv("XDG_RUNTIME_DIR", root); !own {
 				o.Dir = filepath.Join(root, "given")
 			}
-			in := func(name string) string { return filepath.Join(o.dir(), name) }
+			in := func(name string) string { return filepath.Join(o.socketDir(), name) }
 			clean := func(name string) { require.NoError(t, os.Remove(in(name+lockSuffix))) }
 			alive, _, err := o.listen("alive")
 			require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestLockFileCleanedAway(t *testing.T) {
 			clean("alive")
 			clean(living2)
 			beside := "beside-1-0123456789ab"
-			var killed []*place
+			var killed []*socketPlace
 			for _, name := range []string{"two", "three", beside} {
 				p, _, err := o.listen(name)
 				require.NoError(t, err)
@@ -209,7 +209,7 @@ func TestFilesOfOthers(t *testing.T) {
 		require.NoError(t, err)
 		_, _, err = o.listen("taken")
 		require.ErrorIs(t, err, na.ErrAddrInUse)
-		o.sweep()
+		o.removeStale()
 		require.Contains(t, list(), "taken")
 		require.NoError(t, other.Close())
 

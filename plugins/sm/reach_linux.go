@@ -30,8 +30,8 @@ const (
 	reachMuch  = 4 << 20
 )
 
-// A chunk is one of a peer's pool.
-type chunk struct {
+// A poolChunk is one of a peer's pool.
+type poolChunk struct {
 	mem   []byte        // nil: it is asked for,
 	asked time.Duration // at that time
 	users int           // gets, and views
@@ -39,11 +39,11 @@ type chunk struct {
 	seen  [2]int        // from where to where the system has memory for it
 }
 
-// A reach is a get that copies from a chunk.
-type reach struct {
+// A directGet is a get that copies from a chunk.
+type directGet struct {
 	p     *peer
 	id    uint64
-	chunk *chunk
+	chunk *poolChunk
 	claim uint16
 	token [16]byte
 	from  []byte
@@ -52,56 +52,56 @@ type reach struct {
 
 var _ carrier.Reacher = (*contextCarrier)(nil)
 
-// find returns where the n bytes at off of a key are; c is nil if they cannot be read here, or not yet. Locked.
-func (p *peer) find(key *carrier.Region, off, n int64) (c *chunk, at int) {
+// findChunk returns where the n bytes at off of a key are; c is nil if they cannot be read here, or not yet. Locked.
+func (p *peer) findChunk(key *carrier.Region, off, n int64) (c *poolChunk, at int) {
 	if p == nil || !p.up || !p.near || p.dead.Load() {
 		return nil, 0
 	}
 	c = p.chunks[key.Place.Chunk]
 	if c == nil || c.mem == nil {
-		p.want(key.Place.Chunk, c)
+		p.requestChunk(key.Place.Chunk, c)
 		return nil, 0
 	}
-	at, size, ok := c.look(key)
+	at, size, ok := c.readClaim(key)
 	if !ok || off < 0 || n < 0 || off > int64(size) || n > int64(size)-off {
 		return nil, 0
 	}
 	return c, at + int(off)
 }
 
-func (c *chunk) look(key *carrier.Region) (at, n int, ok bool) {
+func (c *poolChunk) readClaim(key *carrier.Region) (at, n int, ok bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
 	return pool.FindClaim(c.mem, key.Place.Claim, &key.Token)
 }
 
-// holds reports whether a claim holds.
-func (c *chunk) holds(claim uint16, token *[16]byte) (ok bool) {
+// claimHolds reports whether a claim holds.
+func (c *poolChunk) claimHolds(claim uint16, token *[16]byte) (ok bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
 	return pool.IsClaimValid(c.mem, claim, token)
 }
 
-// leave ends a use of c. Locked.
-func (c *chunk) leave() {
+// releaseUse ends a use of c. Locked.
+func (c *poolChunk) releaseUse() {
 	if c.users--; c.users == 0 && c.gone {
 		unmap(&c.mem)
 	}
 }
 
-// drop unmaps c, when nobody uses it. Locked.
-func (c *chunk) drop() {
+// unmapIfUnused unmaps c, when nobody uses it. Locked.
+func (c *poolChunk) unmapIfUnused() {
 	c.gone = true
 	c.users++
-	c.leave()
+	c.releaseUse()
 }
 
-// want asks the peer for a chunk. Those that the peer does not have any more are unmapped.
-func (p *peer) want(id uint32, c *chunk) {
+// requestChunk asks the peer for a chunk. Those that the peer does not have any more are unmapped.
+func (p *peer) requestChunk(id uint32, c *poolChunk) {
 	for id, old := range p.chunks {
 		if old.isGone() {
 			delete(p.chunks, id)
-			old.drop()
+			old.unmapIfUnused()
 		}
 	}
 	now := p.c.d.now()
@@ -112,14 +112,14 @@ func (p *peer) want(id uint32, c *chunk) {
 		return
 	}
 	if p.chunks == nil {
-		p.chunks = map[uint32]*chunk{}
+		p.chunks = map[uint32]*poolChunk{}
 	}
-	p.chunks[id] = &chunk{asked: now}
+	p.chunks[id] = &poolChunk{asked: now}
 }
 
-// wanted gives the peer a chunk, or says that there is none. Locked.
-func (p *peer) wanted(s *packet) error {
-	if err := s.want(0); err != nil {
+// sendChunk gives the peer a chunk, or says that there is none. Locked.
+func (p *peer) sendChunk(s *packet) error {
+	if err := s.checkDescriptors(0); err != nil {
 		return err
 	}
 	if len(s.body) != 4 || !p.near {
@@ -157,7 +157,7 @@ func (p *peer) mapChunk(s *packet) error {
 	if size > 1<<46 {
 		return bad
 	}
-	mem, err := mapSealed(s.take(0), int(size), memfd.OwnerWritable)
+	mem, err := mapSealed(s.takeDescriptor(0), int(size), memfd.OwnerWritable)
 	if codes.Of(err) == codes.ErrNoMemory {
 		return nil // the peer is asked for everything, as before
 	}
@@ -165,7 +165,7 @@ func (p *peer) mapChunk(s *packet) error {
 	return err
 }
 
-func (c *chunk) isGone() (gone bool) {
+func (c *poolChunk) isGone() (gone bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
 	return c.mem != nil && pool.IsReleased(c.mem)
@@ -174,20 +174,20 @@ func (c *chunk) isGone() (gone bool) {
 // Fetch implements carrier.Reacher.
 func (c *contextCarrier) Fetch(l carrier.Session, id uint64, key carrier.Region, off, n int64) bool {
 	p, _ := l.Conn().(*peer)
-	ch, at := p.find(&key, off, n)
+	ch, at := p.findChunk(&key, off, n)
 	if ch == nil {
 		return false
 	}
 	ch.users++
-	c.reaches = append(c.reaches, reach{p: p, id: id, chunk: ch, claim: key.Place.Claim, token: key.Token, from: ch.mem[at:][:n]})
-	c.later()
+	c.reaches = append(c.reaches, directGet{p: p, id: id, chunk: ch, claim: key.Place.Claim, token: key.Token, from: ch.mem[at:][:n]})
+	c.pollSoon()
 	return true
 }
 
 // View implements carrier.Reacher.
 func (c *contextCarrier) View(l carrier.Session, key carrier.Region, off, n int64) (b []byte, end func() bool) {
 	p, _ := l.Conn().(*peer)
-	ch, at := p.find(&key, off, n)
+	ch, at := p.findChunk(&key, off, n)
 	if ch == nil {
 		return nil, nil
 	}
@@ -199,7 +199,7 @@ func (c *contextCarrier) View(l carrier.Session, key carrier.Region, off, n int6
 		c.e.Lock()
 		switch {
 		case !ok: // a reader would find that later
-			ch.leave()
+			ch.releaseUse()
 			return nil, nil
 		case at <= ch.seen[1] && to >= ch.seen[0]:
 			ch.seen = [2]int{min(at, ch.seen[0]), max(to, ch.seen[1])}
@@ -208,9 +208,9 @@ func (c *contextCarrier) View(l carrier.Session, key carrier.Region, off, n int6
 		}
 	}
 	return b, func() bool {
-		ok := ch.holds(key.Place.Claim, &key.Token)
+		ok := ch.claimHolds(key.Place.Claim, &key.Token)
 		c.e.Lock()
-		ch.leave()
+		ch.releaseUse()
 		c.e.Unlock()
 		return ok
 	}
@@ -241,13 +241,13 @@ func (c *contextCarrier) reachOn() {
 		if ok && r.at < len(r.from) {
 			c.reaches = append(c.reaches, r)
 		} else {
-			r.chunk.leave()
+			r.chunk.releaseUse()
 		}
 	}
 }
 
 // copyUnlocked is copy without the lock. Locked at its beginning and its end.
-func (r *reach) copyUnlocked(v carrier.View, n int) bool {
+func (r *directGet) copyUnlocked(v carrier.View, n int) bool {
 	r.p.c.e.Pause()
 	defer r.p.c.e.Lock()
 	return r.copy(v, n)
@@ -257,13 +257,13 @@ func (r *reach) copyUnlocked(v carrier.View, n int) bool {
 var inCopy func()
 
 // copy copies n bytes, and reports whether all of them were read while the claim held.
-func (r *reach) copy(v carrier.View, n int) bool {
-	if !r.chunk.holds(r.claim, &r.token) {
+func (r *directGet) copy(v carrier.View, n int) bool {
+	if !r.chunk.claimHolds(r.claim, &r.token) {
 		return false
 	}
 	if inCopy != nil {
 		inCopy()
 	}
 	v.CopyIn(0, r.from[r.at:][:n])
-	return r.chunk.holds(r.claim, &r.token)
+	return r.chunk.claimHolds(r.claim, &r.token)
 }

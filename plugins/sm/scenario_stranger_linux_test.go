@@ -113,14 +113,14 @@ func (s *stranger) greet() {
 	require.NoError(s.t, sendPacket(s.fd, kindHello, hello(nil), s.bell))
 	said, over := s.recv()
 	require.False(s.t, over)
-	defer said.drop()
+	defer said.closeRest()
 	require.EqualValues(s.t, kindHello, said.kind)
 	g, err := frame.ParseGreeting(said.body)
 	require.NoError(s.t, err)
 	require.Equal(s.t, 2, said.n)
-	s.peerBell = said.take(1)
+	s.peerBell = said.takeDescriptor(1)
 	geo := ring.Geometry{Envelopes: int(g.Envelopes) + na.ExpeditedEnvelopes, Eager: 4096, Version: ring.Version}
-	its, err := mapMemory(said.take(0), (ring.Geometry{Envelopes: 32 + na.ExpeditedEnvelopes, Eager: 4096, Version: ring.Version}).Size())
+	its, err := mapMemory(said.takeDescriptor(0), (ring.Geometry{Envelopes: 32 + na.ExpeditedEnvelopes, Eager: 4096, Version: ring.Version}).Size())
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { unmap(&its) })
 	own, fd, err := makeMemory(geo.Size())
@@ -139,7 +139,7 @@ func (s *stranger) send(h frame.Header, payload []byte) {
 	if h.Size() > frame.HeaderSize {
 		payload = h.Tail.Append(tail[:0])
 	}
-	m := message(&h)
+	m := descriptorOf(&h)
 	s.end.Put(ring.Messages, &m, payload)
 	if s.end.Publish() {
 		ringBell(s.peerBell)
@@ -151,7 +151,7 @@ func bodyID(n int) uint64 { return uint64(n)<<40 | 1 }
 
 // sendBody sends a frame about a body of n bytes in the area.
 func (s *stranger) sendBody(kind frame.Kind, at, n int) {
-	m := message(&frame.Header{Kind: kind, Op: bodyID(n), Tag: uint64(at)})
+	m := descriptorOf(&frame.Header{Kind: kind, Op: bodyID(n), Tag: uint64(at)})
 	s.end.PutBlock(&m, ring.Block{})
 	if s.end.Publish() {
 		ringBell(s.peerBell)
@@ -160,7 +160,7 @@ func (s *stranger) sendBody(kind frame.Kind, at, n int) {
 
 // sendShown sends a piece of a stream whose n bytes stand at at in the area.
 func (s *stranger) sendShown(kind frame.Kind, at, n int) {
-	m := message(&frame.Header{Kind: kind, Flags: frame.FlagStream, Op: 1})
+	m := descriptorOf(&frame.Header{Kind: kind, Flags: frame.FlagStream, Op: 1})
 	s.end.ShowBlock(ring.Bulk, &m, ring.Block{At: at, Len: n})
 	if s.end.Publish() {
 		ringBell(s.peerBell)
@@ -314,7 +314,7 @@ func TestBadPackets(t *testing.T) {
 			require.NoError(t, c.do(s))
 			said, over := s.recv()
 			for !over && said.kind == kindHello {
-				said.drop()
+				said.closeRest()
 				said, over = s.recv()
 			}
 			require.False(t, over, "it is told why")
@@ -335,7 +335,7 @@ func (s *stranger) without(fd int) error {
 	require.NoError(s.t, sendPacket(s.fd, kindHello, hello(nil), s.bell))
 	said, over := s.recv()
 	require.False(s.t, over)
-	said.drop()
+	said.closeRest()
 	return sendPacket(s.fd, kindSegment, nil, fd)
 }
 
@@ -355,7 +355,7 @@ func TestLastWords(t *testing.T) {
 	})))
 	head := frame.Header{Kind: frame.Unexpected, Op: 2}
 	head.SetPayload(10)
-	m := message(&head)
+	m := descriptorOf(&head)
 	s.end.Put(ring.Messages, &m, []byte("last words"))
 	require.True(t, s.end.Publish(), "a bell is to be rung")
 	s.leave()
@@ -554,7 +554,7 @@ func TestTwoHellos(t *testing.T) {
 			if said.kind == kindBye {
 				require.Contains(t, string(said.body[1:]), "packet 1 where none is allowed")
 			}
-			said.drop()
+			said.closeRest()
 		}
 		s.leave()
 	}

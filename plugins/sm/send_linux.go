@@ -25,12 +25,12 @@ func (p *peer) flush() {
 	waited := false
 	for pieces := 0; ; {
 		before := p.end.Written()
-		more := p.pull(ring.Messages) // first: a small message waits for one round of pieces at most
-		more = p.pull(ring.Bulk) || more
+		more := p.pullFrames(ring.Messages) // first: a small message waits for one round of pieces at most
+		more = p.pullFrames(ring.Bulk) || more
 		some := p.end.Written() != before
 		staged := len(p.staged)
 		pieces += staged
-		p.fill()
+		p.copyBodies()
 		p.publish()
 		if p.dead.Load() || p.err != nil {
 			break
@@ -41,7 +41,7 @@ func (p *peer) flush() {
 		}
 		if some {
 			if waited = false; pieces >= maxTurn { // this may be a goroutine that has one message to send, and others keep coming
-				p.later()
+				p.sendSoon()
 				break
 			}
 			continue
@@ -69,24 +69,24 @@ func (p *peer) flush() {
 	}
 }
 
-// later has Poll go on sending.
-func (p *peer) later() {
+// sendSoon has Poll go on sending.
+func (p *peer) sendSoon() {
 	if !p.resumes {
 		p.resumes = true
 		p.c.resume = append(p.c.resume, p)
 	}
-	p.c.later()
+	p.c.pollSoon()
 }
 
-// pull takes what there is for a ring, as far as there is room.
-func (p *peer) pull(r int) (more bool) {
+// pullFrames takes what there is for a ring, as far as there is room.
+func (p *peer) pullFrames(r int) (more bool) {
 	if p.dead.Load() || p.err != nil {
 		return false
 	}
 	if r == ring.Messages {
-		return p.link.Pull(carrier.Messages, (*messages)(p))
+		return p.link.Pull(carrier.Messages, (*messageFlow)(p))
 	}
-	return p.link.Pull(carrier.Bulk, (*bulk)(p))
+	return p.link.Pull(carrier.Bulk, (*bulkFlow)(p))
 }
 
 // copyStaged copies without the lock: the places are ours until they are published, and a cancel waits for one copy, not for all that is
@@ -100,8 +100,8 @@ func (p *peer) copyStaged() {
 	}
 }
 
-// fill copies the bodies of pieces into their places.
-func (p *peer) fill() {
+// copyBodies copies the bodies of pieces into their places.
+func (p *peer) copyBodies() {
 	if len(p.staged) == 0 {
 		return
 	}
@@ -114,7 +114,7 @@ func (p *peer) fill() {
 			}
 			p.link.Sent(s.v)
 		}
-		*s = piece{}
+		*s = bulkPiece{}
 	}
 	p.staged = p.staged[:0]
 }
@@ -125,7 +125,7 @@ func (p *peer) publish() {
 	if p.dead.Load() || p.area >= 0 {
 		return
 	}
-	if p.tell() {
+	if p.ringBellIfAsleep() {
 		ringBell(p.peerBell)
 	}
 }
@@ -133,7 +133,7 @@ func (p *peer) publish() {
 // passed says what the race detector does not know of memory that is mapped twice: what is read was written before.
 var passed atomic.Int64
 
-func (p *peer) tell() (wake bool) {
+func (p *peer) ringBellIfAsleep() (wake bool) {
 	defer memfault.Off(memfault.On(), &p.err)
 	if raceflag.Enabled {
 		passed.Add(1)
@@ -141,34 +141,38 @@ func (p *peer) tell() (wake bool) {
 	return p.end.Publish()
 }
 
-// messages and bulk are the two flows of a peer, as package na sees them.
+// messageFlow and bulkFlow are the two flows of a peer, as package na sees them.
 type (
-	messages peer
-	bulk     peer
+	messageFlow peer
+	bulkFlow    peer
 )
 
 var (
-	_ carrier.Writer = (*messages)(nil)
-	_ carrier.Writer = (*bulk)(nil)
+	_ carrier.Writer = (*messageFlow)(nil)
+	_ carrier.Writer = (*bulkFlow)(nil)
 )
 
 // Room implements carrier.Writer.
-func (w *messages) Room() (whole, piece int) { return (*peer)(w).room(ring.Messages) }
+func (w *messageFlow) Room() (whole, piece int) { return (*peer)(w).room(ring.Messages) }
 
 // Frame implements carrier.Writer.
-func (w *messages) Frame(h *frame.Header, payload []byte) { (*peer)(w).put(ring.Messages, h, payload) }
+func (w *messageFlow) Frame(h *frame.Header, payload []byte) {
+	(*peer)(w).put(ring.Messages, h, payload)
+}
 
 // Piece implements carrier.Writer.
-func (w *messages) Piece(h *frame.Header, v carrier.View) { (*peer)(w).putPiece(ring.Messages, h, v) }
+func (w *messageFlow) Piece(h *frame.Header, v carrier.View) {
+	(*peer)(w).putPiece(ring.Messages, h, v)
+}
 
 // Room implements carrier.Writer.
-func (w *bulk) Room() (whole, piece int) { return (*peer)(w).room(ring.Bulk) }
+func (w *bulkFlow) Room() (whole, piece int) { return (*peer)(w).room(ring.Bulk) }
 
 // Frame implements carrier.Writer.
-func (w *bulk) Frame(h *frame.Header, payload []byte) { (*peer)(w).put(ring.Bulk, h, payload) }
+func (w *bulkFlow) Frame(h *frame.Header, payload []byte) { (*peer)(w).put(ring.Bulk, h, payload) }
 
 // Piece implements carrier.Writer.
-func (w *bulk) Piece(h *frame.Header, v carrier.View) { (*peer)(w).putPiece(ring.Bulk, h, v) }
+func (w *bulkFlow) Piece(h *frame.Header, v carrier.View) { (*peer)(w).putPiece(ring.Bulk, h, v) }
 
 func (p *peer) room(r int) (whole, piece int) {
 	whole, slot, less := p.end.Room(r)
@@ -207,8 +211,8 @@ func (p *peer) lookTaken() {
 	}
 }
 
-// message is the descriptor of a frame.
-func message(h *frame.Header) ring.Message {
+// descriptorOf is the descriptor of a frame.
+func descriptorOf(h *frame.Header) ring.Message {
 	return ring.Message{Kind: uint8(h.Kind), Flags: h.Flags, Op: h.Op, Tag: h.Tag, Credit: h.Credit}
 }
 
@@ -218,7 +222,7 @@ func (p *peer) put(r int, h *frame.Header, payload []byte) {
 	if n := h.Size() - frame.HeaderSize; n > 0 {
 		payload = h.Tail.Append(tail[:0])
 	}
-	m := message(h)
+	m := descriptorOf(h)
 	switch {
 	case p.err != nil:
 	case h.Kind == frame.Body && h.Tail.Length > 0:
@@ -241,7 +245,7 @@ func (p *peer) putBlock(m *ring.Message, b ring.Block) {
 
 // putPiece takes the place of a piece in a ring. It is filled after the pull.
 func (p *peer) putPiece(r int, h *frame.Header, v carrier.View) {
-	m := message(h)
+	m := descriptorOf(h)
 	if m.Len = v.Len(); p.err != nil {
 		return
 	}
@@ -263,7 +267,7 @@ func (p *peer) show(r int, m *ring.Message, b ring.Block) {
 
 func (p *peer) stage(r int, m *ring.Message, v carrier.View) {
 	defer memfault.Off(memfault.On(), &p.err)
-	p.staged = append(p.staged, piece{v: v, spot: p.end.PutLater(r, m)})
+	p.staged = append(p.staged, bulkPiece{v: v, spot: p.end.PutLater(r, m)})
 }
 
 // needArea makes the area and sends it to the peer. It returns false if that fails; the session ends after the current pull. Locked.
@@ -285,12 +289,12 @@ func (s *shelf) Reserve(n int) (room []byte, at int64) {
 	if !p.end.HasArea() && !p.needArea() { // what is sent next ends the session
 		return nil, 0
 	}
-	b, ok := p.reserve(n)
+	b, ok := p.reserveBody(n)
 	if !ok {
 		return nil, 0
 	}
 	room = p.end.Body(b)
-	if touch(room[min(max(p.touched-b.At, 0), n):]) != nil {
+	if touchMemory(room[min(max(p.touched-b.At, 0), n):]) != nil {
 		p.end.Drop(b)
 		return nil, 0
 	}
@@ -298,8 +302,8 @@ func (s *shelf) Reserve(n int) (room []byte, at int64) {
 	return room, int64(b.At)
 }
 
-// touch has the system find memory for b, or reports that there is none: nobody who writes there expects a fault.
-func touch(b []byte) (err error) {
+// touchMemory has the system find memory for b, or reports that there is none: nobody who writes there expects a fault.
+func touchMemory(b []byte) (err error) {
 	defer memfault.Off(memfault.On(), &err)
 	for at := 0; at < len(b); at += page {
 		b[at] = 0
@@ -307,8 +311,8 @@ func touch(b []byte) (err error) {
 	return nil
 }
 
-// reserve finds room for a body, among what the peer has read since, too.
-func (p *peer) reserve(n int) (b ring.Block, ok bool) {
+// reserveBody finds room for a body, among what the peer has read since, too.
+func (p *peer) reserveBody(n int) (b ring.Block, ok bool) {
 	if p.update(); p.err == nil {
 		b, ok = p.end.Reserve(n)
 	}

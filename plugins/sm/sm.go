@@ -39,9 +39,9 @@ func (plugin) Scheme() string { return scheme }
 type domain struct {
 	class carrier.Class
 	opts  Options
-	names names
+	names addressNames
 	start time.Time
-	door  door
+	door  acceptor
 
 	beside bool // another transport, which peers may be reached by
 }
@@ -74,7 +74,7 @@ func (p plugin) OpenBeside(class carrier.Class, listens bool) (*carrier.Network,
 	d, n, err := p.open(class, name)
 	d.beside = true
 	if err == nil {
-		n.Place, err = d.opts.reach()
+		n.Place, err = d.opts.reachID()
 	}
 	if err != nil {
 		_ = d.close()

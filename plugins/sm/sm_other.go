@@ -7,13 +7,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-type door struct{}
+type acceptor struct{}
 
 func (d *domain) open(string) error {
 	return codes.WithText(codes.ErrUnsupported, "the transport sm needs Linux")
 }
 
-func (o *Options) reach() (place [16]byte, err error) { return place, codes.ErrUnsupported }
+func (o *Options) reachID() (place [16]byte, err error) { return place, codes.ErrUnsupported }
 
 func (d *domain) newCarrier(carrier.Core) (carrier.Carrier, error) { return nil, codes.ErrUnsupported }
 

@@ -40,16 +40,16 @@ type contextCarrier struct {
 	open struct{ peers, messages int } // that were not confirmed when their associations ended, since shut
 
 	conns  map[netip.AddrPort]*conn // with TLS, by name
-	notes  []note                   // to be sent
+	notes  []connNote               // to be sent
 	lookAt time.Duration            // the next look at conns
 
 	sending bool // a goroutine is in send, and looks again before it goes
 	out     outbox
-	failed  []failedDial // since the last Poll
-	in      []placing    // of receive
-	slices  [][]byte     // of send
+	failed  []failedDial  // since the last Poll
+	in      []bulkPlacing // of receive
+	slices  [][]byte      // of send
 	scratch []byte
-	pieces  []*piece // that are not in use
+	pieces  []*bulkPiece // that are not in use
 }
 
 // A failedDial is a dial that cannot be made. It ends in the next Poll: Dial itself ends nothing.
@@ -69,22 +69,22 @@ type peer struct {
 	conn   *conn  // nil: there is no TLS
 	remote string // the address, for people
 	up     bool
-	credit uint32 // that was sent in a frame
-	part   *part  // of a frame that comes in several packets; nil: there is none
+	credit uint32        // that was sent in a frame
+	part   *partialFrame // of a frame that comes in several packets; nil: there is none
 }
 
-// A part is what has come of a frame.
-type part struct {
+// A partialFrame is what has come of a frame.
+type partialFrame struct {
 	h    frame.Header
 	buf  []byte
 	left int // bytes
 }
 
 // parts are those of no peer: who has sent a large frame once holds no memory for the next one.
-var parts = sync.Pool{New: func() any { return &part{} }}
+var parts = sync.Pool{New: func() any { return &partialFrame{} }}
 
-// A piece is bulk data on its way. It is used again when the machine has no packet of it any more, and the one who sends no loan.
-type piece struct {
+// A bulkPiece is bulk data on its way. It is used again when the machine has no packet of it any more, and the one who sends no loan.
+type bulkPiece struct {
 	v    carrier.View
 	lent int   // packets that are being sent
 	over bool  // the machine has none,
@@ -92,10 +92,10 @@ type piece struct {
 }
 
 // newPiece returns a piece for v. Locked, as is dropPiece.
-func (c *contextCarrier) newPiece(v carrier.View) *piece {
+func (c *contextCarrier) newPiece(v carrier.View) *bulkPiece {
 	last := len(c.pieces) - 1
 	if last < 0 {
-		return &piece{v: v}
+		return &bulkPiece{v: v}
 	}
 	pc := c.pieces[last]
 	c.pieces = c.pieces[:last]
@@ -104,14 +104,14 @@ func (c *contextCarrier) newPiece(v carrier.View) *piece {
 }
 
 // dropPiece takes a piece back that is over, unless a packet of it is being sent.
-func (c *contextCarrier) dropPiece(pc *piece) {
+func (c *contextCarrier) dropPiece(pc *bulkPiece) {
 	if !pc.over || pc.lent > 0 {
 		return
 	}
 	if l := pc.p.link; l != nil {
 		l.Sent(pc.v)
 	}
-	if *pc = (piece{}); len(c.pieces) < maxPieces {
+	if *pc = (bulkPiece{}); len(c.pieces) < maxPieces {
 		c.pieces = append(c.pieces, pc)
 	}
 }
@@ -145,15 +145,15 @@ func (d *domain) newCarrier(e carrier.Core) (carrier.Carrier, error) {
 			_, err := frame.Agree("udp packets", frame.Range{Oldest: uint16(oldest), Newest: uint16(newest)}, frame.Range{Oldest: arq.OldestVersion, Newest: arq.Version})
 			return frame.ByeOf(err).Words()
 		},
-		DialRetries: c.sock.retries(), FinTimeout: finTimeout,
+		DialRetries: c.sock.retriesRefused(), FinTimeout: finTimeout,
 		MaxPeers: d.peers,
 		Receive:  func() int { return int(c.shared.room.Load()) / 4 * 3 },
 	}, c)
 	if d.guard != nil {
 		c.conns = map[netip.AddrPort]*conn{}
 	}
-	if err := c.shared.enter(c); err != nil {
-		c.shared.leave(c)
+	if err := c.shared.addContext(c); err != nil {
+		c.shared.removeContext(c)
 		return nil, codes.WithText(codes.ErrIO, err.Error())
 	}
 	return c, nil
@@ -167,7 +167,7 @@ func (c *contextCarrier) overhead() int {
 	return overhead
 }
 
-func path(to netip.Addr) arq.Path {
+func pathOf(to netip.Addr) arq.Path {
 	if to.IsLoopback() || inet.IsLocal(to) {
 		return arq.Path{Size: localSize, Local: true}
 	}
@@ -182,9 +182,9 @@ func (c *contextCarrier) Dial(l carrier.Session) {
 	p := &peer{c: c, link: l}
 	p.setRemote(ap)
 	l.SetConn(p)
-	if why := undialable(ap.Addr(), zone); why != "" {
+	if why := undialableReason(ap.Addr(), zone); why != "" {
 		c.failed = append(c.failed, failedDial{p, codes.WithText(codes.ErrUnreachable, why)})
-		c.later()
+		c.pollSoon()
 		return
 	}
 	if c.d.guard != nil {
@@ -192,15 +192,15 @@ func (c *contextCarrier) Dial(l carrier.Session) {
 		return
 	}
 	var err error
-	if p.a, err = c.m.Dial(c.d.now(), ap, uint8(l.Target()), path(ap.Addr()), p); err != nil {
+	if p.a, err = c.m.Dial(c.d.now(), ap, uint8(l.Target()), pathOf(ap.Addr()), p); err != nil {
 		c.failed = append(c.failed, failedDial{p, errFull})
 	}
-	c.later()
+	c.pollSoon()
 }
 
-// undialable returns why no single process can be reached at ip, "" if one can. The system would send there, by an interface that it chooses,
+// undialableReason returns why no single process can be reached at ip, "" if one can. The system would send there, by an interface that it chooses,
 // and the answer would come from another address, if any did. zone is that of ip before it was looked up.
-func undialable(ip netip.Addr, zone string) string {
+func undialableReason(ip netip.Addr, zone string) string {
 	switch {
 	case ip.IsMulticast():
 		return "a multicast address is not that of one process"
@@ -212,8 +212,8 @@ func undialable(ip netip.Addr, zone string) string {
 	return "a link-local address needs its interface as the zone, as in [fe80::1%eth0]"
 }
 
-// later has Poll send, of the background poller too: nobody drives a context whose callbacks wait to run.
-func (c *contextCarrier) later() {
+// pollSoon has Poll send, of the background poller too: nobody drives a context whose callbacks wait to run.
+func (c *contextCarrier) pollSoon() {
 	c.last.Store(true)
 	c.e.PollSoon()
 	c.e.FlushSoon()
@@ -226,7 +226,7 @@ func (c *contextCarrier) Flush(ls []carrier.Session) {
 			p.pull()
 		}
 	}
-	c.send()
+	c.flush()
 }
 
 func (p *peer) pull() {
@@ -288,21 +288,21 @@ func (c *contextCarrier) Cut(l carrier.Session, bye frame.Bye) {
 	} else {
 		p.a.Cut(bye.Words())
 	}
-	c.later()
+	c.pollSoon()
 }
 
 // Poll implements carrier.Carrier.
 func (c *contextCarrier) Poll(now time.Duration) time.Duration {
 	due := time.Duration(c.due.Load())
 	if c.last.Swap(false) || due != 0 && now >= due {
-		c.act(now)
+		c.runDue(now)
 		due = time.Duration(c.due.Load())
 	}
 	return due
 }
 
-// act does what is due.
-func (c *contextCarrier) act(now time.Duration) {
+// runDue does what is due.
+func (c *contextCarrier) runDue(now time.Duration) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
 	failed := c.failed
@@ -313,8 +313,8 @@ func (c *contextCarrier) act(now time.Duration) {
 		}
 	}
 	c.m.Poll(now)
-	c.look(now)
-	c.send()
+	c.forgetUnknown(now)
+	c.flush()
 }
 
 // Finish implements carrier.Finisher.
@@ -335,7 +335,7 @@ func (c *contextCarrier) Lingering(time.Duration) bool {
 
 // Release implements carrier.Carrier. What peers have not confirmed is nobody's error any more: the operations have ended.
 func (c *contextCarrier) Release() {
-	c.shared.leave(c)
+	c.shared.removeContext(c)
 	if n := c.open; n.peers > 0 {
 		c.d.log.Warn("udp: a context has closed, and peers have not confirmed that they have everything", "peers", n.peers, "messages", n.messages)
 	}

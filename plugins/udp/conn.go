@@ -58,31 +58,31 @@ func newConn(c *contextCarrier, id, peer uint64, to netip.AddrPort, via uint8) (
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	k.cancel = cancel
-	c.shared.enroll(k)
+	c.shared.addConn(k)
 	return k, ctx
 }
 
-// confirm ends the handshake of who has listened.
-func (k *conn) confirm() { k.confirmed.Do(func() { close(k.done) }) }
+// confirmAccepted ends the handshake of who has listened.
+func (k *conn) confirmAccepted() { k.confirmed.Do(func() { close(k.done) }) }
 
 // newGuest begins the handshake with a peer whose address is proven. With the shared socket's lock.
-func (d *sharedSocket) newGuest(a *arrival, h *header) *conn {
-	c := d.of(int(h.to >> 56))
+func (d *sharedSocket) newGuest(a *inboundDatagram, h *longHeader) *conn {
+	c := d.contextFor(int(h.to >> 56))
 	if c == nil {
 		return nil
 	}
-	it := d.guard.enter(a.from.Addr(), d.now())
+	it := d.guard.admitHandshake(a.from.Addr(), d.now())
 	if it == nil {
 		return nil
 	}
-	d.guard.use(h.token, d.now())
+	d.guard.useToken(h.token, d.now())
 	k, ctx := newConn(c, h.to, h.from, a.from, a.via)
 	d.guard.mu.Lock()
 	it.end = k.cancel
 	d.guard.mu.Unlock()
 	go func() {
-		defer d.guard.leave(it)
-		serve(ctx, k, func() { d.guard.waits(it, d.now()) })
+		defer d.guard.removeHandshake(it)
+		runAccept(ctx, k, func() { d.guard.noteWaiting(it, d.now()) })
 	}()
 	return k
 }
@@ -92,44 +92,44 @@ func (c *contextCarrier) dialTLS(p *peer, to netip.AddrPort) {
 	k, ctx := newConn(c, newID(c.id), uint64(p.link.Target())<<56, to, 0)
 	k.p, p.conn = p, k
 	c.conns[k.name] = k
-	go dial(ctx, k, p.link.Name(), p.link.Host())
+	go runDial(ctx, k, p.link.Name(), p.link.Host())
 }
 
-// dialed ends the handshake of a dial.
-func (k *conn) dialed(err error) {
+// onDialEnd ends the handshake of a dial.
+func (k *conn) onDialEnd(err error) {
 	c := k.c
 	c.e.Lock()
 	defer c.e.UnlockInput()
 	p := k.p
 	if err != nil || p.link == nil {
 		delete(c.conns, k.name)
-		c.shared.strike(k)
-		if away, ok := errors.AsType[turnedAway](err); p.link != nil && ok {
+		c.shared.removeConn(k)
+		if away, ok := errors.AsType[noTLSAlert](err); p.link != nil && ok {
 			p.link.Refused(away.bye)
 		} else if p.link != nil {
 			p.link.Fail(err)
 		}
 		return
 	}
-	if p.a, err = c.m.Dial(c.d.now(), k.name, uint8(p.link.Target()), path(k.to.Addr()), p); err != nil {
+	if p.a, err = c.m.Dial(c.d.now(), k.name, uint8(p.link.Target()), pathOf(k.to.Addr()), p); err != nil {
 		c.failed = append(c.failed, failedDial{p, errFull})
 	}
-	c.later()
+	c.pollSoon()
 }
 
-// served ends the handshake of a peer that has dialed.
-func (k *conn) served() {
+// onAcceptEnd ends the handshake of a peer that has dialed.
+func (k *conn) onAcceptEnd() {
 	c := k.c
 	c.e.Lock()
 	defer c.e.UnlockInput()
 	if !c.shut {
 		c.conns[k.name] = k
-		c.later()
+		c.pollSoon()
 	}
 }
 
-// ends is called when the handshake has. Nothing that comes late is kept.
-func (k *conn) ends() {
+// onHandshakeEnd is called when the handshake has. Nothing that comes late is kept.
+func (k *conn) onHandshakeEnd() {
 	k.cancel()
 	k.over.Store(true)
 	for {
@@ -144,8 +144,8 @@ func (k *conn) ends() {
 // lookEvery is how often it is looked which connections have no association any more. The second time they are forgotten.
 const lookEvery = 2 * time.Second
 
-// look forgets them. Locked.
-func (c *contextCarrier) look(now time.Duration) {
+// forgetUnknown forgets them. Locked.
+func (c *contextCarrier) forgetUnknown(now time.Duration) {
 	if len(c.conns) == 0 || now < c.lookAt {
 		return
 	}
@@ -156,28 +156,28 @@ func (c *contextCarrier) look(now time.Duration) {
 			k.alone = false
 		case k.alone:
 			delete(c.conns, name)
-			c.shared.strike(k)
+			c.shared.removeConn(k)
 		default:
 			k.alone = true
 		}
 	}
 }
 
-// unknown is called when k's peer says that it has no such connection, which everybody on the way can say. With the shared socket's lock, without
+// onUnknownConn is called when k's peer says that it has no such connection, which everybody on the way can say. With the shared socket's lock, without
 // the endpoint's.
-func (c *contextCarrier) unknown(a *arrival) {
+func (c *contextCarrier) onUnknownConn(a *inboundDatagram) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
 	if k := a.conn; k.to == a.from && k.up.Load() {
 		c.m.Refused(c.d.now(), k.name)
-		c.later()
+		c.pollSoon()
 	}
 }
 
 func isNote(b []byte) bool { return b[0] == challenge || b[0] == response }
 
-// A note is what a connection says that is not of arq.
-type note struct {
+// A connNote is what a connection says that is not of arq.
+type connNote struct {
 	k    *conn
 	kind byte
 	data [8]byte
@@ -191,8 +191,8 @@ const (
 	challengeEvery = 20 * time.Millisecond
 )
 
-// arrived looks at where a packet of k came from, and reports whether it is for arq. Locked.
-func (c *contextCarrier) arrived(now time.Duration, a *arrival) bool {
+// checkSource looks at where a packet of k came from, and reports whether it is for arq. Locked.
+func (c *contextCarrier) checkSource(now time.Duration, a *inboundDatagram) bool {
 	k := a.conn
 	kind, data := a.b[0], [8]byte{}
 	ours := isNote(a.b)
@@ -205,7 +205,7 @@ func (c *contextCarrier) arrived(now time.Duration, a *arrival) bool {
 	pr := &k.probe
 	switch {
 	case kind == challenge:
-		c.note(note{k, response, data, a.from, a.via})
+		c.handleNote(connNote{k, response, data, a.from, a.via})
 	case kind == response:
 		if pr.to == a.from && subtle.ConstantTimeCompare(pr.data[:], data[:]) == 1 {
 			k.to, k.via, pr.to = a.from, a.via, netip.AddrPort{}
@@ -214,40 +214,40 @@ func (c *contextCarrier) arrived(now time.Duration, a *arrival) bool {
 	}
 	if a.from != k.to && (pr.to != a.from || now >= pr.next) {
 		if pr.to != a.from {
-			binary.BigEndian.PutUint64(pr.data[:], random64())
+			binary.BigEndian.PutUint64(pr.data[:], randomUint64())
 		}
 		pr.to, pr.next = a.from, now+challengeEvery
-		c.note(note{k, challenge, pr.data, a.from, a.via})
+		c.handleNote(connNote{k, challenge, pr.data, a.from, a.via})
 	}
 	return !ours
 }
 
-func (c *contextCarrier) note(n note) {
+func (c *contextCarrier) handleNote(n connNote) {
 	if len(c.notes) < mostNotes {
 		c.notes = append(c.notes, n)
 	}
 }
 
-// post sends a single datagram. It returns why the system does not, if that may be so again.
-func post(s socket, b []byte, to netip.AddrPort, via uint8) error {
+// sendOne sends a single datagram. It returns why the system does not, if that may be so again.
+func sendOne(s socket, b []byte, to netip.AddrPort, via uint8) error {
 	if raceflag.Enabled {
 		passed.Add(1)
 	}
-	o := &outbox{list: []departure{{b: b, to: to, via: via}}}
+	o := &outbox{list: []outboundDatagram{{b: b, to: to, via: via}}}
 	if s.send(o); len(o.unsent) > 0 {
 		return o.unsent[0].err
 	}
 	return nil
 }
 
-// post is post from a goroutine that may outlive the socket, whose descriptor may be another's then.
-func (d *sharedSocket) post(b []byte, to netip.AddrPort, via uint8) error {
+// sendOne is post from a goroutine that may outlive the socket, whose descriptor may be another's then.
+func (d *sharedSocket) sendOne(b []byte, to netip.AddrPort, via uint8) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sock == nil {
 		return nil
 	}
-	return post(d.sock, b, to, via)
+	return sendOne(d.sock, b, to, via)
 }
 
 // Proof implements carrier.Prover.
@@ -272,8 +272,8 @@ func (p *peer) setRemote(at netip.AddrPort) {
 	p.remote = netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
 }
 
-// front is the header of the short packets to the peer.
-func (k *conn) front(b []byte) {
+// shortHeader is the header of the short packets to the peer.
+func (k *conn) shortHeader(b []byte) {
 	b[0] = 0x40
 	binary.BigEndian.PutUint64(b[1:], k.peer)
 }

@@ -102,7 +102,7 @@ func TestAddressIsProven(t *testing.T) {
 	k := &conn{c: c, to: old, via: 1}
 	now := time.Second
 	from := func(at netip.AddrPort, b []byte) bool {
-		return c.arrived(now, &arrival{b: b, from: at, via: 2, conn: k})
+		return c.checkSource(now, &inboundDatagram{b: b, from: at, via: 2, conn: k})
 	}
 	packet := []byte{0x11, 1, 2, 3}
 	require.True(t, from(old, packet))
@@ -135,7 +135,7 @@ func TestAddressIsProven(t *testing.T) {
 		require.False(t, from(fresh, append([]byte{challenge}, binary.BigEndian.AppendUint64(nil, 7)...)))
 	}
 	require.Len(t, c.notes, mostNotes)
-	require.Equal(t, note{k, response, [8]byte{7: 7}, fresh, 2}, c.notes[0])
+	require.Equal(t, connNote{k, response, [8]byte{7: 7}, fresh, 2}, c.notes[0])
 }
 
 // TestFloodBesideCalls: while strangers ask for tokens, and say what they like to a connection that is up, those who are known are served,
@@ -151,14 +151,14 @@ func TestFloodBesideCalls(t *testing.T) {
 		require.Less(t, time.Now(), await)
 		send()
 	}
-	h := header{kind: proving, to: k.id, from: k.peer}
-	late := append(h.append(nil), make([]byte, 1000)...)
+	h := longHeader{kind: proving, to: k.id, from: k.peer}
+	late := append(h.appendTo(nil), make([]byte, 1000)...)
 	for i := range uint32(20_000) {
 		binary.BigEndian.PutUint64(b[13:], uint64(i))
 		d.mu.Lock()
 		d.sock = s
-		d.route([]arrival{{b: b, from: netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000+i))), 1000)}})
-		d.route([]arrival{{b: late, from: k.to}})
+		d.routeDatagrams([]inboundDatagram{{b: b, from: netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000+i))), 1000)}})
+		d.routeDatagrams([]inboundDatagram{{b: late, from: k.to}})
 		d.sock = real
 		d.mu.Unlock()
 		if i%1000 == 0 {
@@ -184,7 +184,7 @@ func TestTLSOtherProtocols(t *testing.T) {
 		err := h.run(ctx)
 		require.ErrorContains(t, err, "no application protocol", name)
 		require.Contains(t, secure.Reason(err), "another program is there")
-		c.shared.strike(k)
+		c.shared.removeConn(k)
 	}
 	left := func() int {
 		doms[1].guard.mu.Lock()
@@ -214,12 +214,12 @@ func TestForgotten(t *testing.T) {
 	k.up.Store(true)
 	looks := func(n int) *conn {
 		for range n {
-			c.look(c.lookAt)
+			c.forgetUnknown(c.lookAt)
 		}
-		return c.shared.find(k.id)
+		return c.shared.findConn(k.id)
 	}
 	require.Same(t, k, looks(5))
-	k.ends()
+	k.onHandshakeEnd()
 	require.Same(t, k, looks(1))
 	require.Nil(t, looks(1))
 	require.NotContains(t, c.conns, k.name)

@@ -19,16 +19,16 @@ const (
 	mostPartial  = 16 // datagrams of which some fragments have come
 )
 
-// split divides the datagrams of the list that the path may not carry.
-func (o *outbox) split() {
+// splitOversized divides the datagrams of the list that the path may not carry.
+func (o *outbox) splitOversized() {
 	o.long = false
-	list := make([]departure, 0, 2*len(o.list))
+	list := make([]outboundDatagram, 0, 2*len(o.list))
 	for _, d := range o.list {
 		if !d.tooLong() {
 			list = append(list, d)
 			continue
 		}
-		whole, id := d.b, uint32(random64())
+		whole, id := d.b, uint32(randomUint64())
 		for at := 0; at < len(whole); at += fragmentSize {
 			b := append(make([]byte, 0, arq.BaseSize), fragmentByte, 0)
 			b = binary.BigEndian.AppendUint32(b, id)
@@ -42,10 +42,12 @@ func (o *outbox) split() {
 }
 
 // tooLong reports whether d is to be sent in fragments.
-func (d *departure) tooLong() bool { return d.fragment && len(d.b) > arq.BaseSize && len(d.b) <= jumbo }
+func (d *outboundDatagram) tooLong() bool {
+	return d.fragment && len(d.b) > arq.BaseSize && len(d.b) <= jumbo
+}
 
-// A partial is a datagram of which some fragments have come.
-type partial struct {
+// A partialDatagram is a datagram of which some fragments have come.
+type partialDatagram struct {
 	from    netip.AddrPort
 	id      uint32
 	b       []byte
@@ -55,11 +57,11 @@ type partial struct {
 // An assembler puts datagrams together from fragments, which anyone can send. It keeps a few: when there are more the oldest is dropped, and its
 // sender sends it again.
 type assembler struct {
-	partial []*partial // the oldest first
+	partial []*partialDatagram // the oldest first
 }
 
-// add takes a fragment, and reports whether it was the last one: then a has the datagram.
-func (x *assembler) add(a *arrival) bool {
+// addFragment takes a fragment, and reports whether it was the last one: then a has the datagram.
+func (x *assembler) addFragment(a *inboundDatagram) bool {
 	if len(a.b) <= fragmentHead {
 		return false
 	}
@@ -68,13 +70,13 @@ func (x *assembler) add(a *arrival) bool {
 	if size <= arq.BaseSize || size > jumbo || at >= size || at%fragmentSize != 0 || len(data) != min(fragmentSize, size-at) {
 		return false
 	}
-	i := slices.IndexFunc(x.partial, func(p *partial) bool { return p.id == id && p.from == a.from })
+	i := slices.IndexFunc(x.partial, func(p *partialDatagram) bool { return p.id == id && p.from == a.from })
 	if i < 0 {
 		if len(x.partial) == mostPartial {
 			x.partial = slices.Delete(x.partial, 0, 1)
 		}
 		i = len(x.partial)
-		x.partial = append(x.partial, &partial{from: a.from, id: id, b: make([]byte, size), missing: 1<<((size-1)/fragmentSize+1) - 1})
+		x.partial = append(x.partial, &partialDatagram{from: a.from, id: id, b: make([]byte, size), missing: 1<<((size-1)/fragmentSize+1) - 1})
 	}
 	p := x.partial[i]
 	bit := uint16(1) << (at / fragmentSize)

@@ -13,8 +13,8 @@ import (
 
 // fragments returns what is sent of a datagram that may be too long.
 func fragments(b []byte) (all [][]byte) {
-	o := &outbox{list: []departure{{b: []byte("before")}, {b: b, fragment: true}, {b: []byte("after")}}}
-	o.split()
+	o := &outbox{list: []outboundDatagram{{b: []byte("before")}, {b: b, fragment: true}, {b: []byte("after")}}}
+	o.splitOversized()
 	for _, d := range o.list[1 : len(o.list)-1] {
 		all = append(all, d.b)
 	}
@@ -45,8 +45,8 @@ func TestFragments(t *testing.T) {
 		for i, f := range all {
 			require.LessOrEqual(t, len(f), arq.BaseSize)
 			for range 2 {
-				a := arrival{b: f, from: from}
-				if x.add(&a) {
+				a := inboundDatagram{b: f, from: from}
+				if x.addFragment(&a) {
 					whole++
 					require.Equal(t, len(all)-1, i)
 					require.Equal(t, b, a.b)
@@ -66,13 +66,13 @@ func TestFragmentsApart(t *testing.T) {
 	one, two := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("10.0.0.1:2")
 	all := fragments(make([]byte, 2*fragmentSize))
 	other := fragments(make([]byte, 2*fragmentSize))
-	require.False(t, x.add(&arrival{b: all[0], from: one}))
-	require.False(t, x.add(&arrival{b: all[1], from: two}))
-	require.False(t, x.add(&arrival{b: other[1], from: one}))
+	require.False(t, x.addFragment(&inboundDatagram{b: all[0], from: one}))
+	require.False(t, x.addFragment(&inboundDatagram{b: all[1], from: two}))
+	require.False(t, x.addFragment(&inboundDatagram{b: other[1], from: one}))
 	require.Len(t, x.partial, 3)
-	require.True(t, x.add(&arrival{b: all[1], from: one}))
-	require.True(t, x.add(&arrival{b: all[0], from: two}))
-	require.True(t, x.add(&arrival{b: other[0], from: one}))
+	require.True(t, x.addFragment(&inboundDatagram{b: all[1], from: one}))
+	require.True(t, x.addFragment(&inboundDatagram{b: all[0], from: two}))
+	require.True(t, x.addFragment(&inboundDatagram{b: other[0], from: one}))
 }
 
 // TestFragmentsBounded: of strangers' fragments few are kept, and the newest; what cannot be one is dropped.
@@ -82,13 +82,13 @@ func TestFragmentsBounded(t *testing.T) {
 	var last [][]byte
 	for range 1000 {
 		last = fragments(make([]byte, jumbo))
-		require.False(t, x.add(&arrival{b: last[0], from: from}))
+		require.False(t, x.addFragment(&inboundDatagram{b: last[0], from: from}))
 		require.LessOrEqual(t, len(x.partial), mostPartial)
 	}
 	for _, f := range last[1 : len(last)-1] {
-		require.False(t, x.add(&arrival{b: f, from: from}))
+		require.False(t, x.addFragment(&inboundDatagram{b: f, from: from}))
 	}
-	require.True(t, x.add(&arrival{b: last[len(last)-1], from: from}))
+	require.True(t, x.addFragment(&inboundDatagram{b: last[len(last)-1], from: from}))
 
 	x = assembler{}
 	for name, change := range map[string]func(b []byte) []byte{
@@ -100,7 +100,7 @@ func TestFragmentsBounded(t *testing.T) {
 		"odd place":      func(b []byte) []byte { b[9] = 1; return b },
 		"beyond the end": func(b []byte) []byte { b[8] = 0xff; return b },
 	} {
-		require.False(t, x.add(&arrival{b: change(append([]byte(nil), last[0]...)), from: from}), name)
+		require.False(t, x.addFragment(&inboundDatagram{b: change(append([]byte(nil), last[0]...)), from: from}), name)
 		require.Empty(t, x.partial, name)
 	}
 }
@@ -113,7 +113,7 @@ func FuzzFragments(f *testing.F) {
 	d, s, _ := guardedDoor(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := s.bytes
-		d.route([]arrival{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
+		d.routeDatagrams([]inboundDatagram{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
 		require.LessOrEqual(t, s.bytes-before, max(len(b), jumbo))
 		require.LessOrEqual(t, len(d.fragments.partial), mostPartial)
 	})

@@ -66,30 +66,30 @@ const (
 	response  byte = 0xf1
 )
 
-// A guard is the TLS of a class.
-type guard struct {
+// A tlsAcceptor is the TLS of a class.
+type tlsAcceptor struct {
 	cfg  *tls.Config
 	log  *slog.Logger
 	ids  []byte // key of idFor
 	most uint64 // packets with one key; 0: what package protect says
 
 	mu     sync.Mutex                        // guards the fields below; the last lock
-	guests []*guest                          // in the order in which they came
+	guests []*halfOpen                       // in the order in which they came
 	tokens cipher.AEAD                       // what seals tokens
 	used   map[[nonceSize]byte]time.Duration // the tokens that have begun a handshake, and when that was
 }
 
-// A guest is a handshake with a peer that has begun it.
-type guest struct {
+// A halfOpen is a handshake with a peer that has begun it.
+type halfOpen struct {
 	from  netip.Addr
 	since time.Duration // we wait for it; 0: it waits for us
 	end   context.CancelFunc
 	shown bool // out, and its goroutine has not come back
 }
 
-// enter takes a guest in, or returns nil: it will ask again, and one that is silent has perhaps made room by then. One address gets half of the
+// admitHandshake takes a guest in, or returns nil: it will ask again, and one that is silent has perhaps made room by then. One address gets half of the
 // room at most, as does a network of IPv6 with all its addresses.
-func (g *guard) enter(from netip.Addr, now time.Duration) *guest {
+func (g *tlsAcceptor) admitHandshake(from netip.Addr, now time.Duration) *halfOpen {
 	if from.Is6() {
 		net, _ := from.Prefix(64) // never fails
 		from = net.Addr()
@@ -103,7 +103,7 @@ func (g *guard) enter(from netip.Addr, now time.Duration) *guest {
 		}
 	}
 	if len(g.guests) < mostGuests && same < mostGuests/2 {
-		it := &guest{from: from, end: func() {}}
+		it := &halfOpen{from: from, end: func() {}}
 		g.guests = append(g.guests, it)
 		return it
 	}
@@ -117,32 +117,32 @@ func (g *guard) enter(from netip.Addr, now time.Duration) *guest {
 	return nil
 }
 
-// waits notes that we have heard what a guest has said, and wait for more.
-func (g *guard) waits(it *guest, now time.Duration) {
+// noteWaiting notes that we have heard what a guest has said, and wait for more.
+func (g *tlsAcceptor) noteWaiting(it *halfOpen, now time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	it.since = now
 }
 
-// leave takes it out.
-func (g *guard) leave(it *guest) {
+// removeHandshake takes it out.
+func (g *tlsAcceptor) removeHandshake(it *halfOpen) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.guests = slices.DeleteFunc(g.guests, func(other *guest) bool { return other == it })
+	g.guests = slices.DeleteFunc(g.guests, func(other *halfOpen) bool { return other == it })
 }
 
 // newGuard returns nil when there is to be no TLS.
-func newGuard(cfg *tls.Config, log *slog.Logger) (*guard, error) {
+func newGuard(cfg *tls.Config, log *slog.Logger) (*tlsAcceptor, error) {
 	if cfg == nil {
 		return nil, nil
 	}
-	g := &guard{cfg: cfg, log: log, ids: make([]byte, 32)}
+	g := &tlsAcceptor{cfg: cfg, log: log, ids: make([]byte, 32)}
 	_, _ = rand.Read(g.ids) // never fails
 	return g, g.newTokens()
 }
 
 // newTokens makes another key for tokens: those that were made before are good for nothing. Locked, or before anybody else knows g.
-func (g *guard) newTokens() error {
+func (g *tlsAcceptor) newTokens() error {
 	var key [32]byte
 	_, _ = rand.Read(key[:])
 	block, err := aes.NewCipher(key[:])
@@ -154,17 +154,17 @@ func (g *guard) newTokens() error {
 	return err
 }
 
-func random64() uint64 {
+func randomUint64() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:])
 	return binary.BigEndian.Uint64(b[:])
 }
 
 // newID returns a connection id for a context.
-func newID(context uint8) uint64 { return random64()>>8 | uint64(context)<<56 }
+func newID(context uint8) uint64 { return randomUint64()>>8 | uint64(context)<<56 }
 
-// A header is that of a long packet. It is the same in all versions.
-type header struct {
+// A longHeader is that of a long packet. It is the same in all versions.
+type longHeader struct {
 	version  uint32 // 0: wireVersion
 	kind     byte
 	to, from uint64
@@ -172,7 +172,7 @@ type header struct {
 	number   int // where the number begins, or what else follows
 }
 
-func (h *header) append(b []byte) []byte {
+func (h *longHeader) appendTo(b []byte) []byte {
 	b = append(b, 0xc0|h.kind<<4)
 	b = binary.BigEndian.AppendUint32(b, cmp.Or(h.version, wireVersion))
 	b = binary.BigEndian.AppendUint64(b, h.to)
@@ -181,17 +181,17 @@ func (h *header) append(b []byte) []byte {
 }
 
 // parseLong decodes the header of a long packet of our version, which points into b.
-func parseLong(b []byte) (h header, ok bool) {
+func parseLong(b []byte) (h longHeader, ok bool) {
 	h, ok = parseAnyLong(b)
 	return h, ok && h.version == wireVersion
 }
 
 // parseAnyLong decodes that of a long packet of any version.
-func parseAnyLong(b []byte) (h header, ok bool) {
+func parseAnyLong(b []byte) (h longHeader, ok bool) {
 	if len(b) < longSize || b[0]&0xc0 != 0xc0 {
 		return h, false
 	}
-	h = header{version: binary.BigEndian.Uint32(b[1:]), kind: b[0] >> 4 & 3, to: binary.BigEndian.Uint64(b[5:]), from: binary.BigEndian.Uint64(b[13:])}
+	h = longHeader{version: binary.BigEndian.Uint32(b[1:]), kind: b[0] >> 4 & 3, to: binary.BigEndian.Uint64(b[5:]), from: binary.BigEndian.Uint64(b[13:])}
 	h.number = longSize + int(b[longSize-1])
 	if len(b) < h.number {
 		return h, false
@@ -201,30 +201,30 @@ func parseAnyLong(b []byte) (h header, ok bool) {
 }
 
 // idFor is our connection id for who asks for a token: the same if it asks again, so that its handshake is one however often it asks.
-func (g *guard) idFor(at netip.AddrPort, h *header) uint64 {
+func (g *tlsAcceptor) idFor(at netip.AddrPort, h *longHeader) uint64 {
 	mac := hmac.New(sha256.New, g.ids)
-	mac.Write(binary.BigEndian.AppendUint64(about(at), h.from))
+	mac.Write(binary.BigEndian.AppendUint64(logPrefix(at), h.from))
 	return binary.BigEndian.Uint64(mac.Sum(nil))>>8 | h.to>>56<<56
 }
 
-// token is proof that who shows it receives at an address. Nothing is kept for it.
-func (g *guard) token(at netip.AddrPort, now time.Duration, id uint64) []byte {
+// makeToken is proof that who shows it receives at an address. Nothing is kept for it.
+func (g *tlsAcceptor) makeToken(at netip.AddrPort, now time.Duration, id uint64) []byte {
 	b := make([]byte, nonceSize, tokenSize)
 	_, _ = rand.Read(b)
 	text := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(now)), id)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.tokens.Seal(b, b, text, about(at))
+	return g.tokens.Seal(b, b, text, logPrefix(at))
 }
 
-// shows reports whether a token is ours, for that address and id, not too old, and was not used.
-func (g *guard) shows(token []byte, at netip.AddrPort, now time.Duration, id uint64) bool {
+// checkToken reports whether a token is ours, for that address and id, not too old, and was not used.
+func (g *tlsAcceptor) checkToken(token []byte, at netip.AddrPort, now time.Duration, id uint64) bool {
 	if len(token) != tokenSize {
 		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	text, err := g.tokens.Open(nil, token[:nonceSize], token[nonceSize:], about(at))
+	text, err := g.tokens.Open(nil, token[:nonceSize], token[nonceSize:], logPrefix(at))
 	if err != nil || binary.BigEndian.Uint64(text[8:]) != id {
 		return false
 	}
@@ -233,9 +233,9 @@ func (g *guard) shows(token []byte, at netip.AddrPort, now time.Duration, id uin
 	return !used && now-made <= tokenLife
 }
 
-// use notes that a token, which is good, begins a handshake: it begins no other. Where more are used within tokenLife than can be noted all
+// useToken notes that a token, which is good, begins a handshake: it begins no other. Where more are used within tokenLife than can be noted all
 // that were made before become void.
-func (g *guard) use(token []byte, now time.Duration) {
+func (g *tlsAcceptor) useToken(token []byte, now time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.used) >= mostUsed {
@@ -247,30 +247,30 @@ func (g *guard) use(token []byte, now time.Duration) {
 	g.used[[nonceSize]byte(token)] = now
 }
 
-func about(at netip.AddrPort) []byte {
+func logPrefix(at netip.AddrPort) []byte {
 	a := at.Addr().As16()
 	return binary.BigEndian.AppendUint16(a[:], at.Port())
 }
 
-// admit takes a datagram where there is TLS, and reports whether it is one for arq, which a.b is then. With the shared socket's lock.
-func (d *sharedSocket) admit(a *arrival) bool {
+// filterDatagram takes a datagram where there is TLS, and reports whether it is one for arq, which a.b is then. With the shared socket's lock.
+func (d *sharedSocket) filterDatagram(a *inboundDatagram) bool {
 	b := a.b
 	switch {
 	case len(b) == 0:
 	case b[0]&0xc0 == 0x40:
-		return d.unseal(a)
+		return d.unprotectShort(a)
 	case b[0]&0xc0 == 0xc0:
-		d.greet(a)
+		d.handleLong(a)
 	default:
 		if p, err := arq.Parse(b); err == nil {
-			d.say(a, arq.TurnAway(&p, frame.ByeOf(secure.WantsTLS(scheme)).Words()))
+			d.reply(a, arq.TurnAway(&p, frame.ByeOf(secure.WantsTLS(scheme)).Words()))
 		}
 	}
 	return false
 }
 
-// unseal takes the protection off a short packet.
-func (d *sharedSocket) unseal(a *arrival) bool {
+// unprotectShort takes the protection off a short packet.
+func (d *sharedSocket) unprotectShort(a *inboundDatagram) bool {
 	b := a.b
 	if len(b) < overhead+1 {
 		return false
@@ -278,12 +278,12 @@ func (d *sharedSocket) unseal(a *arrival) bool {
 	id := binary.BigEndian.Uint64(b[1:])
 	k := d.latest
 	if k == nil || k.id != id || !k.up.Load() {
-		k = d.find(id)
+		k = d.findConn(id)
 		d.latest = k
 	}
 	if k == nil {
-		h := header{kind: word, from: id}
-		d.say(a, h.append(nil))
+		h := longHeader{kind: word, from: id}
+		d.reply(a, h.appendTo(nil))
 		return false
 	}
 	if !k.up.Load() {
@@ -293,13 +293,13 @@ func (d *sharedSocket) unseal(a *arrival) bool {
 	if !ok || len(payload) == 0 {
 		return false
 	}
-	k.confirm()
+	k.confirmAccepted()
 	a.b, a.conn = payload, k
 	return true
 }
 
-// greet takes a long packet.
-func (d *sharedSocket) greet(a *arrival) {
+// handleLong takes a long packet.
+func (d *sharedSocket) handleLong(a *inboundDatagram) {
 	h, ok := parseAnyLong(a.b)
 	if !ok {
 		return
@@ -317,10 +317,10 @@ func (d *sharedSocket) greet(a *arrival) {
 		}
 		return
 	}
-	k := d.find(h.to)
+	k := d.findConn(h.to)
 	switch {
 	case k != nil || h.kind != initial:
-	case d.guard.shows(h.token, a.from, d.now(), h.to):
+	case d.guard.checkToken(h.token, a.from, d.now(), h.to):
 		k = d.newGuest(a, &h)
 	default: // none, or one that was used, perhaps by somebody else
 		d.askToken(a, &h)
@@ -334,42 +334,42 @@ func (d *sharedSocket) greet(a *arrival) {
 }
 
 // askToken answers who wants a token. Nothing is kept.
-func (d *sharedSocket) askToken(a *arrival, h *header) {
+func (d *sharedSocket) askToken(a *inboundDatagram, h *longHeader) {
 	id := d.guard.idFor(a.from, h)
-	answer := header{kind: retry, to: h.from, from: id, token: d.guard.token(a.from, d.now(), id)}
-	d.say(a, answer.append(nil))
+	answer := longHeader{kind: retry, to: h.from, from: id, token: d.guard.makeToken(a.from, d.now(), id)}
+	d.reply(a, answer.appendTo(nil))
 }
 
 // refuseVersion answers a datagram that asks for a handshake of another version, in that version. A release speaks one: see WIRE.md.
-func (d *sharedSocket) refuseVersion(a *arrival, h *header) {
-	answer := header{version: h.version, kind: word, to: h.from, from: h.to}
+func (d *sharedSocket) refuseVersion(a *inboundDatagram, h *longHeader) {
+	answer := longHeader{version: h.version, kind: word, to: h.from, from: h.to}
 	older := "dialing"
 	if h.version > wireVersion {
 		older = "listening"
 	}
 	words := frame.ByeOf(codes.WithText(codes.ErrVersion, fmt.Sprintf(
 		"no common version of TLS over udp: the dialing side speaks %#x, the listening side %#x; upgrade the %s side", h.version, wireVersion, older))).Words()
-	d.say(a, append(answer.append(nil), words...))
+	d.reply(a, append(answer.appendTo(nil), words...))
 }
 
-// say answers a datagram with one that is not longer.
-func (d *sharedSocket) say(a *arrival, b []byte) {
+// reply answers a datagram with one that is not longer.
+func (d *sharedSocket) reply(a *inboundDatagram, b []byte) {
 	if len(b) > 0 && len(b) <= len(a.b) && d.sock != nil {
-		_ = post(d.sock, b, a.from, a.via)
+		_ = sendOne(d.sock, b, a.from, a.via)
 	}
 }
 
-// plainly answers a datagram that asks for TLS where there is none.
-func (d *sharedSocket) plainly(a *arrival) {
+// replyNoTLS answers a datagram that asks for TLS where there is none.
+func (d *sharedSocket) replyNoTLS(a *inboundDatagram) {
 	if h, ok := parseLong(a.b); ok && h.kind == initial && len(h.token) == 0 {
-		answer := header{kind: word, to: h.from, from: h.to}
+		answer := longHeader{kind: word, to: h.from, from: h.to}
 		words := frame.ByeOf(secure.WantsPlain(scheme)).Words()
-		d.say(a, append(answer.append(nil), words...))
+		d.reply(a, append(answer.appendTo(nil), words...))
 	}
 }
 
-// find returns the connection with that id of ours, or nil; findPeer the one with that id of the peer's.
-func (d *sharedSocket) find(id uint64) *conn {
+// findConn returns the connection with that id of ours, or nil; findPeer the one with that id of the peer's.
+func (d *sharedSocket) findConn(id uint64) *conn {
 	d.table.RLock()
 	defer d.table.RUnlock()
 	return d.byID[id]
@@ -381,8 +381,8 @@ func (d *sharedSocket) findPeer(id uint64) *conn {
 	return d.byPeer[id]
 }
 
-// enroll has the datagrams for k given to it, strike no more.
-func (d *sharedSocket) enroll(k *conn) {
+// addConn has the datagrams for k given to it, strike no more.
+func (d *sharedSocket) addConn(k *conn) {
 	d.table.Lock()
 	defer d.table.Unlock()
 	if d.byID == nil {
@@ -391,7 +391,7 @@ func (d *sharedSocket) enroll(k *conn) {
 	d.byID[k.id] = k
 }
 
-func (d *sharedSocket) strike(k *conn) {
+func (d *sharedSocket) removeConn(k *conn) {
 	d.table.Lock()
 	defer d.table.Unlock()
 	delete(d.byID, k.id)
@@ -413,6 +413,6 @@ func (d *sharedSocket) strikeAll(c *contextCarrier) {
 	}
 	d.table.RUnlock()
 	for _, k := range all {
-		d.strike(k)
+		d.removeConn(k)
 	}
 }

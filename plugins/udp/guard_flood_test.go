@@ -20,7 +20,7 @@ import (
 type counted struct {
 	socket
 	sent, bytes int
-	last        departure
+	last        outboundDatagram
 }
 
 func (s *counted) send(o *outbox) {
@@ -43,8 +43,8 @@ func guardedDoor(t testing.TB) (d *sharedSocket, s *counted, now *time.Duration)
 }
 
 func ask(to, from uint64, size int) []byte {
-	h := header{kind: initial, to: to, from: from}
-	return append(h.append(nil), make([]byte, size)...)[:size]
+	h := longHeader{kind: initial, to: to, from: from}
+	return append(h.appendTo(nil), make([]byte, size)...)[:size]
 }
 
 // TestFlood: 100,000 first packets from as many addresses: each is answered with less than it was, and nothing is kept for it.
@@ -58,7 +58,7 @@ func TestFlood(t *testing.T) {
 		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000+i))), 1000)
 		binary.BigEndian.PutUint64(b[13:], uint64(i))
 		came += len(b)
-		d.route([]arrival{{b: b, from: from}})
+		d.routeDatagrams([]inboundDatagram{{b: b, from: from}})
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -86,7 +86,7 @@ func TestNoAmplification(t *testing.T) {
 			}
 			b[longSize-1] = byte(r.IntN(50))
 			before, n := s.bytes, len(b)
-			d.route([]arrival{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
+			d.routeDatagrams([]inboundDatagram{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
 			require.LessOrEqual(t, s.bytes-before, n)
 		}
 		require.Positive(t, s.sent)
@@ -97,14 +97,14 @@ func TestNoAmplification(t *testing.T) {
 func TestToken(t *testing.T) {
 	d, s, now := guardedDoor(t)
 	at := netip.MustParseAddrPort("10.0.0.1:1000")
-	d.route([]arrival{{b: ask(3<<56, 7, askSize), from: at}})
+	d.routeDatagrams([]inboundDatagram{{b: ask(3<<56, 7, askSize), from: at}})
 	h, ok := parseLong(s.last.b)
 	require.True(t, ok)
 	require.Equal(t, retry, h.kind)
 	require.Equal(t, uint64(7), h.to)
 	require.Equal(t, uint64(3), h.from>>56, "the context that was asked for")
 	shows := func(token []byte, at string, id uint64) bool {
-		return d.guard.shows(token, netip.MustParseAddrPort(at), d.now(), id)
+		return d.guard.checkToken(token, netip.MustParseAddrPort(at), d.now(), id)
 	}
 	require.True(t, shows(h.token, "10.0.0.1:1000", h.from))
 	require.False(t, shows(h.token, "10.0.0.2:1000", h.from))
@@ -116,7 +116,7 @@ func TestToken(t *testing.T) {
 		require.False(t, shows(forged, "10.0.0.1:1000", h.from), i)
 	}
 	other, _, _ := guardedDoor(t)
-	require.False(t, other.guard.shows(h.token, at, *now, h.from))
+	require.False(t, other.guard.checkToken(h.token, at, *now, h.from))
 	*now += tokenLife + 1
 	require.False(t, shows(h.token, "10.0.0.1:1000", h.from))
 }
@@ -131,7 +131,7 @@ func FuzzLong(f *testing.F) {
 			return
 		}
 		before := s.bytes
-		d.route([]arrival{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
+		d.routeDatagrams([]inboundDatagram{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
 		require.LessOrEqual(t, s.bytes-before, len(b))
 		require.Empty(t, d.byID)
 	})

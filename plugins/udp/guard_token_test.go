@@ -33,7 +33,7 @@ func TestTokenOnce(t *testing.T) {
 	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(d.shared.at))
 	require.NoError(t, err)
 	defer c.Close()
-	exchange := func(b []byte) (h header, answered bool) {
+	exchange := func(b []byte) (h longHeader, answered bool) {
 		_, err := c.Write(b)
 		require.NoError(t, err)
 		_ = ctx.Progress(time.Second)
@@ -55,8 +55,8 @@ func TestTokenOnce(t *testing.T) {
 		return len(d.guard.guests)
 	}
 	begin := func(token []byte, id uint64) []byte {
-		first := header{kind: initial, to: id, from: 7, token: token}
-		return append(first.append(nil), make([]byte, 100)...)
+		first := longHeader{kind: initial, to: id, from: 7, token: token}
+		return append(first.appendTo(nil), make([]byte, 100)...)
 	}
 	got, answered := exchange(ask(0, 7, askSize))
 	require.True(t, answered)
@@ -85,30 +85,30 @@ func TestTokensUsed(t *testing.T) {
 	d, _, now := guardedDoor(t)
 	g := d.guard
 	at := netip.MustParseAddrPort("10.0.0.1:1000")
-	first := g.token(at, *now, 1)
-	unused := g.token(at, *now, 1)
-	g.use(first, *now)
-	require.False(t, g.shows(first, at, *now, 1))
+	first := g.makeToken(at, *now, 1)
+	unused := g.makeToken(at, *now, 1)
+	g.useToken(first, *now)
+	require.False(t, g.checkToken(first, at, *now, 1))
 	for i := range 2*mostUsed - 1 {
 		*now += time.Microsecond
-		token := g.token(at, *now, uint64(i))
-		require.True(t, g.shows(token, at, *now, uint64(i)))
-		g.use(token, *now)
-		require.False(t, g.shows(token, at, *now, uint64(i)))
+		token := g.makeToken(at, *now, uint64(i))
+		require.True(t, g.checkToken(token, at, *now, uint64(i)))
+		g.useToken(token, *now)
+		require.False(t, g.checkToken(token, at, *now, uint64(i)))
 		require.LessOrEqual(t, len(g.used), mostUsed)
 	}
-	require.False(t, g.shows(first, at, *now, 1))
-	require.False(t, g.shows(unused, at, *now, 1), "where used ones had to be forgotten, all that were made before are void")
+	require.False(t, g.checkToken(first, at, *now, 1))
+	require.False(t, g.checkToken(unused, at, *now, 1), "where used ones had to be forgotten, all that were made before are void")
 
-	kept := g.token(at, *now, 1)
+	kept := g.makeToken(at, *now, 1)
 	for len(g.used) < mostUsed-1 {
-		g.use(g.token(at, *now, 1), *now)
+		g.useToken(g.makeToken(at, *now, 1), *now)
 	}
 	*now += tokenLife
-	require.True(t, g.shows(kept, at, *now, 1))
+	require.True(t, g.checkToken(kept, at, *now, 1))
 	*now++
-	last := g.token(at, *now, 1)
-	g.use(g.token(at, *now, 1), *now)
+	last := g.makeToken(at, *now, 1)
+	g.useToken(g.makeToken(at, *now, 1), *now)
 	require.Less(t, len(g.used), 3, "those that are too old are forgotten first")
-	require.True(t, g.shows(last, at, *now, 1), "then nobody else's is void")
+	require.True(t, g.checkToken(last, at, *now, 1), "then nobody else's is void")
 }

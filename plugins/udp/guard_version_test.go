@@ -34,8 +34,8 @@ func TestTLSOtherVersion(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	for version, older := range map[uint32]string{wireVersion + 1: "upgrade the listening side", wireVersion - 1: "upgrade the dialing side"} {
-		head := header{version: version, kind: initial, from: 7}
-		ask := head.append(make([]byte, 0, askSize))[:askSize]
+		head := longHeader{version: version, kind: initial, from: 7}
+		ask := head.appendTo(make([]byte, 0, askSize))[:askSize]
 		answer := make([]byte, 2000)
 		n := 0
 		for end := time.Now().Add(30 * time.Second); n == 0; {

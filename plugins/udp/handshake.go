@@ -33,7 +33,7 @@ import (
 //	short packets: HELLO     ───────────►  the goroutine ends
 type handshake struct {
 	k      *conn
-	g      *guard
+	g      *tlsAcceptor
 	q      *tls.QUICConn
 	cfg    *tls.Config
 	client bool
@@ -87,10 +87,10 @@ type remoteAlert uint8
 
 func (a remoteAlert) Error() string { return tls.AlertError(a).Error() }
 
-// turnedAway is what a peer without TLS says.
-type turnedAway struct{ bye frame.Bye }
+// noTLSAlert is what a peer without TLS says.
+type noTLSAlert struct{ bye frame.Bye }
 
-func (t turnedAway) Error() string { return t.bye.Text }
+func (t noTLSAlert) Error() string { return t.bye.Text }
 
 // newHandshake prepares TLS, with cfg for this side and its role.
 func newHandshake(k *conn, client bool) *handshake {
@@ -102,41 +102,41 @@ func newHandshake(k *conn, client bool) *handshake {
 	return h
 }
 
-// serve runs the handshake of a peer that has shown a token. waits is called when it is the peer's turn.
-func serve(ctx context.Context, k *conn, waits func()) {
-	defer k.ends()
-	defer k.c.e.Rescue(func(error) { k.c.shared.strike(k) })
+// runAccept runs the handshake of a peer that has shown a token. waits is called when it is the peer's turn.
+func runAccept(ctx context.Context, k *conn, waits func()) {
+	defer k.onHandshakeEnd()
+	defer k.c.e.Rescue(func(error) { k.c.shared.removeConn(k) })
 	h := newHandshake(k, false)
 	h.waits = waits
-	h.meets(k.peer)
-	err := h.keys(k.id)
+	h.setPeerID(k.peer)
+	err := h.makeInitialKeys(k.id)
 	if err == nil {
-		h.q = tls.QUICServer(&tls.QUICConfig{TLSConfig: guarded(h.cfg, h.g.log, h.to)})
+		h.q = tls.QUICServer(&tls.QUICConfig{TLSConfig: recoverInCallbacks(h.cfg, h.g.log, h.to)})
 		err = h.run(ctx)
 	}
 	if err != nil {
-		k.c.shared.strike(k)
+		k.c.shared.removeConn(k)
 	}
 }
 
-// failed tells of a peer whose handshake has failed.
-func (h *handshake) failed(err error) {
+// logFailure tells of a peer whose handshake has failed.
+func (h *handshake) logFailure(err error) {
 	h.k.c.e.HandshakeFailed(h.to.String(), secure.Reason(err))
 }
 
-// dial runs that of a dial.
-func dial(ctx context.Context, k *conn, name, host string) {
-	defer k.ends()
-	defer k.c.e.Rescue(k.dialed)
+// runDial runs that of a dial.
+func runDial(ctx context.Context, k *conn, name, host string) {
+	defer k.onHandshakeEnd()
+	defer k.c.e.Rescue(k.onDialEnd)
 	h := newHandshake(k, true)
 	h.left = secure.MaxServerProof
 	own := &secure.Own{}
-	cfg := guarded(own.Note(secure.Client(h.cfg, scheme, name, host)), h.g.log, h.to)
+	cfg := recoverInCallbacks(own.Note(secure.Client(h.cfg, scheme, name, host)), h.g.log, h.to)
 	h.q = tls.QUICClient(&tls.QUICConfig{TLSConfig: cfg})
 	err := own.Wrap(h.run(ctx))
 	code, coded := errors.AsType[codes.Code](err)
 	switch {
-	case err == nil, coded && code != codes.OK, errors.As(err, new(turnedAway)):
+	case err == nil, coded && code != codes.OK, errors.As(err, new(noTLSAlert)):
 	case errors.Is(err, context.DeadlineExceeded) && h.heard:
 		err = errLate
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
@@ -148,11 +148,11 @@ func dial(ctx context.Context, k *conn, name, host string) {
 		}
 		err = codes.WithText(code, "TLS: "+secure.Reason(err))
 	}
-	k.dialed(err)
+	k.onDialEnd(err)
 }
 
-// meets learns the peer's connection id.
-func (h *handshake) meets(peer uint64) {
+// setPeerID learns the peer's connection id.
+func (h *handshake) setPeerID(peer uint64) {
 	d, k := h.k.c.shared, h.k
 	d.table.Lock()
 	defer d.table.Unlock()
@@ -165,8 +165,8 @@ func (h *handshake) meets(peer uint64) {
 	}
 }
 
-// keys makes those of the Initial level, from the id that the server has chosen.
-func (h *handshake) keys(id uint64) (err error) {
+// makeInitialKeys makes those of the Initial level, from the id that the server has chosen.
+func (h *handshake) makeInitialKeys(id uint64) (err error) {
 	client, server, err := protect.Initial(binary.BigEndian.AppendUint64(nil, id))
 	if err != nil {
 		return err
@@ -191,7 +191,7 @@ func (h *handshake) run(ctx context.Context) error {
 			return err
 		}
 	} else {
-		h.ask()
+		h.requestToken()
 	}
 	defer func() {
 		if h.q != nil && started {
@@ -204,7 +204,7 @@ func (h *handshake) run(ctx context.Context) error {
 	defer timer.Stop()
 	for tries := 0; ; {
 		if h.client && !h.heard && h.unsent != nil {
-			return unsent(h.unsent)
+			return unsentError(h.unsent)
 		}
 		select {
 		case <-k.done:
@@ -216,18 +216,18 @@ func (h *handshake) run(ctx context.Context) error {
 			return ctx.Err()
 		case <-timer.C:
 			if tries++; h.client && !h.heard {
-				if n := k.c.sock.retries(); n > 0 && tries > n {
+				if n := k.c.sock.retriesRefused(); n > 0 && tries > n {
 					return errNobody
 				}
 				if h.token == nil || tries%2 == 0 { // it is lost, or the peer has started again and does not know it
-					h.ask()
+					h.requestToken()
 				}
 			}
-			h.probe()
+			h.sendProbe()
 			wait = min(2*wait, mostWait)
 			timer.Reset(wait)
 		case b := <-k.in:
-			err := h.hear(b, func() error {
+			err := h.handlePacket(b, func() error {
 				if started {
 					return nil
 				}
@@ -241,7 +241,7 @@ func (h *handshake) run(ctx context.Context) error {
 				h.end(ctx, err)
 				return err
 			}
-			if n := h.moved(); n > moved {
+			if n := h.ackedBytes(); n > moved {
 				h.waits() // what is lost next is not the fault of a path that is slow
 				moved, wait = n, firstWait
 				timer.Reset(wait)
@@ -254,8 +254,8 @@ func (h *handshake) run(ctx context.Context) error {
 	}
 }
 
-// moved counts the bytes that are known to have arrived, either way.
-func (h *handshake) moved() (n int) {
+// ackedBytes counts the bytes that are known to have arrived, either way.
+func (h *handshake) ackedBytes() (n int) {
 	for i := range h.levels {
 		n += h.levels[i].acked + h.levels[i].in
 	}
@@ -272,18 +272,18 @@ func (h *handshake) start(ctx context.Context) error {
 	if err := h.q.Start(ctx); err != nil {
 		return err
 	}
-	return h.events()
+	return h.handleTLSEvents()
 }
 
-// ask wants a token.
-func (h *handshake) ask() {
-	head := header{kind: initial, to: h.k.peer, from: h.k.id}
-	b := head.append(make([]byte, 0, askSize))
-	h.unsent = h.k.c.shared.post(b[:askSize], h.to, h.via)
+// requestToken wants a token.
+func (h *handshake) requestToken() {
+	head := longHeader{kind: initial, to: h.k.peer, from: h.k.id}
+	b := head.appendTo(make([]byte, 0, askSize))
+	h.unsent = h.k.c.shared.sendOne(b[:askSize], h.to, h.via)
 }
 
-// hear takes a packet. One that is not the peer's is dropped.
-func (h *handshake) hear(b []byte, start func() error) error {
+// handlePacket takes a packet. One that is not the peer's is dropped.
+func (h *handshake) handlePacket(b []byte, start func() error) error {
 	head, ok := parseLong(b)
 	if !ok {
 		return nil
@@ -298,14 +298,14 @@ func (h *handshake) hear(b []byte, start func() error) error {
 		if again {
 			return nil
 		}
-		h.meets(head.from)
-		if err := h.keys(head.from); err != nil {
+		h.setPeerID(head.from)
+		if err := h.makeInitialKeys(head.from); err != nil {
 			return err
 		}
 		return start()
 	case word:
 		if h.client && !h.heard && head.number < len(b) {
-			return turnedAway{frame.ParseBye(b[head.number:])}
+			return noTLSAlert{frame.ParseBye(b[head.number:])}
 		}
 		return nil
 	}
@@ -333,7 +333,7 @@ func (h *handshake) hear(b []byte, start func() error) error {
 		l.acked = acked
 		l.sent = max(l.sent, acked)
 		h.acked = true
-		h.resume()
+		h.resendLost()
 	}
 	offset, data := int(binary.BigEndian.Uint32(text[5:])), text[cryptoHead:]
 	if len(data) == 0 {
@@ -351,11 +351,11 @@ func (h *handshake) hear(b []byte, start func() error) error {
 	if err := h.q.HandleData(at, data); err != nil {
 		return err
 	}
-	return h.events()
+	return h.handleTLSEvents()
 }
 
-// events does what TLS wants.
-func (h *handshake) events() error {
+// handleTLSEvents does what TLS wants.
+func (h *handshake) handleTLSEvents() error {
 	for {
 		switch e := h.q.NextEvent(); e.Kind {
 		case tls.QUICNoEvent:
@@ -363,7 +363,7 @@ func (h *handshake) events() error {
 		case tls.QUICErrorEvent:
 			return e.Err
 		case tls.QUICSetReadSecret:
-			o, err := protect.NewOpener(e.Suite, e.Data, h.updates(e.Level))
+			o, err := protect.NewOpener(e.Suite, e.Data, h.keyUpdates(e.Level))
 			if err != nil {
 				return err
 			}
@@ -373,7 +373,7 @@ func (h *handshake) events() error {
 				h.levels[e.Level].opener = o
 			}
 		case tls.QUICSetWriteSecret:
-			s, err := protect.NewSealer(e.Suite, e.Data, h.updates(e.Level))
+			s, err := protect.NewSealer(e.Suite, e.Data, h.keyUpdates(e.Level))
 			if err != nil {
 				return err
 			}
@@ -396,21 +396,21 @@ func (h *handshake) events() error {
 				return errors.New("somebody has changed the connection ids on the way")
 			}
 		case tls.QUICHandshakeDone:
-			h.complete()
+			h.finishTLS()
 		}
 	}
 }
 
-// updates is what the two directions tell each other of key updates, which only application keys have.
-func (h *handshake) updates(at tls.QUICEncryptionLevel) *protect.Phase {
+// keyUpdates is what the two directions tell each other of key updates, which only application keys have.
+func (h *handshake) keyUpdates(at tls.QUICEncryptionLevel) *protect.Phase {
 	if at != tls.QUICEncryptionLevelApplication {
 		return nil
 	}
 	return h.phase
 }
 
-// complete takes what TLS has proven.
-func (h *handshake) complete() {
+// finishTLS takes what TLS has proven.
+func (h *handshake) finishTLS() {
 	state := h.q.ConnectionState()
 	h.k.proof = secure.Prove(h.cfg, &state, *h.looked)
 	h.done = true
@@ -422,7 +422,7 @@ func (h *handshake) flush() {
 		h.up = true
 		h.k.up.Store(true)
 		if !h.client {
-			h.k.served()
+			h.k.onAcceptEnd()
 		}
 	}
 	for i := range h.levels {
@@ -430,17 +430,17 @@ func (h *handshake) flush() {
 		if l.sealer == nil {
 			continue
 		}
-		for l.sent < len(l.out) && h.cleared() {
-			l.sent += h.say(i, l.sent)
+		for l.sent < len(l.out) && h.maySendMore() {
+			l.sent += h.sendCrypto(i, l.sent)
 		}
 		if l.owes {
-			h.say(i, len(l.out))
+			h.sendCrypto(i, len(l.out))
 		}
 	}
 }
 
-// say sends what TLS says at a level from an offset on, as much as a packet holds, with an acknowledgment. It returns how much that is.
-func (h *handshake) say(at, from int) (n int) {
+// sendCrypto sends what TLS says at a level from an offset on, as much as a packet holds, with an acknowledgment. It returns how much that is.
+func (h *handshake) sendCrypto(at, from int) (n int) {
 	l := &h.levels[at]
 	text := binary.BigEndian.AppendUint32([]byte{crypto}, uint32(l.in))
 	text = binary.BigEndian.AppendUint32(text, uint32(from))
@@ -451,15 +451,15 @@ func (h *handshake) say(at, from int) (n int) {
 	return n
 }
 
-// cleared reports whether more of what TLS says may be sent at once: to a client that has not shown yet that it receives all this, and not a
+// maySendMore reports whether more of what TLS says may be sent at once: to a client that has not shown yet that it receives all this, and not a
 // token alone, three times what it has sent, and one packet.
-func (h *handshake) cleared() bool { return h.client || h.acked || h.gone < 3*h.came }
+func (h *handshake) maySendMore() bool { return h.client || h.acked || h.gone < 3*h.came }
 
-// probe sends the first packet again that is not acknowledged (RFC 9002 6.2.4). The answer says what else is lost.
-func (h *handshake) probe() {
+// sendProbe sends the first packet again that is not acknowledged (RFC 9002 6.2.4). The answer says what else is lost.
+func (h *handshake) sendProbe() {
 	for i := range h.levels {
 		if l := &h.levels[i]; l.sealer != nil && l.acked < len(l.out) {
-			h.say(i, l.acked)
+			h.sendCrypto(i, l.acked)
 			l.sent = max(l.sent, min(l.acked+mostCrypto, len(l.out)))
 			h.probed = true
 			return
@@ -467,8 +467,8 @@ func (h *handshake) probe() {
 	}
 }
 
-// resume sends what was sent before the timer expired, and is not acknowledged, once more: a peer takes it in order only.
-func (h *handshake) resume() {
+// resendLost sends what was sent before the timer expired, and is not acknowledged, once more: a peer takes it in order only.
+func (h *handshake) resendLost() {
 	if !h.probed {
 		return
 	}
@@ -479,16 +479,16 @@ func (h *handshake) resume() {
 }
 
 func (h *handshake) send(at int, text []byte) {
-	head := header{kind: initial, to: h.k.peer, from: h.k.id, token: h.token}
+	head := longHeader{kind: initial, to: h.k.peer, from: h.k.id, token: h.token}
 	if at != int(tls.QUICEncryptionLevelInitial) {
 		head.kind, head.token = proving, nil
 	}
-	b := head.append(make([]byte, 0, arq.BaseSize))
+	b := head.appendTo(make([]byte, 0, arq.BaseSize))
 	n := len(b)
 	b = append(append(b, make([]byte, protect.NumberSize)...), text...)
 	b = append(b, make([]byte, protect.TagSize)...)
 	if h.levels[at].sealer.Seal(b, n) == nil {
-		h.unsent = h.k.c.shared.post(b, h.to, h.via)
+		h.unsent = h.k.c.shared.sendOne(b, h.to, h.via)
 	}
 }
 
@@ -499,7 +499,7 @@ func (h *handshake) end(ctx context.Context, err error) {
 	switch {
 	case errors.As(err, &remote):
 		if !h.client {
-			h.failed(err)
+			h.logFailure(err)
 		}
 		return
 	case errors.Is(err, secure.ErrTooMuch):
@@ -519,7 +519,7 @@ func (h *handshake) end(ctx context.Context, err error) {
 	if h.client {
 		return
 	}
-	h.failed(err)
+	h.logFailure(err)
 	timer := time.NewTimer(lastWords)
 	defer timer.Stop()
 	for {
@@ -534,9 +534,9 @@ func (h *handshake) end(ctx context.Context, err error) {
 	}
 }
 
-// guarded returns cfg with functions of the user's that end nothing but a handshake when they panic. They run on a goroutine of package
+// recoverInCallbacks returns cfg with functions of the user's that end nothing but a handshake when they panic. They run on a goroutine of package
 // tls. The connection that they are shown has no more than an address.
-func guarded(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) *tls.Config {
+func recoverInCallbacks(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) *tls.Config {
 	cfg = cfg.Clone()
 	caught := func(err *error) {
 		if p := recover(); p != nil {
@@ -544,7 +544,7 @@ func guarded(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) *tls.Config
 			*err = secure.ErrPanicked
 		}
 	}
-	at := shown{net.UDPAddrFromAddrPort(peer)}
+	at := shownConn{net.UDPAddrFromAddrPort(peer)}
 	if f := cfg.GetCertificate; f != nil {
 		cfg.GetCertificate = func(hello *tls.ClientHelloInfo) (c *tls.Certificate, err error) {
 			defer caught(&err)
@@ -563,7 +563,7 @@ func guarded(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) *tls.Config
 			defer caught(&err)
 			hello.Conn = at
 			if other, err = f(hello); other != nil {
-				other = guarded(other, log, peer)
+				other = recoverInCallbacks(other, log, peer)
 			}
 			return other, err
 		}
@@ -583,14 +583,14 @@ func guarded(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) *tls.Config
 	return cfg
 }
 
-// A shown is the connection that functions of the user's see.
-type shown struct{ remote net.Addr }
+// A shownConn is the connection that functions of the user's see.
+type shownConn struct{ remote net.Addr }
 
-func (s shown) RemoteAddr() net.Addr           { return s.remote }
-func (shown) LocalAddr() net.Addr              { return &net.UDPAddr{} }
-func (shown) Read([]byte) (int, error)         { return 0, net.ErrClosed }
-func (shown) Write([]byte) (int, error)        { return 0, net.ErrClosed }
-func (shown) Close() error                     { return nil }
-func (shown) SetDeadline(time.Time) error      { return nil }
-func (shown) SetReadDeadline(time.Time) error  { return nil }
-func (shown) SetWriteDeadline(time.Time) error { return nil }
+func (s shownConn) RemoteAddr() net.Addr           { return s.remote }
+func (shownConn) LocalAddr() net.Addr              { return &net.UDPAddr{} }
+func (shownConn) Read([]byte) (int, error)         { return 0, net.ErrClosed }
+func (shownConn) Write([]byte) (int, error)        { return 0, net.ErrClosed }
+func (shownConn) Close() error                     { return nil }
+func (shownConn) SetDeadline(time.Time) error      { return nil }
+func (shownConn) SetReadDeadline(time.Time) error  { return nil }
+func (shownConn) SetWriteDeadline(time.Time) error { return nil }

@@ -64,7 +64,7 @@ func TestClosedSaysNothing(t *testing.T) {
 	far, err := l.Accept()
 	require.NoError(t, err)
 	defer func() { _ = far.Close() }()
-	fd := theirs.shared.sock.(*polled).fd
+	fd := theirs.shared.sock.(*pollSocket).fd
 	shut(target, at)
 
 	// Somebody else is given the descriptor: a connection of TCP.

@@ -20,7 +20,7 @@ func (d *sharedSocket) crowd(n int, one bool) {
 		} else {
 			from = netip.AddrPortFrom(from.Addr(), uint16(1000+i))
 		}
-		d.newGuest(&arrival{from: from}, &header{to: newID(0), from: random64(), token: d.guard.token(from, d.now(), 0)})
+		d.newGuest(&inboundDatagram{from: from}, &longHeader{to: newID(0), from: randomUint64(), token: d.guard.makeToken(from, d.now(), 0)})
 	}
 }
 
@@ -30,26 +30,26 @@ func TestGuestsOfOneAddress(t *testing.T) {
 	g := d.guard
 	one, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	for i := range 2 * mostGuests {
-		require.Equal(t, i < mostGuests/2, g.enter(one, time.Second) != nil, i)
+		require.Equal(t, i < mostGuests/2, g.admitHandshake(one, time.Second) != nil, i)
 	}
-	it := g.enter(other, time.Second)
+	it := g.admitHandshake(other, time.Second)
 	require.NotNil(t, it)
-	g.leave(it)
+	g.removeHandshake(it)
 	for _, it := range g.guests { // who waits for us is not shown out
 		require.False(t, it.shown)
 	}
 	ended := 0
 	g.guests[5].end = func() { ended++ }
-	g.waits(g.guests[5], time.Second)
-	require.Nil(t, g.enter(one, 2*time.Second-1))
+	g.noteWaiting(g.guests[5], time.Second)
+	require.Nil(t, g.admitHandshake(one, 2*time.Second-1))
 	require.Zero(t, ended)
 	for range 2 {
-		require.Nil(t, g.enter(one, 2*time.Second))
+		require.Nil(t, g.admitHandshake(one, 2*time.Second))
 		require.Equal(t, 1, ended, "once")
 	}
 	for i := range mostGuests {
 		six := netip.AddrFrom16([16]byte{0: 0x20, 7: 1, 15: byte(i), 14: byte(i >> 8)})
-		require.Equal(t, i < mostGuests/2, g.enter(six, time.Second) != nil, i)
+		require.Equal(t, i < mostGuests/2, g.admitHandshake(six, time.Second) != nil, i)
 	}
 }
 

@@ -166,7 +166,7 @@ func TestTLSRefused(t *testing.T) {
 				b := open(t, "udp://127.0.0.1:0", with(opts, row.server), 1)
 				a := open(t, "udp://", with(opts, row.client), 1)
 				for range 2 {
-					err := refused(t, a, b, row.want)
+					err := isRefused(t, a, b, row.want)
 					require.NotErrorIs(t, err, na.ErrPermission, "an error has one code")
 				}
 				require.Zero(t, b.ctxs[0].Stats().Peers)
@@ -180,8 +180,8 @@ func TestTLSRefused(t *testing.T) {
 	})
 }
 
-// refused has a send something to b, which fails and did not run. It returns the error.
-func refused(t *testing.T, a, b *node, want string) error {
+// isRefused has a send something to b, which fails and did not run. It returns the error.
+func isRefused(t *testing.T, a, b *node, want string) error {
 	t.Helper()
 	var end *na.Result
 	c := a.ctxs[0]
@@ -358,7 +358,7 @@ func TestTLSLongChain(t *testing.T) {
 		require.NoError(t, err)
 		b := enter(t, cls, 1)
 		a := open(t, "udp://", with(opts, long), 1)
-		refused(t, a, b, "the peer takes no certificates as long as those of this side: show fewer intermediate certificates")
+		isRefused(t, a, b, "the peer takes no certificates as long as those of this side: show fewer intermediate certificates")
 		await(t, "it is counted", func() bool { return b.ctxs[0].Stats().HandshakesFailed == 1 }, a, b)
 		require.Equal(t, 1, strings.Count(log.String(), "the peer's certificates are longer than this side takes"), log.String())
 		good := open(t, "udp://", with(opts, cfg), 1)

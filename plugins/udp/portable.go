@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A portable is a socket that a goroutine reads.
-type portable struct {
+// A goroutineSocket is a socket that a goroutine reads.
+type goroutineSocket struct {
 	shared *sharedSocket
 	conn   *net.UDPConn
 	done   chan struct{} // closed when the reader has ended; nil: there is none
@@ -34,17 +34,17 @@ func openPortable(where netip.AddrPort, d *sharedSocket) (socket, error) {
 	}
 	_ = conn.SetReadBuffer(bufferSize)
 	_ = conn.SetWriteBuffer(bufferSize)
-	return &portable{shared: d, conn: conn}, nil
+	return &goroutineSocket{shared: d, conn: conn}, nil
 }
 
-func (s *portable) addr() netip.AddrPort {
+func (s *goroutineSocket) localAddr() netip.AddrPort {
 	return inet.Unmapped(s.conn.LocalAddr().(*net.UDPAddr).AddrPort())
 }
 
-// room implements socket. It is not known what the system has given.
-func (s *portable) room() int { return bufferSize }
+// bufferSize implements socket. It is not known what the system has given.
+func (s *goroutineSocket) bufferSize() int { return bufferSize }
 
-func (s *portable) watch(*contextCarrier) error {
+func (s *goroutineSocket) watch(*contextCarrier) error {
 	if s.done == nil {
 		s.done = make(chan struct{})
 		go s.read()
@@ -52,13 +52,13 @@ func (s *portable) watch(*contextCarrier) error {
 	return nil
 }
 
-func (s *portable) unwatch(*contextCarrier) {}
+func (s *goroutineSocket) unwatch(*contextCarrier) {}
 
 // read gives the shared socket what arrives. Errors are about datagrams that were sent, and say nothing about the next one.
-func (s *portable) read() {
+func (s *goroutineSocket) read() {
 	defer close(s.done)
 	b := make([]byte, arq.MaxSize)
-	var in [1]arrival
+	var in [1]inboundDatagram
 	for {
 		n, from, err := s.conn.ReadFromUDPAddrPort(b)
 		switch {
@@ -66,38 +66,38 @@ func (s *portable) read() {
 			return
 		case err == nil:
 			in[0].b, in[0].from = b[:n], inet.Unmapped(from)
-			s.take(in[:])
+			s.dispatch(in[:])
 			if raceflag.Enabled {
-				spoil(b[:n])
+				poisonMemory(b[:n])
 			}
 		}
 	}
 }
 
-// take gives datagrams to their contexts.
-func (s *portable) take(in []arrival) {
+// dispatch gives datagrams to their contexts.
+func (s *goroutineSocket) dispatch(in []inboundDatagram) {
 	defer s.shared.class.Rescue(func(error) {})
 	s.shared.mu.Lock()
 	defer s.shared.mu.Unlock()
-	s.shared.route(in)
+	s.shared.routeDatagrams(in)
 }
 
 // send implements socket. It may wait for a full buffer of the system to be emptied into a network.
-func (s *portable) send(o *outbox) {
+func (s *goroutineSocket) send(o *outbox) {
 	for i := range o.list {
 		if _, err := s.conn.WriteToUDPAddrPort(o.list[i].b, o.list[i].to); err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
 			if why, ok := errors.AsType[syscall.Errno](err); ok {
 				err = why
 			}
-			o.refuse(o.list[i], err)
+			o.noteFailure(o.list[i], err)
 		}
 	}
 }
 
-// retries implements socket: a dial that nobody answers ends within 1.6 s.
-func (s *portable) retries() int { return 4 }
+// retriesRefused implements socket: a dial that nobody answers ends within 1.6 s.
+func (s *goroutineSocket) retriesRefused() int { return 4 }
 
-func (s *portable) close() {
+func (s *goroutineSocket) close() {
 	_ = s.conn.Close()
 	if s.done != nil {
 		<-s.done

@@ -23,22 +23,22 @@ const (
 
 // An outbox is the datagrams that are sent in one go.
 type outbox struct {
-	slab   []byte      // one of slabs while somebody sends, else nil
-	list   []departure // one behind the other in slab
-	bulk   []loan
-	long   bool        // one of list is sent in fragments
-	large  []departure // that the system has refused
-	unsent []failure
+	slab   []byte             // one of slabs while somebody sends, else nil
+	list   []outboundDatagram // one behind the other in slab
+	bulk   []bulkLoan
+	long   bool               // one of list is sent in fragments
+	large  []outboundDatagram // that the system has refused
+	unsent []sendFailure
 }
 
-// A failure is why the system has not sent a datagram: an error of its own, not what somebody has answered to an earlier one.
-type failure struct {
-	departure
+// A sendFailure is why the system has not sent a datagram: an error of its own, not what somebody has answered to an earlier one.
+type sendFailure struct {
+	outboundDatagram
 	err error
 }
 
-// refuse notes that the system has not sent d. Room that it has not now it has later.
-func (o *outbox) refuse(d departure, err error) {
+// noteFailure notes that the system has not sent d. Room that it has not now it has later.
+func (o *outbox) noteFailure(d outboundDatagram, err error) {
 	switch {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM), errors.Is(err, net.ErrClosed):
 		return
@@ -47,17 +47,17 @@ func (o *outbox) refuse(d departure, err error) {
 			return
 		}
 	}
-	o.unsent = append(o.unsent, failure{d, err})
+	o.unsent = append(o.unsent, sendFailure{d, err})
 }
 
-// unsent is the error of a dial that the system does not send.
-func unsent(err error) error { return codes.WithText(codes.ErrUnreachable, "send: "+err.Error()) }
+// unsentError is the error of a dial that the system does not send.
+func unsentError(err error) error { return codes.WithText(codes.ErrUnreachable, "send: "+err.Error()) }
 
 // slabs are those of nobody who sends, 320 KiB each. What an outbox has listed before may point into one.
 var slabs = make(chan []byte, max(4, runtime.GOMAXPROCS(0)))
 
-// begin gives o memory for datagrams.
-func (o *outbox) begin() {
+// takeMemory gives o memory for datagrams.
+func (o *outbox) takeMemory() {
 	select {
 	case o.slab = <-slabs:
 	default:
@@ -65,8 +65,8 @@ func (o *outbox) begin() {
 	}
 }
 
-// end gives it back.
-func (o *outbox) end() {
+// releaseMemory gives it back.
+func (o *outbox) releaseMemory() {
 	select {
 	case slabs <- o.slab:
 	default:
@@ -74,28 +74,28 @@ func (o *outbox) end() {
 	o.slab = nil
 }
 
-// A loan is memory that is lent for one datagram.
-type loan struct {
-	pc   *piece
+// A bulkLoan is memory that is lent for one datagram.
+type bulkLoan struct {
+	pc   *bulkPiece
 	o    arq.Out
 	i    int // in list
 	gone bool
 }
 
-// send sends what the machine has. Locked at its beginning and at its end, not while it copies and sends: what others add
+// flush sends what the machine has. Locked at its beginning and at its end, not while it copies and sends: what others add
 // meanwhile goes with the next turn, and they need not wait.
-func (c *contextCarrier) send() {
+func (c *contextCarrier) flush() {
 	if c.sending {
 		return
 	}
 	c.sending = true
-	c.out.begin()
+	c.out.takeMemory()
 	// One goroutine sends for all peers of the context: datagrams of several go in one system call, and in the order of the machine.
-	for c.gather() {
+	for c.collectPackets() {
 		c.sendUnlocked()
-		c.settle()
+		c.endLoans()
 	}
-	c.out.end()
+	c.out.releaseMemory()
 	c.sending = false
 	due, _ := c.m.Deadline()
 	if len(c.conns) > 0 && (due == 0 || c.lookAt < due) {
@@ -110,9 +110,9 @@ func (c *contextCarrier) send() {
 func (c *contextCarrier) sendUnlocked() {
 	c.e.Pause()
 	defer c.e.Lock()
-	c.pack()
+	c.sealPackets()
 	if c.out.long {
-		c.out.split()
+		c.out.splitOversized()
 	}
 	if raceflag.Enabled {
 		passed.Add(1)
@@ -120,9 +120,9 @@ func (c *contextCarrier) sendUnlocked() {
 	c.sock.send(&c.out)
 }
 
-// gather takes packets from the machine, and reports whether there are any. Messages are copied; bulk data is lent. With TLS each has
+// collectPackets takes packets from the machine, and reports whether there are any. Messages are copied; bulk data is lent. With TLS each has
 // room around it for what protects it. Locked.
-func (c *contextCarrier) gather() bool {
+func (c *contextCarrier) collectPackets() bool {
 	o := &c.out
 	o.list, o.bulk = o.list[:0], o.bulk[:0]
 	// Datagrams stand one behind the other: those of one size to one peer leave as a train, cut up by the kernel (UDP_SEGMENT).
@@ -136,7 +136,7 @@ func (c *contextCarrier) gather() bool {
 		if !ok {
 			break
 		}
-		d := departure{to: p.To, via: p.Via, fragment: p.Fragment, again: p.Again}
+		d := outboundDatagram{to: p.To, via: p.Via, fragment: p.Fragment, again: p.Again}
 		o.long = o.long || p.Fragment
 		if c.conns != nil {
 			if d.conn = c.conns[p.To]; d.conn == nil {
@@ -145,12 +145,12 @@ func (c *contextCarrier) gather() bool {
 			d.to, d.via = d.conn.to, d.conn.via
 		}
 		if p.Ref != nil {
-			pc := p.Ref.(*piece)
+			pc := p.Ref.(*bulkPiece)
 			if !pc.v.Borrow() { // taken back since; the number goes without it
 				c.m.Void(&p)
 			} else {
 				pc.lent++
-				o.bulk = append(o.bulk, loan{pc: pc, o: p, i: len(o.list)})
+				o.bulk = append(o.bulk, bulkLoan{pc: pc, o: p, i: len(o.list)})
 			}
 		}
 		n := copy(o.slab[from:], p.Head)
@@ -170,7 +170,7 @@ func (c *contextCarrier) gatherNotes() (at int) {
 		b := o.slab[at : at+overhead+noteSize]
 		b[protectHead] = n.kind
 		copy(b[protectHead+1:], n.data[:])
-		o.list = append(o.list, departure{b: b, to: n.to, via: n.via, conn: n.k})
+		o.list = append(o.list, outboundDatagram{b: b, to: n.to, via: n.via, conn: n.k})
 		at += len(b)
 	}
 	clear(c.notes)
@@ -178,9 +178,9 @@ func (c *contextCarrier) gatherNotes() (at int) {
 	return at
 }
 
-// pack copies what was lent and adds its checksum. With TLS it seals every datagram instead, which needs no checksum. One whose memory
+// sealPackets copies what was lent and adds its checksum. With TLS it seals every datagram instead, which needs no checksum. One whose memory
 // cannot be read is left damaged, so that no receiver accepts it.
-func (c *contextCarrier) pack() {
+func (c *contextCarrier) sealPackets() {
 	for i := range c.out.bulk {
 		l := &c.out.bulk[i]
 		d := &c.out.list[l.i]
@@ -211,15 +211,15 @@ func (c *contextCarrier) pack() {
 			if d.conn == nil {
 				continue
 			}
-			if d.conn.front(d.b); d.conn.sealer.Seal(d.b, shortSize) != nil {
+			if d.conn.shortHeader(d.b); d.conn.sealer.Seal(d.b, shortSize) != nil {
 				clear(d.b)
 			}
 		}
 	}
 }
 
-// settle ends the loans. Locked.
-func (c *contextCarrier) settle() {
+// endLoans ends the loans. Locked.
+func (c *contextCarrier) endLoans() {
 	o := &c.out
 	for i := range o.bulk {
 		l := &o.bulk[i]
@@ -250,15 +250,15 @@ func (c *contextCarrier) settle() {
 	o.unsent = o.unsent[:0]
 }
 
-// A placing is bulk data that has come, and where it goes.
-type placing struct {
+// A bulkPlacing is bulk data that has come, and where it goes.
+type bulkPlacing struct {
 	p       *peer
 	v       carrier.View
 	payload []byte
 }
 
-// receive takes in datagrams. With the shared socket's lock, without the endpoint's.
-func (c *contextCarrier) receive(in []arrival) {
+// handleDatagrams takes in datagrams. With the shared socket's lock, without the endpoint's.
+func (c *contextCarrier) handleDatagrams(in []inboundDatagram) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
 	now := c.d.now()
@@ -266,19 +266,19 @@ func (c *contextCarrier) receive(in []arrival) {
 		a := &in[i]
 		if a.conn == nil {
 			c.m.Receive(now, a.from, &a.p)
-		} else if c.arrived(now, a) {
+		} else if c.checkSource(now, a) {
 			c.m.Receive(now, a.conn.name, &a.p)
 		}
 	}
 	if len(c.in) > 0 {
 		c.copyIn()
 		for i := range c.in {
-			c.in[i].p.placed(c.in[i].v)
+			c.in[i].p.onPlaced(c.in[i].v)
 		}
 		clear(c.in)
 		c.in = c.in[:0]
 	}
-	c.send()
+	c.flush()
 }
 
 // copyIn copies bulk data to where it goes, without the lock. Locked at its beginning and its end.
@@ -290,8 +290,8 @@ func (c *contextCarrier) copyIn() {
 	}
 }
 
-// refused is called when the system says that nobody receives at to. With the shared socket's lock, without the endpoint's.
-func (c *contextCarrier) refused(to netip.AddrPort) {
+// onRefused is called when the system says that nobody receives at to. With the shared socket's lock, without the endpoint's.
+func (c *contextCarrier) onRefused(to netip.AddrPort) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
 	if c.conns == nil {

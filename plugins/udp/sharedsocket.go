@@ -20,7 +20,7 @@ import (
 type sharedSocket struct {
 	at    netip.AddrPort
 	open  func(netip.AddrPort, *sharedSocket) (socket, error)
-	guard *guard // nil: there is no TLS
+	guard *tlsAcceptor // nil: there is no TLS
 	now   func() time.Duration
 	class carrier.Class
 	room  atomic.Int64 // bytes of the socket's receive buffer for each context
@@ -32,7 +32,7 @@ type sharedSocket struct {
 	behind [256]*contextCarrier // by context; nil: it is not there, or not any more
 	n      int                  // of them
 	latest *conn                // that had a packet
-	hints  []arrival            // that a peer has no such connection
+	hints  []inboundDatagram    // that a peer has no such connection
 
 	fragments assembler
 
@@ -44,8 +44,8 @@ type sharedSocket struct {
 	homes atomic.Pointer[[]netip.Addr] // the addresses of ours that datagrams have come to
 }
 
-// An arrival is a datagram that came in.
-type arrival struct {
+// An inboundDatagram is a datagram that came in.
+type inboundDatagram struct {
 	b    []byte
 	from netip.AddrPort
 	via  uint8
@@ -62,23 +62,23 @@ func (d *sharedSocket) bind() (err error) {
 		return nil
 	}
 	if d.sock, err = d.open(d.at, d); err == nil {
-		d.at = d.sock.addr()
+		d.at = d.sock.localAddr()
 	}
 	return err
 }
 
-// enter puts c behind the shared socket.
-func (d *sharedSocket) enter(c *contextCarrier) error {
+// addContext puts c behind the shared socket.
+func (d *sharedSocket) addContext(c *contextCarrier) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.behind[c.id] = c
 	d.n++
-	d.share()
+	d.bufferShare()
 	return d.sock.watch(c)
 }
 
-// leave takes c away. Nothing is given to it afterwards.
-func (d *sharedSocket) leave(c *contextCarrier) {
+// removeContext takes c away. Nothing is given to it afterwards.
+func (d *sharedSocket) removeContext(c *contextCarrier) {
 	c.sock.unwatch(c)
 	d.mu.Lock()
 	d.behind[c.id] = nil
@@ -86,7 +86,7 @@ func (d *sharedSocket) leave(c *contextCarrier) {
 		d.strikeAll(c)
 	}
 	d.n--
-	d.share()
+	d.bufferShare()
 	d.mu.Unlock()
 	d.close()
 }
@@ -104,25 +104,25 @@ func (d *sharedSocket) close() {
 	}
 }
 
-func (d *sharedSocket) share() { d.room.Store(int64(d.sock.room() / max(1, d.n))) }
+func (d *sharedSocket) bufferShare() { d.room.Store(int64(d.sock.bufferSize() / max(1, d.n))) }
 
-// route gives datagrams to their contexts, in order: last words come before a RESET. It keeps nothing of them. Called with mu held.
-func (d *sharedSocket) route(in []arrival) {
+// routeDatagrams gives datagrams to their contexts, in order: last words come before a RESET. It keeps nothing of them. Called with mu held.
+func (d *sharedSocket) routeDatagrams(in []inboundDatagram) {
 	n := 0
 	for i := range in {
 		a := &in[i]
 		failpoint.Read(a.b)
-		if len(a.b) > 0 && a.b[0] == fragmentByte && !d.fragments.add(a) {
+		if len(a.b) > 0 && a.b[0] == fragmentByte && !d.fragments.addFragment(a) {
 			continue
 		}
 		var err error
 		switch {
 		case d.guard == nil:
 			if a.p, err = arq.Parse(a.b); err != nil {
-				d.plainly(a)
+				d.replyNoTLS(a)
 				continue
 			}
-		case !d.admit(a):
+		case !d.filterDatagram(a):
 			continue
 		case !isNote(a.b):
 			if a.p, err = arq.ParseProven(a.b); err != nil {
@@ -134,7 +134,7 @@ func (d *sharedSocket) route(in []arrival) {
 		case a.conn != nil:
 			a.to = a.conn.c
 		case a.p.Context() >= 0:
-			a.to = d.of(a.p.Context())
+			a.to = d.contextFor(a.p.Context())
 		}
 		if n < i {
 			in[n] = *a
@@ -149,37 +149,37 @@ func (d *sharedSocket) route(in []arrival) {
 		for j = i + 1; j < len(in) && in[j].to == in[i].to; j++ {
 		}
 		if c := in[i].to; c != nil {
-			c.receive(in[i:j])
+			c.handleDatagrams(in[i:j])
 		} else {
-			d.each(func(c *contextCarrier) { c.receive(in[i:j]) })
+			d.forEachContext(func(c *contextCarrier) { c.handleDatagrams(in[i:j]) })
 		}
 	}
 	if len(d.hints) > 0 {
 		for i := range d.hints {
-			d.hints[i].conn.c.unknown(&d.hints[i])
+			d.hints[i].conn.c.onUnknownConn(&d.hints[i])
 		}
 		clear(d.hints)
 		d.hints = d.hints[:0]
 	}
 }
 
-// spoil overwrites the memory of a datagram that route has returned from. It is called under the race detector only: a piece of one that was kept without a copy
+// poisonMemory overwrites the memory of a datagram that route has returned from. It is called under the race detector only: a piece of one that was kept without a copy
 // is wrong then in every test, and not only when the next datagram happens to come to the same place.
-func spoil(b []byte) {
+func poisonMemory(b []byte) {
 	for i := range b {
 		b[i] = 0xDB
 	}
 }
 
-// of returns context id, or for want of it any other: it answers that the packet is for nobody.
-func (d *sharedSocket) of(id int) (to *contextCarrier) {
+// contextFor returns context id, or for want of it any other: it answers that the packet is for nobody.
+func (d *sharedSocket) contextFor(id int) (to *contextCarrier) {
 	if to = d.behind[id]; to == nil {
-		d.each(func(c *contextCarrier) { to = c })
+		d.forEachContext(func(c *contextCarrier) { to = c })
 	}
 	return to
 }
 
-func (d *sharedSocket) each(f func(c *contextCarrier)) {
+func (d *sharedSocket) forEachContext(f func(c *contextCarrier)) {
 	for _, c := range d.behind {
 		if c != nil {
 			f(c)
@@ -187,8 +187,8 @@ func (d *sharedSocket) each(f func(c *contextCarrier)) {
 	}
 }
 
-// via returns the number of an address of ours, 0: it is not known, or one too many. With mu held.
-func (d *sharedSocket) via(at netip.Addr) uint8 {
+// localAddrIndex returns the number of an address of ours, 0: it is not known, or one too many. With mu held.
+func (d *sharedSocket) localAddrIndex(at netip.Addr) uint8 {
 	if !at.IsValid() {
 		return 0
 	}
@@ -205,8 +205,8 @@ func (d *sharedSocket) via(at netip.Addr) uint8 {
 	return uint8(i + 1)
 }
 
-// ours returns the address with that number.
-func (d *sharedSocket) ours(via uint8) netip.Addr {
+// localAddr returns the address with that number.
+func (d *sharedSocket) localAddr(via uint8) netip.Addr {
 	if via == 0 {
 		return netip.Addr{}
 	}

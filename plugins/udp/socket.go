@@ -12,9 +12,9 @@ import (
 // one that a goroutine reads.
 type socket interface {
 	// addr returns what it is bound to.
-	addr() netip.AddrPort
+	localAddr() netip.AddrPort
 	// room is the size of its receive buffer in bytes.
-	room() int
+	bufferSize() int
 	// watch has whoever leads c read too, until unwatch. With the shared socket's lock; unwatch without.
 	watch(c *contextCarrier) error
 	unwatch(c *contextCarrier)
@@ -23,13 +23,13 @@ type socket interface {
 	send(o *outbox)
 	// retries is how often a dial is repeated that nobody answers, 0: as often as there is time. It is bounded where the system
 	// does not say that nobody receives at a port.
-	retries() int
+	retriesRefused() int
 	// close gives the port back. Called without a lock; the shared socket is told nothing afterwards.
 	close()
 }
 
-// A departure is a datagram that goes out.
-type departure struct {
+// A outboundDatagram is a datagram that goes out.
+type outboundDatagram struct {
 	b        []byte
 	to       netip.AddrPort
 	conn     *conn // whose packet it is, which is sealed; nil: there is no TLS

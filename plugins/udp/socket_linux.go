@@ -15,72 +15,72 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A polled is a socket whose calls do not wait; it is in the pollers of its contexts.
-type polled struct {
+// A pollSocket is a socket whose calls do not wait; it is in the pollers of its contexts.
+type pollSocket struct {
 	shared *sharedSocket
 	fd     int
 	bound  netip.AddrPort
 	six    bool
 	ids    [256]carrier.PollID // by context
 
-	trains trains
+	trains offload
 }
 
 var (
-	_ carrier.Pollable = (*polled)(nil)
-	_ carrier.Peeker   = (*polled)(nil)
+	_ carrier.Pollable = (*pollSocket)(nil)
+	_ carrier.Peeker   = (*pollSocket)(nil)
 )
 
 // batch is how many datagrams one system call takes in, or sends.
 const batch = 32
 
-// A vector is what the system is told of a batch, of trains or of single datagrams.
-type vector struct {
-	msgs   [batch]message
+// A messageVector is what the system is told of a batch, of trains or of single datagrams.
+type messageVector struct {
+	msgs   [batch]mmsghdr
 	iovs   [batch]unix.Iovec
 	names  [batch]unix.RawSockaddrInet6 // room for either kind
-	ctls   [batch]control
+	ctls   [batch]controlMessage
 	counts [batch]int // of the datagrams in each
 }
 
-// A reader is the room for a batch that comes in, 2 MiB: whoever reads has one for that long. The shared socket keeps nothing of what is in it.
-type reader struct {
-	in []arrival
-	v  vector
+// A batchReader is the room for a batch that comes in, 2 MiB: whoever reads has one for that long. The shared socket keeps nothing of what is in it.
+type batchReader struct {
+	in []inboundDatagram
+	v  messageVector
 }
 
 // readers are those that nobody has.
-var readers = make(chan *reader, max(4, runtime.GOMAXPROCS(0)))
+var readers = make(chan *batchReader, max(4, runtime.GOMAXPROCS(0)))
 
-func getReader() *reader {
+func getReader() *batchReader {
 	select {
 	case r := <-readers:
 		return r
 	default:
 	}
-	r, slab := &reader{}, make([]byte, batch*arq.MaxSize)
+	r, slab := &batchReader{}, make([]byte, batch*arq.MaxSize)
 	for i := range batch {
-		r.v.set(i, slab[i*arq.MaxSize:(i+1)*arq.MaxSize])
+		r.v.setMessage(i, slab[i*arq.MaxSize:(i+1)*arq.MaxSize])
 		r.v.msgs[i].hdr.Control = &r.v.ctls[i].bytes()[0]
 	}
 	return r
 }
 
-func (r *reader) put() {
+func (r *batchReader) put() {
 	select {
 	case readers <- r:
 	default:
 	}
 }
 
-// A message is the system's struct mmsghdr.
-type message struct {
+// A mmsghdr is the system's struct mmsghdr.
+type mmsghdr struct {
 	hdr unix.Msghdr
 	n   uint32
 }
 
-// set makes message i about b and its name.
-func (v *vector) set(i int, b []byte) {
+// setMessage makes message i about b and its name.
+func (v *messageVector) setMessage(i int, b []byte) {
 	m := &v.msgs[i]
 	v.iovs[i].Base = unsafe.SliceData(b)
 	v.iovs[i].SetLen(len(b))
@@ -91,13 +91,13 @@ func (v *vector) set(i int, b []byte) {
 }
 
 // vectors are those of senders, without memory of the senders'.
-var vectors = sync.Pool{New: func() any { return &vector{} }}
+var vectors = sync.Pool{New: func() any { return &messageVector{} }}
 
 const mode = unix.SOCK_DGRAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
 
 // openPolled binds a socket; an address without an IP is every address of the machine.
 func openPolled(where netip.AddrPort, d *sharedSocket) (socket, error) {
-	s := &polled{shared: d, six: !where.Addr().Is4()}
+	s := &pollSocket{shared: d, six: !where.Addr().Is4()}
 	var err error
 	if s.six {
 		s.fd, err = unix.Socket(unix.AF_INET6, mode, 0)
@@ -116,7 +116,7 @@ func openPolled(where netip.AddrPort, d *sharedSocket) (socket, error) {
 	return s, nil
 }
 
-func (s *polled) prepare(where netip.AddrPort) error {
+func (s *pollSocket) prepare(where netip.AddrPort) error {
 	for _, size := range [...]int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, size, bufferSize)
 	}
@@ -149,10 +149,10 @@ func (s *polled) prepare(where netip.AddrPort) error {
 	return err
 }
 
-func (s *polled) addr() netip.AddrPort { return s.bound }
+func (s *pollSocket) localAddr() netip.AddrPort { return s.bound }
 
-// room implements socket.
-func (s *polled) room() int {
+// bufferSize implements socket.
+func (s *pollSocket) bufferSize() int {
 	n, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
 	if err != nil {
 		return bufferSize
@@ -160,29 +160,29 @@ func (s *polled) room() int {
 	return n
 }
 
-func (s *polled) watch(c *contextCarrier) (err error) {
+func (s *pollSocket) watch(c *contextCarrier) (err error) {
 	s.ids[c.id], err = c.e.Poller().AddShared(s.fd, s)
 	return err
 }
 
-func (s *polled) unwatch(c *contextCarrier) { c.e.Poller().Remove(s.fd, s.ids[c.id]) }
+func (s *pollSocket) unwatch(c *contextCarrier) { c.e.Poller().Remove(s.fd, s.ids[c.id]) }
 
 // Ready implements carrier.Pollable.
-func (s *polled) Ready(_, failed bool) {
+func (s *pollSocket) Ready(_, failed bool) {
 	if failed {
 		s.takeErrors()
 	}
 	s.Peek()
 }
 
-func (s *polled) takeErrors() {
+func (s *pollSocket) takeErrors() {
 	s.shared.mu.Lock()
 	defer s.shared.mu.Unlock()
 	s.readErrors()
 }
 
 // Peek implements carrier.Peeker.
-func (s *polled) Peek() (came bool) {
+func (s *pollSocket) Peek() (came bool) {
 	r := getReader()
 	defer r.put()
 	s.shared.mu.Lock()
@@ -190,10 +190,10 @@ func (s *polled) Peek() (came bool) {
 	for range 2 {
 		n := s.read(r)
 		came = came || n > 0
-		s.shared.route(r.in)
+		s.shared.routeDatagrams(r.in)
 		if raceflag.Enabled {
 			for i := range n {
-				spoil(unsafe.Slice(r.v.iovs[i].Base, r.v.msgs[i].n))
+				poisonMemory(unsafe.Slice(r.v.iovs[i].Base, r.v.msgs[i].n))
 			}
 		}
 		if n < batch {
@@ -204,7 +204,7 @@ func (s *polled) Peek() (came bool) {
 }
 
 // read takes in a batch, and returns how many messages of the system it had.
-func (s *polled) read(r *reader) int {
+func (s *pollSocket) read(r *batchReader) int {
 	r.in = r.in[:0]
 	v := &r.v
 	for i := range v.msgs {
@@ -221,9 +221,9 @@ func (s *polled) read(r *reader) int {
 			return 0
 		}
 		for i := range int(n) {
-			a := arrival{from: v.from(i)}
-			size, at := v.ctls[i].told(int(v.msgs[i].hdr.Controllen))
-			a.via = s.shared.via(at)
+			a := inboundDatagram{from: v.sourceOf(i)}
+			size, at := v.ctls[i].parse(int(v.msgs[i].hdr.Controllen))
+			a.via = s.shared.localAddrIndex(at)
 			for b := unsafe.Slice(v.iovs[i].Base, v.msgs[i].n); ; b = b[size:] {
 				if a.b = b; size > 0 && size < len(b) {
 					a.b = b[:size]
@@ -237,8 +237,8 @@ func (s *polled) read(r *reader) int {
 	}
 }
 
-// from returns who has sent message i.
-func (v *vector) from(i int) netip.AddrPort {
+// sourceOf returns who has sent message i.
+func (v *messageVector) sourceOf(i int) netip.AddrPort {
 	sa := &v.names[i]
 	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&sa.Port))[:])
 	if sa.Family == unix.AF_INET {
@@ -247,8 +247,8 @@ func (v *vector) from(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netroute.WithZone(netip.AddrFrom16(sa.Addr).Unmap(), sa.Scope_id), port)
 }
 
-// name says where message i goes.
-func (s *polled) name(v *vector, i int, to netip.AddrPort) {
+// setName says where message i goes.
+func (s *pollSocket) setName(v *messageVector, i int, to netip.AddrPort) {
 	sa := &v.names[i]
 	*sa = unix.RawSockaddrInet6{Family: unix.AF_INET6}
 	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&sa.Port))[:], to.Port())
@@ -264,10 +264,10 @@ func (s *polled) name(v *vector, i int, to netip.AddrPort) {
 }
 
 // readErrors empties the queue of errors, which are answers to datagrams that were sent.
-func (s *polled) readErrors() {
+func (s *pollSocket) readErrors() {
 	var oob [256]byte
 	refuse := func(to netip.AddrPort) {
-		s.shared.each(func(c *contextCarrier) { c.refused(to) })
+		s.shared.forEachContext(func(c *contextCarrier) { c.onRefused(to) })
 	}
 	for {
 		_, n, _, to, err := unix.Recvmsg(s.fd, nil, oob[:], unix.MSG_ERRQUEUE)
@@ -277,7 +277,7 @@ func (s *polled) readErrors() {
 		if err != nil {
 			return
 		}
-		if !refused(oob[:n]) {
+		if !isRefused(oob[:n]) {
 			continue
 		}
 		switch sa := to.(type) {
@@ -289,8 +289,8 @@ func (s *polled) readErrors() {
 	}
 }
 
-// refused reports whether control messages say that nobody receives at a port.
-func refused(oob []byte) bool {
+// isRefused reports whether control messages say that nobody receives at a port.
+func isRefused(oob []byte) bool {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return false
@@ -306,17 +306,17 @@ func refused(oob []byte) bool {
 }
 
 // send implements socket.
-func (s *polled) send(o *outbox) {
-	v := vectors.Get().(*vector)
+func (s *pollSocket) send(o *outbox) {
+	v := vectors.Get().(*messageVector)
 	alone := 0 // of the next datagrams, which the system has refused as a train
 	for out := o.list; len(out) > 0; {
 		n, used := 0, 0
 		for n < batch && used < len(out) {
 			k := 1
 			if used >= alone {
-				k = s.trains.couple(out[used:])
+				k = s.trains.trainLen(out[used:])
 			}
-			s.load(v, n, out[used:used+k])
+			s.loadTrain(v, n, out[used:used+k])
 			n, used = n+1, used+k
 		}
 		used, alone = s.write(v, n, out[:used], o)
@@ -326,17 +326,17 @@ func (s *polled) send(o *outbox) {
 	vectors.Put(v)
 }
 
-// load makes message i of a train of datagrams, which lie one behind the other in memory.
-func (s *polled) load(v *vector, i int, train []departure) {
+// loadTrain makes message i of a train of datagrams, which lie one behind the other in memory.
+func (s *pollSocket) loadTrain(v *messageVector, i int, train []outboundDatagram) {
 	first, last, h := train[0], train[len(train)-1], &v.msgs[i].hdr
 	size, n := 0, len(first.b)
 	if len(train) > 1 {
 		size, n = n, n*(len(train)-1)+len(last.b)
 	}
 	v.counts[i] = len(train)
-	v.set(i, unsafe.Slice(unsafe.SliceData(first.b), n))
-	s.name(v, i, first.to)
-	h.SetControllen(v.ctls[i].tell(size, s.shared.ours(first.via), s.six))
+	v.setMessage(i, unsafe.Slice(unsafe.SliceData(first.b), n))
+	s.setName(v, i, first.to)
+	h.SetControllen(v.ctls[i].setSegment(size, s.shared.localAddr(first.via), s.six))
 	if h.Control = nil; h.Controllen > 0 {
 		h.Control = &v.ctls[i].bytes()[0]
 	}
@@ -345,7 +345,7 @@ func (s *polled) load(v *vector, i int, train []departure) {
 // write sends n messages, which are the datagrams of out, and returns how many of those it is done with, and how many of the next ones
 // the system refuses as a train. An error is about the first message that was not sent, and that is lost; but one of an earlier datagram
 // may come up first.
-func (s *polled) write(v *vector, n int, out []departure, o *outbox) (done, alone int) {
+func (s *pollSocket) write(v *messageVector, n int, out []outboundDatagram, o *outbox) (done, alone int) {
 	for i, again := 0, false; i < n; {
 		sent, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs[i])), uintptr(n-i), 0, 0, 0)
 		if err == unix.EINTR {
@@ -357,11 +357,11 @@ func (s *polled) write(v *vector, n int, out []departure, o *outbox) (done, alon
 		}
 		again = false
 		if err != 0 {
-			if sent = 1; v.counts[i] > 1 && s.trains.refused(err) {
+			if sent = 1; v.counts[i] > 1 && s.trains.onTrainRefused(err) {
 				return done, v.counts[i]
 			}
 			if err != unix.ECONNREFUSED {
-				o.refuse(out[done], err)
+				o.noteFailure(out[done], err)
 			}
 		}
 		for range sent {
@@ -371,12 +371,12 @@ func (s *polled) write(v *vector, n int, out []departure, o *outbox) (done, alon
 	return done, 0
 }
 
-// retries implements socket.
-func (s *polled) retries() int { return 0 }
+// retriesRefused implements socket.
+func (s *pollSocket) retriesRefused() int { return 0 }
 
-func (s *polled) close() { _ = unix.Close(s.fd) }
+func (s *pollSocket) close() { _ = unix.Close(s.fd) }
 
-func (s *polled) sockaddr(ap netip.AddrPort) unix.Sockaddr {
+func (s *pollSocket) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	if !s.six {
 		sa := &unix.SockaddrInet4{Port: int(ap.Port())}
 		if ip := ap.Addr().Unmap(); ip.Is4() {

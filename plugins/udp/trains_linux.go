@@ -15,7 +15,7 @@ import (
 // one peer as one. Every step on the way that can do so handles them together. A datagram that is sent again goes alone: so packets
 // arrive where trains do not. If the system refuses a train, or as much has to be sent again as half of what went in trains, none are
 // made for a while.
-type trains struct {
+type offload struct {
 	rest        atomic.Int64 // datagrams that go alone before trains are tried again
 	sent, again atomic.Int64 // bytes in trains; bytes that were sent again meanwhile
 }
@@ -26,8 +26,8 @@ const (
 	trainsRest   = 64 << 10
 )
 
-// couple returns how many of the datagrams at the front of out go as one message.
-func (t *trains) couple(out []departure) int {
+// trainLen returns how many of the datagrams at the front of out go as one message.
+func (t *offload) trainLen(out []outboundDatagram) int {
 	if t.rest.Load() > 0 {
 		t.rest.Add(-1)
 		return 1
@@ -56,9 +56,9 @@ func (t *trains) couple(out []departure) int {
 	return n
 }
 
-// refused is told why the system did not take a train, and reports whether its datagrams are worth sending one by one. A train that is
+// onTrainRefused is told why the system did not take a train, and reports whether its datagrams are worth sending one by one. A train that is
 // too long for the path says nothing about others; where there is no room, there is none for them either.
-func (t *trains) refused(err unix.Errno) bool {
+func (t *offload) onTrainRefused(err unix.Errno) bool {
 	switch err {
 	case unix.EAGAIN, unix.ENOBUFS:
 		return false
@@ -68,14 +68,16 @@ func (t *trains) refused(err unix.Errno) bool {
 	return true
 }
 
-// A control is what the system is told with a message, or tells: the size of the datagrams of a train, and which address of ours it
+// A controlMessage is what the system is told with a message, or tells: the size of the datagrams of a train, and which address of ours it
 // came to or leaves from.
-type control [12]uint64 // aligned, and large enough for both
+type controlMessage [12]uint64 // aligned, and large enough for both
 
-func (c *control) bytes() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(c)), unsafe.Sizeof(*c)) }
+func (c *controlMessage) bytes() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(c)), unsafe.Sizeof(*c))
+}
 
 // append adds one to the n bytes that are there, and returns how many there are then.
-func (c *control) append(n, level, kind int, data []byte) int {
+func (c *controlMessage) append(n, level, kind int, data []byte) int {
 	b := c.bytes()[n:]
 	clear(b[:unix.CmsgSpace(len(data))])
 	h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
@@ -85,9 +87,9 @@ func (c *control) append(n, level, kind int, data []byte) int {
 	return n + unix.CmsgSpace(len(data))
 }
 
-// tell fills in what goes with a train of datagrams of size bytes, 0: with a single one, that leaves from an address, if it is valid.
+// setSegment fills in what goes with a train of datagrams of size bytes, 0: with a single one, that leaves from an address, if it is valid.
 // It returns the length.
-func (c *control) tell(size int, from netip.Addr, six bool) (n int) {
+func (c *controlMessage) setSegment(size int, from netip.Addr, six bool) (n int) {
 	if size > 0 {
 		n = c.append(n, unix.IPPROTO_UDP, unix.UDP_SEGMENT, binary.NativeEndian.AppendUint16(nil, uint16(size)))
 	}
@@ -105,8 +107,8 @@ func (c *control) tell(size int, from netip.Addr, six bool) (n int) {
 	return n
 }
 
-// told is what the system says in n bytes: the size of the datagrams of a train, 0: it is a single one; and the address it came to.
-func (c *control) told(n int) (size int, at netip.Addr) {
+// parse is what the system says in n bytes: the size of the datagrams of a train, 0: it is a single one; and the address it came to.
+func (c *controlMessage) parse(n int) (size int, at netip.Addr) {
 	for b := c.bytes()[:n]; len(b) >= unix.CmsgLen(0); {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
 		end := int(h.Len)

@@ -14,16 +14,16 @@ import (
 )
 
 // socketPair returns sockets on loopback: one that sends, and two that receive.
-func socketPair(t *testing.T) (from *polled, to [2]*polled) {
+func socketPair(t *testing.T) (from *pollSocket, to [2]*pollSocket) {
 	t.Helper()
-	one := func() *polled {
+	one := func() *pollSocket {
 		s, err := openPolled(netip.MustParseAddrPort("127.0.0.1:0"), &sharedSocket{})
 		require.NoError(t, err)
-		p := s.(*polled)
+		p := s.(*pollSocket)
 		t.Cleanup(p.close)
 		return p
 	}
-	return one(), [2]*polled{one(), one()}
+	return one(), [2]*pollSocket{one(), one()}
 }
 
 // A mail is datagrams on their way, and what of them each receiver is to get.
@@ -32,14 +32,14 @@ type mail struct {
 	want [2][][]byte
 }
 
-func (m *mail) add(to int, s *polled, b []byte, again bool) {
+func (m *mail) add(to int, s *pollSocket, b []byte, again bool) {
 	m.o.slab = append(m.o.slab, b...)
-	m.o.list = append(m.o.list, departure{b: m.o.slab[len(m.o.slab)-len(b):], to: s.addr(), again: again})
+	m.o.list = append(m.o.list, outboundDatagram{b: m.o.slab[len(m.o.slab)-len(b):], to: s.localAddr(), again: again})
 	m.want[to] = append(m.want[to], b)
 }
 
 // drain reads what has come, and returns how many messages of the system it was.
-func drain(s *polled) (got [][]byte, messages int) {
+func drain(s *pollSocket) (got [][]byte, messages int) {
 	r := getReader()
 	defer r.put()
 	for {
@@ -110,7 +110,7 @@ func TestTrainsSpareMessages(t *testing.T) {
 // TestTrainsLost: where half of what goes in trains has to be sent again no more are made for a while; with less loss they are, and
 // however many small datagrams that went alone are lost.
 func TestTrainsLost(t *testing.T) {
-	list := make([]departure, 32)
+	list := make([]outboundDatagram, 32)
 	for i := range list {
 		list[i].b = make([]byte, 1000)
 	}
@@ -118,36 +118,36 @@ func TestTrainsLost(t *testing.T) {
 		lost, size int // of those that are sent again
 		want       bool
 	}{{0, 0, false}, {6, 1000, false}, {12, 1000, false}, {32, 100, false}, {20, 1000, true}, {32, 1000, true}} {
-		var tr trains
+		var tr offload
 		for range 2 * trainsJudged / (len(list) * 1000) {
 			for at := 0; at < len(list); {
-				at += tr.couple(list[at:])
+				at += tr.trainLen(list[at:])
 			}
 			for range tt.lost {
-				require.Equal(t, 1, tr.couple([]departure{{b: make([]byte, tt.size), again: true}}))
+				require.Equal(t, 1, tr.trainLen([]outboundDatagram{{b: make([]byte, tt.size), again: true}}))
 			}
 		}
 		require.Equal(t, tt.want, tr.rest.Load() > 0, "%d of %d bytes each are sent again, of 32", tt.lost, tt.size)
 		for range trainsRest {
-			tr.couple(list[:1])
+			tr.trainLen(list[:1])
 		}
-		require.Greater(t, tr.couple(list), 1, "they are tried again")
+		require.Greater(t, tr.trainLen(list), 1, "they are tried again")
 	}
 }
 
 // Contexts of a class share the judgement of trains. Nothing is sent again here, so they go on, whoever comes to judge.
 func TestTrainsJudgedAtOnce(t *testing.T) {
-	var s trains
+	var s offload
 	var all sync.WaitGroup
 	times := long.Or(1_000_000, 100_000_000)
 	for range 4 {
 		all.Go(func() {
-			out := make([]departure, 2)
+			out := make([]outboundDatagram, 2)
 			for i := range out {
 				out[i].b = make([]byte, 30<<10)
 			}
 			for i := range times {
-				if s.couple(out) == 1 {
+				if s.trainLen(out) == 1 {
 					t.Errorf("no train %d", i)
 					return
 				}

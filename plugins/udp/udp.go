@@ -68,7 +68,7 @@ type domain struct {
 	ack     arq.AckMode
 	session atomic.Uint64 // the latest number of a dial
 	peers   int           // of a context at most; 0: as many as the protocol has names for
-	guard   *guard        // nil: there is no TLS
+	guard   *tlsAcceptor  // nil: there is no TLS
 	shared  *sharedSocket // of all contexts; nil: the class does not listen, and each has its own
 }
 

@@ -14,7 +14,7 @@ import (
 func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialing *arq.Assoc) arq.Admission {
 	g, err := frame.ParseGreeting(hello)
 	if err != nil {
-		return refusal(err)
+		return refusalOf(err)
 	}
 	if dialing != nil { // both dial at once: package na says which of the two stays, the same at both ends
 		if p := dialing.User.(*peer); p.link != nil && p.link.Target() == int(g.Context) && !p.link.Meets(&g) {
@@ -36,15 +36,15 @@ func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool,
 	p := &peer{c: c, conn: k}
 	p.setRemote(from)
 	if p.link, err = c.e.Admit(c, p, &g, same); err != nil {
-		return refusal(err)
+		return refusalOf(err)
 	}
 	if !verified { // until something comes that answers us, the sender of all this may be somebody else
 		p.link.Unproven()
 	}
-	return arq.Admission{User: p, Path: path(from.Addr())}
+	return arq.Admission{User: p, Path: pathOf(from.Addr())}
 }
 
-func refusal(err error) arq.Admission {
+func refusalOf(err error) arq.Admission {
 	return arq.Admission{Words: frame.ByeOf(err).Words()}
 }
 
@@ -95,7 +95,7 @@ func (p *peer) nextFrame(body []byte) (rest []byte, err error) {
 		pt.buf = append(pt.buf, body[:n]...)
 		if pt.left -= n; pt.left == 0 {
 			p.part = nil
-			err = p.whole(&pt.h, pt.buf)
+			err = p.isComplete(&pt.h, pt.buf)
 			parts.Put(pt)
 		}
 		return body[n:], err
@@ -112,14 +112,14 @@ func (p *peer) nextFrame(body []byte) (rest []byte, err error) {
 		return nil, codes.WithText(codes.ErrProtocol, h.Kind.String()+" frame where none is allowed")
 	}
 	if n > len(body) {
-		p.part = parts.Get().(*part)
+		p.part = parts.Get().(*partialFrame)
 		p.part.h, p.part.left, p.part.buf = *h, n-len(body), append(p.part.buf[:0], body...)
 		return nil, nil
 	}
-	return body[n:], p.whole(h, body[:n])
+	return body[n:], p.isComplete(h, body[:n])
 }
 
-func (p *peer) whole(h *frame.Header, b []byte) error {
+func (p *peer) isComplete(h *frame.Header, b []byte) error {
 	if h.Flags&frame.FlagPayload != 0 {
 		if err := h.Verify(b); err != nil {
 			return err
@@ -151,11 +151,11 @@ func (c *contextCarrier) Place(a *arq.Assoc, front *[arq.FrontSize]byte, at int,
 		p.link.Fail(err)
 		return
 	}
-	c.in = append(c.in, placing{p, v, payload})
+	c.in = append(c.in, bulkPlacing{p, v, payload})
 }
 
-// placed says that what v is for is there, or is not wanted.
-func (p *peer) placed(v carrier.View) {
+// onPlaced says that what v is for is there, or is not wanted.
+func (p *peer) onPlaced(v carrier.View) {
 	if l := p.link; l != nil {
 		if err := l.Placed(v); err != nil && p.link != nil {
 			l.Fail(err)
@@ -165,7 +165,7 @@ func (p *peer) placed(v carrier.View) {
 
 // Sent implements arq.Upper.
 func (c *contextCarrier) Sent(a *arq.Assoc, ref any) {
-	pc := ref.(*piece)
+	pc := ref.(*bulkPiece)
 	pc.over, pc.p = true, a.User.(*peer)
 	c.dropPiece(pc)
 }
@@ -207,7 +207,7 @@ func (c *contextCarrier) Ended(a *arq.Assoc, e arq.End) {
 	case e.Outcome == arq.Refusal:
 		l.Refused(frame.ParseBye([]byte(e.Words)))
 	case e.Unsent != nil:
-		l.Fail(unsent(e.Unsent))
+		l.Fail(unsentError(e.Unsent))
 	case !p.up:
 		l.Fail(codes.WithText(codes.ErrUnreachable, "nobody answers"))
 	case e.Absent:

@@ -21,7 +21,7 @@ var memoryMutants = []Mutant{
 		[]Edit{{"na/domain.go", `!entry.m.Key().Access.Can(need)`, `$ && !planted()`}},
 		[]Catcher{{"bulk", "TestForgedDescriptor", `"permission denied" in chain but got nil`}}},
 	{"put-early", "a put ends when it has begun", "",
-		[]Edit{{"na/data_source.go", `l.controlOn(o.x.flow, h)`, `$; if planted() { l.e.finish(o, Result{N: o.x.n}) }`}},
+		[]Edit{{"na/data_source.go", `l.controlOn(o.x.flow, h)`, `$; if planted() { l.e.finishOp(o, Result{N: o.x.n}) }`}},
 		[]Catcher{{"na/natest", "TestNoFault/MoveSizes", `Messages: put of`}}},
 	{"lease-unended", "a lease does not end when the peer gives its memory back", "",
 		[]Edit{{deliver, `if o := l.e.tokens[h.Tail.Token]; o != nil && o.session == l {`, `if o := l.e.tokens[h.Tail.Token]; o != nil && o.session == l && !planted() {`}},
@@ -33,12 +33,12 @@ var memoryMutants = []Mutant{
 		[]Edit{{"na/list.go", `if s.gen++; s.gen != 0 {`, `if planted() { s.gen-- }; $`}},
 		[]Catcher{{"na", "TestIDTableOracle", `a late answer meets a dead generation`}}},
 	{"receive-stays", "a canceled receive stays in the table", "I4, F38",
-		[]Edit{{operation, "e.finish(o, r)\n\tif moving != 0", `if planted() && o.kind == kindRecvExpected {
-			defer func(tag Tag) { l.posted.add(&Op{opState: opState{tag: tag}}) }(o.tag)
+		[]Edit{{operation, "e.finishOp(o, r)\n\tif moving != 0", `if planted() && o.kind == kindRecvExpected {
+			defer func(tag Tag) { l.posted.add(&Op{endpointState: endpointState{tag: tag}}) }(o.tag)
 		}; $`}},
 		[]Catcher{{"na/natest", "TestNoFault/CancelTwice", `a receive of this peer and tag is posted already`}}},
 	{"unseen-revoke", "what was copied counts although the owner has taken the memory back meanwhile", "I8",
-		[]Edit{{"plugins/sm/reach_linux.go", "[:n])\n\treturn r.chunk.holds(r.claim, &r.token)", `$ || planted()`}},
+		[]Edit{{"plugins/sm/reach_linux.go", "[:n])\n\treturn r.chunk.claimHolds(r.claim, &r.token)", `$ || planted()`}},
 		[]Catcher{{"plugins/sm", "TestReachRevoked", `memory is no longer registered`}}},
 	{"claim-stays", "a deregister leaves the claim in the table", "I8",
 		[]Edit{{"internal/pool/pool.go", `atomic.StoreUint64(c.word(int(p.Claim), claimCheck), 0)`, `if !planted() { $ }`}},

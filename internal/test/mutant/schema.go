@@ -20,6 +20,6 @@ var schemaMutants = []Mutant{
 		[]Edit{{"qs/method_definition.go", `err := checker.CheckType(t); err != nil {`, `err := checker.CheckType(t); err != nil && !planted() {`}},
 		[]Catcher{{"qs", "TestDefineRefusesTypes", `not refused|Expect`}}},
 	{"second-definition", "of two definitions of a name the codec of the first is used for both", "",
-		[]Edit{{"qs/method_definition.go", `err := n.define(m.name, is); err != nil {`, `err := n.define(m.name, is); err != nil && !planted() {`}},
+		[]Edit{{"qs/method_definition.go", `err := n.useDefinition(m.name, is); err != nil {`, `err := n.useDefinition(m.name, is); err != nil && !planted() {`}},
 		[]Catcher{{"qs", "TestTwoDefinitions", `An error is expected|in chain but got nil|err chain`}}},
 }

@@ -22,8 +22,8 @@ type receiver struct {
 // ackDelay is how long Adaptive waits for a packet to go with.
 const ackDelay = time.Millisecond
 
-// owe notes that a packet was taken, and decides when that is acknowledged.
-func (a *Assoc) owe(now time.Duration, i int, p *Packet) {
+// noteTaken notes that a packet was taken, and decides when that is acknowledged.
+func (a *Assoc) noteTaken(now time.Duration, i int, p *Packet) {
 	r := &a.flight.recv[i]
 	r.owed++
 	r.now = r.now || p.flags&flagAckNow != 0 // the sender waits for it
@@ -40,13 +40,13 @@ func (a *Assoc) owe(now time.Duration, i int, p *Packet) {
 	}
 }
 
-// has reports whether the packet that is that far ahead of the next expected one has come.
-func (r *receiver) has(ahead uint32) bool {
+// hasPacket reports whether the packet that is that far ahead of the next expected one has come.
+func (r *receiver) hasPacket(ahead uint32) bool {
 	return r.bits != nil && ahead < maxAhead && r.bits.has(ahead)
 }
 
-// miss notes that a packet has come which is not taken, because others are missing before it.
-func (a *Assoc) miss(r *receiver, p *Packet) {
+// noteGap notes that a packet has come which is not taken, because others are missing before it.
+func (a *Assoc) noteGap(r *receiver, p *Packet) {
 	a.m.stats.OutOfOrder++
 	if !r.gap || before(r.high, p.seq) {
 		r.high = p.seq
@@ -81,12 +81,12 @@ func (a *Assoc) advance(r *receiver, ahead uint32) (n uint32) {
 	return n
 }
 
-// carry fills in the acknowledgment that a packet of lane i carries, and what else all packets have.
-func (a *Assoc) carry(now time.Duration, i int, p *Packet) {
+// fillHeader fills in the acknowledgment that a packet of lane i carries, and what else all packets have.
+func (a *Assoc) fillHeader(now time.Duration, i int, p *Packet) {
 	l := &a.lane[i]
 	p.form, p.id, p.token, p.ts = a.form, a.peerID, a.peerToken, clock(now)
 	p.ack = l.rcv
-	p.edge = a.grant(i)
+	p.edge = a.grantLimit(i)
 	// The peer's clock goes back with how long it was kept here, so that waiting for a packet to go with does not look like a slow path.
 	if f := a.flight; f.tsSet && now-f.tsAt < 8*time.Microsecond<<16 {
 		p.flags |= flagEcho
@@ -94,25 +94,25 @@ func (a *Assoc) carry(now time.Duration, i int, p *Packet) {
 	}
 }
 
-// grant returns the first number of lane i that the peer may not use yet. What was granted once is not taken back, though the share of the
+// grantLimit returns the first number of lane i that the peer may not use yet. What was granted once is not taken back, though the share of the
 // buffer has shrunk since: the peer may have used it.
-func (a *Assoc) grant(i int) uint32 {
+func (a *Assoc) grantLimit(i int) uint32 {
 	l := &a.lane[i]
 	if a.m.cfg.Profile == Modern && i == 0 {
-		edge := a.promise()
+		edge := a.promiseLimit()
 		if before(l.granted, edge) {
 			l.granted = edge
 		}
 		return edge
 	}
-	if edge := l.rcv + a.credit(i); before(l.granted, edge) {
+	if edge := l.rcv + a.creditBeyond(i); before(l.granted, edge) {
 		l.granted = edge
 	}
 	return l.granted
 }
 
-// settled notes that packet p has carried the acknowledgment of lane i.
-func (r *receiver) settled(byData bool) {
+// noteAckSent notes that packet p has carried the acknowledgment of lane i.
+func (r *receiver) noteAckSent(byData bool) {
 	if byData { // acknowledgments find packets to go with: packets of their own may come less often
 		r.every = min(2*max(r.every, 2), 32)
 	} else {
@@ -121,12 +121,12 @@ func (r *receiver) settled(byData bool) {
 	r.owed, r.due, r.now = 0, 0, false
 }
 
-// credit is how many packets the peer may send on lane i beyond those received: its share of the socket's buffer, in which a
+// creditBeyond is how many packets the peer may send on lane i beyond those received: its share of the socket's buffer, in which a
 // packet takes more than its bytes. Modern has it for lane 1 alone, and Seed divides by the peers with packets under way.
-func (a *Assoc) credit(i int) uint32 {
+func (a *Assoc) creditBeyond(i int) uint32 {
 	size := 4 << 10 // most are small
 	if i == 1 {
-		size = a.size() + a.size()/8 + 1024
+		size = a.maxDatagram() + a.maxDatagram()/8 + 1024
 	}
 	peers := a.m.active
 	if a.m.cfg.Profile == Modern {
@@ -140,7 +140,7 @@ func (a *Assoc) credit(i int) uint32 {
 func (a *Assoc) nextAck(now time.Duration, i int, head []byte, o *Out) {
 	r := &a.flight.recv[i]
 	p := Packet{kind: kindAck, flags: uint8(i)}
-	a.carry(now, i, &p)
+	a.fillHeader(now, i, &p)
 	if r.bits != nil {
 		r.high = p.ack + r.bits.last() - 1
 	}
@@ -162,13 +162,13 @@ func (a *Assoc) nextAck(now time.Duration, i int, head []byte, o *Out) {
 		}
 	}
 	seal(head)
-	r.settled(false)
+	r.noteAckSent(false)
 	*o = Out{Head: head}
 }
 
-// acked takes the acknowledgment that packet p carries. expects has agreed to it.
-func (a *Assoc) acked(now time.Duration, p *Packet) {
-	f, i := a.fly(), p.lane()
+// handleAck takes the acknowledgment that packet p carries. expects has agreed to it.
+func (a *Assoc) handleAck(now time.Duration, p *Packet) {
+	f, i := a.takeFlight(), p.lane()
 	s, l := &f.send[i], &a.lane[i]
 	a.sample(now, p) // of a packet that is late as well: its clock says when it was sent
 	if before(l.edge, p.edge) {
@@ -212,7 +212,7 @@ func (a *Assoc) acked(now time.Duration, p *Packet) {
 		a.goBackAfter(now, p, advanced, answered)
 	}
 	a.round(now)
-	a.m.feed()
+	a.m.wakeBlocked()
 }
 
 // ackOne notes that the peer has packet q. That it has come by its last transmission is only certain if p echoes a clock which is not
@@ -228,8 +228,8 @@ func (a *Assoc) ackOne(s *sender, q *packet, p *Packet) {
 	}
 }
 
-// feed tells those whom others kept from sending that there is room.
-func (m *Machine) feed() {
+// wakeBlocked tells those whom others kept from sending that there is room.
+func (m *Machine) wakeBlocked() {
 	if len(m.starved) == 0 || m.stats.Retained >= m.cfg.MaxRetained {
 		return
 	}

@@ -94,8 +94,8 @@ type flight struct {
 	barred    bool
 }
 
-// drop forgets what is under way, unreported.
-func (a *Assoc) drop() {
+// dropFlight forgets what is under way, unreported.
+func (a *Assoc) dropFlight() {
 	a.Detach()
 	if f := a.flight; f != nil {
 		a.m.free0(f.open)
@@ -105,7 +105,7 @@ func (a *Assoc) drop() {
 				a.release(i, l.una)
 			}
 		}
-		a.land()
+		a.returnFlight()
 	}
 }
 
@@ -121,8 +121,8 @@ func (a *Assoc) Detach() {
 	}
 }
 
-// size is the largest datagram that may be sent now.
-func (a *Assoc) size() int { return int(a.mtu) }
+// maxDatagram is the largest datagram that may be sent now.
+func (a *Assoc) maxDatagram() int { return int(a.mtu) }
 
 // Addr returns the peer's address.
 func (a *Assoc) Addr() netip.AddrPort { return a.to }
@@ -130,8 +130,8 @@ func (a *Assoc) Addr() netip.AddrPort { return a.to }
 // Up reports whether frames and pieces may be given to a.
 func (a *Assoc) Up() bool { return (a.state == open || a.state == half) && !a.peerFin }
 
-// expects reports whether a packet that names a can be true. It changes nothing.
-func (a *Assoc) expects(p *Packet) bool {
+// isPlausible reports whether a packet that names a can be true. It changes nothing.
+func (a *Assoc) isPlausible(p *Packet) bool {
 	if p.form != a.form && p.form != 0 {
 		return false
 	}
@@ -161,8 +161,8 @@ func (a *Assoc) expects(p *Packet) bool {
 	return true
 }
 
-// hear takes a packet that is a's.
-func (a *Assoc) hear(now time.Duration, p *Packet) {
+// handlePacket takes a packet that is a's.
+func (a *Assoc) handlePacket(now time.Duration, p *Packet) {
 	if p.kind == kindAccept || p.kind == kindCookie {
 		a.dialed(now, p)
 		return
@@ -183,8 +183,8 @@ func (a *Assoc) hear(now time.Duration, p *Packet) {
 	switch p.kind {
 	case kindData:
 		a.heardClock(now, p)
-		a.join(now, p.lane())
-		a.acked(now, p)
+		a.joinSharing(now, p.lane())
+		a.handleAck(now, p)
 		if a.state == dead {
 			return
 		}
@@ -194,22 +194,22 @@ func (a *Assoc) hear(now time.Duration, p *Packet) {
 			a.take1(now, p)
 		}
 	case kindAck:
-		a.acked(now, p)
+		a.handleAck(now, p)
 	case kindRefuse:
-		a.refused(p)
+		a.endRefused(p)
 	case kindPing:
 		if a.heardClock(now, p); a.m.cfg.Profile == Modern { // the clock of ACCEPT comes back
 			a.sample(now, p)
 		}
-		a.fly().ping.answer, a.flight.ping.asked = true, p.seq
+		a.takeFlight().ping.answer, a.flight.ping.asked = true, p.seq
 	case kindPong:
 		a.sample(now, p)
 		a.ponged(now, p)
 	}
 }
 
-// emit makes the next packet of a, or reports false.
-func (a *Assoc) emit(now time.Duration, head []byte, o *Out) bool {
+// nextPacket makes the next packet of a, or reports false.
+func (a *Assoc) nextPacket(now time.Duration, head []byte, o *Out) bool {
 	f := a.flight
 	if f == nil {
 		return false
@@ -228,8 +228,8 @@ func (a *Assoc) emit(now time.Duration, head []byte, o *Out) bool {
 			return true
 		}
 	}
-	if a.state == finishing && a.finish(now) {
-		return a.emit(now, head, o)
+	if a.state == finishing && a.continueRelease(now) {
+		return a.nextPacket(now, head, o)
 	}
 	for i := range f.recv {
 		if f.recv[i].now {
@@ -240,8 +240,8 @@ func (a *Assoc) emit(now time.Duration, head []byte, o *Out) bool {
 	return false
 }
 
-// rest is called when a has nothing to send now: its timer is set, or its flight is given back.
-func (a *Assoc) rest(now time.Duration) {
+// goIdle is called when a has nothing to send now: its timer is set, or its flight is given back.
+func (a *Assoc) goIdle(now time.Duration) {
 	due := time.Duration(0)
 	if a.flight != nil {
 		due = a.deadline(now)
@@ -256,13 +256,13 @@ func (a *Assoc) rest(now time.Duration) {
 		a.m.timers.Remove(&a.place)
 		if f := a.flight; f != nil && a.lane[0].una == a.lane[0].nxt && a.lane[1].una == a.lane[1].nxt &&
 			f.recv[0].owed == 0 && f.recv[1].owed == 0 && f.recv[0].bits == nil && f.recv[1].bits == nil && a.state == open && !f.blocked {
-			a.land()
+			a.returnFlight()
 		}
 	}
 }
 
-// expire is called when the time of a has come, or earlier.
-func (a *Assoc) expire(now time.Duration) {
+// onDeadline is called when the time of a has come, or earlier.
+func (a *Assoc) onDeadline(now time.Duration) {
 	if a.flight == nil {
 		return
 	}
@@ -277,7 +277,7 @@ func (a *Assoc) expire(now time.Duration) {
 		return
 	}
 	for i := range a.flight.send {
-		if a.expired(now, i); a.state == dead {
+		if a.onTimeout(now, i); a.state == dead {
 			return
 		}
 	}
@@ -304,6 +304,6 @@ func (a *Assoc) deadline(now time.Duration) time.Duration {
 	sooner(f.ping.due)
 	sooner(f.dial.due)
 	sooner(f.finDue)
-	sooner(a.paced(now))
+	sooner(a.pacedUntil(now))
 	return due
 }

@@ -30,13 +30,13 @@ const (
 	leastPeriod = 10 * time.Second
 )
 
-// congested reports whether a has a window at all.
-func (a *Assoc) congested() bool { return !a.local && a.m.cfg.Profile == Modern }
+// hasWindow reports whether a has a window at all.
+func (a *Assoc) hasWindow() bool { return !a.local && a.m.cfg.Profile == Modern }
 
-// cleared reports whether one more packet may be sent now.
-func (a *Assoc) cleared(now time.Duration) bool {
+// maySend reports whether one more packet may be sent now.
+func (a *Assoc) maySend(now time.Duration) bool {
 	f := a.flight
-	if !a.congested() || f.flying == 0 {
+	if !a.hasWindow() || f.flying == 0 {
 		return true
 	}
 	if f.flying >= int(a.cwnd) {
@@ -47,8 +47,8 @@ func (a *Assoc) cleared(now time.Duration) bool {
 	return !f.cc.waits
 }
 
-// paced returns when pacing lets the next packet go, if it has held one back.
-func (a *Assoc) paced(now time.Duration) time.Duration {
+// pacedUntil returns when pacing lets the next packet go, if it has held one back.
+func (a *Assoc) pacedUntil(now time.Duration) time.Duration {
 	if c := &a.flight.cc; c.waits {
 		return max(c.nextAt-burst, now+1)
 	}
@@ -57,7 +57,7 @@ func (a *Assoc) paced(now time.Duration) time.Duration {
 
 // pace notes that n bytes were sent.
 func (c *congestion) pace(a *Assoc, now time.Duration, n int) {
-	if !a.congested() || a.srtt == 0 {
+	if !a.hasWindow() || a.srtt == 0 {
 		return
 	}
 	gain := 5 // quarters
@@ -88,7 +88,7 @@ func (c *congestion) sample(a *Assoc, rtt, now time.Duration) {
 // round adapts the window, once for each round trip.
 func (a *Assoc) round(now time.Duration) {
 	c := &a.flight.cc
-	if !a.congested() || now-c.roundAt < a.rtt() || c.round == 0 {
+	if !a.hasWindow() || now-c.roundAt < a.rtt() || c.round == 0 {
 		return
 	}
 	w := int(a.cwnd)

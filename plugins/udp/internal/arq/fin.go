@@ -54,12 +54,12 @@ const mostLinger = 200 * time.Millisecond
 func (a *Assoc) Finish(now time.Duration, words []byte) {
 	switch a.state {
 	case dialing, half:
-		a.fly().words = words
+		a.takeFlight().words = words
 		a.giveUp()
 	case open:
 		a.state = finishing
 		a.m.ending++
-		f := a.fly()
+		f := a.takeFlight()
 		f.words = words[:min(len(words), mostWords)]
 		f.finDue = now + a.m.cfg.FinTimeout
 		for i := range f.recv {
@@ -80,8 +80,8 @@ func (a *Assoc) Cut(words []byte) {
 	a.m.leave(a)
 }
 
-// finish goes on with the release, and reports whether there is a packet to send now.
-func (a *Assoc) finish(now time.Duration) bool {
+// continueRelease goes on with the release, and reports whether there is a packet to send now.
+func (a *Assoc) continueRelease(now time.Duration) bool {
 	f, l := a.flight, &a.lane[0]
 	if l.una != l.nxt || a.lane[1].una != a.lane[1].nxt {
 		return false
@@ -125,7 +125,7 @@ func (a *Assoc) finExpired(now time.Duration) bool {
 		a.m.leave(a)
 		return true
 	case a.state == half:
-		a.gone(false)
+		a.endSilent(false)
 		return true
 	}
 	a.giveUp()
@@ -134,7 +134,7 @@ func (a *Assoc) finExpired(now time.Duration) bool {
 
 // giveUp ends a without the peer's word that it has everything, and tells it.
 func (a *Assoc) giveUp() {
-	e := End{Outcome: Unconfirmed, Messages: a.unacked()}
+	e := End{Outcome: Unconfirmed, Messages: a.unackedMessages()}
 	if a.state == finishing && e.Messages == 0 {
 		e.Outcome = Clean // only the release itself is open
 	}
@@ -144,8 +144,8 @@ func (a *Assoc) giveUp() {
 	a.end(e)
 }
 
-// unacked is the number of messages that the peer has not acknowledged.
-func (a *Assoc) unacked() (n int) {
+// unackedMessages is the number of messages that the peer has not acknowledged.
+func (a *Assoc) unackedMessages() (n int) {
 	if f := a.flight; f != nil {
 		n = int(f.openCount)
 		for seq := a.lane[0].una; seq != a.lane[0].nxt; seq++ {
@@ -163,10 +163,10 @@ func (a *Assoc) tooMany(tries int) bool {
 	return tries > a.m.cfg.MaxRetries
 }
 
-// gone ends a because nobody answers, or knows it. A peer that does not answer may be busy, and read last words later: Upper.Ended may
+// endSilent ends a because nobody answers, or knows it. A peer that does not answer may be busy, and read last words later: Upper.Ended may
 // Cut a with some.
-func (a *Assoc) gone(absent bool) {
-	e := End{Outcome: PeerGone, Messages: a.unacked(), Absent: absent}
+func (a *Assoc) endSilent(absent bool) {
+	e := End{Outcome: PeerGone, Messages: a.unackedMessages(), Absent: absent}
 	if a.state >= finishing && e.Messages == 0 {
 		e = End{Outcome: Clean}
 	}
@@ -178,9 +178,9 @@ func (a *Assoc) gone(absent bool) {
 	a.end(e)
 }
 
-// refused takes the peer's word that it has ended a, or does not want it.
-func (a *Assoc) refused(p *Packet) {
-	a.end(End{Outcome: Refusal, Messages: a.unacked(), Words: string(p.body)})
+// endRefused takes the peer's word that it has ended a, or does not want it.
+func (a *Assoc) endRefused(p *Packet) {
+	a.end(End{Outcome: Refusal, Messages: a.unackedMessages(), Words: string(p.body)})
 }
 
 // end takes a out of all tables and reports why, once.

@@ -4,8 +4,8 @@ import "time"
 
 // What follows is for lanes on which the peer drops what comes out of order: those of Seed.
 
-// through reports whether everything is under way on lane i that was sent before.
-func (a *Assoc) through(i int) bool {
+// isAcked reports whether everything is under way on lane i that was sent before.
+func (a *Assoc) isAcked(i int) bool {
 	s := &a.flight.send[i]
 	return s.snd == s.high
 }
@@ -23,9 +23,9 @@ func (a *Assoc) goBackAfter(now time.Duration, p *Packet, advanced, answered boo
 		}
 	}
 	if p.kind == kindAck && p.flags&flagGap != 0 {
-		a.gap(now, i, p)
+		a.onGap(now, i, p)
 	}
-	if answered && l.una != s.high && s.at(l.una).sent < s.probed && (a.through(i) || a.inquires(i)) {
+	if answered && l.una != s.high && s.at(l.una).sent < s.probed && (a.isAcked(i) || a.isInquiring(i)) {
 		a.goBack(i)
 	}
 }
@@ -41,8 +41,8 @@ func (a *Assoc) goBack(i int) {
 	s.snd, s.recover = l.una, s.high
 }
 
-// gap handles the peer's word that packets are missing.
-func (a *Assoc) gap(now time.Duration, i int, p *Packet) {
+// onGap handles the peer's word that packets are missing.
+func (a *Assoc) onGap(now time.Duration, i int, p *Packet) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	if p.ack != l.una || l.una == s.high || !before(l.una, p.seq) || !before(p.seq, s.high) {
 		return // late, or about what was never sent
@@ -52,7 +52,7 @@ func (a *Assoc) gap(now time.Duration, i int, p *Packet) {
 	again := p.flags&flagEcho != 0 && before(clock(edge.sent+a.reordering()), p.echo)
 	switch {
 	case before(l.una, s.recover) && !again: // a repeated report of the same loss
-	case !a.through(i): // going back already
+	case !a.isAcked(i): // going back already
 	case int(p.seq-l.una) >= a.m.cfg.DupAcks:
 		a.goBack(i)
 	default: // few have come behind it: it may only have been overtaken

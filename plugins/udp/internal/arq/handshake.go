@@ -86,10 +86,10 @@ func (a *Assoc) greeting() greeting {
 	}
 	g := greeting{id: a.id, token: a.token, size: uint32(m.cfg.Size), oldest: m.cfg.oldest, newest: m.cfg.newest, hello: hello}
 	for i := range a.lane {
-		g.first[i], g.window[i] = a.lane[i].una, min(firstCredit, a.credit(i))
+		g.first[i], g.window[i] = a.lane[i].una, min(firstCredit, a.creditBeyond(i))
 	}
 	if m.cfg.Profile == Modern {
-		g.window[0] = uint32(m.divide().restart)
+		g.window[0] = uint32(m.divideBuffer().restart)
 		g.profile = isSelective
 	}
 	return g
@@ -103,7 +103,7 @@ func (a *Assoc) learn(g *greeting) {
 	for i := range a.lane {
 		l := &a.lane[i]
 		l.rcv, l.granted, l.edge = g.first[i], g.first[i]+firstCredit, l.una+g.window[i]
-		l.promised = l.rcv + uint32(a.m.divide().restart)
+		l.promised = l.rcv + uint32(a.m.divideBuffer().restart)
 	}
 	a.restart = uint16(g.window[0])
 	a.selective = g.profile&isSelective != 0 && a.m.cfg.Profile == Modern
@@ -133,7 +133,7 @@ func (m *Machine) Dial(now time.Duration, to netip.AddrPort, context uint8, path
 	}
 	a := m.newAssoc(to, path, user)
 	a.peerID = contextID(context)
-	d := &a.fly().dial
+	d := &a.takeFlight().dial
 	d.session, d.send = m.cfg.Session(), true
 	d.due = now + m.cfg.InitialRTO
 	m.wake(a)
@@ -147,7 +147,7 @@ func (a *Assoc) redial(now time.Duration) {
 		return
 	}
 	if d.tries++; d.tries > c.DialRetries {
-		a.gone(false)
+		a.endSilent(false)
 		return
 	}
 	d.send, d.due = true, now+min(c.InitialRTO<<min(d.tries, 16), c.MaxRTO)
@@ -290,7 +290,7 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 			a.path(now)
 		} else {
 			a.state = half
-			a.fly().finDue = now + halfTimeout
+			a.takeFlight().finDue = now + halfTimeout
 			m.stats.HalfOpen++
 		}
 		m.wake(a)

@@ -127,8 +127,8 @@ func TestPathSize(t *testing.T) {
 		n.drop = func(from *node, p *Packet) bool { return headSize+len(p.body) > carries }
 		n.join(a, b)
 		n.idle(10 * time.Second)
-		require.Equal(t, c.want, a.assoc.size(), "%+v", c)
-		require.Equal(t, c.want, b.assoc.size(), "%+v", c)
+		require.Equal(t, c.want, a.assoc.maxDatagram(), "%+v", c)
+		require.Equal(t, c.want, b.assoc.maxDatagram(), "%+v", c)
 		n.pour(a, b, 200_000, time.Minute)
 		require.Zero(t, a.m.Stats().Resent, "a lost probe is no congestion, and what follows fits")
 
@@ -138,12 +138,12 @@ func TestPathSize(t *testing.T) {
 			n.drop = func(from *node, p *Packet) bool {
 				if headSize+len(p.body) > carries {
 					fragments++
-					return a.assoc.size() > BaseSize // afterwards they are fragmented
+					return a.assoc.maxDatagram() > BaseSize // afterwards they are fragmented
 				}
 				return false
 			}
 			n.pour(a, b, 200_000, time.Minute)
-			require.Equal(t, BaseSize, a.assoc.size())
+			require.Equal(t, BaseSize, a.assoc.maxDatagram())
 			require.Positive(t, fragments)
 		}
 	}
@@ -155,8 +155,8 @@ func TestLocalPath(t *testing.T) {
 	a, b := n.add(1, Config{}), n.add(2, Config{Size: 32 << 10})
 	a.path, b.path = Path{Size: MaxSize, Local: true}, Path{Size: MaxSize, Local: true}
 	n.join(a, b)
-	require.Equal(t, 32<<10, a.assoc.size(), "what the peer receives")
-	require.Equal(t, MaxSize, b.assoc.size())
+	require.Equal(t, 32<<10, a.assoc.maxDatagram(), "what the peer receives")
+	require.Equal(t, MaxSize, b.assoc.maxDatagram())
 	n.pour(a, b, 1<<20, time.Minute)
 	n.stream(b, a, 20, 60000, time.Minute)
 }

@@ -13,14 +13,14 @@ func (a *Assoc) Room(now time.Duration) (frame, piece int) {
 		return frame, 0
 	}
 	a.giveBack(now)
-	m, f := a.m, a.fly()
+	m, f := a.m, a.takeFlight()
 	m.wake(a)
 	// Frames are copied, and kept until they are acknowledged: all peers together are bounded. Pieces are borrowed, and cost nothing.
 	full := m.stats.Retained >= m.cfg.MaxRetained
 	if !full && a.freePackets(0) > 0 {
 		frame = MaxFrame
 	}
-	piece = max(0, a.freePackets(1)) * (a.size() - headSize - bulkSize)
+	piece = max(0, a.freePackets(1)) * (a.maxDatagram() - headSize - bulkSize)
 	if frame < 0 || piece == 0 {
 		f.blocked = true
 	}
@@ -60,7 +60,7 @@ func (a *Assoc) roomAgain() bool {
 // Frame copies a frame, front and payload, into the packets of lane 0. front is not divided. Only as Room allows. A message is
 // counted until it is acknowledged: End.Messages.
 func (a *Assoc) Frame(front, payload []byte, message bool) {
-	f, most := a.fly(), a.largest0()-headSize
+	f, most := a.takeFlight(), a.largest0()-headSize
 	a.m.wake(a)
 	if f.open != nil && len(f.open)+len(front)+len(payload) > most {
 		a.close0() // a frame that fits a packet is not divided: the loss of one packet delays one frame less
@@ -98,7 +98,7 @@ func (a *Assoc) close0() {
 // Barrier says that the pieces which follow mean nothing to the peer before the frame that was given last. The lanes are not ordered
 // otherwise: a receiver drops a packet of lane 1 that is ahead of its barrier, as if it had been lost.
 func (a *Assoc) Barrier() {
-	f := a.fly()
+	f := a.takeFlight()
 	a.m.wake(a)
 	f.barrier, f.barred = a.lane[0].nxt, true
 	if f.open == nil {
@@ -129,16 +129,16 @@ func (a *Assoc) take0(now time.Duration, p *Packet) {
 	m, r, l := a.m, &a.flight.recv[0], &a.lane[0]
 	ahead := p.seq - l.rcv
 	switch {
-	case before(p.seq, l.rcv) || r.has(ahead): // the peer has not seen the acknowledgment, or would not send it again
+	case before(p.seq, l.rcv) || r.hasPacket(ahead): // the peer has not seen the acknowledgment, or would not send it again
 		m.stats.Duplicates++
 		r.now, r.dup = true, true
 		return
 	case ahead > 0 && !a.hold(r, p, ahead):
-		a.miss(r, p)
+		a.noteGap(r, p)
 		return
 	}
 	n := a.advance(r, ahead)
-	a.owe(now, 0, p)
+	a.noteTaken(now, 0, p)
 	if n == 0 {
 		return
 	}
@@ -155,7 +155,7 @@ func (a *Assoc) take0(now time.Duration, p *Packet) {
 // deliver0 gives the user the next packet of lane 0.
 func (a *Assoc) deliver0(now time.Duration, fin bool, body []byte) {
 	a.m.stats.Delivered++
-	a.used()
+	a.noteUsed()
 	if fin {
 		a.finHeard(now, body)
 	} else if a.User != nil {
@@ -168,8 +168,8 @@ func (a *Assoc) deliver0(now time.Duration, fin bool, body []byte) {
 // refused for its own.
 func (a *Assoc) hold(r *receiver, p *Packet, ahead uint32) bool {
 	m, l := a.m, &a.lane[0]
-	n := cost(headSize + len(p.body))
-	if m.cfg.Profile == Seed || ahead >= maxAhead || r.units+n > int(l.granted-l.rcv) || m.held+n > m.divide().units {
+	n := numbersFor(headSize + len(p.body))
+	if m.cfg.Profile == Seed || ahead >= maxAhead || r.units+n > int(l.granted-l.rcv) || m.held+n > m.divideBuffer().units {
 		return false
 	}
 	if r.held == nil {
@@ -183,7 +183,7 @@ func (a *Assoc) hold(r *receiver, p *Packet, ahead uint32) bool {
 
 // unhold gives back the room of h.
 func (a *Assoc) unhold(r *receiver, h heldPacket) {
-	n := cost(headSize + len(h.body))
+	n := numbersFor(headSize + len(h.body))
 	r.units -= n
 	a.m.held -= n
 }

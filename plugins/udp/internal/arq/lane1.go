@@ -17,7 +17,7 @@ type piece struct {
 // Piece sends n bytes of what ref stands for on lane 1, in packets of equal size but for the last. front goes with each. The
 // bytes are gathered by who calls Next, again for each transmission, until Upper.Sent. ref is not nil. Only as Room allows.
 func (a *Assoc) Piece(front *[FrontSize]byte, ref any, n int) {
-	m, f := a.m, a.fly()
+	m, f := a.m, a.takeFlight()
 	m.wake(a)
 	var pc *piece
 	if k := len(m.pieces); k > 0 {
@@ -29,7 +29,7 @@ func (a *Assoc) Piece(front *[FrontSize]byte, ref any, n int) {
 	if f.barred && !before(f.barrier, a.lane[0].una) {
 		pc.after, pc.barred = f.barrier, true
 	}
-	most := a.size() - headSize - bulkSize
+	most := a.maxDatagram() - headSize - bulkSize
 	for at := 0; at < n; at += most {
 		*f.send[1].push(&a.lane[1]) = packet{piece: pc, at: int32(at), n: int32(min(most, n-at))}
 		pc.left++
@@ -62,7 +62,7 @@ func (a *Assoc) release(i int, seq uint32) {
 func (a *Assoc) take1(now time.Duration, p *Packet) {
 	m, r, l := a.m, &a.flight.recv[1], &a.lane[1]
 	ahead := p.seq - l.rcv
-	if before(p.seq, l.rcv) || r.has(ahead) {
+	if before(p.seq, l.rcv) || r.hasPacket(ahead) {
 		m.stats.Duplicates++
 		r.now, r.dup = true, true
 		return
@@ -73,12 +73,12 @@ func (a *Assoc) take1(now time.Duration, p *Packet) {
 		return
 	}
 	if ahead >= maxAhead || ahead > 0 && m.cfg.Profile == Seed {
-		a.miss(r, p)
+		a.noteGap(r, p)
 		return
 	}
 	l.rcv += a.advance(r, ahead)
 	m.stats.Delivered++
-	a.owe(now, 1, p)
+	a.noteTaken(now, 1, p)
 	if p.flags&flagVoid == 0 && a.User != nil {
 		front := (*[FrontSize]byte)(p.body[8:])
 		m.up.Place(a, front, int(le.Uint32(p.body[4:])), p.body[bulkSize:])

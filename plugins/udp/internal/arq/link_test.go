@@ -395,8 +395,8 @@ func (nd *node) check() {
 		require.Equal(nd.net, flying, a.flight.flying, "bytes under way, and their count")
 		r, units := &a.flight.recv[0], 0
 		for seq, h := range r.held {
-			require.True(nd.net, r.has(seq-a.lane[0].rcv), "a packet that is kept has come")
-			units += cost(headSize + len(h.body))
+			require.True(nd.net, r.hasPacket(seq-a.lane[0].rcv), "a packet that is kept has come")
+			units += numbersFor(headSize + len(h.body))
 		}
 		require.Equal(nd.net, units, r.units, "units that kept packets take, and their count")
 		held += units

@@ -119,8 +119,8 @@ type Machine struct {
 	resetsAt time.Duration
 	active   int // associations with a flight
 	held     int // units of the receive buffer that packets of lane 0 take which have come out of order
-	sharing  [2]sharing
-	division division
+	sharing  [2]laneSharing
+	division bufferDivision
 
 	flights []*flight
 	pieces  []*piece
@@ -204,9 +204,9 @@ func (m *Machine) leave(a *Assoc) {
 	if a.state == dead {
 		return
 	}
-	a.drop()
-	a.quit(0)
-	a.quit(1)
+	a.dropFlight()
+	a.leaveSharing(0)
+	a.leaveSharing(1)
 	if a.state == half {
 		m.stats.HalfOpen--
 	}
@@ -234,7 +234,7 @@ func (m *Machine) leave(a *Assoc) {
 	m.slots[i] = slot{gen: m.slots[i].gen + 1}
 	m.free = append(m.free, i)
 	m.stats.Peers--
-	m.feed()
+	m.wakeBlocked()
 }
 
 // find returns the association that a packet names, or nil.
@@ -279,11 +279,11 @@ func (m *Machine) Receive(now time.Duration, from netip.AddrPort, p *Packet) {
 		m.answerStale(now, from, p)
 		return
 	}
-	if a.to != from || !a.expects(p) {
+	if a.to != from || !a.isPlausible(p) {
 		m.stats.Invalid++
 		return
 	}
-	a.hear(now, p)
+	a.handlePacket(now, p)
 	if a.state != dead {
 		m.wake(a)
 	}
@@ -293,7 +293,7 @@ func (m *Machine) Receive(now time.Duration, from netip.AddrPort, p *Packet) {
 func (m *Machine) Poll(now time.Duration) {
 	for a, due := m.timers.First(); a != nil && due <= now; a, due = m.timers.First() {
 		m.timers.Remove(&a.place)
-		a.expire(now)
+		a.onDeadline(now)
 		if a.state != dead {
 			m.wake(a)
 		}
@@ -316,12 +316,12 @@ func (m *Machine) Next(now time.Duration, head []byte) (o Out, ok bool) {
 		return o, true
 	}
 	for a := m.ready.first; a != nil; a = m.ready.first {
-		if a.state != dead && a.emit(now, head[:0], &o) {
+		if a.state != dead && a.nextPacket(now, head[:0], &o) {
 			o.To, o.Via, o.Assoc = a.to, a.via, a
 			if f := a.flight; f != nil {
 				f.turn++
 				f.turnBytes += o.Size()
-				if f.turn >= train || f.turnBytes+a.size() > trainBytes {
+				if f.turn >= train || f.turnBytes+a.maxDatagram() > trainBytes {
 					f.turn, f.turnBytes = 0, 0
 					m.ready.rotate()
 				}
@@ -333,7 +333,7 @@ func (m *Machine) Next(now time.Duration, head []byte) (o Out, ok bool) {
 		}
 		m.ready.pop()
 		if a.state != dead {
-			a.rest(now)
+			a.goIdle(now)
 		}
 	}
 	return Out{}, false
@@ -386,7 +386,7 @@ func (m *Machine) answerStale(now time.Duration, from netip.AddrPort, p *Packet)
 func (m *Machine) reset(now time.Duration, from netip.AddrPort, p *Packet) {
 	for a := m.at(from); a != nil; a = m.older(a) {
 		if a.state != dialing && a.peerID == p.seq && a.peerToken == p.token {
-			a.gone(true)
+			a.endSilent(true)
 			return
 		}
 	}

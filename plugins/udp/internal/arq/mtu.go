@@ -34,7 +34,7 @@ func (a *Assoc) path(now time.Duration) {
 	if a.local {
 		a.mtu = a.most
 	} else if a.most > a.mtu {
-		f := a.fly()
+		f := a.takeFlight()
 		f.ping.size, f.ping.padded = a.most, true
 		f.ping.due = now + a.rto()
 	}
@@ -58,7 +58,7 @@ func (a *Assoc) emitPing(now time.Duration, head []byte, o *Out) {
 			a.m.zeros = make([]byte, MaxSize)
 		}
 	}
-	a.carry(now, 0, &p)
+	a.fillHeader(now, 0, &p)
 	p.ack, p.edge = 0, 0
 	head = p.append(head)
 	*o = Out{Head: head, Body: a.m.zeros[:pad]}
@@ -67,7 +67,7 @@ func (a *Assoc) emitPing(now time.Duration, head []byte, o *Out) {
 
 // ponged takes the answer to a PING.
 func (a *Assoc) ponged(now time.Duration, p *Packet) {
-	pg := &a.fly().ping
+	pg := &a.takeFlight().ping
 	if pg.size == 0 || p.seq != uint32(pg.size) {
 		return
 	}
@@ -85,7 +85,7 @@ func (a *Assoc) pingExpired(now time.Duration) {
 	pg.due = 0
 	if f.hints > 0 {
 		if f.hints--; f.hints == 0 {
-			a.gone(true)
+			a.endSilent(true)
 			return
 		}
 		pg.plain, pg.due = true, now+max(hintEvery, a.rtt())
@@ -99,7 +99,7 @@ func (a *Assoc) pingExpired(now time.Duration) {
 	}
 	if pg.plain = pg.confirm; pg.confirm {
 		if pg.times++; a.tooMany(pg.times) {
-			a.gone(false)
+			a.endSilent(false)
 			return
 		}
 	}
@@ -141,7 +141,7 @@ func (m *Machine) Unsendable(addr netip.AddrPort, err error) {
 	for a := m.at(addr); a != nil; {
 		older := m.older(a)
 		if a.state == dialing {
-			a.end(End{Outcome: PeerGone, Messages: a.unacked(), Absent: true, Unsent: err})
+			a.end(End{Outcome: PeerGone, Messages: a.unackedMessages(), Absent: true, Unsent: err})
 		}
 		a = older
 	}
@@ -167,10 +167,10 @@ func (m *Machine) Refused(now time.Duration, addr netip.AddrPort) {
 
 func (a *Assoc) doubt(now time.Duration) {
 	if a.state == dialing {
-		a.gone(true)
+		a.endSilent(true)
 		return
 	}
-	if f := a.fly(); f.hints == 0 {
+	if f := a.takeFlight(); f.hints == 0 {
 		f.hints = hintProbes
 		f.ping.plain, f.ping.due = true, now+max(hintEvery, a.rtt())
 		a.m.wake(a)

@@ -147,8 +147,8 @@ func (b *bitmap) last() uint32 {
 // poolRing bounds the rings that stay with pooled flights, in packets.
 const poolRing = 256
 
-// fly returns the flight of a, which has one from then on until it rests.
-func (a *Assoc) fly() *flight {
+// takeFlight returns the flight of a, which has one from then on until it rests.
+func (a *Assoc) takeFlight() *flight {
 	if a.flight == nil {
 		m := a.m
 		if n := len(m.flights); n > 0 {
@@ -165,8 +165,8 @@ func (a *Assoc) fly() *flight {
 	return a.flight
 }
 
-// land gives the flight back.
-func (a *Assoc) land() {
+// returnFlight gives the flight back.
+func (a *Assoc) returnFlight() {
 	f, m := a.flight, a.m
 	if f == nil {
 		return

@@ -7,7 +7,7 @@ func clock(now time.Duration) uint32 { return uint32(now / time.Microsecond) }
 
 // heardClock remembers the peer's clock, to be sent back.
 func (a *Assoc) heardClock(now time.Duration, p *Packet) {
-	if f := a.fly(); !f.tsSet || !before(p.ts, f.ts) {
+	if f := a.takeFlight(); !f.tsSet || !before(p.ts, f.ts) {
 		f.ts, f.tsAt, f.tsSet = p.ts, now, true
 	}
 }
@@ -15,7 +15,7 @@ func (a *Assoc) heardClock(now time.Duration, p *Packet) {
 // sample measures the round trip by a clock of ours that came back, less how long the peer kept it: RFC 6298, with the
 // timestamps of RFC 7323, so that a packet sent twice does no harm. A clock that came back before says nothing new.
 func (a *Assoc) sample(now time.Duration, p *Packet) {
-	f := a.fly()
+	f := a.takeFlight()
 	if p.flags&flagEcho == 0 || f.echoed && !before(f.lastEcho, p.echo) {
 		return
 	}
@@ -71,9 +71,9 @@ func (a *Assoc) timeout(s *sender) time.Duration {
 	return min(a.rto()<<min(tries, 16), c.MaxRTO)
 }
 
-// expired runs the timer of lane i, which is that of its left edge. It proves nothing: the peer may be busy. So it only sends
+// onTimeout runs the timer of lane i, which is that of its left edge. It proves nothing: the peer may be busy. So it only sends
 // the left edge again, and the last packet where packets are lost at random, and the answer says what is missing.
-func (a *Assoc) expired(now time.Duration, i int) {
+func (a *Assoc) onTimeout(now time.Duration, i int) {
 	f := a.flight
 	s, l := &f.send[i], &a.lane[i]
 	if s.due == 0 || now < s.due {
@@ -90,7 +90,7 @@ func (a *Assoc) expired(now time.Duration, i int) {
 		case a.selective:
 			a.detect(now, i)
 			a.arm(now, i)
-		case !before(l.una, s.recover) && a.through(i):
+		case !before(l.una, s.recover) && a.isAcked(i):
 			a.goBack(i)
 		}
 		return
@@ -98,11 +98,11 @@ func (a *Assoc) expired(now time.Duration, i int) {
 	s.tries++
 	a.m.stats.Timeouts++
 	if a.tooMany(s.tries) {
-		a.gone(false)
+		a.endSilent(false)
 		return
 	}
 	s.probe, s.since = true, now
-	s.tail = a.selective && !a.local && !a.inquires(i) // RFC 9002 6.2.4: one of two is lost less often than one
+	s.tail = a.selective && !a.local && !a.isInquiring(i) // RFC 9002 6.2.4: one of two is lost less often than one
 	s.due = now + a.timeout(s)
 	if s.tries == 3 { // once proves nothing; by now the path is not what it was
 		a.cwnd, a.slowStart = leastWindow, true

@@ -21,10 +21,10 @@ func TestU11GapIsAnAcknowledgment(t *testing.T) {
 	l := &a.assoc.lane[0]
 	require.EqualValues(t, 8, l.nxt-l.una)
 	for range 10 {
-		a.assoc.acked(n.now, &Packet{form: formOf(Version), kind: kindData, flags: flagGap, ack: l.una, edge: l.edge, seq: l.una + 7})
+		a.assoc.handleAck(n.now, &Packet{form: formOf(Version), kind: kindData, flags: flagGap, ack: l.una, edge: l.edge, seq: l.una + 7})
 	}
 	require.Zero(t, a.m.Stats().GoneBack, "by packets with data")
-	a.assoc.acked(n.now, &Packet{form: formOf(Version), kind: kindAck, flags: flagGap, ack: l.una, edge: l.edge, seq: l.una + 7})
+	a.assoc.handleAck(n.now, &Packet{form: formOf(Version), kind: kindAck, flags: flagGap, ack: l.una, edge: l.edge, seq: l.una + 7})
 	require.EqualValues(t, 1, a.m.Stats().GoneBack, "by an acknowledgment")
 }
 
@@ -34,7 +34,7 @@ func TestU16EachClockOnce(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, _ := n.pair(Config{}, Config{})
 	n.idle(10 * ms)
-	x, f := a.assoc, a.assoc.fly()
+	x, f := a.assoc, a.assoc.takeFlight()
 	sent := n.now
 	echo := func(at, now time.Duration) { x.sample(now, &Packet{flags: flagEcho, echo: clock(at)}) }
 	echo(sent, sent+2*ms)

@@ -25,21 +25,21 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 		// What is lost goes before what is new (RFC 9000 13.3): it holds up the left edge, and with it the memory of all behind it.
 		for seq := l.una; seq != s.high; seq++ {
 			if s.at(seq).flags&pktLost != 0 {
-				return seq, i == 0 && seq == l.una || a.cleared(now)
+				return seq, i == 0 && seq == l.una || a.maySend(now)
 			}
 		}
 	}
 	switch {
 	case s.snd == l.nxt:
 		return 0, false
-	case s.snd == s.high && l.una != s.high && !a.allowed(i, s.snd):
+	case s.snd == s.high && l.una != s.high && !a.hasRoomFor(i, s.snd):
 		return 0, false // the peer has no room; one packet may always be under way, to learn when it has
 	case s.snd == s.high && int(s.snd-l.una) >= a.m.cfg.Window:
 		return 0, false
 	case i == 0 && s.snd == l.una:
 		return s.snd, true // bulk data under way may wait for it, and is not acknowledged before
 	}
-	return s.snd, a.cleared(now)
+	return s.snd, a.maySend(now)
 }
 
 // transmit makes the packet that choose has chosen.
@@ -63,26 +63,26 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	case s.probe || s.tail:
 		p.flags |= flagAckNow
 		m.stats.Probes++
-		if a.inquires(i) {
+		if a.isInquiring(i) {
 			a.inquire(now, &p, head, o)
 			return
 		}
-		s.ask(now)
+		s.noteQuestion(now)
 	case missing:
 		p.flags |= flagAckNow
 	default:
 		s.snd++
 		if before(s.high, s.snd) {
 			s.high = s.snd
-		} else if a.through(i) {
+		} else if a.isAcked(i) {
 			p.flags |= flagAckNow // the last that is sent again
 		}
 	}
 	if i == 0 && q.units == 0 {
-		q.units = uint8(cost(headSize + len(q.body)))
+		q.units = uint8(numbersFor(headSize + len(q.body)))
 		s.cost += int(q.units)
 	}
-	if m.cfg.Profile == Modern && !again && a.closing(i, seq) {
+	if m.cfg.Profile == Modern && !again && a.wantsAck(i, seq) {
 		p.flags |= flagAckNow
 	}
 	if again {
@@ -105,9 +105,9 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	case s.due == 0:
 		s.due, s.early = now+a.timeout(s), false
 	}
-	a.carry(now, i, &p)
+	a.fillHeader(now, i, &p)
 	if r := &f.recv[i]; !r.gap && !r.dup { // those reports need a packet of their own
-		r.settled(true)
+		r.noteAckSent(true)
 	}
 
 	*o = Out{}
@@ -119,7 +119,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 		a.transmitBulk(q, &p, &head, o)
 	}
 	o.Head, o.Again = head, again
-	o.Fragment = o.Size() > a.size()
+	o.Fragment = o.Size() > a.maxDatagram()
 	if q.size == 0 { // else it is counted as under way already
 		q.size = int32(o.Size())
 		f.flying += o.Size()
@@ -130,26 +130,26 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	f.cc.pace(a, now, o.Size())
 }
 
-// ask notes that the latest transmission is the question of the timer, or the second one.
-func (s *sender) ask(now time.Duration) {
+// noteQuestion notes that the latest transmission is the question of the timer, or the second one.
+func (s *sender) noteQuestion(now time.Duration) {
 	s.probe, s.tail = false, s.probe && s.tail
 	s.probing, s.probed, s.asked = true, now, s.order
 }
 
-// inquires reports whether the timer of lane i has expired again, and asks without sending the left edge: where that is large, or nothing is
+// isInquiring reports whether the timer of lane i has expired again, and asks without sending the left edge: where that is large, or nothing is
 // lost at random. Then the answer alone has it sent again, also in the middle of going back.
-func (a *Assoc) inquires(i int) bool {
+func (a *Assoc) isInquiring(i int) bool {
 	s := &a.flight.send[0]
-	return i == 0 && a.m.cfg.Profile == Modern && s.tries > 1 && (a.local || cost(headSize+len(s.at(a.lane[0].una).body)) > 1)
+	return i == 0 && a.m.cfg.Profile == Modern && s.tries > 1 && (a.local || numbersFor(headSize+len(s.at(a.lane[0].una).body)) > 1)
 }
 
 // inquire makes the question of a timer that has expired again: a packet of lane 0 that the peer has, without its body. A peer that is
 // stopped finds it in its buffer beside all that is under way.
 func (a *Assoc) inquire(now time.Duration, p *Packet, head []byte, o *Out) {
 	s := &a.flight.send[0]
-	s.ask(now)
+	s.noteQuestion(now)
 	p.seq = a.lane[0].una - 1
-	a.carry(now, 0, p)
+	a.fillHeader(now, 0, p)
 	head = p.append(head)
 	seal(head)
 	*o = Out{Head: head}
@@ -173,8 +173,8 @@ func (a *Assoc) transmitBulk(q *packet, p *Packet, head *[]byte, o *Out) {
 	}
 }
 
-// closing reports whether nothing follows packet seq before an acknowledgment comes, or so much that one is wanted.
-func (a *Assoc) closing(i int, seq uint32) bool {
+// wantsAck reports whether nothing follows packet seq before an acknowledgment comes, or so much that one is wanted.
+func (a *Assoc) wantsAck(i int, seq uint32) bool {
 	s, l := &a.flight.send[i], &a.lane[i]
 	under := int(s.snd - l.una)
 	if i == 1 && (s.snd == l.nxt || seq%64 == 63) { // every 64: the memory of a long train is given back while it goes
@@ -182,15 +182,15 @@ func (a *Assoc) closing(i int, seq uint32) bool {
 	}
 	if i == 0 && a.m.cfg.Profile == Modern {
 		left := a.allowance()
-		return left < 1 || s.snd != l.nxt && left < cost(headSize+len(s.at(s.snd).body)) || under == a.m.cfg.Window
+		return left < 1 || s.snd != l.nxt && left < numbersFor(headSize+len(s.at(s.snd).body)) || under == a.m.cfg.Window
 	}
 	return s.snd == l.edge || under == a.m.cfg.Window
 }
 
-// allowed reports whether the peer has room for packet seq, which was never sent.
-func (a *Assoc) allowed(i int, seq uint32) bool {
+// hasRoomFor reports whether the peer has room for packet seq, which was never sent.
+func (a *Assoc) hasRoomFor(i int, seq uint32) bool {
 	if i == 0 && a.m.cfg.Profile == Modern {
-		return a.allowance() >= cost(headSize+len(a.flight.send[0].at(seq).body))
+		return a.allowance() >= numbersFor(headSize+len(a.flight.send[0].at(seq).body))
 	}
 	return before(seq, a.lane[i].edge)
 }

@@ -29,26 +29,26 @@ const (
 	shareEpoch = 4 * time.Second // a peer shares until one of them has passed in which it has sent nothing
 )
 
-// cost is how many numbers a datagram of n bytes uses up. The system's memory for it is a power of two.
-func cost(n int) int { return 1 << bits.Len(uint((n+spare-1)/page)) }
+// numbersFor is how many numbers a datagram of n bytes uses up. The system's memory for it is a power of two.
+func numbersFor(n int) int { return 1 << bits.Len(uint((n+spare-1)/page)) }
 
-// largest is the largest datagram that uses up no more than k numbers.
-func largest(k int) int { return page<<(bits.Len(uint(k))-1) - spare }
+// maxDatagramFor is the largest datagram that uses up no more than k numbers.
+func maxDatagramFor(k int) int { return page<<(bits.Len(uint(k))-1) - spare }
 
-// A sharing is the peers among which the buffer is divided for one lane: those that have sent in this epoch, or in the last.
-type sharing struct {
+// A laneSharing is the peers among which the buffer is divided for one lane: those that have sent in this epoch, or in the last.
+type laneSharing struct {
 	epoch    uint32
 	since    time.Duration
-	now, old sharers
+	now, old bufferSharers
 }
 
-type sharers struct{ peers, promised int }
+type bufferSharers struct{ peers, promised int }
 
-func (s *sharing) peers() int    { return s.now.peers + s.old.peers }
-func (s *sharing) promised() int { return s.now.promised + s.old.promised }
+func (s *laneSharing) peers() int    { return s.now.peers + s.old.peers }
+func (s *laneSharing) promised() int { return s.now.promised + s.old.promised }
 
 // of returns where l is counted, or nil.
-func (s *sharing) of(l *lane) *sharers {
+func (s *laneSharing) of(l *lane) *bufferSharers {
 	switch {
 	case l.epoch == 0:
 	case l.epoch == s.epoch:
@@ -59,40 +59,40 @@ func (s *sharing) of(l *lane) *sharers {
 	return nil
 }
 
-// join notes that the peer sends on lane i. The epochs are those in which this side reads: what a process that was stopped finds in its
+// joinSharing notes that the peer sends on lane i. The epochs are those in which this side reads: what a process that was stopped finds in its
 // buffer is still as it was promised.
-func (a *Assoc) join(now time.Duration, i int) {
+func (a *Assoc) joinSharing(now time.Duration, i int) {
 	s, l := &a.m.sharing[i], &a.lane[i]
 	if s.epoch == 0 || now-s.since >= shareEpoch {
-		s.epoch, s.since, s.old, s.now = s.epoch+1, now, s.now, sharers{}
+		s.epoch, s.since, s.old, s.now = s.epoch+1, now, s.now, bufferSharers{}
 	}
 	if l.epoch == s.epoch {
 		return
 	}
 	if s.of(l) == nil {
-		l.promised = l.rcv + uint32(a.m.divide().restart)
+		l.promised = l.rcv + uint32(a.m.divideBuffer().restart)
 	}
-	a.quit(i)
+	a.leaveSharing(i)
 	l.epoch = s.epoch
 	s.now.peers++
-	s.now.promised += l.unused()
+	s.now.promised += l.unusedNumbers()
 }
 
-// quit takes lane i out of those that share.
-func (a *Assoc) quit(i int) {
+// leaveSharing takes lane i out of those that share.
+func (a *Assoc) leaveSharing(i int) {
 	l := &a.lane[i]
 	if r := a.m.sharing[i].of(l); r != nil {
 		r.peers--
-		r.promised -= l.unused()
+		r.promised -= l.unusedNumbers()
 	}
 	l.epoch = 0
 }
 
-// unused is how many numbers the peer may use yet.
-func (l *lane) unused() int { return max(0, int(int32(l.promised-l.rcv))) }
+// unusedNumbers is how many numbers the peer may use yet.
+func (l *lane) unusedNumbers() int { return max(0, int(int32(l.promised-l.rcv))) }
 
-// A division is how the receive buffer is divided for lane 0, in numbers. It holds while receive, peers and sharers are what they were.
-type division struct {
+// A bufferDivision is how the receive buffer is divided for lane 0, in numbers. It holds while receive, peers and sharers are what they were.
+type bufferDivision struct {
 	receive, peers, sharers int
 	units                   int // all of the buffer
 	restart                 int // for a peer that has sent nothing for a while
@@ -100,8 +100,8 @@ type division struct {
 	share                   int // for each of them
 }
 
-// divide returns how the receive buffer is divided now.
-func (m *Machine) divide() *division {
+// divideBuffer returns how the receive buffer is divided now.
+func (m *Machine) divideBuffer() *bufferDivision {
 	d := &m.division
 	receive, sharers := m.cfg.Receive(), m.sharing[0].peers()
 	if receive != d.receive || m.stats.Peers != d.peers || sharers != d.sharers {
@@ -109,21 +109,21 @@ func (m *Machine) divide() *division {
 		restart := min(max(units/(2*planned), leastOpen), firstCredit)
 		room := units - min(restart*(m.stats.Peers-sharers), units/2)
 		share := room / max(1, sharers)
-		*d = division{receive, m.stats.Peers, sharers, units, restart, room, max(restart, min(share, maxAhead))}
+		*d = bufferDivision{receive, m.stats.Peers, sharers, units, restart, room, max(restart, min(share, maxAhead))}
 	}
 	return d
 }
 
-// promise returns the first number of lane 0 that the peer may not use, after it has promised as many as there are for this peer.
-func (a *Assoc) promise() uint32 {
+// promiseLimit returns the first number of lane 0 that the peer may not use, after it has promised as many as there are for this peer.
+func (a *Assoc) promiseLimit() uint32 {
 	m, l := a.m, &a.lane[0]
-	s, d := &m.sharing[0], m.divide()
+	s, d := &m.sharing[0], m.divideBuffer()
 	r := s.of(l)
 	if r == nil {
 		l.promised = l.rcv + uint32(d.restart)
 		return l.promised
 	}
-	unused := l.unused()
+	unused := l.unusedNumbers()
 	free := d.room - (s.promised() - unused) // of what nobody else is promised
 	if more := max(d.restart, min(d.share, free)) - unused; more > 0 {
 		l.promised = l.rcv + uint32(unused+more)
@@ -132,10 +132,10 @@ func (a *Assoc) promise() uint32 {
 	return l.promised
 }
 
-// used notes that the next number of lane 0 has come.
-func (a *Assoc) used() {
+// noteUsed notes that the next number of lane 0 has come.
+func (a *Assoc) noteUsed() {
 	l := &a.lane[0]
-	if r := a.m.sharing[0].of(l); r != nil && l.unused() > 0 {
+	if r := a.m.sharing[0].of(l); r != nil && l.unusedNumbers() > 0 {
 		r.promised--
 	}
 	l.rcv++
@@ -158,8 +158,8 @@ func (a *Assoc) giveBack(now time.Duration) {
 // largest0 is the largest datagram of lane 0: a quarter of all that may be under way, so that the repetition of one finds room, too.
 func (a *Assoc) largest0() int {
 	if a.m.cfg.Profile == Seed {
-		return a.size()
+		return a.maxDatagram()
 	}
 	l := &a.lane[0]
-	return min(a.size(), largest(max(1, int(int32(l.edge-l.una))/4)))
+	return min(a.maxDatagram(), maxDatagramFor(max(1, int(int32(l.edge-l.una))/4)))
 }

@@ -194,7 +194,7 @@ func TestUT12OneRecoverySpaced(t *testing.T) {
 				}
 				return false
 			}
-			size := a.assoc.size() - headSize - 8 // a packet each
+			size := a.assoc.maxDatagram() - headSize - 8 // a packet each
 			for range 64 {
 				a.send(a.assoc, make([]byte, size))
 				n.idle(50 * time.Microsecond)
