@@ -18,7 +18,7 @@ func (l *session) beginLater() {
 	for _, h := range []frame.Header{
 		{Kind: frame.Note, Flags: frame.FlagNext, Op: 1}, {Kind: frame.Ask, Op: 2}, {Kind: frame.Credit, Flags: frame.FlagNext, Op: l.creditOp()},
 	} {
-		l.control(h)
+		l.queueControl(h)
 	}
 }
 
