@@ -33,6 +33,7 @@ type Executor[T comparable] struct {
 
 	left    int // how many jobs of the queue are left to an Inline
 	lasting []T // the job of GiveLasting that is left to it; one at most
+	stays   int // jobs of GiveLasting that run on the goroutine of an Inline: not in running, which MaxRunning bounds
 	sweepAt int // the length of the queue at which jobs that are over leave it
 
 	timer     *time.Timer
@@ -213,6 +214,9 @@ func (e *Executor[T]) grow(n int) {
 	}
 	e.allowed = e.running
 }
+
+// isQuiet reports whether no job runs but those of GiveLasting that have a goroutine of their own. Locked.
+func (e *Executor[T]) isQuiet() bool { return e.running == 0 && e.stays == 0 }
 
 // pop takes the oldest job of the queue. Locked.
 func (e *Executor[T]) pop() T {

@@ -60,7 +60,7 @@ func (i *Inline[T]) Pass(run func(one bool), keep func()) {
 	}
 	e.mu.Lock()
 	kept := i.relieve()
-	here := e.running == 0 && trial.allows(i.poller)
+	here := e.isQuiet() && trial.allows(i.poller)
 	if e.left = 0; here {
 		e.left = left
 	}
@@ -75,13 +75,13 @@ func (i *Inline[T]) Pass(run func(one bool), keep func()) {
 	if len(e.lasting) > 0 {
 		job := e.lasting[0]
 		e.lasting = e.lasting[:0]
-		if here && n == 0 && e.running == 0 && i.begins.allows(i.poller) {
+		if here && n == 0 && e.isQuiet() && i.begins.allows(i.poller) {
 			i.begin(job, keep) // which unlocks
 			return
 		}
 		e.startLasting(job)
 	}
-	if n == 0 || e.running > 0 || !here {
+	if n == 0 || !e.isQuiet() || !here {
 		e.startWaiting()
 		e.mu.Unlock()
 		return
@@ -132,7 +132,7 @@ func (i *Inline[T]) begin(job T, keep func()) {
 	e, begun := i.e, i.poller.Now()
 	s := &stay[T]{job, keep}
 	i.stay.Store(s)
-	e.running++
+	e.stays++
 	e.mu.Unlock()
 	defer func() { // deferred: a job may end the goroutine
 		now := i.poller.Now()
@@ -149,8 +149,7 @@ func (i *Inline[T]) begin(job T, keep func()) {
 // leave ends the stay. Locked.
 func (i *Inline[T]) leave() {
 	i.stay.Store(nil)
-	i.e.running--
-	i.e.startWaiting()
+	i.e.stays--
 }
 
 // Blocks says that a job of GiveLasting is about to wait, or that what it has queued waits for the polling goroutine: if it runs on that, another

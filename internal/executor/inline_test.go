@@ -200,11 +200,11 @@ func TestLasting(t *testing.T) {
 				require.Equal(t, 1, ran)
 				require.Equal(t, here, on)
 				require.Equal(t, c.kept, kept)
-				require.Zero(t, x.e.running)
+				require.Zero(t, x.e.stays)
 				close(free)
 				<-passed
 				require.Equal(t, c.kept, kept)
-				require.Zero(t, x.e.running)
+				require.Zero(t, x.e.stays)
 				x.e.GiveLasting(0, false)
 				synctest.Wait()
 				require.NotEqual(t, here, on)
@@ -233,11 +233,44 @@ func TestLastingThatBlocks(t *testing.T) {
 				require.True(t, passed, "it is not kept")
 				break
 			}
-			require.Equal(t, 1, x.e.running)
+			require.Equal(t, 1, x.e.stays)
 			x.i.Pass(func(bool) {}, nil)
 			require.Equal(t, 1, kept)
 			require.False(t, passed)
-			require.Zero(t, x.e.running)
+			require.Zero(t, x.e.stays)
 		}
+	})
+}
+
+// TestLastingTakesNoPlace: a job that runs on the goroutine that polls, and waits for another one, does not count for MaxRunning.
+func TestLastingTakesNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newInlineTest()
+		defer x.end()
+		x.e.opts.MaxRunning = 1
+		x.poll.alone = true
+		var here, on, other string
+		ran := make(chan struct{})
+		x.e.opts.Run = func(d time.Duration) {
+			if d > 0 {
+				other = goroutine()
+				close(ran)
+				return
+			}
+			on = goroutine()
+			x.e.Give(1)
+			select {
+			case <-ran:
+			case <-time.After(time.Second):
+				t.Error("the other job has not run")
+			}
+		}
+		x.all.Go(func() {
+			here = goroutine()
+			x.i.Pass(func(bool) { x.e.GiveLasting(0, true) }, nil)
+		})
+		synctest.Wait()
+		require.Equal(t, here, on)
+		require.NotEqual(t, here, other)
 	})
 }
