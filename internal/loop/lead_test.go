@@ -117,6 +117,49 @@ func TestDriversRunOneByOne(t *testing.T) {
 	}
 }
 
+// A driver that loses the lead before its callbacks run, to another one that runs some, leaves the rest to that.
+func TestDriverLosesTheLeadBeforeItsCallbacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, l := newFake()
+		ctx, cancel := context.WithCancel(context.Background())
+		var (
+			all     sync.WaitGroup
+			lost    atomic.Bool
+			at, ran atomic.Int32
+		)
+		for range 2 {
+			all.Go(func() {
+				err := l.Drive(ctx, func(run func(one bool)) {
+					if !lost.Swap(true) {
+						l.HandOn()
+						pause(ms)
+					}
+					run(true)
+				})
+				if err != context.Canceled {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		for range 4 {
+			f.post(func() {
+				ran.Add(1)
+				if at.Add(1) > 1 {
+					t.Error("two callbacks run at once")
+				}
+				defer at.Add(-1)
+				pause(10 * ms)
+			})
+		}
+		pause(100 * ms)
+		require.EqualValues(t, 4, ran.Load())
+		cancel()
+		all.Wait()
+		quiet(t, f, l)
+	})
+}
+
 // What a driver does behind its callbacks loses it the lead when it takes long, to the other one.
 func TestDriverBehindItsCallbacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

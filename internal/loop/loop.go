@@ -141,7 +141,10 @@ func (l *Loop) Wait(ctx context.Context, timeout time.Duration, done func() bool
 func (l *Loop) Drive(ctx context.Context, around func(run func(one bool))) error {
 	w := l.NewWaiter()
 	w.around, w.run = around, func(one bool) {
-		l.driversInRun.Add(1)
+		if !l.beginRun(w) {
+			w.hasMore = true
+			return
+		}
 		defer l.endRun() // deferred: a callback may panic
 		most := passSize
 		if one {
@@ -158,8 +161,19 @@ func (l *Loop) Driving() bool {
 	return w != nil && w.around != nil
 }
 
-// endRun counts a goroutine in Drive as not in Run any more. If the lead is free, it is passed to one that parked
-// meanwhile.
+// beginRun reports whether w may run callbacks, and counts it as in Run. It may not while another goroutine in Drive does: one of the two has
+// lost the lead just before. Then w gives up the lead, if it has it.
+func (l *Loop) beginRun(w *Waiter) bool {
+	if l.driversInRun.CompareAndSwap(0, 1) {
+		return true
+	}
+	if s := w.id | lent; l.lead.Load() == s {
+		l.releaseLead(s)
+	}
+	return false
+}
+
+// endRun counts a goroutine in Drive as not in Run any more. If the lead is free, it is passed to one that parked meanwhile.
 func (l *Loop) endRun() {
 	if l.driversInRun.Add(-1) == 0 && l.lead.Load() == 0 {
 		l.passLead(0)
