@@ -155,6 +155,9 @@ func (e *Executor[T]) startWaiting() {
 	for e.waiting() > 0 && e.running < min(shared(), e.opts.MaxRunning) {
 		e.start(e.pop())
 	}
+	if e.waiting() > 0 { // those that run may be blocked
+		e.startChecks()
+	}
 }
 
 // start has a goroutine run a job. Locked.

@@ -274,3 +274,22 @@ func TestLastingTakesNoPlace(t *testing.T) {
 		require.NotEqual(t, here, other)
 	})
 }
+
+// TestInlineLeavesOne: a job that was left to the goroutine that polls does not wait for those that began elsewhere meanwhile, and block.
+func TestInlineLeavesOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newInlineTest()
+		defer x.end()
+		x.poll.alone = true
+		x.i.Pass(func(bool) {
+			for range shared() {
+				x.e.Give(time.Minute)
+			}
+			x.e.GivePolled(0)
+		}, nil)
+		pause(time.Second)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		require.Equal(t, 1, x.total)
+	})
+}
