@@ -486,6 +486,32 @@ func playStream(t *testing.T, seed uint64) (how string) {
 	return how
 }
 
+// A stream's handler that calls its own node takes no place that the call needs, wherever it began.
+func TestStreamHandlerCallsItsNode(t *testing.T) {
+	t.Parallel()
+	calls, double := qs.DefineStream[int, int]("test/calls"), qs.Define[int, int]("test/doubles")
+	_, to := pair(t, qs.Config{MaxConcurrent: 1}, func(n *qs.Node) {
+		double.Handle(n, func(_ context.Context, i int) (int, error) { return 2 * i, nil })
+		calls.Handle(n, func(ctx context.Context, i int, send func(int) error) error {
+			self, err := n.Peer(ctx, n.Addr().String())
+			if err != nil {
+				return err
+			}
+			j, err := double.Call(ctx, self, i)
+			if err != nil {
+				return err
+			}
+			return send(j)
+		})
+	})
+	for i := range 100 {
+		for j, err := range calls.Call(within(t), to, i) {
+			require.NoError(t, err)
+			require.Equal(t, 2*i, j)
+		}
+	}
+}
+
 // Streams take no worker and no place: beside any number of them calls go on, and one beyond their own limit is refused at once.
 func TestStreamsHaveALimitOfTheirOwn(t *testing.T) {
 	t.Parallel()
