@@ -22,20 +22,20 @@ import (
 //
 // AppendEntries and inbound.serve write to the connection themselves. The two functions called arrived are callbacks of the nodes.
 type pipeline struct {
-	h       *hg.Handle
-	up      frameWriter
-	down    frameReader
-	turn    turn            // of down
-	ctx     context.Context // ends with an error or Close
-	cancel  context.CancelCauseFunc
-	unwatch func() bool   // ends the watch of Transport.ctx
-	window  chan struct{} // has one element for each request in inFlight or ended, and one for the next
-	ready   chan raft.AppendFuture
-	closed  chan struct{}
-	most    time.Duration // Options.Timeout
-	spawn   func(func())
+	h      *hg.Handle
+	up     frameWriter
+	down   frameReader
+	turn   turn            // of down
+	ctx    context.Context // ends with an error or Close
+	cancel context.CancelCauseFunc
+	window chan struct{} // has one element for each request in inFlight or ended, and one for the next
+	ready  chan raft.AppendFuture
+	closed chan struct{}
+	most   time.Duration // Options.Timeout
+	spawn  func(func())
 
-	mu       sync.Mutex // guards the fields below, and is held while the call begins
+	mu       sync.Mutex  // guards the fields below, and is held while the call begins
+	unwatch  func() bool // ends the watch of Transport.ctx
 	inFlight []*appendFuture
 	overdue  *time.Timer     // runs while there is one in flight
 	ended    []*appendFuture // for which ready has no room yet
@@ -70,10 +70,10 @@ func (t *Transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAd
 	})
 	p.overdue.Stop()
 	if p.h, err = t.node.HG().Create(peer.Addr(), t.pipe); err != nil {
+		p.cancel(err)
 		return nil, err
 	}
-	p.unwatch = context.AfterFunc(t.ctx, func() { p.end(context.Cause(t.ctx)) })
-	if err = p.begin(); err != nil {
+	if err = p.begin(t.ctx); err != nil {
 		p.end(err)
 		_ = p.h.Close()
 		return nil, p.cause()
@@ -82,10 +82,11 @@ func (t *Transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAd
 	return p, nil
 }
 
-// begin makes the call.
-func (p *pipeline) begin() error {
+// begin makes the call, which ends with transport, too: that may be now.
+func (p *pipeline) begin(transport context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.unwatch = context.AfterFunc(transport, func() { p.end(context.Cause(transport)) })
 	if err := p.h.SetStreams(pipelineStreams...); err != nil {
 		return err
 	}
@@ -271,11 +272,11 @@ func (p *pipeline) over(_ *hg.Handle, err error) {
 
 // end ends the pipeline, unless it has ended: what is in flight fails.
 func (p *pipeline) end(err error) {
-	p.unwatch()
 	p.cancel(err)
 	p.h.Abandon()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.unwatch()
 	p.overdue.Stop()
 	if p.err != nil {
 		return
@@ -334,6 +335,9 @@ var errPending = errors.New("pending")
 
 // servePipeline serves a pipeline until the leader ends it.
 func (t *Transport) servePipeline(r hg.Request) error {
+	if s := r.Streams(); len(s) < len(pipelineStreams) || s[0].Up != pipelineStreams[0].Up || s[1].Up != pipelineStreams[1].Up {
+		return qs.Errorf(qs.ErrBadInput, "raftqs: a pipeline has a stream up and one down, this call has others")
+	}
 	in := &inbound{
 		t: t, ctx: r.Context(), from: r.Caller(), up: frameReader{s: r.Stream(0)}, down: frameWriter{s: r.Stream(1)},
 		answered: make(chan raft.RPCResponse, 1),

@@ -118,6 +118,38 @@ func TestPipelineClose(t *testing.T) {
 	})
 }
 
+// A closer says where a server is, and closes a Transport with its n-th answer.
+type closer struct {
+	to *Transport
+	n  int
+	t  *Transport
+}
+
+func (c *closer) ServerAddr(raft.ServerID) (raft.ServerAddress, error) {
+	if c.n--; c.n == 0 {
+		_ = c.t.Close()
+	}
+	return c.to.LocalAddr(), nil
+}
+
+// TestPipelineTransportCloses: a Transport that closes while a pipeline begins ends it. With the race detector: that is another goroutine.
+func TestPipelineTransportCloses(t *testing.T) {
+	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+		from.o.Addresses = &closer{to, 2, from}
+		p, err := from.AppendEntriesPipeline("to", to.LocalAddr()) // from now on the address is known, and nobody asks whether from is closed
+		require.NoError(t, err)
+		defer p.Close()
+		if p, err = from.AppendEntriesPipeline("to", to.LocalAddr()); err == nil {
+			var f raft.AppendFuture
+			if f, err = p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{}); err == nil {
+				err = f.Error()
+			}
+			require.NoError(t, p.Close())
+		}
+		require.ErrorIs(t, err, raft.ErrTransportShutdown)
+	})
+}
+
 // TestPipelineOverdue: a request that gets no response in time ends its pipeline, with one that follows.
 func TestPipelineOverdue(t *testing.T) {
 	each(t, Options{Timeout: 50 * time.Millisecond}, func(t *testing.T, from, to *Transport) {
@@ -207,6 +239,27 @@ func TestPipelineBadFrames(t *testing.T) {
 				}))
 				_, err = h.Stream(0).WriteContext(t.Context(), bytes)
 				require.NoError(t, err)
+				require.ErrorIs(t, receive(t, ended), qs.ErrBadInput)
+			})
+		})
+	}
+}
+
+// TestPipelineBadStreams: a call without the streams of a pipeline ends with ErrBadInput, and not with a panic of the handler.
+func TestPipelineBadStreams(t *testing.T) {
+	for name, streams := range map[string][]hg.StreamSpec{
+		"none": nil, "one": {{Up: true, Bulk: true}}, "swapped": {{}, {Up: true}}, "both up": {{Up: true}, {Up: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, Options{}, func(t *testing.T, from, to *Transport) {
+				h, err := from.node.HG().Create(to.node.Addr(), from.pipe)
+				require.NoError(t, err)
+				require.NoError(t, h.SetStreams(streams...))
+				ended := make(chan error, 1)
+				require.NoError(t, h.Forward(nil, func(h *hg.Handle, err error) {
+					ended <- err
+					_ = h.Close()
+				}))
 				require.ErrorIs(t, receive(t, ended), qs.ErrBadInput)
 			})
 		})
