@@ -133,6 +133,10 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	switch {
 	case n == 0:
 		bad = errEOF
+	case isSkipped(buf[:n]): // how long it is, and how many descriptors it has, is the business of a later release
+		p.drop()
+		p.n, flags = 0, 0
+		bad = p.parse(buf[:n])
 	case bad != nil:
 	case flags&unix.MSG_TRUNC != 0 || n < packetHead:
 		bad = codes.WithText(codes.ErrProtocol, fmt.Sprintf("a packet of %d bytes that is not whole", n))
@@ -183,6 +187,12 @@ func (p *packet) takeRights(oob []byte) error {
 		}
 	}
 	return nil
+}
+
+// isSkipped reports whether b begins a packet that this release does not know, and need not.
+func isSkipped(b []byte) bool {
+	le := binary.LittleEndian
+	return len(b) >= packetHead && le.Uint32(b) == packetMagic && le.Uint16(b[6:]) >= firstOptional
 }
 
 func (p *packet) parse(b []byte) error {

@@ -333,6 +333,9 @@ func (p *peer) deliver(t *ring.Taken) error {
 	if err := h.Check(t.Body); err != nil {
 		return err
 	}
+	if h.Kind.IsSkipped() { // wherever its payload is
+		return p.link.Deliver(h, nil)
+	}
 	if shown {
 		body, err := p.end.PeerBlock(at, n)
 		if err != nil {

@@ -187,6 +187,48 @@ func open(t *testing.T) int {
 	return len(all)
 }
 
+// What only a later release says is skipped, in whatever form: packets with any number of descriptors and of any length, and frames whose payload is
+// anywhere.
+func TestLater(t *testing.T) {
+	h := newHost(t, Options{})
+	before := open(t)
+	s := h.stranger()
+	bells := make([]int, 40)
+	for i := range bells {
+		bells[i] = s.bell
+	}
+	packets := func() {
+		for _, n := range []int{0, 1, 2, 3, 12, 13, 40} {
+			h.until("there is room", func() bool { return sendPacket(s.fd, firstOptional, nil, bells[:n]...) == nil })
+			h.until("there is room", func() bool { return sendPacket(s.fd, 0xffff, make([]byte, 2*maxPacket), bells[:n]...) == nil })
+		}
+	}
+	packets()
+	s.join()
+	packets()
+	area, fd, err := makeMemory(ring.AreaSize)
+	require.NoError(t, err)
+	defer unmap(&area)
+	require.NoError(t, sendPacket(s.fd, kindArea, nil, fd))
+	require.NoError(t, unix.Close(fd))
+	s.end.SetArea(area)
+	for _, n := range []int{0, 1, ring.Inline, ring.Inline + 1, 4096, frame.MaxWhole} {
+		s.send(frame.Header{Kind: 200}, make([]byte, n))
+	}
+	s.sendBody(200, 0, 100_000)
+	packets()
+	s.send(frame.Header{Kind: frame.Unexpected, Op: 2}, nil)
+	n := 0
+	require.NoError(t, h.nctx.RecvUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) {
+		require.NoError(t, r.Err)
+		n++
+		r.Envelope.Free()
+	})))
+	h.until("it is heard", func() bool { return n == 1 })
+	s.leave()
+	h.until("nothing is left of it", func() bool { return open(t) <= before && h.nctx.Stats().Peers == 0 })
+}
+
 // Whatever a peer says on the socket, before its hello and after, it is told why its session ends. Others go on, and nothing is left of it.
 func TestBadPackets(t *testing.T) {
 	h := newHost(t, Options{})

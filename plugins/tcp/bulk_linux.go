@@ -46,7 +46,7 @@ func (c *conn) offerBulk() {
 
 // handleHello handles the HELLO of the listener, and stores the token in it. The context's lock is held.
 func (c *conn) handleHello(g *frame.Greeting) error {
-	if len(g.Label) == len(c.token) {
+	if len(g.Label) >= len(c.token) { // a later release may say more behind it
 		copy(c.token[:], g.Label)
 	}
 	return c.session.Greet(g)
@@ -64,7 +64,7 @@ func (c *conn) dialBulkIfNeeded() {
 	b := c.ca.newConn(&framing.In{}, c.session, carrier.Bulk)
 	c.bulk, b.token, b.out.Label = b, c.token, c.token[:]
 	b.in.Greet = func(g *frame.Greeting) error {
-		if !bytes.Equal(g.Label, b.token[:]) {
+		if !bytes.HasPrefix(g.Label, b.token[:]) {
 			return codes.WithText(codes.ErrProtocol, "HELLO is for another connection")
 		}
 		b.session.LaneUp()
@@ -76,7 +76,7 @@ func (c *conn) dialBulkIfNeeded() {
 // adoptBulk makes s the second connection of the session whose token is in hello. The context's lock is held.
 func (ca *epollCarrier) adoptBulk(s *socket, in *framing.In, hello *frame.Greeting) (func(), error) {
 	var name token
-	if len(hello.Label) == len(name) {
+	if len(hello.Label) >= len(name) {
 		copy(name[:], hello.Label)
 	}
 	c := ca.offered[name]

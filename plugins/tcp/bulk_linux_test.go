@@ -155,6 +155,37 @@ func TestBulkOfListener(t *testing.T) {
 	require.Zero(t, n.ctx().Stats().PeersLost)
 }
 
+// TestBulkOfLaterRelease: what a later release says behind the name of the second connection is skipped, at the listening side and at the dialing one.
+func TestBulkOfLaterRelease(t *testing.T) {
+	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{}, 1)
+	defer driven(n)()
+	first := rawJoin(t, n, greeting())
+	second := rawDial(t, n)
+	g := first.mine
+	g.Label = append(bytes.Clone(first.peer.Label), "later"...)
+	second.hello(g)
+	second.readHello()
+	require.Equal(t, first.peer.Label, second.peer.Label)
+
+	l := rawListen(t)
+	name := bytes.Repeat([]byte{7}, 16)
+	g = greeting()
+	g.Label = append(bytes.Clone(name), "later"...)
+	dialler := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
+	joinAs(t, dialler, l, g)
+	mem, err := dialler.cls.NewMem(random(bulkSize))
+	require.NoError(t, err)
+	o, _ := op(dialler.ctx())
+	require.NoError(t, dialler.ctx().Put(o, mem, 0, l.addr(), someKey(bulkSize), 0, bulkSize))
+	defer driven(dialler)()
+	second = newRaw(t, l.accept())
+	second.readHello()
+	require.Equal(t, name, second.peer.Label)
+	g.Target = second.peer.Context
+	second.hello(g)
+	require.Eventually(t, func() bool { return dialler.ctx().Stats().BulkFlows == 1 }, patience, time.Millisecond)
+}
+
 // TestBulkRefused: a session whose second connection is refused goes on without one.
 func TestBulkRefused(t *testing.T) {
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
