@@ -208,9 +208,12 @@ func (p *pipeline) respond(resp *raft.AppendEntriesResponse) error {
 	return nil
 }
 
-// completeLocked ends f.
+// completeLocked ends f. Of what comes from Consumer raft asks only for the response, and not for the error: where one part has succeeded and
+// another one has not arrived, the response must not say success, else raft commits entries that the follower does not have.
 func (p *pipeline) completeLocked(f *appendFuture, err error) {
-	f.err = err
+	if f.err = err; err != nil {
+		f.resp.Success = false
+	}
 	close(f.done)
 	if len(p.ended) == 0 {
 		select {

@@ -150,6 +150,32 @@ func TestPipelineTransportCloses(t *testing.T) {
 	})
 }
 
+// TestPipelineEndsWithinRequest: a request that is sent in parts, of which the follower has answered one when the pipeline ends, has not succeeded: raft
+// looks at the response of a future only, and would commit entries that the follower does not have.
+func TestPipelineEndsWithinRequest(t *testing.T) {
+	each(t, Options{}, func(t *testing.T, from, to *Transport) {
+		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
+		require.NoError(t, err)
+		defer p.Close()
+		f, err := p.AppendEntries(entries(1, 2, maxRequest), &raft.AppendEntriesResponse{})
+		require.NoError(t, err)
+		first := receive(t, to.Consumer())
+		require.Len(t, first.Command.(*raft.AppendEntriesRequest).Entries, 1)
+		first.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
+		receive(t, to.Consumer()) // the response has left
+		q := p.(*pipeline)
+		require.Eventually(t, func() bool {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			return f.(*appendFuture).parts == 1
+		}, patience, time.Millisecond)
+		from.Disconnect(to.LocalAddr())
+		require.Same(t, f, receive(t, p.Consumer()))
+		require.Error(t, f.Error())
+		require.False(t, f.Response().Success)
+	})
+}
+
 // TestPipelineOverdue: a request that gets no response in time ends its pipeline, with one that follows.
 func TestPipelineOverdue(t *testing.T) {
 	each(t, Options{Timeout: 50 * time.Millisecond}, func(t *testing.T, from, to *Transport) {
