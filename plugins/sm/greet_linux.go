@@ -388,6 +388,12 @@ func (p *peer) moveTo(to *contextCarrier) error {
 	return nil
 }
 
+// isDir reports whether the label of a hello names dir. A later release may say more behind a semicolon.
+func isDir(label, dir string) bool {
+	name, _, _ := strings.Cut(label, ";")
+	return name == dir
+}
+
 // bringUp brings the session of a process up that has said hello. Locked.
 func (p *peer) bringUp(g *frame.Greeting) (err error) {
 	if hungUp(p.fd) { // it went on without us: nobody's operations wait for it
@@ -399,7 +405,7 @@ func (p *peer) bringUp(g *frame.Greeting) (err error) {
 	}
 	dir := p.c.d.opts.dirID()
 	// In our directory its name leads to it and to nobody else; a peer of another user, or of another directory, may claim any name.
-	verified := uid == unix.Geteuid() && dir != "" && string(g.Label) == dir
+	verified := uid == unix.Geteuid() && dir != "" && isDir(string(g.Label), dir)
 	if p.link, err = p.c.e.Admit(p.c, p, g, verified); err != nil {
 		p.link = nil
 		return err

@@ -134,7 +134,7 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	case n == 0:
 		bad = errEOF
 	case isSkipped(buf[:n]): // how long it is, and how many descriptors it has, is the business of a later release
-		p.drop()
+		p.closeRest()
 		p.n, flags = 0, 0
 		bad = p.parse(buf[:n])
 	case bad != nil:

@@ -835,3 +835,12 @@ func TestGoneBeforeHello(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, h.nctx.Stats().PeersLost)
 }
+
+// TestLabelOfLaterRelease: what stands behind the name of the directory does not make it another one, and a longer name is another one.
+func TestLabelOfLaterRelease(t *testing.T) {
+	t.Parallel()
+	require.True(t, isDir("fd01:1f", "fd01:1f"))
+	require.True(t, isDir("fd01:1f;more", "fd01:1f"))
+	require.False(t, isDir("fd01:1f0", "fd01:1f"))
+	require.False(t, isDir("", "fd01:1f"))
+}
