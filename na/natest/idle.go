@@ -156,7 +156,10 @@ func idleMakesRoom(b *bed) {
 	require.Equal(b, 1, targets[peers-1].Stats().Peers, "sessions with the last one")
 	b.exchange(a, targets[0])
 	b.noFault(append(targets, a)...)
-	require.EqualValues(b, peers+1-2, a.Stats().PeersIdle, "sessions ended to make room")
+	// A session that takes long to end may have the next one asked, too.
+	ended := a.Stats().PeersIdle
+	require.GreaterOrEqual(b, ended, int64(peers+1-2), "sessions ended to make room")
+	require.LessOrEqual(b, ended, int64(peers+1), "sessions ended to make room")
 }
 
 func idleCrosses(b *bed) {
