@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
@@ -80,6 +81,7 @@ type watchedFiles struct {
 	what  string // they are, in an error
 	names []string
 	seen  []os.FileInfo // of what was read, or tried, last
+	err   error         // of the last read
 	read  func() error
 }
 
@@ -100,7 +102,8 @@ func (w *watchedFiles) reload() error {
 		return nil // one of them is being replaced, or nothing is new
 	}
 	w.seen = seen
-	return w.read()
+	w.err = w.read()
+	return w.err
 }
 
 // statFiles returns what the files are now.
@@ -129,12 +132,27 @@ func (f *tlsFiles) refresh(w *watchedFiles, what string) {
 	log.Warn("TLS: "+what+" replaced by one that cannot be used; the last one stays", "error", err)
 }
 
-// certificate returns the certificate in the files, or the last that could be used.
+// pairTime bounds the wait for the second file of a pair, pairPoll is how often it is looked for.
+const (
+	pairTime = time.Second
+	pairPoll = 5 * time.Millisecond
+)
+
+// certificate returns the certificate in the files, or the last that could be used. The certificate and its key are replaced one after the
+// other. A handshake between the two would use the last certificate, which was read for the handshake before and may have expired since: then
+// it waits for the second file, for pairTime at most. It is called on the goroutine of one handshake.
 func (f *tlsFiles) certificate() *tls.Certificate {
-	f.refresh(&f.pair, "the certificate was")
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.cert
+	for end := time.Now().Add(pairTime); ; {
+		f.refresh(&f.pair, "the certificate was")
+		f.mu.Lock()
+		cert, err := f.cert, f.pair.err
+		f.mu.Unlock()
+		now := time.Now()
+		if err == nil || now.Before(cert.Leaf.NotAfter) || now.After(end) {
+			return cert
+		}
+		<-time.After(pairPoll)
+	}
 }
 
 // Current returns the authorities in the file, or the last that could be used, in the place of those that LoadTLS has found there. The

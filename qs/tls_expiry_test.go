@@ -8,10 +8,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -227,4 +229,50 @@ func TestCertificateExpires(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestHandshakeBetweenTwoFiles: a handshake that begins between the replacement of a certificate and that of its key waits for the key if the
+// certificate before has expired, and shows that one if no key comes.
+func TestHandshakeBetweenTwoFiles(t *testing.T) {
+	t.Parallel()
+	f, next := newExpiring(t), newExpiring(t)
+	next.authority = f.authority
+	synctest.Test(t, func(t *testing.T) {
+		f.issue(t, "server", time.Second)
+		next.issue(t, "server", time.Hour)
+		cfg := f.load(t)
+		certificate := func() chan *tls.Certificate {
+			got := make(chan *tls.Certificate, 1)
+			go func() {
+				c, err := cfg.GetCertificate(nil)
+				if err != nil {
+					t.Error(err)
+				}
+				got <- c
+			}()
+			synctest.Wait()
+			return got
+		}
+		first := <-certificate()
+		copyFile(t, next.cert, f.cert)
+		require.Same(t, first, <-certificate(), "it has not expired, and is not waited with")
+
+		<-time.NewTimer(2 * time.Second).C
+		before := time.Now()
+		require.Same(t, first, <-certificate(), "no key comes")
+		require.GreaterOrEqual(t, time.Since(before), time.Second)
+
+		got := certificate()
+		require.Empty(t, got, "the key is waited for")
+		copyFile(t, next.key, f.key)
+		require.True(t, (<-got).Leaf.NotAfter.After(time.Now()))
+	})
+}
+
+// copyFile replaces a file by another one.
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	require.NoError(t, err)
+	replace(t, to, b)
 }
