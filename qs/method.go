@@ -48,9 +48,11 @@ func (m *Method[In, Out]) Name() string { return m.m.name }
 //	{Name string, Size int64} -> string
 func (m *Method[In, Out]) Shape() string { return m.m.shape }
 
-// Handle makes n serve m with fn. n calls fn concurrently, for each request on its own, up to
-// Config.MaxConcurrent at a time and MaxConcurrent of the method. fn may block: other requests wait
-// at most a moment.
+// Handle makes n serve m with fn. n calls fn concurrently, for each request on its own, and fn may
+// block. The limits are Config.MaxConcurrent requests at a time, MaxConcurrent of the method, and
+// 128 of one client process (hg.Config.MaxActivePerPeer); a request beyond one of them waits until
+// another has ended. For calls that last, such as long polls, use a stream: streams have limits of
+// their own and take no place from other calls.
 //
 // The ctx of fn ends at the caller's deadline, when the caller gives the call up, when its process
 // is lost, and when fn has returned. At the deadline, and when the caller gives up just before it,

@@ -30,7 +30,7 @@ type Result struct {
 // Work is the session of a worker: In is its name, results come up, jobs go down.
 var Work = qs.DefineDuplex[string, Result, Job]("jobs/work")
 
-// serveWorker is the handler of Work: one job at a time goes to the worker.
+// serveWorker is the handler of Work: one job at a time goes to the worker. jobs has room for all jobs, so that one can always go back.
 func serveWorker(jobs chan Job, results chan<- Result) func(context.Context, string, *qs.DuplexServer[Result, Job]) error {
 	return func(ctx context.Context, worker string, s *qs.DuplexServer[Result, Job]) error {
 		for {
@@ -49,6 +49,8 @@ func serveWorker(jobs chan Job, results chan<- Result) func(context.Context, str
 					return err
 				}
 				results <- result
+			case <-qs.Draining(ctx).Done():
+				return qs.Errorf(qs.ErrDraining, "this queue stops")
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
