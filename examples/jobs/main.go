@@ -33,7 +33,7 @@ var Work = qs.DefineDuplex[string, Result, Job]("jobs/work")
 // serveWorker is the handler of Work: one job at a time goes to the worker. jobs has room for all jobs, so that one can always go back.
 func serveWorker(jobs chan Job, results chan<- Result) func(context.Context, string, *qs.DuplexServer[Result, Job]) error {
 	return func(ctx context.Context, worker string, s *qs.DuplexServer[Result, Job]) error {
-		for {
+		for qs.Draining(ctx).Err() == nil { // select takes any of what is ready
 			select {
 			case job, more := <-jobs:
 				if !more {
@@ -50,11 +50,11 @@ func serveWorker(jobs chan Job, results chan<- Result) func(context.Context, str
 				}
 				results <- result
 			case <-qs.Draining(ctx).Done():
-				return qs.Errorf(qs.ErrDraining, "this queue stops")
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
 		}
+		return qs.Errorf(qs.ErrDraining, "this queue stops")
 	}
 }
 
