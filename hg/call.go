@@ -173,7 +173,7 @@ func (k *call) cancelUnderWay(why na.Code) {
 	}
 }
 
-// endFromHere ends the call from this side. Whoever comes first says why. Locked.
+// endFromHere ends the call from this side. The first end decides the cancelCode. Locked.
 func (k *call) endFromHere(why na.Code) {
 	if !k.canceling {
 		k.canceling, k.cancelCode = true, why

@@ -22,7 +22,7 @@ const (
 	streamAt = requestSize // and, if it has some, the number of the first, and behind that four bits for each
 	maxSize  = 1<<48 - 1
 
-	// A header says how many words of 8 bytes it has behind what its version has: fields that a later release has added. Who does not know them
+	// A header says how many words of 8 bytes it has behind what its version has: fields that a later release has added. A release that does not know them
 	// skips them, unless they have to be understood.
 	fieldSize      = 8
 	mustUnderstand = 128

@@ -99,7 +99,7 @@ func (r *frameReader) take(b []byte) (n int, whole bool, err error) {
 
 // A turn has one goroutine at a time handle what comes, where each arrival calls a function that must not wait:
 //
-//	arrival: enter ─ false: whoever is at it looks once more
+//	arrival: enter ─ false: the goroutine that runs it looks once more
 //	            └─ true: handle all ─► leave ─ false: something came meanwhile, handle that, too
 type turn struct {
 	mu     sync.Mutex // guards the fields below

@@ -182,7 +182,7 @@ func TestPipelineOverdue(t *testing.T) {
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 		require.NoError(t, err)
 		defer p.Close()
-		if _, err = p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{}); err != nil { // it has blocked for so long
+		if _, err = p.AppendEntries(entries(1, 1, 1), &raft.AppendEntriesResponse{}); err != nil { // until then it has blocked
 			require.ErrorIs(t, err, qs.ErrTimeout)
 		}
 		first := receive(t, p.Consumer())

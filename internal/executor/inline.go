@@ -170,7 +170,7 @@ func (i *Inline[T]) Blocks(job T) {
 	}
 }
 
-// relieve ends a stay, if there is one, that has lasted for so long that another goroutine polls; kept is called then. Locked.
+// relieve ends a stay, if there is one, once another goroutine polls; kept is called then. Locked.
 func (i *Inline[T]) relieve() (kept func()) {
 	s := i.stay.Load()
 	if s == nil {
