@@ -37,7 +37,7 @@ func untilEOF(first func()) context.Context {
 
 // Target serves calls at addr, until the standard input ends, and calls listening with its address.
 func Target(addr, book string, cfg hg.Config, listening func(addr string)) error {
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // handlers panic on purpose
+	slog.SetDefault(slog.New(newPanicHandler(os.Stderr)))
 	f, err := appendTo(book)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func NewOrigin(book io.Writer, c Calls, cfg hg.Config) *ledger.Origin {
 
 // Origin makes calls until the standard input ends.
 func Origin(book string, c Calls, cfg hg.Config, ready func()) error {
-	slog.SetDefault(slog.New(slog.DiscardHandler))
+	slog.SetDefault(slog.New(newPanicHandler(os.Stderr)))
 	f, err := appendTo(book)
 	if err != nil {
 		return err
