@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -112,6 +113,33 @@ func (h *history) latency(from, to time.Duration) string {
 	return fmt.Sprintf("%d writes, median %v, 99 of 100 below %v", len(took), took[len(took)/2].Round(time.Millisecond/10), took[len(took)*99/100].Round(time.Millisecond/10))
 }
 
+// One of largeEvery values that are written is large: its entry is sent to followers in parts, and a fault may come between two of them. The
+// history has such a value without its padding.
+const (
+	largeEvery = 100
+	largeMark  = " large"
+	largeSize  = 5 << 18 // bytes: 1.25 MiB, more than one part holds
+)
+
+// padding makes a value large.
+var padding = strings.Repeat("0123456789abcdef", largeSize/16)
+
+// expand returns the value that the store gets for one of the history.
+func expand(value string) string {
+	if strings.HasSuffix(value, largeMark) {
+		return value + padding
+	}
+	return value
+}
+
+// shorten returns the value of the history for one that was read. One that is damaged equals none that was written.
+func shorten(value string) string {
+	if short := strings.TrimSuffix(value, padding); strings.HasSuffix(short, largeMark) && len(short) < len(value) {
+		return short
+	}
+	return value
+}
+
 // client does operations, one after the other, until run ends. Each has opTimeout.
 func (h *history) client(run context.Context, id int, c *Client, r *rand.Rand) {
 	last := map[string]string{}
@@ -122,6 +150,10 @@ func (h *history) client(run context.Context, id int, c *Client, r *rand.Rand) {
 		call := time.Since(h.begin)
 		var out outcome
 		var err error
+		if op.kind != 'r' && r.IntN(largeEvery) == 0 {
+			op.value += largeMark
+		}
+		was := expand(op.was)
 		switch op.kind {
 		case 'r':
 			if r.IntN(2) == 0 {
@@ -129,13 +161,13 @@ func (h *history) client(run context.Context, id int, c *Client, r *rand.Rand) {
 			}
 			var got GetOut
 			got, err = c.Get(ctx, GetIn{Key: op.key})
-			out.value = got.Value
-			last[op.key] = got.Value
+			out.value = shorten(got.Value)
+			last[op.key] = out.value
 		case 'w':
-			_, err = c.Put(ctx, PutIn{Key: op.key, Value: op.value})
+			_, err = c.Put(ctx, PutIn{Key: op.key, Value: expand(op.value)})
 			out.done = err == nil
 		case 'c':
-			_, err = c.Put(ctx, PutIn{Key: op.key, Value: op.value, If: &op.was})
+			_, err = c.Put(ctx, PutIn{Key: op.key, Value: expand(op.value), If: &was})
 			out.done = err == nil
 		}
 		stop()
@@ -150,7 +182,7 @@ func (h *history) readAll(c *Client) {
 		call := time.Since(h.begin)
 		got, err := c.Get(ctx, GetIn{Key: key})
 		stop()
-		h.add(0, operation{kind: 'r', key: key}, outcome{value: got.Value}, err, call)
+		h.add(0, operation{kind: 'r', key: key}, outcome{value: shorten(got.Value)}, err, call)
 	}
 }
 
