@@ -232,7 +232,7 @@ func (s *service) heldUp() error {
 	case serviceWaiting:
 		return heldUpBy(s.fullBound())
 	case serviceGiven:
-		return heldUpBy(fmt.Sprintf("no worker is free there (Config.Workers, or what hg.Config.Dispatch has), and %d calls are active", s.ctx.load.n.Load()))
+		return heldUpBy(fmt.Sprintf("no worker is free there (qs.Config.MaxConcurrent, or what hg.Config.Dispatch has), and %d calls are active", s.ctx.load.n.Load()))
 	}
 	return nil
 }

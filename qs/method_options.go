@@ -29,8 +29,8 @@ func (f optionFunc) apply(o *options) { f(o) }
 func Idempotent() Option { return optionFunc(func(o *options) { o.idempotent = true }) }
 
 // Inline has the handlers of the method run on the goroutine that drives the node. They must not block, and be quick: everything else of
-// the node waits for them. They run one after the other, unless the program makes blocking calls in the node's contexts beside: while a handler
-// runs a goroutine that waits for its call drives the node, and runs what is inline, too. At a node with Config.Authorize, which may block, they run on workers as others do. DefineStream panics with
+// the node waits for them. In each context they run one after the other, with one exception: while such a handler runs, a goroutine of the
+// program that waits in the library, or the handler itself if it does, drives the node and runs what is inline, too. At a node with Config.Authorize, which may block, they run on workers as others do. DefineStream panics with
 // it, since send blocks. The target's program decides.
 func Inline() Option { return optionFunc(func(o *options) { o.inline = true }) }
 

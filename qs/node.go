@@ -117,8 +117,9 @@ func (n *Node) HG() *hg.Context { return n.hctx }
 // does not stop calls: clients that probe (PeerOptions.HealthInterval) and orchestrators send theirs elsewhere.
 func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 
-// Serve serves the methods of n until ctx ends. It blocks: it drives n on this goroutine, and runs
-// handlers on others. When ctx ends it does what Shutdown does, for Config.ShutdownTimeout. Give it
+// Serve serves the methods of n until ctx ends. It blocks. Two goroutines of its own drive each
+// context of n, one of them standing by; they run Inline and quick handlers, and workers run the
+// others. In the simulator it drives on this goroutine. When ctx ends it does what Shutdown does, for Config.ShutdownTimeout. Give it
 // a context of signal.NotifyContext to stop at SIGTERM. Call it once: a second Serve returns an
 // error that matches ErrInvalid.
 //

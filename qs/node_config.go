@@ -77,7 +77,8 @@ type Config struct {
 	Authorize func(ctx context.Context, c *Call) error
 	// MaxConcurrent is how many handlers of all methods run at a time; 0 means HG.MaxActive. The
 	// option MaxConcurrent bounds those of one method, within this. Streams, uploads and duplexes
-	// have a goroutine each, and are bounded by HG.MaxStreams and HG.MaxStreamsPerPeer instead.
+	// take no place of this: each has a goroutine, and HG.MaxStreams, HG.MaxStreamsPerPeer and the
+	// option MaxConcurrent of their method bound them.
 	//
 	// A handler that calls its own node and waits keeps its place meanwhile: if all places are held
 	// by such handlers, they wait for one another until their deadlines. A request that waits for a
@@ -93,8 +94,8 @@ type Config struct {
 	// them, which ends the contexts of handlers. They return at most 1 s later, also when a handler
 	// does not heed its context. Zero means 10 s, negative that everything is canceled at once.
 	ShutdownTimeout time.Duration
-	// Contexts is the number of event loops, with a goroutine each in Serve, that share the port,
-	// for machines with many cores. Zero means 1. Peers are spread over them: each peer always
+	// Contexts is the number of event loops that share the port, with two goroutines each in Serve,
+	// one of which stands by: for machines with many cores. Zero means 1. Peers are spread over them: each peer always
 	// reaches the same one, and answers and calls back leave by that. Calls to one Peer always
 	// leave by the same one. On "tcp://" only: over other transports open a Node with an address of
 	// its own for each core.

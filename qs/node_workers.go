@@ -8,8 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/executor"
 )
 
-// workers are the goroutines that run handlers: up to Config.MaxConcurrent, and one for each request with streams. In the simulator each
-// request has a coroutine.
+// workers are the goroutines that run handlers: up to Config.MaxConcurrent, and one for each request with streams. The goroutine that
+// drives runs some itself: those of Inline methods, and what executor.Inline leaves to it. In the simulator each request has a coroutine.
 type workers struct {
 	all      sync.WaitGroup
 	handlers *executor.Executor[hg.Request]

@@ -35,7 +35,7 @@ var outcomeMutants = []Mutant{
 	{"been-there", "a call that was refused asks the same address again", "a target that refuses at once has the fewest calls, and gets all",
 		[]Edit{{"qs/peer_backends.go", `if !t.Failing && c.hasBeenAt(at.addr) {`, `if !planted() && !t.Failing && c.hasBeenAt(at.addr) {`}},
 		[]Catcher{{"qs", "TestRefusedGoesElsewhere", `Should be empty`}}},
-	{"lone-uncounted", "a handler that the goroutine which drives runs is not one of Config.Workers", "a limit with a way around it",
+	{"lone-uncounted", "a handler that the goroutine which drives runs is not one of Config.MaxConcurrent", "a limit with a way around it",
 		[]Edit{
 			{"internal/executor/inline.go", "e.running++\n\tjob := e.pop()", "if !planted() { e.running++ }\n\tjob := e.pop()"},
 			{"internal/executor/inline.go", "maxBlocked; over {\n\t\t\te.running--", "maxBlocked; over {\n\t\t\tif !planted() { e.running-- }"},
