@@ -151,9 +151,10 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	return grown, grown.buf[at : at+n : at+n]
 }
 
-// copy copies what from has to a chunk that covers more. What both cover begins at start.
+// copy copies what from has to a chunk that covers more. What both cover begins at start. The memory of from may be longer than what it
+// covers, where the bytes, and the runs of filled, are those of the next chunk.
 func (q *chunks) copy(to, from *chunk, start int64) {
-	at, end := start+int64(from.base), start+int64(from.base+len(from.buf))
+	at, end := start+int64(from.base), start+min(int64(from.base+len(from.buf)), q.span())
 	part := func(until int64) {
 		copy(to.buf[at-start-int64(to.base):], from.buf[at-start-int64(from.base):until-start-int64(from.base)])
 	}
