@@ -89,6 +89,9 @@ func (b *Book) addDone(id ID) { b.writeLine("done %v", id) }
 // addRefused adds that a handler of id has begun and has answered that it did nothing.
 func (b *Book) addRefused(id ID) { b.writeLine("refused %v", id) }
 
+// AddWrong adds that a process has seen a promise broken.
+func (b *Book) AddWrong(format string, args ...any) { b.addWrong(format, args...) }
+
 func (b *Book) addWrong(format string, args ...any) {
 	b.writeLine("wrong %s", strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " "))
 }

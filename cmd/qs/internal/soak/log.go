@@ -4,15 +4,20 @@ import (
 	"context"
 	"io"
 	"log/slog"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/test/ledger"
 )
 
-// panicHandler is the slog.Handler of the processes of a soak. Their handlers panic on purpose and their peers are killed, which
-// fills a log; a panic of the library itself is a defect, and the only record that is kept: its stack is all that tells
-// where.
-type panicHandler struct{ slog.Handler }
+// panicHandler is the slog.Handler of the nodes of a soak. Their handlers panic on purpose and their peers are killed, which fills a
+// log. A panic of the library itself is a defect: its record, with the stack, is the only one that is printed, and the book has a
+// broken promise then, whatever becomes of the calls.
+type panicHandler struct {
+	slog.Handler
+	book *ledger.Book
+}
 
-func newPanicHandler(w io.Writer) panicHandler {
-	return panicHandler{slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelError})}
+func newPanicHandler(book *ledger.Book, w io.Writer) panicHandler {
+	return panicHandler{slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelError}), book}
 }
 
 // isLibraryPanic reports whether r is about a panic of the library. The log of a handler's panic names the method.
@@ -27,15 +32,16 @@ func (h panicHandler) Handle(ctx context.Context, r slog.Record) error {
 	if !isLibraryPanic(r) {
 		return nil
 	}
+	h.book.AddWrong("the library has panicked, the standard error has the stack: %s", r.Message)
 	return h.Handler.Handle(ctx, r)
 }
 
 // WithAttrs implements slog.Handler.
 func (h panicHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return panicHandler{h.Handler.WithAttrs(attrs)}
+	return panicHandler{h.Handler.WithAttrs(attrs), h.book}
 }
 
 // WithGroup implements slog.Handler.
 func (h panicHandler) WithGroup(name string) slog.Handler {
-	return panicHandler{h.Handler.WithGroup(name)}
+	return panicHandler{h.Handler.WithGroup(name), h.book}
 }

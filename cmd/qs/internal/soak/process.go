@@ -19,6 +19,11 @@ var site = ledger.Site{Open: qs.Open, Go: func(f func()) { go f() }, Sleep: time
 // stopTimeout is how long a target that ends lets its handlers end, many of which do not.
 const stopTimeout = 300 * time.Millisecond
 
+// nodeConfig returns the configuration of a node whose process has the book.
+func nodeConfig(book *ledger.Book, cfg hg.Config) qs.Config {
+	return qs.Config{ShutdownTimeout: stopTimeout, HG: cfg, Logger: slog.New(newPanicHandler(book, os.Stderr))}
+}
+
 // appendTo opens a book.
 func appendTo(name string) (*os.File, error) {
 	return os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -37,13 +42,12 @@ func untilEOF(first func()) context.Context {
 
 // Target serves calls at addr, until the standard input ends, and calls listening with its address.
 func Target(addr, book string, cfg hg.Config, listening func(addr string)) error {
-	slog.SetDefault(slog.New(newPanicHandler(os.Stderr)))
 	f, err := appendTo(book)
 	if err != nil {
 		return err
 	}
 	t := &ledger.Target{Site: site, Book: ledger.NewBook(f)}
-	err = t.Serve(untilEOF(t.End), addr, qs.Config{ShutdownTimeout: stopTimeout, HG: cfg}, listening)
+	err = t.Serve(untilEOF(t.End), addr, nodeConfig(t.Book, cfg), listening)
 	if _, cut := errors.AsType[*hg.ShutdownError](err); cut {
 		return nil
 	}
@@ -51,16 +55,16 @@ func Target(addr, book string, cfg hg.Config, listening func(addr string)) error
 }
 
 // NewOrigin returns an origin of this machine.
-func NewOrigin(book io.Writer, c Calls, cfg hg.Config) *ledger.Origin {
+func NewOrigin(to io.Writer, c Calls, cfg hg.Config) *ledger.Origin {
+	book := ledger.NewBook(to)
 	return &ledger.Origin{
-		Site: site, Book: ledger.NewBook(book), Number: c.Number, Seed: c.Seed, Addr: c.To, Targets: c.Targets, Callers: c.Callers, Streams: c.Streams, MaxData: int(c.MaxBulk),
-		Config: func() qs.Config { return qs.Config{ShutdownTimeout: stopTimeout, HG: cfg} }, Life: 2 * time.Second, Patience: 2*cfg.NA.PeerTimeout + 30*time.Second,
+		Site: site, Book: book, Number: c.Number, Seed: c.Seed, Addr: c.To, Targets: c.Targets, Callers: c.Callers, Streams: c.Streams, MaxData: int(c.MaxBulk),
+		Config: func() qs.Config { return nodeConfig(book, cfg) }, Life: 2 * time.Second, Patience: 2*cfg.NA.PeerTimeout + 30*time.Second,
 	}
 }
 
 // Origin makes calls until the standard input ends.
 func Origin(book string, c Calls, cfg hg.Config, ready func()) error {
-	slog.SetDefault(slog.New(newPanicHandler(os.Stderr)))
 	f, err := appendTo(book)
 	if err != nil {
 		return err
