@@ -1,10 +1,19 @@
 package na
 
-// refuseNewPeers has Admit refuse from now on.
+import "github.com/quicksilver-rpc/quicksilver/na/carrier"
+
+// refuseNewPeers has Admit refuse from now on, and carriers leave new peers to other processes that have the same listening socket.
 func (e *endpoint) refuseNewPeers() {
 	e.mu.Lock()
-	e.draining = true
-	e.mu.Unlock()
+	defer e.mu.Unlock()
+	if e.draining = true; e.shut {
+		return
+	}
+	for i := range e.routes {
+		if d, ok := e.routes[i].carrier.(carrier.Drainer); ok {
+			d.Drain()
+		}
+	}
 }
 
 // countUnderway counts what has not ended.

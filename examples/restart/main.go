@@ -1,8 +1,9 @@
 //go:build unix
 
 // Command restart replaces a server while clients call it, and no call fails. A supervisor keeps the listening socket, as systemd does,
-// and gives it to each generation of the server. A client that is connected to the old generation stays with it until its last call there has
-// ended: new calls wait for that in Retry, and so may those of new clients, whose connections the old one accepts, too. So where calls are long, give clients two addresses instead, and restart one server after the other.
+// and gives it to each generation of the server. A generation that stops accepts nothing any more, so new clients reach the next one. A client
+// that is connected to the old generation stays with it until its last call there has ended, and Retry repeats its new calls until
+// then. So where calls are long, give clients two addresses instead, and restart one server after the other.
 //
 //	supervisor, with the socket ─┬─► generation 1: serves … told to stop: refuses new calls, lets those that run end, exits
 //	                             └─► generation 2: serves the same socket

@@ -133,6 +133,9 @@ func (ca *Carrier) Lingering(time.Duration) bool { return false }
 // Shut implements carrier.Carrier.
 func (ca *Carrier) Shut() { ca.transport.Server.Leave(ca, ca.listener) }
 
+// Drain implements carrier.Drainer.
+func (ca *Carrier) Drain() { ca.transport.Server.Drain(ca) }
+
 // Release implements carrier.Carrier. It does nothing: Shut has cut every connection, and each closes by itself.
 func (ca *Carrier) Release() {}
 

@@ -40,6 +40,9 @@ type Server struct {
 	// Sibling binds one more listening socket at the same address, one for each context after the first. If it is
 	// nil, all contexts share the first socket.
 	Sibling func() (net.Listener, error)
+	// Shared says that other processes may accept connections from the first socket, too. A server that drains then
+	// leaves new ones to them.
+	Shared bool
 	// Begin does what precedes the HELLO on an accepted connection, whose deadline is due, and returns the connection
 	// to use instead. After an error the accepted connection is closed. It may be nil.
 	Begin func(nc net.Conn, due time.Time) (net.Conn, error)
@@ -52,6 +55,7 @@ type Server struct {
 	mu       sync.Mutex  // guards the fields below, and the listeners; may be taken with a context's lock
 	shared   *Listener   // the socket of Listen; nil if there is none
 	adopters []Adopter   // carriers that have joined and not left, in the order of their ids
+	draining []Adopter   // those of adopters that want no new peers
 	deferred []*Listener // sockets on which to accept once there are Spread contexts
 }
 
@@ -151,17 +155,35 @@ func (s *Server) setDefaults() {
 func (s *Server) Leave(ca Adopter, own *Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.adopters = slices.DeleteFunc(s.adopters, func(other Adopter) bool { return other == ca })
+	isLeaving := func(other Adopter) bool { return other == ca }
+	s.adopters = slices.DeleteFunc(s.adopters, isLeaving)
+	s.draining = slices.DeleteFunc(s.draining, isLeaving)
 	if own != nil {
 		own.close()
 	}
 	if len(s.adopters) > 0 {
+		s.closeIfDrainingLocked()
 		return
 	}
 	if s.shared != nil {
 		s.shared.close()
 	}
 	s.pending.closeAll()
+}
+
+// Drain is called once for a carrier that wants no new peers. When all want none and the socket is Shared it is
+// closed here: connections then wait for the other processes that have it.
+func (s *Server) Drain(ca Adopter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining = append(s.draining, ca)
+	s.closeIfDrainingLocked()
+}
+
+func (s *Server) closeIfDrainingLocked() {
+	if s.Shared && s.shared != nil && len(s.draining) == len(s.adopters) {
+		s.shared.close()
+	}
 }
 
 // chooseContext sets the context for a peer that does not name one: always the same one for the same context of the

@@ -31,6 +31,10 @@ type Carrier interface {
 	Release()
 }
 
+// A Drainer is a Carrier whose listening socket other processes may have, too. Drain has it leave peers that connect from now on
+// to them, and refuse none. It is called once, before Shut, if at all. Locked.
+type Drainer interface{ Drain() }
+
 // A Stager is a Carrier that can take a message when it is given, to send it with the next Flush.
 type Stager interface {
 	// Stage returns what takes a message of s now, within its Room; nil if nothing does. Locked.

@@ -13,7 +13,7 @@ import (
 func (d *domain) newServer() *netconn.Server {
 	s := &netconn.Server{
 		Class: d.class, Log: d.log, MaxHalfOpen: d.opts.MaxHalfOpen, HandshakeTimeout: d.opts.HandshakeTimeout, Spread: d.opts.Spread,
-		Begin: d.beginConn, Verify: d.isVerified,
+		Shared: d.opts.Listener != nil, Begin: d.beginConn, Verify: d.isVerified,
 	}
 	if d.opts.ReusePort {
 		s.Sibling = d.bindSibling

@@ -37,6 +37,7 @@ type epollCarrier struct {
 var (
 	_ netconn.Adopter    = (*epollCarrier)(nil)
 	_ carrier.WriteMeter = (*epollCarrier)(nil)
+	_ carrier.Drainer    = (*epollCarrier)(nil)
 )
 
 // newEpollCarrier returns the carrier of a context.
@@ -215,6 +216,9 @@ func (ca *epollCarrier) Taken(l carrier.Session, f carrier.Lane) (count uint64, 
 
 // Shut implements carrier.Carrier.
 func (ca *epollCarrier) Shut() { ca.domain.server.Leave(ca, ca.listener) }
+
+// Drain implements carrier.Drainer.
+func (ca *epollCarrier) Drain() { ca.domain.server.Drain(ca) }
 
 // Release implements carrier.Carrier.
 func (ca *epollCarrier) Release() {

@@ -45,7 +45,8 @@ type Options struct {
 	// Listener is the socket to listen on, for example one from systemd, instead of one that the plugin binds. The
 	// address to open is that of the socket, or "tcp://:0". It cannot be combined with ReusePort.
 	//
-	// The open class owns the socket. If the program closes it nevertheless, no peer can connect any more; this is
+	// The open class owns the socket. Other processes may have the same one: a class that drains accepts nothing from it
+	// any more, and leaves what connects from then on to them. If the program closes it nevertheless, no peer can connect any more; this is
 	// logged, and existing connections continue.
 	Listener *net.TCPListener
 	// Control is called for each socket before it is bound or connected, as net.ListenConfig.Control is, to set socket

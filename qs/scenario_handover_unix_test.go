@@ -1,0 +1,73 @@
+//go:build unix
+
+package qs_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// TestDrainLeavesSharedSocket: two servers have one listening socket, as two generations of a service do. While the old one drains, with a call that
+// takes long, every client that connects reaches the new one, without Retry.
+func TestDrainLeavesSharedSocket(t *testing.T) {
+	t.Parallel()
+	for _, portable := range []bool{false, true} {
+		t.Run(fmt.Sprintf("portable %v", portable), func(t *testing.T) {
+			t.Parallel()
+			socket, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+			require.NoError(t, err)
+			shared, err := socket.File()
+			require.NoError(t, err)
+			defer shared.Close()
+			again, err := net.FileListener(shared)
+			require.NoError(t, err)
+
+			name := qs.Define[bool, string]("test/name")
+			drains, release := make(chan struct{}), make(chan struct{})
+			serve := func(called string, l net.Listener) *qs.Node {
+				n := open(t, "tcp://:0", qs.Config{TCP: tcp.Options{Listener: l.(*net.TCPListener), Portable: portable}})
+				name.Handle(n, func(ctx context.Context, long bool) (string, error) {
+					if long {
+						<-qs.Draining(ctx).Done()
+						close(drains)
+						<-release
+					}
+					return called, nil
+				})
+				return n
+			}
+			old := serve("old", socket)
+			ctx, stop := context.WithCancel(within(t))
+			served := make(chan error, 1)
+			go func() { served <- old.Serve(ctx) }()
+			first := open(t, "tcp://", qs.Config{})
+			long := name.Go(within(t), peer(t, first, old.Addr().String()), true)
+			got, err := name.Call(within(t), peer(t, first, old.Addr().String()), false)
+			require.NoError(t, err)
+			require.Equal(t, "old", got)
+
+			next := serve("new", again)
+			go func() { _ = next.Serve(within(t)) }()
+			stop()
+			<-drains
+			for range 16 {
+				client := open(t, "tcp://", qs.Config{})
+				got, err := name.Call(within(t), peer(t, client, old.Addr().String()), false)
+				require.NoError(t, err)
+				require.Equal(t, "new", got)
+			}
+			close(release)
+			got, err = long.Wait(within(t))
+			require.NoError(t, err)
+			require.Equal(t, "old", got)
+			require.NoError(t, <-served)
+		})
+	}
+}
