@@ -42,7 +42,7 @@ func TestUnreachable(t *testing.T) {
 	}{
 		"nothing":         {"", "tcp://127.0.0.1:1", "connect: connection refused", start, exitNotRun},
 		"other transport": {"", strings.Replace(datagrams.addr, "udp", "tcp", 1), "connect: connection refused", start, exitNotRun},
-		"no datagrams":    {"", strings.Replace(plain.addr, "tcp", "udp", 1), "nobody answers", start, exitNotRun},
+		"no datagrams":    {"", strings.Replace(plain.addr, "tcp", "udp", 1), "no answer", start, exitNotRun},
 		"HTTP":            {"", "tcp://" + web.Listener.Addr().String(), "what answers there does not speak Quicksilver, or another version of it", "correct the address", exitNotRun},
 		"deaf":            {"", deaf(t), "no connection within 500ms", "see what runs there: ", exitNotRun},
 		"stopped":         {"", stopped.addr, "no connection within 500ms", "see what runs there: ", exitNotRun},

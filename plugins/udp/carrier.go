@@ -17,82 +17,89 @@ import (
 )
 
 const (
-	localSize = 60 << 10 // datagrams within the machine
-	jumbo     = 8972     // what is tried elsewhere
-	// finTimeout is how long a context that closes waits for peers to acknowledge its last words. With the linger of a release it is
-	// less than na allows.
+	localSize = 60 << 10 // bytes of a datagram to a peer on this machine
+	jumbo     = 8972     // bytes of the largest datagram that is probed for elsewhere: an MTU of 9000 less the headers of IP and UDP
+	// finTimeout limits how long a context that closes waits for its peers to acknowledge the end
+	// of their associations. Together with the linger of a release it stays below the time that
+	// package na allows for closing.
 	finTimeout = 200 * time.Millisecond
 )
 
-// A carrier is a context's protocol machine, which is under the endpoint's lock, behind a shared socket.
+// A contextCarrier implements carrier.Carrier for one context: it connects the context's protocol
+// machine to a shared socket. The endpoint's lock guards the machine and all fields that are
+// neither atomic nor constant. Only the goroutine that has set sending uses out and slices.
 type contextCarrier struct {
-	head   frame.Header // of the frame that is handled
-	d      *domain
-	e      carrier.Core
-	id     uint8 // of the context
-	m      *arq.Machine
-	shared *sharedSocket
-	sock   socket       // of the shared socket
-	due    atomic.Int64 // when the machine has something to do; 0: never
-	last   atomic.Bool  // something was said to peers outside Flush
+	head        frame.Header // the header of the frame that is being handled
+	d           *domain
+	e           carrier.Core
+	id          uint8 // the number of the context
+	m           *arq.Machine
+	shared      *sharedSocket
+	sock        socket       // the socket that shared had when the context was opened
+	due         atomic.Int64 // the time at which the machine has work; 0: it has none
+	sendPending atomic.Bool  // the machine has packets that were not caused by Flush; the next Poll sends them
 
-	shut bool
-	open struct{ peers, messages int } // that were not confirmed when their associations ended, since shut
+	shut        bool
+	unconfirmed struct{ peers, messages int } // peers and their messages that were unconfirmed when their associations ended, since Shut
 
-	conns  map[netip.AddrPort]*conn // with TLS, by name
-	notes  []connNote               // to be sent
-	lookAt time.Duration            // the next look at conns
+	conns         map[netip.AddrPort]*conn // the connections with TLS, by conn.name; nil: there is no TLS
+	pathFrames    []pathFrame              // path frames to be sent
+	orphanCheckAt time.Duration            // the time of the next removeOrphansLocked
 
-	sending bool // a goroutine is in send, and looks again before it goes
+	sending bool // a goroutine is in flush; it collects again before it returns
 	out     outbox
-	failed  []failedDial  // since the last Poll
-	in      []bulkPlacing // of receive
-	slices  [][]byte      // of send
-	scratch []byte
-	pieces  []*bulkPiece // that are not in use
+	failed  []failedDial  // the dials that have failed since the last Poll
+	in      []bulkPlacing // bulk data of the batch that handleDatagrams works on
+	slices  [][]byte      // scratch space of sealPackets
+	scratch []byte        // scratch space of Frame
+	pieces  []*bulkPiece  // free list
 }
 
-// A failedDial is a dial that cannot be made. It ends in the next Poll: Dial itself ends nothing.
+// A failedDial is a dial that has failed at once. The next Poll reports it, because Dial must not
+// end a session.
 type failedDial struct {
 	p   *peer
 	err error
 }
 
-// errFull is why there is no association for one more peer.
+// errFull is the error of a dial when the machine has no association left.
 var errFull = codes.WithText(codes.ErrUnreachable, "this context has as many udp peers as it can: close some of them, or use another context")
 
-// A peer is an association of a session.
+// A peer joins a session of package na to its association of package arq. The endpoint's lock
+// guards it.
 type peer struct {
 	c      *contextCarrier
-	link   carrier.Session // nil: its session is over
+	link   carrier.Session // nil: the session has ended
 	a      *arq.Assoc
 	conn   *conn  // nil: there is no TLS
-	remote string // the address, for people
+	remote string // the peer's address as text
 	up     bool
-	credit uint32        // that was sent in a frame
-	part   *partialFrame // of a frame that comes in several packets; nil: there is none
+	credit uint32        // the credit of the last frame that was sent
+	part   *partialFrame // a received frame that spans several packets; nil: there is none
 }
 
-// A partialFrame is what has come of a frame.
+// A partialFrame is a frame of which some packets have been received.
 type partialFrame struct {
 	h    frame.Header
 	buf  []byte
-	left int // bytes
+	left int // bytes that are missing
 }
 
-// parts are those of no peer: who has sent a large frame once holds no memory for the next one.
-var parts = sync.Pool{New: func() any { return &partialFrame{} }}
+// partialFrames is shared by all peers, so that a peer that has sent a large frame does not keep
+// its memory.
+var partialFrames = sync.Pool{New: func() any { return &partialFrame{} }}
 
-// A bulkPiece is bulk data on its way. It is used again when the machine has no packet of it any more, and the one who sends no loan.
+// A bulkPiece is a piece of bulk data that is in flight. It returns to the free list when the
+// machine has no packet of it left and no packet of it is being sent.
 type bulkPiece struct {
-	v    carrier.View
-	lent int   // packets that are being sent
-	over bool  // the machine has none,
-	p    *peer // and it was to this one
+	v        carrier.View
+	lent     int   // packets that are being sent
+	released bool  // the machine has no packet of it left
+	p        *peer // the receiver; set when over is
 }
 
-// newPiece returns a piece for v. Locked, as is dropPiece.
-func (c *contextCarrier) newPiece(v carrier.View) *bulkPiece {
+// newPieceLocked returns a piece for v, from the free list if that has one.
+func (c *contextCarrier) newPieceLocked(v carrier.View) *bulkPiece {
 	last := len(c.pieces) - 1
 	if last < 0 {
 		return &bulkPiece{v: v}
@@ -103,9 +110,10 @@ func (c *contextCarrier) newPiece(v carrier.View) *bulkPiece {
 	return pc
 }
 
-// dropPiece takes a piece back that is over, unless a packet of it is being sent.
-func (c *contextCarrier) dropPiece(pc *bulkPiece) {
-	if !pc.over || pc.lent > 0 {
+// dropPieceLocked returns pc to the free list and reports its view as sent, if pc is over and no
+// packet of it is being sent.
+func (c *contextCarrier) dropPieceLocked(pc *bulkPiece) {
+	if !pc.released || pc.lent > 0 {
 		return
 	}
 	if l := pc.p.link; l != nil {
@@ -116,7 +124,7 @@ func (c *contextCarrier) dropPiece(pc *bulkPiece) {
 	}
 }
 
-// maxPieces is how many are kept for the next bulk data.
+// maxPieces limits the free list of bulkPieces.
 const maxPieces = 64
 
 var (
@@ -159,7 +167,7 @@ func (d *domain) newCarrier(e carrier.Core) (carrier.Carrier, error) {
 	return c, nil
 }
 
-// overhead is what TLS adds to a packet.
+// overhead returns how many bytes the protection of TLS adds to a packet.
 func (c *contextCarrier) overhead() int {
 	if c.d.guard == nil {
 		return 0
@@ -167,6 +175,7 @@ func (c *contextCarrier) overhead() int {
 	return overhead
 }
 
+// pathOf returns the largest datagram size that is worth probing for on the path to an address.
 func pathOf(to netip.Addr) arq.Path {
 	if to.IsLoopback() || inet.IsLocal(to) {
 		return arq.Path{Size: localSize, Local: true}
@@ -188,7 +197,7 @@ func (c *contextCarrier) Dial(l carrier.Session) {
 		return
 	}
 	if c.d.guard != nil {
-		c.dialTLS(p, ap)
+		c.dialTLSLocked(p, ap)
 		return
 	}
 	var err error
@@ -198,12 +207,14 @@ func (c *contextCarrier) Dial(l carrier.Session) {
 	c.pollSoon()
 }
 
-// undialableReason returns why no single process can be reached at ip, "" if one can. The system would send there, by an interface that it chooses,
-// and the answer would come from another address, if any did. zone is that of ip before it was looked up.
+// undialableReason returns why no single process can be reached at ip, "" if one can. zone is the
+// zone of ip before NameZone has looked it up. Without this check the system would choose an
+// interface and send, and an answer, if any, would come from another address, so that the dial
+// would only time out.
 func undialableReason(ip netip.Addr, zone string) string {
 	switch {
 	case ip.IsMulticast():
-		return "a multicast address is not that of one process"
+		return "a multicast address does not name a single process"
 	case !ip.Is6() || !ip.IsLinkLocalUnicast() || ip.Zone() != "":
 		return ""
 	case zone != "":
@@ -212,9 +223,10 @@ func undialableReason(ip netip.Addr, zone string) string {
 	return "a link-local address needs its interface as the zone, as in [fe80::1%eth0]"
 }
 
-// pollSoon has Poll send, of the background poller too: nobody drives a context whose callbacks wait to run.
+// pollSoon makes the next Poll send, and wakes the background poller: while callbacks of the
+// context wait to run, no goroutine may be calling Progress.
 func (c *contextCarrier) pollSoon() {
-	c.last.Store(true)
+	c.sendPending.Store(true)
 	c.e.PollSoon()
 	c.e.FlushSoon()
 }
@@ -229,6 +241,7 @@ func (c *contextCarrier) Flush(ls []carrier.Session) {
 	c.flush()
 }
 
+// pull asks the session for messages and then for bulk data, as far as the window has room.
 func (p *peer) pull() {
 	if p.up && p.a.Up() && p.link != nil {
 		p.link.Pull(carrier.Messages, p)
@@ -254,7 +267,8 @@ func (p *peer) Frame(h *frame.Header, payload []byte) {
 	}
 }
 
-// Piece implements carrier.Writer. A credit that goes with it could be lost with it.
+// Piece implements carrier.Writer. A new credit goes ahead in a frame of its own: a packet of bulk
+// data is void when its memory is withdrawn, and the credit would be lost with it.
 func (p *peer) Piece(h *frame.Header, v carrier.View) {
 	if h.Credit != p.credit {
 		p.Frame(&frame.Header{Kind: frame.Credit, Context: h.Context, Credit: h.Credit}, nil)
@@ -266,10 +280,11 @@ func (p *peer) Piece(h *frame.Header, v carrier.View) {
 	le.PutUint32(front[16:], h.Credit)
 	le.PutUint16(front[20:], h.Context)
 	front[22] = h.Flags
-	p.a.Piece(&front, p.c.newPiece(v), v.Len())
+	p.a.Piece(&front, p.c.newPieceLocked(v), v.Len())
 }
 
-// Cut implements carrier.Carrier. A session that ends in order says its last words; any other ends at once.
+// Cut implements carrier.Carrier. A session that is closed in order sends bye and waits for its
+// acknowledgment; any other session ends at once.
 func (c *contextCarrier) Cut(l carrier.Session, bye frame.Bye) {
 	p, _ := l.Conn().(*peer)
 	l.SetConn(nil)
@@ -294,14 +309,14 @@ func (c *contextCarrier) Cut(l carrier.Session, bye frame.Bye) {
 // Poll implements carrier.Carrier.
 func (c *contextCarrier) Poll(now time.Duration) time.Duration {
 	due := time.Duration(c.due.Load())
-	if c.last.Swap(false) || due != 0 && now >= due {
+	if c.sendPending.Swap(false) || due != 0 && now >= due {
 		c.runDue(now)
 		due = time.Duration(c.due.Load())
 	}
 	return due
 }
 
-// runDue does what is due.
+// runDue reports failed dials, runs the machine's timers and sends.
 func (c *contextCarrier) runDue(now time.Duration) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
@@ -313,7 +328,7 @@ func (c *contextCarrier) runDue(now time.Duration) {
 		}
 	}
 	c.m.Poll(now)
-	c.forgetUnknown(now)
+	c.removeOrphansLocked(now)
 	c.flush()
 }
 
@@ -330,13 +345,14 @@ func (c *contextCarrier) Shut() {
 func (c *contextCarrier) Lingering(time.Duration) bool {
 	c.e.Lock()
 	defer c.e.Pause()
-	return c.m.Lingering() || c.last.Load() || c.sending
+	return c.m.Lingering() || c.sendPending.Load() || c.sending
 }
 
-// Release implements carrier.Carrier. What peers have not confirmed is nobody's error any more: the operations have ended.
+// Release implements carrier.Carrier. It logs messages that peers have not confirmed: their
+// operations have ended, so no error can report them.
 func (c *contextCarrier) Release() {
 	c.shared.removeContext(c)
-	if n := c.open; n.peers > 0 {
+	if n := c.unconfirmed; n.peers > 0 {
 		c.d.log.Warn("udp: a context has closed, and peers have not confirmed that they have everything", "peers", n.peers, "messages", n.messages)
 	}
 }

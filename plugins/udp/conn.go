@@ -16,42 +16,43 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
 )
 
-// A conn is what protects the packets of one association: the keys, and where the peer is. arq knows it by a name that looks like an
-// address and never changes: what a change of address means, it need not know.
+// A conn is a connection with TLS: it holds the keys that protect the packets of one association,
+// and the peer's current address. Package arq knows the connection by name, which looks like an
+// address and never changes, so that arq need not handle a change of address.
 type conn struct {
 	c        *contextCarrier
-	id, peer uint64 // of the connection: ours, the peer's
+	id, peer uint64 // connection IDs: the one that this side has chosen, and the peer's
 	name     netip.AddrPort
-	p        *peer // that dials; nil: the peer has dialed
+	p        *peer // the peer that is dialed; nil: the peer has dialed
 	cancel   context.CancelFunc
-	in       chan []byte // packets of the handshake
+	in       chan []byte // received packets of the handshake
 
-	over      atomic.Bool // the handshake has ended, well or not
-	up        atomic.Bool // opener and the others are there
-	opener    *protect.Opener
-	sealer    *protect.Sealer // used by the goroutine that sends for the contextCarrier
-	proof     *secure.Proof
-	confirmed sync.Once // the peer has shown that it has all of the handshake
-	done      chan struct{}
+	handshakeDone atomic.Bool // the handshake has ended, with or without success
+	up            atomic.Bool // opener, sealer and proof are set
+	opener        *protect.Opener
+	sealer        *protect.Sealer // used by the goroutine that sends for c
+	proof         *secure.Proof
+	confirmed     sync.Once     // closes done
+	done          chan struct{} // closed when a short packet has shown that the peer has completed the handshake
 
-	// Guarded by the endpoint's lock.
-	to    netip.AddrPort
-	via   uint8
-	shown netip.AddrPort // that p.remote is of
-	alone bool           // the last look has found no association
-	probe struct {
-		to   netip.AddrPort // where the peer seems to be now
+	// The endpoint's lock guards the fields below.
+	to         netip.AddrPort
+	via        uint8
+	remoteAddr netip.AddrPort // the address of which p.remote is the text
+	orphaned   bool           // the last removeOrphansLocked has found no association
+	probe      struct {       // the path validation that is under way (RFC 9000 8.2)
+		to   netip.AddrPort // the address from which the peer's packets have come lately
 		data [8]byte
-		next time.Duration // no other challenge before
+		next time.Duration // the earliest time of another challenge
 	}
 }
 
-// serials are the names of connections.
-var serials atomic.Uint64
+// connSerial makes the names of connections unique.
+var connSerial atomic.Uint64
 
 func newConn(c *contextCarrier, id, peer uint64, to netip.AddrPort, via uint8) (*conn, context.Context) {
-	a := [16]byte{0: 1} // 100::/64, where nobody is
-	binary.BigEndian.PutUint64(a[8:], serials.Add(1))
+	a := [16]byte{0: 1} // 100::/64, the discard prefix (RFC 6666): never the address of a peer
+	binary.BigEndian.PutUint64(a[8:], connSerial.Add(1))
 	k := &conn{
 		c: c, id: id, peer: peer, name: netip.AddrPortFrom(netip.AddrFrom16(a), 0), to: to, via: via,
 		in: make(chan []byte, 32), done: make(chan struct{}),
@@ -62,11 +63,14 @@ func newConn(c *contextCarrier, id, peer uint64, to netip.AddrPort, via uint8) (
 	return k, ctx
 }
 
-// confirmAccepted ends the handshake of who has listened.
+// confirmAccepted ends the handshake on the listening side: the peer has sent a packet with the
+// application keys.
 func (k *conn) confirmAccepted() { k.confirmed.Do(func() { close(k.done) }) }
 
-// newGuest begins the handshake with a peer whose address is proven. With the shared socket's lock.
-func (d *sharedSocket) newGuest(a *inboundDatagram, h *longHeader) *conn {
+// acceptConn starts the handshake with a dialing peer that has shown a valid token. It returns nil
+// if the context is gone or if there are too many half-open connections. The caller holds the
+// shared socket's lock.
+func (d *sharedSocket) acceptConn(a *inboundDatagram, h *longHeader) *conn {
 	c := d.contextFor(int(h.to >> 56))
 	if c == nil {
 		return nil
@@ -78,7 +82,7 @@ func (d *sharedSocket) newGuest(a *inboundDatagram, h *longHeader) *conn {
 	d.guard.useToken(h.token, d.now())
 	k, ctx := newConn(c, h.to, h.from, a.from, a.via)
 	d.guard.mu.Lock()
-	it.end = k.cancel
+	it.cancel = k.cancel
 	d.guard.mu.Unlock()
 	go func() {
 		defer d.guard.removeHandshake(it)
@@ -87,15 +91,16 @@ func (d *sharedSocket) newGuest(a *inboundDatagram, h *longHeader) *conn {
 	return k
 }
 
-// dialTLS begins the handshake of a dial. Locked.
-func (c *contextCarrier) dialTLS(p *peer, to netip.AddrPort) {
+// dialTLSLocked starts the handshake of a dial.
+func (c *contextCarrier) dialTLSLocked(p *peer, to netip.AddrPort) {
 	k, ctx := newConn(c, newID(c.id), uint64(p.link.Target())<<56, to, 0)
 	k.p, p.conn = p, k
 	c.conns[k.name] = k
 	go runDial(ctx, k, p.link.Name(), p.link.Host())
 }
 
-// onDialEnd ends the handshake of a dial.
+// onDialEnd handles the result of a dial's handshake: it starts the association, or ends the
+// session with err.
 func (k *conn) onDialEnd(err error) {
 	c := k.c
 	c.e.Lock()
@@ -117,7 +122,8 @@ func (k *conn) onDialEnd(err error) {
 	c.pollSoon()
 }
 
-// onAcceptEnd ends the handshake of a peer that has dialed.
+// onAcceptEnd makes a connection that the peer has dialed known to the context, once its keys are
+// there.
 func (k *conn) onAcceptEnd() {
 	c := k.c
 	c.e.Lock()
@@ -128,10 +134,10 @@ func (k *conn) onAcceptEnd() {
 	}
 }
 
-// onHandshakeEnd is called when the handshake has. Nothing that comes late is kept.
+// onHandshakeEnd releases what the handshake has used, and drops its packets that arrive late.
 func (k *conn) onHandshakeEnd() {
 	k.cancel()
-	k.over.Store(true)
+	k.handshakeDone.Store(true)
 	for {
 		select {
 		case <-k.in:
@@ -141,30 +147,31 @@ func (k *conn) onHandshakeEnd() {
 	}
 }
 
-// lookEvery is how often it is looked which connections have no association any more. The second time they are forgotten.
-const lookEvery = 2 * time.Second
+// orphanCheckInterval is the time between two removeOrphansLocked.
+const orphanCheckInterval = 2 * time.Second
 
-// forgetUnknown forgets them. Locked.
-func (c *contextCarrier) forgetUnknown(now time.Duration) {
-	if len(c.conns) == 0 || now < c.lookAt {
+// removeOrphansLocked removes connections that have had no association in two checks in a row.
+func (c *contextCarrier) removeOrphansLocked(now time.Duration) {
+	if len(c.conns) == 0 || now < c.orphanCheckAt {
 		return
 	}
-	c.lookAt = now + lookEvery
+	c.orphanCheckAt = now + orphanCheckInterval
 	for name, k := range c.conns {
 		switch {
-		case !k.over.Load() || c.m.Has(name): // the association follows the handshake
-			k.alone = false
-		case k.alone:
+		case !k.handshakeDone.Load() || c.m.Has(name): // the association follows the handshake
+			k.orphaned = false
+		case k.orphaned:
 			delete(c.conns, name)
 			c.shared.removeConn(k)
 		default:
-			k.alone = true
+			k.orphaned = true
 		}
 	}
 }
 
-// onUnknownConn is called when k's peer says that it has no such connection, which everybody on the way can say. With the shared socket's lock, without
-// the endpoint's.
+// onUnknownConn handles a notice that the peer does not know the connection. The notice is not
+// authenticated, so it only makes the machine probe the peer. The caller holds the shared socket's
+// lock, not the endpoint's.
 func (c *contextCarrier) onUnknownConn(a *inboundDatagram) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
@@ -174,10 +181,12 @@ func (c *contextCarrier) onUnknownConn(a *inboundDatagram) {
 	}
 }
 
-func isNote(b []byte) bool { return b[0] == challenge || b[0] == response }
+// isPathFrame reports whether a short packet's payload is a path challenge or response, and not a
+// packet of arq.
+func isPathFrame(b []byte) bool { return b[0] == challenge || b[0] == response }
 
-// A connNote is what a connection says that is not of arq.
-type connNote struct {
+// A pathFrame is a path challenge or response to be sent.
+type pathFrame struct {
 	k    *conn
 	kind byte
 	data [8]byte
@@ -186,18 +195,20 @@ type connNote struct {
 }
 
 const (
-	mostNotes      = 64 // that wait
-	noteSize       = 1 + 8
-	challengeEvery = 20 * time.Millisecond
+	maxPathFrames     = 64 // limits the pathFrames of a context that wait to be sent; more are dropped
+	pathFrameSize     = 1 + 8
+	challengeInterval = 20 * time.Millisecond
 )
 
-// checkSource looks at where a packet of k came from, and reports whether it is for arq. Locked.
-func (c *contextCarrier) checkSource(now time.Duration, a *inboundDatagram) bool {
+// checkSourceLocked handles path frames, and reports whether a packet of k is one of arq. A packet
+// from another address than k.to starts a path validation of that address; k.to changes when the
+// peer answers the challenge from there (RFC 9000 8.2).
+func (c *contextCarrier) checkSourceLocked(now time.Duration, a *inboundDatagram) bool {
 	k := a.conn
 	kind, data := a.b[0], [8]byte{}
-	ours := isNote(a.b)
+	ours := isPathFrame(a.b)
 	if ours {
-		if len(a.b) != noteSize {
+		if len(a.b) != pathFrameSize {
 			return false
 		}
 		copy(data[:], a.b[1:])
@@ -205,7 +216,7 @@ func (c *contextCarrier) checkSource(now time.Duration, a *inboundDatagram) bool
 	pr := &k.probe
 	switch {
 	case kind == challenge:
-		c.handleNote(connNote{k, response, data, a.from, a.via})
+		c.queuePathFrame(pathFrame{k, response, data, a.from, a.via})
 	case kind == response:
 		if pr.to == a.from && subtle.ConstantTimeCompare(pr.data[:], data[:]) == 1 {
 			k.to, k.via, pr.to = a.from, a.via, netip.AddrPort{}
@@ -216,22 +227,24 @@ func (c *contextCarrier) checkSource(now time.Duration, a *inboundDatagram) bool
 		if pr.to != a.from {
 			binary.BigEndian.PutUint64(pr.data[:], randomUint64())
 		}
-		pr.to, pr.next = a.from, now+challengeEvery
-		c.handleNote(connNote{k, challenge, pr.data, a.from, a.via})
+		pr.to, pr.next = a.from, now+challengeInterval
+		c.queuePathFrame(pathFrame{k, challenge, pr.data, a.from, a.via})
 	}
 	return !ours
 }
 
-func (c *contextCarrier) handleNote(n connNote) {
-	if len(c.notes) < mostNotes {
-		c.notes = append(c.notes, n)
+// queuePathFrame queues n for the next flush.
+func (c *contextCarrier) queuePathFrame(n pathFrame) {
+	if len(c.pathFrames) < maxPathFrames {
+		c.pathFrames = append(c.pathFrames, n)
 	}
 }
 
-// sendOne sends a single datagram. It returns why the system does not, if that may be so again.
+// sendOne sends a single datagram. It returns the system's error if another attempt would fail too:
+// see outbox.noteFailure.
 func sendOne(s socket, b []byte, to netip.AddrPort, via uint8) error {
 	if raceflag.Enabled {
-		passed.Add(1)
+		raceOrder.Add(1)
 	}
 	o := &outbox{list: []outboundDatagram{{b: b, to: to, via: via}}}
 	if s.send(o); len(o.unsent) > 0 {
@@ -240,7 +253,8 @@ func sendOne(s socket, b []byte, to netip.AddrPort, via uint8) error {
 	return nil
 }
 
-// sendOne is post from a goroutine that may outlive the socket, whose descriptor may be another's then.
+// sendOne sends a single datagram unless the socket is closed. A handshake's goroutine may outlive
+// the socket, and without the lock it could send on a descriptor that the system has reused.
 func (d *sharedSocket) sendOne(b []byte, to netip.AddrPort, via uint8) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -252,7 +266,7 @@ func (d *sharedSocket) sendOne(b []byte, to netip.AddrPort, via uint8) error {
 
 // Proof implements carrier.Prover.
 func (p *peer) Proof() carrier.Proof {
-	if p.conn == nil || p.conn.proof == nil { // no TLS, or its handshake is not over
+	if p.conn == nil || p.conn.proof == nil { // there is no TLS, or the handshake has not ended
 		return carrier.Proof{}
 	}
 	return p.conn.proof.Who
@@ -260,19 +274,19 @@ func (p *peer) Proof() carrier.Proof {
 
 // Remote implements carrier.Locator.
 func (p *peer) Remote() string {
-	if k := p.conn; k != nil && k.to != k.shown { // the peer has moved
-		k.shown = k.to
+	if k := p.conn; k != nil && k.to != k.remoteAddr { // the peer's address has changed
+		k.remoteAddr = k.to
 		p.setRemote(k.to)
 	}
 	return p.remote
 }
 
-// setRemote notes the address of the peer, as it is shown to people.
+// setRemote sets the text of the peer's address.
 func (p *peer) setRemote(at netip.AddrPort) {
 	p.remote = netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
 }
 
-// shortHeader is the header of the short packets to the peer.
+// shortHeader writes the header of a short packet to the peer into b.
 func (k *conn) shortHeader(b []byte) {
 	b[0] = 0x40
 	binary.BigEndian.PutUint64(b[1:], k.peer)

@@ -28,7 +28,7 @@ func pairOf(t *testing.T, most uint64) (doms [2]*domain, send func()) {
 	var ctxs [2]*na.Context
 	var to na.Addr
 	for i, addr := range []string{"udp://127.0.0.1:0", "udp://127.0.0.1:0"} {
-		p := plugin{opts: Options{TLS: cfg}, tune: func(d *domain) { doms[i], d.guard.most = d, most }}
+		p := plugin{opts: Options{TLS: cfg}, tune: func(d *domain) { doms[i], d.guard.maxSealed = d, most }}
 		cls, err := na.Open(addr, na.Config{Plugins: []na.Plugin{p}})
 		require.NoError(t, err)
 		ctxs[i], err = cls.NewContext()
@@ -102,16 +102,16 @@ func TestAddressIsProven(t *testing.T) {
 	k := &conn{c: c, to: old, via: 1}
 	now := time.Second
 	from := func(at netip.AddrPort, b []byte) bool {
-		return c.checkSource(now, &inboundDatagram{b: b, from: at, via: 2, conn: k})
+		return c.checkSourceLocked(now, &inboundDatagram{b: b, from: at, via: 2, conn: k})
 	}
 	packet := []byte{0x11, 1, 2, 3}
 	require.True(t, from(old, packet))
-	require.Empty(t, c.notes)
+	require.Empty(t, c.pathFrames)
 	for range 1000 {
 		require.True(t, from(fresh, packet))
 	}
-	require.Len(t, c.notes, 1)
-	n := c.notes[0]
+	require.Len(t, c.pathFrames, 1)
+	n := c.pathFrames[0]
 	require.NotEqual(t, byte(arq.Version), challenge>>4, "what is for arq begins with its version")
 	require.Equal(t, challenge, n.kind)
 	require.Equal(t, fresh, n.to)
@@ -130,12 +130,12 @@ func TestAddressIsProven(t *testing.T) {
 	require.False(t, from(old, answer), "it is good once")
 	require.Equal(t, fresh, k.to)
 
-	c.notes = nil
+	c.pathFrames = nil
 	for range 1000 { // a peer that asks for answers gets few
 		require.False(t, from(fresh, append([]byte{challenge}, binary.BigEndian.AppendUint64(nil, 7)...)))
 	}
-	require.Len(t, c.notes, mostNotes)
-	require.Equal(t, connNote{k, response, [8]byte{7: 7}, fresh, 2}, c.notes[0])
+	require.Len(t, c.pathFrames, maxPathFrames)
+	require.Equal(t, pathFrame{k, response, [8]byte{7: 7}, fresh, 2}, c.pathFrames[0])
 }
 
 // TestFloodBesideCalls: while strangers ask for tokens, and say what they like to a connection that is up, those who are known are served,
@@ -144,14 +144,14 @@ func TestFloodBesideCalls(t *testing.T) {
 	doms, send := pairOf(t, 0)
 	send()
 	d := doms[1].shared
-	b, s := ask(0, 0, askSize), &counted{}
+	b, s := ask(0, 0, tokenRequestSize), &counted{}
 	real, k := d.sock, only(t, d)
 	await := time.Now().Add(10 * time.Second)
-	for !k.over.Load() {
+	for !k.handshakeDone.Load() {
 		require.Less(t, time.Now(), await)
 		send()
 	}
-	h := longHeader{kind: proving, to: k.id, from: k.peer}
+	h := longHeader{kind: handshaking, to: k.id, from: k.peer}
 	late := append(h.appendTo(nil), make([]byte, 1000)...)
 	for i := range uint32(20_000) {
 		binary.BigEndian.PutUint64(b[13:], uint64(i))
@@ -175,7 +175,7 @@ func TestTLSOtherProtocols(t *testing.T) {
 	t.Parallel()
 	doms, send := pairOf(t, 0)
 	send()
-	c, target := doms[0].shared.behind[0], doms[1].shared
+	c, target := doms[0].shared.contexts[0], doms[1].shared
 	for name, protocols := range map[string][]string{"other": {"h2"}, "none": nil} {
 		k, ctx := newConn(c, newID(c.id), 0, target.at, 0)
 		h := newHandshake(k, true)
@@ -189,7 +189,7 @@ func TestTLSOtherProtocols(t *testing.T) {
 	left := func() int {
 		doms[1].guard.mu.Lock()
 		defer doms[1].guard.mu.Unlock()
-		return len(doms[1].guard.guests)
+		return len(doms[1].guard.halfOpen)
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -214,7 +214,7 @@ func TestForgotten(t *testing.T) {
 	k.up.Store(true)
 	looks := func(n int) *conn {
 		for range n {
-			c.forgetUnknown(c.lookAt)
+			c.removeOrphansLocked(c.orphanCheckAt)
 		}
 		return c.shared.findConn(k.id)
 	}

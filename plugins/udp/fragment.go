@@ -8,20 +8,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A datagram that the path may not carry any more is sent in fragments, each of which every path carries: a packet keeps its number and its
-// bytes however often it is sent. Routers of IPv6 do not fragment, and those of IPv4 may drop what they have fragmented.
+// A packet keeps its number and its bytes when it is sent again, so it may be larger than the path
+// carries by then. Such a datagram is sent in fragments that every path carries. IP fragmentation
+// does not help: routers of IPv6 do not fragment, and those of IPv4 may drop fragments.
 //
 //	0x80 1, 0 1, id 4, size of the datagram 2, offset 2    a part of the datagram
 const (
 	fragmentByte = 0x80 // no other datagram begins with it
 	fragmentHead = 10
 	fragmentSize = arq.BaseSize - fragmentHead
-	mostPartial  = 16 // datagrams of which some fragments have come
+	maxPartial   = 16 // limits the datagrams of which some fragments have arrived
 )
 
-// splitOversized divides the datagrams of the list that the path may not carry.
+// splitOversized replaces the datagrams of the list that the path may not carry by their fragments.
 func (o *outbox) splitOversized() {
-	o.long = false
+	o.fragment = false
 	list := make([]outboundDatagram, 0, 2*len(o.list))
 	for _, d := range o.list {
 		if !d.tooLong() {
@@ -46,21 +47,22 @@ func (d *outboundDatagram) tooLong() bool {
 	return d.fragment && len(d.b) > arq.BaseSize && len(d.b) <= jumbo
 }
 
-// A partialDatagram is a datagram of which some fragments have come.
+// A partialDatagram is a datagram of which some fragments have arrived.
 type partialDatagram struct {
 	from    netip.AddrPort
 	id      uint32
 	b       []byte
-	missing uint16 // fragments, one bit each
+	missing uint16 // the missing fragments, one bit each
 }
 
-// An assembler puts datagrams together from fragments, which anyone can send. It keeps a few: when there are more the oldest is dropped, and its
-// sender sends it again.
+// An assembler puts datagrams together from fragments. Fragments are not authenticated, so it keeps
+// at most mostPartial datagrams; for one more it drops the oldest, which its sender sends again.
 type assembler struct {
-	partial []*partialDatagram // the oldest first
+	partial []*partialDatagram // oldest first
 }
 
-// addFragment takes a fragment, and reports whether it was the last one: then a has the datagram.
+// addFragment adds a fragment, and reports whether it was the last one: a is the whole datagram
+// then.
 func (x *assembler) addFragment(a *inboundDatagram) bool {
 	if len(a.b) <= fragmentHead {
 		return false
@@ -72,7 +74,7 @@ func (x *assembler) addFragment(a *inboundDatagram) bool {
 	}
 	i := slices.IndexFunc(x.partial, func(p *partialDatagram) bool { return p.id == id && p.from == a.from })
 	if i < 0 {
-		if len(x.partial) == mostPartial {
+		if len(x.partial) == maxPartial {
 			x.partial = slices.Delete(x.partial, 0, 1)
 		}
 		i = len(x.partial)

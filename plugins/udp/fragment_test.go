@@ -83,7 +83,7 @@ func TestFragmentsBounded(t *testing.T) {
 	for range 1000 {
 		last = fragments(make([]byte, jumbo))
 		require.False(t, x.addFragment(&inboundDatagram{b: last[0], from: from}))
-		require.LessOrEqual(t, len(x.partial), mostPartial)
+		require.LessOrEqual(t, len(x.partial), maxPartial)
 	}
 	for _, f := range last[1 : len(last)-1] {
 		require.False(t, x.addFragment(&inboundDatagram{b: f, from: from}))
@@ -115,6 +115,6 @@ func FuzzFragments(f *testing.F) {
 		before := s.bytes
 		d.routeDatagrams([]inboundDatagram{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
 		require.LessOrEqual(t, s.bytes-before, max(len(b), jumbo))
-		require.LessOrEqual(t, len(d.fragments.partial), mostPartial)
+		require.LessOrEqual(t, len(d.fragments.partial), maxPartial)
 	})
 }

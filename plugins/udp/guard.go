@@ -25,70 +25,77 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
 )
 
-// With TLS every datagram is one of these. What protects them is RFC 9001, and the first byte is that of RFC 9000 17.2 and 17.3. ids are
-// of the receiver and of the sender; the first byte of the receiver's is the context.
+// With TLS every datagram is one of these two. They are protected as in RFC 9001, and the first
+// byte is that of RFC 9000 17.2 and 17.3. The connection IDs are the receiver's and the sender's;
+// the first byte of an ID is the number of its owner's context.
 //
 //	short  01-- -Kpp  id 8                             number 4  a packet of arq, or of a change of address  tag 16
 //	long   11TT --pp  version 4  id 8  id 8  token 1+n  number 4  a message of the handshake                  tag 16
 //
-// T: 0 Initial; without a token it asks for one, in the clear. 1 a word in the clear: there is no TLS, or no such connection, here.
-// 2 Handshake. 3 Retry: the token, and as the sender's id the one to use with it.
+// T: 0 Initial; without a token it requests one, in the clear. 1 a notice in the clear: the
+// receiver has no TLS, or no such connection. 2 Handshake. 3 Retry: the token, and as the sender's
+// ID the one to use with it.
 const (
 	wireVersion = 0x51530002
 
-	shortSize = 1 + idSize // before the number
+	shortSize = 1 + idSize // bytes before the packet number
 	longSize  = 1 + 4 + 2*idSize + 1
 	idSize    = 8
 
-	protectHead = shortSize + protect.NumberSize // before the payload of a short packet
+	protectHead = shortSize + protect.NumberSize // bytes before the payload of a short packet
 	overhead    = protectHead + protect.TagSize
 
-	initial byte = 0
-	word    byte = 1
-	proving byte = 2 // Handshake
-	retry   byte = 3
+	initial     byte = 0
+	notice      byte = 1
+	handshaking byte = 2
+	retry       byte = 3
 
-	nonceSize = 12
-	tokenSize = nonceSize + 16 + 16 // nonce, time and id, tag
-	tokenLife = 10 * time.Second    // from its making to the first packet that shows it
-	mostUsed  = 1 << 14             // tokens that were used, and are known
-	askSize   = 256                 // no answer to it is longer
+	nonceSize     = 12
+	tokenSize     = nonceSize + 16 + 16 // nonce, time and connection ID, tag
+	tokenLife     = 10 * time.Second    // the time between the making of a token and the first packet with it
+	maxUsedTokens = 1 << 14             // limits the used tokens that are remembered
+	// tokenRequestSize is the size that a token request is padded to, so that no answer to it is
+	// longer (no amplification).
+	tokenRequestSize = 256
 
-	mostGuests       = 256         // handshakes with peers that have begun them
-	guestSilence     = time.Second // whom we have waited for so long makes room where others wait
+	maxHalfOpen      = 256         // limits the half-open connections of a class, which peers have dialed
+	halfOpenSilence  = time.Second // a half-open connection whose peer has been silent this long may be evicted
 	handshakeTimeout = 5 * time.Second
 )
 
-// What a short packet carries that is not for arq. It begins with this, which no version of arq's packets does, and goes on with 8 bytes:
-// RFC 9000 8.2.
+// challenge and response are the first bytes of the path frames in short packets, as PATH_CHALLENGE
+// and PATH_RESPONSE of RFC 9000 8.2; 8 bytes of data follow. No version of arq's packets begins
+// with them.
 const (
 	challenge byte = 0xf0
 	response  byte = 0xf1
 )
 
-// A tlsAcceptor is the TLS of a class.
+// A tlsAcceptor holds what the connections with TLS of a class share: the configuration, the
+// half-open connections that peers have dialed, and the address tokens.
 type tlsAcceptor struct {
-	cfg  *tls.Config
-	log  *slog.Logger
-	ids  []byte // key of idFor
-	most uint64 // packets with one key; 0: what package protect says
+	cfg       *tls.Config
+	log       *slog.Logger
+	ids       []byte // the key of idFor
+	maxSealed uint64 // limits the packets that are sealed with one key; 0: the limit of package protect
 
-	mu     sync.Mutex                        // guards the fields below; the last lock
-	guests []*halfOpen                       // in the order in which they came
-	tokens cipher.AEAD                       // what seals tokens
-	used   map[[nonceSize]byte]time.Duration // the tokens that have begun a handshake, and when that was
+	mu       sync.Mutex                        // guards the fields below; no other lock is taken under it
+	halfOpen []*halfOpen                       // the half-open connections, oldest first
+	tokens   cipher.AEAD                       // seals tokens
+	used     map[[nonceSize]byte]time.Duration // the tokens that have started a handshake, and the time of that
 }
 
-// A halfOpen is a handshake with a peer that has begun it.
+// A halfOpen is a handshake that a peer has started.
 type halfOpen struct {
-	from  netip.Addr
-	since time.Duration // we wait for it; 0: it waits for us
-	end   context.CancelFunc
-	shown bool // out, and its goroutine has not come back
+	from         netip.Addr         // the peer's address; of an IPv6 address, its /64 network
+	waitingSince time.Duration      // the time since which the peer's next packet is awaited; 0: this side is working
+	cancel       context.CancelFunc // ends the handshake
+	evicted      bool               // the handshake was canceled to make room, and its goroutine has not returned yet
 }
 
-// admitHandshake takes a guest in, or returns nil: it will ask again, and one that is silent has perhaps made room by then. One address gets half of the
-// room at most, as does a network of IPv6 with all its addresses.
+// admitHandshake adds a half-open connection, or returns nil if there are too many. It evicts a
+// silent one in that case, so that there may be room when the peer repeats its packet. One address,
+// or one /64 network of IPv6, gets at most half of the room.
 func (g *tlsAcceptor) admitHandshake(from netip.Addr, now time.Duration) *halfOpen {
 	if from.Is6() {
 		net, _ := from.Prefix(64) // never fails
@@ -97,52 +104,52 @@ func (g *tlsAcceptor) admitHandshake(from netip.Addr, now time.Duration) *halfOp
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	same := 0
-	for _, other := range g.guests {
+	for _, other := range g.halfOpen {
 		if other.from == from {
 			same++
 		}
 	}
-	if len(g.guests) < mostGuests && same < mostGuests/2 {
-		it := &halfOpen{from: from, end: func() {}}
-		g.guests = append(g.guests, it)
+	if len(g.halfOpen) < maxHalfOpen && same < maxHalfOpen/2 {
+		it := &halfOpen{from: from, cancel: func() {}}
+		g.halfOpen = append(g.halfOpen, it)
 		return it
 	}
-	for _, other := range g.guests {
-		if !other.shown && other.since != 0 && now-other.since >= guestSilence && (same < mostGuests/2 || other.from == from) {
-			other.shown = true
-			other.end()
+	for _, other := range g.halfOpen {
+		if !other.evicted && other.waitingSince != 0 && now-other.waitingSince >= halfOpenSilence && (same < maxHalfOpen/2 || other.from == from) {
+			other.evicted = true
+			other.cancel()
 			break
 		}
 	}
 	return nil
 }
 
-// noteWaiting notes that we have heard what a guest has said, and wait for more.
+// noteWaiting records that the peer's next packet is awaited from now on.
 func (g *tlsAcceptor) noteWaiting(it *halfOpen, now time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	it.since = now
+	it.waitingSince = now
 }
 
-// removeHandshake takes it out.
+// removeHandshake removes it from the half-open connections.
 func (g *tlsAcceptor) removeHandshake(it *halfOpen) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.guests = slices.DeleteFunc(g.guests, func(other *halfOpen) bool { return other == it })
+	g.halfOpen = slices.DeleteFunc(g.halfOpen, func(other *halfOpen) bool { return other == it })
 }
 
-// newGuard returns nil when there is to be no TLS.
-func newGuard(cfg *tls.Config, log *slog.Logger) (*tlsAcceptor, error) {
+// newGuard returns the tlsAcceptor of a class, nil if cfg is nil.
+func newTLSAcceptor(cfg *tls.Config, log *slog.Logger) (*tlsAcceptor, error) {
 	if cfg == nil {
 		return nil, nil
 	}
 	g := &tlsAcceptor{cfg: cfg, log: log, ids: make([]byte, 32)}
 	_, _ = rand.Read(g.ids) // never fails
-	return g, g.newTokens()
+	return g, g.newTokenKeyLocked()
 }
 
-// newTokens makes another key for tokens: those that were made before are good for nothing. Locked, or before anybody else knows g.
-func (g *tlsAcceptor) newTokens() error {
+// newTokenKeyLocked makes another key for tokens, which makes all earlier tokens invalid.
+func (g *tlsAcceptor) newTokenKeyLocked() error {
 	var key [32]byte
 	_, _ = rand.Read(key[:])
 	block, err := aes.NewCipher(key[:])
@@ -160,16 +167,16 @@ func randomUint64() uint64 {
 	return binary.BigEndian.Uint64(b[:])
 }
 
-// newID returns a connection id for a context.
+// newID returns a random connection ID for a context.
 func newID(context uint8) uint64 { return randomUint64()>>8 | uint64(context)<<56 }
 
-// A longHeader is that of a long packet. It is the same in all versions.
+// A longHeader is the header of a long packet. It has the same layout in all versions.
 type longHeader struct {
-	version  uint32 // 0: wireVersion
+	version  uint32 // 0 in appendTo: wireVersion
 	kind     byte
-	to, from uint64
+	to, from uint64 // the connection IDs of the receiver and of the sender
 	token    []byte
-	number   int // where the number begins, or what else follows
+	number   int // the offset of the packet number, or of the payload of a kind that has none
 }
 
 func (h *longHeader) appendTo(b []byte) []byte {
@@ -180,13 +187,13 @@ func (h *longHeader) appendTo(b []byte) []byte {
 	return append(append(b, byte(len(h.token))), h.token...)
 }
 
-// parseLong decodes the header of a long packet of our version, which points into b.
+// parseLong decodes the header of a long packet of wireVersion. The token points into b.
 func parseLong(b []byte) (h longHeader, ok bool) {
 	h, ok = parseAnyLong(b)
 	return h, ok && h.version == wireVersion
 }
 
-// parseAnyLong decodes that of a long packet of any version.
+// parseAnyLong decodes the header of a long packet of any version. The token points into b.
 func parseAnyLong(b []byte) (h longHeader, ok bool) {
 	if len(b) < longSize || b[0]&0xc0 != 0xc0 {
 		return h, false
@@ -200,31 +207,34 @@ func parseAnyLong(b []byte) (h longHeader, ok bool) {
 	return h, true
 }
 
-// idFor is our connection id for who asks for a token: the same if it asks again, so that its handshake is one however often it asks.
+// idFor returns the connection ID to use with a peer that requests a token. It depends only on the
+// request, so that repeated requests lead to one handshake.
 func (g *tlsAcceptor) idFor(at netip.AddrPort, h *longHeader) uint64 {
 	mac := hmac.New(sha256.New, g.ids)
-	mac.Write(binary.BigEndian.AppendUint64(logPrefix(at), h.from))
+	mac.Write(binary.BigEndian.AppendUint64(addrBytes(at), h.from))
 	return binary.BigEndian.Uint64(mac.Sum(nil))>>8 | h.to>>56<<56
 }
 
-// makeToken is proof that who shows it receives at an address. Nothing is kept for it.
+// makeToken returns a token for the address at. A peer that shows it has received at that address.
+// The token itself has all that checkToken needs, so that no state is kept for it.
 func (g *tlsAcceptor) makeToken(at netip.AddrPort, now time.Duration, id uint64) []byte {
 	b := make([]byte, nonceSize, tokenSize)
 	_, _ = rand.Read(b)
 	text := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(now)), id)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.tokens.Seal(b, b, text, logPrefix(at))
+	return g.tokens.Seal(b, b, text, addrBytes(at))
 }
 
-// checkToken reports whether a token is ours, for that address and id, not too old, and was not used.
+// checkToken reports whether token was made here for that address and connection ID, is not too
+// old, and was not used.
 func (g *tlsAcceptor) checkToken(token []byte, at netip.AddrPort, now time.Duration, id uint64) bool {
 	if len(token) != tokenSize {
 		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	text, err := g.tokens.Open(nil, token[:nonceSize], token[nonceSize:], logPrefix(at))
+	text, err := g.tokens.Open(nil, token[:nonceSize], token[nonceSize:], addrBytes(at))
 	if err != nil || binary.BigEndian.Uint64(text[8:]) != id {
 		return false
 	}
@@ -233,26 +243,28 @@ func (g *tlsAcceptor) checkToken(token []byte, at netip.AddrPort, now time.Durat
 	return !used && now-made <= tokenLife
 }
 
-// useToken notes that a token, which is good, begins a handshake: it begins no other. Where more are used within tokenLife than can be noted all
-// that were made before become void.
+// useToken records that a valid token starts a handshake, so that it cannot start another. If more
+// tokens are used within tokenLife than can be remembered, all earlier tokens become invalid.
 func (g *tlsAcceptor) useToken(token []byte, now time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.used) >= mostUsed {
+	if len(g.used) >= maxUsedTokens {
 		maps.DeleteFunc(g.used, func(_ [nonceSize]byte, at time.Duration) bool { return now-at > tokenLife })
 	}
-	if len(g.used) >= mostUsed {
-		_ = g.newTokens() // never fails
+	if len(g.used) >= maxUsedTokens {
+		_ = g.newTokenKeyLocked() // never fails
 	}
 	g.used[[nonceSize]byte(token)] = now
 }
 
-func logPrefix(at netip.AddrPort) []byte {
+// addrBytes returns an address in binary form, to be authenticated.
+func addrBytes(at netip.AddrPort) []byte {
 	a := at.Addr().As16()
 	return binary.BigEndian.AppendUint16(a[:], at.Port())
 }
 
-// filterDatagram takes a datagram where there is TLS, and reports whether it is one for arq, which a.b is then. With the shared socket's lock.
+// filterDatagram handles a datagram of a class with TLS. It reports whether a.b is now the payload
+// of a short packet, without its protection. The caller holds the shared socket's lock.
 func (d *sharedSocket) filterDatagram(a *inboundDatagram) bool {
 	b := a.b
 	switch {
@@ -269,20 +281,21 @@ func (d *sharedSocket) filterDatagram(a *inboundDatagram) bool {
 	return false
 }
 
-// unprotectShort takes the protection off a short packet.
+// unprotectShort decrypts a short packet in place, and reports whether that succeeded. It answers a
+// packet of an unknown connection with a notice.
 func (d *sharedSocket) unprotectShort(a *inboundDatagram) bool {
 	b := a.b
 	if len(b) < overhead+1 {
 		return false
 	}
 	id := binary.BigEndian.Uint64(b[1:])
-	k := d.latest
+	k := d.lastConn
 	if k == nil || k.id != id || !k.up.Load() {
 		k = d.findConn(id)
-		d.latest = k
+		d.lastConn = k
 	}
 	if k == nil {
-		h := longHeader{kind: word, from: id}
+		h := longHeader{kind: notice, from: id}
 		d.reply(a, h.appendTo(nil))
 		return false
 	}
@@ -298,7 +311,8 @@ func (d *sharedSocket) unprotectShort(a *inboundDatagram) bool {
 	return true
 }
 
-// handleLong takes a long packet.
+// handleLong handles a long packet: it passes it to its handshake, which may have to be started, or
+// answers it.
 func (d *sharedSocket) handleLong(a *inboundDatagram) {
 	h, ok := parseAnyLong(a.b)
 	if !ok {
@@ -310,8 +324,8 @@ func (d *sharedSocket) handleLong(a *inboundDatagram) {
 		}
 		return
 	}
-	if h.kind == word && h.to == 0 { // somebody has no such connection: a hint, as the system's that nobody is there
-		if k := d.findPeer(h.from); k != nil {
+	if h.kind == notice && h.to == 0 { // the peer has no such connection. It is a hint, as an ICMP error is: anyone can forge it
+		if k := d.findConnByPeerID(h.from); k != nil {
 			a.conn = k
 			d.hints = append(d.hints, *a)
 		}
@@ -321,28 +335,29 @@ func (d *sharedSocket) handleLong(a *inboundDatagram) {
 	switch {
 	case k != nil || h.kind != initial:
 	case d.guard.checkToken(h.token, a.from, d.now(), h.to):
-		k = d.newGuest(a, &h)
-	default: // none, or one that was used, perhaps by somebody else
-		d.askToken(a, &h)
+		k = d.acceptConn(a, &h)
+	default: // it has no token, or one that was used, perhaps by a peer that has copied it
+		d.sendToken(a, &h)
 	}
-	if k != nil && len(a.b) <= arq.BaseSize && !k.over.Load() {
+	if k != nil && len(a.b) <= arq.BaseSize && !k.handshakeDone.Load() {
 		select {
 		case k.in <- append([]byte(nil), a.b...):
-		default: // it will come again
+		default: // the peer sends it again
 		}
 	}
 }
 
-// askToken answers who wants a token. Nothing is kept.
-func (d *sharedSocket) askToken(a *inboundDatagram, h *longHeader) {
+// sendToken answers a token request with a Retry. It keeps no state for the peer.
+func (d *sharedSocket) sendToken(a *inboundDatagram, h *longHeader) {
 	id := d.guard.idFor(a.from, h)
 	answer := longHeader{kind: retry, to: h.from, from: id, token: d.guard.makeToken(a.from, d.now(), id)}
 	d.reply(a, answer.appendTo(nil))
 }
 
-// refuseVersion answers a datagram that asks for a handshake of another version, in that version. A release speaks one: see WIRE.md.
+// refuseVersion answers a token request of another version with a notice in that version. A release
+// speaks one version of TLS over udp: see WIRE.md.
 func (d *sharedSocket) refuseVersion(a *inboundDatagram, h *longHeader) {
-	answer := longHeader{version: h.version, kind: word, to: h.from, from: h.to}
+	answer := longHeader{version: h.version, kind: notice, to: h.from, from: h.to}
 	older := "dialing"
 	if h.version > wireVersion {
 		older = "listening"
@@ -352,36 +367,37 @@ func (d *sharedSocket) refuseVersion(a *inboundDatagram, h *longHeader) {
 	d.reply(a, append(answer.appendTo(nil), words...))
 }
 
-// reply answers a datagram with one that is not longer.
+// reply sends b to the source of a, unless b is longer than a (no amplification).
 func (d *sharedSocket) reply(a *inboundDatagram, b []byte) {
 	if len(b) > 0 && len(b) <= len(a.b) && d.sock != nil {
 		_ = sendOne(d.sock, b, a.from, a.via)
 	}
 }
 
-// replyNoTLS answers a datagram that asks for TLS where there is none.
+// replyNoTLS answers a token request that reaches a class without TLS.
 func (d *sharedSocket) replyNoTLS(a *inboundDatagram) {
 	if h, ok := parseLong(a.b); ok && h.kind == initial && len(h.token) == 0 {
-		answer := longHeader{kind: word, to: h.from, from: h.to}
+		answer := longHeader{kind: notice, to: h.from, from: h.to}
 		words := frame.ByeOf(secure.WantsPlain(scheme)).Words()
 		d.reply(a, append(answer.appendTo(nil), words...))
 	}
 }
 
-// findConn returns the connection with that id of ours, or nil; findPeer the one with that id of the peer's.
+// findConn returns the connection that this side has given the ID, or nil.
 func (d *sharedSocket) findConn(id uint64) *conn {
 	d.table.RLock()
 	defer d.table.RUnlock()
 	return d.byID[id]
 }
 
-func (d *sharedSocket) findPeer(id uint64) *conn {
+// findConnByPeerID returns the connection that the peer has given the ID, or nil.
+func (d *sharedSocket) findConnByPeerID(id uint64) *conn {
 	d.table.RLock()
 	defer d.table.RUnlock()
 	return d.byPeer[id]
 }
 
-// addConn has the datagrams for k given to it, strike no more.
+// addConn registers k by its connection ID.
 func (d *sharedSocket) addConn(k *conn) {
 	d.table.Lock()
 	defer d.table.Unlock()
@@ -391,6 +407,7 @@ func (d *sharedSocket) addConn(k *conn) {
 	d.byID[k.id] = k
 }
 
+// removeConn removes k from the tables and cancels its handshake.
 func (d *sharedSocket) removeConn(k *conn) {
 	d.table.Lock()
 	defer d.table.Unlock()
@@ -402,8 +419,8 @@ func (d *sharedSocket) removeConn(k *conn) {
 	k.cancel()
 }
 
-// strikeAll is called when c leaves.
-func (d *sharedSocket) strikeAll(c *contextCarrier) {
+// removeConnsOf removes all connections of c.
+func (d *sharedSocket) removeConnsOf(c *contextCarrier) {
 	d.table.RLock()
 	var all []*conn
 	for _, k := range d.byID {

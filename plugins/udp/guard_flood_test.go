@@ -34,7 +34,7 @@ func (s *counted) send(o *outbox) {
 // guardedDoor is a door with TLS and no contexts, and a clock.
 func guardedDoor(t testing.TB) (d *sharedSocket, s *counted, now *time.Duration) {
 	t.Helper()
-	g, err := newGuard(&tls.Config{Certificates: []tls.Certificate{testcert.New()}}, nil)
+	g, err := newTLSAcceptor(&tls.Config{Certificates: []tls.Certificate{testcert.New()}}, nil)
 	require.NoError(t, err)
 	now = new(time.Duration)
 	*now = time.Hour
@@ -53,7 +53,7 @@ func TestFlood(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	came, b := 0, ask(0, 0, askSize)
+	came, b := 0, ask(0, 0, tokenRequestSize)
 	for i := range uint32(100_000) {
 		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000+i))), 1000)
 		binary.BigEndian.PutUint64(b[13:], uint64(i))
@@ -79,7 +79,7 @@ func TestNoAmplification(t *testing.T) {
 			d.guard = nil
 		}
 		for range 20_000 {
-			b := ask(r.Uint64(), r.Uint64(), longSize+r.IntN(2*askSize))
+			b := ask(r.Uint64(), r.Uint64(), longSize+r.IntN(2*tokenRequestSize))
 			b[0] = byte(r.Uint32())
 			if r.IntN(2) == 0 {
 				b[0] = 0xc0
@@ -97,7 +97,7 @@ func TestNoAmplification(t *testing.T) {
 func TestToken(t *testing.T) {
 	d, s, now := guardedDoor(t)
 	at := netip.MustParseAddrPort("10.0.0.1:1000")
-	d.routeDatagrams([]inboundDatagram{{b: ask(3<<56, 7, askSize), from: at}})
+	d.routeDatagrams([]inboundDatagram{{b: ask(3<<56, 7, tokenRequestSize), from: at}})
 	h, ok := parseLong(s.last.b)
 	require.True(t, ok)
 	require.Equal(t, retry, h.kind)
@@ -124,7 +124,7 @@ func TestToken(t *testing.T) {
 // FuzzLong: no datagram that comes to a door makes it panic, keep anything or say more than it was told.
 func FuzzLong(f *testing.F) {
 	d, s, _ := guardedDoor(f)
-	beginnings.Seed(f, ask(0, 1, askSize))
+	beginnings.Seed(f, ask(0, 1, tokenRequestSize))
 	beginnings.Seed(f, append([]byte{0x40}, make([]byte, 40)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > arq.MaxSize {

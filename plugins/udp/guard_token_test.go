@@ -52,20 +52,20 @@ func TestTokenOnce(t *testing.T) {
 	guests := func() int {
 		d.guard.mu.Lock()
 		defer d.guard.mu.Unlock()
-		return len(d.guard.guests)
+		return len(d.guard.halfOpen)
 	}
 	begin := func(token []byte, id uint64) []byte {
 		first := longHeader{kind: initial, to: id, from: 7, token: token}
 		return append(first.appendTo(nil), make([]byte, 100)...)
 	}
-	got, answered := exchange(ask(0, 7, askSize))
+	got, answered := exchange(ask(0, 7, tokenRequestSize))
 	require.True(t, answered)
 	for range 2 {
 		_, answered = exchange(begin(got.token, got.from))
 		require.False(t, answered, "the handshake has begun, and what has come is no message of it")
 		require.Equal(t, 1, guests(), "once")
 		d.guard.mu.Lock()
-		d.guard.guests[0].end()
+		d.guard.halfOpen[0].cancel()
 		d.guard.mu.Unlock()
 		for end := time.Now().Add(10 * time.Second); guests() > 0; {
 			require.Less(t, time.Now(), end)
@@ -89,19 +89,19 @@ func TestTokensUsed(t *testing.T) {
 	unused := g.makeToken(at, *now, 1)
 	g.useToken(first, *now)
 	require.False(t, g.checkToken(first, at, *now, 1))
-	for i := range 2*mostUsed - 1 {
+	for i := range 2*maxUsedTokens - 1 {
 		*now += time.Microsecond
 		token := g.makeToken(at, *now, uint64(i))
 		require.True(t, g.checkToken(token, at, *now, uint64(i)))
 		g.useToken(token, *now)
 		require.False(t, g.checkToken(token, at, *now, uint64(i)))
-		require.LessOrEqual(t, len(g.used), mostUsed)
+		require.LessOrEqual(t, len(g.used), maxUsedTokens)
 	}
 	require.False(t, g.checkToken(first, at, *now, 1))
 	require.False(t, g.checkToken(unused, at, *now, 1), "where used ones had to be forgotten, all that were made before are void")
 
 	kept := g.makeToken(at, *now, 1)
-	for len(g.used) < mostUsed-1 {
+	for len(g.used) < maxUsedTokens-1 {
 		g.useToken(g.makeToken(at, *now, 1), *now)
 	}
 	*now += tokenLife

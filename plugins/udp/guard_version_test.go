@@ -35,7 +35,7 @@ func TestTLSOtherVersion(t *testing.T) {
 	defer c.Close()
 	for version, older := range map[uint32]string{wireVersion + 1: "upgrade the listening side", wireVersion - 1: "upgrade the dialing side"} {
 		head := longHeader{version: version, kind: initial, from: 7}
-		ask := head.appendTo(make([]byte, 0, askSize))[:askSize]
+		ask := head.appendTo(make([]byte, 0, tokenRequestSize))[:tokenRequestSize]
 		answer := make([]byte, 2000)
 		n := 0
 		for end := time.Now().Add(30 * time.Second); n == 0; {
@@ -50,12 +50,12 @@ func TestTLSOtherVersion(t *testing.T) {
 		h, ok := parseAnyLong(answer[:n])
 		require.True(t, ok)
 		require.Equal(t, version, h.version)
-		require.Equal(t, word, h.kind)
+		require.Equal(t, notice, h.kind)
 		require.EqualValues(t, 7, h.to)
 		bye := frame.ParseBye(answer[h.number:n])
 		require.Equal(t, codes.ErrVersion, bye.Code)
 		require.Contains(t, bye.Text, older)
-		require.Empty(t, d.guard.guests)
+		require.Empty(t, d.guard.halfOpen)
 		for drained := false; !drained; { // answers to what was sent more than once
 			require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
 			_, err := c.Read(answer)

@@ -20,94 +20,97 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
 )
 
-// A handshake is a goroutine that has TLS say who the peer is: functions of the user's run in it. What TLS says goes in pieces, which are
-// acknowledged, and sent again from the first that is not.
+// A handshake runs the TLS 1.3 handshake of one connection, on a goroutine of its own because the
+// user's functions in the tls.Config may block. The output of each encryption level is sent in
+// chunks, which the peer acknowledges and takes in order; lost ones are sent again from the first
+// one that is not acknowledged.
 //
 //	client                                        server
 //	Initial without a token  ───────────►
-//	                         ◄───────────  Retry: a token          nothing is kept
-//	Initial: ClientHello     ───────────►  a conn, a goroutine
+//	                         ◄───────────  Retry: a token                 no state is kept
+//	Initial: ClientHello     ───────────►  starts a conn and a goroutine
 //	                         ◄───────────  Initial, Handshake: ServerHello … Finished
-//	Handshake: … Finished    ───────────►  the client is who it should be
-//	                         ◄───────────  Handshake: acknowledged; its keys are there
+//	Handshake: … Finished    ───────────►  verifies the client
+//	                         ◄───────────  Handshake: acknowledgment      the application keys are set
 //	short packets: HELLO     ───────────►  the goroutine ends
 type handshake struct {
-	k      *conn
-	g      *tlsAcceptor
-	q      *tls.QUICConn
-	cfg    *tls.Config
-	client bool
-	to     netip.AddrPort
-	via    uint8
-	looked *bool // functions of the user's have looked at certificates; apart, as phase is
-	token  []byte
-	levels [tls.QUICEncryptionLevelApplication]level
-	left   int            // bytes that the peer may say yet
-	done   bool           // TLS has proven who the peer is
-	up     bool           // and the connection has its keys
-	acked  bool           // the peer has acknowledged something: it receives
-	probed bool           // and has not since the timer has expired
-	came   int            // bytes of the peer's packets
-	gone   int            // bytes of TLS that were sent
-	heard  bool           // something has come that is the server's
-	unsent error          // why the system has not sent the last packet
-	waits  func()         // it is the turn of the peer
-	phase  *protect.Phase // apart: the session holds it when the handshake is over, and nothing else
+	k             *conn
+	g             *tlsAcceptor
+	q             *tls.QUICConn
+	cfg           *tls.Config
+	client        bool
+	to            netip.AddrPort
+	via           uint8
+	verified      *bool // the user's functions have verified certificates; a pointer, so that the Config does not keep the handshake alive
+	token         []byte
+	levels        [tls.QUICEncryptionLevelApplication]level
+	budget        int            // bytes of TLS messages that the peer may still send
+	done          bool           // TLS has verified the peer
+	up            bool           // the connection has its application keys
+	acked         bool           // the peer has acknowledged something, which proves that it receives
+	probed        bool           // sendProbe has sent since the last acknowledgment
+	receivedBytes int            // bytes of the peer's packets
+	sentBytes     int            // bytes of TLS messages that were sent
+	gotPacket     bool           // an authentic packet of the peer has arrived
+	unsent        error          // the system's error for the last packet, if another attempt would fail too
+	awaitPeer     func()         // called when the next packet is the peer's to send
+	phase         *protect.Phase // a pointer, so that the session keeps only it when the handshake has ended
 }
 
-// A level is an encryption level of RFC 9001 2.1.
+// A level is the state of an encryption level of RFC 9001 2.1.
 type level struct {
-	sealer *protect.Sealer
-	opener *protect.Opener
-	out    []byte // what TLS says
-	acked  int    // of out
-	sent   int    // of out
-	in     int    // bytes that have come
-	owes   bool   // an acknowledgment
+	sealer     *protect.Sealer
+	opener     *protect.Opener
+	out        []byte // the output of TLS at this level
+	acked      int    // bytes of out that the peer has acknowledged
+	sent       int    // bytes of out that were sent
+	received   int    // bytes of the peer's output that have arrived
+	ackPending bool   // an acknowledgment is to be sent
 }
 
 const (
-	crypto byte = 1 // acknowledged 4, offset 4, what TLS says
-	closes byte = 2 // alert 1: TLS has failed
+	cryptoMessage byte = 1 // first byte of a message with output of TLS; acknowledged 4, offset 4 and the output follow
+	closeMessage  byte = 2 // first byte of a message that ends a failed handshake; alert 1 follows
 
 	cryptoHead = 1 + 4 + 4
-	mostCrypto = arq.BaseSize - longSize - tokenSize - protect.NumberSize - cryptoHead - protect.TagSize
-	firstWait  = 50 * time.Millisecond
-	mostWait   = time.Second
-	lastWords  = time.Second // how long a refused peer gets an answer to each packet
+	maxCrypto  = arq.BaseSize - longSize - tokenSize - protect.NumberSize - cryptoHead - protect.TagSize
+	firstWait  = 50 * time.Millisecond // the first timeout before a probe
+	maxWait    = time.Second           // limits the timeout, which doubles with each probe
+	alertTime  = time.Second           // how long a refused peer's packets are answered with the alert
 )
 
 var (
-	errNobody = codes.WithText(codes.ErrUnreachable, "nobody answers")
-	errLate   = codes.WithText(codes.ErrUnreachable, "TLS: the peer did not end the TLS handshake in time")
+	errNoAnswer = codes.WithText(codes.ErrUnreachable, "no answer")
+	errLate     = codes.WithText(codes.ErrUnreachable, "TLS: the peer did not end the TLS handshake in time")
 )
 
-// A remoteAlert is why the peer has ended the handshake.
+// A remoteAlert is the TLS alert with which the peer has ended the handshake.
 type remoteAlert uint8
 
 func (a remoteAlert) Error() string { return tls.AlertError(a).Error() }
 
-// noTLSAlert is what a peer without TLS says.
+// A noTLSAlert is the answer of a peer without TLS.
 type noTLSAlert struct{ bye frame.Bye }
 
 func (t noTLSAlert) Error() string { return t.bye.Text }
 
-// newHandshake prepares TLS, with cfg for this side and its role.
+// newHandshake returns a handshake of k with the configuration for its role.
 func newHandshake(k *conn, client bool) *handshake {
-	h := &handshake{k: k, g: k.c.d.guard, waits: func() {}, client: client, to: k.to, via: k.via, left: secure.MaxClientHello + secure.MaxClientProof}
-	h.phase = &protect.Phase{Leads: client, Most: h.g.most}
+	h := &handshake{k: k, g: k.c.d.guard, awaitPeer: func() {}, client: client, to: k.to, via: k.via, budget: secure.MaxClientHello + secure.MaxClientProof}
+	h.phase = &protect.Phase{Leads: client, Most: h.g.maxSealed}
 	looked := secure.Looks(h.g.cfg)
-	h.looked = &looked
+	h.verified = &looked
 	h.cfg = secure.Forced(h.g.cfg, func(_ *tls.ClientHelloInfo, other *tls.Config) { looked = secure.Looks(other) })
 	return h
 }
 
-// runAccept runs the handshake of a peer that has shown a token. waits is called when it is the peer's turn.
+// runAccept runs the handshake of a peer that has shown a valid token. It calls waits whenever the
+// next packet is the peer's to send.
 func runAccept(ctx context.Context, k *conn, waits func()) {
 	defer k.onHandshakeEnd()
 	defer k.c.e.Rescue(func(error) { k.c.shared.removeConn(k) })
 	h := newHandshake(k, false)
-	h.waits = waits
+	h.awaitPeer = waits
 	h.setPeerID(k.peer)
 	err := h.makeInitialKeys(k.id)
 	if err == nil {
@@ -119,17 +122,17 @@ func runAccept(ctx context.Context, k *conn, waits func()) {
 	}
 }
 
-// logFailure tells of a peer whose handshake has failed.
-func (h *handshake) logFailure(err error) {
+// logFailure reports that the peer's handshake has failed.
+func (h *handshake) reportFailure(err error) {
 	h.k.c.e.HandshakeFailed(h.to.String(), secure.Reason(err))
 }
 
-// runDial runs that of a dial.
+// runDial runs the handshake of a dial, and passes the result to k.onDialEnd.
 func runDial(ctx context.Context, k *conn, name, host string) {
 	defer k.onHandshakeEnd()
 	defer k.c.e.Rescue(k.onDialEnd)
 	h := newHandshake(k, true)
-	h.left = secure.MaxServerProof
+	h.budget = secure.MaxServerProof
 	own := &secure.Own{}
 	cfg := recoverInCallbacks(own.Note(secure.Client(h.cfg, scheme, name, host)), h.g.log, h.to)
 	h.q = tls.QUICClient(&tls.QUICConfig{TLSConfig: cfg})
@@ -137,10 +140,10 @@ func runDial(ctx context.Context, k *conn, name, host string) {
 	code, coded := errors.AsType[codes.Code](err)
 	switch {
 	case err == nil, coded && code != codes.OK, errors.As(err, new(noTLSAlert)):
-	case errors.Is(err, context.DeadlineExceeded) && h.heard:
+	case errors.Is(err, context.DeadlineExceeded) && h.gotPacket:
 		err = errLate
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		err = errNobody
+		err = errNoAnswer
 	default:
 		code = codes.ErrUnreachable
 		if h.done && errors.As(err, new(remoteAlert)) { // the peer has seen the certificate of this side
@@ -151,7 +154,7 @@ func runDial(ctx context.Context, k *conn, name, host string) {
 	k.onDialEnd(err)
 }
 
-// setPeerID learns the peer's connection id.
+// setPeerID sets the peer's connection ID, which only a Retry tells the dialing side.
 func (h *handshake) setPeerID(peer uint64) {
 	d, k := h.k.c.shared, h.k
 	d.table.Lock()
@@ -165,7 +168,8 @@ func (h *handshake) setPeerID(peer uint64) {
 	}
 }
 
-// makeInitialKeys makes those of the Initial level, from the id that the server has chosen.
+// makeInitialKeys sets the keys of the Initial level, which RFC 9001 5.2 derives from the
+// connection ID that the server has chosen.
 func (h *handshake) makeInitialKeys(id uint64) (err error) {
 	client, server, err := protect.Initial(binary.BigEndian.AppendUint64(nil, id))
 	if err != nil {
@@ -175,14 +179,15 @@ func (h *handshake) makeInitialKeys(id uint64) (err error) {
 		client, server = server, client
 	}
 	l := &h.levels[tls.QUICEncryptionLevelInitial]
-	l.acked, l.sent, l.in = 0, 0, 0
+	l.acked, l.sent, l.received = 0, 0, 0
 	if l.opener, err = protect.NewOpener(tls.TLS_AES_128_GCM_SHA256, client, nil); err == nil {
 		l.sealer, err = protect.NewSealer(tls.TLS_AES_128_GCM_SHA256, server, nil)
 	}
 	return err
 }
 
-// run ends when the connection is up, for a server when the peer has shown that it knows; or with an error, which the peer is told.
+// run runs the handshake until the connection has its keys or until an error, which it sends to the
+// peer. On the listening side it also waits for a packet that shows that the peer has the keys.
 func (h *handshake) run(ctx context.Context) error {
 	k := h.k
 	started := !h.client
@@ -198,12 +203,12 @@ func (h *handshake) run(ctx context.Context) error {
 			_ = h.q.Close()
 		}
 	}()
-	h.waits()
+	h.awaitPeer()
 	wait, moved := firstWait, 0
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for tries := 0; ; {
-		if h.client && !h.heard && h.unsent != nil {
+		if h.client && !h.gotPacket && h.unsent != nil {
 			return unsentError(h.unsent)
 		}
 		select {
@@ -211,20 +216,20 @@ func (h *handshake) run(ctx context.Context) error {
 			return nil
 		case <-ctx.Done():
 			if h.done {
-				return nil // the peer may have said nothing yet
+				return nil // the connection is usable, though the peer has not sent a short packet yet
 			}
 			return ctx.Err()
 		case <-timer.C:
-			if tries++; h.client && !h.heard {
+			if tries++; h.client && !h.gotPacket {
 				if n := k.c.sock.retriesRefused(); n > 0 && tries > n {
-					return errNobody
+					return errNoAnswer
 				}
-				if h.token == nil || tries%2 == 0 { // it is lost, or the peer has started again and does not know it
+				if h.token == nil || tries%2 == 0 { // the Retry is lost, or the peer has restarted and does not accept the token
 					h.requestToken()
 				}
 			}
 			h.sendProbe()
-			wait = min(2*wait, mostWait)
+			wait = min(2*wait, maxWait)
 			timer.Reset(wait)
 		case b := <-k.in:
 			err := h.handlePacket(b, func() error {
@@ -242,8 +247,8 @@ func (h *handshake) run(ctx context.Context) error {
 				return err
 			}
 			if n := h.ackedBytes(); n > moved {
-				h.waits() // what is lost next is not the fault of a path that is slow
-				moved, wait = n, firstWait
+				h.awaitPeer()
+				moved, wait = n, firstWait // progress resets the backoff
 				timer.Reset(wait)
 			}
 			if h.done && h.client && h.levels[tls.QUICEncryptionLevelHandshake].acked == len(h.levels[tls.QUICEncryptionLevelHandshake].out) {
@@ -254,15 +259,17 @@ func (h *handshake) run(ctx context.Context) error {
 	}
 }
 
-// ackedBytes counts the bytes that are known to have arrived, either way.
+// ackedBytes returns the number of bytes of TLS messages that are known to have arrived, in both
+// directions.
 func (h *handshake) ackedBytes() (n int) {
 	for i := range h.levels {
-		n += h.levels[i].acked + h.levels[i].in
+		n += h.levels[i].acked + h.levels[i].received
 	}
 	return n
 }
 
-// start has TLS begin, with our connection id, which the peer compares with the one that it sees.
+// start starts TLS. The transport parameters carry the connection IDs, so that both sides find out
+// if they were changed on the path.
 func (h *handshake) start(ctx context.Context) error {
 	params := binary.BigEndian.AppendUint64(nil, h.k.id)
 	if !h.client {
@@ -275,14 +282,15 @@ func (h *handshake) start(ctx context.Context) error {
 	return h.handleTLSEvents()
 }
 
-// requestToken wants a token.
+// requestToken sends a token request.
 func (h *handshake) requestToken() {
 	head := longHeader{kind: initial, to: h.k.peer, from: h.k.id}
-	b := head.appendTo(make([]byte, 0, askSize))
-	h.unsent = h.k.c.shared.sendOne(b[:askSize], h.to, h.via)
+	b := head.appendTo(make([]byte, 0, tokenRequestSize))
+	h.unsent = h.k.c.shared.sendOne(b[:tokenRequestSize], h.to, h.via)
 }
 
-// handlePacket takes a packet. One that is not the peer's is dropped.
+// handlePacket handles a received packet, and drops one that is not authentic. It calls start when
+// the first token has arrived.
 func (h *handshake) handlePacket(b []byte, start func() error) error {
 	head, ok := parseLong(b)
 	if !ok {
@@ -290,7 +298,7 @@ func (h *handshake) handlePacket(b []byte, start func() error) error {
 	}
 	switch head.kind {
 	case retry:
-		if !h.client || h.heard || len(head.token) != tokenSize {
+		if !h.client || h.gotPacket || len(head.token) != tokenSize {
 			return nil
 		}
 		again := h.token != nil && head.from == h.k.peer
@@ -303,14 +311,14 @@ func (h *handshake) handlePacket(b []byte, start func() error) error {
 			return err
 		}
 		return start()
-	case word:
-		if h.client && !h.heard && head.number < len(b) {
+	case notice:
+		if h.client && !h.gotPacket && head.number < len(b) {
 			return noTLSAlert{frame.ParseBye(b[head.number:])}
 		}
 		return nil
 	}
 	at := tls.QUICEncryptionLevelInitial
-	if head.kind == proving {
+	if head.kind == handshaking {
 		at = tls.QUICEncryptionLevelHandshake
 	}
 	l := &h.levels[at]
@@ -321,12 +329,12 @@ func (h *handshake) handlePacket(b []byte, start func() error) error {
 	if !ok || len(text) < 2 {
 		return nil
 	}
-	h.heard = true
-	h.came += len(b)
+	h.gotPacket = true
+	h.receivedBytes += len(b)
 	switch {
-	case text[0] == closes:
+	case text[0] == closeMessage:
 		return remoteAlert(text[1])
-	case text[0] != crypto || len(text) < cryptoHead:
+	case text[0] != cryptoMessage || len(text) < cryptoHead:
 		return nil
 	}
 	if acked := int(binary.BigEndian.Uint32(text[1:])); acked > l.acked && acked <= len(l.out) {
@@ -339,22 +347,23 @@ func (h *handshake) handlePacket(b []byte, start func() error) error {
 	if len(data) == 0 {
 		return nil
 	}
-	l.owes = true
-	if offset > l.in || offset+len(data) <= l.in {
-		return nil // what is missing will come again
+	l.ackPending = true
+	if offset > l.received || offset+len(data) <= l.received {
+		return nil // TLS takes bytes in order; the peer sends the missing ones again
 	}
-	data = data[l.in-offset:]
-	if h.left -= len(data); h.left < 0 {
+	data = data[l.received-offset:]
+	if h.budget -= len(data); h.budget < 0 {
 		return secure.ErrTooMuch
 	}
-	l.in += len(data)
+	l.received += len(data)
 	if err := h.q.HandleData(at, data); err != nil {
 		return err
 	}
 	return h.handleTLSEvents()
 }
 
-// handleTLSEvents does what TLS wants.
+// handleTLSEvents handles the events of TLS: new keys, output, the peer's transport parameters and
+// the end of the handshake.
 func (h *handshake) handleTLSEvents() error {
 	for {
 		switch e := h.q.NextEvent(); e.Kind {
@@ -384,7 +393,7 @@ func (h *handshake) handleTLSEvents() error {
 			}
 		case tls.QUICWriteData:
 			if e.Level == tls.QUICEncryptionLevelApplication {
-				return fmt.Errorf("TLS says something after the handshake")
+				return fmt.Errorf("unexpected TLS output after the handshake")
 			}
 			h.levels[e.Level].out = append(h.levels[e.Level].out, e.Data...)
 		case tls.QUICTransportParameters:
@@ -393,7 +402,7 @@ func (h *handshake) handleTLSEvents() error {
 				want = binary.BigEndian.AppendUint64(want, h.k.id)
 			}
 			if string(e.Data) != string(want) {
-				return errors.New("somebody has changed the connection ids on the way")
+				return errors.New("the connection IDs were changed on the path")
 			}
 		case tls.QUICHandshakeDone:
 			h.finishTLS()
@@ -401,7 +410,8 @@ func (h *handshake) handleTLSEvents() error {
 	}
 }
 
-// keyUpdates is what the two directions tell each other of key updates, which only application keys have.
+// keyUpdates returns the Phase that connects the key updates of both directions; nil for a level
+// whose keys are not updated.
 func (h *handshake) keyUpdates(at tls.QUICEncryptionLevel) *protect.Phase {
 	if at != tls.QUICEncryptionLevelApplication {
 		return nil
@@ -409,14 +419,15 @@ func (h *handshake) keyUpdates(at tls.QUICEncryptionLevel) *protect.Phase {
 	return h.phase
 }
 
-// finishTLS takes what TLS has proven.
+// finishTLS records the identity that TLS has verified.
 func (h *handshake) finishTLS() {
 	state := h.q.ConnectionState()
-	h.k.proof = secure.Prove(h.cfg, &state, *h.looked)
+	h.k.proof = secure.Prove(h.cfg, &state, *h.verified)
 	h.done = true
 }
 
-// flush sends what has not been sent, and acknowledgments.
+// flush sends output of TLS that was not sent yet, and acknowledgments. It makes the connection
+// usable when its keys are there.
 func (h *handshake) flush() {
 	if h.done && !h.up && h.k.opener != nil && h.k.sealer != nil {
 		h.up = true
@@ -433,41 +444,46 @@ func (h *handshake) flush() {
 		for l.sent < len(l.out) && h.maySendMore() {
 			l.sent += h.sendCrypto(i, l.sent)
 		}
-		if l.owes {
+		if l.ackPending {
 			h.sendCrypto(i, len(l.out))
 		}
 	}
 }
 
-// sendCrypto sends what TLS says at a level from an offset on, as much as a packet holds, with an acknowledgment. It returns how much that is.
+// sendCrypto sends one packet with an acknowledgment and the output of a level from an offset on.
+// It returns the number of bytes of output in it.
 func (h *handshake) sendCrypto(at, from int) (n int) {
 	l := &h.levels[at]
-	text := binary.BigEndian.AppendUint32([]byte{crypto}, uint32(l.in))
+	text := binary.BigEndian.AppendUint32([]byte{cryptoMessage}, uint32(l.received))
 	text = binary.BigEndian.AppendUint32(text, uint32(from))
-	n = min(mostCrypto, len(l.out)-from)
-	l.owes = false
-	h.gone += n
+	n = min(maxCrypto, len(l.out)-from)
+	l.ackPending = false
+	h.sentBytes += n
 	h.send(at, append(text, l.out[from:from+n]...))
 	return n
 }
 
-// maySendMore reports whether more of what TLS says may be sent at once: to a client that has not shown yet that it receives all this, and not a
-// token alone, three times what it has sent, and one packet.
-func (h *handshake) maySendMore() bool { return h.client || h.acked || h.gone < 3*h.came }
+// maySendMore reports whether another packet of output may be sent. Until the client has
+// acknowledged one, it gets at most three times the bytes that it has sent, and one packet (RFC
+// 9000 8.1): its token may have been seen and copied on the path.
+func (h *handshake) maySendMore() bool { return h.client || h.acked || h.sentBytes < 3*h.receivedBytes }
 
-// sendProbe sends the first packet again that is not acknowledged (RFC 9002 6.2.4). The answer says what else is lost.
+// sendProbe sends the first packet that is not acknowledged again (RFC 9002 6.2.4). The answer
+// shows what else was lost.
 func (h *handshake) sendProbe() {
 	for i := range h.levels {
 		if l := &h.levels[i]; l.sealer != nil && l.acked < len(l.out) {
 			h.sendCrypto(i, l.acked)
-			l.sent = max(l.sent, min(l.acked+mostCrypto, len(l.out)))
+			l.sent = max(l.sent, min(l.acked+maxCrypto, len(l.out)))
 			h.probed = true
 			return
 		}
 	}
 }
 
-// resendLost sends what was sent before the timer expired, and is not acknowledged, once more: a peer takes it in order only.
+// resendLost makes flush send everything again that is not acknowledged, if the acknowledgment
+// answers a probe. The peer has dropped what followed the loss, because it takes bytes in order
+// only.
 func (h *handshake) resendLost() {
 	if !h.probed {
 		return
@@ -478,10 +494,11 @@ func (h *handshake) resendLost() {
 	}
 }
 
+// send encrypts a message with the keys of a level and sends it.
 func (h *handshake) send(at int, text []byte) {
 	head := longHeader{kind: initial, to: h.k.peer, from: h.k.id, token: h.token}
 	if at != int(tls.QUICEncryptionLevelInitial) {
-		head.kind, head.token = proving, nil
+		head.kind, head.token = handshaking, nil
 	}
 	b := head.appendTo(make([]byte, 0, arq.BaseSize))
 	n := len(b)
@@ -492,14 +509,15 @@ func (h *handshake) send(at int, text []byte) {
 	}
 }
 
-// end tells the peer why the handshake has failed, a peer that has dialed again whenever it says something, for a while.
+// end sends the peer the alert for err. On the listening side it blocks for a second, or until ctx
+// is done, and answers each packet of the peer with the alert, which may be lost.
 func (h *handshake) end(ctx context.Context, err error) {
 	var remote remoteAlert
 	var alert tls.AlertError
 	switch {
 	case errors.As(err, &remote):
 		if !h.client {
-			h.logFailure(err)
+			h.reportFailure(err)
 		}
 		return
 	case errors.Is(err, secure.ErrTooMuch):
@@ -514,13 +532,13 @@ func (h *handshake) end(ctx context.Context, err error) {
 	if h.levels[at].sealer == nil {
 		return
 	}
-	text := []byte{closes, byte(alert)}
+	text := []byte{closeMessage, byte(alert)}
 	h.send(at, text)
 	if h.client {
 		return
 	}
-	h.logFailure(err)
-	timer := time.NewTimer(lastWords)
+	h.reportFailure(err)
+	timer := time.NewTimer(alertTime)
 	defer timer.Stop()
 	for {
 		select {
@@ -534,8 +552,9 @@ func (h *handshake) end(ctx context.Context, err error) {
 	}
 }
 
-// recoverInCallbacks returns cfg with functions of the user's that end nothing but a handshake when they panic. They run on a goroutine of package
-// tls. The connection that they are shown has no more than an address.
+// recoverInCallbacks returns a copy of cfg whose functions end only the handshake when they panic.
+// They run on a goroutine of package tls, where no recover of this package would help. The net.Conn
+// that they are given has only addresses.
 func recoverInCallbacks(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) *tls.Config {
 	cfg = cfg.Clone()
 	caught := func(err *error) {
@@ -583,7 +602,7 @@ func recoverInCallbacks(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) 
 	return cfg
 }
 
-// A shownConn is the connection that functions of the user's see.
+// A shownConn is the net.Conn that the functions of a tls.Config are given. It has only addresses.
 type shownConn struct{ remote net.Addr }
 
 func (s shownConn) RemoteAddr() net.Addr           { return s.remote }

@@ -20,7 +20,7 @@ func (d *sharedSocket) crowd(n int, one bool) {
 		} else {
 			from = netip.AddrPortFrom(from.Addr(), uint16(1000+i))
 		}
-		d.newGuest(&inboundDatagram{from: from}, &longHeader{to: newID(0), from: randomUint64(), token: d.guard.makeToken(from, d.now(), 0)})
+		d.acceptConn(&inboundDatagram{from: from}, &longHeader{to: newID(0), from: randomUint64(), token: d.guard.makeToken(from, d.now(), 0)})
 	}
 }
 
@@ -29,27 +29,27 @@ func TestGuestsOfOneAddress(t *testing.T) {
 	d, _, _ := guardedDoor(t)
 	g := d.guard
 	one, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
-	for i := range 2 * mostGuests {
-		require.Equal(t, i < mostGuests/2, g.admitHandshake(one, time.Second) != nil, i)
+	for i := range 2 * maxHalfOpen {
+		require.Equal(t, i < maxHalfOpen/2, g.admitHandshake(one, time.Second) != nil, i)
 	}
 	it := g.admitHandshake(other, time.Second)
 	require.NotNil(t, it)
 	g.removeHandshake(it)
-	for _, it := range g.guests { // who waits for us is not shown out
-		require.False(t, it.shown)
+	for _, it := range g.halfOpen { // who waits for us is not shown out
+		require.False(t, it.evicted)
 	}
 	ended := 0
-	g.guests[5].end = func() { ended++ }
-	g.noteWaiting(g.guests[5], time.Second)
+	g.halfOpen[5].cancel = func() { ended++ }
+	g.noteWaiting(g.halfOpen[5], time.Second)
 	require.Nil(t, g.admitHandshake(one, 2*time.Second-1))
 	require.Zero(t, ended)
 	for range 2 {
 		require.Nil(t, g.admitHandshake(one, 2*time.Second))
 		require.Equal(t, 1, ended, "once")
 	}
-	for i := range mostGuests {
+	for i := range maxHalfOpen {
 		six := netip.AddrFrom16([16]byte{0: 0x20, 7: 1, 15: byte(i), 14: byte(i >> 8)})
-		require.Equal(t, i < mostGuests/2, g.admitHandshake(six, time.Second) != nil, i)
+		require.Equal(t, i < maxHalfOpen/2, g.admitHandshake(six, time.Second) != nil, i)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestGuestsMakeRoom(t *testing.T) {
 		t.Run(map[bool]string{true: "one address", false: "many"}[one], func(t *testing.T) {
 			t.Parallel()
 			doms, send := pairOf(t, 0)
-			doms[1].shared.crowd(2*mostGuests, one)
+			doms[1].shared.crowd(2*maxHalfOpen, one)
 			send()
 		})
 	}

@@ -41,7 +41,7 @@ func TestOneGuestForADial(t *testing.T) {
 			x.Trigger(0)
 		}
 		(*dom).guard.mu.Lock()
-		most = max(most, len((*dom).guard.guests))
+		most = max(most, len((*dom).guard.halfOpen))
 		(*dom).guard.mu.Unlock()
 	}
 	require.Equal(t, 1, most)

@@ -74,7 +74,7 @@ func unanswered(t *testing.T, flight int64, most int64) {
 	}
 	target, at := open(0, "udp://127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{c}}, isRetry)
 	source, from := open(1, "udp://", &tls.Config{RootCAs: testcert.Pool(c)}, func(b []byte) bool {
-		if asks := len(b) == askSize; asks || flight == 0 {
+		if asks := len(b) == tokenRequestSize; asks || flight == 0 {
 			return true
 		}
 		return sent.Add(1) <= flight

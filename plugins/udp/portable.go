@@ -15,10 +15,11 @@ import (
 type goroutineSocket struct {
 	shared *sharedSocket
 	conn   *net.UDPConn
-	done   chan struct{} // closed when the reader has ended; nil: there is none
+	done   chan struct{} // closed when the reading goroutine has ended; nil: none was started
 }
 
-// openPortable binds a socket; an address without an IP is every address of the machine.
+// openPortable binds a goroutineSocket. An address without an IP means every address of the
+// machine.
 func openPortable(where netip.AddrPort, d *sharedSocket) (socket, error) {
 	network := "udp"
 	if where.Addr().Is4() {
@@ -41,7 +42,7 @@ func (s *goroutineSocket) localAddr() netip.AddrPort {
 	return inet.Unmapped(s.conn.LocalAddr().(*net.UDPAddr).AddrPort())
 }
 
-// bufferSize implements socket. It is not known what the system has given.
+// bufferSize implements socket. Package net does not tell how much the system has given.
 func (s *goroutineSocket) bufferSize() int { return bufferSize }
 
 func (s *goroutineSocket) watch(*contextCarrier) error {
@@ -54,7 +55,8 @@ func (s *goroutineSocket) watch(*contextCarrier) error {
 
 func (s *goroutineSocket) unwatch(*contextCarrier) {}
 
-// read gives the shared socket what arrives. Errors are about datagrams that were sent, and say nothing about the next one.
+// read passes received datagrams to the shared socket until the socket is closed. Other errors are
+// about datagrams that were sent, so that reading goes on.
 func (s *goroutineSocket) read() {
 	defer close(s.done)
 	b := make([]byte, arq.MaxSize)
@@ -74,7 +76,7 @@ func (s *goroutineSocket) read() {
 	}
 }
 
-// dispatch gives datagrams to their contexts.
+// dispatch passes datagrams to their contexts.
 func (s *goroutineSocket) dispatch(in []inboundDatagram) {
 	defer s.shared.class.Rescue(func(error) {})
 	s.shared.mu.Lock()
@@ -82,7 +84,7 @@ func (s *goroutineSocket) dispatch(in []inboundDatagram) {
 	s.shared.routeDatagrams(in)
 }
 
-// send implements socket. It may wait for a full buffer of the system to be emptied into a network.
+// send implements socket. It may block while the system's send buffer is full.
 func (s *goroutineSocket) send(o *outbox) {
 	for i := range o.list {
 		if _, err := s.conn.WriteToUDPAddrPort(o.list[i].b, o.list[i].to); err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
@@ -94,7 +96,7 @@ func (s *goroutineSocket) send(o *outbox) {
 	}
 }
 
-// retriesRefused implements socket: a dial that nobody answers ends within 1.6 s.
+// retriesRefused implements socket. With 4 repetitions an unanswered dial ends within 1.6 s.
 func (s *goroutineSocket) retriesRefused() int { return 4 }
 
 func (s *goroutineSocket) close() {

@@ -17,27 +17,30 @@ import (
 )
 
 const (
-	turnBytes   = 256 << 10 // that are sent in one go, at most so much and one datagram
-	turnPackets = 64
+	turnBytes   = 256 << 10 // limits the bytes of one turn of flush; the last datagram may go beyond it
+	turnPackets = 64        // limits the datagrams of one turn of flush
 )
 
-// An outbox is the datagrams that are sent in one go.
+// An outbox holds the datagrams that one turn of flush sends.
 type outbox struct {
-	slab   []byte             // one of slabs while somebody sends, else nil
-	list   []outboundDatagram // one behind the other in slab
-	bulk   []bulkLoan
-	long   bool               // one of list is sent in fragments
-	large  []outboundDatagram // that the system has refused
-	unsent []sendFailure
+	slab     []byte             // memory of the datagrams; nil outside of flush
+	list     []outboundDatagram // contiguous in slab, in order
+	bulk     []bulkLoan
+	fragment bool               // list has a datagram that may be larger than its path carries
+	large    []outboundDatagram // the datagrams that the system has refused with EMSGSIZE
+	unsent   []sendFailure
 }
 
-// A sendFailure is why the system has not sent a datagram: an error of its own, not what somebody has answered to an earlier one.
+// A sendFailure is a datagram that the system has not sent, with its error. An ICMP error that
+// answers an earlier datagram is none.
 type sendFailure struct {
 	outboundDatagram
 	err error
 }
 
-// noteFailure notes that the system has not sent d. Room that it has not now it has later.
+// noteFailure records that the system has not sent d, so that the machine gives up the peer. It
+// ignores errors that may pass, such as a full buffer: the datagram counts as lost then. One of
+// more than the base size that is too large for the path only shrinks the machine's datagram size.
 func (o *outbox) noteFailure(d outboundDatagram, err error) {
 	switch {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM), errors.Is(err, net.ErrClosed):
@@ -50,85 +53,92 @@ func (o *outbox) noteFailure(d outboundDatagram, err error) {
 	o.unsent = append(o.unsent, sendFailure{d, err})
 }
 
-// unsentError is the error of a dial that the system does not send.
+// unsentError returns the error of a dial whose packets the system does not send.
 func unsentError(err error) error { return codes.WithText(codes.ErrUnreachable, "send: "+err.Error()) }
 
-// slabs are those of nobody who sends, 320 KiB each. What an outbox has listed before may point into one.
-var slabs = make(chan []byte, max(4, runtime.GOMAXPROCS(0)))
+// freeSlabs is the free list of slabs of 320 KiB. Stale entries of an outbox may still point into
+// one.
+var freeSlabs = make(chan []byte, max(4, runtime.GOMAXPROCS(0)))
 
-// takeMemory gives o memory for datagrams.
+// takeMemory gives o a slab.
 func (o *outbox) takeMemory() {
 	select {
-	case o.slab = <-slabs:
+	case o.slab = <-freeSlabs:
 	default:
 		o.slab = make([]byte, turnBytes+arq.MaxSize+arq.HeadSize+overhead)
 	}
 }
 
-// releaseMemory gives it back.
+// releaseMemory returns the slab.
 func (o *outbox) releaseMemory() {
 	select {
-	case slabs <- o.slab:
+	case freeSlabs <- o.slab:
 	default:
 	}
 	o.slab = nil
 }
 
-// A bulkLoan is memory that is lent for one datagram.
+// A bulkLoan is the user's memory that is lent for one datagram of bulk data. No lock is held while
+// it is read, so the view cannot be taken back until the loan has been returned.
 type bulkLoan struct {
-	pc   *bulkPiece
-	o    arq.Out
-	i    int // in list
-	gone bool
+	pc         *bulkPiece
+	o          arq.Out
+	i          int  // the index in outbox.list
+	unreadable bool // the memory could not be read
 }
 
-// flush sends what the machine has. Locked at its beginning and at its end, not while it copies and sends: what others add
-// meanwhile goes with the next turn, and they need not wait.
+// flush sends the machine's packets, in turns. It is entered and left with the lock, but copies and
+// sends without it, so that other goroutines can add packets in the meantime; the next turn sends
+// those.
 func (c *contextCarrier) flush() {
 	if c.sending {
 		return
 	}
 	c.sending = true
 	c.out.takeMemory()
-	// One goroutine sends for all peers of the context: datagrams of several go in one system call, and in the order of the machine.
-	for c.collectPackets() {
+	// One goroutine sends for all peers of the context: datagrams of several go in one system call,
+	// and in the order of the machine.
+	for c.collectPacketsLocked() {
 		c.sendUnlocked()
-		c.endLoans()
+		c.endLoansLocked()
 	}
 	c.out.releaseMemory()
 	c.sending = false
 	due, _ := c.m.Deadline()
-	if len(c.conns) > 0 && (due == 0 || c.lookAt < due) {
-		due = max(c.lookAt, 1)
+	if len(c.conns) > 0 && (due == 0 || c.orphanCheckAt < due) {
+		due = max(c.orphanCheckAt, 1)
 	}
 	if old := c.due.Swap(int64(due)); due != 0 && (old == 0 || int64(due) < old) {
 		c.e.PollSoon()
 	}
 }
 
-// sendUnlocked sends what gather has taken, without the lock. Locked at its beginning and its end.
+// sendUnlocked sends the packets that collectPacketsLocked has taken. It is entered and left with
+// the lock, but sends without it.
 func (c *contextCarrier) sendUnlocked() {
 	c.e.Pause()
 	defer c.e.Lock()
 	c.sealPackets()
-	if c.out.long {
+	if c.out.fragment {
 		c.out.splitOversized()
 	}
 	if raceflag.Enabled {
-		passed.Add(1)
+		raceOrder.Add(1)
 	}
 	c.sock.send(&c.out)
 }
 
-// collectPackets takes packets from the machine, and reports whether there are any. Messages are copied; bulk data is lent. With TLS each has
-// room around it for what protects it. Locked.
-func (c *contextCarrier) collectPackets() bool {
+// collectPacketsLocked takes packets from the machine into the outbox, and reports whether there
+// are any. It copies messages, and lends bulk data, which sealPackets copies. With TLS it leaves
+// room around each packet for the header and the tag.
+func (c *contextCarrier) collectPacketsLocked() bool {
 	o := &c.out
 	o.list, o.bulk = o.list[:0], o.bulk[:0]
-	// Datagrams stand one behind the other: those of one size to one peer leave as a train, cut up by the kernel (UDP_SEGMENT).
+	// Datagrams are contiguous, so that those of one size to one peer can leave as a train, which
+	// the kernel cuts up (UDP_SEGMENT).
 	now, front, back, at := c.d.now(), 0, 0, 0
 	if c.conns != nil {
-		front, back, at = protectHead, protect.TagSize, c.gatherNotes()
+		front, back, at = protectHead, protect.TagSize, c.collectPathFramesLocked()
 	}
 	for at < turnBytes && len(o.list) < turnPackets {
 		from := at + front
@@ -137,16 +147,16 @@ func (c *contextCarrier) collectPackets() bool {
 			break
 		}
 		d := outboundDatagram{to: p.To, via: p.Via, fragment: p.Fragment, again: p.Again}
-		o.long = o.long || p.Fragment
+		o.fragment = o.fragment || p.Fragment
 		if c.conns != nil {
 			if d.conn = c.conns[p.To]; d.conn == nil {
-				continue // last words, and the connection is gone
+				continue // the last message of an association whose connection is gone
 			}
 			d.to, d.via = d.conn.to, d.conn.via
 		}
 		if p.Ref != nil {
 			pc := p.Ref.(*bulkPiece)
-			if !pc.v.Borrow() { // taken back since; the number goes without it
+			if !pc.v.Borrow() { // the memory was withdrawn since: send the packet without data, so that its number is not missing
 				c.m.Void(&p)
 			} else {
 				pc.lent++
@@ -162,24 +172,27 @@ func (c *contextCarrier) collectPackets() bool {
 	return len(o.list) > 0
 }
 
-// gatherNotes takes what connections say, at the beginning of the slab, and returns where that ends. Locked.
-func (c *contextCarrier) gatherNotes() (at int) {
+// collectPathFramesLocked writes the queued path frames to the beginning of the slab, and returns
+// their total size.
+func (c *contextCarrier) collectPathFramesLocked() (at int) {
 	o := &c.out
-	for i := range c.notes {
-		n := &c.notes[i]
-		b := o.slab[at : at+overhead+noteSize]
+	for i := range c.pathFrames {
+		n := &c.pathFrames[i]
+		b := o.slab[at : at+overhead+pathFrameSize]
 		b[protectHead] = n.kind
 		copy(b[protectHead+1:], n.data[:])
 		o.list = append(o.list, outboundDatagram{b: b, to: n.to, via: n.via, conn: n.k})
 		at += len(b)
 	}
-	clear(c.notes)
-	c.notes = c.notes[:0]
+	clear(c.pathFrames)
+	c.pathFrames = c.pathFrames[:0]
 	return at
 }
 
-// sealPackets copies what was lent and adds its checksum. With TLS it seals every datagram instead, which needs no checksum. One whose memory
-// cannot be read is left damaged, so that no receiver accepts it.
+// sealPackets copies the lent bulk data into its datagrams and adds the checksums. With TLS it
+// encrypts every datagram, which replaces the checksum. It runs without the lock. A datagram whose
+// memory cannot be read (SIGBUS) is left without a valid checksum or tag, so that no receiver
+// accepts it.
 func (c *contextCarrier) sealPackets() {
 	for i := range c.out.bulk {
 		l := &c.out.bulk[i]
@@ -190,17 +203,17 @@ func (c *contextCarrier) sealPackets() {
 		}
 		c.slices = carrier.Slices(c.slices[:0], l.pc.v, l.o.At, l.o.N, math.MaxInt)
 		gather := memfault.Gather
-		if l.o.Again { // the peer may have it, and the owner write there by now
+		if l.o.Again { // the peer may have acknowledged the data, and the owner may write to the memory by now
 			gather = memfault.GatherAgain
 		}
 		_, ok := gather(b[len(b)-l.o.N:], c.slices)
-		l.gone = !ok
+		l.unreadable = !ok
 		clear(c.slices)
 		switch {
-		case l.gone && d.conn != nil:
-			d.conn = nil // what is there may be another's, and is not sent
+		case l.unreadable && d.conn != nil:
+			d.conn = nil // send zeros: the slab may hold another peer's data here
 			clear(d.b)
-		case !l.gone && d.conn == nil:
+		case !l.unreadable && d.conn == nil:
 			l.o.Head = b[:len(b)-l.o.N]
 			l.o.Seal(b[len(b)-l.o.N:])
 		}
@@ -218,16 +231,16 @@ func (c *contextCarrier) sealPackets() {
 	}
 }
 
-// endLoans ends the loans. Locked.
-func (c *contextCarrier) endLoans() {
+// endLoansLocked returns the lent memory, and passes the failures of the turn to the machine.
+func (c *contextCarrier) endLoansLocked() {
 	o := &c.out
 	for i := range o.bulk {
 		l := &o.bulk[i]
-		if l.pc.v.Return(); l.gone {
+		if l.pc.v.Return(); l.unreadable {
 			l.pc.v.Fault()
 		}
 		l.pc.lent--
-		c.dropPiece(l.pc)
+		c.dropPieceLocked(l.pc)
 	}
 	clear(o.bulk)
 	for _, d := range o.large {
@@ -250,14 +263,15 @@ func (c *contextCarrier) endLoans() {
 	o.unsent = o.unsent[:0]
 }
 
-// A bulkPlacing is bulk data that has come, and where it goes.
+// A bulkPlacing is received bulk data, and the memory that it is for.
 type bulkPlacing struct {
 	p       *peer
 	v       carrier.View
 	payload []byte
 }
 
-// handleDatagrams takes in datagrams. With the shared socket's lock, without the endpoint's.
+// handleDatagrams handles received datagrams, and sends what they cause. The caller holds the
+// shared socket's lock, not the endpoint's.
 func (c *contextCarrier) handleDatagrams(in []inboundDatagram) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
@@ -266,7 +280,7 @@ func (c *contextCarrier) handleDatagrams(in []inboundDatagram) {
 		a := &in[i]
 		if a.conn == nil {
 			c.m.Receive(now, a.from, &a.p)
-		} else if c.checkSource(now, a) {
+		} else if c.checkSourceLocked(now, a) {
 			c.m.Receive(now, a.conn.name, &a.p)
 		}
 	}
@@ -281,7 +295,8 @@ func (c *contextCarrier) handleDatagrams(in []inboundDatagram) {
 	c.flush()
 }
 
-// copyIn copies bulk data to where it goes, without the lock. Locked at its beginning and its end.
+// copyIn copies received bulk data to the user's memory. It is entered and left with the lock, but
+// copies without it.
 func (c *contextCarrier) copyIn() {
 	c.e.Pause()
 	defer c.e.Lock()
@@ -290,7 +305,9 @@ func (c *contextCarrier) copyIn() {
 	}
 }
 
-// onRefused is called when the system says that nobody receives at to. With the shared socket's lock, without the endpoint's.
+// onRefused handles the system's report that no socket is bound to the address to. ICMP can be
+// forged, so it ends only a dial at once; an established association probes the peer. The caller
+// holds the shared socket's lock, not the endpoint's.
 func (c *contextCarrier) onRefused(to netip.AddrPort) {
 	c.e.Lock()
 	defer c.e.UnlockInput()

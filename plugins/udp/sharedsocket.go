@@ -13,42 +13,43 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A sharedSocket is a socket and the contexts behind it: all those of a class that listens, so that it has one address; else one. With the
-// last of them the socket is closed: then the system tells peers that nobody is there.
+// A sharedSocket is a socket and the contexts that use it. A class that listens has one for all its
+// contexts, so that it has one address; otherwise each context has its own. When the last context
+// has left, the socket is closed, so that the system answers peers with port unreachable.
 //
-//	socket ─► read, by whoever leads one of the contexts ─► take: whose packet is it? ─► carrier.receive
+//	socket ─► Peek, from the poller of any of the contexts ─► routeDatagrams ─► contextCarrier.handleDatagrams
 type sharedSocket struct {
 	at    netip.AddrPort
 	open  func(netip.AddrPort, *sharedSocket) (socket, error)
 	guard *tlsAcceptor // nil: there is no TLS
 	now   func() time.Duration
 	class carrier.Class
-	room  atomic.Int64 // bytes of the socket's receive buffer for each context
+	room  atomic.Int64 // the bytes of the socket's receive buffer, divided by the number of contexts
 
-	// mu guards what follows. It is held while datagrams are read and given to their contexts, so that they stay in order. An
-	// endpoint may be locked under it.
-	mu     sync.Mutex
-	sock   socket               // nil: closed
-	behind [256]*contextCarrier // by context; nil: it is not there, or not any more
-	n      int                  // of them
-	latest *conn                // that had a packet
-	hints  []inboundDatagram    // that a peer has no such connection
-
+	// mu guards the fields up to fragments. It is held while datagrams are read and handled by
+	// their contexts, so that they stay in order. An endpoint may be locked under it.
+	mu        sync.Mutex
+	sock      socket               // nil: closed
+	contexts  [256]*contextCarrier // the contexts by number; nil: there is none
+	n         int                  // the number of contexts
+	lastConn  *conn                // the connection that the last packet belonged to
+	hints     []inboundDatagram    // notices that a peer does not know a connection, from the batch that is handled
 	fragments assembler
 
-	// table guards the connections with TLS, by the id that is ours, and by the peer's. Nothing is locked under it.
+	// table guards byID and byPeer: the connections with TLS, by the connection ID of this side and
+	// of the peer. No lock is taken under it.
 	table  sync.RWMutex
 	byID   map[uint64]*conn
 	byPeer map[uint64]*conn
 
-	homes atomic.Pointer[[]netip.Addr] // the addresses of ours that datagrams have come to
+	localAddrs atomic.Pointer[[]netip.Addr] // the local addresses that datagrams have come to; via is an index of it plus 1
 }
 
-// An inboundDatagram is a datagram that came in.
+// An inboundDatagram is a received datagram. Its memory is valid only until routeDatagrams returns.
 type inboundDatagram struct {
 	b    []byte
 	from netip.AddrPort
-	via  uint8
+	via  uint8 // the local address that it came to, by its number in localAddrs; 0: unknown
 	p    arq.Packet
 	to   *contextCarrier // nil: all contexts
 	conn *conn           // nil: there is no TLS
@@ -67,26 +68,26 @@ func (d *sharedSocket) bind() (err error) {
 	return err
 }
 
-// addContext puts c behind the shared socket.
+// addContext makes the socket deliver datagrams to c.
 func (d *sharedSocket) addContext(c *contextCarrier) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.behind[c.id] = c
+	d.contexts[c.id] = c
 	d.n++
-	d.bufferShare()
+	d.setBufferShareLocked()
 	return d.sock.watch(c)
 }
 
-// removeContext takes c away. Nothing is given to it afterwards.
+// removeContext stops the delivery of datagrams to c. When it has returned, c gets none.
 func (d *sharedSocket) removeContext(c *contextCarrier) {
 	c.sock.unwatch(c)
 	d.mu.Lock()
-	d.behind[c.id] = nil
+	d.contexts[c.id] = nil
 	if d.guard != nil {
-		d.strikeAll(c)
+		d.removeConnsOf(c)
 	}
 	d.n--
-	d.bufferShare()
+	d.setBufferShareLocked()
 	d.mu.Unlock()
 	d.close()
 }
@@ -104,9 +105,11 @@ func (d *sharedSocket) close() {
 	}
 }
 
-func (d *sharedSocket) bufferShare() { d.room.Store(int64(d.sock.bufferSize() / max(1, d.n))) }
+// setBufferShareLocked divides the receive buffer among the contexts.
+func (d *sharedSocket) setBufferShareLocked() { d.room.Store(int64(d.sock.bufferSize() / max(1, d.n))) }
 
-// routeDatagrams gives datagrams to their contexts, in order: last words come before a RESET. It keeps nothing of them. Called with mu held.
+// routeDatagrams passes datagrams to their contexts. It keeps their order, so that the last message
+// of an association is handled before a RESET. It keeps no reference to them. The caller holds mu.
 func (d *sharedSocket) routeDatagrams(in []inboundDatagram) {
 	n := 0
 	for i := range in {
@@ -124,7 +127,7 @@ func (d *sharedSocket) routeDatagrams(in []inboundDatagram) {
 			}
 		case !d.filterDatagram(a):
 			continue
-		case !isNote(a.b):
+		case !isPathFrame(a.b):
 			if a.p, err = arq.ParseProven(a.b); err != nil {
 				continue
 			}
@@ -143,7 +146,7 @@ func (d *sharedSocket) routeDatagrams(in []inboundDatagram) {
 	}
 	in = in[:n]
 	if raceflag.Enabled {
-		passed.Load()
+		raceOrder.Load()
 	}
 	for i, j := 0, 0; i < len(in); i = j {
 		for j = i + 1; j < len(in) && in[j].to == in[i].to; j++ {
@@ -163,55 +166,59 @@ func (d *sharedSocket) routeDatagrams(in []inboundDatagram) {
 	}
 }
 
-// poisonMemory overwrites the memory of a datagram that route has returned from. It is called under the race detector only: a piece of one that was kept without a copy
-// is wrong then in every test, and not only when the next datagram happens to come to the same place.
+// poisonMemory overwrites the memory of a datagram that routeDatagrams has handled. It is called
+// under the race detector only: a reference that was kept without a copy then makes every test
+// fail, and not only one in which another datagram overwrites it.
 func poisonMemory(b []byte) {
 	for i := range b {
 		b[i] = 0xDB
 	}
 }
 
-// contextFor returns context id, or for want of it any other: it answers that the packet is for nobody.
+// contextFor returns the context with a number, or else any other: its machine answers the packet
+// of an unknown context.
 func (d *sharedSocket) contextFor(id int) (to *contextCarrier) {
-	if to = d.behind[id]; to == nil {
+	if to = d.contexts[id]; to == nil {
 		d.forEachContext(func(c *contextCarrier) { to = c })
 	}
 	return to
 }
 
 func (d *sharedSocket) forEachContext(f func(c *contextCarrier)) {
-	for _, c := range d.behind {
+	for _, c := range d.contexts {
 		if c != nil {
 			f(c)
 		}
 	}
 }
 
-// localAddrIndex returns the number of an address of ours, 0: it is not known, or one too many. With mu held.
+// localAddrIndex returns the number of a local address, which it assigns if need be. It returns 0
+// if the address is not known or if 255 have numbers. The caller holds mu.
 func (d *sharedSocket) localAddrIndex(at netip.Addr) uint8 {
 	if !at.IsValid() {
 		return 0
 	}
 	var homes []netip.Addr
-	if p := d.homes.Load(); p != nil {
+	if p := d.localAddrs.Load(); p != nil {
 		homes = *p
 	}
 	i := slices.Index(homes, at)
 	if i < 0 && len(homes) < 255 {
 		i = len(homes)
-		longer := append(slices.Clip(homes), at) // a variable of its own: homes would be allocated for every datagram
-		d.homes.Store(&longer)
+		longer := append(slices.Clip(homes), at) // a variable of its own: taking the address of homes would allocate it for every datagram
+		d.localAddrs.Store(&longer)
 	}
 	return uint8(i + 1)
 }
 
-// localAddr returns the address with that number.
+// localAddr returns the local address with a number, the zero Addr for 0.
 func (d *sharedSocket) localAddr(via uint8) netip.Addr {
 	if via == 0 {
 		return netip.Addr{}
 	}
-	return (*d.homes.Load())[via-1]
+	return (*d.localAddrs.Load())[via-1]
 }
 
-// passed says what the race detector does not know of datagrams within a process: they arrive after they were sent.
-var passed atomic.Int64
+// raceOrder is changed by every send and read by every receive, under the race detector only. It
+// makes known that a datagram within this process is received after it was sent.
+var raceOrder atomic.Int64

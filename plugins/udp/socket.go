@@ -8,40 +8,46 @@ import (
 	"syscall"
 )
 
-// A socket is what sends datagrams, and gives the shared socket those that come in. It has two forms: one in the pollers of the contexts, and
-// one that a goroutine reads.
+// A socket sends datagrams, and passes received ones to the shared socket. It has two
+// implementations: pollSocket is read by the pollers of the contexts, goroutineSocket by a
+// goroutine of its own.
 type socket interface {
-	// addr returns what it is bound to.
+	// localAddr returns the address that the socket is bound to.
 	localAddr() netip.AddrPort
-	// room is the size of its receive buffer in bytes.
+	// bufferSize returns the size of the receive buffer in bytes.
 	bufferSize() int
-	// watch has whoever leads c read too, until unwatch. With the shared socket's lock; unwatch without.
+	// watch makes the poller of c read the socket too, until unwatch. The caller of watch holds the
+	// shared socket's lock, that of unwatch does not.
 	watch(c *contextCarrier) error
 	unwatch(c *contextCarrier)
-	// send sends the list of datagrams in their order, or loses some. It keeps nothing of them, and notes which are larger than
-	// the system sends. It is called by several goroutines at once, without a lock.
+	// send sends the datagrams of o in order, and may lose some. It adds those that the system
+	// refuses to o, and keeps no reference to them. Several goroutines may call it at once; they
+	// hold no lock.
 	send(o *outbox)
-	// retries is how often a dial is repeated that nobody answers, 0: as often as there is time. It is bounded where the system
-	// does not say that nobody receives at a port.
+	// retriesRefused limits how often an unanswered dial is repeated; 0 means until its timeout. It
+	// is not 0 where the system does not report that no socket is bound to the peer's port.
 	retriesRefused() int
-	// close gives the port back. Called without a lock; the shared socket is told nothing afterwards.
+	// close closes the socket. The caller holds no lock. The shared socket gets no datagram after
+	// close has returned.
 	close()
 }
 
-// A outboundDatagram is a datagram that goes out.
+// An outboundDatagram is a datagram to be sent.
 type outboundDatagram struct {
 	b        []byte
 	to       netip.AddrPort
-	conn     *conn // whose packet it is, which is sealed; nil: there is no TLS
-	via      uint8 // the address of ours that it leaves from, as the shared socket numbers them; 0: any
-	fragment bool  // it may be larger than the path carries: see split
+	conn     *conn // the connection whose keys seal it; nil: there is no TLS
+	via      uint8 // the local address to send from, by its number in sharedSocket.localAddrs; 0: any
+	fragment bool  // it may be larger than the path carries: see splitOversized
 	again    bool  // it was sent before
 }
 
-// bufferSize is what is asked of the system for each direction, in bytes. It may give less.
+// bufferSize is the size that is requested for each of the system's two buffers, in bytes. The
+// system may give less.
 const bufferSize = 4 << 20
 
-// bindError says why a socket cannot be had. The address is named as the program gave it.
+// bindError returns the error of a socket that cannot be opened. It names the address as the
+// program has given it.
 func bindError(where netip.AddrPort, err error) error {
 	code := codes.ErrIO
 	switch {
@@ -59,7 +65,8 @@ func bindError(where netip.AddrPort, err error) error {
 	return codes.WithText(code, what+": "+err.Error())
 }
 
-// addrText returns an address as it is given to listen on: an AddrPort without an IP, which is every address of the machine, is ":port".
+// addrText returns an address in the form in which it is given to listen on: ":port" for every
+// address of the machine.
 func addrText(where netip.AddrPort) string {
 	if where.Addr().IsValid() {
 		return where.String()

@@ -15,13 +15,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A pollSocket is a socket whose calls do not wait; it is in the pollers of its contexts.
+// A pollSocket is a nonblocking socket that the pollers of its contexts watch.
 type pollSocket struct {
 	shared *sharedSocket
 	fd     int
 	bound  netip.AddrPort
-	six    bool
-	ids    [256]carrier.PollID // by context
+	six    bool                // the socket is one of IPv6, which also carries IPv4
+	ids    [256]carrier.PollID // by context number
 
 	trains offload
 }
@@ -31,30 +31,32 @@ var (
 	_ carrier.Peeker   = (*pollSocket)(nil)
 )
 
-// batch is how many datagrams one system call takes in, or sends.
+// batch is the number of messages that one system call sends or receives.
 const batch = 32
 
-// A messageVector is what the system is told of a batch, of trains or of single datagrams.
+// A messageVector holds the arguments of sendmmsg(2) or recvmmsg(2). Each message is a train or a
+// single datagram.
 type messageVector struct {
 	msgs   [batch]mmsghdr
 	iovs   [batch]unix.Iovec
-	names  [batch]unix.RawSockaddrInet6 // room for either kind
+	names  [batch]unix.RawSockaddrInet6 // large enough for an IPv4 address too
 	ctls   [batch]controlMessage
-	counts [batch]int // of the datagrams in each
+	counts [batch]int // the number of datagrams in each message
 }
 
-// A batchReader is the room for a batch that comes in, 2 MiB: whoever reads has one for that long. The shared socket keeps nothing of what is in it.
+// A batchReader is the memory, 2 MiB, that one recvmmsg(2) fills. A goroutine owns it while it
+// reads; the shared socket keeps no reference into it.
 type batchReader struct {
 	in []inboundDatagram
 	v  messageVector
 }
 
-// readers are those that nobody has.
-var readers = make(chan *batchReader, max(4, runtime.GOMAXPROCS(0)))
+// freeReaders is the free list of batchReaders.
+var freeReaders = make(chan *batchReader, max(4, runtime.GOMAXPROCS(0)))
 
 func getReader() *batchReader {
 	select {
-	case r := <-readers:
+	case r := <-freeReaders:
 		return r
 	default:
 	}
@@ -68,18 +70,18 @@ func getReader() *batchReader {
 
 func (r *batchReader) put() {
 	select {
-	case readers <- r:
+	case freeReaders <- r:
 	default:
 	}
 }
 
-// A mmsghdr is the system's struct mmsghdr.
+// An mmsghdr is the system's struct mmsghdr.
 type mmsghdr struct {
 	hdr unix.Msghdr
 	n   uint32
 }
 
-// setMessage makes message i about b and its name.
+// setMessage makes message i point to b, and to the address with its index.
 func (v *messageVector) setMessage(i int, b []byte) {
 	m := &v.msgs[i]
 	v.iovs[i].Base = unsafe.SliceData(b)
@@ -90,12 +92,12 @@ func (v *messageVector) setMessage(i int, b []byte) {
 	m.hdr.Namelen = unix.SizeofSockaddrInet6
 }
 
-// vectors are those of senders, without memory of the senders'.
-var vectors = sync.Pool{New: func() any { return &messageVector{} }}
+// sendVectors is the pool of messageVectors for sending. Those in it hold no pointers to datagrams.
+var sendVectors = sync.Pool{New: func() any { return &messageVector{} }}
 
 const mode = unix.SOCK_DGRAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
 
-// openPolled binds a socket; an address without an IP is every address of the machine.
+// openPolled binds a pollSocket. An address without an IP means every address of the machine.
 func openPolled(where netip.AddrPort, d *sharedSocket) (socket, error) {
 	s := &pollSocket{shared: d, six: !where.Addr().Is4()}
 	var err error
@@ -126,13 +128,17 @@ func (s *pollSocket) prepare(where netip.AddrPort) error {
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
 	}
 	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1)
-	switch all := !where.Addr().IsValid() || where.Addr().IsUnspecified(); { // then an answer has to leave from the address that was called
-	case all && s.six: // of IPv4, too
+	// Bound to every address, the socket asks which one each datagram came to, so that the answer
+	// leaves from there.
+	switch all := !where.Addr().IsValid() || where.Addr().IsUnspecified(); {
+	case all && s.six: // it works for IPv4 datagrams too
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
 	case all:
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 	}
-	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE) // what the path does not carry is lost, and found out
+	// Set DF and ignore the system's path MTU: arq probes for the size itself, and takes a loss as
+	// the answer.
+	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
 	if s.six {
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
 	}
@@ -203,7 +209,8 @@ func (s *pollSocket) Peek() (came bool) {
 	return came
 }
 
-// read takes in a batch, and returns how many messages of the system it had.
+// read receives a batch into r.in, and returns the number of messages that it had. A message is a
+// train or a single datagram.
 func (s *pollSocket) read(r *batchReader) int {
 	r.in = r.in[:0]
 	v := &r.v
@@ -214,7 +221,7 @@ func (s *pollSocket) read(r *batchReader) int {
 	}
 	for {
 		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs)), batch, 0, 0, 0)
-		if err == unix.EINTR || err == unix.ECONNREFUSED { // of a datagram that was sent
+		if err == unix.EINTR || err == unix.ECONNREFUSED { // ECONNREFUSED is about a datagram that was sent earlier
 			continue
 		}
 		if err != 0 {
@@ -237,7 +244,7 @@ func (s *pollSocket) read(r *batchReader) int {
 	}
 }
 
-// sourceOf returns who has sent message i.
+// sourceOf returns the address that message i came from.
 func (v *messageVector) sourceOf(i int) netip.AddrPort {
 	sa := &v.names[i]
 	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&sa.Port))[:])
@@ -247,7 +254,7 @@ func (v *messageVector) sourceOf(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netroute.WithZone(netip.AddrFrom16(sa.Addr).Unmap(), sa.Scope_id), port)
 }
 
-// setName says where message i goes.
+// setName sets the address that message i is sent to.
 func (s *pollSocket) setName(v *messageVector, i int, to netip.AddrPort) {
 	sa := &v.names[i]
 	*sa = unix.RawSockaddrInet6{Family: unix.AF_INET6}
@@ -263,7 +270,8 @@ func (s *pollSocket) setName(v *messageVector, i int, to netip.AddrPort) {
 	v.msgs[i].hdr.Namelen = unix.SizeofSockaddrInet4
 }
 
-// readErrors empties the queue of errors, which are answers to datagrams that were sent.
+// readErrors drains the socket's error queue (IP_RECVERR), and passes port-unreachable errors to
+// the contexts.
 func (s *pollSocket) readErrors() {
 	var oob [256]byte
 	refuse := func(to netip.AddrPort) {
@@ -289,7 +297,8 @@ func (s *pollSocket) readErrors() {
 	}
 }
 
-// isRefused reports whether control messages say that nobody receives at a port.
+// isRefused reports whether control messages contain ECONNREFUSED: no socket is bound to the peer's
+// port.
 func isRefused(oob []byte) bool {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -307,8 +316,8 @@ func isRefused(oob []byte) bool {
 
 // send implements socket.
 func (s *pollSocket) send(o *outbox) {
-	v := vectors.Get().(*messageVector)
-	alone := 0 // of the next datagrams, which the system has refused as a train
+	v := sendVectors.Get().(*messageVector)
+	alone := 0 // the number of the next datagrams that go one by one, because the system has refused them as a train
 	for out := o.list; len(out) > 0; {
 		n, used := 0, 0
 		for n < batch && used < len(out) {
@@ -323,10 +332,10 @@ func (s *pollSocket) send(o *outbox) {
 		out = out[used:]
 	}
 	clear(v.iovs[:])
-	vectors.Put(v)
+	sendVectors.Put(v)
 }
 
-// loadTrain makes message i of a train of datagrams, which lie one behind the other in memory.
+// loadTrain fills in message i with a train of datagrams, which are contiguous in memory.
 func (s *pollSocket) loadTrain(v *messageVector, i int, train []outboundDatagram) {
 	first, last, h := train[0], train[len(train)-1], &v.msgs[i].hdr
 	size, n := 0, len(first.b)
@@ -342,16 +351,17 @@ func (s *pollSocket) loadTrain(v *messageVector, i int, train []outboundDatagram
 	}
 }
 
-// write sends n messages, which are the datagrams of out, and returns how many of those it is done with, and how many of the next ones
-// the system refuses as a train. An error is about the first message that was not sent, and that is lost; but one of an earlier datagram
-// may come up first.
+// write sends n messages, which hold the datagrams of out. done is the number of datagrams that
+// were sent or are lost, alone the number of those that follow and that the system refuses as a
+// train. An error is about the first message that was not sent, unless the system reports with it
+// an ICMP error about an earlier datagram; so each error is tried once more.
 func (s *pollSocket) write(v *messageVector, n int, out []outboundDatagram, o *outbox) (done, alone int) {
 	for i, again := 0, false; i < n; {
 		sent, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs[i])), uintptr(n-i), 0, 0, 0)
 		if err == unix.EINTR {
 			continue
 		}
-		if err != 0 && err != unix.EAGAIN && !again { // perhaps of an earlier datagram, and then it does not come twice
+		if err != 0 && err != unix.EAGAIN && !again { // an error about an earlier datagram is reported only once
 			again = true
 			continue
 		}
@@ -391,7 +401,7 @@ func (s *pollSocket) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	return sa
 }
 
-// addrPort6 returns an address of the system with its zone.
+// addrPort6 converts an address of the system, with its zone.
 func addrPort6(sa *unix.SockaddrInet6) netip.AddrPort {
 	return netip.AddrPortFrom(netroute.WithZone(netip.AddrFrom16(sa.Addr).Unmap(), sa.ZoneId), uint16(sa.Port))
 }

@@ -4,5 +4,5 @@ package udp
 
 import "net/netip"
 
-// openPolled is not used where the contexts' pollers take no descriptors.
+// openPolled opens a goroutineSocket, because the contexts' pollers take descriptors on Linux only.
 func openPolled(where netip.AddrPort, d *sharedSocket) (socket, error) { return openPortable(where, d) }

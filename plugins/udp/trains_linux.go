@@ -11,25 +11,26 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// Trains are how the system is spared datagrams: it takes several of one size to one peer as one, and gives several of one size from
-// one peer as one. Every step on the way that can do so handles them together. A datagram that is sent again goes alone: so packets
-// arrive where trains do not. If the system refuses a train, or as much has to be sent again as half of what went in trains, none are
-// made for a while.
+// An offload decides which datagrams leave together as a train: one message of several datagrams of
+// one size to one peer, which the kernel or the network card cuts up (UDP GSO); UDP GRO does the
+// reverse at the receiver. A datagram that is sent again goes alone, so that packets arrive where
+// trains do not. If the system refuses a train, or if the bytes that are sent again reach half of
+// those sent in trains, the next trainsRest datagrams go alone. It is safe for concurrent use.
 type offload struct {
-	rest        atomic.Int64 // datagrams that go alone before trains are tried again
-	sent, again atomic.Int64 // bytes in trains; bytes that were sent again meanwhile
+	pause       atomic.Int64 // the number of datagrams that go alone before trains are tried again
+	sent, again atomic.Int64 // bytes sent in trains; bytes sent again in the same period
 }
 
 const (
-	mostCoupled  = 64      // datagrams of a train: older systems take no more
-	trainsJudged = 2 << 20 // bytes are sent in trains before it is looked what became of them
-	trainsRest   = 64 << 10
+	maxTrain    = 64      // limits the datagrams of a train: older kernels refuse more (UDP_MAX_SEGMENTS)
+	trainPeriod = 2 << 20 // the length of a period, in bytes that are sent in trains
+	trainPause  = 64 << 10
 )
 
-// trainLen returns how many of the datagrams at the front of out go as one message.
+// trainLen returns how many of the datagrams at the front of out leave as one message.
 func (t *offload) trainLen(out []outboundDatagram) int {
-	if t.rest.Load() > 0 {
-		t.rest.Add(-1)
+	if t.pause.Load() > 0 {
+		t.pause.Add(-1)
 		return 1
 	}
 	first := &out[0]
@@ -37,7 +38,7 @@ func (t *offload) trainLen(out []outboundDatagram) int {
 		t.again.Add(int64(len(first.b)))
 	}
 	n, total := 1, len(first.b)
-	for ; n < min(len(out), mostCoupled) && !first.again; n++ {
+	for ; n < min(len(out), maxTrain) && !first.again; n++ {
 		d := &out[n]
 		if d.to != first.to || d.via != first.via || d.again || len(d.b) > len(first.b) || total+len(d.b) > arq.MaxSize ||
 			len(out[n-1].b) < len(first.b) {
@@ -48,35 +49,36 @@ func (t *offload) trainLen(out []outboundDatagram) int {
 	if n == 1 {
 		return 1
 	}
-	if sent := t.sent.Add(int64(total)); sent >= trainsJudged && sent-int64(total) < trainsJudged { // one judges, of those who come at once
+	if sent := t.sent.Add(int64(total)); sent >= trainPeriod && sent-int64(total) < trainPeriod { // one goroutine ends the period
 		if lost := t.again.Swap(0); 2*lost >= t.sent.Swap(0) {
-			t.rest.Store(trainsRest)
+			t.pause.Store(trainPause)
 		}
 	}
 	return n
 }
 
-// onTrainRefused is told why the system did not take a train, and reports whether its datagrams are worth sending one by one. A train that is
-// too long for the path says nothing about others; where there is no room, there is none for them either.
+// onTrainRefused handles the system's error for a train, and reports whether to send its datagrams
+// one by one. It stops trains for a while only if the error shows that the system or the device
+// cannot send them. Without buffer space single datagrams would fail too.
 func (t *offload) onTrainRefused(err unix.Errno) bool {
 	switch err {
 	case unix.EAGAIN, unix.ENOBUFS:
 		return false
 	case unix.EINVAL, unix.EIO, unix.EOPNOTSUPP, unix.ENOPROTOOPT:
-		t.rest.Store(trainsRest)
+		t.pause.Store(trainPause)
 	}
 	return true
 }
 
-// A controlMessage is what the system is told with a message, or tells: the size of the datagrams of a train, and which address of ours it
-// came to or leaves from.
+// A controlMessage is the buffer of a message's control data (cmsg(3)): the size of the datagrams
+// of a train, and the local address that a message came to or leaves from.
 type controlMessage [12]uint64 // aligned, and large enough for both
 
 func (c *controlMessage) bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(c)), unsafe.Sizeof(*c))
 }
 
-// append adds one to the n bytes that are there, and returns how many there are then.
+// append adds a control message behind the first n bytes, and returns the new length.
 func (c *controlMessage) append(n, level, kind int, data []byte) int {
 	b := c.bytes()[n:]
 	clear(b[:unix.CmsgSpace(len(data))])
@@ -87,8 +89,9 @@ func (c *controlMessage) append(n, level, kind int, data []byte) int {
 	return n + unix.CmsgSpace(len(data))
 }
 
-// setSegment fills in what goes with a train of datagrams of size bytes, 0: with a single one, that leaves from an address, if it is valid.
-// It returns the length.
+// setSegment writes the control data of a message to be sent, and returns its length. size is the
+// size of the datagrams of a train, 0 for a single datagram. from is the local address to send
+// from, if it is valid.
 func (c *controlMessage) setSegment(size int, from netip.Addr, six bool) (n int) {
 	if size > 0 {
 		n = c.append(n, unix.IPPROTO_UDP, unix.UDP_SEGMENT, binary.NativeEndian.AppendUint16(nil, uint16(size)))
@@ -96,18 +99,20 @@ func (c *controlMessage) setSegment(size int, from netip.Addr, six bool) (n int)
 	switch {
 	case !from.IsValid():
 	case six:
-		var info [20]byte // struct in6_pktinfo: the address, then the interface, any
+		var info [20]byte // struct in6_pktinfo: the address, then the interface; 0 is any
 		*(*[16]byte)(info[:]) = from.As16()
 		n = c.append(n, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, info[:])
 	default:
-		var info [12]byte // struct in_pktinfo: the interface, any, the address to leave from, and one that is read only
+		var info [12]byte // struct in_pktinfo: the interface (0 is any), the address to send from, and one that is ignored
 		*(*[4]byte)(info[4:]) = from.As4()
 		n = c.append(n, unix.IPPROTO_IP, unix.IP_PKTINFO, info[:])
 	}
 	return n
 }
 
-// parse is what the system says in n bytes: the size of the datagrams of a train, 0: it is a single one; and the address it came to.
+// parse decodes the first n bytes of the control data of a received message. size is the size of
+// the datagrams of a train, 0 for a single datagram. at is the local address that the message came
+// to.
 func (c *controlMessage) parse(n int) (size int, at netip.Addr) {
 	for b := c.bytes()[:n]; len(b) >= unix.CmsgLen(0); {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))

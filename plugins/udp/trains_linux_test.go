@@ -90,7 +90,7 @@ func TestTrainsArrive(t *testing.T) {
 				}
 			}
 		}
-		require.Equal(t, refuse, from.trains.rest.Load() > 0)
+		require.Equal(t, refuse, from.trains.pause.Load() > 0)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestTrainsLost(t *testing.T) {
 		want       bool
 	}{{0, 0, false}, {6, 1000, false}, {12, 1000, false}, {32, 100, false}, {20, 1000, true}, {32, 1000, true}} {
 		var tr offload
-		for range 2 * trainsJudged / (len(list) * 1000) {
+		for range 2 * trainPeriod / (len(list) * 1000) {
 			for at := 0; at < len(list); {
 				at += tr.trainLen(list[at:])
 			}
@@ -127,8 +127,8 @@ func TestTrainsLost(t *testing.T) {
 				require.Equal(t, 1, tr.trainLen([]outboundDatagram{{b: make([]byte, tt.size), again: true}}))
 			}
 		}
-		require.Equal(t, tt.want, tr.rest.Load() > 0, "%d of %d bytes each are sent again, of 32", tt.lost, tt.size)
-		for range trainsRest {
+		require.Equal(t, tt.want, tr.pause.Load() > 0, "%d of %d bytes each are sent again, of 32", tt.lost, tt.size)
+		for range trainPause {
 			tr.trainLen(list[:1])
 		}
 		require.Greater(t, tr.trainLen(list), 1, "they are tried again")

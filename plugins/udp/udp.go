@@ -20,35 +20,40 @@ const scheme = "udp"
 
 func init() { carrier.Register(New(Options{})) }
 
-// Options holds what the plugin can be told. The zero value works.
+// Options configures the plugin. The zero value works.
 type Options struct {
-	// TLS has every packet encrypted, and peers prove who they are: all that tcp.Options says of its TLS holds here, too. Functions in it
-	// are shown a connection that has an address and nothing else, and count towards the 5 s that a handshake may take. Nil means no TLS.
+	// TLS encrypts every packet and authenticates peers, as in tcp.Options. Its functions are given
+	// a net.Conn that has only addresses, and their time counts towards the 5 s that a handshake
+	// may take. Nil means no TLS.
 	TLS *tls.Config
-	// Trusted says that everybody on the network may be trusted: packets are neither encrypted nor authenticated. Without it
-	// and without TLS the plugin listens on loopback addresses only, unless QS_UDP_TRUSTED is 1.
+	// Trusted allows listening beyond loopback addresses without TLS, where packets are neither
+	// encrypted nor authenticated: every host on the network has to be trusted. The environment
+	// variable QS_UDP_TRUSTED=1 does the same.
 	Trusted bool
-	// Profile is "modern" or "seed". Empty means what QS_UDP_PROFILE says, else modern.
+	// Profile is "modern" or "seed". Empty means the value of QS_UDP_PROFILE, or else modern.
 	Profile string
-	// Ack is "adaptive", "lazy" or "eager". Empty means what QS_UDP_ACK says, else adaptive.
+	// Ack is "adaptive", "lazy" or "eager". Empty means the value of QS_UDP_ACK, or else adaptive.
 	Ack string
 	// Resolver looks up host names. Nil means net.DefaultResolver.
 	Resolver Resolver
-	// Portable reads with a goroutine even where the context's poller could.
+	// Portable reads the socket with a goroutine, also on systems where the context's poller could
+	// read it.
 	Portable bool
-	// Unassisted leaves a context alone that nobody drives: peers are served only inside Progress. Not with Portable.
+	// Unassisted turns off the background poller: peers are served only inside Progress. A Portable
+	// socket is read in any case.
 	Unassisted bool
 }
 
 // A Resolver finds the addresses of a host. *net.Resolver is one.
 type Resolver = inet.Resolver
 
-// New returns a plugin with options of its own, for na.Config.Plugins. Bad options are reported by na.Open.
+// New returns a plugin with options of its own, for na.Config.Plugins. na.Open reports invalid
+// options.
 func New(opts Options) carrier.Plugin { return plugin{opts: opts} }
 
 type plugin struct {
 	opts Options
-	tune func(d *domain) // by tests; or nil
+	tune func(d *domain) // set by tests; may be nil
 }
 
 // Scheme implements carrier.Plugin.
@@ -57,7 +62,7 @@ func (plugin) Scheme() string { return scheme }
 // HostResolver returns Options.Resolver. Package qs looks up the hosts of Peers with it.
 func (p plugin) HostResolver() Resolver { return p.opts.Resolver }
 
-// A domain is the plugin opened by a class.
+// A domain is the state of the plugin in one class.
 type domain struct {
 	class   carrier.Class
 	names   inet.Names
@@ -66,10 +71,10 @@ type domain struct {
 	open    func(netip.AddrPort, *sharedSocket) (socket, error)
 	profile arq.Profile
 	ack     arq.AckMode
-	session atomic.Uint64 // the latest number of a dial
-	peers   int           // of a context at most; 0: as many as the protocol has names for
+	session atomic.Uint64 // the number of the latest dial
+	peers   int           // limits the peers of a context; 0: the protocol's limit
 	guard   *tlsAcceptor  // nil: there is no TLS
-	shared  *sharedSocket // of all contexts; nil: the class does not listen, and each has its own
+	shared  *sharedSocket // the socket of all contexts; nil: the class does not listen, and each context has its own
 }
 
 // Open implements carrier.Plugin.
@@ -105,7 +110,7 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 			return nil, err
 		}
 	}
-	if d.guard, err = newGuard(p.opts.TLS, d.log); err != nil {
+	if d.guard, err = newTLSAcceptor(p.opts.TLS, d.log); err != nil {
 		return nil, codes.WithText(codes.ErrInvalid, "udp: "+err.Error())
 	}
 	if p.tune != nil {
@@ -151,10 +156,10 @@ func (d *domain) listen(rest string, trusted bool) error {
 	return nil
 }
 
-// now is the clock: monotonic, never zero.
+// now returns the time since the class was opened. It is monotonic and never zero.
 func (d *domain) now() time.Duration { return time.Since(d.start) + 1 }
 
-// close gives the address back, if no context has.
+// close closes the shared socket, if no context has done so.
 func (d *domain) close() error {
 	if d.shared != nil {
 		d.shared.close()

@@ -16,7 +16,7 @@ func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool,
 	if err != nil {
 		return refusalOf(err)
 	}
-	if dialing != nil { // both dial at once: package na says which of the two stays, the same at both ends
+	if dialing != nil { // both sides dial at once: package na decides which dial stays, with the same result at both sides
 		if p := dialing.User.(*peer); p.link != nil && p.link.Target() == int(g.Context) && !p.link.Meets(&g) {
 			return arq.Admission{Crossing: true}
 		}
@@ -28,7 +28,8 @@ func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool,
 		}
 		from = k.to
 	}
-	// The name that it listens at counts only if it shows that it receives there; else it is an address of its own, which nobody dials.
+	// The address in its greeting counts only if the peer has shown that it receives there.
+	// Otherwise the peer is known by an address that cannot be dialed.
 	same := c.d.names.Verified(g.Listen, netip.Addr{}, from.Addr()) && (k == nil || k.proof.SpeaksFor(scheme, g.Listen))
 	if same && !verified {
 		return arq.Admission{Cookie: true}
@@ -38,12 +39,13 @@ func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool,
 	if p.link, err = c.e.Admit(c, p, &g, same); err != nil {
 		return refusalOf(err)
 	}
-	if !verified { // until something comes that answers us, the sender of all this may be somebody else
+	if !verified { // the source address may be forged until the peer answers a packet of this side
 		p.link.Unproven()
 	}
 	return arq.Admission{User: p, Path: pathOf(from.Addr())}
 }
 
+// refusalOf returns the Admission that refuses a peer with err.
 func refusalOf(err error) arq.Admission {
 	return arq.Admission{Words: frame.ByeOf(err).Words()}
 }
@@ -51,7 +53,7 @@ func refusalOf(err error) arq.Admission {
 // Hello implements arq.Upper.
 func (c *contextCarrier) Hello(a *arq.Assoc, dst []byte) []byte {
 	p := a.User.(*peer)
-	if p.a = a; p.link == nil { // its session is over: the user has left, and says nothing
+	if p.a = a; p.link == nil { // the session has ended
 		return dst
 	}
 	if !p.up && p.link.Up() {
@@ -88,15 +90,16 @@ func (c *contextCarrier) Deliver(a *arq.Assoc, body []byte) {
 	}
 }
 
-// nextFrame takes the next frame, or a part of one.
+// nextFrame handles the next frame of a packet, or the part of it that the packet has, and returns
+// the rest of the packet.
 func (p *peer) nextFrame(body []byte) (rest []byte, err error) {
 	if pt := p.part; pt != nil {
 		n := min(pt.left, len(body))
 		pt.buf = append(pt.buf, body[:n]...)
 		if pt.left -= n; pt.left == 0 {
 			p.part = nil
-			err = p.isComplete(&pt.h, pt.buf)
-			parts.Put(pt)
+			err = p.deliver(&pt.h, pt.buf)
+			partialFrames.Put(pt)
 		}
 		return body[n:], err
 	}
@@ -112,14 +115,16 @@ func (p *peer) nextFrame(body []byte) (rest []byte, err error) {
 		return nil, codes.WithText(codes.ErrProtocol, h.Kind.String()+" frame where none is allowed")
 	}
 	if n > len(body) {
-		p.part = parts.Get().(*partialFrame)
+		p.part = partialFrames.Get().(*partialFrame)
 		p.part.h, p.part.left, p.part.buf = *h, n-len(body), append(p.part.buf[:0], body...)
 		return nil, nil
 	}
-	return body[n:], p.isComplete(h, body[:n])
+	return body[n:], p.deliver(h, body[:n])
 }
 
-func (p *peer) isComplete(h *frame.Header, b []byte) error {
+// deliver verifies the checksum of a complete frame, if it has a payload, and passes it to the
+// session.
+func (p *peer) deliver(h *frame.Header, b []byte) error {
 	if h.Flags&frame.FlagPayload != 0 {
 		if err := h.Verify(b); err != nil {
 			return err
@@ -128,7 +133,8 @@ func (p *peer) isComplete(h *frame.Header, b []byte) error {
 	return p.link.Deliver(h, b[h.Size():])
 }
 
-// Heard implements arq.Upper. A peer that acknowledges lives: what it says may have to wait for what was lost before.
+// Heard implements arq.Upper. An acknowledgment also proves that the peer is alive: its messages
+// may be held up by a lost packet.
 func (c *contextCarrier) Heard(a *arq.Assoc) {
 	if p, _ := a.User.(*peer); p != nil && p.link != nil {
 		p.link.Heard(false)
@@ -154,7 +160,8 @@ func (c *contextCarrier) Place(a *arq.Assoc, front *[arq.FrontSize]byte, at int,
 	c.in = append(c.in, bulkPlacing{p, v, payload})
 }
 
-// onPlaced says that what v is for is there, or is not wanted.
+// onPlaced reports to the session that the data for v has been copied, or dropped because the
+// session has ended.
 func (p *peer) onPlaced(v carrier.View) {
 	if l := p.link; l != nil {
 		if err := l.Placed(v); err != nil && p.link != nil {
@@ -166,8 +173,8 @@ func (p *peer) onPlaced(v carrier.View) {
 // Sent implements arq.Upper.
 func (c *contextCarrier) Sent(a *arq.Assoc, ref any) {
 	pc := ref.(*bulkPiece)
-	pc.over, pc.p = true, a.User.(*peer)
-	c.dropPiece(pc)
+	pc.released, pc.p = true, a.User.(*peer)
+	c.dropPieceLocked(pc)
 }
 
 // Room implements arq.Upper.
@@ -194,8 +201,8 @@ func (c *contextCarrier) Ended(a *arq.Assoc, e arq.End) {
 	p, _ := a.User.(*peer)
 	if p == nil || p.link == nil {
 		if c.shut && e.Messages > 0 && e.Outcome != arq.Refusal {
-			c.open.peers++
-			c.open.messages += e.Messages
+			c.unconfirmed.peers++
+			c.unconfirmed.messages += e.Messages
 		}
 		return
 	}
@@ -209,7 +216,7 @@ func (c *contextCarrier) Ended(a *arq.Assoc, e arq.End) {
 	case e.Unsent != nil:
 		l.Fail(unsentError(e.Unsent))
 	case !p.up:
-		l.Fail(codes.WithText(codes.ErrUnreachable, "nobody answers"))
+		l.Fail(codes.WithText(codes.ErrUnreachable, "no answer"))
 	case e.Absent:
 		l.Fail(codes.WithText(codes.ErrPeerLost, "the peer does not answer"))
 	default:
