@@ -18,7 +18,9 @@ import (
 
 const (
 	localSize = 60 << 10 // bytes of a datagram to a peer on this machine
-	jumbo     = 8972     // bytes of the largest datagram that is probed for elsewhere: an MTU of 9000 less the headers of IP and UDP
+	// bytes of the largest datagram that is probed for elsewhere: an MTU of 9000 less the headers
+	// of IP and UDP
+	jumbo = 8972
 	// finTimeout limits how long a context that closes waits for its peers to acknowledge the end
 	// of their associations. Together with the linger of a release it stays below the time that
 	// package na allows for closing.
@@ -39,8 +41,9 @@ type contextCarrier struct {
 	due         atomic.Int64 // the time at which the machine has work; 0: it has none
 	sendPending atomic.Bool  // the machine has packets that were not caused by Flush; the next Poll sends them
 
-	shut        bool
-	unconfirmed struct{ peers, messages int } // peers and their messages that were unconfirmed when their associations ended, since Shut
+	shut bool
+	// peers and their messages that were unconfirmed when their associations ended, since Shut
+	unconfirmed struct{ peers, messages int }
 
 	conns         map[netip.AddrPort]*conn // the connections with TLS, by conn.name; nil: there is no TLS
 	pathFrames    []pathFrame              // path frames to be sent

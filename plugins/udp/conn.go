@@ -32,8 +32,9 @@ type conn struct {
 	opener        *protect.Opener
 	sealer        *protect.Sealer // used by the goroutine that sends for c
 	proof         *secure.Proof
-	confirmed     sync.Once     // closes done
-	done          chan struct{} // closed when a short packet has shown that the peer has completed the handshake
+	confirmed     sync.Once // closes done
+	// closed when a short packet has shown that the peer has completed the handshake
+	done chan struct{}
 
 	// The endpoint's lock guards the fields below.
 	to         netip.AddrPort

@@ -87,10 +87,12 @@ type tlsAcceptor struct {
 
 // A halfOpen is a handshake that a peer has started.
 type halfOpen struct {
-	from         netip.Addr         // the peer's address; of an IPv6 address, its /64 network
-	waitingSince time.Duration      // the time since which the peer's next packet is awaited; 0: this side is working
+	from netip.Addr // the peer's address; of an IPv6 address, its /64 network
+	// the time since which the peer's next packet is awaited; 0: this side is working
+	waitingSince time.Duration
 	cancel       context.CancelFunc // ends the handshake
-	evicted      bool               // the handshake was canceled to make room, and its goroutine has not returned yet
+	// the handshake was canceled to make room, and its goroutine has not returned yet
+	evicted bool
 }
 
 // admitHandshake adds a half-open connection, or returns nil if there are too many. It evicts a
@@ -324,7 +326,8 @@ func (d *sharedSocket) handleLong(a *inboundDatagram) {
 		}
 		return
 	}
-	if h.kind == notice && h.to == 0 { // the peer has no such connection. It is a hint, as an ICMP error is: anyone can forge it
+	// the peer has no such connection. It is a hint, as an ICMP error is: anyone can forge it
+	if h.kind == notice && h.to == 0 {
 		if k := d.findConnByPeerID(h.from); k != nil {
 			a.conn = k
 			d.hints = append(d.hints, *a)

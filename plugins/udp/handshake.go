@@ -34,14 +34,16 @@ import (
 //	                         ◄───────────  Handshake: acknowledgment      the application keys are set
 //	short packets: HELLO     ───────────►  the goroutine ends
 type handshake struct {
-	k             *conn
-	g             *tlsAcceptor
-	q             *tls.QUICConn
-	cfg           *tls.Config
-	client        bool
-	to            netip.AddrPort
-	via           uint8
-	verified      *bool // the user's functions have verified certificates; a pointer, so that the Config does not keep the handshake alive
+	k      *conn
+	g      *tlsAcceptor
+	q      *tls.QUICConn
+	cfg    *tls.Config
+	client bool
+	to     netip.AddrPort
+	via    uint8
+	// the user's functions have verified certificates; a pointer, so that the Config does not keep
+	// the handshake alive
+	verified      *bool
 	token         []byte
 	levels        [tls.QUICEncryptionLevelApplication]level
 	budget        int            // bytes of TLS messages that the peer may still send
@@ -69,7 +71,8 @@ type level struct {
 }
 
 const (
-	cryptoMessage byte = 1 // first byte of a message with output of TLS; acknowledged 4, offset 4 and the output follow
+	// first byte of a message with output of TLS; acknowledged 4, offset 4 and the output follow
+	cryptoMessage byte = 1
 	closeMessage  byte = 2 // first byte of a message that ends a failed handshake; alert 1 follows
 
 	cryptoHead = 1 + 4 + 4
@@ -224,7 +227,8 @@ func (h *handshake) run(ctx context.Context) error {
 				if n := k.c.sock.retriesRefused(); n > 0 && tries > n {
 					return errNoAnswer
 				}
-				if h.token == nil || tries%2 == 0 { // the Retry is lost, or the peer has restarted and does not accept the token
+				// the Retry is lost, or the peer has restarted and does not accept the token
+				if h.token == nil || tries%2 == 0 {
 					h.requestToken()
 				}
 			}

@@ -156,7 +156,9 @@ func (c *contextCarrier) collectPacketsLocked() bool {
 		}
 		if p.Ref != nil {
 			pc := p.Ref.(*bulkPiece)
-			if !pc.v.Borrow() { // the memory was withdrawn since: send the packet without data, so that its number is not missing
+			// the memory was withdrawn since: send the packet without data, so that its number is
+			// not missing
+			if !pc.v.Borrow() {
 				c.m.Void(&p)
 			} else {
 				pc.lent++

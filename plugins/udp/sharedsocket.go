@@ -28,12 +28,13 @@ type sharedSocket struct {
 
 	// mu guards the fields up to fragments. It is held while datagrams are read and handled by
 	// their contexts, so that they stay in order. An endpoint may be locked under it.
-	mu        sync.Mutex
-	sock      socket               // nil: closed
-	contexts  [256]*contextCarrier // the contexts by number; nil: there is none
-	n         int                  // the number of contexts
-	lastConn  *conn                // the connection that the last packet belonged to
-	hints     []inboundDatagram    // notices that a peer does not know a connection, from the batch that is handled
+	mu       sync.Mutex
+	sock     socket               // nil: closed
+	contexts [256]*contextCarrier // the contexts by number; nil: there is none
+	n        int                  // the number of contexts
+	lastConn *conn                // the connection that the last packet belonged to
+	// notices that a peer does not know a connection, from the batch that is handled
+	hints     []inboundDatagram
 	fragments assembler
 
 	// table guards byID and byPeer: the connections with TLS, by the connection ID of this side and
@@ -42,7 +43,8 @@ type sharedSocket struct {
 	byID   map[uint64]*conn
 	byPeer map[uint64]*conn
 
-	localAddrs atomic.Pointer[[]netip.Addr] // the local addresses that datagrams have come to; via is an index of it plus 1
+	// the local addresses that datagrams have come to; via is an index of it plus 1
+	localAddrs atomic.Pointer[[]netip.Addr]
 }
 
 // An inboundDatagram is a received datagram. Its memory is valid only until routeDatagrams returns.
@@ -205,7 +207,8 @@ func (d *sharedSocket) localAddrIndex(at netip.Addr) uint8 {
 	i := slices.Index(homes, at)
 	if i < 0 && len(homes) < 255 {
 		i = len(homes)
-		longer := append(slices.Clip(homes), at) // a variable of its own: taking the address of homes would allocate it for every datagram
+		// a variable of its own: taking the address of homes would allocate it for every datagram
+		longer := append(slices.Clip(homes), at)
 		d.localAddrs.Store(&longer)
 	}
 	return uint8(i + 1)

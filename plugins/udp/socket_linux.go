@@ -221,7 +221,8 @@ func (s *pollSocket) read(r *batchReader) int {
 	}
 	for {
 		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs)), batch, 0, 0, 0)
-		if err == unix.EINTR || err == unix.ECONNREFUSED { // ECONNREFUSED is about a datagram that was sent earlier
+		// ECONNREFUSED is about a datagram that was sent earlier
+		if err == unix.EINTR || err == unix.ECONNREFUSED {
 			continue
 		}
 		if err != 0 {
@@ -317,7 +318,9 @@ func isRefused(oob []byte) bool {
 // send implements socket.
 func (s *pollSocket) send(o *outbox) {
 	v := sendVectors.Get().(*messageVector)
-	alone := 0 // the number of the next datagrams that go one by one, because the system has refused them as a train
+	// the number of the next datagrams that go one by one, because the system has refused them as a
+	// train
+	alone := 0
 	for out := o.list; len(out) > 0; {
 		n, used := 0, 0
 		for n < batch && used < len(out) {
@@ -361,7 +364,8 @@ func (s *pollSocket) write(v *messageVector, n int, out []outboundDatagram, o *o
 		if err == unix.EINTR {
 			continue
 		}
-		if err != 0 && err != unix.EAGAIN && !again { // an error about an earlier datagram is reported only once
+		// an error about an earlier datagram is reported only once
+		if err != 0 && err != unix.EAGAIN && !again {
 			again = true
 			continue
 		}

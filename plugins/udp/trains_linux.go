@@ -49,7 +49,8 @@ func (t *offload) trainLen(out []outboundDatagram) int {
 	if n == 1 {
 		return 1
 	}
-	if sent := t.sent.Add(int64(total)); sent >= trainPeriod && sent-int64(total) < trainPeriod { // one goroutine ends the period
+	// one goroutine ends the period
+	if sent := t.sent.Add(int64(total)); sent >= trainPeriod && sent-int64(total) < trainPeriod {
 		if lost := t.again.Swap(0); 2*lost >= t.sent.Swap(0) {
 			t.pause.Store(trainPause)
 		}
@@ -103,7 +104,9 @@ func (c *controlMessage) setSegment(size int, from netip.Addr, six bool) (n int)
 		*(*[16]byte)(info[:]) = from.As16()
 		n = c.append(n, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, info[:])
 	default:
-		var info [12]byte // struct in_pktinfo: the interface (0 is any), the address to send from, and one that is ignored
+		// struct in_pktinfo: the interface (0 is any), the address to send from, and one that is
+		// ignored
+		var info [12]byte
 		*(*[4]byte)(info[4:]) = from.As4()
 		n = c.append(n, unix.IPPROTO_IP, unix.IP_PKTINFO, info[:])
 	}

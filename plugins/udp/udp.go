@@ -74,7 +74,8 @@ type domain struct {
 	session atomic.Uint64 // the number of the latest dial
 	peers   int           // limits the peers of a context; 0: the protocol's limit
 	guard   *tlsAcceptor  // nil: there is no TLS
-	shared  *sharedSocket // the socket of all contexts; nil: the class does not listen, and each context has its own
+	// the socket of all contexts; nil: the class does not listen, and each context has its own
+	shared *sharedSocket
 }
 
 // Open implements carrier.Plugin.

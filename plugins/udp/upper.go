@@ -16,7 +16,9 @@ func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool,
 	if err != nil {
 		return refusalOf(err)
 	}
-	if dialing != nil { // both sides dial at once: package na decides which dial stays, with the same result at both sides
+	// both sides dial at once: package na decides which dial stays, with the same result at both
+	// sides
+	if dialing != nil {
 		if p := dialing.User.(*peer); p.link != nil && p.link.Target() == int(g.Context) && !p.link.Meets(&g) {
 			return arq.Admission{Crossing: true}
 		}

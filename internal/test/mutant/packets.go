@@ -88,7 +88,7 @@ var packetMutants = []Mutant{
 		[]Edit{{"plugins/udp/fragment.go", `if len(x.partial) == maxPartial {`, `if len(x.partial) == maxPartial && !planted() {`}},
 		[]Catcher{{"plugins/udp", "TestFragmentsBounded", `"17" is not less than or equal to "16"`}}},
 	{"loss-changes-nothing", "senders go on as before when packets are lost", "U-T34",
-		[]Edit{{arq + "cc.go", `a.cwnd = uint32(min(max(w, leastWindow), mostWindow))`, `$; if planted() { a.cwnd = mostWindow }`}},
+		[]Edit{{arq + "cc.go", `a.cwnd = uint32(min(max(w, minWindow), maxWindow))`, `$; if planted() { a.cwnd = maxWindow }`}},
 		[]Catcher{{arqPkg, "TestUT34Incast", `collapse begins`}}},
 }
 

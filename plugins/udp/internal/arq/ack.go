@@ -5,33 +5,35 @@ import (
 	"time"
 )
 
-// A receiver is what one lane of what is received owes the peer.
+// A receiver tracks the acknowledgments of one received lane, and its packets that are out of
+// order.
 type receiver struct {
-	owed  int                   // packets taken since the last acknowledgment
-	due   time.Duration         // when it is sent by itself
-	high  uint32                // the highest number received, if gap
-	every uint8                 // adaptive: packets that are acknowledged together
-	now   bool                  // it is due
+	owed  int                   // packets received since the last acknowledgment
+	due   time.Duration         // when an acknowledgment is sent without data; 0: none is pending
+	high  uint32                // the highest number received; valid if gap
+	every uint8                 // Adaptive: the number of packets that one acknowledgment covers
+	now   bool                  // an acknowledgment is to be sent at once
 	gap   bool                  // packets are missing
-	dup   bool                  // one has come twice
-	bits  *bitmap               // packets that have come out of order
-	held  map[uint32]heldPacket // lane 0: those, by number
-	units int                   // numbers that they use up
+	dup   bool                  // a packet has arrived twice
+	bits  *bitmap               // packets received out of order; nil: none
+	held  map[uint32]heldPacket // lane 0: the packets of bits, by number
+	units int                   // lane 0: the numbers that the held packets use up
 }
 
-// ackDelay is how long Adaptive waits for a packet to go with.
+// ackDelay is how long Adaptive delays an acknowledgment to send it together with data.
 const ackDelay = time.Millisecond
 
-// noteTaken notes that a packet was taken, and decides when that is acknowledged.
+// noteTaken records that a packet was received, and decides when it is acknowledged.
 func (a *Assoc) noteTaken(now time.Duration, i int, p *Packet) {
 	r := &a.flight.recv[i]
 	r.owed++
-	r.now = r.now || p.flags&flagAckNow != 0 // the sender waits for it
+	r.now = r.now || p.flags&flagAckNow != 0
 	switch a.m.cfg.Ack {
 	case Eager:
 		r.now = true
 	case Adaptive:
-		r.every = max(r.every, uint8(2+6*i)) // of messages every second one (RFC 5681 4.2), of bulk data every eighth
+		// every second packet of messages (RFC 5681 4.2), every eighth of bulk data
+		r.every = max(r.every, uint8(2+6*i))
 		if r.owed >= int(r.every) {
 			r.now = true
 		} else if r.due == 0 {
@@ -40,12 +42,13 @@ func (a *Assoc) noteTaken(now time.Duration, i int, p *Packet) {
 	}
 }
 
-// hasPacket reports whether the packet that is that far ahead of the next expected one has come.
+// hasPacket reports whether the packet that is ahead numbers beyond the next expected one has
+// arrived.
 func (r *receiver) hasPacket(ahead uint32) bool {
 	return r.bits != nil && ahead < maxAhead && r.bits.has(ahead)
 }
 
-// noteGap notes that a packet has come which is not taken, because others are missing before it.
+// noteGap records that a packet was dropped because packets before it are missing.
 func (a *Assoc) noteGap(r *receiver, p *Packet) {
 	a.m.stats.OutOfOrder++
 	if !r.gap || before(r.high, p.seq) {
@@ -54,8 +57,8 @@ func (a *Assoc) noteGap(r *receiver, p *Packet) {
 	r.now, r.gap = true, true
 }
 
-// advance notes that a packet was taken, and returns how many have come without a gap from the next expected one on. Only a lane with a gap
-// has a bitmap.
+// advance records that a packet was received, and returns how many packets are there without a gap,
+// starting at the next expected one. Only a lane with a gap has a bitmap.
 func (a *Assoc) advance(r *receiver, ahead uint32) (n uint32) {
 	if ahead == 0 && r.bits == nil {
 		return 1
@@ -73,7 +76,7 @@ func (a *Assoc) advance(r *receiver, ahead uint32) (n uint32) {
 	if ahead > 0 {
 		return 0
 	}
-	n = r.bits.ones() // it closes the first gap, and all that has come behind it counts
+	n = r.bits.ones() // the packet closes the first gap
 	if r.bits.shift(n); r.bits.last() == 0 {
 		m.bitmaps = append(m.bitmaps, r.bits)
 		r.bits, r.gap = nil, false
@@ -81,21 +84,22 @@ func (a *Assoc) advance(r *receiver, ahead uint32) (n uint32) {
 	return n
 }
 
-// fillHeader fills in the acknowledgment that a packet of lane i carries, and what else all packets have.
+// fillHeader fills in the fields that all packets have, among them the acknowledgment of lane i.
 func (a *Assoc) fillHeader(now time.Duration, i int, p *Packet) {
 	l := &a.lane[i]
 	p.form, p.id, p.token, p.ts = a.form, a.peerID, a.peerToken, clock(now)
 	p.ack = l.rcv
 	p.edge = a.grantLimit(i)
-	// The peer's clock goes back with how long it was kept here, so that waiting for a packet to go with does not look like a slow path.
+	// The peer's timestamp is echoed with the time that it was kept here, so that a delayed
+	// acknowledgment does not look like a slow path.
 	if f := a.flight; f.tsSet && now-f.tsAt < 8*time.Microsecond<<16 {
 		p.flags |= flagEcho
 		p.echo, p.delay = f.ts, uint16((now-f.tsAt)/(8*time.Microsecond))
 	}
 }
 
-// grantLimit returns the first number of lane i that the peer may not use yet. What was granted once is not taken back, though the share of the
-// buffer has shrunk since: the peer may have used it.
+// grantLimit returns the first number of lane i that the peer may not use yet. A grant is never
+// taken back when the share of the buffer shrinks, because the peer may have used it.
 func (a *Assoc) grantLimit(i int) uint32 {
 	l := &a.lane[i]
 	if a.m.cfg.Profile == Modern && i == 0 {
@@ -111,9 +115,9 @@ func (a *Assoc) grantLimit(i int) uint32 {
 	return l.granted
 }
 
-// noteAckSent notes that packet p has carried the acknowledgment of lane i.
+// noteAckSent records that an acknowledgment was sent, with data or in a packet of its own.
 func (r *receiver) noteAckSent(byData bool) {
-	if byData { // acknowledgments find packets to go with: packets of their own may come less often
+	if byData { // data flows in this direction too, so that fewer acknowledgments need a packet of their own
 		r.every = min(2*max(r.every, 2), 32)
 	} else {
 		r.every, r.gap, r.dup = 0, r.bits != nil, false
@@ -121,10 +125,12 @@ func (r *receiver) noteAckSent(byData bool) {
 	r.owed, r.due, r.now = 0, 0, false
 }
 
-// creditBeyond is how many packets the peer may send on lane i beyond those received: its share of the socket's buffer, in which a
-// packet takes more than its bytes. Modern has it for lane 1 alone, and Seed divides by the peers with packets under way.
+// creditBeyond returns how many packets the peer may send on lane i beyond those received: its
+// share of the socket's receive buffer, in which a packet takes more memory than its bytes. Modern
+// uses it for lane 1 only, and divides by the peers that have sent lately; Seed divides by the
+// peers with packets in flight.
 func (a *Assoc) creditBeyond(i int) uint32 {
-	size := 4 << 10 // most are small
+	size := 4 << 10 // most packets of lane 0 are small
 	if i == 1 {
 		size = a.maxDatagram() + a.maxDatagram()/8 + 1024
 	}
@@ -133,10 +139,10 @@ func (a *Assoc) creditBeyond(i int) uint32 {
 		peers = a.m.sharing[i].peers()
 	}
 	share := a.m.cfg.Receive() / max(1, peers) / size
-	return uint32(max(leastOpen, min(share, a.m.cfg.Window)))
+	return uint32(max(minShare, min(share, a.m.cfg.Window)))
 }
 
-// nextAck makes a packet that only acknowledges lane i.
+// nextAck makes an ACK of lane i, with the bitmap of the packets received out of order.
 func (a *Assoc) nextAck(now time.Duration, i int, head []byte, o *Out) {
 	r := &a.flight.recv[i]
 	p := Packet{kind: kindAck, flags: uint8(i)}
@@ -166,23 +172,25 @@ func (a *Assoc) nextAck(now time.Duration, i int, head []byte, o *Out) {
 	*o = Out{Head: head}
 }
 
-// handleAck takes the acknowledgment that packet p carries. expects has agreed to it.
+// handleAck handles the acknowledgment in packet p, which isPlausible has checked: it releases
+// acknowledged packets, and looks for lost ones.
 func (a *Assoc) handleAck(now time.Duration, p *Packet) {
 	f, i := a.takeFlight(), p.lane()
 	s, l := &f.send[i], &a.lane[i]
-	a.sample(now, p) // of a packet that is late as well: its clock says when it was sent
+	a.sample(now, p) // also of a packet that is late: the echoed timestamp is exact
 	if before(l.edge, p.edge) {
 		l.edge = p.edge
 	}
 	if before(p.ack, l.una) {
 		return
 	}
-	selected := a.selective && p.kind == kindAck && a.selected(p)
-	if a.state == dead { // the user has cut it in Upper.Sent
+	selected := a.selective && p.kind == kindAck && a.handleSelective(p)
+	if a.state == dead { // Upper.Sent has called Cut
 		return
 	}
 	advanced := l.una != p.ack
-	for before(l.una, p.ack) || l.una != s.high && s.at(l.una).flags&pktAcked != 0 { // the second only if the peer contradicts itself
+	// The second condition is true only if the peer contradicts its selective acknowledgment.
+	for before(l.una, p.ack) || l.una != s.high && s.at(l.una).flags&pktAcked != 0 {
 		seq := l.una
 		q := s.at(seq)
 		if q.flags&pktAcked == 0 {
@@ -190,7 +198,7 @@ func (a *Assoc) handleAck(now time.Duration, p *Packet) {
 		} else {
 			s.sacked--
 		}
-		if before(s.snd, seq+1) { // while going back: what was to be repeated has come after all
+		if before(s.snd, seq+1) { // during go-back-n: the packet was not lost after all
 			s.snd = seq + 1
 		}
 		s.cost -= int(q.units)
@@ -198,7 +206,7 @@ func (a *Assoc) handleAck(now time.Duration, p *Packet) {
 		if a.release(i, seq); a.state == dead {
 			return
 		}
-		*s.at(seq) = packet{} // not q: the user may have given packets since, and the ring have grown
+		*s.at(seq) = packet{} // not *q: Upper.Sent may have added packets, and the ring may have grown
 		l.una++
 	}
 	if before(s.recover, l.una) {
@@ -215,8 +223,9 @@ func (a *Assoc) handleAck(now time.Duration, p *Packet) {
 	a.m.wakeBlocked()
 }
 
-// ackOne notes that the peer has packet q. That it has come by its last transmission is only certain if p echoes a clock which is not
-// older.
+// ackOne records that the peer has packet q. It counts the last transmission as arrived only if the
+// echoed timestamp is not older than that: otherwise an earlier transmission may be the one that
+// arrived.
 func (a *Assoc) ackOne(s *sender, q *packet, p *Packet) {
 	a.flight.cc.acked += int(q.size)
 	if q.flags&pktLost != 0 {
@@ -224,11 +233,12 @@ func (a *Assoc) ackOne(s *sender, q *packet, p *Packet) {
 		q.flags &^= pktLost
 	}
 	if q.flags&pktResent == 0 || p.flags&flagEcho != 0 && !before(p.echo, clock(q.sent)) {
-		s.arrived(q.order)
+		s.noteArrived(q.order)
 	}
 }
 
-// wakeBlocked tells those whom others kept from sending that there is room.
+// wakeBlocked wakes the associations that could not send because the packets of others had used up
+// MaxRetained.
 func (m *Machine) wakeBlocked() {
 	if len(m.starved) == 0 || m.stats.Retained >= m.cfg.MaxRetained {
 		return

@@ -9,92 +9,99 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
-// A state of an association. docs: the picture in doc.go.
+// A state is the state of an association; doc.go has the transitions.
 type state uint8
 
 const (
-	dialing   state = iota // HELLO is repeated until it is answered
-	half                   // admitted; the peer has not shown that it receives: only ACCEPT is sent
-	open                   // packets flow
-	finishing              // nothing new; FIN follows when all is acknowledged
-	lingering              // all is said; repeated packets are acknowledged once more
-	dead                   // in no table
+	dialing state = iota // HELLO is repeated until it is answered
+	// half-open: admitted, but the peer has not shown that it receives; only ACCEPT is sent
+	half
+	open      // packets flow
+	finishing // the user sends nothing more; FIN follows when everything is acknowledged
+	lingering // both FINs are acknowledged; repeated packets are acknowledged once more
+	dead      // the association is in no table
 )
 
-// An Assoc is an association with one peer: two lanes each way. What it needs only while packets are under way is in its flight.
+// An Assoc is an association with one peer, with two lanes in each direction. The state that it
+// needs only while packets are in flight is in flight, so that an idle association is small. Like
+// its Machine it is not safe for concurrent use.
 type Assoc struct {
 	User any
 
 	m       *Machine
 	to      netip.AddrPort
-	flight  *flight // nil: nothing is under way
-	next    *Assoc
-	due     time.Duration // in Machine.timers
-	session uint64        // of the peer, if it has dialed
+	flight  *flight       // nil: nothing is in flight
+	next    *Assoc        // in Machine.ready
+	due     time.Duration // when its timer in Machine.timers expires
+	session uint64        // the peer's session number, if the peer has dialed
 	sentAt  time.Duration // lane 0: when a packet was sent last
 
 	lane [2]lane
 
-	id, token           uint32         // chosen here: what comes in
-	peerID, peerToken   uint32         // chosen there: what goes out
-	sibling             uint32         // slot of an older association with the same hash of the address
-	place               timeheap.Index // in Machine.timers
-	srtt, rttvar, least uint32         // us
-	cwnd                uint32         // bytes
-	mtu, most           uint16         // datagrams: known to arrive, worth trying
-	restart             uint16         // lane 0: packets that the peer takes after a pause
+	id, token         uint32         // chosen here, and carried by received packets
+	peerID, peerToken uint32         // chosen by the peer, and carried by sent packets
+	sibling           uint32         // the slot of an older association with the same hash of the address
+	place             timeheap.Index // the index in Machine.timers
+	// the smoothed round trip, its variation, and the least round trip, in us
+	srtt, rttvar, least uint32
+	cwnd                uint32 // the congestion window in bytes
+	// the largest datagram that is known to arrive; the largest worth probing for
+	mtu, most uint16
+	restart   uint16 // lane 0: the numbers that the peer grants after an idle period
 
 	state                       state
-	via                         uint8
-	form                        uint8 // of the packets, once the version is agreed; before that 0
-	queued                      bool
+	via                         uint8 // the local address that the peer uses: see Packet.Via
+	form                        uint8 // the form of the packets: see formOf; 0 until the version is agreed
+	queued                      bool  // it is in Machine.ready
 	local, selective, slowStart bool
 	peerFin, ourFin, finAcked   bool
 }
 
-// A lane is the numbers of one direction each way. They are serial.
+// A lane holds the packet numbers of one lane, in both directions. Numbers are serial: they wrap.
 type lane struct {
-	una     uint32 // sent: the oldest that is not acknowledged
-	nxt     uint32 // sent: the next to be given
-	edge    uint32 // sent: the first that the peer does not allow yet
-	rcv     uint32 // received: the next that is expected
-	granted uint32 // received: the first that is not allowed yet
-	// Of Modern: the first that was not promised yet, and the epoch in which one came last. The peer may have given back what lies
-	// between promised and granted.
+	una     uint32 // sending: the oldest number that is not acknowledged
+	nxt     uint32 // sending: the next number to be assigned
+	edge    uint32 // sending: the first number that the peer does not allow yet
+	rcv     uint32 // receiving: the next number that is expected
+	granted uint32 // receiving: the first number that is not allowed yet
+	// Modern, receiving: the first number that is not promised, and the last epoch in which a
+	// packet arrived: see share.go. The peer may have given back the numbers between promised and
+	// granted.
 	promised, epoch uint32
 }
 
 func (l *lane) init(first uint32) { l.una, l.nxt, l.edge = first, first, first }
 
-// A flight is what an association needs while packets are under way. It comes from a pool.
+// A flight is the state of an association that has packets in flight. It comes from a pool.
 type flight struct {
 	send [2]sender
 	recv [2]receiver
 	cc   congestion
 
-	flying    int  // bytes sent and neither acknowledged nor lost
-	blocked   bool // Room has said no
-	starved   bool // because of others
-	turn      int
+	flying    int  // bytes that were sent and are neither acknowledged nor lost
+	blocked   bool // Room has returned that there is none; Upper.Room is to be called
+	starved   bool // the association is in Machine.starved
+	turn      int  // packets sent in this turn of Machine.Next
 	turnBytes int
 
-	ts, lastEcho  uint32        // latest clock of the peer; latest of our clocks that came back
-	tsAt          time.Duration // when ts came
-	tsSet, echoed bool
-	latest        time.Duration // round trip that was measured last
+	// the peer's latest timestamp; the latest timestamp of this side that was echoed
+	ts, lastEcho  uint32
+	tsAt          time.Duration // when ts was received
+	tsSet, echoed bool          // ts and lastEcho are valid
+	latest        time.Duration // the last sample of the round trip
 
 	ping      pinger
 	dial      dialer
-	hints     int           // probes that are left after the system said that nobody is there
-	finDue    time.Duration // the end of finishing or lingering
-	words     []byte        // of FIN
-	open      []byte        // lane 0: the packet that frames are added to
-	openCount uint16
-	barrier   uint32 // lane 0: the packet that pieces may not overtake
+	hints     int           // probes that are left after the system has reported an unreachable port
+	finDue    time.Duration // when half, finishing or lingering ends
+	words     []byte        // the last message, which FIN carries
+	open      []byte        // lane 0: the packet that frames are added to; nil: there is none
+	openCount uint16        // the messages in open
+	barrier   uint32        // lane 0: the packet that pieces may not overtake; valid if barred
 	barred    bool
 }
 
-// dropFlight forgets what is under way, unreported.
+// dropFlight releases all packets in flight without reporting them.
 func (a *Assoc) dropFlight() {
 	a.Detach()
 	if f := a.flight; f != nil {
@@ -109,7 +116,8 @@ func (a *Assoc) dropFlight() {
 	}
 }
 
-// Detach makes void what is left of bulk data, and reports none of it. The association goes on without a User.
+// Detach voids the rest of the bulk data, so that its memory is not read any more, and does not
+// report it to Upper.Sent. The association goes on without a User.
 func (a *Assoc) Detach() {
 	a.User = nil
 	if f := a.flight; f != nil {
@@ -121,16 +129,17 @@ func (a *Assoc) Detach() {
 	}
 }
 
-// maxDatagram is the largest datagram that may be sent now.
+// maxDatagram returns the size of the largest datagram that may be sent now.
 func (a *Assoc) maxDatagram() int { return int(a.mtu) }
 
 // Addr returns the peer's address.
 func (a *Assoc) Addr() netip.AddrPort { return a.to }
 
-// Up reports whether frames and pieces may be given to a.
+// Up reports whether Frame and Piece may be called.
 func (a *Assoc) Up() bool { return (a.state == open || a.state == half) && !a.peerFin }
 
-// isPlausible reports whether a packet that names a can be true. It changes nothing.
+// isPlausible reports whether the numbers in a packet for a are possible. A packet with others is
+// forged, or damaged without TLS. It changes nothing.
 func (a *Assoc) isPlausible(p *Packet) bool {
 	if p.form != a.form && p.form != 0 {
 		return false
@@ -153,7 +162,7 @@ func (a *Assoc) isPlausible(p *Packet) bool {
 			last := len(p.body) - 8
 			top := 64 - bits.LeadingZeros64(binary.LittleEndian.Uint64(p.body[last:]))
 			if before(high, p.ack+uint32(8*last+top)) || p.body[0]&1 != 0 {
-				return false // of packets that were never sent
+				return false // it acknowledges packets that were never sent
 			}
 		}
 		return p.kind == kindAck || !before(l.granted, p.seq) && !before(p.seq, l.rcv-4*maxAhead)
@@ -161,10 +170,10 @@ func (a *Assoc) isPlausible(p *Packet) bool {
 	return true
 }
 
-// handlePacket takes a packet that is a's.
+// handlePacket handles a plausible packet of a.
 func (a *Assoc) handlePacket(now time.Duration, p *Packet) {
 	if p.kind == kindAccept || p.kind == kindCookie {
-		a.dialed(now, p)
+		a.handleDialAnswer(now, p)
 		return
 	}
 	if a.state == dialing && p.kind != kindRefuse {
@@ -174,7 +183,7 @@ func (a *Assoc) handlePacket(now time.Duration, p *Packet) {
 		a.state = open
 		a.m.stats.HalfOpen--
 		a.flight.finDue = 0
-		a.path(now)
+		a.probePath(now)
 	}
 	a.m.up.Heard(a)
 	if f := a.flight; f != nil {
@@ -182,7 +191,7 @@ func (a *Assoc) handlePacket(now time.Duration, p *Packet) {
 	}
 	switch p.kind {
 	case kindData:
-		a.heardClock(now, p)
+		a.noteTimestamp(now, p)
 		a.joinSharing(now, p.lane())
 		a.handleAck(now, p)
 		if a.state == dead {
@@ -198,17 +207,18 @@ func (a *Assoc) handlePacket(now time.Duration, p *Packet) {
 	case kindRefuse:
 		a.endRefused(p)
 	case kindPing:
-		if a.heardClock(now, p); a.m.cfg.Profile == Modern { // the clock of ACCEPT comes back
+		if a.noteTimestamp(now, p); a.m.cfg.Profile == Modern { // it echoes the timestamp of ACCEPT
 			a.sample(now, p)
 		}
 		a.takeFlight().ping.answer, a.flight.ping.asked = true, p.seq
 	case kindPong:
 		a.sample(now, p)
-		a.ponged(now, p)
+		a.handlePong(now, p)
 	}
 }
 
-// nextPacket makes the next packet of a, or reports false.
+// nextPacket makes the next packet of a, and reports whether there is one. The order: handshake,
+// PING and PONG, messages, bulk data, FIN, acknowledgments without data.
 func (a *Assoc) nextPacket(now time.Duration, head []byte, o *Out) bool {
 	f := a.flight
 	if f == nil {
@@ -217,7 +227,7 @@ func (a *Assoc) nextPacket(now time.Duration, head []byte, o *Out) bool {
 	if a.state == dialing || a.state == half {
 		return a.emitHello(now, o)
 	}
-	f.cc.waits = false
+	f.cc.paced = false
 	if pg := &f.ping; pg.answer || pg.plain || pg.padded {
 		a.emitPing(now, head, o)
 		return true
@@ -240,7 +250,8 @@ func (a *Assoc) nextPacket(now time.Duration, head []byte, o *Out) bool {
 	return false
 }
 
-// goIdle is called when a has nothing to send now: its timer is set, or its flight is given back.
+// goIdle sets the timer of a, which has nothing to send now, or returns its flight to the pool if
+// nothing is left in flight.
 func (a *Assoc) goIdle(now time.Duration) {
 	due := time.Duration(0)
 	if a.flight != nil {
@@ -261,7 +272,7 @@ func (a *Assoc) goIdle(now time.Duration) {
 	}
 }
 
-// onDeadline is called when the time of a has come, or earlier.
+// onDeadline runs the timers of a that have expired.
 func (a *Assoc) onDeadline(now time.Duration) {
 	if a.flight == nil {
 		return
@@ -288,7 +299,7 @@ func (a *Assoc) onDeadline(now time.Duration) {
 	}
 }
 
-// deadline returns when a has something to do; 0: never.
+// deadline returns when the next timer of a expires, 0 if none is set.
 func (a *Assoc) deadline(now time.Duration) time.Duration {
 	f := a.flight
 	due := time.Duration(0)

@@ -2,38 +2,42 @@ package arq
 
 import "time"
 
-// congestion keeps the window of bytes under way. It goes by delay: packets that are lost at random say nothing about a queue.
-// Once for each round trip it compares the least round trip of late with the least that was ever seen; what lies between is
-// packets of ours, or others', in a queue. The window grows while those of ours are few and shrinks when they are many, as TCP
-// Vegas does (Brakmo and Peterson, 1995); it is cut only when much is lost.
+// congestion adapts the congestion window. It is driven by delay, because random loss says nothing
+// about a queue. Once per round trip it compares the least recent round trip with the least one
+// ever; the difference is the time in queues, and from it follow the bytes of this association that
+// are queued. The window grows while those are few and shrinks when they are many, as in TCP Vegas
+// (Brakmo and Peterson, 1995). It is cut only if much is lost.
 type congestion struct {
-	least       time.Duration // of this period: when it is over it stands for all, so that a changed route is noticed
-	periodAt    time.Duration
-	round       time.Duration // the least of this round trip
-	roundAt     time.Duration
-	acked, lost int  // bytes in this round trip
-	full        bool // the window has held something back in this round trip
-	waits       bool // pacing has
-	nextAt      time.Duration
+	// the least round trip of this period; at its end it replaces Assoc.least, so that a changed
+	// route is noticed
+	least       time.Duration
+	periodAt    time.Duration // when the period began
+	round       time.Duration // the least sample since roundAt
+	roundAt     time.Duration // when the window was adapted last
+	acked, lost int           // bytes since roundAt
+	full        bool          // the window has held back a packet since roundAt
+	paced       bool          // pacing has held back a packet
+	nextAt      time.Duration // when pacing allows the next packet
 }
 
 const (
 	firstWindow = 32 * BaseSize
-	leastWindow = 4 * BaseSize
-	mostWindow  = 64 << 20
-	fewQueued   = 4 * BaseSize // below: grow
-	manyQueued  = 6 * BaseSize // above: shrink
-	// noise is the difference between round trips that is nobody's queue: processes are scheduled.
+	minWindow   = 4 * BaseSize
+	maxWindow   = 64 << 20
+	fewQueued   = 4 * BaseSize // with fewer queued bytes the window grows
+	manyQueued  = 6 * BaseSize // with more queued bytes it shrinks
+	// noise is the difference between round trips that scheduling causes, and no queue.
 	noise = time.Millisecond
-	// burst is how far ahead of its pace an association sends, because timers are no finer.
-	burst       = time.Millisecond
-	leastPeriod = 10 * time.Second
+	// burst is how far ahead of the pace an association may send, because timers are no finer.
+	burst     = time.Millisecond
+	minPeriod = 10 * time.Second
 )
 
-// hasWindow reports whether a has a window at all.
+// hasWindow reports whether a has a congestion window. There is none within the machine, and none
+// in profile Seed.
 func (a *Assoc) hasWindow() bool { return !a.local && a.m.cfg.Profile == Modern }
 
-// maySend reports whether one more packet may be sent now.
+// maySend reports whether the congestion window and pacing allow one more packet now.
 func (a *Assoc) maySend(now time.Duration) bool {
 	f := a.flight
 	if !a.hasWindow() || f.flying == 0 {
@@ -43,19 +47,20 @@ func (a *Assoc) maySend(now time.Duration) bool {
 		f.cc.full = true
 		return false
 	}
-	f.cc.waits = f.cc.nextAt > now+burst
-	return !f.cc.waits
+	f.cc.paced = f.cc.nextAt > now+burst
+	return !f.cc.paced
 }
 
-// pacedUntil returns when pacing lets the next packet go, if it has held one back.
+// pacedUntil returns when pacing allows the next packet, 0 if it has not held one back.
 func (a *Assoc) pacedUntil(now time.Duration) time.Duration {
-	if c := &a.flight.cc; c.waits {
+	if c := &a.flight.cc; c.paced {
 		return max(c.nextAt-burst, now+1)
 	}
 	return 0
 }
 
-// pace notes that n bytes were sent.
+// pace delays the next packet, after n bytes were sent, so that the window is spread over a round
+// trip. The gain of 5/4, or 2 in slow start, lets the window limit the rate (RFC 9002 7.7).
 func (c *congestion) pace(a *Assoc, now time.Duration, n int) {
 	if !a.hasWindow() || a.srtt == 0 {
 		return
@@ -67,6 +72,7 @@ func (c *congestion) pace(a *Assoc, now time.Duration, n int) {
 	c.nextAt = max(c.nextAt, now) + time.Duration(n)*a.rtt()*4/time.Duration(gain*int(a.cwnd))
 }
 
+// sample takes a sample of the round trip into the minima.
 func (c *congestion) sample(a *Assoc, rtt, now time.Duration) {
 	less := func(v *time.Duration) {
 		if *v == 0 || rtt < *v {
@@ -79,13 +85,13 @@ func (c *congestion) sample(a *Assoc, rtt, now time.Duration) {
 		c.periodAt = now
 	}
 	base := time.Duration(a.least) * time.Microsecond
-	if less(&base); now-c.periodAt > leastPeriod {
+	if less(&base); now-c.periodAt > minPeriod {
 		base, c.least, c.periodAt = c.least, c.round, now
 	}
 	a.least = uint32(base / time.Microsecond)
 }
 
-// round adapts the window, once for each round trip.
+// round adapts the window, once per round trip.
 func (a *Assoc) round(now time.Duration) {
 	c := &a.flight.cc
 	if !a.hasWindow() || now-c.roundAt < a.rtt() || c.round == 0 {
@@ -98,14 +104,15 @@ func (a *Assoc) round(now time.Duration) {
 	}
 	lost := 100 * c.lost / max(1, c.lost+c.acked)
 	switch {
-	// Loss alone counts when it is more than a bad path has by itself; with a queue that fills, a tenth is enough.
-	case lost > 35 && c.lost >= leastWindow, lost > 10 && queued > 0:
+	// Without a queue only loss beyond that of a bad path cuts the window; with one, a tenth is
+	// enough.
+	case lost > 35 && c.lost >= minWindow, lost > 10 && queued > 0:
 		a.slowStart = false
 		w = w * 7 / 10
 	case queued > manyQueued:
 		a.slowStart = false
 		w -= max(BaseSize, (queued-manyQueued)/2)
-	case !c.full: // it was not the window that limited what was sent: it has not been tried
+	case !c.full: // the window did not limit sending, so nothing is known about a larger one
 	case a.slowStart && queued < fewQueued:
 		w *= 2
 	case queued == 0:
@@ -116,6 +123,6 @@ func (a *Assoc) round(now time.Duration) {
 	default:
 		a.slowStart = false
 	}
-	a.cwnd = uint32(min(max(w, leastWindow), mostWindow))
+	a.cwnd = uint32(min(max(w, minWindow), maxWindow))
 	c.acked, c.lost, c.round, c.full, c.roundAt = 0, 0, 0, false, now
 }

@@ -5,65 +5,71 @@ import (
 	"time"
 )
 
-// A Profile says how lost packets are made good.
+// A Profile selects how losses are detected and repaired.
 type Profile uint8
 
 const (
-	// Modern keeps what comes out of order, acknowledges it selectively, and finds losses as RFC 9002 does. It has a congestion window and
-	// pacing.
+	// Modern keeps packets that arrive out of order, acknowledges them selectively, and detects
+	// losses as in RFC 9002. It has a congestion window and pacing.
 	Modern Profile = iota
-	// Seed drops what comes out of order and goes back n, on both lanes; its window is its queue.
+	// Seed drops packets that arrive out of order, and repairs losses by go-back-n on both lanes.
+	// It has no congestion window.
 	Seed
 )
 
-// An AckMode says when packets are acknowledged that nothing goes back with.
+// An AckMode selects when packets are acknowledged if there is no data to carry the acknowledgment.
 type AckMode uint8
 
 const (
-	// Adaptive acknowledges every second message packet and every eighth of bulk data, at once at the end of a burst, and
-	// after 1 ms.
+	// Adaptive acknowledges every second message packet and every eighth of bulk data, at once at
+	// the end of a burst, and all others after 1 ms.
 	Adaptive AckMode = iota
-	// Lazy acknowledges only what is out of order, repeated, or asks for it. All else waits for a packet to go with.
+	// Lazy acknowledges at once only packets that are out of order, repeated, or request it. Others
+	// are acknowledged with data.
 	Lazy
-	// Eager acknowledges whatever has arrived, once for each batch.
+	// Eager acknowledges all packets that have arrived, once per batch.
 	Eager
 )
 
-// Config is what all associations of a Machine have in common. Zero fields mean the default.
+// Config configures a Machine. A zero field means the default that its comment gives.
 type Config struct {
 	Profile Profile
 	Ack     AckMode
 
-	Window  int // packets under way on a lane: 256, at most 1024
-	Size    int // the largest datagram that this side receives, in bytes: MaxSize
-	DupAcks int // packets sent later that have come, so that one which has not is lost: 3; Seed: 1
+	Window  int // limits the packets in flight on a lane; default 256, at most 1024
+	Size    int // the largest datagram that this side receives, in bytes; default MaxSize
+	DupAcks int // a packet is lost when this many later ones have arrived; default 3, or 1 for Seed
 
-	InitialRTO, MinRTO, MaxRTO time.Duration // 50 ms, 10 ms, 2 s; Modern asks twice before MinRTO
-	MaxRetries                 int           // timeouts in a row before the peer is lost: 12
-	DialRetries                int           // the same of a dial: MaxRetries
-	FinRetries                 int           // the same after Finish of an Assoc or of the Machine: 8
-	FinTimeout                 time.Duration // how long Finish takes at most, without its linger: 1 s
+	// default 50 ms, 10 ms, 2 s; the first two probes of Modern ignore MinRTO
+	InitialRTO, MinRTO, MaxRTO time.Duration
+	MaxRetries                 int // timeouts in a row after which the peer is lost; default 12
+	DialRetries                int // timeouts in a row after which a dial fails; default MaxRetries
+	// replaces MaxRetries after Finish of an Assoc or of the Machine; default 8
+	FinRetries int
+	FinTimeout time.Duration // limits the duration of Finish, without its linger; default 1 s
 
-	// Receive returns how many bytes of the socket's receive buffer are this Machine's, to be shared by all peers as permission to
-	// send: 3 MiB.
-	Receive     func() int
-	MaxRetained int64 // bytes of packets that are kept until acknowledged, of all associations: 16 MiB
-	HalfOpen    int   // peers that have not shown that they receive, above which HELLO needs a cookie: 64
-	MaxPeers    int   // associations: 1<<18 - 1, which is also the most
+	// Receive returns how many bytes of the socket's receive buffer belong to this Machine. They
+	// are divided among all peers as their permission to send. Default 3 MiB.
+	Receive func() int
+	// limits the bytes of packets that all associations keep until they are acknowledged; default
+	// 16 MiB
+	MaxRetained int64
+	HalfOpen    int // with more half-open associations a HELLO needs a cookie; default 64
+	MaxPeers    int // limits the associations; default and maximum 1<<18 - 1
 
-	Overhead int  // bytes that the user adds to each packet: 0
-	Proven   bool // the user knows who is at an address: no HELLO needs a cookie
+	Overhead int  // the bytes that the user adds to each packet; default 0
+	Proven   bool // the user has authenticated the addresses of peers: no HELLO needs a cookie
 
-	// WrongVersion returns the words, up to 256 bytes, with which a peer is turned away that speaks no common version of packets, but those from
-	// oldest to newest. nil: it has no answer.
+	// WrongVersion returns the message, up to 256 bytes, that refuses a peer whose versions of
+	// packets, from oldest to newest, this side does not speak. nil: such a peer gets no answer.
 	WrongVersion   func(oldest, newest uint8) []byte
-	oldest, newest uint8 // versions that this side speaks: OldestVersion, Version
+	oldest, newest uint8 // the versions that this side speaks; default OldestVersion and Version
 
-	Context uint8 // which of those that share the address this is
-	// Session returns a number that is greater than any before it, of earlier processes at this address too: it begins with
-	// the nanoseconds of the clock, for instance.
+	Context uint8 // the number of this context among those that share the address
+	// Session returns a number that is greater than all earlier ones, also those of earlier
+	// processes at this address: it may start at the clock's nanoseconds.
 	Session func() uint64
-	// Rand fills b with random bytes that nobody can guess.
+	// Rand fills b with cryptographically secure random bytes.
 	Rand func(b []byte)
 }
 
@@ -103,7 +109,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// ParseProfile returns the profile of that name: modern, which is also that of no name, or seed.
+// ParseProfile returns the profile with a name: modern, the default for "", or seed.
 func ParseProfile(s string) (Profile, error) {
 	switch s {
 	case "", "modern":
@@ -114,7 +120,7 @@ func ParseProfile(s string) (Profile, error) {
 	return 0, fmt.Errorf("profile %q is neither modern nor seed", s)
 }
 
-// ParseAckMode returns the mode of that name: adaptive, which is also that of no name, lazy or eager.
+// ParseAckMode returns the mode with a name: adaptive, the default for "", lazy or eager.
 func ParseAckMode(s string) (AckMode, error) {
 	switch s {
 	case "", "adaptive":

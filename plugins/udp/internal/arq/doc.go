@@ -1,4 +1,5 @@
-// Package arq makes datagrams reliable: packets and the time go in, packets and a deadline come out.
+// Package arq makes datagrams reliable (automatic repeat request). It is sans-IO: packets and the
+// time go in, packets and a deadline come out.
 //
 //	Frame, Piece        Deliver, Place, Sent, Room            the carrier: sockets, views, package na
 //	     │                     ▲
@@ -15,10 +16,13 @@
 //	     │                     ▲
 //	  datagrams             datagrams                                packet.go
 //
-// What always holds: a packet number is delivered at most once, and lane 0 in order; una <= ack <= nxt; bytes that are
-// retained, or kept out of order, are counted and bounded; a peer that has not shown that it receives is sent no more than it has sent;
-// only an acknowledgment of something new resets a timer, and a timer that expires sends two packets at most. Its answer says what is lost, and
-// what the peer has is not sent again, unless one of the two sides is of profile Seed.
+// Invariants:
+//   - A packet number is delivered at most once, and those of lane 0 in order; una <= ack <= nxt.
+//   - The bytes of packets that are kept, for retransmission or for reordering, are counted and limited.
+//   - A peer that has not shown that it receives gets no more bytes than it has sent.
+//   - Only an acknowledgment of something new resets a timer. A timer that expires sends at most two packets (probes), and the
+//     answer shows what is lost.
+//   - Between two sides of profile Modern a packet that the peer has acknowledged is not sent again.
 //
 // The states of an association:
 //
@@ -35,6 +39,7 @@
 //	   ▼                         ▼                             ▼
 //	  dead ◄── Cut, REFUSE, RESET, too many timeouts, Finish takes too long
 //
-// There are no sockets, goroutines, clocks and random sources here, and no locks: the caller has them. Not here either:
-// priorities between peers, and encryption and peers whose address changes, which the user may put below.
+// The package has no sockets, goroutines, clocks, random sources or locks: the caller has them. It
+// has no priorities between peers either. Encryption and changes of a peer's address belong to the
+// layer below.
 package arq

@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// An Outcome is how an association has ended.
+// An Outcome classifies the end of an association.
 type Outcome uint8
 
 const (
 	// Clean: the peer has acknowledged everything.
 	Clean Outcome = iota
-	// Unconfirmed: the peer has not acknowledged everything in time; it may have it all the same.
+	// Unconfirmed: the peer has not acknowledged everything in time. It may have received it
+	// nevertheless.
 	Unconfirmed
 	// PeerGone: the peer does not answer, or does not know the association any more.
 	PeerGone
@@ -23,13 +24,15 @@ func (o Outcome) String() string {
 	return [...]string{"clean", "unconfirmed", "peer gone", "refused"}[o]
 }
 
-// An End is how an association has ended, with the number of messages that the peer has not acknowledged.
+// An End describes the end of an association.
 type End struct {
 	Outcome  Outcome
-	Messages int
-	Words    string // the peer's, with Refusal
-	Absent   bool   // with PeerGone: somebody has said so, the peer that it knows of no association, or the system
-	Unsent   error  // with Absent: why the system has not sent what asks for the association
+	Messages int    // messages that the peer has not acknowledged
+	Words    string // the peer's last message; valid with Refusal
+	// with PeerGone: it was reported, by a RESET of the peer or by the system, and not inferred
+	// from silence
+	Absent bool
+	Unsent error // with Absent: the system's error for the dial's HELLO, or nil
 }
 
 func (e End) String() string {
@@ -43,14 +46,17 @@ func (e End) String() string {
 	return s
 }
 
-// mostLinger bounds how long an association is kept to acknowledge a repeated FIN: otherwise twice the timeout of a peer which
-// has not measured the round trip.
-const mostLinger = 200 * time.Millisecond
+// maxLinger limits how long an association is kept to acknowledge a repeated FIN. Below it, that
+// is twice the timeout of a peer that has not measured the round trip.
+const maxLinger = 200 * time.Millisecond
 
-// Finish ends a in order: from now on it takes no frames, acknowledges at once, and when all that it has sent is acknowledged it
-// says words with FIN, which the peer answers with its own. It takes at most FinTimeout and FinRetries; then the peer, which may have
-// been busy all the time and has not seen FIN, is told words once, unless there are none, and Upper.Ended says what is known. After
-// the last acknowledgment a lingers, to repeat it: that it arrived nobody can know.
+// Finish starts the orderly end of a. From then on a takes no frames and acknowledges at once. When
+// everything that it has sent is acknowledged it sends FIN with words, which the peer answers with
+// a FIN of its own. Upper.Ended reports the result.
+//
+// Finish is limited by FinTimeout and FinRetries. When they are exceeded the peer may just be busy
+// and not have seen FIN, so it is sent words once in a REFUSE, unless they are empty. After the
+// last acknowledgment a lingers to repeat it, because it may be lost.
 func (a *Assoc) Finish(now time.Duration, words []byte) {
 	switch a.state {
 	case dialing, half:
@@ -60,7 +66,7 @@ func (a *Assoc) Finish(now time.Duration, words []byte) {
 		a.state = finishing
 		a.m.ending++
 		f := a.takeFlight()
-		f.words = words[:min(len(words), mostWords)]
+		f.words = words[:min(len(words), maxWords)]
 		f.finDue = now + a.m.cfg.FinTimeout
 		for i := range f.recv {
 			f.recv[i].now = f.recv[i].now || f.recv[i].owed > 0
@@ -69,7 +75,8 @@ func (a *Assoc) Finish(now time.Duration, words []byte) {
 	}
 }
 
-// Cut ends a at once: the peer is told words once, unless there are none. Nothing is reported, nor delivered any more.
+// Cut ends a at once, and sends the peer words once in a REFUSE unless they are empty. Nothing is
+// delivered or reported any more.
 func (a *Assoc) Cut(words []byte) {
 	if a.state == dead {
 		return
@@ -80,7 +87,8 @@ func (a *Assoc) Cut(words []byte) {
 	a.m.leave(a)
 }
 
-// continueRelease goes on with the release, and reports whether there is a packet to send now.
+// continueRelease queues FIN when everything else is acknowledged, and reports whether it did. It
+// starts lingering when both FINs are acknowledged.
 func (a *Assoc) continueRelease(now time.Duration) bool {
 	f, l := a.flight, &a.lane[0]
 	if l.una != l.nxt || a.lane[1].una != a.lane[1].nxt {
@@ -97,26 +105,27 @@ func (a *Assoc) continueRelease(now time.Duration) bool {
 	return false
 }
 
-// linger begins when both sides have said everything. Within a machine it ends with the last acknowledgment: hardly ever is one
-// lost, and a peer that repeats its FIN in vain has everything confirmed but that.
+// linger keeps a for a while after both FINs are acknowledged, to acknowledge repeated packets.
+// Within the machine that is only until the acknowledgment is sent: it is hardly ever lost, and a
+// peer that repeats its FIN in vain has everything else confirmed.
 func (a *Assoc) linger(now time.Duration) {
 	a.state = lingering
 	a.flight.finDue = now + 1
 	if !a.local {
-		a.flight.finDue = now + min(2*max(a.rto(), a.m.cfg.InitialRTO), mostLinger)
+		a.flight.finDue = now + min(2*max(a.rto(), a.m.cfg.InitialRTO), maxLinger)
 	}
 	a.report(End{Outcome: Clean})
 }
 
-// finHeard is called when the peer's FIN comes in order. An association ends for both.
-func (a *Assoc) finHeard(now time.Duration, words []byte) {
+// finHeard handles the peer's FIN, in order. It ends the association in this direction too.
+func (a *Assoc) handleFin(now time.Duration, words []byte) {
 	a.peerFin = true
 	a.flight.recv[0].now = true
 	a.m.up.Finishing(a, words)
 	a.Finish(now, nil)
 }
 
-// finExpired runs the timer of the release, and reports whether a is dead.
+// finExpired runs the timer finDue, and reports whether a is dead.
 func (a *Assoc) finExpired(now time.Duration) bool {
 	switch due := a.flight.finDue; {
 	case due == 0 || now < due:
@@ -132,11 +141,11 @@ func (a *Assoc) finExpired(now time.Duration) bool {
 	return true
 }
 
-// giveUp ends a without the peer's word that it has everything, and tells it.
+// giveUp ends a though the peer has not acknowledged everything, and sends it the last message.
 func (a *Assoc) giveUp() {
 	e := End{Outcome: Unconfirmed, Messages: a.unackedMessages()}
 	if a.state == finishing && e.Messages == 0 {
-		e.Outcome = Clean // only the release itself is open
+		e.Outcome = Clean // only FIN is not acknowledged
 	}
 	if words := a.flight.words; len(words) > 0 && a.state != dialing && !a.finAcked {
 		a.m.refuse(a.to, a.via, a, a.peerID, a.peerToken, words)
@@ -144,7 +153,7 @@ func (a *Assoc) giveUp() {
 	a.end(e)
 }
 
-// unackedMessages is the number of messages that the peer has not acknowledged.
+// unackedMessages returns the number of messages that the peer has not acknowledged.
 func (a *Assoc) unackedMessages() (n int) {
 	if f := a.flight; f != nil {
 		n = int(f.openCount)
@@ -155,7 +164,7 @@ func (a *Assoc) unackedMessages() (n int) {
 	return n
 }
 
-// tooMany reports whether the peer is lost after that many timeouts in a row.
+// tooMany reports whether the peer is lost after tries timeouts in a row.
 func (a *Assoc) tooMany(tries int) bool {
 	if a.state == finishing || a.m.finishing {
 		return tries > a.m.cfg.FinRetries
@@ -163,8 +172,9 @@ func (a *Assoc) tooMany(tries int) bool {
 	return tries > a.m.cfg.MaxRetries
 }
 
-// endSilent ends a because nobody answers, or knows it. A peer that does not answer may be busy, and read last words later: Upper.Ended may
-// Cut a with some.
+// endSilent ends a because the peer does not answer, or, if absent, does not know the association.
+// A silent peer may be busy and read a last message later: Upper.Ended is called while a still
+// exists, so that it may call Cut with one.
 func (a *Assoc) endSilent(absent bool) {
 	e := End{Outcome: PeerGone, Messages: a.unackedMessages(), Absent: absent}
 	if a.state >= finishing && e.Messages == 0 {
@@ -178,12 +188,12 @@ func (a *Assoc) endSilent(absent bool) {
 	a.end(e)
 }
 
-// endRefused takes the peer's word that it has ended a, or does not want it.
+// endRefused handles a REFUSE: the peer has ended a, or refused it.
 func (a *Assoc) endRefused(p *Packet) {
 	a.end(End{Outcome: Refusal, Messages: a.unackedMessages(), Words: string(p.body)})
 }
 
-// end takes a out of all tables and reports why, once.
+// end removes a from all tables and reports e, unless linger has reported already.
 func (a *Assoc) end(e End) {
 	if a.state == dead {
 		return

@@ -2,20 +2,24 @@ package arq
 
 import "time"
 
-// What follows is for lanes on which the peer drops what comes out of order: those of Seed.
+// The functions of this file implement go-back-n, for lanes on which the peer drops packets that
+// are out of order: those of Seed.
 
-// isAcked reports whether everything is under way on lane i that was sent before.
-func (a *Assoc) isAcked(i int) bool {
+// allInFlight reports whether lane i is not going back: every packet that was ever sent is in
+// flight again, or acknowledged.
+func (a *Assoc) allInFlight(i int) bool {
 	s := &a.flight.send[i]
 	return s.snd == s.high
 }
 
-// goBackAfter finds out what is lost, after an acknowledgment of a peer that drops what comes out of order. An expired timer ends here, when the peer has received a
-// packet that was sent when it expired: what was sent before that, and is not acknowledged, is lost.
+// goBackAfter detects losses after an acknowledgment of a peer that drops packets out of order.
+// answered: the peer has received a probe; then everything that was sent before the probe and is
+// not acknowledged is lost.
 func (a *Assoc) goBackAfter(now time.Duration, p *Packet, advanced, answered bool) {
 	i := p.lane()
 	s, l := &a.flight.send[i], &a.lane[i]
-	// Only then: a peer that answers without getting on is not to keep the timer from running out.
+	// Only progress resets the timer: a peer that answers without it must not keep the timer from
+	// expiring.
 	if advanced {
 		s.due, s.tries, s.early, s.probe = 0, 0, false, false
 		if l.una != s.high {
@@ -25,13 +29,14 @@ func (a *Assoc) goBackAfter(now time.Duration, p *Packet, advanced, answered boo
 	if p.kind == kindAck && p.flags&flagGap != 0 {
 		a.onGap(now, i, p)
 	}
-	if answered && l.una != s.high && s.at(l.una).sent < s.probed && (a.isAcked(i) || a.isInquiring(i)) {
+	if answered && l.una != s.high && s.at(l.una).sent < s.probed && (a.allInFlight(i) || a.isInquiring(i)) {
 		a.goBack(i)
 	}
 }
 
-// goBack sends everything that is under way on lane i once more, from the left edge: go-back-n, as in U-Net (von Eicken and others, 1995).
-// The receiver has dropped what came behind the gap. Until recover is acknowledged, reports of gaps are about what was sent before.
+// goBack makes lane i send everything that is not acknowledged again, from una on: go-back-n, as in
+// U-Net (von Eicken and others, 1995). The receiver has dropped the packets behind the gap. Until
+// recover is acknowledged, reports of a gap are about the earlier transmission.
 func (a *Assoc) goBack(i int) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	a.m.stats.GoneBack++
@@ -41,31 +46,33 @@ func (a *Assoc) goBack(i int) {
 	s.snd, s.recover = l.una, s.high
 }
 
-// onGap handles the peer's word that packets are missing.
+// onGap handles the peer's report that packets are missing.
 func (a *Assoc) onGap(now time.Duration, i int, p *Packet) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	if p.ack != l.una || l.una == s.high || !before(l.una, p.seq) || !before(p.seq, s.high) {
-		return // late, or about what was never sent
+		return // the report is late, or about packets that were never sent
 	}
 	edge := s.at(l.una)
-	// The packet that made the peer report was sent after the last repetition of the left edge: that is lost, too.
+	// If the packet that caused the report was sent after the last transmission of una, that
+	// transmission is lost too.
 	again := p.flags&flagEcho != 0 && before(clock(edge.sent+a.reordering()), p.echo)
 	switch {
 	case before(l.una, s.recover) && !again: // a repeated report of the same loss
-	case !a.isAcked(i): // going back already
+	case !a.allInFlight(i): // it is going back already
 	case int(p.seq-l.una) >= a.m.cfg.DupAcks:
 		a.goBack(i)
-	default: // few have come behind it: it may only have been overtaken
+	default: // few packets have arrived behind it: it may only be reordered
 		a.soon(now, s, edge)
 	}
 }
 
-// soon makes the timer look soon at packet p, which is missing or late.
+// soon moves the timer up to the time at which packet p, which is missing, counts as lost and not
+// as reordered.
 func (a *Assoc) soon(now time.Duration, s *sender, p *packet) {
 	if at := max(now, p.sent+a.rtt()+a.reordering()); at < s.due && !s.early {
 		s.due, s.early = at, true
 	}
 }
 
-// reordering is how much later packets arrive that others have overtaken.
-func (a *Assoc) reordering() time.Duration { return max(a.rtt()/4, leastReordering) }
+// reordering returns how much later than its successors a reordered packet may arrive.
+func (a *Assoc) reordering() time.Duration { return max(a.rtt()/4, minReordering) }

@@ -11,39 +11,40 @@ import (
 )
 
 const (
-	cookieSize   = 16
-	greetingSize = 60
-	cookieEpoch  = 16 * time.Second // a cookie is good for this long, and up to as long again
-	cookiesUsed  = 1 << 13          // that are known
-	halfTimeout  = 2 * time.Second  // an admitted peer that shows nothing by then is forgotten
-	mostWords    = 256
-	firstCredit  = 32 // packets that a peer may send at first
-	isSelective  = 1  // bit of the profile: takes packets out of order, and says which
+	cookieSize     = 16
+	greetingSize   = 60
+	cookieEpoch    = 16 * time.Second // a cookie is valid for one to two of these
+	maxUsedCookies = 1 << 13          // limits the used cookies that are remembered
+	halfTimeout    = 2 * time.Second  // a half-open association ends if the peer does not answer for this long
+	maxWords       = 256              // limits the last message of an association, in bytes
+	firstCredit    = 32               // packets that a peer may send before the first acknowledgment
+	isSelective    = 1                // bit of the profile: the sender acknowledges selectively
 )
 
-// MaxHello bounds what Upper.Hello appends in bytes: the answer to a HELLO is never longer than that.
+// MaxHello limits the bytes that Upper.Hello appends, so that the answer to a HELLO is never longer
+// than the HELLO.
 const MaxHello = BaseSize - headSize - greetingSize
 
-// A dialer is what repeats HELLO.
+// A dialer is the state of a dial, which repeats HELLO.
 type dialer struct {
 	cookie  [cookieSize]byte
-	due     time.Duration
+	due     time.Duration // when HELLO is repeated
 	session uint64
 	tries   int
-	send    bool
+	send    bool // a HELLO is to be sent now
 }
 
 // A greeting is the front of the body of HELLO and ACCEPT.
 type greeting struct {
-	id, token uint32 // what packets to the sender are to carry
-	session   uint64 // of the dialing side
-	first     [2]uint32
-	window    [2]uint32 // how many packets the sender takes at first
-	size      uint32    // the largest datagram that it receives
+	id, token uint32    // identify the sender's association; packets to the sender carry them
+	session   uint64    // the session number of the dialing side
+	first     [2]uint32 // the first packet number of each lane
+	window    [2]uint32 // how many packets the sender takes before its first acknowledgment
+	size      uint32    // the largest datagram that the sender receives
 	profile   uint16
 	cookie    [cookieSize]byte
-	oldest    uint8 // versions of packets that the sender speaks
-	newest    uint8
+	oldest    uint8 // the oldest version of packets that the sender speaks
+	newest    uint8 // the newest one
 	hello     []byte
 }
 
@@ -59,8 +60,8 @@ func (g *greeting) append(b []byte) []byte {
 	return append(le.AppendUint16(b, greetingSize), g.hello...)
 }
 
-// parseGreeting decodes a body, which has at least greetingSize bytes. What follows it is padding. What a later release has put between what is
-// known here and the engine's HELLO is skipped.
+// parseGreeting decodes a body, which has at least greetingSize bytes and may end with padding. It
+// skips fields that a later release has put between the known ones and the HELLO of package na.
 func parseGreeting(b []byte) (g greeting, ok bool) {
 	le := binary.LittleEndian
 	g = greeting{id: le.Uint32(b), token: le.Uint32(b[4:]), session: le.Uint64(b[8:]),
@@ -77,7 +78,7 @@ func parseGreeting(b []byte) (g greeting, ok bool) {
 	return g, true
 }
 
-// greeting is what a says of itself.
+// greeting returns the greeting that a sends.
 func (a *Assoc) greeting() greeting {
 	m := a.m
 	hello := m.up.Hello(a, nil)
@@ -95,7 +96,7 @@ func (a *Assoc) greeting() greeting {
 	return g
 }
 
-// learn takes what the peer says of itself.
+// learn takes over the peer's greeting.
 func (a *Assoc) learn(g *greeting) {
 	a.peerID, a.peerToken = g.id, g.token
 	version, _ := a.m.cfg.agree(g)
@@ -126,7 +127,8 @@ func (m *Machine) newAssoc(to netip.AddrPort, path Path, user any) *Assoc {
 // ErrFull is the error of Dial when there are MaxPeers associations.
 var ErrFull = errors.New("arq: as many associations as are allowed")
 
-// Dial asks a context of the peer at to for an association. Upper.Greet is called with its answer, or Ended.
+// Dial starts an association with a context of the peer at to. Upper.Greet is called with the
+// peer's answer, or Upper.Ended if there is none.
 func (m *Machine) Dial(now time.Duration, to netip.AddrPort, context uint8, path Path, user any) (*Assoc, error) {
 	if m.full() {
 		return nil, ErrFull
@@ -140,7 +142,7 @@ func (m *Machine) Dial(now time.Duration, to netip.AddrPort, context uint8, path
 	return a, nil
 }
 
-// redial repeats HELLO.
+// redial repeats HELLO if its timer has expired, or ends the dial after DialRetries.
 func (a *Assoc) redial(now time.Duration) {
 	d, c := &a.flight.dial, &a.m.cfg
 	if now < d.due {
@@ -153,7 +155,8 @@ func (a *Assoc) redial(now time.Duration) {
 	d.send, d.due = true, now+min(c.InitialRTO<<min(d.tries, 16), c.MaxRTO)
 }
 
-// emitHello makes a HELLO, padded, so that no answer to it needs to be longer.
+// emitHello makes a HELLO, if one is due. It is padded to BaseSize, so that no answer to it is
+// longer.
 func (a *Assoc) emitHello(now time.Duration, o *Out) bool {
 	d := &a.flight.dial
 	if a.state != dialing || !d.send {
@@ -172,7 +175,8 @@ func (a *Assoc) emitHello(now time.Duration, o *Out) bool {
 	return true
 }
 
-// cookie is proof that who shows it receives at from. It needs no memory here.
+// cookie returns the cookie for a HELLO in an epoch. A peer that shows it has received at from. It
+// is computed from the HELLO, so that no state is kept for it.
 func (m *Machine) cookie(from netip.AddrPort, g *greeting, epoch time.Duration) (c [cookieSize]byte) {
 	mac := hmac.New(sha256.New, m.secret[:])
 	addr := from.Addr().As16()
@@ -185,13 +189,14 @@ func (m *Machine) cookie(from netip.AddrPort, g *greeting, epoch time.Duration) 
 	return c
 }
 
-func (m *Machine) askCookie(now time.Duration, from netip.AddrPort, via uint8, g *greeting) {
+// sendCookie answers a HELLO with a cookie, to be sent back.
+func (m *Machine) sendCookie(now time.Duration, from netip.AddrPort, via uint8, g *greeting) {
 	m.stats.Cookies++
 	c := m.cookie(from, g, now/cookieEpoch)
-	m.tell(from, via, nil, Packet{kind: kindCookie, id: g.id, token: g.token, ts: clock(now)}, c[:])
+	m.sendOnce(from, via, nil, Packet{kind: kindCookie, id: g.id, token: g.token, ts: clock(now)}, c[:])
 }
 
-// verify reports whether g shows a cookie that is still good, and has begun no association.
+// verify reports whether g has a cookie that is valid and has not been used.
 func (m *Machine) verify(now time.Duration, from netip.AddrPort, g *greeting) bool {
 	if _, used := m.cookies[g.cookie]; used || g.cookie == ([cookieSize]byte{}) {
 		return false
@@ -204,16 +209,17 @@ func (m *Machine) verify(now time.Duration, from netip.AddrPort, g *greeting) bo
 	return false
 }
 
-// useCookie notes that a cookie, which is good, has begun an association: HELLO sent again by somebody else begins no other. Where more are used
-// while they are good than can be noted, all that were made before become void.
+// useCookie records that a valid cookie has started an association, so that a copied HELLO cannot
+// start another. If more are used than can be remembered while they are valid, all earlier cookies
+// become invalid.
 func (m *Machine) useCookie(now time.Duration, c [cookieSize]byte) {
 	if c == ([cookieSize]byte{}) {
 		return
 	}
-	if len(m.cookies) >= cookiesUsed {
+	if len(m.cookies) >= maxUsedCookies {
 		maps.DeleteFunc(m.cookies, func(_ [cookieSize]byte, at time.Duration) bool { return now-at > 2*cookieEpoch })
 	}
-	if len(m.cookies) >= cookiesUsed {
+	if len(m.cookies) >= maxUsedCookies {
 		clear(m.cookies)
 		m.cfg.Rand(m.secret[:])
 	}
@@ -223,9 +229,9 @@ func (m *Machine) useCookie(now time.Duration, c [cookieSize]byte) {
 	m.cookies[c] = now
 }
 
-// hello takes the wish for an association. Who knows something of its address, or has many such wishes, asks for a cookie first,
-// so that a forged one changes nothing.
-func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
+// hello handles a HELLO. It requires a cookie if there is an association with the same address, or
+// if there are many half-open ones, so that a HELLO with a forged source address changes nothing.
+func (m *Machine) handleHello(now time.Duration, from netip.AddrPort, p *Packet) {
 	g, ok := parseGreeting(p.body)
 	if !ok || headSize+len(p.body) < BaseSize {
 		m.stats.Invalid++
@@ -239,23 +245,24 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		return
 	}
 	var calling *Assoc
-	// From one address come the associations of several contexts, of an earlier life of the process, and what somebody else forges.
+	// One address may have associations of several contexts and of an earlier process, and packets
+	// with a forged source address.
 	known := false
 	for a := m.at(from); a != nil; a = m.older(a) {
 		known = true
 		if contextOf(a.peerID) != contextOf(g.id) {
-			continue // of another context of the same process
+			continue // it belongs to another context of the same process
 		}
 		switch {
 		case a.state == dialing: // both sides dial at the same moment
 			calling = a
 		case a.peerID == g.id && a.peerToken == g.token:
-			if a.Up() { // else the user has left
-				m.accept(now, a, &g) // again: the first may be lost
+			if a.Up() {
+				m.accept(now, a, &g) // repeat it: the first ACCEPT may be lost
 			}
 			return
 		case a.session >= g.session && a.session != 0:
-			m.stats.Stale++ // sent before the association that is there: the network has kept it
+			m.stats.Stale++ // the HELLO is older than the existing association: the network has delayed it
 			return
 		}
 	}
@@ -263,31 +270,32 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		m.stats.Dropped++
 		return
 	}
-	// Nothing is kept for a peer that has not shown that it receives at its address, beyond HalfOpen of them: the cookie is computed anew
-	// from what it says (as SYN cookies are, RFC 4987 3.6, and the tokens of RFC 9000 8.1.2).
+	// Beyond HalfOpen associations no state is kept for a peer that has not shown that it receives
+	// at its address: the cookie is computed from its HELLO (as SYN cookies, RFC 4987 3.6, and the
+	// tokens of RFC 9000 8.1.2).
 	verified := m.cfg.Proven || m.verify(now, from, &g)
 	if !verified && (known || m.stats.HalfOpen >= m.cfg.HalfOpen) {
-		m.askCookie(now, from, p.Via, &g)
+		m.sendCookie(now, from, p.Via, &g)
 		return
 	}
 	adm := m.up.Admit(from, g.hello, verified, calling)
 	switch {
 	case adm.Cookie && !verified:
-		m.askCookie(now, from, p.Via, &g)
+		m.sendCookie(now, from, p.Via, &g)
 	case adm.Crossing && calling != nil && verified && calling.state == dialing:
 		calling.session = g.session
 		m.useCookie(now, g.cookie)
 		m.accept(now, calling, &g)
-		calling.answered(now, &g)
+		calling.finishDial(now, &g)
 	case adm.User != nil:
 		a := m.newAssoc(from, adm.Path, adm.User)
 		a.session, a.via = g.session, p.Via
 		a.learn(&g)
 		m.accept(now, a, &g)
-		if verified { // it receives: larger packets may be tried
+		if verified { // the peer receives at this address: probe for larger datagrams
 			m.useCookie(now, g.cookie)
 			a.state = open
-			a.path(now)
+			a.probePath(now)
 		} else {
 			a.state = half
 			a.takeFlight().finDue = now + halfTimeout
@@ -303,10 +311,11 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 func (m *Machine) accept(now time.Duration, a *Assoc, to *greeting) {
 	g := a.greeting()
 	g.session = to.session
-	m.tell(a.to, a.via, a, Packet{kind: kindAccept, id: to.id, token: to.token, ts: clock(now)}, g.append(nil))
+	m.sendOnce(a.to, a.via, a, Packet{kind: kindAccept, id: to.id, token: to.token, ts: clock(now)}, g.append(nil))
 }
 
-// TurnAway is the answer to a HELLO without a Machine: words, up to 256 bytes. Other packets have none.
+// TurnAway returns the datagram that refuses a HELLO with words, up to 256 bytes, without a
+// Machine. It returns nil for other packets.
 func TurnAway(p *Packet, words []byte) []byte {
 	if p.kind != kindHello {
 		return nil
@@ -316,19 +325,20 @@ func TurnAway(p *Packet, words []byte) []byte {
 		return nil
 	}
 	answer := Packet{kind: kindRefuse, id: g.id, token: g.token}
-	b := append(answer.append(nil), words[:min(len(words), mostWords)]...)
+	b := append(answer.append(nil), words[:min(len(words), maxWords)]...)
 	seal(b)
 	return b
 }
 
+// refuse queues a REFUSE.
 func (m *Machine) refuse(to netip.AddrPort, via uint8, a *Assoc, id, token uint32, words []byte) {
-	m.tell(to, via, a, Packet{kind: kindRefuse, id: id, token: token}, words[:min(len(words), mostWords)])
+	m.sendOnce(to, via, a, Packet{kind: kindRefuse, id: id, token: token}, words[:min(len(words), maxWords)])
 }
 
-// dialed takes an answer to our HELLO.
-func (a *Assoc) dialed(now time.Duration, p *Packet) {
+// handleDialAnswer handles an ACCEPT or COOKIE that answers a HELLO of this side.
+func (a *Assoc) handleDialAnswer(now time.Duration, p *Packet) {
 	if a.state != dialing {
-		return // repeated
+		return // the answer is a repetition
 	}
 	d := &a.flight.dial
 	if p.kind == kindCookie {
@@ -341,19 +351,20 @@ func (a *Assoc) dialed(now time.Duration, p *Packet) {
 		a.m.stats.Invalid++
 		return
 	}
-	if a.m.cfg.Profile == Modern { // its clock goes back with PING: then the peer knows the round trip, too
-		a.heardClock(now, p)
+	if a.m.cfg.Profile == Modern { // PING echoes its timestamp, so that the peer can measure the round trip too
+		a.noteTimestamp(now, p)
 	}
-	a.answered(now, &g)
+	a.finishDial(now, &g)
 }
 
-// answered is the end of dialing. Until something else comes from the peer it does not know that we have heard it: so it is pinged.
-func (a *Assoc) answered(now time.Duration, g *greeting) {
+// finishDial opens the association. It pings the peer until another packet of the peer arrives,
+// because only a packet of this side shows the peer that its ACCEPT was received.
+func (a *Assoc) finishDial(now time.Duration, g *greeting) {
 	a.learn(g)
 	a.state = open
 	f := a.flight
 	f.dial = dialer{}
-	a.path(now)
+	a.probePath(now)
 	f.ping.confirm, f.ping.plain = true, true
 	f.ping.due = now + a.rto()
 	a.m.wake(a)

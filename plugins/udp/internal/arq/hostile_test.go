@@ -98,7 +98,7 @@ func TestUT31Malformed(t *testing.T) {
 		"lane 1 without front":  {kind: kindData, flags: flagBulk, body: make([]byte, bulkSize-1)},
 		"void on lane 0":        {kind: kindData, flags: flagVoid},
 		"void with payload":     {kind: kindData, flags: flagBulk | flagVoid, body: make([]byte, bulkSize+1)},
-		"fin of many words":     {kind: kindData, flags: flagFin, body: make([]byte, mostWords+1)},
+		"fin of many words":     {kind: kindData, flags: flagFin, body: make([]byte, maxWords+1)},
 		"fin on lane 1":         {kind: kindData, flags: flagBulk | flagFin, body: make([]byte, bulkSize)},
 		"selective of 7 bytes":  {kind: kindAck, flags: flagBulk, body: make([]byte, 7)},
 		"selective too long":    {kind: kindAck, flags: flagBulk, body: make([]byte, sackSize+8)},
@@ -288,9 +288,9 @@ func TestCookieOnce(t *testing.T) {
 	n.join(a, b)
 	require.Equal(t, 2, b.admitted, "the peer itself comes again")
 
-	for i := range cookiesUsed {
+	for i := range maxUsedCookies {
 		b.m.useCookie(n.now, [cookieSize]byte{1, byte(i), byte(i >> 8)})
-		require.LessOrEqual(t, len(b.m.cookies), cookiesUsed)
+		require.LessOrEqual(t, len(b.m.cookies), maxUsedCookies)
 	}
 	n.idle(time.Second)
 	b.m.Receive(n.now, a.addr, &tape[1])

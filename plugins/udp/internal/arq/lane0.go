@@ -2,11 +2,12 @@ package arq
 
 import "time"
 
-// MaxFrame is the largest frame in bytes. One that is larger than a packet goes in several, in order, and begins one.
+// MaxFrame is the size of the largest frame. A frame that is larger than a packet is split over
+// several, and starts at the beginning of the first.
 const MaxFrame = 72 << 10
 
-// Room returns the largest frame that Frame takes now in bytes, or -1, and how many bytes Piece takes, or 0. If one of them
-// has no room, Upper.Room is called when there is some.
+// Room returns the size of the largest frame that Frame takes now, or -1, and the number of bytes
+// that Piece takes now, or 0. If either has no room, Upper.Room is called when both have.
 func (a *Assoc) Room(now time.Duration) (frame, piece int) {
 	frame = -1
 	if !a.Up() {
@@ -15,7 +16,8 @@ func (a *Assoc) Room(now time.Duration) (frame, piece int) {
 	a.giveBack(now)
 	m, f := a.m, a.takeFlight()
 	m.wake(a)
-	// Frames are copied, and kept until they are acknowledged: all peers together are bounded. Pieces are borrowed, and cost nothing.
+	// Frames are copied and kept until they are acknowledged, so MaxRetained limits those of all
+	// peers. Pieces are not copied.
 	full := m.stats.Retained >= m.cfg.MaxRetained
 	if !full && a.freePackets(0) > 0 {
 		frame = MaxFrame
@@ -27,7 +29,8 @@ func (a *Assoc) Room(now time.Duration) (frame, piece int) {
 	return frame, piece
 }
 
-// freePackets is how many packets lane i takes: those that wait to be sent are at most a train.
+// freePackets returns how many packets lane i takes now. It limits those that wait for their first
+// transmission to a train.
 func (a *Assoc) freePackets(i int) int {
 	l, f := &a.lane[i], a.flight
 	given := l.nxt
@@ -37,8 +40,9 @@ func (a *Assoc) freePackets(i int) int {
 	return min(a.m.cfg.Window-int(given-l.una), train-int(given-f.send[i].high))
 }
 
-// roomAgain tells the user that there is room, if that is so and he was told that there is none.
-func (a *Assoc) roomAgain() bool {
+// notifyRoom calls Upper.Room if there is room and Room has returned that there is none. It reports
+// whether it did.
+func (a *Assoc) notifyRoom() bool {
 	f := a.flight
 	if f == nil || !f.blocked || !a.Up() {
 		return false
@@ -49,7 +53,8 @@ func (a *Assoc) roomAgain() bool {
 		}
 		return false
 	}
-	if a.freePackets(0) <= 0 || a.freePackets(1) <= 0 { // both: the user asks for both, and would come back for nothing
+	// the user asks for room on both lanes, so wait for both
+	if a.freePackets(0) <= 0 || a.freePackets(1) <= 0 {
 		return false
 	}
 	f.blocked = false
@@ -57,13 +62,16 @@ func (a *Assoc) roomAgain() bool {
 	return true
 }
 
-// Frame copies a frame, front and payload, into the packets of lane 0. front is not divided. Only as Room allows. A message is
-// counted until it is acknowledged: End.Messages.
+// Frame copies a frame, which is front and payload, into the packets of lane 0. front is not split.
+// The frame must not be larger than Room allows. message: the frame counts in End.Messages until it
+// is acknowledged.
 func (a *Assoc) Frame(front, payload []byte, message bool) {
 	f, most := a.takeFlight(), a.largest0()-headSize
 	a.m.wake(a)
 	if f.open != nil && len(f.open)+len(front)+len(payload) > most {
-		a.close0() // a frame that fits a packet is not divided: the loss of one packet delays one frame less
+		// a frame that fits a packet is not split, so that the loss of one packet delays fewer
+		// frames
+		a.close0()
 	}
 	for {
 		n := min(len(payload), most-len(front))
@@ -79,7 +87,7 @@ func (a *Assoc) Frame(front, payload []byte, message bool) {
 	}
 }
 
-// grow0 makes room for n bytes in the packet that frames are added to.
+// grow0 makes room for n bytes in flight.open.
 func (a *Assoc) grow0(n int) {
 	f := a.flight
 	if old := f.open; cap(old)-len(old) < n {
@@ -88,15 +96,17 @@ func (a *Assoc) grow0(n int) {
 	}
 }
 
-// close0 gives the packet that frames are added to its number.
+// close0 assigns flight.open its number. From then on it does not change, because every
+// transmission of a number has the same bytes.
 func (a *Assoc) close0() {
 	f := a.flight
-	*f.send[0].push(&a.lane[0]) = packet{body: f.open, messages: f.openCount} // it does not change any more: it may have to be sent again
+	*f.send[0].push(&a.lane[0]) = packet{body: f.open, messages: f.openCount}
 	f.open, f.openCount = nil, 0
 }
 
-// Barrier says that the pieces which follow mean nothing to the peer before the frame that was given last. The lanes are not ordered
-// otherwise: a receiver drops a packet of lane 1 that is ahead of its barrier, as if it had been lost.
+// Barrier makes the receiver take the pieces that follow only after the last frame. The lanes are
+// not ordered otherwise. A receiver drops a packet of lane 1 that arrives before its barrier, as if
+// it were lost.
 func (a *Assoc) Barrier() {
 	f := a.takeFlight()
 	a.m.wake(a)
@@ -106,7 +116,7 @@ func (a *Assoc) Barrier() {
 	}
 }
 
-// unfly takes one packet off the bytes under way.
+// unfly removes a packet, which is acknowledged or lost, from the bytes in flight.
 func (a *Assoc) unfly(p *packet, lost bool) {
 	a.flight.flying -= int(p.size)
 	if lost {
@@ -117,19 +127,20 @@ func (a *Assoc) unfly(p *packet, lost bool) {
 	p.size = 0
 }
 
-// A heldPacket is a packet of lane 0 that is kept until those before it have come.
+// A heldPacket is a packet of lane 0 that was received out of order.
 type heldPacket struct {
 	body []byte
 	fin  bool
 }
 
-// take0 takes a packet of lane 0. One that comes out of order is kept, and acknowledged selectively, while there is room; it is delivered
-// when those before it have come. Seed keeps none.
+// take0 handles a packet of lane 0. It keeps a packet that is out of order, if there is room, until
+// those before it have arrived, and acknowledges it selectively. Seed keeps none.
 func (a *Assoc) take0(now time.Duration, p *Packet) {
 	m, r, l := a.m, &a.flight.recv[0], &a.lane[0]
 	ahead := p.seq - l.rcv
 	switch {
-	case before(p.seq, l.rcv) || r.hasPacket(ahead): // the peer has not seen the acknowledgment, or would not send it again
+	case before(p.seq, l.rcv) || r.hasPacket(ahead):
+		// a duplicate: the acknowledgment was lost or is late, so repeat it at once
 		m.stats.Duplicates++
 		r.now, r.dup = true, true
 		return
@@ -143,7 +154,7 @@ func (a *Assoc) take0(now time.Duration, p *Packet) {
 		return
 	}
 	a.deliver0(now, p.flags&flagFin != 0, p.body)
-	for ; n > 1 && a.state != dead; n-- { // else drop has freed what was held
+	for ; n > 1 && a.state != dead; n-- { // if Upper.Deliver has ended a, dropFlight has freed the held packets
 		h := r.held[l.rcv]
 		delete(r.held, l.rcv)
 		a.unhold(r, h)
@@ -152,20 +163,21 @@ func (a *Assoc) take0(now time.Duration, p *Packet) {
 	}
 }
 
-// deliver0 gives the user the next packet of lane 0.
+// deliver0 passes the next packet of lane 0 to the user.
 func (a *Assoc) deliver0(now time.Duration, fin bool, body []byte) {
 	a.m.stats.Delivered++
 	a.noteUsed()
 	if fin {
-		a.finHeard(now, body)
+		a.handleFin(now, body)
 	} else if a.User != nil {
 		a.m.up.Deliver(a, body)
 	}
 }
 
-// hold keeps a packet that has come out of order, or reports that there is no room. It takes the place that it had in the socket's receive
-// buffer: no more than the peer was promised, and all peers together no more than the buffer. A peer that keeps its promise is never
-// refused for its own.
+// hold keeps a packet that is out of order, and reports whether there was room. Held packets count
+// as if they still were in the socket's receive buffer: those of a peer may not exceed the numbers
+// that it was granted, those of all peers not the buffer. So a peer that keeps to its grant is not
+// refused because of its own packets.
 func (a *Assoc) hold(r *receiver, p *Packet, ahead uint32) bool {
 	m, l := a.m, &a.lane[0]
 	n := numbersFor(headSize + len(p.body))
@@ -181,14 +193,14 @@ func (a *Assoc) hold(r *receiver, p *Packet, ahead uint32) bool {
 	return true
 }
 
-// unhold gives back the room of h.
+// unhold returns the room of h.
 func (a *Assoc) unhold(r *receiver, h heldPacket) {
 	n := numbersFor(headSize + len(h.body))
 	r.units -= n
 	a.m.held -= n
 }
 
-// dropHeld forgets what has come out of order.
+// dropHeld frees the packets that were received out of order.
 func (a *Assoc) dropHeld(r *receiver) {
 	for _, h := range r.held {
 		a.unhold(r, h)

@@ -5,17 +5,18 @@ import (
 	"time"
 )
 
-// A piece is what the packets of one call of Piece have in common.
+// A piece is the common part of the packets of one call of Piece.
 type piece struct {
 	front        [FrontSize]byte
 	ref          any
-	after        uint32 // of lane 0, if barred
+	after        uint32 // the packet of lane 0 that it may not overtake; valid if barred
 	left         int    // packets that are not acknowledged
-	barred, void bool
+	barred, void bool   // void: the memory may not be read any more
 }
 
-// Piece sends n bytes of what ref stands for on lane 1, in packets of equal size but for the last. front goes with each. The
-// bytes are gathered by who calls Next, again for each transmission, until Upper.Sent. ref is not nil. Only as Room allows.
+// Piece sends n bytes of the memory that ref stands for on lane 1, in packets of equal size except
+// the last. Each packet carries front. The caller of Next copies the bytes, again for each
+// transmission, until Upper.Sent is called. ref is not nil, and n is not larger than Room allows.
 func (a *Assoc) Piece(front *[FrontSize]byte, ref any, n int) {
 	m, f := a.m, a.takeFlight()
 	m.wake(a)
@@ -36,7 +37,7 @@ func (a *Assoc) Piece(front *[FrontSize]byte, ref any, n int) {
 	}
 }
 
-// release ends what is kept of a packet, whose contents the peer has.
+// release frees an acknowledged packet, and calls Upper.Sent if it was the last one of its piece.
 func (a *Assoc) release(i int, seq uint32) {
 	p, m := a.flight.send[i].at(seq), a.m
 	a.unfly(p, false)
@@ -58,7 +59,8 @@ func (a *Assoc) release(i int, seq uint32) {
 	}
 }
 
-// take1 takes a packet of lane 1: in any order, each number once, unless this side goes back n.
+// take1 handles a packet of lane 1. Modern places packets in any order, each number once; Seed
+// drops those that are out of order.
 func (a *Assoc) take1(now time.Duration, p *Packet) {
 	m, r, l := a.m, &a.flight.recv[1], &a.lane[1]
 	ahead := p.seq - l.rcv
@@ -69,7 +71,7 @@ func (a *Assoc) take1(now time.Duration, p *Packet) {
 	}
 	le := binary.LittleEndian
 	if p.flags&flagAfter != 0 && !before(le.Uint32(p.body), a.lane[0].rcv) {
-		m.stats.Early++ // as if it had not come
+		m.stats.Early++ // it has overtaken its barrier: drop it, as if it were lost
 		return
 	}
 	if ahead >= maxAhead || ahead > 0 && m.cfg.Profile == Seed {
@@ -85,7 +87,7 @@ func (a *Assoc) take1(now time.Duration, p *Packet) {
 	}
 }
 
-// appendBulk encodes what a packet of lane 1 has between its head and its payload.
+// appendBulk encodes the part of a packet of lane 1 between the head and the payload.
 func (p *packet) appendBulk(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, p.piece.after)
 	b = binary.LittleEndian.AppendUint32(b, uint32(p.at))

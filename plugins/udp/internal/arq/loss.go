@@ -6,12 +6,14 @@ import (
 	"time"
 )
 
-// A peer that takes packets out of order says which have come: bit i of the body of an ACK is packet ack+i. What it has is not sent again.
-// Losses are found as in RFC 9002, section 6. There each transmission has a packet number of its own; here it has packet.order, which does
-// not cross the wire, and the clock that the peer echoes tells by which of several transmissions a packet may have come.
+// The functions of this file detect losses of a peer that acknowledges selectively: bit i of the
+// body of an ACK is packet ack+i. They do so as RFC 9002, section 6. There each transmission has a
+// packet number of its own. Here it has packet.order, which is not on the wire, and the echoed
+// timestamp shows which of several transmissions of a packet may have arrived.
 
-// selected takes the selective part of an acknowledgment, and reports whether it says anything new.
-func (a *Assoc) selected(p *Packet) (news bool) {
+// handleSelective handles the bitmap of an acknowledgment, and reports whether it acknowledges
+// anything new.
+func (a *Assoc) handleSelective(p *Packet) (news bool) {
 	i := p.lane()
 	s, l := &a.flight.send[i], &a.lane[i]
 	for w := 0; w < len(p.body); w += 8 {
@@ -33,11 +35,12 @@ func (a *Assoc) selected(p *Packet) (news bool) {
 	return news
 }
 
-// recover finds out what is lost, after an acknowledgment. news: it has acknowledged something. answered: a probe has arrived.
+// recover detects losses after an acknowledgment. news: it has acknowledged something new.
+// answered: the peer has received a probe.
 func (a *Assoc) recover(now time.Duration, i int, news, answered bool) {
 	s := &a.flight.send[i]
 	if answered {
-		s.arrived(s.asked)
+		s.noteArrived(s.asked)
 	}
 	if news {
 		s.tries, s.probe, s.tail, s.moved = 0, false, false, now
@@ -48,20 +51,21 @@ func (a *Assoc) recover(now time.Duration, i int, news, answered bool) {
 	}
 }
 
-// arrived notes that the transmission with that order has come.
-func (s *sender) arrived(order uint32) {
+// noteArrived records that the transmission with an order has arrived.
+func (s *sender) noteArrived(order uint32) {
 	if before(s.newest, order) {
 		s.newest = order
 	}
 }
 
-// detect finds the packets of lane i that are lost: those that were sent before a transmission that has come, three of them, or for longer
-// than packets are overtaken. For the others of them it notes when that will be.
+// detect marks the packets of lane i that are lost: those sent before a transmission that has
+// arrived, by at least DupAcks transmissions or by lossDelay. For others that were sent before it,
+// it sets late, when the first of them will count as lost.
 func (a *Assoc) detect(now time.Duration, i int) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	s.late = 0
 	if l.una == s.high || s.sacked == 0 && !before(l.una, s.recover) && before(s.newest, s.at(l.una).order) {
-		return // all that has come was sent before all that has not
+		return // everything that has arrived was sent before everything that has not
 	}
 	delay := a.lossDelay()
 	for seq := l.una; seq != s.high; seq++ {
@@ -79,14 +83,16 @@ func (a *Assoc) detect(now time.Duration, i int) {
 	}
 }
 
-// lossDelay is how long a packet may take that others have overtaken.
+// lossDelay returns how long after its transmission a reordered packet counts as lost: the time
+// threshold of RFC 9002 6.1.2.
 func (a *Assoc) lossDelay() time.Duration {
 	rtt := max(a.rtt(), a.flight.latest)
-	return rtt + max(rtt/8, leastReordering)
+	return rtt + max(rtt/8, minReordering)
 }
 
-// arm sets the timer of lane i: to when the next packet is lost, else to the probe timeout, which runs from the last transmission of the left
-// edge. No acknowledgment of what was known before puts it off.
+// arm sets the timer of lane i to the time when the next packet counts as lost, or else to the
+// probe timeout, which runs from the last transmission of una. An acknowledgment that says nothing
+// new does not postpone it.
 func (a *Assoc) arm(now time.Duration, i int) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	s.early = s.late != 0

@@ -155,18 +155,18 @@ func TestPersistentCongestion(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: 10 * ms})
 	a, b := n.pair(Config{}, Config{})
 	n.stream(a, b, 100, 1000, time.Minute)
-	require.Greater(t, int(a.assoc.cwnd), leastWindow)
+	require.Greater(t, int(a.assoc.cwnd), minWindow)
 	n.drop = func(from *node, p *Packet) bool { return from == a }
 	a.send(a.assoc, make([]byte, 1000))
 	timeouts := a.m.Stats().Timeouts
 	n.run(10*time.Second, func() bool { return a.m.Stats().Timeouts == timeouts+2 })
-	require.Greater(t, int(a.assoc.cwnd), leastWindow)
+	require.Greater(t, int(a.assoc.cwnd), minWindow)
 	n.run(10*time.Second, func() bool { return a.m.Stats().Timeouts == timeouts+3 })
-	require.EqualValues(t, leastWindow, a.assoc.cwnd)
+	require.EqualValues(t, minWindow, a.assoc.cwnd)
 	n.drop = nil
 	n.run(10*time.Second, func() bool { return len(b.got) == 101 })
 	n.stream(a, b, 1000, 1000, time.Minute)
-	require.Greater(t, int(a.assoc.cwnd), 2*leastWindow)
+	require.Greater(t, int(a.assoc.cwnd), 2*minWindow)
 }
 
 // hostileAcks gives a, which has packets under way on both lanes, acknowledgments that script makes up, and checks what always holds.

@@ -5,32 +5,36 @@ import (
 	"time"
 )
 
-// A pinger sends packets that ask for an answer: to confirm an association, to find out what the path carries, and to make sure
-// that somebody is there.
+// A pinger is the state of PING and PONG: to confirm an association, to probe for the datagram size
+// that the path carries, and to find out whether the peer is alive.
 type pinger struct {
-	confirm bool          // the peer does not know yet that we have heard it
+	// the peer may not know that its ACCEPT was received: repeat PING until a packet of it arrives
+	confirm bool
 	plain   bool          // send a PING
-	padded  bool          // send one of size bytes
+	padded  bool          // send a PING that is padded to size bytes
 	answer  bool          // send a PONG
-	asked   uint32        // for
-	size    uint16        // that is tried; 0: none
-	tries   int           // of it
-	due     time.Duration // to send them again
-	times   int           // that confirm was sent again
+	asked   uint32        // the size in the PING that the PONG answers
+	size    uint16        // the size that is probed for; 0: none
+	tries   int           // PINGs of that size that were not answered
+	due     time.Duration // when unanswered PINGs are repeated
+	times   int           // how often the PING of confirm was repeated
 }
 
-// rungs are the sizes that are tried one after the other, from the largest that the path is said to carry: of loopback, of jumbo
-// frames, of Ethernet with IPv4 and with IPv6.
-var rungs = [...]int{MaxSize, 32 << 10, 16 << 10, 8972, 4 << 10, 1472, 1452}
+// probeSizes are the datagram sizes that are probed for in order, starting with the largest that
+// the path may carry: those of loopback, of jumbo frames, and of Ethernet with IPv4 and with IPv6.
+var probeSizes = [...]int{MaxSize, 32 << 10, 16 << 10, 8972, 4 << 10, 1472, 1452}
 
 const (
-	sizeTries  = 3
-	hintEvery  = 5 * time.Millisecond
-	hintProbes = 3
+	// unanswered PINGs of a size after which the next smaller one is probed for
+	sizeTries = 3
+	// the least time between two probes after a report of an unreachable port
+	hintInterval = 5 * time.Millisecond
+	hintProbes   = 3 // the number of those probes
 )
 
-// path begins to find out what the path carries, which RFC 8899 calls probing from the packetization layer.
-func (a *Assoc) path(now time.Duration) {
+// probePath starts to probe for the datagram size that the path carries (RFC 8899, packetization
+// layer path MTU discovery).
+func (a *Assoc) probePath(now time.Duration) {
 	if a.local {
 		a.mtu = a.most
 	} else if a.most > a.mtu {
@@ -40,7 +44,7 @@ func (a *Assoc) path(now time.Duration) {
 	}
 }
 
-// emitPing makes the PONG or PING that is wanted.
+// emitPing makes the PONG or PING that is due.
 func (a *Assoc) emitPing(now time.Duration, head []byte, o *Out) {
 	pg := &a.flight.ping
 	p := Packet{kind: kindPing, seq: headSize}
@@ -65,8 +69,8 @@ func (a *Assoc) emitPing(now time.Duration, head []byte, o *Out) {
 	seal(head, o.Body)
 }
 
-// ponged takes the answer to a PING.
-func (a *Assoc) ponged(now time.Duration, p *Packet) {
+// handlePong handles a PONG: the path carries the size that was probed for.
+func (a *Assoc) handlePong(now time.Duration, p *Packet) {
 	pg := &a.takeFlight().ping
 	if pg.size == 0 || p.seq != uint32(pg.size) {
 		return
@@ -75,7 +79,8 @@ func (a *Assoc) ponged(now time.Duration, p *Packet) {
 	pg.size, pg.tries, pg.padded, pg.due = 0, 0, false, 0
 }
 
-// pingExpired sends again what was not answered.
+// pingExpired repeats PINGs that were not answered, or draws the conclusion: the peer is gone, or
+// the size is too large.
 func (a *Assoc) pingExpired(now time.Duration) {
 	f := a.flight
 	pg := &f.ping
@@ -88,12 +93,12 @@ func (a *Assoc) pingExpired(now time.Duration) {
 			a.endSilent(true)
 			return
 		}
-		pg.plain, pg.due = true, now+max(hintEvery, a.rtt())
+		pg.plain, pg.due = true, now+max(hintInterval, a.rtt())
 		return
 	}
 	if pg.size != 0 {
 		if pg.tries++; pg.tries >= sizeTries {
-			a.smaller()
+			a.probeSmaller()
 		}
 		pg.padded = pg.size != 0
 	}
@@ -108,11 +113,11 @@ func (a *Assoc) pingExpired(now time.Duration) {
 	}
 }
 
-// smaller tries the next rung.
-func (a *Assoc) smaller() {
+// smaller probes for the next smaller size.
+func (a *Assoc) probeSmaller() {
 	pg := &a.flight.ping
 	pg.tries = 0
-	for _, r := range rungs {
+	for _, r := range probeSizes {
 		r -= a.m.cfg.Overhead
 		if r < int(pg.size) && r > int(a.mtu) {
 			pg.size = uint16(r)
@@ -122,11 +127,11 @@ func (a *Assoc) smaller() {
 	pg.size = 0
 }
 
-// TooLarge says that the system refuses to send n bytes to addr in one datagram.
+// TooLarge handles the system's refusal to send a datagram of n bytes to addr.
 func (m *Machine) TooLarge(addr netip.AddrPort, n int) {
 	for a := m.at(addr); a != nil; a = m.older(a) {
 		if f := a.flight; f != nil && n == int(f.ping.size) {
-			a.smaller()
+			a.probeSmaller()
 			f.ping.padded = f.ping.size != 0
 			m.wake(a)
 		} else if n > BaseSize && n <= int(a.mtu) {
@@ -135,8 +140,9 @@ func (m *Machine) TooLarge(addr netip.AddrPort, n int) {
 	}
 }
 
-// Unsendable says that the system does not send to addr, and why. Nobody else can make it say so: a dial ends. Whom there is an association
-// with may be reached again before it is given up.
+// Unsendable handles the system's error for sending to addr, which no other host can cause. It ends
+// a dial. An open association goes on, because the peer may become reachable again before its
+// timeouts are used up.
 func (m *Machine) Unsendable(addr netip.AddrPort, err error) {
 	for a := m.at(addr); a != nil; {
 		older := m.older(a)
@@ -147,16 +153,18 @@ func (m *Machine) Unsendable(addr netip.AddrPort, err error) {
 	}
 }
 
-// blackHole goes back to what every path carries, when large packets are lost for good: a route has changed. Those that have
-// their number already may be fragmented.
+// blackHole reduces the datagram size to what every path carries, because large datagrams seem to
+// be lost after a change of route. Packets that have their number already are sent in fragments
+// then.
 func (a *Assoc) blackHole() {
 	if !a.local {
 		a.mtu = BaseSize
 	}
 }
 
-// Refused is called when the system says that nobody receives at addr. Anybody can make it say so: a dial ends, because it may be
-// tried again, but a peer is asked, and it is gone if it does not answer at once.
+// Refused handles the system's report that the port of addr is unreachable. The ICMP message behind
+// it can be forged. So it ends a dial, which can be repeated, but makes an association only probe
+// the peer, which is gone if it does not answer hintProbes PINGs.
 func (m *Machine) Refused(now time.Duration, addr netip.AddrPort) {
 	for a := m.at(addr); a != nil; {
 		older := m.older(a)
@@ -172,7 +180,7 @@ func (a *Assoc) doubt(now time.Duration) {
 	}
 	if f := a.takeFlight(); f.hints == 0 {
 		f.hints = hintProbes
-		f.ping.plain, f.ping.due = true, now+max(hintEvery, a.rtt())
+		f.ping.plain, f.ping.due = true, now+max(hintInterval, a.rtt())
 		a.m.wake(a)
 	}
 }

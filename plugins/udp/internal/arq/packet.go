@@ -10,44 +10,48 @@ import (
 // Sizes in bytes.
 const (
 	headSize = 36  // the head of every packet
-	bulkSize = 32  // what a packet of lane 1 has between its head and its payload
+	bulkSize = 32  // the part of a packet of lane 1 between its head and its payload
 	sackSize = 128 // the longest selective acknowledgment
 
 	// HeadSize is the room that Next needs for the front of a packet.
 	HeadSize = headSize + sackSize
 
-	// FrontSize is what the user of an association sends with each piece of bulk data, for Place at the other side.
+	// FrontSize is the size of the description that each piece of bulk data carries, from Piece to
+	// Upper.Place of the peer.
 	FrontSize = 24
 
-	// BaseSize is a datagram that every path carries.
+	// BaseSize is the size of a datagram that every path carries.
 	BaseSize = 1200
 
 	// MaxSize is the largest datagram of UDP over IPv4.
 	MaxSize = 65507
 )
 
-// maxAhead bounds how far beyond the next expected packet a receiver of lane 1 takes packets, and so every window.
+// maxAhead limits how far beyond the next expected number a receiver takes packets, and so every
+// window.
 const maxAhead = 8 * sackSize
 
-// A kind says what a packet is. The kinds cross the wire.
+// A kind is the type of a packet. Its values are on the wire.
 type kind uint8
 
 const (
 	kindData   kind = 1 // carries a packet number, and frames or bulk data
-	kindAck    kind = 2 // carries an acknowledgment only
-	kindHello  kind = 3 // asks for an association
+	kindAck    kind = 2 // carries only an acknowledgment
+	kindHello  kind = 3 // requests an association
 	kindAccept kind = 4 // answers a HELLO
-	kindCookie kind = 5 // answers a HELLO: send it again with this
-	kindRefuse kind = 6 // answers a HELLO with no, or ends an association: words
-	kindPing   kind = 7 // asks for a PONG; padded to find out what the path carries
-	kindPong   kind = 8
-	kindReset  kind = 9  // answers a packet of an association that is not known
-	kindOther  kind = 15 // never sent: a packet in the form of a version that this release does not speak
+	kindCookie kind = 5 // answers a HELLO, which is to be repeated with this cookie
+	kindRefuse kind = 6 // refuses a HELLO, or ends an association, with a message
+	kindPing   kind = 7 // requests a PONG; padded to probe for the datagram size
+	kindPong   kind = 8 // answers a PING
+	kindReset  kind = 9 // answers a packet of an unknown association
+	// is never sent: stands for a packet in the form of a version that this release does not speak
+	kindOther kind = 15
 )
 
-// formOf returns the form of the packets of an association of a version, which stands beside the kind. A release speaks two versions, so three
-// forms tell them, and the one before or after them, apart. The packets of the handshake, and RESET, have form 0, which is the same in all
-// versions, and so are the first 12 bytes and the checksum of every packet.
+// formOf returns the form of an association's packets, which stands beside the kind, for a version.
+// A release speaks two versions, so that three forms tell them and the version before or after them
+// apart. The packets of the handshake, and RESET, have form 0, which is the same in all versions,
+// as are the first 12 bytes and the checksum of every packet.
 func formOf(version uint8) uint8 { return 1 + version%maxForm }
 
 const (
@@ -57,29 +61,29 @@ const (
 )
 
 const (
-	flagBulk   uint8 = 1   // number, acknowledgment and edge are of lane 1
+	flagBulk   uint8 = 1   // number, acknowledgment and edge are those of lane 1
 	flagAckNow uint8 = 2   // DATA: acknowledge at once
 	flagGap    uint8 = 4   // ACK: packets before seq are missing
-	flagDup    uint8 = 8   // ACK: a packet arrived twice
+	flagDup    uint8 = 8   // ACK: a packet has arrived twice
 	flagVoid   uint8 = 16  // DATA: the payload was canceled; only the number counts
 	flagFin    uint8 = 32  // DATA: the sender has nothing more to send
-	flagEcho   uint8 = 64  // echo and delay mean something
-	flagAfter  uint8 = 128 // DATA of lane 1: not before the packet of lane 0 that the body names
+	flagEcho   uint8 = 64  // echo and delay are valid
+	flagAfter  uint8 = 128 // DATA of lane 1: it follows the packet of lane 0 that the body names
 )
 
-// shapes is what each kind allows: its flags, and the bytes of its body.
+// shapes lists the flags and the body sizes that each kind allows.
 var shapes = [...]struct {
 	name      string
 	flags     uint8
 	min, most int
-	fixed     bool // form 0
+	fixed     bool // the form is 0
 }{
 	kindData:   {"DATA", ^(flagGap | flagDup), 0, MaxSize, false},
 	kindAck:    {"ACK", flagBulk | flagGap | flagDup | flagEcho, 0, sackSize, false},
 	kindHello:  {"HELLO", 0, greetingSize, MaxSize, true},
 	kindAccept: {"ACCEPT", 0, greetingSize, MaxSize, true},
 	kindCookie: {"COOKIE", 0, cookieSize, cookieSize, true},
-	kindRefuse: {"REFUSE", 0, 1, mostWords, true},
+	kindRefuse: {"REFUSE", 0, 1, maxWords, true},
 	kindPing:   {"PING", flagEcho, 0, MaxSize, false},
 	kindPong:   {"PONG", flagEcho, 0, 0, false},
 	kindReset:  {"RESET", 0, 0, 0, true},
@@ -92,25 +96,28 @@ func (k kind) String() string {
 	return shapes[k].name
 }
 
-// A Packet is a datagram that was received: its head, and a body that points into it.
+// A Packet is a decoded datagram. Its body points into the datagram.
 type Packet struct {
-	Via uint8 // which address of ours it came to, as the user of the Machine numbers them; what answers it has the same
+	// the local address that it came to, as the user of the Machine numbers them; the answer is
+	// sent from there
+	Via uint8
 
 	form  uint8
 	kind  kind
 	flags uint8
-	delay uint16 // how long the receiver of echo kept it, in units of 8 us
-	id    uint32 // the association, as the receiver named it
-	token uint32 // what the receiver chose for it at random
-	seq   uint32 // DATA: packet number. ACK with flagGap: the highest number that was received. PING, PONG: size
-	ack   uint32 // the next packet number that is expected
-	edge  uint32 // the first packet number that is not allowed yet
-	ts    uint32 // the sender's clock in us
-	echo  uint32 // the latest ts that the sender of this packet has received
-	body  []byte
+	delay uint16 // how long the sender has kept the timestamp that it echoes, in units of 8 us
+	id    uint32 // the association's ID, which the receiver has chosen
+	token uint32 // the association's random token, which the receiver has chosen
+	// DATA: packet number. ACK with flagGap: the highest number that was received. PING, PONG: size
+	seq  uint32
+	ack  uint32 // the next packet number that the sender expects
+	edge uint32 // the first packet number that the sender does not allow yet
+	ts   uint32 // the sender's clock in us
+	echo uint32 // the latest ts that the sender has received
+	body []byte
 }
 
-// What Parse says of a datagram that is not a packet.
+// Errors of Parse.
 var (
 	ErrMalformed = errors.New("arq: malformed packet")
 	ErrDamaged   = errors.New("arq: checksum does not match")
@@ -118,8 +125,9 @@ var (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Parse decodes a datagram and verifies its checksum. The Packet points into b. It fails with ErrMalformed or
-// ErrDamaged. It needs no lock: it is apart from Receive so that many packets can be checked before one lock is taken.
+// Parse decodes a datagram and verifies its checksum. The Packet points into b. It fails with
+// ErrMalformed or ErrDamaged. It is separate from Receive because it needs no lock: a batch of
+// packets can be checked before the lock is taken once.
 func Parse(b []byte) (Packet, error) {
 	p, err := ParseProven(b)
 	if err == nil && crc32.Update(crc32.Update(0, castagnoli, b[:headSize-4]), castagnoli, p.body) != binary.LittleEndian.Uint32(b[headSize-4:]) {
@@ -128,7 +136,8 @@ func Parse(b []byte) (Packet, error) {
 	return p, err
 }
 
-// ParseProven is Parse of what is known to be whole: the checksum is not looked at.
+// ParseProven decodes a datagram whose integrity has been verified otherwise. It ignores the
+// checksum.
 func ParseProven(b []byte) (Packet, error) {
 	if len(b) < headSize || b[0]>>4 > maxForm {
 		return Packet{}, ErrMalformed
@@ -152,7 +161,7 @@ func ParseProven(b []byte) (Packet, error) {
 		if p.lane() == 1 {
 			bad = bad || len(p.body) < bulkSize || p.flags&flagFin != 0 || p.flags&flagVoid != 0 && len(p.body) != bulkSize
 		} else {
-			bad = bad || p.flags&(flagVoid|flagAfter) != 0 || p.flags&flagFin != 0 && len(p.body) > mostWords
+			bad = bad || p.flags&(flagVoid|flagAfter) != 0 || p.flags&flagFin != 0 && len(p.body) > maxWords
 		}
 	case kindAck:
 		bad = bad || len(p.body)%8 != 0
@@ -163,7 +172,7 @@ func ParseProven(b []byte) (Packet, error) {
 	return p, nil
 }
 
-// Context is the context that p is for; -1: p has to be given to all.
+// Context returns the number of the context that p is for, or -1 if all contexts have to handle it.
 func (p *Packet) Context() int {
 	if p.kind == kindReset {
 		return -1
@@ -171,13 +180,15 @@ func (p *Packet) Context() int {
 	return int(contextOf(p.id))
 }
 
-// The context of an identity is its first byte, also where the rest is not known yet.
-func contextOf(id uint32) uint8      { return uint8(id >> 24) }
+// contextOf returns the context of an association's ID, which is its first byte.
+func contextOf(id uint32) uint8 { return uint8(id >> 24) }
+
+// contextID returns the part of an ID that is known before the peer has chosen the rest.
 func contextID(context uint8) uint32 { return uint32(context) << 24 }
 
 func (p *Packet) lane() int { return int(p.flags & flagBulk) }
 
-// append encodes the head at the end of b, with a checksum that seal fills in. The body follows it.
+// append appends the head to b. The caller appends the body, and seal fills in the checksum.
 func (p *Packet) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = append(b, byte(p.kind)|p.form<<4, p.flags)
@@ -188,7 +199,7 @@ func (p *Packet) append(b []byte) []byte {
 	return b
 }
 
-// seal writes the checksum of a packet that begins with front and goes on with the others.
+// seal writes the checksum of the packet that consists of front and others into front.
 func seal(front []byte, others ...[]byte) {
 	crc := crc32.Update(0, castagnoli, front[:headSize-4])
 	crc = crc32.Update(crc, castagnoli, front[headSize:])
@@ -198,7 +209,7 @@ func seal(front []byte, others ...[]byte) {
 	binary.LittleEndian.PutUint32(front[headSize-4:], crc)
 }
 
-// String prints the head, without identity and clocks.
+// String formats the head, without ID, token and timestamps.
 func (p *Packet) String() string {
 	s := p.kind.String()
 	if p.kind == kindData || p.kind == kindAck {
@@ -232,5 +243,6 @@ func (p *Packet) String() string {
 	return s
 }
 
-// before reports whether packet number, or clock, a comes before b: serial arithmetic, so that both may wrap.
+// before reports whether packet number or timestamp a comes before b, in serial arithmetic because
+// both wrap.
 func before(a, b uint32) bool { return int32(a-b) < 0 }

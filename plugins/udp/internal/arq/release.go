@@ -2,7 +2,8 @@
 
 package arq
 
-// The versions of the packets that this release speaks: Version is its own, OldestVersion that of the release before.
+// Version is the version of packets of this release, OldestVersion that of the release before. This
+// release speaks both.
 const (
 	OldestVersion = 3
 	Version       = 3

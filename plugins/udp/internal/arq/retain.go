@@ -5,54 +5,56 @@ import (
 	"time"
 )
 
-// A packet is what is kept of a packet that has a number, until it is acknowledged.
+// A packet is the state of a packet with a number, from push until it is acknowledged.
 type packet struct {
-	sent     time.Duration // last time
-	body     []byte        // lane 0; nil when the peer has it
-	piece    *piece        // lane 1
-	at, n    int32         // lane 1: payload, within the piece
-	size     int32         // bytes under way: 0 unless flying
-	order    uint32        // of its last transmission among those of the lane
-	messages uint16        // that end in it
+	sent     time.Duration // when it was sent last
+	body     []byte        // lane 0: its body; nil when it is acknowledged
+	piece    *piece        // lane 1: the piece that it is a part of
+	at, n    int32         // lane 1: offset and length of the payload in the piece
+	size     int32         // its bytes in flight.flying; 0 if it is not in flight
+	order    uint32        // the order of its last transmission among those of the lane
+	messages uint16        // the number of messages that end in it
 	flags    uint8
-	units    uint8 // lane 0: numbers that it uses up, from its transmission until it is lost or una has passed it
+	// lane 0: the numbers that it uses up, from its transmission until it is lost or una has passed
+	// it
+	units uint8
 }
 
 const (
-	pktAcked  uint8 = 1 // selectively
+	pktAcked  uint8 = 1 // it was acknowledged selectively
 	pktLost   uint8 = 2
 	pktResent uint8 = 4
 	pktFin    uint8 = 8
 	pktSent   uint8 = 16
 )
 
-// A sender is one lane of what is sent.
+// A sender is the sending side of one lane.
 type sender struct {
-	ring    []packet      // una to nxt, by number; a power of two
-	snd     uint32        // the next to transmit
-	high    uint32        // the next that has never been transmitted
+	ring    []packet      // the packets from una to nxt, by number; its length is a power of two
+	snd     uint32        // the next packet to transmit
+	high    uint32        // the next packet that has never been transmitted
 	recover uint32        // packets before it have been sent again since the last loss
-	order   uint32        // of the latest transmission
-	newest  uint32        // selective: order of the latest transmission that is known to have arrived
-	asked   uint32        // selective: order of the last probe
+	order   uint32        // the order of the latest transmission
+	newest  uint32        // selective: the order of the latest transmission that is known to have arrived
+	asked   uint32        // selective: the order of the last probe
 	probed  time.Duration // when the last probe was sent
-	due     time.Duration // the timer of the left edge
-	late    time.Duration // selective: when the next packet is lost that a later one has overtaken; 0: there is none
-	since   time.Duration // selective: the probe timeout does not count what was before: the last probe, or loss
-	moved   time.Duration // selective: when something was acknowledged last
-	cost    int           // lane 0: numbers that its packets use up
-	lost    int           // selective: packets that wait to be sent again
-	sacked  int           // selective: packets acknowledged beyond the left edge
+	due     time.Duration // when the lane's timer expires; 0: it is not set
+	late    time.Duration // selective: when the next overtaken packet counts as lost; 0: there is none
+	since   time.Duration // selective: the last probe or loss; the probe timeout starts there at the earliest
+	moved   time.Duration // selective: the last acknowledgment of something new
+	cost    int           // lane 0: the numbers that its packets use up
+	lost    int           // selective: lost packets that were not sent again yet
+	sacked  int           // selective: packets beyond una that are acknowledged
 	tries   int           // timeouts in a row
-	probe   bool          // send the left edge again
-	tail    bool          // send the last packet again, too
-	probing bool          // and that was done
-	early   bool          // due is not a timeout: packets are missing, and may only be late
+	probe   bool          // packet una is to be sent as a probe
+	tail    bool          // the last packet is to be sent as a second probe
+	probing bool          // a probe was sent and is not answered
+	early   bool          // due is not a timeout, but the time when missing packets count as lost
 }
 
 func (s *sender) at(seq uint32) *packet { return &s.ring[seq&uint32(len(s.ring)-1)] }
 
-// push makes room for packet nxt.
+// push assigns number nxt, and returns its packet.
 func (s *sender) push(l *lane) *packet {
 	if n := int(l.nxt - l.una); n >= len(s.ring) {
 		ring := make([]packet, max(16, 2*len(s.ring)))
@@ -65,7 +67,7 @@ func (s *sender) push(l *lane) *packet {
 	return s.at(l.nxt - 1)
 }
 
-// The classes of buffers for packets of lane 0, in bytes.
+// bufClasses are the sizes of the buffers for packets of lane 0, in bytes.
 var bufClasses = [...]int{512, 2 << 10, 4 << 10, 9 << 10, 17 << 10, 33 << 10, 64 << 10}
 
 // alloc0 returns an empty buffer with room for n bytes, which counts as retained.
@@ -84,9 +86,10 @@ func (m *Machine) alloc0(n int) []byte {
 	panic("arq: a packet larger than any datagram")
 }
 
-// keepBufs bounds the free buffers of each class in bytes.
+// keepBufs limits the free buffers of each class, in bytes.
 const keepBufs = 1 << 20
 
+// free0 returns a buffer of alloc0.
 func (m *Machine) free0(b []byte) {
 	if b == nil {
 		return
@@ -102,13 +105,14 @@ func (m *Machine) free0(b []byte) {
 	}
 }
 
-// A bitmap is the packets of a lane that have come out of order: bit i of it is packet rcv + i.
+// A bitmap is the set of packets of a lane that were received out of order: bit i is packet rcv +
+// i.
 type bitmap [maxAhead / 64]uint64
 
 func (b *bitmap) has(i uint32) bool { return b[i/64]&(1<<(i%64)) != 0 }
 func (b *bitmap) set(i uint32)      { b[i/64] |= 1 << (i % 64) }
 
-// shift forgets the first n.
+// shift removes the first n bits.
 func (b *bitmap) shift(n uint32) {
 	words, rest := int(n/64), n%64
 	for i := range b {
@@ -134,7 +138,7 @@ func (b *bitmap) ones() (n uint32) {
 	return n
 }
 
-// last returns the number of the last set bit and one more.
+// last returns the index of the last set bit plus one, 0 if none is set.
 func (b *bitmap) last() uint32 {
 	for i := len(b) - 1; i >= 0; i-- {
 		if b[i] != 0 {
@@ -144,10 +148,10 @@ func (b *bitmap) last() uint32 {
 	return 0
 }
 
-// poolRing bounds the rings that stay with pooled flights, in packets.
+// poolRing limits the length of the rings that pooled flights keep.
 const poolRing = 256
 
-// takeFlight returns the flight of a, which has one from then on until it rests.
+// takeFlight returns the flight of a, after giving it one if it has none. goIdle returns it.
 func (a *Assoc) takeFlight() *flight {
 	if a.flight == nil {
 		m := a.m
@@ -165,7 +169,7 @@ func (a *Assoc) takeFlight() *flight {
 	return a.flight
 }
 
-// returnFlight gives the flight back.
+// returnFlight returns the flight to the pool.
 func (a *Assoc) returnFlight() {
 	f, m := a.flight, a.m
 	if f == nil {

@@ -2,25 +2,26 @@ package arq
 
 import "time"
 
-// clock is the time as packets carry it: us, which wraps after 71 minutes.
+// clock returns the timestamp of a time: microseconds, which wrap after 71 minutes.
 func clock(now time.Duration) uint32 { return uint32(now / time.Microsecond) }
 
-// heardClock remembers the peer's clock, to be sent back.
-func (a *Assoc) heardClock(now time.Duration, p *Packet) {
+// noteTimestamp records the peer's timestamp, to be echoed.
+func (a *Assoc) noteTimestamp(now time.Duration, p *Packet) {
 	if f := a.takeFlight(); !f.tsSet || !before(p.ts, f.ts) {
 		f.ts, f.tsAt, f.tsSet = p.ts, now, true
 	}
 }
 
-// sample measures the round trip by a clock of ours that came back, less how long the peer kept it: RFC 6298, with the
-// timestamps of RFC 7323, so that a packet sent twice does no harm. A clock that came back before says nothing new.
+// sample measures the round trip by the echo of a timestamp of this side, less the time that the
+// peer has kept it: RFC 6298 with the timestamps of RFC 7323, which are right also for packets that
+// were sent twice. It ignores an echo that is not newer than the last.
 func (a *Assoc) sample(now time.Duration, p *Packet) {
 	f := a.takeFlight()
 	if p.flags&flagEcho == 0 || f.echoed && !before(f.lastEcho, p.echo) {
 		return
 	}
 	rtt := int64(int32(clock(now)-p.echo)) - 8*int64(p.delay)
-	if rtt < 0 || rtt > 60e6 { // forged, or the peer's clock runs faster than ours
+	if rtt < 0 || rtt > 60e6 { // it is forged, or the peer's clock runs faster
 		return
 	}
 	f.lastEcho, f.echoed, f.latest = p.echo, true, time.Duration(rtt)*time.Microsecond
@@ -34,19 +35,20 @@ func (a *Assoc) sample(now time.Duration, p *Packet) {
 	a.rttvar = uint32(int64(a.rttvar) + (max(diff, -diff)-int64(a.rttvar))/4)
 }
 
-// rtt is the smoothed round trip; 0: not known.
+// rtt returns the smoothed round trip, 0 if it is not known.
 func (a *Assoc) rtt() time.Duration { return time.Duration(a.srtt) * time.Microsecond }
 
 const (
-	granularity     = time.Millisecond       // of timers, and of how processes are scheduled
-	leastReordering = 200 * time.Microsecond // packets arrive later by that which others have overtaken
+	granularity   = time.Millisecond       // the granularity of timers and of scheduling
+	minReordering = 200 * time.Microsecond // the least time that reordered packets are waited for
 )
 
-// rto is the timeout without backoff.
-func (a *Assoc) rto() time.Duration { return max(a.patience(), a.m.cfg.MinRTO) }
+// rto returns the retransmission timeout without backoff.
+func (a *Assoc) rto() time.Duration { return max(a.probeTimeout(), a.m.cfg.MinRTO) }
 
-// patience is how long an answer takes on this path that is not lost, if the peer is not busy.
-func (a *Assoc) patience() time.Duration {
+// patience returns how long an answer may take on this path if the peer is not busy: the probe
+// timeout of RFC 9002 6.2.1.
+func (a *Assoc) probeTimeout() time.Duration {
 	c := &a.m.cfg
 	if a.srtt == 0 {
 		return c.InitialRTO
@@ -55,12 +57,13 @@ func (a *Assoc) patience() time.Duration {
 	return min(a.rtt()+vary+ackDelay, c.MaxRTO)
 }
 
-// timeout is the timeout of a lane: doubled for each that has expired in a row, up to MaxRTO. All that an expired timer does is ask, and
-// nothing else tells of a loss at the end of a burst: Modern does not wait for MinRTO with the first two questions.
+// timeout returns the timeout of a lane. It doubles with each timeout in a row, up to MaxRTO. The
+// first two of Modern may be shorter than MinRTO: an expired timer only sends a probe, and nothing
+// else detects a loss at the end of a burst.
 func (a *Assoc) timeout(s *sender) time.Duration {
 	tries, c := s.tries, &a.m.cfg
 	if c.Profile == Modern {
-		switch first := a.patience(); tries {
+		switch first := a.probeTimeout(); tries {
 		case 0:
 			return first
 		case 1:
@@ -71,8 +74,9 @@ func (a *Assoc) timeout(s *sender) time.Duration {
 	return min(a.rto()<<min(tries, 16), c.MaxRTO)
 }
 
-// onTimeout runs the timer of lane i, which is that of its left edge. It proves nothing: the peer may be busy. So it only sends
-// the left edge again, and the last packet where packets are lost at random, and the answer says what is missing.
+// onTimeout runs the timer of lane i. A timeout does not prove a loss, because the peer may be
+// busy. So it only sends probes: packet una, and also the last packet where random loss is likely.
+// The answer shows what is missing.
 func (a *Assoc) onTimeout(now time.Duration, i int) {
 	f := a.flight
 	s, l := &f.send[i], &a.lane[i]
@@ -83,14 +87,14 @@ func (a *Assoc) onTimeout(now time.Duration, i int) {
 		s.due = 0
 		return
 	}
-	if s.early { // set by soon: time for overtaken packets to arrive is over, and no answer was asked for
+	if s.early { // the time for reordered packets is over; this is no timeout
 		s.early = false
 		s.due = now + a.timeout(s)
 		switch {
 		case a.selective:
 			a.detect(now, i)
 			a.arm(now, i)
-		case !before(l.una, s.recover) && a.isAcked(i):
+		case !before(l.una, s.recover) && a.allInFlight(i):
 			a.goBack(i)
 		}
 		return
@@ -102,10 +106,11 @@ func (a *Assoc) onTimeout(now time.Duration, i int) {
 		return
 	}
 	s.probe, s.since = true, now
-	s.tail = a.selective && !a.local && !a.isInquiring(i) // RFC 9002 6.2.4: one of two is lost less often than one
+	// RFC 9002 6.2.4: two probes are lost less often than one
+	s.tail = a.selective && !a.local && !a.isInquiring(i)
 	s.due = now + a.timeout(s)
-	if s.tries == 3 { // once proves nothing; by now the path is not what it was
-		a.cwnd, a.slowStart = leastWindow, true
+	if s.tries == 3 { // one timeout proves nothing; three show that the path has changed
+		a.cwnd, a.slowStart = minWindow, true
 		a.blackHole()
 	}
 }

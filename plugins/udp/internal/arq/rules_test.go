@@ -47,10 +47,10 @@ func TestU16EachClockOnce(t *testing.T) {
 	echo(sent+ms, sent+9*ms)
 	require.NotEqual(t, once, x.srtt, "a newer clock")
 
-	x.heardClock(n.now, &Packet{ts: 1000 + f.ts})
+	x.noteTimestamp(n.now, &Packet{ts: 1000 + f.ts})
 	newest := f.ts
-	x.heardClock(n.now+ms, &Packet{ts: newest - 500})
+	x.noteTimestamp(n.now+ms, &Packet{ts: newest - 500})
 	require.Equal(t, newest, f.ts, "an older clock of the peer")
-	x.heardClock(n.now+ms, &Packet{ts: newest + 500})
+	x.noteTimestamp(n.now+ms, &Packet{ts: newest + 500})
 	require.Equal(t, newest+500, f.ts)
 }

@@ -2,18 +2,20 @@ package arq
 
 import "time"
 
-// choose returns which packet of lane i is to be sent now. The order is that of what is most urgent: the question of an expired timer,
-// what is known to be lost, what is new. A lane has four marks, una <= snd <= high <= nxt: acknowledged up to una; snd is sent next,
-// again if it is before high; nothing from high on was ever sent; nothing from nxt on exists.
+// choose returns the packet of lane i that is to be sent now, if any. Probes go first, then packets
+// that are known to be lost, then new ones. A lane has four marks, una <= snd <= high <= nxt:
+// packets before una are acknowledged; snd is sent next, which is a retransmission before high; no
+// packet from high on was ever sent, and none from nxt on exists.
 func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 	f := a.flight
 	s, l := &f.send[i], &a.lane[i]
 	if i == 0 && f.open != nil && int(l.nxt-l.una) < a.m.cfg.Window {
-		// Frames are added to the last packet until it may leave: what waits for the window leaves in full packets.
+		// Frames are added to the last packet until it may be sent, so that those that wait for the
+		// window fill packets.
 		a.close0()
 	}
 	if s.probe && l.una != s.high {
-		return l.una, true // whatever the windows say (RFC 9002 7.5): nothing else tells what was lost
+		return l.una, true // a probe ignores all windows (RFC 9002 7.5), because nothing else detects the loss
 	}
 	if s.tail && l.una != s.high {
 		if last := s.high - 1; s.at(last).flags&(pktAcked|pktLost) == 0 {
@@ -22,7 +24,8 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 		return l.una, true
 	}
 	if s.lost > 0 {
-		// What is lost goes before what is new (RFC 9000 13.3): it holds up the left edge, and with it the memory of all behind it.
+		// Lost packets go before new ones (RFC 9000 13.3): una cannot advance without them, nor can
+		// the packets behind be freed.
 		for seq := l.una; seq != s.high; seq++ {
 			if s.at(seq).flags&pktLost != 0 {
 				return seq, i == 0 && seq == l.una || a.maySend(now)
@@ -33,16 +36,18 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 	case s.snd == l.nxt:
 		return 0, false
 	case s.snd == s.high && l.una != s.high && !a.hasRoomFor(i, s.snd):
-		return 0, false // the peer has no room; one packet may always be under way, to learn when it has
+		return 0, false // the peer has no room; one packet may always be in flight, to find out when it has
 	case s.snd == s.high && int(s.snd-l.una) >= a.m.cfg.Window:
 		return 0, false
 	case i == 0 && s.snd == l.una:
-		return s.snd, true // bulk data under way may wait for it, and is not acknowledged before
+		// the congestion window may be full of bulk data that waits for this packet and is not
+		// acknowledged before
+		return s.snd, true
 	}
 	return s.snd, a.maySend(now)
 }
 
-// transmit makes the packet that choose has chosen.
+// transmit makes packet seq of lane i, and records its transmission.
 func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *Out) {
 	f, m := a.flight, a.m
 	s := &f.send[i]
@@ -57,8 +62,9 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	if missing {
 		s.lost--
 	}
-	// The peer is to acknowledge at once where this side can do nothing before: after a question, after a repetition, and at the end of
-	// what may be under way. Anywhere else it may wait for a packet of its own to go with.
+	// The peer is to acknowledge at once where this side cannot go on before: a probe, a
+	// retransmission, and the last packet that the windows allow. Other acknowledgments may be
+	// delayed to go with data.
 	switch {
 	case s.probe || s.tail:
 		p.flags |= flagAckNow
@@ -67,15 +73,15 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 			a.inquire(now, &p, head, o)
 			return
 		}
-		s.noteQuestion(now)
+		s.noteProbe(now)
 	case missing:
 		p.flags |= flagAckNow
 	default:
 		s.snd++
 		if before(s.high, s.snd) {
 			s.high = s.snd
-		} else if a.isAcked(i) {
-			p.flags |= flagAckNow // the last that is sent again
+		} else if a.allInFlight(i) {
+			p.flags |= flagAckNow // the last packet of the go-back-n
 		}
 	}
 	if i == 0 && q.units == 0 {
@@ -91,8 +97,8 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	} else {
 		m.stats.Sent++
 	}
-	// The times of both transmissions would be mixed up by their acknowledgment, but round trips are measured by clocks that come back
-	// and not by numbers (RFC 7323), so nothing has to be left out as Karn's rule would.
+	// Karn's rule (no round trip of a packet that was sent twice) is not needed, because round
+	// trips are measured by echoed timestamps (RFC 7323).
 	q.flags, q.sent, q.order = q.flags&^pktLost|pktSent, now, s.order
 	switch {
 	case a.selective:
@@ -106,7 +112,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 		s.due, s.early = now+a.timeout(s), false
 	}
 	a.fillHeader(now, i, &p)
-	if r := &f.recv[i]; !r.gap && !r.dup { // those reports need a packet of their own
+	if r := &f.recv[i]; !r.gap && !r.dup { // a report of a gap or duplicate needs an ACK of its own
 		r.noteAckSent(true)
 	}
 
@@ -120,7 +126,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	}
 	o.Head, o.Again = head, again
 	o.Fragment = o.Size() > a.maxDatagram()
-	if q.size == 0 { // else it is counted as under way already
+	if q.size == 0 { // otherwise it is counted as in flight already
 		q.size = int32(o.Size())
 		f.flying += o.Size()
 	}
@@ -130,24 +136,26 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	f.cc.pace(a, now, o.Size())
 }
 
-// noteQuestion notes that the latest transmission is the question of the timer, or the second one.
-func (s *sender) noteQuestion(now time.Duration) {
+// noteProbe records that the latest transmission is a probe, the first or the second one of a
+// timeout.
+func (s *sender) noteProbe(now time.Duration) {
 	s.probe, s.tail = false, s.probe && s.tail
 	s.probing, s.probed, s.asked = true, now, s.order
 }
 
-// isInquiring reports whether the timer of lane i has expired again, and asks without sending the left edge: where that is large, or nothing is
-// lost at random. Then the answer alone has it sent again, also in the middle of going back.
+// isInquiring reports whether the probe of lane i is to be an acknowledged packet without its body,
+// and not packet una. That is so from the second timeout in a row on, if una is large or random
+// loss is unlikely. The answer then decides whether una is sent again.
 func (a *Assoc) isInquiring(i int) bool {
 	s := &a.flight.send[0]
 	return i == 0 && a.m.cfg.Profile == Modern && s.tries > 1 && (a.local || numbersFor(headSize+len(s.at(a.lane[0].una).body)) > 1)
 }
 
-// inquire makes the question of a timer that has expired again: a packet of lane 0 that the peer has, without its body. A peer that is
-// stopped finds it in its buffer beside all that is under way.
+// inquire makes a probe out of the packet before una, which the peer has, without its body. It
+// needs little room in the receive buffer of a peer that is stopped, beside the packets in flight.
 func (a *Assoc) inquire(now time.Duration, p *Packet, head []byte, o *Out) {
 	s := &a.flight.send[0]
-	s.noteQuestion(now)
+	s.noteProbe(now)
 	p.seq = a.lane[0].una - 1
 	a.fillHeader(now, 0, p)
 	head = p.append(head)
@@ -155,7 +163,8 @@ func (a *Assoc) inquire(now time.Duration, p *Packet, head []byte, o *Out) {
 	*o = Out{Head: head}
 }
 
-// transmitBulk makes a packet of lane 1, whose payload the caller gathers. A void one goes as well: its number has to be acknowledged.
+// transmitBulk makes a packet of lane 1, whose payload the caller copies. It sends a void packet
+// too, because its number has to be acknowledged.
 func (a *Assoc) transmitBulk(q *packet, p *Packet, head *[]byte, o *Out) {
 	pc := q.piece
 	if pc.barred && !before(pc.after, a.lane[0].una) {
@@ -173,11 +182,13 @@ func (a *Assoc) transmitBulk(q *packet, p *Packet, head *[]byte, o *Out) {
 	}
 }
 
-// wantsAck reports whether nothing follows packet seq before an acknowledgment comes, or so much that one is wanted.
+// wantsAck reports whether packet seq requests an acknowledgment at once: it is the last one that
+// the windows allow, or bulk data and the last one for now.
 func (a *Assoc) wantsAck(i int, seq uint32) bool {
 	s, l := &a.flight.send[i], &a.lane[i]
 	under := int(s.snd - l.una)
-	if i == 1 && (s.snd == l.nxt || seq%64 == 63) { // every 64: the memory of a long train is given back while it goes
+	// each 64th packet, so that pieces of long bulk data are released on the way
+	if i == 1 && (s.snd == l.nxt || seq%64 == 63) {
 		return true
 	}
 	if i == 0 && a.m.cfg.Profile == Modern {

@@ -132,7 +132,7 @@ func TestBlockedGoBack(t *testing.T) {
 			a.send(a.assoc, make([]byte, 5000))
 			a.flush()
 		}
-		n.run(10*time.Second, func() bool { return a.assoc.cwnd == leastWindow })
+		n.run(10*time.Second, func() bool { return a.assoc.cwnd == minWindow })
 		asks = true
 		again := a.m.Stats().Resent
 		n.run(10*time.Second, func() bool { return a.m.Stats().Resent > again })

@@ -1,7 +1,7 @@
 package arq
 
-// queue is the associations that may have something to send, in the order of their turns. One is in it once at most. It is a list
-// through the associations themselves: to be in it costs no memory, and thousands may be idle.
+// A queue is the list of associations that may have packets to send, in the order of their turns.
+// It holds each at most once. It is linked through the associations, so that it needs no memory.
 type queue struct{ first, last *Assoc }
 
 func (q *queue) push(a *Assoc) {
@@ -22,7 +22,7 @@ func (q *queue) pop() {
 	q.first, a.next, a.queued = a.next, nil, false
 }
 
-// rotate ends the turn of the first.
+// rotate moves the first association to the end.
 func (q *queue) rotate() {
 	if a := q.first; a.next != nil {
 		q.pop()

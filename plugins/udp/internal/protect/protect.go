@@ -19,29 +19,31 @@ import (
 // Sizes in bytes.
 const (
 	NumberSize = 4  // a packet number
-	TagSize    = 16 // of every AEAD of TLS 1.3 that RFC 9001 allows
+	TagSize    = 16 // the tag of every AEAD that RFC 9001 allows
 	sampleSize = 16
 )
 
 const (
-	longForm   = 0x80 // of the first byte
-	phaseBit   = 0x04 // of the first byte in the short form
-	longMask   = 0x0f // what header protection covers of the first byte
-	shortMask  = 0x1f
-	windowSize = 2048 // packet numbers that may come out of order
+	longForm   = 0x80 // bit of the first byte: the long header
+	phaseBit   = 0x04 // bit of the first byte of a short header: the key phase
+	longMask   = 0x0f // bits of the first byte of a long header that are protected
+	shortMask  = 0x1f // bits of the first byte of a short header that are protected
+	windowSize = 2048 // limits how far out of order packet numbers may arrive
 
-	// mostSealed is half of what RFC 9001 6.6 allows to be sealed with one key of AES-GCM. mostForged is how many packets may fail
-	// before nothing is opened any more: what 6.6 allows with ChaCha20-Poly1305, which allows fewer.
-	mostSealed = 1 << 22
-	mostForged = 1 << 36
+	// maxSealed is half of the packets that RFC 9001 6.6 allows to be sealed with one key of
+	// AES-GCM.
+	maxSealed = 1 << 22
+	// maxForged limits the packets that fail authentication; then no packet is opened any more. It
+	// is the limit that RFC 9001 6.6 gives for ChaCha20-Poly1305, the lowest one.
+	maxForged = 1 << 36
 )
 
-// A suite is what a cipher suite of TLS 1.3 means here.
+// A suite holds the algorithms of a cipher suite of TLS 1.3.
 type suite struct {
 	hash   func() hash.Hash
-	key    int // bytes
+	key    int // the size of a key in bytes
 	aead   func(key []byte) (cipher.AEAD, error)
-	header func(key []byte) (func(mask *[16]byte, sample []byte), error)
+	header func(key []byte) (func(mask *[16]byte, sample []byte), error) // header protection
 }
 
 var suites = map[uint16]suite{
@@ -58,18 +60,18 @@ func gcm(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// ecb is RFC 9001 5.4.3.
+// ecb returns the mask function of AES-based header protection: RFC 9001 5.4.3.
 func ecb(key []byte) (func(*[16]byte, []byte), error) {
 	block, err := aes.NewCipher(key)
 	return func(mask *[16]byte, sample []byte) { block.Encrypt(mask[:], sample) }, err
 }
 
-// chacha is RFC 9001 5.4.4.
+// chacha returns the mask function of ChaCha20-based header protection: RFC 9001 5.4.4.
 func chacha(key []byte) (func(*[16]byte, []byte), error) {
 	return func(mask *[16]byte, sample []byte) {
 		c, err := chacha20.NewUnauthenticatedCipher(key, sample[4:])
 		if err != nil {
-			panic(err) // of the lengths, which are right
+			panic(err) // the only errors are wrong lengths, and these are right
 		}
 		c.SetCounter(binary.LittleEndian.Uint32(sample))
 		*mask = [16]byte{}
@@ -77,14 +79,14 @@ func chacha(key []byte) (func(*[16]byte, []byte), error) {
 	}, nil
 }
 
-// expand is HKDF-Expand-Label of RFC 8446 7.1, with no context.
+// expand implements HKDF-Expand-Label of RFC 8446 7.1, with an empty context.
 func (s *suite) expand(secret []byte, label string, n int) ([]byte, error) {
 	label = "tls13 " + label
 	info := append(binary.BigEndian.AppendUint16(nil, uint16(n)), byte(len(label)))
 	return hkdf.Expand(s.hash, secret, string(append(append(info, label...), 0)), n)
 }
 
-// A generation is the keys between two updates.
+// A generation holds the keys between two key updates.
 type generation struct {
 	secret []byte
 	aead   cipher.AEAD
@@ -106,7 +108,7 @@ func (s *suite) generation(secret []byte) (g *generation, err error) {
 	return g, err
 }
 
-// next is the generation after g, as RFC 9001 6.1 says.
+// next derives the generation after g: RFC 9001 6.1.
 func (s *suite) next(g *generation) (*generation, error) {
 	secret, err := s.expand(g.secret, "quic ku", s.hash().Size())
 	if err != nil {
@@ -115,12 +117,12 @@ func (s *suite) next(g *generation) (*generation, error) {
 	return s.generation(secret)
 }
 
-// A side is what both directions have. Scratch that an interface takes is here, so that it is not allocated each time.
+// A side is the common part of Sealer and Opener.
 type side struct {
 	suite suite
 	mask  func(mask *[16]byte, sample []byte)
-	bits  [16]byte
-	nonce [12]byte
+	bits  [16]byte // scratch space of hide; as a local variable it would be allocated for each packet
+	nonce [12]byte // scratch space of nonceOf
 }
 
 func (d *side) init(id uint16, secret []byte) (*generation, error) {
@@ -139,7 +141,7 @@ func (d *side) init(id uint16, secret []byte) (*generation, error) {
 	return s.generation(append([]byte(nil), secret...))
 }
 
-// hide applies header protection, or takes it off: RFC 9001 5.4.1.
+// hide applies or removes header protection: RFC 9001 5.4.1. b[at:] begins with the packet number.
 func (d *side) hide(b []byte, at int) {
 	d.mask(&d.bits, b[at+4:at+4+sampleSize])
 	cover := byte(shortMask)
@@ -158,42 +160,47 @@ func (d *side) nonceOf(g *generation, number uint64) []byte {
 	return d.nonce[:]
 }
 
-// A Phase connects the key updates of the two directions of a connection. One end starts each update and the other follows. RFC 9001 6.1
-// forbids a new update before the last one has been acknowledged: the peer following is that acknowledgment.
+// A Phase connects the key updates of the two directions of a connection. One end, the leader,
+// starts each update and the other follows. RFC 9001 6.1 forbids another update before the last one
+// is acknowledged: a packet of the peer with the new keys is that acknowledgment. It is safe for
+// concurrent use by a Sealer and an Opener.
 type Phase struct {
-	Leads bool
-	Most  uint64 // packets with one key, either way, before who leads updates it; 0: half of what RFC 9001 6.6 allows with AES-GCM
+	Leads bool // this end starts updates
+	// the packets in either direction after which the leader updates; 0: half of the limit of RFC
+	// 9001 6.6 for AES-GCM
+	Most uint64
 
-	heard atomic.Uint64 // how often the peer has updated
-	due   atomic.Uint64 // as often as it should have, for it has sent so many packets
+	heard atomic.Uint64 // the number of updates of the peer
+	due   atomic.Uint64 // the number of updates that the leader should have made, by the packets of its peer
 }
 
 func (p *Phase) most() uint64 {
 	if p.Most == 0 {
-		return mostSealed
+		return maxSealed
 	}
 	return p.Most
 }
 
-// A Sealer protects packets of one direction. One goroutine at a time uses it.
+// A Sealer protects the packets of one direction. It is not safe for concurrent use.
 type Sealer struct {
 	side
 	gen    *generation
-	number uint64 // of the next packet
+	number uint64 // the number of the next packet
 	phase  *Phase // nil: keys are not updated
-	turn   uint64 // updates so far
-	sealed uint64 // packets since the last
+	turn   uint64 // the number of updates so far
+	sealed uint64 // the packets since the last update
 }
 
-// NewSealer returns one for the secret of a cipher suite. phase is that of the Opener of the other direction, or nil.
+// NewSealer returns a Sealer with keys from a secret of TLS. phase is shared with the Opener of the
+// other direction, or nil.
 func NewSealer(suite uint16, secret []byte, phase *Phase) (s *Sealer, err error) {
 	s = &Sealer{phase: phase}
 	s.gen, err = s.init(suite, secret)
 	return s, err
 }
 
-// Seal protects the packet that fills b, in place: its last TagSize bytes are free, its number begins at. Each call has a number of its
-// own, also for a packet that was sent before.
+// Seal protects the packet b in place. The last TagSize bytes of b are free, and the packet number
+// is written to b[at:]. Each call uses a new number, also for a packet that was sent before.
 func (s *Sealer) Seal(b []byte, at int) error {
 	if s.phase != nil {
 		p := s.phase
@@ -217,23 +224,26 @@ func (s *Sealer) Seal(b []byte, at int) error {
 	return nil
 }
 
-// Updates returns how often the keys were updated.
+// Updates returns the number of key updates.
 func (s *Sealer) Updates() uint64 { return s.turn }
 
-// An Opener takes the protection off packets of one direction. One goroutine at a time uses it.
+// An Opener removes the protection from packets of one direction. It is not safe for concurrent
+// use.
 type Opener struct {
 	side
+	// the current keys; those before and after them; nil: there are none
 	gen, before, after *generation
-	phase              *Phase // nil: keys are not updated
-	turn               uint64 // updates so far
-	first              uint64 // the lowest number of this generation
-	next               uint64 // one more than the highest number that has come
-	seen               [windowSize / 64]uint64
-	forged             uint64
-	opened             uint64 // of this generation
+	phase              *Phase                  // nil: keys are not updated
+	turn               uint64                  // the number of updates so far
+	first              uint64                  // the lowest packet number of gen
+	next               uint64                  // the highest packet number so far, plus one
+	seen               [windowSize / 64]uint64 // the packet numbers before next that have arrived
+	forged             uint64                  // packets that have failed authentication
+	opened             uint64                  // packets of gen
 }
 
-// NewOpener returns one for the secret of a cipher suite, and with phase one whose peer may update its keys.
+// NewOpener returns an Opener with keys from a secret of TLS. With a phase, which is shared with
+// the Sealer of the other direction, the peer may update its keys.
 func NewOpener(suite uint16, secret []byte, phase *Phase) (o *Opener, err error) {
 	o = &Opener{phase: phase}
 	if o.gen, err = o.init(suite, secret); err != nil || phase == nil {
@@ -243,16 +253,17 @@ func NewOpener(suite uint16, secret []byte, phase *Phase) (o *Opener, err error)
 	return o, err
 }
 
-// Open takes the protection off the packet b, in place, and returns its payload. It fails for a packet that is not the peer's, that was
-// changed, that came before, or that is older than others by so much that it cannot be told. b is void then.
+// Open removes the protection from the packet b in place, and returns its payload. It fails if the
+// packet is not authentic, or if it is a duplicate or too old to know; the contents of b are
+// undefined then.
 func (o *Opener) Open(b []byte, at int) (payload []byte, ok bool) {
 	body := at + NumberSize
-	if len(b) < body+TagSize || o.forged >= mostForged {
+	if len(b) < body+TagSize || o.forged >= maxForged {
 		return nil, false
 	}
 	o.hide(b, at)
-	number := o.full(binary.BigEndian.Uint32(b[at:]))
-	if o.came(number) {
+	number := o.fullNumber(binary.BigEndian.Uint32(b[at:]))
+	if o.isDuplicate(number) {
 		return nil, false
 	}
 	g, ahead := o.gen, false
@@ -288,7 +299,7 @@ func (o *Opener) Open(b []byte, at int) (payload []byte, ok bool) {
 	return payload, b[0]&reserved(b[0]) == 0 && b[0]&3 == NumberSize-1
 }
 
-// reserved are bits of the first byte that are zero under protection: RFC 9000 17.2, 17.3.1.
+// reserved returns the bits of the first byte that must be zero: RFC 9000 17.2, 17.3.1.
 func reserved(first byte) byte {
 	if first&longForm != 0 {
 		return 0x0c
@@ -296,8 +307,9 @@ func reserved(first byte) byte {
 	return 0x18
 }
 
-// full is the number whose last 32 bits are low, and which is nearest to the next one: RFC 9000 A.3.
-func (o *Opener) full(low uint32) uint64 {
+// full returns the packet number that is nearest to o.next and whose last 32 bits are low: RFC 9000
+// A.3.
+func (o *Opener) fullNumber(low uint32) uint64 {
 	n := o.next&^(1<<32-1) | uint64(low)
 	switch {
 	case n+1<<31 <= o.next && n < 1<<62-1<<32:
@@ -308,15 +320,16 @@ func (o *Opener) full(low uint32) uint64 {
 	return n
 }
 
-// came reports whether the packet has come before, or would be too old to tell.
-func (o *Opener) came(n uint64) bool {
+// isDuplicate reports whether the packet has arrived before, or is too old to know.
+func (o *Opener) isDuplicate(n uint64) bool {
 	if n >= o.next {
 		return false
 	}
 	return o.next-n > windowSize-64 || o.seen[n/64%uint64(len(o.seen))]&(1<<(n%64)) != 0
 }
 
-// note marks number n. A word of the window is cleared when the first number of it comes.
+// note records that number n has arrived. It clears a word of the window when the first number of
+// it arrives.
 func (o *Opener) note(n uint64) {
 	words := uint64(len(o.seen))
 	if n >= o.next {
@@ -332,10 +345,11 @@ func (o *Opener) note(n uint64) {
 	o.seen[n/64%words] |= 1 << (n % 64)
 }
 
-// initialSalt is that of RFC 9001 5.2.
+// initialSalt is the salt of RFC 9001 5.2.
 var initialSalt = []byte{0x38, 0x76, 0x2c, 0xf7, 0xf5, 0x59, 0x34, 0xb3, 0x4d, 0x17, 0x9a, 0xe6, 0xa4, 0xc8, 0x0c, 0xad, 0xcc, 0xbb, 0x7f, 0x0a}
 
-// Initial returns the secrets of the Initial level, which everybody can know who sees the connection id: RFC 9001 5.2.
+// Initial returns the secrets of the Initial level: RFC 9001 5.2. They protect against accidents
+// only, because they follow from the connection ID, which is sent in the clear.
 func Initial(id []byte) (client, server []byte, err error) {
 	secret, err := hkdf.Extract(sha256.New, id, initialSalt)
 	if err != nil {
