@@ -9,7 +9,8 @@ import (
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 )
 
-// BenchmarkCalls measures each kind of call of 64 bytes over tcp, between two nodes of this process. examples/beside compares processes.
+// BenchmarkCalls measures each kind of call of 64 bytes over tcp, between two nodes of this
+// process. examples/beside compares processes.
 func BenchmarkCalls(b *testing.B) {
 	d := echo()
 	d.unary = func(_ context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {

@@ -28,7 +28,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// echo is a double that answers with as much as it gets, and sends the metadata of requests back as header and trailer.
+// echo is a double that answers with as much as it gets, and sends the metadata of requests back as
+// header and trailer.
 func echo() *double {
 	mirror := func(ctx context.Context) {
 		in, _ := metadata.FromIncomingContext(ctx)
@@ -81,8 +82,9 @@ func echo() *double {
 	}
 }
 
-// TestMetadata: keys with several values, binary ones and 60 KB arrive, and come back as header and trailer of every kind of call; keys that
-// gRPC reserves are left out; too much is ResourceExhausted, and a key or a value that cannot be is Internal, before anything is sent.
+// TestMetadata: keys with several values, binary ones and 60 KB arrive, and come back as header and
+// trailer of every kind of call; keys that gRPC reserves are left out; too much is
+// ResourceExhausted, and a key or a value that cannot be is Internal, before anything is sent.
 func TestMetadata(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		tc := testgrpc.NewTestServiceClient(n.pair(t, echo().register))
@@ -125,7 +127,8 @@ func TestMetadata(t *testing.T) {
 	})
 }
 
-// TestTrailerTooLong: a trailer of a stream that cannot be sent fails a call that would have ended well, and no other one.
+// TestTrailerTooLong: a trailer of a stream that cannot be sent fails a call that would have ended
+// well, and no other one.
 func TestTrailerTooLong(t *testing.T) {
 	for want, result := range map[codes.Code]error{codes.ResourceExhausted: nil, codes.NotFound: status.Error(codes.NotFound, "no")} {
 		d := &double{both: func(s testgrpc.TestService_FullDuplexCallServer) error {
@@ -141,7 +144,8 @@ func TestTrailerTooLong(t *testing.T) {
 	}
 }
 
-// TestHeaderEarly: the header of a stream arrives before the first message, while the handler waits.
+// TestHeaderEarly: the header of a stream arrives before the first message, while the handler
+// waits.
 func TestHeaderEarly(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		d := &double{both: func(s testgrpc.TestService_FullDuplexCallServer) error {
@@ -189,7 +193,8 @@ func TestLongDeadline(t *testing.T) {
 	})
 }
 
-// TestMetadataForAuthorize: Config.Authorize sees what the context of a call has by qs.WithMetadata.
+// TestMetadataForAuthorize: Config.Authorize sees what the context of a call has by
+// qs.WithMetadata.
 
 func TestMetadataForAuthorize(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
@@ -212,7 +217,8 @@ func TestMetadataForAuthorize(t *testing.T) {
 	})
 }
 
-// TestDeadline: a call of each kind ends with DeadlineExceeded, and so does the context of its handler, which has the deadline.
+// TestDeadline: a call of each kind ends with DeadlineExceeded, and so does the context of its
+// handler, which has the deadline.
 func TestDeadline(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		ended := make(chan error, 100)
@@ -245,7 +251,8 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-// TestCancel: a call that is canceled ends with Canceled at once, and its handler's context ends, for all kinds.
+// TestCancel: a call that is canceled ends with Canceled at once, and its handler's context ends,
+// for all kinds.
 func TestCancel(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		begun, ended := make(chan bool, 10), make(chan error, 10)
@@ -268,8 +275,8 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// TestAbandonedStream: who ends the context of a stream, and calls nothing of it any more, leaves nothing behind: the handler's context ends,
-// and OnFinish is called, once.
+// TestAbandonedStream: who ends the context of a stream, and calls nothing of it any more, leaves
+// nothing behind: the handler's context ends, and OnFinish is called, once.
 func TestAbandonedStream(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		ended := make(chan error, 1)
@@ -296,7 +303,8 @@ func TestAbandonedStream(t *testing.T) {
 	})
 }
 
-// TestMessageSize: each limit refuses what is longer with ResourceExhausted: of the client and the server, of what they send and receive.
+// TestMessageSize: each limit refuses what is longer with ResourceExhausted: of the client and the
+// server, of what they send and receive.
 func TestMessageSize(t *testing.T) {
 	n := overTCP(t)
 	const most = 1000
@@ -342,8 +350,9 @@ func TestMessageSize(t *testing.T) {
 	}
 }
 
-// TestCompression: messages of a call with UseCompressor are compressed in both directions, of all kinds; identity is none, and a name that
-// nobody has registered is refused. A message that would expand beyond the limit is not expanded.
+// TestCompression: messages of a call with UseCompressor are compressed in both directions, of all
+// kinds; identity is none, and a name that nobody has registered is refused. A message that would
+// expand beyond the limit is not expanded.
 func TestCompression(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		seen := &recorder{}
@@ -387,7 +396,8 @@ func TestCompression(t *testing.T) {
 	})
 }
 
-// TestNoLimit: math.MaxInt, which programs give to say that there is no limit, is none, of messages that are compressed as of others.
+// TestNoLimit: math.MaxInt, which programs give to say that there is no limit, is none, of messages
+// that are compressed as of others.
 func TestNoLimit(t *testing.T) {
 	tc := testgrpc.NewTestServiceClient(overTCP(t).pair(t, echo().register, grpcqs.MaxReceive(math.MaxInt)))
 	for _, name := range []string{"identity", "gzip"} {
@@ -410,7 +420,8 @@ func (keeper) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// TestCodecKeeps: what a codec of a program keeps of a message stays as it has come, whatever comes after it.
+// TestCodecKeeps: what a codec of a program keeps of a message stays as it has come, whatever comes
+// after it.
 func TestCodecKeeps(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		c := n.pair(t, echo().register)
@@ -487,7 +498,8 @@ type (
 	wrapOption struct{ grpc.CallOption }
 )
 
-// TestWaitForReady: with it a call of each kind waits until there is a server, which comes later; without it is Unavailable and has not run.
+// TestWaitForReady: with it a call of each kind waits until there is a server, which comes later;
+// without it is Unavailable and has not run.
 func TestWaitForReady(t *testing.T) {
 	n := overTCP(t)
 	first := n.serve(t, nil, func(*qs.Node) {})
@@ -526,8 +538,8 @@ func (perCall) GetRequestMetadata(_ context.Context, uri ...string) (map[string]
 }
 func (c perCall) RequireTransportSecurity() bool { return c.secure }
 
-// TestCredentials: those that require a private transport go with a call over TLS and shared memory only, and are else Unauthenticated, before
-// anything is sent; others go always.
+// TestCredentials: those that require a private transport go with a call over TLS and shared memory
+// only, and are else Unauthenticated, before anything is sent; others go always.
 func TestCredentials(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		tc := testgrpc.NewTestServiceClient(n.pair(t, echo().register))
@@ -552,7 +564,8 @@ func TestCredentials(t *testing.T) {
 	})
 }
 
-// TestPeer: both sides know the other one: its address, over TLS its verified certificate, over shared memory that it is private.
+// TestPeer: both sides know the other one: its address, over TLS its verified certificate, over
+// shared memory that it is private.
 func TestPeer(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		var at atomic.Pointer[peer.Peer]
@@ -644,7 +657,8 @@ func (r *recorder) names() (all []string) {
 	return all
 }
 
-// TestStats: stats handlers of both sides see a call of each kind, and its handler has the context that they have made.
+// TestStats: stats handlers of both sides see a call of each kind, and its handler has the context
+// that they have made.
 func TestStats(t *testing.T) {
 	client, server := &recorder{}, &recorder{}
 	tagged := make(chan any, 1)
@@ -677,7 +691,8 @@ func TestStats(t *testing.T) {
 	require.Equal(t, []string{"client Begin", "client OutHeader", "client OutPayload", "client InHeader", "client InPayload", "client InTrailer", "client End"}, client.names())
 }
 
-// TestStatsOfPanic: stats handlers of a server see the end of a call whose handler, or interceptor, has panicked.
+// TestStatsOfPanic: stats handlers of a server see the end of a call whose handler, or interceptor,
+// has panicked.
 func TestStatsOfPanic(t *testing.T) {
 	for name, opt := range map[string]any{
 		"handler":     nil,
@@ -695,7 +710,8 @@ func TestStatsOfPanic(t *testing.T) {
 	}
 }
 
-// TestInterceptors: those of gRPC run in the order in which they were given, on both sides, and may change context, input and error.
+// TestInterceptors: those of gRPC run in the order in which they were given, on both sides, and may
+// change context, input and error.
 func TestInterceptors(t *testing.T) {
 	var mu sync.Mutex
 	var order []string
@@ -743,7 +759,8 @@ func TestInterceptors(t *testing.T) {
 	require.Equal(t, []string{"c1", "c2", "s1", "s2"}, order)
 }
 
-// TestRetried: qs.Retry and qs.Hedge work for gRPC's calls: what Idempotent names is repeated when its server says Unavailable.
+// TestRetried: qs.Retry and qs.Hedge work for gRPC's calls: what Idempotent names is repeated when
+// its server says Unavailable.
 func TestRetried(t *testing.T) {
 	for name, i := range map[string]qs.Interceptor{"retry": qs.Retry(qs.RetryPolicy{Backoff: time.Millisecond}), "hedge": qs.Hedge(time.Millisecond)} {
 		var n atomic.Int32
@@ -768,7 +785,8 @@ func TestRetried(t *testing.T) {
 	}
 }
 
-// TestSlowReader: a client that does not read stops its server, after about 0.5 MB; other calls go on; then it gets all, in order.
+// TestSlowReader: a client that does not read stops its server, after about 0.5 MB; other calls go
+// on; then it gets all, in order.
 func TestSlowReader(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		const all = 2000
@@ -807,7 +825,8 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// TestCardinality: a call without server streaming that gets no message, or a handler that answers twice, is Internal.
+// TestCardinality: a call without server streaming that gets no message, or a handler that answers
+// twice, is Internal.
 func TestCardinality(t *testing.T) {
 	d := &double{up: func(testgrpc.TestService_StreamingInputCallServer) error { return nil }}
 	tc := testgrpc.NewTestServiceClient(overTCP(t).pair(t, d.register))
@@ -825,7 +844,8 @@ func TestCardinality(t *testing.T) {
 	require.Equal(t, codes.Internal, status.Code(call()))
 }
 
-// TestStreamsBeside: each of many streams at once gets what was sent in it, in both directions, while others are canceled.
+// TestStreamsBeside: each of many streams at once gets what was sent in it, in both directions,
+// while others are canceled.
 func TestStreamsBeside(t *testing.T) {
 	const streams, messages = 100, 100
 	for range 3 {
@@ -866,7 +886,8 @@ func TestStreamsBeside(t *testing.T) {
 	}
 }
 
-// TestOneMessage: a call without client streaming sends one message, also when RecvMsg has begun before SendMsg; a second one is refused.
+// TestOneMessage: a call without client streaming sends one message, also when RecvMsg has begun
+// before SendMsg; a second one is refused.
 func TestOneMessage(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		c := n.pair(t, echo().register)

@@ -19,16 +19,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// The pauses between two attempts of a call that waits until its target is ready: doubled from one to the other.
+// minReadyBackoff and maxReadyBackoff bound the pause between two attempts of a WaitForReady call.
+// The pause doubles after each attempt.
 const (
-	firstPause = 10 * time.Millisecond
-	lastPause  = time.Second
+	minReadyBackoff = 10 * time.Millisecond
+	maxReadyBackoff = time.Second
 )
 
-// A Client makes the calls of generated clients at a Peer. It is a grpc.ClientConnInterface, and is used by many goroutines at once. It holds nothing
-// that has to be closed: that is the Node's.
+// A Client sends the calls of generated clients to one Peer. It implements
+// grpc.ClientConnInterface. It may be used by many goroutines at once. It needs no Close: the Node
+// owns the connections.
 type Client struct {
-	to         qs.Peer
+	target     qs.Peer
 	format     format
 	defaults   []grpc.CallOption
 	unary      []grpc.UnaryClientInterceptor
@@ -36,14 +38,14 @@ type Client struct {
 	stats      []stats.Handler
 	idempotent func(method string) bool
 
-	methods sync.Map // methodKey: *qs.Method or *qs.Duplex
+	methods sync.Map // caches definitions: methodKey to *unaryMethod or *streamMethod
 }
 
-// A methodKey names a definition of a method.
+// A methodKey identifies one definition of a method.
 type methodKey struct {
-	name    string
-	streams bool
-	waits   bool // WaitForReady
+	name         string
+	streaming    bool
+	waitForReady bool // the definition has the interceptor retryUntilReady
 }
 
 type (
@@ -53,48 +55,51 @@ type (
 
 var _ grpc.ClientConnInterface = (*Client)(nil)
 
-// NewClient returns what the New…Client functions of generated code take. The interceptors of the Node, qs.Retry among them, run around each
-// call, and inside those of gRPC.
+// NewClient returns a Client for the New…Client functions of generated code. It does not block.
+// The interceptors of the Node, qs.Retry among them, run inside the interceptors of gRPC.
 func NewClient(to qs.Peer, opts ...ClientOption) *Client {
-	c := &Client{to: to, format: format{maxSend: defaultMaxSend, maxReceive: defaultMaxReceive}}
+	c := &Client{target: to, format: format{maxSend: defaultMaxSend, maxReceive: defaultMaxReceive}}
 	for _, o := range opts {
 		o.applyClient(c)
 	}
 	return c
 }
 
-// define returns the options of a method.
-func (c *Client) define(key methodKey) []qs.Option {
+// methodOptions returns the qs options with which the method of key is defined.
+func (c *Client) methodOptions(key methodKey) []qs.Option {
 	opts := []qs.Option{qs.WithCodec(wireCodec{})}
-	if c.idempotent != nil && c.idempotent(key.name) || saysIdempotent(key.name) {
+	if c.idempotent != nil && c.idempotent(key.name) || isDeclaredIdempotent(key.name) {
 		opts = append(opts, qs.Idempotent())
 	}
-	if key.waits {
-		opts = append(opts, qs.Interceptor(c.waits))
+	if key.waitForReady {
+		opts = append(opts, qs.Interceptor(c.retryUntilReady))
 	}
 	return opts
 }
 
-// unaryMethod returns the method of a name.
+// unaryMethod returns the definition of a unary method, and creates it at the first call.
 func (c *Client) unaryMethod(key methodKey) *unaryMethod {
 	m, ok := c.methods.Load(key)
 	if !ok {
-		m, _ = c.methods.LoadOrStore(key, qs.Define[request, response](key.name, c.define(key)...))
+		m, _ = c.methods.LoadOrStore(key, qs.Define[request, response](key.name, c.methodOptions(key)...))
 	}
 	return m.(*unaryMethod)
 }
 
-// streamMethod returns the streaming method of a name.
+// streamMethod returns the definition of a streaming method, and creates it at the first call.
 func (c *Client) streamMethod(key methodKey) *streamMethod {
 	m, ok := c.methods.Load(key)
 	if !ok {
-		m, _ = c.methods.LoadOrStore(key, qs.DefineDuplex[request, *frame, item](key.name, c.define(key)...))
+		m, _ = c.methods.LoadOrStore(
+			key,
+			qs.DefineDuplex[request, *frame, item](key.name, c.methodOptions(key)...),
+		)
 	}
 	return m.(*streamMethod)
 }
 
-// saysIdempotent reports whether the .proto of a method says that it may run twice.
-func saysIdempotent(method string) bool {
+// isDeclaredIdempotent reports whether the .proto file of a method gives it an idempotency_level.
+func isDeclaredIdempotent(method string) bool {
 	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
 	if err != nil {
@@ -112,34 +117,45 @@ func saysIdempotent(method string) bool {
 	return ok && o.GetIdempotencyLevel() != descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN
 }
 
-// checkMethod reports a name that cannot be.
+// checkMethod returns an error if the name of a method is empty or longer than the wire allows.
 func checkMethod(method string) error {
 	if method == "" || len(method) > 255 {
-		return refused(codes.Unimplemented, "the method name %q has %d bytes, there may be 255", method, len(method))
+		return newUnsentError(codes.Unimplemented,
+			"grpcqs: the method name %q has %d bytes, want 1 to 255", method, len(method))
 	}
 	return nil
 }
 
-// Invoke makes a unary call, and implements grpc.ClientConnInterface. It blocks until the call has ended.
-func (c *Client) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+// Invoke makes a unary call, and implements grpc.ClientConnInterface. It blocks until the call
+// ends. The error has a status, for status.Code, and wraps the error of package qs.
+func (c *Client) Invoke(
+	ctx context.Context,
+	method string,
+	args, reply any,
+	opts ...grpc.CallOption,
+) error {
 	if len(c.unary) == 0 {
 		return c.invoke(ctx, method, args, reply, nil, opts...)
 	}
-	return c.invokeFrom(0)(ctx, method, args, reply, nil, opts...)
+	return c.chainInvoker(0)(ctx, method, args, reply, nil, opts...)
 }
 
-// invokeFrom returns what the interceptor before the i-th calls.
-func (c *Client) invokeFrom(i int) grpc.UnaryInvoker {
+// chainInvoker returns the invoker that runs the interceptors from the i-th on, and then the call.
+func (c *Client) chainInvoker(i int) grpc.UnaryInvoker {
 	if i == len(c.unary) {
 		return c.invoke
 	}
-	return func(ctx context.Context, method string, args, reply any, cc *grpc.ClientConn, opts ...grpc.CallOption) error {
-		return c.unary[i](ctx, method, args, reply, cc, c.invokeFrom(i+1), opts...)
+	return func(
+		ctx context.Context, method string, args, reply any, cc *grpc.ClientConn, opts ...grpc.CallOption,
+	) error {
+		return c.unary[i](ctx, method, args, reply, cc, c.chainInvoker(i+1), opts...)
 	}
 }
 
-// invoke is Invoke without interceptors.
-func (c *Client) invoke(ctx context.Context, method string, args, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
+// invoke makes the call of Invoke without gRPC's interceptors.
+func (c *Client) invoke(
+	ctx context.Context, method string, args, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption,
+) error {
 	i := callInfo{format: &c.format}
 	err := i.apply(c.defaults)
 	if err == nil {
@@ -149,55 +165,60 @@ func (c *Client) invoke(ctx context.Context, method string, args, reply any, _ *
 		err = checkMethod(method)
 	}
 	if err != nil {
-		i.finished(err)
+		i.runOnFinish(err)
 		return err
 	}
-	ctx, events := c.begin(ctx, method, &i, false, false)
-	header, trailer, err := c.call(ctx, method, args, reply, &i, events)
-	for _, to := range i.header {
+	ctx, events := c.beginStats(ctx, method, &i, false, false)
+	header, trailer, err := c.callUnary(ctx, method, args, reply, &i, events)
+	for _, to := range i.headerAddrs {
 		*to = orEmpty(header)
 	}
-	for _, to := range i.trailer {
+	for _, to := range i.trailerAddrs {
 		*to = orEmpty(trailer)
 	}
-	i.peers(c.to)
-	events.end(err, trailer)
-	i.finished(err)
+	i.fillPeers(c.target)
+	events.recordEnd(err, trailer)
+	i.runOnFinish(err)
 	return err
 }
 
-// call makes the call of invoke.
-func (c *Client) call(ctx context.Context, method string, args, reply any, i *callInfo, events *statsCall) (header, trailer metadata.MD, err error) {
-	md, err := c.metadata(ctx, method, i)
+// callUnary sends the request of a unary call and decodes its response into reply.
+func (c *Client) callUnary(
+	ctx context.Context, method string, args, reply any, i *callInfo, events *statsCall,
+) (header, trailer metadata.MD, err error) {
+	md, err := c.requestMetadata(ctx, method, i)
 	if err != nil {
 		return nil, nil, err
 	}
-	events.outHeader(md, c.to)
-	in := request{md, payload{f: i.format, msg: args}}
-	out := response{payload: payload{f: i.format, msg: reply}}
+	events.recordOutHeader(md, c.target)
+	in := request{md, payload{format: i.format, msg: args}}
+	out := response{payload: payload{format: i.format, msg: reply}}
 	in.events = events
-	err = c.unaryMethod(methodKey{method, false, i.wait}).CallInto(ctx, c.to, in, &out)
+	err = c.unaryMethod(methodKey{method, false, i.waitForReady}).CallInto(ctx, c.target, in, &out)
 	if err == nil && out.body != nil && out.msg == nil {
-		err = out.into(reply)
+		err = out.decodeInto(reply)
 	}
-	err, e := ended(err)
+	err, e := toStatusError(err)
 	if err == nil {
 		e = out.end
 		if out.body == nil {
-			err = &statusError{status.New(codes.Internal, "grpcqs: the answer has no message"), qs.Errorf(qs.ErrInternal, "no message")}
+			err = &statusError{
+				status.New(codes.Internal, "grpcqs: the response has no message"),
+				qs.Errorf(qs.ErrInternal, "no message"),
+			}
 		}
 	}
 	if e != nil {
 		header, trailer = e.header, e.trailer
 	}
 	if err == nil && events != nil {
-		events.inHeader(header)
-		events.inPayload(reply, &out.payload)
+		events.recordInHeader(header)
+		events.recordInPayload(reply, &out.payload)
 	}
 	return header, trailer, err
 }
 
-// orEmpty returns md, or an empty one.
+// orEmpty returns md, or empty metadata instead of nil.
 func orEmpty(md metadata.MD) metadata.MD {
 	if md == nil {
 		return metadata.MD{}
@@ -205,26 +226,26 @@ func orEmpty(md metadata.MD) metadata.MD {
 	return md
 }
 
-// peers fills in what grpc.Peer asks for.
-func (i *callInfo) peers(to qs.Peer) {
-	if len(i.peer) == 0 {
+// fillPeers fills in the peer.Peer values that the option grpc.Peer was given.
+func (i *callInfo) fillPeers(to qs.Peer) {
+	if len(i.peerAddrs) == 0 {
 		return
 	}
 	p := targetPeer(to)
-	for _, at := range i.peer {
+	for _, at := range i.peerAddrs {
 		*at = *p
 	}
 }
 
-// finished calls what grpc.OnFinish has given.
-func (i *callInfo) finished(err error) {
-	for _, f := range i.finish {
+// runOnFinish calls the functions that the option grpc.OnFinish was given.
+func (i *callInfo) runOnFinish(err error) {
+	for _, f := range i.onFinish {
 		f(err)
 	}
 }
 
-// targetPeer describes the process that calls at to go to.
+// targetPeer returns the peer.Peer of the process that calls to a qs.Peer are sent to.
 func targetPeer(to qs.Peer) *peer.Peer {
 	id, _ := to.Identity()
-	return &peer.Peer{Addr: addrOf(to.Addr()), AuthInfo: authInfo(id)}
+	return &peer.Peer{Addr: netAddrOf(to.Addr()), AuthInfo: authInfo(id)}
 }

@@ -15,24 +15,34 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// NewStream begins a streaming call, and implements grpc.ClientConnInterface. It does not wait for the target, so what becomes of the call
-// RecvMsg and Header say, and not NewStream. The rules of gRPC apply: the caller receives until an error, or ends ctx.
-func (c *Client) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return c.streamFrom(0)(ctx, desc, nil, method, opts...)
+// NewStream begins a streaming call, and implements grpc.ClientConnInterface.
+// It does not wait for the target: RecvMsg and Header report how the call ends.
+// As with grpc-go the caller must receive until an error, or cancel ctx; otherwise the call leaks.
+// Errors: Unimplemented for a unary method, a long name or an unknown option; the status of a ctx
+// that is done. Nothing was sent then.
+func (c *Client) NewStream(
+	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	return c.chainStreamer(0)(ctx, desc, nil, method, opts...)
 }
 
-// streamFrom returns what the interceptor before the i-th calls.
-func (c *Client) streamFrom(i int) grpc.Streamer {
+// chainStreamer returns the streamer that runs the interceptors from the i-th on, and then the
+// call.
+func (c *Client) chainStreamer(i int) grpc.Streamer {
 	if i == len(c.stream) {
 		return c.newStream
 	}
-	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		return c.stream[i](ctx, desc, cc, method, c.streamFrom(i+1), opts...)
+	return func(
+		ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, opts ...grpc.CallOption,
+	) (grpc.ClientStream, error) {
+		return c.stream[i](ctx, desc, cc, method, c.chainStreamer(i+1), opts...)
 	}
 }
 
-// newStream is NewStream without interceptors.
-func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, opts ...grpc.CallOption) (_ grpc.ClientStream, err error) {
+// newStream begins the call of NewStream without gRPC's interceptors.
+func (c *Client) newStream(
+	ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, opts ...grpc.CallOption,
+) (_ grpc.ClientStream, err error) {
 	i := callInfo{format: &c.format}
 	if err = i.apply(c.defaults); err == nil {
 		err = i.apply(opts)
@@ -41,89 +51,102 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 		err = checkMethod(method)
 	}
 	if err == nil && !desc.ClientStreams && !desc.ServerStreams {
-		err = refused(codes.Unimplemented, "grpcqs: NewStream for %s, which is unary: use Invoke", method)
+		err = newUnsentError(
+			codes.Unimplemented,
+			"grpcqs: NewStream of the unary method %s: use Invoke",
+			method,
+		)
 	}
 	if err == nil && ctx.Err() != nil {
 		st := status.FromContextError(ctx.Err())
-		err = refused(st.Code(), "%s", st.Message())
+		err = newUnsentError(st.Code(), "%s", st.Message())
 	}
 	if err != nil {
-		i.finished(err)
+		i.runOnFinish(err)
 		return nil, err
 	}
-	s := &clientStream{c: c, info: i, desc: desc, method: methodKey{method, true, i.wait}, headed: make(chan struct{}), over: make(chan struct{})}
-	ctx, s.events = c.begin(ctx, method, &i, desc.ClientStreams, desc.ServerStreams)
+	s := &clientStream{
+		client:      c,
+		info:        i,
+		desc:        desc,
+		method:      methodKey{method, true, i.waitForReady},
+		headerReady: make(chan struct{}),
+		ended:       make(chan struct{}),
+	}
+	ctx, s.events = c.beginStats(ctx, method, &i, desc.ClientStreams, desc.ServerStreams)
 	s.ctx, s.cancel = context.WithCancel(ctx)
-	md, err := c.metadata(s.ctx, method, &i)
+	md, err := c.requestMetadata(s.ctx, method, &i)
 	if err != nil {
 		s.finish(err, nil)
 		return nil, err
 	}
 	s.md = md
-	s.events.outHeader(md, c.to)
+	s.events.recordOutHeader(md, c.target)
 	if desc.ClientStreams {
-		s.call()
+		s.ensureStarted()
 	}
-	s.watch(ctx)
+	s.watchContext(ctx)
 	return s, nil
 }
 
-// A clientStream is a streaming call: a grpc.ClientStream. One goroutine sends, and one receives.
+// A clientStream is the client's side of a streaming call. It implements grpc.ClientStream.
+// As gRPC requires, at most one goroutine sends and one receives.
 type clientStream struct {
-	c       *Client
-	ctx     context.Context
+	client  *Client
+	ctx     context.Context // derived from the caller's; finish cancels it
 	cancel  context.CancelFunc
-	unwatch func() bool
+	unwatch func() bool // stops watching the caller's context; nil in the simulator
 	info    callInfo
 	desc    *grpc.StreamDesc
 	method  methodKey
-	md      metadata.MD
+	md      metadata.MD // metadata of the request
 	events  *statsCall
 
-	starting sync.Mutex                   // guards d until started is closed
-	d        *qs.DuplexCall[*frame, item] // nil until the message of a call without client streaming is there
-	shut     bool                         // CloseSend; of who sends
-	sent     frame                        // encoded last, likewise
+	startMu sync.Mutex // guards duplex until it is set
+	// duplex is the call. Without client streaming it is nil until the request message is known, so
+	// that the message travels in the request itself.
+	duplex *qs.DuplexCall[*frame, item]
 
-	receiving sync.Mutex    // one at a time receives
-	headed    chan struct{} // closed when header is there, or the call has ended
-	header    metadata.MD
-	got       bool // headed is closed
-	end       *end // has come as an item
+	sendClosed bool  // used by the sending goroutine only: CloseSend was called
+	out        frame // used by the sending goroutine only: the frame to encode, reused by each SendMsg
+
+	recvMu         sync.Mutex    // serializes receivers; guards header, headerReceived and end
+	headerReady    chan struct{} // closed when header is set
+	header         metadata.MD
+	headerReceived bool
+	end            *callEnd // non-nil once the last item, with the end of the call, has arrived
 
 	mu      sync.Mutex // guards the fields below
 	done    bool
-	err     error // the status, once done
+	err     error // the status, valid if done
 	trailer metadata.MD
-	over    chan struct{} // closed when done
+	ended   chan struct{} // closed after done is set and the callbacks of finish have run
 }
 
-// watch ends the call when ctx does, which says that the program uses it no longer.
-func (s *clientStream) watch(ctx context.Context) {
-	hctx := s.c.to.Node().HG()
+// watchContext ends the call when ctx is done. gRPC lets a program drop a stream without a word
+// after it has canceled ctx, so no receiver can be relied upon to notice.
+func (s *clientStream) watchContext(ctx context.Context) {
+	hctx := s.client.target.Node().HG()
 	if hctx.NA().Scheduled() {
 		hctx.NA().Spawn(func() {
-			if hctx.Wait(ctx, func() bool { return isClosed(s.over) }) == nil {
+			if hctx.Wait(ctx, func() bool { return isClosed(s.ended) }) == nil {
 				return
 			}
-			s.lockReceiving()
-			s.abandon(ctx)
+			s.endByContext(ctx)
 		})
 		return
 	}
-	stop := context.AfterFunc(ctx, func() {
-		s.lockReceiving()
-		s.abandon(ctx)
-	})
+	stop := context.AfterFunc(ctx, func() { s.endByContext(ctx) })
 	s.mu.Lock()
 	s.unwatch = stop
 	done := s.done
 	s.mu.Unlock()
-	if done {
+	if done { // finish ran before unwatch was set
 		stop()
 	}
 }
 
+// isClosed reports whether c is closed, without blocking.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -133,27 +156,29 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// lockReceiving takes receiving. A coroutine of the simulator waits for no lock that another has while it waits.
-func (s *clientStream) lockReceiving() {
-	hctx := s.c.to.Node().HG()
+// lockRecv locks recvMu. A coroutine of the simulator polls instead of blocking: only one coroutine
+// runs at a time, so one that blocked on a lock would keep its holder from running.
+func (s *clientStream) lockRecv() {
+	hctx := s.client.target.Node().HG()
 	if !hctx.NA().Scheduled() {
-		s.receiving.Lock()
+		s.recvMu.Lock()
 		return
 	}
-	for !s.receiving.TryLock() {
+	for !s.recvMu.TryLock() {
 		_ = hctx.Sleep(context.Background(), time.Millisecond)
 	}
 }
 
-// abandon ends the call: ctx, which it was made with, has ended. receiving is held, and let go.
-func (s *clientStream) abandon(ctx context.Context) {
-	defer s.receiving.Unlock()
-	s.starting.Lock()
-	d := s.d
-	s.starting.Unlock()
-	if d == nil { // its message has not come
+// endByContext ends the call with the error of ctx, the caller's context, which is done.
+func (s *clientStream) endByContext(ctx context.Context) {
+	s.lockRecv()
+	defer s.recvMu.Unlock()
+	s.startMu.Lock()
+	d := s.duplex
+	s.startMu.Unlock()
+	if d == nil { // no request was sent
 		st := status.FromContextError(ctx.Err())
-		s.finish(refused(st.Code(), "%s", st.Message()), nil)
+		s.finish(newUnsentError(st.Code(), "%s", st.Message()), nil)
 		return
 	}
 	for {
@@ -164,28 +189,30 @@ func (s *clientStream) abandon(ctx context.Context) {
 	}
 }
 
-// start makes the call, with the bytes of a message if there is one, unless it was made: began says which.
+// start sends the request, with first as its message unless first is nil. If the request was sent
+// before, start returns the existing call, and began is false.
 func (s *clientStream) start(first []byte) (d *qs.DuplexCall[*frame, item], began bool) {
-	s.starting.Lock()
-	defer s.starting.Unlock()
-	if began = s.d == nil; began {
+	s.startMu.Lock()
+	defer s.startMu.Unlock()
+	if began = s.duplex == nil; began {
 		in := request{s.md, payload{body: first}}
 		if first != nil && s.info.compressor != nil {
 			in.compressed = true
 		}
-		s.d = s.c.streamMethod(s.method).Call(s.ctx, s.c.to, in)
+		s.duplex = s.client.streamMethod(s.method).Call(s.ctx, s.client.target, in)
 	}
-	return s.d, began
+	return s.duplex, began
 }
 
-// call returns the call, which is made if it was not.
-func (s *clientStream) call() *qs.DuplexCall[*frame, item] {
+// ensureStarted returns the call, and starts it without a message if no request was sent yet.
+func (s *clientStream) ensureStarted() *qs.DuplexCall[*frame, item] {
 	d, _ := s.start(nil)
 	return d
 }
 
-// finish ends the call, the first time.
-func (s *clientStream) finish(err error, e *end) {
+// finish ends the call with err; only its first call has an effect. It runs the callbacks of stats
+// handlers and options, so no lock but recvMu may be held.
+func (s *clientStream) finish(err error, e *callEnd) {
 	s.mu.Lock()
 	if s.done {
 		s.mu.Unlock()
@@ -202,25 +229,25 @@ func (s *clientStream) finish(err error, e *end) {
 		unwatch()
 	}
 	s.cancel()
-	s.starting.Lock()
-	d := s.d
-	s.starting.Unlock()
+	s.startMu.Lock()
+	d := s.duplex
+	s.startMu.Unlock()
 	if d != nil {
 		d.Close()
 	}
-	for _, to := range s.info.trailer {
+	for _, to := range s.info.trailerAddrs {
 		*to = s.trailer
 	}
-	s.info.peers(s.c.to)
-	s.events.end(err, s.trailer)
-	s.info.finished(err)
-	close(s.over)
-	if hctx := s.c.to.Node().HG(); hctx.NA().Scheduled() {
+	s.info.fillPeers(s.client.target)
+	s.events.recordEnd(err, s.trailer)
+	s.info.runOnFinish(err)
+	close(s.ended)
+	if hctx := s.client.target.Node().HG(); hctx.NA().Scheduled() {
 		hctx.Wake()
 	}
 }
 
-// result returns how the call has ended; ok is false if it has not.
+// result returns the status with which the call ended; ok is false if the call has not ended.
 func (s *clientStream) result() (err error, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,18 +264,18 @@ func (s *clientStream) Trailer() metadata.MD {
 	return s.trailer
 }
 
-// Header implements grpc.ClientStream. It blocks until the header has come, or the call has ended.
+// Header implements grpc.ClientStream. It blocks until the header arrives or the call ends.
 func (s *clientStream) Header() (metadata.MD, error) {
-	if s.receiving.TryLock() {
-		defer s.receiving.Unlock()
-		s.takeHeader()
-	} else { // who receives takes it first
+	if s.recvMu.TryLock() {
+		defer s.recvMu.Unlock()
+		s.receiveHeaderLocked()
+	} else { // the goroutine in RecvMsg receives the header first
 		select {
-		case <-s.headed:
-		case <-s.over:
+		case <-s.headerReady:
+		case <-s.ended:
 		}
 	}
-	if isClosed(s.headed) && s.header != nil {
+	if isClosed(s.headerReady) && s.header != nil {
 		return s.header, nil
 	}
 	if err, ok := s.result(); ok && err != nil {
@@ -257,38 +284,38 @@ func (s *clientStream) Header() (metadata.MD, error) {
 	return metadata.MD{}, nil
 }
 
-// takeHeader waits for the header. receiving is held.
-func (s *clientStream) takeHeader() error {
-	if s.got {
+// receiveHeaderLocked waits for the header, unless it was received before. The caller holds recvMu.
+func (s *clientStream) receiveHeaderLocked() error {
+	if s.headerReceived {
 		return nil
 	}
 	if err, ok := s.result(); ok {
 		return err
 	}
-	fields, err := s.call().Header()
+	fields, err := s.ensureStarted().Header()
 	if err == nil && fields[headerKey] != "" {
 		var rest []byte
-		if s.header, rest, err = takeMetadata([]byte(fields[headerKey])); err == nil && len(rest) > 0 {
-			err = errWire
+		if s.header, rest, err = cutMetadata([]byte(fields[headerKey])); err == nil && len(rest) > 0 {
+			err = errMalformed
 		}
 	}
 	if err != nil {
 		return s.fail(err)
 	}
 	s.header = orEmpty(s.header)
-	s.got = true
-	for _, to := range s.info.header {
+	s.headerReceived = true
+	for _, to := range s.info.headerAddrs {
 		*to = s.header
 	}
-	s.events.inHeader(s.header)
-	close(s.headed)
+	s.events.recordInHeader(s.header)
+	close(s.headerReady)
 	return nil
 }
 
-// fail ends the call with an error of package qs, and returns its status.
+// fail ends the call with an error of package qs, and returns the status of the call.
 func (s *clientStream) fail(err error) error {
-	err, e := ended(err)
-	if s.end != nil { // which says more
+	err, e := toStatusError(err)
+	if s.end != nil { // the server sent a status or a trailer, more precise than the code of err
 		e = s.end
 		if e.st != nil {
 			err = &statusError{e.st, err}
@@ -301,38 +328,40 @@ func (s *clientStream) fail(err error) error {
 
 // CloseSend implements grpc.ClientStream. It does not block.
 func (s *clientStream) CloseSend() error {
-	if s.shut {
+	if s.sendClosed {
 		return nil
 	}
-	s.shut = true
+	s.sendClosed = true
 	if _, done := s.result(); !done {
-		s.call().CloseSend()
+		s.ensureStarted().CloseSend()
 	}
 	return nil
 }
 
-// SendMsg implements grpc.ClientStream. It blocks while the target has more to receive than is held for it.
+// SendMsg implements grpc.ClientStream. It blocks while the flow-control window of the target is
+// full. The error is io.EOF if the call has ended: RecvMsg returns the status then.
 func (s *clientStream) SendMsg(m any) error {
 	if _, done := s.result(); done {
 		return io.EOF
 	}
-	if s.shut {
+	if s.sendClosed {
 		return status.Error(codes.Internal, "SendMsg called after CloseSend")
 	}
-	p := payload{f: s.info.format, msg: m, events: s.events}
+	p := payload{format: s.info.format, msg: m, events: s.events}
 	if !s.desc.ClientStreams {
-		return s.sendOnly(p)
+		return s.sendSingle(p)
 	}
-	s.sent = frame{payload: p}
-	err := s.call().Send(&s.sent)
-	s.sent.msg = nil
-	return s.failedToSend(err)
+	s.out = frame{payload: p}
+	err := s.ensureStarted().Send(&s.out)
+	s.out.msg = nil
+	return s.toSendError(err)
 }
 
-// sendOnly sends the message of a call without client streaming, and closes its sending side. It goes in the request, or follows it when RecvMsg
-// or Header came first and made the call.
-func (s *clientStream) sendOnly(p payload) error {
-	s.shut = true
+// sendSingle sends the only message of a call without client streaming, and half-closes the call.
+// The message travels in the request, or behind it if RecvMsg or Header has sent the request
+// before.
+func (s *clientStream) sendSingle(p payload) error {
+	s.sendClosed = true
 	b, _, err := p.append(nil)
 	if err != nil {
 		return s.fail(err)
@@ -345,75 +374,79 @@ func (s *clientStream) sendOnly(p payload) error {
 		err = d.Send(&frame{payload: payload{body: b, compressed: s.info.compressor != nil}})
 	}
 	d.CloseSend()
-	return s.failedToSend(err)
+	return s.toSendError(err)
 }
 
-// failedToSend returns what SendMsg returns for an error of package qs.
-func (s *clientStream) failedToSend(err error) error {
+// toSendError converts an error of package qs to the error that SendMsg returns.
+func (s *clientStream) toSendError(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case err == io.EOF, s.ctx.Err() != nil:
 		return io.EOF
 	}
-	if e, ok := errors.AsType[*statusError](err); ok { // the message
+	if e, ok := errors.AsType[*statusError](err); ok { // the message could not be encoded
 		err = e
 	}
 	return s.fail(err)
 }
 
-// RecvMsg implements grpc.ClientStream. It blocks until there is a message, or the call has ended.
+// RecvMsg implements grpc.ClientStream. It blocks until there is a message, or the call ends.
+// The error is io.EOF after the last message of a call that succeeded.
 func (s *clientStream) RecvMsg(m any) error {
-	s.lockReceiving()
-	defer s.receiving.Unlock()
+	s.lockRecv()
+	defer s.recvMu.Unlock()
 	if err, done := s.result(); done && err != nil {
 		return err
 	} else if done {
 		return io.EOF
 	}
-	if err := s.takeHeader(); err != nil {
+	if err := s.receiveHeaderLocked(); err != nil {
 		return err
 	}
-	p, err := s.receive()
+	p, err := s.receiveLocked()
 	if err == io.EOF {
 		if !s.desc.ServerStreams {
-			return s.fail(refused(codes.Internal, "cardinality violation: received no response message from non-server-streaming RPC"))
+			return s.fail(newUnsentError(codes.Internal,
+				"cardinality violation: received no response message from non-server-streaming RPC"))
 		}
 		return s.succeed(io.EOF)
 	}
 	if err != nil {
 		return s.fail(err)
 	}
-	p.f = s.info.format
-	if err = p.into(m); err != nil {
+	p.format = s.info.format
+	if err = p.decodeInto(m); err != nil {
 		return s.fail(err)
 	}
-	s.events.inPayload(m, &p)
+	s.events.recordInPayload(m, &p)
 	if s.desc.ServerStreams {
 		return nil
 	}
-	switch _, err = s.receive(); err {
+	switch _, err = s.receiveLocked(); err {
 	case io.EOF:
 		return s.succeed(nil)
 	case nil:
-		return s.fail(refused(codes.Internal, "cardinality violation: received multiple response messages for non-server-streaming RPC"))
+		return s.fail(newUnsentError(codes.Internal,
+			"cardinality violation: received multiple response messages for non-server-streaming RPC"))
 	}
 	return s.fail(err)
 }
 
-// succeed ends the call, which has gone well, and returns what its program gets.
-func (s *clientStream) succeed(with error) error {
+// succeed ends the call without an error and returns result, unless the call has failed already.
+func (s *clientStream) succeed(result error) error {
 	s.finish(nil, s.end)
-	if err, _ := s.result(); err != nil { // its context has ended meanwhile
+	if err, _ := s.result(); err != nil { // the caller's context was canceled in between
 		return err
 	}
-	return with
+	return result
 }
 
-// receive waits for the next message. The error is io.EOF behind the last of a call that has ended well.
-func (s *clientStream) receive() (p payload, err error) {
+// receiveLocked waits for the next message. The error is io.EOF after the last message of a call
+// that succeeded. The caller holds recvMu.
+func (s *clientStream) receiveLocked() (p payload, err error) {
 	for {
-		b, err := s.call().Receive()
+		b, err := s.ensureStarted().Receive()
 		f := frame{}
 		if err == nil {
 			err = f.decode(b.b)

@@ -19,27 +19,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// The limits of messages that nothing else says, those of grpc-go.
+// defaultMaxReceive and defaultMaxSend are the limits of messages without an option, as in grpc-go.
 const (
 	defaultMaxReceive = 4 << 20
 	defaultMaxSend    = math.MaxInt32
 )
 
-// A ServerOption says more about a Server.
+// A ServerOption configures a Server.
 type ServerOption interface{ applyServer(*Server) }
 
 type serverOption func(*Server)
 
 func (o serverOption) applyServer(s *Server) { o(s) }
 
-// A ClientOption says more about a Client.
+// A ClientOption configures a Client.
 type ClientOption interface{ applyClient(*Client) }
 
 type clientOption func(*Client)
 
 func (o clientOption) applyClient(c *Client) { o(c) }
 
-// An Option is one for both sides.
+// An Option configures a Server or a Client.
 type Option interface {
 	ServerOption
 	ClientOption
@@ -50,18 +50,21 @@ type option struct {
 	clientOption
 }
 
-// UnaryInterceptor has is run around the handlers of unary calls: the first is the outermost. Several such options add up.
+// UnaryInterceptor adds interceptors around the handlers of unary calls. The first is the
+// outermost. Interceptors of several such options are concatenated.
 func UnaryInterceptor(is ...grpc.UnaryServerInterceptor) ServerOption {
 	return serverOption(func(s *Server) { s.unary = append(s.unary, is...) })
 }
 
-// StreamInterceptor is UnaryInterceptor for streams.
+// StreamInterceptor adds interceptors around the handlers of streaming calls, as UnaryInterceptor
+// does.
 func StreamInterceptor(is ...grpc.StreamServerInterceptor) ServerOption {
 	return serverOption(func(s *Server) { s.stream = append(s.stream, is...) })
 }
 
-// MaxReceive bounds the messages that are received, in bytes: 4 MiB if it is not given, as in grpc-go. A CallOption replaces it. Requests are
-// bounded by qs.Config.MaxInput, too, and answers and the messages of streams by hg.Config.MaxOutput: 64 MiB each.
+// MaxReceive limits the size of received messages, in bytes. The default is 4 MiB, as in grpc-go; a
+// CallOption replaces it. Two limits of the Node apply in addition, 64 MiB each: qs.Config.MaxInput
+// to requests, hg.Config.MaxOutput of the sender to responses and to the messages of streams.
 func MaxReceive(bytes int) Option {
 	return option{
 		func(s *Server) { s.format.maxReceive = bytes },
@@ -69,7 +72,8 @@ func MaxReceive(bytes int) Option {
 	}
 }
 
-// MaxSend bounds the messages that are sent likewise. If it is not given only those of MaxReceive do.
+// MaxSend limits the size of sent messages, in bytes. Without it only the limits that MaxReceive
+// names apply.
 func MaxSend(bytes int) Option {
 	return option{
 		func(s *Server) { s.format.maxSend = bytes },
@@ -77,7 +81,9 @@ func MaxSend(bytes int) Option {
 	}
 }
 
-// Stats has h see each call: TagRPC and HandleRPC as in grpc-go, but for connections, which are not those of gRPC. Several such options add up.
+// Stats adds h, which gets the events of each call through TagRPC and HandleRPC as in grpc-go.
+// There are no events of connections: those of Quicksilver are not gRPC's. Several such options add
+// up.
 func Stats(h stats.Handler) Option {
 	return option{
 		func(s *Server) { s.stats = append(s.stats, h) },
@@ -85,104 +91,109 @@ func Stats(h stats.Handler) Option {
 	}
 }
 
-// DefaultCallOptions has all calls of a Client have opts, before their own.
+// DefaultCallOptions sets options of all calls of a Client. Options of a call are applied after
+// them.
 func DefaultCallOptions(opts ...grpc.CallOption) ClientOption {
 	return clientOption(func(c *Client) { c.defaults = append(c.defaults, opts...) })
 }
 
-// UnaryClientInterceptor has is run around unary calls: the first is the outermost. They get a nil *grpc.ClientConn. Several such options add
-// up.
+// UnaryClientInterceptor adds interceptors around unary calls. The first is the outermost. They get
+// a nil *grpc.ClientConn. Interceptors of several such options are concatenated.
 func UnaryClientInterceptor(is ...grpc.UnaryClientInterceptor) ClientOption {
 	return clientOption(func(c *Client) { c.unary = append(c.unary, is...) })
 }
 
-// StreamClientInterceptor is UnaryClientInterceptor for streams.
+// StreamClientInterceptor adds interceptors around streaming calls, as UnaryClientInterceptor does.
 func StreamClientInterceptor(is ...grpc.StreamClientInterceptor) ClientOption {
 	return clientOption(func(c *Client) { c.stream = append(c.stream, is...) })
 }
 
-// Idempotent says of which methods, by names as "/pkg.Service/Method", a call may run twice without harm, so that qs.Retry and qs.Hedge
-// repeat it: beside those whose .proto says so (option idempotency_level).
+// Idempotent marks the methods for which is returns true, by names such as "/pkg.Service/Method",
+// as idempotent: qs.Retry and qs.Hedge may run them twice. Methods whose .proto file has the option
+// idempotency_level are idempotent without it.
 func Idempotent(is func(method string) bool) ClientOption {
 	return clientOption(func(c *Client) { c.idempotent = is })
 }
 
-// A callInfo is what the options of a call say.
+// A callInfo holds the options of one call.
 type callInfo struct {
-	*format      // shared with the Client until own is set
-	own     bool // format is of this call
-	wait    bool // WaitForReady
-	creds   []credentials.PerRPCCredentials
-	subtype string         // of the codec
-	header  []*metadata.MD // where to
-	trailer []*metadata.MD
-	peer    []*peer.Peer
-	finish  []func(error)
+	*format           // shared with the Client unless ownsFormat
+	ownsFormat   bool // format is a copy for this call
+	waitForReady bool // see grpc.WaitForReady
+	creds        []credentials.PerRPCCredentials
+	subtype      string         // content-subtype of the codec; "" for protobuf
+	headerAddrs  []*metadata.MD // where the header is stored
+	trailerAddrs []*metadata.MD // where the trailer is stored
+	peerAddrs    []*peer.Peer   // where the peer is stored
+	onFinish     []func(error)  // called when the call ends
 }
 
-// set returns the format, to be changed.
-func (i *callInfo) set() *format {
-	if !i.own {
+// editFormat returns the format of this call for changes; it copies that of the Client first.
+func (i *callInfo) editFormat() *format {
+	if !i.ownsFormat {
 		f := *i.format
-		i.format, i.own = &f, true
+		i.format, i.ownsFormat = &f, true
 	}
 	return i.format
 }
 
-// apply takes in options.
+// apply applies opts. The error is Unimplemented for an option that has no counterpart here.
 func (i *callInfo) apply(opts []grpc.CallOption) error {
 	for _, o := range opts {
 		switch o := o.(type) {
 		case nil, grpc.EmptyCallOption, grpc.StaticMethodCallOption, *grpc.EmptyCallOption:
-		case grpc.MaxRetryRPCBufferSizeCallOption: // nothing is kept to be repeated
+		case grpc.MaxRetryRPCBufferSizeCallOption: // retries encode the request anew: no buffer is kept
 		case grpc.HeaderCallOption:
-			i.header = append(i.header, o.HeaderAddr)
+			i.headerAddrs = append(i.headerAddrs, o.HeaderAddr)
 		case grpc.TrailerCallOption:
-			i.trailer = append(i.trailer, o.TrailerAddr)
+			i.trailerAddrs = append(i.trailerAddrs, o.TrailerAddr)
 		case grpc.PeerCallOption:
-			i.peer = append(i.peer, o.PeerAddr)
+			i.peerAddrs = append(i.peerAddrs, o.PeerAddr)
 		case grpc.OnFinishCallOption:
-			i.finish = append(i.finish, o.OnFinish)
+			i.onFinish = append(i.onFinish, o.OnFinish)
 		case grpc.FailFastCallOption:
-			i.wait = !o.FailFast
+			i.waitForReady = !o.FailFast
 		case grpc.MaxRecvMsgSizeCallOption:
-			i.set().maxReceive = o.MaxRecvMsgSize
+			i.editFormat().maxReceive = o.MaxRecvMsgSize
 		case grpc.MaxSendMsgSizeCallOption:
-			i.set().maxSend = o.MaxSendMsgSize
+			i.editFormat().maxSend = o.MaxSendMsgSize
 		case grpc.PerRPCCredsCallOption:
 			i.creds = append(i.creds[:0:0], o.Creds)
 		case grpc.CompressorCallOption:
-			f := i.set()
-			f.compressor, f.expand = nil, nil
+			f := i.editFormat()
+			f.compressor, f.decompressor = nil, nil
 			if o.CompressorType != "" && o.CompressorType != encoding.Identity {
 				c := encoding.GetCompressor(o.CompressorType)
 				if c == nil {
-					return refused(codes.Internal, "grpc: Compressor is not installed for requested grpc-encoding %q", o.CompressorType)
+					return newUnsentError(codes.Internal,
+						"grpc: Compressor is not installed for requested grpc-encoding %q", o.CompressorType)
 				}
-				f.compressor, f.expand = c, c
+				f.compressor, f.decompressor = c, c
 			}
 		case grpc.ContentSubtypeCallOption:
 			subtype := strings.ToLower(o.ContentSubtype)
 			c := encoding.GetCodecV2(subtype)
 			if old := encoding.GetCodec(subtype); c == nil && old != nil {
-				c = oldCodec{old}
+				c = codecV1{old}
 			}
 			if c == nil {
-				return refused(codes.Internal, "no codec registered for content-subtype %s", subtype)
+				return newUnsentError(codes.Internal, "no codec registered for content-subtype %s", subtype)
 			}
-			i.force(subtype, c)
+			i.setCodec(subtype, c)
 		case grpc.ForceCodecV2CallOption:
-			i.force(strings.ToLower(o.CodecV2.Name()), o.CodecV2)
+			i.setCodec(strings.ToLower(o.CodecV2.Name()), o.CodecV2)
 		case grpc.ForceCodecCallOption:
-			i.force(strings.ToLower(o.Codec.Name()), oldCodec{o.Codec})
+			i.setCodec(strings.ToLower(o.Codec.Name()), codecV1{o.Codec})
 		case grpc.AuthorityOverrideCallOption:
-			return refused(codes.Unimplemented, "grpcqs: the option CallAuthority has no counterpart: the Peer says where calls go")
+			return newUnsentError(codes.Unimplemented,
+				"grpcqs: the option CallAuthority is not supported: the qs.Peer determines where calls go")
 		case grpc.CustomCodecCallOption:
-			return refused(codes.Unimplemented, "grpcqs: the option CallCustomCodec has no counterpart: use ForceCodec")
+			return newUnsentError(codes.Unimplemented,
+				"grpcqs: the option CallCustomCodec is not supported: use ForceCodec")
 		default:
 			inner := embeddedOption(o)
 			if inner == nil {
-				return refused(codes.Unimplemented, "grpcqs: the option %T is not known here", o)
+				return newUnsentError(codes.Unimplemented, "grpcqs: the option %T is not supported", o)
 			}
 			if err := i.apply([]grpc.CallOption{inner}); err != nil {
 				return err
@@ -192,11 +203,12 @@ func (i *callInfo) apply(opts []grpc.CallOption) error {
 	return nil
 }
 
-// embeddedOption returns the option that a program's own type embeds, such as a grpc.EmptyCallOption with data for an interceptor: what such a
-// type does by itself is that. It is nil if there is none.
+// embeddedOption returns the grpc.CallOption that o embeds, or nil. A program may embed an option,
+// such as grpc.EmptyCallOption, in a type of its own to carry data for an interceptor.
 func embeddedOption(o grpc.CallOption) grpc.CallOption {
 	v := reflect.Indirect(reflect.ValueOf(o))
-	if v.Kind() != reflect.Struct || v.Type().PkgPath() == reflect.TypeFor[grpc.EmptyCallOption]().PkgPath() {
+	if v.Kind() != reflect.Struct ||
+		v.Type().PkgPath() == reflect.TypeFor[grpc.EmptyCallOption]().PkgPath() {
 		return nil
 	}
 	for i := range v.NumField() {
@@ -210,20 +222,20 @@ func embeddedOption(o grpc.CallOption) grpc.CallOption {
 	return nil
 }
 
-// force sets the codec.
-func (i *callInfo) force(subtype string, c encoding.CodecV2) {
-	f := i.set()
+// setCodec sets the codec of the call and its content-subtype.
+func (i *callInfo) setCodec(subtype string, c encoding.CodecV2) {
+	f := i.editFormat()
 	i.subtype, f.codec = subtype, c
 	if subtype == "proto" && encoding.GetCodecV2(subtype) == c {
 		i.subtype, f.codec = "", nil
 	}
 }
 
-// An oldCodec is a codec of the first kind.
-type oldCodec struct{ encoding.Codec }
+// A codecV1 adapts an encoding.Codec to encoding.CodecV2.
+type codecV1 struct{ encoding.Codec }
 
 // Marshal implements encoding.CodecV2.
-func (c oldCodec) Marshal(v any) (mem.BufferSlice, error) {
+func (c codecV1) Marshal(v any) (mem.BufferSlice, error) {
 	b, err := c.Codec.Marshal(v)
 	if err != nil {
 		return nil, err
@@ -232,12 +244,13 @@ func (c oldCodec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 // Unmarshal implements encoding.CodecV2.
-func (c oldCodec) Unmarshal(data mem.BufferSlice, v any) error {
+func (c codecV1) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.Codec.Unmarshal(data.Materialize(), v)
 }
 
-// metadata returns what goes with a request of a method: of ctx, the credentials, and what the target has to know.
-func (c *Client) metadata(ctx context.Context, method string, i *callInfo) (metadata.MD, error) {
+// requestMetadata returns the metadata of a request: that of ctx, that of the credentials, and the
+// reserved keys with the timeout, the compressor and the codec. It may block in the credentials.
+func (c *Client) requestMetadata(ctx context.Context, method string, i *callInfo) (metadata.MD, error) {
 	md, has := metadata.FromOutgoingContext(ctx)
 	if has {
 		var err error
@@ -246,7 +259,7 @@ func (c *Client) metadata(ctx context.Context, method string, i *callInfo) (meta
 		}
 	}
 	if len(i.creds) > 0 {
-		more, err := c.credentials(ctx, method, i.creds)
+		more, err := c.credentialMetadata(ctx, method, i.creds)
 		if err != nil {
 			return nil, err
 		}
@@ -254,7 +267,7 @@ func (c *Client) metadata(ctx context.Context, method string, i *callInfo) (meta
 			return nil, err
 		}
 	}
-	long := longTimeout(ctx)
+	long := encodeLongTimeout(ctx)
 	if i.compressor == nil && i.subtype == "" && long == "" {
 		return md, nil
 	}
@@ -273,20 +286,27 @@ func (c *Client) metadata(ctx context.Context, method string, i *callInfo) (meta
 	return md, nil
 }
 
-// credentials returns what credentials add.
-func (c *Client) credentials(ctx context.Context, method string, all []credentials.PerRPCCredentials) (metadata.MD, error) {
+// credentialMetadata returns the metadata that the credentials all generate for method.
+func (c *Client) credentialMetadata(
+	ctx context.Context, method string, all []credentials.PerRPCCredentials,
+) (metadata.MD, error) {
 	md := metadata.MD{}
 	service := method[:max(strings.LastIndexByte(method, '/'), 0)]
 	for _, creds := range all {
-		if creds.RequireTransportSecurity() && !c.private(ctx) {
-			return nil, refused(codes.Unauthenticated, "grpcqs: the credentials require a transport that nobody else can read: use TLS, or sm")
+		if creds.RequireTransportSecurity() && !c.isPrivate(ctx) {
+			return nil, newUnsentError(codes.Unauthenticated,
+				"grpcqs: the credentials require a private transport: use TLS or sm")
 		}
-		values, err := creds.GetRequestMetadata(ctx, "https://"+addrOf(c.to.Addr()).String()+service)
+		values, err := creds.GetRequestMetadata(ctx, "https://"+netAddrOf(c.target.Addr()).String()+service)
 		if err != nil {
 			if st, ok := status.FromError(err); ok {
-				return nil, refused(st.Code(), "%s", st.Message())
+				return nil, newUnsentError(st.Code(), "%s", st.Message())
 			}
-			return nil, refused(codes.Unauthenticated, "transport: per-RPC creds failed due to error: %v", err)
+			return nil, newUnsentError(
+				codes.Unauthenticated,
+				"transport: per-RPC creds failed due to error: %v",
+				err,
+			)
 		}
 		for key, value := range values {
 			md.Append(key, value)
@@ -295,26 +315,28 @@ func (c *Client) credentials(ctx context.Context, method string, all []credentia
 	return md, nil
 }
 
-// private reports whether nobody but the target can read what is sent to it. It connects if there is no connection.
-func (c *Client) private(ctx context.Context) bool {
-	if c.to.Addr().Scheme() == "sm" {
+// isPrivate reports whether the transport to the target is encrypted or local to this host. It
+// connects if there is no connection, since only the handshake says which transport is used.
+func (c *Client) isPrivate(ctx context.Context) bool {
+	if c.target.Addr().Scheme() == "sm" {
 		return true
 	}
-	id, ok := c.to.Identity()
+	id, ok := c.target.Identity()
 	if !ok {
-		if _, err := c.to.Ping(ctx); err != nil {
+		if _, err := c.target.Ping(ctx); err != nil {
 			return false
 		}
-		if id, ok = c.to.Identity(); !ok {
+		if id, ok = c.target.Identity(); !ok {
 			return false
 		}
 	}
 	return id.Secure || id.Transport == "sm"
 }
 
-// waits is the interceptor of a method whose call waits until its target is ready.
-func (c *Client) waits(ctx context.Context, k *qs.Call, next func(context.Context) error) error {
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+// retryUntilReady is the interceptor of WaitForReady calls. It repeats a call that certainly has
+// not run while the target is unreachable, not ready or draining, until ctx is done.
+func (c *Client) retryUntilReady(ctx context.Context, k *qs.Call, next func(context.Context) error) error {
+	for pause := minReadyBackoff; ; pause = min(2*pause, maxReadyBackoff) {
 		err := next(ctx)
 		if err == nil || ctx.Err() != nil || qs.FateOf(err) != qs.NotRun {
 			return err
@@ -324,7 +346,7 @@ func (c *Client) waits(ctx context.Context, k *qs.Call, next func(context.Contex
 		default:
 			return err
 		}
-		if c.to.Node().HG().Sleep(ctx, pause) != nil {
+		if c.target.Node().HG().Sleep(ctx, pause) != nil {
 			return err
 		}
 		k.Attempt++

@@ -8,36 +8,37 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // the codec that is used if none is named
+	_ "google.golang.org/grpc/encoding/proto" // registers the default codec
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 )
 
-// A format is how the messages of a call are encoded. It is not changed while a call uses it.
+// A format describes how the messages of a call are encoded. It does not change while a call uses
+// it.
 type format struct {
-	codec      encoding.CodecV2    // nil: protobuf
-	compressor encoding.Compressor // of what is sent; nil: none
-	expand     encoding.Compressor // of what comes with flagCompressed
-	maxSend    int
-	maxReceive int
+	codec        encoding.CodecV2    // nil for protobuf
+	compressor   encoding.Compressor // compresses sent messages; nil for no compression
+	decompressor encoding.Compressor // expands received messages that have flagCompressed
+	maxSend      int                 // in bytes
+	maxReceive   int                 // in bytes
 }
 
-// A payload is a message: encoded from msg, or in body, as it has come.
+// A payload is one message: a value to encode (msg), or encoded bytes (body).
 type payload struct {
-	f          *format
-	msg        any
-	body       []byte
-	compressed bool
-	own        bool       // body is not used again for anything else
-	size       int        // of the message, without compression, once encoded or decoded
-	wire       int        // of its bytes, likewise
-	events     *statsCall // gets what is encoded; may be nil
+	format     *format
+	msg        any        // the message to send, or the destination of the message received; may be nil
+	body       []byte     // the encoded message
+	compressed bool       // body is compressed
+	ownsBody   bool       // body is not reused by package qs, so that a codec may retain it
+	msgSize    int        // size of the uncompressed message; set by encode and decodeInto
+	wireSize   int        // size on the wire; set by encode and decodeInto
+	events     *statsCall // gets an event when the message is encoded; may be nil
 }
 
-// take takes in a message that has come: into decodes it.
-func (p *payload) take(flags uint8, b []byte) {
+// setReceived sets body to the message in b, if flags say that there is one. It aliases b.
+func (p *payload) setReceived(flags uint8, b []byte) {
 	if flags&flagMessage != 0 {
 		p.body, p.compressed = b, flags&flagCompressed != 0
 		if p.body == nil {
@@ -46,8 +47,8 @@ func (p *payload) take(flags uint8, b []byte) {
 	}
 }
 
-// messageOf returns v as a message of protobuf; nil if it is none.
-func messageOf(v any) proto.Message {
+// asProtoMessage returns v as a protobuf message, or nil.
+func asProtoMessage(v any) proto.Message {
 	switch v := v.(type) {
 	case proto.Message:
 		return v
@@ -57,15 +58,17 @@ func messageOf(v any) proto.Message {
 	return nil
 }
 
-// append encodes msg at the end of dst. The errors are statuses.
+// append encodes the message at the end of dst, and records the event of its sending. Its errors
+// are statuses.
 func (p *payload) append(dst []byte) (_ []byte, flags uint8, err error) {
 	dst, flags, err = p.encode(dst)
 	if err == nil && p.events != nil && p.msg != nil {
-		p.events.outPayload(p)
+		p.events.recordOutPayload(p)
 	}
 	return dst, flags, err
 }
 
+// encode encodes the message at the end of dst.
 func (p *payload) encode(dst []byte) (_ []byte, flags uint8, err error) {
 	if p.msg == nil {
 		if p.body == nil {
@@ -78,48 +81,55 @@ func (p *payload) encode(dst []byte) (_ []byte, flags uint8, err error) {
 		return append(dst, p.body...), flags, nil
 	}
 	flags = flagMessage
-	if p.f.codec == nil && p.f.compressor == nil {
-		m := messageOf(p.msg)
+	if p.format.codec == nil && p.format.compressor == nil {
+		m := asProtoMessage(p.msg)
 		if m == nil {
-			return dst, 0, marshalError(fmt.Errorf("proto: failed to marshal, message is %T, want proto.Message", p.msg))
+			return dst, 0, errMarshal(
+				fmt.Errorf("proto: failed to marshal, message is %T, want proto.Message", p.msg))
 		}
 		o := proto.MarshalOptions{UseCachedSize: true}
-		p.size = o.Size(m)
-		if p.wire = p.size; p.wire > p.f.maxSend {
-			return dst, 0, tooLarge("trying to send", p.wire, p.f.maxSend)
+		p.msgSize = o.Size(m)
+		if p.wireSize = p.msgSize; p.wireSize > p.format.maxSend {
+			return dst, 0, errTooLarge("trying to send", p.wireSize, p.format.maxSend)
 		}
 		b, err := o.MarshalAppend(dst, m)
 		if err != nil {
-			return dst, 0, marshalError(err)
+			return dst, 0, errMarshal(err)
 		}
 		return b, flags, nil
 	}
-	b, err := p.f.marshal(p.msg)
+	b, err := p.format.marshal(p.msg)
 	if err != nil {
-		return dst, 0, marshalError(err)
+		return dst, 0, errMarshal(err)
 	}
-	p.size = len(b)
-	if p.f.compressor != nil {
-		if b, err = compress(p.f.compressor, b); err != nil {
-			return dst, 0, refused(codes.Internal, "grpc: error while compressing: %v", err)
+	p.msgSize = len(b)
+	if p.format.compressor != nil {
+		if b, err = compress(p.format.compressor, b); err != nil {
+			return dst, 0, newUnsentError(codes.Internal, "grpc: error while compressing: %v", err)
 		}
 		flags |= flagCompressed
 	}
-	if p.wire = len(b); p.wire > p.f.maxSend {
-		return dst, 0, tooLarge("trying to send", p.wire, p.f.maxSend)
+	if p.wireSize = len(b); p.wireSize > p.format.maxSend {
+		return dst, 0, errTooLarge("trying to send", p.wireSize, p.format.maxSend)
 	}
 	return append(dst, b...), flags, nil
 }
 
-// tooLarge is the status of a message that is too large, in the words of grpc-go.
-func tooLarge(doing string, size, most int) error {
-	return refused(codes.ResourceExhausted, "grpc: %s message larger than max (%d vs. %d)", doing, size, most)
+// errTooLarge returns the status of a message above its limit, in the words of grpc-go.
+func errTooLarge(doing string, size, limit int) error {
+	return newUnsentError(
+		codes.ResourceExhausted,
+		"grpc: %s message larger than max (%d vs. %d)",
+		doing,
+		size,
+		limit,
+	)
 }
 
-// marshal encodes v.
+// marshal encodes v with the codec of f.
 func (f *format) marshal(v any) ([]byte, error) {
 	if f.codec == nil {
-		m := messageOf(v)
+		m := asProtoMessage(v)
 		if m == nil {
 			return nil, fmt.Errorf("proto: failed to marshal, message is %T, want proto.Message", v)
 		}
@@ -133,42 +143,42 @@ func (f *format) marshal(v any) ([]byte, error) {
 	return data.Materialize(), nil
 }
 
-// into decodes the message into v. The errors are statuses.
-func (p *payload) into(v any) error {
+// decodeInto decodes the message into v. Its errors are statuses.
+func (p *payload) decodeInto(v any) error {
 	b := p.body
-	if p.wire = len(b); p.wire > p.f.maxReceive {
-		return status.Convert(tooLarge("received", p.wire, p.f.maxReceive)).Err()
+	if p.wireSize = len(b); p.wireSize > p.format.maxReceive {
+		return status.Convert(errTooLarge("received", p.wireSize, p.format.maxReceive)).Err()
 	}
 	if p.compressed {
-		if p.f.expand == nil {
+		if p.format.decompressor == nil {
 			return status.Error(codes.Internal, "grpc: compressed flag set with identity or empty encoding")
 		}
 		var err error
-		if b, err = expand(p.f.expand, b, p.f.maxReceive); err != nil {
+		if b, err = decompress(p.format.decompressor, b, p.format.maxReceive); err != nil {
 			return err
 		}
 	}
-	p.size = len(b)
-	if p.f.codec != nil {
-		if !p.compressed && !p.own { // the codec may keep what it gets
+	p.msgSize = len(b)
+	if p.format.codec != nil {
+		if !p.compressed && !p.ownsBody { // CodecV2 may retain its input, and package qs reuses it
 			b = bytes.Clone(b)
 		}
-		if err := p.f.codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, v); err != nil {
-			return badMessage(err)
+		if err := p.format.codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, v); err != nil {
+			return errUnmarshal(err)
 		}
 		return nil
 	}
-	m := messageOf(v)
+	m := asProtoMessage(v)
 	if m == nil {
-		return badMessage(fmt.Errorf("failed to unmarshal, message is %T, want proto.Message", v))
+		return errUnmarshal(fmt.Errorf("failed to unmarshal, message is %T, want proto.Message", v))
 	}
 	if err := proto.Unmarshal(b, m); err != nil {
-		return badMessage(err)
+		return errUnmarshal(err)
 	}
 	return nil
 }
 
-// compress returns b, compressed.
+// compress returns b compressed by c.
 func compress(c encoding.Compressor, b []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w, err := c.Compress(&out)
@@ -181,21 +191,31 @@ func compress(c encoding.Compressor, b []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// expand returns what was compressed, of at most most bytes.
-func expand(c encoding.Compressor, b []byte, most int) ([]byte, error) {
+// decompress returns b decompressed by c. It reads at most limit+1 bytes, and fails above limit, so
+// that a small message cannot expand without bound.
+func decompress(c encoding.Compressor, b []byte, limit int) ([]byte, error) {
 	r, err := c.Decompress(bytes.NewReader(b))
 	if err != nil {
-		return nil, status.Errorf(codes.Internal, "grpc: failed to decompress the received message: %v", err)
+		return nil, status.Errorf(
+			codes.Internal,
+			"grpc: failed to decompress the received message: %v",
+			err,
+		)
 	}
 	if r, ok := r.(io.Closer); ok {
 		defer func() { _ = r.Close() }()
 	}
-	out, err := io.ReadAll(io.LimitReader(r, min(int64(most), math.MaxInt64-1)+1))
+	out, err := io.ReadAll(io.LimitReader(r, min(int64(limit), math.MaxInt64-1)+1))
 	if err != nil {
-		return nil, status.Errorf(codes.Internal, "grpc: failed to decompress the received message: %v", err)
+		return nil, status.Errorf(
+			codes.Internal,
+			"grpc: failed to decompress the received message: %v",
+			err,
+		)
 	}
-	if len(out) > most {
-		return nil, status.Errorf(codes.ResourceExhausted, "grpc: received message after decompression larger than max %d", most)
+	if len(out) > limit {
+		return nil, status.Errorf(codes.ResourceExhausted,
+			"grpc: received message after decompression larger than max %d", limit)
 	}
 	return out, nil
 }

@@ -15,27 +15,31 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// An AuthInfo is the AuthInfo of a peer.Peer that is reached without TLS. With TLS it is a credentials.TLSInfo, whose State has the verified
-// certificates and nothing else.
+// An AuthInfo is the AuthInfo of a peer.Peer that is reached without TLS. With TLS the AuthInfo is
+// a credentials.TLSInfo, whose State has the verified certificates and nothing else.
 type AuthInfo struct {
 	credentials.CommonAuthInfo
-	Identity na.Identity // what the transport and the peer say
+	Identity na.Identity // the peer's identity as its transport reports it
 }
 
 // AuthType returns the scheme of the transport: "tcp", "udp", "sm" or "sim".
 func (i AuthInfo) AuthType() string { return i.Identity.Transport }
 
-// authInfo returns what is known of a peer.
+// authInfo converts the identity of a peer to gRPC's form.
 func authInfo(id na.Identity) credentials.AuthInfo {
 	if !id.Secure {
 		level := credentials.NoSecurity
-		if id.Transport == "sm" { // of this host, and this user
+		if id.Transport == "sm" { // shared memory: only this user of this host can access it
 			level = credentials.PrivacyAndIntegrity
 		}
 		return AuthInfo{credentials.CommonAuthInfo{SecurityLevel: level}, id}
 	}
-	info := credentials.TLSInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
-	info.State = tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13, PeerCertificates: id.Certificates}
+	info := credentials.TLSInfo{
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+	}
+	info.State = tls.ConnectionState{
+		HandshakeComplete: true, Version: tls.VersionTLS13, PeerCertificates: id.Certificates,
+	}
 	if len(id.Certificates) > 0 {
 		info.State.VerifiedChains = [][]*x509.Certificate{id.Certificates}
 	}
@@ -45,7 +49,7 @@ func authInfo(id na.Identity) credentials.AuthInfo {
 	return info
 }
 
-// A netAddr is an address of package hg as one of package net.
+// A netAddr adapts an hg.Addr to net.Addr.
 type netAddr struct{ network, text string }
 
 // Network implements net.Addr.
@@ -54,15 +58,15 @@ func (a netAddr) Network() string { return a.network }
 // String implements net.Addr.
 func (a netAddr) String() string { return a.text }
 
-// addrOf returns a as programs of gRPC know addresses: without the scheme.
-func addrOf(a hg.Addr) net.Addr {
+// netAddrOf converts a to a net.Addr. Its text has no scheme, as programs of gRPC expect.
+func netAddrOf(a hg.Addr) net.Addr {
 	_, text, _ := strings.Cut(a.Name(), "://")
 	return netAddr{a.Scheme(), text}
 }
 
-// callerPeer describes who has called.
+// callerPeer returns the peer.Peer of the caller of a request.
 func callerPeer(c qs.Caller) *peer.Peer {
-	p := &peer.Peer{Addr: addrOf(c.Addr), AuthInfo: authInfo(c.Identity)}
+	p := &peer.Peer{Addr: netAddrOf(c.Addr), AuthInfo: authInfo(c.Identity)}
 	if c.Remote != "" {
 		p.Addr = netAddr{c.Transport, c.Remote}
 	}

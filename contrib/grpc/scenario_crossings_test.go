@@ -45,7 +45,8 @@ const (
 	frozenFor = 3 * time.Second
 )
 
-// A crossing is one call of a kind in a world of its own, to which something happens after so many events of the world.
+// A crossing is one call of a kind in a world of its own, to which something happens after so many
+// events of the world.
 type crossing struct {
 	seed        uint64
 	kind, event string
@@ -352,8 +353,9 @@ func (x *crossing) audit() error {
 	return nil
 }
 
-// TestCrossings: a server is killed, powered off, stopped, drained or frozen, or the call is canceled, at a step of a call of each kind: its
-// status is right, and so is its fate, no message comes twice or out of order, and nothing is left.
+// TestCrossings: a server is killed, powered off, stopped, drained or frozen, or the call is
+// canceled, at a step of a call of each kind: its status is right, and so is its fate, no message
+// comes twice or out of order, and nothing is left.
 func TestCrossings(t *testing.T) {
 	from, to := uint64(1), uint64(*crossSeeds)
 	if *crossSeed != 0 {

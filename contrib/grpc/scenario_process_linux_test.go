@@ -23,7 +23,8 @@ import (
 // processVariable has the process of a test be a server.
 const processVariable = "GRPCQS_TEST_SERVER"
 
-// TestServerProcess is the server of TestProcesses: it prints its address, and serves until its input ends.
+// TestServerProcess is the server of TestProcesses: it prints its address, and serves until its
+// input ends.
 func TestServerProcess(t *testing.T) {
 	if os.Getenv(processVariable) == "" {
 		return
@@ -68,8 +69,9 @@ func process(t *testing.T) (*exec.Cmd, string) {
 	return nil, ""
 }
 
-// TestProcesses: the process of a server is killed, or frozen, while it serves a call of each kind: the calls end with Unavailable when it is
-// killed, and at their deadline when it is frozen, and nobody knows what it has done.
+// TestProcesses: the process of a server is killed, or frozen, while it serves a call of each kind:
+// the calls end with Unavailable when it is killed, and at their deadline when it is frozen, and
+// nobody knows what it has done.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

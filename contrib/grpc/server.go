@@ -19,8 +19,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Server serves what is registered with it on a Node. It is a grpc.ServiceRegistrar, which generated code takes, and a
-// reflection.GRPCServer, so that reflection, health and channelz go on it. To serve, drain and close is the Node's.
+// A Server serves gRPC services on a Node. It implements grpc.ServiceRegistrar, which generated
+// code needs, and reflection.GRPCServer; reflection, health and channelz can be registered on it.
+// Serve, drain and close the Node itself.
 type Server struct {
 	node   *qs.Node
 	format format
@@ -28,34 +29,41 @@ type Server struct {
 	stream []grpc.StreamServerInterceptor
 	stats  []stats.Handler
 
-	mu       sync.Mutex // guards services
-	services map[string]grpc.ServiceInfo
+	mu       sync.Mutex                  // guards services
+	services map[string]grpc.ServiceInfo // by the name of the service
 }
 
 var _ grpc.ServiceRegistrar = (*Server)(nil)
 
-// NewServer returns what the Register…Server functions of generated code take. Services are registered before node.Serve. The server interceptors of
-// the Node, and its Authorize, run around those of gRPC.
+// NewServer returns a Server for the Register…Server functions of generated code. Register all
+// services before node.Serve. The server interceptors of the Node, and its Authorize, run outside
+// those of gRPC.
 func NewServer(node *qs.Node, opts ...ServerOption) *Server {
-	s := &Server{node: node, format: format{maxSend: defaultMaxSend, maxReceive: defaultMaxReceive}, services: map[string]grpc.ServiceInfo{}}
+	s := &Server{
+		node:     node,
+		format:   format{maxSend: defaultMaxSend, maxReceive: defaultMaxReceive},
+		services: map[string]grpc.ServiceInfo{},
+	}
 	for _, o := range opts {
 		o.applyServer(s)
 	}
 	return s
 }
 
-// GetServiceInfo returns what is registered, by the names of services.
+// GetServiceInfo returns the registered services by name. It is safe for concurrent use.
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.services)
 }
 
-// RegisterService registers a service, and implements grpc.ServiceRegistrar. It panics if impl is not what desc needs, and if the Node serves
-// one of its methods already.
+// RegisterService registers a service, and implements grpc.ServiceRegistrar. It panics if impl does
+// not implement desc.HandlerType, or if the Node serves one of the methods already.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
-	if want := reflect.TypeOf(desc.HandlerType); impl != nil && want != nil && !reflect.TypeOf(impl).Implements(want.Elem()) {
-		panic(fmt.Sprintf("grpcqs: the handler of service %s is a %T, which is no %v", desc.ServiceName, impl, want.Elem()))
+	if want := reflect.TypeOf(desc.HandlerType); impl != nil && want != nil &&
+		!reflect.TypeOf(impl).Implements(want.Elem()) {
+		panic(fmt.Sprintf("grpcqs: the handler of service %s is a %T, which does not implement %v",
+			desc.ServiceName, impl, want.Elem()))
 	}
 	info := grpc.ServiceInfo{Metadata: desc.Metadata}
 	for i := range desc.Methods {
@@ -65,7 +73,9 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	}
 	for i := range desc.Streams {
 		d := &desc.Streams[i]
-		info.Methods = append(info.Methods, grpc.MethodInfo{Name: d.StreamName, IsClientStream: d.ClientStreams, IsServerStream: d.ServerStreams})
+		info.Methods = append(info.Methods, grpc.MethodInfo{
+			Name: d.StreamName, IsClientStream: d.ClientStreams, IsServerStream: d.ServerStreams,
+		})
 		s.serveStream("/"+desc.ServiceName+"/"+d.StreamName, d, impl)
 	}
 	s.mu.Lock()
@@ -73,27 +83,29 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.services[desc.ServiceName] = info
 }
 
-// A serverCall is a request: the context of its handler, and what grpc.SetHeader and the like find in that.
+// A serverCall is one request at the server. It is the context of the handler, and the transport
+// stream behind grpc.SetHeader, SendHeader and SetTrailer.
 //
-// The functions of gRPC that look into a context are asked with each request; so what they find is made when they ask, by the keys that they
-// ask with.
+// gRPC stores metadata, peer and transport stream in the context of each request. Most handlers
+// look at none of them, so Value builds each when it is asked for by gRPC's own key (see keyOf),
+// which saves three context.WithValue per request.
 type serverCall struct {
-	context.Context                 // of package qs, with a deadline that the budget of the request could not say
-	stop            func()          // ends Context; of a call with such a deadline, else it does nothing
-	tagged          context.Context // of the handler: this, with what stats handlers have added
+	context.Context                 // the context of package qs, with the deadline of grpc-timeout if there is one
+	stop            func()          // releases the timer of grpc-timeout
+	tagged          context.Context // the handler's context: this call, as tagged by the stats handlers
 	method          string
-	md              metadata.MD
+	md              metadata.MD // metadata of the request
 	format          format
 	events          *statsCall
 	stream          *serverStream // nil for a unary call
-	returned        bool          // the handler has: it has not panicked
-	in              payload       // of a unary call
+	handlerReturned bool          // false while the handler runs, and if it panicked
+	input           payload       // the request message of a unary call
 
-	mu      sync.Mutex // guards the fields below
-	peer    *peer.Peer
-	header  metadata.MD
-	trailer metadata.MD
-	sent    bool // the header
+	mu         sync.Mutex // guards the fields below
+	peer       *peer.Peer // nil until Value is asked for it
+	header     metadata.MD
+	trailer    metadata.MD
+	headerSent bool
 }
 
 // Value implements context.Context.
@@ -117,7 +129,7 @@ func (c *serverCall) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// A keyRecorder is a context that keeps the key it is asked for.
+// A keyRecorder is a context that records the key of the last Value call.
 type keyRecorder struct {
 	context.Context
 	key any
@@ -129,10 +141,11 @@ func (r *keyRecorder) Value(key any) any {
 	return nil
 }
 
-// keyOf returns the key by which ask looks into a context.
-func keyOf(ask func(ctx context.Context)) any {
+// keyOf returns the key with which lookup reads a context. gRPC's context keys are unexported
+// types.
+func keyOf(lookup func(ctx context.Context)) any {
 	r := &keyRecorder{Context: context.Background()}
-	ask(r)
+	lookup(r)
 	return r.key
 }
 
@@ -153,8 +166,11 @@ func (c *serverCall) SetHeader(md metadata.MD) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sent {
-		return status.Error(codes.Internal, "transport: the stream is done or WriteHeader was already called")
+	if c.headerSent {
+		return status.Error(
+			codes.Internal,
+			"transport: the stream is done or WriteHeader was already called",
+		)
 	}
 	joined, err := joinMetadata(c.header, md)
 	if err == nil {
@@ -163,16 +179,17 @@ func (c *serverCall) SetHeader(md metadata.MD) error {
 	return err
 }
 
-// SendHeader implements grpc.ServerTransportStream. The header of a unary call goes with its answer.
+// SendHeader implements grpc.ServerTransportStream. The header of a unary call is sent with its
+// response.
 func (c *serverCall) SendHeader(md metadata.MD) error {
 	if err := c.SetHeader(md); err != nil {
 		return err
 	}
 	if c.stream != nil {
-		return c.stream.head()
+		return c.stream.ensureHeaderSent()
 	}
 	c.mu.Lock()
-	c.sent = true
+	c.headerSent = true
 	c.mu.Unlock()
 	return nil
 }
@@ -192,7 +209,7 @@ func (c *serverCall) SetTrailer(md metadata.MD) error {
 	return err
 }
 
-// joinMetadata joins what was checked, unless that is too much.
+// joinMetadata joins a and b, and fails if the result exceeds the limit of metadata.
 func joinMetadata(a, b metadata.MD) (metadata.MD, error) {
 	if len(b) == 0 {
 		return a, nil
@@ -204,47 +221,51 @@ func joinMetadata(a, b metadata.MD) (metadata.MD, error) {
 	return joined, nil
 }
 
-// takeHeader returns the header, to be sent now; ok is false if it was.
-func (c *serverCall) takeHeader() (md metadata.MD, ok bool) {
+// claimHeader marks the header as sent and returns it; ok is false if it was sent before.
+func (c *serverCall) claimHeader() (md metadata.MD, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ok = !c.sent
-	c.sent = true
+	ok = !c.headerSent
+	c.headerSent = true
 	return c.header, ok
 }
 
-// ends returns the end of the call.
-func (c *serverCall) ends(st *status.Status) *end {
+// buildEnd returns the end of the call with status st, or nil if nothing has to be sent.
+func (c *serverCall) buildEnd(st *status.Status) *callEnd {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	header := c.header
-	if c.stream != nil { // it goes by itself
+	if c.stream != nil { // the header of a stream is sent in a frame of its own
 		header = nil
 	} else {
-		c.sent = true
+		c.headerSent = true
 	}
 	return newEnd(st, header, c.trailer)
 }
 
-// begin begins a request with md. What says how its messages are encoded, and how long it may take, is for this package. The caller calls stop in the end.
-func (s *Server) begin(ctx context.Context, method string, md metadata.MD, up, down bool) (*serverCall, error) {
+// beginCall begins a request with metadata md. It removes from md the reserved keys, which set the
+// timeout, compressor and codec of the call. The caller must call stop when the request ends, also
+// after an error.
+func (s *Server) beginCall(
+	ctx context.Context, method string, md metadata.MD, clientStreams, serverStreams bool,
+) (*serverCall, error) {
 	c := &serverCall{Context: ctx, stop: func() {}, method: method, md: md, format: s.format}
 	c.tagged = c
 	var err error
 	if md != nil {
-		if err = c.readTimeout(s.node); err == nil {
-			err = c.readFormat()
+		if err = c.applyTimeout(s.node); err == nil {
+			err = c.applyFormat()
 		}
 	}
 	if len(s.stats) > 0 {
 		c.tagged, c.events = startStats(c, s.stats, false, method, false)
-		c.events.beginServer(c, up, down)
+		c.events.recordRequest(c, clientStreams, serverStreams)
 	}
 	return c, err
 }
 
-// readTimeout takes in a time that the budget of a request cannot say.
-func (c *serverCall) readTimeout(n *qs.Node) error {
+// applyTimeout sets the deadline of grpc-timeout, which carries timeouts above maxBudget.
+func (c *serverCall) applyTimeout(n *qs.Node) error {
 	text := c.md["grpc-timeout"]
 	if len(text) == 0 {
 		return nil
@@ -257,39 +278,51 @@ func (c *serverCall) readTimeout(n *qs.Node) error {
 	return err
 }
 
-// readFormat takes in how messages are encoded.
-func (c *serverCall) readFormat() error {
+// applyFormat sets the compressor and the codec that the metadata of the request names.
+func (c *serverCall) applyFormat() error {
 	if name := c.md["grpc-encoding"]; len(name) > 0 {
 		delete(c.md, "grpc-encoding")
 		compressor := encoding.GetCompressor(name[0])
 		if compressor == nil {
-			return status.Errorf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", name[0])
+			return status.Errorf(
+				codes.Unimplemented,
+				"grpc: Decompressor is not installed for grpc-encoding %q",
+				name[0],
+			)
 		}
-		c.format.compressor, c.format.expand = compressor, compressor
+		c.format.compressor, c.format.decompressor = compressor, compressor
 	}
 	if kind := c.md["content-type"]; len(kind) > 0 {
 		subtype, _ := strings.CutPrefix(kind[0], "application/grpc+")
 		codec := encoding.GetCodecV2(subtype)
 		if old := encoding.GetCodec(subtype); codec == nil && old != nil {
-			codec = oldCodec{old}
+			codec = codecV1{old}
 		}
 		if codec == nil {
-			return status.Errorf(codes.Unimplemented, "grpc: no codec registered for content-subtype %q", subtype)
+			return status.Errorf(
+				codes.Unimplemented,
+				"grpc: no codec registered for content-subtype %q",
+				subtype,
+			)
 		}
 		c.format.codec = codec
 	}
 	return nil
 }
 
-// beginServer says that a request has come.
-func (t *statsCall) beginServer(c *serverCall, up, down bool) {
+// recordRequest sends the events InHeader and Begin of a request.
+func (t *statsCall) recordRequest(c *serverCall, clientStreams, serverStreams bool) {
 	from := callerPeer(qs.CallerFrom(c.Context))
-	t.handle(&stats.InHeader{FullMethod: t.method, Header: c.md.Copy(), RemoteAddr: from.Addr, LocalAddr: from.LocalAddr})
-	t.handle(&stats.Begin{BeginTime: t.begun, IsClientStream: up, IsServerStream: down})
+	t.handle(&stats.InHeader{
+		FullMethod: t.method, Header: c.md.Copy(), RemoteAddr: from.Addr, LocalAddr: from.LocalAddr,
+	})
+	t.handle(
+		&stats.Begin{BeginTime: t.startTime, IsClientStream: clientStreams, IsServerStream: serverStreams},
+	)
 }
 
-// endServer says how a request has ended.
-func (c *serverCall) endServer(st *status.Status) {
+// recordEnd sends the events OutTrailer and End of a request that ended with st.
+func (c *serverCall) recordEnd(st *status.Status) {
 	if c.events == nil {
 		return
 	}
@@ -297,78 +330,89 @@ func (c *serverCall) endServer(st *status.Status) {
 	trailer := c.trailer.Copy()
 	c.mu.Unlock()
 	c.events.handle(&stats.OutTrailer{Trailer: trailer})
-	c.events.end(st.Err(), nil)
+	c.events.recordEnd(st.Err(), nil)
 }
 
-// endPanicked tells the stats handlers that the handler has panicked, if it has. Package qs answers the call then. The caller defers it.
-func (c *serverCall) endPanicked() {
-	if !c.returned {
-		c.endServer(status.New(codes.Internal, "the handler of "+c.method+" panicked"))
+// recordPanic sends the events of a call whose handler panicked: package qs recovers the panic and
+// answers the call. It must be deferred.
+func (c *serverCall) recordPanic() {
+	if !c.handlerReturned {
+		c.recordEnd(status.New(codes.Internal, "the handler of "+c.method+" panicked"))
 	}
 }
 
-// sentHeader says that the header has left, or is about to.
-func (c *serverCall) sentHeader(md metadata.MD) {
+// recordHeader sends the event OutHeader.
+func (c *serverCall) recordHeader(md metadata.MD) {
 	if c.events != nil {
 		c.events.handle(&stats.OutHeader{Header: md.Copy()})
 	}
 }
 
-// serveUnary serves a method.
+// serveUnary registers the handler of a unary method.
 func (s *Server) serveUnary(name string, d *grpc.MethodDesc, impl any) {
-	qs.Define[request, response](name, qs.WithCodec(wireCodec{})).Handle(s.node, func(ctx context.Context, in request) (response, error) {
-		c, err := s.begin(ctx, name, in.md, false, false)
+	method := qs.Define[request, response](name, qs.WithCodec(wireCodec{}))
+	method.Handle(s.node, func(ctx context.Context, in request) (response, error) {
+		c, err := s.beginCall(ctx, name, in.md, false, false)
 		defer c.stop()
-		defer c.endPanicked()
+		defer c.recordPanic()
 		var out any
 		if err == nil {
-			c.in = in.payload
-			c.in.f = &c.format
-			out, err = d.Handler(impl, c.tagged, c.decode, s.unaryInterceptor())
+			c.input = in.payload
+			c.input.format = &c.format
+			out, err = d.Handler(impl, c.tagged, c.decodeInput, s.unaryInterceptor())
 		}
-		c.returned = true
+		c.handlerReturned = true
 		st := handlerStatus(ctx, err)
-		e := c.ends(st)
-		c.sentHeader(c.header)
+		e := c.buildEnd(st)
+		c.recordHeader(c.header)
 		if e != nil && e.st != nil {
-			c.endServer(st)
+			c.recordEnd(st)
 			if len(e.bytes()) <= maxDetail {
 				return response{}, e.answerError()
 			}
 			return response{end: e}, nil
 		}
-		return response{end: e, payload: payload{f: &c.format, msg: out, events: c.events}, call: c}, nil
+		return response{
+			end:     e,
+			payload: payload{format: &c.format, msg: out, events: c.events},
+			call:    c,
+		}, nil
 	})
 }
 
-// decode decodes the message of a unary call into v.
-func (c *serverCall) decode(v any) error {
-	if c.in.body == nil {
+// decodeInput decodes the request message of a unary call into v.
+func (c *serverCall) decodeInput(v any) error {
+	if c.input.body == nil {
 		return status.Convert(errNoMessage).Err()
 	}
-	if err := c.in.into(v); err != nil {
+	if err := c.input.decodeInto(v); err != nil {
 		return err
 	}
-	c.events.inPayload(v, &c.in)
+	c.events.recordInPayload(v, &c.input)
 	return nil
 }
 
-// unaryInterceptor returns the interceptors as one; nil if there is none.
+// unaryInterceptor returns the interceptors chained into one, or nil if there is none.
 func (s *Server) unaryInterceptor() grpc.UnaryServerInterceptor {
 	if len(s.unary) == 0 {
 		return nil
 	}
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		return s.unaryFrom(0, info, handler)(ctx, req)
+		return s.chainUnaryHandler(0, info, handler)(ctx, req)
 	}
 }
 
-// unaryFrom returns what the interceptor before the i-th calls.
-func (s *Server) unaryFrom(i int, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) grpc.UnaryHandler {
+// chainUnaryHandler returns the handler that runs the interceptors from the i-th on, and then
+// handler.
+func (s *Server) chainUnaryHandler(
+	i int,
+	info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler,
+) grpc.UnaryHandler {
 	if i == len(s.unary) {
 		return handler
 	}
 	return func(ctx context.Context, req any) (any, error) {
-		return s.unary[i](ctx, req, info, s.unaryFrom(i+1, info, handler))
+		return s.unary[i](ctx, req, info, s.chainUnaryHandler(i+1, info, handler))
 	}
 }

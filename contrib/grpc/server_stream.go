@@ -14,36 +14,45 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// headerKey is the name under which the header of a stream goes in that of its Duplex.
+// headerKey is the key of the Duplex header under which the whole gRPC header of a stream is sent.
 const headerKey = "grpc"
 
-// A serverStream is what the handler of a stream has: a grpc.ServerStream.
+// A serverStream is the server's side of a streaming call. It implements grpc.ServerStream.
 type serverStream struct {
 	*serverCall
-	d     *qs.DuplexServer[item, *frame]
-	first payload // of a call without client streaming: its message
-	up    bool    // the client may send more
-	took  bool    // the message of such a call
-	sent  frame   // encoded last
+	duplex        *qs.DuplexServer[item, *frame]
+	firstMessage  payload // the message in the request of a call without client streaming; else empty
+	clientStreams bool    // the client may send any number of messages
+	received      bool    // RecvMsg has returned a message
+	out           frame   // the frame to encode, reused by each SendMsg
 
-	trailerErr error // of SetTrailer, which returns none; guarded by mu
+	trailerErr error // error of SetTrailer, whose signature has none; guarded by mu
 }
 
-// serveStream serves a streaming method.
+// serveStream registers the handler of a streaming method.
 func (s *Server) serveStream(name string, d *grpc.StreamDesc, impl any) {
-	info := &grpc.StreamServerInfo{FullMethod: name, IsClientStream: d.ClientStreams, IsServerStream: d.ServerStreams}
-	handler := s.streamFrom(0, info, d.Handler)
+	info := &grpc.StreamServerInfo{
+		FullMethod:     name,
+		IsClientStream: d.ClientStreams,
+		IsServerStream: d.ServerStreams,
+	}
+	handler := s.chainStreamHandler(0, info, d.Handler)
 	qs.DefineDuplex[request, item, *frame](name, qs.WithCodec(wireCodec{})).Handle(s.node,
 		func(ctx context.Context, in request, ds *qs.DuplexServer[item, *frame]) error {
-			c, err := s.begin(ctx, name, in.md, d.ClientStreams, d.ServerStreams)
+			c, err := s.beginCall(ctx, name, in.md, d.ClientStreams, d.ServerStreams)
 			defer c.stop()
-			defer c.endPanicked()
-			st := &serverStream{serverCall: c, d: ds, first: in.payload, up: d.ClientStreams}
+			defer c.recordPanic()
+			st := &serverStream{
+				serverCall:    c,
+				duplex:        ds,
+				firstMessage:  in.payload,
+				clientStreams: d.ClientStreams,
+			}
 			c.stream = st
 			if err == nil {
 				err = handler(impl, st)
 			}
-			c.returned = true
+			c.handlerReturned = true
 			if err == nil {
 				st.mu.Lock()
 				err = st.trailerErr
@@ -53,56 +62,61 @@ func (s *Server) serveStream(name string, d *grpc.StreamDesc, impl any) {
 		})
 }
 
-// streamFrom returns what the interceptor before the i-th calls.
-func (s *Server) streamFrom(i int, info *grpc.StreamServerInfo, handler grpc.StreamHandler) grpc.StreamHandler {
+// chainStreamHandler returns the handler that runs the interceptors from the i-th on, and then
+// handler.
+func (s *Server) chainStreamHandler(
+	i int, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) grpc.StreamHandler {
 	if i == len(s.stream) {
 		return handler
 	}
 	return func(impl any, st grpc.ServerStream) error {
-		return s.stream[i](impl, st, info, s.streamFrom(i+1, info, handler))
+		return s.stream[i](impl, st, info, s.chainStreamHandler(i+1, info, handler))
 	}
 }
 
-// finish says how the call ends.
+// finish sends the end of the call, and returns the error with which the Duplex handler ends.
+// The status travels in that error if it fits into maxDetail bytes, and in a last item otherwise.
 func (s *serverStream) finish(ctx context.Context, st *status.Status) error {
-	e := s.ends(st)
-	defer s.endServer(st)
-	if ctx.Err() != nil { // nobody reads it
+	e := s.buildEnd(st)
+	defer s.recordEnd(st)
+	if ctx.Err() != nil { // the client has ended the call, and reads no more items
 		if e != nil && e.st != nil {
 			return e.answerError()
 		}
 		return nil
 	}
 	if e == nil {
-		return s.head()
+		return s.ensureHeaderSent()
 	}
-	err := s.head()
+	err := s.ensureHeaderSent()
 	if err == nil && (e.st == nil || len(e.bytes()) > maxDetail) {
-		err = s.d.Send(&frame{end: e})
+		err = s.duplex.Send(&frame{end: e})
 	}
-	if e.st != nil { // with or without its end
+	if e.st != nil { // the code, and the end as its detail if there is room
 		return e.answerError()
 	}
 	return err
 }
 
-// head sends the header, unless it was sent or is empty.
-func (s *serverStream) head() error {
-	md, ok := s.takeHeader()
+// ensureHeaderSent sends the header, unless it was sent before or is empty.
+func (s *serverStream) ensureHeaderSent() error {
+	md, ok := s.claimHeader()
 	if !ok {
 		return nil
 	}
-	s.sentHeader(md)
+	s.recordHeader(md)
 	if len(md) == 0 {
 		return nil
 	}
-	return s.failed(s.d.SendHeader(map[string]string{headerKey: string(appendMetadata(nil, md))}))
+	return s.toStatus(s.duplex.SendHeader(map[string]string{headerKey: string(appendMetadata(nil, md))}))
 }
 
 // Context implements grpc.ServerStream.
 func (s *serverStream) Context() context.Context { return s.tagged }
 
-// SetTrailer implements grpc.ServerStream. A trailer that cannot be sent fails a call that would end well.
+// SetTrailer implements grpc.ServerStream. If the trailer is invalid, a call that would succeed
+// fails with the reason.
 func (s *serverStream) SetTrailer(md metadata.MD) {
 	if err := s.serverCall.SetTrailer(md); err != nil {
 		s.mu.Lock()
@@ -111,63 +125,66 @@ func (s *serverStream) SetTrailer(md metadata.MD) {
 	}
 }
 
-// SendMsg implements grpc.ServerStream.
+// SendMsg implements grpc.ServerStream. It blocks while the flow-control window of the client is
+// full.
 func (s *serverStream) SendMsg(m any) error {
-	if err := s.head(); err != nil {
+	if err := s.ensureHeaderSent(); err != nil {
 		return err
 	}
-	s.sent = frame{payload: payload{f: &s.format, msg: m, events: s.events}}
-	err := s.d.Send(&s.sent)
-	s.sent.msg = nil
-	return s.failed(err)
+	s.out = frame{payload: payload{format: &s.format, msg: m, events: s.events}}
+	err := s.duplex.Send(&s.out)
+	s.out.msg = nil
+	return s.toStatus(err)
 }
 
-// RecvMsg implements grpc.ServerStream.
+// RecvMsg implements grpc.ServerStream. It blocks until there is a message, or the client has sent
+// its last.
 func (s *serverStream) RecvMsg(m any) error {
-	if !s.up && s.took {
+	if !s.clientStreams && s.received {
 		return io.EOF
 	}
-	p := s.first
+	p := s.firstMessage
 	if p.body == nil {
-		b, err := s.d.Receive()
+		b, err := s.duplex.Receive()
 		f := frame{}
 		if err == nil {
 			err = f.decode(b.b)
 		}
 		if err != nil {
 			if err == io.EOF {
-				if !s.up {
-					return status.Error(codes.Internal, "cardinality violation: received no request message from non-client-streaming RPC")
+				if !s.clientStreams {
+					return status.Error(codes.Internal,
+						"cardinality violation: received no request message from non-client-streaming RPC")
 				}
 				return err
 			}
-			return s.failed(err)
+			return s.toStatus(err)
 		}
 		p = f.payload
 	}
-	s.first, s.took = payload{}, true
-	if p.f = &s.format; p.body == nil {
+	s.firstMessage, s.received = payload{}, true
+	if p.format = &s.format; p.body == nil {
 		return status.Convert(errNoMessage).Err()
 	}
-	if err := p.into(m); err != nil {
+	if err := p.decodeInto(m); err != nil {
 		return err
 	}
-	s.events.inPayload(m, &p)
+	s.events.recordInPayload(m, &p)
 	return nil
 }
 
-var errNoMessage = status.Error(codes.Internal, "grpcqs: an item without a message")
+var errNoMessage = status.Error(codes.Internal, "grpcqs: received an item without a message")
 
-// failed returns the status of an error of package qs.
-func (s *serverStream) failed(err error) error {
+// toStatus converts an error of package qs to a status error.
+func (s *serverStream) toStatus(err error) error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := errors.AsType[*statusError](err); ok { // the message
+	if e, ok := errors.AsType[*statusError](err); ok { // the message could not be encoded
 		return e.st.Err()
 	}
 	if cerr := s.serverCall.Err(); cerr != nil {
 		return status.FromContextError(cerr).Err()
 	}
-	return status.New(grpcCode(hg.CodeOf(err)), err.Error()).Err()
+	return status.New(toGRPCCode(hg.CodeOf(err)), err.Error()).Err()
 }

@@ -10,74 +10,100 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A statsCall passes the events of one call to the stats handlers. A nil one passes none.
+// A statsCall sends the events of one call to the stats handlers. Its record methods accept a nil
+// receiver, except where the caller has to compute something first.
 type statsCall struct {
-	ctx      context.Context
-	handlers []stats.Handler
-	client   bool
-	method   string
-	begun    time.Time
+	ctx       context.Context // as tagged by the handlers
+	handlers  []stats.Handler
+	client    bool
+	method    string
+	startTime time.Time
 }
 
-// startStats returns the context of a call as the handlers tag it, and what passes events to them: nil without handlers.
-func startStats(ctx context.Context, handlers []stats.Handler, client bool, method string, failFast bool) (context.Context, *statsCall) {
+// startStats lets the handlers tag ctx. It returns the tagged context and the statsCall, nil
+// without handlers.
+func startStats(
+	ctx context.Context, handlers []stats.Handler, client bool, method string, failFast bool,
+) (context.Context, *statsCall) {
 	if len(handlers) == 0 {
 		return ctx, nil
 	}
 	for _, h := range handlers {
 		ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: method, FailFast: failFast})
 	}
-	return ctx, &statsCall{ctx: ctx, handlers: handlers, client: client, method: method, begun: time.Now()}
+	return ctx, &statsCall{
+		ctx:       ctx,
+		handlers:  handlers,
+		client:    client,
+		method:    method,
+		startTime: time.Now(),
+	}
 }
 
+// handle passes s to each handler.
 func (t *statsCall) handle(s stats.RPCStats) {
 	for _, h := range t.handlers {
 		h.HandleRPC(t.ctx, s)
 	}
 }
 
-// begin begins a call.
-func (c *Client) begin(ctx context.Context, method string, i *callInfo, up, down bool) (context.Context, *statsCall) {
-	ctx, t := startStats(ctx, c.stats, true, method, !i.wait)
+// beginStats tags ctx and sends the event Begin of a client's call.
+func (c *Client) beginStats(
+	ctx context.Context, method string, i *callInfo, clientStreams, serverStreams bool,
+) (context.Context, *statsCall) {
+	ctx, t := startStats(ctx, c.stats, true, method, !i.waitForReady)
 	if t != nil {
-		t.handle(&stats.Begin{Client: true, BeginTime: t.begun, FailFast: !i.wait, IsClientStream: up, IsServerStream: down})
+		t.handle(&stats.Begin{
+			Client: true, BeginTime: t.startTime, FailFast: !i.waitForReady,
+			IsClientStream: clientStreams, IsServerStream: serverStreams,
+		})
 	}
 	return ctx, t
 }
 
-// outHeader says what goes to the target of a client.
-func (t *statsCall) outHeader(md metadata.MD, to qs.Peer) {
+// recordOutHeader sends the event of a client's request header.
+func (t *statsCall) recordOutHeader(md metadata.MD, to qs.Peer) {
 	if t != nil {
-		t.handle(&stats.OutHeader{Client: true, FullMethod: t.method, Header: md.Copy(), RemoteAddr: addrOf(to.Addr())})
+		t.handle(&stats.OutHeader{
+			Client: true, FullMethod: t.method, Header: md.Copy(), RemoteAddr: netAddrOf(to.Addr()),
+		})
 	}
 }
 
-// outPayload says that a message was encoded.
-func (t *statsCall) outPayload(p *payload) {
-	t.handle(&stats.OutPayload{Client: t.client, Payload: p.msg, Length: p.size, CompressedLength: p.wire, WireLength: p.wire, SentTime: time.Now()})
+// recordOutPayload sends the event of an encoded message.
+func (t *statsCall) recordOutPayload(p *payload) {
+	t.handle(&stats.OutPayload{
+		Client: t.client, Payload: p.msg, Length: p.msgSize, CompressedLength: p.wireSize,
+		WireLength: p.wireSize, SentTime: time.Now(),
+	})
 }
 
-// inPayload says that a message was decoded.
-func (t *statsCall) inPayload(v any, p *payload) {
+// recordInPayload sends the event of a decoded message.
+func (t *statsCall) recordInPayload(v any, p *payload) {
 	if t != nil {
-		t.handle(&stats.InPayload{Client: t.client, Payload: v, Length: p.size, CompressedLength: p.wire, WireLength: p.wire, RecvTime: time.Now()})
+		t.handle(&stats.InPayload{
+			Client: t.client, Payload: v, Length: p.msgSize, CompressedLength: p.wireSize,
+			WireLength: p.wireSize, RecvTime: time.Now(),
+		})
 	}
 }
 
-// inHeader says what header a client has got.
-func (t *statsCall) inHeader(header metadata.MD) {
+// recordInHeader sends the event of a header that a client received.
+func (t *statsCall) recordInHeader(header metadata.MD) {
 	if t != nil {
 		t.handle(&stats.InHeader{Client: true, Header: header.Copy(), FullMethod: t.method})
 	}
 }
 
-// end ends a client's call, with what has come of the trailer.
-func (t *statsCall) end(err error, trailer metadata.MD) {
+// recordEnd sends the event End, and on the client InTrailer before it.
+func (t *statsCall) recordEnd(err error, trailer metadata.MD) {
 	if t == nil {
 		return
 	}
 	if t.client {
 		t.handle(&stats.InTrailer{Client: true, Trailer: trailer.Copy()})
 	}
-	t.handle(&stats.End{Client: t.client, BeginTime: t.begun, EndTime: time.Now(), Trailer: trailer.Copy(), Error: err})
+	t.handle(&stats.End{
+		Client: t.client, BeginTime: t.startTime, EndTime: time.Now(), Trailer: trailer.Copy(), Error: err,
+	})
 }

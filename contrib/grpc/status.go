@@ -13,32 +13,33 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// firstOwn is added to a code of gRPC that package qs has no code for.
-const firstOwn = 128
+// ownCodeBase plus the gRPC code is the wire code of a status for which package qs has no code.
+const ownCodeBase = 128
 
-// codeOf is the code that a status has on the wire, for qs.Retry, qs.LogCalls and callers that are not gRPC's.
-var codeOf = [...]qs.Code{
+// wireCodes maps gRPC codes to those on the wire, which qs.Retry, qs.LogCalls and callers without
+// gRPC read.
+var wireCodes = [...]qs.Code{
 	codes.OK:                 0,
-	codes.Canceled:           firstOwn + 1,
-	codes.Unknown:            firstOwn + 2,
+	codes.Canceled:           ownCodeBase + 1,
+	codes.Unknown:            ownCodeBase + 2,
 	codes.InvalidArgument:    qs.ErrBadInput,
-	codes.DeadlineExceeded:   firstOwn + 4,
+	codes.DeadlineExceeded:   ownCodeBase + 4,
 	codes.NotFound:           qs.ErrNotFound,
 	codes.AlreadyExists:      qs.ErrAlreadyExists,
 	codes.PermissionDenied:   qs.ErrDenied,
 	codes.ResourceExhausted:  qs.ErrExhausted,
-	codes.FailedPrecondition: firstOwn + 9,
+	codes.FailedPrecondition: ownCodeBase + 9,
 	codes.Aborted:            qs.ErrAborted,
-	codes.OutOfRange:         firstOwn + 11,
-	codes.Unimplemented:      firstOwn + 12,
+	codes.OutOfRange:         ownCodeBase + 11,
+	codes.Unimplemented:      ownCodeBase + 12,
 	codes.Internal:           qs.ErrInternal,
 	codes.Unavailable:        qs.ErrUnavailable,
-	codes.DataLoss:           firstOwn + 15,
-	codes.Unauthenticated:    firstOwn + 16,
+	codes.DataLoss:           ownCodeBase + 15,
+	codes.Unauthenticated:    ownCodeBase + 16,
 }
 
-// libraryCodes are what the codes of the library become.
-var libraryCodes = map[qs.Code]codes.Code{
+// grpcCodes maps the codes of the library to those of gRPC. The inverse of wireCodes is part of it.
+var grpcCodes = map[qs.Code]codes.Code{
 	qs.ErrCanceled:        codes.Canceled,
 	qs.ErrTimeout:         codes.DeadlineExceeded,
 	hg.ErrPermission:      codes.PermissionDenied,
@@ -72,35 +73,35 @@ var libraryCodes = map[qs.Code]codes.Code{
 	qs.ErrUnavailable:     codes.Unavailable,
 }
 
-// wireCode returns the code that a status has on the wire.
-func wireCode(c codes.Code) qs.Code {
-	if int(c) < len(codeOf) {
-		return codeOf[c]
+// toWireCode returns the wire code of a gRPC code; unknown gRPC codes become that of codes.Unknown.
+func toWireCode(c codes.Code) qs.Code {
+	if int(c) < len(wireCodes) {
+		return wireCodes[c]
 	}
-	return codeOf[codes.Unknown]
+	return wireCodes[codes.Unknown]
 }
 
-// grpcCode returns what a code of package qs becomes.
-func grpcCode(c qs.Code) codes.Code {
-	if known, ok := libraryCodes[c]; ok {
+// toGRPCCode returns the gRPC code of a code of package qs; others become codes.Unknown.
+func toGRPCCode(c qs.Code) codes.Code {
+	if known, ok := grpcCodes[c]; ok {
 		return known
 	}
-	if c > firstOwn && int(c-firstOwn) < len(codeOf) && codeOf[c-firstOwn] == c {
-		return codes.Code(c - firstOwn)
+	if c > ownCodeBase && int(c-ownCodeBase) < len(wireCodes) && wireCodes[c-ownCodeBase] == c {
+		return codes.Code(c - ownCodeBase)
 	}
 	return codes.Unknown
 }
 
-// A statusError is the error of a call: a status, and what package qs knows of the call.
+// A statusError is the error of a call: its status, and the error of package qs behind it.
 type statusError struct {
 	st  *status.Status
-	err error // of package qs
+	err error // the error of package qs, for errors.Is and FateOf
 }
 
 // Error returns the text of the status, as errors of package status do.
 func (e *statusError) Error() string { return e.st.Err().Error() }
 
-// GRPCStatus is what status.FromError asks for.
+// GRPCStatus returns the status, for status.FromError.
 func (e *statusError) GRPCStatus() *status.Status { return e.st }
 
 // Unwrap returns the error of package qs.
@@ -112,8 +113,9 @@ func (e *statusError) Is(target error) bool {
 	return ok && is.Is(target)
 }
 
-// FateOf returns what became of the request of a call that ended with err: qs.NotRun says that it is certain that its handler has not
-// begun. It is qs.Ran for nil. An error that was made of the status alone, by an interceptor for example, has lost it, and is qs.MaybeRan.
+// FateOf returns what happened to the request of a call that ended with err: qs.NotRun if its
+// handler certainly has not begun, qs.Ran for nil. An error without the fate, for example one that
+// an interceptor made from the status alone, is qs.MaybeRan.
 func FateOf(err error) qs.Fate {
 	if e, ok := errors.AsType[*statusError](err); ok {
 		return qs.FateOf(e.err)
@@ -124,14 +126,18 @@ func FateOf(err error) qs.Fate {
 	return qs.MaybeRan
 }
 
-// refused returns the error of a call of which nothing was sent.
-func refused(c codes.Code, format string, args ...any) error {
+// newUnsentError returns the error of a call that failed before anything was sent. Its fate is
+// qs.NotRun.
+func newUnsentError(c codes.Code, format string, args ...any) error {
 	st := status.Newf(c, format, args...)
-	return &statusError{st, &hg.Error{Op: "forward", Fate: qs.NotRun, Err: hg.Errorf(wireCode(c), "%s", st.Message())}}
+	return &statusError{st, &hg.Error{
+		Op: "forward", Fate: qs.NotRun, Err: hg.Errorf(toWireCode(c), "%s", st.Message()),
+	}}
 }
 
-// ended returns the error of a call that ended with err, which is that of package qs, and what the server has said of its end.
-func ended(err error) (error, *end) {
+// toStatusError converts err, the error of package qs with which a call ended. It returns the end
+// of the call too, if the server sent one.
+func toStatusError(err error) (error, *callEnd) {
 	if err == nil {
 		return nil, nil
 	}
@@ -139,16 +145,16 @@ func ended(err error) (error, *end) {
 		return e, nil
 	}
 	if e, ok := errors.AsType[*endError](err); ok {
-		return &statusError{e.st, err}, e.end
+		return &statusError{e.st, err}, e.callEnd
 	}
 	if e, ok := errors.AsType[interface {
 		error
 		GRPCStatus() *status.Status
-	}](err); ok { // a message that cannot be encoded, or decoded
+	}](err); ok { // a message could not be encoded or decoded
 		return &statusError{e.GRPCStatus(), err}, nil
 	}
 	if r, ok := hg.RemoteOf(err); ok {
-		e := &end{}
+		e := &callEnd{}
 		if r.Detail(e) == nil && e.st != nil {
 			return &statusError{e.st, err}, e
 		}
@@ -156,7 +162,7 @@ func ended(err error) (error, *end) {
 		if text == "" {
 			text = r.Code.Error()
 		}
-		return &statusError{status.New(grpcCode(r.Code), text), err}, nil
+		return &statusError{status.New(toGRPCCode(r.Code), text), err}, nil
 	}
 	c := qs.CodeOf(err)
 	switch {
@@ -166,21 +172,23 @@ func ended(err error) (error, *end) {
 		c = qs.ErrCanceled
 	}
 	text := err.Error()
-	switch c { // the texts that programs compare
+	switch c { // programs compare these texts: a status begins with that of the context's error, as in grpc-go
 	case qs.ErrTimeout:
 		text = context.DeadlineExceeded.Error() + ": " + text
 	case qs.ErrCanceled:
 		text = context.Canceled.Error() + ": " + text
 	}
-	return &statusError{status.New(grpcCode(c), text), err}, nil
+	return &statusError{status.New(toGRPCCode(c), text), err}, nil
 }
 
-// handlerStatus returns the status of what a handler has returned, whose context is ctx.
+// handlerStatus returns the status of a handler that returned err. ctx is the handler's context.
 func handlerStatus(ctx context.Context, err error) *status.Status {
 	if err == nil {
 		return nil
 	}
-	if ctx.Err() != nil && errors.Is(context.Cause(ctx), hg.ErrClosed) { // else the caller would believe that it was canceled
+	// Shutdown cancels the context. Canceled would tell the client that it canceled the call
+	// itself.
+	if ctx.Err() != nil && errors.Is(context.Cause(ctx), hg.ErrClosed) {
 		return status.New(codes.Unavailable, "the target is shutting down")
 	}
 	if st, ok := status.FromError(err); ok {
@@ -192,17 +200,18 @@ func handlerStatus(ctx context.Context, err error) *status.Status {
 	return status.New(codes.Unknown, err.Error())
 }
 
-// answerError returns the error with which package qs answers st; the end goes with it if there is room.
-func (e *end) answerError() error {
-	return hg.WithDetail(hg.Errorf(wireCode(e.st.Code()), "%s", e.st.Message()), e)
+// answerError returns the error with which package qs answers the call. It carries the end as its
+// detail; hg leaves a detail out that does not fit.
+func (e *callEnd) answerError() error {
+	return hg.WithDetail(hg.Errorf(toWireCode(e.st.Code()), "%s", e.st.Message()), e)
 }
 
-// marshalError is the status of a message that cannot be encoded.
-func marshalError(err error) error {
-	return refused(codes.Internal, "grpc: error while marshaling: %v", err)
+// errMarshal returns the status of a message that cannot be encoded.
+func errMarshal(err error) error {
+	return newUnsentError(codes.Internal, "grpc: error while marshaling: %v", err)
 }
 
-// A badMessage is the error of a message that cannot be decoded.
-func badMessage(err error) error {
+// errUnmarshal returns the status of a message that cannot be decoded.
+func errUnmarshal(err error) error {
 	return status.Error(codes.Internal, fmt.Sprintf("grpc: error unmarshalling request: %v", err))
 }

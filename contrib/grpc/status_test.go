@@ -21,8 +21,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestStatusArrives: every code, of 17 and of a program's own, comes back from every kind of call, with its text, and so does its code of
-// package qs, which interceptors of the Node see.
+// TestStatusArrives: every code, of 17 and of a program's own, comes back from every kind of call,
+// with its text, and so does its code of package qs, which interceptors of the Node see.
 func TestStatusArrives(t *testing.T) {
 	want := map[codes.Code]qs.Code{
 		codes.Canceled: 129, codes.Unknown: 130, codes.InvalidArgument: qs.ErrBadInput, codes.DeadlineExceeded: 132,
@@ -47,8 +47,9 @@ func TestStatusArrives(t *testing.T) {
 	}
 }
 
-// TestStatusLimits: details of up to 64 KiB arrive whole, from every kind of call, with the trailer; a status beyond the limit is
-// ResourceExhausted and says so; a text that is no UTF-8 is mended.
+// TestStatusLimits: details of up to 64 KiB arrive whole, from every kind of call, with the
+// trailer; a status beyond the limit is ResourceExhausted and says so; a text that is no UTF-8 is
+// mended.
 func TestStatusLimits(t *testing.T) {
 	d := &double{}
 	c := overTCP(t).pair(t, d.register)
@@ -78,8 +79,8 @@ func TestStatusLimits(t *testing.T) {
 	}
 }
 
-// TestStatusOfErrors: errors that are no statuses become the status that grpc-go makes of them, a panic is Internal, and a method that is not
-// registered is Unimplemented and has not run.
+// TestStatusOfErrors: errors that are no statuses become the status that grpc-go makes of them, a
+// panic is Internal, and a method that is not registered is Unimplemented and has not run.
 func TestStatusOfErrors(t *testing.T) {
 	d := &double{}
 	c := overTCP(t).pair(t, d.register)

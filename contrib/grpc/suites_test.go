@@ -33,9 +33,11 @@ func (f *fatal) ErrorDepth(_ int, args ...any)   { f.t.Log(args...) }
 func (f *fatal) WarningDepth(_ int, args ...any) {}
 func (f *fatal) InfoDepth(_ int, args ...any)    {}
 
-// TestInterop: the cases of grpc-go's own interoperability tests pass. Not among them are those that need Google's services (DoComputeEngineCreds,
-// DoServiceAccountCreds, DoJWTTokenCreds, DoOauth2TokenCreds, DoPerRPCCreds, DoGoogleDefaultCredentials, DoComputeEngineChannelCredentials), those of
-// grpc-go's balancers (DoPickFirstUnary, DoORCAPerRPCTest, DoORCAOOBTest), and DoSoakTest, which makes connections itself.
+// TestInterop: the cases of grpc-go's own interoperability tests pass. Not among them are those
+// that need Google's services (DoComputeEngineCreds, DoServiceAccountCreds, DoJWTTokenCreds,
+// DoOauth2TokenCreds, DoPerRPCCreds, DoGoogleDefaultCredentials,
+// DoComputeEngineChannelCredentials), those of grpc-go's balancers (DoPickFirstUnary,
+// DoORCAPerRPCTest, DoORCAOOBTest), and DoSoakTest, which makes connections itself.
 func TestInterop(t *testing.T) {
 	log := &fatal{}
 	grpclog.SetLoggerV2(log)

@@ -18,28 +18,32 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// What goes in a call, for both sides. Numbers are uvarints; a block is its length and its bytes.
+// The wire format of a call, above package qs. Numbers are uvarints. A block is its length and its
+// bytes.
 //
-//	input:  flags, block: metadata, the message, to the end
-//	output: flags, [block: end,] the message, to the end
-//	item:   flags, the message or the end, to the end
-//	end:    block: header, block: trailer, the status as protobuf, to the end
-//	metadata: for each value the block of its key and its block
+//	input:    flags, block: metadata, the message up to the end of the input
+//	output:   flags, [block: end,] the message up to the end of the output
+//	item:     flags, the message or the end, up to the end of the item
+//	end:      block: header, block: trailer, the status as protobuf up to the end
+//	metadata: for each value a block with its key and a block with the value
 //
-// The end of a call is the detail of its error where that has room; else it is in the output, or the last item. A call that ends well has
-// one if there is a header or a trailer.
+// The end of a call travels as the detail of its error if it fits into maxDetail bytes. Otherwise
+// it is in the output, or in the last item of a stream. A call that succeeds has an end only if it
+// has a header or a trailer.
 const (
-	flagCompressed = 1 // the message, with what the request says in grpc-encoding
-	flagMessage    = 2 // there is one
+	flagCompressed = 1 // the message is compressed as grpc-encoding of the request says
+	flagMessage    = 2 // there is a message
 	flagEnd        = 4 // there is an end
 
-	// maxMetadata bounds header, trailer and the metadata of a request each, in bytes, with two for each key and value.
+	// maxMetadata limits header, trailer and request metadata, in bytes each. A key and its value
+	// count 2 more.
 	maxMetadata = 64 << 10
-	// maxDetail is how long the end of a call may be in its error: more is left out there.
+	// maxDetail limits the end of a call in the detail of its error: hg drops longer details.
 	maxDetail = 1024
 )
 
-var errWire = errors.New("grpcqs: bytes that cannot be: the other side is another version, or no grpcqs")
+var errMalformed = errors.New(
+	"grpcqs: malformed message: the peer runs another version of grpcqs, or does not run it")
 
 // wireCodec is the codec of all methods of this package.
 type wireCodec struct{}
@@ -50,12 +54,12 @@ func (wireCodec) Name() string { return "grpcqs" }
 // ID implements codec.Codec.
 func (wireCodec) ID() uint8 { return 231 }
 
-// Append implements codec.Codec.
+// Append implements codec.Codec: it encodes a request, a response, a frame or the end of a call.
 func (wireCodec) Append(dst []byte, v any) ([]byte, error) {
 	if v == nil {
 		return dst, nil
 	}
-	if f, ok := v.(**frame); ok { // an item
+	if f, ok := v.(**frame); ok { // package qs passes an item of a stream by its address
 		v = *f
 	}
 	b, err := v.(interface{ append([]byte) ([]byte, error) }).append(dst)
@@ -65,7 +69,8 @@ func (wireCodec) Append(dst []byte, v any) ([]byte, error) {
 	return b, nil
 }
 
-// Decode implements codec.Codec. Inputs keep b: the message in them is decoded before it is used again. Items copy it.
+// Decode implements codec.Codec. A request and a response alias b, and their message is decoded
+// before package qs reuses b. An item of a stream copies b.
 func (wireCodec) Decode(b []byte, v any) error {
 	if v == nil {
 		return nil
@@ -79,6 +84,7 @@ type request struct {
 	payload
 }
 
+// append encodes the input.
 func (r *request) append(dst []byte) ([]byte, error) {
 	at := len(dst)
 	dst = appendMetadata(append(dst, 0), r.md)
@@ -89,32 +95,36 @@ func (r *request) append(dst []byte) ([]byte, error) {
 	return dst, err
 }
 
+// decode decodes the input; the body aliases b.
 func (r *request) decode(b []byte) (err error) {
 	if len(b) == 0 {
-		return errWire
+		return errMalformed
 	}
 	flags := b[0]
-	if r.md, b, err = takeMetadata(b[1:]); err == nil {
-		r.payload.take(flags, b)
+	if r.md, b, err = cutMetadata(b[1:]); err == nil {
+		r.payload.setReceived(flags, b)
 	}
 	return err
 }
 
 // A response is the output of a unary call.
 type response struct {
-	end *end
+	end *callEnd // nil if the call succeeded without header and trailer
 	payload
-	call *serverCall // at the server: its stats handlers get to know how it ends, when the message is encoded
+	call *serverCall // set at the server: append records the end of the call in its stats
 }
 
+// append encodes the output, and records the end of the call: only now it is known whether the
+// message can be encoded.
 func (r *response) append(dst []byte) ([]byte, error) {
 	b, err := r.encode(dst)
 	if r.call != nil {
-		r.call.endServer(status.Convert(err))
+		r.call.recordEnd(status.Convert(err))
 	}
 	return b, err
 }
 
+// encode encodes the output.
 func (r *response) encode(dst []byte) ([]byte, error) {
 	at := len(dst)
 	dst = append(dst, 0)
@@ -127,7 +137,7 @@ func (r *response) encode(dst []byte) ([]byte, error) {
 	}
 	dst, flags, err := r.payload.append(dst)
 	if err != nil {
-		return dst, hg.Errorf(wireCode(status.Code(err)), "%s", status.Convert(err).Message())
+		return dst, hg.Errorf(toWireCode(status.Code(err)), "%s", status.Convert(err).Message())
 	}
 	if r.end != nil {
 		flags |= flagEnd
@@ -136,46 +146,53 @@ func (r *response) encode(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
+// decode decodes the output, and its message into msg. The error is an *endError if it has a
+// status.
 func (r *response) decode(b []byte) error {
 	if len(b) == 0 {
-		return errWire
+		return errMalformed
 	}
 	flags := b[0]
 	b = b[1:]
 	if flags&flagEnd != 0 {
-		block, rest, ok := takeBlock(b)
-		r.end = &end{}
+		block, rest, ok := cutBlock(b)
+		r.end = &callEnd{}
 		if !ok || r.end.decode(block) != nil {
-			return errWire
+			return errMalformed
 		}
 		if r.end.st != nil {
 			return &endError{r.end}
 		}
 		b = rest
 	}
-	r.payload.take(flags, b)
-	if r.msg == nil { // an attempt beside another one: see Client.Invoke
+	r.payload.setReceived(flags, b)
+	// One of several attempts of a hedged call has no destination yet: Client.callUnary decodes its
+	// body.
+	if r.msg == nil {
 		r.body = slices.Clone(r.body)
 		return nil
 	}
-	return r.payload.into(r.msg)
+	return r.payload.decodeInto(r.msg)
 }
 
-// An item is the bytes of a frame that has come.
+// An item holds the bytes of a received frame. The receiver decodes them, since only it knows the
+// format.
 type item struct{ b []byte }
 
-// decode copies b: package qs uses it for another stream when decode has returned, and the message is decoded after that.
+// decode copies b: package qs reuses b for another stream before the receiver has decoded the
+// frame.
 func (i *item) decode(b []byte) error {
 	i.b = slices.Clone(b)
 	return nil
 }
 
-// A frame is what goes in a stream: a message, or the end.
+// A frame is one item of a stream: a message, or the end of the call.
 type frame struct {
-	end *end
+	end *callEnd // nil for a message
 	payload
 }
 
+// append encodes the frame.
 func (f *frame) append(dst []byte) ([]byte, error) {
 	at := len(dst)
 	dst = append(dst, 0)
@@ -190,57 +207,64 @@ func (f *frame) append(dst []byte) ([]byte, error) {
 	return dst, err
 }
 
+// decode decodes the frame. b belongs to the frame afterwards.
 func (f *frame) decode(b []byte) error {
 	if len(b) == 0 {
-		return errWire
+		return errMalformed
 	}
 	if b[0]&flagEnd != 0 {
-		f.end = &end{}
+		f.end = &callEnd{}
 		return f.end.decode(b[1:])
 	}
-	f.payload.take(b[0], b[1:])
-	f.payload.own = true
+	f.payload.setReceived(b[0], b[1:])
+	f.payload.ownsBody = true
 	return nil
 }
 
-// An end is what a server says at the end of a call.
-type end struct {
-	st              *status.Status // nil: OK
-	header, trailer metadata.MD    // the header of a unary call
-	b               []byte         // encoded
+// A callEnd is the result of a call without its message: status, header and trailer.
+type callEnd struct {
+	st      *status.Status // nil for OK
+	header  metadata.MD    // header of a unary call; a stream sends its header at its start
+	trailer metadata.MD
+	b       []byte // the encoded end, cached by bytes
 }
 
-func (e *end) bytes() []byte {
+// bytes returns the encoded end.
+func (e *callEnd) bytes() []byte {
 	if e.b == nil {
 		b := appendMetadata(nil, e.header)
 		b = appendMetadata(b, e.trailer)
 		if e.st != nil {
-			b, _ = proto.MarshalOptions{}.MarshalAppend(b, e.st.Proto()) // strings that are no UTF-8 are the only error: fromText has none
+			// Marshal fails for invalid UTF-8 only, which newEnd has replaced.
+			b, _ = proto.MarshalOptions{}.MarshalAppend(b, e.st.Proto())
 		}
 		e.b = b
 	}
 	return e.b
 }
 
-func (e *end) append(dst []byte) ([]byte, error) { return append(dst, e.bytes()...), nil }
+// append implements the encoding of an error's detail, see answerError.
+func (e *callEnd) append(dst []byte) ([]byte, error) { return append(dst, e.bytes()...), nil }
 
-func (e *end) decode(b []byte) (err error) {
-	if e.header, b, err = takeMetadata(b); err != nil {
+// decode decodes the end.
+func (e *callEnd) decode(b []byte) (err error) {
+	if e.header, b, err = cutMetadata(b); err != nil {
 		return err
 	}
-	if e.trailer, b, err = takeMetadata(b); err != nil || len(b) == 0 {
+	if e.trailer, b, err = cutMetadata(b); err != nil || len(b) == 0 {
 		return err
 	}
 	p := &spb.Status{}
 	if err = proto.Unmarshal(b, p); err != nil || p.Code == int32(codes.OK) {
-		return errWire
+		return errMalformed
 	}
 	e.st = status.FromProto(p)
 	return nil
 }
 
-// newEnd returns the end of a call: nil if it ends well and there is nothing to say. A status too long to be sent keeps its code.
-func newEnd(st *status.Status, header, trailer metadata.MD) *end {
+// newEnd returns the end of a call, or nil if the call succeeded without header and trailer. A
+// status above maxStatus is replaced by ResourceExhausted, whose text names the original code.
+func newEnd(st *status.Status, header, trailer metadata.MD) *callEnd {
 	if st.Code() == codes.OK {
 		st = nil
 	}
@@ -253,32 +277,37 @@ func newEnd(st *status.Status, header, trailer metadata.MD) *end {
 			p.Message = text
 		}
 		if size := proto.Size(p); size > maxStatus {
-			p = &spb.Status{Code: int32(codes.ResourceExhausted), Message: "a status " + st.Code().String() + " that is too long to be sent: see the limits of grpcqs"}
+			p = &spb.Status{
+				Code: int32(codes.ResourceExhausted),
+				Message: "grpcqs: the status " + st.Code().String() + " is too long to send: it has " +
+					strconv.Itoa(size) + " bytes, the limit is " + strconv.Itoa(maxStatus),
+			}
 		}
 		st = status.FromProto(p)
 	}
-	return &end{st: st, header: header, trailer: trailer}
+	return &callEnd{st: st, header: header, trailer: trailer}
 }
 
-// maxStatus bounds a status with its details, in bytes.
+// maxStatus limits a status with its details, in bytes.
 const maxStatus = 64<<10 + 4<<10
 
-// An endError is how decode says the status of a call whose end is in its output.
-type endError struct{ *end }
+// An endError is the error of response.decode for a call whose end, with its status, is in the
+// output.
+type endError struct{ *callEnd }
 
 // Error implements error.
 func (e *endError) Error() string { return e.st.Err().Error() }
 
 // Unwrap returns the code, for errors.Is.
-func (e *endError) Unwrap() error { return wireCode(e.st.Code()) }
+func (e *endError) Unwrap() error { return toWireCode(e.st.Code()) }
 
-// appendBlock appends a block.
+// appendBlock appends the length of b and b.
 func appendBlock[B []byte | string](dst []byte, b B) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }
 
-// takeBlock takes a block off b.
-func takeBlock(b []byte) (block, rest []byte, ok bool) {
+// cutBlock splits b behind its first block. block aliases b.
+func cutBlock(b []byte) (block, rest []byte, ok bool) {
 	n, head := binary.Uvarint(b)
 	if head <= 0 || n > uint64(len(b)-head) {
 		return nil, nil, false
@@ -287,7 +316,7 @@ func takeBlock(b []byte) (block, rest []byte, ok bool) {
 	return b[head:end:end], b[end:], true
 }
 
-// appendMetadata appends the block of md, in the order of its keys.
+// appendMetadata appends md as one block, sorted by key so that equal metadata has equal bytes.
 func appendMetadata(dst []byte, md metadata.MD) []byte {
 	if len(md) == 0 {
 		return append(dst, 0)
@@ -306,19 +335,19 @@ func appendMetadata(dst []byte, md metadata.MD) []byte {
 	return appendBlock(dst, b)
 }
 
-// takeMetadata takes the block of metadata off b. It is nil if that is empty.
-func takeMetadata(b []byte) (md metadata.MD, rest []byte, err error) {
-	block, rest, ok := takeBlock(b)
+// cutMetadata decodes the block of metadata at the start of b. md is nil for an empty block.
+func cutMetadata(b []byte) (md metadata.MD, rest []byte, err error) {
+	block, rest, ok := cutBlock(b)
 	if !ok || len(block) > 2*maxMetadata {
-		return nil, nil, errWire
+		return nil, nil, errMalformed
 	}
 	for len(block) > 0 {
 		var key, value []byte
-		if key, block, ok = takeBlock(block); ok {
-			value, block, ok = takeBlock(block)
+		if key, block, ok = cutBlock(block); ok {
+			value, block, ok = cutBlock(block)
 		}
-		if !ok || !validKey(string(key)) {
-			return nil, nil, errWire
+		if !ok || !isValidKey(string(key)) {
+			return nil, nil, errMalformed
 		}
 		if md == nil {
 			md = metadata.MD{}
@@ -328,8 +357,8 @@ func takeMetadata(b []byte) (md metadata.MD, rest []byte, err error) {
 	return md, rest, nil
 }
 
-// validKey reports whether a key of metadata is one.
-func validKey(key string) bool {
+// isValidKey reports whether key is a valid key of gRPC metadata.
+func isValidKey(key string) bool {
 	for _, c := range []byte(key) {
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '.' && c != '-' && c != '_' {
 			return false
@@ -338,14 +367,19 @@ func validKey(key string) bool {
 	return key != ""
 }
 
-// reservedKeys are those of gRPC, which programs do not send.
-var reservedKeys = []string{"content-type", "user-agent", "grpc-message-type", "grpc-encoding", "grpc-accept-encoding", "grpc-message", "grpc-status", "grpc-timeout", "te"}
+// reservedKeys are the keys that gRPC uses itself. Metadata of programs is sent without them.
+var reservedKeys = []string{
+	"content-type", "user-agent", "grpc-message-type", "grpc-encoding", "grpc-accept-encoding",
+	"grpc-message", "grpc-status", "grpc-timeout", "te",
+}
 
-// maxBudget is how much time the budget of a request can say that its caller has left: 32 bits of microseconds. What is longer goes in grpc-timeout.
+// maxBudget is the longest timeout that the budget of an hg request can express: 32 bits of
+// microseconds. Longer ones travel as grpc-timeout.
 const maxBudget = 71 * time.Minute
 
-// longTimeout returns the grpc-timeout of a request whose time is longer than its budget can say, in nanoseconds of 64 bits; "" for any other.
-func longTimeout(ctx context.Context) string {
+// encodeLongTimeout returns the value of grpc-timeout, in nanoseconds, or "" if the budget of the
+// request can express the time left until the deadline of ctx.
+func encodeLongTimeout(ctx context.Context) string {
 	by, ok := ctx.Deadline()
 	if !ok {
 		return ""
@@ -357,7 +391,7 @@ func longTimeout(ctx context.Context) string {
 	return strconv.FormatInt(int64(left), 10) + "n"
 }
 
-// parseTimeout decodes what longTimeout has encoded.
+// parseTimeout decodes a value of encodeLongTimeout.
 func parseTimeout(text string) (time.Duration, error) {
 	digits, ok := strings.CutSuffix(text, "n")
 	n, err := strconv.ParseInt(digits, 10, 64)
@@ -367,33 +401,44 @@ func parseTimeout(text string) (time.Duration, error) {
 	return time.Duration(n), nil
 }
 
-// checkMetadata returns md without what is reserved. The error says what cannot be sent.
+// checkMetadata returns md without reserved keys, and with keys in lower case. It fails if a key or
+// a value is invalid, or if the size exceeds maxMetadata.
 func checkMetadata(md metadata.MD) (metadata.MD, error) {
 	size, changed := 0, false
 	for key, values := range md {
-		if lower := strings.ToLower(key); lower != key || slices.Contains(reservedKeys, key) || strings.HasPrefix(key, ":") || len(values) == 0 {
+		if lower := strings.ToLower(key); lower != key || slices.Contains(reservedKeys, key) ||
+			strings.HasPrefix(key, ":") || len(values) == 0 {
 			changed = true
 			continue
 		}
-		if !validKey(key) {
-			return nil, refused(codes.Internal, "header key %q contains illegal characters not in [0-9a-z-_.]", key)
+		if !isValidKey(key) {
+			return nil, newUnsentError(
+				codes.Internal,
+				"header key %q contains illegal characters not in [0-9a-z-_.]",
+				key,
+			)
 		}
 		for _, value := range values {
 			size += len(key) + len(value) + 2
-			if !strings.HasSuffix(key, "-bin") && strings.ContainsFunc(value, func(c rune) bool { return c < 0x20 || c > 0x7E }) {
-				return nil, refused(codes.Internal, "header key %q contains value with non-printable ASCII characters", key)
+			isBinary := strings.HasSuffix(key, "-bin")
+			if !isBinary && strings.ContainsFunc(value, func(c rune) bool { return c < 0x20 || c > 0x7E }) {
+				return nil, newUnsentError(codes.Internal,
+					"header key %q contains value with non-printable ASCII characters", key)
 			}
 		}
 	}
 	if size > maxMetadata {
-		return nil, refused(codes.ResourceExhausted, "metadata of %d bytes, there may be %d", size, maxMetadata)
+		return nil, newUnsentError(codes.ResourceExhausted,
+			"grpcqs: the metadata has %d bytes, the limit is %d", size, maxMetadata)
 	}
 	if !changed {
 		return md, nil
 	}
 	kept := metadata.MD{}
 	for key, values := range md {
-		if key = strings.ToLower(key); !slices.Contains(reservedKeys, key) && !strings.HasPrefix(key, ":") && len(values) > 0 {
+		key = strings.ToLower(key)
+		isReserved := slices.Contains(reservedKeys, key) || strings.HasPrefix(key, ":")
+		if !isReserved && len(values) > 0 {
 			kept[key] = append(kept[key], values...)
 		}
 	}

@@ -14,16 +14,17 @@ func TestTimeoutText(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*maxBudget)
 	defer cancel()
-	left, err := parseTimeout(longTimeout(ctx))
+	left, err := parseTimeout(encodeLongTimeout(ctx))
 	require.NoError(t, err)
 	require.Greater(t, left, maxBudget)
 	ctx, cancel = context.WithTimeout(context.Background(), maxBudget)
 	defer cancel()
-	require.Empty(t, longTimeout(ctx))
-	require.Empty(t, longTimeout(context.Background()))
+	require.Empty(t, encodeLongTimeout(ctx))
+	require.Empty(t, encodeLongTimeout(context.Background()))
 }
 
-// TestItemIsCopied: the bytes of an item of a stream are its own when it is decoded: package qs uses the buffer for other streams from then on.
+// TestItemIsCopied: the bytes of an item of a stream are its own when it is decoded: package qs
+// uses the buffer for other streams from then on.
 func TestItemIsCopied(t *testing.T) {
 	b := []byte{flagMessage, 1, 2, 3}
 	var i item

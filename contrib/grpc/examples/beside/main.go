@@ -1,5 +1,5 @@
-// Command beside measures one gRPC service over grpc-go and over Quicksilver, in turns, between two processes of this machine, and prints
-// medians and their ratios.
+// Command beside measures one gRPC service over grpc-go and over Quicksilver, between two processes
+// of this machine. The two alternate. It prints medians and their ratios.
 //
 //	go run ./examples/beside -rounds 5
 //
@@ -44,8 +44,8 @@ var (
 	second  = flag.Duration("time", time.Second, "how long a row of calls takes")
 	items   = flag.Int("items", 1_000_000, "messages of a stream")
 	only    = flag.String("rows", "", "only rows whose names contain this")
-	serving = flag.String("serve", "", "internal: the process is the server, over this")
-	dir     = flag.String("dir", "", "internal: for sockets and certificates")
+	serving = flag.String("serve", "", "internal: run as the server over this transport")
+	dir     = flag.String("dir", "", "internal: directory for sockets and certificates")
 )
 
 func main() {
@@ -62,7 +62,7 @@ func main() {
 	}
 }
 
-// A service answers with as many bytes as it is asked for.
+// A service echoes the payloads of its requests.
 type service struct {
 	testgrpc.UnimplementedTestServiceServer
 }
@@ -71,7 +71,10 @@ func (service) UnaryCall(_ context.Context, in *testgrpc.SimpleRequest) (*testgr
 	return &testgrpc.SimpleResponse{Payload: in.Payload}, nil
 }
 
-func (service) StreamingOutputCall(in *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+func (service) StreamingOutputCall(
+	in *testgrpc.StreamingOutputCallRequest,
+	s testgrpc.TestService_StreamingOutputCallServer,
+) error {
 	out := &testgrpc.StreamingOutputCallResponse{Payload: in.Payload}
 	for range in.ResponseParameters[0].Size {
 		if err := s.Send(out); err != nil {
@@ -110,7 +113,7 @@ func (service) FullDuplexCall(s testgrpc.TestService_FullDuplexCallServer) error
 	}
 }
 
-// tlsConfig returns that of both sides.
+// tlsConfig returns the TLS configuration of client and server, with the certificate in -dir.
 func tlsConfig() *tls.Config {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(*dir, "cert"), filepath.Join(*dir, "key"))
 	if err != nil {
@@ -119,7 +122,13 @@ func tlsConfig() *tls.Config {
 	pool := x509.NewCertPool()
 	leaf, _ := x509.ParseCertificate(cert.Certificate[0])
 	pool.AddCert(leaf)
-	return &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13}
+	return &tls.Config{
+		Certificates: []tls.Certificate{cert},
+		RootCAs:      pool,
+		ClientCAs:    pool,
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		MinVersion:   tls.VersionTLS13,
+	}
 }
 
 func writeCertificate() error {
@@ -127,9 +136,15 @@ func writeCertificate() error {
 	if err != nil {
 		return err
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	c := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		NotAfter:              time.Now().Add(time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		DNSNames:              []string{"localhost"},
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	if err != nil {
 		return err
@@ -141,10 +156,14 @@ func writeCertificate() error {
 	if err = os.WriteFile(filepath.Join(*dir, "cert"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(*dir, "key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600)
+	return os.WriteFile(
+		filepath.Join(*dir, "key"),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+		0o600,
+	)
 }
 
-// config returns the configuration of a node.
+// config returns the configuration of a Quicksilver node for the transport over.
 func config(over string) qs.Config {
 	c := qs.Config{Logger: slog.New(slog.DiscardHandler)}
 	switch over {
@@ -156,7 +175,8 @@ func config(over string) qs.Config {
 	return c
 }
 
-// serve serves until stdin ends, and prints where.
+// serve runs the server over one transport. It prints its address, and serves until stdin is
+// closed.
 func serve(over string) error {
 	done := make(chan error, 1)
 	switch over {
@@ -197,14 +217,14 @@ func serve(over string) error {
 	return <-done
 }
 
-// A side is one way to the service.
+// A side is a client of the service over one transport, with its server process.
 type side struct {
 	name string
 	tc   testgrpc.TestServiceClient
 	stop func()
 }
 
-// open starts a server, and returns a client of it.
+// open starts a server process and returns a client of it.
 func open(over string) (*side, error) {
 	s := &side{name: over}
 	cmd := exec.Command(os.Args[0], "-serve", over, "-dir", *dir)
@@ -261,7 +281,7 @@ func must(err error) {
 	}
 }
 
-// unary makes calls of size bytes, so many at a time, and returns how many a second.
+// unary measures calls of size bytes with inFlight at a time. Its result is in calls per second.
 func unary(size, inFlight int) func(testgrpc.TestServiceClient) float64 {
 	return func(tc testgrpc.TestServiceClient) float64 {
 		ctx := context.Background()
@@ -291,12 +311,15 @@ func unary(size, inFlight int) func(testgrpc.TestServiceClient) float64 {
 	}
 }
 
-// down receives messages.
+// down measures a stream from server to client, in messages per second.
 func down(size int) func(testgrpc.TestServiceClient) float64 {
 	return func(tc testgrpc.TestServiceClient) float64 {
 		begun := time.Now()
-		s, err := tc.StreamingOutputCall(context.Background(), &testgrpc.StreamingOutputCallRequest{Payload: payload(size),
-			ResponseParameters: []*testgrpc.ResponseParameters{{Size: int32(*items)}}})
+		s, err := tc.StreamingOutputCall(
+			context.Background(),
+			&testgrpc.StreamingOutputCallRequest{Payload: payload(size),
+				ResponseParameters: []*testgrpc.ResponseParameters{{Size: int32(*items)}}},
+		)
 		must(err)
 		n := 0
 		for {
@@ -312,7 +335,7 @@ func down(size int) func(testgrpc.TestServiceClient) float64 {
 	}
 }
 
-// up sends messages.
+// up measures a stream from client to server, in messages per second.
 func up(size int) func(testgrpc.TestServiceClient) float64 {
 	return func(tc testgrpc.TestServiceClient) float64 {
 		begun := time.Now()
@@ -331,7 +354,7 @@ func up(size int) func(testgrpc.TestServiceClient) float64 {
 	}
 }
 
-// pingPong returns the median of a message and its answer, in seconds, of one stream.
+// pingPong returns the median round-trip time of a message on one stream, in seconds.
 func pingPong(tc testgrpc.TestServiceClient) float64 {
 	s, err := tc.FullDuplexCall(context.Background())
 	must(err)
@@ -352,7 +375,7 @@ func pingPong(tc testgrpc.TestServiceClient) float64 {
 	return took[len(took)/2].Seconds()
 }
 
-// chat returns the messages and answers a second of so many streams.
+// chat measures ping-pong on many streams at a time, in round trips per second.
 func chat(streams int) func(testgrpc.TestServiceClient) float64 {
 	return func(tc testgrpc.TestServiceClient) float64 {
 		var wg sync.WaitGroup
@@ -382,7 +405,7 @@ func chat(streams int) func(testgrpc.TestServiceClient) float64 {
 	}
 }
 
-// A row is a workload, which is measured over each of sides; ratios are to the first.
+// A row is a workload that is measured over each of sides. Ratios are relative to the first.
 type row struct {
 	name  string
 	run   func(testgrpc.TestServiceClient) float64
@@ -401,15 +424,48 @@ func measure() error {
 	if err := writeCertificate(); err != nil {
 		return err
 	}
-	tcp, shared, secure := []string{"grpc", "qs"}, []string{"grpc-unix", "qs-sm"}, []string{"grpc-tls", "qs-tls"}
+	tcp, shared, secure := []string{
+		"grpc",
+		"qs",
+	}, []string{
+		"grpc-unix",
+		"qs-sm",
+	}, []string{
+		"grpc-tls",
+		"qs-tls",
+	}
 	rows := []row{
-		{"unary 64 B, 1 in flight, calls/s", unary(64, 1), tcp}, {"unary 64 B, 16", unary(64, 16), tcp}, {"unary 64 B, 64", unary(64, 64), tcp},
-		{"unary 64 B, 1, shared memory", unary(64, 1), shared}, {"unary 64 B, 16, shared memory", unary(64, 16), shared}, {"unary 64 B, 64, shared memory", unary(64, 64), shared},
-		{"unary 64 B, 1, TLS", unary(64, 1), secure}, {"unary 64 B, 16, TLS", unary(64, 16), secure}, {"unary 64 B, 64, TLS", unary(64, 64), secure},
-		{"messages of 64 B down, per second", down(64), tcp}, {"messages of 64 B up", up(64), tcp}, {"messages of 64 B down, TLS", down(64), secure},
-		{"ping-pong of a stream, p50 in s", pingPong, tcp}, {"ping-pong of a stream, shared memory", pingPong, shared}, {"ping-pong of a stream, TLS", pingPong, secure},
+		{
+			"unary 64 B, 1 in flight, calls/s",
+			unary(64, 1),
+			tcp,
+		}, {"unary 64 B, 16", unary(64, 16), tcp}, {"unary 64 B, 64", unary(64, 64), tcp},
+		{
+			"unary 64 B, 1, shared memory",
+			unary(64, 1),
+			shared,
+		}, {"unary 64 B, 16, shared memory", unary(64, 16), shared}, {"unary 64 B, 64, shared memory", unary(64, 64), shared},
+		{
+			"unary 64 B, 1, TLS",
+			unary(64, 1),
+			secure,
+		}, {"unary 64 B, 16, TLS", unary(64, 16), secure}, {"unary 64 B, 64, TLS", unary(64, 64), secure},
+		{
+			"messages of 64 B down, per second",
+			down(64),
+			tcp,
+		}, {"messages of 64 B up", up(64), tcp}, {"messages of 64 B down, TLS", down(64), secure},
+		{
+			"ping-pong of a stream, p50 in s",
+			pingPong,
+			tcp,
+		}, {"ping-pong of a stream, shared memory", pingPong, shared}, {"ping-pong of a stream, TLS", pingPong, secure},
 		{"ping-pong of 64 streams, trips/s", chat(64), tcp},
-		{"unary 1 MiB, calls/s", unary(1<<20, 1), tcp}, {"unary 1 MiB, shared memory", unary(1<<20, 1), shared}, {"unary 1 MiB, TLS", unary(1<<20, 1), secure},
+		{
+			"unary 1 MiB, calls/s",
+			unary(1<<20, 1),
+			tcp,
+		}, {"unary 1 MiB, shared memory", unary(1<<20, 1), shared}, {"unary 1 MiB, TLS", unary(1<<20, 1), secure},
 	}
 	sides := map[string]*side{}
 	defer func() {
@@ -454,7 +510,7 @@ func measure() error {
 	return nil
 }
 
-// number formats a figure.
+// number formats a figure: seconds below 1 as microseconds, other figures without decimals.
 func number(f float64) string {
 	if f < 1 {
 		return fmt.Sprintf("%.1f us", f*1e6)

@@ -1,5 +1,5 @@
-// Command hello is the greeter of gRPC's examples over Quicksilver: the generated code is unchanged, and two lines are other than with
-// grpc-go.
+// Command hello is the greeter of gRPC's examples over Quicksilver. The generated code is
+// unchanged; two lines differ from the program for grpc-go.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Command routeguide is the route guide of gRPC's tutorial, all four kinds of calls, over grpc-go or over Quicksilver: the generated code and the
-// service are the same, and two lines differ, those that are marked.
+// Command routeguide is the route guide of gRPC's tutorial, with all four kinds of calls, over
+// grpc-go or over Quicksilver. The generated code and the service are the same. The two lines that
+// differ are marked "line 1" and "line 2".
 //
 //	go run ./examples/routeguide             # over Quicksilver
 //	go run ./examples/routeguide -grpc       # over grpc-go
@@ -43,17 +44,18 @@ func overGRPC(out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer() // one
+	server := grpc.NewServer() // line 1
 	pb.RegisterRouteGuideServer(server, newGuide())
 	go func() { _ = server.Serve(lis) }()
 	defer server.GracefulStop()
 
-	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())) // two
+	creds := insecure.NewCredentials()
+	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(creds)) // line 2
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	return travel(out, pb.NewRouteGuideClient(conn))
+	return callAll(out, pb.NewRouteGuideClient(conn))
 }
 
 func overQuicksilver(out io.Writer) error {
@@ -61,7 +63,7 @@ func overQuicksilver(out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	server := grpcqs.NewServer(node) // one
+	server := grpcqs.NewServer(node) // line 1
 	pb.RegisterRouteGuideServer(server, newGuide())
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
@@ -77,11 +79,11 @@ func overQuicksilver(out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	conn := grpcqs.NewClient(peer) // two
-	return travel(out, pb.NewRouteGuideClient(conn))
+	conn := grpcqs.NewClient(peer) // line 2
+	return callAll(out, pb.NewRouteGuideClient(conn))
 }
 
-// A guide knows some places, and keeps what travelers say at them.
+// A guide serves a fixed list of features, and stores the notes of RouteChat by location.
 type guide struct {
 	pb.UnimplementedRouteGuideServer
 	features []*pb.Feature
@@ -93,12 +95,15 @@ type guide struct {
 func newGuide() *guide {
 	g := &guide{notes: map[string][]*pb.RouteNote{}}
 	for i, name := range []string{"harbor", "market", "old bridge", "observatory"} {
-		g.features = append(g.features, &pb.Feature{Name: name, Location: &pb.Point{Latitude: int32(i), Longitude: int32(i)}})
+		g.features = append(
+			g.features,
+			&pb.Feature{Name: name, Location: &pb.Point{Latitude: int32(i), Longitude: int32(i)}},
+		)
 	}
 	return g
 }
 
-// GetFeature is a unary call.
+// GetFeature returns the feature at a point. It is a unary call.
 func (g *guide) GetFeature(_ context.Context, at *pb.Point) (*pb.Feature, error) {
 	for _, f := range g.features {
 		if proto.Equal(f.Location, at) {
@@ -108,7 +113,7 @@ func (g *guide) GetFeature(_ context.Context, at *pb.Point) (*pb.Feature, error)
 	return nil, status.Errorf(codes.NotFound, "nothing at %v", at)
 }
 
-// ListFeatures sends a stream.
+// ListFeatures sends the features in a rectangle. It streams to the client.
 func (g *guide) ListFeatures(in *pb.Rectangle, s pb.RouteGuide_ListFeaturesServer) error {
 	for _, f := range g.features {
 		if l := f.Location.Latitude; l >= in.Lo.Latitude && l <= in.Hi.Latitude {
@@ -120,7 +125,7 @@ func (g *guide) ListFeatures(in *pb.Rectangle, s pb.RouteGuide_ListFeaturesServe
 	return nil
 }
 
-// RecordRoute receives a stream.
+// RecordRoute counts the points of a route. It receives a stream from the client.
 func (g *guide) RecordRoute(s pb.RouteGuide_RecordRouteServer) error {
 	sum := &pb.RouteSummary{}
 	for {
@@ -138,7 +143,7 @@ func (g *guide) RecordRoute(s pb.RouteGuide_RecordRouteServer) error {
 	}
 }
 
-// RouteChat answers each note with those that were left at its place before.
+// RouteChat answers each note with the earlier notes at its location. It streams both ways.
 func (g *guide) RouteChat(s pb.RouteGuide_RouteChatServer) error {
 	for {
 		note, err := s.Recv()
@@ -161,8 +166,8 @@ func (g *guide) RouteChat(s pb.RouteGuide_RouteChatServer) error {
 	}
 }
 
-// travel makes each kind of call.
-func travel(out io.Writer, guide pb.RouteGuideClient) error {
+// callAll makes one call of each kind and prints the results.
+func callAll(out io.Writer, guide pb.RouteGuideClient) error {
 	ctx := context.Background()
 	at, err := guide.GetFeature(ctx, &pb.Point{Latitude: 1, Longitude: 1})
 	if err != nil {
@@ -171,7 +176,10 @@ func travel(out io.Writer, guide pb.RouteGuideClient) error {
 	_, missing := guide.GetFeature(ctx, &pb.Point{Latitude: 9})
 	fmt.Fprintln(out, "here is the", at.Name, "and elsewhere", status.Code(missing))
 
-	list, err := guide.ListFeatures(ctx, &pb.Rectangle{Lo: &pb.Point{Latitude: 1}, Hi: &pb.Point{Latitude: 2}})
+	list, err := guide.ListFeatures(
+		ctx,
+		&pb.Rectangle{Lo: &pb.Point{Latitude: 1}, Hi: &pb.Point{Latitude: 2}},
+	)
 	for err == nil {
 		var f *pb.Feature
 		if f, err = list.Recv(); err == nil {

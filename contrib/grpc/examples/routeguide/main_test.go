@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// TestSame: the program prints the same over both.
+// TestSame checks that the program prints the same over grpc-go and over Quicksilver.
 func TestSame(t *testing.T) {
 	var ours, theirs strings.Builder
 	require.NoError(t, overQuicksilver(&ours))
