@@ -16,7 +16,8 @@ func BenchmarkCalls(b *testing.B) {
 	d.unary = func(_ context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 		return &testgrpc.SimpleResponse{Payload: in.Payload}, nil
 	}
-	d.down = func(in *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+	d.down = func(in *testgrpc.StreamingOutputCallRequest,
+		s testgrpc.TestService_StreamingOutputCallServer) error {
 		m := &testgrpc.StreamingOutputCallResponse{Payload: in.Payload}
 		for range in.ResponseParameters[0].Size {
 			if err := s.Send(m); err != nil {

@@ -41,7 +41,8 @@ func echo() *double {
 			mirror(ctx)
 			return &testgrpc.SimpleResponse{Payload: in.Payload}, nil
 		},
-		down: func(in *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+		down: func(in *testgrpc.StreamingOutputCallRequest,
+			s testgrpc.TestService_StreamingOutputCallServer) error {
 			mirror(s.Context())
 			for range 3 {
 				if err := s.Send(&testgrpc.StreamingOutputCallResponse{Payload: in.Payload}); err != nil {
@@ -88,8 +89,11 @@ func echo() *double {
 func TestMetadata(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		tc := testgrpc.NewTestServiceClient(n.pair(t, echo().register))
-		sent := metadata.MD{"a": {"1", "2"}, "b-bin": {"\x00\xff\n", ""}, "long": {strings.Repeat("x", 60_000)}, "under_score.and.dot": {"~"}}
-		ctx := metadata.NewOutgoingContext(within(t), metadata.Join(sent, metadata.MD{"grpc-status": {"0"}, "content-type": {"x"}, "te": {"trailers"}}))
+		sent := metadata.MD{"a": {"1", "2"}, "b-bin": {"\x00\xff\n", ""},
+			"long": {strings.Repeat("x", 60_000)}, "under_score.and.dot": {"~"}}
+		ctx := metadata.NewOutgoingContext(within(t),
+			metadata.Join(sent, metadata.MD{"grpc-status": {"0"}, "content-type": {"x"},
+				"te": {"trailers"}}))
 
 		var header, trailer metadata.MD
 		_, err := tc.UnaryCall(ctx, simple(1), grpc.Header(&header), grpc.Trailer(&trailer))
@@ -130,7 +134,8 @@ func TestMetadata(t *testing.T) {
 // TestTrailerTooLong: a trailer of a stream that cannot be sent fails a call that would have ended
 // well, and no other one.
 func TestTrailerTooLong(t *testing.T) {
-	for want, result := range map[codes.Code]error{codes.ResourceExhausted: nil, codes.NotFound: status.Error(codes.NotFound, "no")} {
+	for want, result := range map[codes.Code]error{codes.ResourceExhausted: nil,
+		codes.NotFound: status.Error(codes.NotFound, "no")} {
 		d := &double{both: func(s testgrpc.TestService_FullDuplexCallServer) error {
 			s.SetTrailer(metadata.Pairs("long", strings.Repeat("x", 65_536)))
 			s.SetTrailer(metadata.Pairs("short", "x"))
@@ -202,7 +207,8 @@ func TestMetadataForAuthorize(t *testing.T) {
 		n.config = func() qs.Config {
 			cfg := config()
 			cfg.Authorize = func(_ context.Context, c *qs.Call) error {
-				if token, _ := c.Metadata.Get("token"); strings.HasPrefix(c.Method, "/") && token != "good" {
+				if token, _ := c.Metadata.Get("token"); strings.HasPrefix(c.Method, "/") &&
+					token != "good" {
 					return qs.Errorf(qs.ErrPermission, "no good token")
 				}
 				return nil
@@ -212,7 +218,8 @@ func TestMetadataForAuthorize(t *testing.T) {
 		d := fails(func(context.Context) {}, status.Error(codes.Aborted, "has run"))
 		for kind, call := range kinds(n.pair(t, d.register)) {
 			require.Equal(t, codes.PermissionDenied, status.Code(call(within(t))), kind)
-			require.Equal(t, codes.Aborted, status.Code(call(qs.WithMetadata(within(t), "token", "good"))), kind)
+			require.Equal(t, codes.Aborted,
+				status.Code(call(qs.WithMetadata(within(t), "token", "good"))), kind)
 		}
 	})
 }
@@ -330,7 +337,8 @@ func TestMessageSize(t *testing.T) {
 		"client receives": n.pair(t, echo().register, atClient{grpcqs.MaxReceive(most)}),
 		"client sends":    n.pair(t, echo().register, atClient{grpcqs.MaxSend(most)}),
 		"both":            n.pair(t, echo().register, grpcqs.MaxReceive(most)),
-		"options":         n.pair(t, echo().register, grpcqs.DefaultCallOptions(grpc.MaxCallSendMsgSize(most))),
+		"options": n.pair(t, echo().register,
+			grpcqs.DefaultCallOptions(grpc.MaxCallSendMsgSize(most))),
 	} {
 		for kind, err := range call(c, most-20) {
 			require.NoError(t, err, "%s, %s", name, kind)
@@ -399,7 +407,8 @@ func TestCompression(t *testing.T) {
 // TestNoLimit: math.MaxInt, which programs give to say that there is no limit, is none, of messages
 // that are compressed as of others.
 func TestNoLimit(t *testing.T) {
-	tc := testgrpc.NewTestServiceClient(overTCP(t).pair(t, echo().register, grpcqs.MaxReceive(math.MaxInt)))
+	tc := testgrpc.NewTestServiceClient(overTCP(t).pair(t, echo().register,
+		grpcqs.MaxReceive(math.MaxInt)))
 	for _, name := range []string{"identity", "gzip"} {
 		out, err := tc.UnaryCall(within(t), simple(100_000), grpc.UseCompressor(name))
 		require.NoError(t, err)
@@ -436,10 +445,12 @@ func TestCodecKeeps(t *testing.T) {
 		const all = 50
 		for i := range all {
 			var out mem.BufferSlice
-			require.NoError(t, c.Invoke(within(t), testgrpc.TestService_UnaryCall_FullMethodName, encoded(i), &out, grpc.ForceCodecV2(keeper{})))
+			require.NoError(t, c.Invoke(within(t), testgrpc.TestService_UnaryCall_FullMethodName,
+				encoded(i), &out, grpc.ForceCodecV2(keeper{})))
 			got = append(got, out)
 		}
-		s, err := c.NewStream(within(t), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, testgrpc.TestService_FullDuplexCall_FullMethodName, grpc.ForceCodecV2(keeper{}))
+		s, err := c.NewStream(within(t), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+			testgrpc.TestService_FullDuplexCall_FullMethodName, grpc.ForceCodecV2(keeper{}))
 		require.NoError(t, err)
 		for i := range all {
 			m := item(1000)
@@ -456,7 +467,8 @@ func TestCodecKeeps(t *testing.T) {
 		for i, b := range got {
 			var m testgrpc.SimpleResponse // its payload has the number of that of a stream
 			require.NoError(t, proto.Unmarshal(b.Materialize(), &m))
-			require.Equal(t, []byte{byte(i % all), byte(i % all)}, []byte{m.Payload.Body[0], m.Payload.Body[999]}, i)
+			require.Equal(t, []byte{byte(i % all), byte(i % all)},
+				[]byte{m.Payload.Body[0], m.Payload.Body[999]}, i)
 		}
 	})
 }
@@ -480,9 +492,11 @@ func TestOptionsRefused(t *testing.T) {
 	_, err := c.NewStream(within(t), &grpc.StreamDesc{}, testgrpc.TestService_UnaryCall_FullMethodName)
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 	for name, o := range map[string]grpc.CallOption{
-		"a program's own": ownOption{note: "for an interceptor"}, "a pointer to one": &ownOption{}, "one that wraps another": wrapOption{CallOption: grpc.WaitForReady(true)},
-		"StaticMethod": grpc.StaticMethod(), "Empty": grpc.EmptyCallOption{}, "MaxRetryRPCBufferSize": grpc.MaxRetryRPCBufferSize(1),
-		"ForceCodecV2": grpc.CallContentSubtype("proto"), "FailFast": grpc.FailFast(true),
+		"a program's own": ownOption{note: "for an interceptor"}, "a pointer to one": &ownOption{},
+		"one that wraps another": wrapOption{CallOption: grpc.WaitForReady(true)},
+		"StaticMethod":           grpc.StaticMethod(), "Empty": grpc.EmptyCallOption{},
+		"MaxRetryRPCBufferSize": grpc.MaxRetryRPCBufferSize(1),
+		"ForceCodecV2":          grpc.CallContentSubtype("proto"), "FailFast": grpc.FailFast(true),
 	} {
 		_, err := tc.UnaryCall(within(t), simple(1), o)
 		require.NoError(t, err, name)
@@ -545,7 +559,8 @@ func TestCredentials(t *testing.T) {
 		tc := testgrpc.NewTestServiceClient(n.pair(t, echo().register))
 		for _, secure := range []bool{false, true} {
 			var header metadata.MD
-			_, err := tc.UnaryCall(within(t), simple(1), grpc.PerRPCCredentials(perCall{secure}), grpc.UseCompressor("gzip"), grpc.Header(&header))
+			_, err := tc.UnaryCall(within(t), simple(1), grpc.PerRPCCredentials(perCall{secure}),
+				grpc.UseCompressor("gzip"), grpc.Header(&header))
 			s, serr := tc.FullDuplexCall(within(t), grpc.PerRPCCredentials(perCall{secure}))
 			if secure && !n.secure && !n.shared {
 				require.Equal(t, codes.Unauthenticated, status.Code(err))
@@ -555,7 +570,8 @@ func TestCredentials(t *testing.T) {
 			}
 			require.NoError(t, err)
 			require.Equal(t, []string{"Bearer x"}, header["authorization"])
-			require.True(t, strings.HasSuffix(header["uri"][0], "/grpc.testing.TestService"), header["uri"])
+			require.True(t, strings.HasSuffix(header["uri"][0], "/grpc.testing.TestService"),
+				header["uri"])
 			require.NoError(t, serr)
 			require.NoError(t, s.CloseSend())
 			_, err = s.Recv()
@@ -569,16 +585,19 @@ func TestCredentials(t *testing.T) {
 func TestPeer(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		var at atomic.Pointer[peer.Peer]
-		d := &double{unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		d := &double{unary: func(ctx context.Context,
+			_ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 			p, _ := peer.FromContext(ctx)
 			at.Store(p)
-			if method, ok := grpc.Method(ctx); !ok || method != testgrpc.TestService_UnaryCall_FullMethodName {
+			if method, ok := grpc.Method(ctx); !ok ||
+				method != testgrpc.TestService_UnaryCall_FullMethodName {
 				return nil, errors.New("grpc.Method is " + method)
 			}
 			return answer(1), nil
 		}}
 		var target peer.Peer
-		_, err := testgrpc.NewTestServiceClient(n.pair(t, d.register)).UnaryCall(within(t), simple(1), grpc.Peer(&target))
+		_, err := testgrpc.NewTestServiceClient(n.pair(t, d.register)).UnaryCall(within(t), simple(1),
+			grpc.Peer(&target))
 		require.NoError(t, err)
 		for _, p := range []*peer.Peer{at.Load(), &target} {
 			require.NotEmpty(t, p.Addr.Network())
@@ -676,8 +695,10 @@ func TestStats(t *testing.T) {
 	_, err := tc.UnaryCall(within(t), simple(5))
 	require.NoError(t, err)
 	require.Equal(t, testgrpc.TestService_UnaryCall_FullMethodName, <-tagged)
-	require.Equal(t, []string{"client Begin", "client OutHeader", "client OutPayload", "client InHeader", "client InPayload", "client InTrailer", "client End"}, client.names())
-	require.Equal(t, []string{"InHeader", "Begin", "InPayload", "OutHeader", "OutPayload", "OutTrailer", "End"}, server.names())
+	require.Equal(t, []string{"client Begin", "client OutHeader", "client OutPayload", "client InHeader",
+		"client InPayload", "client InTrailer", "client End"}, client.names())
+	require.Equal(t, []string{"InHeader", "Begin", "InPayload", "OutHeader", "OutPayload", "OutTrailer",
+		"End"}, server.names())
 
 	client.got = nil
 	s, err := tc.FullDuplexCall(within(t))
@@ -688,18 +709,23 @@ func TestStats(t *testing.T) {
 	require.NoError(t, s.CloseSend())
 	_, err = s.Recv()
 	require.Equal(t, io.EOF, err)
-	require.Equal(t, []string{"client Begin", "client OutHeader", "client OutPayload", "client InHeader", "client InPayload", "client InTrailer", "client End"}, client.names())
+	require.Equal(t, []string{"client Begin", "client OutHeader", "client OutPayload", "client InHeader",
+		"client InPayload", "client InTrailer", "client End"}, client.names())
 }
 
 // TestStatsOfPanic: stats handlers of a server see the end of a call whose handler, or interceptor,
 // has panicked.
 func TestStatsOfPanic(t *testing.T) {
 	for name, opt := range map[string]any{
-		"handler":     nil,
-		"interceptor": grpcqs.UnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) { panic("on purpose") }),
+		"handler": nil,
+		"interceptor": grpcqs.UnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo,
+			grpc.UnaryHandler) (any, error) {
+			panic("on purpose")
+		}),
 	} {
 		server := &recorder{}
-		c := overTCP(t).pair(t, fails(func(context.Context) { panic("on purpose") }, nil).register, atServer{grpcqs.Stats(server)}, opt)
+		c := overTCP(t).pair(t, fails(func(context.Context) { panic("on purpose") }, nil).register,
+			atServer{grpcqs.Stats(server)}, opt)
 		for kind, call := range kinds(c) {
 			require.Equal(t, codes.Internal, status.Code(call(within(t))), "%s, %s", name, kind)
 			all := server.all()
@@ -721,7 +747,8 @@ func TestInterceptors(t *testing.T) {
 		order = append(order, s)
 	}
 	serverUnary := func(name string) grpc.UnaryServerInterceptor {
-		return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		return func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+			handler grpc.UnaryHandler) (any, error) {
 			say(name)
 			out, err := handler(ctx, req)
 			if err != nil {
@@ -731,26 +758,32 @@ func TestInterceptors(t *testing.T) {
 		}
 	}
 	serverStream := func(name string) grpc.StreamServerInterceptor {
-		return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
+			handler grpc.StreamHandler) error {
 			say(name)
 			return handler(srv, ss)
 		}
 	}
 	clientUnary := func(name string) grpc.UnaryClientInterceptor {
-		return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+			invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			say(name)
 			return invoker(ctx, method, req, reply, cc, opts...)
 		}
 	}
 	clientStream := func(name string) grpc.StreamClientInterceptor {
-		return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			say(name)
 			return streamer(ctx, desc, cc, method, opts...)
 		}
 	}
 	c := overTCP(t).pair(t, fails(nil, errors.New("no")).register,
-		grpcqs.UnaryInterceptor(serverUnary("s1"), serverUnary("s2")), grpcqs.StreamInterceptor(serverStream("s1"), serverStream("s2")),
-		grpcqs.UnaryClientInterceptor(clientUnary("c1"), clientUnary("c2")), grpcqs.StreamClientInterceptor(clientStream("c1")), grpcqs.StreamClientInterceptor(clientStream("c2")))
+		grpcqs.UnaryInterceptor(serverUnary("s1"), serverUnary("s2")),
+		grpcqs.StreamInterceptor(serverStream("s1"), serverStream("s2")),
+		grpcqs.UnaryClientInterceptor(clientUnary("c1"), clientUnary("c2")),
+		grpcqs.StreamClientInterceptor(clientStream("c1")),
+		grpcqs.StreamClientInterceptor(clientStream("c2")))
 	err := kinds(c)["unary"](within(t))
 	require.Equal(t, "s1", status.Convert(err).Message())
 	require.Equal(t, []string{"c1", "c2", "s1", "s2"}, order)
@@ -762,9 +795,11 @@ func TestInterceptors(t *testing.T) {
 // TestRetried: qs.Retry and qs.Hedge work for gRPC's calls: what Idempotent names is repeated when
 // its server says Unavailable.
 func TestRetried(t *testing.T) {
-	for name, i := range map[string]qs.Interceptor{"retry": qs.Retry(qs.RetryPolicy{Backoff: time.Millisecond}), "hedge": qs.Hedge(time.Millisecond)} {
+	for name, i := range map[string]qs.Interceptor{"retry": qs.Retry(qs.RetryPolicy{Backoff: time.Millisecond}),
+		"hedge": qs.Hedge(time.Millisecond)} {
 		var n atomic.Int32
-		d := &double{unary: func(_ context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		d := &double{unary: func(_ context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse,
+			error) {
 			if n.Add(1) < 3 && name == "retry" {
 				return nil, status.Error(codes.Unavailable, "not now")
 			}
@@ -772,7 +807,8 @@ func TestRetried(t *testing.T) {
 		}}
 		net := overTCP(t)
 		server := net.serve(t, nil, func(node *qs.Node) { d.register(grpcqs.NewServer(node)) })
-		to := net.dial(t, server.Addr(), func(c *qs.Config) { c.ClientInterceptors = []qs.Interceptor{i} })
+		to := net.dial(t, server.Addr(),
+			func(c *qs.Config) { c.ClientInterceptors = []qs.Interceptor{i} })
 		_, err := testgrpc.NewTestServiceClient(grpcqs.NewClient(to)).UnaryCall(within(t), simple(7))
 		if name == "retry" {
 			require.Equal(t, codes.Unavailable, status.Code(err))
@@ -792,7 +828,8 @@ func TestSlowReader(t *testing.T) {
 		const all = 2000
 		var sent atomic.Int64
 		d := echo()
-		d.down = func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+		d.down = func(_ *testgrpc.StreamingOutputCallRequest,
+			s testgrpc.TestService_StreamingOutputCallServer) error {
 			for i := range all {
 				m := message(1000)
 				m.Payload.Body[0], m.Payload.Body[1] = byte(i), byte(i>>8)
@@ -892,7 +929,8 @@ func TestOneMessage(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		c := n.pair(t, echo().register)
 		for _, early := range []bool{false, true} {
-			s, err := c.NewStream(within(t), &grpc.StreamDesc{ServerStreams: true}, testgrpc.TestService_StreamingOutputCall_FullMethodName, grpc.UseCompressor("gzip"))
+			s, err := c.NewStream(within(t), &grpc.StreamDesc{ServerStreams: true},
+				testgrpc.TestService_StreamingOutputCall_FullMethodName, grpc.UseCompressor("gzip"))
 			require.NoError(t, err)
 			header, begun := make(chan error, 1), make(chan struct{})
 			go func() {

@@ -33,7 +33,8 @@ func (c *Client) chainStreamer(i int) grpc.Streamer {
 		return c.newStream
 	}
 	return func(
-		ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, opts ...grpc.CallOption,
+		ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+		opts ...grpc.CallOption,
 	) (grpc.ClientStream, error) {
 		return c.stream[i](ctx, desc, cc, method, c.chainStreamer(i+1), opts...)
 	}
@@ -41,7 +42,8 @@ func (c *Client) chainStreamer(i int) grpc.Streamer {
 
 // newStream begins the call of NewStream without gRPC's interceptors.
 func (c *Client) newStream(
-	ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, opts ...grpc.CallOption,
+	ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string,
+	opts ...grpc.CallOption,
 ) (_ grpc.ClientStream, err error) {
 	i := callInfo{format: &c.format}
 	if err = i.apply(c.defaults); err == nil {
@@ -51,11 +53,8 @@ func (c *Client) newStream(
 		err = checkMethod(method)
 	}
 	if err == nil && !desc.ClientStreams && !desc.ServerStreams {
-		err = newUnsentError(
-			codes.Unimplemented,
-			"grpcqs: NewStream of the unary method %s: use Invoke",
-			method,
-		)
+		err = newUnsentError(codes.Unimplemented, "grpcqs: NewStream of the unary method %s: use Invoke",
+			method)
 	}
 	if err == nil && ctx.Err() != nil {
 		st := status.FromContextError(ctx.Err())

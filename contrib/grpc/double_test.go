@@ -12,18 +12,23 @@ import (
 type double struct {
 	testgrpc.UnimplementedTestServiceServer
 	unary func(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error)
-	down  func(in *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error
-	up    func(s testgrpc.TestService_StreamingInputCallServer) error
-	both  func(s testgrpc.TestService_FullDuplexCallServer) error
+	down  func(in *testgrpc.StreamingOutputCallRequest,
+		s testgrpc.TestService_StreamingOutputCallServer) error
+	up   func(s testgrpc.TestService_StreamingInputCallServer) error
+	both func(s testgrpc.TestService_FullDuplexCallServer) error
 }
 
 func (d *double) register(s *grpcqs.Server) { testgrpc.RegisterTestServiceServer(s, d) }
 
-func (d *double) UnaryCall(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+func (d *double) UnaryCall(
+	ctx context.Context, in *testgrpc.SimpleRequest,
+) (*testgrpc.SimpleResponse, error) {
 	return d.unary(ctx, in)
 }
 
-func (d *double) StreamingOutputCall(in *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+func (d *double) StreamingOutputCall(
+	in *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer,
+) error {
 	return d.down(in, s)
 }
 
@@ -43,7 +48,8 @@ func fails(before func(ctx context.Context), err error) *double {
 			before(ctx)
 			return nil, err
 		},
-		down: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+		down: func(_ *testgrpc.StreamingOutputCallRequest,
+			s testgrpc.TestService_StreamingOutputCallServer) error {
 			before(s.Context())
 			return err
 		},

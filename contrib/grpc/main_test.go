@@ -41,7 +41,8 @@ var mutualTLS = sync.OnceValue(func() *tls.Config {
 	u, _ := url.Parse(spiffeID)
 	cert := testcert.NewWith(func(c *x509.Certificate) { c.URIs = []*url.URL{u} })
 	pool := testcert.Pool(cert)
-	return &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	return &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: pool, ClientCAs: pool,
+		ClientAuth: tls.RequireAndVerifyClientCert}
 })
 
 // A network is where a server and its clients are.
@@ -82,7 +83,8 @@ func networks(t testing.TB) []network {
 		shm := sm.New(sm.Options{Dir: dir})
 		all = append(all,
 			network{name: "sm", server: "sm://*", client: "sm://", shared: true, config: plugins(shm)},
-			network{name: "auto", server: "tcp://127.0.0.1:0,sm://", client: "tcp://,sm://", shared: true, config: plugins(shm)},
+			network{name: "auto", server: "tcp://127.0.0.1:0,sm://", client: "tcp://,sm://", shared: true,
+				config: plugins(shm)},
 		)
 	}
 	return all

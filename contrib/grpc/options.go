@@ -166,7 +166,8 @@ func (i *callInfo) apply(opts []grpc.CallOption) error {
 				c := encoding.GetCompressor(o.CompressorType)
 				if c == nil {
 					return newUnsentError(codes.Internal,
-						"grpc: Compressor is not installed for requested grpc-encoding %q", o.CompressorType)
+						"grpc: Compressor is not installed for requested grpc-encoding %q",
+						o.CompressorType)
 				}
 				f.compressor, f.decompressor = c, c
 			}
@@ -177,7 +178,8 @@ func (i *callInfo) apply(opts []grpc.CallOption) error {
 				c = codecV1{old}
 			}
 			if c == nil {
-				return newUnsentError(codes.Internal, "no codec registered for content-subtype %s", subtype)
+				return newUnsentError(codes.Internal, "no codec registered for content-subtype %s",
+					subtype)
 			}
 			i.setCodec(subtype, c)
 		case grpc.ForceCodecV2CallOption:
@@ -297,16 +299,14 @@ func (c *Client) credentialMetadata(
 			return nil, newUnsentError(codes.Unauthenticated,
 				"grpcqs: the credentials require a private transport: use TLS or sm")
 		}
-		values, err := creds.GetRequestMetadata(ctx, "https://"+netAddrOf(c.target.Addr()).String()+service)
+		values, err := creds.GetRequestMetadata(ctx,
+			"https://"+netAddrOf(c.target.Addr()).String()+service)
 		if err != nil {
 			if st, ok := status.FromError(err); ok {
 				return nil, newUnsentError(st.Code(), "%s", st.Message())
 			}
-			return nil, newUnsentError(
-				codes.Unauthenticated,
-				"transport: per-RPC creds failed due to error: %v",
-				err,
-			)
+			return nil, newUnsentError(codes.Unauthenticated,
+				"transport: per-RPC creds failed due to error: %v", err)
 		}
 		for key, value := range values {
 			md.Append(key, value)
@@ -335,7 +335,9 @@ func (c *Client) isPrivate(ctx context.Context) bool {
 
 // retryUntilReady is the interceptor of WaitForReady calls. It repeats a call that certainly has
 // not run while the target is unreachable, not ready or draining, until ctx is done.
-func (c *Client) retryUntilReady(ctx context.Context, k *qs.Call, next func(context.Context) error) error {
+func (c *Client) retryUntilReady(
+	ctx context.Context, k *qs.Call, next func(context.Context) error,
+) error {
 	for pause := minReadyBackoff; ; pause = min(2*pause, maxReadyBackoff) {
 		err := next(ctx)
 		if err == nil || ctx.Err() != nil || qs.FateOf(err) != qs.NotRun {

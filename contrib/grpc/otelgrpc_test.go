@@ -27,13 +27,16 @@ func TestOpenTelemetry(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
 		spans := tracetest.NewSpanRecorder()
 		provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-		opts := []otelgrpc.Option{otelgrpc.WithTracerProvider(provider), otelgrpc.WithPropagators(propagation.TraceContext{})}
+		opts := []otelgrpc.Option{otelgrpc.WithTracerProvider(provider),
+			otelgrpc.WithPropagators(propagation.TraceContext{})}
 		seen := make(chan trace.SpanContext, 1)
-		d := fails(func(ctx context.Context) { seen <- trace.SpanContextFromContext(ctx) }, status.Error(codes.Internal, "broken"))
+		d := fails(func(ctx context.Context) { seen <- trace.SpanContextFromContext(ctx) },
+			status.Error(codes.Internal, "broken"))
 		server := n.serve(t, nil, func(node *qs.Node) {
 			d.register(grpcqs.NewServer(node, grpcqs.Stats(otelgrpc.NewServerHandler(opts...))))
 		})
-		client := grpcqs.NewClient(n.dial(t, server.Addr(), nil), grpcqs.Stats(otelgrpc.NewClientHandler(opts...)))
+		client := grpcqs.NewClient(n.dial(t, server.Addr(), nil),
+			grpcqs.Stats(otelgrpc.NewClientHandler(opts...)))
 		for kind, call := range kinds(client) {
 			spans.Reset()
 			require.Equal(t, codes.Internal, status.Code(call(within(t))), kind)
@@ -53,7 +56,8 @@ func TestOpenTelemetry(t *testing.T) {
 			require.Contains(t, client.Name(), "grpc.testing.TestService/", kind)
 			for _, s := range bySide {
 				require.Equal(t, otelcodes.Error, s.Status().Code, kind)
-				require.Contains(t, s.Attributes(), attribute.String("rpc.response.status_code", "INTERNAL"), kind)
+				require.Contains(t, s.Attributes(),
+					attribute.String("rpc.response.status_code", "INTERNAL"), kind)
 			}
 		}
 	})

@@ -117,13 +117,8 @@ func (p *payload) encode(dst []byte) (_ []byte, flags uint8, err error) {
 
 // errTooLarge returns the status of a message above its limit, in the words of grpc-go.
 func errTooLarge(doing string, size, limit int) error {
-	return newUnsentError(
-		codes.ResourceExhausted,
-		"grpc: %s message larger than max (%d vs. %d)",
-		doing,
-		size,
-		limit,
-	)
+	return newUnsentError(codes.ResourceExhausted, "grpc: %s message larger than max (%d vs. %d)", doing,
+		size, limit)
 }
 
 // marshal encodes v with the codec of f.
@@ -151,7 +146,8 @@ func (p *payload) decodeInto(v any) error {
 	}
 	if p.compressed {
 		if p.format.decompressor == nil {
-			return status.Error(codes.Internal, "grpc: compressed flag set with identity or empty encoding")
+			return status.Error(codes.Internal,
+				"grpc: compressed flag set with identity or empty encoding")
 		}
 		var err error
 		if b, err = decompress(p.format.decompressor, b, p.format.maxReceive); err != nil {
@@ -196,22 +192,16 @@ func compress(c encoding.Compressor, b []byte) ([]byte, error) {
 func decompress(c encoding.Compressor, b []byte, limit int) ([]byte, error) {
 	r, err := c.Decompress(bytes.NewReader(b))
 	if err != nil {
-		return nil, status.Errorf(
-			codes.Internal,
-			"grpc: failed to decompress the received message: %v",
-			err,
-		)
+		return nil, status.Errorf(codes.Internal, "grpc: failed to decompress the received message: %v",
+			err)
 	}
 	if r, ok := r.(io.Closer); ok {
 		defer func() { _ = r.Close() }()
 	}
 	out, err := io.ReadAll(io.LimitReader(r, min(int64(limit), math.MaxInt64-1)+1))
 	if err != nil {
-		return nil, status.Errorf(
-			codes.Internal,
-			"grpc: failed to decompress the received message: %v",
-			err,
-		)
+		return nil, status.Errorf(codes.Internal, "grpc: failed to decompress the received message: %v",
+			err)
 	}
 	if len(out) > limit {
 		return nil, status.Errorf(codes.ResourceExhausted,

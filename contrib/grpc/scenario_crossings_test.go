@@ -76,7 +76,8 @@ func newCrossing(seed uint64) *crossing {
 		x.size = 100_000
 	}
 	if x.rng.IntN(2) == 0 {
-		x.st, _ = status.New(codes.Aborted, "the end").WithDetails(&errdetails.DebugInfo{Detail: strings.Repeat("x", 1<<x.rng.IntN(13))})
+		x.st, _ = status.New(codes.Aborted,
+			"the end").WithDetails(&errdetails.DebugInfo{Detail: strings.Repeat("x", 1<<x.rng.IntN(13))})
 	}
 	cfg := sim.Config{Seed: seed, Level: sim.Level(x.rng.IntN(2))}
 	cfg.Faults.Loss = 0.1 * float64(x.rng.IntN(2))
@@ -85,7 +86,8 @@ func newCrossing(seed uint64) *crossing {
 }
 
 func (x *crossing) String() string {
-	return fmt.Sprintf("-grpcqs.seed=%d: %s call of %d messages of %d bytes, %s after %d events", x.seed, x.kind, x.items, x.size, x.event, x.after)
+	return fmt.Sprintf("-grpcqs.seed=%d: %s call of %d messages of %d bytes, %s after %d events", x.seed,
+		x.kind, x.items, x.size, x.event, x.after)
 }
 
 func (x *crossing) open(addr string) *qs.Node {
@@ -148,7 +150,8 @@ func (x *crossing) double() *double {
 			x.check(0, in.Payload)
 			return &testgrpc.SimpleResponse{Payload: x.numbered(0)}, x.st.Err()
 		},
-		down: func(in *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+		down: func(in *testgrpc.StreamingOutputCallRequest,
+			s testgrpc.TestService_StreamingOutputCallServer) error {
 			x.begin(s.Context())
 			x.check(0, in.Payload)
 			for i := range x.items {
@@ -207,13 +210,15 @@ func (x *crossing) call(ctx context.Context, tc testgrpc.TestServiceClient) erro
 	}
 	switch x.kind {
 	case "unary":
-		out, err := tc.UnaryCall(ctx, &testgrpc.SimpleRequest{Payload: x.numbered(0)}, grpc.Header(&x.header))
+		out, err := tc.UnaryCall(ctx, &testgrpc.SimpleRequest{Payload: x.numbered(0)},
+			grpc.Header(&x.header))
 		if err == nil {
 			x.check(0, out.Payload)
 		}
 		return err
 	case "down":
-		s, err := tc.StreamingOutputCall(ctx, &testgrpc.StreamingOutputCallRequest{Payload: x.numbered(0)}, grpc.Header(&x.header))
+		s, err := tc.StreamingOutputCall(ctx,
+			&testgrpc.StreamingOutputCallRequest{Payload: x.numbered(0)}, grpc.Header(&x.header))
 		i := 0
 		for err == nil {
 			var m *testgrpc.StreamingOutputCallResponse

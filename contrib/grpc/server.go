@@ -167,10 +167,8 @@ func (c *serverCall) SetHeader(md metadata.MD) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.headerSent {
-		return status.Error(
-			codes.Internal,
-			"transport: the stream is done or WriteHeader was already called",
-		)
+		return status.Error(codes.Internal,
+			"transport: the stream is done or WriteHeader was already called")
 	}
 	joined, err := joinMetadata(c.header, md)
 	if err == nil {
@@ -284,11 +282,8 @@ func (c *serverCall) applyFormat() error {
 		delete(c.md, "grpc-encoding")
 		compressor := encoding.GetCompressor(name[0])
 		if compressor == nil {
-			return status.Errorf(
-				codes.Unimplemented,
-				"grpc: Decompressor is not installed for grpc-encoding %q",
-				name[0],
-			)
+			return status.Errorf(codes.Unimplemented,
+				"grpc: Decompressor is not installed for grpc-encoding %q", name[0])
 		}
 		c.format.compressor, c.format.decompressor = compressor, compressor
 	}
@@ -299,11 +294,8 @@ func (c *serverCall) applyFormat() error {
 			codec = codecV1{old}
 		}
 		if codec == nil {
-			return status.Errorf(
-				codes.Unimplemented,
-				"grpc: no codec registered for content-subtype %q",
-				subtype,
-			)
+			return status.Errorf(codes.Unimplemented, "grpc: no codec registered for content-subtype %q",
+				subtype)
 		}
 		c.format.codec = codec
 	}
@@ -317,7 +309,8 @@ func (t *statsCall) recordRequest(c *serverCall, clientStreams, serverStreams bo
 		FullMethod: t.method, Header: c.md.Copy(), RemoteAddr: from.Addr, LocalAddr: from.LocalAddr,
 	})
 	t.handle(
-		&stats.Begin{BeginTime: t.startTime, IsClientStream: clientStreams, IsServerStream: serverStreams},
+		&stats.Begin{BeginTime: t.startTime, IsClientStream: clientStreams,
+			IsServerStream: serverStreams},
 	)
 }
 
@@ -397,7 +390,8 @@ func (s *Server) unaryInterceptor() grpc.UnaryServerInterceptor {
 	if len(s.unary) == 0 {
 		return nil
 	}
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+		error) {
 		return s.chainUnaryHandler(0, info, handler)(ctx, req)
 	}
 }

@@ -36,7 +36,8 @@ func TestServices(t *testing.T) {
 		hc := healthpb.NewHealthClient(c)
 		w, err := hc.Watch(ctx, &healthpb.HealthCheckRequest{})
 		require.NoError(t, err)
-		for _, want := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING} {
+		for _, want := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_SERVING,
+			healthpb.HealthCheckResponse_NOT_SERVING} {
 			got, err := w.Recv()
 			require.NoError(t, err)
 			require.Equal(t, want, got.Status)

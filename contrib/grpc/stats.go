@@ -104,6 +104,7 @@ func (t *statsCall) recordEnd(err error, trailer metadata.MD) {
 		t.handle(&stats.InTrailer{Client: true, Trailer: trailer.Copy()})
 	}
 	t.handle(&stats.End{
-		Client: t.client, BeginTime: t.startTime, EndTime: time.Now(), Trailer: trailer.Copy(), Error: err,
+		Client: t.client, BeginTime: t.startTime, EndTime: time.Now(), Trailer: trailer.Copy(),
+		Error: err,
 	})
 }

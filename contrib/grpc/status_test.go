@@ -25,10 +25,14 @@ import (
 // with its text, and so does its code of package qs, which interceptors of the Node see.
 func TestStatusArrives(t *testing.T) {
 	want := map[codes.Code]qs.Code{
-		codes.Canceled: 129, codes.Unknown: 130, codes.InvalidArgument: qs.ErrBadInput, codes.DeadlineExceeded: 132,
-		codes.NotFound: qs.ErrNotFound, codes.AlreadyExists: qs.ErrAlreadyExists, codes.PermissionDenied: qs.ErrDenied,
-		codes.ResourceExhausted: qs.ErrExhausted, codes.FailedPrecondition: 137, codes.Aborted: qs.ErrAborted, codes.OutOfRange: 139,
-		codes.Unimplemented: 140, codes.Internal: qs.ErrInternal, codes.Unavailable: qs.ErrUnavailable, codes.DataLoss: 143,
+		codes.Canceled: 129, codes.Unknown: 130, codes.InvalidArgument: qs.ErrBadInput,
+		codes.DeadlineExceeded: 132,
+		codes.NotFound:         qs.ErrNotFound, codes.AlreadyExists: qs.ErrAlreadyExists,
+		codes.PermissionDenied:  qs.ErrDenied,
+		codes.ResourceExhausted: qs.ErrExhausted, codes.FailedPrecondition: 137,
+		codes.Aborted: qs.ErrAborted, codes.OutOfRange: 139,
+		codes.Unimplemented: 140, codes.Internal: qs.ErrInternal, codes.Unavailable: qs.ErrUnavailable,
+		codes.DataLoss:        143,
 		codes.Unauthenticated: 144, 4711: 130,
 	}
 	d := &double{}
@@ -54,18 +58,22 @@ func TestStatusLimits(t *testing.T) {
 	d := &double{}
 	c := overTCP(t).pair(t, d.register)
 	for _, size := range []int{0, 1 << 10, 64 << 10} {
-		st, err := status.New(codes.Aborted, "why").WithDetails(&errdetails.DebugInfo{Detail: strings.Repeat("x", size)})
+		st, err := status.New(codes.Aborted,
+			"why").WithDetails(&errdetails.DebugInfo{Detail: strings.Repeat("x", size)})
 		require.NoError(t, err)
 		*d = *fails(func(ctx context.Context) {
-			require.NoError(t, grpc.SetTrailer(ctx, metadata.Pairs("t", "1", "t", "2", "t-bin", "\x00\xff")))
+			require.NoError(t, grpc.SetTrailer(ctx,
+				metadata.Pairs("t", "1", "t", "2", "t-bin", "\x00\xff")))
 		}, st.Err())
 		for kind, call := range kinds(c) {
 			err := call(within(t))
-			require.True(t, proto.Equal(st.Proto(), status.Convert(err).Proto()), "%s, %d: %v", kind, size, err)
+			require.True(t, proto.Equal(st.Proto(), status.Convert(err).Proto()), "%s, %d: %v", kind,
+				size, err)
 			require.Equal(t, qs.ErrAborted, qs.CodeOf(err))
 		}
 	}
-	st, err := status.New(codes.Aborted, "why").WithDetails(&errdetails.DebugInfo{Detail: strings.Repeat("x", 70<<10)})
+	st, err := status.New(codes.Aborted,
+		"why").WithDetails(&errdetails.DebugInfo{Detail: strings.Repeat("x", 70<<10)})
 	require.NoError(t, err)
 	*d = *fails(nil, st.Err())
 	for kind, call := range kinds(c) {
@@ -120,18 +128,25 @@ func (w *wrapped) Unwrap() error { return w.error }
 // TestForeignHandler: what a handler of package qs answers has the status that the table says.
 func TestForeignHandler(t *testing.T) {
 	for code, want := range map[qs.Code]codes.Code{
-		qs.ErrBadInput: codes.InvalidArgument, qs.ErrNotFound: codes.NotFound, qs.ErrAlreadyExists: codes.AlreadyExists, qs.ErrDenied: codes.PermissionDenied,
-		qs.ErrExhausted: codes.ResourceExhausted, qs.ErrAborted: codes.Aborted, qs.ErrInternal: codes.Internal, qs.ErrUnavailable: codes.Unavailable,
-		qs.ErrNotReady: codes.Unavailable, qs.ErrDraining: codes.Unavailable, 143: codes.DataLoss, 200: codes.Unknown, qs.ErrTimeout: codes.DeadlineExceeded,
+		qs.ErrBadInput: codes.InvalidArgument, qs.ErrNotFound: codes.NotFound,
+		qs.ErrAlreadyExists: codes.AlreadyExists, qs.ErrDenied: codes.PermissionDenied,
+		qs.ErrExhausted: codes.ResourceExhausted, qs.ErrAborted: codes.Aborted,
+		qs.ErrInternal: codes.Internal, qs.ErrUnavailable: codes.Unavailable,
+		qs.ErrNotReady: codes.Unavailable, qs.ErrDraining: codes.Unavailable, 143: codes.DataLoss,
+		200: codes.Unknown, qs.ErrTimeout: codes.DeadlineExceeded,
 		qs.ErrPermission: codes.PermissionDenied, hg.ErrOverflow: codes.ResourceExhausted,
 	} {
 		cfg := func(c *qs.Config) {
-			c.ServerInterceptors = []qs.Interceptor{func(context.Context, *qs.Call, func(context.Context) error) error {
+			c.ServerInterceptors = []qs.Interceptor{func(context.Context, *qs.Call,
+				func(context.Context) error) error {
 				return qs.Errorf(code, "in words")
 			}}
 		}
 		n := overTCP(t)
-		server := n.serve(t, cfg, func(node *qs.Node) { fails(nil, nil).register(grpcqs.NewServer(node)) })
+		server := n.serve(t, cfg, func(node *qs.Node) {
+			fails(nil,
+				nil).register(grpcqs.NewServer(node))
+		})
 		err := kinds(grpcqs.NewClient(n.dial(t, server.Addr(), nil)))["unary"](within(t))
 		require.Equal(t, want, status.Code(err), "%v: %v", code, err)
 		require.Equal(t, "in words", status.Convert(err).Message())

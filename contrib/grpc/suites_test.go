@@ -17,7 +17,10 @@ import (
 // TestChannel: the cases that grpchan has for channels pass.
 func TestChannel(t *testing.T) {
 	each(t, func(t *testing.T, n network) {
-		c := n.pair(t, func(s *grpcqs.Server) { grpchantesting.RegisterTestServiceServer(s, &grpchantesting.TestServer{}) })
+		c := n.pair(t, func(s *grpcqs.Server) {
+			grpchantesting.RegisterTestServiceServer(s,
+				&grpchantesting.TestServer{})
+		})
 		grpchantesting.RunChannelTestCases(t, c, true)
 	})
 }
@@ -41,28 +44,47 @@ func (f *fatal) InfoDepth(_ int, args ...any)    {}
 func TestInterop(t *testing.T) {
 	log := &fatal{}
 	grpclog.SetLoggerV2(log)
-	t.Cleanup(func() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(testWriter{}, testWriter{}, testWriter{})) })
+	t.Cleanup(func() {
+		grpclog.SetLoggerV2(grpclog.NewLoggerV2(testWriter{}, testWriter{},
+			testWriter{}))
+	})
 	for _, n := range networks(t) { // one after the other: there is one logger
-		c := n.pair(t, func(s *grpcqs.Server) { testgrpc.RegisterTestServiceServer(s, interop.NewTestServer()) })
+		c := n.pair(t, func(s *grpcqs.Server) {
+			testgrpc.RegisterTestServiceServer(s,
+				interop.NewTestServer())
+		})
 		tc := testgrpc.NewTestServiceClient(c)
 		for name, f := range map[string]func(ctx context.Context){
-			"EmptyUnaryCall":           func(ctx context.Context) { interop.DoEmptyUnaryCall(ctx, tc) },
-			"LargeUnaryCall":           func(ctx context.Context) { interop.DoLargeUnaryCall(ctx, tc) },
-			"ClientStreaming":          func(ctx context.Context) { interop.DoClientStreaming(ctx, tc) },
-			"ServerStreaming":          func(ctx context.Context) { interop.DoServerStreaming(ctx, tc) },
-			"PingPong":                 func(ctx context.Context) { interop.DoPingPong(ctx, tc) },
-			"EmptyStream":              func(ctx context.Context) { interop.DoEmptyStream(ctx, tc) },
-			"TimeoutOnSleepingServer":  func(ctx context.Context) { interop.DoTimeoutOnSleepingServer(ctx, tc) },
-			"CancelAfterBegin":         func(ctx context.Context) { interop.DoCancelAfterBegin(ctx, tc) },
-			"CancelAfterFirstResponse": func(ctx context.Context) { interop.DoCancelAfterFirstResponse(ctx, tc) },
-			"CustomMetadata":           func(ctx context.Context) { interop.DoCustomMetadata(ctx, tc) },
-			"StatusCodeAndMessage":     func(ctx context.Context) { interop.DoStatusCodeAndMessage(ctx, tc) },
-			"SpecialStatusMessage":     func(ctx context.Context) { interop.DoSpecialStatusMessage(ctx, tc) },
+			"EmptyUnaryCall":  func(ctx context.Context) { interop.DoEmptyUnaryCall(ctx, tc) },
+			"LargeUnaryCall":  func(ctx context.Context) { interop.DoLargeUnaryCall(ctx, tc) },
+			"ClientStreaming": func(ctx context.Context) { interop.DoClientStreaming(ctx, tc) },
+			"ServerStreaming": func(ctx context.Context) { interop.DoServerStreaming(ctx, tc) },
+			"PingPong":        func(ctx context.Context) { interop.DoPingPong(ctx, tc) },
+			"EmptyStream":     func(ctx context.Context) { interop.DoEmptyStream(ctx, tc) },
+			"TimeoutOnSleepingServer": func(ctx context.Context) {
+				interop.DoTimeoutOnSleepingServer(ctx,
+					tc)
+			},
+			"CancelAfterBegin": func(ctx context.Context) { interop.DoCancelAfterBegin(ctx, tc) },
+			"CancelAfterFirstResponse": func(ctx context.Context) {
+				interop.DoCancelAfterFirstResponse(ctx,
+					tc)
+			},
+			"CustomMetadata": func(ctx context.Context) { interop.DoCustomMetadata(ctx, tc) },
+			"StatusCodeAndMessage": func(ctx context.Context) {
+				interop.DoStatusCodeAndMessage(ctx,
+					tc)
+			},
+			"SpecialStatusMessage": func(ctx context.Context) {
+				interop.DoSpecialStatusMessage(ctx,
+					tc)
+			},
 			"UnimplementedService": func(ctx context.Context) {
 				interop.DoUnimplementedService(ctx, testgrpc.NewUnimplementedServiceClient(c))
 			},
 			"UnimplementedMethod": func(ctx context.Context) { // DoUnimplementedMethod takes a *grpc.ClientConn
-				err := c.Invoke(ctx, "/grpc.testing.TestService/UnimplementedCall", &testgrpc.Empty{}, &testgrpc.Empty{})
+				err := c.Invoke(ctx, "/grpc.testing.TestService/UnimplementedCall", &testgrpc.Empty{},
+					&testgrpc.Empty{})
 				if status.Code(err) != codes.Unimplemented {
 					log.t.Fatalf("got %v, want Unimplemented", err)
 				}

@@ -412,16 +412,14 @@ func checkMetadata(md metadata.MD) (metadata.MD, error) {
 			continue
 		}
 		if !isValidKey(key) {
-			return nil, newUnsentError(
-				codes.Internal,
-				"header key %q contains illegal characters not in [0-9a-z-_.]",
-				key,
-			)
+			return nil, newUnsentError(codes.Internal,
+				"header key %q contains illegal characters not in [0-9a-z-_.]", key)
 		}
 		for _, value := range values {
 			size += len(key) + len(value) + 2
 			isBinary := strings.HasSuffix(key, "-bin")
-			if !isBinary && strings.ContainsFunc(value, func(c rune) bool { return c < 0x20 || c > 0x7E }) {
+			if !isBinary && strings.ContainsFunc(value,
+				func(c rune) bool { return c < 0x20 || c > 0x7E }) {
 				return nil, newUnsentError(codes.Internal,
 					"header key %q contains value with non-printable ASCII characters", key)
 			}

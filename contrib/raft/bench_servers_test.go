@@ -23,7 +23,8 @@ import (
 // serverEnv makes a process of the tests a server of a benchmark: see runServer.
 const serverEnv = "RAFTQS_BENCH_SERVER"
 
-// A command is one line of JSON that a benchmark writes to a server's standard input. The reply is one line, too.
+// A command is one line of JSON that a benchmark writes to a server's standard input. The reply is
+// one line, too.
 type command struct {
 	Do      string
 	Addrs   []raft.ServerAddress `json:",omitempty"` // start: of all servers, in their order
@@ -147,7 +148,8 @@ func (f fleet) leader(t testing.TB) (leader int) {
 	return -1
 }
 
-// rate returns commits per second under a load, once a round of it has gone through with one leader.
+// rate returns commits per second under a load, once a round of it has gone through with one
+// leader.
 func (f fleet) rate(t testing.TB, load command) float64 {
 	for range 5 {
 		r := f[f.leader(t)].do(t, load)
@@ -223,7 +225,10 @@ func (p *process) execute(c command) (r reply, err error) {
 		}
 		return r, err
 	case "receive":
-		p.trans.SetHeartbeatHandler(func(rpc raft.RPC) { rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil) })
+		p.trans.SetHeartbeatHandler(func(rpc raft.RPC) {
+			rpc.Respond(&raft.AppendEntriesResponse{Success: true},
+				nil)
+		})
 		p.growth.begin()
 		go p.receive()
 		return r, nil
@@ -308,7 +313,8 @@ func (p *process) send(c command) (micros []int64, err error) {
 	done := make(chan error, 1)
 	go func() {
 		size := int64(c.Size)
-		done <- p.trans.InstallSnapshot("to", c.To, snapshotOf(size), &raft.InstallSnapshotResponse{}, &counter{left: size})
+		done <- p.trans.InstallSnapshot("to", c.To, snapshotOf(size), &raft.InstallSnapshotResponse{},
+			&counter{left: size})
 	}()
 	for {
 		select {
@@ -317,7 +323,8 @@ func (p *process) send(c command) (micros []int64, err error) {
 		default:
 		}
 		at := time.Now()
-		if err = p.trans.AppendEntries("to", c.To, heartbeatRequest, &raft.AppendEntriesResponse{}); err != nil {
+		if err = p.trans.AppendEntries("to", c.To, heartbeatRequest,
+			&raft.AppendEntriesResponse{}); err != nil {
 			return micros, err
 		}
 		micros = append(micros, time.Since(at).Microseconds())

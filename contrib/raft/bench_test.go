@@ -28,7 +28,8 @@ func openBare(kind string) raft.Transport {
 		}
 		return tcp
 	}
-	node, err := qs.Open(address(strings.TrimPrefix(kind, "qs-")), qs.Config{PeerTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	node, err := qs.Open(address(strings.TrimPrefix(kind, "qs-")),
+		qs.Config{PeerTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		panic(err)
 	}
@@ -53,8 +54,9 @@ func median(all []float64) float64 {
 	return all[len(all)/2]
 }
 
-// BenchmarkCommits is how many entries a cluster commits per second: each server a process of its own, over loopback, clients in the process
-// of the leader. An iteration is a turn of 300 ms for each kind, one after the other; the figures are medians.
+// BenchmarkCommits is how many entries a cluster commits per second: each server a process of its
+// own, over loopback, clients in the process of the leader. An iteration is a turn of 300 ms for
+// each kind, one after the other; the figures are medians.
 //
 //	go test -run - -bench Commits -benchtime 5x -timeout 30m
 func BenchmarkCommits(b *testing.B) {
@@ -75,7 +77,10 @@ func BenchmarkCommits(b *testing.B) {
 							rates := make([][]float64, len(kinds))
 							for inner.Loop() {
 								for i, f := range all {
-									rates[i] = append(rates[i], f.rate(inner, command{Do: "load", Clients: clients, Size: size, For: 300 * time.Millisecond}))
+									rates[i] = append(rates[i],
+										f.rate(inner,
+											command{Do: "load", Clients: clients, Size: size,
+												For: 300 * time.Millisecond}))
 								}
 							}
 							report(inner, rates, "commits/s")
@@ -87,7 +92,8 @@ func BenchmarkCommits(b *testing.B) {
 	}
 }
 
-// report reports the median of each kind, and what part of that of raft's own transport the first is.
+// report reports the median of each kind, and what part of that of raft's own transport the first
+// is.
 func report(b *testing.B, figures [][]float64, unit string) {
 	last := len(figures) - 1
 	for i := range figures {
@@ -97,8 +103,9 @@ func report(b *testing.B, figures [][]float64, unit string) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkFailover is how long it takes until an entry is committed again when the leader's process is killed: five servers, each a process, with
-// raft's default configuration. An iteration is one kill for each kind.
+// BenchmarkFailover is how long it takes until an entry is committed again when the leader's
+// process is killed: five servers, each a process, with raft's default configuration. An iteration
+// is one kill for each kind.
 //
 //	go test -run - -bench Failover -benchtime 20x -timeout 30m
 func BenchmarkFailover(b *testing.B) {
@@ -127,8 +134,9 @@ func startSnapshot(b *testing.B, kind string) (from, to *server) {
 	return from, to
 }
 
-// BenchmarkHeartbeatUnderSnapshot is the round trip of heartbeats while a snapshot of 256 MiB goes from one process to another, which has nothing else
-// to do with it. The snapshot comes from memory. An iteration is one snapshot for each kind; the figures are of all heartbeats.
+// BenchmarkHeartbeatUnderSnapshot is the round trip of heartbeats while a snapshot of 256 MiB goes
+// from one process to another, which has nothing else to do with it. The snapshot comes from
+// memory. An iteration is one snapshot for each kind; the figures are of all heartbeats.
 //
 //	go test -run - -bench HeartbeatUnderSnapshot -benchtime 31x
 func BenchmarkHeartbeatUnderSnapshot(b *testing.B) {
@@ -158,8 +166,8 @@ func BenchmarkHeartbeatUnderSnapshot(b *testing.B) {
 	report(b, worst, "µs-p99")
 }
 
-// BenchmarkSnapshotMemory is by how much the resident memory of two processes grows, in MiB, while a snapshot of 1 GiB goes from one to the other, at
-// the most.
+// BenchmarkSnapshotMemory is by how much the resident memory of two processes grows, in MiB, while
+// a snapshot of 1 GiB goes from one to the other, at the most.
 //
 //	go test -run - -bench SnapshotMemory -benchtime 3x
 func BenchmarkSnapshotMemory(b *testing.B) {
@@ -180,14 +188,18 @@ func BenchmarkSnapshotMemory(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkPipeline is a request with 8 entries of 100 bytes that is answered at once, by a pipeline, and by calls of a method with futures, which
-// do not keep the order, so many in flight. It is why a pipeline has streams.
+// BenchmarkPipeline is a request with 8 entries of 100 bytes that is answered at once, by a
+// pipeline, and by calls of a method with futures, which do not keep the order, so many in flight.
+// It is why a pipeline has streams.
 func BenchmarkPipeline(b *testing.B) {
 	for _, scheme := range []string{"tcp", "sm"} {
 		for _, window := range []int{2, 16} {
 			open := func(b *testing.B) (from, to *Transport) {
 				from, to = openPair(b, scheme, Options{MaxInFlight: window})
-				answer(b, to, func(raft.RPC) (any, error) { return &raft.AppendEntriesResponse{Success: true}, nil })
+				answer(b, to, func(raft.RPC) (any,
+					error) {
+					return &raft.AppendEntriesResponse{Success: true}, nil
+				})
 				return from, to
 			}
 			request := entries(101, 8, 100)
@@ -215,7 +227,7 @@ func BenchmarkPipeline(b *testing.B) {
 			})
 			b.Run(fmt.Sprintf("%s/%d/futures", scheme, window), func(b *testing.B) {
 				from, to := open(b)
-				peer, err := from.peer(b.Context(), "to", to.LocalAddr())
+				peer, err := from.peerFor(b.Context(), "to", to.LocalAddr())
 				require.NoError(b, err)
 				flight := make(chan *qs.Future[raft.AppendEntriesResponse], window-1)
 				done := make(chan error, 1)

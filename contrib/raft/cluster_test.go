@@ -17,8 +17,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A record is a state machine that keeps what was applied, in order. What begins with the same 8 bytes is the same, and kept once: a test applies it
-// again when it does not know what has become of it.
+// A record is a state machine that keeps what was applied, in order. What begins with the same 8
+// bytes is the same, and kept once: a test applies it again when it does not know what has become
+// of it.
 type record struct {
 	mu      sync.Mutex // guards the fields below
 	applied [][]byte
@@ -96,7 +97,8 @@ type cluster struct {
 // newCluster starts n servers that know each other.
 func newCluster(t testing.TB, scheme string, n int, change func(*raft.Config)) *cluster {
 	cfg := raft.DefaultConfig()
-	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 300*time.Millisecond, 300*time.Millisecond, 200*time.Millisecond
+	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 300*time.Millisecond,
+		300*time.Millisecond, 200*time.Millisecond
 	cfg.CommitTimeout = 5 * time.Millisecond
 	cfg.Logger = hclog.NewNullLogger()
 	if change != nil {
@@ -114,7 +116,8 @@ func newCluster(t testing.TB, scheme string, n int, change func(*raft.Config)) *
 		servers = append(servers, raft.Server{ID: m.id, Address: m.t.LocalAddr()})
 	}
 	for _, m := range c.all {
-		require.NoError(t, raft.BootstrapCluster(cfgOf(cfg, m.id), m.logs, m.logs, m.snaps, m.t, raft.Configuration{Servers: servers}))
+		require.NoError(t, raft.BootstrapCluster(cfgOf(cfg, m.id), m.logs, m.logs, m.snaps, m.t,
+			raft.Configuration{Servers: servers}))
 		c.start(m)
 	}
 	return c
@@ -128,8 +131,10 @@ func cfgOf(cfg *raft.Config, id raft.ServerID) *raft.Config {
 
 // add opens another server, which does not run yet.
 func (c *cluster) add() *member {
-	m := &member{id: raft.ServerID(fmt.Sprint("server", len(c.all))), fsm: &record{}, logs: raft.NewInmemStore(), snaps: raft.NewInmemSnapshotStore()}
-	openNode(c.t, address(c.scheme), qs.Config{}, func(n *qs.Node) { m.t = NewTransport(n, Options{Timeout: 2 * time.Second}) })
+	m := &member{id: raft.ServerID(fmt.Sprint("server", len(c.all))), fsm: &record{},
+		logs: raft.NewInmemStore(), snaps: raft.NewInmemSnapshotStore()}
+	openNode(c.t, address(c.scheme), qs.Config{},
+		func(n *qs.Node) { m.t = NewTransport(n, Options{Timeout: 2 * time.Second}) })
 	c.all = append(c.all, m)
 	return m
 }
@@ -184,7 +189,8 @@ func (c *cluster) followers() (all []*member) {
 	return slices.DeleteFunc(c.running(), func(m *member) bool { return m == leader })
 }
 
-// soon repeats what may fail because another server has come to lead: on a loaded machine that happens at any time.
+// soon repeats what may fail because another server has come to lead: on a loaded machine that
+// happens at any time.
 func (c *cluster) soon(f func(leader *member) error) {
 	c.t.Helper()
 	var err error
@@ -219,7 +225,8 @@ func (c *cluster) apply(n, size int) {
 func (c *cluster) same(n int) {
 	c.t.Helper()
 	for _, m := range c.running() {
-		require.Eventually(c.t, func() bool { return len(m.fsm.all()) == n }, patience, 5*time.Millisecond, "%s has %d of %d", m.id, len(m.fsm.all()), n)
+		require.Eventually(c.t, func() bool { return len(m.fsm.all()) == n }, patience,
+			5*time.Millisecond, "%s has %d of %d", m.id, len(m.fsm.all()), n)
 	}
 	want := c.all[slices.Index(c.all, c.running()[0])].fsm.all()
 	for _, m := range c.running() {
@@ -261,7 +268,8 @@ func eachCluster(t *testing.T, change func(*raft.Config), f func(c *cluster)) {
 	}
 }
 
-// TestReplicates: what the leader applies is applied everywhere, in one order; entries larger than one request, too.
+// TestReplicates: what the leader applies is applied everywhere, in one order; entries larger than
+// one request, too.
 func TestReplicates(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(200, 100)
@@ -284,14 +292,16 @@ func TestLeaderEnds(t *testing.T) {
 	})
 }
 
-// TestPartitionedLeader: a leader that is cut off steps down and commits nothing; the others go on; it takes over what they have.
+// TestPartitionedLeader: a leader that is cut off steps down and commits nothing; the others go on;
+// it takes over what they have.
 func TestPartitionedLeader(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(20, 100)
 		was := c.leader()
 		c.divide([]*member{was})
 		lost := was.raft.Apply([]byte("never committed"), patience)
-		require.Eventually(c.t, func() bool { return was.raft.State() != raft.Leader }, patience, 5*time.Millisecond)
+		require.Eventually(c.t, func() bool { return was.raft.State() != raft.Leader }, patience,
+			5*time.Millisecond)
 		require.Error(c.t, lost.Error())
 		require.Error(c.t, was.raft.VerifyLeader().Error())
 		require.NotSame(c.t, was, c.leader())
@@ -301,24 +311,27 @@ func TestPartitionedLeader(t *testing.T) {
 	})
 }
 
-// TestFollowerAway: a follower that is cut off asks for votes by RequestPreVote and leaves its term alone, so that it does not depose the leader
-// when it is back; then it gets what it missed.
+// TestFollowerAway: a follower that is cut off asks for votes by RequestPreVote and leaves its term
+// alone, so that it does not depose the leader when it is back; then it gets what it missed.
 func TestFollowerAway(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(20, 100)
 		away := c.followers()[0]
 		c.divide([]*member{away})
-		require.Eventually(c.t, func() bool { return away.raft.State() == raft.Candidate }, patience, time.Millisecond)
+		require.Eventually(c.t, func() bool { return away.raft.State() == raft.Candidate }, patience,
+			time.Millisecond)
 		term := away.raft.CurrentTerm()
 		c.apply(20, 100)
-		require.Eventually(c.t, func() bool { return away.raft.State() == raft.Candidate }, patience, time.Millisecond)
+		require.Eventually(c.t, func() bool { return away.raft.State() == raft.Candidate }, patience,
+			time.Millisecond)
 		require.Equal(c.t, term, away.raft.CurrentTerm())
 		c.heal()
 		c.same(40)
 	})
 }
 
-// TestInstallsSnapshot: a server whose entries are gone at the leader gets a snapshot, larger than what is read ahead, and then entries.
+// TestInstallsSnapshot: a server whose entries are gone at the leader gets a snapshot, larger than
+// what is read ahead, and then entries.
 func TestInstallsSnapshot(t *testing.T) {
 	compact := func(cfg *raft.Config) { cfg.TrailingLogs = 1 }
 	eachCluster(t, compact, func(c *cluster) {
@@ -359,15 +372,22 @@ func TestTransfersLeadership(t *testing.T) {
 	})
 }
 
-// TestReplacesMember: a new server gets everything, an old one is removed, and the rest goes on without it.
+// TestReplacesMember: a new server gets everything, an old one is removed, and the rest goes on
+// without it.
 func TestReplacesMember(t *testing.T) {
 	eachCluster(t, nil, func(c *cluster) {
 		c.apply(20, 100)
 		old := c.followers()[0]
 		m := c.add()
 		c.start(m)
-		c.soon(func(leader *member) error { return leader.raft.AddVoter(m.id, m.t.LocalAddr(), 0, patience).Error() })
-		c.soon(func(leader *member) error { return leader.raft.RemoveServer(old.id, 0, patience).Error() })
+		c.soon(func(leader *member) error {
+			return leader.raft.AddVoter(m.id, m.t.LocalAddr(), 0,
+				patience).Error()
+		})
+		c.soon(func(leader *member) error {
+			return leader.raft.RemoveServer(old.id, 0,
+				patience).Error()
+		})
 		c.stop(old)
 		c.apply(20, 100)
 		c.same(40)

@@ -12,119 +12,133 @@ import (
 )
 
 const (
-	// frameHead is how many bytes the length of a frame takes, before its body.
-	frameHead = 4
-	// maxFrame bounds the body of a frame, in bytes. It is the default of qs.Config.MaxInput, which bounds requests outside pipelines.
-	maxFrame = 64 << 20
-	// keptBuffer bounds the memory that a frameWriter keeps between two frames, in bytes.
-	keptBuffer = 512 << 10
+	// frameHeaderLen is the size of a frame's header, which holds the length of its body, in bytes.
+	frameHeaderLen = 4
+	// maxFrameBody limits the body of a frame, in bytes. It equals the default of
+	// qs.Config.MaxInput, which limits requests outside of pipelines.
+	maxFrameBody = 64 << 20
+	// maxRetainedBuffer limits the buffer that a frameWriter reuses for its next frame, in bytes.
+	maxRetainedBuffer = 512 << 10
 )
 
 var errBadFrame = qs.Errorf(qs.ErrBadInput, "%w", errFormat)
 
-// A frameWriter writes messages to a stream, each as its length in 4 bytes, big-endian, and its encoding. One goroutine at a time uses it.
+// A frameWriter writes messages to a stream. A frame is the length of the body in 4 bytes,
+// big-endian, and the body, an encoded message. It is not safe for concurrent use.
 type frameWriter struct {
-	s   *hg.Stream
-	buf []byte
+	stream *hg.Stream
+	buf    []byte
 }
 
-// send encodes v and writes it. It blocks while the stream is full, until ctx ends.
+// send encodes v and writes it as one frame. It blocks while the flow-control window of the stream
+// is full, until ctx is done.
 func (w *frameWriter) send(ctx context.Context, v any) error {
-	b, err := wire{}.Append(append(w.buf[:0], make([]byte, frameHead)...), v)
+	b, err := wireCodec{}.Append(append(w.buf[:0], make([]byte, frameHeaderLen)...), v)
 	if err != nil {
 		return err
 	}
-	n := len(b) - frameHead
-	if n > maxFrame {
-		return qs.Errorf(hg.ErrOverflow, "raftqs: a request of %d bytes, a pipeline carries %d: make entries smaller", n, maxFrame)
+	n := len(b) - frameHeaderLen
+	if n > maxFrameBody {
+		return qs.Errorf(hg.ErrOverflow,
+			"raftqs: the request has %d bytes, the limit of a pipeline is %d: make log entries smaller",
+			n, maxFrameBody)
 	}
 	binary.BigEndian.PutUint32(b, uint32(n))
-	if w.buf = b; cap(b) > keptBuffer {
+	if w.buf = b; cap(b) > maxRetainedBuffer {
 		w.buf = nil
 	}
-	_, err = w.s.WriteContext(ctx, b)
+	_, err = w.stream.WriteContext(ctx, b)
 	return err
 }
 
-// A frameReader reads what a frameWriter writes. One goroutine at a time uses it.
+// A frameReader reads the frames of a frameWriter. It is not safe for concurrent use.
 type frameReader struct {
-	s    *hg.Stream
-	head []byte // of the length of the frame that is being read
-	size int    // of its body, once head is whole
-	body []byte // as far as it has come
+	stream  *hg.Stream
+	header  []byte // the header bytes of the current frame received so far
+	bodyLen int    // length of the body; valid when header is complete
+	body    []byte // the body bytes received so far
 }
 
-// next returns the body of the next frame, which is the caller's. It does not block: the error is hg.ErrAgain while the frame has not come
-// whole, io.EOF behind the last one, or says how the stream has ended.
+// next returns the body of the next frame; the caller owns it. It does not block. The error is
+// hg.ErrAgain if the frame has not arrived completely, io.EOF after the last frame, and otherwise
+// the reason why the stream ended.
 func (r *frameReader) next() ([]byte, error) {
 	for {
-		b, err := r.s.Next()
-		if err == io.EOF && len(r.head) > 0 {
+		b, err := r.stream.Next()
+		if err == io.EOF && len(r.header) > 0 {
 			err = errBadFrame
 		}
 		if err != nil {
 			return nil, err
 		}
-		n, whole, err := r.take(b)
-		r.s.Release(n)
+		n, complete, err := r.consume(b)
+		r.stream.Release(n)
 		if err != nil {
 			return nil, err
 		}
-		if whole {
+		if complete {
 			body := r.body
-			r.head, r.body = r.head[:0], nil
+			r.header, r.body = r.header[:0], nil
 			return body, nil
 		}
 	}
 }
 
-// take copies what b has of a frame, and returns how many bytes that is, and whether the frame is whole.
-func (r *frameReader) take(b []byte) (n int, whole bool, err error) {
-	if missing := frameHead - len(r.head); missing > 0 {
+// consume copies the bytes of the current frame from b. It returns their number, and whether the
+// frame is complete.
+func (r *frameReader) consume(b []byte) (n int, complete bool, err error) {
+	if missing := frameHeaderLen - len(r.header); missing > 0 {
 		n = min(missing, len(b))
-		if r.head = append(r.head, b[:n]...); len(r.head) < frameHead {
+		if r.header = append(r.header, b[:n]...); len(r.header) < frameHeaderLen {
 			return n, false, nil
 		}
-		size := binary.BigEndian.Uint32(r.head)
-		if size > maxFrame {
+		size := binary.BigEndian.Uint32(r.header)
+		if size > maxFrameBody {
 			return n, false, errBadFrame
 		}
-		r.size = int(size)
-		r.body = make([]byte, 0, min(r.size, maxRequest)) // beyond that it grows with what has come
+		r.bodyLen = int(size)
+		// A header alone must not make the receiver allocate 64 MiB: above maxRequest the body
+		// grows as it arrives.
+		r.body = make([]byte, 0, min(r.bodyLen, maxRequest))
 	}
-	more := min(r.size-len(r.body), len(b)-n)
+	more := min(r.bodyLen-len(r.body), len(b)-n)
 	r.body = append(r.body, b[n:n+more]...)
-	return n + more, len(r.body) == r.size, nil
+	return n + more, len(r.body) == r.bodyLen, nil
 }
 
-// A turn has one goroutine at a time handle what comes, where each arrival calls a function that must not wait:
+// A notifyLock lets callbacks that must not block share work that only one goroutine may do. Each
+// arrival calls tryLock. If the lock is held, its holder is notified: its tryUnlock fails, and it
+// looks for work again. So no arrival is missed.
 //
-//	arrival: enter ─ false: the goroutine that runs it looks once more
-//	            └─ true: handle all ─► leave ─ false: something came meanwhile, handle that, too
-type turn struct {
+//	arrival: tryLock ─ false: the holder will look again
+//	            └─ true: do all work ─► tryUnlock ─ false: something arrived since, continue
+//	                                        └─ true: done
+type notifyLock struct {
 	mu     sync.Mutex // guards the fields below
-	taken  bool
-	missed bool // enter has returned false since
+	locked bool
+	missed bool // tryLock has failed since the holder last looked for work
 }
 
-// enter reports whether the caller has the turn now, until leave returns true.
-func (t *turn) enter() bool {
+// tryLock acquires the lock and returns true, or notifies its holder and returns false.
+func (t *notifyLock) tryLock() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.taken {
+	if t.locked {
 		t.missed = true
 		return false
 	}
-	t.taken = true
+	t.locked = true
 	return true
 }
 
-// leave ends the turn of the caller, and reports true, if nobody has tried to enter.
-func (t *turn) leave() bool {
+// tryUnlock releases the lock and returns true. If tryLock has failed since, it keeps the lock and
+// returns false.
+func (t *notifyLock) tryUnlock() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.taken, t.missed = t.missed, false
-	return !t.taken
+	t.locked, t.missed = t.missed, false
+	return !t.locked
 }
 
+// isAgain reports whether err says that a stream has nothing to read now.
 func isAgain(err error) bool { return errors.Is(err, hg.ErrAgain) }

@@ -13,7 +13,7 @@ func TestFramesInPieces(t *testing.T) {
 	for piece := 1; piece <= len(frame); piece++ {
 		var r frameReader
 		for rest := frame; len(rest) > 0; {
-			n, whole, err := r.take(rest[:min(piece, len(rest))])
+			n, whole, err := r.consume(rest[:min(piece, len(rest))])
 			require.NoError(t, err)
 			require.Positive(t, n)
 			rest = rest[n:]
@@ -22,38 +22,40 @@ func TestFramesInPieces(t *testing.T) {
 		require.Equal(t, "123456789", string(r.body))
 	}
 	var r frameReader
-	n, whole, err := r.take([]byte{0, 0, 0, 0, 0, 0, 0, 1})
+	n, whole, err := r.consume([]byte{0, 0, 0, 0, 0, 0, 0, 1})
 	require.NoError(t, err)
 	require.True(t, whole, "a frame without a body")
-	require.Equal(t, frameHead, n, "what follows is of the next frame")
+	require.Equal(t, frameHeaderLen, n, "what follows is of the next frame")
 }
 
-// TestFrameLength: a length beyond the bound is refused, and one within it allocates no more than a request has, whatever it says.
+// TestFrameLength: a length beyond the bound is refused, and one within it allocates no more than a
+// request has, whatever it says.
 func TestFrameLength(t *testing.T) {
 	var r frameReader
-	_, _, err := r.take([]byte{4, 0, 0, 1})
+	_, _, err := r.consume([]byte{4, 0, 0, 1})
 	require.ErrorIs(t, err, errFormat)
 	r = frameReader{}
-	_, whole, err := r.take([]byte{4, 0, 0, 0, 1})
+	_, whole, err := r.consume([]byte{4, 0, 0, 0, 1})
 	require.NoError(t, err)
 	require.False(t, whole)
 	require.Equal(t, maxRequest, cap(r.body))
-	for len(r.body) < maxFrame {
-		_, whole, err = r.take(bytes.Repeat([]byte{1}, 1<<20))
+	for len(r.body) < maxFrameBody {
+		_, whole, err = r.consume(bytes.Repeat([]byte{1}, 1<<20))
 		require.NoError(t, err)
 	}
 	require.True(t, whole)
 }
 
-// TestTurn: one has the turn at a time, and does not leave before it has looked at what came meanwhile.
+// TestTurn: one has the turn at a time, and does not leave before it has looked at what came
+// meanwhile.
 func TestTurn(t *testing.T) {
-	var turn turn
-	require.True(t, turn.enter())
-	require.False(t, turn.enter())
-	require.False(t, turn.enter())
-	require.False(t, turn.leave(), "something came")
-	require.False(t, turn.enter(), "it has the turn still")
-	require.False(t, turn.leave())
-	require.True(t, turn.leave())
-	require.True(t, turn.enter())
+	var turn notifyLock
+	require.True(t, turn.tryLock())
+	require.False(t, turn.tryLock())
+	require.False(t, turn.tryLock())
+	require.False(t, turn.tryUnlock(), "something came")
+	require.False(t, turn.tryLock(), "it has the turn still")
+	require.False(t, turn.tryUnlock())
+	require.True(t, turn.tryUnlock())
+	require.True(t, turn.tryLock())
 }

@@ -15,106 +15,129 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A pipeline is a call with two streams to one follower. No goroutine stands between raft and the ones that drive the two nodes:
+// A pipeline is the leader's side of one call to a follower, with a stream for requests and one for
+// responses. It has no goroutine of its own:
 //
-//	AppendEntries ─► inFlight ─► up, then window ════► inbound.arrived ─► main loop of raft
-//	Consumer ◄── ready ◄── arrived ◄════════ down ◄── inbound.serve ◄── response ─┘
+//	AppendEntries ─► inFlight ─► requests ═══════════► inboundPipeline.onRequests ─► main loop of raft
+//	Consumer ◄── ready ◄── onResponses ◄═══ responses ◄══ inboundPipeline.serve ◄── its response ─┘
 //
-// AppendEntries and inbound.serve write to the connection themselves. The two functions called arrived are callbacks of the nodes.
+// AppendEntries and inboundPipeline.serve write to the connection themselves. onRequests and
+// onResponses are callbacks of the nodes.
 type pipeline struct {
-	h      *hg.Handle
-	up     frameWriter
-	down   frameReader
-	turn   turn            // of down
-	ctx    context.Context // ends with an error or Close
-	cancel context.CancelCauseFunc
-	window chan struct{} // has one element for each request in inFlight or ended, and one for the next
-	ready  chan raft.AppendFuture
-	closed chan struct{}
-	most   time.Duration // Options.Timeout
-	spawn  func(func())
+	handle       *hg.Handle
+	requests     frameWriter
+	responses    frameReader
+	responseLock notifyLock      // held by the goroutine that reads responses
+	ctx          context.Context // canceled with the first error, or by Close
+	cancel       context.CancelCauseFunc
+	window       chan struct{}          // semaphore: one element per request in flight or completed, plus one
+	ready        chan raft.AppendFuture // completed futures, for Consumer
+	closed       chan struct{}          // closed by Close
+	timeout      time.Duration          // see Options.Timeout
+	spawn        func(func())           // starts a goroutine, or a coroutine in the simulator
 
-	mu       sync.Mutex  // guards the fields below, and is held while the call begins
-	unwatch  func() bool // ends the watch of Transport.ctx
-	inFlight []*appendFuture
-	overdue  *time.Timer     // runs while there is one in flight
-	ended    []*appendFuture // for which ready has no room yet
-	spilling bool            // a goroutine moves ended to ready
-	err      error           // why the pipeline has ended
-	shut     bool
+	mu            sync.Mutex      // guards the fields below; start holds it while it makes the call
+	unwatch       func() bool     // stops watching the context of the Transport
+	inFlight      []*appendFuture // requests without a response, oldest first
+	responseTimer *time.Timer     // runs while a request is in flight
+	completed     []*appendFuture // completed futures for which ready has no room, oldest first
+	forwarding    bool            // a goroutine runs forwardCompleted
+	err           error           // why the pipeline has ended; nil before
+	closeCalled   bool
 }
 
-// pipelineStreams are those of a pipeline: requests go up, responses come down.
+// pipelineStreams are the streams of a pipeline's call: requests from the leader, responses from
+// the follower.
 var pipelineStreams = []hg.StreamSpec{{Up: true, Bulk: true}, {}}
 
-// AppendEntriesPipeline implements raft.Transport. The pipeline ends with its first error, and when the oldest response takes longer than
-// Options.Timeout; raft closes it and opens another one.
-func (t *Transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
-	if t.o.MaxInFlight < 2 {
+// AppendEntriesPipeline implements raft.Transport. It resolves the follower's name, but does not
+// wait for a connection. The pipeline ends with its first error, or if the oldest response takes
+// longer than Options.Timeout; raft then closes it and opens another one.
+func (t *Transport) AppendEntriesPipeline(
+	id raft.ServerID,
+	target raft.ServerAddress,
+) (raft.AppendPipeline, error) {
+	if t.opts.MaxInFlight < 2 {
 		return nil, raft.ErrPipelineReplicationNotSupported
 	}
-	start, stop := t.node.HG().NA().WithTimeout(t.ctx, t.o.Timeout)
+	start, stop := t.node.HG().NA().WithTimeout(t.ctx, t.opts.Timeout)
 	defer stop()
-	peer, err := t.peer(start, id, target)
+	peer, err := t.peerFor(start, id, target)
 	if err != nil {
 		return nil, err
 	}
 	p := &pipeline{
-		window: make(chan struct{}, t.o.MaxInFlight), ready: make(chan raft.AppendFuture, t.o.MaxInFlight), closed: make(chan struct{}),
-		most: t.o.Timeout, spawn: t.node.HG().NA().Spawn,
+		window:  make(chan struct{}, t.opts.MaxInFlight),
+		ready:   make(chan raft.AppendFuture, t.opts.MaxInFlight),
+		closed:  make(chan struct{}),
+		timeout: t.opts.Timeout,
+		spawn:   t.node.HG().NA().Spawn,
 	}
 	p.window <- struct{}{}
 	p.ctx, p.cancel = context.WithCancelCause(t.ctx)
-	p.overdue = time.AfterFunc(p.most, func() {
-		p.end(qs.Errorf(qs.ErrTimeout, "raftqs: pipeline to server %s: no response for %v", id, p.most))
+	p.responseTimer = time.AfterFunc(p.timeout, func() {
+		p.fail(qs.Errorf(qs.ErrTimeout, "raftqs: pipeline to server %s: no response for %v", id,
+			p.timeout))
 	})
-	p.overdue.Stop()
-	if p.h, err = t.node.HG().Create(peer.Addr(), t.pipe); err != nil {
+	p.responseTimer.Stop()
+	if p.handle, err = t.node.HG().Create(peer.Addr(), t.pipelineID); err != nil {
 		p.cancel(err)
 		return nil, err
 	}
-	if err = p.begin(t.ctx); err != nil {
-		p.end(err)
-		_ = p.h.Close()
+	if err = p.start(t.ctx); err != nil {
+		p.fail(err)
+		_ = p.handle.Close()
 		return nil, p.cause()
 	}
-	p.arrived() // from now on it is called when something comes
+	p.onResponses() // a response that arrived before OnReady was set has called nothing
 	return p, nil
 }
 
-// begin makes the call, which ends with transport, too: that may be now.
-func (p *pipeline) begin(transport context.Context) error {
+// start makes the call. The pipeline fails when transport, the context of the Transport, is done;
+// it may be done already.
+func (p *pipeline) start(transport context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.unwatch = context.AfterFunc(transport, func() { p.end(context.Cause(transport)) })
-	if err := p.h.SetStreams(pipelineStreams...); err != nil {
+	p.unwatch = context.AfterFunc(transport, func() { p.fail(context.Cause(transport)) })
+	if err := p.handle.SetStreams(pipelineStreams...); err != nil {
 		return err
 	}
-	if err := p.h.Forward(nil, p.over); err != nil {
+	if err := p.handle.Forward(nil, p.onCallEnd); err != nil {
 		return err
 	}
-	p.up.s, p.down.s = p.h.Stream(0), p.h.Stream(1)
-	p.down.s.OnReady(p.arrived)
+	p.requests.stream, p.responses.stream = p.handle.Stream(0), p.handle.Stream(1)
+	p.responses.stream.OnReady(p.onResponses)
 	return nil
 }
 
-// AppendEntries implements raft.AppendPipeline: it sends a request, and then blocks while Options.MaxInFlight are in flight. Raft makes the next
-// request when it has returned: so that has all entries that have come by then. One goroutine at a time calls it.
-func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	parts := split(args)
-	f := &appendFuture{start: time.Now(), args: args, resp: resp, parts: len(parts), done: make(chan struct{})}
-	if err := p.push(f); err != nil {
+// AppendEntries implements raft.AppendPipeline. It sends a request, and then blocks while
+// Options.MaxInFlight requests are in flight: raft composes the next request when AppendEntries
+// returns, and that request then has all entries that arrived until now. It is not safe for
+// concurrent use.
+func (p *pipeline) AppendEntries(
+	args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse,
+) (raft.AppendFuture, error) {
+	parts := splitRequest(args)
+	f := &appendFuture{
+		start:   time.Now(),
+		args:    args,
+		resp:    resp,
+		missing: len(parts),
+		done:    make(chan struct{}),
+	}
+	if err := p.enqueue(f); err != nil {
 		return nil, err
 	}
 	for _, part := range parts {
-		if err := p.up.send(p.ctx, part); err != nil {
-			p.end(err)
+		if err := p.requests.send(p.ctx, part); err != nil {
+			p.fail(err)
 			return nil, p.cause()
 		}
 	}
 	select {
 	case p.window <- struct{}{}:
-		return f, nil // which may have failed already
+		return f, nil // f may have failed already
 	default:
 	}
 	select {
@@ -125,97 +148,102 @@ func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.App
 	}
 }
 
-// Consumer implements raft.AppendPipeline: futures come in the order of their requests, also those that have failed.
+// Consumer implements raft.AppendPipeline. Futures arrive in the order of their requests, failed
+// ones included.
 func (p *pipeline) Consumer() <-chan raft.AppendFuture { return p.ready }
 
-// Close implements raft.AppendPipeline: requests in flight fail with raft.ErrPipelineShutdown.
+// Close implements raft.AppendPipeline. It does not block. Requests in flight fail with
+// raft.ErrPipelineShutdown.
 func (p *pipeline) Close() error {
 	p.mu.Lock()
-	shut := p.shut
-	p.shut = true
+	shut := p.closeCalled
+	p.closeCalled = true
 	p.mu.Unlock()
 	if !shut {
 		close(p.closed)
-		p.end(raft.ErrPipelineShutdown)
+		p.fail(raft.ErrPipelineShutdown)
 	}
 	return nil
 }
 
-// push puts f behind those in flight.
-func (p *pipeline) push(f *appendFuture) error {
+// enqueue appends f to the requests in flight. The error is that with which the pipeline has ended.
+func (p *pipeline) enqueue(f *appendFuture) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
 		return p.err
 	}
 	if len(p.inFlight) == 0 {
-		p.overdue.Reset(p.most)
+		p.responseTimer.Reset(p.timeout)
 	}
 	p.inFlight = append(p.inFlight, f)
 	return nil
 }
 
-// arrived takes the responses that have come. It is a callback of the node, and does not block.
-func (p *pipeline) arrived() {
-	if !p.turn.enter() {
+// onResponses handles the responses that have arrived. It is a callback of the node, and does not
+// block.
+func (p *pipeline) onResponses() {
+	if !p.responseLock.tryLock() {
 		return
 	}
 	for {
-		b, err := p.down.next()
+		b, err := p.responses.next()
 		var resp raft.AppendEntriesResponse
 		switch {
 		case isAgain(err):
-			if p.turn.leave() {
-				runtime.Gosched() // as in inbound.arrived
+			if p.responseLock.tryUnlock() {
+				runtime.Gosched() // run raft's goroutine on this thread, see inboundPipeline.onRequests
 				return
 			}
 			continue
-		case err != nil: // the call ends, and says more
+		case err != nil: // onCallEnd runs next, and its error is more precise
 			return
 		}
-		if err = (wire{}).Decode(b, &resp); err == nil {
-			err = p.respond(&resp)
+		if err = (wireCodec{}).Decode(b, &resp); err == nil {
+			err = p.handleResponse(&resp)
 		}
 		if err != nil {
-			p.end(err)
+			p.fail(err)
 			return
 		}
 	}
 }
 
-// respond gives a response to the oldest request in flight, which ends with its last.
-func (p *pipeline) respond(resp *raft.AppendEntriesResponse) error {
+// handleResponse assigns a response to the oldest request in flight. The request completes with the
+// response to its last part.
+func (p *pipeline) handleResponse(resp *raft.AppendEntriesResponse) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.inFlight) == 0 {
-		return qs.Errorf(qs.ErrInternal, "raftqs: pipeline: a response to no request")
+		return qs.Errorf(qs.ErrInternal, "raftqs: pipeline: received a response without a request")
 	}
 	f := p.inFlight[0]
-	if !f.refused {
-		*f.resp = *resp // the first refusal, or the last response
-		f.refused = !resp.Success
+	if !f.rejected {
+		*f.resp = *resp // keep the first rejection, or else the last response
+		f.rejected = !resp.Success
 	}
-	if f.parts--; f.parts > 0 {
+	if f.missing--; f.missing > 0 {
 		return nil
 	}
 	p.inFlight = p.inFlight[1:]
 	if len(p.inFlight) > 0 {
-		p.overdue.Reset(p.most)
+		p.responseTimer.Reset(p.timeout)
 	} else {
-		p.overdue.Stop()
+		p.responseTimer.Stop()
 	}
 	p.completeLocked(f, nil)
 	return nil
 }
 
-// completeLocked ends f. Of what comes from Consumer raft asks only for the response, and not for the error: where one part has succeeded and
-// another one has not arrived, the response must not say success, else raft commits entries that the follower does not have.
+// completeLocked completes f. If err is not nil it clears Success in the response: raft looks at
+// the response of a future from Consumer but not at its error, and if one part succeeded and
+// another was lost, raft would commit entries that the follower does not have.
 func (p *pipeline) completeLocked(f *appendFuture, err error) {
 	if f.err = err; err != nil {
 		f.resp.Success = false
 	}
 	close(f.done)
-	if len(p.ended) == 0 {
+	if len(p.completed) == 0 {
 		select {
 		case p.ready <- f:
 			<-p.window
@@ -223,15 +251,16 @@ func (p *pipeline) completeLocked(f *appendFuture, err error) {
 		default:
 		}
 	}
-	if p.ended = append(p.ended, f); !p.spilling && !p.shut {
-		p.spilling = true
-		p.spawn(p.spill)
+	if p.completed = append(p.completed, f); !p.forwarding && !p.closeCalled {
+		p.forwarding = true
+		p.spawn(p.forwardCompleted)
 	}
 }
 
-// spill moves ended to ready as raft takes futures from there, which it may leave for a while.
-func (p *pipeline) spill() {
-	for f := p.firstEnded(); f != nil; f = p.nextEnded() {
+// forwardCompleted moves futures from completed to ready while raft receives them. It runs only
+// when ready was full.
+func (p *pipeline) forwardCompleted() {
+	for f := p.firstCompleted(); f != nil; f = p.popCompleted() {
 		select {
 		case p.ready <- f:
 			<-p.window
@@ -241,50 +270,51 @@ func (p *pipeline) spill() {
 	}
 }
 
-func (p *pipeline) firstEnded() *appendFuture {
+// firstCompleted returns the first of completed, which has at least one.
+func (p *pipeline) firstCompleted() *appendFuture {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.ended[0]
+	return p.completed[0]
 }
 
-// nextEnded drops the first of ended, and returns the next; nil if that was the last.
-func (p *pipeline) nextEnded() *appendFuture {
+// popCompleted removes the first of completed, and returns the next one, or nil.
+func (p *pipeline) popCompleted() *appendFuture {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ended = p.ended[1:]; len(p.ended) == 0 {
-		p.spilling = false
+	if p.completed = p.completed[1:]; len(p.completed) == 0 {
+		p.forwarding = false
 		return nil
 	}
-	return p.ended[0]
+	return p.completed[0]
 }
 
-// over is the end of the call.
-func (p *pipeline) over(_ *hg.Handle, err error) {
+// onCallEnd is the callback of the call's completion.
+func (p *pipeline) onCallEnd(_ *hg.Handle, err error) {
 	p.mu.Lock()
-	begun := p.down.s != nil // begin has returned
+	started := p.responses.stream != nil // false if start failed after Forward, with this callback queued
 	p.mu.Unlock()
-	if begun {
-		p.arrived() // what has come before
+	if started {
+		p.onResponses() // responses that arrived before the end
 	}
 	if err == nil {
-		err = qs.Errorf(qs.ErrUnavailable, "raftqs: the follower has ended the pipeline")
+		err = qs.Errorf(qs.ErrUnavailable, "raftqs: the follower ended the pipeline")
 	}
-	p.end(fmt.Errorf("raftqs: pipeline: %w", err))
-	_ = p.h.Close()
+	p.fail(fmt.Errorf("raftqs: pipeline: %w", err))
+	_ = p.handle.Close()
 }
 
-// end ends the pipeline, unless it has ended: what is in flight fails.
-func (p *pipeline) end(err error) {
+// fail ends the pipeline and fails all requests in flight. Only the first call has an effect.
+func (p *pipeline) fail(err error) {
 	p.cancel(err)
-	p.h.Abandon()
+	p.handle.Abandon()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.unwatch()
-	p.overdue.Stop()
+	p.responseTimer.Stop()
 	if p.err != nil {
 		return
 	}
-	p.err = p.cause() // of what came first
+	p.err = p.cause() // the error of the first cancel, which may not be err
 	failed := p.inFlight
 	p.inFlight = nil
 	for _, f := range failed {
@@ -292,21 +322,22 @@ func (p *pipeline) end(err error) {
 	}
 }
 
+// cause returns the error with which ctx was canceled.
 func (p *pipeline) cause() error { return context.Cause(p.ctx) }
 
-// An appendFuture is a request of a pipeline. It implements raft.AppendFuture.
+// An appendFuture is one request of a pipeline. It implements raft.AppendFuture.
 type appendFuture struct {
-	start   time.Time
-	args    *raft.AppendEntriesRequest
-	resp    *raft.AppendEntriesResponse
-	parts   int  // responses that are missing; guarded by the pipeline's mu
-	refused bool // one of them was a refusal; the same
+	start    time.Time
+	args     *raft.AppendEntriesRequest
+	resp     *raft.AppendEntriesResponse
+	missing  int  // number of parts without a response; guarded by pipeline.mu
+	rejected bool // the response to a part was a rejection; guarded by pipeline.mu
 
 	done chan struct{}
 	err  error // valid when done is closed
 }
 
-// Error waits for the response, and returns nil when it is there.
+// Error implements raft.AppendFuture. It blocks until the request has completed.
 func (f *appendFuture) Error() error {
 	<-f.done
 	return f.err
@@ -317,75 +348,89 @@ func (f *appendFuture) Start() time.Time                      { return f.start }
 func (f *appendFuture) Request() *raft.AppendEntriesRequest   { return f.args }
 func (f *appendFuture) Response() *raft.AppendEntriesResponse { return f.resp }
 
-// An inbound is a pipeline at the follower. Raft has one request of it at a time: from then until its response has left nothing is read.
+// An inboundPipeline is the follower's side of a pipeline. Raft has at most one request of it at a
+// time: no request is read between the hand-over of one to raft and the sending of its response.
 //
-//	arrived: read ─► offer ─ the main loop waits for a request ─► raft ─► answered ─► serve: send, read, offer …
-//	                   └─ it does something else ─► pending, and errPending in answered ─► serve: deliver ─► raft
-type inbound struct {
-	t        *Transport
-	ctx      context.Context
-	from     qs.Caller
-	up       frameReader
-	down     frameWriter
-	turn     turn // of up: from a request on until its response has left
-	answered chan raft.RPCResponse
-	pending  *raft.AppendEntriesRequest // that raft has not taken
-	err      error                      // instead of one; io.EOF: none follows
+//	onRequests: readRequest ─► offer ─ main loop waits ─► raft ─► replies ─► serve: send, offerNext …
+//	                              └─ busy: pending, errNotOffered in replies ─► serve: deliver ─► raft
+type inboundPipeline struct {
+	transport   *Transport
+	ctx         context.Context
+	caller      qs.Caller
+	requests    frameReader
+	responses   frameWriter
+	requestLock notifyLock // guards requests; held from reading a request until its response was sent
+	replies     chan raft.RPCResponse
+	pending     *raft.AppendEntriesRequest // the request that raft did not accept at once; nil with a readErr
+	readErr     error                      // error of reading the next request; io.EOF after the last one
 }
 
-// errPending in inbound.answered is not an answer of raft: serve has to go on.
-var errPending = errors.New("pending")
+// errNotOffered is sent to inboundPipeline.replies in place of a reply of raft: serve has to handle
+// pending or readErr.
+var errNotOffered = errors.New("pending")
 
 // servePipeline serves a pipeline until the leader ends it.
 func (t *Transport) servePipeline(r hg.Request) error {
-	if s := r.Streams(); len(s) < len(pipelineStreams) || s[0].Up != pipelineStreams[0].Up || s[1].Up != pipelineStreams[1].Up {
-		return qs.Errorf(qs.ErrBadInput, "raftqs: a pipeline has a stream up and one down, this call has others")
+	if s := r.Streams(); len(s) < len(pipelineStreams) || s[0].Up != pipelineStreams[0].Up ||
+		s[1].Up != pipelineStreams[1].Up {
+		return qs.Errorf(qs.ErrBadInput,
+			"raftqs: a pipeline has one stream in each direction, this call has others")
 	}
-	in := &inbound{
-		t: t, ctx: r.Context(), from: r.Caller(), up: frameReader{s: r.Stream(0)}, down: frameWriter{s: r.Stream(1)},
-		answered: make(chan raft.RPCResponse, 1),
+	in := &inboundPipeline{
+		transport: t,
+		ctx:       r.Context(),
+		caller:    r.Caller(),
+		requests:  frameReader{stream: r.Stream(0)},
+		responses: frameWriter{stream: r.Stream(1)},
+		replies:   make(chan raft.RPCResponse, 1),
 	}
-	in.up.s.OnReady(in.arrived)
-	in.up.s.Expect(maxRequest)
-	in.arrived() // from now on it is called when something comes
+	in.requests.stream.OnReady(in.onRequests)
+	in.requests.stream.Expect(maxRequest)
+	in.onRequests() // a request that arrived before OnReady was set has called nothing
 	if err := in.serve(); err != nil {
 		return err
 	}
 	return r.Respond(nil, nil)
 }
 
-// arrived has raft get the next request, if it has come. It is a callback of the node, and does not block.
-func (in *inbound) arrived() {
-	if in.turn.enter() {
-		in.advance()
-		runtime.Gosched() // raft goes on here and now, and not on a thread that has to be woken; a third of the commits of one client
+// onRequests offers the next request to raft, if one has arrived. It is a callback of the node, and
+// does not block.
+func (in *inboundPipeline) onRequests() {
+	if in.requestLock.tryLock() {
+		in.offerNext()
+		// Run raft's goroutine on this thread now. Otherwise another thread has to be woken for it,
+		// which costs a third of the commits per second of one client.
+		runtime.Gosched()
 	}
 }
 
-// advance has raft get the next request, and leaves if none has come.
-func (in *inbound) advance() {
+// offerNext reads the next request and offers it to raft. The caller holds requestLock. offerNext
+// keeps it, and releases it only if no request has arrived.
+func (in *inboundPipeline) offerNext() {
 	for {
-		req, err := in.read()
+		req, err := in.readRequest()
 		if err == nil {
-			var known bool
-			if known, err = in.tryCheck(req); known && err == nil && in.t.offer(in.rpc(req)) {
+			var ok bool
+			if ok, err = in.tryAuthorize(req); ok && err == nil && in.transport.offer(in.newRPC(req)) {
 				return
 			}
 		}
 		if !isAgain(err) {
-			in.pending, in.err = req, err
-			in.answered <- raft.RPCResponse{Error: errPending} // there is room: raft has no request
+			in.pending, in.readErr = req, err
+			// This send never blocks: raft has no request, so replies is empty.
+			in.replies <- raft.RPCResponse{Error: errNotOffered}
 			return
 		}
-		if in.turn.leave() {
+		if in.requestLock.tryUnlock() {
 			return
 		}
 	}
 }
 
-// read returns the next request.
-func (in *inbound) read() (*raft.AppendEntriesRequest, error) {
-	b, err := in.up.next()
+// readRequest reads and decodes the next request. It does not block; see frameReader.next for its
+// errors.
+func (in *inboundPipeline) readRequest() (*raft.AppendEntriesRequest, error) {
+	b, err := in.requests.next()
 	if err != nil {
 		return nil, err
 	}
@@ -396,46 +441,49 @@ func (in *inbound) read() (*raft.AppendEntriesRequest, error) {
 	return req, nil
 }
 
-// tryCheck is Transport.check in a callback. It reports false if Options.Authorize has panicked: serve asks again, where that is answered as a panic
-// of a handler is.
-func (in *inbound) tryCheck(req *raft.AppendEntriesRequest) (known bool, err error) {
+// tryAuthorize calls Transport.authorize from a callback. It returns false if Options.Authorize
+// panicked. serve then calls Authorize again on the handler's goroutine, where package hg recovers
+// the panic and answers the call.
+func (in *inboundPipeline) tryAuthorize(req *raft.AppendEntriesRequest) (ok bool, err error) {
 	defer func() { _ = recover() }()
-	err = in.t.check(in.from, req)
+	err = in.transport.authorize(in.caller, req)
 	return true, err
 }
 
-func (in *inbound) rpc(req *raft.AppendEntriesRequest) raft.RPC {
-	return raft.RPC{Command: req, RespChan: in.answered}
+// newRPC returns the raft.RPC of a request.
+func (in *inboundPipeline) newRPC(req *raft.AppendEntriesRequest) raft.RPC {
+	return raft.RPC{Command: req, RespChan: in.replies}
 }
 
-// serve answers requests until the pipeline ends.
-func (in *inbound) serve() error {
+// serve sends the response of each request, in order, until the leader ends the pipeline.
+func (in *inboundPipeline) serve() error {
 	for {
-		got, err := in.t.await(in.ctx, in.answered)
+		got, err := in.transport.awaitReply(in.ctx, in.replies)
 		if err != nil {
 			return err
 		}
-		if got.Error == errPending {
-			if in.err == io.EOF {
+		if got.Error == errNotOffered {
+			if in.readErr == io.EOF {
 				return nil
 			}
-			if in.err != nil {
-				return in.err
+			if in.readErr != nil {
+				return in.readErr
 			}
-			if err = in.t.check(in.from, in.pending); err != nil {
+			if err = in.transport.authorize(in.caller, in.pending); err != nil {
 				return err
 			}
-			if got, err = in.t.deliver(in.ctx, in.rpc(in.pending), false, in.answered); err != nil {
+			if got, err = in.transport.deliver(in.ctx, in.newRPC(in.pending), false,
+				in.replies); err != nil {
 				return err
 			}
 		}
-		resp, err := answerOf[raft.AppendEntriesResponse](got)
+		resp, err := typedResponse[raft.AppendEntriesResponse](got)
 		if err != nil {
 			return err
 		}
-		if err := in.down.send(in.ctx, resp); err != nil {
+		if err := in.responses.send(in.ctx, resp); err != nil {
 			return err
 		}
-		in.advance()
+		in.offerNext()
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestPipelineOrder: many requests arrive in order, and their futures come in order, with their own responses.
+// TestPipelineOrder: many requests arrive in order, and their futures come in order, with their own
+// responses.
 func TestPipelineOrder(t *testing.T) {
 	each(t, Options{MaxInFlight: 8}, func(t *testing.T, from, to *Transport) {
 		next := uint64(1)
@@ -51,7 +52,8 @@ func TestPipelineOrder(t *testing.T) {
 	})
 }
 
-// TestPipelineWindow: MaxInFlight requests are sent without a response, and the call that sends the last of them blocks until there is one.
+// TestPipelineWindow: MaxInFlight requests are sent without a response, and the call that sends the
+// last of them blocks until there is one.
 func TestPipelineWindow(t *testing.T) {
 	for _, window := range []int{2, 3, 10} {
 		o := Options{MaxInFlight: window}
@@ -66,7 +68,8 @@ func TestPipelineWindow(t *testing.T) {
 				}
 				sent := make(chan error, 1)
 				go func() {
-					_, err := p.AppendEntries(entries(uint64(window), 1, 1), &raft.AppendEntriesResponse{})
+					_, err := p.AppendEntries(entries(uint64(window), 1, 1),
+						&raft.AppendEntriesResponse{})
 					sent <- err
 				}()
 				rpc := receive(t, to.Consumer())
@@ -76,7 +79,8 @@ func TestPipelineWindow(t *testing.T) {
 					defer p.mu.Unlock()
 					return len(p.inFlight)
 				}
-				require.Eventually(t, func() bool { return inFlight() == window }, patience, time.Millisecond)
+				require.Eventually(t, func() bool { return inFlight() == window }, patience,
+					time.Millisecond)
 				require.Empty(t, sent)
 				select { // one at a time: the second is not delivered before the first is answered
 				case <-to.Consumer():
@@ -132,10 +136,11 @@ func (c *closer) ServerAddr(raft.ServerID) (raft.ServerAddress, error) {
 	return c.to.LocalAddr(), nil
 }
 
-// TestPipelineTransportCloses: a Transport that closes while a pipeline begins ends it. With the race detector: that is another goroutine.
+// TestPipelineTransportCloses: a Transport that closes while a pipeline begins ends it. With the
+// race detector: that is another goroutine.
 func TestPipelineTransportCloses(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
-		from.o.Addresses = &closer{to, 2, from}
+		from.opts.Addresses = &closer{to, 2, from}
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr()) // from now on the address is known, and nobody asks whether from is closed
 		require.NoError(t, err)
 		defer p.Close()
@@ -150,8 +155,9 @@ func TestPipelineTransportCloses(t *testing.T) {
 	})
 }
 
-// TestPipelineEndsWithinRequest: a request that is sent in parts, of which the follower has answered one when the pipeline ends, has not succeeded: raft
-// looks at the response of a future only, and would commit entries that the follower does not have.
+// TestPipelineEndsWithinRequest: a request that is sent in parts, of which the follower has
+// answered one when the pipeline ends, has not succeeded: raft looks at the response of a future
+// only, and would commit entries that the follower does not have.
 func TestPipelineEndsWithinRequest(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
@@ -167,7 +173,7 @@ func TestPipelineEndsWithinRequest(t *testing.T) {
 		require.Eventually(t, func() bool {
 			q.mu.Lock()
 			defer q.mu.Unlock()
-			return f.(*appendFuture).parts == 1
+			return f.(*appendFuture).missing == 1
 		}, patience, time.Millisecond)
 		from.Disconnect(to.LocalAddr())
 		require.Same(t, f, receive(t, p.Consumer()))
@@ -176,7 +182,8 @@ func TestPipelineEndsWithinRequest(t *testing.T) {
 	})
 }
 
-// TestPipelineOverdue: a request that gets no response in time ends its pipeline, with one that follows.
+// TestPipelineOverdue: a request that gets no response in time ends its pipeline, with one that
+// follows.
 func TestPipelineOverdue(t *testing.T) {
 	each(t, Options{Timeout: 50 * time.Millisecond}, func(t *testing.T, from, to *Transport) {
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
@@ -207,32 +214,44 @@ func TestPipelineErrorOfRaft(t *testing.T) {
 	})
 }
 
-// TestPipelineUnread: futures that nobody takes hold the pipeline up, and Close ends it all the same.
+// TestPipelineUnread: futures that nobody takes hold the pipeline up, and Close ends it all the
+// same.
 func TestPipelineUnread(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
-		answer(t, to, func(raft.RPC) (any, error) { return &raft.AppendEntriesResponse{Success: true}, nil })
+		answer(t, to, func(raft.RPC) (any, error) {
+			return &raft.AppendEntriesResponse{Success: true},
+				nil
+		})
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 		require.NoError(t, err)
 		ended := make(chan int, 1)
 		go func() {
 			n := 0
 			for ; ; n++ {
-				if _, err := p.AppendEntries(entries(uint64(n+1), 1, 1), &raft.AppendEntriesResponse{}); err != nil {
+				if _, err := p.AppendEntries(entries(uint64(n+1), 1, 1),
+					&raft.AppendEntriesResponse{}); err != nil {
 					break
 				}
 			}
 			ended <- n
 		}()
-		require.Eventually(t, func() bool { return len(p.Consumer()) == cap(p.Consumer()) && len(p.(*pipeline).window) == 2 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool {
+			return len(p.Consumer()) == cap(p.Consumer()) &&
+				len(p.(*pipeline).window) == 2
+		}, patience, time.Millisecond)
 		require.NoError(t, p.Close())
 		require.LessOrEqual(t, receive(t, ended), 5)
 	})
 }
 
-// TestPipelineSpills: futures that raft did not take in time come all the same, in order, when it takes them, although nothing is sent then.
+// TestPipelineSpills: futures that raft did not take in time come all the same, in order, when it
+// takes them, although nothing is sent then.
 func TestPipelineSpills(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
-		answer(t, to, func(raft.RPC) (any, error) { return &raft.AppendEntriesResponse{Success: true}, nil })
+		answer(t, to, func(raft.RPC) (any, error) {
+			return &raft.AppendEntriesResponse{Success: true},
+				nil
+		})
 		p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 		require.NoError(t, err)
 		defer p.Close()
@@ -247,7 +266,8 @@ func TestPipelineSpills(t *testing.T) {
 	})
 }
 
-// TestPipelineBadFrames: what is not of this protocol ends the call with ErrBadInput, and raft gets nothing.
+// TestPipelineBadFrames: what is not of this protocol ends the call with ErrBadInput, and raft gets
+// nothing.
 func TestPipelineBadFrames(t *testing.T) {
 	for name, bytes := range map[string][]byte{
 		"length":  {0xff, 0xff, 0xff, 0xff},
@@ -255,7 +275,7 @@ func TestPipelineBadFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			each(t, Options{}, func(t *testing.T, from, to *Transport) {
-				h, err := from.node.HG().Create(to.node.Addr(), from.pipe)
+				h, err := from.node.HG().Create(to.node.Addr(), from.pipelineID)
 				require.NoError(t, err)
 				require.NoError(t, h.SetStreams(pipelineStreams...))
 				ended := make(chan error, 1)
@@ -271,14 +291,16 @@ func TestPipelineBadFrames(t *testing.T) {
 	}
 }
 
-// TestPipelineBadStreams: a call without the streams of a pipeline ends with ErrBadInput, and not with a panic of the handler.
+// TestPipelineBadStreams: a call without the streams of a pipeline ends with ErrBadInput, and not
+// with a panic of the handler.
 func TestPipelineBadStreams(t *testing.T) {
 	for name, streams := range map[string][]hg.StreamSpec{
-		"none": nil, "one": {{Up: true, Bulk: true}}, "swapped": {{}, {Up: true}}, "both up": {{Up: true}, {Up: true}},
+		"none": nil, "one": {{Up: true, Bulk: true}}, "swapped": {{}, {Up: true}},
+		"both up": {{Up: true}, {Up: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			each(t, Options{}, func(t *testing.T, from, to *Transport) {
-				h, err := from.node.HG().Create(to.node.Addr(), from.pipe)
+				h, err := from.node.HG().Create(to.node.Addr(), from.pipelineID)
 				require.NoError(t, err)
 				require.NoError(t, h.SetStreams(streams...))
 				ended := make(chan error, 1)
@@ -292,11 +314,12 @@ func TestPipelineBadStreams(t *testing.T) {
 	}
 }
 
-// TestPipelineEnds: a leader that sends no more ends the call without an error; within a request with one.
+// TestPipelineEnds: a leader that sends no more ends the call without an error; within a request
+// with one.
 func TestPipelineEnds(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
 		for _, sent := range [][]byte{nil, {0, 0, 0, 3, 1}} {
-			h, err := from.node.HG().Create(to.node.Addr(), from.pipe)
+			h, err := from.node.HG().Create(to.node.Addr(), from.pipelineID)
 			require.NoError(t, err)
 			require.NoError(t, h.SetStreams(pipelineStreams...))
 			ended := make(chan error, 1)
@@ -316,7 +339,8 @@ func TestPipelineEnds(t *testing.T) {
 	})
 }
 
-// TestPipelineAuthorizePanics: an Authorize that panics ends the pipeline, as it does a call, and not the process; the node goes on.
+// TestPipelineAuthorizePanics: an Authorize that panics ends the pipeline, as it does a call, and
+// not the process; the node goes on.
 func TestPipelineAuthorizePanics(t *testing.T) {
 	o := Options{Authorize: func(id raft.ServerID, _ qs.Caller) error {
 		if id == "strange" {
@@ -325,7 +349,10 @@ func TestPipelineAuthorizePanics(t *testing.T) {
 		return nil
 	}}
 	each(t, o, func(t *testing.T, from, to *Transport) {
-		answer(t, to, func(raft.RPC) (any, error) { return &raft.AppendEntriesResponse{Success: true}, nil })
+		answer(t, to, func(raft.RPC) (any, error) {
+			return &raft.AppendEntriesResponse{Success: true},
+				nil
+		})
 		for _, id := range []string{"strange", "from"} {
 			p, err := from.AppendEntriesPipeline("to", to.LocalAddr())
 			require.NoError(t, err)

@@ -20,8 +20,8 @@ import (
 
 var simSeed = flag.Uint64("raftqs.seed", 0, "run this seed only in TestSimulated")
 
-// A scripted follower answers as raft does, on the coroutine of the handler. raft itself cannot run in the simulator: its goroutines wait in
-// channels, and its clocks are real.
+// A scripted follower answers as raft does, on the coroutine of the handler. raft itself cannot run
+// in the simulator: its goroutines wait in channels, and its clocks are real.
 type scripted struct {
 	t        *testing.T
 	last     uint64 // index of its last entry
@@ -30,7 +30,9 @@ type scripted struct {
 	broken   int    // pipelines, and calls for a snapshot, that have failed
 }
 
-func (s *scripted) deliver(_ context.Context, rpc raft.RPC, _ bool, _ <-chan raft.RPCResponse) (raft.RPCResponse, error) {
+func (s *scripted) deliver(
+	_ context.Context, rpc raft.RPC, _ bool, _ <-chan raft.RPCResponse,
+) (raft.RPCResponse, error) {
 	switch r := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
 		resp := &raft.AppendEntriesResponse{LastLog: s.last, Success: r.PrevLogEntry <= s.last}
@@ -47,7 +49,8 @@ func (s *scripted) deliver(_ context.Context, rpc raft.RPC, _ bool, _ <-chan raf
 	case *raft.InstallSnapshotRequest:
 		b, err := io.ReadAll(rpc.Reader)
 		if err != nil || int64(len(b)) != r.Size {
-			return raft.RPCResponse{Response: &raft.InstallSnapshotResponse{}, Error: io.ErrUnexpectedEOF}, nil
+			return raft.RPCResponse{Response: &raft.InstallSnapshotResponse{},
+				Error: io.ErrUnexpectedEOF}, nil
 		}
 		s.snapshot = b
 		return raft.RPCResponse{Response: &raft.InstallSnapshotResponse{Success: true}}, nil
@@ -55,8 +58,9 @@ func (s *scripted) deliver(_ context.Context, rpc raft.RPC, _ bool, _ <-chan raf
 	return raft.RPCResponse{}, io.ErrNoProgress
 }
 
-// TestSimulated: on a bad network, in virtual time, a leader gets its entries and a snapshot to a follower. What a future or a call says was done
-// has been done; a request of a pipeline never overtakes one that came before; a snapshot is whole or refused.
+// TestSimulated: on a bad network, in virtual time, a leader gets its entries and a snapshot to a
+// follower. What a future or a call says was done has been done; a request of a pipeline never
+// overtakes one that came before; a snapshot is whole or refused.
 func TestSimulated(t *testing.T) {
 	t.Parallel()
 	if *simSeed != 0 {
@@ -77,11 +81,13 @@ func TestSimulated(t *testing.T) {
 // simulate returns the hash of what happened, and how many pipelines and snapshots failed.
 func simulate(t *testing.T, seed uint64) (hash uint64, broken int) {
 	w := sim.NewWorld(sim.Config{Seed: seed, Faults: sim.Faults{
-		Jitter: 5 * time.Millisecond, Loss: 0.02, Reset: 0.02, Partition: 0.02, PartitionFor: 3 * time.Second, Pause: 0.002, PauseFor: time.Second,
+		Jitter: 5 * time.Millisecond, Loss: 0.02, Reset: 0.02, Partition: 0.02,
+		PartitionFor: 3 * time.Second, Pause: 0.002, PauseFor: time.Second,
 	}})
 	defer w.Close()
 	open := func(addr string) *qs.Node {
-		cfg := qs.Config{PeerTimeout: time.Second, ShutdownTimeout: -1, HG: hg.Config{NA: hg.NetConfig{Plugins: []hg.Plugin{w.Plugin()}}}}
+		cfg := qs.Config{PeerTimeout: time.Second, ShutdownTimeout: -1,
+			HG: hg.Config{NA: hg.NetConfig{Plugins: []hg.Plugin{w.Plugin()}}}}
 		node, err := qs.Open(addr, cfg)
 		require.NoError(t, err)
 		return node
@@ -113,7 +119,8 @@ func simulate(t *testing.T, seed uint64) (hash uint64, broken int) {
 		}
 		for follower.snapshot == nil {
 			var resp raft.InstallSnapshotResponse
-			err := from.InstallSnapshot("follower", "sim://follower", snapshotOf(int64(want.Len())), &resp, bytes.NewReader(want.Bytes()))
+			err := from.InstallSnapshot("follower", "sim://follower", snapshotOf(int64(want.Len())),
+				&resp, bytes.NewReader(want.Bytes()))
 			if err == nil {
 				require.True(t, resp.Success)
 				require.NotNil(t, follower.snapshot)
@@ -130,8 +137,11 @@ func simulate(t *testing.T, seed uint64) (hash uint64, broken int) {
 	return w.Hash(), follower.broken
 }
 
-// pipe sends entries by one pipeline until that fails, or all are there, and returns the last that the follower has acknowledged.
-func pipe(t *testing.T, w *sim.World, node *qs.Node, from *Transport, follower *scripted, acked, all uint64) uint64 {
+// pipe sends entries by one pipeline until that fails, or all are there, and returns the last that
+// the follower has acknowledged.
+func pipe(
+	t *testing.T, w *sim.World, node *qs.Node, from *Transport, follower *scripted, acked, all uint64,
+) uint64 {
 	p, err := from.AppendEntriesPipeline("follower", "sim://follower")
 	if err != nil {
 		return acked
@@ -140,7 +150,8 @@ func pipe(t *testing.T, w *sim.World, node *qs.Node, from *Transport, follower *
 	for next := acked; next < all; {
 		sent := 0
 		for ; sent < 3 && next < all; sent++ {
-			if _, err := p.AppendEntries(entries(next+1, 1, 100), &raft.AppendEntriesResponse{}); err != nil {
+			if _, err := p.AppendEntries(entries(next+1, 1, 100),
+				&raft.AppendEntriesResponse{}); err != nil {
 				return acked
 			}
 			next++

@@ -10,44 +10,60 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A snapshot is the input of InstallSnapshot.
-type snapshot struct {
-	Request []byte // a raft.InstallSnapshotRequest, by wire
-	Data    qs.Source
+// A snapshotInput is the input of the method for InstallSnapshot.
+type snapshotInput struct {
+	Request []byte    // a raft.InstallSnapshotRequest, encoded by wireCodec
+	Data    qs.Source // the snapshot, which the follower pulls
 }
 
-// timeoutScale is how much of a snapshot has Options.Timeout to itself, in bytes; raft's own transport has the same.
+// timeoutScale is the part of a snapshot that extends the timeout by another Options.Timeout, in
+// bytes. raft's own transport uses the same.
 const timeoutScale = raft.DefaultTimeoutScale
 
-// InstallSnapshot implements raft.Transport. It lends data to the follower, which pulls it as fast as it writes: up to 4 MiB are read ahead. When
-// it has returned nobody begins to read from data.
-func (t *Transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	ctx, stop := t.node.HG().NA().WithTimeout(t.ctx, t.o.Timeout*time.Duration(1+args.Size/timeoutScale))
+// InstallSnapshot implements raft.Transport. It lends data to the follower, which pulls it as fast
+// as it writes; the leader reads ahead by up to 4 MiB. It blocks until the follower has answered.
+// After it has returned no Read of data begins.
+func (t *Transport) InstallSnapshot(
+	id raft.ServerID, target raft.ServerAddress,
+	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader,
+) error {
+	ctx, stop := t.node.HG().NA().WithTimeout(t.ctx,
+		t.opts.Timeout*time.Duration(1+args.Size/timeoutScale))
 	defer stop()
-	peer, err := t.peer(ctx, id, target)
+	peer, err := t.peerFor(ctx, id, target)
 	if err != nil {
 		return err
 	}
-	req, err := wire{}.Append(nil, args)
+	req, err := wireCodec{}.Append(nil, args)
 	if err != nil {
 		return err
 	}
-	out, err := t.snapshot.Call(ctx, peer, snapshot{Request: req, Data: qs.Reader(io.LimitReader(data, args.Size))})
+	out, err := t.snapshot.Call(
+		ctx,
+		peer,
+		snapshotInput{Request: req, Data: qs.Reader(io.LimitReader(data, args.Size))},
+	)
 	if err != nil {
-		return t.explain(err)
+		return t.orCloseCause(err)
 	}
-	return wire{}.Decode(out, resp)
+	return wireCodec{}.Decode(out, resp)
 }
 
-// serveSnapshot has raft take a snapshot.
-func (t *Transport) serveSnapshot(ctx context.Context, in snapshot) ([]byte, error) {
+// serveSnapshot hands a snapshot to raft, and returns the encoded response.
+func (t *Transport) serveSnapshot(ctx context.Context, in snapshotInput) ([]byte, error) {
 	req := &raft.InstallSnapshotRequest{}
-	if err := (wire{}).Decode(in.Request, req); err != nil {
+	if err := (wireCodec{}).Decode(in.Request, req); err != nil {
 		return nil, qs.Refuse(qs.Errorf(qs.ErrBadInput, "%w", err))
 	}
-	resp, err := serve[raft.InstallSnapshotResponse](ctx, t, req, io.LimitReader(in.Data.Reader(ctx), req.Size), false)
+	resp, err := serveRequest[raft.InstallSnapshotResponse](
+		ctx,
+		t,
+		req,
+		io.LimitReader(in.Data.Reader(ctx), req.Size),
+		false,
+	)
 	if err != nil {
 		return nil, err
 	}
-	return wire{}.Append(nil, resp)
+	return wireCodec{}.Append(nil, resp)
 }

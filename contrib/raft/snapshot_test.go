@@ -44,11 +44,13 @@ var pattern = func() []byte {
 }()
 
 func snapshotOf(size int64) *raft.InstallSnapshotRequest {
-	return &raft.InstallSnapshotRequest{RPCHeader: header, SnapshotVersion: 1, Term: 10, LastLogIndex: 100, LastLogTerm: 9,
+	return &raft.InstallSnapshotRequest{RPCHeader: header, SnapshotVersion: 1, Term: 10,
+		LastLogIndex: 100, LastLogTerm: 9,
 		Configuration: []byte("c"), ConfigurationIndex: 5, Size: size}
 }
 
-// TestSnapshot: request and bytes arrive, no more than the request says, and the response comes back.
+// TestSnapshot: request and bytes arrive, no more than the request says, and the response comes
+// back.
 func TestSnapshot(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
 		for _, size := range []int64{0, 1, 2048, 100_000, 9 << 20} {
@@ -57,7 +59,8 @@ func TestSnapshot(t *testing.T) {
 			done := make(chan error, 1)
 			var resp raft.InstallSnapshotResponse
 			go func() {
-				done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(size), &resp, &counter{left: size + 10})
+				done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(size), &resp,
+					&counter{left: size + 10})
 			}()
 			rpc := receive(t, to.Consumer())
 			args = rpc.Command
@@ -81,7 +84,8 @@ func TestSnapshotSlowFollower(t *testing.T) {
 		data := &counter{left: size}
 		done := make(chan error, 1)
 		go func() {
-			done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(size), &raft.InstallSnapshotResponse{}, data)
+			done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(size),
+				&raft.InstallSnapshotResponse{}, data)
 		}()
 		rpc := receive(t, to.Consumer())
 		_, err := io.ReadFull(rpc.Reader, make([]byte, 1<<20))
@@ -95,14 +99,16 @@ func TestSnapshotSlowFollower(t *testing.T) {
 	})
 }
 
-// TestSnapshotReaderFails: the follower gets an error, not a short snapshot that it takes for whole; the leader gets the error of its reader.
+// TestSnapshotReaderFails: the follower gets an error, not a short snapshot that it takes for
+// whole; the leader gets the error of its reader.
 func TestSnapshotReaderFails(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
 		broken := errors.New("bad sector")
 		done := make(chan error, 1)
 		go func() {
 			data := io.MultiReader(&counter{left: 3 << 20}, errReader{broken})
-			done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(6<<20), &raft.InstallSnapshotResponse{}, data)
+			done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(6<<20),
+				&raft.InstallSnapshotResponse{}, data)
 		}()
 		rpc := receive(t, to.Consumer())
 		_, err := io.Copy(io.Discard, rpc.Reader)
@@ -116,7 +122,8 @@ type errReader struct{ err error }
 
 func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 
-// TestSnapshotPeerGone: when a process ends in the midst of a snapshot, the other one is free at once, although the timeout is an hour.
+// TestSnapshotPeerGone: when a process ends in the midst of a snapshot, the other one is free at
+// once, although the timeout is an hour.
 func TestSnapshotPeerGone(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes {
@@ -129,13 +136,16 @@ func TestSnapshotPeerGone(t *testing.T) {
 				t.Parallel()
 				var from, to *Transport
 				o := Options{Timeout: time.Hour}
-				one := openNode(t, address(scheme), qs.Config{}, func(n *qs.Node) { from = NewTransport(n, o) })
+				one := openNode(t, address(scheme), qs.Config{},
+					func(n *qs.Node) { from = NewTransport(n, o) })
 				defer from.Close()
-				two := openNode(t, address(scheme), qs.Config{}, func(n *qs.Node) { to = NewTransport(n, o) })
+				two := openNode(t, address(scheme), qs.Config{},
+					func(n *qs.Node) { to = NewTransport(n, o) })
 				defer to.Close()
 				done := make(chan error, 1)
 				go func() {
-					done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(32<<20), &raft.InstallSnapshotResponse{}, &counter{left: 32 << 20})
+					done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(32<<20),
+						&raft.InstallSnapshotResponse{}, &counter{left: 32 << 20})
 				}()
 				rpc := receive(t, to.Consumer())
 				_, err := io.ReadFull(rpc.Reader, make([]byte, 1<<20))
@@ -157,18 +167,24 @@ func TestSnapshotPeerGone(t *testing.T) {
 	}
 }
 
-// TestSnapshotBesideHeartbeats: heartbeats are answered while a snapshot moves, and while it stands still.
+// TestSnapshotBesideHeartbeats: heartbeats are answered while a snapshot moves, and while it stands
+// still.
 func TestSnapshotBesideHeartbeats(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
-		to.SetHeartbeatHandler(func(rpc raft.RPC) { rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil) })
+		to.SetHeartbeatHandler(func(rpc raft.RPC) {
+			rpc.Respond(&raft.AppendEntriesResponse{Success: true},
+				nil)
+		})
 		const size = 32 << 20
 		done := make(chan error, 1)
 		go func() {
-			done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(size), &raft.InstallSnapshotResponse{}, &counter{left: size})
+			done <- from.InstallSnapshot("to", to.LocalAddr(), snapshotOf(size),
+				&raft.InstallSnapshotResponse{}, &counter{left: size})
 		}()
 		rpc := receive(t, to.Consumer())
 		for range 8 {
-			require.NoError(t, from.AppendEntries("to", to.LocalAddr(), heartbeatRequest, &raft.AppendEntriesResponse{}))
+			require.NoError(t, from.AppendEntries("to", to.LocalAddr(), heartbeatRequest,
+				&raft.AppendEntriesResponse{}))
 			_, err := io.CopyN(io.Discard, rpc.Reader, size/8)
 			require.NoError(t, err)
 		}

@@ -15,33 +15,40 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Options say how a Transport works. The zero value does.
+// Options configure a Transport. The zero value works.
 type Options struct {
-	// Cluster names the methods of the Transport, "raft/vote" for example, and is the same at all servers of a cluster. Transports of several
-	// clusters may share a node. Empty means "raft".
+	// Cluster is the prefix of the names of the Transport's methods, as in "raft/vote". It must be
+	// the same on all servers of a cluster. Transports of several clusters may share a node. Empty
+	// means "raft".
 	Cluster string
-	// Addr is the address of this server that others get: any that a Node of theirs can reach, also a name, as "tcp://kv-0.kv:7000". Empty means
-	// Node.Addr, which will do for all hosts but 0.0.0.0.
+	// Addr is the address under which other servers reach this one. It may be a name, such as
+	// "tcp://kv-0.kv:7000". Empty means Node.Addr, which works unless the node listens on 0.0.0.0.
 	Addr raft.ServerAddress
-	// Addresses says where a server is now, instead of the address in raft's configuration. Nil, and an error of it, mean that one.
+	// Addresses returns the current address of a server, which replaces the one in raft's
+	// configuration. If it is nil, or returns an error, the address in the configuration is used.
 	Addresses raft.ServerAddressProvider
-	// Timeout bounds a call, and the wait for the oldest response of a pipeline. A snapshot has that much for each 256 KiB. Zero means 10 s. A
-	// peer that is lost ends calls sooner: after Config.PeerTimeout of the node.
+	// Timeout limits a call, and the wait for the oldest response of a pipeline. A snapshot has
+	// this time for each 256 KiB. Zero means 10 s. Calls to a lost peer end sooner: after
+	// Config.PeerTimeout of the node.
 	Timeout time.Duration
-	// MaxInFlight is how many requests of a pipeline are under way without a response: the call that sends the last of them blocks until
-	// one has come. Zero means 2: raft puts what comes meanwhile in one request, and more requests in flight only make smaller ones. With 1 there
-	// are no pipelines.
+	// MaxInFlight is the number of requests of a pipeline that may be in flight. AppendEntries
+	// blocks at that number until a response arrives. Zero means 2: while it blocks raft collects
+	// entries for one large request, and more requests in flight only make requests smaller. With 1
+	// there are no pipelines.
 	MaxInFlight int
-	// Authorize decides whether a request runs, after Config.Authorize of the node: the caller says that it is server id. An error refuses it.
-	// It is quick, since goroutines that drive the node call it, and called by many at once. Nil allows all. See VerifyName.
+	// Authorize decides whether a request of a caller that claims to be server id may run. An error
+	// refuses the request. It runs after Config.Authorize of the node, on the goroutines that drive
+	// the node, and concurrently: it must not block. Nil allows all requests. See VerifyName.
 	Authorize func(id raft.ServerID, caller qs.Caller) error
 }
 
-// VerifyName returns a function for Options.Authorize: a request of server id is allowed if TLS has verified that its caller has the name
-// that name returns for id: the SPIFFE ID, the DNS name or the common name of its certificate. A nil name is the id itself.
+// VerifyName returns a function for Options.Authorize. It allows a request of server id if TLS has
+// verified that the caller's certificate has the name that name returns for id. The name of a
+// certificate is its SPIFFE ID, its DNS name or its common name. A nil name function returns the
+// id.
 //
-// The configuration that raft has stored is not asked: a server that was away may not know of a leader that was added meanwhile, and must
-// accept its entries to learn of it.
+// It does not look at raft's stored configuration. A server that was down may not know of a leader
+// that was added in between, and must accept the entries of that leader to learn of it.
 func VerifyName(name func(raft.ServerID) string) func(raft.ServerID, qs.Caller) error {
 	return func(id raft.ServerID, caller qs.Caller) error {
 		want := string(id)
@@ -49,37 +56,41 @@ func VerifyName(name func(raft.ServerID) string) func(raft.ServerID, qs.Caller) 
 			want = name(id)
 		}
 		if want == "" || caller.Name != want {
-			return qs.Errorf(qs.ErrDenied, "raftqs: server %q has certificate %q, want %q", id, caller.Name, want)
+			return qs.Errorf(qs.ErrDenied,
+				"raftqs: the certificate of server %q has the name %q, want %q", id, caller.Name, want)
 		}
 		return nil
 	}
 }
 
-// A Transport is a raft.Transport over a node, with raft.WithPreVote, raft.WithClose and raft.WithPeers. Its methods may be called from any
-// goroutine.
+// A Transport is a raft.Transport over a node. It implements raft.WithPreVote, raft.WithClose and
+// raft.WithPeers too. Its methods are safe for concurrent use.
 type Transport struct {
 	node   *qs.Node
-	o      Options
-	ctx    context.Context // ends with Close
+	opts   Options
+	ctx    context.Context // canceled by Close
 	cancel context.CancelCauseFunc
 
-	consume   chan raft.RPC
-	heartbeat atomic.Pointer[func(raft.RPC)]
-	deliver   func(ctx context.Context, rpc raft.RPC, beat bool, answered <-chan raft.RPCResponse) (raft.RPCResponse, error)
-	offer     func(rpc raft.RPC) bool
+	rpcs             chan raft.RPC // requests for the main loop of raft
+	heartbeatHandler atomic.Pointer[func(raft.RPC)]
+	// deliver and offer are deliverToRaft and offerToRaft. Tests replace them.
+	deliver func(
+		ctx context.Context, rpc raft.RPC, heartbeat bool, replies <-chan raft.RPCResponse,
+	) (raft.RPCResponse, error)
+	offer func(rpc raft.RPC) bool
 
-	vote     *qs.Method[raft.RequestVoteRequest, raft.RequestVoteResponse]
-	preVote  *qs.Method[raft.RequestPreVoteRequest, raft.RequestPreVoteResponse]
-	beat     *qs.Method[raft.AppendEntriesRequest, raft.AppendEntriesResponse]
-	append   *qs.Method[raft.AppendEntriesRequest, raft.AppendEntriesResponse]
-	pipe     hg.ID
-	snapshot *qs.Method[snapshot, []byte]
-	timeout  *qs.Method[raft.TimeoutNowRequest, raft.TimeoutNowResponse]
+	vote       *qs.Method[raft.RequestVoteRequest, raft.RequestVoteResponse]
+	preVote    *qs.Method[raft.RequestPreVoteRequest, raft.RequestPreVoteResponse]
+	heartbeat  *qs.Method[raft.AppendEntriesRequest, raft.AppendEntriesResponse]
+	append     *qs.Method[raft.AppendEntriesRequest, raft.AppendEntriesResponse]
+	pipelineID hg.ID
+	snapshot   *qs.Method[snapshotInput, []byte]
+	timeoutNow *qs.Method[raft.TimeoutNowRequest, raft.TimeoutNowResponse]
 
-	mu       sync.Mutex // guards the fields below
-	peers    map[raft.ServerAddress]qs.Peer
-	excluded map[raft.ServerAddress]bool
-	none     bool // DisconnectAll
+	mu              sync.Mutex // guards the fields below
+	peers           map[raft.ServerAddress]qs.Peer
+	excluded        map[raft.ServerAddress]bool // servers passed to Disconnect
+	disconnectedAll bool                        // DisconnectAll was called
 }
 
 var (
@@ -89,13 +100,16 @@ var (
 	_ raft.WithPeers   = (*Transport)(nil)
 )
 
-var errDisconnected = qs.Errorf(qs.ErrUnavailable, "raftqs: disconnected from this server; Connect allows it again")
+var errDisconnected = qs.Errorf(qs.ErrUnavailable,
+	"raftqs: disconnected from this server: call Connect to allow it again")
 
-// maxPeers bounds the addresses that a Transport keeps.
+// maxPeers limits the cache of peers. A full cache is cleared.
 const maxPeers = 256
 
-// NewTransport returns a Transport over node, and registers its methods there: once for each Cluster of a node, before or while it serves.
-// The caller serves the node, and closes it after raft has been shut down, which closes the Transport.
+// NewTransport returns a Transport over node, and registers its methods there. Call it at most once
+// for each Cluster of a node, before or while the node serves. It panics if the methods are
+// registered already. The caller serves the node, shuts raft down, which closes the Transport, and
+// closes the node then.
 func NewTransport(node *qs.Node, o Options) *Transport {
 	if o.Cluster == "" {
 		o.Cluster = "raft"
@@ -109,92 +123,124 @@ func NewTransport(node *qs.Node, o Options) *Transport {
 	if o.MaxInFlight == 0 {
 		o.MaxInFlight = raft.DefaultMaxRPCsInFlight
 	}
-	t := &Transport{node: node, o: o, consume: make(chan raft.RPC), peers: map[raft.ServerAddress]qs.Peer{}, excluded: map[raft.ServerAddress]bool{}}
+	t := &Transport{
+		node:     node,
+		opts:     o,
+		rpcs:     make(chan raft.RPC),
+		peers:    map[raft.ServerAddress]qs.Peer{},
+		excluded: map[raft.ServerAddress]bool{},
+	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	t.deliver, t.offer = t.deliverToRaft, t.offerToRaft
-	encoding := qs.WithCodec(wire{})
+	encoding := qs.WithCodec(wireCodec{})
 	t.vote = qs.Define[raft.RequestVoteRequest, raft.RequestVoteResponse](o.Cluster+"/vote", encoding)
-	t.preVote = qs.Define[raft.RequestPreVoteRequest, raft.RequestPreVoteResponse](o.Cluster+"/prevote", encoding)
-	t.beat = qs.Define[raft.AppendEntriesRequest, raft.AppendEntriesResponse](o.Cluster+"/heartbeat", encoding)
-	t.append = qs.Define[raft.AppendEntriesRequest, raft.AppendEntriesResponse](o.Cluster+"/append", encoding)
-	t.snapshot = qs.Define[snapshot, []byte](o.Cluster+"/snapshot", qs.WithCodec(codec.Msgpack))
-	t.timeout = qs.Define[raft.TimeoutNowRequest, raft.TimeoutNowResponse](o.Cluster+"/timeout", encoding)
-	handle(t, t.vote, false)
-	handle(t, t.preVote, false)
-	handle(t, t.beat, true)
-	handle(t, t.append, false)
-	handle(t, t.timeout, false)
-	t.pipe = registerPipeline(t)
+	t.preVote = qs.Define[raft.RequestPreVoteRequest, raft.RequestPreVoteResponse](o.Cluster+"/prevote",
+		encoding)
+	t.heartbeat = qs.Define[raft.AppendEntriesRequest, raft.AppendEntriesResponse](o.Cluster+"/heartbeat",
+		encoding)
+	t.append = qs.Define[raft.AppendEntriesRequest, raft.AppendEntriesResponse](o.Cluster+"/append",
+		encoding)
+	t.snapshot = qs.Define[snapshotInput, []byte](o.Cluster+"/snapshot", qs.WithCodec(codec.Msgpack))
+	t.timeoutNow = qs.Define[raft.TimeoutNowRequest, raft.TimeoutNowResponse](o.Cluster+"/timeout",
+		encoding)
+	registerMethod(t, t.vote, false)
+	registerMethod(t, t.preVote, false)
+	registerMethod(t, t.heartbeat, true)
+	registerMethod(t, t.append, false)
+	registerMethod(t, t.timeoutNow, false)
+	t.pipelineID = registerPipeline(t)
 	t.snapshot.Handle(node, t.serveSnapshot)
 	return t
 }
 
 // Consumer implements raft.Transport.
-func (t *Transport) Consumer() <-chan raft.RPC { return t.consume }
+func (t *Transport) Consumer() <-chan raft.RPC { return t.rpcs }
 
 // LocalAddr implements raft.Transport.
-func (t *Transport) LocalAddr() raft.ServerAddress { return t.o.Addr }
+func (t *Transport) LocalAddr() raft.ServerAddress { return t.opts.Addr }
 
 // EncodePeer implements raft.Transport.
 func (t *Transport) EncodePeer(id raft.ServerID, addr raft.ServerAddress) []byte {
-	return []byte(t.address(id, addr))
+	return []byte(t.resolveAddr(id, addr))
 }
 
 // DecodePeer implements raft.Transport.
 func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// SetHeartbeatHandler implements raft.Transport. f is called on goroutines of the node.
-func (t *Transport) SetHeartbeatHandler(f func(raft.RPC)) { t.heartbeat.Store(&f) }
+// SetHeartbeatHandler implements raft.Transport. f is called on goroutines of the node, and must
+// not block.
+func (t *Transport) SetHeartbeatHandler(f func(raft.RPC)) { t.heartbeatHandler.Store(&f) }
 
-// Close ends what is under way in both directions, with raft.ErrTransportShutdown, and refuses what comes later. raft's Shutdown calls it. The
-// node goes on.
+// Close ends the calls in progress in both directions with raft.ErrTransportShutdown, and refuses
+// later ones. It does not block, and does not close the node. raft's Shutdown calls it.
 func (t *Transport) Close() error {
 	t.cancel(raft.ErrTransportShutdown)
 	return nil
 }
 
 // RequestVote implements raft.Transport.
-func (t *Transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	return call(t, t.vote, id, target, args, resp)
+func (t *Transport) RequestVote(
+	id raft.ServerID,
+	target raft.ServerAddress,
+	args *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse,
+) error {
+	return callServer(t, t.vote, id, target, args, resp)
 }
 
 // RequestPreVote implements raft.WithPreVote.
-func (t *Transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	return call(t, t.preVote, id, target, args, resp)
+func (t *Transport) RequestPreVote(
+	id raft.ServerID, target raft.ServerAddress,
+	args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse,
+) error {
+	return callServer(t, t.preVote, id, target, args, resp)
 }
 
 // TimeoutNow implements raft.Transport.
-func (t *Transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
-	return call(t, t.timeout, id, target, args, resp)
+func (t *Transport) TimeoutNow(
+	id raft.ServerID,
+	target raft.ServerAddress,
+	args *raft.TimeoutNowRequest,
+	resp *raft.TimeoutNowResponse,
+) error {
+	return callServer(t, t.timeoutNow, id, target, args, resp)
 }
 
-// AppendEntries implements raft.Transport. A request of more than 1 MiB is sent in parts, each a valid request by itself.
-func (t *Transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+// AppendEntries implements raft.Transport. It sends a request of more than 1 MiB in parts, each a
+// valid request by itself.
+func (t *Transport) AppendEntries(
+	id raft.ServerID, target raft.ServerAddress,
+	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
+) error {
 	if isHeartbeat(args) {
-		return call(t, t.beat, id, target, args, resp)
+		return callServer(t, t.heartbeat, id, target, args, resp)
 	}
-	for _, part := range split(args) {
-		if err := call(t, t.append, id, target, part, resp); err != nil || !resp.Success {
+	for _, part := range splitRequest(args) {
+		if err := callServer(t, t.append, id, target, part, resp); err != nil || !resp.Success {
 			return err
 		}
 	}
 	return nil
 }
 
-// isHeartbeat tells the requests that raft's heartbeat sends from others without entries.
+// isHeartbeat reports whether raft's heartbeat sent r. A heartbeat has a term and nothing else.
+// raft's own transport makes the same test (net_transport.go of hashicorp/raft).
 func isHeartbeat(r *raft.AppendEntriesRequest) bool {
-	return r.Term != 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && len(r.Entries) == 0 && r.LeaderCommitIndex == 0
+	return r.Term != 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && len(r.Entries) == 0 &&
+		r.LeaderCommitIndex == 0
 }
 
-// maxRequest is from which size on a request is split, in bytes. The follower holds one part, and what a stream has under way.
+// maxRequest is the size above which a request is split, in bytes. It limits the memory that the
+// follower holds per request, in addition to the flow-control window of the stream.
 const maxRequest = 1 << 20
 
-// split returns args, or, if it has more than maxRequest bytes, requests that do the same one after the other. One entry is never split.
-func split(args *raft.AppendEntriesRequest) []*raft.AppendEntriesRequest {
+// splitRequest returns args, or, if it has more than maxRequest bytes, equivalent requests to be
+// sent one after the other. It never splits an entry.
+func splitRequest(args *raft.AppendEntriesRequest) []*raft.AppendEntriesRequest {
 	size, first, part := 0, 0, *args
 	var parts []*raft.AppendEntriesRequest
 	for i, e := range args.Entries {
-		n := entrySize(e)
+		n := maxEntrySize(e)
 		if i > first && size+n > maxRequest {
 			p := part
 			p.Entries = args.Entries[first:i]
@@ -212,49 +258,56 @@ func split(args *raft.AppendEntriesRequest) []*raft.AppendEntriesRequest {
 	return append(parts, &part)
 }
 
-// call calls m at a server.
-func call[In, Out any](t *Transport, m *qs.Method[In, Out], id raft.ServerID, target raft.ServerAddress, in *In, out *Out) error {
-	ctx, stop := t.node.HG().NA().WithTimeout(t.ctx, t.o.Timeout)
+// callServer calls m at a server with Options.Timeout. It blocks until the call ends.
+func callServer[In, Out any](
+	t *Transport, m *qs.Method[In, Out], id raft.ServerID, target raft.ServerAddress, in *In, out *Out,
+) error {
+	ctx, stop := t.node.HG().NA().WithTimeout(t.ctx, t.opts.Timeout)
 	defer stop()
-	peer, err := t.peer(ctx, id, target)
+	peer, err := t.peerFor(ctx, id, target)
 	if err != nil {
 		return err
 	}
-	return t.explain(m.CallInto(ctx, peer, *in, out))
+	return t.orCloseCause(m.CallInto(ctx, peer, *in, out))
 }
 
-// explain returns err, or that the Transport is closed.
-func (t *Transport) explain(err error) error {
+// orCloseCause returns err, or raft.ErrTransportShutdown in place of an error if the Transport is
+// closed.
+func (t *Transport) orCloseCause(err error) error {
 	if err != nil && t.ctx.Err() != nil {
 		return context.Cause(t.ctx)
 	}
 	return err
 }
 
-// address returns where a server is.
-func (t *Transport) address(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
-	if t.o.Addresses != nil {
-		if now, err := t.o.Addresses.ServerAddr(id); err == nil {
-			return now
+// resolveAddr returns the current address of a server: that of Options.Addresses, or else addr.
+func (t *Transport) resolveAddr(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
+	if t.opts.Addresses != nil {
+		if current, err := t.opts.Addresses.ServerAddr(id); err == nil {
+			return current
 		}
 	}
 	return addr
 }
 
-// peer returns the Peer for a server.
-func (t *Transport) peer(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) (qs.Peer, error) {
+// peerFor returns the Peer of a server. It resolves the address unless the Peer is cached.
+func (t *Transport) peerFor(
+	ctx context.Context,
+	id raft.ServerID,
+	addr raft.ServerAddress,
+) (qs.Peer, error) {
 	if t.ctx.Err() != nil {
 		return qs.Peer{}, context.Cause(t.ctx)
 	}
-	addr = t.address(id, addr)
+	addr = t.resolveAddr(id, addr)
 	t.mu.Lock()
-	p, known := t.peers[addr]
+	p, cached := t.peers[addr]
 	excluded := t.excludedLocked(addr)
 	t.mu.Unlock()
 	switch {
 	case excluded:
 		return p, errDisconnected
-	case known:
+	case cached:
 		return p, nil
 	}
 	p, err := t.node.Peer(ctx, string(addr))
@@ -270,50 +323,55 @@ func (t *Transport) peer(ctx context.Context, id raft.ServerID, addr raft.Server
 	return p, nil
 }
 
-// Connect implements raft.WithPeers: it ends what Disconnect has done to addr; what DisconnectAll has done ends with ConnectAll. A Transport
-// connects to servers by itself when it calls them; other is not used.
+// Connect implements raft.WithPeers. It ends the effect of Disconnect for addr, but not that of
+// DisconnectAll, which ConnectAll ends. It opens no connection: calls do that by themselves. It
+// does not use other.
 func (t *Transport) Connect(addr raft.ServerAddress, other raft.Transport) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.excluded, addr)
 }
 
-// ConnectAll ends what Disconnect and DisconnectAll have done.
+// ConnectAll ends the effect of Disconnect and DisconnectAll.
 func (t *Transport) ConnectAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	clear(t.excluded)
-	t.none = false
+	t.disconnectedAll = false
 }
 
-// Disconnect implements raft.WithPeers: until Connect, calls to addr fail, and requests of the server at addr are refused. What is under way to
-// it ends.
+// Disconnect implements raft.WithPeers. Until Connect, calls to addr fail and requests of the
+// server at addr are refused. Calls in progress with that server end. It does not block.
 func (t *Transport) Disconnect(addr raft.ServerAddress) {
 	t.mu.Lock()
 	t.excluded[addr] = true
 	p := t.peers[addr]
 	t.mu.Unlock()
-	t.cut(p)
+	t.disconnect(p)
 }
 
-// DisconnectAll implements raft.WithPeers: it is Disconnect for every server, until ConnectAll.
+// DisconnectAll implements raft.WithPeers. It has the effect of Disconnect for every server, until
+// ConnectAll.
 func (t *Transport) DisconnectAll() {
 	t.mu.Lock()
-	t.none = true
-	var cut []qs.Peer
+	t.disconnectedAll = true
+	var connected []qs.Peer
 	for _, p := range t.peers {
-		cut = append(cut, p)
+		connected = append(connected, p)
 	}
 	t.mu.Unlock()
-	for _, p := range cut {
-		t.cut(p)
+	for _, p := range connected {
+		t.disconnect(p)
 	}
 }
 
-func (t *Transport) excludedLocked(addr raft.ServerAddress) bool { return t.none || t.excluded[addr] }
+// excludedLocked reports whether calls to and from addr are refused. The caller holds mu.
+func (t *Transport) excludedLocked(addr raft.ServerAddress) bool {
+	return t.disconnectedAll || t.excluded[addr]
+}
 
-// cut ends what is under way to a peer.
-func (t *Transport) cut(p qs.Peer) {
+// disconnect ends the connections with a peer, and the calls on them.
+func (t *Transport) disconnect(p qs.Peer) {
 	if p == (qs.Peer{}) {
 		return
 	}
@@ -322,9 +380,9 @@ func (t *Transport) cut(p qs.Peer) {
 	}
 }
 
-// registerPipeline has the node serve pipelines.
+// registerPipeline registers the method of pipelines.
 func registerPipeline(t *Transport) hg.ID {
-	rpc := hg.RPC{Name: t.o.Cluster + "/pipeline", Handler: t.servePipeline, Codec: wire{}}
+	rpc := hg.RPC{Name: t.opts.Cluster + "/pipeline", Handler: t.servePipeline, Codec: wireCodec{}}
 	id, err := t.node.HG().Class().RegisterRPC(rpc)
 	if err != nil {
 		panic(fmt.Sprintf("raftqs: %v", err))
@@ -332,10 +390,11 @@ func registerPipeline(t *Transport) hg.ID {
 	return id
 }
 
-// handle has the node serve a method by raft: the method of heartbeats by its heartbeat handler.
-func handle[In, Out any](t *Transport, m *qs.Method[In, Out], beat bool) {
+// registerMethod registers a method that raft answers. With heartbeat raft's heartbeat handler gets
+// the requests, if one is set.
+func registerMethod[In, Out any](t *Transport, m *qs.Method[In, Out], heartbeat bool) {
 	m.Handle(t.node, func(ctx context.Context, in In) (out Out, err error) {
-		got, err := serve[Out](ctx, t, any(&in).(raft.WithRPCHeader), nil, beat)
+		got, err := serveRequest[Out](ctx, t, any(&in).(raft.WithRPCHeader), nil, heartbeat)
 		if err == nil {
 			out = *got
 		}
@@ -343,24 +402,27 @@ func handle[In, Out any](t *Transport, m *qs.Method[In, Out], beat bool) {
 	})
 }
 
-// serve has raft answer a request.
-func serve[Out any](ctx context.Context, t *Transport, in raft.WithRPCHeader, data io.Reader, beat bool) (*Out, error) {
-	if err := t.check(qs.CallerFrom(ctx), in); err != nil {
+// serveRequest passes a request to raft, and returns the response. It blocks until raft has
+// answered.
+func serveRequest[Out any](
+	ctx context.Context, t *Transport, in raft.WithRPCHeader, data io.Reader, heartbeat bool,
+) (*Out, error) {
+	if err := t.authorize(qs.CallerFrom(ctx), in); err != nil {
 		return nil, err
 	}
-	answered := make(chan raft.RPCResponse, 1)
-	got, err := t.deliver(ctx, raft.RPC{Command: in, Reader: data, RespChan: answered}, beat, answered)
+	replies := make(chan raft.RPCResponse, 1)
+	got, err := t.deliver(ctx, raft.RPC{Command: in, Reader: data, RespChan: replies}, heartbeat, replies)
 	if err != nil {
 		return nil, err
 	}
-	return answerOf[Out](got)
+	return typedResponse[Out](got)
 }
 
-// check returns why a request is refused.
-func (t *Transport) check(from qs.Caller, in raft.WithRPCHeader) error {
+// authorize returns an error if the request of caller is to be refused. It calls Options.Authorize.
+func (t *Transport) authorize(caller qs.Caller, in raft.WithRPCHeader) error {
 	h := in.GetRPCHeader()
-	if t.o.Authorize != nil {
-		if err := t.o.Authorize(raft.ServerID(h.ID), from); err != nil {
+	if t.opts.Authorize != nil {
+		if err := t.opts.Authorize(raft.ServerID(h.ID), caller); err != nil {
 			return qs.Refuse(err)
 		}
 	}
@@ -372,58 +434,63 @@ func (t *Transport) check(from qs.Caller, in raft.WithRPCHeader) error {
 	return nil
 }
 
-// answerOf returns what raft has answered.
-func answerOf[Out any](got raft.RPCResponse) (*Out, error) {
+// typedResponse returns the response in got as an *Out, or its error.
+func typedResponse[Out any](got raft.RPCResponse) (*Out, error) {
 	if got.Error != nil {
 		return nil, got.Error
 	}
 	out, ok := got.Response.(*Out)
 	if !ok || out == nil {
-		return nil, qs.Errorf(qs.ErrInternal, "raftqs: raft has answered with %T", got.Response)
+		return nil, qs.Errorf(qs.ErrInternal, "raftqs: raft answered with %T", got.Response)
 	}
 	return out, nil
 }
 
-// offerToRaft hands a request to the main loop of raft if that waits for one. It does not block.
+// offerToRaft hands a request to raft's main loop, if the loop is waiting for one. It does not
+// block.
 func (t *Transport) offerToRaft(rpc raft.RPC) bool {
 	if t.ctx.Err() != nil {
 		return false
 	}
 	select {
-	case t.consume <- rpc:
+	case t.rpcs <- rpc:
 		return true
 	default:
 		return false
 	}
 }
 
-// deliverToRaft hands a request to raft, and waits for its answer. It is left with raft when ctx ends meanwhile: raft may have begun with it, and
-// its response goes into the buffer of the channel.
-func (t *Transport) deliverToRaft(ctx context.Context, rpc raft.RPC, beat bool, answered <-chan raft.RPCResponse) (got raft.RPCResponse, err error) {
-	if f := t.heartbeat.Load(); beat && f != nil && *f != nil {
+// deliverToRaft hands a request to raft and waits for its reply. If ctx is done first the request
+// stays with raft, which may be processing it; replies has room for its reply.
+func (t *Transport) deliverToRaft(
+	ctx context.Context, rpc raft.RPC, heartbeat bool, replies <-chan raft.RPCResponse,
+) (got raft.RPCResponse, err error) {
+	if f := t.heartbeatHandler.Load(); heartbeat && f != nil && *f != nil {
 		(*f)(rpc)
 	} else {
 		select {
-		case t.consume <- rpc:
+		case t.rpcs <- rpc:
 		case <-ctx.Done():
 			return got, qs.Refuse(context.Cause(ctx))
 		case <-t.ctx.Done():
 			return got, qs.Refuse(hg.Errorf(qs.ErrNotReady, "%w", raft.ErrTransportShutdown))
 		}
 	}
-	return t.await(ctx, answered)
+	return t.awaitReply(ctx, replies)
 }
 
-// await waits for an answer of raft.
-func (t *Transport) await(ctx context.Context, answered <-chan raft.RPCResponse) (got raft.RPCResponse, err error) {
-	if t.node.HG().NA().Scheduled() { // a coroutine of the simulator waits in no channel
-		err = t.node.HG().Wait(ctx, func() bool { return len(answered) > 0 || ctx.Err() != nil })
+// awaitReply waits for a reply of raft.
+func (t *Transport) awaitReply(
+	ctx context.Context, replies <-chan raft.RPCResponse,
+) (got raft.RPCResponse, err error) {
+	if t.node.HG().NA().Scheduled() { // a coroutine of the simulator must not block on a channel
+		err = t.node.HG().Wait(ctx, func() bool { return len(replies) > 0 || ctx.Err() != nil })
 		if err != nil {
 			return got, err
 		}
 	}
 	select {
-	case got = <-answered:
+	case got = <-replies:
 		return got, nil
 	case <-ctx.Done():
 		return got, context.Cause(ctx)

@@ -36,9 +36,11 @@ var header = raft.RPCHeader{ProtocolVersion: 3, ID: []byte("from"), Addr: []byte
 
 // entries returns a request with n entries, of which the first is that of an index.
 func entries(index uint64, n, size int) *raft.AppendEntriesRequest {
-	r := &raft.AppendEntriesRequest{RPCHeader: header, Term: 4, Leader: []byte("l"), PrevLogEntry: index - 1, PrevLogTerm: 4, LeaderCommitIndex: 90}
+	r := &raft.AppendEntriesRequest{RPCHeader: header, Term: 4, Leader: []byte("l"),
+		PrevLogEntry: index - 1, PrevLogTerm: 4, LeaderCommitIndex: 90}
 	for i := range n {
-		r.Entries = append(r.Entries, &raft.Log{Index: index + uint64(i), Term: 4, Data: make([]byte, size)})
+		r.Entries = append(r.Entries,
+			&raft.Log{Index: index + uint64(i), Term: 4, Data: make([]byte, size)})
 	}
 	return r
 }
@@ -67,7 +69,8 @@ func TestCalls(t *testing.T) {
 		voted := &raft.RequestVoteResponse{RPCHeader: h, Term: 5, Granted: true}
 		answers = voted
 		var v raft.RequestVoteResponse
-		vote := &raft.RequestVoteRequest{RPCHeader: header, Term: 5, LastLogIndex: 7, LastLogTerm: 4, LeadershipTransfer: true}
+		vote := &raft.RequestVoteRequest{RPCHeader: header, Term: 5, LastLogIndex: 7, LastLogTerm: 4,
+			LeadershipTransfer: true}
 		require.NoError(t, from.RequestVote("to", to.LocalAddr(), vote, &v))
 		require.Equal(t, voted, &v)
 		require.Equal(t, vote, got)
@@ -75,7 +78,8 @@ func TestCalls(t *testing.T) {
 		preVoted := &raft.RequestPreVoteResponse{RPCHeader: h, Term: 5, Granted: true}
 		answers = preVoted
 		var p raft.RequestPreVoteResponse
-		preVote := &raft.RequestPreVoteRequest{RPCHeader: header, Term: 5, LastLogIndex: 7, LastLogTerm: 4}
+		preVote := &raft.RequestPreVoteRequest{RPCHeader: header, Term: 5, LastLogIndex: 7,
+			LastLogTerm: 4}
 		require.NoError(t, from.RequestPreVote("to", to.LocalAddr(), preVote, &p))
 		require.Equal(t, preVoted, &p)
 		require.Equal(t, preVote, got)
@@ -94,7 +98,8 @@ func TestCalls(t *testing.T) {
 func TestErrorOfRaft(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
 		answer(t, to, func(raft.RPC) (any, error) { return nil, errors.New("unexpected command") })
-		err := from.RequestPreVote("to", to.LocalAddr(), &raft.RequestPreVoteRequest{RPCHeader: header}, &raft.RequestPreVoteResponse{})
+		err := from.RequestPreVote("to", to.LocalAddr(), &raft.RequestPreVoteRequest{RPCHeader: header},
+			&raft.RequestPreVoteResponse{})
 		require.ErrorContains(t, err, "unexpected command")
 	})
 }
@@ -103,20 +108,25 @@ func TestErrorOfRaft(t *testing.T) {
 func TestWrongResponse(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
 		answer(t, to, func(raft.RPC) (any, error) { return &raft.TimeoutNowResponse{}, nil })
-		err := from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header}, &raft.RequestVoteResponse{})
-		require.ErrorContains(t, err, "raft has answered with *raft.TimeoutNowResponse")
+		err := from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header},
+			&raft.RequestVoteResponse{})
+		require.ErrorContains(t, err, "raft answered with *raft.TimeoutNowResponse")
 	})
 }
 
-// TestHeartbeatPasses: a heartbeat goes to its handler while the main loop takes nothing, a request with entries waits. Without a handler the
-// main loop gets it.
+// TestHeartbeatPasses: a heartbeat goes to its handler while the main loop takes nothing, a request
+// with entries waits. Without a handler the main loop gets it.
 func TestHeartbeatPasses(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
 		waits := make(chan error, 1)
 		go func() {
-			waits <- from.AppendEntries("to", to.LocalAddr(), entries(101, 1, 10), &raft.AppendEntriesResponse{})
+			waits <- from.AppendEntries("to", to.LocalAddr(), entries(101, 1, 10),
+				&raft.AppendEntriesResponse{})
 		}()
-		to.SetHeartbeatHandler(func(rpc raft.RPC) { rpc.Respond(&raft.AppendEntriesResponse{Term: 4, Success: true}, nil) })
+		to.SetHeartbeatHandler(func(rpc raft.RPC) {
+			rpc.Respond(&raft.AppendEntriesResponse{Term: 4,
+				Success: true}, nil)
+		})
 		for range 20 {
 			var resp raft.AppendEntriesResponse
 			require.NoError(t, from.AppendEntries("to", to.LocalAddr(), heartbeatRequest, &resp))
@@ -124,7 +134,10 @@ func TestHeartbeatPasses(t *testing.T) {
 		}
 		require.Empty(t, waits)
 		to.SetHeartbeatHandler(nil)
-		answer(t, to, func(raft.RPC) (any, error) { return &raft.AppendEntriesResponse{Term: 7, Success: true}, nil })
+		answer(t, to, func(raft.RPC) (any,
+			error) {
+			return &raft.AppendEntriesResponse{Term: 7, Success: true}, nil
+		})
 		require.NoError(t, receive(t, waits))
 		var resp raft.AppendEntriesResponse
 		require.NoError(t, from.AppendEntries("to", to.LocalAddr(), heartbeatRequest, &resp))
@@ -194,12 +207,14 @@ func TestLargeRequest(t *testing.T) {
 	})
 }
 
-// TestClose: a closed Transport ends what waits, in both directions, makes no calls, and takes none.
+// TestClose: a closed Transport ends what waits, in both directions, makes no calls, and takes
+// none.
 func TestClose(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
 		ended := make(chan error, 1)
 		call := func() {
-			ended <- from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header}, &raft.RequestVoteResponse{})
+			ended <- from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header},
+				&raft.RequestVoteResponse{})
 		}
 		go call()
 		receive(t, to.Consumer()) // and no response
@@ -221,7 +236,8 @@ func TestCloseEndsCalls(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
 		ended := make(chan error, 1)
 		go func() {
-			ended <- from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header}, &raft.RequestVoteResponse{})
+			ended <- from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header},
+				&raft.RequestVoteResponse{})
 		}()
 		receive(t, to.Consumer())
 		require.NoError(t, from.Close())
@@ -232,7 +248,8 @@ func TestCloseEndsCalls(t *testing.T) {
 // TestTimeout: a call that raft does not answer ends at its time.
 func TestTimeout(t *testing.T) {
 	each(t, Options{Timeout: 50 * time.Millisecond}, func(t *testing.T, from, to *Transport) {
-		err := from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header}, &raft.RequestVoteResponse{})
+		err := from.RequestVote("to", to.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header},
+			&raft.RequestVoteResponse{})
 		require.ErrorIs(t, err, qs.ErrTimeout)
 	})
 }
@@ -245,7 +262,8 @@ func TestNobodyThere(t *testing.T) {
 	openNode(t, "tcp://127.0.0.1:0", qs.Config{}, func(n *qs.Node) { from = NewTransport(n, Options{}) })
 	defer from.Close()
 	request := func() error {
-		return from.RequestVote("to", raft.ServerAddress(addr), &raft.RequestVoteRequest{RPCHeader: header}, &raft.RequestVoteResponse{})
+		return from.RequestVote("to", raft.ServerAddress(addr),
+			&raft.RequestVoteRequest{RPCHeader: header}, &raft.RequestVoteResponse{})
 	}
 	require.ErrorIs(t, request(), qs.ErrUnreachable)
 	var to *Transport
@@ -260,7 +278,8 @@ func TestAddresses(t *testing.T) {
 	t.Parallel()
 	where := &provider{}
 	var from, to *Transport
-	openNode(t, "tcp://127.0.0.1:0", qs.Config{}, func(n *qs.Node) { from = NewTransport(n, Options{Addresses: where, Addr: "tcp://from:1"}) })
+	openNode(t, "tcp://127.0.0.1:0", qs.Config{},
+		func(n *qs.Node) { from = NewTransport(n, Options{Addresses: where, Addr: "tcp://from:1"}) })
 	openNode(t, "tcp://127.0.0.1:0", qs.Config{}, func(n *qs.Node) { to = NewTransport(n, Options{}) })
 	defer from.Close()
 	defer to.Close()
@@ -269,8 +288,10 @@ func TestAddresses(t *testing.T) {
 	require.EqualValues(t, "tcp://a:1", from.DecodePeer(from.EncodePeer("to", "tcp://a:1")))
 	where.addr = to.LocalAddr()
 	require.Equal(t, to.LocalAddr(), from.DecodePeer(from.EncodePeer("to", "tcp://a:1")))
-	require.NoError(t, from.RequestVote("to", "tcp://127.0.0.1:1", &raft.RequestVoteRequest{RPCHeader: header}, &raft.RequestVoteResponse{}))
-	require.Error(t, from.RequestVote("other", "nonsense", &raft.RequestVoteRequest{}, &raft.RequestVoteResponse{}))
+	require.NoError(t, from.RequestVote("to", "tcp://127.0.0.1:1",
+		&raft.RequestVoteRequest{RPCHeader: header}, &raft.RequestVoteResponse{}))
+	require.Error(t, from.RequestVote("other", "nonsense", &raft.RequestVoteRequest{},
+		&raft.RequestVoteResponse{}))
 }
 
 type provider struct{ addr raft.ServerAddress }
@@ -287,7 +308,10 @@ func TestDisconnect(t *testing.T) {
 	each(t, Options{}, func(t *testing.T, from, to *Transport) {
 		answer(t, to, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{}, nil })
 		request := &raft.RequestVoteRequest{RPCHeader: raft.RPCHeader{Addr: []byte(from.LocalAddr())}}
-		call := func() error { return from.RequestVote("to", to.LocalAddr(), request, &raft.RequestVoteResponse{}) }
+		call := func() error {
+			return from.RequestVote("to", to.LocalAddr(), request,
+				&raft.RequestVoteResponse{})
+		}
 		require.NoError(t, call())
 		from.Disconnect(to.LocalAddr())
 		require.ErrorIs(t, call(), errDisconnected)
@@ -317,22 +341,28 @@ func TestClustersShareANode(t *testing.T) {
 	answer(t, b, func(raft.RPC) (any, error) { return &raft.RequestVoteResponse{Term: 2}, nil })
 	for i, from := range []*Transport{a, b} {
 		var resp raft.RequestVoteResponse
-		require.NoError(t, from.RequestVote("to", a.LocalAddr(), &raft.RequestVoteRequest{RPCHeader: header}, &resp))
+		require.NoError(t, from.RequestVote("to", a.LocalAddr(),
+			&raft.RequestVoteRequest{RPCHeader: header}, &resp))
 		require.EqualValues(t, i+1, resp.Term)
 	}
 }
 
-// TestVerifyName: a server that says that it is another one is refused, by the name in its certificate.
+// TestVerifyName: a server that says that it is another one is refused, by the name in its
+// certificate.
 func TestVerifyName(t *testing.T) {
 	t.Parallel()
 	cert := func(name string) tls.Certificate {
-		return testcert.NewWith(func(c *x509.Certificate) { c.Subject, c.DNSNames = pkix.Name{CommonName: name}, []string{name} })
+		return testcert.NewWith(func(c *x509.Certificate) {
+			c.Subject,
+				c.DNSNames = pkix.Name{CommonName: name}, []string{name}
+		})
 	}
 	good, bad := cert("from"), cert("other")
 	pool := testcert.Pool(good)
 	pool.AddCert(bad.Leaf)
 	open := func(c tls.Certificate, o Options) (tr *Transport) {
-		cfg := qs.Config{TLS: &tls.Config{Certificates: []tls.Certificate{c}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}}
+		cfg := qs.Config{TLS: &tls.Config{Certificates: []tls.Certificate{c}, RootCAs: pool,
+			ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}}
 		openNode(t, "tcp://127.0.0.1:0", cfg, func(n *qs.Node) { tr = NewTransport(n, o) })
 		t.Cleanup(func() { require.NoError(t, tr.Close()) })
 		return tr
@@ -345,12 +375,14 @@ func TestVerifyName(t *testing.T) {
 		return &raft.RequestVoteResponse{Granted: true}, nil
 	})
 	request := &raft.RequestVoteRequest{RPCHeader: header}
-	require.NoError(t, open(good, Options{}).RequestVote("to", to.LocalAddr(), request, &raft.RequestVoteResponse{}))
+	require.NoError(t, open(good, Options{}).RequestVote("to", to.LocalAddr(), request,
+		&raft.RequestVoteResponse{}))
 	impostor := open(bad, Options{})
 	err := impostor.RequestVote("to", to.LocalAddr(), request, &raft.RequestVoteResponse{})
 	require.ErrorIs(t, err, qs.ErrDenied)
-	require.ErrorContains(t, err, `server "from" has certificate "other", want "from"`)
-	err = impostor.InstallSnapshot("to", to.LocalAddr(), &raft.InstallSnapshotRequest{RPCHeader: header}, &raft.InstallSnapshotResponse{}, &io.LimitedReader{})
+	require.ErrorContains(t, err, `the certificate of server "from" has the name "other", want "from"`)
+	err = impostor.InstallSnapshot("to", to.LocalAddr(), &raft.InstallSnapshotRequest{RPCHeader: header},
+		&raft.InstallSnapshotResponse{}, &io.LimitedReader{})
 	require.ErrorIs(t, err, qs.ErrDenied)
 	p, err := impostor.AppendEntriesPipeline("to", to.LocalAddr())
 	require.NoError(t, err)
@@ -364,20 +396,24 @@ func TestVerifyName(t *testing.T) {
 	require.Error(t, VerifyName(nil)("", qs.Caller{}), "nobody is not the server without a name")
 }
 
-// TestFollowerGone: calls and pipelines to a server whose node ends fail at once, not at their timeouts.
+// TestFollowerGone: calls and pipelines to a server whose node ends fail at once, not at their
+// timeouts.
 func TestFollowerGone(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			var from, to *Transport
-			openNode(t, address(scheme), qs.Config{}, func(n *qs.Node) { from = NewTransport(n, Options{Timeout: time.Hour}) })
+			openNode(t, address(scheme), qs.Config{},
+				func(n *qs.Node) { from = NewTransport(n, Options{Timeout: time.Hour}) })
 			defer from.Close()
-			gone := openNode(t, address(scheme), qs.Config{}, func(n *qs.Node) { to = NewTransport(n, Options{}) })
+			gone := openNode(t, address(scheme), qs.Config{},
+				func(n *qs.Node) { to = NewTransport(n, Options{}) })
 			defer to.Close()
 			ended := make(chan error, 1)
 			go func() {
-				ended <- from.AppendEntries("to", to.LocalAddr(), entries(1, 1, 1), &raft.AppendEntriesResponse{})
+				ended <- from.AppendEntries("to", to.LocalAddr(), entries(1, 1, 1),
+					&raft.AppendEntriesResponse{})
 			}()
 			receive(t, to.Consumer())
 			p, err := from.AppendEntriesPipeline("to", to.LocalAddr())

@@ -10,70 +10,75 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Client calls the store: it follows redirects to the leader, and waits while there is none. Its methods may be called from any goroutine.
+// A Client calls the store. It follows redirects to the leader, and waits while there is none. It
+// is safe for concurrent use.
 type Client struct {
 	node    *qs.Node
-	servers func() []string // addresses
-	attempt time.Duration   // at one server
+	servers func() []string // returns the addresses of the servers
+	timeout time.Duration   // limit of one attempt at one server
 
 	mu     sync.Mutex // guards the fields below
-	leader string
+	leader string     // address of the last known leader, or ""
 	peers  map[string]qs.Peer
 }
 
 // NewClient returns a Client of the servers at the addresses that servers returns.
 func NewClient(node *qs.Node, servers func() []string) *Client {
-	return &Client{node: node, servers: servers, attempt: attemptTimeout, peers: map[string]qs.Peer{}}
+	return &Client{node: node, servers: servers, timeout: attemptTimeout, peers: map[string]qs.Peer{}}
 }
 
 const (
 	attemptTimeout = 2 * time.Second
-	retryPause     = 20 * time.Millisecond // before another attempt
+	retryPause     = 20 * time.Millisecond // pause before another attempt
 )
 
-// Put sets, or deletes, a key. The error's fate, qs.FateOf, says whether that may have happened.
+// Put sets or deletes a key. If it fails, qs.FateOf says whether the write may have happened.
 func (c *Client) Put(ctx context.Context, in PutIn) (index uint64, err error) {
-	return atLeader(ctx, c, Put, in, func(err error) bool { return qs.FateOf(err) == qs.NotRun })
+	return callLeader(ctx, c, Put, in, func(err error) bool { return qs.FateOf(err) == qs.NotRun })
 }
 
 // Get reads a key.
 func (c *Client) Get(ctx context.Context, in GetIn) (GetOut, error) {
-	return atLeader(ctx, c, Get, in, func(error) bool { return true })
+	return callLeader(ctx, c, Get, in, func(error) bool { return true })
 }
 
-// Join has the leader take a server in, and Remove has it take one out.
+// Join asks the leader to add a server.
 func (c *Client) Join(ctx context.Context, name string) error {
-	_, err := atLeader(ctx, c, Join, name, func(error) bool { return true })
+	_, err := callLeader(ctx, c, Join, name, func(error) bool { return true })
 	return err
 }
 
+// Remove asks the leader to remove a server.
 func (c *Client) Remove(ctx context.Context, name string) error {
-	_, err := atLeader(ctx, c, Remove, name, func(error) bool { return true })
+	_, err := callLeader(ctx, c, Remove, name, func(error) bool { return true })
 	return err
 }
 
-// atLeader calls a method at the leader, again as long as ctx allows and the error may be repeated.
-func atLeader[In, Out any](ctx context.Context, c *Client, m *qs.Method[In, Out], in In, again func(error) bool) (out Out, err error) {
+// callLeader calls a method at the leader. It repeats the call until ctx is done, as long as
+// canRetry allows it for the error.
+func callLeader[In, Out any](
+	ctx context.Context, c *Client, m *qs.Method[In, Out], in In, canRetry func(error) bool,
+) (out Out, err error) {
 	for {
-		addr, found := c.target()
-		if found == nil {
-			attempt, stop := context.WithTimeout(ctx, c.attempt)
+		addr, noServer := c.pickServer()
+		if noServer == nil {
+			attempt, stop := context.WithTimeout(ctx, c.timeout)
 			var peer qs.Peer
 			if peer, err = c.peer(attempt, addr); err == nil {
 				out, err = m.Call(attempt, peer, in)
 			}
 			stop()
 			if err == nil {
-				c.lead(addr)
+				c.setLeader(addr)
 				return out, nil
 			}
 			to, _ := qs.DetailOf[Redirect](err)
-			c.lead(to.Leader)
-			if !again(err) || errors.Is(err, errDiffers) {
+			c.setLeader(to.Leader)
+			if !canRetry(err) || errors.Is(err, errDiffers) {
 				return out, err
 			}
 		} else {
-			err = found
+			err = noServer
 		}
 		pause := time.NewTimer(retryPause)
 		select {
@@ -85,8 +90,8 @@ func atLeader[In, Out any](ctx context.Context, c *Client, m *qs.Method[In, Out]
 	}
 }
 
-// target returns the address of the leader, or of any server.
-func (c *Client) target() (string, error) {
+// pickServer returns the address of the leader, or of a random server if none is known.
+func (c *Client) pickServer() (string, error) {
 	c.mu.Lock()
 	leader := c.leader
 	c.mu.Unlock()
@@ -100,8 +105,8 @@ func (c *Client) target() (string, error) {
 	return all[rand.IntN(len(all))], nil
 }
 
-// lead keeps the address of the leader; "" for none.
-func (c *Client) lead(addr string) {
+// setLeader stores the address of the leader; "" for none.
+func (c *Client) setLeader(addr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.leader = addr

@@ -15,7 +15,8 @@ import (
 func (f *fleet) fillDisk(i int, full bool) {
 	var limit syscall.Rlimit
 	call := func(set, get *syscall.Rlimit) {
-		_, _, errno := syscall.Syscall6(syscall.SYS_PRLIMIT64, uintptr(f.cmds[i].Process.Pid), syscall.RLIMIT_FSIZE,
+		_, _, errno := syscall.Syscall6(syscall.SYS_PRLIMIT64, uintptr(f.cmds[i].Process.Pid),
+			syscall.RLIMIT_FSIZE,
 			uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(get)), 0, 0)
 		if f.runs(i) {
 			require.Zero(f.t, errno, "prlimit: %v", errno)

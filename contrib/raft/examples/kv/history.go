@@ -16,21 +16,23 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// An operation is the input of one in a history.
+// An operation is the input of one operation in a history.
 type operation struct {
-	kind       byte // 'r'ead, 'w'rite, 'c'ompare and swap
-	key        string
-	value, was string // 'w' and 'c': what is written; 'c': what must be there
+	kind            byte // 'r'ead, 'w'rite or 'c'ompare-and-swap
+	key             string
+	value, expected string // value is written by 'w' and 'c'; expected is the value that 'c' compares with
 }
 
-// An outcome is its output: what was read, or whether it was done. unknown: it may have happened, then or later.
+// An outcome is the output of an operation.
 type outcome struct {
-	value         string
-	done, unknown bool
+	value   string // the value read
+	done    bool   // the write was done
+	unknown bool   // the write may take effect at any time from its call on
 }
 
-// register is the model of one key, for porcupine: its state is the value, "" at first.
-var register = porcupine.Model{
+// registerModel is porcupine's model of the store. Each key is a register of its own, with "" at
+// first.
+var registerModel = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byKey := map[string][]porcupine.Operation{}
 		for _, o := range history {
@@ -51,20 +53,20 @@ var register = porcupine.Model{
 			return out.value == is, is
 		case in.kind == 'w':
 			return true, in.value
-		case is == in.was:
+		case is == in.expected:
 			return out.done || out.unknown, in.value
 		}
 		return !out.done, is
 	},
 	DescribeOperation: func(input, output any) string {
 		in, out := input.(operation), output.(outcome)
-		return fmt.Sprintf("%c %s %q was %q: %+v", in.kind, in.key, in.value, in.was, out)
+		return fmt.Sprintf("%c %s %q was %q: %+v", in.kind, in.key, in.value, in.expected, out)
 	},
 }
 
-// A history is what clients have done, and what they were answered.
+// A history records the operations of clients with their outcomes.
 type history struct {
-	begin time.Time
+	start time.Time
 	keys  []string
 
 	mu      sync.Mutex // guards the fields below
@@ -72,32 +74,35 @@ type history struct {
 	reads   int
 	writes  int
 	unknown int
-	refused int // certainly not done
+	refused int // writes that certainly were not done, and failed reads
 }
 
-// A ledger sums a history up.
-func (h *history) ledger() string {
-	return fmt.Sprintf("%d writes, %d reads; %d may have happened, %d did not", h.writes, h.reads, h.unknown, h.refused)
+// summary returns the counts of a history as text.
+func (h *history) summary() string {
+	return fmt.Sprintf("%d writes, %d reads; %d may have happened, %d did not", h.writes, h.reads,
+		h.unknown, h.refused)
 }
 
-// newHistory returns one of so many keys, which nobody else has.
+// newHistory returns a history of keys new keys. Their names contain the current time, so that no
+// other history has them.
 func newHistory(keys int) *history {
-	h := &history{begin: time.Now()}
+	h := &history{start: time.Now()}
 	for i := range keys {
-		h.keys = append(h.keys, fmt.Sprintf("%x/%d", h.begin.UnixNano(), i))
+		h.keys = append(h.keys, fmt.Sprintf("%x/%d", h.start.UnixNano(), i))
 	}
 	return h
 }
 
-// written returns how many writes were answered.
-func (h *history) written() int {
+// ackedWrites returns the number of writes that were answered.
+func (h *history) ackedWrites() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.writes
 }
 
-// latency says how long the writes took that were answered from one moment to another since the history began.
-func (h *history) latency(from, to time.Duration) string {
+// writeLatency describes the latency of the writes that were answered between two times since the
+// start of the history.
+func (h *history) writeLatency(from, to time.Duration) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var took []time.Duration
@@ -110,21 +115,24 @@ func (h *history) latency(from, to time.Duration) string {
 		return "no write was answered"
 	}
 	slices.Sort(took)
-	return fmt.Sprintf("%d writes, median %v, 99 of 100 below %v", len(took), took[len(took)/2].Round(time.Millisecond/10), took[len(took)*99/100].Round(time.Millisecond/10))
+	return fmt.Sprintf(
+		"%d writes, median %v, 99 of 100 below %v", len(took),
+		took[len(took)/2].Round(time.Millisecond/10), took[len(took)*99/100].Round(time.Millisecond/10),
+	)
 }
 
-// One of largeEvery values that are written is large: its entry is sent to followers in parts, and a fault may come between two of them. The
-// history has such a value without its padding.
+// One of largeEvery values written is large. The log entry of a large value is sent to followers in
+// parts, and a fault may occur between two parts. The history holds such a value without its padding.
 const (
 	largeEvery = 100
 	largeMark  = " large"
-	largeSize  = 5 << 18 // bytes: 1.25 MiB, more than one part holds
+	largeSize  = 5 << 18 // in bytes: 1.25 MiB, more than one part of an entry
 )
 
-// padding makes a value large.
+// padding is appended to a value to make it large.
 var padding = strings.Repeat("0123456789abcdef", largeSize/16)
 
-// expand returns the value that the store gets for one of the history.
+// expand returns the value to store for a value of the history.
 func expand(value string) string {
 	if strings.HasSuffix(value, largeMark) {
 		return value + padding
@@ -132,7 +140,8 @@ func expand(value string) string {
 	return value
 }
 
-// shorten returns the value of the history for one that was read. One that is damaged equals none that was written.
+// shorten returns the value of the history for a value that was read. A damaged value is returned as it
+// is, and equals no value written.
 func shorten(value string) string {
 	if short := strings.TrimSuffix(value, padding); strings.HasSuffix(short, largeMark) && len(short) < len(value) {
 		return short
@@ -140,24 +149,28 @@ func shorten(value string) string {
 	return value
 }
 
-// client does operations, one after the other, until run ends. Each has opTimeout.
-func (h *history) client(run context.Context, id int, c *Client, r *rand.Rand) {
+// runClient runs random operations one after the other until run is done. Each has opTimeout.
+func (h *history) runClient(run context.Context, id int, c *Client, r *rand.Rand) {
 	last := map[string]string{}
 	for n := 0; run.Err() == nil; n++ {
-		op := operation{kind: "rrwwc"[r.IntN(5)], key: h.keys[r.IntN(len(h.keys))], value: fmt.Sprint(id, ".", n)}
-		op.was = last[op.key]
+		op := operation{
+			kind:  "rrwwc"[r.IntN(5)],
+			key:   h.keys[r.IntN(len(h.keys))],
+			value: fmt.Sprint(id, ".", n),
+		}
+		op.expected = last[op.key]
 		ctx, stop := context.WithTimeout(context.Background(), opTimeout)
-		call := time.Since(h.begin)
+		call := time.Since(h.start)
 		var out outcome
 		var err error
 		if op.kind != 'r' && r.IntN(largeEvery) == 0 {
 			op.value += largeMark
 		}
-		was := expand(op.was)
+		expected := expand(op.expected)
 		switch op.kind {
 		case 'r':
 			if r.IntN(2) == 0 {
-				c.lead("") // ask any server: one that led may believe that it does still
+				c.setLeader("") // try any server: a deposed leader may believe that it still leads
 			}
 			var got GetOut
 			got, err = c.Get(ctx, GetIn{Key: op.key})
@@ -167,31 +180,32 @@ func (h *history) client(run context.Context, id int, c *Client, r *rand.Rand) {
 			_, err = c.Put(ctx, PutIn{Key: op.key, Value: expand(op.value)})
 			out.done = err == nil
 		case 'c':
-			_, err = c.Put(ctx, PutIn{Key: op.key, Value: expand(op.value), If: &was})
+			_, err = c.Put(ctx, PutIn{Key: op.key, Value: expand(op.value), If: &expected})
 			out.done = err == nil
 		}
 		stop()
-		h.add(id, op, out, err, call)
+		h.record(id, op, out, err, call)
 	}
 }
 
-// readAll reads each key once more.
+// readAll reads each key once.
 func (h *history) readAll(c *Client) {
 	for _, key := range h.keys {
 		ctx, stop := context.WithTimeout(context.Background(), 6*opTimeout)
-		call := time.Since(h.begin)
+		call := time.Since(h.start)
 		got, err := c.Get(ctx, GetIn{Key: key})
 		stop()
-		h.add(0, operation{kind: 'r', key: key}, outcome{value: shorten(got.Value)}, err, call)
+		h.record(0, operation{kind: 'r', key: key}, outcome{value: shorten(got.Value)}, err, call)
 	}
 }
 
-// opTimeout bounds one operation.
+// opTimeout limits one operation.
 const opTimeout = 5 * time.Second
 
-// add notes an operation that has ended.
-func (h *history) add(id int, op operation, out outcome, err error, call time.Duration) {
-	o := porcupine.Operation{ClientId: id, Input: op, Call: int64(call), Return: int64(time.Since(h.begin))}
+// record adds a completed operation to the history.
+func (h *history) record(id int, op operation, out outcome, err error, call time.Duration) {
+	o := porcupine.Operation{ClientId: id, Input: op, Call: int64(call),
+		Return: int64(time.Since(h.start))}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -202,7 +216,7 @@ func (h *history) add(id int, op operation, out outcome, err error, call time.Du
 	case op.kind == 'r', qs.FateOf(err) == qs.NotRun:
 		h.refused++
 		return
-	default: // it may happen at any time from its call on
+	default: // the write may take effect at any time from its call on
 		h.unknown++
 		out.unknown, o.Return = true, math.MaxInt64
 	}
@@ -210,18 +224,19 @@ func (h *history) add(id int, op operation, out outcome, err error, call time.Du
 	h.ops = append(h.ops, o)
 }
 
-var errWrong = errors.New("the history is not linearizable")
+var errNotLinearizable = errors.New("the history is not linearizable")
 
-// check has porcupine decide whether one copy of the store, which does one thing after the other, could have answered so.
-func (h *history) check(timeout time.Duration) error {
+// checkLinearizable returns an error unless the history is linearizable, that is, unless one copy
+// of the store that runs one operation at a time could have given the same answers.
+func (h *history) checkLinearizable(timeout time.Duration) error {
 	h.mu.Lock()
 	ops := slices.Clone(h.ops)
 	h.mu.Unlock()
-	switch porcupine.CheckOperationsTimeout(register, ops, timeout) {
+	switch porcupine.CheckOperationsTimeout(registerModel, ops, timeout) {
 	case porcupine.Ok:
 		return nil
 	case porcupine.Illegal:
-		return errWrong
+		return errNotLinearizable
 	}
 	return fmt.Errorf("porcupine needs more than %v for %d operations", timeout, len(ops))
 }

@@ -13,38 +13,44 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// first is the name of the server that makes the load.
-const first = "kv-0"
+// loadServer is the name of the server that generates the load.
+const loadServer = "kv-0"
 
-// Load is a method of kv-0 with the flag -load: each other server calls it with its name when it is ready, and ends when it is answered, which is
-// when the load is over. So the load begins when all servers are ready, and none ends before.
+// Load is a method of kv-0 with the flag -load. Each other server calls it with its name when it is
+// ready. The call is answered when the load is over, and the server exits then. So the load begins
+// when all servers are ready, and no server exits before its end.
 var Load = qs.Define[string, struct{}]("kv/load", qs.Idempotent())
 
-// A loading is the load, with the servers that wait for its end.
-type loading struct {
-	all  chan struct{} // closed when all others have called
-	over chan struct{} // closed when the load is over
+// A loadRun is one run of the load, and the servers that wait for its end.
+type loadRun struct {
+	allReady chan struct{} // closed when all other servers have called Load
+	done     chan struct{} // closed when the load is over
 
 	mu      sync.Mutex      // guards the fields below
-	waits   map[string]bool // servers that have called
-	missing int
+	arrived map[string]bool // servers that have called Load
+	missing int             // number of servers that have not
 }
 
-// newLoading returns a load that waits for so many other servers.
-func newLoading(others int) *loading {
-	l := &loading{all: make(chan struct{}), over: make(chan struct{}), waits: map[string]bool{}, missing: others}
+// newLoadRun returns a loadRun that waits for others servers.
+func newLoadRun(others int) *loadRun {
+	l := &loadRun{
+		allReady: make(chan struct{}),
+		done:     make(chan struct{}),
+		arrived:  map[string]bool{},
+		missing:  others,
+	}
 	if others <= 0 {
-		close(l.all)
+		close(l.allReady)
 	}
 	return l
 }
 
-// handle registers Load.
-func (l *loading) handle(node *qs.Node) {
+// registerMethod registers Load.
+func (l *loadRun) registerMethod(node *qs.Node) {
 	Load.Handle(node, func(ctx context.Context, name string) (struct{}, error) {
-		l.arrive(name)
+		l.addServer(name)
 		select {
-		case <-l.over:
+		case <-l.done:
 			return struct{}{}, nil
 		case <-ctx.Done():
 			return struct{}{}, context.Cause(ctx)
@@ -52,37 +58,39 @@ func (l *loading) handle(node *qs.Node) {
 	})
 }
 
-// arrive counts a server once.
-func (l *loading) arrive(name string) {
+// addServer counts a server that has called Load, once.
+func (l *loadRun) addServer(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.missing == 0 || l.waits[name] {
+	if l.missing == 0 || l.arrived[name] {
 		return
 	}
-	l.waits[name] = true
+	l.arrived[name] = true
 	if l.missing--; l.missing == 0 {
-		close(l.all)
+		close(l.allReady)
 	}
 }
 
-// run makes the load when all servers are ready.
-func (l *loading) run(ctx context.Context, node *qs.Node, servers func() []string, d time.Duration) error {
-	defer close(l.over)
+// run generates the load when all servers are ready, and checks the history.
+func (l *loadRun) run(
+	ctx context.Context, node *qs.Node, servers func() []string, d time.Duration,
+) error {
+	defer close(l.done)
 	select {
-	case <-l.all:
-		return load(ctx, node, servers, d)
+	case <-l.allReady:
+		return runLoad(ctx, node, servers, d)
 	case <-ctx.Done():
 		return nil
 	}
 }
 
-// awaitLoad returns when kv-0 says that the load is over, or its process is gone, or ctx ends. It calls again when the connection has failed, or the
-// group believes for a moment that kv-0 has.
+// awaitLoad waits until kv-0 answers Load or is gone, or ctx is done. It calls again if the
+// connection fails, or if the group suspects for a moment that kv-0 has failed.
 func awaitLoad(ctx context.Context, node *qs.Node, d *directory, name string) {
 	tick := time.NewTicker(retryPause)
 	defer tick.Stop()
 	for arrived := false; ; {
-		addr, err := d.ServerAddr(raft.ServerID(first))
+		addr, err := d.ServerAddr(raft.ServerID(loadServer))
 		var peer qs.Peer
 		if err == nil {
 			peer, err = node.Peer(ctx, string(addr))
@@ -102,23 +110,29 @@ func awaitLoad(ctx context.Context, node *qs.Node, d *directory, name string) {
 	}
 }
 
-// load has 16 clients write and read for some time, and porcupine check what they were answered.
-func load(ctx context.Context, node *qs.Node, servers func() []string, d time.Duration) error {
+// runLoad runs 16 clients for the time d, and checks with porcupine that their history is
+// linearizable.
+func runLoad(ctx context.Context, node *qs.Node, servers func() []string, d time.Duration) error {
 	run, stop := context.WithTimeout(ctx, d)
 	defer stop()
 	h := newHistory(64)
 	c := NewClient(node, servers)
 	var clients sync.WaitGroup
 	for i := range 16 {
-		clients.Go(func() { h.client(run, i, c, rand.New(rand.NewPCG(uint64(i), uint64(h.begin.UnixNano())))) })
+		clients.Go(
+			func() {
+				h.runClient(run, i, c,
+					rand.New(rand.NewPCG(uint64(i), uint64(h.start.UnixNano()))))
+			},
+		)
 	}
 	clients.Wait()
 	h.readAll(c)
-	err := h.check(time.Minute)
+	err := h.checkLinearizable(time.Minute)
 	verdict := "linearizable"
 	if err != nil {
 		verdict = err.Error()
 	}
-	log.Printf("%s; every answer was checked: %s", h.ledger(), verdict)
+	log.Printf("%s; every answer was checked: %s", h.summary(), verdict)
 	return err
 }

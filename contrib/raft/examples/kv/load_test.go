@@ -17,10 +17,10 @@ func TestLoad(t *testing.T) {
 	node := openNode(t, "tcp://127.0.0.1:0", patience)
 	served := make(chan error, 1)
 	go func() { served <- node.Serve(context.Background()) }()
-	l := newLoading(2)
-	l.handle(node)
+	l := newLoadRun(2)
+	l.registerMethod(node)
 	other := openNode(t, "tcp://", patience)
-	d := &directory{last: map[raft.ServerID]raft.ServerAddress{first: raft.ServerAddress(node.Addr().String())}}
+	d := &directory{last: map[raft.ServerID]raft.ServerAddress{loadServer: raft.ServerAddress(node.Addr().String())}}
 	returned := make(chan struct{})
 	go func() {
 		awaitLoad(context.Background(), other, d, "kv-1")
@@ -30,12 +30,12 @@ func TestLoad(t *testing.T) {
 		require.Eventually(t, func() bool {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			return len(l.waits) == n
+			return len(l.arrived) == n
 		}, patience, time.Millisecond)
 	}
 	arrived(1)
 	l.mu.Lock()
-	clear(l.waits) // as if it had not called
+	clear(l.arrived) // as if it had not called
 	l.missing++
 	l.mu.Unlock()
 	addr, err := hg.ParseAddr(node.Addr().String())
@@ -44,15 +44,15 @@ func TestLoad(t *testing.T) {
 		hctx.NA().Disconnect(addr, hg.ErrPeerLost)
 	}
 	arrived(1)
-	l.arrive("kv-1")
+	l.addServer("kv-1")
 	select {
-	case <-l.all:
+	case <-l.allReady:
 		t.Fatal("the load does not wait for kv-2")
 	default:
 	}
-	l.arrive("kv-2")
-	<-l.all
-	close(l.over)
+	l.addServer("kv-2")
+	<-l.allReady
+	close(l.done)
 	select {
 	case <-returned:
 	case <-time.After(patience):

@@ -1,11 +1,12 @@
-// Command kv is a replicated store of keys and values: hashicorp/raft over Quicksilver, by package raftqs.
+// Command kv is a replicated key-value store: hashicorp/raft over Quicksilver, by package raftqs.
 //
 //	qs run -n 5 -- kv -dir /tmp/kv -load 10s
 //
-//	client ── kv/put ──► leader ── raft ──► most servers: in bbolt, synced ──► applied, acknowledged
-//	       ── kv/get ──► leader: do most servers say that it leads still? ──► its copy       (Stale: any server, at once)
-//	       ── kv/watch ─► any server: a stream of what is applied there
-//	group ─► who is there, and at which address: raft knows servers by name
+//	client ── kv/put ───► leader ── raft ──► a majority syncs the entry to bbolt ──► applied, acknowledged
+//	       ── kv/get ───► leader: a majority confirms that it still leads ──► its value
+//	       ── kv/get with Stale, kv/watch ──► any server: what is applied there
+//
+// Package group tracks the servers and their addresses; raft identifies servers by name.
 package main
 
 import (
@@ -41,7 +42,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
-// A config is the command line.
+// A config holds the command line flags.
 type config struct {
 	name, listen, gossip, web, dir, seeds, key string
 	cert, certKey, ca                          string
@@ -52,7 +53,7 @@ type config struct {
 
 func main() {
 	var c config
-	c.flags(flag.CommandLine)
+	c.registerFlags(flag.CommandLine)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -61,26 +62,34 @@ func main() {
 	}
 }
 
-func (c *config) flags(f *flag.FlagSet) {
-	f.StringVar(&c.name, "name", "", "`name` of this server; kv-0 to kv-(size-1) are the first; empty: by the rank that the launcher gave")
-	f.IntVar(&c.size, "size", 5, "how many `servers` the cluster begins with; a launcher knows better")
+// registerFlags registers the flags of c with f.
+func (c *config) registerFlags(f *flag.FlagSet) {
+	f.StringVar(&c.name, "name", "", "`name` of this server; the initial servers are kv-0 to kv-(size-1); "+
+		"empty: from the rank that the launcher assigned")
+	f.IntVar(&c.size, "size", 5, "number of initial `servers`; a launcher overrides it")
 	f.StringVar(&c.listen, "listen", "tcp://127.0.0.1:0", "`address` to serve at")
-	f.StringVar(&c.gossip, "gossip", "", "`host:port` for the group; empty: the host of -listen and any port")
-	f.StringVar(&c.seeds, "seeds", "", "`host:port,...` of members of the group; empty: those that a launcher started together")
+	f.StringVar(&c.gossip, "gossip", "",
+		"`host:port` for the gossip of the group; empty: the host of -listen and any port")
+	f.StringVar(&c.seeds, "seeds", "",
+		"`host:port,...` of members of the group; empty: the processes that a launcher started together")
 	f.StringVar(&c.key, "key-file", "", "`file` with 32 to 64 hexadecimal digits that encrypt the gossip")
-	f.StringVar(&c.web, "web", "127.0.0.1:0", "`host:port` of the debug page, /metrics, /healthz and /readyz")
-	f.StringVar(&c.dir, "dir", "kv-data", "`directory` of the log and the snapshots; each server has one in it")
+	f.StringVar(&c.web, "web", "127.0.0.1:0",
+		"`host:port` of the debug page, /metrics, /healthz and /readyz")
+	f.StringVar(&c.dir, "dir", "kv-data",
+		"`directory` for logs and snapshots; each server uses a subdirectory")
 	f.StringVar(&c.cert, "cert", "", "PEM `file` of the certificate, for TLS")
 	f.StringVar(&c.certKey, "cert-key", "", "PEM `file` of its key")
-	f.StringVar(&c.ca, "ca", "", "PEM `file` of the authorities that peers' certificates must be of")
-	f.DurationVar(&c.load, "load", 0, "how `long` kv-0 writes and reads, once all servers are ready; then it has a checker look at all answers, and has all end; 0: serve until SIGTERM")
-	f.DurationVar(&c.grace, "grace", 8*time.Second, "how `long` calls under way may take when it ends")
+	f.StringVar(&c.ca, "ca", "", "PEM `file` of the authorities that sign the peers' certificates")
+	f.DurationVar(&c.load, "load", 0,
+		"for how `long` kv-0 writes and reads once all servers are ready; then a checker verifies all "+
+			"answers, and all servers exit; 0: serve until SIGTERM")
+	f.DurationVar(&c.grace, "grace", 8*time.Second, "how `long` to wait for calls in progress at exit")
 	f.BoolVar(&c.faults, "faults", false, "serve kv/isolate, for experiments")
 }
 
-// run is one server, until ctx ends.
+// run runs one server until ctx is done, or the load is over.
 func run(ctx context.Context, c *config) (err error) {
-	m, err := c.launched(ctx)
+	m, err := c.joinLauncher(ctx)
 	if err != nil {
 		return err
 	}
@@ -102,32 +111,33 @@ func run(ctx context.Context, c *config) (err error) {
 		return err
 	}
 	metrics.Show(node.HG().Class())
-	node.SetReady(false) // until it has a leader
-	l := newLoading(c.size - 1)
+	node.SetReady(false) // until there is a leader
+	l := newLoadRun(c.size - 1)
 	directory := &directory{last: map[raft.ServerID]raft.ServerAddress{}}
 	s := &server{name: c.name, node: node}
-	s.t = raftqs.NewTransport(node, raftqs.Options{Addresses: directory, Timeout: 5 * time.Second})
-	disk, err := c.open(s)
+	s.transport = raftqs.NewTransport(node,
+		raftqs.Options{Addresses: directory, Timeout: 5 * time.Second})
+	disk, err := c.openRaft(s)
 	if err != nil {
 		return errors.Join(err, node.Close())
 	}
-	s.handle(c.faults)
-	if c.load > 0 && c.name == first {
-		l.handle(node)
+	s.registerMethods(c.faults)
+	if c.load > 0 && c.name == loadServer {
+		l.registerMethod(node)
 	}
 	serving, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- node.Serve(serving) }()
 	defer func() {
-		err = errors.Join(err, s.stop()) // first, since its pipelines and watchers would keep the node from ending
-		stop()                           // new calls are refused, and those under way end
+		err = errors.Join(err, s.stop()) // before the node, whose shutdown waits for pipelines and watchers
+		stop()                           // new calls are refused, and those in progress may complete
 		err = errors.Join(err, <-served, disk.Close())
 	}()
-	return c.member(ctx, s, m, directory, l, page, metrics)
+	return c.runMember(ctx, s, m, directory, l, page, metrics)
 }
 
-// open opens the log and the snapshots of a server, and starts raft.
-func (c *config) open(s *server) (disk *raftboltdb.BoltStore, err error) {
+// openRaft opens the log and the snapshots of a server, and starts raft.
+func (c *config) openRaft(s *server) (disk *raftboltdb.BoltStore, err error) {
 	dir := filepath.Join(c.dir, c.name)
 	if err = os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -144,7 +154,7 @@ func (c *config) open(s *server) (disk *raftboltdb.BoltStore, err error) {
 	if err == nil {
 		cfg := raft.DefaultConfig()
 		cfg.LocalID, cfg.Logger = raft.ServerID(c.name), logger
-		err = s.serve(cfg, logs, disk, snaps)
+		err = s.startRaft(cfg, logs, disk, snaps)
 	}
 	if err != nil {
 		return nil, errors.Join(err, disk.Close())
@@ -152,8 +162,9 @@ func (c *config) open(s *server) (disk *raftboltdb.BoltStore, err error) {
 	return disk, nil
 }
 
-// launched returns what the launcher says of this process; nil if nobody launched it.
-func (c *config) launched(ctx context.Context) (*rendezvous.Member, error) {
+// joinLauncher joins the processes that a launcher started, and takes rank and size from it. The
+// Member is nil if there is no launcher.
+func (c *config) joinLauncher(ctx context.Context) (*rendezvous.Member, error) {
 	if c.seeds != "" {
 		if c.name == "" {
 			return nil, errors.New("-seeds needs -name")
@@ -171,13 +182,15 @@ func (c *config) launched(ctx context.Context) (*rendezvous.Member, error) {
 	return m, nil
 }
 
-// A directory knows the addresses of the servers from the group. It implements raft.ServerAddressProvider.
+// A directory looks up the addresses of servers in the group. It implements
+// raft.ServerAddressProvider.
 type directory struct {
 	mu   sync.Mutex                           // guards the fields below
 	g    *group.Group                         // nil until this process has joined
-	last map[raft.ServerID]raft.ServerAddress // of servers that are away, too
+	last map[raft.ServerID]raft.ServerAddress // last known addresses, also of servers that have left the group
 }
 
+// ServerAddr implements raft.ServerAddressProvider.
 func (d *directory) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -192,7 +205,7 @@ func (d *directory) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	return "", fmt.Errorf("server %s is not in the group", id)
 }
 
-// addresses returns those of all servers.
+// addresses returns the addresses of all members of the group.
 func (d *directory) addresses() (all []string) {
 	for _, m := range d.g.View().Members {
 		all = append(all, m.Addr)
@@ -200,14 +213,23 @@ func (d *directory) addresses() (all []string) {
 	return all
 }
 
-// member joins the group, has raft begin, and stays until ctx ends, or the load is over.
-func (c *config) member(ctx context.Context, s *server, m *rendezvous.Member, d *directory, l *loading, page http.Handler, metrics prometheus.Collector) error {
+// runMember joins the group and bootstraps raft. It returns when ctx is done, or the load is over.
+func (c *config) runMember(
+	ctx context.Context, s *server, m *rendezvous.Member, d *directory, l *loadRun,
+	page http.Handler, metrics prometheus.Collector,
+) error {
 	web, err := c.serveWeb(page, metrics)
 	if err != nil {
 		return err
 	}
 	defer web.Close()
-	o := group.Options{Name: c.name, Gossip: c.gossip, Rendezvous: m, Serves: []string{"kv"}, Meta: []byte(web.Addr)}
+	o := group.Options{
+		Name:       c.name,
+		Gossip:     c.gossip,
+		Rendezvous: m,
+		Serves:     []string{"kv"},
+		Meta:       []byte(web.Addr),
+	}
 	if c.seeds != "" {
 		o.Seeds = strings.Split(c.seeds, ",")
 	}
@@ -226,7 +248,7 @@ func (c *config) member(ctx context.Context, s *server, m *rendezvous.Member, d 
 	}
 	defer func() {
 		s.node.SetReady(false)
-		if s.raft.State() == raft.Leader { // the others need not miss it first
+		if s.raft.State() == raft.Leader { // hand over now: an election would begin only after a timeout
 			_ = s.raft.LeadershipTransfer().Error()
 		}
 		bye, stop := context.WithTimeout(context.Background(), 2*time.Second)
@@ -239,28 +261,34 @@ func (c *config) member(ctx context.Context, s *server, m *rendezvous.Member, d 
 	if m != nil {
 		_ = m.Leave()
 	}
-	if err := c.begin(ctx, s, d); err != nil {
+	if err := c.bootstrap(ctx, s, d); err != nil {
 		return err
 	}
 	s.node.SetReady(true)
 	log.Printf("%s: ready at %v, page http://%s", c.name, s.node.Addr(), web.Addr)
-	return c.stay(ctx, s, g, d, l)
+	return c.waitForEnd(ctx, s, g, d, l)
 }
 
-// begin gives the first servers their configuration, or has the leader take this server in, if it is a later one; then it waits for a leader.
-func (c *config) begin(ctx context.Context, s *server, d *directory) error {
+// bootstrap gives an initial server its configuration, or asks the leader to add a later one. Then
+// it waits for a leader.
+func (c *config) bootstrap(ctx context.Context, s *server, d *directory) error {
 	servers := raft.Configuration{}
-	known := false
+	isInitial := false
 	for i := range c.size {
 		name := fmt.Sprint("kv-", i)
-		known = known || name == c.name
-		servers.Servers = append(servers.Servers, raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(name)}) // directory has the address
+		isInitial = isInitial || name == c.name
+		// The address is the name: directory resolves it.
+		servers.Servers = append(
+			servers.Servers,
+			raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(name)},
+		)
 	}
-	if known {
-		if err := s.raft.BootstrapCluster(servers).Error(); err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
-			return err // raft.ErrCantBootstrap: it has begun before
+	if isInitial {
+		if err := s.raft.BootstrapCluster(servers).Error(); err != nil &&
+			!errors.Is(err, raft.ErrCantBootstrap) {
+			return err // raft.ErrCantBootstrap: this server has state from an earlier run
 		}
-	} else if !has(s.raft, c.name) {
+	} else if !isMember(s.raft, c.name) {
 		if err := NewClient(s.node, d.addresses).Join(ctx, c.name); err != nil {
 			return err
 		}
@@ -279,17 +307,19 @@ func (c *config) begin(ctx context.Context, s *server, d *directory) error {
 	}
 }
 
-// stay returns when the process is to end.
-func (c *config) stay(ctx context.Context, s *server, g *group.Group, d *directory, l *loading) error {
-	var waiting sync.WaitGroup
-	defer waiting.Wait()
+// waitForEnd returns when the process is to exit.
+func (c *config) waitForEnd(
+	ctx context.Context, s *server, g *group.Group, d *directory, l *loadRun,
+) error {
+	var waiters sync.WaitGroup
+	defer waiters.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	switch {
-	case c.load > 0 && c.name == first:
+	case c.load > 0 && c.name == loadServer:
 		return l.run(ctx, s.node, d.addresses, c.load)
 	case c.load > 0:
-		waiting.Go(func() {
+		waiters.Go(func() {
 			defer stop()
 			awaitLoad(ctx, s.node, d, c.name)
 		})
@@ -300,7 +330,8 @@ func (c *config) stay(ctx context.Context, s *server, g *group.Group, d *directo
 	return nil
 }
 
-func has(r *raft.Raft, name string) bool {
+// isMember reports whether the server name is in raft's configuration.
+func isMember(r *raft.Raft, name string) bool {
 	for _, s := range r.GetConfiguration().Configuration().Servers {
 		if s.ID == raft.ServerID(name) {
 			return true
@@ -309,7 +340,7 @@ func has(r *raft.Raft, name string) bool {
 	return false
 }
 
-// serveWeb serves what operators look at.
+// serveWeb serves the debug page, health checks and metrics over HTTP.
 func (c *config) serveWeb(page http.Handler, metrics prometheus.Collector) (*http.Server, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics)

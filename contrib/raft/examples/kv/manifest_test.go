@@ -139,7 +139,7 @@ func TestManifest(t *testing.T) {
 	env := strings.NewReplacer("$(POD_NAME)", "kv-2", "$(POD_IP)", "10.0.0.7")
 	var cfg config
 	flags := flag.NewFlagSet("kv", flag.ContinueOnError)
-	cfg.flags(flags)
+	cfg.registerFlags(flags)
 	var args []string
 	for _, a := range c.Args {
 		args = append(args, env.Replace(a))
@@ -156,5 +156,6 @@ func TestManifest(t *testing.T) {
 	}
 	require.Equal(t, "/readyz", c.ReadinessProbe.HTTPGet.Path)
 	require.Equal(t, "/healthz", c.LivenessProbe.HTTPGet.Path)
-	require.Greater(t, pod.Spec.TerminationGracePeriodSeconds, 10, "Grace and the farewell take up to 10 s")
+	require.Greater(t, pod.Spec.TerminationGracePeriodSeconds, 10,
+		"Grace and the farewell take up to 10 s")
 }

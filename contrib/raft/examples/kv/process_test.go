@@ -47,7 +47,8 @@ func TestRun(t *testing.T) {
 	cert, key := testcert.Write(t)
 	ctx, stop := context.WithTimeout(context.Background(), 8*patience)
 	defer stop()
-	cmd := exec.CommandContext(ctx, run, "run", "-n", "5", "-t", "2m", "--", kv, "-dir", t.TempDir(), "-load", "2s", "-grace", "60s", "-cert", cert, "-cert-key", key, "-ca", cert)
+	cmd := exec.CommandContext(ctx, run, "run", "-n", "5", "-t", "2m", "--", kv, "-dir", t.TempDir(),
+		"-load", "2s", "-grace", "60s", "-cert", cert, "-cert-key", key, "-ca", cert)
 	cmd.Env = append(os.Environ(), serverEnv+"=1")
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // which it passes on
 	cmd.WaitDelay = patience
@@ -82,7 +83,8 @@ func newFleet(t *testing.T, n int) *fleet {
 		f.addrs = append(f.addrs, "tcp://"+freeport.Addr(t))
 	}
 	for i := range n {
-		f.args = append(f.args, []string{"-name", fmt.Sprint("kv-", i), "-size", fmt.Sprint(n), "-dir", dir, "-gossip", seeds[i], "-seeds", strings.Join(seeds, ","),
+		f.args = append(f.args, []string{"-name", fmt.Sprint("kv-", i), "-size", fmt.Sprint(n), "-dir",
+			dir, "-gossip", seeds[i], "-seeds", strings.Join(seeds, ","),
 			"-key-file", key, "-listen", f.addrs[i], "-web", f.webs[i], "-faults", "-grace", "60s"})
 		f.start(i)
 	}
@@ -124,7 +126,8 @@ func (f *fleet) get(i int, page string) (int, string) {
 }
 
 func (f *fleet) ready(i int) {
-	require.Eventually(f.t, func() bool { code, _ := f.get(i, "/readyz"); return code == http.StatusOK }, 4*patience, 20*time.Millisecond, "kv-%d is not ready", i)
+	require.Eventually(f.t, func() bool { code, _ := f.get(i, "/readyz"); return code == http.StatusOK },
+		4*patience, 20*time.Millisecond, "kv-%d is not ready", i)
 }
 
 // leader returns the number of the server that leads.
@@ -222,7 +225,8 @@ func (f *fleet) trouble(node *qs.Node, kind string, i int, r *rand.Rand) {
 		f.isolate(node, i, false)
 	case "full": // its disk: one that leads cannot go on
 		f.fillDisk(i, true)
-		require.Eventually(f.t, func() bool { return !leads(node, f.addrs[i]) }, 4*patience, 20*time.Millisecond, "kv-%d leads with a full disk", i)
+		require.Eventually(f.t, func() bool { return !leads(node, f.addrs[i]) }, 4*patience,
+			20*time.Millisecond, "kv-%d leads with a full disk", i)
 		pause(500, 1000)
 		f.fillDisk(i, false)
 		if !f.runs(i) {
@@ -243,14 +247,15 @@ func (f *fleet) freeze(node *qs.Node, h *history) {
 	i := (f.leader(node) + 1) % len(f.cmds)
 	pause := func() time.Duration {
 		<-time.NewTimer(5 * time.Second).C
-		return time.Since(h.begin)
+		return time.Since(h.start)
 	}
-	begin := time.Since(h.begin)
+	begin := time.Since(h.start)
 	frozen := pause()
 	require.NoError(f.t, f.cmds[i].Process.Signal(syscall.SIGSTOP))
 	end := pause()
 	require.NoError(f.t, f.cmds[i].Process.Signal(syscall.SIGCONT))
-	f.t.Logf("beside a frozen follower %s; before %s", h.latency(frozen, end), h.latency(begin, frozen))
+	f.t.Logf("beside a frozen follower %s; before %s", h.writeLatency(frozen, end),
+		h.writeLatency(begin, frozen))
 }
 
 // faultsOf returns the faults of a round, in their order. Of the long run each fourth round has the slow ones, too: half an hour is some 200 killed, 100
@@ -291,7 +296,8 @@ func TestProcesses(t *testing.T) {
 		var clients sync.WaitGroup
 		for i := range 8 {
 			clients.Go(func() {
-				h.client(run, i, NewClient(node, func() []string { return f.addrs }), rand.New(rand.NewPCG(*seedFlag+round, uint64(i+1))))
+				h.runClient(run, i, NewClient(node, func() []string { return f.addrs }),
+					rand.New(rand.NewPCG(*seedFlag+round, uint64(i+1))))
 			})
 		}
 		for _, kind := range kinds {
@@ -305,14 +311,15 @@ func TestProcesses(t *testing.T) {
 				f.trouble(node, kind, i, r)
 			}
 			count[kind]++
-			was := h.written()
-			require.Eventually(t, func() bool { return h.written() > was }, 4*patience, time.Millisecond, "no write after %s", kind)
+			was := h.ackedWrites()
+			require.Eventually(t, func() bool { return h.ackedWrites() > was }, 4*patience,
+				time.Millisecond, "no write after %s", kind)
 		}
 		stop()
 		clients.Wait()
 		h.readAll(NewClient(node, func() []string { return f.addrs }))
-		t.Log(h.ledger())
-		require.NoError(t, h.check(time.Minute))
+		t.Log(h.summary())
+		require.NoError(t, h.checkLinearizable(time.Minute))
 	}
 	t.Log(count)
 	f.replace(node, 0)

@@ -22,8 +22,9 @@ import (
 )
 
 var (
-	proofTime = flag.Duration("kv.time", long.Or(4*time.Second, 30*time.Minute), "how `long` TestLinearizable and TestProcesses run, each")
-	seedFlag  = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the faults and the clients")
+	proofTime = flag.Duration("kv.time", long.Or(4*time.Second, 30*time.Minute),
+		"how `long` TestLinearizable and TestProcesses run, each")
+	seedFlag = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the faults and the clients")
 )
 
 // serverEnv has the program of the tests be the server instead: it is built already, and checks its state machines.
@@ -82,19 +83,22 @@ func (c *cluster) addresses() (all []string) {
 
 // newCluster starts five copies, which elect a leader at once, and later ones after so long without one. The caller closes it.
 func newCluster(t *testing.T, election time.Duration, change func(*server)) *cluster {
-	c := &cluster{t: t, change: change, election: election, silence: max(time.Second, 3*election), addrs: map[raft.ServerID]raft.ServerAddress{}}
+	c := &cluster{t: t, change: change, election: election, silence: max(time.Second, 3*election),
+		addrs: map[raft.ServerID]raft.ServerAddress{}}
 	var first raft.Configuration
 	for i := range 5 {
 		name := fmt.Sprint("kv-", i)
-		c.copies = append(c.copies, &replica{logs: raft.NewInmemStore(), snaps: raft.NewInmemSnapshotStore(), server: &server{name: name}})
-		first.Servers = append(first.Servers, raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(name)})
+		c.copies = append(c.copies, &replica{logs: raft.NewInmemStore(),
+			snaps: raft.NewInmemSnapshotStore(), server: &server{name: name}})
+		first.Servers = append(first.Servers,
+			raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(name)})
 	}
 	for _, k := range c.copies {
 		c.start(k)
 	}
 	require.NoError(t, c.copies[0].raft.BootstrapCluster(first).Error())
 	now := raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}}
-	require.NoError(t, c.copies[1].t.TimeoutNow("kv-0", "kv-0", &now, &raft.TimeoutNowResponse{}))
+	require.NoError(t, c.copies[1].transport.TimeoutNow("kv-0", "kv-0", &now, &raft.TimeoutNowResponse{}))
 	return c
 }
 
@@ -105,7 +109,8 @@ func (c *cluster) close() {
 }
 
 func openNode(t testing.TB, addr string, silence time.Duration) *qs.Node {
-	node, err := qs.Open(addr, qs.Config{PeerTimeout: silence, ShutdownTimeout: -1, Logger: slog.New(slog.DiscardHandler)})
+	node, err := qs.Open(addr, qs.Config{PeerTimeout: silence, ShutdownTimeout: -1,
+		Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	return node
 }
@@ -114,19 +119,20 @@ func openNode(t testing.TB, addr string, silence time.Duration) *qs.Node {
 func (c *cluster) start(k *replica) {
 	k.node = openNode(c.t, "tcp://127.0.0.1:0", c.silence)
 	k.server = &server{name: k.name, node: k.node}
-	k.t = raftqs.NewTransport(k.node, raftqs.Options{Addresses: c, Timeout: c.silence})
+	k.transport = raftqs.NewTransport(k.node, raftqs.Options{Addresses: c, Timeout: c.silence})
 	c.mu.Lock()
 	c.addrs[raft.ServerID(k.name)] = raft.ServerAddress(k.node.Addr().String())
 	c.mu.Unlock()
 	cfg := raft.DefaultConfig()
-	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = c.election, c.election, c.election*2/3
+	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = c.election, c.election,
+		c.election*2/3
 	cfg.SnapshotThreshold, cfg.TrailingLogs, cfg.SnapshotInterval = 500, 100, 200*time.Millisecond
 	cfg.LocalID, cfg.Logger = raft.ServerID(k.name), hclog.NewNullLogger()
-	require.NoError(c.t, k.serve(cfg, k.logs, k.logs, k.snaps))
+	require.NoError(c.t, k.startRaft(cfg, k.logs, k.logs, k.snaps))
 	if c.change != nil {
 		c.change(k.server)
 	}
-	k.handle(false)
+	k.registerMethods(false)
 	k.served = make(chan error, 1)
 	go func() { k.served <- k.node.Serve(context.Background()) }()
 	k.runs = true
@@ -176,9 +182,9 @@ func (c *cluster) trouble(ctx context.Context, r *rand.Rand, pace time.Duration)
 			continue
 		}
 		divided++
-		k.t.DisconnectAll()
+		k.transport.DisconnectAll()
 		pause(600, 600)
-		k.t.ConnectAll()
+		k.transport.ConnectAll()
 	}
 	return ended, divided
 }
@@ -198,7 +204,8 @@ func runFaults(t *testing.T, d, pace time.Duration, change func(*server)) (write
 	defer c.close()
 	node := openNode(t, "tcp://", c.silence)
 	defer node.Close()
-	require.Eventually(t, func() bool { return c.leader().raft.State() == raft.Leader }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return c.leader().raft.State() == raft.Leader }, patience,
+		time.Millisecond)
 	deadline := time.Now().Add(d)
 	ended, divided := 0, 0
 	faults := rand.New(rand.NewPCG(*seedFlag, uint64(pace)))
@@ -208,7 +215,8 @@ func runFaults(t *testing.T, d, pace time.Duration, change func(*server)) (write
 		var clients sync.WaitGroup
 		for i := range 8 {
 			clients.Go(func() {
-				h.client(ctx, i, NewClient(node, c.addresses), rand.New(rand.NewPCG(*seedFlag+round, uint64(i+1))))
+				h.runClient(ctx, i, NewClient(node, c.addresses),
+					rand.New(rand.NewPCG(*seedFlag+round, uint64(i+1))))
 			})
 		}
 		e, p := c.trouble(ctx, faults, pace)
@@ -216,9 +224,9 @@ func runFaults(t *testing.T, d, pace time.Duration, change func(*server)) (write
 		clients.Wait()
 		stop()
 		h.readAll(NewClient(node, c.addresses)) // what was acknowledged is there
-		t.Log(h.ledger())
+		t.Log(h.summary())
 		writes += h.writes
-		if err := h.check(patience); err != nil {
+		if err := h.checkLinearizable(patience); err != nil {
 			return writes, err
 		}
 	}
@@ -250,7 +258,7 @@ func TestPlantedBugs(t *testing.T) {
 			atPace(t, func(pace time.Duration) bool {
 				_, err := runFaults(t, (2*pace-1)*2*time.Second, pace, plant) // each time with more faults
 				if err != nil {
-					require.ErrorIs(t, err, errWrong)
+					require.ErrorIs(t, err, errNotLinearizable)
 				}
 				return err != nil
 			})

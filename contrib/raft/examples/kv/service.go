@@ -14,82 +14,89 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// The methods of the store. A server that does not lead refuses those that need the leader, with a Redirect.
+// The methods of the store. A server that is not the leader refuses the methods that need one, with
+// a Redirect as the error's detail.
 var (
-	Put    = qs.Define[PutIn, uint64]("kv/put") // the index of its entry in the log
+	Put    = qs.Define[PutIn, uint64]("kv/put") // returns the index of the log entry
 	Get    = qs.Define[GetIn, GetOut]("kv/get", qs.Idempotent())
-	Watch  = qs.DefineStream[WatchIn, Change]("kv/watch") // of the server that is asked; changes from now on
+	Watch  = qs.DefineStream[WatchIn, Change]("kv/watch") // streams the changes that the called server applies from now on
 	Status = qs.Define[struct{}, StatusOut]("kv/status", qs.Idempotent())
-	Join   = qs.Define[string, struct{}]("kv/join", qs.Idempotent())   // a server that the group has, to those that vote
-	Remove = qs.Define[string, struct{}]("kv/remove", qs.Idempotent()) // a server, for good: its process is ended
-	// Isolate is for experiments: a server with the flag -faults does not talk to the others any more, or does again. Clients reach it all
-	// the same.
+	Join   = qs.Define[string, struct{}]("kv/join", qs.Idempotent())   // makes a member of the group a voter
+	Remove = qs.Define[string, struct{}]("kv/remove", qs.Idempotent()) // removes a server whose process has ended for good
+	// Isolate cuts a server with the flag -faults off from the other servers, or ends that. Clients
+	// still reach it.
 	Isolate = qs.Define[bool, struct{}]("kv/isolate")
 )
 
-// A PutIn says what a key shall have.
+// A PutIn is the input of Put.
 type PutIn struct {
 	Key, Value string
 	Delete     bool
-	If         *string // only if it has this; a key that is not there has ""
+	If         *string // compare and swap: only if the key has this value; a missing key has ""
 }
 
-// A GetIn asks for a key. With Stale any server answers at once, with what it has; else the leader does, with a value that was the last one at
-// some moment between question and answer.
+// A GetIn is the input of Get. With Stale any server answers from its own copy. Without it the
+// leader answers, and the read is linearizable.
 type GetIn struct {
 	Key   string
 	Stale bool
 }
 
-// A GetOut is a value.
+// A GetOut is the output of Get.
 type GetOut struct {
 	Value string
 	Found bool
-	Index uint64 // of the last entry that the server had applied
+	Index uint64 // index of the last entry that the server had applied
 }
 
-// A WatchIn chooses keys.
+// A WatchIn is the input of Watch.
 type WatchIn struct{ Prefix string }
 
-// A StatusOut is a server, as it sees itself.
+// A StatusOut describes a server.
 type StatusOut struct {
 	Name, State, Leader string
 	Term, Applied       uint64
 	Servers             []string
 }
 
-// A Redirect is the detail of a refusal: the address of the leader, or "" if there is none that the server knows.
+// A Redirect is the detail of a refusal: the address of the leader, or "" if the server knows none.
 type Redirect struct{ Leader string }
 
-// errDiffers is the answer to a PutIn whose If does not hold.
+// errDiffers is the code of a Put whose If did not match.
 const errDiffers = qs.Code(200)
 
-// A server is one copy of the store.
+// A server is one replica of the store.
 type server struct {
-	name  string
-	node  *qs.Node
-	t     *raftqs.Transport
-	raft  *raft.Raft
-	store *store
-	led   atomic.Uint64 // the term in which everything of earlier leaders is applied here, while this one leads
-	leads chan bool     // raft says that this server leads, or does not any more
-	done  chan struct{} // lead has returned
-	gate  gate          // everything that asks raft passes it
+	name           string
+	node           *qs.Node
+	transport      *raftqs.Transport
+	raft           *raft.Raft
+	store          *store
+	ledTerm        atomic.Uint64  // the last term in which this server led and had applied all entries of earlier leaders
+	leadership     chan bool      // from raft: this server has become the leader, or has lost the leadership
+	leadershipDone chan struct{}  // closed when watchLeadership has returned
+	requests       requestTracker // requests that use raft
 
-	// What makes answers right: a test plants bugs here.
-	verify func() error                          // that this server leads now
-	commit func(f raft.ApplyFuture) (any, error) // waits until an entry is committed, and returns what it has done
+	// verify and commit are what makes answers linearizable. A test replaces them with planted
+	// bugs.
+	verify func() error                          // confirms that this server leads now
+	commit func(f raft.ApplyFuture) (any, error) // waits until an entry is committed, and returns its result
 }
 
 const applyTimeout = 5 * time.Second
 
-// serve starts raft, and registers the methods.
-func (s *server) serve(cfg *raft.Config, logs raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore) (err error) {
-	s.leads = make(chan bool, 16)
-	cfg.NotifyCh = s.leads
-	cfg.ShutdownOnRemove = false // stop shuts raft down, and nothing else does
+// startRaft starts raft with an empty store.
+func (s *server) startRaft(
+	cfg *raft.Config,
+	logs raft.LogStore,
+	stable raft.StableStore,
+	snaps raft.SnapshotStore,
+) (err error) {
+	s.leadership = make(chan bool, 16)
+	cfg.NotifyCh = s.leadership
+	cfg.ShutdownOnRemove = false // only stop shuts raft down
 	s.store = newStore()
-	if s.raft, err = raft.NewRaft(cfg, s.store, logs, stable, snaps, s.t); err != nil {
+	if s.raft, err = raft.NewRaft(cfg, s.store, logs, stable, snaps, s.transport); err != nil {
 		return err
 	}
 	s.verify = func() error { return s.raft.VerifyLeader().Error() }
@@ -99,132 +106,145 @@ func (s *server) serve(cfg *raft.Config, logs raft.LogStore, stable raft.StableS
 		}
 		return f.Response(), nil
 	}
-	s.done = make(chan struct{})
-	go s.lead()
+	s.leadershipDone = make(chan struct{})
+	go s.watchLeadership()
 	return nil
 }
 
-// handle registers the methods.
-func (s *server) handle(faults bool) {
+// registerMethods registers the methods, and Isolate if faults is set.
+func (s *server) registerMethods(faults bool) {
 	Put.Handle(s.node, s.put)
 	Get.Handle(s.node, s.get)
 	Watch.Handle(s.node, s.watch)
 	Status.Handle(s.node, s.status)
 	Join.Handle(s.node, func(_ context.Context, name string) (struct{}, error) {
-		return struct{}{}, s.change(func() raft.IndexFuture {
+		return struct{}{}, s.changeMembership(func() raft.IndexFuture {
 			return s.raft.AddVoter(raft.ServerID(name), raft.ServerAddress(name), 0, applyTimeout)
 		})
 	})
 	Remove.Handle(s.node, func(_ context.Context, name string) (struct{}, error) {
-		return struct{}{}, s.change(func() raft.IndexFuture { return s.raft.RemoveServer(raft.ServerID(name), 0, applyTimeout) })
+		return struct{}{}, s.changeMembership(
+			func() raft.IndexFuture { return s.raft.RemoveServer(raft.ServerID(name), 0, applyTimeout) },
+		)
 	})
 	if faults {
 		Isolate.Handle(s.node, func(_ context.Context, alone bool) (struct{}, error) {
 			if alone {
-				s.t.DisconnectAll()
+				s.transport.DisconnectAll()
 			} else {
-				s.t.ConnectAll()
+				s.transport.ConnectAll()
 			}
 			return struct{}{}, nil
 		})
 	}
 }
 
-// lead waits, each time that this server begins to lead, until everything that earlier leaders have committed is applied here.
-func (s *server) lead() {
-	defer close(s.done)
-	for yes := range s.leads {
-		if !yes || !s.gate.enter() {
+// watchLeadership handles each election of this server. It waits until all entries of earlier
+// leaders are applied here, and then sets ledTerm.
+func (s *server) watchLeadership() {
+	defer close(s.leadershipDone)
+	for isLeader := range s.leadership {
+		if !isLeader || !s.requests.tryBegin() {
 			continue
 		}
 		term := s.raft.CurrentTerm()
 		if s.raft.Barrier(0).Error() == nil && s.raft.CurrentTerm() == term {
-			s.led.Store(term)
+			s.ledTerm.Store(term)
 		}
-		s.gate.leave()
+		s.requests.end()
 	}
 }
 
-// stop ends raft, its transport and the watchers. The node goes on. Requests that have begun are answered first, and later ones are refused: raft
-// that has been shut down leaves some of its futures without an answer.
+// stop ends raft, its transport and the watchers, but not the node. It refuses new requests and
+// waits for those in progress first, since raft leaves some futures of a shutdown without an
+// answer.
 func (s *server) stop() error {
-	s.gate.close()
+	s.requests.close()
 	err := s.raft.Shutdown().Error()
-	s.store.endAll()
-	close(s.leads)
-	<-s.done
+	s.store.endWatchers()
+	close(s.leadership)
+	<-s.leadershipDone
 	return err
 }
 
-// A gate counts the requests that raft has to answer. The zero value is open.
-type gate struct {
-	mu     sync.Mutex // guards closed, and that nothing enters beside it
+// A requestTracker counts the requests in progress that wait for raft. Its zero value is ready to
+// use.
+type requestTracker struct {
+	mu     sync.Mutex // guards closed; held for active.Add, so that none follows close
 	closed bool
-	inside sync.WaitGroup
+	active sync.WaitGroup
 }
 
-// enter reports whether a request may begin; then leave ends it.
-func (g *gate) enter() bool {
+// tryBegin counts a request and returns true, or returns false after close. A counted request must
+// call end.
+func (g *requestTracker) tryBegin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.closed {
-		g.inside.Add(1)
+		g.active.Add(1)
 	}
 	return !g.closed
 }
 
-func (g *gate) leave() { g.inside.Done() }
+// end ends a request that tryBegin has counted.
+func (g *requestTracker) end() { g.active.Done() }
 
-// close lets no request begin any more, and waits until those that have begun have ended.
-func (g *gate) close() {
+// close refuses further requests, and waits until those in progress have ended.
+func (g *requestTracker) close() {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
-	g.inside.Wait()
+	g.active.Wait()
 }
 
-// refuse returns the refusal of a server that does not lead.
-func (s *server) refuse(why error) error {
+// notLeaderError returns the refusal of a server that is not the leader. Its detail redirects the
+// client.
+func (s *server) notLeaderError(cause error) error {
 	addr, id := s.raft.LeaderWithID()
 	to := Redirect{}
 	if id != raft.ServerID(s.name) && addr != "" {
-		to.Leader = string(s.t.DecodePeer(s.t.EncodePeer(id, addr)))
+		to.Leader = string(s.transport.DecodePeer(s.transport.EncodePeer(id, addr)))
 	}
-	return qs.Refuse(qs.WithDetail(qs.Errorf(qs.ErrUnavailable, "%s does not lead: %w", s.name, why), to))
+	return qs.Refuse(qs.WithDetail(qs.Errorf(qs.ErrUnavailable, "%s does not lead: %w", s.name, cause),
+		to))
 }
 
-// explain says of an error of raft whether the request has certainly not run.
-func (s *server) explain(err error) error {
+// toCallError converts an error of raft. If the request certainly did not run the result is a
+// refusal.
+func (s *server) toCallError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
-		return s.refuse(err)
+	case errors.Is(err, raft.ErrNotLeader),
+		errors.Is(err, raft.ErrLeadershipTransferInProgress),
+		errors.Is(err, raft.ErrEnqueueTimeout):
+		return s.notLeaderError(err)
 	}
-	return qs.Errorf(qs.ErrUnavailable, "%s: %w", s.name, err) // raft.ErrLeadershipLost: it may have run
+	return qs.Errorf(qs.ErrUnavailable, "%s: %w", s.name, err) // such as raft.ErrLeadershipLost: the request may have run
 }
 
-// change changes which servers there are.
-func (s *server) change(f func() raft.IndexFuture) error {
-	if !s.gate.enter() {
-		return s.refuse(raft.ErrRaftShutdown)
+// changeMembership runs a change of raft's configuration.
+func (s *server) changeMembership(f func() raft.IndexFuture) error {
+	if !s.requests.tryBegin() {
+		return s.notLeaderError(raft.ErrRaftShutdown)
 	}
-	defer s.gate.leave()
-	return s.explain(f().Error())
+	defer s.requests.end()
+	return s.toCallError(f().Error())
 }
 
+// put handles Put.
 func (s *server) put(_ context.Context, in PutIn) (uint64, error) {
-	if !s.gate.enter() {
-		return 0, s.refuse(raft.ErrRaftShutdown)
+	if !s.requests.tryBegin() {
+		return 0, s.notLeaderError(raft.ErrRaftShutdown)
 	}
-	defer s.gate.leave()
+	defer s.requests.end()
 	b, err := codec.Msgpack.Append(nil, command(in))
 	if err != nil {
 		return 0, err
 	}
 	done, err := s.commit(s.raft.Apply(b, applyTimeout))
 	if err != nil {
-		return 0, s.explain(err)
+		return 0, s.toCallError(err)
 	}
 	if err, failed := done.(error); failed {
 		return 0, err
@@ -236,26 +256,28 @@ func (s *server) put(_ context.Context, in PutIn) (uint64, error) {
 	return r.Index, nil
 }
 
-// get reads from the store. For a read that is linearizable this server must have led before, with everything applied that earlier leaders had
-// acknowledged, and most servers must say, after the question came, that it leads still: then nobody has acknowledged a write that is not
-// applied here, since this server applies before it acknowledges.
+// get handles Get. Two checks make a read without Stale linearizable. This server has applied all
+// entries that earlier leaders acknowledged (ledTerm). And a majority confirms, after the request
+// arrived, that it still leads (verify). Then no server has acknowledged a write that is not
+// applied here, since a leader applies an entry before it acknowledges it.
 func (s *server) get(_ context.Context, in GetIn) (out GetOut, err error) {
 	if !in.Stale {
-		if !s.gate.enter() {
-			return out, s.refuse(raft.ErrRaftShutdown)
+		if !s.requests.tryBegin() {
+			return out, s.notLeaderError(raft.ErrRaftShutdown)
 		}
-		defer s.gate.leave()
-		if s.led.Load() != s.raft.CurrentTerm() {
-			return out, s.refuse(raft.ErrNotLeader)
+		defer s.requests.end()
+		if s.ledTerm.Load() != s.raft.CurrentTerm() {
+			return out, s.notLeaderError(raft.ErrNotLeader)
 		}
 		if err := s.verify(); err != nil {
-			return out, s.refuse(err)
+			return out, s.notLeaderError(err)
 		}
 	}
 	out.Value, out.Found, out.Index = s.store.get(in.Key)
 	return out, nil
 }
 
+// watch handles Watch.
 func (s *server) watch(ctx context.Context, in WatchIn, send func(Change) error) error {
 	w, stop := s.store.watch(in.Prefix)
 	defer stop()
@@ -263,7 +285,7 @@ func (s *server) watch(ctx context.Context, in WatchIn, send func(Change) error)
 		select {
 		case c, ok := <-w.changes:
 			if !ok {
-				return errBehind
+				return errWatcherBehind
 			}
 			if err := send(c); err != nil {
 				return err
@@ -274,9 +296,16 @@ func (s *server) watch(ctx context.Context, in WatchIn, send func(Change) error)
 	}
 }
 
+// status handles Status.
 func (s *server) status(context.Context, struct{}) (StatusOut, error) {
 	_, leader := s.raft.LeaderWithID()
-	out := StatusOut{Name: s.name, State: s.raft.State().String(), Leader: string(leader), Term: s.raft.CurrentTerm(), Applied: s.raft.AppliedIndex()}
+	out := StatusOut{
+		Name:    s.name,
+		State:   s.raft.State().String(),
+		Leader:  string(leader),
+		Term:    s.raft.CurrentTerm(),
+		Applied: s.raft.AppliedIndex(),
+	}
 	for _, v := range s.raft.GetConfiguration().Configuration().Servers {
 		out.Servers = append(out.Servers, string(v.ID))
 	}

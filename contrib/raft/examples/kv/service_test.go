@@ -24,7 +24,7 @@ func openClient(t *testing.T) (context.Context, *cluster, *qs.Node, *Client) {
 	node := openNode(t, "tcp://", c.silence)
 	t.Cleanup(func() { require.NoError(t, node.Close()) })
 	client := NewClient(node, c.addresses)
-	client.attempt = patience
+	client.timeout = patience
 	return ctx, c, node, client
 }
 
@@ -194,7 +194,7 @@ func TestSlowWatcher(t *testing.T) {
 	s := newStore()
 	w, stop := s.watch("")
 	defer stop()
-	for i := range uint64(maxBehind + 10) {
+	for i := range uint64(maxQueuedChanges + 10) {
 		b, err := codec.Msgpack.Append(nil, command{Key: "a"})
 		require.NoError(t, err)
 		require.Equal(t, result{true, i + 1}, s.Apply(&raft.Log{Index: i + 1, Data: b}))
@@ -203,7 +203,7 @@ func TestSlowWatcher(t *testing.T) {
 	for range w.changes {
 		n++
 	}
-	require.Equal(t, maxBehind, n)
+	require.Equal(t, maxQueuedChanges, n)
 	_, failed := s.Apply(&raft.Log{Index: 5000, Data: []byte{0xc1}}).(error)
 	require.True(t, failed, "an entry that cannot be read is an error at every server, and no panic")
 }

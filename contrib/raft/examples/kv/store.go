@@ -13,43 +13,45 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A command is what an entry of the log does.
+// A command is the content of a log entry.
 type command struct {
 	Key, Value string
 	Delete     bool
-	If         *string // only if the key has this value: compare and swap
+	If         *string // compare and swap: apply only if the key has this value
 }
 
-// A result is what a command has done.
+// A result is the outcome of applying a command.
 type result struct {
-	Done  bool   // false: the key had another value than If
-	Index uint64 // of its entry
+	Done  bool   // false if the key had another value than If
+	Index uint64 // index of the log entry
 }
 
-// A Change is an item of Watch: what has become of a key.
+// A Change is one item of Watch.
 type Change struct {
 	Key, Value string
 	Deleted    bool
-	Index      uint64 // of the entry in the log: it rises
+	Index      uint64 // index of the log entry; it increases from change to change
 }
 
-// maxBehind bounds the changes that wait for one watcher. One that has more to read is ended.
-const maxBehind = 1024
+// maxQueuedChanges limits the queue of one watcher. A watcher whose queue is full is ended.
+const maxQueuedChanges = 1024
 
-// A store is the state machine: keys and values in memory, made of the log and its snapshots. It implements raft.FSM.
+// A store is the state machine: a map in memory, built from the log and its snapshots. It
+// implements raft.FSM.
 type store struct {
-	mu       sync.Mutex // guards the fields below
-	values   map[string]string
-	index    uint64 // of the last entry
-	watchers map[*watcher]bool
+	mu        sync.Mutex // guards the fields below
+	values    map[string]string
+	lastIndex uint64 // index of the last applied entry
+	watchers  map[*watcher]bool
 }
 
-// A watcher gets the changes of the keys with a prefix.
+// A watcher receives the changes of keys with a prefix.
 type watcher struct {
 	prefix  string
-	changes chan Change // closed when it is too far behind, or a snapshot has replaced everything
+	changes chan Change // closed if the queue was full, or a snapshot has replaced the values
 }
 
+// newStore returns an empty store.
 func newStore() *store {
 	return &store{values: map[string]string{}, watchers: map[*watcher]bool{}}
 }
@@ -58,11 +60,11 @@ func newStore() *store {
 func (s *store) Apply(l *raft.Log) any {
 	var c command
 	if err := codec.Msgpack.Decode(l.Data, &c); err != nil {
-		return fmt.Errorf("entry %d: %w", l.Index, err) // the same at every server
+		return fmt.Errorf("entry %d: %w", l.Index, err) // deterministic: the same on every server
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.index = l.Index
+	s.lastIndex = l.Index
 	if was, ok := s.values[c.Key]; c.If != nil && (was != *c.If || !ok && *c.If != "") {
 		return result{Index: l.Index}
 	}
@@ -78,42 +80,43 @@ func (s *store) Apply(l *raft.Log) any {
 		select {
 		case w.changes <- Change{c.Key, c.Value, c.Delete, l.Index}:
 		default:
-			s.endLocked(w)
+			s.endWatcherLocked(w)
 		}
 	}
 	return result{true, l.Index}
 }
 
-// get returns the value of a key, and the index of the last entry that was applied.
+// get returns the value of a key, and the index of the last applied entry.
 func (s *store) get(key string) (value string, found bool, index uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	value, found = s.values[key]
-	return value, found, s.index
+	return value, found, s.lastIndex
 }
 
-// watch returns a watcher of all changes from now on, which stop ends.
+// watch returns a watcher of all changes from now on. The caller must call stop.
 func (s *store) watch(prefix string) (w *watcher, stop func()) {
-	w = &watcher{prefix, make(chan Change, maxBehind)}
+	w = &watcher{prefix, make(chan Change, maxQueuedChanges)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.watchers[w] = true
 	return w, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.endLocked(w)
+		s.endWatcherLocked(w)
 	}
 }
 
-func (s *store) endLocked(w *watcher) {
+// endWatcherLocked ends one watcher. The caller holds mu.
+func (s *store) endWatcherLocked(w *watcher) {
 	if s.watchers[w] {
 		delete(s.watchers, w)
 		close(w.changes)
 	}
 }
 
-// A picture is the content of a snapshot.
-type picture struct {
+// A snapshot is the encoded state of a store. It implements raft.FSMSnapshot.
+type snapshot struct {
 	Index  uint64
 	Values map[string]string
 }
@@ -122,16 +125,17 @@ type picture struct {
 func (s *store) Snapshot() (raft.FSMSnapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &picture{s.index, maps.Clone(s.values)}, nil
+	return &snapshot{s.lastIndex, maps.Clone(s.values)}, nil
 }
 
-// Restore implements raft.FSM. It ends all watchers: they do not get what the snapshot has changed.
+// Restore implements raft.FSM. It ends all watchers, since they cannot know which values the
+// snapshot has changed.
 func (s *store) Restore(from io.ReadCloser) error {
 	b, err := io.ReadAll(from)
 	if err != nil {
 		return err
 	}
-	var p picture
+	var p snapshot
 	if err := codec.Msgpack.Decode(b, &p); err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
@@ -140,26 +144,27 @@ func (s *store) Restore(from io.ReadCloser) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.values, s.index = p.Values, p.Index
-	s.endAllLocked()
+	s.values, s.lastIndex = p.Values, p.Index
+	s.endWatchersLocked()
 	return nil
 }
 
-// endAll ends all watchers.
-func (s *store) endAll() {
+// endWatchers ends all watchers.
+func (s *store) endWatchers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.endAllLocked()
+	s.endWatchersLocked()
 }
 
-func (s *store) endAllLocked() {
+// endWatchersLocked ends all watchers. The caller holds mu.
+func (s *store) endWatchersLocked() {
 	for w := range s.watchers {
-		s.endLocked(w)
+		s.endWatcherLocked(w)
 	}
 }
 
 // Persist implements raft.FSMSnapshot.
-func (p *picture) Persist(sink raft.SnapshotSink) error {
+func (p *snapshot) Persist(sink raft.SnapshotSink) error {
 	b, err := codec.Msgpack.Append(nil, p)
 	if err == nil {
 		_, err = sink.Write(b)
@@ -172,6 +177,7 @@ func (p *picture) Persist(sink raft.SnapshotSink) error {
 }
 
 // Release implements raft.FSMSnapshot.
-func (p *picture) Release() {}
+func (p *snapshot) Release() {}
 
-var errBehind = qs.Errorf(qs.ErrAborted, "the watcher has missed changes: read the keys, and watch again")
+var errWatcherBehind = qs.Errorf(qs.ErrAborted,
+	"kv: the watcher missed changes: read the keys, and watch again")

@@ -1,5 +1,6 @@
-// Command three is a replicated counter: three servers in one process, each a raft.Raft over a node. It kills the leader and goes on. The
-// logs are in memory; examples/kv is a whole store, on disks.
+// Command three is a replicated counter: three servers in one process, each a raft.Raft over a node.
+// It stops the leader, and the others elect a new one. The logs are in memory; examples/kv is a complete
+// store with logs on disk.
 //
 //	leader ── entries ──► follower    each server applies the same entries in the same order
 //	   └───── entries ──► follower
@@ -21,9 +22,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A counter is the state machine: it adds what is applied.
+// A counter is the state machine. Each log entry holds a number, which Apply adds to the sum.
 type counter struct{ sum atomic.Int64 }
 
+// Apply implements raft.FSM.
 func (c *counter) Apply(l *raft.Log) any {
 	n, err := strconv.ParseInt(string(l.Data), 10, 64)
 	if err != nil {
@@ -32,8 +34,10 @@ func (c *counter) Apply(l *raft.Log) any {
 	return c.sum.Add(n)
 }
 
+// Snapshot implements raft.FSM.
 func (c *counter) Snapshot() (raft.FSMSnapshot, error) { return snapshot(c.sum.Load()), nil }
 
+// Restore implements raft.FSM.
 func (c *counter) Restore(from io.ReadCloser) error {
 	var n int64
 	_, err := fmt.Fscan(from, &n)
@@ -41,8 +45,10 @@ func (c *counter) Restore(from io.ReadCloser) error {
 	return err
 }
 
+// A snapshot is the sum. It implements raft.FSMSnapshot.
 type snapshot int64
 
+// Persist implements raft.FSMSnapshot.
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
 	if _, err := fmt.Fprint(sink, int64(s)); err != nil {
 		_ = sink.Cancel()
@@ -51,9 +57,10 @@ func (s snapshot) Persist(sink raft.SnapshotSink) error {
 	return sink.Close()
 }
 
+// Release implements raft.FSMSnapshot.
 func (snapshot) Release() {}
 
-// A server is one of the three.
+// A server is one of the three servers.
 type server struct {
 	id    raft.ServerID
 	trans *raftqs.Transport
@@ -62,7 +69,7 @@ type server struct {
 	stop  func()
 }
 
-// open opens the node of a server. Methods of your service are served by the same node.
+// open opens the node of a server. The same node can serve the methods of your service.
 func open(id raft.ServerID) *server {
 	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{PeerTimeout: time.Second})
 	check(err)
@@ -71,27 +78,28 @@ func open(id raft.ServerID) *server {
 	ended := make(chan error, 1)
 	go func() { ended <- node.Serve(ctx) }()
 	s.stop = func() {
-		check(s.raft.Shutdown().Error()) // before the node: it has calls that do not end by themselves
+		check(s.raft.Shutdown().Error()) // before the node, whose shutdown waits for raft's calls
 		cancel()
 		check(<-ended)
 	}
 	return s
 }
 
-// start starts raft on it. The first time all servers are given the same configuration.
+// start starts raft. All servers bootstrap with the same configuration.
 func (s *server) start(all raft.Configuration) {
 	cfg := raft.DefaultConfig()
 	cfg.LocalID = s.id
-	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 200*time.Millisecond, 200*time.Millisecond, 100*time.Millisecond
+	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 200*time.Millisecond,
+		200*time.Millisecond, 100*time.Millisecond
 	cfg.Logger = hclog.NewNullLogger()
-	logs, snaps := raft.NewInmemStore(), raft.NewInmemSnapshotStore() // raft-boltdb and NewFileSnapshotStore keep them on a disk
+	logs, snaps := raft.NewInmemStore(), raft.NewInmemSnapshotStore() // on disk: raft-boltdb, NewFileSnapshotStore
 	check(raft.BootstrapCluster(cfg, logs, logs, snaps, s.trans, all))
 	r, err := raft.NewRaft(cfg, &s.count, logs, logs, snaps, s.trans)
 	check(err)
 	s.raft = r
 }
 
-// add adds n at the leader, whichever server that is, and returns the sum and the leader.
+// add adds n to the counter. It returns the sum and the server that leads.
 func add(servers []*server, n int) (sum int64, leader *server) {
 	for start := time.Now(); time.Since(start) < 30*time.Second; {
 		for _, s := range servers {
@@ -99,7 +107,9 @@ func add(servers []*server, n int) (sum int64, leader *server) {
 				continue
 			}
 			f := s.raft.Apply([]byte(strconv.Itoa(n)), time.Second)
-			if f.Error() == nil { // else it has lost the lead: a real program finds out whether the entry was applied, by an id in it
+			// On an error the leader may have changed, and the entry may have been applied all the same: a real
+			// program finds out by an id in the entry.
+			if f.Error() == nil {
 				return f.Response().(int64), s
 			}
 		}
