@@ -3,6 +3,7 @@ package raftqs
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -97,8 +99,12 @@ type cluster struct {
 // newCluster starts n servers that know each other.
 func newCluster(t testing.TB, scheme string, n int, change func(*raft.Config)) *cluster {
 	cfg := raft.DefaultConfig()
-	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = 300*time.Millisecond,
-		300*time.Millisecond, 200*time.Millisecond
+	pace := time.Duration(1)
+	if raceflag.Enabled { // else a machine with two cores elects one leader after the other
+		pace = 4
+	}
+	cfg.HeartbeatTimeout, cfg.ElectionTimeout = pace*300*time.Millisecond, pace*300*time.Millisecond
+	cfg.LeaderLeaseTimeout = pace * 200 * time.Millisecond
 	cfg.CommitTimeout = 5 * time.Millisecond
 	cfg.Logger = hclog.NewNullLogger()
 	if change != nil {
@@ -157,7 +163,7 @@ func (c *cluster) stop(m *member) {
 func (c *cluster) leader() *member {
 	c.t.Helper()
 	var leader *member
-	require.Eventually(c.t, func() bool {
+	eventually(c.t, func() error {
 		leader = nil
 		follow := map[raft.ServerID]int{}
 		for _, m := range c.running() {
@@ -170,9 +176,40 @@ func (c *cluster) leader() *member {
 				leader = m
 			}
 		}
-		return leader != nil
-	}, patience, 5*time.Millisecond)
+		if leader == nil {
+			return fmt.Errorf("no server leads the most of %d", len(c.all))
+		}
+		return nil
+	})
 	return leader
+}
+
+// isCandidate waits until m asks for votes.
+func isCandidate(t testing.TB, m *member) {
+	t.Helper()
+	eventually(t, func() error {
+		if state := m.raft.State(); state != raft.Candidate {
+			return fmt.Errorf("%s is %v", m.id, state)
+		}
+		return nil
+	})
+}
+
+// eventually calls f until it returns nil, for patience at most. Other than require.Eventually it
+// calls f on the goroutine of the test, which f may end, and nothing runs on when the test has ended.
+func eventually(t testing.TB, f func() error) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for err := f(); err != nil; err = f() {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			require.NoError(t, err)
+		}
+	}
 }
 
 func (c *cluster) running() (all []*member) {
@@ -193,11 +230,7 @@ func (c *cluster) followers() (all []*member) {
 // happens at any time.
 func (c *cluster) soon(f func(leader *member) error) {
 	c.t.Helper()
-	var err error
-	require.Eventually(c.t, func() bool {
-		err = f(c.leader())
-		return err == nil
-	}, patience, 10*time.Millisecond, "%v", err)
+	eventually(c.t, func() error { return f(c.leader()) })
 }
 
 // apply has the leader apply n entries of a size, and returns when they are committed.
@@ -225,8 +258,12 @@ func (c *cluster) apply(n, size int) {
 func (c *cluster) same(n int) {
 	c.t.Helper()
 	for _, m := range c.running() {
-		require.Eventually(c.t, func() bool { return len(m.fsm.all()) == n }, patience,
-			5*time.Millisecond, "%s has %d of %d", m.id, len(m.fsm.all()), n)
+		eventually(c.t, func() error {
+			if got := len(m.fsm.all()); got != n {
+				return fmt.Errorf("%s has applied %d entries of %d", m.id, got, n)
+			}
+			return nil
+		})
 	}
 	want := c.all[slices.Index(c.all, c.running()[0])].fsm.all()
 	for _, m := range c.running() {
@@ -300,8 +337,12 @@ func TestPartitionedLeader(t *testing.T) {
 		was := c.leader()
 		c.divide([]*member{was})
 		lost := was.raft.Apply([]byte("never committed"), patience)
-		require.Eventually(c.t, func() bool { return was.raft.State() != raft.Leader }, patience,
-			5*time.Millisecond)
+		eventually(c.t, func() error {
+			if was.raft.State() == raft.Leader {
+				return errors.New("the server that was cut off still leads")
+			}
+			return nil
+		})
 		require.Error(c.t, lost.Error())
 		require.Error(c.t, was.raft.VerifyLeader().Error())
 		require.NotSame(c.t, was, c.leader())
@@ -318,12 +359,10 @@ func TestFollowerAway(t *testing.T) {
 		c.apply(20, 100)
 		away := c.followers()[0]
 		c.divide([]*member{away})
-		require.Eventually(c.t, func() bool { return away.raft.State() == raft.Candidate }, patience,
-			time.Millisecond)
+		isCandidate(c.t, away)
 		term := away.raft.CurrentTerm()
 		c.apply(20, 100)
-		require.Eventually(c.t, func() bool { return away.raft.State() == raft.Candidate }, patience,
-			time.Millisecond)
+		isCandidate(c.t, away)
 		require.Equal(c.t, term, away.raft.CurrentTerm())
 		c.heal()
 		c.same(40)
@@ -340,11 +379,15 @@ func TestInstallsSnapshot(t *testing.T) {
 		c.apply(24, 256<<10)
 		for _, m := range c.all { // any of them may come to lead, and has the last entries only then
 			if m != away {
-				require.Eventually(c.t, func() bool {
-					first, err := m.logs.FirstIndex()
-					require.NoError(c.t, err)
-					return m.raft.Snapshot().Error() == nil && first > 20
-				}, patience, 10*time.Millisecond)
+				eventually(c.t, func() error {
+					if err := m.raft.Snapshot().Error(); err != nil {
+						return err
+					}
+					if first, err := m.logs.FirstIndex(); err != nil || first <= 20 {
+						return fmt.Errorf("the log of %s begins with entry %d: %v", m.id, first, err)
+					}
+					return nil
+				})
 			}
 		}
 		c.heal()

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds what comes soon, on a machine that has much else to do.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // schemes are the transports that tests run over.
 var schemes = []string{"tcp", "sm", "udp"}
