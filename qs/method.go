@@ -59,8 +59,10 @@ func (m *Method[In, Out]) Shape() string { return m.m.shape }
 // ctx.Err is DeadlineExceeded; otherwise it is Canceled. ctx.Deadline has the deadline if less than
 // 71 minutes were left when the request was sent.
 //
-// The caller gets an error of fn with its text and its outermost Code, which is hg.ErrHandler if it
-// has none. It gets hg.ErrPanic for a panic of fn, which is logged here with its stack.
+// The caller gets an error of fn with its text. Its errors.Is finds the outermost Code of the error
+// if that is one for handlers (ErrNotFound to ErrDraining, or the program's own, 128 to 255), and
+// else hg.ErrRemote only: a handler that returns its ctx.Err, or the error of a call that it has
+// made, wraps it by Errorf with a code. A panic of fn is hg.ErrPanic, and logged here with its stack.
 //
 // Handle panics when fn is nil, and when n serves a method of this name already.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
