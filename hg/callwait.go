@@ -91,17 +91,19 @@ func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty boo
 func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit time.Duration, hasty bool) (out []byte, id uint8, held bool, err error) {
 	h.hasty = hasty
 	err = h.forwardDraft(in, codec, limit, true, nil)
-	onCall, onEnd := h.onCall, h.onEnd
+	onCall, onEnd, begun := h.onCall, h.onEnd, h.call.begun
 	h.mu.Unlock()
 	if err != nil {
 		return nil, 0, false, h.ctx.endedBy(ctx, err)
 	}
 	if onCall != nil {
 		onCall()
+		begun = -1
 	}
 	if onEnd != nil {
 		return nil, 0, false, nil
 	}
+	h.waiter.SetClock(begun)
 	settled := false
 	defer func() { // a callback of somebody else may panic
 		if !settled {

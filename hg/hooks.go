@@ -26,9 +26,6 @@ func init() {
 	hghook.ReportRequest = func(r any, by hghook.Reporter) { r.(*Request).reportBy(by) }
 	hghook.RequestOf = requestOf
 
-	hghook.Drive = func(ctx context.Context, c any, around func(run func(one bool))) error {
-		return c.(*Context).loop.Drive(ctx, around)
-	}
 	hghook.OnIdle = func(c any, f func()) { c.(*Context).loop.OnIdle(f) }
 	hghook.StandIn = func(ctx context.Context, c any) error { return c.(*Context).loop.StandIn(ctx) }
 	hghook.NewWaiter = func(c any) *loop.Waiter { return c.(*Context).loop.NewWaiter() }

@@ -339,7 +339,8 @@ func (m *model) lead(timeout time.Duration, letters int) error {
 	if m.deadline >= 0 {
 		until = m.deadline
 	}
-	return m.c.drive(until, modelWait{m, letters})
+	_, err := m.c.drive(modelWait{m, letters}, -1, until)
+	return err
 }
 
 // modelWait waits for so many letters.

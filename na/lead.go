@@ -100,8 +100,8 @@ type pollWaiter interface {
 // loopDriver is a Context as its loop drives it.
 type loopDriver Context
 
-func (d *loopDriver) Poll(w *loop.Waiter, until time.Duration) error {
-	return (*Context)(d).poll(w, until)
+func (d *loopDriver) Poll(w *loop.Waiter, now, until time.Duration) (read time.Duration, err error) {
+	return (*Context)(d).poll(w, now, until)
 }
 func (d *loopDriver) Queued() int        { return (*Context)(d).Upper().Queued() }
 func (d *loopDriver) Stir()              { (*Context)(d).wakeLeader() }
@@ -122,26 +122,34 @@ func (d *loopDriver) Run(w *loop.Waiter, max int) int {
 	return c.Upper().TriggerUntil(w, max)
 }
 
-// poll moves bytes until w.Stirred reports true, or the clock reads until (loop.Never: no limit). The goroutine leads.
-func (c *Context) poll(w pollWaiter, until time.Duration) error {
+// poll moves bytes until w.Stirred reports true, or the clock reads until (loop.Never: no limit). The goroutine leads. now and read are as
+// those of loop.Driver.
+func (c *Context) poll(w pollWaiter, now, until time.Duration) (read time.Duration, err error) {
 	c.Upper().Flush()
-	if w.Stirred() && (c.driver != nil || !c.isLookDue(c.Now())) {
-		return nil
-	}
 	if c.driver != nil {
-		timeout := time.Duration(-1)
-		if until != loop.Never {
-			timeout = max(until-c.Now(), 0)
+		return -1, c.pollScheduled(w, until)
+	}
+	if w.Stirred() {
+		if now = c.Now(); !c.isLookDue(now) {
+			return now, nil
 		}
-		return c.pollDriver(timeout, w)
 	}
-	if c.state.Load() == ctxReleased {
-		return ErrClosed
-	}
-	return c.drive(until, w)
+	return c.drive(w, now, until)
 }
 
-// pollDriver is poll in a simulator.
+// pollScheduled is poll in a simulator.
+func (c *Context) pollScheduled(w pollWaiter, until time.Duration) error {
+	if w.Stirred() {
+		return nil
+	}
+	timeout := time.Duration(-1)
+	if until != loop.Never {
+		timeout = max(until-c.Now(), 0)
+	}
+	return c.pollDriver(timeout, w)
+}
+
+// pollDriver is drive in a simulator.
 func (c *Context) pollDriver(timeout time.Duration, w pollWaiter) error {
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
@@ -156,15 +164,16 @@ func (c *Context) pollDriver(timeout time.Duration, w pollWaiter) error {
 	return c.nothingHappened()
 }
 
-// drive polls until something is ready: it Polls the endpoint, and waits.
-func (c *Context) drive(until time.Duration, w pollWaiter) error {
+// drive polls until something is ready: it Polls the endpoint, and waits. now, which is negative if the clock has not just been read, and
+// read are as those of loop.Driver.
+func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Duration, err error) {
 	c.passes.Add(1)
 	if c.state.Load() == ctxReleased {
-		return ErrClosed
+		return -1, ErrClosed
 	}
 	looked, came := false, false
-	way, begun, now := asleep, time.Duration(-1), time.Duration(-1)
-	for ; ; now = -1 {
+	way, begun := asleep, time.Duration(-1)
+	for {
 		if now < 0 {
 			now = c.Now()
 		}
@@ -181,13 +190,13 @@ func (c *Context) drive(until time.Duration, w pollWaiter) error {
 		next := c.ep.Poll(now)
 		switch {
 		case w.Stirred():
-			return nil
+			return now, nil
 		case c.isReleasable() && c.releaseLocked():
-			return ErrClosed
+			return -1, ErrClosed
 		case c.brokenBy() != nil:
-			return c.brokenBy()
+			return -1, c.brokenBy()
 		case now >= until:
-			return ErrTimeout
+			return now, ErrTimeout
 		}
 		looked = true
 		wait := time.Duration(-1)
@@ -199,6 +208,7 @@ func (c *Context) drive(until time.Duration, w pollWaiter) error {
 		}
 		if wait == 0 { // there is more to do
 			c.pollAll(now)
+			now = -1
 			continue
 		}
 		way, begun, came = c.spinner.choose(now), now, false
@@ -208,11 +218,12 @@ func (c *Context) drive(until time.Duration, w pollWaiter) error {
 			case spinCame:
 				if came = true; w.Stirred() { // how long it took nobody needs to know
 					c.spinner.learn(awake, 0, true)
-					return nil
+					return -1, nil
 				}
+				now = -1
 				continue
 			case spinDue:
-				begun = -1
+				begun, now = -1, -1
 				continue
 			case spinVain:
 				if wait >= 0 {
@@ -224,14 +235,14 @@ func (c *Context) drive(until time.Duration, w pollWaiter) error {
 			}
 		}
 		w.WillSleep()
-		came = c.sleep(now, wait, w)
+		now, came = c.sleep(now, wait, w)
 	}
 }
 
 // sleep waits in the poller. A goroutine that queues a completion meanwhile, or sets a timer, sees that it sleeps and wakes it; one who did so
-// before is seen here. Work at an inlet rings, or was there when the bells were armed. It reports whether anything came, or
-// only the time.
-func (c *Context) sleep(now, wait time.Duration, w pollWaiter) (came bool) {
+// before is seen here. Work at an inlet rings, or was there when the bells were armed. It returns the time at its end, and whether
+// anything came, or only the time.
+func (c *Context) sleep(now, wait time.Duration, w pollWaiter) (end time.Duration, came bool) {
 	c.watch.Or(leaderAsleep)
 	c.background.leaderSleeps()
 	n := 0
@@ -241,10 +252,10 @@ func (c *Context) sleep(now, wait time.Duration, w pollWaiter) (came bool) {
 	c.watch.And(^leaderAsleep) // before anything is delivered here: what the leader queues wakes nobody
 	c.waits.dispatch(n)
 	came = c.pollInlets() || n > 0
-	end := c.Now()
+	end = c.Now()
 	c.looked.Store(int64(end))
 	c.background.leaderWakes(end-now, len(c.poller.inlets) > 0)
-	return came
+	return end, came
 }
 
 // isAsleep reports whether a leader sleeps in the poller, or is about to.

@@ -132,7 +132,7 @@ func (n *Node) Serve(ctx context.Context) error {
 	}
 	var err error
 	if n.hctx.NA().Scheduled() {
-		err = hghook.Drive(ctx, n.hctx, nil)
+		err = n.hctx.NA().Upper().Loop().Drive(ctx, nil, nil)
 	} else {
 		ends := make(chan error, 2*len(n.all))
 		for _, hctx := range n.all {
@@ -154,6 +154,7 @@ func (n *Node) Serve(ctx context.Context) error {
 // authorizer, that ends the goroutine has another one go on; so has one of a stream that keeps it.
 func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 	spawned := n.workers.handlers.Spawn(func() {
+		l := hctx.NA().Upper().Loop()
 		var replaced atomic.Bool
 		own, stop := context.WithCancel(ctx)
 		defer stop()
@@ -166,10 +167,9 @@ func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- e
 		keep := func() { // a handler keeps this goroutine
 			replace()
 			stop() // later: it ends otherwise because of ctx
-			hctx.NA().Upper().Loop().HandOn()
+			l.HandOn()
 		}
-		inline := n.workers.inline[hctx.ID()]
-		err := hghook.Drive(own, hctx, func(run func(one bool)) { inline.Pass(run, keep) })
+		err := l.Drive(own, n.workers.inline[hctx.ID()], keep)
 		if !replaced.Swap(true) {
 			ends <- err
 		}

@@ -18,7 +18,7 @@ import (
 // byDriver reports whether the caller is a handler that the goroutine which drives its node runs.
 func byDriver() bool {
 	b := make([]byte, 64<<10)
-	return strings.Contains(string(b[:runtime.Stack(b, false)]), "executor.(*Inline[...]).Pass")
+	return strings.Contains(string(b[:runtime.Stack(b, false)]), "executor.(*Inline[...]).RunPass")
 }
 
 var lone = qs.Define[string, bool]("test/lone")

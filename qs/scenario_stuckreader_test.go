@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -81,7 +80,7 @@ func TestStreamOfStuckReader(t *testing.T) {
 					if driven {
 						driving, stop := context.WithCancel(context.Background())
 						drove := make(chan error, 1)
-						go func() { drove <- hghook.Drive(driving, client.HG(), nil) }()
+						go func() { drove <- client.HG().NA().Upper().Loop().Drive(driving, nil, nil) }()
 						defer func() { stop(); <-drove }()
 					}
 					n := 0

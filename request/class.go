@@ -37,12 +37,12 @@ func NewClass(p Progressor) *Class {
 type progressorDriver struct{ Progressor }
 
 // Poll implements loop.Driver.
-func (p progressorDriver) Poll(_ *loop.Waiter, until time.Duration) error {
+func (p progressorDriver) Poll(_ *loop.Waiter, _, until time.Duration) (read time.Duration, err error) {
 	timeout := maxSlice
 	if until != loop.Never {
 		timeout = min(max(until-p.Now(), 0), maxSlice)
 	}
-	return p.Progress(timeout)
+	return -1, p.Progress(timeout)
 }
 
 // Run implements loop.Driver.

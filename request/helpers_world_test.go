@@ -75,16 +75,16 @@ func (a *waiter) Wake() { a.loop.Wake() }
 // driver is how it is driven.
 type driver waiter
 
-func (d *driver) Poll(w *loop.Waiter, until time.Duration) error {
+func (d *driver) Poll(w *loop.Waiter, _, until time.Duration) (read time.Duration, err error) {
 	w.WillSleep()
 	if w.Stirred() {
-		return nil
+		return -1, nil
 	}
 	timeout := time.Duration(-1)
 	if until != loop.Never {
 		timeout = max(until-d.Now(), 0)
 	}
-	return d.Progressor.Progress(timeout)
+	return -1, d.Progressor.Progress(timeout)
 }
 
 func (d *driver) Run(w *loop.Waiter, max int) (ran int) {

@@ -68,7 +68,7 @@ func New[T comparable](opts Options[T]) *Executor[T] { return &Executor[T]{opts:
 // Give has job run soon, in the order of Give as far as goroutines start jobs in it. After End it does nothing.
 func (e *Executor[T]) Give(job T) { e.give(job, false) }
 
-// GivePolled is Give for a job that the goroutine has taken in which runs Inline.Pass: it may be left to that.
+// GivePolled is Give for a job that the goroutine has taken in which runs Inline.RunPass: it may be left to that.
 func (e *Executor[T]) GivePolled(job T) { e.give(job, true) }
 
 func (e *Executor[T]) give(job T, polled bool) {
@@ -94,7 +94,7 @@ func (e *Executor[T]) give(job T, polled bool) {
 }
 
 // GiveLasting has job, which may run for ever and counts for no limit, begin soon on a goroutine of its own. polled says that the goroutine has
-// taken it in which runs Inline.Pass: it may begin there. After End GiveLasting does nothing.
+// taken it in which runs Inline.RunPass: it may begin there. After End GiveLasting does nothing.
 func (e *Executor[T]) GiveLasting(job T, polled bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -4,9 +4,11 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// A Poller is what takes jobs in, on the goroutine of Inline.Pass.
+// A Poller is what takes jobs in, on the goroutine of Inline.RunPass.
 type Poller interface {
 	// OneJobWaits reports whether a pass has one job and nothing else to run.
 	OneJobWaits() bool
@@ -49,9 +51,9 @@ func NewInline[T comparable](e *Executor[T], poller Poller) *Inline[T] {
 	return &Inline[T]{e: e, poller: poller}
 }
 
-// Pass runs callbacks by run, all that are ready or only the first, and then jobs that came with them. keep is called, on any goroutine, when the
-// goroutine that is in Pass is not to poll any more, since a job keeps it: another one has to.
-func (i *Inline[T]) Pass(run func(one bool), keep func()) {
+// RunPass implements loop.Runner: it runs callbacks, all that are ready or only the first, and then jobs that came with them. It calls Keep, on
+// any goroutine, when the goroutine of p is not to poll any more, since a job keeps it: another one has to.
+func (i *Inline[T]) RunPass(p loop.Pass) {
 	e := i.e
 	trial, maxTime, left := &i.batch, maxInBatch, math.MaxInt
 	alone := i.poller.OneJobWaits()
@@ -59,16 +61,16 @@ func (i *Inline[T]) Pass(run func(one bool), keep func()) {
 		trial, maxTime, left = &i.alone, maxAlone, 1
 	}
 	e.mu.Lock()
-	kept := i.relieve()
+	relieved := i.relieve()
 	here := e.isQuiet() && trial.allows(i.poller)
 	if e.left = 0; here {
 		e.left = left
 	}
 	e.mu.Unlock()
-	if kept != nil {
-		kept()
+	if relieved != nil {
+		relieved.Keep()
 	}
-	run(alone)
+	p.Run(alone)
 	e.mu.Lock()
 	e.left = 0
 	n := e.waiting()
@@ -76,7 +78,7 @@ func (i *Inline[T]) Pass(run func(one bool), keep func()) {
 		job := e.lasting[0]
 		e.lasting = e.lasting[:0]
 		if here && n == 0 && e.isQuiet() && i.begins.allows(i.poller) {
-			i.begin(job, keep) // which unlocks
+			i.begin(job, p) // which unlocks
 			return
 		}
 		e.startLasting(job)
@@ -89,12 +91,15 @@ func (i *Inline[T]) Pass(run func(one bool), keep func()) {
 	e.running++
 	job := e.pop()
 	e.mu.Unlock()
-	i.work(job, n, trial, maxTime)
+	i.work(p, job, n, trial, maxTime)
 }
 
-// work runs job, and the n-1 others that wait, until one takes long.
-func (i *Inline[T]) work(job T, n int, trial *trial, maxTime time.Duration) {
-	e, begun, over := i.e, i.poller.Now(), false
+// work runs job, and the n-1 others that wait, until one takes long. The time of one that came alone includes that in which it was taken in.
+func (i *Inline[T]) work(p loop.Pass, job T, n int, trial *trial, maxTime time.Duration) {
+	e, begun, over := i.e, p.Polled(), false
+	if begun < 0 || trial != &i.alone {
+		begun = i.poller.Now()
+	}
 	defer func() {
 		if !over { // a job has ended the goroutine
 			e.mu.Lock()
@@ -118,19 +123,20 @@ func (i *Inline[T]) work(job T, n int, trial *trial, maxTime time.Duration) {
 			job, begun = e.pop(), now
 		}
 		e.mu.Unlock()
+		p.SetClock(now)
 	}
 }
 
 // A stay is a job of GiveLasting on the polling goroutine, for as long as it neither blocks nor takes long. Then the goroutine is the job's.
 type stay[T comparable] struct {
 	job  T
-	keep func()
+	pass loop.Pass
 }
 
 // begin runs a job of GiveLasting. It is called with the lock held, and lets it go.
-func (i *Inline[T]) begin(job T, keep func()) {
+func (i *Inline[T]) begin(job T, p loop.Pass) {
 	e, begun := i.e, i.poller.Now()
-	s := &stay[T]{job, keep}
+	s := &stay[T]{job, p}
 	i.stay.Store(s)
 	e.stays++
 	e.mu.Unlock()
@@ -166,12 +172,12 @@ func (i *Inline[T]) Blocks(job T) {
 	}
 	i.e.mu.Unlock()
 	if stays {
-		s.keep()
+		s.pass.Keep()
 	}
 }
 
-// relieve ends a stay, if there is one, once another goroutine polls; kept is called then. Locked.
-func (i *Inline[T]) relieve() (kept func()) {
+// relieve ends a stay, if there is one, once another goroutine polls, and returns the pass to keep then. Locked.
+func (i *Inline[T]) relieve() loop.Pass {
 	s := i.stay.Load()
 	if s == nil {
 		return nil
@@ -179,7 +185,7 @@ func (i *Inline[T]) relieve() (kept func()) {
 	now := i.poller.Now()
 	i.begins.judge(0, now-1, now)
 	i.leave()
-	return s.keep
+	return s.pass
 }
 
 // A trial decides from the time that jobs have taken whether the next ones are run on the polling goroutine.

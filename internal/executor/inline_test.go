@@ -3,6 +3,7 @@ package executor
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,11 +16,30 @@ type script struct {
 	alone   bool
 	start   time.Time
 	flushes int
+	reads   atomic.Int32 // of the clock
 }
 
 func (s *script) OneJobWaits() bool  { return s.alone }
 func (s *script) Flush()             { s.flushes++ }
-func (s *script) Now() time.Duration { return time.Since(s.start) + 1 }
+func (s *script) Now() time.Duration { s.reads.Add(1); return time.Since(s.start) + 1 }
+
+// pass is a loop.Pass.
+type pass struct {
+	run    func(one bool)
+	keep   func()
+	polled time.Duration
+	set    time.Duration // by SetClock
+}
+
+func (p *pass) Run(one bool)               { p.run(one) }
+func (p *pass) Polled() time.Duration      { return p.polled }
+func (p *pass) SetClock(now time.Duration) { p.set = now }
+func (p *pass) Keep()                      { p.keep() }
+
+// runPass is RunPass after a poll that has not read the clock.
+func runPass[T comparable](i *Inline[T], run func(one bool), keep func()) {
+	i.RunPass(&pass{run: run, keep: keep, polled: -1})
+}
 
 // inlineTest has an Inline whose jobs are how long they block. It notes which of them ran on the goroutine that polls.
 type inlineTest struct {
@@ -67,7 +87,7 @@ func (x *inlineTest) pass(jobs ...time.Duration) (here int) {
 	x.polls = goroutine()
 	x.poll.alone = len(jobs) == 1
 	before := x.here
-	x.i.Pass(func(bool) {
+	runPass(x.i, func(bool) {
 		for _, d := range jobs {
 			x.e.GivePolled(d)
 		}
@@ -106,6 +126,27 @@ func TestInline(t *testing.T) {
 	})
 }
 
+// TestInlineReadsTheClockOnce: the time of a job that comes alone begins when polling has ended, and the time at its end is that at which the
+// next pass begins.
+func TestInlineReadsTheClockOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x := newInlineTest()
+		x.polls, x.poll.alone = goroutine(), true
+		pause(time.Second)
+		for i, late := range []time.Duration{0, 2 * maxAlone} {
+			p := &pass{run: func(bool) { x.e.GivePolled(0) }, polled: x.poll.Now() - late}
+			x.poll.reads.Store(0)
+			x.i.RunPass(p)
+			require.Equal(t, i+1, x.here)
+			require.EqualValues(t, 1, x.poll.reads.Load())
+			require.Equal(t, x.poll.Now(), p.set)
+			require.Equal(t, i*slowStep, x.i.alone.slow)
+		}
+		x.end()
+	})
+}
+
 // TestInlineBesideOthers: while a goroutine of the executor runs a job, the one that polls runs none.
 func TestInlineBesideOthers(t *testing.T) {
 	t.Parallel()
@@ -114,7 +155,7 @@ func TestInlineBesideOthers(t *testing.T) {
 		x.e.Give(time.Second)
 		require.Zero(t, x.pass(0))
 		x.poll.alone = false
-		x.i.Pass(func(bool) {
+		runPass(x.i, func(bool) {
 			before := x.total
 			x.e.GivePolled(0)
 			synctest.Wait()
@@ -145,7 +186,7 @@ func TestInlineEnded(t *testing.T) {
 		}})
 		i := NewInline(e, &script{start: time.Now()})
 		all.Go(func() {
-			i.Pass(func(bool) {
+			runPass(i, func(bool) {
 				e.GivePolled(true)
 				e.GivePolled(false)
 			}, nil)
@@ -190,7 +231,7 @@ func TestLasting(t *testing.T) {
 				go func() {
 					defer close(passed)
 					here = goroutine()
-					x.i.Pass(func(one bool) {
+					runPass(x.i, func(one bool) {
 						require.True(t, one)
 						x.e.GiveLasting(0, true)
 						require.Zero(t, ran)
@@ -225,7 +266,7 @@ func TestLastingThatBlocks(t *testing.T) {
 		for i := range 4 {
 			kept, passed := 0, false
 			x.all.Go(func() {
-				x.i.Pass(func(bool) { x.e.GiveLasting(time.Duration(i), true) }, func() { kept++ })
+				runPass(x.i, func(bool) { x.e.GiveLasting(time.Duration(i), true) }, func() { kept++ })
 				passed = true
 			})
 			synctest.Wait()
@@ -234,7 +275,7 @@ func TestLastingThatBlocks(t *testing.T) {
 				break
 			}
 			require.Equal(t, 1, x.e.stays)
-			x.i.Pass(func(bool) {}, nil)
+			runPass(x.i, func(bool) {}, nil)
 			require.Equal(t, 1, kept)
 			require.False(t, passed)
 			require.Zero(t, x.e.stays)
@@ -267,7 +308,7 @@ func TestLastingTakesNoPlace(t *testing.T) {
 		}
 		x.all.Go(func() {
 			here = goroutine()
-			x.i.Pass(func(bool) { x.e.GiveLasting(0, true) }, nil)
+			runPass(x.i, func(bool) { x.e.GiveLasting(0, true) }, nil)
 		})
 		synctest.Wait()
 		require.Equal(t, here, on)
@@ -281,7 +322,7 @@ func TestInlineLeavesOne(t *testing.T) {
 		x := newInlineTest()
 		defer x.end()
 		x.poll.alone = true
-		x.i.Pass(func(bool) {
+		runPass(x.i, func(bool) {
 			for range shared() {
 				x.e.Give(time.Minute)
 			}

@@ -67,14 +67,6 @@ var (
 
 // Hooks of a *hg.Context, c.
 var (
-	// Drive drives c until ctx is done or c is closed, and returns the cause of ctx or ErrClosed. It is for a
-	// goroutine that does nothing else.
-	//
-	// around, if not nil, is called in each pass. It must call run once, which runs the queued callbacks, or only the
-	// first one. If around takes long after run, another waiting goroutine drives meanwhile; output is not held back
-	// while none does. In a simulator around is not called.
-	Drive func(ctx context.Context, c any, around func(run func(one bool))) error
-
 	// OnIdle makes c call f when no goroutine has driven it for 1 to 2 ms, when a callback has run for so long, and
 	// when many goroutines wait. f must make another goroutine call StandIn, unless one is in it; when that has
 	// returned, OnIdle must be called again. A nil f removes it.

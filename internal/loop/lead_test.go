@@ -57,12 +57,12 @@ func driving(t *testing.T, l *loop.Loop, n int, behind func()) (stop func()) {
 	for range n {
 		all.Go(func() {
 			defer func() { _ = recover() }()
-			err := l.Drive(ctx, func(run func(one bool)) {
-				run(false)
+			err := l.Drive(ctx, runner(func(p loop.Pass) {
+				p.Run(false)
 				if behind != nil {
 					behind()
 				}
-			})
+			}), nil)
 			if err != context.Canceled {
 				t.Error(err)
 			}
@@ -129,13 +129,13 @@ func TestDriverLosesTheLeadBeforeItsCallbacks(t *testing.T) {
 		)
 		for range 2 {
 			all.Go(func() {
-				err := l.Drive(ctx, func(run func(one bool)) {
+				err := l.Drive(ctx, runner(func(p loop.Pass) {
 					if !lost.Swap(true) {
 						l.HandOn()
 						pause(ms)
 					}
-					run(true)
-				})
+					p.Run(true)
+				}), nil)
 				if err != context.Canceled {
 					t.Error(err)
 				}
@@ -272,7 +272,7 @@ func TestLoopUnderLoad(t *testing.T) {
 	var all, drivers sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
 	for range 2 {
-		drivers.Go(func() { _ = l.Drive(ctx, func(run func(one bool)) { run(false) }) })
+		drivers.Go(func() { _ = l.Drive(ctx, runner(func(p loop.Pass) { p.Run(false) }), nil) })
 	}
 	for i := range 16 {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))

@@ -19,7 +19,10 @@ type Driver interface {
 	// Poll blocks until something may be ready for Run, w.Stirred reports true, or the clock reaches until (Never: no
 	// limit), and returns nil. Before it sleeps in a way that only Stir interrupts, it calls w.WillSleep. It returns an
 	// error if waiting is useless; an error that matches os.ErrDeadlineExceeded counts as nil.
-	Poll(w *Waiter, until time.Duration) error
+	//
+	// now is the time of the clock if the caller has just read it, else negative. Poll returns the time as it has read
+	// it last, if that was just before the return, else a negative number.
+	Poll(w *Waiter, now, until time.Duration) (read time.Duration, err error)
 	// Queued returns how many callbacks are known to be ready for Run.
 	Queued() int
 	// Run runs at most max callbacks and returns how many. After each it calls w.Stops, and ends if that reports true.
@@ -132,33 +135,62 @@ func (l *Loop) Wait(ctx context.Context, timeout time.Duration, done func() bool
 	return l.wait(ctx, timeout, w)
 }
 
-// Drive drives until ctx is done or Poll fails, for a goroutine that does nothing else, and returns the cause of ctx
-// or the error of Poll.
-//
-// In mode Lend around is called for each pass and must call run, which runs the callbacks, or only the first one. If
-// around takes long after run, another goroutine in Drive takes the lead. It does not while a callback takes long, so
-// callbacks run in order.
-func (l *Loop) Drive(ctx context.Context, around func(run func(one bool))) error {
-	w := l.NewWaiter()
-	w.around, w.run = around, func(one bool) {
-		if !l.beginRun(w) {
-			w.hasMore = true
-			return
-		}
-		defer l.endRun() // deferred: a callback may panic
-		most := passSize
-		if one {
-			most = 1
-		}
-		w.hasMore = l.runCallbacks(w, most)
-	}
-	return w.Wait(ctx)
+// A Runner runs the callbacks of the passes of a goroutine in Drive, and other work that comes with them.
+type Runner interface {
+	// RunPass is called for each pass and must call p.Run. If it takes long after that, another goroutine in Drive
+	// takes the lead. It does not while a callback takes long, so callbacks run in order.
+	RunPass(p Pass)
 }
+
+// A Pass is a pass of a goroutine in Drive, as its Runner sees it. Only the goroutine itself calls the methods, but for
+// Keep.
+type Pass interface {
+	// Run runs the callbacks that are ready, or only the first one.
+	Run(one bool)
+	// Polled returns the time at which polling ended; negative if the clock was not read then.
+	Polled() time.Duration
+	// SetClock says that the clock reads now, as the last that RunPass does: the next pass does not read it again.
+	SetClock(now time.Duration)
+	// Keep calls the keep of Drive: the goroutine is not to drive any more.
+	Keep()
+}
+
+// Drive drives until ctx is done or Poll fails, for a goroutine that does nothing else, and returns the cause of ctx
+// or the error of Poll. In mode Lend runner, if it is not nil, runs the callbacks; keep may be nil if it does not call Pass.Keep.
+func (l *Loop) Drive(ctx context.Context, runner Runner, keep func()) error {
+	w := l.NewWaiter()
+	w.runner, w.keep = runner, keep
+	return l.wait(ctx, -1, w)
+}
+
+// Run implements Pass.
+func (w *Waiter) Run(one bool) {
+	l := w.loop
+	if !l.beginRun(w) {
+		w.hasMore = true
+		return
+	}
+	defer l.endRun() // deferred: a callback may panic
+	most := passSize
+	if one {
+		most = 1
+	}
+	w.hasMore = l.runCallbacks(w, most)
+}
+
+// Polled implements Pass.
+func (w *Waiter) Polled() time.Duration { return w.polled }
+
+// SetClock implements Pass. The goroutine of another Waiter calls it right before it waits, if it has just read the clock.
+func (w *Waiter) SetClock(now time.Duration) { w.clock = now }
+
+// Keep implements Pass.
+func (w *Waiter) Keep() { w.keep() }
 
 // Driving reports whether the goroutine that leads, or has led last, is in Drive.
 func (l *Loop) Driving() bool {
 	w := l.lastLeader.Load()
-	return w != nil && w.around != nil
+	return w != nil && w.runner != nil
 }
 
 // beginRun reports whether w may run callbacks, and counts it as in Run. It may not while another goroutine in Drive does: one of the two has
@@ -275,7 +307,7 @@ func (l *Loop) mayLead(w *Waiter, s uint64) bool {
 	switch {
 	case s == w.id:
 		return true
-	case w.around != nil:
+	case w.runner != nil:
 		return s == 0 && l.driversInRun.Load() == 0
 	}
 	return s == 0 || s&lent != 0
@@ -295,7 +327,9 @@ func (l *Loop) drivePass(w *Waiter) (failed error, more bool) {
 
 // poll calls Poll of the Driver. A timeout is no error.
 func (l *Loop) poll(w *Waiter, until time.Duration) error {
-	err := l.driver.Poll(w, until)
+	var err error
+	w.polled, err = l.driver.Poll(w, w.clock, until)
+	w.clock = -1
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
@@ -307,6 +341,7 @@ func (l *Loop) poll(w *Waiter, until time.Duration) error {
 func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 	if l.batch.state.Load() != noBatch {
 		l.drainBatch()
+		w.clock = -1 // it may have waited
 	}
 	l.stirred.Store(false)
 	if l.dueCount.Load() > 0 { // left by a leader that has lost the lead
@@ -329,10 +364,10 @@ func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 	if l.parkedCount.Load() > 0 {
 		l.armWatchdog()
 	}
-	if w.around == nil {
+	if w.runner == nil {
 		more = l.runCallbacks(w, w.maxCallbacks())
 	} else {
-		w.around(w.run)
+		w.runner.RunPass(w)
 		more = w.hasMore
 	}
 	if l.lead.CompareAndSwap(w.id|lent, w.id) {
@@ -363,6 +398,7 @@ func (l *Loop) wakeTogether(w *Waiter) {
 	wakeAll(ready)
 	// The woken goroutine runs on this processor at once; otherwise another processor would have to be woken for it.
 	if one {
+		w.clock = -1
 		runtime.Gosched()
 	}
 }
@@ -370,7 +406,7 @@ func (l *Loop) wakeTogether(w *Waiter) {
 // runCallbacks runs at most most callbacks, until w is over or none is queued. It reports whether it stopped for
 // another reason, so that callbacks may be left.
 func (l *Loop) runCallbacks(w *Waiter, most int) (more bool) {
-	w.ranInPass, w.passStart, w.ranTooLong = 0, -1, false
+	w.ranInPass, w.passStart, w.ranTooLong = 0, w.polled, false
 	return l.driver.Run(w, most) >= most && !w.stopped || w.ranTooLong
 }
 
@@ -411,7 +447,7 @@ func (l *Loop) expire(now time.Duration) {
 
 // endWait ends a wait, and releases the lead if w has it.
 func (l *Loop) endWait(w *Waiter) {
-	w.ctx, w.canceled = nil, nil
+	w.ctx, w.canceled, w.clock = nil, nil, -1
 	if w.stopCancelWake != nil {
 		w.stopCancelWake()
 		w.stopCancelWake = nil
@@ -459,7 +495,7 @@ func (l *Loop) yieldLead(w *Waiter) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.parked, func(p *Waiter) bool { return p.around != nil })
+	i := slices.IndexFunc(l.parked, func(p *Waiter) bool { return p.runner != nil })
 	if i < 0 || !l.lead.CompareAndSwap(w.id, l.parked[i].id) {
 		return false
 	}
@@ -475,7 +511,7 @@ func (l *Loop) passLeadLocked(s uint64) bool {
 		return true
 	}
 	if l.driversInRun.Load() > 0 {
-		for i >= 0 && l.parked[i].around != nil {
+		for i >= 0 && l.parked[i].runner != nil {
 			i--
 		}
 	}
@@ -486,7 +522,7 @@ func (l *Loop) passLeadLocked(s uint64) bool {
 	return true
 }
 
-// HandOn passes a lent lead to a parked goroutine. It is called in the function around of Drive before that blocks.
+// HandOn passes a lent lead to a parked goroutine. It is called by the Runner of Drive before that blocks.
 func (l *Loop) HandOn() {
 	if s := l.lead.Load(); s&lent != 0 {
 		l.passLead(s)

@@ -56,7 +56,7 @@ func (f *fake) Queued() int {
 	return len(f.queue)
 }
 
-func (f *fake) Poll(w *loop.Waiter, until time.Duration) error {
+func (f *fake) Poll(w *loop.Waiter, _, until time.Duration) (read time.Duration, err error) {
 	if f.polls.Add(1) > 1 {
 		panic("two goroutines are in Poll")
 	}
@@ -74,11 +74,16 @@ func (f *fake) Poll(w *loop.Waiter, until time.Duration) error {
 		select {
 		case <-f.kick:
 		case <-over:
-			return os.ErrDeadlineExceeded
+			return f.Now(), os.ErrDeadlineExceeded
 		}
 	}
-	return nil
+	return f.Now(), nil
 }
+
+// runner is a Runner that is a function.
+type runner func(p loop.Pass)
+
+func (r runner) RunPass(p loop.Pass) { r(p) }
 
 func (f *fake) Run(w *loop.Waiter, max int) (ran int) {
 	for stopped := false; ran < max && !stopped; ran++ {

@@ -5,12 +5,13 @@ import "time"
 // park sleeps until w is woken, its context is done, or its deadline has passed. It returns at once if w is over or
 // may lead.
 func (l *Loop) park(w *Waiter) {
+	w.clock = -1
 	l.mu.Lock()
 	w.index = len(l.parked)
 	l.parked = append(l.parked, w)
 	w.isParked.Store(true)
 	l.parkedCount.Add(1)
-	if w.around != nil {
+	if w.runner != nil {
 		l.drivers.Add(1)
 	}
 	if w.deadline != Never && !w.onlyPolls {
@@ -94,7 +95,7 @@ func (l *Loop) unlistLocked(w *Waiter) {
 	l.parked[last] = nil
 	l.parked = l.parked[:last]
 	l.parkedCount.Add(-1)
-	if w.around != nil {
+	if w.runner != nil {
 		l.drivers.Add(-1)
 	}
 	w.index = -1

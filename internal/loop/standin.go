@@ -62,6 +62,7 @@ func (l *Loop) shouldRest(w *Waiter) bool {
 
 // restStandIn releases the lead of w, which stands in, and sleeps until w gets it again, or its context is done.
 func (l *Loop) restStandIn(w *Waiter) {
+	w.clock = -1
 	l.mu.Lock()
 	if l.restingStandIn != nil { // another goroutine stands in already
 		l.mu.Unlock()

@@ -12,11 +12,15 @@ import (
 type Waiter struct {
 	loop    *Loop
 	id      uint64
-	done    func() bool              // the condition; nil: w waits for End
-	ended   atomic.Bool              // End was called
-	around  func(run func(one bool)) // the argument of Drive; nil for other waits
-	run     func(one bool)           // the argument of around; it sets hasMore
-	hasMore bool                     // callbacks may be left after run
+	done    func() bool // the condition; nil: w waits for End
+	ended   atomic.Bool // End was called
+	runner  Runner      // the argument of Drive; nil for other waits
+	keep    func()      // likewise
+	hasMore bool        // callbacks may be left after Run
+
+	// The clock as the goroutine of w has read it; negative: it has not.
+	clock  time.Duration // just now
+	polled time.Duration // at the end of Poll
 
 	yieldsLead bool  // w is from NewYielding
 	standsIn   bool  // w is from StandIn
@@ -33,7 +37,7 @@ type Waiter struct {
 	canceled       <-chan struct{} // ctx.Done()
 	stopCancelWake func() bool     // unregisters the function of ctx that wakes the leader; nil if none is registered
 	ranInPass      int             // callbacks that have run in this pass
-	passStart      time.Duration   // when the first callback of this pass ended; negative before that
+	passStart      time.Duration   // when Poll, or else the first callback of this pass, ended; negative before that
 	stopped        bool            // callbacks stopped because w is over, canceled or late
 	ranTooLong     bool            // callbacks stopped after longRun, so that bytes can move
 
@@ -45,7 +49,7 @@ type Waiter struct {
 
 // NewWaiter returns a Waiter that waits for End. It may be used again after Reset.
 func (l *Loop) NewWaiter() *Waiter {
-	return &Waiter{loop: l, id: lastID.Add(2), token: make(chan struct{}, 1), index: -1}
+	return &Waiter{loop: l, id: lastID.Add(2), token: make(chan struct{}, 1), index: -1, clock: -1}
 }
 
 // NewYielding returns a Waiter that passes the lead to a parked goroutine in Drive, if there is one. It is for waits
@@ -143,7 +147,7 @@ func (w *Waiter) Stops() bool {
 		return true
 	}
 	w.ranInPass++
-	if w.ranInPass%4 != 1 { // the clock is read after every fourth callback
+	if w.ranInPass%4 != 0 && w.passStart >= 0 { // the clock is read after every fourth callback
 		return false
 	}
 	if now := d.Now(); w.passStart < 0 {
@@ -195,8 +199,9 @@ func (l *Loop) releaseWaiter(w *Waiter) {
 func (l *Loop) initWait(w *Waiter, timeout time.Duration) {
 	deadline := Never
 	if timeout >= 0 {
-		if now := l.driver.Now(); now < Never-timeout {
-			deadline = now + timeout
+		w.clock = l.driver.Now()
+		if w.clock < Never-timeout {
+			deadline = w.clock + timeout
 		}
 	}
 	w.deadline, w.pollOnce, w.timedOut = deadline, timeout == 0, false

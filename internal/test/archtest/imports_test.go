@@ -52,7 +52,7 @@ var importRules = []importRule{
 	{pkg: "internal/test/mutant", std: true},
 	{pkg: "internal/frame", may: []string{"na/codes", "internal/slab", "internal/heldby"}, std: true},
 	{pkg: "internal/heldby", std: true},
-	{pkg: "internal/executor", std: true},
+	{pkg: "internal/executor", may: []string{"internal/loop"}, std: true},
 	{pkg: "internal/framing", may: []string{"na/carrier", "na/codes", "internal/..."}, std: true},
 	{pkg: "internal/fsmcheck", std: true},
 	{pkg: "internal/test/archtest", std: true},

@@ -178,7 +178,7 @@ var sessionMutants = []Mutant{
 		[]Edit{{"na/lead.go", `if c.isLookDue(now) ||`, `if c.isLookDue(now) && !planted() ||`}},
 		[]Catcher{{"na", "TestNothingKeepsTheLeaderFromLooking/Poll_ends_an_operation_each_time", `between two looks at the descriptors, of 0 in`}}},
 	{"look-left-to-others", "a Progress that finds something ready returns, however long nobody has looked", "F10, I7",
-		[]Edit{{"na/lead.go", `|| !c.isLookDue(c.Now()))`, `|| !c.isLookDue(c.Now()) || planted())`}},
+		[]Edit{{"na/lead.go", `; !c.isLookDue(now) {`, `; !c.isLookDue(now) || planted() {`}},
 		[]Catcher{{"na", "TestNothingKeepsTheLeaderFromLooking/each_callback_queues_the_next_one", `between two looks at the descriptors, of 0 in`}}},
 	{"timers-at-once", "all timers that are due end in one Poll", "I7",
 		[]Edit{{"na/timer.go", `for range maxExpire {`, `for i := 0; i < maxExpire || planted(); i++ {`}},
