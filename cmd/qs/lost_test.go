@@ -101,7 +101,7 @@ func TestTargetIsLost(t *testing.T) {
 				requireEnds(t, q, 1, func() { require.NoError(t, s.cmd.Process.Signal(sig)) })
 				require.Regexp(t, `(?m)^qs \w+: |^\{"error":\{`, q.errors.String())
 				require.Contains(t, q.errors.String(), s.addr)
-				require.Regexp(t, `lost|silent|connection (closed|reset)|cannot be reached|nobody listens|connection refused`, q.errors.String())
+				require.Regexp(t, `lost|silent|connection (closed|reset)|cannot be reached|no process listens|connection refused`, q.errors.String())
 			})
 		}
 	}

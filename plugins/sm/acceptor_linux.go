@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A acceptor is the listening socket of a class. The pollers of all its contexts watch it, and the first context that is awake accepts: peers
-// reach one context although nobody drives another.
+// An acceptor is the listening socket of a class. The pollers of all its contexts watch it, and any
+// context accepts for all: a peer reaches its context also while no goroutine polls another one.
 type acceptor struct {
-	mu    sync.Mutex        // guards the fields below, and accept; taken inside an endpoint's lock
-	place *socketPlace      // nil: nobody comes in
-	open  []*contextCarrier // that have not been shut
+	mu       sync.Mutex        // guards the fields below, and accept; taken inside an endpoint's lock
+	listener *listener         // nil: the class does not listen, or not any more
+	contexts []*contextCarrier // the contexts that have not been shut
 }
 
+// open starts to listen at rest, if that is not empty.
 func (d *domain) open(rest string) error {
 	if rest == "" {
 		return nil
@@ -24,30 +25,31 @@ func (d *domain) open(rest string) error {
 	if err != nil {
 		return err
 	}
-	d.names.self, d.door.place = scheme+"://"+name, p
+	d.names.self, d.acceptor.listener = scheme+"://"+name, p
 	return nil
 }
 
-// close gives the name back if no context ever did.
+// close closes the listening socket, if no context has done so.
 func (d *domain) close() error {
-	d.door.mu.Lock()
-	defer d.door.mu.Unlock()
-	d.door.closeListener()
+	d.acceptor.mu.Lock()
+	defer d.acceptor.mu.Unlock()
+	d.acceptor.closeListener()
 	return nil
 }
 
 func (p *acceptor) closeListener() {
-	if p.place != nil {
-		p.place.close()
-		p.place = nil
+	if p.listener != nil {
+		p.listener.close()
+		p.listener = nil
 	}
 }
 
-// targetCarrier returns the open carrier of the context that a peer names. It stays open while its endpoint is locked.
+// targetCarrier returns the carrier of the open context with a number. It stays open while its
+// endpoint is locked.
 func (d *domain) targetCarrier(id int) (*contextCarrier, error) {
-	d.door.mu.Lock()
-	defer d.door.mu.Unlock()
-	for _, c := range d.door.open {
+	d.acceptor.mu.Lock()
+	defer d.acceptor.mu.Unlock()
+	for _, c := range d.acceptor.contexts {
 		if c.e.ID() == id {
 			return c, nil
 		}
@@ -55,30 +57,34 @@ func (d *domain) targetCarrier(id int) (*contextCarrier, error) {
 	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("there is no context %d", id))
 }
 
+// An acceptorFD is the listening socket in the poller of a context.
 type acceptorFD contextCarrier
 
-// Ready implements carrier.Pollable: it lets in those who wait at the door.
+// Ready implements carrier.Pollable: it accepts connections.
 func (f *acceptorFD) Ready(_, _ bool) {
 	c := (*contextCarrier)(f)
-	for range 64 { // then the peers that are there get their turn
+	for range 64 { // then it is the turn of the established peers
 		fd, ok := c.accept()
 		if !ok {
 			return
 		}
-		c.letIn(fd)
+		c.handleConn(fd)
 	}
 }
 
+// accept accepts a connection. If descriptors have run out it stops watching the socket for a
+// while.
 func (c *contextCarrier) accept() (fd int, ok bool) {
-	fd, err := c.d.door.accept()
+	fd, err := c.d.acceptor.accept()
 	switch err {
 	case nil:
 		return fd, true
-	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS: // who waits stays there, so the poller would say so without end
+	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS:
+		// the socket stays readable, and the poller would spin
 		c.e.Lock()
-		c.doorShut = c.d.now() + restTime
-		c.watchDoor(false)
-		c.pollSoon()
+		c.acceptAt = c.d.now() + starvedPause
+		c.watchListenerLocked(false)
+		c.pollSoonLocked()
 		c.e.Unlock()
 	}
 	return -1, false
@@ -87,19 +93,19 @@ func (c *contextCarrier) accept() (fd int, ok bool) {
 func (d *acceptor) accept() (fd int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.place == nil {
+	if d.listener == nil {
 		return -1, unix.EAGAIN
 	}
-	fd, _, err = unix.Accept4(d.place.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+	fd, _, err = unix.Accept4(d.listener.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 	return fd, err
 }
 
-// watchDoor says whether it is of interest who waits at the door. Locked.
-func (c *contextCarrier) watchDoor(on bool) {
-	d := &c.d.door
+// watchListenerLocked turns watching the listening socket on or off.
+func (c *contextCarrier) watchListenerLocked(on bool) {
+	d := &c.d.acceptor
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.watching {
-		_ = c.poller.Watch(d.place.fd, c.id, on, false)
+		_ = c.poller.Watch(d.listener.fd, c.listenerID, on, false)
 	}
 }

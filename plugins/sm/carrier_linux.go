@@ -14,60 +14,63 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// A carrier is what a context has for its peers. It is the carrier.Inlet of the context, too.
+// A contextCarrier implements carrier.Carrier and carrier.Inlet for one context.
 //
-// Of the peers, those that had something to say lately are hot: the leader looks at them each time. The others are armed all the time:
-// their bells bring them back.
+// Peers that have sent something lately are hot: each poll checks their rings. The others are
+// armed: a peer that writes to its ring rings the eventfd of this side, which makes it hot.
 type contextCarrier struct {
-	d      *domain
-	e      carrier.Core
-	poller carrier.Poller
-	work   atomic.Bool // for Poll
-	fresh  atomic.Bool // warm is not empty
+	d       *domain
+	e       carrier.Core
+	poller  carrier.Poller
+	work    atomic.Bool // Poll has work
+	hasWarm atomic.Bool // warm is not empty
 
-	// Of the goroutine that leads.
+	// Used by the goroutine that polls only.
 	hot    []*peer
 	armed  bool
-	buf    []byte // for what peers say,
-	body   []byte // and for a message of theirs
+	buf    []byte // the packet that is received from a socket
+	body   []byte // the body of the message that is handled
 	m      ring.Taken
-	head   frame.Header // of the frame that is handled
-	copied int          // bytes of a read
-	spare  int          // a descriptor that is given up where there is no other; -1
+	head   frame.Header // the header of the frame that is handled
+	copied int          // the bytes copied in this read
+	spare  int          // a descriptor that is closed to receive one when no other is free; -1: none
 
 	// Guarded by the endpoint's lock.
-	peers    map[*peer]struct{}
-	warm     []*peer // to become hot
-	guests   []*peer // that have not said hello, the oldest first
-	failed   []*peer // dials
-	redials  []*peer // dials that found the door full, or whose HELLO the system did not take
-	unsent   []*peer // to whom the system did not take our memory
-	starved  []*peer // left alone until descriptors may be free
-	resume   []*peer // that have more to send than one turn
-	closing  []*peer
-	reaches  []directGet // gets that copy
-	released bool
-	id       carrier.PollID // of the door
-	watching bool
-	doorShut time.Duration // until when nobody is let in; 0: it is open
+	peers      map[*peer]struct{}
+	warm       []*peer        // peers to become hot
+	halfOpen   []*peer        // half-open connections, which have not sent HELLO; oldest first
+	failed     []*peer        // failed dials, which Poll reports
+	redials    []*peer        // dials to repeat: the backlog was full, or the system did not take the HELLO
+	unsent     []*peer        // peers to which the descriptors of this side's memory are to be sent again
+	starved    []*peer        // peers that are not read until descriptors may be free
+	resume     []*peer        // peers with more to send than one turn
+	closing    []*peer        // dead peers, which Poll closes
+	directGets []directGet    // gets that copy from memory of a peer
+	released   bool           // Release was called
+	listenerID carrier.PollID // the listening socket in the poller
+	watching   bool           // the listening socket is in the poller
+	acceptAt   time.Duration  // when accepting goes on, after descriptors ran out; 0: it was not stopped
 }
 
 const (
-	// maxHot bounds the peers at which every look is.
+	// maxHot limits the hot peers.
 	maxHot = 32
-	// maxIdle is after how many sleeps in which nothing came from it a peer is not hot any more.
+	// maxIdle is the number of sleeps without a message after which a peer is not hot any more.
 	maxIdle = 64
-	// helloTime is how long a process that connects may take to say hello.
+	// helloTime is how long a process that has connected may take to send HELLO.
 	helloTime = 2 * time.Second
-	// maxGuests is how many may be about to say it.
-	maxGuests = 1024
-	// againAfter is when a full door is tried again, and a packet sent again that the system did not take.
-	againAfter = 5 * time.Millisecond
-	// restTime is how long nobody is let in after the process ran out of descriptors: the door stays ready meanwhile.
-	restTime = 100 * time.Millisecond
+	// maxHalfOpen limits the connections that have not sent HELLO.
+	maxHalfOpen = 1024
+	// retryDelay is when a connect to a full backlog, or a packet that the system did not take, is
+	// repeated.
+	retryDelay = 5 * time.Millisecond
+	// starvedPause is how long nothing that needs descriptors is received after the process ran out
+	// of them.
+	starvedPause = 100 * time.Millisecond
 )
 
-// sendTime is for how long our memory is sent again; a dial ends with ConnectTimeout. Tests shorten it.
+// sendTime limits how long the descriptors of this side's memory are sent again. A dial ends with
+// ConnectTimeout. Tests shorten it.
 var sendTime = 2 * time.Second
 
 var (
@@ -79,16 +82,16 @@ var (
 
 func (d *domain) newCarrier(e carrier.Core) (carrier.Carrier, error) {
 	c := &contextCarrier{d: d, e: e, poller: e.Poller(), peers: map[*peer]struct{}{}, buf: make([]byte, maxPacket), spare: -1}
-	d.door.mu.Lock()
-	defer d.door.mu.Unlock()
-	if d.door.place != nil {
+	d.acceptor.mu.Lock()
+	defer d.acceptor.mu.Unlock()
+	if d.acceptor.listener != nil {
 		var err error
-		if c.id, err = c.poller.Add(d.door.place.fd, (*acceptorFD)(c)); err != nil {
+		if c.listenerID, err = c.poller.Add(d.acceptor.listener.fd, (*acceptorFD)(c)); err != nil {
 			return nil, codes.WithText(codes.ErrIO, err.Error())
 		}
 		c.watching = true
 	}
-	d.door.open = append(d.door.open, c)
+	d.acceptor.contexts = append(d.acceptor.contexts, c)
 	c.holdSpare()
 	c.poller.AddInlet(c)
 	return c, nil
@@ -96,43 +99,46 @@ func (d *domain) newCarrier(e carrier.Core) (carrier.Carrier, error) {
 
 // Shut implements carrier.Carrier.
 func (c *contextCarrier) Shut() {
-	d := &c.d.door
+	d := &c.d.acceptor
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.open = slices.DeleteFunc(d.open, func(other *contextCarrier) bool { return other == c })
+	d.contexts = slices.DeleteFunc(d.contexts, func(other *contextCarrier) bool { return other == c })
 	if c.watching {
 		c.watching = false
-		c.poller.Remove(d.place.fd, c.id)
+		c.poller.Remove(d.listener.fd, c.listenerID)
 	}
-	if len(d.open) == 0 {
+	if len(d.contexts) == 0 {
 		d.closeListener()
 	}
 }
 
-// Dial implements carrier.Carrier. What fails at once is reported by Poll: the caller is in the middle of starting an operation.
+// Dial implements carrier.Carrier. Poll reports a dial that fails at once, because the caller is in
+// the middle of starting an operation.
 func (c *contextCarrier) Dial(l carrier.Session) {
-	p := c.newPeer(-1)
+	p := c.newPeerLocked(-1)
 	p.link, p.dialling = l, true
 	l.SetConn(p)
-	c.dial(p)
+	c.dialLocked(p)
 }
 
-func (c *contextCarrier) dial(p *peer) {
-	switch err := p.connect(); err {
+// dialLocked connects p, or queues it for another attempt or for the report of its failure.
+func (c *contextCarrier) dialLocked(p *peer) {
+	switch err := p.connectLocked(); err {
 	case nil:
 		return
 	case unix.EAGAIN:
-		p.due = c.d.now() + againAfter
+		p.due = c.d.now() + retryDelay
 		c.redials = append(c.redials, p)
 	default:
 		p.err = err
 		c.failed = append(c.failed, p)
 	}
-	c.pollSoon()
+	c.pollSoonLocked()
 }
 
-// pollSoon has Poll look, of the background poller too: nobody drives a context whose callbacks wait to run. Locked.
-func (c *contextCarrier) pollSoon() {
+// pollSoonLocked makes Poll do its work soon, and wakes the background poller: while callbacks of
+// the context wait to run, no goroutine may be calling Progress.
+func (c *contextCarrier) pollSoonLocked() {
 	c.work.Store(true)
 	c.e.PollSoon()
 	c.e.FlushSoon()
@@ -142,7 +148,7 @@ func (c *contextCarrier) pollSoon() {
 func (c *contextCarrier) Flush(ls []carrier.Session) {
 	for _, l := range ls {
 		if p, _ := l.Conn().(*peer); p != nil {
-			p.flush()
+			p.flushLocked()
 		}
 	}
 }
@@ -165,12 +171,12 @@ func (c *contextCarrier) Shelf(l carrier.Session) carrier.Shelf {
 	return (*shelf)(p)
 }
 
-// Cut implements carrier.Carrier. The memory and the descriptors are given back by Poll.
+// Cut implements carrier.Carrier. Poll frees the memory and the descriptors.
 func (c *contextCarrier) Cut(l carrier.Session, bye frame.Bye) {
 	p, _ := l.Conn().(*peer)
 	l.SetConn(nil)
 	if p != nil {
-		p.cutWithBye(bye)
+		p.cutLocked(bye)
 	}
 }
 
@@ -204,33 +210,33 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 		case now < p.due:
 			c.redials = append(c.redials, p)
 		default:
-			c.dial(p)
+			c.dialLocked(p)
 		}
 	}
-	c.sendAgain(now)
-	c.resumePaused(now)
+	c.resendMemoryLocked(now)
+	c.resumePausedLocked(now)
 	for _, p := range resume {
-		p.resumes = false
-		p.flush()
+		p.inResume = false
+		p.flushLocked()
 	}
 	for _, p := range closing {
-		if p.isSending() {
+		if p.isSendingLocked() {
 			c.closing = append(c.closing, p)
 			continue
 		}
-		p.close()
+		p.closeLocked()
 	}
-	c.reachOn()
-	for len(c.guests) > 0 && now >= c.guests[0].due {
-		c.guests[0].cutWithBye(frame.Bye{})
+	c.copyDirectGetsLocked()
+	for len(c.halfOpen) > 0 && now >= c.halfOpen[0].due {
+		c.halfOpen[0].cutLocked(frame.Bye{})
 	}
-	if c.doorShut != 0 && now >= c.doorShut {
-		c.doorShut = 0
-		c.watchDoor(true)
+	if c.acceptAt != 0 && now >= c.acceptAt {
+		c.acceptAt = 0
+		c.watchListenerLocked(true)
 	}
 	next = now
-	if len(c.resume) == 0 && len(c.closing) == 0 && len(c.failed) == 0 && len(c.reaches) == 0 {
-		next = c.nextDue()
+	if len(c.resume) == 0 && len(c.closing) == 0 && len(c.failed) == 0 && len(c.directGets) == 0 {
+		next = c.nextDueLocked()
 	}
 	if next != 0 {
 		c.work.Store(true)
@@ -238,8 +244,8 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 	return next
 }
 
-// sendAgain sends the memory that the system did not take. Locked.
-func (c *contextCarrier) sendAgain(now time.Duration) {
+// resendMemoryLocked sends descriptors of memory again that the system did not take.
+func (c *contextCarrier) resendMemoryLocked(now time.Duration) {
 	all := c.unsent
 	c.unsent = nil
 	for _, p := range all {
@@ -248,19 +254,20 @@ func (c *contextCarrier) sendAgain(now time.Duration) {
 		case now < p.due:
 			c.unsent = append(c.unsent, p)
 		default:
-			if err := p.sendMemory(); err != nil {
+			if err := p.sendMemoryLocked(); err != nil {
 				p.link.Fail(err)
 				continue
 			}
-			p.blocked = false // what waited for the area may be published
-			p.flush()
+			p.blocked = false // messages that waited for the area may be published
+			p.flushLocked()
 		}
 	}
 }
 
-// nextDue is when a dial is tried again or a segment sent again, a guest has taken too long, or the door opens again.
-func (c *contextCarrier) nextDue() (next time.Duration) {
-	next = c.doorShut
+// nextDueLocked returns the time of the next timer: a repeated dial or packet, a paused peer, the
+// end of a half-open connection, or the end of a pause in accepting. 0: there is none.
+func (c *contextCarrier) nextDueLocked() (next time.Duration) {
+	next = c.acceptAt
 	for _, all := range [...][]*peer{c.redials, c.unsent, c.starved} {
 		for _, p := range all {
 			if next == 0 || p.due < next {
@@ -268,13 +275,13 @@ func (c *contextCarrier) nextDue() (next time.Duration) {
 			}
 		}
 	}
-	if len(c.guests) > 0 && (next == 0 || c.guests[0].due < next) {
-		next = c.guests[0].due
+	if len(c.halfOpen) > 0 && (next == 0 || c.halfOpen[0].due < next) {
+		next = c.halfOpen[0].due
 	}
 	return next
 }
 
-// Lingering implements carrier.Carrier: what is said last goes at once or not at all.
+// Lingering implements carrier.Carrier. The last packet to a peer is sent at once or not at all.
 func (c *contextCarrier) Lingering(time.Duration) bool { return false }
 
 // Release implements carrier.Carrier.
@@ -284,33 +291,33 @@ func (c *contextCarrier) Release() {
 	c.released = true
 	closeFD(&c.spare)
 	for p := range c.peers {
-		p.cutWithBye(frame.Bye{})
+		p.cutLocked(frame.Bye{})
 		p.unwatch()
-		p.closeReleased() // else the last that is busy does
+		p.closeReleasedLocked() // if a goroutine is sending, that one closes p
 	}
-	for _, r := range c.reaches {
-		r.chunk.releaseUse()
+	for _, r := range c.directGets {
+		r.chunk.releaseUseLocked()
 	}
-	c.closing, c.redials, c.unsent, c.starved, c.failed, c.reaches = nil, nil, nil, nil, nil, nil
+	c.closing, c.redials, c.unsent, c.starved, c.failed, c.directGets = nil, nil, nil, nil, nil, nil
 }
 
-// warmUp has the leader look at a peer each time. Locked.
-func (c *contextCarrier) warmUp(p *peer) {
-	if !p.hot.Load() && !p.warming {
-		p.warming = true
+// queueHotLocked makes p hot at the next poll.
+func (c *contextCarrier) queueHotLocked(p *peer) {
+	if !p.hot.Load() && !p.inWarm {
+		p.inWarm = true
 		c.warm = append(c.warm, p)
-		c.fresh.Store(true)
+		c.hasWarm.Store(true)
 	}
 }
 
-// mergeHot makes hot what others have warmed up.
+// mergeHot makes the peers of warm hot.
 func (c *contextCarrier) mergeHot() {
 	c.e.Lock()
 	warm := c.warm
 	c.warm = nil
-	c.fresh.Store(false)
+	c.hasWarm.Store(false)
 	for _, p := range warm {
-		p.warming = false
+		p.inWarm = false
 	}
 	c.e.Pause()
 	for _, p := range warm {
@@ -318,7 +325,8 @@ func (c *contextCarrier) mergeHot() {
 	}
 }
 
-// makeHot makes a peer hot, and another one cold when there are too many. By the leader.
+// makeHot makes a peer hot, and another one cold if there are too many. Only the goroutine that
+// polls calls it.
 func (c *contextCarrier) makeHot(p *peer) {
 	if p.idle = 0; p.hot.Load() || p.dead.Load() || p.starved || p.end == nil {
 		return
@@ -341,7 +349,7 @@ func (c *contextCarrier) makeHot(p *peer) {
 	}
 }
 
-// makeCold makes a hot peer, which is armed, cold.
+// makeCold makes the i-th hot peer cold. It is armed.
 func (c *contextCarrier) makeCold(i int) {
 	c.hot[i].hot.Store(false)
 	c.hot = slices.Delete(c.hot, i, i+1)
@@ -349,7 +357,7 @@ func (c *contextCarrier) makeCold(i int) {
 
 // Peek implements carrier.Inlet.
 func (c *contextCarrier) Peek() (came bool) {
-	if c.fresh.Load() {
+	if c.hasWarm.Load() {
 		c.mergeHot()
 	}
 	for i := 0; i < len(c.hot); i++ {
@@ -368,7 +376,8 @@ func (c *contextCarrier) Peek() (came bool) {
 	return came
 }
 
-// scratchBuffer returns n bytes into which messages of a peer are copied, one at a time. They are shared by peers.
+// scratchBuffer returns n bytes into which a message is copied while it is handled. All peers share
+// them.
 func (c *contextCarrier) scratchBuffer(n int) []byte {
 	if len(c.body) < n {
 		c.body = make([]byte, n)
@@ -376,7 +385,8 @@ func (c *contextCarrier) scratchBuffer(n int) []byte {
 	return c.body[:n]
 }
 
-// nextReady returns the next hot peer, from the i-th, for which there is something to do; nil when there is none.
+// nextReady returns the next hot peer, from the i-th on, that has messages or freed room, or nil if
+// there is none. An error is a fault in that peer's memory.
 func (c *contextCarrier) nextReady(i *int) (found *peer, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	for ; *i < len(c.hot); *i++ {
@@ -392,7 +402,7 @@ func (c *contextCarrier) nextReady(i *int) (found *peer, err error) {
 // Arm implements carrier.Inlet.
 func (c *contextCarrier) Arm() (work bool) {
 	c.armed = true
-	if c.fresh.Load() {
+	if c.hasWarm.Load() {
 		c.mergeHot()
 	}
 	for i := 0; i < len(c.hot); i++ {
@@ -413,6 +423,7 @@ func (c *contextCarrier) Arm() (work bool) {
 	return work
 }
 
+// arm makes the peer ring the bell for its next message. something: it has written one already.
 func (p *peer) arm() (something bool, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	return !p.dead.Load() && p.end.Arm(), nil

@@ -17,9 +17,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// connect connects to the name of the session and sends HELLO; both are done at once, before the peer looks. It returns EAGAIN when the peer's
-// backlog is full, and when the system takes no HELLO now; then p is as it was before. Locked.
-func (p *peer) connect() error {
+// connectLocked connects to the name of the session and sends HELLO, without waiting for the peer
+// to accept. It returns EAGAIN if the peer's backlog is full or if the system does not take the
+// HELLO now; p is as it was before then.
+func (p *peer) connectLocked() error {
 	name, err := parseName(p.link.Name())
 	if err != nil {
 		return err
@@ -38,12 +39,12 @@ func (p *peer) connect() error {
 		case unix.EAGAIN:
 			return err
 		case unix.ENOENT, unix.ECONNREFUSED:
-			return codes.WithText(codes.ErrUnreachable, "nobody listens on "+p.link.Name())
+			return codes.WithText(codes.ErrUnreachable, "no process listens on "+p.link.Name())
 		}
 		return codes.WithText(codes.ErrUnreachable, "connect to "+path+": "+err.Error())
 	}
 	p.fd = fd
-	uid, pid, err := peerCredentials(fd) // as it was when the peer began to listen
+	uid, pid, err := peerCredentials(fd) // those of the process that has called listen(2)
 	p.recordCredentials(uid, pid)
 	if err == nil {
 		err = p.c.d.opts.checkUser(uid)
@@ -52,7 +53,9 @@ func (p *peer) connect() error {
 		err = p.makeBell(pid)
 	}
 	if err == nil {
-		err = p.sendHello(p.bell) // before the descriptors are watched: nobody else knows p, if it has to be sent again
+		// before the descriptors are watched, so that p can be closed at once if HELLO has to be
+		// sent again
+		err = p.sendHelloLocked(p.bell)
 	}
 	if isTransient(err) {
 		p.closeSocket()
@@ -61,25 +64,25 @@ func (p *peer) connect() error {
 	if err != nil {
 		return err
 	}
-	return p.watch()
+	return p.watchLocked()
 }
 
-// closeSocket closes the descriptors of a connection that nobody watches.
+// closeSocket closes the descriptors of a connection that are not in a poller.
 func (p *peer) closeSocket() {
 	for _, fd := range []*int{&p.fd, &p.bell, &p.pidfd} {
 		closeFD(fd)
 	}
 }
 
-// recordCredentials notes the user and the process of the peer. A process of another namespace has no pid here, and is shown by its user only if that
-// is another.
+// recordCredentials sets the user and the process of the peer, and their text. A process of another
+// PID namespace has no pid here. The user is shown only if it is another one.
 func (p *peer) recordCredentials(uid, pid int) {
-	p.near = uid == unix.Geteuid()
+	p.sameUser = uid == unix.Geteuid()
 	var parts []string
 	if pid > 0 {
 		parts = append(parts, fmt.Sprintf("pid %d", pid))
 	}
-	if !p.near {
+	if !p.sameUser {
 		parts = append(parts, fmt.Sprintf("uid %d", uid))
 	}
 	p.remote = strings.Join(parts, " ")
@@ -90,7 +93,7 @@ func (p *peer) Remote() string { return p.remote }
 
 var _ carrier.Locator = (*peer)(nil)
 
-// checkUser reports why a process of a user is not talked to.
+// checkUser returns the error with which processes of a user are refused, nil if they are not.
 func (o *Options) checkUser(uid int) error {
 	if own := unix.Geteuid(); uid != own && !o.AnyUser {
 		return codes.WithText(codes.ErrPermission, fmt.Sprintf("the peer belongs to user %d, this process to %d (Options.AnyUser)", uid, own))
@@ -98,7 +101,8 @@ func (o *Options) checkUser(uid int) error {
 	return nil
 }
 
-// makeBell makes the bell that the peer gets, and watches its process unless that is our own.
+// makeBell makes the eventfd that is given to the peer, and the pidfd of the peer's process unless
+// that is this one.
 func (p *peer) makeBell(pid int) (err error) {
 	if p.bell, err = newBell(); err != nil {
 		return err
@@ -109,8 +113,8 @@ func (p *peer) makeBell(pid int) (err error) {
 	return nil
 }
 
-// sendHello sends HELLO with descriptors. The error is the system's if it is transient. Locked.
-func (p *peer) sendHello(fds ...int) error {
+// sendHelloLocked sends HELLO with descriptors. A transient error is the system's: see isTransient.
+func (p *peer) sendHelloLocked(fds ...int) error {
 	hello := p.link.Hello(carrier.Messages, nil, []byte(p.c.d.opts.dirID()))
 	err := sendPacket(p.fd, kindHello, hello, fds...)
 	if err != nil && !isTransient(err) {
@@ -119,14 +123,15 @@ func (p *peer) sendHello(fds ...int) error {
 	return err
 }
 
-// sendMemory gives the peer the descriptors of our memory that it does not have: the segment, with HELLO if it has dialled us, and then the
-// area. Our mappings live without them. What the system does not take now is sent by Poll (sendAgain). Locked.
-func (p *peer) sendMemory() (err error) {
+// sendMemoryLocked sends the peer the descriptors of this side's memory that it does not have yet,
+// and closes them: first the segment, with HELLO if the peer has dialed, then the area. Poll sends
+// those again that the system does not take now.
+func (p *peer) sendMemoryLocked() (err error) {
 	if p.segment >= 0 {
 		if p.dialling {
 			err = sendPacket(p.fd, kindSegment, nil, p.segment)
 		} else {
-			err = p.sendHello(p.segment, p.bell)
+			err = p.sendHelloLocked(p.segment, p.bell)
 		}
 		if err == nil {
 			closeFD(&p.segment)
@@ -144,19 +149,19 @@ func (p *peer) sendMemory() (err error) {
 	case !isTransient(err):
 		return errEOF
 	case p.sendBy != 0 && now >= p.sendBy:
-		return codes.WithText(codes.ErrAgain, fmt.Sprintf("give the peer our memory: %v, for %v", err, sendTime))
+		return codes.WithText(codes.ErrAgain, fmt.Sprintf("send the peer the descriptors of shared memory: %v, for %v", err, sendTime))
 	default:
 		if p.sendBy == 0 {
 			p.sendBy = now + sendTime
 		}
-		p.due = now + againAfter
+		p.due = now + retryDelay
 		p.c.unsent = append(p.c.unsent, p)
-		p.c.pollSoon()
+		p.c.pollSoonLocked()
 		return nil
 	}
 }
 
-// closeFD closes a descriptor; -1 is none.
+// closeFD closes a descriptor and sets it to -1, which stands for none.
 func closeFD(fd *int) {
 	if *fd >= 0 {
 		_ = unix.Close(*fd)
@@ -164,36 +169,38 @@ func closeFD(fd *int) {
 	}
 }
 
-// letIn takes in a process that has connected.
-func (c *contextCarrier) letIn(fd int) {
+// handleConn makes a peer of an accepted connection, or refuses it.
+func (c *contextCarrier) handleConn(fd int) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
-	p := c.newPeer(fd)
+	p := c.newPeerLocked(fd)
 	p.due = c.d.now() + helloTime
 	uid, pid, err := peerCredentials(fd)
 	p.recordCredentials(uid, pid)
 	if err == nil {
 		err = c.d.opts.checkUser(uid)
 	}
-	if err == nil && len(c.guests) >= maxGuests {
-		err = codes.WithText(codes.ErrAgain, fmt.Sprintf("%d processes are about to say hello, the limit is %d", maxGuests, maxGuests))
+	if err == nil && len(c.halfOpen) >= maxHalfOpen {
+		err = codes.WithText(codes.ErrAgain, fmt.Sprintf("%d connections have not sent HELLO, the limit is %d", maxHalfOpen, maxHalfOpen))
 	}
 	if err == nil {
 		err = p.makeBell(pid)
 	}
 	if err == nil {
-		err = p.watch()
+		err = p.watchLocked()
 	}
 	if err != nil {
-		p.cutWithBye(frame.ByeOf(err)) // with the reason: else who dials sees a socket that closes, and tries again
+		// without the reason the peer would take it for a lost connection and dial again
+		p.cutLocked(frame.ByeOf(err))
 	} else {
-		c.guests = append(c.guests, p)
-		c.pollSoon()
+		c.halfOpen = append(c.halfOpen, p)
+		c.pollSoonLocked()
 	}
 }
 
-// recvPacket is recvPacket with the context's spare descriptor: the memory of most packets is mapped and the descriptor closed at once, so that
-// one is enough. By the leader.
+// recvPacket receives a packet. If no descriptor is free it closes the context's spare one for it:
+// most packets bring memory, which is mapped and its descriptor closed at once, so that one is
+// enough. Only the goroutine that polls calls it.
 func (p *peer) recvPacket() (s packet, ok bool, err error) {
 	c := p.c
 	c.holdSpare()
@@ -205,20 +212,22 @@ func (p *peer) recvPacket() (s packet, ok bool, err error) {
 	return recvPacket(p.fd, c.buf)
 }
 
-// holdSpare makes the spare descriptor, if there is none and one is free. By the leader.
+// holdSpare makes the spare descriptor, if there is none and one is free. Only the goroutine that
+// polls calls it.
 func (c *contextCarrier) holdSpare() {
 	if c.spare < 0 {
 		c.spare, _ = unix.Eventfd(0, unix.EFD_CLOEXEC)
 	}
 }
 
-// Ready implements carrier.Pollable: the peer has said something, or is gone.
+// Ready implements carrier.Pollable: it handles the packets on the peer's socket, or the end of the
+// socket.
 func (p *peer) Ready(_, _ bool) {
 	for !p.dead.Load() {
 		s, ok, err := p.recvPacket()
 		if err == errStarved {
 			p.c.e.Lock()
-			p.pauseForDescriptors()
+			p.pauseForDescriptorsLocked()
 			p.c.e.Unlock()
 			return
 		}
@@ -235,8 +244,9 @@ func (p *peer) Ready(_, _ bool) {
 	}
 }
 
-// pauseForDescriptors leaves p alone for a while: descriptors may be free then. What it has sent stays where it is. Locked, by the leader.
-func (p *peer) pauseForDescriptors() {
+// pauseForDescriptorsLocked stops reading p for restTime, until descriptors may be free. What the
+// peer has sent stays in the socket and in the rings. Only the goroutine that polls calls it.
+func (p *peer) pauseForDescriptorsLocked() {
 	if p.dead.Load() || p.starved {
 		return
 	}
@@ -245,13 +255,14 @@ func (p *peer) pauseForDescriptors() {
 		p.c.makeCold(i)
 	}
 	_ = p.c.poller.Watch(p.fd, p.ids[0], false, false)
-	p.due = p.c.d.now() + restTime
+	p.due = p.c.d.now() + starvedPause
 	p.c.starved = append(p.c.starved, p)
-	p.c.pollSoon()
+	p.c.pollSoonLocked()
 }
 
-// resumePaused looks at those again that were left alone. Locked, by the leader.
-func (c *contextCarrier) resumePaused(now time.Duration) {
+// resumePausedLocked reads the peers again whose pause is over. Only the goroutine that polls calls
+// it.
+func (c *contextCarrier) resumePausedLocked(now time.Duration) {
 	all := c.starved
 	c.starved = nil
 	for _, p := range all {
@@ -262,32 +273,33 @@ func (c *contextCarrier) resumePaused(now time.Duration) {
 		default:
 			p.starved = false
 			_ = c.poller.Watch(p.fd, p.ids[0], true, false) // Ready is called
-			c.makeHot(p)                                    // it was not armed
+			c.makeHot(p)                                    // it was not armed, so that no bell has been rung
 		}
 	}
 }
 
-// onSocketEnd is called when the socket has. What the peer had sent counts.
+// onSocketEnd ends the session when its socket has ended, after the messages that the peer had sent
+// before.
 func (p *peer) onSocketEnd(err error) {
 	p.drain()
 	p.fail(err)
 }
 
-// handlePacket deals with a packet. It reports true when p is another context's from now on.
+// handlePacket handles a packet. moved: p belongs to another context now.
 func (p *peer) handlePacket(s *packet) (moved bool) {
 	defer s.closeRest()
 	failpoint.Read(s.body)
 	var err error
 	switch {
-	case s.kind >= firstOptional: // of a later release
+	case s.kind >= firstOptional: // a kind of a later release
 		return false
 	case p.link == nil && s.kind == kindHello:
 		return p.onHello(s)
 	case p.link == nil:
 		err = codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet %d before the hello", s.kind))
 	case s.kind == kindBye:
-		bye := frame.ParseBye(s.body) // the buffer is used again
-		p.drain()                     // what the peer sent before its bye counts
+		bye := frame.ParseBye(s.body) // before drain, which may reuse the buffer
+		p.drain()                     // handle the messages that the peer has sent before
 		p.onBye(bye)
 	case s.kind == kindHello && p.end == nil:
 		err = p.onAnswer(s)
@@ -306,7 +318,7 @@ func (p *peer) handlePacket(s *packet) (moved bool) {
 	return false
 }
 
-// onBye ends the session of a peer that has said bye.
+// onBye ends the session of a peer that has sent a bye.
 func (p *peer) onBye(bye frame.Bye) {
 	p.c.e.Lock()
 	defer p.c.e.UnlockInput()
@@ -315,13 +327,15 @@ func (p *peer) onBye(bye frame.Bye) {
 	}
 }
 
+// serveMemory handles a packet about a chunk of a pool.
 func (p *peer) serveMemory(s *packet) error {
 	p.c.e.Lock()
 	defer p.c.e.UnlockInput()
-	return p.aboutPool(s)
+	return p.handlePoolPacketLocked(s)
 }
 
-// onHello hands a process that has said hello to the context that it names. It reports true when that is another one.
+// onHello handles the HELLO of a peer that has connected, and passes the peer to the context that
+// it names. moved: that is another context.
 func (p *peer) onHello(s *packet) (moved bool) {
 	from := p.c
 	var g frame.Greeting
@@ -341,28 +355,30 @@ func (p *peer) onHello(s *packet) (moved bool) {
 		err = checkBell(s.fds[0])
 	}
 	if err == nil {
-		err = p.makeEnd(&g, to) // without a lock: the system clears the pages
+		err = p.makeEnd(&g, to) // without a lock, because the system clears the pages
 	}
 	p.addTo(s, &g, to, err)
 	return p.c != from
 }
 
-// addTo makes a process that has said hello a peer of to, unless there is an error already.
+// addTo makes the sender of a HELLO a peer of to, or ends it with err.
 func (p *peer) addTo(s *packet, g *frame.Greeting, to *contextCarrier, err error) {
 	from := p.c
 	from.e.Lock()
 	defer func() { p.c.e.UnlockAfter(recover()) }()
 	if err == nil && !p.dead.Load() {
 		p.peerBell = s.takeDescriptor(0)
-		from.guests = slices.DeleteFunc(from.guests, func(other *peer) bool { return other == p })
+		from.halfOpen = slices.DeleteFunc(from.halfOpen, func(other *peer) bool { return other == p })
 		if to != from {
 			err = p.moveTo(to)
 		}
 		if err == nil {
-			err = p.bringUp(g)
+			err = p.bringUpLocked(g)
 		}
 		if err == nil && to != from && !p.dead.Load() {
-			err = p.watch() // not before: its new leader would take what it says next for its first words
+			// not before: the goroutine that polls to would handle the peer's next packet as its
+			// HELLO
+			err = p.watchLocked()
 		}
 	}
 	if err != nil {
@@ -370,13 +386,14 @@ func (p *peer) addTo(s *packet, g *frame.Greeting, to *contextCarrier, err error
 	}
 }
 
-// moveTo takes p to another context, where nobody watches it yet, unless that has been closed meanwhile. The context of p is locked,
-// before and after. By its leader.
+// moveTo moves p to another context, unless that has been closed in the meantime. It does not add p
+// to the poller there. It is entered and left with the lock of p.c, which it changes. Only the
+// goroutine that polls the old context calls it.
 func (p *peer) moveTo(to *contextCarrier) error {
 	from := p.c
 	p.unwatch()
 	delete(from.peers, p)
-	from.e.Unlock() // two contexts are never locked at once: another peer may move the other way
+	from.e.Unlock() // never lock two contexts at once: another peer may move in the other direction
 	to.e.Lock()
 	if _, err := from.d.targetCarrier(to.e.ID()); err != nil {
 		to.e.Unlock()
@@ -388,15 +405,16 @@ func (p *peer) moveTo(to *contextCarrier) error {
 	return nil
 }
 
-// isDir reports whether the label of a hello names dir. A later release may say more behind a semicolon.
+// isDir reports whether the label of a HELLO names dir. A later release may add more behind a
+// semicolon.
 func isDir(label, dir string) bool {
 	name, _, _ := strings.Cut(label, ";")
 	return name == dir
 }
 
-// bringUp brings the session of a process up that has said hello. Locked.
-func (p *peer) bringUp(g *frame.Greeting) (err error) {
-	if hungUp(p.fd) { // it went on without us: nobody's operations wait for it
+// bringUpLocked admits the sender of a HELLO, and sends it this side's memory.
+func (p *peer) bringUpLocked(g *frame.Greeting) (err error) {
+	if hungUp(p.fd) { // the peer has given up the dial: a session with it would only be lost again
 		return errEOF
 	}
 	uid, _, err := peerCredentials(p.fd)
@@ -404,18 +422,19 @@ func (p *peer) bringUp(g *frame.Greeting) (err error) {
 		return err
 	}
 	dir := p.c.d.opts.dirID()
-	// In our directory its name leads to it and to nobody else; a peer of another user, or of another directory, may claim any name.
+	// In the same directory a name leads to one process. A peer of another user, or of another
+	// directory, may claim any name.
 	verified := uid == unix.Geteuid() && dir != "" && isDir(string(g.Label), dir)
 	if p.link, err = p.c.e.Admit(p.c, p, g, verified); err != nil {
 		p.link = nil
 		return err
 	}
-	p.peerGeometry = p.offeredGeometry(g)
-	if err = p.sendMemory(); err != nil {
+	p.peerGeometry = p.offeredGeometryLocked(g)
+	if err = p.sendMemoryLocked(); err != nil {
 		p.link.Fail(err)
 		return nil
 	}
-	p.startFrames()
+	p.startFramesLocked()
 	return nil
 }
 
@@ -426,21 +445,23 @@ func hungUp(fd int) bool {
 	return err == nil && look[0].Revents&unix.POLLHUP != 0
 }
 
-// startFrames lets frames go. Locked.
-func (p *peer) startFrames() {
+// startFramesLocked starts sending frames.
+func (p *peer) startFramesLocked() {
 	p.up = true
 	p.link.LaneUp()
-	p.flush()
+	p.flushLocked()
 }
 
-// offeredGeometry is the geometry of the segment that the peer writes: we guarantee the envelopes. Locked.
-func (p *peer) offeredGeometry(g *frame.Greeting) ring.Geometry {
+// offeredGeometryLocked returns the geometry of the segment that the peer writes, which follows
+// from the envelopes that this side guarantees.
+func (p *peer) offeredGeometryLocked(g *frame.Greeting) ring.Geometry {
 	own, _ := frame.ParseGreeting(p.link.Hello(carrier.Messages, nil, nil))
 	return ring.Geometry{Envelopes: int(own.Envelopes) + frame.ExpeditedEnvelopes, Eager: min(int(own.Eager), int(g.Eager)), Version: p.version}
 }
 
-// makeEnd makes the segment that this side writes: the peer guarantees the envelopes. What the first messages need is touched: memory that
-// cannot be had is missed now.
+// makeEnd makes the segment that this side writes, whose geometry follows from the envelopes that
+// the peer guarantees. It touches the pages that the first messages need, so that a lack of memory
+// shows now.
 func (p *peer) makeEnd(g *frame.Greeting, c *contextCarrier) (err error) {
 	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("peer offers %d envelopes of %d bytes, out of bounds", g.Envelopes, g.Eager))
@@ -454,13 +475,14 @@ func (p *peer) makeEnd(g *frame.Greeting, c *contextCarrier) (err error) {
 	if p.end, err = probeMemory(b, geo); err != nil {
 		return translateError(err)
 	}
-	if c.d.beside { // where it cannot be had the peer is reached by the first transport: later is too late for that
+	if c.d.beside { // only now can a lack of memory for the area make the session use the first transport
 		return p.makeArea()
 	}
 	return nil
 }
 
-// makeArea maps the area for this side's messages. The peer gets it before any message that uses it.
+// makeArea makes the area that this side writes. It is sent to the peer before any message that
+// uses it.
 func (p *peer) makeArea() error {
 	b, fd, err := makeMemory(ring.AreaSize)
 	if err != nil {
@@ -471,15 +493,17 @@ func (p *peer) makeArea() error {
 	return nil
 }
 
+// probeMemory makes the End of a segment, and returns an error if the system has no memory for its
+// first pages.
 func probeMemory(b []byte, geo ring.Geometry) (e *ring.End, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	e = ring.New(b, geo)
 	e.Probe()
-	e.Arm() // nobody polls yet: the peer has to ring for its first message
+	e.Arm() // the peer is not hot yet: it has to ring the bell for its first message
 	return e, nil
 }
 
-// onAnswer takes the hello of a process that was dialled, and gives it our segment.
+// onAnswer handles the HELLO of a dialed process, and sends it this side's segment.
 func (p *peer) onAnswer(s *packet) error {
 	var g frame.Greeting
 	var err error
@@ -501,26 +525,26 @@ func (p *peer) onAnswer(s *packet) error {
 	case p.dead.Load():
 		return nil
 	case err == nil:
-		err = p.mapSegment(s.takeDescriptor(0), p.offeredGeometry(&g))
+		err = p.mapSegmentLocked(s.takeDescriptor(0), p.offeredGeometryLocked(&g))
 	}
 	if err == nil {
 		err = p.link.Greet(&g)
 	}
 	if err == nil {
-		err = p.sendMemory()
+		err = p.sendMemoryLocked()
 	}
 	if err != nil {
 		p.failLocked(err)
 		return nil
 	}
 	p.peerBell = s.takeDescriptor(1)
-	p.startFrames()
-	p.c.warmUp(p)
+	p.startFramesLocked()
+	p.c.queueHotLocked(p)
 	return nil
 }
 
-// mapSegment maps the segment of the peer, whose descriptor it takes. Locked.
-func (p *peer) mapSegment(fd int, geo ring.Geometry) (err error) {
+// mapSegmentLocked maps the segment of the peer, and closes fd.
+func (p *peer) mapSegmentLocked(fd int, geo ring.Geometry) (err error) {
 	if p.mem.peer, err = mapMemory(fd, geo.Size()); err != nil {
 		return err
 	}
@@ -528,12 +552,14 @@ func (p *peer) mapSegment(fd int, geo ring.Geometry) (err error) {
 	return p.connectEnd(geo)
 }
 
+// connectEnd makes p.end read the segment of the peer.
 func (p *peer) connectEnd(geo ring.Geometry) (err error) {
 	defer memfault.Off(memfault.On(), &err)
 	return p.end.Join(p.mem.peer, geo)
 }
 
-// takeSegment takes the segment of a process that has dialled. Its bell is rung: what was sent before could not.
+// takeSegment maps the segment of a process that has dialed. It rings the peer's bell, which
+// publishing could not do before: only the segment shows whether the peer sleeps.
 func (p *peer) takeSegment(s *packet) error {
 	if err := s.checkDescriptors(1); err != nil {
 		return err
@@ -543,18 +569,18 @@ func (p *peer) takeSegment(s *packet) error {
 	if p.dead.Load() {
 		return nil
 	}
-	if err := p.mapSegment(s.takeDescriptor(0), p.peerGeometry); err != nil {
+	if err := p.mapSegmentLocked(s.takeDescriptor(0), p.peerGeometry); err != nil {
 		p.failLocked(err)
 		return nil
 	}
 	ringBell(p.peerBell)
-	p.blocked = false // there was no ring to report freed room in
-	p.flush()
-	p.c.warmUp(p)
+	p.blocked = false // without the segment the peer could not report freed room
+	p.flushLocked()
+	p.c.queueHotLocked(p)
 	return nil
 }
 
-// mapArea takes the area of the peer.
+// mapArea maps the area of the peer.
 func (p *peer) mapArea(s *packet) error {
 	if err := s.checkDescriptors(1); err != nil {
 		return err
@@ -571,8 +597,9 @@ func (p *peer) mapArea(s *packet) error {
 	return nil
 }
 
-// fetchArea takes the area of a peer that has written to it: the packet was sent before. Locked.
-func (p *peer) fetchArea() error {
+// fetchAreaLocked receives and maps the area of a peer whose message uses it. The peer has sent the
+// area before the message.
+func (p *peer) fetchAreaLocked() error {
 	for {
 		s, ok, err := p.recvPacket()
 		if err != nil {
@@ -587,24 +614,24 @@ func (p *peer) fetchArea() error {
 		case !ok || s.kind < kindWant:
 			return codes.WithText(codes.ErrProtocol, "a message in an area that the peer does not share")
 		}
-		if err := p.aboutPool(&s); err != nil {
+		if err := p.handlePoolPacketLocked(&s); err != nil {
 			return err
 		}
 	}
 }
 
-// aboutPool deals with a packet about a pool. Locked.
-func (p *peer) aboutPool(s *packet) error {
+// handlePoolPacketLocked handles a packet about a chunk of a pool.
+func (p *peer) handlePoolPacketLocked(s *packet) error {
 	switch {
 	case p.dead.Load():
 		return nil
 	case s.kind == kindWant:
-		return p.sendChunk(s)
+		return p.sendChunkLocked(s)
 	}
-	return p.mapChunk(s)
+	return p.mapChunkLocked(s)
 }
 
-// translateError puts an error of the shared memory into the words of package na.
+// translateError returns err as an error with a code.
 func translateError(err error) error {
 	var code codes.Code
 	switch {

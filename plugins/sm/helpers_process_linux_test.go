@@ -212,7 +212,7 @@ type survivor struct {
 
 // newSurvivor returns one with a budget for the messages of peers; 0 is the default.
 func newSurvivor(t *testing.T, budget int64) *survivor {
-	s := &survivor{t: t, dir: socketPlace(t)}
+	s := &survivor{t: t, dir: listener(t)}
 	cfg := patient(s.dir)
 	cfg.NA.Budget = budget
 	var err error

@@ -11,30 +11,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listener locks the first byte of its lock file for as long as it lives, with a lock of the open file description: one of the process
-// would go when any descriptor of the file is closed in it, such as that of a sweep of another node in the same process. A process that only checks whether the owner is alive
-// locks two bytes, for a moment. So the length of a conflicting lock tells which of them holds it.
+// A listener locks the first byte of its lock file for as long as it lives (ownerLock). It uses a
+// lock of the open file description: a lock of the process would be released when any descriptor of
+// the file is closed, such as that of removeStale of another node in the same process. A process
+// that only checks whether the owner is alive locks two bytes for a moment (probeLock). So the
+// length of a conflicting lock shows which of the two it is.
 const (
-	lives = 1
-	looks = 2
+	ownerLock = 1
+	probeLock = 2
 )
 
-// looksAtMost is how long lock waits for a process that only checks. One that is stopped may hold its lock for longer.
-const looksAtMost = 2 * time.Second
+// maxProbeTime is how long lockFile waits for a probeLock. A process that is stopped may hold its
+// lock for longer.
+const maxProbeTime = 2 * time.Second
 
-// lockFile creates the lock file if need be, and locks it for a listener. The error is EAGAIN if another one holds it.
+// lockFile creates the lock file if need be, and locks it for a listener. The error is EAGAIN if
+// another one holds it.
 func lockFile(path string) (fd int, err error) {
-	for end := time.Now().Add(looksAtMost); ; time.Sleep(100 * time.Microsecond) {
+	for end := time.Now().Add(maxProbeTime); ; time.Sleep(100 * time.Microsecond) {
 		var holder int64
-		if fd, holder, err = tryLock(path, unix.O_CREAT, lives); err == nil || holder == lives || err != unix.EAGAIN || time.Now().After(end) {
+		if fd, holder, err = tryLock(path, unix.O_CREAT, ownerLock); err == nil || holder == ownerLock || err != unix.EAGAIN || time.Now().After(end) {
 			return fd, err
 		}
 	}
 }
 
-// tryLock locks the first n bytes of a file. If another process holds a lock, the error is EAGAIN, and holder is the length of that
-// lock, or 0 if it has just been released. A lock file is removed when it is unlocked, so tryLock checks that the file it has locked
-// is still the one at path.
+// tryLock locks the first n bytes of a file. If another process holds a lock, the error is EAGAIN,
+// and holder is the length of that lock, or 0 if it has just been released. A lock file is removed
+// when it is unlocked, so tryLock checks that the file it has locked is still the one at path.
 func tryLock(path string, flags int, n int64) (fd int, holder int64, err error) {
 	if fd, err = unix.Open(path, flags|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600); err != nil {
 		return -1, 0, err
@@ -63,7 +67,8 @@ func unlockFile(path string, fd int) {
 // lockMark is what the lock file of a listener holds before its socket is made.
 const lockMark = "quicksilver sm\n"
 
-// isMarked reports whether a lock file, which is locked, has had a listener. An error says that it is no lock file of ours.
+// isMarked reports whether a lock file, which the caller has locked, has had a listener. It returns
+// an error if the file is not a lock file of this plugin.
 func isMarked(fd int) (bool, error) {
 	var st unix.Stat_t
 	b := make([]byte, len(lockMark)+1)
@@ -85,8 +90,9 @@ func writeLockMark(fd int) error {
 	return err
 }
 
-// removeStale removes what processes that died have left: names whose lock file has our mark and is free, and the sockets beside
-// them at which nobody listens; and sockets that are ours by their names and have lost their lock files. It leaves everything else alone.
+// removeStale removes the files that dead processes have left: lock files with lockMark that are
+// not locked, with their sockets if no process listens there; and sockets without a lock file whose
+// names show that they are of this plugin. It touches no other files.
 func (o *Options) removeStale() {
 	all, err := os.ReadDir(o.socketDir())
 	if err != nil {
@@ -104,12 +110,12 @@ func (o *Options) removeStale() {
 	}
 }
 
-// besideName is what the name of a class is that listens here beside another transport. Nobody else calls a socket so.
+// besideName matches the names at which OpenBeside listens. Other programs do not use such names.
 var besideName = regexp.MustCompile(`^beside-\d+-[0-9a-f]{12}$`)
 
-// sweepName removes a name with a lock file.
+// sweepName removes a stale lock file and its socket.
 func sweepName(path string) {
-	fd, _, err := tryLock(path+lockSuffix, 0, looks)
+	fd, _, err := tryLock(path+lockSuffix, 0, probeLock)
 	if err != nil {
 		return
 	}
@@ -121,10 +127,10 @@ func sweepName(path string) {
 	unlockFile(path+lockSuffix, fd)
 }
 
-// sweepSocket removes a socket of ours that has no lock file, unless somebody listens there. The lock file is made meanwhile, so that nobody
-// takes the name.
+// sweepSocket removes a socket of this plugin that has no lock file, unless a process listens
+// there. It holds the lock file in the meantime, so that no process takes the name.
 func sweepSocket(path string) {
-	fd, _, err := tryLock(path+lockSuffix, unix.O_CREAT|unix.O_EXCL, looks)
+	fd, _, err := tryLock(path+lockSuffix, unix.O_CREAT|unix.O_EXCL, probeLock)
 	if err != nil {
 		return
 	}

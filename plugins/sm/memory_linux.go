@@ -7,7 +7,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// makeMemory is memfd.Make.
+// makeMemory makes n bytes of memory to share, zeroed and sealed, with its descriptor.
 func makeMemory(n int) (b []byte, fd int, err error) {
 	if b, fd, err = memfd.Make(n); err != nil {
 		err = codes.WithText(codes.ErrNoMemory, err.Error())
@@ -15,10 +15,11 @@ func makeMemory(n int) (b []byte, fd int, err error) {
 	return b, fd, err
 }
 
-// mapMemory maps n bytes of a peer for reading, and closes fd. What could take them away later is refused.
+// mapMemory maps n bytes of a peer for reading, and closes fd. It refuses memory whose size could
+// change later.
 func mapMemory(fd, n int) ([]byte, error) { return mapSealed(fd, n, memfd.FixedSize) }
 
-// mapSealed is mapMemory of memory with these seals.
+// mapSealed maps n bytes of a peer for reading, and closes fd. It refuses memory without the seals.
 func mapSealed(fd, n, seals int) ([]byte, error) {
 	defer unix.Close(fd)
 	if err := memfd.Check(fd, n, seals); err != nil {
@@ -31,5 +32,5 @@ func mapSealed(fd, n, seals int) ([]byte, error) {
 	return b, err
 }
 
-// unmap gives memory back; nil is none.
+// unmap unmaps memory, which may be nil.
 func unmap(b *[]byte) { memfd.Unmap(b) }

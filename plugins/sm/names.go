@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// addressNames is what a class knows about the addresses of the transport. It implements carrier.Names.
+// addressNames implements carrier.Names.
 type addressNames struct {
-	self string // canonical or private name of the class
+	self string // the canonical or private name of the class
 }
 
-// maxName bounds a name: with its directory it must fit into the address of a socket.
+// maxName limits the length of a name, because its path must fit into the address of a socket.
 const maxName = 64
 
-// parseName returns what follows sm:// in a canonical name.
+// parseName returns the part of a canonical name behind sm://.
 func parseName(name string) (string, error) {
 	rest, ok := strings.CutPrefix(name, scheme+"://")
 	if !ok {
@@ -30,7 +30,7 @@ func parseName(name string) (string, error) {
 	return rest, nil
 }
 
-// checkName reports why text cannot be the name of a process.
+// checkName returns an error if text cannot be the name of a process.
 func checkName(text string) error {
 	for i, r := range text {
 		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
@@ -49,7 +49,7 @@ func checkName(text string) error {
 	return nil
 }
 
-// lockSuffix ends the name of the file that is locked by who listens at the name before it.
+// lockSuffix is the end of the lock file's name; the name that is listened at stands before it.
 const lockSuffix = ".qslock"
 
 func notValid(name, why string) error {
@@ -62,7 +62,7 @@ func (n *addressNames) Check(name string) error {
 	return err
 }
 
-// Resolve implements carrier.Names. A name is its own address, so it is done at once.
+// Resolve implements carrier.Names. A name is its own address, so that done is called at once.
 func (n *addressNames) Resolve(text string, done func(name string, err error)) (cancel func()) {
 	switch _, err := parseName(text); {
 	case text == n.self:

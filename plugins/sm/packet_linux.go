@@ -12,12 +12,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// What two processes say to each other on their socket, each in one packet: a magic number, the oldest and the newest version of the layout of
-// memory that its sender speaks, a kind, and what the kind has; with descriptors. That head, hello and bye are the same in all versions.
+// A packet on the socket between two processes has a magic number, the oldest and the newest
+// version of the memory layout that its sender speaks, a kind, a body, and descriptors. The head,
+// HELLO and bye are the same in all versions.
 //
 //	dialler                               listener
-//	   │ ─ hello, its bell ─────────────────► │
-//	   │ ◄───── hello, its bell, its segment ─ │   or bye: refused
+//	   │ ─ hello, its eventfd ──────────────► │
+//	   │ ◄── hello, its segment, its eventfd ─ │   or bye: refused
 //	   │ ─ segment ─────────────────────────► │
 //	   │ ◄─ area, when it is first needed ──► │
 //	   │ ◄─ want a chunk, chunk ────────────► │   for memory of the pool that is read directly
@@ -27,10 +28,10 @@ const (
 	kindSegment = 2 // one descriptor
 	kindArea    = 3 // one descriptor
 	kindBye     = 4 // frame.Bye
-	kindWant    = 5 // number of a chunk of the receiver's pool
-	kindChunk   = 6 // that number, and the size of the chunk with one descriptor, or neither
+	kindWant    = 5 // the number of a chunk of the receiver's pool
+	kindChunk   = 6 // the number of a chunk; if it exists also its size, with one descriptor
 
-	firstOptional = 0x8000 // the first of the kinds that are skipped if they are not known
+	firstOptional = 0x8000 // kinds from here on are skipped if they are not known
 )
 
 const (
@@ -39,16 +40,16 @@ const (
 	maxPacket   = packetHead + frame.MaxHello
 )
 
-// A packet is what has arrived on the socket at once.
+// A packet is a received packet.
 type packet struct {
 	kind   uint16
-	speaks frame.Range // versions of the layout
+	speaks frame.Range // the versions of the layout that the sender speaks
 	body   []byte
 	fds    [2]int
-	n      int // of fds
+	n      int // the number of descriptors in fds
 }
 
-// checkDescriptors reports why p has another number of descriptors than n.
+// checkDescriptors returns an error if p does not have n descriptors.
 func (p *packet) checkDescriptors(n int) error {
 	if p.n != n {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("packet %d with %d descriptors, want %d", p.kind, p.n, n))
@@ -56,7 +57,8 @@ func (p *packet) checkDescriptors(n int) error {
 	return nil
 }
 
-// agree returns the version of the layout that this process and the peer, one of which has dialled, use. p is the hello of the peer.
+// agree returns the version of the layout to use with the sender of p, which is a HELLO. dialled:
+// this process has dialed.
 func (p *packet) agree(dialled bool) (version uint16, err error) {
 	dialer, listener := p.speaks, frame.Range{Oldest: ring.OldestVersion, Newest: ring.Version}
 	if dialled {
@@ -65,14 +67,14 @@ func (p *packet) agree(dialled bool) (version uint16, err error) {
 	return frame.Agree("shared memory", dialer, listener)
 }
 
-// takeDescriptor returns a descriptor, which is the caller's.
+// takeDescriptor returns a descriptor, which the caller owns from then on.
 func (p *packet) takeDescriptor(i int) int {
 	fd := p.fds[i]
 	p.fds[i] = -1
 	return fd
 }
 
-// closeRest closes the descriptors that nobody has taken.
+// closeRest closes the descriptors that were not taken.
 func (p *packet) closeRest() {
 	for _, fd := range p.fds[:p.n] {
 		if fd >= 0 {
@@ -81,16 +83,18 @@ func (p *packet) closeRest() {
 	}
 }
 
-// refuseSend, if not nil, is asked for the error with which the system refuses a packet, nil for none. Only tests set it.
+// refuseSend, if not nil, returns an error that sendPacket returns instead of sending. Only tests
+// set it.
 var refuseSend func(kind uint16, fds int) error
 
-// isTransient reports whether a packet that the system has refused with err may be sent in some milliseconds. The descriptors on their way
-// through sockets are counted by user: ETOOMANYREFS is that count at RLIMIT_NOFILE, and it falls as soon as other processes read.
+// isTransient reports whether a packet that the system has refused with err can be sent some
+// milliseconds later. ETOOMANYREFS means that the user's descriptors in flight in sockets have
+// reached RLIMIT_NOFILE (unix(7)); their number falls as soon as other processes read.
 func isTransient(err error) bool {
 	return err == unix.ETOOMANYREFS || err == unix.EAGAIN || err == unix.ENOBUFS || err == unix.EINTR
 }
 
-// sendPacket sends a packet without waiting. The error is the system's: see isTransient.
+// sendPacket sends a packet without blocking. The error is the system's: see isTransient.
 func sendPacket(fd int, kind uint16, body []byte, fds ...int) error {
 	if refuseSend != nil {
 		if err := refuseSend(kind, len(fds)); err != nil {
@@ -111,16 +115,19 @@ func sendPacket(fd int, kind uint16, body []byte, fds ...int) error {
 	return err
 }
 
-// errStarved says that a packet with descriptors waits in the socket: this process can have no more of them now.
+// errStarved is the error of recvPacket when a packet with descriptors stays in the socket because
+// the process has no descriptor free.
 var errStarved = errors.New("no descriptors are free")
 
-// recvPacket receives a packet without waiting. ok is false when there is none; at the end of the socket the error is errEOF. It is
-// errStarved for a packet that stays where it is.
+// recvPacket receives a packet without blocking. ok is false if there is none. The error is errEOF
+// at the end of the socket, and errStarved for a packet that stays in the socket.
 func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	var oob [64]byte
-	const how = unix.MSG_DONTWAIT | unix.MSG_CMSG_CLOEXEC | unix.MSG_PEEK // descriptors for which there is no room would be lost
+	// It peeks first, because the system would drop descriptors for which there is no room.
+	const how = unix.MSG_DONTWAIT | unix.MSG_CMSG_CLOEXEC | unix.MSG_PEEK
 	n, oobn, flags, _, err := unix.Recvmsg(fd, buf, oob[:], how)
-	if err == unix.ECONNRESET { // said once, before what the peer has sent: it closed without having read everything
+	// the peer has closed without reading everything: reported once, before its packets
+	if err == unix.ECONNRESET {
 		n, oobn, flags, _, err = unix.Recvmsg(fd, buf, oob[:], how)
 	}
 	switch {
@@ -133,7 +140,7 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	switch {
 	case n == 0:
 		bad = errEOF
-	case isSkipped(buf[:n]): // how long it is, and how many descriptors it has, is the business of a later release
+	case isSkipped(buf[:n]): // a later release defines its length and its descriptors
 		p.closeRest()
 		p.n, flags = 0, 0
 		bad = p.parse(buf[:n])
@@ -147,9 +154,9 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 		if p.n == 0 && p.isTransient() {
 			return packet{}, false, errStarved
 		}
-		bad = codes.WithText(codes.ErrNoMemory, "the descriptors of a packet have not all come: they are too many, or this process can have no more")
+		bad = codes.WithText(codes.ErrNoMemory, "not all descriptors of a packet have arrived: they are too many, or this process has too many open files")
 	}
-	_, _, _, _, _ = unix.Recvmsg(fd, nil, nil, unix.MSG_DONTWAIT) // it is taken out of the socket
+	_, _, _, _, _ = unix.Recvmsg(fd, nil, nil, unix.MSG_DONTWAIT) // remove the packet from the socket
 	if bad != nil {
 		p.closeRest()
 		return packet{}, false, bad
@@ -157,12 +164,13 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	return p, true, nil
 }
 
-// isTransient reports whether the descriptor of p is closed once its memory is mapped.
+// isTransient reports whether p brings memory, whose descriptor is closed as soon as the memory is
+// mapped.
 func (p *packet) isTransient() bool {
 	return p.kind == kindSegment || p.kind == kindArea || p.kind == kindChunk
 }
 
-// takeRights takes the descriptors out of what came beside a packet.
+// takeRights decodes the control data of a packet into fds.
 func (p *packet) takeRights(oob []byte) error {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -189,7 +197,7 @@ func (p *packet) takeRights(oob []byte) error {
 	return nil
 }
 
-// isSkipped reports whether b begins a packet that this release does not know, and need not.
+// isSkipped reports whether b is a packet of an optional kind.
 func isSkipped(b []byte) bool {
 	le := binary.LittleEndian
 	return len(b) >= packetHead && le.Uint32(b) == packetMagic && le.Uint16(b[6:]) >= firstOptional
@@ -219,12 +227,13 @@ func newBell() (int, error) {
 	return fd, nil
 }
 
-// checkBell reports why a descriptor of the peer is no bell: writing to anything else might wait.
+// checkBell returns an error if a descriptor of the peer is not a nonblocking eventfd. Writing to
+// another one might block.
 func checkBell(fd int) error {
 	var path [64]byte
 	n, err := unix.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd), path[:])
 	if flags, ferr := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); ferr != nil || flags&unix.O_NONBLOCK == 0 {
-		return codes.WithText(codes.ErrProtocol, "the bell of the peer waits")
+		return codes.WithText(codes.ErrProtocol, "the bell of the peer is not nonblocking")
 	}
 	if err == nil && string(path[:n]) != "anon_inode:[eventfd]" {
 		return codes.WithText(codes.ErrProtocol, fmt.Sprintf("the bell of the peer is %q, want an eventfd", path[:n]))
@@ -242,15 +251,16 @@ func ringBell(fd int) {
 func peerCredentials(fd int) (uid, pid int, err error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return -1, 0, codes.WithText(codes.ErrPermission, "who is the peer: "+err.Error())
+		return -1, 0, codes.WithText(codes.ErrPermission, "credentials of the peer: "+err.Error())
 	}
 	return int(cred.Uid), int(cred.Pid), nil
 }
 
 const soPeerPidfd = 77 // SO_PEERPIDFD, since Linux 6.5
 
-// watchProcess returns a descriptor that becomes readable when the process at the other end of a socket is gone; -1 when there is none
-// for it, and the end of the socket has to do.
+// watchProcess returns a pidfd, which becomes readable when the process at the other end of a
+// socket ends. It returns -1 if the system has none for it; only the end of the socket shows the
+// end of the process then.
 func watchProcess(fd, pid int) int {
 	if p, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, soPeerPidfd); err == nil {
 		_, _ = unix.FcntlInt(uintptr(p), unix.F_SETFD, unix.FD_CLOEXEC)

@@ -15,78 +15,82 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// A peer is a process at the other end of a socket, with what the two share.
+// A peer is a process at the other end of a socket, with the memory that the two share. Each side
+// gives the other an eventfd, the bell, which the other writes to wake it.
 //
 //	accepted ─ hello ─► up (its segment may still come) ─┐
-//	dialling ─ hello ─► up ──────────────────────────────┴► dead ─► closed, by Poll
+//	dialing  ─ hello ─► up ──────────────────────────────┴► dead ─► closed, by Poll
 type peer struct {
 	c        *contextCarrier
-	fd       int // the socket; -1 before it is made
-	bell     int // rung by the peer; -1
-	peerBell int // rung by us; -1
-	pidfd    int // -1
-	segment  int // of our segment, until the peer has it; -1
-	area     int // of our area, likewise
+	fd       int // the socket; -1: none, as for the descriptors below
+	bell     int // the eventfd that the peer writes
+	peerBell int // the eventfd that this side writes
+	pidfd    int // the process of the peer
+	segment  int // this side's segment, until the peer has it
+	area     int // this side's area, until the peer has it
 	ids      [3]carrier.PollID
-	added    [3]bool // to the poller
+	added    [3]bool // fd, bell and pidfd are in the poller
 	dead     atomic.Bool
 	hot      atomic.Bool
-	end      *ring.End // nil before the hello
+	end      *ring.End // nil before the HELLO
 
-	// Of the goroutine that leads.
-	idle    int    // sleeps since something came
-	starved bool   // its descriptors wait in the socket, and it is not watched
-	buf     []byte // of the context
+	// Used by the goroutine that polls only.
+	idle    int    // sleeps since the last message
+	starved bool   // a packet stays in the socket for want of descriptors, and the socket is not watched
+	buf     []byte // the context's scratchBuffer
 
 	// Guarded by the endpoint's lock.
-	link         carrier.Session // nil: not known yet
-	dialling     bool
-	up           bool
-	err          error         // of a dial, or of the memory while frames are being pulled
-	due          time.Duration // dial again, HELLO has to be here, or send again
-	sendBy       time.Duration // our memory has to have left; 0: the system took it, or was not asked
-	warming      bool
-	writing      bool // a goroutine sends
-	filling      int  // goroutines write into the area
-	touched      int  // bytes of its room for bodies that the system has memory for
-	blocked      bool // until the peer has taken something
-	resumes      bool
-	near         bool                  // of the same user
-	remote       string                // its process, and its user if that is another
-	chunks       map[uint32]*poolChunk // of its pool
-	peerGeometry ring.Geometry         // of the segment that comes
-	version      uint16                // of the layout of both segments
+	link     carrier.Session // nil: the connection is half-open
+	dialling bool            // this side has dialed
+	up       bool
+	err      error // of a dial, or of the memory while frames are being pulled
+	// when to dial again, to send again, to end a pause, or to give up a half-open connection
+	due          time.Duration
+	sendBy       time.Duration         // when resending this side's memory ends; 0: it is not being resent
+	inWarm       bool                  // it is in the context's warm
+	writing      bool                  // a goroutine is in flushLocked
+	filling      int                   // the number of goroutines that write into the area
+	touched      int                   // the bytes of the area's room for bodies that the system has memory for
+	blocked      bool                  // the rings are full: sending goes on when the peer has taken something
+	inResume     bool                  // it is in the context's resume
+	sameUser     bool                  // it is a process of the same user
+	remote       string                // the text of its process, and of its user if that is another
+	chunks       map[uint32]*poolChunk // the chunks of its pool
+	peerGeometry ring.Geometry         // the geometry of its segment, which has not arrived yet
+	version      uint16                // the version of the layout of both segments
 	mem          struct{ own, peer, ownArea, peerArea []byte }
-	staged       []bulkPiece                   // of the goroutine that sends
-	shown        [carrier.Lanes][]carrier.View // pieces that the peer has not taken, by ring: it reads them in the area
-	closed       bool
+	staged       []bulkPiece // used by the goroutine that sends
+	// by ring: pieces that the peer reads in the area and has not taken
+	shown  [carrier.Lanes][]carrier.View
+	closed bool
 }
 
-// A bulkPiece is bulk data whose place in the ring is taken.
+// A bulkPiece is bulk data with a reserved spot in a ring.
 type bulkPiece struct {
-	v    carrier.View
-	spot ring.Spot
-	gone bool
+	v         carrier.View
+	spot      ring.Spot
+	withdrawn bool // the memory of v was withdrawn
 }
 
 const (
-	maxMessages = 16        // of one peer in a row, then the next one
-	maxPieces   = 4         // likewise; of those that are sent, before messages get their turn
-	maxCopied   = 256 << 10 // bytes of long messages and bodies likewise: then they are handled, while they are in the caches
-	maxTurn     = 32        // pieces sent in a row, then Poll goes on
-	pieceSize   = 64 << 10
-	page        = 4 << 10 // the smallest that systems have
+	maxMessages = 16 // limits the messages that are read from a peer in a row
+	maxPieces   = 4  // limits the pieces that are read in a row, or sent before messages have their turn
+	// limits the bytes copied in a row, so that they are handled while they are in the caches
+	maxCopied = 256 << 10
+	maxTurn   = 32 // limits the pieces that are sent in a row; Poll continues
+	pieceSize = 64 << 10
+	page      = 4 << 10 // the smallest page size of all systems
 )
 
-// newPeer makes a peer. Locked.
-func (c *contextCarrier) newPeer(fd int) *peer {
+// newPeerLocked makes a peer of a socket, or of none yet (-1).
+func (c *contextCarrier) newPeerLocked(fd int) *peer {
 	p := &peer{c: c, fd: fd, bell: -1, peerBell: -1, pidfd: -1, segment: -1, area: -1}
 	c.peers[p] = struct{}{}
 	return p
 }
 
-// watch adds the descriptors of a peer to the poller. Locked.
-func (p *peer) watch() (err error) {
+// watchLocked adds the descriptors of p to the poller.
+func (p *peer) watchLocked() (err error) {
 	add := func(i, fd int, edge bool, to carrier.Pollable) {
 		if fd < 0 || err != nil {
 			return
@@ -108,7 +112,8 @@ func (p *peer) watch() (err error) {
 	return err
 }
 
-// unwatch takes them out again. By the leader, or before anybody knows p.
+// unwatch removes the descriptors of p from the poller. Only the goroutine that polls calls it, or
+// the one that has just made p.
 func (p *peer) unwatch() {
 	for i, fd := range []int{p.fd, p.bell, p.pidfd} {
 		if p.added[i] {
@@ -118,8 +123,8 @@ func (p *peer) unwatch() {
 	p.added = [3]bool{}
 }
 
-// cutWithBye ends p in any state, and says bye. Locked.
-func (p *peer) cutWithBye(bye frame.Bye) {
+// cutLocked ends p in any state, and sends bye unless that is empty.
+func (p *peer) cutLocked(bye frame.Bye) {
 	if p.dead.Swap(true) {
 		return
 	}
@@ -127,13 +132,14 @@ func (p *peer) cutWithBye(bye frame.Bye) {
 		_ = sendPacket(p.fd, kindBye, words)
 	}
 	c := p.c
-	c.guests = slices.DeleteFunc(c.guests, func(other *peer) bool { return other == p })
+	c.halfOpen = slices.DeleteFunc(c.halfOpen, func(other *peer) bool { return other == p })
 	c.closing = append(c.closing, p)
-	c.pollSoon()
+	c.pollSoonLocked()
 }
 
-// close gives back what p holds. Locked, by the leader; nobody sends.
-func (p *peer) close() {
+// closeLocked closes the descriptors and unmaps the memory of p. No goroutine is sending. Only the
+// goroutine that polls calls it.
+func (p *peer) closeLocked() {
 	if p.closed {
 		return
 	}
@@ -153,30 +159,31 @@ func (p *peer) close() {
 	for _, b := range []*[]byte{&p.mem.own, &p.mem.peer, &p.mem.peerArea} {
 		unmap(b)
 	}
-	p.unmapArea()
+	p.unmapAreaLocked()
 	for _, ch := range p.chunks {
-		ch.unmapIfUnused()
+		ch.unmapIfUnusedLocked()
 	}
 }
 
-// unmapArea gives our area back when p is closed and nobody writes there: a program may, for as long as it likes. Locked.
-func (p *peer) unmapArea() {
+// unmapAreaLocked unmaps this side's area if p is closed and no goroutine writes there: user code
+// fills bodies without the lock, and may take any time.
+func (p *peer) unmapAreaLocked() {
 	if p.closed && p.filling == 0 {
 		unmap(&p.mem.ownArea)
 	}
 }
 
-// isSending reports whether a goroutine sends, without the lock. Locked.
-func (p *peer) isSending() bool { return p.writing }
+// isSendingLocked reports whether a goroutine is sending, which it does without the lock in part.
+func (p *peer) isSendingLocked() bool { return p.writing }
 
-// closeReleased closes p if its carrier was released and nobody is busy. Locked.
-func (p *peer) closeReleased() {
-	if p.c.released && !p.isSending() {
-		p.close()
+// closeReleasedLocked closes p if its carrier was released and no goroutine is sending.
+func (p *peer) closeReleasedLocked() {
+	if p.c.released && !p.isSendingLocked() {
+		p.closeLocked()
 	}
 }
 
-// fail ends the session because of err. By the leader.
+// fail ends the session with err. Only the goroutine that polls calls it.
 func (p *peer) fail(err error) {
 	p.c.e.Lock()
 	defer p.c.e.UnlockInput()
@@ -186,22 +193,25 @@ func (p *peer) fail(err error) {
 // Cut implements na.Cutter.
 func (p *peer) Cut(err error) { p.fail(err) }
 
+// failLocked ends the session, or the half-open connection, with err.
 func (p *peer) failLocked(err error) {
 	switch {
 	case p.dead.Load():
 	case p.link == nil:
-		p.cutWithBye(frame.ByeOf(err))
+		p.cutLocked(frame.ByeOf(err))
 	default:
 		p.link.Fail(translateError(err))
 	}
 }
 
+// A bellFD and a processFD are a peer's eventfd and pidfd in the poller.
 type (
 	bellFD    peer
 	processFD peer
 )
 
-// Ready implements carrier.Pollable: the peer has something for a side that sleeps.
+// Ready implements carrier.Pollable: the peer has rung the bell, because it has written to the
+// rings or freed room.
 func (b *bellFD) Ready(_, _ bool) {
 	p := (*peer)(b)
 	p.c.makeHot(p)
@@ -214,21 +224,22 @@ func (b *bellFD) Cut(err error) { (*peer)(b).fail(err) }
 // Cut implements na.Cutter.
 func (f *processFD) Cut(err error) { (*peer)(f).fail(err) }
 
-// Ready implements carrier.Pollable: the process is gone. What it had sent counts.
+// Ready implements carrier.Pollable: the process has ended. It handles the messages that the
+// process has sent before.
 func (f *processFD) Ready(_, _ bool) {
 	p := (*peer)(f)
 	p.drain()
 	p.fail(codes.WithText(codes.ErrPeerLost, "the process of the peer has ended"))
 }
 
-// drain takes everything that the peer has sent.
+// drain handles all messages that the peer has sent.
 func (p *peer) drain() {
 	for p.read() {
 	}
 }
 
-// read takes in what the peer has sent, some of it, and sends what has waited for room. It reports whether anything had come. By the
-// leader.
+// read handles some of the messages that the peer has sent, and continues sending if that had to
+// wait for room. It reports whether there were messages. Only the goroutine that polls calls it.
 func (p *peer) read() (came bool) {
 	e := p.c.e
 	e.Lock()
@@ -239,23 +250,24 @@ func (p *peer) read() (came bool) {
 	n, m, err := 0, 0, error(nil)
 	p.c.copied = 0
 	for ok := true; ok && err == nil && n < maxMessages && p.c.copied < maxCopied; n++ {
-		if ok, err = p.nextMessage(ring.Messages); !ok {
+		if ok, err = p.nextMessageLocked(ring.Messages); !ok {
 			break
 		}
 	}
 	for ok := true; ok && err == nil && m < maxPieces && p.c.copied < maxCopied; m++ {
-		if ok, err = p.nextMessage(ring.Bulk); !ok {
+		if ok, err = p.nextMessageLocked(ring.Bulk); !ok {
 			break
 		}
 	}
 	if !p.dead.Load() {
-		p.endRead(n, m, err)
+		p.endReadLocked(n, m, err)
 	}
 	return n+m > 0
 }
 
-// endRead ends a read of n messages and m pieces. Locked.
-func (p *peer) endRead(n, m int, err error) {
+// endReadLocked ends a read of n messages and m pieces: it reports them to the peer, or ends the
+// session with err.
+func (p *peer) endReadLocked(n, m int, err error) {
 	if n+m > 0 {
 		p.link.Heard(n == 0)
 	}
@@ -271,25 +283,27 @@ func (p *peer) endRead(n, m int, err error) {
 		p.failLocked(err)
 	case p.blocked:
 		p.blocked = false
-		p.flush()
+		p.flushLocked()
 	}
 }
 
+// report publishes how many messages were taken. wake: the peer waits for room and sleeps.
 func (p *peer) report() (wake bool, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	if raceflag.Enabled {
-		passed.Add(1)
+		raceOrder.Add(1)
 	}
 	return p.end.Report(), nil
 }
 
-// nextMessage takes the next message of a ring. Locked, though not while it copies much.
-func (p *peer) nextMessage(r int) (ok bool, err error) {
+// nextMessageLocked handles the next message of a ring, and reports whether there was one and the
+// session goes on. It releases the lock while it copies a large body.
+func (p *peer) nextMessageLocked(r int) (ok bool, err error) {
 	t := &p.c.m
 	ok, needs, err := p.takeMessage(r, t)
 	if needs {
-		if err = p.fetchArea(); err == errStarved {
-			p.pauseForDescriptors()
+		if err = p.fetchAreaLocked(); err == errStarved {
+			p.pauseForDescriptorsLocked()
 			return false, nil
 		}
 		if err == nil {
@@ -308,16 +322,18 @@ func (p *peer) nextMessage(r int) (ok bool, err error) {
 	return !p.dead.Load(), err
 }
 
+// takeMessage takes the next message of a ring into t. needs: the message uses the peer's area,
+// which is not mapped.
 func (p *peer) takeMessage(r int, t *ring.Taken) (ok, needs bool, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	ok, needs, err = p.end.Take(r, t, p.buf)
 	if raceflag.Enabled {
-		passed.Load()
+		raceOrder.Load()
 	}
 	return ok, needs, err
 }
 
-// deliver hands a message to the carrier.
+// deliver passes a message to the session.
 func (p *peer) deliver(t *ring.Taken) error {
 	h := &p.c.head
 	*h = frame.Header{
@@ -333,7 +349,7 @@ func (p *peer) deliver(t *ring.Taken) error {
 	if err := h.Check(t.Body); err != nil {
 		return err
 	}
-	if h.Kind.IsSkipped() { // wherever its payload is
+	if h.Kind.IsSkipped() { // a kind of a later release: its payload is not read
 		return p.link.Deliver(h, nil)
 	}
 	if shown {
@@ -355,7 +371,7 @@ func (p *peer) deliver(t *ring.Taken) error {
 	return p.link.Deliver(h, t.Body)
 }
 
-// placeBlock takes in the body that a BODY frame is about, which stands in the peer's area.
+// placeBlock handles a BODY frame: it copies the body, which is in the peer's area.
 func (p *peer) placeBlock(h *frame.Header) error {
 	if h.Kind != frame.Body {
 		return codes.WithText(codes.ErrProtocol, h.Kind.String()+" frame about a body")
@@ -372,10 +388,10 @@ func (p *peer) placeBlock(h *frame.Header) error {
 	return p.placeBody(h, body)
 }
 
-// copyUnlocked is from how many bytes a copy is made without the lock.
+// copyUnlocked is the size in bytes above which a body is copied without the lock.
 const copyUnlocked = 16 << 10
 
-// placeBody copies a body to where it goes.
+// placeBody copies a body to the memory that the session has for it.
 func (p *peer) placeBody(h *frame.Header, body []byte) error {
 	v, err := p.link.Place(h)
 	if err != nil {
@@ -393,7 +409,7 @@ func (p *peer) placeBody(h *frame.Header, body []byte) error {
 	return p.link.Placed(v)
 }
 
-// copyUnlocked copies without the lock. Locked at its beginning and its end.
+// copyUnlocked copies body to v. It is entered and left with the lock, but copies without it.
 func (p *peer) copyUnlocked(v carrier.View, body []byte) {
 	p.c.e.Pause()
 	defer p.c.e.Lock()

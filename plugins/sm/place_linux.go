@@ -14,21 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socketPlace is a name in the directory that this process listens at: a socket, and beside it a file that it holds locked as long as
-// it lives. So a name whose lock is free belongs to nobody, and what is left of it may go: a lock file with our mark, and a socket
-// beside it at which nobody listens. In the default directory, which is the library's own, such a socket may go without a lock file, too:
-// cleaners of /tmp remove plain files that are old, and leave sockets. Anything else at these names is somebody else's, and stays.
-type socketPlace struct {
+// A listener is a name at which this process listens: a socket in the directory of names, and
+// beside it a lock file that the process holds locked as long as it lives.
+//
+// The files of a name whose lock is free are stale and may be removed: a lock file with lockMark,
+// and a socket beside it at which no process listens. In the default directory, which only this
+// plugin uses, that holds for a socket without a lock file too: programs that clean /tmp remove old
+// plain files, and leave sockets. Other files with these names belong to other programs and are not
+// touched.
+type listener struct {
 	path string
-	fd   int // of the socket
-	lock int
-	node uint64 // inode of the socket; 0 before it is bound
+	fd   int    // the socket
+	lock int    // the lock file
+	node uint64 // the inode of the socket; 0 before it is bound
 }
 
-// backlog is how many processes may be about to connect; the system has a limit, too.
+// backlog limits the connections that are not accepted yet; the system may have a lower limit.
 const backlog = 4096
 
-// socketDir returns the directory of names.
+// socketDir returns the directory of names: the sockets of listening processes.
 func (o *Options) socketDir() string {
 	switch run := os.Getenv("XDG_RUNTIME_DIR"); {
 	case o.Dir != "":
@@ -39,7 +43,7 @@ func (o *Options) socketDir() string {
 	return fmt.Sprintf("/tmp/quicksilver-%d", os.Geteuid())
 }
 
-// socketPath returns the address of the socket of a name.
+// socketPath returns the path of the socket of a name.
 func (o *Options) socketPath(name string) (string, error) {
 	p := filepath.Join(o.socketDir(), name)
 	if len(p) > 107 {
@@ -48,7 +52,8 @@ func (o *Options) socketPath(name string) (string, error) {
 	return p, nil
 }
 
-// makeDir makes the directory if need be, and checks that nobody else has a hand in it.
+// makeDir makes the directory if need be, and checks that no other user has access to it, unless
+// AnyUser is set.
 func (o *Options) makeDir() error {
 	dir := o.socketDir()
 	if err := o.validate(); err != nil {
@@ -80,7 +85,8 @@ func (o *Options) makeDir() error {
 	return nil
 }
 
-// dirID identifies the directory of names: processes with the same one find each other. It is empty when there is none.
+// dirID returns a string that identifies the directory of names, "" if it does not exist. Processes
+// with the same one can connect.
 func (o *Options) dirID() string {
 	var st unix.Stat_t
 	if unix.Stat(o.socketDir(), &st) != nil {
@@ -89,8 +95,9 @@ func (o *Options) dirID() string {
 	return fmt.Sprintf("%x:%x", st.Dev, st.Ino)
 }
 
-// reachID identifies the processes that find each other: those with one directory, on one machine, without a border of namespaces between
-// them. Memory could be shared over some of these borders, but who has drawn one does not want that.
+// reachID returns an ID of the processes that can use sm with each other: those with the same
+// directory, machine and namespaces. Memory could be shared across some namespaces, but they are
+// meant to isolate.
 func (o *Options) reachID() (place [16]byte, err error) {
 	if err := o.makeDir(); err != nil {
 		return place, err
@@ -111,8 +118,9 @@ func (o *Options) reachID() (place [16]byte, err error) {
 	return [16]byte(sum[:]), nil
 }
 
-// listen takes a name, and returns it: one that ends in * is completed.
-func (o *Options) listen(name string) (*socketPlace, string, error) {
+// listen listens at a name, and returns it. It replaces a * at the end of the name by something
+// unique.
+func (o *Options) listen(name string) (*listener, string, error) {
 	front, open := strings.CutSuffix(name, "*")
 	if open {
 		var b [6]byte
@@ -129,27 +137,27 @@ func (o *Options) listen(name string) (*socketPlace, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	o.removeStale() // here: only who listens leaves something behind
-	p := &socketPlace{path: path, fd: -1}
+	o.removeStale() // only listeners leave files behind, so listening is the time to clean up
+	p := &listener{path: path, fd: -1}
 	if p.lock, err = lockFile(path + lockSuffix); err != nil {
 		if err == unix.EAGAIN {
 			text := "another process listens on sm://" + name
 			if _, err := os.Lstat(path); err != nil {
-				text += ", though somebody has removed its socket " + path + ": end that process, or use another name"
+				text += ", though its socket " + path + " was removed: end that process, or use another name"
 			}
 			return nil, "", codes.WithText(codes.ErrAddrInUse, text)
 		}
 		return nil, "", codes.WithText(codes.ErrIO, "lock "+path+lockSuffix+": "+err.Error())
 	}
 	marked, err := isMarked(p.lock)
-	if err != nil { // somebody else's file: it stays
+	if err != nil { // it is a file of another program
 		_ = unix.Close(p.lock)
 		return nil, "", codes.WithText(codes.ErrAddrInUse, path+lockSuffix+" is in the way of sm://"+name+": "+err.Error())
 	}
 	if why := inTheWay(path, marked || o.ownsDir()); why != "" {
 		if marked {
 			_ = unix.Close(p.lock)
-		} else { // we have just created it
+		} else { // lockFile has just created it
 			unlockFile(path+lockSuffix, p.lock)
 		}
 		return nil, "", codes.WithText(codes.ErrAddrInUse, path+" is in the way of sm://"+name+": "+why)
@@ -161,11 +169,12 @@ func (o *Options) listen(name string) (*socketPlace, string, error) {
 	return p, name, nil
 }
 
-// ownsDir reports whether the directory of names is the library's own: nobody else puts sockets there.
+// ownsDir reports whether only this plugin uses the directory of names, so that all sockets there
+// are of this plugin.
 func (o *Options) ownsDir() bool { return o.Dir == "" }
 
-// inTheWay says why a name cannot be taken whose lock we hold: there is something that no listener of this plugin has left. ours says that
-// a socket there is one of this plugin.
+// inTheWay returns why the file at path, whose lock file the caller has locked, cannot be replaced,
+// "" if it can or if there is none. ours: a socket there is of this plugin.
 func inTheWay(path string, ours bool) string {
 	var st unix.Stat_t
 	switch err := unix.Lstat(path, &st); {
@@ -183,7 +192,7 @@ func inTheWay(path string, ours bool) string {
 	return ""
 }
 
-// isDeserted reports whether nobody listens at a socket.
+// isDeserted reports whether no process listens at a socket.
 func isDeserted(path string) bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -193,11 +202,13 @@ func isDeserted(path string) bool {
 	return unix.Connect(fd, &unix.SockaddrUnix{Name: path}) == unix.ECONNREFUSED
 }
 
-func (p *socketPlace) bind(anyUser bool) (err error) {
-	if err := writeLockMark(p.lock); err != nil { // before the socket: who dies in between leaves nothing that looks like another program's
+// bind makes the socket and listens. The lock mark is written first, so that a crash in between
+// leaves no socket that looks like another program's.
+func (p *listener) bind(anyUser bool) (err error) {
+	if err := writeLockMark(p.lock); err != nil {
 		return err
 	}
-	_ = unix.Unlink(p.path) // of one who died: inTheWay has looked
+	_ = unix.Unlink(p.path) // the socket of a dead process: inTheWay has checked that
 	if p.fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 		p.fd = -1
 		return err
@@ -206,7 +217,7 @@ func (p *socketPlace) bind(anyUser bool) (err error) {
 		return err
 	}
 	p.node = inodeOf(p.path)
-	mode := uint32(0o600) // bind has obeyed the umask; nobody can connect before Listen
+	mode := uint32(0o600) // bind(2) has applied the umask; no process can connect before Listen
 	if anyUser {
 		mode = 0o666
 	}
@@ -216,9 +227,9 @@ func (p *socketPlace) bind(anyUser bool) (err error) {
 	return unix.Listen(p.fd, backlog)
 }
 
-// close gives the name back.
-func (p *socketPlace) close() {
-	if p.node != 0 && inodeOf(p.path) == p.node { // else somebody has put something else there
+// close closes the socket and removes its files.
+func (p *listener) close() {
+	if p.node != 0 && inodeOf(p.path) == p.node { // otherwise the file was replaced
 		_ = unix.Unlink(p.path)
 	}
 	if p.fd >= 0 {
@@ -227,7 +238,7 @@ func (p *socketPlace) close() {
 	unlockFile(p.path+lockSuffix, p.lock)
 }
 
-// inodeOf identifies what is at path; 0 if nothing is.
+// inodeOf returns the inode number of the file at path, 0 if there is none.
 func inodeOf(path string) uint64 {
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) != nil {

@@ -104,7 +104,7 @@ func TestLockFileCleanedAway(t *testing.T) {
 			clean("alive")
 			clean(living2)
 			beside := "beside-1-0123456789ab"
-			var killed []*socketPlace
+			var killed []*listener
 			for _, name := range []string{"two", "three", beside} {
 				p, _, err := o.listen(name)
 				require.NoError(t, err)
@@ -194,7 +194,7 @@ func TestFilesOfOthers(t *testing.T) {
 			require.NoError(t, os.Remove(in("server")))
 			_, _, err = o.listen("server")
 			require.ErrorIs(t, err, na.ErrAddrInUse)
-			require.ErrorContains(t, err, "somebody has removed its socket")
+			require.ErrorContains(t, err, "was removed: end that process")
 			require.NoError(t, os.WriteFile(in("server"), []byte("precious: server"), 0o600))
 			p.close()
 			require.FileExists(t, in("server"), "it is not the socket that was made")

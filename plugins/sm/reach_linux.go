@@ -13,53 +13,58 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// Memory of a peer that is in a chunk of its pool (internal/pool) is read by this side alone, once the chunk is mapped.
+// Memory of a peer that is in a chunk of its pool (internal/pool) is read without the peer's help,
+// once the chunk is mapped.
 //
-//	get, view ─ the chunk is mapped, and the claim holds ─► copied, some in each Poll, or shown
-//	          └ else: WANT ─► the peer; CHUNK ◄─ mapped. Meanwhile, and for whatever is not as it should be, the peer is asked as always
+//	get, view ─ the chunk is mapped, and the claim is valid ─► copied, a part in each Poll, or returned as it is
+//	          └ otherwise WANT ─► the peer; CHUNK ◄─ mapped. Until then, and after any error, the peer sends the data as usual
 
 const (
-	// maxChunks bounds the chunks of one peer that are mapped or asked for.
+	// maxChunks limits the chunks of one peer that are mapped or requested.
 	maxChunks = 64
-	// wantAgain is when a chunk is asked for again that did not come: the peer's answer may have found no room.
+	// wantAgain is when a request for a chunk is repeated: the peer's answer may not have found
+	// room in the socket.
 	wantAgain = time.Second
-	// reachPiece is what is copied between two looks at the claim, and before a cancel counts. Where so much waits that the caches do
-	// not hold it, that is reachTurn: copy is faster then from that length on, by a fifth. reachTurn is what is copied in one Poll.
+	// reachPiece is how many bytes are copied between two checks of the claim, and before a cancel
+	// takes effect. If more than reachMuch bytes are waiting, which the caches do not hold, it is
+	// reachTurn: copying that many at once was measured a fifth faster then.
 	reachPiece = 256 << 10
-	reachTurn  = 1 << 20
-	reachMuch  = 4 << 20
+	// reachTurn limits the bytes that one Poll copies.
+	reachTurn    = 1 << 20
+	reachBacklog = 4 << 20
 )
 
-// A poolChunk is one of a peer's pool.
+// A poolChunk is a chunk of a peer's pool.
 type poolChunk struct {
-	mem   []byte        // nil: it is asked for,
-	asked time.Duration // at that time
-	users int           // gets, and views
-	gone  bool          // the last of them unmaps it
-	seen  [2]int        // from where to where the system has memory for it
+	mem             []byte        // nil: it was requested
+	asked           time.Duration // the time of the request
+	users           int           // the gets and views that use it
+	unmapWhenUnused bool          // it is unmapped when users is 0
+	readable        [2]int        // the range of mem that the system is known to have memory for
 }
 
 // A directGet is a get that copies from a chunk.
 type directGet struct {
 	p     *peer
-	id    uint64
+	id    uint64 // the operation
 	chunk *poolChunk
 	claim uint16
 	token [16]byte
 	from  []byte
-	at    int
+	at    int // the bytes copied so far
 }
 
 var _ carrier.Reacher = (*contextCarrier)(nil)
 
-// findChunk returns where the n bytes at off of a key are; c is nil if they cannot be read here, or not yet. Locked.
-func (p *peer) findChunk(key *carrier.Region, off, n int64) (c *poolChunk, at int) {
-	if p == nil || !p.up || !p.near || p.dead.Load() {
+// findChunkLocked returns the chunk and the offset in it of the n bytes at off of a key. c is nil
+// if they cannot be read directly, or not yet; it requests the chunk in that case.
+func (p *peer) findChunkLocked(key *carrier.Region, off, n int64) (c *poolChunk, at int) {
+	if p == nil || !p.up || !p.sameUser || p.dead.Load() {
 		return nil, 0
 	}
 	c = p.chunks[key.Place.Chunk]
 	if c == nil || c.mem == nil {
-		p.requestChunk(key.Place.Chunk, c)
+		p.requestChunkLocked(key.Place.Chunk, c)
 		return nil, 0
 	}
 	at, size, ok := c.readClaim(key)
@@ -69,39 +74,41 @@ func (p *peer) findChunk(key *carrier.Region, off, n int64) (c *poolChunk, at in
 	return c, at + int(off)
 }
 
+// readClaim returns the range of the chunk that a key is for. ok is false if the key is not valid
+// any more.
 func (c *poolChunk) readClaim(key *carrier.Region) (at, n int, ok bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
 	return pool.FindClaim(c.mem, key.Place.Claim, &key.Token)
 }
 
-// claimHolds reports whether a claim holds.
+// claimHolds reports whether a claim is still valid: the owner has not withdrawn the memory.
 func (c *poolChunk) claimHolds(claim uint16, token *[16]byte) (ok bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
 	return pool.IsClaimValid(c.mem, claim, token)
 }
 
-// releaseUse ends a use of c. Locked.
-func (c *poolChunk) releaseUse() {
-	if c.users--; c.users == 0 && c.gone {
+// releaseUseLocked ends a use of c.
+func (c *poolChunk) releaseUseLocked() {
+	if c.users--; c.users == 0 && c.unmapWhenUnused {
 		unmap(&c.mem)
 	}
 }
 
-// unmapIfUnused unmaps c, when nobody uses it. Locked.
-func (c *poolChunk) unmapIfUnused() {
-	c.gone = true
+// unmapIfUnusedLocked unmaps c now, or when its last use ends.
+func (c *poolChunk) unmapIfUnusedLocked() {
+	c.unmapWhenUnused = true
 	c.users++
-	c.releaseUse()
+	c.releaseUseLocked()
 }
 
-// requestChunk asks the peer for a chunk. Those that the peer does not have any more are unmapped.
-func (p *peer) requestChunk(id uint32, c *poolChunk) {
+// requestChunkLocked requests a chunk from the peer, and unmaps those that the peer has released.
+func (p *peer) requestChunkLocked(id uint32, c *poolChunk) {
 	for id, old := range p.chunks {
-		if old.isGone() {
+		if old.isReleased() {
 			delete(p.chunks, id)
-			old.unmapIfUnused()
+			old.unmapIfUnusedLocked()
 		}
 	}
 	now := p.c.d.now()
@@ -117,12 +124,12 @@ func (p *peer) requestChunk(id uint32, c *poolChunk) {
 	p.chunks[id] = &poolChunk{asked: now}
 }
 
-// sendChunk gives the peer a chunk, or says that there is none. Locked.
-func (p *peer) sendChunk(s *packet) error {
+// sendChunkLocked answers a request of the peer with the chunk, or that it does not exist.
+func (p *peer) sendChunkLocked(s *packet) error {
 	if err := s.checkDescriptors(0); err != nil {
 		return err
 	}
-	if len(s.body) != 4 || !p.near {
+	if len(s.body) != 4 || !p.sameUser {
 		return codes.WithText(codes.ErrProtocol, "the peer asks for memory in a way that is not allowed")
 	}
 	body := append(make([]byte, 0, 12), s.body...)
@@ -131,13 +138,14 @@ func (p *peer) sendChunk(s *packet) error {
 		_ = sendPacket(p.fd, kindChunk, body)
 		return nil
 	}
-	_ = sendPacket(p.fd, kindChunk, binary.LittleEndian.AppendUint64(body, uint64(size)), fd) // without room for it the peer asks again
+	// on error the peer repeats the request
+	_ = sendPacket(p.fd, kindChunk, binary.LittleEndian.AppendUint64(body, uint64(size)), fd)
 	_ = unix.Close(fd)
 	return nil
 }
 
-// mapChunk maps a chunk of the peer. Locked.
-func (p *peer) mapChunk(s *packet) error {
+// mapChunkLocked maps a chunk that the peer has sent.
+func (p *peer) mapChunkLocked(s *packet) error {
 	bad := codes.WithText(codes.ErrProtocol, "the peer shares memory in a way that is not allowed")
 	if len(s.body) < 4 {
 		return bad
@@ -159,13 +167,14 @@ func (p *peer) mapChunk(s *packet) error {
 	}
 	mem, err := mapSealed(s.takeDescriptor(0), int(size), memfd.OwnerWritable)
 	if codes.Of(err) == codes.ErrNoMemory {
-		return nil // the peer is asked for everything, as before
+		return nil // without the chunk the peer sends the data as usual
 	}
 	c.mem = mem
 	return err
 }
 
-func (c *poolChunk) isGone() (gone bool) {
+// isGone reports whether the owner has released the chunk.
+func (c *poolChunk) isReleased() (gone bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
 	return c.mem != nil && pool.IsReleased(c.mem)
@@ -174,61 +183,62 @@ func (c *poolChunk) isGone() (gone bool) {
 // Fetch implements carrier.Reacher.
 func (c *contextCarrier) Fetch(l carrier.Session, id uint64, key carrier.Region, off, n int64) bool {
 	p, _ := l.Conn().(*peer)
-	ch, at := p.findChunk(&key, off, n)
+	ch, at := p.findChunkLocked(&key, off, n)
 	if ch == nil {
 		return false
 	}
 	ch.users++
-	c.reaches = append(c.reaches, directGet{p: p, id: id, chunk: ch, claim: key.Place.Claim, token: key.Token, from: ch.mem[at:][:n]})
-	c.pollSoon()
+	c.directGets = append(c.directGets, directGet{p: p, id: id, chunk: ch, claim: key.Place.Claim, token: key.Token, from: ch.mem[at:][:n]})
+	c.pollSoonLocked()
 	return true
 }
 
 // View implements carrier.Reacher.
 func (c *contextCarrier) View(l carrier.Session, key carrier.Region, off, n int64) (b []byte, end func() bool) {
 	p, _ := l.Conn().(*peer)
-	ch, at := p.findChunk(&key, off, n)
+	ch, at := p.findChunkLocked(&key, off, n)
 	if ch == nil {
 		return nil, nil
 	}
 	ch.users++
 	b = ch.mem[at:][:n:n]
-	if to := at + int(n); at < ch.seen[0] || to > ch.seen[1] {
+	if to := at + int(n); at < ch.readable[0] || to > ch.readable[1] {
 		c.e.Pause()
 		ok := memfault.Readable(b)
 		c.e.Lock()
 		switch {
-		case !ok: // a reader would find that later
-			ch.releaseUse()
+		case !ok: // the user's reads would fault
+			ch.releaseUseLocked()
 			return nil, nil
-		case at <= ch.seen[1] && to >= ch.seen[0]:
-			ch.seen = [2]int{min(at, ch.seen[0]), max(to, ch.seen[1])}
+		case at <= ch.readable[1] && to >= ch.readable[0]:
+			ch.readable = [2]int{min(at, ch.readable[0]), max(to, ch.readable[1])}
 		default:
-			ch.seen = [2]int{at, to}
+			ch.readable = [2]int{at, to}
 		}
 	}
 	return b, func() bool {
 		ok := ch.claimHolds(key.Place.Claim, &key.Token)
 		c.e.Lock()
-		ch.releaseUse()
+		ch.releaseUseLocked()
 		c.e.Unlock()
 		return ok
 	}
 }
 
-// reachOn copies some of what gets have asked for, in turn. Locked, though not while it copies; by the leader.
-func (c *contextCarrier) reachOn() {
+// copyDirectGetsLocked copies up to reachTurn bytes for the direct gets, in turn. It releases the
+// lock while it copies. Only the goroutine that polls calls it.
+func (c *contextCarrier) copyDirectGetsLocked() {
 	much := 0
-	for i := range c.reaches {
-		much += len(c.reaches[i].from) - c.reaches[i].at
+	for i := range c.directGets {
+		much += len(c.directGets[i].from) - c.directGets[i].at
 	}
 	piece := reachPiece
-	if much >= reachMuch {
+	if much >= reachBacklog {
 		piece = reachTurn
 	}
-	for left := reachTurn; left > 0 && len(c.reaches) > 0; {
-		r := c.reaches[0]
-		c.reaches = append(c.reaches[:0], c.reaches[1:]...)
+	for left := reachTurn; left > 0 && len(c.directGets) > 0; {
+		r := c.directGets[0]
+		c.directGets = append(c.directGets[:0], c.directGets[1:]...)
 		n := min(len(r.from)-r.at, piece)
 		v := r.p.link.PlaceOwn(r.id, int64(r.at), int64(n))
 		ok := v != nil
@@ -239,24 +249,24 @@ func (c *contextCarrier) reachOn() {
 			r.at += n
 		}
 		if ok && r.at < len(r.from) {
-			c.reaches = append(c.reaches, r)
+			c.directGets = append(c.directGets, r)
 		} else {
-			r.chunk.releaseUse()
+			r.chunk.releaseUseLocked()
 		}
 	}
 }
 
-// copyUnlocked is copy without the lock. Locked at its beginning and its end.
+// copyUnlocked calls copy. It is entered and left with the lock, but copies without it.
 func (r *directGet) copyUnlocked(v carrier.View, n int) bool {
 	r.p.c.e.Pause()
 	defer r.p.c.e.Lock()
 	return r.copy(v, n)
 }
 
-// inCopy, if not nil, is called before bytes are copied whose claim holds. Only tests set it.
+// inCopy, if not nil, is called between the check of the claim and the copy. Only tests set it.
 var inCopy func()
 
-// copy copies n bytes, and reports whether all of them were read while the claim held.
+// copy copies n bytes, and reports whether the claim was valid until all of them were read.
 func (r *directGet) copy(v carrier.View, n int) bool {
 	if !r.chunk.claimHolds(r.claim, &r.token) {
 		return false

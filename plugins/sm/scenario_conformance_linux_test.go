@@ -14,7 +14,7 @@ import (
 )
 
 // socketPlace is a directory of names for a test: its path is short enough for the address of a socket.
-func socketPlace(t testing.TB) string {
+func listener(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "sm")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
@@ -24,7 +24,7 @@ func socketPlace(t testing.TB) string {
 func network(opts sm.Options) natest.Maker {
 	return func(t testing.TB) natest.Network {
 		opts := opts
-		opts.Dir = socketPlace(t)
+		opts.Dir = listener(t)
 		return natest.Network{
 			Listen:     func(n int) string { return fmt.Sprintf("sm://n%d-*", n) },
 			Origin:     "sm://",

@@ -162,7 +162,7 @@ func TestDirectory(t *testing.T) {
 		}
 		return err
 	}
-	dir := socketPlace(t)
+	dir := listener(t)
 	require.NoError(t, open(filepath.Join(dir, "made")))
 	st, err := os.Stat(filepath.Join(dir, "made"))
 	require.NoError(t, err)
@@ -186,7 +186,7 @@ func TestDirectory(t *testing.T) {
 
 // A name belongs to one process at a time; what the dead leave is removed, and nothing else is touched.
 func TestNames(t *testing.T) {
-	dir := socketPlace(t)
+	dir := listener(t)
 	plugin := []na.Plugin{sm.New(sm.Options{Dir: dir})}
 	open := func(addr string) (*na.Class, error) { return na.Open(addr, na.Config{Plugins: plugin}) }
 	one, err := open("sm://one")

@@ -278,7 +278,7 @@ func TestBadPackets(t *testing.T) {
 		"two bells":                {func(s *stranger) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell) }, `with 2 descriptors`},
 		"three bells":              {func(s *stranger) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell, s.bell) }, `too many descriptors`},
 		"very many":                {says(kindHello, hello(nil), make([]int, 40)...), `too many descriptors`},
-		"a bell that waits":        {says(kindHello, hello(nil), pipe[1]), `the bell of the peer waits`},
+		"a bell that waits":        {says(kindHello, hello(nil), pipe[1]), `the bell of the peer is not nonblocking`},
 		"nowhere":                  {greets(func(g *frame.Greeting) { g.Target = 77 }), `there is no context 77`},
 		"no envelopes":             {greets(func(g *frame.Greeting) { g.Envelopes = 0 }), `offers 0 envelopes`},
 		"huge envelopes":           {greets(func(g *frame.Greeting) { g.Eager = 1 << 30 }), `out of bounds`},
@@ -493,12 +493,12 @@ func resting(t *testing.T, nctx *na.Context) {
 	var all []time.Duration
 	for range 3 {
 		before := used()
-		_ = nctx.Progress(3 * restTime)
-		if all = append(all, used()-before); all[len(all)-1] < restTime/3 {
+		_ = nctx.Progress(3 * starvedPause)
+		if all = append(all, used()-before); all[len(all)-1] < starvedPause/3 {
 			return
 		}
 	}
-	t.Fatalf("it spins: in %v processor time of %v", 3*restTime, all)
+	t.Fatalf("it spins: in %v processor time of %v", 3*starvedPause, all)
 }
 
 // When the process has no descriptor left nobody is let in, and it does not spin; sessions go on, and all recovers (F72).

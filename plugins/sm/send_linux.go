@@ -11,37 +11,40 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// flush sends what the session has, until there is nothing more or no room, or until the caller has sent enough for others. Locked at its
-// beginning and its end, not while it copies bulk data.
-func (p *peer) flush() {
+// flushLocked sends the session's frames until there are no more, until the rings are full, or
+// until it has sent maxTurn pieces. It releases the lock while it copies bulk data.
+func (p *peer) flushLocked() {
 	if p.writing || p.blocked || !p.up || p.dead.Load() {
 		return
 	}
-	if p.hot.Load() && p.err == nil && !p.end.Waits() && !p.link.Sends() { // what was staged is all
-		p.publish()
+	// Stage has written all frames already
+	if p.hot.Load() && p.err == nil && !p.end.Waits() && !p.link.Sends() {
+		p.publishLocked()
 		return
 	}
 	p.writing = true
 	waited := false
 	for pieces := 0; ; {
 		before := p.end.Written()
-		more := p.pullFrames(ring.Messages) // first: a small message waits for one round of pieces at most
-		more = p.pullFrames(ring.Bulk) || more
+		// first, so that a small message waits for at most one round of pieces
+		more := p.pullFramesLocked(ring.Messages)
+		more = p.pullFramesLocked(ring.Bulk) || more
 		some := p.end.Written() != before
 		staged := len(p.staged)
 		pieces += staged
-		p.copyBodies()
-		p.publish()
+		p.copyBodiesLocked()
+		p.publishLocked()
 		if p.dead.Load() || p.err != nil {
 			break
 		}
-		if !more && staged == 0 { // else others may have left something for this goroutine while it copied
+		if !more && staged == 0 { // otherwise other goroutines may have added frames while this one copied
 			p.end.Go()
 			break
 		}
 		if some {
-			if waited = false; pieces >= maxTurn { // this may be a goroutine that has one message to send, and others keep coming
-				p.sendSoon()
+			// the caller may have only one message to send: leave the rest to Poll
+			if waited = false; pieces >= maxTurn {
+				p.sendSoonLocked()
 				break
 			}
 			continue
@@ -51,35 +54,37 @@ func (p *peer) flush() {
 			p.link.Waits()
 			break
 		}
-		// Say that we wait, then look once more: the peer, which frees room and then looks whether anybody waits for it, may have done
-		// both between our look and our word, and would never ring.
+		// Announce that this side waits, then check for room once more. The peer frees room and
+		// then checks for a waiter; it may have done both between the first check and the
+		// announcement, and would never ring the bell.
 		p.end.Wait()
 		waited = true
 	}
 	p.writing = false
 	if p.c.released {
-		p.closeReleased()
+		p.closeReleasedLocked()
 		return
 	}
 	if p.err != nil {
 		p.failLocked(p.err)
 	}
 	if !p.hot.Load() && !p.dead.Load() {
-		p.c.warmUp(p)
+		p.c.queueHotLocked(p)
 	}
 }
 
-// sendSoon has Poll go on sending.
-func (p *peer) sendSoon() {
-	if !p.resumes {
-		p.resumes = true
+// sendSoonLocked makes Poll continue sending.
+func (p *peer) sendSoonLocked() {
+	if !p.inResume {
+		p.inResume = true
 		p.c.resume = append(p.c.resume, p)
 	}
-	p.c.pollSoon()
+	p.c.pollSoonLocked()
 }
 
-// pullFrames takes what there is for a ring, as far as there is room.
-func (p *peer) pullFrames(r int) (more bool) {
+// pullFramesLocked writes the session's frames to a ring as far as there is room. more: some are
+// left.
+func (p *peer) pullFramesLocked(r int) (more bool) {
 	if p.dead.Load() || p.err != nil {
 		return false
 	}
@@ -89,19 +94,20 @@ func (p *peer) pullFrames(r int) (more bool) {
 	return p.link.Pull(carrier.Bulk, (*bulkFlow)(p))
 }
 
-// copyStaged copies without the lock: the places are ours until they are published, and a cancel waits for one copy, not for all that is
-// staged. Locked at its beginning and its end.
+// copyStaged copies the staged bulk data to the rings. It is entered and left with the lock, but
+// copies without it: the peer does not read a spot before it is published, and a cancel waits for
+// one copy only.
 func (p *peer) copyStaged() {
 	p.c.e.Pause()
 	defer p.c.e.Lock()
 	for i := range p.staged {
 		s := &p.staged[i]
-		s.gone = !s.v.CopyOut(s.spot.Body)
+		s.withdrawn = !s.v.CopyOut(s.spot.Body)
 	}
 }
 
-// copyBodies copies the bodies of pieces into their places.
-func (p *peer) copyBodies() {
+// copyBodiesLocked copies the staged bulk data, and reports the pieces as sent.
+func (p *peer) copyBodiesLocked() {
 	if len(p.staged) == 0 {
 		return
 	}
@@ -109,7 +115,7 @@ func (p *peer) copyBodies() {
 	for i := range p.staged {
 		s := &p.staged[i]
 		if !p.dead.Load() {
-			if s.gone { // the place cannot be given back: what comes after it is in the ring
+			if s.withdrawn { // the spot cannot be removed: messages follow it in the ring
 				p.end.Void(s.spot)
 			}
 			p.link.Sent(s.v)
@@ -119,29 +125,31 @@ func (p *peer) copyBodies() {
 	p.staged = p.staged[:0]
 }
 
-// publish lets the peer see what was put into the rings, and wakes it if it sleeps.
-// What may stand in our area waits until the peer has that.
-func (p *peer) publish() {
+// publishLocked makes the written messages visible to the peer, and wakes it if it sleeps. While
+// the area has not been sent it does nothing, because messages may use it.
+func (p *peer) publishLocked() {
 	if p.dead.Load() || p.area >= 0 {
 		return
 	}
-	if p.ringBellIfAsleep() {
+	if p.publishRings() {
 		ringBell(p.peerBell)
 	}
 }
 
-// passed says what the race detector does not know of memory that is mapped twice: what is read was written before.
-var passed atomic.Int64
+// raceOrder is changed by every publication and read by every take, under the race detector only.
+// It makes known that memory which is mapped twice in this process is read after it was written.
+var raceOrder atomic.Int64
 
-func (p *peer) ringBellIfAsleep() (wake bool) {
+// publishRings publishes the written messages. wake: the peer sleeps.
+func (p *peer) publishRings() (wake bool) {
 	defer memfault.Off(memfault.On(), &p.err)
 	if raceflag.Enabled {
-		passed.Add(1)
+		raceOrder.Add(1)
 	}
 	return p.end.Publish()
 }
 
-// messageFlow and bulkFlow are the two flows of a peer, as package na sees them.
+// messageFlow and bulkFlow implement carrier.Writer for the two rings of a peer.
 type (
 	messageFlow peer
 	bulkFlow    peer
@@ -174,9 +182,10 @@ func (w *bulkFlow) Frame(h *frame.Header, payload []byte) { (*peer)(w).put(ring.
 // Piece implements carrier.Writer.
 func (w *bulkFlow) Piece(h *frame.Header, v carrier.View) { (*peer)(w).putPiece(ring.Bulk, h, v) }
 
+// room returns the sizes of the largest frame and of the largest piece that ring r takes now.
 func (p *peer) room(r int) (whole, piece int) {
 	whole, slot, less := p.end.Room(r)
-	if less { // not before: the peer's word is in a cache line that its core writes
+	if less { // update only now, because it reads a cache line that the peer's core writes
 		p.update()
 		whole, slot, _ = p.end.Room(r)
 	}
@@ -189,9 +198,10 @@ func (p *peer) room(r int) (whole, piece int) {
 	return min(whole, frame.MaxWhole), piece
 }
 
-// update takes in what the peer has taken.
+// update frees the room of the messages that the peer has taken, and reports the pieces among them
+// as sent.
 func (p *peer) update() {
-	p.lookTaken()
+	p.readTaken()
 	for r := range p.shown {
 		n := p.end.Shown(r)
 		if n == 0 || p.dead.Load() {
@@ -204,14 +214,15 @@ func (p *peer) update() {
 	}
 }
 
-func (p *peer) lookTaken() {
+// readTaken updates p.end with the messages that the peer has taken.
+func (p *peer) readTaken() {
 	defer memfault.Off(memfault.On(), &p.err)
 	if err := p.end.Update(); err != nil {
 		p.err = err
 	}
 }
 
-// descriptorOf is the descriptor of a frame.
+// descriptorOf returns the ring message of a frame.
 func descriptorOf(h *frame.Header) ring.Message {
 	return ring.Message{Kind: uint8(h.Kind), Flags: h.Flags, Op: h.Op, Tag: h.Tag, Credit: h.Credit}
 }
@@ -228,7 +239,7 @@ func (p *peer) put(r int, h *frame.Header, payload []byte) {
 	case h.Kind == frame.Body && h.Tail.Length > 0:
 		m.Tag = uint64(h.Tail.Offset)
 		p.putBlock(&m, ring.Block{At: int(h.Tail.Offset), Len: int(h.Tail.Length)})
-	case !p.end.NeedsArea(r, len(payload)) || p.needArea():
+	case !p.end.NeedsArea(r, len(payload)) || p.needAreaLocked():
 		p.write(r, &m, payload)
 	}
 }
@@ -243,19 +254,20 @@ func (p *peer) putBlock(m *ring.Message, b ring.Block) {
 	p.end.PutBlock(m, b)
 }
 
-// putPiece takes the place of a piece in a ring. It is filled after the pull.
+// putPiece reserves the spot of a piece in a ring; copyBodiesLocked fills it after the pull. A
+// piece that is in the area already is not copied.
 func (p *peer) putPiece(r int, h *frame.Header, v carrier.View) {
 	m := descriptorOf(h)
 	if m.Len = v.Len(); p.err != nil {
 		return
 	}
 	if at, ok := v.Shelved(); ok && v.Borrow() {
-		v.Return() // the peer reads it where it is
+		v.Return() // the peer reads it in the area
 		p.show(r, &m, ring.Block{At: int(at), Len: m.Len})
 		p.shown[r] = append(p.shown[r], v)
 		return
 	}
-	if !p.end.NeedsArea(ring.Bulk, m.Len) || p.needArea() {
+	if !p.end.NeedsArea(ring.Bulk, m.Len) || p.needAreaLocked() {
 		p.stage(r, &m, v)
 	}
 }
@@ -270,23 +282,25 @@ func (p *peer) stage(r int, m *ring.Message, v carrier.View) {
 	p.staged = append(p.staged, bulkPiece{v: v, spot: p.end.PutLater(r, m)})
 }
 
-// needArea makes the area and sends it to the peer. It returns false if that fails; the session ends after the current pull. Locked.
-func (p *peer) needArea() bool {
+// needAreaLocked makes the area and sends it to the peer. It returns false if that fails; the
+// session ends after the current pull.
+func (p *peer) needAreaLocked() bool {
 	if err := p.makeArea(); err != nil {
 		p.err = err
-	} else if p.sendBy == 0 { // else Poll sends it, after the segment
-		p.err = p.sendMemory()
+	} else if p.sendBy == 0 { // otherwise Poll sends it, after the segment
+		p.err = p.sendMemoryLocked()
 	}
 	return p.err == nil
 }
 
-// shelf is the area of a peer as the room for bodies that wait for their messages, and for bytes of streams.
+// A shelf implements carrier.Shelf: room in the area of a peer for bodies and for bytes of streams,
+// which are written there before their messages are sent.
 type shelf peer
 
 // Reserve implements carrier.Shelf.
 func (s *shelf) Reserve(n int) (room []byte, at int64) {
 	p := (*peer)(s)
-	if !p.end.HasArea() && !p.needArea() { // what is sent next ends the session
+	if !p.end.HasArea() && !p.needAreaLocked() { // the next flush ends the session
 		return nil, 0
 	}
 	b, ok := p.reserveBody(n)
@@ -302,7 +316,8 @@ func (s *shelf) Reserve(n int) (room []byte, at int64) {
 	return room, int64(b.At)
 }
 
-// touchMemory has the system find memory for b, or reports that there is none: nobody who writes there expects a fault.
+// touchMemory makes the system allocate the pages of b, and returns an error if it has none: user
+// code that writes there must not fault.
 func touchMemory(b []byte) (err error) {
 	defer memfault.Off(memfault.On(), &err)
 	for at := 0; at < len(b); at += page {
@@ -311,7 +326,7 @@ func touchMemory(b []byte) (err error) {
 	return nil
 }
 
-// reserveBody finds room for a body, among what the peer has read since, too.
+// reserveBody reserves room for a body, after freeing that of bodies which the peer has read.
 func (p *peer) reserveBody(n int) (b ring.Block, ok bool) {
 	if p.update(); p.err == nil {
 		b, ok = p.end.Reserve(n)
@@ -325,7 +340,7 @@ func (s *shelf) Fill() { s.filling++ }
 // Filled implements carrier.Shelf.
 func (s *shelf) Filled() {
 	s.filling--
-	(*peer)(s).unmapArea()
+	(*peer)(s).unmapAreaLocked()
 }
 
 // Drop implements carrier.Shelf.

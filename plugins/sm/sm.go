@@ -11,23 +11,27 @@ const scheme = "sm"
 
 func init() { carrier.Register(New(Options{})) }
 
-// Options holds what the plugin can be told. The zero value works.
+// Options configures the plugin. The zero value works.
 type Options struct {
-	// Dir is the directory with the names of processes that listen. Empty means $XDG_RUNTIME_DIR/quicksilver, or
-	// /tmp/quicksilver-UID where that is not set. It is made if need be, and must belong to the user and be closed to everybody
-	// else. Processes with different directories do not find one another.
+	// Dir is the directory with the sockets of processes that listen. Empty means
+	// $XDG_RUNTIME_DIR/quicksilver, or /tmp/quicksilver-UID if that variable is not set. It is made
+	// if need be; it must belong to the user, and no other user may have access. Processes with
+	// different directories cannot connect.
 	Dir string
-	// AnyUser lets processes of other users in, and dials theirs. Then Dir must be given, and may be open to others. A peer can stop
-	// this process on purpose by what it does to the descriptors that the two share.
+	// AnyUser accepts connections of other users' processes, and allows dialing them. Dir is
+	// required then, and other users may have access to it. Such a peer can stop this process on
+	// purpose, by misusing the descriptors that the two share.
 	AnyUser bool
-	// Unassisted leaves a context alone that nobody drives: peers are served only inside Progress.
+	// Unassisted turns off the background poller: peers are served only inside Progress.
 	Unassisted bool
-	// TakeTimeout is how long a peer may take nothing of what there is for it before the session with it ends. It is about peers that
-	// still send, to which PeerTimeout does not apply. Zero means 10 s, or PeerTimeout if that is longer.
+	// TakeTimeout limits how long a peer may read none of the messages for it before its session
+	// ends. It is for peers that still send, to which PeerTimeout does not apply. Zero means 10 s,
+	// or PeerTimeout if that is longer.
 	TakeTimeout time.Duration
 }
 
-// New returns a plugin with options of its own, for na.Config.Plugins. Bad options are reported by na.Open.
+// New returns a plugin with options of its own, for na.Config.Plugins. na.Open reports invalid
+// options.
 func New(opts Options) carrier.Plugin { return plugin{opts} }
 
 type plugin struct{ opts Options }
@@ -35,15 +39,15 @@ type plugin struct{ opts Options }
 // Scheme implements carrier.Plugin.
 func (plugin) Scheme() string { return scheme }
 
-// A domain is the plugin opened by a class.
+// A domain is the state of the plugin in one class.
 type domain struct {
-	class carrier.Class
-	opts  Options
-	names addressNames
-	start time.Time
-	door  acceptor
+	class    carrier.Class
+	opts     Options
+	names    addressNames
+	start    time.Time
+	acceptor acceptor
 
-	beside bool // another transport, which peers may be reached by
+	beside bool // the class has another transport, which a session can use instead
 }
 
 const defaultTakeTimeout = 10 * time.Second
@@ -62,7 +66,8 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 	return n, nil
 }
 
-// OpenBeside implements carrier.Companion. A class that listens does so here at a name that only those peers learn to whom it makes an offer.
+// OpenBeside implements carrier.Companion. A class that listens gets a unique name here, which only
+// the peers learn that it offers sm to.
 func (p plugin) OpenBeside(class carrier.Class, listens bool) (*carrier.Network, error) {
 	if err := p.opts.validate(); err != nil {
 		return nil, err
@@ -83,7 +88,7 @@ func (p plugin) OpenBeside(class carrier.Class, listens bool) (*carrier.Network,
 	return n, nil
 }
 
-// validate reports what is wrong with the options.
+// validate returns an error if the options contradict each other.
 func (o *Options) validate() error {
 	if o.AnyUser && o.Dir == "" {
 		return codes.WithText(codes.ErrInvalid, "sm: options: AnyUser is true and Dir is empty, want a directory that the users share")
@@ -91,7 +96,7 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// open opens the network of a class.
+// open opens the network of a class, which listens at a name unless that is empty.
 func (p plugin) open(class carrier.Class, listen string) (*domain, *carrier.Network, error) {
 	d := &domain{class: class, opts: p.opts, start: time.Now()}
 	n := &carrier.Network{Exact: true, FlushEvery: 16, Names: &d.names, NewCarrier: d.newCarrier, Close: d.close}
@@ -105,5 +110,5 @@ func (p plugin) open(class carrier.Class, listen string) (*domain, *carrier.Netw
 	return d, n, err
 }
 
-// now is the clock: monotonic, never zero.
+// now returns the time since the class was opened. It is monotonic and never zero.
 func (d *domain) now() time.Duration { return time.Since(d.start) + 1 }

@@ -62,6 +62,6 @@ var ringMutants = []Mutant{
 		},
 		[]Catcher{{sm, "TestMapMemory", `Messages: the bell waits`}}},
 	{"sm-door-spins", "a process without descriptors looks at its door again and again", "F72",
-		[]Edit{{sm + "/acceptor_linux.go", `c.watchDoor(false)`, `if !planted() { $ }`}},
+		[]Edit{{sm + "/acceptor_linux.go", `c.watchListenerLocked(false)`, `if !planted() { $ }`}},
 		[]Catcher{{sm, "TestOutOfDescriptors", `it spins`}}},
 }

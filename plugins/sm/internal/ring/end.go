@@ -6,75 +6,80 @@ import (
 	"sync/atomic"
 )
 
-// The two rings of each direction.
+// Messages and Bulk are the two rings of each direction.
 const (
 	Messages = 0
 	Bulk     = 1
 	rings    = 2
 )
 
-// A Message is one frame, with its body apart.
+// A Message is one frame without its body.
 type Message struct {
-	Kind, Flags uint8 // flags: the lower seven bits
+	Kind, Flags uint8 // Flags has seven bits
 	Op, Tag     uint64
 	Credit      uint32
-	Len         int // of the body in bytes
+	Len         int // the length of the body in bytes
 }
 
-// Void is the kind of a message that is nothing: what it was for went away while it was being written.
+// Void is the kind of an empty message: the data for it was withdrawn while it was being written.
 const Void = 0
 
-// An End is one process's side of a pair. The methods of its two halves may be called by two goroutines at once: those that send
-// under one lock, and those that receive by one goroutine, under that lock too where they say so.
+// An End is one process's side of a pair of segments. Two goroutines may use it at once: the
+// methods that send are called under one lock, those that receive by one goroutine, under that lock
+// too if their comment says so.
 type End struct {
 	own, peer memory
 	areas     struct{ own, peer memory } // nil until they are needed
 
+	// Sending. The fields hold what the last Update has found.
 	out    [rings]out
-	bodies bodies  // of Messages
-	free   uint64  // the slots that are, as far as is known
-	blocks []bool  // of the room for bodies: which are used; nil before there is an area
-	placed []Block // that were put and that the peer has not taken, as far as is known, the oldest first
+	bodies bodies  // the ring of bodies of Messages
+	free   uint64  // the set of free slots
+	blocks []bool  // the used blocks of the room for bodies; nil: there is no area
+	placed []Block // the blocks of messages that the peer has not taken, oldest first
 	rung   uint64  // the last sleep of the peer for which the bell was rung
 	eager  int
 
-	in       [rings]in
-	incoming bodies // of Messages
-	arms     uint64
-	stale    bool // something was taken, and the peer has not been told
+	// Receiving.
+	in         [rings]in
+	peerBodies bodies // the peer's ring of bodies of Messages
+	arms       uint64 // the number of sleeps of this side
+	unreported bool   // messages were taken since the last Report
 
-	waits atomic.Bool   // for room
-	seen  atomic.Uint64 // the peer's progress when it began to wait
+	waits atomic.Bool   // this side waits for room
+	seen  atomic.Uint64 // the peer's progress when the wait began
 }
 
 // out is a ring that this side writes.
 type out struct {
 	base      int
 	descs     int
-	head      uint64   // messages written
-	published uint64   // of these
-	taken     uint64   // by the peer, as far as is known
-	drafts    []draft  // of what is not published
-	words     []uint64 // their commit words, by descriptor
-	ends      []uint64 // of Messages: how far the bodies go with each message
-	places    []uint8  // where the body of each message is
-	shown     int      // messages of ShowBlock that the peer has taken, of which Shown has not told
+	head      uint64   // the number of messages written
+	published uint64   // the number of messages published
+	taken     uint64   // the number of messages that the peer has taken, by the last Update
+	drafts    []draft  // the messages that are not published
+	words     []uint64 // the commit words, by descriptor
+	ends      []uint64 // Messages: the tail of bodies behind each message, by descriptor
+	places    []uint8  // where each body is, by descriptor: a slot, inRing, inBlock or shown
+	shown     int      // messages of ShowBlock that the peer has taken and that Shown has not returned yet
 }
 
 // in is a ring that this side reads.
 type in struct {
 	base  int
 	descs int
-	next  uint64 // message to take
+	next  uint64 // the number of the next message to take
 }
 
-// bodies is the place of bodies in their ring, as both sides count it.
+// bodies is the position in a ring of bodies. Both sides compute it from the lengths of the
+// messages.
 type bodies struct {
 	base, size int
-	tail, free uint64 // bytes ever used, and ever given back
+	tail, free uint64 // the bytes used so far; the bytes freed so far
 }
 
-// place returns where a body of n bytes begins, and uses it. A body does not wrap: what is left at the end of the ring is skipped.
+// place allocates a body of n bytes and returns its offset. A body does not wrap: it skips the rest
+// of the ring if it does not fit there.
 func (b *bodies) place(n int) (off int) {
 	at := int(b.tail % uint64(b.size))
 	if at+n > b.size {
@@ -85,7 +90,7 @@ func (b *bodies) place(n int) (off int) {
 	return b.base + at
 }
 
-// room is the length of the longest body that fits now.
+// room returns the length of the longest body that fits now.
 func (b *bodies) room() int {
 	free := b.size - int(b.tail-b.free)
 	toEnd := b.size - int(b.tail%uint64(b.size))
@@ -95,15 +100,15 @@ func (b *bodies) room() int {
 	return max(toEnd, free-toEnd)
 }
 
-// ErrBroken is what the errors match that say that the peer has written what cannot be.
+// ErrBroken is matched by the errors about impossible contents of the peer's memory.
 var ErrBroken = errors.New("the peer broke the rules of the shared memory")
 
 func broken(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrBroken, fmt.Sprintf(format, args...))
 }
 
-// New makes the end of a pair that writes own, which is fresh and zero, with the geometry out, and reads peer. The peer's segment may
-// come later (Join).
+// New returns an End that writes own, which is zeroed memory of the geometry out. Join adds the
+// segment of the peer.
 func New(own []byte, out Geometry) *End {
 	e := &End{own: own, eager: out.Eager, free: ^uint64(0)}
 	e.bodies = bodies{base: offMessages + out.descs()*descSize, size: out.bodies()}
@@ -122,7 +127,8 @@ func (g Geometry) rings() [rings]in {
 	return [rings]in{{base: offMessages, descs: g.descs()}, {base: offBulk, descs: bulkDescs}}
 }
 
-// Join adds the segment of the peer, which has its geometry.
+// Join adds the segment of the peer, of geometry g. It returns an error if the segment has another
+// layout.
 func (e *End) Join(peer []byte, g Geometry) error {
 	if len(peer) != g.Size() {
 		return broken("a segment of %d bytes, want %d", len(peer), g.Size())
@@ -135,19 +141,21 @@ func (e *End) Join(peer []byte, g Geometry) error {
 			uint32(form), form>>32, n, g.Version, descSize, g.Size())
 	}
 	e.in = g.rings()
-	e.incoming = bodies{base: offMessages + g.descs()*descSize, size: g.bodies()}
+	e.peerBodies = bodies{base: offMessages + g.descs()*descSize, size: g.bodies()}
 	e.peer = peer
 	return nil
 }
 
-// Probe writes to what the first messages need, so that memory which cannot be had is missed now.
+// Probe writes to the pages that the first messages need, so that a lack of memory shows now, as a
+// fault.
 func (e *End) Probe() {
 	for _, off := range []int{offWaits, offBulk + descOp, offMessages + descOp} {
 		e.own.store(off, 0)
 	}
 }
 
-// bell reports whether the peer sleeps and has not been woken from that sleep: then the caller wakes it. Under the lock.
+// bell reports whether the caller has to wake the peer: it sleeps, and has not been woken from that
+// sleep. Under the lock.
 func (e *End) bell() bool {
 	if e.peer == nil {
 		return false
@@ -160,8 +168,8 @@ func (e *End) bell() bool {
 	return true
 }
 
-// Arm says that this side sleeps from now on, and is to be woken when there is something for it. It reports whether there is
-// something already. By the goroutine that receives.
+// Arm announces that this side sleeps from now on, and has to be woken for a message or freed room.
+// It reports whether there is one already. By the receiver.
 func (e *End) Arm() bool {
 	e.arms++
 	e.own.store(offBell, e.arms)
@@ -169,11 +177,11 @@ func (e *End) Arm() bool {
 	return e.Look()
 }
 
-// Disarm says that this side looks by itself. By the goroutine that receives.
+// Disarm announces that this side polls. By the receiver.
 func (e *End) Disarm() { e.own.store(offBell, 0) }
 
-// Look reports whether there is something to take, or room again for a side that waits for it. Two or three loads. By the goroutine
-// that receives.
+// Look reports whether there is a message to take, or freed room for which this side waits. It
+// costs two or three loads. By the receiver.
 func (e *End) Look() bool {
 	if e.peer == nil {
 		return false
@@ -181,22 +189,23 @@ func (e *End) Look() bool {
 	for r := range e.in {
 		n := &e.in[r]
 		i := int(n.next % uint64(n.descs))
-		if w := e.peer.load(n.base + i*descSize); uint32(w>>32) != n.old() {
+		if w := e.peer.load(n.base + i*descSize); uint32(w>>32) != n.lastNumber() {
 			return true
 		}
 	}
 	return e.waits.Load() && e.peer.load(offTaken) != e.seen.Load()
 }
 
-// old is the number in the commit word of a descriptor whose next message has not come.
-func (n *in) old() uint32 {
+// lastNumber returns the message number that the next descriptor has before its next message is
+// published: that of the message one round earlier.
+func (n *in) lastNumber() uint32 {
 	if n.next < uint64(n.descs) {
 		return 0
 	}
 	return uint32(n.next + 1 - uint64(n.descs))
 }
 
-// Progress is a number that changes whenever the peer has taken something. Under the lock.
+// Progress returns a number that changes whenever the peer has taken a message. Under the lock.
 func (e *End) Progress() uint64 {
 	if e.peer == nil {
 		return 0
@@ -204,8 +213,9 @@ func (e *End) Progress() uint64 {
 	return e.peer.load(offTaken)
 }
 
-// Wait says that this side waits for room: Look reports true when the peer has taken something since. It is called after Room has found
-// none; Room follows once more, for what was taken between the two. Under the lock.
+// Wait announces that this side waits for room: Look then reports true when the peer has taken a
+// message. It is called when Room has found none, and Room has to be called once more after it,
+// because the peer may have freed room in between. Under the lock.
 func (e *End) Wait() {
 	step(Wait)
 	e.seen.Store(e.Progress())
@@ -214,10 +224,10 @@ func (e *End) Wait() {
 	step(Wait)
 }
 
-// Waits reports whether this side waits for room. From anywhere.
+// Waits reports whether this side waits for room. It needs no lock.
 func (e *End) Waits() bool { return e.waits.Load() }
 
-// Go ends a Wait. Under the lock.
+// Go ends the wait that Wait has announced. Under the lock.
 func (e *End) Go() {
 	if e.waits.Load() {
 		e.waits.Store(false)

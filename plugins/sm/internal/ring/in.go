@@ -2,7 +2,7 @@ package ring
 
 import "encoding/binary"
 
-// SetPeerArea adds the area that the peer writes. By the goroutine that receives.
+// SetPeerArea adds the area that the peer writes. By the receiver.
 func (e *End) SetPeerArea(b []byte) error {
 	if len(b) != AreaSize {
 		return broken("an area of %d bytes, want %d", len(b), AreaSize)
@@ -14,15 +14,17 @@ func (e *End) SetPeerArea(b []byte) error {
 	return nil
 }
 
-// A Taken is a message that was taken.
+// A Taken is a message that Take has taken.
 type Taken struct {
 	Message
-	Body  []byte // in buf, or in a slot: then it may change until Free, or not be readable at all (package memfault)
-	Slot  int    // -1: none
-	Block bool   // it is about a body in the area: PeerBlock
+	// in buf, or in a slot: then the peer may change it, or reading it may fault (package memfault)
+	Body  []byte
+	Slot  int  // the slot of the body; -1: it is in none
+	Block bool // the body is in the area's room for bodies: see PeerBlock
 }
 
-// Ref returns which bytes of the area a message with Block names as its body. ok is false for one that names none.
+// Ref returns the bytes of the area that a message with Block names as its body. ok is false if it
+// names none.
 func (t *Taken) Ref() (at uint64, n int, ok bool) {
 	if !t.Block || t.Len != refSize {
 		return 0, 0, false
@@ -31,9 +33,9 @@ func (t *Taken) Ref() (at uint64, n int, ok bool) {
 	return uint64(le.Uint32(t.Body)), int(le.Uint32(t.Body[4:])), true
 }
 
-// Take takes the next message of ring r, if there is one. buf has room for an envelope and Inline bytes: all but what is in a slot is
-// copied there. If the message is in a slot and the peer's area is not there, needs is true, and nothing was taken. By the goroutine
-// that receives.
+// Take takes the next message of ring r, if there is one. It copies the body to buf, which has room
+// for an envelope and for Inline bytes, unless the body is in the area. needs: nothing was taken,
+// because the message uses the peer's area, which is not set. By the receiver.
 func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 	n := &e.in[r]
 	if e.peer == nil {
@@ -43,7 +45,7 @@ func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 	d := e.peer.desc(n.base, i)
 	w := d.load(descCommit)
 	switch uint32(w >> 32) {
-	case n.old():
+	case n.lastNumber():
 		return false, false, nil
 	case uint32(n.next + 1):
 	default:
@@ -70,28 +72,28 @@ func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 			return false, true, nil
 		}
 		t.Slot, t.Body = slot, e.areas.peer.slot(slot, t.Len)
-	case slot != inRing || r != Messages || t.Len > len(buf) || t.Len > e.incoming.size:
+	case slot != inRing || r != Messages || t.Len > len(buf) || t.Len > e.peerBodies.size:
 		return false, false, broken("a body of %d bytes in place %d", t.Len, slot)
 	default:
-		t.Body = buf[:copy(buf, e.peer[e.incoming.place(t.Len):][:t.Len])]
+		t.Body = buf[:copy(buf, e.peer[e.peerBodies.place(t.Len):][:t.Len])]
 	}
 	n.next++
-	e.stale = true
+	e.unreported = true
 	return true, false, nil
 }
 
-// Free gives back what the messages of ring r stood in that were taken so far: they have been read. By the goroutine that receives.
+// Free frees the room of all messages taken so far, whose bodies have been read. By the receiver.
 func (e *End) Free(r int) {
 	step(Release)
 	e.own.store(offTaken, e.taken())
-	e.stale = true
+	e.unreported = true
 }
 
-// taken is what the peer is told of what was taken.
+// taken returns the word at offTaken: the numbers of messages taken from both rings.
 func (e *End) taken() uint64 { return e.in[Messages].next&(1<<32-1) | e.in[Bulk].next<<32 }
 
-// PeerBlock returns n bytes at an offset of the room for bodies in the peer's area, for a message with Block. They may change until Free,
-// or not be readable at all. By the goroutine that receives.
+// PeerBlock returns n bytes at an offset of the room for bodies in the peer's area, for a message
+// with Block. The peer may change them, and reading them may fault. By the receiver.
 func (e *End) PeerBlock(at uint64, n int) ([]byte, error) {
 	if n < 0 || at > BodyRoom || n > BodyRoom-int(at) {
 		return nil, broken("a body of %d bytes at %d of %d", n, at, BodyRoom)
@@ -99,13 +101,13 @@ func (e *End) PeerBlock(at uint64, n int) ([]byte, error) {
 	return e.areas.peer.block(int(at), n), nil
 }
 
-// Report lets the peer know what was taken, and reports whether it has to be woken. By the goroutine that receives, under
-// the lock.
+// Report publishes the numbers of taken messages. wake: the peer waits for room, sleeps, and has to
+// be woken. By the receiver, under the lock.
 func (e *End) Report() (wake bool) {
-	if !e.stale {
+	if !e.unreported {
 		return false
 	}
-	e.stale = false
+	e.unreported = false
 	step(Release)
 	e.own.store(offTaken, e.taken())
 	step(Doorbell)

@@ -7,17 +7,19 @@ import (
 	"sync/atomic"
 )
 
-// spare descriptors of Messages are for bulk data, too; the others are left to messages with an envelope and to what withdraws them.
+// spare is the number of descriptors of Messages that bulk data may use too. The others are for
+// messages with an envelope, and for their withdrawals.
 const spare = 40
 
-// Room returns the length of the longest body of a message that fits into ring r, -1 when not even a message without one does, and
-// whether bulk data does. It is what is known already: less is false if the peer cannot have made more. Under the lock.
+// Room returns the length of the longest body of a message that fits into ring r, -1 if not even a
+// message without a body fits, and whether bulk data fits, as of the last Update. less: Update may
+// find more room. Under the lock.
 func (e *End) Room(r int) (longest int, bulk, less bool) {
 	o := &e.out[r]
 	free := o.descs - int(o.head-o.taken)
 	bulk = e.free&bulkSlots != 0 && (r == Bulk || o.head-o.taken < spare)
 	less = !bulk || free == 0 || r == Messages && e.bodies.room() < e.eager ||
-		e.free != ^uint64(0) && o.head == o.published // what was free last is in the caches
+		e.free != ^uint64(0) && o.head == o.published // a slot that was freed lately is in the caches
 	if free == 0 {
 		return -1, false, less
 	}
@@ -25,13 +27,14 @@ func (e *End) Room(r int) (longest int, bulk, less bool) {
 	if r == Messages {
 		longest = max(longest, min(e.bodies.room(), e.eager))
 	}
-	if e.free != 0 && (e.areas.own != nil || longest >= e.eager || r == Bulk) { // an area is not made because the ring is full
+	// a full ring is no reason to make an area
+	if e.free != 0 && (e.areas.own != nil || longest >= e.eager || r == Bulk) {
 		longest = SlotSize
 	}
 	return longest, bulk, less
 }
 
-// Update takes in what the peer has taken. Under the lock.
+// Update frees the room of the messages that the peer has taken. Under the lock.
 func (e *End) Update() error {
 	if e.peer == nil {
 		return nil
@@ -60,30 +63,32 @@ func (e *End) Update() error {
 	return nil
 }
 
-// NeedsArea reports whether a body of n bytes needs a slot, and there is no area yet: SetArea comes first. Under the lock.
-func (e *End) NeedsArea(r, n int) bool { return e.areas.own == nil && e.slotted(r, n) }
+// NeedsArea reports whether SetArea has to be called first, because a body of n bytes needs a slot.
+// Under the lock.
+func (e *End) NeedsArea(r, n int) bool { return e.areas.own == nil && e.needsSlot(r, n) }
 
-// slotted reports whether a body of n bytes in ring r stands in a slot.
-func (e *End) slotted(r, n int) bool {
+// needsSlot reports whether a body of n bytes in ring r goes into a slot.
+func (e *End) needsSlot(r, n int) bool {
 	return n > Inline && (r == Bulk || n > e.eager || n > e.bodies.room())
 }
 
 // HasArea reports whether there is an area. Under the lock.
 func (e *End) HasArea() bool { return e.areas.own != nil }
 
-// SetArea adds the area that this side writes: AreaSize bytes, zero. Under the lock.
+// SetArea adds the area that this side writes, AreaSize zeroed bytes. Under the lock.
 func (e *End) SetArea(b []byte) { e.areas.own, e.blocks = b, make([]bool, BodyRoom/blockSize) }
 
 // A Block is room for a body in the area.
 type Block struct{ At, Len int }
 
-// span is which of the blocks b uses.
+// span returns the blocks that b uses.
 func (b Block) span() (from, to int) {
 	return b.At / blockSize, (b.At + b.Len + blockSize - 1) / blockSize
 }
 
-// Reserve finds room for a body of n bytes, the first: what was used last is in the caches. The caller writes it to what Body returns;
-// Drop or PutBlock follows. It reports false when there is none, or no area. Under the lock.
+// Reserve reserves room for a body of n bytes. It uses the first free room, which is the most
+// likely to be in the caches. ok is false if there is none, or no area. The caller writes the body
+// to the memory that Body returns, and calls Drop, PutBlock or ShowBlock. Under the lock.
 func (e *End) Reserve(n int) (b Block, ok bool) {
 	need := (n + blockSize - 1) / blockSize
 	for i, at := 0, 0; i < len(e.blocks); i++ {
@@ -98,7 +103,7 @@ func (e *End) Reserve(n int) (b Block, ok bool) {
 	return b, false
 }
 
-// Drop gives room back that nobody reads. Under the lock.
+// Drop frees room that no message refers to. Under the lock.
 func (e *End) Drop(b Block) { e.mark(b, false) }
 
 func (e *End) mark(b Block, used bool) {
@@ -110,14 +115,16 @@ func (e *End) mark(b Block, used bool) {
 // Body returns the memory of a Block.
 func (e *End) Body(b Block) []byte { return e.areas.own.block(b.At, b.Len) }
 
-// PutBlock writes a message without a body of its own, for which there is room. When the peer has taken it b is free. Under the lock.
+// PutBlock writes a message whose body is in b and whose fields say where. Room must have found
+// room for it. When the peer has taken the message b is freed. Under the lock.
 func (e *End) PutBlock(m *Message, b Block) {
 	e.next(Messages, m, inBlock)
 	e.placed = append(e.placed, b)
 }
 
-// ShowBlock writes a message, for which there is room, into ring r: its body of m.Len bytes, which may be more than a slot has, is what b has of
-// the area. The peer reads it there: it stays as it is until Shown has counted the message. Under the lock.
+// ShowBlock writes a message into ring r whose body is b in the area, and which says so. Room must
+// have found room for it. The body may be larger than a slot, and must not change until Shown has
+// counted the message. Under the lock.
 func (e *End) ShowBlock(r int, m *Message, b Block) {
 	m.Len = refSize
 	d := e.next(r, m, inBlock)
@@ -129,15 +136,16 @@ func (e *End) ShowBlock(r int, m *Message, b Block) {
 	o.places[(o.head-1)%uint64(o.descs)] = shown
 }
 
-// Shown returns how many messages of ShowBlock in ring r the peer has taken since it was called last, as far as is known: the oldest. Under the
-// lock.
+// Shown returns how many messages of ShowBlock in ring r the peer has taken between the last call
+// and the last Update. They are the oldest ones. Under the lock.
 func (e *End) Shown(r int) (n int) {
 	o := &e.out[r]
 	n, o.shown = o.shown, 0
 	return n
 }
 
-// Put writes a message, for which there is room, into ring r. Nobody sees it before Publish. Under the lock.
+// Put writes a message into ring r. Room must have found room for it. The peer does not see it
+// before Publish. Under the lock.
 func (e *End) Put(r int, m *Message, body []byte) {
 	m.Len = len(body)
 	at := e.place(r, m.Len)
@@ -154,16 +162,18 @@ func (e *End) Put(r int, m *Message, body []byte) {
 	}
 }
 
-// What stands in place of the number of a slot.
+// Values in place of the number of a slot.
 const (
-	inRing  = Slots     // the body is in the ring of bodies, or in the descriptor
-	inBlock = Slots + 1 // the message is about a Block: it says which, or, with a body of refSize, that does
-	shown   = Slots + 2 // this side's word for the latter
+	inRing = Slots // the body is in the ring of bodies, or in the descriptor
+	// the body is a Block, which the message's fields name, or its own body of refSize bytes
+	inBlock = Slots + 1
+	shown   = Slots + 2 // in out.places only: a message of ShowBlock
 )
 
-// place chooses where the body of a message goes. Messages leave the slots of bulk data alone while there are others.
+// place chooses where the body of a message goes. Messages do not use the slots of bulk data while
+// others are free.
 func (e *End) place(r, n int) uint8 {
-	if !e.slotted(r, n) {
+	if !e.needsSlot(r, n) {
 		return inRing
 	}
 	free := e.free & bulkSlots
@@ -173,7 +183,7 @@ func (e *End) place(r, n int) uint8 {
 	return uint8(bits.TrailingZeros64(free))
 }
 
-// A Spot is where the body of a message is written after the message was.
+// A Spot is the memory for the body of a message that was written before its body.
 type Spot struct {
 	Body []byte
 	ring int
@@ -181,8 +191,8 @@ type Spot struct {
 	slot uint8
 }
 
-// PutLater writes a message whose body of m.Len bytes, bulk data, the caller writes to Spot.Body before Publish. Under the lock; the
-// body may be written without.
+// PutLater writes a message of bulk data. The caller writes its body of m.Len bytes to Spot.Body
+// before Publish. Under the lock; the body may be written without it.
 func (e *End) PutLater(r int, m *Message) Spot {
 	at := uint8(inRing)
 	if m.Len > Inline {
@@ -199,7 +209,7 @@ func (e *End) PutLater(r int, m *Message) Spot {
 	return s
 }
 
-// Void has a message that is not published be nothing. Under the lock.
+// Void replaces a message that is not published by one of kind Void. Under the lock.
 func (e *End) Void(s Spot) {
 	o := &e.out[s.ring]
 	o.words[s.pos%uint64(o.descs)] = commit(s.pos, &Message{Kind: Void})
@@ -209,14 +219,16 @@ func (e *End) Void(s Spot) {
 	}
 }
 
-// A draft is a descriptor that is not published: the first n bytes of it, and nothing where the commit word goes. It is written here first
-// because the peer looks at the place where it goes all the time, and would have that line of the cache taken to and fro.
+// A draft holds the first n bytes of a descriptor that is not published, without its commit word.
+// Messages are written to private memory first because the peer polls the descriptor in the ring:
+// each write there would move its cache line between the cores.
 type draft struct {
 	b [descSize]byte
 	n int
 }
 
-// next begins the next descriptor of a ring, of a message whose body is at a place. It is valid until the next one.
+// next starts the next descriptor of a ring, of a message whose body is at a place. The result is
+// valid until the next call.
 func (e *End) next(r int, m *Message, at uint8) *draft {
 	step(Reserve)
 	o := &e.out[r]
@@ -242,18 +254,19 @@ func (e *End) next(r int, m *Message, at uint8) *draft {
 	return d
 }
 
-// commit is the word that publishes message number pos of a ring.
+// commit returns the word that publishes message number pos of a ring.
 func commit(pos uint64, m *Message) uint64 {
 	return uint64(uint32(pos+1))<<32 | uint64(m.Kind)<<24 | uint64(m.Flags&0x7f)<<17 | uint64(m.Len)&(1<<17-1)
 }
 
-// Written counts the messages that were ever written. Under the lock.
+// Written returns the number of messages written so far. Under the lock.
 func (e *End) Written() uint64 { return e.out[Messages].head + e.out[Bulk].head }
 
-// Publish lets the peer see what was written, and reports whether it has to be woken. Under the lock.
+// Publish makes the written messages visible to the peer. wake: the peer sleeps and has to be
+// woken. Under the lock.
 //
-// The peer does not look at a message before it has seen those before it. So the first of them is stored last: that store carries the
-// others, and only it has to wait for the memory.
+// The peer reads messages in order. So the commit word of the first one is stored last, by an
+// atomic store that orders all the others before it; those need no atomic stores.
 func (e *End) Publish() (wake bool) {
 	some := false
 	for r := range e.out {
@@ -277,7 +290,8 @@ func (e *End) Publish() (wake bool) {
 	return e.bell()
 }
 
-// write writes a descriptor where the peer finds it, but for its commit word, which it returns.
+// write copies a draft to its descriptor in the ring, and returns the address of the commit word,
+// which it does not write.
 func (e *End) write(o *out, pos uint64) (commit *uint64) {
 	d, to := &o.drafts[pos-o.published], e.own.desc(o.base, int(pos%uint64(o.descs)))
 	copy(to[descOp:], d.b[descOp:d.n])

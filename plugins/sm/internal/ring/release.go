@@ -2,7 +2,8 @@
 
 package ring
 
-// The versions of the layout that this release speaks: Version is its own, OldestVersion that of the release before.
+// Version is the version of the memory layout of this release, OldestVersion that of the release
+// before. This release speaks both.
 const (
 	OldestVersion = 5
 	Version       = 5

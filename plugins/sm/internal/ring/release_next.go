@@ -2,7 +2,7 @@
 
 package ring
 
-// The versions that the release after this one speaks, in tests of upgrades.
+// OldestVersion and Version are those of the next release, for tests of upgrades.
 const (
 	OldestVersion = 5
 	Version       = 6
