@@ -24,12 +24,12 @@ type Call struct {
 	Attempt          int         // from 1, of Retry
 	BytesMoved       int64       // bytes that have been moved from and to what the input lends, in this attempt: after next
 
-	in       hg.Request // at the target
-	ctl      *attemptControl
-	retries  int           // number of Retry interceptors that the call has passed; only the innermost repeats it
-	stall    time.Duration // RetryPolicy.ProgressTimeout: an attempt that makes no progress for this time is canceled
-	withdraw time.Duration // RetryPolicy.WithdrawTimeout: how long that attempt waits for its request to be withdrawn
-	lends    bool          // the method has Sources or Sinks, or answers a stream
+	in              hg.Request // at the target
+	ctl             *attemptControl
+	retryDepth      int           // number of Retry interceptors that the call has passed; only the innermost repeats it
+	progressTimeout time.Duration // RetryPolicy.ProgressTimeout: an attempt that makes no progress for this time is canceled
+	withdrawTimeout time.Duration // RetryPolicy.WithdrawTimeout: how long that attempt waits for its request to be withdrawn
+	lends           bool          // the method has Sources or Sinks, or answers a stream
 }
 
 // Caller returns, at the server, the sender of the request, as CallerFrom does in a handler: its
@@ -123,29 +123,29 @@ type metaFromContext struct {
 //	         ▲                             ▲                             │ its fate
 //	         └─────────────────────────────┴─────────────────────────────┘
 type attemptControl struct {
-	mu       sync.Mutex           // guards the fields below
-	stopped  error                // no attempt begins any more
-	asking   int                  // or while so many ask targets to give the request back
-	last     int                  // number of the last attempt
-	under    *attempt             // those under way
-	first    attempt              // in the place of one that is allocated
-	to       hg.Addr              // of the last attempt
-	been     map[hg.Addr]struct{} // of those before; nil while all went to one
-	streamed int64                // bytes of a Reader or a Writer that were moved
-	left     bool                 // a Read or a Write of an attempt is still running
-	top      callScope
+	mu            sync.Mutex           // guards the fields below
+	stopErr       error                // no attempt begins any more
+	pauses        int                  // or while so many ask targets to give the request back
+	lastNumber    int                  // number of the last attempt
+	attempts      *attempt             // those under way
+	first         attempt              // in the place of one that is allocated
+	lastAddr      hg.Addr              // of the last attempt
+	triedAddrs    map[hg.Addr]struct{} // of those before; nil while all went to one
+	streamedBytes int64                // bytes of a Reader or a Writer that were moved
+	ioLeft        bool                 // a Read or a Write of an attempt is still running
+	top           callScope
 }
 
 // A callScope is one call of next, or the whole call. Its error says what became of all attempts in it, whatever the interceptors
 // have made of theirs.
 type callScope struct {
-	up    *callScope
-	fate  hg.Fate       // of the worst attempt,
-	which int           // and its number
-	begun int           // attempts
-	open  int           // of them under way
-	over  bool          // none begins any more
-	quiet chan struct{} // closed when none is under way; made by who waits
+	parent       *callScope
+	fate         hg.Fate       // of the worst attempt,
+	fateAttempt  int           // and its number
+	attemptCount int           // attempts
+	openAttempts int           // of them under way
+	closed       bool          // none begins any more
+	idle         chan struct{} // closed when none is under way; made by who waits
 
 	answers int  // calls of next by the interceptor in it that have succeeded; outgoing.taking guards this
 	settled bool // and this: the interceptor has returned, and what it was given does not change any more
@@ -154,48 +154,48 @@ type callScope struct {
 // A nestedScope is what one call of next makes: a scope, and the Call that the interceptor, or the attempt, in it has.
 type nestedScope struct {
 	callScope
-	call   Call
-	before int // answers of the scope around, when it began
+	call          Call
+	answersBefore int // answers of the scope around, when it began
 }
 
 // An attempt is one way of a request to a target.
 type attempt struct {
-	s      *callScope // nil when it has ended
+	scope  *callScope // nil when it has ended
 	number int
 	h      *hg.Handle // while the call of it may be under way
 	loans  *loanSet
 	next   *attempt
 
-	stalled bool // it was given up
-	watch   *na.Op
-	moved   int64 // at the last look
+	stalled    bool // it was given up
+	stallTimer *na.Op
+	lastMoved  int64 // at the last look
 }
 
 var errNextLate = na.WithText(ErrInvalid, "the call, or the interceptor, that next belongs to has ended")
 
-// goesTo says where the next attempt of a call goes.
-func (c *Call) goesTo(addr hg.Addr) {
+// recordAddr says where the next attempt of a call goes.
+func (c *Call) recordAddr(addr hg.Addr) {
 	k := c.ctl
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.to.IsZero() && k.to != addr {
-		if k.been == nil {
-			k.been = map[hg.Addr]struct{}{}
+	if !k.lastAddr.IsZero() && k.lastAddr != addr {
+		if k.triedAddrs == nil {
+			k.triedAddrs = map[hg.Addr]struct{}{}
 		}
-		k.been[k.to] = struct{}{}
+		k.triedAddrs[k.lastAddr] = struct{}{}
 	}
-	k.to = addr
+	k.lastAddr = addr
 }
 
-// hasBeenAt reports whether an attempt of a call went to an address.
-func (c *Call) hasBeenAt(addr hg.Addr) bool {
+// hasTriedAddr reports whether an attempt of a call went to an address.
+func (c *Call) hasTriedAddr(addr hg.Addr) bool {
 	if c == nil {
 		return false
 	}
 	c.ctl.mu.Lock()
 	defer c.ctl.mu.Unlock()
-	_, been := c.ctl.been[addr]
-	return been || c.ctl.to == addr
+	_, been := c.ctl.triedAddrs[addr]
+	return been || c.ctl.lastAddr == addr
 }
 
 // spentReason says why another attempt would not get all that the call lends; "" if it would.
@@ -203,10 +203,10 @@ func (c *attemptControl) spentReason() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.left:
+	case c.ioLeft:
 		return "a Read or a Write of an attempt before is still running: call the method again with a new Reader or Writer"
-	case c.streamed > 0:
-		return fmt.Sprintf("an attempt before has moved %d bytes of a Reader, a Writer or a stream: call the method again with new ones", c.streamed)
+	case c.streamedBytes > 0:
+		return fmt.Sprintf("an attempt before has moved %d bytes of a Reader, a Writer or a stream: call the method again with new ones", c.streamedBytes)
 	}
 	return ""
 }
@@ -215,40 +215,40 @@ func (c *attemptControl) spentReason() string {
 func (c *attemptControl) addSpent(n int64, left bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.streamed += n
-	c.left = c.left || left
+	c.streamedBytes += n
+	c.ioLeft = c.ioLeft || left
 }
 
-// refusalIn says why nothing begins in s. Locked.
-func (c *attemptControl) refusalIn(s *callScope) error {
-	for ; s != nil; s = s.up {
-		if s.over {
+// beginErrLocked says why nothing begins in s. Locked.
+func (c *attemptControl) beginErrLocked(s *callScope) error {
+	for ; s != nil; s = s.parent {
+		if s.closed {
 			return errNextLate
 		}
 	}
-	if c.stopped == nil && c.asking > 0 {
+	if c.stopErr == nil && c.pauses > 0 {
 		return hg.ErrCanceled
 	}
-	return c.stopped
+	return c.stopErr
 }
 
 // addAttempt begins an attempt in s, which Retry calls number n.
 func (c *attemptControl) addAttempt(s *callScope, n int) (*attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.refusalIn(s); err != nil {
+	if err := c.beginErrLocked(s); err != nil {
 		return nil, err
 	}
 	a := &c.first
-	if a.s != nil {
+	if a.scope != nil {
 		a = &attempt{}
 	}
-	c.last = max(c.last+1, n)
-	*a = attempt{s: s, number: c.last, next: c.under}
-	c.under = a
-	for ; s != nil; s = s.up {
-		s.begun++
-		s.open++
+	c.lastNumber = max(c.lastNumber+1, n)
+	*a = attempt{scope: s, number: c.lastNumber, next: c.attempts}
+	c.attempts = a
+	for ; s != nil; s = s.parent {
+		s.attemptCount++
+		s.openAttempts++
 	}
 	return a, nil
 }
@@ -257,12 +257,12 @@ func (c *attemptControl) addAttempt(s *callScope, n int) (*attempt, error) {
 func (c *attemptControl) beginForward(a *attempt, h *hg.Handle, stall, withdraw time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.refusalIn(a.s); err != nil {
+	if err := c.beginErrLocked(a.scope); err != nil {
 		return err
 	}
 	a.h = h
 	if stall > 0 {
-		c.checkStall(a, stall, withdraw)
+		c.checkStallLocked(a, stall, withdraw)
 	}
 	return nil
 }
@@ -272,13 +272,13 @@ func (c *attemptControl) recordOutcome(a *attempt, fate hg.Fate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a.h = nil
-	if a.watch != nil {
-		a.watch.Cancel()
-		a.watch = nil
+	if a.stallTimer != nil {
+		a.stallTimer.Cancel()
+		a.stallTimer = nil
 	}
-	for s := a.s; s != nil; s = s.up {
+	for s := a.scope; s != nil; s = s.parent {
 		if fate == Ran && s.fate != Ran || fate == MaybeRan && s.fate == NotRun {
-			s.fate, s.which = fate, a.number
+			s.fate, s.fateAttempt = fate, a.number
 		}
 	}
 }
@@ -287,18 +287,18 @@ func (c *attemptControl) recordOutcome(a *attempt, fate hg.Fate) {
 func (c *attemptControl) removeAttempt(a *attempt) (awaited bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at := &c.under
+	at := &c.attempts
 	for *at != a {
 		at = &(*at).next
 	}
 	*at = a.next
-	for s := a.s; s != nil; s = s.up {
-		if s.open--; s.open == 0 && s.quiet != nil {
-			close(s.quiet)
-			s.quiet, awaited = nil, true
+	for s := a.scope; s != nil; s = s.parent {
+		if s.openAttempts--; s.openAttempts == 0 && s.idle != nil {
+			close(s.idle)
+			s.idle, awaited = nil, true
 		}
 	}
-	a.s = nil
+	a.scope = nil
 	return awaited
 }
 
@@ -307,21 +307,21 @@ func (c *attemptControl) removeAttempt(a *attempt) (awaited bool) {
 func (c *attemptControl) closeScope(s *callScope) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.over = true
-	if s.open == 0 {
+	s.closed = true
+	if s.openAttempts == 0 {
 		return nil
 	}
-	for a := c.under; a != nil; a = a.next {
+	for a := c.attempts; a != nil; a = a.next {
 		if a.isWithin(s) {
-			a.endCall((*hg.Handle).Abandon)
+			a.endCallLocked((*hg.Handle).Abandon)
 		}
 	}
-	s.quiet = make(chan struct{})
-	return s.quiet
+	s.idle = make(chan struct{})
+	return s.idle
 }
 
 func (a *attempt) isWithin(of *callScope) bool {
-	for s := a.s; s != nil; s = s.up {
+	for s := a.scope; s != nil; s = s.parent {
 		if s == of {
 			return true
 		}
@@ -329,8 +329,8 @@ func (a *attempt) isWithin(of *callScope) bool {
 	return false
 }
 
-// endCall ends the call of a, with f if it has begun. It reports whether f was called. Locked.
-func (a *attempt) endCall(f func(*hg.Handle)) bool {
+// endCallLocked ends the call of a, with f if it has begun. It reports whether f was called. Locked.
+func (a *attempt) endCallLocked(f func(*hg.Handle)) bool {
 	if a.h == nil || hghook.Forbid(a.h) {
 		return false
 	}
@@ -342,14 +342,14 @@ func (a *attempt) endCall(f func(*hg.Handle)) bool {
 func (c *attemptControl) stopAttempts(f func(*hg.Handle)) (any bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stopped = hg.ErrCanceled
-	return c.forEachAttempt(f)
+	c.stopErr = hg.ErrCanceled
+	return c.endAttemptsLocked(f)
 }
 
-// forEachAttempt calls f for each attempt under way, and has none begin that is about to. It reports whether there was one. Locked.
-func (c *attemptControl) forEachAttempt(f func(*hg.Handle)) (any bool) {
-	for a := c.under; a != nil; a = a.next {
-		any = a.endCall(f) || any
+// endAttemptsLocked calls f for each attempt under way, and has none begin that is about to. It reports whether there was one. Locked.
+func (c *attemptControl) endAttemptsLocked(f func(*hg.Handle)) (any bool) {
+	for a := c.attempts; a != nil; a = a.next {
+		any = a.endCallLocked(f) || any
 	}
 	return any
 }
@@ -358,13 +358,13 @@ func (c *attemptControl) forEachAttempt(f func(*hg.Handle)) (any bool) {
 func (c *attemptControl) pauseAttempts(f func(*hg.Handle)) (any bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asking++
-	return c.forEachAttempt(f)
+	c.pauses++
+	return c.endAttemptsLocked(f)
 }
 
 func (c *attemptControl) resumeAttempts() {
 	c.mu.Lock()
-	c.asking--
+	c.pauses--
 	c.mu.Unlock()
 }
 
@@ -372,7 +372,7 @@ func (c *attemptControl) resumeAttempts() {
 func (c *attemptControl) mayBeAnswered() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for a := c.under; a != nil; a = a.next {
+	for a := c.attempts; a != nil; a = a.next {
 		if a.h != nil && hghook.IsOutstanding(a.h) {
 			return true
 		}
@@ -384,21 +384,21 @@ func (c *attemptControl) mayBeAnswered() bool {
 func (c *attemptControl) isStopped() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.stopped != nil || c.asking > 0
+	return c.stopErr != nil || c.pauses > 0
 }
 
-// stalledOut reports whether a was given up because nothing came, and for no other reason.
-func (c *attemptControl) stalledOut(a *attempt) bool {
+// hasStalled reports whether a was given up because nothing came, and for no other reason.
+func (c *attemptControl) hasStalled(a *attempt) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return a.stalled && c.refusalIn(a.s) == nil
+	return a.stalled && c.beginErrLocked(a.scope) == nil
 }
 
 // withFate returns err as the error of s, which was given ctx: with the worst fate of its attempts, or that of err if it is worse.
 func (c *attemptControl) withFate(ctx context.Context, s *callScope, method string, err error) error {
 	c.mu.Lock()
-	fate, which := s.fate, s.which
-	if s.begun < 2 {
+	fate, which := s.fate, s.fateAttempt
+	if s.attemptCount < 2 {
 		which = 0
 	}
 	c.mu.Unlock()
@@ -418,26 +418,26 @@ func (c *attemptControl) withFate(ctx context.Context, s *callScope, method stri
 	return hghook.EndedBy(ctx, e)
 }
 
-// checkStall gives a up if nothing has been moved when stall has passed, and else looks again. Locked.
-func (c *attemptControl) checkStall(a *attempt, stall, withdraw time.Duration) {
+// checkStallLocked gives a up if nothing has been moved when stall has passed, and else looks again. Locked.
+func (c *attemptControl) checkStallLocked(a *attempt, stall, withdraw time.Duration) {
 	h := a.h
 	nctx := h.HG().NA()
 	op := nctx.NewOp(func(op *na.Op, r na.Result) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if r.Err != nil || a.watch != op {
+		if r.Err != nil || a.stallTimer != op {
 			return
 		}
-		a.watch = nil
+		a.stallTimer = nil
 		if a.loans != nil {
-			if moved := a.loans.progress(); moved > a.moved {
-				a.moved = moved
-				c.checkStall(a, stall, withdraw)
+			if moved := a.loans.progress(); moved > a.lastMoved {
+				a.lastMoved = moved
+				c.checkStallLocked(a, stall, withdraw)
 				return
 			}
 		}
 		a.stalled = true
-		a.endCall(func(h *hg.Handle) {
+		a.endCallLocked(func(h *hg.Handle) {
 			if withdraw <= 0 {
 				h.Abandon()
 				return
@@ -452,6 +452,6 @@ func (c *attemptControl) checkStall(a *attempt, stall, withdraw time.Duration) {
 		})
 	})
 	if nctx.Timer(op, stall) == nil {
-		a.watch = op
+		a.stallTimer = op
 	}
 }

@@ -27,13 +27,13 @@ type Future[Out any] struct {
 }
 
 type futureCall struct {
-	o      *outgoingCall
-	ctx    context.Context // the caller's
-	done   chan struct{}
-	err    error // once done
-	panic  any   // of the program's code in the call, once done: who waits for the call panics with it
-	cancel context.CancelFunc
-	open   bool // no goroutine makes it: who waits drives
+	o           *outgoingCall
+	ctx         context.Context // the caller's
+	done        chan struct{}
+	err         error // once done
+	panic       any   // of the program's code in the call, once done: who waits for the call panics with it
+	cancel      context.CancelFunc
+	noGoroutine bool // no goroutine makes it: who waits drives
 }
 
 // Go begins a call and returns without waiting: Call on a goroutine of its own; in the simulator,
@@ -52,7 +52,7 @@ func begin(ctx context.Context, o *outgoingCall) *futureCall {
 	case o.home == nil:
 		f.run(ctx)
 	case o.needsNoGoroutine():
-		f.open = true
+		f.noGoroutine = true
 		k := &openCall{f: f}
 		k.begin(ctx)
 	default:
@@ -84,7 +84,7 @@ func (f *futureCall) onEnd(ctx context.Context, returned bool, panicked any) {
 		o.streams.endCall(f.err)
 	}
 	if p := o.home; p != nil {
-		p.n.all[p.i].Wake()
+		p.n.contexts[p.i].Wake()
 	}
 }
 
@@ -116,8 +116,8 @@ func (f *futureCall) waitEnd(ctx context.Context) error {
 	if f.isOver() {
 		return nil
 	}
-	if f.open {
-		_ = f.o.home.n.all[f.o.home.i].Wait(ctx, f.isOver)
+	if f.noGoroutine {
+		_ = f.o.home.n.contexts[f.o.home.i].Wait(ctx, f.isOver)
 	}
 	if err := f.o.home.n.awaitDone(ctx, f.o.home.i, f.done); err != nil {
 		return &hg.Error{Op: "wait for", RPC: f.o.m.name, Fate: MaybeRan, Err: err}
@@ -156,14 +156,14 @@ func (f *futureCall) abandonAndWait() {
 // hg.TooLate, and hg.NotSupported, a handler may run or has run: the call goes on as if nobody had asked, or has ended. Retry makes no other
 // attempt until the result is there, and later only after the last two.
 func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
-	w := &withdrawVotes{told: make(chan struct{}), result: hg.Withdrawn}
-	w.left.Store(1)
+	w := &withdrawVotes{allVoted: make(chan struct{}), result: hg.Withdrawn}
+	w.pending.Store(1)
 	o := f.f.o
 	asked := o.pauseAttempts(func(h *hg.Handle) {
-		w.left.Add(1)
+		w.pending.Add(1)
 		if h.Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) {
 			if w.addVote(r) {
-				o.home.n.all[o.home.i].Wake()
+				o.home.n.contexts[o.home.i].Wake()
 			}
 		}) != nil {
 			w.addVote(hg.TooLate) // it has ended
@@ -171,13 +171,13 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 	})
 	w.addVote(hg.Withdrawn)
 	if asked {
-		hctx := o.home.n.all[o.home.i]
-		heard := func() bool { return isClosed(w.told) }
-		if hctx.Wait(ctx, heard) != nil && !heard() {
+		hctx := o.home.n.contexts[o.home.i]
+		allVoted := func() bool { return isClosed(w.allVoted) }
+		if hctx.Wait(ctx, allVoted) != nil && !allVoted() {
 			f.Cancel()
-			_ = hctx.WaitFor(context.Background(), time.Minute, heard)
+			_ = hctx.WaitFor(context.Background(), time.Minute, allVoted)
 		}
-		if !heard() {
+		if !allVoted() {
 			return hg.Indeterminate
 		}
 		if w.result == hg.TooLate || w.result == hg.NotSupported { // or an attempt was just ending, which ends the call
@@ -201,10 +201,10 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 
 // An withdrawVotes is what the targets of the attempts of a call say that is to be taken back.
 type withdrawVotes struct {
-	mu     sync.Mutex // guards result
-	result hg.WithdrawResult
-	left   atomic.Int32
-	told   chan struct{}
+	mu       sync.Mutex // guards result
+	result   hg.WithdrawResult
+	pending  atomic.Int32
+	allVoted chan struct{}
 }
 
 // addVote takes in what one says, and reports whether it was the last.
@@ -214,9 +214,9 @@ func (w *withdrawVotes) addVote(r hg.WithdrawResult) bool {
 		w.result = r
 	}
 	w.mu.Unlock()
-	last := w.left.Add(-1) == 0
+	last := w.pending.Add(-1) == 0
 	if last {
-		close(w.told)
+		close(w.allVoted)
 	}
 	return last
 }

@@ -56,7 +56,7 @@ func (k *openCall) forward(ctx context.Context) (err error) {
 	k.x, k.ctx = exchange{o: o, c: &o.Call}, ctx
 	defer func() { // deferred: a codec may panic, or end the goroutine
 		if !k.open {
-			k.endWith(&err)
+			k.cleanUp(&err)
 		}
 	}()
 	if err != nil {
@@ -65,7 +65,7 @@ func (k *openCall) forward(ctx context.Context) (err error) {
 	if err = k.x.prepareHandle(ctx, &o.top); err != nil {
 		return err
 	}
-	hghook.OnEnd(k.x.h, k.ends)
+	hghook.OnEnd(k.x.h, k.onHandleEnd)
 	if err = k.x.h.Call(ctx, k.x.in, nil); err != nil {
 		return k.x.takeAnswer(ctx, err)
 	}
@@ -75,11 +75,11 @@ func (k *openCall) forward(ctx context.Context) (err error) {
 	return nil
 }
 
-// ends is called with locks held when the call has ended. To take an answer may take long, as what is lent is taken back, and the codec decodes it:
+// onHandleEnd is called with locks held when the call has ended. To take an answer may take long, as what is lent is taken back, and the codec decodes it:
 // a goroutine does that. With items only there is nothing of the kind.
-func (k *openCall) ends() {
+func (k *openCall) onHandleEnd() {
 	o := k.f.o
-	if o.reply != nil || len(o.m.fields) > 0 || o.home.n.all[o.home.i].Post(k.onEnd) != nil {
+	if o.reply != nil || len(o.m.fields) > 0 || o.home.n.contexts[o.home.i].Post(k.onEnd) != nil {
 		o.home.n.spawn(k.onEnd)
 	}
 }
@@ -112,12 +112,12 @@ func (k *openCall) onEnd() {
 
 // takeAnswer takes the answer.
 func (k *openCall) takeAnswer() (err error) {
-	defer k.endWith(&err)
+	defer k.cleanUp(&err)
 	return k.x.takeAnswer(k.ctx, hghook.EndCall(k.x.h, k.ctx))
 }
 
-// endWith ends what was begun for the call, which ends with *err.
-func (k *openCall) endWith(err *error) {
+// cleanUp ends what was begun for the call, which ends with *err.
+func (k *openCall) cleanUp(err *error) {
 	defer k.stop()
 	o := k.f.o
 	k.x.finish(err)
@@ -127,66 +127,66 @@ func (k *openCall) endWith(err *error) {
 	}
 }
 
-// An attendant sees to it that a context is driven while openCalls are under way: by those who wait for something, and by a goroutine that stands
+// An idleDriver sees to it that a context is driven while openCalls are under way: by those who wait for something, and by a goroutine that stands
 // in when nobody has for a moment, or when many wait.
-type attendant struct {
-	mu       sync.Mutex // guards the fields below
-	calls    int
-	idle     func() // standIn, bound once
-	standsIn bool   // there is that goroutine
-	stop     context.CancelFunc
+type idleDriver struct {
+	mu        sync.Mutex // guards the fields below
+	openCalls int
+	onIdle    func() // standIn, bound once
+	running   bool   // there is that goroutine
+	stop      context.CancelFunc
 }
 
 // beginDriving has context i be driven until unattend. Serve does that already.
 func (n *Node) beginDriving(i int) {
-	k := &n.attendants[i]
+	k := &n.idleDrivers[i]
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.calls++; k.calls > 1 || n.served.Load() {
+	if k.openCalls++; k.openCalls > 1 || n.served.Load() {
 		return
 	}
-	if k.idle == nil {
-		k.idle = func() { n.standIn(i) }
+	if k.onIdle == nil {
+		k.onIdle = func() { n.startStandIn(i) }
 	}
-	hghook.OnIdle(n.all[i], k.idle)
+	hghook.OnIdle(n.contexts[i], k.onIdle)
 }
 
-// standIn has a goroutine drive context i.
-func (n *Node) standIn(i int) {
-	k := &n.attendants[i]
+// startStandIn has a goroutine drive context i.
+func (n *Node) startStandIn(i int) {
+	k := &n.idleDrivers[i]
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.calls == 0 || k.standsIn {
+	if k.openCalls == 0 || k.running {
 		return
 	}
 	var ctx context.Context
 	ctx, k.stop = context.WithCancel(context.Background())
-	k.standsIn = n.workers.handlers.Spawn(func() {
-		defer n.stoodIn(i) // deferred: a callback may end the goroutine
-		_ = hghook.StandIn(ctx, n.all[i])
+	k.running = n.workers.handlers.Spawn(func() {
+		defer n.onStandInEnd(i) // deferred: a callback may end the goroutine
+		_ = hghook.StandIn(ctx, n.contexts[i])
 	})
 }
 
-// stoodIn is the end of the goroutine of standIn.
-func (n *Node) stoodIn(i int) {
-	k := &n.attendants[i]
+// onStandInEnd is the end of the goroutine of standIn.
+func (n *Node) onStandInEnd(i int) {
+	k := &n.idleDrivers[i]
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.stop()
-	if k.standsIn = false; k.calls > 0 {
-		hghook.OnIdle(n.all[i], k.idle)
+	if k.running = false; k.openCalls > 0 {
+		hghook.OnIdle(n.contexts[i], k.onIdle)
 	}
 }
 
 func (n *Node) endDriving(i int) {
-	k := &n.attendants[i]
+	k := &n.idleDrivers[i]
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.calls--; k.calls > 0 || k.idle == nil {
+	if k.openCalls--; k.openCalls > 0 || k.onIdle == nil {
 		return
 	}
-	hghook.OnIdle(n.all[i], nil)
-	if k.standsIn {
+	hghook.OnIdle(n.contexts[i], nil)
+	if k.running {
 		k.stop()
 	}
 }

@@ -18,14 +18,14 @@ import (
 type outgoingCall struct {
 	Call
 	attemptControl
-	m       *method
-	home    *peer           // that the call began with
-	caller  context.Context // what it was given
-	reply   any             // where the answer is decoded to
-	streams *callStreams    // of items; else nil
-	taking  sync.Mutex      // guards what reply points to, into, taken, and what next gives back to a Call
-	into    any             // where the codec decodes the answer to
-	taken   bool            // there was an answer
+	m            *method
+	home         *peer           // that the call began with
+	callerCtx    context.Context // what it was given
+	reply        any             // where the answer is decoded to
+	streams      *callStreams    // of items; else nil
+	answerMu     sync.Mutex      // guards what reply points to, into, taken, and what next gives back to a Call
+	decodeTarget any             // where the codec decodes the answer to
+	answered     bool            // there was an answer
 }
 
 func (o *outgoingCall) begin(m *method, to Peer) {
@@ -48,7 +48,7 @@ func (o *outgoingCall) run(ctx context.Context) (err error) {
 func (o *outgoingCall) prepare(ctx context.Context) (_ context.Context, stop context.CancelFunc, err error) {
 	stop = func() {}
 	if o.Peer.p == nil {
-		return ctx, stop, noPeer(o.m.name)
+		return ctx, stop, errNoPeer(o.m.name)
 	}
 	n := o.Peer.p.n
 	if n.cfg.CallTimeout > 0 {
@@ -56,7 +56,7 @@ func (o *outgoingCall) prepare(ctx context.Context) (_ context.Context, stop con
 			ctx, stop = n.withTimeout(ctx, n.cfg.CallTimeout)
 		}
 	}
-	o.caller = ctx
+	o.callerCtx = ctx
 	if c, ok := ctx.Value(metaKey{}).(metaFromContext); ok {
 		if c.err != nil {
 			return ctx, stop, &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: c.err}
@@ -86,9 +86,9 @@ func (o *outgoingCall) runInterceptors(ctx context.Context, is []Interceptor, s 
 			_ = o.home.n.awaitDone(context.Background(), o.home.i, quiet)
 		}
 		if len(is) > 0 {
-			o.taking.Lock()
+			o.answerMu.Lock()
 			s.settled = true
-			o.taking.Unlock()
+			o.answerMu.Unlock()
 		}
 		if !returned { // it panics, or ends the goroutine
 			return
@@ -101,15 +101,15 @@ func (o *outgoingCall) runInterceptors(ctx context.Context, is []Interceptor, s 
 		err = o.callOnce(ctx, s, c)
 	} else {
 		err = is[0](ctx, c, func(ctx context.Context) error {
-			in := &nestedScope{callScope: callScope{up: s, fate: NotRun}}
-			o.taking.Lock()
-			in.call, in.before = *c, s.answers
+			in := &nestedScope{callScope: callScope{parent: s, fate: NotRun}}
+			o.answerMu.Lock()
+			in.call, in.answersBefore = *c, s.answers
 			if c.Out != nil { // others at once have theirs
 				own := reflect.New(reflect.TypeOf(c.Out).Elem())
 				own.Elem().Set(reflect.ValueOf(c.Out).Elem())
 				in.call.Out = own.Interface()
 			}
-			o.taking.Unlock()
+			o.answerMu.Unlock()
 			err := errNextLate // if it does not return
 			defer func() { o.resultFor(c, s, in, err) }()
 			err = o.runInterceptors(ctx, is[1:], &in.callScope, &in.call)
@@ -123,20 +123,20 @@ func (o *outgoingCall) runInterceptors(ctx context.Context, is []Interceptor, s 
 // resultFor gives an interceptor, which is in s, what is known after next. What an attempt that was overtaken leaves says nothing of the answer:
 // neither after an error, nor when another next has succeeded since this one began; and nothing is said once the interceptor has returned.
 func (o *outgoingCall) resultFor(to *Call, s *callScope, in *nestedScope, err error) {
-	o.taking.Lock()
-	defer o.taking.Unlock()
+	o.answerMu.Lock()
+	defer o.answerMu.Unlock()
 	if s.settled {
 		return
 	}
 	from := &in.call
-	to.Attempt, to.retries = max(to.Attempt, from.Attempt), max(to.retries, from.retries)
+	to.Attempt, to.retryDepth = max(to.Attempt, from.Attempt), max(to.retryDepth, from.retryDepth)
 	switch {
-	case err == nil && s.answers == in.before:
+	case err == nil && s.answers == in.answersBefore:
 		s.answers++
 		if to.Out != nil && from.Out != nil {
 			reflect.ValueOf(to.Out).Elem().Set(reflect.ValueOf(from.Out).Elem())
 		}
-	case err == nil || o.taken:
+	case err == nil || o.answered:
 		return
 	}
 	to.ResponseMetadata, to.BytesMoved = from.ResponseMetadata, from.BytesMoved
@@ -166,19 +166,19 @@ func (o *outgoingCall) decodeAnswer(c *Call, h *hg.Handle) error {
 	if o.reply == nil {
 		return nil
 	}
-	o.taking.Lock()
-	defer o.taking.Unlock()
-	again := o.taken
-	o.taken = true
+	o.answerMu.Lock()
+	defer o.answerMu.Unlock()
+	again := o.answered
+	o.answered = true
 	if c.Out == nil || c.Out == o.Call.Out { // there is no interceptor between, and so no other attempt
-		o.into = o.reply
+		o.decodeTarget = o.reply
 		return h.Output((*decodedOutput)(o))
 	}
 	out := reflect.ValueOf(c.Out).Elem()
 	if again {
 		out.SetZero()
 	}
-	o.into = c.Out
+	o.decodeTarget = c.Out
 	return h.Output((*decodedOutput)(o))
 }
 
@@ -191,8 +191,8 @@ func (l *loanSet) takeBack(o *outgoingCall, c *Call, err error) error {
 			err = failedBy(err, failed)
 		}
 	}
-	o.taking.Lock()
-	defer o.taking.Unlock()
+	o.answerMu.Lock()
+	defer o.answerMu.Unlock()
 	c.BytesMoved = l.movedBytes()
 	o.addSpent(l.spentBytes(), left)
 	for _, h := range l.handles {
@@ -209,8 +209,8 @@ func (l *loanSet) takeBack(o *outgoingCall, c *Call, err error) error {
 	}
 	for _, s := range l.sinks {
 		switch {
-		case s.of != nil:
-			s.of.used.Store(false)
+		case s.fileSink != nil:
+			s.fileSink.used.Store(false)
 		case s.into == nil:
 			s.used.Store(false)
 		}

@@ -63,7 +63,7 @@ func (o *outgoingCall) attemptPlain(ctx context.Context) (err error) {
 	}
 	err = h.Call(ctx, o.In, nil)
 	if err == nil && o.reply != nil {
-		o.into = o.reply
+		o.decodeTarget = o.reply
 		err = h.Output((*decodedOutput)(o))
 	}
 	if !meta.IsZero() {

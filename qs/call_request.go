@@ -24,7 +24,7 @@ func (n *Node) registerHandler(m *method, h hg.Handler, isNil bool) {
 	is, c := n.describeDefinition(m), n.codecOf(m)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := n.useDefinition(m.name, is); err != nil {
+	if err := n.useDefinitionLocked(m.name, is); err != nil {
 		panic(fmt.Sprintf("qs: method %s: %v", m.name, err))
 	}
 	rpc := hg.RPC{Name: m.name, Handler: n.clients.limitHandler(h), OneWay: m.oneWay, Inline: m.o.inline, MaxActive: m.o.maxConcurrent, Queue: m.o.maxQueue, Timeout: m.o.timeout, Codec: c, Shape: m.shape}
@@ -42,7 +42,7 @@ func (n *Node) authorize(ctx context.Context, from Caller, rpc *hg.RPC) error {
 	if !ok {
 		return Errorf(ErrPermission, "the request has ended")
 	}
-	p := &peer{n: n, i: r.HG().ID(), only: &backend{addr: from.Addr}}
+	p := &peer{n: n, i: r.HG().ID(), single: &backend{addr: from.Addr}}
 	return n.cfg.Authorize(ctx, &Call{Method: rpc.Name, Peer: Peer{p}, Metadata: r.Meta().WithoutOwn(), Attempt: 1, in: r})
 }
 
@@ -55,33 +55,33 @@ type request struct {
 	lent    []lentField     // Sources and Sinks of the input
 	ctx     context.Context // of the handler: what the last interceptor gave to next; nil until it begins, or for the request itself
 
-	flushed   bool // the Sinks, with this error
-	unflushed error
+	flushed  bool // the Sinks, with this error
+	flushErr error
 
-	mu    sync.Mutex                  // guards the fields below, and is held where asked is set
-	asked atomic.Pointer[handlerMeta] // nil until somebody has asked
-	begun bool                        // the handler has been called,
-	quiet chan struct{}               // and is running; closed when it has returned
-	over  bool                        // the interceptors have returned
+	mu          sync.Mutex               // guards the fields below, and is held where asked is set
+	lazyCall    atomic.Pointer[lazyCall] // nil until somebody has asked
+	begun       bool                     // the handler has been called,
+	handlerDone chan struct{}            // and is running; closed when it has returned
+	returned    bool                     // the interceptors have returned
 }
 
-// An handlerMeta is what an interceptor, or a handler by CallFrom, has asked for.
-type handlerMeta struct {
+// An lazyCall is what an interceptor, or a handler by CallFrom, has asked for.
+type lazyCall struct {
 	Call
-	from  peer
-	place backend
+	from   peer
+	origin backend
 }
 
 // callOf returns the Call of s.
 func (s *request) callOf() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a := s.asked.Load()
+	a := s.lazyCall.Load()
 	if a == nil {
-		a = &handlerMeta{from: peer{n: s.n, i: s.r.HG().ID()}, place: backend{addr: s.r.Peer()}}
-		a.from.only = &a.place
+		a = &lazyCall{from: peer{n: s.n, i: s.r.HG().ID()}, origin: backend{addr: s.r.Peer()}}
+		a.from.single = &a.origin
 		a.Call = Call{Method: s.m.name, Idempotent: s.m.o.idempotent, Peer: Peer{&a.from}, Metadata: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r, lends: len(s.m.fields) > 0 || s.m.streams != nil}
-		s.asked.Store(a)
+		s.lazyCall.Store(a)
 	}
 	return &a.Call
 }
@@ -90,7 +90,7 @@ func (s *request) callOf() *Call {
 func (s *request) decodeInput() (err error) {
 	meta := s.r.Meta()
 	if err = s.m.checkAgreement(s.r); err == nil {
-		err = withField(meta, s.r.Input((*decodedInput)(s)))
+		err = addFieldName(meta, s.r.Input((*decodedInput)(s)))
 	}
 	if err == nil || errors.Is(err, codec.ErrUnknownField) { // which may be what is lent
 		s.attachLent()
@@ -169,7 +169,7 @@ func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 	return err
 }
 
-var errNextAgain = na.WithText(ErrInvalid, "a server's interceptor calls next once: the handler has begun")
+var errNextTwice = na.WithText(ErrInvalid, "a server's interceptor calls next once: the handler has begun")
 
 // checkBegin reports why the handler does not begin.
 func (s *request) checkBegin() error {
@@ -177,19 +177,19 @@ func (s *request) checkBegin() error {
 	defer s.mu.Unlock()
 	switch {
 	case s.begun:
-		return errNextAgain
-	case s.over:
+		return errNextTwice
+	case s.returned:
 		return errNextLate
 	}
-	s.begun, s.quiet = true, make(chan struct{})
+	s.begun, s.handlerDone = true, make(chan struct{})
 	return nil
 }
 
 // onReturn is the end of the handler.
 func (s *request) onReturn() {
 	s.mu.Lock()
-	late := s.over
-	close(s.quiet)
+	late := s.returned
+	close(s.handlerDone)
 	s.mu.Unlock()
 	if late {
 		s.r.HG().Wake()
@@ -200,8 +200,8 @@ func (s *request) onReturn() {
 // context ends, and it is waited for.
 func (s *request) closeHandler(leave func()) (begun bool) {
 	s.mu.Lock()
-	s.over = true
-	begun, quiet := s.begun, s.quiet
+	s.returned = true
+	begun, quiet := s.begun, s.handlerDone
 	s.mu.Unlock()
 	if begun && !isClosed(quiet) {
 		leave()
@@ -221,10 +221,10 @@ func (s *request) handlerContext() context.Context {
 // flushSinks ends the use of Sinks, until ctx ends. It is done once, within the interceptors: they get its error.
 func (s *request) flushSinks(ctx context.Context) (err error) {
 	if s.flushed {
-		return s.unflushed
+		return s.flushErr
 	}
 	s.flushed = true
-	defer func() { s.unflushed = err }()
+	defer func() { s.flushErr = err }()
 	for i := range s.lent {
 		if f := &s.lent[i]; f.sink != nil {
 			n, end, ferr := f.sink.flush(ctx)
@@ -239,7 +239,7 @@ func (s *request) flushSinks(ctx context.Context) (err error) {
 
 // answerMeta returns the metadata that the handler and the interceptors have set.
 func (s *request) answerMeta() (m hg.Metadata) {
-	if a := s.asked.Load(); a != nil {
+	if a := s.lazyCall.Load(); a != nil {
 		m = a.ResponseMetadata.WithoutOwn()
 	}
 	return m
@@ -295,7 +295,7 @@ func (s *request) Value(key any) any {
 	case callKey{}:
 		return s.callOf()
 	case drainKey{}:
-		return s.n.life
+		return s.n.drainCtx
 	}
 	return s.r.Context().Value(key)
 }
@@ -329,12 +329,12 @@ func (s *request) attachLent() {
 		switch at := v.FieldByIndex(f.path).Addr().Interface().(type) {
 		case *Source:
 			if at.s != nil {
-				l.source = at.s.got
+				l.source = at.s.handler
 				l.source.req, l.source.peer = s, from
 			}
 		case *Sink:
 			if at.s != nil {
-				l.sink = at.s.got
+				l.sink = at.s.handler
 				l.sink.req, l.sink.peer = s, from
 			}
 		}

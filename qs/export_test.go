@@ -40,13 +40,13 @@ func (n *Node) Probes() int {
 func (n *Node) Looks() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.looks)
+	return len(n.healthTimers)
 }
 
 // Streams returns how many ends of streams n has.
 func (n *Node) Streams() int {
 	all := 0
-	for _, hctx := range n.all {
+	for _, hctx := range n.contexts {
 		all += hctx.Stats().NA.Streams
 	}
 	return all
@@ -60,13 +60,13 @@ func (p Peer) Addrs() (all []hg.Addr) {
 	switch {
 	case p.p == nil:
 		return nil
-	case p.p.only != nil:
-		return []hg.Addr{p.p.only.addr}
+	case p.p.single != nil:
+		return []hg.Addr{p.p.single.addr}
 	}
 	p.p.mu.Lock()
 	defer p.p.mu.Unlock()
-	p.p.followService(p.p.n.now())
-	for _, at := range p.p.places {
+	p.p.followServicesLocked(p.p.n.now())
+	for _, at := range p.p.backends {
 		all = append(all, at.addr)
 	}
 	return all
@@ -80,5 +80,5 @@ func (n *Node) UseShare(name string) (names int, err error) {
 	if err = n.clients.takeShare(hg.Request{}, name, n.clients.limitOf(name)); err == nil {
 		n.clients.returnShare(hg.Request{})
 	}
-	return len(n.clients.use), err
+	return len(n.clients.shares), err
 }

@@ -19,10 +19,10 @@ import (
 // Retry, which then repeats what neither address has answered.
 func Hedge(delay time.Duration) Interceptor {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
-		if !c.Idempotent || c.lends || c.Peer.p == nil || c.Peer.p.only != nil {
+		if !c.Idempotent || c.lends || c.Peer.p == nil || c.Peer.p.single != nil {
 			return next(ctx)
 		}
-		h := &hedgedCall{c: c, home: c.Peer.p, ctx: ctx, next: next}
+		h := &hedgedCall{c: c, peer: c.Peer.p, ctx: ctx, next: next}
 		return h.run(delay)
 	}
 }
@@ -30,20 +30,20 @@ func Hedge(delay time.Duration) Interceptor {
 // A hedgedCall is a call that may be made twice.
 type hedgedCall struct {
 	c    *Call
-	home *peer
+	peer *peer
 	ctx  context.Context
 	next func(context.Context) error
 
-	mu     sync.Mutex    // guards the fields below
-	over   bool          // the first has ended: no second begins
-	second chan struct{} // closed when the second has ended; nil when it has not begun
-	stop   context.CancelFunc
-	err    error // of the second
-	panic  any   // the second has panicked
+	mu         sync.Mutex    // guards the fields below
+	firstEnded bool          // the first has ended: no second begins
+	secondDone chan struct{} // closed when the second has ended; nil when it has not begun
+	stop       context.CancelFunc
+	err        error // of the second
+	panic      any   // the second has panicked
 }
 
 func (h *hedgedCall) run(delay time.Duration) error {
-	n := h.home.n
+	n := h.peer.n
 	ctx, stop := context.WithCancel(h.ctx)
 	defer stop()
 	defer n.runAfter(h.ctx, delay, func() { h.runSecond(stop) })()
@@ -52,7 +52,7 @@ func (h *hedgedCall) run(delay time.Duration) error {
 	if second == nil {
 		return err
 	}
-	_ = n.awaitDone(context.Background(), h.home.i, second) // it ends soon: it was stopped, or the call ends with ctx
+	_ = n.awaitDone(context.Background(), h.peer.i, second) // it ends soon: it was stopped, or the call ends with ctx
 	if h.panic != nil {
 		panic(h.panic)
 	}
@@ -77,31 +77,31 @@ func isAnswered(err error) bool {
 func (h *hedgedCall) endFirst(answered bool) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.over = true
+	h.firstEnded = true
 	if answered && h.stop != nil {
 		h.stop()
 	}
-	return h.second
+	return h.secondDone
 }
 
 // runSecond makes the second attempt, which stops the first when it is answered.
 func (h *hedgedCall) runSecond(stop func()) {
 	h.mu.Lock()
-	if h.over || h.ctx.Err() != nil || !h.c.Peer.hasOtherBackend(h.c) {
+	if h.firstEnded || h.ctx.Err() != nil || !h.c.Peer.hasOtherBackend(h.c) {
 		h.mu.Unlock()
 		return
 	}
 	ctx, stopThis := context.WithCancel(h.ctx)
 	defer stopThis()
 	second := make(chan struct{})
-	h.second, h.stop = second, stopThis
+	h.secondDone, h.stop = second, stopThis
 	h.mu.Unlock()
 	defer func() {
 		if h.panic = recover(); h.panic != nil { // run panics with it, where the call was made
 			stop()
 		}
 		close(second)
-		h.home.n.all[h.home.i].Wake()
+		h.peer.n.contexts[h.peer.i].Wake()
 	}()
 	h.err = errNextLate // if next does not return
 	h.err = h.next(ctx)

@@ -34,7 +34,7 @@ type loanSet struct {
 // A lentSink is a Sink of an attempt.
 type lentSink struct {
 	*sinkState
-	told bool // it has a ticket: the answer says how far it was filled
+	hasTicket bool // it has a ticket: the answer says how far it was filled
 }
 
 // lendInput returns a pointer to a copy of the input in which Sources and Sinks can be encoded.
@@ -69,7 +69,7 @@ func (l *loanSet) lendInput(in any) (any, error) {
 			}
 			at.s = nil
 			if t := l.newTicket(f, wire); t != nil {
-				l.sinks[len(l.sinks)-1].told = true
+				l.sinks[len(l.sinks)-1].hasTicket = true
 				at.s = &sinkState{lent: t}
 			}
 		}
@@ -112,8 +112,8 @@ func (l *loanSet) lendSource(s *sourceState) ([]byte, error) {
 		return l.lendMapped(bulk.ReadOnly, m)
 	case s.from != nil:
 		return l.lendStream(s.from, nil, &s.used)
-	case s.got != nil:
-		return nil, notInCall("Source")
+	case s.handler != nil:
+		return nil, errNotInCall("Source")
 	}
 	return nil, errNilSource
 }
@@ -141,7 +141,7 @@ func (l *loanSet) lendSink(s *sinkState) ([]byte, error) {
 		}
 		m, err := mapFile(s.file, bulk.FileOptions{Write: true, Length: s.size})
 		if errors.Is(err, errors.ErrUnsupported) {
-			through := &sinkState{into: &roomWriter{f: s.file, room: s.size}, of: s}
+			through := &sinkState{into: &limitedFileWriter{f: s.file, limit: s.size}, fileSink: s}
 			l.sinks[len(l.sinks)-1].sinkState = through
 			return l.lendStream(nil, through, &through.used)
 		}
@@ -151,8 +151,8 @@ func (l *loanSet) lendSink(s *sinkState) ([]byte, error) {
 		return l.lendMapped(bulk.WriteOnly, m)
 	case s.into != nil:
 		return l.lendStream(nil, s, &s.used)
-	case s.got != nil:
-		return nil, notInCall("Sink")
+	case s.handler != nil:
+		return nil, errNotInCall("Sink")
 	}
 	return nil, errNilSink
 }
@@ -162,15 +162,15 @@ var (
 	errNilSink   = fmt.Errorf("qs: FileBuffer or Writer got nil: %w", hg.ErrInvalid)
 )
 
-// A roomWriter writes a file from its beginning, up to a size.
-type roomWriter struct {
-	f         *os.File
-	off, room int64
+// A limitedFileWriter writes a file from its beginning, up to a size.
+type limitedFileWriter struct {
+	f          *os.File
+	off, limit int64
 }
 
-func (w *roomWriter) Write(b []byte) (int, error) {
-	if int64(len(b)) > w.room-w.off {
-		return 0, hg.Errorf(hg.ErrOverflow, "there is room for %d bytes in the file; FileBuffer takes a larger size", w.room)
+func (w *limitedFileWriter) Write(b []byte) (int, error) {
+	if int64(len(b)) > w.limit-w.off {
+		return 0, hg.Errorf(hg.ErrOverflow, "there is room for %d bytes in the file; FileBuffer takes a larger size", w.limit)
 	}
 	n, err := w.f.WriteAt(b, w.off)
 	w.off += int64(n)
@@ -351,7 +351,7 @@ func (l *loanSet) fillSinks() error {
 	filled := l.filled
 	for _, lent := range l.sinks {
 		s, n := lent.sinkState, sinkFill{}
-		if lent.told {
+		if lent.hasTicket {
 			if len(filled) == 0 {
 				return fmt.Errorf("qs: method %s: the answer says of %d Sinks how far they were filled, there are more: %w", l.m.name, len(l.filled), na.ErrProtocol)
 			}
@@ -361,11 +361,11 @@ func (l *loanSet) fillSinks() error {
 					l.m.name, n.prefix, n.end, na.ErrProtocol)
 			}
 		}
-		if s.into != nil && s.of == nil {
+		if s.into != nil && s.fileSink == nil {
 			continue
 		}
-		if s.of != nil {
-			s = s.of
+		if s.fileSink != nil {
+			s = s.fileSink
 		}
 		s.filled.Store(n.prefix)
 		if s.file != nil {

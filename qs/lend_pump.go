@@ -28,25 +28,25 @@ type pump struct {
 	log  func(text string, args ...any)
 	from io.Reader  // one of these two
 	into *sinkState //
-	used *streamUse // of the Source or the Sink
+	use  *streamUse // of the Source or the Sink
 
-	file  bool // from or into is a file of this package: it does not block for long
-	ended bool // of the goroutine: it has come to its end by itself
+	file     bool // from or into is a file of this package: it does not block for long
+	finished bool // of the goroutine: it has come to its end by itself
 
-	mu     sync.Mutex    // guards the fields below
-	s      *hg.Stream    // nil until the attempt's call has begun; then the goroutine runs
-	moved  int64         // bytes that were read or written
-	err    error         // of r or w
-	broken error         // of the stream
-	closed bool          // nothing more is read or written
-	busy   bool          // in a Read or a Write
-	taking chan struct{} // not nil: a Read or a Write was interrupted; closed when its deadline is set
-	left   bool          // one was left behind: nothing of it counts
-	gone   chan struct{} // closed when the goroutine has
+	mu           sync.Mutex    // guards the fields below
+	stream       *hg.Stream    // nil until the attempt's call has begun; then the goroutine runs
+	moved        int64         // bytes that were read or written
+	err          error         // of r or w
+	broken       error         // of the stream
+	closed       bool          // nothing more is read or written
+	busy         bool          // in a Read or a Write
+	interrupting chan struct{} // not nil: a Read or a Write was interrupted; closed when its deadline is set
+	abandoned    bool          // one was left behind: nothing of it counts
+	done         chan struct{} // closed when the goroutine has
 }
 
-// pumpPiece is how many bytes one Read gets at the most. A stream gives and takes no more in one piece.
-const pumpPiece = 256 << 10
+// maxPumpChunk is how many bytes one Read gets at the most. A stream gives and takes no more in one piece.
+const maxPumpChunk = 256 << 10
 
 // A streamUse says that an attempt uses a reader or a writer of the program. When a Read has given bytes, or was left behind, the next attempt
 // would lack bytes without knowing.
@@ -68,10 +68,10 @@ func (n *Node) newPump(hctx *hg.Context, from io.Reader, into *sinkState, u *str
 		u.Store(false)
 		return nil, errSpent
 	}
-	g := &pump{hctx: hctx, log: n.logger().Warn, from: from, into: into, used: u, gone: make(chan struct{})}
+	g := &pump{hctx: hctx, log: n.logger().Warn, from: from, into: into, use: u, done: make(chan struct{})}
 	switch from.(type) {
 	case nil:
-		g.file = into.of != nil
+		g.file = into.fileSink != nil
 		into.filled.Store(0)
 	case *sectionReader:
 		g.file = true
@@ -82,7 +82,7 @@ func (n *Node) newPump(hctx *hg.Context, from io.Reader, into *sinkState, u *str
 // start has the goroutine move bytes through s.
 func (g *pump) start(s *hg.Stream) {
 	g.mu.Lock()
-	g.s = s
+	g.stream = s
 	g.mu.Unlock()
 	run := g.drain
 	if g.from != nil {
@@ -91,35 +91,35 @@ func (g *pump) start(s *hg.Stream) {
 	g.hctx.NA().Spawn(func() {
 		defer g.onReturn()
 		run()
-		g.ended = true
+		g.finished = true
 	})
 }
 
 // release lets another attempt use the reader or the writer, unless a Read or a Write was left behind: then its end does.
 func (g *pump) release() {
 	g.mu.Lock()
-	left := g.left
+	left := g.abandoned
 	if !left && g.from != nil && g.moved > 0 {
-		g.used.spent = true
+		g.use.spent = true
 	}
 	g.mu.Unlock()
 	if !left {
-		g.used.Store(false)
+		g.use.Store(false)
 	}
 }
 
 // What is given to a Read or a Write that is under way when its call ends: to return, and to a Write once it was interrupted. A Read is
 // interrupted at once, since nothing is lost; a Write that is cut short may break what it writes to, such as a TLS connection.
 const (
-	pumpGrace = 50 * time.Millisecond
-	pumpBreak = 20 * time.Millisecond
+	ioGrace        = 50 * time.Millisecond
+	interruptGrace = 20 * time.Millisecond
 )
 
 // close ends g: no Read or Write begins any more. It reports whether one is left behind, which neither returned nor could be interrupted.
 func (g *pump) close() (left bool) {
 	g.mu.Lock()
 	g.closed = true
-	s := g.s
+	s := g.stream
 	g.mu.Unlock()
 	if s == nil {
 		return false
@@ -131,33 +131,33 @@ func (g *pump) close() (left bool) {
 	if g.from != nil {
 		g.interrupt()
 	}
-	if g.await(pumpGrace) || g.into != nil && g.interrupt() && g.await(pumpBreak) {
+	if g.await(ioGrace) || g.into != nil && g.interrupt() && g.await(interruptGrace) {
 		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.left = !isClosed(g.gone)
-	return g.left
+	g.abandoned = !isClosed(g.done)
+	return g.abandoned
 }
 
 // await reports whether the goroutine ends within d; a negative d is no limit.
 func (g *pump) await(d time.Duration) bool {
 	if g.hctx.NA().Scheduled() { // a coroutine does not wait on a channel
-		over := func() bool { return isClosed(g.gone) }
+		over := func() bool { return isClosed(g.done) }
 		_ = g.hctx.WaitFor(context.Background(), d, over)
 		return over()
 	}
 	if d < 0 {
-		<-g.gone
+		<-g.done
 		return true
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-g.gone:
+	case <-g.done:
 		return true
 	case <-t.C:
-		return isClosed(g.gone)
+		return isClosed(g.done)
 	}
 }
 
@@ -170,7 +170,7 @@ func (g *pump) interrupt() bool {
 		g.mu.Unlock()
 		return true // it ends by itself
 	}
-	g.taking = set
+	g.interrupting = set
 	g.mu.Unlock()
 	return g.setDeadline(time.Unix(1, 0))
 }
@@ -192,20 +192,20 @@ func (g *pump) setDeadline(at time.Time) (set bool) {
 	return ok && w.SetWriteDeadline(at) == nil
 }
 
-// tryEnter reports whether a Read or a Write may begin.
-func (g *pump) tryEnter() bool {
+// beginIO reports whether a Read or a Write may begin.
+func (g *pump) beginIO() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.busy = !g.closed
 	return g.busy
 }
 
-// noteMoved notes that a Read or a Write has moved n bytes and has failed with err, if that is not nil. It reports whether to go on.
-func (g *pump) noteMoved(n int, err error) bool {
+// endIO notes that a Read or a Write has moved n bytes and has failed with err, if that is not nil. It reports whether to go on.
+func (g *pump) endIO(n int, err error) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.busy = false
-	if g.left {
+	if g.abandoned {
 		return false
 	}
 	g.moved += int64(n)
@@ -221,7 +221,7 @@ func (g *pump) noteMoved(n int, err error) bool {
 // wait waits until the stream can go on, after ErrAgain, and reports whether it can. Anything else ends the pump.
 func (g *pump) wait(err error) bool {
 	if isAgain(err) {
-		if err = g.s.Wait(context.Background()); err == nil {
+		if err = g.stream.Wait(context.Background()); err == nil {
 			return true
 		}
 	}
@@ -236,15 +236,15 @@ func isAgain(err error) bool { return errors.Is(err, hg.ErrAgain) }
 // fill reads from the program's reader.
 func (g *pump) fill() {
 	for empty := 0; ; {
-		b, err := g.s.Reserve(pumpPiece)
+		b, err := g.stream.Reserve(maxPumpChunk)
 		if err != nil {
 			if !g.wait(err) {
 				return
 			}
 			continue
 		}
-		if !g.tryEnter() {
-			g.s.Commit(0)
+		if !g.beginIO() {
+			g.stream.Commit(0)
 			return
 		}
 		n, err := g.from.Read(b)
@@ -263,14 +263,14 @@ func (g *pump) fill() {
 				err = io.ErrNoProgress
 			}
 		}
-		more := g.noteMoved(n, err)
-		g.s.Commit(n)
+		more := g.endIO(n, err)
+		g.stream.Commit(n)
 		switch {
 		case err != nil:
 			g.fail(err)
 			return
 		case end:
-			g.s.CloseWrite()
+			g.stream.CloseWrite()
 			return
 		case !more:
 			return
@@ -281,7 +281,7 @@ func (g *pump) fill() {
 // drain writes to the program's writer.
 func (g *pump) drain() {
 	for {
-		b, err := g.s.Next()
+		b, err := g.stream.Next()
 		switch {
 		case err == io.EOF:
 			return
@@ -290,7 +290,7 @@ func (g *pump) drain() {
 				return
 			}
 			continue
-		case !g.tryEnter():
+		case !g.beginIO():
 			return
 		}
 		n, err := g.into.into.Write(b)
@@ -302,8 +302,8 @@ func (g *pump) drain() {
 		case n > len(b):
 			err = fmt.Errorf("a Write of %d bytes returned %d", len(b), n)
 		}
-		more := g.noteMoved(max(min(n, len(b)), 0), err)
-		g.s.Release(len(b))
+		more := g.endIO(max(min(n, len(b)), 0), err)
+		g.stream.Release(len(b))
 		if err != nil {
 			g.fail(err)
 		}
@@ -316,10 +316,10 @@ func (g *pump) drain() {
 // fail lets the handler know with what the program's reader or writer has failed: behind what the reader has given.
 func (g *pump) fail(err error) {
 	if g.from != nil {
-		g.s.Fail(na.ErrIO, fmt.Sprintf("the caller's reader has failed: %v", err))
+		g.stream.Fail(na.ErrIO, fmt.Sprintf("the caller's reader has failed: %v", err))
 		return
 	}
-	g.s.Reset(na.ErrIO, fmt.Sprintf("the caller's writer has failed: %v", err))
+	g.stream.Reset(na.ErrIO, fmt.Sprintf("the caller's writer has failed: %v", err))
 }
 
 // onReturn is the end of the goroutine that reads or writes.
@@ -329,16 +329,16 @@ func (g *pump) onReturn() {
 	if p != nil {
 		err = fmt.Errorf("panic: %v", p)
 	}
-	if !g.ended {
-		g.noteMoved(0, err)
+	if !g.finished {
+		g.endIO(0, err)
 		if g.from != nil {
-			g.s.Commit(0) // of what Read was given
+			g.stream.Commit(0) // of what Read was given
 		}
 		g.fail(err)
 	}
 	defer g.onGoroutineEnd() // deferred: SetReadDeadline may end the goroutine
 	g.mu.Lock()
-	set := g.taking
+	set := g.interrupting
 	g.mu.Unlock()
 	if set != nil {
 		<-set
@@ -349,12 +349,12 @@ func (g *pump) onReturn() {
 // onGoroutineEnd is the end of the goroutine: those who wait for it go on.
 func (g *pump) onGoroutineEnd() {
 	g.mu.Lock()
-	left := g.left
-	close(g.gone)
+	left := g.abandoned
+	close(g.done)
 	g.mu.Unlock()
 	if left { // the node may be gone
-		g.used.spent = g.from != nil
-		g.used.Store(false)
+		g.use.spent = g.from != nil
+		g.use.Store(false)
 		return
 	}
 	g.hctx.Wake()
@@ -372,7 +372,7 @@ func (g *pump) pumpedBytes() (int64, error) {
 // passedBytes returns how many bytes have left for the handler, or have been written.
 func (g *pump) passedBytes() int64 {
 	g.mu.Lock()
-	s, n := g.s, g.moved
+	s, n := g.stream, g.moved
 	g.mu.Unlock()
 	switch {
 	case s == nil:
@@ -386,7 +386,7 @@ func (g *pump) passedBytes() int64 {
 // progress grows with each byte that moves.
 func (g *pump) progress() int64 {
 	g.mu.Lock()
-	s, n := g.s, g.moved
+	s, n := g.stream, g.moved
 	g.mu.Unlock()
 	if s == nil {
 		return 0
@@ -399,7 +399,7 @@ func (g *pump) finish(ctx context.Context, n *Node, i int) error {
 	if g.into == nil {
 		return nil
 	}
-	if err := n.awaitDone(ctx, i, g.gone); err != nil {
+	if err := n.awaitDone(ctx, i, g.done); err != nil {
 		if ctx.Err() == context.DeadlineExceeded {
 			return hg.ErrTimeout
 		} else if ctx.Err() != nil {

@@ -33,17 +33,17 @@ type sinkState struct {
 	into io.Writer //
 	used streamUse // by an attempt
 
-	of *sinkState // of a file that cannot be mapped, behind into
+	fileSink *sinkState // of a file that cannot be mapped, behind into
 
 	filled atomic.Int64
 
-	lent *lentTicket // in the input of one attempt
-	got  *pushedSink // of a handler
+	lent    *lentTicket // in the input of one attempt
+	handler *pushedSink // of a handler
 }
 
 // Buffer lends memory to be filled. Do not use it until the call has returned; Filled then says how
 // much of it has arrived.
-func Buffer(segs ...[]byte) Sink { return Sink{&sinkState{segs: isLent(segs)}} }
+func Buffer(segs ...[]byte) Sink { return Sink{&sinkState{segs: nonNil(segs)}} }
 
 // FileBuffer lends the first size bytes of a regular file that is open for reading and writing, wherever f stands, mapped where that is possible, without a copy: by its system and its
 // file system; else it is written as a stream, and the handler has Writer alone. It is grown to size bytes, and, when the call has succeeded,
@@ -68,10 +68,10 @@ func (s Sink) Len() int64 {
 	switch {
 	case s.s == nil:
 		return 0
-	case s.s.got != nil && s.s.got.isStream(), s.s.into != nil:
+	case s.s.handler != nil && s.s.handler.isStream(), s.s.into != nil:
 		return -1
-	case s.s.got != nil:
-		return s.s.got.handle.Len()
+	case s.s.handler != nil:
+		return s.s.handler.handle.Len()
 	case s.s.file != nil:
 		return s.s.size
 	}
@@ -102,7 +102,7 @@ func (s Sink) Writer(ctx context.Context) io.Writer {
 	if s.s == nil {
 		return failWriter{errNoRoom}
 	}
-	return s.s.got.writer(ctx)
+	return s.s.handler.writer(ctx)
 }
 
 // WriteAt pushes p to off, for the handler that got s, and returns when it has arrived. The error matches hg.ErrOverflow when there is no
@@ -112,7 +112,7 @@ func (s Sink) WriteAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
 		return 0, errNoRoom
 	}
-	return s.s.got.writeAt(p, off)
+	return s.s.handler.writeAt(p, off)
 }
 
 // SendFile writes f, a regular file, from its beginning to its end, as Writer would, straight from the page cache where it can
@@ -124,7 +124,7 @@ func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
 		}
 		return 0, errNoRoom
 	}
-	return s.s.got.sendFile(ctx, f)
+	return s.s.handler.sendFile(ctx, f)
 }
 
 var errNoRoom = fmt.Errorf("qs: the Sink is empty: the caller has lent no room, by Buffer, FileBuffer or Writer: %w", hg.ErrOverflow)
@@ -138,7 +138,7 @@ func (s Sink) MarshalBinary() ([]byte, error) {
 	case s.s == nil:
 		return []byte{}, nil
 	case s.s.lent == nil:
-		return nil, notInCall("Sink")
+		return nil, errNotInCall("Sink")
 	}
 	return s.s.lent.encoded(), nil
 }
@@ -151,7 +151,7 @@ func (s *Sink) UnmarshalBinary(b []byte) error {
 	}
 	s.s = nil
 	if t != nil {
-		s.s = &sinkState{got: &pushedSink{borrowedMem: borrowedMem{ticket: *t}}}
+		s.s = &sinkState{handler: &pushedSink{borrowedMem: borrowedMem{ticket: *t}}}
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ type extent struct{ from, to int64 }
 // checkUsable says why p cannot be used; it is nil at the caller.
 func (p *pushedSink) checkUsable() error {
 	if p == nil {
-		return notHere("Sink")
+		return errNotInHandler("Sink")
 	}
 	return p.checkMemory("Sink")
 }
@@ -197,7 +197,7 @@ func (p *pushedSink) writerOf() *pushWriter {
 	if p.w == nil {
 		p.w = &pushWriter{p: p}
 		if p.isStream() {
-			p.w.tail = newStreamWriter(p)
+			p.w.stream = newStreamWriter(p)
 		}
 	}
 	return p.w
@@ -259,7 +259,7 @@ func (p *pushedSink) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	}
 	defer w.unlock()
 	w.ctx = ctx
-	if err := w.settleBounded(); err != nil {
+	if err := w.flushBounded(); err != nil {
 		return 0, err
 	}
 	n := m.Len()
@@ -286,7 +286,7 @@ func (p *pushedSink) sendFile(ctx context.Context, f *os.File) (int64, error) {
 // on, without gaps, and where the last of all ends.
 func (p *pushedSink) flush(ctx context.Context) (prefix, end int64, err error) {
 	p.mu.Lock()
-	p.over = true // nothing is written from now on, whatever goroutines the handler has left behind
+	p.ended = true // nothing is written from now on, whatever goroutines the handler has left behind
 	w, all := p.w, slices.Clone(p.full)
 	p.mu.Unlock()
 	if w != nil {
@@ -294,7 +294,7 @@ func (p *pushedSink) flush(ctx context.Context) (prefix, end int64, err error) {
 			return 0, 0, err
 		}
 		w.ctx = ctx
-		err = w.settleBounded()
+		err = w.flushBounded()
 		all = append(all, extent{0, w.pos})
 		w.unlock()
 	}

@@ -29,16 +29,16 @@ type sourceState struct {
 	from io.Reader //
 	used streamUse // of Reader
 
-	lent *lentTicket   // in the input of one attempt
-	got  *pulledSource // of a handler
+	lent    *lentTicket   // in the input of one attempt
+	handler *pulledSource // of a handler
 }
 
 // Bytes lends memory, which is not copied. Do not change it until the call has returned. Up to 2
 // KiB travel inside the request.
-func Bytes(segs ...[]byte) Source { return Source{&sourceState{segs: isLent(segs)}} }
+func Bytes(segs ...[]byte) Source { return Source{&sourceState{segs: nonNil(segs)}} }
 
-// isLent tells memory of no segments from nothing at all.
-func isLent(segs [][]byte) [][]byte {
+// nonNil tells memory of no segments from nothing at all.
+func nonNil(segs [][]byte) [][]byte {
 	if segs == nil {
 		return [][]byte{}
 	}
@@ -75,8 +75,8 @@ func (s Source) Len() int64 {
 	switch {
 	case s.s == nil:
 		return 0
-	case s.s.got != nil:
-		return s.s.got.size()
+	case s.s.handler != nil:
+		return s.s.handler.size()
 	case s.s.segs != nil:
 		return totalLen(s.s.segs)
 	case s.s.file != nil:
@@ -108,7 +108,7 @@ func (s Source) Reader(ctx context.Context) io.Reader {
 	if s.s == nil {
 		return &pullReader{fail: io.EOF}
 	}
-	return s.s.got.reader(ctx)
+	return s.s.handler.reader(ctx)
 }
 
 // ReadAt pulls len(p) bytes from off on into p, for the handler that got s. It returns io.EOF with fewer bytes at the end, ErrClosed
@@ -117,7 +117,7 @@ func (s Source) ReadAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
 		return 0, io.EOF
 	}
-	return s.s.got.readAt(p, off)
+	return s.s.handler.readAt(p, off)
 }
 
 // View returns all bytes of s, for the handler that got it: where the two share memory and the caller lends what bulk.Alloc has returned,
@@ -128,7 +128,7 @@ func (s Source) View(ctx context.Context) (*bulk.View, error) {
 	if s.s == nil {
 		return &bulk.View{}, nil
 	}
-	return s.s.got.view(ctx)
+	return s.s.handler.view(ctx)
 }
 
 // IsZero reports whether s is the zero Source. It is for codecs that leave empty fields out.
@@ -141,12 +141,12 @@ func (s Source) MarshalBinary() ([]byte, error) {
 	case s.s == nil:
 		return []byte{}, nil
 	case s.s.lent == nil:
-		return nil, notInCall("Source")
+		return nil, errNotInCall("Source")
 	}
 	return s.s.lent.encoded(), nil
 }
 
-func notInCall(what string) error {
+func errNotInCall(what string) error {
 	return fmt.Errorf("qs: a %s travels in the input of a Method's Call only, from who lends the memory: %w", what, hg.ErrUnsupported)
 }
 
@@ -158,7 +158,7 @@ func (s *Source) UnmarshalBinary(b []byte) error {
 	}
 	s.s = nil
 	if t != nil {
-		s.s = &sourceState{got: &pulledSource{borrowedMem: borrowedMem{ticket: *t}}}
+		s.s = &sourceState{handler: &pulledSource{borrowedMem: borrowedMem{ticket: *t}}}
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ type pulledSource struct {
 // checkUsable says why p cannot be used; it is nil at the caller.
 func (p *pulledSource) checkUsable() error {
 	if p == nil {
-		return notHere("Source")
+		return errNotInHandler("Source")
 	}
 	return p.checkMemory("Source")
 }
@@ -272,13 +272,13 @@ type borrowedMem struct {
 	req  *request
 	peer hg.Addr
 
-	mu    sync.Mutex // guards the fields below
-	over  bool       // the handler has returned
-	stops map[int]func()
-	made  int
+	mu     sync.Mutex // guards the fields below
+	ended  bool       // the handler has returned
+	stops  map[int]func()
+	nextID int
 }
 
-func notHere(what string) error {
+func errNotInHandler(what string) error {
 	return fmt.Errorf("qs: a %s is used by the handler that got it: %w", what, hg.ErrUnsupported)
 }
 
@@ -286,7 +286,7 @@ func notHere(what string) error {
 func (b *borrowedMem) checkMemory(what string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.over {
+	if b.ended {
 		return fmt.Errorf("qs: the handler that got the %s has returned; it is used until then: %w", what, hg.ErrClosed)
 	}
 	return nil
@@ -307,15 +307,15 @@ func (b *borrowedMem) causeOf(what string, err error) error {
 func (b *borrowedMem) stopAtReturn(stop func()) (now func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.over {
+	if b.ended {
 		stop()
 		return func() {}
 	}
 	if b.stops == nil {
 		b.stops = map[int]func(){}
 	}
-	b.made++
-	id := b.made
+	b.nextID++
+	id := b.nextID
 	b.stops[id] = stop
 	return func() {
 		b.mu.Lock()
@@ -328,8 +328,8 @@ func (b *borrowedMem) stopAtReturn(stop func()) (now func()) {
 func (b *borrowedMem) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.over = true
-	for i := 1; i <= b.made; i++ { // in order: a simulated world replays
+	b.ended = true
+	for i := 1; i <= b.nextID; i++ { // in order: a simulated world replays
 		if stop := b.stops[i]; stop != nil {
 			stop()
 		}

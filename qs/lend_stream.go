@@ -14,10 +14,10 @@ import (
 // A streamReader reads a Reader of the caller at its handler.
 type streamReader struct {
 	pieces.Reader
-	p     *pulledSource
-	ctx   context.Context
-	begun bool
-	lent  int // bytes of the piece that is being read
+	p        *pulledSource
+	ctx      context.Context
+	begun    bool
+	chunkLen int // bytes of the piece that is being read
 }
 
 func newStreamReader(p *pulledSource) *streamReader {
@@ -36,15 +36,15 @@ func (r *streamReader) next() ([]byte, error) {
 		r.begun = true
 		s.Expect(r.p.length)
 	}
-	s.Release(r.lent)
-	r.lent = 0
+	s.Release(r.chunkLen)
+	r.chunkLen = 0
 	for {
 		b, err := s.Next()
 		if err == nil {
-			r.lent = len(b)
+			r.chunkLen = len(b)
 			return b, nil
 		}
-		if err = r.p.wait(r.ctx, "source", err); err != nil {
+		if err = r.p.waitStream(r.ctx, "source", err); err != nil {
 			return nil, err
 		}
 	}
@@ -69,11 +69,11 @@ func (w *streamWriter) room() ([]byte, error) {
 		if err := w.p.checkMemory("Sink"); err != nil {
 			return nil, err
 		}
-		b, err := w.p.stream.Reserve(pumpPiece)
+		b, err := w.p.stream.Reserve(maxPumpChunk)
 		if err == nil {
 			return b, nil
 		}
-		if err = w.p.wait(w.p.w.ctx, "sink", err); err != nil {
+		if err = w.p.waitStream(w.p.w.ctx, "sink", err); err != nil {
 			return nil, err
 		}
 	}
@@ -85,16 +85,16 @@ func (w *streamWriter) add(n int) error {
 	return nil
 }
 
-// wait waits, after ErrAgain, until the stream of b can go on, or ctx has ended. It returns any other error as the handler gets it.
-func (b *borrowedMem) wait(ctx context.Context, what string, err error) error {
+// waitStream waits, after ErrAgain, until the stream of b can go on, or ctx has ended. It returns any other error as the handler gets it.
+func (b *borrowedMem) waitStream(ctx context.Context, what string, err error) error {
 	if isAgain(err) {
-		if err = endOf(ctx, what); err != nil {
+		if err = contextEndError(ctx, what); err != nil {
 			return err
 		}
 		if err = b.stream.Wait(ctx); err == nil {
 			return nil
 		}
-		if ended := endOf(ctx, what); ended != nil {
+		if ended := contextEndError(ctx, what); ended != nil {
 			return ended
 		}
 		return err
@@ -106,13 +106,13 @@ func (b *borrowedMem) wait(ctx context.Context, what string, err error) error {
 		return errors.New("qs: " + err.Error())
 	}
 	if err = b.req.explainError(b.req, err); b.req.Err() != nil {
-		return endOf(b.req, what)
+		return contextEndError(b.req, what)
 	}
 	return err
 }
 
-// endOf says why ctx has ended; nil while it has not.
-func endOf(ctx context.Context, what string) error {
+// contextEndError says why ctx has ended; nil while it has not.
+func contextEndError(ctx context.Context, what string) error {
 	code := hg.ErrCanceled
 	switch ctx.Err() {
 	case nil:

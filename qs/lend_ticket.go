@@ -13,14 +13,14 @@ import (
 
 // A lentTicket is what travels in the place of one Source or Sink of an attempt.
 type lentTicket struct {
-	wire   []byte
-	field  string      // where it is
-	passed atomic.Bool // the codec has asked for it
+	wire        []byte
+	field       string      // where it is
+	encodedOnce atomic.Bool // the codec has asked for it
 }
 
 // encoded returns what travels, to the codec.
 func (t *lentTicket) encoded() []byte {
-	t.passed.Store(true)
+	t.encodedOnce.Store(true)
 	return t.wire
 }
 
@@ -50,14 +50,14 @@ func parseTicket(b []byte, what string) (*ticket, error) {
 	case len(b) == 0:
 		return nil, nil
 	case len(b) < 3:
-		return nil, notTicket(what)
+		return nil, errNotTicket(what)
 	}
 	other := "Source"
 	if b[0]&ticketSink != 0 {
 		other = "Sink"
 	}
 	if b[0]&^(ticketSink|ticketMemory|ticketStream) != 0 {
-		return nil, notTicket(what)
+		return nil, errNotTicket(what)
 	}
 	if other != what {
 		return nil, &otherTicketError{int(b[1]), other, what}
@@ -74,7 +74,7 @@ func parseTicket(b []byte, what string) (*ticket, error) {
 			return t, nil
 		}
 	}
-	return nil, notTicket(what)
+	return nil, errNotTicket(what)
 }
 
 // isStream reports whether what is lent goes through a stream.
@@ -96,7 +96,7 @@ func (t *ticket) size() int64 {
 	return t.handle.Len()
 }
 
-func notTicket(what string) error {
+func errNotTicket(what string) error {
 	return fmt.Errorf("the bytes of the field are no %s's: both sides need the same type: %w", what, na.ErrProtocol)
 }
 

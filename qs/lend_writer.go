@@ -13,17 +13,17 @@ import (
 // A pushWriter is the stream of a Sink at its handler. Goroutines that a handler has left behind may still use it when the handler has
 // returned, and the library flushes it then: so they take turns, and what the user's reader does in ReadFrom is outside of a turn.
 type pushWriter struct {
-	p     *pushedSink
-	busy  atomic.Bool  // somebody has the turn
-	waits atomic.Int32 // for it
+	p       *pushedSink
+	busy    atomic.Bool  // somebody has the turn
+	waiters atomic.Int32 // for it
 
 	// Of who has the turn.
-	ctx  context.Context // bounds what the user calls; what is under way then, and the flush, end with the request only
-	pos  int64           // bytes before w
-	n    int64           // bytes that w has taken
-	w    *pushState      // nil when nothing is under way
-	stop func()
-	tail *streamWriter // of Writer, instead
+	ctx          context.Context // bounds what the user calls; what is under way then, and the flush, end with the request only
+	pos          int64           // bytes before w
+	pendingBytes int64           // bytes that w has taken
+	pending      *pushState      // nil when nothing is under way
+	stop         func()
+	stream       *streamWriter // of Writer, instead
 }
 
 // A pushState is what is under way, until ctx ends.
@@ -51,9 +51,9 @@ func (w *pushWriter) begin() error {
 // lock waits for the turn. After an error, that ctx has ended or the node is closed, it has none.
 func (w *pushWriter) lock(ctx context.Context) error {
 	for !w.busy.CompareAndSwap(false, true) {
-		w.waits.Add(1)
+		w.waiters.Add(1)
 		err := w.p.req.n.hctx.Wait(ctx, func() bool { return !w.busy.Load() })
-		w.waits.Add(-1)
+		w.waiters.Add(-1)
 		if err != nil {
 			return err
 		}
@@ -63,12 +63,12 @@ func (w *pushWriter) lock(ctx context.Context) error {
 
 // unlock gives it up.
 func (w *pushWriter) unlock() {
-	bw := w.w
+	bw := w.pending
 	w.busy.Store(false)
 	if bw != nil && bw.ctx.Err() != nil { // stopped meanwhile
 		w.close(bw)
 	}
-	if w.waits.Load() > 0 {
+	if w.waiters.Load() > 0 {
 		w.p.req.n.hctx.Wake()
 	}
 }
@@ -83,10 +83,10 @@ func (w *pushWriter) close(bw *pushState) {
 
 // open returns what to write to.
 func (w *pushWriter) open() (io.Writer, error) {
-	if w.tail != nil {
-		return w.tail, nil
+	if w.stream != nil {
+		return w.stream, nil
 	}
-	if w.w == nil {
+	if w.pending == nil {
 		if w.pos == w.p.handle.Len() {
 			return nil, fmt.Errorf("qs: the Sink is full: the caller has lent room for %d bytes; FileBuffer and Writer lend more: %w", w.pos, hg.ErrOverflow)
 		}
@@ -97,13 +97,13 @@ func (w *pushWriter) open() (io.Writer, error) {
 			return nil, err
 		}
 		bw := &pushState{to, ctx, cancel}
-		w.w = bw
+		w.pending = bw
 		w.stop = w.p.stopAtReturn(func() { // without waiting for what is under way
 			cancel()
 			w.close(bw)
 		})
 	}
-	return w.w, nil
+	return w.pending, nil
 }
 
 // bindContext has the end of the user's context end what is under way, until the function that it returns is called.
@@ -114,18 +114,18 @@ func (w *pushWriter) bindContext() (unbound func() bool, err error) {
 	if err := w.contextError(); err != nil {
 		return nil, err
 	}
-	if w.w == nil { // of Writer, which waits for this context itself
+	if w.pending == nil { // of Writer, which waits for this context itself
 		return func() bool { return true }, nil
 	}
-	return context.AfterFunc(w.ctx, w.w.cancel), nil
+	return context.AfterFunc(w.ctx, w.pending.cancel), nil
 }
 
 // contextError says why the user's context has ended; nil while it has not.
-func (w *pushWriter) contextError() error { return endOf(w.ctx, "sink") }
+func (w *pushWriter) contextError() error { return contextEndError(w.ctx, "sink") }
 
-// noteWritten counts n bytes, and returns the error of the user's call.
-func (w *pushWriter) noteWritten(n int64, err error) error {
-	w.n += n
+// finishUserCall counts n bytes, and returns the error of the user's call.
+func (w *pushWriter) finishUserCall(n int64, err error) error {
+	w.pendingBytes += n
 	if ended := w.contextError(); err != nil && ended != nil {
 		err = ended
 	}
@@ -142,15 +142,15 @@ func (w *pushWriter) Write(b []byte) (n int, err error) {
 	}
 	to, err := w.open()
 	if err != nil {
-		return 0, w.noteWritten(0, err)
+		return 0, w.finishUserCall(0, err)
 	}
 	unbound, err := w.bindContext()
 	if err != nil {
-		return 0, w.noteWritten(0, err)
+		return 0, w.finishUserCall(0, err)
 	}
 	defer unbound()
 	n, err = to.Write(b)
-	return n, w.noteWritten(int64(n), err)
+	return n, w.finishUserCall(int64(n), err)
 }
 
 // ReadFrom implements io.ReaderFrom: without a copy of its own.
@@ -160,7 +160,7 @@ func (w *pushWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	}
 	to, err := w.open()
 	if err != nil {
-		err = w.noteWritten(0, err)
+		err = w.finishUserCall(0, err)
 		if n, rerr := r.Read(make([]byte, 1)); n == 0 && rerr == io.EOF {
 			return 0, nil
 		}
@@ -168,14 +168,14 @@ func (w *pushWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	}
 	unbound, err := w.bindContext()
 	if err != nil {
-		return 0, w.noteWritten(0, err)
+		return 0, w.finishUserCall(0, err)
 	}
 	defer unbound()
 	in := &unlockedReader{w: w, r: r}
 	defer func() {
 		n := n - in.counted
-		if !in.out { // else r has panicked or ended the goroutine, or the node is closed: it has no turn
-			err = w.noteWritten(n, err)
+		if !in.unlocked { // else r has panicked or ended the goroutine, or the node is closed: it has no turn
+			err = w.finishUserCall(n, err)
 		}
 	}()
 	return to.(io.ReaderFrom).ReadFrom(in)
@@ -183,33 +183,33 @@ func (w *pushWriter) ReadFrom(r io.Reader) (n int64, err error) {
 
 // An unlockedReader reads outside of the turn.
 type unlockedReader struct {
-	w   *pushWriter
-	r   io.Reader
-	out bool // now
+	w        *pushWriter
+	r        io.Reader
+	unlocked bool // now
 
-	last, counted int64 // bytes of the last Read; of all before, which have been taken
+	lastRead, counted int64 // bytes of the last Read; of all before, which have been taken
 }
 
 func (o *unlockedReader) Read(b []byte) (int, error) {
-	o.w.n += o.last
-	o.counted += o.last
-	o.last, o.out = 0, true
+	o.w.pendingBytes += o.lastRead
+	o.counted += o.lastRead
+	o.lastRead, o.unlocked = 0, true
 	o.w.unlock()
 	n, err := o.r.Read(b)
 	if err := o.w.lock(context.Background()); err != nil {
 		return 0, err
 	}
-	o.out = false
+	o.unlocked = false
 	if over := o.w.p.checkMemory("Sink"); over != nil { // b is nobody's any more
 		return 0, over
 	}
-	o.last = int64(n)
+	o.lastRead = int64(n)
 	return n, err
 }
 
-// settleBounded is settle until the context ends.
-func (w *pushWriter) settleBounded() error {
-	if w.w == nil && w.tail == nil {
+// flushBounded is settle until the context ends.
+func (w *pushWriter) flushBounded() error {
+	if w.pending == nil && w.stream == nil {
 		return nil
 	}
 	unbound, err := w.bindContext()
@@ -217,29 +217,29 @@ func (w *pushWriter) settleBounded() error {
 		return err
 	}
 	defer unbound()
-	err = w.settle()
+	err = w.flush()
 	if ended := w.contextError(); err != nil && ended != nil {
 		return ended
 	}
 	return err
 }
 
-// settle waits until what was written has arrived; a stream ends behind that.
-func (w *pushWriter) settle() error {
-	if w.tail != nil {
+// flush waits until what was written has arrived; a stream ends behind that.
+func (w *pushWriter) flush() error {
+	if w.stream != nil {
 		w.p.stream.CloseWrite()
-		w.pos = w.tail.pos
+		w.pos = w.stream.pos
 		return nil
 	}
-	if w.w == nil {
+	if w.pending == nil {
 		return nil
 	}
-	err := w.w.Close()
+	err := w.pending.Close()
 	w.stop()
-	w.w = nil
+	w.pending = nil
 	if err == nil {
-		w.pos += w.n
+		w.pos += w.pendingBytes
 	}
-	w.n = 0
+	w.pendingBytes = 0
 	return err
 }

@@ -49,7 +49,7 @@ func (c methodCodec) Append(dst []byte, v any) ([]byte, error) {
 		return dst, err
 	}
 	for _, t := range in.l.tickets {
-		if !t.passed.Load() {
+		if !t.encodedOnce.Load() {
 			return dst, hg.Errorf(hg.ErrUnsupported, "codec %s does not encode %s of %T, which lends something: it leaves the field out, "+
 				"or does not call MarshalBinary; use codec.Msgpack, and no tag that leaves the field out", c.Name(), t.field, in.in)
 		}
@@ -63,7 +63,7 @@ func (c methodCodec) Decode(b []byte, v any) error {
 	case *decodedInput:
 		return decodeSent(c.Codec, b, v.in)
 	case *decodedOutput:
-		return decodeAnswered(c.Codec, b, v.into)
+		return decodeAnswered(c.Codec, b, v.decodeTarget)
 	}
 	return c.Codec.Decode(b, v)
 }
@@ -188,8 +188,8 @@ func lentFields(meta hg.Metadata) (names []string) {
 	return names
 }
 
-// withField returns the error of a decoder with the field that it speaks of.
-func withField(meta hg.Metadata, err error) error {
+// addFieldName returns the error of a decoder with the field that it speaks of.
+func addFieldName(meta hg.Metadata, err error) error {
 	if e, ok := errors.AsType[*otherTicketError](err); ok {
 		if names := lentFields(meta); e.number < len(names) {
 			return fmt.Errorf("%s: %w", names[e.number], err)

@@ -78,7 +78,7 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	if ok && n.defined[m.name] == "" {
 		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: hg.Errorf(ErrInvalid, "the program has registered %s with package hg, too: give it another name", was.Name)}
 	}
-	if err := n.useDefinition(m.name, is); err != nil {
+	if err := n.useDefinitionLocked(m.name, is); err != nil {
 		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: err}
 	}
 	if !ok {
@@ -91,8 +91,8 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	return id, nil
 }
 
-// useDefinition reports whether n has used another definition of a name, by which requests would be made otherwise. Locked.
-func (n *Node) useDefinition(name, is string) error {
+// useDefinitionLocked reports whether n has used another definition of a name, by which requests would be made otherwise. Locked.
+func (n *Node) useDefinitionLocked(name, is string) error {
 	switch was := n.defined[name]; was {
 	case "":
 		n.defined[name] = is

@@ -21,30 +21,30 @@ import (
 //	Open ─► Handle … ─► Serve ──── ctx ends ───► drains: new calls are refused, those that run may end ─► returns
 //	          └─► Peer, Call: a node that only calls needs no Serve             └─ Config.ShutdownTimeout at the most
 type Node struct {
-	cfg     Config
-	class   *hg.Class
-	all     []*hg.Context
-	hctx    *hg.Context // the first
-	workers workers
-	clients clientShares
+	cfg      Config
+	class    *hg.Class
+	contexts []*hg.Context
+	hctx     *hg.Context // the first
+	workers  workers
+	clients  clientShares
 
 	known   sync.Map      // *method: hg.ID
 	budgets sync.Map      // *RetryPolicy: *budget, of what Retry has returned
 	idle    []handleCache // handles, for each context
 
-	attendants []attendant // of each context
+	idleDrivers []idleDriver // of each context
 
-	life context.Context // ends when the node begins to drain, or is closed: of the watches, and what Draining returns
-	die  context.CancelFunc
+	drainCtx       context.Context // ends when the node begins to drain, or is closed: of the watches, and what Draining returns
+	cancelDrainCtx context.CancelFunc
 
-	served  atomic.Bool       // Serve was called
-	ending  atomic.Bool       // no handle is kept any more
-	mu      sync.Mutex        // guards the fields below, and registering
-	defined map[string]string // names: what describe says of the definition that was used first
-	closed  bool
-	probes  map[*na.Op]struct{} // of addresses, under way
-	looks   map[*na.Op]struct{} // timers of PeerOptions.HealthInterval
-	watches map[watchKey]*addrWatch
+	served       atomic.Bool       // Serve was called
+	ending       atomic.Bool       // no handle is kept any more
+	mu           sync.Mutex        // guards the fields below, and registering
+	defined      map[string]string // names: what describe says of the definition that was used first
+	closed       bool
+	probes       map[*na.Op]struct{} // of addresses, under way
+	healthTimers map[*na.Op]struct{} // timers of PeerOptions.HealthInterval
+	watches      map[watchKey]*addrWatch
 }
 
 // Open opens a node at addr: "tcp://" only calls, "tcp://host:port" also serves; with port 0 the
@@ -68,11 +68,11 @@ func Open(addr string, cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, idle: make([]handleCache, cfg.Contexts), attendants: make([]attendant, cfg.Contexts), defined: map[string]string{},
-		probes: map[*na.Op]struct{}{}, looks: map[*na.Op]struct{}{}, watches: map[watchKey]*addrWatch{},
+		cfg: cfg, idle: make([]handleCache, cfg.Contexts), idleDrivers: make([]idleDriver, cfg.Contexts), defined: map[string]string{},
+		probes: map[*na.Op]struct{}{}, healthTimers: map[*na.Op]struct{}{}, watches: map[watchKey]*addrWatch{},
 	}
-	n.life, n.die = context.WithCancel(context.Background())
-	n.clients = clientShares{n: n, limits: cfg.ClientLimits, held: map[hg.Request]string{}, use: map[string]*clientShare{}}
+	n.drainCtx, n.cancelDrainCtx = context.WithCancel(context.Background())
+	n.clients = clientShares{n: n, limits: cfg.ClientLimits, holders: map[hg.Request]string{}, shares: map[string]*clientShare{}}
 	n.workers.init(n)
 	cfg.HG.Dispatch = n.workers.dispatch
 	hghook.DispatchStreams(&cfg.HG, func(r any) { n.workers.dispatchStreams(*r.(*hg.Request)) })
@@ -87,11 +87,11 @@ func Open(addr string, cfg Config) (*Node, error) {
 		if hctx, err = n.class.NewContext(); err != nil {
 			return nil, errors.Join(fmt.Errorf("qs: open: %w", err), n.class.Close())
 		}
-		n.all = append(n.all, hctx)
+		n.contexts = append(n.contexts, hctx)
 	}
-	n.hctx = n.all[0]
-	for _, hctx := range n.all {
-		n.workers.poll(hctx)
+	n.hctx = n.contexts[0]
+	for _, hctx := range n.contexts {
+		n.workers.addPoller(hctx)
 	}
 	setTLSLogger(cfg.TLS, cfg.HG.Logger)
 	setTLSLogger(cfg.TCP.TLS, cfg.HG.Logger)
@@ -134,8 +134,8 @@ func (n *Node) Serve(ctx context.Context) error {
 	if n.hctx.NA().Scheduled() {
 		err = n.hctx.NA().Upper().Loop().Drive(ctx, nil, nil)
 	} else {
-		ends := make(chan error, 2*len(n.all))
-		for _, hctx := range n.all {
+		ends := make(chan error, 2*len(n.contexts))
+		for _, hctx := range n.contexts {
 			n.driveContext(ctx, hctx, ends)
 			n.driveContext(ctx, hctx, ends)
 		}
@@ -179,7 +179,7 @@ func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- e
 	}
 }
 
-func never() bool { return false }
+func alwaysFalse() bool { return false }
 
 // Shutdown ends n in good order: it refuses new calls with ErrDraining, waits for calls in flight
 // until ctx ends (for Config.ShutdownTimeout if ctx has no deadline), cancels the rest, and closes
@@ -216,7 +216,7 @@ const closeTime = time.Second
 
 // isInside reports whether the caller is inside a handler or a callback of n.
 func (n *Node) isInside() bool {
-	return slices.ContainsFunc(n.all, func(hctx *hg.Context) bool { return hctx.NA().Upper().Inside() })
+	return slices.ContainsFunc(n.contexts, func(hctx *hg.Context) bool { return hctx.NA().Upper().Inside() })
 }
 
 // Close ends n at once: calls in flight end with ErrClosed, and the contexts of handlers end. It
@@ -236,8 +236,8 @@ func (n *Node) Close() error {
 	n.dropHandles()
 	err := n.class.Close()
 	if !n.isInside() { // else what calls Close would be waited for
-		for _, hctx := range n.all {
-			_ = hctx.WaitFor(context.Background(), closeTime, never)
+		for _, hctx := range n.contexts {
+			_ = hctx.WaitFor(context.Background(), closeTime, alwaysFalse)
 		}
 	}
 	n.workers.end()
@@ -285,8 +285,8 @@ type handleCache struct {
 	h  []*hg.Handle
 }
 
-// maxIdle bounds them.
-const maxIdle = 256
+// maxIdleHandles bounds them.
+const maxIdleHandles = 256
 
 // takeHandle returns a handle for one call.
 func (n *Node) takeHandle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
@@ -295,7 +295,7 @@ func (n *Node) takeHandle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	last := len(k.h) - 1
 	if last < 0 {
 		k.mu.Unlock()
-		return n.all[i].Create(to, id)
+		return n.contexts[i].Create(to, id)
 	}
 	h := k.h[last]
 	k.h = k.h[:last]
@@ -312,7 +312,7 @@ func (n *Node) keepHandle(i int, h *hg.Handle) {
 	hghook.FreeOutput(h)
 	k := &n.idle[i]
 	k.mu.Lock()
-	kept := len(k.h) < maxIdle && !n.ending.Load() // looked at here: dropHandles comes later, or has been seen
+	kept := len(k.h) < maxIdleHandles && !n.ending.Load() // looked at here: dropHandles comes later, or has been seen
 	if kept {
 		k.h = append(k.h, h)
 	}
@@ -324,7 +324,7 @@ func (n *Node) keepHandle(i int, h *hg.Handle) {
 
 // probeAddr asks whether the context at to is driven and ready. It waits for the answer, or for the end of ctx.
 func (n *Node) probeAddr(ctx context.Context, i int, to hg.Addr) error {
-	hctx := n.all[i]
+	hctx := n.contexts[i]
 	begun := n.now()
 	refused := func(err error) error {
 		return hghook.EndedBy(ctx, &hg.Error{Op: "probe", Peer: to, Fate: NotRun, Took: n.now() - begun, Err: err})
@@ -367,15 +367,15 @@ func (n *Node) probeAddr(ctx context.Context, i int, to hg.Addr) error {
 
 // dropHandles closes the handles that are kept, and ends the probes and watches that are under way.
 func (n *Node) dropHandles() {
-	n.die()
-	for _, hctx := range n.all {
+	n.cancelDrainCtx()
+	for _, hctx := range n.contexts {
 		hctx.Wake() // for handlers that wait for Draining by hg.Context.Wait
 	}
 	n.mu.Lock()
 	for op := range n.probes {
 		op.Cancel()
 	}
-	for op := range n.looks {
+	for op := range n.healthTimers {
 		op.Cancel()
 	}
 	n.mu.Unlock()
@@ -394,7 +394,7 @@ func (n *Node) dropHandles() {
 // awaitDone returns nil when done is closed, by somebody who wakes context i then.
 func (n *Node) awaitDone(ctx context.Context, i int, done <-chan struct{}) error {
 	if n.hctx.NA().Scheduled() {
-		if err := n.all[i].Wait(ctx, func() bool { return isClosed(done) }); err != nil && !isClosed(done) {
+		if err := n.contexts[i].Wait(ctx, func() bool { return isClosed(done) }); err != nil && !isClosed(done) {
 			return err
 		}
 		return nil
@@ -440,7 +440,7 @@ func (n *Node) runAfter(ctx context.Context, d time.Duration, f func()) (stop fu
 
 // waitDrained waits until nothing of a node that was closed uses memory any more.
 func (n *Node) waitDrained() {
-	for _, hctx := range n.all {
-		_ = hctx.WaitFor(context.Background(), closeTime, never)
+	for _, hctx := range n.contexts {
+		_ = hctx.WaitFor(context.Background(), closeTime, alwaysFalse)
 	}
 }

@@ -43,14 +43,14 @@ func (l ClientLimit) burst() float64 {
 
 // clientShares tracks what the clients of each name have of a node. Handlers take their share before their input is decoded, after the authorizer.
 type clientShares struct {
-	n       *Node
-	limits  map[string]ClientLimit // Config.ClientLimits
-	refused loglimit.Limiter       // of the log
+	n          *Node
+	limits     map[string]ClientLimit // Config.ClientLimits
+	logLimiter loglimit.Limiter       // of the log
 
-	mu    sync.Mutex              // guards the fields below
-	held  map[hg.Request]string   // the name whose share a request has
-	use   map[string]*clientShare // those with a handler at work, and a bucket that is not full, and some that are neither
-	sweep int                     // when use has so many names the idle ones are dropped
+	mu      sync.Mutex              // guards the fields below
+	holders map[hg.Request]string   // the name whose share a request has
+	shares  map[string]*clientShare // those with a handler at work, and a bucket that is not full, and some that are neither
+	sweepAt int                     // when use has so many names the idle ones are dropped
 }
 
 // A clientShare is what the clients of one name use.
@@ -75,7 +75,7 @@ func (c *clientShares) limitHandler(h hg.Handler) hg.Handler {
 			return h(r)
 		}
 		if err := c.takeShare(r, name, limit); err != nil {
-			if skipped, ok := c.refused.Allow(c.n.now()); ok {
+			if skipped, ok := c.logLimiter.Allow(c.n.now()); ok {
 				c.n.logger().Warn("a request was refused by the limits of its client", "rpc", r.Name(), "caller", name, "peer", r.Peer().Label(),
 					"reason", err.Error(), "more", skipped)
 			}
@@ -107,13 +107,13 @@ func (c *clientShares) takeShare(r hg.Request, name string, limit ClientLimit) e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.n.now()
-	s := c.use[name]
+	s := c.shares[name]
 	if s == nil {
-		if len(c.use) >= max(c.sweep, sweepNames) {
-			c.dropIdle(now)
+		if len(c.shares) >= max(c.sweepAt, sweepNames) {
+			c.dropIdleLocked(now)
 		}
 		s = &clientShare{tokens: limit.burst(), at: now}
-		c.use[name] = s
+		c.shares[name] = s
 	}
 	s.refill(limit, now)
 	switch {
@@ -125,7 +125,7 @@ func (c *clientShares) takeShare(r hg.Request, name string, limit ClientLimit) e
 	if s.active++; limit.Rate > 0 {
 		s.tokens--
 	}
-	c.held[r] = name
+	c.holders[r] = name
 	return nil
 }
 
@@ -139,19 +139,19 @@ func (s *clientShare) refill(limit ClientLimit, now time.Duration) {
 func (c *clientShares) returnShare(r hg.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if name, ok := c.held[r]; ok {
-		delete(c.held, r)
-		c.use[name].active--
+	if name, ok := c.holders[r]; ok {
+		delete(c.holders, r)
+		c.shares[name].active--
 	}
 }
 
-// dropIdle forgets names whose shares say nothing: no handler is at work, and all requests may begin. Locked.
-func (c *clientShares) dropIdle(now time.Duration) {
-	for name, s := range c.use {
+// dropIdleLocked forgets names whose shares say nothing: no handler is at work, and all requests may begin. Locked.
+func (c *clientShares) dropIdleLocked(now time.Duration) {
+	for name, s := range c.shares {
 		limit := c.limitOf(name)
 		if s.refill(limit, now); s.active == 0 && s.tokens >= limit.burst() {
-			delete(c.use, name)
+			delete(c.shares, name)
 		}
 	}
-	c.sweep = 2 * len(c.use)
+	c.sweepAt = 2 * len(c.shares)
 }

@@ -125,61 +125,61 @@ type Config struct {
 func (c Config) withDefaults(addr string) (Config, error) {
 	scheme, beside := schemesOf(addr)
 	var errs []error
-	bad := func(format string, args ...any) {
+	addErr := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("qs: config: "+format+": %w", append(args, hg.ErrInvalid)...))
 	}
 	if c.MaxConcurrent < 0 {
-		bad("MaxConcurrent is %d, want a number of handlers, or 0 for HG.MaxActive", c.MaxConcurrent)
+		addErr("MaxConcurrent is %d, want a number of handlers, or 0 for HG.MaxActive", c.MaxConcurrent)
 	}
 	for name, limit := range c.ClientLimits {
 		if err := limit.check(); err != nil {
-			bad("ClientLimits[%q]: %v", name, err)
+			addErr("ClientLimits[%q]: %v", name, err)
 		}
 	}
 	if c.Contexts < 0 || c.Contexts > 256 {
-		bad("Contexts is %d, want 1 to 256, or 0 for 1", c.Contexts)
+		addErr("Contexts is %d, want 1 to 256, or 0 for 1", c.Contexts)
 	}
 	if c.HG.NA.Contexts > 0 && c.HG.NA.Contexts < c.Contexts {
-		bad("Contexts is %d, but HG.NA.Contexts allows %d", c.Contexts, c.HG.NA.Contexts)
+		addErr("Contexts is %d, but HG.NA.Contexts allows %d", c.Contexts, c.HG.NA.Contexts)
 	}
 	if c.PeerTimeout != 0 && c.HG.NA.PeerTimeout != 0 && c.PeerTimeout != c.HG.NA.PeerTimeout {
-		bad("PeerTimeout is %v, but HG.NA.PeerTimeout is %v: set one of them", c.PeerTimeout, c.HG.NA.PeerTimeout)
+		addErr("PeerTimeout is %v, but HG.NA.PeerTimeout is %v: set one of them", c.PeerTimeout, c.HG.NA.PeerTimeout)
 	}
 	if c.IdleTimeout != 0 && c.HG.NA.IdleTimeout != 0 && c.IdleTimeout != c.HG.NA.IdleTimeout {
-		bad("IdleTimeout is %v, but HG.NA.IdleTimeout is %v: set one of them", c.IdleTimeout, c.HG.NA.IdleTimeout)
+		addErr("IdleTimeout is %v, but HG.NA.IdleTimeout is %v: set one of them", c.IdleTimeout, c.HG.NA.IdleTimeout)
 	}
 	if c.CertificateGrace != 0 && c.HG.NA.CertificateGrace != 0 && c.CertificateGrace != c.HG.NA.CertificateGrace {
-		bad("CertificateGrace is %v, but HG.NA.CertificateGrace is %v: set one of them", c.CertificateGrace, c.HG.NA.CertificateGrace)
+		addErr("CertificateGrace is %v, but HG.NA.CertificateGrace is %v: set one of them", c.CertificateGrace, c.HG.NA.CertificateGrace)
 	}
 	if c.CallTimeout < 0 {
-		bad("CallTimeout is %v, want a time, or 0 for none", c.CallTimeout)
+		addErr("CallTimeout is %v, want a time, or 0 for none", c.CallTimeout)
 	}
 	if c.Name != "" && c.HG.NA.Name != "" && c.Name != c.HG.NA.Name {
-		bad("Name is %q, but HG.NA.Name is %q: set one of them", c.Name, c.HG.NA.Name)
+		addErr("Name is %q, but HG.NA.Name is %q: set one of them", c.Name, c.HG.NA.Name)
 	}
 	if c.MaxInput < 0 {
-		bad("MaxInput is %d, want a number of bytes, or 0 for HG.MaxInput", c.MaxInput)
+		addErr("MaxInput is %d, want a number of bytes, or 0 for HG.MaxInput", c.MaxInput)
 	}
 	if c.MaxInput != 0 && c.HG.MaxInput != 0 && c.MaxInput != c.HG.MaxInput {
-		bad("MaxInput is %d, but HG.MaxInput is %d: set one of them", c.MaxInput, c.HG.MaxInput)
+		addErr("MaxInput is %d, but HG.MaxInput is %d: set one of them", c.MaxInput, c.HG.MaxInput)
 	}
-	c.setBudget(bad)
+	c.setBudget(addErr)
 	if c.Authorize != nil && c.HG.Authorize != nil {
-		bad("Authorize and HG.Authorize are set: set one of them")
+		addErr("Authorize and HG.Authorize are set: set one of them")
 	}
 	if c.Local != na.LocalAuto {
 		if c.HG.NA.Local != na.LocalAuto && c.HG.NA.Local != c.Local {
-			bad("Local is %v, but HG.NA.Local is %v: set one of them", c.Local, c.HG.NA.Local)
+			addErr("Local is %v, but HG.NA.Local is %v: set one of them", c.Local, c.HG.NA.Local)
 		}
 		c.HG.NA.Local = c.Local
 	}
-	own := c.transportPlugin(scheme, beside, addr, bad)
+	own := c.transportPlugin(scheme, beside, addr, addErr)
 	if c.HG.Dispatch != nil {
-		bad("HG.Dispatch is set, but handlers run as MaxConcurrent says; use package hg")
+		addErr("HG.Dispatch is set, but handlers run as MaxConcurrent says; use package hg")
 	}
 	for _, i := range append(c.ClientInterceptors[:len(c.ClientInterceptors):len(c.ClientInterceptors)], c.ServerInterceptors...) {
 		if i == nil {
-			bad("an interceptor is nil")
+			addErr("an interceptor is nil")
 			break
 		}
 	}
@@ -231,14 +231,14 @@ func (c Config) withDefaults(addr string) (Config, error) {
 }
 
 // setBudget sets the budget for MaxPeers.
-func (c *Config) setBudget(bad func(format string, args ...any)) {
-	const most = 1 << 20
+func (c *Config) setBudget(addErr func(format string, args ...any)) {
+	const maxPeers = 1 << 20
 	switch {
 	case c.MaxPeers == 0:
-	case c.MaxPeers < 0 || c.MaxPeers > most:
-		bad("MaxPeers is %d, want 1 to %d, or 0 for 488", c.MaxPeers, most)
+	case c.MaxPeers < 0 || c.MaxPeers > maxPeers:
+		addErr("MaxPeers is %d, want 1 to %d, or 0 for 488", c.MaxPeers, maxPeers)
 	case c.HG.NA.Budget != 0 || c.HG.NA.Peers != 0:
-		bad("MaxPeers is set, and HG.NA.Budget or HG.NA.Peers too: set one of them")
+		addErr("MaxPeers is set, and HG.NA.Budget or HG.NA.Peers too: set one of them")
 	default:
 		to := &c.HG.NA
 		to.Peers = c.MaxPeers
@@ -267,14 +267,14 @@ func noTLSReason(scheme string) string {
 
 // transportPlugin returns the plugin that TLS, TCP and Contexts ask for, nil if they ask for nothing. None of them, and no plugin that is
 // given, may come to nothing without a word: the node would go without TLS.
-func (c *Config) transportPlugin(scheme, beside, addr string, bad func(format string, args ...any)) na.Plugin {
+func (c *Config) transportPlugin(scheme, beside, addr string, addErr func(format string, args ...any)) na.Plugin {
 	given := false // one for tcp or udp
 	for _, p := range c.HG.NA.Plugins {
 		switch {
 		case p == nil: // na.Open says so
 		case p.Scheme() == beside:
 		case p.Scheme() != scheme:
-			bad("HG.NA.Plugins holds a plugin for %s://, which a node at %q does not use", p.Scheme(), addr)
+			addErr("HG.NA.Plugins holds a plugin for %s://, which a node at %q does not use", p.Scheme(), addr)
 		case scheme == "tcp" || scheme == "udp":
 			given = true
 		}
@@ -291,19 +291,19 @@ func (c *Config) transportPlugin(scheme, beside, addr string, bad func(format st
 	} {
 		switch asked = asked || f.set; {
 		case f.set && !f.fits:
-			bad("%s is for %s, not %q: %s", f.field, f.of, addr, f.hint)
+			addErr("%s is for %s, not %q: %s", f.field, f.of, addr, f.hint)
 		case f.set && given && scheme == "udp":
-			bad("%s is set, but HG.NA.Plugins holds a plugin for udp://, which has options of its own: set its TLS instead", f.field)
+			addErr("%s is set, but HG.NA.Plugins holds a plugin for udp://, which has options of its own: set its TLS instead", f.field)
 		case f.set && given:
-			bad("%s is set, but HG.NA.Plugins holds a plugin for tcp://, which has options of its own: set TCP instead", f.field)
+			addErr("%s is set, but HG.NA.Plugins holds a plugin for tcp://, which has options of its own: set TCP instead", f.field)
 		}
 	}
 	opts := c.TCP
 	if opts.TLS != nil && c.TLS != nil && opts.TLS != c.TLS {
-		bad("TLS and TCP.TLS are different configurations: set one of them")
+		addErr("TLS and TCP.TLS are different configurations: set one of them")
 	}
 	if opts.Spread != 0 && opts.Spread != max(c.Contexts, 1) {
-		bad("TCP.Spread is %d, but Contexts is %d: set Contexts only", opts.Spread, c.Contexts)
+		addErr("TCP.Spread is %d, but Contexts is %d: set Contexts only", opts.Spread, c.Contexts)
 	}
 	if !asked {
 		return nil

@@ -16,8 +16,8 @@ type workers struct {
 	inline   []*executor.Inline[hg.Request] // of each context
 
 	// health runs requests of hg.PingRPC and hg.HealthRPC about which an authorizer is asked: they do not wait for handlers.
-	health       *executor.Executor[hg.Request]
-	asksOfHealth bool // the node has an authorizer
+	health           *executor.Executor[hg.Request]
+	authorizesHealth bool // the node has an authorizer
 }
 
 // maxHealthWorkers bounds the goroutines of workers.health.
@@ -35,15 +35,15 @@ func (w *workers) init(n *Node) {
 	w.handlers = executor.New(opts)
 	opts.MaxRunning = maxHealthWorkers
 	w.health = executor.New(opts)
-	w.asksOfHealth = n.cfg.Authorize != nil || n.cfg.HG.Authorize != nil
+	w.authorizesHealth = n.cfg.Authorize != nil || n.cfg.HG.Authorize != nil
 	w.inline = make([]*executor.Inline[hg.Request], n.cfg.Contexts)
 }
 
 // runRequest runs the handler of r, if its call has not ended before.
 func runRequest(r hg.Request) { _ = r.Run() }
 
-// poll has the goroutine that drives hctx run handlers, too.
-func (w *workers) poll(hctx *hg.Context) {
+// addPoller has the goroutine that drives hctx run handlers, too.
+func (w *workers) addPoller(hctx *hg.Context) {
 	w.inline[hctx.ID()] = executor.NewInline(w.handlers, (*poller)(hctx))
 }
 
@@ -53,7 +53,7 @@ func (w *workers) dispatch(r hg.Request) {
 	switch {
 	case nctx.Scheduled():
 		nctx.Spawn(func() { runRequest(r) })
-	case w.asksOfHealth && (r.ID() == pingID || r.ID() == healthID):
+	case w.authorizesHealth && (r.ID() == pingID || r.ID() == healthID):
 		w.health.Give(r)
 	case nctx.Upper().Loop().Driving():
 		w.handlers.GivePolled(r)
@@ -71,8 +71,8 @@ func (w *workers) dispatchStreams(r hg.Request) {
 	w.handlers.GiveLasting(r, r.HG().NA().Upper().Loop().Driving())
 }
 
-// blocks says that the handler of a request with streams is about to wait, or that what it has queued waits for who drives.
-func (w *workers) blocks(r hg.Request) {
+// notifyBlocking says that the handler of a request with streams is about to wait, or that what it has queued waits for who drives.
+func (w *workers) notifyBlocking(r hg.Request) {
 	if i := w.inline[r.HG().ID()]; i != nil {
 		i.Blocks(r)
 	}

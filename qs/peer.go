@@ -18,19 +18,19 @@ import (
 type Peer struct{ p *peer }
 
 type peer struct {
-	n      *Node
-	i      int      // of the context that calls leave by
-	only   *backend // the one address that there will ever be, of a Peer with no choice and no probes
-	pick   Balancer
-	health time.Duration
-	opts   PeerOptions
+	n              *Node
+	i              int      // of the context that calls leave by
+	single         *backend // the one address that there will ever be, of a Peer with no choice and no probes
+	balancer       Balancer
+	healthInterval time.Duration
+	opts           PeerOptions
 
-	mu       sync.Mutex // guards the fields below, and what places point to
-	services []serviceWatch
-	places   []*backend
-	seen     []Candidate // of places, for pick
-	look     *na.Op      // the timer of health; nil when it is not set
-	used     time.Duration
+	mu          sync.Mutex // guards the fields below, and what places point to
+	services    []serviceWatch
+	backends    []*backend
+	candidates  []Candidate // of places, for pick
+	healthTimer *na.Op      // the timer of health; nil when it is not set
+	lastCall    time.Duration
 }
 
 // A serviceWatch is where a Peer has addresses from.
@@ -38,7 +38,7 @@ type serviceWatch struct {
 	text  string
 	fixed hg.Addr // zero if w has them
 	w     *addrWatch
-	known *[]hg.Addr // of w, that places has
+	addrs *[]hg.Addr // of w, that places has
 }
 
 // PeerOptions say how a Peer finds its addresses and chooses among them. The zero value works.
@@ -92,11 +92,11 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 		return Peer{}, err
 	}
 	if o.ResolveInterval == 0 {
-		o.ResolveInterval = refreshTime
+		o.ResolveInterval = defaultResolveInterval
 	}
-	p := &peer{n: n, pick: o.Balancer, health: o.HealthInterval, opts: o}
-	if p.pick == nil {
-		p.pick = n.cfg.Balancer
+	p := &peer{n: n, balancer: o.Balancer, healthInterval: o.HealthInterval, opts: o}
+	if p.balancer == nil {
+		p.balancer = n.cfg.Balancer
 	}
 	var errs []error
 	for _, text := range addrs {
@@ -113,19 +113,19 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 			}
 		}
 	}
-	p.updateBackends()
+	p.updateBackendsLocked()
 	switch {
-	case len(p.places) > 0:
+	case len(p.backends) > 0:
 	case len(errs) > 0:
 		return Peer{}, fmt.Errorf("qs: peer: %w", errors.Join(errs...))
 	default:
-		return Peer{}, fmt.Errorf("qs: peer: %w", p.noBackendError())
+		return Peer{}, fmt.Errorf("qs: peer: %w", p.noBackendErrorLocked())
 	}
-	if len(p.services) == 1 && p.services[0].w == nil && p.health == 0 {
-		p.only = p.places[0]
+	if len(p.services) == 1 && p.services[0].w == nil && p.healthInterval == 0 {
+		p.single = p.backends[0]
 	}
-	if len(n.all) > 1 {
-		p.i = int(maphash.String(seed, p.places[0].addr.String()) % uint64(len(n.all)))
+	if len(n.contexts) > 1 {
+		p.i = int(maphash.String(seed, p.backends[0].addr.String()) % uint64(len(n.contexts)))
 	}
 	return Peer{p}, nil
 }
@@ -166,36 +166,36 @@ func (n *Node) findService(ctx context.Context, o PeerOptions, text string) (s s
 	return s, s.w.waitFirst(ctx)
 }
 
-// followService takes in what the Resolver has said since the last call, and keeps it watching. Locked.
-func (p *peer) followService(now time.Duration) {
+// followServicesLocked takes in what the Resolver has said since the last call, and keeps it watching. Locked.
+func (p *peer) followServicesLocked(now time.Duration) {
 	changed := false
 	for i := range p.services {
 		s := &p.services[i]
 		if s.w == nil {
 			continue
 		}
-		s.w.used.Store(int64(now))
-		if s.w.over.Load() {
+		s.w.lastCall.Store(int64(now))
+		if s.w.ended.Load() {
 			if w, err := p.n.watchService(s.w.key, p.opts.ResolveInterval); err == nil {
 				s.w = w
 			}
 		}
-		if found := s.w.found.Load(); found != nil && found != s.known {
+		if found := s.w.found.Load(); found != nil && found != s.addrs {
 			changed = true
 		}
 	}
 	if changed {
-		p.updateBackends()
+		p.updateBackendsLocked()
 	}
 }
 
-// updateBackends makes places of the addresses that there are now, of the first maxAddrs. Those that were there stay as they are. Locked.
-func (p *peer) updateBackends() {
-	was := make(map[hg.Addr]*backend, len(p.places))
-	for _, at := range p.places {
+// updateBackendsLocked makes places of the addresses that there are now, of the first maxAddrs. Those that were there stay as they are. Locked.
+func (p *peer) updateBackendsLocked() {
+	was := make(map[hg.Addr]*backend, len(p.backends))
+	for _, at := range p.backends {
 		was[at.addr] = at
 	}
-	p.places = nil
+	p.backends = nil
 	now := map[hg.Addr]struct{}{}
 	add := func(addr hg.Addr) {
 		if _, again := now[addr]; again || len(now) == maxAddrs {
@@ -206,7 +206,7 @@ func (p *peer) updateBackends() {
 		if at == nil {
 			at = &backend{addr: addr}
 		}
-		p.places = append(p.places, at)
+		p.backends = append(p.backends, at)
 	}
 	for i := range p.services {
 		s := &p.services[i]
@@ -215,18 +215,18 @@ func (p *peer) updateBackends() {
 			continue
 		}
 		if found := s.w.found.Load(); found != nil {
-			s.known = found
+			s.addrs = found
 		}
-		if s.known != nil {
-			for _, addr := range *s.known {
+		if s.addrs != nil {
+			for _, addr := range *s.addrs {
 				add(addr)
 			}
 		}
 	}
 }
 
-// noBackendError is the error of a call that there is no address for. Locked.
-func (p *peer) noBackendError() error {
+// noBackendErrorLocked is the error of a call that there is no address for. Locked.
+func (p *peer) noBackendErrorLocked() error {
 	text := "the service " + p.serviceTexts() + " has no address"
 	for i := range p.services {
 		if w := p.services[i].w; w != nil && w.lastError() != nil {
@@ -252,7 +252,7 @@ func (p *peer) serviceTexts() string {
 // does not change where calls go: an address that fails is probed by the Peer itself (PeerOptions.HealthInterval).
 func (p Peer) Ping(ctx context.Context) (time.Duration, error) {
 	if p.p == nil {
-		return 0, noPeer(hg.PingRPC)
+		return 0, errNoPeer(hg.PingRPC)
 	}
 	n := p.p.n
 	begun := n.now()
@@ -263,7 +263,7 @@ func (p Peer) Ping(ctx context.Context) (time.Duration, error) {
 	return n.now() - begun, err
 }
 
-func noPeer(method string) error {
+func errNoPeer(method string) error {
 	return &hg.Error{Op: "forward", RPC: method, Fate: NotRun, Err: na.WithText(ErrInvalid, "the Peer is zero; Node.Peer makes one")}
 }
 
@@ -272,12 +272,12 @@ func (p Peer) Addr() hg.Addr {
 	switch {
 	case p.p == nil:
 		return hg.Addr{}
-	case p.p.only != nil:
-		return p.p.only.addr
+	case p.p.single != nil:
+		return p.p.single.addr
 	}
 	p.p.mu.Lock()
 	defer p.p.mu.Unlock()
-	if at := p.p.chooseBackend(nil); at != nil {
+	if at := p.p.chooseBackendLocked(nil); at != nil {
 		return at.addr
 	}
 	return hg.Addr{}
@@ -297,7 +297,7 @@ func (p Peer) Identity() (id na.Identity, ok bool) {
 	if p.p == nil {
 		return na.Identity{}, false
 	}
-	return p.p.n.all[p.p.i].NA().Identity(p.Addr())
+	return p.p.n.contexts[p.p.i].NA().Identity(p.Addr())
 }
 
 // String returns the services, with commas between: names as they were given, and addresses.
@@ -305,8 +305,8 @@ func (p Peer) String() string {
 	switch {
 	case p.p == nil:
 		return ""
-	case p.p.only != nil:
-		return p.p.only.addr.Label()
+	case p.p.single != nil:
+		return p.p.single.addr.Label()
 	}
 	return p.p.serviceTexts()
 }
@@ -324,26 +324,26 @@ func (p Peer) String() string {
 // An attempt that began before the last change between up and failing says nothing: those that hang in a frozen process end
 // all at once, and are one failure.
 type backend struct {
-	addr     hg.Addr
-	inFlight int
-	lent     int64
-	took     time.Duration // by an attempt, about
-	tookAt   time.Duration // when that was known
-	answered time.Duration // when there was an answer
-	asked    bool          // a probe of Health is under way
-	state    backendState
-	change   int           // counts those between up and failing
-	failed   time.Duration // when it last did
-	pause    time.Duration
-	until    time.Duration // its end; when trying, until when no other attempt does
+	addr       hg.Addr
+	inFlight   int
+	lent       int64
+	latency    time.Duration // by an attempt, about
+	latencyAt  time.Duration // when that was known
+	answeredAt time.Duration // when there was an answer
+	probing    bool          // a probe of Health is under way
+	state      backendState
+	generation int           // counts those between up and failing
+	failedAt   time.Duration // when it last did
+	pause      time.Duration
+	pauseEnd   time.Duration // its end; when trying, until when no other attempt does
 }
 
 type backendState uint8
 
 const (
-	placeUp backendState = iota
-	placeFailing
-	placeProbing
-	placeReady
-	placeTrying
+	backendUp backendState = iota
+	backendFailing
+	backendProbing
+	backendReady
+	backendTrying
 )

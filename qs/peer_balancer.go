@@ -48,7 +48,7 @@ func (r *roundRobin) Pick(c *Call, ts []Candidate) int {
 	if c != nil {
 		turn = r.turn.Add(1) - 1
 	}
-	good := goodOf(ts)
+	good := countHealthy(ts)
 	if good == 0 {
 		return -1
 	}
@@ -115,8 +115,8 @@ func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 
 func (t *Candidate) load() int64 { return int64(t.InFlight)<<20 + t.LentBytes }
 
-// goodOf returns how many of ts do not fail.
-func goodOf(ts []Candidate) (n int) {
+// countHealthy returns how many of ts do not fail.
+func countHealthy(ts []Candidate) (n int) {
 	for i := range ts {
 		if !ts[i].Failing {
 			n++

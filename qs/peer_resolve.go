@@ -69,8 +69,8 @@ func splitHost(text string) (scheme, host, port string, ok bool) {
 	return scheme, host, port, true
 }
 
-// maxChoices is how many addresses one address of a Peer stands for, as package inet has it.
-const maxChoices = 8
+// maxAltAddrs is how many addresses one address of a Peer stands for, as package inet has it.
+const maxAltAddrs = 8
 
 // Watch implements Resolver. It asks once.
 func (d dnsResolver) Watch(ctx context.Context, service string, update func(addrs []string, err error)) error {
@@ -94,7 +94,7 @@ func (d dnsResolver) Watch(ctx context.Context, service string, update func(addr
 	var addrs []string
 	for _, group := range groups {
 		var all []string
-		for _, ip := range group[:min(len(group), maxChoices)] {
+		for _, ip := range group[:min(len(group), maxAltAddrs)] {
 			all = append(all, net.JoinHostPort(ip.String(), port))
 		}
 		addrs = append(addrs, scheme+"://"+host+"@"+strings.Join(all, "|")) // whose certificate must carry host
@@ -114,18 +114,18 @@ type addrWatch struct {
 	ctx  context.Context // ends with the Node, or w
 	stop context.CancelFunc
 
-	found   atomic.Pointer[[]hg.Addr] // what was said last
-	used    atomic.Int64              // when there was a call, by the Node's clock
-	refresh atomic.Int64              // the shortest that a Peer wants
-	waits   atomic.Int32              // for the first answer
-	over    atomic.Bool               // it does not run any more
-	many    atomic.Bool               // more addresses than a Peer can have were found
-	again   chan struct{}             // has an element: an address has failed
-	told    chan struct{}             // closed when there was an answer
+	found         atomic.Pointer[[]hg.Addr] // what was said last
+	lastCall      atomic.Int64              // when there was a call, by the Node's clock
+	refresh       atomic.Int64              // the shortest that a Peer wants
+	waiters       atomic.Int32              // for the first answer
+	ended         atomic.Bool               // it does not run any more
+	warnedTooMany atomic.Bool               // more addresses than a Peer can have were found
+	refreshNow    chan struct{}             // has an element: an address has failed
+	firstAnswer   chan struct{}             // closed when there was an answer
 
-	mu   sync.Mutex // guards the fields below
-	err  error      // of the last answer
-	once bool       // told is closed
+	mu       sync.Mutex // guards the fields below
+	err      error      // of the last answer
+	answered bool       // told is closed
 }
 
 type watchKey struct {
@@ -134,11 +134,11 @@ type watchKey struct {
 }
 
 const (
-	refreshTime = 30 * time.Second
-	// idleLooks is how many times ResolveInterval a watch lasts without calls.
-	idleLooks = 4
-	// againTime is the least from one Watch to the next.
-	againTime = time.Second
+	defaultResolveInterval = 30 * time.Second
+	// idleIntervals is how many times ResolveInterval a watch lasts without calls.
+	idleIntervals = 4
+	// minWatchInterval is the least from one Watch to the next.
+	minWatchInterval = time.Second
 	// maxWatches bounds the services that are watched at once.
 	maxWatches = 1024
 )
@@ -158,13 +158,13 @@ func (n *Node) watchService(key watchKey, refresh time.Duration) (*addrWatch, er
 	case len(n.watches) >= maxWatches:
 		return nil, na.WithText(hg.ErrAgain, fmt.Sprintf("%d services are watched, there may be no more", maxWatches))
 	default:
-		w = &addrWatch{n: n, key: key, again: make(chan struct{}, 1), told: make(chan struct{})}
-		w.ctx, w.stop = context.WithCancel(n.life)
+		w = &addrWatch{n: n, key: key, refreshNow: make(chan struct{}, 1), firstAnswer: make(chan struct{})}
+		w.ctx, w.stop = context.WithCancel(n.drainCtx)
 		w.refresh.Store(int64(refresh))
 		n.watches[key] = w
 		defer n.spawn(w.run)
 	}
-	w.used.Store(int64(n.now()))
+	w.lastCall.Store(int64(n.now()))
 	return w, nil
 }
 
@@ -186,9 +186,9 @@ func (w *addrWatch) run() {
 func (w *addrWatch) endIfUnused() {
 	defer w.end()
 	for {
-		idle := idleLooks * time.Duration(w.refresh.Load())
-		left := time.Duration(w.used.Load()) + idle - w.n.now()
-		if w.waits.Load() > 0 {
+		idle := idleIntervals * time.Duration(w.refresh.Load())
+		left := time.Duration(w.lastCall.Load()) + idle - w.n.now()
+		if w.waiters.Load() > 0 {
 			left = idle
 		}
 		if left <= 0 || w.n.sleep(w.ctx, left) != nil {
@@ -201,7 +201,7 @@ func (w *addrWatch) endIfUnused() {
 func (w *addrWatch) end() {
 	w.stop()
 	w.n.mu.Lock()
-	if w.over.Store(true); w.n.watches[w.key] == w {
+	if w.ended.Store(true); w.n.watches[w.key] == w {
 		delete(w.n.watches, w.key)
 	}
 	w.n.mu.Unlock()
@@ -210,9 +210,9 @@ func (w *addrWatch) end() {
 
 // waitFirst waits for the first answer.
 func (w *addrWatch) waitFirst(ctx context.Context) error {
-	w.waits.Add(1)
-	defer w.waits.Add(-1)
-	if err := w.n.awaitDone(ctx, 0, w.told); err != nil {
+	w.waiters.Add(1)
+	defer w.waiters.Add(-1)
+	if err := w.n.awaitDone(ctx, 0, w.firstAnswer); err != nil {
 		return fmt.Errorf("no answer about %s: %w", w.key.service, err)
 	}
 	return w.lastError()
@@ -221,24 +221,24 @@ func (w *addrWatch) waitFirst(ctx context.Context) error {
 // pause waits until it is time for the next Watch; the last one was begun at some time.
 func (w *addrWatch) pause(begun time.Duration) {
 	refresh := time.Duration(w.refresh.Load())
-	least := begun + min(refresh, againTime) - w.n.now()
+	least := begun + min(refresh, minWatchInterval) - w.n.now()
 	if w.n.sleep(w.ctx, least) != nil || w.lastError() != nil {
 		return
 	}
 	left := begun + refresh - w.n.now()
 	if w.n.hctx.NA().Scheduled() {
-		_ = w.n.hctx.WaitFor(w.ctx, max(left, 0), func() bool { return len(w.again) > 0 })
+		_ = w.n.hctx.WaitFor(w.ctx, max(left, 0), func() bool { return len(w.refreshNow) > 0 })
 	} else {
 		t := time.NewTimer(left)
 		defer t.Stop()
 		select {
 		case <-t.C:
-		case <-w.again:
+		case <-w.refreshNow:
 		case <-w.ctx.Done():
 		}
 	}
 	select {
-	case <-w.again:
+	case <-w.refreshNow:
 	default:
 	}
 }
@@ -253,7 +253,7 @@ func (w *addrWatch) lastError() error {
 // refreshSoon has the addresses looked up soon: one has failed.
 func (w *addrWatch) refreshSoon() {
 	select {
-	case w.again <- struct{}{}:
+	case w.refreshNow <- struct{}{}:
 	default:
 	}
 }
@@ -261,10 +261,10 @@ func (w *addrWatch) refreshSoon() {
 // update takes in what a Resolver says.
 func (w *addrWatch) update(addrs []string, err error) {
 	var found []hg.Addr
-	addrs = withoutDuplicates(addrs)
+	addrs = dedupe(addrs)
 	if many := len(addrs); many > maxAddrs {
 		addrs = addrs[:maxAddrs]
-		if !w.many.Swap(true) {
+		if !w.warnedTooMany.Swap(true) {
 			w.n.logger().Warn("a Resolver has found more addresses than a Peer can have: the last are left out",
 				"service", w.key.service, "found", many, "most", maxAddrs)
 		}
@@ -281,8 +281,8 @@ func (w *addrWatch) update(addrs []string, err error) {
 	w.endFirstWait(err)
 }
 
-// withoutDuplicates returns all without those that came before.
-func withoutDuplicates(all []string) (out []string) {
+// dedupe returns all without those that came before.
+func dedupe(all []string) (out []string) {
 	seen := make(map[string]struct{}, len(all))
 	for _, s := range all {
 		if _, again := seen[s]; !again {
@@ -298,9 +298,9 @@ func (w *addrWatch) endFirstWait(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.err = err
-	if !w.once {
-		w.once = true
-		close(w.told)
+	if !w.answered {
+		w.answered = true
+		close(w.firstAnswer)
 	}
 }
 

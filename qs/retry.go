@@ -77,10 +77,10 @@ func Retry(p RetryPolicy) Interceptor {
 		if c.Peer.p == nil {
 			return next(ctx) // which refuses it
 		}
-		c.retries++
-		depth := c.retries
+		c.retryDepth++
+		depth := c.retryDepth
 		b := c.Peer.p.n.budgetFor(&p)
-		c.stall, c.withdraw = p.ProgressTimeout, p.WithdrawTimeout
+		c.progressTimeout, c.withdrawTimeout = p.ProgressTimeout, p.WithdrawTimeout
 		b.countFirst(c.Peer)
 		pause := p.Backoff
 		for ; ; c.Attempt++ {
@@ -88,7 +88,7 @@ func Retry(p RetryPolicy) Interceptor {
 			if err == nil || ctx.Err() != nil || !c.isRepeatable(err, p.Codes) {
 				return err
 			}
-			if c.retries > depth { // an inner Retry has given up
+			if c.retryDepth > depth { // an inner Retry has given up
 				return err
 			}
 			if c.Attempt >= p.Attempts {
@@ -136,47 +136,47 @@ func (c *Call) isRepeatable(err error, codes []Code) bool {
 func (n *Node) budgetFor(p *RetryPolicy) *retryBudget {
 	b, ok := n.budgets.Load(p)
 	if !ok {
-		b, _ = n.budgets.LoadOrStore(p, &retryBudget{share: p.BudgetRatio})
+		b, _ = n.budgets.LoadOrStore(p, &retryBudget{ratio: p.BudgetRatio})
 	}
 	return b.(*retryBudget)
 }
 
 // A retryBudget bounds the attempts that are repeated by those that are not.
 type retryBudget struct {
-	share float64
+	ratio float64
 
-	mu     sync.Mutex // guards the fields below
-	begun  time.Duration
-	firsts [2]int // in this period and the one before
-	extra  [2]int
+	mu          sync.Mutex // guards the fields below
+	periodStart time.Duration
+	firsts      [2]int // in this period and the one before
+	retries     [2]int
 }
 
 const (
-	budgetTime = 5 * time.Second // of a period
-	budgetFree = 10
+	budgetPeriod = 5 * time.Second // of a period
+	freeRetries  = 10
 )
 
-// rollPeriod begins a new period when the last is over. Locked.
-func (b *retryBudget) rollPeriod(to Peer) {
+// rollPeriodLocked begins a new period when the last is over. Locked.
+func (b *retryBudget) rollPeriodLocked(to Peer) {
 	if to.p == nil {
 		return
 	}
 	now := to.p.n.now()
 	for range 2 {
-		if now-b.begun < budgetTime {
+		if now-b.periodStart < budgetPeriod {
 			return
 		}
-		b.firsts[1], b.extra[1] = b.firsts[0], b.extra[0]
-		b.firsts[0], b.extra[0] = 0, 0
-		b.begun += budgetTime
+		b.firsts[1], b.retries[1] = b.firsts[0], b.retries[0]
+		b.firsts[0], b.retries[0] = 0, 0
+		b.periodStart += budgetPeriod
 	}
-	b.begun = now
+	b.periodStart = now
 }
 
 func (b *retryBudget) countFirst(to Peer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.rollPeriod(to)
+	b.rollPeriodLocked(to)
 	b.firsts[0]++
 }
 
@@ -184,10 +184,10 @@ func (b *retryBudget) countFirst(to Peer) {
 func (b *retryBudget) tryRepeat(to Peer) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.rollPeriod(to)
-	if b.share >= 0 && float64(b.extra[0]+b.extra[1]) >= budgetFree+b.share*float64(b.firsts[0]+b.firsts[1]) {
+	b.rollPeriodLocked(to)
+	if b.ratio >= 0 && float64(b.retries[0]+b.retries[1]) >= freeRetries+b.ratio*float64(b.firsts[0]+b.firsts[1]) {
 		return false
 	}
-	b.extra[0]++
+	b.retries[0]++
 	return true
 }

@@ -101,22 +101,22 @@ func (q *typedSender[In, Item]) Report(c *inspect.Call) {
 
 // A itemSender is the handler's end of the items that it sends.
 type itemSender[Item any] struct {
-	w      itemWriter
-	req    *request
-	ctx    context.Context // of the handler
-	s      *hg.Stream
-	codec  codec.Codec
-	item   Item
-	over   bool // what is to be said of the end has been
-	headed bool // the header has been sent, of a Duplex
+	w          itemWriter
+	req        *request
+	ctx        context.Context // of the handler
+	stream     *hg.Stream
+	codec      codec.Codec
+	item       Item
+	failed     bool // what is to be said of the end has been
+	headerSent bool // the header has been sent, of a Duplex
 }
 
 // serveRequest serves a request, whose items go in s, with fn.
 func (q *itemSender[Item]) serveRequest(by hghook.Reporter, r *request, s *hg.Stream, fn func(ctx context.Context) error) error {
-	q.req, q.ctx, q.codec, q.s = r, r, r.n.resolveCodec(r.m), s
-	q.w.hctx, q.w.most, q.w.left = r.r.HG(), r.n.maxItem(), r.blocks
+	q.req, q.ctx, q.codec, q.stream = r, r, r.n.resolveCodec(r.m), s
+	q.w.hctx, q.w.maxItem, q.w.notifyDriver = r.r.HG(), r.n.maxItem(), r.notifyBlocking
 	q.w.wait = func(ctx context.Context) error {
-		r.blocks()
+		r.notifyBlocking()
 		return s.Wait(ctx)
 	}
 	s.OnReady(q.w.onReady)
@@ -158,15 +158,15 @@ func (q *itemSender[Item]) sendItem(item Item) error {
 	return q.req.explainError(q.ctx, q.w.add(q.ctx, b))
 }
 
-// blocks says that the handler is about to wait, or that what it has queued waits for who drives.
-func (s *request) blocks() { s.n.workers.blocks(s.r) }
+// notifyBlocking says that the handler is about to wait, or that what it has queued waits for who drives.
+func (s *request) notifyBlocking() { s.n.workers.notifyBlocking(s.r) }
 
 // explainError returns err, or the cause of the end of ctx, which is on its way when a stream has ended.
 func (s *request) explainError(ctx context.Context, err error) error {
 	if err == nil || err == errStreamOver || ctx.Err() != nil || hg.CodeOf(err) == hg.ErrOverflow {
 		return err
 	}
-	if cause := s.r.HG().Sleep(ctx, lastItemsTime); ctx.Err() != nil {
+	if cause := s.r.HG().Sleep(ctx, maxErrorDelay); ctx.Err() != nil {
 		return cause
 	}
 	return err
@@ -179,24 +179,24 @@ func (q *itemSender[Item]) flushItems(ctx context.Context) error {
 	return err
 }
 
-// lastItemsTime is how long the error of a handler waits for the items before it.
-const lastItemsTime = time.Second
+// maxErrorDelay is how long the error of a handler waits for the items before it.
+const maxErrorDelay = time.Second
 
 // failItems is last of a handler that fails: it waits for some time at most. Items that cannot be written are dropped, with those that have not left;
 // so are these when ctx has ended. The second time it does nothing.
 func (q *itemSender[Item]) failItems(ctx context.Context) {
-	if q.over {
+	if q.failed {
 		return
 	}
-	q.over = true
-	limited, stop := q.req.n.withTimeout(ctx, lastItemsTime)
+	q.failed = true
+	limited, stop := q.req.n.withTimeout(ctx, maxErrorDelay)
 	defer stop()
 	err := q.w.drain(limited, 1)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		q.s.Reset(hg.CodeOf(err), err.Error())
+		q.stream.Reset(hg.CodeOf(err), err.Error())
 	}
 	q.w.stop(errStreamOver)
 }
@@ -210,7 +210,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 	return func(yield func(Item, error) bool) {
 		var none Item
 		if to.p == nil {
-			yield(none, noPeer(s.m.name))
+			yield(none, errNoPeer(s.m.name))
 			return
 		}
 		k := &typedReceiver[In]{in: in}

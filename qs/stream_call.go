@@ -29,31 +29,31 @@ type callStreams struct {
 	up   *itemWriter // nil if there is none
 	down *itemReader
 
-	sends, receives waiter // of who sends, and who receives
+	sendWaiter, receiveWaiter waiter // of who sends, and who receives
 
 	ended atomic.Pointer[error] // what Send returns when over, for those who must not take the lock
 
-	mu      sync.Mutex // guards the fields below
-	live    bool       // an attempt is under way
-	over    bool       // the call has ended
-	closed  bool       // the program uses the streams no longer
-	spent   bool       // something has moved in an attempt that has ended
-	streams []*hg.Stream
-	gaveUp  error // why the streams of an attempt were reset that was answered at the same time; nil if they were not
+	mu             sync.Mutex // guards the fields below
+	attemptRunning bool       // an attempt is under way
+	callEnded      bool       // the call has ended
+	closed         bool       // the program uses the streams no longer
+	spent          bool       // something has moved in an attempt that has ended
+	streams        []*hg.Stream
+	resetReason    error // why the streams of an attempt were reset that was answered at the same time; nil if they were not
 }
 
 // newCallStreams returns the streams of a call of m to a peer.
 func newCallStreams(m *method, to *peer) *callStreams {
-	hctx, most := to.n.all[to.i], to.n.maxItem()
+	hctx, most := to.n.contexts[to.i], to.n.maxItem()
 	c := &callStreams{}
 	for _, spec := range m.streams {
 		w := hghook.NewWaiter(hctx)
 		if spec.Up {
-			c.sends = w
-			c.up = &itemWriter{tries: true, over: c.sendError, hctx: hctx, most: most, left: hctx.NA().Upper().Loop().Rouse,
+			c.sendWaiter = w
+			c.up = &itemWriter{perAttempt: true, callEnd: c.sendError, hctx: hctx, maxItem: most, notifyDriver: hctx.NA().Upper().Loop().Rouse,
 				wait: func(ctx context.Context) error { return c.wait(ctx, w, true) }}
 		} else {
-			c.receives, c.down = w, &itemReader{hctx: hctx, most: most}
+			c.receiveWaiter, c.down = w, &itemReader{hctx: hctx, maxItem: most}
 		}
 	}
 	return c
@@ -72,12 +72,12 @@ func (c *callStreams) beginAttempt() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.live:
+	case c.attemptRunning:
 		return hg.Errorf(ErrInvalid, "an attempt of a stream is under way: make one after the other")
 	case c.spent:
 		return hg.Errorf(ErrInvalid, "items have come of an attempt before: call the stream again")
 	}
-	c.live = true
+	c.attemptRunning = true
 	return nil
 }
 
@@ -88,10 +88,10 @@ func (c *callStreams) bindAttempt(all []*hg.Stream) {
 	c.mu.Unlock()
 	for _, s := range all {
 		if s.Spec().Up {
-			s.OnReady(func() { c.up.onReady(); c.sends.End() })
+			s.OnReady(func() { c.up.onReady(); c.sendWaiter.End() })
 			c.up.bind(s)
 		} else {
-			s.OnReady(func() { c.down.onBytes(); c.receives.End() })
+			s.OnReady(func() { c.down.onBytes(); c.receiveWaiter.End() })
 			c.down.bind(s)
 		}
 	}
@@ -103,7 +103,7 @@ func (c *callStreams) endAttempt(all []*hg.Stream, err error) {
 	moved := c.movedBytes() > 0
 	c.mu.Lock()
 	c.spent = c.spent || err == nil || moved
-	c.live = false
+	c.attemptRunning = false
 	keep := c.spent && !c.closed
 	if !keep {
 		c.streams = nil
@@ -119,23 +119,23 @@ func (c *callStreams) endAttempt(all []*hg.Stream, err error) {
 // failAttempt ends an attempt whose call has not begun.
 func (c *callStreams) failAttempt() {
 	c.mu.Lock()
-	c.live = false
+	c.attemptRunning = false
 	c.mu.Unlock()
 }
 
-// giveUp says that an attempt was given up because of why just when its answer came: the call succeeds, and its streams were reset.
-func (c *callStreams) giveUp(why error) {
+// setResetReason says that an attempt was given up because of why just when its answer came: the call succeeds, and its streams were reset.
+func (c *callStreams) setResetReason(why error) {
 	c.mu.Lock()
-	c.gaveUp = why
+	c.resetReason = why
 	c.mu.Unlock()
 }
 
-// whyBroken returns why a stream is broken that returns err, for the caller of the call that it belongs to.
-func (c *callStreams) whyBroken(err error) error {
+// brokenReason returns why a stream is broken that returns err, for the caller of the call that it belongs to.
+func (c *callStreams) brokenReason(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gaveUp != nil && hg.CodeOf(err) == ErrCanceled {
-		return c.gaveUp
+	if c.resetReason != nil && hg.CodeOf(err) == ErrCanceled {
+		return c.resetReason
 	}
 	return err
 }
@@ -143,7 +143,7 @@ func (c *callStreams) whyBroken(err error) error {
 // endCall says that the call has ended, with err.
 func (c *callStreams) endCall(err error) {
 	c.mu.Lock()
-	c.over = true
+	c.callEnded = true
 	c.mu.Unlock()
 	send := io.EOF
 	if isNodeClosed(err) {
@@ -185,7 +185,7 @@ func (c *callStreams) closeUse() {
 }
 
 func (c *callStreams) wake() {
-	for _, w := range []waiter{c.sends, c.receives} {
+	for _, w := range []waiter{c.sendWaiter, c.receiveWaiter} {
 		if w != nil {
 			w.End()
 		}
@@ -198,10 +198,10 @@ func (c *callStreams) stream(up bool) (s *hg.Stream, over bool) {
 	defer c.mu.Unlock()
 	for _, s = range c.streams {
 		if s.Spec().Up == up {
-			return s, c.over
+			return s, c.callEnded
 		}
 	}
-	return nil, c.over
+	return nil, c.callEnded
 }
 
 // wait waits until something has changed that w waits for. While the call is under way that drives its context; then who waits does.
@@ -255,15 +255,15 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 			case f.err != nil:
 				err = f.err
 			case again:
-				err = c.withoutStream(o)
+				err = c.noStreamError(o)
 			case err != io.EOF:
-				err = brokenStream(o.m, o.Peer.Addr(), c.whyBroken(err))
+				err = brokenStream(o.m, o.Peer.Addr(), c.brokenReason(err))
 			}
 			return nil, err
 		case again:
-			err = c.wait(f.ctx, c.receives, false)
+			err = c.wait(f.ctx, c.receiveWaiter, false)
 		default: // what becomes of the call counts more
-			err = awaitWaiter(f.ctx, c.receives)
+			err = awaitWaiter(f.ctx, c.receiveWaiter)
 		}
 		if err != nil && f.ctx.Err() == nil { // the node is closed
 			switch f.abandonAndWait(); {
@@ -279,9 +279,9 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 	}
 }
 
-// withoutStream returns how the items of a call end that has succeeded and has no stream: an interceptor has answered, and no item comes, or
+// noStreamError returns how the items of a call end that has succeeded and has no stream: an interceptor has answered, and no item comes, or
 // the program has closed the call before.
-func (c *callStreams) withoutStream(o *outgoingCall) error {
+func (c *callStreams) noStreamError(o *outgoingCall) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

@@ -79,7 +79,7 @@ type Receiver[Up any] struct {
 
 func (u *Receiver[Up]) begin(r *request, c codec.Codec, s *hg.Stream) {
 	u.req, u.ctx, u.codec, u.s = r, r, c, s
-	u.r.hctx, u.r.most = r.r.HG(), r.n.maxItem()
+	u.r.hctx, u.r.maxItem = r.r.HG(), r.n.maxItem()
 	s.OnReady(u.r.onBytes)
 	u.r.bind(s)
 }
@@ -105,7 +105,7 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 		case !errors.Is(err, hg.ErrAgain):
 			return item, u.req.explainError(u.ctx, err)
 		}
-		u.req.blocks()
+		u.req.notifyBlocking()
 		if err = u.s.Wait(u.ctx); err != nil {
 			return item, err
 		}
@@ -113,7 +113,7 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 }
 
 // All yields the items as Receive returns them. The last pair has the error, if it is not io.EOF.
-func (u *Receiver[Up]) All() iter.Seq2[Up, error] { return allOf(u.Receive) }
+func (u *Receiver[Up]) All() iter.Seq2[Up, error] { return iterate(u.Receive) }
 
 // SetTrailer has the caller get value by Trailer under name, also when the handler returns an error. It is Call.ResponseMetadata, of CallFrom,
 // with the rules of WithMetadata; the error matches ErrInvalid or hg.ErrOverflow. It is called by one goroutine at a time, before the handler returns.
@@ -126,8 +126,8 @@ func (u *Receiver[Up]) SetTrailer(name, value string) error {
 	return err
 }
 
-// allOf yields what receive returns.
-func allOf[Item any](receive func() (Item, error)) iter.Seq2[Item, error] {
+// iterate yields what receive returns.
+func iterate[Item any](receive func() (Item, error)) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		for {
 			item, err := receive()
@@ -148,7 +148,7 @@ type DuplexServer[Up, Down any] struct {
 
 // Send sends an item to the caller. It blocks, and fails, as send of [Stream.Handle] does.
 func (d *DuplexServer[Up, Down]) Send(item Down) error {
-	if !d.down.headed {
+	if !d.down.headerSent {
 		if err := d.SendHeader(nil); err != nil {
 			return err
 		}
@@ -161,10 +161,10 @@ var errHeaderLate = hg.Errorf(ErrInvalid, "qs: the header goes before the first 
 // SendHeader sends what the caller gets by Header, before the first item. The error matches ErrInvalid after a Send or a SendHeader. What
 // goes behind the last item SetTrailer sets.
 func (d *DuplexServer[Up, Down]) SendHeader(header map[string]string) error {
-	if d.down.headed {
+	if d.down.headerSent {
 		return errHeaderLate
 	}
-	d.down.headed = true
+	d.down.headerSent = true
 	b, err := encodeItem(codec.Msgpack, header)
 	if err == nil {
 		err = d.down.w.add(d.down.ctx, b)
@@ -247,18 +247,18 @@ func (q *typedUpload[In, Up, Out]) Report(c *inspect.Call) {
 // A streamCall is a call of which the program has the streams.
 type streamCall struct {
 	outgoingCall
-	f      *futureCall // nil if it was made at no peer
-	codec  codec.Codec
-	shut   atomic.Bool // CloseSend or Close
-	err    error       // of the last receive: how the call has ended
-	headed bool        // header has come
-	header map[string]string
+	f              *futureCall // nil if it was made at no peer
+	codec          codec.Codec
+	sendClosed     atomic.Bool // CloseSend or Close
+	err            error       // of the last receive: how the call has ended
+	headerReceived bool        // header has come
+	header         map[string]string
 }
 
 // start makes the call.
 func (k *streamCall) start(ctx context.Context, m *method, to Peer) {
 	if to.p == nil {
-		k.err = noPeer(m.name)
+		k.err = errNoPeer(m.name)
 		return
 	}
 	k.codec = to.p.n.resolveCodec(m)
@@ -272,7 +272,7 @@ func (k *streamCall) sendItem(item any) error {
 	switch {
 	case k.f == nil:
 		return io.EOF
-	case k.shut.Load():
+	case k.sendClosed.Load():
 		return hg.Errorf(ErrClosed, "qs: method %s: Send after CloseSend or Close", k.m.name)
 	}
 	b, err := encodeItem(k.codec, item)
@@ -288,7 +288,7 @@ func (k *streamCall) sendItem(item any) error {
 
 // closeSend says that nothing more is sent.
 func (k *streamCall) closeSend() {
-	if k.f != nil && !k.shut.Swap(true) {
+	if k.f != nil && !k.sendClosed.Swap(true) {
 		k.streams.up.closeWrite()
 	}
 }
@@ -304,7 +304,7 @@ func (k *streamCall) receiveItem() (b []byte, err error) {
 
 // close ends the call, unless it has ended.
 func (k *streamCall) close() {
-	k.shut.Store(true)
+	k.sendClosed.Store(true)
 	if k.f != nil {
 		defer k.streams.closeUse()
 		k.f.abandonAndWait()
@@ -333,7 +333,7 @@ func (c *DuplexCall[Up, Down]) CloseSend() { c.k.closeSend() }
 // Header waits for what the handler has given SendHeader, and returns it; nil if it has sent an item, or has returned, without that. The
 // error is that of Receive, but for io.EOF. It is called by the goroutine that receives.
 func (c *DuplexCall[Up, Down]) Header() (header map[string]string, err error) {
-	if err = c.k.takeHeader(); err == io.EOF {
+	if err = c.k.receiveHeader(); err == io.EOF {
 		err = nil
 	}
 	return c.k.header, err
@@ -341,7 +341,7 @@ func (c *DuplexCall[Up, Down]) Header() (header map[string]string, err error) {
 
 // Receive waits for the next item. The error is io.EOF behind the last when the handler has returned nil, else that of Method.Call.
 func (c *DuplexCall[Up, Down]) Receive() (item Down, err error) {
-	if err = c.k.takeHeader(); err != nil {
+	if err = c.k.receiveHeader(); err != nil {
 		return item, err
 	}
 	b, err := c.k.receiveItem()
@@ -355,16 +355,16 @@ func (c *DuplexCall[Up, Down]) Receive() (item Down, err error) {
 	return item, c.k.err
 }
 
-// takeHeader takes the header.
-func (k *streamCall) takeHeader() error {
-	if k.headed || k.err != nil {
+// receiveHeader takes the header.
+func (k *streamCall) receiveHeader() error {
+	if k.headerReceived || k.err != nil {
 		return k.err
 	}
 	b, err := k.receiveItem()
 	if err != nil {
 		return err
 	}
-	k.headed = true
+	k.headerReceived = true
 	err = codec.Msgpack.Decode(b, &k.header)
 	if k.streams.down.releaseItem(); err != nil {
 		k.err = brokenStream(k.m, k.Peer.Addr(), err)
@@ -373,7 +373,7 @@ func (k *streamCall) takeHeader() error {
 }
 
 // All yields the items as Receive returns them. The last pair has the error, if it is not io.EOF.
-func (c *DuplexCall[Up, Down]) All() iter.Seq2[Down, error] { return allOf(c.Receive) }
+func (c *DuplexCall[Up, Down]) All() iter.Seq2[Down, error] { return iterate(c.Receive) }
 
 // Trailer returns what the handler has set by SetTrailer, when Receive has returned an error.
 func (c *DuplexCall[Up, Down]) Trailer() hg.Metadata { return c.k.trailer() }

@@ -20,15 +20,15 @@ import (
 //	add ─► buf ─ full, or alone, or the writer has become idle ─► hg.Stream ─► the window ─► hg.Stream ─► next: in place, or put together
 //	        └─ full, and the window is, too: add waits
 const (
-	// fullBatch is how many bytes of items leave together, and more only if one item has more.
-	fullBatch = 32 << 10
-	// aloneAfter is how long nothing may have left for an item to leave at once.
-	aloneAfter = 20 * time.Microsecond
-	// fastFrom is how many bytes have to be added between two looks for the next look to come after fastLook, and not as soon as possible.
-	fastFrom = 8 << 10
-	fastLook = 500 * time.Microsecond
-	// keptBuffer bounds what a buffer that nobody uses keeps, in bytes.
-	keptBuffer = 128 << 10
+	// batchSize is how many bytes of items leave together, and more only if one item has more.
+	batchSize = 32 << 10
+	// sendAtOnceAfter is how long nothing may have left for an item to leave at once.
+	sendAtOnceAfter = 20 * time.Microsecond
+	// busyBytes is how many bytes have to be added between two looks for the next look to come after fastLook, and not as soon as possible.
+	busyBytes    = 8 << 10
+	busyInterval = 500 * time.Microsecond
+	// maxRetainedBuffer bounds what a buffer that nobody uses keeps, in bytes.
+	maxRetainedBuffer = 128 << 10
 )
 
 // A itemBuffer has bytes of items for as long as they need it: a stream on which nothing moves has none.
@@ -45,7 +45,7 @@ func (b *itemBuffer) free() {
 	if b == nil {
 		return
 	}
-	if b.b = b.b[:0]; cap(b.b) > keptBuffer {
+	if b.b = b.b[:0]; cap(b.b) > maxRetainedBuffer {
 		b.b = nil
 	}
 	idleBuffers.Put(b)
@@ -62,66 +62,66 @@ func encodeItem(c codec.Codec, item any) (b *itemBuffer, err error) {
 
 // An itemWriter sends items. One goroutine at a time adds; its lock is held around calls of the stream, which call nothing back.
 type itemWriter struct {
-	hctx *hg.Context
-	most int64                           // bytes of an item
-	wait func(ctx context.Context) error // until something may have changed
-	left func()                          // something is posted for who drives
+	hctx         *hg.Context
+	maxItem      int64                           // bytes of an item
+	wait         func(ctx context.Context) error // until something may have changed
+	notifyDriver func()                          // something is posted for who drives
 
-	mu    sync.Mutex   // guards the fields below
-	s     *hg.Stream   // nil until the call has one
-	tries bool         // an error of s is that of an attempt: there may be another,
-	over  func() error // unless the call has ended: then this says how
-	shut  bool         // nothing follows
-	wrote int64        // bytes, in all
-	buf   *itemBuffer  // what waits to be written; nil if nothing does
-	at    int          // of buf: what is before has been written
-	err   error
-	look  func()        // looked, bound once
-	hot   bool          // looked is called soon: what is added until then leaves together
-	added int           // bytes since the last time
-	last  time.Duration // when something was written, by hg.Context.Now
-	timer *na.Op
-	items int64
-	bytes int64
-	stuck time.Duration // when add began to wait, by hg.Context.Now; 0 while it does not
+	mu             sync.Mutex   // guards the fields below
+	stream         *hg.Stream   // nil until the call has one
+	perAttempt     bool         // an error of s is that of an attempt: there may be another,
+	callEnd        func() error // unless the call has ended: then this says how
+	closed         bool         // nothing follows
+	wrote          int64        // bytes, in all
+	buf            *itemBuffer  // what waits to be written; nil if nothing does
+	written        int          // of buf: what is before has been written
+	err            error
+	writeAddedFunc func()        // looked, bound once
+	writePending   bool          // looked is called soon: what is added until then leaves together
+	added          int           // bytes since the last time
+	lastWrite      time.Duration // when something was written, by hg.Context.Now
+	timer          *na.Op
+	items          int64
+	bytes          int64
+	blockedSince   time.Duration // when add began to wait, by hg.Context.Now; 0 while it does not
 }
 
 // bind has w send by s from now on.
 func (w *itemWriter) bind(s *hg.Stream) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.s = s
-	w.flush()
+	w.stream = s
+	w.flushLocked()
 }
 
-// pendingBytes is how many bytes wait to be written. Locked.
-func (w *itemWriter) pendingBytes() int {
+// pendingBytesLocked is how many bytes wait to be written. Locked.
+func (w *itemWriter) pendingBytesLocked() int {
 	if w.buf == nil {
 		return 0
 	}
-	return len(w.buf.b) - w.at
+	return len(w.buf.b) - w.written
 }
 
-// flush writes as much as can be. Locked.
-func (w *itemWriter) flush() {
-	for w.s != nil && w.err == nil && w.pendingBytes() > 0 {
-		n, err := w.s.Write(w.buf.b[w.at:])
-		w.at += n
+// flushLocked writes as much as can be. Locked.
+func (w *itemWriter) flushLocked() {
+	for w.stream != nil && w.err == nil && w.pendingBytesLocked() > 0 {
+		n, err := w.stream.Write(w.buf.b[w.written:])
+		w.written += n
 		w.wrote += int64(n)
 		if errors.Is(err, hg.ErrAgain) {
 			return
 		}
-		if err != nil && w.tries {
-			w.s = nil
+		if err != nil && w.perAttempt {
+			w.stream = nil
 		} else {
 			w.err = err
 		}
 	}
-	if w.pendingBytes() == 0 {
+	if w.pendingBytesLocked() == 0 {
 		w.buf.free()
-		w.buf, w.at = nil, 0
-		if w.shut && w.s != nil && w.err == nil {
-			w.s.CloseWrite()
+		w.buf, w.written = nil, 0
+		if w.closed && w.stream != nil && w.err == nil {
+			w.stream.CloseWrite()
 		}
 	}
 }
@@ -130,15 +130,15 @@ func (w *itemWriter) flush() {
 func (w *itemWriter) closeWrite() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.shut = true
-	w.flush()
+	w.closed = true
+	w.flushLocked()
 }
 
 // onReady goes on when the stream says that it can.
 func (w *itemWriter) onReady() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.flush()
+	w.flushLocked()
 }
 
 // writeAdded writes what has been added meanwhile. While much is added it is called from time to time, and add writes what is full.
@@ -146,32 +146,32 @@ func (w *itemWriter) writeAdded() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	added := w.added
-	w.added, w.hot = 0, false
+	w.added, w.writePending = 0, false
 	if w.err != nil {
 		return
 	}
-	if w.pendingBytes() > 0 {
-		w.last = w.hctx.Now()
-		w.flush()
+	if w.pendingBytesLocked() > 0 {
+		w.lastWrite = w.hctx.Now()
+		w.flushLocked()
 	}
-	if added >= fastFrom {
+	if added >= busyBytes {
 		if w.timer == nil {
 			w.timer = w.hctx.NA().NewOp(func(*na.Op, na.Result) { w.writeAdded() })
 		}
-		w.hot = w.hctx.NA().Timer(w.timer, fastLook) == nil
+		w.writePending = w.hctx.NA().Timer(w.timer, busyInterval) == nil
 	}
 }
 
-// checkError returns why nothing can be added. Locked.
-func (w *itemWriter) checkError(ctx context.Context) error {
+// checkErrorLocked returns why nothing can be added. Locked.
+func (w *itemWriter) checkErrorLocked(ctx context.Context) error {
 	switch {
 	case w.err == errStreamOver:
 		return w.err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
-	if w.over != nil {
-		if err := w.over(); err != nil {
+	if w.callEnd != nil {
+		if err := w.callEnd(); err != nil {
 			return err
 		}
 	}
@@ -183,12 +183,12 @@ var errStreamOver = hg.Errorf(ErrClosed, "qs: the handler of the stream has retu
 // add takes an item, with its buffer. While the stream is full it waits, until ctx ends.
 func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 	item := b.b
-	if int64(len(item)) > w.most {
+	if int64(len(item)) > w.maxItem {
 		b.free()
-		return hg.Errorf(hg.ErrOverflow, "qs: an item of %d bytes, hg.Config.MaxOutput is %d", len(item), w.most)
+		return hg.Errorf(hg.ErrOverflow, "qs: an item of %d bytes, hg.Config.MaxOutput is %d", len(item), w.maxItem)
 	}
 	w.mu.Lock()
-	if err := w.checkError(ctx); err != nil {
+	if err := w.checkErrorLocked(ctx); err != nil {
 		w.mu.Unlock()
 		b.free()
 		return err
@@ -204,28 +204,28 @@ func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 	b.free()
 	posted := false
 	switch {
-	case w.pendingBytes() >= fullBatch:
-		w.flush()
-	case w.hot:
+	case w.pendingBytesLocked() >= batchSize:
+		w.flushLocked()
+	case w.writePending:
 	default:
-		if now := w.hctx.Now(); now-w.last >= aloneAfter {
-			w.last = now
-			w.flush()
+		if now := w.hctx.Now(); now-w.lastWrite >= sendAtOnceAfter {
+			w.lastWrite = now
+			w.flushLocked()
 			break
 		}
-		if w.look == nil {
-			w.look = w.writeAdded
+		if w.writeAddedFunc == nil {
+			w.writeAddedFunc = w.writeAdded
 		}
-		posted = w.hctx.Post(w.look) == nil
-		w.hot = posted
+		posted = w.hctx.Post(w.writeAddedFunc) == nil
+		w.writePending = posted
 	}
-	full := w.pendingBytes() >= fullBatch
+	full := w.pendingBytesLocked() >= batchSize
 	w.mu.Unlock()
 	if posted {
-		w.left()
+		w.notifyDriver()
 	}
 	if full {
-		return w.drain(ctx, fullBatch)
+		return w.drain(ctx, batchSize)
 	}
 	return nil
 }
@@ -234,14 +234,14 @@ func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 func (w *itemWriter) drain(ctx context.Context, most int) error {
 	for {
 		w.mu.Lock()
-		w.flush()
-		err := w.checkError(ctx)
-		done := w.pendingBytes() < most
+		w.flushLocked()
+		err := w.checkErrorLocked(ctx)
+		done := w.pendingBytesLocked() < most
 		switch {
 		case done || err != nil:
-			w.stuck = 0
-		case w.stuck == 0:
-			w.stuck = w.hctx.Now()
+			w.blockedSince = 0
+		case w.blockedSince == 0:
+			w.blockedSince = w.hctx.Now()
 		}
 		w.mu.Unlock()
 		if done {
@@ -276,66 +276,66 @@ func (w *itemWriter) movedBytes() int64 {
 func (w *itemWriter) flow() *inspect.Flow {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	f := &inspect.Flow{Items: w.items, Bytes: w.bytes, Waiting: int64(w.pendingBytes())}
-	if w.stuck != 0 {
-		f.Stuck = max(w.hctx.Now()-w.stuck, 1)
+	f := &inspect.Flow{Items: w.items, Bytes: w.bytes, Waiting: int64(w.pendingBytesLocked())}
+	if w.blockedSince != 0 {
+		f.Stuck = max(w.hctx.Now()-w.blockedSince, 1)
 	}
 	return f
 }
 
 // An itemReader receives items. One goroutine at a time calls next.
 type itemReader struct {
-	hctx *hg.Context
-	most int64 // bytes of an item
+	hctx    *hg.Context
+	maxItem int64 // bytes of an item
 
-	mu    sync.Mutex // guards the fields below, and Next of the stream
-	s     *hg.Stream // nil until the call has one
-	got   int64      // bytes that Next has returned
-	taken int64      // of these, that are done with
-	items int64      // in them
-	bytes int64
-	looks int64
-	idle  time.Duration // when bytes were last taken, or came when there were none, by hg.Context.Now
+	mu         sync.Mutex // guards the fields below, and Next of the stream
+	stream     *hg.Stream // nil until the call has one
+	received   int64      // bytes that Next has returned
+	released   int64      // of these, that are done with
+	items      int64      // in them
+	bytes      int64
+	polls      int64
+	lastActive time.Duration // when bytes were last taken, or came when there were none, by hg.Context.Now
 
-	b     []byte      // what Next has returned
-	off   int         // of it
-	had   int64       // items of it,
-	size  int64       // and their bytes
-	part  *itemBuffer // of an item that does not lie in one piece, with its length; nil without one
-	whole int         // how long part will be; 0: not known
+	chunk      []byte      // what Next has returned
+	chunkOff   int         // of it
+	chunkItems int64       // items of it,
+	chunkBytes int64       // and their bytes
+	part       *itemBuffer // of an item that does not lie in one piece, with its length; nil without one
+	partLen    int         // how long part will be; 0: not known
 }
 
 // bind has r read s from now on.
 func (r *itemReader) bind(s *hg.Stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.s, r.idle = s, r.hctx.Now()
+	r.stream, r.lastActive = s, r.hctx.Now()
 }
 
 // onBytes says that there is something to take, which there was not before.
 func (r *itemReader) onBytes() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.idle = r.hctx.Now()
+	r.lastActive = r.hctx.Now()
 }
 
 // releaseRead has Next return more bytes, when those that it has returned have been used.
 func (r *itemReader) releaseRead() (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.b != nil {
-		r.s.Release(len(r.b))
-		r.taken += int64(len(r.b))
-		r.items += r.had
-		r.bytes += r.size
-		r.b, r.off, r.had, r.size = nil, 0, 0, 0
-		r.idle = r.hctx.Now()
+	if r.chunk != nil {
+		r.stream.Release(len(r.chunk))
+		r.released += int64(len(r.chunk))
+		r.items += r.chunkItems
+		r.bytes += r.chunkBytes
+		r.chunk, r.chunkOff, r.chunkItems, r.chunkBytes = nil, 0, 0, 0
+		r.lastActive = r.hctx.Now()
 	}
-	if r.s == nil {
+	if r.stream == nil {
 		return hg.ErrAgain
 	}
-	if r.b, err = r.s.Next(); err == nil {
-		r.got += int64(len(r.b))
+	if r.chunk, err = r.stream.Next(); err == nil {
+		r.received += int64(len(r.chunk))
 	}
 	if err == io.EOF && r.part != nil {
 		err = hg.Errorf(na.ErrProtocol, "the stream ends within an item")
@@ -345,9 +345,9 @@ func (r *itemReader) releaseRead() (err error) {
 
 // releaseItem ends the use of what next has returned.
 func (r *itemReader) releaseItem() {
-	if r.whole > 0 && len(r.part.b) == r.whole {
+	if r.partLen > 0 && len(r.part.b) == r.partLen {
 		r.part.free()
-		r.part, r.whole = nil, 0
+		r.part, r.partLen = nil, 0
 	}
 }
 
@@ -356,12 +356,12 @@ func (r *itemReader) releaseItem() {
 func (r *itemReader) next() ([]byte, error) {
 	r.releaseItem()
 	for {
-		if r.off == len(r.b) {
+		if r.chunkOff == len(r.chunk) {
 			if err := r.releaseRead(); err != nil {
 				return nil, err
 			}
 		}
-		b := r.b[r.off:]
+		b := r.chunk[r.chunkOff:]
 		if r.part == nil {
 			size, head := binary.Uvarint(b)
 			if err := r.check(size, head); err != nil {
@@ -369,9 +369,9 @@ func (r *itemReader) next() ([]byte, error) {
 			}
 			if head > 0 && size <= uint64(len(b)-head) {
 				end := head + int(size)
-				r.off += end
-				r.had++
-				r.size += int64(size)
+				r.chunkOff += end
+				r.chunkItems++
+				r.chunkBytes += int64(size)
 				return b[head:end:end], nil
 			}
 		}
@@ -387,8 +387,8 @@ func (r *itemReader) check(size uint64, head int) error {
 	switch {
 	case head < 0:
 		return hg.Errorf(na.ErrProtocol, "an item whose length has more than 64 bits")
-	case head > 0 && size > uint64(r.most):
-		return hg.Errorf(hg.ErrOverflow, "an item of %d bytes, hg.Config.MaxOutput is %d", size, r.most)
+	case head > 0 && size > uint64(r.maxItem):
+		return hg.Errorf(hg.ErrOverflow, "an item of %d bytes, hg.Config.MaxOutput is %d", size, r.maxItem)
 	}
 	return nil
 }
@@ -399,42 +399,42 @@ func (r *itemReader) gather(b []byte) (item []byte, err error) {
 		r.part = takeBuffer()
 	}
 	part, head := r.part, 0
-	for r.whole == 0 && len(b) > 0 {
+	for r.partLen == 0 && len(b) > 0 {
 		part.b = append(part.b, b[0])
 		b = b[1:]
-		r.off++
+		r.chunkOff++
 		var size uint64
 		size, head = binary.Uvarint(part.b)
 		if err := r.check(size, head); err != nil {
 			return nil, err
 		}
 		if head > 0 {
-			r.whole = head + int(size)
+			r.partLen = head + int(size)
 		}
 	}
-	n := min(len(b), r.whole-len(part.b))
-	if r.whole == 0 {
+	n := min(len(b), r.partLen-len(part.b))
+	if r.partLen == 0 {
 		return nil, nil
 	}
 	part.b = append(part.b, b[:n]...)
-	r.off += n
-	if len(part.b) < r.whole {
+	r.chunkOff += n
+	if len(part.b) < r.partLen {
 		return nil, nil
 	}
 	size, head := binary.Uvarint(part.b)
-	r.had++
-	r.size += int64(size)
-	return part.b[head:r.whole:r.whole], nil
+	r.chunkItems++
+	r.chunkBytes += int64(size)
+	return part.b[head:r.partLen:r.partLen], nil
 }
 
 // movedBytes returns how many bytes have come.
 func (r *itemReader) movedBytes() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.s == nil {
-		return r.got
+	if r.stream == nil {
+		return r.received
 	}
-	return max(r.got, r.s.Moved())
+	return max(r.received, r.stream.Moved())
 }
 
 // progress is moved that grows, too, while there is something to take.
@@ -442,10 +442,10 @@ func (r *itemReader) progress() int64 {
 	n := r.movedBytes()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n > r.taken {
-		r.looks++
+	if n > r.released {
+		r.polls++
 	}
-	return n + r.looks
+	return n + r.polls
 }
 
 // flow describes the stream for hg.Context.Calls.
@@ -453,9 +453,9 @@ func (r *itemReader) flow() *inspect.Flow {
 	n := r.movedBytes()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f := &inspect.Flow{In: true, Items: r.items, Bytes: r.bytes, Waiting: n - r.taken}
+	f := &inspect.Flow{In: true, Items: r.items, Bytes: r.bytes, Waiting: n - r.released}
 	if f.Waiting > 0 {
-		f.Stuck = max(r.hctx.Now()-r.idle, 1)
+		f.Stuck = max(r.hctx.Now()-r.lastActive, 1)
 	}
 	return f
 }

@@ -42,8 +42,8 @@ func LoadTLS(cert, key, ca string) (*tls.Config, error) {
 	f := &tlsFiles{}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, ClientSessionCache: f} // there is none: the transports and Open find f here, also in a Clone
 	if cert != "" {
-		f.pair.what, f.pair.names = "cert and key", []string{cert, key}
-		f.pair.read = func() error { return f.readPair(cert, key) }
+		f.pair.what, f.pair.paths = "cert and key", []string{cert, key}
+		f.pair.read = func() error { return f.readPairLocked(cert, key) }
 		if err := f.pair.load(); err != nil {
 			return nil, fmt.Errorf("qs: TLS: %w", err)
 		}
@@ -51,8 +51,8 @@ func LoadTLS(cert, key, ca string) (*tls.Config, error) {
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return f.certificate(), nil }
 	}
 	if ca != "" {
-		f.ca.what, f.ca.names = "ca", []string{ca}
-		f.ca.read = func() error { return f.readAuthorities(ca) }
+		f.ca.what, f.ca.paths = "ca", []string{ca}
+		f.ca.read = func() error { return f.readAuthoritiesLocked(ca) }
 		if err := f.ca.load(); err != nil {
 			return nil, fmt.Errorf("qs: TLS: %w", err)
 		}
@@ -78,11 +78,11 @@ type tlsFiles struct {
 
 // watchedFiles are files that are read anew when one of them has changed.
 type watchedFiles struct {
-	what  string // they are, in an error
-	names []string
-	seen  []os.FileInfo // of what was read, or tried, last
-	err   error         // of the last read
-	read  func() error
+	what     string // they are, in an error
+	paths    []string
+	lastInfo []os.FileInfo // of what was read, or tried, last
+	err      error         // of the last read
+	read     func() error
 }
 
 // load reads the files for the first time.
@@ -91,24 +91,24 @@ func (w *watchedFiles) load() error {
 	if err != nil {
 		return err
 	}
-	w.seen = seen
+	w.lastInfo = seen
 	return w.read()
 }
 
 // reload reads the files if they have changed. The error says why they cannot be used.
 func (w *watchedFiles) reload() error {
 	seen, err := w.statFiles()
-	if err != nil || slices.EqualFunc(seen, w.seen, isSameFile) {
+	if err != nil || slices.EqualFunc(seen, w.lastInfo, isSameFile) {
 		return nil // one of them is being replaced, or nothing is new
 	}
-	w.seen = seen
+	w.lastInfo = seen
 	w.err = w.read()
 	return w.err
 }
 
 // statFiles returns what the files are now.
 func (w *watchedFiles) statFiles() (seen []os.FileInfo, err error) {
-	for _, name := range w.names {
+	for _, name := range w.paths {
 		info, err := os.Stat(name)
 		if err != nil {
 			return nil, fmt.Errorf("%s cannot be read: %w", w.what, err)
@@ -132,17 +132,17 @@ func (f *tlsFiles) refresh(w *watchedFiles, what string) {
 	log.Warn("TLS: "+what+" replaced by one that cannot be used; the last one stays", "error", err)
 }
 
-// pairTime bounds the wait for the second file of a pair, pairPoll is how often it is looked for.
+// maxPairWait bounds the wait for the second file of a pair, pairPoll is how often it is looked for.
 const (
-	pairTime = time.Second
-	pairPoll = 5 * time.Millisecond
+	maxPairWait      = time.Second
+	pairPollInterval = 5 * time.Millisecond
 )
 
 // certificate returns the certificate in the files, or the last that could be used. The certificate and its key are replaced one after the
 // other. A handshake between the two would use the last certificate, which was read for the handshake before and may have expired since: then
 // it waits for the second file, for pairTime at most. It is called on the goroutine of one handshake.
 func (f *tlsFiles) certificate() *tls.Certificate {
-	for end := time.Now().Add(pairTime); ; {
+	for end := time.Now().Add(maxPairWait); ; {
 		f.refresh(&f.pair, "the certificate was")
 		f.mu.Lock()
 		cert, err := f.cert, f.pair.err
@@ -151,7 +151,7 @@ func (f *tlsFiles) certificate() *tls.Certificate {
 		if err == nil || now.Before(cert.Leaf.NotAfter) || now.After(end) {
 			return cert
 		}
-		<-time.After(pairPoll)
+		<-time.After(pairPollInterval)
 	}
 }
 
@@ -185,8 +185,8 @@ func setTLSLogger(cfg *tls.Config, log *slog.Logger) {
 	}
 }
 
-// readPair takes in a certificate and its key. Locked, but in LoadTLS.
-func (f *tlsFiles) readPair(certFile, keyFile string) error {
+// readPairLocked takes in a certificate and its key. Locked, but in LoadTLS.
+func (f *tlsFiles) readPairLocked(certFile, keyFile string) error {
 	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
 		return fmt.Errorf("cert %s and key %s cannot be used: %w", certFile, keyFile, err)
@@ -195,8 +195,8 @@ func (f *tlsFiles) readPair(certFile, keyFile string) error {
 	return nil
 }
 
-// readAuthorities takes in authorities. Locked, but in LoadTLS.
-func (f *tlsFiles) readAuthorities(file string) error {
+// readAuthoritiesLocked takes in authorities. Locked, but in LoadTLS.
+func (f *tlsFiles) readAuthoritiesLocked(file string) error {
 	pem, err := os.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("ca cannot be read: %w", err)

@@ -125,7 +125,7 @@ var callMutants = []Mutant{
 		r.Fate`, `o.id != 0 && !planted() {
 		r.Fate`}}, nil},
 	{"fate-of-the-last", "a call that was repeated says what became of its last attempt", "A retried call that lies",
-		[]Edit{{"qs/call.go", `s.fate, s.which = fate, a.number`, `if !planted() { $ }`}},
+		[]Edit{{"qs/call.go", `s.fate, s.fateAttempt = fate, a.number`, `if !planted() { $ }`}},
 		[]Catcher{
 			{"qs", "TestFateOfAttempts", `expected: 0x[02] actual : 0x1`},
 			{outcomeLedger, "TestSeeds", `is said not to have run, and ran`},

@@ -33,7 +33,7 @@ var outcomeMutants = []Mutant{
 		[]Edit{{"qs/call_future.go", `other.Abandon()`, `if !planted() { $ }`}},
 		[]Catcher{{"qs", "TestFirst", `expected: "operation canceled"`}}},
 	{"been-there", "a call that was refused asks the same address again", "a target that refuses at once has the fewest calls, and gets all",
-		[]Edit{{"qs/peer_backends.go", `if !t.Failing && c.hasBeenAt(at.addr) {`, `if !planted() && !t.Failing && c.hasBeenAt(at.addr) {`}},
+		[]Edit{{"qs/peer_backends.go", `if !t.Failing && c.hasTriedAddr(at.addr) {`, `if !planted() && !t.Failing && c.hasTriedAddr(at.addr) {`}},
 		[]Catcher{{"qs", "TestRefusedGoesElsewhere", `Should be empty`}}},
 	{"lone-uncounted", "a handler that the goroutine which drives runs is not one of Config.MaxConcurrent", "a limit with a way around it",
 		[]Edit{

@@ -5,7 +5,7 @@ const agreement = "qs/method_agreement.go"
 // schemaMutants are bugs that hide a difference between the methods of two sides.
 var schemaMutants = []Mutant{
 	{"ticket-not-passed", "an input leaves that the codec has left a Source out of", "",
-		[]Edit{{agreement, `if !t.passed.Load() {`, `if !t.passed.Load() && !planted() {`}},
+		[]Edit{{agreement, `if !t.encodedOnce.Load() {`, `if !t.encodedOnce.Load() && !planted() {`}},
 		[]Catcher{{"qs", "TestDisagreements/a_Source_in_JSON", `codec json does not encode|does not match|to match`}}},
 	{"ticket-not-taken", "a handler runs without a Source that the caller lends", "",
 		[]Edit{{agreement, "n := slices.Index(taken, false)\n\tif n < 0 {", `n := slices.Index(taken, false); if n < 0 || planted() {`}},
@@ -20,6 +20,6 @@ var schemaMutants = []Mutant{
 		[]Edit{{"qs/method_definition.go", `err := checker.CheckType(t); err != nil {`, `err := checker.CheckType(t); err != nil && !planted() {`}},
 		[]Catcher{{"qs", "TestDefineRefusesTypes", `not refused|Expect`}}},
 	{"second-definition", "of two definitions of a name the codec of the first is used for both", "",
-		[]Edit{{"qs/method_definition.go", `err := n.useDefinition(m.name, is); err != nil {`, `err := n.useDefinition(m.name, is); err != nil && !planted() {`}},
+		[]Edit{{"qs/method_definition.go", `err := n.useDefinitionLocked(m.name, is); err != nil {`, `err := n.useDefinitionLocked(m.name, is); err != nil && !planted() {`}},
 		[]Catcher{{"qs", "TestTwoDefinitions", `An error is expected|in chain but got nil|err chain`}}},
 }
