@@ -152,13 +152,14 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 }
 
 // copy copies what from has to a chunk that covers more. What both cover begins at start. The memory of from may be longer than what it
-// covers, where the bytes, and the runs of filled, are those of the next chunk.
+// covers, where the bytes, and the runs of filled, are those of the next chunk. A run of filled may begin in the memory of from and end behind it: it is
+// being written to an older chunk, which the stream has let go of since.
 func (q *chunks) copy(to, from *chunk, start int64) {
 	at, end := start+int64(from.base), start+min(int64(from.base+len(from.buf)), q.span())
 	part := func(until int64) {
 		copy(to.buf[at-start-int64(to.base):], from.buf[at-start-int64(from.base):until-start-int64(from.base)])
 	}
-	for {
+	for at < end {
 		next := byteRange{end, end} // the first that is being written
 		for _, f := range q.filled {
 			if f.from >= at && f.from < next.from {
@@ -166,9 +167,7 @@ func (q *chunks) copy(to, from *chunk, start int64) {
 			}
 		}
 		part(next.from)
-		if at = next.to; next.from == end {
-			return
-		}
+		at = next.to
 	}
 }
 
