@@ -16,9 +16,13 @@ type shelfOf struct {
 	reserved int // bodies that are there
 	filling  int
 	full     bool
+	update   func() // takes in what the peer has read; nil: nothing
 }
 
 func (s *shelfOf) Reserve(n int) ([]byte, int64) {
+	if s.update != nil {
+		s.update()
+	}
 	if s.full {
 		return nil, 0
 	}
@@ -147,6 +151,42 @@ func TestShelfOfStream(t *testing.T) {
 	copy(b, want)
 	up.Commit(n)
 	require.Equal(t, []int{0, 0}, []int{s.shelf.reserved, s.shelf.filling})
+	require.Zero(t, l.shelved)
+}
+
+// A shelf that looks for room takes in what the peer has read of a stream. That may be all of the memory that is to grow for what is written now: it is
+// given back once.
+func TestShelfTakesInWhatGrows(t *testing.T) {
+	const n = 20 << 10
+	s := newScript(t, Config{})
+	s.shelf = &shelfOf{room: make([]byte, bulkChunk)}
+	l := s.meet(5)
+	up := s.newStream(true, true)
+	s.call(l, up)
+	s.drain(l)
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Tag: 1 << 20}, nil))
+	require.NoError(t, up.window(1<<20, StreamReserve))
+	var shown []carrier.View
+	for i := range 4 { // the last one goes beyond the chunk of the others
+		s.shelf.update = func() {
+			for _, v := range shown {
+				l.Sent(v)
+			}
+			shown = nil
+		}
+		k, err := up.Write(bytes.Repeat([]byte{byte(i)}, n))
+		require.NoError(t, err)
+		require.Equal(t, n, k)
+		p, ok := s.pull(l)
+		require.True(t, ok)
+		shown = append(shown, p.view)
+		require.Equal(t, 1, s.shelf.reserved, "after %d writes", i+1)
+	}
+	require.EqualValues(t, bulkChunk, l.shelved)
+	s.e.Lock()
+	s.shelf.update()
+	s.e.Unlock()
+	require.Zero(t, s.shelf.reserved)
 	require.Zero(t, l.shelved)
 }
 

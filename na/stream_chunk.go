@@ -137,7 +137,12 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	}
 	var grown *chunk
 	if q.shelf != nil && to-from >= minPiece {
-		grown = q.shelveChunk(from, to-from)
+		if c != nil {
+			c.refs++ // a shelf that looks for room takes in what the peer has read: that may have been all of c
+		}
+		if grown = q.shelveChunk(from, to-from); c != nil {
+			c.refs--
+		}
 	}
 	if grown == nil {
 		grown = newChunk(from, to-from)
