@@ -56,6 +56,7 @@ type peer struct {
 	sameUser     bool                  // it is a process of the same user
 	remote       string                // the text of its process, and of its user if that is another
 	chunks       map[uint32]*poolChunk // the chunks of its pool
+	wants        []uint32              // the chunks that it was asked for and has not answered, in order
 	peerGeometry ring.Geometry         // the geometry of its segment, which has not arrived yet
 	version      uint16                // the version of the layout of both segments
 	mem          struct{ own, peer, ownArea, peerArea []byte }

@@ -2,6 +2,7 @@ package sm
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,9 +23,8 @@ import (
 const (
 	// maxChunks limits the chunks of one peer that are mapped or requested.
 	maxChunks = 64
-	// wantAgain is when a request for a chunk is repeated: the peer's answer may not have found
-	// room in the socket.
-	wantAgain = time.Second
+	// maxWants limits the requests for chunks that one peer has not answered.
+	maxWants = 4 * maxChunks
 	// reachPiece is how many bytes are copied between two checks of the claim, and before a cancel
 	// takes effect. If more than reachMuch bytes are waiting, which the caches do not hold, it is
 	// reachTurn: copying that many at once was measured a fifth faster then.
@@ -33,6 +33,10 @@ const (
 	reachTurn    = 1 << 20
 	reachBacklog = 4 << 20
 )
+
+// wantAgain is when a request for a chunk is repeated: the peer's answer may not have found room in
+// the socket. Tests shorten it.
+var wantAgain = time.Second
 
 // A poolChunk is a chunk of a peer's pool.
 type poolChunk struct {
@@ -112,7 +116,7 @@ func (p *peer) requestChunkLocked(id uint32, c *poolChunk) {
 		}
 	}
 	now := p.c.d.now()
-	if c != nil && now-c.asked < wantAgain || c == nil && len(p.chunks) >= maxChunks {
+	if c != nil && now-c.asked < wantAgain || c == nil && len(p.chunks) >= maxChunks || len(p.wants) >= maxWants {
 		return
 	}
 	if sendPacket(p.fd, kindWant, binary.LittleEndian.AppendUint32(nil, id)) != nil {
@@ -122,6 +126,7 @@ func (p *peer) requestChunkLocked(id uint32, c *poolChunk) {
 		p.chunks = map[uint32]*poolChunk{}
 	}
 	p.chunks[id] = &poolChunk{asked: now}
+	p.wants = append(p.wants, id)
 }
 
 // sendChunkLocked answers a request of the peer with the chunk, or that it does not exist.
@@ -144,26 +149,36 @@ func (p *peer) sendChunkLocked(s *packet) error {
 	return nil
 }
 
-// mapChunkLocked maps a chunk that the peer has sent.
+// mapChunkLocked maps a chunk that the peer has sent. One that was requested several times is answered as
+// often: the first answer with a chunk counts.
 func (p *peer) mapChunkLocked(s *packet) error {
 	bad := codes.WithText(codes.ErrProtocol, "the peer shares memory in a way that is not allowed")
 	if len(s.body) < 4 {
 		return bad
 	}
 	id := binary.LittleEndian.Uint32(s.body)
-	c := p.chunks[id]
-	switch {
-	case c == nil || c.mem != nil:
+	i := slices.Index(p.wants, id)
+	if i < 0 {
 		return bad
-	case len(s.body) == 4 && s.n == 0:
-		delete(p.chunks, id)
+	}
+	p.wants = slices.Delete(p.wants, 0, i+1) // the answers come in this order, unless the socket had no room for one
+	c := p.chunks[id]
+	isWanted := c != nil && c.mem == nil
+	if len(s.body) == 4 && s.n == 0 {
+		if isWanted {
+			delete(p.chunks, id)
+		}
 		return nil
-	case len(s.body) != 12 || s.n != 1:
+	}
+	if len(s.body) != 12 || s.n != 1 {
 		return bad
 	}
 	size := binary.LittleEndian.Uint64(s.body[4:])
 	if size > 1<<46 {
 		return bad
+	}
+	if !isWanted {
+		return nil
 	}
 	mem, err := mapSealed(s.takeDescriptor(0), int(size), memfd.OwnerWritable)
 	if codes.Of(err) == codes.ErrNoMemory {

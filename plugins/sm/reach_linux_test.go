@@ -3,10 +3,12 @@ package sm
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -459,6 +461,54 @@ func TestBadChunks(t *testing.T) {
 		s.leave()
 		h.until("the session ends", func() bool { return h.nctx.Stats().Peers == 0 })
 		h.until("its gets end", func() bool { return h.nctx.Stats().Outstanding == 0 })
+	}
+}
+
+// TestChunkAnsweredTwice: a peer that was stopped while a chunk was asked for again answers both times, and the session goes on.
+func TestChunkAnsweredTwice(t *testing.T) {
+	old := wantAgain
+	wantAgain = 0
+	t.Cleanup(func() { wantAgain = old })
+	const size = 32 << 10
+	h := newHost(t, Options{})
+	local, err := h.cls.NewMem(make([]byte, 1000))
+	require.NoError(t, err)
+	shared, fd, err := memfd.Make(size)
+	require.NoError(t, err)
+	defer unmap(&shared)
+	defer unix.Close(fd)
+	number := binary.LittleEndian.AppendUint32(nil, 5)
+	there := binary.LittleEndian.AppendUint64(slices.Clone(number), size)
+	for _, answers := range [][2]int{{1, 1}, {1, 0}, {0, 0}, {0, 1}} {
+		name := fmt.Sprint("answers with descriptors: ", answers)
+		s := h.stranger()
+		from := s.join()
+		key := na.Key{Len: 1 << 20, Access: na.ReadOnly, Place: pool.Place{Chunk: 5, Claim: 3}}
+		for range answers {
+			op := h.nctx.NewOp(func(*na.Op, na.Result) {})
+			require.NoError(t, h.nctx.Get(op, local, 0, from, key, 0, 1000))
+		}
+		for range answers {
+			said, over := s.recv()
+			require.False(t, over, name)
+			require.EqualValues(t, kindWant, said.kind, name)
+		}
+		for _, n := range answers {
+			if n == 1 {
+				require.NoError(t, sendPacket(s.fd, kindChunk, there, fd), name)
+			} else {
+				require.NoError(t, sendPacket(s.fd, kindChunk, number), name)
+			}
+		}
+		pinged := h.nctx.NewOp(func(*na.Op, na.Result) {})
+		require.NoError(t, h.nctx.Get(pinged, local, 0, from, key, 0, 1000))
+		for range 100 {
+			_ = h.nctx.Progress(0)
+			h.nctx.Trigger(0)
+		}
+		require.Equal(t, 1, h.nctx.Stats().Peers, name)
+		s.leave()
+		h.until("the session ends", func() bool { return h.nctx.Stats().Peers == 0 && h.nctx.Stats().Outstanding == 0 })
 	}
 }
 
