@@ -26,7 +26,7 @@ const (
 	// maxWants limits the requests for chunks that one peer has not answered.
 	maxWants = 4 * maxChunks
 	// reachPiece is how many bytes are copied between two checks of the claim, and before a cancel
-	// takes effect. If more than reachMuch bytes are waiting, which the caches do not hold, it is
+	// takes effect. If more than reachBacklog bytes are waiting, which the caches do not hold, it is
 	// reachTurn: copying that many at once was measured a fifth faster then.
 	reachPiece = 256 << 10
 	// reachTurn limits the bytes that one Poll copies.
@@ -188,7 +188,7 @@ func (p *peer) mapChunkLocked(s *packet) error {
 	return err
 }
 
-// isGone reports whether the owner has released the chunk.
+// isReleased reports whether the owner has released the chunk.
 func (c *poolChunk) isReleased() (gone bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)
