@@ -19,7 +19,28 @@ import (
 // another local code; what the library at the target has refused matches ErrRemote and its code (see [RemoteError.Is]). If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has answered
 // meanwhile: only success counts more. A ctx that has ended before sends nothing.
 func (h *Handle) Call(ctx context.Context, in, out any) error {
-	d := h.longDraft()
+	return h.callDraft(ctx, h.longDraft(), in, out)
+}
+
+// callTo is hghook.CallTo: Reset and Call in one. It does not keep the memory of the output.
+func (h *Handle) callTo(ctx context.Context, to na.Addr, id ID, in, out any) error {
+	h.mu.Lock()
+	if err := h.aim(to, id); err != nil {
+		h.mu.Unlock()
+		return err
+	}
+	d := h.newDraft()
+	d.reserveForEncoding()
+	h.mu.Unlock()
+	err := h.callDraft(ctx, d, in, out)
+	if k := h.call; k.env != nil || k.fetched != nil {
+		h.freeOutput()
+	}
+	return err
+}
+
+// callDraft is Call with the draft of the input.
+func (h *Handle) callDraft(ctx context.Context, d draft, in, out any) error {
 	err := d.encode(h.rpc.Codec, in)
 	if err != nil {
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
@@ -74,7 +95,9 @@ func WithNoWait(ctx context.Context) context.Context {
 
 // readContext returns how much time ctx leaves a call and whether it is of WithNoWait, or why it lets none begin.
 func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty bool, err error) {
-	left, err = h.ctx.timeLeft(ctx)
+	if _, ok := ctx.Deadline(); ok {
+		left, err = h.ctx.timeLeft(ctx)
+	}
 	if err == nil && ctx.Err() != nil {
 		err = ErrCanceled
 	}
@@ -121,13 +144,25 @@ func (h *Handle) settleCall(ctx context.Context) (out []byte, id uint8, held boo
 	o := h.call.settleLocked()
 	out, id = h.call.output, h.call.answer.codec
 	h.mu.Unlock()
+	if o.seen != nil {
+		h.deliverHeld(o.seen)
+	}
+	if o.err != nil {
+		return out, id, true, h.ctx.endedBy(ctx, o.err)
+	}
+	return out, id, true, nil
+}
+
+// deliverHeld is deliver of what is observed of a call of h, which is held: a panic of Config.Observe releases it.
+func (h *Handle) deliverHeld(seen *pendingEvent) {
+	delivered := false
 	defer func() {
-		if !held { // Config.Observe has panicked
+		if !delivered {
 			h.releaseHold()
 		}
 	}()
-	o.seen.deliver()
-	return out, id, true, h.ctx.endedBy(ctx, o.err)
+	seen.deliver()
+	delivered = true
 }
 
 // endCall is hghook.EndCall.

@@ -13,11 +13,12 @@ import (
 
 // A Context is a completion queue for calls and the progress that fills it. Any number of goroutines may use one.
 type Context struct {
-	class  *Class
-	nctx   *na.Context
-	limits na.Limits
-	posts  postedPool
-	loop   *loop.Loop
+	class     *Class
+	nctx      *na.Context
+	limits    na.Limits
+	posts     postedPool
+	loop      *loop.Loop
+	userFrame func(na.UserCode) int // of nctx
 
 	mu    sync.Mutex // guards the fields below
 	slots []uint64   // generations of call identities, by slot
@@ -65,7 +66,7 @@ func newContext(cls *Class, nctx *na.Context) *Context {
 	c := &Context{class: cls, nctx: nctx, limits: nctx.Limits()}
 	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
 	c.load.mostStreams, c.load.mostStreamsPerPeer = int64(cls.cfg.MaxStreams), int64(cls.cfg.MaxStreamsPerPeer)
-	c.loop = nctx.Upper().Loop()
+	c.loop, c.userFrame = nctx.Upper().Loop(), nctx.Upper().UserFrame()
 	nctx.Upper().OnRun(c.logOverdue)
 	nctx.Upper().OnAbandon(c.markAbandoned)
 	nctx.Upper().Records(c.takeService, c.putService)

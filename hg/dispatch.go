@@ -25,7 +25,7 @@ func (r Request) Run() error {
 	if r.s != nil {
 		if c := r.s.ctx; c.nctx.Upper().Hold() { // c is not drained before this has returned
 			defer c.nctx.Upper().Unhold()
-			if c.nctx.Upper().UserCode(r.s.resume, int(r.gen)) > 0 {
+			if c.userFrame(na.UserCode{Run: runGiven, Data: r.s, N: int(r.gen)}) > 0 {
 				return nil
 			}
 		}
@@ -33,10 +33,11 @@ func (r Request) Run() error {
 	return misuseError("run", r.Name(), r.Peer(), ErrInvalid, "the request waits for no Run")
 }
 
-// runGiven runs the request of generation gen, and returns 1, if it waits for Run.
-func (s *service) runGiven(gen int) int {
+// runGiven runs the request of generation k.N of the service k.Data, and returns 1, if it waits for Run.
+func runGiven(k na.UserCode) int {
+	s := k.Data.(*service)
 	s.mu.Lock()
-	if int(s.gen) != gen || !s.claimRun() {
+	if int(s.gen) != k.N || !s.claimRun() {
 		s.mu.Unlock()
 		return 0
 	}

@@ -73,13 +73,17 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 // SetTarget. The error matches na.ErrBusy while a call is under way, and ErrNoEntry when id was not registered; the handle is
 // as before then.
 func (h *Handle) Reset(addr na.Addr, id ID) error {
-	rpc := h.ctx.class.rpcs.findRPC(id)
-	if rpc == nil {
-		return misuseError("reset", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "no RPC with this id is registered here")
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.aim(addr, id)
+}
+
+// aim is Reset. Locked.
+func (h *Handle) aim(addr na.Addr, id ID) error {
+	rpc := h.ctx.class.rpcs.findRPC(id)
 	switch {
+	case rpc == nil:
+		return misuseError("reset", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "no RPC with this id is registered here")
 	case h.closed:
 		return misuseError("reset", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case h.call.phase != callIdle:

@@ -6,6 +6,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // The hooks are what the other packages of this module use beside the public methods.
@@ -15,6 +16,9 @@ func init() {
 	hghook.Forbid = func(h any) bool { return h.(*Handle).forbidForward() }
 	hghook.HasForwarded = func(h any) bool { return h.(*Handle).hasForwarded() }
 	hghook.IsOutstanding = func(h any) bool { return h.(*Handle).isOutstanding() }
+	hghook.CallTo = func(h any, ctx context.Context, to na.Addr, id uint64, in, out any) error {
+		return h.(*Handle).callTo(ctx, to, ID(id), in, out)
+	}
 	hghook.FreeOutput = func(h any) { h.(*Handle).freeOutput() }
 
 	hghook.OnCall = func(h any, f func()) { h.(*Handle).setOnCall(f) }
@@ -23,6 +27,7 @@ func init() {
 	hghook.Outlived = func(h any) { h.(*Handle).abandonAtContextEnd() }
 	hghook.TakeStreams = func(h any) any { return h.(*Handle).takeStreams() }
 	hghook.ReportCall = func(h any, r hghook.Reporter) { h.(*Handle).reportBy(r) }
+	hghook.DecodePlain = func(r, v any) (plain bool, err error) { return r.(*Request).decodePlain(v) }
 	hghook.ReportRequest = func(r any, by hghook.Reporter) { r.(*Request).reportBy(by) }
 	hghook.RequestOf = requestOf
 

@@ -47,9 +47,32 @@ func (r Request) Input(v any) error {
 		return err
 	}
 	if err := rpc.Codec.Decode(b, v); err != nil {
-		return &Error{Op: "input of", RPC: rpc.Name, Peer: r.Peer(), Fate: na.Ran, Err: &codedError{ErrBadInput, err}}
+		return r.badInput(rpc, err)
 	}
 	return nil
+}
+
+// badInput is the error of an input that the codec refuses with err.
+func (r Request) badInput(rpc *RPC, err error) error {
+	return &Error{Op: "input of", RPC: rpc.Name, Peer: r.Peer(), Fate: na.Ran, Err: &codedError{ErrBadInput, err}}
+}
+
+// decodePlain is hghook.DecodePlain. While the handler runs, and has not answered, nobody writes what it reads.
+func (r *Request) decodePlain(v any) (plain bool, err error) {
+	s := r.s
+	if s.named.count > 0 || len(s.meta) > 0 {
+		return false, nil
+	}
+	b, rpc := s.input, s.rpc
+	if raceflag.Enabled || s.ctx.class.cfg.Trace {
+		if b, _, err = r.inputRaw(); err != nil {
+			return true, err
+		}
+	}
+	if err = rpc.Codec.Decode(b, v); err != nil {
+		err = r.badInput(rpc, err)
+	}
+	return true, err
 }
 
 // InputRaw returns the request's encoded input. The bytes are borrowed until the request is answered; one that is not

@@ -260,19 +260,28 @@ func (s *service) refusalReason(closing bool) error {
 
 // handlerReturned ends the handler of r, whose error is f.
 func (s *service) handlerReturned(r Request, f errorBody) {
+	if f.code != na.OK { // else it has answered, or will: see Detach
+		defer s.releaseReturned() // deferred: a codec may panic, or end the goroutine
+		s.answerFailed(r, f)
+		return
+	}
+	s.releaseReturned()
+}
+
+// releaseReturned gives back the hold of a handler that has returned.
+func (s *service) releaseReturned() {
+	s.mu.Lock()
+	if s.returned = true; s.phase > serviceRejected && len(s.streams) > 0 {
+		s.endStreams()
+	}
+	s.holds--
+	s.unlock()
+}
+
+// answerFailed answers r, whose handler has returned the error f.
+func (s *service) answerFailed(r Request, f errorBody) {
 	if f.code == ErrPanic && f.text == "" {
 		f.text = "the handler of " + r.Name() + " ended its goroutine"
-	}
-	defer func() {
-		s.mu.Lock()
-		if s.returned = true; s.phase > serviceRejected && len(s.streams) > 0 {
-			s.endStreams()
-		}
-		s.holds--
-		s.unlock()
-	}()
-	if f.code == na.OK { // it has answered, or will: see Detach
-		return
 	}
 	if s.ctx.cutOff.Load() && f.code < codes.ErrNotFound && f.code != ErrPanic && f.fate != na.NotRun {
 		f.code = ErrAborted // this end interrupted it: the request may be made elsewhere

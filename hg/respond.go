@@ -36,15 +36,24 @@ func (r Request) SetOutputMeta(m Metadata) error {
 // is no room for it, or is the codec's. After such a refusal a handler that runs may give another answer, or call Detach;
 // otherwise the library answers with the error.
 func (r Request) Respond(out any, cb RespondFunc) error {
-	return r.respond(response{fate: na.Ran}, cb, func(d draft, rpc *RPC, _ int) (draft, uint8, error) {
-		d.reserveForEncoding()
-		b, err := appendWith(rpc.Codec, d.b, out)
-		if err != nil {
-			return d, 0, fmt.Errorf("the answer could not be encoded: %w", err)
-		}
+	s, ok := r.lockService()
+	if !ok {
+		return endedError("respond")
+	}
+	d, rpc := s.newDraft(na.OK), s.rpc
+	s.mu.Unlock()
+	d.reserveForEncoding()
+	b, err := appendWith(rpc.Codec, d.b, out) // the codec may be the program's
+	if err != nil {
+		err = fmt.Errorf("the answer could not be encoded: %w", err)
+	} else {
 		d.b = b
-		return d, rpc.Codec.ID(), nil
-	})
+	}
+	if s, ok = r.lockService(); !ok {
+		d.releaseLarge()
+		return endedError("respond")
+	}
+	return s.respond(response{fate: na.Ran, codec: rpc.Codec.ID()}, cb, d, err)
 }
 
 // RespondRaw is Respond for output that is bytes already. They may be the input.

@@ -57,7 +57,6 @@ type service struct {
 	skip      int64  // or here already
 	allowed   bool   // the authorizer has agreed
 	dispatch  na.Task
-	resume    func(int) int // runGiven, bound once
 	began     bool          // the handler has,
 	returned  bool          // and has returned
 	detached  bool          // and its request may be answered all the same
@@ -148,7 +147,6 @@ func (c *Context) takeService() *na.Envelope {
 		c.mu.Unlock()
 		s.message.Record = s
 		s.dispatch.Init(s.proceedAgain, nil)
-		s.resume = s.runGiven
 		s.done.Init(s.onResponseLeft, nil)
 		s.leave.Init(s.onAbandoned, nil)
 		s.send = c.nctx.NewStep(s.onSent)

@@ -44,7 +44,7 @@ const settleTime = 10 * time.Millisecond
 //
 // The others are for layers above, as package hg, that make calls of messages and wait for them: Call, Answer, AbandonCall,
 // CancelIfUnsent, Lease, View and the ...By, ...Long and ...Body forms; room for long messages (ClaimRoom, ReturnRoom, GrantRoom);
-// the queue itself (Queue, Queued, Hold, Live, Batch, Cork and the like); who drives (Loop, OnRun, TriggerUntil, UserCode); and the clock
+// the queue itself (Queue, Queued, Hold, Live, Batch, Cork and the like); who drives (Loop, OnRun, TriggerUntil, UserFrame); and the clock
 // and goroutines of a simulator (Until, WallTime, WithTimeout, Spawn). Streams of a call are in packages hg and qs.
 //
 // One goroutine may drive several contexts, of one class or of several: Progress and Trigger of each in turn. While it waits in

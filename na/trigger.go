@@ -87,7 +87,7 @@ func (c *Context) Trigger(max int) int {
 	if c.Upper().Settled() == 0 {
 		return 0
 	}
-	return c.frame(userCode{c: c, max: max, step: 1})
+	return c.frame(UserCode{Run: runTasks, Data: c, N: max, step: 1})
 }
 
 // A Stopper says, after each callback, whether TriggerUntil is to end: a loop.Waiter.
@@ -96,12 +96,13 @@ type Stopper interface{ Stops() bool }
 // TriggerUntil is Trigger for the layer above: it counts the callbacks of the program, and not the steps that run none, and ends after one
 // when w, if it is not nil, says so.
 func (c upper) TriggerUntil(w Stopper, max int) int {
-	return c.frame(userCode{c: c.Context, max: max, stop: w})
+	return c.frame(UserCode{Run: runTasks, Data: c.Context, N: max, stop: w})
 }
 
-// runTasks runs tasks until max have been counted, or, if max <= 0, as many as are queued when it begins. A task that runs no callback counts
-// as so many.
-func (c *Context) runTasks(max, step int, w Stopper) (n int) {
+// runTasks runs tasks of the Context that is k.Data until k.N have been counted, or, if k.N <= 0, as many as are queued when it begins. A task
+// that runs no callback counts as k.step.
+func runTasks(k UserCode) (n int) {
+	c, max, w := k.Data.(*Context), k.N, k.stop
 	var t *Task // taken, and not run
 	all := max <= 0
 	if all {
@@ -135,7 +136,7 @@ func (c *Context) runTasks(max, step int, w Stopper) (n int) {
 				break
 			}
 		} else {
-			n += step
+			n += k.step
 		}
 		if t = nil; all && c.behind.Load() > 0 {
 			max += int(c.behind.Swap(0))

@@ -9,90 +9,85 @@ import (
 
 // A userFrame is a function below which a context runs code of the program: callbacks, handlers and authorizers. Each context has one of
 // its own, so a walk of the stack finds whose code the calling goroutine is in; a goroutine has no other name that costs nothing to set.
-type userFrame func(k userCode) int
+type userFrame = func(k UserCode) int
 
-// userCode is what a context runs below its frame: run(max), or what is queued.
-type userCode struct {
-	c         *Context
-	run       func(int) int // nil: Context.runTasks
-	max, step int
-	stop      Stopper
-}
+// A UserCode is what a context runs below its frame.
+type UserCode struct {
+	Run  func(k UserCode) int // it returns how many callbacks have run
+	Data any
+	N    int
 
-func (k userCode) do() int {
-	if k.run != nil {
-		return k.run(k.max)
-	}
-	return k.c.runTasks(k.max, k.step, k.stop)
+	step int // of runTasks
+	stop Stopper
 }
 
 // codeFrames are the frames, by their number. A literal each: their entries tell them apart. The last is shared by all contexts for which
 // no other is free.
 var codeFrames = [frameCount]userFrame{
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
-	func(k userCode) int { return k.do() },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
+	func(k UserCode) int { return k.Run(k) },
 }
 
 const (
@@ -125,8 +120,9 @@ func returnFrame(i int) {
 	freeFrames |= 1 << i
 }
 
-// UserCode returns run(n), which runs code of the program that the layer above runs outside Trigger: meanwhile Inside reports true.
-func (c upper) UserCode(run func(int) int, n int) int { return c.frame(userCode{run: run, max: n}) }
+// UserFrame returns the frame of c: a function that calls k.Run, for code of the program that the layer above runs outside Trigger. Meanwhile
+// Inside reports true. It is called while c is held.
+func (c upper) UserFrame() func(k UserCode) int { return c.frame }
 
 // Inside reports whether the caller was called by code of the program that c runs, in Trigger or by UserCode. It walks the stack: it is
 // for rare calls. Contexts of one process beyond the first 63 are taken for one another.

@@ -7,18 +7,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// enter returns run called below the frame, as code of the program.
-func (f userFrame) enter(run func()) { f(userCode{run: func(int) int { run(); return 0 }}) }
+// enter calls run below the frame of c, as code of the program.
+func enter(c *Context, run func()) { c.frame(UserCode{Run: func(UserCode) int { run(); return 0 }}) }
 
 // A frame is found on the stack of the goroutine that runs below it, and on no other; not that of another context.
 func TestInside(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	other, _ := newFake(t, Config{})
 	require.False(t, c.Upper().Inside())
-	c.frame.enter(func() {
+	enter(c, func() {
 		require.True(t, c.Upper().Inside())
 		require.False(t, other.Upper().Inside())
-		other.frame.enter(func() {
+		enter(other, func() {
 			require.True(t, c.Upper().Inside())
 			require.True(t, other.Upper().Inside())
 		})
@@ -41,11 +41,11 @@ func TestInside(t *testing.T) {
 	})
 	require.False(t, c.Upper().Inside())
 	ran := 0
-	require.Equal(t, 7, c.Upper().UserCode(func(n int) int {
+	require.Equal(t, 7, c.Upper().UserFrame()(UserCode{N: 7, Run: func(k UserCode) int {
 		require.True(t, c.Upper().Inside())
 		ran++
-		return n
-	}, 7))
+		return k.N
+	}}))
 	op := c.NewOp(func(*Op, Result) {
 		require.True(t, c.Upper().Inside())
 		ran++
@@ -76,8 +76,8 @@ func TestFrames(t *testing.T) {
 	for i, f := range frames {
 		contexts[i] = &Context{frame: f, frameNumber: numbers[i]}
 	}
-	for i, f := range frames {
-		f.enter(func() {
+	for i := range frames {
+		enter(contexts[i], func() {
 			for j, c := range contexts {
 				require.Equal(t, numbers[i] == numbers[j], c.Upper().Inside(), "frame %d below frame %d", numbers[j], numbers[i])
 			}

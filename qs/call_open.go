@@ -52,7 +52,9 @@ func (k *openCall) begin(ctx context.Context) {
 // forward has the request leave.
 func (k *openCall) forward(ctx context.Context) (err error) {
 	o := k.f.o
-	ctx, k.stop, err = o.prepare(ctx)
+	if ctx, k.stop, err = o.prepare(ctx); k.stop == nil {
+		k.stop = func() {}
+	}
 	k.x, k.ctx = exchange{o: o, c: &o.Call}, ctx
 	defer func() { // deferred: a codec may panic, or end the goroutine
 		if !k.open {

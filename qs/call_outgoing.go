@@ -37,16 +37,17 @@ func (o *outgoingCall) begin(m *method, to Peer) {
 // run is call that interceptors, a Future and what was lent may take part in.
 func (o *outgoingCall) run(ctx context.Context) (err error) {
 	ctx, stop, err := o.prepare(ctx)
-	defer stop()
+	if stop != nil {
+		defer stop()
+	}
 	if err != nil {
 		return err
 	}
 	return o.runInterceptors(ctx, o.allInterceptors(o.home.n), &o.top, &o.Call)
 }
 
-// prepare returns the context of the call, of which the time is bounded until stop.
+// prepare returns the context of the call, of which the time is bounded until stop, if that is not nil.
 func (o *outgoingCall) prepare(ctx context.Context) (_ context.Context, stop context.CancelFunc, err error) {
-	stop = func() {}
 	if o.Peer.p == nil {
 		return ctx, stop, errNoPeer(o.m.name)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
 // callNow makes the call for the goroutine of the program that asked for it. When it returns nothing of it is under way.
@@ -23,14 +24,15 @@ func (o *outgoingCall) isPlain() bool {
 // callPlain makes a call that isPlain: one attempt, without a lock and without what control keeps for those who end a call from outside.
 func (o *outgoingCall) callPlain(ctx context.Context) (err error) {
 	ctx, stop, err := o.prepare(ctx)
-	defer stop()
-	if err != nil {
-		return err
+	if stop != nil {
+		defer stop()
 	}
-	if err = o.attemptPlain(ctx); err != nil {
-		return o.withFate(ctx, &o.top, o.m.name, err)
+	if err == nil {
+		if err = o.attemptPlain(ctx); err != nil {
+			err = o.withFate(ctx, &o.top, o.m.name, err)
+		}
 	}
-	return nil
+	return err
 }
 
 // attemptPlain is the attempt of callPlain.
@@ -41,35 +43,40 @@ func (o *outgoingCall) attemptPlain(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	t, err := p.acquireAddr(&o.Call)
-	if err != nil {
-		return err
+	to := p.single
+	var t backendLease // of a peer with several addresses
+	if to == nil {
+		if t, err = p.acquireAddr(&o.Call); err != nil {
+			return err
+		}
+		to = t.at
 	}
 	var h *hg.Handle
 	defer func() { // deferred: a codec, or a callback of somebody else that runs in the wait, may panic or end the goroutine
 		if h != nil {
 			_ = h.Close()
 		}
-		p.finishAttempt(t, err)
+		if t.at != nil {
+			p.finishAttempt(t, err)
+		}
 	}()
-	if h, err = n.takeHandle(p.i, t.at.addr, id); err != nil {
+	if h, err = n.takeIdle(p.i, to.addr, id); err != nil {
 		return err
 	}
-	meta := o.Metadata.WithoutOwn()
-	if !meta.IsZero() {
-		if err = h.SetMeta(meta); err != nil {
+	if !o.Metadata.IsZero() {
+		if err = h.SetMeta(o.Metadata.WithoutOwn()); err != nil {
 			return err
 		}
 	}
-	err = h.Call(ctx, o.In, nil)
-	if err == nil && o.reply != nil {
-		o.decodeTarget = o.reply
-		err = h.Output((*decodedOutput)(o))
+	var out any
+	if o.reply != nil {
+		o.decodeTarget, out = o.reply, (*decodedOutput)(o)
 	}
-	if !meta.IsZero() {
+	err = hghook.CallTo(h, ctx, to.addr, uint64(id), o.In, out)
+	if !o.Metadata.IsZero() {
 		_ = h.SetMeta(hg.Metadata{}) // of the next call
 	}
-	n.keepHandle(p.i, h)
+	n.keepIdle(p.i, h)
 	h = nil
 	return err
 }

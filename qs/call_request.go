@@ -72,6 +72,12 @@ type lazyCall struct {
 	origin backend
 }
 
+// isPlain reports whether nothing comes between the input, the handler and the answer: no interceptor, no Sources or Sinks, and no limit of
+// the client. The request may still be one of a caller that defines the method otherwise.
+func (s *request) isPlain() bool {
+	return len(s.m.fields) == 0 && len(s.n.cfg.ServerInterceptors) == 0 && len(s.n.clients.limits) == 0
+}
+
 // callOf returns the Call of s.
 func (s *request) callOf() *Call {
 	s.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
@@ -69,6 +70,20 @@ func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (O
 	n.registerHandler(m.m, func(r hg.Request) error {
 		s := &typedRequest[In, Out]{request: request{n: n, m: m.m, r: r}, fn: fn}
 		s.request.in, s.request.out = &s.in, &s.out
+		if s.isPlain() {
+			if plain, err := hghook.DecodePlain(&s.r, (*decodedInput)(&s.request)); plain {
+				if err != nil {
+					return hg.Refuse(err)
+				}
+				if s.out, err = fn(s, s.in); err == nil && s.lazyCall.Load() != nil {
+					err = s.setAnswerMeta("", "")
+				}
+				if err != nil {
+					return s.onFailure(err)
+				}
+				return r.Respond(&s.out, nil)
+			}
+		}
 		defer s.endLent()
 		if err := s.decodeInput(); err != nil {
 			return err
@@ -136,9 +151,15 @@ func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (out Out, er
 func (m *Method[In, Out]) CallInto(ctx context.Context, to Peer, in In, out *Out) error {
 	k := m.begin(to, in)
 	k.out = *out
-	err := k.callNow(ctx)
+	plain := k.isPlain()
+	var err error
+	if plain {
+		err = k.callPlain(ctx)
+	} else {
+		err = k.run(ctx)
+	}
 	*out = k.out
-	if k.isPlain() { // nobody else has seen it
+	if plain { // nobody else has seen it
 		*k = typedCall[In, Out]{}
 		m.calls.Put(k)
 	}

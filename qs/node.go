@@ -281,16 +281,38 @@ func (n *Node) now() time.Duration { return n.hctx.Now() }
 
 // An handleCache is the handles of a context that make no call.
 type handleCache struct {
-	mu sync.Mutex
-	h  []*hg.Handle
+	last atomic.Pointer[hg.Handle] // nil: none
+	mu   sync.Mutex                // guards h
+	h    []*hg.Handle              // others
+}
+
+// dropLast closes the last handle.
+func (k *handleCache) dropLast() {
+	if h := k.last.Swap(nil); h != nil {
+		_ = h.Close()
+	}
 }
 
 // maxIdleHandles bounds them.
 const maxIdleHandles = 256
 
-// takeHandle returns a handle for one call.
+// takeHandle returns a handle for one call of id at to.
 func (n *Node) takeHandle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
+	h, err := n.takeIdle(i, to, id)
+	if err == nil {
+		if err = h.Reset(to, id); err != nil {
+			_ = h.Close()
+		}
+	}
+	return h, err
+}
+
+// takeIdle returns an idle handle, or else one for calls of id at to. Of an idle one it is not known what it is for.
+func (n *Node) takeIdle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	k := &n.idle[i]
+	if h := k.last.Swap(nil); h != nil {
+		return h, nil
+	}
 	k.mu.Lock()
 	last := len(k.h) - 1
 	if last < 0 {
@@ -300,17 +322,24 @@ func (n *Node) takeHandle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	h := k.h[last]
 	k.h = k.h[:last]
 	k.mu.Unlock()
-	if err := h.Reset(to, id); err != nil {
-		_ = h.Close()
-		return nil, err
-	}
 	return h, nil
 }
 
 // keepHandle takes the handle of a call back that has ended, without its output.
 func (n *Node) keepHandle(i int, h *hg.Handle) {
 	hghook.FreeOutput(h)
+	n.keepIdle(i, h)
+}
+
+// keepIdle is keepHandle of a handle that has no output.
+func (n *Node) keepIdle(i int, h *hg.Handle) {
 	k := &n.idle[i]
+	if k.last.CompareAndSwap(nil, h) {
+		if n.ending.Load() { // looked at here: dropHandles comes later, or has been seen
+			k.dropLast()
+		}
+		return
+	}
 	k.mu.Lock()
 	kept := len(k.h) < maxIdleHandles && !n.ending.Load() // looked at here: dropHandles comes later, or has been seen
 	if kept {
@@ -381,6 +410,7 @@ func (n *Node) dropHandles() {
 	n.mu.Unlock()
 	for i := range n.idle {
 		k := &n.idle[i]
+		k.dropLast()
 		k.mu.Lock()
 		all := k.h
 		k.h = nil

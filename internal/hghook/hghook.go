@@ -5,6 +5,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // EndedBy converts err, the error of a call that was made with ctx. If ctx is done, the result matches ctx.Err and
@@ -28,6 +29,10 @@ var (
 	// IsOutstanding reports whether h has a call in flight that was not ended on this side and whose response has not
 	// arrived completely. After hg.TooLate it distinguishes a handler that may run from a call that is about to end.
 	IsOutstanding func(h any) bool
+
+	// CallTo aims an idle handle at the RPC id at to, calls it and decodes the output, as Reset and Call do, and releases
+	// the memory of the output. The caller has exclusive use of the handle.
+	CallTo func(h any, ctx context.Context, to na.Addr, id uint64, in, out any) error
 
 	// FreeOutput releases the memory of the output of the last call, up to Config.MaxOutput bytes, which an idle
 	// handle otherwise keeps until its next Forward. The caller has exclusive use of the idle handle and does not use
@@ -57,6 +62,11 @@ var (
 
 // Hooks of a *hg.Request, r.
 var (
+	// DecodePlain decodes the input into v as Request.Input does, without a lock, if the request has neither metadata nor
+	// streams; otherwise it does nothing, and plain is false. It is for the goroutine of a handler that has neither
+	// answered nor given the request to another goroutine.
+	DecodePlain func(r, v any) (plain bool, err error)
+
 	// ReportRequest makes hg.Context.Calls call by for the request, until that has ended.
 	ReportRequest func(r any, by Reporter)
 

@@ -64,7 +64,7 @@ var importRules = []importRule{
 	{pkg: "internal/test/testcert", std: true},
 	{pkg: "internal/timeheap", std: true},
 	{pkg: "internal/loop", may: []string{"internal/timeheap"}, std: true},
-	{pkg: "internal/hghook", may: []string{"hg/inspect", "internal/loop"}, std: true},
+	{pkg: "internal/hghook", may: []string{"hg/inspect", "internal/loop", "na"}, std: true},
 	{pkg: "internal/test/transports/...", may: []string{
 		"na/...", "hg/...", "plugins/...", "internal/...", "na/natest", "internal/test/leak", "internal/test/testcert",
 	}},
