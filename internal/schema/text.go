@@ -36,6 +36,7 @@ func (t *Type) formatLines() string {
 type printer struct {
 	strings.Builder
 	multiline bool
+	indent    int // structs that are open, of a multiline text
 	enclosing []namedType
 }
 
@@ -100,20 +101,21 @@ func (p *printer) printStruct(t *Type, name string, depth int) {
 	}
 	p.WriteString(name + opens)
 	defer p.WriteString(closes)
-	separate := func(first bool, depth int) {
+	separate := func(first bool) {
 		switch {
 		case p.multiline:
-			p.WriteString("\n" + strings.Repeat("\t", depth))
+			p.WriteString("\n" + strings.Repeat("\t", p.indent))
 		case !first:
 			p.WriteString(", ")
 		}
 	}
+	p.indent++
 	written := 0
 	for i, m := range t.Members {
 		if t.Find(m.Name) != &t.Members[i] {
 			continue // hidden by a later one, which has its bytes, too
 		}
-		separate(written == 0, depth+1)
+		separate(written == 0)
 		written++
 		name := m.Name
 		if !needsNoQuotes(name) {
@@ -130,8 +132,9 @@ func (p *printer) printStruct(t *Type, name string, depth int) {
 		p.WriteString(name + " ")
 		p.printType(m.Type, depth+1)
 	}
+	p.indent--
 	if p.multiline && written > 0 {
-		separate(false, depth)
+		separate(false)
 	}
 }
 

@@ -133,3 +133,19 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestIndent: a line is indented by the structs that it is in, however these are held.
+func TestIndent(t *testing.T) {
+	type in struct{ A int }
+	type outer struct {
+		V in
+		P *in
+		S [][2]*in
+		M map[string]in
+		E struct{}
+	}
+	const inside = "schema.in{\n\t\tA int\n\t}"
+	require.Equal(t, "schema.outer{\n\tV "+inside+"\n\tP *"+inside+"\n\tS [][2]*"+inside+"\n\tM map[string]"+inside+"\n\tE {}\n}",
+		Of(reflect.TypeFor[outer]()).formatLines())
+	require.Equal(t, "[]schema.in{\n\tA int\n}", Of(reflect.TypeFor[[]in]()).formatLines())
+}
