@@ -2,7 +2,6 @@ package hg
 
 import (
 	"context"
-	"errors"
 	"os"
 	"time"
 )
@@ -18,17 +17,20 @@ func (c *Context) Wait(ctx context.Context, done func() bool) error { return c.W
 // WaitFor is Wait that gives up with ErrTimeout after timeout by Now; a negative one is no limit, zero looks once.
 func (c *Context) WaitFor(ctx context.Context, timeout time.Duration, done func() bool) error {
 	err := c.loop.Wait(ctx, timeout, done)
-	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
-		return ErrTimeout
+	if err != os.ErrDeadlineExceeded { // that itself; a cause of ctx may match it
+		return err
 	}
-	return err
+	if ctx.Err() != nil { // since the loop has looked
+		return context.Cause(ctx)
+	}
+	return ErrTimeout
 }
 
 // Sleep is WaitFor that nothing ends before d has passed by Now, which is nil: in virtual time in a simulator. It returns the cause of ctx
 // if that ends first, and ErrClosed as Wait does.
 func (c *Context) Sleep(ctx context.Context, d time.Duration) error {
-	err := c.WaitFor(ctx, max(d, 0), func() bool { return false })
-	if ctx.Err() == nil && CodeOf(err) == ErrTimeout {
+	err := c.loop.Wait(ctx, max(d, 0), func() bool { return false })
+	if err == os.ErrDeadlineExceeded { // that itself; a cause of ctx may match it
 		return nil
 	}
 	return err

@@ -3,7 +3,9 @@ package hg_test
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -114,4 +116,47 @@ func TestCallWaitsForEnvelope(t *testing.T) {
 			h.Close()
 		}
 	})
+}
+
+// A lateContext is one that ends at some later look at it: its Done is never found closed.
+type lateContext struct {
+	context.Context
+	looks int
+	end   func()
+}
+
+func (c *lateContext) Done() <-chan struct{} { return nil }
+
+func (c *lateContext) Err() error {
+	if c.looks--; c.looks < 0 {
+		c.end()
+	}
+	return c.Context.Err()
+}
+
+// TestWaitSaysTheCause: a context that ends in the moment in which the time of a wait is over gives its cause, or the wait says what it says
+// when its time is over: nothing else, whatever the cause matches.
+func TestWaitSaysTheCause(t *testing.T) {
+	transports.Fast(t, func(t *testing.T, n *transports.Net) {
+		testWaitSaysTheCause(t, newPair(t, n, hg.Config{}))
+	})
+}
+
+func testWaitSaysTheCause(t *testing.T, p *pair) {
+	for _, cause := range []error{errors.New("boom"), os.ErrDeadlineExceeded, hg.ErrTimeout} {
+		for looks := range 4 {
+			inner, end := context.WithCancelCause(context.Background())
+			late := func() *lateContext { return &lateContext{inner, looks, func() { end(cause) }} }
+			if err := p.octx.Sleep(late(), time.Millisecond); err != nil {
+				require.Equal(t, cause, err, looks)
+			}
+			err := p.octx.WaitFor(late(), 0, func() bool { return false })
+			if inner.Err() == nil {
+				require.Equal(t, hg.ErrTimeout, err, looks)
+			} else {
+				require.Equal(t, cause, err, looks)
+			}
+			end(nil)
+		}
+	}
 }
