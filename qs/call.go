@@ -406,6 +406,9 @@ func (c *attemptControl) withFate(ctx context.Context, s *callScope, method stri
 	if FateOf(err) == worst && ctx.Err() == nil {
 		return err
 	}
+	if last, ok := err.(*exhaustedError); ok {
+		return &exhaustedError{c.withFate(ctx, s, method, last.err), last.note}
+	}
 	e, ok := err.(*hg.Error)
 	if !ok {
 		e = &hg.Error{Op: "forward", RPC: method, Fate: FateOf(err), Err: err}

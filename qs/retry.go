@@ -92,11 +92,11 @@ func Retry(p RetryPolicy) Interceptor {
 				return err
 			}
 			if c.Attempt >= p.Attempts {
-				return fmt.Errorf("%w (attempt %d of %d)", err, c.Attempt, p.Attempts)
+				return &exhaustedError{err, fmt.Sprintf("attempt %d of %d", c.Attempt, p.Attempts)}
 			}
 			elsewhere := c.Peer.hasOtherBackend(c)
 			if !elsewhere && !b.tryRepeat(c.Peer) {
-				return fmt.Errorf("%w (attempt %d of %d, and RetryPolicy.BudgetRatio allows no other for now)", err, c.Attempt, p.Attempts)
+				return &exhaustedError{err, fmt.Sprintf("attempt %d of %d, and RetryPolicy.BudgetRatio allows no other for now", c.Attempt, p.Attempts)}
 			}
 			if pause > 0 && !elsewhere {
 				if c.Peer.p.n.sleep(ctx, c.Peer.p.n.jitterOf(pause)) != nil {
@@ -107,6 +107,16 @@ func Retry(p RetryPolicy) Interceptor {
 		}
 	}
 }
+
+// An exhaustedError is the error of the last attempt that Retry has made. The fate of all attempts is written into err: see withFate.
+type exhaustedError struct {
+	err  error
+	note string // which attempt it was, and why it was the last
+}
+
+func (e *exhaustedError) Error() string { return e.err.Error() + " (" + e.note + ")" }
+
+func (e *exhaustedError) Unwrap() error { return e.err }
 
 // isRepeatable reports whether a call that ended with err may be repeated, and whether that may help; codes are what handlers may say.
 func (c *Call) isRepeatable(err error, codes []Code) bool {

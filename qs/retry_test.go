@@ -528,3 +528,40 @@ func TestRetrySaysWhyItGivesUp(t *testing.T) {
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 	}
 }
+
+// TestRetrySaysTheFateOnce: when the last attempt did not run and an earlier one may have, the error has one head and one fate, that of all.
+func TestRetrySaysTheFateOnce(t *testing.T) {
+	t.Parallel()
+	get := qs.Define[string, string]("test/fate-once", qs.Idempotent())
+	begun := make(chan struct{})
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		get.Handle(n, func(ctx context.Context, _ string) (string, error) {
+			close(begun)
+			<-ctx.Done()
+			return "", ctx.Err()
+		})
+	})
+	var nowhere qs.Peer
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{
+		qs.Retry(qs.RetryPolicy{Backoff: -1}),
+		func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			if c.Attempt > 1 {
+				c.Peer = nowhere
+				return next(ctx)
+			}
+			ctx, giveUp := context.WithCancel(ctx) // once the handler runs
+			go func() {
+				<-begun
+				giveUp()
+			}()
+			return next(ctx)
+		},
+	}})
+	nowhere = peer(t, n, "tcp://127.0.0.1:1")
+	_, err := get.Call(within(t), peer(t, n, s.Addr().String()), "a")
+	require.ErrorIs(t, err, qs.ErrUnreachable)
+	require.Equal(t, qs.MaybeRan, qs.FateOf(err))
+	require.Equal(t, 1, strings.Count(err.Error(), "hg: forward"), err)
+	require.Equal(t, 1, strings.Count(err.Error(), "run"), err)
+	require.Regexp(t, `\(may have run, in attempt 1\) \(attempt 3 of 3\)$`, err.Error())
+}
