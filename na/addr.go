@@ -7,37 +7,40 @@ import (
 	"unique"
 )
 
-// maxAddrText bounds the text of an address in bytes.
+// maxAddrText limits the length of the text of an address in bytes.
 const maxAddrText = 1024
 
-// An Addr names a context of a process: "tcp://10.0.0.7:9000", or "tcp://10.0.0.7:9000#2" for its context 2. It is a
-// small comparable value. The zero Addr names nothing.
+// An Addr names a context of a process: "tcp://10.0.0.7:9000", or "tcp://10.0.0.7:9000#2" for its
+// context 2. It is a small comparable value. The zero Addr names nothing.
 //
-// An Addr that came with a message is bound to the session that the message arrived on, so that an answer can never
-// reach another process that later took the same address. [Addr.Named] takes that binding away.
+// An Addr that came with a message is bound to the session that the message arrived on, so that an
+// answer cannot reach another process that has taken the same address since. [Addr.Named] removes
+// that binding.
 //
-// An Addr that was looked up by the name of a host, over a transport whose peers have certificates, keeps that name, and prints as
-// "tcp://kv.example@10.0.0.7:9000", which Lookup reads: the certificate of who answers there must carry it.
+// An Addr that was looked up by the name of a host, over a transport whose peers have certificates,
+// keeps that name. Its text is "tcp://kv.example@10.0.0.7:9000", which Lookup reads. The
+// certificate of the process at that address must contain the name.
 //
-// The Addr of a host that has several addresses of tcp or udp stands for all of them, eight at most: "tcp://[2001:db8::7]:9000|10.0.0.7:9000".
-// A session with it is made with the first that answers, and they are dialed as RFC 8305 says. Messages from there, and OnFault, have that one address.
+// The Addr of a host with several addresses of tcp or udp stands for all of them, at most eight:
+// "tcp://[2001:db8::7]:9000|10.0.0.7:9000". They are dialed as in RFC 8305, and the session uses
+// the first that answers. Messages of the peer, and OnFault, have that one address.
 type Addr struct {
 	name    unique.Handle[string]
-	host    unique.Handle[string] // zero for none
-	label   *string               // of a session, which has one; nil for none
+	host    unique.Handle[string] // the zero Handle: none
+	label   *string               // the label of the session that it is bound to; nil: it is not bound
 	session uint64
 	target  uint16
 	set     bool
 }
 
-// MakeAddr returns the address of context target under the canonical name "scheme://rest". Plugins use it; programs
-// use [ParseAddr] or [Context.Lookup].
+// MakeAddr returns the address of context target under the canonical name "scheme://rest". Plugins
+// use it; programs use [ParseAddr] or [Context.Lookup].
 func MakeAddr(name string, target int) Addr {
 	return Addr{name: unique.Make(name), target: uint16(target), set: true}
 }
 
-// ParseAddr reads the text form "scheme://rest" or "scheme://rest#target". It checks the form only: Lookup asks the
-// plugin. The error matches [ErrInvalid].
+// ParseAddr parses the text form "scheme://rest" or "scheme://rest#target". It checks the form
+// only; Lookup lets the plugin check the rest. The error matches [ErrInvalid].
 func ParseAddr(text string) (Addr, error) {
 	if len(text) > maxAddrText {
 		return Addr{}, fmt.Errorf("na: address of %d bytes is longer than %d: %w", len(text), maxAddrText, ErrInvalid)
@@ -57,7 +60,7 @@ func ParseAddr(text string) (Addr, error) {
 	return MakeAddr(name, target), nil
 }
 
-// checkName tells what is wrong with the part of an address before '#'.
+// checkName returns an error if the part of an address before '#' is not valid.
 func checkName(name string) error {
 	scheme, rest, ok := strings.Cut(name, "://")
 	if !ok || scheme == "" {
@@ -83,8 +86,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// Host returns the name of the host that the peer's certificate must carry; empty when a was looked up by its IP address, or
-// nobody looks at names.
+// Host returns the name of the host that the peer's certificate must contain. It is empty if a was
+// looked up by its IP address, or if the transport does not verify names.
 func (a Addr) Host() string {
 	if a.host == (unique.Handle[string]{}) {
 		return ""
@@ -111,7 +114,7 @@ func (a Addr) Name() string {
 	return a.name.Value()
 }
 
-// String returns the text form that Lookup reads. The binding to a session is not part of it.
+// String returns the text form that Lookup reads. It does not contain the binding to a session.
 func (a Addr) String() string {
 	if !a.set {
 		return "<no address>"
@@ -127,10 +130,13 @@ func (a Addr) String() string {
 	return text
 }
 
-// Label returns the text that shows a to people. Of an Addr that came with a message it says what the peer calls itself
-// (Config.Name) and where it is: "worker (10.0.0.3:41234)", or "kv (tcp://10.0.0.7:9000)" for a peer that listens. A peer that gives
-// itself no name has the part in parentheses alone. Of any other Addr it is String. The name is a claim of the peer, of printable
-// characters without parentheses; the place of a peer that does not listen is Identity.Remote as the session began. Lookup does not read it.
+// Label returns a as text for logs and tools; Lookup does not read it. For an Addr that came with a
+// message it is the peer's name (Config.Name) and its location: "worker (10.0.0.3:41234)", or "kv
+// (tcp://10.0.0.7:9000)" for a peer that listens. A peer without a name has only the part in
+// parentheses. For any other Addr it is String.
+//
+// The name is what the peer claims, in printable characters without parentheses. The location of a
+// peer that does not listen is Identity.Remote at the beginning of the session.
 func (a Addr) Label() string {
 	if a.label == nil {
 		return a.String()
@@ -138,8 +144,8 @@ func (a Addr) Label() string {
 	return *a.label
 }
 
-// MakeLabel returns the Label of a peer that calls itself process, empty for nothing. Its address is a; remote, if not empty, is where
-// it is instead, since nobody can dial a.
+// MakeLabel returns the Label of a peer with address a and the name process, which may be empty.
+// remote, if not empty, replaces a, which cannot be dialed then.
 func MakeLabel(a Addr, process, remote string) string {
 	place := a.String()
 	if remote != "" {
@@ -154,8 +160,9 @@ func MakeLabel(a Addr, process, remote string) string {
 	return process + " (" + place + ")"
 }
 
-// Labeled returns a, which is bound to a session, with another Label, nil for none. All addresses of one session have the
-// same pointer, so that they are equal, and what it points to does not change.
+// Labeled returns a, which is bound to a session, with another Label, or with none if label is nil.
+// All addresses of one session have the same pointer, so that they compare equal. The string does
+// not change.
 func (a Addr) Labeled(label *string) Addr {
 	a.label = label
 	return a
@@ -170,7 +177,8 @@ func (a Addr) Scheme() string {
 // Target returns the id of the context that a names.
 func (a Addr) Target() int { return int(a.target) }
 
-// WithTarget returns the address of another context of the same process. It is not bound to a session.
+// WithTarget returns the address of another context of the same process. It is not bound to a
+// session.
 func (a Addr) WithTarget(id int) Addr {
 	a.target, a.session, a.label = uint16(id), 0, nil
 	return a
@@ -185,7 +193,8 @@ func (a Addr) Bound(session uint64) Addr {
 	return a
 }
 
-// Named returns a without its binding to a session: the form to compare with a parsed address, or to keep.
+// Named returns a without its binding to a session: the form to compare with a parsed address, or
+// to keep.
 func (a Addr) Named() Addr {
 	a.session, a.label = 0, nil
 	return a

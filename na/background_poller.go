@@ -5,30 +5,33 @@ import (
 	"time"
 )
 
-// backgroundPoller moves bytes when nobody drives the context: it receives, answers heartbeats, serves puts and gets. It runs no
-// user code. It is one goroutine, parked behind a gate. While the gate is shut an arriving byte does not reach it.
+// A backgroundPoller polls the context while no other goroutine does: it receives, answers
+// heartbeats, serves puts and gets. It runs no user code. It is one goroutine, which is parked
+// behind a gate. While the gate is shut, received bytes do not wake it.
 //
-//	parked, gate shut ◄── a leader sleeps in the poller (it will be woken by the byte itself) ◄──┐
-//	   │ the leader wakes: opens the gate    │ it wakes soon and often, holds frames back, or      │
-//	   │                                     │ there are inlets                                   │
-//	   ▼                                     ▼                                                     │
-//	parked, gate open ── a byte arrives ──► ticking: each 2 ms it looks whether somebody drove since
-//	   ▲                                        │ nobody did: one pass, which arms the bells, then the gate again
+//	parked, gate shut ◄── a leader sleeps in the poller (received bytes wake the leader) ◄─────────┐
+//	   │ the leader wakes: opens the gate    │ it slept only shortly, holds frames back, or         │
+//	   │                                     │ there are inlets                                     │
+//	   ▼                                     ▼                                                      │
+//	parked, gate open ── a byte arrives ──► ticking: each 2 ms it checks whether another goroutine has polled
+//	   ▲                                        │ none has: polls once, which arms the inlets, and opens the gate
 //	   └────────────────────────────────────────┘
 //
-// While it ticks the gate, which costs a system call each way, is left alone.
+// While it ticks it does not use the gate, whose opening and shutting cost a system call each.
 type backgroundPoller struct {
 	nctx *Context
 	gate pollGate
 	quit atomic.Bool
 }
 
-// A pollGate is where the background poller rests. All but park and sleepFor are called from anywhere.
+// A pollGate parks the goroutine of a background poller. All methods but park and sleepFor are safe
+// for concurrent use.
 type pollGate interface {
-	// park waits until something is ready in the context's poller while the gate is open, which shuts it, or until wake or
-	// the time of alarm. It reports false after close. A wake before it counts.
+	// park blocks until the context's poller is ready while the gate is open, which shuts the gate,
+	// or until wake or the time of alarm. It reports false after close. A wake before park makes it
+	// return at once.
 	park() bool
-	// sleepFor waits for d.
+	// sleepFor blocks for d.
 	sleepFor(d time.Duration)
 	open()
 	shut()
@@ -37,16 +40,18 @@ type pollGate interface {
 	close()
 }
 
-// What the background poller does is in Context.watch, together with whether a leader sleeps: who changes the one sees the other.
+// The states of the background poller. Context.watch holds one of them, with the bit leaderAsleep,
+// so that both change atomically.
 const (
 	backgroundShut  int32 = 0 // parked, gate shut
-	backgroundOpen  int32 = 1 // parked, gate open, bells armed
-	backgroundTicks int32 = 2 // awake
+	backgroundOpen  int32 = 1 // parked, gate open, inlets armed
+	backgroundTicks int32 = 2 // ticking
 
-	leaderAsleep int32 = 4 // beside one of these
+	leaderAsleep int32 = 4 // a leader sleeps in the poller
 )
 
-// backgroundAfter is how long nobody may have driven before the background poller does.
+// backgroundAfter is how long no other goroutine must have polled before the background poller
+// does.
 const backgroundAfter = 2 * time.Millisecond
 
 func newBackgroundPoller(c *Context) (*backgroundPoller, error) {
@@ -58,32 +63,33 @@ func newBackgroundPoller(c *Context) (*backgroundPoller, error) {
 	return &backgroundPoller{nctx: c, gate: g}, nil
 }
 
-// start begins to serve; without it only drop is left.
+// start starts the goroutine. Without it only detach may be called.
 func (a *backgroundPoller) start() {
 	if a == nil {
 		return
 	}
 	if len(a.nctx.poller.inlets) > 0 {
-		a.startTicking() // their bells are not armed
+		a.startTicking() // the inlets are not armed
 	}
 	go a.run()
 }
 
+// detach frees a background poller that was not started.
 func (a *backgroundPoller) detach() {
 	if a != nil {
 		a.gate.close()
 	}
 }
 
-// leaderSleeps shuts the gate: arriving bytes wake the leader.
+// leaderSleeps shuts the gate, because received bytes wake the leader.
 func (a *backgroundPoller) leaderSleeps() {
 	if a != nil && a.nctx.watch.CompareAndSwap(backgroundOpen|leaderAsleep, backgroundShut|leaderAsleep) {
 		a.gate.shut()
 	}
 }
 
-// leaderWakes says that the leader may be off to user code: the gate is opened again, or, after a short sleep and where bells
-// are not armed any more, the background poller ticks.
+// leaderWakes is called when the leader wakes and may go on to run user code. It opens the gate, or
+// makes the background poller tick if the sleep was short or if the inlets are not armed any more.
 func (a *backgroundPoller) leaderWakes(slept time.Duration, disarmed bool) {
 	switch {
 	case a == nil:
@@ -94,16 +100,16 @@ func (a *backgroundPoller) leaderWakes(slept time.Duration, disarmed bool) {
 	}
 }
 
-// startTicking has the background poller tick from now on, until the next time that nobody drove: bytes may come that nobody takes, or
-// frames are held back that nobody sends.
+// startTicking makes the background poller tick, until a tick in which no other goroutine has
+// polled: bytes may arrive, or frames be held back, without waking any goroutine.
 func (a *backgroundPoller) startTicking() {
-	if a != nil && a.nctx.watch.Load()&^leaderAsleep != backgroundTicks && a.setDoing(backgroundTicks) != backgroundTicks {
+	if a != nil && a.nctx.watch.Load()&^leaderAsleep != backgroundTicks && a.setState(backgroundTicks) != backgroundTicks {
 		a.gate.wake()
 	}
 }
 
-// setDoing changes what the background poller does, and returns what it did.
-func (a *backgroundPoller) setDoing(next int32) (was int32) {
+// setState sets the state of the background poller, and returns the one before.
+func (a *backgroundPoller) setState(next int32) (was int32) {
 	for w := &a.nctx.watch; ; {
 		if old := w.Load(); w.CompareAndSwap(old, old&leaderAsleep|next) {
 			return old &^ leaderAsleep
@@ -111,7 +117,8 @@ func (a *backgroundPoller) setDoing(next int32) (was int32) {
 	}
 }
 
-// stop ends the goroutine; it does not wait for it. The poller may be closed afterwards.
+// stop makes the goroutine end, and does not wait for it. The poller may be closed after stop has
+// returned.
 func (a *backgroundPoller) stop() {
 	if a == nil {
 		return
@@ -120,11 +127,12 @@ func (a *backgroundPoller) stop() {
 	a.gate.close()
 }
 
+// run is the goroutine.
 func (a *backgroundPoller) run() {
 	c := a.nctx
-	var seen uint64 // passes when the background poller last drove
+	var seen uint64 // Context.passes when the background poller polled last
 	for !a.quit.Load() && a.gate.park() {
-		ticking := a.setDoing(backgroundTicks) == backgroundTicks
+		ticking := a.setState(backgroundTicks) == backgroundTicks
 		for {
 			if !ticking && c.passes.Load() == seen && a.runWhileFree() {
 				break
@@ -139,7 +147,9 @@ func (a *backgroundPoller) run() {
 				continue
 			}
 			if c.watch.CompareAndSwap(backgroundTicks|leaderAsleep, backgroundShut|leaderAsleep) {
-				c.Upper().Flush() // what was held back before had us tick in vain
+				// frames may have been held back before the sleep, without a further call of
+				// startTicking
+				c.Upper().Flush()
 				break
 			}
 			if a.runWhileFree() {
@@ -150,7 +160,8 @@ func (a *backgroundPoller) run() {
 	}
 }
 
-// runWhileFree drives, if nobody leads, until there is nothing to take in, and opens the gate. Between two rounds it gives up the lead.
+// runWhileFree polls until nothing is ready, if no goroutine leads, and opens the gate. It gives up
+// the lead between two rounds. It reports whether the goroutine may park.
 func (a *backgroundPoller) runWhileFree() bool {
 	for a.nctx.loop.TryLead() {
 		if a.driveOnce() {
@@ -160,7 +171,8 @@ func (a *backgroundPoller) runWhileFree() bool {
 	return false
 }
 
-// driveOnce drives once, and reports whether the gate is open afterwards. It is called with lead held and gives it up.
+// driveOnce polls once, and reports whether the gate is open then. The caller holds the lead, which
+// driveOnce gives up.
 func (a *backgroundPoller) driveOnce() bool {
 	c := a.nctx
 	defer c.loop.Unlead()
@@ -176,12 +188,12 @@ func (a *backgroundPoller) driveOnce() bool {
 	if c.poller.arm() {
 		return false
 	}
-	a.setDoing(backgroundOpen)
-	if c.nudged.Load() { // since Poll, by who saw that the background poller was awake
-		a.setDoing(backgroundTicks)
+	a.setState(backgroundOpen)
+	if c.nudged.Load() { // pollSoon was called since Poll, when the background poller was ticking
+		a.setState(backgroundTicks)
 		return false
 	}
 	a.gate.open()
-	c.Upper().Flush() // what was held back before had us tick in vain
+	c.Upper().Flush() // frames may have been held back before the sleep, without a further call of startTicking
 	return true
 }

@@ -9,39 +9,41 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A body is what goes beside a message, in pieces, so that other messages pass between them. The message leaves when the last of them
-// has: one that is canceled before has not left, and nothing of it ran.
+// A body is the part of a message that is sent beside it, in pieces, so that other messages are
+// sent in between. The message leaves after the last piece: one that is canceled before has not
+// left, and its request has not run. An inbound body is the state of one at the receiver.
 //
 //	source:      ClaimRoom ─► BODY, DATA… on the flow for its size ─► all sent ─► the message, which names it
-//	             or, if it is on a carrier.Shelf, BODY, which says where, and the message
+//	             or, if it is on a carrier.Shelf, BODY with the offset there, and the message
 //	             canceled before the message: CANCEL
 //	destination: BODY: room, and a buffer ─ DATA… ─► complete ─┐
-//	             message ──────────────────────────────────────┴─► arrives
+//	             message ──────────────────────────────────────┴─► delivered
 //
-// There is no order between two flows, so the message may come first. It counts when it comes, as any other; it is delivered when its
-// body is complete.
+// Two flows are not ordered, so the message may arrive before its body. It takes its place among
+// the messages when it arrives, and is delivered when its body is complete.
 type body struct {
 	buf   []byte
-	slab  []byte // the memory of it, if it is to be used again
-	room  int    // that it takes; 0 once its envelope has it
-	named bool   // its BODY has come
-	msg   *placedMessage
+	slab  []byte         // the memory of buf, if it comes from a slab
+	room  int            // the room that it takes; 0 once the envelope has taken that over
+	named bool           // its BODY has arrived
+	msg   *placedMessage // the message that waits for it, or nil
 }
 
-// A packedBody is a copy of a body, for one whose memory is its owner's again when the call or send has begun.
+// A packedBody is an outgoing body. It is a copy if the caller may use its memory again as soon as
+// the call or send has started.
 type packedBody struct {
 	body  []byte
-	slab  []byte        // if it is body
-	shelf carrier.Shelf // if it is there, and BODY has not said so
-	at    int64
+	slab  []byte        // the memory of body, if it comes from a slab
+	shelf carrier.Shelf // the shelf that body is on, until BODY is sent; or nil
+	at    int64         // the offset on the shelf
 }
 
-// packBody makes a copy of body: where the peer can read it, if there is such a place.
+// packBody makes a copy of body, in memory that the peer can read if the carrier has such a shelf.
 func (e *endpoint) packBody(to Addr, body []byte) (p packedBody, err error) {
 	e.mu.Lock()
-	if l := e.findSession(to); l != nil && l.state == stateUp {
+	if l := e.findSessionLocked(to); l != nil && l.state == stateUp {
 		if s, ok := l.route.carrier.(carrier.Shelver); ok {
-			p = l.packToShelf(s.Shelf(l), body)
+			p = l.packToShelfLocked(s.Shelf(l), body)
 		}
 	}
 	e.mu.Unlock()
@@ -56,8 +58,9 @@ func (e *endpoint) packBody(to Addr, body []byte) (p packedBody, err error) {
 	return p, nil
 }
 
-// packToShelf is pack to a carrier.Shelf, which may be nil. Locked, though not while it copies.
-func (l *session) packToShelf(s carrier.Shelf, body []byte) (p packedBody) {
+// packToShelfLocked copies body to a shelf, which may be nil. It returns the zero packedBody if
+// that is not possible. It releases the lock while it copies.
+func (l *session) packToShelfLocked(s carrier.Shelf, body []byte) (p packedBody) {
 	if s == nil {
 		return packedBody{}
 	}
@@ -76,9 +79,9 @@ func (l *session) packToShelf(s carrier.Shelf, body []byte) (p packedBody) {
 	return packedBody{body: room, shelf: s, at: at}
 }
 
-// release ends the use of it, which s, if it is not nil, sends. Where the carrier still reads, the memory is left to the garbage
-// collector. Locked.
-func (p *packedBody) release(s *outboundBulk) {
+// releaseLocked frees the memory of p. s is the outboundBulk that sends it, or nil. Memory that the
+// carrier still reads is left to the garbage collector.
+func (p *packedBody) releaseLocked(s *outboundBulk) {
 	if p.shelf != nil {
 		p.shelf.Drop(p.at, len(p.body))
 	}
@@ -88,7 +91,8 @@ func (p *packedBody) release(s *outboundBulk) {
 	*p = packedBody{}
 }
 
-// enqueueSend has o leave, which has its envelope if it needs one: after its body.
+// enqueueSend queues o, which has its envelope if it needs one, to be sent; with a body, after
+// that.
 func (l *session) enqueueSend(o *Op) {
 	if !o.hasBody() {
 		l.msgs.push(o)
@@ -98,9 +102,9 @@ func (l *session) enqueueSend(o *Op) {
 	o.x.bodyID = frame.BodyID(len(o.x.body), l.bodySeq)
 	o.room = 0 // the peer returns it
 	if p := &o.x.packed; p.shelf != nil {
-		p.shelf = nil // the peer empties it
+		p.shelf = nil // the peer frees the room on it
 		l.msgs.push(o)
-		l.queueControl(frame.Header{ // last: it may be what ends l
+		l.queueControl(frame.Header{ // last, because it may end l
 			Kind: frame.Body, Op: o.x.bodyID, Tag: uint64(o.tag), Tail: frame.Tail{Offset: p.at, Length: int64(len(o.x.body))},
 		})
 		return
@@ -114,7 +118,7 @@ func (l *session) enqueueSend(o *Op) {
 	l.controlOn(o.x.flow, frame.Header{Kind: frame.Body, Op: o.x.bodyID, Tag: uint64(o.tag)})
 }
 
-// bodySent has the message of o leave: its body has.
+// bodySent queues the message of o, whose body has been sent.
 func (l *session) bodySent(o *Op) {
 	o.x.source = nil
 	l.bodies.remove(o)
@@ -122,7 +126,7 @@ func (l *session) bodySent(o *Op) {
 	l.markPending()
 }
 
-// recallBody tells the peer that no message follows a body.
+// recallBody stops sending the body of o, and notifies the peer that no message follows.
 func (l *session) recallBody(o *Op) {
 	if o.x.source != nil {
 		l.dropSource(o.x.source)
@@ -132,7 +136,7 @@ func (l *session) recallBody(o *Op) {
 	}
 }
 
-// bodyOf returns the body of the peer with an identity; one that is new takes its room.
+// bodyOf returns the peer's body with an ID. A new one takes its room.
 func (l *session) bodyOf(id uint64) (*inboundBulk, error) {
 	if s := l.arrivals[id]; s != nil {
 		return s, nil
@@ -149,7 +153,7 @@ func (l *session) bodyOf(id uint64) (*inboundBulk, error) {
 	s := l.e.sinks.get()
 	*s = inboundBulk{id: id, n: n, body: l.e.incoming.get()}
 	s.body.room = need
-	if b := s.body; need < slab.Least { // no class of slab takes just its room
+	if b := s.body; need < slab.Least { // the smallest slab would take more memory than its room
 		b.buf = make([]byte, n)
 	} else {
 		b.slab = slab.Get(int(n))
@@ -162,7 +166,7 @@ func (l *session) bodyOf(id uint64) (*inboundBulk, error) {
 	return s, nil
 }
 
-// deliverBody makes room for a body.
+// deliverBody handles a BODY: it makes room for the body.
 func (l *session) deliverBody(h *frame.Header) error {
 	s, err := l.bodyOf(h.Op)
 	if err != nil {
@@ -175,7 +179,8 @@ func (l *session) deliverBody(h *frame.Header) error {
 	return nil
 }
 
-// attachBody gives env, of the message of h, its body, and reports whether that is complete. If not the message waits for it.
+// attachBody sets the body of env, the envelope of message h, and reports whether it is complete.
+// If not, the message waits for it.
 func (l *session) attachBody(h *frame.Header, env *Envelope) (whole bool, err error) {
 	s, err := l.bodyOf(h.Op)
 	switch {
@@ -197,7 +202,8 @@ func (l *session) attachBody(h *frame.Header, env *Envelope) (whole bool, err er
 	return true, nil
 }
 
-// bodyCame goes on with a body whose last byte has come, if its message has.
+// bodyCame delivers the message of a body whose last byte has arrived, if the message has arrived
+// too.
 func (l *session) bodyCame(s *inboundBulk) {
 	if s.body.msg == nil {
 		return
@@ -213,7 +219,8 @@ func (l *session) bodyCame(s *inboundBulk) {
 	l.deliverWhole(&m.head, m.env.Data, m.env)
 }
 
-// awaitsBulk reports whether a message has come whose body has not, or the end of a stream before its last bytes.
+// awaitsBulk reports whether a message has arrived before its body, or the end of a stream before
+// its last bytes.
 func (l *session) awaitsBulk() bool {
 	for _, s := range l.arrivals {
 		if s.body.msg != nil {
@@ -228,7 +235,7 @@ func (l *session) awaitsBulk() bool {
 	return false
 }
 
-// confirmLater gives the PONG that has waited for the last of what awaitsBulk has said.
+// confirmLater sends the PONG that had to wait for awaitsBulk to be false.
 func (l *session) confirmLater() {
 	if l.pongLater && !l.awaitsBulk() {
 		l.pong, l.pongLater = true, false
@@ -236,7 +243,7 @@ func (l *session) confirmLater() {
 	}
 }
 
-// cancelBody drops a body whose message has not left.
+// cancelBody handles the CANCEL of a body: its message was not sent.
 func (l *session) cancelBody(h *frame.Header) {
 	s := l.arrivals[h.Op]
 	if s == nil || s.body.msg != nil {
@@ -247,7 +254,8 @@ func (l *session) cancelBody(h *frame.Header) {
 	l.e.dropSink(s)
 }
 
-// endBodies drops what has come of bodies: the session is over. The carrier may be writing to their memory, which nobody uses again.
+// endBodies drops all bodies that have not been delivered, when the session ends. The carrier may
+// still be writing to their memory, so it is not used again.
 func (l *session) endBodies() {
 	all := l.arrivals
 	l.arrivals = nil

@@ -2,37 +2,41 @@ package na
 
 import "fmt"
 
-// A CallSpec is a request and the receive of its answer: one operation.
+// A CallSpec describes a call: a request and the receive of its answer, which are one operation.
 type CallSpec struct {
 	To  Addr
 	Tag Tag
 
-	// Msg is the request, which is the operation's until its end: an unexpected message, long ones with a ClaimRoom before. One
-	// with a By has the time that is left written into it when it leaves.
+	// Msg is the request, an unexpected message. It belongs to the operation until that ends. A
+	// message longer than MaxUnexpected needs a ClaimRoom of its length before. If By is set, the
+	// time that is left is written into Msg when it is sent.
 	Msg []byte
 	By  Deadline
 
-	// Body, if there is one, goes beside Msg, which it follows in the peer's Envelope. It is the operation's, too, needs a ClaimRoom
-	// of its length, more than MaxUnexpected, before, and has left when Msg leaves. With Copy it is copied, if possible to where the
-	// peer reads it, and the caller's again when Call returns.
+	// Body, if not nil, is sent beside Msg and stands behind it in the peer's Envelope. It is
+	// longer than MaxUnexpected, needs a ClaimRoom of its length before, and belongs to the
+	// operation until that ends. With Copy it is copied, to memory that the peer can read if
+	// possible, and belongs to the caller again when Call returns.
 	Body []byte
 	Copy bool
 
-	// Buf receives the answer, an expected message with Tag; one of up to Most bytes, MaxRoom at most, that does not fit comes in
-	// Result.Envelope. With OneWay none is awaited: the operation ends when the request has left.
-	// With Bodies an answer may have a body: then it comes in Result.Envelope, too.
+	// Buf receives the answer, an expected message with Tag. An answer that does not fit, of up to
+	// Most bytes (at most MaxRoom), arrives in Result.Envelope. With Bodies an answer may have a
+	// body, and arrives in Result.Envelope then. With OneWay there is no answer: the operation ends
+	// when the request has been sent.
 	Buf    []byte
 	Most   int
 	Bodies bool
 	OneWay bool
 
-	// Streams are those of the call, up to MaxStreams, each made for it by NewStream. When the request leaves, their numbers begin; that of
-	// the first is written to the 8 bytes of Msg at StreamsAt.
+	// Streams are the streams of the call, at most MaxStreams, each made for it by NewStream. They
+	// get consecutive numbers when the request is sent; that of the first is written to the 8 bytes
+	// of Msg at StreamsAt.
 	Streams   []*Stream
 	StreamsAt int
 }
 
-// claimLen is the length of what of a request needs a claim of room, 0 for nothing.
+// claimLen returns how many bytes of a request need a claim of room, 0 for none.
 func (s *CallSpec) claimLen(limit int) int {
 	switch {
 	case s.Body != nil:
@@ -43,10 +47,15 @@ func (s *CallSpec) claimLen(limit int) int {
 	return 0
 }
 
-// Call sends a request and receives its answer. op ends once: with the answer; with what kept the request from leaving, and
-// NotRun; with ErrTimeout in the first Trigger after the deadline, wherever the request is then, and the peer is told as by AbandonCall;
-// with ErrCanceled; with ErrPeerLost. Of a request that has left Result.Addr, bound to its session, and Result.ID say where it is to be
-// found, for Withdraw; ID is 0 of one that has not. Result.Fate is NotRun too of one that the peer says it has not taken.
+// Call sends a request and receives its answer, without blocking. op ends once:
+//   - with the answer
+//   - with the error that kept the request from being sent, and Fate NotRun
+//   - with ErrTimeout in the first Trigger after the deadline, wherever the request is; the peer is notified as by AbandonCall
+//   - with ErrCanceled or ErrPeerLost
+//
+// If the request was sent, Result.Addr, bound to its session, and Result.ID identify it for
+// Withdraw; otherwise ID is 0. Result.Fate is NotRun also if the peer has reported that it has not
+// accepted the request.
 func (c upper) Call(op *Op, s CallSpec) error {
 	limit := c.limits.MaxUnexpected
 	if err := s.checkSize(limit); err != nil {
@@ -69,7 +78,7 @@ func (c upper) Call(op *Op, s CallSpec) error {
 	return nil
 }
 
-// checkSize tells why a request cannot be sent, whatever room there is.
+// checkSize returns an error if a request cannot be sent, however much room there is.
 func (s *CallSpec) checkSize(limit int) error {
 	switch {
 	case len(s.Streams) > 0 && (len(s.Streams) > MaxStreams || s.StreamsAt < 0 || s.StreamsAt > len(s.Msg)-streamIDSize):
@@ -82,7 +91,8 @@ func (s *CallSpec) checkSize(limit int) error {
 	return nil
 }
 
-// CancelIfUnsent cancels the Call of op if its request has not left; otherwise it changes nothing and returns where that has gone.
+// CancelIfUnsent cancels the Call of op if its request has not been sent. Otherwise it changes
+// nothing, and returns the address and the ID of the request, for Withdraw.
 func (c upper) CancelIfUnsent(op *Op) (to Addr, id uint64, left bool) {
 	if t, ok := op.markCanceling(); ok && c.state.Load() != ctxReleased {
 		return c.ep.cancelIfUnsent(t)
@@ -90,15 +100,17 @@ func (c upper) CancelIfUnsent(op *Op) (to Addr, id uint64, left bool) {
 	return Addr{}, 0, false
 }
 
-// AbandonCall cancels the Call of op, and lets the peer know if the request has left: see Abandon.
+// AbandonCall cancels the Call of op, and notifies the peer if the request has been sent: see
+// Abandon.
 func (c upper) AbandonCall(op *Op) {
 	if t, ok := op.markCanceling(); ok && c.state.Load() != ctxReleased {
 		c.ep.abandonCall(t, ErrCanceled)
 	}
 }
 
-// Answer is SendExpectedLong that answers the message of env, and Free of env, in one step. A message that leaves at once needs no
-// operation: then left is true, and op idle. Otherwise op ends as SendExpected does. If there is an error env has not been freed.
+// Answer answers the message of env, as SendExpectedLong to its sender, and frees env, in one step.
+// A message that can be sent at once needs no operation: left is true then, and op stays idle.
+// Otherwise op ends as that of SendExpected. If Answer returns an error, env has not been freed.
 func (c upper) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (left bool, err error) {
 	to := env.From
 	if limit := max(c.limits.MaxExpected, min(most, MaxRoom)); len(msg) > limit {
@@ -124,7 +136,8 @@ func (c upper) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (lef
 	return false, nil
 }
 
-// SendExpectedBody is SendExpected with a body beside msg, as CallSpec.Body is, with Copy if copied. The receive is one that takes bodies.
+// SendExpectedBody sends an expected message with a body, as CallSpec.Body, with Copy if copied is
+// true. The receive at the peer must be one that takes bodies.
 func (c upper) SendExpectedBody(op *Op, to Addr, tag Tag, msg, body []byte, copied bool) error {
 	s := CallSpec{To: to, Msg: msg, Body: body}
 	if err := s.checkSize(c.limits.MaxExpected); err != nil {

@@ -17,10 +17,10 @@ type Class struct {
 	regions atomic.Int64
 	tokens  tokenSource
 	serves  atomic.Bool
-	unready atomic.Bool // SetReady
-	freed   atomic.Bool // the plugins have given their networks back
+	unready atomic.Bool // SetReady(false) was called
+	freed   atomic.Bool // the plugins have closed their networks
 
-	messages messageForms // of the layer above; not changed after UseMessages
+	messages messageForms // the message forms of the layer above; constant after UseMessages
 
 	mu       sync.Mutex // guards the fields below
 	contexts []*Context
@@ -29,14 +29,17 @@ type Class struct {
 	closed   bool
 }
 
-// Open opens the network that addr names: "tcp://" to originate only, "tcp://host:port" to listen too (port 0 lets the
-// system choose). "udp://host:port" is alike. "sm://name" listens in shared memory, to processes of the same user on this machine, and
-// "sm://name-*" at a name that nobody else has: something unique is put for the *, as Context.Self then says. What else an
-// address may hold is in the plugin's documentation. Bad fields of cfg are all reported in one error, which matches ErrInvalid.
+// Open opens the network that addr names. The forms of addr are:
+//   - "tcp://" only to dial, "tcp://host:port" also to listen; port 0 lets the system choose; "udp://" is the same
+//   - "sm://name" to listen in shared memory, for processes of the same user on this machine
+//   - "sm://name-*" to listen at a unique name: Context.Self has the text that replaces the *
+//   - "tcp://host:port,sm://" to open a second transport; "udp://host:port,sm://" is the same
 //
-// "tcp://host:port,sm://" opens a second transport beside the first: peers have their addresses of the first, and those on this
-// machine that have opened both, too, are reached by the second, as Config.Local says. udp takes sm likewise. Where this process cannot have
-// the second, Config.Logger is told why, and all are reached by the first.
+// With two transports, peers have their addresses of the first. Those on this machine that have
+// opened both too are reached by the second, as Config.Local says. If this process cannot open the
+// second one, Config.Logger gets the reason, and all peers are reached by the first.
+//
+// The error lists all invalid fields of cfg, and matches ErrInvalid.
 func Open(addr string, cfg Config) (*Class, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -62,7 +65,8 @@ func Open(addr string, cfg Config) (*Class, error) {
 	return cls, nil
 }
 
-// pluginOf returns the plugin of one of the transports in addr, and what follows its scheme.
+// pluginOf returns the plugin of one of the transports in addr, and the rest of its address behind
+// the scheme.
 func pluginOf(addr, one string, given []Plugin) (p Plugin, rest string, err error) {
 	scheme, rest, ok := strings.Cut(one, "://")
 	if !ok {
@@ -75,17 +79,18 @@ func pluginOf(addr, one string, given []Plugin) (p Plugin, rest string, err erro
 // Config returns the configuration with its defaults filled in.
 func (c *Class) Config() Config { return c.cfg }
 
-// Limits tells what the class can do.
+// Limits returns the limits of the class.
 func (c *Class) Limits() Limits { return c.domain.limits() }
 
 // Addr returns the address of context 0.
 func (c *Class) Addr() Addr { return c.domain.addr }
 
-// Regions returns how many regions are registered now.
+// Regions returns the number of registered regions.
 func (c *Class) Regions() int64 { return c.regions.Load() }
 
-// Registered describes registered memory: all that there is, or most arbitrary ones of more. It may be called from any goroutine, and takes a lock
-// that requests of peers for memory need, for some microseconds for each thousand.
+// Registered describes the registered regions, at most most of them. It may be called from any
+// goroutine. It holds a lock that peers' requests for memory need, for some microseconds per
+// thousand regions.
 func (c *Class) Registered(most int) (all []MemStat) {
 	for _, m := range c.domain.listRegistered(most) {
 		all = append(all, MemStat{m.key.Len, m.key.Access, m.user.Load()})
@@ -93,13 +98,14 @@ func (c *Class) Registered(most int) (all []MemStat) {
 	return all
 }
 
-// Now reads the clock of the class: monotonic, only differences mean something.
+// Now returns the time of the class's clock. It is monotonic, and only differences are meaningful.
 func (c *Class) Now() time.Duration { return c.domain.now() }
 
-// Rand fills b with random bytes that a peer cannot guess. On a simulator they follow from its seed.
+// Rand fills b with random bytes that a peer cannot guess. In a simulator they follow from its
+// seed.
 func (c *Class) Rand(b []byte) { c.domain.rand(b) }
 
-// NewContext makes the next context; its id is the number of those made before.
+// NewContext makes a context. Its ID is the number of contexts made before.
 func (c *Class) NewContext() (*Context, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,9 +124,10 @@ func (c *Class) NewContext() (*Context, error) {
 	return nctx, nil
 }
 
-// Close closes every context. It does not wait for operations: callbacks of what is canceled run in Trigger of each context, and the
-// address is free soon after the last has run, when Closed reports true. An error is that of the plugin, which could not give its
-// network back; where the last context does that later, the error is logged. Calling it again does nothing.
+// Close closes every context, without blocking. Callbacks of canceled operations run in Trigger of
+// each context. The address is free soon after the last of them has returned, when Closed reports
+// true. An error is that of the plugin for closing its network; if that happens later, with the
+// last context, the error is logged. Calling Close again does nothing.
 func (c *Class) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -139,10 +146,12 @@ func (c *Class) Close() error {
 	return nil
 }
 
-// Closed reports whether everything has been given back: every context is drained, and the plugin has freed the address.
+// Closed reports whether closing is complete: every context is released, and the plugin has freed
+// the address.
 func (c *Class) Closed() bool { return c.freed.Load() }
 
-// onContextReleased is called when a context has given everything back. The lead of that context is held, so that no logger may run here.
+// onContextReleased is called when a context has been released. The caller holds the lead of that
+// context, so it must not call the user's logger.
 func (c *Class) onContextReleased(nctx *Context) {
 	c.mu.Lock()
 	c.open--
@@ -156,20 +165,22 @@ func (c *Class) onContextReleased(nctx *Context) {
 	}
 }
 
-// closeNetworks gives the networks back. It is called once.
+// closeNetworks closes the networks. It is called once.
 func (c *Class) closeNetworks() error {
 	defer c.freed.Store(true)
 	return c.domain.close()
 }
 
-// SetReady says what probes of peers are told (Context.Probe): with true, the default, that the class is ready, with false the error
-// ErrNotReady. While a context drains its peers are told ErrDraining in any case. It does not block, and may be called from any goroutine.
+// SetReady sets the answer to peers' probes (Context.Probe): success with true, which is the
+// default, ErrNotReady with false. A context that drains answers ErrDraining in any case. It does
+// not block, and may be called from any goroutine.
 func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
 
-// IsReady reports what SetReady has said last.
+// IsReady returns the last value of SetReady.
 func (c *Class) IsReady() bool { return !c.unready.Load() }
 
-// Serve notes that peers have reason to send requests here: see Config.IdleTimeout. RecvUnexpected does it, too.
+// Serve records that this class serves requests of peers: see Config.IdleTimeout. RecvUnexpected
+// does so too.
 func (c *Class) Serve() {
 	if !c.serves.Load() {
 		c.serves.Store(true)

@@ -11,78 +11,91 @@ import (
 	"time"
 )
 
-// Config holds what a class can be told. The zero value works.
+// Config configures a class. The zero value works.
 type Config struct {
-	// Plugins are looked at before the registered ones. Two of one scheme are an error: the options of one of them would be lost.
+	// Plugins are searched before the registered ones. Two of the same scheme are an error, because
+	// the options of one would be lost.
 	Plugins []Plugin
-	// Contexts is how many contexts the class may make. Zero means 16; at most 256.
+	// Contexts limits the contexts of the class. Zero means 16; at most 256.
 	Contexts int
-	// Eager bounds one unexpected or expected message in bytes, and with it each envelope. Zero means 4 KiB; from 256
-	// bytes to 48 KiB. The smaller of the two sides' values counts.
+	// Eager limits an unexpected or expected message, and with it each envelope, in bytes. Zero
+	// means 4 KiB; from 256 bytes to 48 KiB. The smaller value of the two sides applies.
 	Eager int
-	// Envelopes is how many unexpected messages each peer may have outstanding here (GER), beside ExpeditedEnvelopes. Zero means 32; at
-	// most 4096.
+	// Envelopes is the number of unexpected messages that each peer is guaranteed to have
+	// outstanding here (GER), in addition to ExpeditedEnvelopes. Zero means 32; at most 4096.
 	Envelopes int
-	// MinEnvelopes is how few a peer may be offered when Budget runs short. Zero means 1, and Envelopes for those that
-	// Peers counts. A peer that cannot be guaranteed so many is refused, with an error that says what was asked and what is
-	// left.
+	// MinEnvelopes is the lowest number of envelopes that a peer is offered when Budget runs short.
+	// Zero means 1, or Envelopes for the first Peers peers. A peer that cannot be guaranteed so
+	// many is refused, with an error that has the requested and the free number.
 	MinEnvelopes int
-	// Peers is for how many peers Budget must do: Open offers each as many envelopes as that allows, and fails when these
-	// are fewer than MinEnvelopes. More peers are admitted as far as Budget goes. Zero admits peers as they come.
+	// Peers is the number of peers that Budget must be sufficient for: Open divides it by Peers,
+	// and fails if that gives fewer envelopes than MinEnvelopes. More peers are admitted as long as
+	// Budget lasts. Zero admits peers in the order in which they connect.
 	Peers int
-	// Budget bounds the memory that is reserved for the envelopes of all peers, in bytes, EnvelopeOverhead for each
-	// included. Zero means 64 MiB. Open fails where it does not hold the fewest envelopes of one peer. It is accounted, and touched only
-	// when messages come: whether the machine has so much is not asked.
+	// Budget limits the memory that is reserved for the envelopes of all peers, in bytes, including
+	// EnvelopeOverhead for each. Zero means 64 MiB. Open fails if it is too small for MinEnvelopes
+	// of one peer. The memory is only accounted, and allocated when messages arrive: it is not
+	// checked whether the machine has so much.
 	Budget int64
-	// Room bounds the memory, in bytes and beside Budget, for what peers send that is longer than an envelope: messages, and bodies of
-	// calls. What finds none is lent, and fetched. Zero means a quarter of Budget, taken out of it.
+	// Room limits the memory, in bytes and in addition to Budget, for received messages and bodies
+	// of calls that are longer than an envelope. For those that find no room the peer lends its
+	// memory instead, and this side fetches it. Zero means a quarter of Budget, which is subtracted
+	// from it.
 	Room int64
-	// Need and Want are what this side asks of its peers: how many unexpected messages it sends to one before they are
-	// accepted. A peer that does not guarantee Need is refused; it need not reserve more than Want. Zero means whatever
-	// the peer offers.
+	// Need and Want are the requirements on peers: how many unexpected messages this side sends to
+	// a peer before they are accepted. A peer that does not guarantee Need is refused. A peer need
+	// not reserve more than Want. Zero means the number that the peer offers.
 	Need, Want int
-	// CreditBatch is how many freed envelopes make a frame of their own to tell the peer; fewer go with the next frame, or
-	// when the peer has used all that it knows of. Zero means a quarter of Envelopes; more than Envelopes is an error.
+	// CreditBatch is the number of freed envelopes that are announced to the peer in a frame of
+	// their own. Fewer are announced with the next frame, or when the peer has used all that it
+	// knows of. Zero means a quarter of Envelopes; more than Envelopes is an error.
 	CreditBatch int
-	// OnNoCredit says what becomes of a message for which the peer has no envelope free.
+	// OnNoCredit is the policy for a message for which the peer has no free envelope.
 	OnNoCredit Policy
-	// Reserve says who may use the last envelope that a peer has free.
+	// Reserve is the policy for the last free envelope of a peer.
 	Reserve Reserve
-	// Probe is after how long without an envelope a sender with messages waiting asks the peer. Zero means 200 ms.
+	// Probe is how long a sender with waiting messages waits for an envelope before it asks the
+	// peer for its credit. Zero means 200 ms.
 	Probe time.Duration
-	// SendQueue bounds the messages per peer that wait at the source for an envelope. Zero means 8192. One more fails
-	// with ErrNoCredit.
+	// SendQueue limits the messages to a peer that wait here for an envelope. One more fails with
+	// ErrNoCredit. Zero means 8192.
 	SendQueue int
-	// PeerTimeout is how long a peer may be silent while something is open with it: an operation that waits for it, a message of it
-	// that is not freed, a get or put of it that is served. Zero means 5 s; at least 500 ms.
+	// PeerTimeout is how long a peer may be silent before it is lost, while there is an operation
+	// that waits for it, a message of it that was not freed, or a get or put of it that is being
+	// served. Zero means 5 s; at least 500 ms.
 	PeerTimeout time.Duration
-	// Linger is how long a Shutdown whose context has no deadline lets what is under way end. Zero means 2 s, negative means
-	// not at all.
+	// Linger is how long a Shutdown whose context has no deadline waits for operations in flight.
+	// Zero means 2 s, negative means that it does not wait.
 	Linger time.Duration
-	// Spin is how long Progress polls before it sleeps, while answers come fast: waking a sleeper takes longer than most
-	// of them. Zero means 50 us, negative means none. One goroutine of the process spins at a time, and none with
-	// GOMAXPROCS 1.
+	// Spin is how long Progress polls before it sleeps, while answers arrive faster than a sleeping
+	// goroutine could be woken. Zero means 50 us, negative means that it does not. One goroutine of
+	// the process spins at a time, and none with GOMAXPROCS 1.
 	Spin time.Duration
-	// ConnectTimeout bounds making a connection, the handshake included. Zero means PeerTimeout.
+	// ConnectTimeout limits the time to make a connection, including the handshake. Zero means
+	// PeerTimeout.
 	ConnectTimeout time.Duration
-	// IdleTimeout is after how long a session that this side has dialled ends, if nothing goes on in it and its peer agrees. The next
-	// operation dials again; nobody is told of a fault. Zero means 5 minutes, but never for a class that serves calls and does not listen:
-	// its peers can call it in these sessions alone. Negative means never. It is looked at each tenth of PeerTimeout or so. Sessions that
-	// peers have dialled are theirs to end. When Budget is short for one more peer, the session of either kind that has been idle for
-	// longest ends, whatever IdleTimeout is.
+	// IdleTimeout is how long a session that this side has dialed may be idle. Then it ends, if the
+	// peer agrees; OnFault is not called, and the next operation dials again. It is checked about
+	// every tenth of PeerTimeout. Sessions that peers have dialed are ended by the peers.
+	//
+	// Zero means 5 minutes; but never for a class that serves calls and does not listen, because
+	// its peers can reach it only in these sessions. Negative means never. If Budget is too small
+	// for another peer, the session that has been idle for longest ends, whatever IdleTimeout is.
 	IdleTimeout time.Duration
-	// CertificateGrace is how long what is under way in a session may go on after a certificate of the two sides that it was made with
-	// has expired (with TLS: x509.Certificate.NotAfter). What begins after that goes in another session, which is dialled with the certificates
-	// of then; without valid ones it fails, and NotRun. Each side looks at the certificate of its peer. Zero means 1 minute; negative means that
-	// sessions outlive the certificates of their peers here.
+	// CertificateGrace is how long operations in flight in a session may go on after a certificate
+	// of either side has expired (with TLS: x509.Certificate.NotAfter). Operations that start after
+	// the expiry use another session, which is dialed with the current certificates; if those are
+	// not valid they fail, with NotRun. Each side checks the certificate of its peer. Zero means 1
+	// minute; negative means that this side lets sessions outlive the certificates of its peers.
 	CertificateGrace time.Duration
-	// Local says when a class with a second transport (see Open) uses that.
+	// Local selects when a class with a second transport (see Open) uses that.
 	Local Local
-	// Name is what the process calls itself towards its peers, for logs and tools: Identity.Process. It is at most 64 bytes of printable
-	// characters without parentheses. Empty means the base name of os.Args[0], so that peers can tell programs apart without a
-	// setting, if it is such a name; none in the simulator, where no run depends on how the program was started. Every peer learns it.
+	// Name is the name of this process that peers see in logs and tools: Identity.Process. It has
+	// at most 64 bytes of printable characters without parentheses. Empty means the base name of
+	// os.Args[0] if it is such a name, or none in the simulator, whose runs must not depend on how
+	// the program was started.
 	Name string
-	// Logger gets what no error can carry. Nil means slog.Default().
+	// Logger gets the messages that no error can carry. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -94,7 +107,7 @@ func (c *Config) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// validate reports every bad field at once.
+// validate returns an error that lists every invalid field.
 func (c *Config) validate() error {
 	var errs []error
 	bad := func(field string, v any, want string) {
@@ -141,7 +154,7 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// withDefaults returns c with every zero field set.
+// withDefaults returns c with the default in every zero field.
 func (c Config) withDefaults() Config {
 	defaultTo(&c.Contexts, 16)
 	defaultTo(&c.Eager, 4<<10)
@@ -160,11 +173,11 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// idleTimeout is the default of Config.IdleTimeout. Most pauses of programs are shorter; a session that has been idle for longer costs more
-// memory than the round trip of a new dial is worth.
+// idleTimeout is the default of Config.IdleTimeout. Most pauses of programs are shorter. The memory
+// of a session that is idle for longer costs more than the round trip of a new dial.
 const idleTimeout = 5 * time.Minute
 
-// maxTime bounds every duration, so that sums of them do not overflow a Duration.
+// maxTime limits every duration, so that sums of them do not overflow a Duration.
 const maxTime time.Duration = math.MaxInt64 / 4
 
 func defaultTo[T comparable](v *T, d T) {

@@ -1,9 +1,11 @@
 package na
 
-// What follows is what an endpoint calls of its context. These methods may be called from anywhere, run no user code and do not wait. They take
-// no lock of the endpoint, so they may be called with it held: all but flushSoon of a context with a driver, and tryPoll.
+// The endpoint calls the methods of this file on its context. They may be called from anywhere, run
+// no user code and do not block. They may be called with the endpoint's lock, except tryPoll, and
+// flushSoon of a context with a driver.
 
-// pollSoon has the leader call endpoint.poll again before the time that poll said, also if it sleeps or is about to.
+// pollSoon makes the leader call endpoint.Poll again before the time that Poll has returned, also
+// if the leader sleeps or is about to.
 func (c *Context) pollSoon() {
 	if c.driver != nil {
 		c.driver.Wake()
@@ -14,7 +16,7 @@ func (c *Context) pollSoon() {
 	}
 }
 
-// flushSoon has frames that are held back leave within milliseconds although nobody drives.
+// flushSoon makes frames that are held back leave within milliseconds, also if no goroutine polls.
 func (c *Context) flushSoon() {
 	if c.driver != nil {
 		c.driver.FlushSoon()
@@ -23,8 +25,8 @@ func (c *Context) flushSoon() {
 	c.background.startTicking()
 }
 
-// receiveAll takes in what has arrived from every peer. The endpoint calls it before it judges any by its silence, as the goroutine that
-// leads, with no lock held.
+// receiveAll handles everything that has arrived from peers. The endpoint calls it before it
+// declares a silent peer lost. The caller leads and holds no lock.
 func (c *Context) receiveAll() {
 	if c.poller == nil {
 		return
@@ -34,7 +36,7 @@ func (c *Context) receiveAll() {
 	}
 }
 
-// tryPoll takes in what has arrived, if nobody does so already.
+// tryPoll handles what has arrived, unless another goroutine leads.
 func (c *Context) tryPoll() {
 	if c.driver != nil || !c.loop.TryLead() {
 		return

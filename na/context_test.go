@@ -537,7 +537,7 @@ func TestDriver(t *testing.T) {
 		e := f.e
 		e.Lock()
 		for o := e.receivers.head; o != nil; o = e.receivers.head {
-			e.finishOp(o, Result{})
+			e.finishOpLocked(o, Result{})
 		}
 		e.Unlock()
 		return ready()

@@ -8,32 +8,34 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A inboundBulk is bulk data that arrives: our get, a put of the peer, or the body of a message.
+// An inboundBulk is bulk data that is being received: for a get of this side, a put of the peer, or
+// the body of a message.
 //
-//	our get ─ beginMoves ─► sink ─ DATA… ─► the peer's DONE, or all bytes over an Exact carrier, end the get
+//	own get ─ beginMoves ─► sink ─ DATA… ─► the peer's DONE, or all bytes over an Exact carrier, end the get
 //	PUT of the peer ──────► sink ─ DATA… ─► all bytes: DONE
 type inboundBulk struct {
-	op    *Op // our get, while it has not ended
+	op    *Op // the own get; nil: it has ended, or there is none
 	id    uint64
 	mem   *Mem
-	body  *body // instead of mem and op
-	off   int64 // in mem
+	body  *body // the body, instead of mem and op
+	off   int64 // the offset in mem
 	n     int64
-	begun int64 // bytes of which views have been given out
+	begun int64 // bytes for which the carrier has got views
 	got   int64 // bytes that were placed
-	views int   // outside
+	views int   // views that the carrier has
 	code  Code
-	dead  bool // nobody wants it any more
+	dead  bool // it takes no more bytes
 }
 
-// dropSink has a sink take nothing more. It is used again when the carrier has no view of it.
+// dropSink makes a sink take no more bytes, and frees it, or lets the return of its last view free
+// it.
 func (e *endpoint) dropSink(s *inboundBulk) {
 	s.dead, s.op = true, nil
 	if s.views > 0 {
 		return
 	}
 	if b := s.body; b != nil {
-		slab.Put(b.slab) // unless an envelope has it
+		slab.Put(b.slab) // nil if an envelope has taken it over
 		if b.msg != nil {
 			e.arrivings.put(b.msg)
 		}
@@ -56,19 +58,21 @@ func (l *session) sinkOf(h *frame.Header) *inboundBulk {
 	return nil
 }
 
-// Place returns where the payload of a piece of bulk data goes, or that of a message which the carrier does not have whole; the
-// carrier reads it there and calls Placed when it is complete. Until then it delivers nothing else of that flow if it is a
-// message. Everything is checked before: a stream's pieces follow one another without gap or overlap, and no carrier places
-// more bytes than were asked for. An error means that the peer broke the protocol: the carrier calls Fail with it. Locked.
+// Place implements carrier.Session. It returns the destination of the payload of a piece of bulk
+// data, or of a message that the carrier has not received completely. The carrier reads the payload
+// to there and calls Placed; until then it delivers no other frame of the flow if it is a message.
+// Place checks the header: the pieces of a byte stream follow one another without gap or overlap,
+// and no more bytes are placed than were requested. An error means that the peer broke the
+// protocol; the carrier calls Fail with it. The caller holds e.mu.
 func (l *session) Place(h *frame.Header) (carrier.View, error) {
 	v, err := l.placeData(h)
 	if err != nil {
 		return nil, err
 	}
-	return l.e.lendView(v), nil
+	return l.e.lendViewLocked(v), nil
 }
 
-// placeData is Place, whose View is not lent yet.
+// placeData returns the view of Place, which is not lent yet.
 func (l *session) placeData(h *frame.Header) (view, error) {
 	n := int64(h.Payload())
 	v := view{n: n}
@@ -92,7 +96,7 @@ func (l *session) placeData(h *frame.Header) (view, error) {
 	s := l.sinkOf(h)
 	switch {
 	case s == nil:
-		l.e.stats.LateDropped++ // the rest of what was refused or canceled
+		l.e.stats.LateDropped++ // the operation was refused or canceled
 		return v, nil
 	case !InRange(int64(h.Tag), n, s.n) || s.begun+n > s.n:
 		return v, WithText(ErrProtocol, fmt.Sprintf("DATA of %d bytes at %d, after %d, lies outside its operation of %d", n, h.Tag, s.begun, s.n))
@@ -111,10 +115,10 @@ func (l *session) placeData(h *frame.Header) (view, error) {
 	return v, nil
 }
 
-// Placed is called when the payload that v was for has been read, all of it, and was not damaged. An error is that of Place.
-// Locked.
+// Placed implements carrier.Session. The carrier calls it when the payload for v has been read
+// completely and is not damaged. An error is like that of Place. The caller holds e.mu.
 func (l *session) Placed(of carrier.View) error {
-	v, ok := l.e.takeBack(of.(*view))
+	v, ok := l.e.takeBackLocked(of.(*view))
 	if !ok {
 		return nil
 	}
@@ -156,12 +160,12 @@ func (l *session) Placed(of carrier.View) error {
 		l.queueControl(frame.Header{Kind: frame.Done, Op: s.id, Tag: uint64(s.code)})
 		l.e.dropSink(s)
 	case o == nil:
-	case s.code != OK: // ErrFault: nothing else takes the memory of an operation that has not ended
+	case s.code != OK: // it is ErrFault: the memory of an operation cannot be withdrawn before that ends
 		l.failMemory(o)
 	default:
 		o.x.at = s.got
 		if o.x.at == o.x.n && l.route.Exact {
-			l.e.finishOp(o, Result{N: o.x.n, Fate: Ran, Addr: l.addr()})
+			l.e.finishOpLocked(o, Result{N: o.x.n, Fate: Ran, Addr: l.addr()})
 		}
 	}
 	return nil

@@ -8,33 +8,34 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A outboundBulk is bulk data that leaves: our put, a get of the peer that we serve, or the body of a message. It waits in its flow for its turn, or its
-// last pieces are with the carrier.
+// An outboundBulk is bulk data that is being sent: for a put of this side, a get of the peer, or
+// the body of a message. It waits in its flow for its turn, or the carrier is sending its last
+// pieces.
 //
-//	our put ─ beginMoves ─► PUT, source ─ DATA… ─► the last piece is sent: gone. The peer's DONE ends the put
-//	GET of the peer ─────────► source ─ DATA… ─► the last piece is sent: DONE, gone
-//	enqueueSend ────► BODY, source ─ DATA… ─► the last piece is sent: the message leaves
+//	own put ─ beginMoves ─► PUT, source ─ DATA… ─► after the last piece it is freed; the peer's DONE ends the put
+//	GET of the peer ──────────► source ─ DATA… ─► after the last piece: DONE
+//	enqueueSend ──────────► BODY, source ─ DATA… ─► after the last piece the message is sent
 type outboundBulk struct {
-	op     *Op // our put, or message with a body, while it has not ended
+	op     *Op // the own put, or the message with the body; nil: it has ended, or there is none
 	serve  bool
 	mem    *Mem
-	bytes  []byte // a body, instead of mem
+	bytes  []byte // the body, instead of mem
 	id     uint64
-	off    int64 // in mem
+	off    int64 // the offset in mem
 	n, at  int64
 	flow   carrier.Lane
-	queued bool // waits for its turn
-	views  int  // pieces that the carrier has not reported
+	queued bool // it waits for its turn
+	views  int  // pieces that the carrier has not reported as sent
 	code   Code
-	dead   bool // nobody wants it any more
+	dead   bool // it sends no more pieces
 }
 
-// mayBegin reports whether a put or get that waits may begin.
+// mayBegin reports whether a put or get that waits may start now.
 func (l *session) mayBegin() bool {
 	return l.queuedMoves.n > 0 && l.inFlight.n < maxInFlight && l.state == stateUp
 }
 
-// beginMoves starts gets and puts that wait, as many as may be under way.
+// beginMoves starts waiting gets and puts, up to maxInFlight.
 func (l *session) beginMoves() {
 	for l.mayBegin() {
 		o := l.queuedMoves.pop()
@@ -60,7 +61,7 @@ func (l *session) beginMoves() {
 	}
 }
 
-// serveGet begins to answer a peer's get.
+// serveGet starts to answer a peer's get.
 func (l *session) serveGet(id uint64, mem *Mem, off, n int64) {
 	l.e.reached++
 	s := l.e.sources.get()
@@ -72,14 +73,14 @@ func (l *session) serveGet(id uint64, mem *Mem, off, n int64) {
 	l.queueSource(s)
 }
 
-// queueSource has s wait for its turn.
+// queueSource queues s for its turn in its flow.
 func (l *session) queueSource(s *outboundBulk) {
 	s.queued = true
 	l.flows[s.flow].queueOf(s).push(s)
 	l.markPending()
 }
 
-// sendPiece sends a piece of the next source in turn, of most bytes.
+// sendPiece sends a piece of at most most bytes of the next source in turn.
 func (l *session) sendPiece(f carrier.Lane, w carrier.Writer, most int) {
 	s := l.flows[f].next()
 	s.queued = false
@@ -110,16 +111,18 @@ func (l *session) sendPiece(f carrier.Lane, w carrier.Writer, most int) {
 		l.queueSource(s)
 	}
 	s.views++
-	w.Piece(l.completeHeader(f, int(n)), l.e.lendView(v))
+	w.Piece(l.completeHeader(f, int(n)), l.e.lendViewLocked(v))
 }
 
-// Sent is called when the payload of v is on its way, complete, or when nothing more of it will be. A view whose memory was
-// gone in between was filled with zeroes by a stream: the peer must not take them for data. Locked.
+// Sent implements carrier.Session. The carrier calls it when the payload of a view has been sent
+// completely, or when no more of it will be. If the memory was withdrawn in the middle of a piece,
+// a byte stream has sent zeros for the rest; the code in v then tells the peer not to use them. The
+// caller holds e.mu.
 func (l *session) Sent(of carrier.View) {
 	if of.Faulted() {
 		l.Faulted(of)
 	}
-	v, ok := l.e.takeBack(of.(*view))
+	v, ok := l.e.takeBackLocked(of.(*view))
 	if !ok {
 		return
 	}
@@ -130,7 +133,7 @@ func (l *session) Sent(of carrier.View) {
 		return
 	}
 	s := v.source
-	if s == nil { // of a piece that arrives: the carrier breaks the contract, and nothing else is harmed
+	if s == nil { // a received piece: the carrier breaks the contract, which has no consequence here
 		return
 	}
 	s.views--
@@ -140,15 +143,16 @@ func (l *session) Sent(of carrier.View) {
 	if s.serve && v.code == OK {
 		s.mem.countServed(l, v.n)
 	}
-	l.noteIdleSign() // the peer takes bytes: behind so much of them it may not have seen our Ping yet
+	l.noteIdleSign() // the peer takes bytes; a PING of this side may still wait behind them
 	if s.code == OK {
 		s.code = v.code
 	}
 	l.settleSource(s)
 }
 
-// Faulted is called when the memory of v could not be read, before anything is sent in its place: the operation ends now, so
-// that the peer's word about what it got cannot come first. Locked.
+// Faulted implements carrier.Session. The carrier calls it when the memory of a view could not be
+// read, before it sends anything in its place. It ends the operation at once, so that an answer of
+// the peer about these bytes cannot come first. The caller holds e.mu.
 func (l *session) Faulted(v carrier.View) {
 	if s := v.(*view).source; s != nil && s.op != nil {
 		l.failMemory(s.op)
@@ -157,15 +161,15 @@ func (l *session) Faulted(v carrier.View) {
 
 // failMemory ends an operation of this process whose local memory could not be read or written.
 func (l *session) failMemory(o *Op) {
-	l.e.cancelOp(o, WithText(ErrFault, fmt.Sprintf(
+	l.e.cancelOpLocked(o, WithText(ErrFault, fmt.Sprintf(
 		"the local memory could not be read or written, somewhere from byte %d to %d: memory fault", o.x.loff, o.x.loff+o.x.n)))
 }
 
-// dropSource has a source send nothing more; what is with the carrier already goes on.
+// dropSource makes a source send no more pieces. The carrier completes those that it has.
 func (l *session) dropSource(s *outboundBulk) {
 	s.dead, s.op = true, nil
 	if !s.queued {
-		return // its last piece ends it
+		return // Sent of its last piece frees it
 	}
 	q := l.flows[s.flow].queueOf(s)
 	if i := slices.Index(q.all(), s); i >= 0 {
@@ -175,7 +179,7 @@ func (l *session) dropSource(s *outboundBulk) {
 	l.settleSource(s)
 }
 
-// settleSource ends s when it neither waits for its turn nor is with the carrier.
+// settleSource ends and frees s, unless it waits for its turn or the carrier has a piece of it.
 func (l *session) settleSource(s *outboundBulk) {
 	if s.queued || s.views > 0 {
 		return
@@ -191,13 +195,13 @@ func (l *session) settleSource(s *outboundBulk) {
 		case s.code == OK:
 			l.bodySent(o)
 		default:
-			l.e.cancelOp(o, s.code)
+			l.e.cancelOpLocked(o, s.code)
 		}
 	}
 	l.e.sources.put(s)
 }
 
-// endSources drops all sources of a flow: the session is over.
+// endSources drops all sources of a flow, when the session ends.
 func endSources(q *fifo[*outboundBulk]) {
 	for _, s := range q.all() {
 		s.dead, s.op = true, nil

@@ -7,35 +7,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A view is a piece of memory that a frame's payload is read from or placed into: n bytes of mem at off, on behalf of
-// an operation of this process (its ticket guards the memory) or of a peer; or of a body; or the buffer of a message that arrives.
+// A view implements carrier.View: the memory that a frame's payload is read from or placed into.
+// That is n bytes of mem at off, for an operation of this process (whose ticket guards the memory)
+// or of a peer; or of a body; or of a stream; or of the buffer of a received message.
 type view struct {
-	t      ticket // of an operation of this process
-	mem    *Mem   // nil: discard, unless there are bytes
-	bytes  []byte // of a body, instead of mem
+	t      ticket // the operation of this process; the zero ticket: it is a peer's
+	mem    *Mem   // nil: the payload is discarded, unless bytes or msg is set
+	bytes  []byte // the bytes of a body or of a stream, instead of mem
 	off    int64
 	n      int64
-	source *outboundBulk  // what it is a piece of, sending
-	sink   *inboundBulk   // and receiving
-	msg    *placedMessage // instead of mem: a message
-	chunk  *chunk         // bytes are of it, of a stream
-	stream *Stream        // that it is of,
-	at     int64          // and where it is placed
-	out    bool           // it is with the carrier
-	code   Code           // why it is gone: ErrRevoked after a Borrow that reported false, ErrFault after Fault
+	source *outboundBulk  // the source that it is a piece of, if it is sent
+	sink   *inboundBulk   // the sink that it is a piece of, if it is received
+	msg    *placedMessage // the message, instead of mem
+	chunk  *chunk         // the chunk of a stream that bytes belongs to
+	stream *Stream        // the stream of chunk
+	at     int64          // the position in stream
+	out    bool           // the carrier has it
+	code   Code           // ErrRevoked after a Borrow that reported false, ErrFault after Fault
 }
 
 var _ carrier.View = (*view)(nil)
 
-// lendView returns a View for the carrier, like v. It comes back with endpoint.takeBack. Locked.
-func (e *endpoint) lendView(v view) *view {
+// lendViewLocked returns a copy of v for the carrier, which returns it to endpoint.takeBackLocked.
+func (e *endpoint) lendViewLocked(v view) *view {
 	p := e.views.get()
 	*p, p.out = v, true
 	return p
 }
 
-// takeBack ends the use of a View by the carrier, and reports false if that has ended before. Locked.
-func (e *endpoint) takeBack(v *view) (was view, ok bool) {
+// takeBackLocked ends the use of a view by the carrier. ok is false if that has ended before.
+func (e *endpoint) takeBackLocked(v *view) (was view, ok bool) {
 	if !v.out {
 		return view{}, false
 	}
@@ -47,23 +48,24 @@ func (e *endpoint) takeBack(v *view) (was view, ok bool) {
 // Len returns the number of bytes.
 func (v *view) Len() int { return int(v.n) }
 
-// Discard reports that the payload has no destination: its bytes are read and dropped.
+// Discard reports whether the payload has no destination: the carrier reads and drops its bytes.
 func (v *view) Discard() bool {
 	return v.mem == nil && v.bytes == nil && (v.msg == nil || v.msg.env == nil)
 }
 
-// Borrow reports whether the memory may be touched, until Return. It is short: one copy, or one system call that does
-// not wait. Once it has reported false the view is gone for good: a stream in the middle of a piece sends zeroes, any other
-// sender nothing more of it, and a receiver drops the bytes.
+// Borrow reports whether the memory may be used, until Return. The use must be short: one copy, or
+// one nonblocking system call. After it has reported false the memory may never be used again: a
+// byte stream in the middle of a piece sends zeros, any other sender sends nothing more of it, and
+// a receiver drops the bytes.
 func (v *view) Borrow() bool {
 	if v.Discard() || v.code != OK {
 		return false
 	}
 	if v.msg != nil {
-		return true // the buffer is the view's until Placed
+		return true // the buffer belongs to the view until Placed
 	}
 	own := v.t.isValid()
-	if v.bytes != nil { // one that arrives is the view's until Placed
+	if v.bytes != nil { // received bytes belong to the view until Placed
 		if own && !v.t.hold() {
 			v.code = ErrRevoked
 		}
@@ -79,8 +81,8 @@ func (v *view) Borrow() bool {
 	return v.code == OK
 }
 
-// Fault says that the memory could not be read or written: a mapped file was truncated, most likely. The view is gone
-// for good, and so is the operation that it is a piece of.
+// Fault records that the memory could not be read or written, mostly because a mapped file was
+// truncated. The view must not be used again, and its operation ends.
 func (v *view) Fault() { v.code = ErrFault }
 
 // Faulted reports whether Fault was called.
@@ -99,7 +101,8 @@ func (v *view) Return() {
 	}
 }
 
-// CopyIn copies b to the memory at from within the view, if that may be touched. Memory that cannot be written is a Fault.
+// CopyIn copies b to the memory at offset from of the view, if Borrow allows it. If the memory
+// cannot be written it calls Fault.
 func (v *view) CopyIn(from int, b []byte) {
 	if !v.Borrow() {
 		return
@@ -111,7 +114,8 @@ func (v *view) CopyIn(from int, b []byte) {
 	v.Return()
 }
 
-// CopyOut copies all of the memory to b, and reports false if it may not be touched, or cannot be read, which is a Fault.
+// CopyOut copies the memory to b. It reports false if Borrow does not allow it, or if the memory
+// cannot be read: then it calls Fault.
 func (v *view) CopyOut(b []byte) (ok bool) {
 	if !v.Borrow() {
 		return false

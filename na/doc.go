@@ -1,16 +1,17 @@
-// Package na is the network abstraction: operations on messages and memory that start now and end once. Their
-// callbacks wait in a completion queue.
+// Package na is the network abstraction: operations on messages and memory that start now and end
+// once. Their callbacks wait in a completion queue.
 //
 // A program begins with these; examples/na is a whole one:
 //
 //	class, err := na.Open("tcp://:7000", na.Config{}) // a listening class; "tcp://" for one that only dials
 //	c, err := class.NewContext()                      // a completion queue, and the progress that fills it
-//	op := c.NewOp(func(op *na.Op, r na.Result) { … }) // an operation, to be used again and again
+//	op := c.NewOp(func(op *na.Op, r na.Result) { … }) // an operation, which can be reused
 //	err = c.Lookup(op, "tcp://10.0.0.7:7000")         // starts it; r.Addr is the address
 //	for { c.Progress(time.Second); c.Trigger(0) }     // moves bytes; runs callbacks
 //
-// and then with [Context.SendUnexpected], [Context.RecvUnexpected], [Context.SendExpected], [Context.RecvExpected],
-// [Class.Register], [Context.Put], [Context.Get] and [Op.Cancel]. Transports come from package plugins/all or from one of the plugins.
+// and then with [Context.SendUnexpected], [Context.RecvUnexpected], [Context.SendExpected],
+// [Context.RecvExpected], [Class.Register], [Context.Put], [Context.Get] and [Op.Cancel].
+// Transports come from package plugins/all or from one of the plugins.
 //
 //	Context: SendUnexpected, RecvUnexpected, SendExpected, RecvExpected, Put, Get, Lookup, Lease, Deregister
 //	      │ Op.beginLife ─► ticket                                        Done(op, result)
@@ -20,10 +21,11 @@
 //	      ▼                     │            Progress moves bytes, runs no user code
 //	  carrier.Carrier ═════ wire ═════ carrier.Carrier of the peer
 //
-// An unexpected message needs no posted receive: it lands in an envelope that the receiver guaranteed beforehand. An expected
-// message is matched, by sender and tag, with a receive that was posted first.
+// An unexpected message needs no posted receive: it arrives in an envelope that the receiver has
+// guaranteed beforehand. An expected message is matched, by sender and tag, with a receive that was
+// posted first.
 //
-// What always holds:
+// Invariants:
 //   - An operation whose start returned nil ends exactly once: success, canceled, or an error. A start that returns an
 //     error runs no callback.
 //   - A callback runs only inside Trigger, on the goroutine that called it, with no lock held. It may call anything.
@@ -32,18 +34,22 @@
 //
 // Buffers belong to the operation from its start until its callback runs.
 //
-// What only a layer above uses (calls with their answers, streams, the order of callbacks) is behind [Context.Upper].
+// The methods for layers above (calls with their answers, streams, the order of callbacks) are
+// behind [Context.Upper].
 //
 // # Inside
 //
-// A session is what a context shares with one context of one peer. The carrier pulls frames out of it: messages are copied into the
-// carrier's buffer when they are pulled, so that an operation that has not left can be taken back; pieces of bulk data
-// are named by a View (operation, offset, length) that the carrier borrows for each transmission and returns.
+// A session is the state that a context has with one context of one peer. The carrier pulls frames
+// out of it. Messages are copied into the carrier's buffer when they are pulled, so that an
+// operation that has not been sent can be canceled. Pieces of bulk data are described by a View
+// (operation, offset, length), which the carrier borrows for each transmission and returns.
 //
-// Locks: endpoint.mu guards everything of one context, sessions included. It is never held across a system call that may
-// wait, nor across user code. domain.mu (registered memory, budget) may be taken inside it. The carrier of a process
-// to itself takes two endpoints one after the other, never both.
+// Locks: endpoint.mu guards all state of one context, including its sessions. It is never held
+// across a system call that may block, nor across user code. domain.mu (registered memory, budget)
+// may be taken inside it. The loopback carrier takes the locks of two endpoints one after the
+// other, never both.
 //
-// Not here: how frames look on the way (package carrier and the plugins), remote procedure calls (package hg), transfers of several
-// segments in chunks (package bulk), waiting (package request).
+// This package does not define the wire format of frames (package carrier and the plugins), remote
+// procedure calls (package hg), transfers of several segments in chunks (package bulk), or waiting
+// (package request).
 package na

@@ -17,62 +17,67 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A network is one transport of a class: what its plugin has opened.
+// A network is one opened transport of a class.
 type network struct {
 	carrier.Network
 	scheme string
-	self   string // the canonical name of the class there
+	self   string // the canonical name of the class in this transport
 }
 
-// A domain is what the contexts of a class share: its transports, the registered memory, the budget, the clock and the randomness.
-// It implements carrier.Class.
+// A domain holds what the contexts of a class share: its transports, the registered memory, the
+// budget, the clock and the random source. It implements carrier.Class.
 type domain struct {
 	cls      *Class
 	cfg      Config
-	networks []network // by which peers are reached. The first is the class's own, whose names all peers have
+	networks []network // the first is the class's own, whose names are the addresses of all peers
 	own      *network
-	inc      [16]byte // random: this instance of the class
+	inc      [16]byte // the incarnation: a random ID of this instance of the class
 	addr     Addr
-	clock    simhook.Clock     // nil: the real one
-	sched    simhook.Scheduler // of a simulator; or nil
-	faults   simhook.Faults    // likewise
-	driven   bool              // the carriers of the first transport are simhook.Drivers, and wait for all
-	start    time.Time
+	clock    simhook.Clock     // nil: the system's clock
+	sched    simhook.Scheduler // in a simulator; or nil
+	faults   simhook.Faults    // in a simulator; or nil
+	// the carriers of the first transport are simhook.Drivers, which wait for all transports
+	driven bool
+	start  time.Time
 
-	// Of the second transport: place is what a HELLO says of where it reaches, zero while it is not used, and apart says why it is not.
+	// the ID of the processes that the second transport reaches, for the HELLO; zero: it is not
+	// used
 	place [16]byte
-	apart string
+	apart string // why the second transport is not used
 
-	session atomic.Uint64 // sessions made so far
-	unsent  atomic.Int64  // bytes of streams that wait to leave
-	missed  atomic.Int64  // bytes of room that the last peer without any was refused, less what others have yielded since
-	self    selfCarrier
+	session atomic.Uint64 // the number of the last session
+	unsent  atomic.Int64  // bytes of streams that wait to be sent
+	// bytes of room that the last peer was refused, less those that sessions have freed for it
+	// since
+	missed atomic.Int64
+	self   selfCarrier
 
 	mu       sync.Mutex // guards the fields below
 	mems     map[[16]byte]memEntry
-	bound    map[uint64]int // registered memory by the session that it is for
-	reserved int64          // bytes of envelopes guaranteed to peers
-	room     int64          // likewise, of room
+	bound    map[uint64]int // the number of registered regions by the session that they are for
+	reserved int64          // bytes of the envelopes that are guaranteed to peers
+	room     int64          // bytes of the room that is granted to peers
 	eps      []*endpoint
 	offers   map[frame.Secret]transportOffer
 }
 
-// memEntry is registered memory; what has a session, as a lease has, is for that one only.
+// A memEntry is registered memory. If it has a session, as a lease has, only that one may use it.
 type memEntry struct {
 	m       *Mem
-	session uint64
+	session uint64 // 0: any
 }
 
 var _ carrier.Class = (*domain)(nil)
 
-// openDomain has p open its network for cls, and beside, if that is not nil, another one.
+// openDomain opens the network of plugin p for cls, and that of beside, if beside is not nil.
 func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Companion) (*domain, error) {
 	d := &domain{cls: cls, cfg: cls.cfg, start: time.Now(), mems: map[[16]byte]memEntry{}, bound: map[uint64]int{}, offers: map[frame.Secret]transportOffer{}}
 	if d.clock, _ = p.(simhook.Clock); d.clock != nil {
 		d.driven = d.clock.Driven()
 	}
 	d.rand(d.inc[:])
-	// Sessions are numbered from anywhere: an address bound by another class of this process is not one of ours.
+	// Session numbers start at a random one, so that an address bound by another class of this
+	// process does not match.
 	d.session.Store(binary.LittleEndian.Uint64(d.inc[8:]) >> 16)
 	if name := filepath.Base(os.Args[0]); d.cfg.Name == "" && !d.driven && frame.ValidName(name) {
 		d.cfg.Name = name
@@ -84,7 +89,7 @@ func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Comp
 	if n == nil {
 		return nil, brokenContract(p.Scheme(), "Open returned neither a Network nor an error")
 	}
-	d.addContext(p.Scheme(), n)
+	d.addNetwork(p.Scheme(), n)
 	if err := cmp.Or(checkNetwork(p.Scheme(), n), d.checkSelf()); err != nil {
 		d.logCloseError(d.close())
 		return nil, err
@@ -103,11 +108,13 @@ func openDomain(cls *Class, p carrier.Plugin, listen string, beside carrier.Comp
 	return d, nil
 }
 
-func (d *domain) addContext(scheme string, n *carrier.Network) {
+// addNetwork adds an opened transport.
+func (d *domain) addNetwork(scheme string, n *carrier.Network) {
 	d.networks = append(d.networks, network{Network: *n, scheme: scheme, self: cmp.Or(n.Listen, d.PrivateName(scheme))})
 }
 
-// checkSelf reports why peers could not look up the name that the first transport has given this class.
+// checkSelf returns an error if peers could not look up the name that the first transport has given
+// this class.
 func (d *domain) checkSelf() error {
 	n := &d.networks[0]
 	switch a, err := ParseAddr(n.self); {
@@ -122,7 +129,7 @@ func (d *domain) checkSelf() error {
 // PrivateName implements carrier.Class.
 func (d *domain) PrivateName(scheme string) string { return privateName(scheme, d.inc) }
 
-// privateName is the name of an instance that does not listen.
+// privateName returns the name of an instance that does not listen.
 func privateName(scheme string, inc [16]byte) string {
 	return fmt.Sprintf("%s%x", privatePrefix(scheme), inc[:8])
 }
@@ -141,7 +148,7 @@ func (d *domain) limits() Limits {
 	}
 }
 
-// now reads the clock: monotonic, never zero.
+// now returns the time of the clock. It is monotonic and never zero.
 func (d *domain) now() time.Duration {
 	if d.clock != nil {
 		return d.clock.Now()
@@ -149,7 +156,7 @@ func (d *domain) now() time.Duration {
 	return time.Since(d.start) + 1
 }
 
-// wallClock reads the clock by which certificates are judged.
+// wallClock returns the time by which the validity of certificates is judged.
 func (d *domain) wallClock() time.Time {
 	if f := d.own.WallClock; f != nil {
 		return f()
@@ -166,7 +173,7 @@ func (d *domain) rand(b []byte) {
 	_, _ = rand.Read(b) // never fails
 }
 
-// close gives the transports back.
+// close closes the transports.
 func (d *domain) close() error {
 	var errs []error
 	for i := len(d.networks) - 1; i >= 0; i-- {
@@ -177,10 +184,11 @@ func (d *domain) close() error {
 	return errors.Join(errs...)
 }
 
-// logCloseError logs an error of close, if that is not nil. The logger is the program's: no lock is held.
+// logCloseError logs an error of close, if it is not nil. It runs the user's logger, so the caller
+// must not hold a lock.
 func (d *domain) logCloseError(err error) {
 	if err != nil {
-		d.cfg.logger().Error("na: the network of a closed class could not be given back: its address may stay in use",
+		d.cfg.logger().Error("na: the network of a closed class could not be closed: its address may stay in use",
 			"address", d.networks[0].self, "error", err)
 	}
 }
@@ -205,7 +213,7 @@ func (d *domain) openEndpoint(c *Context) (*endpoint, error) {
 		e.routes = append(e.routes, route{n, ca, s, r})
 	}
 	d.mu.Lock()
-	d.eps = append(d.eps[:e.id], e) // an earlier one of this id belongs to a context that could not be made
+	d.eps = append(d.eps[:e.id], e) // an endpoint with this ID belongs to a context that could not be made
 	d.mu.Unlock()
 	e.faults, _ = e.routes[0].carrier.(simhook.Faults)
 	return e, nil
@@ -219,7 +227,7 @@ func (d *domain) Context(target int) carrier.Core {
 	return nil
 }
 
-// endpointOf returns the endpoint of a target id, or nil.
+// endpointOf returns the endpoint with a target ID, or nil.
 func (d *domain) endpointOf(target int) *endpoint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -229,7 +237,7 @@ func (d *domain) endpointOf(target int) *endpoint {
 	return d.eps[target]
 }
 
-// register publishes m to peers that know its key, those of one session if it is for one.
+// register makes m available to peers that know its key, or only to its session if it is for one.
 func (d *domain) register(m *Mem) error {
 	if d.faults != nil {
 		if err := d.faults.FailOp(); err != nil {
@@ -240,10 +248,10 @@ func (d *domain) register(m *Mem) error {
 	return nil
 }
 
-// bindToSession binds registered memory to one session, if that is not 0.
+// bindToSession registers m, for one session only if that is not 0.
 func (d *domain) bindToSession(m *Mem, session uint64) {
 	d.mu.Lock()
-	d.unbindMem(d.mems[m.Key().Token])
+	d.unbindMemLocked(d.mems[m.Key().Token])
 	d.mems[m.Key().Token] = memEntry{m, session}
 	if session != 0 {
 		d.bound[session]++
@@ -259,12 +267,12 @@ func (d *domain) unpublishMem(m *Mem) bool {
 	if entry.m != m {
 		return false
 	}
-	d.unbindMem(entry)
+	d.unbindMemLocked(entry)
 	delete(d.mems, m.Key().Token)
 	return true
 }
 
-// listRegistered returns at most that many of what is published.
+// listRegistered returns registered regions, at most most of them.
 func (d *domain) listRegistered(most int) []*Mem {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -278,8 +286,8 @@ func (d *domain) listRegistered(most int) []*Mem {
 	return all
 }
 
-// unbindMem ends the binding of memory that is unpublished, or published for another session. d.mu is held.
-func (d *domain) unbindMem(entry memEntry) {
+// unbindMemLocked removes entry from the count of its session. The caller holds d.mu.
+func (d *domain) unbindMemLocked(entry memEntry) {
 	if s := entry.session; s != 0 {
 		if d.bound[s]--; d.bound[s] == 0 {
 			delete(d.bound, s)
@@ -292,20 +300,21 @@ func (d *domain) rebindMem(m *Mem, session uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if entry := d.mems[m.Key().Token]; entry.m == m {
-		d.unbindMem(entry)
+		d.unbindMemLocked(entry)
 		d.mems[m.Key().Token] = memEntry{m, session}
 		d.bound[session]++
 	}
 }
 
-// isBound reports whether memory is registered for a session alone.
+// isBound reports whether there is memory that is registered for a session only.
 func (d *domain) isBound(session uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.bound[session] > 0
 }
 
-// findMem finds the memory that a peer's request names and checks the request: token, session, access and range.
+// findMem returns the memory that a peer's request is for, or the code with which the request is
+// refused. It checks the token, the session, the access and the range.
 func (d *domain) findMem(l *session, t frame.Tail, need Access) (*Mem, Code) {
 	d.mu.Lock()
 	entry, ok := d.mems[t.Token]

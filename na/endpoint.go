@@ -13,93 +13,98 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// Limits that are not settable.
+// Limits that cannot be configured.
 const (
-	maxInFlight        = 128      // gets and puts under way to one peer; more wait here
-	maxServing         = 256      // gets and puts of one peer that are served at a time; more are answered ErrAgain
-	maxControl         = 8192     // control frames that wait for a peer that does not read; then it is cut
-	maxDenials         = 16       // tokens of memory that is not allowed, or never was, that a peer may try; then it is cut
+	maxInFlight = 128 // gets and puts in flight to one peer; more wait here
+	// gets and puts of one peer that are served at a time; more are answered with ErrAgain
+	maxServing = 256
+	// control frames that wait for a peer that does not read; then the session ends
+	maxControl         = 8192
+	maxDenials         = 16       // requests of a peer for memory that it may not use; then the session ends
 	maxLeases          = 1024     // leases of one peer
-	maxExpeditedLeases = 64 << 10 // the same for what is lent with an expedited message
-	maxCredit          = 4096     // unused envelopes that a peer may say it has free
-	maxAnswers         = 64 << 10 // expected messages that wait to leave to one peer
-	maxQueuedMoves     = 64 << 10 // gets and puts to one peer that have not begun
-	maxAsking          = 64 << 10 // withdraws at one peer that have not been asked
+	maxExpeditedLeases = 64 << 10 // leases of one peer for expedited messages
+	maxCredit          = 4096     // unused envelopes that a peer may announce
+	maxAnswers         = 64 << 10 // expected messages to one peer that wait to be sent
+	maxQueuedMoves     = 64 << 10 // gets and puts to one peer that have not started
+	maxAsking          = 64 << 10 // withdraws at one peer that have not been sent
 	maxRecvs           = 64 << 10 // receives of expected messages of one peer, beyond Config.SendQueue
 	maxLookups         = 1024     // lookups of one context
 )
 
-// queueFullError is the error of an operation of which as many wait as may.
+// queueFullError returns the error of an operation that exceeds a limit of waiting operations.
 func queueFullError(limit int, what string) error {
 	return WithText(ErrAgain, fmt.Sprintf("%d %s already, which is the limit", limit, what))
 }
 
-// An endpoint is what a context has of the network: sessions, and the operations that are under way on them. It implements
+// An endpoint is the network state of a context: its sessions and their operations. It implements
 // carrier.Core.
 type endpoint struct {
 	dom        *domain
 	nctx       *Context
 	id         int
 	routes     []route
-	faults     simhook.Faults // of a simulator; or nil
-	counted    atomic.Bool    // by faults: the startSendExpected that follows an answer
-	timer      atomic.Int64   // when Poll is due; 0 when never
-	due        atomic.Int64   // when the first of timers is; 0 when there is none
+	faults     simhook.Faults // in a simulator; or nil
+	counted    atomic.Bool    // faults was asked already for the startSendExpected that follows an Answer
+	timer      atomic.Int64   // when Poll is due; 0: never
+	due        atomic.Int64   // when the first of timers expires; 0: there is none
 	hasPending atomic.Bool    // pending is not empty
-	heldDue    atomic.Int64   // when reportHeld is due; 0 when never
+	heldDue    atomic.Int64   // when reportHeldLocked is due; 0: never
 
-	mu         sync.Mutex // guards everything below and every session
-	shut       bool
-	broken     error // why e has ended by itself: a panic under mu; nil: it has not
-	draining   bool
-	finishing  bool          // Confirm was called
-	lost       []Unconfirmed // of sessions that have ended
-	unlocks    int           // Unlocks since frames were held back
-	now        time.Duration // as last told
-	sessions   map[uint64]*session
-	names      map[Addr]*session
-	choosing   []*session // that have several addresses, and have not settled on one
-	recent     Addr       // what find was asked last,
-	found      *session   // and found; nil once that session has ended
-	waits      map[Addr]*backoff
-	proofs     map[Addr]lastSession      // of dialable peers whose session has ended, or retires: what the next HELLO shows
-	retired    map[uint64][16]byte       // incarnations of the peers of sessions that have ended because they were idle, or had retired
-	successors map[frame.Secret]*session // of sessions that retire: the next session of the peer, by the secret of the one before
-	expiryDue  time.Duration             // when certificates of peers are looked at; 0: never
-	leaving    int                       // sessions in stateLeaving
-	shorts     int                       // sessions that wait for envelopes
-	idle       [2]idleList               // sessions with nothing going on; in the second those that we have dialled
-	busy       []*session                // sessions with something open, or that connect
-	lastTick   time.Duration
-	pending    []carrier.Session // *session
-	flushing   []carrier.Session // the other half of pending
+	mu        sync.Mutex // guards the fields below and every session
+	shut      bool
+	broken    error // the panic under mu that has ended e; nil: there was none
+	draining  bool
+	finishing bool          // Confirm was called
+	lost      []Unconfirmed // the unconfirmed messages of sessions that have ended
+	unlocks   int           // Unlocks since frames were held back
+	now       time.Duration // the last time that was passed in
+	sessions  map[uint64]*session
+	names     map[Addr]*session
+	choosing  []*session // sessions with several addresses that have not settled on one
+	recent    Addr       // the last argument of findSessionLocked
+	found     *session   // its result; nil: that session has ended
+	waits     map[Addr]*backoff
+	// by dialable peer: the last session, which has ended or retires, for the next HELLO
+	proofs map[Addr]lastSession
+	// by session that has retired or ended because it was idle: the peer's incarnation
+	retired    map[uint64][16]byte
+	successors map[frame.Secret]*session // by secret of a session that retires: the peer's next session
+	expiryDue  time.Duration             // when the certificates of peers are checked; 0: never
+	leaving    int                       // the number of sessions in stateLeaving
+	shorts     int                       // the number of sessions that wait for envelopes
+	// idle sessions: those that peers have dialed, those that this side has dialed
+	idle     [2]idleList
+	busy     []*session // sessions that connect or have something in flight
+	lastTick time.Duration
+	pending  []carrier.Session // the sessions with frames to send
+	flushing []carrier.Session // the slice that is swapped with pending
 
 	leases    map[leaseKey]*Op
 	tokens    map[[16]byte]*Op
 	inFlight  idTable
-	receivers opList // RecvUnexpected that wait
+	receivers opList // RecvUnexpected operations that wait
 	lookups   opList
 	timers    timeheap.Heap[Op]
-	probed    []*session // whose PROBE waits for Trigger, which runs probeTask
+	probed    []*session // sessions whose PROBE waits for Trigger, which runs probeTask
 	probeTask Task
-	holding   []*session // with messages that are not accepted
+	holding   []*session // sessions with messages that are not accepted
 	inbox     inbox
-	arrived   atomic.Int32 // messages in it
+	arrived   atomic.Int32 // the number of messages in inbox
 
-	ops       []*Op // the operations that are taken in
+	ops       []*Op // the operations that the endpoint has
 	exts      spares[opExtra]
 	freeEnvs  []*Envelope
-	buffers   []*messageBuffer // that nobody uses,
-	idleBytes int              // and their bytes
+	buffers   []*messageBuffer // unused buffers
+	idleBytes int              // the bytes of buffers
 	sources   spares[outboundBulk]
 	sinks     spares[inboundBulk]
 	incoming  spares[body]
 	arrivings spares[placedMessage]
 	views     spares[view]
-	head      frame.Header // of the frame that leaves now
+	head      frame.Header // the header of the frame that is being sent
 	stats     Stats
-	messages  uint64 // sent and received
-	reached   uint64 // gets and puts of peers that have begun
+	messages  uint64 // messages sent and received
+	reached   uint64 // gets and puts of peers that have started
 }
 
 var _ carrier.Core = (*endpoint)(nil)
@@ -126,7 +131,8 @@ func (e *endpoint) Poller() carrier.Poller {
 	return e.nctx.poller
 }
 
-// PollSoon implements carrier.Core. Where nobody leads the background poller polls: the endpoint's own timers, which call pollSoon, do not need that.
+// PollSoon implements carrier.Core. If no goroutine leads, the background poller polls. The
+// endpoint's own timers, which call pollSoon, do not need that.
 func (e *endpoint) PollSoon() {
 	e.nctx.pollSoon()
 	if e.nctx.driver == nil && !e.nctx.isAsleep() {
@@ -140,19 +146,21 @@ func (e *endpoint) FlushSoon() { e.nctx.flushSoon() }
 // HandshakeFailed implements carrier.Core.
 func (e *endpoint) HandshakeFailed(peer, why string) { e.nctx.handshakeFailed(peer, why) }
 
-// ID returns the target id.
+// ID implements carrier.Core.
 func (e *endpoint) ID() int { return e.id }
 
-// Messages counts those that were sent and received. Locked.
+// Messages implements carrier.Core. It returns the number of messages sent and received. The caller
+// holds e.mu.
 func (e *endpoint) Messages() uint64 { return e.messages }
 
-// startLookup resolves the text of an address. It does not connect. Ends with Result.Addr, or ErrNoEntry, ErrInvalid.
+// startLookup resolves the text of an address. It does not connect. The operation ends with
+// Result.Addr, or with ErrNoEntry or ErrInvalid.
 func (e *endpoint) startLookup(t ticket, text string) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		return
 	}
 	e.mu.Lock()
-	if err := e.refusalOf(t); err != nil {
+	if err := e.refusalOfLocked(t); err != nil {
 		e.refuseStart(t, err)
 		return
 	}
@@ -168,7 +176,7 @@ func (e *endpoint) startLookup(t ticket, text string) {
 		e.refuseStart(t, err)
 		return
 	}
-	o, lk := e.beginExt(t), &lookup{op: t.op}
+	o, lk := e.beginExtLocked(t), &lookup{op: t.op}
 	o.x.lookup = lk
 	e.lookups.push(o)
 	e.mu.Unlock()
@@ -177,9 +185,9 @@ func (e *endpoint) startLookup(t ticket, text string) {
 		if lk.op != nil {
 			r := Result{Err: err}
 			if err == nil {
-				r.Addr, r.Err = e.lookedUp(addr, name)
+				r.Addr, r.Err = e.lookedUpLocked(addr, name)
 			}
-			e.finishOp(lk.op, r)
+			e.finishOpLocked(lk.op, r)
 		}
 		e.mu.Unlock()
 	})
@@ -193,24 +201,27 @@ func (e *endpoint) startLookup(t ticket, text string) {
 	e.mu.Unlock()
 }
 
-// startSendUnexpected sends buf to any receive of the peer. Without an envelope of the peer it does what Config.OnNoCredit
-// says; a Patient one waits, a Hasty one ends. It ends when the message has been handed to the system, or with ErrUnreachable,
-// ErrPeerLost, ErrNoCredit (no envelope, or the local queue is full), ErrCanceled, ErrClosed. A canceled send that ends
-// with Fate NotRun has put nothing on the wire. A message with a deadline that has passed when its turn comes is not
-// sent: it ends with ErrTimeout and NotRun. Otherwise the time that is left is written into it then, and the receiver is
-// told to note when it arrives: Envelope.Arrived.
+// startSendUnexpected sends buf to any receive of the peer. If the peer has no free envelope,
+// Config.OnNoCredit applies; a patient operation waits, a hasty one ends. The operation ends when
+// the message has been passed to the system, or with ErrUnreachable, ErrPeerLost, ErrNoCredit (no
+// envelope, or the local queue is full), ErrCanceled or ErrClosed. If it is canceled and ends with
+// Fate NotRun, nothing was put on the wire.
+//
+// A message whose deadline has passed when its turn comes is not sent: it ends with ErrTimeout and
+// NotRun. Otherwise the time that is left is written into it then, and a flag makes the receiver
+// record when it arrives: Envelope.Arrived.
 func (e *endpoint) startSendUnexpected(t ticket, to Addr, tag Tag, buf []byte, by Deadline) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
-		e.returnRoom(to, len(buf)) // a claim ends with the send
+		e.returnRoom(to, len(buf)) // the claim ends with the send
 		return
 	}
 	e.send(t, kindSendUnexpected, to, tag, buf, packedBody{}, nil, by, 0)
 }
 
-// startSendExpected sends buf to the receive that the peer has posted for this context and tag. No envelope is used. A
-// message that meets no receive is dropped and counted there. It may be longer than the peer's messages are if the
-// receive takes most bytes. body, if there is one, goes beside it: room for it has been claimed, as for a CallSpec.Body, and copied
-// is its Copy.
+// startSendExpected sends buf to the receive that the peer has posted for this context and tag. It
+// uses no envelope. The peer drops and counts a message for which there is no receive. buf may be
+// longer than the peer's Eager if the receive takes most bytes. body, if not nil, is sent beside
+// it: room for it has been claimed, as for CallSpec.Body, and copied is its Copy.
 func (e *endpoint) startSendExpected(t ticket, to Addr, tag Tag, buf, body []byte, copied bool, most int) {
 	if e.faults != nil && !e.counted.Swap(false) && e.failsAtOnce(t, nil) {
 		if body != nil {
@@ -226,13 +237,14 @@ func (e *endpoint) startSendExpected(t ticket, to Addr, tag Tag, buf, body []byt
 	e.send(t, kindSendExpected, to, tag, buf, p, err, Deadline{}, most)
 }
 
+// send starts the operation of a message, unless bad is an error.
 func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p packedBody, bad error, by Deadline, most int) {
 	body := p.body
 	if k == kindSendUnexpected && (e.dom.cfg.OnNoCredit != Queue && !t.op.expedited || t.op.hasty) && e.hasNoEnvelope(to) {
-		e.nctx.tryPoll() // credit may have arrived that nobody has read (G11)
+		e.nctx.tryPoll() // credit may have arrived that was not read yet (G11)
 	}
 	e.mu.Lock()
-	l, err := e.sessionFor(t, to)
+	l, err := e.sessionForLocked(t, to)
 	claim, claimed := 0, (*session)(nil)
 	switch {
 	case body != nil:
@@ -246,7 +258,7 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 	if err == nil {
 		err = bad
 	}
-	switch { // requests and answers are bounded apart: neither may keep the other from going
+	switch { // requests and answers have separate limits, so that neither blocks the other
 	case err != nil:
 	case k == kindSendUnexpected && l.sendQueue() >= e.dom.cfg.SendQueue && !t.op.patient && !t.op.expedited:
 		err = WithText(ErrNoCredit, fmt.Sprintf(
@@ -255,14 +267,14 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 		err = queueFullError(maxAnswers, "expected messages to the peer wait to leave")
 	}
 	if err != nil {
-		p.release(nil)
+		p.releaseLocked(nil)
 		if claimed != nil {
 			claimed.returnRoom(claim)
 		}
 		e.refuseStart(t, err)
 		return
 	}
-	o := e.takeIn(t)
+	o := e.takeInLocked(t)
 	o.session, o.tag, o.buf, o.by, o.most, o.room = l, tag, buf, by, most, claim
 	if body != nil {
 		o.x = e.exts.get()
@@ -280,11 +292,11 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 	e.Unlock()
 }
 
-// startRecvUnexpected takes the oldest message of the context, or waits for one.
+// startRecvUnexpected receives the oldest message of the context, or waits for one.
 func (e *endpoint) startRecvUnexpected(t ticket) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.refusalOf(t); err != nil {
+	if err := e.refusalOfLocked(t); err != nil {
 		t.finish(Result{Err: err})
 		return
 	}
@@ -293,29 +305,30 @@ func (e *endpoint) startRecvUnexpected(t ticket) {
 		t.finish(Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
 		return
 	}
-	e.receivers.push(e.takeIn(t))
+	e.receivers.push(e.takeInLocked(t))
 }
 
-// startRecvExpected receives the message with tag from a peer into buf; a longer one of up to most bytes in Result.Envelope,
-// which is accepted already. A longer message still ends it with ErrOverflow.
+// startRecvExpected receives the message with tag from a peer into buf. A message that does not
+// fit, of up to most bytes, arrives in Result.Envelope, which is accepted already; a longer one
+// ends the operation with ErrOverflow.
 func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, most int) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		return
 	}
 	e.mu.Lock()
-	l, err := e.sessionFor(t, from)
+	l, err := e.sessionForLocked(t, from)
 	switch {
 	case err != nil:
 	case l.posted.find(tag) != nil:
 		err = WithText(ErrBusy, "a receive of this peer and tag is posted already")
-	case l.recvs.n-maxRecvs >= e.dom.cfg.SendQueue: // calls wait in the send queue with their receives posted
+	case l.recvs.n-maxRecvs >= e.dom.cfg.SendQueue: // the receives of calls in the send queue count too
 		err = queueFullError(l.recvs.n, "receives of the peer are posted")
 	}
 	if err != nil {
 		e.refuseStart(t, err)
 		return
 	}
-	o := e.takeIn(t)
+	o := e.takeInLocked(t)
 	o.session, o.tag, o.buf, o.most = l, tag, buf, most
 	l.posted.add(o)
 	l.waiting++
@@ -323,9 +336,10 @@ func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, m
 	e.Unlock()
 }
 
-// startPut writes n bytes of local at loff into the peer's memory; Get reads them. The caller has acquired local; the
-// endpoint releases it before it finishes t. It ends when the last byte is in place, or with ErrPermission,
-// ErrRevoked, ErrPeerLost, ErrCanceled. After a failure the destination's contents are undefined.
+// startPut writes n bytes of local at loff into the peer's memory; startGet reads them. The caller
+// has acquired local, and the endpoint releases it before it finishes t. The operation ends when
+// the last byte is in place, or with ErrPermission, ErrRevoked, ErrPeerLost or ErrCanceled. After a
+// failure the contents of the destination are undefined.
 func (e *endpoint) startPut(t ticket, local *Mem, loff int64, to Addr, key Key, roff, n int64) {
 	if e.faults != nil && e.failsAtOnce(t, local) {
 		return
@@ -342,7 +356,7 @@ func (e *endpoint) startGet(t ticket, local *Mem, loff int64, to Addr, key Key, 
 
 func (e *endpoint) startMove(t ticket, local *Mem, loff int64, to Addr, key Key, roff, n int64) {
 	e.mu.Lock()
-	l, err := e.sessionFor(t, to)
+	l, err := e.sessionForLocked(t, to)
 	limit := maxQueuedMoves
 	if t.op.expedited {
 		limit *= 2
@@ -356,7 +370,7 @@ func (e *endpoint) startMove(t ticket, local *Mem, loff int64, to Addr, key Key,
 		t.finish(Result{Err: err, Fate: NotRun})
 		return
 	}
-	o := e.beginExt(t)
+	o := e.beginExtLocked(t)
 	o.session = l
 	o.x.mem, o.x.loff, o.x.key, o.x.roff, o.x.n = local, loff, key, roff, n
 	l.waiting++
@@ -365,8 +379,8 @@ func (e *endpoint) startMove(t ticket, local *Mem, loff int64, to Addr, key Key,
 	e.Unlock()
 }
 
-// startLease lets one peer read m until it gives it back, is lost, or drops the expected message with tag; then it ends
-// t through m.Revoke.
+// startLease lets one peer read m. The lease ends, and with it t by m.revoke, when the peer gives
+// it back, is lost, or drops the expected message with tag.
 func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 	if err := e.failOp(); err != nil {
 		if r := (Result{Err: err, Fate: NotRun}); !m.revoke(t, r) {
@@ -375,7 +389,7 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 		return
 	}
 	e.mu.Lock()
-	l, err := e.sessionFor(t, to)
+	l, err := e.sessionForLocked(t, to)
 	limit := maxLeases
 	if t.op.expedited {
 		limit = maxExpeditedLeases
@@ -393,7 +407,7 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 		}
 		return
 	}
-	o := e.beginExt(t)
+	o := e.beginExtLocked(t)
 	o.session, o.tag, o.x.mem = l, tag, m
 	e.leases[leaseKey{l, tag}] = o
 	e.tokens[m.Key().Token] = o
@@ -403,32 +417,34 @@ func (e *endpoint) startLease(t ticket, to Addr, tag Tag, m *Mem) {
 	e.Unlock()
 }
 
-// giveBack tells the owner of a lease that it is not needed any more. Best effort, no completion.
+// giveBack notifies the owner of a lease that it is not needed any more. It is best effort and has
+// no completion.
 func (e *endpoint) giveBack(to Addr, key Key) {
 	e.mu.Lock()
-	if l := e.findSession(to); l != nil && l.Up() && !e.shut {
+	if l := e.findSessionLocked(to); l != nil && l.Up() && !e.shut {
 		l.queueControl(giveBack(key))
 	}
 	e.Unlock()
 }
 
-// cancelTicket ends the operation of t if it has not ended. Called after t.isCanceling began to report true, or while another
-// goroutine ends it: then Cancel returns when that one has, for which it takes the lock under which tickets are finished.
+// cancelTicket ends the operation of t if it has not ended. It is called after t.isCanceling has
+// begun to report true. If another goroutine is ending the operation, cancelTicket returns after
+// that, because operations end under the lock.
 func (e *endpoint) cancelTicket(t ticket) {
 	e.mu.Lock()
 	if !t.isTakenIn() {
 		e.mu.Unlock()
-		return // being started: it will see Canceling; or ended
+		return // it is being started, which will check isCanceling; or it has ended
 	}
 	stop := t.op.lookupStop()
-	e.cancelOp(t.op, ErrCanceled)
+	e.cancelOpLocked(t.op, ErrCanceled)
 	e.Unlock()
 	if stop != nil {
 		stop()
 	}
 }
 
-// shutDown begins the end: every operation finishes with ErrClosed, connections close. Called once.
+// shutDown ends every operation with ErrClosed and closes the sessions. It is called once.
 func (e *endpoint) shutDown() {
 	e.mu.Lock()
 	if e.shut {
@@ -440,20 +456,21 @@ func (e *endpoint) shutDown() {
 		e.routes[i].carrier.Shut()
 	}
 	for o := e.receivers.head; o != nil; o = e.receivers.head {
-		e.finishOp(o, Result{Err: ErrClosed})
+		e.finishOpLocked(o, Result{Err: ErrClosed})
 	}
 	var stops []func()
 	for o := e.lookups.head; o != nil; o = e.lookups.head {
 		if stop := o.lookupStop(); stop != nil {
 			stops = append(stops, stop)
 		}
-		e.finishOp(o, Result{Err: ErrClosed})
+		e.finishOpLocked(o, Result{Err: ErrClosed})
 	}
 	for _, l := range e.sortedSessions() {
 		l.close(ErrClosed, ErrClosed, "the process closed the context", false)
 	}
-	for o, _ := e.timers.First(); o != nil; o, _ = e.timers.First() { // without those of calls by now
-		e.finishOp(o, Result{Err: ErrClosed})
+	// those of calls have ended with the sessions
+	for o, _ := e.timers.First(); o != nil; o, _ = e.timers.First() {
+		e.finishOpLocked(o, Result{Err: ErrClosed})
 	}
 	for env := e.takeEnvelope(); env != nil; env = e.takeEnvelope() {
 		e.acceptMessage(env)
@@ -467,15 +484,16 @@ func (e *endpoint) shutDown() {
 	}
 }
 
-// release frees what is left. Called once, by the goroutine that leads, when every callback has run.
+// release frees the carriers. It is called once, by the leader, when every callback has run.
 func (e *endpoint) release() {
 	for i := range e.routes {
 		e.routes[i].carrier.Release()
 	}
 }
 
-// isLingering reports whether last words are still owed to peers, for a bounded time: until then the endpoint is polled, not released.
-// Called after Shut, from anywhere.
+// isLingering reports whether a carrier still waits for its last packets to be acknowledged, which
+// takes a limited time. Until then the endpoint is polled and not released. It is called after
+// shutDown, from anywhere.
 func (e *endpoint) isLingering() bool {
 	if e.nctx.isBroken() {
 		return false
@@ -484,7 +502,7 @@ func (e *endpoint) isLingering() bool {
 	return slices.ContainsFunc(e.routes, func(r route) bool { return r.carrier.Lingering(now) })
 }
 
-// collectStats answers the gauges, Peers those of each session that is up.
+// collectStats returns the counters and gauges of the context.
 func (e *endpoint) collectStats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -509,6 +527,7 @@ func (e *endpoint) collectStats() Stats {
 	return s
 }
 
+// peerStats returns the counters and gauges of each session that is up.
 func (e *endpoint) peerStats() []PeerStats {
 	e.mu.Lock()
 	defer e.mu.Unlock()

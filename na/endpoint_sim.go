@@ -2,14 +2,14 @@ package na
 
 import "github.com/quicksilver-rpc/quicksilver/internal/simhook"
 
-// What a simulator needs of an endpoint.
-
+// An endpoint implements simhook.Core for the simulator.
 var _ simhook.Core = (*endpoint)(nil)
 
 // Closed implements simhook.Core.
 func (e *endpoint) Closed() bool { return e.nctx.Closed() }
 
-// failOp asks the simulator, if there is one, whether a start that needs the network fails.
+// failOp returns the error with which the simulator, if there is one, makes the start of an
+// operation fail.
 func (e *endpoint) failOp() error {
 	if e.faults == nil {
 		return nil
@@ -17,7 +17,8 @@ func (e *endpoint) failOp() error {
 	return e.faults.FailOp()
 }
 
-// failsAtOnce ends the operation of t, which then has not run, if the simulator has its start fail. local is memory that was acquired for it, or nil.
+// failsAtOnce ends the operation of t, with NotRun, if the simulator makes its start fail, and
+// reports whether it did. local is memory that was acquired for the operation, or nil.
 func (e *endpoint) failsAtOnce(t ticket, local *Mem) bool {
 	err := e.failOp()
 	if err == nil {

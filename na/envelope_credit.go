@@ -7,8 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// Guaranteed envelopes. A credit is cumulative: how many messages the peer may ever send in the session, so it does no
-// harm when one is lost, or comes twice.
+// The functions of this file implement guaranteed envelopes. A credit is cumulative: the number of
+// messages that the peer may send in the whole session. So a credit may be lost, or arrive twice.
 //
 //	source: used ≤ credits (+ 1)                        destination: received ≤ advertised (+ 1), advertised ≤ released + guaranteed
 //	SendUnexpected ─► takeCredit ─► msgs ── UNEXPECTED ──► held ─► accepted: released
@@ -16,16 +16,18 @@ import (
 //	                   queued ◄── sendQueued ◄── credit in any header ──┘
 //	                      └─ still none after Config.Probe: PING, and its PONG carries the credit
 //
-// Beyond these there is always ExpeditedEnvelopes, of which no header speaks: expedited messages may use it, too. They wait in a
-// queue of their own, which is fed first.
+// Beyond these, each peer always has ExpeditedEnvelopes, which are not in the credit: expedited
+// messages may use them too. Expedited messages wait in a queue of their own, which is served
+// first.
 
-// reserveEnvelopes takes room for envelopes out of the budget, and for ExpeditedEnvelopes beside: as many as want, fewer when it is short,
-// an error below least.
+// reserveEnvelopes reserves memory for envelopes in the budget, and for ExpeditedEnvelopes in
+// addition. It reserves want of them, or fewer if the budget is short. Fewer than least are an
+// error.
 func (d *domain) reserveEnvelopes(want, least int) (n int, short bool, err error) {
 	each := envelopeBytes(d.cfg.Eager)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	left := d.budgetLeft()
+	left := d.budgetLeftLocked()
 	n = int(min(int64(want), left/each-ExpeditedEnvelopes))
 	if n < max(least, 1) {
 		return 0, true, WithText(ErrNoMemory, fmt.Sprintf("no room to guarantee envelopes to one more peer: "+
@@ -36,23 +38,23 @@ func (d *domain) reserveEnvelopes(want, least int) (n int, short bool, err error
 	return n, n < want, nil
 }
 
-// budgetLeft is how many bytes of the budget are not reserved. Locked, by d.mu.
-func (d *domain) budgetLeft() int64 {
+// budgetLeftLocked returns how many bytes of the budget are not reserved. The caller holds d.mu.
+func (d *domain) budgetLeftLocked() int64 {
 	left := d.cfg.Budget - d.reserved
-	if d.cfg.Room == 0 { // room is taken out of it, too
+	if d.cfg.Room == 0 { // room is a part of the budget
 		left -= d.room
 	}
 	return left
 }
 
-// returnEnvelopes returns what reserve took for n envelopes.
+// returnEnvelopes releases the memory that reserveEnvelopes has reserved for n envelopes.
 func (d *domain) returnEnvelopes(n int) {
 	d.mu.Lock()
 	d.reserved -= GuaranteedBytes(1, n, d.cfg.Eager)
 	d.mu.Unlock()
 }
 
-// creditBatch is how many freed of n envelopes make a frame.
+// creditBatch returns how many freed envelopes, of n, are announced in a frame of their own.
 func (d *domain) creditBatch(n int) uint32 {
 	b := d.cfg.CreditBatch
 	if b == 0 {
@@ -61,7 +63,8 @@ func (d *domain) creditBatch(n int) uint32 {
 	return uint32(min(max(b, 1), n))
 }
 
-// reserveFor reserves envelopes for a peer, which has said what it needs and wants; zero when it has not. short reports whether the budget is.
+// reserveFor reserves envelopes for a peer that needs and wants so many; 0 means that it has not
+// said. short: the budget is too small for another peer, or for all that it wants.
 func (d *domain) reserveFor(need, want int) (n int, short bool, err error) {
 	most, least := d.cfg.Envelopes, d.cfg.MinEnvelopes
 	if want != 0 {
@@ -75,7 +78,7 @@ func (d *domain) reserveFor(need, want int) (n int, short bool, err error) {
 	return d.reserveEnvelopes(d.cfg.guaranteedEnvelopes(most), d.cfg.guaranteedEnvelopes(max(least, need)))
 }
 
-// checkNeed tells why the envelopes of l, which were reserved before the peer said what it needs, will not do.
+// checkNeed returns an error if the peer needs more envelopes than were reserved before its HELLO.
 func (l *session) checkNeed(g *frame.Greeting) error {
 	if g.Need <= l.guaranteed {
 		return nil
@@ -83,7 +86,7 @@ func (l *session) checkNeed(g *frame.Greeting) error {
 	return WithText(ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes, and %d are guaranteed to it", g.Need, l.guaranteed))
 }
 
-// keepsLastEnvelope reports whether the last envelope of the peer is for sends that wait.
+// keepsLastEnvelope reports whether the last envelope of the peer is reserved for patient sends.
 func (l *session) keepsLastEnvelope() bool {
 	switch l.e.dom.cfg.Reserve {
 	case LiteralReserve:
@@ -94,18 +97,21 @@ func (l *session) keepsLastEnvelope() bool {
 	return false
 }
 
-// freeEnvelopes is the envelopes of the peer that are known to be free; negative when expedited messages use theirs, too.
+// freeEnvelopes returns the number of envelopes of the peer that are known to be free. It is
+// negative if expedited messages use ExpeditedEnvelopes.
 func (l *session) freeEnvelopes() int { return int(int32(l.credits - l.used)) }
 
-// hasNoEnvelope reports whether the session with a peer is up and has no envelope for a message that does not wait.
+// hasNoEnvelope reports whether the session with a peer is up and has no envelope for a message
+// that is not patient.
 func (e *endpoint) hasNoEnvelope(to Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.findSession(to)
+	l := e.findSessionLocked(to)
 	return l != nil && l.state == stateUp && (l.queuedLen() > 0 || l.freeEnvelopes() <= 0 || l.freeEnvelopes() == 1 && l.keepsLastEnvelope())
 }
 
-// takeCredit uses an envelope of the peer for o, if o may have one. Nobody waits for one.
+// takeCredit uses an envelope of the peer for o, and reports whether there was one for it. No
+// message that goes first is waiting.
 func (l *session) takeCredit(o *Op) bool {
 	if l.state != stateUp {
 		return false
@@ -127,13 +133,13 @@ func (l *session) takeCredit(o *Op) bool {
 	return true
 }
 
-// returnCredit gives back an envelope that was not used after all.
+// returnCredit returns an envelope that was taken by takeCredit and not used.
 func (l *session) returnCredit() {
 	l.used--
 	l.sendQueued()
 }
 
-// sendQueued lets messages go that waited for an envelope, the expedited ones first.
+// sendQueued sends messages that have waited for an envelope, expedited ones first.
 func (l *session) sendQueued() {
 	for _, q := range []*opList{&l.expedited, &l.queued} {
 		for o := q.head; o != nil && l.takeCredit(o); o = q.head {
@@ -143,7 +149,7 @@ func (l *session) sendQueued() {
 	}
 }
 
-// queuedLen is how many messages wait for an envelope.
+// queuedLen returns how many messages wait for an envelope.
 func (l *session) queuedLen() int {
 	if l.activeState == nil {
 		return 0
@@ -151,12 +157,12 @@ func (l *session) queuedLen() int {
 	return l.queued.n + l.expedited.n
 }
 
-// enqueueRequest takes in an unexpected message: it may leave, waits for an envelope, or ends.
+// enqueueRequest sends an unexpected message, queues it to wait for an envelope, or ends it.
 func (l *session) enqueueRequest(o *Op) {
 	switch {
-	case l.takeCredit(o): // nobody waits then
+	case l.takeCredit(o): // no other message waits then
 		l.enqueueSend(o)
-	case l.state != stateUp: // starts will see
+	case l.state != stateUp: // sendWaiting decides when the session is up
 		l.queueFor(o).push(o)
 	default:
 		if l.queuedLen() == 0 {
@@ -168,7 +174,7 @@ func (l *session) enqueueRequest(o *Op) {
 	l.noteHighWater()
 }
 
-// queueFor is where o waits for an envelope.
+// queueFor returns the queue in which o waits for an envelope.
 func (l *session) queueFor(o *Op) *opList {
 	if o.expedited {
 		return &l.expedited
@@ -176,7 +182,7 @@ func (l *session) queueFor(o *Op) *opList {
 	return &l.queued
 }
 
-// sendWaiting feeds the messages that waited for the session.
+// sendWaiting handles the messages that have waited for the session, which is up now.
 func (l *session) sendWaiting() {
 	l.sendQueued()
 	for _, q := range []*opList{&l.expedited, &l.queued} {
@@ -191,16 +197,18 @@ func (l *session) sendWaiting() {
 	}
 }
 
-// noCredit counts a message for which the peer has no envelope free, and ends it if it must not wait for one.
+// noCredit counts a message for which the peer has no free envelope, and ends it if it may not wait
+// for one.
 func (l *session) noCredit(o *Op) {
 	l.stalls++
 	l.e.stats.Stalls++
 	if o.hasty || l.e.dom.cfg.OnNoCredit != Queue && !o.patient && !o.expedited {
-		l.e.finishOp(o, Result{Err: ErrNoCredit, Fate: NotRun})
+		l.e.finishOpLocked(o, Result{Err: ErrNoCredit, Fate: NotRun})
 	}
 }
 
-// noteHighWater looks at what the peer is not known to have accepted, and what waits here.
+// noteHighWater updates the highest number of messages that are waiting here or not known to be
+// accepted.
 func (l *session) noteHighWater() {
 	accepted := l.credits - l.peer.envelopes
 	if n := int32(l.used-accepted) + int32(l.queued.n); n > l.highWater {
@@ -209,11 +217,12 @@ func (l *session) noteHighWater() {
 	}
 }
 
-// holdLast holds on to a message that has left and used the last envelope: it ends when there is another (G10).
+// holdLast keeps the operation of a sent message that has used the last envelope, until there is
+// another one (G10).
 func (l *session) holdLast(o *Op) {
 	o.id = l.seq
 	if l.freeEnvelopes() > 0 {
-		l.e.finishOp(o, l.sentResult(o))
+		l.e.finishOpLocked(o, l.sentResult(o))
 		return
 	}
 	l.msgs.remove(o)
@@ -221,22 +230,23 @@ func (l *session) holdLast(o *Op) {
 	l.probeLater()
 }
 
-// sentResult is how a message ends that used the last envelope: it has left, also if it is canceled while it is held.
+// sentResult returns the result of a message that has used the last envelope. It was sent, also if
+// it is canceled while holdLast keeps it.
 func (l *session) sentResult(o *Op) Result {
 	return Result{N: int64(len(o.buf)), Addr: l.addr(), ID: o.id}
 }
 
-// releaseLast ends the messages that used the last envelope.
+// releaseLast ends the operations that holdLast keeps.
 func (l *session) releaseLast() {
 	for o := l.heldLast.head; o != nil; o = l.heldLast.head {
-		l.e.finishOp(o, l.sentResult(o))
+		l.e.finishOpLocked(o, l.sentResult(o))
 	}
 }
 
-// onCredit hears of the peer's credit.
+// onCredit handles a new credit of the peer.
 func (l *session) onCredit(credit uint32) {
 	l.credits = credit
-	l.tookCredited()
+	l.noteCredited()
 	l.releaseLast()
 	l.sendQueued()
 }
@@ -252,8 +262,8 @@ func (l *session) returnEnvelope() {
 	l.scheduleCredit()
 }
 
-// scheduleCredit has the peer hear of freed envelopes: with the next frame; by a frame of their own when so many are free, or
-// when the peer has used all that it knows of.
+// scheduleCredit queues a frame that announces freed envelopes, if they are as many as the batch,
+// or if the peer has used all that it knows of. Otherwise the next frame announces them.
 func (l *session) scheduleCredit() {
 	free := l.released + l.guaranteed - l.advertised
 	if !l.creditDue && (free >= l.batch || free > 0 && int32(l.advertised-uint32(l.received)) <= 0) {
@@ -262,22 +272,24 @@ func (l *session) scheduleCredit() {
 	}
 }
 
-// credit is the cumulative number of envelopes guaranteed to the peer, to be put into a header that is being sent.
+// credit returns the credit for a header that is being sent: the cumulative number of envelopes
+// guaranteed to the peer.
 func (l *session) credit() uint32 {
 	l.advertised = l.released + l.guaranteed
 	l.creditDue = false
 	return l.advertised
 }
 
-// probeLater has tick ask the peer when messages still wait for an envelope then.
+// probeLater makes tick ask the peer for its credit after Config.Probe, if messages still wait
+// then.
 func (l *session) probeLater() {
 	l.e.readClock()
 	l.probed = l.e.now
 	l.e.tickNoLaterThan(l.probed + l.e.dom.cfg.Probe)
 }
 
-// probeCredit asks the peer for its credit if messages have waited long enough (G20), and returns when to do so next; 0 when
-// none waits.
+// probeCredit asks the peer for its credit if messages have waited for Config.Probe (G20), and
+// returns when to do so next; 0 if none waits.
 func (l *session) probeCredit(now time.Duration) time.Duration {
 	if l.queuedLen() == 0 && l.heldLast.n == 0 {
 		return 0
@@ -289,7 +301,7 @@ func (l *session) probeCredit(now time.Duration) time.Duration {
 	return l.probed + l.e.dom.cfg.Probe
 }
 
-// peerStats is what PeerStats says.
+// peerStats returns the gauges of l.
 func (l *session) peerStats() PeerStats {
 	s := PeerStats{
 		Addr: l.addr(), Offered: int(l.guaranteed), Held: int(l.held), HeldMax: int(l.heldMax),

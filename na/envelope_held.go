@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 )
 
-// These serve the methods of Envelope.
+// acceptEnvelope implements Envelope.Accept.
 func (e *endpoint) acceptEnvelope(env *Envelope) bool {
 	e.mu.Lock()
 	e.acceptMessage(env)
@@ -17,12 +17,14 @@ func (e *endpoint) acceptEnvelope(env *Envelope) bool {
 	return accepted
 }
 
+// isWithdrawn implements Envelope.IsWithdrawn.
 func (e *endpoint) isWithdrawn(env *Envelope) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return env.withdrawn
 }
 
+// watchEnvelope implements Envelope.Watch.
 func (e *endpoint) watchEnvelope(env *Envelope, by heldby.Holder) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -30,6 +32,7 @@ func (e *endpoint) watchEnvelope(env *Envelope, by heldby.Holder) bool {
 	return !env.withdrawn
 }
 
+// acceptMessage accepts the message of env, once.
 func (e *endpoint) acceptMessage(env *Envelope) {
 	if env.accepted {
 		return
@@ -39,6 +42,7 @@ func (e *endpoint) acceptMessage(env *Envelope) {
 	env.session.returnEnvelope()
 }
 
+// freeEnvelope implements Envelope.Free.
 func (e *endpoint) freeEnvelope(env *Envelope) {
 	e.mu.Lock()
 	e.acceptMessage(env)
@@ -46,7 +50,7 @@ func (e *endpoint) freeEnvelope(env *Envelope) {
 	e.Unlock()
 }
 
-// recycleMessage ends the use of a message's bytes, and lets its session forget it.
+// recycleMessage removes a message from its session and frees its memory.
 func (e *endpoint) recycleMessage(env *Envelope) {
 	if l := env.session; env.id != 0 {
 		if l.activeState != nil && !env.withdrawn {
@@ -58,7 +62,7 @@ func (e *endpoint) recycleMessage(env *Envelope) {
 	e.dropEnvelope(env)
 }
 
-// discardMessage is recycle of a message that nobody has been given.
+// discardMessage frees a message that no receive has taken.
 func (e *endpoint) discardMessage(env *Envelope) {
 	e.recycleMessage(env)
 	if env.made {
@@ -66,12 +70,13 @@ func (e *endpoint) discardMessage(env *Envelope) {
 	}
 }
 
-// dropEnvelope makes an envelope that no peer waits for ready for another message.
+// dropEnvelope frees the memory of an envelope, which may be nil, and makes it ready for another
+// message.
 func (e *endpoint) dropEnvelope(env *Envelope) {
 	if env == nil {
 		return
 	}
-	if raceflag.Enabled { // who reads it after this shall notice
+	if raceflag.Enabled { // make a use after Free visible
 		for i := range env.Data {
 			env.Data[i] = 0xDB
 		}
@@ -98,7 +103,8 @@ func (e *endpoint) newEnvelope(n int) *Envelope {
 	return env
 }
 
-// newMessage is newEnvelope for an unexpected message: one of the layer above, if that makes them.
+// newMessage returns an envelope for an unexpected message of n bytes. The layer above makes it, if
+// that uses upper.Records.
 func (e *endpoint) newMessage(n int) *Envelope {
 	if e.nctx.getRecord == nil {
 		return e.newEnvelope(n)
@@ -109,7 +115,8 @@ func (e *endpoint) newMessage(n int) *Envelope {
 	return env
 }
 
-// adoptMessage has an envelope of the layer above, if that makes them, take over the message of env, which is unexpected.
+// adoptMessage moves the unexpected message of env to an envelope of the layer above, if that uses
+// upper.Records.
 func (e *endpoint) adoptMessage(env *Envelope) *Envelope {
 	if e.nctx.getRecord == nil {
 		return env
@@ -121,13 +128,13 @@ func (e *endpoint) adoptMessage(env *Envelope) *Envelope {
 	return m
 }
 
-// A messageBuffer has the bytes of a message.
+// A messageBuffer holds the bytes of a message.
 type messageBuffer struct {
 	b     []byte
-	class int // size class of one that is longer than Config.Eager; else 0
+	class int // the size class of a buffer longer than Config.Eager; otherwise 0
 }
 
-// The bounds of what an endpoint keeps of envelopes and buffers that nobody uses, beside the budget.
+// The limits of an endpoint's free lists of envelopes and buffers, which are not in the budget.
 const (
 	maxIdle      = 1024
 	maxIdleBytes = 1 << 20
@@ -167,10 +174,12 @@ func (e *endpoint) dropBuffer(b *messageBuffer) {
 	}
 }
 
-// longBuffers are buffers that nobody uses for messages longer than an envelope, by size class. Those in use are accounted for by
-// who reserved the room; these belong to the garbage collector, so that a burst does not keep memory for ever.
+// longBuffers are the unused buffers for messages longer than an envelope, by size class. Buffers
+// in use are in the accounting of room. Unused ones can be garbage collected, so that their memory
+// does not stay in use after a burst.
 var longBuffers [roomClasses]sync.Pool
 
+// longBuffer returns a buffer of the size class of n bytes.
 func longBuffer(n int) *messageBuffer {
 	class := roomClass(n)
 	b, ok := longBuffers[class-1].Get().(*messageBuffer)
@@ -180,7 +189,7 @@ func longBuffer(n int) *messageBuffer {
 	return b
 }
 
-// keepEnvelope keeps an unexpected message in what was guaranteed to its sender.
+// keepEnvelope adds an unexpected message to the messages of its session.
 func (l *session) keepEnvelope(env *Envelope, tag Tag) {
 	env.From, env.Tag, env.session, env.accepted, env.id, env.Load = l.addr(), tag, l, false, l.received, &l.load
 	l.requests.add(env, int(l.guaranteed))
@@ -190,7 +199,7 @@ func (l *session) keepEnvelope(env *Envelope, tag Tag) {
 	l.e.stats.Envelopes++
 }
 
-// takeEnvelope takes the oldest message that no receive has taken; nil if there is none.
+// takeEnvelope takes the oldest message that no receive has taken, or returns nil.
 func (e *endpoint) takeEnvelope() *Envelope {
 	env := e.inbox.head
 	if env != nil {
@@ -199,13 +208,14 @@ func (e *endpoint) takeEnvelope() *Envelope {
 	return env
 }
 
-// countArrived has countInbox say how many messages there are.
+// countArrived updates the number of messages in the inbox that countInbox returns.
 func (e *endpoint) countArrived() { e.arrived.Store(int32(e.inbox.n)) }
 
-// An inbox is the messages that no receive has taken, the oldest first. One that is withdrawn leaves it at once: it has no credit any more,
-// so nothing else would bound how many of them there are while nobody receives. The zero value is empty.
+// An inbox is the list of messages that no receive has taken, oldest first. A withdrawn message is
+// removed at once: its envelope is the sender's again, so that the credit would not limit the
+// number of withdrawn messages. The zero value is empty.
 type inbox struct {
-	head, tail *Envelope // by Envelope.prev and next
+	head, tail *Envelope // linked by Envelope.prev and next
 	n          int
 }
 

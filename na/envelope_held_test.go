@@ -42,7 +42,7 @@ func BenchmarkFind(b *testing.B) {
 		addrs = append(addrs, l.addr())
 	}
 	for i := 0; b.Loop(); i++ {
-		if e.findSession(addrs[i&1]) == nil {
+		if e.findSessionLocked(addrs[i&1]) == nil {
 			b.Fatal("a session is not found")
 		}
 	}

@@ -130,7 +130,7 @@ func (f *fakeCarrier) end(o *Op, r Result) {
 	f.e.Lock()
 	defer f.e.Unlock()
 	if o.at != 0 {
-		f.e.finishOp(o, r)
+		f.e.finishOpLocked(o, r)
 	}
 }
 
@@ -141,7 +141,7 @@ func (f *fakeCarrier) finish(t ticket) bool {
 	if !t.isTakenIn() {
 		return t.finish(Result{})
 	}
-	f.e.finishOp(t.op, Result{})
+	f.e.finishOpLocked(t.op, Result{})
 	return true
 }
 
@@ -149,11 +149,11 @@ func (f *fakeCarrier) finish(t ticket) bool {
 func (f *fakeCarrier) keep(t ticket) {
 	f.e.Lock()
 	defer f.e.Unlock()
-	if err := f.e.refusalOf(t); err != nil {
+	if err := f.e.refusalOfLocked(t); err != nil {
 		t.finish(Result{Err: err})
 		return
 	}
-	f.e.takeIn(t)
+	f.e.takeInLocked(t)
 }
 
 // newFake opens a class with one context.

@@ -5,9 +5,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// Flow control of unexpected messages: Guaranteed Envelope Resources, as LAM defined them for MPI. Each side guarantees
-// each of its peers room for a number of unexpected messages, takes in a peer only with that room reserved in its budget,
-// and the peer stops at its own end when the room is used.
+// Flow control of unexpected messages is by Guaranteed Envelope Resources (GER), as LAM defined
+// them for MPI. Each side guarantees each of its peers envelopes for a number of unexpected
+// messages, admits a peer only if its budget has the memory for them, and a sender stops when it
+// has used all envelopes.
 //
 //	source                                             destination
 //	SendUnexpected ─ free envelope? ─ yes ─► message ─► envelope ─► receive ─► Accept
@@ -16,51 +17,58 @@ import (
 //	                    │ Fail:  ErrNoCredit      ◄───── credit ─────────────────┘
 //	                    └ Block: ErrNoCredit, but a patient Op waits
 
-// EnvelopeOverhead is accounted for each envelope beside Config.Eager, in bytes.
+// EnvelopeOverhead is the number of bytes that are accounted for each envelope in addition to
+// Config.Eager.
 const EnvelopeOverhead = 64
 
-// ExpeditedEnvelopes is how many envelopes each peer gets beyond those that it is promised: for expedited messages alone, so that
-// these get through when ordinary messages have used all the others. See Op.SetExpedited.
+// ExpeditedEnvelopes is the number of envelopes that each peer has beyond the guaranteed ones. They
+// are for expedited messages only, so that these can be sent when ordinary messages have used all
+// the others. See Op.SetExpedited.
 const ExpeditedEnvelopes = frame.ExpeditedEnvelopes
 
-// GuaranteedBytes is the memory in bytes that envelopes for peers take, each for a message of eager bytes, and the
-// ExpeditedEnvelopes of these peers with them: what Stats.Reserved shows when so many peers are connected.
+// GuaranteedBytes returns the memory in bytes of the envelopes of peers, each for a message of
+// eager bytes, including their ExpeditedEnvelopes: the value of Stats.Reserved when so many peers
+// are connected.
 func GuaranteedBytes(peers, envelopes, eager int) int64 {
 	return int64(peers) * int64(envelopes+ExpeditedEnvelopes) * envelopeBytes(eager)
 }
 
-// envelopeBytes is the memory in bytes that is accounted for one envelope for a message of eager bytes.
+// envelopeBytes returns the memory in bytes that is accounted for one envelope for a message of
+// eager bytes.
 func envelopeBytes(eager int) int64 { return int64(eager + EnvelopeOverhead) }
 
-// A Policy says what becomes of an unexpected message for which the peer has no envelope free.
+// A Policy selects what happens to an unexpected message for which the peer has no free envelope.
 type Policy uint8
 
 // The policies.
 const (
 	Queue Policy = iota // it waits at the source, within Config.SendQueue
-	Fail                // it fails with ErrNoCredit, after a look at what has arrived
-	Block               // the same, but messages whose senders wait for them wait here: Op.SetPatient
+	Fail                // it fails with ErrNoCredit, after the received frames have been checked for credit
+	Block               // like Fail, but a patient message waits: Op.SetPatient
 )
 
-// String names the policy.
+// String returns the name of the policy.
 func (p Policy) String() string { return nameOf(p, "Queue", "Fail", "Block") }
 
-// A Reserve says who may use the last envelope that a peer has free. LAM's rule gives it to sends that wait only, which
-// then end when the peer has room again, so that a sender never outruns what it knows.
+// A Reserve selects which sends may use the last free envelope of a peer. LAM's rule reserves it
+// for patient sends, which then end only when the peer has a free envelope again, so that a sender
+// never gets ahead of the peer.
 type Reserve uint8
 
 // The reserves.
 const (
-	NoReserve Reserve = iota // everybody may
-	// HonestReserve follows LAM's rule with one envelope beyond those that are advertised, so that a program which uses as
-	// many as it was promised never waits. The peer needs the same setting; towards one that has another it is NoReserve.
+	NoReserve Reserve = iota // all sends may use it
+	// HonestReserve follows LAM's rule with one envelope beyond the advertised ones, so that a
+	// program which uses as many as were advertised never waits. The peer needs the same setting;
+	// with a peer that has another one it is NoReserve.
 	HonestReserve
-	// LiteralReserve follows LAM's rule with the envelopes that are advertised, for comparison: two sides that each send as
-	// many as they were promised before they receive wait for ever, and of one envelope only waiting sends get anything.
+	// LiteralReserve follows LAM's rule with the advertised envelopes, for comparison. Two sides
+	// that each send as many messages as were advertised before they receive wait forever, and with
+	// one envelope only patient sends are possible.
 	LiteralReserve
 )
 
-// String names the reserve.
+// String returns the name of the reserve.
 func (r Reserve) String() string { return nameOf(r, "NoReserve", "HonestReserve", "LiteralReserve") }
 
 func nameOf[T ~uint8](v T, names ...string) string {
@@ -70,36 +78,41 @@ func nameOf[T ~uint8](v T, names ...string) string {
 	return fmt.Sprintf("%d, which has no name", v)
 }
 
-// PeerStats are the gauges of one session: what this side has promised the peer, and what the peer has promised.
+// PeerStats are the gauges of one session: the envelopes that this side guarantees to the peer, and
+// those of the peer.
 type PeerStats struct {
-	Addr Addr `json:"-" msgpack:"-"` // bound to the session
+	Addr Addr `json:"-" msgpack:"-"` // the peer, bound to the session
 
 	Transport, Why  string // as in Identity
-	Process, Remote string // likewise
+	Process, Remote string // as in Identity
 
 	Offered int   // envelopes that the peer may use here, beside ExpeditedEnvelopes
-	Held    int   // of these, messages that nobody has accepted
-	HeldMax int   // the most that were held at a time
-	Bytes   int64 // reserved for them, and for ExpeditedEnvelopes
+	Held    int   // envelopes of these in use: messages that were not accepted
+	HeldMax int   // the highest value of Held so far
+	Bytes   int64 // memory reserved for Offered and ExpeditedEnvelopes
 
-	Room     int64 // bytes for messages longer than an envelope that the peer may use here, reserved beside Bytes
-	RoomHeld int64 // of these, taken by messages that are not freed
-	RoomFree int64 // bytes of such room at the peer, as far as this side knows
+	// bytes that the peer may use here for messages longer than an envelope, reserved beside Bytes
+	Room     int64
+	RoomHeld int64 // bytes of Room in use by messages that are not freed
+	RoomFree int64 // bytes of such room at the peer that are free, as far as this side knows
 
 	Promised int // envelopes that the peer guarantees to this side, beside ExpeditedEnvelopes
-	Free     int // of these, as far as this side knows
-	Queued   int // messages that wait here for one
-	// HeldBy is what requests to the peer wait for there, as it has said last; empty when they do not wait: see Held.
+	Free     int // envelopes of these that are free, as far as this side knows
+	Queued   int // messages that wait here for an envelope
+	// HeldBy is the peer's last report of what requests wait for there; empty if they do not wait:
+	// see Held.
 	HeldBy string
-	// HighWater is the most messages to the peer that were at a time sent and not known to be accepted, or waiting here:
-	// the envelopes that this program really needs of the peer.
+	// HighWater is the highest number of messages to the peer so far that were waiting here, or
+	// sent and not known to be accepted: the number of envelopes that this program needs of the
+	// peer.
 	HighWater int
-	Stalls    int64 // messages that had to wait here for an envelope, or failed for want of one
+	Stalls    int64 // messages that had to wait here for an envelope, or failed because there was none
 
-	Load int64 `json:"-" msgpack:"-"` // Envelope.Load of its messages
+	Load int64 `json:"-" msgpack:"-"` // Envelope.Load of the session's messages
 }
 
-// validateFlow reports bad fields of flow control. contract settles the rest.
+// validateFlow reports invalid fields of flow control; envelopeContract checks them against each
+// other.
 func (c *Config) validateFlow(bad func(field string, v any, want string)) {
 	for _, f := range []struct {
 		field          string
@@ -130,12 +143,13 @@ func (c *Config) validateFlow(bad func(field string, v any, want string)) {
 	}
 }
 
-// envelopeContract settles how many envelopes each peer is offered, with the defaults filled in: as many as Envelopes says, and
-// where Peers says for how many peers Budget must do, as many as it does for. It is an error when these are too few.
+// envelopeContract sets the number of envelopes that each peer is offered, in a Config with its
+// defaults: Envelopes, or fewer if Budget must be sufficient for Peers. It returns an error if
+// there are too few.
 func (c *Config) envelopeContract() error {
 	if c.CreditBatch > c.Envelopes {
-		return fmt.Errorf("na: config: CreditBatch is %d, want at most Envelopes, which is %d: a peer would never hear of "+
-			"the last of them: %w", c.CreditBatch, c.Envelopes, ErrInvalid)
+		return fmt.Errorf("na: config: CreditBatch is %d, want at most Envelopes, which is %d: the last of them would never be "+
+			"announced to a peer: %w", c.CreditBatch, c.Envelopes, ErrInvalid)
 	}
 	if c.MinEnvelopes > c.Envelopes {
 		return fmt.Errorf("na: config: MinEnvelopes is %d, want at most Envelopes, which is %d: %w", c.MinEnvelopes, c.Envelopes, ErrInvalid)
@@ -167,7 +181,8 @@ func (c *Config) envelopeContract() error {
 	return nil
 }
 
-// guaranteedEnvelopes is how many envelopes a peer gets when n are advertised: HonestReserve adds the hidden one.
+// guaranteedEnvelopes returns how many envelopes a peer gets if n are advertised: HonestReserve
+// adds one.
 func (c *Config) guaranteedEnvelopes(n int) int {
 	if c.Reserve == HonestReserve {
 		n++
@@ -175,7 +190,7 @@ func (c *Config) guaranteedEnvelopes(n int) int {
 	return n
 }
 
-// guaranteedBytes is what n advertised envelopes for each of Peers take.
+// guaranteedBytes returns the memory in bytes of n advertised envelopes for each of Peers.
 func (c *Config) guaranteedBytes(n int) int64 {
 	return GuaranteedBytes(c.Peers, c.guaranteedEnvelopes(n), c.Eager)
 }

@@ -9,14 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A netGate is a gate in Go's netpoller: an epoll set that holds the context's epoll set, one-shot.
+// A netGate implements pollGate by Go's netpoller: an epoll set that contains the context's epoll
+// set, one-shot.
 type netGate struct {
-	epfd  int // the context's
+	epfd  int // the context's epoll set
 	file  *os.File
 	raw   syscall.RawConn
-	timer *time.Timer // of sleepFor
+	timer *time.Timer // used by sleepFor
 
-	// What raw calls, made once.
+	// The arguments of raw's methods, which are made once to avoid an allocation for each call.
 	look         func(fd uintptr) bool
 	opens, shuts func(fd uintptr)
 }
@@ -50,42 +51,43 @@ func newGate(p *poller) (pollGate, error) {
 	return g, nil
 }
 
-// open implements gate.
+// open implements pollGate.
 func (g *netGate) open() { _ = g.raw.Control(g.opens) }
 
-// shut implements gate.
+// shut implements pollGate.
 func (g *netGate) shut() { _ = g.raw.Control(g.shuts) }
 
-// set says what the gate lets through. The descriptor is open: close is called by the goroutine that leads, too.
+// set sets the events that open the gate. The descriptor is open, because only the leader calls
+// close, open and shut.
 func (g *netGate) set(fd uintptr, events uint32) {
 	ev := unix.EpollEvent{Events: events, Fd: int32(g.epfd)}
 	_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, g.epfd, &ev)
 }
 
-// park implements gate.
+// park implements pollGate.
 func (g *netGate) park() bool {
 	err := g.raw.Read(g.look)
-	if os.IsTimeout(err) { // wake, or alarm
+	if os.IsTimeout(err) { // wake or alarm has set a read deadline
 		_ = g.file.SetReadDeadline(time.Time{})
 		return true
 	}
 	return err == nil
 }
 
-// sleepFor implements gate.
+// sleepFor implements pollGate.
 func (g *netGate) sleepFor(d time.Duration) {
 	g.timer.Reset(d)
 	<-g.timer.C
 }
 
-// aLongTimeAgo as a deadline ends a read at once.
+// aLongTimeAgo is a deadline that ends a read at once.
 var aLongTimeAgo = time.Unix(1, 0)
 
-// wake implements gate.
+// wake implements pollGate.
 func (g *netGate) wake() { _ = g.file.SetReadDeadline(aLongTimeAgo) }
 
-// alarm implements gate.
+// alarm implements pollGate.
 func (g *netGate) alarm(d time.Duration) { _ = g.file.SetReadDeadline(time.Now().Add(d)) }
 
-// close implements gate.
+// close implements pollGate.
 func (g *netGate) close() { _ = g.file.Close() }

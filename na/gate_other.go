@@ -2,5 +2,6 @@
 
 package na
 
-// newGate returns none: a background poller is not needed where plugins read in goroutines of their own.
+// newGate returns nil: there is no background poller on systems where plugins read in goroutines of
+// their own.
 func newGate(*poller) (pollGate, error) { return nil, nil }

@@ -5,29 +5,36 @@ import (
 	"net/netip"
 )
 
-// An Identity is what is known of the process at the other end of a session. What a transport does not know stays zero.
+// An Identity describes the process at the other end of a session. Fields that the transport does
+// not know are zero.
 type Identity struct {
-	// Host names the machine, Process the program (Config.Name of the peer), and Incarnation the instance of the class: the peer says
-	// so, and nobody has checked it. Process is empty, or up to 64 bytes of printable characters without parentheses.
+	// Host is the name of the machine, Process the name of the program (Config.Name of the peer),
+	// and Incarnation identifies the instance of the class. They are claims of the peer and not
+	// verified. Process is empty, or up to 64 bytes of printable characters without parentheses.
 	Host        string
 	Process     string
 	Incarnation [16]byte
-	// Transport is the scheme of what the peer is reached by, empty for the own process. Of a class with two (see Open) Why says in words
-	// why it is this one.
+	// Transport is the scheme of the session's transport, empty for the own process. For a class
+	// with two transports (see Open) Why is the reason for this one, as text.
 	Transport, Why string
-	// Remote is the network address of the peer as this process sees it, which nobody has verified: of tcp and udp the host:port of
-	// its socket, or of the last machine on the way that translates addresses; of sm "pid 4711", followed by "uid 1000" if that is
-	// another user; in the simulator the name of the node. A peer that moves, as over udp with TLS, has the address from which it
-	// was last known to receive. Empty for the own process, and for a process that the system does not name.
+	// Remote is the network address of the peer as this process sees it. It is not verified. For
+	// tcp and udp it is the host:port of the peer's socket, or of the last address translator on
+	// the path; for sm "pid 4711", followed by "uid 1000" if that is another user; in the simulator
+	// the name of the node. A peer whose address changes, as over udp with TLS, has the address at
+	// which it was last known to receive. It is empty for the own process, and for a process that
+	// the system does not name.
 	Remote string
-	// Secure says that the session is encrypted, and that the peer has proven to own the first of Certificates.
+	// Secure reports that the session is encrypted, and that the peer has proven to own the first
+	// of Certificates.
 	Secure bool
-	// Certificates are a chain that was verified, from the peer's own to that of an authority which is trusted here. What else
-	// the peer sent is not in it. Only the peer's own is there when functions of the program looked at it instead. Nil when it
-	// has shown none, or none that was verified. They are not changed.
+	// Certificates is a verified chain, from the peer's certificate to that of an authority that is
+	// trusted here, without other certificates that the peer has sent. It has only the peer's
+	// certificate if functions of the program have verified that instead. It is nil if the peer has
+	// shown no certificate, or none that was verified. It must not be changed.
 	Certificates []*x509.Certificate
-	// Name is what the transport takes the peer for: of its verified certificate the first URI, such as a SPIFFE ID, else the
-	// first DNS name, else the common name. Empty when nothing vouches for a name.
+	// Name is the name in the peer's verified certificate: the first URI, such as a SPIFFE ID, or
+	// else the first DNS name, or else the common name. It is empty if there is no such
+	// certificate.
 	Name string
 }
 
@@ -61,7 +68,7 @@ func (id Identity) IPs() (ips []netip.Addr) {
 	return ips
 }
 
-// certificate returns the peer's own, or nil.
+// certificate returns the peer's certificate, or nil.
 func (id Identity) certificate() *x509.Certificate {
 	if len(id.Certificates) == 0 {
 		return nil
@@ -69,8 +76,8 @@ func (id Identity) certificate() *x509.Certificate {
 	return id.Certificates[0]
 }
 
-// Identity says what is known of the peer of the session that peer is bound to, as the address of a message is, or of that name; ok is
-// false when there is none that is up.
+// Identity returns the Identity of the peer of the session that peer is bound to, as the address of
+// a message is, or else of the session with that name. ok is false if there is none that is up.
 func (c *Context) Identity(peer Addr) (id Identity, ok bool) {
 	return c.ep.identityOf(peer)
 }

@@ -5,21 +5,22 @@ import (
 	"time"
 )
 
-// inletSet are the inlets of a context. The goroutine that leads uses them.
+// An inletSet holds the inlets of a context. Only the leader uses it.
 //
-// They are armed while a leader sleeps in the poller, or the background poller rests behind its open gate; otherwise somebody looks, the
-// leader now or the background poller within 2 ms. So a leader that looks while they are armed disarms them, and then has the background poller
-// tick: it may leave for user code without another word.
+// The inlets are armed while a leader sleeps in the poller, or while the background poller is
+// parked behind its open gate. Otherwise they are polled, by the leader now or by the background
+// poller within 2 ms. So a leader that polls armed inlets disarms them, and makes the background
+// poller tick, because the leader may go on to run user code.
 type inletSet struct {
-	inlets   []carrier.Inlet // not changed once the context has its endpoint
+	inlets   []carrier.Inlet // constant once the context has its endpoint
 	armed    bool
-	panicked func(v, at any) // is told of a panic in a method of at
+	panicked func(v, at any) // called after a panic v in a method of at
 }
 
-// AddInlet makes the leader look at s. It is called while the endpoint is made.
+// AddInlet makes the leader poll s. It is called while the endpoint is made.
 func (p *poller) AddInlet(s carrier.Inlet) { p.inletSet.inlets = append(p.inletSet.inlets, s) }
 
-// arm arms all, and reports whether there is work already.
+// arm arms all inlets, and reports whether one has work already.
 func (b *inletSet) arm() (work bool) {
 	for _, s := range b.inlets {
 		b.armed = true
@@ -30,7 +31,7 @@ func (b *inletSet) arm() (work bool) {
 	return work
 }
 
-// disarm disarms all, and reports whether they were armed.
+// disarm disarms all inlets, and reports whether they were armed.
 func (b *inletSet) disarm() bool {
 	if !b.armed {
 		return false
@@ -42,7 +43,7 @@ func (b *inletSet) disarm() bool {
 	return true
 }
 
-// pollInlets takes in what has come without a descriptor, and reports whether anything had.
+// pollInlets handles what has arrived at inlets, and reports whether anything had.
 func (c *Context) pollInlets() (came bool) {
 	b := &c.poller.inletSet
 	if b.disarm() {
@@ -56,7 +57,7 @@ func (c *Context) pollInlets() (came bool) {
 	return came
 }
 
-// peekInlet survives a panic of one.
+// peekInlet polls an inlet, and handles a panic in it.
 func (b *inletSet) peekInlet(i int) (came bool) {
 	s := b.inlets[i]
 	defer func() {
@@ -68,15 +69,15 @@ func (b *inletSet) peekInlet(i int) (came bool) {
 	return s.Peek()
 }
 
-// pollAll takes in what has come, and waits for nothing.
+// pollAll handles everything that has arrived, without blocking.
 func (c *Context) pollAll(now time.Duration) {
 	c.looked.Store(int64(now))
 	c.pollInlets()
 	c.waits.wait(0)
 }
 
-// pollSpinning looks as a leader does that polls: at the inlets each time, at the descriptors less often, because that takes a
-// system call.
+// pollSpinning polls for a leader that spins: the inlets each time, the descriptors less often
+// because that needs a system call. It reports whether anything has arrived.
 func (c *Context) pollSpinning() bool {
 	if c.pollInlets() {
 		return true
@@ -93,7 +94,7 @@ func (c *Context) pollSpinning() bool {
 	return c.waits.wait(0) > 0
 }
 
-// A leaderPoller is the poller as the leader uses it.
+// A leaderPoller is the part of a poller that the leader uses.
 type leaderPoller interface {
 	wait(d time.Duration) int
 	sleep(d time.Duration) int

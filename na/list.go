@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// A fifo is values in order. The zero value is empty.
+// A fifo is a queue of values. The zero value is empty.
 type fifo[T any] struct {
 	list []T
-	at   int // of the first
+	at   int // the index of the first value
 }
 
 func (q *fifo[T]) len() int { return len(q.list) - q.at }
@@ -25,7 +25,7 @@ func (q *fifo[T]) push(v T) {
 	q.list = append(q.list, v)
 }
 
-// pop takes the first value of a fifo that is not empty.
+// pop removes and returns the first value of a fifo that is not empty.
 func (q *fifo[T]) pop() T {
 	var zero T
 	v := q.list[q.at]
@@ -36,7 +36,7 @@ func (q *fifo[T]) pop() T {
 	return v
 }
 
-// unpopFront puts back what pop has taken, if nothing else was done since.
+// unpopFront puts v, which pop has just returned, back to the front.
 func (q *fifo[T]) unpopFront(v T) {
 	if q.len() == 0 {
 		q.push(v)
@@ -46,10 +46,10 @@ func (q *fifo[T]) unpopFront(v T) {
 	q.list[q.at] = v
 }
 
-// remove takes out the value with index i of all.
+// remove removes the value with index i of all.
 func (q *fifo[T]) remove(i int) { q.list = slices.Delete(q.list, q.at+i, q.at+i+1) }
 
-// opList is a queue of operations; an op is in at most one. The zero value is empty.
+// An opList is a queue of operations. An operation is in at most one. The zero value is empty.
 type opList struct {
 	head, tail *Op
 	n          int
@@ -89,15 +89,16 @@ func (q *opList) pop() *Op {
 	return o
 }
 
-// postedTable finds the receives that are posted by their tags. The zero value is empty.
+// A postedTable is a hash table of posted receives by tag. The zero value is empty.
 type postedTable struct {
-	rows  []*Op // each a list by op.hashNext; as many as a power of two, which is at least n
-	shift uint  // 64 less the bits of a row's number
+	rows  []*Op // lists that are linked by Op.hashNext; their number is a power of two and at least n
+	shift uint  // 64 minus the number of bits of an index in rows
 	n     int
 }
 
 func (t *postedTable) row(tag Tag) **Op {
-	return &t.rows[uint64(tag)*0x9e3779b97f4a7c15>>t.shift] // tags may differ in any of their bits
+	// Fibonacci hashing, because tags may differ in any of their bits
+	return &t.rows[uint64(tag)*0x9e3779b97f4a7c15>>t.shift]
 }
 
 func (t *postedTable) find(tag Tag) *Op {
@@ -142,7 +143,8 @@ func (t *postedTable) remove(o *Op) {
 	t.n--
 }
 
-// idTable gives operations their wire identity: slot and generation, so that a late answer meets a dead generation.
+// An idTable assigns operations their ID on the wire: slot and generation. A late answer has an old
+// generation and finds no operation.
 type idTable struct {
 	slots []idSlot
 	free  []uint32
@@ -173,7 +175,7 @@ func (t *idTable) get(id uint64) *Op {
 	return t.slots[slot].o
 }
 
-// remove ends the identity. A slot whose generations are used up is not used again.
+// remove makes an ID invalid. A slot whose generations are used up is not used again.
 func (t *idTable) remove(id uint64) {
 	if t.get(id) == nil {
 		return
@@ -185,7 +187,7 @@ func (t *idTable) remove(id uint64) {
 	}
 }
 
-// spares are spare values that are used again, which are zero; 1,024 at most.
+// spares is a free list of at most 1,024 zero values.
 type spares[T any] struct{ spare []*T }
 
 func (p *spares[T]) get() *T {

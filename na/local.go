@@ -5,16 +5,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// Local says when a class that was opened with a second transport, as "tcp://:7000,sm://", reaches peers by that.
+// Local selects when a class that was opened with a second transport, as "tcp://:7000,sm://", uses
+// that to reach peers.
 type Local uint8
 
 const (
-	// LocalAuto uses the second for peers of this machine, unless the first has TLS.
+	// LocalAuto uses the second transport for peers of this machine, unless the first one has TLS.
 	LocalAuto Local = iota
 	// LocalNever never uses it.
 	LocalNever
-	// LocalAlways uses it where the first has TLS, too. The peers prove who they are by the first, when the second is agreed upon. Messages
-	// that come by the second have an Identity without certificates.
+	// LocalAlways uses it also if the first one has TLS. Peers are authenticated over the first
+	// one, where the use of the second is agreed upon. Messages over the second have an Identity
+	// without certificates.
 	LocalAlways
 )
 

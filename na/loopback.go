@@ -12,32 +12,34 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// selfCarrier is the carrier from a class to itself: between its contexts, or from a context to itself. Frames go through
-// memory, with the same rules as everywhere. A session of it has a twin in the endpoint that it leads to; the session of a
-// context with itself is its own twin.
+// A selfCarrier is the loopback carrier: it connects the contexts of a class with each other and
+// with themselves. Frames are copied in memory and follow the same rules as on other carriers. Each
+// session has a twin in the endpoint that it leads to; the session of a context with itself is its
+// own twin.
 //
 //	session of context i ── Pull ──► one frame ── Deliver, Place ──► twin in context j
 //
-// One goroutine at a time pumps; the others leave their sessions in todo. It never holds two endpoints' locks. Whatever the
-// others leave meanwhile, it goes its own way soon: a drain is short, and the context whose session is next goes on.
+// One goroutine at a time pumps; others add their sessions to todo. It never holds the locks of two
+// endpoints. Sessions that are added in the meantime do not keep a goroutine pumping: a drain is
+// short, and the context of the next session continues.
 type selfCarrier struct {
 	dom   *domain
 	route route
 
-	pending atomic.Bool // todo may hold sessions that nobody pumps
-	rest    atomic.Bool // it holds what a drain has left to Poll
+	pending atomic.Bool // todo may hold sessions that no goroutine pumps
+	rest    atomic.Bool // todo holds sessions that a drain has left to Poll
 
 	mu      sync.Mutex // guards the fields below, and session.looping
 	todo    []*session
 	pumping bool
-	parcel  selfFrame // of the goroutine that pumps
+	parcel  selfFrame // used by the goroutine that pumps
 }
 
-// A selfFrame is a carrier.Writer for one frame.
+// A selfFrame implements carrier.Writer for one frame.
 type selfFrame struct {
 	head  frame.Header
 	buf   []byte
-	view  carrier.View // of a piece
+	view  carrier.View // the payload of a piece
 	taken bool
 }
 
@@ -58,12 +60,12 @@ func (p *selfFrame) Frame(h *frame.Header, payload []byte) {
 func (p *selfFrame) Piece(h *frame.Header, v carrier.View) { p.head, p.view, p.taken = *h, v, true }
 
 const (
-	maxPump  = 256 << 10   // bytes of a session in a row, or a little more, then it is the next one's turn
-	maxDrain = 4 * maxPump // that a goroutine moves in a row, for itself and for others: a tenth of a millisecond
-	minCost  = 4 << 10     // what a frame costs at least, in the bytes that might have been copied instead
+	maxPump  = 256 << 10   // limits the bytes of a session in a row; the last frame may exceed it
+	maxDrain = 4 * maxPump // limits the bytes that a goroutine moves in a row: about a tenth of a millisecond
+	minCost  = 4 << 10     // the least cost of a frame, as the number of bytes that are copied in that time
 )
 
-// selfConn joins two twins.
+// A selfConn connects two twins.
 type selfConn struct {
 	mu   sync.Mutex // guards ends
 	ends [2]*session
@@ -71,7 +73,7 @@ type selfConn struct {
 
 var _ carrier.Carrier = (*selfCarrier)(nil)
 
-// connectSelf brings up a session to the own class. Its twin is made when the first frame goes over.
+// connectSelf brings up a session with the own class. Its twin is made with the first frame.
 func (l *session) connectSelf() {
 	c := &selfConn{ends: [2]*session{l}}
 	if l.named.Target() == l.e.id {
@@ -80,7 +82,7 @@ func (l *session) connectSelf() {
 	l.upSelf(c)
 }
 
-// upSelf starts the session of l with its twin.
+// upSelf brings up l as an end of c.
 func (l *session) upSelf(c *selfConn) {
 	g := l.e.dom
 	l.conn, l.route = c, &g.self.route
@@ -90,7 +92,7 @@ func (l *session) upSelf(c *selfConn) {
 	})
 }
 
-// peerConn returns the twin of l, or nil when there is none yet.
+// peerConn returns the twin of l, or nil if there is none yet.
 func (c *selfConn) peerConn(l *session) *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +102,7 @@ func (c *selfConn) peerConn(l *session) *session {
 	return c.ends[0]
 }
 
-// twinOf returns the other end of l, made if need be; nil when its context is not there.
+// twinOf returns the twin of l, which it makes if need be, or nil if its context does not exist.
 func (p *selfCarrier) twinOf(l *session) *session {
 	c := l.conn.(*selfConn)
 	if other := c.peerConn(l); other != nil {
@@ -118,7 +120,7 @@ func (p *selfCarrier) twinOf(l *session) *session {
 	named := p.dom.addr.WithTarget(l.e.id)
 	t := e.addSession(named)
 	t.setGuarantee(int(l.guaranteed))
-	if e.names[named] == nil { // else both ends were made at once: each keeps its own twin
+	if e.names[named] == nil { // otherwise both contexts have connected at once: each keeps its own pair
 		e.names[named] = t
 	}
 	c.mu.Lock()
@@ -128,17 +130,18 @@ func (p *selfCarrier) twinOf(l *session) *session {
 	return t
 }
 
-// Dial implements carrier.Carrier; a session of it is up from its beginning.
+// Dial implements carrier.Carrier. It has nothing to do, because connectSelf brings a session up at
+// once.
 func (p *selfCarrier) Dial(carrier.Session) {}
 
 // Flush implements carrier.Carrier.
 func (p *selfCarrier) Flush(ls []carrier.Session) {
 	p.mu.Lock()
 	for _, l := range ls {
-		p.pushTodo(l.(*session))
+		p.pushTodoLocked(l.(*session))
 	}
 	p.mu.Unlock()
-	if p.rest.Load() { // whoever polls goes on; no call does more than one drain
+	if p.rest.Load() { // Poll continues; no call does more than one drain
 		return
 	}
 	e := ls[0].(*session).e
@@ -147,15 +150,15 @@ func (p *selfCarrier) Flush(ls []carrier.Session) {
 	p.drainTodo()
 }
 
-// pushTodo puts l in todo, once. p.mu is held.
-func (p *selfCarrier) pushTodo(l *session) {
+// pushTodoLocked adds l to todo, unless it is there. The caller holds p.mu.
+func (p *selfCarrier) pushTodoLocked(l *session) {
 	if !l.looping {
 		l.looping = true
 		p.todo = append(p.todo, l)
 	}
 }
 
-// drainTodo pumps the sessions in todo, unless another goroutine does, and no more than maxDrain.
+// drainTodo pumps the sessions in todo, up to maxDrain bytes, unless another goroutine is pumping.
 func (p *selfCarrier) drainTodo() {
 	p.mu.Lock()
 	if p.pumping {
@@ -173,12 +176,12 @@ func (p *selfCarrier) drainTodo() {
 		n := p.pumpConn(l)
 		p.mu.Lock()
 		if n >= maxPump {
-			p.pushTodo(l)
+			p.pushTodoLocked(l)
 		}
 		room -= max(n, minCost)
 	}
 	p.pumping = false
-	next := p.nextRunner()
+	next := p.nextRunnerLocked()
 	p.mu.Unlock()
 	if next != nil {
 		next.pollSoon()
@@ -186,8 +189,9 @@ func (p *selfCarrier) drainTodo() {
 	}
 }
 
-// nextRunner is who goes on with what is left, or nil. p.mu is held.
-func (p *selfCarrier) nextRunner() *Context {
+// nextRunnerLocked returns the context that is to continue with the sessions in todo, or nil. The
+// caller holds p.mu.
+func (p *selfCarrier) nextRunnerLocked() *Context {
 	if len(p.todo) == 0 {
 		p.todo = nil
 		return nil
@@ -199,17 +203,17 @@ func (p *selfCarrier) nextRunner() *Context {
 		}
 	}
 	p.pending.Store(true)
-	return nil // a Shut that has not ended its sessions will drain
+	return nil // shutDown, which has not ended its sessions yet, will drain
 }
 
-// pumpConn moves what l has, until that is maxPump, and returns how much it was.
+// pumpConn moves the frames of l, up to maxPump, and returns their cost in bytes.
 func (p *selfCarrier) pumpConn(l *session) (n int) {
 	for n < maxPump {
 		to := p.twinOf(l)
 		down := to != nil && to.isDown()
 		l.e.mu.Lock()
 		switch {
-		case to == nil: // there never was a session
+		case to == nil: // the context does not exist
 			l.close(WithText(ErrUnreachable, fmt.Sprintf("this process has no open context %d", l.named.Target())), OK, "", false)
 			l.e.mu.Unlock()
 			return n
@@ -252,8 +256,8 @@ func (p *selfCarrier) pumpConn(l *session) (n int) {
 	return n
 }
 
-// copyView copies the bytes of src to dst, as far as both may be touched and are there. A source that is gone counts as
-// zeroes.
+// copyView copies the bytes of src to dst, as far as both may be used and do not fault. It copies
+// nothing if src was withdrawn.
 func copyView(dst, src carrier.View) {
 	if src.Len() == 0 || !src.Borrow() {
 		return
@@ -289,15 +293,15 @@ func (l *session) isDown() bool {
 	return l.state == stateDown
 }
 
-// Cut implements Carrier: the twin goes too, as soon as its lock is free.
+// Cut implements carrier.Carrier. The twin ends at the next pump.
 func (p *selfCarrier) Cut(s carrier.Session, _ frame.Bye) {
 	l := s.(*session)
 	other := l.conn.(*selfConn).peerConn(l)
 	if other == nil {
 		return
 	}
-	p.mu.Lock() // the other endpoint's lock cannot be taken now: the next pump finds the twin gone
-	p.pushTodo(other)
+	p.mu.Lock() // the other endpoint must not be locked here; the next pump finds that l has ended
+	p.pushTodoLocked(other)
 	p.pending.Store(true)
 	p.mu.Unlock()
 }

@@ -54,16 +54,16 @@ func TestLoopGoesOnElsewhere(t *testing.T) {
 	}()
 	p := &s.dom.self
 	p.pumping = true // nobody touches what is left
-	p.pushTodo(&session{e: s.dom.endpointOf(0)})
-	p.pushTodo(p.todo[0])
+	p.pushTodoLocked(&session{e: s.dom.endpointOf(0)})
+	p.pushTodoLocked(p.todo[0])
 	require.Len(t, p.todo, 1, "a session waits once")
-	p.pushTodo(&session{e: s.dom.endpointOf(1)})
-	require.Same(t, s.nctx, p.nextRunner())
+	p.pushTodoLocked(&session{e: s.dom.endpointOf(1)})
+	require.Same(t, s.nctx, p.nextRunnerLocked())
 	s.nctx.Close()
-	require.Same(t, other, p.nextRunner())
+	require.Same(t, other, p.nextRunnerLocked())
 	require.True(t, p.rest.Swap(false))
 	p.todo = nil
-	require.Nil(t, p.nextRunner())
+	require.Nil(t, p.nextRunnerLocked())
 	require.False(t, p.pending.Load() || p.rest.Load())
 	p.pumping = false
 }

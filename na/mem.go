@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/pool"
 )
 
-// Access says what peers may do with registered memory.
+// Access is the set of operations that peers may do on registered memory.
 type Access uint8
 
 // The access modes.
@@ -41,31 +41,33 @@ func (a Access) String() string {
 // KeySize is the length of an encoded Key in bytes.
 const KeySize = 16 + 8 + 1
 
-// A Key is what a peer needs to reach registered memory: a random token that the owner checks on every request, the
-// length and the access mode. The key grants the access to any peer that knows it, so it is never printed.
+// A Key gives a peer access to registered memory: a random token that the owner checks on every
+// request, the length and the access mode. Any peer that knows the token has the access, so it is
+// never printed.
 type Key struct {
 	Token  [16]byte
 	Len    int64
 	Access Access
-	Place  pool.Place // where peers of this machine may find it by themselves
+	Place  pool.Place // where processes on this machine can read the memory directly
 }
 
-// String names the region without its token.
+// String describes the region, without its token.
 func (k Key) String() string { return fmt.Sprintf("region of %d bytes (%s)", k.Len, k.Access) }
 
 // Format keeps the token out of every verb of package fmt.
 func (k Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
 
-// Append encodes k at the end of b, without its Place.
+// Append appends the encoding of k to b, without its Place.
 func (k Key) Append(b []byte) []byte {
 	b = append(b, k.Token[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(k.Len))
 	return append(b, byte(k.Access))
 }
 
-// DecodeKey reads a key from the first KeySize bytes of b, as Key.Append has written them; what follows is left alone. b may come from
-// a peer: a key that is too short, or with a length or an access mode that cannot be, is an error which matches ErrProtocol.
-// That the owner still has the memory shows only when it is used. The key's Place is zero.
+// DecodeKey decodes the first KeySize bytes of b, as Key.Append has written them, and ignores the
+// rest. b may come from a peer: a key that is too short, or has an impossible length or access
+// mode, is an error that matches ErrProtocol. It does not check whether the owner still has the
+// memory. The key's Place is zero.
 func DecodeKey(b []byte) (Key, error) {
 	if len(b) < KeySize {
 		return Key{}, WithText(ErrProtocol, fmt.Sprintf("na: key of %d bytes, want %d", len(b), KeySize))
@@ -80,29 +82,32 @@ func DecodeKey(b []byte) (Key, error) {
 	return k, nil
 }
 
-// A Mem is memory that operations can use: segments that form one linear space. A registered Mem is also reachable by
-// peers that have its Key, until Deregister has completed; a private one is the local side of Put and Get only.
+// A Mem is memory that operations can use: segments that form one linear space. Peers that have the
+// Key of a registered Mem can access it too, until Deregister has completed. A private Mem is only
+// the local side of Put and Get.
 //
-// The word counts who touches the memory now; Deregister closes it and completes when the count is zero.
+// word counts the current users of the memory. Deregister closes it, and completes when the count
+// is zero.
 type Mem struct {
 	class  *Class
 	key    Key
 	segs   [][]byte
-	ends   []int64       // linear end offset of each segment
-	public bool          // registered
-	only   uint64        // the session that may reach it; 0 for all
-	taken  atomic.Bool   // taken back
-	word   atomic.Int64  // users, plus memClosed once closed
-	closer ticket        // the operation that took m back; set before memClosed is
-	ending Result        // what it ends with; likewise
+	ends   []int64       // the linear end offset of each segment
+	public bool          // it is registered
+	only   uint64        // the session that may access it; 0: all
+	taken  atomic.Bool   // it was revoked
+	word   atomic.Int64  // the number of users, plus memClosed once revoked
+	closer ticket        // the operation that has revoked it; set before memClosed is
+	ending Result        // the result of closer; set before memClosed is
 	served atomic.Int64  // bytes that peers have read and written
-	user   atomic.Uint64 // the session of the peer that has read or written some last; 0 for none
+	user   atomic.Uint64 // the session of the last peer that has read or written; 0: none
 }
 
 const memClosed = 1 << 62
 
-// Served returns how many bytes peers have read from m and written to it so far, as far as is known: those whose pieces have left,
-// or have come, or of which a peer that reads by itself has told. It tells before its next message, or after 100 ms.
+// Served returns how many bytes peers have read from m and written to it so far, as far as is
+// known. A piece counts when it was sent or has arrived. A peer that reads the memory directly
+// reports the bytes before its next message, or after 100 ms.
 func (m *Mem) Served() int64 { return m.served.Load() }
 
 // countServed counts n bytes that the peer of l has read or written.
@@ -115,13 +120,13 @@ func (m *Mem) countServed(l *session, n int64) {
 type MemStat struct {
 	Len    int64 // bytes
 	Access Access
-	User   uint64 // Addr.Session of the peer that has read or written some of it last, as far as is known; 0 for none
+	User   uint64 // Addr.Session of the last peer that has read or written, as far as is known; 0: none
 }
 
-// NewMem returns memory over segs for local use, as the local side of Put and Get: nothing is published, and no peer can reach it.
-// Offsets count from the first byte of the first segment on through all of them. The segments are used, not copied: they belong to an
-// operation from its start until its callback runs. Memory that is not published has nothing to be given back; Deregister is not for it.
-// The error matches ErrInvalid when there are more than Limits().MaxSegments.
+// NewMem returns segs as private memory, for the local side of Put and Get; peers cannot access it.
+// Offsets count from the first byte of the first segment through all segments. The segments are not
+// copied: they belong to an operation from its start until its callback runs. Private memory need
+// not be deregistered. The error matches ErrInvalid if there are more than Limits().MaxSegments.
 func (c *Class) NewMem(segs ...[]byte) (*Mem, error) {
 	if limit := c.Limits().MaxSegments; len(segs) > limit {
 		return nil, fmt.Errorf("na: %d segments, the limit is %d: %w", len(segs), limit, ErrInvalid)
@@ -139,18 +144,19 @@ func (c *Class) NewMem(segs ...[]byte) (*Mem, error) {
 	return m, nil
 }
 
-// Register publishes segs to peers that will have the key, for the given access. It does not copy. The memory stays
-// reachable, and is kept alive, until Deregister completes.
+// Register makes segs accessible to peers that have the key. It does not copy them. The memory
+// stays accessible, and is not garbage collected, until Deregister completes.
 //
-// One segment of the memory of package internal/pool that peers may read can be read by peers on this machine without this process:
-// what they have read counts if it is still registered then.
+// A single segment from package internal/pool with read access can be read by processes on this
+// machine directly: such a read succeeds if the memory is still registered when it ends.
 func (c *Class) Register(access Access, segs ...[]byte) (*Mem, error) {
 	return c.register(access, 0, segs, len(segs) == 1 && access.Can(ReadOnly))
 }
 
-// RegisterFor is Register for one peer alone: that of the session which peer is bound to, as the address of a message and
-// PeerStats.Addr are. Of a peer whose name you know [Context.Peers] has it, once an operation has connected to it.
-// Requests of others fail with ErrPermission, whatever key they have, and so does everything once the session has ended.
+// RegisterFor registers segs for one peer only: that of the session which peer is bound to, as the
+// address of a message and PeerStats.Addr are. [Context.Peers] has the bound address of a peer
+// whose name you know, once an operation has connected to it. Requests of other sessions fail with
+// ErrPermission, whatever their key, and so do all requests after the session has ended.
 func (c *Class) RegisterFor(peer Addr, access Access, segs ...[]byte) (*Mem, error) {
 	if peer.Session() == 0 {
 		return nil, fmt.Errorf("na: register: address %v is not bound to a session, as that of a message is, or PeerStats.Addr in "+
@@ -184,19 +190,21 @@ func (c *Class) register(access Access, only uint64, segs [][]byte, share bool) 
 // Format keeps the token out of every verb of package fmt.
 func (m *Mem) Format(f fmt.State, verb rune) { m.key.Format(f, verb) }
 
-// Key returns what a peer needs to reach the memory. A private Mem has a key of no use.
+// Key returns the key that a peer needs to access the memory. That of a private Mem is of no use.
 func (m *Mem) Key() Key { return m.key }
 
 // Len returns the number of bytes.
 func (m *Mem) Len() int64 { return m.key.Len }
 
-// Segments returns the segments. The caller does not change the slice.
+// Segments returns the segments. The caller must not change the slice.
 func (m *Mem) Segments() [][]byte { return m.segs }
 
-// Deregister takes m back: no new request can reach it from now on, and op completes when no transport touches it any
-// more, which no peer can delay. Operations of this process that use m as their local side are waited for: cancel them
-// to be quick. A second Deregister fails with ErrClosed, and so does one of a context that is closed and drained: the memory is
-// taken back, and op does not complete. Private memory may be taken back too.
+// Deregister revokes m. New requests for it fail from now on, and op completes when no transport
+// reads or writes it any more, which no peer can delay. Deregister waits for operations of this
+// process that use m as their local side; cancel them to be quick.
+//
+// A second Deregister fails with ErrClosed. So does one of a context that is closed and released; m
+// is revoked then, and op does not complete. Private memory may be revoked too.
 func (c *Context) Deregister(op *Op, m *Mem) error {
 	t, err := op.beginLife(kindDeregister, Addr{})
 	if errors.Is(err, ErrClosed) {
@@ -212,8 +220,8 @@ func (c *Context) Deregister(op *Op, m *Mem) error {
 	return nil
 }
 
-// revoke takes m out of the domain's table and finishes t with r when no transport touches m any more. It reports
-// false, and does nothing, when m was taken back before.
+// revoke removes m from the domain's table, and finishes t with r when no transport uses m any
+// more. It reports false, and does nothing, if m was revoked before.
 func (m *Mem) revoke(t ticket, r Result) bool {
 	if !m.taken.CompareAndSwap(false, true) {
 		return false
@@ -230,22 +238,22 @@ func (m *Mem) revoke(t ticket, r Result) bool {
 	return true
 }
 
-// finishRevoke says that nobody touches m any more.
+// finishRevoke finishes the operation that has revoked m, because m has no users any more.
 func (m *Mem) finishRevoke() {
 	if m.closer.isValid() {
 		m.closer.finish(m.ending)
 	}
 }
 
-// Acquire borrows m, and reports false when it has been taken back. The endpoint calls it for the requests of peers, and a
-// layer above for as long as it will start operations with m as their local side.
+// Acquire adds a user of m, and reports false if m was revoked. The endpoint calls it for requests
+// of peers, and a layer above while it may start operations with m as their local side.
 func (m *Mem) Acquire() bool { return m.addUser(memClosed - 1) }
 
-// acquireLocal is Acquire for operations of this process, which Deregister waits for: it also borrows memory that has been taken
-// back, as long as somebody else still has it.
+// acquireLocal adds a user for an operation of this process, which Deregister waits for. It also
+// succeeds if m was revoked and still has another user.
 func (m *Mem) acquireLocal() bool { return m.addUser(math.MaxInt64) }
 
-// addUser counts a user unless m has been taken back with no user left, or its word is above most.
+// addUser adds a user, unless m was revoked and has no user left, or its word is above most.
 func (m *Mem) addUser(most int64) bool {
 	for {
 		w := m.word.Load()
@@ -258,22 +266,22 @@ func (m *Mem) addUser(most int64) bool {
 	}
 }
 
-// Release ends what Acquire or Join began.
+// Release removes a user that Acquire has added.
 func (m *Mem) Release() {
 	if m.word.Add(-1) == memClosed {
 		m.finishRevoke()
 	}
 }
 
-// contains reports whether the n bytes at off lie inside m. It is safe against overflow.
+// contains reports whether the n bytes at off lie inside m, without overflow.
 func (m *Mem) contains(off, n int64) bool { return InRange(off, n, m.key.Len) }
 
-// InRange reports whether the n bytes at off lie inside size bytes.
+// InRange reports whether the n bytes at off lie inside size bytes, without overflow.
 func InRange(off, n, size int64) bool {
 	return off >= 0 && n >= 0 && off <= size && n <= size-off
 }
 
-// Slices appends to dst the pieces of m that hold the n bytes at off, which lie inside m.
+// Slices appends to dst the slices of m that hold the n bytes at off, which lie inside m.
 func (m *Mem) Slices(dst [][]byte, off, n int64) [][]byte {
 	for n > 0 {
 		b := m.slice(off, n)
@@ -284,7 +292,8 @@ func (m *Mem) Slices(dst [][]byte, off, n int64) [][]byte {
 	return dst
 }
 
-// slice returns the n bytes at off, which lie inside m, or the first of them that lie in one segment; n is not 0.
+// slice returns the n bytes at off, or those of them that lie in the first segment. They lie inside
+// m, and n is not 0.
 func (m *Mem) slice(off, n int64) []byte {
 	if m.ends == nil {
 		return m.segs[0][off : off+n]

@@ -8,18 +8,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// Some memory of peers a carrier reads by itself (carrier.Reacher): no frame goes to the peer, which may be stopped.
+// A carrier may read some memory of peers directly (carrier.Reacher): no frame is sent to the peer,
+// which may even be stopped.
 //
-//	our get ─ beginMoves ─► Fetch ─ PlaceOwn, copy, PlacedOwn … ─► the get ends
+//	own get ─ beginMoves ─► Fetch ─ PlaceOwn, copy, PlacedOwn … ─► the get ends
 //
-// What was read is told to the peer, which counts it, when there is a message for it, or soon: READ.
+// The bytes that were read are reported to the peer, which counts them, with the next message or
+// soon: READ.
 
-// readsDirectly has the carrier read for a get that begins, if it can.
+// readsDirectly makes the carrier read for a get that starts, and reports whether it can.
 func (l *session) readsDirectly(o *Op) bool {
 	return o.x.key.Place.Claim != 0 && o.x.n > 0 && l.route.reacher != nil && l.route.reacher.Fetch(l, o.id, carrier.Region{Token: o.x.key.Token, Place: o.x.key.Place}, o.x.roff, o.x.n)
 }
 
-// PlaceOwn is Place for the n bytes at at of our get, of which the peer knows nothing; ok is false if it has ended. Locked.
+// PlaceOwn implements carrier.Session: it is Place for the n bytes at offset at of an own get that
+// the carrier reads directly. It returns nil if the get has ended. The caller holds e.mu.
 func (l *session) PlaceOwn(id uint64, at, n int64) carrier.View {
 	o := l.e.inFlight.get(id)
 	if o == nil || o.session != l {
@@ -28,12 +31,13 @@ func (l *session) PlaceOwn(id uint64, at, n int64) carrier.View {
 	s := o.x.sink
 	s.begun += n
 	s.views++
-	return l.e.lendView(view{t: o.ticket(), mem: s.mem, off: s.off + at, n: n, sink: s})
+	return l.e.lendViewLocked(view{t: o.ticket(), mem: s.mem, off: s.off + at, n: n, sink: s})
 }
 
-// PlacedOwn ends PlaceOwn. valid is whether the bytes were still the owner's to give when they had been read. Locked.
+// PlacedOwn implements carrier.Session: it ends a PlaceOwn. valid: the owner had not withdrawn the
+// memory when it had been read. The caller holds e.mu.
 func (l *session) PlacedOwn(of carrier.View, valid bool) {
-	v, ok := l.e.takeBack(of.(*view))
+	v, ok := l.e.takeBackLocked(of.(*view))
 	if !ok {
 		return
 	}
@@ -48,25 +52,25 @@ func (l *session) PlacedOwn(of carrier.View, valid bool) {
 	o := s.op
 	switch {
 	case !valid:
-		l.e.finishOp(o, Result{N: o.x.at, Fate: Ran, Addr: l.addr(), Err: errTakenBack})
+		l.e.finishOpLocked(o, Result{N: o.x.at, Fate: Ran, Addr: l.addr(), Err: errTakenBack})
 	case v.code != OK:
 		l.failMemory(o)
 	default:
 		l.tellRead(o.x.key.Token, v.n)
 		s.got += v.n
 		if o.x.at = s.got; o.x.at == o.x.n {
-			l.e.finishOp(o, Result{N: o.x.n, Fate: Ran, Addr: l.addr()})
+			l.e.finishOpLocked(o, Result{N: o.x.n, Fate: Ran, Addr: l.addr()})
 		}
 	}
 }
 
 var errTakenBack = WithText(ErrRevoked, "the owner took the memory back: "+ErrRevoked.Error())
 
-// view implements Viewer.
+// viewShared implements upper.View.
 func (e *endpoint) viewShared(to Addr, key Key, off, n int64) (v View, ok bool) {
 	e.mu.Lock()
 	defer e.Unlock()
-	l := e.findSession(to)
+	l := e.findSessionLocked(to)
 	if l == nil || l.state != stateUp || l.route.reacher == nil {
 		return v, false
 	}
@@ -74,7 +78,7 @@ func (e *endpoint) viewShared(to Addr, key Key, off, n int64) (v View, ok bool) 
 	if b == nil {
 		return v, false
 	}
-	up := l.state == stateUp // still
+	up := l.state == stateUp // the session may have ended during View
 	if up {
 		l.makeBusy()
 		l.views++
@@ -91,7 +95,7 @@ func (e *endpoint) viewShared(to Addr, key Key, off, n int64) (v View, ok bool) 
 	}}, true
 }
 
-// endView ends the use of memory of the peer where it is.
+// endView ends a view of the peer's memory.
 func (l *session) endView() {
 	l.e.mu.Lock()
 	if l.activeState != nil {
@@ -101,20 +105,20 @@ func (l *session) endView() {
 }
 
 const (
-	// readDelay is when the peer is told what was read, at the latest. One that is stopped takes nothing: what it is told until it is
-	// given up finds room.
+	// readDelay limits how long a READ is delayed. It is so long that the READs for a stopped peer
+	// fit the queue until the peer is declared lost.
 	readDelay = 100 * time.Millisecond
-	maxReads  = 16      // memories of which it is not told
-	mostRead  = 1 << 40 // bytes of which a peer tells at a time
+	maxReads  = 16      // limits the regions with bytes that were not reported
+	mostRead  = 1 << 40 // limits the bytes of one report of a peer
 )
 
-// A remoteRead is what was read of memory of the peer, of which it was not told.
+// A remoteRead is the number of bytes read of a region of the peer that were not reported to it.
 type remoteRead struct {
 	token [16]byte
 	n     int64
 }
 
-// tellRead has the peer told that we have read n bytes.
+// tellRead records n bytes to be reported to the peer as read.
 func (l *session) tellRead(token [16]byte, n int64) {
 	if last := len(l.reads) - 1; last >= 0 && l.reads[last].token == token {
 		l.reads[last].n += n
@@ -130,7 +134,7 @@ func (l *session) tellRead(token [16]byte, n int64) {
 	}
 }
 
-// readsDue has the peer told now.
+// readsDue queues the READs for all recorded bytes.
 func (l *session) readsDue() {
 	for _, r := range l.reads {
 		l.queueControl(r.headBytes())
@@ -138,7 +142,7 @@ func (l *session) readsDue() {
 	l.reads = l.reads[:0]
 }
 
-// putReads tells the peer, as far as there is room.
+// putReads writes the READs for the recorded bytes, as far as the carrier has room.
 func (l *session) putReads(w carrier.Writer) {
 	n := 0
 	for ; n < len(l.reads); n++ {
@@ -154,7 +158,8 @@ func (r *remoteRead) headBytes() frame.Header {
 	return frame.Header{Kind: frame.Read, Tail: frame.Tail{Token: r.token, Length: r.n}}
 }
 
-// deliverRead counts what the peer has read of our memory; it may have been taken back.
+// deliverRead handles a READ: it counts the bytes that the peer has read. The memory may have been
+// revoked since.
 func (l *session) deliverRead(h *frame.Header) {
 	t := frame.Tail{Token: h.Tail.Token}
 	if mem, code := l.e.dom.findMem(l, t, ReadOnly); code == OK {

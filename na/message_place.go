@@ -6,13 +6,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// An placedMessage is a message whose payload the carrier places.
+// A placedMessage is a message whose payload the carrier is placing.
 type placedMessage struct {
 	head frame.Header
-	env  *Envelope // nil: nobody wants it
+	env  *Envelope // nil: the payload is discarded
 }
 
-// placeMessage returns where the payload of a message goes. Nothing in h counts before it is complete: the checksum covers both.
+// placeMessage returns the destination of a message's payload. h has no other effect before the
+// payload is complete, because the checksum covers both.
 func (l *session) placeMessage(h *frame.Header) (view, error) {
 	n := h.Payload()
 	v := view{n: int64(n), msg: l.e.arrivings.get()}
@@ -37,7 +38,7 @@ func (l *session) placeMessage(h *frame.Header) (view, error) {
 	return v, nil
 }
 
-// placedMessage delivers a message that is complete.
+// placedMessage delivers a message whose payload is complete.
 func (l *session) placedMessage(m *placedMessage) error {
 	if l.state == stateDown {
 		return nil

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// A Tag tells expected messages of one peer apart, and travels with unexpected ones.
+// A Tag distinguishes the expected messages of one peer. Unexpected messages carry one too.
 type Tag uint64
 
-// Lookup resolves the text of an address, for example "tcp://node7:9000"; op ends with Result.Addr. It does not
-// connect: a connection is made by the first operation. It may be canceled.
+// Lookup resolves the text of an address, for example "tcp://node7:9000". op ends with Result.Addr,
+// and may be canceled. Lookup does not connect: the first operation with the address does.
 func (c *Context) Lookup(op *Op, text string) error {
 	t, err := c.startOp(op, kindLookup, Addr{})
 	if err != nil {
@@ -20,15 +20,16 @@ func (c *Context) Lookup(op *Op, text string) error {
 	return nil
 }
 
-// SendUnexpected sends buf, at most Limits().MaxUnexpected bytes, to the peer's RecvUnexpected. buf belongs to op until
-// its callback runs. A longer one, up to MaxRoom bytes, needs a ClaimRoom before: without, op ends with ErrMsgSize.
+// SendUnexpected sends buf, at most Limits().MaxUnexpected bytes, to the peer's RecvUnexpected. buf
+// belongs to op until its callback runs. A longer message, up to MaxRoom bytes, needs a ClaimRoom
+// before; without it op ends with ErrMsgSize.
 func (c *Context) SendUnexpected(op *Op, to Addr, tag Tag, buf []byte) error {
 	return c.SendUnexpectedBy(op, to, tag, buf, Deadline{})
 }
 
-// SendUnexpectedBy is SendUnexpected for a message that is worth nothing after a deadline. One that has to wait, for an
-// envelope or a connection, and whose turn comes later than that is not sent: op ends with ErrTimeout and NotRun. To end
-// op at the deadline whatever happens, start a Timer and cancel op.
+// SendUnexpectedBy sends buf as SendUnexpected does, with a deadline. A message that has to wait
+// for an envelope or a connection, and whose turn comes after the deadline, is not sent: op ends
+// with ErrTimeout and NotRun. To end op at the deadline in any case, start a Timer and cancel op.
 func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Deadline) error {
 	if limit := c.limits.MaxUnexpected; len(buf) > limit && (to.Session() == 0 || len(buf) > MaxRoom) {
 		return c.refusedError(kindSendUnexpected, to, tooLong(len(buf), limit))
@@ -49,7 +50,8 @@ func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Dead
 	return nil
 }
 
-// RecvUnexpected receives the oldest unexpected message; op ends with Result.Envelope, which the callback owns.
+// RecvUnexpected receives the oldest unexpected message. op ends with Result.Envelope, which the
+// callback owns.
 func (c *Context) RecvUnexpected(op *Op) error {
 	c.class.Serve()
 	t, err := c.startOp(op, kindRecvUnexpected, Addr{})
@@ -60,11 +62,14 @@ func (c *Context) RecvUnexpected(op *Op) error {
 	return nil
 }
 
-// Withdraw asks the peer to destroy the unexpected message that a SendUnexpected has sent; to and id are Addr and ID of
-// its Result. op ends with nil when the message was destroyed before anybody accepted it, so that nothing has become or
-// will become of it; with ErrTooLate when it had been accepted; with ErrPeerLost when the session ended first and nobody
-// knows; with ErrUnsupported when the peer cannot do it. The question uses no envelope. op may be canceled; the peer
-// may have destroyed the message all the same.
+// Withdraw asks the peer to destroy the unexpected message that a SendUnexpected has sent; to and
+// id are Addr and ID of its Result. It uses no envelope. op may be canceled; the peer may have
+// destroyed the message nevertheless. op ends
+//
+//   - with nil if the message was destroyed before it was accepted: it has had, and will have, no effect
+//   - with ErrTooLate if it had been accepted
+//   - with ErrPeerLost if the session ended first: the fate of the message is unknown
+//   - with ErrUnsupported if the peer cannot do it
 func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 	t, err := c.startOp(op, kindWithdraw, to)
 	if err != nil {
@@ -74,9 +79,10 @@ func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 	return nil
 }
 
-// Abandon tells the peer that the answer to an unexpected message is not wanted any more; to and id are Addr and ID of the
-// Result of its SendUnexpected. If nobody there has accepted it, it is destroyed; else the peer's OnAbandon is called with it.
-// Best effort, no completion.
+// Abandon notifies the peer that the answer to an unexpected message is not needed any more; to and
+// id are Addr and ID of the Result of its SendUnexpected. If the message was not accepted it is
+// destroyed; otherwise the peer's OnAbandon is called. Abandon is best effort, and has no
+// completion.
 func (c upper) Abandon(to Addr, id uint64) {
 	if !c.Closing() {
 		c.ep.abandonRequest(to, id)
@@ -85,11 +91,13 @@ func (c upper) Abandon(to Addr, id uint64) {
 
 var errNoReason = errors.New("the program has ended the session, and gave no reason")
 
-// Connected reports whether the session that peer is bound to, or of that name, is up.
+// Connected reports whether the session that peer is bound to is up, or the session with that name
+// if peer is not bound.
 func (c *Context) Connected(peer Addr) bool { return c.ep.isConnected(peer) }
 
-// Disconnect ends the session that peer is bound to, or of that name, or the attempt to make one, because of err: operations with the
-// peer end with ErrPeerLost. A later operation connects anew.
+// Disconnect ends the session that peer is bound to, or the session with that name if peer is not
+// bound, or the attempt to make one, with err as the reason. Operations with the peer end with
+// ErrPeerLost. A later operation connects again.
 func (c *Context) Disconnect(peer Addr, err error) {
 	if err == nil {
 		err = errNoReason
@@ -99,17 +107,17 @@ func (c *Context) Disconnect(peer Addr, err error) {
 	}
 }
 
-// Probe asks the context at to whether somebody drives it, and whether it is ready. It connects if there is no session, and does not block. op
-// ends
+// Probe asks the context at to whether its program calls Progress and Trigger, and whether it is
+// ready. It connects if there is no session, and does not block. op ends
 //
-//   - with nil when the peer's program drives the context and is ready;
-//   - with ErrNotReady when it drives and is not ready (Class.SetReady);
-//   - with ErrDraining when it drives and shuts down;
-//   - with ErrTimeout when timeout, if that is positive, has passed without an answer: a context is not driven, or its Trigger does not return;
-//   - with ErrUnreachable or ErrPeerLost when there is no session;
-//   - with ErrAgain when 1024 probes of the peer are under way.
+//   - with nil if the peer calls Trigger and is ready
+//   - with ErrNotReady if it calls Trigger and is not ready (Class.SetReady)
+//   - with ErrDraining if it calls Trigger and shuts down
+//   - with ErrTimeout if timeout, if positive, has passed without an answer: Trigger is not called, or does not return
+//   - with ErrUnreachable or ErrPeerLost if there is no session
+//   - with ErrAgain if 1024 probes of the peer are in flight
 //
-// A probe needs no envelope, and no limit on requests holds it up. Result.Fate is NotRun.
+// A probe needs no envelope, and no limit on requests applies to it. Result.Fate is NotRun.
 func (c *Context) Probe(op *Op, to Addr, timeout time.Duration) error {
 	t, err := c.startOp(op, kindProbe, to)
 	if err != nil {
@@ -123,12 +131,12 @@ func (c *Context) Probe(op *Op, to Addr, timeout time.Duration) error {
 	return nil
 }
 
-// Timer ends op with nil when d has passed; somebody must drive the context then. It may be canceled.
+// Timer ends op with nil after d, in the next Progress and Trigger. op may be canceled.
 func (c *Context) Timer(op *Op, d time.Duration) error {
 	return c.Upper().TimerAt(op, c.Now()+min(max(d, 0), maxTime))
 }
 
-// TimerAt is Timer that ends op when Now reads at.
+// TimerAt ends op, as Timer does, when Now returns at.
 func (c upper) TimerAt(op *Op, at time.Duration) error {
 	t, err := c.startOp(op, kindTimer, Addr{})
 	if err != nil {
@@ -138,13 +146,14 @@ func (c upper) TimerAt(op *Op, at time.Duration) error {
 	return nil
 }
 
-// SendExpected sends buf, at most Limits().MaxExpected bytes, to the receive that the peer posted for tag.
+// SendExpected sends buf, at most Limits().MaxExpected bytes, to the receive that the peer has
+// posted for tag.
 func (c *Context) SendExpected(op *Op, to Addr, tag Tag, buf []byte) error {
 	return c.SendExpectedLong(op, to, tag, buf, 0)
 }
 
-// SendExpectedLong is SendExpected for a receive that takes most bytes, as the receiver has said: see RecvExpectedLong. buf
-// may have so many, MaxRoom at most.
+// SendExpectedLong sends buf as SendExpected does, to a receive that takes most bytes: see
+// RecvExpectedLong. buf may be as long as that, at most MaxRoom.
 func (c *Context) SendExpectedLong(op *Op, to Addr, tag Tag, buf []byte, most int) error {
 	if limit := max(c.limits.MaxExpected, min(most, MaxRoom)); len(buf) > limit {
 		return c.refusedError(kindSendExpected, to, tooLong(len(buf), limit))
@@ -157,19 +166,22 @@ func (c *Context) SendExpectedLong(op *Op, to Addr, tag Tag, buf []byte, most in
 	return nil
 }
 
-// RecvExpected receives the message with tag from one peer into buf, which is the operation's until its callback runs; Result.N is
-// the length of the message. Post it before the peer can send: a message that finds no receive is dropped, and counted in Stats.LateDropped.
+// RecvExpected receives the message with tag from one peer into buf, which belongs to the operation
+// until its callback runs. Result.N is the length of the message. Post the receive before the peer
+// can send: a message without a receive is dropped, and counted in Stats.LateDropped.
 //
-// A message longer than buf is lost: op ends with ErrOverflow, Fate Ran and Result.N, and buf is as it was. Of one peer and tag there is one
-// receive at a time, that of a Call included: a second one ends with ErrBusy and changes nothing for the first. A tag may be used again as soon as
-// the callback of its receive has begun. Messages of different tags are received in whatever order they come.
+// A message longer than buf is lost: op ends with ErrOverflow, Fate Ran and Result.N, and buf is
+// unchanged. Each peer and tag may have one receive at a time, including that of a Call; a second
+// one ends with ErrBusy and does not affect the first. A tag may be used again as soon as the
+// callback of its receive has begun. Messages with different tags are received in the order in
+// which they arrive.
 func (c *Context) RecvExpected(op *Op, from Addr, tag Tag, buf []byte) error {
 	return c.RecvExpectedLong(op, from, tag, buf, 0)
 }
 
-// RecvExpectedLong is RecvExpected for a message that may be longer than buf, up to most bytes, MaxRoom at most: op then ends
-// with Result.Envelope, which the callback owns, and buf is as it was. No memory is taken before the message comes. The
-// sender has to be told of most.
+// RecvExpectedLong receives as RecvExpected does, also a message that is longer than buf, up to
+// most bytes (at most MaxRoom). op ends with Result.Envelope then, which the callback owns, and buf
+// is unchanged. No memory is allocated before the message arrives. The sender has to know most.
 func (c *Context) RecvExpectedLong(op *Op, from Addr, tag Tag, buf []byte, most int) error {
 	t, err := c.startOp(op, kindRecvExpected, from)
 	if err != nil {
@@ -179,9 +191,10 @@ func (c *Context) RecvExpectedLong(op *Op, from Addr, tag Tag, buf []byte, most 
 	return nil
 }
 
-// Put writes the n bytes of local at loff into the peer's memory of key at roff; offsets are in bytes. It does not block. The error
-// matches ErrInvalid for a range outside of local or key, ErrPermission if the access of key does not allow it, and ErrRevoked when
-// local has been deregistered; op ends with ErrRevoked when the peer's memory has.
+// Put writes the n bytes of local at loff into the peer's memory of key at roff; offsets are in
+// bytes. It does not block. The error matches ErrInvalid for a range outside of local or key,
+// ErrPermission if the access of key does not allow it, and ErrRevoked if local was deregistered.
+// op ends with ErrRevoked if the peer's memory was.
 func (c *Context) Put(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n int64) error {
 	t, err := c.startMove(op, kindPut, local, loff, to, key, roff, n)
 	if err != nil {
@@ -191,7 +204,8 @@ func (c *Context) Put(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n 
 	return nil
 }
 
-// Get reads n bytes of the peer's memory of key at roff into local at loff. Offsets and errors are as with Put.
+// Get reads n bytes of the peer's memory of key at roff into local at loff. Offsets and errors are
+// those of Put.
 func (c *Context) Get(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n int64) error {
 	t, err := c.startMove(op, kindGet, local, loff, to, key, roff, n)
 	if err != nil {
@@ -201,9 +215,10 @@ func (c *Context) Get(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n 
 	return nil
 }
 
-// Lease registers buf for reading by one peer and returns the memory whose key the peer needs. op ends with nil when
-// the peer gives the memory back, with ErrNoEntry when the peer dropped the expected message with tag, with ErrPeerLost
-// when the peer is gone, with ErrCanceled after a cancel; the memory is out of reach then.
+// Lease registers buf for reading by one peer, and returns the memory whose key the peer needs. op
+// ends with nil when the peer gives the memory back, with ErrNoEntry if the peer has dropped the
+// expected message with tag, with ErrPeerLost if the peer is lost, and with ErrCanceled after a
+// cancel. The peer cannot read the memory any more then.
 func (c upper) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
 	t, err := c.startOp(op, kindLease, to)
 	if err != nil {
@@ -218,14 +233,15 @@ func (c upper) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
 	return m, nil
 }
 
-// GiveBack tells the owner of a lease that its memory is not needed any more. It waits for nothing.
+// GiveBack notifies the owner of a lease that its memory is not needed any more. It does not block.
 func (c upper) GiveBack(to Addr, key Key) {
 	if !c.Closing() {
 		c.ep.giveBack(to, key)
 	}
 }
 
-// startOp starts an operation of c, which is not closed; with a peer unless it is of a kind that has none.
+// startOp starts an operation of c. It fails if c is closed, or if peer is zero and the kind needs
+// one.
 func (c *Context) startOp(op *Op, kind opKind, peer Addr) (ticket, error) {
 	if kind >= kindsOfPeer && peer.IsZero() {
 		return ticket{}, c.refusedError(kind, peer, WithText(ErrInvalid, "no address given"))
@@ -238,7 +254,7 @@ func (c *Context) startOp(op *Op, kind opKind, peer Addr) (ticket, error) {
 	return t, err
 }
 
-// startMove checks a Put or Get and starts it with local acquired.
+// startMove checks a Put or Get, starts it, and acquires local.
 func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr, key Key, roff, n int64) (ticket, error) {
 	need := ReadOnly
 	if kind == kindPut {
@@ -266,7 +282,7 @@ func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr
 	return t, nil
 }
 
-// refusedError is the error of an operation that was not started.
+// refusedError returns the error of an operation that was not started.
 func (c *Context) refusedError(kind opKind, peer Addr, err error) error {
 	return &OpError{Op: kindText[kind], Addr: peer, Fate: NotRun, Err: err}
 }

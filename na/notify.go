@@ -2,17 +2,19 @@ package na
 
 import "slices"
 
-// maxFaults bounds the peer losses that wait for Trigger; behind them waits one that names no peer.
+// maxFaults limits the losses of peers that wait for Trigger; one more is queued for all others,
+// without an address.
 const maxFaults = 1024
 
-var errMoreLost = WithText(ErrPeerLost, "more sessions have ended than are told one by one")
+var errMoreLost = WithText(ErrPeerLost, "too many sessions have ended to report each")
 
-// OnFault adds fn to what runs, in Trigger, when the session with a peer is lost; not when it has ended because it was idle. Where 1024 losses wait for Trigger, those
-// that come are not told one by one: peer is the zero Addr then, and Connected tells who is gone. The loss itself ends every operation with
-// that peer; their callbacks run before fn or after.
+// OnFault makes Trigger call fn when the session with a peer is lost, but not when it ends because
+// it was idle. While 1024 losses wait for Trigger, further ones are reported together by one call
+// with the zero Addr; use Connected to find them. The loss also ends every operation with that
+// peer; their callbacks run before or after fn.
 //
-// remove takes fn away: only a Trigger that tells of a loss meanwhile may still run it. It may be called anywhere, fn
-// included.
+// remove removes fn: only a Trigger that is reporting a loss at that time may still call it. remove
+// may be called from anywhere, including fn.
 func (c *Context) OnFault(fn func(peer Addr, err error)) (remove func()) {
 	added := &fn
 	c.newsMu.Lock()
@@ -25,11 +27,12 @@ func (c *Context) OnFault(fn func(peer Addr, err error)) (remove func()) {
 	}
 }
 
-// reportLost queues the loss of a peer for the functions of OnFault. Connected reports false for it already.
+// reportLost queues the loss of a peer for the functions of OnFault. Connected reports false for it
+// already.
 func (c *Context) reportLost(peer Addr, err error) {
 	c.newsMu.Lock()
 	before := c.faults
-	if len(c.onFault) == 0 || before > maxFaults { // what was queued last says that there are more
+	if len(c.onFault) == 0 || before > maxFaults { // the call for all others is queued already
 		c.newsMu.Unlock()
 		return
 	}
@@ -50,7 +53,7 @@ func (c *Context) reportLost(peer Addr, err error) {
 	}
 }
 
-// tellAll runs fns, the others too when one panics or ends the goroutine.
+// tellAll calls all fns, also if one panics or calls runtime.Goexit.
 func tellAll(fns []*func(peer Addr, err error), peer Addr, err error) {
 	if len(fns) == 0 {
 		return
@@ -59,10 +62,11 @@ func tellAll(fns []*func(peer Addr, err error), peer Addr, err error) {
 	(*fns[0])(peer, err)
 }
 
-// OnAbandon has fn called when a peer lets us know that it wants no answer any more to e, which has been accepted and not freed, or takes
-// e back, which is watched. fn is called at once, on any goroutine and with the lock of the endpoint held: it marks the record that e is part
-// of, and has Trigger do the rest, by Queue of a Task of it. It calls nothing else of c. So there is nothing to look for, and
-// nothing to drop, however many messages are abandoned before somebody triggers.
+// OnAbandon makes fn be called when a peer abandons message e, which was accepted and not freed, or
+// withdraws e, which is watched. fn is called at once, on any goroutine and with the endpoint's
+// lock. It marks the record that e is a part of, and queues a Task of it (Queue) for the rest; it
+// must not call other methods of c. So no list of abandoned messages is needed that could grow
+// without limit.
 func (c upper) OnAbandon(fn func(e *Envelope)) { c.onAbandon.Store(&fn) }
 
 // reportAbandoned calls the function of OnAbandon.
@@ -72,7 +76,8 @@ func (c *Context) reportAbandoned(env *Envelope) {
 	}
 }
 
-// News returns how many calls of the functions of OnFault wait for Trigger. Live counts them.
+// News returns how many losses wait for Trigger to report them to the functions of OnFault. Live
+// includes them.
 func (c upper) News() int64 {
 	c.newsMu.Lock()
 	defer c.newsMu.Unlock()

@@ -8,17 +8,20 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A call is one op with two halves. While its request waits the op is in queued or msgs, afterwards in recvs; from its beginning to its
-// end it is in posted, and in timers if it has a deadline. Its id is the number of the request; 0 before that has left.
+// A call is one Op with two phases. While its request waits the Op is in session.queued or msgs,
+// afterwards in recvs. From its start to its end it is in posted, and in endpoint.timers if it has
+// a deadline. Its id is the number of the request, 0 before that is sent.
 //
 //	Call ─► queued ─► msgs ── UNEXPECTED ──► recvs ── EXPECTED ──► ended
-//	          │ cancel, deadline: not run      │ cancel, deadline, peer lost: may have run
+//	          │ cancel, deadline: NotRun       │ cancel, deadline, peer lost: MaybeRan
 //	          └────────────────────────────────┴──────────────────────────────────────────► ended
 
-// maxStaged is the longest message in bytes that is staged while frames are held back: many long ones would not stay in the caches.
+// maxStaged limits the messages in bytes that are staged while frames are held back: the bytes of
+// many long ones would not stay in the caches.
 const maxStaged = 8 << 10
 
-// stagerFor returns what takes a message of n bytes at once, because no more than so many messages wait; nil otherwise.
+// stagerFor returns a Writer that takes a message of n bytes at once. It returns nil if the carrier
+// cannot do that, or if more than before messages wait.
 func (l *session) stagerFor(n, before int) carrier.Writer {
 	s := l.route.stager
 	if s == nil || l.state != stateUp || l.msgs.n > before || l.pong || l.flows[carrier.Messages].hasControls() || l.e.nctx.corks.Load() > 0 && n > maxStaged {
@@ -34,7 +37,8 @@ func (l *session) stagerFor(n, before int) carrier.Writer {
 	return w
 }
 
-// stageMessage has the carrier take the only message of l.
+// stageMessage passes the message of l to the carrier at once, if it is the only one and the
+// carrier can take it.
 func (l *session) stageMessage() {
 	if o := l.msgs.head; o != nil && l.canTake(o) {
 		if w := l.stagerFor(len(o.buf), 1); w != nil {
@@ -43,14 +47,15 @@ func (l *session) stageMessage() {
 	}
 }
 
-// startCall is SendUnexpected and RecvExpected in one: see upper.Call. It is Queued as a SendUnexpected is.
+// startCall starts a SendUnexpected and a RecvExpected as one operation: see upper.Call. The
+// request waits for an envelope as that of startSendUnexpected.
 func (e *endpoint) startCall(t ticket, s CallSpec) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		e.returnRoom(s.To, max(len(s.Msg), len(s.Body)))
 		return
 	}
 	if (e.dom.cfg.OnNoCredit != Queue && !t.op.expedited || t.op.hasty) && e.hasNoEnvelope(s.To) {
-		e.nctx.tryPoll() // credit may have arrived that nobody has read (G11)
+		e.nctx.tryPoll() // credit may have arrived that was not read yet (G11)
 	}
 	var p packedBody
 	var bad error
@@ -59,7 +64,7 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 		s.Body = p.body
 	}
 	e.mu.Lock()
-	l, err := e.sessionFor(t, s.To)
+	l, err := e.sessionForLocked(t, s.To)
 	claim, claimed := e.claimOf(s.To, max(len(s.Msg), len(s.Body)))
 	if err == nil {
 		if err = l.mayAsk(t, &s, claim); bad != nil {
@@ -67,14 +72,14 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 		}
 	}
 	if err != nil {
-		p.release(nil)
+		p.releaseLocked(nil)
 		if claimed != nil {
 			claimed.returnRoom(claim)
 		}
 		e.refuseStart(t, err)
 		return
 	}
-	o := e.takeIn(t)
+	o := e.takeInLocked(t)
 	o.session, o.tag, o.buf, o.by, o.room, o.bodies = l, s.Tag, s.Msg, s.By, claim, s.Bodies
 	if s.Body != nil || len(s.Streams) > 0 {
 		o.x = e.exts.get()
@@ -99,10 +104,10 @@ func (e *endpoint) startCall(t ticket, s CallSpec) {
 	}
 }
 
-// mayAsk tells why a call must not begin.
+// mayAsk returns an error if a call must not start.
 func (l *session) mayAsk(t ticket, s *CallSpec, claim int) error {
 	limit := l.e.dom.cfg.SendQueue
-	calls := maxRecvs + limit // calls wait in the send queue, too
+	calls := maxRecvs + limit // the receives of calls in the send queue count too
 	if t.op.expedited {
 		calls *= 2
 	}
@@ -120,10 +125,11 @@ func (l *session) mayAsk(t ticket, s *CallSpec, claim int) error {
 	return nil
 }
 
-// claimOf uses the claim of room for a message of n bytes, if it needs any.
+// claimOf uses the claim of room for a message of n bytes, and returns it with its session. A short
+// message needs none.
 func (e *endpoint) claimOf(to Addr, n int) (claim int, of *session) {
 	if n > e.dom.cfg.Eager {
-		if of = e.findSession(to); of != nil {
+		if of = e.findSessionLocked(to); of != nil {
 			claim = of.useClaim(n)
 		}
 	}
@@ -138,7 +144,7 @@ func (l *session) countExpedited(o *Op) {
 	}
 }
 
-// uncountExpedited ends that: o has left, or ends.
+// uncountExpedited undoes countExpedited, when o is sent or ends.
 func (l *session) uncountExpedited(o *Op) {
 	if o.counted {
 		o.counted = false
@@ -146,12 +152,12 @@ func (l *session) uncountExpedited(o *Op) {
 	}
 }
 
-// awaitReply has o, a call whose request has left, wait for the answer.
+// awaitReply makes o, a call whose request was sent, wait for the answer.
 func (l *session) awaitReply(o *Op) {
 	l.uncountExpedited(o)
 	if x := o.x; x != nil {
 		if x.packed.body != nil {
-			x.packed.release(x.source)
+			x.packed.releaseLocked(x.source)
 		}
 		x.body = nil
 	}
@@ -160,14 +166,14 @@ func (l *session) awaitReply(o *Op) {
 	o.id, o.buf, o.most, o.reply = l.seq, o.reply, o.replyMax, nil
 }
 
-// completeCall completes how a call ends without an answer.
+// completeCall fills in the result of a call that ends without an answer.
 func (o *Op) completeCall(r *Result) {
 	if r.Fate = NotRun; o.id != 0 {
 		r.Fate, r.Addr, r.ID = MaybeRan, o.session.addr(), o.id
 	}
 }
 
-// cancelIfUnsent cancels a Call whose message has not left; of another one it says where that has gone.
+// cancelIfUnsent implements upper.CancelIfUnsent.
 func (e *endpoint) cancelIfUnsent(t ticket) (to Addr, id uint64, left bool) {
 	e.mu.Lock()
 	defer e.Unlock()
@@ -178,11 +184,12 @@ func (e *endpoint) cancelIfUnsent(t ticket) (to Addr, id uint64, left bool) {
 	case o.id != 0:
 		return o.session.addr(), o.id, true
 	}
-	e.cancelOp(o, ErrCanceled)
+	e.cancelOpLocked(o, ErrCanceled)
 	return Addr{}, 0, false
 }
 
-// heldUp is why a call or a probe ends at its deadline: what it has waited for, as far as that is known here.
+// heldUp returns the error of a call or a probe at its deadline, with what it has waited for as far
+// as that is known here.
 func (o *Op) heldUp() error {
 	l := o.session
 	switch {
@@ -205,9 +212,10 @@ func (o *Op) heldUp() error {
 	return ErrTimeout
 }
 
-// abandonCall ends a Call, or a Probe, with err, and lets the peer know as Abandon does. At its deadline an endpoint calls ticket.setDue, and
-// abandonCall follows: what comes between the two counts. The peer is told first why the streams of a call end: it would take the
-// ABANDON for the reason.
+// abandonCall ends a Call or a Probe with err, and notifies the peer as Abandon does. At a deadline
+// the endpoint calls ticket.setDue, and Trigger calls abandonCall; an answer that arrives in
+// between counts. The streams of a call are reset first, because the peer would take the ABANDON
+// for the reason of their end.
 func (e *endpoint) abandonCall(t ticket, err error) {
 	e.mu.Lock()
 	if o := t.op; t.isTakenIn() {
@@ -220,24 +228,25 @@ func (e *endpoint) abandonCall(t ticket, err error) {
 		if err == ErrTimeout {
 			err = o.heldUp()
 		}
-		if e.cancelOp(o, err); isCall && id != 0 {
-			l.sendAbandon(id)
+		if e.cancelOpLocked(o, err); isCall && id != 0 {
+			l.sendAbandonLocked(id)
 		}
 	}
 	e.Unlock()
 }
 
-// sendAnswer is startSendExpected of a message that leaves at once, with no operation, and FreeEnvelope of env. Otherwise it does
-// nothing, and startSendExpected follows; unless there is an error, with which that would end.
+// sendAnswer sends an expected message without an operation, if the carrier can take it at once,
+// and frees env. Otherwise it does nothing, and the caller calls startSendExpected; or it returns
+// the error with which that would end.
 func (e *endpoint) sendAnswer(env *Envelope, to Addr, tag Tag, buf []byte, most int) (left bool, err error) {
 	if e.faults != nil {
 		if err := e.failOp(); err != nil {
 			return false, err
 		}
-		e.counted.Store(true) // the startSendExpected that follows
+		e.counted.Store(true) // the startSendExpected that may follow does not ask faults again
 	}
 	e.mu.Lock()
-	l := e.findSession(to)
+	l := e.findSessionLocked(to)
 	if l == nil || l.state != stateUp || e.shut || len(buf) > max(l.eager, most) {
 		e.mu.Unlock()
 		return false, nil
@@ -264,8 +273,9 @@ func (e *endpoint) sendAnswer(env *Envelope, to Addr, tag Tag, buf []byte, most 
 	return true, nil
 }
 
-// takeArrived returns the oldest messages that no receive has taken, at most so many, the oldest first and linked by their Next. Arrived
-// returns how many there are; it may change at once. Both are for one who posts no RecvUnexpected.
+// takeArrived takes at most most messages that no receive has taken, oldest first and linked by
+// Envelope.next. countInbox returns how many there are, without the lock. Both are for a layer that
+// does not call RecvUnexpected.
 func (e *endpoint) takeArrived(most int) (first *Envelope) {
 	if e.arrived.Load() == 0 {
 		return nil

@@ -8,13 +8,14 @@ import (
 
 var errTooLong = WithText(ErrMsgSize, "message is longer than the peer takes")
 
-// canTake reports whether the peer takes a message of that length.
+// canTake reports whether the peer takes a message of the length of o.
 func (l *session) canTake(o *Op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
 
-// unsendableError tells why a message cannot leave though its turn has come. One with a deadline is told the time that is left: the
-// clock is read for such messages only, here and when they arrive.
+// unsendableError returns an error if a message cannot be sent when its turn comes. It writes the
+// time that is left into one with a deadline: the clock is read for such messages only, here and
+// when they arrive.
 func (l *session) unsendableError(o *Op) error {
-	if !l.canTake(o) { // it was queued before the peer said what it takes
+	if !l.canTake(o) { // it was queued before the HELLO of the peer
 		return errTooLong
 	}
 	if o.by.At == 0 {
@@ -27,10 +28,11 @@ func (l *session) unsendableError(o *Op) error {
 			return nil
 		}
 	}
-	return WithText(ErrTimeout, "the deadline passed before the message could leave")
+	return WithText(ErrTimeout, "the deadline passed before the message could be sent")
 }
 
-// arrivalTime is when the unexpected message of h came, if somebody will ask.
+// arrivalTime returns the current time if the unexpected message of h was sent with a deadline,
+// otherwise 0.
 func (l *session) arrivalTime(h *frame.Header) time.Duration {
 	if h.Flags&frame.FlagTimed == 0 {
 		return 0

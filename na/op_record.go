@@ -5,85 +5,91 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// endpointState is what an endpoint has of an operation that it has taken in: the part of an Op that endpoint.mu guards. It is zero before begin and
-// after finish, so an idle Op keeps no memory of the program alive. An operation is in at most one list.
+// An endpointState is the state of an operation in the endpoint: the part of an Op that endpoint.mu
+// guards. It is zero before takeInLocked and after finishOpLocked, so that an idle Op does not keep
+// the user's memory alive. An operation is in at most one list.
 type endpointState struct {
-	at       int // in endpoint.ops, counted from 1; 0: it is not taken in
+	at       int // the index in endpoint.ops plus 1; 0: the endpoint does not have it
 	session  *session
 	list     *opList
 	prev     *Op
 	next     *Op
 	hashNext *Op // in a postedTable
 
-	tag      Tag
-	id       uint64 // number of the request, of what a withdraw asks for, of a probe; identity of a put or get. 0: it has not left
-	buf      []byte // the message until it has left; then what receives
-	most     int    // bytes that the receive of an expected message takes
-	reply    []byte // receives the answer of a call whose request has not left: then it becomes buf
-	replyMax int    // likewise most
+	tag Tag
+	// the number of a request or probe, or of the message of a withdraw; the ID of a put or get; 0:
+	// it was not sent
+	id       uint64
+	buf      []byte // the message until it is sent; for a call then the buffer of the answer
+	most     int    // the bytes that the receive of an expected message takes
+	reply    []byte // buf for the answer of a call whose request was not sent
+	replyMax int    // most for the answer of a call whose request was not sent
 	by       Deadline
-	place    timeheap.Index // in endpoint.timers, of a timer, or of a call that has a deadline
-	room     int            // claimed for an unexpected message that has not left
+	place    timeheap.Index // the index in endpoint.timers, for a timer, or a call or probe with a deadline
+	room     int            // the room claimed for an unexpected message that was not sent
 
 	oneWay  bool // a call without an answer
-	bodies  bool // the receive takes a body, too
-	last    bool // a message that uses the last envelope of a peer, and ends when there is another
-	counted bool // in active.expediting
+	bodies  bool // the receive takes a body too
+	last    bool // a message that uses the last envelope of a peer, and ends when there is another one
+	counted bool // it is counted in activeState.expediting
 
 	x *opExtra // nil for most messages and calls
 }
 
-// An opExtra is what only some operations have. It comes from endpoint.exts, and goes back when the operation ends.
+// An opExtra is the part of an operation's state that only some kinds need. It comes from
+// endpoint.exts, and returns there when the operation ends.
 type opExtra struct {
-	// Of a put or get; of a lease there is mem only.
+	// For a put or get; for a lease only mem.
 	mem  *Mem // the local side
 	loff int64
 	key  Key
 	roff int64
 	n    int64
-	at   int64 // bytes sent or received so far
+	at   int64 // the bytes sent or received so far
 	sink *inboundBulk
 
-	// Of a message that has not left.
-	body      []byte     // beside it
-	packed    packedBody // has body, if it was copied
-	bodyID    uint64     // while the peer may have some of it, and no message
-	streams   []*Stream  // of a call
-	streamsAt int        // where in buf they are named
+	// For a message that was not sent.
+	body   []byte     // the body beside it
+	packed packedBody // the copy of body, if there is one
+	// the ID of body, while the peer may have a part of it and not the message; otherwise 0
+	bodyID    uint64
+	streams   []*Stream // the streams of a call
+	streamsAt int       // the offset in buf of the number of the first stream
 
-	source *outboundBulk // of a put or a body,
-	flow   carrier.Lane  // which leaves there
+	source *outboundBulk // the source of a put or a body
+	flow   carrier.Lane  // the flow of source
 
 	lookup *lookup
 }
 
-// A lookup is what the resolver of names has of an operation. endpoint.mu guards it.
+// A lookup is the state that an operation shares with the resolver of names. endpoint.mu guards it.
 type lookup struct {
-	op   *Op    // nil when it has ended
-	stop func() // ends the resolver's part; or nil
+	op   *Op    // nil: it has ended
+	stop func() // cancels the resolver; or nil
 }
 
-// leaseKey finds the lease that goes with an expected message.
+// A leaseKey identifies the lease of an expected message.
 type leaseKey struct {
 	session *session
 	tag     Tag
 }
 
-// takeIn takes in an operation that was started. From now on endpoint.finishOp ends it, and ticket.finish alone does not. Locked.
-func (e *endpoint) takeIn(t ticket) *Op {
+// takeInLocked makes the endpoint have a started operation. From then on endpoint.finishOpLocked
+// ends it, and not ticket.finish alone.
+func (e *endpoint) takeInLocked(t ticket) *Op {
 	e.ops = append(e.ops, t.op)
 	t.op.at = len(e.ops)
 	return t.op
 }
 
-// beginExt is begin of one that has an opExtra. Locked.
-func (e *endpoint) beginExt(t ticket) *Op {
-	o := e.takeIn(t)
+// beginExtLocked calls takeInLocked, and gives the operation an opExtra.
+func (e *endpoint) beginExtLocked(t ticket) *Op {
+	o := e.takeInLocked(t)
 	o.x = e.exts.get()
 	return o
 }
 
-// movedBytes is how many bytes of a put or get have been sent or received.
+// movedBytes returns how many bytes of a put or get have been sent or received.
 func (o *Op) movedBytes() int64 {
 	if o.x == nil {
 		return 0
@@ -91,10 +97,11 @@ func (o *Op) movedBytes() int64 {
 	return o.x.at
 }
 
-// hasBody reports whether a message that has not left has a body beside it.
+// hasBody reports whether a message that was not sent has a body.
 func (o *Op) hasBody() bool { return o.x != nil && o.x.body != nil }
 
-// lookupStop returns what ends the resolver's part of a lookup, with the lock returned; or nil.
+// lookupStop returns the function that cancels the resolver of a lookup, to be called without the
+// lock, or nil.
 func (o *Op) lookupStop() func() {
 	if o.kind != kindLookup {
 		return nil
@@ -102,34 +109,35 @@ func (o *Op) lookupStop() func() {
 	return o.x.lookup.stop
 }
 
-// refusalOf tells why an operation that is just being started must end at once. Locked.
-func (e *endpoint) refusalOf(t ticket) error {
+// refusalOfLocked returns an error if an operation that is being started must end at once.
+func (e *endpoint) refusalOfLocked(t ticket) error {
 	switch {
 	case e.shut:
-		return e.closedErr()
+		return e.closedErrLocked()
 	case t.isCanceling():
 		return ErrCanceled
 	}
 	return nil
 }
 
-// refuseStart ends a start that must not begin. Locked; it returns the lock.
+// refuseStart unlocks e.mu, and ends an operation that is being started with err.
 func (e *endpoint) refuseStart(t ticket, err error) {
 	e.mu.Unlock()
 	t.finish(Result{Err: err, Fate: NotRun})
 }
 
-// finishOp ends o, which was taken in: removes it from every table, and fixes its outcome. From then on o may be anybody's. Locked.
-func (e *endpoint) finishOp(o *Op, r Result) {
+// finishOpLocked ends o: it removes o from every table, and decides its result. After it another
+// goroutine may reuse o.
+func (e *endpoint) finishOpLocked(o *Op, r Result) {
 	e.detachOp(o)
 	if r.Err != nil && o.kind == kindCall && o.x != nil {
 		o.x.endClosedStreams()
 	}
-	e.finishDetached(o, r)
+	e.finishDetachedLocked(o, r)
 }
 
-// finishDetached is finish of an operation that is in no table any more. Locked.
-func (e *endpoint) finishDetached(o *Op, r Result) {
+// finishDetachedLocked ends an operation that detachOp has removed from all tables.
+func (e *endpoint) finishDetachedLocked(o *Op, r Result) {
 	t, mem := o.ticket(), (*Mem)(nil)
 	if o.x != nil {
 		mem = o.x.mem
@@ -153,7 +161,7 @@ func (e *endpoint) finishDetached(o *Op, r Result) {
 	t.finish(r)
 }
 
-// detachOp takes o out of its list and of the tables.
+// detachOp removes o from its list and from the tables.
 func (e *endpoint) detachOp(o *Op) {
 	if o.list != nil {
 		if o.session != nil {
@@ -194,14 +202,14 @@ func (e *endpoint) detachOp(o *Op) {
 		if o.x.sink != nil {
 			e.dropSink(o.x.sink)
 		}
-		if o.session.queuedMoves.n > 0 { // one of them may begin
+		if o.session.queuedMoves.n > 0 { // another one may start
 			o.session.markPending()
 		}
 		return
 	}
 	if x := o.x; x != nil {
 		if x.packed.body != nil {
-			x.packed.release(x.source)
+			x.packed.releaseLocked(x.source)
 		}
 		if x.bodyID != 0 {
 			o.session.recallBody(o)
@@ -209,13 +217,14 @@ func (e *endpoint) detachOp(o *Op) {
 	}
 }
 
-// cancelOp ends o with err. Locked.
-func (e *endpoint) cancelOp(o *Op, err error) {
+// cancelOpLocked ends o with err.
+func (e *endpoint) cancelOpLocked(o *Op, err error) {
 	r := Result{Err: err, Fate: MaybeRan, N: o.movedBytes()}
 	l, flow := o.session, carrier.Messages
-	moving := uint64(0) // what the peer may stop
+	moving := uint64(0) // the ID of a put or get in flight
 	switch o.kind {
-	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended, or be held
+	case kindSendUnexpected, kindSendExpected:
+		// it was not sent: otherwise it would have ended, or be in heldLast
 		if r.Fate = NotRun; o.list == &l.heldLast {
 			r = l.sentResult(o)
 		}
@@ -235,8 +244,8 @@ func (e *endpoint) cancelOp(o *Op, err error) {
 			r.Fate = NotRun
 		}
 	}
-	e.finishOp(o, r)
+	e.finishOpLocked(o, r)
 	if moving != 0 && l.Up() {
-		l.controlOn(flow, cancelMove(moving)) // a courtesy: the peer may stop early. It may also be what ends l.
+		l.controlOn(flow, cancelMove(moving)) // so that the peer can stop early. Last, because it may end l.
 	}
 }

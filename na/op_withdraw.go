@@ -7,27 +7,29 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A message can be taken back until somebody at its destination accepts it: the IMPI cancel protocol, on the session
-// instead of an agent's channel.
+// A message can be withdrawn until it is accepted at its destination. This is the cancel protocol
+// of IMPI, on the session instead of an agent's channel.
 //
 //	source                                        destination
-//	message n leaves ── UNEXPECTED ─────────────► buffered: unaccepted
-//	Withdraw(n) ─────── WITHDRAW n ─────────────► unaccepted? destroyed, its envelope is free; WITHDRAWN n OK
-//	            ◄────── WITHDRAWN n ───────────── else WITHDRAWN n ErrTooLate
+//	sends message n  ── UNEXPECTED ─────────────► buffered: unaccepted
+//	Withdraw(n) ─────── WITHDRAW n ─────────────► unaccepted: destroyed, its envelope is free; WITHDRAWN n OK
+//	            ◄────── WITHDRAWN n ───────────── otherwise WITHDRAWN n ErrTooLate
 //
-// WITHDRAW takes the way of its message, so it never comes before it. It needs no envelope; a source has at most as many
-// unanswered as the peer guarantees envelopes, further ones wait.
+// WITHDRAW is sent on the same flow as its message, so that it arrives after it. It needs no
+// envelope. A source has at most as many unanswered WITHDRAWs as the peer guarantees envelopes;
+// further ones wait.
 
-// withdrawalState is the source's side.
+// A withdrawalState is the state of the source.
 type withdrawalState struct {
-	waiting opList // not asked yet
-	asked   opList
-	open    int // asked and not answered, those that were canceled here among them
+	waiting opList // withdraws that were not sent
+	asked   opList // withdraws that were sent
+	open    int    // the number of unanswered WITHDRAWs, including those whose operation was canceled
 	ids     map[uint64]*Op
 }
 
-// startWithdraw asks the peer to destroy message id of the session that to is bound to, if nobody there has accepted it. It
-// takes the way that the message took, and ends with nil, ErrTooLate, ErrUnsupported, ErrPeerLost, ErrCanceled.
+// startWithdraw asks the peer to destroy message id of the session that to is bound to, if it was
+// not accepted. The operation ends with nil, ErrTooLate, ErrUnsupported, ErrPeerLost or
+// ErrCanceled.
 func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		return
@@ -37,19 +39,19 @@ func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 	switch {
 	case err != nil:
 	case l.peer.features&frame.FeatureWithdraw == 0:
-		err = WithText(ErrUnsupported, "the peer does not give messages back")
+		err = WithText(ErrUnsupported, "the peer does not support withdrawing messages")
 	case id == 0 || id > l.seq:
 		err = WithText(ErrInvalid, fmt.Sprintf("message %d of %d that were sent in the session", id, l.seq))
 	case l.withdraws.ids[id] != nil:
 		err = WithText(ErrBusy, "the message is being withdrawn already")
 	case l.withdraws.waiting.n >= maxAsking:
-		err = queueFullError(maxAsking, "withdraws at the peer wait to be asked")
+		err = queueFullError(maxAsking, "withdraws at the peer wait to be sent")
 	}
 	if err != nil {
 		e.refuseStart(t, err)
 		return
 	}
-	o := e.takeIn(t)
+	o := e.takeInLocked(t)
 	o.session, o.id = l, id
 	if l.withdraws.ids == nil {
 		l.withdraws.ids = map[uint64]*Op{}
@@ -63,17 +65,17 @@ func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 
 // sessionOf returns the session that an address is bound to.
 func (e *endpoint) sessionOf(t ticket, a Addr) (*session, error) {
-	if err := e.refusalOf(t); err != nil {
+	if err := e.refusalOfLocked(t); err != nil {
 		return nil, err
 	}
-	if l := e.findSession(a); l != nil && l.Up() {
+	if l := e.findSessionLocked(a); l != nil && l.Up() {
 		l.makeBusy()
 		return l, nil
 	}
 	return nil, WithText(ErrPeerLost, "the session of the message has ended")
 }
 
-// askWithdraws asks as much as may be asked.
+// askWithdraws sends as many waiting withdraws as the peer allows.
 func (l *session) askWithdraws() {
 	for l.withdraws.waiting.n > 0 && l.withdraws.open < int(l.peer.envelopes) {
 		o := l.withdraws.waiting.pop()
@@ -83,14 +85,15 @@ func (l *session) askWithdraws() {
 	}
 }
 
-// forgetWithdraw takes o out of the table. A message that was asked for stays so until the answer.
+// forgetWithdraw removes o from the table. A WITHDRAW that was sent still counts in open until its
+// answer.
 func (l *session) forgetWithdraw(o *Op) { delete(l.withdraws.ids, o.id) }
 
-// deliverWithdrawn takes in the answer.
+// deliverWithdrawn handles a WITHDRAWN: the answer to a WITHDRAW.
 func (l *session) deliverWithdrawn(h *frame.Header) error {
 	code := Code(h.Tag)
 	if l.withdraws.open == 0 || h.Tag > 255 || code != OK && code != ErrTooLate {
-		return WithText(ErrProtocol, fmt.Sprintf("WITHDRAWN for message %d with code %d, %d are asked for", h.Op, h.Tag, l.withdraws.open))
+		return WithText(ErrProtocol, fmt.Sprintf("WITHDRAWN for message %d with code %d, %d are unanswered", h.Op, h.Tag, l.withdraws.open))
 	}
 	l.withdraws.open--
 	l.noteTaken(h.Op)
@@ -102,13 +105,13 @@ func (l *session) deliverWithdrawn(h *frame.Header) error {
 		if code != OK {
 			r.Err, r.Fate = code, Ran
 		}
-		l.e.finishOp(o, r)
+		l.e.finishOpLocked(o, r)
 	}
 	l.askWithdraws()
 	return nil
 }
 
-// deliverWithdraw destroys a message that nobody has accepted.
+// deliverWithdraw handles a WITHDRAW: it destroys the message if it was not accepted, and answers.
 func (l *session) deliverWithdraw(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.received {
 		return WithText(ErrProtocol, fmt.Sprintf("WITHDRAW of message %d, %d have arrived", h.Op, l.received))
@@ -124,14 +127,14 @@ func (l *session) deliverWithdraw(h *frame.Header) error {
 	return nil
 }
 
-// destroyMessage takes a message away that nobody has accepted, and reports whether there was one.
+// destroyMessage destroys a message that was not accepted, and reports whether there was one.
 func (l *session) destroyMessage(id uint64) bool {
 	env := l.requests.find(id)
 	if env == nil || env.accepted {
 		return false
 	}
 	env.withdrawn = true
-	l.unfreed-- // it keeps nothing open with the peer, even if nobody drives this side and it is never looked at
+	l.unfreed-- // it does not keep the session busy, even if the program never takes it
 	l.requests.remove(env)
 	l.e.stats.Withdrawn++
 	if env.watched {
@@ -146,13 +149,13 @@ func (l *session) destroyMessage(id uint64) bool {
 	return true
 }
 
-// disconnectSession ends a session because of err.
+// disconnectSession ends a session with err as the reason.
 func (e *endpoint) disconnectSession(peer Addr, err error) {
 	e.mu.Lock()
-	if l := e.findSession(peer); l != nil && !e.shut {
-		l.takenExpected = l.sentExpected // the program gives up what it has answered
+	if l := e.findSessionLocked(peer); l != nil && !e.shut {
+		l.takenExpected = l.sentExpected // the program does not need confirmations of its answers
 		if l.Up() {
-			l.cancelLeave() // what waits for the end is given up, too
+			l.cancelLeave() // operations that wait for the end of the session fail too
 			l.failWith(err)
 		} else {
 			l.close(WithText(ErrPeerLost, "peer lost: "+err.Error()), OK, "", false)
@@ -161,29 +164,31 @@ func (e *endpoint) disconnectSession(peer Addr, err error) {
 	e.Unlock()
 }
 
-// abandonRequest: a peer that does not read is not cut for it: what is to be said waits.
+// abandonRequest implements upper.Abandon.
 func (e *endpoint) abandonRequest(to Addr, id uint64) {
 	e.mu.Lock()
-	if l := e.findSession(to); l != nil {
-		l.sendAbandon(id)
+	if l := e.findSessionLocked(to); l != nil {
+		l.sendAbandonLocked(id)
 	}
 	e.Unlock()
 }
 
-// sendAbandon is Abandon. Locked.
-func (l *session) sendAbandon(id uint64) {
+// sendAbandonLocked queues an ABANDON. A session whose peer does not read does not end for want of
+// room in the queue.
+func (l *session) sendAbandonLocked(id uint64) {
 	if !l.Up() || l.e.shut || l.peer.features&frame.FeatureWithdraw == 0 || id == 0 || id > l.seq {
 		return
 	}
 	l.makeBusy()
-	if q := &l.flows[carrier.Messages].abandons; q.len() < maxRecvs+l.e.dom.cfg.SendQueue { // as many calls can be under way, and each is abandoned once
+	// the limit of calls, each of which is abandoned once
+	if q := &l.flows[carrier.Messages].abandons; q.len() < maxRecvs+l.e.dom.cfg.SendQueue {
 		q.push(frame.Header{Kind: frame.Abandon, Op: id})
 		l.markPending()
 	}
 }
 
-// deliverAbandon destroys a message that nobody has accepted; who has accepted it learns that it needs no answer. One that is answered is not
-// there any more.
+// deliverAbandon handles an ABANDON. It destroys the message if it was not accepted, and calls
+// OnAbandon otherwise. A message that was answered is not in requests any more.
 func (l *session) deliverAbandon(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.received {
 		return WithText(ErrProtocol, fmt.Sprintf("ABANDON of message %d, %d have arrived", h.Op, l.received))
@@ -200,19 +205,19 @@ func (l *session) deliverAbandon(h *frame.Header) error {
 func (e *endpoint) isConnected(peer Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.findSession(peer)
+	l := e.findSessionLocked(peer)
 	return l != nil && l.Up()
 }
 
-// A messageTable is the messages of a peer that are not freed, by their numbers: an array in which most have the place
-// that their number says, and a map of those whose place was taken.
+// A messageTable is a hash table of the messages of a peer that are not freed, by number. Most are
+// in the slot of their number; those whose slot was taken are in a map.
 type messageTable struct {
-	slots []*Envelope // as many as a power of two, which is at least n
+	slots []*Envelope // their number is a power of two and at least n
 	rest  map[uint64]*Envelope
 	n     int
 }
 
-// add takes in a message. Room for so many is made at first.
+// add adds a message. The first one makes room for most messages.
 func (w *messageTable) add(env *Envelope, most int) {
 	if w.n++; w.n > len(w.slots) {
 		w.grow(max(most, 2*len(w.slots)))
@@ -227,7 +232,7 @@ func (w *messageTable) add(env *Envelope, most int) {
 	w.rest[env.id] = env
 }
 
-// grow makes room for so many messages.
+// grow makes room for most messages.
 func (w *messageTable) grow(most int) {
 	old, rest, n := w.slots, w.rest, w.n
 	size := 1
@@ -258,7 +263,7 @@ func (w *messageTable) find(id uint64) *Envelope {
 	return w.rest[id]
 }
 
-// oldestUnaccepted returns the message with the lowest number that nobody has accepted, or nil.
+// oldestUnaccepted returns the message with the lowest number that was not accepted, or nil.
 func (w *messageTable) oldestUnaccepted() (first *Envelope) {
 	for _, env := range w.slots {
 		if env != nil && !env.accepted && (first == nil || env.id < first.id) {
@@ -273,7 +278,7 @@ func (w *messageTable) oldestUnaccepted() (first *Envelope) {
 	return first
 }
 
-// remove takes out a message that is there.
+// remove removes a message of the table.
 func (w *messageTable) remove(env *Envelope) {
 	w.n--
 	if at := w.at(env.id); *at == env {

@@ -6,25 +6,27 @@ import (
 	"runtime/debug"
 )
 
-// A libraryPanic is one of the library itself, while it handled what a peer had sent.
+// A libraryPanic is the error of a recovered panic of this library while it handled bytes of a
+// peer.
 type libraryPanic struct {
 	value any
 	stack []byte
 }
 
-// caughtPanic makes a Panic of what recover has returned. It is called by the deferred function.
+// caughtPanic returns the error of a panic; v is the result of recover. The deferred function calls
+// it, so that the stack is that of the panic.
 func caughtPanic(v any) *libraryPanic { return &libraryPanic{value: v, stack: debug.Stack()} }
 
-// Error returns what callers are told.
+// Error implements error.
 func (p *libraryPanic) Error() string {
-	return fmt.Sprintf("a defect of Quicksilver: it panicked while it handled what a peer had sent, please report what was logged: %v", p.value)
+	return fmt.Sprintf("a defect of Quicksilver: it panicked while it handled bytes of a peer, please report what was logged: %v", p.value)
 }
 
-// Unwrap returns the code of it.
+// Unwrap returns the code of the error.
 func (p *libraryPanic) Unwrap() error { return ErrIO }
 
-// reportPanic counts and logs a panic that has been recovered. The logger is the program's: it runs on a goroutine of its own, because the caller
-// may hold locks.
+// reportPanic counts and logs a recovered panic. It runs the user's logger on a goroutine of its
+// own, because the caller may hold locks.
 func (c *Context) reportPanic(p *libraryPanic) {
 	c.panics.Add(1)
 	log, id, broken := c.class.cfg.logger(), c.id, c.isBroken()
@@ -34,7 +36,8 @@ func (c *Context) reportPanic(p *libraryPanic) {
 	})
 }
 
-// breakBy says that the endpoint has ended because of err, which every operation gets, and Progress once nothing is ready.
+// breakBy records that the endpoint has ended with err. Progress returns err when nothing is ready
+// any more.
 func (c *Context) breakBy(err error) {
 	if c.broken.CompareAndSwap(nil, &err) {
 		c.wakeLeader()
@@ -44,7 +47,7 @@ func (c *Context) breakBy(err error) {
 // isBroken reports whether breakBy was called.
 func (c *Context) isBroken() bool { return c.broken.Load() != nil }
 
-// brokenBy returns why c has ended without Close, or nil.
+// brokenBy returns the error with which c has ended without Close, or nil.
 func (c *Context) brokenBy() error {
 	if err := c.broken.Load(); err != nil && c.state.Load() <= ctxDraining {
 		return *err
@@ -52,7 +55,8 @@ func (c *Context) brokenBy() error {
 	return nil
 }
 
-// onPanic deals with a panic in a method of at, with no lock held: it ends what at stands for, and nothing else.
+// onPanic handles a panic in a method of at, which was called without a lock. It ends only the
+// connection that at stands for.
 func (c *Context) onPanic(v, at any) {
 	p := caughtPanic(v)
 	if cut, ok := at.(carrier.Cutter); ok {

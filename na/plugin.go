@@ -8,10 +8,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A Plugin is one kind of network, as plugins/tcp makes with New. Package carrier says what one implements.
+// A Plugin is a kind of network, as plugins/tcp.New returns. Package carrier documents how to
+// implement one.
 type Plugin = carrier.Plugin
 
-// Limits tells what a plugin can do.
+// Limits are the limits of a class.
 type Limits struct {
 	MaxUnexpected int    // bytes of one unexpected message
 	MaxExpected   int    // bytes of one expected message
@@ -19,37 +20,44 @@ type Limits struct {
 	MaxSegments   int    // segments of one Mem
 	MaxContexts   int    // contexts of one class
 	Envelopes     int    // envelopes guaranteed to each peer (GER)
-	Scheme        string // of the plugin
+	Scheme        string // the scheme of the plugin
 }
 
 // Stats are the gauges and counters of one context.
 type Stats struct {
 	Peers       int   // sessions that are up
-	BulkFlows   int   // of these, with a way for bulk data beside that for messages
-	Outstanding int   // operations that peers owe an end
-	Envelopes   int   // unexpected messages held for a receive or a dispatch
-	Queued      int   // sends held back for want of an envelope or of room
+	BulkFlows   int   // sessions with a connection for bulk data beside that for messages
+	Outstanding int   // operations that wait for peers
+	Envelopes   int   // unexpected messages that were not accepted
+	Queued      int   // sends that wait for an envelope or for room
 	Leases      int   // leases that have not ended
 	Streams     int   // streams of calls in both directions that have not ended
-	Regions     int64 // registered memory of the class
-	Withdrawn   int64 // messages that peers took back, or a closed context dropped, before anybody accepted them
-	LateDropped int64 // messages and chunks that met no operation, dropped
-	Violations  int64 // peers cut because they broke the protocol
-	Panics      int64 // panics of the library itself over what peers had sent: please report what was logged
-	PeersLost   int64 // sessions that were up and that nobody closed: the peer died, fell silent, broke the protocol, or gave this side up
-	PeersLeft   int64 // sessions that the peer closed, in good order or not: it said so
-	PeersIdle   int64 // sessions that ended because they were idle, as both sides agreed
-	// PeersRetired counts sessions of which a certificate has expired, so that what began afterwards went in another one.
+	Regions     int64 // registered regions of the class
+	// messages that peers have withdrawn, or a closed context has dropped, before they were
+	// accepted
+	Withdrawn   int64
+	LateDropped int64 // messages and chunks that were dropped because they belong to no operation
+	Violations  int64 // sessions that ended because the peer broke the protocol
+	Panics      int64 // recovered panics of the library over bytes of peers: please report what was logged
+	// sessions that were lost: the peer died, was silent, broke the protocol, or declared this side
+	// lost
+	PeersLost int64
+	PeersLeft int64 // sessions that the peer has closed with a message, in order or not
+	PeersIdle int64 // sessions that ended by agreement because they were idle
+	// PeersRetired counts sessions that have retired because a certificate has expired: later
+	// operations use another session.
 	PeersRetired int64
-	Stalls       int64 // sends that had to wait for an envelope, or failed for want of one
-	Reserved     int64 // bytes of envelopes and room guaranteed to peers now
-	// HandshakesFailed counts TLS handshakes of peers that connected to the class and failed; the first context has it of tcp.
+	Stalls       int64 // sends that had to wait for an envelope, or failed because there was none
+	Reserved     int64 // bytes of envelopes and room that are guaranteed to peers now
+	// HandshakesFailed counts failed TLS handshakes of peers that have dialed the class. For tcp
+	// the first context has the count.
 	HandshakesFailed int64
-	// HighWater is the largest PeerStats.HighWater of all sessions, those that have ended included.
+	// HighWater is the highest PeerStats.HighWater of all sessions, including those that have
+	// ended.
 	HighWater int
 }
 
-// findPlugin returns the plugin of a scheme; those given come first.
+// findPlugin returns the plugin of a scheme, from given or else from the registered ones.
 func findPlugin(scheme string, given []Plugin) (Plugin, error) {
 	for _, p := range given {
 		if p.Scheme() == scheme {
@@ -66,7 +74,7 @@ func findPlugin(scheme string, given []Plugin) (Plugin, error) {
 	return nil, unknownScheme(scheme, have)
 }
 
-// unknownScheme is the error of a scheme that is none of those that there are.
+// unknownScheme returns the error for a scheme without a plugin; have are those with one.
 func unknownScheme(scheme string, have []string) error {
 	if len(have) == 0 {
 		return fmt.Errorf("na: unknown transport %q: no plugin is linked in; import plugins/all or one plugin: %w", scheme, ErrUnsupported)
@@ -75,12 +83,12 @@ func unknownScheme(scheme string, have []string) error {
 	return fmt.Errorf("na: unknown transport %q: have %s: %w", scheme, strings.Join(have, ", "), ErrUnsupported)
 }
 
-// brokenContract is the error of a plugin that does not keep the contract of package carrier.
+// brokenContract returns the error for a plugin that breaks the contract of package carrier.
 func brokenContract(scheme, what string) error {
 	return WithText(ErrInvalid, fmt.Sprintf("na: plugin %s://: %s, which is a defect of the plugin", scheme, what))
 }
 
-// checkNetwork reports what a network lacks that no class can do without.
+// checkNetwork returns an error if a network lacks a required field.
 func checkNetwork(scheme string, n *carrier.Network) error {
 	switch {
 	case n.Names == nil:

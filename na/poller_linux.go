@@ -11,36 +11,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A poller is the epoll set of a context, with a wake-up eventfd in it. Plugins add their descriptors.
+// A poller is the epoll set of a context, which contains an eventfd for wake. Plugins add their
+// descriptors.
 type poller struct {
 	epfd, evfd int
-	woken      atomic.Bool // a wake-up is on its way
+	woken      atomic.Bool // the eventfd was written and not read yet
 	events     [eventsAtOnce]unix.EpollEvent
-	hot        carrier.PollID // the carrier.Peeker that was readable last; of the goroutine that leads
-	alone      bool           // nothing else was ready then
+	hot        carrier.PollID // the last readable carrier.Peeker; used by the leader only
+	alone      bool           // no other descriptor was ready at that time
 	round      round
 
 	inletSet
 
-	// slots is read without a lock, for each descriptor that is ready. It is written under mu: a longer one takes its place, and shares the
-	// slots of it.
+	// slots is read without a lock, for each ready descriptor. It is replaced under mu by a longer
+	// slice that shares the slots.
 	slots atomic.Pointer[[]*pollSlot]
 
-	mu     sync.Mutex       // guards the fields below, and the writing of slots
-	free   []carrier.PollID // of slots without an owner, for the next one
+	mu     sync.Mutex       // guards the fields below, and replacing slots
+	free   []carrier.PollID // the slots without an owner, with their next generation
 	closed bool
 }
 
-// A pollSlot is the place of one descriptor; its owner is nil while there is none.
+// A pollSlot holds the owner of one descriptor; nil: there is none.
 type pollSlot struct{ owner atomic.Pointer[pollOwner] }
 
-// A pollOwner is the source that added a descriptor. It is not written. The generation shows that a late event is of an earlier owner.
+// A pollOwner is the Pollable of a descriptor. It is constant. The generation distinguishes it from
+// earlier owners, so that a late event for one of those is ignored.
 type pollOwner struct {
 	to  carrier.Pollable
 	gen int32
 }
 
-// eventsAtOnce is how many descriptors that are ready one wait finds at most. The next one finds others first.
+// eventsAtOnce limits the ready descriptors that one wait returns. The next wait returns others
+// first.
 const eventsAtOnce = 64
 
 // pollerSupported reports whether descriptors can be added on this system.
@@ -65,30 +68,33 @@ func newPoller() (*poller, error) {
 	return p, nil
 }
 
-// wakeFD empties the eventfd.
+// A wakeFD is the eventfd of wake as a carrier.Pollable.
 type wakeFD poller
 
-// Ready empties the eventfd first. The other way round a wake between the two would say that the eventfd is full when it is
-// empty, and nobody would write to it any more. One that comes between them now writes nothing, and need not: what it is for
-// was there before it, and the leader looks again before it sleeps.
+// Ready reads the eventfd and then clears woken. In the other order a wake in between would set
+// woken, and its write would be read, so that later wakes would write nothing and the leader would
+// sleep. A wake in between now writes nothing, which is harmless: the leader checks for work once
+// more before it sleeps.
 func (w *wakeFD) Ready(_, _ bool) {
 	var b [8]byte
 	_, _ = unix.Read(w.evfd, b[:])
 	w.woken.Store(false)
 }
 
-// Add watches fd for reading. The caller keeps the descriptor, and calls Remove before it closes it.
+// Add watches fd for reading. The caller keeps the descriptor, and calls Remove before it closes
+// it.
 func (p *poller) Add(fd int, to carrier.Pollable) (carrier.PollID, error) {
 	return p.add(fd, unix.EPOLLIN|unix.EPOLLRDHUP, to)
 }
 
-// AddEdge watches fd as Add does, but tells of each new readiness once: nothing needs to be read. It suits eventfds that are
-// bells. Watch is not for these.
+// AddEdge watches fd edge-triggered: Ready is called once for each write, and fd need not be read.
+// It is for eventfds. Watch must not be called for such a descriptor.
 func (p *poller) AddEdge(fd int, to carrier.Pollable) (carrier.PollID, error) {
 	return p.add(fd, unix.EPOLLIN|unix.EPOLLET, to)
 }
 
-// AddShared watches fd as Add does, beside the pollers of other contexts: of those that sleep one is told. Watch is not for these.
+// AddShared watches fd, which the pollers of other contexts watch too: only one of those that sleep
+// is woken. Watch must not be called for such a descriptor.
 func (p *poller) AddShared(fd int, to carrier.Pollable) (carrier.PollID, error) {
 	return p.add(fd, unix.EPOLLIN|unix.EPOLLEXCLUSIVE, to)
 }
@@ -106,7 +112,7 @@ func (p *poller) add(fd int, events uint32, to carrier.Pollable) (carrier.PollID
 		p.slots.Store(&slots)
 	}
 	slot := slots[id.Slot]
-	slot.owner.Store(&pollOwner{to, id.Generation}) // before the leader may find an event: AddEdge gives no second one
+	slot.owner.Store(&pollOwner{to, id.Generation}) // before EpollCtl: an edge-triggered event is not repeated
 	ev := unix.EpollEvent{Events: events, Fd: id.Slot, Pad: id.Generation}
 	if err := unix.EpollCtl(p.epfd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		slot.owner.Store(nil)
@@ -116,7 +122,7 @@ func (p *poller) add(fd int, events uint32, to carrier.Pollable) (carrier.PollID
 	return id, nil
 }
 
-// Watch says which readiness of fd is of interest from now on.
+// Watch sets the events of fd that are reported.
 func (p *poller) Watch(fd int, id carrier.PollID, readable, writable bool) error {
 	var events uint32
 	if readable {
@@ -129,7 +135,7 @@ func (p *poller) Watch(fd int, id carrier.PollID, readable, writable bool) error
 	return unix.EpollCtl(p.epfd, unix.EPOLL_CTL_MOD, fd, &ev)
 }
 
-// Remove stops watching fd. An event that was under way is dropped.
+// Remove stops watching fd. Events that were not dispatched yet are dropped.
 func (p *poller) Remove(fd int, id carrier.PollID) {
 	ev := unix.EpollEvent{}
 	_ = unix.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, fd, &ev)
@@ -144,26 +150,27 @@ func (p *poller) Remove(fd int, id carrier.PollID) {
 	p.free = append(p.free, id)
 }
 
-// waitRounds is in how many waits each descriptor that is ready now is found.
+// waitRounds returns how many waits are sufficient to find each descriptor that is ready now.
 func (p *poller) waitRounds() int { return len(*p.slots.Load())/eventsAtOnce + 1 }
 
-// wait sleeps for at most d (negative: no limit) until something is ready, and calls its owners.
+// wait blocks for at most d (negative: no limit) until a descriptor is ready, and calls the owners
+// of ready ones.
 func (p *poller) wait(d time.Duration) int {
 	n := p.sleep(d)
 	p.dispatch(n)
 	return n
 }
 
-// A round is what one wait has found, and how far its owners have been called.
+// A round is the progress of dispatch through the events of one wait.
 type round struct {
-	found, at      int // of the events
-	later          [eventsAtOnce]int8
-	laters, lateAt int              // of later
-	calling        carrier.Pollable // nil between two
+	found, at      int                // the number of events; the index of the next one
+	later          [eventsAtOnce]int8 // the indexes of events whose owners are not Peekers
+	laters, lateAt int                // the number of indexes in later; the next one
+	calling        carrier.Pollable   // the owner that is being called, or nil
 }
 
-// dispatch calls the owners of what sleep found ready, Peekers first: they are short, and somebody waits for them. One that panics ends
-// its own connection; the others follow.
+// dispatch calls the owners of the n events that sleep has found, Peekers first because their calls
+// are short and latency matters. If one panics its connection ends, and the others are called.
 func (p *poller) dispatch(n int) {
 	if n == 0 {
 		p.alone = false
@@ -176,7 +183,7 @@ func (p *poller) dispatch(n int) {
 	}
 }
 
-// callOwners goes on until all have been called, or one has panicked.
+// callOwners calls owners until all have been called, or one has panicked.
 func (p *poller) callOwners(r *round) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -197,7 +204,7 @@ func (p *poller) callOwners(r *round) {
 			p.hot = id
 		}
 		r.calling = to
-		isEventReady(to, ev.Events)
+		notifyReady(to, ev.Events)
 	}
 	p.alone = r.found == 1 && r.laters == 0
 	for r.lateAt < r.laters {
@@ -205,18 +212,19 @@ func (p *poller) callOwners(r *round) {
 		r.lateAt++
 		if to := p.owner(carrier.PollID{Slot: ev.Fd, Generation: ev.Pad}); to != nil {
 			r.calling = to
-			isEventReady(to, ev.Events)
+			notifyReady(to, ev.Events)
 		}
 	}
 	r.calling = nil
 }
 
-func isEventReady(to carrier.Pollable, events uint32) {
+// notifyReady calls to.Ready for events.
+func notifyReady(to carrier.Pollable, events uint32) {
 	failed := events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
 	to.Ready(failed || events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0, failed || events&unix.EPOLLOUT != 0)
 }
 
-// owner returns who added a descriptor, or nil when it was removed.
+// owner returns the Pollable of a descriptor, or nil if it was removed.
 func (p *poller) owner(id carrier.PollID) carrier.Pollable {
 	owner := (*p.slots.Load())[id.Slot].owner.Load()
 	if owner == nil || owner.gen != id.Generation {
@@ -225,7 +233,8 @@ func (p *poller) owner(id carrier.PollID) carrier.Pollable {
 	return owner.to
 }
 
-// peek asks the owner of the descriptor that was readable last, and alone, for bytes, if it can be asked.
+// peek polls the Peeker whose descriptor was the only ready one last, without epoll. asked: there
+// is one.
 func (p *poller) peek() (came, asked bool) {
 	if !p.alone {
 		return false, false
@@ -242,8 +251,8 @@ func (p *poller) peek() (came, asked bool) {
 	return to.Peek(), true
 }
 
-// sleep waits for at most d (negative: no limit) and returns how many descriptors are ready. It polls without telling
-// the scheduler when d is zero, and sleeps with nanosecond resolution otherwise.
+// sleep blocks for at most d (negative: no limit) and returns the number of ready descriptors. If d
+// is 0 it polls without a call of the Go scheduler; otherwise it sleeps with nanosecond resolution.
 func (p *poller) sleep(d time.Duration) int {
 	events := unsafe.Pointer(&p.events[0])
 	var n uintptr
@@ -264,7 +273,8 @@ func (p *poller) sleep(d time.Duration) int {
 		}
 		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epfd), uintptr(events), uintptr(len(p.events)),
 			uintptr(unsafe.Pointer(ts)), 0, 0)
-		if errno == unix.ENOSYS || errno == unix.EPERM { // kernels before 5.11, and filters that do not know it
+		// a kernel before 5.11, or a seccomp filter that does not know it
+		if errno == unix.ENOSYS || errno == unix.EPERM {
 			noPwait2.Store(true)
 			return p.sleep(d)
 		}
@@ -275,18 +285,20 @@ func (p *poller) sleep(d time.Duration) int {
 	return int(n)
 }
 
+// noPwait2 is set if the system has no epoll_pwait2(2).
 var noPwait2 atomic.Bool
 
-// kernelTimespec is what epoll_pwait2 takes: 64 bits each, also where those of unix.Timespec are 32.
+// A kernelTimespec is the struct of epoll_pwait2(2): its fields have 64 bits also where those of
+// unix.Timespec have 32.
 type kernelTimespec struct{ sec, nsec int64 }
 
-// wake makes a wait that sleeps return.
+// wake makes a wait that sleeps return, or the next one if none does.
 func (p *poller) wake() {
 	if p.woken.Swap(true) {
 		return
 	}
 	one := [8]byte{1}
-	p.mu.Lock() // the descriptor's number may belong to somebody else once it is closed
+	p.mu.Lock() // once closed, the descriptor's number may be reused
 	if !p.closed {
 		_, _ = unix.Write(p.evfd, one[:])
 	}

@@ -10,7 +10,8 @@ import (
 // pollerSupported reports whether descriptors can be added on this system.
 const pollerSupported = false
 
-// A poller only sleeps and is woken here: plugins read their connections in goroutines of their own.
+// A poller of this system only sleeps and is woken: plugins read their connections in goroutines of
+// their own.
 type poller struct {
 	inletSet
 	ch chan struct{}
@@ -20,18 +21,18 @@ func newPoller() (*poller, error) { return &poller{ch: make(chan struct{}, 1)}, 
 
 func (p *poller) wait(d time.Duration) int { return p.sleep(d) }
 
-// eventsAtOnce is more than one wait finds.
+// eventsAtOnce is larger than any result of wait.
 const eventsAtOnce = 2
 
 func (p *poller) waitRounds() int { return 1 }
 
-// peek asks nobody.
+// peek reports that there is nothing to poll.
 func (p *poller) peek() (came, asked bool) { return false, false }
 
-// dispatch does nothing: there are no descriptors.
+// dispatch does nothing, because there are no descriptors.
 func (p *poller) dispatch(int) {}
 
-// sleep waits for at most d (negative: no limit) until it is woken, and returns 1 if it was.
+// sleep blocks for at most d (negative: no limit) until wake, and returns 1 if it was woken.
 func (p *poller) sleep(d time.Duration) int {
 	switch {
 	case d < 0:
@@ -64,15 +65,23 @@ func (p *poller) wake() {
 
 func (p *poller) close() {}
 
-// Add and its kin fail: endpoints give carriers no poller here.
+// Add is not supported: carriers get no poller on this system.
 func (p *poller) Add(int, carrier.Pollable) (carrier.PollID, error) {
 	return carrier.PollID{}, ErrUnsupported
 }
+
+// AddEdge is not supported.
 func (p *poller) AddEdge(int, carrier.Pollable) (carrier.PollID, error) {
 	return carrier.PollID{}, ErrUnsupported
 }
+
+// AddShared is not supported.
 func (p *poller) AddShared(int, carrier.Pollable) (carrier.PollID, error) {
 	return carrier.PollID{}, ErrUnsupported
 }
+
+// Watch is not supported.
 func (p *poller) Watch(int, carrier.PollID, bool, bool) error { return ErrUnsupported }
-func (p *poller) Remove(int, carrier.PollID)                  {}
+
+// Remove does nothing.
+func (p *poller) Remove(int, carrier.PollID) {}

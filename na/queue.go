@@ -2,31 +2,33 @@ package na
 
 import "sync/atomic"
 
-// A Task is something that Trigger runs: the end of an operation, a message that has come, or what a layer above has queued. It is part
-// of what it belongs to, made once to be queued often, and in the queue at most once.
+// A Task is a function that Trigger runs: the end of an operation, a received message, or a
+// function that a layer above has queued. It is a field of the object that it belongs to. It is
+// made once and may be queued again and again, but is in the queue at most once at a time.
 type Task struct {
 	next *Task
 	run  func(data any) (ran int)
 	data any
 }
 
-// Init has t run a function with data. It returns how many callbacks of the program it has run.
+// Init makes t run a function with data. run returns how many of the user's callbacks it has run.
 func (t *Task) Init(run func(data any) (ran int), data any) { t.run, t.data = run, data }
 
-// queue is the completion queue: tasks in the order in which they were pushed. Any goroutine may push and take.
+// A queue is a completion queue: a lock-free FIFO of tasks. Any goroutine may push and take.
 //
-//	push ─► in: a stack ─ take: all of it ─► a list, of the goroutine in Trigger: it runs the first,
-//	                                           └─ and leaves the rest to others meanwhile: rest
+//	push ─► in: a stack ─ take: all of it ─► a list of the goroutine in Trigger: it runs the first,
+//	                                           └─ and leaves the others in rest for other goroutines
 type queue struct {
-	n    atomic.Int64         // tasks that have not begun to run; what is being pushed counts
-	in   atomic.Pointer[Task] // the youngest first
-	rest atomic.Pointer[Task] // the oldest first: older than those in in
+	// the number of tasks that have not begun to run, including one that is being pushed
+	n    atomic.Int64
+	in   atomic.Pointer[Task] // a list, newest first
+	rest atomic.Pointer[Task] // a list, oldest first; its tasks are older than those of in
 }
 
 func (q *queue) len() int { return int(q.n.Load()) }
 
 func (q *queue) push(t *Task) {
-	q.n.Add(1) // first: who finds t must not find less
+	q.n.Add(1) // before t is in the list: a goroutine that takes t decrements n
 	for {
 		t.next = q.in.Load()
 		if q.in.CompareAndSwap(t.next, t) {
@@ -35,18 +37,19 @@ func (q *queue) push(t *Task) {
 	}
 }
 
-// take returns the oldest tasks, the oldest first; nil if there are none. The caller runs or leaves them.
+// take takes the oldest tasks, oldest first, or returns nil. The caller runs them or puts them
+// back.
 func (q *queue) take() (first *Task) {
 	if q.rest.Load() != nil {
 		if first = q.rest.Swap(nil); first != nil {
 			return first
 		}
 	}
-	return q.taken()
+	return q.takeIn()
 }
 
-// taken returns what is in in, the oldest first.
-func (q *queue) taken() (first *Task) {
+// takeIn takes all tasks of in, oldest first.
+func (q *queue) takeIn() (first *Task) {
 	if q.in.Load() == nil {
 		return nil
 	}
@@ -58,18 +61,20 @@ func (q *queue) taken() (first *Task) {
 	return first
 }
 
-// gather has all that is queued be in rest, so that what is left next comes behind it, and reports whether there is any.
+// gather moves all tasks to rest, so that those pushed later come behind them, and reports whether
+// there are any.
 func (q *queue) gather() bool {
-	if first := q.taken(); first != nil {
+	if first := q.takeIn(); first != nil {
 		q.putBack(first)
 	}
 	return q.rest.Load() != nil
 }
 
-// putBack gives tasks back that were taken, for anybody to take.
+// putBack puts tasks that were taken to the front of the queue.
 func (q *queue) putBack(first *Task) {
 	for !q.rest.CompareAndSwap(nil, first) {
-		if older := q.rest.Swap(nil); older != nil { // two goroutines left some: whose are older nobody knows
+		// another goroutine has put some back too; which are older is unknown
+		if older := q.rest.Swap(nil); older != nil {
 			last := older
 			for last.next != nil {
 				last = last.next

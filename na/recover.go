@@ -5,19 +5,21 @@ import (
 	"slices"
 )
 
-// What happens to a panic of this library itself while it handles what a peer has sent:
+// A panic of this library while it handles bytes of a peer is recovered:
 //
-//	no lock is held           Poller, or endpoint.Rescue ─► the connection is cut
-//	the endpoint is locked    endpoint.UnlockInput          ─► the endpoint breaks: what the lock guards may be half changed
+//	no lock is held           poller, or endpoint.Rescue ─► the connection ends
+//	the endpoint is locked    endpoint.UnlockInput          ─► the endpoint ends, because its state may be inconsistent
 //
-// The process lives in both cases, and the panic is logged and counted. Code that handles what has come therefore returns the lock by
-// a deferred UnlockInput, and where it gives the lock up for a while it takes it back by a deferred Lock: so who recovers knows
-// whether the lock is held.
+// The process goes on in both cases, and the panic is logged and counted. Therefore code that
+// handles received bytes unlocks by a deferred UnlockInput, and if it unlocks in between, it locks
+// again by a deferred Lock: so the deferred function knows whether the lock is held.
 
-// UnlockInput is Unlock, for who handles what a peer has sent. It is deferred, and nothing else: a panic ends in it, and breaks e.
+// UnlockInput unlocks e as Unlock does, for code that handles bytes of a peer. It must be called by
+// defer, directly: it recovers a panic, which ends e.
 func (e *endpoint) UnlockInput() { e.UnlockAfter(recover()) }
 
-// UnlockAfter is UnlockInput for a deferred function that finds out first which endpoint is locked: v is what recover has returned.
+// UnlockAfter is UnlockInput for a deferred function that has to find out first which endpoint is
+// locked. v is the result of recover.
 func (e *endpoint) UnlockAfter(v any) {
 	flush := false
 	if v == nil {
@@ -28,19 +30,19 @@ func (e *endpoint) UnlockAfter(v any) {
 		return
 	}
 	p := caughtPanic(v)
-	e.breakDown(p)
+	e.breakDownLocked(p)
 	e.mu.Unlock()
 	e.nctx.reportPanic(p)
 }
 
-// trySend is sendDue, and returns what it has panicked with.
+// trySend calls sendDueLocked, and returns the value of a panic in it.
 func (e *endpoint) trySend() (flush bool, v any) {
 	defer func() { v = recover() }()
-	return e.sendDue(), nil
+	return e.sendDueLocked(), nil
 }
 
-// Rescue ends a panic of a goroutine that handles what a peer has sent, with no lock held. It is deferred. cut ends the connection, and
-// nothing else.
+// Rescue recovers a panic of code that handles bytes of a peer without a lock. It must be called by
+// defer, directly. cut ends the connection.
 func (e *endpoint) Rescue(cut func(err error)) {
 	if v := recover(); v != nil {
 		p := caughtPanic(v)
@@ -60,9 +62,10 @@ func (d *domain) Rescue(cut func(err error)) {
 	}
 }
 
-// breakDown ends e because of err: every operation gets it, now or when it begins, every session is cut, and nobody is let in any more.
-// What e holds may be half changed, so each step may panic again, and none relies on the one before. Locked.
-func (e *endpoint) breakDown(p *libraryPanic) {
+// breakDownLocked ends e after a panic: every operation ends with the error, now or when it starts,
+// every session ends, and no peer is admitted any more. The state of e may be inconsistent, so each
+// step may panic again, and none relies on those before.
+func (e *endpoint) breakDownLocked(p *libraryPanic) {
 	if e.broken != nil {
 		return
 	}
@@ -77,8 +80,9 @@ func (e *endpoint) breakDown(p *libraryPanic) {
 			l.close(err, ErrPeerLost, "the process has ended the context: a defect of Quicksilver there", false)
 		})
 	}
-	for _, o := range slices.Clone(e.ops) { // those of no session, and what is left
-		tryCall(func() { e.dropOp(o, err) })
+	// those without a session, and those that closing the sessions has not ended
+	for _, o := range slices.Clone(e.ops) {
+		tryCall(func() { e.dropOpLocked(o, err) })
 	}
 	tryCall(func() {
 		for env := e.takeEnvelope(); env != nil; env = e.takeEnvelope() {
@@ -86,21 +90,21 @@ func (e *endpoint) breakDown(p *libraryPanic) {
 		}
 		e.countArrived()
 	})
-	tryCall(e.flushPending)
+	tryCall(e.flushPendingLocked)
 	e.pending = nil
 	e.timer.Store(0)
 	e.due.Store(0)
 	e.nctx.breakBy(err)
 }
 
-// tryCall calls f, of which nothing is expected any more.
+// tryCall calls f and ignores a panic in it.
 func tryCall(f func()) {
 	defer func() { _ = recover() }()
 	f()
 }
 
-// dropOp ends an operation that is in whatever tables it may be. Locked.
-func (e *endpoint) dropOp(o *Op, err error) {
+// dropOpLocked ends an operation without removing it from tables, which may be inconsistent.
+func (e *endpoint) dropOpLocked(o *Op, err error) {
 	stop := o.lookupStop()
 	if x := o.x; x != nil {
 		if x.source != nil {
@@ -110,14 +114,14 @@ func (e *endpoint) dropOp(o *Op, err error) {
 			x.sink.dead, x.sink.op = true, nil
 		}
 	}
-	e.finishDetached(o, Result{Err: err, Fate: MaybeRan})
+	e.finishDetachedLocked(o, Result{Err: err, Fate: MaybeRan})
 	if stop != nil {
 		stop()
 	}
 }
 
-// closedErr is why no operation begins any more. Locked.
-func (e *endpoint) closedErr() error {
+// closedErrLocked returns the error of operations that start after e was shut.
+func (e *endpoint) closedErrLocked() error {
 	if e.broken != nil {
 		return e.broken
 	}

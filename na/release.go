@@ -8,17 +8,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// laterFeatures is the bits of features beside those that greeting sets.
+// laterFeatures are the feature bits in addition to those that buildGreeting sets.
 const laterFeatures = 0
 
-// beginLater sends what only a later release sends when a session begins.
+// beginLater sends frames that only a later release sends at the beginning of a session: none.
 func (l *session) beginLater() {}
 
-// creditOp is the operation of a CREDIT, and checkCredit reports why one that has come cannot be.
-func (l *session) creditOp() uint64                { return 0 }
+// creditOp returns the operation field of a CREDIT.
+func (l *session) creditOp() uint64 { return 0 }
+
+// checkCredit returns an error if a received CREDIT is not valid.
 func (l *session) checkCredit(*frame.Header) error { return nil }
 
-// deliverLater takes in a frame of a kind that Deliver does not know.
+// deliverLater handles a frame of a kind that Deliver does not know.
 func (l *session) deliverLater(h *frame.Header) error {
 	return WithText(ErrProtocol, fmt.Sprintf("%v frame inside a session", h.Kind))
 }

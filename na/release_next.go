@@ -10,7 +10,8 @@ import (
 
 const laterFeatures = frame.FeatureNext
 
-// beginLater sends a frame of each new kind, and one with the new flag, to a peer that knows them.
+// beginLater sends a frame of each new kind, and one with the new flag, to a peer that supports
+// them.
 func (l *session) beginLater() {
 	if l.peer.features&frame.FeatureNext == 0 {
 		return

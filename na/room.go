@@ -2,9 +2,9 @@ package na
 
 import "github.com/quicksilver-rpc/quicksilver/internal/slab"
 
-// A message longer than an envelope needs room beside it: memory of the peer's, by size class, which the peer grants once
-// such messages come and which comes back when the message is freed. So does a body, which goes beside its message, in pieces.
-// Nothing waits for room: what finds none is lent.
+// A message longer than an envelope needs room: memory of the peer in size classes, which the peer
+// grants once such messages come, and which is free again when the message is freed. So does a
+// body. No operation waits for room: if there is none, the body is lent instead.
 //
 //	source                                                destination
 //	ClaimRoom ─ granted and free? ─ no ─► lend the body ─► GrantRoom
@@ -12,16 +12,18 @@ import "github.com/quicksilver-rpc/quicksilver/internal/slab"
 //	                ▼                        ◄──── credit ────┘
 //	            SendUnexpected ─────────────────────────────► Envelope ─► Free ─► credit
 
-// roomClasses is how many size classes there are.
+// roomClasses is the number of size classes.
 const roomClasses = 3
 
-// RoomHead is what each class has beyond its round size, in bytes: for what goes in front of a body.
+// RoomHead is the number of bytes that each size class has in addition to 16, 32 or 64 KiB, for a
+// header in front of the data.
 const RoomHead = MaxRoom - 64<<10
 
 // MaxRoom is the length of the longest message, in bytes.
 const MaxRoom = slab.Least
 
-// roomClass returns the number of the smallest size class that holds n bytes: 1, 2 or 3. It is 0 when none does.
+// roomClass returns the smallest size class that holds n bytes: 1, 2 or 3. It returns 0 if none
+// does.
 func roomClass(n int) int {
 	for class := 1; class <= roomClasses; class++ {
 		if n <= RoomBytes(class) {
@@ -31,7 +33,8 @@ func roomClass(n int) int {
 	return 0
 }
 
-// RoomBytes returns how many bytes a size class has: 16, 32 or 64 KiB and RoomHead. Class 0 has none.
+// RoomBytes returns the size of a size class in bytes: 16, 32 or 64 KiB plus RoomHead, and 0 for
+// class 0.
 func RoomBytes(class int) int {
 	if class < 1 || class > roomClasses {
 		return 0
@@ -39,11 +42,11 @@ func RoomBytes(class int) int {
 	return 8<<10<<class + RoomHead
 }
 
-// MaxBody is the length of the longest body, in bytes: 4 MiB and what may be in front.
+// MaxBody is the length of the longest body, in bytes: 4 MiB plus the size of a header.
 const MaxBody = slab.Least << 6
 
-// bodyBytes returns how much room a body of n bytes takes: that of the smallest size class which holds it. The classes are 65 and
-// 97.5 KiB, 130 and 195 KiB, and so on up to MaxBody. It is 0 when none does.
+// bodyBytes returns the room that a body of n bytes takes: the smallest of 65, 97.5, 130, 195 KiB
+// and so on up to MaxBody that holds it. It returns 0 if none does.
 func bodyBytes(n int) int {
 	if n > MaxBody {
 		return 0
@@ -51,10 +54,11 @@ func bodyBytes(n int) int {
 	return slab.Size(n)
 }
 
-// ClaimRoom claims room at a peer for one unexpected message of n bytes, more than MaxUnexpected, or for one body, and
-// returns the peer's address bound to the session that has the room. It reports false when there is no session, or not
-// that much room. It does not wait. The claim ends with the operation that sends a message or a body of that length to that address,
-// whatever comes of it, or with ReturnRoom.
+// ClaimRoom claims room at a peer for one unexpected message of n bytes, more than MaxUnexpected,
+// or for one body. It returns the peer's address bound to the session that has the room, and
+// reports false if there is no session, or not enough room. It does not block. The claim ends with
+// the operation that sends a message or a body of that length to that address, whatever its result,
+// or with ReturnRoom.
 func (c upper) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
 	if c.Closing() || n <= c.limits.MaxUnexpected || n > MaxBody {
 		return Addr{}, false
@@ -62,11 +66,12 @@ func (c upper) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
 	return c.ep.claimRoom(to, n)
 }
 
-// ReturnRoom ends a claim that no message has used.
+// ReturnRoom ends a claim that no operation has used.
 func (c upper) ReturnRoom(bound Addr, n int) { c.ep.returnRoom(bound, n) }
 
-// GrantRoom lets the peer send messages, or bodies, of n bytes beside what fits an envelope, as far as Config.Budget has room for
-// them. Each call grants more, up to a limit for each peer. Until the first one a peer costs nothing beyond its envelopes.
+// GrantRoom grants the peer room for messages or bodies of n bytes, which do not fit an envelope,
+// as far as Config.Budget allows. Each call grants more, up to a limit per peer. Before the first
+// call a peer takes no memory beyond its envelopes.
 func (c upper) GrantRoom(peer Addr, n int) {
 	if !c.Closing() {
 		c.ep.grantRoom(peer, n)

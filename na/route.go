@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// A route is a transport of the class with the carrier that an endpoint has for it. The first is the class's own.
+// A route is a transport of the class, with the endpoint's carrier for it. The first route is that
+// of the class's own transport.
 type route struct {
 	*network
 	carrier carrier.Carrier
-	stager  carrier.Stager  // the carrier, if it is one; else nil
-	reacher carrier.Reacher // likewise
+	stager  carrier.Stager  // the carrier, if it implements that; otherwise nil
+	reacher carrier.Reacher // the carrier, if it implements that; otherwise nil
 }
 
 // routeOf returns the route of a carrier.
@@ -24,7 +25,7 @@ func (e *endpoint) routeOf(c carrier.Carrier) *route {
 	panic(fmt.Sprintf("na: a peer is admitted by %T, which is no carrier of the context", c))
 }
 
-// markPending has the carrier send what l has, when the lock is returned with Unlock.
+// markPending makes Unlock send the frames of l.
 func (l *session) markPending() {
 	if !l.pending && l.state != stateDown {
 		l.makeBusy()
@@ -34,27 +35,28 @@ func (l *session) markPending() {
 	}
 }
 
-// Lock takes the endpoint's lock; carriers call session methods under it.
+// Lock locks the endpoint. Carriers call session methods under this lock.
 func (e *endpoint) Lock() { e.mu.Lock() }
 
-// Unlock sends what was queued, unless it is held back (Cork), and returns the lock. It returns the lock for a while before
-// that, too: what comes before it has to leave everything in order.
-func (e *endpoint) Unlock() { e.unlockSoon(e.sendDue()) }
+// Unlock sends queued frames, unless they are held back (Cork), and unlocks the endpoint. It may
+// release the lock while it sends, so the state must be consistent before.
+func (e *endpoint) Unlock() { e.unlockSoon(e.sendDueLocked()) }
 
-// sendDue sends what was queued, unless it is held back. It reports whether it is the first that is: who sends it soon sends all. Locked, though not
-// all the time.
-func (e *endpoint) sendDue() (first bool) {
+// sendDueLocked sends queued frames, unless they are held back. first: they are held back, and are
+// the first ones, so that the caller has to make sure that they are sent soon. It may release the
+// lock while it sends.
+func (e *endpoint) sendDueLocked() (first bool) {
 	if len(e.pending) == 0 {
 		return false
 	}
 	if e.unlocks++; e.nctx.corks.Load() == 0 || e.unlocks == e.pending[len(e.pending)-1].(*session).route.FlushEvery {
-		e.flushPending()
+		e.flushPendingLocked()
 		return false
 	}
 	return e.unlocks == 1
 }
 
-// unlockSoon returns the lock. flush: something is held back, and has to leave soon.
+// unlockSoon unlocks the endpoint. flush: frames are held back, which have to be sent soon.
 func (e *endpoint) unlockSoon(flush bool) {
 	e.unlock()
 	if flush {
@@ -62,7 +64,7 @@ func (e *endpoint) unlockSoon(flush bool) {
 	}
 }
 
-// unlock returns the lock.
+// unlock unlocks the endpoint, and then sends the frames of the class to itself.
 func (e *endpoint) unlock() {
 	e.mu.Unlock()
 	if e.dom.self.pending.Load() {
@@ -70,11 +72,11 @@ func (e *endpoint) unlock() {
 	}
 }
 
-// Pause returns the lock inside carrier.Carrier.Flush, around a system call or a copy, and sends nothing. Lock follows.
+// Pause unlocks the endpoint for a system call or a copy, and sends nothing. Lock follows.
 func (e *endpoint) Pause() { e.mu.Unlock() }
 
-// flushPending has the carriers send what was queued. Locked, though not all the time.
-func (e *endpoint) flushPending() {
+// flushPendingLocked makes the carriers send queued frames. It may release the lock while it sends.
+func (e *endpoint) flushPendingLocked() {
 	for len(e.pending) > 0 {
 		e.unlocks = 0
 		batch := e.pending
@@ -94,26 +96,26 @@ func (e *endpoint) flushPending() {
 	e.hasPending.Store(false)
 }
 
-// flushHeld sends frames that are held back.
+// flushHeld sends the frames that are held back.
 func (e *endpoint) flushHeld() {
 	e.mu.Lock()
-	e.flushPending()
+	e.flushPendingLocked()
 	e.unlock()
 }
 
-// Held reports whether frames wait for an Uncork or a Flush.
+// Held reports whether there are frames that wait for Uncork or Flush.
 func (e *endpoint) Held() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.pending) > 0
 }
 
-// Poll makes one pass without waiting: timers that are due, descriptors that are closed late, frames that are held. It
-// returns when it has something to do again although nothing arrives: 0 for never. What is due earlier than it said needs
-// Host.PollSoon. Only the goroutine that leads Progress calls it. What has arrived since may not be taken in yet: Host.TakeIn.
+// Poll runs timers that have expired, polls the carriers, and sends frames that are held back,
+// without blocking. It returns when to call it again even if nothing arrives; 0 is never. PollSoon
+// makes that earlier. Only the leader calls it.
 func (e *endpoint) Poll(now time.Duration) time.Duration {
 	if at := e.timer.Load(); at != 0 && int64(now) >= at {
-		e.nctx.receiveAll() // nobody is given up while his answer lies here
+		e.nctx.receiveAll() // so that no peer is declared lost whose answer has arrived and was not read
 		e.mu.Lock()
 		e.now = now
 		e.tick(now)
@@ -127,7 +129,7 @@ func (e *endpoint) Poll(now time.Duration) time.Duration {
 	if at := e.heldDue.Load(); at != 0 && int64(now) >= at {
 		e.mu.Lock()
 		e.now = now
-		e.reportHeld(now)
+		e.reportHeldLocked(now)
 		e.mu.Unlock()
 	}
 	next := time.Duration(0)
@@ -143,7 +145,7 @@ func (e *endpoint) Poll(now time.Duration) time.Duration {
 	return earlierOf(next, e.Next())
 }
 
-// pollCarrier polls a carrier. One of a broken endpoint may panic again; it has returned the lock by then.
+// pollCarrier polls a carrier. That of a broken endpoint may panic again, without the lock.
 func (e *endpoint) pollCarrier(i int, now time.Duration) (next time.Duration) {
 	if e.nctx.isBroken() {
 		defer e.Rescue(func(error) {})
@@ -151,7 +153,7 @@ func (e *endpoint) pollCarrier(i int, now time.Duration) (next time.Duration) {
 	return e.routes[i].carrier.Poll(now)
 }
 
-// Next returns when the endpoint itself has something to do; 0 for never.
+// Next returns when the next timer of the endpoint expires; 0 is never.
 func (e *endpoint) Next() time.Duration {
 	if e.dom.self.pending.Load() || e.dom.self.rest.Load() {
 		return 1
@@ -159,7 +161,7 @@ func (e *endpoint) Next() time.Duration {
 	return earlierOf(earlierOf(time.Duration(e.timer.Load()), time.Duration(e.due.Load())), time.Duration(e.heldDue.Load()))
 }
 
-// earlierOf returns the earlier of two times; 0 is never.
+// earlierOf returns the earlier of two times, where 0 is never.
 func earlierOf(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b

@@ -105,10 +105,10 @@ func TestSecretIsShownToItsPeer(t *testing.T) {
 	}
 	s.e.Lock()
 	defer s.e.Unlock()
-	for i := range 3 * mostProofs {
+	for i := range 3 * maxProofs {
 		s.e.rememberSession(MakeAddr(scriptPeer, i+10), lastSession{secret: frame.Secret{1}})
 	}
-	require.LessOrEqual(t, len(s.e.proofs), mostProofs)
+	require.LessOrEqual(t, len(s.e.proofs), maxProofs)
 }
 
 // Somebody whose HELLO may be forged was no peer, and is not lost. One that has sent a frame was, and so is one that somebody waits

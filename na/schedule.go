@@ -8,7 +8,7 @@ import (
 // Scheduled reports whether the caller is a coroutine of a simulator.
 func (c *Context) Scheduled() bool { return c.sched != nil && c.sched.Scheduled() }
 
-// Spawn runs f on a goroutine of its own, or, on a simulator, in a coroutine.
+// Spawn runs f on a goroutine of its own, or in a coroutine of a simulator.
 func (c *Context) Spawn(f func()) {
 	if c.sched != nil {
 		c.sched.Spawn(f)
@@ -17,8 +17,9 @@ func (c *Context) Spawn(f func()) {
 	go f()
 }
 
-// Until returns how much time is left, by Now, to the deadline of a context. The error matches ErrInvalid if that is by another
-// clock: a coroutine of a simulator goes by virtual time.
+// Until returns how much time is left, by Now, until the deadline of a context.Context. The error
+// matches ErrInvalid if the deadline is by another clock: a coroutine of a simulator must use
+// virtual time.
 func (c *Context) Until(deadline time.Time) (time.Duration, error) {
 	if c.sched != nil {
 		return c.sched.Until(deadline)
@@ -26,8 +27,8 @@ func (c *Context) Until(deadline time.Time) (time.Duration, error) {
 	return time.Until(deadline), nil
 }
 
-// WallTime returns what the clocks on the wall will show, roughly, when Now reads at: the deadline of a context. A coroutine of a
-// simulator gets virtual time.
+// WallTime returns the wall clock's time, roughly, at which Now returns at: the deadline of a
+// context.Context. In a simulator it is virtual time.
 func (c upper) WallTime(at time.Duration) time.Time {
 	if c.sched != nil {
 		return c.sched.Time(at)
@@ -35,7 +36,7 @@ func (c upper) WallTime(at time.Duration) time.Time {
 	return time.Now().Add(at - c.Now())
 }
 
-// WithTimeout is context.WithTimeout by Now: in virtual time on a simulator.
+// WithTimeout is context.WithTimeout, by the clock of Now: in a simulator by virtual time.
 func (c *Context) WithTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if c.sched != nil {
 		return c.sched.WithTimeout(parent, d)

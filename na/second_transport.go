@@ -8,10 +8,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A class may have a second transport, by which peers of one place reach each other better: shared memory, on one machine. Peers
-// are named and dialled by the first all the same. One whose HELLO says that it is of our place is turned away with an offer, and
-// goes where that says. What a HELLO says of its place is a stranger's claim, so nobody comes in at the second transport who
-// does not show the secret that was told over the first.
+// A class may have a second transport for peers in the same place: shared memory, on one machine.
+// Peers are still named and dialed by the first transport. A peer whose HELLO has the same place ID
+// is refused with an offer, and dials the second transport. The place ID in a HELLO is not
+// verified, so a connection over the second transport is accepted only with the secret that was
+// sent over the first.
 //
 //	dialer                                  listener
 //	HELLO, place          ── first ──►
@@ -19,27 +20,29 @@ import (
 //	HELLO, secret         ── second ─►
 //	                      ◄─ second ──      HELLO
 //
-// If the second comes to nothing, the dialer goes back to the first, and names no place there.
+// If the second transport fails, the dialer falls back to the first, without a place ID.
 
 const (
-	// offerTime is how long a dialer tries what it was offered, and offerLife how long the offer stands.
+	// offerTime limits how long a dialer tries the second transport.
 	offerTime = time.Second
+	// offerLife is how long an offer is valid.
 	offerLife = 5 * time.Second
-	// maxOffers bounds those of a class that stand. A peer that gets none stays on the first transport.
+	// maxOffers limits the valid offers of a class. A peer that gets none stays on the first
+	// transport.
 	maxOffers = 4096
 )
 
-// An transportOffer stands until its peer comes by it, or its time is over.
+// A transportOffer is valid until its peer has used it, or until its time.
 type transportOffer struct {
-	to      [16]byte       // incarnation of the peer
-	context int            // of ours
-	named   Addr           // by which the peer is reached, as it was on the first transport
-	proof   *carrier.Proof // of the peer, likewise
+	to      [16]byte       // the incarnation of the peer
+	context int            // the context of this side
+	named   Addr           // the address of the peer on the first transport
+	proof   *carrier.Proof // the proof of the peer on the first transport
 	until   time.Duration
 }
 
-// openSecond opens the second transport. Where this process cannot have it, which is logged, the class stays on its first, which reaches
-// every peer.
+// openSecond opens the second transport. If this process cannot use it, that is logged, and the
+// class uses only its first transport.
 func (d *domain) openSecond(p carrier.Companion) error {
 	if d.driven || d.networks[0].scheme == p.Scheme() {
 		return WithText(ErrUnsupported, fmt.Sprintf("%s:// takes no %s:// beside it", d.networks[0].scheme, p.Scheme()))
@@ -47,7 +50,7 @@ func (d *domain) openSecond(p carrier.Companion) error {
 	n, err := p.OpenBeside(d, d.networks[0].Listen != "")
 	switch {
 	case n == nil && err != nil:
-		d.cfg.logger().Warn(p.Scheme()+":// is left out: peers on this machine are reached by the first transport, too",
+		d.cfg.logger().Warn(p.Scheme()+":// cannot be used: peers on this machine are reached by the first transport too",
 			"addr", d.networks[0].self, "err", err)
 		return nil
 	case err != nil:
@@ -55,7 +58,7 @@ func (d *domain) openSecond(p carrier.Companion) error {
 	case n == nil:
 		return brokenContract(p.Scheme(), "OpenBeside returned neither a Network nor an error")
 	}
-	d.addContext(p.Scheme(), n)
+	d.addNetwork(p.Scheme(), n)
 	if err := checkNetwork(p.Scheme(), n); err != nil {
 		return err
 	}
@@ -78,10 +81,11 @@ func (e *endpoint) secondRoute() *route {
 	return &e.routes[1]
 }
 
-// onSecondary reports whether l goes by the second transport, or tries to.
+// onSecondary reports whether l uses the second transport, or is dialing it.
 func (l *session) onSecondary() bool { return l.route != nil && l.route == l.e.secondRoute() }
 
-// makeOffer returns what turns a peer of our place away that has come by the first transport and sent g; nil when it may stay.
+// makeOffer returns the offer with which a peer is refused that has sent g over the first
+// transport; nil: it may use the first transport.
 func (e *endpoint) makeOffer(g *frame.Greeting, named Addr, proof *carrier.Proof) *frame.Offer {
 	to := e.secondRoute()
 	if to == nil || to.Listen == "" || g.Place != e.dom.place || g.Place == ([16]byte{}) {
@@ -107,7 +111,8 @@ func (e *endpoint) makeOffer(g *frame.Greeting, named Addr, proof *carrier.Proof
 	return o
 }
 
-// Redirect implements carrier.Class: it has a HELLO that shows an offer, and says no context, be for the one that has made it: peers may be spread over several.
+// Redirect implements carrier.Class. It sets the target of a HELLO with an offer to the context
+// that has made the offer, if the HELLO has none: peers may be spread over several contexts.
 func (d *domain) Redirect(h *frame.Greeting) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,26 +121,28 @@ func (d *domain) Redirect(h *frame.Greeting) {
 	}
 }
 
-// Meets reports whether l, and the connection that its peer makes to us with g, would both be turned away with an offer. Then neither
-// may stay: the two sides would disagree about which one does.
+// Meets implements carrier.Session. It reports whether l, which is being dialed, and a connection
+// of its peer with HELLO g would both be refused with an offer. Neither may be chosen then, because
+// the two sides would disagree about which one.
 func (l *session) Meets(g *frame.Greeting) bool {
 	return g.Place != ([16]byte{}) && l.buildGreeting().Place == g.Place
 }
 
-// tookOffer ends the offer by which a peer has come in at the second transport, and returns it.
-func (e *endpoint) tookOffer(g *frame.Greeting) (transportOffer, error) {
+// useOffer returns the offer with which a peer has dialed the second transport, and invalidates it.
+func (e *endpoint) useOffer(g *frame.Greeting) (transportOffer, error) {
 	e.readClock()
 	e.dom.mu.Lock()
 	defer e.dom.mu.Unlock()
 	o, ok := e.dom.offers[g.Offer]
 	delete(e.dom.offers, g.Offer)
 	if !ok || o.to != g.Incarnation || o.context != e.id || o.until <= e.now {
-		return o, WithText(ErrPermission, fmt.Sprintf("nobody is let in here without an offer: dial %v", e.dom.addr))
+		return o, WithText(ErrPermission, fmt.Sprintf("connection refused, no valid offer presented: dial %v", e.dom.addr))
 	}
 	return o, nil
 }
 
-// followOffer dials what the peer offers, and reports whether that was asked for.
+// followOffer dials the second transport as the peer offers, and reports false if this side has not
+// asked for an offer.
 func (l *session) followOffer(o *frame.Offer) bool {
 	to := l.e.secondRoute()
 	if to == nil || l.state != stateDialing || l.onSecondary() || l.buildGreeting().Place == ([16]byte{}) || to.Names.Check(o.Name) != nil {
@@ -143,31 +150,33 @@ func (l *session) followOffer(o *frame.Offer) bool {
 	}
 	proof := proofOf(l.conn)
 	if l.e.dom.own.Secure && (proof == nil || !proof.Secure) {
-		return false // it came before the handshake was over: anyone on the path can have sent it
+		return false // the offer came before the end of the handshake, so it may be forged
 	}
 	l.proof = proof
 	l.cutConnection(frame.Bye{})
 	l.e.readClock()
 	left := l.born + l.e.dom.cfg.ConnectTimeout - l.e.now
-	l.route, l.name, l.offerSecret, l.offerEnd = to, o.Name, o.Secret, l.e.now+min(offerTime, left/2) // the first has the rest
+	// The other half of the time is for the fallback to the first transport.
+	l.route, l.name, l.offerSecret, l.offerEnd = to, o.Name, o.Secret, l.e.now+min(offerTime, left/2)
 	l.connect()
 	l.e.tickNoLaterThan(l.nextTick())
 	return true
 }
 
-// usePrimary has l be dialled by the first transport again.
+// usePrimary makes l use the first transport.
 func (l *session) usePrimary() {
 	l.route, l.name, l.offerSecret = &l.e.routes[0], l.named.Name(), frame.Secret{}
 }
 
-// fallBackToPrimary dials by the first transport again, and asks for no offer: the second has come to nothing because of err. What it held, as
-// descriptors, is given back meanwhile: there may be no others.
+// fallBackToPrimary dials the first transport after the second has failed with err, and asks for no
+// offer. The pause before the dial gives the carrier time to free resources of the failed attempt:
+// they may be the last descriptors.
 func (l *session) fallBackToPrimary(err error) {
-	l.secondaryFailure = fmt.Sprintf("%s has come to nothing: %v", l.route.scheme, err)
+	l.secondaryFailure = fmt.Sprintf("%s failed: %v", l.route.scheme, err)
 	l.dialAgain(err, backoffFirst)
 }
 
-// routeReason says why the session is reached by the transport by which it is, and not by the other one.
+// routeReason returns why the session uses its transport and not the other one.
 func (l *session) routeReason(g *frame.Greeting) string {
 	switch second := l.e.secondRoute(); {
 	case l.onSecondary():

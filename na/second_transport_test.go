@@ -113,7 +113,7 @@ func TestOfferInVain(t *testing.T) {
 			require.NoError(t, r.Err)
 			id, _ := s.e.identityOf(l.addr())
 			require.Equal(t, "script", id.Transport)
-			require.Contains(t, id.Why, "near has come to nothing")
+			require.Contains(t, id.Why, "near failed: ")
 		})
 	}
 }
@@ -171,7 +171,7 @@ func TestOfferUnasked(t *testing.T) {
 			s.refuse(l, theOffer)
 			s.trigger()
 			require.ErrorIs(t, r.Err, ErrUnreachable)
-			require.ErrorContains(t, r.Err, "for which nobody has asked")
+			require.ErrorContains(t, r.Err, "which was not requested")
 		})
 	}
 }

@@ -12,106 +12,110 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// The life of a session. It is never used again: the next operation to the same name makes a new one.
+// A sessionState is the state of a session. A session is not reused after stateDown: the next
+// operation with the same name makes a new one.
 //
 //	          pause over             peer's HELLO
 //	waiting ◄──────────────► dialing ─────────────► up ──────────► down
 //	    └──────────────────────┴──── refused, timeout ──┼─────────► ▲
 //	                                     LEAVE sent, or │ STAY      │ GOAWAY
 //	                                                 leaving ───────┘
-//	 (a peer that connects to us makes a session that is up at once, or takes over one that waits or dials)
+//	 (a peer that dials this side makes a session that is up at once, or takes over one that is waiting or dialing)
 type sessionState uint8
 
 const (
 	stateWaiting sessionState = iota
 	stateDialing
 	stateUp
-	stateLeaving // up, and asked to end: what begins waits. See idle.go
+	stateLeaving // up, but LEAVE was sent: operations that start now wait; see session_idle.go
 	stateDown
 )
 
-// A session is what this context shares with one context of one peer. endpoint.mu guards it. There may be many that are idle,
-// so what they do not need is in active.
+// A session is the state that this context shares with one context of one peer. endpoint.mu guards
+// it. There may be many idle sessions, so the state that only busy ones need is in activeState.
 type session struct {
-	conn any // the carrier's: what it knows of the connection
+	conn any // the carrier's connection
 
-	*activeState // nil while nothing goes on
+	*activeState // nil: the session is idle
 
-	e         *endpoint
-	route     *route // its transport and carrier
-	name      string // to dial
-	host      string // that the peer there must prove to be; empty for the address itself
-	id        uint64
-	named     Addr            // how operations find it; zero for a peer that cannot be dialled
-	choices   *addressChoices // the addresses of its host, if there are several; else nil
-	peer      peerInfo        // from the HELLO on
-	proof     *carrier.Proof  // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
-	why       *string         // the transport is this one, of two; nil for one
-	remote    string          // what remoteAddr has returned last
-	label     *string         // of its addresses, once it is up; nil for none
-	secret    frame.Secret    // what the peer shows when it has lost the session and connects anew
+	e       *endpoint
+	route   *route // its transport and carrier
+	name    string // the name to dial
+	host    string // the host name that the peer's certificate must contain; "": the address itself
+	id      uint64
+	named   Addr            // the address by which operations find it; zero: the peer cannot be dialed
+	choices *addressChoices // the addresses of its host, if there are several; otherwise nil
+	peer    peerInfo        // set by the peer's HELLO
+	// the peer's proof, on this connection or on that of the offer; nil: there is none
+	proof     *carrier.Proof
+	why       *string      // why the session uses its transport; nil: the class has only one
+	remote    string       // the last result of remoteAddr
+	label     *string      // the label of its addresses, once it is up; nil: none
+	secret    frame.Secret // the peer shows it when it has lost the session and dials again
 	state     sessionState
-	dialled   bool // by us
-	converts  bool // requests leave in an older version than the newest one: see Class.UseMessages
-	forged    bool // perhaps: the peer has not shown that it receives where its HELLO came from
-	pending   bool
-	looping   bool // in self.todo, whose lock guards this
-	bulk      bool // carrier.Bulk is up
-	creditDue bool // the peer should hear of freed envelopes
-	asking    bool // by Confirm, for a sign of what has left so far
-	asked     bool // by Confirm, for a sign that the peer has taken everything
+	dialled   bool // this side has dialed
+	converts  bool // requests are sent in an older version than the newest one: see Class.UseMessages
+	forged    bool // the source address of the peer's HELLO may be forged
+	pending   bool // it is in endpoint.pending
+	looping   bool // it is in selfCarrier.todo, whose lock guards this field
+	bulk      bool // the flow carrier.Bulk is up
+	creditDue bool // a frame that announces freed envelopes is due
+	asking    bool // askConfirmations has asked for a confirmation of the messages sent so far
+	asked     bool // askConfirmations has asked for the confirmation of all messages
 
-	short   bool // waits for envelopes in the budget before it dials
-	watched bool // in endpoint.holding
+	short   bool // it waits for envelopes in the budget before it dials
+	watched bool // it is in endpoint.holding
 
-	confirmed bool // it has given it
+	confirmed bool // the peer has confirmed all messages
 	silenced  bool // the session ends because the peer is silent
 
-	retiring *retirement   // nil unless it does
-	succeeds *frame.Secret // of the session that retires, in whose place the peer has made this one; nil: none
+	retiring *retirement   // nil: it does not retire
+	succeeds *frame.Secret // the secret of the retired session that it replaces; nil: it replaces none
 
-	leaves bool // the peer has said that it closes
+	leaves bool // the peer has sent that it closes
 
 	// Sending.
-	eager             int      // bytes of one message: the smaller of both sides; 0 until up
-	credits           uint32   // envelopes the peer has ever guaranteed
-	used              uint32   // envelopes we have used
-	seq               uint64   // unexpected messages that have left
-	bodySeq           uint64   // bodies that have begun to leave
-	streamSeq         uint64   // streams of requests that have left
-	shelved           int64    // bytes of streams in its carrier.Shelf
-	unconfirmedOneWay []uint64 // those that no receive was posted for, and that the peer is not known to have taken
+	// the longest message in bytes: the smaller value of both sides; 0 until it is up
+	eager             int
+	credits           uint32   // the peer's credit: the cumulative number of guaranteed envelopes
+	used              uint32   // the cumulative number of used envelopes
+	seq               uint64   // the number of unexpected messages sent
+	bodySeq           uint64   // the number of bodies started
+	streamSeq         uint64   // the number of streams of sent requests
+	shelved           int64    // bytes of streams on the carrier.Shelf
+	unconfirmedOneWay []uint64 // messages without a posted receive that the peer is not known to have received
 	stalls            int64
-	room              *peerRoom // nil without
-	probeSeq          uint64    // PROBEs that have left
+	room              *peerRoom // nil: there is none
+	probeSeq          uint64    // the number of PROBEs sent
 	highWater         int32
 
-	// Expected messages that have left; when Confirm asked; that the peer is known to have taken.
+	// The number of expected messages: sent; sent when askConfirmations has asked; known to be
+	// received by the peer.
 	sentExpected, lastExpected, takenExpected uint64
 
 	// Receiving.
-	held       int32 // envelopes that are not accepted
+	held       int32 // messages that were not accepted
 	heldMax    int32
-	guaranteed uint32 // envelopes guaranteed to the peer at a time (reserved in the budget)
-	released   uint32
-	advertised uint32                // highest credit that the peer may have seen
-	batch      uint32                // freed envelopes that make a frame
-	reserved   int                   // of those guaranteed, not yet returned to the budget
-	received   uint64                // unexpected messages
-	lookedAt   uint64                // received when reportHeld looked last
-	load       atomic.Int64          // of the layer above na
-	guesses    map[[16]byte]struct{} // tokens for which requests were refused
+	guaranteed uint32                // envelopes guaranteed to the peer, which are reserved in the budget
+	released   uint32                // the cumulative number of accepted messages
+	advertised uint32                // the highest credit that was sent to the peer
+	batch      uint32                // the number of freed envelopes that are announced in a frame of their own
+	reserved   int                   // guaranteed envelopes that were not returned to the budget
+	received   uint64                // the number of unexpected messages received
+	lookedAt   uint64                // the value of received at the last reportHeldLocked
+	load       atomic.Int64          // Envelope.Load
+	guesses    map[[16]byte]struct{} // the tokens for which requests were refused
 
-	// While it is idle, and leaves.
-	resting          *idleList // the list of idle sessions that it is in; nil otherwise
-	older, newer     *session  // in that
+	// Idle sessions.
+	resting          *idleList // the list of idle sessions that it is in, or nil
+	older, newer     *session  // in resting
 	idleSince        time.Duration
-	receivedExpected uint64        // expected messages
-	leftAt           uint64        // received when LEAVE was sent
-	keepUntil        time.Duration // its peer wants it, and is not asked again before
+	receivedExpected uint64        // the number of expected messages received
+	leftAt           uint64        // the value of received when LEAVE was sent
+	keepUntil        time.Duration // the peer has refused LEAVE, and is not asked again before this time
 }
 
-// A peerInfo is what a session keeps of the HELLO.
+// A peerInfo holds the parts of the peer's HELLO that a session needs.
 type peerInfo struct {
 	features    uint64
 	incarnation [16]byte
@@ -119,20 +123,22 @@ type peerInfo struct {
 	process     string
 	envelopes   uint32
 	context     uint16
-	version     uint16       // of frames: the newest that both sides speak
-	messages    uint16       // likewise of the headers in messages; 0 when one side has none
-	secret      frame.Secret // what we show, likewise
+	version     uint16 // the version of frames: the newest that both sides speak
+	// the version of the headers in messages: the newest that both sides speak; 0: one side has
+	// none
+	messages uint16
+	secret   frame.Secret // this side shows it when it has lost the session and dials again
 }
 
-// A lastSession is what is kept of a session that has ended, or retires.
+// A lastSession holds what is remembered of a session that has ended or retires.
 type lastSession struct {
-	secret  frame.Secret // of the peer
-	dialled bool         // by us
+	secret  frame.Secret // the peer's secret
+	dialled bool         // this side had dialed
 	retires bool
 }
 
-// mostProofs bounds the peers whose last secret is known though no session is up.
-const mostProofs = 1024
+// maxProofs limits the peers without a session whose last secret is remembered.
+const maxProofs = 1024
 
 // Conn implements carrier.Session.
 func (l *session) Conn() any { return l.conn }
@@ -140,24 +146,25 @@ func (l *session) Conn() any { return l.conn }
 // SetConn implements carrier.Session.
 func (l *session) SetConn(conn any) { l.conn = conn }
 
-// Name returns the canonical name to dial, of the carrier's transport.
+// Name implements carrier.Session.
 func (l *session) Name() string { return l.name }
 
-// Target returns the context id that is wanted.
+// Target implements carrier.Session.
 func (l *session) Target() int { return l.named.Target() }
 
-// Up reports whether the session is established. Locked.
+// Up implements carrier.Session. The caller holds e.mu.
 func (l *session) Up() bool { return l.state == stateUp || l.state == stateLeaving }
 
-// Down reports whether the session has ended. Locked.
+// Down implements carrier.Session. The caller holds e.mu.
 func (l *session) Down() bool { return l.state == stateDown }
 
-// addr is the peer's address as receivers of its messages see it, bound to the session.
+// addr returns the peer's address bound to the session, as receivers of its messages see it.
 func (l *session) addr() Addr { return l.named.Bound(l.id).Labeled(l.label) }
 
-// findSession returns the session of an address, or nil. Locked.
-func (e *endpoint) findSession(a Addr) *session {
-	if e.found != nil && a == e.recent { // most programs talk to one peer for a while, and a map has to hash the whole address
+// findSessionLocked returns the session of an address, or nil. It remembers the last result,
+// because most programs use one peer for a while and a map has to hash the whole address.
+func (e *endpoint) findSessionLocked(a Addr) *session {
+	if e.found != nil && a == e.recent {
 		return e.found
 	}
 	var l *session
@@ -166,31 +173,32 @@ func (e *endpoint) findSession(a Addr) *session {
 	} else {
 		l = e.names[a.WithHost("")]
 		if l == nil {
-			l = e.upAt(e.expandHost(a))
+			l = e.upAtLocked(e.expandHost(a))
 		}
 	}
 	e.recent, e.found = a, l
 	return l
 }
 
-// sessionFor returns the session of an operation that is being started, and dials if there is none. Locked.
-func (e *endpoint) sessionFor(t ticket, a Addr) (*session, error) {
-	if err := e.refusalOf(t); err != nil {
+// sessionForLocked returns the session for an operation that is being started. It dials if there is
+// none.
+func (e *endpoint) sessionForLocked(t ticket, a Addr) (*session, error) {
+	if err := e.refusalOfLocked(t); err != nil {
 		return nil, err
 	}
-	if l := e.findSession(a); l != nil {
+	if l := e.findSessionLocked(a); l != nil {
 		l.makeBusy()
-		return l, l.mustBe(a)
+		return l, l.mustBeLocked(a)
 	}
 	if s := a.Session(); s != 0 {
-		if int(s&0xff) == e.id { // the low byte of a session is the context that made it: see addSession
+		if int(s&0xff) == e.id { // the low byte of a session's ID is its context: see addSession
 			incarnation, ok := e.retired[s]
 			if !ok {
 				return nil, WithText(ErrPeerLost, "the session that the address was bound to has ended")
 			}
 			return e.sessionAgain(a.Named(), incarnation)
 		}
-		a = a.Named() // it came in on another context: that session is not ours
+		a = a.Named() // the session belongs to another context
 		if l := e.names[a]; l != nil {
 			l.makeBusy()
 			return l, nil
@@ -202,14 +210,14 @@ func (e *endpoint) sessionFor(t ticket, a Addr) (*session, error) {
 	return e.dialSession(a)
 }
 
-// callerSession returns the session of a peer that has dialled us and that nobody can dial. Its name is what it says itself, so if two
-// say the same, neither is taken.
+// callerSession returns the session of a peer that has dialed this side and cannot be dialed. The
+// peer has chosen its name itself, so it is an error if two have the same.
 func (e *endpoint) callerSession(a Addr) (found *session, err error) {
 	for _, l := range e.sessions {
 		switch {
-		case l.named != a || !l.Up() || l.retiring != nil && l.hasSuccessor():
+		case l.named != a || !l.Up() || l.retiring != nil && l.hasSuccessorLocked():
 		case found != nil:
-			return nil, WithText(ErrDuplicate, fmt.Sprintf("two peers say that they are %v", a))
+			return nil, WithText(ErrDuplicate, fmt.Sprintf("two peers claim the name %v", a))
 		default:
 			found = l
 		}
@@ -233,8 +241,9 @@ func (e *endpoint) dialSession(a Addr) (*session, error) {
 		}
 	}
 	e.readClock()
-	if w := e.waits[a]; w != nil && w.until > e.now { // a loop of calls to a dead peer is no storm of connections
-		return nil, fmt.Errorf("%w (not dialed again for another %v)", w.why, (w.until - e.now).Round(time.Millisecond))
+	// so that a loop of calls to a dead peer makes no storm of connections
+	if w := e.waits[a]; w != nil && w.until > e.now {
+		return nil, fmt.Errorf("%w (next dial in %v)", w.why, (w.until - e.now).Round(time.Millisecond))
 	}
 	host := a.Host()
 	a = a.WithHost("")
@@ -256,15 +265,15 @@ func (e *endpoint) dialSession(a Addr) (*session, error) {
 	} else {
 		l.connect()
 	}
-	if l.state == stateDown { // the carrier knew at once
+	if l.state == stateDown { // the dial has failed at once
 		return nil, WithText(ErrUnreachable, "the address cannot be reached")
 	}
 	e.tickNoLaterThan(l.nextTick())
 	return l, nil
 }
 
-// newSession makes a session with its envelopes reserved. If they are to be had as soon as an idle session has ended, one that may wait for
-// that is short.
+// newSession makes a session and reserves its envelopes. If the budget is short and an idle session
+// is about to end, and mayWait, the session is short: it waits for its envelopes.
 func (e *endpoint) newSession(named Addr, need, want uint32, mayWait bool) (*session, error) {
 	n, err := e.reserveForPeer(int(need), int(want))
 	short := err == errMakingRoom && mayWait
@@ -293,12 +302,12 @@ func (e *endpoint) addSession(named Addr) *session {
 	return l
 }
 
-// setGuarantee sets how many envelopes the peer is guaranteed, before the session is up.
+// setGuarantee sets the number of envelopes that the peer is guaranteed, before the session is up.
 func (l *session) setGuarantee(n int) {
 	l.guaranteed, l.advertised, l.batch = uint32(n), uint32(n), l.e.dom.creditBatch(n)
 }
 
-// connect has the carrier connect, once the envelopes of the session are reserved.
+// connect makes the carrier dial, if the envelopes of the session are reserved.
 func (l *session) connect() {
 	if l.short && !l.reserveAgain() {
 		return
@@ -311,7 +320,7 @@ func (l *session) connect() {
 	l.route.carrier.Dial(l)
 }
 
-// startUp starts the session.
+// startUp makes the session up, with the peer's HELLO g.
 func (l *session) startUp(g frame.Greeting) {
 	if l.activeState != nil && l.only != ([16]byte{}) && l.only != g.Incarnation {
 		l.endAll(WithText(ErrPeerLost, "the peer has restarted since the session that the address was bound to"), false)
@@ -335,9 +344,9 @@ func (l *session) startUp(g frame.Greeting) {
 		l.why = &why
 	}
 	l.eager = min(l.e.dom.cfg.Eager, int(g.Eager))
-	l.credits = g.Envelopes // what waited before may leave now, as far as the peer has guaranteed envelopes
+	l.credits = g.Envelopes // sendWaiting sends as many waiting messages
 	l.noteAlive()
-	l.watchExpiry()
+	l.watchExpiryLocked()
 	l.sinceHeard, l.sinceMessage = 0, 0
 	delete(l.e.waits, l.wantedAddr())
 	delete(l.e.proofs, l.named)
@@ -346,10 +355,11 @@ func (l *session) startUp(g frame.Greeting) {
 	l.markPending()
 }
 
-// Fail ends the session, or the attempt to make one, because of err: the connection is cut and every operation ends.
-// Locked.
+// Fail implements carrier.Session. It ends the session, or the attempt to make one, with err: it
+// cuts the connection and ends every operation. The caller holds e.mu.
 func (l *session) Fail(err error) { l.failWith(err) }
 
+// failWith implements Fail. While dialing it may dial again instead, depending on err.
 func (l *session) failWith(err error) {
 	if err == nil {
 		err = brokenContract(l.route.scheme, "it ended a session without an error")
@@ -357,53 +367,58 @@ func (l *session) failWith(err error) {
 	switch {
 	case l.state == stateDown:
 		return
-	case l.activeState != nil && l.writing: // Pull goes on with the operation of the message, and then fails
+	case l.activeState != nil && l.writing:
+		// Pull uses the operation of the message; it fails the session after that
 		l.writeErr = err
 	case l.leavesQuietly(err):
 		l.endIdle()
 	case l.Up():
 		code := CodeOf(err)
 		if code == ErrProtocol || code == ErrChecksum {
-			l.e.stats.Violations++ // the peer, or what is between, is broken: somebody should look at it
+			l.e.stats.Violations++ // the peer or the network is broken
 		}
-		if code != ErrPeerLost { // whatever it was, what the caller can do about it is the same
+		if code != ErrPeerLost { // callers need one code for all lost sessions
 			err = WithText(ErrPeerLost, "peer lost: "+err.Error())
 		}
 		l.close(err, code, err.Error(), true)
 	case CodeOf(err) == ErrDuplicate && !l.e.shut:
-		// The peer says that it dials too, and that its connection stays. If it does not come, dial again.
+		// The peer dials too, and its connection is to stay. Dial again in case it does not arrive.
 		l.dialAgain(err, backoffFirst*5)
 	case l.state == stateDialing && l.onSecondary() && !l.e.shut:
 		l.fallBackToPrimary(err)
 	case (CodeOf(err) == ErrPeerLost || CodeOf(err) == ErrAgain) && l.state == stateDialing && !l.e.shut:
-		// Somebody accepted, and ended the connection before an answer: many connect at once, or the peer is just starting, or an idle
-		// session has to end there first.
+		// The connection was accepted and closed before a HELLO: many peers connect at once, or the
+		// peer is just starting, or one of its idle sessions has to end first.
 		l.dialAgain(err, l.e.lengthenBackoff(l.wantedAddr(), err))
 	default:
 		_, other := errors.AsType[otherHostError](err)
-		if CodeOf(err) != ErrUnreachable { // the reason is in the text: an error has one code
+		if CodeOf(err) != ErrUnreachable { // an error has one code, so its text has the reason
 			err = WithText(ErrUnreachable, ErrUnreachable.Error()+": "+err.Error())
 		}
-		if !other { // by its own name the peer may be reached at once
+		if !other { // another host of the same address may be dialed at once
 			l.e.lengthenBackoff(l.wantedAddr(), err)
 		}
 		l.close(err, OK, "", false)
 	}
 }
 
-// close ends l: cuts the connection, for which the peer is told code and text, and finishes every operation with err.
+// close ends l: it cuts the connection, with code and text for the peer, and ends every operation
+// with err. fault: OnFault reports the loss.
 func (l *session) close(err error, code Code, text string, fault bool) {
 	if l.state == stateDown {
 		return
 	}
 	wasUp := l.Up()
-	lost := wasUp && fault && (!l.forged || l.activeState != nil && l.waiting > 0) // else there may have been no peer
+	// otherwise the HELLO may have been forged
+	lost := wasUp && fault && (!l.forged || l.activeState != nil && l.waiting > 0)
 	l.cancelLeave()
 	l.state = stateDown
 	e := l.e
-	// Our bye says which message would have been the next: the peer may tell its callers that those from it on have not run.
+	// The bye has the number of the first message that was not received: the peer reports NotRun
+	// for it and later ones.
 	next := l.received + 1
-	for e.shut && l.activeState != nil && l.destroyMessage(next-1) { // nobody will accept them
+	// messages that no receive will take count as not received
+	for e.shut && l.activeState != nil && l.destroyMessage(next-1) {
 		next--
 	}
 	l.cutConnection(frame.Bye{Code: code, Next: next, Text: text})
@@ -440,16 +455,18 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	}
 }
 
-// rememberSession keeps what the next HELLO to a name shows. Without it the peer asks whether its old session lives, and that takes longer.
+// rememberSession keeps the secret that the next HELLO to a name shows. Without it the peer has to
+// probe its old session first, which takes longer.
 func (e *endpoint) rememberSession(name Addr, s lastSession) {
-	if len(e.proofs) >= mostProofs {
+	if len(e.proofs) >= maxProofs {
 		clear(e.proofs)
 	}
 	e.proofs[name] = s
 }
 
-// endAll ends everything that goes on. If the peer has said which of our messages it has not taken, a withdraw of one of them has
-// come true, and receives tell the layer above.
+// endAll ends every operation of the session. If the peer has reported which messages it has not
+// accepted, a withdraw of one of them succeeds, a send of one ends with NotRun, and the results of
+// receives have its number.
 func (l *session) endAll(err error, wasUp bool) {
 	addr := Addr{}
 	if l.firstNotTaken != 0 {
@@ -463,7 +480,7 @@ func (l *session) endAll(err error, wasUp bool) {
 	for _, q := range []struct {
 		list     *opList
 		r        Result
-		notTaken *Result // of a message that the peer has not taken
+		notTaken *Result // the result for a message that the peer has not accepted
 	}{{list: &l.msgs, r: notRun}, {list: &l.bodies, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.expedited, r: notRun}, {list: &l.queuedMoves, r: notRun},
 		{list: &l.probes.waiting, r: notRun}, {list: &l.probes.asked, r: notRun}, {list: &l.inFlight, r: maybe},
 		{&l.recvs, maybe, &notRun}, {list: &l.leases, r: maybe}, {&l.heldLast, maybe, &notRun},
@@ -478,7 +495,7 @@ func (l *session) endAll(err error, wasUp bool) {
 				r.Addr, r.ID = l.addr(), o.id
 			}
 			r.N = o.movedBytes()
-			l.e.finishOp(o, r)
+			l.e.finishOpLocked(o, r)
 		}
 	}
 	for i := range l.flows {
@@ -490,7 +507,8 @@ func (l *session) endAll(err error, wasUp bool) {
 	l.served, l.sinks, l.flows = nil, nil, [carrier.Lanes]laneQueue{}
 }
 
-// returnReserve returns the reserve to the budget once the session is over and its envelopes have been dealt with.
+// returnReserve returns the envelopes and the room to the budget, once the session has ended and
+// its messages were accepted or freed.
 func (l *session) returnReserve() {
 	if l.state == stateDown && l.held == 0 && l.reserved > 0 {
 		l.e.dom.returnEnvelopes(l.reserved)
@@ -503,7 +521,8 @@ func (l *session) returnReserve() {
 	}
 }
 
-// Refused is called when the peer ends the session, or refuses it, and says why. Locked.
+// Refused implements carrier.Session. The carrier calls it when the peer has ended or refused the
+// session with a bye. The caller holds e.mu.
 func (l *session) Refused(bye frame.Bye) {
 	if l.state == stateLeaving && bye.Code == byeIdle {
 		l.endByAgreement()
@@ -519,15 +538,16 @@ func (l *session) Refused(bye frame.Bye) {
 		if l.followOffer(bye.Offer) {
 			return
 		}
-		bye = frame.Bye{Code: ErrProtocol, Text: "it offers another transport, for which nobody has asked"}
+		bye = frame.Bye{Code: ErrProtocol, Text: "it offers another transport, which was not requested"}
 	}
 	l.failWith(refusalError(bye))
 }
 
-// refusalError is the error of a peer that refuses a session.
+// refusalError returns the error for a session that the peer has refused.
 func refusalError(bye frame.Bye) error {
 	code := bye.Code
-	if code == OK || code == ErrCanceled || code == ErrTimeout || code == ErrClosed { // only this process can say so of its operations
+	// these codes are about this process only
+	if code == OK || code == ErrCanceled || code == ErrTimeout || code == ErrClosed {
 		code = ErrUnreachable
 	}
 	return WithText(code, "the peer refused: "+bye.Text)

@@ -7,91 +7,101 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// An activeState is what a session has while something goes on: it is being made, or something is open with its peer, or frames wait to
-// leave. It is made by whatever begins, and goes with a tick that finds nothing, and that nothing has come since the one before.
+// An activeState is the state of a busy session: it is being made, it has operations in flight, or
+// frames wait to be sent. makeBusy makes it. A tick removes it when the session is idle and nothing
+// has arrived since the tick before.
 type activeState struct {
 	// Until the session is up.
-	offerSecret      frame.Secret  // by which the second transport is dialled,
-	offerEnd         time.Duration // and until when that is tried
-	secondaryFailure string        // why it has come to nothing; empty when it has not
-	born             time.Duration // when the first operation wanted it; later by what this process was frozen since
-	since            time.Duration // when dialing began, or begins (waiting)
-	refusal          error         // why the last attempt failed
-	spared           bool          // from the end of its time, after a freeze of this process
+	offerSecret      frame.Secret  // the secret of the offer, while the second transport is dialed
+	offerEnd         time.Duration // when the dial of the second transport ends
+	secondaryFailure string        // why the second transport has failed; "": it has not
+	// when the first operation started; moved by the time that this process was frozen
+	born    time.Duration
+	since   time.Duration // when dialing began, or, in stateWaiting, begins
+	refusal error         // the error of the last attempt
+	spared  bool          // its timeout was extended once, after a freeze of this process
 
 	// Liveness.
-	waiting      int           // operations that wait for the peer
-	unfreed      int           // its messages that are not freed: requests that are handled, mostly
-	suspected    bool          // the peer may have lost the session: its silence counts though nothing is open
-	only         [16]byte      // incarnation that the peer must have for what waits; zero for any; until the session is up
-	also         []string      // hosts that the peer has proven to be, beside session.host; until the session is up, must prove
-	gotMessage   bool          // a message, or bulk data, arrived since the last tick
-	lastHeard    time.Duration // when the last bytes arrived; at first when it became busy
-	sinceHeard   time.Duration // without bytes, as far as ticks have counted it
-	sinceMessage time.Duration // without a message
+	waiting int // the number of operations that wait for the peer
+	// the number of its messages that were not freed, mostly requests that are being handled
+	unfreed int
+	// the peer may have lost the session: its silence counts though nothing is in flight
+	suspected bool
+	// the incarnation that the peer must have; zero: any; used until the session is up
+	only [16]byte
+	// host names in addition to session.host that the peer's certificate has, or must have until it
+	// is up
+	also         []string
+	gotMessage   bool          // a message or bulk data has arrived since the last tick
+	lastHeard    time.Duration // when the last bytes have arrived; at first when the session became busy
+	sinceHeard   time.Duration // the time without received bytes, as counted by ticks
+	sinceMessage time.Duration // the time without a received message, as counted by ticks
 
 	// Sending.
-	stateDue      bool  // sendState may have a frame
-	writing       bool  // Pull gives a message to the carrier
-	writeErr      error // that the carrier has called Fail with meanwhile
-	flows         [carrier.Lanes]laneQueue
-	pong          bool
-	pongOp        uint64 // with pongTag, those of the PING
-	pongTag       uint64
-	pongLater     bool        // PONG has said nothing, and is owed again when all that came before the PING is whole
-	msgs          opList      // messages that may go
-	bodies        opList      // likewise, behind their bodies, which do
-	queued        opList      // ordinary unexpected messages without an envelope
-	expedited     opList      // likewise expedited ones
-	expediting    int         // expedited messages that have not left
-	heldLast      opList      // those that left and used the last one
-	answers       int         // expected messages in msgs and bodies
-	firstNotTaken uint64      // the first of our messages that the peer has not taken, as it said when it left; 0: not known
-	queuedMoves   opList      // puts and gets that have not begun
-	inFlight      opList      // puts and gets under way
-	recvs         opList      // expected receives
-	posted        postedTable // the same by their tags
+	stateDue   bool  // sendState may have a frame
+	writing    bool  // Pull is passing a message to the carrier
+	writeErr   error // the error of a Fail that the carrier has called while writing
+	flows      [carrier.Lanes]laneQueue
+	pong       bool   // a PONG is due
+	pongOp     uint64 // the operation field of the PING
+	pongTag    uint64 // the tag of the PING
+	pongLater  bool   // another PONG is due when the messages before the PING are complete
+	msgs       opList // messages that can be sent
+	bodies     opList // messages whose bodies are being sent
+	queued     opList // ordinary unexpected messages that wait for an envelope
+	expedited  opList // expedited messages that wait for an envelope
+	expediting int    // the number of expedited messages that were not sent
+	heldLast   opList // sent messages that have used the last envelope
+	answers    int    // the number of expected messages in msgs and bodies
+	// the first message that the peer has not accepted, as reported at the end of the session; 0:
+	// unknown
+	firstNotTaken uint64
+	queuedMoves   opList      // puts and gets that have not started
+	inFlight      opList      // puts and gets in flight
+	recvs         opList      // posted receives of expected messages, and calls whose request was sent
+	posted        postedTable // posted receives and calls by tag
 	leases        opList
-	views         int // memory of the peer that is being read where it is
+	views         int // the number of views of the peer's memory
 	withdraws     withdrawalState
-	reads         []remoteRead  // of which the peer was not told
-	probed        time.Duration // when the peer was last asked for its credit, or messages began to wait for it
+	reads         []remoteRead  // direct reads that were not reported to the peer
+	probed        time.Duration // when the peer was last asked for its credit, or messages began to wait
 
 	probes   probeState
 	heldBack heldReport
 
 	// Receiving.
-	requests messageTable             // messages of the peer, until they are freed
-	answered int                      // answers to withdraws that wait to leave
-	sinks    map[uint64]*inboundBulk  // puts of the peer, by its operation id
-	arrivals map[uint64]*inboundBulk  // bodies of the peer, by their identities, that are not complete or whose message has not come
-	served   map[uint64]*outboundBulk // gets of the peer, likewise
+	requests messageTable            // messages of the peer, until they are freed
+	answered int                     // the number of answers to WITHDRAW that wait to be sent
+	sinks    map[uint64]*inboundBulk // puts of the peer, by its operation ID
+	// bodies of the peer by ID that are not complete, or whose message has not arrived
+	arrivals map[uint64]*inboundBulk
+	served   map[uint64]*outboundBulk // gets of the peer, by its operation ID
 
-	// Streams, of both directions.
+	// Streams of both directions.
 	streams map[streamKey]*Stream
-	owing   fifo[*Stream] // a WINDOW or a RESET
-	starved fifo[*Stream] // wait for room
-	burst   int           // bytes of messages that have left since a stream had its turn
+	owing   fifo[*Stream] // streams with a WINDOW or a RESET to send
+	starved fifo[*Stream] // streams that wait for room
+	burst   int           // bytes of messages sent since the last turn of a stream
 }
 
-// toLeave is how many messages have not left.
+// toLeave returns the number of messages that were not sent.
 func (l *session) toLeave() int { return l.msgs.n + l.bodies.n + l.queuedLen() }
 
-// sendQueue is how many of these count against Config.SendQueue.
+// sendQueue returns the number of messages that count against Config.SendQueue.
 func (l *session) sendQueue() int { return l.toLeave() - l.answers - l.expediting }
 
-// makeBusy has l ready for something, and the tick look after it.
+// makeBusy gives l an activeState, if it has none, and adds it to the sessions that ticks check.
 func (l *session) makeBusy() {
 	if l.activeState == nil {
 		l.activeState = &activeState{}
 		l.resting.remove(l)
-		l.e.lookAfter(l)
-		l.lastHeard = l.e.now // nothing was to be heard before
+		l.e.addBusy(l)
+		l.lastHeard = l.e.now // silence before does not count
 	}
 }
 
-// lookAfter has the tick look after l.
-func (e *endpoint) lookAfter(l *session) {
+// addBusy adds l to the sessions that ticks check.
+func (e *endpoint) addBusy(l *session) {
 	if len(e.busy) == 0 {
 		e.readClock()
 		e.lastTick = e.now
@@ -101,21 +111,21 @@ func (e *endpoint) lookAfter(l *session) {
 	e.busy = append(e.busy, l)
 }
 
-// isOpen reports whether the peer owes a sign of life: its silence counts then.
+// isOpen reports whether PeerTimeout applies: the peer must not be silent.
 func (l *session) isOpen() bool { return l.hasWork() || l.state == stateLeaving }
 
-// hasWork reports whether anything is open with the peer: what we wait for, or what we do for it.
+// hasWork reports whether anything is in flight with the peer, in either direction.
 func (l *session) hasWork() bool {
 	return l.waiting > 0 || l.unfreed > 0 || l.views > 0 || len(l.served) > 0 || len(l.sinks) > 0 || len(l.arrivals) > 0 || len(l.streams) > 0 || l.suspected ||
 		l.asked && !l.confirmed
 }
 
-// isIdle reports whether a session has nothing open, and nothing to send.
+// isIdle reports whether nothing is in flight and nothing waits to be sent.
 func (l *session) isIdle() bool {
 	return !l.isOpen() && l.sentAll() && !l.pending && !l.pong && !l.creditDue && !l.probes.isBusy() && !l.heldBack.isBusy()
 }
 
-// sentAll reports whether everything has left that is more than a courtesy to the peer.
+// sentAll reports whether no frame waits to be sent that the peer needs.
 func (l *session) sentAll() bool {
 	return !l.stillWaits() && len(l.reads) == 0 && l.withdraws.open == 0 && l.owing.len() == 0 && l.flows[carrier.Messages].isEmpty() && l.flows[carrier.Bulk].isEmpty()
 }

@@ -9,13 +9,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// Hello appends to dst what our HELLO says on l, and returns it: as often as the carrier likes, it changes nothing. label is
-// the carrier's own, for its other side. Only what begins the session has its secret, so f is the flow of the connection. Locked.
+// Hello implements carrier.Session. It appends the HELLO of l to dst. It changes nothing, so the
+// carrier may call it again. label is data of the carrier for the carrier of the peer. f is the
+// flow of the connection: only the HELLO of the first connection has the session's secret. The
+// caller holds e.mu.
 func (l *session) Hello(f carrier.Lane, dst, label []byte) []byte {
 	return l.buildHello(f, dst, label, l.secret, l.named)
 }
 
-// buildHello is Hello with a secret, for the peer at an address.
+// buildHello appends the HELLO of l with a secret, for the peer at an address.
 func (l *session) buildHello(f carrier.Lane, dst, label []byte, secret frame.Secret, to Addr) []byte {
 	g := l.buildGreeting()
 	if g.Label = label; f == carrier.Messages {
@@ -27,8 +29,8 @@ func (l *session) buildHello(f carrier.Lane, dst, label []byte, secret frame.Sec
 	return g.Append(dst)
 }
 
-// Greet takes the HELLO with which the peer answers ours. An error means that it cannot be accepted: the carrier calls Fail
-// with it. Locked.
+// Greet implements carrier.Session. It handles the HELLO with which the peer answers a dial. If it
+// returns an error the carrier calls Fail with it. The caller holds e.mu.
 func (l *session) Greet(g *frame.Greeting) error {
 	if l.state != stateDialing {
 		return WithText(ErrProtocol, "HELLO frame inside a session")
@@ -36,7 +38,8 @@ func (l *session) Greet(g *frame.Greeting) error {
 	if err := l.e.checkGreeting(g, true); err != nil {
 		return err
 	}
-	if wanted := l.named.Target(); int(g.Target) != l.e.id || wanted != 0 && int(g.Context) != wanted { // 0 asks for any
+	// 0 means any context
+	if wanted := l.named.Target(); int(g.Target) != l.e.id || wanted != 0 && int(g.Context) != wanted {
 		return WithText(ErrProtocol, "HELLO is for another context")
 	}
 	if g.Incarnation == l.e.dom.inc {
@@ -45,16 +48,18 @@ func (l *session) Greet(g *frame.Greeting) error {
 	if err := l.checkNeed(g); err != nil {
 		return err
 	}
-	if err := l.hasProven(l.shownIdentity(), l.also); err != nil {
+	if err := l.hasProvenLocked(l.shownIdentity(), l.also); err != nil {
 		return otherHostError{err}
 	}
 	l.startUp(*g)
 	return nil
 }
 
-// Incarnation is that of the peer of a session that is up. Locked.
+// Incarnation implements carrier.Session. It returns the incarnation of the peer, once the session
+// is up. The caller holds e.mu.
 func (l *session) Incarnation() [16]byte { return l.peer.incarnation }
 
+// buildGreeting returns the HELLO of l, without label, secret and proof.
 func (l *session) buildGreeting() frame.Greeting {
 	features := uint64(frame.FeatureWithdraw | laterFeatures)
 	if l.e.dom.cfg.Reserve == HonestReserve {
@@ -74,7 +79,8 @@ func (l *session) buildGreeting() frame.Greeting {
 	return g
 }
 
-// checkGreeting returns why the HELLO of a peer, which we have dialled or which has dialled us, cannot be accepted.
+// checkGreeting returns an error if the HELLO of a peer cannot be accepted. dialled: this side has
+// dialed.
 func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
 	agree := func(what string, ours, theirs frame.Range) error {
 		if !dialled {
@@ -101,9 +107,10 @@ func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
 	return nil
 }
 
-// Admit takes in a peer that connected to us and sent g. verified tells that the machine it connected from is the one
-// that g.Listen names, so that operations to that name may use this session. c is the carrier, conn becomes the session's Conn. An error is
-// what the carrier tells the peer before it closes the connection. Locked.
+// Admit implements carrier.Core. It admits a peer that has dialed this side and sent g. verified:
+// the connection comes from the machine that g.Listen names, so that operations with that name may
+// use this session. c is the carrier; conn becomes the session's Conn. The carrier sends an error
+// to the peer before it closes the connection. The caller holds e.mu.
 func (e *endpoint) Admit(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (carrier.Session, error) {
 	l, err := e.admitHello(c, conn, g, verified)
 	if err != nil {
@@ -112,6 +119,7 @@ func (e *endpoint) Admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 	return l, nil
 }
 
+// admitHello implements Admit.
 func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (*session, error) {
 	if e.shut {
 		return nil, WithText(ErrClosed, "the context is closed")
@@ -132,9 +140,10 @@ func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, ve
 	if e.dom.hasExpired(proof) {
 		return nil, WithText(ErrPermission, errExpired(proof))
 	}
-	var named Addr // nobody else is reached by our own name, whatever he says
+	// zero if the peer cannot be dialed; never the name of this class, even if the peer claims it
+	var named Addr
 	if r == e.secondRoute() {
-		o, err := e.tookOffer(g)
+		o, err := e.useOffer(g)
 		if err != nil {
 			return nil, err
 		}
@@ -143,9 +152,9 @@ func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, ve
 		strings.HasPrefix(g.Listen, e.dom.own.scheme+"://") && e.dom.own.Names.Check(g.Listen) == nil {
 		named = MakeAddr(g.Listen, int(g.Context))
 	}
-	if old := e.sessionReaching(named); old != nil && !old.Up() && !named.IsZero() &&
-		(old.hasProven(proof, []string{old.host}) != nil || old.hasProven(proof, old.also) != nil) {
-		named = Addr{} // it is not the peer that is being dialled there
+	if old := e.sessionReachingLocked(named); old != nil && !old.Up() && !named.IsZero() &&
+		(old.hasProvenLocked(proof, []string{old.host}) != nil || old.hasProvenLocked(proof, old.also) != nil) {
+		named = Addr{} // its certificate is not that of the peer that is being dialed
 	}
 	if e.isCrossedDial(named, g) {
 		return nil, WithText(ErrDuplicate, "the peer has taken another connection of the pair since")
@@ -153,7 +162,8 @@ func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, ve
 	if o := e.makeOffer(g, named, proof); o != nil {
 		return nil, o
 	}
-	for old := e.sessionReaching(named); old != nil && !named.IsZero() && !old.isSecondConnection(g); old = e.sessionReaching(named) { // twice, if what waited for old's end dials
+	// The loop runs twice if operations that have waited for the end of old dial again.
+	for old := e.sessionReachingLocked(named); old != nil && !named.IsZero() && !old.isSecondConnection(g); old = e.sessionReachingLocked(named) {
 		if old.short && !old.reserveFor(g) {
 			return nil, errMakingRoom
 		}
@@ -177,53 +187,63 @@ func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, ve
 	return l, nil
 }
 
-// isSecondConnection reports whether a HELLO in the name of l's peer begins another session than l, which stays: where peers are spread over several
-// contexts we have dialled any of the peer's, and it was not the one that dials; or that one has dialled any of ours, so that it does
-// not know l by the name that it has dialled.
+// isSecondConnection reports whether a HELLO with the name of l's peer starts another session,
+// beside l. That is so if peers are spread over several contexts: this side has dialed any context
+// of the peer, and another one dials now; or the peer has dialed any context of this side, and does
+// not know l by the name that it dials.
 func (l *session) isSecondConnection(g *frame.Greeting) bool {
 	return l.Up() && l.dialled && l.peer.incarnation == g.Incarnation && (l.peer.context != g.Context || g.Any && l.e.id != 0)
 }
 
-// isCrossedDial reports whether a HELLO in the name of a peer is of a dial that the peer has given up for a connection of ours, and comes late. In both the
-// peer has sent the secret of its session, which is a new one once it has lost that. So the HELLO is no sign that it has, and begins no session after
-// the end of that one. In a session that the peer has dialled the secret proves nothing: the peer sends it again when it dials again, because our
-// answer was lost.
+// isCrossedDial reports whether a HELLO is a late one, of a dial that the peer has given up for a
+// connection that this side has dialed. The peer has sent the same secret on both; it would use a
+// new one if it had lost the session. So the HELLO must not end that session, nor start one after
+// its end.
+//
+// This holds only for a session that this side has dialed. In one that the peer has dialed, the
+// peer sends the same secret when it dials again because the answer was lost.
 func (e *endpoint) isCrossedDial(named Addr, g *frame.Greeting) bool {
 	if named.IsZero() {
 		return false
 	}
 	last := e.proofs[named]
-	if l := e.sessionReaching(named); l != nil && l.Up() {
+	if l := e.sessionReachingLocked(named); l != nil && l.Up() {
 		last = lastSession{secret: l.peer.secret, dialled: l.dialled}
 	}
 	return last.dialled && last.secret.Matches(g.Secret)
 }
 
-// Unproven notes that the HELLO which Admit took may have come from anywhere. Until a frame follows there is no peer that could be
-// lost. Locked.
+// Unproven implements carrier.Session. It records that the source address of the HELLO may be
+// forged. Until a frame follows, OnFault does not report the end of the session. The caller holds
+// e.mu.
 func (l *session) Unproven() { l.forged = true }
 
-// chooseConnection decides between a session that exists and a connection that says it is of the same peer. It returns nil with old taken down,
-// retiring, or fit to adopt the new connection, and an error when the new one must go. Anybody on the peer's machine can say its name and
-// its incarnation. So a session ends only for somebody who knows its secret: the peer, which had this session and has lost it. Anybody
-// else has the peer asked whether it lives: a peer that has restarted, one that had not heard of the session, and a stranger. A HELLO that
-// has only crossed with ours does not come here.
-// Of two connections that are being made at the same time the one that the larger incarnation dialled stays.
+// chooseConnection decides between an existing session and a connection with the same peer name. It
+// returns nil if old has ended, retires, or can adopt the new connection, and an error if the new
+// connection is refused.
+//
+// Any process on the peer's machine can claim the peer's name and incarnation. So a session that is
+// up ends only for a HELLO with its secret: the peer has had the session and has lost it. Otherwise
+// the peer of old is probed: it may have restarted, or may not know of the session, or the HELLO
+// may be a stranger's. A late HELLO of a crossed dial is handled before: see isCrossedDial.
+//
+// Of two connections that are being made at the same time, the one that the larger incarnation has
+// dialed stays.
 func (e *endpoint) chooseConnection(old *session, g *frame.Greeting) error {
 	ours := slices.Compare(e.dom.inc[:], g.Incarnation[:]) > 0
 	switch {
 	case old.Up() && old.secret.Matches(g.Proof):
 		if g.Features&frame.FeatureRetires != 0 {
-			old.startRetiring("the peer has made another session in its place")
+			old.startRetiringLocked("the peer has made another session in its place")
 		} else {
-			old.failWith(WithText(ErrPeerLost, "the peer connected anew"))
+			old.failWith(WithText(ErrPeerLost, "the peer connected again"))
 		}
 	case old.Up():
 		old.checkLiveness()
-		return WithText(ErrDuplicate, "a session with this address is up; its peer is asked whether it lives")
+		return WithText(ErrDuplicate, "a session with this address is up; its peer is being probed")
 	case ours && old.state == stateDialing:
 		return WithText(ErrDuplicate, "a connection of this pair is being made")
-	default: // it waits or dials, and the peer's connection is the one that stays
+	default: // old is waiting or dialing, and the peer's connection stays
 		if err := old.checkNeed(g); err != nil {
 			return err
 		}
@@ -233,7 +253,7 @@ func (e *endpoint) chooseConnection(old *session, g *frame.Greeting) error {
 	return nil
 }
 
-// adoptConnection brings l up over a connection that the peer made.
+// adoptConnection makes l up with a connection that the peer has dialed.
 func (l *session) adoptConnection(r *route, conn any, proof *carrier.Proof, g *frame.Greeting) {
 	l.route, l.conn, l.proof = r, conn, proof
 	l.noteSuccessor(g)

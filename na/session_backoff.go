@@ -6,14 +6,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// backoff slows down dialling a name that fails: until then operations to it end at once, with why.
+// A backoff delays the next dial of a name after a failure: operations that start before until end
+// at once, with why.
 type backoff struct {
 	until time.Duration
 	step  time.Duration
 	why   error
 }
 
-// The bounds of the backoff. A process that has started again is not reached before the last one is over.
+// The limits of the backoff. backoffLast is also how late a process that has restarted may be
+// reached.
 const (
 	backoffFirst = 10 * time.Millisecond
 	backoffLast  = 250 * time.Millisecond
@@ -23,14 +25,14 @@ const (
 // dialAgain makes another attempt after a pause, within ConnectTimeout.
 func (l *session) dialAgain(why error, pause time.Duration) {
 	l.cutConnection(frame.Bye{})
-	l.usePrimary() // an offer is good for one attempt
+	l.usePrimary() // an offer is valid for one attempt
 	l.state, l.refusal = stateWaiting, why
 	l.e.readClock()
 	l.since = l.e.now + pause
 	l.e.tickNoLaterThan(l.since)
 }
 
-// lengthenBackoff lengthens the backoff of a name, and returns it.
+// lengthenBackoff doubles the backoff of a name, and returns it.
 func (e *endpoint) lengthenBackoff(name Addr, why error) time.Duration {
 	e.readClock()
 	w := e.waits[name]

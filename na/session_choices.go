@@ -11,43 +11,46 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A host may have several addresses, of both families. A session with it dials them as RFC 8305 says, whatever the transport: each attempt
-// is a session of its own to the carrier, and the first whose HELLO is answered becomes the session; the others are cut.
+// A host may have several addresses, of both families. A session with it dials them as in RFC 8305,
+// with any transport. Each attempt is a carrier.Session of its own. The first attempt whose HELLO
+// is answered becomes the session; the others are cut.
 //
 //	tick ─► startAttempts ─► carrier.Dial(attempt) ─┬─ Greet ─► settleOn: the session has that address, the others are cut
 //	  ▲                                             └─ Fail ─► the next attempt, or, if that was the last one, the session fails
 //	  └── 250 ms, or an attempt has failed ◄────────────┘
 
-// addressChoices is the addresses of the host of a session.
+// addressChoices holds the addresses of the host of a session, and the attempts to dial them.
 type addressChoices struct {
-	looked   Addr           // by which operations find the session; it stands for all of addrs
-	addrs    []Addr         // in the order in which they are dialed; nil once the session has one of them
-	attempts []*dialAttempt // that have begun since the session has dialed last, addrs[i] by attempts[i]
+	// the address that was looked up, which stands for all addrs; operations find the session by it
+	looked   Addr
+	addrs    []Addr         // in the order in which they are dialed; nil: the session has settled on one
+	attempts []*dialAttempt // the attempts of the current dial; attempts[i] dials addrs[i]
 	race     happyeyeballs.Race
 }
 
-// A dialAttempt is a session whose peer is dialed at one of its addresses, as the carrier sees it. Once that address is the session's the
-// attempt stands for the session.
+// A dialAttempt is an attempt to dial one address of a session with several, as a carrier.Session.
+// Once the session has settled on that address, the attempt forwards to the session.
 type dialAttempt struct {
 	*session
 	addr   Addr
 	conn   any
-	secret frame.Secret // as session.secret: each peer that is dialed has another one
-	err    error        // why it has failed; nil while it goes on
+	secret frame.Secret // as session.secret; each attempt has its own, because it may reach another process
+	err    error        // the error with which it has failed; nil: it has not
 	state  attemptState
 }
 
+// An attemptState is the state of a dialAttempt.
 type attemptState uint8
 
 const (
 	attemptDialing attemptState = iota
-	attemptEnded                // failed, or cut
-	attemptSettled
+	attemptEnded                // it has failed, or was cut
+	attemptSettled              // the session has settled on it
 )
 
 var _ carrier.Session = (*dialAttempt)(nil)
 
-// expandHost returns the addresses that a stands for, nil if it is one.
+// expandHost returns the addresses that a stands for, nil if it is a single one.
 func (e *endpoint) expandHost(a Addr) (all []Addr) {
 	x, ok := e.dom.own.Names.(carrier.Expander)
 	if !ok || a.Session() != 0 || !a.set {
@@ -59,8 +62,8 @@ func (e *endpoint) expandHost(a Addr) (all []Addr) {
 	return all
 }
 
-// upAt returns a session that is up with one of several addresses, or nil. Locked.
-func (e *endpoint) upAt(addrs []Addr) *session {
+// upAtLocked returns a session that is up with one of several addresses, or nil.
+func (e *endpoint) upAtLocked(addrs []Addr) *session {
 	for _, a := range addrs {
 		if l := e.names[a]; l != nil && l.Up() {
 			return l
@@ -69,8 +72,9 @@ func (e *endpoint) upAt(addrs []Addr) *session {
 	return nil
 }
 
-// sessionReaching returns the session that has an address, or may come to have it; nil if none. Locked.
-func (e *endpoint) sessionReaching(a Addr) *session {
+// sessionReachingLocked returns the session that has an address, or that is dialing it as one of
+// several, or nil.
+func (e *endpoint) sessionReachingLocked(a Addr) *session {
 	if l := e.names[a]; l != nil || a.IsZero() {
 		return l
 	}
@@ -82,7 +86,7 @@ func (e *endpoint) sessionReaching(a Addr) *session {
 	return nil
 }
 
-// chooseAddresses gives l the addresses of its host, nil for one.
+// chooseAddresses sets the addresses of l's host, nil for a single one.
 func (l *session) chooseAddresses(addrs []Addr) {
 	if len(addrs) > 0 {
 		l.choices = &addressChoices{looked: l.named, addrs: addrs}
@@ -90,10 +94,10 @@ func (l *session) chooseAddresses(addrs []Addr) {
 	}
 }
 
-// isUndecided reports whether it is not known which address the session will have.
+// isUndecided reports whether the session has several addresses and has not settled on one.
 func (c *addressChoices) isUndecided() bool { return c != nil && c.addrs != nil }
 
-// nextAttemptAt is when the next attempt begins; ok is false if none does.
+// nextAttemptAt returns when the next attempt starts; ok is false if there is none.
 func (c *addressChoices) nextAttemptAt() (at time.Duration, ok bool) {
 	if !c.isUndecided() {
 		return 0, false
@@ -101,10 +105,11 @@ func (c *addressChoices) nextAttemptAt() (at time.Duration, ok bool) {
 	return c.race.Due()
 }
 
-// startRace begins to dial the addresses of l.
+// startRace starts to dial the addresses of l.
 func (l *session) startRace() {
 	l.e.readClock()
-	if other := l.e.upAt(l.choices.addrs); other != nil { // it was dialed by its address meanwhile: the next operation finds it
+	// it was dialed by its address; the next operation will find it
+	if other := l.e.upAtLocked(l.choices.addrs); other != nil {
 		l.failWith(WithText(ErrUnreachable, "a session with "+other.named.String()+" was made at the same time"))
 		return
 	}
@@ -113,7 +118,7 @@ func (l *session) startRace() {
 	l.startAttempts()
 }
 
-// startAttempts begins the attempts that are due. When none is left the session fails.
+// startAttempts starts the attempts that are due. If all have failed the session fails.
 func (l *session) startAttempts() {
 	c := l.choices
 	for {
@@ -133,7 +138,9 @@ func (l *session) startAttempts() {
 	l.e.tickNoLaterThan(l.nextTick())
 }
 
-// err is why no attempt has led to a session: its text names every address. What calls for another attempt of the session is its code.
+// err returns the error of a dial whose attempts have all failed. Its text has the error of every
+// address. Its code is one after which the session dials again, if an attempt has failed with such
+// a code.
 func (c *addressChoices) err() error {
 	code, other := ErrUnreachable, error(nil)
 	var texts []string
@@ -161,7 +168,7 @@ func (c *addressChoices) err() error {
 	return err
 }
 
-// settleOn gives l one of its addresses, and ends the attempts at the others.
+// settleOn sets the address of l to one of its choices, and cuts the attempts at the others.
 func (l *session) settleOn(named Addr) {
 	c := l.choices
 	if !c.isUndecided() {
@@ -170,7 +177,7 @@ func (l *session) settleOn(named Addr) {
 	e := l.e
 	delete(e.waits, l.wantedAddr())
 	for _, a := range c.attempts {
-		if a.addr == named { // the peer there has been shown the secret of the attempt
+		if a.addr == named { // the peer at named has got the secret of the attempt
 			l.secret = a.secret
 		}
 	}
@@ -189,7 +196,7 @@ func (l *session) stopChoosing() {
 	l.e.choosing = slices.DeleteFunc(l.e.choosing, func(other *session) bool { return other == l })
 }
 
-// cutAttempts ends those that go on.
+// cutAttempts cuts the attempts that are dialing.
 func (l *session) cutAttempts(bye frame.Bye) {
 	for _, a := range l.choices.attempts {
 		if a.state == attemptDialing {
@@ -199,7 +206,7 @@ func (l *session) cutAttempts(bye frame.Bye) {
 	}
 }
 
-// cutConnection ends the connection of l, or the attempts to make one.
+// cutConnection cuts the connection of l, or the attempts to make one.
 func (l *session) cutConnection(bye frame.Bye) {
 	if l.choices.isUndecided() {
 		l.cutAttempts(bye)
@@ -208,7 +215,8 @@ func (l *session) cutConnection(bye frame.Bye) {
 	l.route.carrier.Cut(l, bye)
 }
 
-// forgetChoices ends what l has for its several addresses, as the session ends.
+// forgetChoices removes l from the tables of sessions with several addresses, when it ends or
+// retires.
 func (l *session) forgetChoices() {
 	c := l.choices
 	if c == nil {
@@ -254,7 +262,8 @@ func (a *dialAttempt) Hello(f carrier.Lane, dst, label []byte) []byte {
 	return a.buildHello(f, dst, label, a.secret, a.addr)
 }
 
-// Greet implements carrier.Session. The attempt whose HELLO is accepted first is that of the session.
+// Greet implements carrier.Session. The session settles on the first attempt whose HELLO is
+// accepted.
 func (a *dialAttempt) Greet(g *frame.Greeting) error {
 	l := a.session
 	if a.state == attemptSettled {
@@ -271,7 +280,7 @@ func (a *dialAttempt) Greet(g *frame.Greeting) error {
 	return nil
 }
 
-// decide has the session go on with the connection of a.
+// decide makes the session settle on a.
 func (a *dialAttempt) decide() {
 	a.state = attemptSettled
 	a.session.conn = a.conn
@@ -302,7 +311,8 @@ func (a *dialAttempt) Silent(err error) {
 	a.Fail(err)
 }
 
-// Refused implements carrier.Session. A peer that offers another transport is the one.
+// Refused implements carrier.Session. The session settles on an attempt whose peer offers another
+// transport.
 func (a *dialAttempt) Refused(bye frame.Bye) {
 	if a.state == attemptDialing && bye.Offer != nil {
 		a.decide()

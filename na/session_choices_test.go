@@ -130,7 +130,7 @@ func TestHostFails(t *testing.T) {
 	require.Equal(t, []string{six, four, other}, s.endedAttempts)
 	r = s.sendTo(s.host())
 	s.trigger()
-	require.ErrorContains(t, r.Err, "not dialed again for another", "as any address that has failed")
+	require.ErrorContains(t, r.Err, "next dial in ", "as any address that has failed")
 }
 
 // TestHostAtOnce: addresses that the carrier refuses while they are dialed take no time.

@@ -5,19 +5,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// What a peer is known to have taken. A PING carries how many messages have left before it, and its PONG carries the same: they
-// are there. A credit says how many unexpected ones were accepted, and so have come.
+// The functions of this file track which messages a peer is known to have received. A PING has the
+// number of messages that were sent before it, and its PONG repeats the number: the peer has
+// received them. A credit implies how many unexpected messages were accepted.
 //
-// Who sends a request with no receive posted for an answer, and no lease, learns nothing more of it when it has left. Such messages
-// are listed until the peer is known to have them; Unconfirmed returns those of sessions that ended before, and so Shutdown reports them.
+// A message without a posted receive for an answer, and without a lease, has no operation after it
+// was sent. The numbers of such messages are listed until the peer is known to have received them.
+// Unconfirmed, and so Shutdown, returns those of sessions that ended before.
 
-// maxUnconfirmed bounds the peers that Unconfirmed names; the messages of the others are counted together.
+// maxUnconfirmed limits the peers in the result of Unconfirmed; the messages of others are counted
+// together.
 const maxUnconfirmed = 32
 
-// confirmEvery bounds what is not confirmed of a session with much traffic, but for what comes between two ticks.
+// confirmEvery is the number of unconfirmed messages after which a tick asks for a confirmation.
 const confirmEvery = 128
 
-// askConfirmations asks peers for a sign of what they have taken, and returns how many have not given it. Control frames go before messages, so a peer is asked when there are none to leave.
+// askConfirmations asks peers to confirm the messages sent so far, and returns the number of peers
+// and messages that are not confirmed. last: nothing more will be sent, and it asks each peer for
+// the final confirmation. Control frames are sent before messages, so it does so only when no
+// messages of the peer wait.
 func (e *endpoint) askConfirmations(last bool) (peers, messages int) {
 	e.mu.Lock()
 	if last && !e.finishing {
@@ -43,7 +49,9 @@ func (e *endpoint) askConfirmations(last bool) (peers, messages int) {
 			continue
 		}
 		if !l.asked && l.answers == 0 && l.flows[carrier.Bulk].ctl.len() == 0 {
-			l.asked = true // of every PING to come: a PONG is for the last one
+			// every later PING asks for the final confirmation too, because a PONG answers the last
+			// PING
+			l.asked = true
 			l.lastExpected = l.sentExpected
 			l.queueControl(frame.Header{Kind: frame.Ping})
 		}
@@ -52,7 +60,7 @@ func (e *endpoint) askConfirmations(last bool) (peers, messages int) {
 	return peers, messages
 }
 
-// listUnconfirmed returns what upper.Unconfirmed does.
+// listUnconfirmed implements upper.Unconfirmed.
 func (e *endpoint) listUnconfirmed() []Unconfirmed {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -65,6 +73,7 @@ func (e *endpoint) listUnconfirmed() []Unconfirmed {
 	return all
 }
 
+// addUnconfirmed adds n messages of a peer to all.
 func addUnconfirmed(all []Unconfirmed, peer Addr, n int) []Unconfirmed {
 	if n == 0 {
 		return all
@@ -81,11 +90,12 @@ func addUnconfirmed(all []Unconfirmed, peer Addr, n int) []Unconfirmed {
 	return append(all, Unconfirmed{Peer: peer, Messages: n})
 }
 
-// unconfirmedCount is the number of messages that the peer is not known to have taken, requests of calls not counted: these end with
-// the session, and say so.
+// unconfirmedCount returns the number of messages that the peer is not known to have received,
+// without requests of calls: their operations report the end of the session.
 func (l *session) unconfirmedCount() int { return len(l.unconfirmedOneWay) + l.unconfirmedExpected() }
 
-// unconfirmedExpected leaves out what has left after Confirm has asked: requests that came too late were refused.
+// unconfirmedExpected returns the number of expected messages that are not confirmed. It excludes
+// those that were sent after the final question: answers that refuse late requests.
 func (l *session) unconfirmedExpected() int {
 	sent := l.sentExpected
 	if l.asked {
@@ -94,9 +104,10 @@ func (l *session) unconfirmedExpected() int {
 	return int(sent - min(sent, l.takenExpected))
 }
 
-// noteLost notes what the peer has not confirmed of a session that ends. If it has ended the session in order, it has said what it has
-// not taken. Answers count at the end of this context, if the peer has fallen silent: one that has gone misses none, and to one that
-// was lost before its own error says it.
+// noteLost records the unconfirmed messages of a session that ends. If the peer has ended it in
+// order, the bye has the first message that it has not accepted. Answers count only if this context
+// is draining and the peer is silent: a peer that has closed does not need them, and one that was
+// lost before gets an error itself.
 func (l *session) noteLost() {
 	n, notTaken := 0, uint64(0)
 	if l.activeState != nil {
@@ -113,25 +124,27 @@ func (l *session) noteLost() {
 	l.e.lost = addUnconfirmed(l.e.lost, l.addr().Named(), n)
 }
 
-// Silent is Fail of a peer that does not answer any more: it may wait for what was sent to it. Locked.
+// Silent implements carrier.Session. It is Fail for a peer that does not answer any more, and may
+// still wait for messages. The caller holds e.mu.
 func (l *session) Silent(err error) {
 	l.silenced = true
 	l.failWith(err)
 }
 
-// Confirmed notes that the peer has everything that was sent. A carrier calls it that knows. Locked.
+// Confirmed implements carrier.Session. A carrier calls it if it knows that the peer has received
+// everything. The caller holds e.mu.
 func (l *session) Confirmed() {
 	l.unconfirmedOneWay, l.takenExpected = nil, l.sentExpected
 }
 
-// noteSent notes an unexpected message that leaves.
+// noteSent records an unexpected message that is sent, if it has no operation afterwards.
 func (l *session) noteSent(o *Op) {
 	if l.posted.find(o.tag) == nil && (len(l.e.leases) == 0 || l.e.leases[leaseKey{l, o.tag}] == nil) {
 		l.unconfirmedOneWay = append(l.unconfirmedOneWay, l.seq)
 	}
 }
 
-// noteTaken notes that the peer has taken the unexpected messages up to number id.
+// noteTaken records that the peer has received the unexpected messages up to number id.
 func (l *session) noteTaken(id uint64) {
 	n := 0
 	for n < len(l.unconfirmedOneWay) && l.unconfirmedOneWay[n] <= id {
@@ -142,21 +155,22 @@ func (l *session) noteTaken(id uint64) {
 	}
 }
 
-// tookCredited does it for those that the peer has accepted, by its credit.
-func (l *session) tookCredited() {
+// noteCredited calls noteTaken for the messages that the peer has accepted according to its credit.
+func (l *session) noteCredited() {
 	if id := l.seq - uint64(uint32(l.seq)-(l.credits-l.peer.envelopes)); id <= l.seq {
 		l.noteTaken(id)
 	}
 }
 
-// markPing completes a PING that leaves: what has left before, and whether it is the last question.
+// markPing sets the fields of a PING that is sent: the number of messages before it, and whether it
+// asks for the final confirmation.
 func (l *session) markPing(h *frame.Header) {
 	if h.Op, h.Tag = l.seq, l.sentExpected<<1; l.asked {
 		h.Tag |= 1
 	}
 }
 
-// deliverPong takes in what mark has said. What cannot be true says nothing.
+// deliverPong handles the fields of markPing in a PONG. It ignores impossible values.
 func (l *session) deliverPong(h *frame.Header) {
 	if expected := h.Tag >> 1; h.Op <= l.seq && expected <= l.sentExpected {
 		l.noteTaken(h.Op)

@@ -2,7 +2,8 @@ package na
 
 import "github.com/quicksilver-rpc/quicksilver/na/carrier"
 
-// refuseNewPeers has Admit refuse from now on, and carriers leave new peers to other processes that have the same listening socket.
+// refuseNewPeers makes Admit refuse peers from now on, and carriers leave new peers to the other
+// processes that have the same listening socket.
 func (e *endpoint) refuseNewPeers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -16,7 +17,7 @@ func (e *endpoint) refuseNewPeers() {
 	}
 }
 
-// countUnderway counts what has not ended.
+// countUnderway returns the counts of operations in flight.
 func (e *endpoint) countUnderway() Underway {
 	e.mu.Lock()
 	defer e.mu.Unlock()

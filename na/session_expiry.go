@@ -9,34 +9,38 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A session ends with the certificates that it was made with. Each side looks at that of its peer, by the clock that handshakes check it
-// by. When it expires the session retires: what has begun in it goes on, and what begins goes in another session, which is made with the
-// certificates of then.
+// A session does not outlive the certificates that it was made with. Each side checks that of its
+// peer, by the clock that handshakes use. When it expires the session retires: operations in flight
+// go on in it, and later operations use another session, which is made with the current
+// certificates.
 //
-//	side that sees the certificate of its peer expire        its peer
+//	side on which the peer's certificate expires             its peer
 //	retires ──────────── RETIRE ────────────────────────────► retires
-//	what begins dials anew ── HELLO: the secret of the session, which retires ─► not taken for a peer that has lost it
-//	nothing open ─────── LEAVE … GOAWAY, as of an idle session
+//	an operation starts: dials ── HELLO with the secret of the retired session ─► does not take it for a lost session
+//	nothing in flight ── LEAVE … GOAWAY, as for an idle session
 //	Config.CertificateGrace is over: ErrPeerLost
 //
-// A peer that cannot be dialled is reached in the session that retires until it has made the next one.
+// A peer that cannot be dialed is reached in the retired session until it has made the next one.
 
 const (
-	// expiryLook is after how long at the most the wall clock is read again, which may be set meanwhile.
+	// expiryLook limits the time between two readings of the wall clock, which may be set at any
+	// time.
 	expiryLook = time.Minute
-	// expiryEvery is how often at the most it is read for certificates that expire one after the other.
+	// expiryEvery is the least time between two readings of the wall clock, for certificates that
+	// expire shortly after one another.
 	expiryEvery = 50 * time.Millisecond
 )
 
-// A retirement is what a session has when it retires.
+// A retirement is the state of a session that retires.
 type retirement struct {
-	by  time.Duration // when what is under way ends; 0: it may go on
+	by  time.Duration // when operations in flight end with an error; 0: never
 	why string
 }
 
-// errExpired says that the certificate of a peer has expired.
+// errExpired returns the text of the error for an expired certificate of a peer. It describes the
+// peer's own certificate, whichever certificate of the chain has expired.
 func errExpired(p *carrier.Proof) string {
-	return "the certificate of the peer has expired: " + carrier.Describe(p.Certificates[0]) // the peer's own, whichever of its chain it is
+	return "the certificate of the peer has expired: " + carrier.Describe(p.Certificates[0])
 }
 
 // hasExpired reports whether the certificates in p, which may be nil, have expired.
@@ -44,8 +48,8 @@ func (d *domain) hasExpired(p *carrier.Proof) bool {
 	return p != nil && !p.Expires.IsZero() && d.cfg.CertificateGrace >= 0 && !d.wallClock().Before(p.Expires)
 }
 
-// watchExpiry has the tick look at the certificates of l, which is up, when they expire. Locked.
-func (l *session) watchExpiry() {
+// watchExpiryLocked makes a tick check the certificates of l, which is up, when they expire.
+func (l *session) watchExpiryLocked() {
 	if p, e := l.proof, l.e; p != nil && !p.Expires.IsZero() && e.dom.cfg.CertificateGrace >= 0 {
 		e.readClock()
 		at := e.now + min(max(p.Expires.Sub(e.dom.wallClock()), 0), expiryLook)
@@ -54,7 +58,8 @@ func (l *session) watchExpiry() {
 	}
 }
 
-// retireExpired has the sessions retire whose peers have certificates that have expired, and returns when to look again; 0 for never.
+// retireExpired makes the sessions retire whose peers' certificates have expired. It returns when
+// to check again; 0 is never.
 func (e *endpoint) retireExpired(now time.Duration) (next time.Duration) {
 	if e.expiryDue == 0 || now < e.expiryDue {
 		return e.expiryDue
@@ -71,22 +76,22 @@ func (e *endpoint) retireExpired(now time.Duration) (next time.Duration) {
 			continue
 		}
 		l.queueControl(frame.Header{Kind: frame.Retire})
-		l.startRetiring(errExpired(p))
+		l.startRetiringLocked(errExpired(p))
 	}
 	return e.expiryDue
 }
 
-// deliverRetire has l retire, as its peer does.
+// deliverRetire handles a RETIRE: l retires, as it does at the peer.
 func (l *session) deliverRetire(h *frame.Header) error {
 	if h.Op != 0 || h.Tag != 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("RETIRE with the operation %d and the tag %#x", h.Op, h.Tag))
 	}
-	l.startRetiring("a certificate that the session was made with has expired, says the peer")
+	l.startRetiringLocked("the peer reports that a certificate of the session has expired")
 	return nil
 }
 
-// startRetiring has what begins from now on go in another session. Locked.
-func (l *session) startRetiring(why string) {
+// startRetiringLocked makes l retire: operations that start from now on use another session.
+func (l *session) startRetiringLocked(why string) {
 	if l.retiring != nil || !l.Up() {
 		return
 	}
@@ -108,19 +113,20 @@ func (l *session) startRetiring(why string) {
 	l.startSuccessor()
 }
 
-// startSuccessor makes the next session to the peer of l, which retires, if nothing else may do so: the peer has no other way to this process.
+// startSuccessor dials the next session with the peer of l, which retires, if it may be needed and
+// no operation may start it: the peer cannot reach this process otherwise.
 func (l *session) startSuccessor() {
 	e := l.e
 	if !l.dialled || e.shut || e.idleTimeout() != 0 && (e.dom.own.Listen != "" || e.dom.cls.Regions() == 0) {
 		return
 	}
 	if e.names[l.named] == nil {
-		_, _ = e.dialSession(l.wantedAddr()) // without it the session ends when its time is over, and says so
+		_, _ = e.dialSession(l.wantedAddr()) // without it l ends with an error after the grace period
 	}
 }
 
-// hasSuccessor reports whether another session to the peer of l, which retires, is up. Locked.
-func (l *session) hasSuccessor() bool {
+// hasSuccessorLocked reports whether another session with the peer of l, which retires, is up.
+func (l *session) hasSuccessorLocked() bool {
 	n := l.e.successors[l.secret]
 	if n == nil {
 		n = l.e.names[l.named]
@@ -128,11 +134,12 @@ func (l *session) hasSuccessor() bool {
 	return n != nil && n.Up() && n.peer.incarnation == l.peer.incarnation
 }
 
-// tickRetiring ends l, which retires, when its time is over, and asks the peer whether it may end when nothing is open.
+// tickRetiring ends l, which retires, after the grace period, and asks the peer to end it when
+// nothing is in flight.
 func (l *session) tickRetiring(now time.Duration) {
 	switch r := l.retiring; {
 	case r.by != 0 && now >= r.by:
-		l.failWith(WithText(ErrPeerLost, fmt.Sprintf("peer lost: %s; what was under way has not ended within %v (Config.CertificateGrace)",
+		l.failWith(WithText(ErrPeerLost, fmt.Sprintf("peer lost: %s; operations in flight have not ended within %v (Config.CertificateGrace)",
 			r.why, l.e.dom.cfg.CertificateGrace)))
 	case l.state == stateUp && l.keepUntil <= now && l.mayLeave():
 		l.askToLeave()
@@ -141,7 +148,8 @@ func (l *session) tickRetiring(now time.Duration) {
 	}
 }
 
-// noteSuccessor notes that l is the next session of the peer whose HELLO is g, if that says so.
+// noteSuccessor records that l is the successor of a session that retires, if the peer's HELLO g
+// has its secret.
 func (l *session) noteSuccessor(g *frame.Greeting) {
 	if g.Features&frame.FeatureRetires != 0 && g.Proof != (frame.Secret{}) && l.e.successors[g.Proof] == nil {
 		proof := g.Proof
@@ -150,7 +158,7 @@ func (l *session) noteSuccessor(g *frame.Greeting) {
 	}
 }
 
-// forgetSuccession undoes succeed.
+// forgetSuccession undoes noteSuccessor.
 func (l *session) forgetSuccession() {
 	if l.succeeds != nil {
 		delete(l.e.successors, *l.succeeds)
@@ -158,15 +166,16 @@ func (l *session) forgetSuccession() {
 	}
 }
 
-// currentAddr returns the address, bound to its session, to which an operation that begins now goes: that of the next session if the session of a
-// retires. It is a itself when there is none, while it is dialled, and where no session retires because there are no certificates.
+// currentAddr returns the address, bound to its session, that an operation which starts now uses:
+// that of the successor if the session of a retires. It returns a itself if there is no session,
+// while it is being dialed, and without certificates, when no session retires.
 func (e *endpoint) currentAddr(a Addr) Addr {
 	e.mu.Lock()
 	defer e.Unlock()
 	if e.shut {
 		return a
 	}
-	l := e.findSession(a)
+	l := e.findSessionLocked(a)
 	switch {
 	case l == nil && (a.Session() != 0 || strings.HasPrefix(a.Name(), privatePrefix(e.dom.own.scheme))):
 		return a
@@ -183,18 +192,21 @@ func (e *endpoint) currentAddr(a Addr) Addr {
 			return a // the operation fails with the same error
 		}
 		l = n
-	case l.mustBe(a) != nil:
+	case l.mustBeLocked(a) != nil:
 		return a
 	}
-	if !l.Up() || l.proof == nil || l.proof.Expires.IsZero() { // bound, an operation would not begin in the next session if this one ends at this moment
+	// With a bound address an operation could not use the next session if this one ends just now;
+	// so it is bound only if needed.
+	if !l.Up() || l.proof == nil || l.proof.Expires.IsZero() {
 		return a
 	}
 	return l.addr()
 }
 
-// Current returns the address to which all operations of one request go that begins now. A session that has certificates may retire between two
-// of them, so the address is bound to it, or to the next one if it has retired. Without certificates, and while the session is being dialled,
-// it is to.
+// Current returns the address for all operations of a request that starts now. A session with
+// certificates may retire between two of them, so the address is bound to the session, or to the
+// next one if it has retired. Without certificates, and while the session is being dialed, it is
+// to.
 func (c upper) Current(to Addr) Addr {
 	if c.Closing() {
 		return to

@@ -9,28 +9,30 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/heldby"
 )
 
-// A peer learns what its requests wait for here. Each heldEvery, while messages of a session are not accepted, the target looks at the
-// oldest one: if it was there at the look before, HELD says which limit holds it, and when that is over, HELD says so.
+// A target reports to its peers what their requests wait for. Each heldEvery, while messages of a
+// session are not accepted, it checks the oldest one. If that was there at the check before, HELD
+// reports the limit that holds it; when it is accepted, HELD reports that.
 //
-//	target: messages of the session that are not accepted ─ look ─ look: the oldest has waited ── HELD reason, active, limit ──►
-//	origin: keeps the last one: PeerStats.HeldBy, and the error of a call that ends at its deadline
+//	target: unaccepted messages of the session ─ check ─ check: the oldest has waited ── HELD reason, active, limit ──►
+//	origin: keeps the last one for PeerStats.HeldBy, and for the error of a call that ends at its deadline
 //
-// A session has at most one HELD to send, and it is sent only when it says something new.
+// A session has at most one HELD to send, and sends it only if it is different from the last one.
 
-// heldEvery is how long a message has waited, at least, when its sender learns why, and at most twice that.
+// heldEvery is the least time that a message has waited when the reason is reported; it is at most
+// twice that.
 const heldEvery = 100 * time.Millisecond
 
-// heldReport is what an active session has of HELD.
+// A heldReport is the state of HELD in a session.
 type heldReport struct {
-	said heldby.State // that the peer knows, or will
-	owes bool         // said has not left
-	by   heldby.State // what the peer has said
+	said heldby.State // the last state that was, or will be, sent
+	owes bool         // said was not sent yet
+	by   heldby.State // the last state that the peer has sent
 }
 
-// isBusy reports whether the peer is still to learn that its requests do not wait any more.
+// isBusy reports whether the session must stay busy to report that requests do not wait any more.
 func (h *heldReport) isBusy() bool { return h.owes || h.said.Reason != heldby.None }
 
-// watchHeld has the messages of l looked at.
+// watchHeld makes reportHeldLocked check l.
 func (l *session) watchHeld() {
 	l.watched = true
 	e := l.e
@@ -41,8 +43,8 @@ func (l *session) watchHeld() {
 	}
 }
 
-// reportHeld looks at the sessions with messages that are not accepted. Locked.
-func (e *endpoint) reportHeld(now time.Duration) {
+// reportHeldLocked checks the sessions with messages that are not accepted.
+func (e *endpoint) reportHeldLocked(now time.Duration) {
 	waiting := e.holding[:0]
 	for _, l := range e.holding {
 		env := l.oldestUnaccepted()
@@ -76,7 +78,7 @@ func (l *session) oldestUnaccepted() *Envelope {
 	return l.requests.oldestUnaccepted()
 }
 
-// heldBy tells what a message waits for.
+// heldBy returns what a message waits for.
 func (env *Envelope) heldBy() heldby.State {
 	switch {
 	case env.inbox:
@@ -87,7 +89,7 @@ func (env *Envelope) heldBy() heldby.State {
 	return heldby.State{Reason: heldby.Program, Active: int(env.session.held)}
 }
 
-// sayHeld sends h to the peer, if that is new.
+// sayHeld sends h to the peer, if it is different from the last state.
 func (l *session) sayHeld(h heldby.State) {
 	if l.activeState == nil || !l.Up() || l.heldBack.said == h {
 		return
@@ -96,7 +98,7 @@ func (l *session) sayHeld(h heldby.State) {
 	l.markPending()
 }
 
-// heldFrame returns the HELD that leaves now.
+// heldFrame returns the HELD that is sent now.
 func (l *session) heldFrame() frame.Header {
 	h := l.heldBack.said
 	l.heldBack.owes = false
@@ -105,7 +107,7 @@ func (l *session) heldFrame() frame.Header {
 
 func clamp32(n int) uint32 { return uint32(min(max(int64(n), 0), math.MaxUint32)) }
 
-// deliverHeld keeps what the peer says.
+// deliverHeld handles a HELD.
 func (l *session) deliverHeld(h *frame.Header) error {
 	reason, active, limit, ok := h.Held()
 	if !ok {
@@ -115,7 +117,7 @@ func (l *session) deliverHeld(h *frame.Header) error {
 	return nil
 }
 
-// heldThere is what requests to the peer wait for there, as far as it has said.
+// heldThere returns what requests wait for at the peer, as it has last reported.
 func (l *session) heldThere() heldby.State {
 	if l.activeState == nil {
 		return heldby.State{}

@@ -5,26 +5,28 @@ import (
 	"slices"
 )
 
-// maxHosts bounds the hosts by which one peer is looked up, and that are remembered.
+// maxHosts limits the host names of one peer that are remembered.
 const maxHosts = 64
 
-// Host is the name of the host that the peer must prove to be, when Name alone does not say it; else empty.
+// Host implements carrier.Session. It returns the host name that the peer's certificate must
+// contain, or "" if that is Name.
 func (l *session) Host() string { return l.host }
 
-// certifierOf returns the transport's, or nil.
+// certifierOf returns the carrier.Certifier of the transport, or nil.
 func (e *endpoint) certifierOf() carrier.Certifier {
 	c, _ := e.dom.own.Names.(carrier.Certifier)
 	return c
 }
 
-// An otherHostError is the error of a peer that proves to be what was dialled, and not what else it was looked up by.
+// An otherHostError is the error of a peer whose certificate is valid for the dialed host name, but
+// not for another one that it was looked up by.
 type otherHostError struct{ error }
 
-// Unwrap returns what the certificate says.
+// Unwrap returns the error of the certificate.
 func (e otherHostError) Unwrap() error { return e.error }
 
-// lookedUp returns the address that text was resolved to. Locked.
-func (e *endpoint) lookedUp(text Addr, name string) (Addr, error) {
+// lookedUpLocked returns the address for text, which was resolved to name.
+func (e *endpoint) lookedUpLocked(text Addr, name string) (Addr, error) {
 	if name == "" {
 		return Addr{}, brokenContract(e.dom.own.scheme, "Resolve found neither a name nor an error")
 	}
@@ -35,16 +37,17 @@ func (e *endpoint) lookedUp(text Addr, name string) (Addr, error) {
 	}
 	host := c.Host(text.Name())
 	if l := e.names[addr]; l != nil && l.Up() && host != l.host {
-		if err := l.isRouteOf(l.proof, host); err != nil {
+		if err := l.checkHost(l.proof, host); err != nil {
 			return Addr{}, err
 		}
 	}
 	return addr.WithHost(host), nil
 }
 
-// mustBe reports why the session of l cannot be used for a, which may have been looked up by another host than the one that was
-// dialled: the peer proves to be both, in the certificate that it has shown, or will show. Locked.
-func (l *session) mustBe(a Addr) error {
+// mustBeLocked returns an error if l cannot be used for a, which may have been looked up by another
+// host name than the dialed one: the peer's certificate must contain both. If the session is not
+// up, Greet checks that.
+func (l *session) mustBeLocked(a Addr) error {
 	host := a.Host()
 	if host == l.host || a.Session() != 0 {
 		return nil
@@ -53,7 +56,7 @@ func (l *session) mustBe(a Addr) error {
 		return nil
 	}
 	if l.Up() {
-		if err := l.isRouteOf(l.proof, host); err != nil {
+		if err := l.checkHost(l.proof, host); err != nil {
 			return err
 		}
 	}
@@ -65,17 +68,18 @@ func (l *session) mustBe(a Addr) error {
 	return nil
 }
 
-// hasProven reports whether what was proven will do for hosts. Locked.
-func (l *session) hasProven(proof *carrier.Proof, hosts []string) error {
+// hasProvenLocked returns an error if proof is not valid for all hosts.
+func (l *session) hasProvenLocked(proof *carrier.Proof, hosts []string) error {
 	for _, host := range hosts {
-		if err := l.isRouteOf(proof, host); err != nil {
+		if err := l.checkHost(proof, host); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *session) isRouteOf(proof *carrier.Proof, host string) error {
+// checkHost returns an error if proof is not valid for a host name.
+func (l *session) checkHost(proof *carrier.Proof, host string) error {
 	c := l.e.certifierOf()
 	if c == nil {
 		return nil
@@ -83,5 +87,6 @@ func (l *session) isRouteOf(proof *carrier.Proof, host string) error {
 	return c.Carries(proof, l.named.Name(), host)
 }
 
-// wantedAddr returns the address that was dialled, with the host that the peer must prove to be.
+// wantedAddr returns the dialed address, with the host name that the peer's certificate must
+// contain.
 func (l *session) wantedAddr() Addr { return l.named.WithHost(l.host) }

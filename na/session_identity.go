@@ -5,24 +5,25 @@ import (
 	"strings"
 )
 
-// identityOf says what is known of the peer of the session that peer is bound to, or of that name; ok is false when there is none that is up.
+// identityOf implements Context.Identity.
 func (e *endpoint) identityOf(peer Addr) (Identity, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.findSession(peer)
+	l := e.findSessionLocked(peer)
 	if l == nil || !l.Up() {
 		return Identity{}, false
 	}
 	return l.identity(), true
 }
 
+// identifyEnvelope implements Envelope.Identity.
 func (e *endpoint) identifyEnvelope(env *Envelope) Identity {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return env.session.identity()
 }
 
-// identity is what the peer has said of itself and what the carrier of the session has proven.
+// identity returns the Identity of the peer, from its HELLO and from the proof of the carrier.
 func (l *session) identity() Identity {
 	var id Identity
 	if l.proof != nil && !l.onSecondary() {
@@ -33,19 +34,20 @@ func (l *session) identity() Identity {
 	return id
 }
 
-// setLabel settles the label that addresses of the session have, once the HELLO of the peer is here. One that would say what the
-// address says is none.
+// setLabel sets the label of the session's addresses, after the HELLO of the peer. There is none if
+// it would be the text of the address.
 func (l *session) setLabel() {
 	remote := l.remoteAddr()
 	if !strings.HasPrefix(l.named.Name(), privatePrefix(l.e.dom.own.scheme)) {
-		remote = "" // it can be dialled
+		remote = "" // the peer can be dialed, so its name is its location
 	}
 	if label := MakeLabel(l.named, l.peer.process, remote); label != l.named.String() {
 		l.label = &label
 	}
 }
 
-// remoteAddr returns the network address of the peer, the last one that was known if the session has ended.
+// remoteAddr returns the network address of the peer, or the last known one if the session has
+// ended.
 func (l *session) remoteAddr() string {
 	if a, ok := l.conn.(carrier.Locator); ok {
 		l.remote = a.Remote()
@@ -53,7 +55,7 @@ func (l *session) remoteAddr() string {
 	return l.remote
 }
 
-// transportReason is why l goes by its transport, of two; empty for one.
+// transportReason returns why l uses its transport, "" if the class has only one.
 func (l *session) transportReason() string {
 	if l.why == nil {
 		return ""
@@ -61,7 +63,8 @@ func (l *session) transportReason() string {
 	return *l.why
 }
 
-// shownIdentity returns what the peer that was dialled has proven: when it is reached by an offer, on the connection that made it.
+// shownIdentity returns the proof of the dialed peer. If it is reached by an offer, that is the
+// proof on the connection of the offer.
 func (l *session) shownIdentity() *carrier.Proof {
 	if l.onSecondary() {
 		return l.proof
@@ -69,7 +72,8 @@ func (l *session) shownIdentity() *carrier.Proof {
 	return proofOf(l.conn)
 }
 
-// proofOf returns what a connection proves, or nil: without TLS nothing is kept for each session.
+// proofOf returns the proof of a connection. It is nil without TLS, so that no memory is kept for
+// it.
 func proofOf(conn any) *carrier.Proof {
 	if p, ok := conn.(carrier.Prover); ok {
 		if id := p.Proof(); id.Secure {

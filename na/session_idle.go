@@ -8,34 +8,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// A session in which nothing goes on ends when both sides agree: after Config.IdleTimeout, or sooner when its envelopes are needed for
-// another peer, the least recently used first.
+// An idle session ends when both sides agree: after Config.IdleTimeout, or earlier if its envelopes
+// are needed for another peer, the least recently used session first.
 //
 //	leaving side                                  its peer
-//	nothing open: LEAVE n, m ───────────────────► nothing open, and n and m are all messages that it has sent?
-//	what begins waits   ◄─────────── GOAWAY ───── yes: the session has ended
-//	  begins anew in a new session
+//	nothing in flight: LEAVE n, m ──────────────► nothing in flight, and n and m are all messages that it has sent?
+//	operations wait     ◄─────────── GOAWAY ───── yes: the session has ended
+//	  and use a new session
 //	            ◄───────────────────── STAY ───── no
-//	  leaves in this one
+//	  and use this session
 //
-// Neither side has anything on its way to the other one when the session ends, so nothing is lost, and nobody is told of a fault.
-// LEAVE and GOAWAY are on the flow of the messages: what was sent before them has come.
+// When the session ends neither side has a message in flight to the other, so nothing is lost, and
+// OnFault is not called. LEAVE and GOAWAY are on the flow of the messages, so that everything that
+// was sent before has arrived.
 
 const (
 	// byeIdle is the code of a GOAWAY that answers a LEAVE.
 	byeIdle = ErrAgain
-	// askAgain is when one more session is asked to end, if none has ended for one that waits for its envelopes.
+	// askAgain is the time between two LEAVEs for a session that waits for envelopes.
 	askAgain = 100 * time.Millisecond
-	// keepFor is how long a session whose peer wants it to stay is not asked again. A peer that finds no other one to end meanwhile is
-	// refused for good, with the reason: it is longer than the pause between two dials.
+	// keepFor is how long a session is not asked again after a STAY. It is longer than the pause
+	// between two dials, so that a new peer for which no other session can end is refused, with the
+	// reason.
 	keepFor = time.Second
-	// maxRetired bounds the ended sessions of which the peer is remembered.
+	// maxRetired limits the ended sessions whose peer's incarnation is remembered.
 	maxRetired = 4096
 )
 
-var errMakingRoom = WithText(ErrAgain, "no room to guarantee envelopes to one more peer before an idle session has ended, which was asked to")
+var errMakingRoom = WithText(ErrAgain, "no room to guarantee envelopes to one more peer until an idle session has ended, which was asked to end")
 
-// An idleList is sessions in the order in which they became idle.
+// An idleList is a list of sessions in the order in which they became idle.
 type idleList struct{ oldest, newest *session }
 
 func (q *idleList) push(l *session) {
@@ -48,7 +50,7 @@ func (q *idleList) push(l *session) {
 	q.newest = l
 }
 
-// remove takes l out of q, which is nil if l is in none.
+// remove removes l from q. q is nil if l is in no list.
 func (q *idleList) remove(l *session) {
 	if q == nil {
 		return
@@ -66,8 +68,9 @@ func (q *idleList) remove(l *session) {
 	l.resting, l.older, l.newer = nil, nil, nil
 }
 
-// onIdle lets go of what l, which is idle since then, does not need, and has it end some time. One of the process with itself costs nobody
-// a connection, and stays.
+// onIdle removes the activeState of l, which has been idle since a time, and adds it to the idle
+// sessions, which end after IdleTimeout. A session of the process with itself needs no connection,
+// and does not end.
 func (e *endpoint) onIdle(l *session, since time.Duration) {
 	l.activeState = nil
 	if l.route == &e.dom.self.route {
@@ -84,8 +87,9 @@ func (e *endpoint) onIdle(l *session, since time.Duration) {
 	}
 }
 
-// idleTimeout is that of sessions which this side has dialled; 0 for never. A process that serves and cannot be dialled is called in
-// these alone: by default they stay.
+// idleTimeout returns the idle timeout of sessions that this side has dialed; 0 is never. Peers of
+// a process that serves calls and cannot be dialed can reach it only in these sessions: by default
+// they do not end.
 func (e *endpoint) idleTimeout() time.Duration {
 	switch timeout := e.dom.cfg.IdleTimeout; {
 	case timeout != 0:
@@ -96,7 +100,8 @@ func (e *endpoint) idleTimeout() time.Duration {
 	return idleTimeout
 }
 
-// endIdle asks the peers of sessions that have been idle for long enough, and returns when to do so next; 0 for never.
+// endIdle asks the peers of sessions that have been idle for IdleTimeout to end them. It returns
+// when to do so next; 0 is never.
 func (e *endpoint) endIdle(now time.Duration) (next time.Duration) {
 	timeout := e.idleTimeout()
 	q := &e.idle[1]
@@ -118,17 +123,18 @@ func (e *endpoint) endIdle(now time.Duration) (next time.Duration) {
 	return max(q.oldest.idleSince+timeout, now+e.tickEvery())
 }
 
-// mayLeave reports whether nothing is open, nothing waits to be sent, and nothing here needs this very session: memory that is registered
-// needs every session of a process that cannot be dialled, because its peers reach the memory in no other way.
+// mayLeave reports whether nothing is in flight, nothing waits to be sent, and nothing here needs
+// this session. Registered memory needs every session of a process that cannot be dialed, because
+// peers cannot reach the memory otherwise.
 func (l *session) mayLeave() bool {
-	if l.e.dom.own.Listen == "" && l.e.dom.cls.Regions() > 0 && (l.retiring == nil || !l.hasSuccessor()) {
+	if l.e.dom.own.Listen == "" && l.e.dom.cls.Regions() > 0 && (l.retiring == nil || !l.hasSuccessorLocked()) {
 		return false
 	}
 	return (l.activeState == nil || !l.hasWork() && l.sentAll()) && l.held == 0 &&
 		(l.room == nil || l.room.claimed == 0 && l.room.held == 0) && !l.e.dom.isBound(l.id)
 }
 
-// askToLeave asks the peer whether the session may end.
+// askToLeave sends LEAVE, which asks the peer whether the session may end.
 func (l *session) askToLeave() {
 	l.makeBusy()
 	l.state = stateLeaving
@@ -137,7 +143,7 @@ func (l *session) askToLeave() {
 	l.queueControl(frame.Header{Kind: frame.Leave, Op: l.received, Tag: l.receivedExpected})
 }
 
-// cancelLeave has a session that leaves go on.
+// cancelLeave makes a session in stateLeaving up again.
 func (l *session) cancelLeave() {
 	if l.state == stateLeaving {
 		l.state = stateUp
@@ -146,7 +152,8 @@ func (l *session) cancelLeave() {
 	}
 }
 
-// deliverLeave ends the session if this side has no use for it either. A message that the peer had not received is on its way.
+// deliverLeave handles a LEAVE. It ends the session if it is idle here too, and if the peer has
+// received all messages; otherwise it answers STAY.
 func (l *session) deliverLeave(h *frame.Header) {
 	if h.Op != l.seq || h.Tag != l.sentExpected || !l.mayLeave() {
 		l.queueControl(frame.Header{Kind: frame.Stay})
@@ -155,7 +162,7 @@ func (l *session) deliverLeave(h *frame.Header) {
 	l.endByAgreement()
 }
 
-// deliverStay takes in the answer that the session goes on.
+// deliverStay handles a STAY: the session goes on.
 func (l *session) deliverStay(h *frame.Header) error {
 	if l.state != stateLeaving {
 		return WithText(ErrProtocol, "STAY frame without a LEAVE")
@@ -167,25 +174,27 @@ func (l *session) deliverStay(h *frame.Header) error {
 	return nil
 }
 
-// endByAgreement ends a session as both sides want: each has taken everything.
+// endByAgreement ends a session by agreement: each side has received everything.
 func (l *session) endByAgreement() {
 	l.Confirmed()
 	for _, q := range []*opList{&l.withdraws.waiting, &l.withdraws.asked} {
 		for o := q.head; o != nil; o = q.head {
-			l.e.finishOp(o, Result{Err: ErrTooLate, Fate: Ran, Addr: l.addr(), ID: o.id})
+			l.e.finishOpLocked(o, Result{Err: ErrTooLate, Fate: Ran, Addr: l.addr(), ID: o.id})
 		}
 	}
 	l.endIdle()
 }
 
-// leavesQuietly reports whether the end of the connection is the one that was asked for, its last words lost.
+// leavesQuietly reports whether the end of the connection counts as the answer to LEAVE: the GOAWAY
+// may have been lost with it.
 func (l *session) leavesQuietly(err error) bool {
 	code := CodeOf(err)
 	return l.state == stateLeaving && !l.silenced && code != ErrProtocol && code != ErrChecksum && !l.e.shut &&
 		l.received == l.leftAt && l.unfreed == 0
 }
 
-// endIdle ends an idle session, or one that has retired. What has begun since it was asked to end begins anew.
+// endIdle ends an idle session, or one that has retired. Operations that have started since LEAVE
+// was sent move to a new session.
 func (l *session) endIdle() {
 	e, a, also := l.e, l.wantedAddr(), l.also
 	held := l.takeHeld()
@@ -213,7 +222,7 @@ func (l *session) endIdle() {
 	}
 	for _, o := range held {
 		if err != nil {
-			e.finishOp(o, Result{Err: err, Fate: NotRun})
+			e.finishOpLocked(o, Result{Err: err, Fate: NotRun})
 		} else {
 			n.takeOver(o)
 		}
@@ -223,7 +232,7 @@ func (l *session) endIdle() {
 	}
 }
 
-// takeHeld takes what waits out of l, a session from which none of it has left.
+// takeHeld removes the waiting operations from l; none of them was sent.
 func (l *session) takeHeld() (all []*Op) {
 	for _, q := range []*opList{&l.recvs, &l.leases, &l.expedited, &l.queued, &l.msgs, &l.queuedMoves, &l.probes.waiting} {
 		for o := q.head; o != nil; o = q.head {
@@ -248,14 +257,14 @@ func (l *session) takeHeld() (all []*Op) {
 	return all
 }
 
-// takeOver begins o, which takeHeld has taken out of another session of the peer.
+// takeOver starts o, which takeHeld has removed from another session with the peer.
 func (l *session) takeOver(o *Op) {
 	e := l.e
 	o.session = l
 	asks := o.kind == kindRecvExpected || o.kind == kindCall && !o.oneWay
 	if asks && l.posted.find(o.tag) != nil || o.kind == kindLease && e.leases[leaseKey{l, o.tag}] != nil {
-		l.posted.add(o) // as finish expects it
-		e.finishOp(o, Result{Err: WithText(ErrBusy, "a receive, or lease, of this peer and tag is posted already"), Fate: NotRun})
+		l.posted.add(o) // because finishOpLocked removes it
+		e.finishOpLocked(o, Result{Err: WithText(ErrBusy, "a receive, or lease, of this peer and tag is posted already"), Fate: NotRun})
 		return
 	}
 	l.waiting++
@@ -286,7 +295,8 @@ func (l *session) takeOver(o *Op) {
 	}
 }
 
-// sessionAgain returns a session to a peer that must still be the one that it was.
+// sessionAgain returns a session with the peer at a, which must still have an incarnation. It dials
+// if there is none.
 func (e *endpoint) sessionAgain(a Addr, incarnation [16]byte) (*session, error) {
 	l := e.names[a.WithHost("")]
 	var err error
@@ -306,11 +316,11 @@ func (e *endpoint) sessionAgain(a Addr, incarnation [16]byte) (*session, error) 
 	case l.peer.incarnation != incarnation:
 		return nil, WithText(ErrPeerLost, "the peer has restarted since the session that the address was bound to")
 	}
-	return l, l.mustBe(a)
+	return l, l.mustBeLocked(a)
 }
 
-// reserveForPeer takes envelopes for one more peer out of the budget. If that is short, and an idle session can make room, the error is
-// errMakingRoom.
+// reserveForPeer reserves envelopes for one more peer. If the budget is short and an idle session
+// can end, the error is errMakingRoom.
 func (e *endpoint) reserveForPeer(need, want int) (int, error) {
 	n, short, err := e.dom.reserveFor(need, want)
 	if !short || !e.makeRoom() {
@@ -322,7 +332,8 @@ func (e *endpoint) reserveForPeer(need, want int) (int, error) {
 	return 0, errMakingRoom
 }
 
-// makeRoom asks the session of the class that has been idle for longest to end, and reports whether one is to.
+// makeRoom asks the session of the class that has been idle for longest to end, and reports whether
+// there is one.
 func (e *endpoint) makeRoom() bool {
 	if e.makeRoomHere() {
 		return true
@@ -334,7 +345,7 @@ func (e *endpoint) makeRoom() bool {
 		if other == e {
 			continue
 		}
-		if !other.mu.TryLock() { // two are never waited for; it is asked again soon
+		if !other.mu.TryLock() { // never wait for a second endpoint's lock; the caller tries again soon
 			return true
 		}
 		found := !other.shut && other.makeRoomHere()
@@ -347,7 +358,7 @@ func (e *endpoint) makeRoom() bool {
 	return false
 }
 
-// makeRoomHere is makeRoom for the sessions of one context.
+// makeRoomHere does makeRoom for the sessions of e.
 func (e *endpoint) makeRoomHere() bool {
 	e.readClock()
 	l := e.leastRecent()
@@ -361,7 +372,7 @@ func (e *endpoint) makeRoomHere() bool {
 	return e.leaving > 0
 }
 
-// leastRecent returns the session that has been idle for longest; nil if there is none.
+// leastRecent returns the session that has been idle for longest and may end, or nil.
 func (e *endpoint) leastRecent() *session {
 	a, b := e.idle[0].oldest, e.idle[1].oldest
 	for a != nil || b != nil {
@@ -378,7 +389,7 @@ func (e *endpoint) leastRecent() *session {
 	return nil
 }
 
-// sweepIdle finds the sessions that have become idle since the last tick.
+// sweepIdle calls onIdle for the sessions that have become idle since the last tick.
 func (e *endpoint) sweepIdle() {
 	var idle []*session
 	e.busy = slices.DeleteFunc(e.busy, func(l *session) bool {
@@ -394,7 +405,8 @@ func (e *endpoint) sweepIdle() {
 	}
 }
 
-// reserveAgain takes the envelopes of a session that waits for them, and reports whether it has them.
+// reserveAgain reserves the envelopes of a session that waits for them, and reports whether it has
+// them.
 func (l *session) reserveAgain() bool {
 	n, err := l.e.reserveForPeer(0, 0)
 	switch {
@@ -409,7 +421,8 @@ func (l *session) reserveAgain() bool {
 	return true
 }
 
-// reserveFor is reserveAgain for a peer that connects to us meanwhile.
+// reserveFor reserves the envelopes of a session that waits for them, when the peer dials in the
+// meantime.
 func (l *session) reserveFor(g *frame.Greeting) bool {
 	n, err := l.e.reserveForPeer(int(g.Need), int(g.Want))
 	if err != nil {
@@ -426,7 +439,7 @@ func (l *session) reservedLate(n int) {
 	l.setGuarantee(n)
 }
 
-// hurryShort has sessions that wait for envelopes look at once.
+// hurryShort makes sessions that wait for envelopes try again at once.
 func (e *endpoint) hurryShort() {
 	if e.shorts == 0 {
 		return

@@ -9,7 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// readClock is for the rare steps that happen long after a Poll: a program may drive nothing for minutes, then dial.
+// readClock is for the rare steps that happen long after a Poll: a program may drive nothing for
+// minutes, then dial.
 func (e *endpoint) readClock() { e.now = max(e.now, e.dom.now()) }
 
 // tickNoLaterThan makes the next tick no later than at.
@@ -29,9 +30,10 @@ func (e *endpoint) tickEvery() time.Duration {
 	return every / 10
 }
 
-// tick looks after the busy sessions: dials after a backoff, gives up dialling, asks silent peers for a sign of life and
-// gives up those that have been silent for PeerTimeout. Silence, and the time that a dial takes, count only as fast as ticks
-// come: after a freeze of this process a peer is asked afresh, and what it has answered is read, before it is judged.
+// tick looks after the busy sessions: dials after a backoff, gives up dialling, asks silent peers
+// for a sign of life and gives up those that have been silent for PeerTimeout. Silence, and the
+// time that a dial takes, count only as fast as ticks come: after a freeze of this process a peer
+// is asked afresh, and what it has answered is read, before it is judged.
 func (e *endpoint) tick(now time.Duration) {
 	frozen := e.frozenFor(now)
 	passed := min(now-e.lastTick, 2*e.tickEvery())
@@ -136,7 +138,8 @@ func (e *endpoint) frozenFor(now time.Duration) time.Duration {
 	return late
 }
 
-// tickGrace is how late a tick may come without being a freeze, and what a dial is left with after one that outlasts it.
+// tickGrace is how late a tick may come without being a freeze, and what a dial is left with after
+// one that outlasts it.
 func (e *endpoint) tickGrace() time.Duration { return min(e.tickEvery(), e.dom.cfg.ConnectTimeout/2) }
 
 func (l *session) tick(now, passed time.Duration) {
@@ -173,8 +176,8 @@ func (l *session) tick(now, passed time.Duration) {
 	l.sendPing()
 }
 
-// checkLiveness asks the peer for a sign of life, and judges it, whether anything is open or not: it has connected although it has a
-// session, and may have lost that one without a word.
+// checkLiveness asks the peer for a sign of life, and judges it, whether anything is open or not:
+// it has connected although it has a session, and may have lost that one without a word.
 func (l *session) checkLiveness() {
 	l.makeBusy()
 	if !l.suspected {
@@ -184,12 +187,13 @@ func (l *session) checkLiveness() {
 	l.markPending()
 }
 
-// maxPartial times PeerTimeout bytes of the peer are a sign of life without a message that is complete. What they are part of may
-// be damaged: a length that is too large swallows what comes after it, signs of life included, and no checksum tells until
-// there are as many bytes.
+// maxPartial times PeerTimeout bytes of the peer are a sign of life without a message that is
+// complete. What they are part of may be damaged: a length that is too large swallows what comes
+// after it, signs of life included, and no checksum tells until there are as many bytes.
 const maxPartial = 3
 
-// sendPing asks the peer for a sign of life. One at a time: a peer that reads slowly is not flooded.
+// sendPing asks the peer for a sign of life. One at a time: a peer that reads slowly is not
+// flooded.
 func (l *session) sendPing() {
 	if slices.ContainsFunc(l.flows[carrier.Messages].ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
 		return
@@ -207,8 +211,8 @@ func (l *session) noteIdleSign() {
 // noteAlive notes a sign of life: silence counts from here.
 func (l *session) noteAlive() { l.gotMessage, l.lastHeard = true, l.e.now }
 
-// Heard notes that bytes of the peer arrived: of bulk data whose front was verified, or of a message that may not be complete.
-// Locked.
+// Heard notes that bytes of the peer arrived: of bulk data whose front was verified, or of a
+// message that may not be complete. Locked.
 func (l *session) Heard(bulk bool) {
 	if l.activeState != nil {
 		l.gotMessage = l.gotMessage || bulk

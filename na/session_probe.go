@@ -7,14 +7,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// A probe asks whether somebody drives a context, and whether it is ready. It is a frame of the session: it needs no envelope, no
-// authorizer and no handler, so no limit on requests stops it. Trigger answers it, never the goroutine that receives when nobody drives.
+// A probe asks whether somebody drives a context, and whether it is ready. It is a frame of the
+// session: it needs no envelope, no authorizer and no handler, so no limit on requests stops it.
+// Trigger answers it, never the goroutine that receives when nobody drives.
 //
 //	origin                                   target
 //	Probe ─► waiting ── PROBE n ───────────► due: the newest number counts
 //	ended ◄───────────── PROBED n, readiness ── Trigger
 //
-// A session has at most one PROBE and one PROBED to send. PROBED n ends the probes of PROBE n and of those before it.
+// A session has at most one PROBE and one PROBED to send. PROBED n ends the probes of PROBE n and
+// of those before it.
 
 // maxProbes bounds the probes of one session.
 const maxProbes = 1024
@@ -39,7 +41,7 @@ func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
 		return
 	}
 	e.mu.Lock()
-	l, err := e.sessionFor(t, to)
+	l, err := e.sessionForLocked(t, to)
 	if err == nil && l.probes.waiting.n+l.probes.asked.n >= maxProbes {
 		err = queueFullError(maxProbes, "probes of the peer are under way")
 	}
@@ -47,7 +49,7 @@ func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
 		e.refuseStart(t, err)
 		return
 	}
-	o := e.takeIn(t)
+	o := e.takeInLocked(t)
 	o.session = l
 	l.waiting++
 	l.probes.waiting.push(o)
@@ -157,7 +159,7 @@ func (l *session) deliverProbed(h *frame.Header) error {
 		l.e.stats.LateDropped++
 	}
 	for o := l.probes.asked.head; o != nil && o.id <= h.Op; o = l.probes.asked.head {
-		l.e.finishOp(o, r)
+		l.e.finishOpLocked(o, r)
 	}
 	return nil
 }

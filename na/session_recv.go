@@ -7,8 +7,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// Deliver takes in a whole frame from the peer that is not bulk data; payload is valid during the call only. An error
-// means that the peer broke the protocol: the carrier calls Fail with it. Locked.
+// Deliver takes in a whole frame from the peer that is not bulk data; payload is valid during the
+// call only. An error means that the peer broke the protocol: the carrier calls Fail with it.
+// Locked.
 func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	if l.state == stateDown {
 		return nil
@@ -61,11 +62,11 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 		return l.deliverAbandon(h)
 	case frame.Dropped:
 		if o := l.e.leases[leaseKey{l, Tag(h.Tag)}]; o != nil {
-			l.e.finishOp(o, Result{Err: WithText(ErrNoEntry, "the peer dropped the message of the lease"), Fate: MaybeRan})
+			l.e.finishOpLocked(o, Result{Err: WithText(ErrNoEntry, "the peer dropped the message of the lease"), Fate: MaybeRan})
 		}
 	case frame.GiveBack:
 		if o := l.e.tokens[h.Tail.Token]; o != nil && o.session == l {
-			l.e.finishOp(o, Result{N: o.x.mem.Len()})
+			l.e.finishOpLocked(o, Result{N: o.x.mem.Len()})
 		}
 	case frame.Read:
 		l.deliverRead(h)
@@ -103,12 +104,14 @@ func (l *session) countMessage(h *frame.Header) {
 	}
 }
 
-// checkHeader checks what every frame of a session carries. A credit that is older than the last one has come on another flow.
+// checkHeader checks what every frame of a session carries. A credit that is older than the last
+// one has come on another flow.
 func (l *session) checkHeader(h *frame.Header) error {
 	if int(h.Context) != l.e.id {
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame for context %d in a session with context %d", h.Kind, h.Context, l.e.id))
 	}
-	switch grown := int32(h.Credit - l.credits); { // it counts up, modulo 2^32: a frame that was overtaken changes nothing
+	// it counts up, modulo 2^32: a frame that was overtaken changes nothing
+	switch grown := int32(h.Credit - l.credits); {
 	case grown <= 0:
 	case h.Credit-l.used > maxCredit:
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame with credit %d after %d, %d used", h.Kind, h.Credit, l.credits, l.used))
@@ -129,7 +132,8 @@ func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
 
 // checkUnexpected reports why an unexpected message of n bytes must not come now.
 func (l *session) checkUnexpected(n int) error {
-	// The count is ours, and exact: a peer that sends more than it was promised breaks the protocol and takes nobody's memory.
+	// The count is ours, and exact: a peer that sends more than it was promised breaks the protocol
+	// and takes nobody's memory.
 	if next := l.received + 1; int32(l.advertised+ExpeditedEnvelopes-uint32(next)) < 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed, and %d for expedited messages",
 			next, l.advertised, ExpeditedEnvelopes))
@@ -160,14 +164,15 @@ func (l *session) onUnexpected(h *frame.Header, env *Envelope) error {
 	return nil
 }
 
-// presentMessage has an unexpected message taken by a receive, or wait for one. One that was withdrawn before its body was complete is gone.
+// presentMessage has an unexpected message taken by a receive, or wait for one. One that was
+// withdrawn before its body was complete is gone.
 func (l *session) presentMessage(env *Envelope) {
 	if env.withdrawn {
 		l.e.discardMessage(env)
 		return
 	}
 	if o := l.e.receivers.head; o != nil {
-		l.e.finishOp(o, Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
+		l.e.finishOpLocked(o, Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
 		return
 	}
 	l.e.inbox.push(env)
@@ -175,8 +180,8 @@ func (l *session) presentMessage(env *Envelope) {
 	l.e.nctx.wakeLeader()
 }
 
-// deliverExpected ends the receive that an expected message is for. env, if not nil, has the payload in it, of which nobody else
-// knows.
+// deliverExpected ends the receive that an expected message is for. env, if not nil, has the
+// payload in it, of which nobody else knows.
 func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope) error {
 	l.receivedExpected++
 	if h.Flags&frame.FlagBody != 0 {
@@ -199,7 +204,8 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 		l.freeBytes(env.taken, 0)
 		env.taken = 0
 	}
-	// Nobody waits for it any more if the call was canceled: it is dropped, and the sender is told if what it lent hangs on it.
+	// Nobody waits for it any more if the call was canceled: it is dropped, and the sender is told
+	// if what it lent hangs on it.
 	o := l.posted.find(Tag(h.Tag))
 	n := h.Payload()
 	if o == nil || o.kind == kindCall && o.id == 0 || // nobody has asked yet
@@ -232,7 +238,7 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 		copy(o.buf, payload) // nobody holds it: it is only ended under this lock
 	}
 	l.e.dropEnvelope(env)
-	l.e.finishOp(o, r)
+	l.e.finishOpLocked(o, r)
 }
 
 // deliverDone ends a put or a get that the owner has reported done.
@@ -255,11 +261,12 @@ func (l *session) deliverDone(h *frame.Header) error {
 	case o.x.at != o.x.n:
 		return WithText(ErrProtocol, fmt.Sprintf("%v after %d of %d bytes", h.Kind, o.x.at, o.x.n))
 	}
-	l.e.finishOp(o, r)
+	l.e.finishOpLocked(o, r)
 	return nil
 }
 
-// reachMem returns the memory that a peer's get or put is for, or nil when it is ended at once; under are those that are under way.
+// reachMem returns the memory that a peer's get or put is for, or nil when it is ended at once;
+// under are those that are under way.
 func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error) {
 	mem, code := l.e.dom.findMem(l, h.Tail, need)
 	if code == OK && under >= maxServing {
@@ -268,7 +275,8 @@ func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error
 	if code == OK && h.Tail.Length > 0 {
 		return mem, nil
 	}
-	// The answer is the code alone: a peer that may not reach memory does not learn whether there is any, or how long it is.
+	// The answer is the code alone: a peer that may not reach memory does not learn whether there
+	// is any, or how long it is.
 	l.queueControl(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
 	return nil, l.countDenied(code, h.Tail.Token)
 }
@@ -305,9 +313,10 @@ func (l *session) deliverPut(h *frame.Header) error {
 	return nil
 }
 
-// countDenied counts tokens for which a request was refused; a peer that tries keys is cut. Each counts once, whatever it was
-// refused for: who holds a handle of an earlier session, or of an earlier life of this process, asks for all its pieces.
-// Memory that was there a moment ago does not count.
+// countDenied counts tokens for which a request was refused; a peer that tries keys is cut. Each
+// counts once, whatever it was refused for: who holds a handle of an earlier session, or of an
+// earlier life of this process, asks for all its pieces. Memory that was there a moment ago does
+// not count.
 func (l *session) countDenied(code Code, token [16]byte) error {
 	switch {
 	case code == OK || code == ErrAgain || code == ErrRevoked && l.e.dom.cls.isIssued(token):

@@ -6,8 +6,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// Room for messages longer than an envelope: a second cumulative credit beside that of envelopes, in bytes by size class. A
-// message uses one envelope whatever its size, so that the guarantee stays exact; a source that finds no room does not wait.
+// Room for messages longer than an envelope: a second cumulative credit beside that of envelopes,
+// in bytes by size class. A message uses one envelope whatever its size, so that the guarantee
+// stays exact; a source that finds no room does not wait.
 //
 //	source: used ≤ granted                             destination: taken ≤ announced ≤ freed + reserved
 //	ClaimRoom ─► SendUnexpected ── UNEXPECTED ──► taken ─► recycled: freed
@@ -30,7 +31,8 @@ type peerRoom struct {
 }
 
 const (
-	// maxRoom bounds the room of one session in bytes, for messages: 64 of the largest class; 16 bodies, and maxBodies bytes.
+	// maxRoom bounds the room of one session in bytes, for messages: 64 of the largest class; 16
+	// bodies, and maxBodies bytes.
 	maxRoom   = 64 * MaxRoom
 	maxBodies = 4 * MaxBody
 	// maxGrant is how much unused room a peer may grant in bytes.
@@ -56,9 +58,11 @@ func (l *session) ensureRoom() *peerRoom {
 	return l.room
 }
 
-// reserveRoom takes want bytes out of the budget for messages of a peer that has some already, or fewer, but none below least. All
-// peers get Config.Room, else a quarter of the budget at the most, and nothing of what Config.Peers need for their envelopes. What is granted does
-// not come back before the session ends, so a peer gets no more than three quarters of what the others have left, but for its first.
+// reserveRoom takes want bytes out of the budget for messages of a peer that has some already, or
+// fewer, but none below least. All peers get Config.Room, else a quarter of the budget at the most,
+// and nothing of what Config.Peers need for their envelopes. What is granted does not come back
+// before the session ends, so a peer gets no more than three quarters of what the others have left,
+// but for its first.
 func (d *domain) reserveRoom(want, least, have int64) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,8 +93,8 @@ func (d *domain) roomLeft() int64 {
 	return min(share, d.cfg.Budget-d.reserved) - d.room
 }
 
-// reclaimRoom takes back n bytes that a peer has freed, if another peer was refused room, and reports whether it did. A peer that has less
-// than four such messages' worth keeps what it has.
+// reclaimRoom takes back n bytes that a peer has freed, if another peer was refused room, and
+// reports whether it did. A peer that has less than four such messages' worth keeps what it has.
 func (d *domain) reclaimRoom(n, have int64) bool {
 	missed := d.missed.Load()
 	if missed <= 0 || have < 4*n {
@@ -107,13 +111,13 @@ func (d *domain) unreserveRoom(n int64) {
 	d.mu.Unlock()
 }
 
-// claimRoom claims room for one unexpected message of n bytes, longer than an envelope, or for a body of n bytes, longer
-// than that, too, and returns to bound to the session that has it. The claim ends with what sends it, in whatever way, or with
-// ReturnRoom.
+// claimRoom claims room for one unexpected message of n bytes, longer than an envelope, or for a
+// body of n bytes, longer than that, too, and returns to bound to the session that has it. The
+// claim ends with what sends it, in whatever way, or with ReturnRoom.
 func (e *endpoint) claimRoom(to Addr, n int) (bound Addr, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.findSession(to)
+	l := e.findSessionLocked(to)
 	if l == nil || l.state != stateUp || l.room == nil {
 		return Addr{}, false
 	}
@@ -129,7 +133,7 @@ func (e *endpoint) claimRoom(to Addr, n int) (bound Addr, ok bool) {
 func (e *endpoint) returnRoom(bound Addr, n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if l := e.findSession(bound); l != nil {
+	if l := e.findSessionLocked(bound); l != nil {
 		l.returnRoom(l.useClaim(n))
 	}
 }
@@ -165,15 +169,17 @@ func (l *session) roomGranted(total uint64) error {
 	return nil
 }
 
-// firstGrant is for how many messages the first GrantRoom of a session reserves room. A quarter of it is less than the half that
-// is announced by a frame of its own, so that what one call after the other frees is announced behind its response.
+// firstGrant is for how many messages the first GrantRoom of a session reserves room. A quarter of
+// it is less than the half that is announced by a frame of its own, so that what one call after the
+// other frees is announced behind its response.
 const firstGrant = 4
 
-// grantRoom lets a peer send such messages: room for a few such messages at first, then twice as much each time.
+// grantRoom lets a peer send such messages: room for a few such messages at first, then twice as
+// much each time.
 func (e *endpoint) grantRoom(peer Addr, n int) {
 	e.mu.Lock()
 	defer e.Unlock()
-	l := e.findSession(peer)
+	l := e.findSessionLocked(peer)
 	if l == nil || l.state != stateUp || e.shut {
 		return
 	}
@@ -224,8 +230,8 @@ func (l *session) freeRoom(env *Envelope) {
 	env.taken = 0
 }
 
-// freeBytes returns n bytes of room. If another peer was refused room, that has it, but the session keeps at least so much: what is freed byte by
-// byte would all be gone else.
+// freeBytes returns n bytes of room. If another peer was refused room, that has it, but the session
+// keeps at least so much: what is freed byte by byte would all be gone else.
 func (l *session) freeBytes(n int, keep int64) {
 	if n == 0 {
 		return
@@ -246,11 +252,13 @@ func (l *session) freeBytes(n int, keep int64) {
 // unannouncedBytes is how much room the peer has and does not know of.
 func (r *peerRoom) unannouncedBytes() uint64 { return r.freed + uint64(r.reserved) - r.announced }
 
-// scheduleRoomUpdate has the peer told of free room by a frame of its own, when half of all is free. What is less goes behind a message.
+// scheduleRoomUpdate has the peer told of free room by a frame of its own, when half of all is
+// free. What is less goes behind a message.
 func (l *session) scheduleRoomUpdate() {
 	r := l.room
 	due := 2*r.unannouncedBytes() >= uint64(r.reserved)
-	if l.activeState != nil && len(l.streams) > 0 { // what streams hold whose readers have stopped may be more than half
+	// what streams hold whose readers have stopped may be more than half
+	if l.activeState != nil && len(l.streams) > 0 {
 		due = due || r.unannouncedBytes() >= r.announced-r.taken
 	}
 	if !r.updateDue && r.unannouncedBytes() > 0 && due {
@@ -261,7 +269,8 @@ func (l *session) scheduleRoomUpdate() {
 
 func (l *session) roomUpdateDue() bool { return l.room != nil && l.room.updateDue }
 
-// announceRoom is the cumulative room granted to the peer, to be put into a CREDIT that is being sent.
+// announceRoom is the cumulative room granted to the peer, to be put into a CREDIT that is being
+// sent.
 func (l *session) announceRoom() uint64 {
 	if l.room == nil {
 		return 0

@@ -7,8 +7,9 @@ import (
 
 // A flow is what a session has to send on one carrier.Lane, beside the messages.
 type laneQueue struct {
-	ctl        fifo[frame.Header]
-	abandons   fifo[frame.Header]  // on carrier.Messages: apart from ctl, since a peer that does not read is not cut for them
+	ctl fifo[frame.Header]
+	// on carrier.Messages: apart from ctl, since a peer that does not read is not cut for them
+	abandons   fifo[frame.Header]
 	sources    fifo[*outboundBulk] // in turn
 	bodies     fifo[*outboundBulk] // one after the other: the message behind the first is wanted soon
 	streams    fifo[*Stream]       // in turn
@@ -52,7 +53,8 @@ func (l *session) controlOn(f carrier.Lane, h frame.Header) {
 	}
 	l.makeBusy()
 	q := &l.flows[f].ctl
-	if q.len() >= maxControl { // nothing here is ours to drop, and memory that the peer alone makes grow needs a bound
+	// nothing here is ours to drop, and memory that the peer alone makes grow needs a bound
+	if q.len() >= maxControl {
 		l.failWith(WithText(ErrOverflow, "the peer asks and does not read the answers"))
 		return
 	}
@@ -98,11 +100,13 @@ func (l *session) Sends() bool {
 // hasMessage reports whether a message may leave.
 func (l *session) hasMessage() bool { return l.msgs.n > 0 && l.state == stateUp }
 
-// Pull gives w the frames of a flow in their order, until none is left or none fits; more reports the latter. Locked.
+// Pull gives w the frames of a flow in their order, until none is left or none fits; more reports
+// the latter. Locked.
 //
-// The order of what waits on one flow: the answer to a Ping, and probes, for somebody judges us by them; control, which is short, bounded, and frees
-// memory and calls at the peer; messages; puts and gets that may begin, whose pieces then go in turn; last a credit that no other frame
-// has carried.
+// The order of what waits on one flow: the answer to a Ping, and probes, for somebody judges us by
+// them; control, which is short, bounded, and frees memory and calls at the peer; messages; puts
+// and gets that may begin, whose pieces then go in turn; last a credit that no other frame has
+// carried.
 func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 	if l.activeState == nil {
 		return false
@@ -115,7 +119,8 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 			return !q.isEmpty() || messages && (l.pong || l.stateDue || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin())
 		case messages && l.pong:
 			h := frame.Header{Kind: frame.Pong}
-			// It confirms everything before the Ping. While bodies of messages or bytes of streams before it are on their way, it only says that we live.
+			// It confirms everything before the Ping. While bodies of messages or bytes of streams
+			// before it are on their way, it only says that we live.
 			if l.pong, l.pongLater = false, l.awaitsBulk(); !l.pongLater {
 				h.Op, h.Tag = l.pongOp, l.pongTag
 			}
@@ -186,8 +191,8 @@ func (l *session) completeHeader(f carrier.Lane, payload int) *frame.Header {
 	return h
 }
 
-// sendMessage sends the first message, or ends it if it cannot leave; false when there is no room for it. Its operation ends here,
-// sent.
+// sendMessage sends the first message, or ends it if it cannot leave; false when there is no room
+// for it. Its operation ends here, sent.
 func (l *session) sendMessage(w carrier.Writer, room int) bool {
 	o := l.msgs.head
 	if len(o.buf) > room && l.canTake(o) {
@@ -197,7 +202,7 @@ func (l *session) sendMessage(w carrier.Writer, room int) bool {
 		if o.kind != kindSendExpected {
 			l.returnCredit()
 		}
-		l.e.finishOp(o, Result{Err: err, Fate: NotRun})
+		l.e.finishOpLocked(o, Result{Err: err, Fate: NotRun})
 		return true
 	}
 	if o.kind == kindSendExpected {
@@ -206,7 +211,7 @@ func (l *session) sendMessage(w carrier.Writer, room int) bool {
 			n += int64(len(o.x.body))
 		}
 		l.putExpected(w, o.tag, o.buf, o)
-		l.e.finishOp(o, Result{N: n, Addr: l.addr(), ID: l.seq})
+		l.e.finishOpLocked(o, Result{N: n, Addr: l.addr(), ID: l.seq})
 		return true
 	}
 	l.seq++
@@ -231,7 +236,7 @@ func (l *session) sendMessage(w carrier.Writer, room int) bool {
 	case o.last:
 		l.holdLast(o)
 	default:
-		l.e.finishOp(o, Result{N: int64(len(o.buf)), Addr: l.addr(), ID: l.seq})
+		l.e.finishOpLocked(o, Result{N: int64(len(o.buf)), Addr: l.addr(), ID: l.seq})
 	}
 	return true
 }
@@ -261,7 +266,8 @@ func nameBody(h *frame.Header, o *Op) {
 func (l *session) putMessage(w carrier.Writer, buf []byte) {
 	l.countMessage(&l.e.head)
 	l.burst += len(buf)
-	w.Frame(l.completeHeader(carrier.Messages, len(buf)), buf) // nobody holds its memory: its op is only ended under this lock
+	// nobody holds its memory: its op is only ended under this lock
+	w.Frame(l.completeHeader(carrier.Messages, len(buf)), buf)
 	if r := l.room; r != nil && r.unannouncedBytes() > 0 {
 		r.updateDue = true
 	}

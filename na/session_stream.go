@@ -10,34 +10,42 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// The frames of streams. A stream is in the table of its session from when its request leaves, at the origin, or its handler has opened it, at the
-// target, until its last frame has left or come, or it was reset. Nothing is kept of it then: a frame of a stream that is not there is late, and
-// dropped. But the one that opens a stream, the first WINDOW of one that goes up or the bytes at 0 of one that goes down, is answered
-// with a RESET when the origin has let go of it: it did so before the target had a record that a RESET could have ended.
+// The frames of streams. A stream is in the table of its session from when its request leaves, at
+// the origin, or its handler has opened it, at the target, until its last frame has left or come,
+// or it was reset. Nothing is kept of it then: a frame of a stream that is not there is late, and
+// dropped. But the one that opens a stream, the first WINDOW of one that goes up or the bytes at 0
+// of one that goes down, is answered with a RESET when the origin has let go of it: it did so
+// before the target had a record that a RESET could have ended.
 
 const (
-	// minPiece is from how many bytes on bulk data of a stream is a piece of its own, which its receiver does not copy.
+	// minPiece is from how many bytes on bulk data of a stream is a piece of its own, which its
+	// receiver does not copy.
 	minPiece = 16 << 10
 	// maxStreamFrame bounds the bytes of one STREAM frame, so that streams and messages take turns.
 	maxStreamFrame = 16 << 10
 	// maxBurst is how many bytes of messages leave in a row while a stream waits for its turn.
 	maxBurst = 64 << 10
-	// maxClassUnsent is how many bytes of all streams of a class may wait to leave; beyond it each stream may have StreamReserve.
+	// maxClassUnsent is how many bytes of all streams of a class may wait to leave; beyond it each
+	// stream may have StreamReserve.
 	maxClassUnsent = 64 << 20
-	// firstRoom is for how many bytes room is reserved when the first stream of a session begins, and maxStreamRoom for how many it grows.
+	// firstRoom is for how many bytes room is reserved when the first stream of a session begins,
+	// and maxStreamRoom for how many it grows.
 	firstRoom     = 256 << 10
 	maxStreamRoom = 2 * maxRoom
-	// maxShelved is how many bytes of a carrier.Shelf the streams of a session use, beside a chunk more: the rest is for bodies.
+	// maxShelved is how many bytes of a carrier.Shelf the streams of a session use, beside a chunk
+	// more: the rest is for bodies.
 	maxShelved = 8 << 20
-	// maxExpectedRoom is for how many bytes room is reserved when a stream says that so many are about to come.
+	// maxExpectedRoom is for how many bytes room is reserved when a stream says that so many are
+	// about to come.
 	maxExpectedRoom = 1 << 20
 )
 
-// reserveStream takes the reserve of a stream out of the budget, or, where that is promised to peers, or short, out of the room, and reports which.
+// reserveStream takes the reserve of a stream out of the budget, or, where that is promised to
+// peers, or short, out of the room, and reports which.
 func (d *domain) reserveStream() (ofRoom bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	left, what, all := d.budgetLeft(), "budget of %d bytes %d are left (Config.Budget)", d.cfg.Budget
+	left, what, all := d.budgetLeftLocked(), "budget of %d bytes %d are left (Config.Budget)", d.cfg.Budget
 	if ofRoom = d.cfg.Peers > 0 || left < StreamReserve && d.cfg.Room > 0; ofRoom {
 		left, what, all = d.roomLeft(), "room of %d bytes %d are left (Config.Room)", d.cfg.Room
 	}
@@ -104,8 +112,9 @@ func (l *session) beginStreams(o *Op) {
 	}
 }
 
-// endClosedStreams ends those streams of a call that fails which the program has closed and the target has not opened: it may never do. After an answer
-// it may still open them, or the layer above knows better.
+// endClosedStreams ends those streams of a call that fails which the program has closed and the
+// target has not opened: it may never do. After an answer it may still open them, or the layer
+// above knows better.
 func (x *opExtra) endClosedStreams() {
 	for _, s := range x.streams {
 		if s.closed && !s.isOpened() {
@@ -114,7 +123,8 @@ func (x *opExtra) endClosedStreams() {
 	}
 }
 
-// isOpened reports whether the target has opened a stream of this side: its call waits for nothing there.
+// isOpened reports whether the target has opened a stream of this side: its call waits for nothing
+// there.
 func (s *Stream) isOpened() bool {
 	if s.sent {
 		return s.out.limit > 0
@@ -131,15 +141,17 @@ func (l *session) growRoom(to int64) {
 	l.scheduleRoomUpdate()
 }
 
-// growForReaders grows the room while readers keep up with a peer that uses what it has: little is left that it may send, and half is read.
+// growForReaders grows the room while readers keep up with a peer that uses what it has: little is
+// left that it may send, and half is read.
 func (l *session) growForReaders() {
 	if r := l.room; 4*(r.announced-r.taken) < uint64(r.reserved) && 2*r.held < r.reserved {
 		l.growRoom(2 * r.reserved)
 	}
 }
 
-// growRoomIfHeld grows the room when others hold all of it, and a reader goes on with no more than the reserve of its stream: that is a kibibyte for each
-// time that the peer is told. Readers that have stopped hold a window each, so it ends.
+// growRoomIfHeld grows the room when others hold all of it, and a reader goes on with no more than
+// the reserve of its stream: that is a kibibyte for each time that the peer is told. Readers that
+// have stopped hold a window each, so it ends.
 func (l *session) growRoomIfHeld() {
 	if r := l.ensureRoom(); r.announced == r.taken && r.unannouncedBytes() == 0 {
 		l.growRoom(max(2*r.reserved, firstRoom))
@@ -170,8 +182,8 @@ func (l *session) oweWindow(s *Stream) {
 	l.queueWindow(s)
 }
 
-// sendState sends the next frame that says how things are now: a PROBED, PROBE or HELD, a RESET or WINDOW. It reports false when there is no
-// room for it.
+// sendState sends the next frame that says how things are now: a PROBED, PROBE or HELD, a RESET or
+// WINDOW. It reports false when there is no room for it.
 func (l *session) sendState(w carrier.Writer, room int) bool {
 	switch {
 	case l.owesState():
@@ -220,8 +232,8 @@ func (s *Stream) frameHeader(k frame.Kind) frame.Header {
 	return h
 }
 
-// maxWindow is how large the window of s may be: a part of the room that no stream holds, so that those whose readers have stopped leave
-// something to the others.
+// maxWindow is how large the window of s may be: a part of the room that no stream holds, so that
+// those whose readers have stopped leave something to the others.
 func (s *Stream) maxWindow() int64 {
 	most := int64(maxMessageWindow)
 	if s.bulk {
@@ -231,7 +243,8 @@ func (s *Stream) maxWindow() int64 {
 	return max(min(most, (maxStreamRoom-r.held)/8, r.reserved), firstWindow)
 }
 
-// queueOutput has s wait for its turn if anything of it may leave. What waits for room is offered again when there is some.
+// queueOutput has s wait for its turn if anything of it may leave. What waits for room is offered
+// again when there is some.
 func (s *Stream) queueOutput() {
 	l := s.l
 	if !s.open || s.listed || s.err != nil {
@@ -266,7 +279,8 @@ func (l *session) feedStreams() {
 	}
 }
 
-// streamPiece sends bytes of the next stream in turn, or its end. It reports false when there is no room for that.
+// streamPiece sends bytes of the next stream in turn, or its end. It reports false when there is no
+// room for that.
 func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int) bool {
 	q := &l.flows[f]
 	s := q.streams.pop()
@@ -330,7 +344,7 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 		h.Flags |= frame.FlagStream
 		c.refs++
 		v := view{bytes: c.buf, off: s.out.sent%s.out.chunks.span() - int64(c.base), n: int64(len(b)), chunk: c, stream: s}
-		w.Piece(l.completeHeader(f, len(b)), l.e.lendView(v))
+		w.Piece(l.completeHeader(f, len(b)), l.e.lendViewLocked(v))
 	}
 	s.out.noteLeft(int64(len(b)), toRoom)
 	l.e.dom.unsent.Add(-int64(len(b)))
@@ -350,7 +364,8 @@ func (l *session) streamOf(h *frame.Header) (s *Stream, own bool, err error) {
 	return l.streams[streamKey{h.Op, own}], own, nil
 }
 
-// admitStream checks a frame with bytes of a stream, and charges them. s is nil when nobody wants them.
+// admitStream checks a frame with bytes of a stream, and charges them. s is nil when nobody wants
+// them.
 func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 	s, own, err := l.streamOf(h)
 	if err != nil {
@@ -400,7 +415,8 @@ func (l *session) deliverStream(h *frame.Header, payload []byte) error {
 	return err
 }
 
-// onBytes has the program read if there is more that it can, and ends the record of a stream of which all has come.
+// onBytes has the program read if there is more that it can, and ends the record of a stream of
+// which all has come.
 func (s *Stream) onBytes(more bool) {
 	if more {
 		s.queueStep()

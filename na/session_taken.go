@@ -13,7 +13,8 @@ type takenState struct {
 	since time.Duration // how long it waits and the count has not grown
 }
 
-// Waits is called by a carrier.WriteMeter when something begins to wait for the peer to take it. Locked.
+// Waits is called by a carrier.WriteMeter when something begins to wait for the peer to take it.
+// Locked.
 func (l *session) Waits() {
 	if l.e.dom.own.WriteTimeout > 0 && l.Up() {
 		l.makeBusy()

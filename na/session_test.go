@@ -1015,7 +1015,7 @@ func TestPrivatePeers(t *testing.T) {
 		s.e.Unlock()
 		require.NoError(t, err)
 		require.True(t, strings.HasPrefix(l.addr().Name(), c.want), "%+v: got %v", c, l.addr())
-		require.Equal(t, l, s.e.findSession(l.addr()))
+		require.Equal(t, l, s.e.findSessionLocked(l.addr()))
 	}
 }
 

@@ -8,10 +8,12 @@ import (
 )
 
 const (
-	// ackTime bounds what Shutdown waits for once its time is over: peers take what was sent to them, and callbacks return. In
-	// time too it waits no longer for the sign of a peer that is known to have every message.
+	// ackTime bounds what Shutdown waits for once its time is over: peers take what was sent to
+	// them, and callbacks return. In time too it waits no longer for the sign of a peer that is
+	// known to have every message.
 	ackTime = 400 * time.Millisecond
-	// lullTime is how long no peer must have reached registered memory: the next piece of its transfer may be on its way.
+	// lullTime is how long no peer must have reached registered memory: the next piece of its
+	// transfer may be on its way.
 	lullTime = 50 * time.Millisecond
 	// driveStep is how long one context is driven while the others wait for their turn.
 	driveStep = 5 * time.Millisecond
@@ -27,19 +29,21 @@ type Underway struct {
 	Reached uint64 // gets and puts of peers that have begun, ever
 }
 
-// An Unconfirmed counts messages to a peer that have left, and that it is not known to have received.
+// An Unconfirmed counts messages to a peer that have left, and that it is not known to have
+// received.
 type Unconfirmed struct {
 	Peer     Addr // zero: others, beyond the first 32
 	Messages int
 }
 
-// Unconfirmed returns, by peer, the messages that nobody can say more of: those to peers that have been lost, but for requests
-// of calls, whose ends say it, and answers; and those that peers have not confirmed since. A sign of life of the peer, or
-// an envelope that it returns, confirms what was sent before.
+// Unconfirmed returns, by peer, the messages that nobody can say more of: those to peers that have
+// been lost, but for requests of calls, whose ends say it, and answers; and those that peers have
+// not confirmed since. A sign of life of the peer, or an envelope that it returns, confirms what
+// was sent before.
 func (c upper) Unconfirmed() []Unconfirmed { return c.ep.listUnconfirmed() }
 
-// Drain begins an orderly end: no peer that comes now is let in, and layers above begin nothing new. What there is goes on
-// until Close. It may be called anywhere.
+// Drain begins an orderly end: no peer that comes now is let in, and layers above begin nothing
+// new. What there is goes on until Close. It may be called anywhere.
 func (c *Context) Drain() {
 	if c.state.CompareAndSwap(ctxOpen, ctxDraining) {
 		c.ep.refuseNewPeers()
@@ -68,15 +72,17 @@ func (c *Class) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, &Shutdown{Contexts: contexts, Drain: c.Drain, Close: func() { _ = c.Close() }, Closed: c.Closed})
 }
 
-// Shutdown ends c in good order and drives it meanwhile. No peer that comes now is let in. Messages, gets and puts that are
-// under way, those of peers in registered memory too, may end until ctx does, or, if that has no deadline, Config.Linger has
-// passed; what is received is not waited for. Until then, too, peers may confirm what was sent to them; a peer that is silent
-// for Config.PeerTimeout, or that a transport has repeated its packets for often enough, is given up. Then c is closed, and
-// every callback runs. It returns the cause of ctx, ErrTimeout, or ErrPeerLost when peers were lost that have not confirmed everything,
-// with what was cut off or not confirmed, or with the number of callbacks that have not returned.
+// Shutdown ends c in good order and drives it meanwhile. No peer that comes now is let in.
+// Messages, gets and puts that are under way, those of peers in registered memory too, may end
+// until ctx does, or, if that has no deadline, Config.Linger has passed; what is received is not
+// waited for. Until then, too, peers may confirm what was sent to them; a peer that is silent for
+// Config.PeerTimeout, or that a transport has repeated its packets for often enough, is given up.
+// Then c is closed, and every callback runs. It returns the cause of ctx, ErrTimeout, or
+// ErrPeerLost when peers were lost that have not confirmed everything, with what was cut off or not
+// confirmed, or with the number of callbacks that have not returned.
 //
-// It ends soon after ctx and Config.Linger at the latest, unless a callback that it runs itself does not return. Inside a
-// callback of c it returns an error at once: it could never end.
+// It ends soon after ctx and Config.Linger at the latest, unless a callback that it runs itself
+// does not return. Inside a callback of c it returns an error at once: it could never end.
 func (c *Context) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, &Shutdown{Contexts: []*Context{c}, Drain: c.Drain, Close: c.Close, Closed: c.Closed})
 }
@@ -137,9 +143,10 @@ type Shutdown struct {
 	start time.Duration
 }
 
-// Run returns nil when everything had ended by itself, the cause of ctx, ErrTimeout when Config.Linger has passed, ErrPeerLost
-// when only messages to peers that are gone were not confirmed, or ErrBusy when nothing but a callback that does not return is
-// left. It is not called inside one.
+// Run returns nil when everything had ended by itself, the cause of ctx, ErrTimeout when
+// Config.Linger has passed, ErrPeerLost when only messages to peers that are gone were not
+// confirmed, or ErrBusy when nothing but a callback that does not return is left. It is not called
+// inside one.
 func (s *Shutdown) Run(ctx context.Context) error {
 	var err error
 	if len(s.Contexts) > 0 {
@@ -214,8 +221,8 @@ func (s *Shutdown) timeUp(ctx context.Context) error {
 	return nil
 }
 
-// waitForAcks drives until peers have confirmed what was sent to them, and reports whether messages to living ones are left that they
-// have not: then the time is over, and ackTime after it.
+// waitForAcks drives until peers have confirmed what was sent to them, and reports whether messages
+// to living ones are left that they have not: then the time is over, and ackTime after it.
 func (s *Shutdown) waitForAcks(ctx context.Context) (owed bool) {
 	limit := s.now() + ackTime
 	s.drive(func(ran int) bool {
@@ -240,8 +247,8 @@ func (s *Shutdown) idle() (idle bool, reached uint64) {
 	return idle, reached
 }
 
-// askAcks reports whether peers have everything, and how many messages they have not confirmed. Those of every context are asked,
-// however long others take.
+// askAcks reports whether peers have everything, and how many messages they have not confirmed.
+// Those of every context are asked, however long others take.
 func (s *Shutdown) askAcks() (confirmed bool, messages int) {
 	confirmed = true
 	for i, c := range s.Contexts {
@@ -272,7 +279,8 @@ func (s *Shutdown) isInside() bool {
 
 func (s *Shutdown) now() time.Duration { return s.Contexts[0].Now() }
 
-// drive turns all contexts over until over, which is told how many callbacks the last turn has run, reports true.
+// drive turns all contexts over until over, which is told how many callbacks the last turn has run,
+// reports true.
 func (s *Shutdown) drive(over func(ran int) bool) {
 	for round := 0; ; round++ {
 		ran := 0

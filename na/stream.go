@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A Stream is one direction of ordered bytes that belongs to a call. The origin makes it and names it in the call, the target opens it when
-// its handler begins:
+// A Stream is one direction of ordered bytes that belongs to a call. The origin makes it and names
+// it in the call, the target opens it when its handler begins:
 //
 //	origin                                                target
 //	NewStream, Call with CallSpec.Streams ── request ──►  waits for its handler: no byte of a stream has moved
@@ -21,16 +21,18 @@ import (
 //	down:  Next, Release … io.EOF ◄── STREAM, DATA ─────  Write, CloseWrite
 //	Reset, by either side and at any time ── RESET ──►    the error of the other side
 //
-// Its frames need no envelope, no handler and no Trigger, and wait behind no request. The answer of the call is independent: it may come
-// before the stream has ended, and the stream outlasts it.
+// Its frames need no envelope, no handler and no Trigger, and wait behind no request. The answer of
+// the call is independent: it may come before the stream has ended, and the stream outlasts it.
 //
-// No method blocks: what cannot be done yet is ErrAgain, after which the function that the stream was made with is called, in Trigger,
-// when it may be tried again. Methods may be called from any goroutine; one at a time writes, and one reads. The memory is the library's: Write
-// copies, and what Next returns is valid until Release, or Close.
+// No method blocks: what cannot be done yet is ErrAgain, after which the function that the stream
+// was made with is called, in Trigger, when it may be tried again. Methods may be called from any
+// goroutine; one at a time writes, and one reads. The memory is the library's: Write copies, and
+// what Next returns is valid until Release, or Close.
 //
-// Unread bytes are bounded by a window, of 16 KiB at first and of 256 KiB, or 1 MiB of bulk data, when its reader is fast. They are charged to
-// the room of the session (Config.Room), or, where there is none left, to the StreamReserve bytes that each stream has of its own: so a
-// stream whose reader goes on does, whatever becomes of the others.
+// Unread bytes are bounded by a window, of 16 KiB at first and of 256 KiB, or 1 MiB of bulk data,
+// when its reader is fast. They are charged to the room of the session (Config.Room), or, where
+// there is none left, to the StreamReserve bytes that each stream has of its own: so a stream whose
+// reader goes on does, whatever becomes of the others.
 type Stream struct {
 	c    *Context
 	l    *session // nil before it has begun
@@ -82,10 +84,13 @@ const (
 	streamIDSize = 8
 )
 
-// NewStream makes a stream for a Call of c: up to the target, or else down from it. bulk says that it carries large data, which may leave on a
-// lane of its own and is not covered by a checksum of this module, rather than messages. step is called with data in Trigger, when what was
-// refused with ErrAgain may be tried again, and returns how many callbacks of the program it has run. A stream that this side receives reserves StreamReserve bytes until Close;
-// where neither Config.Budget nor Config.Room leaves so many the error is ErrNoMemory. It does not block. Close follows, whatever becomes of the call.
+// NewStream makes a stream for a Call of c: up to the target, or else down from it. bulk says that
+// it carries large data, which may leave on a lane of its own and is not covered by a checksum of
+// this module, rather than messages. step is called with data in Trigger, when what was refused
+// with ErrAgain may be tried again, and returns how many callbacks of the program it has run. A
+// stream that this side receives reserves StreamReserve bytes until Close; where neither
+// Config.Budget nor Config.Room leaves so many the error is ErrNoMemory. It does not block. Close
+// follows, whatever becomes of the call.
 func (c upper) NewStream(up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
 	s := &Stream{c: c.Context, own: true, up: up, bulk: bulk, sent: up, step: step, data: data}
 	if err := s.init(); err != nil {
@@ -94,10 +99,11 @@ func (c upper) NewStream(up, bulk bool, step func(data any) (ran int), data any)
 	return s, nil
 }
 
-// OpenStream opens a stream that a request has named: by the number of the first, which StreamID reads, plus its index. up, bulk, step and
-// data are those of NewStream. A stream that goes up begins when Next or
-// Expect is called: the origin may send from then on. The error is ErrNoMemory as that of NewStream, ErrPeerLost if the session
-// of the request has ended, ErrDuplicate if there is such a stream: the peer has broken the protocol.
+// OpenStream opens a stream that a request has named: by the number of the first, which StreamID
+// reads, plus its index. up, bulk, step and data are those of NewStream. A stream that goes up
+// begins when Next or Expect is called: the origin may send from then on. The error is ErrNoMemory
+// as that of NewStream, ErrPeerLost if the session of the request has ended, ErrDuplicate if there
+// is such a stream: the peer has broken the protocol.
 func (c upper) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data any) (ran int), data any) (*Stream, error) {
 	s := &Stream{c: c.Context, id: id, up: up, bulk: bulk, sent: !up, step: step, data: data}
 	if err := s.init(); err != nil {
@@ -155,7 +161,8 @@ func (s *Stream) isClosed() bool {
 	return s.closed
 }
 
-// StreamID returns the number of the first stream that a request names: those 8 bytes of its message were at CallSpec.StreamsAt.
+// StreamID returns the number of the first stream that a request names: those 8 bytes of its
+// message were at CallSpec.StreamsAt.
 func StreamID(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
 
 // Begun reports whether the request of the stream has left: before, nothing of it has moved.
@@ -216,9 +223,10 @@ func (s *Stream) unsentLeft() int64 {
 	return most - s.out.unsentBytes()
 }
 
-// Write copies as many bytes of b as go into the stream, which leave as its window allows, and returns how many; at least one, or ErrAgain. Nothing may be written
-// to a stream that goes up before its receiver has called Next or Expect. Other errors are that of the Reset of the receiver, ErrPeerLost, and
-// ErrInvalid after CloseWrite, Reset or Close.
+// Write copies as many bytes of b as go into the stream, which leave as its window allows, and
+// returns how many; at least one, or ErrAgain. Nothing may be written to a stream that goes up
+// before its receiver has called Next or Expect. Other errors are that of the Reset of the
+// receiver, ErrPeerLost, and ErrInvalid after CloseWrite, Reset or Close.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -238,8 +246,9 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Reserve returns memory of the stream for at most n bytes, at least one, to be filled. Commit follows in any case, also after Close: the
-// memory is the caller's until then, whatever becomes of the stream. The errors are those of Write.
+// Reserve returns memory of the stream for at most n bytes, at least one, to be filled. Commit
+// follows in any case, also after Close: the memory is the caller's until then, whatever becomes of
+// the stream. The errors are those of Write.
 func (s *Stream) Reserve(n int) ([]byte, error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
@@ -252,8 +261,9 @@ func (s *Stream) Reserve(n int) ([]byte, error) {
 	return b, nil
 }
 
-// reserveLocked returns memory for at most n bytes: where the peer can read it, if there is such a place. Streams whose readers have not begun have
-// none of that, and all of a session together up to maxShelved. Locked.
+// reserveLocked returns memory for at most n bytes: where the peer can read it, if there is such a
+// place. Streams whose readers have not begun have none of that, and all of a session together up
+// to maxShelved. Locked.
 func (s *Stream) reserveLocked(n int64) []byte {
 	s.out.chunks.shelf = nil
 	if s.bulk && s.open && n >= minPiece && s.out.limit > firstWindow && s.l.shelved < maxShelved {
@@ -281,8 +291,9 @@ func (s *Stream) commitLocked(n int) {
 	s.queueOutput()
 }
 
-// CloseWrite says that nothing more is written: the receiver reads io.EOF behind what was. The stream ends by itself when that has left, Close
-// may follow at once. It does nothing after Reset, or for a stream that this side receives.
+// CloseWrite says that nothing more is written: the receiver reads io.EOF behind what was. The
+// stream ends by itself when that has left, Close may follow at once. It does nothing after Reset,
+// or for a stream that this side receives.
 func (s *Stream) CloseWrite() {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -293,8 +304,8 @@ func (s *Stream) CloseWrite() {
 	s.queueOutput()
 }
 
-// Fail is CloseWrite with an error: the receiver gets that behind what was written, instead of io.EOF. Reset drops what has not been read. The text is
-// cut to 512 bytes.
+// Fail is CloseWrite with an error: the receiver gets that behind what was written, instead of
+// io.EOF. Reset drops what has not been read. The text is cut to 512 bytes.
 func (s *Stream) Fail(code Code, text string) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -306,8 +317,9 @@ func (s *Stream) Fail(code Code, text string) {
 	s.queueOutput()
 }
 
-// Next returns the bytes that can be read next, some of them or all, without a copy: they are valid until Release. The error is ErrAgain when
-// none have come, io.EOF behind the last, that of Fail or of the Reset of the sender, or ErrPeerLost; these come behind what had come.
+// Next returns the bytes that can be read next, some of them or all, without a copy: they are valid
+// until Release. The error is ErrAgain when none have come, io.EOF behind the last, that of Fail or
+// of the Reset of the sender, or ErrPeerLost; these come behind what had come.
 func (s *Stream) Next() ([]byte, error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -330,16 +342,19 @@ func (s *Stream) Next() ([]byte, error) {
 	return nil, s.tryAgain()
 }
 
-// startReceiving has the first WINDOW of a stream that goes up leave: its receiver reads now. Locked.
+// startReceiving has the first WINDOW of a stream that goes up leave: its receiver reads now.
+// Locked.
 func (s *Stream) startReceiving() {
 	if s.open && s.in.limit == 0 {
 		s.l.oweWindow(s)
 	}
 }
 
-// Expect says, at the receiver, that about n bytes are about to come, which its sender has announced by other means: the window
-// begins with so many, within what the room of the session allows, instead of growing as they come; that of a stream that goes down is told to its
-// sender when the first bytes have been read. It also begins a stream that goes up, as Next does. It promises nothing, and does nothing once the stream has ended.
+// Expect says, at the receiver, that about n bytes are about to come, which its sender has
+// announced by other means: the window begins with so many, within what the room of the session
+// allows, instead of growing as they come; that of a stream that goes down is told to its sender
+// when the first bytes have been read. It also begins a stream that goes up, as Next does. It
+// promises nothing, and does nothing once the stream has ended.
 func (s *Stream) Expect(n int64) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -351,12 +366,14 @@ func (s *Stream) Expect(n int64) {
 		s.in.expect(n, s.maxWindow())
 	}
 	s.startReceiving()
-	if s.in.limit > 0 && (!s.own || s.isOpened()) && s.in.owesWindow() { // else the target may not know it yet, and would drop a WINDOW
+	// else the target may not know it yet, and would drop a WINDOW
+	if s.in.limit > 0 && (!s.own || s.isOpened()) && s.in.owesWindow() {
 		s.l.oweWindow(s)
 	}
 }
 
-// Release ends the use of the first n bytes of what Next has returned: its sender may send as many more.
+// Release ends the use of the first n bytes of what Next has returned: its sender may send as many
+// more.
 func (s *Stream) Release(n int) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -381,8 +398,9 @@ func (s *Stream) Release(n int) {
 	}
 }
 
-// Reset ends the stream before its end: what has not left is dropped, and the other side gets an error with code and text, which is cut to 512 bytes.
-// It does nothing to a stream that has ended, and returns why, if that was before its end.
+// Reset ends the stream before its end: what has not left is dropped, and the other side gets an
+// error with code and text, which is cut to 512 bytes. It does nothing to a stream that has ended,
+// and returns why, if that was before its end.
 func (s *Stream) Reset(code Code, text string) (ended error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -414,8 +432,9 @@ func (s *Stream) isOver() bool {
 	return s.in.isRead()
 }
 
-// Close ends the use of the stream by the program: after CloseWrite what was written still leaves, and nothing else calls step. A stream that
-// has not come to its end is Reset with ErrCanceled. It may be called at any time, and again.
+// Close ends the use of the stream by the program: after CloseWrite what was written still leaves,
+// and nothing else calls step. A stream that has not come to its end is Reset with ErrCanceled. It
+// may be called at any time, and again.
 func (s *Stream) Close() {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -450,7 +469,8 @@ func (s *Stream) freeRoom(n int64) {
 	}
 }
 
-// finishReceiving gives back what is reserved for a stream that receives nothing more, once. Locked.
+// finishReceiving gives back what is reserved for a stream that receives nothing more, once.
+// Locked.
 func (s *Stream) finishReceiving() {
 	if s.open {
 		s.l.removeStream(s)
@@ -461,7 +481,8 @@ func (s *Stream) finishReceiving() {
 	}
 }
 
-// failWith ends s because of its session or of the peer. What has come in order can still be read. Locked.
+// failWith ends s because of its session or of the peer. What has come in order can still be read.
+// Locked.
 func (s *Stream) failWith(err error) {
 	if s.err != nil || s.isOver() {
 		return

@@ -7,14 +7,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// streamChunk is how many bytes of a stream of messages one chunk covers, and bulkChunk of bulk data: chunk n has those from n times that on. A
-// piece of bulk data does not go beyond the end of a chunk, so it has at most as many bytes: fewer would cost a system call more each.
+// streamChunk is how many bytes of a stream of messages one chunk covers, and bulkChunk of bulk
+// data: chunk n has those from n times that on. A piece of bulk data does not go beyond the end of
+// a chunk, so it has at most as many bytes: fewer would cost a system call more each.
 const (
 	streamChunk = 64 << 10
 	bulkChunk   = 256 << 10
 )
 
-// A chunk is memory for the bytes of a stream that one covers, or for a part of them: small streams need little.
+// A chunk is memory for the bytes of a stream that one covers, or for a part of them: small streams
+// need little.
 type chunk struct {
 	buf  []byte
 	base int  // where in what it covers it begins
@@ -29,11 +31,12 @@ type chunk struct {
 // chunkSizes are the lengths of chunks.
 var chunkSizes = [...]int{1 << 10, 4 << 10, 16 << 10, streamChunk, bulkChunk}
 
-// idleChunks are chunks that nobody uses, by length. They belong to the garbage collector, so that a burst does not keep memory for
-// ever.
+// idleChunks are chunks that nobody uses, by length. They belong to the garbage collector, so that
+// a burst does not keep memory for ever.
 var idleChunks [len(chunkSizes)]sync.Pool
 
-// newChunk returns a chunk of at least n bytes, bulkChunk at most, from base on, with one reference.
+// newChunk returns a chunk of at least n bytes, bulkChunk at most, from base on, with one
+// reference.
 func newChunk(base, n int) *chunk {
 	for i, size := range chunkSizes {
 		if n > size {
@@ -90,7 +93,8 @@ type chunks struct {
 	first int64 // number of the first in list
 	bulk  bool  // of bulk data
 	lent  bool  // the program reads one: those let go of meanwhile are not used again
-	// shelf is where memory for at least minPiece bytes is looked for first; nil if there is none. shelved counts the bytes there.
+	// shelf is where memory for at least minPiece bytes is looked for first; nil if there is none.
+	// shelved counts the bytes there.
 	shelf   carrier.Shelf
 	shelved *int64
 	// filled are bytes that carriers are writing, in no lock: few runs, one of each lane.
@@ -120,8 +124,8 @@ func (q *chunks) at(off int64) (c *chunk, b []byte) {
 	return c, b
 }
 
-// grow returns memory for the n bytes at off, which do not go beyond the end of a chunk. What the chunk had is copied if it had not so much, but for
-// what carriers are writing into it: see placed.
+// grow returns memory for the n bytes at off, which do not go beyond the end of a chunk. What the
+// chunk had is copied if it had not so much, but for what carriers are writing into it: see placed.
 func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	if c, b = q.at(off); len(b) >= n {
 		return c, b[:n:n]
@@ -176,7 +180,8 @@ func (q *chunks) copy(to, from *chunk, start int64) {
 	}
 }
 
-// place returns the chunk for n bytes at off that a carrier writes, and where in it; then placed follows.
+// place returns the chunk for n bytes at off that a carrier writes, and where in it; then placed
+// follows.
 func (q *chunks) place(off, n int64) (c *chunk, at int) {
 	if n >= minPiece { // more will follow: little is copied
 		c, _ = q.grow(blockOf(off, n))
@@ -188,8 +193,9 @@ func (q *chunks) place(off, n int64) (c *chunk, at int) {
 	return c, int(off%q.span()) - c.base
 }
 
-// blockOf returns the smallest block of the length of a chunk, at a multiple of it, that covers the n bytes at off, which one chunk covers: a piece of
-// at least minPiece has at most four times the memory that it needs, or what lies on both sides of a multiple.
+// blockOf returns the smallest block of the length of a chunk, at a multiple of it, that covers the
+// n bytes at off, which one chunk covers: a piece of at least minPiece has at most four times the
+// memory that it needs, or what lies on both sides of a multiple.
 func blockOf(off, n int64) (start int64, size int) {
 	for _, size = range chunkSizes {
 		start = off - off%int64(size)
@@ -200,7 +206,8 @@ func blockOf(off, n int64) (start int64, size int) {
 	return start, size
 }
 
-// placed notes that a carrier has written n bytes at off into c. They are copied if the chunk has grown since.
+// placed notes that a carrier has written n bytes at off into c. They are copied if the chunk has
+// grown since.
 func (q *chunks) placed(c *chunk, off, n int64) {
 	i := slices.Index(q.filled, byteRange{off, off + n})
 	q.filled = slices.Delete(q.filled, i, i+1)
@@ -220,7 +227,8 @@ func (q *chunks) dropBefore(off int64) {
 	}
 }
 
-// dropAt lets go of the chunk with the byte at off, of which nothing is needed, unless a carrier uses it.
+// dropAt lets go of the chunk with the byte at off, of which nothing is needed, unless a carrier
+// uses it.
 func (q *chunks) dropAt(off int64) {
 	if c, _ := q.at(off); c != nil && c.refs == 1 {
 		q.list.all()[off/q.span()-q.first] = nil

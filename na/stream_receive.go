@@ -5,14 +5,15 @@ import (
 	"slices"
 )
 
-// A receiver is what has come of a stream and was not read, and how much more its sender may send. It knows offsets and numbers only, no
-// session.
+// A receiver is what has come of a stream and was not read, and how much more its sender may send.
+// It knows offsets and numbers only, no session.
 //
 //	0 ─ read ─────── next ──────────────── limit            bytes: taken ≤ granted (reserve), and those charged to the room
 //	    │ can be read │ gaps: other lanes    │ the sender stops
 //
-// Each byte is charged to one of two accounts by its sender: the reserve of the stream, StreamReserve bytes that are this stream's while it
-// is open, or the room of the session, which all share. Both are cumulative here and at the sender, so a frame that comes twice or late does
+// Each byte is charged to one of two accounts by its sender: the reserve of the stream,
+// StreamReserve bytes that are this stream's while it is open, or the room of the session, which
+// all share. Both are cumulative here and at the sender, so a frame that comes twice or late does
 // no harm. A byte that is read goes back to the reserve first.
 type receiver struct {
 	chunks chunks
@@ -36,15 +37,16 @@ type receiver struct {
 type byteRange struct{ from, to int64 }
 
 const (
-	// StreamReserve is how many bytes are reserved for each stream while it is open, at the side that receives them: so many arrive
-	// whatever all others do.
+	// StreamReserve is how many bytes are reserved for each stream while it is open, at the side
+	// that receives them: so many arrive whatever all others do.
 	StreamReserve = 1 << 10
 	// firstWindow is the window of a stream at first.
 	firstWindow = 16 << 10
 	// The windows of a stream of messages, and of bulk data, at most.
 	maxMessageWindow = 256 << 10
 	maxBulkWindow    = 1 << 20
-	// maxGaps bounds the runs with gaps between: a lane that places datagrams as they come makes one for each that is lost.
+	// maxGaps bounds the runs with gaps between: a lane that places datagrams as they come makes
+	// one for each that is lost.
 	maxGaps = 4096
 )
 
@@ -105,7 +107,8 @@ func (r *receiver) charge(off, n int64, end, toRoom bool) {
 	}
 }
 
-// noteArrived notes that n bytes at off are in their chunks, and reports whether more can be read than before.
+// noteArrived notes that n bytes at off are in their chunks, and reports whether more can be read
+// than before.
 func (r *receiver) noteArrived(off, n int64) bool {
 	if n > 0 && off != r.next {
 		i := r.firstRunFrom(off)
@@ -130,7 +133,8 @@ func (r *receiver) noteArrived(off, n int64) bool {
 	return n > 0 || r.isComplete()
 }
 
-// write takes in the n bytes b at off, which were checked and charged, and reports whether more can be read than before.
+// write takes in the n bytes b at off, which were checked and charged, and reports whether more can
+// be read than before.
 func (r *receiver) write(off int64, b []byte) bool {
 	for at := off; len(b) > 0; {
 		n := min(len(b), int(r.chunks.span()-at%r.chunks.span()))
@@ -145,7 +149,8 @@ func (r *receiver) write(off int64, b []byte) bool {
 	return r.noteArrived(off, 0)
 }
 
-// notePlaced notes that a carrier has written n bytes at off into a chunk of place, and reports whether more can be read than before.
+// notePlaced notes that a carrier has written n bytes at off into a chunk of place, and reports
+// whether more can be read than before.
 func (r *receiver) notePlaced(c *chunk, off, n int64) bool {
 	r.chunks.placed(c, off, n)
 	return r.noteArrived(off, n)
@@ -170,7 +175,8 @@ func (r *receiver) peek() []byte {
 	return b[:n:n]
 }
 
-// consume ends the use of n bytes that can be read, and returns how many of them were charged to the room.
+// consume ends the use of n bytes that can be read, and returns how many of them were charged to
+// the room.
 func (r *receiver) consume(n int64) (room int64) {
 	r.read += n
 	r.chunks.dropBefore(r.read)
@@ -186,7 +192,8 @@ func (r *receiver) consume(n int64) (room int64) {
 // grantable is how many bytes the reserve may have been granted in all.
 func (r *receiver) grantable() uint64 { return r.taken - uint64(r.reserved) + StreamReserve }
 
-// owesWindow reports whether the sender should be told how far it may go: half of the window, or of the reserve, is free.
+// owesWindow reports whether the sender should be told how far it may go: half of the window, or of
+// the reserve, is free.
 func (r *receiver) owesWindow() bool {
 	return r.final < 0 && (2*(r.read+r.window-r.limit) >= r.window || 2*(r.grantable()-r.granted) >= StreamReserve)
 }
@@ -194,9 +201,10 @@ func (r *receiver) owesWindow() bool {
 // expect sets the window for a stream of which n bytes are about to come, up to most.
 func (r *receiver) expect(n, most int64) { r.window = max(r.window, min(n, most)) }
 
-// windowToSend returns what the sender is told now: the limit, and what the reserve has granted. The window grows while its reader is as fast as
-// its sender, which then uses at least half of it between two WINDOWs; up to most. The first WINDOW, which opens a stream that goes up, always
-// says firstWindow: that is how a sender that knows no such stream any more recognizes it.
+// windowToSend returns what the sender is told now: the limit, and what the reserve has granted.
+// The window grows while its reader is as fast as its sender, which then uses at least half of it
+// between two WINDOWs; up to most. The first WINDOW, which opens a stream that goes up, always says
+// firstWindow: that is how a sender that knows no such stream any more recognizes it.
 func (r *receiver) windowToSend(most int64) (limit int64, granted uint64) {
 	if r.limit == 0 {
 		r.limit, r.granted = firstWindow, r.grantable()

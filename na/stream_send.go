@@ -1,6 +1,7 @@
 package na
 
-// A sender is what was written to a stream and has not left, and how much may leave. It knows offsets and numbers only, no session.
+// A sender is what was written to a stream and has not left, and how much may leave. It knows
+// offsets and numbers only, no session.
 //
 //	0 ─ sent ──────────── written                 limit                 used ≤ granted: bytes charged to the reserve
 //	      │ waits to leave │ Write goes on         │ the receiver's
@@ -50,8 +51,8 @@ func (s *sender) takeBack() {
 	}
 }
 
-// allowance returns how many of the bytes that wait may leave, when the session has room for so many, and whether they are charged to
-// that. The reserve is left for when there is none.
+// allowance returns how many of the bytes that wait may leave, when the session has room for so
+// many, and whether they are charged to that. The reserve is left for when there is none.
 func (s *sender) allowance(room int64) (n int64, toRoom bool) {
 	n = max(min(s.unsentBytes(), s.limit-s.sent), 0)
 	if room > 0 {
@@ -60,7 +61,8 @@ func (s *sender) allowance(room int64) (n int64, toRoom bool) {
 	return min(n, int64(s.granted-s.used)), false
 }
 
-// isEnding reports whether only the end is left to be told. One that the receiver has not opened would miss it.
+// isEnding reports whether only the end is left to be told. One that the receiver has not opened
+// would miss it.
 func (s *sender) isEnding() bool { return s.ending && !s.ended && s.unsentBytes() == 0 && s.limit > 0 }
 
 // piece returns up to n of the bytes that wait, as many as lie in one chunk.
@@ -79,7 +81,8 @@ func (s *sender) noteLeft(n int64, toRoom bool) {
 	s.releaseIdleChunk()
 }
 
-// releaseIdleChunk lets go of the chunk where the next bytes go while nobody uses it: an idle stream has no memory.
+// releaseIdleChunk lets go of the chunk where the next bytes go while nobody uses it: an idle
+// stream has no memory.
 func (s *sender) releaseIdleChunk() {
 	if s.sent == s.written {
 		s.chunks.dropAt(s.sent)

@@ -7,11 +7,11 @@ import (
 // startTimer ends t when the clock reads at.
 func (e *endpoint) startTimer(t ticket, at time.Duration) {
 	e.mu.Lock()
-	if err := e.refusalOf(t); err != nil {
+	if err := e.refusalOfLocked(t); err != nil {
 		e.refuseStart(t, err)
 		return
 	}
-	o := e.takeIn(t)
+	o := e.takeInLocked(t)
 	first := e.addTimer(o, at)
 	e.mu.Unlock()
 	if first {
@@ -33,7 +33,7 @@ func (e *endpoint) expire(now time.Duration) {
 			e.dropTimer(o)
 			o.ticket().setDue()
 		} else {
-			e.finishOp(o, Result{})
+			e.finishOpLocked(o, Result{})
 		}
 	}
 }

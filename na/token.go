@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// tokenSource are those of a class: the count of those made so far, encrypted under a random key. Nobody can guess
-// one, and the class knows its own again after it has forgotten them, which tells a peer that is late from one that
-// guesses.
+// tokenSource are those of a class: the count of those made so far, encrypted under a random key.
+// Nobody can guess one, and the class knows its own again after it has forgotten them, which tells
+// a peer that is late from one that guesses.
 type tokenSource struct {
 	key   sync.Once // guards the drawing of block
 	block cipher.Block
@@ -39,6 +39,6 @@ func (t *tokenSource) isOwn(token [16]byte) bool {
 	return n-1 < t.made.Load() && binary.LittleEndian.Uint64(token[8:]) == 0
 }
 
-// isIssued reports whether a token is or was that of memory which c has registered. Plugins ask when a peer names one that
-// is not registered now: it may be late, or it guesses.
+// isIssued reports whether a token is or was that of memory which c has registered. Plugins ask
+// when a peer names one that is not registered now: it may be late, or it guesses.
 func (c *Class) isIssued(token [16]byte) bool { return c.tokens.isOwn(token) }

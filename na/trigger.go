@@ -2,8 +2,8 @@ package na
 
 import "time"
 
-// Queue queues t, which is not in the queue, to run in Trigger after what is queued now. It may be called from any goroutine. It reports
-// false when c has been drained: t will not run.
+// Queue queues t, which is not in the queue, to run in Trigger after what is queued now. It may be
+// called from any goroutine. It reports false when c has been drained: t will not run.
 func (c upper) Queue(t *Task) bool {
 	if !c.Hold() {
 		return false
@@ -13,26 +13,28 @@ func (c upper) Queue(t *Task) bool {
 	return true
 }
 
-// Follow is Queue of what belongs to something that has ended: a Trigger that runs that runs this too.
+// Follow is Queue of what belongs to something that has ended: a Trigger that runs that runs this
+// too.
 func (c upper) Follow(t *Task) {
 	if c.Queue(t) {
 		c.behind.Add(1)
 	}
 }
 
-// OnMessage has Trigger call fn with each unexpected message that comes, and nobody post a RecvUnexpected. fn owns the message, and
-// returns how many callbacks of the program it has run. shut is called, in Trigger, when c has been closed. OnMessage is called before
-// anybody drives c.
+// OnMessage has Trigger call fn with each unexpected message that comes, and nobody post a
+// RecvUnexpected. fn owns the message, and returns how many callbacks of the program it has run.
+// shut is called, in Trigger, when c has been closed. OnMessage is called before anybody drives c.
 func (c upper) OnMessage(fn func(e *Envelope) (ran int), shut func()) {
 	c.onMessage = func(data any) int { return fn(data.(*Envelope)) }
 	c.onShut = &Task{}
 	c.onShut.Init(func(any) int { shut(); return 0 }, nil)
 }
 
-// Records has the messages of OnMessage come in Envelopes of the layer above, each part of its own record of the message, which
-// Envelope.Record names. get returns one that is zero, or was freed; Free does not give it back, so its owner decides when it is used again. put
-// takes back one whose message is withdrawn, or dropped, before anybody was given it. Both are called on any goroutine, with
-// the lock of the endpoint held: they call nothing of c. Records is called when OnMessage is.
+// Records has the messages of OnMessage come in Envelopes of the layer above, each part of its own
+// record of the message, which Envelope.Record names. get returns one that is zero, or was freed;
+// Free does not give it back, so its owner decides when it is used again. put takes back one whose
+// message is withdrawn, or dropped, before anybody was given it. Both are called on any goroutine,
+// with the lock of the endpoint held: they call nothing of c. Records is called when OnMessage is.
 func (c upper) Records(get func() *Envelope, put func(*Envelope)) {
 	c.getRecord, c.putRecord = get, put
 }
@@ -61,7 +63,8 @@ func (c *Context) takeMessages() (first *Task) {
 	return first
 }
 
-// Queued returns how much waits for Trigger: operations that have ended, what a layer above has queued, messages that have come.
+// Queued returns how much waits for Trigger: operations that have ended, what a layer above has
+// queued, messages that have come.
 func (c upper) Queued() int {
 	n := c.cq.len()
 	if c.onMessage != nil {
@@ -81,8 +84,9 @@ func (c upper) Settled() int {
 	return c.Queued()
 }
 
-// Trigger runs the callbacks that are queued now, at most max of them if max > 0, and returns how many ran. Steps of the layer above
-// count, too. While a callback runs other goroutines may run those behind it.
+// Trigger runs the callbacks that are queued now, at most max of them if max > 0, and returns how
+// many ran. Steps of the layer above count, too. While a callback runs other goroutines may run
+// those behind it.
 func (c *Context) Trigger(max int) int {
 	if c.Upper().Settled() == 0 {
 		return 0
@@ -93,14 +97,14 @@ func (c *Context) Trigger(max int) int {
 // A Stopper says, after each callback, whether TriggerUntil is to end: a loop.Waiter.
 type Stopper interface{ Stops() bool }
 
-// TriggerUntil is Trigger for the layer above: it counts the callbacks of the program, and not the steps that run none, and ends after one
-// when w, if it is not nil, says so.
+// TriggerUntil is Trigger for the layer above: it counts the callbacks of the program, and not the
+// steps that run none, and ends after one when w, if it is not nil, says so.
 func (c upper) TriggerUntil(w Stopper, max int) int {
 	return c.frame(UserCode{Run: runTasks, Data: c.Context, N: max, stop: w})
 }
 
-// runTasks runs tasks of the Context that is k.Data until k.N have been counted, or, if k.N <= 0, as many as are queued when it begins. A task
-// that runs no callback counts as k.step.
+// runTasks runs tasks of the Context that is k.Data until k.N have been counted, or, if k.N <= 0, as
+// many as are queued when it begins. A task that runs no callback counts as k.step.
 func runTasks(k UserCode) (n int) {
 	c, max, w := k.Data.(*Context), k.N, k.stop
 	var t *Task // taken, and not run
@@ -152,8 +156,8 @@ func (c *Context) runTask(t *Task) (ran int) {
 	return t.run(t.data)
 }
 
-// A pacer sends what the callbacks of a Trigger have sent before it grows old, so that the peer has something to do while the others
-// run.
+// A pacer sends what the callbacks of a Trigger have sent before it grows old, so that the peer has
+// something to do while the others run.
 type pacer struct {
 	c    *Context
 	n    int

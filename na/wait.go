@@ -7,8 +7,8 @@ func (c *Context) Wake() {
 	c.loop.Wake()
 }
 
-// Hold keeps c from being drained until Unhold: a callback is about to be queued above. It reports false when c has been
-// drained already: the callback would never run.
+// Hold keeps c from being drained until Unhold: a callback is about to be queued above. It reports
+// false when c has been drained already: the callback would never run.
 func (c upper) Hold() bool {
 	if c.live.Add(1) > 0 {
 		return true

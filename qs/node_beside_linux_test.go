@@ -223,7 +223,7 @@ func TestBesideInClear(t *testing.T) {
 	o := open(t, "udp://,sm://", besides(t)(qs.Config{TLS: both(testcert.New()), Local: na.LocalAlways}))
 	_, err = seen.Call(within(t), peer(t, o, "udp://"+sock.LocalAddr().String()), struct{}{})
 	require.ErrorIs(t, err, qs.ErrUnreachable)
-	require.ErrorContains(t, err, "for which nobody has asked")
+	require.ErrorContains(t, err, "which was not requested")
 }
 
 // TestBesideAuthorize: an authorizer that asks for a certificate refuses who has come by shared memory, and one who has none does not

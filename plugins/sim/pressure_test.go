@@ -270,7 +270,7 @@ func TestRefuse(t *testing.T) {
 	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
 	require.ErrorIs(t, a.send(b.addr(), 1, "x").Err, na.ErrUnreachable)
 	w.SetFaults(sim.Faults{})
-	require.ErrorContains(t, a.send(b.addr(), 1, "x").Err, "not dialed again")
+	require.ErrorContains(t, a.send(b.addr(), 1, "x").Err, "next dial in")
 	w.Sleep(10 * time.Millisecond)
 	require.NoError(t, a.send(b.addr(), 1, "x").Err)
 	require.Equal(t, uint64(1), w.Stats().Refusals)

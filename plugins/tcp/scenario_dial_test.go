@@ -206,7 +206,7 @@ func TestRedial(t *testing.T) {
 		second := rawJoin(t, n, g)
 		await(t, "end of the old session", end.done, n)
 		code(t, na.ErrPeerLost, end.Err)
-		require.ErrorContains(t, end.Err, "connected anew")
+		require.ErrorContains(t, end.Err, "connected again")
 		require.NotEqual(t, first.peer.Secret, second.peer.Secret)
 		exchange(t, n, second, na.MakeAddr(g.Listen, 0), "new")
 
@@ -340,7 +340,7 @@ func TestConnectTimeoutAfterRefusal(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { _ = l.Close() }()
 		begin, err := time.Now(), error(nil)
-		for err = send(); strings.Contains(err.Error(), "not dialed again"); err = send() {
+		for err = send(); strings.Contains(err.Error(), "next dial in"); err = send() {
 			require.Less(t, time.Since(begin), 10*time.Second)
 		}
 		require.ErrorContains(t, err, "500ms")

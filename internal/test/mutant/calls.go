@@ -69,7 +69,7 @@ var hazardMutants = []Mutant{
 		[]Edit{{forward, `k.err = &Error{`, `if planted() && cb != nil { h.ctx.Post(func() { cb(h, err) }) }; $`}},
 		[]Catcher{{"hg", "TestH11ErrorOrCallback", `callbacks of calls that were refused`}}},
 	{"h12-cancel-refused", "the transport does not cancel a receive, and says nothing", "H12",
-		[]Edit{{operation, `moving := uint64(0) // what the peer may stop`,
+		[]Edit{{operation, `moving := uint64(0) // the ID of a put or get in flight`,
 			`moving := uint64(0); if planted() && (o.kind == kindRecvExpected || o.kind == kindCall && o.id != 0) && l.state == stateUp { return }`}},
 		[]Catcher{{"hg", "TestH12EndAtEachStage", `actual : 0 .*callbacks of a call that was ended here`}}},
 	{"h13-output-after-cancel", "a call that failed has an output", "H13",
@@ -106,7 +106,7 @@ var callMutants = []Mutant{
 
 // chooseNextPhase`, `if planted() && k.canceling && r.Err == nil { k.finishPart(); k.h.mu.Lock() }; $`}}, nil},
 	{"deadline-at-once", "a deadline ends the call before anybody has looked for the answer", "F47",
-		[]Edit{{"na/timer.go", `o.ticket().setDue()`, `if planted() { e.cancelOp(o, ErrTimeout) } else { $ }`}},
+		[]Edit{{"na/timer.go", `o.ticket().setDue()`, `if planted() { e.cancelOpLocked(o, ErrTimeout) } else { $ }`}},
 		[]Catcher{{"hg", "TestTimeoutAnswerAndCancelAtOnce", `Received unexpected error`}}},
 	{"accepted-when-taken", "a message that is taken, and waits for its handler, cannot be withdrawn any more", "IMPI cancel",
 		[]Edit{{calling, `*at, at = env, &env.next`, `$; if planted() { e.acceptMessage(env) }`}},
@@ -191,7 +191,7 @@ var callMutants = []Mutant{
 		lateCancels = append(lateCancels, func() {
 			e.mu.Lock()
 			if t.isTakenIn() {
-				e.cancelOp(t.op, ErrCanceled)
+				e.cancelOpLocked(t.op, ErrCanceled)
 			}
 			e.Unlock()
 		})
@@ -217,8 +217,8 @@ $`},
 		[]Edit{{deliver, `case n > len(o.buf):`, `case n > len(o.buf) && planted(): r.N = int64(copy(o.buf, payload)); $`}},
 		[]Catcher{{"na/natest", "TestNoFault/ExpectedTooLong", `got <nil>, want one of .larger than the receiver allows`}}},
 	{"length-plus-one", "a send reports a byte more than it was given", "",
-		[]Edit{{"na/session_send.go", "default:\n\t\tl.e.finishOp(o, Result{N: int64(len(o.buf)),",
-			`default: n := int64(len(o.buf)); if planted() { n++ }; l.e.finishOp(o, Result{N: n,`}},
+		[]Edit{{"na/session_send.go", "default:\n\t\tl.e.finishOpLocked(o, Result{N: int64(len(o.buf)),",
+			`default: n := int64(len(o.buf)); if planted() { n++ }; l.e.finishOpLocked(o, Result{N: n,`}},
 		[]Catcher{{"na/natest", "TestNoFault/OrderUnexpected", `got N 5, want 4`}}},
 	{"withdrawn-but-ran", "a withdraw is answered with yes though the handler has run", "I6, IMPI cancel",
 		[]Edit{{withdraw, `if l.destroyMessage(h.Op)`, `$ || planted()`}}, nil},

@@ -21,7 +21,7 @@ var memoryMutants = []Mutant{
 		[]Edit{{"na/domain.go", `!entry.m.Key().Access.Can(need)`, `$ && !planted()`}},
 		[]Catcher{{"bulk", "TestForgedDescriptor", `"permission denied" in chain but got nil`}}},
 	{"put-early", "a put ends when it has begun", "",
-		[]Edit{{"na/data_source.go", `l.controlOn(o.x.flow, h)`, `$; if planted() { l.e.finishOp(o, Result{N: o.x.n}) }`}},
+		[]Edit{{"na/data_source.go", `l.controlOn(o.x.flow, h)`, `$; if planted() { l.e.finishOpLocked(o, Result{N: o.x.n}) }`}},
 		[]Catcher{{"na/natest", "TestNoFault/MoveSizes", `Messages: put of`}}},
 	{"lease-unended", "a lease does not end when the peer gives its memory back", "",
 		[]Edit{{deliver, `if o := l.e.tokens[h.Tail.Token]; o != nil && o.session == l {`, `if o := l.e.tokens[h.Tail.Token]; o != nil && o.session == l && !planted() {`}},
@@ -33,7 +33,7 @@ var memoryMutants = []Mutant{
 		[]Edit{{"na/list.go", `if s.gen++; s.gen != 0 {`, `if planted() { s.gen-- }; $`}},
 		[]Catcher{{"na", "TestIDTableOracle", `a late answer meets a dead generation`}}},
 	{"receive-stays", "a canceled receive stays in the table", "I4, F38",
-		[]Edit{{operation, "e.finishOp(o, r)\n\tif moving != 0", `if planted() && o.kind == kindRecvExpected {
+		[]Edit{{operation, "e.finishOpLocked(o, r)\n\tif moving != 0", `if planted() && o.kind == kindRecvExpected {
 			defer func(tag Tag) { l.posted.add(&Op{endpointState: endpointState{tag: tag}}) }(o.tag)
 		}; $`}},
 		[]Catcher{{"na/natest", "TestNoFault/CancelTwice", `a receive of this peer and tag is posted already`}}},
