@@ -12,24 +12,37 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Call is what interceptors see of a call, and what a handler gets by CallFrom. Before the request leaves, a client's may
-// change Peer and Metadata.
+// A Call describes one call to interceptors, and one request to its handler (CallFrom). A client's
+// interceptor may change Peer and Metadata before the request leaves.
 type Call struct {
-	Method           string
-	Idempotent       bool        // by the method's Idempotent
-	Peer             Peer        // where it goes; at the target, where it comes from
-	Metadata         hg.Metadata // beside the input: what WithMetadata has put into the ctx of Call; an interceptor sets it here
-	In, Out          any         // pointers to the input and the output; at the target In is decoded before the first interceptor runs
-	ResponseMetadata hg.Metadata // beside the output: a handler sets it, a client has it after next
-	Attempt          int         // from 1, of Retry
-	BytesMoved       int64       // bytes that have been moved from and to what the input lends, in this attempt: after next
+	Method     string
+	Idempotent bool // the method is declared Idempotent
+	Peer       Peer // the destination; at the server, the origin
+	// Metadata is sent with the input. WithMetadata sets it in the ctx of Call; an interceptor may
+	// too.
+	Metadata hg.Metadata
+	// In and Out point to the input and the output. At the server In is decoded before the first
+	// interceptor runs.
+	In, Out any
+	// ResponseMetadata is sent with the output. A handler sets it; a client has it after next.
+	ResponseMetadata hg.Metadata
+	Attempt          int // number of the attempt, from 1; counted by Retry
+	// BytesMoved is the number of bytes moved from and to what the input lends, in this attempt. It
+	// is valid after next.
+	BytesMoved int64
 
-	in              hg.Request // at the target
-	ctl             *attemptControl
-	retryDepth      int           // number of Retry interceptors that the call has passed; only the innermost repeats it
-	progressTimeout time.Duration // RetryPolicy.ProgressTimeout: an attempt that makes no progress for this time is canceled
-	withdrawTimeout time.Duration // RetryPolicy.WithdrawTimeout: how long that attempt waits for its request to be withdrawn
-	lends           bool          // the method has Sources or Sinks, or answers a stream
+	in  hg.Request // the request; zero at the client
+	ctl *attemptControl
+	// retryDepth is the number of Retry interceptors that the call has passed; only the innermost
+	// repeats it.
+	retryDepth int
+	// progressTimeout is RetryPolicy.ProgressTimeout: an attempt without progress for this time is
+	// canceled.
+	progressTimeout time.Duration
+	// withdrawTimeout is RetryPolicy.WithdrawTimeout: how long a stalled attempt waits for its
+	// withdrawal.
+	withdrawTimeout time.Duration
+	lends           bool // the method has Sources or Sinks, or is a stream
 }
 
 // Caller returns, at the server, the sender of the request, as CallerFrom does in a handler: its
@@ -46,10 +59,13 @@ func CallFrom(ctx context.Context) *Call {
 	return c
 }
 
-// Draining returns, for the ctx of a handler or one made of it, a context that ends when the node of that handler begins to drain: by
-// Serve, whose context has ended, by Shutdown or by Close. A handler that would go on for long, as that of a subscription, looks at it and returns,
-// so that it is not waited for until Config.ShutdownTimeout is over: its own ctx ends only then. For any other ctx it returns one that never
-// ends. It may be used after the handler has returned.
+// Draining returns a context that is done when the node of the handler begins to drain: when the
+// context of Serve is done, or by Shutdown or Close. ctx is that of a handler, or derived from it.
+// For any other ctx the result is never done. It may be used after the handler has returned.
+//
+// A handler that runs for long, such as that of a subscription, should watch it and return.
+// Otherwise it is waited for until Config.ShutdownTimeout has passed: its own ctx is canceled only
+// then.
 //
 //	select {
 //	case item := <-news:
@@ -60,8 +76,9 @@ func CallFrom(ctx context.Context) *Call {
 //		return context.Cause(ctx)
 //	}
 //
-// A handler that waits in send, or for a Source or a Sink, does not look. A server interceptor ends that wait: it gives next a context
-// that ends with Draining(ctx), by context.AfterFunc. In the simulator hg.Context.Wait waits for Err.
+// A handler that is blocked in send, or on a Source or a Sink, does not notice. A server
+// interceptor can end that wait: it gives next a context that context.AfterFunc cancels when
+// Draining(ctx) is done. In the simulator wait for its Err with hg.Context.Wait.
 func Draining(ctx context.Context) context.Context {
 	if life, ok := ctx.Value(drainKey{}).(context.Context); ok {
 		return life
@@ -87,10 +104,14 @@ type (
 	metaKey  struct{}
 )
 
-// WithMetadata returns a context whose calls carry a value under name, which is 1 to 63 of a-z, 0-9, '.' and '-'. Names that
-// begin with "qs-" are the library's; of these a program may give hg.KeyMeta only. A handler reads it by Metadata; it is not passed on by the target. A call has at most
-// 16 names and, with 3 bytes for each, 8 KiB of them and their values: one with more, or with a bad name, does not run and fails with
-// hg.ErrOverflow or ErrInvalid.
+// WithMetadata returns a context whose calls send value under name. The handler reads it with
+// Metadata; the server does not pass it on.
+//
+//   - A name has 1 to 63 characters of a-z, 0-9, '.' and '-'. Names that begin with "qs-" are
+//     reserved for the library; of these a program may only set hg.KeyMeta.
+//   - A call has at most 16 names, and 8 KiB of names and values, with 3 bytes more for each.
+//   - A call with more fails with hg.ErrOverflow, one with a bad name with ErrInvalid. Both are
+//     NotRun.
 func WithMetadata(ctx context.Context, name, value string) context.Context {
 	was, _ := ctx.Value(metaKey{}).(metaFromContext)
 	if was.err != nil {
@@ -100,9 +121,10 @@ func WithMetadata(ctx context.Context, name, value string) context.Context {
 	return context.WithValue(ctx, metaKey{}, metaFromContext{m, err})
 }
 
-// Metadata returns in a handler the value that the caller has given by WithMetadata under name; false if there is none, and for a
-// ctx that is not a handler's. An interceptor of the server may have changed it. It is asked before the handler returns. Names that begin
-// with "qs-" are the library's, and not there.
+// Metadata returns, in a handler, the value that the caller has set under name with WithMetadata.
+// ok is false if there is none, for a ctx that is not a handler's, and for reserved names, which
+// begin with "qs-". A server interceptor may have changed the value. Call it before the handler
+// returns.
 func Metadata(ctx context.Context, name string) (value string, ok bool) {
 	c := CallFrom(ctx)
 	if c == nil {
@@ -111,69 +133,80 @@ func Metadata(ctx context.Context, name string) (value string, ok bool) {
 	return c.Metadata.Get(name)
 }
 
+// A metaFromContext is the metadata that WithMetadata has collected, or the error of the first
+// invalid entry.
 type metaFromContext struct {
 	m   hg.Metadata
 	err error
 }
 
-// A attemptControl knows what is under way of a call, and what became of what has ended. Whatever ends a call from outside says so
-// here, and each attempt asks here before it begins; hghook.Forbid closes the moment between that and its Forward. So no end is lost.
+// An attemptControl tracks the attempts of one call: those in flight, and the outcome of those that
+// have finished. Cancel, Abandon, Withdraw and the end of the caller's context go through it, and
+// each attempt asks it before it begins. hghook.Forbid closes the gap between that check and the
+// Forward of the attempt, so that no cancellation is lost.
 //
 //	run ─► scope ─ interceptor ─ next ─► scope ─ interceptor ─ next ─► scope ─► attempt
 //	         ▲                             ▲                             │ its fate
 //	         └─────────────────────────────┴─────────────────────────────┘
 type attemptControl struct {
-	mu            sync.Mutex           // guards the fields below
-	stopErr       error                // no attempt begins any more
-	pauses        int                  // or while so many ask targets to give the request back
-	lastNumber    int                  // number of the last attempt
-	attempts      *attempt             // those under way
-	first         attempt              // in the place of one that is allocated
-	lastAddr      hg.Addr              // of the last attempt
-	triedAddrs    map[hg.Addr]struct{} // of those before; nil while all went to one
-	streamedBytes int64                // bytes of a Reader or a Writer that were moved
-	ioLeft        bool                 // a Read or a Write of an attempt is still running
-	top           callScope
+	mu         sync.Mutex // guards the fields below
+	stopErr    error      // if set, no further attempt begins
+	pauses     int        // number of withdrawals in progress; while positive no attempt begins
+	lastNumber int        // number of the last attempt
+	attempts   *attempt   // attempts in flight, as a linked list
+	first      attempt    // used for the first attempt, which saves an allocation
+	lastAddr   hg.Addr    // address of the last attempt
+	// triedAddrs are the addresses of earlier attempts; nil while all went to one address.
+	triedAddrs    map[hg.Addr]struct{}
+	streamedBytes int64     // bytes of Readers, Writers and streams that attempts have moved
+	ioLeft        bool      // a Read or a Write of an ended attempt is still running
+	top           callScope // the scope of the whole call
 }
 
-// A callScope is one call of next, or the whole call. Its error says what became of all attempts in it, whatever the interceptors
-// have made of theirs.
+// A callScope is one call of next by an interceptor, or the whole call. Its fate covers all
+// attempts in it, whatever errors the interceptors have returned.
 type callScope struct {
-	parent       *callScope
-	fate         hg.Fate       // of the worst attempt,
-	fateAttempt  int           // and its number
-	attemptCount int           // attempts
-	openAttempts int           // of them under way
-	closed       bool          // none begins any more
-	idle         chan struct{} // closed when none is under way; made by who waits
+	parent       *callScope // enclosing scope; nil for the whole call
+	fate         hg.Fate    // worst fate of the attempts in the scope
+	fateAttempt  int        // number of the attempt with that fate
+	attemptCount int        // number of attempts that have begun
+	openAttempts int        // number of attempts in flight
+	closed       bool       // no further attempt begins
+	// idle is closed when no attempt is in flight; closeScope makes it if it has to wait.
+	idle chan struct{}
 
-	answers int  // calls of next by the interceptor in it that have succeeded; outgoing.taking guards this
-	settled bool // and this: the interceptor has returned, and what it was given does not change any more
+	// answers is the number of successful next calls by the interceptor in the scope.
+	// outgoingCall.answerMu guards it.
+	answers int
+	// settled says that the interceptor has returned, and that its Call does not change any more.
+	// outgoingCall.answerMu guards it.
+	settled bool
 }
 
-// A nestedScope is what one call of next makes: a scope, and the Call that the interceptor, or the attempt, in it has.
+// A nestedScope is the scope of one call of next, with the copy of the Call that the next
+// interceptor or the attempt uses.
 type nestedScope struct {
 	callScope
 	call          Call
-	answersBefore int // answers of the scope around, when it began
+	answersBefore int // answers of the parent when the scope began
 }
 
-// An attempt is one way of a request to a target.
+// An attempt is one try to send a request and get its answer.
 type attempt struct {
-	scope  *callScope // nil when it has ended
-	number int
-	h      *hg.Handle // while the call of it may be under way
-	loans  *loanSet
-	next   *attempt
+	scope  *callScope // nil when the attempt has ended
+	number int        // counted from 1 within the call
+	h      *hg.Handle // nil unless its call may be in flight
+	loans  *loanSet   // nil if nothing is lent, and there is no stream
+	next   *attempt   // next in attemptControl.attempts
 
-	stalled    bool // it was given up
-	stallTimer *na.Op
-	lastMoved  int64 // at the last look
+	stalled    bool   // the attempt was canceled because it made no progress
+	stallTimer *na.Op // timer of RetryPolicy.ProgressTimeout; nil if it does not run
+	lastMoved  int64  // progress of loans when the timer last expired
 }
 
-var errNextLate = na.WithText(ErrInvalid, "the call, or the interceptor, that next belongs to has ended")
+var errNextLate = na.WithText(ErrInvalid, "next was called after its call, or its interceptor, had ended")
 
-// recordAddr says where the next attempt of a call goes.
+// recordAddr records the address to which the next attempt goes.
 func (c *Call) recordAddr(addr hg.Addr) {
 	k := c.ctl
 	k.mu.Lock()
@@ -187,7 +220,7 @@ func (c *Call) recordAddr(addr hg.Addr) {
 	k.lastAddr = addr
 }
 
-// hasTriedAddr reports whether an attempt of a call went to an address.
+// hasTriedAddr reports whether an attempt of the call went to addr.
 func (c *Call) hasTriedAddr(addr hg.Addr) bool {
 	if c == nil {
 		return false
@@ -198,20 +231,23 @@ func (c *Call) hasTriedAddr(addr hg.Addr) bool {
 	return been || c.ctl.lastAddr == addr
 }
 
-// spentReason says why another attempt would not get all that the call lends; "" if it would.
+// spentReason returns why another attempt would lack bytes of a Reader, a Writer or a stream, or ""
+// if it would not.
 func (c *attemptControl) spentReason() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.ioLeft:
-		return "a Read or a Write of an attempt before is still running: call the method again with a new Reader or Writer"
+		return "a Read or a Write of an earlier attempt is still running: call the method again with a new Reader or Writer"
 	case c.streamedBytes > 0:
-		return fmt.Sprintf("an attempt before has moved %d bytes of a Reader, a Writer or a stream: call the method again with new ones", c.streamedBytes)
+		return fmt.Sprintf("an earlier attempt has moved %d bytes of a Reader, a Writer or a stream: call the method again with new ones",
+			c.streamedBytes)
 	}
 	return ""
 }
 
-// addSpent counts bytes of a Reader, a Writer or a stream that were moved; left is whether a Read or a Write is still running.
+// addSpent adds n bytes of Readers, Writers and streams that an attempt has moved. left says that a
+// Read or a Write is still running.
 func (c *attemptControl) addSpent(n int64, left bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +255,7 @@ func (c *attemptControl) addSpent(n int64, left bool) {
 	c.ioLeft = c.ioLeft || left
 }
 
-// beginErrLocked says why nothing begins in s. Locked.
+// beginErrLocked returns why no attempt may begin in s, or nil. The caller holds mu.
 func (c *attemptControl) beginErrLocked(s *callScope) error {
 	for ; s != nil; s = s.parent {
 		if s.closed {
@@ -232,7 +268,8 @@ func (c *attemptControl) beginErrLocked(s *callScope) error {
 	return c.stopErr
 }
 
-// addAttempt begins an attempt in s, which Retry calls number n.
+// addAttempt begins an attempt in s. n is the number that Retry gives it; attempts made at the same
+// time count up from there.
 func (c *attemptControl) addAttempt(s *callScope, n int) (*attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,7 +290,8 @@ func (c *attemptControl) addAttempt(s *callScope, n int) (*attempt, error) {
 	return a, nil
 }
 
-// beginForward says that h is about to be forwarded for a.
+// beginForward attaches h, which is about to be forwarded, to a, and starts the timer of a stall
+// timeout. It fails if the call was canceled meanwhile.
 func (c *attemptControl) beginForward(a *attempt, h *hg.Handle, stall, withdraw time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,7 +305,8 @@ func (c *attemptControl) beginForward(a *attempt, h *hg.Handle, stall, withdraw 
 	return nil
 }
 
-// recordOutcome says what became of the request of a. Nobody ends it from outside any more.
+// recordOutcome detaches the handle of a, whose call has ended, and records the fate of its
+// request.
 func (c *attemptControl) recordOutcome(a *attempt, fate hg.Fate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -283,7 +322,7 @@ func (c *attemptControl) recordOutcome(a *attempt, fate hg.Fate) {
 	}
 }
 
-// removeAttempt is the end of a. It reports whether somebody has waited for that.
+// removeAttempt ends a. It reports whether closeScope waits for that, so that the caller wakes it.
 func (c *attemptControl) removeAttempt(a *attempt) (awaited bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -302,8 +341,8 @@ func (c *attemptControl) removeAttempt(a *attempt) (awaited bool) {
 	return awaited
 }
 
-// closeScope has no attempt begin in s any more, and abandons those under way. The channel, if it is not nil, is closed when there are
-// none.
+// closeScope lets no further attempt begin in s, and abandons those in flight. If there are any,
+// the returned channel is closed when the last has ended; otherwise it is nil.
 func (c *attemptControl) closeScope(s *callScope) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -320,6 +359,7 @@ func (c *attemptControl) closeScope(s *callScope) <-chan struct{} {
 	return s.idle
 }
 
+// isWithin reports whether the attempt belongs to a scope or to one nested in it.
 func (a *attempt) isWithin(of *callScope) bool {
 	for s := a.scope; s != nil; s = s.parent {
 		if s == of {
@@ -329,7 +369,8 @@ func (a *attempt) isWithin(of *callScope) bool {
 	return false
 }
 
-// endCallLocked ends the call of a, with f if it has begun. It reports whether f was called. Locked.
+// endCallLocked ends the call of a with f, if it is in flight, and otherwise forbids it to begin.
+// It reports whether f was called. The caller holds attemptControl.mu.
 func (a *attempt) endCallLocked(f func(*hg.Handle)) bool {
 	if a.h == nil || hghook.Forbid(a.h) {
 		return false
@@ -338,7 +379,8 @@ func (a *attempt) endCallLocked(f func(*hg.Handle)) bool {
 	return true
 }
 
-// stopAttempts has no attempt begin any more, and calls f for each under way. It reports whether there was one.
+// stopAttempts lets no further attempt begin, and calls f for each in flight. It reports whether
+// there was one.
 func (c *attemptControl) stopAttempts(f func(*hg.Handle)) (any bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -346,7 +388,8 @@ func (c *attemptControl) stopAttempts(f func(*hg.Handle)) (any bool) {
 	return c.endAttemptsLocked(f)
 }
 
-// endAttemptsLocked calls f for each attempt under way, and has none begin that is about to. It reports whether there was one. Locked.
+// endAttemptsLocked calls f for each attempt in flight, and forbids those that are about to begin.
+// It reports whether f was called. The caller holds mu.
 func (c *attemptControl) endAttemptsLocked(f func(*hg.Handle)) (any bool) {
 	for a := c.attempts; a != nil; a = a.next {
 		any = a.endCallLocked(f) || any
@@ -354,7 +397,7 @@ func (c *attemptControl) endAttemptsLocked(f func(*hg.Handle)) (any bool) {
 	return any
 }
 
-// pauseAttempts is stop until resume.
+// pauseAttempts does what stopAttempts does, but resumeAttempts lets attempts begin again.
 func (c *attemptControl) pauseAttempts(f func(*hg.Handle)) (any bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -362,13 +405,14 @@ func (c *attemptControl) pauseAttempts(f func(*hg.Handle)) (any bool) {
 	return c.endAttemptsLocked(f)
 }
 
+// resumeAttempts ends one pauseAttempts.
 func (c *attemptControl) resumeAttempts() {
 	c.mu.Lock()
 	c.pauses--
 	c.mu.Unlock()
 }
 
-// mayBeAnswered reports whether a target may still answer.
+// mayBeAnswered reports whether a request is outstanding, so that its server may still answer.
 func (c *attemptControl) mayBeAnswered() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -380,26 +424,28 @@ func (c *attemptControl) mayBeAnswered() bool {
 	return false
 }
 
-// isStopped reports whether the call was taken back.
+// isStopped reports whether the call was canceled or is being withdrawn.
 func (c *attemptControl) isStopped() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stopErr != nil || c.pauses > 0
 }
 
-// hasStalled reports whether a was given up because nothing came, and for no other reason.
+// hasStalled reports whether a was canceled by its stall timeout, and the call was not canceled
+// otherwise.
 func (c *attemptControl) hasStalled(a *attempt) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return a.stalled && c.beginErrLocked(a.scope) == nil
 }
 
-// withFate returns err as the error of s, which was given ctx: with the worst fate of its attempts, or that of err if it is worse.
+// withFate returns err as the error of the scope s, which ran with ctx. Its fate is the worst of
+// the attempts in s and of err itself.
 func (c *attemptControl) withFate(ctx context.Context, s *callScope, method string, err error) error {
 	c.mu.Lock()
-	fate, which := s.fate, s.fateAttempt
+	fate, number := s.fate, s.fateAttempt
 	if s.attemptCount < 2 {
-		which = 0
+		number = 0
 	}
 	c.mu.Unlock()
 	worst := FateOf(errors.Join(err, &hg.Error{Fate: fate}))
@@ -414,14 +460,15 @@ func (c *attemptControl) withFate(ctx context.Context, s *callScope, method stri
 		e = &hg.Error{Op: "forward", RPC: method, Fate: FateOf(err), Err: err}
 	}
 	if e.Fate != worst {
-		told := *e
-		told.Fate, told.Attempt = worst, which
-		e = &told
+		copied := *e
+		copied.Fate, copied.Attempt = worst, number
+		e = &copied
 	}
 	return hghook.EndedBy(ctx, e)
 }
 
-// checkStallLocked gives a up if nothing has been moved when stall has passed, and else looks again. Locked.
+// checkStallLocked starts the stall timer of a. When it expires, a is withdrawn or abandoned if no
+// byte has moved since the last time; otherwise the timer starts again. The caller holds mu.
 func (c *attemptControl) checkStallLocked(a *attempt, stall, withdraw time.Duration) {
 	h := a.h
 	nctx := h.HG().NA()

@@ -11,29 +11,30 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An exchange is one attempt of a call, from the choice of an address to the end of what was lent.
+// An exchange is one attempt of a call, from the choice of a backend to the return of what was
+// lent.
 //
-//	begin ─► h is ready ─► hg.Handle.Call ─► take ─► finish
-//	  └─ fails ──────────────────────────────────────►┘
+//	prepareHandle ─► h is ready ─► hg.Handle.Call ─► takeAnswer ─► finish
+//	  └─ fails ────────────────────────────────────────────────────►┘
 type exchange struct {
 	o       *outgoingCall
-	c       *Call
+	c       *Call // the Call of the innermost interceptor
 	ctx     context.Context
 	attempt *attempt // nil until it has begun
 	h       *hg.Handle
-	in      any
+	in      any      // what h encodes: c.In, or a copy of it with tickets
 	loans   *loanSet // nil if nothing is lent, and there is no stream
 
-	lease        backendLease
-	hasLease     bool        // trip has begun
-	unwatch      func() bool // ends the watch of the caller's context; nil if there is none
-	streamsBegun bool        // an attempt of the streams of items has begun
-	hasStreams   bool        // h has streams
-	hasMeta      bool        // h has metadata
-	callEnded    bool        // the call of h has ended
+	lease        backendLease // valid if hasLease
+	hasLease     bool         // trip has begun
+	unwatch      func() bool  // stops watching the caller's context; nil if it is not watched
+	streamsBegun bool         // callStreams.beginAttempt was called
+	hasStreams   bool         // h has streams, and callbacks for them
+	hasMeta      bool         // h has metadata, to be cleared before h is reused
+	callEnded    bool         // the call of h has ended, and h was returned
 }
 
-// prepareHandle makes everything ready for the call of h.
+// prepareHandle chooses a backend, lends what the input lends, and sets up a handle for the call.
 func (x *exchange) prepareHandle(ctx context.Context, s *callScope) (err error) {
 	o, c := x.o, x.c
 	x.ctx = ctx
@@ -43,10 +44,12 @@ func (x *exchange) prepareHandle(ctx context.Context, s *callScope) (err error) 
 	if x.attempt, err = o.addAttempt(s, c.Attempt); err != nil {
 		return err
 	}
-	if ctx.Done() != o.callerCtx.Done() { // an interceptor's own, which may go on when the caller's has ended
+	// An interceptor may have passed on a context that outlives the caller's, as in
+	// context.WithoutCancel.
+	if ctx.Done() != o.callerCtx.Done() {
 		x.unwatch = context.AfterFunc(o.callerCtx, func() { o.stopAttempts((*hg.Handle).Abandon) })
 		if o.callerCtx.Err() != nil {
-			x.ctx = o.callerCtx // nothing is sent
+			x.ctx = o.callerCtx // it is done: nothing is sent
 		}
 	}
 	p := c.Peer.p
@@ -62,7 +65,7 @@ func (x *exchange) prepareHandle(ctx context.Context, s *callScope) (err error) 
 		return err
 	}
 	x.hasLease = true
-	to := x.lease.at.addr
+	to := x.lease.backend.addr
 	meta := c.Metadata.WithoutOwn()
 	x.in = c.In
 	if o.streams != nil {
@@ -94,7 +97,8 @@ func (x *exchange) prepareHandle(ctx context.Context, s *callScope) (err error) 
 	return err
 }
 
-// setMetaAndStreams sets what the call of h has beside its input.
+// setMetaAndStreams sets the metadata and the streams of the call of h, and announces the call to
+// attemptControl.
 func (x *exchange) setMetaAndStreams(meta hg.Metadata) (err error) {
 	o, h := x.o, x.h
 	if x.hasMeta = !meta.IsZero(); x.hasMeta {
@@ -115,7 +119,8 @@ func (x *exchange) setMetaAndStreams(meta hg.Metadata) (err error) {
 	return o.beginForward(x.attempt, h, x.c.progressTimeout, x.c.withdrawTimeout)
 }
 
-// takeAnswer takes the answer of the call of h, which has ended with err.
+// takeAnswer handles the end of the call of h, which ended with err: it finishes pumps, records the
+// fate, decodes the answer, and returns h.
 func (x *exchange) takeAnswer(ctx context.Context, err error) error {
 	o, h := x.o, x.h
 	if err == nil && x.loans != nil {
@@ -123,7 +128,7 @@ func (x *exchange) takeAnswer(ctx context.Context, err error) error {
 	}
 	fate := FateOf(err)
 	if err == nil && o.m.oneWay {
-		fate = MaybeRan // it has left
+		fate = MaybeRan // a one-way request was sent; nothing confirms that it ran
 	}
 	stalled := o.hasStalled(x.attempt)
 	o.recordOutcome(x.attempt, fate)
@@ -132,7 +137,8 @@ func (x *exchange) takeAnswer(ctx context.Context, err error) error {
 		if stalled && x.streamsBegun {
 			o.streams.setResetReason(errStalled(x.c.progressTimeout))
 		}
-	} else if e, ok := err.(*hg.Error); ok && stalled && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
+	} else if e, ok := err.(*hg.Error); ok && stalled && ctx.Err() == nil &&
+		hg.CodeOf(err) == hg.ErrCanceled {
 		late := *e
 		late.Err = errStalled(x.c.progressTimeout)
 		err = &late
@@ -140,7 +146,7 @@ func (x *exchange) takeAnswer(ctx context.Context, err error) error {
 	if x.hasStreams {
 		x.loans.takeStreams(h, err)
 	}
-	if x.loans != nil || x.c != &o.Call { // an interceptor looks at it
+	if x.loans != nil || x.c != &o.Call { // without an interceptor nothing reads ResponseMetadata
 		answer := h.OutputMeta()
 		if x.c.ResponseMetadata = answer.WithoutOwn(); x.loans != nil && err == nil {
 			err = x.loans.takeAnswer(answer)
@@ -150,15 +156,17 @@ func (x *exchange) takeAnswer(ctx context.Context, err error) error {
 	return err
 }
 
-// errStalled is the error of an attempt that was given up.
+// errStalled returns the error of an attempt that was canceled because it made no progress.
 func errStalled(stall time.Duration) error {
-	return na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.ProgressTimeout)", stall))
+	return na.WithText(hg.ErrTimeout,
+		fmt.Sprintf("no answer and no byte for %v (RetryPolicy.ProgressTimeout)", stall))
 }
 
-// returnHandle gives h back, whose call has ended, or has not begun.
+// returnHandle clears what was set on h for this call, and returns h to the handle cache. Its call
+// has ended, or has not begun.
 func (x *exchange) returnHandle() {
 	if x.hasMeta {
-		_ = x.h.SetMeta(hg.Metadata{}) // of the next call
+		_ = x.h.SetMeta(hg.Metadata{}) // the next call sets its own
 	}
 	if x.loans != nil {
 		hghook.ReportCall(x.h, nil)
@@ -173,7 +181,8 @@ func (x *exchange) returnHandle() {
 	p.n.keepHandle(p.i, x.h)
 }
 
-// finish ends x, with *err.
+// finish releases everything that prepareHandle has acquired. *err is the error of the attempt;
+// finish may replace it. It runs deferred, also when a codec panics or ends the goroutine.
 func (x *exchange) finish(err *error) {
 	if x.attempt == nil {
 		return
@@ -197,9 +206,9 @@ func (x *exchange) finish(err *error) {
 		defer func() { *err = x.loans.takeBack(x.o, x.c, *err) }()
 	}
 	if x.h != nil && !x.callEnded {
-		fate := NotRun // the encoder has panicked, or ended the goroutine,
+		fate := NotRun // the encoder panicked or ended the goroutine, before anything was sent
 		if hghook.HasForwarded(x.h) {
-			fate = MaybeRan // or a callback of somebody else in the wait
+			fate = MaybeRan // another callback, which ran in the wait, panicked or ended the goroutine
 		}
 		x.o.recordOutcome(x.attempt, fate)
 		_ = x.h.Close()

@@ -14,26 +14,29 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Future is a call that Go has begun. Its methods may be called from any goroutine, and again. It
-// need not be waited for: the call ends by itself, with its context or with the node.
+// A Future is a call that Go has begun. Its methods are safe for concurrent use, and may be called
+// more than once. It need not be waited for: the call ends by itself, with its context or with the
+// node.
 //
 //	                the call here   at the server
-//	Abandon         ends now        is told: the request is destroyed, or the ctx of its handler ends
-//	Cancel          ends now        is told nothing, and goes on
-//	Withdraw        ends if the server gives the request back, which says for certain that it did not run
+//	Abandon         ends now        the request is destroyed, or the ctx of its handler is canceled
+//	Cancel          ends now        the handler goes on: nothing is sent
+//	Withdraw        ends if the server returns the request, which then certainly did not run
 type Future[Out any] struct {
 	f   *futureCall
 	out *Out
 }
 
+// A futureCall is a Future without its types.
 type futureCall struct {
-	o           *outgoingCall
-	ctx         context.Context // the caller's
-	done        chan struct{}
-	err         error // once done
-	panic       any   // of the program's code in the call, once done: who waits for the call panics with it
+	o    *outgoingCall
+	ctx  context.Context // the caller's context
+	done chan struct{}   // closed when the call has ended
+	err  error           // the error of the call; valid when done is closed
+	// panic of the program's code in the call, which Wait raises again; valid when done is closed
+	panic       any
 	cancel      context.CancelFunc
-	noGoroutine bool // no goroutine makes it: who waits drives
+	noGoroutine bool // the call is an openCall, so that waiting drives the node
 }
 
 // Go begins a call and returns without waiting: Call on a goroutine of its own; in the simulator,
@@ -45,6 +48,7 @@ func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 	return &Future[Out]{begin(ctx, &k.outgoingCall), &k.out}
 }
 
+// begin starts the call o on a goroutine of its own, or as an openCall.
 func begin(ctx context.Context, o *outgoingCall) *futureCall {
 	f := &futureCall{o: o, ctx: ctx, done: make(chan struct{})}
 	ctx, f.cancel = context.WithCancel(ctx)
@@ -61,22 +65,25 @@ func begin(ctx context.Context, o *outgoingCall) *futureCall {
 	return f
 }
 
+// run makes the call and waits for its end.
 func (f *futureCall) run(ctx context.Context) {
 	returned := false
 	defer func() { f.onEnd(ctx, returned, recover()) }()
-	f.err = hghook.EndedBy(f.ctx, f.o.run(ctx)) // it may have ended, and ctx not yet
+	f.err = hghook.EndedBy(f.ctx, f.o.run(ctx)) // f.ctx may be done before ctx, which is derived from it
 	returned = true
 }
 
-// onEnd is the end of the call: returned is false if the program's code has panicked, or has ended the goroutine.
+// onEnd completes the call. returned is false if the program's code panicked, with panicked, or
+// ended the goroutine.
 func (f *futureCall) onEnd(ctx context.Context, returned bool, panicked any) {
 	o := f.o
 	if !returned {
-		why := "an interceptor or a codec has ended the goroutine of the call"
+		why := "an interceptor or a codec ended the goroutine of the call"
 		if f.panic = panicked; panicked != nil {
-			why = fmt.Sprintf("an interceptor or a codec has panicked: %v", panicked)
+			why = fmt.Sprintf("an interceptor or a codec panicked: %v", panicked)
 		}
-		f.err = o.withFate(ctx, &o.top, o.m.name, &hg.Error{Op: "forward", RPC: o.m.name, Fate: NotRun, Err: na.WithText(ErrInvalid, why)})
+		f.err = o.withFate(ctx, &o.top, o.m.name,
+			&hg.Error{Op: "forward", RPC: o.m.name, Fate: NotRun, Err: na.WithText(ErrInvalid, why)})
 	}
 	f.cancel()
 	close(f.done)
@@ -88,7 +95,8 @@ func (f *futureCall) onEnd(ctx context.Context, returned bool, panicked any) {
 	}
 }
 
-// Done is closed when the call has ended. A coroutine of the simulator does not wait for it: Wait does.
+// Done is closed when the call has ended. A coroutine of the simulator does not wait for it: Wait
+// does.
 func (f *Future[Out]) Done() <-chan struct{} { return f.f.done }
 
 // Wait blocks until the call has ended, and returns what Call would have returned. When ctx ends
@@ -102,7 +110,7 @@ func (f *Future[Out]) Wait(ctx context.Context) (Out, error) {
 	return *f.out, f.f.err
 }
 
-// wait returns nil when the call has ended. It panics as that did.
+// wait returns nil when the call has ended. It raises the panic of the call, if there was one.
 func (f *futureCall) wait(ctx context.Context) error {
 	err := f.waitEnd(ctx)
 	if err == nil && f.panic != nil {
@@ -111,7 +119,7 @@ func (f *futureCall) wait(ctx context.Context) error {
 	return err
 }
 
-// waitEnd is wait that does not panic.
+// waitEnd returns nil when the call has ended. Unlike wait it never panics.
 func (f *futureCall) waitEnd(ctx context.Context) error {
 	if f.isOver() {
 		return nil
@@ -125,6 +133,7 @@ func (f *futureCall) waitEnd(ctx context.Context) error {
 	return nil
 }
 
+// isOver reports whether the call has ended.
 func (f *futureCall) isOver() bool { return isClosed(f.done) }
 
 // Cancel ends the call with ErrCanceled, unless it has ended. It sends nothing, so the server goes
@@ -135,13 +144,14 @@ func (f *Future[Out]) Cancel() { f.f.endAttempts((*hg.Handle).Cancel) }
 // its handler ends. It does not block.
 func (f *Future[Out]) Abandon() { f.f.endAttempts((*hg.Handle).Abandon) }
 
-// endAttempts ends the attempts under way with how, and what waits between two.
+// endAttempts ends the attempts in flight with how, and the pause between two attempts.
 func (f *futureCall) endAttempts(how func(*hg.Handle)) {
 	f.o.stopAttempts(how)
 	f.cancel()
 }
 
-// abandonAndWait abandons the call unless it has ended, and waits until it has. It panics as that did.
+// abandonAndWait abandons the call and waits until it has ended. It raises the panic of the call,
+// if there was one.
 func (f *futureCall) abandonAndWait() {
 	if !f.isOver() {
 		f.endAttempts((*hg.Handle).Abandon)
@@ -149,12 +159,16 @@ func (f *futureCall) abandonAndWait() {
 	_ = f.wait(context.Background())
 }
 
-// Withdraw asks the target to give the request back, and waits for the answer, until ctx ends: then the call is canceled. The results are
-// those of package hg. After hg.Withdrawn it is certain that no attempt ran, and that none will, or that a handler refused it (Refuse),
-// which says that it has done nothing. The call has ended, with ErrCanceled, with that refusal, or with what else has kept the request from
-// running meanwhile, such as ErrUnreachable. After hg.Indeterminate it has ended, or is about to; an attempt of it may have run. After
-// hg.TooLate, and hg.NotSupported, a handler may run or has run: the call goes on as if nobody had asked, or has ended. Retry makes no other
-// attempt until the result is there, and later only after the last two.
+// Withdraw asks the server to return the request, so that it certainly does not run. It blocks
+// until there is an answer, or until ctx is done; then the call is canceled. Retry begins no
+// attempt meanwhile. The results are:
+//
+//   - hg.Withdrawn: no attempt ran or will run, or a handler refused the request (Refuse). The call
+//     has ended: with ErrCanceled, with that refusal, or with what else kept the request from
+//     running, such as ErrUnreachable.
+//   - hg.Indeterminate: an attempt may have run. The call has ended, or is about to.
+//   - hg.TooLate, hg.NotSupported: a handler runs, may run, or has run. The call has ended, or
+//     continues as if Withdraw had not been called, and Retry may make further attempts.
 func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 	w := &withdrawVotes{allVoted: make(chan struct{}), result: hg.Withdrawn}
 	w.pending.Store(1)
@@ -166,7 +180,7 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 				o.home.n.contexts[o.home.i].Wake()
 			}
 		}) != nil {
-			w.addVote(hg.TooLate) // it has ended
+			w.addVote(hg.TooLate) // the call of h has ended
 		}
 	})
 	w.addVote(hg.Withdrawn)
@@ -180,7 +194,8 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 		if !allVoted() {
 			return hg.Indeterminate
 		}
-		if w.result == hg.TooLate || w.result == hg.NotSupported { // or an attempt was just ending, which ends the call
+		// If an attempt was ending at the same time, the call ends with it: wait to see which.
+		if w.result == hg.TooLate || w.result == hg.NotSupported {
 			_ = hctx.Wait(ctx, func() bool { return f.f.isOver() || o.mayBeAnswered() })
 			if !f.f.isOver() {
 				o.resumeAttempts()
@@ -188,7 +203,7 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 			}
 		}
 	}
-	f.f.cancel() // what waits between two attempts
+	f.f.cancel() // ends the pause between two attempts
 	_ = f.f.waitEnd(context.Background())
 	switch FateOf(f.f.err) {
 	case NotRun:
@@ -199,15 +214,15 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 	return hg.TooLate
 }
 
-// An withdrawVotes is what the targets of the attempts of a call say that is to be taken back.
+// withdrawVotes combines the answers of the servers of several attempts to one Withdraw.
 type withdrawVotes struct {
 	mu       sync.Mutex // guards result
 	result   hg.WithdrawResult
-	pending  atomic.Int32
-	allVoted chan struct{}
+	pending  atomic.Int32  // number of answers that are missing
+	allVoted chan struct{} // closed with the last answer
 }
 
-// addVote takes in what one says, and reports whether it was the last.
+// addVote adds one answer. It reports whether it was the last.
 func (w *withdrawVotes) addVote(r hg.WithdrawResult) bool {
 	w.mu.Lock()
 	if r == hg.TooLate || r == hg.NotSupported && w.result != hg.TooLate {
@@ -237,7 +252,8 @@ func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, ou
 	for range futures {
 		i, err := anyOf(ctx, left)
 		if err != nil {
-			return -1, out, &hg.Error{Op: "wait for", RPC: futures[0].f.o.m.name, Fate: MaybeRan, Err: err}
+			return -1, out, &hg.Error{Op: "wait for", RPC: futures[0].f.o.m.name, Fate: MaybeRan,
+				Err: err}
 		}
 		f := left[i]
 		_ = f.wait(ctx) // it has ended
@@ -256,7 +272,8 @@ func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, ou
 	return -1, out, errors.Join(errs...)
 }
 
-// anyOf waits for one of futures, some of which are nil, and returns its index.
+// anyOf waits until one of futures has ended, and returns its index. Elements of futures may be
+// nil.
 func anyOf(ctx context.Context, futures []*futureCall) (int, error) {
 	var some *Node
 	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}
@@ -297,7 +314,9 @@ func anyOf(ctx context.Context, futures []*futureCall) (int, error) {
 // peers[i], and FateOf(errs[i]) says whether that request ran; errors.Join(errs...) is nil if all
 // have succeeded. There is no bound on how many calls are in flight: that is len(peers). in may
 // lend memory or a file to all of them, but no Reader and no Sink.
-func CallAll[In, Out any](ctx context.Context, peers []Peer, m *Method[In, Out], in In) (outs []Out, errs []error) {
+func CallAll[In, Out any](
+	ctx context.Context, peers []Peer, m *Method[In, Out], in In,
+) (outs []Out, errs []error) {
 	futures := make([]*Future[Out], len(peers))
 	for i, to := range peers {
 		futures[i] = m.Go(ctx, to, in)

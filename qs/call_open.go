@@ -7,31 +7,33 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// An openCall is a call with streams that no goroutine waits for: it may last for ever, and a goroutine with what attempt has on its stack
-// would be the most that it costs. The caller's goroutine begins it, which does not wait; it ends in a callback, or on a goroutine of
-// the node if that may take long; and meanwhile an attendant sees to it that its context is driven.
+// An openCall is a call with streams without a goroutine. Such a call may last for days, and the
+// stack of a goroutine would be most of its memory. The caller's goroutine begins it without
+// waiting. It ends in a callback, or on a goroutine if its end may take long. In between an
+// idleDriver makes sure that its context is driven.
 //
-//	begin ─► hg.Handle.Call ─ the call has ended, or ctx has ─► settle
+//	begin ─► hg.Handle.Call ─ the call ends, or ctx is done ─► onEnd
 //	  └─ fails: the call is over
 //
-// A call with interceptors, which are functions that wait, has a goroutine; so has one in the simulator.
+// A call with interceptors, which are functions that block, has a goroutine; so has every call in
+// the simulator.
 type openCall struct {
 	f *futureCall
 
-	mu      sync.Mutex // guards the fields below, and is held while the call begins, and while it ends
+	mu      sync.Mutex // guards the fields below; begin and onEnd hold it throughout
 	x       exchange
 	ctx     context.Context
 	stop    context.CancelFunc
-	open    bool        // it is under way
-	unwatch func() bool // ends the watch of ctx
+	open    bool        // the call is in flight
+	unwatch func() bool // stops watching ctx
 }
 
-// needsNoGoroutine reports whether o may be an openCall.
+// needsNoGoroutine reports whether the call can be an openCall.
 func (o *outgoingCall) needsNoGoroutine() bool {
 	return o.streams != nil && len(o.allInterceptors(o.home.n)) == 0 && !o.home.n.hctx.NA().Scheduled()
 }
 
-// begin begins the call. If that fails it is over.
+// begin begins the call. If that fails the call is over.
 func (k *openCall) begin(ctx context.Context) {
 	f := k.f
 	k.mu.Lock()
@@ -49,7 +51,7 @@ func (k *openCall) begin(ctx context.Context) {
 	returned = true
 }
 
-// forward has the request leave.
+// forward sends the request.
 func (k *openCall) forward(ctx context.Context) (err error) {
 	o := k.f.o
 	if ctx, k.stop, err = o.prepare(ctx); k.stop == nil {
@@ -77,8 +79,9 @@ func (k *openCall) forward(ctx context.Context) (err error) {
 	return nil
 }
 
-// onHandleEnd is called with locks held when the call has ended. To take an answer may take long, as what is lent is taken back, and the codec decodes it:
-// a goroutine does that. With items only there is nothing of the kind.
+// onHandleEnd is called when the call of the handle has ended, with locks of package hg held, and
+// must not block. It runs onEnd on a goroutine if that may take long: the codec decodes an answer,
+// or what was lent is taken back. Otherwise, with items only, a callback of the context runs it.
 func (k *openCall) onHandleEnd() {
 	o := k.f.o
 	if o.reply != nil || len(o.m.fields) > 0 || o.home.n.contexts[o.home.i].Post(k.onEnd) != nil {
@@ -86,7 +89,7 @@ func (k *openCall) onHandleEnd() {
 	}
 }
 
-// onContextEnd is the end of ctx.
+// onContextEnd ends the call when its context is done.
 func (k *openCall) onContextEnd() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -95,12 +98,12 @@ func (k *openCall) onContextEnd() {
 	}
 }
 
-// onEnd is the end of the call.
+// onEnd completes the call.
 func (k *openCall) onEnd() {
 	f := k.f
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.open { // it has failed to begin, and is over
+	if !k.open { // begin failed, and has completed the call
 		return
 	}
 	k.open = false
@@ -112,34 +115,35 @@ func (k *openCall) onEnd() {
 	returned = true
 }
 
-// takeAnswer takes the answer.
+// takeAnswer takes the answer, and releases what the call holds.
 func (k *openCall) takeAnswer() (err error) {
 	defer k.cleanUp(&err)
 	return k.x.takeAnswer(k.ctx, hghook.EndCall(k.x.h, k.ctx))
 }
 
-// cleanUp ends what was begun for the call, which ends with *err.
+// cleanUp releases what the call holds, and sets the fate of *err.
 func (k *openCall) cleanUp(err *error) {
 	defer k.stop()
 	o := k.f.o
 	k.x.finish(err)
-	_ = o.closeScope(&o.top) // nothing is under way
+	_ = o.closeScope(&o.top) // nil: its only attempt has ended
 	if *err != nil {
 		*err = o.withFate(k.ctx, &o.top, o.m.name, *err)
 	}
 }
 
-// An idleDriver sees to it that a context is driven while openCalls are under way: by those who wait for something, and by a goroutine that stands
-// in when nobody has for a moment, or when many wait.
+// An idleDriver makes sure that a context is driven while openCalls are in flight. Usually
+// goroutines that wait for something drive it. If none does for a moment, or many wait, a goroutine
+// stands in.
 type idleDriver struct {
 	mu        sync.Mutex // guards the fields below
-	openCalls int
-	onIdle    func() // standIn, bound once
-	running   bool   // there is that goroutine
+	openCalls int        // number of openCalls in flight
+	onIdle    func()     // calls startStandIn; made once
+	running   bool       // the goroutine runs
 	stop      context.CancelFunc
 }
 
-// beginDriving has context i be driven until unattend. Serve does that already.
+// beginDriving makes sure that context i is driven until endDriving. Serve does that already.
 func (n *Node) beginDriving(i int) {
 	k := &n.idleDrivers[i]
 	k.mu.Lock()
@@ -153,7 +157,7 @@ func (n *Node) beginDriving(i int) {
 	hghook.OnIdle(n.contexts[i], k.onIdle)
 }
 
-// startStandIn has a goroutine drive context i.
+// startStandIn starts a goroutine that drives context i.
 func (n *Node) startStandIn(i int) {
 	k := &n.idleDrivers[i]
 	k.mu.Lock()
@@ -164,12 +168,12 @@ func (n *Node) startStandIn(i int) {
 	var ctx context.Context
 	ctx, k.stop = context.WithCancel(context.Background())
 	k.running = n.workers.handlers.Spawn(func() {
-		defer n.onStandInEnd(i) // deferred: a callback may end the goroutine
+		defer n.onStandInEnd(i) // deferred, since a callback may end the goroutine
 		_ = hghook.StandIn(ctx, n.contexts[i])
 	})
 }
 
-// onStandInEnd is the end of the goroutine of standIn.
+// onStandInEnd is the end of the goroutine of startStandIn.
 func (n *Node) onStandInEnd(i int) {
 	k := &n.idleDrivers[i]
 	k.mu.Lock()
@@ -180,6 +184,7 @@ func (n *Node) onStandInEnd(i int) {
 	}
 }
 
+// endDriving ends one beginDriving.
 func (n *Node) endDriving(i int) {
 	k := &n.idleDrivers[i]
 	k.mu.Lock()

@@ -13,28 +13,33 @@ import (
 
 // An outgoingCall is a Call at its origin.
 //
-//	run ─ interceptors ─► attempt: lend ─► hg.Handle.Call ─► take back what was lent: nobody touches it any more
-//	                         ▲ again, or beside, by an interceptor that calls next again
+//	run ─ interceptors ─► attempt: lend ─► hg.Handle.Call ─► take back what was lent
+//	                         ▲ again, or concurrently, when an interceptor calls next again
 type outgoingCall struct {
 	Call
 	attemptControl
-	m            *method
-	home         *peer           // that the call began with
-	callerCtx    context.Context // what it was given
-	reply        any             // where the answer is decoded to
-	streams      *callStreams    // of items; else nil
-	answerMu     sync.Mutex      // guards what reply points to, into, taken, and what next gives back to a Call
-	decodeTarget any             // where the codec decodes the answer to
-	answered     bool            // there was an answer
+	m *method
+	// home is the Peer's state with which the call began; interceptors may change Call.Peer.
+	home      *peer
+	callerCtx context.Context // the context of the caller, with Config.CallTimeout
+	reply     any             // where the answer is decoded to; nil if there is none
+	streams   *callStreams    // streams of items; nil for a plain method
+	// answerMu guards *reply, decodeTarget, answered, and what next copies back to a Call.
+	answerMu     sync.Mutex
+	decodeTarget any  // where the codec decodes the current answer to
+	answered     bool // an attempt was answered
 }
 
+// begin sets up a call of m to a Peer.
 func (o *outgoingCall) begin(m *method, to Peer) {
 	o.m, o.home = m, to.p
-	o.Call.Method, o.Idempotent, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o.idempotent, to, 1, &o.attemptControl, len(m.fields) > 0 || o.streams != nil
+	o.Call.Method, o.Idempotent, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o.idempotent, to, 1,
+		&o.attemptControl, len(m.fields) > 0 || o.streams != nil
 	o.top.fate = NotRun
 }
 
-// run is call that interceptors, a Future and what was lent may take part in.
+// run makes a call for which callPlain is not enough: with interceptors, a Future, streams or lent
+// data.
 func (o *outgoingCall) run(ctx context.Context) (err error) {
 	ctx, stop, err := o.prepare(ctx)
 	if stop != nil {
@@ -46,8 +51,11 @@ func (o *outgoingCall) run(ctx context.Context) (err error) {
 	return o.runInterceptors(ctx, o.allInterceptors(o.home.n), &o.top, &o.Call)
 }
 
-// prepare returns the context of the call, of which the time is bounded until stop, if that is not nil.
-func (o *outgoingCall) prepare(ctx context.Context) (_ context.Context, stop context.CancelFunc, err error) {
+// prepare returns the context of the call, with Config.CallTimeout if ctx has no deadline. The
+// caller must call stop, if it is not nil.
+func (o *outgoingCall) prepare(
+	ctx context.Context,
+) (_ context.Context, stop context.CancelFunc, err error) {
 	if o.Peer.p == nil {
 		return ctx, stop, errNoPeer(o.m.name)
 	}
@@ -60,14 +68,16 @@ func (o *outgoingCall) prepare(ctx context.Context) (_ context.Context, stop con
 	o.callerCtx = ctx
 	if c, ok := ctx.Value(metaKey{}).(metaFromContext); ok {
 		if c.err != nil {
-			return ctx, stop, &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: c.err}
+			return ctx, stop, &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun,
+				Err: c.err}
 		}
 		o.Metadata = c.m
 	}
 	return ctx, stop, nil
 }
 
-// allInterceptors returns what wraps the call: those of the node around those of the method.
+// allInterceptors returns the interceptors of the call: those of the node, and inside them those of
+// the method.
 func (o *outgoingCall) allInterceptors(n *Node) []Interceptor {
 	switch ofNode, ofMethod := n.cfg.ClientInterceptors, o.m.o.interceptors; {
 	case len(ofMethod) == 0:
@@ -79,8 +89,11 @@ func (o *outgoingCall) allInterceptors(n *Node) []Interceptor {
 	}
 }
 
-// runInterceptors runs interceptors, and the attempts that they make, in s, which c is of.
-func (o *outgoingCall) runInterceptors(ctx context.Context, is []Interceptor, s *callScope, c *Call) (err error) {
+// runInterceptors runs the interceptors is around an attempt, in the scope s. c is the Call of the
+// scope.
+func (o *outgoingCall) runInterceptors(
+	ctx context.Context, is []Interceptor, s *callScope, c *Call,
+) (err error) {
 	returned := false
 	defer func() {
 		if quiet := o.closeScope(s); quiet != nil {
@@ -91,7 +104,7 @@ func (o *outgoingCall) runInterceptors(ctx context.Context, is []Interceptor, s 
 			s.settled = true
 			o.answerMu.Unlock()
 		}
-		if !returned { // it panics, or ends the goroutine
+		if !returned { // an interceptor panicked or ended the goroutine
 			return
 		}
 		if err != nil {
@@ -105,13 +118,13 @@ func (o *outgoingCall) runInterceptors(ctx context.Context, is []Interceptor, s 
 			in := &nestedScope{callScope: callScope{parent: s, fate: NotRun}}
 			o.answerMu.Lock()
 			in.call, in.answersBefore = *c, s.answers
-			if c.Out != nil { // others at once have theirs
+			if c.Out != nil { // concurrent calls of next must not share an output
 				own := reflect.New(reflect.TypeOf(c.Out).Elem())
 				own.Elem().Set(reflect.ValueOf(c.Out).Elem())
 				in.call.Out = own.Interface()
 			}
 			o.answerMu.Unlock()
-			err := errNextLate // if it does not return
+			err := errNextLate // stands if runInterceptors panics or ends the goroutine
 			defer func() { o.resultFor(c, s, in, err) }()
 			err = o.runInterceptors(ctx, is[1:], &in.callScope, &in.call)
 			return err
@@ -121,8 +134,10 @@ func (o *outgoingCall) runInterceptors(ctx context.Context, is []Interceptor, s 
 	return err
 }
 
-// resultFor gives an interceptor, which is in s, what is known after next. What an attempt that was overtaken leaves says nothing of the answer:
-// neither after an error, nor when another next has succeeded since this one began; and nothing is said once the interceptor has returned.
+// resultFor copies the results of one call of next, in the scope in, to the Call to of the
+// interceptor, in s. The results of an attempt that lost to another one are not copied: neither
+// those of a failed attempt beside an answered one, nor those of an attempt that was answered after
+// another one. Nothing is copied once the interceptor has returned.
 func (o *outgoingCall) resultFor(to *Call, s *callScope, in *nestedScope, err error) {
 	o.answerMu.Lock()
 	defer o.answerMu.Unlock()
@@ -143,26 +158,28 @@ func (o *outgoingCall) resultFor(to *Call, s *callScope, in *nestedScope, err er
 	to.ResponseMetadata, to.BytesMoved = from.ResponseMetadata, from.BytesMoved
 }
 
-// callOnce makes the call once.
+// callOnce makes one attempt.
 func (o *outgoingCall) callOnce(ctx context.Context, s *callScope, c *Call) (err error) {
 	x := exchange{o: o, c: c}
-	defer func() { x.finish(&err) }() // deferred: a codec may panic, or end the goroutine
+	defer func() { x.finish(&err) }() // deferred, since a codec may panic or end the goroutine
 	if err = x.prepareHandle(ctx, s); err != nil {
 		return err
 	}
 	return x.takeAnswer(x.ctx, x.h.Call(x.ctx, x.in, nil))
 }
 
-// checkWhole reports why another attempt would not get all that the call lends: what a Reader has given, or a Writer has taken, is gone.
+// checkWhole returns an error if another attempt would lack bytes: those that a Reader has given,
+// or a Writer has taken, cannot be moved again.
 func (o *outgoingCall) checkWhole() error {
 	if why := o.spentReason(); why != "" {
-		return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: na.WithText(ErrInvalid, why)}
+		return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun,
+			Err: na.WithText(ErrInvalid, why)}
 	}
 	return nil
 }
 
-// decodeAnswer decodes the answer that h has got for c. Memory that the caller gave is used once: decoders add to maps, and what is there may
-// be the answer.
+// decodeAnswer decodes the answer of h. The caller's own memory is decoded into once: codecs add to
+// existing maps, and its content may be the result of another attempt.
 func (o *outgoingCall) decodeAnswer(c *Call, h *hg.Handle) error {
 	if o.reply == nil {
 		return nil
@@ -171,7 +188,7 @@ func (o *outgoingCall) decodeAnswer(c *Call, h *hg.Handle) error {
 	defer o.answerMu.Unlock()
 	again := o.answered
 	o.answered = true
-	if c.Out == nil || c.Out == o.Call.Out { // there is no interceptor between, and so no other attempt
+	if c.Out == nil || c.Out == o.Call.Out { // without an interceptor there is only one attempt
 		o.decodeTarget = o.reply
 		return h.Output((*decodedOutput)(o))
 	}
@@ -183,7 +200,8 @@ func (o *outgoingCall) decodeAnswer(c *Call, h *hg.Handle) error {
 	return h.Output((*decodedOutput)(o))
 }
 
-// takeBack takes back what was lent, and says how far the Sinks were filled.
+// takeBack revokes what was lent, waits until nothing uses it, and sets how far the Sinks were
+// filled. It returns the error of the attempt.
 func (l *loanSet) takeBack(o *outgoingCall, c *Call, err error) error {
 	left := false
 	for _, g := range l.pumps {

@@ -7,7 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// callNow makes the call for the goroutine of the program that asked for it. When it returns nothing of it is under way.
+// callNow makes the call on the goroutine of the program. When it returns nothing of the call is in
+// flight.
 func (o *outgoingCall) callNow(ctx context.Context) error {
 	if o.isPlain() {
 		return o.callPlain(ctx)
@@ -15,13 +16,16 @@ func (o *outgoingCall) callNow(ctx context.Context) error {
 	return o.run(ctx)
 }
 
-// isPlain reports whether only the goroutine that makes the call can reach it: there is no interceptor, which might keep the Call or make
-// several attempts, and nothing is lent. A Future, which others may cancel, is not asked.
+// isPlain reports whether only the goroutine that makes the call can reach it: no interceptor may
+// keep the Call or make several attempts, and nothing is lent. A Future, which other goroutines may
+// cancel, does not use it.
 func (o *outgoingCall) isPlain() bool {
-	return o.home != nil && len(o.home.n.cfg.ClientInterceptors) == 0 && len(o.m.o.interceptors) == 0 && !o.lends
+	return o.home != nil && len(o.home.n.cfg.ClientInterceptors) == 0 && len(o.m.o.interceptors) == 0 &&
+		!o.lends
 }
 
-// callPlain makes a call that isPlain: one attempt, without a lock and without what control keeps for those who end a call from outside.
+// callPlain makes a plain call, see isPlain. It makes one attempt, and needs neither locks nor an
+// attemptControl.
 func (o *outgoingCall) callPlain(ctx context.Context) (err error) {
 	ctx, stop, err := o.prepare(ctx)
 	if stop != nil {
@@ -35,7 +39,7 @@ func (o *outgoingCall) callPlain(ctx context.Context) (err error) {
 	return err
 }
 
-// attemptPlain is the attempt of callPlain.
+// attemptPlain makes the attempt of callPlain.
 func (o *outgoingCall) attemptPlain(ctx context.Context) (err error) {
 	p := o.Peer.p
 	n := p.n
@@ -49,14 +53,16 @@ func (o *outgoingCall) attemptPlain(ctx context.Context) (err error) {
 		if t, err = p.acquireAddr(&o.Call); err != nil {
 			return err
 		}
-		to = t.at
+		to = t.backend
 	}
 	var h *hg.Handle
-	defer func() { // deferred: a codec, or a callback of somebody else that runs in the wait, may panic or end the goroutine
+	// Deferred, since a codec, or another callback that runs in the wait, may panic or end the
+	// goroutine.
+	defer func() {
 		if h != nil {
 			_ = h.Close()
 		}
-		if t.at != nil {
+		if t.backend != nil {
 			p.finishAttempt(t, err)
 		}
 	}()
@@ -74,7 +80,7 @@ func (o *outgoingCall) attemptPlain(ctx context.Context) (err error) {
 	}
 	err = hghook.CallTo(h, ctx, to.addr, uint64(id), o.In, out)
 	if !o.Metadata.IsZero() {
-		_ = h.SetMeta(hg.Metadata{}) // of the next call
+		_ = h.SetMeta(hg.Metadata{}) // the next call sets its own
 	}
 	n.keepIdle(p.i, h)
 	h = nil

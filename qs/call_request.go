@@ -16,7 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// registerHandler registers a handler.
+// registerHandler registers h as the handler of m. It panics if h is nil, or the node serves a
+// method of this name.
 func (n *Node) registerHandler(m *method, h hg.Handler, isNil bool) {
 	if isNil {
 		panic(fmt.Sprintf("qs: method %s: the handler is nil", m.name))
@@ -27,58 +28,66 @@ func (n *Node) registerHandler(m *method, h hg.Handler, isNil bool) {
 	if err := n.useDefinitionLocked(m.name, is); err != nil {
 		panic(fmt.Sprintf("qs: method %s: %v", m.name, err))
 	}
-	rpc := hg.RPC{Name: m.name, Handler: n.clients.limitHandler(h), OneWay: m.oneWay, Inline: m.o.inline, MaxActive: m.o.maxConcurrent, Queue: m.o.maxQueue, Timeout: m.o.timeout, Codec: c, Shape: m.shape}
-	if was, ok := n.class.Registered(m.name); ok && was.Handler != nil { // one without was called from here
-		panic(fmt.Sprintf("qs: the node serves a method called %s already; Handle is called once for each name", m.name))
+	rpc := hg.RPC{Name: m.name, Handler: n.clients.limitHandler(h), OneWay: m.oneWay, Inline: m.o.inline,
+		MaxActive: m.o.maxConcurrent, Queue: m.o.maxQueue, Timeout: m.o.timeout, Codec: c, Shape: m.shape}
+	// Without a handler: idOf registered it for a call.
+	if was, ok := n.class.Registered(m.name); ok && was.Handler != nil {
+		panic(fmt.Sprintf("qs: the node serves the method %s already: call Handle once for each name",
+			m.name))
 	}
-	if err := hghook.RegisterRPC(n.class, rpc, hghook.RPCOptions{CountAsCall: m.streams == nil}); err != nil {
+	if err := hghook.RegisterRPC(n.class, rpc,
+		hghook.RPCOptions{CountAsCall: m.streams == nil}); err != nil {
 		panic(fmt.Sprintf("qs: method %s: %v", m.name, err))
 	}
 }
 
-// authorize is hg.Config.Authorize.
+// authorize implements hg.Config.Authorize by Config.Authorize.
 func (n *Node) authorize(ctx context.Context, from Caller, rpc *hg.RPC) error {
 	r, ok := ctx.Value(hghook.RequestKey{}).(hg.Request)
 	if !ok {
 		return Errorf(ErrPermission, "the request has ended")
 	}
 	p := &peer{n: n, i: r.HG().ID(), single: &backend{addr: from.Addr}}
-	return n.cfg.Authorize(ctx, &Call{Method: rpc.Name, Peer: Peer{p}, Metadata: r.Meta().WithoutOwn(), Attempt: 1, in: r})
+	return n.cfg.Authorize(ctx, &Call{Method: rpc.Name, Peer: Peer{p}, Metadata: r.Meta().WithoutOwn(),
+		Attempt: 1, in: r})
 }
 
-// A request is a Call at its target, and the context of its handler: what that costs is made when it is asked for.
+// A request is one call at its server, and the context of its handler. Its Call is made only when
+// an interceptor or CallFrom asks for it, which most handlers never do.
 type request struct {
 	n       *Node
 	m       *method
 	r       hg.Request
-	in, out any             // pointers
-	lent    []lentField     // Sources and Sinks of the input
-	ctx     context.Context // of the handler: what the last interceptor gave to next; nil until it begins, or for the request itself
+	in, out any         // pointers to input and output; out is nil if there is none
+	lent    []lentField // Sources and Sinks of the input
+	// ctx is the context that the last interceptor gave to next; nil until the handler begins, or
+	// if it is the request itself.
+	ctx context.Context
 
-	flushed  bool // the Sinks, with this error
-	flushErr error
+	flushed  bool  // flushSinks was called
+	flushErr error // error of flushSinks
 
 	mu          sync.Mutex               // guards the fields below, and is held where asked is set
-	lazyCall    atomic.Pointer[lazyCall] // nil until somebody has asked
-	begun       bool                     // the handler has been called,
-	handlerDone chan struct{}            // and is running; closed when it has returned
+	lazyCall    atomic.Pointer[lazyCall] // nil until it is asked for; set with mu held
+	begun       bool                     // the handler was called
+	handlerDone chan struct{}            // closed when the handler has returned; nil until it begins
 	returned    bool                     // the interceptors have returned
 }
 
-// An lazyCall is what an interceptor, or a handler by CallFrom, has asked for.
+// A lazyCall is the Call of a request, with the Peer that it refers to.
 type lazyCall struct {
 	Call
 	from   peer
 	origin backend
 }
 
-// isPlain reports whether nothing comes between the input, the handler and the answer: no interceptor, no Sources or Sinks, and no limit of
-// the client. The request may still be one of a caller that defines the method otherwise.
+// isPlain reports whether nothing comes between the input, the handler and the answer: no interceptor,
+// no Sources or Sinks, and no limit of the client. The caller may still define the method otherwise.
 func (s *request) isPlain() bool {
 	return len(s.m.fields) == 0 && len(s.n.cfg.ServerInterceptors) == 0 && len(s.n.clients.limits) == 0
 }
 
-// callOf returns the Call of s.
+// callOf returns the Call of the request, and makes it the first time.
 func (s *request) callOf() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,19 +95,23 @@ func (s *request) callOf() *Call {
 	if a == nil {
 		a = &lazyCall{from: peer{n: s.n, i: s.r.HG().ID()}, origin: backend{addr: s.r.Peer()}}
 		a.from.single = &a.origin
-		a.Call = Call{Method: s.m.name, Idempotent: s.m.o.idempotent, Peer: Peer{&a.from}, Metadata: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r, lends: len(s.m.fields) > 0 || s.m.streams != nil}
+		a.Call = Call{Method: s.m.name, Idempotent: s.m.o.idempotent, Peer: Peer{&a.from},
+			Metadata: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r,
+			lends: len(s.m.fields) > 0 || s.m.streams != nil}
 		s.lazyCall.Store(a)
 	}
 	return &a.Call
 }
 
-// decodeInput decodes the input, and makes its Sources and Sinks usable. An error is one of a request that has not run.
+// decodeInput decodes the input and prepares its Sources and Sinks. Its errors refuse the request
+// (NotRun).
 func (s *request) decodeInput() (err error) {
 	meta := s.r.Meta()
 	if err = s.m.checkAgreement(s.r); err == nil {
 		err = addFieldName(meta, s.r.Input((*decodedInput)(s)))
 	}
-	if err == nil || errors.Is(err, codec.ErrUnknownField) { // which may be what is lent
+	// The unknown field may be a Source or a Sink: checkTickets names it.
+	if err == nil || errors.Is(err, codec.ErrUnknownField) {
 		s.attachLent()
 		if lost := s.m.checkTickets(meta, s.lent); lost != nil {
 			err = lost
@@ -125,23 +138,24 @@ func (s *request) Report(c *inspect.Call) {
 		}
 		c.Moved += t.movedBytes()
 		c.Size += t.size()
-		known = known && !t.isStream() && s.lent[i].sink == nil // the handler may fill as little of that as it likes
+		known = known && !t.isStream() && s.lent[i].sink == nil // a handler need not fill a Sink
 	}
 	if !known {
 		c.Size = 0
 	}
 }
 
-// A typedHandler is a handler with its input.
+// A typedHandler is a handler together with its decoded input.
 type typedHandler interface {
 	handle(ctx context.Context) error
 }
 
+// A handlingFunc implements typedHandler.
 type handlingFunc func(ctx context.Context) error
 
 func (f handlingFunc) handle(ctx context.Context) error { return f(ctx) }
 
-// runHandler runs the handler within the interceptors.
+// runHandler runs h inside the interceptors of the server.
 func (s *request) runHandler(h typedHandler) error {
 	is := s.n.cfg.ServerInterceptors
 	if len(is) == 0 {
@@ -150,15 +164,18 @@ func (s *request) runHandler(h typedHandler) error {
 	return s.runWithin(is, h)
 }
 
-// runWithin runs the handler within interceptors.
+// runWithin runs h inside the interceptors is.
 func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 	ctx, leave := context.WithCancel(s)
 	defer leave()
 	returned := false
-	defer func() { // before the panic, or the end of the goroutine, is answered as that of a handler
+	// If an interceptor panics or ends its goroutine before the handler began, the request is
+	// refused, before package hg answers the panic as one of a handler that ran.
+	defer func() {
 		if !returned && !s.closeHandler(leave) && !s.m.oneWay {
 			_ = s.r.RespondError(hg.Refuse(hg.Errorf(hg.ErrPanic,
-				"an interceptor of %s panicked, or ended its goroutine, before the handler began; the target's log has it", s.m.name)), nil)
+				"an interceptor of %s panicked or ended its goroutine before the handler began: see the server's log",
+				s.m.name)), nil)
 		}
 	}()
 	err := chainAround(ctx, is, s.callOf(), func(ctx context.Context) error {
@@ -175,9 +192,10 @@ func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 	return err
 }
 
-var errNextTwice = na.WithText(ErrInvalid, "a server's interceptor calls next once: the handler has begun")
+var errNextTwice = na.WithText(ErrInvalid,
+	"a server's interceptor called next twice: the handler has begun")
 
-// checkBegin reports why the handler does not begin.
+// checkBegin marks the handler as begun, or returns why it must not begin.
 func (s *request) checkBegin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +209,7 @@ func (s *request) checkBegin() error {
 	return nil
 }
 
-// onReturn is the end of the handler.
+// onReturn marks the handler as returned, and wakes closeHandler.
 func (s *request) onReturn() {
 	s.mu.Lock()
 	late := s.returned
@@ -202,8 +220,9 @@ func (s *request) onReturn() {
 	}
 }
 
-// closeHandler has no handler begin any more, and reports whether one has. If it is running, on a goroutine of an interceptor, its
-// context ends, and it is waited for.
+// closeHandler lets no handler begin any more, and reports whether one has begun. If the handler
+// still runs, on a goroutine that an interceptor started, leave cancels its context, and
+// closeHandler waits for it.
 func (s *request) closeHandler(leave func()) (begun bool) {
 	s.mu.Lock()
 	s.returned = true
@@ -216,7 +235,7 @@ func (s *request) closeHandler(leave func()) (begun bool) {
 	return begun
 }
 
-// handlerContext returns what ends operations of the handler that are given no context.
+// handlerContext returns the context for operations of the handler that take none, such as ReadAt.
 func (s *request) handlerContext() context.Context {
 	if s.ctx == nil {
 		return s
@@ -224,7 +243,8 @@ func (s *request) handlerContext() context.Context {
 	return s.ctx
 }
 
-// flushSinks ends the use of Sinks, until ctx ends. It is done once, within the interceptors: they get its error.
+// flushSinks flushes the Sinks and ends their use. It waits until ctx is done. It works once,
+// inside the interceptors, so that they get its error.
 func (s *request) flushSinks(ctx context.Context) (err error) {
 	if s.flushed {
 		return s.flushErr
@@ -243,7 +263,7 @@ func (s *request) flushSinks(ctx context.Context) (err error) {
 	return err
 }
 
-// answerMeta returns the metadata that the handler and the interceptors have set.
+// answerMeta returns the metadata that the handler and the interceptors have set for the answer.
 func (s *request) answerMeta() (m hg.Metadata) {
 	if a := s.lazyCall.Load(); a != nil {
 		m = a.ResponseMetadata.WithoutOwn()
@@ -251,7 +271,8 @@ func (s *request) answerMeta() (m hg.Metadata) {
 	return m
 }
 
-// setAnswerMeta sets the metadata of the answer, with a value under a name of this package's, unless that is empty.
+// setAnswerMeta sets the metadata of the answer. A non-empty value is added under a name of this
+// package.
 func (s *request) setAnswerMeta(name, value string) (err error) {
 	m := s.answerMeta()
 	if value != "" {
@@ -265,13 +286,14 @@ func (s *request) setAnswerMeta(name, value string) (err error) {
 	return s.r.SetOutputMeta(m)
 }
 
-// onFailure is the end of a handler with an error.
+// onFailure sets the metadata of the answer to a handler that returned err, and returns err.
 func (s *request) onFailure(err error) error {
-	_ = s.r.SetOutputMeta(s.answerMeta()) // the answer matters more
+	_ = s.r.SetOutputMeta(s.answerMeta()) // an error here must not replace err
 	return err
 }
 
-// endLent ends the use of the Sources and Sinks, and returns the share of the client: the handler has returned, or panics.
+// endLent ends the use of the Sources and Sinks, and returns the client's share. The handler has
+// returned or panicked.
 func (s *request) endLent() {
 	for i := range s.lent {
 		s.lent[i].end()
@@ -310,10 +332,10 @@ func (s *request) Value(key any) any {
 type lentField struct {
 	source *pulledSource
 	sink   *pushedSink
-	filled sinkFill // of a Sink, when the handler has ended
+	filled sinkFill // how far a Sink was filled; set when the handler has ended
 }
 
-// ticket returns that of l; nil if there is none.
+// ticket returns the ticket of l, or nil.
 func (l *lentField) ticket() *ticket {
 	switch {
 	case l.source != nil:
@@ -324,7 +346,8 @@ func (l *lentField) ticket() *ticket {
 	return nil
 }
 
-// attachLent makes the Sources and Sinks in the input usable, until end.
+// attachLent attaches the Sources and Sinks of the input to the request. They are usable until
+// endLent.
 func (s *request) attachLent() {
 	if len(s.m.fields) == 0 {
 		return
@@ -348,7 +371,7 @@ func (s *request) attachLent() {
 	}
 }
 
-// takeStreams gives the Readers and Writers among the input their streams.
+// takeStreams attaches the streams of the request to the Readers and Writers of the input.
 func (s *request) takeStreams() error {
 	var taken [na.MaxStreams]bool
 	for i := range s.lent {
@@ -358,14 +381,18 @@ func (s *request) takeStreams() error {
 			continue
 		}
 		t.stream = s.r.Stream(t.index)
-		if t.stream == nil || t.stream.Spec() != (hg.StreamSpec{Up: l.source != nil, Bulk: true}) || taken[t.index] {
-			return hg.Errorf(hg.ErrBadInput, "the input of %s has a ticket of stream %d of the request, which is not for it", s.m.name, t.index)
+		if t.stream == nil || t.stream.Spec() != (hg.StreamSpec{Up: l.source != nil, Bulk: true}) ||
+			taken[t.index] {
+			return hg.Errorf(hg.ErrBadInput,
+				"the input of %s has a ticket for stream %d of the request, which does not match it",
+				s.m.name, t.index)
 		}
 		taken[t.index] = true
 	}
 	return nil
 }
 
+// end ends the use of l.
 func (l *lentField) end() {
 	if l.source != nil {
 		l.source.end()

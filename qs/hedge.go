@@ -27,21 +27,22 @@ func Hedge(delay time.Duration) Interceptor {
 	}
 }
 
-// A hedgedCall is a call that may be made twice.
+// A hedgedCall is one call under Hedge, which may make a second attempt.
 type hedgedCall struct {
 	c    *Call
 	peer *peer
 	ctx  context.Context
 	next func(context.Context) error
 
-	mu         sync.Mutex    // guards the fields below
-	firstEnded bool          // the first has ended: no second begins
-	secondDone chan struct{} // closed when the second has ended; nil when it has not begun
-	stop       context.CancelFunc
-	err        error // of the second
-	panic      any   // the second has panicked
+	mu         sync.Mutex         // guards the fields below
+	firstEnded bool               // no second attempt begins any more
+	secondDone chan struct{}      // closed when the second attempt has ended; nil until it begins
+	stop       context.CancelFunc // cancels the second attempt
+	err        error              // error of the second attempt
+	panic      any                // panic of the second attempt
 }
 
+// run makes the first attempt, and a second one after delay.
 func (h *hedgedCall) run(delay time.Duration) error {
 	n := h.peer.n
 	ctx, stop := context.WithCancel(h.ctx)
@@ -52,7 +53,7 @@ func (h *hedgedCall) run(delay time.Duration) error {
 	if second == nil {
 		return err
 	}
-	_ = n.awaitDone(context.Background(), h.peer.i, second) // it ends soon: it was stopped, or the call ends with ctx
+	_ = n.awaitDone(context.Background(), h.peer.i, second) // soon: it was canceled, or ctx is done
 	if h.panic != nil {
 		panic(h.panic)
 	}
@@ -62,18 +63,20 @@ func (h *hedgedCall) run(delay time.Duration) error {
 	return h.err
 }
 
-// isAnswered reports whether err is the end of a call that was answered: by output, or by a handler. What came when this side had ended
-// the call is no answer: the handler may have said no more than that.
+// isAnswered reports whether a call that ended with err was answered, by an output or by the error
+// of a handler. ErrCanceled and ErrTimeout are no answers: when this side has ended an attempt, its
+// handler may report no more than that.
 func isAnswered(err error) bool {
 	if err == nil {
 		return true
 	}
 	r, ok := hg.RemoteOf(err)
-	return ok && !r.Refused && FateOf(err) == Ran && !errors.Is(err, ErrCanceled) && !errors.Is(err, ErrTimeout)
+	return ok && !r.Refused && FateOf(err) == Ran && !errors.Is(err, ErrCanceled) &&
+		!errors.Is(err, ErrTimeout)
 }
 
-// endFirst is the end of the first attempt, and of the second too if that is not needed. It returns what is closed at the end of the second,
-// nil if there is none.
+// endFirst marks the first attempt as ended, and cancels the second if the first was answered. It
+// returns a channel that is closed when the second has ended, or nil if there is none.
 func (h *hedgedCall) endFirst(answered bool) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -84,7 +87,7 @@ func (h *hedgedCall) endFirst(answered bool) <-chan struct{} {
 	return h.secondDone
 }
 
-// runSecond makes the second attempt, which stops the first when it is answered.
+// runSecond makes the second attempt. If it is answered, it cancels the first with stop.
 func (h *hedgedCall) runSecond(stop func()) {
 	h.mu.Lock()
 	if h.firstEnded || h.ctx.Err() != nil || !h.c.Peer.hasOtherBackend(h.c) {
@@ -97,13 +100,13 @@ func (h *hedgedCall) runSecond(stop func()) {
 	h.secondDone, h.stop = second, stopThis
 	h.mu.Unlock()
 	defer func() {
-		if h.panic = recover(); h.panic != nil { // run panics with it, where the call was made
+		if h.panic = recover(); h.panic != nil { // run raises it again, on the caller's goroutine
 			stop()
 		}
 		close(second)
 		h.peer.n.contexts[h.peer.i].Wake()
 	}()
-	h.err = errNextLate // if next does not return
+	h.err = errNextLate // stands if next panics or ends the goroutine
 	h.err = h.next(ctx)
 	if isAnswered(h.err) {
 		stop()

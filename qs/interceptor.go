@@ -18,29 +18,30 @@ import (
 // A client's interceptor
 //
 //   - may change c.Peer and c.Metadata before the request leaves,
-//   - may call next again for another attempt, or several times at once. Each next has a Call of its
-//     own, made of c, and its Attempt, ResponseMetadata and BytesMoved are in c when it has returned.
+//   - may call next again for another attempt, or several times at once. Each next has a Call of
+//     its own, made of c, and its Attempt, ResponseMetadata and BytesMoved are in c when it has
+//     returned.
 //   - calls next one after the other for a call with a Reader or a Sink, and for a stream: a next
-//     while another runs is refused (ErrInvalid), and so is one after bytes of a Reader, a Writer or a
-//     stream have moved.
+//     while another runs is refused (ErrInvalid), and so is one after bytes of a Reader, a Writer
+//     or a stream have moved.
 //   - cannot keep a call alive: the call ends when its ctx does, whatever next was given.
 //
 // A server's interceptor
 //
 //   - may call next once: a second call of it fails (ErrInvalid),
-//   - gets the error of the handler from next, which returns when the Sinks are flushed and the items
-//     of a stream are with the caller's process,
-//   - may end the context that it gives to next, which ends that wait, and what the handler waits for
-//     in send, a Source or a Sink,
-//   - refuses a request by returning before it calls next: the caller gets NotRun. That is so, too, if
-//     it panics or ends its goroutine then.
+//   - gets the error of the handler from next, which returns when the Sinks are flushed and the
+//     items of a stream are with the caller's process,
+//   - may end the context that it gives to next, which ends that wait, and what the handler waits
+//     for in send, a Source or a Sink,
+//   - refuses a request by returning before it calls next: the caller gets NotRun. That is so, too,
+//     if it panics or ends its goroutine then.
 //
 // When an interceptor has returned, next begins nothing any more; what it left in flight is
 // abandoned, and waited for. FateOf an error of next, and of the call, covers every attempt in it,
 // whatever error an interceptor returns instead.
 type Interceptor func(ctx context.Context, c *Call, next func(context.Context) error) error
 
-// chainAround runs is around last.
+// chainAround runs last inside the interceptors is.
 func chainAround(ctx context.Context, is []Interceptor, c *Call, last func(context.Context) error) error {
 	if len(is) == 0 {
 		return last(ctx)
@@ -70,13 +71,14 @@ func LogCalls(l *slog.Logger) Interceptor {
 		if !log.Enabled(ctx, level) {
 			return err
 		}
-		attrs := []slog.Attr{slog.String("method", c.Method), slog.String("peer", c.Peer.String()), slog.Duration("took", now()-begun)}
+		attrs := []slog.Attr{slog.String("method", c.Method), slog.String("peer", c.Peer.String()),
+			slog.Duration("took", now()-begun)}
 		if c.Attempt > 1 {
 			attrs = append(attrs, slog.Int("attempt", c.Attempt))
 		}
 		if err != nil {
 			attrs = append(attrs, slog.String("error", err.Error()))
-			if c.in == (hg.Request{}) { // at the target there is no question
+			if c.in == (hg.Request{}) { // at the server the request has arrived, and its fate is known
 				attrs = append(attrs, slog.String("fate", FateOf(err).String()))
 			}
 		}

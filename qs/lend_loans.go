@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// loanSet is what one attempt has lent.
+// A loanSet holds what one attempt of a call has lent.
 type loanSet struct {
 	n       *Node
 	hctx    *hg.Context
@@ -25,19 +25,22 @@ type loanSet struct {
 	handles []*bulk.Handle
 	files   []*bulk.File
 	pumps   []*pump
-	tickets []*lentTicket // by their numbers
-	filled  []sinkFill    // bytes in each Sink with a ticket, without gaps, from its beginning: what the answer says
-	sinks   []lentSink    // in the order of the fields, without zero Sinks
-	streams *callStreams  // of items; else nil
+	tickets []*lentTicket // the tickets of the input, by number
+	// filled says how far each Sink with a ticket was filled, in the order of the tickets. It is
+	// from the answer.
+	filled  []sinkFill
+	sinks   []lentSink   // the Sinks of the input in the order of the fields, without zero Sinks
+	streams *callStreams // streams of items; nil for a plain method
 }
 
-// A lentSink is a Sink of an attempt.
+// A lentSink is a Sink that an attempt has lent.
 type lentSink struct {
 	*sinkState
-	hasTicket bool // it has a ticket: the answer says how far it was filled
+	hasTicket bool // the Sink has a ticket, so that the answer says how far it was filled
 }
 
-// lendInput returns a pointer to a copy of the input in which Sources and Sinks can be encoded.
+// lendInput lends the Sources and Sinks of the input in. It returns a pointer to a copy of in whose
+// Sources and Sinks encode as tickets.
 func (l *loanSet) lendInput(in any) (any, error) {
 	own := reflect.New(reflect.TypeOf(in).Elem())
 	own.Elem().Set(reflect.ValueOf(in).Elem())
@@ -59,7 +62,7 @@ func (l *loanSet) lendInput(in any) (any, error) {
 			if at.s == nil {
 				continue
 			}
-			if at.s.into == nil && !at.s.used.CompareAndSwap(false, true) { // a Writer is taken by its pump
+			if at.s.into == nil && !at.s.used.CompareAndSwap(false, true) { // newPump does it for a Writer
 				return nil, errInUse
 			}
 			l.sinks = append(l.sinks, lentSink{sinkState: at.s})
@@ -80,7 +83,8 @@ func (l *loanSet) lendInput(in any) (any, error) {
 	return &lentInput{own.Interface(), l}, nil
 }
 
-// newTicket numbers what travels in the place of a field; nil for nothing.
+// newTicket returns the ticket of the field f, whose encoding is wire, or nil if wire is empty. It
+// sets the number of the ticket in wire.
 func (l *loanSet) newTicket(f field, wire []byte) *lentTicket {
 	if len(wire) == 0 {
 		return nil
@@ -94,6 +98,7 @@ func (l *loanSet) newTicket(f field, wire []byte) *lentTicket {
 	return t
 }
 
+// lendSource lends a Source, and returns the encoding of its ticket; empty if it has no bytes.
 func (l *loanSet) lendSource(s *sourceState) ([]byte, error) {
 	switch {
 	case s.segs != nil:
@@ -118,6 +123,7 @@ func (l *loanSet) lendSource(s *sourceState) ([]byte, error) {
 	return nil, errNilSource
 }
 
+// lendSink lends a Sink, and returns the encoding of its ticket; empty if it has no room.
 func (l *loanSet) lendSink(s *sinkState) ([]byte, error) {
 	if s.into == nil {
 		s.filled.Store(0)
@@ -127,13 +133,15 @@ func (l *loanSet) lendSink(s *sinkState) ([]byte, error) {
 		return l.lendMemory(bulk.WriteOnly, s.segs)
 	case s.file != nil:
 		if s.size < 0 {
-			return nil, fmt.Errorf("qs: FileBuffer: a size of %d, want 0 or more: %w", s.size, hg.ErrInvalid)
+			return nil, fmt.Errorf("qs: FileBuffer: a size of %d, want 0 or more: %w", s.size,
+				hg.ErrInvalid)
 		}
 		if info, err := s.file.Stat(); err != nil {
 			return nil, err
 		} else if info.Size() < s.size {
 			if err := s.file.Truncate(s.size); err != nil {
-				return nil, fmt.Errorf("qs: FileBuffer: the file cannot grow to %d bytes: %w", s.size, err)
+				return nil, fmt.Errorf("qs: FileBuffer: the file cannot grow to %d bytes: %w", s.size,
+					err)
 			}
 		}
 		if s.size == 0 {
@@ -141,9 +149,9 @@ func (l *loanSet) lendSink(s *sinkState) ([]byte, error) {
 		}
 		m, err := mapFile(s.file, bulk.FileOptions{Write: true, Length: s.size})
 		if errors.Is(err, errors.ErrUnsupported) {
-			through := &sinkState{into: &limitedFileWriter{f: s.file, limit: s.size}, fileSink: s}
-			l.sinks[len(l.sinks)-1].sinkState = through
-			return l.lendStream(nil, through, &through.used)
+			asWriter := &sinkState{into: &limitedFileWriter{f: s.file, limit: s.size}, fileSink: s}
+			l.sinks[len(l.sinks)-1].sinkState = asWriter
+			return l.lendStream(nil, asWriter, &asWriter.used)
 		}
 		if err != nil {
 			return nil, err
@@ -162,21 +170,25 @@ var (
 	errNilSink   = fmt.Errorf("qs: FileBuffer or Writer got nil: %w", hg.ErrInvalid)
 )
 
-// A limitedFileWriter writes a file from its beginning, up to a size.
+// A limitedFileWriter writes a file from its beginning. It fails instead of writing more than limit
+// bytes.
 type limitedFileWriter struct {
 	f          *os.File
 	off, limit int64
 }
 
+// Write implements io.Writer.
 func (w *limitedFileWriter) Write(b []byte) (int, error) {
 	if int64(len(b)) > w.limit-w.off {
-		return 0, hg.Errorf(hg.ErrOverflow, "there is room for %d bytes in the file; FileBuffer takes a larger size", w.limit)
+		return 0, hg.Errorf(hg.ErrOverflow,
+			"the file has room for %d bytes: give FileBuffer a larger size", w.limit)
 	}
 	n, err := w.f.WriteAt(b, w.off)
 	w.off += int64(n)
 	return n, err
 }
 
+// lendMemory lends segs, and returns the encoding of the ticket.
 func (l *loanSet) lendMemory(access bulk.Access, segs [][]byte) ([]byte, error) {
 	if totalLen(segs) == 0 {
 		return []byte{}, nil
@@ -189,6 +201,7 @@ func (l *loanSet) lendMemory(access bulk.Access, segs [][]byte) ([]byte, error) 
 	return h.AppendBinary([]byte{ticketMemory, 0})
 }
 
+// lendMapped lends a mapped file, and returns the encoding of the ticket.
 func (l *loanSet) lendMapped(access bulk.Access, m *bulk.File) ([]byte, error) {
 	l.files = append(l.files, m)
 	if m.Len() == 0 {
@@ -202,11 +215,14 @@ func (l *loanSet) lendMapped(access bulk.Access, m *bulk.File) ([]byte, error) {
 	return h.AppendBinary([]byte{ticketMemory, 0})
 }
 
-// lendStream lends a reader or a writer, by a stream of the call.
+// lendStream lends a reader or a writer, through a stream of the call, and returns the encoding of
+// the ticket.
 func (l *loanSet) lendStream(from io.Reader, into *sinkState, used *streamUse) ([]byte, error) {
 	index := len(l.m.streams) + len(l.pumps)
 	if index == na.MaxStreams {
-		return nil, hg.Errorf(ErrInvalid, "the input has more than %d Readers and Writers, each of which is a stream of the call: lend memory or files, or make several calls", na.MaxStreams-len(l.m.streams))
+		return nil, hg.Errorf(ErrInvalid,
+			"the input has more than %d Readers and Writers, which need a stream of the call each: lend memory or files, or make several calls",
+			na.MaxStreams-len(l.m.streams))
 	}
 	g, err := l.n.newPump(l.hctx, from, into, used)
 	if err != nil {
@@ -220,7 +236,8 @@ func (l *loanSet) lendStream(from io.Reader, into *sinkState, used *streamUse) (
 	return appendStreamTicket(nil, index, length), nil
 }
 
-// streamSpecs returns what the streams of the call are: those of items, and behind them those of pumps.
+// streamSpecs returns the specifications of the streams of the call: those of items, followed by
+// those of pumps.
 func (l *loanSet) streamSpecs() []hg.StreamSpec {
 	if len(l.pumps) == 0 {
 		return l.m.streams
@@ -232,7 +249,7 @@ func (l *loanSet) streamSpecs() []hg.StreamSpec {
 	return specs
 }
 
-// bindStreams has the streams of a call that has begun be used.
+// bindStreams connects the streams of a call that has begun to the pumps and the streams of items.
 func (l *loanSet) bindStreams(h *hg.Handle) {
 	var items []*hg.Stream
 	for i := range l.m.streams {
@@ -246,7 +263,8 @@ func (l *loanSet) bindStreams(h *hg.Handle) {
 	}
 }
 
-// takeStreams takes the streams of a call that has ended with err; pumps have theirs.
+// takeStreams ends the attempt of the streams of items, whose call has ended with err. The pumps
+// keep their streams.
 func (l *loanSet) takeStreams(h *hg.Handle, err error) {
 	all, _ := hghook.TakeStreams(h).([]*hg.Stream)
 	if l.streams != nil {
@@ -254,7 +272,8 @@ func (l *loanSet) takeStreams(h *hg.Handle, err error) {
 	}
 }
 
-// finishPumps waits, after a call that has succeeded, until the program's writers have got all bytes.
+// finishPumps waits, after a successful call, until all bytes have been written to the program's
+// writers.
 func (l *loanSet) finishPumps(ctx context.Context, i int, to hg.Addr) error {
 	for _, g := range l.pumps {
 		if err := g.finish(ctx, l.n, i); err != nil {
@@ -264,7 +283,8 @@ func (l *loanSet) finishPumps(ctx context.Context, i int, to hg.Addr) error {
 	return nil
 }
 
-// lentBytes returns how many bytes are lent; of a stream nobody knows.
+// lentBytes returns the number of bytes of lent memory and files. Streams do not count: their
+// length is unknown.
 func (l *loanSet) lentBytes() (n int64) {
 	for _, h := range l.handles {
 		n += h.Len()
@@ -272,7 +292,7 @@ func (l *loanSet) lentBytes() (n int64) {
 	return n
 }
 
-// movedBytes returns how many bytes of what is lent have been moved.
+// movedBytes returns the number of lent bytes that have moved.
 func (l *loanSet) movedBytes() (n int64) {
 	for _, h := range l.handles {
 		n += h.Moved()
@@ -289,7 +309,7 @@ func (l *loanSet) movedBytes() (n int64) {
 // Report implements hghook.Reporter.
 func (l *loanSet) Report(c *inspect.Call) {
 	c.Moved = l.movedBytes()
-	if len(l.pumps) == 0 && len(l.sinks) == 0 { // else nobody knows
+	if len(l.pumps) == 0 && len(l.sinks) == 0 { // otherwise the size is unknown
 		c.Size = l.lentBytes()
 	}
 	if l.streams != nil {
@@ -297,7 +317,8 @@ func (l *loanSet) Report(c *inspect.Call) {
 	}
 }
 
-// spentBytes returns how many bytes of readers, writers and items have moved, which no other attempt could move again.
+// spentBytes returns the number of bytes of readers, writers and items that have moved. Another
+// attempt could not move them again.
 func (l *loanSet) spentBytes() (n int64) {
 	for _, g := range l.pumps {
 		k, _ := g.pumpedBytes()
@@ -309,7 +330,8 @@ func (l *loanSet) spentBytes() (n int64) {
 	return n
 }
 
-// progress grows with each byte that moves, also one that waits to leave.
+// progress returns a number that grows whenever bytes move, also from the program's reader into the
+// memory of a stream.
 func (l *loanSet) progress() (n int64) {
 	for _, h := range l.handles {
 		n += h.Moved()
@@ -323,14 +345,15 @@ func (l *loanSet) progress() (n int64) {
 	return n
 }
 
-// revokeHandle ends the use of h by peers.
+// revokeHandle revokes the access of peers to the memory of h, and waits until nothing uses it.
 func (l *loanSet) revokeHandle(h *bulk.Handle) {
 	if h.CloseWait(context.Background()) != nil {
 		l.n.waitDrained()
 	}
 }
 
-// failedBy returns err, of a call, that matches also what its reader or writer has failed with, and reads so unless the target has said it.
+// failedBy returns err, the error of a call, extended by failed, the error of the program's reader
+// or writer. The text repeats failed only if it is not part of the server's answer.
 func failedBy(err, failed error) error {
 	if r, ok := hg.RemoteOf(err); ok && strings.Contains(r.Text, failed.Error()) {
 		return repeatedCause{err, failed}
@@ -338,26 +361,29 @@ func failedBy(err, failed error) error {
 	return fmt.Errorf("%w: %w", err, failed)
 }
 
-// A repeatedCause is an error whose text has that of its cause.
+// A repeatedCause is an error that also matches cause, whose text is part of its own.
 type repeatedCause struct {
 	error
 	cause error
 }
 
+// Unwrap returns the error and its cause.
 func (e repeatedCause) Unwrap() []error { return []error{e.error, e.cause} }
 
-// fillSinks takes in what the target says of the Sinks.
+// fillSinks sets how far the Sinks were filled, as the answer says, and truncates files.
 func (l *loanSet) fillSinks() error {
 	filled := l.filled
 	for _, lent := range l.sinks {
 		s, n := lent.sinkState, sinkFill{}
 		if lent.hasTicket {
 			if len(filled) == 0 {
-				return fmt.Errorf("qs: method %s: the answer says of %d Sinks how far they were filled, there are more: %w", l.m.name, len(l.filled), na.ErrProtocol)
+				return fmt.Errorf("qs: method %s: the answer has the fill of %d Sinks, fewer than the call has lent: %w",
+					l.m.name, len(l.filled), na.ErrProtocol)
 			}
 			n, filled = filled[0], filled[1:]
-			if room := (Sink{s}).Len(); n.prefix < 0 || n.end < n.prefix || room >= 0 && n.end > room || room < 0 && n.prefix != s.filled.Load() {
-				return fmt.Errorf("qs: method %s: the answer says that a Sink holds %d bytes and ends at %d, which cannot be: %w",
+			if room := (Sink{s}).Len(); n.prefix < 0 || n.end < n.prefix || room >= 0 && n.end > room ||
+				room < 0 && n.prefix != s.filled.Load() {
+				return fmt.Errorf("qs: method %s: the answer says that a Sink holds %d bytes and ends at %d, which is impossible: %w",
 					l.m.name, n.prefix, n.end, na.ErrProtocol)
 			}
 		}
@@ -375,7 +401,8 @@ func (l *loanSet) fillSinks() error {
 		}
 	}
 	if len(filled) > 0 {
-		return fmt.Errorf("qs: method %s: the answer says of %d Sinks how far they were filled, there are fewer: %w", l.m.name, len(l.filled), na.ErrProtocol)
+		return fmt.Errorf("qs: method %s: the answer has the fill of %d Sinks, more than the call has lent: %w",
+			l.m.name, len(l.filled), na.ErrProtocol)
 	}
 	return nil
 }

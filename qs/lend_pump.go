@@ -16,50 +16,57 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A pump moves bytes between a reader or a writer of the program and a stream of one attempt of a call, on a goroutine of its own, which
-// may block in the program's Read or Write:
+// A pump moves bytes between a reader or a writer of the program and a stream of one attempt. It
+// runs on a goroutine of its own, since the program's Read or Write may block:
 //
-//	From: r ─ Read ──► memory of the stream ─► the handler
-//	Into: w ◄─ Write ─ memory of the stream ◄─ the handler
+//	Reader: r ─ Read ──► memory of the stream ─► the handler
+//	Writer: w ◄─ Write ─ memory of the stream ◄─ the handler
 //
 // It reads nothing before the handler does: until then the stream has no memory for it.
 type pump struct {
 	hctx *hg.Context
 	log  func(text string, args ...any)
-	from io.Reader  // one of these two
-	into *sinkState //
-	use  *streamUse // of the Source or the Sink
+	from io.Reader  // the reader; nil if into is set
+	into *sinkState // the writer; nil if from is set
+	use  *streamUse // use of the Source or the Sink
 
-	file     bool // from or into is a file of this package: it does not block for long
-	finished bool // of the goroutine: it has come to its end by itself
+	file     bool // from or into is a file of this package, which does not block for long
+	finished bool // used by the goroutine only: it has ended without a panic
 
-	mu           sync.Mutex    // guards the fields below
-	stream       *hg.Stream    // nil until the attempt's call has begun; then the goroutine runs
-	moved        int64         // bytes that were read or written
-	err          error         // of r or w
-	broken       error         // of the stream
-	closed       bool          // nothing more is read or written
-	busy         bool          // in a Read or a Write
-	interrupting chan struct{} // not nil: a Read or a Write was interrupted; closed when its deadline is set
-	abandoned    bool          // one was left behind: nothing of it counts
-	done         chan struct{} // closed when the goroutine has
+	mu     sync.Mutex // guards the fields below
+	stream *hg.Stream // nil until the call of the attempt has begun; then the goroutine runs
+	moved  int64      // bytes read or written
+	err    error      // error of the reader or writer
+	broken error      // error of the stream
+	closed bool       // no Read or Write begins any more
+	busy   bool       // a Read or a Write is running
+	// interrupting is non-nil if a Read or a Write was interrupted; closed when its deadline is
+	// set.
+	interrupting chan struct{}
+	// abandoned says that close has returned while a Read or a Write was running. The result of
+	// that is discarded.
+	abandoned bool
+	done      chan struct{} // closed when the goroutine has ended
 }
 
-// maxPumpChunk is how many bytes one Read gets at the most. A stream gives and takes no more in one piece.
+// maxPumpChunk is the largest buffer of one Read, in bytes. A stream moves no more in one chunk.
 const maxPumpChunk = 256 << 10
 
-// A streamUse says that an attempt uses a reader or a writer of the program. When a Read has given bytes, or was left behind, the next attempt
-// would lack bytes without knowing.
+// A streamUse is true while an attempt uses a reader or a writer of the program. After a Read that
+// has given bytes, or was abandoned, another attempt would lack bytes without knowing.
 type streamUse struct {
 	atomic.Bool
-	spent bool // there is no next one
+	spent bool // no other attempt may use the reader
 }
 
-var errInUse = na.WithText(ErrInvalid, "another attempt or call uses this Source or Sink: it serves one at a time")
+var errInUse = na.WithText(ErrInvalid,
+	"another attempt or call is using this Source or Sink: it serves one at a time")
 
-var errSpent = na.WithText(ErrInvalid, "a call before has used bytes of this Reader, or left its Read running: lend a new one")
+var errSpent = na.WithText(ErrInvalid,
+	"an earlier call has used bytes of this Reader, or left its Read running: lend a new one")
 
-// newPump returns the pump of one attempt of a call, which has to release it.
+// newPump returns the pump of one attempt, which the caller must release. It fails if the Source or
+// Sink is in use or spent.
 func (n *Node) newPump(hctx *hg.Context, from io.Reader, into *sinkState, u *streamUse) (*pump, error) {
 	if !u.CompareAndSwap(false, true) {
 		return nil, errInUse
@@ -68,7 +75,8 @@ func (n *Node) newPump(hctx *hg.Context, from io.Reader, into *sinkState, u *str
 		u.Store(false)
 		return nil, errSpent
 	}
-	g := &pump{hctx: hctx, log: n.logger().Warn, from: from, into: into, use: u, done: make(chan struct{})}
+	g := &pump{hctx: hctx, log: n.logger().Warn, from: from, into: into, use: u,
+		done: make(chan struct{})}
 	switch from.(type) {
 	case nil:
 		g.file = into.fileSink != nil
@@ -79,7 +87,7 @@ func (n *Node) newPump(hctx *hg.Context, from io.Reader, into *sinkState, u *str
 	return g, nil
 }
 
-// start has the goroutine move bytes through s.
+// start starts the goroutine, which moves bytes through s.
 func (g *pump) start(s *hg.Stream) {
 	g.mu.Lock()
 	g.stream = s
@@ -95,7 +103,8 @@ func (g *pump) start(s *hg.Stream) {
 	})
 }
 
-// release lets another attempt use the reader or the writer, unless a Read or a Write was left behind: then its end does.
+// release ends the use of the reader or the writer, unless a Read or a Write was abandoned: then
+// the end of that does.
 func (g *pump) release() {
 	g.mu.Lock()
 	left := g.abandoned
@@ -108,14 +117,20 @@ func (g *pump) release() {
 	}
 }
 
-// What is given to a Read or a Write that is under way when its call ends: to return, and to a Write once it was interrupted. A Read is
-// interrupted at once, since nothing is lost; a Write that is cut short may break what it writes to, such as a TLS connection.
+// What is given to a Read or a Write that is under way when its call ends: to return, and to a
+// Write once it was interrupted. A Read is interrupted at once, since nothing is lost; a Write that
+// is cut short may break what it writes to, such as a TLS connection.
 const (
+	// ioGrace is the time that a Read or a Write has to return after the end of its call.
+	// interruptGrace is the time that a Write has in addition after an interrupt. A Read is
+	// interrupted at once, since nothing is lost; a Write that is cut short may break what it
+	// writes to, such as a TLS connection.
 	ioGrace        = 50 * time.Millisecond
 	interruptGrace = 20 * time.Millisecond
 )
 
-// close ends g: no Read or Write begins any more. It reports whether one is left behind, which neither returned nor could be interrupted.
+// close lets no Read or Write begin any more. It reports whether one was abandoned: it neither
+// returned in time nor could be interrupted.
 func (g *pump) close() (left bool) {
 	g.mu.Lock()
 	g.closed = true
@@ -142,7 +157,7 @@ func (g *pump) close() (left bool) {
 
 // await reports whether the goroutine ends within d; a negative d is no limit.
 func (g *pump) await(d time.Duration) bool {
-	if g.hctx.NA().Scheduled() { // a coroutine does not wait on a channel
+	if g.hctx.NA().Scheduled() { // a coroutine of the simulator must not block on a channel
 		over := func() bool { return isClosed(g.done) }
 		_ = g.hctx.WaitFor(context.Background(), d, over)
 		return over()
@@ -161,27 +176,28 @@ func (g *pump) await(d time.Duration) bool {
 	}
 }
 
-// interrupt has the Read or Write under way return, if deadlines of r or w do that. The goroutine takes the deadline back.
+// interrupt makes the running Read or Write return, by a deadline in the past. It reports false if
+// the reader or writer has no deadlines. The goroutine clears the deadline.
 func (g *pump) interrupt() bool {
 	set := make(chan struct{})
 	defer close(set)
 	g.mu.Lock()
 	if !g.busy {
 		g.mu.Unlock()
-		return true // it ends by itself
+		return true // the goroutine ends by itself
 	}
 	g.interrupting = set
 	g.mu.Unlock()
 	return g.setDeadline(time.Unix(1, 0))
 }
 
-// setDeadline sets the deadline of the program's reader or writer, if it has one, and reports whether that has succeeded. One that panics, as
-// that of an embedded net.Conn which is nil, has none.
+// setDeadline sets the deadline of the program's reader or writer, and reports whether it has. A
+// SetReadDeadline that panics, such as that of a nil embedded net.Conn, counts as missing.
 func (g *pump) setDeadline(at time.Time) (set bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			set = false
-			g.log("SetReadDeadline or SetWriteDeadline of a Reader or a Writer has panicked", "panic", p)
+			g.log("SetReadDeadline or SetWriteDeadline of a Reader or a Writer panicked", "panic", p)
 		}
 	}()
 	if g.from != nil {
@@ -192,7 +208,7 @@ func (g *pump) setDeadline(at time.Time) (set bool) {
 	return ok && w.SetWriteDeadline(at) == nil
 }
 
-// beginIO reports whether a Read or a Write may begin.
+// beginIO reports whether a Read or a Write may begin, and marks it as running.
 func (g *pump) beginIO() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -200,7 +216,8 @@ func (g *pump) beginIO() bool {
 	return g.busy
 }
 
-// endIO notes that a Read or a Write has moved n bytes and has failed with err, if that is not nil. It reports whether to go on.
+// endIO records that a Read or a Write has moved n bytes, and its error. It reports whether to go
+// on.
 func (g *pump) endIO(n int, err error) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -212,13 +229,14 @@ func (g *pump) endIO(n int, err error) bool {
 	if g.into != nil {
 		g.into.filled.Store(g.moved)
 	}
-	if err != nil && !g.closed { // an interrupt is no error of theirs
+	if err != nil && !g.closed { // after close the error may be that of the interrupt
 		g.err = err
 	}
 	return err == nil && !g.closed
 }
 
-// wait waits until the stream can go on, after ErrAgain, and reports whether it can. Anything else ends the pump.
+// wait waits until the stream can go on after ErrAgain, and reports whether it can. Any other error
+// ends the pump.
 func (g *pump) wait(err error) bool {
 	if isAgain(err) {
 		if err = g.stream.Wait(context.Background()); err == nil {
@@ -231,9 +249,10 @@ func (g *pump) wait(err error) bool {
 	return false
 }
 
+// isAgain reports whether err says that a stream cannot go on now.
 func isAgain(err error) bool { return errors.Is(err, hg.ErrAgain) }
 
-// fill reads from the program's reader.
+// fill reads from the program's reader into the stream.
 func (g *pump) fill() {
 	for empty := 0; ; {
 		b, err := g.stream.Reserve(maxPumpChunk)
@@ -278,7 +297,7 @@ func (g *pump) fill() {
 	}
 }
 
-// drain writes to the program's writer.
+// drain writes from the stream to the program's writer.
 func (g *pump) drain() {
 	for {
 		b, err := g.stream.Next()
@@ -313,30 +332,31 @@ func (g *pump) drain() {
 	}
 }
 
-// fail lets the handler know with what the program's reader or writer has failed: behind what the reader has given.
+// fail sends the error of the program's reader or writer to the handler. The handler reads what the
+// reader gave before the error.
 func (g *pump) fail(err error) {
 	if g.from != nil {
-		g.stream.Fail(na.ErrIO, fmt.Sprintf("the caller's reader has failed: %v", err))
+		g.stream.Fail(na.ErrIO, fmt.Sprintf("the caller's reader failed: %v", err))
 		return
 	}
-	g.stream.Reset(na.ErrIO, fmt.Sprintf("the caller's writer has failed: %v", err))
+	g.stream.Reset(na.ErrIO, fmt.Sprintf("the caller's writer failed: %v", err))
 }
 
-// onReturn is the end of the goroutine that reads or writes.
+// onReturn ends the goroutine, also when the program's Read or Write panics or ends it.
 func (g *pump) onReturn() {
 	err := errGoexit
-	p := recover() // of the program's reader or writer: it fails the call instead of the process
+	p := recover() // a panic of the program's Read or Write fails the call instead of the process
 	if p != nil {
 		err = fmt.Errorf("panic: %v", p)
 	}
 	if !g.finished {
 		g.endIO(0, err)
 		if g.from != nil {
-			g.stream.Commit(0) // of what Read was given
+			g.stream.Commit(0) // returns the buffer that Read was given
 		}
 		g.fail(err)
 	}
-	defer g.onGoroutineEnd() // deferred: SetReadDeadline may end the goroutine
+	defer g.onGoroutineEnd() // deferred, since SetReadDeadline may end the goroutine
 	g.mu.Lock()
 	set := g.interrupting
 	g.mu.Unlock()
@@ -346,7 +366,7 @@ func (g *pump) onReturn() {
 	}
 }
 
-// onGoroutineEnd is the end of the goroutine: those who wait for it go on.
+// onGoroutineEnd closes done, and ends the use of an abandoned reader or writer.
 func (g *pump) onGoroutineEnd() {
 	g.mu.Lock()
 	left := g.abandoned
@@ -360,16 +380,18 @@ func (g *pump) onGoroutineEnd() {
 	g.hctx.Wake()
 }
 
-var errGoexit = error(hg.Errorf(hg.ErrAborted, "the Read or Write of the caller's stream ended its goroutine (runtime.Goexit)"))
+var errGoexit = error(hg.Errorf(hg.ErrAborted,
+	"the Read or Write of the caller's stream ended its goroutine (runtime.Goexit)"))
 
-// pumpedBytes returns how many bytes were read or written, and the error of the program's reader or writer.
+// pumpedBytes returns the number of bytes read or written, and the error of the program's reader or
+// writer.
 func (g *pump) pumpedBytes() (int64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.moved, g.err
 }
 
-// passedBytes returns how many bytes have left for the handler, or have been written.
+// passedBytes returns the number of bytes that were sent to the handler, or written.
 func (g *pump) passedBytes() int64 {
 	g.mu.Lock()
 	s, n := g.stream, g.moved
@@ -383,7 +405,7 @@ func (g *pump) passedBytes() int64 {
 	return s.Moved()
 }
 
-// progress grows with each byte that moves.
+// progress returns a number that grows with each byte that moves.
 func (g *pump) progress() int64 {
 	g.mu.Lock()
 	s, n := g.stream, g.moved
@@ -394,7 +416,7 @@ func (g *pump) progress() int64 {
 	return n + s.Moved()
 }
 
-// finish waits, after a call that has succeeded, until the program's writer has got all bytes.
+// finish waits, after a successful call, until all bytes have been written to the program's writer.
 func (g *pump) finish(ctx context.Context, n *Node, i int) error {
 	if g.into == nil {
 		return nil
@@ -410,12 +432,13 @@ func (g *pump) finish(ctx context.Context, n *Node, i int) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.err != nil {
-		return na.WithText(na.ErrIO, "the caller's writer has failed")
+		return na.WithText(na.ErrIO, "the caller's writer failed")
 	}
 	return g.broken
 }
 
-// expectedOf returns how many bytes a reader is about to give, for readers of the standard library that know it; else -1. It is a hint, of which nothing depends.
+// expectedOf returns the number of bytes that from will give, for readers of the standard library
+// that know it, and otherwise -1. It is a hint for buffer sizes.
 func expectedOf(from io.Reader) int64 {
 	switch r := from.(type) {
 	case *bytes.Reader:
@@ -437,7 +460,7 @@ func expectedOf(from io.Reader) int64 {
 	return -1
 }
 
-// restOf returns what is left of size bytes behind the offset of r.
+// restOf returns the number of bytes behind the offset of r, which has size bytes.
 func restOf(r io.Seeker, size int64) int64 {
 	at, err := r.Seek(0, io.SeekCurrent)
 	if err != nil || at > size {
@@ -446,30 +469,34 @@ func restOf(r io.Seeker, size int64) int64 {
 	return size - at
 }
 
-// sectionReader reads a file from its beginning, whatever its offset is.
+// A sectionReader reads a file from its beginning, whatever the offset of the file is.
 type sectionReader struct {
 	f   *os.File
 	off int64
 }
 
+// Read implements io.Reader.
 func (r *sectionReader) Read(b []byte) (int, error) {
 	n, err := r.f.ReadAt(b, r.off)
 	r.off += int64(n)
 	return n, err
 }
 
-// A programError is an error of the program's own reader or writer. It matches what that does, but for codes and the errors of contexts,
-// which would speak of the call.
+// A programError is an error of the program's own reader or writer. It matches what that matches,
+// except codes and errors of contexts, which would seem to be those of the call.
 type programError struct{ error }
 
+// Is implements errors.Is.
 func (e programError) Is(target error) bool {
 	switch target.(type) {
 	case hg.Code, *hg.RemoteError, *hg.Error:
 		return false
 	}
-	return target != context.Canceled && target != context.DeadlineExceeded && target != os.ErrDeadlineExceeded && errors.Is(e.error, target)
+	return target != context.Canceled && target != context.DeadlineExceeded &&
+		target != os.ErrDeadlineExceeded && errors.Is(e.error, target)
 }
 
+// As implements errors.As.
 func (e programError) As(target any) bool {
 	switch target.(type) {
 	case *hg.Code, **hg.RemoteError, **hg.Error:

@@ -14,53 +14,61 @@ import (
 )
 
 // A Sink is room that a caller lends for the time of its call, in a field of the input. The handler
-// pushes into it. Both sides use the same type. The zero Sink has no room.
+// writes into it. Both sides use the same type. The zero Sink has no room.
 //
-//   - Made by Buffer, FileBuffer or Writer; filled in the handler by Writer, WriteAt or SendFile.
+//   - The caller makes it with Buffer, FileBuffer or Writer; the handler fills it with Writer,
+//     WriteAt or SendFile.
 //   - When Call has returned, whatever the error, nothing writes to the caller's memory or file any
 //     more, and no Write to its writer begins.
-//   - After an error the contents of a Buffer are undefined, and what a Writer wrote is a prefix of
-//     what the handler wrote.
-//   - A Sink serves one attempt of one call at a time: another one fails with ErrInvalid. Filled is of
-//     the last.
+//   - After an error the contents of a Buffer are undefined, and what a Writer has written is a
+//     prefix of what the handler wrote.
+//   - A Sink serves one attempt of one call at a time: a second one fails with ErrInvalid. Filled
+//     is that of the last attempt.
 type Sink struct{ s *sinkState }
 
-// A sinkState is a Sink at one side.
+// A sinkState is the state of a Sink, on either side.
 type sinkState struct {
-	segs [][]byte  // of the caller: one of these three
-	file *os.File  // grown to size
-	size int64     //
-	into io.Writer //
-	used streamUse // by an attempt
+	// At the caller one of segs, file and into is set.
+	segs [][]byte
+	file *os.File // extended to size
+	size int64
+	into io.Writer
+	used streamUse // an attempt uses the Sink
 
-	fileSink *sinkState // of a file that cannot be mapped, behind into
+	fileSink *sinkState // if into stands in for a file that cannot be mapped: the Sink of that file
 
 	filled atomic.Int64
 
-	lent    *lentTicket // in the input of one attempt
-	handler *pushedSink // of a handler
+	lent    *lentTicket // in the input of an attempt: its ticket
+	handler *pushedSink // at the handler
 }
 
 // Buffer lends memory to be filled. Do not use it until the call has returned; Filled then says how
 // much of it has arrived.
 func Buffer(segs ...[]byte) Sink { return Sink{&sinkState{segs: nonNil(segs)}} }
 
-// FileBuffer lends the first size bytes of a regular file that is open for reading and writing, wherever f stands, mapped where that is possible, without a copy: by its system and its
-// file system; else it is written as a stream, and the handler has Writer alone. It is grown to size bytes, and, when the call has succeeded,
-// cut behind the last byte that was written; what nobody wrote before that stays as it was, zeros in a new file. If another process cuts it
-// short meanwhile, the call fails, or what was there reads as zeros.
+// FileBuffer lends the first size bytes of a regular file, which must be open for reading and
+// writing. The offset of f does not matter.
+//
+//   - The file is mapped, without a copy, if its system and file system can do that. Otherwise it
+//     is written as a stream, and the handler can only use Writer.
+//   - The file is extended to size bytes. When the call has succeeded, it is truncated behind the
+//     last byte that was written. Gaps that the handler left keep their content, which is zeros in
+//     a new file.
+//   - If another process truncates the file during the call, the call fails, or the content reads
+//     as zeros.
 func FileBuffer(f *os.File, size int64) Sink { return Sink{&sinkState{file: f, size: size}} }
 
 // Writer lends w, for data of any length.
 //
-//   - What the handler writes is written to w by a goroutine of the caller's process, in pieces of up
-//     to 256 KiB, with up to some MiB on their way. Call returns when all has been written, though the
-//     handler has returned before.
+//   - What the handler writes is written to w by a goroutine of the caller's process, in pieces of
+//     up to 256 KiB, with up to some MiB on their way. Call returns when all has been written,
+//     though the handler has returned before.
 //   - An error of w fails the call, as that of Reader does. A call that has written bytes is not
 //     repeated by Retry.
-//   - A Write still running when the call ends has 50 ms, since one that is cut short may break a TLS
-//     connection. Then it is interrupted by SetWriteDeadline if w has that (the deadline is cleared
-//     afterwards). Otherwise it may still be running when Call returns.
+//   - A Write still running when the call ends has 50 ms, since one that is cut short may break a
+//     TLS connection. Then it is interrupted by SetWriteDeadline if w has that (the deadline is
+//     cleared afterwards). Otherwise it may still be running when Call returns.
 func Writer(w io.Writer) Sink { return Sink{&sinkState{into: w}} }
 
 // Len returns the room in bytes; -1 for Writer, which has no limit.
@@ -78,8 +86,9 @@ func (s Sink) Len() int64 {
 	return totalLen(s.s.segs)
 }
 
-// Filled is for the caller: the number of bytes that have arrived from the beginning without gaps,
-// which handlers leave that use WriteAt. After an error it is valid only for Writer.
+// Filled is for the caller. It returns the number of bytes from the beginning that have arrived
+// without gaps; handlers that use WriteAt may leave gaps. After an error it is valid only for
+// Writer.
 func (s Sink) Filled() int64 {
 	if s.s == nil {
 		return 0
@@ -87,14 +96,20 @@ func (s Sink) Filled() int64 {
 	return s.s.filled.Load()
 }
 
-// Writer returns the writer of s for the handler that got it, an io.ReaderFrom too: it pushes several pieces of 1 MiB behind. What the caller
-// gets by Writer leaves as it is written there; up to 1 MiB waits here, and the handler may return before it has left. When the caller's writer fails, a later
-// Write returns what it has said, and only the caller gets that when the handler has returned before.
-// One goroutine at a time uses it, and all calls of Writer return the same stream. The end of ctx ends a Write; what earlier ones
-// have begun, and the flush when the handler has returned without an error, end with the request, the flush also with
-// the context that an interceptor gave to next. If the flush fails, so does the call. A goroutine that still writes then gets ErrClosed, and what it wrote before is
-// flushed. Errors match hg.ErrOverflow when there is no room, ErrClosed when the handler has returned, ErrTimeout or ErrCanceled when ctx has
-// ended, at its deadline or before, hg.ErrUnsupported at the caller. Writer panics when ctx is nil.
+// Writer returns the writer of s for its handler; it is an io.ReaderFrom too. All calls of Writer
+// return the same stream, for one goroutine at a time. Writer panics if ctx is nil.
+//
+//   - Writes are buffered: several chunks of 1 MiB are in flight. For a Writer of the caller up to
+//     1 MiB waits here, and the handler may return before it was sent.
+//   - A Write blocks until ctx is done. Earlier Writes, and the flush after the handler has
+//     returned without an error, continue until the request ends, the flush also until the context
+//     that an interceptor gave to next is done. If the flush fails, so does the call.
+//   - If the writer of the caller fails, a later Write returns its error. If the handler has
+//     returned before, only the caller gets it.
+//   - A goroutine that writes after the handler has returned gets ErrClosed; what it wrote before
+//     is flushed.
+//   - Errors match hg.ErrOverflow (no room), ErrClosed (the handler has returned), ErrTimeout or
+//     ErrCanceled (ctx), and hg.ErrUnsupported (at the caller).
 func (s Sink) Writer(ctx context.Context) io.Writer {
 	if ctx == nil {
 		panic("qs: Sink.Writer with a nil context")
@@ -105,9 +120,9 @@ func (s Sink) Writer(ctx context.Context) io.Writer {
 	return s.s.handler.writer(ctx)
 }
 
-// WriteAt pushes p to off, for the handler that got s, and returns when it has arrived. The error matches hg.ErrOverflow when there is no
-// room, ErrClosed when the handler has returned, and hg.ErrUnsupported for Writer and at the caller. The end of the handler's
-// context cancels it.
+// WriteAt writes p at off, for the handler of s. It blocks until p has arrived, or the handler's
+// context is done. Errors match hg.ErrOverflow (no room), ErrClosed (the handler has returned), and
+// hg.ErrUnsupported (for Writer, and at the caller).
 func (s Sink) WriteAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
 		return 0, errNoRoom
@@ -115,8 +130,9 @@ func (s Sink) WriteAt(p []byte, off int64) (int, error) {
 	return s.s.handler.writeAt(p, off)
 }
 
-// SendFile writes f, a regular file, from its beginning to its end, as Writer would, straight from the page cache where it can
-// be mapped. It returns the number of bytes. Errors are those of Writer.
+// SendFile writes the regular file f from its beginning to its end, as Writer would, straight from
+// the page cache if f can be mapped. It returns the number of bytes. Its errors are those of
+// Writer.
 func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
 	if s.s == nil {
 		if info, err := f.Stat(); err == nil && info.Size() == 0 {
@@ -127,7 +143,8 @@ func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
 	return s.s.handler.sendFile(ctx, f)
 }
 
-var errNoRoom = fmt.Errorf("qs: the Sink is empty: the caller has lent no room, by Buffer, FileBuffer or Writer: %w", hg.ErrOverflow)
+var errNoRoom = fmt.Errorf("qs: the Sink is empty: the caller has to lend room with Buffer, FileBuffer or Writer: %w",
+	hg.ErrOverflow)
 
 // IsZero reports whether s is the zero Sink. It is for codecs that leave empty fields out.
 func (s Sink) IsZero() bool { return s.s == nil }
@@ -156,21 +173,23 @@ func (s *Sink) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
+// A failWriter fails each Write with err.
 type failWriter struct{ err error }
 
+// Write implements io.Writer.
 func (w failWriter) Write([]byte) (int, error) { return 0, w.err }
 
 // A pushedSink is a Sink at its handler.
 type pushedSink struct {
 	borrowedMem
-	w    *pushWriter // what Writer returns
-	full []extent    // what has been written by WriteAt, in order
+	w    *pushWriter // what Writer returns; nil before
+	full []extent    // what WriteAt has written, in order of the calls
 }
 
-// An extent is bytes from one offset to another.
+// An extent is a range of bytes.
 type extent struct{ from, to int64 }
 
-// checkUsable says why p cannot be used; it is nil at the caller.
+// checkUsable returns why p cannot be used. p is nil at the caller.
 func (p *pushedSink) checkUsable() error {
 	if p == nil {
 		return errNotInHandler("Sink")
@@ -178,6 +197,7 @@ func (p *pushedSink) checkUsable() error {
 	return p.checkMemory("Sink")
 }
 
+// writer implements Sink.Writer.
 func (p *pushedSink) writer(ctx context.Context) io.Writer {
 	if err := p.checkUsable(); err != nil {
 		return failWriter{err}
@@ -191,6 +211,7 @@ func (p *pushedSink) writer(ctx context.Context) io.Writer {
 	return w
 }
 
+// writerOf returns the pushWriter of p, and makes it the first time.
 func (p *pushedSink) writerOf() *pushWriter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,15 +224,18 @@ func (p *pushedSink) writerOf() *pushWriter {
 	return p.w
 }
 
+// writeAt implements Sink.WriteAt.
 func (p *pushedSink) writeAt(b []byte, off int64) (int, error) {
 	if err := p.checkUsable(); err != nil {
 		return 0, err
 	}
 	switch {
 	case p.isStream():
-		return 0, fmt.Errorf("qs: sink: Into takes a stream, which is written from its beginning to its end, by Writer: %w", hg.ErrUnsupported)
+		return 0, fmt.Errorf("qs: sink: the caller has lent a Writer, which is a stream: use Sink.Writer: %w",
+			hg.ErrUnsupported)
 	case off < 0 || int64(len(b)) > p.handle.Len()-off:
-		return 0, fmt.Errorf("qs: sink: %d bytes at %d do not fit the %d of the Sink: %w", len(b), off, p.handle.Len(), hg.ErrOverflow)
+		return 0, fmt.Errorf("qs: sink: %d bytes at %d do not fit into the %d bytes of the Sink: %w",
+			len(b), off, p.handle.Len(), hg.ErrOverflow)
 	case len(b) == 0:
 		return 0, nil
 	}
@@ -227,7 +251,7 @@ func (p *pushedSink) writeAt(b []byte, off int64) (int, error) {
 	return len(b), nil
 }
 
-// push moves b to off and waits.
+// push moves b to off, and waits for its arrival.
 func (p *pushedSink) push(ctx context.Context, b []byte, off int64) error {
 	hctx := p.req.r.HG()
 	local, err := bulk.Create(hctx, bulk.Options{}, b)
@@ -235,9 +259,11 @@ func (p *pushedSink) push(ctx context.Context, b []byte, off int64) error {
 		return err
 	}
 	defer func() { _ = local.Close() }()
-	return bulk.Do(ctx, hctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: p.handle, RemoteOffset: off, Local: local, Size: int64(len(b))})
+	return bulk.Do(ctx, hctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: p.handle, RemoteOffset: off,
+		Local: local, Size: int64(len(b))})
 }
 
+// sendFile implements Sink.SendFile.
 func (p *pushedSink) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	if err := p.checkUsable(); err != nil {
 		return 0, err
@@ -265,7 +291,8 @@ func (p *pushedSink) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	n := m.Len()
 	switch room := p.handle.Len() - w.pos; {
 	case n > room:
-		return 0, fmt.Errorf("qs: sink: the file has %d bytes, there is room for %d, which the caller has lent; FileBuffer and Writer lend more: %w", n, room, hg.ErrOverflow)
+		return 0, fmt.Errorf("qs: sink: the file has %d bytes, but the caller has lent room for %d: lend a larger FileBuffer, or a Writer: %w",
+			n, room, hg.ErrOverflow)
 	case n == 0:
 		return 0, nil
 	}
@@ -275,18 +302,20 @@ func (p *pushedSink) sendFile(ctx context.Context, f *os.File) (int64, error) {
 		return 0, err
 	}
 	defer func() { _ = local.Close() }()
-	if err := bulk.Do(ctx, hctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: p.handle, RemoteOffset: w.pos, Local: local, Size: n}); err != nil {
+	if err := bulk.Do(ctx, hctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: p.handle,
+		RemoteOffset: w.pos, Local: local, Size: n}); err != nil {
 		return 0, err
 	}
 	w.pos += n
 	return n, nil
 }
 
-// flush is the end of a handler without an error; it waits until ctx ends. It returns how many bytes have been written from the beginning
-// on, without gaps, and where the last of all ends.
+// flush ends the use of p after the handler has returned without an error, and waits until
+// everything has arrived, or ctx is done. It returns the number of bytes from the beginning that
+// were written without gaps, and the end of the last byte.
 func (p *pushedSink) flush(ctx context.Context) (prefix, end int64, err error) {
 	p.mu.Lock()
-	p.ended = true // nothing is written from now on, whatever goroutines the handler has left behind
+	p.ended = true // goroutines that the handler has left behind write nothing any more
 	w, all := p.w, slices.Clone(p.full)
 	p.mu.Unlock()
 	if w != nil {
@@ -307,7 +336,7 @@ func (p *pushedSink) flush(ctx context.Context) (prefix, end int64, err error) {
 	return prefix, all[len(all)-1].to, err
 }
 
-// mergeExtents returns the extents in order, without those that touch one another.
+// mergeExtents sorts extents, and merges those that touch.
 func mergeExtents(all []extent) []extent {
 	slices.SortFunc(all, func(a, b extent) int {
 		switch {

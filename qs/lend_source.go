@@ -14,30 +14,33 @@ import (
 // A Source is bytes that a caller lends for the time of its call, in a field of the input. The
 // handler pulls them when it has room. Both sides use the same type. The zero Source is empty.
 //
-//   - Made by Bytes, File or Reader; read in the handler by Reader, ReadAt or View.
-//   - When Call has returned, whatever the error, nothing reads the caller's memory or file any more,
-//     and no Read of its reader begins.
-//   - In the handler it is good until that returns: wait for goroutines that use it.
-//   - Several calls at once may use one Source, but for a Reader, which refuses the second
-//     (ErrInvalid).
+//   - The caller makes it with Bytes, File or Reader; the handler reads it with Reader, ReadAt or
+//     View.
+//   - When Call has returned, whatever the error, nothing reads the caller's memory or file any
+//     more, and no Read of its reader begins.
+//   - At the handler it is valid until the handler returns: wait for goroutines that use it.
+//   - Several calls may use one Source at the same time, but not a Reader, which refuses the second
+//     call (ErrInvalid).
 type Source struct{ s *sourceState }
 
-// A sourceState is a Source at one side.
+// A sourceState is the state of a Source, on either side.
 type sourceState struct {
-	segs [][]byte  // of the caller: one of these three
-	file *os.File  //
-	from io.Reader //
-	used streamUse // of Reader
+	// At the caller one of segs, file and from is set.
+	segs [][]byte
+	file *os.File
+	from io.Reader
+	used streamUse // an attempt uses from
 
-	lent    *lentTicket   // in the input of one attempt
-	handler *pulledSource // of a handler
+	lent    *lentTicket   // in the input of an attempt: its ticket
+	handler *pulledSource // at the handler
 }
 
 // Bytes lends memory, which is not copied. Do not change it until the call has returned. Up to 2
 // KiB travel inside the request.
 func Bytes(segs ...[]byte) Source { return Source{&sourceState{segs: nonNil(segs)}} }
 
-// nonNil tells memory of no segments from nothing at all.
+// nonNil returns segs, or an empty slice instead of nil: a nil field of sourceState and sinkState
+// is unset.
 func nonNil(segs [][]byte) [][]byte {
 	if segs == nil {
 		return [][]byte{}
@@ -45,32 +48,33 @@ func nonNil(segs [][]byte) [][]byte {
 	return segs
 }
 
-// File lends the bytes of a regular file from its beginning to its end, wherever f stands, mapped where that is possible, without a copy. f is open until Call has returned. If
-// somebody cuts it short meanwhile the call fails. One that holds bytes although its size is 0, as those of /proc, is lent as a stream: see
-// Reader.
+// File lends a regular file from its beginning to its end, whatever its offset is. The file is
+// mapped, without a copy, if that is possible. Keep f open until Call has returned. If the file is
+// truncated during the call, the call fails. A file with content but the size 0, as in /proc, is
+// lent as a stream, see Reader.
 func File(f *os.File) Source { return Source{&sourceState{file: f}} }
 
 // Reader lends what r gives, up to its end, as a stream whose length is not known.
 //
-//   - Nothing is read from r before the handler reads. Then r is read ahead of the handler, up to 256
-//     KiB at a time and some MiB in all, on a goroutine of its own.
-//   - An error of r fails the call, and so does a Read that panics or ends its goroutine. The handler
-//     reads the error behind what r had given. The error of the call matches it beside its own code,
-//     unless it is a code of this package or an error of a context.
+//   - Nothing is read from r before the handler reads. Then r is read ahead of the handler, up to
+//     256 KiB at a time and some MiB in all, on a goroutine of its own.
+//   - An error of r fails the call, and so does a Read that panics or ends its goroutine. The
+//     handler reads the error behind what r had given. The error of the call matches it beside its
+//     own code, unless it is a code of this package or an error of a context.
 //   - A Read still running when the call ends, at its deadline for example, is interrupted by
 //     SetReadDeadline if r has that (the deadline is cleared afterwards; one that panics counts as
 //     none). Otherwise Call waits for it for 50 ms, then returns, and what that Read returns is
 //     discarded.
 //   - When a Read has given bytes, or was left running, r serves no other attempt and no other call
-//     (ErrInvalid), and Retry does not repeat the call. A handler that has not begun to read has used
-//     nothing of it.
+//     (ErrInvalid), and Retry does not repeat the call. A handler that has not begun to read has
+//     used nothing of it.
 //   - One attempt of one call uses r at a time: another one fails with ErrInvalid.
 //
 // A call lends at most 15 Readers and Writers (na.MaxStreams).
 func Reader(r io.Reader) Source { return Source{&sourceState{from: r}} }
 
-// Len returns the number of bytes, or -1 if it is not known: that of Reader, of a file that cannot be looked at, and of one that
-// is longer than it says.
+// Len returns the number of bytes, or -1 if it is unknown: for a Reader, for a file that cannot be
+// examined, and for a file with content but the size 0.
 func (s Source) Len() int64 {
 	switch {
 	case s.s == nil:
@@ -90,6 +94,7 @@ func (s Source) Len() int64 {
 	return 0
 }
 
+// totalLen returns the number of bytes in segs.
 func totalLen(segs [][]byte) (n int64) {
 	for _, seg := range segs {
 		n += int64(len(seg))
@@ -97,10 +102,12 @@ func totalLen(segs [][]byte) (n int64) {
 	return n
 }
 
-// Reader returns a reader of s for the handler that got it, an io.WriterTo too: it pulls several pieces of 1 MiB ahead. One
-// goroutine at a time uses it. Its errors match ErrClosed when the handler has returned, ErrTimeout or ErrCanceled when
-// ctx has ended, at its deadline or before, and hg.ErrUnsupported at the caller. Of a Reader there is one stream: a second Reader goes on where the first is.
-// Reader panics when ctx is nil.
+// Reader returns a reader of s for its handler; it is an io.WriterTo too. It pulls several chunks
+// of 1 MiB ahead. One goroutine at a time uses it. For a Reader of the caller there is one stream:
+// a second call continues where the first is. Reader panics if ctx is nil.
+//
+// Errors match ErrClosed (the handler has returned), ErrTimeout or ErrCanceled (ctx), and
+// hg.ErrUnsupported (at the caller).
 func (s Source) Reader(ctx context.Context) io.Reader {
 	if ctx == nil {
 		panic("qs: Source.Reader with a nil context")
@@ -111,8 +118,10 @@ func (s Source) Reader(ctx context.Context) io.Reader {
 	return s.s.handler.reader(ctx)
 }
 
-// ReadAt pulls len(p) bytes from off on into p, for the handler that got s. It returns io.EOF with fewer bytes at the end, ErrClosed
-// when the handler has returned, and hg.ErrUnsupported for a Reader and at the caller. The end of the request's context cancels it.
+// ReadAt reads len(p) bytes from off on, for the handler of s. It blocks until they have arrived,
+// or the context of the request is done. At the end it returns io.EOF with fewer bytes. Errors
+// match ErrClosed (the handler has returned) and hg.ErrUnsupported (for a Reader, and at the
+// caller).
 func (s Source) ReadAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
 		return 0, io.EOF
@@ -120,10 +129,12 @@ func (s Source) ReadAt(p []byte, off int64) (int, error) {
 	return s.s.handler.readAt(p, off)
 }
 
-// View returns all bytes of s, for the handler that got it: where the two share memory and the caller lends what bulk.Alloc has returned,
-// these are the caller's own, which are not copied; else they are pulled, which blocks until ctx ends at the latest. See [bulk.NewView] for
-// what may be done with them. They are there until Close, and no longer than the handler runs. The error matches hg.ErrUnsupported for a Reader
-// and at the caller.
+// View returns all bytes of s, for its handler. If both processes share memory, and the caller has
+// lent memory of bulk.Alloc, the bytes are the caller's own, without a copy. Otherwise they are
+// pulled, and View blocks until they have arrived, or ctx is done.
+//
+// The bytes are valid until Close, or until the handler returns. See [bulk.NewView] for what may be
+// done with them. The error matches hg.ErrUnsupported for a Reader, and at the caller.
 func (s Source) View(ctx context.Context) (*bulk.View, error) {
 	if s.s == nil {
 		return &bulk.View{}, nil
@@ -134,8 +145,8 @@ func (s Source) View(ctx context.Context) (*bulk.View, error) {
 // IsZero reports whether s is the zero Source. It is for codecs that leave empty fields out.
 func (s Source) IsZero() bool { return s.s == nil }
 
-// MarshalBinary is for codecs. The error matches hg.ErrUnsupported outside of the input of a call: a Source that a handler has got
-// cannot be lent on.
+// MarshalBinary is for codecs. The error matches hg.ErrUnsupported outside of the input of a call.
+// A handler cannot lend a Source that it received.
 func (s Source) MarshalBinary() ([]byte, error) {
 	switch {
 	case s.s == nil:
@@ -146,8 +157,11 @@ func (s Source) MarshalBinary() ([]byte, error) {
 	return s.s.lent.encoded(), nil
 }
 
+// errNotInCall returns the error of encoding a Source or a Sink that is not part of the input of a
+// call.
 func errNotInCall(what string) error {
-	return fmt.Errorf("qs: a %s travels in the input of a Method's Call only, from who lends the memory: %w", what, hg.ErrUnsupported)
+	return fmt.Errorf("qs: a %s can only be sent in the input of a Method's Call, by the process that made it: %w",
+		what, hg.ErrUnsupported)
 }
 
 // UnmarshalBinary is for codecs. The error matches ErrProtocol.
@@ -166,10 +180,10 @@ func (s *Source) UnmarshalBinary(b []byte) error {
 // A pulledSource is a Source at its handler.
 type pulledSource struct {
 	borrowedMem
-	tail *streamReader // of Reader
+	tail *streamReader // the reader of a Reader of the caller; nil before the first Reader
 }
 
-// checkUsable says why p cannot be used; it is nil at the caller.
+// checkUsable returns why p cannot be used. p is nil at the caller.
 func (p *pulledSource) checkUsable() error {
 	if p == nil {
 		return errNotInHandler("Source")
@@ -177,6 +191,7 @@ func (p *pulledSource) checkUsable() error {
 	return p.checkMemory("Source")
 }
 
+// reader implements Source.Reader.
 func (p *pulledSource) reader(ctx context.Context) io.Reader {
 	if err := p.checkUsable(); err != nil {
 		return &pullReader{fail: err}
@@ -195,14 +210,17 @@ func (p *pulledSource) reader(ctx context.Context) io.Reader {
 	return &pullReader{r: r, p: p, stop: p.stopAtReturn(func() { _ = r.Close() })}
 }
 
+// readAt implements Source.ReadAt.
 func (p *pulledSource) readAt(b []byte, off int64) (int, error) {
 	if err := p.checkUsable(); err != nil {
 		return 0, err
 	}
 	if p.isStream() {
-		return 0, fmt.Errorf("qs: source: a Source made by Reader is a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
+		return 0, fmt.Errorf("qs: source: a Source made by Reader is a stream, which is read from its beginning to its end, by Reader: %w",
+			hg.ErrUnsupported)
 	}
-	r, err := bulk.NewReaderAt(p.req.handlerContext(), p.req.r.HG(), bulk.Stream{Peer: p.peer, Handle: p.handle})
+	r, err := bulk.NewReaderAt(p.req.handlerContext(), p.req.r.HG(),
+		bulk.Stream{Peer: p.peer, Handle: p.handle})
 	if err != nil {
 		return 0, err
 	}
@@ -210,13 +228,15 @@ func (p *pulledSource) readAt(b []byte, off int64) (int, error) {
 	return n, p.causeOf("Source", err)
 }
 
+// view implements Source.View.
 func (p *pulledSource) view(ctx context.Context) (*bulk.View, error) {
 	err := p.checkUsable()
 	switch {
 	case err != nil:
 		return nil, err
 	case p.isStream():
-		return nil, fmt.Errorf("qs: source: a Source made by Reader is a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
+		return nil, fmt.Errorf("qs: source: a Source made by Reader is a stream, which is read from its beginning to its end, by Reader: %w",
+			hg.ErrUnsupported)
 	}
 	v, err := bulk.NewView(ctx, p.req.r.HG(), bulk.Stream{Peer: p.peer, Handle: p.handle})
 	if err != nil {
@@ -226,14 +246,15 @@ func (p *pulledSource) view(ctx context.Context) (*bulk.View, error) {
 	return v, nil
 }
 
-// A pullReader is a bulk.Reader that ends with its request.
+// A pullReader is a bulk.Reader that ends when the handler returns.
 type pullReader struct {
 	r    *bulk.Reader
 	p    *pulledSource
-	stop func()
-	fail error
+	stop func() // closes r
+	fail error  // error of every Read, if not nil
 }
 
+// Read implements io.Reader.
 func (r *pullReader) Read(b []byte) (int, error) {
 	if r.fail != nil {
 		return 0, r.fail
@@ -242,7 +263,7 @@ func (r *pullReader) Read(b []byte) (int, error) {
 	return n, r.onEnd(err)
 }
 
-// WriteTo implements io.WriterTo: without a copy of its own.
+// WriteTo implements io.WriterTo, without copying into a buffer of its own.
 func (r *pullReader) WriteTo(w io.Writer) (int64, error) {
 	if r.fail != nil {
 		if r.fail == io.EOF {
@@ -257,7 +278,7 @@ func (r *pullReader) WriteTo(w io.Writer) (int64, error) {
 	return n, r.onEnd(err)
 }
 
-// onEnd gives the buffers back at the end.
+// onEnd releases the buffers at the end of the Source, and returns the error of the operation.
 func (r *pullReader) onEnd(err error) error {
 	if err == io.EOF {
 		r.fail = io.EOF
@@ -266,33 +287,36 @@ func (r *pullReader) onEnd(err error) error {
 	return r.p.causeOf("Source", err)
 }
 
-// A borrowedMem is what a Source and a Sink at their handler have in common.
+// borrowedMem is the common part of a pulledSource and a pushedSink.
 type borrowedMem struct {
 	ticket
 	req  *request
 	peer hg.Addr
 
-	mu     sync.Mutex // guards the fields below
-	ended  bool       // the handler has returned
-	stops  map[int]func()
+	mu     sync.Mutex     // guards the fields below
+	ended  bool           // the handler has returned
+	stops  map[int]func() // functions to call when the handler returns, by id
 	nextID int
 }
 
+// errNotInHandler returns the error of using a Source or a Sink where only its handler can.
 func errNotInHandler(what string) error {
-	return fmt.Errorf("qs: a %s is used by the handler that got it: %w", what, hg.ErrUnsupported)
+	return fmt.Errorf("qs: a %s can only be read or written by the handler that received it: %w", what,
+		hg.ErrUnsupported)
 }
 
-// checkMemory says why the memory cannot be used.
+// checkMemory returns why the memory cannot be used: the handler has returned.
 func (b *borrowedMem) checkMemory(what string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
-		return fmt.Errorf("qs: the handler that got the %s has returned; it is used until then: %w", what, hg.ErrClosed)
+		return fmt.Errorf("qs: the %s was used after its handler had returned: %w", what, hg.ErrClosed)
 	}
 	return nil
 }
 
-// causeOf returns the error of an operation that ended with err: what was under way when the handler returned says so.
+// causeOf returns the error of an operation that ended with err: if the handler has returned
+// meanwhile, that is the reason.
 func (b *borrowedMem) causeOf(what string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -303,7 +327,8 @@ func (b *borrowedMem) causeOf(what string, err error) error {
 	return err
 }
 
-// stopAtReturn has stop called when the handler returns, unless what it returns is before.
+// stopAtReturn registers stop, to be called when the handler returns. Calling now calls stop at
+// once instead.
 func (b *borrowedMem) stopAtReturn(stop func()) (now func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -325,11 +350,12 @@ func (b *borrowedMem) stopAtReturn(stop func()) (now func()) {
 	}
 }
 
+// end ends the use of the memory: the handler has returned.
 func (b *borrowedMem) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ended = true
-	for i := 1; i <= b.nextID; i++ { // in order: a simulated world replays
+	for i := 1; i <= b.nextID; i++ { // in order, so that simulations replay
 		if stop := b.stops[i]; stop != nil {
 			stop()
 		}
@@ -337,10 +363,10 @@ func (b *borrowedMem) end() {
 	b.stops = nil
 }
 
-// mapFile is replaced by tests of systems where files cannot be mapped.
+// mapFile is bulk.MapFile. Tests replace it to simulate systems that cannot map files.
 var mapFile = bulk.MapFile
 
-// isUnsized reports whether f holds bytes although its size is 0, as files of /proc do: they are read to their end.
+// isUnsized reports whether f has content although its size is 0, as files in /proc do.
 func isUnsized(f *os.File) bool {
 	info, err := f.Stat()
 	if err != nil || info.Size() != 0 || !info.Mode().IsRegular() {

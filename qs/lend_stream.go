@@ -11,25 +11,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A streamReader reads a Reader of the caller at its handler.
+// A streamReader reads a Reader of the caller, at the handler.
 type streamReader struct {
 	pieces.Reader
 	p        *pulledSource
 	ctx      context.Context
 	begun    bool
-	chunkLen int // bytes of the piece that is being read
+	chunkLen int // bytes of the current chunk, to be released with the next
 }
 
+// newStreamReader returns the streamReader of p.
 func newStreamReader(p *pulledSource) *streamReader {
 	r := &streamReader{p: p}
-	r.Reader = pieces.Reader{Check: func() error { return p.checkMemory("Source") }, Next: func() ([]byte, error) {
-		b, err := r.next()
-		return b, p.causeOf("Source", err)
-	}}
+	r.Reader = pieces.Reader{Check: func() error { return p.checkMemory("Source") },
+		Next: func() ([]byte, error) {
+			b, err := r.next()
+			return b, p.causeOf("Source", err)
+		}}
 	return r
 }
 
-// next waits for the next piece, which is valid until the next call.
+// next waits for the next chunk, which is valid until the next call.
 func (r *streamReader) next() ([]byte, error) {
 	s := r.p.stream
 	if !r.begun {
@@ -50,20 +52,22 @@ func (r *streamReader) next() ([]byte, error) {
 	}
 }
 
-// A streamWriter writes a Writer of the caller at its handler. It has the turn of its pushWriter.
+// A streamWriter writes to a Writer of the caller, at the handler. The lock of its pushWriter
+// guards it.
 type streamWriter struct {
 	pieces.Writer
 	p   *pushedSink
-	pos int64 // bytes that were written
+	pos int64 // bytes written
 }
 
+// newStreamWriter returns the streamWriter of p.
 func newStreamWriter(p *pushedSink) *streamWriter {
 	w := &streamWriter{p: p}
 	w.Writer = pieces.Writer{Room: w.room, Add: w.add, Skip: func() { p.stream.Commit(0) }}
 	return w
 }
 
-// room waits for memory of the stream, where the next bytes go.
+// room waits for memory of the stream, for the next bytes.
 func (w *streamWriter) room() ([]byte, error) {
 	for {
 		if err := w.p.checkMemory("Sink"); err != nil {
@@ -79,13 +83,15 @@ func (w *streamWriter) room() ([]byte, error) {
 	}
 }
 
+// add commits n bytes of the memory that room has returned.
 func (w *streamWriter) add(n int) error {
 	w.p.stream.Commit(n)
 	w.pos += int64(n)
 	return nil
 }
 
-// waitStream waits, after ErrAgain, until the stream of b can go on, or ctx has ended. It returns any other error as the handler gets it.
+// waitStream waits, if err is ErrAgain, until the stream can go on, or ctx is done. Any other err
+// is returned as the handler gets it.
 func (b *borrowedMem) waitStream(ctx context.Context, what string, err error) error {
 	if isAgain(err) {
 		if err = contextEndError(ctx, what); err != nil {
@@ -102,7 +108,8 @@ func (b *borrowedMem) waitStream(ctx context.Context, what string, err error) er
 	if err == io.EOF {
 		return err
 	}
-	if hg.CodeOf(err) == na.ErrIO { // of the program's, there: its code says nothing of this call
+	// The caller's reader or writer failed: its code is not one of this call.
+	if hg.CodeOf(err) == na.ErrIO {
 		return errors.New("qs: " + err.Error())
 	}
 	if err = b.req.explainError(b.req, err); b.req.Err() != nil {
@@ -111,7 +118,7 @@ func (b *borrowedMem) waitStream(ctx context.Context, what string, err error) er
 	return err
 }
 
-// contextEndError says why ctx has ended; nil while it has not.
+// contextEndError returns why ctx is done, or nil while it is not.
 func contextEndError(ctx context.Context, what string) error {
 	code := hg.ErrCanceled
 	switch ctx.Err() {

@@ -11,14 +11,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A lentTicket is what travels in the place of one Source or Sink of an attempt.
+// A lentTicket is the encoding of one Source or Sink of an attempt.
 type lentTicket struct {
 	wire        []byte
-	field       string      // where it is
-	encodedOnce atomic.Bool // the codec has asked for it
+	field       string      // name of the field
+	encodedOnce atomic.Bool // the codec has encoded it
 }
 
-// encoded returns what travels, to the codec.
+// encoded returns the bytes of the ticket, for the codec.
 func (t *lentTicket) encoded() []byte {
 	t.encodedOnce.Store(true)
 	return t.wire
@@ -26,25 +26,29 @@ func (t *lentTicket) encoded() []byte {
 
 const (
 	ticketMemory = 1 // followed by its number and a bulk handle
-	ticketStream = 2 // followed by its number, the index of the stream in the request, and what will come, as a uvarint: 0 if unknown, else 1 more
-	ticketSink   = 4 // with one of these: it is a Sink's
+	// ticketStream is followed by its number, the index of the stream in the request, and the
+	// expected length plus 1 as a uvarint, 0 if it is unknown.
+	ticketStream = 2
+	ticketSink   = 4 // added to one of the others for a Sink
 )
 
-// A ticket is how a Source or a Sink travels: as memory, or as a stream of the request.
+// A ticket is a Source or a Sink as it travels: a reference to memory, or to a stream of the
+// request.
 type ticket struct {
-	number int          // among those of the request
-	handle *bulk.Handle // of memory; nil for a stream
-	index  int          // of a stream, in the request
-	length int64        // bytes that the caller expects to send, of a stream; -1 if it does not know
-	stream *hg.Stream   // at the handler, once it has begun
+	number int          // number of the ticket within the request
+	handle *bulk.Handle // the memory; nil for a stream
+	index  int          // index of the stream in the request
+	length int64        // number of bytes that the caller expects to send by a stream; -1 if unknown
+	stream *hg.Stream   // at the handler, the stream; set by takeStreams
 }
 
-// appendStreamTicket appends the ticket of the stream with an index, of length bytes.
+// appendStreamTicket appends the ticket of a stream with an expected length.
 func appendStreamTicket(b []byte, index int, length int64) []byte {
 	return binary.AppendUvarint(append(b, ticketStream, 0, byte(index)), uint64(length+1))
 }
 
-// parseTicket returns the ticket of a what; nil for no bytes: nothing is lent.
+// parseTicket decodes a ticket; what is "Source" or "Sink". It returns nil for no bytes: nothing is
+// lent.
 func parseTicket(b []byte, what string) (*ticket, error) {
 	switch {
 	case len(b) == 0:
@@ -77,10 +81,10 @@ func parseTicket(b []byte, what string) (*ticket, error) {
 	return nil, errNotTicket(what)
 }
 
-// isStream reports whether what is lent goes through a stream.
+// isStream reports whether the bytes travel through a stream.
 func (t *ticket) isStream() bool { return t.handle == nil }
 
-// movedBytes returns how many bytes have been moved.
+// movedBytes returns the number of bytes that have moved.
 func (t *ticket) movedBytes() int64 {
 	if t.isStream() {
 		return t.stream.Moved()
@@ -88,7 +92,7 @@ func (t *ticket) movedBytes() int64 {
 	return t.handle.Moved()
 }
 
-// size returns how many bytes are lent, or -1 if that is not known.
+// size returns the number of bytes lent, or -1 if it is unknown.
 func (t *ticket) size() int64 {
 	if t.isStream() {
 		return -1
@@ -96,18 +100,23 @@ func (t *ticket) size() int64 {
 	return t.handle.Len()
 }
 
+// errNotTicket returns the error of bytes that are not a ticket.
 func errNotTicket(what string) error {
-	return fmt.Errorf("the bytes of the field are no %s's: both sides need the same type: %w", what, na.ErrProtocol)
+	return fmt.Errorf("the bytes of the field are not a %s: both sides need the same type: %w", what,
+		na.ErrProtocol)
 }
 
-// An otherTicketError is the error of a ticket of one kind in a field of the other.
+// An otherTicketError is the error of a Source in a field that is a Sink here, or the reverse.
 type otherTicketError struct {
 	number     int
 	lent, here string
 }
 
+// Error implements error.
 func (e *otherTicketError) Error() string {
-	return fmt.Sprintf("the caller lends a %s in a field that is a %s here: both sides need the same", e.lent, e.here)
+	return fmt.Sprintf("the caller lends a %s in a field that is a %s here: both sides need the same type",
+		e.lent, e.here)
 }
 
+// Unwrap returns ErrProtocol.
 func (e *otherTicketError) Unwrap() error { return na.ErrProtocol }

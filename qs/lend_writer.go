@@ -10,30 +10,32 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A pushWriter is the stream of a Sink at its handler. Goroutines that a handler has left behind may still use it when the handler has
-// returned, and the library flushes it then: so they take turns, and what the user's reader does in ReadFrom is outside of a turn.
+// A pushWriter is what Sink.Writer returns. Goroutines that the handler has left behind may still
+// use it when the library flushes it after the handler has returned. So it has a lock. The user's
+// reader in ReadFrom is read without holding the lock.
 type pushWriter struct {
 	p       *pushedSink
-	busy    atomic.Bool  // somebody has the turn
-	waiters atomic.Int32 // for it
+	busy    atomic.Bool  // the lock is held
+	waiters atomic.Int32 // number of goroutines that wait for the lock
 
-	// Of who has the turn.
-	ctx          context.Context // bounds what the user calls; what is under way then, and the flush, end with the request only
-	pos          int64           // bytes before w
-	pendingBytes int64           // bytes that w has taken
-	pending      *pushState      // nil when nothing is under way
-	stop         func()
-	stream       *streamWriter // of Writer, instead
+	// The lock guards the fields below.
+	// limits the user's calls; what is in flight, and the flush, end with the request
+	ctx          context.Context
+	pos          int64         // number of bytes before those of pending
+	pendingBytes int64         // number of bytes given to pending
+	pending      *pushState    // the writer in use; nil if nothing is in flight
+	stop         func()        // closes pending
+	stream       *streamWriter // for a Writer of the caller, used instead of pending
 }
 
-// A pushState is what is under way, until ctx ends.
+// A pushState is a bulk.Writer in use, with its context.
 type pushState struct {
 	*bulk.Writer
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// begin takes the turn, unless the handler has returned.
+// begin acquires the lock. It fails if the handler has returned.
 func (w *pushWriter) begin() error {
 	if err := w.p.checkMemory("Sink"); err != nil {
 		return err
@@ -48,7 +50,7 @@ func (w *pushWriter) begin() error {
 	return nil
 }
 
-// lock waits for the turn. After an error, that ctx has ended or the node is closed, it has none.
+// lock acquires the lock. It fails, without the lock, if ctx is done or the node is closed.
 func (w *pushWriter) lock(ctx context.Context) error {
 	for !w.busy.CompareAndSwap(false, true) {
 		w.waiters.Add(1)
@@ -61,11 +63,12 @@ func (w *pushWriter) lock(ctx context.Context) error {
 	return nil
 }
 
-// unlock gives it up.
+// unlock releases the lock.
 func (w *pushWriter) unlock() {
 	bw := w.pending
 	w.busy.Store(false)
-	if bw != nil && bw.ctx.Err() != nil { // stopped meanwhile
+	// StopAtReturn found the lock held, and left the closing to unlock.
+	if bw != nil && bw.ctx.Err() != nil {
 		w.close(bw)
 	}
 	if w.waiters.Load() > 0 {
@@ -73,7 +76,8 @@ func (w *pushWriter) unlock() {
 	}
 }
 
-// close ends what is under way, whose context has ended, so that it waits for nothing; if somebody has the turn, leave does it.
+// close closes bw, whose context is done, so that Close waits for nothing. If the lock is held,
+// unlock does it.
 func (w *pushWriter) close(bw *pushState) {
 	if w.busy.CompareAndSwap(false, true) {
 		_ = bw.Close()
@@ -81,24 +85,26 @@ func (w *pushWriter) close(bw *pushState) {
 	}
 }
 
-// open returns what to write to.
+// open returns the writer to use.
 func (w *pushWriter) open() (io.Writer, error) {
 	if w.stream != nil {
 		return w.stream, nil
 	}
 	if w.pending == nil {
 		if w.pos == w.p.handle.Len() {
-			return nil, fmt.Errorf("qs: the Sink is full: the caller has lent room for %d bytes; FileBuffer and Writer lend more: %w", w.pos, hg.ErrOverflow)
+			return nil, fmt.Errorf("qs: the Sink is full: the caller has lent room for %d bytes; a larger FileBuffer or a Writer lends more: %w",
+				w.pos, hg.ErrOverflow)
 		}
 		ctx, cancel := context.WithCancel(w.p.req)
-		to, err := bulk.NewWriter(ctx, w.p.req.r.HG(), bulk.Stream{Peer: w.p.peer, Handle: w.p.handle, Offset: w.pos})
+		to, err := bulk.NewWriter(ctx, w.p.req.r.HG(),
+			bulk.Stream{Peer: w.p.peer, Handle: w.p.handle, Offset: w.pos})
 		if err != nil {
 			cancel()
 			return nil, err
 		}
 		bw := &pushState{to, ctx, cancel}
 		w.pending = bw
-		w.stop = w.p.stopAtReturn(func() { // without waiting for what is under way
+		w.stop = w.p.stopAtReturn(func() { // does not wait for what is in flight
 			cancel()
 			w.close(bw)
 		})
@@ -106,7 +112,7 @@ func (w *pushWriter) open() (io.Writer, error) {
 	return w.pending, nil
 }
 
-// bindContext has the end of the user's context end what is under way, until the function that it returns is called.
+// bindContext makes the end of the user's context cancel pending, until unbound is called.
 func (w *pushWriter) bindContext() (unbound func() bool, err error) {
 	if w.ctx == context.Context(w.p.req) {
 		return func() bool { return true }, nil
@@ -114,16 +120,17 @@ func (w *pushWriter) bindContext() (unbound func() bool, err error) {
 	if err := w.contextError(); err != nil {
 		return nil, err
 	}
-	if w.pending == nil { // of Writer, which waits for this context itself
+	if w.pending == nil { // a stream watches the context itself
 		return func() bool { return true }, nil
 	}
 	return context.AfterFunc(w.ctx, w.pending.cancel), nil
 }
 
-// contextError says why the user's context has ended; nil while it has not.
+// contextError returns why the user's context is done, or nil while it is not.
 func (w *pushWriter) contextError() error { return contextEndError(w.ctx, "sink") }
 
-// finishUserCall counts n bytes, and returns the error of the user's call.
+// finishUserCall ends a call of the user that has written n bytes: it releases the lock, and
+// returns the error for the user.
 func (w *pushWriter) finishUserCall(n int64, err error) error {
 	w.pendingBytes += n
 	if ended := w.contextError(); err != nil && ended != nil {
@@ -133,6 +140,7 @@ func (w *pushWriter) finishUserCall(n int64, err error) error {
 	return w.p.causeOf("Sink", err)
 }
 
+// Write implements io.Writer.
 func (w *pushWriter) Write(b []byte) (n int, err error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -153,7 +161,7 @@ func (w *pushWriter) Write(b []byte) (n int, err error) {
 	return n, w.finishUserCall(int64(n), err)
 }
 
-// ReadFrom implements io.ReaderFrom: without a copy of its own.
+// ReadFrom implements io.ReaderFrom, without copying into a buffer of its own.
 func (w *pushWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	if err := w.begin(); err != nil {
 		return 0, err
@@ -174,22 +182,24 @@ func (w *pushWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	in := &unlockedReader{w: w, r: r}
 	defer func() {
 		n := n - in.counted
-		if !in.unlocked { // else r has panicked or ended the goroutine, or the node is closed: it has no turn
+		if !in.unlocked { // unlocked: r panicked or ended the goroutine, or the node is closed
 			err = w.finishUserCall(n, err)
 		}
 	}()
 	return to.(io.ReaderFrom).ReadFrom(in)
 }
 
-// An unlockedReader reads outside of the turn.
+// An unlockedReader releases the lock of a pushWriter while it reads from r.
 type unlockedReader struct {
 	w        *pushWriter
 	r        io.Reader
-	unlocked bool // now
+	unlocked bool // the lock is not held
 
-	lastRead, counted int64 // bytes of the last Read; of all before, which have been taken
+	lastRead int64 // bytes of the last Read, which the writer has not taken yet
+	counted  int64 // bytes of all Reads before
 }
 
+// Read implements io.Reader.
 func (o *unlockedReader) Read(b []byte) (int, error) {
 	o.w.pendingBytes += o.lastRead
 	o.counted += o.lastRead
@@ -200,14 +210,14 @@ func (o *unlockedReader) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	o.unlocked = false
-	if over := o.w.p.checkMemory("Sink"); over != nil { // b is nobody's any more
+	if over := o.w.p.checkMemory("Sink"); over != nil { // the memory of b may be in use elsewhere
 		return 0, over
 	}
 	o.lastRead = int64(n)
 	return n, err
 }
 
-// flushBounded is settle until the context ends.
+// flushBounded calls flush, and cancels it when the user's context is done.
 func (w *pushWriter) flushBounded() error {
 	if w.pending == nil && w.stream == nil {
 		return nil
@@ -224,7 +234,7 @@ func (w *pushWriter) flushBounded() error {
 	return err
 }
 
-// flush waits until what was written has arrived; a stream ends behind that.
+// flush waits until everything written has arrived. It ends a stream.
 func (w *pushWriter) flush() error {
 	if w.stream != nil {
 		w.p.stream.CloseWrite()

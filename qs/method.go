@@ -10,35 +10,46 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A Method is a function of another process, with the types of its input and output: a package variable that both programs
-// import. In may hold Sources and Sinks in its fields, and in those of structs in it.
+// A Method is a function of another process, with the types of its input and output. It is a
+// package variable that both programs import. In may hold Sources and Sinks in its fields, and in
+// those of structs in it.
 type Method[In, Out any] struct {
 	m     *method
-	calls sync.Pool // of *calling, to be used again
+	calls sync.Pool // of *typedCall, for reuse
 }
 
-// Define declares a method; opts say more about it. It reaches no network, and is called where a package variable is initialized. Names are global: package and method, say, with a slash between; 1 to 255 bytes. A Node knows one codec and one
-// kind (Method, Stream, Upload, Duplex, OneWay) for a name: a call of a second definition with another fails with ErrInvalid and NotRun, its Handle panics.
+// Define declares a method, with opts. Call it to initialize a package variable; it does not use
+// the network. name is global, for example "package/method", and has 1 to 255 bytes. A Node uses
+// one codec and one kind (Method, Stream, Upload, Duplex, OneWay) for a name: with a second,
+// different definition a call fails with ErrInvalid and NotRun, and Handle panics.
 //
-// The two sides may define a method differently, as when one of them is older. The caller's definition counts. With the default codec:
-//   - A field, of In or of an item of the caller, that only the caller has is refused, unless it is nil, false, 0, "" or without elements:
-//     ErrBadInput, NotRun. One that only the target has is zero.
-//   - A field, of Out or of an item of the target, that only the caller has is an error of the caller, unless it is a pointer, an interface
-//     or omitempty; the handler has run. One that only the target has is skipped.
-//   - A field, an input or an output of another type is an error: ErrBadInput of the target, or an error of the caller. An integer that fits
-//     the other side's type is no error. All these errors name the field. Unexported fields are not sent. A time.Time arrives as the same
-//     instant, in local time.
-//   - A Source or a Sink may be added or removed as any field, if it is zero. One that lends something, and that the target's input does not
-//     have, is refused: ErrBadInput, NotRun. To a handler that has a Source or Sink more it is zero.
-//   - Another codec, and another kind, is refused: ErrProtocol, NotRun. A one-way request that is refused is counted at the target
-//     (hg.Stats.Dropped), and its sender is not told.
+// The two sides may have different definitions, for example in different versions of the program.
+// With the default codec:
 //
-// Define panics when the name is too short or too long; when the codec (of WithCodec, or msgpack) does not send all of a type, as
-// [codec.TypeChecker] says: chan, func, structs without an exported field; and when a Source or a Sink is where none can be: in a
-// pointer, slice, array or map, in a field that is not exported or that its tag leaves out, embedded, or in Out. A program that sets
-// Config.HG.Codec and has types that msgpack does not send gives that codec by WithCodec, too.
+//   - A field of In, or of an item of the caller, that only the caller has: refused with
+//     ErrBadInput and NotRun, unless it is nil, false, 0, "" or empty. A field that only the server
+//     has is zero.
+//   - A field of Out, or of an item of the server, that only the caller has: an error at the caller
+//     after the handler has run, unless it is a pointer, an interface or omitempty. A field that
+//     only the server has is skipped.
+//   - A field, an input or an output with another type: ErrBadInput at the server, or an error at
+//     the caller. An integer that fits the other side's type is accepted. All these errors name the
+//     field.
+//   - Unexported fields are not sent. A time.Time arrives as the same instant, in local time.
+//   - A Source or a Sink may be added or removed like any field while it is zero. One that lends
+//     something but is missing in the server's input is refused: ErrBadInput, NotRun.
+//   - Another codec or kind is refused: ErrProtocol, NotRun. A refused one-way request is counted
+//     at the server (hg.Stats.Dropped); its sender gets no error.
+//
+// Define panics if the name is too short or too long; if the codec (WithCodec, or msgpack) does not
+// send all of a type, as [codec.TypeChecker] reports for chan, func and structs without exported
+// fields; and if a Source or a Sink is where it cannot be sent: in a pointer, slice, array or map,
+// in a field that is unexported or that its tag leaves out, embedded, or in Out. A program that
+// sets Config.HG.Codec, and has types that msgpack does not send, must give the codec to WithCodec
+// too.
 func Define[In, Out any](name string, opts ...Option) *Method[In, Out] {
-	return &Method[In, Out]{m: defineMethod(name, opts, schema.Plain, reflect.TypeFor[In](), nil, reflect.TypeFor[Out]())}
+	return &Method[In, Out]{m: defineMethod(name, opts, schema.Plain, reflect.TypeFor[In](), nil,
+		reflect.TypeFor[Out]())}
 }
 
 // Name returns the name of m, as Call.Method has it.
@@ -89,13 +100,13 @@ func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (O
 			return err
 		}
 		err := s.runHandler(s)
-		if err == nil { // which an interceptor may have made of an error
+		if err == nil { // also if an interceptor has replaced an error by nil
 			err = s.flushSinks(s)
 		}
 		if err == nil {
 			err = s.setAnswerMeta(filledMeta, s.filledSinks())
 		}
-		s.endLent() // before the caller is answered
+		s.endLent() // before the answer: the caller may reuse what it lent
 		if err != nil {
 			return s.onFailure(err)
 		}
@@ -111,7 +122,7 @@ type typedRequest[In, Out any] struct {
 	out Out
 }
 
-// handle implements handling.
+// handle implements typedHandler.
 func (s *typedRequest[In, Out]) handle(ctx context.Context) (err error) {
 	if s.out, err = s.fn(ctx, s.in); err == nil {
 		err = s.flushSinks(ctx)
@@ -129,13 +140,13 @@ func (s *typedRequest[In, Out]) handle(ctx context.Context) (err error) {
 //
 // The error matches exactly one of
 //
-//   - ErrTimeout and context.DeadlineExceeded, or ErrCanceled and context.Canceled: ctx has ended. It
-//     also matches context.Cause(ctx). This is so whatever the server has answered meanwhile, but for
-//     a success.
-//   - hg.ErrRemote: the server has answered. It also matches the code that its handler gave, or, where
-//     its library has refused the call, ErrNoMethod (it has no such method), ErrDraining (it shuts
-//     down), ErrTimeout (the handler could not begin in time), or ErrPermission, if Config.Authorize
-//     refused without a code.
+//   - ErrTimeout and context.DeadlineExceeded, or ErrCanceled and context.Canceled: ctx has ended.
+//     It also matches context.Cause(ctx). This is so whatever the server has answered meanwhile,
+//     but for a success.
+//   - hg.ErrRemote: the server has answered. It also matches the code that its handler gave, or,
+//     where its library has refused the call, ErrNoMethod (it has no such method), ErrDraining (it
+//     shuts down), ErrTimeout (the handler could not begin in time), or ErrPermission, if
+//     Config.Authorize refused without a code.
 //   - another code of this package: it could not be called.
 //
 // FateOf(err) says what became of the request, of all attempts together. A panic of the program's
@@ -166,6 +177,7 @@ func (m *Method[In, Out]) CallInto(ctx context.Context, to Peer, in In, out *Out
 	return err
 }
 
+// begin returns the call of m to a Peer, from the pool if possible.
 func (m *Method[In, Out]) begin(to Peer, in In) *typedCall[In, Out] {
 	k, _ := m.calls.Get().(*typedCall[In, Out])
 	if k == nil {
@@ -188,8 +200,9 @@ type typedCall[In, Out any] struct {
 // A OneWay is a method without an answer.
 type OneWay[In any] struct{ m *method }
 
-// DefineOneWay declares a method that has no answer. It panics as Define does; In holds no Sources and Sinks. Of opts, what MaxConcurrent and
-// MaxQueue refuse is counted at the target (hg.Stats.Dropped), and its sender is not told.
+// DefineOneWay declares a method without an answer. It panics as Define does; In holds no Sources
+// and Sinks. A request beyond MaxConcurrent and MaxQueue is counted at the server
+// (hg.Stats.Dropped); its sender gets no error.
 func DefineOneWay[In any](name string, opts ...Option) *OneWay[In] {
 	return &OneWay[In]{defineMethod(name, opts, schema.OneWay, reflect.TypeFor[In](), nil, nil)}
 }
@@ -197,7 +210,7 @@ func DefineOneWay[In any](name string, opts ...Option) *OneWay[In] {
 // Name returns the name of m, as Call.Method has it.
 func (m *OneWay[In]) Name() string { return m.m.name }
 
-// Handle has n serve m with fn, as Method.Handle does.
+// Handle makes n serve m with fn, as Method.Handle does.
 func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
 	n.registerHandler(m.m, func(r hg.Request) error {
 		s := &typedRequest[In, struct{}]{request: request{n: n, m: m.m, r: r}}

@@ -12,12 +12,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Beside input and output, requests and answers carry as metadata what the two sides have to agree about. So two programs that define a
-// method otherwise find out before the handler runs, and never exchange half of the data:
+// Requests and answers carry metadata about what both sides must agree on. So two programs with
+// different definitions of a method find out before the handler runs, and never exchange a part of
+// the data:
 //
-//	request: streams                            of items first: a method refuses them, and a stream what comes without them; then one for each Reader and Writer
-//	         qs-lent      fields                those of the tickets in the input, by their numbers: the target finds all of them, or refuses
-//	answer:  qs-filled    how far each Sink with a ticket is filled, by their numbers; only to a request that has lent a Sink
+//	request: streams     those of items, which must be those of the method; then one per Reader and Writer
+//	         qs-lent     the fields of the tickets in the input, by number: the server finds all or refuses
+//	answer:  qs-filled   how far each Sink with a ticket is filled, by number; only if a Sink was lent
 //
 // The input and the output themselves have the same encoding whatever is lent.
 const (
@@ -25,20 +26,21 @@ const (
 	filledMeta = "qs-filled"
 )
 
-// maxFieldName bounds a field's name in metadata, in bytes: it is for people.
+// maxFieldName limits the name of a field in metadata, in bytes. Names are for error texts only.
 const maxFieldName = 24
 
-// A lentInput is the input of an attempt, in which Sources and Sinks can be encoded.
+// A lentInput is the input of an attempt, in which Sources and Sinks encode as tickets.
 type lentInput struct {
 	in any
 	l  *loanSet
 }
 
-// A methodCodec is the codec of a method: it encodes also inputs with Sources and Sinks, and compares the fields of what it decodes with
-// those of the receiver's type.
+// A methodCodec is the codec of a method. It also encodes inputs with Sources and Sinks, and
+// compares the fields of decoded values with those of the receiver's type.
 type methodCodec struct{ codec.Codec }
 
-// Append refuses an input whose encoding does not have all that it lends.
+// Append implements codec.Codec. It fails if the codec has left out a ticket, so that something
+// lent would not arrive.
 func (c methodCodec) Append(dst []byte, v any) ([]byte, error) {
 	in, ok := v.(*lentInput)
 	if !ok {
@@ -50,14 +52,16 @@ func (c methodCodec) Append(dst []byte, v any) ([]byte, error) {
 	}
 	for _, t := range in.l.tickets {
 		if !t.encodedOnce.Load() {
-			return dst, hg.Errorf(hg.ErrUnsupported, "codec %s does not encode %s of %T, which lends something: it leaves the field out, "+
-				"or does not call MarshalBinary; use codec.Msgpack, and no tag that leaves the field out", c.Name(), t.field, in.in)
+			return dst, hg.Errorf(hg.ErrUnsupported,
+				"codec %s does not encode %s of %T, which lends something: it leaves the field out, "+
+					"or does not call MarshalBinary; use codec.Msgpack, and no tag that leaves the field out",
+				c.Name(), t.field, in.in)
 		}
 	}
 	return out, nil
 }
 
-// Decode decodes an input, an output or anything else.
+// Decode implements codec.Codec.
 func (c methodCodec) Decode(b []byte, v any) error {
 	switch v := v.(type) {
 	case *decodedInput:
@@ -68,17 +72,20 @@ func (c methodCodec) Decode(b []byte, v any) error {
 	return c.Codec.Decode(b, v)
 }
 
-// An decodedInput is a request whose input is decoded, and an decodedOutput a call whose answer is.
+// A decodedInput is a request whose input is being decoded. A decodedOutput is a call whose answer
+// is being decoded. The types tell Decode which fields to compare.
 type (
 	decodedInput  request
 	decodedOutput outgoingCall
 )
 
-// What the caller says counts. A target that does not know all that it is sent would do less than it is asked for, and an answer without
-// all that the caller reads would have zero values that nobody has said: both are errors. A field that the caller does not know is no
-// loss to it: the target reads its zero value, and the caller skips what it has not asked for.
+// The caller's definition counts. A server that skipped an unknown field of the input would do less
+// than it was asked for, and an answer without a field that the caller reads would look like a zero
+// value: both are errors. Fields that only the server has are harmless: in the input they are zero,
+// in the answer they are skipped.
 
-// decodeSent decodes what a caller has sent: an input, or an item.
+// decodeSent decodes what a caller has sent, an input or an item. Fields that v does not have are
+// an error.
 func decodeSent(c codec.Codec, b []byte, v any) error {
 	err := c.Decode(b, v)
 	if checker, ok := c.(codec.FieldChecker); ok && err == nil {
@@ -87,7 +94,8 @@ func decodeSent(c codec.Codec, b []byte, v any) error {
 	return err
 }
 
-// decodeAnswered decodes what a target has answered: an output, or an item.
+// decodeAnswered decodes what a server has sent, an output or an item. Missing fields of v are an
+// error.
 func decodeAnswered(c codec.Codec, b []byte, v any) error {
 	err := c.Decode(b, v)
 	if checker, ok := c.(codec.FieldChecker); ok && err == nil {
@@ -107,10 +115,10 @@ func (n *Node) resolveCodec(m *method) codec.Codec {
 	return codec.Msgpack
 }
 
-// codecOf returns the codec that m is registered with at n.
+// codecOf returns the codec with which m is registered at n.
 func (n *Node) codecOf(m *method) codec.Codec { return methodCodec{n.resolveCodec(m)} }
 
-// requestMeta returns the metadata of a request: m, and what the target has to know.
+// requestMeta returns the metadata of a request: m, and the fields of the tickets.
 func (l *loanSet) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {
 	if len(l.tickets) == 0 {
 		return m, nil
@@ -124,11 +132,11 @@ func (l *loanSet) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {
 
 // A sinkFill says how far a Sink was filled.
 type sinkFill struct {
-	prefix int64 // bytes from its beginning on, without gaps
-	end    int64 // where the last byte that was written ends
+	prefix int64 // number of bytes from the beginning without gaps
+	end    int64 // end of the last byte written
 }
 
-// takeAnswer takes in what the metadata of an answer says of the Sinks.
+// takeAnswer reads from the metadata of an answer how far the Sinks were filled.
 func (l *loanSet) takeAnswer(m hg.Metadata) error {
 	text, ok := m.Get(filledMeta)
 	if !ok {
@@ -144,26 +152,30 @@ func (l *loanSet) takeAnswer(m hg.Metadata) error {
 		n.prefix, err = strconv.ParseInt(prefix, 10, 64)
 		n.end, err2 = strconv.ParseInt(end, 10, 64)
 		if err != nil || err2 != nil {
-			return fmt.Errorf("qs: method %s: the answer says %q of its Sinks: %w", l.m.name, text, na.ErrProtocol)
+			return fmt.Errorf("qs: method %s: the answer says %q of its Sinks: %w", l.m.name, text,
+				na.ErrProtocol)
 		}
 		l.filled = append(l.filled, n)
 	}
 	return nil
 }
 
-// checkAgreement reports, before the input is decoded, whether the caller calls what m is.
+// checkAgreement returns an error if the caller's definition of m is of another kind. It runs
+// before the input is decoded.
 func (m *method) checkAgreement(r hg.Request) error {
 	theirs := r.Streams()
 	if i := slices.IndexFunc(theirs, func(s hg.StreamSpec) bool { return s.Bulk }); i >= 0 {
-		theirs = theirs[:i] // what follows is lent, and belongs to tickets of the input
+		theirs = theirs[:i] // from here on they belong to tickets of the input
 	}
 	if !slices.Equal(theirs, m.streams) {
-		return hg.Errorf(na.ErrProtocol, "the caller defines %s as %s, and here it is %s: both sides need the same", m.name, kindOf(theirs), kindOf(m.streams))
+		return hg.Errorf(na.ErrProtocol,
+			"the caller defines %s as %s, and here it is %s: both sides need the same", m.name,
+			kindOf(theirs), kindOf(m.streams))
 	}
 	return nil
 }
 
-// kindOf says what has such streams.
+// kindOf describes the kind of method that has the streams specs.
 func kindOf(specs []hg.StreamSpec) string {
 	switch {
 	case len(specs) == 0:
@@ -178,9 +190,10 @@ func kindOf(specs []hg.StreamSpec) string {
 	return fmt.Sprintf("what has %d streams", len(specs))
 }
 
+// streamDown are the streams of a method that sends items to its caller.
 var streamDown = []hg.StreamSpec{{}}
 
-// lentFields returns the fields of what a request lends, by their numbers.
+// lentFields returns the fields of the tickets of a request, by number.
 func lentFields(meta hg.Metadata) (names []string) {
 	if text, ok := meta.Get(lentMeta); ok {
 		names = strings.Split(text, ",")
@@ -188,7 +201,7 @@ func lentFields(meta hg.Metadata) (names []string) {
 	return names
 }
 
-// addFieldName returns the error of a decoder with the field that it speaks of.
+// addFieldName adds the name of the field to the error of a decoder.
 func addFieldName(meta hg.Metadata, err error) error {
 	if e, ok := errors.AsType[*otherTicketError](err); ok {
 		if names := lentFields(meta); e.number < len(names) {
@@ -198,7 +211,8 @@ func addFieldName(meta hg.Metadata, err error) error {
 	return err
 }
 
-// checkTickets reports whether the input here has taken all that the caller lends.
+// checkTickets returns an error unless the input of the handler has taken all tickets of the
+// caller.
 func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 	names := lentFields(meta)
 	taken := make([]bool, len(names))
@@ -209,7 +223,8 @@ func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 		}
 		n := t.number
 		if n >= len(names) || taken[n] {
-			return hg.Errorf(hg.ErrBadInput, "the input of %s has a ticket of number %d of %d", m.name, n, len(names))
+			return hg.Errorf(hg.ErrBadInput, "the input of %s has the ticket number %d of %d", m.name, n,
+				len(names))
 		}
 		taken[n] = true
 	}
@@ -225,20 +240,21 @@ func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 		}
 		has = "has " + strings.Join(fields, ", ")
 	}
-	return hg.Errorf(hg.ErrBadInput, "the caller lends %q, which does not arrive: the input of %s here %s; both sides need the same field, and a codec that encodes it", names[n], m.name, has)
+	return hg.Errorf(hg.ErrBadInput, "the caller lends %q, which does not arrive: the input of %s here %s; both sides need the same field, and a codec that encodes it",
+		names[n], m.name, has)
 }
 
-// filledSinks returns what the answer says of the Sinks of a request; "" if it has lent none.
+// filledSinks returns the text about the Sinks for the answer; "" if the request has lent none.
 func (s *request) filledSinks() string {
-	var told []*lentField
+	var sinks []*lentField
 	for i := range s.lent {
 		if f := &s.lent[i]; f.sink != nil {
-			told = append(told, f)
+			sinks = append(sinks, f)
 		}
 	}
-	slices.SortFunc(told, func(a, b *lentField) int { return a.sink.number - b.sink.number })
-	texts := make([]string, len(told))
-	for i, f := range told {
+	slices.SortFunc(sinks, func(a, b *lentField) int { return a.sink.number - b.sink.number })
+	texts := make([]string, len(sinks))
+	for i, f := range sinks {
 		if texts[i] = strconv.FormatInt(f.filled.prefix, 10); f.filled.end != f.filled.prefix {
 			texts[i] += ":" + strconv.FormatInt(f.filled.end, 10)
 		}

@@ -226,17 +226,17 @@ func TestDisagreements(t *testing.T) {
 			Key  string
 			Body []byte
 		}{}, text, nil), nil, `lends "Body", which does not arrive`, false},
-		{"bytes for a Source", method(struct{ Body []byte }{[]byte("abcdefgh")}, text, nil), method(keySource{}, text, nil), nil, `no Source's: both sides need the same type`, false},
+		{"bytes for a Source", method(struct{ Body []byte }{[]byte("abcdefgh")}, text, nil), method(keySource{}, text, nil), nil, `not a Source: both sides need the same type`, false},
 
 		// Sinks.
 		{"a Sink", method(keySink{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), saw{"k"}, "", true},
 		{"a Sink more at the client, which lends", method(keySink{"k", qs.Buffer(room)}, text, nil), method(nothing, text, nil), nil, `lends "To", which does not arrive: .* has no Source`, false},
 		{"a Sink more at the client, which is zero", method(keySink{Key: "k"}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
 		{"a Sink more at the server, not used", method(keyOnly{"do not write"}, text, nil), method(keySink{}, text, nil), saw{"do not write"}, "", true},
-		{"a Sink more at the server, used", method(keyOnly{"k"}, text, nil), method(keySink{}, text, nil), nil, `the caller has lent no room`, true},
+		{"a Sink more at the server, used", method(keyOnly{"k"}, text, nil), method(keySink{}, text, nil), nil, `the caller has to lend room`, true},
 		{"a Sink with another name", method(keyTo{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), nil, `lends "Into", which does not arrive: .* has To`, false},
 		{"Sinks in another order", method(twoSinks{sa, sb}, text, nil), method(sinksTwo{}, text, nil), saw{"two"}, "", true},
-		{"one of two Sinks", method(twoSinks{B: qs.Buffer(room)}, text, nil), method(sinksTwo{}, text, nil), nil, "the caller has lent no room", true},
+		{"one of two Sinks", method(twoSinks{B: qs.Buffer(room)}, text, nil), method(sinksTwo{}, text, nil), nil, "the caller has to lend room", true},
 
 		// Kinds.
 		{"a stream, of a method", method(keyOnly{"k"}, text, nil), stream(nothing, text, nil), nil, `as a method \(Define\), and here it is a stream \(DefineStream\)`, false},
@@ -307,9 +307,8 @@ func TestTwoDefinitions(t *testing.T) {
 	same := qs.Define[struct{ Body qs.Source }, []byte]("two/definitions")
 	s := server(t, qs.Config{}, func(n *qs.Node) {
 		packed.Handle(n, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
-		require.PanicsWithValue(t, "qs: method two/definitions: the program has two definitions of two/definitions: this node has used "+
-			"a method in codec msgpack (2), and now a method in codec raw (1): give one of them another name",
-			func() { raw.Handle(n, func(_ context.Context, in []byte) ([]byte, error) { return in, nil }) })
+		require.PanicsWithValue(t, "qs: method two/definitions: the program has two definitions of two/definitions, "+
+			"a method in codec msgpack (2) and a method in codec raw (1): give one of them another name", func() { raw.Handle(n, func(_ context.Context, in []byte) ([]byte, error) { return in, nil }) })
 	})
 	c := open(t, "tcp://", qs.Config{})
 	to := peer(t, c, s.Addr().String())

@@ -10,18 +10,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A method is what Methods, Streams, Uploads, Duplexes and OneWays have in common.
+// A method is the common part of Method, Stream, Upload, Duplex and OneWay.
 type method struct {
 	name      string
 	o         options
 	oneWay    bool
-	streams   []hg.StreamSpec // of items; nil for a plain method
+	streams   []hg.StreamSpec // streams of items; nil for a plain method
 	signature schema.Signature
 	shape     string  // the text of signature
 	fields    []field // Sources and Sinks of the input
 }
 
-// defineMethod defines a method whose types are those of s.
+// defineMethod makes a method of a kind with the given types. It panics if a type cannot be sent.
 func defineMethod(name string, opts []Option, kind schema.Kind, in, up, out reflect.Type) *method {
 	if name == "" || len(name) > 255 {
 		panic(fmt.Sprintf("qs: the method name %q has %d bytes, want 1 to 255", name, len(name)))
@@ -39,18 +39,20 @@ func defineMethod(name string, opts []Option, kind schema.Kind, in, up, out refl
 	m.fields = fieldsOf(name, m.signature.In, m.o.codec)
 	refuse := func(t *schema.Type, where string) {
 		if t != nil && len(fieldsOf(name, t, m.o.codec)) > 0 {
-			panic(fmt.Sprintf("qs: method %s has a Source or a Sink in its %s; put it into the input", name, where))
+			panic(fmt.Sprintf("qs: method %s has a Source or a Sink in its %s: put it into the input",
+				name, where))
 		}
 	}
 	refuse(m.signature.Up, "items")
 	refuse(m.signature.Out, "output")
 	if m.oneWay && len(m.fields) > 0 {
-		panic(fmt.Sprintf("qs: method %s is one-way: nobody would know how long its Sources and Sinks are needed; use Define", name))
+		panic(fmt.Sprintf("qs: method %s is one-way and has Sources or Sinks: use Define, whose answer ends their use",
+			name))
 	}
 	return m
 }
 
-// checkType panics if the codec of a method does not send all of a type.
+// checkType panics if the codec of a method does not send all of the type t.
 func checkType(name string, o options, t reflect.Type) {
 	c := o.codec
 	if c == nil {
@@ -65,7 +67,7 @@ func checkType(name string, o options, t reflect.Type) {
 	}
 }
 
-// idOf returns the id of a method, which is made known to the class if it is not.
+// idOf returns the id of m. It registers m with the class the first time.
 func (n *Node) idOf(m *method) (hg.ID, error) {
 	if id, ok := n.known.Load(m); ok {
 		return id.(hg.ID), nil
@@ -76,14 +78,17 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	id := hg.HashName(m.name)
 	was, ok := n.class.Registered(m.name)
 	if ok && n.defined[m.name] == "" {
-		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: hg.Errorf(ErrInvalid, "the program has registered %s with package hg, too: give it another name", was.Name)}
+		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun,
+			Err: hg.Errorf(ErrInvalid,
+				"the program has registered %s with package hg too: give it another name", was.Name)}
 	}
 	if err := n.useDefinitionLocked(m.name, is); err != nil {
 		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: err}
 	}
 	if !ok {
 		var err error
-		if id, err = n.class.RegisterRPC(hg.RPC{Name: m.name, OneWay: m.oneWay, Codec: n.codecOf(m), Shape: m.shape}); err != nil {
+		if id, err = n.class.RegisterRPC(hg.RPC{Name: m.name, OneWay: m.oneWay, Codec: n.codecOf(m),
+			Shape: m.shape}); err != nil {
 			return 0, fmt.Errorf("qs: method %s: %w", m.name, err)
 		}
 	}
@@ -91,19 +96,21 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	return id, nil
 }
 
-// useDefinitionLocked reports whether n has used another definition of a name, by which requests would be made otherwise. Locked.
+// useDefinitionLocked records the definition is of a name. It fails if n has used another one,
+// which would make other requests. The caller holds mu.
 func (n *Node) useDefinitionLocked(name, is string) error {
 	switch was := n.defined[name]; was {
 	case "":
 		n.defined[name] = is
 	case is:
 	default:
-		return hg.Errorf(ErrInvalid, "the program has two definitions of %s: this node has used %s, and now %s: give one of them another name", name, was, is)
+		return hg.Errorf(ErrInvalid, "the program has two definitions of %s, %s and %s: give one of them another name",
+			name, was, is)
 	}
 	return nil
 }
 
-// describeDefinition says in what definitions of one name have to agree.
+// describeDefinition describes m by what all definitions of its name must agree on.
 func (n *Node) describeDefinition(m *method) string {
 	kind := "a method"
 	switch {
@@ -116,9 +123,9 @@ func (n *Node) describeDefinition(m *method) string {
 	return fmt.Sprintf("%s in codec %s (%d)", kind, c.Name(), c.ID())
 }
 
-// A field is where a Source or a Sink is in an input.
+// A field is the place of a Source or a Sink in an input.
 type field struct {
-	path []int
+	path []int // indices of the fields that lead to it
 	sink bool
 	name string
 }
@@ -128,27 +135,32 @@ var (
 	sinkType   = schema.NameLeaf(reflect.TypeFor[Sink](), "Sink")
 )
 
-// maxFields bounds the Sources and Sinks of an input.
+// maxFields limits the Sources and Sinks of an input.
 const maxFields = 64
 
-// fieldsOf finds the Sources and Sinks of a type that a codec encodes. It panics when one is where it would not be sent.
+// fieldsOf returns the Sources and Sinks in the type t of a method. It panics if one is where the
+// codec c would not send it.
 func fieldsOf(method string, t *schema.Type, c codec.Codec) []field {
-	w := typeWalk{method: method, tags: c == nil || c.ID() == codec.MsgpackID, seen: map[*schema.Type]bool{}}
+	w := typeWalk{method: method, tags: c == nil || c.ID() == codec.MsgpackID,
+		seen: map[*schema.Type]bool{}}
 	w.visitType(t, nil, "", true)
 	if len(w.found) > maxFields {
-		panic(fmt.Sprintf("qs: method %s has %d Sources and Sinks in its input, there may be %d", method, len(w.found), maxFields))
+		panic(fmt.Sprintf("qs: method %s has %d Sources and Sinks in its input, there may be %d", method,
+			len(w.found), maxFields))
 	}
 	return w.found
 }
 
+// A typeWalk finds the Sources and Sinks of a type.
 type typeWalk struct {
 	method string
-	tags   bool                  // those of msgpack count
-	seen   map[*schema.Type]bool // that are pointed to
+	tags   bool                  // the tags of msgpack apply
+	seen   map[*schema.Type]bool // types visited through pointers, slices and the like
 	found  []field
 }
 
-// visitType looks at t, to which path leads, and name; direct says whether through structs only, else name says where it is.
+// visitType visits the type t. If direct, t is reached through structs only, by path, and name is
+// its name. Otherwise name describes where it is, and a Source or Sink in it panics.
 func (w *typeWalk) visitType(t *schema.Type, path []int, name string, direct bool) {
 	if t.Go == sourceType || t.Go == sinkType {
 		if !direct {
@@ -179,7 +191,7 @@ func (w *typeWalk) visitType(t *schema.Type, path []int, name string, direct boo
 	}
 }
 
-// visitField looks at a field of t, which is called in.
+// visitField visits the field f of t; in is the name of t's value.
 func (w *typeWalk) visitField(t *schema.Type, f *schema.Field, path []int, in string, direct bool) {
 	name := f.Name
 	if in != "" {
@@ -191,7 +203,8 @@ func (w *typeWalk) visitField(t *schema.Type, f *schema.Field, path []int, in st
 	case !f.Exported && (!f.Embedded || f.Type.Kind != reflect.Struct):
 		w.visitType(f.Type, nil, "the unexported field "+name, false)
 	case f.Embedded && (f.Type.Go == sourceType || f.Type.Go == sinkType):
-		panic(fmt.Sprintf("qs: method %s has a %v that %v embeds, whose methods would encode all of it as that: give the field a name", w.method, f.Type.Go, t.Go))
+		panic(fmt.Sprintf("qs: method %s has a %v that %v embeds, whose methods would encode all of it as that: give the field a name",
+			w.method, f.Type.Go, t.Go))
 	case w.tags && f.Tag == "-" && t.Coding() == "":
 		w.visitType(f.Type, nil, "the field "+name+", which its tag leaves out", false)
 	default:

@@ -6,7 +6,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// An AnyMethod is what Define, DefineStream, DefineUpload, DefineDuplex and DefineOneWay return.
+// An AnyMethod is a Method, Stream, Upload, Duplex or OneWay.
 type AnyMethod interface {
 	Name() string
 	definition() *method
@@ -18,9 +18,13 @@ func (s *Stream[In, Item]) definition() *method     { return s.m }
 func (u *Upload[In, Up, Out]) definition() *method  { return u.m }
 func (d *Duplex[In, Up, Down]) definition() *method { return d.m }
 
-// Schema describes methods as a text that can be committed, and reviewed when it changes: kind, codec and types of each, in the order of
-// their names; then the error codes that the process has defined with DefineCode, number and name. The codec of one without WithCodec is msgpack, whatever a node's Config.HG.Codec is. Of methods with one name the last one
-// counts. docs/EVOLUTION.md says what a change does to programs that have not changed; qstest.Compatible compares the text with a file.
+// Schema describes methods as a text that can be committed, and reviewed when it changes. It has
+// kind, codec and types of each method, sorted by name, followed by the error codes that the
+// process has defined with DefineCode. The codec of a method without WithCodec is msgpack, whatever
+// a node's Config.HG.Codec is. If several methods have one name, the last one counts.
+//
+// docs/EVOLUTION.md says how a change affects programs that have not changed. qstest.Compatible
+// compares the text with a file.
 func Schema(methods ...AnyMethod) string {
 	byName := map[string]int{}
 	var all []schema.Method

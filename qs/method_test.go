@@ -182,7 +182,7 @@ func TestHandleTwice(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", qs.Config{})
 	serve := func() { upper.Handle(n, func(_ context.Context, s string) (string, error) { return s, nil }) }
 	serve()
-	require.PanicsWithValue(t, "qs: the node serves a method called test/upper already; Handle is called once for each name", serve)
+	require.PanicsWithValue(t, "qs: the node serves the method test/upper already: call Handle once for each name", serve)
 }
 
 func TestDefinePanics(t *testing.T) {

@@ -16,35 +16,37 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Node is a process on a network: it serves methods and calls those of others. Its methods may be called from any goroutine.
+// A Node is a process on a network: it serves methods, and calls those of other nodes. Its methods
+// are safe for concurrent use.
 //
-//	Open ─► Handle … ─► Serve ──── ctx ends ───► drains: new calls are refused, those that run may end ─► returns
-//	          └─► Peer, Call: a node that only calls needs no Serve             └─ Config.ShutdownTimeout at the most
+//	Open ─► Handle … ─► Serve ── ctx done ──► drain: refuse new calls, wait for those in flight ─► return
+//	          └─► Peer, Call: a node that only calls needs no Serve       └─ at most Config.ShutdownTimeout
 type Node struct {
 	cfg      Config
 	class    *hg.Class
-	contexts []*hg.Context
-	hctx     *hg.Context // the first
+	contexts []*hg.Context // one per event loop, see Config.Contexts
+	hctx     *hg.Context   // the first of contexts
 	workers  workers
 	clients  clientShares
 
-	known   sync.Map      // *method: hg.ID
-	budgets sync.Map      // *RetryPolicy: *budget, of what Retry has returned
-	idle    []handleCache // handles, for each context
+	known   sync.Map      // method definitions that have been used: *method to hg.ID
+	budgets sync.Map      // retry budgets: *RetryPolicy to *retryBudget
+	idle    []handleCache // idle handles of each context
 
 	idleDrivers []idleDriver // of each context
 
-	drainCtx       context.Context // ends when the node begins to drain, or is closed: of the watches, and what Draining returns
+	// drainCtx is canceled when the node begins to drain, or is closed; see Draining.
+	drainCtx       context.Context
 	cancelDrainCtx context.CancelFunc
 
 	served       atomic.Bool       // Serve was called
 	ending       atomic.Bool       // no handle is kept any more
-	mu           sync.Mutex        // guards the fields below, and registering
-	defined      map[string]string // names: what describe says of the definition that was used first
+	mu           sync.Mutex        // guards the fields below, and the registration of methods
+	defined      map[string]string // by name: the description of the first definition used
 	closed       bool
-	probes       map[*na.Op]struct{} // of addresses, under way
-	healthTimers map[*na.Op]struct{} // timers of PeerOptions.HealthInterval
-	watches      map[watchKey]*addrWatch
+	probes       map[*na.Op]struct{}     // probes of addresses in flight
+	healthTimers map[*na.Op]struct{}     // timers of PeerOptions.HealthInterval
+	watches      map[watchKey]*addrWatch // watches of services in progress
 }
 
 // Open opens a node at addr: "tcp://" only calls, "tcp://host:port" also serves; with port 0 the
@@ -68,11 +70,14 @@ func Open(addr string, cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, idle: make([]handleCache, cfg.Contexts), idleDrivers: make([]idleDriver, cfg.Contexts), defined: map[string]string{},
-		probes: map[*na.Op]struct{}{}, healthTimers: map[*na.Op]struct{}{}, watches: map[watchKey]*addrWatch{},
+		cfg: cfg, idle: make([]handleCache, cfg.Contexts), idleDrivers: make([]idleDriver, cfg.Contexts),
+		defined: map[string]string{},
+		probes:  map[*na.Op]struct{}{}, healthTimers: map[*na.Op]struct{}{},
+		watches: map[watchKey]*addrWatch{},
 	}
 	n.drainCtx, n.cancelDrainCtx = context.WithCancel(context.Background())
-	n.clients = clientShares{n: n, limits: cfg.ClientLimits, holders: map[hg.Request]string{}, shares: map[string]*clientShare{}}
+	n.clients = clientShares{n: n, limits: cfg.ClientLimits, holders: map[hg.Request]string{},
+		shares: map[string]*clientShare{}}
 	n.workers.init(n)
 	cfg.HG.Dispatch = n.workers.dispatch
 	hghook.DispatchStreams(&cfg.HG, func(r any) { n.workers.dispatchStreams(*r.(*hg.Request)) })
@@ -108,27 +113,29 @@ func Open(addr string, cfg Config) (*Node, error) {
 // tcp.Options.Advertise.
 func (n *Node) Addr() hg.Addr { return n.class.Addr() }
 
-// HG returns the context of package hg below, the first if there are several, for calls with callbacks. Serve runs one of them at a time:
-// one that must wait for something calls, or waits with WaitFor, which goes on with everything else. One that waits on a channel may
-// wait for ever, since nobody else may take in what it waits for.
+// HG returns the context of package hg below the node, the first if there are several, for calls
+// with callbacks. Serve runs one callback at a time. A callback that must wait for something calls,
+// or uses WaitFor, which continues everything else. A callback that blocks on a channel may block
+// for ever: nothing else may receive what it waits for.
 func (n *Node) HG() *hg.Context { return n.hctx }
 
-// SetReady sets the answer of n to health probes, and to "hg/health": ready, the default, or not ready, which a node that drains always is. It
-// does not stop calls: clients that probe (PeerOptions.HealthInterval) and orchestrators send theirs elsewhere.
+// SetReady sets the answer of n to health probes and to "hg/health": ready, the default, or not
+// ready. A node that drains is never ready. It does not stop calls: clients that probe
+// (PeerOptions.HealthInterval) and orchestrators send their calls elsewhere.
 func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 
 // Serve serves the methods of n until ctx ends. It blocks. Two goroutines of its own drive each
 // context of n, one of them standing by; they run Inline and quick handlers, and workers run the
-// others. In the simulator it drives on this goroutine. When ctx ends it does what Shutdown does, for Config.ShutdownTimeout. Give it
-// a context of signal.NotifyContext to stop at SIGTERM. Call it once: a second Serve returns an
-// error that matches ErrInvalid.
+// others. In the simulator it drives on this goroutine. When ctx ends it does what Shutdown does,
+// for Config.ShutdownTimeout. Give it a context of signal.NotifyContext to stop at SIGTERM. Call it
+// once: a second Serve returns an error that matches ErrInvalid.
 //
 // It returns nil when every call could finish, and when n was closed by Shutdown or Close before or
 // meanwhile; otherwise a *hg.ShutdownError that names the handlers that were cut off. With several
 // Contexts, calls to n's own address need a Serve.
 func (n *Node) Serve(ctx context.Context) error {
 	if n.served.Swap(true) {
-		return na.WithText(hg.ErrInvalid, "qs: Serve was called for this Node before: it drives the Node until that is closed, so call it once after each Open")
+		return na.WithText(hg.ErrInvalid, "qs: Serve called twice on one Node")
 	}
 	var err error
 	if n.hctx.NA().Scheduled() {
@@ -139,7 +146,7 @@ func (n *Node) Serve(ctx context.Context) error {
 			n.driveContext(ctx, hctx, ends)
 			n.driveContext(ctx, hctx, ends)
 		}
-		err = <-ends // of one: the others end, too
+		err = <-ends // when one ends, all do
 	}
 	if err != nil && ctx.Err() != nil {
 		return n.Shutdown(context.Background())
@@ -150,8 +157,9 @@ func (n *Node) Serve(ctx context.Context) error {
 	return err
 }
 
-// driveContext has a goroutine drive a context until ctx ends, or the context is closed, and say why it has ended. A handler, or an
-// authorizer, that ends the goroutine has another one go on; so has one of a stream that keeps it.
+// driveContext starts a goroutine that drives hctx until ctx is done or hctx is closed, and then
+// sends the reason to ends. If a handler or an authorizer ends the goroutine, or a handler of a
+// stream keeps it, another goroutine replaces it.
 func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 	spawned := n.workers.handlers.Spawn(func() {
 		l := hctx.NA().Upper().Loop()
@@ -164,9 +172,9 @@ func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- e
 			}
 		}
 		defer replace()
-		keep := func() { // a handler keeps this goroutine
+		keep := func() { // called when a handler keeps this goroutine
 			replace()
-			stop() // later: it ends otherwise because of ctx
+			stop() // after replace: otherwise the end of this Drive would be reported to ends
 			l.HandOn()
 		}
 		err := l.Drive(own, n.workers.inline[hctx.ID()], keep)
@@ -179,6 +187,7 @@ func (n *Node) driveContext(ctx context.Context, hctx *hg.Context, ends chan<- e
 	}
 }
 
+// alwaysFalse is a condition for WaitFor that never holds.
 func alwaysFalse() bool { return false }
 
 // Shutdown ends n in good order: it refuses new calls with ErrDraining, waits for calls in flight
@@ -196,7 +205,8 @@ func (n *Node) Shutdown(ctx context.Context) error {
 		defer stop()
 	}
 	if n.isInside() {
-		return fmt.Errorf("qs: Shutdown was called in a handler or a callback, which it would wait for; call it on a goroutine of its own, or use Close: %w", na.ErrBusy)
+		return fmt.Errorf("qs: Shutdown was called in a handler or a callback, which it would wait for: call it on another goroutine, or use Close: %w",
+			na.ErrBusy)
 	}
 	n.ending.Store(true)
 	n.dropHandles()
@@ -211,12 +221,13 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// closeTime bounds what Close waits for: callbacks that still have to run.
+// closeTime limits how long Close waits for callbacks.
 const closeTime = time.Second
 
 // isInside reports whether the caller is inside a handler or a callback of n.
 func (n *Node) isInside() bool {
-	return slices.ContainsFunc(n.contexts, func(hctx *hg.Context) bool { return hctx.NA().Upper().Inside() })
+	return slices.ContainsFunc(n.contexts,
+		func(hctx *hg.Context) bool { return hctx.NA().Upper().Inside() })
 }
 
 // Close ends n at once: calls in flight end with ErrClosed, and the contexts of handlers end. It
@@ -235,7 +246,7 @@ func (n *Node) Close() error {
 	}
 	n.dropHandles()
 	err := n.class.Close()
-	if !n.isInside() { // else what calls Close would be waited for
+	if !n.isInside() { // otherwise Close would wait for its own caller
 		for _, hctx := range n.contexts {
 			_ = hctx.WaitFor(context.Background(), closeTime, alwaysFalse)
 		}
@@ -244,11 +255,11 @@ func (n *Node) Close() error {
 	return err
 }
 
-// spawn runs f on a goroutine of its own; in the simulator, in a coroutine.
+// spawn runs f on a goroutine of its own, or in a coroutine of the simulator.
 func (n *Node) spawn(f func()) { n.hctx.NA().Spawn(f) }
 
-// sleep waits for d, in virtual time in the simulator. It returns the cause of ctx if that ends first. Unlike hg.Context.Sleep it drives
-// nothing.
+// sleep waits for d, in virtual time in the simulator. It returns the cause of ctx if that is done
+// first. Unlike hg.Context.Sleep it drives nothing.
 func (n *Node) sleep(ctx context.Context, d time.Duration) error {
 	if n.hctx.NA().Scheduled() {
 		return n.hctx.Sleep(ctx, d)
@@ -268,7 +279,7 @@ func (n *Node) withTimeout(ctx context.Context, d time.Duration) (context.Contex
 	return n.hctx.NA().WithTimeout(ctx, d)
 }
 
-// logger returns what gets what no error can carry.
+// logger returns the Logger of the node, or slog.Default().
 func (n *Node) logger() *slog.Logger {
 	if l := n.cfg.HG.Logger; l != nil {
 		return l
@@ -276,10 +287,10 @@ func (n *Node) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// now reads the node's clock.
+// now returns the time of the node's clock.
 func (n *Node) now() time.Duration { return n.hctx.Now() }
 
-// An handleCache is the handles of a context that make no call.
+// A handleCache keeps idle handles of one context for reuse.
 type handleCache struct {
 	last atomic.Pointer[hg.Handle] // nil: none
 	mu   sync.Mutex                // guards h
@@ -293,10 +304,10 @@ func (k *handleCache) dropLast() {
 	}
 }
 
-// maxIdleHandles bounds them.
+// maxIdleHandles limits a handleCache.
 const maxIdleHandles = 256
 
-// takeHandle returns a handle for one call of id at to.
+// takeHandle returns a handle for one call through context i, from the cache if possible.
 func (n *Node) takeHandle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	h, err := n.takeIdle(i, to, id)
 	if err == nil {
@@ -325,7 +336,7 @@ func (n *Node) takeIdle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	return h, nil
 }
 
-// keepHandle takes the handle of a call back that has ended, without its output.
+// keepHandle returns the handle of a call that has ended to the cache, without its output.
 func (n *Node) keepHandle(i int, h *hg.Handle) {
 	hghook.FreeOutput(h)
 	n.keepIdle(i, h)
@@ -341,7 +352,8 @@ func (n *Node) keepIdle(i int, h *hg.Handle) {
 		return
 	}
 	k.mu.Lock()
-	kept := len(k.h) < maxIdleHandles && !n.ending.Load() // looked at here: dropHandles comes later, or has been seen
+	// Looked at here: dropHandles comes later, or has been seen.
+	kept := len(k.h) < maxIdleHandles && !n.ending.Load()
 	if kept {
 		k.h = append(k.h, h)
 	}
@@ -351,12 +363,14 @@ func (n *Node) keepIdle(i int, h *hg.Handle) {
 	}
 }
 
-// probeAddr asks whether the context at to is driven and ready. It waits for the answer, or for the end of ctx.
+// probeAddr asks whether the context at the address to is driven and ready. It blocks until there
+// is an answer, or ctx is done.
 func (n *Node) probeAddr(ctx context.Context, i int, to hg.Addr) error {
 	hctx := n.contexts[i]
 	begun := n.now()
 	refused := func(err error) error {
-		return hghook.EndedBy(ctx, &hg.Error{Op: "probe", Peer: to, Fate: NotRun, Took: n.now() - begun, Err: err})
+		return hghook.EndedBy(ctx, &hg.Error{Op: "probe", Peer: to, Fate: NotRun, Took: n.now() - begun,
+			Err: err})
 	}
 	limit := time.Duration(0)
 	if at, ok := ctx.Deadline(); ok {
@@ -380,7 +394,8 @@ func (n *Node) probeAddr(ctx context.Context, i int, to hg.Addr) error {
 		return refused(errors.Unwrap(err))
 	}
 	if err = hctx.Wait(ctx, ended.Load); ctx.Err() != nil {
-		if limit == 0 || n.now()-begun < limit { // else it is out of time itself, and says more
+		// Otherwise the probe times out itself, with a more precise error.
+		if limit == 0 || n.now()-begun < limit {
 			op.Cancel()
 		}
 		err = hctx.Wait(context.Background(), ended.Load)
@@ -394,11 +409,11 @@ func (n *Node) probeAddr(ctx context.Context, i int, to hg.Addr) error {
 	return nil
 }
 
-// dropHandles closes the handles that are kept, and ends the probes and watches that are under way.
+// dropHandles closes the idle handles, and ends probes and watches. It also cancels drainCtx.
 func (n *Node) dropHandles() {
 	n.cancelDrainCtx()
 	for _, hctx := range n.contexts {
-		hctx.Wake() // for handlers that wait for Draining by hg.Context.Wait
+		hctx.Wake() // wakes handlers that wait for Draining with hg.Context.Wait
 	}
 	n.mu.Lock()
 	for op := range n.probes {
@@ -421,10 +436,12 @@ func (n *Node) dropHandles() {
 	}
 }
 
-// awaitDone returns nil when done is closed, by somebody who wakes context i then.
+// awaitDone waits until done is closed, or ctx is done. In the simulator the goroutine that closes
+// done must wake context i.
 func (n *Node) awaitDone(ctx context.Context, i int, done <-chan struct{}) error {
 	if n.hctx.NA().Scheduled() {
-		if err := n.contexts[i].Wait(ctx, func() bool { return isClosed(done) }); err != nil && !isClosed(done) {
+		if err := n.contexts[i].Wait(ctx, func() bool { return isClosed(done) }); err != nil &&
+			!isClosed(done) {
 			return err
 		}
 		return nil
@@ -437,6 +454,7 @@ func (n *Node) awaitDone(ctx context.Context, i int, done <-chan struct{}) error
 	}
 }
 
+// isClosed reports whether done is closed, without blocking.
 func isClosed(done <-chan struct{}) bool {
 	select {
 	case <-done:
@@ -446,14 +464,15 @@ func isClosed(done <-chan struct{}) bool {
 	}
 }
 
-// jitterOf returns d, half of it drawn.
+// jitterOf returns a random duration between d/2 and d.
 func (n *Node) jitterOf(d time.Duration) time.Duration {
 	var b [8]byte
 	n.class.NA().Rand(b[:])
 	return d/2 + time.Duration(binary.LittleEndian.Uint64(b[:])%uint64(d/2+1))
 }
 
-// runAfter calls f on a goroutine of its own, in the simulator in a coroutine, when d has passed, unless ctx has ended, or stop was called.
+// runAfter calls f on a goroutine of its own (in the simulator, in a coroutine) after d, unless ctx
+// is done or stop was called before.
 func (n *Node) runAfter(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	if !n.hctx.NA().Scheduled() {
 		t := time.AfterFunc(d, f)
@@ -468,7 +487,8 @@ func (n *Node) runAfter(ctx context.Context, d time.Duration, f func()) (stop fu
 	return cancel
 }
 
-// waitDrained waits until nothing of a node that was closed uses memory any more.
+// waitDrained waits, after Close, until nothing uses memory of the program any more, for closeTime
+// at most.
 func (n *Node) waitDrained() {
 	for _, hctx := range n.contexts {
 		_ = hctx.WaitFor(context.Background(), closeTime, alwaysFalse)

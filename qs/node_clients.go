@@ -10,21 +10,24 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loglimit"
 )
 
-// A ClientLimit bounds what the clients of one name have of a node together. The zero value is no limit.
+// A ClientLimit limits what all clients of one name together may use of a node. The zero value is
+// no limit.
 type ClientLimit struct {
-	// MaxConcurrent bounds the handlers at work for them at once, those of streams among them; 0 means not at all.
+	// MaxConcurrent bounds the handlers at work for them at once, those of streams among them; 0
+	// means not at all.
 	MaxConcurrent int
-	// Rate bounds how many requests a second begin, over time; 0 means not at all. Burst is how many may begin at once after a pause; 0 means
-	// as many as in one second, at least 1.
+	// Rate bounds how many requests a second begin, over time; 0 means not at all. Burst is how
+	// many may begin at once after a pause; 0 means as many as in one second, at least 1.
 	Rate  float64
 	Burst int
 }
 
-// check returns what is wrong with l; nil if nothing is.
+// check returns what is wrong with l, or nil.
 func (l ClientLimit) check() error {
 	switch {
 	case l.MaxConcurrent < 0:
-		return fmt.Errorf("its MaxConcurrent is %d, want a number of handlers, or 0 for no limit", l.MaxConcurrent)
+		return fmt.Errorf("its MaxConcurrent is %d, want a number of handlers, or 0 for no limit",
+			l.MaxConcurrent)
 	case !(l.Rate >= 0) || math.IsInf(l.Rate, 0):
 		return fmt.Errorf("its Rate is %v, want requests a second, or 0 for no limit", l.Rate)
 	case l.Burst < 0 || l.Burst > 0 && l.Rate == 0:
@@ -33,7 +36,7 @@ func (l ClientLimit) check() error {
 	return nil
 }
 
-// burst returns how many requests may begin at once.
+// burst returns the number of requests that may begin at once.
 func (l ClientLimit) burst() float64 {
 	if l.Burst > 0 {
 		return float64(l.Burst)
@@ -41,29 +44,32 @@ func (l ClientLimit) burst() float64 {
 	return max(1, l.Rate)
 }
 
-// clientShares tracks what the clients of each name have of a node. Handlers take their share before their input is decoded, after the authorizer.
+// clientShares tracks what the clients of each name use. A request takes its share after the
+// authorizer, and before its input is decoded.
 type clientShares struct {
 	n          *Node
 	limits     map[string]ClientLimit // Config.ClientLimits
-	logLimiter loglimit.Limiter       // of the log
+	logLimiter loglimit.Limiter       // limits log records of refusals
 
-	mu      sync.Mutex              // guards the fields below
-	holders map[hg.Request]string   // the name whose share a request has
-	shares  map[string]*clientShare // those with a handler at work, and a bucket that is not full, and some that are neither
-	sweepAt int                     // when use has so many names the idle ones are dropped
+	mu      sync.Mutex            // guards the fields below
+	holders map[hg.Request]string // requests that hold a share: to the name of the client
+	// shares has, by name, the clients with a running handler or a bucket that is not full, and
+	// some idle ones.
+	shares  map[string]*clientShare
+	sweepAt int // size of shares at which idle ones are dropped
 }
 
-// A clientShare is what the clients of one name use.
+// A clientShare is what the clients of one name use: running handlers and a token bucket.
 type clientShare struct {
-	active int
-	tokens float64       // requests that may begin
+	active int           // number of running handlers
+	tokens float64       // number of requests that may begin
 	at     time.Duration // when tokens was computed, by Node.now
 }
 
-// sweepNames is how many names are kept at least before idle ones are dropped.
+// sweepNames is the least number of names at which idle ones are dropped.
 const sweepNames = 1024
 
-// limitHandler returns h, which takes a share of the client's first.
+// limitHandler returns a handler that takes a share of the client, and then calls h.
 func (c *clientShares) limitHandler(h hg.Handler) hg.Handler {
 	if len(c.limits) == 0 {
 		return h
@@ -76,7 +82,8 @@ func (c *clientShares) limitHandler(h hg.Handler) hg.Handler {
 		}
 		if err := c.takeShare(r, name, limit); err != nil {
 			if skipped, ok := c.logLimiter.Allow(c.n.now()); ok {
-				c.n.logger().Warn("a request was refused by the limits of its client", "rpc", r.Name(), "caller", name, "peer", r.Peer().Label(),
+				c.n.logger().Warn("a request was refused by the limits of its client", "rpc", r.Name(),
+					"caller", name, "peer", r.Peer().Label(),
 					"reason", err.Error(), "more", skipped)
 			}
 			return hg.Refuse(err)
@@ -86,7 +93,7 @@ func (c *clientShares) limitHandler(h hg.Handler) hg.Handler {
 	}
 }
 
-// limitOf returns what bounds the clients of a name.
+// limitOf returns the limit of the clients of a name.
 func (c *clientShares) limitOf(name string) ClientLimit {
 	if limit, ok := c.limits[name]; ok {
 		return limit
@@ -94,15 +101,15 @@ func (c *clientShares) limitOf(name string) ClientLimit {
 	return c.limits[""]
 }
 
-// labelOf is what a name is called in an error.
+// labelOf returns the name of a client for an error text.
 func labelOf(name string) string {
 	if name == "" {
-		return "clients without a proven name"
+		return "clients without a verified name"
 	}
 	return fmt.Sprintf("client %q", name)
 }
 
-// takeShare takes a share for one request, or returns the refusal.
+// takeShare takes a share for the request r, or returns the error of a refusal.
 func (c *clientShares) takeShare(r hg.Request, name string, limit ClientLimit) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,9 +125,13 @@ func (c *clientShares) takeShare(r hg.Request, name string, limit ClientLimit) e
 	s.refill(limit, now)
 	switch {
 	case limit.MaxConcurrent > 0 && s.active >= limit.MaxConcurrent:
-		return hg.Errorf(ErrExhausted, "%s: %d handlers are at work, which is the limit there (qs.Config.ClientLimits)", labelOf(name), s.active)
+		return hg.Errorf(ErrExhausted,
+			"%s: %d handlers are running, the limit of qs.Config.ClientLimits at the server",
+			labelOf(name), s.active)
 	case limit.Rate > 0 && s.tokens < 1:
-		return hg.Errorf(ErrExhausted, "%s: more than %g requests a second, which is the limit there (qs.Config.ClientLimits)", labelOf(name), limit.Rate)
+		return hg.Errorf(ErrExhausted,
+			"%s: more than %g requests per second, the limit of qs.Config.ClientLimits at the server",
+			labelOf(name), limit.Rate)
 	}
 	if s.active++; limit.Rate > 0 {
 		s.tokens--
@@ -129,13 +140,14 @@ func (c *clientShares) takeShare(r hg.Request, name string, limit ClientLimit) e
 	return nil
 }
 
-// refill adds the requests that may begin since the last time.
+// refill adds the tokens for the time since the last refill.
 func (s *clientShare) refill(limit ClientLimit, now time.Duration) {
 	s.tokens = min(limit.burst(), s.tokens+(now-s.at).Seconds()*limit.Rate)
 	s.at = now
 }
 
-// returnShare returns the share of a request, unless it has been returned. That is before the answer leaves: a client that has it may call again.
+// returnShare returns the share of a request, once. That happens before the answer is sent, since
+// the client may call again as soon as it has the answer.
 func (c *clientShares) returnShare(r hg.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,7 +157,8 @@ func (c *clientShares) returnShare(r hg.Request) {
 	}
 }
 
-// dropIdleLocked forgets names whose shares say nothing: no handler is at work, and all requests may begin. Locked.
+// dropIdleLocked drops the shares that equal new ones: without running handlers, and with a full
+// bucket. The caller holds mu.
 func (c *clientShares) dropIdleLocked(now time.Duration) {
 	for name, s := range c.shares {
 		limit := c.limitOf(name)

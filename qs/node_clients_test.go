@@ -131,7 +131,7 @@ func TestClientRate(t *testing.T) {
 				}
 				require.ErrorIs(t, err, qs.ErrExhausted)
 				require.Equal(t, qs.NotRun, qs.FateOf(err))
-				require.ErrorContains(t, err, "clients without a proven name: more than 2 requests a second")
+				require.ErrorContains(t, err, "clients without a verified name: more than 2 requests per second")
 			}
 			return n
 		}

@@ -110,7 +110,7 @@ func TestCloseInMidCalls(t *testing.T) {
 // One Serve drives a node: a second one would drain the first at its own end. What the first does is not disturbed.
 func TestServeTwice(t *testing.T) {
 	t.Parallel()
-	says := "qs: Serve was called for this Node before: it drives the Node until that is closed, so call it once after each Open"
+	says := "qs: Serve called twice on one Node"
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		double.Handle(n, func(_ context.Context, p point) (point, error) {
 			over, stop := context.WithCancel(context.Background())

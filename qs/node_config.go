@@ -20,7 +20,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
-// A Config says how a node is opened. The zero value works.
+// A Config configures a node. The zero value works.
 type Config struct {
 	// TLS, if set, is used for all connections of "tcp://" and all packets of "udp://": TLS 1.3,
 	// with one configuration as client and server. Nil means what TCP says, and no TLS if that is
@@ -36,15 +36,18 @@ type Config struct {
 	// PeerTimeout is how long a peer may be silent while calls wait for it, or are handled for it,
 	// before it counts as lost. Zero means 5 s; the least is 500 ms.
 	PeerTimeout time.Duration
-	// IdleTimeout is after how long a session that this node has dialled ends, if nothing goes on in it and its peer agrees; the next call
-	// connects anew. Zero means 5 minutes, and never for a node that serves methods and does not listen; negative means never. See
-	// [na.Config].
+	// IdleTimeout is the time after which an idle session that this node has dialed ends, if its
+	// peer agrees; the next call connects again. Zero means 5 minutes, and never for a node that
+	// serves methods but does not listen. Negative means never. See [na.Config].
 	IdleTimeout time.Duration
-	// CertificateGrace is how long calls that are under way in a session may go on after a certificate that it was made with has expired,
-	// this node's or the peer's. Calls that begin after that connect anew, with the certificates of then (those in the files of LoadTLS): where
-	// these are valid no call fails, and else it fails with ErrUnreachable or ErrPermission, NotRun, and names the certificate. Each node looks
-	// at the certificate of its peer, and the other one follows. Zero means 1 minute; negative means that sessions outlive the certificates of
-	// their peers. Without TLS it means nothing.
+	// CertificateGrace is how long calls in flight may continue in a session after a certificate of
+	// it has expired, this node's or the peer's. Later calls connect again, with the current
+	// certificates (those in the files of LoadTLS). If these are valid no call fails. Otherwise
+	// calls fail with ErrUnreachable or ErrPermission and NotRun, and name the certificate. Each
+	// node checks the certificate of its peer, and either may end the session.
+	//
+	// Zero means 1 minute. Negative means that sessions outlive the certificates of their peers.
+	// Without TLS it has no effect.
 	CertificateGrace time.Duration
 	// CallTimeout is the deadline of calls whose context has none. Zero means none: such a call may
 	// wait for ever.
@@ -54,20 +57,21 @@ type Config struct {
 	// of envelopes, touched only when messages come; HG.NA.Room becomes 16 MiB or more. A node that
 	// calls itself is one of them. Sessions that are idle make room for others.
 	MaxPeers int
-	// MaxInput bounds the encoded input of a call, in bytes, without what it lends: of the calls that n makes and of those that it
-	// accepts. A larger one does not run: the caller gets hg.ErrOverflow, and NotRun. Zero means what HG.MaxInput says, 64 MiB if that is
-	// zero, too.
+	// MaxInput limits the encoded input of a call, in bytes, without what it lends. It applies to
+	// the calls that n makes and to those that it accepts. A larger call does not run: the caller
+	// gets hg.ErrOverflow and NotRun. Zero means HG.MaxInput, and 64 MiB if that is zero too.
 	MaxInput int64
-	// Balancer chooses the address of each attempt, for Peers whose PeerOptions.Balancer is nil, those of Node.Peer among them. Nil is the
-	// first address that does not fail. It is used by all of them at once: RoundRobin takes turns over the calls of all.
+	// Balancer chooses the address of each attempt, for Peers without PeerOptions.Balancer; those
+	// of Node.Peer are among them. Nil means the first address that does not fail. All these Peers
+	// share it, so that RoundRobin counts the calls of all.
 	Balancer Balancer
 	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies
 	// it before its input is decoded: the caller gets NotRun and ErrPermission, or the code of the
 	// error.
 	//
-	//   - It is asked about every request, "hg/health" and others of the library among them, but not
-	//     about what belongs to a call in flight (items of a stream, pieces of a Reader or a Writer),
-	//     nor about Peer.Ping and the probes of Peers.
+	//   - It is asked about every request, "hg/health" and others of the library among them, but
+	//     not about what belongs to a call in flight (items of a stream, pieces of a Reader or a
+	//     Writer), nor about Peer.Ping and the probes of Peers.
 	//   - It sees the Caller, Metadata and Method of the Call, and not In.
 	//   - It is called concurrently, on workers, also for methods that are Inline (unless
 	//     HG.AuthorizeQuick is set), and may block. Meanwhile it keeps that worker and a place of
@@ -85,43 +89,48 @@ type Config struct {
 	// place until little of its time is left (an eighth, but at least 1 ms and at most 250 ms) is
 	// refused with ErrTimeout, and its error says which limit held it up.
 	MaxConcurrent int
-	// ClientLimits bounds what the clients of one name have of the methods of this node together, however many processes and sessions they
-	// are. The name is Identity.Name, which the certificate of a client proves. Under "" is the limit of each name that has none of its own, and of all
-	// clients without a proven name as one. A request beyond a limit is refused at once, after Authorize and before its input is decoded:
-	// its caller gets ErrExhausted and NotRun, and the error names the client and the limit. The map is copied.
+	// ClientLimits limits what all clients of one name together may use of the methods of this
+	// node, over all their processes and sessions. The name is Identity.Name, which the certificate
+	// of a client proves. The entry "" is the limit of each name without an entry, and of all
+	// clients without a verified name as one. A request beyond a limit is refused at once, after
+	// Authorize and before its input is decoded: the caller gets ErrExhausted and NotRun, and the
+	// error names the client and the limit. The map is copied.
 	ClientLimits map[string]ClientLimit
 	// ShutdownTimeout is how long Serve and Shutdown wait for calls in flight before they cancel
-	// them, which ends the contexts of handlers. They return at most 1 s later, also when a handler
-	// does not heed its context. Zero means 10 s, negative that everything is canceled at once.
+	// them, which cancels the contexts of handlers. They return at most 1 s later, even if a
+	// handler ignores its context. Zero means 10 s, negative means to cancel everything at once.
 	ShutdownTimeout time.Duration
-	// Contexts is the number of event loops that share the port, with two goroutines each in Serve,
-	// one of which stands by: for machines with many cores. Zero means 1. Peers are spread over them: each peer always
-	// reaches the same one, and answers and calls back leave by that. Calls to one Peer always
-	// leave by the same one. On "tcp://" only: over other transports open a Node with an address of
-	// its own for each core.
+	// Contexts is the number of event loops that share the port, for machines with many cores. Each
+	// has two goroutines in Serve, one of which stands by. Zero means 1. Peers are distributed over
+	// the contexts: each peer always reaches the same one, and answers and calls back leave through
+	// it. Calls to one Peer always use the same context. It is for "tcp://" only: over other
+	// transports open a Node with an address of its own for each core.
 	Contexts int
-	// Name is what the node calls itself towards its peers: their logs, errors and tools show a client that does not listen as
-	// "worker (10.0.0.3:41234)". At most 64 bytes of printable characters without parentheses. Empty means the base name of os.Args[0],
-	// in the simulator none. Peers learn it, and take it for the claim that it is.
+	// Name is the name under which peers show this node: their logs, errors and tools show a client
+	// that does not listen as "worker (10.0.0.3:41234)". It has at most 64 bytes of printable
+	// characters without parentheses. Empty means the base name of os.Args[0], and none in the
+	// simulator. Peers cannot verify it.
 	Name string
-	// Inspect has the node answer the tools: "qs rpcs" and "qs call" with its methods and the types of their input and output, "qs top" and
-	// "qs ger" with its work, its limits, the calls under way, and who its peers are, by name and address. Every process that can connect may ask,
-	// unless Authorize denies "hg/rpcs" and "hg/gauges". Calls cost no more for it, but while "qs top" looks: then what ends is counted.
+	// Inspect makes the node answer the tools. "qs rpcs" and "qs call" get its methods with the
+	// types of their input and output. "qs top" and "qs ger" get its load, its limits, the calls in
+	// flight, and its peers by name and address. Every process that can connect may ask, unless
+	// Authorize denies "hg/rpcs" and "hg/gauges". It adds no cost per call, except while "qs top"
+	// runs, which counts the calls that end.
 	Inspect bool
-	// ClientInterceptors wraps calls, ServerInterceptors wraps handlers. The first is the outermost. Those of a method, which Define was
-	// given, are inside ClientInterceptors.
+	// ClientInterceptors run around calls, ServerInterceptors around handlers. The first is the
+	// outermost. Interceptors of a method, given to Define, run inside ClientInterceptors.
 	ClientInterceptors, ServerInterceptors []Interceptor
-	// Logger gets what no error can carry, from all layers. Nil means HG.Logger, and slog.Default()
-	// if that is nil, too. Calls are logged by LogCalls.
+	// Logger gets what cannot be returned as an error, from all layers. Nil means HG.Logger, or
+	// else slog.Default(). LogCalls logs calls.
 	Logger *slog.Logger
-	// HG is the configuration of the layers below: limits, Observe, Codec. The node sets its
-	// Dispatch, and the rest as the fields above say. A plugin in HG.NA.Plugins must be for the
-	// node's scheme and brings its own options: with one for tcp, TLS, TCP and Contexts must be
-	// zero; with one for udp, TLS.
+	// HG configures the layers below: limits, Observe, Codec. The node sets its Dispatch, and what
+	// the fields above determine. A plugin in HG.NA.Plugins must be for the node's scheme and has
+	// options of its own: with one for tcp, TLS, TCP and Contexts must be zero; with one for udp,
+	// TLS.
 	HG hg.Config
 }
 
-// withDefaults returns c, complete, for a node at addr.
+// withDefaults returns c with its defaults, for a node at addr. The error lists all invalid fields.
 func (c Config) withDefaults(addr string) (Config, error) {
 	scheme, beside := schemesOf(addr)
 	var errs []error
@@ -143,13 +152,17 @@ func (c Config) withDefaults(addr string) (Config, error) {
 		addErr("Contexts is %d, but HG.NA.Contexts allows %d", c.Contexts, c.HG.NA.Contexts)
 	}
 	if c.PeerTimeout != 0 && c.HG.NA.PeerTimeout != 0 && c.PeerTimeout != c.HG.NA.PeerTimeout {
-		addErr("PeerTimeout is %v, but HG.NA.PeerTimeout is %v: set one of them", c.PeerTimeout, c.HG.NA.PeerTimeout)
+		addErr("PeerTimeout is %v, but HG.NA.PeerTimeout is %v: set one of them", c.PeerTimeout,
+			c.HG.NA.PeerTimeout)
 	}
 	if c.IdleTimeout != 0 && c.HG.NA.IdleTimeout != 0 && c.IdleTimeout != c.HG.NA.IdleTimeout {
-		addErr("IdleTimeout is %v, but HG.NA.IdleTimeout is %v: set one of them", c.IdleTimeout, c.HG.NA.IdleTimeout)
+		addErr("IdleTimeout is %v, but HG.NA.IdleTimeout is %v: set one of them", c.IdleTimeout,
+			c.HG.NA.IdleTimeout)
 	}
-	if c.CertificateGrace != 0 && c.HG.NA.CertificateGrace != 0 && c.CertificateGrace != c.HG.NA.CertificateGrace {
-		addErr("CertificateGrace is %v, but HG.NA.CertificateGrace is %v: set one of them", c.CertificateGrace, c.HG.NA.CertificateGrace)
+	if c.CertificateGrace != 0 && c.HG.NA.CertificateGrace != 0 &&
+		c.CertificateGrace != c.HG.NA.CertificateGrace {
+		addErr("CertificateGrace is %v, but HG.NA.CertificateGrace is %v: set one of them",
+			c.CertificateGrace, c.HG.NA.CertificateGrace)
 	}
 	if c.CallTimeout < 0 {
 		addErr("CallTimeout is %v, want a time, or 0 for none", c.CallTimeout)
@@ -175,9 +188,10 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	}
 	own := c.transportPlugin(scheme, beside, addr, addErr)
 	if c.HG.Dispatch != nil {
-		addErr("HG.Dispatch is set, but handlers run as MaxConcurrent says; use package hg")
+		addErr("HG.Dispatch is set, but qs dispatches handlers itself, see MaxConcurrent: use package hg")
 	}
-	for _, i := range append(c.ClientInterceptors[:len(c.ClientInterceptors):len(c.ClientInterceptors)], c.ServerInterceptors...) {
+	for _, i := range append(c.ClientInterceptors[:len(c.ClientInterceptors):len(c.ClientInterceptors)],
+		c.ServerInterceptors...) {
 		if i == nil {
 			addErr("an interceptor is nil")
 			break
@@ -230,7 +244,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	return c, nil
 }
 
-// setBudget sets the budget for MaxPeers.
+// setBudget derives the limits of package na from MaxPeers.
 func (c *Config) setBudget(addErr func(format string, args ...any)) {
 	const maxPeers = 1 << 20
 	switch {
@@ -249,7 +263,8 @@ func (c *Config) setBudget(addErr func(format string, args ...any)) {
 	}
 }
 
-// schemesOf returns those of the transports that addr opens; the second is empty when there is one.
+// schemesOf returns the schemes of the transports in addr. The second one is empty if there is one
+// transport.
 func schemesOf(addr string) (first, second string) {
 	first, second, _ = strings.Cut(addr, ",")
 	first, _, _ = strings.Cut(first, "://")
@@ -257,24 +272,28 @@ func schemesOf(addr string) (first, second string) {
 	return first, second
 }
 
-// noTLSReason says why there is no TLS over a transport.
+// noTLSReason returns why TLS cannot be set for a transport.
 func noTLSReason(scheme string) string {
 	if scheme == "sm" {
-		return "it needs none, for what peers say stays in memory that only processes of one user can open"
+		return "it needs none: messages stay in memory that only processes of one user can open"
 	}
 	return "nothing would be encrypted"
 }
 
-// transportPlugin returns the plugin that TLS, TCP and Contexts ask for, nil if they ask for nothing. None of them, and no plugin that is
-// given, may come to nothing without a word: the node would go without TLS.
-func (c *Config) transportPlugin(scheme, beside, addr string, addErr func(format string, args ...any)) na.Plugin {
-	given := false // one for tcp or udp
+// transportPlugin returns the plugin with the options TLS, TCP and Contexts, or nil if none is set.
+// An option without effect is an error: a node that silently ran without TLS would be a security
+// hole.
+func (c *Config) transportPlugin(
+	scheme, beside, addr string, addErr func(format string, args ...any),
+) na.Plugin {
+	given := false // HG.NA.Plugins has one for tcp or udp
 	for _, p := range c.HG.NA.Plugins {
 		switch {
-		case p == nil: // na.Open says so
+		case p == nil: // na.Open returns the error
 		case p.Scheme() == beside:
 		case p.Scheme() != scheme:
-			addErr("HG.NA.Plugins holds a plugin for %s://, which a node at %q does not use", p.Scheme(), addr)
+			addErr("HG.NA.Plugins holds a plugin for %s://, which a node at %q does not use", p.Scheme(),
+				addr)
 		case scheme == "tcp" || scheme == "udp":
 			given = true
 		}
@@ -285,17 +304,24 @@ func (c *Config) transportPlugin(scheme, beside, addr string, addErr func(format
 		field, of, hint string
 		fits            bool
 	}{
-		{c.TLS != nil, "TLS", "tcp:// and udp://", noTLSReason(scheme), scheme == "tcp" || scheme == "udp"},
-		{!reflect.ValueOf(c.TCP).IsZero(), "TCP", "tcp://", "use HG.NA.Plugins for options of others", scheme == "tcp"},
-		{several, "Contexts", "tcp://", "several share an address there only: open a Node for each, at addresses of their own", scheme == "tcp"},
+		{c.TLS != nil, "TLS", "tcp:// and udp://", noTLSReason(scheme), scheme == "tcp" ||
+			scheme == "udp"},
+		{!reflect.ValueOf(c.TCP).IsZero(), "TCP", "tcp://",
+			"use HG.NA.Plugins for options of other transports", scheme == "tcp"},
+		{several, "Contexts", "tcp://",
+			"only there several contexts can share an address: open several Nodes with different addresses",
+			scheme == "tcp"},
 	} {
-		switch asked = asked || f.set; {
+		asked = asked || f.set
+		switch {
 		case f.set && !f.fits:
 			addErr("%s is for %s, not %q: %s", f.field, f.of, addr, f.hint)
 		case f.set && given && scheme == "udp":
-			addErr("%s is set, but HG.NA.Plugins holds a plugin for udp://, which has options of its own: set its TLS instead", f.field)
+			addErr("%s is set, but HG.NA.Plugins holds a plugin for udp://, which has options of its own: set its TLS instead",
+				f.field)
 		case f.set && given:
-			addErr("%s is set, but HG.NA.Plugins holds a plugin for tcp://, which has options of its own: set TCP instead", f.field)
+			addErr("%s is set, but HG.NA.Plugins holds a plugin for tcp://, which has options of its own: set TCP instead",
+				f.field)
 		}
 	}
 	opts := c.TCP
@@ -315,7 +341,8 @@ func (c *Config) transportPlugin(scheme, beside, addr string, addErr func(format
 		opts.TLS = c.TLS
 	}
 	if several {
-		opts.ReusePort, opts.Spread = runtime.GOOS != "windows", c.Contexts // Windows cannot share a port safely: one socket does
+		// Windows cannot share a port safely: there all contexts share one socket.
+		opts.ReusePort, opts.Spread = runtime.GOOS != "windows", c.Contexts
 	}
 	return tcp.New(opts)
 }

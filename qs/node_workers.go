@@ -8,23 +8,28 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/executor"
 )
 
-// workers are the goroutines that run handlers: up to Config.MaxConcurrent, and one for each request with streams. The goroutine that
-// drives runs some itself: those of Inline methods, and what executor.Inline leaves to it. In the simulator each request has a coroutine.
+// workers are the goroutines that run handlers: up to Config.MaxConcurrent, and one for each
+// request with streams. The goroutine that drives a context runs some handlers itself: those of
+// Inline methods, and those that executor.Inline leaves to it. In the simulator each request has a
+// coroutine.
 type workers struct {
 	all      sync.WaitGroup
 	handlers *executor.Executor[hg.Request]
 	inline   []*executor.Inline[hg.Request] // of each context
 
-	// health runs requests of hg.PingRPC and hg.HealthRPC about which an authorizer is asked: they do not wait for handlers.
+	// health runs requests of hg.PingRPC and hg.HealthRPC about which an authorizer is asked: they
+	// do not wait for handlers. runs requests of hg.PingRPC and hg.HealthRPC if there is an
+	// authorizer, so that they do not wait for handlers
 	health           *executor.Executor[hg.Request]
 	authorizesHealth bool // the node has an authorizer
 }
 
-// maxHealthWorkers bounds the goroutines of workers.health.
+// maxHealthWorkers limits the goroutines of workers.health.
 const maxHealthWorkers = 16
 
 var pingID, healthID = hg.HashName(hg.PingRPC), hg.HashName(hg.HealthRPC)
 
+// init sets up the workers of n.
 func (w *workers) init(n *Node) {
 	opts := executor.Options[hg.Request]{
 		Go:         w.all.Go,
@@ -39,15 +44,15 @@ func (w *workers) init(n *Node) {
 	w.inline = make([]*executor.Inline[hg.Request], n.cfg.Contexts)
 }
 
-// runRequest runs the handler of r, if its call has not ended before.
+// runRequest runs the handler of r, unless its call has ended.
 func runRequest(r hg.Request) { _ = r.Run() }
 
-// addPoller has the goroutine that drives hctx run handlers, too.
+// addPoller lets the goroutine that drives hctx run handlers too.
 func (w *workers) addPoller(hctx *hg.Context) {
 	w.inline[hctx.ID()] = executor.NewInline(w.handlers, (*poller)(hctx))
 }
 
-// dispatch is hg.Config.Dispatch.
+// dispatch implements hg.Config.Dispatch.
 func (w *workers) dispatch(r hg.Request) {
 	nctx := r.HG().NA()
 	switch {
@@ -62,7 +67,8 @@ func (w *workers) dispatch(r hg.Request) {
 	}
 }
 
-// dispatchStreams runs a request with streams, which may last for as long as the node: where it has come, or on a goroutine of its own.
+// dispatchStreams runs a request with streams, which may last as long as the node: on the goroutine
+// that received it, or on one of its own.
 func (w *workers) dispatchStreams(r hg.Request) {
 	if nctx := r.HG().NA(); nctx.Scheduled() {
 		nctx.Spawn(func() { runRequest(r) })
@@ -71,30 +77,34 @@ func (w *workers) dispatchStreams(r hg.Request) {
 	w.handlers.GiveLasting(r, r.HG().NA().Upper().Loop().Driving())
 }
 
-// notifyBlocking says that the handler of a request with streams is about to wait, or that what it has queued waits for who drives.
+// notifyBlocking is called before the handler of a request with streams blocks, or when something
+// that it has queued waits for the driving goroutine. Another goroutine drives the context then.
 func (w *workers) notifyBlocking(r hg.Request) {
 	if i := w.inline[r.HG().ID()]; i != nil {
 		i.Blocks(r)
 	}
 }
 
-// end lets the goroutines go.
+// end stops the goroutines.
 func (w *workers) end() {
 	w.handlers.End()
 	w.health.End()
 }
 
-// wait waits until they have gone, after end.
+// wait waits until the goroutines have ended, after end.
 func (w *workers) wait() { w.all.Wait() }
 
-// poller is an hg.Context as an executor.Poller.
+// A poller adapts an hg.Context to executor.Poller.
 type poller hg.Context
 
+// OneJobWaits implements executor.Poller.
 func (p *poller) OneJobWaits() bool {
 	c := (*hg.Context)(p).NA().Upper()
 	return c.Arrived() && c.Queued() == 1
 }
 
+// Flush implements executor.Poller.
 func (p *poller) Flush() { (*hg.Context)(p).NA().Upper().Flush() }
 
+// Now implements executor.Poller.
 func (p *poller) Now() time.Duration { return (*hg.Context)(p).Now() }

@@ -14,52 +14,62 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Peer is a service at one or more addresses, or the origin of a request. It is copied freely; copies are the same Peer.
+// A Peer is a service at one or more addresses, or the origin of a request. It is copied by value;
+// copies are the same Peer.
 type Peer struct{ p *peer }
 
+// A peer is the state of a Peer.
 type peer struct {
-	n              *Node
-	i              int      // of the context that calls leave by
-	single         *backend // the one address that there will ever be, of a Peer with no choice and no probes
+	n *Node
+	i int // index of the context that calls use
+	// single is the only backend, if there is no choice and there are no probes; then the fields
+	// from mu on are unused.
+	single         *backend
 	balancer       Balancer
-	healthInterval time.Duration
+	healthInterval time.Duration // see PeerOptions.HealthInterval
 	opts           PeerOptions
 
-	mu          sync.Mutex // guards the fields below, and what places point to
+	mu          sync.Mutex // guards the fields below, and the backends
 	services    []serviceWatch
 	backends    []*backend
-	candidates  []Candidate // of places, for pick
-	healthTimer *na.Op      // the timer of health; nil when it is not set
-	lastCall    time.Duration
+	candidates  []Candidate   // of backends; reused by each choice
+	healthTimer *na.Op        // nil while the timer does not run
+	lastCall    time.Duration // time of the last call
 }
 
-// A serviceWatch is where a Peer has addresses from.
+// A serviceWatch is one service of a Peer, with its addresses.
 type serviceWatch struct {
-	text  string
-	fixed hg.Addr // zero if w has them
+	text  string  // the service as it was given
+	fixed hg.Addr // its address; zero if w finds its addresses
 	w     *addrWatch
-	addrs *[]hg.Addr // of w, that places has
+	addrs *[]hg.Addr // the result of w that the backends were made of
 }
 
-// PeerOptions say how a Peer finds its addresses and chooses among them. The zero value works.
+// PeerOptions configure how a Peer finds its addresses, and how it chooses among them. The zero
+// value works.
 type PeerOptions struct {
-	// Resolver finds the addresses of each service. Nil is DNS for hosts of tcp and udp, which asks the Resolver of Config.TCP, or of the
-	// options of a plugin in Config.HG.NA.Plugins, the system's if that is nil: "tcp://kv.example:9000" is every address of kv.example,
-	// with that port, in an order of each process's own. If a host has addresses of both families, each one of the family that the
-	// resolver prefers counts as a server, and is dialed together with one of the other family, as RFC 8305 says: 250 ms later, or as soon
-	// as it has failed. All other addresses are what they say.
+	// Resolver finds the addresses of each service. Nil is DNS for the hosts of tcp and udp
+	// addresses; other addresses are used as they are. DNS uses the Resolver of Config.TCP, or else
+	// of the options of a plugin in Config.HG.NA.Plugins, or else of the system.
+	//
+	// "tcp://kv.example:9000" is every address of kv.example with that port, in an order that
+	// differs between processes. If a host has addresses of both families, each address of the
+	// family that the resolver prefers counts as a server. It is dialed together with one of the
+	// other family, as in RFC 8305: 250 ms later, or as soon as the first has failed.
 	Resolver Resolver
 	// Balancer chooses the address of each attempt. Nil is Config.Balancer.
 	Balancer Balancer
-	// ResolveInterval is how often a Resolver is asked whose Watch returns before its ctx ends. Zero means 30 s. It is asked anew when an address
-	// has failed. After 4 × ResolveInterval without a call Watch is ended, and called again at the next one.
+	// ResolveInterval is the interval at which a Resolver is asked whose Watch returns before its
+	// ctx is done. Zero means 30 s. It is asked sooner when an address has failed. After 4 ×
+	// ResolveInterval without a call Watch is canceled; the next call starts it again.
 	ResolveInterval time.Duration
-	// HealthInterval is how often addresses are probed, as by Ping, while there are calls; one that does not answer within that time,
-	// or is not ready, fails. At least 10 ms. Zero means that only those are probed that failed, before they get calls again.
+	// HealthInterval is the interval at which addresses are probed, as by Ping, while there are
+	// calls. An address that does not answer within it, or is not ready, fails. The least is 10 ms.
+	// Zero means to probe only failed addresses, before they get calls again.
 	HealthInterval time.Duration
 }
 
-// minHealth keeps probes from being most of what a peer does.
+// minHealth is the least HealthInterval: a lower one would make probes a large part of the load.
 const minHealth = 10 * time.Millisecond
 
 // Peer returns the service at addrs, in order of preference: PeerWith without options. A call goes
@@ -130,7 +140,7 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 	return Peer{p}, nil
 }
 
-// check says what is wrong with o.
+// check returns an error if o is invalid, or there are no addresses.
 func (o *PeerOptions) check(addrs []string) error {
 	var what string
 	switch {
@@ -139,16 +149,17 @@ func (o *PeerOptions) check(addrs []string) error {
 	case o.ResolveInterval < 0:
 		what = fmt.Sprintf("ResolveInterval is %v, want a time, or 0 for 30 s", o.ResolveInterval)
 	case o.HealthInterval < 0 || o.HealthInterval > 0 && o.HealthInterval < minHealth:
-		what = fmt.Sprintf("HealthInterval is %v, want at least %v, or 0 for no probes of those that do well", o.HealthInterval, minHealth)
+		what = fmt.Sprintf("HealthInterval is %v, want at least %v, or 0 to probe only failed addresses",
+			o.HealthInterval, minHealth)
 	case o.Resolver != nil && !reflect.ValueOf(o.Resolver).Comparable():
-		what = fmt.Sprintf("the Resolver is a %T, which cannot be compared: give a pointer", o.Resolver)
+		what = fmt.Sprintf("the Resolver is a %T, which is not comparable: use a pointer", o.Resolver)
 	default:
 		return nil
 	}
 	return fmt.Errorf("qs: peer: %s: %w", what, hg.ErrInvalid)
 }
 
-// findService finds what text names, and waits for the first answer.
+// findService starts to watch the service text, and waits for its first addresses.
 func (n *Node) findService(ctx context.Context, o PeerOptions, text string) (s serviceWatch, err error) {
 	s.text = text
 	if o.Resolver == nil {
@@ -166,7 +177,8 @@ func (n *Node) findService(ctx context.Context, o PeerOptions, text string) (s s
 	return s, s.w.waitFirst(ctx)
 }
 
-// followServicesLocked takes in what the Resolver has said since the last call, and keeps it watching. Locked.
+// followServicesLocked updates the backends if a Resolver has found other addresses, and keeps the
+// services watched. The caller holds mu.
 func (p *peer) followServicesLocked(now time.Duration) {
 	changed := false
 	for i := range p.services {
@@ -189,7 +201,8 @@ func (p *peer) followServicesLocked(now time.Duration) {
 	}
 }
 
-// updateBackendsLocked makes places of the addresses that there are now, of the first maxAddrs. Those that were there stay as they are. Locked.
+// updateBackendsLocked rebuilds the backends from the current addresses, of which it uses the first
+// maxAddrs. Existing backends keep their state. The caller holds mu.
 func (p *peer) updateBackendsLocked() {
 	was := make(map[hg.Addr]*backend, len(p.backends))
 	for _, at := range p.backends {
@@ -225,7 +238,8 @@ func (p *peer) updateBackendsLocked() {
 	}
 }
 
-// noBackendErrorLocked is the error of a call that there is no address for. Locked.
+// noBackendErrorLocked returns the error of a call for which there is no address. The caller holds
+// mu.
 func (p *peer) noBackendErrorLocked() error {
 	text := "the service " + p.serviceTexts() + " has no address"
 	for i := range p.services {
@@ -236,7 +250,7 @@ func (p *peer) noBackendErrorLocked() error {
 	return na.WithText(hg.ErrUnreachable, text)
 }
 
-// serviceTexts returns the services as they were given, with commas between. They do not change.
+// serviceTexts returns the services as they were given, separated by commas.
 func (p *peer) serviceTexts() string {
 	var all []string
 	for i := range p.services {
@@ -245,11 +259,16 @@ func (p *peer) serviceTexts() string {
 	return strings.Join(all, ",")
 }
 
-// Ping asks whether a process at the address of p, as Addr returns it, drives its node, and returns how long the answer took. It answers
-// also when it is not ready or drains, and when every limit on requests there is reached: a ping uses no worker, no place and no envelope, and no
-// authorizer is asked. Ping blocks until then, or until ctx ends, and connects if there is no connection. The error is ErrUnreachable
-// where nobody listens, ErrTimeout or ErrCanceled when ctx ends, ErrPeerLost when the connection does, ErrInvalid for the zero Peer. It
-// does not change where calls go: an address that fails is probed by the Peer itself (PeerOptions.HealthInterval).
+// Ping asks whether a process drives its node at the address of p (see Addr), and returns the time
+// that the answer took. It blocks until the answer arrives, or ctx is done, and connects if there
+// is no connection.
+//
+//   - A node answers also when it is not ready or drains, and when all its limits on requests are
+//     reached: a ping needs no worker, no envelope and no authorizer.
+//   - Errors match ErrUnreachable (no process listens), ErrTimeout or ErrCanceled (ctx),
+//     ErrPeerLost (the connection is lost), and ErrInvalid (p is zero).
+//   - Ping does not affect which addresses calls use. Peers probe failed addresses themselves
+//     (PeerOptions.HealthInterval).
 func (p Peer) Ping(ctx context.Context) (time.Duration, error) {
 	if p.p == nil {
 		return 0, errNoPeer(hg.PingRPC)
@@ -263,11 +282,14 @@ func (p Peer) Ping(ctx context.Context) (time.Duration, error) {
 	return n.now() - begun, err
 }
 
+// errNoPeer returns the error of a call of method with the zero Peer.
 func errNoPeer(method string) error {
-	return &hg.Error{Op: "forward", RPC: method, Fate: NotRun, Err: na.WithText(ErrInvalid, "the Peer is zero; Node.Peer makes one")}
+	return &hg.Error{Op: "forward", RPC: method, Fate: NotRun,
+		Err: na.WithText(ErrInvalid, "the Peer is zero: use Node.Peer")}
 }
 
-// Addr returns the address that the next attempt may go to; the zero Addr for the zero Peer, and when there is none.
+// Addr returns the address to which the next attempt may go. It is the zero Addr for the zero Peer,
+// and if there is no address.
 func (p Peer) Addr() hg.Addr {
 	switch {
 	case p.p == nil:
@@ -283,7 +305,7 @@ func (p Peer) Addr() hg.Addr {
 	return hg.Addr{}
 }
 
-// Node returns the node that calls of p leave by; nil for the zero Peer.
+// Node returns the node of p; nil for the zero Peer.
 func (p Peer) Node() *Node {
 	if p.p == nil {
 		return nil
@@ -291,8 +313,9 @@ func (p Peer) Node() *Node {
 	return p.p.n
 }
 
-// Identity says what is known of the process at the address of p, as Addr returns it: its verified certificates by TLS, and the transport
-// by which it is reached. ok is false while there is no connection; Ping makes one. It does not block.
+// Identity returns what is known about the process at the address of p (see Addr): its verified
+// certificates with TLS, and the transport. ok is false while there is no connection; Ping makes
+// one. It does not block.
 func (p Peer) Identity() (id na.Identity, ok bool) {
 	if p.p == nil {
 		return na.Identity{}, false
@@ -300,7 +323,7 @@ func (p Peer) Identity() (id na.Identity, ok bool) {
 	return p.p.n.contexts[p.p.i].NA().Identity(p.Addr())
 }
 
-// String returns the services, with commas between: names as they were given, and addresses.
+// String returns the services of p, separated by commas: names as they were given, or addresses.
 func (p Peer) String() string {
 	switch {
 	case p.p == nil:
@@ -311,33 +334,35 @@ func (p Peer) String() string {
 	return p.p.serviceTexts()
 }
 
-// A backend is what a Peer knows of one of its addresses. It stays the same when the list of addresses changes. No call waits for
-// an address that has failed: a probe asks there, then one call tries it, and only then do all others.
+// A backend is the state of one address of a Peer. It is kept when the list of addresses changes.
+// No call waits for a failed address: a probe is sent there first, then one trial call, and only
+// then all other calls.
 //
 //	up ─── an attempt fails ───► failing ─── pause over, at the next attempt anywhere ───► probing
 //	▲                               ▲ ▲                                                       │
 //	│                               │ └──── no answer, or not ready: a longer pause ──────────┤
 //	└── an attempt is answered ── trying ◄──── an attempt takes it ─── ready ◄── answered ────┘
 //	     (in any state)             ├ fails: a longer pause, as above
-//	                                └ lasts longer than the pause did: ready for another, and the next time after twice as long
+//	                                └ takes longer than the pause: ready for another, next time after twice as long
 //
-// An attempt that began before the last change between up and failing says nothing: those that hang in a frozen process end
-// all at once, and are one failure.
+// An attempt that began before the last change between up and failing does not change the state:
+// the calls to a frozen process fail together, and count as one failure.
 type backend struct {
 	addr       hg.Addr
-	inFlight   int
-	lent       int64
-	latency    time.Duration // by an attempt, about
-	latencyAt  time.Duration // when that was known
-	answeredAt time.Duration // when there was an answer
-	probing    bool          // a probe of Health is under way
+	inFlight   int           // number of attempts
+	lent       int64         // bytes that the attempts lend
+	latency    time.Duration // moving average of the time of an attempt
+	latencyAt  time.Duration // when latency was computed
+	answeredAt time.Duration // time of the last answer
+	probing    bool          // a probe of HealthInterval is in flight
 	state      backendState
-	generation int           // counts those between up and failing
-	failedAt   time.Duration // when it last did
-	pause      time.Duration
-	pauseEnd   time.Duration // its end; when trying, until when no other attempt does
+	generation int           // counts the changes between up and failing
+	failedAt   time.Duration // time of the last failure
+	pause      time.Duration // length of the current or last pause
+	pauseEnd   time.Duration // end of the pause; in state trying, until then no other attempt is sent
 }
 
+// A backendState is a state of the picture at backend.
 type backendState uint8
 
 const (

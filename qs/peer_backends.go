@@ -8,30 +8,34 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The pauses before an address that has failed is tried again: doubled from one to the other while it fails, and half of each
-// is drawn.
+// The pauses before an address that has failed is tried again: doubled from one to the other while
+// it fails, and half of each is drawn.
 const (
+	// minPause and maxPause limit the pause before a failed address is tried again. It doubles
+	// while the address fails, and half of it is random.
 	minPause = time.Second
 	maxPause = 30 * time.Second
 )
 
-// A backendLease is an attempt at a place.
+// A backendLease is the use of a backend by one attempt, from acquireAddr to finishAttempt.
 type backendLease struct {
-	at         *backend
-	generation int // of at, when it began
+	backend    *backend
+	generation int // generation of the backend at the start
 	start      time.Duration
-	lent       int64
+	lent       int64 // bytes that the attempt lends
 }
 
-// expectedTime returns how long an attempt takes, about, by what is known now.
+// expectedTime returns the expected time of an attempt: the latency, halved for each second since
+// its last update.
 func (at *backend) expectedTime(now time.Duration) time.Duration {
 	return at.latency >> min(max(now-at.latencyAt, 0)/time.Second, 62)
 }
 
+// isFailing reports whether other backends are preferable.
 func (at *backend) isFailing() bool { return at.state != backendUp && at.state != backendReady }
 
-// chooseBackendLocked returns the place for an attempt; nil if there is none. One that the call has been at is taken if there is no better one.
-// Locked.
+// chooseBackendLocked returns the backend for an attempt of c, or nil if there is none. It prefers
+// backends where the call has not been. The caller holds mu.
 func (p *peer) chooseBackendLocked(c *Call) *backend {
 	been, now := false, p.n.now()
 	p.candidates = p.candidates[:0]
@@ -61,7 +65,8 @@ func (p *peer) chooseBackendLocked(c *Call) *backend {
 	return at
 }
 
-// pickCandidateLocked returns what p.pick takes of what is seen. Locked.
+// pickCandidateLocked returns the backend that the Balancer chooses among the candidates, or nil.
+// The caller holds mu.
 func (p *peer) pickCandidateLocked(c *Call) *backend {
 	if len(p.candidates) == 0 {
 		return nil
@@ -72,7 +77,8 @@ func (p *peer) pickCandidateLocked(c *Call) *backend {
 	return nil
 }
 
-// hasOtherBackend reports whether there is an address that does not fail and that the call has not been at.
+// hasOtherBackend reports whether there is a backend that does not fail and where the call has not
+// been.
 func (p Peer) hasOtherBackend(c *Call) bool {
 	if p.p == nil || p.p.single != nil {
 		return false
@@ -88,19 +94,20 @@ func (p Peer) hasOtherBackend(c *Call) bool {
 	return false
 }
 
-// acquireAddr begins an attempt.
+// acquireAddr chooses a backend for an attempt of c. finishAttempt must follow.
 func (p *peer) acquireAddr(c *Call) (backendLease, error) {
 	if p.single != nil {
-		return backendLease{at: p.single}, nil
+		return backendLease{backend: p.single}, nil
 	}
 	t, due, err := p.acquireAddrWithProbe(c)
-	if due.at != nil {
+	if due.backend != nil {
 		p.probeBackend(due)
 	}
 	return t, err
 }
 
-// acquireAddrWithProbe is depart that leaves a probe, which is due, to the caller.
+// acquireAddrWithProbe is acquireAddr without the probe of a failed backend that may be due: it
+// returns due for the caller to send without the lock.
 func (p *peer) acquireAddrWithProbe(c *Call) (t, due backendLease, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +115,8 @@ func (p *peer) acquireAddrWithProbe(c *Call) (t, due backendLease, err error) {
 	p.followServicesLocked(now)
 	at := p.chooseBackendLocked(c)
 	if at == nil {
-		return t, due, &hg.Error{Op: "forward", RPC: c.Method, Fate: NotRun, Err: p.noBackendErrorLocked()}
+		return t, due, &hg.Error{Op: "forward", RPC: c.Method, Fate: NotRun,
+			Err: p.noBackendErrorLocked()}
 	}
 	c.recordAddr(at.addr)
 	if at.state == backendReady {
@@ -122,17 +130,17 @@ func (p *peer) acquireAddrWithProbe(c *Call) (t, due backendLease, err error) {
 	for _, at := range p.backends {
 		switch {
 		case at.pauseEnd > now:
-		case at.state == backendTrying: // a stream may last for days
+		case at.state == backendTrying: // the trial takes longer than the pause: it may be a stream of days
 			at.state, at.pause = backendReady, min(2*at.pause, maxPause)
-		case at.state == backendFailing && due.at == nil:
+		case at.state == backendFailing && due.backend == nil:
 			at.state = backendProbing
-			due = backendLease{at: at, generation: at.generation}
+			due = backendLease{backend: at, generation: at.generation}
 		}
 	}
-	return backendLease{at: at, generation: at.generation, start: now}, due, nil
+	return backendLease{backend: at, generation: at.generation, start: now}, due, nil
 }
 
-// addLent says how much an attempt lends.
+// addLent records that an attempt lends bytes.
 func (p *peer) addLent(t *backendLease, bytes int64) {
 	if p.single != nil || bytes == 0 {
 		return
@@ -140,17 +148,17 @@ func (p *peer) addLent(t *backendLease, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t.lent = bytes
-	t.at.lent += bytes
+	t.backend.lent += bytes
 }
 
-// finishAttempt ends an attempt, with err.
+// finishAttempt ends an attempt that ended with err, and updates the state of its backend.
 func (p *peer) finishAttempt(t backendLease, err error) {
 	if p.single != nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at, now := t.at, p.n.now()
+	at, now := t.backend, p.n.now()
 	at.inFlight--
 	at.lent -= t.lent
 	at.latency, at.latencyAt = at.expectedTime(now)*7/8+(now-t.start)/8, now
@@ -172,12 +180,13 @@ func (p *peer) finishAttempt(t backendLease, err error) {
 			at.generation++
 			at.state = backendUp
 		}
-	case at.state == backendTrying: // it ended before it could tell
+	case at.state == backendTrying: // the trial ended without a result
 		at.state = backendReady
 	}
 }
 
-// markFailingLocked has a place that did well fail. Locked.
+// markFailingLocked changes a backend from up to failing, and refreshes the addresses of the
+// services. The caller holds mu.
 func (p *peer) markFailingLocked(at *backend) {
 	at.generation++
 	at.failedAt = p.n.now()
@@ -189,30 +198,31 @@ func (p *peer) markFailingLocked(at *backend) {
 	}
 }
 
-// pauseBackendLocked leaves a place alone for a pause. Locked.
+// pauseBackendLocked starts a pause of a failed backend. The caller holds mu.
 func (p *peer) pauseBackendLocked(at *backend, pause time.Duration) {
 	at.state, at.pause = backendFailing, min(pause, maxPause)
 	at.pauseEnd = p.n.now() + p.n.jitterOf(at.pause)
 }
 
-// probeBackend asks whether a process serves at a place that has failed. The answer is taken by the goroutine that drives the node.
+// probeBackend probes a failed backend. The goroutine that drives the node handles the answer.
 func (p *peer) probeBackend(t backendLease) {
-	p.sendProbe(t.at, func(err error) {
+	p.sendProbe(t.backend, func(err error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if t.at.generation != t.generation || t.at.state != backendProbing {
+		if t.backend.generation != t.generation || t.backend.state != backendProbing {
 			return
 		}
 		if err == nil {
-			t.at.state = backendReady
+			t.backend.state = backendReady
 			return
 		}
-		t.at.failedAt = p.n.now()
-		p.pauseBackendLocked(t.at, 2*t.at.pause)
+		t.backend.failedAt = p.n.now()
+		p.pauseBackendLocked(t.backend, 2*t.backend.pause)
 	})
 }
 
-// startHealthTimerLocked sets the timer of PeerOptions.HealthInterval. Locked.
+// startHealthTimerLocked starts the timer of PeerOptions.HealthInterval, unless it runs. The caller
+// holds mu.
 func (p *peer) startHealthTimerLocked() {
 	if p.healthTimer != nil {
 		return
@@ -235,8 +245,9 @@ func (p *peer) startHealthTimerLocked() {
 	p.n.healthTimers[op] = struct{}{}
 }
 
-// dueProbes returns the places that are to be probed now that the timer has ended, and sets it again while there are calls.
-func (p *peer) dueProbes(again bool) (all []*backend) {
+// dueProbes returns the backends to probe now that the health timer has expired, and starts it
+// again while there are calls. expired is false if the timer was canceled.
+func (p *peer) dueProbes(expired bool) (all []*backend) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.healthTimer = nil
@@ -246,7 +257,7 @@ func (p *peer) dueProbes(again bool) (all []*backend) {
 	for _, at := range p.backends {
 		busy = busy || at.inFlight > 0
 	}
-	if !again || !busy {
+	if !expired || !busy {
 		return nil
 	}
 	for _, at := range p.backends {
@@ -259,7 +270,8 @@ func (p *peer) dueProbes(again bool) (all []*backend) {
 	return all
 }
 
-// checkBackend probes a place that does well. If calls are answered there meanwhile, the probe only waits behind others.
+// checkBackend probes a backend that is up. If the probe gets no answer, but calls were answered
+// there meanwhile, the backend stays up: the probe was only delayed.
 func (p *peer) checkBackend(at *backend) {
 	begun := p.n.now()
 	p.sendProbe(at, func(err error) {
@@ -277,7 +289,7 @@ func (p *peer) checkBackend(at *backend) {
 	})
 }
 
-// sendProbe probes a place, without a goroutine, and then calls tell, in a callback, with what came of it.
+// sendProbe probes a backend, without a goroutine. done gets the result in a callback.
 func (p *peer) sendProbe(at *backend, done func(error)) {
 	n := p.n
 	nctx := n.contexts[p.i].NA()
@@ -290,7 +302,8 @@ func (p *peer) sendProbe(at *backend, done func(error)) {
 	err := error(hg.ErrClosed)
 	n.mu.Lock()
 	if !n.ending.Load() { // looked at here: dropHandles comes later, or has been seen
-		if err = nctx.Probe(op, at.addr, cmp.Or(p.healthInterval, n.cfg.HG.NA.PeerTimeout, 5*time.Second)); err == nil {
+		if err = nctx.Probe(op, at.addr,
+			cmp.Or(p.healthInterval, n.cfg.HG.NA.PeerTimeout, 5*time.Second)); err == nil {
 			n.probes[op] = struct{}{}
 		}
 	}
@@ -300,10 +313,12 @@ func (p *peer) sendProbe(at *backend, done func(error)) {
 	}
 }
 
-// isBackendFailure reports whether an error speaks against the address that the call went to.
+// isBackendFailure reports whether the error of a call is a failure of the backend that it was sent
+// to.
 func isBackendFailure(err error) bool {
 	if r, ok := hg.RemoteOf(err); ok {
-		return r.Refused && (r.Code == ErrNotReady || r.Code == ErrDraining || r.Code == ErrUnavailable || r.Code == hg.ErrTimeout)
+		return r.Refused && (r.Code == ErrNotReady || r.Code == ErrDraining || r.Code == ErrUnavailable ||
+			r.Code == hg.ErrTimeout)
 	}
 	switch hg.CodeOf(err) {
 	case hg.ErrPeerLost, hg.ErrUnreachable, hg.ErrTimeout:

@@ -8,9 +8,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Balancer chooses the address of an attempt among those of a Peer: it returns an index of ts, or -1 for none that it would take. Then,
-// and when all fail, the address is taken whose failure is oldest. ts holds at least one. It is called under a lock: it is quick, calls nothing of this
-// package, and keeps neither. c is nil when Peer.Addr asks.
+// A Balancer chooses the backend address of each attempt of a call. Pick returns an index of ts,
+// which is not empty, or -1 to choose none. Then, and if all addresses fail, the address whose
+// failure is oldest is used. c is nil for Peer.Addr.
+//
+// Pick is called with a lock held. It must be quick, must not call this package, and must not
+// retain c or ts.
 type Balancer interface {
 	Pick(c *Call, ts []Candidate) int
 }
@@ -18,13 +21,15 @@ type Balancer interface {
 // A Candidate is an address of a Peer, as a Balancer sees it.
 type Candidate struct {
 	Addr      hg.Addr
-	InFlight  int           // attempts of this Peer
-	LentBytes int64         // bytes that they lend
-	Latency   time.Duration // by the last attempts, about; halved each second without one, and 0 if there was none
-	Failing   bool          // others are to be preferred: it fails, or this call has been there
+	InFlight  int   // number of this Peer's attempts in flight
+	LentBytes int64 // bytes that these attempts lend
+	// Latency is moving average of the last attempts; halved each second without one, and 0 before
+	// the first.
+	Latency time.Duration
+	Failing bool // other addresses are preferable: this one fails, or the call has been there
 }
 
-// inOrder is the Balancer that goes by the order of the addresses.
+// inOrder is the Balancer that takes the first address that does not fail.
 type inOrder struct{}
 
 // Pick implements Balancer.
@@ -37,9 +42,10 @@ func (inOrder) Pick(_ *Call, ts []Candidate) int {
 	return -1
 }
 
-// RoundRobin returns a Balancer that takes one address after the other.
+// RoundRobin returns a Balancer that takes the addresses in turn.
 func RoundRobin() Balancer { return &roundRobin{} }
 
+// A roundRobin is the Balancer of RoundRobin.
 type roundRobin struct{ turn atomic.Uint64 }
 
 // Pick implements Balancer.
@@ -62,6 +68,7 @@ func (r *roundRobin) Pick(c *Call, ts []Candidate) int {
 // methods, and of streams as a whole: one slow call keeps others away for some seconds.
 func LeastLoaded() Balancer { return leastLoaded{} }
 
+// leastLoaded is the Balancer of LeastLoaded.
 type leastLoaded struct{}
 
 // Pick implements Balancer.
@@ -72,8 +79,13 @@ func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 			slowest = max(slowest, ts[i].Latency)
 		}
 	}
-	weight := func(t *Candidate) float64 { return float64(t.load()+1<<20) * float64(max(t.Latency, slowest/4, 1)) } // nobody knows a new one
-	best := -1                                                                                                      // the least weight
+	// Slowest/4 for an address without a measured latency.
+	weight := func(t *Candidate) float64 {
+		return float64(t.load()+1<<20) * float64(max(t.Latency,
+			slowest/4, 1))
+	}
+	// Index of the least weight.
+	best := -1
 	for i := range ts {
 		if !ts[i].Failing && (best < 0 || weight(&ts[i]) < weight(&ts[best])) {
 			best = i
@@ -82,14 +94,15 @@ func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 	if best < 0 || c == nil {
 		return best
 	}
-	least := ts[best] // of those that take about as long, the least load
+	least := ts[best] // the least load among addresses with a similar latency
 	for i := range ts {
 		if t := &ts[i]; !t.Failing && t.load() < least.load() && t.Latency <= 2*ts[best].Latency {
 			least = *t
 		}
 	}
 	equal := func(t *Candidate) bool {
-		return !t.Failing && t.load() == least.load() && t.Latency <= 2*max(least.Latency, ts[best].Latency)
+		return !t.Failing && t.load() == least.load() &&
+			t.Latency <= 2*max(least.Latency, ts[best].Latency)
 	}
 	n := uint64(0)
 	for i := range ts {
@@ -113,9 +126,10 @@ func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 	return best
 }
 
+// load returns the load of an address: a call counts as much as a MiB lent.
 func (t *Candidate) load() int64 { return int64(t.InFlight)<<20 + t.LentBytes }
 
-// countHealthy returns how many of ts do not fail.
+// countHealthy returns the number of ts that do not fail.
 func countHealthy(ts []Candidate) (n int) {
 	for i := range ts {
 		if !ts[i].Failing {
@@ -125,7 +139,7 @@ func countHealthy(ts []Candidate) (n int) {
 	return n
 }
 
-// nthHealthy returns the index of the nth of ts that does not fail.
+// nthHealthy returns the index of the n-th of ts that does not fail, counted from 0.
 func nthHealthy(ts []Candidate, n int) int {
 	for i := range ts {
 		if !ts[i].Failing {

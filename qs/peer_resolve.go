@@ -20,25 +20,30 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// A Resolver finds the addresses of a service. It can be compared with ==: a pointer, for example. A Node runs one Watch for each
-// service, on a goroutine of its own (in the simulator, in a coroutine), while a Peer of it is used.
+// A Resolver finds the addresses of a service. It must be comparable with ==, for example a
+// pointer. A Node runs one Watch for each service, on a goroutine of its own (in the simulator, in
+// a coroutine), while a Peer of the service is used.
 type Resolver interface {
-	// Watch calls update with all addresses of a service, which is a text that PeerWith was given, in order of preference, soon and at
-	// each change, until ctx ends. It makes one call of update at a time. An error keeps the last addresses. A Watch that returns
-	// before is called again after PeerOptions.ResolveInterval, and sooner when an address has failed, or there was an error: but not twice
-	// within a second. Of more than 1,024 addresses the last are left out, which is logged.
+	// Watch calls update with all addresses of a service, in order of preference: soon, and at each
+	// change, until ctx is done. service is an argument of PeerWith.
+	//
+	//   - update must not be called concurrently. An error keeps the last addresses.
+	//   - A Watch that returns early is called again after PeerOptions.ResolveInterval. It is
+	//     called sooner after an error, or when an address has failed, but at most once per second.
+	//   - Of more than 1,024 addresses the first are used, which is logged.
 	Watch(ctx context.Context, service string, update func(addrs []string, err error)) error
 }
 
-// dnsResolver is the Resolver that looks up hosts: "tcp://kv.example:9000" is every address of kv.example, with that port. If a host has
-// addresses of both families, those of the family that the resolver prefers are taken for its servers, and each has addresses of the other
-// family that are dialed when it does not answer. Each process has an order of its own for them.
+// dnsResolver is the default Resolver. It looks up hosts: "tcp://kv.example:9000" is every address
+// of kv.example with that port. If a host has addresses of both families, each address of the
+// preferred family counts as a server, together with addresses of the other family that are dialed
+// if it does not answer. Each process has an order of its own for the addresses.
 type dnsResolver struct{ n *Node }
 
-// A hostResolver is a plugin whose options have a resolver of hosts; nil is the system's.
+// A hostResolver is a plugin whose options have a resolver of hosts; nil means that of the system.
 type hostResolver interface{ HostResolver() tcp.Resolver }
 
-// hostResolver returns what n looks up hosts with.
+// hostResolver returns the resolver with which n looks up hosts.
 func (n *Node) hostResolver() tcp.Resolver {
 	if r := n.cfg.TCP.Resolver; r != nil {
 		return r
@@ -53,7 +58,7 @@ func (n *Node) hostResolver() tcp.Resolver {
 	return net.DefaultResolver
 }
 
-// splitHost splits the text of an address with the name of a host; ok is false for any other.
+// splitHost splits an address with a host name. ok is false for any other address.
 func splitHost(text string) (scheme, host, port string, ok bool) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok || scheme != "tcp" && scheme != "udp" {
@@ -69,11 +74,14 @@ func splitHost(text string) (scheme, host, port string, ok bool) {
 	return scheme, host, port, true
 }
 
-// maxAltAddrs is how many addresses one address of a Peer stands for, as package inet has it.
+// maxAltAddrs is the number of addresses that one address of a Peer may combine, as in package
+// inet.
 const maxAltAddrs = 8
 
-// Watch implements Resolver. It asks once.
-func (d dnsResolver) Watch(ctx context.Context, service string, update func(addrs []string, err error)) error {
+// Watch implements Resolver. It looks the host up once.
+func (d dnsResolver) Watch(
+	ctx context.Context, service string, update func(addrs []string, err error),
+) error {
 	scheme, host, port, ok := splitHost(service)
 	if !ok {
 		update([]string{service}, nil)
@@ -89,7 +97,8 @@ func (d dnsResolver) Watch(ctx context.Context, service string, update func(addr
 	}
 	groups := happyeyeballs.Groups(ips)
 	slices.SortFunc(groups, func(a, b []netip.Addr) int {
-		return cmp.Or(cmp.Compare(maphash.Comparable(seed, a[0]), maphash.Comparable(seed, b[0])), a[0].Compare(b[0]))
+		return cmp.Or(cmp.Compare(maphash.Comparable(seed, a[0]), maphash.Comparable(seed, b[0])),
+			a[0].Compare(b[0]))
 	})
 	var addrs []string
 	for _, group := range groups {
@@ -97,37 +106,43 @@ func (d dnsResolver) Watch(ctx context.Context, service string, update func(addr
 		for _, ip := range group[:min(len(group), maxAltAddrs)] {
 			all = append(all, net.JoinHostPort(ip.String(), port))
 		}
-		addrs = append(addrs, scheme+"://"+host+"@"+strings.Join(all, "|")) // whose certificate must carry host
+		// The certificate must be valid for host.
+		addrs = append(addrs, scheme+"://"+host+"@"+strings.Join(all, "|"))
 	}
 	update(addrs, nil)
 	return nil
 }
 
-// A addrWatch keeps the addresses of a service, on a goroutine of its own while a Peer of it makes calls.
+// An addrWatch keeps the addresses of a service up to date, on a goroutine of its own, while a Peer
+// of the service makes calls.
 //
-//	a call ─► running? ─ no ─► Watch ◄─ ResolveInterval, or an address has failed ─ pause
-//	                             ├─ update ─► found: Peers look at their next call │
-//	                             └─ returns ───────────────────────────────────────┘   no call for idleLooks × ResolveInterval ─► over
+//	a call ─► running? ─ no ─► Watch ◄─ after ResolveInterval, or when an address fails ─ pause
+//	                             ├─ update ─► found: Peers look at it at their next call    │
+//	                             └─ returns ────────────────────────────────────────────────┘
+//	no call for idleIntervals × ResolveInterval ─► ended
 type addrWatch struct {
 	n    *Node
 	key  watchKey
-	ctx  context.Context // ends with the Node, or w
+	ctx  context.Context // canceled with the Node, or with the watch
 	stop context.CancelFunc
 
-	found         atomic.Pointer[[]hg.Addr] // what was said last
-	lastCall      atomic.Int64              // when there was a call, by the Node's clock
-	refresh       atomic.Int64              // the shortest that a Peer wants
-	waiters       atomic.Int32              // for the first answer
-	ended         atomic.Bool               // it does not run any more
-	warnedTooMany atomic.Bool               // more addresses than a Peer can have were found
-	refreshNow    chan struct{}             // has an element: an address has failed
-	firstAnswer   chan struct{}             // closed when there was an answer
+	found    atomic.Pointer[[]hg.Addr] // the last addresses
+	lastCall atomic.Int64              // time of the last call, by the Node's clock
+	refresh  atomic.Int64              // the shortest ResolveInterval of a Peer
+	waiters  atomic.Int32              // number of goroutines that wait for the first answer
+	ended    atomic.Bool               // the goroutine has ended
+	// warnedTooMany says that the Resolver has found more addresses than a Peer can have, which was
+	// logged.
+	warnedTooMany atomic.Bool
+	refreshNow    chan struct{} // has an element if an address has failed
+	firstAnswer   chan struct{} // closed with the first answer
 
 	mu       sync.Mutex // guards the fields below
-	err      error      // of the last answer
-	answered bool       // told is closed
+	err      error      // error of the last answer
+	answered bool       // firstAnswer is closed
 }
 
+// A watchKey identifies an addrWatch.
 type watchKey struct {
 	resolver Resolver
 	service  string
@@ -135,15 +150,15 @@ type watchKey struct {
 
 const (
 	defaultResolveInterval = 30 * time.Second
-	// idleIntervals is how many times ResolveInterval a watch lasts without calls.
+	// idleIntervals is the number of ResolveIntervals after which a watch without calls ends.
 	idleIntervals = 4
-	// minWatchInterval is the least from one Watch to the next.
+	// minWatchInterval is the least time between the starts of two Watch calls.
 	minWatchInterval = time.Second
-	// maxWatches bounds the services that are watched at once.
+	// maxWatches limits the services watched at a time.
 	maxWatches = 1024
 )
 
-// watchService returns the watch of a service, which has been begun if there was none.
+// watchService returns the watch of a service, and starts it if there is none.
 func (n *Node) watchService(key watchKey, refresh time.Duration) (*addrWatch, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -156,9 +171,11 @@ func (n *Node) watchService(key watchKey, refresh time.Duration) (*addrWatch, er
 			w.refresh.Store(int64(refresh))
 		}
 	case len(n.watches) >= maxWatches:
-		return nil, na.WithText(hg.ErrAgain, fmt.Sprintf("%d services are watched, there may be no more", maxWatches))
+		return nil, na.WithText(hg.ErrAgain,
+			fmt.Sprintf("%d services are being watched, which is the limit", maxWatches))
 	default:
-		w = &addrWatch{n: n, key: key, refreshNow: make(chan struct{}, 1), firstAnswer: make(chan struct{})}
+		w = &addrWatch{n: n, key: key, refreshNow: make(chan struct{}, 1),
+			firstAnswer: make(chan struct{})}
 		w.ctx, w.stop = context.WithCancel(n.drainCtx)
 		w.refresh.Store(int64(refresh))
 		n.watches[key] = w
@@ -168,7 +185,7 @@ func (n *Node) watchService(key watchKey, refresh time.Duration) (*addrWatch, er
 	return w, nil
 }
 
-// run is the goroutine of w.
+// run calls the Resolver until the watch ends.
 func (w *addrWatch) run() {
 	defer w.end()
 	w.n.spawn(w.endIfUnused)
@@ -182,7 +199,7 @@ func (w *addrWatch) run() {
 	}
 }
 
-// endIfUnused ends w when there were no calls.
+// endIfUnused ends the watch when there have been no calls for some time.
 func (w *addrWatch) endIfUnused() {
 	defer w.end()
 	for {
@@ -197,7 +214,7 @@ func (w *addrWatch) endIfUnused() {
 	}
 }
 
-// end ends w; a later call begins another one.
+// end ends the watch. A later call starts another one.
 func (w *addrWatch) end() {
 	w.stop()
 	w.n.mu.Lock()
@@ -208,17 +225,17 @@ func (w *addrWatch) end() {
 	w.endFirstWait(hg.ErrClosed)
 }
 
-// waitFirst waits for the first answer.
+// waitFirst waits for the first answer of the Resolver.
 func (w *addrWatch) waitFirst(ctx context.Context) error {
 	w.waiters.Add(1)
 	defer w.waiters.Add(-1)
 	if err := w.n.awaitDone(ctx, 0, w.firstAnswer); err != nil {
-		return fmt.Errorf("no answer about %s: %w", w.key.service, err)
+		return fmt.Errorf("the Resolver has not answered for %s: %w", w.key.service, err)
 	}
 	return w.lastError()
 }
 
-// pause waits until it is time for the next Watch; the last one was begun at some time.
+// pause waits until it is time for the next Watch. The last one began at begun.
 func (w *addrWatch) pause(begun time.Duration) {
 	refresh := time.Duration(w.refresh.Load())
 	least := begun + min(refresh, minWatchInterval) - w.n.now()
@@ -250,7 +267,7 @@ func (w *addrWatch) lastError() error {
 	return w.err
 }
 
-// refreshSoon has the addresses looked up soon: one has failed.
+// refreshSoon makes the Resolver be asked soon: an address has failed.
 func (w *addrWatch) refreshSoon() {
 	select {
 	case w.refreshNow <- struct{}{}:
@@ -258,14 +275,14 @@ func (w *addrWatch) refreshSoon() {
 	}
 }
 
-// update takes in what a Resolver says.
+// update handles an answer of the Resolver. An error keeps the last addresses.
 func (w *addrWatch) update(addrs []string, err error) {
 	var found []hg.Addr
 	addrs = dedupe(addrs)
 	if many := len(addrs); many > maxAddrs {
 		addrs = addrs[:maxAddrs]
 		if !w.warnedTooMany.Swap(true) {
-			w.n.logger().Warn("a Resolver has found more addresses than a Peer can have: the last are left out",
+			w.n.logger().Warn("a Resolver has found more addresses than a Peer can have: using the first",
 				"service", w.key.service, "found", many, "most", maxAddrs)
 		}
 	}
@@ -281,7 +298,7 @@ func (w *addrWatch) update(addrs []string, err error) {
 	w.endFirstWait(err)
 }
 
-// dedupe returns all without those that came before.
+// dedupe returns all without duplicates, in their order.
 func dedupe(all []string) (out []string) {
 	seen := make(map[string]struct{}, len(all))
 	for _, s := range all {
@@ -293,7 +310,7 @@ func dedupe(all []string) (out []string) {
 	return out
 }
 
-// endFirstWait ends the wait for the first answer.
+// endFirstWait records the error of an answer, and ends waitFirst.
 func (w *addrWatch) endFirstWait(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -304,7 +321,8 @@ func (w *addrWatch) endFirstWait(err error) {
 	}
 }
 
-// lookupAddrs returns the addresses that texts name. One that cannot be found is left out, unless none is left.
+// lookupAddrs looks up the addresses texts. Those that cannot be found are left out, unless none is
+// found.
 func (n *Node) lookupAddrs(ctx context.Context, texts []string) (found []hg.Addr, err error) {
 	var errs []error
 	for _, text := range texts {
@@ -321,7 +339,8 @@ func (n *Node) lookupAddrs(ctx context.Context, texts []string) (found []hg.Addr
 	return found, nil
 }
 
-var seed = maphash.MakeSeed() // which context serves a peer, and in which order addresses are tried; it does not matter which
+// seed randomizes which context a Peer uses, and the order of its addresses, for each process.
+var seed = maphash.MakeSeed()
 
-// maxAddrs bounds the addresses of a Peer, and those that a Resolver finds for one service: each call looks at all of them.
+// maxAddrs limits the addresses of a Peer, and of one service: each call looks at all of them.
 const maxAddrs = 1024

@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A RetryPolicy says how Retry repeats calls. The zero value works.
+// A RetryPolicy configures Retry. The zero value works.
 type RetryPolicy struct {
 	// Attempts is the largest number of attempts of a call, the first included. Zero means 3.
 	Attempts int
@@ -75,7 +75,7 @@ func Retry(p RetryPolicy) Interceptor {
 	}
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		if c.Peer.p == nil {
-			return next(ctx) // which refuses it
+			return next(ctx) // fails, since there is no Peer
 		}
 		c.retryDepth++
 		depth := c.retryDepth
@@ -88,7 +88,7 @@ func Retry(p RetryPolicy) Interceptor {
 			if err == nil || ctx.Err() != nil || !c.isRepeatable(err, p.Codes) {
 				return err
 			}
-			if c.retryDepth > depth { // an inner Retry has given up
+			if c.retryDepth > depth { // an inner Retry has given up; only the innermost repeats
 				return err
 			}
 			if c.Attempt >= p.Attempts {
@@ -96,7 +96,8 @@ func Retry(p RetryPolicy) Interceptor {
 			}
 			elsewhere := c.Peer.hasOtherBackend(c)
 			if !elsewhere && !b.tryRepeat(c.Peer) {
-				return &exhaustedError{err, fmt.Sprintf("attempt %d of %d, and RetryPolicy.BudgetRatio allows no other for now", c.Attempt, p.Attempts)}
+				return &exhaustedError{err, fmt.Sprintf(
+					"attempt %d of %d; the retry budget is used up, see RetryPolicy.BudgetRatio", c.Attempt, p.Attempts)}
 			}
 			if pause > 0 && !elsewhere {
 				if c.Peer.p.n.sleep(ctx, c.Peer.p.n.jitterOf(pause)) != nil {
@@ -108,7 +109,8 @@ func Retry(p RetryPolicy) Interceptor {
 	}
 }
 
-// An exhaustedError is the error of the last attempt that Retry has made. The fate of all attempts is written into err: see withFate.
+// An exhaustedError is the error of the last attempt that Retry has made. The fate of all attempts is
+// written into err, see withFate.
 type exhaustedError struct {
 	err  error
 	note string // which attempt it was, and why it was the last
@@ -118,7 +120,8 @@ func (e *exhaustedError) Error() string { return e.err.Error() + " (" + e.note +
 
 func (e *exhaustedError) Unwrap() error { return e.err }
 
-// isRepeatable reports whether a call that ended with err may be repeated, and whether that may help; codes are what handlers may say.
+// isRepeatable reports whether a call that ended with err may be repeated, and whether that may
+// help. codes are the answers of handlers that may be repeated.
 func (c *Call) isRepeatable(err error, codes []Code) bool {
 	if c.ctl.isStopped() || c.ctl.spentReason() != "" {
 		return false
@@ -133,16 +136,17 @@ func (c *Call) isRepeatable(err error, codes []Code) bool {
 	case ok:
 		code = r.Code
 	case code == hg.ErrClosed || FateOf(err) == Ran:
-		return false // this node; an answer that cannot be decoded
+		return false // this node was closed, or the answer cannot be decoded
 	}
 	switch code {
-	case ErrNoMethod, ErrNoEntry, hg.ErrPermission, hg.ErrOverflow, hg.ErrInvalid, na.ErrProtocol, hg.ErrUnsupported, ErrBadInput, ErrDenied, ErrNotFound, ErrAlreadyExists:
+	case ErrNoMethod, ErrNoEntry, hg.ErrPermission, hg.ErrOverflow, hg.ErrInvalid, na.ErrProtocol,
+		hg.ErrUnsupported, ErrBadInput, ErrDenied, ErrNotFound, ErrAlreadyExists:
 		return false
 	}
-	return code < 128 // else the program's
+	return code < 128 // codes from 128 on are the program's: it decides
 }
 
-// budgetFor returns the budget of a node's calls through what Retry has returned for p.
+// budgetFor returns the retry budget of the node for the Retry interceptor that p belongs to.
 func (n *Node) budgetFor(p *RetryPolicy) *retryBudget {
 	b, ok := n.budgets.Load(p)
 	if !ok {
@@ -151,22 +155,23 @@ func (n *Node) budgetFor(p *RetryPolicy) *retryBudget {
 	return b.(*retryBudget)
 }
 
-// A retryBudget bounds the attempts that are repeated by those that are not.
+// A retryBudget limits retries in relation to first attempts. It counts in periods of budgetPeriod,
+// and looks at the current and the previous one.
 type retryBudget struct {
-	ratio float64
+	ratio float64 // see RetryPolicy.BudgetRatio
 
-	mu          sync.Mutex // guards the fields below
-	periodStart time.Duration
-	firsts      [2]int // in this period and the one before
-	retries     [2]int
+	mu          sync.Mutex    // guards the fields below
+	periodStart time.Duration // start of the current period
+	firsts      [2]int        // first attempts in the current and the previous period
+	retries     [2]int        // retries in the current and the previous period
 }
 
 const (
-	budgetPeriod = 5 * time.Second // of a period
-	freeRetries  = 10
+	budgetPeriod = 5 * time.Second
+	freeRetries  = 10 // retries in two periods that are allowed without first attempts
 )
 
-// rollPeriodLocked begins a new period when the last is over. Locked.
+// rollPeriodLocked begins a new period if the current one is over. The caller holds mu.
 func (b *retryBudget) rollPeriodLocked(to Peer) {
 	if to.p == nil {
 		return
@@ -183,6 +188,7 @@ func (b *retryBudget) rollPeriodLocked(to Peer) {
 	b.periodStart = now
 }
 
+// countFirst counts a first attempt.
 func (b *retryBudget) countFirst(to Peer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,7 +196,7 @@ func (b *retryBudget) countFirst(to Peer) {
 	b.firsts[0]++
 }
 
-// tryRepeat reports whether one more attempt may be repeated, and counts it.
+// tryRepeat counts a retry if the budget allows one, and reports whether it does.
 func (b *retryBudget) tryRepeat(to Peer) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -519,7 +519,7 @@ func TestRetrySaysWhyItGivesUp(t *testing.T) {
 		says   string
 	}{
 		{qs.RetryPolicy{Backoff: -1}, "(attempt 3 of 3)"},
-		{qs.RetryPolicy{Backoff: -1, Attempts: 20}, "of 20, and RetryPolicy.BudgetRatio allows no other"},
+		{qs.RetryPolicy{Backoff: -1, Attempts: 20}, "of 20; the retry budget is used up"},
 	} {
 		n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(c.policy)}})
 		_, err := upper.Call(within(t), peer(t, n, "tcp://127.0.0.1:1"), "a")

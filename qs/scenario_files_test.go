@@ -90,7 +90,7 @@ func TestReaderErrorIsToldOnce(t *testing.T) {
 	_, down := get.Call(within(t), to, getIn{"copy", 100_000, qs.Writer(brokenWriter{broken})})
 	for what, err := range map[string]error{"reader": up, "writer": down} {
 		require.ErrorIs(t, err, broken)
-		require.ErrorContains(t, err, "the caller's "+what+" has failed: the disk is broken")
+		require.ErrorContains(t, err, "the caller's "+what+" failed: the disk is broken")
 		require.Equal(t, 1, strings.Count(err.Error(), "broken"), "%v", err)
 		require.Equal(t, qs.Ran, qs.FateOf(err))
 	}
@@ -115,7 +115,7 @@ func TestReaderErrorComesBehind(t *testing.T) {
 			want := noise(5, size)
 			_, err := put.Call(within(t), to, putIn{"copy", qs.Reader(io.MultiReader(bytes.NewReader(want), iotest.ErrReader(broken)))})
 			require.ErrorIs(t, err, broken)
-			require.ErrorContains(t, err, "the caller's reader has failed: the disk is broken")
+			require.ErrorContains(t, err, "the caller's reader failed: the disk is broken")
 			require.True(t, bytes.Equal(want, <-got), "%d bytes", size)
 		}
 	})

@@ -36,7 +36,7 @@ func TestMistakesOfCallers(t *testing.T) {
 		"FileBuffer or Writer got nil": sink(qs.FileBuffer(nil, 1)),
 		"Writer got nil":               sink(qs.Writer(nil)),
 		"the Peer is zero":             func() error { _, err := double.Call(ctx, qs.Peer{}, point{}); return err },
-		"the Peer is zero;":            func() error { _, err := qs.Peer{}.Ping(ctx); return err },
+		"the Peer is zero:":            func() error { _, err := qs.Peer{}.Ping(ctx); return err },
 	} {
 		err := call()
 		require.ErrorIs(t, err, qs.ErrInvalid, says)
@@ -84,7 +84,7 @@ func TestGuide(t *testing.T) {
 			return err
 		},
 		"address already in use": func() error { _, err := qs.Open(to.String(), qs.Config{}); return err },
-		"handler that got the Source has returned": func() error {
+		"the Source was used after its handler had returned": func() error {
 			_, err := take.Call(ctx, to, struct{ Body qs.Source }{qs.Bytes(make([]byte, 10_000))})
 			require.NoError(t, err)
 			_, err = (<-kept).ReadAt(make([]byte, 1), 0)

@@ -16,25 +16,26 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A Stream is a method whose results come one after the other: rows of a query, lines of a log. It is a package variable that both
-// programs import.
+// A Stream is a method whose results arrive one after the other, such as the rows of a query or the
+// lines of a log. It is a package variable that both programs import.
 //
-//	handler: send ─► up to 32 KiB of items ─► up to 64 KiB that may leave ─► a window of up to 256 KiB ─► the loop of the caller
-//	           └─ waits while all of that is full ◄───────────────────────────────────────────────────────────────┘
+//	handler: send ─► up to 32 KiB of items ─► up to 64 KiB in the stream ─► a window of up to 256 KiB ─► loop of the caller
+//	           └─ blocks while all of that is full ◄────────────────────────────────────────────────────────┘
 //
-// Items come in order, each once. An item leaves at once if nothing has just left, else with those that follow, as soon as the handler
-// pauses. An item has at most hg.Config.MaxOutput bytes.
+// Items arrive in order, each once. An item is sent at once if nothing was sent just before.
+// Otherwise it is sent with those that follow, as soon as the handler pauses. An item has at most
+// hg.Config.MaxOutput bytes.
 type Stream[In, Item any] struct{ m *method }
 
-// DefineStream declares a method with a stream of results. The rules are those of Define; In holds no Sinks. The codec encodes each item by
-// itself. Inline is refused with a panic, since send blocks.
+// DefineStream declares a method with a stream of results. The rules are those of Define; In holds
+// no Sinks. The codec encodes each item by itself. It panics with Inline, since send blocks.
 func DefineStream[In, Item any](name string, opts ...Option) *Stream[In, Item] {
 	m := defineMethod(name, opts, schema.Stream, reflect.TypeFor[In](), nil, reflect.TypeFor[Item]())
 	switch {
 	case slices.ContainsFunc(m.fields, func(f field) bool { return f.sink }):
-		panic(fmt.Sprintf("qs: stream %s has a Sink in its input; a stream sends items, use Define", name))
+		panic(fmt.Sprintf("qs: stream %s has a Sink in its input: use Define, or send items", name))
 	case m.o.inline:
-		panic(fmt.Sprintf("qs: stream %s is Inline, but send blocks", name))
+		panic(fmt.Sprintf("qs: stream %s is Inline, but send blocks: leave Inline out", name))
 	}
 	m.streams = streamDown
 	return &Stream[In, Item]{m}
@@ -46,17 +47,25 @@ func (s *Stream[In, Item]) Name() string { return s.m.name }
 // Shape describes In and Item as Method.Shape does, with " ..." behind.
 func (s *Stream[In, Item]) Shape() string { return s.m.shape }
 
-// Handle has n serve s with fn, under the rules of Method.Handle. fn calls send for each item, from one goroutine at a time; send
-// encodes it at once, and blocks while the caller has more to read than is held for it, until ctx ends. Its error, the cause of ctx when the
-// caller has left its loop, its time is up, or a context that an interceptor gave to next has ended, says that nothing more will arrive: return
-// then.
+// Handle makes n serve s with fn, under the rules of Method.Handle. fn calls send for each item,
+// from one goroutine at a time.
 //
-// If fn returns nil, all that was sent arrives. The request ends, and the interceptor's next returns, when the last item has been written to the
-// stream, though the caller may take its time to read. If fn fails or panics, its error comes behind the items, unless the last of them cannot be
-// written within one second: then the caller gets what had come before, and the error. If ctx has ended what has not arrived is dropped, never an
-// item in the midst of others. So a server gets rid of a caller that does not read: by an error, or by an interceptor that ends the context of
-// next. After fn has returned send fails with ErrClosed.
-func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, send func(Item) error) error) {
+//   - send encodes the item at once. It blocks while the flow-control window of the caller is full,
+//     until ctx is done.
+//   - An error of send means that nothing more will arrive, and fn should return. It is the cause
+//     of ctx: the caller has left its loop, its deadline has passed, or a context that an
+//     interceptor gave to next is done.
+//   - If fn returns nil, everything sent arrives. The request ends, and the interceptor's next
+//     returns, when the last item has been written to the stream; the caller may read it later.
+//   - If fn fails or panics, the caller gets the error after the items. If the last items cannot be
+//     written within one second, the caller gets those before them, and the error.
+//   - If ctx is done, items that have not arrived are dropped, only from the end.
+//   - So a server ends a caller that does not read by an error, or by an interceptor that cancels
+//     the context of next.
+//   - After fn has returned, send fails with ErrClosed.
+func (s *Stream[In, Item]) Handle(
+	n *Node, fn func(ctx context.Context, in In, send func(Item) error) error,
+) {
 	n.registerHandler(s.m, func(r hg.Request) error {
 		q := &typedSender[In, Item]{request: request{n: n, m: s.m, r: r}}
 		q.request.in = &q.in
@@ -64,11 +73,12 @@ func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, s
 		if err := q.decodeInput(); err != nil {
 			return err
 		}
-		return q.items.serveRequest(q, &q.request, r.Stream(0), func(ctx context.Context) error { return fn(ctx, q.in, q.items.sendItem) })
+		return q.items.serveRequest(q, &q.request, r.Stream(0),
+			func(ctx context.Context) error { return fn(ctx, q.in, q.items.sendItem) })
 	}, fn == nil)
 }
 
-// answerStreams ends a request whose handler sends items by down, and has returned err.
+// answerStreams answers a request whose handler sends items through down, and has returned err.
 func (s *request) answerStreams(down *hg.Stream, err error) error {
 	if err == nil {
 		err = s.setAnswerMeta("", "")
@@ -77,8 +87,8 @@ func (s *request) answerStreams(down *hg.Stream, err error) error {
 	if err != nil {
 		return s.onFailure(err)
 	}
-	s.r.HG().NA().Batch(func() { // the end of the items and the answer leave together
-		if s.Err() == nil { // else what has not arrived is dropped
+	s.r.HG().NA().Batch(func() { // sends the end of the items and the answer together
+		if s.Err() == nil { // otherwise the items that have not arrived are dropped
 			down.CloseWrite()
 		}
 		err = s.r.RespondRaw(nil, nil)
@@ -86,7 +96,7 @@ func (s *request) answerStreams(down *hg.Stream, err error) error {
 	return err
 }
 
-// A typedSender is one request for a stream, with its types.
+// A typedSender is one request for a Stream, with its types.
 type typedSender[In, Item any] struct {
 	request
 	in    In
@@ -99,20 +109,22 @@ func (q *typedSender[In, Item]) Report(c *inspect.Call) {
 	c.Flow = q.items.w.flow()
 }
 
-// A itemSender is the handler's end of the items that it sends.
+// An itemSender sends the items of a handler.
 type itemSender[Item any] struct {
 	w          itemWriter
 	req        *request
-	ctx        context.Context // of the handler
+	ctx        context.Context // the context of the handler
 	stream     *hg.Stream
 	codec      codec.Codec
-	item       Item
-	failed     bool // what is to be said of the end has been
-	headerSent bool // the header has been sent, of a Duplex
+	item       Item // the item to encode; reused, which saves an allocation per item
+	failed     bool // failItems was called
+	headerSent bool // the header of a Duplex was sent
 }
 
-// serveRequest serves a request, whose items go in s, with fn.
-func (q *itemSender[Item]) serveRequest(by hghook.Reporter, r *request, s *hg.Stream, fn func(ctx context.Context) error) error {
+// serveRequest serves the request r, whose items go through the stream s, with fn.
+func (q *itemSender[Item]) serveRequest(
+	by hghook.Reporter, r *request, s *hg.Stream, fn func(ctx context.Context) error,
+) error {
 	q.req, q.ctx, q.codec, q.stream = r, r, r.n.resolveCodec(r.m), s
 	q.w.hctx, q.w.maxItem, q.w.notifyDriver = r.r.HG(), r.n.maxItem(), r.notifyBlocking
 	q.w.wait = func(ctx context.Context) error {
@@ -124,7 +136,7 @@ func (q *itemSender[Item]) serveRequest(by hghook.Reporter, r *request, s *hg.St
 	defer q.endItems()
 	hghook.ReportRequest(&r.r, by)
 	returned := false
-	defer func() { // a panic, and the end of the goroutine, come behind the items, as an error does
+	defer func() { // after a panic or runtime.Goexit the items before arrive too
 		if !returned {
 			q.failItems(r)
 		}
@@ -138,30 +150,33 @@ func (q *itemSender[Item]) serveRequest(by hghook.Reporter, r *request, s *hg.St
 		return q.flushItems(ctx)
 	}))
 	returned = true
-	if err != nil { // which an interceptor may have made of a success
+	if err != nil { // also if an interceptor has replaced nil by an error
 		q.failItems(r)
 	}
 	return r.answerStreams(s, err)
 }
 
-// endItems is the end of the handler: no item is taken any more.
+// endItems refuses further items: the handler has returned.
 func (q *itemSender[Item]) endItems() { q.w.stop(errStreamOver) }
 
+// sendItem encodes and sends one item.
 func (q *itemSender[Item]) sendItem(item Item) error {
 	var none Item
 	q.item = item
 	b, err := encodeItem(q.codec, &q.item)
 	q.item = none
 	if err != nil {
-		return fmt.Errorf("qs: stream %s: the item could not be encoded: %w", q.req.m.name, err)
+		return fmt.Errorf("qs: stream %s: cannot encode the item: %w", q.req.m.name, err)
 	}
 	return q.req.explainError(q.ctx, q.w.add(q.ctx, b))
 }
 
-// notifyBlocking says that the handler is about to wait, or that what it has queued waits for who drives.
+// notifyBlocking calls workers.notifyBlocking for this request.
 func (s *request) notifyBlocking() { s.n.workers.notifyBlocking(s.r) }
 
-// explainError returns err, or the cause of the end of ctx, which is on its way when a stream has ended.
+// explainError returns the error of a stream for the handler. When a stream has ended, the
+// cancellation of ctx is usually on its way: explainError waits for it, up to maxErrorDelay, and
+// returns its cause.
 func (s *request) explainError(ctx context.Context, err error) error {
 	if err == nil || err == errStreamOver || ctx.Err() != nil || hg.CodeOf(err) == hg.ErrOverflow {
 		return err
@@ -172,18 +187,19 @@ func (s *request) explainError(ctx context.Context, err error) error {
 	return err
 }
 
-// flushItems waits until all items have been written to the stream.
+// flushItems waits until all items have been written to the stream, and refuses further ones.
 func (q *itemSender[Item]) flushItems(ctx context.Context) error {
 	err := q.req.explainError(ctx, q.w.drain(ctx, 1))
 	q.w.stop(errStreamOver)
 	return err
 }
 
-// maxErrorDelay is how long the error of a handler waits for the items before it.
+// maxErrorDelay limits how long the error of a handler waits for the items before it.
 const maxErrorDelay = time.Second
 
-// failItems is last of a handler that fails: it waits for some time at most. Items that cannot be written are dropped, with those that have not left;
-// so are these when ctx has ended. The second time it does nothing.
+// failItems waits until the items of a handler that has failed are written, for maxErrorDelay at
+// most. If that fails, or ctx is done, it resets the stream, which drops the items that were not
+// sent. Only its first call has an effect.
 func (q *itemSender[Item]) failItems(ctx context.Context) {
 	if q.failed {
 		return
@@ -201,11 +217,17 @@ func (q *itemSender[Item]) failItems(ctx context.Context) {
 	q.w.stop(errStreamOver)
 }
 
-// Call calls s at to each time that a loop ranges over what it returns, and yields the items in order. The last pair has the error, if
-// there is one: it is that of Method.Call, and comes behind the items that the handler has sent before, but at once when ctx ends. A break
-// ends the call: the context of the handler ends. The loop may take its time: the handler then waits in send. Between two items nothing of the call
-// runs on the goroutine of the loop. If the program's code panics in the call, an encoder or an interceptor, so does the loop. Retry repeats a
-// call of which no item has come.
+// Call returns a sequence that calls s at a Peer each time a loop ranges over it, and yields the
+// items in order.
+//
+//   - The last pair has the error, if there is one: that of Method.Call. It comes after the items
+//     that were sent before it, but at once when ctx is done.
+//   - A break ends the call, and cancels the context of the handler.
+//   - While the loop does something else, the handler blocks in send once the window is full.
+//     Between two items the call uses nothing of the loop's goroutine.
+//   - A panic of the program's code in the call, in an encoder or an interceptor, is raised in the
+//     loop.
+//   - Retry repeats a call of which no item has arrived.
 func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		var none Item
@@ -244,7 +266,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 	}
 }
 
-// A typedReceiver is one call of a stream, with its types.
+// A typedReceiver is one call of a Stream, with its types.
 type typedReceiver[In any] struct {
 	outgoingCall
 	in In

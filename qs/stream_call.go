@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// A waiter is where one goroutine waits for an end: that of hghook.NewWaiter.
+// A waiter lets one goroutine wait for an event. hghook.NewWaiter makes it.
 type waiter interface {
 	Wait(ctx context.Context) error
 	End()
@@ -20,26 +20,29 @@ type waiter interface {
 	Reset()
 }
 
-// callStreams are the streams of a call at its origin, where an attempt runs on a goroutine of its own.
+// callStreams are the streams of items of a call at its origin. They outlive an attempt that was
+// answered.
 //
-//	attempt: begin ─► bind: the program may send and receive ─► take: the answer is there, the streams go on
-//	            ▲────── nothing has moved: the next attempt ──────┘
-//	program: close ends them
+//	attempt: beginAttempt ─► bindAttempt: the program can send and receive ─► endAttempt: the answer is there
+//	              ▲──────────── nothing has moved: the next attempt ────────────────┘
+//	program: closeUse ends the streams
 type callStreams struct {
-	up   *itemWriter // nil if there is none
-	down *itemReader
+	up   *itemWriter // nil if the caller sends no items
+	down *itemReader // nil if the caller receives no items
 
-	sendWaiter, receiveWaiter waiter // of who sends, and who receives
+	sendWaiter, receiveWaiter waiter // for the sending and the receiving goroutine
 
-	ended atomic.Pointer[error] // what Send returns when over, for those who must not take the lock
+	ended atomic.Pointer[error] // error of Send when the call has ended; read without the lock
 
 	mu             sync.Mutex // guards the fields below
-	attemptRunning bool       // an attempt is under way
-	callEnded      bool       // the call has ended
-	closed         bool       // the program uses the streams no longer
-	spent          bool       // something has moved in an attempt that has ended
+	attemptRunning bool       // an attempt is in flight
+	callEnded      bool       // endCall was called
+	closed         bool       // closeUse was called
+	spent          bool       // an attempt has moved items, or was answered: there is no other one
 	streams        []*hg.Stream
-	resetReason    error // why the streams of an attempt were reset that was answered at the same time; nil if they were not
+	// resetReason is set if an attempt was answered while its stall timeout canceled it: why its
+	// streams were reset.
+	resetReason error
 }
 
 // newCallStreams returns the streams of a call of m to a peer.
@@ -50,8 +53,9 @@ func newCallStreams(m *method, to *peer) *callStreams {
 		w := hghook.NewWaiter(hctx)
 		if spec.Up {
 			c.sendWaiter = w
-			c.up = &itemWriter{perAttempt: true, callEnd: c.sendError, hctx: hctx, maxItem: most, notifyDriver: hctx.NA().Upper().Loop().Rouse,
-				wait: func(ctx context.Context) error { return c.wait(ctx, w, true) }}
+			c.up = &itemWriter{perAttempt: true, callEnd: c.sendError, hctx: hctx, maxItem: most,
+				notifyDriver: hctx.NA().Upper().Loop().Rouse,
+				wait:         func(ctx context.Context) error { return c.wait(ctx, w, true) }}
 		} else {
 			c.receiveWaiter, c.down = w, &itemReader{hctx: hctx, maxItem: most}
 		}
@@ -59,7 +63,7 @@ func newCallStreams(m *method, to *peer) *callStreams {
 	return c
 }
 
-// maxItem is how many bytes an item may have.
+// maxItem returns the largest size of an item, in bytes.
 func (n *Node) maxItem() int64 {
 	if most := n.cfg.HG.MaxOutput; most > 0 {
 		return most
@@ -67,21 +71,21 @@ func (n *Node) maxItem() int64 {
 	return 64 << 20
 }
 
-// beginAttempt begins an attempt.
+// beginAttempt begins an attempt. It fails if one is in flight, or items have moved.
 func (c *callStreams) beginAttempt() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.attemptRunning:
-		return hg.Errorf(ErrInvalid, "an attempt of a stream is under way: make one after the other")
+		return hg.Errorf(ErrInvalid, "an attempt of the stream is in flight: an interceptor of a stream must call next sequentially")
 	case c.spent:
-		return hg.Errorf(ErrInvalid, "items have come of an attempt before: call the stream again")
+		return hg.Errorf(ErrInvalid, "an earlier attempt has moved items: call the stream again")
 	}
 	c.attemptRunning = true
 	return nil
 }
 
-// bindAttempt gives the program the streams of an attempt whose call has begun.
+// bindAttempt connects the program to the streams of an attempt whose call has begun.
 func (c *callStreams) bindAttempt(all []*hg.Stream) {
 	c.mu.Lock()
 	c.streams = all
@@ -98,7 +102,8 @@ func (c *callStreams) bindAttempt(all []*hg.Stream) {
 	c.wake()
 }
 
-// endAttempt ends an attempt. Its streams go on if the handler has answered, or something has moved.
+// endAttempt ends an attempt. Its streams continue if the handler has answered, or items have
+// moved.
 func (c *callStreams) endAttempt(all []*hg.Stream, err error) {
 	moved := c.movedBytes() > 0
 	c.mu.Lock()
@@ -123,14 +128,15 @@ func (c *callStreams) failAttempt() {
 	c.mu.Unlock()
 }
 
-// setResetReason says that an attempt was given up because of why just when its answer came: the call succeeds, and its streams were reset.
+// setResetReason records why the streams of an attempt were reset that was answered at the same
+// time.
 func (c *callStreams) setResetReason(why error) {
 	c.mu.Lock()
 	c.resetReason = why
 	c.mu.Unlock()
 }
 
-// brokenReason returns why a stream is broken that returns err, for the caller of the call that it belongs to.
+// brokenReason returns the error for the caller if its stream failed with err.
 func (c *callStreams) brokenReason(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +146,7 @@ func (c *callStreams) brokenReason(err error) error {
 	return err
 }
 
-// endCall says that the call has ended, with err.
+// endCall ends the call, with err.
 func (c *callStreams) endCall(err error) {
 	c.mu.Lock()
 	c.callEnded = true
@@ -153,7 +159,7 @@ func (c *callStreams) endCall(err error) {
 	c.wake()
 }
 
-// sendError is what Send returns because the call has ended; nil if it has not.
+// sendError returns the error of Send if the call has ended, and otherwise nil.
 func (c *callStreams) sendError() error {
 	if err := c.ended.Load(); err != nil {
 		return *err
@@ -161,15 +167,16 @@ func (c *callStreams) sendError() error {
 	return nil
 }
 
-var errNodeClosed = hg.Errorf(ErrClosed, "qs: this node was closed, or has shut down")
+var errNodeClosed = hg.Errorf(ErrClosed, "qs: this node is closed")
 
-// isNodeClosed reports whether err says that this node was closed, rather than a peer's.
+// isNodeClosed reports whether err says that this node, not a peer's, was closed.
 func isNodeClosed(err error) bool {
 	_, remote := hg.RemoteOf(err)
 	return !remote && hg.CodeOf(err) == ErrClosed
 }
 
-// closeUse ends the use of the streams by the program. The call has ended, and those who wait return.
+// closeUse ends the use of the streams by the program, and wakes goroutines that wait. The call has
+// ended.
 func (c *callStreams) closeUse() {
 	c.mu.Lock()
 	all := c.streams
@@ -184,6 +191,7 @@ func (c *callStreams) closeUse() {
 	c.wake()
 }
 
+// wake wakes the sending and the receiving goroutine.
 func (c *callStreams) wake() {
 	for _, w := range []waiter{c.sendWaiter, c.receiveWaiter} {
 		if w != nil {
@@ -192,7 +200,8 @@ func (c *callStreams) wake() {
 	}
 }
 
-// stream returns the stream that goes up, or the other; nil if there is none now.
+// stream returns the stream in one direction, nil if there is none now, and whether the call has
+// ended.
 func (c *callStreams) stream(up bool) (s *hg.Stream, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +213,8 @@ func (c *callStreams) stream(up bool) (s *hg.Stream, over bool) {
 	return nil, c.callEnded
 }
 
-// wait waits until something has changed that w waits for. While the call is under way that drives its context; then who waits does.
+// wait waits for w. While the call is in flight its goroutine drives the context; afterwards the
+// waiting goroutine does.
 func (c *callStreams) wait(ctx context.Context, w waiter, up bool) error {
 	if s, over := c.stream(up); over && s != nil {
 		return s.Wait(ctx)
@@ -212,7 +222,7 @@ func (c *callStreams) wait(ctx context.Context, w waiter, up bool) error {
 	return awaitWaiter(ctx, w)
 }
 
-// awaitWaiter waits for the end of w, which is used again.
+// awaitWaiter waits for w, and resets it.
 func awaitWaiter(ctx context.Context, w waiter) error {
 	err := w.Wait(ctx)
 	if w.Ended() {
@@ -222,8 +232,8 @@ func awaitWaiter(ctx context.Context, w waiter) error {
 	return err
 }
 
-// next waits for the next item of the call f, and returns it: it is valid until the next call. The error is io.EOF behind the last of a call that
-// has succeeded, or that of the call.
+// next waits for the next item of the call f, which is valid until the next call. The error is
+// io.EOF after the last item of a call that succeeded, and otherwise that of the call.
 func (c *callStreams) next(f *futureCall) ([]byte, error) {
 	o := f.o
 	for {
@@ -246,7 +256,7 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 				return item, nil
 			}
 			if now, _ := c.stream(false); now != s {
-				continue // the attempt has ended
+				continue // the attempt has ended, and the error is that of its stream
 			}
 		}
 		switch again := errors.Is(err, hg.ErrAgain); {
@@ -262,13 +272,14 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 			return nil, err
 		case again:
 			err = c.wait(f.ctx, c.receiveWaiter, false)
-		default: // what becomes of the call counts more
+		default: // the stream failed: the error of the call is more precise
 			err = awaitWaiter(f.ctx, c.receiveWaiter)
 		}
 		if err != nil && f.ctx.Err() == nil { // the node is closed
 			switch f.abandonAndWait(); {
 			case isNodeClosed(err):
-				err = &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: FateOf(f.err), Err: errNodeClosed}
+				err = &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: FateOf(f.err),
+					Err: errNodeClosed}
 			case f.err != nil:
 				err = f.err
 			default:
@@ -279,8 +290,8 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 	}
 }
 
-// noStreamError returns how the items of a call end that has succeeded and has no stream: an interceptor has answered, and no item comes, or
-// the program has closed the call before.
+// noStreamError returns the end of a call that succeeded without a stream: io.EOF if an interceptor
+// has answered it, or ErrClosed after Close.
 func (c *callStreams) noStreamError(o *outgoingCall) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -290,7 +301,7 @@ func (c *callStreams) noStreamError(o *outgoingCall) error {
 	return io.EOF
 }
 
-// movedBytes returns how many bytes of items have come, or have left.
+// movedBytes returns the number of bytes of items sent and received.
 func (c *callStreams) movedBytes() (n int64) {
 	if c.down != nil {
 		n += c.down.movedBytes()
@@ -301,7 +312,8 @@ func (c *callStreams) movedBytes() (n int64) {
 	return n
 }
 
-// progress grows with each byte that moves, and while there is something to take.
+// progress returns a number that grows with each byte that moves, and while the program has items
+// to take: then the handler is not to blame.
 func (c *callStreams) progress() (n int64) {
 	if c.down != nil {
 		n += c.down.progress()

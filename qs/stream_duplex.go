@@ -17,31 +17,38 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A Duplex is a method whose caller and handler send items to each other for as long as the call lasts: a chat, a watch that is changed, a
-// pipeline. It is a package variable that both programs import.
+// A Duplex is a method whose caller and handler send items to each other while the call lasts: a
+// chat, a watch whose filter changes, a pipeline. It is a package variable that both programs
+// import.
 //
 //	caller:  Call ── In ──► handler
 //	         Send, CloseSend ──── Up ────► Receive … io.EOF
-//	         Receive … io.EOF ◄── Down ─── Send; it returns: the end, or its error behind the items
+//	         Receive … io.EOF ◄── Down ─── Send; returning ends it: io.EOF, or the error, after the items
 //
-// Items come in order in each direction, each once; the directions are independent. How they travel, and what bounds them, is as in a Stream.
+// Items arrive in order in each direction, each once. The directions are independent. Sending and
+// limits are as in a Stream.
 type Duplex[In, Up, Down any] struct{ m *method }
 
-// DefineDuplex declares a method with items in both directions. The rules are those of DefineStream.
+// DefineDuplex declares a method with items in both directions. The rules are those of
+// DefineStream.
 func DefineDuplex[In, Up, Down any](name string, opts ...Option) *Duplex[In, Up, Down] {
-	return &Duplex[In, Up, Down]{defineItems(name, opts, schema.Duplex, reflect.TypeFor[In](), reflect.TypeFor[Up](), reflect.TypeFor[Down]())}
+	return &Duplex[In, Up, Down]{defineItems(name, opts, schema.Duplex, reflect.TypeFor[In](),
+		reflect.TypeFor[Up](), reflect.TypeFor[Down]())}
 }
 
-// An Upload is a method whose caller sends items, and whose handler answers once: rows that are loaded, samples that are counted. Memory, a
-// file or a Reader goes in a Source instead. It is a package variable that both programs import.
+// An Upload is a method whose caller sends items, and whose handler answers once: rows to load,
+// samples to count. For memory, a file or an io.Reader use a Source instead. It is a package
+// variable that both programs import.
 type Upload[In, Up, Out any] struct{ m *method }
 
 // DefineUpload declares a method whose caller sends items. The rules are those of DefineStream.
 func DefineUpload[In, Up, Out any](name string, opts ...Option) *Upload[In, Up, Out] {
-	return &Upload[In, Up, Out]{defineItems(name, opts, schema.Upload, reflect.TypeFor[In](), reflect.TypeFor[Up](), reflect.TypeFor[Out]())}
+	return &Upload[In, Up, Out]{defineItems(name, opts, schema.Upload, reflect.TypeFor[In](),
+		reflect.TypeFor[Up](), reflect.TypeFor[Out]())}
 }
 
 var (
+	// streamUp and streamBoth are the streams of an Upload and of a Duplex.
 	streamUp   = []hg.StreamSpec{{Up: true}}
 	streamBoth = []hg.StreamSpec{{Up: true}, {}}
 )
@@ -51,9 +58,9 @@ func defineItems(name string, opts []Option, kind schema.Kind, in, up, out refle
 	m := defineMethod(name, opts, kind, in, up, out)
 	switch {
 	case slices.ContainsFunc(m.fields, func(f field) bool { return f.sink }):
-		panic(fmt.Sprintf("qs: method %s has a Sink in its input; it sends items, use Define", name))
+		panic(fmt.Sprintf("qs: method %s has a Sink in its input: use Define, or send items", name))
 	case m.o.inline:
-		panic(fmt.Sprintf("qs: method %s is Inline, but Receive blocks", name))
+		panic(fmt.Sprintf("qs: method %s is Inline, but Receive blocks: leave Inline out", name))
 	}
 	if m.streams = streamUp; kind == schema.Duplex {
 		m.streams = streamBoth
@@ -67,16 +74,18 @@ func (d *Duplex[In, Up, Down]) Name() string { return d.m.name }
 // Name returns the name of u, as Call.Method has it.
 func (u *Upload[In, Up, Out]) Name() string { return u.m.name }
 
-// A Receiver is where a handler receives the items of its caller, from one goroutine at a time, until it returns.
+// A Receiver receives the items of the caller, at the handler. One goroutine at a time uses it,
+// until the handler returns.
 type Receiver[Up any] struct {
 	r     itemReader
-	ctx   context.Context // of the handler
+	ctx   context.Context // the context of the handler
 	req   *request
 	s     *hg.Stream
 	codec codec.Codec
-	n     int // items received
+	n     int // number of items received
 }
 
+// begin sets up u for the request r.
 func (u *Receiver[Up]) begin(r *request, c codec.Codec, s *hg.Stream) {
 	u.req, u.ctx, u.codec, u.s = r, r, c, s
 	u.r.hctx, u.r.maxItem = r.r.HG(), r.n.maxItem()
@@ -84,8 +93,9 @@ func (u *Receiver[Up]) begin(r *request, c codec.Codec, s *hg.Stream) {
 	u.r.bind(s)
 }
 
-// Receive waits for the next item. The error is io.EOF behind the last one, when the caller has called CloseSend, or the cause of the
-// handler's ctx when that has ended, or ErrBadInput for an item that cannot be decoded: return it then.
+// Receive waits for the next item. The error is io.EOF after the last one, when the caller has
+// called CloseSend; the cause of the handler's ctx when that is done; or ErrBadInput for an item
+// that cannot be decoded. The handler should return it then.
 func (u *Receiver[Up]) Receive() (item Up, err error) {
 	for {
 		if u.ctx.Err() != nil {
@@ -97,7 +107,8 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 			u.n++
 			err = decodeSent(u.codec, b, &item)
 			if u.r.releaseItem(); err != nil {
-				err = hg.Errorf(ErrBadInput, "qs: item %d of the caller of %s could not be decoded: %w", u.n, u.req.m.name, err)
+				err = hg.Errorf(ErrBadInput, "qs: cannot decode item %d of the caller of %s: %w", u.n,
+					u.req.m.name, err)
 			}
 			return item, err
 		case err == io.EOF:
@@ -115,8 +126,9 @@ func (u *Receiver[Up]) Receive() (item Up, err error) {
 // All yields the items as Receive returns them. The last pair has the error, if it is not io.EOF.
 func (u *Receiver[Up]) All() iter.Seq2[Up, error] { return iterate(u.Receive) }
 
-// SetTrailer has the caller get value by Trailer under name, also when the handler returns an error. It is Call.ResponseMetadata, of CallFrom,
-// with the rules of WithMetadata; the error matches ErrInvalid or hg.ErrOverflow. It is called by one goroutine at a time, before the handler returns.
+// SetTrailer sets a value that the caller gets from Trailer under name, also if the handler returns
+// an error. It sets Call.ResponseMetadata, with the rules of WithMetadata. One goroutine at a time
+// calls it, before the handler returns. The error matches ErrInvalid or hg.ErrOverflow.
 func (u *Receiver[Up]) SetTrailer(name, value string) error {
 	c := u.req.callOf()
 	m, err := c.ResponseMetadata.With(name, value)
@@ -126,7 +138,7 @@ func (u *Receiver[Up]) SetTrailer(name, value string) error {
 	return err
 }
 
-// iterate yields what receive returns.
+// iterate yields the results of receive until an error. It does not yield io.EOF.
 func iterate[Item any](receive func() (Item, error)) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		for {
@@ -138,15 +150,16 @@ func iterate[Item any](receive func() (Item, error)) iter.Seq2[Item, error] {
 	}
 }
 
-// A DuplexServer is what the handler of a Duplex has of its streams. One goroutine at a time receives, and one sends; they need not be the one of the
-// handler. When the handler returns, both end, also where they are blocked: so a handler gets rid of a caller that does not read by returning
-// an error, while another goroutine sends. The end of a context that the handler derives from ctx ends neither.
+// A DuplexServer is the handler's side of a Duplex. One goroutine at a time receives, and one
+// sends; they need not be the goroutine of the handler. When the handler returns, both end, even if
+// they are blocked. So a handler ends a caller that does not read by returning an error while
+// another goroutine sends. Canceling a context that the handler derives from ctx ends neither.
 type DuplexServer[Up, Down any] struct {
 	Receiver[Up]
 	down itemSender[Down]
 }
 
-// Send sends an item to the caller. It blocks, and fails, as send of [Stream.Handle] does.
+// Send sends an item to the caller. It blocks and fails as send of [Stream.Handle] does.
 func (d *DuplexServer[Up, Down]) Send(item Down) error {
 	if !d.down.headerSent {
 		if err := d.SendHeader(nil); err != nil {
@@ -156,10 +169,11 @@ func (d *DuplexServer[Up, Down]) Send(item Down) error {
 	return d.down.sendItem(item)
 }
 
-var errHeaderLate = hg.Errorf(ErrInvalid, "qs: the header goes before the first item, once")
+var errHeaderLate = hg.Errorf(ErrInvalid, "qs: SendHeader must be called once, before the first Send")
 
-// SendHeader sends what the caller gets by Header, before the first item. The error matches ErrInvalid after a Send or a SendHeader. What
-// goes behind the last item SetTrailer sets.
+// SendHeader sends the header, which the caller gets from Header. It must be called at most once,
+// before the first Send; otherwise the error matches ErrInvalid. SetTrailer sets what is sent after
+// the last item.
 func (d *DuplexServer[Up, Down]) SendHeader(header map[string]string) error {
 	if d.down.headerSent {
 		return errHeaderLate
@@ -172,9 +186,12 @@ func (d *DuplexServer[Up, Down]) SendHeader(header map[string]string) error {
 	return d.req.explainError(d.down.ctx, err)
 }
 
-// Handle has n serve d with fn, under the rules of Stream.Handle. When fn returns the caller gets what was sent and has not arrived, then the end,
-// or the error; its own Sends fail from then on.
-func (d *Duplex[In, Up, Down]) Handle(n *Node, fn func(ctx context.Context, in In, s *DuplexServer[Up, Down]) error) {
+// Handle makes n serve d with fn, under the rules of Stream.Handle. When fn returns, the caller
+// gets the items sent before, and then the end or the error. The caller's own Sends fail from then
+// on.
+func (d *Duplex[In, Up, Down]) Handle(
+	n *Node, fn func(ctx context.Context, in In, s *DuplexServer[Up, Down]) error,
+) {
 	n.registerHandler(d.m, func(r hg.Request) error {
 		q := &typedDuplex[In, Up, Down]{request: request{n: n, m: d.m, r: r}}
 		q.request.in = &q.in
@@ -203,8 +220,10 @@ func (q *typedDuplex[In, Up, Down]) Report(c *inspect.Call) {
 	c.Flow = q.s.down.w.flow()
 }
 
-// Handle has n serve u with fn, under the rules of Method.Handle.
-func (u *Upload[In, Up, Out]) Handle(n *Node, fn func(ctx context.Context, in In, items *Receiver[Up]) (Out, error)) {
+// Handle makes n serve u with fn, under the rules of Method.Handle.
+func (u *Upload[In, Up, Out]) Handle(
+	n *Node, fn func(ctx context.Context, in In, items *Receiver[Up]) (Out, error),
+) {
 	n.registerHandler(u.m, func(r hg.Request) error {
 		q := &typedUpload[In, Up, Out]{request: request{n: n, m: u.m, r: r}}
 		q.request.in, q.request.out = &q.in, &q.out
@@ -230,7 +249,7 @@ func (u *Upload[In, Up, Out]) Handle(n *Node, fn func(ctx context.Context, in In
 	}, fn == nil)
 }
 
-// An typedUpload is one request for an Upload, with its types.
+// A typedUpload is one request for an Upload, with its types.
 type typedUpload[In, Up, Out any] struct {
 	request
 	in    In
@@ -244,18 +263,18 @@ func (q *typedUpload[In, Up, Out]) Report(c *inspect.Call) {
 	c.Flow = q.items.r.flow()
 }
 
-// A streamCall is a call of which the program has the streams.
+// A streamCall is a call whose streams the program uses: of a Duplex or an Upload.
 type streamCall struct {
 	outgoingCall
-	f              *futureCall // nil if it was made at no peer
+	f              *futureCall // nil for a call without a Peer
 	codec          codec.Codec
-	sendClosed     atomic.Bool // CloseSend or Close
-	err            error       // of the last receive: how the call has ended
-	headerReceived bool        // header has come
+	sendClosed     atomic.Bool // CloseSend or Close was called
+	err            error       // error of the last receive: how the call has ended
+	headerReceived bool        // header is valid
 	header         map[string]string
 }
 
-// start makes the call.
+// start begins the call.
 func (k *streamCall) start(ctx context.Context, m *method, to Peer) {
 	if to.p == nil {
 		k.err = errNoPeer(m.name)
@@ -267,7 +286,7 @@ func (k *streamCall) start(ctx context.Context, m *method, to Peer) {
 	k.f = begin(ctx, &k.outgoingCall)
 }
 
-// sendItem sends an item that append encodes.
+// sendItem sends an item.
 func (k *streamCall) sendItem(item any) error {
 	switch {
 	case k.f == nil:
@@ -277,7 +296,7 @@ func (k *streamCall) sendItem(item any) error {
 	}
 	b, err := encodeItem(k.codec, item)
 	if err != nil {
-		return fmt.Errorf("qs: method %s: the item could not be encoded: %w", k.m.name, err)
+		return fmt.Errorf("qs: method %s: cannot encode the item: %w", k.m.name, err)
 	}
 	err = k.streams.up.add(k.f.ctx, b)
 	if isNodeClosed(err) && k.f.ctx.Err() == nil {
@@ -286,14 +305,14 @@ func (k *streamCall) sendItem(item any) error {
 	return err
 }
 
-// closeSend says that nothing more is sent.
+// closeSend ends the stream to the handler.
 func (k *streamCall) closeSend() {
 	if k.f != nil && !k.sendClosed.Swap(true) {
 		k.streams.up.closeWrite()
 	}
 }
 
-// receiveItem waits for the next item. What it returns is valid until the next receive.
+// receiveItem waits for the next item, which is valid until the next call.
 func (k *streamCall) receiveItem() (b []byte, err error) {
 	if k.err != nil {
 		return nil, k.err
@@ -302,7 +321,7 @@ func (k *streamCall) receiveItem() (b []byte, err error) {
 	return b, k.err
 }
 
-// close ends the call, unless it has ended.
+// close ends the call, and waits for its end.
 func (k *streamCall) close() {
 	k.sendClosed.Store(true)
 	if k.f != nil {
@@ -314,8 +333,9 @@ func (k *streamCall) close() {
 // A DuplexCall is a call of a Duplex. One goroutine at a time sends, and one receives.
 type DuplexCall[Up, Down any] struct{ k *streamCall }
 
-// Call calls d at to, and returns at once: what becomes of the call Receive says. Close follows. The ctx is that of the whole call: when it ends
-// Send and Receive return. Retry repeats a call of which nothing has moved in either direction.
+// Call begins a call of d and returns at once: Receive reports how the call ends. Close must
+// follow. ctx is that of the whole call: when it is done, Send and Receive return. Retry repeats a
+// call of which nothing has moved in either direction.
 func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *DuplexCall[Up, Down] {
 	k := &streamCall{}
 	k.Call.In = &in
@@ -323,15 +343,17 @@ func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *Duplex
 	return &DuplexCall[Up, Down]{k}
 }
 
-// Send sends an item. It blocks while the handler has more to receive than is held for it, or has not begun. The error is io.EOF when the
-// call has ended, and Receive says why; the cause of ctx if that has; or ErrClosed after CloseSend and Close, and when this node is closed.
+// Send sends an item. It blocks while the flow-control window of the handler is full, or the
+// handler has not begun. Errors are io.EOF if the call has ended, for the reason that Receive
+// returns; the cause of ctx; and ErrClosed after CloseSend and Close, and when this node is closed.
 func (c *DuplexCall[Up, Down]) Send(item Up) error { return c.k.sendItem(&item) }
 
-// CloseSend says that no item follows: the handler receives io.EOF. It does not block.
+// CloseSend ends the items of the caller: the handler receives io.EOF. It does not block.
 func (c *DuplexCall[Up, Down]) CloseSend() { c.k.closeSend() }
 
-// Header waits for what the handler has given SendHeader, and returns it; nil if it has sent an item, or has returned, without that. The
-// error is that of Receive, but for io.EOF. It is called by the goroutine that receives.
+// Header waits for the header that the handler has given to SendHeader. It is nil if the handler
+// has sent an item, or has returned, without one. The error is that of Receive, but not io.EOF. The
+// goroutine that receives calls it.
 func (c *DuplexCall[Up, Down]) Header() (header map[string]string, err error) {
 	if err = c.k.receiveHeader(); err == io.EOF {
 		err = nil
@@ -339,7 +361,8 @@ func (c *DuplexCall[Up, Down]) Header() (header map[string]string, err error) {
 	return c.k.header, err
 }
 
-// Receive waits for the next item. The error is io.EOF behind the last when the handler has returned nil, else that of Method.Call.
+// Receive waits for the next item. The error is io.EOF after the last one if the handler has
+// returned nil, and otherwise that of Method.Call.
 func (c *DuplexCall[Up, Down]) Receive() (item Down, err error) {
 	if err = c.k.receiveHeader(); err != nil {
 		return item, err
@@ -355,7 +378,7 @@ func (c *DuplexCall[Up, Down]) Receive() (item Down, err error) {
 	return item, c.k.err
 }
 
-// receiveHeader takes the header.
+// receiveHeader waits for the header, unless it was received before.
 func (k *streamCall) receiveHeader() error {
 	if k.headerReceived || k.err != nil {
 		return k.err
@@ -375,10 +398,11 @@ func (k *streamCall) receiveHeader() error {
 // All yields the items as Receive returns them. The last pair has the error, if it is not io.EOF.
 func (c *DuplexCall[Up, Down]) All() iter.Seq2[Down, error] { return iterate(c.Receive) }
 
-// Trailer returns what the handler has set by SetTrailer, when Receive has returned an error.
+// Trailer returns what the handler has set with SetTrailer. It is valid when Receive has returned
+// an error.
 func (c *DuplexCall[Up, Down]) Trailer() hg.Metadata { return c.k.trailer() }
 
-// trailer returns the metadata of the answer, if that is there.
+// trailer returns the metadata of the answer, if it has arrived.
 func (k *streamCall) trailer() hg.Metadata {
 	if k.f == nil || !k.f.isOver() {
 		return hg.Metadata{}
@@ -386,8 +410,8 @@ func (k *streamCall) trailer() hg.Metadata {
 	return k.Call.ResponseMetadata
 }
 
-// Close ends the call, unless it has ended: the context of the handler ends. Nothing of it is under way when Close has returned. It may be
-// called at any time, and again.
+// Close ends the call, which cancels the context of the handler. When it returns nothing of the
+// call is in flight. It may be called at any time, and more than once.
 func (c *DuplexCall[Up, Down]) Close() { c.k.close() }
 
 // An UploadCall is a call of an Upload.
@@ -396,8 +420,9 @@ type UploadCall[Up, Out any] struct {
 	out Out
 }
 
-// Call calls u at to, and returns at once: what becomes of the call CloseAndReceive says. That, or Close, follows. The ctx is that of the
-// whole call. Retry repeats a call of which nothing has moved.
+// Call begins a call of u and returns at once: CloseAndReceive reports how the call ends.
+// CloseAndReceive or Close must follow. ctx is that of the whole call. Retry repeats a call of
+// which nothing has moved.
 func (u *Upload[In, Up, Out]) Call(ctx context.Context, to Peer, in In) *UploadCall[Up, Out] {
 	c := &UploadCall[Up, Out]{k: &streamCall{}}
 	c.k.Call.In, c.k.Call.Out, c.k.reply = &in, &c.out, &c.out
@@ -405,10 +430,12 @@ func (u *Upload[In, Up, Out]) Call(ctx context.Context, to Peer, in In) *UploadC
 	return c
 }
 
-// Send is that of a DuplexCall; after io.EOF CloseAndReceive says why the call has ended.
+// Send sends an item, as DuplexCall.Send does. After io.EOF CloseAndReceive returns why the call
+// has ended.
 func (c *UploadCall[Up, Out]) Send(item Up) error { return c.k.sendItem(&item) }
 
-// CloseAndReceive says that no item follows, waits for the answer, and returns it. The error is that of Method.Call.
+// CloseAndReceive ends the items, waits for the answer, and returns it. The error is that of
+// Method.Call.
 func (c *UploadCall[Up, Out]) CloseAndReceive() (out Out, err error) {
 	if c.k.f == nil {
 		return out, c.k.err
@@ -424,8 +451,9 @@ func (c *UploadCall[Up, Out]) CloseAndReceive() (out Out, err error) {
 	return c.out, nil
 }
 
-// Trailer is that of a DuplexCall, when CloseAndReceive has returned.
+// Trailer returns what the handler has set with SetTrailer. It is valid when CloseAndReceive has
+// returned.
 func (c *UploadCall[Up, Out]) Trailer() hg.Metadata { return c.k.trailer() }
 
-// Close is that of a DuplexCall.
+// Close ends the call, as DuplexCall.Close does.
 func (c *UploadCall[Up, Out]) Close() { c.k.close() }

@@ -387,7 +387,7 @@ func TestItemNotDecoded(t *testing.T) {
 	_, err := wrong.Receive()
 	require.ErrorIs(t, err, qs.ErrBadInput)
 	require.ErrorIs(t, err, hg.ErrRemote)
-	require.ErrorContains(t, err, "item 2 of the caller of test/words could not be decoded")
+	require.ErrorContains(t, err, "cannot decode item 2 of the caller of test/words")
 	took, _ := wrong.Trailer().Get("took")
 	require.Equal(t, "none", took)
 
@@ -399,7 +399,7 @@ func TestItemNotDecoded(t *testing.T) {
 			require.NoError(t, err)
 		} else {
 			require.ErrorIs(t, err, qs.ErrBadInput)
-			require.ErrorContains(t, err, "item 1 of the caller of test/load could not be decoded")
+			require.ErrorContains(t, err, "cannot decode item 1 of the caller of test/load")
 		}
 		took, _ = load.Trailer().Get("took")
 		require.Equal(t, "none", took)

@@ -15,32 +15,35 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// How items travel: in a stream of their call, each its length as a uvarint, and its bytes.
+// Items travel through a stream of their call. An item is its length as a uvarint, and its bytes.
 //
-//	add ─► buf ─ full, or alone, or the writer has become idle ─► hg.Stream ─► the window ─► hg.Stream ─► next: in place, or put together
-//	        └─ full, and the window is, too: add waits
+//	add ─► buf ─ full, or idle before, or posted ─► hg.Stream ─► window ─► hg.Stream ─► next: in place or copied
+//	        └─ buf and the window are full: add blocks
 const (
-	// batchSize is how many bytes of items leave together, and more only if one item has more.
+	// batchSize is the number of bytes of items at which a batch is written. A larger item is
+	// written whole.
 	batchSize = 32 << 10
-	// sendAtOnceAfter is how long nothing may have left for an item to leave at once.
+	// sendAtOnceAfter is the idle time after which an item is written at once, without waiting for
+	// more.
 	sendAtOnceAfter = 20 * time.Microsecond
-	// busyBytes is how many bytes have to be added between two looks for the next look to come after fastLook, and not as soon as possible.
+	// busyBytes is the number of bytes added between two calls of writeAdded from which on the next
+	// one is called after busyInterval, and not as soon as possible.
 	busyBytes    = 8 << 10
 	busyInterval = 500 * time.Microsecond
-	// maxRetainedBuffer bounds what a buffer that nobody uses keeps, in bytes.
+	// maxRetainedBuffer limits the memory of a pooled buffer, in bytes.
 	maxRetainedBuffer = 128 << 10
 )
 
-// A itemBuffer has bytes of items for as long as they need it: a stream on which nothing moves has none.
+// An itemBuffer holds bytes of items while it is needed: a stream without traffic has none.
 type itemBuffer struct{ b []byte }
 
-// idleBuffers are those that nobody uses.
+// idleBuffers pools empty buffers.
 var idleBuffers = sync.Pool{New: func() any { return &itemBuffer{} }}
 
-// takeBuffer returns one that is empty.
+// takeBuffer returns an empty buffer.
 func takeBuffer() *itemBuffer { return idleBuffers.Get().(*itemBuffer) }
 
-// free gives b back, which may be nil. Its bytes are not used any more.
+// free returns b, which may be nil, to the pool.
 func (b *itemBuffer) free() {
 	if b == nil {
 		return
@@ -51,7 +54,7 @@ func (b *itemBuffer) free() {
 	idleBuffers.Put(b)
 }
 
-// encodeItem returns a buffer with an item, which is a pointer.
+// encodeItem returns a buffer with the encoded item, which is a pointer.
 func encodeItem(c codec.Codec, item any) (b *itemBuffer, err error) {
 	b = takeBuffer()
 	if b.b, err = c.Append(b.b, item); err != nil {
@@ -60,33 +63,39 @@ func encodeItem(c codec.Codec, item any) (b *itemBuffer, err error) {
 	return b, nil
 }
 
-// An itemWriter sends items. One goroutine at a time adds; its lock is held around calls of the stream, which call nothing back.
+// An itemWriter sends items. One goroutine at a time adds items. mu is held during calls of the
+// stream, which call nothing back.
 type itemWriter struct {
-	hctx         *hg.Context
-	maxItem      int64                           // bytes of an item
-	wait         func(ctx context.Context) error // until something may have changed
-	notifyDriver func()                          // something is posted for who drives
+	hctx    *hg.Context
+	maxItem int64                           // largest size of an item, in bytes
+	wait    func(ctx context.Context) error // waits until the stream may have changed
+	// Called when writeAdded was posted, so that the context is driven soon.
+	notifyDriver func()
 
-	mu             sync.Mutex   // guards the fields below
-	stream         *hg.Stream   // nil until the call has one
-	perAttempt     bool         // an error of s is that of an attempt: there may be another,
-	callEnd        func() error // unless the call has ended: then this says how
-	closed         bool         // nothing follows
-	wrote          int64        // bytes, in all
-	buf            *itemBuffer  // what waits to be written; nil if nothing does
-	written        int          // of buf: what is before has been written
-	err            error
-	writeAddedFunc func()        // looked, bound once
-	writePending   bool          // looked is called soon: what is added until then leaves together
-	added          int           // bytes since the last time
-	lastWrite      time.Duration // when something was written, by hg.Context.Now
-	timer          *na.Op
-	items          int64
-	bytes          int64
-	blockedSince   time.Duration // when add began to wait, by hg.Context.Now; 0 while it does not
+	mu     sync.Mutex // guards the fields below
+	stream *hg.Stream // nil until the call has one
+	// perAttempt says that an error of stream ends an attempt, and not the items: there may be
+	// another attempt.
+	perAttempt     bool
+	callEnd        func() error // returns the error of items if the call has ended; may be nil
+	closed         bool         // no item follows
+	wrote          int64        // number of bytes written to streams
+	buf            *itemBuffer  // bytes to be written; nil if there are none
+	written        int          // number of bytes of buf that were written
+	err            error        // error of every further item
+	writeAddedFunc func()       // is writeAdded; bound once
+	// WriteAdded will be called soon: items added until then are written together.
+	writePending bool
+	added        int           // number of bytes added since the last writeAdded
+	lastWrite    time.Duration // time of the last write, by hg.Context.Now
+	timer        *na.Op        // calls writeAdded; nil before its first use
+	items        int64         // number of items added
+	bytes        int64         // number of bytes of items added
+	// blockedSince is the time at which add began to block, by hg.Context.Now; 0 while it does not.
+	blockedSince time.Duration
 }
 
-// bind has w send by s from now on.
+// bind makes s the stream to write to.
 func (w *itemWriter) bind(s *hg.Stream) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,7 +103,7 @@ func (w *itemWriter) bind(s *hg.Stream) {
 	w.flushLocked()
 }
 
-// pendingBytesLocked is how many bytes wait to be written. Locked.
+// pendingBytesLocked returns the number of bytes to be written. The caller holds mu.
 func (w *itemWriter) pendingBytesLocked() int {
 	if w.buf == nil {
 		return 0
@@ -102,7 +111,7 @@ func (w *itemWriter) pendingBytesLocked() int {
 	return len(w.buf.b) - w.written
 }
 
-// flushLocked writes as much as can be. Locked.
+// flushLocked writes as much as the stream accepts. The caller holds mu.
 func (w *itemWriter) flushLocked() {
 	for w.stream != nil && w.err == nil && w.pendingBytesLocked() > 0 {
 		n, err := w.stream.Write(w.buf.b[w.written:])
@@ -126,7 +135,7 @@ func (w *itemWriter) flushLocked() {
 	}
 }
 
-// closeWrite says that nothing is added any more: the stream ends behind what was.
+// closeWrite ends the items: the stream ends after those added before.
 func (w *itemWriter) closeWrite() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -134,14 +143,15 @@ func (w *itemWriter) closeWrite() {
 	w.flushLocked()
 }
 
-// onReady goes on when the stream says that it can.
+// onReady continues writing. The stream calls it when its window has opened.
 func (w *itemWriter) onReady() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.flushLocked()
 }
 
-// writeAdded writes what has been added meanwhile. While much is added it is called from time to time, and add writes what is full.
+// writeAdded writes the items added since the last write. While many bytes are added a timer calls
+// it, and add writes full batches.
 func (w *itemWriter) writeAdded() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -162,7 +172,7 @@ func (w *itemWriter) writeAdded() {
 	}
 }
 
-// checkErrorLocked returns why nothing can be added. Locked.
+// checkErrorLocked returns why no item can be added, or nil. The caller holds mu.
 func (w *itemWriter) checkErrorLocked(ctx context.Context) error {
 	switch {
 	case w.err == errStreamOver:
@@ -178,14 +188,16 @@ func (w *itemWriter) checkErrorLocked(ctx context.Context) error {
 	return w.err
 }
 
-var errStreamOver = hg.Errorf(ErrClosed, "qs: the handler of the stream has returned; items are sent until then")
+var errStreamOver = hg.Errorf(ErrClosed,
+	"qs: an item was sent after the handler of the stream had returned")
 
-// add takes an item, with its buffer. While the stream is full it waits, until ctx ends.
+// add adds an item, and frees its buffer. It blocks while the stream is full, until ctx is done.
 func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 	item := b.b
 	if int64(len(item)) > w.maxItem {
 		b.free()
-		return hg.Errorf(hg.ErrOverflow, "qs: an item of %d bytes, hg.Config.MaxOutput is %d", len(item), w.maxItem)
+		return hg.Errorf(hg.ErrOverflow, "qs: an item of %d bytes, hg.Config.MaxOutput is %d", len(item),
+			w.maxItem)
 	}
 	w.mu.Lock()
 	if err := w.checkErrorLocked(ctx); err != nil {
@@ -230,13 +242,13 @@ func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 	return nil
 }
 
-// drain waits until fewer than so many bytes wait to be written.
-func (w *itemWriter) drain(ctx context.Context, most int) error {
+// drain waits until fewer than limit bytes are to be written.
+func (w *itemWriter) drain(ctx context.Context, limit int) error {
 	for {
 		w.mu.Lock()
 		w.flushLocked()
 		err := w.checkErrorLocked(ctx)
-		done := w.pendingBytesLocked() < most
+		done := w.pendingBytesLocked() < limit
 		switch {
 		case done || err != nil:
 			w.blockedSince = 0
@@ -250,13 +262,14 @@ func (w *itemWriter) drain(ctx context.Context, most int) error {
 		if err != nil {
 			return err
 		}
-		if err := w.wait(ctx); err != nil && ctx.Err() == nil { // else fails says it
+		// If ctx is done, checkErrorLocked returns its cause.
+		if err := w.wait(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
 }
 
-// stop has nothing be added any more.
+// stop makes every further add fail with err.
 func (w *itemWriter) stop(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -265,7 +278,7 @@ func (w *itemWriter) stop(err error) {
 	}
 }
 
-// movedBytes returns how many bytes have been written to the stream.
+// movedBytes returns the number of bytes written to streams.
 func (w *itemWriter) movedBytes() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -283,43 +296,48 @@ func (w *itemWriter) flow() *inspect.Flow {
 	return f
 }
 
-// An itemReader receives items. One goroutine at a time calls next.
+// An itemReader receives items. One goroutine at a time calls next. The fields after lastActive
+// belong to it.
 type itemReader struct {
 	hctx    *hg.Context
-	maxItem int64 // bytes of an item
+	maxItem int64 // largest size of an item, in bytes
 
-	mu         sync.Mutex // guards the fields below, and Next of the stream
-	stream     *hg.Stream // nil until the call has one
-	received   int64      // bytes that Next has returned
-	released   int64      // of these, that are done with
-	items      int64      // in them
-	bytes      int64
-	polls      int64
-	lastActive time.Duration // when bytes were last taken, or came when there were none, by hg.Context.Now
+	mu       sync.Mutex // guards the fields up to lastActive, and Next of the stream
+	stream   *hg.Stream // nil until the call has one
+	received int64      // number of bytes that Next has returned
+	released int64      // number of received bytes that are no longer used
+	items    int64      // number of items in the released bytes
+	bytes    int64      // number of bytes of these items
+	polls    int64      // number of calls of progress that found bytes not released
+	// lastActive is the time at which bytes were last released, or arrived after a pause, by
+	// hg.Context.Now.
+	lastActive time.Duration
 
-	chunk      []byte      // what Next has returned
-	chunkOff   int         // of it
-	chunkItems int64       // items of it,
-	chunkBytes int64       // and their bytes
-	part       *itemBuffer // of an item that does not lie in one piece, with its length; nil without one
-	partLen    int         // how long part will be; 0: not known
+	chunk      []byte // bytes that Next has returned
+	chunkOff   int    // number of bytes of chunk that were used
+	chunkItems int64  // number of items that end in chunk
+	chunkBytes int64  // number of bytes of these items
+	// part holds the bytes of an item that spans chunks, with its length. It is nil if there is
+	// none.
+	part    *itemBuffer
+	partLen int // final length of part; 0 if it is unknown
 }
 
-// bind has r read s from now on.
+// bind makes s the stream to read from.
 func (r *itemReader) bind(s *hg.Stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stream, r.lastActive = s, r.hctx.Now()
 }
 
-// onBytes says that there is something to take, which there was not before.
+// onBytes records that bytes have arrived after a pause. The stream calls it.
 func (r *itemReader) onBytes() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lastActive = r.hctx.Now()
 }
 
-// releaseRead has Next return more bytes, when those that it has returned have been used.
+// releaseRead releases the current chunk, and takes the next one from the stream.
 func (r *itemReader) releaseRead() (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -338,12 +356,12 @@ func (r *itemReader) releaseRead() (err error) {
 		r.received += int64(len(r.chunk))
 	}
 	if err == io.EOF && r.part != nil {
-		err = hg.Errorf(na.ErrProtocol, "the stream ends within an item")
+		err = hg.Errorf(na.ErrProtocol, "the stream ended within an item")
 	}
 	return err
 }
 
-// releaseItem ends the use of what next has returned.
+// releaseItem ends the use of the item that next has returned.
 func (r *itemReader) releaseItem() {
 	if r.partLen > 0 && len(r.part.b) == r.partLen {
 		r.part.free()
@@ -351,8 +369,9 @@ func (r *itemReader) releaseItem() {
 	}
 }
 
-// next returns the next item, which is valid until done, or the next call. The error is hg.ErrAgain if it has not come, io.EOF behind the last, or says
-// how the stream has ended.
+// next returns the next item, which is valid until releaseItem or the next call. It does not block.
+// The error is hg.ErrAgain if the item has not arrived completely, io.EOF after the last one, and
+// otherwise the reason why the stream ended.
 func (r *itemReader) next() ([]byte, error) {
 	r.releaseItem()
 	for {
@@ -382,18 +401,19 @@ func (r *itemReader) next() ([]byte, error) {
 	}
 }
 
-// check refuses a length that cannot be.
+// check returns an error for an invalid length of an item.
 func (r *itemReader) check(size uint64, head int) error {
 	switch {
 	case head < 0:
-		return hg.Errorf(na.ErrProtocol, "an item whose length has more than 64 bits")
+		return hg.Errorf(na.ErrProtocol, "the length of an item has more than 64 bits")
 	case head > 0 && size > uint64(r.maxItem):
-		return hg.Errorf(hg.ErrOverflow, "an item of %d bytes, hg.Config.MaxOutput is %d", size, r.maxItem)
+		return hg.Errorf(hg.ErrOverflow, "an item of %d bytes, hg.Config.MaxOutput is %d", size,
+			r.maxItem)
 	}
 	return nil
 }
 
-// gather takes what b, which is not empty, has of an item, and returns that when it is complete.
+// gather adds bytes of b, which is not empty, to part. It returns the item when it is complete.
 func (r *itemReader) gather(b []byte) (item []byte, err error) {
 	if r.part == nil {
 		r.part = takeBuffer()
@@ -427,7 +447,7 @@ func (r *itemReader) gather(b []byte) (item []byte, err error) {
 	return part.b[head:r.partLen:r.partLen], nil
 }
 
-// movedBytes returns how many bytes have come.
+// movedBytes returns the number of bytes that have arrived.
 func (r *itemReader) movedBytes() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -437,7 +457,7 @@ func (r *itemReader) movedBytes() int64 {
 	return max(r.received, r.stream.Moved())
 }
 
-// progress is moved that grows, too, while there is something to take.
+// progress returns movedBytes, and more each time it is called while there are bytes to take.
 func (r *itemReader) progress() int64 {
 	n := r.movedBytes()
 	r.mu.Lock()
@@ -460,7 +480,7 @@ func (r *itemReader) flow() *inspect.Flow {
 	return f
 }
 
-// brokenStream returns err, with which the stream of a call to a peer is broken.
+// brokenStream returns the error of a call whose stream to a peer failed with err.
 func brokenStream(m *method, to hg.Addr, err error) error {
 	if e, ok := err.(*hg.Error); ok {
 		err = fmt.Errorf("%s: %w", e.RPC, e.Err)

@@ -17,7 +17,7 @@ import (
 // Send that is blocked, and by the cause of the handler's context.
 func TestStreamCutOffByShutdown(t *testing.T) {
 	t.Parallel()
-	const own, peers, left = "this node was closed, or has shut down", "the peer ended the session: the process closed", "the process has shut down, or closed its node"
+	const own, peers, left = "this node is closed", "the peer ended the session: the process closed", "the process has shut down, or closed its node"
 	for how, want := range map[string]struct{ receive, send, handler string }{
 		"server shuts down": {left, "EOF", left},
 		"server closes":     {peers, "EOF", left},

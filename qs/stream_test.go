@@ -339,9 +339,9 @@ func TestStreamRetry(t *testing.T) {
 // What cannot be a stream is refused when it is defined.
 func TestStreamMisuse(t *testing.T) {
 	t.Parallel()
-	require.PanicsWithValue(t, "qs: stream test/sink has a Sink in its input; a stream sends items, use Define",
+	require.PanicsWithValue(t, "qs: stream test/sink has a Sink in its input: use Define, or send items",
 		func() { qs.DefineStream[getIn, int]("test/sink") })
-	require.PanicsWithValue(t, "qs: stream test/inline is Inline, but send blocks",
+	require.PanicsWithValue(t, "qs: stream test/inline is Inline, but send blocks: leave Inline out",
 		func() { qs.DefineStream[int, int]("test/inline", qs.Inline()) })
 	s := qs.DefineStream[int, int]("test/late")
 	later := make(chan func(int) error, 1)

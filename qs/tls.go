@@ -15,8 +15,8 @@ import (
 
 // LoadTLS returns a configuration for Config.TLS, for client and server alike, from PEM files:
 //
-//   - cert, key and ca: both sides prove who they are. cert and key are shown to peers, and a peer's
-//     certificate must be signed by an authority in ca.
+//   - cert, key and ca: both sides prove who they are. cert and key are shown to peers, and a
+//     peer's certificate must be signed by an authority in ca.
 //   - cert and key: servers prove who they are; clients need no certificate. A peer that is dialed
 //     must have a certificate that the system trusts.
 //   - ca: a client without a certificate, for servers that ask for none.
@@ -37,18 +37,27 @@ func LoadTLS(cert, key, ca string) (*tls.Config, error) {
 		return nil, nil
 	}
 	if (cert == "") != (key == "") {
-		return nil, fmt.Errorf("qs: TLS: cert is %q and key %q: want files for both, or for neither: %w", cert, key, hg.ErrInvalid)
+		return nil, fmt.Errorf("qs: TLS: cert is %q and key %q: want files for both, or for neither: %w",
+			cert, key, hg.ErrInvalid)
 	}
 	f := &tlsFiles{}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS13, ClientSessionCache: f} // there is none: the transports and Open find f here, also in a Clone
+	// f caches no sessions. The field is where the transports and Open find f, also in a Clone of
+	// cfg.
+	cfg := &tls.Config{MinVersion: tls.VersionTLS13, ClientSessionCache: f}
 	if cert != "" {
 		f.pair.what, f.pair.paths = "cert and key", []string{cert, key}
 		f.pair.read = func() error { return f.readPairLocked(cert, key) }
 		if err := f.pair.load(); err != nil {
 			return nil, fmt.Errorf("qs: TLS: %w", err)
 		}
-		cfg.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.certificate(), nil }
-		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return f.certificate(), nil }
+		cfg.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate,
+			error) {
+			return f.certificate(), nil
+		}
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate,
+			error) {
+			return f.certificate(), nil
+		}
 	}
 	if ca != "" {
 		f.ca.what, f.ca.paths = "ca", []string{ca}
@@ -64,24 +73,25 @@ func LoadTLS(cert, key, ca string) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// tlsFiles are the files of a configuration, which may be replaced: a certificate with its key, and authorities. Either may be missing.
+// tlsFiles holds the files of a configuration: a certificate with its key, and authorities. Either
+// may be missing. The files may be replaced at any time.
 type tlsFiles struct {
-	first *x509.CertPool // what LoadTLS has put into the configuration
+	first *x509.CertPool // the pool that LoadTLS has put into the configuration
 
-	mu      sync.Mutex   // guards the fields below, and what is read
-	log     *slog.Logger // of the Node that was opened last; nil: slog.Default()
+	mu      sync.Mutex   // guards the fields below, and the reading of the files
+	log     *slog.Logger // of the Node that was opened last; nil for slog.Default()
 	pair    watchedFiles
 	cert    *tls.Certificate
 	ca      watchedFiles
 	trusted *x509.CertPool
 }
 
-// watchedFiles are files that are read anew when one of them has changed.
+// watchedFiles are files that are read again when one of them has changed.
 type watchedFiles struct {
-	what     string // they are, in an error
+	what     string // describes the files in an error
 	paths    []string
-	lastInfo []os.FileInfo // of what was read, or tried, last
-	err      error         // of the last read
+	lastInfo []os.FileInfo // of the files when they were last read, also if that failed
+	err      error         // error of the last read
 	read     func() error
 }
 
@@ -99,14 +109,14 @@ func (w *watchedFiles) load() error {
 func (w *watchedFiles) reload() error {
 	seen, err := w.statFiles()
 	if err != nil || slices.EqualFunc(seen, w.lastInfo, isSameFile) {
-		return nil // one of them is being replaced, or nothing is new
+		return nil // a file is being replaced, or none has changed
 	}
 	w.lastInfo = seen
 	w.err = w.read()
 	return w.err
 }
 
-// statFiles returns what the files are now.
+// statFiles returns the current os.FileInfo of each file.
 func (w *watchedFiles) statFiles() (seen []os.FileInfo, err error) {
 	for _, name := range w.paths {
 		info, err := os.Stat(name)
@@ -118,7 +128,7 @@ func (w *watchedFiles) statFiles() (seen []os.FileInfo, err error) {
 	return seen, nil
 }
 
-// refresh reads files of f that have changed, and logs why they cannot be used.
+// refresh reads the files of w if they have changed. If they cannot be used, it logs the reason.
 func (f *tlsFiles) refresh(w *watchedFiles, what string) {
 	f.mu.Lock()
 	err, log := w.reload(), f.log
@@ -129,18 +139,22 @@ func (f *tlsFiles) refresh(w *watchedFiles, what string) {
 	if log == nil {
 		log = slog.Default()
 	}
-	log.Warn("TLS: "+what+" replaced by one that cannot be used; the last one stays", "error", err)
+	log.Warn("TLS: "+what+" replaced by one that cannot be used: keeping the last one", "error", err)
 }
 
-// maxPairWait bounds the wait for the second file of a pair, pairPoll is how often it is looked for.
+// maxPairWait bounds the wait for the second file of a pair, pairPoll is how often it is looked
+// for.
 const (
+	// maxPairWait limits the wait for the second file of a pair. pairPollInterval is the interval
+	// of looking for it.
 	maxPairWait      = time.Second
 	pairPollInterval = 5 * time.Millisecond
 )
 
-// certificate returns the certificate in the files, or the last that could be used. The certificate and its key are replaced one after the
-// other. A handshake between the two would use the last certificate, which was read for the handshake before and may have expired since: then
-// it waits for the second file, for pairTime at most. It is called on the goroutine of one handshake.
+// certificate returns the certificate in the files, or the last one that could be used. It is
+// called for each handshake, on its goroutine. The certificate and its key are replaced one after
+// the other. A handshake between the two would use the last certificate, which may have expired
+// since it was read. In that case it waits for the second file, for maxPairWait at most.
 func (f *tlsFiles) certificate() *tls.Certificate {
 	for end := time.Now().Add(maxPairWait); ; {
 		f.refresh(&f.pair, "the certificate was")
@@ -155,8 +169,9 @@ func (f *tlsFiles) certificate() *tls.Certificate {
 	}
 }
 
-// Current returns the authorities in the file, or the last that could be used, in the place of those that LoadTLS has found there. The
-// transports call it for each handshake, by secure.Authorities.
+// Current returns the current authorities, or the last that could be used, in place of the pool
+// that LoadTLS has put into the configuration. The transports call it for each handshake, through
+// secure.Authorities.
 func (f *tlsFiles) Current(pool *x509.CertPool) *x509.CertPool {
 	if pool == nil || pool != f.first {
 		return pool
@@ -167,13 +182,13 @@ func (f *tlsFiles) Current(pool *x509.CertPool) *x509.CertPool {
 	return f.trusted
 }
 
-// Get implements tls.ClientSessionCache: sessions are not resumed.
+// Get implements tls.ClientSessionCache. It finds nothing: sessions are not resumed.
 func (f *tlsFiles) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
 
 // Put implements tls.ClientSessionCache.
 func (f *tlsFiles) Put(string, *tls.ClientSessionState) {}
 
-// setTLSLogger has a configuration that LoadTLS has made log by log.
+// setTLSLogger sets the logger of a configuration that LoadTLS has made.
 func setTLSLogger(cfg *tls.Config, log *slog.Logger) {
 	if cfg == nil {
 		return
@@ -185,7 +200,8 @@ func setTLSLogger(cfg *tls.Config, log *slog.Logger) {
 	}
 }
 
-// readPairLocked takes in a certificate and its key. Locked, but in LoadTLS.
+// readPairLocked reads a certificate and its key. The caller holds mu, except LoadTLS, which has
+// the only reference.
 func (f *tlsFiles) readPairLocked(certFile, keyFile string) error {
 	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
@@ -195,7 +211,8 @@ func (f *tlsFiles) readPairLocked(certFile, keyFile string) error {
 	return nil
 }
 
-// readAuthoritiesLocked takes in authorities. Locked, but in LoadTLS.
+// readAuthoritiesLocked reads authorities. The caller holds mu, except LoadTLS, which has the only
+// reference.
 func (f *tlsFiles) readAuthoritiesLocked(file string) error {
 	pem, err := os.ReadFile(file)
 	if err != nil {
@@ -209,7 +226,7 @@ func (f *tlsFiles) readAuthoritiesLocked(file string) error {
 	return nil
 }
 
-// isSameFile reports whether a file has not been replaced or written to.
+// isSameFile reports whether a file was neither replaced nor written to between a and b.
 func isSameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
