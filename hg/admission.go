@@ -22,51 +22,51 @@ import (
 // Requests with streams are counted apart, with bounds of their own, since they may last for ever: one beyond them is refused at once. They wait
 // only for the bound of their RPC. Those of RPCs with CountAsCall are counted with the others: their streams are data that ends.
 type admission struct {
-	most, mostPerPeer               int64
-	mostStreams, mostStreamsPerPeer int64
+	maxActive, maxPerPeer         int64
+	maxStreams, maxStreamsPerPeer int64
 
-	n       atomic.Int64
+	active  atomic.Int64
 	streams atomic.Int64 // requests with streams, which n does not count
 	waiting atomic.Int64
 
-	mu          sync.Mutex // guards the fields below, and waits of those in the list
-	head, tail  *service   // by service.next and prev
-	streamsWait int        // requests with streams among them
+	mu             sync.Mutex // guards the fields below, and waits of those in the list
+	head, tail     *service   // by service.next and prev
+	waitingStreams int        // requests with streams among them
 }
 
 // A methodLimit is that of an RPC, in all contexts of the class.
 type methodLimit struct {
-	most, queue int64
-	n, waiting  atomic.Int64 // its requests that have room, and that wait because there is none
+	maxActive, maxWaiting int64
+	active, waiting       atomic.Int64 // its requests that have room, and that wait because there is none
 }
 
-// newBound returns what bounds the requests of an RPC by themselves; nil for nothing.
-func (r *RPC) newBound() *methodLimit {
+// newMethodLimit returns what bounds the requests of an RPC by themselves; nil for nothing.
+func (r *RPC) newMethodLimit() *methodLimit {
 	if r.MaxActive <= 0 {
 		return nil
 	}
-	b := &methodLimit{most: int64(r.MaxActive), queue: int64(max(r.Queue, 0))}
+	b := &methodLimit{maxActive: int64(r.MaxActive), maxWaiting: int64(max(r.Queue, 0))}
 	if r.Queue == 0 {
-		b.queue = b.most
+		b.maxWaiting = b.maxActive
 	}
 	return b
 }
 
 // acquire takes room, if there is some.
 func (b *methodLimit) acquire() bool {
-	if b == nil || b.n.Add(1) <= b.most {
+	if b == nil || b.active.Add(1) <= b.maxActive {
 		return true
 	}
-	b.n.Add(-1)
+	b.active.Add(-1)
 	return false
 }
 
 // tryEnqueue reports whether one more may wait; it is counted if it waits for this bound.
 func (b *methodLimit) tryEnqueue() (counted, ok bool) {
-	if b == nil || b.n.Load() < b.most {
+	if b == nil || b.active.Load() < b.maxActive {
 		return false, true
 	}
-	if b.waiting.Add(1) <= b.queue {
+	if b.waiting.Add(1) <= b.maxWaiting {
 		return true, true
 	}
 	b.waiting.Add(-1)
@@ -74,69 +74,69 @@ func (b *methodLimit) tryEnqueue() (counted, ok bool) {
 }
 
 // The load of a session counts requests in its lower half, and those with streams in its upper half.
-const oneStream = 1 << 32
+const streamUnit = 1 << 32
 
-// ofPeer returns both halves.
-func ofPeer(load int64) (requests, streams int64) { return int64(uint32(load)), load >> 32 }
+// splitLoad returns both halves.
+func splitLoad(load int64) (requests, streams int64) { return int64(uint32(load)), load >> 32 }
 
 // activeCount is how many requests have room, those with streams among them.
-func (d *admission) activeCount() int64 { return d.n.Load() + d.streams.Load() }
+func (d *admission) activeCount() int64 { return d.active.Load() + d.streams.Load() }
 
 // tryAcquire takes room for s, if there is some.
 func (d *admission) tryAcquire(s *service) bool {
-	if s.lasting {
-		return s.rpc.bound.acquire() // the rest it has: see takeStreams
+	if s.isStream {
+		return s.rpc.methodLimit.acquire() // the rest it has: see takeStreams
 	}
-	if d.n.Add(1) <= d.most {
-		if int64(uint32(s.peerLoad.Add(1))) <= d.mostPerPeer && s.rpc.bound.acquire() {
+	if d.active.Add(1) <= d.maxActive {
+		if int64(uint32(s.peerLoad.Add(1))) <= d.maxPerPeer && s.rpc.methodLimit.acquire() {
 			return true
 		}
 		s.peerLoad.Add(-1)
 	}
-	d.n.Add(-1)
+	d.active.Add(-1)
 	return false
 }
 
-// takeStreams takes room for a request with streams, once, or returns the refusal.
-func (d *admission) takeStreams(s *service) error {
+// acquireStream takes room for a request with streams, once, or returns the refusal.
+func (d *admission) acquireStream(s *service) error {
 	if s.streaming {
 		return nil
 	}
-	_, n := ofPeer(s.peerLoad.Add(oneStream))
+	_, n := splitLoad(s.peerLoad.Add(streamUnit))
 	all := d.streams.Add(1)
 	s.streaming = true
 	switch {
-	case n > d.mostStreamsPerPeer:
-		d.leaveStreams(s)
-		return na.WithText(ErrExhausted, fmt.Sprintf("%d streams of this process are open at the peer (hg.Config.MaxStreamsPerPeer)", d.mostStreamsPerPeer))
-	case all > d.mostStreams:
-		d.leaveStreams(s)
-		return na.WithText(ErrExhausted, fmt.Sprintf("%d streams are open at the peer (hg.Config.MaxStreams)", d.mostStreams))
+	case n > d.maxStreamsPerPeer:
+		d.releaseStream(s)
+		return na.WithText(ErrExhausted, fmt.Sprintf("%d streams of this process are open at the peer (hg.Config.MaxStreamsPerPeer)", d.maxStreamsPerPeer))
+	case all > d.maxStreams:
+		d.releaseStream(s)
+		return na.WithText(ErrExhausted, fmt.Sprintf("%d streams are open at the peer (hg.Config.MaxStreams)", d.maxStreams))
 	}
 	return nil
 }
 
-// leaveStreams returns the room of takeStreams.
-func (d *admission) leaveStreams(s *service) {
+// releaseStream returns the room of takeStreams.
+func (d *admission) releaseStream(s *service) {
 	s.streaming = false
-	s.peerLoad.Add(-oneStream)
+	s.peerLoad.Add(-streamUnit)
 	d.streams.Add(-1)
 }
 
 // admitRequest reports whether the handler of s may begin, or is not to; otherwise s is dispatched again when it may.
 func (c *Context) admitRequest(s *service) bool {
-	d := &c.load
+	d := &c.admission
 	if s.admitted || s.rpc.own.Expedited || c.nctx.Draining() {
 		return true
 	}
-	streaming := s.lasting
+	streaming := s.isStream
 	if streaming {
-		if err := d.takeStreams(s); err != nil {
+		if err := d.acquireStream(s); err != nil {
 			s.rejectRequest(err)
 			return false
 		}
 	}
-	if (d.waiting.Load() == 0 || streaming && s.rpc.bound == nil) && d.tryAcquire(s) {
+	if (d.waiting.Load() == 0 || streaming && s.rpc.methodLimit == nil) && d.tryAcquire(s) {
 		s.admitted = true
 		return true
 	}
@@ -152,17 +152,17 @@ func (c *Context) admitRequest(s *service) bool {
 
 // queueRequest has s wait for room, unless it is to be refused.
 func (c *Context) queueRequest(s *service) (waits bool, err error) {
-	c.hearFaults()
+	c.watchFaults()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.armTimer(s.patience)
+	s.armTimerLocked(s.waitDeadline)
 	if s.isLate() || !s.env.Watch((*waitsForRoom)(s)) { // looked at here: the alarm either finds s waiting, or has rung before
 		return false, nil
 	}
-	if s.deadline != 0 && c.Now() >= s.patience {
-		return false, heldUpBy(s.fullBound())
+	if s.deadline != 0 && c.Now() >= s.waitDeadline {
+		return false, errHeldUp(s.describeFullLimit())
 	}
-	if err := c.appendWaiting(s); err != nil {
+	if err := c.appendWaitingLocked(s); err != nil {
 		return false, err
 	}
 	if s.env.IsWithdrawn() { // meanwhile: abandon has not found it in the list, or has taken it out
@@ -171,28 +171,28 @@ func (c *Context) queueRequest(s *service) (waits bool, err error) {
 	return true, nil
 }
 
-// appendWaiting puts s at the end of the list, unless as many requests of its RPC wait as may. Locked.
-func (c *Context) appendWaiting(s *service) error {
-	d := &c.load
+// appendWaitingLocked puts s at the end of the list, unless as many requests of its RPC wait as may. Locked.
+func (c *Context) appendWaitingLocked(s *service) error {
+	d := &c.admission
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	b := s.rpc.bound
+	b := s.rpc.methodLimit
 	counted, ok := b.tryEnqueue()
 	if !ok {
-		return na.WithText(ErrExhausted, fmt.Sprintf("%d requests of %s are at work and %d wait, which is the limit there", b.most, s.rpcName(), b.queue))
+		return na.WithText(ErrExhausted, fmt.Sprintf("%d requests of %s are at work and %d wait, which is the limit there", b.maxActive, s.rpcName(), b.maxWaiting))
 	}
 	s.counted = counted
-	s.setPhase(serviceWaiting)
-	d.pushBack(s)
+	s.setPhaseLocked(serviceWaiting)
+	d.pushBackLocked(s)
 	return nil
 }
 
-// fullBound names the bound for which s waits.
-func (s *service) fullBound() string {
-	waiting := s.ctx.load.waiting.Load()
+// describeFullLimit names the bound for which s waits.
+func (s *service) describeFullLimit() string {
+	waiting := s.ctx.admission.waiting.Load()
 	switch reason, limit := s.fullLimit(); reason {
 	case heldby.Method:
-		return fmt.Sprintf("%d calls of %s are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and %d wait", limit, s.rpcName(), s.rpc.bound.waiting.Load())
+		return fmt.Sprintf("%d calls of %s are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and %d wait", limit, s.rpcName(), s.rpc.methodLimit.waiting.Load())
 	case heldby.PerPeer:
 		return fmt.Sprintf("%d calls of this process are active there (hg.Config.MaxActivePerPeer), and %d of all processes wait", limit, waiting)
 	case heldby.Total:
@@ -201,11 +201,11 @@ func (s *service) fullBound() string {
 	return fmt.Sprintf("%d calls wait there for others to end", waiting)
 }
 
-// releaseRoomOf returns the room of s.
-func (c *Context) releaseRoomOf(s *service) {
+// releaseAdmission returns the room of s.
+func (c *Context) releaseAdmission(s *service) {
 	streaming := s.streaming
 	if streaming {
-		c.load.leaveStreams(s)
+		c.admission.releaseStream(s)
 	}
 	if !s.admitted {
 		return
@@ -213,11 +213,11 @@ func (c *Context) releaseRoomOf(s *service) {
 	s.admitted = false
 	if !streaming {
 		s.peerLoad.Add(-1)
-		c.load.n.Add(-1)
+		c.admission.active.Add(-1)
 	}
-	b := s.rpc.bound
+	b := s.rpc.methodLimit
 	if b != nil {
-		b.n.Add(-1)
+		b.active.Add(-1)
 	}
 	c.dispatchWaiting()
 	if b == nil || b.waiting.Load() == 0 {
@@ -233,7 +233,7 @@ func (c *Context) releaseRoomOf(s *service) {
 // dispatchWaiting dispatches what has waited for room and may begin; when the context is shut down or closed, everything, to be
 // refused.
 func (c *Context) dispatchWaiting() {
-	d := &c.load
+	d := &c.admission
 	if d.waiting.Load() == 0 {
 		return
 	}
@@ -242,13 +242,13 @@ func (c *Context) dispatchWaiting() {
 	defer d.mu.Unlock()
 	for s := d.head; s != nil; {
 		next := s.next
-		full := d.n.Load() >= d.most
-		if !closing && full && d.streamsWait == 0 {
+		full := d.active.Load() >= d.maxActive
+		if !closing && full && d.waitingStreams == 0 {
 			return
 		}
-		if closing || (!full || s.lasting) && d.tryAcquire(s) {
+		if closing || (!full || s.isStream) && d.tryAcquire(s) {
 			s.admitted = !closing
-			c.dispatchAgain(s)
+			c.dispatchAgainLocked(s)
 		}
 		s = next
 	}
@@ -256,10 +256,10 @@ func (c *Context) dispatchWaiting() {
 
 // dispatchWithdrawn dispatches s, which has been taken back, if it waits. The lock of the endpoint may be held.
 func (c *Context) dispatchWithdrawn(s *service) {
-	c.load.mu.Lock()
-	defer c.load.mu.Unlock()
+	c.admission.mu.Lock()
+	defer c.admission.mu.Unlock()
 	if s.waits {
-		c.dispatchAgain(s)
+		c.dispatchAgainLocked(s)
 	}
 }
 
@@ -270,17 +270,17 @@ func (d *admission) removeWaiting(s *service) bool {
 	if !s.waits {
 		return false
 	}
-	d.remove(s)
+	d.removeLocked(s)
 	return true
 }
 
-// dispatchAgain has a request that waits go on. Locked.
-func (c *Context) dispatchAgain(s *service) {
-	c.load.remove(s)
+// dispatchAgainLocked has a request that waits go on. Locked.
+func (c *Context) dispatchAgainLocked(s *service) {
+	c.admission.removeLocked(s)
 	_ = c.post(&s.dispatch)
 }
 
-func (d *admission) pushBack(s *service) {
+func (d *admission) pushBackLocked(s *service) {
 	s.waits, s.prev, s.next = true, d.tail, nil
 	if d.tail == nil {
 		d.head = s
@@ -289,12 +289,12 @@ func (d *admission) pushBack(s *service) {
 	}
 	d.tail = s
 	d.waiting.Add(1)
-	if s.lasting {
-		d.streamsWait++
+	if s.isStream {
+		d.waitingStreams++
 	}
 }
 
-func (d *admission) remove(s *service) {
+func (d *admission) removeLocked(s *service) {
 	if s.prev == nil {
 		d.head = s.next
 	} else {
@@ -307,11 +307,11 @@ func (d *admission) remove(s *service) {
 	}
 	s.waits, s.prev, s.next = false, nil, nil
 	d.waiting.Add(-1)
-	if s.lasting {
-		d.streamsWait--
+	if s.isStream {
+		d.waitingStreams--
 	}
 	if s.counted {
 		s.counted = false
-		s.rpc.bound.waiting.Add(-1)
+		s.rpc.methodLimit.waiting.Add(-1)
 	}
 }

@@ -47,13 +47,13 @@ func (s *service) tryProceed() bool {
 		return true
 	case !s.askAuthorizer():
 		return false
-	case !s.more:
-		if s.skip > 0 { // metadata, and that was all
+	case !s.inputPending:
+		if s.metaLen > 0 { // metadata, and that was all
 			s.grantRoom()
 		}
 		return true
 	}
-	s.more = false
+	s.inputPending = false
 	if err := s.fetchInput(); err != nil {
 		s.rejectRequest(err)
 	}

@@ -34,9 +34,9 @@ func (c *Context) grantRoom(peer na.Addr, n int64, front int) {
 	}
 }
 
-// reserveRoom accounts for a response of the largest size class, unless calls that are under way have a quarter of
+// reserveRoomLocked accounts for a response of the largest size class, unless calls that are under way have a quarter of
 // Config.MaxPulled already. The memory is taken when it comes. Locked.
-func (k *call) reserveRoom() {
+func (k *call) reserveRoomLocked() {
 	const class = 3
 	c := k.h.ctx
 	if c.class.cfg.MaxOutput <= int64(c.limits.MaxExpected) {
@@ -49,16 +49,16 @@ func (k *call) reserveRoom() {
 	k.room = class
 }
 
-// returnRoom ends that. Locked.
-func (k *call) returnRoom() {
+// returnRoomLocked ends that. Locked.
+func (k *call) returnRoomLocked() {
 	if k.room > 0 {
 		k.h.ctx.bodies.room.Add(-int64(na.RoomBytes(k.room)))
 		k.room = 0
 	}
 }
 
-// freeOutput ends the use of a response. Locked.
-func (k *call) freeOutput() {
+// freeOutputLocked ends the use of a response. Locked.
+func (k *call) freeOutputLocked() {
 	k.responseMemory.free()
 	k.output, k.meta = nil, nil
 }

@@ -38,12 +38,12 @@ var callPhases = fsmcheck.New("call",
 // when the operation has ended. Handle.mu guards it. Whatever the order in which the parts end, the result is decided once, when the
 // last has ended, from what each of them was.
 type call struct {
-	h     *Handle
-	slot  uint32
-	gen   uint64
-	op    na.Op
-	timer *na.Op // nil until there is one
-	done  na.Task
+	h       *Handle
+	slot    uint32
+	gen     uint64
+	op      na.Op
+	timerOp *na.Op // nil until there is one
+	done    na.Task
 
 	in       draft          // header, metadata and encoded input
 	codec    uint8          // of the input
@@ -63,17 +63,17 @@ type responseMemory struct {
 
 // callState is what begins anew with each Forward.
 type callState struct {
-	phase       fsmcheck.State // written by to
-	openParts   int            // that have not ended
-	canceling   bool           // this side has ended it,
-	cancelCode  na.Code        // and why
-	tellsTarget bool           // and the target is to be told, as far as it has not been
-	begun       time.Duration
-	deadline    na.Deadline
-	timing      bool // the timer runs, and is a part
-	callback    ForwardFunc
-	hasWaiter   bool // Handle.waiter does, instead of a callback
-	postponed   bool // its end is in Trigger's queue
+	phase          fsmcheck.State // written by to
+	openParts      int            // that have not ended
+	canceling      bool           // this side has ended it,
+	cancelCode     na.Code        // and why
+	abandonPending bool           // and the target is to be told, as far as it has not been
+	begun          time.Duration
+	deadline       na.Deadline
+	timerRuns      bool // the timer runs, and is a part
+	callback       ForwardFunc
+	hasWaiter      bool // Handle.waiter does, instead of a callback
+	endPostponed   bool // its end is in Trigger's queue
 
 	responseMemory
 	room int // size class that is reserved for it
@@ -126,8 +126,8 @@ func (c *Context) takeSlot() (slot uint32, gen uint64) {
 	return uint32(len(c.slots) - 1), 0
 }
 
-// freeSlot takes it back; the generation goes on where it was. Locked.
-func (c *Context) freeSlot(k *call) {
+// freeSlotLocked takes it back; the generation goes on where it was. Locked.
+func (c *Context) freeSlotLocked(k *call) {
 	c.slots[k.slot] = k.gen
 	if k.gen < maxGen {
 		c.free = append(c.free, k.slot)
@@ -139,7 +139,7 @@ func (k *call) nextTag() error {
 	if k.gen >= maxGen {
 		c := k.h.ctx
 		c.mu.Lock()
-		c.freeSlot(k)
+		c.freeSlotLocked(k)
 		c.mu.Unlock()
 		k.slot, k.gen = c.takeSlot()
 	}
@@ -155,8 +155,8 @@ func (k *call) tag() na.Tag {
 	return na.Tag(k.gen<<slotBits | uint64(k.slot))
 }
 
-// cancelParts cancels every part that has not ended. Locked.
-func (k *call) cancelParts() {
+// cancelPartsLocked cancels every part that has not ended. Locked.
+func (k *call) cancelPartsLocked() {
 	k.op.Cancel()
 	if k.loan != nil {
 		k.loan.op.Cancel()
@@ -166,37 +166,37 @@ func (k *call) cancelParts() {
 	}
 }
 
-// cancelUnderWay ends the call, if one is under way. Locked.
-func (k *call) cancelUnderWay(why na.Code) {
-	if k.isUnderWay() {
-		k.endFromHere(why)
+// cancelLocked ends the call, if one is under way. Locked.
+func (k *call) cancelLocked(why na.Code) {
+	if k.isInFlightLocked() {
+		k.endLocallyLocked(why)
 	}
 }
 
-// endFromHere ends the call from this side. The first end decides the cancelCode. Locked.
-func (k *call) endFromHere(why na.Code) {
+// endLocallyLocked ends the call from this side. The first end decides the cancelCode. Locked.
+func (k *call) endLocallyLocked(why na.Code) {
 	if !k.canceling {
 		k.canceling, k.cancelCode = true, why
-		k.markFailed()
-		k.cancelParts()
+		k.markFailedLocked()
+		k.cancelPartsLocked()
 	}
 }
 
-// isUnderWay reports whether some part has not ended. Locked.
-func (k *call) isUnderWay() bool { return k.phase != callIdle && k.phase != callQueued }
+// isInFlightLocked reports whether some part has not ended. Locked.
+func (k *call) isInFlightLocked() bool { return k.phase != callIdle && k.phase != callQueued }
 
-// markFailed notes that the call will fail, or has been ended from this side. Locked.
-func (k *call) markFailed() {
+// markFailedLocked notes that the call will fail, or has been ended from this side. Locked.
+func (k *call) markFailedLocked() {
 	if k.phase != callEnding {
-		k.setPhase(callEnding)
+		k.setPhaseLocked(callEnding)
 		if len(k.streams) > 0 {
-			k.resetStreams(k.whyFails())
+			k.resetStreamsLocked(k.failReasonLocked())
 		}
 	}
 }
 
-// setPhase writes the phase. Locked.
-func (k *call) setPhase(next fsmcheck.State) {
+// setPhaseLocked writes the phase. Locked.
+func (k *call) setPhaseLocked(next fsmcheck.State) {
 	callPhases.Move(k.phase, next)
 	k.phase = next
 }

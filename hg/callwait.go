@@ -19,17 +19,17 @@ import (
 // another local code; what the library at the target has refused matches ErrRemote and its code (see [RemoteError.Is]). If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has answered
 // meanwhile: only success counts more. A ctx that has ended before sends nothing.
 func (h *Handle) Call(ctx context.Context, in, out any) error {
-	return h.callDraft(ctx, h.longDraft(), in, out)
+	return h.callDraft(ctx, h.newEncodingDraft(), in, out)
 }
 
 // callTo is hghook.CallTo: Reset and Call in one. It does not keep the memory of the output.
 func (h *Handle) callTo(ctx context.Context, to na.Addr, id ID, in, out any) error {
 	h.mu.Lock()
-	if err := h.aim(to, id); err != nil {
+	if err := h.aimLocked(to, id); err != nil {
 		h.mu.Unlock()
 		return err
 	}
-	d := h.newDraft()
+	d := h.newDraftLocked()
 	d.reserveForEncoding()
 	h.mu.Unlock()
 	err := h.callDraft(ctx, d, in, out)
@@ -69,7 +69,7 @@ func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error)
 		return nil, err
 	}
 	h.mu.Lock()
-	d := h.newDraft()
+	d := h.newDraftLocked()
 	d.setRaw(in)
 	out, _, held, err := h.callAndWait(ctx, d, codec.EncodedID, left, hasty)
 	if !held {
@@ -112,8 +112,8 @@ func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty boo
 // releases it, so that the output stays although h may be closed meanwhile. A call of hghook.OnEnd is not waited for, and not held.
 // Locked, and unlocks.
 func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit time.Duration, hasty bool) (out []byte, id uint8, held bool, err error) {
-	h.hasty = hasty
-	err = h.forwardDraft(in, codec, limit, true, nil)
+	h.noWait = hasty
+	err = h.forwardLocked(in, codec, limit, true, nil)
 	onCall, onEnd, begun := h.onCall, h.onEnd, h.call.begun
 	h.mu.Unlock()
 	if err != nil {
@@ -174,8 +174,8 @@ func (h *Handle) endCall(ctx context.Context) error {
 	return err
 }
 
-// wakeWaiter says that a call has ended to who waits for it. Locked.
-func (k *call) wakeWaiter() {
+// wakeWaiterLocked says that a call has ended to who waits for it. Locked.
+func (k *call) wakeWaiterLocked() {
 	if k.h.onEnd != nil {
 		k.h.onEnd()
 		return
@@ -208,8 +208,8 @@ func (h *Handle) abandonAtContextEnd() {
 	defer h.mu.Unlock()
 	k := h.call
 	isLate := k.deadline.At != 0 && h.ctx.Now() >= k.deadline.At
-	if k.isUnderWay() && !k.canceling && !isLate {
-		k.abandonTarget(ErrCanceled)
+	if k.isInFlightLocked() && !k.canceling && !isLate {
+		k.abandonLocked(ErrCanceled)
 	}
 }
 
@@ -218,7 +218,7 @@ func (h *Handle) abandonWait() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.call.hasWaiter = false
-	if h.call.phase == callQueued && !h.call.postponed {
+	if h.call.phase == callQueued && !h.call.endPostponed {
 		_ = h.ctx.post(&h.call.done)
 	}
 }

@@ -70,8 +70,8 @@ type Config struct {
 	// that are overwritten once the program must not use them any more.
 	Trace bool
 
-	opened func(class any) // called by Open, if not nil: see onOpen
-	apart  func(r Request) // in the place of Dispatch for requests with streams; nil: Dispatch
+	opened         func(class any) // called by Open, if not nil: see onOpen
+	streamDispatch func(r Request) // in the place of Dispatch for requests with streams; nil: Dispatch
 }
 
 // onOpen is hghook.OnOpen.

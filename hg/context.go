@@ -27,21 +27,21 @@ type Context struct {
 
 	services spareServices
 
-	load     admission
-	faults   sync.Once    // the OnFault of requests
-	lookAt   atomic.Int64 // when detached requests are looked at; 0: never
-	cutOff   atomic.Bool  // Shutdown waits no longer for handlers
-	starting atomic.Int32 // calls between the look at whether c drains and their beginning
-	lent     byteLimit
-	pulled   byteLimit
-	bodies   bodyStats
-	seen     tracker
-	watch    activityWatch
-	dropped  atomic.Int64 // one-way requests that could not be served
-	denied   atomic.Int64 // requests, by the authorizer
-	denials  loglimit.Limiter
-	late     atomic.Int64 // errors that handlers returned after they had answered
-	handles  atomic.Int64 // Stats.Handles
+	admission    admission
+	faults       sync.Once    // the OnFault of requests
+	overdueLogAt atomic.Int64 // when detached requests are looked at; 0: never
+	cutOff       atomic.Bool  // Shutdown waits no longer for handlers
+	starting     atomic.Int32 // calls between the look at whether c drains and their beginning
+	lent         byteLimit
+	pulled       byteLimit
+	bodies       bodyStats
+	seen         tracker
+	watch        activityWatch
+	dropped      atomic.Int64 // one-way requests that could not be served
+	denied       atomic.Int64 // requests, by the authorizer
+	denials      loglimit.Limiter
+	late         atomic.Int64 // errors that handlers returned after they had answered
+	handles      atomic.Int64 // Stats.Handles
 }
 
 // Stats are the gauges and counters of a context.
@@ -64,8 +64,8 @@ type Stats struct {
 
 func newContext(cls *Class, nctx *na.Context) *Context {
 	c := &Context{class: cls, nctx: nctx, limits: nctx.Limits()}
-	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
-	c.load.mostStreams, c.load.mostStreamsPerPeer = int64(cls.cfg.MaxStreams), int64(cls.cfg.MaxStreamsPerPeer)
+	c.admission.maxActive, c.admission.maxPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
+	c.admission.maxStreams, c.admission.maxStreamsPerPeer = int64(cls.cfg.MaxStreams), int64(cls.cfg.MaxStreamsPerPeer)
 	c.loop, c.userFrame = nctx.Upper().Loop(), nctx.Upper().UserFrame()
 	nctx.Upper().OnRun(c.logOverdue)
 	nctx.Upper().OnAbandon(c.markAbandoned)
@@ -124,7 +124,7 @@ func (c *Context) Stats() Stats {
 		NA: c.nctx.Stats(), Handles: c.handles.Load(), Lent: c.lent.total(), Pulled: c.pulled.total(),
 		Inline: c.bodies.inline.Load(), Loans: c.bodies.lent.Load(), NoRoom: c.bodies.noRoom.Load(),
 		Dropped: c.dropped.Load(), Denied: c.denied.Load(), Late: c.late.Load(), Queued: c.nctx.Upper().Queued(),
-		Active: c.load.n.Load(), Streams: c.load.streams.Load(), Waiting: c.load.waiting.Load(),
+		Active: c.admission.active.Load(), Streams: c.admission.streams.Load(), Waiting: c.admission.waiting.Load(),
 	}
 }
 

@@ -22,14 +22,14 @@ import (
 // time ends first, would never hear which limit has held it up.
 
 var (
-	errLate      = na.WithText(ErrTimeout, "the deadline passed before the handler began")
-	errTooLong   = na.WithText(ErrTimeout, "the deadline of the call has passed")
-	errClosing   = na.WithText(ErrClosed, "the process is shutting down")
-	errDraining  = na.WithText(ErrDraining, "the target is shutting down")
-	errClosed    = na.WithText(ErrClosed, "the process has shut down, or closed its node")
-	errAbandoned = na.WithText(ErrCanceled, "the origin has abandoned the call")
-	errLost      = na.WithText(ErrPeerLost, "the session with the origin has ended")
-	errOver      = na.WithText(ErrCanceled, "the request has ended")
+	errDeadlinePassed = na.WithText(ErrTimeout, "the deadline passed before the handler began")
+	errDeadlineOver   = na.WithText(ErrTimeout, "the deadline of the call has passed")
+	errClosing        = na.WithText(ErrClosed, "the process is shutting down")
+	errDraining       = na.WithText(ErrDraining, "the target is shutting down")
+	errClosed         = na.WithText(ErrClosed, "the process has shut down, or closed its node")
+	errAbandoned      = na.WithText(ErrCanceled, "the origin has abandoned the call")
+	errLost           = na.WithText(ErrPeerLost, "the session with the origin has ended")
+	errRequestEnded   = na.WithText(ErrCanceled, "the request has ended")
 )
 
 // SetTimeout bounds how long each call of h may take from Forward on, until it is set anew; 0, as Create makes it, is no
@@ -59,25 +59,25 @@ func (h *Handle) SetTimeout(d time.Duration) {
 func (h *Handle) Abandon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if k := h.call; k.isUnderWay() {
-		k.abandonTarget(ErrCanceled)
+	if k := h.call; k.isInFlightLocked() {
+		k.abandonLocked(ErrCanceled)
 	}
 }
 
-// abandonTarget ends the call from this side and lets the target know. Locked.
-func (k *call) abandonTarget(why na.Code) {
-	if k.tellsTarget = !k.isParsed; k.tellsTarget && k.opRunning && !k.canceling {
+// abandonLocked ends the call from this side and lets the target know. Locked.
+func (k *call) abandonLocked(why na.Code) {
+	if k.abandonPending = !k.isParsed; k.abandonPending && k.opRunning && !k.canceling {
 		k.h.ctx.nctx.Upper().AbandonCall(&k.op)
-		k.tellsTarget = false
+		k.abandonPending = false
 	}
-	k.endFromHere(why)
+	k.endLocallyLocked(why)
 }
 
 // maxTimeout is for ever, and can be added to a time.
 const maxTimeout = math.MaxInt64 / 4
 
-// setDeadline reports false if it has passed. Locked.
-func (k *call) setDeadline(limit time.Duration) bool {
+// setDeadlineLocked reports false if it has passed. Locked.
+func (k *call) setDeadlineLocked(limit time.Duration) bool {
 	if limit < 0 {
 		return false
 	}
@@ -85,26 +85,26 @@ func (k *call) setDeadline(limit time.Duration) bool {
 	return true
 }
 
-// startTimer makes the deadline a part of a call whose operation has ended. Locked.
-func (k *call) startTimer() {
+// startTimerLocked makes the deadline a part of a call whose operation has ended. Locked.
+func (k *call) startTimerLocked() {
 	if k.deadline.At == 0 {
 		return
 	}
 	nctx := k.h.ctx.nctx
-	if k.timer == nil {
-		k.timer = nctx.NewStep(k.onTimer)
+	if k.timerOp == nil {
+		k.timerOp = nctx.NewStep(k.onTimer)
 	}
-	if nctx.Upper().TimerAt(k.timer, k.deadline.At) == nil { // else the context is closed, and the other parts end too
-		k.timing = true
+	if nctx.Upper().TimerAt(k.timerOp, k.deadline.At) == nil { // else the context is closed, and the other parts end too
+		k.timerRuns = true
 		k.openParts++
 	}
 }
 
 func (k *call) onTimer(_ *na.Op, r na.Result) (ran int) {
 	k.h.mu.Lock()
-	k.timing = false
+	k.timerRuns = false
 	if r.Err == nil && k.openParts > 1 && !k.canceling {
-		k.endFromHere(ErrTimeout)
+		k.endLocallyLocked(ErrTimeout)
 	}
 	return k.finishPart()
 }
@@ -116,8 +116,8 @@ func (s *service) setBudget(us uint32) {
 	if us == na.MaxBudget {
 		budget = 0
 	}
-	s.bounded = s.rpc != nil && s.rpc.Timeout > 0 && (budget == 0 || s.rpc.Timeout < budget)
-	if s.bounded {
+	s.ownTimeout = s.rpc != nil && s.rpc.Timeout > 0 && (budget == 0 || s.rpc.Timeout < budget)
+	if s.ownTimeout {
 		budget = s.rpc.Timeout
 	}
 	if budget == 0 {
@@ -128,13 +128,13 @@ func (s *service) setBudget(us uint32) {
 		arrived = s.ctx.Now()
 	}
 	s.deadline = arrived + budget
-	s.patience = s.deadline - min(budget/2, max(minHurry, min(budget/8, maxHurry)))
+	s.waitDeadline = s.deadline - min(budget/2, max(minMargin, min(budget/8, maxMargin)))
 }
 
 // A request that waits is given up an eighth of its budget before its deadline, but at least minHurry and at most maxHurry.
 const (
-	minHurry = time.Millisecond
-	maxHurry = 250 * time.Millisecond
+	minMargin = time.Millisecond
+	maxMargin = 250 * time.Millisecond
 )
 
 // isLate reports whether the deadline of a request has passed.
@@ -142,7 +142,7 @@ func (s *service) isLate() bool { return s.deadline != 0 && s.ctx.Now() >= s.dea
 
 // isNearDeadline reports whether the deadline of a request is near. An origin that abandons a call then does so at its own deadline, which by
 // the clocks here is a little before or after: either way the handler's context says that it was the deadline.
-func (s *service) isNearDeadline() bool { return s.deadline != 0 && s.ctx.Now() >= s.patience }
+func (s *service) isNearDeadline() bool { return s.deadline != 0 && s.ctx.Now() >= s.waitDeadline }
 
 // timedOut reports whether the context of the handler of r has ended by the deadline, and whether that is RPC.Timeout.
 func (r Request) timedOut() (late, bounded bool) {
@@ -151,8 +151,8 @@ func (r Request) timedOut() (late, bounded bool) {
 		return false, false
 	}
 	defer s.mu.Unlock()
-	g := s.handling
-	return s.isLate() || g != nil && g.due != nil && g.due.Err() != nil, s.bounded
+	g := s.handlerCtx
+	return s.isLate() || g != nil && g.deadline != nil && g.deadline.Err() != nil, s.ownTimeout
 }
 
 // An deadlineTimer rings at the deadline of a request. It is made only where something waits for that, and does not hold the record. One that
@@ -162,40 +162,40 @@ type deadlineTimer struct {
 	op na.Op
 }
 
-// alarms holds those that are free. It is not in the context: a sync.Pool, and what it is part of, stays in memory until two collections
+// timerPool holds those that are free. It is not in the context: a sync.Pool, and what it is part of, stays in memory until two collections
 // of garbage after its last use.
-var alarms = sync.Pool{New: func() any { return &deadlineTimer{} }}
+var timerPool = sync.Pool{New: func() any { return &deadlineTimer{} }}
 
 // putBack takes an alarm back whose operation is idle. Nothing keeps what it was for alive.
 func (a *deadlineTimer) putBack() {
 	a.s = nil
 	a.op.InitStep(nil, nil, nil)
-	alarms.Put(a)
+	timerPool.Put(a)
 }
 
-// armTimer has the alarm ring at a time, and then at the deadline, of a request that has one. Locked.
-func (s *service) armTimer(at time.Duration) {
+// armTimerLocked has the alarm ring at a time, and then at the deadline, of a request that has one. Locked.
+func (s *service) armTimerLocked(at time.Duration) {
 	nctx := s.ctx.nctx
-	if s.deadline == 0 || s.alarm != nil {
+	if s.deadline == 0 || s.timer != nil {
 		return
 	}
-	a := alarms.Get().(*deadlineTimer)
-	a.op.InitStep(nctx, ringAlarm, a)
+	a := timerPool.Get().(*deadlineTimer)
+	a.op.InitStep(nctx, fireTimer, a)
 	a.s = s
 	if nctx.Upper().TimerAt(&a.op, at) == nil {
-		s.alarm = a
+		s.timer = a
 	}
 }
 
-// ringAlarm is what the operation of an alarm does at its end.
-func ringAlarm(op *na.Op, r na.Result) (ran int) { return op.Data().(*deadlineTimer).fire(r) }
+// fireTimer is what the operation of an alarm does at its end.
+func fireTimer(op *na.Op, r na.Result) (ran int) { return op.Data().(*deadlineTimer).fire(r) }
 
 // fire ends what waits: the wait for room or for Run, a little before the deadline; at the deadline also the fetching of the input, a
 // detached request, and the context of a handler.
 func (a *deadlineTimer) fire(r na.Result) (ran int) {
 	s := a.s
 	s.mu.Lock()
-	if s.alarm != a { // the record may serve another request by now
+	if s.timer != a { // the record may serve another request by now
 		s.mu.Unlock()
 		a.putBack()
 		return 0
@@ -204,8 +204,8 @@ func (a *deadlineTimer) fire(r na.Result) (ran int) {
 		s.mu.Unlock()
 		return 0
 	}
-	late, why := s.isLate(), s.heldUp()
-	waited := s.endWait()
+	late, why := s.isLate(), s.heldUpErrLocked()
+	waited := s.endWaitLocked()
 	switch {
 	case waited:
 	case !late:
@@ -213,7 +213,7 @@ func (a *deadlineTimer) fire(r na.Result) (ran int) {
 	case s.phase == serviceFetching:
 		s.pull.cancel()
 	case s.phase == serviceRunning && s.detached:
-		s.answerFor(errorBody{code: ErrTimeout, fate: na.MaybeRan, text: errTooLong.Error()})
+		s.answerForLocked(errorBody{code: ErrTimeout, fate: na.MaybeRan, text: errDeadlineOver.Error()})
 	}
 	if late {
 		s.endWithContext((*handlerContext).expireAtDeadline)
@@ -226,17 +226,17 @@ func (a *deadlineTimer) fire(r na.Result) (ran int) {
 	return 0
 }
 
-// heldUp returns why a request that waits for room or for Run is given up: what has held it up; nil if it does not wait. Locked.
-func (s *service) heldUp() error {
+// heldUpErrLocked returns why a request that waits for room or for Run is given up: what has held it up; nil if it does not wait. Locked.
+func (s *service) heldUpErrLocked() error {
 	switch s.phase {
 	case serviceWaiting:
-		return heldUpBy(s.fullBound())
+		return errHeldUp(s.describeFullLimit())
 	case serviceGiven:
-		return heldUpBy(fmt.Sprintf("no worker is free there (qs.Config.MaxConcurrent, or what hg.Config.Dispatch has), and %d calls are active", s.ctx.load.n.Load()))
+		return errHeldUp(fmt.Sprintf("no worker is free there (qs.Config.MaxConcurrent, or what hg.Config.Dispatch has), and %d calls are active", s.ctx.admission.active.Load()))
 	}
 	return nil
 }
 
-func heldUpBy(limit string) error {
+func errHeldUp(limit string) error {
 	return na.WithText(ErrTimeout, "the deadline is near and the handler has not begun: "+limit)
 }

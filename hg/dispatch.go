@@ -14,8 +14,8 @@ import (
 //	                  │    └─ its deadline, its origin's change of mind, the end of its session or a shutdown comes first: it is refused
 //	                  └────────────────────────── it is here ◄────────────────────┘
 
-// slowInline is how long a handler may keep Trigger before that is logged.
-const slowInline = 10 * time.Millisecond
+// slowInlineHandler is how long a handler may keep Trigger before that is logged.
+const slowInlineHandler = 10 * time.Millisecond
 
 // Run runs the authorizer and the handler of a request that Config.Dispatch was given, on this goroutine, and returns when they
 // have. The rules are those of Trigger: a panic, the end of the goroutine, an error and silence are answered. The error matches
@@ -37,7 +37,7 @@ func (r Request) Run() error {
 func runGiven(k na.UserCode) int {
 	s := k.Data.(*service)
 	s.mu.Lock()
-	if int(s.gen) != k.N || !s.claimRun() {
+	if int(s.gen) != k.N || !s.claimRunLocked() {
 		s.mu.Unlock()
 		return 0
 	}
@@ -62,18 +62,18 @@ func (s *service) proceed() {
 // handToDispatch hands a request to Config.Dispatch. It reports false if it is to be refused at once.
 func (s *service) handToDispatch() bool {
 	c := s.ctx
-	c.hearFaults()
+	c.watchFaults()
 	s.mu.Lock()
-	s.armTimer(s.patience)
+	s.armTimerLocked(s.waitDeadline)
 	if s.isLate() || c.nctx.Draining() && !s.rpc.own.ServeDraining || !s.env.Watch((*waitsForRun)(s)) { // looked at here: the alarm either finds it given, or has rung before
 		s.mu.Unlock()
 		return false
 	}
-	s.setPhase(serviceGiven)
+	s.setPhaseLocked(serviceGiven)
 	s.batch = c.loop.Away()
 	r, always, dispatch := s.request(), s.rpc.own.ServeDraining, c.class.cfg.Dispatch
-	if s.lasting && c.class.cfg.apart != nil {
-		dispatch = c.class.cfg.apart
+	if s.isStream && c.class.cfg.streamDispatch != nil {
+		dispatch = c.class.cfg.streamDispatch
 	}
 	s.mu.Unlock()
 	if c.nctx.Draining() && !always { // looked at here: a shutdown either finds it, or is seen
@@ -84,28 +84,28 @@ func (s *service) handToDispatch() bool {
 	return true
 }
 
-// claimRun ends the wait for Run; whoever it reports true to has to go on with the request. Locked.
-func (s *service) claimRun() bool {
+// claimRunLocked ends the wait for Run; whoever it reports true to has to go on with the request. Locked.
+func (s *service) claimRunLocked() bool {
 	taken := s.phase == serviceGiven
 	if taken {
-		s.setPhase(serviceArrived)
+		s.setPhaseLocked(serviceArrived)
 	}
 	return taken
 }
 
-// endWait ends the wait for room, or for Run; whoever it reports true to has to go on with the request. Locked.
-func (s *service) endWait() bool {
-	if s.phase == serviceWaiting && s.ctx.load.removeWaiting(s) {
-		s.setPhase(serviceArrived)
+// endWaitLocked ends the wait for room, or for Run; whoever it reports true to has to go on with the request. Locked.
+func (s *service) endWaitLocked() bool {
+	if s.phase == serviceWaiting && s.ctx.admission.removeWaiting(s) {
+		s.setPhaseLocked(serviceArrived)
 		return true
 	}
-	return s.claimRun()
+	return s.claimRunLocked()
 }
 
 // refuseUnclaimed refuses a request that nobody has run, unless it is served while the class drains.
 func (s *service) refuseUnclaimed(why error) {
 	s.mu.Lock()
-	taken := s.phase == serviceGiven && !s.rpc.own.ServeDraining && s.claimRun()
+	taken := s.phase == serviceGiven && !s.rpc.own.ServeDraining && s.claimRunLocked()
 	s.mu.Unlock()
 	if taken {
 		s.rejectRequest(why)
@@ -129,7 +129,7 @@ func (s *service) beginInline() {
 	s.mu.Lock()
 	s.beginHandler()
 	took := c.Now() - begun
-	if took <= slowInline || inspect.IsBuiltIn(rpc.Name) {
+	if took <= slowInlineHandler || inspect.IsBuiltIn(rpc.Name) {
 		return
 	}
 	if _, said := c.class.slow.LoadOrStore(rpc, true); !said {

@@ -16,39 +16,39 @@ func (k *call) onOpEnded(_ *na.Op, r na.Result) (ran int) {
 		}
 	}
 	k.opRunning, k.opResult = false, r
-	k.returnRoom() // whatever came: nothing of this call arrives any more
+	k.returnRoomLocked() // whatever came: nothing of this call arrives any more
 	switch {
 	case r.Err != nil:
-		k.markFailed()
-		if k.tellsTarget && r.ID != 0 { // it left: the target need not work for an answer that nobody reads
+		k.markFailedLocked()
+		if k.abandonPending && r.ID != 0 { // it left: the target need not work for an answer that nobody reads
 			k.h.ctx.nctx.Upper().Abandon(r.Addr, r.ID)
 		}
 	case !k.h.rpc.OneWay:
 		b, body := k.receivedMessage(r)
 		k.parseResponse(b, body, r.Addr)
 	}
-	if k.isWithdrawing() {
-		k.withdrawal.requestEnded(r)
+	if k.isWithdrawingLocked() {
+		k.withdrawal.onRequestEndedLocked(r)
 	}
-	k.chooseNextPhase()
+	k.chooseNextPhaseLocked()
 	return k.finishPart()
 }
 
-// chooseNextPhase decides what the call waits for now that the operation has ended. Locked.
-func (k *call) chooseNextPhase() {
+// chooseNextPhaseLocked decides what the call waits for now that the operation has ended. Locked.
+func (k *call) chooseNextPhaseLocked() {
 	if k.loan != nil && (k.opResult.Err != nil || !k.h.rpc.OneWay && k.pull == nil) {
 		k.loan.op.Cancel() // the target has what it needs, or never will
 	}
 	switch {
 	case k.phase == callEnding || k.openParts == 1:
 	case k.pull != nil:
-		k.setPhase(callFetching)
-		k.startTimer()
+		k.setPhaseLocked(callFetching)
+		k.startTimerLocked()
 	case k.h.rpc.OneWay:
-		k.setPhase(callLending)
-		k.startTimer()
+		k.setPhaseLocked(callLending)
+		k.startTimerLocked()
 	default:
-		k.setPhase(callLeaving)
+		k.setPhaseLocked(callLeaving)
 	}
 }
 
@@ -65,11 +65,11 @@ func (k *call) resendAsLoan() error {
 	}
 	k.in.b[1] |= flagMore
 	to := k.h.ctx.nctx.Upper().Current(k.h.addr)
-	msg, err := k.lendInput(to, minMessage)
+	msg, err := k.lendInputLocked(to, minMessage)
 	if err != nil {
 		return err
 	}
-	return k.sendRequest(to, msg)
+	return k.sendRequestLocked(to, msg)
 }
 
 // receivedMessage returns the response that a receive has brought, and what came beside it.
@@ -152,24 +152,24 @@ func (k *call) onLoanEnded(l *loan, r na.Result) (ran int) {
 
 // finishPart runs the callback when no part is left. Locked, and unlocks.
 func (k *call) finishPart() (ran int) {
-	if k.openParts--; k.openParts == 1 && k.timing { // only the timer is left, and it is a part so that it cannot outlive the call
-		k.timer.Cancel()
+	if k.openParts--; k.openParts == 1 && k.timerRuns { // only the timer is left, and it is a part so that it cannot outlive the call
+		k.timerOp.Cancel()
 		if k.phase != callEnding && k.phase != callLeaving {
-			k.setPhase(callLeaving)
+			k.setPhaseLocked(callLeaving)
 		}
 	}
 	if k.openParts > 0 {
 		k.h.mu.Unlock()
 		return 0
 	}
-	k.setPhase(callQueued)
+	k.setPhaseLocked(callQueued)
 	switch {
-	case k.isWithdrawing():
-		k.withdrawal.callEnds()
-		k.postponed = true // the target's word may have come, and decides the result
+	case k.isWithdrawingLocked():
+		k.withdrawal.onCallEndLocked()
+		k.endPostponed = true // the target's word may have come, and decides the result
 		k.h.ctx.nctx.Upper().Follow(&k.done)
 	case k.hasWaiter:
-		k.wakeWaiter()
+		k.wakeWaiterLocked()
 	default:
 		o := k.settleLocked()
 		k.h.mu.Unlock()

@@ -30,7 +30,7 @@ func partsOf(t *testing.T) (k *call, ended *int) {
 	t.Cleanup(func() { require.NoError(t, h.Close()) })
 	ended = new(int)
 	k = h.call
-	k.setPhase(callWaiting)
+	k.setPhaseLocked(callWaiting)
 	k.openParts, k.opRunning, k.loan = 2, true, &loan{c: c, op: c.nctx.NewOp(nil)}
 	k.msg = []byte{0}
 	k.callback = func(*Handle, error) { *ended++ }

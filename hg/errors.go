@@ -73,26 +73,26 @@ func endedBy(ctx context.Context, err error) error {
 	}
 	code, why := ErrCanceled, error(ErrCanceled)
 	if ctx.Err() == context.DeadlineExceeded {
-		code, why = ErrTimeout, errTooLong
+		code, why = ErrTimeout, errDeadlineOver
 	}
-	o := &overtakenError{why: []error{why}}
+	o := &overtakenError{local: []error{why}}
 	was, overtook := e.Err.(*overtakenError)
 	switch {
 	case overtook && was.code() == code && errors.Is(was, cause):
 		return err
 	case overtook:
-		o.said = was.said
+		o.remote = was.remote
 	case isBareCode(e.Err, code):
 		if errors.Is(e.Err, cause) {
 			return err
 		}
-		o.why[0] = e.Err
+		o.local[0] = e.Err
 	case !isBareCode(e.Err, ErrCanceled) && !isBareCode(e.Err, ErrTimeout):
-		o.said = e.Err
+		o.remote = e.Err
 	}
 	ended := *e
-	if !errors.Is(o.why[0], cause) {
-		o.why = append(o.why, cause)
+	if !errors.Is(o.local[0], cause) {
+		o.local = append(o.local, cause)
 	}
 	ended.Err = o
 	return &ended
@@ -120,30 +120,30 @@ func isBareCode(err error, code Code) bool {
 
 // An overtakenError is the cause of a call that this side had ended, or whose time was up, when something else was said.
 type overtakenError struct {
-	why  []error // a code, and the cause of a context if that is another
-	said error   // nil if it was the same
+	local  []error // a code, and the cause of a context if that is another
+	remote error   // nil if it was the same
 }
 
 func (e *overtakenError) Error() string {
-	s := e.why[0].Error()
-	if len(e.why) > 1 {
-		s += ": " + e.why[1].Error()
+	s := e.local[0].Error()
+	if len(e.local) > 1 {
+		s += ": " + e.local[1].Error()
 	}
-	if e.said != nil {
-		s += "; " + e.said.Error()
+	if e.remote != nil {
+		s += "; " + e.remote.Error()
 	}
 	return s
 }
 
 // code is what ctx.Err says.
-func (e *overtakenError) code() Code { return na.CodeOf(e.why[0]) }
+func (e *overtakenError) code() Code { return na.CodeOf(e.local[0]) }
 
-func (e *overtakenError) Unwrap() []error { return e.why }
+func (e *overtakenError) Unwrap() []error { return e.local }
 
 // As finds a RemoteError, of which no code matches.
 func (e *overtakenError) As(target any) bool {
 	r, ok := target.(**RemoteError)
-	return ok && errors.As(e.said, r)
+	return ok && errors.As(e.remote, r)
 }
 
 // unwrapNA takes the wrapping of package na off an error, which hg.Error says again and better.

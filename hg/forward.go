@@ -16,38 +16,38 @@ import (
 // than Config.MaxLent, ErrTimeout when SetTimeout was given a time that has passed, ErrClosed from Shutdown or Close on, or the
 // codec's error.
 func (h *Handle) Forward(in any, cb ForwardFunc) error {
-	d := h.longDraft()
+	d := h.newEncodingDraft()
 	err := d.encode(h.rpc.Codec, in) // user code may run in it
 	if err != nil {
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.forwardDraft(d, h.rpc.Codec.ID(), 0, false, cb)
+	return h.forwardLocked(d, h.rpc.Codec.ID(), 0, false, cb)
 }
 
 // ForwardRaw is Forward for input that is bytes already: any codec of the target may decode it.
 func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d := h.newDraft()
+	d := h.newDraftLocked()
 	d.setRaw(in)
-	return h.forwardDraft(d, codec.EncodedID, 0, false, cb)
+	return h.forwardLocked(d, codec.EncodedID, 0, false, cb)
 }
 
 // A draft is a message that is being made. A payload that is too large to be kept is in memory of package slab, which is given back
 // when the message is not needed any more: behind the front, or apart from it.
 type draft struct {
-	b          []byte // header and metadata, which are head bytes, and what is not apart
-	head       int
-	front      int          // bytes of the header of a request
-	separate   []byte       // the payload; or nil
-	slab       []byte       // the memory; or nil
-	short      []byte       // what b was before its memory was that of slab; or nil
-	isBorrowed bool         // apart is the program's, until Forward or Respond returns
-	droppedLen int          // bytes of a payload that was, and has been copied by the transport
-	streams    []StreamSpec // of a request
-	lastLong   int          // how long the last payload of this kind was, if it was too large to be kept, and encoded; else 0
+	b            []byte // header and metadata, which are head bytes, and what is not apart
+	frontLen     int
+	headerLen    int          // bytes of the header of a request
+	separate     []byte       // the payload; or nil
+	slabMem      []byte       // the memory; or nil
+	savedBuf     []byte       // what b was before its memory was that of slab; or nil
+	isBorrowed   bool         // apart is the program's, until Forward or Respond returns
+	droppedLen   int          // bytes of a payload that was, and has been copied by the transport
+	streams      []StreamSpec // of a request
+	lastLargeLen int          // how long the last payload of this kind was, if it was too large to be kept, and encoded; else 0
 }
 
 // size is the length of the payload in bytes.
@@ -57,19 +57,19 @@ func (d *draft) payload() []byte {
 	if d.separate != nil {
 		return d.separate
 	}
-	return d.b[d.head:]
+	return d.b[d.frontLen:]
 }
 
 // splitForLoan returns what is lent of a message with a header of the given size, and what is in front of the key: without the metadata if
 // that leaves no room for a key in limit bytes. Then it is ahead of the payload.
 func (d *draft) splitForLoan(header, limit int) (body, front []byte, flags uint8) {
-	if d.head == header || d.head+na.KeySize <= limit {
-		return d.payload(), d.b[:d.head], flagMore
+	if d.frontLen == header || d.frontLen+na.KeySize <= limit {
+		return d.payload(), d.b[:d.frontLen], flagMore
 	}
 	if d.separate != nil {
-		d.b = append(d.b[:d.head:d.head], d.separate...)
-		slab.Put(d.slab)
-		d.separate, d.slab = nil, nil
+		d.b = append(d.b[:d.frontLen:d.frontLen], d.separate...)
+		slab.Put(d.slabMem)
+		d.separate, d.slabMem = nil, nil
 	}
 	return d.b[header:], d.b[:header], flagMore | flagAhead
 }
@@ -77,7 +77,7 @@ func (d *draft) splitForLoan(header, limit int) (body, front []byte, flags uint8
 // borrowPayload has v be the payload, which is too large for a message: the transport copies it to where it is read, without a copy in between,
 // unless it is lent.
 func (d *draft) borrowPayload(v []byte) {
-	if d.head > minMessage || len(v) > na.MaxBody { // it may be lent
+	if d.frontLen > minMessage || len(v) > na.MaxBody { // it may be lent
 		d.copyPayload(v)
 		return
 	}
@@ -114,31 +114,31 @@ func (d *draft) copyPayload(v []byte) {
 		d.separate = append([]byte(nil), v...)
 		return
 	}
-	d.slab = slab.Get(len(v))
-	copy(d.slab, v)
-	d.separate = d.slab
+	d.slabMem = slab.Get(len(v))
+	copy(d.slabMem, v)
+	d.separate = d.slabMem
 }
 
 // reserveForEncoding has an encoding that will be as long as the last find its memory there.
 func (d *draft) reserveForEncoding() {
-	if n := d.lastLong + d.head; n > maxKept && n <= slab.Max {
-		d.short, d.slab = d.b, slab.Get(n)
-		d.b = append(d.slab[:0], d.b...)
+	if n := d.lastLargeLen + d.frontLen; n > maxRetained && n <= slab.Max {
+		d.savedBuf, d.slabMem = d.b, slab.Get(n)
+		d.b = append(d.slabMem[:0], d.b...)
 	}
 }
 
 // releaseLarge lets go of what is too large to be kept, and remembers that it was there. Nobody uses it any more.
 func (d *draft) releaseLarge() {
 	if len(d.b) > 0 {
-		if d.lastLong = 0; d.separate == nil && len(d.b) > maxKept {
-			d.lastLong = d.size()
+		if d.lastLargeLen = 0; d.separate == nil && len(d.b) > maxRetained {
+			d.lastLargeLen = d.size()
 		}
 	}
-	if d.separate == nil && d.slab != nil || cap(d.b) > maxKept {
-		d.b = d.short[:0]
+	if d.separate == nil && d.slabMem != nil || cap(d.b) > maxRetained {
+		d.b = d.savedBuf[:0]
 	}
-	slab.Put(d.slab)
-	d.separate, d.short, d.slab, d.isBorrowed, d.droppedLen = nil, nil, nil, false, 0
+	slab.Put(d.slabMem)
+	d.separate, d.savedBuf, d.slabMem, d.isBorrowed, d.droppedLen = nil, nil, nil, false, 0
 }
 
 // encode appends the input v.
@@ -170,54 +170,54 @@ func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 	return out, err
 }
 
-// maxKept is the largest buffer that an idle handle keeps: append makes one of at most so many bytes for a message of na.MaxRoom,
+// maxRetained is the largest buffer that an idle handle keeps: append makes one of at most so many bytes for a message of na.MaxRoom,
 // whatever it had before.
-const maxKept = 88 << 10
+const maxRetained = 88 << 10
 
-// releaseLarge lets go of what is too large to be kept. Locked.
-func (k *call) releaseLarge() { k.in.releaseLarge() }
+// releaseLargeLocked lets go of what is too large to be kept. Locked.
+func (k *call) releaseLargeLocked() { k.in.releaseLarge() }
 
-// newDraft returns a draft of an input with header and metadata. Its buffer is that of the idle handle, which has none until forward
+// newDraftLocked returns a draft of an input with header and metadata. Its buffer is that of the idle handle, which has none until forward
 // gives it back. Locked.
-func (h *Handle) newDraft() (d draft) {
+func (h *Handle) newDraftLocked() (d draft) {
 	k := h.call
 	if k.phase == callIdle {
-		d.b, d.lastLong, k.in = k.in.b, k.in.lastLong, draft{}
+		d.b, d.lastLargeLen, k.in = k.in.b, k.in.lastLargeLen, draft{}
 	}
 	if cap(d.b) < frontSize(na.MaxStreams) {
 		d.b = make([]byte, 0, 256)
 	}
-	d.streams, d.front = h.specs, frontSize(len(h.specs))
-	d.b = append(d.b[:d.front], h.meta.b...)
-	d.head = len(d.b)
+	d.streams, d.headerLen = h.specs, frontSize(len(h.specs))
+	d.b = append(d.b[:d.headerLen], h.meta.b...)
+	d.frontLen = len(d.b)
 	return d
 }
 
-// longDraft is newDraft for an encoding: the handle's last may have been large.
-func (h *Handle) longDraft() draft {
+// newEncodingDraft is newDraft for an encoding: the handle's last may have been large.
+func (h *Handle) newEncodingDraft() draft {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d := h.newDraft()
+	d := h.newDraftLocked()
 	d.reserveForEncoding()
 	return d
 }
 
-// forwardDraft sends a draft. If waits, the end of the call is that of Handle.waiter instead of a callback,
+// forwardLocked sends a draft. If waits, the end of the call is that of Handle.waiter instead of a callback,
 // and the request waits for an envelope, too. limit bounds its time beside SetTimeout; 0: it does not. Locked.
-func (h *Handle) forwardDraft(in draft, codec uint8, limit time.Duration, waits bool, cb ForwardFunc) (err error) {
+func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits bool, cb ForwardFunc) (err error) {
 	k := h.call
 	switch {
 	case h.closed:
 		return misuseError("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case k.phase != callIdle:
 		return misuseError("forward", h.Name(), h.addr, na.ErrBusy, "the handle has a call that has not ended")
-	case h.forbids:
+	case h.forbidden:
 		return misuseError("forward", h.Name(), h.addr, ErrCanceled, "canceled before it was forwarded")
 	}
 	h.refs.Add(1) // until the callback has run: Close in another goroutine does no harm
 	k.in, k.codec = in, codec
-	k.op.SetPatient(waits && !h.hasty)
-	k.op.SetHasty(waits && h.hasty)
+	k.op.SetPatient(waits && !h.noWait)
+	k.op.SetHasty(waits && h.noWait)
 	k.op.SetExpedited(h.rpc.own.Expedited)
 	if waits && h.waiter == nil && h.onEnd == nil {
 		h.waiter = h.ctx.loop.NewWaiter()
@@ -226,11 +226,11 @@ func (h *Handle) forwardDraft(in draft, codec uint8, limit time.Duration, waits 
 		limit = h.timeout
 	}
 	h.ctx.starting.Add(1)
-	if err = k.beginCall(limit, cb); err == nil {
+	if err = k.beginCallLocked(limit, cb); err == nil {
 		if k.hasWaiter = waits; waits && h.onEnd == nil {
 			h.waiter.Reset()
 		}
-		err = k.postRequest()
+		err = k.postRequestLocked()
 	}
 	h.ctx.starting.Add(-1)
 	k.previous.free()
@@ -240,18 +240,18 @@ func (h *Handle) forwardDraft(in draft, codec uint8, limit time.Duration, waits 
 	}
 	h.refs.Add(-1) // not the last: the program has one
 	if k.phase != callIdle {
-		k.setPhase(callIdle)
+		k.setPhaseLocked(callIdle)
 	}
 	if len(k.streams) > 0 {
-		k.closeStreams()
+		k.closeStreamsLocked()
 	}
-	k.releaseLarge()
+	k.releaseLargeLocked()
 	k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: unwrapNA(err)}
 	return k.err
 }
 
-// beginCall makes k the record of a new call. Locked.
-func (k *call) beginCall(limit time.Duration, cb ForwardFunc) error {
+// beginCallLocked makes k the record of a new call. Locked.
+func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 	h := k.h
 	if h.ctx.nctx.Draining() && !h.rpc.own.ServeDraining && !h.ctx.class.isServing() {
 		return errClosing
@@ -263,48 +263,48 @@ func (k *call) beginCall(limit time.Duration, cb ForwardFunc) error {
 		return err
 	}
 	if len(k.streams) > 0 {
-		k.closeStreams()
+		k.closeStreamsLocked()
 	}
 	if k.in.isBorrowed { // it may be what is sent: forward frees it
 		k.previous, k.responseMemory = k.responseMemory, responseMemory{}
 	}
-	k.freeOutput()
+	k.freeOutputLocked()
 	k.callState = callState{callback: cb, begun: h.ctx.Now()}
-	k.setPhase(callWaiting)
-	if limit != 0 && !k.setDeadline(limit) {
-		return errTooLong
+	k.setPhaseLocked(callWaiting)
+	if limit != 0 && !k.setDeadlineLocked(limit) {
+		return errDeadlineOver
 	}
 	if len(k.in.streams) > 0 {
-		return k.makeStreams()
+		return k.makeStreamsLocked()
 	}
 	return nil
 }
 
-// postRequest starts the call. An error means that nothing of it has begun. Locked.
-func (k *call) postRequest() error {
-	msg, to, err := k.buildRequest()
+// postRequestLocked starts the call. An error means that nothing of it has begun. Locked.
+func (k *call) postRequestLocked() error {
+	msg, to, err := k.buildRequestLocked()
 	if err != nil {
 		return err
 	}
-	if err = k.sendRequest(to, msg); err != nil {
-		k.returnRoom()
+	if err = k.sendRequestLocked(to, msg); err != nil {
+		k.returnRoomLocked()
 		if k.openParts == 0 {
 			return err
 		}
 		k.opResult = na.Result{Err: err, Fate: na.NotRun}
-		k.markFailed()
-		k.cancelParts()
+		k.markFailedLocked()
+		k.cancelPartsLocked()
 		return nil
 	}
 	k.openParts++
 	return nil
 }
 
-// sendRequest sends msg and awaits the answer. Locked.
-func (k *call) sendRequest(to na.Addr, msg []byte) error {
+// sendRequestLocked sends msg and awaits the answer. Locked.
+func (k *call) sendRequestLocked(to na.Addr, msg []byte) error {
 	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.bodyBeside, Copy: k.in.isBorrowed, Bodies: true, By: k.deadline, OneWay: k.h.rpc.OneWay}
 	if len(k.streams) > 0 {
-		spec.Streams, spec.StreamsAt = k.streamEnds(), streamAt
+		spec.Streams, spec.StreamsAt = k.streamEndsLocked(), streamAt
 	}
 	switch most := k.h.ctx.limits.MaxExpected; {
 	case spec.OneWay:
@@ -324,11 +324,11 @@ func (k *call) sendRequest(to na.Addr, msg []byte) error {
 	return err
 }
 
-// buildRequest returns the message that asks for the call, and where to send it. An input that does not fit one, with the room that
+// buildRequestLocked returns the message that asks for the call, and where to send it. An input that does not fit one, with the room that
 // the target has granted, goes beside it, and is lent when there is no room. Locked.
-func (k *call) buildRequest() (msg []byte, to na.Addr, err error) {
+func (k *call) buildRequestLocked() (msg []byte, to na.Addr, err error) {
 	h := k.h
-	req := request{codec: k.codec, meta: k.in.head - k.in.front, id: h.id, size: uint64(k.in.size())}
+	req := request{codec: k.codec, meta: k.in.frontLen - k.in.headerLen, id: h.id, size: uint64(k.in.size())}
 	if len(k.in.streams) > 0 {
 		req.named = nameStreams(k.in.streams)
 	}
@@ -339,7 +339,7 @@ func (k *call) buildRequest() (msg []byte, to na.Addr, err error) {
 	case h.rpc.OneWay:
 		req.flags |= flagOneWay
 	case len(k.in.streams) == 0: // a call with streams may last long, and would keep it from others
-		k.reserveRoom()
+		k.reserveRoomLocked()
 	}
 	req.room = k.room
 	nctx, in := h.ctx.nctx, &k.in
@@ -347,7 +347,7 @@ func (k *call) buildRequest() (msg []byte, to na.Addr, err error) {
 		to = nctx.Upper().Current(to)
 	}
 	k.bodyBeside = nil
-	switch n := in.head + in.size(); {
+	switch n := in.frontLen + in.size(); {
 	case n <= h.ctx.limits.MaxUnexpected:
 		req.writeHeader(in.b)
 		return in.b, to, nil
@@ -357,29 +357,29 @@ func (k *call) buildRequest() (msg []byte, to na.Addr, err error) {
 			req.writeHeader(in.b)
 			return in.b, bound, nil
 		}
-	case in.head <= h.ctx.limits.MaxUnexpected:
+	case in.frontLen <= h.ctx.limits.MaxUnexpected:
 		if bound, ok := nctx.Upper().ClaimRoom(to, in.size()); ok {
 			h.ctx.bodies.inline.Add(1)
 			req.writeHeader(in.b)
 			k.bodyBeside = in.payload()
-			return in.b[:in.head], bound, nil
+			return in.b[:in.frontLen], bound, nil
 		}
 	}
 	req.flags |= flagMore
 	req.writeHeader(in.b)
 	to = nctx.Upper().Current(to) // the loan and the request go in the same session
-	if msg, err = k.lendInput(to, h.ctx.limits.MaxUnexpected); err != nil {
-		k.returnRoom()
+	if msg, err = k.lendInputLocked(to, h.ctx.limits.MaxUnexpected); err != nil {
+		k.returnRoomLocked()
 	}
 	return msg, to, err
 }
 
-// lendInput lends the input to the peer at to, and the metadata if it does not fit a message of limit bytes, and returns the message that says so.
+// lendInputLocked lends the input to the peer at to, and the metadata if it does not fit a message of limit bytes, and returns the message that says so.
 // Locked.
-func (k *call) lendInput(to na.Addr, limit int) (msg []byte, err error) {
+func (k *call) lendInputLocked(to na.Addr, limit int) (msg []byte, err error) {
 	h := k.h
 	k.in.ownBorrowed()
-	body, head, flags := k.in.splitForLoan(k.in.front, limit)
+	body, head, flags := k.in.splitForLoan(k.in.headerLen, limit)
 	h.ctx.bodies.countLent(k.in.size())
 	loan, key, err := h.ctx.lendBody(to, k.tag()|loanTag, body, account{expedited: h.rpc.own.Expedited}, k.onLoanEnded)
 	if err != nil {

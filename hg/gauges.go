@@ -46,7 +46,7 @@ func (c *Class) Gauges() (all []inspect.Gauges) {
 			Streams: s.Streams, MaxStreams: c.cfg.MaxStreams, MaxStreamsPerPeer: c.cfg.MaxStreamsPerPeer, Inline: s.Inline, Loans: s.Loans, NoRoom: s.NoRoom,
 		}
 		for _, p := range hctx.nctx.Peers() {
-			_, streams := ofPeer(p.Load)
+			_, streams := splitLoad(p.Load)
 			g.Peers = append(g.Peers, inspect.PeerGauges{Address: p.Addr.Named().String(), Label: p.Addr.Label(), Streams: streams, PeerStats: p})
 		}
 		all = append(all, g)

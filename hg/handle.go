@@ -23,24 +23,24 @@ import (
 // its callback still runs.
 type Handle struct {
 	openEntry
-	ctx   *Context
-	id    ID
-	rpc   *RPC
-	addr  na.Addr
-	bound bool         // addr is that of a session, which may be one that ends
-	refs  atomic.Int32 // of the program, and of what is under way: with the last one the handle ends
-	data  any
-	made  string // where, if Config.Trace asks for that
+	ctx       *Context
+	id        ID
+	rpc       *RPC
+	addr      na.Addr
+	bound     bool         // addr is that of a session, which may be one that ends
+	refs      atomic.Int32 // of the program, and of what is under way: with the last one the handle ends
+	data      any
+	createdAt string // where, if Config.Trace asks for that
 
-	mu      sync.Mutex // guards the fields below, and addr
-	closed  bool
-	timeout time.Duration // of calls
-	meta    Metadata      // of calls
-	specs   []StreamSpec  // of calls; never written
-	hasty   bool          // of WithNoWait
-	onCall  func()        // hghook.OnCall; else nil
-	onEnd   func()        // hghook.OnEnd; else nil
-	forbids bool          // calls, until Reset
+	mu        sync.Mutex // guards the fields below, and addr
+	closed    bool
+	timeout   time.Duration // of calls
+	meta      Metadata      // of calls
+	specs     []StreamSpec  // of calls; never written
+	noWait    bool          // of WithNoWait
+	onCall    func()        // hghook.OnCall; else nil
+	onEnd     func()        // hghook.OnEnd; else nil
+	forbidden bool          // calls, until Reset
 	// forwarded says that a call has begun since Reset.
 	forwarded bool
 	call      *call
@@ -60,11 +60,11 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 	h.refs.Store(1)
 	if c.class.cfg.Trace {
 		_, file, line, _ := runtime.Caller(1)
-		h.made = fmt.Sprintf("%s:%d", file, line)
+		h.createdAt = fmt.Sprintf("%s:%d", file, line)
 	}
 	c.handles.Add(1)
 	c.mu.Lock()
-	c.addOpen(&h.openEntry)
+	c.addOpenLocked(&h.openEntry)
 	c.mu.Unlock()
 	return h, nil
 }
@@ -75,11 +75,11 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 func (h *Handle) Reset(addr na.Addr, id ID) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.aim(addr, id)
+	return h.aimLocked(addr, id)
 }
 
-// aim is Reset. Locked.
-func (h *Handle) aim(addr na.Addr, id ID) error {
+// aimLocked is Reset. Locked.
+func (h *Handle) aimLocked(addr na.Addr, id ID) error {
 	rpc := h.ctx.class.rpcs.findRPC(id)
 	switch {
 	case rpc == nil:
@@ -89,7 +89,7 @@ func (h *Handle) aim(addr na.Addr, id ID) error {
 	case h.call.phase != callIdle:
 		return misuseError("reset", h.Name(), h.addr, na.ErrBusy, "the handle has a call that has not ended")
 	}
-	h.addr, h.bound, h.id, h.rpc, h.forbids, h.forwarded = addr, addr.Session() != 0, id, rpc, false, false
+	h.addr, h.bound, h.id, h.rpc, h.forbidden, h.forwarded = addr, addr.Session() != 0, id, rpc, false, false
 	return nil
 }
 
@@ -100,7 +100,7 @@ func (h *Handle) forbidForward() bool {
 	if h.call.phase != callIdle {
 		return false
 	}
-	h.forbids = true
+	h.forbidden = true
 	return true
 }
 
@@ -167,13 +167,13 @@ func (h *Handle) releaseHold() {
 		return
 	}
 	h.mu.Lock()
-	h.call.freeOutput()
-	h.call.closeStreams()
+	h.call.freeOutputLocked()
+	h.call.closeStreamsLocked()
 	h.mu.Unlock()
 	c := h.ctx
 	c.mu.Lock()
-	c.freeSlot(h.call)
-	c.removeOpen(&h.openEntry)
+	c.freeSlotLocked(h.call)
+	c.removeOpenLocked(&h.openEntry)
 	c.mu.Unlock()
 	c.handles.Add(-1)
 }
@@ -183,21 +183,21 @@ func (h *Handle) releaseHold() {
 func (h *Handle) Cancel() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.call.cancelUnderWay(ErrCanceled)
+	h.call.cancelLocked(ErrCanceled)
 }
 
-// peersLost has nothing to do: the parts of a call end by themselves.
-func (h *Handle) peersLost(error) {}
+// onPeersLost has nothing to do: the parts of a call end by themselves.
+func (h *Handle) onPeersLost(error) {}
 
-func (h *Handle) answerForgotten() {}
+func (h *Handle) answerDetached() {}
 
-// endNow ends the call under way when the class shuts down.
-func (h *Handle) endNow(left *ShutdownError) {
+// cancelForShutdown ends the call under way when the class shuts down.
+func (h *Handle) cancelForShutdown(left *ShutdownError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.call.isUnderWay() {
+	if h.call.isInFlightLocked() {
 		left.Calls++
-		h.call.cancelUnderWay(ErrClosed)
+		h.call.cancelLocked(ErrClosed)
 	}
 }
 
@@ -205,8 +205,8 @@ func (h *Handle) endNow(left *ShutdownError) {
 func (h *Handle) countOpen(left *ShutdownError) {
 	left.Handles++
 	text := "handle of " + h.rpc.Name + " is not closed"
-	if h.made != "" {
-		text += ", made at " + h.made
+	if h.createdAt != "" {
+		text += ", made at " + h.createdAt
 	}
 	left.addOpen(text)
 }

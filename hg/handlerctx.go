@@ -11,25 +11,25 @@ import (
 
 // A handlerContext is what is behind a Request.Context.
 type handlerContext struct {
-	c      *Context
-	peer   na.Addr
-	late   bool            // the deadline had passed when it was made
-	gone   bool            // the origin had abandoned the call then
-	due    *deadlineParent // nil when there is none
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	c         *Context
+	peer      na.Addr
+	expired   bool            // the deadline had passed when it was made
+	abandoned bool            // the origin had abandoned the call then
+	deadline  *deadlineParent // nil when there is none
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
 }
 
-// newHandling makes what Request.Context returns. Locked.
-func (s *service) newHandling() *handlerContext {
+// newHandlerContextLocked makes what Request.Context returns. Locked.
+func (s *service) newHandlerContextLocked() *handlerContext {
 	nctx := s.ctx.nctx
-	g := &handlerContext{c: s.ctx, peer: s.addr, gone: s.gone.Load()}
+	g := &handlerContext{c: s.ctx, peer: s.addr, abandoned: s.abandoned.Load()}
 	parent := context.Background()
 	if s.deadline != 0 {
-		g.due = &deadlineParent{at: nctx.Upper().WallTime(s.deadline), done: make(chan struct{})}
-		parent = g.due
-		if g.late = s.isLate() || g.gone && s.isNearDeadline(); !g.late {
-			s.armTimer(s.deadline)
+		g.deadline = &deadlineParent{at: nctx.Upper().WallTime(s.deadline), done: make(chan struct{})}
+		parent = g.deadline
+		if g.expired = s.isLate() || g.abandoned && s.isNearDeadline(); !g.expired {
+			s.armTimerLocked(s.deadline)
 		}
 	}
 	g.ctx, g.cancel = context.WithCancelCause(parent) // right below g.due: see there
@@ -39,11 +39,11 @@ func (s *service) newHandling() *handlerContext {
 
 // checkEnded looks for what has happened before g could be found.
 func (g *handlerContext) checkEnded() {
-	g.c.hearFaults()
+	g.c.watchFaults()
 	switch {
-	case g.late:
+	case g.expired:
 		g.expireAtDeadline()
-	case g.gone:
+	case g.abandoned:
 		g.cancel(errAbandoned)
 	case g.c.cutOff.Load(), g.c.nctx.Closing():
 		g.cancel(errClosed)
@@ -53,33 +53,33 @@ func (g *handlerContext) checkEnded() {
 }
 
 // expireAtDeadline ends the context at its deadline.
-func (g *handlerContext) expireAtDeadline() { g.due.endChild() }
+func (g *handlerContext) expireAtDeadline() { g.deadline.endChild() }
 
 // endWithRequest ends the context with its request.
-func (g *handlerContext) endWithRequest() { g.cancel(errOver) }
+func (g *handlerContext) endWithRequest() { g.cancel(errRequestEnded) }
 
 // markAbandoned marks the request of e, whose origin wants no answer any more, and queues its record, once: so nothing has to be
 // dropped, however many calls are abandoned before Trigger. One that waits for room does not from now on. It is called with the lock of the
 // endpoint held.
 func (c *Context) markAbandoned(e *na.Envelope) {
 	s := e.Record.(*service)
-	s.gone.Store(true)
+	s.abandoned.Store(true)
 	c.dispatchWithdrawn(s)
-	if !s.leaving.Swap(true) && !c.nctx.Upper().Queue(&s.leave) {
-		s.leaving.Store(false)
+	if !s.abandonQueued.Swap(true) && !c.nctx.Upper().Queue(&s.abandonTask) {
+		s.abandonQueued.Store(false)
 	}
 }
 
 // onAbandoned runs in Trigger after abandon. It ends the context of the handler, or the wait for Run, unless the record serves another
 // request by now.
 func (s *service) onAbandoned(any) (ran int) {
-	s.leaving.Store(false)
+	s.abandonQueued.Store(false)
 	s.mu.Lock()
-	if s.phase == serviceSpare || !s.gone.Load() {
+	if s.phase == serviceSpare || !s.abandoned.Load() {
 		s.mu.Unlock()
 		return 0
 	}
-	given := s.phase == serviceGiven && s.env.IsWithdrawn() && s.claimRun()
+	given := s.phase == serviceGiven && s.env.IsWithdrawn() && s.claimRunLocked()
 	s.endWithContext(func(g *handlerContext) {
 		if s.isNearDeadline() {
 			g.expireAtDeadline()
@@ -93,12 +93,12 @@ func (s *service) onAbandoned(any) (ran int) {
 	return 0
 }
 
-// hearFaults has requests told of lost sessions from now on.
-func (c *Context) hearFaults() {
+// watchFaults has requests told of lost sessions from now on.
+func (c *Context) watchFaults() {
 	c.faults.Do(func() {
 		c.nctx.OnFault(func(_ na.Addr, err error) {
 			for _, o := range c.allOpen() {
-				o.peersLost(err)
+				o.onPeersLost(err)
 			}
 		})
 	})
@@ -113,10 +113,10 @@ type deadlineParent struct {
 	child func() // ends the only child
 }
 
-// timedOut is where context.Cause finds the cause of what a deadline has ended.
-var timedOut = func() context.Context {
+// expiredContext is where context.Cause finds the cause of what a deadline has ended.
+var expiredContext = func() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	cancel(errTooLong)
+	cancel(errDeadlineOver)
 	return ctx
 }()
 
@@ -124,7 +124,7 @@ var _ context.Context = (*deadlineParent)(nil)
 
 func (d *deadlineParent) Deadline() (time.Time, bool) { return d.at, true }
 func (d *deadlineParent) Done() <-chan struct{}       { return d.done }
-func (d *deadlineParent) Value(key any) any           { return timedOut.Value(key) }
+func (d *deadlineParent) Value(key any) any           { return expiredContext.Value(key) }
 
 func (d *deadlineParent) Err() error {
 	select {

@@ -18,7 +18,7 @@ func (s *waitsForRoom) HeldBy() heldby.State {
 
 // HeldBy implements heldby.Holder.
 func (s *waitsForRun) HeldBy() heldby.State {
-	return heldby.State{Reason: heldby.Workers, Active: int(s.ctx.load.n.Load())}
+	return heldby.State{Reason: heldby.Workers, Active: int(s.ctx.admission.active.Load())}
 }
 
 // HeldBy implements heldby.Holder.
@@ -26,16 +26,16 @@ func (s *waitsForAuthorizer) HeldBy() heldby.State { return heldby.State{Reason:
 
 // fullLimit returns the limit that keeps s from having room, all of which is in use; heldby.Program when there is room by now.
 func (s *service) fullLimit() (reason heldby.Reason, limit int64) {
-	d, b := &s.ctx.load, s.rpc.bound
-	if b != nil && b.n.Load() >= b.most {
-		return heldby.Method, b.most
+	d, b := &s.ctx.admission, s.rpc.methodLimit
+	if b != nil && b.active.Load() >= b.maxActive {
+		return heldby.Method, b.maxActive
 	}
-	ofPeer, _ := ofPeer(s.peerLoad.Load())
-	switch active := d.n.Load(); {
-	case ofPeer >= d.mostPerPeer:
-		return heldby.PerPeer, d.mostPerPeer
-	case active >= d.most:
-		return heldby.Total, d.most
+	ofPeer, _ := splitLoad(s.peerLoad.Load())
+	switch active := d.active.Load(); {
+	case ofPeer >= d.maxPerPeer:
+		return heldby.PerPeer, d.maxPerPeer
+	case active >= d.maxActive:
+		return heldby.Total, d.maxActive
 	}
 	return heldby.Program, 0
 }

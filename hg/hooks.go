@@ -40,7 +40,7 @@ func init() {
 	hghook.IdleHandles = func(c any, f func(handle inspect.Call)) { c.(*Context).idleHandles(f) }
 
 	hghook.IsReady = func(class any) bool { return class.(*Class).isReady() }
-	hghook.DispatchStreams = func(cfg any, f func(r any)) { cfg.(*Config).apart = func(r Request) { f(&r) } }
+	hghook.DispatchStreams = func(cfg any, f func(r any)) { cfg.(*Config).streamDispatch = func(r Request) { f(&r) } }
 	hghook.OnOpen = func(cfg any, f func(class any)) { cfg.(*Config).onOpen(f) }
 	hghook.RegisterRPC = func(class, rpc any, own hghook.RPCOptions) error {
 		r := rpc.(RPC)

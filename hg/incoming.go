@@ -98,10 +98,10 @@ func (r Request) inputRaw() ([]byte, *RPC, error) {
 	if !raceflag.Enabled && !s.ctx.class.cfg.Trace {
 		return s.input, s.rpc, nil
 	}
-	if s.shown == nil {
-		s.shown = append([]byte{}, s.input...)
+	if s.inputCopy == nil {
+		s.inputCopy = append([]byte{}, s.input...)
 	}
-	return s.shown, s.rpc, nil
+	return s.inputCopy, s.rpc, nil
 }
 
 // Meta returns the metadata that came with the request. It is empty once the request has been answered.
@@ -212,13 +212,13 @@ func (r Request) TimeLeft() (left time.Duration, ok bool) {
 func (r Request) Context() context.Context {
 	s, ok := r.lockService()
 	if !ok {
-		return overContext
+		return endedContext
 	}
-	g := s.handling
+	g := s.handlerCtx
 	fresh := g == nil
 	if fresh {
-		g = s.newHandling()
-		s.handling = g
+		g = s.newHandlerContextLocked()
+		s.handlerCtx = g
 	}
 	s.mu.Unlock()
 	if fresh {
@@ -227,10 +227,10 @@ func (r Request) Context() context.Context {
 	return g.ctx
 }
 
-// overContext is the context of requests that have ended.
-var overContext = func() context.Context {
+// endedContext is the context of requests that have ended.
+var endedContext = func() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	cancel(errOver)
+	cancel(errRequestEnded)
 	return ctx
 }()
 
@@ -244,14 +244,14 @@ func (r Request) Detach() error {
 	if !ok {
 		return endedError("detach")
 	}
-	s.ctx.hearFaults() // before the session is looked at, in over
+	s.ctx.watchFaults() // before the session is looked at, in over
 	defer s.mu.Unlock()
-	if err := s.checkAnswerable("detach"); err != nil {
+	if err := s.checkAnswerableLocked("detach"); err != nil {
 		return err
 	}
-	s.detached, s.sent, s.since = true, na.Result{}, s.ctx.Now()
-	s.ctx.lookAfter()
-	s.armTimer(s.deadline)
+	s.detached, s.sent, s.detachedAt = true, na.Result{}, s.ctx.Now()
+	s.ctx.scheduleOverdueLog()
+	s.armTimerLocked(s.deadline)
 	return nil
 }
 

@@ -118,7 +118,7 @@ func (s *service) callInfo() (i inspect.Call, by hghook.Reporter, ok bool) {
 	i = inspect.Call{
 		Kind: inspect.EventTarget, RPC: s.rpcName(), Peer: s.addr, State: servicePhases.State(s.phase), ID: uint64(s.tag), Trace: Metadata{s.meta}.traceID(),
 	}
-	if came := s.came; came != 0 {
+	if came := s.arrivedAt; came != 0 {
 		i.Age = s.ctx.elapsedSince(came)
 	} else {
 		i.Age = s.ctx.elapsedSince(time.Duration(s.ctx.seen.since.Load() - 1))

@@ -19,12 +19,12 @@ import (
 type Metadata struct{ b []byte } // as on the wire: entries, padded with zeros to words
 
 const (
-	metaWord    = 8
-	maxMeta     = 1024 * metaWord // of a program
-	maxEntries  = 16
-	maxOwnMeta  = 256 * metaWord // of the packages of this module
-	maxOwn      = 4
-	maxMetaName = 63
+	metaWord      = 8
+	maxMeta       = 1024 * metaWord // of a program
+	maxEntries    = 16
+	maxOwnMeta    = 256 * metaWord // of the packages of this module
+	maxOwnEntries = 4
+	maxMetaName   = 63
 
 	// KeyMeta is the name under which a call carries its idempotency key. Names that begin with "qs-" are the library's; no
 	// other may be given by programs.
@@ -35,9 +35,9 @@ const (
 // does not begin with "qs-", unless it is KeyMeta. The error matches ErrInvalid for any other name and ErrOverflow when there is too much.
 func (m Metadata) With(name, value string) (Metadata, error) {
 	switch {
-	case !metaName(name):
+	case !isValidName(name):
 		return m, fmt.Errorf("hg: metadata: %q cannot be a name: want 1 to %d of a-z, 0-9, '.' and '-': %w", name, maxMetaName, ErrInvalid)
-	case ownName(name):
+	case isOwnName(name):
 		return m, fmt.Errorf("hg: metadata: %q cannot be a name: those that begin with qs- are the library's, of which programs give %s only: %w", name, KeyMeta, ErrInvalid)
 	}
 	return m.withEntry(name, value, maxEntries, maxMeta)
@@ -46,10 +46,10 @@ func (m Metadata) With(name, value string) (Metadata, error) {
 // WithOwn is With for the names that begin with "qs-": by these the packages of this module speak to one another. They do not count
 // against the 16 entries and the 8 KiB of a program; there may be 4 of 2 KiB.
 func (m Metadata) WithOwn(name, value string) (Metadata, error) {
-	if !metaName(name) || !ownName(name) {
+	if !isValidName(name) || !isOwnName(name) {
 		return m, fmt.Errorf("hg: metadata: %q cannot be a name of the library's own: these begin with qs-: %w", name, ErrInvalid)
 	}
-	return m.withEntry(name, value, maxOwn, maxOwnMeta)
+	return m.withEntry(name, value, maxOwnEntries, maxOwnMeta)
 }
 
 // WithoutOwn returns the entries of m that a program has given.
@@ -59,15 +59,15 @@ func (m Metadata) WithoutOwn() Metadata {
 	}
 	var b []byte
 	for name, value := range m.All() {
-		if !ownName(name) {
+		if !isOwnName(name) {
 			b = appendEntry(b, name, value)
 		}
 	}
 	return Metadata{padToWord(b)}
 }
 
-// ownName reports whether a name is one that programs do not give.
-func ownName(name string) bool { return strings.HasPrefix(name, "qs-") && name != KeyMeta }
+// isOwnName reports whether a name is one that programs do not give.
+func isOwnName(name string) bool { return strings.HasPrefix(name, "qs-") && name != KeyMeta }
 
 // withEntry returns m with an entry. Those of its kind may be so many, of so many bytes.
 func (m Metadata) withEntry(name, value string, entries, size int) (Metadata, error) {
@@ -78,7 +78,7 @@ func (m Metadata) withEntry(name, value string, entries, size int) (Metadata, er
 	n := 1
 	for other, v := range m.All() {
 		switch {
-		case ownName(other) != ownName(name):
+		case isOwnName(other) != isOwnName(name):
 			b = appendEntry(b, other, v)
 		case other != name:
 			same = appendEntry(same, other, v)
@@ -100,7 +100,7 @@ func appendEntry(b []byte, name, value string) []byte {
 	return append(binary.LittleEndian.AppendUint16(b, uint16(len(value))), value...)
 }
 
-func metaName(name string) bool {
+func isValidName(name string) bool {
 	for _, c := range []byte(name) {
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '.' && c != '-' {
 			return false
@@ -177,11 +177,11 @@ func nextEntry(b []byte) (name, value string, rest []byte, ok bool) {
 
 // checkMeta checks a block that a peer has sent. What is there afterwards, All can read.
 func checkMeta(b []byte) error {
-	seen := make(map[string]bool, maxEntries+maxOwn)
+	seen := make(map[string]bool, maxEntries+maxOwnEntries)
 	rest := b
 	for len(rest) > 0 && rest[0] != 0 {
 		name, _, after, ok := nextEntry(rest)
-		if !ok || !metaName(name) || seen[name] || len(seen) == maxEntries+maxOwn {
+		if !ok || !isValidName(name) || seen[name] || len(seen) == maxEntries+maxOwnEntries {
 			return na.WithText(na.ErrProtocol, "metadata that cannot be")
 		}
 		seen[name], rest = true, after

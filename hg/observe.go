@@ -22,10 +22,10 @@ type pendingEvent struct {
 	task na.Task
 }
 
-var sightings sync.Pool
+var eventPool sync.Pool
 
 func newPendingEvent(c *Context, e inspect.Event) *pendingEvent {
-	s, _ := sightings.Get().(*pendingEvent)
+	s, _ := eventPool.Get().(*pendingEvent)
 	if s == nil {
 		s = &pendingEvent{}
 		s.task.Init(func(any) int { s.deliver(); return 1 }, nil)
@@ -34,13 +34,13 @@ func newPendingEvent(c *Context, e inspect.Event) *pendingEvent {
 	return s
 }
 
-func (s *pendingEvent) rest() {
+func (s *pendingEvent) release() {
 	s.Event, s.c = inspect.Event{}, nil
-	sightings.Put(s)
+	eventPool.Put(s)
 }
 
-// endEvent returns what is to be observed of a call that has ended, before the handle makes another; nil if nothing is. Locked.
-func (k *call) endEvent(err error) *pendingEvent {
+// endEventLocked returns what is to be observed of a call that has ended, before the handle makes another; nil if nothing is. Locked.
+func (k *call) endEventLocked(err error) *pendingEvent {
 	h := k.h
 	if h.ctx.class.cfg.Observe == nil && !h.ctx.watch.on.Load() {
 		return nil
@@ -65,7 +65,7 @@ func (s *pendingEvent) deliver() {
 	if s == nil {
 		return
 	}
-	defer s.rest()
+	defer s.release()
 	if c := s.c; c.watch.on.Load() {
 		c.watch.countEvent(c.Now(), &s.Event)
 	}
@@ -74,8 +74,8 @@ func (s *pendingEvent) deliver() {
 	}
 }
 
-// observeArrival begins what is observed of a request, and what Calls says of it. Locked.
-func (s *service) observeArrival() {
+// observeArrivalLocked begins what is observed of a request, and what Calls says of it. Locked.
+func (s *service) observeArrivalLocked() {
 	observed := s.ctx.class.cfg.Observe != nil || s.ctx.watch.on.Load()
 	if observed {
 		s.event = inspect.Event{Kind: inspect.EventTarget, Peer: s.addr, Code: ErrCanceled, Fate: NotRun}
@@ -83,14 +83,14 @@ func (s *service) observeArrival() {
 		s.event.Kind = inspect.EventOrigin // of no request: nothing is observed of this one, also if a watch begins meanwhile
 	}
 	if observed || s.ctx.seen.since.Load() != 0 {
-		s.came = s.ctx.Now()
+		s.arrivedAt = s.ctx.Now()
 	}
 }
 
-// observeBegin notes that the handler begins. Locked.
-func (s *service) observeBegin() {
+// observeBeginLocked notes that the handler begins. Locked.
+func (s *service) observeBeginLocked() {
 	if s.event.Kind == inspect.EventTarget {
-		s.event.Queued, s.event.Received, s.event.Fate = s.ctx.elapsedSince(s.came), int64(len(s.input)), Ran
+		s.event.Queued, s.event.Received, s.event.Fate = s.ctx.elapsedSince(s.arrivedAt), int64(len(s.input)), Ran
 		s.event.Trace = Metadata{s.meta}.traceID()
 		if s.event.Code = na.OK; !s.oneWay {
 			s.event.Code = na.ErrNoResponse // until it is answered
@@ -98,20 +98,20 @@ func (s *service) observeBegin() {
 	}
 }
 
-// observeAnswer notes an answer, or why there is none. Locked.
-func (s *service) observeAnswer(code Code, fate Fate, size int64, text string) {
+// observeAnswerLocked notes an answer, or why there is none. Locked.
+func (s *service) observeAnswerLocked(code Code, fate Fate, size int64, text string) {
 	s.event.Code, s.event.Fate, s.event.Sent, s.event.Text = code, fate, size, text
 }
 
-// postObserved has Trigger observe the end of the request. Locked.
-func (s *service) postObserved() {
+// postObservedLocked has Trigger observe the end of the request. Locked.
+func (s *service) postObservedLocked() {
 	c := s.ctx
 	if s.event.Kind != inspect.EventTarget { // nobody observed when it came
 		return
 	}
 	o := newPendingEvent(c, s.event)
-	o.RPC, o.Took = s.rpcName(), c.elapsedSince(s.came)
+	o.RPC, o.Took = s.rpcName(), c.elapsedSince(s.arrivedAt)
 	if c.post(&o.task) != nil {
-		o.rest()
+		o.release()
 	}
 }

@@ -117,24 +117,24 @@ func (l *loan) onEnded(_ *na.Op, r na.Result) (ran int) {
 	return l.done(l, r)
 }
 
-// firstPiece is how much of a body is fetched before a byte of it has been seen: it may be as much as a peer may send unasked.
-const firstPiece = na.MaxBody
+// firstChunk is how much of a body is fetched before a byte of it has been seen: it may be as much as a peer may send unasked.
+const firstChunk = na.MaxBody
 
 // A pull is the fetching of a body.
 type pull struct {
-	c    *Context
-	op   *na.Op
-	from na.Addr
-	key  na.Key
-	at   int64 // where to begin,
-	n    int64 // and how much to read
-	of   account
-	done func(body []byte, err error) (ran int)
+	c     *Context
+	op    *na.Op
+	from  na.Addr
+	key   na.Key
+	start int64 // where to begin,
+	size  int64 // and how much to read
+	of    account
+	done  func(body []byte, err error) (ran int)
 
 	mu       sync.Mutex // guards the fields below; not held while done runs
 	canceled bool
 	buf      []byte
-	got      int64
+	received int64
 }
 
 // cancel ends the pull, between two pieces too.
@@ -153,11 +153,11 @@ func (c *Context) fetchBody(from na.Addr, key na.Key, at, end int64, of account,
 		c.nctx.Upper().GiveBack(from, key)
 		return nil, over
 	}
-	p := &pull{c: c, from: from, key: key, at: at, n: n, of: of, done: done}
+	p := &pull{c: c, from: from, key: key, start: at, size: n, of: of, done: done}
 	p.op = c.nctx.NewStep(p.onMoved)
 	p.op.SetExpedited(of.expedited)
 	p.mu.Lock()
-	err := p.fetchNext()
+	err := p.fetchNextLocked()
 	p.mu.Unlock()
 	if err != nil {
 		c.pulled.release(n, of)
@@ -167,42 +167,42 @@ func (c *Context) fetchBody(from na.Addr, key na.Key, at, end int64, of account,
 	return p, nil
 }
 
-// fetchNext asks for three times what has arrived, or for all where that needs no new memory. Locked: a cancel finds either the flag unread
+// fetchNextLocked asks for three times what has arrived, or for all where that needs no new memory. Locked: a cancel finds either the flag unread
 // or the operation under way.
-func (p *pull) fetchNext() error {
+func (p *pull) fetchNextLocked() error {
 	if p.canceled {
 		return ErrCanceled
 	}
-	n := p.n - p.got
-	grown := slab.Spare(int(p.n))
+	n := p.size - p.received
+	grown := slab.Spare(int(p.size))
 	if grown == nil {
-		n = min(max(3*p.got, firstPiece), n)
-		grown = slab.Get(int(p.got + n))
+		n = min(max(3*p.received, firstChunk), n)
+		grown = slab.Get(int(p.received + n))
 	}
 	copy(grown, p.buf)
 	slab.Put(p.buf) // no operation has it
 	p.buf = grown
-	mem, err := p.c.nctx.Class().NewMem(p.buf[p.got:])
+	mem, err := p.c.nctx.Class().NewMem(p.buf[p.received:])
 	if err != nil {
 		return err
 	}
-	return p.c.nctx.Get(p.op, mem, 0, p.from, p.key, p.at+p.got, n)
+	return p.c.nctx.Get(p.op, mem, 0, p.from, p.key, p.start+p.received, n)
 }
 
 func (p *pull) onMoved(_ *na.Op, r na.Result) (ran int) {
 	err := r.Err
 	if err == nil {
 		p.mu.Lock()
-		if p.got += r.N; p.got < p.n {
-			if err = p.fetchNext(); err == nil {
+		if p.received += r.N; p.received < p.size {
+			if err = p.fetchNextLocked(); err == nil {
 				p.mu.Unlock()
 				return 0
 			}
 		}
 		p.mu.Unlock()
 	}
-	p.c.pulled.release(p.n, p.of)
-	if err != nil || p.at+p.n == p.key.Len {
+	p.c.pulled.release(p.size, p.of)
+	if err != nil || p.start+p.size == p.key.Len {
 		p.c.nctx.Upper().GiveBack(p.from, p.key)
 	}
 	if err != nil {

@@ -48,8 +48,8 @@ type RPC struct {
 	// Shape describes input and output, for [inspect.RPCsRPC]; the program chooses how.
 	Shape string
 
-	bound *methodLimit      // by MaxActive and Queue; nil for none
-	own   hghook.RPCOptions // of an RPC of this module
+	methodLimit *methodLimit      // by MaxActive and Queue; nil for none
+	own         hghook.RPCOptions // of an RPC of this module
 }
 
 // registry holds the RPCs of a class. Readers take no lock.
@@ -114,7 +114,7 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	for k, v := range old {
 		all[k] = v
 	}
-	rpc.bound = rpc.newBound()
+	rpc.methodLimit = rpc.newMethodLimit()
 	all[id] = &rpc
 	r.all.Store(&all)
 	if rpc.Handler != nil && !rpc.own.ServeDraining && !strings.HasPrefix(rpc.Name, "hg/") { // those are there in any class

@@ -18,8 +18,8 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	var req request
 	meta, payload, err := req.parse(env.Data, env.Body)
 	s.id, s.rpc = req.id, c.class.rpcs.findRPC(req.id)
-	s.most, s.named, s.version = na.RoomBytes(req.room), req.named, req.version
-	s.lasting = s.named.count > 0 && s.rpc != nil && !s.rpc.own.CountAsCall
+	s.maxInline, s.named, s.version = na.RoomBytes(req.room), req.named, req.version
+	s.isStream = s.named.count > 0 && s.rpc != nil && !s.rpc.own.CountAsCall
 	s.oneWay, s.meta, s.codec = req.flags&flagOneWay != 0, meta, req.codec
 	s.setBudget(req.budget)
 	switch {
@@ -31,7 +31,7 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	case s.rpc.OneWay != s.oneWay:
 		err = na.WithText(na.ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", s.rpc.Name))
 	case s.isLate():
-		err = errLate
+		err = errDeadlinePassed
 	case req.flags&flagMore == 0 && int64(len(payload)) > c.class.cfg.MaxInput:
 		err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", len(payload), c.class.cfg.MaxInput))
 	default:
@@ -39,23 +39,23 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	}
 	// Also of a request that is refused: what it lends is given back, else it would stay pinned at the origin until the call ends.
 	if req.flags&flagMore != 0 && len(payload) > 0 {
-		s.ahead = metaAhead(req.flags, req.meta)
-		key, keyErr := bodyKey(payload, s.ahead, req.size)
+		s.metaAheadLen = metaAhead(req.flags, req.meta)
+		key, keyErr := bodyKey(payload, s.metaAheadLen, req.size)
 		switch {
 		case keyErr != nil && err == nil:
 			err = keyErr
 		case keyErr != nil:
 		case err != nil:
 			c.nctx.Upper().GiveBack(s.addr, key)
-		case key.Len-s.ahead > c.class.cfg.MaxInput:
-			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len-s.ahead, c.class.cfg.MaxInput))
+		case key.Len-s.metaAheadLen > c.class.cfg.MaxInput:
+			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len-s.metaAheadLen, c.class.cfg.MaxInput))
 			c.nctx.Upper().GiveBack(s.addr, key)
 		case c.class.needsAuthorizer(s.rpc): // it sees the metadata before this side makes room for the input of who may not call
-			if s.more, s.body = key.Len > s.ahead, key; s.ahead > 0 {
-				if err = s.fetchPart(0, s.ahead, s.metaFetched); err == nil {
+			if s.inputPending, s.body = key.Len > s.metaAheadLen, key; s.metaAheadLen > 0 {
+				if err = s.fetchPart(0, s.metaAheadLen, s.metaFetched); err == nil {
 					return 0
 				}
-				s.more = false // it has been given back
+				s.inputPending = false // it has been given back
 			}
 		default:
 			s.body = key
@@ -68,7 +68,7 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 		s.rejectRequest(err)
 		return 0
 	}
-	if !s.more {
+	if !s.inputPending {
 		s.input = payload
 	}
 	return s.runInTrigger()
@@ -78,29 +78,29 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 func (c *Context) onClosed() {
 	c.dispatchWaiting()
 	for _, o := range c.allOpen() {
-		o.peersLost(errClosed)
+		o.onPeersLost(errClosed)
 	}
 }
 
 // fetchInput fetches an input that did not fit the message. It has given the body back if there is an error.
 func (s *service) fetchInput() error {
 	s.grantRoom()
-	return s.fetchPart(s.skip, s.body.Len, s.inputFetched)
+	return s.fetchPart(s.metaLen, s.body.Len, s.inputFetched)
 }
 
 // grantRoom lets the origin send more such input at once if it is not too long for that.
 func (s *service) grantRoom() {
-	s.ctx.grantRoom(s.addr, s.body.Len-s.ahead-s.skip, requestSize+len(s.meta)+int(s.ahead))
+	s.ctx.grantRoom(s.addr, s.body.Len-s.metaAheadLen-s.metaLen, requestSize+len(s.meta)+int(s.metaAheadLen))
 }
 
 // fetchPart fetches a part of what is at the origin.
 func (s *service) fetchPart(at, end int64, done func([]byte, error) int) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.armTimer(s.patience)
+	s.armTimerLocked(s.waitDeadline)
 	s.gen++ // the next dispatch has a Request of its own
 	if s.pull, err = s.ctx.fetchBody(s.addr, s.body, at, end, account{s.addr.Session(), s.rpc.own.Expedited}, done); err == nil {
-		s.setPhase(serviceFetching)
+		s.setPhaseLocked(serviceFetching)
 	}
 	return err
 }
@@ -108,10 +108,10 @@ func (s *service) fetchPart(at, end int64, done func([]byte, error) int) (err er
 // metaFetched has the authorizer asked about a request whose metadata did not fit the message.
 func (s *service) metaFetched(b []byte, err error) (ran int) {
 	if err != nil {
-		s.more = false // it has been given back
+		s.inputPending = false // it has been given back
 	}
 	if s.onFetched(b, err, "metadata") {
-		s.skip, s.input, s.fetched, s.meta = int64(len(b)), nil, nil, bytes.Clone(s.meta)
+		s.metaLen, s.input, s.fetched, s.meta = int64(len(b)), nil, nil, bytes.Clone(s.meta)
 		slab.Put(b)
 		ran = s.runInTrigger()
 	}
@@ -129,17 +129,17 @@ func (s *service) inputFetched(b []byte, err error) (ran int) {
 // onFetched takes in what has been fetched, or rejects the request.
 func (s *service) onFetched(b []byte, err error, what string) (ok bool) {
 	s.mu.Lock()
-	s.setPhase(serviceArrived)
+	s.setPhaseLocked(serviceArrived)
 	s.pull = nil
 	s.mu.Unlock()
 	s.fetched = b
-	if err == nil && s.ahead > 0 {
-		s.meta, b, err = splitBody(b, s.ahead)
-		s.ahead = 0
+	if err == nil && s.metaAheadLen > 0 {
+		s.meta, b, err = splitBody(b, s.metaAheadLen)
+		s.metaAheadLen = 0
 	}
 	switch {
 	case err != nil && s.isLate():
-		s.rejectRequest(errLate)
+		s.rejectRequest(errDeadlinePassed)
 	case err != nil:
 		s.refuseWith(errorBody{code: na.CodeOf(err), fate: na.NotRun, text: fmt.Sprintf("fetching the %s: %v", what, unwrapNA(err))}) // whatever it is
 	default:
@@ -169,13 +169,13 @@ func (s *service) refuseWith(f errorBody) {
 // refuseAccepted is refuse of a request that was accepted.
 func (s *service) refuseAccepted(f errorBody) {
 	s.mu.Lock()
-	s.setPhase(serviceRejected)
+	s.setPhaseLocked(serviceRejected)
 	f.early = f.early || s.named.count > 0 // its streams were not opened
 	if s.oneWay {
 		s.ctx.dropped.Add(1)
-		s.observeAnswer(f.code, na.NotRun, 0, f.text)
+		s.observeAnswerLocked(f.code, na.NotRun, 0, f.text)
 	} else {
-		s.answerFor(f)
+		s.answerForLocked(f)
 	}
 	s.holds--
 	s.unlock()
@@ -184,7 +184,7 @@ func (s *service) refuseAccepted(f errorBody) {
 // dropRequest ends a request for whose answer nobody waits: its origin has withdrawn or abandoned it before it was accepted, or nobody can answer.
 // Locked, and unlocks.
 func (s *service) dropRequest() {
-	s.setPhase(serviceAnswered)
+	s.setPhaseLocked(serviceAnswered)
 	s.holds--
 	s.unlock()
 }
@@ -192,7 +192,7 @@ func (s *service) dropRequest() {
 // proceedAgain goes on with a request that has waited for room.
 func (s *service) proceedAgain(any) (ran int) {
 	s.mu.Lock()
-	s.setPhase(serviceArrived)
+	s.setPhaseLocked(serviceArrived)
 	s.mu.Unlock()
 	return s.runInTrigger()
 }
@@ -234,9 +234,9 @@ func (s *service) beginHandler() {
 			return
 		}
 	}
-	s.setPhase(serviceRunning)
-	s.began = true
-	s.observeBegin()
+	s.setPhaseLocked(serviceRunning)
+	s.handlerBegan = true
+	s.observeBeginLocked()
 	r, rpc := s.request(), s.rpc
 	s.mu.Unlock()
 	f := errorBody{code: ErrPanic, fate: na.Ran} // a handler may end its goroutine
@@ -248,7 +248,7 @@ func (s *service) beginHandler() {
 func (s *service) refusalReason(closing bool) error {
 	switch {
 	case s.isLate():
-		return errLate
+		return errDeadlinePassed
 	case closing:
 	case s.ctx.nctx.Draining() && !s.rpc.own.ServeDraining:
 		return errDraining
@@ -271,8 +271,8 @@ func (s *service) handlerReturned(r Request, f errorBody) {
 // releaseReturned gives back the hold of a handler that has returned.
 func (s *service) releaseReturned() {
 	s.mu.Lock()
-	if s.returned = true; s.phase > serviceRejected && len(s.streams) > 0 {
-		s.endStreams()
+	if s.hasReturned = true; s.phase > serviceRejected && len(s.streams) > 0 {
+		s.endStreamsLocked()
 	}
 	s.holds--
 	s.unlock()

@@ -25,7 +25,7 @@ func (r Request) SetOutputMeta(m Metadata) error {
 	if s.phase > serviceRejected {
 		return misuseError("respond", s.rpcName(), s.addr, na.ErrAnswered, "the request has been answered")
 	}
-	s.said = m
+	s.outputMeta = m
 	return nil
 }
 
@@ -40,7 +40,7 @@ func (r Request) Respond(out any, cb RespondFunc) error {
 	if !ok {
 		return endedError("respond")
 	}
-	d, rpc := s.newDraft(na.OK), s.rpc
+	d, rpc := s.newDraftLocked(na.OK), s.rpc
 	s.mu.Unlock()
 	d.reserveForEncoding()
 	b, err := appendWith(rpc.Codec, d.b, out) // the codec may be the program's
@@ -68,7 +68,7 @@ func (r Request) RespondRaw(out []byte, cb RespondFunc) error {
 	if !ok {
 		return endedError("respond")
 	}
-	d := s.newDraft(na.OK)
+	d := s.newDraftLocked(na.OK)
 	d.b = append(d.b, out...)
 	return s.respond(response{fate: na.Ran, codec: codec.EncodedID}, cb, d, nil)
 }
@@ -99,8 +99,10 @@ func (r Request) respondFailure(f errorBody, cb RespondFunc) error {
 	})
 }
 
-// textRoom returns how much of an error fits behind what is in b. Locked.
-func (s *service) textRoom(b []byte) int { return max(s.ctx.limits.MaxExpected, s.most) - len(b) - 2 }
+// textRoomLocked returns how much of an error fits behind what is in b. Locked.
+func (s *service) textRoomLocked(b []byte) int {
+	return max(s.ctx.limits.MaxExpected, s.maxInline) - len(b) - 2
+}
 
 // encodeDetail encodes what goes with an error. What cannot go is logged.
 func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
@@ -135,8 +137,8 @@ func (r Request) respond(resp response, cb RespondFunc, encode func(d draft, rpc
 	if !ok {
 		return endedError("respond")
 	}
-	d, rpc := s.newDraft(resp.code), s.rpc
-	room := s.textRoom(d.b)
+	d, rpc := s.newDraftLocked(resp.code), s.rpc
+	room := s.textRoomLocked(d.b)
 	s.mu.Unlock()
 	d, id, err := encode(d, rpc, room)
 	if s, ok = r.lockService(); !ok {
@@ -150,12 +152,12 @@ func (r Request) respond(resp response, cb RespondFunc, encode func(d draft, rpc
 // respond answers with d, unless making it has failed. Locked, and unlocks.
 func (s *service) respond(resp response, cb RespondFunc, d draft, err error) error {
 	defer s.unlock()
-	if why := s.checkAnswerable("respond"); why != nil {
+	if why := s.checkAnswerableLocked("respond"); why != nil {
 		return why
 	}
 	if err == nil {
-		s.out = d
-		err = s.transmit(resp, cb)
+		s.draft = d
+		err = s.transmitLocked(resp, cb)
 	}
 	if err != nil {
 		s.sent.Err = unwrapNA(err) // over answers with it, unless the handler still does
@@ -164,8 +166,8 @@ func (s *service) respond(resp response, cb RespondFunc, d draft, err error) err
 	return nil
 }
 
-// checkAnswerable says why a program cannot answer; nil if it can. Locked.
-func (s *service) checkAnswerable(op string) error {
+// checkAnswerableLocked says why a program cannot answer; nil if it can. Locked.
+func (s *service) checkAnswerableLocked(op string) error {
 	switch {
 	case s.oneWay:
 		return misuseError(op, s.rpcName(), s.addr, ErrUnsupported, "the RPC is one-way")
@@ -177,25 +179,25 @@ func (s *service) checkAnswerable(op string) error {
 	return nil
 }
 
-// newDraft returns a draft of an output with header and metadata. Of an error, metadata that leaves too little room is left out. Locked.
-func (s *service) newDraft(code na.Code) (d draft) {
+// newDraftLocked returns a draft of an output with header and metadata. Of an error, metadata that leaves too little room is left out. Locked.
+func (s *service) newDraftLocked(code na.Code) (d draft) {
 	if s.phase <= serviceRejected && s.loan == nil {
-		s.out.releaseLarge()
-		d.b, d.lastLong, s.out = s.out.b, s.out.lastLong, draft{}
+		s.draft.releaseLarge()
+		d.b, d.lastLargeLen, s.draft = s.draft.b, s.draft.lastLargeLen, draft{}
 	}
 	if cap(d.b) < responseSize {
 		d.b = make([]byte, 0, 256)
 	}
-	if d.b = append(d.b[:responseSize], s.said.b...); code != na.OK && s.textRoom(d.b) < minMessage/2 {
+	if d.b = append(d.b[:responseSize], s.outputMeta.b...); code != na.OK && s.textRoomLocked(d.b) < minMessage/2 {
 		d.b = d.b[:responseSize]
 	}
-	d.head = len(d.b)
+	d.frontLen = len(d.b)
 	return d
 }
 
-// transmit sends the response in s.out. Locked.
-func (s *service) transmit(resp response, cb RespondFunc) error {
-	out := &s.out
+// transmitLocked sends the response in s.out. Locked.
+func (s *service) transmitLocked(resp response, cb RespondFunc) error {
+	out := &s.draft
 	size := int64(out.size())
 	if limit := s.ctx.class.cfg.MaxOutput; size > limit && resp.code == na.OK {
 		return na.WithText(ErrOverflow, fmt.Sprintf("output of %d bytes, Config.MaxOutput is %d", size, limit))
@@ -203,19 +205,19 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	if size == 0 {
 		resp.codec = codec.NoBytesID
 	}
-	resp.size, resp.meta, resp.version = uint64(size), out.head-responseSize, s.version
+	resp.size, resp.meta, resp.version = uint64(size), out.frontLen-responseSize, s.version
 	resp.writeHeader(out.b)
 	msg, body := out.b, []byte(nil)
-	switch n := out.head + out.size(); {
+	switch n := out.frontLen + out.size(); {
 	case n <= s.ctx.limits.MaxExpected:
-	case n <= s.most && out.separate == nil:
+	case n <= s.maxInline && out.separate == nil:
 		s.ctx.bodies.inline.Add(1)
-	case s.claimRoom():
+	case s.claimRoomLocked():
 		s.ctx.bodies.inline.Add(1)
-		msg, body = out.b[:out.head], out.payload()
+		msg, body = out.b[:out.frontLen], out.payload()
 	default:
 		var err error
-		if msg, err = s.lendOutput(s.ctx.limits.MaxExpected); err != nil {
+		if msg, err = s.lendOutputLocked(s.ctx.limits.MaxExpected); err != nil {
 			return err
 		}
 	}
@@ -223,24 +225,24 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	if cb != nil {
 		s.begun = s.ctx.Now()
 	}
-	left, err := s.postResponse(msg, body)
+	left, err := s.postResponseLocked(msg, body)
 	if err != nil {
 		if s.loan != nil {
 			s.loan.op.Cancel()
 		}
 		return err
 	}
-	s.observeAnswer(resp.code, resp.fate, size, resp.text)
+	s.observeAnswerLocked(resp.code, resp.fate, size, resp.text)
 	s.freeInput()
-	if s.returned && len(s.streams) > 0 {
-		s.endStreams()
+	if s.hasReturned && len(s.streams) > 0 {
+		s.endStreamsLocked()
 	}
 	if !left {
-		s.setPhase(serviceSending)
+		s.setPhaseLocked(serviceSending)
 		s.holds++ // until it has left and its callback has run
 		return nil
 	}
-	s.settleAnswer()
+	s.settleAnswerLocked()
 	if cb != nil {
 		s.holds++ // until its callback has run
 		_ = s.ctx.post(&s.done)
@@ -248,21 +250,21 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	return nil
 }
 
-// claimRoom claims room at the origin for an output that goes beside its message. Locked.
-func (s *service) claimRoom() bool {
-	if s.out.head > s.ctx.limits.MaxExpected {
+// claimRoomLocked claims room at the origin for an output that goes beside its message. Locked.
+func (s *service) claimRoomLocked() bool {
+	if s.draft.frontLen > s.ctx.limits.MaxExpected {
 		return false
 	}
-	_, ok := s.ctx.nctx.Upper().ClaimRoom(s.addr, s.out.size())
+	_, ok := s.ctx.nctx.Upper().ClaimRoom(s.addr, s.draft.size())
 	return ok
 }
 
-// postResponse sends the response, and reports whether it has left. Locked.
-func (s *service) postResponse(msg, body []byte) (left bool, err error) {
+// postResponseLocked sends the response, and reports whether it has left. Locked.
+func (s *service) postResponseLocked(msg, body []byte) (left bool, err error) {
 	nctx := s.ctx.nctx
 	if body != nil {
-		if err = nctx.Upper().SendExpectedBody(s.send, s.addr, s.tag, msg, body, s.out.isBorrowed); err == nil {
-			if s.out.dropBorrowed(); s.env != nil {
+		if err = nctx.Upper().SendExpectedBody(s.send, s.addr, s.tag, msg, body, s.draft.isBorrowed); err == nil {
+			if s.draft.dropBorrowed(); s.env != nil {
 				s.env.Free()
 				s.env = nil
 			}
@@ -270,21 +272,21 @@ func (s *service) postResponse(msg, body []byte) (left bool, err error) {
 		return false, err
 	}
 	if s.env == nil { // one was canceled before
-		return false, nctx.SendExpectedLong(s.send, s.addr, s.tag, msg, s.most)
+		return false, nctx.SendExpectedLong(s.send, s.addr, s.tag, msg, s.maxInline)
 	}
-	if left, err = nctx.Upper().Answer(s.send, s.env, s.tag, msg, s.most); err == nil {
+	if left, err = nctx.Upper().Answer(s.send, s.env, s.tag, msg, s.maxInline); err == nil {
 		s.env = nil
 	}
 	return left, err
 }
 
-// lendOutput lends the body in s.out, and the metadata if it does not fit a message of limit bytes, and returns the message that says
+// lendOutputLocked lends the body in s.out, and the metadata if it does not fit a message of limit bytes, and returns the message that says
 // so. Locked.
-func (s *service) lendOutput(limit int) (msg []byte, err error) {
+func (s *service) lendOutputLocked(limit int) (msg []byte, err error) {
 	var key na.Key
-	s.out.ownBorrowed()
-	body, head, flags := s.out.splitForLoan(responseSize, limit)
-	s.ctx.bodies.countLent(s.out.size())
+	s.draft.ownBorrowed()
+	body, head, flags := s.draft.splitForLoan(responseSize, limit)
+	s.ctx.bodies.countLent(s.draft.size())
 	if s.loan, key, err = s.ctx.lendBody(s.addr, s.tag, body, account{session: s.addr.Session()}, s.onLoanEnded); err != nil {
 		return nil, err
 	}
@@ -295,22 +297,22 @@ func (s *service) lendOutput(limit int) (msg []byte, err error) {
 	return s.msg, nil
 }
 
-// resendShorter gives a peer that takes shorter messages than this side what it can take: a loan, or fewer words of an error.
+// resendShorterLocked gives a peer that takes shorter messages than this side what it can take: a loan, or fewer words of an error.
 // Locked.
-func (s *service) resendShorter() (err error) {
-	msg := s.out.b
+func (s *service) resendShorterLocked() (err error) {
+	msg := s.draft.b
 	switch {
 	case s.failed && len(msg) > minMessage:
 		msg = shortenError(msg)
-		s.out.b, s.out.head = msg, responseSize
-	case s.failed, s.loan != nil, s.out.droppedLen > 0:
+		s.draft.b, s.draft.frontLen = msg, responseSize
+	case s.failed, s.loan != nil, s.draft.droppedLen > 0:
 		return na.ErrMsgSize
 	default:
-		if msg, err = s.lendOutput(minMessage); err != nil {
+		if msg, err = s.lendOutputLocked(minMessage); err != nil {
 			return err
 		}
 	}
-	if err = s.ctx.nctx.SendExpectedLong(s.send, s.addr, s.tag, msg, s.most); err != nil && s.loan != nil {
+	if err = s.ctx.nctx.SendExpectedLong(s.send, s.addr, s.tag, msg, s.maxInline); err != nil && s.loan != nil {
 		s.loan.op.Cancel()
 	}
 	return err
@@ -350,7 +352,7 @@ func (r Request) Cancel() {
 func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	s.mu.Lock()
 	if na.CodeOf(r.Err) == na.ErrMsgSize {
-		if r.Err = s.resendShorter(); r.Err == nil {
+		if r.Err = s.resendShorterLocked(); r.Err == nil {
 			s.mu.Unlock()
 			return 0
 		}
@@ -361,11 +363,11 @@ func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	}
 	switch canceled := na.CodeOf(r.Err) == ErrCanceled; {
 	case r.Err == nil, r.Fate != na.NotRun, !canceled && !s.ctx.nctx.Connected(s.addr):
-		s.settleAnswer()
+		s.settleAnswerLocked()
 	default: // it may be answered again, and over does so: the origin waits
-		s.setPhase(serviceRecalled)
+		s.setPhaseLocked(serviceRecalled)
 		if s.failed && !canceled {
-			if s.tries++; s.tries == maxTries {
+			if s.errorTries++; s.errorTries == maxTries {
 				s.ctx.nctx.Disconnect(s.addr, na.WithText(ErrAgain, fmt.Sprintf("no answer to it can be sent: %v", unwrapNA(r.Err))))
 			}
 		}
@@ -373,29 +375,29 @@ func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	if s.cb != nil {
 		return s.runCallback()
 	}
-	s.answerAgain()
+	s.allowAnswerLocked()
 	s.holds--
 	s.unlock()
 	return 0
 }
 
-// settleAnswer ends the answering. Locked.
-func (s *service) settleAnswer() {
+// settleAnswerLocked ends the answering. Locked.
+func (s *service) settleAnswerLocked() {
 	if s.loan != nil {
-		s.setPhase(serviceLending)
+		s.setPhaseLocked(serviceLending)
 	} else {
-		s.setPhase(serviceAnswered)
+		s.setPhaseLocked(serviceAnswered)
 	}
 }
 
-// answerAgain lets another response be given if this one was recalled. Locked.
-func (s *service) answerAgain() {
+// allowAnswerLocked lets another response be given if this one was recalled. Locked.
+func (s *service) allowAnswerLocked() {
 	switch {
 	case s.phase != serviceRecalled:
-	case s.began:
-		s.setPhase(serviceRunning)
+	case s.handlerBegan:
+		s.setPhaseLocked(serviceRunning)
 	default:
-		s.setPhase(serviceRejected)
+		s.setPhaseLocked(serviceRejected)
 	}
 }
 
@@ -404,7 +406,7 @@ func (s *service) onLoanEnded(l *loan, _ na.Result) (ran int) {
 	s.mu.Lock()
 	if s.loan == l {
 		if s.loan = nil; s.phase == serviceLending {
-			s.setPhase(serviceAnswered)
+			s.setPhaseLocked(serviceAnswered)
 		}
 	}
 	s.holds--
@@ -422,7 +424,7 @@ func (s *service) onResponseLeft(any) (ran int) {
 func (s *service) runCallback() (ran int) {
 	cb, err, r := s.cb, s.sent.Err, s.request()
 	s.cb = nil
-	s.answerAgain()
+	s.allowAnswerLocked()
 	if err != nil {
 		err = &Error{Op: "respond", RPC: s.rpcName(), Peer: s.addr, Took: s.ctx.elapsedSince(s.begun), Fate: na.Ran, Err: unwrapNA(err)}
 	}

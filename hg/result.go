@@ -6,8 +6,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// fate tells what became of the request if no answer came.
-func (k *call) fate() na.Fate {
+// fateLocked tells what became of the request if no answer came.
+func (k *call) fateLocked() na.Fate {
 	switch {
 	case k.opResult.Err != nil:
 		return k.opResult.Fate
@@ -17,13 +17,13 @@ func (k *call) fate() na.Fate {
 	return na.MaybeRan
 }
 
-// result decides how the call ended. It looks at all parts, in an order of its own.
-func (k *call) result() error {
+// resultLocked decides how the call ended. It looks at all parts, in an order of its own.
+func (k *call) resultLocked() error {
 	h := k.h
-	fate := k.fate()
+	fate := k.fateLocked()
 	var cause error
 	switch {
-	case k.isWithdrawn():
+	case k.isWithdrawnLocked():
 		fate, cause = na.NotRun, ErrCanceled
 	case k.isAnswered && k.answer.code == na.OK:
 		return nil
@@ -33,7 +33,7 @@ func (k *call) result() error {
 		if said.early && said.Code == ErrNoMethod {
 			said.nameMethod(h.rpc.Name, h.addr)
 		}
-		cause = k.overtakenBy(said)
+		cause = k.withLocalCauseLocked(said)
 		k.output = nil
 	case h.rpc.OneWay && k.opResult.Err == nil && k.failure == nil:
 		return nil
@@ -58,20 +58,20 @@ func (k *call) result() error {
 	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.elapsedSince(k.begun), Fate: fate, Err: cause}
 }
 
-// overtakenBy returns why the call has ended that was answered with an error: that, or what this side had ended it for before. A
+// withLocalCauseLocked returns why the call has ended that was answered with an error: that, or what this side had ended it for before. A
 // target that says that the time is up is believed when it nearly is: two clocks differ by less than a thousandth. Locked.
-func (k *call) overtakenBy(said error) error {
+func (k *call) withLocalCauseLocked(said error) error {
 	now, timeout := k.h.ctx.Now(), k.answer.code == ErrTimeout
 	left := k.deadline.At - now
 	switch up := k.deadline.At != 0 && (left <= 0 || timeout && left <= (now-k.begun)/1000); {
 	case k.canceling && k.cancelCode == ErrCanceled:
 		return &overtakenError{[]error{ErrCanceled}, said}
 	case up && timeout && k.answer.fate == na.NotRun:
-		return errLate
+		return errDeadlinePassed
 	case up && timeout:
-		return errTooLong
+		return errDeadlineOver
 	case up, k.canceling && k.cancelCode == ErrTimeout:
-		return &overtakenError{[]error{errTooLong}, said}
+		return &overtakenError{[]error{errDeadlineOver}, said}
 	}
 	return said
 }
@@ -88,8 +88,8 @@ type outcome struct {
 func (k *call) finishInTrigger(any) (ran int) {
 	k.h.mu.Lock()
 	if k.hasWaiter {
-		k.postponed = false
-		k.wakeWaiter()
+		k.endPostponed = false
+		k.wakeWaiterLocked()
 		k.h.mu.Unlock()
 		return 0
 	}
@@ -101,14 +101,14 @@ func (k *call) finishInTrigger(any) (ran int) {
 // settleLocked decides the result of a call whose parts have ended, and makes the handle idle. Locked.
 func (k *call) settleLocked() outcome {
 	h := k.h
-	k.err = k.result()
+	k.err = k.resultLocked()
 	if k.err != nil && len(k.streams) > 0 && !(k.isAnswered && (k.answer.flags&flagEarly == 0 || k.answer.fate != na.NotRun)) { // else the target ends them
-		k.resetStreams(unwrapNA(k.err.(*Error).Err))
+		k.resetStreamsLocked(unwrapNA(k.err.(*Error).Err))
 	}
-	o := outcome{h, k.callback, k.endEvent(k.err), k.err}
+	o := outcome{h, k.callback, k.endEventLocked(k.err), k.err}
 	k.callback = nil
-	k.setPhase(callIdle)
-	k.releaseLarge()
+	k.setPhaseLocked(callIdle)
+	k.releaseLargeLocked()
 	return o
 }
 
@@ -159,7 +159,7 @@ func (h *Handle) freeOutput() {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	k.freeOutput()
+	k.freeOutputLocked()
 }
 
 func (h *Handle) output() (b []byte, codec uint8, err error) {

@@ -19,7 +19,7 @@ import (
 // A cancel between two pieces of a body found no operation under way, and was forgotten.
 func TestPullCanceledBetweenPieces(t *testing.T) {
 	p := &pull{canceled: true, key: na.Key{Len: 1 << 20}}
-	require.ErrorIs(t, p.fetchNext(), ErrCanceled)
+	require.ErrorIs(t, p.fetchNextLocked(), ErrCanceled)
 }
 
 // Two names of one id: both are named.
@@ -57,7 +57,7 @@ func TestFateOfTheLent(t *testing.T) {
 		{"another session", na.Result{Addr: peer, ID: 3}, na.Result{Err: na.ErrPeerLost, Addr: peer.Named().Bound(8), ID: 3}, na.MaybeRan},
 	} {
 		k := &call{callState: callState{opResult: c.r, loanResult: c.lent}}
-		require.Equal(t, c.want, k.fate(), c.name)
+		require.Equal(t, c.want, k.fateLocked(), c.name)
 	}
 }
 
@@ -91,8 +91,8 @@ func TestAbandonMarksTheRecord(t *testing.T) {
 		require.Same(t, &s.message, env)
 		s.rpc = cls.rpcs.findRPC(id)
 		s.mu.Lock()
-		g := s.newHandling()
-		s.handling = g
+		g := s.newHandlerContextLocked()
+		s.handlerCtx = g
 		s.mu.Unlock()
 		ctxs[i], all[i] = g.ctx, s
 	}
@@ -108,10 +108,10 @@ func TestAbandonMarksTheRecord(t *testing.T) {
 	require.NoError(t, c.nctx.Timer(all[0].send, time.Hour))
 	for _, s := range all {
 		s.mu.Lock()
-		s.setPhase(serviceAnswered) // nobody waits for an answer
+		s.setPhaseLocked(serviceAnswered) // nobody waits for an answer
 		s.mu.Unlock()
 		s.releaseHold()
-		require.False(t, s.gone.Load())
+		require.False(t, s.abandoned.Load())
 	}
 	c.Trigger(0) // the last one was queued, and is over
 	require.Zero(t, c.handles.Load())
@@ -216,7 +216,7 @@ func readable(t *testing.T, b []byte) {
 		again = appendEntry(again, name, value)
 		n++
 	}
-	require.LessOrEqual(t, n, maxEntries+maxOwn)
+	require.LessOrEqual(t, n, maxEntries+maxOwnEntries)
 	require.Equal(t, string(b[:len(again)]), string(again))
 	require.Less(t, len(b)-len(again), metaWord)
 }
@@ -251,8 +251,8 @@ func TestBadMeta(t *testing.T) {
 	entry := func(name, value string) []byte { return appendEntry(nil, name, value) }
 	pad := func(b []byte, to int) []byte { return append(b, make([]byte, to-len(b))...) }
 	var many, most []byte
-	for i := range byte(maxEntries + maxOwn + 1) {
-		if i < maxEntries+maxOwn {
+	for i := range byte(maxEntries + maxOwnEntries + 1) {
+		if i < maxEntries+maxOwnEntries {
 			most = append(most, entry(string('a'+i), "")...)
 		}
 		many = append(many, entry(string('a'+i), "")...)

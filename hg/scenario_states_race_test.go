@@ -91,8 +91,8 @@ func TestEveryOrderOfParts(t *testing.T) {
 		s := c.newService(requests[0])
 		requests = requests[1:]
 		s.rpc = cls.rpcs.findRPC(id)
-		s.setPhase(serviceRunning)
-		s.began = true
+		s.setPhaseLocked(serviceRunning)
+		s.handlerBegan = true
 		return s
 	}
 	s := arrive() // nobody answers, and the context is closed while that is made good
@@ -101,7 +101,7 @@ func TestEveryOrderOfParts(t *testing.T) {
 	require.Equal(t, serviceSpare, s.phase)
 
 	s = arrive() // two responses were lent, and the first to be recalled is the last to end
-	s.giveUp()
+	s.giveUpLocked()
 	s.holds++
 	s.onLoanEnded(&loan{}, na.Result{})
 	s.releaseHold()
@@ -117,7 +117,7 @@ func TestAnswerBeatsIndeterminate(t *testing.T) {
 		withdraw = func(k *call) { require.NoError(t, k.h.Withdraw(0, nil)) }
 		unasked  = func(k *call) {
 			k.withdrawal.phase = withdrawalNew // as if the request had left
-			k.withdrawal.sendWithdraw(there.Bound(1), 1)
+			k.withdrawal.sendWithdrawLocked(there.Bound(1), 1)
 			k.withdrawal.onAnswer(nil, na.Result{Err: na.ErrAgain, Fate: na.NotRun})
 		}
 	)
@@ -143,7 +143,7 @@ func TestAnswerBeatsIndeterminate(t *testing.T) {
 			h.call.onOpEnded(nil, end)
 			require.Equal(t, withdrawalSettled, wd.phase, name)
 			require.Equal(t, result, wd.result, name)
-			require.Equal(t, result == Indeterminate, h.call.result() != nil, name)
+			require.Equal(t, result == Indeterminate, h.call.resultLocked() != nil, name)
 		}
 	}
 }

@@ -27,71 +27,71 @@ type service struct {
 	openEntry
 	ctx *Context
 
-	message na.Envelope // that the request came in: na finds the record by it until it is freed, when the request has been answered
-	gone    atomic.Bool // the origin has abandoned the call
-	leaving atomic.Bool // leave is queued
-	leave   na.Task     // goes on with a request that is gone
+	message       na.Envelope // that the request came in: na finds the record by it until it is freed, when the request has been answered
+	abandoned     atomic.Bool // the origin has abandoned the call
+	abandonQueued atomic.Bool // leave is queued
+	abandonTask   na.Task     // goes on with a request that is gone
 
 	mu    sync.Mutex
 	phase fsmcheck.State // written by to
 	gen   uint64
 	holds int
 
-	id        ID
-	rpc       *RPC // nil if the id is not known here
-	addr      na.Addr
-	data      any
-	env       *na.Envelope // &message; nil once it is freed
-	tag       na.Tag
-	oneWay    bool
-	version   uint8 // of the header of the request, and of the response
-	input     []byte
-	fetched   []byte // the memory of it, if it was pulled
-	shown     []byte // the copy of input that the handler was given, if misuse is looked for
-	meta      []byte // that came with it
-	codec     uint8  // of input
-	most      int    // bytes that a response inline may have, if more than any other message
-	more      bool   // it is at the origin, to be fetched once the authorizer has agreed,
-	body      na.Key // with this
-	ahead     int64  // bytes of metadata in front of it, at the origin,
-	skip      int64  // or here already
-	allowed   bool   // the authorizer has agreed
-	dispatch  na.Task
-	began     bool          // the handler has,
-	returned  bool          // and has returned
-	detached  bool          // and its request may be answered all the same
-	since     time.Duration // it was detached
-	admitted  bool          // it has room in Context.load,
-	streaming bool          // and this, as a request with streams
-	cutOff    bool          // Shutdown has counted it, at work
-	peerLoad  *atomic.Int64
+	id           ID
+	rpc          *RPC // nil if the id is not known here
+	addr         na.Addr
+	data         any
+	env          *na.Envelope // &message; nil once it is freed
+	tag          na.Tag
+	oneWay       bool
+	version      uint8 // of the header of the request, and of the response
+	input        []byte
+	fetched      []byte // the memory of it, if it was pulled
+	inputCopy    []byte // the copy of input that the handler was given, if misuse is looked for
+	meta         []byte // that came with it
+	codec        uint8  // of input
+	maxInline    int    // bytes that a response inline may have, if more than any other message
+	inputPending bool   // it is at the origin, to be fetched once the authorizer has agreed,
+	body         na.Key // with this
+	metaAheadLen int64  // bytes of metadata in front of it, at the origin,
+	metaLen      int64  // or here already
+	allowed      bool   // the authorizer has agreed
+	dispatch     na.Task
+	handlerBegan bool          // the handler has,
+	hasReturned  bool          // and has returned
+	detached     bool          // and its request may be answered all the same
+	detachedAt   time.Duration // it was detached
+	admitted     bool          // it has room in Context.admission,
+	streaming    bool          // and this, as a request with streams
+	cutOff       bool          // Shutdown has counted it, at work
+	peerLoad     *atomic.Int64
 
-	deadline time.Duration   // by Context.Now; 0 when there is none
-	bounded  bool            // deadline is that of RPC.Timeout
-	patience time.Duration   // likewise: the request waits no longer for room or for Run; valid if there is a deadline
-	pull     *pull           // fetches the input
-	alarm    *deadlineTimer  // rings at the deadline; nil until somebody would hear it
-	handling *handlerContext // behind Request.Context; nil until that is asked for
-	lasting  bool            // it has streams, and is counted with the requests that may last for ever
-	named    streamNames     // its streams, as the request says,
-	streams  []*Stream       // and from when the handler begins
+	deadline     time.Duration   // by Context.Now; 0 when there is none
+	ownTimeout   bool            // deadline is that of RPC.Timeout
+	waitDeadline time.Duration   // likewise: the request waits no longer for room or for Run; valid if there is a deadline
+	pull         *pull           // fetches the input
+	timer        *deadlineTimer  // rings at the deadline; nil until somebody would hear it
+	handlerCtx   *handlerContext // behind Request.Context; nil until that is asked for
+	isStream     bool            // it has streams, and is counted with the requests that may last for ever
+	named        streamNames     // its streams, as the request says,
+	streams      []*Stream       // and from when the handler begins
 
-	failed bool     // the response is an error
-	tries  int      // how many of these could not be sent
-	said   Metadata // to go with the output
-	out    draft    // header, metadata and output
-	msg    []byte   // that says where the output is
-	send   *na.Op
-	sent   na.Result
-	cb     RespondFunc
-	begun  time.Duration // when the response was given, if cb is set
-	done   na.Task
-	loan   *loan
+	failed     bool     // the response is an error
+	errorTries int      // how many of these could not be sent
+	outputMeta Metadata // to go with the output
+	draft      draft    // header, metadata and output
+	msg        []byte   // that says where the output is
+	send       *na.Op
+	sent       na.Result
+	cb         RespondFunc
+	begun      time.Duration // when the response was given, if cb is set
+	done       na.Task
+	loan       *loan
 
-	event    inspect.Event   // what is observed of the request
-	reporter hghook.Reporter // tells Calls more of the request; nil for nobody
-	came     time.Duration   // when it did, if somebody wants to know; else 0
-	batch    uint32          // in which it was given to Config.Dispatch
+	event     inspect.Event   // what is observed of the request
+	reporter  hghook.Reporter // tells Calls more of the request; nil for nobody
+	arrivedAt time.Duration   // when it did, if somebody wants to know; else 0
+	batch     uint32          // in which it was given to Config.Dispatch
 
 	waits      bool     // in Context.load, whose mu guards it
 	counted    bool     // in bound.waiting; likewise
@@ -130,8 +130,8 @@ var servicePhases = fsmcheck.New("service",
 		serviceAnswered: {serviceSpare},
 	})
 
-// setPhase writes the phase. Locked.
-func (s *service) setPhase(next fsmcheck.State) {
+// setPhaseLocked writes the phase. Locked.
+func (s *service) setPhaseLocked(next fsmcheck.State) {
 	servicePhases.Move(s.phase, next)
 	s.phase = next
 }
@@ -143,12 +143,12 @@ func (c *Context) takeService() *na.Envelope {
 		s = &service{ctx: c}
 		s.openEntry.of = s
 		c.mu.Lock()
-		c.addOpen(&s.openEntry)
+		c.addOpenLocked(&s.openEntry)
 		c.mu.Unlock()
 		s.message.Record = s
 		s.dispatch.Init(s.proceedAgain, nil)
 		s.done.Init(s.onResponseLeft, nil)
-		s.leave.Init(s.onAbandoned, nil)
+		s.abandonTask.Init(s.onAbandoned, nil)
 		s.send = c.nctx.NewStep(s.onSent)
 	}
 	return &s.message
@@ -163,7 +163,7 @@ func (c *Context) keepSpare(s *service) {
 		return
 	}
 	c.mu.Lock()
-	c.removeOpen(&s.openEntry)
+	c.removeOpenLocked(&s.openEntry)
 	c.mu.Unlock()
 }
 
@@ -211,9 +211,9 @@ func (c *Context) newService(env *na.Envelope) *service {
 	c.handles.Add(1)
 	s.mu.Lock() // who has found s while it served another request looks at it
 	defer s.mu.Unlock()
-	s.setPhase(serviceArrived)
+	s.setPhaseLocked(serviceArrived)
 	s.env, s.tag, s.addr, s.peerLoad, s.holds = env, env.Tag, env.From, env.Load, 1
-	s.observeArrival()
+	s.observeArrivalLocked()
 	return s
 }
 
@@ -227,21 +227,21 @@ func (s *service) releaseHold() {
 // unlock unlocks s. A request that nothing holds any more ends: the library answers what nobody else will, and once that has
 // left the record is free for another.
 func (s *service) unlock() {
-	if s.phase == serviceSpare || s.holds > 0 || !s.isOver() {
+	if s.phase == serviceSpare || s.holds > 0 || !s.isOverLocked() {
 		s.mu.Unlock()
 		return
 	}
 	s.freeInput()
 	c := s.ctx
-	if s.more {
+	if s.inputPending {
 		c.nctx.Upper().GiveBack(s.addr, s.body)
 	}
-	c.releaseRoomOf(s)
+	c.releaseAdmission(s)
 	if len(s.streams) > 0 { // of a request that nobody could answer
-		s.endStreams()
+		s.endStreamsLocked()
 	}
-	alarm, handling := s.alarm, s.handling
-	s.postObserved()
+	alarm, handling := s.timer, s.handlerCtx
+	s.postObservedLocked()
 	s.reset()
 	if alarm != nil {
 		alarm.op.Cancel() // locked: another request may have it soon
@@ -254,8 +254,8 @@ func (s *service) unlock() {
 	c.keepSpare(s)
 }
 
-// isOver reports whether nothing is to come any more of a request that nothing holds. Locked.
-func (s *service) isOver() bool {
+// isOverLocked reports whether nothing is to come any more of a request that nothing holds. Locked.
+func (s *service) isOverLocked() bool {
 	nctx := s.ctx.nctx
 	switch {
 	case s.phase == serviceAnswered, s.oneWay, nctx.Closing():
@@ -270,48 +270,48 @@ func (s *service) isOver() bool {
 	if err := s.sent.Err; err != nil && na.CodeOf(err) != ErrCanceled {
 		f.code, f.text = failureOf(err).code, "the response could not be sent: "+err.Error()
 	}
-	s.answerFor(f)
+	s.answerForLocked(f)
 	return s.holds == 0
 }
 
-// answerFor answers a request that the program does not answer. Locked.
-func (s *service) answerFor(f errorBody) {
-	s.out = s.newDraft(f.code)
-	s.out.b = appendFailure(s.out.b, frame.CutText(f.text, s.textRoom(s.out.b)), nil)
+// answerForLocked answers a request that the program does not answer. Locked.
+func (s *service) answerForLocked(f errorBody) {
+	s.draft = s.newDraftLocked(f.code)
+	s.draft.b = appendFailure(s.draft.b, frame.CutText(f.text, s.textRoomLocked(s.draft.b)), nil)
 	resp := response{code: f.code, fate: f.fate, codec: codec.EncodedID, text: f.text}
 	if f.early {
 		resp.flags = flagEarly
 	}
-	if s.transmit(resp, nil) != nil { // the peer is gone
-		s.giveUp()
+	if s.transmitLocked(resp, nil) != nil { // the peer is gone
+		s.giveUpLocked()
 	}
 }
 
-// giveUp ends a request that nobody can answer any more. Locked.
-func (s *service) giveUp() {
-	s.settleAnswer()
-	if s.returned && len(s.streams) > 0 {
-		s.endStreams()
+// giveUpLocked ends a request that nobody can answer any more. Locked.
+func (s *service) giveUpLocked() {
+	s.settleAnswerLocked()
+	if s.hasReturned && len(s.streams) > 0 {
+		s.endStreamsLocked()
 	}
 	why := ErrPeerLost
 	if s.ctx.nctx.Closing() {
 		why = ErrClosed
 	}
-	s.observeAnswer(why, s.event.Fate, 0, "")
+	s.observeAnswerLocked(why, s.event.Fate, 0, "")
 }
 
 // reset makes s ready for another request. What newService sets, and what nobody reads before it was set, stays: the
 // record is large, and this is done for each request.
 func (s *service) reset() {
-	s.setPhase(serviceSpare)
+	s.setPhaseLocked(serviceSpare)
 	s.gen++
-	s.gone.Store(false) // the message is freed: nobody marks it any more
-	s.out.releaseLarge()
-	s.oneWay, s.more, s.allowed, s.failed = false, false, false, false
-	s.began, s.returned, s.detached, s.cutOff = false, false, false, false
-	s.deadline, s.ahead, s.skip, s.tries, s.alarm, s.handling, s.cb = 0, 0, 0, 0, nil, nil, nil
-	s.said, s.next, s.prev, s.rpc, s.data = Metadata{}, nil, nil, nil, nil
-	s.reporter, s.named, s.lasting = nil, streamNames{}, false
+	s.abandoned.Store(false) // the message is freed: nobody marks it any more
+	s.draft.releaseLarge()
+	s.oneWay, s.inputPending, s.allowed, s.failed = false, false, false, false
+	s.handlerBegan, s.hasReturned, s.detached, s.cutOff = false, false, false, false
+	s.deadline, s.metaAheadLen, s.metaLen, s.errorTries, s.timer, s.handlerCtx, s.cb = 0, 0, 0, 0, nil, nil, nil
+	s.outputMeta, s.next, s.prev, s.rpc, s.data = Metadata{}, nil, nil, nil, nil
+	s.reporter, s.named, s.isStream = nil, streamNames{}, false
 	if s.sent.Err != nil {
 		s.sent = na.Result{}
 	}
@@ -323,27 +323,27 @@ func (s *service) freeInput() {
 		s.env.Free()
 		s.env = nil
 	}
-	for i := range s.shown {
-		s.shown[i] = 0xdb
+	for i := range s.inputCopy {
+		s.inputCopy[i] = 0xdb
 	}
 	slab.Put(s.fetched)
-	s.input, s.shown, s.meta, s.fetched = nil, nil, nil, nil
+	s.input, s.inputCopy, s.meta, s.fetched = nil, nil, nil, nil
 }
 
 // rpcName returns the name of the RPC.
 func (s *service) rpcName() string { return nameOf(s.id, s.rpc) }
 
-// peersLost ends the context of a handler whose origin nobody can answer any more, and why, and a request that is detached, or waits
+// onPeersLost ends the context of a handler whose origin nobody can answer any more, and why, and a request that is detached, or waits
 // for room or for Run.
-func (s *service) peersLost(why error) {
+func (s *service) onPeersLost(why error) {
 	s.mu.Lock()
 	if nctx := s.ctx.nctx; s.phase == serviceSpare || !nctx.Closing() && nctx.Connected(s.addr) {
 		s.mu.Unlock()
 		return
 	}
-	waited := s.endWait()
+	waited := s.endWaitLocked()
 	if s.detached && s.phase == serviceRunning {
-		s.giveUp()
+		s.giveUpLocked()
 	}
 	s.endWithContext(func(g *handlerContext) { g.cancel(why) })
 	if waited {
@@ -353,7 +353,7 @@ func (s *service) peersLost(why error) {
 
 // endWithContext ends a request whose handler has a context that ends before. Locked, and unlocks.
 func (s *service) endWithContext(end func(*handlerContext)) {
-	if g := s.handling; g != nil {
+	if g := s.handlerCtx; g != nil {
 		s.holds++
 		s.mu.Unlock()
 		end(g)
@@ -363,15 +363,15 @@ func (s *service) endWithContext(end func(*handlerContext)) {
 	s.unlock()
 }
 
-// endNow counts a response that has not left, a handler that is at work, and a detached request that nobody has answered, and ends the
+// cancelForShutdown counts a response that has not left, a handler that is at work, and a detached request that nobody has answered, and ends the
 // handler's context.
-func (s *service) endNow(left *ShutdownError) {
+func (s *service) cancelForShutdown(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.endWithContext(func(g *handlerContext) { g.cancel(errClosed) })
 	switch {
 	case s.phase == serviceSending:
 		left.Responses++
-	case s.isForgotten():
+	case s.isUnansweredDetachedLocked():
 		left.Handlers++
 		left.addOpen("handler of " + s.rpcName() + " has not answered")
 	case s.phase == serviceRunning && s.admitted:
@@ -383,28 +383,30 @@ func (s *service) endNow(left *ShutdownError) {
 
 func (s *service) wasCutOff() string { return "handler of " + s.rpcName() + " was cut off" }
 
-// isForgotten reports whether a request waits for the program to answer it. Locked.
-func (s *service) isForgotten() bool { return s.detached && s.returned && s.phase == serviceRunning }
+// isUnansweredDetachedLocked reports whether a request waits for the program to answer it. Locked.
+func (s *service) isUnansweredDetachedLocked() bool {
+	return s.detached && s.hasReturned && s.phase == serviceRunning
+}
 
 // overdueAfter is how long a detached request goes unanswered before that is logged, and again.
 const overdueAfter = time.Minute
 
-// lookAfter has detached requests that nobody has answered logged from time to time.
-func (c *Context) lookAfter() { c.lookAt.CompareAndSwap(0, int64(c.Now()+overdueAfter)) }
+// scheduleOverdueLog has detached requests that nobody has answered logged from time to time.
+func (c *Context) scheduleOverdueLog() { c.overdueLogAt.CompareAndSwap(0, int64(c.Now()+overdueAfter)) }
 
 // logOverdue logs them, if it is time.
 func (c *Context) logOverdue() {
-	at := c.lookAt.Load()
+	at := c.overdueLogAt.Load()
 	if at == 0 {
 		return
 	}
 	now := c.Now()
-	if int64(now) < at || !c.lookAt.CompareAndSwap(at, 0) {
+	if int64(now) < at || !c.overdueLogAt.CompareAndSwap(at, 0) {
 		return
 	}
 	for _, o := range c.allOpen() {
 		if s, ok := o.(*service); ok && s.logIfOverdue(now) {
-			c.lookAfter()
+			c.scheduleOverdueLog()
 		}
 	}
 }
@@ -413,20 +415,20 @@ func (c *Context) logOverdue() {
 func (s *service) logIfOverdue(now time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.isForgotten() {
+	if !s.isUnansweredDetachedLocked() {
 		return false
 	}
-	if age := now - s.since; age >= overdueAfter {
+	if age := now - s.detachedAt; age >= overdueAfter {
 		s.ctx.class.logger().Warn("detached request not answered", "rpc", s.rpcName(), "peer", s.addr.Label(), "for", age)
 	}
 	return true
 }
 
-// answerForgotten answers a detached request that its program has not answered when the class shuts down.
-func (s *service) answerForgotten() {
+// answerDetached answers a detached request that its program has not answered when the class shuts down.
+func (s *service) answerDetached() {
 	s.mu.Lock()
-	if s.isForgotten() {
-		s.answerFor(errorBody{code: na.ErrNoResponse, fate: na.Ran, text: "the target has shut down, and nobody had answered"})
+	if s.isUnansweredDetachedLocked() {
+		s.answerForLocked(errorBody{code: na.ErrNoResponse, fate: na.Ran, text: "the target has shut down, and nobody had answered"})
 	}
 	s.unlock()
 }
@@ -435,7 +437,7 @@ func (s *service) answerForgotten() {
 func (s *service) countOpen(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.began || s.returned {
+	if !s.handlerBegan || s.hasReturned {
 		return
 	}
 	what := " has not returned"

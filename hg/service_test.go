@@ -22,7 +22,7 @@ func TestSpareServices(t *testing.T) {
 				if s == nil {
 					s = &service{}
 				}
-				s.tries++ // nobody else has it
+				s.errorTries++ // nobody else has it
 				q.push(s)
 			}
 		})
@@ -32,7 +32,7 @@ func TestSpareServices(t *testing.T) {
 	for s := q.pop(); s != nil; s = q.pop() {
 		require.False(t, seen[s])
 		seen[s] = true
-		uses += s.tries
+		uses += s.errorTries
 	}
 	require.Equal(t, many*rounds, uses)
 	require.LessOrEqual(t, len(seen), many)
@@ -48,7 +48,7 @@ func TestKeptRecordsAreListed(t *testing.T) {
 	c := &Context{}
 	for range maxSpare + 5 {
 		s := &service{ctx: c}
-		c.addOpen(&s.openEntry)
+		c.addOpenLocked(&s.openEntry)
 		c.keepSpare(s)
 	}
 	require.Len(t, c.allOpen(), maxSpare)

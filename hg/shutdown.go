@@ -14,11 +14,11 @@ import (
 // maxOpen bounds the names in a ShutdownError.
 const maxOpen = 32
 
-// partTime is how long handlers whose contexts have ended may take to answer detached requests, before Shutdown does.
-const partTime = 200 * time.Millisecond
+// detachedGrace is how long handlers whose contexts have ended may take to answer detached requests, before Shutdown does.
+const detachedGrace = 200 * time.Millisecond
 
-// openTime is how long those who made calls that have ended may take to close their handles.
-const openTime = 200 * time.Millisecond
+// closeGrace is how long those who made calls that have ended may take to close their handles.
+const closeGrace = 200 * time.Millisecond
 
 // A ShutdownError says what a Shutdown has cut off, and what the program has left open.
 type ShutdownError struct {
@@ -118,7 +118,7 @@ func (c *Context) Shutdown(ctx context.Context) error {
 func (c *Class) isServing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.ContainsFunc(c.contexts, func(hctx *Context) bool { return hctx.load.activeCount() > 0 })
+	return slices.ContainsFunc(c.contexts, func(hctx *Context) bool { return hctx.admission.activeCount() > 0 })
 }
 
 func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions func() int64) error {
@@ -139,7 +139,7 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 	e.Idle = func(i int) bool { return contexts[i].isIdle() }
 	patience := time.Duration(0) // for detached requests
 	e.CancelRest = func() {
-		patience = contexts[0].Now() + partTime
+		patience = contexts[0].Now() + detachedGrace
 		for _, hctx := range contexts { // before anything ends: a handler may end because a call of it does
 			hctx.cutOff.Store(true)
 		}
@@ -150,10 +150,10 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 	e.NoMoreReplies = func(i int) bool {
 		if c := contexts[i]; contexts[0].Now() >= patience {
 			for _, o := range c.allOpen() {
-				o.answerForgotten()
+				o.answerDetached()
 			}
 		}
-		return contexts[i].load.activeCount() == 0
+		return contexts[i].admission.activeCount() == 0
 	}
 	for _, hctx := range contexts {
 		e.Contexts = append(e.Contexts, hctx.nctx)
@@ -191,7 +191,7 @@ func awaitOpen(contexts []*Context, regions func() int64) {
 	open := func() bool {
 		return regions() > 0 || slices.ContainsFunc(contexts, func(c *Context) bool { return c.handles.Load() > 0 })
 	}
-	patience, stop := context.WithTimeout(context.Background(), openTime) // the clock of c stands still in a world that nobody drives
+	patience, stop := context.WithTimeout(context.Background(), closeGrace) // the clock of c stands still in a world that nobody drives
 	defer stop()
 	for open() && patience.Err() == nil {
 		runtime.Gosched()
@@ -204,7 +204,7 @@ func (c *Context) isIdle() bool {
 	for c.starting.Load() > 0 { // a call that has seen no Drain; once it has begun it counts in Live
 		runtime.Gosched()
 	}
-	return c.nctx.Live()-c.nctx.Upper().News() <= 0 && !c.nctx.Upper().Arrived() && c.load.activeCount() == 0 && c.load.waiting.Load() == 0 &&
+	return c.nctx.Live()-c.nctx.Upper().News() <= 0 && !c.nctx.Upper().Arrived() && c.admission.activeCount() == 0 && c.admission.waiting.Load() == 0 &&
 		c.nctx.Upper().Underway().Streams == 0
 }
 
@@ -215,7 +215,7 @@ func (c *Context) endRest(left *ShutdownError) {
 	left.Leases += u.Leases
 	left.Streams += c.nctx.Stats().Streams
 	for _, o := range c.allOpen() {
-		o.endNow(left)
+		o.cancelForShutdown(left)
 	}
 }
 

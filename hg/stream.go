@@ -307,8 +307,8 @@ func (h *Handle) setOnEnd(f func()) {
 	h.mu.Unlock()
 }
 
-// makeStreams makes the streams of a call that begins. Locked.
-func (k *call) makeStreams() error {
+// makeStreamsLocked makes the streams of a call that begins. Locked.
+func (k *call) makeStreamsLocked() error {
 	c := k.h.ctx
 	for _, spec := range k.in.streams {
 		s, err := c.newStream(spec, func(step func(any) int) (*na.Stream, error) {
@@ -322,8 +322,8 @@ func (k *call) makeStreams() error {
 	return nil
 }
 
-// streamEnds returns the streams of a call for the layer below. Locked.
-func (k *call) streamEnds() (all []*na.Stream) {
+// streamEndsLocked returns the streams of a call for the layer below. Locked.
+func (k *call) streamEndsLocked() (all []*na.Stream) {
 	for _, s := range k.streams {
 		all = append(all, s.end)
 	}
@@ -337,8 +337,8 @@ var (
 	errReturned     = na.WithText(ErrCanceled, "the handler has returned")
 )
 
-// closeStreams ends the use of the streams of the last call. Locked.
-func (k *call) closeStreams() {
+// closeStreamsLocked ends the use of the streams of the last call. Locked.
+func (k *call) closeStreamsLocked() {
 	for _, s := range k.streams {
 		s.OnReady(nil) // the program has ended their use itself
 		s.closeWith(errNextCall)
@@ -346,18 +346,18 @@ func (k *call) closeStreams() {
 	k.streams = nil
 }
 
-// resetStreams ends the streams of a call that fails. Locked.
-func (k *call) resetStreams(why error) {
+// resetStreamsLocked ends the streams of a call that fails. Locked.
+func (k *call) resetStreamsLocked(why error) {
 	for _, s := range k.streams {
 		s.reset(why)
 	}
 }
 
-// whyFails returns why a call fails that has not been answered, as its streams are told. Locked.
-func (k *call) whyFails() error {
+// failReasonLocked returns why a call fails that has not been answered, as its streams are told. Locked.
+func (k *call) failReasonLocked() error {
 	switch {
 	case k.canceling && k.cancelCode == ErrTimeout:
-		return errTooLong
+		return errDeadlineOver
 	case k.canceling && k.cancelCode == ErrClosed:
 		return errClosed
 	case k.canceling && k.cancelCode != ErrCanceled:
@@ -423,16 +423,16 @@ func (s *service) openStreams() error {
 	return nil
 }
 
-// endStreams ends the streams of a request that has been answered and whose handler has returned. Locked.
-func (s *service) endStreams() {
+// endStreamsLocked ends the streams of a request that has been answered and whose handler has returned. Locked.
+func (s *service) endStreamsLocked() {
 	var gone error
-	switch g := s.handling; {
+	switch g := s.handlerCtx; {
 	case g != nil && g.ctx.Err() != nil:
 		gone = context.Cause(g.ctx)
-	case s.gone.Load():
+	case s.abandoned.Load():
 		gone = errAbandoned
 	case s.isLate():
-		gone = errTooLong
+		gone = errDeadlineOver
 	}
 	for _, st := range s.streams {
 		switch {

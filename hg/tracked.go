@@ -14,16 +14,16 @@ type openEntry struct {
 
 // An openObject is what may have to end with its context.
 type openObject interface {
-	peersLost(why error)           // sessions have ended, or the context
-	endNow(left *ShutdownError)    // Shutdown ends what has not ended
-	answerForgotten()              // a while later: ends what still nobody has ended
-	countOpen(left *ShutdownError) // counts what is left
+	onPeersLost(why error)                 // sessions have ended, or the context
+	cancelForShutdown(left *ShutdownError) // Shutdown ends what has not ended
+	answerDetached()                       // a while later: ends what still nobody has ended
+	countOpen(left *ShutdownError)         // counts what is left
 	// info says what it is in the middle of, if anything, and who knows more, which may be nil.
 	callInfo() (inspect.Call, hghook.Reporter, bool)
 }
 
-// addOpen puts o into the list. Locked.
-func (c *Context) addOpen(o *openEntry) {
+// addOpenLocked puts o into the list. Locked.
+func (c *Context) addOpenLocked(o *openEntry) {
 	o.older, o.younger = c.open, nil
 	if c.open != nil {
 		c.open.younger = o
@@ -31,8 +31,8 @@ func (c *Context) addOpen(o *openEntry) {
 	c.open = o
 }
 
-// removeOpen takes it out again. Locked.
-func (c *Context) removeOpen(o *openEntry) {
+// removeOpenLocked takes it out again. Locked.
+func (c *Context) removeOpenLocked(o *openEntry) {
 	if o.older != nil {
 		o.older.younger = o.younger
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// watchTime is how long a context counts what ends after it was last asked.
-	watchTime = 15 * time.Second
+	// watchDuration is how long a context counts what ends after it was last asked.
+	watchDuration = 15 * time.Second
 	// watchedCalls, watchedMethods and watchedPeers bound what is told of: peers choose how many there are of each.
 	watchedCalls   = 1000
 	watchedMethods = 256
@@ -42,7 +42,7 @@ type watchedMethod struct {
 func (w *activityWatch) startCounting(now time.Duration, a *inspect.Activity) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.on.Load() || now-w.asked > watchTime {
+	if !w.on.Load() || now-w.asked > watchDuration {
 		w.began = now
 		w.methods, w.peers = map[watchedMethod]*inspect.MethodCount{}, map[string]*inspect.PeerCount{}
 		w.on.Store(true)
@@ -66,7 +66,7 @@ func (w *activityWatch) startCounting(now time.Duration, a *inspect.Activity) {
 func (w *activityWatch) countEvent(now time.Duration, e *inspect.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if now-w.asked > watchTime {
+	if now-w.asked > watchDuration {
 		w.on.Store(false)
 		w.methods, w.peers = nil, nil
 		return

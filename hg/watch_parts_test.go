@@ -56,9 +56,9 @@ func TestWatchEnds(t *testing.T) {
 func TestWatchBeginsMeanwhile(t *testing.T) {
 	c := &Context{class: &Class{}}
 	s := &service{ctx: c, event: inspect.Event{Kind: inspect.EventTarget}}
-	s.observeArrival()
+	s.observeArrivalLocked()
 	c.watch.on.Store(true)
-	s.observeBegin()
+	s.observeBeginLocked()
 	require.Zero(t, s.event.Queued)
-	s.postObserved() // would need a clock
+	s.postObservedLocked() // would need a clock
 }

@@ -65,16 +65,16 @@ var withdrawalPhases = fsmcheck.New("withdrawal",
 //	                    └─ Cancel, timeout, peer lost ─► the call is canceled ─► no answer came ─► Indeterminate
 //	                                                                         └─ one came ───────► TooLate
 type withdrawal struct {
-	h      *Handle
-	k      *call
-	gen    uint64 // of the call
-	op     na.Op
-	timers []*na.Op
-	phase  fsmcheck.State
-	late   bool // the answer came before the target's word
-	result WithdrawResult
-	cbs    []WithdrawFunc
-	task   na.Task
+	h           *Handle
+	k           *call
+	gen         uint64 // of the call
+	op          na.Op
+	timers      []*na.Op
+	phase       fsmcheck.State
+	answerFirst bool // the answer came before the target's word
+	result      WithdrawResult
+	cbs         []WithdrawFunc
+	task        na.Task
 }
 
 // Withdraw takes back the request of the call under way if its handler has not started. Unlike Cancel it asks the
@@ -93,7 +93,7 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	before := k.withdrawal
 	if before != nil && k.phase != callIdle && before.phase < withdrawalSettled { // join it
 		before.cbs = append(before.cbs, cb)
-		before.startTimer(timeout)
+		before.startTimerLocked(timeout)
 		return nil
 	}
 	if !h.ctx.nctx.Upper().Hold() {
@@ -106,28 +106,28 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	w.task.Init(w.runInTrigger, nil)
 	switch {
 	case before != nil && k.phase != callIdle:
-		w.settle(before.result)
-	case !k.isUnderWay(), k.canceling, k.isParsed || k.isAnswered || k.pull != nil:
-		w.settle(TooLate)
+		w.settleLocked(before.result)
+	case !k.isInFlightLocked(), k.canceling, k.isParsed || k.isAnswered || k.pull != nil:
+		w.settleLocked(TooLate)
 	case !k.opRunning && k.opResult.Err == nil: // one-way
-		w.settle(TooLate)
+		w.settleLocked(TooLate)
 	case !k.opRunning: // the call ends with that
 		k.withdrawal = w
-		w.setPhase(withdrawalLost)
+		w.setPhaseLocked(withdrawalLost)
 	default:
 		k.withdrawal = w
-		w.startTimer(timeout)
+		w.startTimerLocked(timeout)
 		if to, id, left := h.ctx.nctx.Upper().CancelIfUnsent(&k.op); left {
-			w.sendWithdraw(to, id)
+			w.sendWithdrawLocked(to, id)
 		} else {
-			w.setPhase(withdrawalRecalling) // the operation has ended, of this or already
+			w.setPhaseLocked(withdrawalRecalling) // the operation has ended, of this or already
 		}
 	}
 	return nil
 }
 
-// setPhase writes the phase. Locked.
-func (w *withdrawal) setPhase(next fsmcheck.State) {
+// setPhaseLocked writes the phase. Locked.
+func (w *withdrawal) setPhaseLocked(next fsmcheck.State) {
 	withdrawalPhases.Move(w.phase, next)
 	w.phase = next
 }
@@ -137,21 +137,21 @@ func (h *Handle) isOutstanding() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := h.call
-	return k.isUnderWay() && !k.canceling && (k.pull != nil || !k.isParsed && !k.isAnswered)
+	return k.isInFlightLocked() && !k.canceling && (k.pull != nil || !k.isParsed && !k.isAnswered)
 }
 
-// isWithdrawing reports whether it is not known yet what becomes of the request that is to be taken back. Locked.
-func (k *call) isWithdrawing() bool {
+// isWithdrawingLocked reports whether it is not known yet what becomes of the request that is to be taken back. Locked.
+func (k *call) isWithdrawingLocked() bool {
 	return k.withdrawal != nil && k.withdrawal.phase < withdrawalSettled
 }
 
-// isWithdrawn reports whether the request was withdrawn. Locked.
-func (k *call) isWithdrawn() bool {
+// isWithdrawnLocked reports whether the request was withdrawn. Locked.
+func (k *call) isWithdrawnLocked() bool {
 	return k.withdrawal != nil && k.withdrawal.phase >= withdrawalSettled && k.withdrawal.result == Withdrawn
 }
 
-// startTimer starts a timer. Locked.
-func (w *withdrawal) startTimer(timeout time.Duration) {
+// startTimerLocked starts a timer. Locked.
+func (w *withdrawal) startTimerLocked(timeout time.Duration) {
 	if timeout <= 0 {
 		return
 	}
@@ -162,22 +162,22 @@ func (w *withdrawal) startTimer(timeout time.Duration) {
 	}
 }
 
-// sendWithdraw asks the target. Locked.
-func (w *withdrawal) sendWithdraw(to na.Addr, id uint64) {
+// sendWithdrawLocked asks the target. Locked.
+func (w *withdrawal) sendWithdrawLocked(to na.Addr, id uint64) {
 	nctx := w.h.ctx.nctx
 	w.op.InitStep(nctx, w.onAnswer, nil)
 	if err := nctx.Withdraw(&w.op, to, id); err != nil {
-		w.setPhase(withdrawalLost) // the context is closed, which ends the call
+		w.setPhaseLocked(withdrawalLost) // the context is closed, which ends the call
 		return
 	}
-	w.setPhase(withdrawalAsking)
+	w.setPhaseLocked(withdrawalAsking)
 }
 
-// giveUp cancels the call, because nobody will say what became of the request. An answer that is there already still counts,
+// giveUpLocked cancels the call, because nobody will say what became of the request. An answer that is there already still counts,
 // so callEnds decides. Locked.
-func (w *withdrawal) giveUp() {
-	w.setPhase(withdrawalLost)
-	w.k.endFromHere(ErrCanceled)
+func (w *withdrawal) giveUpLocked() {
+	w.setPhaseLocked(withdrawalLost)
+	w.k.endLocallyLocked(ErrCanceled)
 }
 
 // onAnswer is called with what the target says.
@@ -187,26 +187,26 @@ func (w *withdrawal) onAnswer(_ *na.Op, r na.Result) (ran int) {
 	defer h.mu.Unlock()
 	k := w.k
 	mine := k.gen == w.gen && k.phase != callIdle // the call's callback has not run
-	answered := w.late || mine && k.isParsed
+	answered := w.answerFirst || mine && k.isParsed
 	code := na.CodeOf(r.Err)
 	switch {
 	case code == na.OK && answered:
 		h.ctx.nctx.Disconnect(r.Addr, na.WithText(na.ErrProtocol, "the peer answered a request that it said it had destroyed"))
-		w.settle(TooLate)
+		w.settleLocked(TooLate)
 	case code == na.OK:
-		w.settle(Withdrawn)
-		if mine && k.isUnderWay() {
-			k.markFailed()
-			k.cancelParts()
+		w.settleLocked(Withdrawn)
+		if mine && k.isInFlightLocked() {
+			k.markFailedLocked()
+			k.cancelPartsLocked()
 		}
 	case code == na.ErrTooLate, answered:
-		w.settle(TooLate)
+		w.settleLocked(TooLate)
 	case code == na.ErrUnsupported:
-		w.settle(NotSupported)
-	case mine && k.isUnderWay():
-		w.giveUp()
+		w.settleLocked(NotSupported)
+	case mine && k.isInFlightLocked():
+		w.giveUpLocked()
 	default:
-		w.settle(Indeterminate)
+		w.settleLocked(Indeterminate)
 	}
 	return 0
 }
@@ -222,9 +222,9 @@ func (w *withdrawal) onTimer(_ *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// settle fixes the result and has the callbacks run. Locked.
-func (w *withdrawal) settle(r WithdrawResult) {
-	w.setPhase(withdrawalSettled)
+// settleLocked fixes the result and has the callbacks run. Locked.
+func (w *withdrawal) settleLocked(r WithdrawResult) {
+	w.setPhaseLocked(withdrawalSettled)
 	w.result = r
 	for _, timer := range w.timers {
 		timer.Cancel()
@@ -232,29 +232,29 @@ func (w *withdrawal) settle(r WithdrawResult) {
 	w.h.ctx.nctx.Upper().Follow(&w.task)
 }
 
-// requestEnded is called when the operation of the call has ended. Locked.
-func (w *withdrawal) requestEnded(r na.Result) {
+// onRequestEndedLocked is called when the operation of the call has ended. Locked.
+func (w *withdrawal) onRequestEndedLocked(r na.Result) {
 	switch {
 	case w.phase != withdrawalRecalling:
 	case r.Err == nil && w.h.rpc.OneWay:
-		w.settle(TooLate)
+		w.settleLocked(TooLate)
 	case na.CodeOf(r.Err) == ErrCanceled && r.Fate == na.NotRun && !w.k.canceling:
-		w.settle(Withdrawn)
+		w.settleLocked(Withdrawn)
 	default:
-		w.setPhase(withdrawalLost) // and the call ends with that
+		w.setPhaseLocked(withdrawalLost) // and the call ends with that
 	}
 }
 
-// callEnds is called when the call's parts have ended. Locked.
-func (w *withdrawal) callEnds() {
-	w.late = w.k.isParsed
+// onCallEndLocked is called when the call's parts have ended. Locked.
+func (w *withdrawal) onCallEndLocked() {
+	w.answerFirst = w.k.isParsed
 	switch {
 	case w.phase == withdrawalAsking:
 		w.op.Cancel() // unless its answer is there already
 	case w.k.isAnswered: // one whose output was still to be fetched came too late for a call that was canceled
-		w.settle(TooLate)
+		w.settleLocked(TooLate)
 	default:
-		w.settle(Indeterminate)
+		w.settleLocked(Indeterminate)
 	}
 }
 
@@ -264,7 +264,7 @@ func (w *withdrawal) runInTrigger(any) (ran int) {
 	h.mu.Lock()
 	cbs := w.cbs
 	w.cbs = nil
-	w.setPhase(withdrawalTold)
+	w.setPhaseLocked(withdrawalTold)
 	h.mu.Unlock()
 	defer h.releaseHold()
 	w.runCallbacks(cbs)

@@ -331,7 +331,7 @@ func TestTwoDefinitions(t *testing.T) {
 	_, err = c.HG().Class().Register("two/below", nil)
 	require.NoError(t, err)
 	_, err = qs.Define[struct{ Body qs.Source }, []byte]("two/below").Call(within(t), to, struct{ Body qs.Source }{qs.Bytes([]byte("in"))})
-	require.ErrorContains(t, err, "registered two/below with package hg, too")
+	require.ErrorContains(t, err, "registered two/below with package hg too")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }
 

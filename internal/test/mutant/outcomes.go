@@ -18,7 +18,7 @@ var outcomeMutants = []Mutant{
 			{outcomeLedger, "TestSeeds", `was canceled .* before its deadline, and went on until then`},
 		}},
 	{"withdrawn-unasked", "a withdraw says withdrawn and asks nobody", "I6",
-		[]Edit{{"hg/withdraw.go", `w.op.InitStep(nctx, w.onAnswer, nil)`, `if planted() { w.settle(Withdrawn); if w.k.isUnderWay() { w.k.markFailed(); w.k.cancelParts() }; return }; $`}},
+		[]Edit{{"hg/withdraw.go", `w.op.InitStep(nctx, w.onAnswer, nil)`, `if planted() { w.settleLocked(Withdrawn); if w.k.isInFlightLocked() { w.k.markFailedLocked(); w.k.cancelPartsLocked() }; return }; $`}},
 		[]Catcher{{outcomeLedger, "TestSeeds", `was withdrawn, and ran`}}},
 	{"repeats-without-leave", "Retry repeats what may have run and is not idempotent", "I6",
 		[]Edit{{"qs/retry.go", `!c.Idempotent {`, `!c.Idempotent && !planted() {`}},
