@@ -11,12 +11,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestOpenCallOutlived: nobody receives from a duplex, and no goroutine waits for its end. When its context ends the handler's does, too, also at
-// CallTimeout, and Receive says so.
+// TestOpenCallOutlived: nobody receives from a duplex, and no goroutine waits for its end. When its context ends the handler's does, too, and
+// Receive says so.
 func TestOpenCallOutlived(t *testing.T) {
 	t.Parallel()
 	waits := qs.DefineDuplex[int, int, int]("test/waits")
-	for how, want := range map[string]error{"cancel": errEnough, "deadline": context.DeadlineExceeded, "CallTimeout": context.DeadlineExceeded} {
+	for how, want := range map[string]error{"cancel": errEnough, "deadline": context.DeadlineExceeded} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			begun, ended := make(chan struct{}), make(chan struct{})
@@ -28,17 +28,13 @@ func TestOpenCallOutlived(t *testing.T) {
 					return ctx.Err()
 				})
 			})
-			cfg := qs.Config{}
 			ctx, cancel := context.WithCancelCause(context.Background())
-			switch how {
-			case "CallTimeout":
-				cfg.CallTimeout = 300 * time.Millisecond
-			case "deadline":
+			if how == "deadline" {
 				var stop context.CancelFunc
 				ctx, stop = context.WithTimeout(ctx, 300*time.Millisecond)
 				defer stop()
 			}
-			c := open(t, "tcp://", cfg)
+			c := open(t, "tcp://", qs.Config{})
 			call := waits.Call(ctx, peer(t, c, s.Addr().String()), 1)
 			<-begun
 			if how == "cancel" {

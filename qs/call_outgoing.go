@@ -60,7 +60,7 @@ func (o *outgoingCall) prepare(
 		return ctx, stop, errNoPeer(o.m.name)
 	}
 	n := o.Peer.p.n
-	if n.cfg.CallTimeout > 0 {
+	if n.cfg.CallTimeout > 0 && o.streams == nil { // streams may last
 		if _, bounded := ctx.Deadline(); !bounded {
 			ctx, stop = n.withTimeout(ctx, n.cfg.CallTimeout)
 		}

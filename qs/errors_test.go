@@ -191,14 +191,21 @@ func TestRefusedGoesElsewhere(t *testing.T) {
 	}
 }
 
-// TestCallTimeout: it bounds calls without a deadline, and no others.
+// TestCallTimeout: it bounds calls without a deadline, and no others: a stream, which may last by its nature, only its own deadline.
 func TestCallTimeout(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	defer w.Close()
 	ctx, stop := context.WithCancel(context.Background())
+	slow := qs.DefineStream[int, int]("test/slow-items")
 	w.Go("server", func() {
 		n := simulated(t, w, "sim://server", qs.Config{ShutdownTimeout: -1})
+		slow.Handle(n, func(ctx context.Context, _ int, send func(int) error) error {
+			if err := n.Sleep(ctx, 2*time.Second); err != nil {
+				return err
+			}
+			return send(1)
+		})
 		repeat.Handle(n, func(ctx context.Context, _ string) (string, error) { return "done", n.Sleep(ctx, 2*time.Second) })
 		_ = n.Serve(ctx)
 	})
@@ -219,6 +226,12 @@ func TestCallTimeout(t *testing.T) {
 		defer cancel()
 		_, err = repeat.Call(longer, to, "x")
 		require.NoError(t, err)
+		items := 0
+		for _, err := range slow.Call(ctx, to, 1) {
+			require.NoError(t, err)
+			items++
+		}
+		require.Equal(t, 1, items)
 	})
 	require.NoError(t, w.Run(time.Hour))
 }

@@ -49,9 +49,15 @@ func chainAround(ctx context.Context, is []Interceptor, c *Call, last func(conte
 	return is[0](ctx, c, func(ctx context.Context) error { return chainAround(ctx, is[1:], c, last) })
 }
 
-// LogCalls returns an interceptor, for either side, that logs each call when it has ended: at
-// slog.LevelDebug if it succeeded, at slog.LevelWarn with its error, and at a client its fate, if
-// not. A nil l is slog.Default().
+// LogCalls returns an interceptor, for either side, that logs each call when it has ended, with its
+// error, and at a client the fate of one that failed. A nil l is slog.Default().
+//
+//   - slog.LevelDebug: it succeeded, or was canceled; a subscription that its caller has left, too.
+//   - slog.LevelInfo: an answer that a program plans for: a code of its own (128 to 255),
+//     ErrNotFound, ErrAlreadyExists, ErrBadInput, ErrDenied, ErrNotReady and ErrDraining.
+//   - slog.LevelWarn: everything else: errors without a code, deadlines, lost peers, ErrInternal,
+//     ErrUnavailable, ErrExhausted, ErrAborted. A panic of a handler is that at its client; at the
+//     server the library logs it.
 func LogCalls(l *slog.Logger) Interceptor {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		now := func() time.Duration { return 0 }
@@ -64,10 +70,7 @@ func LogCalls(l *slog.Logger) Interceptor {
 		if log == nil {
 			log = slog.Default()
 		}
-		level := slog.LevelDebug
-		if err != nil {
-			level = slog.LevelWarn
-		}
+		level := logLevel(ctx, err)
 		if !log.Enabled(ctx, level) {
 			return err
 		}
@@ -85,4 +88,25 @@ func LogCalls(l *slog.Logger) Interceptor {
 		log.LogAttrs(ctx, level, "call", attrs...)
 		return err
 	}
+}
+
+// logLevel returns the level at which LogCalls logs a call that ended with err and was given ctx.
+func logLevel(ctx context.Context, err error) slog.Level {
+	if err == nil {
+		return slog.LevelDebug
+	}
+	switch code := CodeOf(err); code {
+	case ErrCanceled:
+		return slog.LevelDebug
+	case ErrNotFound, ErrAlreadyExists, ErrBadInput, ErrDenied, ErrNotReady, ErrDraining:
+		return slog.LevelInfo
+	default:
+		if code >= 128 {
+			return slog.LevelInfo
+		}
+	}
+	if ctx.Err() != nil && CodeOf(context.Cause(ctx)) == ErrCanceled { // whatever the handler made of it: no caller waits
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
 }

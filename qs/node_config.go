@@ -50,7 +50,8 @@ type Config struct {
 	// Without TLS it has no effect.
 	CertificateGrace time.Duration
 	// CallTimeout is the deadline of calls whose context has none. Zero means none: such a call may
-	// wait for ever.
+	// wait for ever. Streams, uploads and duplexes are exempt, since a subscription or a session has no
+	// natural end: they have the deadlines of their contexts only.
 	CallTimeout time.Duration
 	// MaxPeers is how many processes may be connected, with room for the requests of each. Zero
 	// means 488. Each costs about 130 KiB of HG.NA.Budget, which follows, with the default number

@@ -13,11 +13,12 @@ import (
 
 // A RetryPolicy configures Retry. The zero value works.
 type RetryPolicy struct {
-	// Attempts is the largest number of attempts of a call, the first included. Zero means 3.
+	// Attempts is the largest number of attempts of a call, the first included. Zero means 3, negative no bound: until its context ends, or
+	// BudgetRatio forbids more. Set BudgetRatio to -1, too, and give the calls deadlines, to wait for a server that restarts.
 	Attempts int
 	// Backoff is the pause before the second attempt at one address. It is doubled each time, up to
 	// 1 s, and half of it is random. There is no pause before another address, unless that fails,
-	// too. Zero means 20 ms, negative none.
+	// too. Zero means 20 ms, negative none; where Attempts has no bound negative means 20 ms, too.
 	Backoff time.Duration
 	// ProgressTimeout is the time without an answer and without a moved byte of what is lent after
 	// which an attempt is given up with ErrTimeout. Zero means never. It is for handlers that hang
@@ -61,10 +62,10 @@ type RetryPolicy struct {
 // Make it once for a node or a method, not for each call: it keeps the budget of retries. At a
 // server it has no use.
 func Retry(p RetryPolicy) Interceptor {
-	if p.Attempts <= 0 {
+	if p.Attempts == 0 {
 		p.Attempts = 3
 	}
-	if p.Backoff == 0 {
+	if p.Backoff == 0 || p.Backoff < 0 && p.Attempts < 0 {
 		p.Backoff = 20 * time.Millisecond
 	}
 	if p.BudgetRatio == 0 {
@@ -91,13 +92,17 @@ func Retry(p RetryPolicy) Interceptor {
 			if c.retryDepth > depth { // an inner Retry has given up; only the innermost repeats
 				return err
 			}
-			if c.Attempt >= p.Attempts {
-				return &exhaustedError{err, fmt.Sprintf("attempt %d of %d", c.Attempt, p.Attempts)}
+			of := ""
+			if p.Attempts > 0 {
+				of = fmt.Sprintf(" of %d", p.Attempts)
+			}
+			if p.Attempts > 0 && c.Attempt >= p.Attempts {
+				return &exhaustedError{err, fmt.Sprintf("attempt %d%s", c.Attempt, of)}
 			}
 			elsewhere := c.Peer.hasOtherBackend(c)
 			if !elsewhere && !b.tryRepeat(c.Peer) {
 				return &exhaustedError{err, fmt.Sprintf(
-					"attempt %d of %d; the retry budget is used up, see RetryPolicy.BudgetRatio", c.Attempt, p.Attempts)}
+					"attempt %d%s; the retry budget is used up, see RetryPolicy.BudgetRatio", c.Attempt, of)}
 			}
 			if pause > 0 && !elsewhere {
 				if c.Peer.p.n.sleep(ctx, c.Peer.p.n.jitterOf(pause)) != nil {

@@ -411,7 +411,7 @@ func TestInterceptors(t *testing.T) {
 		require.ErrorIs(t, err, qs.ErrDenied)
 		require.Contains(t, log.String(), "level=DEBUG msg=call method=test/once peer=sim://one")
 		require.Contains(t, log.String(), "attempt=2")
-		require.Contains(t, log.String(), "level=WARN")
+		require.Contains(t, log.String(), "level=INFO")
 	})
 	require.NoError(t, w.Run(time.Hour))
 }
@@ -564,4 +564,43 @@ func TestRetrySaysTheFateOnce(t *testing.T) {
 	require.Equal(t, 1, strings.Count(err.Error(), "hg: forward"), err)
 	require.Equal(t, 1, strings.Count(err.Error(), "run"), err)
 	require.Regexp(t, `\(may have run, in attempt 1\) \(attempt 3 of 3\)$`, err.Error())
+}
+
+// TestRetryUntilTheDeadline: without a bound of attempts a call waits for its server until its deadline, in virtual time.
+func TestRetryUntilTheDeadline(t *testing.T) {
+	t.Parallel()
+	for _, comes := range []bool{true, false} {
+		w := sim.NewWorld(sim.Config{Seed: 7})
+		defer w.Close()
+		serving, stop := context.WithCancel(context.Background())
+		defer stop()
+		w.Go("server", func() {
+			if !comes {
+				return
+			}
+			w.Sleep(50 * time.Second)
+			n := simulated(t, w, "sim://one", qs.Config{})
+			once.Handle(n, func(_ context.Context, s string) (string, error) { return s, nil })
+			_ = n.Serve(serving)
+		})
+		w.Go("client", func() {
+			defer stop()
+			n := simulated(t, w, "sim://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: -1, BudgetRatio: -1, Backoff: -1})}})
+			defer n.Close()
+			ctx, cancel := w.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			to, err := n.Peer(ctx, "sim://one")
+			require.NoError(t, err)
+			_, err = once.Call(ctx, to, "a")
+			if comes {
+				require.NoError(t, err)
+				require.Less(t, w.Now(), 52*time.Second)
+				return
+			}
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Equal(t, time.Minute, w.Now())
+			require.Equal(t, qs.NotRun, qs.FateOf(err))
+		})
+		require.NoError(t, w.Run(time.Hour))
+	}
 }

@@ -1,0 +1,66 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// TestLogCallsLevels: what is normal is no warning, at either side.
+func TestLogCallsLevels(t *testing.T) {
+	t.Parallel()
+	own := qs.Code(222)
+	answers := map[string]error{
+		"none":      nil,
+		"own":       qs.Refuse(qs.Errorf(own, "full")),
+		"not found": qs.Errorf(qs.ErrNotFound, "no key"),
+		"draining":  qs.Errorf(qs.ErrDraining, "elsewhere"),
+		"internal":  qs.Errorf(qs.ErrInternal, "broken"),
+		"no code":   errors.New("broken"),
+	}
+	var here, there bytes.Buffer
+	logged := func(b *bytes.Buffer) []qs.Interceptor {
+		return []qs.Interceptor{qs.LogCalls(slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug})))}
+	}
+	method := qs.Define[string, int]("test/levels")
+	begun := make(chan struct{})
+	t.Run("calls", func(t *testing.T) { // the buffers are read when its nodes are closed
+		s := server(t, qs.Config{ServerInterceptors: logged(&there)}, func(n *qs.Node) {
+			method.Handle(n, func(ctx context.Context, how string) (int, error) {
+				if how == "canceled" {
+					close(begun)
+					<-ctx.Done()
+					return 0, fmt.Errorf("given up")
+				}
+				return 0, answers[how]
+			})
+		})
+		n := open(t, "tcp://", qs.Config{ClientInterceptors: logged(&here)})
+		to := peer(t, n, s.Addr().String())
+		for how, level := range map[string]string{"none": "DEBUG", "own": "INFO", "not found": "INFO", "draining": "INFO", "internal": "WARN", "no code": "WARN"} {
+			here.Reset()
+			_, _ = method.Call(within(t), to, how)
+			require.Contains(t, here.String(), "level="+level, how)
+		}
+		here.Reset()
+		there.Reset()
+		ctx, cancel := context.WithCancel(within(t))
+		go func() {
+			<-begun
+			cancel()
+		}()
+		_, err := method.Call(ctx, to, "canceled")
+		require.ErrorIs(t, err, qs.ErrCanceled)
+		require.Contains(t, here.String(), "level=DEBUG")
+	})
+	require.Contains(t, there.String(), `error="given up"`)
+	require.Contains(t, there.String(), "level=DEBUG")
+	require.NotContains(t, there.String(), "level=WARN")
+}
