@@ -104,7 +104,7 @@ func TestBesideLeftOut(t *testing.T) {
 				return cfg
 			}
 			s := serverAt(t, "tcp://127.0.0.1:0,sm://", cfg(&said), tellSeen)
-			require.Contains(t, said.String(), "sm:// is left out")
+			require.Contains(t, said.String(), "sm:// cannot be used")
 			require.Contains(t, said.String(), dir)
 			got, err := seen.Call(within(t), peer(t, open(t, "tcp://,sm://", cfg(&bytes.Buffer{})), s.Addr().String()), struct{}{})
 			require.NoError(t, err)
