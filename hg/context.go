@@ -18,7 +18,7 @@ type Context struct {
 	limits    na.Limits
 	posts     postedPool
 	loop      *loop.Loop
-	userFrame func(na.UserCode) int // of nctx
+	userFrame func(loop.UserCode) int // of nctx
 
 	mu    sync.Mutex // guards the fields below
 	slots []uint64   // generations of call identities, by slot

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -25,7 +26,7 @@ func (r Request) Run() error {
 	if r.s != nil {
 		if c := r.s.ctx; c.nctx.Upper().Hold() { // c is not drained before this has returned
 			defer c.nctx.Upper().Unhold()
-			if c.userFrame(na.UserCode{Run: runGiven, Data: r.s, N: int(r.gen)}) > 0 {
+			if c.userFrame(loop.UserCode{Run: runGiven, Data: r.s, N: int(r.gen)}) > 0 {
 				return nil
 			}
 		}
@@ -34,7 +35,7 @@ func (r Request) Run() error {
 }
 
 // runGiven runs the request of generation k.N of the service k.Data, and returns 1, if it waits for Run.
-func runGiven(k na.UserCode) int {
+func runGiven(k loop.UserCode) int {
 	s := k.Data.(*service)
 	s.mu.Lock()
 	if int(s.gen) != k.N || !s.claimRunLocked() {

@@ -1,6 +1,10 @@
 package na
 
-import "time"
+import (
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
+)
 
 // Queue queues t, which is not in the queue, to run in Trigger after what is queued now. It may be
 // called from any goroutine. It reports false when c has been drained: t will not run.
@@ -91,7 +95,7 @@ func (c *Context) Trigger(max int) int {
 	if c.Upper().Settled() == 0 {
 		return 0
 	}
-	return c.frame(UserCode{Run: runTasks, Data: c, N: max, step: 1})
+	return c.frame(loop.UserCode{Run: runTasks, Data: c, N: max, Step: 1})
 }
 
 // A Stopper says, after each callback, whether TriggerUntil is to end: a loop.Waiter.
@@ -100,13 +104,13 @@ type Stopper interface{ Stops() bool }
 // TriggerUntil is Trigger for the layer above: it counts the callbacks of the program, and not the
 // steps that run none, and ends after one when w, if it is not nil, says so.
 func (c upper) TriggerUntil(w Stopper, max int) int {
-	return c.frame(UserCode{Run: runTasks, Data: c.Context, N: max, stop: w})
+	return c.frame(loop.UserCode{Run: runTasks, Data: c.Context, N: max, Stop: w})
 }
 
 // runTasks runs tasks of the Context that is k.Data until k.N have been counted, or, if k.N <= 0, as
-// many as are queued when it begins. A task that runs no callback counts as k.step.
-func runTasks(k UserCode) (n int) {
-	c, max, w := k.Data.(*Context), k.N, k.stop
+// many as are queued when it begins. A task that runs no callback counts as k.Step.
+func runTasks(k loop.UserCode) (n int) {
+	c, max, w := k.Data.(*Context), k.N, k.Stop
 	var t *Task // taken, and not run
 	all := max <= 0
 	if all {
@@ -140,7 +144,7 @@ func runTasks(k UserCode) (n int) {
 				break
 			}
 		} else {
-			n += k.step
+			n += k.Step
 		}
 		if t = nil; all && c.behind.Load() > 0 {
 			max += int(c.behind.Swap(0))

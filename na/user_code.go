@@ -5,90 +5,82 @@ import (
 	"reflect"
 	"runtime"
 	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
 // A userFrame is a function below which a context runs code of the program: callbacks, handlers and
 // authorizers. Each context has one of its own, so a walk of the stack finds whose code the calling
 // goroutine is in; a goroutine has no other name that costs nothing to set.
-type userFrame = func(k UserCode) int
-
-// A UserCode is what a context runs below its frame.
-type UserCode struct {
-	Run  func(k UserCode) int // it returns how many callbacks have run
-	Data any
-	N    int
-
-	step int // of runTasks
-	stop Stopper
-}
+type userFrame = func(k loop.UserCode) int
 
 // codeFrames are the frames, by their number. A literal each: their entries tell them apart. The
 // last is shared by all contexts for which no other is free.
 var codeFrames = [frameCount]userFrame{
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
-	func(k UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
+	func(k loop.UserCode) int { return k.Run(k) },
 }
 
 const (
@@ -123,10 +115,10 @@ func returnFrame(i int) {
 
 // UserFrame returns the frame of c, a function that calls k.Run: the layer above calls it, while it holds c, to run
 // code of the program outside Trigger. Meanwhile Inside reports true.
-func (c upper) UserFrame() func(k UserCode) int { return c.frame }
+func (c upper) UserFrame() func(k loop.UserCode) int { return c.frame }
 
 // Inside reports whether the caller was called by code of the program that c runs, in Trigger or by
-// UserCode. It walks the stack: it is for rare calls. Contexts of one process beyond the first 63
+// UserFrame. It walks the stack: it is for rare calls. Contexts of one process beyond the first 63
 // are taken for one another.
 func (c upper) Inside() bool {
 	entry := reflect.ValueOf(c.frame).Pointer()

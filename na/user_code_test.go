@@ -5,10 +5,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
 // enter calls run below the frame of c, as code of the program.
-func enter(c *Context, run func()) { c.frame(UserCode{Run: func(UserCode) int { run(); return 0 }}) }
+func enter(c *Context, run func()) {
+	c.frame(loop.UserCode{Run: func(loop.UserCode) int { run(); return 0 }})
+}
 
 // A frame is found on the stack of the goroutine that runs below it, and on no other; not that of another context.
 func TestInside(t *testing.T) {
@@ -41,7 +45,7 @@ func TestInside(t *testing.T) {
 	})
 	require.False(t, c.Upper().Inside())
 	ran := 0
-	require.Equal(t, 7, c.Upper().UserFrame()(UserCode{N: 7, Run: func(k UserCode) int {
+	require.Equal(t, 7, c.Upper().UserFrame()(loop.UserCode{N: 7, Run: func(k loop.UserCode) int {
 		require.True(t, c.Upper().Inside())
 		ran++
 		return k.N
